@@ -1,0 +1,34 @@
+/* fs: POSIX files, whole reads and writes, EINTR and short counts handled. */
+#ifndef DCP_BASE_FS_H
+#define DCP_BASE_FS_H
+
+#include <dcp/error.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Reads or writes all of it at offset; 0 or -1 with errno (ENODATA when the file ends
+ * before). */
+int dcp_fs_read_at(int fd, void *out, size_t size_bytes, uint64_t offset);
+int dcp_fs_write_at(int fd, const void *data, size_t size_bytes, uint64_t offset);
+/* Reads a whole small file; NUL behind its end, caller frees. Errors: NOT_FOUND, IO,
+ * MEMORY, CORRUPT when longer than max_bytes. */
+int dcp_fs_read_file(const char *path, size_t max_bytes, void **out,
+                     size_t *out_size_bytes, struct dcp_error *err);
+/* mkdir -p. */
+int dcp_fs_make_dirs(const char *path, struct dcp_error *err);
+/* fsync of the folder behind a path. */
+int dcp_fs_sync_dir(const char *path, struct dcp_error *err);
+/* rm -r, not following links. Removes nothing outside path. */
+int dcp_fs_remove_all(const char *path, struct dcp_error *err);
+/* "a/b" from "a" and "b"; caller frees. NULL: out of memory. */
+char *dcp_fs_join(const char *dir, const char *name);
+/* Folder and last part of a path: "." and "x" for "x"; trailing '/' are ignored. Caller
+ * frees both. Returns false when out of memory. */
+bool dcp_fs_split(const char *path, char **out_dir, char **out_name);
+bool dcp_fs_exists(const char *path);
+bool dcp_fs_is_dir(const char *path);
+/* Free bytes on the file system of a path; UINT64_MAX when unknown. */
+uint64_t dcp_fs_free_bytes(const char *path);
+
+#endif

@@ -1,0 +1,32 @@
+/* str: text from outside: checked, escaped, matched, compared. */
+#ifndef DCP_BASE_STR_H
+#define DCP_BASE_STR_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Valid UTF-8 without surrogates; NUL bytes are not allowed. */
+bool dcp_str_utf8_ok(const char *text, size_t n);
+/* Writes text with control characters, DEL, C1 controls, bidi marks and invalid bytes as
+ * \n, \xNN or \u{…}, cut to cap with "…"; always NUL-terminated. Returns out. */
+char *dcp_str_escape(char *out, size_t cap, const char *text);
+/* Shell glob on a whole tensor name: * (dots too) ? [a-z] and {a,b}. */
+bool dcp_str_glob(const char *glob, const char *text);
+/* strcmp in which runs of digits compare as numbers: rank_2 < rank_10. */
+int dcp_str_natural_cmp(const char *a, const char *b);
+/* "256M", "1.5GiB", "64", "4k" to bytes (K, M, G, T are powers of 1024); false when it is
+ * none. */
+bool dcp_str_parse_size(const char *text, uint64_t *out_bytes);
+/* A whole decimal number; false when it is none or out of range. */
+bool dcp_str_parse_i64(const char *text, int64_t *out);
+bool dcp_str_parse_f64(const char *text, double *out);
+/* The candidate (NULL-terminated list) nearest to text, or NULL when none is near. */
+const char *dcp_str_nearest(const char *text, const char *const *candidates);
+bool dcp_str_starts(const char *text, const char *prefix);
+bool dcp_str_ends(const char *text, const char *suffix);
+/* 16 hex digits. parse: exactly 16, lower case. */
+void dcp_str_hex64(char out[17], uint64_t v);
+bool dcp_str_parse_hex64(const char *text, uint64_t *out);
+
+#endif

@@ -1,0 +1,187 @@
+/* checkpoint: save, find, load, verify, prune. The five headline acts of the library.
+ *
+ * Collective functions are called by every rank of ctx->comm in the same order; all ranks
+ * return the same code (see dcp_agree). Nothing returns early between two collectives. */
+#ifndef DCP_CHECKPOINT_H
+#define DCP_CHECKPOINT_H
+
+#include <dcp/comm.h>
+#include <dcp/device.h>
+#include <dcp/format.h>
+#include <dcp/log.h>
+#include <dcp/store.h>
+#include <dcp/tensor.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What the acts work with: plain data the caller fills; zero means default. */
+struct dcp_context {
+    struct dcp_comm *comm;           /* NULL: a world of one */
+    const struct dcp_store *store;   /* the run folder */
+    const struct dcp_device *device; /* NULL: host memory */
+    const struct dcp_log *log;       /* NULL: silence */
+    int threads;                     /* of the background pool; 0: 2 */
+};
+
+/* A piece of a tensor in the caller's memory. Every rank lists every tensor in the same
+ * order; one that holds nothing of it gives an empty flat range and no data. Two ranks
+ * that give the same region hold replicas: it is written once. */
+struct dcp_local {
+    const char *name;  /* unique */
+    const char *param; /* the model tensor it belongs to; NULL: name */
+    enum dcp_role role;
+    enum dcp_dtype dtype;
+    int ndim;
+    const int64_t *shape; /* of the whole tensor */
+    int group;
+    struct dcp_region region; /* what this rank holds */
+    void *data;               /* that region, row-major, dense; on the context's device */
+};
+
+struct dcp_state {
+    const struct dcp_local *locals;
+    size_t n_locals;
+    const struct dcp_object *objects; /* rank 0's are saved */
+    size_t n_objects;
+    const char
+        *layout; /* name of the rule behind the regions, for people and for reshard */
+    struct dcp_mesh mesh;
+};
+
+/* A second file of the step that is made from it before it is published: the 16-bit
+ * pytorch_model.bin. Streamed by the coordinator, in constant memory. */
+struct dcp_companion {
+    const char *name;   /* "pytorch_model.bin" */
+    const char *format; /* "torch", "safetensors" */
+    int dtype;          /* enum dcp_dtype of floating weights, -1: as they are */
+};
+
+struct dcp_save_options {
+    int64_t step;
+    enum dcp_codec codec;
+    int keep;       /* whole steps to keep after this one is durable; 0: all */
+    int keep_every; /* steps divisible by it are kept for ever; 0: none */
+    const struct dcp_companion *companion; /* NULL: none */
+};
+
+struct dcp_save_result {
+    int64_t step;
+    uint64_t size_bytes; /* of all shards */
+    double stall_s;      /* time the caller was held in start */
+    double write_s;      /* from start to durable */
+};
+
+struct dcp_saver; /* keeps staging memory and the plan from one save to the next */
+
+/* Caller owns. The context is copied; what it points to is borrowed until free. */
+DCP_PUBLIC int dcp_saver_new(const struct dcp_context *ctx, struct dcp_saver **out_saver,
+                             struct dcp_error *err);
+/* Waits for the threads of a save in flight and abandons it (its temporary folder is
+ * reaped by the next save); not collective. */
+DCP_PUBLIC void dcp_saver_free(struct dcp_saver *saver);
+
+/* Collective. Copies the state to staging memory, digests it on the way, and returns:
+ * training may go on and change it. The writing happens on the pool. Errors: USAGE (a
+ * save is in flight), NO_SPACE with the numbers, BUSY (another saver has the root),
+ * EXISTS (the step), MISMATCH (holes or overlaps between ranks, names the tensor), COMM,
+ * IO, MEMORY. */
+DCP_PUBLIC int dcp_save_start(struct dcp_saver *saver,
+                              const struct dcp_save_options *options,
+                              const struct dcp_state *state, struct dcp_error *err);
+/* Collective, cheap, does not wait: moves the save in flight on. *out_done says whether
+ * it is published, on all ranks alike. A failed save is over; the previous step is whole.
+ * With no save in flight *out_done is true. */
+DCP_PUBLIC int dcp_save_poll(struct dcp_saver *saver, bool *out_done,
+                             struct dcp_save_result *out_result, struct dcp_error *err);
+/* Collective. Returns when the step is whole and durable: 0 is that promise. */
+DCP_PUBLIC int dcp_save_wait(struct dcp_saver *saver, struct dcp_save_result *out_result,
+                             struct dcp_error *err);
+/* Collective. A saver, start and wait in one. */
+DCP_PUBLIC int dcp_save(const struct dcp_context *ctx,
+                        const struct dcp_save_options *options,
+                        const struct dcp_state *state, struct dcp_save_result *out_result,
+                        struct dcp_error *err);
+
+/* A step of a run folder. */
+struct dcp_step {
+    int64_t step;
+    char name[64]; /* of its folder in the store */
+    bool
+        whole; /* manifest parses, its digest holds, every shard is there with its size */
+    struct dcp_error why; /* when it is not whole */
+};
+/* All steps of a run folder, newest first; *out is freed with free. *out_unfinished (may
+ * be NULL) counts temporary folders. Not collective. Errors: NOT_FOUND (no folder), IO,
+ * MEMORY. */
+DCP_PUBLIC int dcp_steps(const struct dcp_store *store, struct dcp_step **out,
+                         size_t *out_n, size_t *out_unfinished, struct dcp_error *err);
+/* Collective: rank 0 looks and tells. The newest whole step, or the one numbered `step`
+ * (-1: newest). Steps that were passed over are logged as warnings. Errors: NOT_FOUND,
+ * CORRUPT. */
+DCP_PUBLIC int dcp_find(const struct dcp_context *ctx, int64_t step,
+                        struct dcp_step *out_step, struct dcp_error *err);
+
+struct dcp_load_options {
+    const char
+        *name;    /* folder of the step in the store ("" is the root); NULL: dcp_find */
+    int64_t step; /* with name NULL; -1: the newest whole one */
+    const char *format; /* NULL: native. "auto" probes: any readable format */
+    bool only_model;    /* leave tensors of the optimizer in `into` as they are */
+    bool allow_cast;    /* a stored floating dtype may differ from the wanted one */
+    bool no_verify;     /* do not check block digests and fingerprints */
+};
+
+struct dcp_load_result {
+    int64_t step;
+    int world;           /* that saved it */
+    uint64_t size_bytes; /* read by this rank */
+    double read_s;
+    struct dcp_catalog *catalog; /* tensors and objects; caller owns, dcp_catalog_free */
+};
+
+/* Collective, at any world size. Fills the caller's pieces from a step, each block
+ * verified while it is read. With name NULL and step -1 a step that turns out damaged is
+ * passed over for the one before, and logged. Errors: NOT_FOUND, CORRUPT (names tensor
+ * and range), MISMATCH (shape, dtype, or a tensor that is not stored), COMM, IO, MEMORY.
+ */
+DCP_PUBLIC int dcp_load(const struct dcp_context *ctx,
+                        const struct dcp_load_options *options,
+                        const struct dcp_state *into, struct dcp_load_result *out_result,
+                        struct dcp_error *err);
+
+/* One finding of dcp_verify. */
+struct dcp_damage {
+    int code;           /* DCP_E_CORRUPT, DCP_E_NOT_FOUND, DCP_E_IO */
+    const char *file;   /* or NULL */
+    const char *tensor; /* or NULL; not escaped */
+    int64_t begin, end; /* elements of the flattened tensor, when tensor is given */
+    uint64_t offset, size_bytes; /* in the file, when file is given */
+    const char *what;            /* one clause: "block digest differs" */
+};
+struct dcp_verify_options {
+    void (*damage)(void *self, const struct dcp_damage *damage); /* each finding */
+    void *self;
+    struct dcp_progress progress;
+    int threads; /* 0: 2 */
+};
+struct dcp_verify_result {
+    uint64_t n_damages, size_bytes, n_blocks, n_tensors;
+    uint64_t n_unproved; /* tensors whose format keeps no digest: read, not proved */
+};
+/* Reads everything and checks every digest, every fingerprint, holes and overlaps. Goes
+ * on after damage. 0 when whole, DCP_E_CORRUPT when not. Not collective. */
+DCP_PUBLIC int dcp_verify(const struct dcp_source *source,
+                          const struct dcp_verify_options *options,
+                          struct dcp_verify_result *out_result, struct dcp_error *err);
+
+/* Removes whole steps beyond `keep` (oldest first; see dcp_save_options) and what dead
+ * savers left. Never the newest whole step. Not collective; takes the lease. */
+DCP_PUBLIC int dcp_prune(const struct dcp_store *store, int keep, int keep_every,
+                         size_t *out_removed, struct dcp_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,74 @@
+/* comm: the control plane between ranks. Kilobytes only; tensors never travel here.
+ *
+ * A trainer that brings its own transport fills the table below: two functions. A waiting
+ * rank sleeps, it does not spin. A rank that is gone or silent makes every other rank
+ * return DCP_E_COMM with its number in err->rank within timeout_ms, never a hang. Thread
+ * rule: one comm, one thread at a time; libdcp calls it only inside the collective
+ * functions of checkpoint.h, on the caller's thread, never from a thread of its own. */
+#ifndef DCP_COMM_H
+#define DCP_COMM_H
+
+#include <dcp/error.h>
+#include <stddef.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct dcp_comm_ops {
+    /* Gives `size_bytes` of every rank to every rank: out has world × size_bytes, in rank
+     * order. The size is equal on all ranks. */
+    int (*allgather)(void *self, const void *in, size_t size_bytes, void *out,
+                     int timeout_ms, struct dcp_error *err);
+    /* Gives root's bytes to every rank. */
+    int (*bcast)(void *self, void *data, size_t size_bytes, int root, int timeout_ms,
+                 struct dcp_error *err);
+    void (*free)(void *self);
+};
+
+struct dcp_comm {
+    const struct dcp_comm_ops *ops;
+    void *self;
+    int rank, world;
+    int timeout_ms; /* of each call; 0: 60 s */
+};
+
+/* A world of one. Needs no freeing, fails never. */
+DCP_PUBLIC void dcp_comm_self(struct dcp_comm *out_comm);
+
+/* `world` comms in one process, one for each thread; comms has room for `world`. Each is
+ * freed with dcp_comm_free. For tests and for programs that run ranks as threads.
+ * Errors: MEMORY. */
+DCP_PUBLIC int dcp_comm_threads(struct dcp_comm *out_comms, int world,
+                                struct dcp_error *err);
+/* For tests: from now on this rank is dead or silent, and the others must find out. */
+DCP_PUBLIC void dcp_comm_threads_kill(struct dcp_comm *comm);
+
+/* A comm over a duplicate of an MPI communicator (`mpi_comm` points to an MPI_Comm), in
+ * libdcp_mpi. MPI must be initialised. Ranks on this host that die are noticed at once,
+ * others by the time-out. Errors: COMM, MEMORY. */
+DCP_PUBLIC int dcp_comm_mpi(struct dcp_comm *out_comm, const void *mpi_comm,
+                            struct dcp_error *err);
+
+DCP_PUBLIC void dcp_comm_free(struct dcp_comm *comm);
+
+DCP_PUBLIC int dcp_comm_allgather(struct dcp_comm *comm, const void *in,
+                                  size_t size_bytes, void *out, struct dcp_error *err);
+DCP_PUBLIC int dcp_comm_bcast(struct dcp_comm *comm, void *data, size_t size_bytes,
+                              int root, struct dcp_error *err);
+
+/* As allgather with a size of its own on each rank. *out (caller frees with free) holds
+ * all parts in rank order; out_sizes has room for `world` sizes. Errors: COMM, MEMORY. */
+DCP_PUBLIC int dcp_comm_allgatherv(struct dcp_comm *comm, const void *in,
+                                   size_t size_bytes, void **out, size_t *out_sizes,
+                                   struct dcp_error *err);
+
+/* Closes a collective: all ranks return the same code, that of the lowest rank that
+ * failed, with its sentence in err and its number in err->rank. rc and err are this
+ * rank's own. */
+DCP_PUBLIC int dcp_agree(struct dcp_comm *comm, int rc, struct dcp_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

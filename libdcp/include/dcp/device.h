@@ -1,0 +1,42 @@
+/* device: memory that the host may not be able to read, and the way its bytes get out.
+ * Thread rule: the calls of one device may come from several threads. */
+#ifndef DCP_DEVICE_H
+#define DCP_DEVICE_H
+
+#include <dcp/error.h>
+#include <stddef.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct dcp_device_ops {
+    /* Host memory that transfers to and from the device are fast with. */
+    int (*alloc_staging)(void *self, size_t size_bytes, void **out,
+                         struct dcp_error *err);
+    void (*free_staging)(void *self, void *staging, size_t size_bytes);
+    /* Copy between device memory and host memory; done when they return. */
+    int (*to_host)(void *self, void *host, const void *device, size_t size_bytes,
+                   struct dcp_error *err);
+    int (*to_device)(void *self, void *device, const void *host, size_t size_bytes,
+                     struct dcp_error *err);
+    void (*free)(void *self); /* optional */
+};
+
+struct dcp_device {
+    const struct dcp_device_ops *ops;
+    void *self;
+    int host_readable; /* 1: data pointers may be read and written directly */
+};
+
+/* The host's own memory. Needs no freeing. */
+DCP_PUBLIC void dcp_device_host(struct dcp_device *out_device);
+/* For tests: as dcp_device_host, but host_readable is 0 and staging comes poisoned. */
+DCP_PUBLIC void dcp_device_host_poisoned(struct dcp_device *out_device);
+
+DCP_PUBLIC void dcp_device_free(struct dcp_device *device);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,94 @@
+/* Errors: one table gives the code, its name, its text and the program's exit status.
+ *
+ * Every function of libdcp that can fail returns int: 0, or a negative DCP_E_… code. Its
+ * last argument is a caller-owned `struct dcp_error *err`, which may be NULL, and holds
+ * one sentence that says what failed, where and why. Thread rule: one err, one thread. */
+#ifndef DCP_ERROR_H
+#define DCP_ERROR_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define DCP_PUBLIC __attribute__((visibility("default")))
+#define DCP_PRINTF(fmt, args) __attribute__((format(printf, fmt, args)))
+#else
+#define DCP_PUBLIC
+#define DCP_PRINTF(fmt, args)
+#endif
+
+/*    X(code,          value, exit, text) */
+#define DCP_ERROR_TABLE(X)                            \
+    X(OK, 0, 0, "done")                               \
+    X(DIFFERS, -1, 1, "the answer is no")             \
+    X(USAGE, -2, 2, "used wrongly")                   \
+    X(NOT_FOUND, -3, 3, "not found")                  \
+    X(CORRUPT, -4, 4, "damaged")                      \
+    X(MISMATCH, -5, 5, "does not fit what was asked") \
+    X(EXISTS, -6, 5, "exists already")                \
+    X(BUSY, -7, 5, "in use by another process")       \
+    X(IO, -8, 6, "input or output failed")            \
+    X(NO_SPACE, -9, 6, "no space left")               \
+    X(COMM, -10, 7, "a rank failed")                  \
+    X(UNSUPPORTED, -11, 8, "not supported")           \
+    X(MEMORY, -12, 9, "out of memory")                \
+    X(STOPPED, -13, 75, "stopped, can be resumed")    \
+    X(INTERRUPTED, -14, 130, "interrupted")
+
+enum dcp_error_code {
+#define DCP_X(code, value, exit, text) DCP_E_##code = value,
+    DCP_ERROR_TABLE(DCP_X)
+#undef DCP_X
+};
+
+#define DCP_OK 0
+
+/* What failed. Plain data, owned by the caller; zero-initialise it. */
+struct dcp_error {
+    int code;          /* DCP_E_…, 0 when nothing failed */
+    int sys_errno;     /* errno of the system call behind it, or 0 */
+    int rank;          /* the rank that failed, -1 when none is meant */
+    char tensor[160];  /* the tensor concerned, escaped for printing, or "" */
+    char message[640]; /* one sentence: what, where, why; no final newline */
+    char hint[240];    /* the next act, or "" */
+};
+
+/* Fills err (when not NULL) and returns code, so that `return dcp_error_set(…)` works. An
+ * err that is already set keeps its first message. Clears tensor and hint otherwise. */
+DCP_PUBLIC int dcp_error_set(struct dcp_error *err, int code, const char *fmt, ...)
+    DCP_PRINTF(3, 4);
+
+/* As dcp_error_set, with `sys_errno` recorded and ": <its text>" appended. The code is
+ * chosen from the errno where it says more than `code` does (ENOENT: NOT_FOUND, ENOSPC
+ * and EDQUOT: NO_SPACE, ENOMEM: MEMORY). */
+DCP_PUBLIC int dcp_error_sys(struct dcp_error *err, int code, int sys_errno,
+                             const char *fmt, ...) DCP_PRINTF(4, 5);
+
+/* Out of memory for `size_bytes` wanted by `what`. Returns DCP_E_MEMORY. */
+DCP_PUBLIC int dcp_error_memory(struct dcp_error *err, const char *what);
+
+/* Sets the next act of an error that is set; does nothing otherwise. */
+DCP_PUBLIC void dcp_error_hint(struct dcp_error *err, const char *fmt, ...)
+    DCP_PRINTF(2, 3);
+
+/* Names the tensor of an error that is set; does nothing otherwise. Escapes the name. */
+DCP_PUBLIC void dcp_error_tensor(struct dcp_error *err, const char *name);
+
+/* Puts "<prefix>: " before the message of an error that is set. */
+DCP_PUBLIC void dcp_error_prefix(struct dcp_error *err, const char *fmt, ...)
+    DCP_PRINTF(2, 3);
+
+/* "CORRUPT" for DCP_E_CORRUPT; "UNKNOWN" for no code of the table. Static. */
+DCP_PUBLIC const char *dcp_error_name(int code);
+
+/* "damaged" for DCP_E_CORRUPT. Static. */
+DCP_PUBLIC const char *dcp_error_text(int code);
+
+/* The exit status of a program that ends with this code. */
+DCP_PUBLIC int dcp_error_exit(int code);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,110 @@
+/* format: what turns header bytes into a catalog (`index`) and a catalog into header
+ * bytes
+ * (`layout`, `seal`). A format never moves tensor bytes. See formats/README.md. */
+#ifndef DCP_FORMAT_H
+#define DCP_FORMAT_H
+
+#include <dcp/store.h>
+#include <dcp/tensor.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Where a checkpoint is: a folder of the store, or one file of it. */
+struct dcp_source {
+    const struct dcp_store *store; /* borrowed */
+    const char *name;              /* the file or folder in the store; "" is the root */
+    bool is_dir;
+};
+
+/* How a target is to look. Zero means default. */
+struct dcp_target_options {
+    const char *name;              /* of the one file, for formats that write one */
+    uint64_t max_shard_size_bytes; /* 0: the format's default */
+    const char *config_json;       /* model description for folders that carry one */
+    bool untie;                    /* write shared tensors once for each name */
+};
+
+/* Bytes of a file that are no piece: headers, tables, manifests. */
+struct dcp_literal {
+    int file;         /* index in the catalog */
+    uint64_t offset;  /* in the file */
+    const void *data; /* belongs to the catalog */
+    size_t size_bytes;
+};
+struct dcp_literals {
+    struct dcp_literal *items; /* belongs to the catalog */
+    size_t n, cap;
+};
+/* Appends; data must live as long as the catalog (dcp_catalog_alloc). Errors: MEMORY. */
+DCP_PUBLIC int dcp_literals_add(struct dcp_literals *literals,
+                                struct dcp_catalog *catalog, int file, uint64_t offset,
+                                const void *data, size_t size_bytes,
+                                struct dcp_error *err);
+
+enum dcp_format_flags {
+    DCP_FORMAT_READS = 1,
+    DCP_FORMAT_WRITES = 2,
+    DCP_FORMAT_SHARDED = 4,  /* a target may have any world and layout */
+    DCP_FORMAT_IS_DIR = 8,   /* a target is a folder, else one file */
+    DCP_FORMAT_OPTIM = 16,   /* holds optimizer tensors */
+    DCP_FORMAT_OBJECTS = 32, /* holds objects */
+    DCP_FORMAT_CRC32 = 64,   /* `seal` needs each piece's crc32 */
+    DCP_FORMAT_CODECS = 128 /* holds pieces with a codec; extents are set while writing */
+};
+
+#define DCP_SEAL_GLOBAL (-1)
+
+struct dcp_format {
+    const char *name; /* as in --to: "native", "safetensors", "torch", "hf" */
+    const char *help; /* one line for people */
+    const char
+        *suffixes; /* "model.bin" ends; blank-separated: ".bin .pt .pth"; "" for none */
+    unsigned flags;
+
+    /* How sure: the number of bits of the content that were verified, 0 when it is not
+     * this format. Reads little, changes nothing, never fails. The highest bid wins. */
+    int (*probe)(const struct dcp_source *source);
+
+    /* Headers to catalog: tensors, pieces with extents, files, objects, step, world.
+     * Trusts nothing: every offset, size and name is checked against the files. File
+     * names in the catalog are relative to the source's folder. Errors: CORRUPT,
+     * UNSUPPORTED, IO, MEMORY. */
+    int (*index)(const struct dcp_source *source, struct dcp_catalog *catalog,
+                 struct dcp_error *err);
+
+    /* Catalog to files: given tensors, pieces (rank, region, codec) and objects, adds the
+     * files, sets each piece's file, offset and stored_size, each file's size_bytes as
+     * far as known, and appends the literals that do not depend on the tensors' bytes.
+     * Formats without SHARDED get one DCP_WHOLE piece a tensor. With a codec, offset and
+     * stored_size are upper bounds here; the writer packs the pieces of a file in the
+     * order of their offsets. Errors: MISMATCH ("cannot hold: …"), MEMORY. */
+    int (*layout)(struct dcp_catalog *catalog, const struct dcp_target_options *options,
+                  struct dcp_literals *literals, struct dcp_error *err);
+
+    /* Optional. After the pieces are written (offset, stored_size, crc, crc32, blocks
+     * set): appends the literals that depend on them. Called for each rank for the files
+     * that rank writes, then once with DCP_SEAL_GLOBAL, when size_bytes and crc of all
+     * earlier files are known: then it may add what the coordinator writes last. Errors:
+     * MEMORY. */
+    int (*seal)(struct dcp_catalog *catalog, int rank,
+                const struct dcp_target_options *options, struct dcp_literals *literals,
+                struct dcp_error *err);
+};
+
+/* All formats, NULL-terminated, in the order of `dcp-reshard formats`. Static. */
+DCP_PUBLIC const struct dcp_format *const *dcp_formats(void);
+/* By name, or NULL. */
+DCP_PUBLIC const struct dcp_format *dcp_format_find(const char *name);
+/* The format that writes such a file name by its suffix, or NULL. */
+DCP_PUBLIC const struct dcp_format *dcp_format_for_suffix(const char *name);
+/* The format that bids highest. Errors: UNSUPPORTED (nobody knows it), IO. */
+DCP_PUBLIC int dcp_format_probe(const struct dcp_source *source,
+                                const struct dcp_format **out_format,
+                                struct dcp_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

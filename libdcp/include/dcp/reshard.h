@@ -1,0 +1,102 @@
+/* reshard: one checkpoint into another, in one process and bounded memory. Change of
+ * world, layout, dtype, selection and format are all this one act; export is world 1. */
+#ifndef DCP_RESHARD_H
+#define DCP_RESHARD_H
+
+#include <dcp/checkpoint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What a user means by a path: a run folder (its newest whole step), one step, or any
+ * file or folder of a known format. */
+struct dcp_place {
+    struct dcp_store store;   /* rooted at the checkpoint's folder */
+    struct dcp_source source; /* in that store */
+    const struct dcp_format *format;
+    char *path; /* for messages: with the step that was chosen */
+};
+/* Caller owns, dcp_place_close. Errors: NOT_FOUND, CORRUPT (no whole step), UNSUPPORTED,
+ * IO. */
+DCP_PUBLIC int dcp_place_open(const char *path, struct dcp_place *out_place,
+                              struct dcp_error *err);
+DCP_PUBLIC void dcp_place_close(struct dcp_place *place);
+/* Its catalog, sorted; caller owns. */
+DCP_PUBLIC int dcp_place_index(const struct dcp_place *place,
+                               struct dcp_catalog **out_catalog, struct dcp_error *err);
+
+/* The pieces of every tensor at a world: the rule behind a layout name. Replaces the
+ * pieces of the catalog by pieces in no file. Names: "flat", "zero1", "zero2", "zero3",
+ * "dim0", "replicated". Errors: USAGE (unknown name, world < 1), MEMORY. */
+DCP_PUBLIC int dcp_layout_apply(struct dcp_catalog *catalog, const char *layout,
+                                int world, struct dcp_error *err);
+/* NULL-terminated. Static. */
+DCP_PUBLIC const char *const *dcp_layout_names(void);
+
+enum dcp_only { DCP_ONLY_ALL, DCP_ONLY_MODEL, DCP_ONLY_OPTIM };
+
+struct dcp_reshard_options {
+    int world;                 /* 0: the source's */
+    struct dcp_mesh mesh;      /* zero: { world, 1, 1 } */
+    const char *layout;        /* NULL: the source's, or "zero3" */
+    const char *format;        /* NULL: native */
+    int dtype;                 /* enum dcp_dtype of floating tensors, -1: as they are */
+    const char *const *select; /* globs on tensor names, NULL-terminated; NULL: all */
+    enum dcp_only only;
+    enum dcp_codec codec;
+    uint64_t memory_bytes; /* buffers in all; 0: 256 MiB */
+    int threads;           /* 0: 2 */
+    bool no_verify;        /* do not check digests and fingerprints */
+    bool force;            /* replace the target, after success */
+    struct dcp_target_options target;
+    struct dcp_progress progress;
+};
+
+/* What a reshard would do. */
+struct dcp_reshard_plan {
+    uint64_t n_tensors;
+    uint64_t source_bytes, target_bytes; /* of tensors */
+    size_t source_files, target_files;
+    uint64_t n_copies; /* contiguous runs, before merging */
+    uint64_t n_reads;  /* after merging */
+    uint64_t n_writes;
+    uint64_t read_bytes;   /* more than source_bytes: some bytes are read twice */
+    uint64_t buffer_bytes; /* the largest the buffers get */
+    uint64_t free_bytes;   /* at the target */
+};
+
+struct dcp_reshard; /* a decided reshard */
+
+/* Decides everything, writes nothing. Caller owns *out. Errors: MISMATCH (the target
+ * cannot hold it, nothing selected), EXISTS (the target), USAGE, and those of
+ * dcp_place_index. */
+DCP_PUBLIC int dcp_reshard_plan(const struct dcp_place *place, const char *target_path,
+                                const struct dcp_reshard_options *options,
+                                struct dcp_reshard **out_reshard, struct dcp_error *err);
+DCP_PUBLIC const struct dcp_reshard_plan *dcp_reshard_facts(
+    const struct dcp_reshard *reshard);
+/* The target's catalog, borrowed until free. */
+DCP_PUBLIC const struct dcp_catalog *dcp_reshard_target(
+    const struct dcp_reshard *reshard);
+/* Streams, proves and publishes. On failure nothing is left at the target's name. Errors:
+ * CORRUPT (source damaged, or fingerprints of what was written differ), NO_SPACE, IO,
+ * INTERRUPTED. */
+DCP_PUBLIC int dcp_reshard_run(struct dcp_reshard *reshard, struct dcp_error *err);
+DCP_PUBLIC void dcp_reshard_free(struct dcp_reshard *reshard);
+
+/* Reading tensors piece by piece, for programs: elements begin .. end of the flattened
+ * tensor, verified, to out. Bounded memory, any format. Thread rule: one reader, one
+ * thread. */
+struct dcp_reader;
+DCP_PUBLIC int dcp_reader_new(const struct dcp_source *source,
+                              const struct dcp_catalog *catalog, uint64_t memory_bytes,
+                              struct dcp_reader **out_reader, struct dcp_error *err);
+DCP_PUBLIC int dcp_reader_read(struct dcp_reader *reader, int tensor, int64_t begin,
+                               int64_t end, void *out, struct dcp_error *err);
+DCP_PUBLIC void dcp_reader_free(struct dcp_reader *reader);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,129 @@
+/* store: names to bytes, and `publish`, the only commit point.
+ *
+ * Names are relative to the store's root: plain parts joined by '/', none of them empty,
+ * "." or "..", no NUL, no leading '/'. Every call checks that. Nothing follows a symbolic
+ * link below the root. Thread rule: different files may be used on different threads;
+ * read_at and write_at of one file too (they carry their offset). */
+#ifndef DCP_STORE_H
+#define DCP_STORE_H
+
+#include <dcp/error.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct dcp_store_file; /* an open file of a store */
+
+struct dcp_store_entry {
+    char *name; /* without its folder */
+    bool is_dir;
+    uint64_t size_bytes;
+};
+
+struct dcp_store_ops {
+    /* Entries of a folder ("" is the root), sorted by name in byte order; *out is freed
+     * with dcp_store_list_free. Errors: NOT_FOUND, IO. */
+    int (*list)(void *self, const char *dir, struct dcp_store_entry **out, size_t *out_n,
+                struct dcp_error *err);
+    /* What a name is. Errors: NOT_FOUND, IO. */
+    int (*stat)(void *self, const char *name, bool *out_is_dir, uint64_t *out_size_bytes,
+                struct dcp_error *err);
+
+    /* Opens for reading. Errors: NOT_FOUND, IO, UNSUPPORTED (a link, a device). */
+    int (*open)(void *self, const char *name, struct dcp_store_file **out,
+                struct dcp_error *err);
+    /* Creates exclusively, its space reserved. Errors: EXISTS, NO_SPACE, IO. */
+    int (*create)(void *self, const char *name, uint64_t size_bytes,
+                  struct dcp_store_file **out, struct dcp_error *err);
+    /* Reads exactly size_bytes. Errors: CORRUPT when the file ends before, IO. */
+    int (*read_at)(void *self, struct dcp_store_file *file, uint64_t offset, void *out,
+                   size_t size_bytes, struct dcp_error *err);
+    int (*write_at)(void *self, struct dcp_store_file *file, uint64_t offset,
+                    const void *data, size_t size_bytes, struct dcp_error *err);
+    /* Optional (NULL: nothing): begin to write back what was written so far. */
+    void (*flush_hint)(void *self, struct dcp_store_file *file, uint64_t offset,
+                       uint64_t size_bytes);
+    /* Cuts to size_bytes and makes the data durable. After a failure the file is lost:
+     * never call again, close it and fail. */
+    int (*sync)(void *self, struct dcp_store_file *file, uint64_t size_bytes,
+                struct dcp_error *err);
+    /* Frees the file whatever it returns. Errors of the close are real errors. */
+    int (*close)(void *self, struct dcp_store_file *file, struct dcp_error *err);
+
+    int (*make_dir)(void *self, const char *name, struct dcp_error *err); /* EXISTS, IO */
+    /* Makes the names in a folder durable. */
+    int (*sync_dir)(void *self, const char *name, struct dcp_error *err);
+    /* The commit: renames a file or folder to a name that must not exist, and returns
+     * when that is durable. Errors: EXISTS, IO. */
+    int (*publish)(void *self, const char *from, const char *to, struct dcp_error *err);
+    /* Replaces a small file in one step, durably (temporary, sync, rename, sync). */
+    int (*replace)(void *self, const char *name, const void *data, size_t size_bytes,
+                   struct dcp_error *err);
+    /* Removes a file, or a folder with all in it. Errors: NOT_FOUND, IO. */
+    int (*remove)(void *self, const char *name, struct dcp_error *err);
+
+    /* Takes the root's exclusive lease, or fails with BUSY and who holds it. */
+    int (*lock)(void *self, struct dcp_error *err);
+    void (*unlock)(void *self);
+    /* Bytes that can still be written; UINT64_MAX when unknown. */
+    uint64_t (*free_bytes)(void *self);
+    /* Optional (NULL: nothing): forget cached pages, so that reads come from the disk. */
+    void (*drop_cache)(void *self, struct dcp_store_file *file);
+    void (*free)(void *self);
+};
+
+struct dcp_store {
+    const struct dcp_store_ops *ops;
+    void *self;
+    const char *root; /* for messages; belongs to the store */
+};
+
+/* A folder of a POSIX file system. With `create` it is made (parents too) when missing.
+ * Caller owns, dcp_store_free. Errors: NOT_FOUND, IO, MEMORY. */
+DCP_PUBLIC int dcp_store_dir(struct dcp_store *out_store, const char *path, bool create,
+                             struct dcp_error *err);
+/* A store in memory, empty. Unsynced data are kept apart: dcp_store_mem_crash drops them.
+ */
+DCP_PUBLIC int dcp_store_mem(struct dcp_store *out_store, struct dcp_error *err);
+/* For tests: what a power cut leaves. Data and names that were not synced are gone. */
+DCP_PUBLIC int dcp_store_mem_crash(struct dcp_store *store, struct dcp_error *err);
+
+/* For tests: wraps a store (borrowed until free). The n-th operation (from 1) does this:
+ */
+enum dcp_fault_kind {
+    DCP_FAULT_NONE,
+    DCP_FAULT_FAIL, /* it fails with IO, once */
+    DCP_FAULT_TEAR, /* a write stops half way and fails; any other operation fails */
+    DCP_FAULT_STOP  /* it and all after it fail: the process is as good as dead */
+};
+struct dcp_fault {
+    enum dcp_fault_kind kind;
+    uint64_t at;    /* which operation */
+    uint64_t count; /* operations seen; atomic */
+};
+DCP_PUBLIC int dcp_store_fault(struct dcp_store *out_store, struct dcp_store *inner,
+                               struct dcp_fault *fault, struct dcp_error *err);
+
+DCP_PUBLIC void dcp_store_free(struct dcp_store *store);
+DCP_PUBLIC void dcp_store_list_free(struct dcp_store_entry *entries, size_t n);
+
+/* Reads a whole small file, at most max_bytes; *out has a NUL behind its end, caller
+ * frees with free. Errors: NOT_FOUND, IO, MEMORY, CORRUPT (longer than max_bytes). */
+DCP_PUBLIC int dcp_store_read_file(const struct dcp_store *store, const char *name,
+                                   size_t max_bytes, void **out, size_t *out_size_bytes,
+                                   struct dcp_error *err);
+/* Creates, writes, syncs and closes a small file (its folder is not synced). */
+DCP_PUBLIC int dcp_store_write_file(const struct dcp_store *store, const char *name,
+                                    const void *data, size_t size_bytes,
+                                    struct dcp_error *err);
+/* The rule for names at the top of this header. */
+DCP_PUBLIC bool dcp_store_name_ok(const char *name);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,244 @@
+/* The words of libdcp: dtype, tensor, box, flat range, piece, extent, block, object,
+ * catalog.
+ *
+ * A checkpoint is a catalog: tensors, and the pieces of them that lie somewhere.
+ * Everything else in this library turns one catalog into another. A catalog is plain data
+ * in one arena; thread rule: build it on one thread, then read it on any. */
+#ifndef DCP_TENSOR_H
+#define DCP_TENSOR_H
+
+#include <dcp/error.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define DCP_MAX_NDIM 8 /* dimensions of a tensor */
+#define DCP_BLOCK_BYTES \
+    (1u << 20) /* raw bytes of a block; the last of a piece is shorter */
+
+/*    X(code, size_bytes, safetensors name, torch name) */
+#define DCP_DTYPE_TABLE(X)                              \
+    X(BOOL, 1, "BOOL", "bool")                          \
+    X(U8, 1, "U8", "uint8")                             \
+    X(I8, 1, "I8", "int8")                              \
+    X(F8_E5M2, 1, "F8_E5M2", "float8_e5m2")             \
+    X(F8_E4M3, 1, "F8_E4M3", "float8_e4m3fn")           \
+    X(F8_E8M0, 1, "F8_E8M0", "float8_e8m0fnu")          \
+    X(F8_E4M3FNUZ, 1, "F8_E4M3FNUZ", "float8_e4m3fnuz") \
+    X(F8_E5M2FNUZ, 1, "F8_E5M2FNUZ", "float8_e5m2fnuz") \
+    X(I16, 2, "I16", "int16")                           \
+    X(U16, 2, "U16", "uint16")                          \
+    X(F16, 2, "F16", "float16")                         \
+    X(BF16, 2, "BF16", "bfloat16")                      \
+    X(I32, 4, "I32", "int32")                           \
+    X(U32, 4, "U32", "uint32")                          \
+    X(F32, 4, "F32", "float32")                         \
+    X(C64, 8, "C64", "complex64")                       \
+    X(F64, 8, "F64", "float64")                         \
+    X(I64, 8, "I64", "int64")                           \
+    X(U64, 8, "U64", "uint64")                          \
+    X(C128, 16, "C128", "complex128")
+
+/* The order is that of the safetensors writer (its last comes first in a file). */
+enum dcp_dtype {
+#define DCP_X(code, size, st, torch) DCP_##code,
+    DCP_DTYPE_TABLE(DCP_X)
+#undef DCP_X
+        DCP_N_DTYPES
+};
+
+/* Bytes of one element. */
+DCP_PUBLIC size_t dcp_dtype_size(enum dcp_dtype dtype);
+/* "F32" / "float32". Static. */
+DCP_PUBLIC const char *dcp_dtype_name(enum dcp_dtype dtype);
+DCP_PUBLIC const char *dcp_dtype_torch_name(enum dcp_dtype dtype);
+/* Takes both names in any case, and fp32, bf16, half, float…; -1 when it is none. */
+DCP_PUBLIC int dcp_dtype_parse(const char *text);
+
+/* What a tensor is to training. `param` of a tensor names the model tensor it belongs to.
+ */
+enum dcp_role {
+    DCP_ROLE_MODEL,      /* a weight, in the precision the model computes with */
+    DCP_ROLE_BUFFER,     /* part of the model's state dict, but not trained */
+    DCP_ROLE_MASTER,     /* the fp32 copy of a 16-bit weight */
+    DCP_ROLE_EXP_AVG,    /* first moment */
+    DCP_ROLE_EXP_AVG_SQ, /* second moment */
+    DCP_ROLE_OPTIM,      /* any other tensor of the optimizer */
+    DCP_ROLE_OTHER,
+    DCP_N_ROLES
+};
+/* "model", "buffer", "master", "exp_avg", "exp_avg_sq", "optim", "other"; and back, or
+ * -1. */
+DCP_PUBLIC const char *dcp_role_name(enum dcp_role role);
+DCP_PUBLIC int dcp_role_parse(const char *text);
+/* True for master, exp_avg, exp_avg_sq and optim. */
+DCP_PUBLIC bool dcp_role_is_optim(enum dcp_role role);
+
+/* Which part of a tensor. Zero means all of it. */
+enum dcp_region_kind {
+    DCP_WHOLE, /* the whole tensor */
+    DCP_BOX,   /* offset[d] .. offset[d] + size[d] in every dimension d */
+    DCP_FLAT   /* elements begin .. end of the row-major flattened tensor */
+};
+struct dcp_region {
+    enum dcp_region_kind kind;
+    int64_t begin, end;    /* DCP_FLAT, in elements */
+    const int64_t *offset; /* DCP_BOX: ndim numbers; belongs to the catalog */
+    const int64_t *size;   /* DCP_BOX: ndim numbers; belongs to the catalog */
+};
+
+struct dcp_mesh {
+    int dp, tp, pp; /* 0 means 1 */
+};
+
+/* A global array. Strings and arrays belong to the catalog. */
+struct dcp_tensor {
+    const char *name;  /* unique in the catalog; UTF-8; shown only escaped */
+    const char *param; /* the model tensor it belongs to (its own name for a weight) */
+    enum dcp_role role;
+    enum dcp_dtype dtype;
+    int ndim;
+    const int64_t *shape; /* ndim numbers, each >= 0 */
+    int64_t n_elems;      /* product of shape; 1 when ndim is 0 */
+    int group;            /* parameter group: flat layouts cut group by group */
+    bool has_fingerprint;
+    uint64_t fingerprint; /* CRC-64/XZ of its row-major little-endian bytes */
+    size_t first_piece;   /* in the catalog's pieces, once they are sorted */
+    size_t n_pieces;
+};
+
+enum dcp_codec { DCP_CODEC_NONE, DCP_CODEC_ZSTD, DCP_CODEC_PLANES, DCP_N_CODECS };
+/* "none", "zstd", "planes"; and back, or -1. */
+DCP_PUBLIC const char *dcp_codec_name(enum dcp_codec codec);
+DCP_PUBLIC int dcp_codec_parse(const char *text);
+
+/* The unit that is hashed and coded: DCP_BLOCK_BYTES raw bytes of a piece. */
+struct dcp_block {
+    uint64_t xxh3;        /* XXH3-64 of the stored bytes */
+    uint32_t stored_size; /* equals the raw size when the codec did not help */
+};
+
+/* A part of a tensor that lies somewhere: in a file (file >= 0) or in memory (data). */
+struct dcp_piece {
+    int tensor; /* index in the catalog */
+    int rank;   /* who holds it */
+    struct dcp_region region;
+    int file;              /* index in the catalog, -1: in memory */
+    enum dcp_codec codec;  /* of the extent */
+    uint64_t offset;       /* the extent: first byte in the file, */
+    uint64_t stored_size;  /* and its bytes there */
+    const int64_t *stride; /* in elements; NULL: row-major and dense (the rule) */
+    const struct dcp_block *blocks; /* NULL when the format keeps no block digests */
+    size_t n_blocks;
+    bool has_crc;
+    uint64_t crc; /* CRC-64/XZ of its raw bytes */
+    bool has_crc32;
+    uint32_t crc32; /* of its raw bytes, for formats that keep one */
+    void *data;     /* borrowed memory of a piece that is not in a file */
+};
+
+struct dcp_file {
+    const char *name; /* below the checkpoint's folder; plain names joined by '/' */
+    int rank;         /* who writes it; 0 for what the coordinator writes */
+    uint64_t size_bytes;
+    bool has_crc;
+    uint64_t crc; /* CRC-64/XZ of the whole file */
+};
+
+/* What is not a tensor: scheduler, RNG, data cursor, user JSON, an opaque pickle. */
+enum dcp_object_kind { DCP_OBJECT_JSON, DCP_OBJECT_BYTES };
+struct dcp_object {
+    const char *name;
+    enum dcp_object_kind kind;
+    const void *data; /* JSON: UTF-8 text without a final NUL being counted */
+    size_t size_bytes;
+};
+
+struct dcp_arena;
+
+struct dcp_catalog {
+    struct dcp_arena *arena; /* owns every string and array below */
+    const char *format;      /* name of the format it was indexed from, or "" */
+    const char *version;     /* of the format, for people: "v1", "torch zip" */
+    const char *layout;      /* "zero3", "dim0", … or "" */
+    const char *producer;    /* who wrote it, for people, or "" */
+    int64_t step;            /* -1 when unknown */
+    int world;               /* ranks that saved it; 1 when unknown */
+    struct dcp_mesh mesh;
+    struct dcp_tensor *tensors;
+    size_t n_tensors;
+    struct dcp_piece *pieces; /* by tensor, then region, once sorted */
+    size_t n_pieces;
+    struct dcp_file *files;
+    size_t n_files;
+    struct dcp_object *objects;
+    size_t n_objects;
+    bool sorted;
+    size_t cap_tensors, cap_pieces, cap_files, cap_objects; /* private */
+    struct dcp_name_index *index;                           /* private */
+};
+
+/* An empty catalog; caller owns. Errors: MEMORY. */
+DCP_PUBLIC int dcp_catalog_new(struct dcp_catalog **out_catalog, struct dcp_error *err);
+DCP_PUBLIC void dcp_catalog_free(struct dcp_catalog *catalog);
+
+/* Each add copies what it is given, strings and arrays too, and returns the index through
+ * out_… (may be NULL). They refuse what no valid file can hold: a name twice, ndim or
+ * shape out of range, a size that overflows, a region outside its tensor. Errors: MEMORY,
+ * CORRUPT. */
+DCP_PUBLIC int dcp_catalog_add_tensor(struct dcp_catalog *catalog,
+                                      const struct dcp_tensor *tensor, int *out_index,
+                                      struct dcp_error *err);
+DCP_PUBLIC int dcp_catalog_add_piece(struct dcp_catalog *catalog,
+                                     const struct dcp_piece *piece,
+                                     struct dcp_error *err);
+DCP_PUBLIC int dcp_catalog_add_file(struct dcp_catalog *catalog,
+                                    const struct dcp_file *file, int *out_index,
+                                    struct dcp_error *err);
+DCP_PUBLIC int dcp_catalog_add_object(struct dcp_catalog *catalog,
+                                      const struct dcp_object *object,
+                                      struct dcp_error *err);
+
+/* Memory that lives as long as the catalog, zeroed; NULL when there is none. */
+DCP_PUBLIC void *dcp_catalog_alloc(struct dcp_catalog *catalog, size_t n,
+                                   size_t size_bytes);
+/* A copy of text in the catalog; NULL when there is no memory. */
+DCP_PUBLIC const char *dcp_catalog_text(struct dcp_catalog *catalog, const char *text);
+
+/* Sorts the pieces by tensor and place, and sets first_piece and n_pieces. Files and
+ * tensors keep their order. Pieces may be added again later; then sort again. */
+DCP_PUBLIC int dcp_catalog_sort(struct dcp_catalog *catalog, struct dcp_error *err);
+
+/* Index of a tensor by its unique name, of an object by name, or -1. */
+DCP_PUBLIC int dcp_catalog_find(const struct dcp_catalog *catalog, const char *name);
+DCP_PUBLIC int dcp_catalog_find_object(const struct dcp_catalog *catalog,
+                                       const char *name);
+
+/* Elements in a piece's region, and its raw bytes. */
+DCP_PUBLIC int64_t dcp_piece_elems(const struct dcp_catalog *catalog,
+                                   const struct dcp_piece *piece);
+DCP_PUBLIC uint64_t dcp_piece_bytes(const struct dcp_catalog *catalog,
+                                    const struct dcp_piece *piece);
+/* Raw bytes of a whole tensor. */
+DCP_PUBLIC uint64_t dcp_tensor_bytes(const struct dcp_tensor *tensor);
+
+/* The default name of a tensor that belongs to a parameter: the parameter's own for
+ * weights and buffers, "optimizer.<role>.<param>" for the rest. Belongs to the catalog.
+ */
+DCP_PUBLIC const char *dcp_tensor_default_name(struct dcp_catalog *catalog,
+                                               enum dcp_role role, const char *param);
+
+/* Every element of every tensor is held exactly once (replicas, pieces with the same
+ * region, count once). Needs a sorted catalog. Errors: CORRUPT, naming the tensor and the
+ * first element that is missing or held twice. */
+DCP_PUBLIC int dcp_catalog_check(const struct dcp_catalog *catalog,
+                                 struct dcp_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
