@@ -1,0 +1,50 @@
+/* data: token streams, and the order of samples. The order is a pure function of (seed,
+ * cursor): it does not depend on the world size, so the cursor, one integer, is all that
+ * a resume needs. */
+#ifndef TRAINER_DATA_H
+#define TRAINER_DATA_H
+
+#include <dcp/error.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct tokenizer;
+/* "bytes" (256 ids) or "gpt2:FOLDER" with vocab.json and merges.txt. Errors: NOT_FOUND,
+ * CORRUPT, USAGE. Caller owns. */
+int tokenizer_open(const char *spec, struct tokenizer **out, struct dcp_error *err);
+void tokenizer_free(struct tokenizer *tokenizer);
+int tokenizer_vocab_size(const struct tokenizer *tokenizer);
+/* UTF-8 (any bytes) to ids; *out is freed with free. */
+int tokenizer_encode(const struct tokenizer *tokenizer, const char *text,
+                     size_t size_bytes, int32_t **out, size_t *out_n,
+                     struct dcp_error *err);
+/* Ids to bytes, NUL-terminated; caller frees. Errors: CORRUPT (no such id), MEMORY. */
+int tokenizer_decode(const struct tokenizer *tokenizer, const int32_t *ids, size_t n,
+                     char **out, size_t *out_size_bytes, struct dcp_error *err);
+
+struct data;
+/* Opens all files of a glob, in name order: token files of llm.c (magic 20240520) and
+ * nanoGPT (raw uint16) are recognised by content, anything else is text for the
+ * tokenizer. Ids must be below vocab_size. Files are mapped, not read. Errors: NOT_FOUND,
+ * CORRUPT, USAGE (fewer than seq_len + 1 tokens), MEMORY, IO. */
+int data_open(const char *glob, const struct tokenizer *tokenizer, int vocab_size,
+              int seq_len, uint64_t seed, struct data **out, struct dcp_error *err);
+void data_free(struct data *data);
+/* Samples in one pass (non-overlapping windows of seq_len), and tokens in all. */
+int64_t data_samples(const struct data *data);
+int64_t data_tokens(const struct data *data);
+/* The sample at a cursor position 0, 1, 2, …: seq_len tokens and the seq_len that follow
+ * each. Each pass visits every sample once, in an order shuffled by (seed, pass). */
+void data_sample(const struct data *data, int64_t cursor, int32_t *out_tokens,
+                 int32_t *out_targets);
+/* As data_sample, in file order (validation). */
+void data_window(const struct data *data, int64_t index, int32_t *out_tokens,
+                 int32_t *out_targets);
+/* Entropy of the unigram distribution of the first tokens (at most a million), in nats:
+ * what a model that knows only frequencies would reach. */
+double data_unigram_entropy(const struct data *data);
+/* Identifies the data: a digest of names, sizes, seq_len and seed, kept in the
+ * checkpoint. */
+uint64_t data_digest(const struct data *data);
+
+#endif

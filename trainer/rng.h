@@ -1,0 +1,19 @@
+/* rng: counter-based random numbers (Philox 4x32-10, Salmon et al., SC'11): a pure
+ * function of (key, counter), so there is no state to carry between ranks, threads or
+ * worlds. */
+#ifndef TRAINER_RNG_H
+#define TRAINER_RNG_H
+
+#include <stdint.h>
+
+/* Four words for (key, stream, index). */
+void rng_words(uint64_t key, uint64_t stream, uint64_t index, uint32_t out[4]);
+/* Uniform in [0, 1), 53 bits. */
+double rng_uniform(uint64_t key, uint64_t stream, uint64_t index);
+/* Standard normal (Box-Muller on one counter). */
+double rng_normal(uint64_t key, uint64_t stream, uint64_t index);
+/* A bijection of 0 .. n-1 (Feistel network with cycle walking): element i of a shuffle.
+ */
+int64_t rng_permute(uint64_t key, uint64_t stream, int64_t n, int64_t i);
+
+#endif

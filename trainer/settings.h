@@ -1,0 +1,75 @@
+/* settings: a DeepSpeed JSON file plus "model", "data" and "checkpoint", read into plain
+ * data.
+ *
+ * One table of keys drives parsing, defaults, notices and the nearest-key hint. */
+#ifndef TRAINER_SETTINGS_H
+#define TRAINER_SETTINGS_H
+
+#include "model.h"
+#include <dcp/log.h>
+#include <jansson.h>
+
+enum settings_schedule {
+    SCHEDULE_NONE,
+    SCHEDULE_WARMUP,
+    SCHEDULE_WARMUP_DECAY,
+    SCHEDULE_WARMUP_COSINE
+};
+
+struct settings_scheduler {
+    enum settings_schedule type;
+    double warmup_min_lr, warmup_max_lr; /* max < 0: the optimizer's lr */
+    int64_t warmup_num_steps, total_num_steps;
+    bool warmup_linear; /* else logarithmic, DeepSpeed's default */
+    double warmup_min_ratio, cos_min_ratio;
+};
+
+struct settings {
+    uint64_t seed;
+    struct model_config model;
+    char *model_init; /* path of a checkpoint to start from, or NULL */
+
+    char *data_train, *data_val; /* globs, made absolute; val may be NULL */
+    char *tokenizer;             /* "bytes" or "gpt2:FOLDER" */
+    int seq_len;
+
+    int64_t train_batch_size;
+    int micro_batch, accumulation; /* resolved: train = micro × accumulation × world */
+
+    double lr, beta1, beta2, eps, weight_decay;
+    bool bias_correction,
+        decoupled_decay; /* AdamW; false: Adam with L2 in the gradient */
+    struct settings_scheduler scheduler;
+    double gradient_clipping; /* 0: off */
+
+    int stage;            /* ZeRO 0..3 */
+    int shard_size;       /* ranks in a sharding group (mics_shard_size); 0: the world */
+    bool bf16;            /* bf16 weights with fp32 master, else fp32 */
+    bool grad_accum_fp32; /* data_types.grad_accum_dtype */
+    bool gather_16bit_on_save;
+
+    char *checkpoint_dir; /* as given: relative to the working folder */
+    int64_t save_every;   /* 0: only at the end */
+    int keep, keep_every;
+    bool checkpoint_async;
+    enum dcp_codec codec;
+    uint64_t staging_bytes; /* 0: what is needed */
+
+    int64_t steps;           /* train up to this step; 0: until stopped */
+    int64_t steps_per_print; /* 0: every step */
+    int64_t eval_every;      /* "data": {"eval_every": n, "eval_batches": n}; 0: never */
+    int64_t eval_batches;
+    int timeout_s; /* a rank that is silent so long has failed */
+    char *text;    /* the resolved configuration, as JSON, for --dry-run and the log */
+};
+
+/* Reads `path`, applies each "key.path=value" of overrides (NULL-terminated, value as
+ * JSON or else as text), resolves "auto", checks, and infers the batch sizes for this
+ * world. Warnings (parsed but without effect here) go to log once each. Errors:
+ * NOT_FOUND, USAGE (what is impossible, with the numbers; unknown key, with the nearest
+ * known one), CORRUPT (no JSON; line and column). */
+int settings_read(const char *path, const char *const *overrides, int world,
+                  const struct dcp_log *log, struct settings *out, struct dcp_error *err);
+void settings_fini(struct settings *settings);
+
+#endif
