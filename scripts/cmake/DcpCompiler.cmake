@@ -1,0 +1,42 @@
+# How every file of the project is compiled.
+
+option(DCP_WERROR "Warnings are errors" $ENV{CI})
+option(DCP_FUZZ "Build tests/fuzz with libFuzzer (needs clang)" OFF)
+set(DCP_SANITIZE "" CACHE STRING "Sanitizers: address,undefined or thread")
+
+if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+    set(CMAKE_BUILD_TYPE RelWithDebInfo CACHE STRING "Kind of build" FORCE)
+endif()
+set(CMAKE_C_FLAGS_RELWITHDEBINFO "-O3 -g -DNDEBUG" CACHE STRING "Flags of the default build")
+
+set(CMAKE_C_STANDARD 11)
+set(CMAKE_C_STANDARD_REQUIRED ON)
+set(CMAKE_C_EXTENSIONS OFF)
+set(CMAKE_C_VISIBILITY_PRESET hidden)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/bin")
+set(CMAKE_ARCHIVE_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/lib")
+set(CMAKE_LIBRARY_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/lib")
+
+add_compile_definitions(_GNU_SOURCE)
+add_compile_options(-Wall -Wextra)
+if(CMAKE_C_COMPILER_ID STREQUAL "GNU")
+    add_compile_options(-Wpedantic -Wshadow -Wconversion -Wvla)
+endif()
+if(DCP_WERROR)
+    add_compile_options(-Werror)
+endif()
+add_link_options(-Wl,--as-needed)
+
+if(DCP_FUZZ)
+    if(NOT CMAKE_C_COMPILER_ID MATCHES "Clang")
+        message(FATAL_ERROR "DCP_FUZZ needs clang: configure with -DCMAKE_C_COMPILER=clang")
+    endif()
+    add_compile_options(-fsanitize=fuzzer-no-link)
+endif()
+if(DCP_SANITIZE)
+    add_compile_options(-fsanitize=${DCP_SANITIZE} -fno-omit-frame-pointer
+        -fno-sanitize-recover=all)
+    add_link_options(-fsanitize=${DCP_SANITIZE})
+endif()

@@ -1,0 +1,44 @@
+# Shapes of targets that several folders share.
+
+# dcp_sources(OUT FOLDER...): the C sources of folders, now and later.
+function(dcp_sources out)
+    set(patterns "")
+    foreach(folder IN LISTS ARGN)
+        list(APPEND patterns "${folder}/*.c")
+    endforeach()
+    file(GLOB sources CONFIGURE_DEPENDS ${patterns})
+    set(${out} "${sources}" PARENT_SCOPE)
+endfunction()
+
+# dcp_add_program(NAME): the program of the current folder. Everything but main.c goes into
+# the archive <folder>_objs, which tests link too.
+function(dcp_add_program name)
+    get_filename_component(folder "${CMAKE_CURRENT_SOURCE_DIR}" NAME)
+    dcp_sources(sources "${CMAKE_CURRENT_SOURCE_DIR}")
+    foreach(part mpi cuda nccl)
+        string(TOUPPER ${part} feature)
+        if(NOT DCP_HAS_${feature})
+            list(FILTER sources EXCLUDE REGEX "_${part}\\.c$")
+        endif()
+    endforeach()
+    set(main "${CMAKE_CURRENT_SOURCE_DIR}/main.c")
+    set(has_main OFF)
+    if(main IN_LIST sources)
+        set(has_main ON)
+        list(REMOVE_ITEM sources "${main}")
+    endif()
+    if(NOT TARGET dcp OR NOT TARGET dcp_cli OR NOT sources)
+        return()
+    endif()
+    add_library(${folder}_objs STATIC ${sources})
+    target_include_directories(${folder}_objs
+        PRIVATE "${PROJECT_SOURCE_DIR}/libdcp"
+        INTERFACE "${PROJECT_SOURCE_DIR}")
+    target_link_libraries(${folder}_objs PUBLIC dcp_cli)
+    if(has_main)
+        add_executable(${name} "${main}")
+        target_include_directories(${name} PRIVATE "${PROJECT_SOURCE_DIR}/libdcp")
+        target_link_libraries(${name} PRIVATE ${folder}_objs)
+        install(TARGETS ${name} RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
+    endif()
+endfunction()
