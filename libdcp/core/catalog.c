@@ -1,0 +1,329 @@
+/* catalog: adding to it, sorting and finding. Whatever is added is checked here once, so
+ * that no later code meets a size that overflows or a region outside its tensor. */
+#include "base/arena.h"
+#include "base/hash.h"
+#include "base/mem.h"
+#include "base/str.h"
+#include "region.h"
+#include <dcp/tensor.h>
+#include <stdio.h>
+#include <string.h>
+
+/* Open addressing; a slot holds index + 1. */
+struct dcp_name_index {
+    uint32_t *slots;
+    size_t cap; /* a power of two, over twice the number of tensors */
+};
+
+int dcp_catalog_new(struct dcp_catalog **out_catalog, struct dcp_error *err)
+{
+    struct dcp_catalog *catalog = calloc(1, sizeof *catalog);
+
+    *out_catalog = NULL;
+    if (!catalog)
+        return dcp_error_memory(err, "a catalog");
+    catalog->arena = dcp_arena_new();
+    catalog->index = calloc(1, sizeof *catalog->index);
+    if (!catalog->arena || !catalog->index) {
+        dcp_catalog_free(catalog);
+        return dcp_error_memory(err, "a catalog");
+    }
+    catalog->format = catalog->version = catalog->layout = catalog->producer = "";
+    catalog->step = -1;
+    catalog->world = 1;
+    *out_catalog = catalog;
+    return DCP_OK;
+}
+
+void dcp_catalog_free(struct dcp_catalog *catalog)
+{
+    if (!catalog)
+        return;
+    if (catalog->index)
+        free(catalog->index->slots);
+    free(catalog->index);
+    free(catalog->tensors);
+    free(catalog->pieces);
+    free(catalog->files);
+    free(catalog->objects);
+    dcp_arena_free(catalog->arena);
+    free(catalog);
+}
+
+void *dcp_catalog_alloc(struct dcp_catalog *catalog, size_t n, size_t size_bytes)
+{
+    return dcp_arena_alloc(catalog->arena, n, size_bytes);
+}
+
+const char *dcp_catalog_text(struct dcp_catalog *catalog, const char *text)
+{
+    return dcp_arena_text(catalog->arena, text ? text : "");
+}
+
+static size_t slot_of(const struct dcp_catalog *catalog, const char *name)
+{
+    const struct dcp_name_index *index = catalog->index;
+    size_t at = (size_t)dcp_hash_xxh3(name, strlen(name)) & (index->cap - 1);
+
+    while (index->slots[at] && strcmp(catalog->tensors[index->slots[at] - 1].name, name))
+        at = (at + 1) & (index->cap - 1);
+    return at;
+}
+
+static int index_reserve(struct dcp_catalog *catalog, size_t n, struct dcp_error *err)
+{
+    struct dcp_name_index *index = catalog->index;
+    size_t cap = index->cap ? index->cap : 64;
+
+    while (cap < 2 * n + 2)
+        cap *= 2;
+    if (cap == index->cap)
+        return DCP_OK;
+    uint32_t *slots = dcp_mem_calloc(cap, sizeof *slots);
+    if (!slots)
+        return dcp_error_memory(err, "the index of tensor names");
+    free(index->slots);
+    index->slots = slots;
+    index->cap = cap;
+    for (size_t i = 0; i < catalog->n_tensors; i++)
+        index->slots[slot_of(catalog, catalog->tensors[i].name)] = (uint32_t)i + 1;
+    return DCP_OK;
+}
+
+int dcp_catalog_find(const struct dcp_catalog *catalog, const char *name)
+{
+    if (!catalog->index->cap)
+        return -1;
+    return (int)catalog->index->slots[slot_of(catalog, name)] - 1;
+}
+
+int dcp_catalog_find_object(const struct dcp_catalog *catalog, const char *name)
+{
+    for (size_t i = 0; i < catalog->n_objects; i++)
+        if (!strcmp(catalog->objects[i].name, name))
+            return (int)i;
+    return -1;
+}
+
+static int check_shape(const struct dcp_tensor *tensor, int64_t *out_elems,
+                       struct dcp_error *err)
+{
+    int64_t n = 1;
+    bool zero = false;
+    char name[160];
+
+    dcp_str_escape(name, sizeof name, tensor->name);
+    if (tensor->ndim < 0 || tensor->ndim > DCP_MAX_NDIM)
+        return dcp_error_set(err, DCP_E_UNSUPPORTED,
+                             "tensor '%s' has %d dimensions; at most %d are supported",
+                             name, tensor->ndim, DCP_MAX_NDIM);
+    for (int d = 0; d < tensor->ndim; d++)
+        zero |= tensor->shape[d] == 0;
+    for (int d = 0; d < tensor->ndim; d++) {
+        if (tensor->shape[d] < 0)
+            return dcp_error_set(err, DCP_E_CORRUPT,
+                                 "tensor '%s' has a negative dimension", name);
+        if (!zero && !dcp_mul_i64(n, tensor->shape[d], &n))
+            n = -1;
+        if (n < 0 || n > INT64_MAX / 16)
+            return dcp_error_set(err, DCP_E_CORRUPT, "the size of tensor '%s' overflows",
+                                 name);
+    }
+    *out_elems = zero ? 0 : n;
+    return DCP_OK;
+}
+
+int dcp_catalog_add_tensor(struct dcp_catalog *catalog, const struct dcp_tensor *tensor,
+                           int *out_index, struct dcp_error *err)
+{
+    struct dcp_tensor t = *tensor;
+    char name[160];
+
+    if (!t.name || !t.name[0])
+        return dcp_error_set(err, DCP_E_CORRUPT, "a tensor has no name");
+    dcp_str_escape(name, sizeof name, t.name);
+    if (!dcp_str_utf8_ok(t.name, strlen(t.name)))
+        return dcp_error_set(err, DCP_E_CORRUPT, "the tensor name '%s' is not UTF-8",
+                             name);
+    if ((unsigned)t.dtype >= DCP_N_DTYPES || (unsigned)t.role >= DCP_N_ROLES)
+        return dcp_error_set(err, DCP_E_CORRUPT, "tensor '%s' has no known dtype or role",
+                             name);
+    if (catalog->n_tensors >= INT32_MAX - 1)
+        return dcp_error_set(err, DCP_E_UNSUPPORTED, "there are over 2^31 tensors");
+    int rc = check_shape(&t, &t.n_elems, err);
+    if (!rc)
+        rc = index_reserve(catalog, catalog->n_tensors + 1, err);
+    if (rc)
+        return rc;
+    size_t slot = slot_of(catalog, t.name);
+    if (catalog->index->slots[slot])
+        return dcp_error_set(err, DCP_E_CORRUPT, "there are two tensors named '%s'",
+                             name);
+    struct dcp_tensor *tensors = dcp_mem_grow(catalog->tensors, &catalog->cap_tensors,
+                                              catalog->n_tensors + 1, sizeof t);
+    if (!tensors)
+        return dcp_error_memory(err, "the catalog's tensors");
+    catalog->tensors = tensors;
+    const char *param = t.param ? t.param : t.name;
+    t.name = dcp_arena_text(catalog->arena, t.name);
+    t.param = !t.name                 ? NULL
+              : strcmp(param, t.name) ? dcp_arena_text(catalog->arena, param)
+                                      : t.name;
+    t.shape = dcp_arena_copy(catalog->arena, t.shape, (size_t)t.ndim * sizeof *t.shape);
+    if (!t.name || !t.param || !t.shape)
+        return dcp_error_memory(err, "the catalog's tensors");
+    t.first_piece = t.n_pieces = 0;
+    tensors[catalog->n_tensors++] = t;
+    catalog->index->slots[slot] = (uint32_t)catalog->n_tensors;
+    catalog->sorted = false;
+    if (out_index)
+        *out_index = (int)catalog->n_tensors - 1;
+    return DCP_OK;
+}
+
+int dcp_catalog_add_piece(struct dcp_catalog *catalog, const struct dcp_piece *piece,
+                          struct dcp_error *err)
+{
+    struct dcp_piece p = *piece;
+
+    if (p.tensor < 0 || (size_t)p.tensor >= catalog->n_tensors)
+        return dcp_error_set(err, DCP_E_CORRUPT, "a piece belongs to no tensor");
+    const struct dcp_tensor *tensor = &catalog->tensors[p.tensor];
+    size_t dims_bytes = (size_t)tensor->ndim * sizeof(int64_t);
+    int rc = dcp_region_check(tensor, &p.region, err);
+    if (rc)
+        return rc;
+    if (p.file >= (int)catalog->n_files || (unsigned)p.codec >= DCP_N_CODECS ||
+        p.rank < 0)
+        return dcp_error_set(err, DCP_E_CORRUPT,
+                             "a piece lies in no file of the checkpoint");
+    struct dcp_piece *pieces = dcp_mem_grow(catalog->pieces, &catalog->cap_pieces,
+                                            catalog->n_pieces + 1, sizeof p);
+    if (!pieces)
+        return dcp_error_memory(err, "the catalog's pieces");
+    catalog->pieces = pieces;
+    if (p.region.kind == DCP_BOX) {
+        p.region.offset = dcp_arena_copy(catalog->arena, p.region.offset, dims_bytes);
+        p.region.size = dcp_arena_copy(catalog->arena, p.region.size, dims_bytes);
+        if (!p.region.offset || !p.region.size)
+            return dcp_error_memory(err, "the catalog's pieces");
+    } else {
+        p.region.offset = p.region.size = NULL;
+    }
+    if (p.stride && !(p.stride = dcp_arena_copy(catalog->arena, p.stride, dims_bytes)))
+        return dcp_error_memory(err, "the catalog's pieces");
+    if (p.blocks && !(p.blocks = dcp_arena_copy(catalog->arena, p.blocks,
+                                                p.n_blocks * sizeof *p.blocks)))
+        return dcp_error_memory(err, "the catalog's blocks");
+    pieces[catalog->n_pieces++] = p;
+    catalog->sorted = false;
+    return DCP_OK;
+}
+
+int dcp_catalog_add_file(struct dcp_catalog *catalog, const struct dcp_file *file,
+                         int *out_index, struct dcp_error *err)
+{
+    struct dcp_file f = *file;
+    struct dcp_file *files =
+        dcp_mem_grow(catalog->files, &catalog->cap_files, catalog->n_files + 1, sizeof f);
+
+    if (!files)
+        return dcp_error_memory(err, "the catalog's files");
+    catalog->files = files;
+    f.name = dcp_arena_text(catalog->arena, f.name);
+    if (!f.name)
+        return dcp_error_memory(err, "the catalog's files");
+    files[catalog->n_files++] = f;
+    if (out_index)
+        *out_index = (int)catalog->n_files - 1;
+    return DCP_OK;
+}
+
+int dcp_catalog_add_object(struct dcp_catalog *catalog, const struct dcp_object *object,
+                           struct dcp_error *err)
+{
+    struct dcp_object o = *object;
+    char name[160];
+
+    if (dcp_catalog_find_object(catalog, o.name) >= 0)
+        return dcp_error_set(err, DCP_E_CORRUPT, "there are two objects named '%s'",
+                             dcp_str_escape(name, sizeof name, o.name));
+    struct dcp_object *objects = dcp_mem_grow(catalog->objects, &catalog->cap_objects,
+                                              catalog->n_objects + 1, sizeof o);
+    if (!objects)
+        return dcp_error_memory(err, "the catalog's objects");
+    catalog->objects = objects;
+    o.name = dcp_arena_text(catalog->arena, o.name);
+    /* A NUL behind the data lets programs print JSON as a string. */
+    char *data = dcp_arena_alloc(catalog->arena, o.size_bytes + 1, 1);
+    if (!o.name || !data)
+        return dcp_error_memory(err, "the catalog's objects");
+    if (o.size_bytes)
+        memcpy(data, o.data, o.size_bytes);
+    o.data = data;
+    objects[catalog->n_objects++] = o;
+    return DCP_OK;
+}
+
+int64_t dcp_piece_elems(const struct dcp_catalog *catalog, const struct dcp_piece *piece)
+{
+    return dcp_region_elems(&catalog->tensors[piece->tensor], &piece->region);
+}
+
+uint64_t dcp_piece_bytes(const struct dcp_catalog *catalog, const struct dcp_piece *piece)
+{
+    return (uint64_t)dcp_piece_elems(catalog, piece) *
+           dcp_dtype_size(catalog->tensors[piece->tensor].dtype);
+}
+
+uint64_t dcp_tensor_bytes(const struct dcp_tensor *tensor)
+{
+    return (uint64_t)tensor->n_elems * dcp_dtype_size(tensor->dtype);
+}
+
+const char *dcp_tensor_default_name(struct dcp_catalog *catalog, enum dcp_role role,
+                                    const char *param)
+{
+    if (!dcp_role_is_optim(role))
+        return dcp_catalog_text(catalog, param);
+    const char *role_name = dcp_role_name(role);
+    size_t n = sizeof "optimizer.." + strlen(role_name) + strlen(param);
+    char *name = dcp_catalog_alloc(catalog, n, 1);
+    if (name)
+        snprintf(name, n, "optimizer.%s.%s", role_name, param);
+    return name;
+}
+
+static int piece_order(const void *a, const void *b, void *arg)
+{
+    const struct dcp_catalog *catalog = arg;
+    const struct dcp_piece *p = a, *q = b;
+
+    if (p->tensor != q->tensor)
+        return p->tensor < q->tensor ? -1 : 1;
+    int order = dcp_region_order(&catalog->tensors[p->tensor], &p->region, &q->region);
+    if (order)
+        return order;
+    return p->rank < q->rank ? -1 : p->rank > q->rank;
+}
+
+int dcp_catalog_sort(struct dcp_catalog *catalog, struct dcp_error *err)
+{
+    (void)err;
+    bool in_order = true;
+    for (size_t i = 1; i < catalog->n_pieces && in_order; i++)
+        in_order =
+            piece_order(&catalog->pieces[i - 1], &catalog->pieces[i], catalog) <= 0;
+    if (!in_order)
+        qsort_r(catalog->pieces, catalog->n_pieces, sizeof *catalog->pieces, piece_order,
+                catalog);
+    for (size_t i = 0; i < catalog->n_tensors; i++)
+        catalog->tensors[i].first_piece = catalog->tensors[i].n_pieces = 0;
+    for (size_t i = 0; i < catalog->n_pieces; i++) {
+        struct dcp_tensor *tensor = &catalog->tensors[catalog->pieces[i].tensor];
+        if (!tensor->n_pieces++)
+            tensor->first_piece = i;
+    }
+    catalog->sorted = true;
+    return DCP_OK;
+}

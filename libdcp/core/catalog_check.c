@@ -1,0 +1,155 @@
+/* Holes and overlaps: every element of every tensor is held exactly once, replicas apart.
+ */
+#include "base/mem.h"
+#include "base/str.h"
+#include "region.h"
+#include <dcp/tensor.h>
+#include <inttypes.h>
+
+static int complain(const struct dcp_tensor *tensor, const char *what, int64_t begin,
+                    int64_t end, struct dcp_error *err)
+{
+    char name[160];
+
+    dcp_error_set(err, DCP_E_CORRUPT,
+                  "tensor '%s': elements %" PRId64 "..%" PRId64 " are %s",
+                  dcp_str_escape(name, sizeof name, tensor->name), begin, end - 1, what);
+    dcp_error_tensor(err, tensor->name);
+    return DCP_E_CORRUPT;
+}
+
+/* Sorted by first element, so one sweep sees both. */
+static int check_intervals(const struct dcp_catalog *catalog,
+                           const struct dcp_tensor *tensor, struct dcp_error *err)
+{
+    const struct dcp_piece *pieces = catalog->pieces + tensor->first_piece;
+    int64_t at = 0, begin = 0, end = 0;
+
+    for (size_t i = 0; i < tensor->n_pieces; i++) {
+        int64_t last_begin = begin, last_end = end;
+        dcp_region_interval(tensor, &pieces[i].region, &begin, &end);
+        if (begin == end || (i > 0 && begin == last_begin && end == last_end))
+            continue; /* empty, or a replica */
+        if (begin > at)
+            return complain(tensor, "in no piece", at, begin, err);
+        if (begin < at)
+            return complain(tensor, "in two pieces", begin, at < end ? at : end, err);
+        at = end;
+    }
+    if (at < tensor->n_elems)
+        return complain(tensor, "in no piece", at, tensor->n_elems, err);
+    return DCP_OK;
+}
+
+struct box_list {
+    struct dcp_box *boxes;
+    size_t n, cap;
+};
+
+static int add_boxes(const struct dcp_tensor *tensor, const struct dcp_region *region,
+                     struct box_list *list, struct dcp_error *err)
+{
+    struct dcp_box flat[DCP_MAX_FLAT_BOXES];
+    int n = 1;
+
+    if (dcp_region_elems(tensor, region) == 0)
+        return DCP_OK;
+    if (region->kind == DCP_FLAT)
+        n = dcp_region_flat_boxes(tensor, region->begin, region->end, flat);
+    else
+        dcp_region_box(tensor, region, flat[0].offset, flat[0].size);
+    struct dcp_box *boxes =
+        dcp_mem_grow(list->boxes, &list->cap, list->n + (size_t)n, sizeof *boxes);
+    if (!boxes)
+        return dcp_error_memory(err, "the check of a catalog");
+    list->boxes = boxes;
+    for (int i = 0; i < n; i++)
+        boxes[list->n++] = flat[i];
+    return DCP_OK;
+}
+
+/* The box that holds a flattened element, and the end of its row there; -1: none does. */
+static int holder(const struct dcp_tensor *tensor, const struct box_list *list,
+                  int64_t elem, int64_t *out_row_end)
+{
+    int64_t stride[DCP_MAX_NDIM];
+
+    dcp_region_strides(tensor->shape, tensor->ndim, stride);
+    for (size_t b = 0; b < list->n; b++) {
+        const struct dcp_box *box = &list->boxes[b];
+        int64_t rest = elem, left = 0;
+        bool inside = true;
+        for (int d = 0; d < tensor->ndim && inside; d++) {
+            int64_t in_box = rest / stride[d] - box->offset[d];
+            rest %= stride[d];
+            inside = in_box >= 0 && in_box < box->size[d];
+            left = box->size[d] - in_box;
+        }
+        if (inside) {
+            *out_row_end = elem + left;
+            return (int)b;
+        }
+    }
+    return -1;
+}
+
+static bool overlap(const struct dcp_tensor *tensor, const struct dcp_box *a,
+                    const struct dcp_box *b, int64_t *out_elem)
+{
+    int64_t stride[DCP_MAX_NDIM];
+
+    dcp_region_strides(tensor->shape, tensor->ndim, stride);
+    *out_elem = 0;
+    for (int d = 0; d < tensor->ndim; d++) {
+        int64_t begin = a->offset[d] > b->offset[d] ? a->offset[d] : b->offset[d];
+        int64_t a_end = a->offset[d] + a->size[d], b_end = b->offset[d] + b->size[d];
+        if (begin >= (a_end < b_end ? a_end : b_end))
+            return false;
+        *out_elem += begin * stride[d];
+    }
+    return true;
+}
+
+static int check_boxes(const struct dcp_catalog *catalog, const struct dcp_tensor *tensor,
+                       struct dcp_error *err)
+{
+    const struct dcp_piece *pieces = catalog->pieces + tensor->first_piece;
+    struct box_list list = { 0 };
+    int64_t volume = 0, elem = 0, row_end;
+    int rc = DCP_OK;
+
+    for (size_t i = 0; i < tensor->n_pieces && !rc; i++) {
+        if (i > 0 && !dcp_region_order(tensor, &pieces[i - 1].region, &pieces[i].region))
+            continue;
+        rc = add_boxes(tensor, &pieces[i].region, &list, err);
+        volume += dcp_region_elems(tensor, &pieces[i].region);
+    }
+    for (size_t i = 0; i < list.n && !rc; i++)
+        for (size_t j = i + 1; j < list.n && !rc; j++)
+            if (overlap(tensor, &list.boxes[i], &list.boxes[j], &elem))
+                rc = complain(tensor, "in two pieces", elem, elem + 1, err);
+    if (!rc && volume != tensor->n_elems) {
+        for (elem = 0; holder(tensor, &list, elem, &row_end) >= 0;)
+            elem = row_end;
+        rc = complain(tensor, "in no piece", elem, elem + 1, err);
+    }
+    free(list.boxes);
+    return rc;
+}
+
+int dcp_catalog_check(const struct dcp_catalog *catalog, struct dcp_error *err)
+{
+    int rc = DCP_OK;
+
+    for (size_t t = 0; t < catalog->n_tensors && !rc; t++) {
+        const struct dcp_tensor *tensor = &catalog->tensors[t];
+        bool intervals = true;
+        int64_t begin, end;
+        for (size_t i = 0; i < tensor->n_pieces && intervals; i++)
+            intervals = dcp_region_interval(
+                tensor, &catalog->pieces[tensor->first_piece + i].region, &begin, &end);
+        rc = intervals ? check_intervals(catalog, tensor, err)
+                       : check_boxes(catalog, tensor, err);
+    }
+    return rc;
+}

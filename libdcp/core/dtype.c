@@ -1,0 +1,319 @@
+/* dtype: sizes and names of element types, roles and codecs, and casts between them. */
+#include "base/bytes.h"
+#include "base/mem.h"
+#include <dcp/tensor.h>
+#include <math.h>
+#include <string.h>
+#include <strings.h>
+
+static const struct {
+    size_t size_bytes;
+    const char *name, *torch_name;
+} dtypes[DCP_N_DTYPES] = {
+#define DCP_X(code, size, st, torch) [DCP_##code] = { size, st, torch },
+    DCP_DTYPE_TABLE(DCP_X)
+#undef DCP_X
+};
+
+static const struct {
+    const char *name;
+    enum dcp_dtype dtype;
+} aliases[] = {
+    { "fp32", DCP_F32 },         { "float", DCP_F32 },
+    { "fp16", DCP_F16 },         { "half", DCP_F16 },
+    { "bf16", DCP_BF16 },        { "fp64", DCP_F64 },
+    { "double", DCP_F64 },       { "fp8_e4m3", DCP_F8_E4M3 },
+    { "fp8_e5m2", DCP_F8_E5M2 }, { "float8_e4m3", DCP_F8_E4M3 },
+};
+
+size_t dcp_dtype_size(enum dcp_dtype dtype)
+{
+    return dtypes[dtype].size_bytes;
+}
+
+const char *dcp_dtype_name(enum dcp_dtype dtype)
+{
+    return dtypes[dtype].name;
+}
+
+const char *dcp_dtype_torch_name(enum dcp_dtype dtype)
+{
+    return dtypes[dtype].torch_name;
+}
+
+int dcp_dtype_parse(const char *text)
+{
+    if (strncasecmp(text, "torch.", 6) == 0)
+        text += 6;
+    for (int d = 0; d < DCP_N_DTYPES; d++)
+        if (!strcasecmp(text, dtypes[d].name) || !strcasecmp(text, dtypes[d].torch_name))
+            return d;
+    for (size_t i = 0; i < DCP_ARRAY_LEN(aliases); i++)
+        if (!strcasecmp(text, aliases[i].name))
+            return (int)aliases[i].dtype;
+    return -1;
+}
+
+/* How a small float is laid out: sign, exponent, mantissa, and what its top codes mean.
+ */
+struct small_float {
+    int exp_bits, man_bits, bias;
+    enum {
+        IEEE,
+        FINITE,
+        FNUZ
+    } kind; /* FINITE: no infinity; FNUZ: also no negative zero */
+};
+
+static const struct small_float *small_float_of(enum dcp_dtype dtype)
+{
+    static const struct small_float f16 = { 5, 10, 15, IEEE }, bf16 = { 8, 7, 127, IEEE },
+                                    e5m2 = { 5, 2, 15, IEEE }, e4m3 = { 4, 3, 7, FINITE },
+                                    e4m3fnuz = { 4, 3, 8, FNUZ },
+                                    e5m2fnuz = { 5, 2, 16, FNUZ };
+    switch (dtype) {
+    case DCP_F16:
+        return &f16;
+    case DCP_BF16:
+        return &bf16;
+    case DCP_F8_E5M2:
+        return &e5m2;
+    case DCP_F8_E4M3:
+        return &e4m3;
+    case DCP_F8_E4M3FNUZ:
+        return &e4m3fnuz;
+    case DCP_F8_E5M2FNUZ:
+        return &e5m2fnuz;
+    default:
+        return NULL;
+    }
+}
+
+static double small_decode(const struct small_float *f, unsigned bits)
+{
+    unsigned man = bits & ((1u << f->man_bits) - 1);
+    unsigned exp = bits >> f->man_bits & ((1u << f->exp_bits) - 1);
+    unsigned sign = bits >> (f->exp_bits + f->man_bits) & 1;
+    unsigned top = (1u << f->exp_bits) - 1;
+    double v;
+
+    if (f->kind == FNUZ && sign && !exp && !man)
+        return (double)NAN;
+    if (f->kind == IEEE && exp == top)
+        v = man ? (double)NAN : (double)INFINITY;
+    else if (f->kind == FINITE && exp == top && man == (1u << f->man_bits) - 1)
+        v = (double)NAN;
+    else if (exp == 0)
+        v = ldexp(man, 1 - f->bias - f->man_bits);
+    else
+        v = ldexp((1u << f->man_bits) + man, (int)exp - f->bias - f->man_bits);
+    return sign ? -v : v;
+}
+
+/* Nearest code, ties to even. Overflow gives infinity, or NaN where there is none. */
+static unsigned small_encode(const struct small_float *f, double v)
+{
+    unsigned sign = signbit(v) ? 1u << (f->exp_bits + f->man_bits) : 0;
+    unsigned top = (1u << f->exp_bits) - 1, man_mask = (1u << f->man_bits) - 1;
+    unsigned nan = f->kind == FNUZ ? 1u << (f->exp_bits + f->man_bits)
+                   : f->kind == FINITE
+                       ? sign | top << f->man_bits | man_mask
+                       : sign | top << f->man_bits | 1u << (f->man_bits - 1);
+    unsigned over = f->kind == IEEE ? sign | top << f->man_bits : nan;
+    unsigned largest = f->kind == IEEE     ? (top << f->man_bits) - 1
+                       : f->kind == FINITE ? (top << f->man_bits | man_mask) - 1
+                                           : top << f->man_bits | man_mask;
+    double a = fabs(v);
+    int e;
+
+    if (isnan(v))
+        return nan;
+    if (isinf(v))
+        return over;
+    if (a == 0)
+        return f->kind == FNUZ ? 0 : sign;
+    frexp(a, &e); /* a = m · 2^e, 0.5 <= m < 1 */
+    int exp = e - 1 + f->bias;
+    int unit = (exp < 1 ? 1 : exp) - f->bias - f->man_bits; /* exponent of the last bit */
+    double q = ldexp(a, -unit);
+    if (q > ldexp(1, f->man_bits + 2))
+        return over;
+    unsigned n = (unsigned)nearbyint(q); /* round to nearest even is the default mode */
+    unsigned code =
+        exp < 1 ? n : ((unsigned)exp << f->man_bits) + n - (1u << f->man_bits);
+    if (exp > (int)top || code > largest)
+        return over;
+    if (code == 0 && f->kind == FNUZ)
+        return 0;
+    return sign | code;
+}
+
+static double get(enum dcp_dtype dtype, const unsigned char *p)
+{
+    const struct small_float *small = small_float_of(dtype);
+
+    if (small)
+        return small_decode(small,
+                            small->exp_bits + small->man_bits == 7 ? p[0] : dcp_le16(p));
+    switch (dtype) {
+    case DCP_F32: {
+        uint32_t bits = dcp_le32(p);
+        float v;
+        memcpy(&v, &bits, sizeof v);
+        return (double)v;
+    }
+    case DCP_F64: {
+        uint64_t bits = dcp_le64(p);
+        double v;
+        memcpy(&v, &bits, sizeof v);
+        return v;
+    }
+    case DCP_F8_E8M0:
+        return p[0] == 255 ? (double)NAN : ldexp(1, p[0] - 127);
+    case DCP_BOOL:
+        return p[0] != 0;
+    case DCP_U8:
+        return p[0];
+    case DCP_I8:
+        return (int8_t)p[0];
+    case DCP_U16:
+        return dcp_le16(p);
+    case DCP_I16:
+        return (int16_t)dcp_le16(p);
+    case DCP_U32:
+        return dcp_le32(p);
+    case DCP_I32:
+        return (int32_t)dcp_le32(p);
+    case DCP_U64:
+        return (double)dcp_le64(p);
+    case DCP_I64:
+        return (double)(int64_t)dcp_le64(p);
+    default:
+        return (double)NAN;
+    }
+}
+
+static void put(enum dcp_dtype dtype, unsigned char *p, double v)
+{
+    const struct small_float *small = small_float_of(dtype);
+
+    if (small) {
+        unsigned code = small_encode(small, v);
+        if (small->exp_bits + small->man_bits == 7)
+            p[0] = (unsigned char)code;
+        else
+            dcp_put_le16(p, (uint16_t)code);
+    } else if (dtype == DCP_F32) {
+        float x = (float)v;
+        uint32_t bits;
+        memcpy(&bits, &x, sizeof bits);
+        dcp_put_le32(p, bits);
+    } else {
+        uint64_t bits;
+        memcpy(&bits, &v, sizeof bits);
+        dcp_put_le64(p, bits);
+    }
+}
+
+/* The two casts that move gigabytes. NaN keeps its sign and stays quiet, as in
+ * small_encode. */
+static void f32_to_bf16(const unsigned char *in, unsigned char *out, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        uint32_t u;
+        memcpy(&u, in + 4 * i, sizeof u);
+        uint32_t rounded = (u + 0x7fff + (u >> 16 & 1)) >> 16;
+        uint32_t nan = (u >> 16 & 0x8000) | 0x7fc0;
+        uint16_t v = (uint16_t)((u & 0x7fffffff) > 0x7f800000 ? nan : rounded);
+        memcpy(out + 2 * i, &v, sizeof v);
+    }
+}
+
+static void bf16_to_f32(const unsigned char *in, unsigned char *out, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        uint16_t v;
+        memcpy(&v, in + 2 * i, sizeof v);
+        uint32_t u = (uint32_t)v << 16;
+        memcpy(out + 4 * i, &u, sizeof u);
+    }
+}
+
+bool dcp_dtype_is_float(enum dcp_dtype dtype)
+{
+    return dtype == DCP_F32 || dtype == DCP_F64 || dtype == DCP_F8_E8M0 ||
+           small_float_of(dtype) != NULL;
+}
+
+int dcp_cast(enum dcp_dtype from, enum dcp_dtype to, const void *in, void *out, size_t n,
+             struct dcp_error *err)
+{
+    size_t from_size = dcp_dtype_size(from), to_size = dcp_dtype_size(to);
+    const unsigned char *src = in;
+    unsigned char *dst = out;
+
+    if (from == to) {
+        if (n)
+            memcpy(out, in, n * from_size);
+        return DCP_OK;
+    }
+    if (from == DCP_C64 || from == DCP_C128 || !dcp_dtype_is_float(to) ||
+        to == DCP_F8_E8M0)
+        return dcp_error_set(err, DCP_E_UNSUPPORTED, "there is no cast from %s to %s",
+                             dcp_dtype_name(from), dcp_dtype_name(to));
+    if (from == DCP_F32 && to == DCP_BF16)
+        f32_to_bf16(src, dst, n);
+    else if (from == DCP_BF16 && to == DCP_F32)
+        bf16_to_f32(src, dst, n);
+    else
+        for (size_t i = 0; i < n; i++)
+            put(to, dst + i * to_size, get(from, src + i * from_size));
+    return DCP_OK;
+}
+
+static const char *const role_names[DCP_N_ROLES] = {
+    [DCP_ROLE_MODEL] = "model",           [DCP_ROLE_BUFFER] = "buffer",
+    [DCP_ROLE_MASTER] = "master",         [DCP_ROLE_EXP_AVG] = "exp_avg",
+    [DCP_ROLE_EXP_AVG_SQ] = "exp_avg_sq", [DCP_ROLE_OPTIM] = "optim",
+    [DCP_ROLE_OTHER] = "other",
+};
+
+static const char *const codec_names[DCP_N_CODECS] = {
+    [DCP_CODEC_NONE] = "none",
+    [DCP_CODEC_ZSTD] = "zstd",
+    [DCP_CODEC_PLANES] = "planes",
+};
+
+static int name_index(const char *const *names, int n, const char *text)
+{
+    for (int i = 0; i < n; i++)
+        if (!strcmp(names[i], text))
+            return i;
+    return -1;
+}
+
+const char *dcp_role_name(enum dcp_role role)
+{
+    return role_names[role];
+}
+
+int dcp_role_parse(const char *text)
+{
+    return name_index(role_names, DCP_N_ROLES, text);
+}
+
+bool dcp_role_is_optim(enum dcp_role role)
+{
+    return role == DCP_ROLE_MASTER || role == DCP_ROLE_EXP_AVG ||
+           role == DCP_ROLE_EXP_AVG_SQ || role == DCP_ROLE_OPTIM;
+}
+
+const char *dcp_codec_name(enum dcp_codec codec)
+{
+    return codec_names[codec];
+}
+
+int dcp_codec_parse(const char *text)
+{
+    return name_index(codec_names, DCP_N_CODECS, text);
+}
