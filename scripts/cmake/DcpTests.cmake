@@ -6,7 +6,8 @@ set(tests_dir "${CMAKE_CURRENT_SOURCE_DIR}")
 set(test_work_dir "${CMAKE_BINARY_DIR}/tests")
 file(MAKE_DIRECTORY "${test_work_dir}")
 
-# Tests reach hidden functions, so they link an archive also when libdcp is shared.
+# Tests reach hidden functions, so they link an archive also when libdcp is shared; the
+# export test reads the symbols of a shared libdcp also when it is an archive.
 if(TARGET dcp)
     if(BUILD_SHARED_LIBS)
         set(dcp_other_kind STATIC)
@@ -14,6 +15,7 @@ if(TARGET dcp)
         set(dcp_other_kind SHARED)
     endif()
     add_library(dcp_other ${dcp_other_kind} $<TARGET_OBJECTS:dcp_objects>)
+    set_target_properties(dcp_other PROPERTIES OUTPUT_NAME dcp)
     target_include_directories(dcp_other PUBLIC "${PROJECT_SOURCE_DIR}/libdcp/include")
     target_link_libraries(dcp_other PRIVATE Threads::Threads m)
     foreach(module IN LISTS dcp_requires)
@@ -21,10 +23,8 @@ if(TARGET dcp)
     endforeach()
     if(BUILD_SHARED_LIBS)
         set(dcp_static dcp_other)
-        set(dcp_shared dcp)
     else()
         set(dcp_static dcp)
-        set(dcp_shared dcp_other)
     endif()
 
     # What every C test links. The helpers of tests/lib are an archive: a test pays only
@@ -57,6 +57,11 @@ if(TARGET dcp)
     endforeach()
 endif()
 
+set(test_environment
+    OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+    DCP_TESTS_DIR=${tests_dir} DCP_BUILD_DIR=${CMAKE_BINARY_DIR}
+    DCP_BIN_DIR=${CMAKE_BINARY_DIR}/bin)
+
 # dcp_register(NAME LABEL FILE): properties that all tests share.
 function(dcp_register name label file)
     file(STRINGS "${file}" lines LIMIT_COUNT 40 REGEX "labels: ")
@@ -74,9 +79,13 @@ function(dcp_register name label file)
         SKIP_RETURN_CODE 77
         TIMEOUT ${timeout}
         WORKING_DIRECTORY "${test_work_dir}"
-        ENVIRONMENT "OMPI_ALLOW_RUN_AS_ROOT=1;OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1;OMPI_MCA_rmaps_base_oversubscribe=1;DCP_TESTS_DIR=${tests_dir};DCP_BIN_DIR=${CMAKE_BINARY_DIR}/bin;DCP_BUILD_DIR=${CMAKE_BINARY_DIR}"
+        ENVIRONMENT "${test_environment}"
         ENVIRONMENT_MODIFICATION "PATH=path_list_prepend:${CMAKE_BINARY_DIR}/bin")
 endfunction()
+
+# Building one of these builds the tests that run under that sanitizer.
+add_custom_target(sanitizer_tests)
+add_custom_target(thread_tests)
 
 # dcp_test_program(TARGET SOURCE...): an executable with everything a test may need.
 function(dcp_test_program target)
@@ -114,8 +123,14 @@ function(dcp_c_tests folder)
             add_test(NAME ${name} COMMAND ${target})
         endif()
         dcp_register(${name} ${folder} "${source}")
+        get_test_property(${name} LABELS labels)
         if(folder STREQUAL "mpi")
             set_tests_properties(${name} PROPERTIES PROCESSORS 2)
+        elseif(NOT "long" IN_LIST labels)
+            add_dependencies(sanitizer_tests ${target})
+        endif()
+        if("tsan" IN_LIST labels)
+            add_dependencies(thread_tests ${target})
         endif()
     endforeach()
 endfunction()
@@ -140,6 +155,7 @@ function(dcp_fuzz_tests)
             add_test(NAME fuzz.${stem} COMMAND ${target} "${tests_dir}/fuzz/corpus/${stem}")
         endif()
         dcp_register(fuzz.${stem} fuzz "${source}")
+        add_dependencies(sanitizer_tests ${target})
     endforeach()
 endfunction()
 

@@ -1,0 +1,57 @@
+# shellcheck shell=bash
+# Sourced by the scripts beside it: where things are, and how they speak.
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+build=$root/build
+jobs=$(nproc)
+
+# Open MPI refuses to run as root unless it is told twice.
+if [ "$(id -u)" -eq 0 ]; then
+    export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+fi
+
+say() {
+    printf '%s\n' "$*"
+}
+
+die() {
+    printf '%s: %s\n' "$(basename "$0")" "$*" >&2
+    exit 1
+}
+
+# quietly WHAT COMMAND...: runs it silently; when it fails, shows the end of its output and
+# one sentence, and ends the script.
+quietly() {
+    local what=$1 log start=$SECONDS
+    shift
+    log=$(mktemp)
+    printf '%s ... ' "$what"
+    if "$@" >"$log" 2>&1 </dev/null; then
+        printf 'done, %d s\n' $((SECONDS - start))
+        rm -f "$log"
+        return 0
+    fi
+    printf 'failed\n'
+    grep -E -m 12 'error:|Error' "$log" >&2 || true
+    tail -n 25 "$log" >&2
+    die "$what failed; all of its output is in $log"
+}
+
+# configure_and_build PRESET TARGET...: into the preset's folder, with ninja when it is there.
+configure_and_build() {
+    local preset=$1 dir generator=()
+    shift
+    case $preset in
+    default) dir=$build ;;
+    *) dir=$root/build-$preset ;;
+    esac
+    if [ ! -f "$dir/CMakeCache.txt" ] && command -v ninja >/dev/null; then
+        generator=(-G Ninja)
+    fi
+    local werror=OFF
+    [ "${CI:-}" = true ] && werror=ON
+    quietly "configuring ${dir#"$root"/}" \
+        cmake -S "$root" --preset "$preset" "${generator[@]}" -DDCP_WERROR=$werror
+    quietly "building ${dir#"$root"/}" \
+        cmake --build "$dir" --parallel "$jobs" ${1:+--target "$@"}
+}

@@ -1,0 +1,84 @@
+#!/usr/bin/env bash
+# Installs what is missing on Debian 12 (as root or with sudo) and builds into build/.
+# Touches no network when nothing is missing.
+set -euo pipefail
+# shellcheck source=scripts/common.sh
+. "$(dirname "$0")/common.sh"
+
+usage() {
+    cat <<TEXT
+usage: scripts/setup.sh [--packages-only]
+
+Installs the packages that are missing (Debian 12, as root or with sudo), then configures
+and builds into build/. The programs are in build/bin/.
+TEXT
+}
+
+# A tool counts as there when its command is found, wherever it came from.
+tools=(
+    "gcc gcc" "g++ g++" "cmake cmake" "pkg-config pkg-config" "python3 python3" "bats bats"
+    "mpirun openmpi-bin" "dpkg-deb dpkg"
+)
+# Libraries are asked of dpkg.
+libraries=(
+    libc6-dev libjansson-dev libxxhash-dev libzstd-dev libisal-dev libarchive-dev
+    libopenmpi-dev libopenblas-dev libdnnl-dev libcmocka-dev
+)
+
+missing_packages() {
+    local row package
+    for row in "${tools[@]}"; do
+        command -v "${row%% *}" >/dev/null || printf '%s\n' "${row#* }"
+    done
+    command -v ninja >/dev/null || command -v make >/dev/null || printf 'ninja-build\n'
+    python3 -c 'import ensurepip, venv' 2>/dev/null || printf 'python3-venv\n'
+    for package in "${libraries[@]}"; do
+        dpkg-query -W -f='${db:Status-Status}\n' "$package" 2>/dev/null |
+            grep -qx installed || printf '%s\n' "$package"
+    done
+}
+
+install_packages() {
+    local sudo=()
+    if [ "$(id -u)" -ne 0 ]; then
+        command -v sudo >/dev/null ||
+            die "these packages are missing and need root: $*
+  hint: run this script as root, or: apt-get install $*"
+        sudo=(sudo)
+        sudo -v || die "sudo was refused; these packages are missing: $*"
+    fi
+    local apt=("${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q -y
+        -o DPkg::Lock::Timeout=300 -o Acquire::Retries=3)
+    quietly "reading the package lists" "${apt[@]}" update
+    quietly "installing $*" "${apt[@]}" install --no-install-recommends "$@"
+}
+
+packages_only=false
+case ${1:-} in
+"") ;;
+--packages-only) packages_only=true ;;
+-h | --help)
+    usage
+    exit 0
+    ;;
+*)
+    usage >&2
+    exit 2
+    ;;
+esac
+
+if ! command -v dpkg-query >/dev/null; then
+    die "this is not Debian: install a C compiler, cmake, pkg-config, python3, bats, Open MPI,
+  jansson, xxHash, zstd, ISA-L, libarchive, OpenBLAS, oneDNN and cmocka, then run
+  cmake --preset default && cmake --build build"
+fi
+mapfile -t missing < <(missing_packages)
+if [ "${#missing[@]}" -gt 0 ]; then
+    install_packages "${missing[@]}"
+else
+    say "nothing to install"
+fi
+if [ "$packages_only" = false ]; then
+    configure_and_build default
+    say "the programs are in build/bin/"
+fi

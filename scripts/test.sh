@@ -1,0 +1,120 @@
+#!/usr/bin/env bash
+# Installs what is missing, builds, and passes every test. The last line of its output is
+# "N passed, N failed, N skipped".
+set -euo pipefail
+# shellcheck source=scripts/common.sh
+. "$(dirname "$0")/common.sh"
+
+usage() {
+    cat <<TEXT
+usage: scripts/test.sh [--quick] [--long] [-R REGEX]
+
+  --quick    no sanitizer builds, no peers (torch, transformers)
+  --long     also the tests labelled long
+  -R REGEX   only the tests whose name matches
+
+Environment: DCP_PEERS is the python of a virtual environment with the packages of
+tests/interop/requirements.txt; without it one is made in build/.venv-peers.
+CI=true makes a peer that cannot be installed a failure.
+TEXT
+}
+
+quick=false
+long=false
+pattern=.
+while [ $# -gt 0 ]; do
+    case $1 in
+    --quick) quick=true ;;
+    --long) long=true ;;
+    -R)
+        [ $# -ge 2 ] || die "-R needs a pattern"
+        pattern=$2
+        shift
+        ;;
+    -h | --help)
+        usage
+        exit 0
+        ;;
+    *)
+        usage >&2
+        exit 2
+        ;;
+    esac
+    shift
+done
+
+results=$build/test-results
+
+install_peers() {
+    # The second index has the CPU build of torch, a tenth of the size; where it cannot be
+    # reached pip goes on without it.
+    python3 -m venv --clear "$1" &&
+        "$1/bin/python" -m pip install --retries 2 --disable-pip-version-check \
+            --extra-index-url https://download.pytorch.org/whl/cpu \
+            -r "$root/tests/interop/requirements.txt" &&
+        "$1/bin/python" -c 'import numpy, safetensors, torch, transformers'
+}
+
+# Sets DCP_PEERS. Without a network the tests that need it are skipped, and say so.
+prepare_peers() {
+    local venv=$build/.venv-peers want log
+    if [ -n "${DCP_PEERS:-}" ]; then
+        "$DCP_PEERS" -c 'import numpy, safetensors, torch, transformers' ||
+            die "DCP_PEERS is '$DCP_PEERS', which lacks a package of tests/interop/requirements.txt"
+        return
+    fi
+    want=$(sha256sum <"$root/tests/interop/requirements.txt")
+    if [ "$(cat "$venv/.requirements" 2>/dev/null)" != "$want" ]; then
+        log=$build/peers.log
+        printf 'installing the peers (torch, transformers) ... '
+        if ! install_peers "$venv" >"$log" 2>&1; then
+            printf 'failed\n'
+            tail -n 5 "$log" >&2
+            [ "${CI:-}" != true ] || die "the peers cannot be installed; see $log"
+            say "WARNING: no peers: the tests against real PyTorch are skipped; see $log"
+            return
+        fi
+        printf 'done\n'
+        printf '%s\n' "$want" >"$venv/.requirements"
+    fi
+    export DCP_PEERS=$venv/bin/python
+}
+
+# run_tests NAME FOLDER CTEST-OPTION...: the outcome goes to $results/NAME.xml.
+run_tests() {
+    local name=$1 dir=$2
+    shift 2
+    [ "$long" = true ] || set -- "$@" -LE '^long$'
+    say "testing $name"
+    ctest --test-dir "$dir" --parallel "$jobs" --output-on-failure --no-tests=ignore \
+        --no-label-summary \
+        --test-output-size-passed 65536 --test-output-size-failed 65536 \
+        --output-junit "$results/$name.xml" -R "$pattern" "$@" </dev/null |
+        grep -vE '^ +Start |^$|^Internal ctest|^Test project' || true
+    [ -s "$results/$name.xml" ] || die "ctest gave no results for $name"
+}
+
+# ThreadSanitizer of gcc 12 cannot live with the address randomisation of newer kernels.
+run_tests_of_threads() {
+    local dir=$root/build-tsan
+    if setarch -R true 2>/dev/null; then
+        export -f run_tests say die
+        export results jobs pattern long
+        setarch -R bash -euo pipefail -c 'run_tests "$@"' - tsan "$dir" -L '^tsan$'
+    else
+        run_tests tsan "$dir" -L '^tsan$'
+    fi
+}
+
+"$root/scripts/setup.sh"
+rm -rf "$results"
+mkdir -p "$results"
+[ "$quick" = true ] || prepare_peers
+run_tests default "$build"
+if [ "$quick" = false ]; then
+    configure_and_build asan sanitizer_tests
+    run_tests asan "$root/build-asan" -L '^(unit|prop|formats|fault|fuzz)$'
+    configure_and_build tsan thread_tests
+    run_tests_of_threads
+fi
+python3 "$root/tests/lib/summary.py" "$results"/*.xml
