@@ -1,0 +1,331 @@
+#include "blocks.h"
+#include "base/hash.h"
+#include "base/mem.h"
+#include "base/str.h"
+#include "codec.h"
+#include "region.h"
+#include <inttypes.h>
+#include <string.h>
+
+#define MAX_OPEN_FILES 32
+#define SMALL_READ (DCP_BLOCK_BYTES / 4) /* smaller reads go through the window */
+
+struct cached {
+    size_t piece;
+    uint64_t block; /* UINT64_MAX: empty */
+    uint64_t used;  /* clock of the last use */
+    unsigned char *data;
+};
+
+struct open_file {
+    int file; /* in the catalog, -1: free */
+    uint64_t used;
+    struct dcp_store_file *handle;
+};
+
+struct dcp_blocks {
+    const struct dcp_source *source;
+    const struct dcp_catalog *catalog;
+    bool verify;
+    uint64_t clock, n_bytes;
+    struct dcp_coder *coder;
+    unsigned char *stored; /* a block as it lies in the file */
+    struct cached *cache;
+    size_t n_cache;
+    struct open_file files[MAX_OPEN_FILES];
+    /* What follows the last small read, so that small pieces that are neighbours cost one
+     * read. */
+    unsigned char *window;
+    int window_file;
+    uint64_t window_at, window_n;
+};
+
+char *dcp_source_file(const struct dcp_source *source, const char *file)
+{
+    size_t dir = strlen(source->name);
+
+    if (!source->is_dir) {
+        const char *slash = strrchr(source->name, '/');
+        dir = slash ? (size_t)(slash - source->name) : 0;
+    }
+    size_t n = strlen(file);
+    char *path = malloc(dir + n + 2);
+    if (!path)
+        return NULL;
+    if (dir) {
+        memcpy(path, source->name, dir);
+        path[dir++] = '/';
+    }
+    memcpy(path + dir, file, n + 1);
+    return path;
+}
+
+uint64_t dcp_blocks_raw_bytes(const struct dcp_catalog *catalog,
+                              const struct dcp_piece *piece)
+{
+    return piece->stride ? piece->stored_size : dcp_piece_bytes(catalog, piece);
+}
+
+int dcp_blocks_new(const struct dcp_source *source, const struct dcp_catalog *catalog,
+                   uint64_t memory_bytes, bool verify, struct dcp_blocks **out_blocks,
+                   struct dcp_error *err)
+{
+    struct dcp_blocks *b = calloc(1, sizeof *b);
+    uint64_t n = memory_bytes / DCP_BLOCK_BYTES;
+    int rc = b ? DCP_OK : dcp_error_memory(err, "a block reader");
+
+    *out_blocks = NULL;
+    if (!rc)
+        rc = dcp_coder_new(&b->coder, err);
+    if (rc) {
+        free(b);
+        return rc;
+    }
+    b->source = source;
+    b->catalog = catalog;
+    b->verify = verify;
+    b->window_file = -1;
+    for (int i = 0; i < MAX_OPEN_FILES; i++)
+        b->files[i].file = -1;
+    b->n_cache = n < 6 ? 4 : (size_t)n - 2; /* two more: stored and window */
+    b->cache = dcp_mem_calloc(b->n_cache, sizeof *b->cache);
+    b->stored = malloc(DCP_BLOCK_BYTES);
+    b->window = malloc(DCP_BLOCK_BYTES);
+    if (!b->cache || !b->stored || !b->window) {
+        dcp_blocks_free(b);
+        return dcp_error_memory(err, "a block reader");
+    }
+    for (size_t i = 0; i < b->n_cache; i++)
+        b->cache[i].block = UINT64_MAX;
+    *out_blocks = b;
+    return DCP_OK;
+}
+
+void dcp_blocks_free(struct dcp_blocks *b)
+{
+    if (!b)
+        return;
+    for (int i = 0; i < MAX_OPEN_FILES; i++)
+        if (b->files[i].file >= 0)
+            b->source->store->ops->close(b->source->store->self, b->files[i].handle,
+                                         NULL);
+    for (size_t i = 0; b->cache && i < b->n_cache; i++)
+        free(b->cache[i].data);
+    free(b->cache);
+    free(b->stored);
+    free(b->window);
+    dcp_coder_free(b->coder);
+    free(b);
+}
+
+uint64_t dcp_blocks_bytes(const struct dcp_blocks *b)
+{
+    return b->n_bytes;
+}
+
+static int open_file(struct dcp_blocks *b, int file, struct dcp_store_file **out,
+                     struct dcp_error *err)
+{
+    const struct dcp_store *store = b->source->store;
+    struct open_file *victim = &b->files[0];
+
+    for (int i = 0; i < MAX_OPEN_FILES; i++) {
+        struct open_file *slot = &b->files[i];
+        if (slot->file == file) {
+            slot->used = ++b->clock;
+            *out = slot->handle;
+            return DCP_OK;
+        }
+        if (victim->file >= 0 && (slot->file < 0 || slot->used < victim->used))
+            victim = slot;
+    }
+    if (victim->file >= 0) {
+        store->ops->close(store->self, victim->handle, NULL);
+        victim->file = -1;
+    }
+    DCP_CLEANUP_FREE char *path =
+        dcp_source_file(b->source, b->catalog->files[file].name);
+    if (!path)
+        return dcp_error_memory(err, "a file name");
+    int rc = store->ops->open(store->self, path, &victim->handle, err);
+    if (rc)
+        return rc;
+    victim->file = file;
+    victim->used = ++b->clock;
+    *out = victim->handle;
+    return DCP_OK;
+}
+
+static int read_file(struct dcp_blocks *b, int file, uint64_t offset, size_t n, void *out,
+                     struct dcp_error *err)
+{
+    const struct dcp_store *store = b->source->store;
+    struct dcp_store_file *handle;
+    int rc = open_file(b, file, &handle, err);
+
+    if (rc)
+        return rc;
+    b->n_bytes += n;
+    return store->ops->read_at(store->self, handle, offset, out, n, err);
+}
+
+/* Stored bytes of a block. A small read fills the window from its offset on. */
+static int read_stored(struct dcp_blocks *b, int file, uint64_t offset, size_t n,
+                       void *out, struct dcp_error *err)
+{
+    uint64_t size = b->catalog->files[file].size_bytes;
+
+    if (n >= SMALL_READ || offset >= size || n > size - offset)
+        return read_file(b, file, offset, n, out, err);
+    if (file != b->window_file || offset < b->window_at ||
+        offset + n > b->window_at + b->window_n) {
+        uint64_t want = size - offset < DCP_BLOCK_BYTES ? size - offset : DCP_BLOCK_BYTES;
+        b->window_file = -1;
+        int rc = read_file(b, file, offset, (size_t)want, b->window, err);
+        if (rc)
+            return rc;
+        b->window_file = file;
+        b->window_at = offset;
+        b->window_n = want;
+    }
+    memcpy(out, b->window + (offset - b->window_at), n);
+    return DCP_OK;
+}
+
+/* Wraps what went wrong with a block in a sentence that names tensor, elements and file.
+ */
+static int complain(const struct dcp_blocks *b, const struct dcp_piece *piece,
+                    uint64_t begin, uint64_t n, uint64_t offset, const char *what,
+                    struct dcp_error *err)
+{
+    const struct dcp_tensor *tensor = &b->catalog->tensors[piece->tensor];
+    int64_t elem = (int64_t)dcp_dtype_size(tensor->dtype), flat = 0, at, run;
+    int64_t first = (int64_t)begin / elem, count = ((int64_t)n + elem - 1) / elem;
+    struct dcp_region_walk walk;
+    char name[160], file[160];
+    int64_t last = 0;
+
+    dcp_region_walk_init(&walk, tensor, &piece->region, first);
+    dcp_region_walk_next(&walk, 1, &flat, &at, &run);
+    dcp_region_walk_init(&walk, tensor, &piece->region, first + count - 1);
+    if (!dcp_region_walk_next(&walk, 1, &last, &at, &run))
+        last = flat;
+    if (err)
+        *err = (struct dcp_error){ 0 };
+    dcp_error_set(err, DCP_E_CORRUPT,
+                  "tensor '%s' elements %" PRId64 "..%" PRId64
+                  " are damaged: %s (file '%s', bytes %" PRIu64 "..%" PRIu64 ")",
+                  dcp_str_escape(name, sizeof name, tensor->name), flat, last, what,
+                  dcp_str_escape(file, sizeof file, b->catalog->files[piece->file].name),
+                  offset, offset + n - 1);
+    dcp_error_tensor(err, tensor->name);
+    return DCP_E_CORRUPT;
+}
+
+/* One whole block, verified and decoded, to out. */
+static int read_block(struct dcp_blocks *b, const struct dcp_piece *piece, uint64_t block,
+                      unsigned char *out, size_t raw_n, struct dcp_error *err)
+{
+    const struct dcp_tensor *tensor = &b->catalog->tensors[piece->tensor];
+    uint64_t begin = block * DCP_BLOCK_BYTES, offset = piece->offset + begin;
+    size_t stored_n = raw_n;
+    struct dcp_error why = { 0 };
+
+    if (piece->codec != DCP_CODEC_NONE) {
+        if (block >= piece->n_blocks)
+            return complain(b, piece, begin, raw_n, offset, "its block is not described",
+                            err);
+        offset = piece->offset;
+        for (uint64_t i = 0; i < block; i++)
+            offset += piece->blocks[i].stored_size;
+        stored_n = piece->blocks[block].stored_size;
+        if (stored_n > raw_n)
+            return complain(b, piece, begin, raw_n, offset, "its block is too large",
+                            err);
+    }
+    bool decode = piece->codec != DCP_CODEC_NONE && stored_n != raw_n;
+    unsigned char *to = decode ? b->stored : out;
+    int rc = read_stored(b, piece->file, offset, stored_n, to, &why);
+    if (rc == DCP_E_CORRUPT)
+        return complain(b, piece, begin, raw_n, offset, "the file ends before", err);
+    if (rc) {
+        if (err)
+            *err = why;
+        dcp_error_tensor(err, tensor->name);
+        return rc;
+    }
+    if (b->verify && block < piece->n_blocks &&
+        dcp_hash_xxh3(to, stored_n) != piece->blocks[block].xxh3)
+        return complain(b, piece, begin, raw_n, offset, "the block digest differs", err);
+    if (decode && dcp_coder_decode(b->coder, piece->codec, dcp_dtype_size(tensor->dtype),
+                                   to, stored_n, out, raw_n, &why))
+        return complain(b, piece, begin, raw_n, offset, why.message, err);
+    return DCP_OK;
+}
+
+/* A block in the cache, read when it is not there. */
+static int cached_block(struct dcp_blocks *b, size_t p, uint64_t block, size_t raw_n,
+                        const unsigned char **out, struct dcp_error *err)
+{
+    struct cached *victim = &b->cache[0];
+
+    for (size_t i = 0; i < b->n_cache; i++) {
+        struct cached *slot = &b->cache[i];
+        if (slot->block == block && slot->piece == p) {
+            slot->used = ++b->clock;
+            *out = slot->data;
+            return DCP_OK;
+        }
+        if (slot->used < victim->used)
+            victim = slot;
+    }
+    if (!victim->data && !(victim->data = malloc(DCP_BLOCK_BYTES)))
+        return dcp_error_memory(err, "a cached block");
+    victim->block = UINT64_MAX;
+    int rc = read_block(b, &b->catalog->pieces[p], block, victim->data, raw_n, err);
+    if (rc)
+        return rc;
+    victim->piece = p;
+    victim->block = block;
+    victim->used = ++b->clock;
+    *out = victim->data;
+    return DCP_OK;
+}
+
+int dcp_blocks_read(struct dcp_blocks *b, size_t p, uint64_t begin, size_t n, void *out,
+                    struct dcp_error *err)
+{
+    const struct dcp_piece *piece = &b->catalog->pieces[p];
+    uint64_t raw = dcp_blocks_raw_bytes(b->catalog, piece);
+    unsigned char *to = out;
+
+    if (begin > raw || n > raw - begin)
+        return dcp_error_set(err, DCP_E_CORRUPT,
+                             "a read reaches past the end of its piece");
+    if (piece->file < 0) {
+        if (n)
+            memcpy(to, (const unsigned char *)piece->data + begin, n);
+        return DCP_OK;
+    }
+    while (n > 0) {
+        uint64_t block = begin / DCP_BLOCK_BYTES, at = block * DCP_BLOCK_BYTES;
+        size_t raw_n = (size_t)(raw - at < DCP_BLOCK_BYTES ? raw - at : DCP_BLOCK_BYTES);
+        size_t in_block = (size_t)(begin - at);
+        size_t take = raw_n - in_block < n ? raw_n - in_block : n;
+        int rc;
+        if (take == raw_n) {
+            rc = read_block(b, piece, block, to, raw_n, err);
+        } else {
+            const unsigned char *data;
+            rc = cached_block(b, p, block, raw_n, &data, err);
+            if (!rc)
+                memcpy(to, data + in_block, take);
+        }
+        if (rc)
+            return rc;
+        begin += take;
+        to += take;
+        n -= take;
+    }
+    return DCP_OK;
+}

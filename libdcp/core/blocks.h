@@ -1,0 +1,33 @@
+/* blocks: verified reading of pieces, in bounded memory.
+ *
+ * A piece is read in blocks of DCP_BLOCK_BYTES raw bytes; a block's digest is checked,
+ * and its codec undone, before any byte of it is handed out. Whole blocks go straight to
+ * the caller, parts come from a small cache. Thread rule: one reader, one thread. */
+#ifndef DCP_CORE_BLOCKS_H
+#define DCP_CORE_BLOCKS_H
+
+#include <dcp/format.h>
+
+struct dcp_blocks;
+
+/* source and catalog are borrowed. memory_bytes bounds the cache (at least four blocks).
+ */
+int dcp_blocks_new(const struct dcp_source *source, const struct dcp_catalog *catalog,
+                   uint64_t memory_bytes, bool verify, struct dcp_blocks **out_blocks,
+                   struct dcp_error *err);
+void dcp_blocks_free(struct dcp_blocks *blocks);
+
+/* Bytes begin .. begin + n of a piece's memory (its extent's raw bytes). Errors: CORRUPT,
+ * naming the tensor, its elements, the file and its bytes; IO; NOT_FOUND (the file). */
+int dcp_blocks_read(struct dcp_blocks *blocks, size_t piece, uint64_t begin, size_t n,
+                    void *out, struct dcp_error *err);
+/* Bytes read from files so far. */
+uint64_t dcp_blocks_bytes(const struct dcp_blocks *blocks);
+/* Raw bytes of a piece's memory: dcp_piece_bytes, or what a strided piece spans. */
+uint64_t dcp_blocks_raw_bytes(const struct dcp_catalog *catalog,
+                              const struct dcp_piece *piece);
+
+/* The store's name of a file of the checkpoint; caller frees. NULL: out of memory. */
+char *dcp_source_file(const struct dcp_source *source, const char *file);
+
+#endif
