@@ -21,6 +21,8 @@ int dcp_fs_make_dirs(const char *path, struct dcp_error *err);
 int dcp_fs_sync_dir(const char *path, struct dcp_error *err);
 /* rm -r, not following links. Removes nothing outside path. */
 int dcp_fs_remove_all(const char *path, struct dcp_error *err);
+/* The same for a name in an open folder; 0 or -1 with errno. */
+int dcp_fs_remove_at(int dir_fd, const char *name);
 /* "a/b" from "a" and "b"; caller frees. NULL: out of memory. */
 char *dcp_fs_join(const char *dir, const char *name);
 /* Folder and last part of a path: "." and "x" for "x"; trailing '/' are ignored. Caller

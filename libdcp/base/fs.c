@@ -1,0 +1,281 @@
+#include "fs.h"
+
+#include "mem.h"
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#define LARGEST_READ (1u << 30) /* one call moves at most 2 GiB - 4 KiB on Linux */
+
+int dcp_fs_read_at(int fd, void *out, size_t size_bytes, uint64_t offset)
+{
+    unsigned char *to = out;
+    while (size_bytes) {
+        size_t want = size_bytes < LARGEST_READ ? size_bytes : LARGEST_READ;
+        ssize_t n = pread(fd, to, want, (off_t)offset);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return -1;
+        if (n == 0) {
+            errno = ENODATA;
+            return -1;
+        }
+        to += n;
+        offset += (uint64_t)n;
+        size_bytes -= (size_t)n;
+    }
+    return 0;
+}
+
+int dcp_fs_write_at(int fd, const void *data, size_t size_bytes, uint64_t offset)
+{
+    const unsigned char *from = data;
+    while (size_bytes) {
+        size_t want = size_bytes < LARGEST_READ ? size_bytes : LARGEST_READ;
+        ssize_t n = pwrite(fd, from, want, (off_t)offset);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return -1;
+        if (n == 0) { /* no file system should; going on would not end */
+            errno = EIO;
+            return -1;
+        }
+        from += n;
+        offset += (uint64_t)n;
+        size_bytes -= (size_t)n;
+    }
+    return 0;
+}
+
+/* Reads until the end, whatever size the file claims to have: /proc files claim 0. */
+static int read_all(int fd, const char *path, size_t max_bytes, void **out,
+                    size_t *out_size_bytes, struct dcp_error *err)
+{
+    unsigned char *data = NULL;
+    size_t cap = 0, size = 0;
+    struct stat st;
+    int rc = DCP_OK;
+    if (fstat(fd, &st) == 0 && S_ISDIR(st.st_mode))
+        return dcp_error_sys(err, DCP_E_IO, EISDIR, "cannot read '%s'", path);
+    for (;;) {
+        unsigned char *grown = dcp_mem_grow(data, &cap, size + 4096, 1);
+        if (!grown) {
+            rc = dcp_error_memory(err, path);
+            break;
+        }
+        data = grown;
+        ssize_t n = read(fd, data + size, cap - size - 1);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0) {
+            rc = dcp_error_sys(err, DCP_E_IO, errno, "cannot read '%s'", path);
+            break;
+        }
+        size += (size_t)n;
+        if (size > max_bytes) {
+            rc = dcp_error_set(err, DCP_E_CORRUPT, "'%s' is longer than %zu bytes", path,
+                               max_bytes);
+            break;
+        }
+        if (n == 0) {
+            data[size] = 0;
+            *out = data;
+            *out_size_bytes = size;
+            return DCP_OK;
+        }
+    }
+    free(data);
+    return rc;
+}
+
+int dcp_fs_read_file(const char *path, size_t max_bytes, void **out,
+                     size_t *out_size_bytes, struct dcp_error *err)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return dcp_error_sys(err, DCP_E_IO, errno, "cannot open '%s'", path);
+    int rc = read_all(fd, path, max_bytes, out, out_size_bytes, err);
+    close(fd);
+    return rc;
+}
+
+/* fsync of the folder in which a path stands. */
+static int sync_parent(const char *path, struct dcp_error *err)
+{
+    DCP_CLEANUP_FREE char *dir = NULL;
+    DCP_CLEANUP_FREE char *name = NULL;
+    if (!dcp_fs_split(path, &dir, &name))
+        return dcp_error_memory(err, path);
+    return dcp_fs_sync_dir(dir, err);
+}
+
+/* One folder; the name of a new one is made durable, or a step in it could be lost. */
+static int make_dir(const char *path, struct dcp_error *err)
+{
+    if (mkdir(path, 0777) == 0)
+        return sync_parent(path, err);
+    int why = errno;
+    if (dcp_fs_is_dir(path))
+        return DCP_OK;
+    return dcp_error_sys(err, DCP_E_IO, why == EEXIST ? ENOTDIR : why,
+                         "cannot make folder '%s'", path);
+}
+
+int dcp_fs_make_dirs(const char *path, struct dcp_error *err)
+{
+    DCP_CLEANUP_FREE char *part = strdup(path);
+    if (!part)
+        return dcp_error_memory(err, path);
+    if (!*path)
+        return dcp_error_sys(err, DCP_E_IO, ENOENT, "cannot make folder ''");
+    for (char *slash = strchr(part + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+        *slash = '\0';
+        int rc = make_dir(part, err);
+        *slash = '/';
+        if (rc)
+            return rc;
+    }
+    return make_dir(part, err);
+}
+
+int dcp_fs_sync_dir(const char *path, struct dcp_error *err)
+{
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0)
+        return dcp_error_sys(err, DCP_E_IO, errno, "cannot open folder '%s'", path);
+    int rc = DCP_OK;
+    if (fsync(fd) != 0)
+        rc = dcp_error_sys(err, DCP_E_IO, errno, "cannot sync folder '%s'", path);
+    close(fd);
+    return rc;
+}
+
+static int remove_children(int fd)
+{
+    DIR *dir = fdopendir(fd);
+    if (!dir) {
+        close(fd);
+        return -1;
+    }
+    int rc = 0, why = 0;
+    for (;;) {
+        errno = 0;
+        struct dirent *entry = readdir(dir);
+        if (!entry) {
+            rc = errno ? -1 : 0;
+            why = errno;
+            break;
+        }
+        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0)
+            continue;
+        rc = dcp_fs_remove_at(dirfd(dir), entry->d_name);
+        why = errno;
+        if (rc && why != ENOENT) /* gone already: as wished */
+            break;
+    }
+    closedir(dir);
+    errno = why;
+    return rc && why != ENOENT ? -1 : 0;
+}
+
+int dcp_fs_remove_at(int dir_fd, const char *name)
+{
+    if (unlinkat(dir_fd, name, 0) == 0)
+        return 0;
+    if (errno != EISDIR && errno != EPERM)
+        return -1;
+    int why = errno;
+    int fd = openat(dir_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0) {
+        errno = errno == ENOTDIR ? why : errno; /* a file that may not be removed */
+        return -1;
+    }
+    if (remove_children(fd) != 0)
+        return -1;
+    return unlinkat(dir_fd, name, AT_REMOVEDIR);
+}
+
+int dcp_fs_remove_all(const char *path, struct dcp_error *err)
+{
+    DCP_CLEANUP_FREE char *dir = NULL;
+    DCP_CLEANUP_FREE char *name = NULL;
+    if (!dcp_fs_split(path, &dir, &name))
+        return dcp_error_memory(err, path);
+    if (!*name || strcmp(name, "/") == 0 || strcmp(name, ".") == 0 ||
+        strcmp(name, "..") == 0)
+        return dcp_error_set(err, DCP_E_USAGE, "will not remove '%s'", path);
+    int fd = open(dir, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0)
+        return dcp_error_sys(err, DCP_E_IO, errno, "cannot open folder '%s'", dir);
+    int rc = DCP_OK;
+    if (dcp_fs_remove_at(fd, name) != 0)
+        rc = dcp_error_sys(err, DCP_E_IO, errno, "cannot remove '%s'", path);
+    close(fd);
+    return rc;
+}
+
+char *dcp_fs_join(const char *dir, const char *name)
+{
+    size_t n = strlen(dir), m = strlen(name);
+    if (n == 0 || m == 0)
+        return strdup(n ? dir : name);
+    bool slash = dir[n - 1] != '/';
+    char *out = malloc(n + slash + m + 1);
+    if (!out)
+        return NULL;
+    memcpy(out, dir, n);
+    if (slash)
+        out[n] = '/';
+    memcpy(out + n + slash, name, m + 1);
+    return out;
+}
+
+bool dcp_fs_split(const char *path, char **out_dir, char **out_name)
+{
+    size_t end = strlen(path);
+    while (end > 1 && path[end - 1] == '/')
+        end--;
+    size_t name = end;
+    while (name > 0 && path[name - 1] != '/')
+        name--;
+    size_t dir = name;
+    while (dir > 1 && path[dir - 1] == '/')
+        dir--;
+    if (name == end) /* "/" itself, or "" */
+        name = dir = 0;
+    *out_dir = dir ? strndup(path, dir) : strdup(*path == '/' ? "/" : ".");
+    *out_name = strndup(path + name, end - name);
+    if (*out_dir && *out_name)
+        return true;
+    free(*out_dir);
+    free(*out_name);
+    *out_dir = *out_name = NULL;
+    return false;
+}
+
+bool dcp_fs_exists(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0;
+}
+
+bool dcp_fs_is_dir(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+uint64_t dcp_fs_free_bytes(const char *path)
+{
+    struct statvfs vfs;
+    uint64_t bytes;
+    if (statvfs(path, &vfs) != 0 || !dcp_mul_u64(vfs.f_bavail, vfs.f_frsize, &bytes))
+        return UINT64_MAX;
+    return bytes;
+}

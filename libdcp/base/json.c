@@ -1,0 +1,120 @@
+#include "json.h"
+
+#include "str.h"
+#include <string.h>
+
+#define MAX_DEPTH 64
+#define MAX_INDENT 31 /* jansson's */
+
+/* Brackets that are open at once, at most. Looked at before parsing, because the parser
+ * calls itself for each and its own limit is far higher. */
+static size_t nesting(const char *text, size_t size_bytes)
+{
+    size_t depth = 0, deepest = 0;
+    bool in_string = false;
+    for (size_t i = 0; i < size_bytes; i++) {
+        char c = text[i];
+        if (in_string && c == '\\')
+            i++;
+        else if (c == '"')
+            in_string = !in_string;
+        else if (!in_string && (c == '[' || c == '{') && ++depth > deepest)
+            deepest = depth;
+        else if (!in_string && (c == ']' || c == '}') && depth)
+            depth--;
+    }
+    return deepest;
+}
+
+int dcp_json_parse(const char *text, size_t size_bytes, const char *what, json_t **out,
+                   struct dcp_error *err)
+{
+    *out = NULL;
+    if (nesting(text, size_bytes) > MAX_DEPTH)
+        return dcp_error_set(err, DCP_E_CORRUPT, "%s: JSON is nested deeper than %d",
+                             what, MAX_DEPTH);
+    json_error_t why;
+    json_t *value =
+        json_loadb(text, size_bytes, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &why);
+    if (!value && json_error_code(&why) == json_error_out_of_memory)
+        return dcp_error_memory(err, what);
+    if (!value)
+        return dcp_error_set(err, DCP_E_CORRUPT,
+                             "%s: not valid JSON at line %d, column %d: %s", what,
+                             why.line, why.column, why.text);
+    *out = value;
+    return DCP_OK;
+}
+
+static int wrong(const char *what, const char *key, const char *wanted,
+                 const json_t *found, struct dcp_error *err)
+{
+    return dcp_error_set(err, DCP_E_CORRUPT, "%s: '%s' must be %s, %s", what, key, wanted,
+                         found ? "but is something else" : "but is missing");
+}
+
+int dcp_json_get_u64(const json_t *object, const char *key, const char *what,
+                     uint64_t *out, struct dcp_error *err)
+{
+    const json_t *v = json_object_get(object, key);
+    if (!json_is_integer(v) || json_integer_value(v) < 0)
+        return wrong(what, key, "a whole number, 0 or more", v, err);
+    *out = (uint64_t)json_integer_value(v);
+    return DCP_OK;
+}
+
+int dcp_json_get_i64(const json_t *object, const char *key, const char *what,
+                     int64_t *out, struct dcp_error *err)
+{
+    const json_t *v = json_object_get(object, key);
+    if (!json_is_integer(v))
+        return wrong(what, key, "a whole number", v, err);
+    *out = (int64_t)json_integer_value(v);
+    return DCP_OK;
+}
+
+int dcp_json_get_text(const json_t *object, const char *key, const char *what,
+                      const char **out, struct dcp_error *err)
+{
+    const json_t *v = json_object_get(object, key);
+    if (!json_is_string(v))
+        return wrong(what, key, "a text", v, err);
+    *out = json_string_value(v);
+    return DCP_OK;
+}
+
+int dcp_json_get_hex64(const json_t *object, const char *key, const char *what,
+                       uint64_t *out, struct dcp_error *err)
+{
+    const json_t *v = json_object_get(object, key);
+    if (!json_is_string(v) || !dcp_str_parse_hex64(json_string_value(v), out))
+        return wrong(what, key, "16 hexadecimal digits in lower case", v, err);
+    return DCP_OK;
+}
+
+int dcp_json_get_object(const json_t *object, const char *key, const char *what,
+                        json_t **out, struct dcp_error *err)
+{
+    json_t *v = json_object_get(object, key);
+    if (!json_is_object(v))
+        return wrong(what, key, "an object", v, err);
+    *out = v;
+    return DCP_OK;
+}
+
+int dcp_json_get_array(const json_t *object, const char *key, const char *what,
+                       json_t **out, struct dcp_error *err)
+{
+    json_t *v = json_object_get(object, key);
+    if (!json_is_array(v))
+        return wrong(what, key, "an array", v, err);
+    *out = v;
+    return DCP_OK;
+}
+
+char *dcp_json_text(const json_t *value, int indent)
+{
+    size_t layout = indent <= 0 ? JSON_COMPACT
+                                : JSON_INDENT(indent < MAX_INDENT ? indent : MAX_INDENT);
+    return json_dumps(value, layout | JSON_ENCODE_ANY | JSON_REAL_PRECISION(17));
+}
