@@ -19,8 +19,8 @@ die() {
     exit 1
 }
 
-# quietly WHAT COMMAND...: runs it silently; when it fails, shows the end of its output and
-# one sentence, and ends the script.
+# quietly WHAT COMMAND...: runs it silently; when it fails, shows the end of its output
+# and one sentence, and ends the script.
 quietly() {
     local what=$1 log start=$SECONDS
     shift
@@ -37,7 +37,7 @@ quietly() {
     die "$what failed; all of its output is in $log"
 }
 
-# configure_and_build PRESET TARGET...: into the preset's folder, with ninja when it is there.
+# configure_and_build PRESET TARGET...: into the preset's folder, with ninja when there.
 configure_and_build() {
     local preset=$1 dir generator=()
     shift

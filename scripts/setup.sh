@@ -16,8 +16,8 @@ TEXT
 
 # A tool counts as there when its command is found, wherever it came from.
 tools=(
-    "gcc gcc" "g++ g++" "cmake cmake" "pkg-config pkg-config" "python3 python3" "bats bats"
-    "mpirun openmpi-bin" "dpkg-deb dpkg"
+    "gcc gcc" "g++ g++" "cmake cmake" "pkg-config pkg-config" "python3 python3"
+    "bats bats" "mpirun openmpi-bin"
 )
 # Libraries are asked of dpkg.
 libraries=(
@@ -68,8 +68,8 @@ case ${1:-} in
 esac
 
 if ! command -v dpkg-query >/dev/null; then
-    die "this is not Debian: install a C compiler, cmake, pkg-config, python3, bats, Open MPI,
-  jansson, xxHash, zstd, ISA-L, libarchive, OpenBLAS, oneDNN and cmocka, then run
+    die "this is not Debian: install a C compiler, cmake, pkg-config, python3, bats,
+  Open MPI, jansson, xxHash, zstd, ISA-L, libarchive, OpenBLAS, oneDNN, cmocka; then run
   cmake --preset default && cmake --build build"
 fi
 mapfile -t missing < <(missing_packages)

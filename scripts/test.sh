@@ -44,6 +44,7 @@ while [ $# -gt 0 ]; do
 done
 
 results=$build/test-results
+launcher=() # what ctest is started by
 
 install_peers() {
     # The second index has the CPU build of torch, a tenth of the size; where it cannot be
@@ -60,7 +61,7 @@ prepare_peers() {
     local venv=$build/.venv-peers want log
     if [ -n "${DCP_PEERS:-}" ]; then
         "$DCP_PEERS" -c 'import numpy, safetensors, torch, transformers' ||
-            die "DCP_PEERS is '$DCP_PEERS', which lacks a package of tests/interop/requirements.txt"
+            die "DCP_PEERS is '$DCP_PEERS', which lacks something of requirements.txt"
         return
     fi
     want=$(sha256sum <"$root/tests/interop/requirements.txt")
@@ -86,24 +87,12 @@ run_tests() {
     shift 2
     [ "$long" = true ] || set -- "$@" -LE '^long$'
     say "testing $name"
-    ctest --test-dir "$dir" --parallel "$jobs" --output-on-failure --no-tests=ignore \
-        --no-label-summary \
+    "${launcher[@]}" ctest --test-dir "$dir" --parallel "$jobs" --output-on-failure \
+        --no-tests=ignore --no-label-summary \
         --test-output-size-passed 65536 --test-output-size-failed 65536 \
         --output-junit "$results/$name.xml" -R "$pattern" "$@" </dev/null |
         grep -vE '^ +Start |^$|^Internal ctest|^Test project' || true
     [ -s "$results/$name.xml" ] || die "ctest gave no results for $name"
-}
-
-# ThreadSanitizer of gcc 12 cannot live with the address randomisation of newer kernels.
-run_tests_of_threads() {
-    local dir=$root/build-tsan
-    if setarch -R true 2>/dev/null; then
-        export -f run_tests say die
-        export results jobs pattern long
-        setarch -R bash -euo pipefail -c 'run_tests "$@"' - tsan "$dir" -L '^tsan$'
-    else
-        run_tests tsan "$dir" -L '^tsan$'
-    fi
 }
 
 "$root/scripts/setup.sh"
@@ -115,6 +104,10 @@ if [ "$quick" = false ]; then
     configure_and_build asan sanitizer_tests
     run_tests asan "$root/build-asan" -L '^(unit|prop|formats|fault|fuzz)$'
     configure_and_build tsan thread_tests
-    run_tests_of_threads
+    # ThreadSanitizer of gcc 12 cannot live with the address randomisation of new kernels.
+    if setarch -R true 2>/dev/null; then
+        launcher=(setarch -R)
+    fi
+    run_tests tsan "$root/build-tsan" -L '^tsan$'
 fi
 python3 "$root/tests/lib/summary.py" "$results"/*.xml

@@ -7,7 +7,8 @@ set(DCP_SANITIZE "" CACHE STRING "Sanitizers: address,undefined or thread")
 if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
     set(CMAKE_BUILD_TYPE RelWithDebInfo CACHE STRING "Kind of build" FORCE)
 endif()
-set(CMAKE_C_FLAGS_RELWITHDEBINFO "-O3 -g -DNDEBUG" CACHE STRING "Flags of the default build")
+set(CMAKE_C_FLAGS_RELWITHDEBINFO "-O3 -g -DNDEBUG" CACHE STRING
+    "Flags of the default build")
 
 set(CMAKE_C_STANDARD 11)
 set(CMAKE_C_STANDARD_REQUIRED ON)
@@ -31,7 +32,7 @@ add_link_options(-Wl,--as-needed)
 
 if(DCP_FUZZ)
     if(NOT CMAKE_C_COMPILER_ID MATCHES "Clang")
-        message(FATAL_ERROR "DCP_FUZZ needs clang: configure with -DCMAKE_C_COMPILER=clang")
+        message(FATAL_ERROR "DCP_FUZZ needs clang: use the preset fuzz")
     endif()
     add_compile_options(-fsanitize=fuzzer-no-link)
 endif()

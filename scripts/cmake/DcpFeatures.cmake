@@ -33,7 +33,8 @@ foreach(name MPI ONEDNN BLAS CUDA NCCL)
     set_property(CACHE DCP_WITH_${name} PROPERTY STRINGS AUTO ON OFF)
     string(TOUPPER "${DCP_WITH_${name}}" DCP_WITH_${name})
     if(NOT DCP_WITH_${name} MATCHES "^(AUTO|ON|OFF)$")
-        message(FATAL_ERROR "DCP_WITH_${name} is '${DCP_WITH_${name}}': say AUTO, ON or OFF")
+        message(FATAL_ERROR
+            "DCP_WITH_${name} is '${DCP_WITH_${name}}': say AUTO, ON or OFF")
     endif()
 endforeach()
 
@@ -68,7 +69,7 @@ endif()
 if(blas_FOUND)
     dcp_feature(BLAS ON "${blas_MODULE_NAME} ${blas_VERSION}")
 else()
-    dcp_feature(BLAS OFF "pkg-config knows no openblas or cblas (Debian: libopenblas-dev)")
+    dcp_feature(BLAS OFF "no openblas.pc or cblas.pc (Debian: libopenblas-dev)")
 endif()
 
 # CUDA: CUDA::cudart, CUDA::cublasLt, and the language for kernels
@@ -97,31 +98,27 @@ else()
     dcp_feature(NCCL OFF "no nccl.h or libnccl")
 endif()
 
-# What the tests run on. Missing ones leave tests out, and the summary says so.
+# dcp_tool(TITLE VARIABLE DETAIL PACKAGE): a row of the summary for what the tests run on.
+macro(dcp_tool title variable detail package)
+    if(${variable})
+        list(APPEND dcp_features "${title}|on|${detail}")
+    else()
+        list(APPEND dcp_features "${title}|off|Debian: ${package}")
+    endif()
+endmacro()
 if(BUILD_TESTING)
     pkg_check_modules(cmocka QUIET IMPORTED_TARGET cmocka)
     find_program(DCP_BATS bats)
     find_program(DCP_PYTHON NAMES python3)
-    foreach(tool "C tests|cmocka_FOUND|cmocka ${cmocka_VERSION}|no cmocka (Debian: libcmocka-dev)"
-                 "CLI tests|DCP_BATS|${DCP_BATS}|no bats (Debian: bats)"
-                 "Python tests|DCP_PYTHON|${DCP_PYTHON}|no python3 (Debian: python3)")
-        string(REPLACE "|" ";" tool "${tool}")
-        list(GET tool 1 variable)
-        list(GET tool 0 title)
-        if(${variable})
-            list(GET tool 2 detail)
-            list(APPEND dcp_features "${title}|on|${detail}")
-        else()
-            list(GET tool 3 detail)
-            list(APPEND dcp_features "${title}|off|${detail}")
-        endif()
-    endforeach()
+    dcp_tool("C tests" cmocka_FOUND "cmocka ${cmocka_VERSION}" "libcmocka-dev")
+    dcp_tool("CLI tests" DCP_BATS "${DCP_BATS}" "bats")
+    dcp_tool("Python tests" DCP_PYTHON "${DCP_PYTHON}" "python3")
 endif()
 
 function(dcp_print_features)
     message(STATUS "")
-    message(STATUS "libdcp ${PROJECT_VERSION}, ${CMAKE_C_COMPILER_ID} ${CMAKE_C_COMPILER_VERSION}, "
-        "${CMAKE_BUILD_TYPE} ${DCP_SANITIZE}")
+    message(STATUS "libdcp ${PROJECT_VERSION}, ${CMAKE_C_COMPILER_ID} "
+        "${CMAKE_C_COMPILER_VERSION}, ${CMAKE_BUILD_TYPE} ${DCP_SANITIZE}")
     foreach(row IN LISTS dcp_features)
         string(REPLACE "|" ";" row "${row}")
         list(GET row 0 title)

@@ -10,8 +10,9 @@ function(dcp_sources out)
     set(${out} "${sources}" PARENT_SCOPE)
 endfunction()
 
-# dcp_add_program(NAME): the program of the current folder. Everything but main.c goes into
-# the archive <folder>_objs, which tests link too.
+# dcp_add_program(NAME): the program of the current folder. Everything but main.c goes
+# into the archive <folder>_objs, which tests link too. Files that end in _mpi, _cuda or
+# _nccl are compiled only when that is on.
 function(dcp_add_program name)
     get_filename_component(folder "${CMAKE_CURRENT_SOURCE_DIR}" NAME)
     dcp_sources(sources "${CMAKE_CURRENT_SOURCE_DIR}")

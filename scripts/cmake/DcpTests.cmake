@@ -1,6 +1,6 @@
 # Turns files of tests/ into ctest tests. The label of a test is its folder; the comment
-# `/* labels: tsan long */` in a file adds more, `/* np: 4 */` sets the ranks of an MPI test.
-# Exit status 77 means skipped.
+# `/* labels: tsan long */` in a file adds more, `/* np: 4 */` sets the ranks of an MPI
+# test. Exit status 77 means skipped.
 
 set(tests_dir "${CMAKE_CURRENT_SOURCE_DIR}")
 set(test_work_dir "${CMAKE_BINARY_DIR}/tests")
@@ -91,7 +91,8 @@ add_custom_target(thread_tests)
 function(dcp_test_program target)
     add_executable(${target} ${ARGN})
     target_link_libraries(${target} PRIVATE ${test_libs})
-    set_target_properties(${target} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${test_work_dir}")
+    set_target_properties(${target} PROPERTIES
+        RUNTIME_OUTPUT_DIRECTORY "${test_work_dir}")
 endfunction()
 
 # One cmocka executable for each C file of a folder; under mpirun in tests/mpi.
@@ -152,7 +153,8 @@ function(dcp_fuzz_tests)
                 "${tests_dir}/fuzz/corpus/${stem}")
         else()
             dcp_test_program(${target} "${source}" "${replay}")
-            add_test(NAME fuzz.${stem} COMMAND ${target} "${tests_dir}/fuzz/corpus/${stem}")
+            add_test(NAME fuzz.${stem} COMMAND ${target}
+                "${tests_dir}/fuzz/corpus/${stem}")
         endif()
         dcp_register(fuzz.${stem} fuzz "${source}")
         add_dependencies(sanitizer_tests ${target})

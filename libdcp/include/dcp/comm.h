@@ -50,8 +50,10 @@ DCP_PUBLIC void dcp_comm_threads_kill(struct dcp_comm *comm);
 DCP_PUBLIC int dcp_comm_mpi(struct dcp_comm *out_comm, const void *mpi_comm,
                             struct dcp_error *err);
 
+/* Frees what self points to; a zeroed comm is fine. */
 DCP_PUBLIC void dcp_comm_free(struct dcp_comm *comm);
 
+/* As in dcp_comm_ops, with the comm's time-out. Errors: COMM, MEMORY. */
 DCP_PUBLIC int dcp_comm_allgather(struct dcp_comm *comm, const void *in,
                                   size_t size_bytes, void *out, struct dcp_error *err);
 DCP_PUBLIC int dcp_comm_bcast(struct dcp_comm *comm, void *data, size_t size_bytes,

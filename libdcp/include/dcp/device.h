@@ -34,6 +34,7 @@ DCP_PUBLIC void dcp_device_host(struct dcp_device *out_device);
 /* For tests: as dcp_device_host, but host_readable is 0 and staging comes poisoned. */
 DCP_PUBLIC void dcp_device_host_poisoned(struct dcp_device *out_device);
 
+/* Frees what self points to; a zeroed device is fine. */
 DCP_PUBLIC void dcp_device_free(struct dcp_device *device);
 
 #ifdef __cplusplus

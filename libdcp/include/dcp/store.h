@@ -108,7 +108,9 @@ struct dcp_fault {
 DCP_PUBLIC int dcp_store_fault(struct dcp_store *out_store, struct dcp_store *inner,
                                struct dcp_fault *fault, struct dcp_error *err);
 
+/* Frees what self points to; a zeroed store is fine. */
 DCP_PUBLIC void dcp_store_free(struct dcp_store *store);
+/* Frees what `list` gave; NULL is fine. */
 DCP_PUBLIC void dcp_store_list_free(struct dcp_store_entry *entries, size_t n);
 
 /* Reads a whole small file, at most max_bytes; *out has a NUL behind its end, caller

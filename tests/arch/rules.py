@@ -1,0 +1,247 @@
+"""The rules of docs/CODING.md that can be read from the sources.
+
+A rule takes a Tree and yields what breaks it as "path:line: why".
+"""
+
+import os
+import re
+
+TOP = ("libdcp", "formats", "reshard", "inspect", "trainer", "tests", "docs", "scripts")
+CODE = (".c", ".h", ".cu", ".cuh", ".py", ".sh", ".bats", ".cmake")
+TEXT = CODE + (".md", ".txt", ".in", ".json", ".1", ".7")
+MAX_LINES = 600
+MAX_COLUMNS = 90
+
+# Which layer a folder is; the order of the tests matters: longest first.
+LIBRARY = ("libdcp/base", "libdcp/core", "libdcp/port", "formats")
+# What base may know: errors and the log. version.c defines what dcp.h declares.
+BASE_MAY = {
+    "": ("dcp/error.h", "dcp/log.h"),
+    "libdcp/base/version.c": ("dcp/dcp.h",),
+}
+PROGRAMS = ("reshard", "inspect", "trainer")
+
+
+class Tree:
+    """The files of a checkout, read once."""
+
+    def __init__(self, root):
+        self.root = root
+        self.files = {}
+        for path in sorted(self._paths()):
+            if path.endswith(TEXT):
+                with open(os.path.join(root, path), encoding="utf-8") as file:
+                    self.files[path] = file.read()
+
+    def _paths(self):
+        for name in os.listdir(self.root):
+            if os.path.isfile(os.path.join(self.root, name)):
+                yield name
+        for top in TOP:
+            for folder, folders, names in os.walk(os.path.join(self.root, top)):
+                folders[:] = [f for f in folders if f not in ("__pycache__", "fixtures")]
+                for name in names:
+                    yield os.path.relpath(os.path.join(folder, name), self.root)
+
+    def select(self, suffixes, folders=("",)):
+        for path, text in self.files.items():
+            if path.endswith(suffixes) and path.startswith(tuple(folders)):
+                yield path, text
+
+    def lines(self, suffixes, folders=("",)):
+        for path, text in self.select(suffixes, folders):
+            for number, line in enumerate(text.splitlines(), 1):
+                yield path, number, line
+
+
+def code_only(text):
+    """C without comments and without the insides of strings; lines keep their numbers."""
+    pattern = re.compile(
+        r"""//[^\n]* | /\*.*?\*/ | "(?:\\.|[^"\\\n])*" | '(?:\\.|[^'\\\n])*'""",
+        re.VERBOSE | re.DOTALL,
+    )
+
+    def blank(match):
+        if match.group(0).startswith('"'):
+            return '""'
+        return "\n" * match.group(0).count("\n") or " "
+
+    return pattern.sub(blank, text)
+
+
+def c_code(tree, folders=("",)):
+    """path, line number, line of every C source without comments and strings."""
+    for path, text in tree.select((".c", ".h", ".cu", ".cuh"), folders):
+        for number, line in enumerate(code_only(text).splitlines(), 1):
+            yield path, number, line
+
+
+def includes(tree):
+    """A file may include its own folder, <dcp/...> and base/; a program cli/ too."""
+    pattern = re.compile(r'^\s*#\s*include\s*(?:"([^"]+)"|<([^>]+)>)')
+    layers = LIBRARY + PROGRAMS + ("libdcp/cli", "libdcp/include/dcp")
+    for path, number, line in tree.lines((".c", ".h", ".cu", ".cuh"), layers):
+        match = pattern.match(line)
+        if not match:
+            continue
+        quoted, angled = match.groups()
+        name = quoted or angled
+        why = None
+        folder = os.path.dirname(path)
+        if ".." in name.split("/") or name.startswith("/"):
+            why = "a path that climbs"
+        elif angled and name.startswith("dcp/"):
+            if f"libdcp/include/{name}" not in tree.files:
+                why = "no such public header"
+            elif folder == "libdcp/base" and name not in BASE_MAY.get(path, BASE_MAY[""]):
+                why = "base knows only errors and the log"
+        elif angled:
+            if name.split("/")[0] in ("base", "core", "port", "cli", "formats"):
+                why = "own headers are included in quotes"
+        elif path.startswith("libdcp/include"):
+            why = "a public header includes only <dcp/...> and system headers"
+        elif "/" not in name:
+            if f"{folder}/{name}" not in tree.files:
+                why = "not in the file's own folder"
+        elif name.startswith("base/"):
+            if f"libdcp/{name}" not in tree.files:
+                why = "no such header"
+        elif not (name.startswith("cli/") and folder.startswith(PROGRAMS)):
+            why = "neither its own folder, <dcp/...> nor base/"
+        if why:
+            yield f"{path}:{number}: includes {name}: {why}"
+
+
+def sizes(tree):
+    """A file near 600 lines is two files."""
+    for path, text in tree.select(CODE):
+        count = text.count("\n")
+        if count > MAX_LINES:
+            yield f"{path}:{count}: longer than {MAX_LINES} lines"
+
+
+def columns(tree):
+    for path, number, line in tree.lines(CODE):
+        if len(line) > MAX_COLUMNS:
+            yield f"{path}:{number}: {len(line)} columns; {MAX_COLUMNS} are allowed"
+        if "\t" in line:
+            yield f"{path}:{number}: a tab"
+        if line != line.rstrip():
+            yield f"{path}:{number}: blanks at the end"
+
+
+def banned(tree):
+    """Functions that write without a bound, hide errors, or end the caller's process."""
+    never = re.compile(
+        r"\b(strcpy|strcat|v?sprintf|gets|strtok|ato[ifl]|atoll|alloca|system|setjmp"
+        r"|tmpnam|mktemp)\s*\("
+    )
+    in_library = re.compile(
+        r"\b(abort|exit|_exit|quick_exit|assert|v?f?printf|puts|putchar|fputs|perror"
+        r"|signal|sigaction|setenv|unsetenv|setlocale|localtime|gmtime|strerror)\s*\("
+    )
+    for path, number, line in c_code(tree):
+        match = never.search(line)
+        if not match and path.startswith(LIBRARY):
+            match = in_library.search(line)
+        if match:
+            yield f"{path}:{number}: {match.group(1)} is banned here"
+
+
+def marks(tree):
+    """Nothing in the tree says that it is unfinished."""
+    words = "|".join(("TO" + "DO", "FIX" + "ME", "X" + "XX", "HA" + "CK"))
+    pattern = re.compile(rf"\b({words})\b")
+    for path, number, line in tree.lines(TEXT):
+        match = pattern.search(line)
+        if match:
+            yield f"{path}:{number}: says {match.group(1)}"
+
+
+def names(tree):
+    """struct dcp_x without a typedef; public names carry dcp_ or DCP_."""
+    for path, number, line in c_code(tree):
+        if re.search(r"\btypedef\s+(struct|union|enum)\b", line):
+            yield f"{path}:{number}: a typedef of a struct, union or enum"
+    for path, number, line in c_code(tree, ("libdcp/include/dcp",)):
+        for match in re.finditer(r"\b(struct|enum|union)\s+(\w+)", line):
+            if not match.group(2).startswith("dcp_"):
+                yield f"{path}:{number}: {match.group(2)} does not begin with dcp_"
+        match = re.match(r"\s*#\s*define\s+(\w+)", line)
+        if match and not match.group(1).startswith("DCP_"):
+            yield f"{path}:{number}: {match.group(1)} does not begin with DCP_"
+    for path, number, name, _ in public_functions(tree):
+        if not name.startswith("dcp_"):
+            yield f"{path}:{number}: {name} does not begin with dcp_"
+
+
+# Words that others use for ours; the vocabulary is in libdcp/include/dcp/tensor.h.
+SYNONYMS = {
+    "chunk": "block or piece",
+    "fragment": "piece",
+    "segment": "extent",
+    "slice": "box",
+    "snapshot": "step",
+    "generation": "step",
+    "nproc": "world",
+    "world_size": "world",
+    "n_ranks": "world",
+    "checksum": "crc or fingerprint",
+    "param_name": "param",
+}
+
+
+def vocabulary(tree):
+    """One word for one thing in the public headers."""
+    pattern = re.compile(r"\b\w*(" + "|".join(SYNONYMS) + r")\w*\b", re.IGNORECASE)
+    for path, number, line in c_code(tree, ("libdcp/include/dcp",)):
+        match = pattern.search(line)
+        if match:
+            word = match.group(1).lower()
+            yield f"{path}:{number}: '{match.group(0)}': we say {SYNONYMS[word]}"
+
+
+def public_functions(tree):
+    """path, line number, name and the text above, of every DCP_PUBLIC function."""
+    for path, text in tree.select((".h",), ("libdcp/include/dcp",)):
+        for match in re.finditer(r"^DCP_PUBLIC\s+[^;(]*?(\w+)\s*\(", text, re.MULTILINE):
+            number = text.count("\n", 0, match.start()) + 1
+            yield path, number, match.group(1), text[: match.start()]
+
+
+def documented(tree):
+    """A comment stands above every public function, or above the group it is part of."""
+    for path, number, name, above in public_functions(tree):
+        above = above.rstrip(" ")
+        if above.endswith("*/\n"):
+            continue
+        if above.endswith(";\n"):  # part of a group without a blank line
+            group = above[above.rfind("\n\n") + 2 :]
+            if "/*" in group:
+                continue
+        yield f"{path}:{number}: {name} has no comment"
+
+
+def links(tree):
+    """A link in the documents leads to a file that exists."""
+    pattern = re.compile(r"\]\((?![a-z]+:)([^)#\s]+)(?:#[^)]*)?\)")
+    for path, number, line in tree.lines((".md",)):
+        for match in pattern.finditer(line):
+            target = os.path.normpath(
+                os.path.join(tree.root, os.path.dirname(path), match.group(1))
+            )
+            if not os.path.exists(target):
+                yield f"{path}:{number}: leads to {match.group(1)}, which is not there"
+
+
+RULES = (
+    includes,
+    sizes,
+    columns,
+    banned,
+    marks,
+    names,
+    vocabulary,
+    documented,
+    links,
+)
