@@ -73,12 +73,12 @@ class Install(unittest.TestCase):
             pc_files += [folder for name in names if name == "dcp.pc"]
         self.assertEqual(len(pc_files), 1)
         own = {**os.environ, "PKG_CONFIG_PATH": pc_files[0]}
-        flags = run("pkg-config", "--static", "--cflags", "--libs", "dcp", env=own).split()
+        flags = run("pkg-config", "--cflags", "--libs", "dcp", env=own).split()
         source = os.path.join(HERE, "consumer", "save_load.c")
         for command in ["cc", "-std=c11"], ["c++", "-std=c++17", "-x", "c++"]:
             program = os.path.join(self.folder.name, "by_pkg_config")
             run(*command, source, "-x", "none", "-o", program, *flags,
-                f"-Wl,-rpath,{os.path.dirname(pc_files[0])}/..")
+                f"-Wl,-rpath,{os.path.dirname(pc_files[0])}")
             self.use(program)
 
 
