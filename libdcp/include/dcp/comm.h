@@ -23,6 +23,9 @@ struct dcp_comm_ops {
     /* Gives root's bytes to every rank. */
     int (*bcast)(void *self, void *data, size_t size_bytes, int root, int timeout_ms,
                  struct dcp_error *err);
+    /* Optional (NULL: nobody is ever known to be dead): the lowest rank that is known to
+     * be dead, or -1, at once and without communication. */
+    int (*peer_dead)(void *self);
     void (*free)(void *self);
 };
 
@@ -58,6 +61,10 @@ DCP_PUBLIC int dcp_comm_allgather(struct dcp_comm *comm, const void *in,
                                   size_t size_bytes, void *out, struct dcp_error *err);
 DCP_PUBLIC int dcp_comm_bcast(struct dcp_comm *comm, void *data, size_t size_bytes,
                               int root, struct dcp_error *err);
+
+/* The lowest rank that is known to be dead, or -1. At once and without communication, for
+ * loops that wait for something else from the other ranks. */
+DCP_PUBLIC int dcp_comm_peer_dead(struct dcp_comm *comm);
 
 /* As allgather with a size of its own on each rank. *out (caller frees with free) holds
  * all parts in rank order; out_sizes has room for `world` sizes. Errors: COMM, MEMORY. */

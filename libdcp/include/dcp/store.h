@@ -92,6 +92,10 @@ DCP_PUBLIC int dcp_store_mem(struct dcp_store *out_store, struct dcp_error *err)
 /* For tests: what a power cut leaves. Data and names that were not synced are gone. */
 DCP_PUBLIC int dcp_store_mem_crash(struct dcp_store *store, struct dcp_error *err);
 
+/* For tests: the sizes of all files together may be `bytes` at most, as on a full disk;
+ * UINT64_MAX: no limit. */
+DCP_PUBLIC void dcp_store_mem_limit(struct dcp_store *store, uint64_t bytes);
+
 /* For tests: wraps a store (borrowed until free). The n-th operation (from 1) does this:
  */
 enum dcp_fault_kind {
