@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# Builds, then runs the measurements of tests/bench/: each alternates with its floor (what
+# plain tools need for the same bytes) and prints a table and one JSON line a result. The
+# lines are kept in build/bench/.
+set -euo pipefail
+# shellcheck source=scripts/common.sh
+. "$(dirname "$0")/common.sh"
+
+usage() {
+    cat <<TEXT
+usage: scripts/bench.sh [NAME...] [-- OPTION...]
+
+Runs build/bin/bench_NAME, or all of them, with the options behind "--".
+TEXT
+}
+
+names=()
+while [ $# -gt 0 ]; do
+    case $1 in
+    -h | --help)
+        usage
+        exit 0
+        ;;
+    --)
+        shift
+        break
+        ;;
+    -*)
+        usage >&2
+        exit 2
+        ;;
+    *) names+=("$1") ;;
+    esac
+    shift
+done
+
+"$root/scripts/setup.sh"
+if [ "${#names[@]}" -eq 0 ]; then
+    for program in "$build"/bin/bench_*; do
+        [ -x "$program" ] && names+=("${program##*/bench_}")
+    done
+fi
+[ "${#names[@]}" -gt 0 ] || die "there is nothing in tests/bench/"
+mkdir -p "$build/bench"
+cd "$build/bench"
+for name in "${names[@]}"; do
+    program=$build/bin/bench_$name
+    [ -x "$program" ] || die "there is no benchmark '$name'"
+    say
+    "$program" "$@" | tee "$name.txt"
+    grep '^{' "$name.txt" >"$name.jsonl" || die "bench_$name printed no result"
+done
+say "the results are in build/bench/*.jsonl"
