@@ -1,0 +1,324 @@
+#include "main.h"
+
+#include "base/mem.h"
+#include "base/str.h"
+#include "doc.h"
+#include "report.h"
+#include "signals.h"
+#include <dcp/dcp.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#define VERBS_MAX 32
+
+/* What all commands take. */
+struct common {
+    bool help, version, man, json, quiet;
+    const char *complete;
+    int verbose, color, progress;
+    int64_t threads;
+};
+
+#define AT(field) .at = offsetof(struct common, field)
+static const struct dcp_opt common_opts[] = {
+    { 'h', "help", NULL, "this text", "Common", DCP_OPT_FLAG, AT(help) },
+    { 'V', "version", NULL, "versions of this program and of all libraries behind it",
+      NULL, DCP_OPT_FLAG, AT(version) },
+    { 0, "json", NULL, "the answer as one JSON document; a failure as a JSON line", NULL,
+      DCP_OPT_FLAG, AT(json) },
+    { 'q', "quiet", NULL, "no progress, no warnings", NULL, DCP_OPT_FLAG, AT(quiet) },
+    { 'v', "verbose", NULL, "say what is done; twice, say more", NULL, DCP_OPT_COUNT,
+      AT(verbose) },
+    { 'j', "threads", "N", "threads that work at once (default 2)", NULL, DCP_OPT_INT,
+      AT(threads), .min = 1, .max = 1024 },
+    { 0, "color", "auto|always|never", "colours (auto: on a terminal, without NO_COLOR)",
+      NULL, DCP_OPT_CHOICE, AT(color) },
+    { 0, "progress", "auto|always|never",
+      "a progress bar on stderr (auto: on a terminal; elsewhere a line every 10 s)", NULL,
+      DCP_OPT_CHOICE, AT(progress) },
+    { 0, "help-man", NULL, "the manual page as roff", NULL, DCP_OPT_FLAG, .hidden = true,
+      AT(man) },
+    { 0, "help-complete", "SHELL", "a completion script for bash", NULL, DCP_OPT_TEXT,
+      .hidden = true, AT(complete) },
+    { 0 }
+};
+
+/* A file that the program opens must not become its standard output. */
+static void fill_streams(void)
+{
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDWR) < 0)
+            _exit(dcp_error_exit(DCP_E_IO));
+}
+
+static const struct dcp_command *find_verb(const struct dcp_program *program,
+                                           const char *word)
+{
+    for (const struct dcp_command *const *c = program->commands; *c; c++)
+        if ((*c)->name && strcmp((*c)->name, word) == 0)
+            return *c;
+    return NULL;
+}
+
+/* Index in argv of the first word that is no common option nor its value; argc when there
+ * is none. */
+static int first_word(int argc, char *const *argv)
+{
+    int i = 1;
+    for (; i < argc && argv[i][0] == '-' && argv[i][1]; i++) {
+        if (strcmp(argv[i], "--") == 0)
+            return argc;
+        for (const struct dcp_opt *o = common_opts; o->name; o++) {
+            bool is_long = argv[i][1] == '-' && strcmp(argv[i] + 2, o->name) == 0;
+            bool is_short = o->letter && argv[i][1] == o->letter && !argv[i][2];
+            if (o->arg && (is_long || is_short))
+                i++;
+        }
+    }
+    return i < argc ? i : argc;
+}
+
+/* The verb that a word was meant to be, or NULL. */
+static const char *near_verb(const struct dcp_program *program, const char *word)
+{
+    const char *verbs[VERBS_MAX + 1];
+    size_t n = 0;
+    for (const struct dcp_command *const *c = program->commands; *c; c++)
+        if ((*c)->name && n < VERBS_MAX)
+            verbs[n++] = (*c)->name;
+    verbs[n] = NULL;
+    return dcp_str_nearest(word, verbs);
+}
+
+/* The i-th word of "SRC DST", for a message. */
+static void operand_name(const char *operands, int i, char *out, size_t cap)
+{
+    for (; i > 0 && *operands; i--) {
+        operands += strcspn(operands, " ");
+        operands += strspn(operands, " ");
+    }
+    snprintf(out, cap, "%.*s", (int)strcspn(operands, " "), operands);
+}
+
+static int check_operands(const struct dcp_main *m, bool has_verb, struct dcp_error *err)
+{
+    const struct dcp_command *command = m->command;
+    int n = (int)m->operands.n;
+    char text[64];
+    if (n < command->min_operands) {
+        operand_name(command->operands, n, text, sizeof text);
+        return dcp_error_set(err, DCP_E_USAGE, "%s is missing", text);
+    }
+    if (command->max_operands < 0 || n <= command->max_operands)
+        return DCP_OK;
+    const char *first = m->operands.items[0];
+    if (!has_verb && m->program->commands[1] && access(first, F_OK) != 0) {
+        dcp_error_set(err, DCP_E_USAGE, "unknown verb '%s'", first);
+        const char *near = near_verb(m->program, first);
+        if (near)
+            dcp_error_hint(err, "did you mean '%s %s'?", m->program->name, near);
+        return DCP_E_USAGE;
+    }
+    return dcp_error_set(err, DCP_E_USAGE, "'%s' is one word too many",
+                         m->operands.items[command->max_operands]);
+}
+
+static void add_usage_hint(const struct dcp_main *m, struct dcp_error *err)
+{
+    DCP_CLEANUP_BUF struct dcp_buf usage = { 0 }, name = { 0 };
+    const struct dcp_command *command = m->command;
+    if (err->code != DCP_E_USAGE || err->hint[0] || !command)
+        return;
+    dcp_help_usage(&usage, m->program, command);
+    dcp_help_name(&name, m->program, command);
+    if (!usage.failed && !name.failed)
+        dcp_error_hint(err, "%s; '%s --help' explains", (const char *)usage.data,
+                       (const char *)name.data);
+}
+
+/* --help, --version and their hidden sisters. */
+static int print_help(const struct dcp_main *m, const struct common *common,
+                      bool has_verb, struct dcp_error *err)
+{
+    DCP_CLEANUP_BUF struct dcp_buf text = { 0 };
+    const struct dcp_help_style style = {
+        .heading = dcp_term_style(&m->out, DCP_STYLE_BOLD),
+        .code = dcp_term_style(&m->out, DCP_STYLE_NAME),
+        .off = dcp_term_style(&m->out, DCP_STYLE_OFF),
+    };
+    if (common->complete && strcmp(common->complete, "bash") != 0)
+        return dcp_error_set(err, DCP_E_UNSUPPORTED,
+                             "there is no completion for the shell '%s', only for bash",
+                             common->complete);
+    if (common->help)
+        dcp_help(&text, m->program, has_verb ? m->command : NULL, common_opts, &style);
+    else if (common->version)
+        dcp_buf_add_fmt(&text, "%s %s\n%s\n", m->program->name, dcp_version(),
+                        dcp_version_libraries());
+    else if (common->man)
+        dcp_man(&text, m->program, common_opts, dcp_version());
+    else
+        dcp_complete_bash(&text, m->program, common_opts);
+    int rc = dcp_buf_check(&text, err);
+    if (rc == DCP_OK)
+        dcp_term_put(&m->out, (const char *)text.data);
+    return rc;
+}
+
+static void apply_common(struct dcp_main *m, const struct common *common)
+{
+    m->json = common->json;
+    m->verbose = common->quiet ? -1 : common->verbose;
+    m->threads = (int)common->threads;
+    m->progress = common->quiet ? DCP_WHEN_NEVER : (enum dcp_when)common->progress;
+    m->log.level = m->verbose < 0    ? DCP_LOG_ERROR
+                   : m->verbose == 0 ? DCP_LOG_WARN
+                   : m->verbose == 1 ? DCP_LOG_INFO
+                                     : DCP_LOG_DEBUG;
+    dcp_term_init(&m->out, stdout, (enum dcp_when)common->color);
+    dcp_term_init(&m->note, stderr, (enum dcp_when)common->color);
+}
+
+/* Fills the settings from the words and runs the command. */
+static int run(struct dcp_main *m, int argc, char *const *argv, void *settings,
+               bool has_verb, struct dcp_error *err)
+{
+    struct common common = { 0 };
+    const struct dcp_opt_table tables[] = { { m->command->opts, settings },
+                                            { common_opts, &common } };
+    int rc = dcp_opt_parse(tables, DCP_ARRAY_LEN(tables), argc, argv, &m->operands, err);
+    apply_common(m, &common);
+    if (common.help || (!rc && (common.version || common.man || common.complete))) {
+        *err = (struct dcp_error){ .rank = -1 };
+        return print_help(m, &common, has_verb, err);
+    }
+    if (rc == DCP_OK)
+        rc = check_operands(m, has_verb, err);
+    if (rc)
+        return rc;
+    dcp_signals_watch(m->command->stops);
+    rc = m->command->run(m, settings, err);
+    const char *near = rc == DCP_E_NOT_FOUND && !has_verb && m->operands.n &&
+                               access(m->operands.items[0], F_OK) != 0
+                           ? near_verb(m->program, m->operands.items[0])
+                           : NULL;
+    if (near && !err->hint[0])
+        dcp_error_hint(err, "or was the verb '%s' meant?", near);
+    return rc;
+}
+
+/* Takes the verb out of the words, so that what is left is its own. */
+static int start(struct dcp_main *m, int argc, char **argv, struct dcp_error *err)
+{
+    const struct dcp_program *program = m->program;
+    int at = first_word(argc, argv);
+    const struct dcp_command *verb = at < argc ? find_verb(program, argv[at]) : NULL;
+    m->command = verb ? verb : program->commands[0];
+    DCP_CLEANUP_FREE char **words = dcp_mem_calloc((size_t)argc + 1, sizeof *words);
+    DCP_CLEANUP_FREE void *settings = dcp_mem_calloc(1, m->command->settings_size_bytes);
+    if (!words || !settings)
+        return dcp_error_memory(err, "the arguments");
+    int n = 0;
+    for (int i = 1; i < argc; i++)
+        if (!verb || i != at)
+            words[n++] = argv[i];
+    if (m->command->defaults)
+        memcpy(settings, m->command->defaults, m->command->settings_size_bytes);
+    int rc = run(m, n, words, settings, verb != NULL, err);
+    dcp_opt_free(m->command->opts, settings);
+    return rc;
+}
+
+/* Whether the reader of a pipe has gone, which is no failure of ours. */
+static bool reader_is_gone(int fd)
+{
+    struct pollfd wait = { .fd = fd };
+    return poll(&wait, 1, 0) == 1 && (wait.revents & (POLLERR | POLLHUP)) != 0;
+}
+
+/* The answer counts only when it arrived. */
+static int flush_answer(int rc, struct dcp_error *err)
+{
+    bool failed = ferror(stdout) != 0;
+    int why = 0;
+    if (fflush(stdout) != 0) {
+        why = errno;
+        failed = true;
+    }
+    if (!failed || (rc && rc != DCP_E_DIFFERS) || why == EPIPE ||
+        reader_is_gone(STDOUT_FILENO))
+        return rc;
+    if (why)
+        return dcp_error_sys(err, DCP_E_IO, why, "cannot write to standard output");
+    return dcp_error_set(err, DCP_E_IO, "cannot write all to standard output");
+}
+
+int dcp_main(const struct dcp_program *program, int argc, char **argv)
+{
+    struct dcp_error err = { .rank = -1 };
+    struct dcp_main m = { .program = program, .lock = PTHREAD_MUTEX_INITIALIZER };
+    fill_streams();
+    signal(SIGPIPE, SIG_IGN);
+    m.log =
+        (struct dcp_log){ .write = dcp_report_log, .self = &m, .level = DCP_LOG_WARN };
+    for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++)
+        m.json =
+            m.json || strcmp(argv[i], "--json") == 0; /* failures before it is read */
+    dcp_term_init(&m.out, stdout, DCP_WHEN_AUTO);
+    dcp_term_init(&m.note, stderr, DCP_WHEN_AUTO);
+    int rc = start(&m, argc, argv, &err);
+    dcp_main_progress_end(&m);
+    rc = flush_answer(rc, &err);
+    add_usage_hint(&m, &err);
+    if (rc && !m.mute)
+        dcp_report_error(&m, rc, &err);
+    free(m.operands.items);
+    pthread_mutex_destroy(&m.lock);
+    return dcp_error_exit(rc);
+}
+
+bool dcp_main_stopped(void)
+{
+    return dcp_signals_stopped();
+}
+
+static bool report_progress(void *self, uint64_t done, uint64_t total)
+{
+    struct dcp_main *m = self;
+    pthread_mutex_lock(&m->lock);
+    dcp_progress_show(&m->bar, done, total);
+    pthread_mutex_unlock(&m->lock);
+    return dcp_main_stopped();
+}
+
+struct dcp_progress dcp_main_progress(struct dcp_main *m, const char *label)
+{
+    pthread_mutex_lock(&m->lock);
+    dcp_progress_begin(&m->bar, &m->note, m->progress, label);
+    pthread_mutex_unlock(&m->lock);
+    return (struct dcp_progress){ .report = report_progress, .self = m };
+}
+
+void dcp_main_progress_end(struct dcp_main *m)
+{
+    pthread_mutex_lock(&m->lock);
+    dcp_progress_end(&m->bar);
+    pthread_mutex_unlock(&m->lock);
+}
+
+void dcp_main_progress_hide(struct dcp_main *m)
+{
+    pthread_mutex_lock(&m->lock);
+    dcp_progress_hide(&m->bar);
+    pthread_mutex_unlock(&m->lock);
+}
+
+bool dcp_main_is_read(const struct dcp_main *m)
+{
+    return !ferror(m->out.file);
+}
