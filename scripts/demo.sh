@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The main job from end to end: train sharded, lose a rank in the middle of a save,
-# resume, reshard 8 -> 4, train on, export, inspect. Every command is shown before it runs.
+# resume, reshard 8 -> 4, train on, export, inspect. Every command is shown first.
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 . "$(dirname "$0")/common.sh"

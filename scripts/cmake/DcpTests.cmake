@@ -64,7 +64,7 @@ set(test_environment
 
 # dcp_register(NAME LABEL FILE): properties that all tests share.
 function(dcp_register name label file)
-    file(STRINGS "${file}" lines LIMIT_COUNT 40 REGEX "labels: ")
+    file(STRINGS "${file}" lines REGEX "^(/\\*|#) labels: ")
     set(labels ${label})
     if(lines MATCHES "labels: ([a-z ]+[a-z])")
         string(REPLACE " " ";" more "${CMAKE_MATCH_1}")
@@ -113,7 +113,7 @@ function(dcp_c_tests folder)
         target_link_libraries(${target} PRIVATE PkgConfig::cmocka)
         if(folder STREQUAL "mpi")
             target_link_libraries(${target} PRIVATE MPI::MPI_C)
-            file(STRINGS "${source}" lines LIMIT_COUNT 40 REGEX "np: *[0-9]+")
+            file(STRINGS "${source}" lines REGEX "^/\\* np: *[0-9]+")
             set(np 4)
             if(lines MATCHES "np: *([0-9]+)")
                 set(np ${CMAKE_MATCH_1})
