@@ -160,7 +160,7 @@ static int read_file(struct dcp_blocks *b, int file, uint64_t offset, size_t n, 
                      struct dcp_error *err)
 {
     const struct dcp_store *store = b->source->store;
-    struct dcp_store_file *handle;
+    struct dcp_store_file *handle = NULL;
     int rc = open_file(b, file, &handle, err);
 
     if (rc)
@@ -316,7 +316,7 @@ int dcp_blocks_read(struct dcp_blocks *b, size_t p, uint64_t begin, size_t n, vo
         if (take == raw_n) {
             rc = read_block(b, piece, block, to, raw_n, err);
         } else {
-            const unsigned char *data;
+            const unsigned char *data = NULL;
             rc = cached_block(b, p, block, raw_n, &data, err);
             if (!rc)
                 memcpy(to, data + in_block, take);

@@ -1,0 +1,36 @@
+/* native: the format of libdcp. docs/FORMAT.md is its law.
+ *
+ * A step is a folder: manifest.json, and for each rank a shard (a valid safetensors file)
+ * and a shard manifest. native.c has what both directions share, native_index.c reads,
+ * native_write.c writes. */
+#ifndef FORMATS_NATIVE_H
+#define FORMATS_NATIVE_H
+
+#include <dcp/format.h>
+
+#define NATIVE_VERSION 1
+#define NATIVE_MANIFEST "manifest.json"
+#define NATIVE_MAX_MANIFEST_BYTES ((size_t)1 << 30)
+#define NATIVE_MAX_WORLD (1 << 20)
+#define NATIVE_EXTRA \
+    "manifest.extra" /* object: members of a manifest this version does not know */
+#define NATIVE_HEADER_ALIGN 4096 /* tensors of a shard begin at a multiple of it */
+
+/* The last member of manifest.json and what it covers: ,\n"digest":"<16 hex>"}\n closes
+ * the file and is the CRC-64/XZ of all bytes before it. */
+#define NATIVE_DIGEST_BYTES 31
+#define NATIVE_DIGEST_FORMAT ",\n\"digest\":\"%016" PRIx64 "\"}\n"
+
+/* "shard-00003-of-00008.safetensors", ".json". */
+void native_shard_name(char out[64], int rank, int world, bool manifest);
+
+int native_probe(const struct dcp_source *source);
+int native_index(const struct dcp_source *source, struct dcp_catalog *catalog,
+                 struct dcp_error *err);
+int native_layout(struct dcp_catalog *catalog, const struct dcp_target_options *options,
+                  struct dcp_literals *literals, struct dcp_error *err);
+int native_seal(struct dcp_catalog *catalog, int rank,
+                const struct dcp_target_options *options, struct dcp_literals *literals,
+                struct dcp_error *err);
+
+#endif

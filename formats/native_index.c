@@ -1,0 +1,503 @@
+/* Native files to catalog. Nothing read is trusted: the manifest's own digest first, then
+ * each shard manifest's, then every number. */
+#include "base/hash.h"
+#include "base/json.h"
+#include "base/mem.h"
+#include "base/str.h"
+#include "native.h"
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+/* The store's name of a file of the step. Caller frees. */
+static char *path_of(const struct dcp_source *source, const char *file)
+{
+    size_t n = strlen(source->name) + strlen(file) + 2;
+    char *path = malloc(n);
+
+    if (path)
+        snprintf(path, n, "%s%s%s", source->name, source->name[0] ? "/" : "", file);
+    return path;
+}
+
+static int read_text(const struct dcp_source *source, const char *file, char **out,
+                     size_t *out_n, struct dcp_error *err)
+{
+    DCP_CLEANUP_FREE char *path = path_of(source, file);
+    void *data = NULL;
+
+    if (!path)
+        return dcp_error_memory(err, "a file name");
+    int rc = dcp_store_read_file(source->store, path, NATIVE_MAX_MANIFEST_BYTES, &data,
+                                 out_n, err);
+    *out = data;
+    return rc;
+}
+
+static int check_digest(const char *text, size_t n, struct dcp_error *err)
+{
+    char want[NATIVE_DIGEST_BYTES + 1];
+
+    if (n > NATIVE_DIGEST_BYTES) {
+        snprintf(want, sizeof want, NATIVE_DIGEST_FORMAT,
+                 dcp_hash_crc64(0, text, n - NATIVE_DIGEST_BYTES));
+        if (!memcmp(text + n - NATIVE_DIGEST_BYTES, want, NATIVE_DIGEST_BYTES))
+            return DCP_OK;
+    }
+    return dcp_error_set(err, DCP_E_CORRUPT,
+                         NATIVE_MANIFEST " is damaged: its digest differs");
+}
+
+/* Small numbers of an array, each >= 0. */
+static int get_dims(const json_t *array, const char *what, int64_t out[DCP_MAX_NDIM],
+                    int *out_n, struct dcp_error *err)
+{
+    size_t n = json_array_size(array);
+
+    if (!json_is_array(array) || n > DCP_MAX_NDIM)
+        return dcp_error_set(err, DCP_E_CORRUPT,
+                             "%s must be an array of at most %d numbers", what,
+                             DCP_MAX_NDIM);
+    for (size_t i = 0; i < n; i++) {
+        const json_t *v = json_array_get(array, i);
+        if (!json_is_integer(v) || json_integer_value(v) < 0)
+            return dcp_error_set(err, DCP_E_CORRUPT, "%s must hold numbers from 0 on",
+                                 what);
+        out[i] = json_integer_value(v);
+    }
+    *out_n = (int)n;
+    return DCP_OK;
+}
+
+static int index_tensor(const json_t *entry, struct dcp_catalog *catalog,
+                        struct dcp_error *err)
+{
+    static const char what[] = "a tensor of " NATIVE_MANIFEST;
+    int64_t shape[DCP_MAX_NDIM], group = 0;
+    const char *dtype, *role;
+    const json_t *param = json_object_get(entry, "param");
+    struct dcp_tensor tensor = { .shape = shape, .has_fingerprint = true };
+    int rc = dcp_json_get_text(entry, "name", what, &tensor.name, err);
+
+    if (!rc)
+        rc = dcp_json_get_text(entry, "dtype", what, &dtype, err);
+    if (!rc)
+        rc = dcp_json_get_text(entry, "role", what, &role, err);
+    if (!rc)
+        rc = dcp_json_get_i64(entry, "group", what, &group, err);
+    if (!rc)
+        rc = dcp_json_get_hex64(entry, "crc64", what, &tensor.fingerprint, err);
+    if (!rc)
+        rc = get_dims(json_object_get(entry, "shape"), "a shape", shape, &tensor.ndim,
+                      err);
+    if (rc)
+        return rc;
+    int d = dcp_dtype_parse(dtype), r = dcp_role_parse(role);
+    if (d < 0 || r < 0 || group < 0 || group > INT32_MAX)
+        return dcp_error_set(err, DCP_E_CORRUPT, "%s has an unknown dtype, role or group",
+                             what);
+    tensor.dtype = (enum dcp_dtype)d;
+    tensor.role = (enum dcp_role)r;
+    tensor.group = (int)group;
+    tensor.param = json_is_string(param) ? json_string_value(param) : NULL;
+    return dcp_catalog_add_tensor(catalog, &tensor, NULL, err);
+}
+
+/* Block digests: 16 hex digits each in one text, and stored sizes where a codec was at
+ * work. */
+static int get_blocks(const json_t *entry, struct dcp_piece *piece, uint64_t raw,
+                      struct dcp_block **out, struct dcp_error *err)
+{
+    size_t n = (size_t)((raw + DCP_BLOCK_BYTES - 1) / DCP_BLOCK_BYTES);
+    const json_t *stored = json_object_get(entry, "stored");
+    const char *hex;
+    uint64_t sum = 0;
+    int rc = dcp_json_get_text(entry, "xxh3", "a piece", &hex, err);
+
+    if (rc)
+        return rc;
+    if (strlen(hex) != 16 * n || (piece->codec && json_array_size(stored) != n))
+        return dcp_error_set(err, DCP_E_CORRUPT,
+                             "a piece does not describe its %zu blocks", n);
+    struct dcp_block *blocks = dcp_mem_calloc(n, sizeof *blocks);
+    if (!blocks)
+        return dcp_error_memory(err, "block digests");
+    *out = blocks;
+    for (size_t b = 0; b < n; b++) {
+        char digits[17];
+        uint64_t left = raw - (uint64_t)b * DCP_BLOCK_BYTES;
+        uint64_t size = left < DCP_BLOCK_BYTES ? left : DCP_BLOCK_BYTES;
+        memcpy(digits, hex + 16 * b, 16);
+        digits[16] = '\0';
+        if (!dcp_str_parse_hex64(digits, &blocks[b].xxh3))
+            return dcp_error_set(err, DCP_E_CORRUPT, "a block digest is not a number");
+        if (piece->codec) {
+            json_int_t v = json_integer_value(json_array_get(stored, b));
+            if (v < 0 || (uint64_t)v > size)
+                return dcp_error_set(err, DCP_E_CORRUPT,
+                                     "a stored block has no valid size");
+            size = (uint64_t)v;
+        }
+        blocks[b].stored_size = (uint32_t)size;
+        sum += size;
+    }
+    piece->blocks = blocks;
+    piece->n_blocks = n;
+    if (sum != piece->stored_size)
+        return dcp_error_set(err, DCP_E_CORRUPT,
+                             "the blocks of a piece are not its size");
+    return DCP_OK;
+}
+
+static int get_region(const json_t *entry, const struct dcp_tensor *tensor,
+                      int64_t dims[2][DCP_MAX_NDIM], struct dcp_region *out,
+                      struct dcp_error *err)
+{
+    const json_t *flat = json_object_get(entry, "flat"),
+                 *box = json_object_get(entry, "box");
+    int n, m, rc = DCP_OK;
+
+    *out = (struct dcp_region){ .kind = DCP_WHOLE };
+    if (flat) {
+        rc = get_dims(flat, "a flat range", dims[0], &n, err);
+        if (!rc && n != 2)
+            rc = dcp_error_set(err, DCP_E_CORRUPT, "a flat range must have two numbers");
+        if (!rc)
+            *out = (struct dcp_region){ .kind = DCP_FLAT,
+                                        .begin = dims[0][0],
+                                        .end = dims[0][1] };
+    } else if (box) {
+        rc = get_dims(json_array_get(box, 0), "a box", dims[0], &n, err);
+        if (!rc)
+            rc = get_dims(json_array_get(box, 1), "a box", dims[1], &m, err);
+        if (!rc && (n != tensor->ndim || m != tensor->ndim))
+            rc = dcp_error_set(err, DCP_E_CORRUPT,
+                               "a box has not its tensor's dimensions");
+        *out = (struct dcp_region){ .kind = DCP_BOX, .offset = dims[0], .size = dims[1] };
+    }
+    return rc;
+}
+
+static int index_piece(const json_t *entry, struct dcp_catalog *catalog, int rank,
+                       int file, struct dcp_error *err)
+{
+    static const char what[] = "a piece of a shard manifest";
+    int64_t tensor = -1, dims[2][DCP_MAX_NDIM];
+    uint64_t file_size = catalog->files[file].size_bytes;
+    const char *codec;
+    struct dcp_piece piece = { .rank = rank, .file = file, .has_crc = true };
+    DCP_CLEANUP_FREE struct dcp_block *blocks = NULL;
+    int rc = dcp_json_get_i64(entry, "tensor", what, &tensor, err);
+
+    if (!rc)
+        rc = dcp_json_get_u64(entry, "offset", what, &piece.offset, err);
+    if (!rc)
+        rc = dcp_json_get_u64(entry, "size_bytes", what, &piece.stored_size, err);
+    if (!rc)
+        rc = dcp_json_get_text(entry, "codec", what, &codec, err);
+    if (!rc)
+        rc = dcp_json_get_hex64(entry, "crc64", what, &piece.crc, err);
+    if (rc)
+        return rc;
+    if (tensor < 0 || (size_t)tensor >= catalog->n_tensors)
+        return dcp_error_set(err, DCP_E_CORRUPT, "%s belongs to no tensor", what);
+    int c = dcp_codec_parse(codec);
+    if (c < 0)
+        return dcp_error_set(err, DCP_E_UNSUPPORTED,
+                             "the codec of a piece is not known here");
+    if (piece.offset > file_size || piece.stored_size > file_size - piece.offset)
+        return dcp_error_set(err, DCP_E_CORRUPT, "%s lies outside its file", what);
+    piece.tensor = (int)tensor;
+    piece.codec = (enum dcp_codec)c;
+    rc = get_region(entry, &catalog->tensors[tensor], dims, &piece.region, err);
+    if (rc)
+        return rc;
+    /* The region is not checked yet (adding the piece does that), so its size is not
+     * trusted: a product that overflows cannot agree with a size that fits in the file.
+     */
+    const struct dcp_tensor *t = &catalog->tensors[tensor];
+    uint64_t raw = dcp_dtype_size(t->dtype);
+    bool ok = true;
+    if (piece.region.kind == DCP_FLAT)
+        ok = piece.region.begin <= piece.region.end &&
+             dcp_mul_u64(raw, (uint64_t)(piece.region.end - piece.region.begin), &raw);
+    else
+        for (int d = 0; d < t->ndim && ok; d++)
+            ok =
+                dcp_mul_u64(raw,
+                            (uint64_t)(piece.region.kind == DCP_BOX ? piece.region.size[d]
+                                                                    : t->shape[d]),
+                            &raw);
+    if (!ok || (piece.codec == DCP_CODEC_NONE && raw != piece.stored_size) ||
+        piece.stored_size > raw)
+        return dcp_error_set(err, DCP_E_CORRUPT, "%s has not the size of its region",
+                             what);
+    rc = get_blocks(entry, &piece, raw, &blocks, err);
+    return rc ? rc : dcp_catalog_add_piece(catalog, &piece, err);
+}
+
+/* A file the manifest names: there, a file, and of the size it says. */
+static int check_file(const struct dcp_source *source, const char *name, uint64_t size,
+                      struct dcp_error *err)
+{
+    DCP_CLEANUP_FREE char *path = path_of(source, name);
+    bool is_dir;
+    uint64_t found;
+
+    if (!path)
+        return dcp_error_memory(err, "a file name");
+    int rc = source->store->ops->stat(source->store->self, path, &is_dir, &found, err);
+    if (!rc && (is_dir || found != size))
+        rc = dcp_error_set(err, DCP_E_CORRUPT,
+                           "'%s' has %" PRIu64 " bytes, the manifest says %" PRIu64, name,
+                           is_dir ? 0 : found, size);
+    return rc;
+}
+
+static int index_shard(const struct dcp_source *source, const json_t *entry, int rank,
+                       struct dcp_catalog *catalog, struct dcp_error *err)
+{
+    static const char what[] = "a shard of " NATIVE_MANIFEST;
+    char name[64], manifest_name[64];
+    uint64_t manifest_size, manifest_crc;
+    struct dcp_file shard = { .name = name, .rank = rank, .has_crc = true };
+    DCP_CLEANUP_FREE char *text = NULL;
+    DCP_CLEANUP_JSON json_t *root = NULL;
+    json_t *pieces, *piece;
+    const char *file_text;
+    size_t n = 0, i;
+    int file = 0,
+        rc = dcp_json_get_u64(entry, "size_bytes", what, &shard.size_bytes, err);
+
+    native_shard_name(name, rank, catalog->world, false);
+    native_shard_name(manifest_name, rank, catalog->world, true);
+    if (!rc)
+        rc = dcp_json_get_hex64(entry, "crc64", what, &shard.crc, err);
+    if (!rc)
+        rc = dcp_json_get_u64(entry, "manifest_size_bytes", what, &manifest_size, err);
+    if (!rc)
+        rc = dcp_json_get_hex64(entry, "manifest_crc64", what, &manifest_crc, err);
+    if (!rc)
+        rc = dcp_json_get_text(entry, "file", what, &file_text, err);
+    if (!rc && strcmp(file_text, name))
+        rc = dcp_error_set(err, DCP_E_CORRUPT,
+                           "the manifest names another file than '%s'", name);
+    if (!rc)
+        rc = check_file(source, name, shard.size_bytes, err);
+    if (!rc)
+        rc = dcp_catalog_add_file(catalog, &shard, &file, err);
+    if (!rc)
+        rc = read_text(source, manifest_name, &text, &n, err);
+    if (!rc && (n != manifest_size || dcp_hash_crc64(0, text, n) != manifest_crc))
+        rc = dcp_error_set(err, DCP_E_CORRUPT,
+                           "'%s' is damaged or of another step: its digest differs",
+                           manifest_name);
+    if (!rc)
+        rc = dcp_catalog_add_file(catalog,
+                                  &(struct dcp_file){ .name = manifest_name,
+                                                      .rank = rank,
+                                                      .size_bytes = manifest_size,
+                                                      .has_crc = true,
+                                                      .crc = manifest_crc },
+                                  NULL, err);
+    if (!rc)
+        rc = dcp_json_parse(text, n, manifest_name, &root, err);
+    if (!rc)
+        rc = dcp_json_get_array(root, "pieces", manifest_name, &pieces, err);
+    if (rc)
+        return rc;
+    json_array_foreach(pieces, i, piece)
+    {
+        rc = index_piece(piece, catalog, rank, file, err);
+        if (rc)
+            return rc;
+    }
+    return DCP_OK;
+}
+
+static int index_other_file(const struct dcp_source *source, const json_t *entry,
+                            struct dcp_catalog *catalog, struct dcp_error *err)
+{
+    static const char what[] = "a file of " NATIVE_MANIFEST;
+    struct dcp_file file = { .has_crc = true };
+    int rc = dcp_json_get_text(entry, "name", what, &file.name, err);
+
+    if (!rc)
+        rc = dcp_json_get_u64(entry, "size_bytes", what, &file.size_bytes, err);
+    if (!rc)
+        rc = dcp_json_get_hex64(entry, "crc64", what, &file.crc, err);
+    if (!rc && !dcp_store_name_ok(file.name))
+        rc = dcp_error_set(err, DCP_E_CORRUPT, "the manifest names a file that is none");
+    if (!rc)
+        rc = check_file(source, file.name, file.size_bytes, err);
+    return rc ? rc : dcp_catalog_add_file(catalog, &file, NULL, err);
+}
+
+static int index_object(const json_t *entry, struct dcp_catalog *catalog,
+                        struct dcp_error *err)
+{
+    static const char what[] = "an object of " NATIVE_MANIFEST;
+    struct dcp_object object = { .kind = DCP_OBJECT_JSON };
+    DCP_CLEANUP_FREE char *text = NULL;
+    const char *kind, *hex;
+    int rc = dcp_json_get_text(entry, "name", what, &object.name, err);
+
+    if (!rc)
+        rc = dcp_json_get_text(entry, "kind", what, &kind, err);
+    if (rc)
+        return rc;
+    if (!strcmp(kind, "json")) {
+        const json_t *value = json_object_get(entry, "value");
+        if (!value)
+            return dcp_error_set(err, DCP_E_CORRUPT, "%s has no value", what);
+        if (!(text = dcp_json_text(value, 0)))
+            return dcp_error_memory(err, "an object");
+        object.size_bytes = strlen(text);
+    } else {
+        rc = dcp_json_get_text(entry, "hex", what, &hex, err);
+        if (rc)
+            return rc;
+        object.kind = DCP_OBJECT_BYTES;
+        object.size_bytes = strlen(hex) / 2;
+        if (!(text = malloc(object.size_bytes + 1)))
+            return dcp_error_memory(err, "an object");
+        for (size_t i = 0; i < object.size_bytes; i++) {
+            static const char digits[] = "0123456789abcdef";
+            const char *high = strchr(digits, hex[2 * i]),
+                       *low = strchr(digits, hex[2 * i + 1]);
+            if (!high || !low || !*high || !*low)
+                return dcp_error_set(err, DCP_E_CORRUPT, "%s is not hexadecimal", what);
+            text[i] = (char)((high - digits) << 4 | (low - digits));
+        }
+    }
+    object.data = text;
+    return dcp_catalog_add_object(catalog, &object, err);
+}
+
+/* Refuses what this version must not ignore; keeps what it does not know. */
+static int index_extra(const json_t *root, struct dcp_catalog *catalog,
+                       struct dcp_error *err)
+{
+    static const char *const known[] = { "format", "version", "requires", "step",
+                                         "world",  "layout",  "mesh",     "tensors",
+                                         "shards", "files",   "objects",  "digest",
+                                         NULL };
+    json_t *requires = json_object_get(root, "requires"), *value;
+    DCP_CLEANUP_JSON json_t *extra = json_object();
+    const char *key;
+
+    if (json_array_size(requires) > 0) {
+        const char *feature = json_string_value(json_array_get(requires, 0));
+        char shown[80];
+        dcp_str_escape(shown, sizeof shown, feature ? feature : "?");
+        dcp_error_set(err, DCP_E_UNSUPPORTED,
+                      "the step needs the feature '%s', which this version does not have",
+                      shown);
+        dcp_error_hint(err, "a newer libdcp wrote it; read it with that version");
+        return DCP_E_UNSUPPORTED;
+    }
+    if (!extra)
+        return dcp_error_memory(err, "a manifest");
+    json_object_foreach((json_t *)root, key, value)
+    {
+        bool is_known = false;
+        for (int k = 0; known[k]; k++)
+            is_known |= !strcmp(key, known[k]);
+        if (!is_known && json_object_set(extra, key, value))
+            return dcp_error_memory(err, "a manifest");
+    }
+    if (json_object_size(extra) == 0)
+        return DCP_OK;
+    DCP_CLEANUP_FREE char *text = dcp_json_text(extra, 0);
+    if (!text)
+        return dcp_error_memory(err, "a manifest");
+    return dcp_catalog_add_object(catalog,
+                                  &(struct dcp_object){ .name = NATIVE_EXTRA,
+                                                        .data = text,
+                                                        .size_bytes = strlen(text) },
+                                  err);
+}
+
+static int index_head(const json_t *root, struct dcp_catalog *catalog,
+                      struct dcp_error *err)
+{
+    int64_t version = 0, world = 0, dp = 1, tp = 1, pp = 1;
+    const char *layout;
+    json_t *mesh;
+    int rc = dcp_json_get_i64(root, "version", NATIVE_MANIFEST, &version, err);
+
+    if (!rc && version != NATIVE_VERSION) {
+        dcp_error_set(err, DCP_E_UNSUPPORTED,
+                      "the step has format version %" PRId64
+                      "; this program reads version %d",
+                      version, NATIVE_VERSION);
+        return DCP_E_UNSUPPORTED;
+    }
+    if (!rc)
+        rc = dcp_json_get_i64(root, "step", NATIVE_MANIFEST, &catalog->step, err);
+    if (!rc)
+        rc = dcp_json_get_i64(root, "world", NATIVE_MANIFEST, &world, err);
+    if (!rc)
+        rc = dcp_json_get_text(root, "layout", NATIVE_MANIFEST, &layout, err);
+    if (!rc)
+        rc = dcp_json_get_object(root, "mesh", NATIVE_MANIFEST, &mesh, err);
+    if (!rc)
+        rc = dcp_json_get_i64(mesh, "dp", "mesh", &dp, err);
+    if (!rc)
+        rc = dcp_json_get_i64(mesh, "tp", "mesh", &tp, err);
+    if (!rc)
+        rc = dcp_json_get_i64(mesh, "pp", "mesh", &pp, err);
+    if (rc)
+        return rc;
+    if (world < 1 || world > NATIVE_MAX_WORLD || dp < 1 || tp < 1 || pp < 1 ||
+        dp > world || tp > world || pp > world)
+        return dcp_error_set(err, DCP_E_CORRUPT,
+                             "the manifest has no valid world or mesh");
+    catalog->world = (int)world;
+    catalog->mesh = (struct dcp_mesh){ (int)dp, (int)tp, (int)pp };
+    catalog->format = "native";
+    catalog->version = "v1";
+    catalog->layout = dcp_catalog_text(catalog, layout);
+    return catalog->layout ? DCP_OK : dcp_error_memory(err, "a catalog");
+}
+
+int native_index(const struct dcp_source *source, struct dcp_catalog *catalog,
+                 struct dcp_error *err)
+{
+    DCP_CLEANUP_FREE char *text = NULL;
+    DCP_CLEANUP_JSON json_t *root = NULL;
+    json_t *tensors = NULL, *shards = NULL, *files = NULL, *objects = NULL, *entry;
+    size_t n = 0, i;
+    int rc = read_text(source, NATIVE_MANIFEST, &text, &n, err);
+
+    if (!rc)
+        rc = check_digest(text, n, err);
+    if (!rc)
+        rc = dcp_json_parse(text, n, NATIVE_MANIFEST, &root, err);
+    if (!rc)
+        rc = index_head(root, catalog, err);
+    if (!rc)
+        rc = dcp_json_get_array(root, "tensors", NATIVE_MANIFEST, &tensors, err);
+    if (!rc)
+        rc = dcp_json_get_array(root, "shards", NATIVE_MANIFEST, &shards, err);
+    if (!rc)
+        rc = dcp_json_get_array(root, "files", NATIVE_MANIFEST, &files, err);
+    if (!rc)
+        rc = dcp_json_get_array(root, "objects", NATIVE_MANIFEST, &objects, err);
+    if (!rc && json_array_size(shards) != (size_t)catalog->world)
+        rc = dcp_error_set(err, DCP_E_CORRUPT,
+                           "the manifest does not name a shard a rank");
+    if (!rc)
+        rc = index_extra(root, catalog, err);
+    for (i = 0; !rc && i < json_array_size(tensors); i++)
+        rc = index_tensor(json_array_get(tensors, i), catalog, err);
+    for (i = 0; !rc && i < json_array_size(shards); i++) {
+        entry = json_array_get(shards, i);
+        rc = index_shard(source, entry, (int)i, catalog, err);
+    }
+    for (i = 0; !rc && i < json_array_size(files); i++)
+        rc = index_other_file(source, json_array_get(files, i), catalog, err);
+    for (i = 0; !rc && i < json_array_size(objects); i++)
+        rc = index_object(json_array_get(objects, i), catalog, err);
+    return rc;
+}

@@ -1,0 +1,474 @@
+/* Catalog to native files. Text is written by hand, field by field in a fixed order, so
+ * that equal states give equal bytes. */
+#include "base/buf.h"
+#include "base/hash.h"
+#include "base/json.h"
+#include "base/mem.h"
+#include "base/str.h"
+#include "native.h"
+#include <dcp/dcp.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+static void add_quoted(struct dcp_buf *buf, const char *text)
+{
+    dcp_buf_add_u8(buf, '"');
+    for (const char *c = text; *c; c++) {
+        if (*c == '"' || *c == '\\')
+            dcp_buf_add_fmt(buf, "\\%c", *c);
+        else if ((unsigned char)*c < 0x20)
+            dcp_buf_add_fmt(buf, "\\u%04x", (unsigned)*c);
+        else
+            dcp_buf_add_u8(buf, (uint8_t)*c);
+    }
+    dcp_buf_add_u8(buf, '"');
+}
+
+static void add_numbers(struct dcp_buf *buf, const int64_t *numbers, int n)
+{
+    dcp_buf_add_u8(buf, '[');
+    for (int i = 0; i < n; i++)
+        dcp_buf_add_fmt(buf, "%s%" PRId64, i ? "," : "", numbers[i]);
+    dcp_buf_add_u8(buf, ']');
+}
+
+/* Moves a buffer's bytes to the catalog's memory as a literal. */
+static int add_literal(struct dcp_catalog *catalog, struct dcp_literals *literals,
+                       int file, uint64_t offset, const struct dcp_buf *buf,
+                       struct dcp_error *err)
+{
+    int rc = dcp_buf_check(buf, err);
+    void *data = rc ? NULL : dcp_catalog_alloc(catalog, buf->size_bytes, 1);
+
+    if (!rc && !data)
+        rc = dcp_error_memory(err, "a manifest");
+    if (rc)
+        return rc;
+    memcpy(data, buf->data, buf->size_bytes);
+    return dcp_literals_add(literals, catalog, file, offset, data, buf->size_bytes, err);
+}
+
+/* The pieces of one rank in the order of a safetensors file: dtype descending, then name,
+ * then place. */
+static int shard_order(const void *a, const void *b, void *arg)
+{
+    const struct dcp_catalog *catalog = arg;
+    size_t i = *(const size_t *)a, j = *(const size_t *)b;
+    const struct dcp_piece *p = &catalog->pieces[i], *q = &catalog->pieces[j];
+    const struct dcp_tensor *t = &catalog->tensors[p->tensor];
+    const struct dcp_tensor *u = &catalog->tensors[q->tensor];
+
+    if (t->dtype != u->dtype)
+        return t->dtype > u->dtype ? -1 : 1;
+    int order = strcmp(t->name, u->name);
+    return order ? order : i < j ? -1 : i > j;
+}
+
+/* The pieces of a rank, in that order. Caller frees; NULL: out of memory. */
+static size_t *rank_pieces(struct dcp_catalog *catalog, int rank, size_t *out_n)
+{
+    size_t n = 0, at = 0;
+
+    for (size_t p = 0; p < catalog->n_pieces; p++)
+        n += catalog->pieces[p].rank == rank;
+    size_t *order = dcp_mem_calloc(n, sizeof *order);
+    for (size_t p = 0; order && p < catalog->n_pieces; p++)
+        if (catalog->pieces[p].rank == rank)
+            order[at++] = p;
+    if (order)
+        qsort_r(order, n, sizeof *order, shard_order, catalog);
+    *out_n = n;
+    return order;
+}
+
+/* The name of a piece in its shard: the tensor's, and "#k" for further pieces of it. */
+static void add_key(struct dcp_buf *buf, const struct dcp_catalog *catalog,
+                    const size_t *order, size_t i)
+{
+    const struct dcp_piece *piece = &catalog->pieces[order[i]];
+    DCP_CLEANUP_BUF struct dcp_buf key = { 0 };
+    size_t k = 0;
+
+    while (k < i && catalog->pieces[order[i - k - 1]].tensor == piece->tensor)
+        k++;
+    dcp_buf_add_text(&key, catalog->tensors[piece->tensor].name);
+    if (k)
+        dcp_buf_add_fmt(&key, "#%zu", k);
+    buf->failed |= key.failed;
+    if (!key.failed)
+        add_quoted(buf, (const char *)key.data);
+}
+
+/* The safetensors header of a shard: its length field and JSON, padded to total bytes (0:
+ * to alignment). */
+static void build_header(struct dcp_buf *buf, const struct dcp_catalog *catalog,
+                         const size_t *order, size_t n, size_t total)
+{
+    uint64_t at = 0;
+
+    dcp_buf_add_le64(buf, 0);
+    dcp_buf_add_text(buf, "{\"__metadata__\":{\"format\":\"pt\"}");
+    for (size_t i = 0; i < n; i++) {
+        const struct dcp_piece *piece = &catalog->pieces[order[i]];
+        const struct dcp_tensor *tensor = &catalog->tensors[piece->tensor];
+        int64_t elems = dcp_piece_elems(catalog, piece);
+        int64_t stored = (int64_t)piece->stored_size;
+        bool coded = piece->codec != DCP_CODEC_NONE;
+        dcp_buf_add_u8(buf, ',');
+        add_key(buf, catalog, order, i);
+        dcp_buf_add_fmt(buf, ":{\"dtype\":\"%s\",\"shape\":",
+                        coded ? "U8" : dcp_dtype_name(tensor->dtype));
+        if (coded)
+            add_numbers(buf, &stored, 1);
+        else if (piece->region.kind == DCP_WHOLE)
+            add_numbers(buf, tensor->shape, tensor->ndim);
+        else if (piece->region.kind == DCP_BOX)
+            add_numbers(buf, piece->region.size, tensor->ndim);
+        else
+            add_numbers(buf, &elems, 1);
+        dcp_buf_add_fmt(buf, ",\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}", at,
+                        at + piece->stored_size);
+        at += piece->stored_size;
+    }
+    dcp_buf_add_u8(buf, '}');
+    if (!total)
+        total = (buf->size_bytes + NATIVE_HEADER_ALIGN - 1) / NATIVE_HEADER_ALIGN *
+                NATIVE_HEADER_ALIGN;
+    dcp_buf_add_fill(buf, ' ', total - buf->size_bytes);
+    if (!buf->failed)
+        for (int b = 0; b < 8; b++)
+            buf->data[b] = (unsigned char)((uint64_t)(total - 8) >> (8 * b));
+}
+
+static bool shard_is_coded(const struct dcp_catalog *catalog, const size_t *order,
+                           size_t n)
+{
+    bool coded = false;
+
+    for (size_t i = 0; i < n; i++)
+        coded |= catalog->pieces[order[i]].codec != DCP_CODEC_NONE;
+    return coded;
+}
+
+static int layout_shard(struct dcp_catalog *catalog, int rank,
+                        struct dcp_literals *literals, size_t *out_n,
+                        struct dcp_error *err)
+{
+    DCP_CLEANUP_FREE size_t *order = rank_pieces(catalog, rank, out_n);
+    DCP_CLEANUP_BUF struct dcp_buf header = { 0 };
+    char name[64];
+    int file;
+
+    if (!order)
+        return dcp_error_memory(err, "the layout of a shard");
+    for (size_t i = 0; i < *out_n; i++) {
+        struct dcp_piece *piece = &catalog->pieces[order[i]];
+        const struct dcp_tensor *tensor = &catalog->tensors[piece->tensor];
+        if (tensor->dtype == DCP_C128) /* safetensors has no name for it */
+            return dcp_error_set(err, DCP_E_MISMATCH,
+                                 "a native step cannot hold: complex128 tensors ('%s')",
+                                 tensor->name);
+        piece->stored_size = dcp_piece_bytes(catalog, piece);
+    }
+    build_header(&header, catalog, order, *out_n, 0);
+    int rc = dcp_buf_check(&header, err);
+    if (rc)
+        return rc;
+    uint64_t at = header.size_bytes;
+    native_shard_name(name, rank, catalog->world, false);
+    rc = dcp_catalog_add_file(catalog, &(struct dcp_file){ .name = name, .rank = rank },
+                              &file, err);
+    if (rc)
+        return rc;
+    for (size_t i = 0; i < *out_n; i++) {
+        struct dcp_piece *piece = &catalog->pieces[order[i]];
+        piece->file = file;
+        piece->offset = at;
+        at += piece->stored_size;
+    }
+    catalog->files[file].size_bytes = at;
+    /* With a codec the header comes last, in seal, when the stored sizes are known: this
+     * one is the longest it can become. */
+    if (shard_is_coded(catalog, order, *out_n))
+        return DCP_OK;
+    return add_literal(catalog, literals, file, 0, &header, err);
+}
+
+int native_layout(struct dcp_catalog *catalog, const struct dcp_target_options *options,
+                  struct dcp_literals *literals, struct dcp_error *err)
+{
+    (void)options;
+    size_t placed = 0, n;
+    int rc = DCP_OK;
+
+    for (int r = 0; r < catalog->world && !rc; r++) {
+        rc = layout_shard(catalog, r, literals, &n, err);
+        placed += n;
+    }
+    if (!rc && placed != catalog->n_pieces)
+        rc = dcp_error_set(err, DCP_E_MISMATCH,
+                           "a piece belongs to a rank outside the world");
+    return rc;
+}
+
+static void add_piece(struct dcp_buf *buf, const struct dcp_catalog *catalog,
+                      const size_t *order, size_t i)
+{
+    const struct dcp_piece *piece = &catalog->pieces[order[i]];
+    const struct dcp_tensor *tensor = &catalog->tensors[piece->tensor];
+
+    dcp_buf_add_text(buf, "\n{\"key\":");
+    add_key(buf, catalog, order, i);
+    dcp_buf_add_fmt(buf, ",\"tensor\":%d", piece->tensor);
+    if (piece->region.kind == DCP_FLAT) {
+        dcp_buf_add_fmt(buf, ",\"flat\":[%" PRId64 ",%" PRId64 "]", piece->region.begin,
+                        piece->region.end);
+    } else if (piece->region.kind == DCP_BOX) {
+        dcp_buf_add_text(buf, ",\"box\":[");
+        add_numbers(buf, piece->region.offset, tensor->ndim);
+        dcp_buf_add_u8(buf, ',');
+        add_numbers(buf, piece->region.size, tensor->ndim);
+        dcp_buf_add_u8(buf, ']');
+    }
+    dcp_buf_add_fmt(buf,
+                    ",\"offset\":%" PRIu64 ",\"size_bytes\":%" PRIu64
+                    ",\"codec\":\"%s\",\"crc64\":\"%016" PRIx64 "\",\"xxh3\":\"",
+                    piece->offset, piece->stored_size, dcp_codec_name(piece->codec),
+                    piece->crc);
+    for (size_t b = 0; b < piece->n_blocks; b++)
+        dcp_buf_add_fmt(buf, "%016" PRIx64, piece->blocks[b].xxh3);
+    dcp_buf_add_u8(buf, '"');
+    if (piece->codec != DCP_CODEC_NONE) {
+        dcp_buf_add_text(buf, ",\"stored\":[");
+        for (size_t b = 0; b < piece->n_blocks; b++)
+            dcp_buf_add_fmt(buf, "%s%" PRIu32, b ? "," : "",
+                            piece->blocks[b].stored_size);
+        dcp_buf_add_u8(buf, ']');
+    }
+    dcp_buf_add_u8(buf, '}');
+}
+
+static int seal_shard(struct dcp_catalog *catalog, int rank,
+                      struct dcp_literals *literals, struct dcp_error *err)
+{
+    size_t n;
+    DCP_CLEANUP_FREE size_t *order = rank_pieces(catalog, rank, &n);
+    DCP_CLEANUP_BUF struct dcp_buf manifest = { 0 }, header = { 0 };
+    char name[64];
+    int file, shard = 0, rc = DCP_OK;
+
+    if (!order)
+        return dcp_error_memory(err, "a shard manifest");
+    native_shard_name(name, rank, catalog->world, false);
+    for (size_t f = 0; f < catalog->n_files; f++)
+        if (!strcmp(catalog->files[f].name, name))
+            shard = (int)f;
+    if (shard_is_coded(catalog, order, n)) {
+        size_t total = (size_t)catalog->pieces[order[0]].offset;
+        build_header(&header, catalog, order, n, total);
+        rc = add_literal(catalog, literals, shard, 0, &header, err);
+    }
+    dcp_buf_add_fmt(&manifest,
+                    "{\"format\":\"libdcp-shard\",\"version\":%d,\"step\":%" PRId64
+                    ",\"rank\":%d,\"world\":%d,\"file\":\"%s\",\n\"pieces\":[",
+                    NATIVE_VERSION, catalog->step, rank, catalog->world, name);
+    for (size_t i = 0; i < n; i++) {
+        if (i)
+            dcp_buf_add_u8(&manifest, ',');
+        add_piece(&manifest, catalog, order, i);
+    }
+    dcp_buf_add_text(&manifest, "]}\n");
+    native_shard_name(name, rank, catalog->world, true);
+    if (!rc)
+        rc = dcp_catalog_add_file(
+            catalog, &(struct dcp_file){ .name = name, .rank = rank }, &file, err);
+    if (!rc)
+        rc = add_literal(catalog, literals, file, 0, &manifest, err);
+    return rc;
+}
+
+static void add_tensor(struct dcp_buf *buf, const struct dcp_tensor *tensor)
+{
+    dcp_buf_add_text(buf, "\n{\"name\":");
+    add_quoted(buf, tensor->name);
+    if (strcmp(tensor->param, tensor->name)) {
+        dcp_buf_add_text(buf, ",\"param\":");
+        add_quoted(buf, tensor->param);
+    }
+    dcp_buf_add_fmt(buf, ",\"role\":\"%s\",\"dtype\":\"%s\",\"shape\":",
+                    dcp_role_name(tensor->role), dcp_dtype_name(tensor->dtype));
+    add_numbers(buf, tensor->shape, tensor->ndim);
+    dcp_buf_add_fmt(buf, ",\"group\":%d,\"crc64\":\"%016" PRIx64 "\"}", tensor->group,
+                    tensor->fingerprint);
+}
+
+static int add_object(struct dcp_buf *buf, const struct dcp_object *object,
+                      struct dcp_error *err)
+{
+    static const char hex[] = "0123456789abcdef";
+    const unsigned char *bytes = object->data;
+
+    dcp_buf_add_text(buf, "\n{\"name\":");
+    add_quoted(buf, object->name);
+    if (object->kind == DCP_OBJECT_BYTES) {
+        dcp_buf_add_text(buf, ",\"kind\":\"bytes\",\"hex\":\"");
+        for (size_t i = 0; i < object->size_bytes; i++) {
+            dcp_buf_add_u8(buf, (uint8_t)hex[bytes[i] >> 4]);
+            dcp_buf_add_u8(buf, (uint8_t)hex[bytes[i] & 15]);
+        }
+        dcp_buf_add_text(buf, "\"}");
+        return DCP_OK;
+    }
+    /* Read and written again: what is embedded is valid, and in the one spelling. */
+    DCP_CLEANUP_JSON json_t *value = NULL;
+    int rc = dcp_json_parse(object->data, object->size_bytes, object->name, &value, err);
+    if (rc)
+        return rc;
+    DCP_CLEANUP_FREE char *text = dcp_json_text(value, 0);
+    if (!text)
+        return dcp_error_memory(err, "an object");
+    dcp_buf_add_text(buf, ",\"kind\":\"json\",\"value\":");
+    dcp_buf_add_text(buf, text);
+    dcp_buf_add_u8(buf, '}');
+    return DCP_OK;
+}
+
+static const struct dcp_file *file_named(const struct dcp_catalog *catalog,
+                                         const char *name)
+{
+    for (size_t f = 0; f < catalog->n_files; f++)
+        if (!strcmp(catalog->files[f].name, name))
+            return &catalog->files[f];
+    return NULL;
+}
+
+static int add_shard(struct dcp_buf *buf, const struct dcp_catalog *catalog, int rank,
+                     struct dcp_error *err)
+{
+    char name[64], manifest_name[64];
+
+    native_shard_name(name, rank, catalog->world, false);
+    native_shard_name(manifest_name, rank, catalog->world, true);
+    const struct dcp_file *shard = file_named(catalog, name);
+    const struct dcp_file *manifest = file_named(catalog, manifest_name);
+    if (!shard || !manifest || !shard->has_crc || !manifest->has_crc)
+        return dcp_error_set(err, DCP_E_MISMATCH, "shard %d of the step was not written",
+                             rank);
+    dcp_buf_add_fmt(buf,
+                    "\n{\"rank\":%d,\"file\":\"%s\",\"size_bytes\":%" PRIu64
+                    ",\"crc64\":\"%016" PRIx64 "\",\"manifest\":\"%s\""
+                    ",\"manifest_size_bytes\":%" PRIu64
+                    ",\"manifest_crc64\":\"%016" PRIx64 "\"}",
+                    rank, name, shard->size_bytes, shard->crc, manifest_name,
+                    manifest->size_bytes, manifest->crc);
+    return DCP_OK;
+}
+
+/* Files of the step beside shards and their manifests: what was made from it, like
+ * pytorch_model.bin. */
+static void add_other_files(struct dcp_buf *buf, const struct dcp_catalog *catalog)
+{
+    bool first = true;
+
+    dcp_buf_add_text(buf, ",\n\"files\":[");
+    for (size_t f = 0; f < catalog->n_files; f++) {
+        const struct dcp_file *file = &catalog->files[f];
+        if (dcp_str_starts(file->name, "shard-"))
+            continue;
+        dcp_buf_add_text(buf, first ? "\n{\"name\":" : ",\n{\"name\":");
+        add_quoted(buf, file->name);
+        dcp_buf_add_fmt(buf, ",\"size_bytes\":%" PRIu64 ",\"crc64\":\"%016" PRIx64 "\"}",
+                        file->size_bytes, file->crc);
+        first = false;
+    }
+    dcp_buf_add_u8(buf, ']');
+}
+
+/* Members of the source's manifest that this version does not know are kept. */
+static int add_extra(struct dcp_buf *buf, const struct dcp_catalog *catalog,
+                     struct dcp_error *err)
+{
+    DCP_CLEANUP_JSON json_t *extra = NULL;
+    int at = dcp_catalog_find_object(catalog, NATIVE_EXTRA), rc = DCP_OK;
+    const char *key;
+    json_t *value;
+
+    if (at < 0)
+        return DCP_OK;
+    const struct dcp_object *object = &catalog->objects[at];
+    rc = dcp_json_parse(object->data, object->size_bytes, NATIVE_EXTRA, &extra, err);
+    if (!rc)
+        json_object_foreach(extra, key, value)
+        {
+            DCP_CLEANUP_FREE char *text = dcp_json_text(value, 0);
+            dcp_buf_add_text(buf, ",\n");
+            add_quoted(buf, key);
+            dcp_buf_add_u8(buf, ':');
+            dcp_buf_add_text(buf, text ? text : "null");
+            buf->failed |= !text;
+        }
+    return rc;
+}
+
+static int seal_step(struct dcp_catalog *catalog, struct dcp_literals *literals,
+                     struct dcp_error *err)
+{
+    DCP_CLEANUP_BUF struct dcp_buf buf = { 0 };
+    int dp = catalog->mesh.dp ? catalog->mesh.dp : catalog->world, file, rc = DCP_OK;
+    bool first = true;
+
+    dcp_buf_add_fmt(
+        &buf,
+        "{\"format\":\"libdcp\",\"version\":%d,\"requires\":[],\"step\":%" PRId64
+        ",\"world\":%d,\"layout\":",
+        NATIVE_VERSION, catalog->step, catalog->world);
+    add_quoted(&buf, catalog->layout);
+    dcp_buf_add_fmt(&buf, ",\"mesh\":{\"dp\":%d,\"tp\":%d,\"pp\":%d},\n\"tensors\":[", dp,
+                    catalog->mesh.tp ? catalog->mesh.tp : 1,
+                    catalog->mesh.pp ? catalog->mesh.pp : 1);
+    for (size_t t = 0; t < catalog->n_tensors; t++) {
+        if (t)
+            dcp_buf_add_u8(&buf, ',');
+        add_tensor(&buf, &catalog->tensors[t]);
+    }
+    dcp_buf_add_text(&buf, "],\n\"shards\":[");
+    for (int r = 0; r < catalog->world && !rc; r++) {
+        if (r)
+            dcp_buf_add_u8(&buf, ',');
+        rc = add_shard(&buf, catalog, r, err);
+    }
+    dcp_buf_add_u8(&buf, ']');
+    add_other_files(&buf, catalog);
+    dcp_buf_add_text(&buf, ",\n\"objects\":[");
+    for (size_t o = 0; o < catalog->n_objects && !rc; o++) {
+        if (!strcmp(catalog->objects[o].name, NATIVE_EXTRA))
+            continue;
+        if (!first)
+            dcp_buf_add_u8(&buf, ',');
+        first = false;
+        rc = add_object(&buf, &catalog->objects[o], err);
+    }
+    dcp_buf_add_u8(&buf, ']');
+    if (!rc)
+        rc = add_extra(&buf, catalog, err);
+    if (!rc)
+        rc = dcp_buf_check(&buf, err);
+    if (rc)
+        return rc;
+    dcp_buf_add_fmt(&buf, NATIVE_DIGEST_FORMAT,
+                    dcp_hash_crc64(0, buf.data, buf.size_bytes));
+    rc = dcp_catalog_add_file(catalog, &(struct dcp_file){ .name = NATIVE_MANIFEST },
+                              &file, err);
+    return rc ? rc : add_literal(catalog, literals, file, 0, &buf, err);
+}
+
+int native_seal(struct dcp_catalog *catalog, int rank,
+                const struct dcp_target_options *options, struct dcp_literals *literals,
+                struct dcp_error *err)
+{
+    (void)options;
+    if (rank == DCP_SEAL_GLOBAL)
+        return seal_step(catalog, literals, err);
+    return seal_shard(catalog, rank, literals, err);
+}

@@ -1,0 +1,55 @@
+/* write: makes the files of a target catalog. Pieces go block by block through digest,
+ * codec and write; literals follow; then each file is synced, closed, and gets its size
+ * and digest.
+ *
+ * Save and reshard differ only in the feed that gives a piece's bytes. */
+#ifndef DCP_CORE_WRITE_H
+#define DCP_CORE_WRITE_H
+
+#include "base/pool.h"
+#include <dcp/format.h>
+#include <dcp/log.h>
+
+/* Where the raw bytes of target pieces come from. */
+struct dcp_feed {
+    void *self;
+    /* Bytes begin .. begin + n of a piece, n <= DCP_BLOCK_BYTES: fills scratch, or gives
+     * memory of its own. worker is 0 .. n_workers - 1; no two calls run with the same one
+     * at once. */
+    int (*read)(void *self, int worker, size_t piece, uint64_t begin, size_t n,
+                unsigned char *scratch, const unsigned char **out, struct dcp_error *err);
+};
+
+struct dcp_write_setup {
+    const struct dcp_store *store;
+    const char *prefix; /* before every file name: the temporary folder and '/' */
+    struct dcp_catalog *target;
+    const struct dcp_format *format;
+    const struct dcp_target_options *options;
+    struct dcp_feed feed;
+    struct dcp_pool *pool; /* NULL: all on the caller */
+    int n_workers;         /* at most this many blocks are in work at once, >= 1 */
+    struct dcp_progress progress;
+    uint64_t total_bytes; /* for progress */
+};
+
+struct dcp_write; /* one target being written */
+
+/* Lays the target out: files and extents of every piece. Writes nothing. The setup is
+ * copied, what it points to is borrowed. */
+int dcp_write_new(const struct dcp_write_setup *setup, struct dcp_write **out_write,
+                  struct dcp_error *err);
+void dcp_write_free(struct dcp_write *write);
+
+/* Writes all files of one rank and makes them durable. */
+int dcp_write_rank(struct dcp_write *write, int rank, struct dcp_error *err);
+/* What the coordinator writes last, when size and crc of all other files are in the
+ * catalog. */
+int dcp_write_global(struct dcp_write *write, struct dcp_error *err);
+
+/* The fingerprint parts of a tensor that were written here, combined by exclusive or. */
+uint64_t dcp_write_parts(const struct dcp_write *write, size_t tensor);
+/* Calls of write_at so far. */
+uint64_t dcp_write_count(const struct dcp_write *write);
+
+#endif
