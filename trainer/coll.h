@@ -8,6 +8,8 @@
 #include <dcp/comm.h>
 #include <stdint.h>
 
+struct coll;
+
 struct coll_ops {
     /* in: the parts of all ranks, one behind the other, counts[r] floats for rank r; out:
      * the sum over ranks of this rank's part, counts[rank] floats. out may be in + this
@@ -21,6 +23,10 @@ struct coll_ops {
     int (*all_reduce)(void *self, double *values, int n, struct dcp_error *err);
     int (*bcast)(void *self, void *data, size_t size_bytes, int root,
                  struct dcp_error *err);
+    /* Ranks with the same color become a world of their own, ordered by key, then by
+     * rank. Fills ops, self, rank and world of *out_coll. */
+    int (*split)(void *self, int color, int key, struct coll *out_coll,
+                 struct dcp_error *err);
     void (*free)(void *self);
 };
 
@@ -28,7 +34,21 @@ struct coll {
     const struct coll_ops *ops;
     void *self;
     int rank, world;
+    double seconds; /* spent in calls so far, waiting included */
 };
+
+/* The calls of the table, each collective: every rank makes the same ones in the same
+ * order. A world of one only copies. After a failure the coll can only be freed. */
+int coll_reduce_scatter(struct coll *coll, const float *in, const int64_t *counts,
+                        float *out, struct dcp_error *err);
+int coll_all_gather(struct coll *coll, const void *in, const int64_t *counts,
+                    size_t item_bytes, void *out, struct dcp_error *err);
+int coll_all_reduce(struct coll *coll, double *values, int n, struct dcp_error *err);
+int coll_bcast(struct coll *coll, void *data, size_t size_bytes, int root,
+               struct dcp_error *err);
+/* Caller owns, coll_free. */
+int coll_split(struct coll *coll, int color, int key, struct coll *out_coll,
+               struct dcp_error *err);
 
 void coll_self(struct coll *out_coll);
 /* Over a duplicate of an MPI communicator; `comm` (borrowed) is asked who is dead while
@@ -38,5 +58,15 @@ int coll_mpi(struct coll *out_coll, const void *mpi_comm, struct dcp_comm *comm,
 /* n ranks in one process, for tests. */
 int coll_threads(struct coll *out_colls, int world, struct dcp_error *err);
 void coll_free(struct coll *coll);
+
+/* The order of every sum: parts 0 .. n_parts-1, each of n items, in a balanced binary
+ * tree. A tree over n parts is one over its first p, plus one over the rest, with p the
+ * largest power of two below n. So a tree over pairs that were summed before is the tree
+ * over all: how many parts each rank adds by itself does not show in the sum, as long as
+ * that is a power of two. out may be one of the parts. */
+void coll_tree_sum(const float *const *parts, int n_parts, int64_t n, float *out);
+/* The same for doubles, parts one behind the other; they are overwritten and the sum is
+ * the first. */
+void coll_tree_sum_f64(double *parts, int n_parts, int n);
 
 #endif

@@ -1,0 +1,60 @@
+/* np: 5 */
+#include "lib/check_coll.h"
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <mpi.h>
+
+static struct dcp_comm comm;
+
+/* The largest part is cut in several rounds. */
+static void collectives(void **state)
+{
+    (void)state;
+    struct coll coll;
+    MPI_Comm world = MPI_COMM_WORLD;
+    assert_int_equal(coll_mpi(&coll, &world, &comm, NULL), 0);
+    assert_int_equal(check_coll(&coll, 700001), 0);
+    coll_free(&coll);
+}
+
+/* Ranks that wait for one that stays away name it, and do not wait again. */
+static void silence(void **state)
+{
+    (void)state;
+    struct coll coll;
+    MPI_Comm world = MPI_COMM_WORLD;
+    assert_int_equal(coll_mpi(&coll, &world, &comm, NULL), 0);
+    int timeout_ms = comm.timeout_ms;
+    comm.timeout_ms = 300;
+    if (comm.rank != 2) {
+        double v = 1;
+        struct dcp_error err = { 0 };
+        assert_int_equal(coll_all_reduce(&coll, &v, 1, &err), DCP_E_COMM);
+        assert_int_equal(err.rank, 2);
+        assert_string_equal(err.message, "rank 2 does not answer");
+        assert_int_equal(coll_all_reduce(&coll, &v, 1, NULL), DCP_E_COMM);
+    }
+    comm.timeout_ms = timeout_ms;
+    MPI_Barrier(MPI_COMM_WORLD);
+    coll_free(&coll);
+}
+
+int main(int argc, char **argv)
+{
+    MPI_Init(&argc, &argv);
+    MPI_Comm world = MPI_COMM_WORLD;
+    if (dcp_comm_mpi(&comm, &world, NULL))
+        return 1;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(collectives),
+        cmocka_unit_test(silence),
+    };
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    dcp_comm_free(&comm);
+    MPI_Finalize();
+    return failed;
+}

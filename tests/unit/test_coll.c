@@ -1,0 +1,89 @@
+/* labels: tsan */
+#include "lib/check_coll.h"
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <pthread.h>
+#include <stdlib.h>
+
+static void one_rank(void **state)
+{
+    (void)state;
+    struct coll coll;
+    coll_self(&coll);
+    assert_int_equal(check_coll(&coll, 1000), 0);
+    coll_free(&coll);
+}
+
+struct rank {
+    struct coll *coll;
+    int failed;
+};
+
+static void *run_rank(void *arg)
+{
+    struct rank *rank = arg;
+    rank->failed = check_coll(rank->coll, 3001);
+    coll_free(rank->coll);
+    return NULL;
+}
+
+static void ranks_as_threads(void **state)
+{
+    (void)state;
+    static const int worlds[] = { 1, 2, 3, 5, 7, 8, 16 };
+    for (size_t w = 0; w < sizeof worlds / sizeof *worlds; w++) {
+        struct coll colls[16];
+        struct rank ranks[16];
+        pthread_t threads[16];
+        assert_int_equal(coll_threads(colls, worlds[w], NULL), 0);
+        for (int r = 0; r < worlds[w]; r++) {
+            ranks[r] = (struct rank){ .coll = &colls[r] };
+            assert_int_equal(pthread_create(&threads[r], NULL, run_rank, &ranks[r]), 0);
+        }
+        for (int r = 0; r < worlds[w]; r++) {
+            pthread_join(threads[r], NULL);
+            assert_int_equal(ranks[r].failed, 0);
+        }
+    }
+}
+
+/* A tree over pairs that were summed before is the tree over all. */
+static void trees_nest(void **state)
+{
+    (void)state;
+    enum { N = 1000, PARTS = 16 };
+    static float parts[PARTS][N], whole[N], halves[2][N], nested[N];
+    const float *all[PARTS], *two[2] = { halves[0], halves[1] };
+    for (int p = 0; p < PARTS; p++) {
+        all[p] = parts[p];
+        for (int i = 0; i < N; i++)
+            parts[p][i] = (float)((p * 7919 + i * 104729) % 30011) / 7.0f - 2000.0f;
+    }
+    coll_tree_sum(all, PARTS, N, whole);
+    coll_tree_sum(all, PARTS / 2, N, halves[0]);
+    coll_tree_sum(all + PARTS / 2, PARTS / 2, N, halves[1]);
+    coll_tree_sum(two, 2, N, nested);
+    int in_order = 0;
+    for (int i = 0; i < N; i++) {
+        float sum = 0;
+        for (int p = 0; p < PARTS; p++)
+            sum += parts[p][i];
+        in_order += sum == whole[i];
+        assert_true(whole[i] == nested[i]);
+    }
+    assert_true(in_order < N); /* the values do tell orders apart */
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(one_rank),
+        cmocka_unit_test(ranks_as_threads),
+        cmocka_unit_test(trees_nest),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
