@@ -41,5 +41,25 @@ function(dcp_add_program name)
         target_include_directories(${name} PRIVATE "${PROJECT_SOURCE_DIR}/libdcp")
         target_link_libraries(${name} PRIVATE ${folder}_objs)
         install(TARGETS ${name} RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
+        dcp_add_manual(${name})
     endif()
+endfunction()
+
+# dcp_add_manual(NAME): a program writes its own man page and completion, from the option
+# table that also parses its arguments.
+function(dcp_add_manual name)
+    set(man "${CMAKE_BINARY_DIR}/share/man/man1/${name}.1")
+    set(completion "${CMAKE_BINARY_DIR}/share/bash-completion/completions/${name}")
+    foreach(file "${man}" "${completion}")
+        get_filename_component(folder "${file}" DIRECTORY)
+        file(MAKE_DIRECTORY "${folder}")
+    endforeach()
+    add_custom_command(OUTPUT "${man}" "${completion}"
+        COMMAND ${name} --help-man > "${man}"
+        COMMAND ${name} --help-complete bash > "${completion}"
+        DEPENDS ${name} VERBATIM)
+    add_custom_target(${name}-manual ALL DEPENDS "${man}" "${completion}")
+    install(FILES "${man}" DESTINATION "${CMAKE_INSTALL_MANDIR}/man1")
+    install(FILES "${completion}"
+        DESTINATION "${CMAKE_INSTALL_DATADIR}/bash-completion/completions")
 endfunction()

@@ -42,8 +42,13 @@ class Install(unittest.TestCase):
         self.assertEqual(run(program, store).strip(), VERSION)
 
     def test_layout(self):
-        for path in "include/dcp/dcp.h", "bin/dcp-inspect", "bin/dcp-reshard":
-            self.assertTrue(os.path.exists(os.path.join(self.prefix, path)), path)
+        paths = ["include/dcp/dcp.h"]
+        for name in "dcp-inspect", "dcp-reshard", "dcp-train":
+            paths += [f"bin/{name}", f"share/man/man1/{name}.1"]
+            paths += [f"share/bash-completion/completions/{name}"]
+        for path in paths:
+            path = os.path.join(self.prefix, path)
+            self.assertTrue(os.path.exists(path) and os.path.getsize(path) > 0, path)
         for folder, _, names in os.walk(os.path.join(self.prefix, "include")):
             for name in names:
                 self.assertTrue(folder.endswith("include/dcp"), f"{folder}/{name}")
