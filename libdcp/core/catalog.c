@@ -5,7 +5,7 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "region.h"
-#include <dcp/tensor.h>
+#include <dcp/format.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -202,6 +202,9 @@ int dcp_catalog_add_piece(struct dcp_catalog *catalog, const struct dcp_piece *p
     if (!pieces)
         return dcp_error_memory(err, "the catalog's pieces");
     catalog->pieces = pieces;
+    /* One spelling: what covers its tensor is the whole tensor. */
+    if (dcp_region_elems(tensor, &p.region) == tensor->n_elems && tensor->n_elems)
+        p.region = (struct dcp_region){ .kind = DCP_WHOLE };
     if (p.region.kind == DCP_BOX) {
         p.region.offset = dcp_arena_copy(catalog->arena, p.region.offset, dims_bytes);
         p.region.size = dcp_arena_copy(catalog->arena, p.region.size, dims_bytes);
@@ -325,5 +328,25 @@ int dcp_catalog_sort(struct dcp_catalog *catalog, struct dcp_error *err)
             tensor->first_piece = i;
     }
     catalog->sorted = true;
+    return DCP_OK;
+}
+
+int dcp_literals_add(struct dcp_literals *literals, struct dcp_catalog *catalog, int file,
+                     uint64_t offset, const void *data, size_t size_bytes,
+                     struct dcp_error *err)
+{
+    if (literals->n ==
+        literals->cap) { /* the arena cannot grow in place: a larger copy */
+        size_t cap = literals->cap ? 2 * literals->cap : 16;
+        struct dcp_literal *items = dcp_catalog_alloc(catalog, cap, sizeof *items);
+        if (!items)
+            return dcp_error_memory(err, "the literals of a target");
+        if (literals->n)
+            memcpy(items, literals->items, literals->n * sizeof *items);
+        literals->items = items;
+        literals->cap = cap;
+    }
+    literals->items[literals->n++] =
+        (struct dcp_literal){ file, offset, data, size_bytes };
     return DCP_OK;
 }

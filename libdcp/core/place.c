@@ -1,0 +1,126 @@
+/* place: what a user means by a path. */
+#include "base/fs.h"
+#include "base/mem.h"
+#include "base/str.h"
+#include "steps.h"
+#include <dcp/reshard.h>
+#include <string.h>
+
+static bool has_steps(const struct dcp_store *store)
+{
+    struct dcp_store_entry *entries;
+    size_t n;
+    bool found = false;
+
+    if (store->ops->list(store->self, "", &entries, &n, NULL))
+        return false;
+    for (size_t i = 0; i < n; i++)
+        found |= entries[i].is_dir && (dcp_step_parse(entries[i].name) >= 0 ||
+                                       dcp_str_starts(entries[i].name, DCP_TMP_PREFIX));
+    dcp_store_list_free(entries, n);
+    return found;
+}
+
+/* The newest whole step of a run folder. */
+static int open_run(const char *path, struct dcp_place *place, char **out_name,
+                    struct dcp_error *err)
+{
+    struct dcp_context ctx = { .store = &place->store };
+    struct dcp_step step;
+    int rc = dcp_find(&ctx, -1, &step, err);
+
+    if (rc) {
+        dcp_error_hint(err, "'dcp-inspect %s' lists what is there", path);
+        return rc;
+    }
+    *out_name = strdup(step.name);
+    place->path = dcp_fs_join(path, step.name);
+    return *out_name && place->path ? DCP_OK : dcp_error_memory(err, "a path");
+}
+
+static int open_dir(const char *path, struct dcp_place *place, char **out_name,
+                    struct dcp_error *err)
+{
+    struct dcp_source root = { &place->store, "", true };
+    const struct dcp_format *native = dcp_format_find("native");
+    int rc = dcp_store_dir(&place->store, path, false, err);
+
+    if (rc)
+        return rc;
+    if (!native->probe(&root) && has_steps(&place->store))
+        return open_run(path, place, out_name, err);
+    *out_name = strdup("");
+    place->path = strdup(path);
+    return *out_name && place->path ? DCP_OK : dcp_error_memory(err, "a path");
+}
+
+static int open_file(const char *path, struct dcp_place *place, char **out_name,
+                     struct dcp_error *err)
+{
+    DCP_CLEANUP_FREE char *dir = NULL;
+
+    if (!dcp_fs_exists(path))
+        return dcp_error_set(err, DCP_E_NOT_FOUND, "there is no '%s'", path);
+    if (!dcp_fs_split(path, &dir, out_name) || !(place->path = strdup(path)))
+        return dcp_error_memory(err, "a path");
+    return dcp_store_dir(&place->store, dir, false, err);
+}
+
+int dcp_place_open(const char *path, struct dcp_place *out_place, struct dcp_error *err)
+{
+    struct dcp_place place = { 0 };
+    char *name = NULL;
+    bool is_dir = dcp_fs_is_dir(path);
+    int rc =
+        is_dir ? open_dir(path, &place, &name, err) : open_file(path, &place, &name, err);
+
+    if (!rc) {
+        /* The store moves with the place to the caller, so the source is probed through a
+         * copy. */
+        place.source = (struct dcp_source){ &place.store, name, is_dir };
+        rc = dcp_format_probe(&place.source, &place.format, err);
+    }
+    if (rc) {
+        free(name);
+        place.source.name = NULL;
+        dcp_place_close(&place);
+        return rc;
+    }
+    *out_place = place;
+    out_place->source.store = &out_place->store;
+    return DCP_OK;
+}
+
+void dcp_place_close(struct dcp_place *place)
+{
+    if (!place)
+        return;
+    free((char *)place->source.name); /* NULL, or made by dcp_place_open */
+    free(place->path);
+    if (place->store.ops)
+        dcp_store_free(&place->store);
+    *place = (struct dcp_place){ 0 };
+}
+
+int dcp_place_index(const struct dcp_place *place, struct dcp_catalog **out_catalog,
+                    struct dcp_error *err)
+{
+    struct dcp_catalog *catalog;
+    int rc = dcp_catalog_new(&catalog, err);
+
+    *out_catalog = NULL;
+    if (rc)
+        return rc;
+    rc = place->format->index(&place->source, catalog, err);
+    if (!rc)
+        rc = dcp_catalog_sort(catalog, err);
+    if (rc) {
+        dcp_error_prefix(err, "cannot read '%s'", place->path);
+        dcp_catalog_free(catalog);
+        return rc;
+    }
+    if (!catalog->format[0])
+        catalog->format = place->format->name;
+    *out_catalog = catalog;
+    return DCP_OK;
+}

@@ -1,0 +1,96 @@
+#include "publish.h"
+#include "base/mem.h"
+#include "steps.h"
+#include <stdio.h>
+#include <string.h>
+
+static char *text2(const char *a, const char *b, const char *c)
+{
+    size_t n = strlen(a) + strlen(b) + strlen(c) + 1;
+    char *text = malloc(n);
+
+    if (text)
+        snprintf(text, n, "%s%s%s", a, b, c);
+    return text;
+}
+
+static bool exists(const struct dcp_store *store, const char *name)
+{
+    bool is_dir;
+    uint64_t size;
+
+    return store->ops->stat(store->self, name, &is_dir, &size, NULL) != DCP_E_NOT_FOUND;
+}
+
+int dcp_publish_begin(struct dcp_publish *publish, const struct dcp_store *store,
+                      const char *name, bool replace, struct dcp_error *err)
+{
+    *publish = (struct dcp_publish){ .store = store };
+    if (exists(store, name) && !replace) {
+        dcp_error_set(err, DCP_E_EXISTS, "'%s' exists already in '%s'", name,
+                      store->root);
+        return DCP_E_EXISTS;
+    }
+    publish->name = text2(name, "", "");
+    publish->tmp = text2(DCP_TMP_PREFIX, name, "");
+    publish->prefix = text2(DCP_TMP_PREFIX, name, "/");
+    if (!publish->name || !publish->tmp || !publish->prefix)
+        return dcp_error_memory(err, "a target's name");
+    int rc = store->ops->remove(store->self, publish->tmp, NULL);
+    if (rc && rc != DCP_E_NOT_FOUND)
+        return store->ops->remove(store->self, publish->tmp,
+                                  err); /* again, for its sentence */
+    rc = store->ops->make_dir(store->self, publish->tmp, err);
+    publish->made = rc == DCP_OK;
+    return rc;
+}
+
+/* Moves what has the final name out of the way, to be removed once the new one is
+ * durable. */
+static int displace(struct dcp_publish *publish, char **out_trash, struct dcp_error *err)
+{
+    const struct dcp_store *store = publish->store;
+
+    if (!exists(store, publish->name))
+        return DCP_OK;
+    *out_trash = text2(DCP_TRASH_PREFIX, publish->name, "");
+    if (!*out_trash)
+        return dcp_error_memory(err, "a target's name");
+    store->ops->remove(store->self, *out_trash, NULL); /* of an earlier replacement */
+    return store->ops->publish(store->self, publish->name, *out_trash, err);
+}
+
+int dcp_publish_commit(struct dcp_publish *publish, const char *file, bool replace,
+                       struct dcp_error *err)
+{
+    const struct dcp_store *store = publish->store;
+    DCP_CLEANUP_FREE char *trash = NULL;
+    DCP_CLEANUP_FREE char *path = file ? text2(publish->prefix, file, "") : NULL;
+    const char *from = file ? path : publish->tmp;
+
+    if (!from)
+        return dcp_error_memory(err, "a target's name");
+    int rc = store->ops->sync_dir(store->self, publish->tmp, err);
+    if (!rc && replace)
+        rc = displace(publish, &trash, err);
+    if (!rc)
+        rc = store->ops->publish(store->self, from, publish->name, err);
+    if (rc && trash) /* put back what was there */
+        store->ops->publish(store->self, trash, publish->name, NULL);
+    if (rc)
+        return rc;
+    publish->made = file != NULL; /* the emptied folder is still to be removed */
+    if (trash)
+        store->ops->remove(store->self, trash, NULL);
+    return DCP_OK;
+}
+
+void dcp_publish_fini(struct dcp_publish *publish)
+{
+    if (publish->made)
+        publish->store->ops->remove(publish->store->self, publish->tmp, NULL);
+    free(publish->name);
+    free(publish->tmp);
+    free(publish->prefix);
+    *publish = (struct dcp_publish){ 0 };
+}

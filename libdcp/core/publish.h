@@ -1,0 +1,30 @@
+/* publish: the temporary folder in which a target is made, and the one act that makes it
+ * exist. */
+#ifndef DCP_CORE_PUBLISH_H
+#define DCP_CORE_PUBLISH_H
+
+#include <dcp/store.h>
+
+/* A target being made: ".tmp-<name>/" beside the final name. */
+struct dcp_publish {
+    const struct dcp_store *store; /* of the folder both live in */
+    char *name;                    /* final */
+    char *tmp;                     /* ".tmp-<name>" */
+    char *prefix;                  /* ".tmp-<name>/" */
+    bool made;
+};
+
+/* Makes the temporary folder; one that a dead process left is removed first. The caller
+ * holds the lease that keeps living processes away. Errors: EXISTS (the final name,
+ * unless replace), IO, MEMORY. */
+int dcp_publish_begin(struct dcp_publish *publish, const struct dcp_store *store,
+                      const char *name, bool replace, struct dcp_error *err);
+/* Every file is written, synced and closed: syncs the folder and gives it its name (file
+ * NULL), or gives one file of it its name and removes the folder. What stood there is
+ * replaced when `replace` is set. The step exists when this returns 0. */
+int dcp_publish_commit(struct dcp_publish *publish, const char *file, bool replace,
+                       struct dcp_error *err);
+/* Removes what is left of a target that was not committed. */
+void dcp_publish_fini(struct dcp_publish *publish);
+
+#endif

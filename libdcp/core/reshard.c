@@ -1,0 +1,230 @@
+/* reshard: decide (plan), then do (stream, prove, publish). */
+#include "base/fs.h"
+#include "base/mem.h"
+#include "base/str.h"
+#include "plan.h"
+#include "publish.h"
+#include "stream.h"
+#include "target.h"
+#include <dcp/reshard.h>
+#include <inttypes.h>
+#include <string.h>
+#include <unistd.h>
+
+#define DEFAULT_MEMORY ((uint64_t)256 << 20)
+
+struct dcp_reshard {
+    const struct dcp_place *place; /* borrowed */
+    struct dcp_reshard_options options;
+    const struct dcp_format *format;
+    struct dcp_catalog *src, *target;
+    int *src_tensor;
+    struct dcp_plan *plan;
+    struct dcp_reshard_plan facts;
+    char *dir, *name; /* of the target */
+};
+
+/* Neither the source nor anything inside it may become the target. */
+static int check_outside(const struct dcp_place *place, const char *dir, const char *name,
+                         struct dcp_error *err)
+{
+    DCP_CLEANUP_FREE char *target_dir = realpath(dir, NULL);
+    DCP_CLEANUP_FREE char *source = realpath(place->path, NULL);
+    DCP_CLEANUP_FREE char *target = NULL;
+
+    if (!target_dir)
+        return dcp_error_set(err, DCP_E_NOT_FOUND,
+                             "there is no folder '%s' for the target", dir);
+    if (!source || !(target = dcp_fs_join(target_dir, name)))
+        return dcp_error_memory(err, "a path");
+    size_t n = strlen(source);
+    bool inside = !strncmp(target, source, n) && (target[n] == '/' || target[n] == '\0');
+    bool around =
+        !strncmp(source, target, strlen(target)) && source[strlen(target)] == '/';
+    if (inside || around)
+        return dcp_error_set(
+            err, DCP_E_USAGE,
+            "the target '%s' lies %s the source '%s', which is never written", target,
+            inside ? "in" : "around", source);
+    return DCP_OK;
+}
+
+/* Runs of one source file that touch are one read. Counted as the target is written, in
+ * file order. */
+static void count_reads(struct dcp_reshard *reshard)
+{
+    struct dcp_reshard_plan *facts = &reshard->facts;
+    const struct dcp_plan *plan = reshard->plan;
+    int file = -2;
+    uint64_t at = 0;
+
+    for (size_t c = 0; c < plan->n_copies; c++) {
+        const struct dcp_copy *copy = &plan->copies[c];
+        const struct dcp_piece *piece = &reshard->src->pieces[copy->src];
+        uint64_t elem = dcp_dtype_size(reshard->src->tensors[piece->tensor].dtype);
+        int64_t runs = dcp_copy_runs(copy);
+        uint64_t offset = piece->offset + (uint64_t)copy->src_at * elem;
+        if (piece->file != file || offset != at)
+            facts->n_reads++;
+        facts->n_reads += (uint64_t)(runs - 1);
+        facts->read_bytes += (uint64_t)(runs * copy->n) * elem;
+        file = piece->file;
+        at = runs == 1 ? offset + (uint64_t)copy->n * elem : UINT64_MAX;
+    }
+    facts->n_copies = plan->n_runs;
+}
+
+static void fill_facts(struct dcp_reshard *reshard)
+{
+    struct dcp_reshard_plan *facts = &reshard->facts;
+    const struct dcp_catalog *src = reshard->src, *target = reshard->target;
+    bool *used = dcp_mem_calloc(src->n_files + 1, sizeof *used);
+
+    facts->n_tensors = target->n_tensors;
+    for (size_t t = 0; t < target->n_tensors; t++) {
+        facts->source_bytes += dcp_tensor_bytes(&src->tensors[reshard->src_tensor[t]]);
+        facts->target_bytes += dcp_tensor_bytes(&target->tensors[t]);
+    }
+    for (size_t c = 0; used && c < reshard->plan->n_copies; c++) {
+        int file = src->pieces[reshard->plan->copies[c].src].file;
+        if (file >= 0 && !used[file]) {
+            used[file] = true;
+            facts->source_files++;
+        }
+    }
+    free(used);
+    for (int r = 0; r < target->world; r++)
+        facts->target_files++;
+    count_reads(reshard);
+    facts->n_writes = facts->target_files;
+    facts->buffer_bytes = reshard->options.memory_bytes;
+    facts->free_bytes = dcp_fs_free_bytes(reshard->dir);
+}
+
+static int decide(struct dcp_reshard *reshard, const char *target_path,
+                  struct dcp_error *err)
+{
+    struct dcp_reshard_options *options = &reshard->options;
+    const char *format = options->format ? options->format : "native";
+
+    reshard->format = dcp_format_find(format);
+    if (!reshard->format || !(reshard->format->flags & DCP_FORMAT_WRITES)) {
+        dcp_error_set(err, DCP_E_UNSUPPORTED, "there is no format '%s' to write", format);
+        dcp_error_hint(err, "'dcp-reshard formats' lists them");
+        return DCP_E_UNSUPPORTED;
+    }
+    if (!dcp_fs_split(target_path, &reshard->dir, &reshard->name))
+        return dcp_error_memory(err, "a path");
+    if (!dcp_store_name_ok(reshard->name))
+        return dcp_error_set(err, DCP_E_USAGE, "'%s' is no name for a target",
+                             target_path);
+    int rc = check_outside(reshard->place, reshard->dir, reshard->name, err);
+    if (!rc && dcp_fs_exists(target_path) && !options->force) {
+        rc = dcp_error_set(err, DCP_E_EXISTS, "the target '%s' exists already",
+                           target_path);
+        dcp_error_hint(err, "choose another name, or replace it with --force");
+    }
+    if (!options->target.name)
+        options->target.name = reshard->name;
+    if (!rc)
+        rc = dcp_place_index(reshard->place, &reshard->src, err);
+    if (!rc)
+        rc = dcp_target_new(reshard->src, reshard->format, options, &reshard->target,
+                            &reshard->src_tensor, err);
+    if (!rc)
+        rc = dcp_plan_new(reshard->src, reshard->target, reshard->src_tensor,
+                          &reshard->plan, err);
+    if (!rc)
+        fill_facts(reshard);
+    return rc;
+}
+
+int dcp_reshard_plan(const struct dcp_place *place, const char *target_path,
+                     const struct dcp_reshard_options *options,
+                     struct dcp_reshard **out_reshard, struct dcp_error *err)
+{
+    struct dcp_reshard *reshard = calloc(1, sizeof *reshard);
+
+    *out_reshard = NULL;
+    if (!reshard)
+        return dcp_error_memory(err, "a reshard");
+    reshard->place = place;
+    reshard->options = *options;
+    if (!reshard->options.memory_bytes)
+        reshard->options.memory_bytes = DEFAULT_MEMORY;
+    if (reshard->options.threads < 1)
+        reshard->options.threads = 2;
+    int rc = decide(reshard, target_path, err);
+    if (rc) {
+        dcp_reshard_free(reshard);
+        return rc;
+    }
+    *out_reshard = reshard;
+    return DCP_OK;
+}
+
+const struct dcp_reshard_plan *dcp_reshard_facts(const struct dcp_reshard *reshard)
+{
+    return &reshard->facts;
+}
+
+const struct dcp_catalog *dcp_reshard_target(const struct dcp_reshard *reshard)
+{
+    return reshard->target;
+}
+
+int dcp_reshard_run(struct dcp_reshard *reshard, struct dcp_error *err)
+{
+    const struct dcp_reshard_options *options = &reshard->options;
+    bool is_dir = reshard->format->flags & DCP_FORMAT_IS_DIR;
+    struct dcp_store store = { 0 };
+    struct dcp_publish publish = { 0 };
+    int rc = DCP_OK;
+
+    if (reshard->facts.target_bytes > reshard->facts.free_bytes) {
+        dcp_error_set(
+            err, DCP_E_NO_SPACE,
+            "'%s' needs %" PRIu64 " bytes, the file system has %" PRIu64 " free",
+            reshard->name, reshard->facts.target_bytes, reshard->facts.free_bytes);
+        return DCP_E_NO_SPACE;
+    }
+    rc = dcp_store_dir(&store, reshard->dir, false, err);
+    if (!rc)
+        rc = dcp_publish_begin(&publish, &store, reshard->name, options->force, err);
+    if (!rc)
+        rc = dcp_stream_run(
+            &(struct dcp_stream_setup){ .source = &reshard->place->source,
+                                        .src = reshard->src,
+                                        .target = reshard->target,
+                                        .src_tensor = reshard->src_tensor,
+                                        .plan = reshard->plan,
+                                        .format = reshard->format,
+                                        .options = &options->target,
+                                        .store = &store,
+                                        .prefix = publish.prefix,
+                                        .threads = options->threads,
+                                        .memory_bytes = options->memory_bytes,
+                                        .verify = !options->no_verify,
+                                        .progress = options->progress },
+            err);
+    if (!rc)
+        rc = dcp_publish_commit(&publish, is_dir ? NULL : reshard->target->files[0].name,
+                                options->force, err);
+    dcp_publish_fini(&publish);
+    if (store.ops)
+        dcp_store_free(&store);
+    return rc;
+}
+
+void dcp_reshard_free(struct dcp_reshard *reshard)
+{
+    if (!reshard)
+        return;
+    dcp_plan_free(reshard->plan);
+    dcp_catalog_free(reshard->src);
+    dcp_catalog_free(reshard->target);
+    free(reshard->src_tensor);
+    free(reshard->dir);
+    free(reshard->name);
+    free(reshard);
+}

@@ -1,0 +1,163 @@
+#include "steps.h"
+#include "base/mem.h"
+#include "base/str.h"
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+void dcp_step_name(char out[64], int64_t step)
+{
+    snprintf(out, 64, "step-%08" PRId64, step);
+}
+
+int64_t dcp_step_parse(const char *name)
+{
+    int64_t step;
+    char again[64];
+
+    if (!dcp_str_starts(name, "step-") || !dcp_str_parse_i64(name + 5, &step) || step < 0)
+        return -1;
+    dcp_step_name(again, step);
+    return strcmp(again, name) ? -1
+                               : step; /* one spelling: no two folders for one step */
+}
+
+int dcp_step_check(const struct dcp_store *store, const char *name, struct dcp_error *err)
+{
+    const struct dcp_format *native = dcp_format_find("native");
+    struct dcp_source source = { store, name, true };
+    struct dcp_catalog *catalog;
+    int rc = dcp_catalog_new(&catalog, err);
+
+    if (!rc)
+        rc = native->index(&source, catalog, err);
+    dcp_catalog_free(catalog);
+    return rc;
+}
+
+static int newest_first(const void *a, const void *b)
+{
+    const struct dcp_step *x = a, *y = b;
+
+    return x->step > y->step ? -1 : x->step < y->step;
+}
+
+int dcp_steps(const struct dcp_store *store, struct dcp_step **out, size_t *out_n,
+              size_t *out_unfinished, struct dcp_error *err)
+{
+    struct dcp_store_entry *entries;
+    size_t n, n_steps = 0, unfinished = 0;
+    int rc = store->ops->list(store->self, "", &entries, &n, err);
+
+    *out = NULL;
+    *out_n = 0;
+    if (rc)
+        return rc;
+    struct dcp_step *steps = dcp_mem_calloc(n, sizeof *steps);
+    for (size_t i = 0; steps && i < n; i++) {
+        int64_t step = dcp_step_parse(entries[i].name);
+        if (entries[i].is_dir && dcp_str_starts(entries[i].name, DCP_TMP_PREFIX))
+            unfinished++;
+        if (!entries[i].is_dir || step < 0)
+            continue;
+        struct dcp_step *s = &steps[n_steps++];
+        s->step = step;
+        dcp_step_name(s->name, step);
+        s->whole = dcp_step_check(store, s->name, &s->why) == DCP_OK;
+    }
+    dcp_store_list_free(entries, n);
+    if (!steps)
+        return dcp_error_memory(err, "the list of steps");
+    qsort(steps, n_steps, sizeof *steps, newest_first);
+    *out = steps;
+    *out_n = n_steps;
+    if (out_unfinished)
+        *out_unfinished = unfinished;
+    return DCP_OK;
+}
+
+/* What rank 0 found, as it travels to the others. */
+struct found {
+    int32_t code;
+    struct dcp_step step;
+    struct dcp_error err;
+};
+
+/* Looks at the folders from the newest on and stops at the first whole step: older ones
+ * are not read. */
+static int find_here(const struct dcp_context *ctx, int64_t wanted, struct dcp_step *out,
+                     struct dcp_error *err)
+{
+    const struct dcp_store *store = ctx->store;
+    struct dcp_store_entry *entries;
+    struct dcp_error why = { 0 };
+    size_t n, seen = 0;
+    int64_t below = INT64_MAX;
+    int rc = store->ops->list(store->self, "", &entries, &n, err);
+
+    if (rc)
+        return rc;
+    for (;;) {
+        int64_t best = -1;
+        for (size_t i = 0; i < n; i++) {
+            int64_t step = entries[i].is_dir ? dcp_step_parse(entries[i].name) : -1;
+            if (step > best && step < below && (wanted < 0 || step == wanted))
+                best = step;
+        }
+        if (best < 0)
+            break;
+        below = best;
+        seen++;
+        *out = (struct dcp_step){ .step = best };
+        dcp_step_name(out->name, best);
+        struct dcp_error refused = { 0 };
+        if (!dcp_step_check(store, out->name, &refused)) {
+            out->whole = true;
+            break;
+        }
+        dcp_log_write(ctx->log, DCP_LOG_WARN, "%s is not whole: %s", out->name,
+                      refused.message);
+        if (!why.code)
+            why = refused;
+    }
+    dcp_store_list_free(entries, n);
+    if (out->whole)
+        return DCP_OK;
+    if (!seen && wanted < 0)
+        return dcp_error_set(err, DCP_E_NOT_FOUND, "there is no step in '%s'",
+                             store->root);
+    if (!seen) {
+        dcp_error_set(err, DCP_E_NOT_FOUND, "there is no step %" PRId64 " in '%s'",
+                      wanted, store->root);
+        dcp_error_hint(err, "'dcp-inspect %s' lists the steps", store->root);
+        return DCP_E_NOT_FOUND;
+    }
+    rc = why.code == DCP_E_UNSUPPORTED ? DCP_E_UNSUPPORTED : DCP_E_CORRUPT;
+    dcp_error_set(err, rc, "no step in '%s' is whole: %s", store->root, why.message);
+    return rc;
+}
+
+int dcp_find(const struct dcp_context *ctx, int64_t step, struct dcp_step *out_step,
+             struct dcp_error *err)
+{
+    struct dcp_comm self;
+    struct dcp_comm *comm = ctx->comm;
+    struct found found = { 0 };
+
+    if (!comm) {
+        dcp_comm_self(&self);
+        comm = &self;
+    }
+    if (comm->rank == 0)
+        found.code = find_here(ctx, step, &found.step, &found.err);
+    int rc = dcp_comm_bcast(comm, &found, sizeof found, 0, err);
+    if (rc)
+        return rc;
+    if (found.code) {
+        if (err)
+            *err = found.err;
+        return found.code;
+    }
+    *out_step = found.step;
+    return DCP_OK;
+}

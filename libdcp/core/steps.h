@@ -1,0 +1,21 @@
+/* steps: the folders of a run: what is a step, what is unfinished, and which steps are
+ * whole. */
+#ifndef DCP_CORE_STEPS_H
+#define DCP_CORE_STEPS_H
+
+#include <dcp/checkpoint.h>
+
+#define DCP_TMP_PREFIX \
+    ".tmp-" /* being written; dead when nobody holds the root's lease */
+#define DCP_TRASH_PREFIX ".trash-" /* being removed */
+#define DCP_LATEST "latest"        /* a hint for people: the name of the newest step */
+
+/* "step-00001200". */
+void dcp_step_name(char out[64], int64_t step);
+/* The number of a step's folder name, or -1. */
+int64_t dcp_step_parse(const char *name);
+/* Whether a folder of the store is a whole native step; why not, in err. */
+int dcp_step_check(const struct dcp_store *store, const char *name,
+                   struct dcp_error *err);
+
+#endif

@@ -1,0 +1,150 @@
+#include "stream.h"
+#include "base/mem.h"
+#include "base/str.h"
+#include "copy.h"
+#include "fingerprint.h"
+#include "write.h"
+#include <inttypes.h>
+#include <stdatomic.h>
+
+/* Memory of a worker beside its cache: the writer's block, the coder's two, zstd's own.
+ */
+#define WORKER_BYTES (8u << 20)
+
+struct stream {
+    const struct dcp_stream_setup *setup;
+    struct dcp_copier *copiers; /* one a worker */
+    int n_workers;
+    _Atomic uint64_t *src_parts; /* NULL when the source keeps fingerprints */
+};
+
+static int feed(void *self, int worker, size_t piece, uint64_t begin, size_t n,
+                unsigned char *scratch, const unsigned char **out, struct dcp_error *err)
+{
+    struct stream *s = self;
+    const struct dcp_catalog *target = s->setup->target;
+    size_t elem = dcp_dtype_size(target->tensors[target->pieces[piece].tensor].dtype);
+
+    *out = scratch;
+    return dcp_copy_piece(&s->copiers[worker], piece, (int64_t)(begin / elem),
+                          (int64_t)((begin + n) / elem), scratch, err);
+}
+
+static bool needs_casts(const struct dcp_stream_setup *setup)
+{
+    for (size_t t = 0; t < setup->target->n_tensors; t++)
+        if (setup->target->tensors[t].dtype !=
+            setup->src->tensors[setup->src_tensor[t]].dtype)
+            return true;
+    return false;
+}
+
+static void stream_fini(struct stream *s)
+{
+    for (int i = 0; s->copiers && i < s->n_workers; i++) {
+        dcp_blocks_free(s->copiers[i].blocks);
+        free(s->copiers[i].scratch);
+    }
+    free(s->copiers);
+    free(s->src_parts);
+}
+
+static int stream_init(struct stream *s, const struct dcp_stream_setup *setup,
+                       struct dcp_error *err)
+{
+    uint64_t worker_bytes = setup->memory_bytes / (uint64_t)setup->threads;
+    uint64_t cache =
+        worker_bytes > 2 * WORKER_BYTES ? worker_bytes - WORKER_BYTES : WORKER_BYTES;
+    bool casts = needs_casts(setup), keeps = true;
+    int rc = DCP_OK;
+
+    *s = (struct stream){ .setup = setup, .n_workers = setup->threads };
+    s->copiers = dcp_mem_calloc((size_t)s->n_workers, sizeof *s->copiers);
+    for (size_t t = 0; t < setup->target->n_tensors; t++)
+        keeps = keeps && setup->src->tensors[setup->src_tensor[t]].has_fingerprint;
+    if (!keeps && setup->verify)
+        s->src_parts = dcp_mem_calloc(setup->src->n_tensors, sizeof *s->src_parts);
+    if (!s->copiers || (!keeps && setup->verify && !s->src_parts))
+        return dcp_error_memory(err, "a stream");
+    for (int i = 0; i < s->n_workers && !rc; i++) {
+        struct dcp_copier *copier = &s->copiers[i];
+        *copier = (struct dcp_copier){ .plan = setup->plan,
+                                       .src = setup->src,
+                                       .dst = setup->target,
+                                       .src_parts = s->src_parts };
+        if (casts && !(copier->scratch = malloc(DCP_COPY_SCRATCH)))
+            rc = dcp_error_memory(err, "a stream");
+        if (!rc)
+            rc = dcp_blocks_new(setup->source, setup->src, cache, setup->verify,
+                                &copier->blocks, err);
+    }
+    return rc;
+}
+
+/* What was written is what the source holds, tensor by tensor. Casts have no equal number
+ * to be held against; their source was verified block by block. */
+static int prove(const struct stream *s, const struct dcp_write *write,
+                 struct dcp_error *err)
+{
+    struct dcp_catalog *target = s->setup->target;
+    char name[160];
+
+    for (size_t t = 0; t < target->n_tensors; t++) {
+        struct dcp_tensor *tensor = &target->tensors[t];
+        const struct dcp_tensor *from = &s->setup->src->tensors[s->setup->src_tensor[t]];
+        tensor->fingerprint = dcp_fingerprint_whole(tensor, dcp_write_parts(write, t));
+        tensor->has_fingerprint = true;
+        if (!s->setup->verify || tensor->dtype != from->dtype)
+            continue;
+        uint64_t want =
+            from->has_fingerprint
+                ? from->fingerprint
+                : dcp_fingerprint_whole(from, s->src_parts[s->setup->src_tensor[t]]);
+        if (want == tensor->fingerprint)
+            continue;
+        dcp_error_set(err, DCP_E_CORRUPT,
+                      "tensor '%s': what was written has fingerprint %016" PRIx64
+                      ", the source %016" PRIx64 "; nothing was published",
+                      dcp_str_escape(name, sizeof name, tensor->name),
+                      tensor->fingerprint, want);
+        dcp_error_tensor(err, tensor->name);
+        return DCP_E_CORRUPT;
+    }
+    return DCP_OK;
+}
+
+int dcp_stream_run(const struct dcp_stream_setup *setup, struct dcp_error *err)
+{
+    struct stream s;
+    struct dcp_pool *pool = NULL;
+    struct dcp_write *write = NULL;
+    uint64_t total = 0;
+    int rc = stream_init(&s, setup, err);
+
+    for (size_t t = 0; t < setup->target->n_tensors; t++)
+        total += dcp_tensor_bytes(&setup->target->tensors[t]);
+    if (!rc && setup->threads > 1)
+        rc = dcp_pool_new(setup->threads - 1, &pool, err); /* the caller works too */
+    if (!rc)
+        rc = dcp_write_new(&(struct dcp_write_setup){ .store = setup->store,
+                                                      .prefix = setup->prefix,
+                                                      .target = setup->target,
+                                                      .format = setup->format,
+                                                      .options = setup->options,
+                                                      .feed = { &s, feed },
+                                                      .pool = pool,
+                                                      .n_workers = setup->threads,
+                                                      .progress = setup->progress,
+                                                      .total_bytes = total },
+                           &write, err);
+    for (int r = 0; r < setup->target->world && !rc; r++)
+        rc = dcp_write_rank(write, r, err);
+    if (!rc)
+        rc = prove(&s, write, err);
+    if (!rc)
+        rc = dcp_write_global(write, err);
+    dcp_write_free(write);
+    dcp_pool_free(pool);
+    stream_fini(&s);
+    return rc;
+}

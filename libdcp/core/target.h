@@ -1,0 +1,17 @@
+/* target: the catalog that a reshard is to write, from the source's catalog and what was
+ * asked. Pure. */
+#ifndef DCP_CORE_TARGET_H
+#define DCP_CORE_TARGET_H
+
+#include <dcp/reshard.h>
+
+/* Selected tensors in their target dtype, cut by the layout for the new world, replicas
+ * assigned; the objects, step and mesh. *out_src_tensor[t] is the source's tensor behind
+ * tensor t; caller frees both. Errors: MISMATCH (nothing selected; what the format cannot
+ * hold), USAGE, MEMORY. */
+int dcp_target_new(const struct dcp_catalog *src, const struct dcp_format *format,
+                   const struct dcp_reshard_options *options,
+                   struct dcp_catalog **out_target, int **out_src_tensor,
+                   struct dcp_error *err);
+
+#endif
