@@ -4,6 +4,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -217,6 +218,60 @@ int dcp_fs_remove_all(const char *path, struct dcp_error *err)
     if (dcp_fs_remove_at(fd, name) != 0)
         rc = dcp_error_sys(err, DCP_E_IO, errno, "cannot remove '%s'", path);
     close(fd);
+    return rc;
+}
+
+/* For file systems without RENAME_NOREPLACE (NFS, some of FUSE). A hard link never
+ * replaces. A folder can by rename(2) only take the place of an empty folder, and that
+ * one is looked for before: nothing that holds data can be lost. */
+static int rename_plainly(int from_dir_fd, const char *from, int to_dir_fd,
+                          const char *to)
+{
+    struct stat st;
+    if (fstatat(from_dir_fd, from, &st, AT_SYMLINK_NOFOLLOW) != 0)
+        return -1;
+    if (!S_ISDIR(st.st_mode)) {
+        if (linkat(from_dir_fd, from, to_dir_fd, to, 0) != 0)
+            return -1;
+        return unlinkat(from_dir_fd, from, 0);
+    }
+    if (fstatat(to_dir_fd, to, &st, AT_SYMLINK_NOFOLLOW) == 0) {
+        errno = EEXIST;
+        return -1;
+    }
+    if (errno != ENOENT)
+        return -1;
+    return renameat(from_dir_fd, from, to_dir_fd, to);
+}
+
+int dcp_fs_rename_new(int from_dir_fd, const char *from, int to_dir_fd, const char *to)
+{
+    if (renameat2(from_dir_fd, from, to_dir_fd, to, RENAME_NOREPLACE) == 0)
+        return 0;
+    if (errno != EINVAL && errno != ENOSYS)
+        return -1;
+    return rename_plainly(from_dir_fd, from, to_dir_fd, to);
+}
+
+int dcp_fs_write_new(int dir_fd, const char *name, const void *data, size_t size_bytes)
+{
+    const int flags = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
+    int fd = openat(dir_fd, name, flags, 0644);
+    if (fd < 0 && errno == EEXIST && unlinkat(dir_fd, name, 0) == 0)
+        fd = openat(dir_fd, name, flags, 0644);
+    if (fd < 0)
+        return -1;
+    int rc = dcp_fs_write_at(fd, data, size_bytes, 0);
+    if (!rc)
+        rc = fsync(fd);
+    int why = errno;
+    if (close(fd) != 0 && errno != EINTR && !rc) {
+        rc = -1;
+        why = errno;
+    }
+    if (rc)
+        unlinkat(dir_fd, name, 0);
+    errno = why;
     return rc;
 }
 

@@ -23,6 +23,11 @@ int dcp_fs_sync_dir(const char *path, struct dcp_error *err);
 int dcp_fs_remove_all(const char *path, struct dcp_error *err);
 /* The same for a name in an open folder; 0 or -1 with errno. */
 int dcp_fs_remove_at(int dir_fd, const char *name);
+/* Renames a file or folder to a name that must not exist (EEXIST); 0 or -1 with errno. */
+int dcp_fs_rename_new(int from_dir_fd, const char *from, int to_dir_fd, const char *to);
+/* Writes a file durably (its name is not), in the place of one that a crash left. 0, or
+ * -1 with errno and no file. */
+int dcp_fs_write_new(int dir_fd, const char *name, const void *data, size_t size_bytes);
 /* "a/b" from "a" and "b"; caller frees. NULL: out of memory. */
 char *dcp_fs_join(const char *dir, const char *name);
 /* Folder and last part of a path: "." and "x" for "x"; trailing '/' are ignored. Caller

@@ -1,0 +1,89 @@
+#include <dcp/store.h>
+
+#include "base/mem.h"
+#include <string.h>
+
+bool dcp_store_name_ok(const char *name)
+{
+    if (!name || !*name)
+        return false;
+    while (true) {
+        size_t n = strcspn(name, "/");
+        bool dots = n <= 2 && strncmp(name, "..", n) == 0; /* "", "." and ".." */
+        if (dots)
+            return false;
+        if (!name[n])
+            return true;
+        name += n + 1;
+    }
+}
+
+void dcp_store_free(struct dcp_store *store)
+{
+    if (store && store->ops && store->ops->free)
+        store->ops->free(store->self);
+    if (store)
+        *store = (struct dcp_store){ 0 };
+}
+
+void dcp_store_list_free(struct dcp_store_entry *entries, size_t n)
+{
+    for (size_t i = 0; entries && i < n; i++)
+        free(entries[i].name);
+    free(entries);
+}
+
+int dcp_store_read_file(const struct dcp_store *store, const char *name, size_t max_bytes,
+                        void **out, size_t *out_size_bytes, struct dcp_error *err)
+{
+    bool is_dir;
+    uint64_t size;
+    *out = NULL;
+    int rc = store->ops->stat(store->self, name, &is_dir, &size, err);
+    if (rc)
+        return rc;
+    if (is_dir)
+        return dcp_error_set(err, DCP_E_IO, "cannot read '%s': it is a folder", name);
+    if (size > max_bytes)
+        return dcp_error_set(err, DCP_E_CORRUPT, "'%s' is longer than %zu bytes", name,
+                             max_bytes);
+    struct dcp_store_file *file;
+    rc = store->ops->open(store->self, name, &file, err);
+    if (rc)
+        return rc;
+    char *data = size < SIZE_MAX ? malloc((size_t)size + 1) : NULL;
+    if (!data)
+        rc = dcp_error_memory(err, name);
+    else if (size)
+        rc = store->ops->read_at(store->self, file, 0, data, (size_t)size, err);
+    int close_rc = store->ops->close(store->self, file, err);
+    if (!rc)
+        rc = close_rc;
+    if (rc) {
+        free(data);
+        return rc;
+    }
+    data[size] = '\0';
+    *out = data;
+    *out_size_bytes = (size_t)size;
+    return DCP_OK;
+}
+
+int dcp_store_write_file(const struct dcp_store *store, const char *name,
+                         const void *data, size_t size_bytes, struct dcp_error *err)
+{
+    struct dcp_store_file *file;
+    int rc = store->ops->create(store->self, name, size_bytes, &file, err);
+    if (rc)
+        return rc;
+    if (size_bytes)
+        rc = store->ops->write_at(store->self, file, 0, data, size_bytes, err);
+    if (!rc)
+        rc = store->ops->sync(store->self, file, size_bytes, err);
+    int close_rc = store->ops->close(store->self, file, err);
+    if (!rc)
+        rc = close_rc;
+    if (rc) /* half a file helps nobody; that it failed is known already */
+        store->ops->remove(store->self, name, NULL);
+    return rc;
+}

@@ -1,0 +1,549 @@
+/* A folder of a POSIX file system.
+ *
+ * Every name is walked part by part from the root's file descriptor, no part may be a
+ * symbolic link, and names hold no "..", so nothing outside the root can be reached
+ * whatever others do to the folders meanwhile. */
+#include <dcp/store.h>
+
+#include "base/fs.h"
+#include "base/mem.h"
+#include "lease.h"
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+struct dir {
+    int fd;    /* of the root */
+    int lease; /* -1: none */
+    char *root;
+    pthread_mutex_t replacing; /* one temporary file of a name at a time */
+};
+
+struct dcp_store_file {
+    int fd;
+    bool lost; /* atomic: a write or sync failed, what is on disk is unknown */
+    char name[];
+};
+
+/* A name, found: the open folder it stands in, and its last part. */
+struct place {
+    int dir_fd;
+    const char *last;
+};
+
+static int fail(const struct dir *dir, int why, const char *act, const char *name,
+                struct dcp_error *err)
+{
+    const char *slash = *name ? "/" : "";
+    if (why == ELOOP || why == ENXIO)
+        return dcp_error_set(err, DCP_E_UNSUPPORTED,
+                             "cannot %s '%s%s%s': it is a link, a socket or a device",
+                             act, dir->root, slash, name);
+    return dcp_error_sys(err, why == EEXIST ? DCP_E_EXISTS : DCP_E_IO, why,
+                         "cannot %s '%s%s%s'", act, dir->root, slash, name);
+}
+
+/* The next folder of a path. A link is told from a file: ELOOP, ENOENT. */
+static int step_into(int fd, const char *part)
+{
+    int next = openat(fd, part, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    struct stat st;
+    if (next < 0 && errno == ENOTDIR && fstatat(fd, part, &st, AT_SYMLINK_NOFOLLOW) == 0)
+        errno = S_ISLNK(st.st_mode) ? ELOOP : S_ISREG(st.st_mode) ? ENOENT : ENOTDIR;
+    return next;
+}
+
+/* Opens the folder of the first n bytes of a name; -1 with errno. */
+static int open_folder(const struct dir *dir, const char *name, size_t n)
+{
+    int fd = step_into(dir->fd, ".");
+    while (fd >= 0 && n) {
+        size_t length = strcspn(name, "/");
+        if (length > n)
+            length = n;
+        char *part = strndup(name, length);
+        int next = part ? step_into(fd, part) : -1;
+        int why = part ? errno : ENOMEM;
+        free(part);
+        close(fd);
+        errno = why;
+        fd = next;
+        length += length < n; /* the '/' */
+        name += length;
+        n -= length;
+    }
+    return fd;
+}
+
+/* Finds a name's folder; 0, or -1 with errno. Released with place_fini. */
+static int place_init(const struct dir *dir, const char *name, struct place *out)
+{
+    *out = (struct place){ .dir_fd = -1 };
+    if (!dcp_store_name_ok(name)) {
+        errno = EINVAL;
+        return -1;
+    }
+    const char *slash = strrchr(name, '/');
+    out->last = slash ? slash + 1 : name;
+    out->dir_fd = open_folder(dir, name, slash ? (size_t)(slash - name) : 0);
+    return out->dir_fd < 0 ? -1 : 0;
+}
+
+static void place_fini(struct place *place)
+{
+    if (place->dir_fd >= 0)
+        close(place->dir_fd);
+}
+#define CLEANUP_PLACE DCP_CLEANUP(place_fini)
+
+/* --- listing --- */
+
+static int by_name(const void *a, const void *b)
+{
+    const struct dcp_store_entry *x = a, *y = b;
+    return strcmp(x->name, y->name);
+}
+
+/* Adds an entry unless it went away meanwhile; 0, or -1 with errno. */
+static int add_entry(int fd, const char *name, struct dcp_store_entry **entries,
+                     size_t *n, size_t *cap)
+{
+    struct stat st;
+    if (fstatat(fd, name, &st, AT_SYMLINK_NOFOLLOW) != 0)
+        return errno == ENOENT ? 0 : -1;
+    struct dcp_store_entry *grown = dcp_mem_grow(*entries, cap, *n + 1, sizeof **entries);
+    if (!grown)
+        return -1;
+    *entries = grown;
+    char *copy = strdup(name);
+    if (!copy)
+        return -1;
+    grown[(*n)++] = (struct dcp_store_entry){
+        .name = copy,
+        .is_dir = S_ISDIR(st.st_mode),
+        .size_bytes = S_ISREG(st.st_mode) ? (uint64_t)st.st_size : 0,
+    };
+    return 0;
+}
+
+static int dir_list(void *self, const char *name, struct dcp_store_entry **out,
+                    size_t *out_n, struct dcp_error *err)
+{
+    const struct dir *dir = self;
+    *out = NULL;
+    *out_n = 0;
+    if (*name && !dcp_store_name_ok(name))
+        return fail(dir, EINVAL, "list", name, err);
+    int fd = open_folder(dir, name, strlen(name));
+    DIR *stream = NULL;
+    if (fd >= 0)
+        stream = fdopendir(fd);
+    if (!stream) {
+        int rc = fail(dir, errno, "list", name, err);
+        if (fd >= 0)
+            close(fd);
+        return rc;
+    }
+    struct dcp_store_entry *entries = NULL;
+    size_t n = 0, cap = 0;
+    int why = 0;
+    while (!why) {
+        errno = 0;
+        const struct dirent *entry = readdir(stream);
+        if (!entry) {
+            why = errno;
+            break;
+        }
+        bool dots = strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0;
+        if (!dots && add_entry(fd, entry->d_name, &entries, &n, &cap) != 0)
+            why = errno;
+    }
+    closedir(stream);
+    if (why) {
+        dcp_store_list_free(entries, n);
+        return fail(dir, why, "list", name, err);
+    }
+    if (n)
+        qsort(entries, n, sizeof *entries, by_name);
+    *out = entries;
+    *out_n = n;
+    return DCP_OK;
+}
+
+static int dir_stat(void *self, const char *name, bool *out_is_dir,
+                    uint64_t *out_size_bytes, struct dcp_error *err)
+{
+    const struct dir *dir = self;
+    struct stat st;
+    int rc = 0;
+    if (!*name) {
+        rc = fstat(dir->fd, &st);
+    } else {
+        CLEANUP_PLACE struct place place;
+        rc = place_init(dir, name, &place);
+        if (!rc)
+            rc = fstatat(place.dir_fd, place.last, &st, AT_SYMLINK_NOFOLLOW);
+    }
+    if (!rc && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode)) {
+        errno = ELOOP;
+        rc = -1;
+    }
+    if (rc)
+        return fail(dir, errno, "look at", name, err);
+    *out_is_dir = S_ISDIR(st.st_mode);
+    *out_size_bytes = *out_is_dir ? 0 : (uint64_t)st.st_size;
+    return DCP_OK;
+}
+
+/* --- files --- */
+
+static struct dcp_store_file *file_new(const char *name)
+{
+    size_t n = strlen(name) + 1;
+    struct dcp_store_file *file = malloc(sizeof *file + n);
+    if (file) {
+        file->fd = -1;
+        file->lost = false;
+        memcpy(file->name, name, n);
+    }
+    return file;
+}
+
+static int dir_open(void *self, const char *name, struct dcp_store_file **out,
+                    struct dcp_error *err)
+{
+    const struct dir *dir = self;
+    CLEANUP_PLACE struct place place;
+    *out = NULL;
+    if (place_init(dir, name, &place) != 0)
+        return fail(dir, errno, "open", name, err);
+    struct dcp_store_file *file = file_new(name);
+    if (!file)
+        return dcp_error_memory(err, name);
+    /* Not blocking, because a pipe would wait for its writer. */
+    file->fd =
+        openat(place.dir_fd, place.last, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    struct stat st;
+    int why = file->fd < 0 || fstat(file->fd, &st) != 0 ? errno : 0;
+    if (!why && !S_ISREG(st.st_mode))
+        why = S_ISDIR(st.st_mode) ? EISDIR : ENXIO;
+    if (why) {
+        if (file->fd >= 0)
+            close(file->fd);
+        free(file);
+        return fail(dir, why, "open", name, err);
+    }
+    *out = file;
+    return DCP_OK;
+}
+
+static uint64_t dir_free_bytes(void *self)
+{
+    const struct dir *dir = self;
+    struct statvfs vfs;
+    uint64_t bytes;
+    if (fstatvfs(dir->fd, &vfs) != 0 || !dcp_mul_u64(vfs.f_bavail, vfs.f_frsize, &bytes))
+        return UINT64_MAX;
+    return bytes;
+}
+
+/* Reserves the blocks of a file; 0 or an errno. File systems that cannot do it find out
+ * while writing. */
+static int reserve(int fd, uint64_t size_bytes)
+{
+    if (size_bytes > INT64_MAX)
+        return EFBIG;
+    int rc = 0;
+    do
+        rc = size_bytes ? fallocate(fd, 0, 0, (off_t)size_bytes) : 0;
+    while (rc != 0 && errno == EINTR);
+    bool unable = rc && (errno == EOPNOTSUPP || errno == ENOSYS || errno == EINVAL);
+    return rc && !unable ? errno : 0;
+}
+
+static int dir_create(void *self, const char *name, uint64_t size_bytes,
+                      struct dcp_store_file **out, struct dcp_error *err)
+{
+    struct dir *dir = self;
+    CLEANUP_PLACE struct place place;
+    *out = NULL;
+    if (place_init(dir, name, &place) != 0)
+        return fail(dir, errno, "create", name, err);
+    struct dcp_store_file *file = file_new(name);
+    if (!file)
+        return dcp_error_memory(err, name);
+    file->fd = openat(place.dir_fd, place.last,
+                      O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
+    int why = file->fd < 0 ? errno : reserve(file->fd, size_bytes);
+    if (!why) {
+        *out = file;
+        return DCP_OK;
+    }
+    if (file->fd >= 0) {
+        close(file->fd);
+        unlinkat(place.dir_fd, place.last, 0);
+    }
+    free(file);
+    if (why == ENOSPC || why == EDQUOT)
+        return dcp_error_set(err, DCP_E_NO_SPACE,
+                             "'%s/%s' needs %" PRIu64 " bytes, but only %" PRIu64
+                             " are free",
+                             dir->root, name, size_bytes, dir_free_bytes(dir));
+    return fail(dir, why, "create", name, err);
+}
+
+static int check_lost(const struct dir *dir, const struct dcp_store_file *file,
+                      struct dcp_error *err)
+{
+    if (!__atomic_load_n(&file->lost, __ATOMIC_ACQUIRE))
+        return DCP_OK;
+    return dcp_error_set(err, DCP_E_IO,
+                         "'%s/%s' is lost: an earlier write or sync of it failed",
+                         dir->root, file->name);
+}
+
+/* After a failed write-back the kernel may call pages clean that never reached the disk,
+ * so a second try could succeed falsely: the file is given up. */
+static int lose(const struct dir *dir, struct dcp_store_file *file, const char *act,
+                struct dcp_error *err)
+{
+    int why = errno;
+    __atomic_store_n(&file->lost, true, __ATOMIC_RELEASE);
+    return fail(dir, why, act, file->name, err);
+}
+
+static int dir_read_at(void *self, struct dcp_store_file *file, uint64_t offset,
+                       void *out, size_t size_bytes, struct dcp_error *err)
+{
+    const struct dir *dir = self;
+    int rc = check_lost(dir, file, err);
+    if (rc || dcp_fs_read_at(file->fd, out, size_bytes, offset) == 0)
+        return rc;
+    if (errno == ENODATA)
+        return dcp_error_set(err, DCP_E_CORRUPT,
+                             "'%s/%s' ends before byte %" PRIu64 ", where %zu bytes"
+                             " at %" PRIu64 " were to be read",
+                             dir->root, file->name, offset + size_bytes, size_bytes,
+                             offset);
+    return fail(dir, errno, "read", file->name, err);
+}
+
+static int dir_write_at(void *self, struct dcp_store_file *file, uint64_t offset,
+                        const void *data, size_t size_bytes, struct dcp_error *err)
+{
+    const struct dir *dir = self;
+    int rc = check_lost(dir, file, err);
+    if (rc || dcp_fs_write_at(file->fd, data, size_bytes, offset) == 0)
+        return rc;
+    return lose(dir, file, "write", err);
+}
+
+static void dir_flush_hint(void *self, struct dcp_store_file *file, uint64_t offset,
+                           uint64_t size_bytes)
+{
+    (void)self;
+    sync_file_range(file->fd, (off_t)offset, (off_t)size_bytes, SYNC_FILE_RANGE_WRITE);
+}
+
+static int dir_sync(void *self, struct dcp_store_file *file, uint64_t size_bytes,
+                    struct dcp_error *err)
+{
+    const struct dir *dir = self;
+    struct stat st;
+    int rc = check_lost(dir, file, err);
+    if (rc)
+        return rc;
+    if (fstat(file->fd, &st) != 0)
+        return lose(dir, file, "sync", err);
+    bool resize = (uint64_t)st.st_size != size_bytes;
+    if (resize && ftruncate(file->fd, (off_t)size_bytes) != 0)
+        return lose(dir, file, "cut", err);
+    if ((resize ? fsync(file->fd) : fdatasync(file->fd)) != 0)
+        return lose(dir, file, "sync", err);
+    return DCP_OK;
+}
+
+static int dir_close(void *self, struct dcp_store_file *file, struct dcp_error *err)
+{
+    const struct dir *dir = self;
+    int rc = check_lost(dir, file, err);
+    /* Linux closes the descriptor whatever it says, also when interrupted. */
+    if (close(file->fd) != 0 && errno != EINTR)
+        rc = fail(dir, errno, "close", file->name, err);
+    free(file);
+    return rc;
+}
+
+static void dir_drop_cache(void *self, struct dcp_store_file *file)
+{
+    (void)self;
+    posix_fadvise(file->fd, 0, 0, POSIX_FADV_DONTNEED);
+}
+
+/* --- names --- */
+
+static int dir_make_dir(void *self, const char *name, struct dcp_error *err)
+{
+    const struct dir *dir = self;
+    CLEANUP_PLACE struct place place;
+    if (place_init(dir, name, &place) != 0 ||
+        mkdirat(place.dir_fd, place.last, 0755) != 0)
+        return fail(dir, errno, "make folder", name, err);
+    return DCP_OK;
+}
+
+static int dir_sync_dir(void *self, const char *name, struct dcp_error *err)
+{
+    const struct dir *dir = self;
+    if (*name && !dcp_store_name_ok(name))
+        return fail(dir, EINVAL, "sync folder", name, err);
+    int fd = open_folder(dir, name, strlen(name));
+    int rc = DCP_OK;
+    if (fd < 0 || fsync(fd) != 0)
+        rc = fail(dir, errno, "sync folder", name, err);
+    if (fd >= 0)
+        close(fd);
+    return rc;
+}
+
+static int dir_publish(void *self, const char *from_name, const char *to_name,
+                       struct dcp_error *err)
+{
+    const struct dir *dir = self;
+    CLEANUP_PLACE struct place from;
+    CLEANUP_PLACE struct place to = { .dir_fd = -1 };
+    if (place_init(dir, from_name, &from) != 0)
+        return fail(dir, errno, "publish", from_name, err);
+    if (place_init(dir, to_name, &to) != 0)
+        return fail(dir, errno, "publish", to_name, err);
+    if (dcp_fs_rename_new(from.dir_fd, from.last, to.dir_fd, to.last) != 0)
+        return dcp_error_sys(err, errno == EEXIST ? DCP_E_EXISTS : DCP_E_IO, errno,
+                             "cannot publish '%s/%s' as '%s'", dir->root, from_name,
+                             to_name);
+    /* The new name first: in between a crash leaves both or the new one, never none. */
+    if (fsync(to.dir_fd) != 0)
+        return fail(dir, errno, "sync the folder of", to_name, err);
+    size_t parent = (size_t)(from.last - from_name);
+    bool same =
+        parent == (size_t)(to.last - to_name) && memcmp(from_name, to_name, parent) == 0;
+    if (!same && fsync(from.dir_fd) != 0)
+        return fail(dir, errno, "sync the folder of", from_name, err);
+    return DCP_OK;
+}
+
+static int dir_replace(void *self, const char *name, const void *data, size_t size_bytes,
+                       struct dcp_error *err)
+{
+    struct dir *dir = self;
+    CLEANUP_PLACE struct place place;
+    if (place_init(dir, name, &place) != 0)
+        return fail(dir, errno, "replace", name, err);
+    /* One fixed name, so that a crash leaves at most one file, and the next call takes it
+     * away. */
+    size_t n = strlen(place.last) + sizeof "..tmp";
+    DCP_CLEANUP_FREE char *temporary = malloc(n);
+    if (!temporary)
+        return dcp_error_memory(err, name);
+    snprintf(temporary, n, ".%s.tmp", place.last);
+
+    int rc = DCP_OK;
+    pthread_mutex_lock(&dir->replacing);
+    if (dcp_fs_write_new(place.dir_fd, temporary, data, size_bytes) != 0) {
+        rc = fail(dir, errno, "replace", name, err);
+    } else if (renameat(place.dir_fd, temporary, place.dir_fd, place.last) != 0) {
+        rc = fail(dir, errno, "replace", name, err);
+        unlinkat(place.dir_fd, temporary, 0);
+    } else if (fsync(place.dir_fd) != 0) {
+        rc = fail(dir, errno, "sync the folder of", name, err);
+    }
+    pthread_mutex_unlock(&dir->replacing);
+    return rc;
+}
+
+static int dir_remove(void *self, const char *name, struct dcp_error *err)
+{
+    const struct dir *dir = self;
+    CLEANUP_PLACE struct place place;
+    if (place_init(dir, name, &place) != 0 ||
+        dcp_fs_remove_at(place.dir_fd, place.last) != 0)
+        return fail(dir, errno, "remove", name, err);
+    return DCP_OK;
+}
+
+static int dir_lock(void *self, struct dcp_error *err)
+{
+    struct dir *dir = self;
+    return dcp_lease_take(dir->fd, dir->root, &dir->lease, err);
+}
+
+static void dir_unlock(void *self)
+{
+    struct dir *dir = self;
+    dcp_lease_drop(&dir->lease);
+}
+
+static void dir_free(void *self)
+{
+    struct dir *dir = self;
+    dir_unlock(dir);
+    if (dir->fd >= 0)
+        close(dir->fd);
+    pthread_mutex_destroy(&dir->replacing);
+    free(dir->root);
+    free(dir);
+}
+
+static const struct dcp_store_ops dir_ops = {
+    .list = dir_list,
+    .stat = dir_stat,
+    .open = dir_open,
+    .create = dir_create,
+    .read_at = dir_read_at,
+    .write_at = dir_write_at,
+    .flush_hint = dir_flush_hint,
+    .sync = dir_sync,
+    .close = dir_close,
+    .make_dir = dir_make_dir,
+    .sync_dir = dir_sync_dir,
+    .publish = dir_publish,
+    .replace = dir_replace,
+    .remove = dir_remove,
+    .lock = dir_lock,
+    .unlock = dir_unlock,
+    .free_bytes = dir_free_bytes,
+    .drop_cache = dir_drop_cache,
+    .free = dir_free,
+};
+
+int dcp_store_dir(struct dcp_store *out_store, const char *path, bool create,
+                  struct dcp_error *err)
+{
+    *out_store = (struct dcp_store){ 0 };
+    int rc = create ? dcp_fs_make_dirs(path, err) : DCP_OK;
+    if (rc)
+        return rc;
+    struct dir *dir = calloc(1, sizeof *dir);
+    if (!dir)
+        return dcp_error_memory(err, path);
+    pthread_mutex_init(&dir->replacing, NULL);
+    dir->lease = -1;
+    dir->root = strdup(path);
+    dir->fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (dir->fd < 0)
+        rc = dcp_error_sys(err, DCP_E_IO, errno, "cannot open folder '%s'", path);
+    else if (!dir->root)
+        rc = dcp_error_memory(err, path);
+    if (rc) {
+        dir_free(dir);
+        return rc;
+    }
+    *out_store = (struct dcp_store){ .ops = &dir_ops, .self = dir, .root = dir->root };
+    return DCP_OK;
+}
