@@ -45,6 +45,10 @@ configure_and_build() {
     default) dir=$build ;;
     *) dir=$root/build-$preset ;;
     esac
+    # A checkout that was moved or copied takes a new cache.
+    if ! grep -qxs "CMAKE_HOME_DIRECTORY:INTERNAL=$root" "$dir/CMakeCache.txt"; then
+        rm -rf "$dir/CMakeCache.txt" "$dir/CMakeFiles"
+    fi
     if [ ! -f "$dir/CMakeCache.txt" ] && command -v ninja >/dev/null; then
         generator=(-G Ninja)
     fi
