@@ -1,0 +1,38 @@
+/* agree: how every collective ends. */
+#include "base/mem.h"
+#include <dcp/comm.h>
+#include <string.h>
+
+int dcp_agree(struct dcp_comm *comm, int rc, struct dcp_error *err)
+{
+    struct dcp_error mine = { 0 };
+
+    if (comm->world == 1)
+        return rc;
+    if (rc) {
+        if (err)
+            mine = *err;
+        mine.code = rc;
+        mine.rank = rc == DCP_E_COMM && mine.rank >= 0 ? mine.rank : comm->rank;
+    }
+    struct dcp_error *all = dcp_mem_calloc((size_t)comm->world, sizeof *all);
+    struct dcp_error failure = { 0 };
+    if (!all) /* the others must still hear of it: they see this rank fall silent */
+        return dcp_error_memory(err, "an agreement");
+    int failed = dcp_comm_allgather(comm, &mine, sizeof mine, all, &failure);
+    if (failed) {
+        /* What this rank knew first says more than that others are gone. */
+        if (!rc && err)
+            *err = failure;
+        free(all);
+        return rc ? rc : failed;
+    }
+    int agreed = DCP_OK;
+    for (int r = 0; r < comm->world && !agreed; r++) {
+        agreed = all[r].code;
+        if (agreed && err)
+            *err = all[r];
+    }
+    free(all);
+    return agreed;
+}

@@ -1,0 +1,101 @@
+#include "stage.h"
+#include "base/hash.h"
+#include "base/mem.h"
+#include <string.h>
+
+#define CHUNK ((uint64_t)4 << 20) /* a job of the pool */
+#define SLICE      \
+    ((uint64_t)128 \
+     << 10) /* copied and digested at once: the second read comes from cache */
+
+struct chunk {
+    const struct dcp_device *device;
+    const unsigned char *from;
+    unsigned char *to;
+    uint64_t n, crc;
+};
+
+static int stage_chunk(void *arg, size_t i, struct dcp_error *err)
+{
+    struct chunk *chunk = &((struct chunk *)arg)[i];
+    const struct dcp_device *device = chunk->device;
+
+    if (!device->host_readable) {
+        int rc = device->ops->to_host(device->self, chunk->to, chunk->from,
+                                      (size_t)chunk->n, err);
+        if (!rc)
+            chunk->crc = dcp_hash_crc64(0, chunk->to, (size_t)chunk->n);
+        return rc;
+    }
+    for (uint64_t at = 0; at < chunk->n; at += SLICE) {
+        size_t n = (size_t)(chunk->n - at < SLICE ? chunk->n - at : SLICE);
+        chunk->crc = dcp_hash_crc64(chunk->crc, chunk->from + at, n);
+        memcpy(chunk->to + at, chunk->from + at, n);
+    }
+    return DCP_OK;
+}
+
+static int reserve(struct dcp_stage *stage, const struct dcp_device *device,
+                   uint64_t bytes, struct dcp_error *err)
+{
+    if (bytes <= stage->size_bytes)
+        return DCP_OK;
+    dcp_stage_fini(stage, device);
+    int rc = device->ops->alloc_staging(device->self, (size_t)bytes, &stage->memory, err);
+    if (!rc)
+        stage->size_bytes = bytes;
+    return rc;
+}
+
+int dcp_stage_fill(struct dcp_stage *stage, const struct dcp_device *device,
+                   struct dcp_pool *pool, struct dcp_catalog *catalog, int rank,
+                   uint64_t *crc, struct dcp_error *err)
+{
+    uint64_t total = 0;
+    size_t n_chunks = 0, c = 0;
+
+    for (size_t p = 0; p < catalog->n_pieces; p++)
+        if (catalog->pieces[p].rank == rank) {
+            uint64_t bytes = dcp_piece_bytes(catalog, &catalog->pieces[p]);
+            total += (bytes + 63) / 64 * 64; /* every piece begins on a cache line */
+            n_chunks += (size_t)((bytes + CHUNK - 1) / CHUNK);
+        }
+    DCP_CLEANUP_FREE struct chunk *chunks = dcp_mem_calloc(n_chunks, sizeof *chunks);
+    if (!chunks)
+        return dcp_error_memory(err, "a snapshot");
+    int rc = reserve(stage, device, total, err);
+    if (rc)
+        return rc;
+    unsigned char *to = stage->memory;
+    for (size_t p = 0; p < catalog->n_pieces; p++) {
+        struct dcp_piece *piece = &catalog->pieces[p];
+        if (piece->rank != rank)
+            continue;
+        uint64_t bytes = dcp_piece_bytes(catalog, piece);
+        for (uint64_t at = 0; at < bytes; at += CHUNK)
+            chunks[c++] = (struct chunk){ .device = device,
+                                          .from = (unsigned char *)piece->data + at,
+                                          .to = to + at,
+                                          .n = bytes - at < CHUNK ? bytes - at : CHUNK };
+        piece->data = to;
+        to += (bytes + 63) / 64 * 64;
+    }
+    rc = dcp_pool_for(pool, n_chunks, stage_chunk, chunks, err);
+    c = 0;
+    for (size_t p = 0; p < catalog->n_pieces && !rc; p++) {
+        const struct dcp_piece *piece = &catalog->pieces[p];
+        if (piece->rank != rank)
+            continue;
+        crc[p] = 0;
+        for (uint64_t left = dcp_piece_bytes(catalog, piece); left; left -= chunks[c++].n)
+            crc[p] = dcp_hash_crc64_combine(crc[p], chunks[c].crc, chunks[c].n);
+    }
+    return rc;
+}
+
+void dcp_stage_fini(struct dcp_stage *stage, const struct dcp_device *device)
+{
+    if (stage->memory)
+        device->ops->free_staging(device->self, stage->memory, (size_t)stage->size_bytes);
+    *stage = (struct dcp_stage){ 0 };
+}
