@@ -10,10 +10,11 @@ import sys
 import xml.etree.ElementTree as ElementTree
 
 SKIP_LINES = (
-    re.compile(r"^(skipped: .*)$"),  # a whole test, see docs/TESTING.md
+    re.compile(r"^skipped: (.*)$"),  # a whole test, see docs/TESTING.md
     re.compile(r"^ok \d+ (.* # skip.*)$"),  # one case of a bats file
     re.compile(r"^\[  SKIPPED \] (?!\d)(.*)$"),  # one case of a cmocka program
-    re.compile(r"^.* \.\.\. (skipped .*)$"),  # one case of a unittest program
+    re.compile(r"^.* \.\.\. (skipped .*)$"),  # one case of unittest -v
+    re.compile(r"^OK \((skipped=\d+)\)$"),  # some cases of unittest
 )
 
 
