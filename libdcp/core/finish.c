@@ -1,0 +1,130 @@
+#include "finish.h"
+#include "base/mem.h"
+#include "fingerprint.h"
+#include "steps.h"
+#include "stream.h"
+#include "target.h"
+#include <stdio.h>
+#include <string.h>
+
+#define COMPANION_MEMORY ((uint64_t)32 << 20)
+
+int dcp_finish_init(struct dcp_finish *finish, const struct dcp_context *ctx,
+                    const struct dcp_save_options *options, const char *name,
+                    struct dcp_error *err)
+{
+    size_t n = sizeof DCP_TMP_PREFIX + strlen(name) + 1;
+
+    finish->ctx = ctx;
+    finish->options = *options;
+    finish->name = strdup(name);
+    finish->prefix = malloc(n);
+    finish->parts = dcp_mem_calloc(finish->catalog->n_tensors, sizeof *finish->parts);
+    if (!finish->name || !finish->prefix || !finish->parts)
+        return dcp_error_memory(err, "a save");
+    snprintf(finish->prefix, n, DCP_TMP_PREFIX "%s/", name);
+    if (!options->companion)
+        return DCP_OK;
+    finish->companion.dtype = options->companion->dtype;
+    finish->companion.name = strdup(options->companion->name);
+    finish->companion.format = strdup(options->companion->format);
+    finish->has_companion = finish->companion.name && finish->companion.format;
+    return finish->has_companion ? DCP_OK : dcp_error_memory(err, "a save");
+}
+
+/* The companion is a reshard of the step that lies in the temporary folder: streamed, in
+ * constant memory. */
+static int make_companion(struct dcp_finish *finish, struct dcp_error *err)
+{
+    struct dcp_catalog *target = NULL;
+    int *src_tensor = NULL;
+    struct dcp_plan *plan = NULL;
+    struct dcp_source source = { finish->ctx->store, finish->publish.tmp, true };
+    struct dcp_target_options target_options = { .name = finish->companion.name };
+    struct dcp_reshard_options options = { .dtype = finish->companion.dtype,
+                                           .only = DCP_ONLY_MODEL };
+    const struct dcp_format *format = dcp_format_find(finish->companion.format);
+    int rc = DCP_OK;
+
+    if (!format || (format->flags & DCP_FORMAT_IS_DIR))
+        return dcp_error_set(err, DCP_E_UNSUPPORTED, "'%s' is no format of one file",
+                             finish->companion.format);
+    rc = dcp_target_new(finish->catalog, format, &options, &target, &src_tensor, err);
+    if (!rc)
+        rc = dcp_plan_new(finish->catalog, target, src_tensor, &plan, err);
+    if (!rc)
+        rc = dcp_stream_run(&(struct dcp_stream_setup){ .source = &source,
+                                                        .src = finish->catalog,
+                                                        .target = target,
+                                                        .src_tensor = src_tensor,
+                                                        .plan = plan,
+                                                        .format = format,
+                                                        .options = &target_options,
+                                                        .store = finish->ctx->store,
+                                                        .prefix = finish->prefix,
+                                                        .threads = 1,
+                                                        .memory_bytes = COMPANION_MEMORY,
+                                                        .verify = true },
+                            err);
+    for (size_t f = 0; !rc && f < target->n_files; f++) {
+        target->files[f].rank = -1; /* written already: no rank's file of the step */
+        rc = dcp_catalog_add_file(finish->catalog, &target->files[f], NULL, err);
+    }
+    dcp_plan_free(plan);
+    dcp_catalog_free(target);
+    free(src_tensor);
+    return rc;
+}
+
+/* After the commit nothing may fail the save any more. */
+static void after_commit(struct dcp_finish *finish)
+{
+    const struct dcp_store *store = finish->ctx->store;
+    struct dcp_error err = { 0 };
+    char text[80];
+    size_t removed;
+
+    snprintf(text, sizeof text, "%s\n", finish->name);
+    if (store->ops->replace(store->self, DCP_LATEST, text, strlen(text), &err))
+        dcp_log_write(finish->ctx->log, DCP_LOG_WARN, "cannot write '" DCP_LATEST "': %s",
+                      err.message);
+    err = (struct dcp_error){ 0 };
+    if (dcp_prune_held(store, finish->options.keep, finish->options.keep_every, NULL,
+                       &removed, &err))
+        dcp_log_write(finish->ctx->log, DCP_LOG_WARN, "cannot remove old steps: %s",
+                      err.message);
+}
+
+int dcp_finish_run(struct dcp_finish *finish, struct dcp_error *err)
+{
+    struct dcp_catalog *catalog = finish->catalog;
+    int rc = DCP_OK;
+
+    for (size_t t = 0; t < catalog->n_tensors; t++) {
+        catalog->tensors[t].fingerprint =
+            dcp_fingerprint_whole(&catalog->tensors[t], finish->parts[t]);
+        catalog->tensors[t].has_fingerprint = true;
+    }
+    if (finish->has_companion)
+        rc = make_companion(finish, err);
+    if (!rc)
+        rc = dcp_write_global(finish->write, err);
+    if (!rc)
+        rc = dcp_publish_commit(&finish->publish, NULL, false, err);
+    if (!rc)
+        after_commit(finish);
+    return rc;
+}
+
+void dcp_finish_fini(struct dcp_finish *finish)
+{
+    dcp_write_free(finish->write);
+    dcp_publish_fini(&finish->publish);
+    dcp_catalog_free(finish->catalog);
+    free((char *)finish->companion.name); /* copies, made in init */
+    free((char *)finish->companion.format);
+    free(finish->name);
+    free(finish->prefix);
+    free(finish->parts);
+    *finish = (struct dcp_finish){ 0 };
+}

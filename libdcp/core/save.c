@@ -1,0 +1,341 @@
+/* save: a state machine that only moves inside collective calls on the caller's thread,
+ * while the bytes are written by the pool.
+ *
+ *   start   merge the ranks' pieces; rank 0 takes the lease and makes the temporary
+ * folder; stage; agree WRITING      pool: each rank writes its shard and makes it durable
+ *   (all done)   agree; the ranks tell what they wrote
+ *   PUBLISHING   pool of rank 0: fingerprints, companion, manifest, rename, latest, prune
+ *   (done)       agree: the step is whole and durable on all ranks */
+#include "base/clock.h"
+#include "base/mem.h"
+#include "finish.h"
+#include "local.h"
+#include "pack.h"
+#include "stage.h"
+#include "steps.h"
+#include <inttypes.h>
+#include <string.h>
+
+enum phase { IDLE, WRITING, PUBLISHING };
+
+struct dcp_saver {
+    struct dcp_context ctx;
+    struct dcp_comm self_comm, *comm;
+    struct dcp_device host;
+    const struct dcp_device *device;
+    struct dcp_pool *pool;
+    struct dcp_group *group; /* the work of the present phase */
+    struct dcp_stage stage;
+
+    enum phase phase;
+    struct dcp_finish finish; /* what is being saved */
+    uint64_t *crc;            /* of each piece, taken from the caller's memory */
+    bool locked;
+    double started_s;
+    struct dcp_save_result result;
+};
+
+int dcp_saver_new(const struct dcp_context *ctx, struct dcp_saver **out_saver,
+                  struct dcp_error *err)
+{
+    struct dcp_saver *saver = calloc(1, sizeof *saver);
+
+    *out_saver = NULL;
+    if (!saver)
+        return dcp_error_memory(err, "a saver");
+    saver->ctx = *ctx;
+    dcp_comm_self(&saver->self_comm);
+    saver->comm = ctx->comm ? ctx->comm : &saver->self_comm;
+    dcp_device_host(&saver->host);
+    saver->device = ctx->device ? ctx->device : &saver->host;
+    int rc = dcp_pool_new(ctx->threads > 0 ? ctx->threads : 2, &saver->pool, err);
+    if (!rc)
+        rc = dcp_group_new(saver->pool, &saver->group, err);
+    if (rc) {
+        dcp_saver_free(saver);
+        return rc;
+    }
+    *out_saver = saver;
+    return DCP_OK;
+}
+
+/* Ends a save, well or not: nothing of it is left but the staging memory. */
+static void end_save(struct dcp_saver *saver)
+{
+    dcp_group_wait(saver->group, NULL);
+    dcp_finish_fini(&saver->finish);
+    if (saver->locked)
+        saver->ctx.store->ops->unlock(saver->ctx.store->self);
+    free(saver->crc);
+    saver->crc = NULL;
+    saver->locked = false;
+    saver->phase = IDLE;
+}
+
+void dcp_saver_free(struct dcp_saver *saver)
+{
+    if (!saver)
+        return;
+    if (saver->group)
+        end_save(saver);
+    dcp_group_free(saver->group);
+    dcp_pool_free(saver->pool);
+    if (saver->device)
+        dcp_stage_fini(&saver->stage, saver->device);
+    free(saver);
+}
+
+/* Memory pieces are handed to the writer where they lie. */
+static int feed(void *self, int worker, size_t piece, uint64_t begin, size_t n,
+                unsigned char *scratch, const unsigned char **out, struct dcp_error *err)
+{
+    struct dcp_saver *saver = self;
+
+    (void)worker;
+    (void)n;
+    (void)scratch;
+    (void)err;
+    *out = (const unsigned char *)saver->finish.catalog->pieces[piece].data + begin;
+    return DCP_OK;
+}
+
+/* What rank 0 alone does before anything is written. */
+static int open_step(struct dcp_saver *saver, int64_t step, struct dcp_error *err)
+{
+    const struct dcp_store *store = saver->ctx.store;
+    struct dcp_finish *finish = &saver->finish;
+    uint64_t need = 0, room;
+    char name[64];
+    int rc = store->ops->lock(store->self, err);
+
+    if (rc)
+        return rc;
+    saver->locked = true;
+    for (size_t t = 0; t < finish->catalog->n_tensors; t++)
+        need += dcp_tensor_bytes(&finish->catalog->tensors[t]);
+    room = store->ops->free_bytes(store->self);
+    dcp_step_name(name, step);
+    /* Folders of dead savers go first: they may hold the very room that is needed. */
+    rc = dcp_prune_held(store, 0, 0, NULL, NULL, err);
+    if (!rc)
+        room = store->ops->free_bytes(store->self);
+    if (!rc && need > room) {
+        dcp_error_set(err, DCP_E_NO_SPACE,
+                      "step %" PRId64 " needs %" PRIu64 " bytes, '%s' has %" PRIu64
+                      " free",
+                      step, need, store->root, room);
+        dcp_error_hint(err, "free some space, or keep fewer steps");
+        return DCP_E_NO_SPACE;
+    }
+    return rc ? rc : dcp_publish_begin(&finish->publish, store, name, false, err);
+}
+
+static int write_shard(void *arg, struct dcp_error *err)
+{
+    struct dcp_saver *saver = arg;
+    struct dcp_catalog *catalog = saver->finish.catalog;
+    int rank = saver->comm->rank;
+    int rc = dcp_write_rank(saver->finish.write, rank, err);
+
+    for (size_t p = 0; p < catalog->n_pieces && !rc; p++)
+        if (catalog->pieces[p].rank == rank && catalog->pieces[p].crc != saver->crc[p]) {
+            rc = dcp_error_set(err, DCP_E_CORRUPT,
+                               "tensor '%s' changed in memory between snapshot and file",
+                               catalog->tensors[catalog->pieces[p].tensor].name);
+            dcp_error_tensor(err, catalog->tensors[catalog->pieces[p].tensor].name);
+        }
+    return rc;
+}
+
+static int prepare(struct dcp_saver *saver, const struct dcp_save_options *options,
+                   struct dcp_error *err)
+{
+    struct dcp_finish *finish = &saver->finish;
+    struct dcp_catalog *catalog = finish->catalog;
+    int rank = saver->comm->rank, rc;
+    char name[64];
+
+    catalog->step = options->step;
+    for (size_t p = 0; p < catalog->n_pieces; p++)
+        catalog->pieces[p].codec = options->codec;
+    dcp_step_name(name, options->step);
+    rc = dcp_finish_init(finish, &saver->ctx, options, name, err);
+    if (!rc && rank == 0)
+        rc = open_step(saver, options->step, err);
+    if (!rc)
+        rc = dcp_write_new(&(struct dcp_write_setup){ .store = saver->ctx.store,
+                                                      .prefix = finish->prefix,
+                                                      .target = catalog,
+                                                      .format = dcp_format_find("native"),
+                                                      .options = &finish->target_options,
+                                                      .feed = { saver, feed },
+                                                      .n_workers = 1 },
+                           &finish->write, err);
+    saver->crc = dcp_mem_calloc(catalog->n_pieces, sizeof *saver->crc);
+    if (!rc && !saver->crc)
+        rc = dcp_error_memory(err, "a save");
+    if (!rc)
+        rc = dcp_stage_fill(&saver->stage, saver->device, saver->pool, catalog, rank,
+                            saver->crc, err);
+    return rc;
+}
+
+int dcp_save_start(struct dcp_saver *saver, const struct dcp_save_options *options,
+                   const struct dcp_state *state, struct dcp_error *err)
+{
+    int rc;
+
+    if (saver->phase != IDLE)
+        return dcp_error_set(err, DCP_E_USAGE, "a save is in flight: wait for it first");
+    if (options->step < 0)
+        return dcp_error_set(err, DCP_E_USAGE, "a step cannot be negative");
+    saver->started_s = dcp_clock_s();
+    rc = dcp_local_merge(saver->comm, state, &saver->finish.catalog, err);
+    if (!rc)
+        rc = prepare(saver, options, err);
+    rc = dcp_agree(saver->comm, rc, err);
+    if (rc) {
+        end_save(saver);
+        return rc;
+    }
+    saver->result = (struct dcp_save_result){ .step = options->step };
+    for (size_t t = 0; t < saver->finish.catalog->n_tensors; t++)
+        saver->result.size_bytes += dcp_tensor_bytes(&saver->finish.catalog->tensors[t]);
+    saver->phase = WRITING;
+    dcp_group_start(saver->group, write_shard, saver);
+    saver->result.stall_s = dcp_clock_s() - saver->started_s;
+    return DCP_OK;
+}
+
+/* Rank 0 learns what the others wrote: files, places and digests, and their parts of the
+ * fingerprints. */
+static int gather_written(struct dcp_saver *saver, struct dcp_error *err)
+{
+    struct dcp_catalog *catalog = saver->finish.catalog;
+    struct dcp_comm *comm = saver->comm;
+    DCP_CLEANUP_BUF struct dcp_buf message = { 0 };
+    DCP_CLEANUP_FREE size_t *sizes = dcp_mem_calloc((size_t)comm->world, sizeof *sizes);
+    DCP_CLEANUP_FREE void *all = NULL;
+    uint64_t n_mine = 0;
+
+    for (size_t t = 0; t < catalog->n_tensors; t++)
+        dcp_buf_add_le64(&message, dcp_write_parts(saver->finish.write, t));
+    dcp_pack_files(catalog, comm->rank, &message);
+    for (size_t p = 0; p < catalog->n_pieces; p++)
+        n_mine += catalog->pieces[p].rank == comm->rank;
+    dcp_buf_add_le64(&message, n_mine);
+    for (size_t p = 0; p < catalog->n_pieces; p++)
+        if (catalog->pieces[p].rank == comm->rank)
+            dcp_pack_written(catalog, p, &message);
+    int rc = sizes ? dcp_buf_check(&message, err) : dcp_error_memory(err, "a save");
+    rc = dcp_agree(comm, rc, err);
+    if (!rc)
+        rc =
+            dcp_comm_allgatherv(comm, message.data, message.size_bytes, &all, sizes, err);
+    const unsigned char *at = all;
+    for (int r = 0; r < comm->world && !rc && comm->rank == 0; r++) {
+        struct dcp_cursor in = dcp_cursor_init(at, sizes[r]);
+        for (size_t t = 0; t < catalog->n_tensors; t++)
+            saver->finish.parts[t] ^= dcp_cursor_le64(&in);
+        if (r != 0)
+            rc = dcp_unpack_files(&in, catalog, err);
+        for (uint64_t n = r ? dcp_cursor_le64(&in) : 0; n > 0 && !rc; n--)
+            rc = dcp_unpack_written(&in, catalog, err);
+        at += sizes[r];
+    }
+    return dcp_agree(comm, rc, err);
+}
+
+static int publish(void *arg, struct dcp_error *err)
+{
+    struct dcp_saver *saver = arg;
+    return dcp_finish_run(&saver->finish, err);
+}
+
+/* Collective: true on all ranks when the work of this phase is done on all. */
+static int all_done(struct dcp_saver *saver, bool *out_done, struct dcp_error *err)
+{
+    struct dcp_comm *comm = saver->comm;
+    unsigned char mine = dcp_group_done(saver->group);
+    DCP_CLEANUP_FREE unsigned char *all = dcp_mem_calloc((size_t)comm->world, 1);
+
+    if (!all)
+        return dcp_error_memory(err, "a save");
+    int rc = dcp_comm_allgather(comm, &mine, 1, all, err);
+    *out_done = !rc;
+    for (int r = 0; r < comm->world && !rc; r++)
+        *out_done = *out_done && all[r];
+    return rc;
+}
+
+int dcp_save_poll(struct dcp_saver *saver, bool *out_done,
+                  struct dcp_save_result *out_result, struct dcp_error *err)
+{
+    struct dcp_error failure = { 0 };
+    bool done = true;
+    int rc = DCP_OK;
+
+    *out_done = saver->phase == IDLE;
+    if (saver->phase == IDLE) {
+        if (out_result)
+            *out_result = saver->result;
+        return DCP_OK;
+    }
+    rc = all_done(saver, &done, &failure);
+    if (!rc && !done)
+        return DCP_OK;
+    if (!rc)
+        rc = dcp_agree(saver->comm, dcp_group_wait(saver->group, &failure), &failure);
+    if (!rc && saver->phase == WRITING) {
+        rc = gather_written(saver, &failure);
+        if (!rc) {
+            saver->phase = PUBLISHING;
+            if (saver->comm->rank == 0)
+                dcp_group_start(saver->group, publish, saver);
+            return DCP_OK;
+        }
+    }
+    if (rc) {
+        if (err)
+            *err = failure;
+    } else {
+        saver->result.write_s = dcp_clock_s() - saver->started_s;
+        if (out_result)
+            *out_result = saver->result;
+    }
+    end_save(saver);
+    *out_done = true;
+    return rc;
+}
+
+int dcp_save_wait(struct dcp_saver *saver, struct dcp_save_result *out_result,
+                  struct dcp_error *err)
+{
+    bool done = false;
+    int rc = DCP_OK;
+
+    /* Ranks come back to the collective often, so that one whose disk is slow is not
+     * taken for dead. */
+    for (uint64_t pause_us = 200; !done && !rc;
+         pause_us = pause_us < 20000 ? 2 * pause_us : 20000) {
+        rc = dcp_save_poll(saver, &done, out_result, err);
+        if (!done && !rc)
+            dcp_clock_sleep_us(pause_us);
+    }
+    return rc;
+}
+
+int dcp_save(const struct dcp_context *ctx, const struct dcp_save_options *options,
+             const struct dcp_state *state, struct dcp_save_result *out_result,
+             struct dcp_error *err)
+{
+    struct dcp_saver *saver;
+    int rc = dcp_saver_new(ctx, &saver, err);
+
+    if (!rc)
+        rc = dcp_save_start(saver, options, state, err);
+    if (!rc)
+        rc = dcp_save_wait(saver, out_result, err);
+    dcp_saver_free(saver);
+    return rc;
+}
