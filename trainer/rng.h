@@ -13,7 +13,7 @@ double rng_uniform(uint64_t key, uint64_t stream, uint64_t index);
 /* Standard normal (Box-Muller on one counter). */
 double rng_normal(uint64_t key, uint64_t stream, uint64_t index);
 /* A bijection of 0 .. n-1 (Feistel network with cycle walking): element i of a shuffle.
- */
+ * n is at least 1, i in 0 .. n-1. */
 int64_t rng_permute(uint64_t key, uint64_t stream, int64_t n, int64_t i);
 
 #endif
