@@ -5,6 +5,7 @@
 #include "codec.h"
 #include "region.h"
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #define MAX_OPEN_FILES 32
@@ -192,6 +193,22 @@ static int read_stored(struct dcp_blocks *b, int file, uint64_t offset, size_t n
     return DCP_OK;
 }
 
+void dcp_blocks_locate(const struct dcp_catalog *catalog, const struct dcp_piece *piece,
+                       uint64_t begin, uint64_t n, int64_t *out_first, int64_t *out_last)
+{
+    const struct dcp_tensor *tensor = &catalog->tensors[piece->tensor];
+    int64_t elem = (int64_t)dcp_dtype_size(tensor->dtype), at, run;
+    int64_t first = (int64_t)begin / elem, count = ((int64_t)n + elem - 1) / elem;
+    struct dcp_region_walk walk;
+
+    *out_first = 0;
+    dcp_region_walk_init(&walk, tensor, &piece->region, first);
+    dcp_region_walk_next(&walk, 1, out_first, &at, &run);
+    *out_last = *out_first;
+    dcp_region_walk_init(&walk, tensor, &piece->region, first + count - 1);
+    dcp_region_walk_next(&walk, 1, out_last, &at, &run);
+}
+
 /* Wraps what went wrong with a block in a sentence that names tensor, elements and file.
  */
 static int complain(const struct dcp_blocks *b, const struct dcp_piece *piece,
@@ -199,23 +216,17 @@ static int complain(const struct dcp_blocks *b, const struct dcp_piece *piece,
                     struct dcp_error *err)
 {
     const struct dcp_tensor *tensor = &b->catalog->tensors[piece->tensor];
-    int64_t elem = (int64_t)dcp_dtype_size(tensor->dtype), flat = 0, at, run;
-    int64_t first = (int64_t)begin / elem, count = ((int64_t)n + elem - 1) / elem;
-    struct dcp_region_walk walk;
-    char name[160], file[160];
-    int64_t last = 0;
+    int64_t first, last;
+    char name[160], file[160], why[160];
 
-    dcp_region_walk_init(&walk, tensor, &piece->region, first);
-    dcp_region_walk_next(&walk, 1, &flat, &at, &run);
-    dcp_region_walk_init(&walk, tensor, &piece->region, first + count - 1);
-    if (!dcp_region_walk_next(&walk, 1, &last, &at, &run))
-        last = flat;
+    snprintf(why, sizeof why, "%s", what); /* it may lie in err, which is written anew */
+    dcp_blocks_locate(b->catalog, piece, begin, n, &first, &last);
     if (err)
         *err = (struct dcp_error){ 0 };
     dcp_error_set(err, DCP_E_CORRUPT,
                   "tensor '%s' elements %" PRId64 "..%" PRId64
                   " are damaged: %s (file '%s', bytes %" PRIu64 "..%" PRIu64 ")",
-                  dcp_str_escape(name, sizeof name, tensor->name), flat, last, what,
+                  dcp_str_escape(name, sizeof name, tensor->name), first, last, why,
                   dcp_str_escape(file, sizeof file, b->catalog->files[piece->file].name),
                   offset, offset + n - 1);
     dcp_error_tensor(err, tensor->name);

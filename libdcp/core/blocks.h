@@ -23,6 +23,10 @@ int dcp_blocks_read(struct dcp_blocks *blocks, size_t piece, uint64_t begin, siz
                     void *out, struct dcp_error *err);
 /* Bytes read from files so far. */
 uint64_t dcp_blocks_bytes(const struct dcp_blocks *blocks);
+/* First and last element of the flattened tensor in bytes begin .. begin + n of a piece's
+ * memory. */
+void dcp_blocks_locate(const struct dcp_catalog *catalog, const struct dcp_piece *piece,
+                       uint64_t begin, uint64_t n, int64_t *out_first, int64_t *out_last);
 /* Raw bytes of a piece's memory: dcp_piece_bytes, or what a strided piece spans. */
 uint64_t dcp_blocks_raw_bytes(const struct dcp_catalog *catalog,
                               const struct dcp_piece *piece);

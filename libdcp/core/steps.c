@@ -85,14 +85,13 @@ struct found {
 
 /* Looks at the folders from the newest on and stops at the first whole step: older ones
  * are not read. */
-static int find_here(const struct dcp_context *ctx, int64_t wanted, struct dcp_step *out,
-                     struct dcp_error *err)
+static int find_here(const struct dcp_context *ctx, int64_t wanted, int64_t below,
+                     struct dcp_step *out, struct dcp_error *err)
 {
     const struct dcp_store *store = ctx->store;
     struct dcp_store_entry *entries;
     struct dcp_error why = { 0 };
     size_t n, seen = 0;
-    int64_t below = INT64_MAX;
     int rc = store->ops->list(store->self, "", &entries, &n, err);
 
     if (rc)
@@ -140,6 +139,12 @@ static int find_here(const struct dcp_context *ctx, int64_t wanted, struct dcp_s
 int dcp_find(const struct dcp_context *ctx, int64_t step, struct dcp_step *out_step,
              struct dcp_error *err)
 {
+    return dcp_find_below(ctx, step, INT64_MAX, out_step, err);
+}
+
+int dcp_find_below(const struct dcp_context *ctx, int64_t step, int64_t below,
+                   struct dcp_step *out_step, struct dcp_error *err)
+{
     struct dcp_comm self;
     struct dcp_comm *comm = ctx->comm;
     struct found found = { 0 };
@@ -149,7 +154,7 @@ int dcp_find(const struct dcp_context *ctx, int64_t step, struct dcp_step *out_s
         comm = &self;
     }
     if (comm->rank == 0)
-        found.code = find_here(ctx, step, &found.step, &found.err);
+        found.code = find_here(ctx, step, below, &found.step, &found.err);
     int rc = dcp_comm_bcast(comm, &found, sizeof found, 0, err);
     if (rc)
         return rc;

@@ -17,5 +17,8 @@ int64_t dcp_step_parse(const char *name);
 /* Whether a folder of the store is a whole native step; why not, in err. */
 int dcp_step_check(const struct dcp_store *store, const char *name,
                    struct dcp_error *err);
+/* As dcp_find, among the steps below `below` (INT64_MAX: all). Collective. */
+int dcp_find_below(const struct dcp_context *ctx, int64_t step, int64_t below,
+                   struct dcp_step *out_step, struct dcp_error *err);
 
 #endif

@@ -1,0 +1,360 @@
+/* load: the catalog of the step goes from rank 0 to all; then each rank fills its own
+ * pieces, and all agree. */
+#include "base/clock.h"
+#include "base/hash.h"
+#include "base/mem.h"
+#include "base/pool.h"
+#include "copy.h"
+#include "fingerprint.h"
+#include "local.h"
+#include "pack.h"
+#include "region.h"
+#include "steps.h"
+#include <inttypes.h>
+#include <pthread.h>
+#include <string.h>
+
+#define CHUNK_BYTES ((uint64_t)8 << 20) /* a job of the pool */
+#define WORKER_CACHE ((uint64_t)8 << 20)
+
+struct chunk {
+    size_t piece;
+    int64_t begin, end; /* elements of the piece */
+    uint64_t crc;
+};
+
+struct load {
+    const struct dcp_context *ctx;
+    const struct dcp_device *device;
+    struct dcp_catalog *src, *dst;
+    struct dcp_plan *plan;
+    struct dcp_copier
+        *copiers; /* free ones: copiers[0 .. n_free) after the lock is taken */
+    struct dcp_copier **free_copiers;
+    unsigned char **bounce; /* for devices the host cannot write: CHUNK_BYTES a copier */
+    int n_copiers, n_free;
+    pthread_mutex_t lock;
+    struct chunk *chunks;
+    size_t n_chunks;
+};
+
+static struct dcp_copier *take(struct load *load)
+{
+    pthread_mutex_lock(&load->lock); /* as many copiers as threads: there is always one */
+    struct dcp_copier *copier = load->free_copiers[--load->n_free];
+    pthread_mutex_unlock(&load->lock);
+    return copier;
+}
+
+static void give(struct load *load, struct dcp_copier *copier)
+{
+    pthread_mutex_lock(&load->lock);
+    load->free_copiers[load->n_free++] = copier;
+    pthread_mutex_unlock(&load->lock);
+}
+
+static int fill_chunk(void *arg, size_t i, struct dcp_error *err)
+{
+    struct load *load = arg;
+    struct chunk *chunk = &load->chunks[i];
+    const struct dcp_piece *piece = &load->dst->pieces[chunk->piece];
+    size_t elem = dcp_dtype_size(load->dst->tensors[piece->tensor].dtype);
+    size_t n = (size_t)(chunk->end - chunk->begin) * elem;
+    unsigned char *to = (unsigned char *)piece->data + (size_t)chunk->begin * elem;
+    struct dcp_copier *copier = take(load);
+    unsigned char *host = load->bounce ? load->bounce[copier - load->copiers] : to;
+
+    int rc = dcp_copy_piece(copier, chunk->piece, chunk->begin, chunk->end, host, err);
+    if (!rc && piece->region.kind == DCP_WHOLE)
+        chunk->crc = dcp_hash_crc64(0, host, n);
+    if (!rc && load->bounce)
+        rc = load->device->ops->to_device(load->device->self, to, host, n, err);
+    give(load, copier);
+    return rc;
+}
+
+static int make_copiers(struct load *load, const struct dcp_source *source, int n,
+                        bool verify, struct dcp_error *err)
+{
+    int rc = DCP_OK;
+
+    load->n_copiers = n;
+    load->copiers = dcp_mem_calloc((size_t)n, sizeof *load->copiers);
+    load->free_copiers = dcp_mem_calloc((size_t)n, sizeof(struct dcp_copier *));
+    if (!load->device->host_readable)
+        load->bounce = dcp_mem_calloc((size_t)n, sizeof *load->bounce);
+    if (!load->copiers || !load->free_copiers ||
+        (!load->device->host_readable && !load->bounce))
+        return dcp_error_memory(err, "a load");
+    for (int i = 0; i < n && !rc; i++) {
+        struct dcp_copier *copier = &load->copiers[i];
+        *copier =
+            (struct dcp_copier){ .plan = load->plan, .src = load->src, .dst = load->dst };
+        load->free_copiers[load->n_free++] = copier;
+        copier->scratch = malloc(DCP_COPY_SCRATCH); /* pages are touched only by casts */
+        if (!copier->scratch)
+            rc = dcp_error_memory(err, "a load");
+        if (!rc && load->bounce)
+            rc = load->device->ops->alloc_staging(load->device->self, (size_t)CHUNK_BYTES,
+                                                  (void **)&load->bounce[i], err);
+        if (!rc)
+            rc = dcp_blocks_new(source, load->src, WORKER_CACHE, verify, &copier->blocks,
+                                err);
+    }
+    return rc;
+}
+
+static int make_chunks(struct load *load, struct dcp_error *err)
+{
+    size_t cap = 0;
+
+    for (size_t p = 0; p < load->dst->n_pieces; p++) {
+        int64_t elems = dcp_piece_elems(load->dst, &load->dst->pieces[p]);
+        enum dcp_dtype dtype = load->dst->tensors[load->dst->pieces[p].tensor].dtype;
+        int64_t step = (int64_t)(CHUNK_BYTES / dcp_dtype_size(dtype));
+        for (int64_t at = 0; at < elems; at += step) {
+            struct chunk *chunks =
+                dcp_mem_grow(load->chunks, &cap, load->n_chunks + 1, sizeof *chunks);
+            if (!chunks)
+                return dcp_error_memory(err, "a load");
+            load->chunks = chunks;
+            chunks[load->n_chunks++] = (struct chunk){
+                .piece = p, .begin = at, .end = elems - at < step ? elems : at + step
+            };
+        }
+    }
+    return DCP_OK;
+}
+
+static void load_fini(struct load *load)
+{
+    for (int i = 0; load->copiers && i < load->n_copiers; i++) {
+        dcp_blocks_free(load->copiers[i].blocks);
+        free(load->copiers[i].scratch);
+        if (load->bounce && load->bounce[i])
+            load->device->ops->free_staging(load->device->self, load->bounce[i],
+                                            (size_t)CHUNK_BYTES);
+    }
+    free(load->copiers);
+    free(load->free_copiers);
+    free(load->bounce);
+    free(load->chunks);
+    dcp_plan_free(load->plan);
+    dcp_catalog_free(load->dst);
+}
+
+/* Tensors that this rank read whole are held against their fingerprints. */
+static int check_fingerprints(const struct load *load, struct dcp_error *err)
+{
+    char name[160];
+
+    for (size_t c = 0; c < load->n_chunks;) {
+        size_t p = load->chunks[c].piece;
+        const struct dcp_tensor *to = &load->dst->tensors[load->dst->pieces[p].tensor];
+        const struct dcp_tensor *from =
+            &load->src->tensors[dcp_catalog_find(load->src, to->name)];
+        uint64_t elem = dcp_dtype_size(to->dtype), crc = 0;
+        for (; c < load->n_chunks && load->chunks[c].piece == p; c++)
+            crc = dcp_hash_crc64_combine(
+                crc, load->chunks[c].crc,
+                (uint64_t)(load->chunks[c].end - load->chunks[c].begin) * elem);
+        if (load->dst->pieces[p].region.kind != DCP_WHOLE || !from->has_fingerprint ||
+            from->dtype != to->dtype || crc == from->fingerprint)
+            continue;
+        dcp_error_set(err, DCP_E_CORRUPT,
+                      "tensor '%s' was read with fingerprint %016" PRIx64
+                      ", it was saved with %016" PRIx64,
+                      dcp_str_escape(name, sizeof name, to->name), crc,
+                      from->fingerprint);
+        dcp_error_tensor(err, to->name);
+        return DCP_E_CORRUPT;
+    }
+    return DCP_OK;
+}
+
+static int check_dtypes(const struct load *load, bool allow_cast, struct dcp_error *err)
+{
+    char name[160];
+
+    for (size_t t = 0; t < load->dst->n_tensors; t++) {
+        const struct dcp_tensor *to = &load->dst->tensors[t];
+        int found = dcp_catalog_find(load->src, to->name);
+        if (found < 0)
+            continue; /* the planner says so */
+        const struct dcp_tensor *from = &load->src->tensors[found];
+        bool floats = dcp_dtype_is_float(from->dtype) && dcp_dtype_is_float(to->dtype);
+        if (from->dtype == to->dtype || (allow_cast && floats))
+            continue;
+        dcp_error_set(err, DCP_E_MISMATCH,
+                      "tensor '%s' is %s in the checkpoint and %s here",
+                      dcp_str_escape(name, sizeof name, to->name),
+                      dcp_dtype_name(from->dtype), dcp_dtype_name(to->dtype));
+        dcp_error_tensor(err, to->name);
+        return DCP_E_MISMATCH;
+    }
+    return DCP_OK;
+}
+
+/* This rank's part: nothing in here is collective. */
+static int fill(struct load *load, const struct dcp_source *source,
+                const struct dcp_load_options *options, const struct dcp_state *into,
+                int rank, struct dcp_error *err)
+{
+    int n_threads = load->ctx->threads > 0 ? load->ctx->threads : 2;
+    struct dcp_pool *pool = NULL;
+    int rc = dcp_local_catalog(into, rank, options->only_model, &load->dst, err);
+
+    if (!rc)
+        rc = dcp_catalog_sort(load->dst, err);
+    if (!rc)
+        rc = check_dtypes(load, options->allow_cast, err);
+    if (!rc)
+        rc = dcp_plan_new(load->src, load->dst, NULL, &load->plan, err);
+    if (!rc)
+        rc = make_copiers(load, source, n_threads, !options->no_verify, err);
+    if (!rc)
+        rc = make_chunks(load, err);
+    if (!rc && n_threads > 1)
+        rc = dcp_pool_new(n_threads - 1, &pool, err); /* the caller works too */
+    if (!rc)
+        rc = dcp_pool_for(pool, load->n_chunks, fill_chunk, load, err);
+    dcp_pool_free(pool);
+    if (!rc && !options->no_verify)
+        rc = check_fingerprints(load, err);
+    return rc;
+}
+
+/* Rank 0 reads the headers; the others get the catalog from it, so that all see the same.
+ */
+static int share_catalog(struct dcp_comm *comm, const struct dcp_source *source,
+                         const char *format, struct dcp_catalog **out,
+                         struct dcp_error *err)
+{
+    DCP_CLEANUP_BUF struct dcp_buf buf = { 0 };
+    struct dcp_catalog *catalog = NULL;
+    const struct dcp_format *f = NULL;
+    uint64_t n = 0;
+    int rc = DCP_OK;
+
+    *out = NULL;
+    if (comm->rank == 0) {
+        bool probe = format && !strcmp(format, "auto");
+        rc = probe ? dcp_format_probe(source, &f, err) : DCP_OK;
+        if (!rc && !probe && !(f = dcp_format_find(format ? format : "native")))
+            rc = dcp_error_set(err, DCP_E_UNSUPPORTED, "there is no format '%s'", format);
+        if (!rc)
+            rc = dcp_catalog_new(&catalog, err);
+        if (!rc)
+            rc = f->index(source, catalog, err);
+        if (!rc)
+            rc = dcp_catalog_sort(catalog, err);
+        if (!rc)
+            rc = dcp_catalog_check(catalog, err);
+        if (!rc && comm->world > 1)
+            rc = dcp_pack_catalog(catalog, &buf, err);
+        n = buf.size_bytes;
+    }
+    rc = dcp_agree(comm, rc, err);
+    if (!rc && comm->world > 1) {
+        rc = dcp_comm_bcast(comm, &n, sizeof n, 0, err);
+        DCP_CLEANUP_FREE unsigned char *data = NULL;
+        if (!rc && comm->rank != 0 && !(data = malloc(n + 1)))
+            rc = dcp_error_memory(err, "a catalog");
+        rc = dcp_agree(comm, rc, err);
+        if (!rc)
+            rc = dcp_comm_bcast(comm, comm->rank ? data : buf.data, (size_t)n, 0, err);
+        if (!rc && comm->rank != 0)
+            rc = dcp_unpack_catalog(data, (size_t)n, &catalog, err);
+        rc = dcp_agree(comm, rc, err);
+    }
+    if (rc) {
+        dcp_catalog_free(catalog);
+        return rc;
+    }
+    *out = catalog;
+    return DCP_OK;
+}
+
+static int load_step(const struct dcp_context *ctx, struct dcp_comm *comm,
+                     const char *name, const struct dcp_load_options *options,
+                     const struct dcp_state *into, struct dcp_load_result *out,
+                     struct dcp_error *err)
+{
+    struct load load = { .ctx = ctx };
+    struct dcp_source source = { ctx->store, name, true };
+    struct dcp_device host;
+    bool is_dir;
+    uint64_t size;
+
+    dcp_device_host(&host);
+    load.device = ctx->device ? ctx->device : &host;
+    if (name[0] && !ctx->store->ops->stat(ctx->store->self, name, &is_dir, &size, NULL))
+        source.is_dir = is_dir;
+    int rc = share_catalog(comm, &source, options->format, &load.src, err);
+    if (rc)
+        return rc;
+    pthread_mutex_init(&load.lock, NULL);
+    rc = fill(&load, &source, options, into, comm->rank, err);
+    rc = dcp_agree(comm, rc, err);
+    out->size_bytes = 0;
+    for (int i = 0; load.copiers && i < load.n_copiers; i++)
+        if (load.copiers[i].blocks)
+            out->size_bytes += dcp_blocks_bytes(load.copiers[i].blocks);
+    load_fini(&load);
+    pthread_mutex_destroy(&load.lock);
+    if (rc) {
+        dcp_catalog_free(load.src);
+        return rc;
+    }
+    out->step = load.src->step;
+    out->world = load.src->world;
+    out->catalog = load.src;
+    return DCP_OK;
+}
+
+int dcp_load(const struct dcp_context *ctx, const struct dcp_load_options *options,
+             const struct dcp_state *into, struct dcp_load_result *out_result,
+             struct dcp_error *err)
+{
+    struct dcp_load_result result = { 0 };
+    struct dcp_comm self, *comm = ctx->comm;
+    double started = dcp_clock_s();
+    int64_t below = INT64_MAX;
+    int rc;
+
+    if (!comm) {
+        dcp_comm_self(&self);
+        comm = &self;
+    }
+    if (options->name) {
+        rc = load_step(ctx, comm, options->name, options, into, &result, err);
+    } else {
+        struct dcp_error first = { 0 };
+        for (;;) {
+            struct dcp_error failure = { 0 };
+            struct dcp_step step;
+            rc = dcp_find_below(ctx, options->step, below, &step, &failure);
+            if (!rc)
+                rc = load_step(ctx, comm, step.name, options, into, &result, &failure);
+            if (rc && !first.code)
+                first = failure;
+            if (rc != DCP_E_CORRUPT || options->step >= 0 || below == step.step)
+                break;
+            /* Damaged: the one before it, and the verdict is told. */
+            dcp_log_write(ctx->log, DCP_LOG_WARN, "%s is damaged and was passed over: %s",
+                          step.name, failure.message);
+            below = step.step;
+        }
+        if (rc && err)
+            *err = first;
+        rc = rc ? first.code : rc;
+    }
+    if (rc)
+        return rc;
+    result.read_s = dcp_clock_s() - started;
+    if (out_result)
+        *out_result = result;
+    else
+        dcp_catalog_free(result.catalog);
+    return DCP_OK;
+}

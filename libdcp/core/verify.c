@@ -1,0 +1,316 @@
+/* verify: reads everything and believes nothing. Goes on after damage, and names all of
+ * it. */
+#include "base/hash.h"
+#include "base/mem.h"
+#include "base/pool.h"
+#include "blocks.h"
+#include "fingerprint.h"
+#include <dcp/checkpoint.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <string.h>
+
+#define WORKER_CACHE ((uint64_t)4 << 20)
+#define FILE_CHUNK ((size_t)1 << 20)
+
+struct worker {
+    struct dcp_blocks *blocks;
+    unsigned char *buffer; /* a block */
+};
+
+struct verify {
+    const struct dcp_source *source;
+    const struct dcp_catalog *catalog;
+    const struct dcp_verify_options *options;
+    struct dcp_damage *damages;
+    size_t n_damages, cap;
+    struct worker *workers;
+    int *free_workers, n_free, n_workers;
+    pthread_mutex_t lock;    /* of damages, workers and progress */
+    _Atomic uint64_t *parts; /* fingerprint parts, by tensor */
+    _Atomic bool *broken;    /* by tensor: damage is reported already */
+    uint64_t done_bytes, total_bytes, n_blocks;
+};
+
+static int add_damage(struct verify *v, struct dcp_damage damage, struct dcp_error *err)
+{
+    pthread_mutex_lock(&v->lock);
+    struct dcp_damage *grown =
+        dcp_mem_grow(v->damages, &v->cap, v->n_damages + 1, sizeof damage);
+    if (grown) {
+        v->damages = grown;
+        grown[v->n_damages++] = damage;
+    }
+    pthread_mutex_unlock(&v->lock);
+    return grown ? DCP_OK : dcp_error_memory(err, "the list of damages");
+}
+
+static int add_piece_damage(struct verify *v, const struct dcp_piece *piece,
+                            uint64_t begin, uint64_t n, int code, const char *what,
+                            struct dcp_error *err)
+{
+    struct dcp_damage damage = { .code = code, .what = what };
+
+    damage.file = piece->file >= 0 ? v->catalog->files[piece->file].name : NULL;
+    damage.tensor = v->catalog->tensors[piece->tensor].name;
+    damage.offset = piece->offset + (piece->codec == DCP_CODEC_NONE ? begin : 0);
+    damage.size_bytes = piece->codec == DCP_CODEC_NONE ? n : piece->stored_size;
+    dcp_blocks_locate(v->catalog, piece, begin, n, &damage.begin, &damage.end);
+    damage.end++;
+    v->broken[piece->tensor] = true;
+    return add_damage(v, damage, err);
+}
+
+static int progress(struct verify *v, uint64_t n, uint64_t blocks, struct dcp_error *err)
+{
+    const struct dcp_progress *progress = &v->options->progress;
+
+    pthread_mutex_lock(&v->lock);
+    v->done_bytes += n;
+    v->n_blocks += blocks;
+    bool stop = progress->report &&
+                progress->report(progress->self, v->done_bytes, v->total_bytes);
+    pthread_mutex_unlock(&v->lock);
+    return stop ? dcp_error_set(err, DCP_E_INTERRUPTED, "interrupted") : DCP_OK;
+}
+
+/* Clauses of the damages, chosen by what the read said. */
+static const char *clause_of(int code)
+{
+    return code == DCP_E_NOT_FOUND ? "the file is missing"
+           : code == DCP_E_CORRUPT ? "the block digest differs"
+                                   : "the block cannot be read";
+}
+
+static int verify_piece(struct verify *v, struct worker *worker, size_t p,
+                        struct dcp_error *err)
+{
+    const struct dcp_piece *piece = &v->catalog->pieces[p];
+    const struct dcp_tensor *tensor = &v->catalog->tensors[piece->tensor];
+    uint64_t bytes = dcp_blocks_raw_bytes(v->catalog, piece), crc = 0, part = 0;
+    size_t elem = dcp_dtype_size(tensor->dtype);
+    bool damaged = false;
+    int rc = DCP_OK;
+
+    for (uint64_t at = 0; at < bytes && !rc; at += DCP_BLOCK_BYTES) {
+        size_t n = (size_t)(bytes - at < DCP_BLOCK_BYTES ? bytes - at : DCP_BLOCK_BYTES);
+        struct dcp_error why = { 0 };
+        int bad = dcp_blocks_read(worker->blocks, p, at, n, worker->buffer, &why);
+        if (bad == DCP_E_MEMORY)
+            return dcp_error_memory(err, "a verification");
+        if (bad) {
+            rc = add_piece_damage(v, piece, at, n, bad, clause_of(bad), err);
+            damaged = true;
+        } else if (!damaged && !piece->stride) {
+            uint64_t block_crc = dcp_hash_crc64(0, worker->buffer, n);
+            crc = dcp_hash_crc64_combine(crc, block_crc, n);
+            part ^= dcp_fingerprint_part(tensor, &piece->region, (int64_t)(at / elem),
+                                         (int64_t)(n / elem), worker->buffer, block_crc);
+        }
+        if (!rc)
+            rc = progress(v, n, 1, err);
+    }
+    if (!rc && !damaged && piece->has_crc && crc != piece->crc)
+        rc = add_piece_damage(v, piece, 0, bytes ? bytes : 1, DCP_E_CORRUPT,
+                              "the digest of the piece differs", err);
+    atomic_fetch_xor(&v->parts[piece->tensor], part);
+    return rc;
+}
+
+static int piece_job(void *arg, size_t p, struct dcp_error *err)
+{
+    struct verify *v = arg;
+
+    pthread_mutex_lock(&v->lock); /* as many workers as threads */
+    int w = v->free_workers[--v->n_free];
+    pthread_mutex_unlock(&v->lock);
+    int rc = verify_piece(v, &v->workers[w], p, err);
+    pthread_mutex_lock(&v->lock);
+    v->free_workers[v->n_free++] = w;
+    pthread_mutex_unlock(&v->lock);
+    return rc;
+}
+
+/* Replicas of a region count once in a fingerprint; damaged tensors and strided pieces
+ * are not summed. */
+static int check_fingerprints(struct verify *v, struct dcp_verify_result *result,
+                              struct dcp_error *err)
+{
+    int rc = DCP_OK;
+
+    for (size_t t = 0; t < v->catalog->n_tensors && !rc; t++) {
+        const struct dcp_tensor *tensor = &v->catalog->tensors[t];
+        if (!tensor->has_fingerprint) {
+            bool digests = tensor->n_pieces > 0;
+            for (size_t i = 0; i < tensor->n_pieces; i++)
+                digests = digests && v->catalog->pieces[tensor->first_piece + i].has_crc;
+            result->n_unproved += !digests;
+            continue;
+        }
+        if (v->broken[t] ||
+            dcp_fingerprint_whole(tensor, v->parts[t]) == tensor->fingerprint)
+            continue;
+        rc = add_damage(v,
+                        (struct dcp_damage){ .code = DCP_E_CORRUPT,
+                                             .tensor = tensor->name,
+                                             .begin = 0,
+                                             .end = tensor->n_elems,
+                                             .what = "the fingerprint differs" },
+                        err);
+    }
+    return rc;
+}
+
+/* Whole files: what lies between the pieces (headers) and files without pieces. */
+static int check_file(struct verify *v, size_t f, unsigned char *buffer,
+                      struct dcp_error *err)
+{
+    const struct dcp_store *store = v->source->store;
+    const struct dcp_file *entry = &v->catalog->files[f];
+    DCP_CLEANUP_FREE char *path = dcp_source_file(v->source, entry->name);
+    struct dcp_store_file *file;
+    struct dcp_damage damage = { .file = entry->name, .size_bytes = entry->size_bytes };
+    uint64_t crc = 0;
+
+    if (!path)
+        return dcp_error_memory(err, "a file name");
+    damage.code = store->ops->open(store->self, path, &file, NULL);
+    if (!damage.code) {
+        for (uint64_t at = 0; at < entry->size_bytes && !damage.code; at += FILE_CHUNK) {
+            size_t n =
+                (size_t)(entry->size_bytes - at < FILE_CHUNK ? entry->size_bytes - at
+                                                             : FILE_CHUNK);
+            damage.code = store->ops->read_at(store->self, file, at, buffer, n, NULL);
+            crc = dcp_hash_crc64(crc, buffer, n);
+        }
+        store->ops->close(store->self, file, NULL);
+        if (!damage.code && crc != entry->crc)
+            damage.code = DCP_E_CORRUPT;
+    }
+    damage.what = damage.code == DCP_E_CORRUPT ? "the digest of the file differs"
+                                               : clause_of(damage.code);
+    return damage.code ? add_damage(v, damage, err) : DCP_OK;
+}
+
+/* A file is read as a whole only when its pieces did not already show what is wrong with
+ * it. */
+static int check_files(struct verify *v, struct dcp_error *err)
+{
+    int rc = DCP_OK;
+
+    for (size_t f = 0; f < v->catalog->n_files && !rc; f++) {
+        bool known = !v->catalog->files[f].has_crc;
+        for (size_t d = 0; d < v->n_damages && !known; d++)
+            known = v->damages[d].file == v->catalog->files[f].name;
+        if (!known)
+            rc = check_file(v, f, v->workers[0].buffer, err);
+    }
+    return rc;
+}
+
+static int by_place(const void *a, const void *b)
+{
+    const struct dcp_damage *x = a, *y = b;
+    int order = strcmp(x->file ? x->file : "", y->file ? y->file : "");
+
+    if (order)
+        return order;
+    if (x->offset != y->offset)
+        return x->offset < y->offset ? -1 : 1;
+    return x->begin < y->begin ? -1 : x->begin > y->begin;
+}
+
+static int run(struct verify *v, struct dcp_verify_result *result, struct dcp_error *err)
+{
+    struct dcp_pool *pool = NULL;
+    struct dcp_error hole = { 0 };
+    size_t n_tensors = v->catalog->n_tensors;
+    int rc = DCP_OK;
+
+    v->n_workers = v->options->threads > 0 ? v->options->threads : 2;
+    v->workers = dcp_mem_calloc((size_t)v->n_workers, sizeof *v->workers);
+    v->free_workers = dcp_mem_calloc((size_t)v->n_workers, sizeof *v->free_workers);
+    v->parts = dcp_mem_calloc(n_tensors, sizeof *v->parts);
+    v->broken = dcp_mem_calloc(n_tensors, sizeof *v->broken);
+    if (!v->workers || !v->free_workers || !v->parts || !v->broken)
+        return dcp_error_memory(err, "a verification");
+    for (int w = 0; w < v->n_workers && !rc; w++) {
+        v->free_workers[v->n_free++] = w;
+        v->workers[w].buffer = malloc(DCP_BLOCK_BYTES);
+        rc = v->workers[w].buffer ? dcp_blocks_new(v->source, v->catalog, WORKER_CACHE,
+                                                   true, &v->workers[w].blocks, err)
+                                  : dcp_error_memory(err, "a verification");
+    }
+    if (!rc && dcp_catalog_check(v->catalog, &hole))
+        rc = add_damage(v,
+                        (struct dcp_damage){ .code = DCP_E_CORRUPT,
+                                             .what = "pieces leave a hole or overlap" },
+                        err);
+    for (size_t p = 0; p < v->catalog->n_pieces; p++)
+        v->total_bytes += dcp_piece_bytes(v->catalog, &v->catalog->pieces[p]);
+    if (!rc && v->n_workers > 1)
+        rc = dcp_pool_new(v->n_workers - 1, &pool, err); /* the caller works too */
+    if (!rc)
+        rc = dcp_pool_for(pool, v->catalog->n_pieces, piece_job, v, err);
+    dcp_pool_free(pool);
+    if (!rc)
+        rc = check_fingerprints(v, result, err);
+    if (!rc)
+        rc = check_files(v, err);
+    return rc;
+}
+
+static void verify_fini(struct verify *v)
+{
+    for (int w = 0; v->workers && w < v->n_workers; w++) {
+        dcp_blocks_free(v->workers[w].blocks);
+        free(v->workers[w].buffer);
+    }
+    free(v->workers);
+    free(v->free_workers);
+    free(v->parts);
+    free(v->broken);
+    free(v->damages);
+    pthread_mutex_destroy(&v->lock);
+}
+
+int dcp_verify(const struct dcp_source *source, const struct dcp_verify_options *options,
+               struct dcp_verify_result *out_result, struct dcp_error *err)
+{
+    static const struct dcp_verify_options none = { 0 };
+    struct verify v = { .source = source, .options = options ? options : &none };
+    struct dcp_verify_result result = { 0 };
+    const struct dcp_format *format;
+    struct dcp_catalog *catalog = NULL;
+    int rc = dcp_format_probe(source, &format, err);
+
+    if (!rc)
+        rc = dcp_catalog_new(&catalog, err);
+    if (!rc)
+        rc = format->index(source, catalog, err);
+    if (!rc)
+        rc = dcp_catalog_sort(catalog, err);
+    if (rc) {
+        dcp_catalog_free(catalog);
+        return rc;
+    }
+    v.catalog = catalog;
+    pthread_mutex_init(&v.lock, NULL);
+    rc = run(&v, &result, err);
+    if (v.n_damages)
+        qsort(v.damages, v.n_damages, sizeof *v.damages, by_place);
+    for (size_t d = 0; d < v.n_damages && v.options->damage; d++)
+        v.options->damage(v.options->self, &v.damages[d]);
+    result.n_damages = v.n_damages;
+    result.size_bytes = v.done_bytes;
+    result.n_blocks = v.n_blocks;
+    result.n_tensors = catalog->n_tensors;
+    if (!rc && v.n_damages)
+        rc = dcp_error_set(err, DCP_E_CORRUPT, "%zu damaged %s", v.n_damages,
+                           v.n_damages == 1 ? "place was found" : "places were found");
+    verify_fini(&v);
+    dcp_catalog_free(catalog);
+    if (out_result)
+        *out_result = result;
+    return rc;
+}
