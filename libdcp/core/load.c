@@ -4,6 +4,7 @@
 #include "base/hash.h"
 #include "base/mem.h"
 #include "base/pool.h"
+#include "base/str.h"
 #include "copy.h"
 #include "fingerprint.h"
 #include "local.h"

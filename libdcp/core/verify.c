@@ -5,6 +5,7 @@
 #include "base/pool.h"
 #include "blocks.h"
 #include "fingerprint.h"
+#include "region.h"
 #include <dcp/checkpoint.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -113,7 +114,12 @@ static int verify_piece(struct verify *v, struct worker *worker, size_t p,
     if (!rc && !damaged && piece->has_crc && crc != piece->crc)
         rc = add_piece_damage(v, piece, 0, bytes ? bytes : 1, DCP_E_CORRUPT,
                               "the digest of the piece differs", err);
-    atomic_fetch_xor(&v->parts[piece->tensor], part);
+    /* Pieces are sorted: of replicas the first counts. */
+    bool replica =
+        p > tensor->first_piece &&
+        !dcp_region_order(tensor, &v->catalog->pieces[p - 1].region, &piece->region);
+    if (!replica)
+        atomic_fetch_xor(&v->parts[piece->tensor], part);
     return rc;
 }
 
