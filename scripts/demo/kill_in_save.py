@@ -13,6 +13,7 @@ import sys
 import time
 
 STEP = re.compile(r"step-\d+$")
+UNFINISHED = ".tmp-step-"
 
 
 def folders(run):
@@ -47,10 +48,10 @@ def main(run, rank, after):
             time.sleep(0.02)
             continue
         pid = pid or process_of(rank)
-        if pid and names - steps:
+        saves = [name for name in names if name.startswith(UNFINISHED)]
+        if pid and saves:
             os.kill(pid, signal.SIGKILL)
-            print(f"killed rank {rank} (process {pid}) while {(names - steps).pop()} "
-                  "was being written")
+            print(f"killed rank {rank} (process {pid}) while {saves[0]} was being written")
             return 0
         time.sleep(0.0005)
     print(f"no save was seen in {run}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""The scripts tell the truth: what is counted, what is skipped, what the demo measures."""
+"""The scripts tell the truth: what is counted and skipped, what the demo measures."""
 
 import json
 import os
@@ -54,7 +54,8 @@ class Summary(Folder):
 
     def summary(self, *cases, **environment):
         text = f"<testsuite>{''.join(cases)}</testsuite>"
-        result = run(sys.executable, SUMMARY, self.write("default.xml", text), **environment)
+        path = self.write("default.xml", text)
+        result = run(sys.executable, SUMMARY, path, **environment)
         return result.returncode, result.stdout.splitlines()
 
     def test_counts(self):
