@@ -11,8 +11,8 @@ bool dcp_str_utf8_ok(const char *text, size_t n);
 /* Writes text with control characters, DEL, C1 controls, bidi marks and invalid bytes as
  * \n, \xNN or \u{…}, cut to cap with "…"; always NUL-terminated. Returns out. */
 char *dcp_str_escape(char *out, size_t cap, const char *text);
-/* Shell glob on a whole tensor name: * (dots too) ? [a-z] [!a-z] {a,b} and \ before a plain
- * character. A glob longer than 4095 bytes matches nothing. */
+/* Shell glob on a whole tensor name: * (dots too) ? [a-z] [!a-z] {a,b} and \ before a
+ * plain character. A glob longer than 4095 bytes matches nothing. */
 bool dcp_str_glob(const char *glob, const char *text);
 /* strcmp in which runs of digits compare as numbers: rank_2 < rank_10. */
 int dcp_str_natural_cmp(const char *a, const char *b);

@@ -8,21 +8,21 @@
 
 #define TEXT_OF(x) #x
 #define TEXT(x) TEXT_OF(x)
-#define DOTTED(a, b, c) TEXT(a) "." TEXT(b) "." TEXT(c)
+#define DOTS(a, b, c) TEXT(a) "." TEXT(b) "." TEXT(c)
 
 const char *dcp_version(void)
 {
-    return DOTTED(DCP_VERSION_MAJOR, DCP_VERSION_MINOR, DCP_VERSION_PATCH);
+    return DOTS(DCP_VERSION_MAJOR, DCP_VERSION_MINOR, DCP_VERSION_PATCH);
 }
 
 const char *dcp_version_libraries(void)
 {
     return "jansson " JANSSON_VERSION "\n"
-           "xxHash " DOTTED(
+           "xxHash " DOTS(
                XXH_VERSION_MAJOR, XXH_VERSION_MINOR,
                XXH_VERSION_RELEASE) "\n"
                                     "zstd " ZSTD_VERSION_STRING "\n"
-                                    "ISA-L " DOTTED(
+                                    "ISA-L " DOTS(
                                         ISAL_MAJOR_VERSION, ISAL_MINOR_VERSION,
                                         ISAL_PATCH_VERSION) "\n"
                                                             "libarchive"
