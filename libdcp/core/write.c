@@ -292,6 +292,9 @@ int dcp_write_rank(struct dcp_write *w, int rank, struct dcp_error *err)
             rc = dcp_write_open(w, (int)f, target->files[f].size_bytes, err);
     if (!rc)
         rc = write_pieces(w, rank, err);
+    for (size_t p = 0; p < target->n_pieces && !rc; p++)
+        if (target->files[target->pieces[p].file].rank == rank)
+            dcp_write_digest(w, p);
     if (!rc && w->setup.format->seal)
         rc = w->setup.format->seal(target, rank, w->setup.options, &w->literals, err);
     if (!rc)

@@ -49,12 +49,11 @@ int dcp_write_at(struct dcp_write *w, int file, uint64_t offset, const void *dat
     return store->ops->write_at(store->self, w->files[file].handle, offset, data, n, err);
 }
 
-/* Puts the digests of a piece's blocks together, in the catalog. */
-static void finish_piece(struct dcp_write *w, size_t p, uint64_t *out_stored_crc)
+void dcp_write_digest(struct dcp_write *w, size_t p)
 {
     struct dcp_catalog *target = w->setup.target;
     struct dcp_piece *piece = &target->pieces[p];
-    const struct dcp_write_digests *digests = &w->digests[p];
+    struct dcp_write_digests *digests = &w->digests[p];
     uint64_t left = dcp_piece_bytes(target, piece), stored_crc = 0;
 
     piece->crc = 0;
@@ -73,7 +72,7 @@ static void finish_piece(struct dcp_write *w, size_t p, uint64_t *out_stored_crc
     piece->has_crc32 = digests->crc32 != NULL;
     piece->blocks = digests->blocks;
     piece->n_blocks = digests->blocks ? digests->n : 0;
-    *out_stored_crc = digests->stored_crc ? stored_crc : piece->crc;
+    digests->file_crc = digests->stored_crc ? stored_crc : piece->crc;
 }
 
 struct segment {
@@ -116,8 +115,8 @@ static int collect(struct dcp_write *w, int file, struct segment **out, size_t *
     if ((size_t)file < w->n_laid)
         for (size_t i = w->file_first[file]; i < w->file_first[file + 1] && !rc; i++) {
             const struct dcp_piece *piece = &target->pieces[w->order[i]];
-            struct segment segment = { piece->offset, piece->stored_size, 0, NULL };
-            finish_piece(w, w->order[i], &segment.crc);
+            struct segment segment = { piece->offset, piece->stored_size,
+                                       w->digests[w->order[i]].file_crc, NULL };
             rc = add_segment(out, out_n, &cap, segment, err);
         }
     for (size_t i = 0; i < w->literals.n && !rc; i++) {

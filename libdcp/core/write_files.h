@@ -24,6 +24,7 @@ struct dcp_write_digests {
     uint64_t *crc, *stored_crc;
     uint32_t *crc32;
     size_t n;
+    uint64_t file_crc; /* of the whole piece as it lies in the file */
 };
 
 struct dcp_write {
@@ -45,6 +46,8 @@ struct dcp_write {
 
 /* Orders the pieces by file, once the layout has placed them. */
 int dcp_write_index(struct dcp_write *write, struct dcp_error *err);
+/* Puts the digests of a piece's blocks together, in the catalog. */
+void dcp_write_digest(struct dcp_write *write, size_t piece);
 /* Room for what is known of every file of the catalog. */
 int dcp_write_reserve(struct dcp_write *write, struct dcp_error *err);
 int dcp_write_open(struct dcp_write *write, int file, uint64_t size_bytes,
