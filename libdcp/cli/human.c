@@ -75,7 +75,7 @@ struct dcp_human dcp_human_count(uint64_t n)
 struct dcp_human dcp_human_items(uint64_t n, const char *one, const char *many)
 {
     struct dcp_human out;
-    snprintf(out.text, sizeof out.text, "%s %s", dcp_human_count(n).text,
+    snprintf(out.text, sizeof out.text, "%.30s %.32s", dcp_human_count(n).text,
              n == 1 ? one : many);
     return out;
 }

@@ -1,0 +1,126 @@
+#include "checkpoint.h"
+
+#include "base/mem.h"
+#include "base/str.h"
+#include "cli/doc.h"
+#include "verbs.h"
+#include <string.h>
+
+bool inspect_is_run(const struct inspect_checkpoint *checkpoint)
+{
+    const struct dcp_source *source = &checkpoint->place.source;
+    return source->is_dir && source->name[0];
+}
+
+/* Looks for the newest whole step once more, with a log: it tells which newer steps are
+ * not whole, and why. */
+static void tell_passed_over(struct dcp_main *m, const struct dcp_place *place)
+{
+    struct dcp_context ctx = { .store = &place->store, .log = &m->log };
+    struct dcp_step step;
+    if (dcp_find(&ctx, -1, &step, NULL))
+        dcp_log_write(&m->log, DCP_LOG_WARN, "the steps of '%s' are changing",
+                      place->store.root);
+}
+
+int inspect_open(struct dcp_main *m, const char *path, struct inspect_checkpoint *out,
+                 struct dcp_error *err)
+{
+    *out = (struct inspect_checkpoint){ 0 };
+    int rc = dcp_place_open(path, &out->place, err);
+    if (rc)
+        return rc;
+    rc = dcp_place_index(&out->place, &out->catalog, err);
+    if (rc)
+        inspect_close(out);
+    else if (inspect_is_run(out) && m->command != &inspect_show) /* which lists them */
+        tell_passed_over(m, &out->place);
+    return rc;
+}
+
+void inspect_close(struct inspect_checkpoint *checkpoint)
+{
+    dcp_catalog_free(checkpoint->catalog);
+    dcp_place_close(&checkpoint->place);
+    *checkpoint = (struct inspect_checkpoint){ 0 };
+}
+
+static bool is_selected(const struct dcp_tensor *tensor,
+                        const struct inspect_selection *selection)
+{
+    bool optim = dcp_role_is_optim(tensor->role);
+    if ((selection->only == DCP_ONLY_MODEL && optim) ||
+        (selection->only == DCP_ONLY_OPTIM && !optim))
+        return false;
+    for (size_t i = 0; i < selection->globs.n; i++)
+        if (dcp_str_glob(selection->globs.items[i], tensor->name))
+            return true;
+    return selection->globs.n == 0;
+}
+
+int inspect_select(const struct inspect_checkpoint *checkpoint,
+                   const struct inspect_selection *selection, size_t **out, size_t *out_n,
+                   struct dcp_error *err)
+{
+    const struct dcp_catalog *catalog = checkpoint->catalog;
+    size_t *indices = dcp_mem_calloc(catalog->n_tensors, sizeof *indices), n = 0;
+    if (!indices)
+        return dcp_error_memory(err, "the list of tensors");
+    for (size_t i = 0; i < catalog->n_tensors; i++)
+        if (is_selected(&catalog->tensors[i], selection))
+            indices[n++] = i;
+    if (n == 0 && catalog->n_tensors > 0) {
+        free(indices);
+        dcp_error_set(err, DCP_E_NOT_FOUND, "no tensor of '%s' matches%s%s%s",
+                      checkpoint->place.path, selection->globs.n ? " '" : "",
+                      selection->globs.n ? selection->globs.items[0] : " --only",
+                      selection->globs.n ? "'" : "");
+        dcp_error_hint(err, "'dcp-inspect ls %s' lists the names",
+                       checkpoint->place.path);
+        return DCP_E_NOT_FOUND;
+    }
+    *out = indices;
+    *out_n = n;
+    return DCP_OK;
+}
+
+int inspect_find(const struct inspect_checkpoint *checkpoint, const char *name,
+                 int *out_tensor, struct dcp_error *err)
+{
+    const struct dcp_catalog *catalog = checkpoint->catalog;
+    *out_tensor = dcp_catalog_find(catalog, name);
+    if (*out_tensor >= 0)
+        return DCP_OK;
+    dcp_error_set(err, DCP_E_NOT_FOUND, "'%s' has no tensor '%s'", checkpoint->place.path,
+                  name);
+    DCP_CLEANUP_FREE const char **names =
+        dcp_mem_calloc(catalog->n_tensors + 1, sizeof *names);
+    for (size_t i = 0; names && i < catalog->n_tensors; i++)
+        names[i] = catalog->tensors[i].name;
+    const char *near = names ? dcp_str_nearest(name, names) : NULL;
+    if (near)
+        dcp_error_hint(err, "did you mean '%s'?", near);
+    else
+        dcp_error_hint(err, "'dcp-inspect ls %s' lists the names",
+                       checkpoint->place.path);
+    return DCP_E_NOT_FOUND;
+}
+
+json_t *inspect_checkpoint_json(const struct inspect_checkpoint *checkpoint)
+{
+    const struct dcp_catalog *catalog = checkpoint->catalog;
+    uint64_t size_bytes = 0;
+    for (size_t i = 0; i < catalog->n_tensors; i++)
+        size_bytes += dcp_tensor_bytes(&catalog->tensors[i]);
+    return json_pack(
+        "{s:o, s:s, s:o, s:o, s:o, s:o, s:i, s:{s:i, s:i, s:i}, s:I, s:o, s:I}", "path",
+        dcp_doc_text(checkpoint->place.path), "format", catalog->format, "version",
+        dcp_doc_text(catalog->version), "producer", dcp_doc_text(catalog->producer),
+        "step", catalog->step < 0 ? json_null() : json_integer(catalog->step), "layout",
+        dcp_doc_text(catalog->layout), "world", catalog->world, "mesh", "dp",
+        catalog->mesh.dp ? catalog->mesh.dp : 1, "tp",
+        catalog->mesh.tp ? catalog->mesh.tp : 1, "pp",
+        catalog->mesh.pp ? catalog->mesh.pp : 1, "n_tensors",
+        (json_int_t)catalog->n_tensors, "size_bytes", dcp_doc_u64(size_bytes), "n_files",
+        (json_int_t)catalog->n_files);
+}

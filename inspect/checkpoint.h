@@ -1,0 +1,46 @@
+/* checkpoint: what a user named on the command line, opened for reading. */
+#ifndef INSPECT_CHECKPOINT_H
+#define INSPECT_CHECKPOINT_H
+
+#include "cli/main.h"
+#include <dcp/reshard.h>
+
+struct inspect_checkpoint {
+    struct dcp_place place;
+    struct dcp_catalog *catalog;
+};
+
+/* Opens a run folder (its newest whole step), a step, or a file or folder of a known
+ * format. Steps that were passed over because they are damaged are logged. Caller owns,
+ * inspect_close. Errors: those of dcp_place_open and dcp_place_index. */
+int inspect_open(struct dcp_main *m, const char *path, struct inspect_checkpoint *out,
+                 struct dcp_error *err);
+void inspect_close(struct inspect_checkpoint *checkpoint);
+
+/* Whether the user named a run folder, and the step in it was chosen. */
+bool inspect_is_run(const struct inspect_checkpoint *checkpoint);
+
+/* Which tensors a verb is about. */
+struct inspect_selection {
+    struct dcp_opt_list globs; /* any of them; none: all */
+    int only;                  /* enum dcp_only */
+};
+
+/* The indices of the tensors selected, in the catalog's order; freed with free. Errors:
+ * NOT_FOUND (nothing matches), MEMORY. */
+int inspect_select(const struct inspect_checkpoint *checkpoint,
+                   const struct inspect_selection *selection, size_t **out, size_t *out_n,
+                   struct dcp_error *err);
+/* The index of the tensor called `name`. Errors: NOT_FOUND, with the nearest name. */
+int inspect_find(const struct inspect_checkpoint *checkpoint, const char *name,
+                 int *out_tensor, struct dcp_error *err);
+
+/* "format", "step", "world"… of a checkpoint, as every document has them. NULL: out of
+ * memory. */
+json_t *inspect_checkpoint_json(const struct inspect_checkpoint *checkpoint);
+
+/* What help says of the options that fill a selection. */
+#define INSPECT_HELP_TENSORS "only tensors whose name matches; may be given again"
+#define INSPECT_HELP_ONLY "only weights and buffers, or only optimizer state"
+
+#endif

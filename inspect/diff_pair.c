@@ -1,0 +1,188 @@
+#include "diff.h"
+
+#include "base/json.h"
+#include "base/mem.h"
+#include <string.h>
+
+static bool same_shape(const struct dcp_tensor *a, const struct dcp_tensor *b)
+{
+    for (int d = 0; d < a->ndim && a->ndim == b->ndim; d++)
+        if (a->shape[d] != b->shape[d])
+            return false;
+    return a->ndim == b->ndim;
+}
+
+/* What can be said before anything is read. */
+static struct inspect_pair make_pair(const struct dcp_tensor *a,
+                                     const struct dcp_tensor *b)
+{
+    struct inspect_pair pair = { .a = a, .b = b, .most_at = -1 };
+    pair.verdict = !a                  ? INSPECT_ONLY_B
+                   : !b                ? INSPECT_ONLY_A
+                   : !same_shape(a, b) ? INSPECT_OTHER_SHAPE
+                                       : INSPECT_SAME_BITS;
+    return pair;
+}
+
+/* The tensors of one side; none where none is selected, when the other has some. */
+static int select_side(const struct inspect_checkpoint *side,
+                       const struct inspect_selection *selection, size_t **out, size_t *n,
+                       struct dcp_error *err)
+{
+    struct dcp_error why = { 0 };
+    int rc = inspect_select(side, selection, out, n, &why);
+    if (rc && rc != DCP_E_NOT_FOUND)
+        *err = why;
+    return rc == DCP_E_NOT_FOUND ? DCP_OK : rc;
+}
+
+static int pair_tensors(struct inspect_diff_result *diff,
+                        const struct inspect_selection *selection, struct dcp_error *err)
+{
+    DCP_CLEANUP_FREE size_t *in_a = NULL, *in_b = NULL;
+    const struct dcp_catalog *a = diff->a.catalog, *b = diff->b.catalog;
+    size_t n_a = 0, n_b = 0;
+    int rc = select_side(&diff->a, selection, &in_a, &n_a, err);
+    rc = rc ? rc : select_side(&diff->b, selection, &in_b, &n_b, err);
+    if (rc)
+        return rc;
+    if (!n_a && !n_b && a->n_tensors) /* with its sentence, which select_side drops */
+        return inspect_select(&diff->a, selection, &in_a, &n_a, err);
+    diff->pairs = dcp_mem_calloc(n_a + n_b, sizeof *diff->pairs);
+    if (!diff->pairs)
+        return dcp_error_memory(err, "the pairs of tensors");
+    for (size_t i = 0; i < n_a; i++) {
+        const struct dcp_tensor *t = &a->tensors[in_a[i]];
+        int other = dcp_catalog_find(b, t->name);
+        diff->pairs[diff->n_pairs++] =
+            make_pair(t, other < 0 ? NULL : &b->tensors[other]);
+    }
+    for (size_t i = 0; i < n_b; i++) {
+        const struct dcp_tensor *t = &b->tensors[in_b[i]];
+        if (dcp_catalog_find(a, t->name) < 0)
+            diff->pairs[diff->n_pairs++] = make_pair(NULL, t);
+    }
+    return DCP_OK;
+}
+
+static bool same_object(const struct dcp_object *a, const struct dcp_object *b)
+{
+    if (a->kind != b->kind)
+        return false;
+    if (a->size_bytes == b->size_bytes && memcmp(a->data, b->data, a->size_bytes) == 0)
+        return true;
+    if (a->kind != DCP_OBJECT_JSON)
+        return false;
+    /* JSON is the same in any order of keys and with any blanks. */
+    DCP_CLEANUP_JSON json_t *x = NULL, *y = NULL;
+    return dcp_json_parse(a->data, a->size_bytes, a->name, &x, NULL) == DCP_OK &&
+           dcp_json_parse(b->data, b->size_bytes, b->name, &y, NULL) == DCP_OK &&
+           json_equal(x, y);
+}
+
+static int pair_objects(struct inspect_diff_result *diff, struct dcp_error *err)
+{
+    const struct dcp_catalog *a = diff->a.catalog, *b = diff->b.catalog;
+    diff->objects = dcp_mem_calloc(a->n_objects + b->n_objects, sizeof *diff->objects);
+    if (!diff->objects)
+        return dcp_error_memory(err, "the pairs of objects");
+    for (size_t i = 0; i < a->n_objects; i++) {
+        const char *name = a->objects[i].name;
+        int other = dcp_catalog_find_object(b, name);
+        if (other >= 0 && same_object(&a->objects[i], &b->objects[other]))
+            diff->n_objects_same++;
+        else
+            diff->objects[diff->n_objects++] =
+                (struct inspect_object_diff){ name, true, other >= 0 };
+    }
+    for (size_t i = 0; i < b->n_objects; i++)
+        if (dcp_catalog_find_object(a, b->objects[i].name) < 0)
+            diff->objects[diff->n_objects++] =
+                (struct inspect_object_diff){ b->objects[i].name, false, true };
+    return DCP_OK;
+}
+
+int inspect_diff_pair(struct inspect_diff_result *diff,
+                      const struct inspect_selection *selection, struct dcp_error *err)
+{
+    int rc = pair_tensors(diff, selection, err);
+    /* Objects are training state: no part of a selection, and not every format holds
+     * them. */
+    diff->objects_compared = selection->globs.n == 0 && selection->only == DCP_ONLY_ALL &&
+                             (diff->a.place.format->flags & DCP_FORMAT_OBJECTS) &&
+                             (diff->b.place.format->flags & DCP_FORMAT_OBJECTS);
+    if (rc == DCP_OK && diff->objects_compared)
+        rc = pair_objects(diff, err);
+    return rc;
+}
+
+/* The pairs that must be read, and what the threads share. */
+struct job {
+    struct inspect_diff_result *diff;
+    size_t *to_read;
+};
+
+static int compare_share(void *self, size_t first, size_t last, struct inspect_work *work,
+                         struct dcp_error *err)
+{
+    struct job *job = self;
+    struct inspect_comparer *comparer;
+    int rc = inspect_comparer_new(&job->diff->a, &job->diff->b, &job->diff->tolerance,
+                                  &comparer, err);
+    for (size_t i = first; i < last && rc == DCP_OK; i++)
+        rc = inspect_compare(comparer, &job->diff->pairs[job->to_read[i]], work, err);
+    inspect_comparer_free(comparer);
+    return rc;
+}
+
+static bool has_equal_fingerprints(const struct inspect_pair *pair)
+{
+    return pair->a->has_fingerprint && pair->b->has_fingerprint &&
+           pair->a->dtype == pair->b->dtype &&
+           pair->a->fingerprint == pair->b->fingerprint;
+}
+
+int inspect_diff_compare(struct dcp_main *m, struct inspect_diff_result *diff, bool read,
+                         struct dcp_error *err)
+{
+    DCP_CLEANUP_FREE size_t *to_read = dcp_mem_calloc(diff->n_pairs, sizeof *to_read);
+    DCP_CLEANUP_FREE uint64_t *sizes = dcp_mem_calloc(diff->n_pairs, sizeof *sizes);
+    struct job job = { diff, to_read };
+    size_t n = 0;
+    if (!to_read || !sizes)
+        return dcp_error_memory(err, "the pairs of tensors");
+    for (size_t i = 0; i < diff->n_pairs; i++) {
+        struct inspect_pair *pair = &diff->pairs[i];
+        if (pair->verdict != INSPECT_SAME_BITS)
+            continue;
+        pair->by_fingerprint = !read && has_equal_fingerprints(pair);
+        if (pair->by_fingerprint)
+            continue;
+        sizes[n] = dcp_tensor_bytes(pair->a) + dcp_tensor_bytes(pair->b);
+        to_read[n++] = i;
+    }
+    int rc =
+        n ? inspect_work_run(m, "comparing", sizes, n, compare_share, &job, err) : DCP_OK;
+    for (size_t i = 0; i < diff->n_pairs && rc == DCP_OK; i++) {
+        const struct inspect_pair *pair = &diff->pairs[i];
+        diff->n_same += inspect_diff_is_same(pair);
+        diff->n_by_fingerprint += pair->by_fingerprint;
+        diff->n_by_value += pair->verdict == INSPECT_SAME_VALUES;
+        diff->n_near += pair->verdict == INSPECT_WITHIN_TOLERANCE;
+    }
+    return rc;
+}
+
+bool inspect_diff_is_same(const struct inspect_pair *pair)
+{
+    return pair->verdict == INSPECT_SAME_BITS || pair->verdict == INSPECT_SAME_VALUES ||
+           pair->verdict == INSPECT_WITHIN_TOLERANCE;
+}
+
+void inspect_diff_fini(struct inspect_diff_result *diff)
+{
+    free(diff->pairs);
+    free(diff->objects);
+    inspect_close(&diff->a);
+    inspect_close(&diff->b);
+}

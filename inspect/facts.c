@@ -1,0 +1,203 @@
+#include "facts.h"
+
+#include "base/json.h"
+#include "base/mem.h"
+#include "base/str.h"
+#include <stdio.h>
+#include <string.h>
+
+static void count_groups(const struct dcp_catalog *catalog, struct inspect_facts *facts)
+{
+    for (size_t i = 0; i < catalog->n_tensors; i++) {
+        const struct dcp_tensor *t = &catalog->tensors[i];
+        struct inspect_group *g =
+            &facts->groups[(size_t)t->role * DCP_N_DTYPES + (size_t)t->dtype];
+        g->role = t->role;
+        g->dtype = t->dtype;
+        g->n_tensors++;
+        g->n_elems += (uint64_t)t->n_elems;
+        g->size_bytes += dcp_tensor_bytes(t);
+        facts->role_tensors[t->role]++;
+        facts->tensor_bytes += dcp_tensor_bytes(t);
+    }
+    for (size_t i = 0; i < (size_t)DCP_N_ROLES * DCP_N_DTYPES; i++)
+        if (facts->groups[i].n_tensors)
+            facts->groups[facts->n_groups++] = facts->groups[i];
+}
+
+/* Where a weight lies; equal places are one weight under two names. */
+struct spot {
+    int file;
+    uint64_t offset;
+    int64_t n_elems;
+};
+
+static int compare_spots(const void *a, const void *b)
+{
+    const struct spot *x = a, *y = b;
+    if (x->file != y->file)
+        return x->file < y->file ? -1 : 1;
+    if (x->offset != y->offset)
+        return x->offset < y->offset ? -1 : 1;
+    return x->n_elems < y->n_elems ? -1 : x->n_elems > y->n_elems;
+}
+
+static int count_params(const struct dcp_catalog *catalog, struct inspect_facts *facts,
+                        struct dcp_error *err)
+{
+    DCP_CLEANUP_FREE struct spot *spots =
+        dcp_mem_calloc(catalog->n_tensors, sizeof *spots);
+    size_t n = 0;
+    if (!spots)
+        return dcp_error_memory(err, "the places of the weights");
+    for (size_t i = 0; i < catalog->n_tensors; i++) {
+        const struct dcp_tensor *t = &catalog->tensors[i];
+        if (t->role != DCP_ROLE_MODEL)
+            continue;
+        const struct dcp_piece *piece =
+            t->n_pieces == 1 ? &catalog->pieces[t->first_piece] : NULL;
+        if (piece && piece->file >= 0 && t->n_elems > 0)
+            spots[n++] = (struct spot){ piece->file, piece->offset, t->n_elems };
+        facts->n_params += (uint64_t)t->n_elems;
+    }
+    qsort(spots, n, sizeof *spots, compare_spots);
+    for (size_t i = 1; i < n; i++)
+        if (compare_spots(&spots[i - 1], &spots[i]) == 0) {
+            facts->n_params -= (uint64_t)spots[i].n_elems;
+            facts->n_tied++;
+        }
+    return DCP_OK;
+}
+
+static int measure_shards(const struct dcp_catalog *catalog, struct inspect_facts *facts,
+                          struct dcp_error *err)
+{
+    DCP_CLEANUP_FREE bool *holds = dcp_mem_calloc(catalog->n_files, sizeof *holds);
+    if (!holds)
+        return dcp_error_memory(err, "the list of files");
+    for (size_t i = 0; i < catalog->n_pieces; i++) {
+        const struct dcp_piece *p = &catalog->pieces[i];
+        facts->has_digests =
+            facts->has_digests || p->blocks || p->has_crc || p->has_crc32;
+        if (p->file >= 0)
+            holds[p->file] = true;
+    }
+    facts->shard_least = UINT64_MAX;
+    for (size_t i = 0; i < catalog->n_files; i++) {
+        uint64_t size = catalog->files[i].size_bytes;
+        if (!holds[i])
+            continue;
+        facts->n_shards++;
+        facts->shard_bytes += size;
+        facts->shard_least = size < facts->shard_least ? size : facts->shard_least;
+        facts->shard_most = size > facts->shard_most ? size : facts->shard_most;
+    }
+    if (!facts->n_shards)
+        facts->shard_least = 0;
+    return DCP_OK;
+}
+
+static int64_t integer_of(const json_t *object, const char *key, const char *other)
+{
+    const json_t *value = json_object_get(object, key);
+    if (!value)
+        value = json_object_get(object, other);
+    return json_is_integer(value) ? json_integer_value(value) : 0;
+}
+
+/* The configuration in Hugging Face's keys. Foreign text: what is odd in it is left out.
+ */
+static void read_config(const struct dcp_catalog *catalog, struct inspect_facts *facts)
+{
+    int i = dcp_catalog_find_object(catalog, "model_config");
+    if (i < 0 || catalog->objects[i].kind != DCP_OBJECT_JSON)
+        return;
+    const struct dcp_object *object = &catalog->objects[i];
+    DCP_CLEANUP_JSON json_t *config = NULL;
+    if (dcp_json_parse(object->data, object->size_bytes, "model_config", &config, NULL))
+        return;
+    const char *family = json_string_value(json_object_get(config, "model_type"));
+    if (!family)
+        family = json_string_value(json_object_get(config, "family"));
+    if (family)
+        dcp_str_escape(facts->family, sizeof facts->family, family);
+    facts->n_layers = integer_of(config, "n_layer", "num_hidden_layers");
+    facts->n_vocab = integer_of(config, "vocab_size", "padded_vocab_size");
+}
+
+/* "transformer.h.11.attn.bias": 11; -1 where no part is a number. */
+static int64_t layer_of(const char *name)
+{
+    for (; name; name = strchr(name, '.')) {
+        name += *name == '.';
+        char part[16];
+        size_t n = strcspn(name, ".");
+        int64_t number;
+        if (n == 0 || n >= sizeof part)
+            continue;
+        memcpy(part, name, n);
+        part[n] = '\0';
+        if (dcp_str_parse_i64(part, &number) && number >= 0 && number < 100000)
+            return number;
+    }
+    return -1;
+}
+
+static void guess_layers(const struct dcp_catalog *catalog, struct inspect_facts *facts)
+{
+    for (size_t i = 0; i < catalog->n_tensors && facts->n_layers == 0; i++)
+        if (catalog->tensors[i].role == DCP_ROLE_MODEL)
+            facts->n_layers = layer_of(catalog->tensors[i].name) >= 0 ? 1 : 0;
+    for (size_t i = 0; i < catalog->n_tensors && facts->n_layers > 0; i++) {
+        int64_t layer = layer_of(catalog->tensors[i].name);
+        if (catalog->tensors[i].role == DCP_ROLE_MODEL && layer >= facts->n_layers)
+            facts->n_layers = layer + 1;
+    }
+}
+
+/* What a trainer needs beside the weights to go on as if nothing had happened. */
+static void find_missing(const struct dcp_catalog *catalog, struct inspect_facts *facts)
+{
+    static const struct {
+        const char *object, *text;
+    } needs[] = {
+        { "scheduler", "scheduler" },
+        { "rng", "random numbers" },
+        { "data", "data cursor" },
+    };
+    size_t used = 0;
+    if (!facts->role_tensors[DCP_ROLE_EXP_AVG] && !facts->role_tensors[DCP_ROLE_OPTIM])
+        used += (size_t)snprintf(facts->missing, sizeof facts->missing, "optimizer");
+    for (size_t i = 0; i < DCP_ARRAY_LEN(needs) && used < sizeof facts->missing; i++)
+        if (dcp_catalog_find_object(catalog, needs[i].object) < 0)
+            used += (size_t)snprintf(facts->missing + used, sizeof facts->missing - used,
+                                     "%s%s", used ? ", " : "", needs[i].text);
+}
+
+int inspect_facts_gather(const struct dcp_catalog *catalog, struct inspect_facts *out,
+                         struct dcp_error *err)
+{
+    *out = (struct inspect_facts){ 0 };
+    out->groups = dcp_mem_calloc((size_t)DCP_N_ROLES * DCP_N_DTYPES, sizeof *out->groups);
+    if (!out->groups)
+        return dcp_error_memory(err, "the facts");
+    count_groups(catalog, out);
+    int rc = count_params(catalog, out, err);
+    if (rc == DCP_OK)
+        rc = measure_shards(catalog, out, err);
+    if (rc) {
+        inspect_facts_fini(out);
+        return rc;
+    }
+    read_config(catalog, out);
+    if (out->n_layers == 0)
+        guess_layers(catalog, out);
+    find_missing(catalog, out);
+    return DCP_OK;
+}
+
+void inspect_facts_fini(struct inspect_facts *facts)
+{
+    free(facts->groups);
+    facts->groups = NULL;
+}

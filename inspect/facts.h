@@ -1,0 +1,35 @@
+/* facts: what a catalog says about a checkpoint as a whole. */
+#ifndef INSPECT_FACTS_H
+#define INSPECT_FACTS_H
+
+#include <dcp/tensor.h>
+
+/* All tensors of one role and dtype. */
+struct inspect_group {
+    enum dcp_role role;
+    enum dcp_dtype dtype;
+    uint64_t n_tensors, n_elems, size_bytes;
+};
+
+struct inspect_facts {
+    struct inspect_group *groups; /* by role, then dtype; those that are there */
+    size_t n_groups;
+    uint64_t role_tensors[DCP_N_ROLES];
+    uint64_t n_params; /* elements of weights; tied ones count once */
+    uint64_t n_tied;   /* weights that are another one under a second name */
+    uint64_t tensor_bytes;
+    uint64_t n_shards; /* files that hold pieces */
+    uint64_t shard_bytes, shard_least, shard_most;
+    bool has_digests; /* something in it can be verified */
+
+    char family[64];           /* "gpt2"; "" when unknown */
+    int64_t n_layers, n_vocab; /* 0 when unknown */
+    char missing[128];         /* what a resume would lack, or "" */
+};
+
+/* Errors: MEMORY. */
+int inspect_facts_gather(const struct dcp_catalog *catalog, struct inspect_facts *out,
+                         struct dcp_error *err);
+void inspect_facts_fini(struct inspect_facts *facts);
+
+#endif

@@ -1,0 +1,345 @@
+/* map: a picture of who holds what. */
+#include "map.h"
+
+#include "base/buf.h"
+#include "base/mem.h"
+#include "base/str.h"
+#include "cli/doc.h"
+#include "cli/human.h"
+#include "cli/text.h"
+#include "verbs.h"
+#include <string.h>
+
+#define NAME_MOST 40   /* columns of a name */
+#define CELLS_LEAST 16 /* of a row */
+#define PIPE_WIDTH 110 /* where there is no terminal */
+#define RANKS_MOST 32  /* lines of ranks; more are taken together */
+#define BAR_CELLS 32   /* of the greatest rank */
+
+struct settings {
+    struct inspect_selection selection;
+    int64_t limit;
+    bool each;
+};
+
+/* Ranks as one letter each: 0 to 9, a to z, A to Z, and around again. */
+static char letter_of(int rank)
+{
+    static const char letters[] =
+        "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
+    return rank == INSPECT_CELL_NOBODY    ? '.'
+           : rank == INSPECT_CELL_SEVERAL ? '*'
+                                          : letters[(size_t)rank % (sizeof letters - 1)];
+}
+
+/* The cells of a row. In colour a rank is a field of its colour with its letter at the
+ * beginning; without, its letter again and again. */
+static void add_cells(struct dcp_buf *line, const struct dcp_term *term, const int *cells,
+                      int n)
+{
+    for (int c = 0; c < n; c++) {
+        bool begins = c == 0 || cells[c] != cells[c - 1];
+        if (!term->color || cells[c] < 0) {
+            if (begins && c && term->color)
+                dcp_buf_add_text(line, dcp_term_style(term, DCP_STYLE_OFF));
+            dcp_buf_add_u8(line, (uint8_t)letter_of(cells[c]));
+            continue;
+        }
+        if (begins)
+            dcp_buf_add_text(line, dcp_term_hue(term, cells[c]));
+        dcp_buf_add_u8(line, begins ? (uint8_t)letter_of(cells[c]) : ' ');
+    }
+    if (term->color)
+        dcp_buf_add_text(line, dcp_term_style(term, DCP_STYLE_OFF));
+}
+
+/* "wMmv": which tensors of a parameter share the row; nothing for a weight alone. */
+static void format_roles(const struct inspect_map_row *row, char out[DCP_N_ROLES + 1])
+{
+    static const char letters[DCP_N_ROLES] = {
+        [DCP_ROLE_MODEL] = 'w',   [DCP_ROLE_BUFFER] = 'b',     [DCP_ROLE_MASTER] = 'M',
+        [DCP_ROLE_EXP_AVG] = 'm', [DCP_ROLE_EXP_AVG_SQ] = 'v', [DCP_ROLE_OPTIM] = 'o',
+        [DCP_ROLE_OTHER] = '-',
+    };
+    size_t n = 0;
+    for (size_t role = 0; role < DCP_N_ROLES; role++)
+        if (row->roles[role])
+            out[n++] = letters[role];
+    out[n] = '\0';
+}
+
+struct picture {
+    int name_width, n_cells;
+    bool has_roles, has_holes, has_replicas;
+};
+
+static struct picture plan_picture(const struct dcp_main *m,
+                                   const struct inspect_map_row *rows, size_t n)
+{
+    struct picture p = { .name_width = 8 };
+    for (size_t i = 0; i < n; i++) {
+        int width = dcp_text_width(rows[i].tensor->name);
+        p.name_width = width > p.name_width ? width : p.name_width;
+        for (size_t role = 1; role < DCP_N_ROLES; role++)
+            p.has_roles = p.has_roles || rows[i].roles[role];
+    }
+    int width = m->out.width ? m->out.width : PIPE_WIDTH;
+    int most = width / 3 > NAME_MOST ? NAME_MOST : width / 3;
+    p.name_width = p.name_width > most ? most : p.name_width;
+    /* two blanks, name, roles, the frame, size: what is left is cells */
+    p.n_cells = width - 2 - p.name_width - (p.has_roles ? 6 : 1) - 2 - 10;
+    p.n_cells = p.n_cells < CELLS_LEAST          ? CELLS_LEAST
+                : p.n_cells > INSPECT_CELLS_MOST ? INSPECT_CELLS_MOST
+                                                 : p.n_cells;
+    return p;
+}
+
+static int put_row(struct dcp_main *m, const struct dcp_catalog *catalog,
+                   const struct inspect_map_row *row, struct picture *p,
+                   struct dcp_error *err)
+{
+    const struct dcp_term *out = &m->out;
+    int cells[INSPECT_CELLS_MOST];
+    char roles[DCP_N_ROLES + 1];
+    DCP_CLEANUP_BUF struct dcp_buf name = { 0 }, line = { 0 };
+    int dim = inspect_map_paint(catalog, row->tensor, p->n_cells, cells);
+    bool is_empty = row->tensor->n_elems == 0;
+    for (int c = 0; c < p->n_cells; c++) {
+        p->has_holes = p->has_holes || (cells[c] == INSPECT_CELL_NOBODY && !is_empty);
+        p->has_replicas = p->has_replicas || cells[c] == INSPECT_CELL_SEVERAL;
+    }
+    dcp_text_add_escaped(&name, row->tensor->name);
+    dcp_buf_add_text(&line, "  ");
+    if (!name.failed)
+        dcp_text_add_cut(&line, (const char *)name.data, p->name_width);
+    int taken = line.failed ? 0 : dcp_text_width((const char *)line.data) - 2;
+    dcp_buf_add_fill(&line, ' ', (size_t)(p->name_width - taken) + 1);
+    format_roles(row, roles);
+    if (p->has_roles)
+        dcp_buf_add_fmt(&line, "%-4s ", roles);
+    dcp_buf_add_text(&line, "│");
+    if (is_empty)
+        dcp_buf_add_fmt(&line, "%-*s", p->n_cells, " no elements");
+    else
+        add_cells(&line, out, cells, p->n_cells);
+    dcp_buf_add_fmt(&line, "│ %8s", dcp_human_size(row->size_bytes).text);
+    if (dim > 0)
+        dcp_buf_add_fmt(&line, "  along dimension %d", dim);
+    dcp_buf_add_text(&line, "\n");
+    int rc = dcp_buf_check(&line, err);
+    if (rc == DCP_OK)
+        dcp_term_put(out, (const char *)line.data);
+    return rc;
+}
+
+static void put_legend(struct dcp_main *m, const struct picture *p, int world)
+{
+    const struct dcp_term *out = &m->out;
+    dcp_term_printf(out, "\n  %seach cell shows the rank that holds most of it",
+                    dcp_term_style(out, DCP_STYLE_DIM));
+    if (world > 10)
+        dcp_term_put(out, world > 62 ? "; 0-9, a-z, A-Z, and around again"
+                                     : "; a is 10, A is 36");
+    if (p->has_replicas)
+        dcp_term_put(out, "; * several hold it");
+    if (p->has_holes)
+        dcp_term_put(out, "; . nobody does");
+    if (p->has_roles)
+        dcp_term_put(out, "\n  w weight, b buffer, M master, m v Adam's moments, o other "
+                          "optimizer state");
+    dcp_term_printf(out, "%s\n", dcp_term_style(out, DCP_STYLE_OFF));
+}
+
+/* A line for ranks first .. last: their mean as a bar, their share. */
+static void put_ranks(struct dcp_main *m, const struct inspect_map_rank *ranks, int first,
+                      int last, uint64_t most, uint64_t all)
+{
+    const struct dcp_term *out = &m->out;
+    uint64_t sum = 0;
+    char label[40], bar[BAR_CELLS * 3 + 1];
+    for (int r = first; r <= last; r++)
+        sum += ranks[r].size_bytes;
+    double mean = (double)sum / (last - first + 1);
+    int n = most ? (int)(mean / (double)most * BAR_CELLS + 0.5) : 0;
+    bar[0] = '\0';
+    for (int i = 0; i < n && i < BAR_CELLS; i++)
+        memcpy(bar + 3 * i, "█", 4);
+    if (first == last)
+        snprintf(label, sizeof label, "rank %d", first);
+    else
+        snprintf(label, sizeof label, "ranks %d-%d", first, last);
+    dcp_term_printf(out, "  %-13s %s%s%s%*s %10s%s  %4.1f %%\n", label,
+                    dcp_term_style(out, DCP_STYLE_NAME), bar,
+                    dcp_term_style(out, DCP_STYLE_OFF), BAR_CELLS - n, "",
+                    dcp_human_size((uint64_t)mean).text, first == last ? "" : " each",
+                    all ? 100 * (double)sum / (double)all : 0.0);
+}
+
+static void put_balance(struct dcp_main *m, const struct inspect_map_rank *ranks,
+                        int world)
+{
+    uint64_t most = 0, least = UINT64_MAX, all = 0;
+    for (int r = 0; r < world; r++) {
+        most = ranks[r].size_bytes > most ? ranks[r].size_bytes : most;
+        least = ranks[r].size_bytes < least ? ranks[r].size_bytes : least;
+        all += ranks[r].size_bytes;
+    }
+    int each = (world + RANKS_MOST - 1) / RANKS_MOST;
+    dcp_term_put(&m->out, "\n");
+    for (int first = 0; first < world; first += each) {
+        int last = first + each <= world ? first + each - 1 : world - 1;
+        put_ranks(m, ranks, first, last, most, all);
+    }
+    if (world > 1)
+        dcp_term_printf(&m->out, "  spread %.1f %% (%s to %s a rank)\n",
+                        all ? 100.0 * (double)(most - least) * world / (double)all : 0.0,
+                        dcp_human_size(least).text, dcp_human_size(most).text);
+}
+
+static int print_text(struct dcp_main *m, const struct inspect_checkpoint *checkpoint,
+                      const struct inspect_map_row *rows, size_t n, int64_t limit,
+                      const struct inspect_map_rank *ranks, int world,
+                      struct dcp_error *err)
+{
+    const struct dcp_catalog *catalog = checkpoint->catalog;
+    char path[512], layout[64];
+    size_t n_shown = limit > 0 && (uint64_t)limit < n ? (size_t)limit : n;
+    struct picture p = plan_picture(m, rows, n_shown);
+    dcp_str_escape(path, sizeof path, checkpoint->place.path);
+    dcp_str_escape(layout, sizeof layout, catalog->layout ? catalog->layout : "");
+    dcp_term_printf(
+        &m->out, "%s%s%s   %s%s%s\n\n", dcp_term_style(&m->out, DCP_STYLE_BOLD), path,
+        dcp_term_style(&m->out, DCP_STYLE_OFF), layout, layout[0] ? " on " : "",
+        dcp_human_items((uint64_t)world, "rank", "ranks").text);
+    int rc = DCP_OK;
+    for (size_t i = 0; i < n_shown && rc == DCP_OK && dcp_main_is_read(m); i++)
+        rc = put_row(m, catalog, &rows[i], &p, err);
+    if (rc)
+        return rc;
+    if (n_shown < n)
+        dcp_term_printf(&m->out, "  %s more rows (--limit)\n",
+                        dcp_human_count(n - n_shown).text);
+    put_legend(m, &p, world);
+    put_balance(m, ranks, world);
+    return DCP_OK;
+}
+
+static json_t *row_json(const struct dcp_catalog *catalog, const struct dcp_tensor *t)
+{
+    int cells[INSPECT_CELLS_MOST];
+    const int n = 64;
+    int dim = inspect_map_paint(catalog, t, n, cells);
+    json_t *list = json_array();
+    for (int c = 0; c < n && t->n_elems > 0; c++) {
+        json_t *cell = cells[c] == INSPECT_CELL_NOBODY    ? json_null()
+                       : cells[c] == INSPECT_CELL_SEVERAL ? json_string("several")
+                                                          : json_integer(cells[c]);
+        if (dcp_doc_add(list, cell)) {
+            json_decref(list);
+            list = NULL;
+        }
+    }
+    return json_pack("{s:o, s:s, s:o, s:o, s:o, s:o}", "name", dcp_doc_text(t->name),
+                     "role", dcp_role_name(t->role), "size_bytes",
+                     dcp_doc_u64(dcp_tensor_bytes(t)), "n_pieces",
+                     dcp_doc_u64(t->n_pieces), "dimension",
+                     dim > 0 ? json_integer(dim) : json_null(), "cells", list);
+}
+
+static int print_json(struct dcp_main *m, const struct inspect_checkpoint *checkpoint,
+                      const size_t *tensors, size_t n,
+                      const struct inspect_map_rank *ranks, int world,
+                      struct dcp_error *err)
+{
+    DCP_CLEANUP_JSON json_t *doc = dcp_doc_new("map");
+    DCP_CLEANUP_JSON json_t *head = inspect_checkpoint_json(checkpoint);
+    json_t *rank_list = json_array(), *list = json_array();
+    int rc = json_object_update(doc, head) ? DCP_E_MEMORY : DCP_OK;
+    rc |= dcp_doc_set(doc, "ranks", rank_list);
+    rc |= dcp_doc_set(doc, "tensors", list);
+    for (int r = 0; r < world && !rc; r++)
+        rc =
+            dcp_doc_add(rank_list, json_pack("{s:i, s:o, s:o}", "rank", r, "size_bytes",
+                                             dcp_doc_u64(ranks[r].size_bytes), "n_pieces",
+                                             dcp_doc_u64(ranks[r].n_pieces)));
+    for (size_t i = 0; i < n && !rc; i++)
+        rc = dcp_doc_add(list, row_json(checkpoint->catalog,
+                                        &checkpoint->catalog->tensors[tensors[i]]));
+    return dcp_doc_print(m->out.file, rc ? NULL : doc, err);
+}
+
+static int show(struct dcp_main *m, const struct settings *settings,
+                const struct inspect_checkpoint *checkpoint, const size_t *tensors,
+                size_t n, struct dcp_error *err)
+{
+    DCP_CLEANUP_FREE struct inspect_map_rank *ranks = NULL;
+    DCP_CLEANUP_FREE struct inspect_map_row *rows = NULL;
+    size_t n_rows = 0;
+    int world = 1;
+    int rc = inspect_map_ranks(checkpoint->catalog, tensors, n, &ranks, &world, err);
+    if (rc)
+        return rc;
+    if (m->json)
+        return print_json(m, checkpoint, tensors, n, ranks, world, err);
+    rc = inspect_map_rows(checkpoint->catalog, tensors, n, settings->each, &rows, &n_rows,
+                          err);
+    return rc ? rc
+              : print_text(m, checkpoint, rows, n_rows, settings->limit, ranks, world,
+                           err);
+}
+
+static int run(struct dcp_main *m, const void *given, struct dcp_error *err)
+{
+    const struct settings *settings = given;
+    struct inspect_checkpoint checkpoint;
+    DCP_CLEANUP_FREE size_t *tensors = NULL;
+    size_t n = 0;
+    int rc = inspect_open(m, m->operands.items[0], &checkpoint, err);
+    if (rc)
+        return rc;
+    rc = inspect_select(&checkpoint, &settings->selection, &tensors, &n, err);
+    if (rc == DCP_OK)
+        rc = show(m, settings, &checkpoint, tensors, n, err);
+    inspect_close(&checkpoint);
+    return rc;
+}
+
+#define AT(field) .at = offsetof(struct settings, field)
+static const struct dcp_opt opts[] = {
+    { 't', "tensors", "GLOB", INSPECT_HELP_TENSORS, "Selection", DCP_OPT_LIST,
+      AT(selection.globs) },
+    { 0, "only", "all|model|optim", INSPECT_HELP_ONLY, NULL, DCP_OPT_CHOICE,
+      AT(selection.only) },
+    { 'n', "limit", "N", "draw the first N rows; 0 draws all", "Output", DCP_OPT_INT,
+      AT(limit), .max = INT64_MAX },
+    { 'e', "each", NULL,
+      "a row for each tensor, also where those of a parameter lie alike", NULL,
+      DCP_OPT_FLAG, AT(each) },
+    { 0 },
+};
+
+static const struct dcp_example examples[] = {
+    { "dcp-inspect map run", "which rank holds what, and how even it is" },
+    { "dcp-inspect map run -t 'h.0.*' --each",
+      "the first layer, weights and moments apart" },
+    { 0 },
+};
+
+static const struct dcp_exit exits[] = { INSPECT_EXIT_DONE, INSPECT_EXITS_FAILED };
+
+const struct dcp_command inspect_map = {
+    .name = "map",
+    .operands = "PATH",
+    .min_operands = 1,
+    .max_operands = 1,
+    .purpose = "who holds what, drawn",
+    .about =
+        INSPECT_ABOUT_PATH "\nDraws each tensor as a bar over its elements, in the "
+                           "colour and letter of the rank "
+                           "that holds them, and below it what each rank holds in all.",
+    .opts = opts,
+    .settings_size_bytes = sizeof(struct settings),
+    .examples = examples,
+    .exits = exits,
+    .run = run,
+};

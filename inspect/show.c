@@ -1,0 +1,89 @@
+/* show: what is this, is it whole, which steps are there, can I resume from it. */
+#include "verbs.h"
+
+#include "base/fs.h"
+#include "base/mem.h"
+#include "checkpoint.h"
+#include "cli/human.h"
+#include "facts.h"
+#include "show.h"
+#include <string.h>
+
+/* Steps of a run folder, none elsewhere. */
+static int find_steps(struct inspect_shown *shown, struct dcp_error *err)
+{
+    if (!inspect_is_run(&shown->checkpoint))
+        return DCP_OK;
+    return dcp_steps(&shown->checkpoint.place.store, &shown->steps, &shown->n_steps,
+                     &shown->n_unfinished, err);
+}
+
+/* A run folder whose steps are all damaged cannot be opened: what is in it can be told.
+ */
+static int list_damaged(struct dcp_main *m, const char *path, struct dcp_error *err)
+{
+    struct inspect_shown shown = { .path = path };
+    struct dcp_store store;
+    if (!dcp_fs_is_dir(path) || dcp_store_dir(&store, path, false, NULL))
+        return err->code;
+    int rc = dcp_steps(&store, &shown.steps, &shown.n_steps, &shown.n_unfinished, NULL);
+    if (rc == DCP_OK && (shown.n_steps || shown.n_unfinished))
+        rc = m->json ? inspect_show_json(m, &shown, NULL)
+                     : inspect_show_text(m, &shown, NULL);
+    free(shown.steps);
+    dcp_store_free(&store);
+    return err->code;
+}
+
+static int run(struct dcp_main *m, const void *settings, struct dcp_error *err)
+{
+    (void)settings;
+    struct inspect_shown shown = { .path = m->operands.items[0] };
+    int rc = inspect_open(m, shown.path, &shown.checkpoint, err);
+    if (rc == DCP_E_CORRUPT || rc == DCP_E_NOT_FOUND)
+        return list_damaged(m, shown.path, err);
+    if (rc)
+        return rc;
+    shown.path = shown.checkpoint.place.path;
+    rc = find_steps(&shown, err);
+    if (rc == DCP_OK)
+        rc = inspect_facts_gather(shown.checkpoint.catalog, &shown.facts, err);
+    if (rc == DCP_OK) {
+        int whole = dcp_catalog_check(shown.checkpoint.catalog, &shown.hole);
+        rc = m->json ? inspect_show_json(m, &shown, err)
+                     : inspect_show_text(m, &shown, err);
+        if (rc == DCP_OK && whole) {
+            *err = shown.hole;
+            rc = whole;
+        }
+    }
+    inspect_facts_fini(&shown.facts);
+    free(shown.steps);
+    inspect_close(&shown.checkpoint);
+    return rc;
+}
+
+static const struct dcp_example examples[] = {
+    { "dcp-inspect run", "the newest whole step of a run, and the steps before it" },
+    { "dcp-inspect run/step-00001200", "one step" },
+    { "dcp-inspect show model.safetensors --json", "the same facts for a script" },
+    { 0 },
+};
+
+static const struct dcp_exit exits[] = {
+    { 0, "it is whole" },
+    INSPECT_EXITS_FAILED,
+};
+
+const struct dcp_command inspect_show = {
+    .name = "show",
+    .operands = "PATH",
+    .min_operands = 1,
+    .max_operands = 1,
+    .purpose = "what is this, is it whole, which steps, can I resume here",
+    .about = INSPECT_ABOUT_PATH "\nReads headers only: 'verify' reads everything.",
+    .settings_size_bytes = 1,
+    .examples = examples,
+    .exits = exits,
+    .run = run,
+};

@@ -1,0 +1,107 @@
+#include "show.h"
+
+#include "base/mem.h"
+#include "cli/doc.h"
+
+static json_t *groups_json(const struct inspect_facts *facts)
+{
+    json_t *list = json_array();
+    for (size_t i = 0; i < facts->n_groups; i++) {
+        const struct inspect_group *g = &facts->groups[i];
+        if (dcp_doc_add(list, json_pack("{s:s, s:s, s:o, s:o, s:o}", "role",
+                                        dcp_role_name(g->role), "dtype",
+                                        dcp_dtype_name(g->dtype), "n_tensors",
+                                        dcp_doc_u64(g->n_tensors), "n_elems",
+                                        dcp_doc_u64(g->n_elems), "size_bytes",
+                                        dcp_doc_u64(g->size_bytes)))) {
+            json_decref(list);
+            return NULL;
+        }
+    }
+    return list;
+}
+
+static json_t *objects_json(const struct dcp_catalog *catalog)
+{
+    json_t *list = json_array();
+    for (size_t i = 0; i < catalog->n_objects; i++) {
+        const struct dcp_object *o = &catalog->objects[i];
+        if (dcp_doc_add(list,
+                        json_pack("{s:o, s:s, s:o}", "name", dcp_doc_text(o->name),
+                                  "kind", o->kind == DCP_OBJECT_JSON ? "json" : "bytes",
+                                  "size_bytes", dcp_doc_u64(o->size_bytes)))) {
+            json_decref(list);
+            return NULL;
+        }
+    }
+    return list;
+}
+
+static json_t *steps_json(const struct inspect_shown *shown)
+{
+    json_t *list = json_array();
+    for (size_t i = 0; i < shown->n_steps; i++) {
+        const struct dcp_step *s = &shown->steps[i];
+        if (dcp_doc_add(
+                list, json_pack("{s:I, s:s, s:b, s:o}", "step", (json_int_t)s->step,
+                                "name", s->name, "whole", (int)s->whole, "why",
+                                s->whole ? json_null() : dcp_doc_text(s->why.message)))) {
+            json_decref(list);
+            return NULL;
+        }
+    }
+    return list;
+}
+
+static json_t *known(int64_t n)
+{
+    return n > 0 ? json_integer(n) : json_null();
+}
+
+static int add_catalog(json_t *doc, const struct inspect_shown *shown)
+{
+    const struct inspect_facts *f = &shown->facts;
+    DCP_CLEANUP_JSON json_t *checkpoint = inspect_checkpoint_json(&shown->checkpoint);
+    if (json_object_update(doc, checkpoint))
+        return DCP_E_MEMORY;
+    json_t *family = f->family[0] ? dcp_doc_text(f->family) : json_null();
+    json_t *model =
+        json_pack("{s:o, s:o, s:o, s:o, s:o}", "family", family, "n_params",
+                  dcp_doc_u64(f->n_params), "n_layers", known(f->n_layers), "n_vocab",
+                  known(f->n_vocab), "n_tied", dcp_doc_u64(f->n_tied));
+    json_t *shards =
+        json_pack("{s:o, s:o, s:o, s:o}", "n", dcp_doc_u64(f->n_shards), "size_bytes",
+                  dcp_doc_u64(f->shard_bytes), "least_bytes", dcp_doc_u64(f->shard_least),
+                  "most_bytes", dcp_doc_u64(f->shard_most));
+    bool whole = !shown->hole.code;
+    json_t *resume =
+        json_pack("{s:b, s:o}", "possible", (int)(whole && f->n_params && !f->missing[0]),
+                  "missing", f->missing[0] ? dcp_doc_text(f->missing) : json_null());
+    int rc = dcp_doc_set(doc, "model", model);
+    rc |= dcp_doc_set(doc, "holds", groups_json(f));
+    rc |= dcp_doc_set(doc, "objects", objects_json(shown->checkpoint.catalog));
+    rc |= dcp_doc_set(doc, "shards", shards);
+    rc |= dcp_doc_set(doc, "has_digests", json_boolean(f->has_digests));
+    rc |= dcp_doc_set(doc, "whole", json_boolean(whole));
+    rc |=
+        dcp_doc_set(doc, "why", whole ? json_null() : dcp_doc_text(shown->hole.message));
+    rc |= dcp_doc_set(doc, "resume", resume);
+    return rc ? DCP_E_MEMORY : DCP_OK;
+}
+
+int inspect_show_json(struct dcp_main *m, const struct inspect_shown *shown,
+                      struct dcp_error *err)
+{
+    DCP_CLEANUP_JSON json_t *doc = dcp_doc_new("show");
+    int rc = DCP_OK;
+    if (shown->checkpoint.catalog) {
+        rc = add_catalog(doc, shown);
+    } else {
+        rc |= dcp_doc_set(doc, "path", dcp_doc_text(shown->path));
+        rc |= dcp_doc_set(doc, "whole", json_false());
+    }
+    rc |= dcp_doc_set(doc, "steps", steps_json(shown));
+    rc |= dcp_doc_set(doc, "n_unfinished", dcp_doc_u64(shown->n_unfinished));
+    return rc ? dcp_error_memory(err, "the JSON document")
+              : dcp_doc_print(m->out.file, doc, err);
+}

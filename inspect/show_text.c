@@ -1,0 +1,322 @@
+#include "show.h"
+
+#include "base/buf.h"
+#include "base/str.h"
+#include "cli/human.h"
+#include "cli/text.h"
+#include <stdio.h>
+#include <string.h>
+
+#define INDENT 15      /* where the facts begin */
+#define STEPS_MOST 12  /* that are named */
+#define OBJECTS_MOST 8 /* likewise */
+
+/* "  size         1.62 GiB in …", wrapped where the terminal is too narrow. */
+static int put_fact(struct dcp_main *m, const char *label, const struct dcp_buf *text,
+                    enum dcp_style style, struct dcp_error *err)
+{
+    const struct dcp_term *out = &m->out;
+    const char *fact = text->size_bytes ? (const char *)text->data : "";
+    DCP_CLEANUP_BUF struct dcp_buf line = { 0 };
+    bool fits = !out->width || INDENT + dcp_text_width(fact) < out->width;
+    if (fits)
+        dcp_buf_add_text(&line, fact);
+    else
+        dcp_text_add_wrapped(&line, fact, INDENT, INDENT, out->width);
+    int rc = dcp_buf_check(text, err);
+    if (rc == DCP_OK)
+        rc = dcp_buf_check(&line, err);
+    if (rc == DCP_OK)
+        dcp_term_printf(out, "  %s%-12s%s %s%s%s\n", dcp_term_style(out, DCP_STYLE_DIM),
+                        label, dcp_term_style(out, DCP_STYLE_OFF),
+                        style ? dcp_term_style(out, style) : "",
+                        line.size_bytes ? (const char *)line.data : "",
+                        style ? dcp_term_style(out, DCP_STYLE_OFF) : "");
+    return rc;
+}
+
+static void put_title(struct dcp_main *m, const struct inspect_shown *shown)
+{
+    const struct dcp_catalog *catalog = shown->checkpoint.catalog;
+    char path[512], version[64], producer[128];
+    dcp_term_printf(&m->out, "%s%s%s", dcp_term_style(&m->out, DCP_STYLE_BOLD),
+                    dcp_str_escape(path, sizeof path, shown->path),
+                    dcp_term_style(&m->out, DCP_STYLE_OFF));
+    if (!catalog) {
+        dcp_term_put(&m->out, "   run folder without a whole step\n");
+        return;
+    }
+    dcp_str_escape(version, sizeof version, catalog->version ? catalog->version : "");
+    dcp_str_escape(producer, sizeof producer, catalog->producer ? catalog->producer : "");
+    /* "torch", "torch zip" is said once */
+    if (dcp_str_starts(version, catalog->format))
+        dcp_term_printf(&m->out, "   %s", version);
+    else
+        dcp_term_printf(&m->out, "   %s%s%s", catalog->format, version[0] ? " " : "",
+                        version);
+    if (catalog->world > 1)
+        dcp_term_printf(&m->out, ", saved by %d ranks", catalog->world);
+    else if (producer[0])
+        dcp_term_printf(&m->out, ", written by %s", producer);
+    dcp_term_put(&m->out, "\n");
+}
+
+static int put_model(struct dcp_main *m, const struct inspect_shown *shown,
+                     struct dcp_error *err)
+{
+    const struct inspect_facts *f = &shown->facts;
+    DCP_CLEANUP_BUF struct dcp_buf text = { 0 };
+    if (!f->n_params)
+        return DCP_OK;
+    if (f->family[0])
+        dcp_buf_add_fmt(&text, "%s  ", f->family);
+    dcp_buf_add_text(&text, dcp_human_items(f->n_params, "parameter", "parameters").text);
+    if (f->n_layers > 0)
+        dcp_buf_add_fmt(&text, "  %s",
+                        dcp_human_items((uint64_t)f->n_layers, "layer", "layers").text);
+    if (f->n_vocab > 0)
+        dcp_buf_add_fmt(&text, "  vocab %s", dcp_human_count((uint64_t)f->n_vocab).text);
+    if (f->n_tied)
+        dcp_buf_add_fmt(&text, "  %s tied", dcp_human_count(f->n_tied).text);
+    return put_fact(m, "model", &text, DCP_STYLE_OFF, err);
+}
+
+/* "bf16", as people say it. */
+static void add_dtype(struct dcp_buf *text, enum dcp_dtype dtype)
+{
+    for (const char *c = dcp_dtype_name(dtype); *c; c++)
+        dcp_buf_add_u8(text, (uint8_t)(*c >= 'A' && *c <= 'Z' ? *c - 'A' + 'a' : *c));
+}
+
+static void add_separator(struct dcp_buf *text)
+{
+    if (text->size_bytes)
+        dcp_buf_add_text(text, " · ");
+}
+
+/* "weights bf16 · master, adam m, v f32": roles that follow each other in one dtype share
+ * its name. */
+static void add_roles(struct dcp_buf *text, const struct inspect_facts *facts)
+{
+    static const char *const words[DCP_N_ROLES] = {
+        [DCP_ROLE_MODEL] = "weights",     [DCP_ROLE_BUFFER] = "buffers",
+        [DCP_ROLE_MASTER] = "master",     [DCP_ROLE_EXP_AVG] = "adam m",
+        [DCP_ROLE_EXP_AVG_SQ] = "adam v", [DCP_ROLE_OPTIM] = "optimizer",
+        [DCP_ROLE_OTHER] = "tensors",
+    };
+    for (size_t i = 0; i < facts->n_groups; i++) {
+        const struct inspect_group *g = &facts->groups[i], *before = g - 1;
+        bool same = i && before->dtype == g->dtype && dcp_role_is_optim(g->role) &&
+                    dcp_role_is_optim(before->role);
+        bool pair = same && before->role == DCP_ROLE_EXP_AVG;
+        if (same)
+            dcp_buf_add_text(text, ", ");
+        else
+            add_separator(text);
+        dcp_buf_add_text(text,
+                         pair && g->role == DCP_ROLE_EXP_AVG_SQ ? "v" : words[g->role]);
+        bool more = i + 1 < facts->n_groups && g[1].dtype == g->dtype &&
+                    dcp_role_is_optim(g->role) && dcp_role_is_optim(g[1].role);
+        if (!more) {
+            dcp_buf_add_text(text, " ");
+            add_dtype(text, g->dtype);
+        }
+    }
+}
+
+static void add_objects(struct dcp_buf *text, const struct dcp_catalog *catalog)
+{
+    size_t named = 0, others = 0;
+    for (size_t i = 0; i < catalog->n_objects; i++) {
+        const char *name = catalog->objects[i].name;
+        if (strcmp(name, "model_config") == 0) /* is the line "model" */
+            continue;
+        if (named == OBJECTS_MOST) {
+            others++;
+            continue;
+        }
+        named++;
+        char shown[64];
+        dcp_str_escape(shown, sizeof shown, name);
+        add_separator(text);
+        dcp_buf_add_text(text, strcmp(name, "data") == 0          ? "data cursor"
+                               : strcmp(name, "loss_scaler") == 0 ? "loss scaler"
+                                                                  : shown);
+    }
+    if (others)
+        dcp_buf_add_fmt(text, " · %s",
+                        dcp_human_items(others, "more object", "more objects").text);
+}
+
+static int put_holds(struct dcp_main *m, const struct inspect_shown *shown,
+                     struct dcp_error *err)
+{
+    DCP_CLEANUP_BUF struct dcp_buf text = { 0 };
+    add_roles(&text, &shown->facts);
+    add_objects(&text, shown->checkpoint.catalog);
+    if (!text.size_bytes)
+        dcp_buf_add_text(&text, "nothing");
+    return put_fact(m, "holds", &text, DCP_STYLE_OFF, err);
+}
+
+static int put_size(struct dcp_main *m, const struct inspect_shown *shown,
+                    struct dcp_error *err)
+{
+    const struct inspect_facts *f = &shown->facts;
+    DCP_CLEANUP_BUF struct dcp_buf text = { 0 };
+    dcp_buf_add_text(&text, dcp_human_size(f->shard_bytes).text);
+    if (f->n_shards > 1) {
+        double mean = (double)f->shard_bytes / (double)f->n_shards;
+        dcp_buf_add_fmt(
+            &text, " in %s shards (%s each, spread %.1f %%)",
+            dcp_human_count(f->n_shards).text, dcp_human_size((uint64_t)mean).text,
+            mean > 0 ? 100 * (double)(f->shard_most - f->shard_least) / mean : 0.0);
+    } else if (f->n_shards == 1) {
+        dcp_buf_add_text(&text, " in one file");
+    }
+    /* A codec, or tensors with two names, make the files smaller than the tensors. */
+    if ((double)f->shard_bytes < 0.98 * (double)f->tensor_bytes)
+        dcp_buf_add_fmt(&text, ", for %s of tensors",
+                        dcp_human_size(f->tensor_bytes).text);
+    return put_fact(m, "size", &text, DCP_STYLE_OFF, err);
+}
+
+static int put_layout(struct dcp_main *m, const struct inspect_shown *shown,
+                      struct dcp_error *err)
+{
+    const struct dcp_catalog *catalog = shown->checkpoint.catalog;
+    DCP_CLEANUP_BUF struct dcp_buf text = { 0 };
+    char layout[64];
+    if (!catalog->layout || !catalog->layout[0])
+        return DCP_OK;
+    dcp_buf_add_text(&text, dcp_str_escape(layout, sizeof layout, catalog->layout));
+    if (catalog->mesh.tp > 1 || catalog->mesh.pp > 1)
+        dcp_buf_add_fmt(&text, ", dp %d × tp %d × pp %d", catalog->mesh.dp,
+                        catalog->mesh.tp, catalog->mesh.pp);
+    return put_fact(m, "layout", &text, DCP_STYLE_OFF, err);
+}
+
+/* "148 tensors × 4" where each role has as many, else "592 tensors". */
+static void add_tensor_count(struct dcp_buf *text, const struct inspect_shown *shown)
+{
+    uint64_t each = 0, n_roles = 0, all = 0;
+    bool even = true;
+    for (int role = 0; role < DCP_N_ROLES; role++) {
+        uint64_t n = shown->facts.role_tensors[role];
+        all += n;
+        if (n) {
+            even = even && (n_roles == 0 || n == each);
+            each = n;
+            n_roles++;
+        }
+    }
+    if (even && n_roles > 1)
+        dcp_buf_add_fmt(text, "%s × %d", dcp_human_items(each, "tensor", "tensors").text,
+                        (int)n_roles);
+    else
+        dcp_buf_add_text(text, dcp_human_items(all, "tensor", "tensors").text);
+}
+
+static int put_whole(struct dcp_main *m, const struct inspect_shown *shown,
+                     struct dcp_error *err)
+{
+    DCP_CLEANUP_BUF struct dcp_buf text = { 0 };
+    if (shown->hole.code) {
+        dcp_buf_add_fmt(&text, "no: %s", shown->hole.message);
+        return put_fact(m, "whole", &text, DCP_STYLE_BAD, err);
+    }
+    dcp_buf_add_text(&text, "yes: ");
+    add_tensor_count(&text, shown);
+    dcp_buf_add_text(&text,
+                     shown->facts.has_digests
+                         ? ", no holes, no overlaps  (digests not read; see verify)"
+                         : ", no holes, no overlaps  (it holds no digests)");
+    return put_fact(m, "whole", &text, DCP_STYLE_OFF, err);
+}
+
+static int put_resume(struct dcp_main *m, const struct inspect_shown *shown,
+                      struct dcp_error *err)
+{
+    const struct dcp_catalog *catalog = shown->checkpoint.catalog;
+    DCP_CLEANUP_BUF struct dcp_buf text = { 0 };
+    if (!shown->facts.n_params)
+        return DCP_OK;
+    if (shown->facts.missing[0])
+        dcp_buf_add_fmt(&text, "no: without %s; its weights can begin a new run",
+                        shown->facts.missing);
+    else if (shown->hole.code)
+        dcp_buf_add_text(&text, "no: it is not whole");
+    else if (catalog->step >= 0)
+        dcp_buf_add_fmt(&text, "yes: at step %s, with any number of ranks",
+                        dcp_human_count((uint64_t)catalog->step).text);
+    else
+        dcp_buf_add_text(&text, "yes: with any number of ranks");
+    return put_fact(m, "resume", &text, DCP_STYLE_OFF, err);
+}
+
+/* The steps before the one that is shown, and what is unfinished. */
+static int put_older(struct dcp_main *m, const struct inspect_shown *shown,
+                     struct dcp_error *err)
+{
+    DCP_CLEANUP_BUF struct dcp_buf text = { 0 };
+    const struct dcp_catalog *catalog = shown->checkpoint.catalog;
+    size_t named = 0, others = 0;
+    for (size_t i = 0; i < shown->n_steps; i++) {
+        const struct dcp_step *s = &shown->steps[i];
+        if (!s->whole || (catalog && s->step == catalog->step))
+            continue;
+        if (named++ < STEPS_MOST)
+            dcp_buf_add_fmt(&text, "%s%lld", text.size_bytes ? " " : "",
+                            (long long)s->step);
+        else
+            others++;
+    }
+    if (others)
+        dcp_buf_add_fmt(&text, " and %s more", dcp_human_count(others).text);
+    if (!named)
+        dcp_buf_add_text(&text, "none");
+    if (shown->n_unfinished)
+        dcp_buf_add_fmt(
+            &text, "   unfinished: %s (safe; the next save removes %s)",
+            shown->n_unfinished == 1
+                ? "one temporary folder"
+                : dcp_human_items(shown->n_unfinished, "", "temporary folders").text,
+            shown->n_unfinished == 1 ? "it" : "them");
+    return put_fact(m, "older steps", &text, DCP_STYLE_OFF, err);
+}
+
+static int put_damaged(struct dcp_main *m, const struct inspect_shown *shown,
+                       struct dcp_error *err)
+{
+    int rc = DCP_OK;
+    for (size_t i = 0; i < shown->n_steps && rc == DCP_OK; i++) {
+        DCP_CLEANUP_BUF struct dcp_buf text = { 0 };
+        if (shown->steps[i].whole)
+            continue;
+        dcp_buf_add_fmt(&text, "%s: %s", shown->steps[i].name,
+                        shown->steps[i].why.message);
+        rc = put_fact(m, "not whole", &text, DCP_STYLE_BAD, err);
+    }
+    return rc;
+}
+
+int inspect_show_text(struct dcp_main *m, const struct inspect_shown *shown,
+                      struct dcp_error *err)
+{
+    static int (*const lines[])(struct dcp_main *, const struct inspect_shown *,
+                                struct dcp_error *) = {
+        put_model, put_holds, put_layout, put_size, put_whole, put_resume,
+    };
+    int rc = DCP_OK;
+    put_title(m, shown);
+    for (size_t i = 0;
+         shown->checkpoint.catalog && rc == DCP_OK && i < sizeof lines / sizeof lines[0];
+         i++)
+        rc = lines[i](m, shown, err);
+    bool is_run = shown->n_steps > 0 || shown->n_unfinished > 0;
+    if (rc == DCP_OK && is_run)
+        rc = put_damaged(m, shown, err);
+    if (rc == DCP_OK && is_run)
+        rc = put_older(m, shown, err);
+    return rc;
+}

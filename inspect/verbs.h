@@ -1,0 +1,31 @@
+/* verbs: one table for each, in a file of its own. */
+#ifndef INSPECT_VERBS_H
+#define INSPECT_VERBS_H
+
+#include "cli/opt.h"
+
+extern const struct dcp_command inspect_show;
+extern const struct dcp_command inspect_ls;
+extern const struct dcp_command inspect_map;
+extern const struct dcp_command inspect_stats;
+extern const struct dcp_command inspect_diff;
+extern const struct dcp_command inspect_verify;
+extern const struct dcp_command inspect_dump;
+
+#define INSPECT_ABOUT_PATH                                                              \
+    "PATH is a run folder (its newest whole step), one step, or any file or folder of " \
+    "a known format, which is told by its content."
+
+/* Rows of "Exit status" that several verbs share. */
+#define INSPECT_EXIT_DONE \
+    {                     \
+        0, "done"         \
+    }
+#define INSPECT_EXITS_FAILED                                          \
+    { 2, "used wrongly" }, { 3, "not found" }, { 4, "damaged" },      \
+        { 6, "input or output failed" }, { 8, "not a known format" }, \
+    {                                                                 \
+        0                                                             \
+    }
+
+#endif

@@ -1,0 +1,198 @@
+/* verify: reads everything and names what is damaged. */
+#include "verbs.h"
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "base/str.h"
+#include "checkpoint.h"
+#include "cli/doc.h"
+#include "cli/human.h"
+#include <stdio.h>
+
+/* Damage goes out as it is found: to the terminal, or into the document. */
+struct findings {
+    struct dcp_main *m;
+    const struct dcp_catalog *catalog;
+    json_t *list; /* with --json; NULL once memory ran out */
+};
+
+/* Elements begin .. end as a person would point at them: "all", rows, or elements. */
+static void format_range(const struct dcp_tensor *t, int64_t begin, int64_t end,
+                         char *out, size_t cap)
+{
+    int64_t row = t && t->ndim > 1 && t->shape[0] > 0 ? t->n_elems / t->shape[0] : 0;
+    if (t && begin == 0 && end == t->n_elems)
+        snprintf(out, cap, "all of it");
+    else if (row > 0 && end > begin)
+        snprintf(out, cap, "rows %lld..%lld", (long long)(begin / row),
+                 (long long)((end - 1) / row));
+    else
+        snprintf(out, cap, "elements %lld..%lld", (long long)begin,
+                 (long long)(end > begin ? end - 1 : end));
+}
+
+static void print_damage(struct dcp_main *m, const struct dcp_tensor *t,
+                         const struct dcp_damage *damage)
+{
+    char name[256], range[80];
+    const struct dcp_term *out = &m->out;
+    dcp_main_progress_hide(m);
+    dcp_term_printf(out, "%sdamaged%s ", dcp_term_style(out, DCP_STYLE_BAD),
+                    dcp_term_style(out, DCP_STYLE_OFF));
+    if (damage->tensor) {
+        format_range(t, damage->begin, damage->end, range, sizeof range);
+        dcp_term_printf(out, "  tensor '%s' %s",
+                        dcp_str_escape(name, sizeof name, damage->tensor), range);
+    }
+    if (damage->file) {
+        dcp_term_printf(out, "%s%s", damage->tensor ? " in " : "  ",
+                        dcp_str_escape(name, sizeof name, damage->file));
+        if (damage->size_bytes)
+            dcp_term_printf(out, " (%s at %s)",
+                            dcp_human_items(damage->size_bytes, "byte", "bytes").text,
+                            dcp_human_count(damage->offset).text);
+    }
+    dcp_term_printf(out, ": %s\n",
+                    dcp_str_escape(name, sizeof name, damage->what ? damage->what : ""));
+    fflush(out->file);
+}
+
+static void on_damage(void *self, const struct dcp_damage *damage)
+{
+    struct findings *findings = self;
+    int i = damage->tensor ? dcp_catalog_find(findings->catalog, damage->tensor) : -1;
+    if (!findings->m->json) {
+        print_damage(findings->m, i < 0 ? NULL : &findings->catalog->tensors[i], damage);
+        return;
+    }
+    json_t *item = json_pack(
+        "{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "code", dcp_error_name(damage->code),
+        "file", dcp_doc_text(damage->file), "tensor", dcp_doc_text(damage->tensor),
+        "begin", damage->tensor ? json_integer(damage->begin) : json_null(), "end",
+        damage->tensor ? json_integer(damage->end) : json_null(), "offset",
+        damage->file ? dcp_doc_u64(damage->offset) : json_null(), "size_bytes",
+        damage->file ? dcp_doc_u64(damage->size_bytes) : json_null(), "what",
+        dcp_doc_text(damage->what));
+    if (dcp_doc_add(findings->list, item)) {
+        json_decref(findings->list);
+        findings->list = NULL;
+    }
+}
+
+static void print_verdict(struct dcp_main *m, const char *path, int rc,
+                          const struct dcp_verify_result *result, double seconds)
+{
+    const struct dcp_term *out = &m->out;
+    char shown[512];
+    dcp_str_escape(shown, sizeof shown, path);
+    if (rc)
+        dcp_term_printf(
+            out, "%snot whole%s %s: %s in %s, %s read, %s\n",
+            dcp_term_style(out, DCP_STYLE_BAD), dcp_term_style(out, DCP_STYLE_OFF), shown,
+            dcp_human_items(result->n_damages, "damage", "damages").text,
+            dcp_human_items(result->n_tensors, "tensor", "tensors").text,
+            dcp_human_size(result->size_bytes).text, dcp_human_time(seconds).text);
+    else
+        dcp_term_printf(
+            out, "%swhole%s     %s: %s, %s and %s read, %s\n",
+            dcp_term_style(out, DCP_STYLE_GOOD), dcp_term_style(out, DCP_STYLE_OFF),
+            shown, dcp_human_items(result->n_tensors, "tensor", "tensors").text,
+            dcp_human_items(result->n_blocks, "block", "blocks").text,
+            dcp_human_size(result->size_bytes).text, dcp_human_time(seconds).text);
+    if (result->n_unproved)
+        dcp_term_printf(out,
+                        "%snote%s      %s could be read, but not proved: no digest was "
+                        "stored with %s\n",
+                        dcp_term_style(out, DCP_STYLE_NOTE),
+                        dcp_term_style(out, DCP_STYLE_OFF),
+                        dcp_human_items(result->n_unproved, "tensor", "tensors").text,
+                        result->n_unproved == 1 ? "it" : "them");
+}
+
+static int print_json(struct dcp_main *m, const struct inspect_checkpoint *checkpoint,
+                      struct findings *findings, int verdict,
+                      const struct dcp_verify_result *r, double seconds,
+                      struct dcp_error *err)
+{
+    DCP_CLEANUP_JSON json_t *doc = dcp_doc_new("verify");
+    DCP_CLEANUP_JSON json_t *head = inspect_checkpoint_json(checkpoint);
+    int rc = json_object_update(doc, head) ? DCP_E_MEMORY : DCP_OK;
+    rc |= dcp_doc_set(doc, "whole", json_boolean(verdict == DCP_OK));
+    rc |= dcp_doc_set(doc, "n_damages", dcp_doc_u64(r->n_damages));
+    rc |= dcp_doc_set(doc, "n_blocks", dcp_doc_u64(r->n_blocks));
+    rc |= dcp_doc_set(doc, "n_unproved", dcp_doc_u64(r->n_unproved));
+    rc |= dcp_doc_set(doc, "read_bytes", dcp_doc_u64(r->size_bytes));
+    rc |= dcp_doc_set(doc, "seconds", dcp_doc_real(seconds));
+    rc |= dcp_doc_set(doc, "damages", findings->list);
+    findings->list = NULL;
+    return dcp_doc_print(m->out.file, rc ? NULL : doc, err);
+}
+
+static int run(struct dcp_main *m, const void *settings, struct dcp_error *err)
+{
+    (void)settings;
+    struct inspect_checkpoint checkpoint;
+    struct dcp_verify_result result = { 0 };
+    struct findings findings = { .m = m };
+    int rc = inspect_open(m, m->operands.items[0], &checkpoint, err);
+    if (rc)
+        return rc;
+    findings.catalog = checkpoint.catalog;
+    findings.list = m->json ? json_array() : NULL;
+    struct dcp_verify_options options = {
+        .damage = on_damage,
+        .self = &findings,
+        .progress = dcp_main_progress(m, "verifying"),
+        .threads = m->threads,
+    };
+    double begin = dcp_clock_s();
+    rc = dcp_verify(&checkpoint.place.source, &options, &result, err);
+    double seconds = dcp_clock_s() - begin;
+    dcp_main_progress_end(m);
+    if (rc == DCP_OK || rc == DCP_E_CORRUPT) {
+        struct dcp_error printing = { 0 };
+        if (m->json &&
+            print_json(m, &checkpoint, &findings, rc, &result, seconds, &printing)) {
+            *err = printing;
+            rc = printing.code;
+        } else if (!m->json) {
+            print_verdict(m, checkpoint.place.path, rc, &result, seconds);
+        }
+    }
+    json_decref(findings.list);
+    inspect_close(&checkpoint);
+    return rc;
+}
+
+static const struct dcp_example examples[] = {
+    { "dcp-inspect verify run", "the newest whole step of a run" },
+    { "dcp-inspect verify run/step-00001200 --json", "one step; damages as a list" },
+    { 0 },
+};
+
+static const struct dcp_exit exits[] = {
+    { 0, "whole" },
+    { 2, "used wrongly" },
+    { 3, "not found" },
+    { 4, "damaged, or not whole" },
+    { 6, "input or output failed" },
+    { 8, "not a known format" },
+    { 0 },
+};
+
+const struct dcp_command inspect_verify = {
+    .name = "verify",
+    .operands = "PATH",
+    .min_operands = 1,
+    .max_operands = 1,
+    .purpose = "read everything, check every digest, and name what is damaged",
+    .about = INSPECT_ABOUT_PATH "\nChecks every digest of blocks and pieces, the "
+                                "fingerprint of every tensor, and that "
+                                "there are no holes and no overlaps. It goes on after "
+                                "damage, and names the file, the "
+                                "tensor and the rows.",
+    .settings_size_bytes = 1,
+    .examples = examples,
+    .exits = exits,
+    .run = run,
+};
