@@ -208,8 +208,7 @@ int dcp_fs_remove_all(const char *path, struct dcp_error *err)
     DCP_CLEANUP_FREE char *name = NULL;
     if (!dcp_fs_split(path, &dir, &name))
         return dcp_error_memory(err, path);
-    if (!*name || strcmp(name, "/") == 0 || strcmp(name, ".") == 0 ||
-        strcmp(name, "..") == 0)
+    if (!*name || strcmp(name, ".") == 0 || strcmp(name, "..") == 0)
         return dcp_error_set(err, DCP_E_USAGE, "will not remove '%s'", path);
     int fd = open(dir, O_PATH | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0)
@@ -303,7 +302,7 @@ bool dcp_fs_split(const char *path, char **out_dir, char **out_name)
     while (dir > 1 && path[dir - 1] == '/')
         dir--;
     if (name == end) /* "/" itself, or "" */
-        name = dir = 0;
+        dir = 0;
     *out_dir = dir ? strndup(path, dir) : strdup(*path == '/' ? "/" : ".");
     *out_name = strndup(path + name, end - name);
     if (*out_dir && *out_name)

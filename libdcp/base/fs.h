@@ -30,8 +30,8 @@ int dcp_fs_rename_new(int from_dir_fd, const char *from, int to_dir_fd, const ch
 int dcp_fs_write_new(int dir_fd, const char *name, const void *data, size_t size_bytes);
 /* "a/b" from "a" and "b"; caller frees. NULL: out of memory. */
 char *dcp_fs_join(const char *dir, const char *name);
-/* Folder and last part of a path: "." and "x" for "x"; trailing '/' are ignored. Caller
- * frees both. Returns false when out of memory. */
+/* Folder and last part of a path: "." and "x" for "x", "/" and "" for "/"; trailing
+ * '/' are ignored. Caller frees both. Returns false when out of memory. */
 bool dcp_fs_split(const char *path, char **out_dir, char **out_name);
 bool dcp_fs_exists(const char *path);
 bool dcp_fs_is_dir(const char *path);
