@@ -1,0 +1,95 @@
+/* export: the weights in one piece, for other programs. */
+#include "base/fs.h"
+#include "base/mem.h"
+#include "base/str.h"
+#include "job.h"
+#include "settings.h"
+#include "verbs.h"
+#include <string.h>
+
+/* The format that a target's name asks for: by its suffix, or a Hugging Face folder. */
+static int choose_format(const char *path, const char **out, struct dcp_error *err)
+{
+    const struct dcp_format *format =
+        dcp_str_ends(path, "/") ? NULL : dcp_format_for_suffix(path);
+    DCP_CLEANUP_FREE char *dir = NULL, *name = NULL;
+    if (format) {
+        *out = format->name;
+        return DCP_OK;
+    }
+    if (!dcp_fs_split(path, &dir, &name))
+        return dcp_error_memory(err, "a path");
+    if (dcp_str_ends(path, "/") || dcp_fs_is_dir(path) || !strchr(name, '.')) {
+        *out = "hf";
+        return DCP_OK;
+    }
+    dcp_error_set(err, DCP_E_USAGE, "no format writes files named as '%s'", name);
+    dcp_error_hint(err, "say --to FORMAT; 'dcp-reshard formats' lists them");
+    return DCP_E_USAGE;
+}
+
+static int run(struct dcp_main *m, const void *given, struct dcp_error *err)
+{
+    const struct reshard_settings *settings = given;
+    struct reshard_job job = {
+        .verb = "export",
+        .source_path = m->operands.items[0],
+        .target_path = m->operands.items[1],
+        .dry_run = settings->dry_run,
+    };
+    int rc = reshard_settings_check(settings, &job.options, err);
+    if (rc == DCP_OK && !job.options.format)
+        rc = choose_format(job.target_path, &job.options.format, err);
+    job.options.world = 1;
+    return rc ? rc : reshard_job_run(m, &job, err);
+}
+
+static const struct dcp_opt opts[] = {
+    { 't', "select", "GLOB", RESHARD_HELP_SELECT, "Content", DCP_OPT_LIST,
+      RESHARD_AT(select) },
+    { 0, "only", "all|model|optim",
+      "weights and buffers (the default), optimizer, or all", NULL, DCP_OPT_CHOICE,
+      RESHARD_AT(only) },
+    { 'd', "dtype", "T", RESHARD_HELP_DTYPE, NULL, DCP_OPT_TEXT, RESHARD_AT(dtype) },
+    { 0, "rename", "FILE", RESHARD_HELP_RENAME, NULL, DCP_OPT_TEXT, RESHARD_AT(rename) },
+    { 0, "to", "FORMAT", "instead of the one that FILE's suffix asks for", "Form",
+      DCP_OPT_TEXT, RESHARD_AT(to) },
+    { 0, "max-shard-size", "SIZE", RESHARD_HELP_MAX_SHARD, NULL, DCP_OPT_SIZE,
+      RESHARD_AT(max_shard_bytes) },
+    { 'm', "memory", "SIZE", RESHARD_HELP_MEMORY, "Work", DCP_OPT_SIZE,
+      RESHARD_AT(memory_bytes) },
+    { 0, "no-verify", NULL, RESHARD_HELP_NO_VERIFY, NULL, DCP_OPT_FLAG,
+      RESHARD_AT(no_verify) },
+    { 'n', "dry-run", NULL, RESHARD_HELP_DRY_RUN, NULL, DCP_OPT_FLAG,
+      RESHARD_AT(dry_run) },
+    { 'f', "force", NULL, RESHARD_HELP_FORCE, NULL, DCP_OPT_FLAG, RESHARD_AT(force) },
+    { 0 },
+};
+
+static const struct reshard_settings defaults = { .only = DCP_ONLY_MODEL };
+
+static const struct dcp_example examples[] = {
+    { "dcp-reshard export run model.bin --dtype bf16",
+      "the newest weights for torch.load, in 16 bits" },
+    { "dcp-reshard export run model.safetensors", "the same as safetensors" },
+    { "dcp-reshard export run gpt2/", "a folder for from_pretrained of transformers" },
+    { 0 },
+};
+
+const struct dcp_command reshard_export = {
+    .name = "export",
+    .operands = "SRC FILE",
+    .min_operands = 2,
+    .max_operands = 2,
+    .purpose = "the weights in one piece, in the format of FILE's suffix",
+    .about = "The suffix chooses: .bin, .pt and .pth are PyTorch's, .safetensors is "
+             "safetensors', a folder (or a name without a suffix) is Hugging Face's. "
+             "Optimizer state is left out unless --only all asks for it.",
+    .opts = opts,
+    .settings_size_bytes = sizeof(struct reshard_settings),
+    .defaults = &defaults,
+    .examples = examples,
+    .exits = reshard_exits,
+    .stops = true,
+    .run = run,
+};

@@ -1,0 +1,65 @@
+#include "job.h"
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include <string.h>
+
+/* The description of the model, for formats that carry one in a file of its own. */
+static int find_config(struct reshard_job *job, char **out, struct dcp_error *err)
+{
+    int i = dcp_catalog_find_object(job->source, "model_config");
+    *out = NULL;
+    if (i < 0 || job->source->objects[i].kind != DCP_OBJECT_JSON)
+        return DCP_OK;
+    const struct dcp_object *object = &job->source->objects[i];
+    *out = strndup(object->data, object->size_bytes);
+    return *out ? DCP_OK : dcp_error_memory(err, "the model's description");
+}
+
+static int plan_and_run(struct dcp_main *m, struct reshard_job *job,
+                        struct dcp_error *err)
+{
+    DCP_CLEANUP_FREE char *config = NULL;
+    int rc = dcp_place_index(&job->place, &job->source, err);
+    if (rc == DCP_OK)
+        rc = find_config(job, &config, err);
+    if (rc)
+        return rc;
+    double begin = dcp_clock_s();
+    job->options.target.config_json = config;
+    job->options.threads = m->threads;
+    job->options.progress = dcp_main_progress(m, "resharding");
+    rc = dcp_reshard_plan(&job->place, job->target_path, &job->options, &job->reshard,
+                          err);
+    if (rc)
+        return rc;
+    if (!m->json && (job->dry_run || m->verbose > 0)) {
+        reshard_print_plan(m, job);
+        fflush(m->out.file);
+    }
+    if (!job->dry_run)
+        rc = dcp_reshard_run(job->reshard, err);
+    job->seconds = dcp_clock_s() - begin;
+    dcp_main_progress_end(m);
+    if (rc)
+        return rc;
+    if (m->json)
+        return reshard_print_json(m, job, err);
+    if (job->dry_run)
+        dcp_term_put(&m->out, "nothing was written (--dry-run)\n");
+    else
+        reshard_print_result(m, job);
+    return DCP_OK;
+}
+
+int reshard_job_run(struct dcp_main *m, struct reshard_job *job, struct dcp_error *err)
+{
+    int rc = dcp_place_open(job->source_path, &job->place, err);
+    if (rc)
+        return rc;
+    rc = plan_and_run(m, job, err);
+    dcp_reshard_free(job->reshard);
+    dcp_catalog_free(job->source);
+    dcp_place_close(&job->place);
+    return rc;
+}

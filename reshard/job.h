@@ -1,0 +1,29 @@
+/* job: one reshard, from the path of the source to the line that says it is done. */
+#ifndef RESHARD_JOB_H
+#define RESHARD_JOB_H
+
+#include "cli/main.h"
+#include <dcp/reshard.h>
+
+struct reshard_job {
+    const char *verb; /* of the document: "reshard", "export" */
+    const char *source_path, *target_path;
+    struct dcp_reshard_options options;
+    bool dry_run;
+
+    struct dcp_place place;
+    struct dcp_catalog *source; /* for people: who saved it, how */
+    struct dcp_reshard *reshard;
+    double seconds;
+};
+
+/* Plans, prints the plan with --dry-run, else runs and says what was made. */
+int reshard_job_run(struct dcp_main *m, struct reshard_job *job, struct dcp_error *err);
+
+/* Printing, see plan_print.c. */
+void reshard_print_plan(struct dcp_main *m, const struct reshard_job *job);
+void reshard_print_result(struct dcp_main *m, const struct reshard_job *job);
+int reshard_print_json(struct dcp_main *m, const struct reshard_job *job,
+                       struct dcp_error *err);
+
+#endif

@@ -1,0 +1,151 @@
+/* What a reshard will do, what it did, for people and for scripts. */
+#include "job.h"
+
+#include "base/buf.h"
+#include "base/str.h"
+#include "cli/doc.h"
+#include "cli/human.h"
+#include "cli/text.h"
+#include <stdio.h>
+#include <string.h>
+
+#define LEFT_COLUMNS 38 /* "from   native, 8 ranks, zero3" */
+
+/* "native, 8 ranks, zero3" */
+static void add_side(struct dcp_buf *text, const struct dcp_catalog *catalog)
+{
+    char layout[64];
+    dcp_buf_add_text(text, catalog->format);
+    if (catalog->world > 1 || (catalog->layout && catalog->layout[0]))
+        dcp_buf_add_fmt(text, ", %s",
+                        dcp_human_items((uint64_t)catalog->world, "rank", "ranks").text);
+    if (catalog->layout && catalog->layout[0])
+        dcp_buf_add_fmt(text, ", %s",
+                        dcp_str_escape(layout, sizeof layout, catalog->layout));
+}
+
+static void put_side(struct dcp_main *m, const char *word,
+                     const struct dcp_catalog *catalog, uint64_t bytes, size_t files)
+{
+    DCP_CLEANUP_BUF struct dcp_buf text = { 0 };
+    dcp_buf_add_fmt(&text, "%-6s ", word);
+    add_side(&text, catalog);
+    int taken = text.failed ? 0 : dcp_text_width((const char *)text.data);
+    dcp_buf_add_fill(&text, ' ',
+                     (size_t)(taken < LEFT_COLUMNS ? LEFT_COLUMNS - taken : 2));
+    dcp_buf_add_fmt(&text, "%s, %s\n", dcp_human_size(bytes).text,
+                    dcp_human_items(files, catalog->world > 1 ? "shard" : "file",
+                                    catalog->world > 1 ? "shards" : "files")
+                        .text);
+    if (!text.failed)
+        dcp_term_put(&m->out, (const char *)text.data);
+}
+
+void reshard_print_plan(struct dcp_main *m, const struct reshard_job *job)
+{
+    const struct dcp_reshard_plan *f = dcp_reshard_facts(job->reshard);
+    const struct dcp_term *out = &m->out;
+    put_side(m, "from", job->source, f->source_bytes, f->source_files);
+    put_side(m, "to", dcp_reshard_target(job->reshard), f->target_bytes, f->target_files);
+    dcp_term_printf(out, "plan   %s merged to %s and %s; ",
+                    dcp_human_items(f->n_copies, "copy", "copies").text,
+                    dcp_human_items(f->n_reads, "read", "reads").text,
+                    dcp_human_items(f->n_writes, "write", "writes").text);
+    if (f->read_bytes > f->source_bytes)
+        dcp_term_printf(out, "%s read in all\n", dcp_human_size(f->read_bytes).text);
+    else
+        dcp_term_put(out, "each byte read once\n");
+    dcp_term_printf(out, "       largest buffers %s",
+                    dcp_human_size(f->buffer_bytes).text);
+    if (f->free_bytes != UINT64_MAX)
+        dcp_term_printf(out, "; free space %s", dcp_human_size(f->free_bytes).text);
+    dcp_term_put(out, "\n");
+}
+
+/* Tensors of the target that have another dtype than in the source. */
+static uint64_t count_cast(const struct reshard_job *job)
+{
+    const struct dcp_catalog *target = dcp_reshard_target(job->reshard);
+    uint64_t n = 0;
+    for (size_t i = 0; i < target->n_tensors; i++) {
+        int from = dcp_catalog_find(job->source, target->tensors[i].name);
+        n += from >= 0 && job->source->tensors[from].dtype != target->tensors[i].dtype;
+    }
+    return n;
+}
+
+/* What is proved of the target. A tensor that was cast has other bytes than its source,
+ * so there is nothing that its fingerprint could equal. */
+static void put_proof(struct dcp_main *m, const struct reshard_job *job)
+{
+    const struct dcp_term *out = &m->out;
+    uint64_t n_cast = count_cast(job);
+    uint64_t n = dcp_reshard_facts(job->reshard)->n_tensors;
+    if (n_cast)
+        dcp_term_printf(out, ", %s cast to %s",
+                        n_cast == n ? "all" : dcp_human_count(n_cast).text,
+                        dcp_dtype_name((enum dcp_dtype)job->options.dtype));
+    if (job->options.no_verify)
+        dcp_term_put(out, ", not verified (--no-verify)");
+    else if (n_cast < n)
+        dcp_term_printf(out, ", fingerprints%s equal to the source's",
+                        n_cast ? " of the others" : "");
+}
+
+void reshard_print_result(struct dcp_main *m, const struct reshard_job *job)
+{
+    const struct dcp_catalog *target = dcp_reshard_target(job->reshard);
+    const struct dcp_reshard_plan *f = dcp_reshard_facts(job->reshard);
+    const struct dcp_term *out = &m->out;
+    char path[512];
+    dcp_term_printf(out, "%s%s%s: ", dcp_term_style(out, DCP_STYLE_BOLD),
+                    dcp_str_escape(path, sizeof path, job->target_path),
+                    dcp_term_style(out, DCP_STYLE_OFF));
+    if (strcmp(target->format, "native") == 0)
+        dcp_term_printf(out, "%s",
+                        dcp_human_items((uint64_t)target->world, "rank", "ranks").text);
+    else
+        dcp_term_put(out, target->format);
+    dcp_term_printf(out, ", %s, %s", dcp_human_size(f->target_bytes).text,
+                    dcp_human_items(f->n_tensors, "tensor", "tensors").text);
+    put_proof(m, job);
+    dcp_term_printf(out, ", %s\n", dcp_human_time(job->seconds).text);
+}
+
+static json_t *side_json(const char *path, const struct dcp_catalog *catalog,
+                         uint64_t bytes, size_t files)
+{
+    return json_pack("{s:o, s:s, s:i, s:o, s:o, s:o, s:o}", "path", dcp_doc_text(path),
+                     "format", catalog->format, "world", catalog->world, "layout",
+                     dcp_doc_text(catalog->layout), "step",
+                     catalog->step < 0 ? json_null() : json_integer(catalog->step),
+                     "size_bytes", dcp_doc_u64(bytes), "n_files", dcp_doc_u64(files));
+}
+
+int reshard_print_json(struct dcp_main *m, const struct reshard_job *job,
+                       struct dcp_error *err)
+{
+    const struct dcp_reshard_plan *f = dcp_reshard_facts(job->reshard);
+    const struct dcp_catalog *target = dcp_reshard_target(job->reshard);
+    DCP_CLEANUP_JSON json_t *doc = dcp_doc_new(job->verb);
+    json_t *plan =
+        json_pack("{s:o, s:o, s:o, s:o, s:o, s:o}", "n_copies", dcp_doc_u64(f->n_copies),
+                  "n_reads", dcp_doc_u64(f->n_reads), "n_writes",
+                  dcp_doc_u64(f->n_writes), "read_bytes", dcp_doc_u64(f->read_bytes),
+                  "buffer_bytes", dcp_doc_u64(f->buffer_bytes), "free_bytes",
+                  f->free_bytes == UINT64_MAX ? json_null() : dcp_doc_u64(f->free_bytes));
+    int rc = dcp_doc_set(
+        doc, "source",
+        side_json(job->place.path, job->source, f->source_bytes, f->source_files));
+    rc |= dcp_doc_set(
+        doc, "target",
+        side_json(job->target_path, target, f->target_bytes, f->target_files));
+    rc |= dcp_doc_set(doc, "n_tensors", dcp_doc_u64(f->n_tensors));
+    rc |= dcp_doc_set(doc, "n_cast", dcp_doc_u64(count_cast(job)));
+    rc |= dcp_doc_set(doc, "plan", plan);
+    rc |= dcp_doc_set(doc, "dry_run", json_boolean(job->dry_run));
+    rc |= dcp_doc_set(doc, "verified",
+                      json_boolean(!job->dry_run && !job->options.no_verify));
+    rc |= dcp_doc_set(doc, "seconds", dcp_doc_real(job->seconds));
+    return dcp_doc_print(m->out.file, rc ? NULL : doc, err);
+}

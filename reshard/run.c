@@ -1,0 +1,108 @@
+/* SRC DST: any checkpoint to another world, layout, dtype, selection or format. */
+#include "job.h"
+#include "settings.h"
+#include "verbs.h"
+
+/* A name such as model.bin asks for a file, and the native format makes a folder. */
+static int check_target(const char *path, struct dcp_error *err)
+{
+    const struct dcp_format *format = dcp_format_for_suffix(path);
+    if (!format)
+        return DCP_OK;
+    dcp_error_set(err, DCP_E_USAGE, "'%s' is named like a file of the format '%s'", path,
+                  format->name);
+    dcp_error_hint(err, "'dcp-reshard export' makes one; --to FORMAT says what is meant");
+    return DCP_E_USAGE;
+}
+
+static int run(struct dcp_main *m, const void *given, struct dcp_error *err)
+{
+    const struct reshard_settings *settings = given;
+    struct reshard_job job = {
+        .verb = "reshard",
+        .source_path = m->operands.items[0],
+        .target_path = m->operands.items[1],
+        .dry_run = settings->dry_run,
+    };
+    int rc = reshard_settings_check(settings, &job.options, err);
+    if (rc == DCP_OK && !settings->to)
+        rc = check_target(job.target_path, err);
+    return rc ? rc : reshard_job_run(m, &job, err);
+}
+
+static const struct dcp_opt opts[] = {
+    { 'w', "world", "N", "ranks of the target (default: as many as the source has)",
+      "Shape", DCP_OPT_INT, RESHARD_AT(world), .min = 1, .max = 65536 },
+    { 0, "dp", "N", "data parallel ranks: the same as --world", NULL, DCP_OPT_INT,
+      RESHARD_AT(dp), .min = 1, .max = 65536 },
+    { 0, "tp", "N", "tensor parallel ranks: 1 in this version", NULL, DCP_OPT_INT,
+      RESHARD_AT(tp), .min = 1, .max = 65536 },
+    { 0, "pp", "N", "pipeline stages: 1 in this version", NULL, DCP_OPT_INT,
+      RESHARD_AT(pp), .min = 1, .max = 65536 },
+    { 'l', "layout", "L",
+      "flat, zero1, zero2, zero3, dim0 or replicated (default: the source's)", NULL,
+      DCP_OPT_TEXT, RESHARD_AT(layout) },
+    { 't', "select", "GLOB", RESHARD_HELP_SELECT, "Content", DCP_OPT_LIST,
+      RESHARD_AT(select) },
+    { 0, "only", "all|model|optim", "weights and buffers, or optimizer state", NULL,
+      DCP_OPT_CHOICE, RESHARD_AT(only) },
+    { 'd', "dtype", "T", RESHARD_HELP_DTYPE, NULL, DCP_OPT_TEXT, RESHARD_AT(dtype) },
+    { 0, "rename", "FILE", RESHARD_HELP_RENAME, NULL, DCP_OPT_TEXT, RESHARD_AT(rename) },
+    { 0, "to", "FORMAT", "see 'dcp-reshard formats' (default native)", "Form",
+      DCP_OPT_TEXT, RESHARD_AT(to) },
+    { 0, "max-shard-size", "SIZE", RESHARD_HELP_MAX_SHARD, NULL, DCP_OPT_SIZE,
+      RESHARD_AT(max_shard_bytes) },
+    { 0, "codec", "none|zstd|planes", "compress blocks (native)", NULL, DCP_OPT_CHOICE,
+      RESHARD_AT(codec) },
+    { 0, "parity", "M", "parity shards: 0 in this version", NULL, DCP_OPT_INT,
+      RESHARD_AT(parity), .max = 255 },
+    { 'm', "memory", "SIZE", RESHARD_HELP_MEMORY, "Work", DCP_OPT_SIZE,
+      RESHARD_AT(memory_bytes) },
+    { 0, "no-verify", NULL, RESHARD_HELP_NO_VERIFY, NULL, DCP_OPT_FLAG,
+      RESHARD_AT(no_verify) },
+    { 'n', "dry-run", NULL, RESHARD_HELP_DRY_RUN, NULL, DCP_OPT_FLAG,
+      RESHARD_AT(dry_run) },
+    { 'f', "force", NULL, RESHARD_HELP_FORCE, NULL, DCP_OPT_FLAG, RESHARD_AT(force) },
+    { 0 },
+};
+
+static const struct dcp_example examples[] = {
+    { "dcp-reshard run out --world 4 --dry-run",
+      "what it would take; nothing is written" },
+    { "dcp-reshard run out --world 4", "the newest whole step, for 4 ranks" },
+    { "dcp-reshard model.bin start --world 8 --layout zero3",
+      "weights of PyTorch as a native step, cut for 8 ranks" },
+    { "dcp-reshard run/step-00001200 small --only model --dtype bf16",
+      "the weights alone, in 16 bits" },
+    { 0 },
+};
+
+const struct dcp_exit reshard_exits[] = {
+    { 0, "the target is whole and durable, or the plan was printed" },
+    { 2, "used wrongly" },
+    { 3, "the source was not found" },
+    { 4, "the source is damaged; nothing was written" },
+    { 5, "the target exists, or cannot hold what was asked" },
+    { 6, "input or output failed, or no space is left" },
+    { 8, "not a known format, or not in this version" },
+    { 130, "interrupted; nothing was written" },
+    { 0 },
+};
+
+const struct dcp_command reshard_run = {
+    .operands = "SRC DST",
+    .min_operands = 2,
+    .max_operands = 2,
+    .purpose = "bring a checkpoint to another world, layout, dtype or format",
+    .about =
+        "SRC is a run folder (its newest whole step), one step, or any file or folder of "
+        "a known format, which is told by its content. It is never written to. DST must "
+        "not exist, and appears only when it is whole, durable, and proved to hold the "
+        "same numbers.",
+    .opts = opts,
+    .settings_size_bytes = sizeof(struct reshard_settings),
+    .examples = examples,
+    .exits = reshard_exits,
+    .stops = true,
+    .run = run,
+};

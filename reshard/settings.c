@@ -1,0 +1,112 @@
+#include "settings.h"
+
+#include "base/str.h"
+#include <stdio.h>
+#include <string.h>
+
+static int check_layout(const char *layout, struct dcp_error *err)
+{
+    const char *const *names = dcp_layout_names();
+    for (size_t i = 0; names[i]; i++)
+        if (strcmp(names[i], layout) == 0)
+            return DCP_OK;
+    char all[256] = "";
+    for (size_t i = 0, used = 0; names[i] && used < sizeof all; i++)
+        used += (size_t)snprintf(all + used, sizeof all - used, "%s%s", i ? ", " : "",
+                                 names[i]);
+    dcp_error_set(err, DCP_E_USAGE, "there is no layout '%s'; there are %s", layout, all);
+    const char *near = dcp_str_nearest(layout, names);
+    if (near)
+        dcp_error_hint(err, "did you mean '--layout %s'?", near);
+    return DCP_E_USAGE;
+}
+
+static int check_format(const char *name, struct dcp_error *err)
+{
+    const struct dcp_format *const *formats = dcp_formats();
+    const struct dcp_format *format = dcp_format_find(name);
+    const char *names[33];
+    size_t n = 0;
+    if (format && (format->flags & DCP_FORMAT_WRITES))
+        return DCP_OK;
+    for (size_t i = 0; formats[i] && n < 32; i++)
+        if (formats[i]->flags & DCP_FORMAT_WRITES)
+            names[n++] = formats[i]->name;
+    names[n] = NULL;
+    if (format)
+        dcp_error_set(err, DCP_E_UNSUPPORTED, "the format '%s' can be read, not written",
+                      name);
+    else
+        dcp_error_set(err, DCP_E_USAGE, "there is no format '%s'", name);
+    const char *near = dcp_str_nearest(name, names);
+    if (near)
+        dcp_error_hint(err, "did you mean '--to %s'?", near);
+    else
+        dcp_error_hint(err, "'dcp-reshard formats' lists them");
+    return format ? DCP_E_UNSUPPORTED : DCP_E_USAGE;
+}
+
+static int check_dtype(const char *text, int *out, struct dcp_error *err)
+{
+    *out = dcp_dtype_parse(text);
+    if (*out < 0 || !dcp_dtype_is_float((enum dcp_dtype) * out)) {
+        dcp_error_set(err, DCP_E_USAGE, "'--dtype' wants a floating type, not '%s'",
+                      text);
+        dcp_error_hint(err, "bf16, fp16 and fp32 are the usual ones");
+        return DCP_E_USAGE;
+    }
+    return DCP_OK;
+}
+
+/* --world, or --dp × --tp × --pp; both when they agree. */
+static int check_mesh(const struct reshard_settings *s, struct dcp_reshard_options *out,
+                      struct dcp_error *err)
+{
+    int64_t dp = s->dp ? s->dp : 1, tp = s->tp ? s->tp : 1, pp = s->pp ? s->pp : 1;
+    bool meshed = s->dp || s->tp || s->pp;
+    int64_t ranks = dp * tp * pp; /* each is at most 65536 */
+    if (tp > 1 || pp > 1)
+        return dcp_error_set(err, DCP_E_UNSUPPORTED,
+                             "tensor and pipeline parallel targets (--tp, --pp) are not "
+                             "in this version; --dp and --world are");
+    if (meshed && s->world && s->world != ranks)
+        return dcp_error_set(err, DCP_E_USAGE,
+                             "--world %lld is not --dp × --tp × --pp, which is %lld",
+                             (long long)s->world, (long long)ranks);
+    out->world = (int)(meshed ? ranks : s->world);
+    if (meshed)
+        out->mesh = (struct dcp_mesh){ (int)dp, (int)tp, (int)pp };
+    return DCP_OK;
+}
+
+int reshard_settings_check(const struct reshard_settings *s,
+                           struct dcp_reshard_options *out, struct dcp_error *err)
+{
+    int rc = DCP_OK;
+    *out = (struct dcp_reshard_options){
+        .layout = s->layout,
+        .format = s->to,
+        .dtype = -1,
+        .select = s->select.items,
+        .only = (enum dcp_only)s->only,
+        .codec = (enum dcp_codec)s->codec,
+        .memory_bytes = s->memory_bytes,
+        .no_verify = s->no_verify,
+        .force = s->force,
+        .target = { .max_shard_size_bytes = s->max_shard_bytes },
+    };
+    if (s->rename)
+        return dcp_error_set(err, DCP_E_UNSUPPORTED,
+                             "renaming tensors (--rename) is not in this version");
+    if (s->parity > 0)
+        return dcp_error_set(err, DCP_E_UNSUPPORTED,
+                             "parity shards (--parity) are not in this version");
+    rc = check_mesh(s, out, err);
+    if (rc == DCP_OK && s->layout)
+        rc = check_layout(s->layout, err);
+    if (rc == DCP_OK && s->to)
+        rc = check_format(s->to, err);
+    if (rc == DCP_OK && s->dtype)
+        rc = check_dtype(s->dtype, &out->dtype, err);
+    return rc;
+}

@@ -1,0 +1,35 @@
+/* settings: what a user asks a reshard or an export for. */
+#ifndef RESHARD_SETTINGS_H
+#define RESHARD_SETTINGS_H
+
+#include "cli/opt.h"
+#include <dcp/reshard.h>
+
+struct reshard_settings {
+    int64_t world, dp, tp, pp; /* 0: not given */
+    const char *layout, *to, *dtype, *rename;
+    struct dcp_opt_list select;
+    int only, codec; /* enum dcp_only, enum dcp_codec */
+    int64_t parity;
+    uint64_t memory_bytes, max_shard_bytes;
+    bool no_verify, dry_run, force;
+};
+
+/* Checks what the option table cannot, and fills the options of the library; strings are
+ * borrowed from the settings. Errors: USAGE, UNSUPPORTED. */
+int reshard_settings_check(const struct reshard_settings *settings,
+                           struct dcp_reshard_options *out, struct dcp_error *err);
+
+/* Rows that both tables have. */
+#define RESHARD_AT(field) .at = offsetof(struct reshard_settings, field)
+#define RESHARD_HELP_SELECT "only tensors whose name matches; may be given again"
+#define RESHARD_HELP_DTYPE \
+    "cast floating tensors: bf16, fp16, fp32, or another floating type"
+#define RESHARD_HELP_RENAME "names of tensors, old and new (not in this version)"
+#define RESHARD_HELP_MAX_SHARD "largest file, as 5G (formats with shards)"
+#define RESHARD_HELP_MEMORY "buffers in all (default 256M), however large the checkpoint"
+#define RESHARD_HELP_NO_VERIFY "check neither digests nor fingerprints"
+#define RESHARD_HELP_DRY_RUN "print the plan, write nothing"
+#define RESHARD_HELP_FORCE "replace the target if it exists, once the new one is whole"
+
+#endif

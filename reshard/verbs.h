@@ -1,0 +1,15 @@
+/* verbs: one table for each, in a file of its own. */
+#ifndef RESHARD_VERBS_H
+#define RESHARD_VERBS_H
+
+#include "cli/opt.h"
+
+extern const struct dcp_command reshard_run;
+extern const struct dcp_command reshard_export;
+extern const struct dcp_command reshard_repair;
+extern const struct dcp_command reshard_formats;
+
+/* Exit statuses of the two that write. */
+extern const struct dcp_exit reshard_exits[];
+
+#endif
