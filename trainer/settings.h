@@ -63,13 +63,28 @@ struct settings {
     char *text;    /* the resolved configuration, as JSON, for --dry-run and the log */
 };
 
-/* Reads `path`, applies each "key.path=value" of overrides (NULL-terminated, value as
+/* Keys of our own at the top level: "seed", "steps" (--steps N is the override
+ * "steps=N"), "timeout_s". "auto" means the key's default, which is DeepSpeed's; where it
+ * has none: micro batch 8, total_num_steps the steps to train, warmup_num_steps a
+ * twentieth of them (at most 1000), warmup_max_lr the optimizer's lr. Without "model"
+ * sizes those of the config.json beside model.init are taken, or GPT-2's 124M (vocab_size
+ * 256 for bytes).
+ *
+ * Reads `path`, applies each "key.path=value" of overrides (NULL-terminated, value as
  * JSON or else as text), resolves "auto", checks, and infers the batch sizes for this
  * world. Warnings (parsed but without effect here) go to log once each. Errors:
  * NOT_FOUND, USAGE (what is impossible, with the numbers; unknown key, with the nearest
- * known one), CORRUPT (no JSON; line and column). */
+ * known one), UNSUPPORTED (why, and what instead), MISMATCH (sizes that are not those of
+ * model.init), CORRUPT (no JSON; line and column), IO, MEMORY. *out is zero then. */
 int settings_read(const char *path, const char *const *overrides, int world,
                   const struct dcp_log *log, struct settings *out, struct dcp_error *err);
+/* The same for a text in memory, called `what` in messages, with relative paths below
+ * `folder`. */
+int settings_parse(const char *text, size_t size_bytes, const char *what,
+                   const char *folder, const char *const *overrides, int world,
+                   const struct dcp_log *log, struct settings *out,
+                   struct dcp_error *err);
+/* Takes settings that were never read, too, when they are zero. */
 void settings_fini(struct settings *settings);
 
 #endif
