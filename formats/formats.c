@@ -1,0 +1,161 @@
+/* formats: the table of formats, and which of them a file or a name belongs to. */
+#include "formats.h"
+#include "base/bytes.h"
+#include "base/mem.h"
+#include "base/str.h"
+#include "input.h"
+#include <string.h>
+
+static const struct dcp_format *const formats[] = {
+    &dcp_format_native, &dcp_format_safetensors, &dcp_format_safetensors_sharded,
+    &dcp_format_torch,  &dcp_format_hf,          NULL,
+};
+
+const struct dcp_format *const *dcp_formats(void)
+{
+    return formats;
+}
+
+const struct dcp_format *dcp_format_find(const char *name)
+{
+    for (size_t i = 0; formats[i]; i++)
+        if (!strcmp(formats[i]->name, name))
+            return formats[i];
+    return NULL;
+}
+
+/* Whether one of the blank-separated suffixes ends the name. */
+static bool has_suffix(const char *name, const char *suffixes)
+{
+    size_t name_len = strlen(name);
+
+    while (*suffixes) {
+        size_t n = strcspn(suffixes, " ");
+        if (n && n < name_len && !memcmp(name + name_len - n, suffixes, n))
+            return true;
+        suffixes += n + (suffixes[n] == ' ');
+    }
+    return false;
+}
+
+const struct dcp_format *dcp_format_for_suffix(const char *name)
+{
+    for (size_t i = 0; formats[i]; i++)
+        if ((formats[i]->flags & DCP_FORMAT_WRITES) &&
+            has_suffix(name, formats[i]->suffixes))
+            return formats[i];
+    return NULL;
+}
+
+/* Files people have that this library does not read, by their first bytes. */
+static const struct {
+    size_t offset, size_bytes;
+    const char *magic, *kind;
+} foreign[] = {
+    { 0, 15, "\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19\x2e",
+      "is a PyTorch file of the form before version 1.6 (a pickle stream); load and save "
+      "it once with a newer torch" },
+    { 257, 5, "ustar",
+      "is a tar archive, the form of PyTorch files before version 0.1.10" },
+    { 0, 4, "GGUF", "is a GGUF file, which is not supported" },
+    { 0, 6, "\x93NUMPY", "is a NumPy array file, which is not supported" },
+    { 0, 8, "\x89HDF\r\n\x1a\n", "is an HDF5 file, which is not supported" },
+    { 0, 3, "\x80\x04\x95", "is a bare pickle, not a checkpoint of a known format" },
+    { 0, 3, "\x80\x02}", "is a bare pickle, not a checkpoint of a known format" },
+    { 0, 4, "PK\3\4",
+      "is a zip archive without a record 'data.pkl' (a NumPy .npz file is one), which is "
+      "not supported" },
+    { 0, 4, "\x28\xb5\x2f\xfd", "is compressed with zstd; unpack it first" },
+    { 0, 2, "\x1f\x8b", "is compressed with gzip; unpack it first" },
+};
+
+const char *dcp_foreign_kind(const struct dcp_source *source)
+{
+    unsigned char head[512] = { 0 };
+    DCP_CLEANUP_INPUT struct dcp_input in = { 0 };
+
+    if (source->is_dir || dcp_input_open(&in, source, NULL, NULL))
+        return NULL;
+    size_t n = in.size_bytes < sizeof head ? (size_t)in.size_bytes : sizeof head;
+    if (dcp_input_read(&in, 0, head, n, NULL))
+        return NULL;
+    for (size_t i = 0; i < DCP_ARRAY_LEN(foreign); i++)
+        if (foreign[i].offset + foreign[i].size_bytes <= n &&
+            !memcmp(head + foreign[i].offset, foreign[i].magic, foreign[i].size_bytes))
+            return foreign[i].kind;
+    return NULL;
+}
+
+int dcp_format_probe(const struct dcp_source *source,
+                     const struct dcp_format **out_format, struct dcp_error *err)
+{
+    const struct dcp_format *best = NULL;
+    int best_bid = 0;
+    bool is_dir = false;
+    uint64_t size_bytes;
+    char shown[256];
+
+    *out_format = NULL;
+    for (size_t i = 0; formats[i]; i++) {
+        int bid = formats[i]->flags & DCP_FORMAT_READS ? formats[i]->probe(source) : 0;
+        if (bid > best_bid) {
+            best_bid = bid;
+            best = formats[i];
+        }
+    }
+    if (best) {
+        *out_format = best;
+        return DCP_OK;
+    }
+    if (source->name[0]) {
+        int rc = source->store->ops->stat(source->store->self, source->name, &is_dir,
+                                          &size_bytes, err);
+        if (rc)
+            return rc;
+    }
+    const char *kind = dcp_foreign_kind(source);
+    dcp_str_escape(shown, sizeof shown,
+                   source->name[0] ? source->name : source->store->root);
+    dcp_error_set(err, DCP_E_UNSUPPORTED, "'%s' %s", shown,
+                  kind ? kind : "is no checkpoint of a known format");
+    dcp_error_hint(err, "'dcp-reshard formats' lists what can be read");
+    return DCP_E_UNSUPPORTED;
+}
+
+enum dcp_role dcp_role_of_name(const char *name, const char **out_param)
+{
+    static const char prefix[] = "optimizer.";
+
+    *out_param = name;
+    if (!dcp_str_starts(name, prefix))
+        return DCP_ROLE_MODEL;
+    name += sizeof prefix - 1;
+    for (int role = 0; role < DCP_N_ROLES; role++) {
+        const char *role_name = dcp_role_name((enum dcp_role)role);
+        size_t n = strlen(role_name);
+        if (dcp_role_is_optim((enum dcp_role)role) && !strncmp(name, role_name, n) &&
+            name[n] == '.' && name[n + 1]) {
+            *out_param = name + n + 1;
+            return (enum dcp_role)role;
+        }
+    }
+    return DCP_ROLE_MODEL;
+}
+
+int dcp_check_whole(const struct dcp_catalog *catalog, const char *what,
+                    struct dcp_error *err)
+{
+    for (size_t i = 0; i < catalog->n_tensors; i++) {
+        const struct dcp_tensor *tensor = &catalog->tensors[i];
+        const struct dcp_piece *piece = &catalog->pieces[tensor->first_piece];
+        char name[160];
+        if (tensor->n_pieces == 1 && piece->region.kind == DCP_WHOLE &&
+            piece->codec == DCP_CODEC_NONE)
+            continue;
+        dcp_str_escape(name, sizeof name, tensor->name);
+        return dcp_error_set(err, DCP_E_MISMATCH,
+                             "%s cannot hold: tensor '%s' in parts or compressed", what,
+                             name);
+    }
+    return DCP_OK;
+}

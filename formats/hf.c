@@ -1,0 +1,349 @@
+/* hf: a Hugging Face model folder: config.json, and the weights in one of four forms. */
+#include "base/json.h"
+#include "base/mem.h"
+#include "base/str.h"
+#include "formats.h"
+#include "input.h"
+#include "merge.h"
+#include "safetensors.h"
+#include "sharded.h"
+#include "torch.h"
+#include <stdio.h>
+#include <string.h>
+
+#define CONFIG_NAME "config.json"
+#define CONFIG_OBJECT "config"
+#define CONFIG_OBJECT_NATIVE "model_config"
+
+enum { BID = 128, MAX_CONFIG_BYTES = 16 << 20 };
+
+/* The forms of the weights, in the order in which transformers looks for them. */
+static const struct form {
+    const char *name;
+    bool is_index;
+    int (*index_file)(const struct dcp_source *source, const char *name,
+                      struct dcp_catalog *catalog, struct dcp_error *err);
+} forms[] = {
+    { "model.safetensors", false, dcp_safetensors_index_file },
+    { "model.safetensors.index.json", true, dcp_safetensors_index_file },
+    { "pytorch_model.bin", false, dcp_torch_index_file },
+    { "pytorch_model.bin.index.json", true, dcp_torch_index_file },
+};
+
+/* How a family of models names its tensors. */
+static const struct family {
+    const char *model_type;
+    const char *prefix;     /* of the base model, which some files leave out */
+    const char *head;       /* prefix of what stands outside it */
+    const char *tied_head;  /* a tensor that is the embedding when the model is tied */
+    bool tied;              /* where the configuration does not say */
+    const char *dropped[2]; /* ends of names of buffers that old files hold */
+} families[] = {
+    { "gpt2",
+      "transformer.",
+      "lm_head.",
+      "lm_head.weight",
+      true,
+      { ".attn.bias", ".attn.masked_bias" } },
+    { "llama",
+      "model.",
+      "lm_head.",
+      "lm_head.weight",
+      false,
+      { ".rotary_emb.inv_freq", NULL } },
+};
+
+static const struct family *family_of(const json_t *config)
+{
+    const char *type = json_string_value(json_object_get(config, "model_type"));
+
+    for (size_t i = 0; type && i < DCP_ARRAY_LEN(families); i++)
+        if (!strcmp(families[i].model_type, type))
+            return &families[i];
+    return NULL;
+}
+
+static const struct form *find_form(const struct dcp_source *source)
+{
+    for (size_t i = 0; i < DCP_ARRAY_LEN(forms); i++)
+        if (dcp_source_has(source, forms[i].name))
+            return &forms[i];
+    return NULL;
+}
+
+static int read_config(const struct dcp_source *source, void **out_text, size_t *out_n,
+                       json_t **out, struct dcp_error *err)
+{
+    int rc = dcp_source_read(source, CONFIG_NAME, MAX_CONFIG_BYTES, out_text, out_n, err);
+
+    if (!rc)
+        rc = dcp_json_parse(*out_text, *out_n, CONFIG_NAME, out, err);
+    if (!rc && !json_is_object(*out))
+        rc = dcp_error_set(err, DCP_E_CORRUPT, "'%s' is no JSON object", CONFIG_NAME);
+    return rc;
+}
+
+static int probe(const struct dcp_source *source)
+{
+    DCP_CLEANUP_FREE void *text = NULL;
+    DCP_CLEANUP_JSON json_t *config = NULL;
+    size_t n;
+
+    if (!source->is_dir || !dcp_source_has(source, CONFIG_NAME) || !find_form(source) ||
+        read_config(source, &text, &n, &config, NULL))
+        return 0;
+    return json_object_get(config, "model_type") ||
+                   json_object_get(config, "architectures")
+               ? BID
+               : 0;
+}
+
+/* -- reading ------------------------------------------------------------------------- */
+
+struct naming {
+    const struct family *family; /* NULL: names stay as they are */
+    bool tied, add_prefix;
+    size_t strip; /* bytes of a wrapper before every name */
+    char *name;   /* scratch */
+    bool failed;  /* memory ran out */
+};
+
+/* Whether the top of the file's tree is a dict with that key. */
+static bool tree_has_key(const struct dcp_catalog *catalog, const char *key)
+{
+    int at = dcp_catalog_find_object(catalog, DCP_TORCH_TREE);
+    DCP_CLEANUP_JSON json_t *tree = NULL;
+
+    return at >= 0 &&
+           !dcp_json_parse(catalog->objects[at].data, catalog->objects[at].size_bytes,
+                           DCP_TORCH_TREE, &tree, NULL) &&
+           json_object_get(tree, key);
+}
+
+/* {"state_dict": {…}, "epoch": 3}: the length of what stands before every name. */
+static size_t find_wrapper(const struct dcp_catalog *catalog)
+{
+    static const char *const wrappers[] = { "state_dict", "model", "module" };
+
+    for (size_t i = 0; i < DCP_ARRAY_LEN(wrappers); i++) {
+        size_t n = strlen(wrappers[i]), t = 0;
+        while (t < catalog->n_tensors &&
+               !strncmp(catalog->tensors[t].name, wrappers[i], n) &&
+               catalog->tensors[t].name[n] == '.' && catalog->tensors[t].name[n + 1])
+            t++;
+        if (t && t == catalog->n_tensors && tree_has_key(catalog, wrappers[i]))
+            return n + 1;
+    }
+    return 0;
+}
+
+static const char *take_named(void *self, const struct dcp_tensor *tensor)
+{
+    struct naming *naming = self;
+    const struct family *family = naming->family;
+    const char *name = tensor->name + naming->strip;
+
+    if (!family)
+        return name;
+    if (naming->tied && !strcmp(name, family->tied_head))
+        return NULL;
+    for (size_t i = 0; i < DCP_ARRAY_LEN(family->dropped); i++)
+        if (family->dropped[i] && dcp_str_ends(name, family->dropped[i]))
+            return NULL;
+    if (!naming->add_prefix || dcp_str_starts(name, family->head))
+        return name;
+    size_t n = strlen(family->prefix) + strlen(name) + 1;
+    free(naming->name);
+    naming->name = malloc(n);
+    if (naming->name)
+        snprintf(naming->name, n, "%s%s", family->prefix, name);
+    else
+        naming->failed = true;
+    return naming->name;
+}
+
+static bool lacks_prefix(const struct dcp_catalog *catalog, const struct naming *naming)
+{
+    for (size_t i = 0; i < catalog->n_tensors; i++)
+        if (dcp_str_starts(catalog->tensors[i].name + naming->strip,
+                           naming->family->prefix))
+            return false;
+    return true;
+}
+
+/* Takes the tensors over under the names that the family's models use. */
+static int take_tensors(struct dcp_catalog *catalog, const struct dcp_catalog *own,
+                        const json_t *config, struct dcp_error *err)
+{
+    const json_t *tie = json_object_get(config, "tie_word_embeddings");
+    struct naming naming = { .family = family_of(config), .strip = find_wrapper(own) };
+    const struct dcp_merge_rule rule = { .name = take_named, .self = &naming };
+
+    if (naming.family) {
+        naming.tied = json_is_boolean(tie) ? json_is_true(tie) : naming.family->tied;
+        naming.add_prefix = lacks_prefix(own, &naming);
+    }
+    int rc = dcp_merge(catalog, own, &rule, err);
+    if (!rc && naming.failed)
+        rc = dcp_error_memory(err, "a tensor name");
+    free(naming.name);
+    return rc ? rc : dcp_merge_object(catalog, own, DCP_SAFETENSORS_METADATA, err);
+}
+
+static int index_source(const struct dcp_source *source, struct dcp_catalog *catalog,
+                        struct dcp_error *err)
+{
+    const struct form *form = find_form(source);
+    DCP_CLEANUP_FREE void *text = NULL;
+    DCP_CLEANUP_JSON json_t *config = NULL;
+    struct dcp_catalog *own = NULL;
+    size_t n;
+
+    if (!form)
+        return dcp_error_set(err, DCP_E_NOT_FOUND,
+                             "there is neither model.safetensors nor pytorch_model.bin");
+    int rc = read_config(source, &text, &n, &config, err);
+    if (!rc)
+        rc = dcp_catalog_new(&own, err);
+    if (!rc)
+        rc = form->is_index
+                 ? dcp_sharded_index(source, form->name, form->index_file, own, err)
+                 : form->index_file(source, form->name, own, err);
+    if (!rc)
+        rc = take_tensors(catalog, own, config, err);
+    dcp_catalog_free(own);
+    if (rc)
+        return rc;
+    catalog->format = dcp_format_hf.name;
+    catalog->version = form->name;
+    const struct dcp_object object = {
+        .name = CONFIG_OBJECT, .kind = DCP_OBJECT_JSON, .data = text, .size_bytes = n
+    };
+    return dcp_catalog_add_object(catalog, &object, err);
+}
+
+/* -- writing ------------------------------------------------------------------------- */
+
+/* The one dtype of all floating tensors, or -1. */
+static int common_dtype(const struct dcp_catalog *catalog)
+{
+    int dtype = -1;
+
+    for (size_t i = 0; i < catalog->n_tensors; i++) {
+        const struct dcp_tensor *tensor = &catalog->tensors[i];
+        if (!dcp_dtype_is_float(tensor->dtype))
+            continue;
+        if (dtype >= 0 && dtype != (int)tensor->dtype)
+            return -1;
+        dtype = (int)tensor->dtype;
+    }
+    return dtype;
+}
+
+/* Makes the configuration tell the dtype that the weights have. *out_changed: it did not
+ * before. */
+static int set_dtype(json_t *config, int dtype, bool *out_changed)
+{
+    const char *key = json_object_get(config, "dtype") ? "dtype" : "torch_dtype";
+    const char *old = json_string_value(json_object_get(config, key));
+    const char *name = dtype >= 0 ? dcp_dtype_torch_name((enum dcp_dtype)dtype) : NULL;
+
+    *out_changed = name && (!old || strcmp(old, name));
+    return *out_changed ? json_object_set_new(config, key, json_string(name)) : 0;
+}
+
+static int find_config(const struct dcp_catalog *catalog,
+                       const struct dcp_target_options *options, const char **out_text,
+                       size_t *out_n, struct dcp_error *err)
+{
+    int at = dcp_catalog_find_object(catalog, CONFIG_OBJECT);
+
+    if (at < 0)
+        at = dcp_catalog_find_object(catalog, CONFIG_OBJECT_NATIVE);
+    if (options->config_json) {
+        *out_text = options->config_json;
+        *out_n = strlen(options->config_json);
+        return DCP_OK;
+    }
+    if (at < 0) {
+        dcp_error_set(err, DCP_E_MISMATCH,
+                      "a Hugging Face folder needs a model configuration, and the source "
+                      "has none");
+        dcp_error_hint(err, "--to safetensors writes the weights without one");
+        return DCP_E_MISMATCH;
+    }
+    *out_text = catalog->objects[at].data;
+    *out_n = catalog->objects[at].size_bytes;
+    return DCP_OK;
+}
+
+static int add_config(struct dcp_catalog *catalog,
+                      const struct dcp_target_options *options,
+                      struct dcp_literals *literals, struct dcp_error *err)
+{
+    DCP_CLEANUP_JSON json_t *config = NULL;
+    DCP_CLEANUP_FREE char *rewritten = NULL;
+    const char *text;
+    bool changed;
+    size_t n;
+    int file;
+
+    int rc = find_config(catalog, options, &text, &n, err);
+    if (!rc)
+        rc = dcp_json_parse(text, n, "the model configuration", &config, err);
+    if (rc)
+        return rc;
+    if (!json_is_object(config))
+        return dcp_error_set(err, DCP_E_MISMATCH,
+                             "the model configuration is no JSON object");
+    if (set_dtype(config, common_dtype(catalog), &changed) ||
+        (changed && !(rewritten = dcp_json_text(config, 2))))
+        return dcp_error_memory(err, CONFIG_NAME);
+    if (rewritten) {
+        text = rewritten;
+        n = strlen(rewritten);
+    }
+    bool add_newline = !n || text[n - 1] != '\n';
+    char *data = dcp_catalog_alloc(catalog, n + 1, 1);
+    if (!data)
+        return dcp_error_memory(err, CONFIG_NAME);
+    memcpy(data, text, n);
+    if (add_newline)
+        data[n++] = '\n';
+    const struct dcp_file entry = { .name = CONFIG_NAME, .size_bytes = n };
+    rc = dcp_catalog_add_file(catalog, &entry, &file, err);
+    return rc ? rc : dcp_literals_add(literals, catalog, file, 0, data, n, err);
+}
+
+static int layout(struct dcp_catalog *catalog, const struct dcp_target_options *options,
+                  struct dcp_literals *literals, struct dcp_error *err)
+{
+    uint64_t max_bytes = options->max_shard_size_bytes;
+    char name[160];
+
+    int rc = dcp_catalog_sort(catalog, err);
+    if (!rc)
+        rc = dcp_check_whole(catalog, "a Hugging Face folder", err);
+    for (size_t i = 0; i < catalog->n_tensors && !rc; i++)
+        if (dcp_role_is_optim(catalog->tensors[i].role))
+            rc = dcp_error_set(
+                err, DCP_E_MISMATCH,
+                "a Hugging Face folder cannot hold: optimizer tensor '%s'",
+                dcp_str_escape(name, sizeof name, catalog->tensors[i].name));
+    if (!rc)
+        rc = add_config(catalog, options, literals, err);
+    return rc ? rc
+              : dcp_safetensors_layout_folder(
+                    catalog, "model", max_bytes ? max_bytes : DCP_SAFETENSORS_SHARD_BYTES,
+                    literals, err);
+}
+
+const struct dcp_format dcp_format_hf = {
+    .name = "hf",
+    .help = "Hugging Face folder: config.json and weights",
+    .suffixes = "",
+    .flags = DCP_FORMAT_READS | DCP_FORMAT_WRITES | DCP_FORMAT_IS_DIR,
+    .probe = probe,
+    .index = index_source,
+    .layout = layout,
+};

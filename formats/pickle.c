@@ -1,0 +1,150 @@
+/* pickle: runs the machine from the first opcode to STOP. The opcodes are in three
+ * tables, beside the functions that do them. */
+#include "pickle.h"
+#include "base/mem.h"
+#include "pickle_machine.h"
+#include <string.h>
+
+/* Opcodes that no checkpoint needs: they call, reach outside, or belong to protocol 0. */
+static const struct dcp_pickle_op refused_ops[256] = {
+    ['i'] = { "INST", NOTHING, NULL },
+    ['o'] = { "OBJ", NOTHING, NULL },
+    [0x82] = { "EXT1", NOTHING, NULL },
+    [0x83] = { "EXT2", NOTHING, NULL },
+    [0x84] = { "EXT4", NOTHING, NULL },
+    [0x97] = { "NEXT_BUFFER", NOTHING, NULL },
+    [0x98] = { "READONLY_BUFFER", NOTHING, NULL },
+    ['P'] = { "PERSID", NOTHING, NULL },
+    ['I'] = { "INT", NOTHING, NULL },
+    ['L'] = { "LONG", NOTHING, NULL },
+    ['F'] = { "FLOAT", NOTHING, NULL },
+    ['S'] = { "STRING", NOTHING, NULL },
+    ['V'] = { "UNICODE", NOTHING, NULL },
+    ['g'] = { "GET", NOTHING, NULL },
+    ['p'] = { "PUT", NOTHING, NULL },
+    ['l'] = { "LIST", NOTHING, NULL },
+    ['d'] = { "DICT", NOTHING, NULL },
+};
+
+static const struct dcp_pickle_op *const tables[] = {
+    dcp_pickle_value_ops,
+    dcp_pickle_stack_ops,
+    dcp_pickle_object_ops,
+    refused_ops,
+};
+
+static const struct dcp_pickle_op *op_of(unsigned byte)
+{
+    for (size_t i = 0; i < DCP_ARRAY_LEN(tables); i++)
+        if (tables[i][byte].name)
+            return &tables[i][byte];
+    return NULL;
+}
+
+static int read_line(struct dcp_pickle_machine *m, const char **out, size_t *out_len)
+{
+    size_t left = dcp_cursor_left(&m->in);
+    const char *begin = (const char *)m->in.data + m->in.at;
+    const char *end = memchr(begin, '\n', left < 2048 ? left : 2048);
+
+    if (!end)
+        return dcp_pickle_corrupt(m, "a name has no end");
+    *out = begin;
+    *out_len = (size_t)(end - begin);
+    dcp_cursor_take(&m->in, *out_len + 1);
+    return DCP_OK;
+}
+
+static int read_argument(struct dcp_pickle_machine *m, enum dcp_pickle_argument argument)
+{
+    struct dcp_cursor *in = &m->in;
+    int rc;
+
+    switch (argument) {
+    case NOTHING:
+        return DCP_OK;
+    case U1:
+    case BYTES_1:
+        m->arg = dcp_cursor_u8(in);
+        break;
+    case U2:
+        m->arg = dcp_cursor_le16(in);
+        break;
+    case I4:
+        m->arg = (uint64_t)(int64_t)(int32_t)dcp_cursor_le32(in);
+        break;
+    case U4:
+    case BYTES_4:
+        m->arg = dcp_cursor_le32(in);
+        break;
+    case U8:
+    case BYTES_8:
+        m->arg = dcp_cursor_le64(in);
+        break;
+    case TWO_LINES:
+        rc = read_line(m, &m->text, &m->text_len);
+        return rc ? rc : read_line(m, &m->text2, &m->text2_len);
+    }
+    if (argument == BYTES_1 || argument == BYTES_4 || argument == BYTES_8) {
+        if (m->arg > dcp_cursor_left(in))
+            return dcp_pickle_corrupt(m, "its bytes reach past the end of the pickle");
+        m->text_len = (size_t)m->arg;
+        m->text = dcp_cursor_take(in, m->text_len);
+    }
+    return in->bad ? dcp_pickle_corrupt(m, "the pickle ends here") : DCP_OK;
+}
+
+static int run(struct dcp_pickle_machine *m)
+{
+    while (!m->stopped) {
+        m->op_at = m->in.at;
+        m->op_name = "STOP";
+        if (!dcp_cursor_left(&m->in))
+            return dcp_pickle_corrupt(m, "it is missing; the pickle is cut off");
+        unsigned byte = dcp_cursor_u8(&m->in);
+        const struct dcp_pickle_op *op = op_of(byte);
+        if (!op)
+            return dcp_error_set(m->err, DCP_E_CORRUPT,
+                                 "byte %zu of the pickle, 0x%02x, is no opcode", m->op_at,
+                                 byte);
+        m->op_name = op->name;
+        if (!op->run)
+            return dcp_pickle_corrupt(
+                m, "no checkpoint needs it, and it is not allowed here");
+        int rc = read_argument(m, op->argument);
+        if (!rc)
+            rc = op->run(m);
+        if (rc)
+            return rc;
+    }
+    return DCP_OK;
+}
+
+int dcp_pickle_parse(const void *data, size_t size_bytes, struct dcp_arena *arena,
+                     struct dcp_pickle_node **out_root, size_t *out_used,
+                     struct dcp_error *err)
+{
+    struct dcp_error own = { 0 };
+    struct dcp_pickle_machine m = { .in = dcp_cursor_init(data, size_bytes),
+                                    .arena = arena,
+                                    .err = err ? err : &own };
+
+    *out_root = NULL;
+    if (size_bytes > DCP_PICKLE_MAX_BYTES)
+        return dcp_error_set(err, DCP_E_UNSUPPORTED, "a pickle is longer than %u bytes",
+                             DCP_PICKLE_MAX_BYTES);
+    int rc = run(&m);
+    if (!rc && !out_used && dcp_cursor_left(&m.in))
+        rc = dcp_error_set(err, DCP_E_CORRUPT, "%zu bytes follow the end of the pickle",
+                           dcp_cursor_left(&m.in));
+    if (!rc)
+        rc = dcp_pickle_check_tree(m.stack[0], err);
+    if (!rc)
+        *out_root = m.stack[0];
+    if (!rc && out_used)
+        *out_used = m.in.at;
+    free(m.stack);
+    free(m.marks);
+    free(m.memo);
+    return rc;
+}

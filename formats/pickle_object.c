@@ -1,0 +1,203 @@
+/* pickle_object: the opcodes that name classes and would call them. Here they make nodes
+ * that say so. */
+#include "base/mem.h"
+#include "base/str.h"
+#include "pickle_machine.h"
+#include <string.h>
+
+/* Python 2 spellings that protocol 2 keeps. */
+static const struct {
+    const char *module, *name, *new_module, *new_name;
+} renamed[] = {
+    { "__builtin__", "xrange", "builtins", "range" },
+    { "__builtin__", NULL, "builtins", NULL },
+    { "copy_reg", NULL, "copyreg", NULL },
+};
+
+static bool identifier_ok(const char *text, size_t n, bool dots)
+{
+    if (!n || n > DCP_PICKLE_MAX_GLOBAL_BYTES || !dcp_str_utf8_ok(text, n))
+        return false;
+    for (size_t i = 0; i < n; i++)
+        if ((unsigned char)text[i] <= ' ' || text[i] == 0x7f || (text[i] == '.' && !dots))
+            return false;
+    return true;
+}
+
+static int push_global(struct dcp_pickle_machine *m, const char *module,
+                       size_t module_len, const char *name, size_t name_len)
+{
+    if (!identifier_ok(module, module_len, true) || !identifier_ok(name, name_len, false))
+        return dcp_pickle_corrupt(m, "the name of a class or function is malformed");
+    struct dcp_pickle_node *node = dcp_pickle_node_new(m, DCP_PICKLE_GLOBAL);
+    if (!node)
+        return dcp_pickle_push_new(m, node);
+    node->global.module = dcp_arena_text_n(m->arena, module, module_len);
+    node->global.name = dcp_arena_text_n(m->arena, name, name_len);
+    if (!node->global.module || !node->global.name)
+        return dcp_pickle_no_memory(m);
+    for (size_t i = 0; i < DCP_ARRAY_LEN(renamed); i++)
+        if (!strcmp(node->global.module, renamed[i].module) &&
+            (!renamed[i].name || !strcmp(node->global.name, renamed[i].name))) {
+            node->global.module = renamed[i].new_module;
+            if (renamed[i].new_name)
+                node->global.name = renamed[i].new_name;
+            break;
+        }
+    return dcp_pickle_push(m, node);
+}
+
+static int op_global(struct dcp_pickle_machine *m)
+{
+    return push_global(m, m->text, m->text_len, m->text2, m->text2_len);
+}
+
+static int op_stack_global(struct dcp_pickle_machine *m)
+{
+    struct dcp_pickle_node *name, *module;
+    int rc = dcp_pickle_pop(m, &name);
+
+    if (!rc)
+        rc = dcp_pickle_pop(m, &module);
+    if (rc)
+        return rc;
+    if (name->kind != DCP_PICKLE_STR || module->kind != DCP_PICKLE_STR)
+        return dcp_pickle_corrupt(m, "the name of a class or function is not a string");
+    return push_global(m, module->text.data, module->text.size_bytes, name->text.data,
+                       name->text.size_bytes);
+}
+
+/* Some Pythons pickle a member of an Enum as getattr(Class, 'NAME'). That is the only
+ * meaning getattr has here, for the classes that checkpoints hold. */
+static const struct {
+    const char *module, *name;
+} enums[] = {
+    { "torch.distributed.checkpoint.metadata", "_MEM_FORMAT_ENCODING" },
+    { "torch.distributed._shard.sharded_tensor.metadata", "MEM_FORMAT_ENCODING" },
+    { "deepspeed.runtime.zero.config", "ZeroStageEnum" },
+    { "deepspeed.runtime.zero.offload_config", "OffloadDeviceEnum" },
+    { "megatron.core.enums", "ModelType" },
+    { "megatron.enums", "ModelType" },
+};
+
+static bool is_enum_member(const struct dcp_pickle_node *args)
+{
+    if (args->list.n != 2 || args->list.items[0]->kind != DCP_PICKLE_GLOBAL ||
+        args->list.items[1]->kind != DCP_PICKLE_STR)
+        return false;
+    for (size_t i = 0; i < DCP_ARRAY_LEN(enums); i++)
+        if (dcp_pickle_is_global(args->list.items[0], enums[i].module, enums[i].name))
+            return true;
+    return false;
+}
+
+/* OrderedDict([[key, value], …]), the spelling of old Pythons, as one that was filled. */
+static int normalise_pairs(struct dcp_pickle_machine *m, struct dcp_pickle_node *node)
+{
+    struct dcp_pickle_object *o = node->object;
+    const struct dcp_pickle_node *list = dcp_pickle_item(node, 0);
+
+    if (o->args->list.n != 1 || list->kind != DCP_PICKLE_LIST ||
+        !dcp_pickle_is_global(o->cls, "collections", "OrderedDict"))
+        return DCP_OK;
+    size_t n = 2 * list->list.n;
+    struct dcp_pickle_node **pairs = dcp_arena_alloc(m->arena, n, sizeof *pairs);
+    struct dcp_pickle_node *no_args = dcp_pickle_node_new(m, DCP_PICKLE_TUPLE);
+    if (!pairs || !no_args)
+        return dcp_pickle_no_memory(m);
+    for (size_t i = 0; i < list->list.n; i++) {
+        const struct dcp_pickle_node *pair = list->list.items[i];
+        if ((pair->kind != DCP_PICKLE_LIST && pair->kind != DCP_PICKLE_TUPLE) ||
+            pair->list.n != 2)
+            return dcp_pickle_corrupt(m, "an item of an OrderedDict is not a pair");
+        memcpy(pairs + 2 * i, pair->list.items, 2 * sizeof *pairs);
+    }
+    o->args = no_args;
+    o->pairs = (struct dcp_pickle_list){ .items = pairs, .n = n, .cap = n };
+    return DCP_OK;
+}
+
+static int push_object(struct dcp_pickle_machine *m, struct dcp_pickle_node *cls,
+                       struct dcp_pickle_node *args, struct dcp_pickle_node *kwargs)
+{
+    if (cls->kind != DCP_PICKLE_GLOBAL)
+        return dcp_pickle_corrupt(m, "what it calls is not a name");
+    if (args->kind != DCP_PICKLE_TUPLE)
+        return dcp_pickle_corrupt(m, "its arguments are not a tuple");
+    if (dcp_pickle_is_global(cls, "builtins", "getattr") && !is_enum_member(args))
+        return dcp_pickle_corrupt(m, "it reaches into a module by getattr");
+    struct dcp_pickle_node *node = dcp_pickle_node_new(m, DCP_PICKLE_OBJECT);
+    if (!node)
+        return dcp_pickle_push_new(m, node);
+    node->object = dcp_arena_alloc(m->arena, 1, sizeof *node->object);
+    if (!node->object)
+        return dcp_pickle_no_memory(m);
+    node->object->cls = cls;
+    node->object->args = args;
+    node->object->kwargs = kwargs;
+    int rc = normalise_pairs(m, node);
+    return rc ? rc : dcp_pickle_push(m, node);
+}
+
+/* REDUCE, and NEWOBJ, which differs only in how Python would call the class. */
+static int op_reduce(struct dcp_pickle_machine *m)
+{
+    struct dcp_pickle_node *cls, *args;
+    int rc = dcp_pickle_pop(m, &args);
+
+    if (!rc)
+        rc = dcp_pickle_pop(m, &cls);
+    return rc ? rc : push_object(m, cls, args, NULL);
+}
+
+static int op_newobj_ex(struct dcp_pickle_machine *m)
+{
+    struct dcp_pickle_node *cls, *args, *kwargs;
+    int rc = dcp_pickle_pop(m, &kwargs);
+
+    if (!rc)
+        rc = dcp_pickle_pop(m, &args);
+    if (!rc)
+        rc = dcp_pickle_pop(m, &cls);
+    if (!rc && kwargs->kind != DCP_PICKLE_DICT)
+        rc = dcp_pickle_corrupt(m, "its named arguments are not a dict");
+    return rc ? rc : push_object(m, cls, args, kwargs);
+}
+
+static int op_build(struct dcp_pickle_machine *m)
+{
+    struct dcp_pickle_node *state, *node;
+    int rc = dcp_pickle_pop(m, &state);
+
+    if (!rc)
+        rc = dcp_pickle_top(m, &node);
+    if (rc)
+        return rc;
+    if (node->kind != DCP_PICKLE_OBJECT || node->object->state)
+        return dcp_pickle_corrupt(m, "the object below cannot take a state");
+    node->object->state = state;
+    return DCP_OK;
+}
+
+static int op_binpersid(struct dcp_pickle_machine *m)
+{
+    struct dcp_pickle_node *id, *node;
+    int rc = dcp_pickle_pop(m, &id);
+
+    if (rc)
+        return rc;
+    node = dcp_pickle_node_new(m, DCP_PICKLE_PERSID);
+    if (node)
+        node->id = id;
+    return dcp_pickle_push_new(m, node);
+}
+
+const struct dcp_pickle_op dcp_pickle_object_ops[256] = {
+    ['c'] = { "GLOBAL", TWO_LINES, op_global },
+    [0x93] = { "STACK_GLOBAL", NOTHING, op_stack_global },
+    ['R'] = { "REDUCE", NOTHING, op_reduce },
+    [0x81] = { "NEWOBJ", NOTHING, op_reduce },
+    [0x92] = { "NEWOBJ_EX", NOTHING, op_newobj_ex },
+    ['b'] = { "BUILD", NOTHING, op_build },
+    ['Q'] = { "BINPERSID", NOTHING, op_binpersid },
+};

@@ -1,0 +1,105 @@
+/* torch: what the files of the PyTorch zip format share: the open container, tensors as
+ * views of records, and the tree of Python objects around them.
+ *
+ * A file holds one Python object. Its tensors are named by the keys that lead to them,
+ * joined by '.'. Unless the object is a flat dict of tensors, the catalog also gets the
+ * object "torch.tree": the Python object as JSON (pickle_json.h) in which
+ * {"$tensor": name} and {"$value": name} stand for tensors and objects of the catalog;
+ * from it `layout` writes the same object again. What holds no tensor and stands beside
+ * one becomes an object of its own, named by its path. */
+#ifndef DCP_FORMATS_TORCH_H
+#define DCP_FORMATS_TORCH_H
+
+#include "base/buf.h"
+#include "pickle.h"
+#include "zip.h"
+#include <dcp/format.h>
+#include <jansson.h>
+
+#define DCP_TORCH_TREE "torch.tree"    /* the object's name */
+#define DCP_TORCH_BARE_TENSOR "tensor" /* name of a tensor that is the whole file */
+#define DCP_TORCH_MAX_OBJECTS 4096     /* of their own; the rest stays in the tree */
+#define DCP_TORCH_MAX_EXPANDED_BYTES                            \
+    (1ull << 30)           /* of a view larger than its storage \
+                            */
+#define DCP_TORCH_ALIGN 64 /* of storages in a file that is written */
+
+/* An open file. The arena holds directory and tree. */
+struct dcp_torch_file {
+    struct dcp_input in;
+    struct dcp_arena *arena;
+    struct dcp_zip zip;
+    char *root; /* the folder of all records, without '/' */
+    void *pickle;
+    struct dcp_pickle_node *tree;
+    signed char *storage_dtypes; /* of each record, once a tensor used it; -1 before */
+};
+/* Opens a container and reads its directory; dcp_torch_close also after a failure.
+ * Errors: CORRUPT, UNSUPPORTED (not a zip with data.pkl: said in words; TorchScript), IO.
+ */
+int dcp_torch_open(struct dcp_torch_file *file, const struct dcp_source *source,
+                   const char *name, struct dcp_error *err);
+/* Reads data.pkl. */
+int dcp_torch_read_tree(struct dcp_torch_file *file, struct dcp_error *err);
+void dcp_torch_close(struct dcp_torch_file *file);
+#define DCP_CLEANUP_TORCH DCP_CLEANUP(dcp_torch_close)
+
+/* A tensor as part of a record, or of the pickle. */
+struct dcp_torch_view {
+    enum dcp_dtype dtype;
+    int ndim;
+    int64_t shape[DCP_MAX_NDIM];
+    int64_t stride[DCP_MAX_NDIM]; /* in elements */
+    bool dense;                   /* row-major without gaps: stride says no more */
+    bool has_data;                /* false: it was on the meta device */
+    uint64_t offset, stored_size; /* in the file: first element to behind the last */
+    const void *memory;           /* of a NumPy array, in the file's arena; else NULL */
+    bool has_crc32;
+    uint32_t crc32;
+};
+/* Whether a node is a tensor (or a parameter, a NumPy array, a bare storage), and which.
+ * `name` is for messages. Errors: CORRUPT, UNSUPPORTED, MEMORY. */
+int dcp_torch_view(struct dcp_torch_file *file, const struct dcp_pickle_node *node,
+                   const char *name, bool *out_found, struct dcp_torch_view *out,
+                   struct dcp_error *err);
+/* As above for NumPy arrays; called by dcp_torch_view. */
+int dcp_torch_numpy_view(struct dcp_torch_file *file, const struct dcp_pickle_node *node,
+                         bool *out_found, struct dcp_torch_view *out,
+                         struct dcp_error *err);
+/* Whether the strides are those of a row-major array without gaps; it has elements, and
+ * dcp_torch_view_elems was true. */
+bool dcp_torch_view_is_dense(const struct dcp_torch_view *view);
+/* Product of the shape, checked; 0 when a dimension is. */
+bool dcp_torch_view_elems(const struct dcp_torch_view *view, int64_t *out);
+
+/* Adds the file's tensors and objects to the catalog, as pieces of file `file_index`. */
+int dcp_torch_tree_index(struct dcp_torch_file *file, struct dcp_catalog *catalog,
+                         int file_index, struct dcp_error *err);
+/* Turns the JSON of the whole tree into "torch.tree" and objects, and sets the roles of
+ * optimizer tensors. */
+int dcp_torch_objects_index(struct dcp_catalog *catalog, json_t *tree,
+                            struct dcp_error *err);
+/* Reads one file of a source (NULL: the source itself) into a catalog. */
+int dcp_torch_index_file(const struct dcp_source *source, const char *name,
+                         struct dcp_catalog *catalog, struct dcp_error *err);
+
+/* torch's storage class of a dtype ("FloatStorage"), or NULL: it is stored untyped. */
+const char *dcp_torch_storage_class(enum dcp_dtype dtype);
+
+/* The pickle of a catalog, to be freed with dcp_buf_fini: its tensors on storages "0",
+ * "1", … in the order in which the pickle meets them. first_seen has room for all tensors
+ * and gets the index of each storage's. Errors: CORRUPT, MISMATCH, MEMORY. */
+int dcp_torch_pickle(const struct dcp_catalog *catalog, struct dcp_buf *out,
+                     size_t *first_seen, size_t *out_n_storages, struct dcp_error *err);
+
+/* The record .data/serialization_id, 40 digits: torch hashes names and checksums. names
+ * are those of all records before it, without the root. */
+struct dcp_torch_id_record {
+    const char *name;
+    uint64_t size_bytes;
+    uint32_t crc32;
+};
+int dcp_torch_serialization_id(const struct dcp_torch_id_record *records, size_t n,
+                               char out[41], struct dcp_error *err);
+
+#endif

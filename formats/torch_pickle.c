@@ -1,0 +1,157 @@
+/* torch_pickle: data.pkl of a file that is written: the tree that "torch.tree" keeps, or
+ * a plain dict of the tensors. */
+#include "base/json.h"
+#include "base/mem.h"
+#include "pickle_json.h"
+#include "torch.h"
+#include "torch_value.h"
+#include <string.h>
+
+struct pickler {
+    struct dcp_torch_writer w;
+    bool *named_tensors, *named_objects; /* the tree refers to them */
+};
+
+/* Marks what the tree refers to. The tree came from a file; its depth is limited by the
+ * parser. */
+static void mark(struct pickler *p, json_t *value)
+{
+    const char *tensor = json_string_value(dcp_pickle_json_tagged(value, "$tensor"));
+    const char *object = json_string_value(dcp_pickle_json_tagged(value, "$value"));
+    const char *key;
+    json_t *item;
+    size_t i;
+    int at;
+
+    if (tensor && (at = dcp_catalog_find(p->w.catalog, tensor)) >= 0)
+        p->named_tensors[at] = true;
+    if (object && (at = dcp_catalog_find_object(p->w.catalog, object)) >= 0)
+        p->named_objects[at] = true;
+    json_array_foreach(value, i, item)
+    {
+        mark(p, item);
+    }
+    json_object_foreach(value, key, item)
+    {
+        mark(p, item);
+    }
+}
+
+/* A file of nothing but weights is a plain state dict, which is what every loader
+ * expects: other objects ride along only beside an optimizer. */
+static bool takes_objects(const struct dcp_catalog *catalog)
+{
+    for (size_t i = 0; i < catalog->n_tensors; i++)
+        if (dcp_role_is_optim(catalog->tensors[i].role))
+            return true;
+    return false;
+}
+
+/* Adds references to what the tree does not name yet. */
+static int add_rest(struct pickler *p, json_t *dict, struct dcp_error *err)
+{
+    const struct dcp_catalog *catalog = p->w.catalog;
+    bool objects = takes_objects(catalog);
+    int failed = 0;
+
+    for (size_t i = 0; i < catalog->n_tensors && !failed; i++) {
+        const char *name = catalog->tensors[i].name;
+        if (!p->named_tensors[i])
+            failed = json_object_set_new(dict, name, json_pack("{s:s}", "$tensor", name));
+    }
+    for (size_t i = 0; i < catalog->n_objects && objects && !failed; i++) {
+        const char *name = catalog->objects[i].name;
+        if (!p->named_objects[i] && strcmp(name, DCP_TORCH_TREE) &&
+            !json_object_get(dict, name))
+            failed = json_object_set_new(dict, name, json_pack("{s:s}", "$value", name));
+    }
+    return failed ? dcp_error_memory(err, "a PyTorch file") : DCP_OK;
+}
+
+static bool names_all_tensors(const struct pickler *p)
+{
+    for (size_t i = 0; i < p->w.catalog->n_tensors; i++)
+        if (!p->named_tensors[i])
+            return false;
+    return true;
+}
+
+/* The object to write: the tree, when there is one and the tensors have their place in it
+ * or can be added to it. */
+static int make_tree(struct pickler *p, json_t **out, struct dcp_error *err)
+{
+    const struct dcp_catalog *catalog = p->w.catalog;
+    int at = dcp_catalog_find_object(catalog, DCP_TORCH_TREE);
+    json_t *tree = NULL;
+
+    if (at >= 0 && catalog->objects[at].kind == DCP_OBJECT_JSON) {
+        const struct dcp_object *object = &catalog->objects[at];
+        int rc =
+            dcp_json_parse(object->data, object->size_bytes, DCP_TORCH_TREE, &tree, err);
+        if (rc)
+            return rc;
+        mark(p, tree);
+    }
+    bool open = json_is_object(tree) && !json_object_get(tree, "$object") &&
+                !(json_object_size(tree) == 1 &&
+                  json_object_iter_key(json_object_iter(tree))[0] == '$');
+    if (tree && !open && !names_all_tensors(p)) {
+        json_decref(tree);
+        tree = NULL;
+    }
+    if (!tree) {
+        memset(p->named_tensors, 0, catalog->n_tensors * sizeof *p->named_tensors);
+        memset(p->named_objects, 0, catalog->n_objects * sizeof *p->named_objects);
+        open = true;
+        tree = json_object();
+    }
+    int rc = tree ? DCP_OK : dcp_error_memory(err, "a PyTorch file");
+    if (!rc && open)
+        rc = add_rest(p, tree, err);
+    if (rc) {
+        json_decref(tree);
+        tree = NULL;
+    }
+    *out = tree;
+    return rc;
+}
+
+int dcp_torch_pickle(const struct dcp_catalog *catalog, struct dcp_buf *out,
+                     size_t *first_seen, size_t *out_n_storages, struct dcp_error *err)
+{
+    struct dcp_pickle_out pickle = { 0 };
+    DCP_CLEANUP_JSON json_t *tree = NULL;
+    DCP_CLEANUP_FREE bool *tensors = dcp_mem_calloc(catalog->n_tensors, sizeof *tensors);
+    DCP_CLEANUP_FREE bool *objects = dcp_mem_calloc(catalog->n_objects, sizeof *objects);
+    DCP_CLEANUP_FREE int64_t *storage =
+        dcp_mem_calloc(catalog->n_tensors, sizeof *storage);
+    struct dcp_arena *arena = dcp_arena_new();
+    struct pickler p = { .w = { .catalog = catalog,
+                                .out = &pickle,
+                                .arena = arena,
+                                .first_seen = first_seen,
+                                .storage = storage },
+                         .named_tensors = tensors,
+                         .named_objects = objects };
+
+    int rc = arena && tensors && objects && storage
+                 ? make_tree(&p, &tree, err)
+                 : dcp_error_memory(err, "a PyTorch file");
+    for (size_t i = 0; i < catalog->n_tensors && !rc; i++)
+        storage[i] = -1;
+    if (!rc) {
+        dcp_pickle_begin(&pickle);
+        rc = dcp_torch_write_value(&p.w, tree, err);
+        dcp_pickle_end(&pickle);
+    }
+    if (!rc)
+        rc = dcp_buf_check(&pickle.buf, err);
+    if (!rc) {
+        *out = pickle.buf; /* handed over */
+        pickle.buf = (struct dcp_buf){ 0 };
+        *out_n_storages = p.w.n_storages;
+    }
+    dcp_pickle_out_fini(&pickle);
+    dcp_arena_free(arena);
+    return rc;
+}

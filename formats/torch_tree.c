@@ -1,0 +1,137 @@
+/* torch_tree: walks the Python object of a file. Tensors go to the catalog; the rest
+ * becomes JSON, in which {"$tensor": name} stands for them. */
+#include "base/mem.h"
+#include "formats.h"
+#include "pickle_json.h"
+#include "torch.h"
+#include <stdio.h>
+#include <string.h>
+
+struct walk {
+    struct dcp_torch_file *file;
+    struct dcp_catalog *catalog;
+    int file_index;
+};
+
+static int add_piece(struct walk *w, int tensor, const struct dcp_torch_view *view,
+                     struct dcp_error *err)
+{
+    struct dcp_piece piece = {
+        .tensor = tensor,
+        .file = view->memory ? -1 : w->file_index,
+        .offset = view->offset,
+        .stored_size = view->stored_size,
+        .stride = view->dense ? NULL : view->stride,
+        .has_crc32 = view->has_crc32,
+        .crc32 = view->crc32,
+    };
+
+    if (view->memory) {
+        size_t n = (size_t)view->stored_size;
+        void *data = dcp_catalog_alloc(w->catalog, n, 1);
+        if (!data)
+            return dcp_error_memory(err, "a NumPy array");
+        memcpy(data, view->memory, n);
+        piece.data = data;
+    }
+    return dcp_catalog_add_piece(w->catalog, &piece, err);
+}
+
+/* Adds the tensor and makes the JSON that stands for it. */
+static int add_tensor(struct walk *w, const char *name, const struct dcp_torch_view *view,
+                      json_t **out, struct dcp_error *err)
+{
+    struct dcp_tensor tensor = {
+        .name = name[0] ? name : DCP_TORCH_BARE_TENSOR,
+        .dtype = view->dtype,
+        .ndim = view->ndim,
+        .shape = view->shape,
+    };
+    int index;
+
+    tensor.role = dcp_role_of_name(tensor.name, &tensor.param);
+    int rc = dcp_catalog_add_tensor(w->catalog, &tensor, &index, err);
+    if (!rc && view->has_data)
+        rc = add_piece(w, index, view, err);
+    if (rc) {
+        dcp_error_prefix(err, "'%s'", w->file->in.shown);
+        return rc;
+    }
+    *out = json_pack("{s:s}", "$tensor", tensor.name);
+    return *out ? DCP_OK : dcp_error_memory(err, "the objects of a pickle");
+}
+
+/* _rebuild_sparse_tensor(layout, (indices, values, size, …)): two tensors. */
+static int take_sparse(struct walk *w, const struct dcp_pickle_node *node,
+                       const char *path, json_t **out, struct dcp_error *err)
+{
+    static const char *const parts[] = { "indices", "values" };
+    const struct dcp_pickle_node *args = dcp_pickle_item(node, 1);
+    json_t *tuple = json_array(), *layout = NULL, *size = NULL;
+    struct dcp_torch_view view;
+    char name[1024];
+    bool found = true;
+    int rc = tuple ? DCP_OK : dcp_error_memory(err, "a sparse tensor");
+
+    if (!rc)
+        rc = dcp_pickle_to_json(dcp_pickle_item(node, 0), w->file->arena, NULL, &layout,
+                                err);
+    for (size_t i = 0; i < DCP_ARRAY_LEN(parts) && !rc; i++) {
+        json_t *part = NULL;
+        found = snprintf(name, sizeof name, "%s#%s", path, parts[i]) < (int)sizeof name;
+        if (found)
+            rc = dcp_torch_view(w->file, dcp_pickle_item(args, i), name, &found, &view,
+                                err);
+        if (!rc && !found)
+            rc = dcp_error_set(err, DCP_E_CORRUPT, "'%s': a sparse tensor is malformed",
+                               w->file->in.shown);
+        if (!rc)
+            rc = add_tensor(w, name, &view, &part, err);
+        if (!rc && json_array_append_new(tuple, part))
+            rc = dcp_error_memory(err, "a sparse tensor");
+    }
+    if (!rc)
+        rc = dcp_pickle_to_json(dcp_pickle_item(args, 2), w->file->arena, NULL, &size,
+                                err);
+    if (!rc && (json_array_append(tuple, size) ||
+                !(*out = json_pack("{s:s,s:[O,{s:O}]}", "$object",
+                                   "torch._utils._rebuild_sparse_tensor", "args", layout,
+                                   "$tuple", tuple))))
+        rc = dcp_error_memory(err, "a sparse tensor");
+    json_decref(tuple);
+    json_decref(layout);
+    json_decref(size);
+    return rc;
+}
+
+static int take(void *self, const struct dcp_pickle_node *node, const char *path,
+                json_t **out, struct dcp_error *err)
+{
+    struct walk *w = self;
+    struct dcp_torch_view view;
+    bool found;
+
+    if (node->kind == DCP_PICKLE_GLOBAL)
+        return DCP_OK;
+    if (dcp_pickle_is_call(node, "torch._utils", "_rebuild_sparse_tensor") &&
+        dcp_pickle_is_text(dcp_pickle_item(dcp_pickle_item(node, 0), 0),
+                           "torch.sparse_coo") &&
+        dcp_pickle_item(dcp_pickle_item(node, 1), 2))
+        return take_sparse(w, node, path, out, err);
+    int rc = dcp_torch_view(w->file, node, path, &found, &view, err);
+    return rc || !found ? rc : add_tensor(w, path, &view, out, err);
+}
+
+int dcp_torch_tree_index(struct dcp_torch_file *file, struct dcp_catalog *catalog,
+                         int file_index, struct dcp_error *err)
+{
+    struct walk w = { .file = file, .catalog = catalog, .file_index = file_index };
+    const struct dcp_pickle_hook hook = { .take = take, .self = &w };
+    json_t *tree = NULL;
+    int rc = dcp_pickle_to_json(file->tree, file->arena, &hook, &tree, err);
+
+    if (!rc)
+        rc = dcp_torch_objects_index(catalog, tree, err);
+    json_decref(tree);
+    return rc;
+}

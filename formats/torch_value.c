@@ -1,0 +1,442 @@
+/* torch_value: tensors and plain values as opcodes. */
+#include "torch_value.h"
+#include "base/json.h"
+#include "base/mem.h"
+#include "base/str.h"
+#include "pickle_json.h"
+#include "torch.h"
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { MAX_DEPTH = 2 * DCP_PICKLE_JSON_MAX_DEPTH };
+
+static int write_value(struct dcp_torch_writer *w, json_t *value, int depth,
+                       struct dcp_error *err);
+
+/* -- tensors ------------------------------------------------------------------------- */
+
+void dcp_torch_write_tensor(struct dcp_torch_writer *w, size_t tensor)
+{
+    const struct dcp_tensor *t = &w->catalog->tensors[tensor];
+    const char *class = dcp_torch_storage_class(t->dtype);
+    struct dcp_pickle_out *out = w->out;
+    int64_t stride[DCP_MAX_NDIM], n = 1;
+    char key[32];
+
+    if (w->storage[tensor] < 0) {
+        w->first_seen[w->n_storages] = tensor;
+        w->storage[tensor] = (int64_t)w->n_storages++;
+    }
+    for (int d = t->ndim; d-- > 0;) {
+        stride[d] = n;
+        n *= t->shape[d] ? t->shape[d] : 1;
+    }
+    dcp_pickle_global(out, "torch._utils",
+                      class ? "_rebuild_tensor_v2" : "_rebuild_tensor_v3");
+    dcp_pickle_op(out, '(');
+    dcp_pickle_op(out, '(');
+    dcp_pickle_shared_text(out, "storage");
+    if (class)
+        dcp_pickle_global(out, "torch", class);
+    else
+        dcp_pickle_global(out, "torch.storage", "UntypedStorage");
+    snprintf(key, sizeof key, "%lld", (long long)w->storage[tensor]);
+    if (key[1])
+        dcp_pickle_text(out, key, strlen(key));
+    else /* CPython has one object for each string of one character */
+        dcp_pickle_shared_text(out, key);
+    dcp_pickle_shared_text(out, "cpu");
+    dcp_pickle_int(out, class ? t->n_elems : (int64_t)dcp_tensor_bytes(t));
+    dcp_pickle_op(out, 't');
+    dcp_pickle_put(out);
+    dcp_pickle_op(out, 'Q');
+    dcp_pickle_int(out, 0);
+    dcp_pickle_numbers(out, t->shape, (size_t)t->ndim);
+    dcp_pickle_numbers(out, stride, (size_t)t->ndim);
+    dcp_pickle_bool(out, false); /* requires_grad */
+    dcp_pickle_global(out, "collections", "OrderedDict");
+    dcp_pickle_op(out, ')');
+    dcp_pickle_op(out, 'R');
+    dcp_pickle_put(out); /* no hooks */
+    if (!class)
+        dcp_pickle_global(out, "torch", dcp_dtype_torch_name(t->dtype));
+    dcp_pickle_op(out, 't');
+    dcp_pickle_put(out);
+    dcp_pickle_op(out, 'R');
+    dcp_pickle_put(out);
+}
+
+/* -- references ---------------------------------------------------------------------- */
+
+static int find_tensor(const struct dcp_torch_writer *w, const json_t *value)
+{
+    const char *name = json_string_value(dcp_pickle_json_tagged(value, "$tensor"));
+
+    return name ? dcp_catalog_find(w->catalog, name) : -1;
+}
+
+static int find_object(const struct dcp_torch_writer *w, const json_t *value)
+{
+    const char *name = json_string_value(dcp_pickle_json_tagged(value, "$value"));
+
+    return name && strcmp(name, DCP_TORCH_TREE)
+               ? dcp_catalog_find_object(w->catalog, name)
+               : -1;
+}
+
+bool dcp_torch_value_is_there(const struct dcp_torch_writer *w, const json_t *value)
+{
+    if (json_is_string(dcp_pickle_json_tagged(value, "$tensor")))
+        return find_tensor(w, value) >= 0;
+    if (json_is_string(dcp_pickle_json_tagged(value, "$value")))
+        return find_object(w, value) >= 0;
+    return true;
+}
+
+int dcp_torch_write_object(struct dcp_torch_writer *w, const struct dcp_object *object,
+                           struct dcp_error *err)
+{
+    DCP_CLEANUP_JSON json_t *value = NULL;
+    char name[160];
+
+    if (object->kind == DCP_OBJECT_BYTES) {
+        dcp_pickle_bytes_call(w->out, object->data, object->size_bytes);
+        return DCP_OK;
+    }
+    dcp_str_escape(name, sizeof name, object->name);
+    int rc = dcp_json_parse(object->data, object->size_bytes, name, &value, err);
+    /* Half the depth is left: an object in an object in an object ends here. */
+    return rc ? rc : write_value(w, value, MAX_DEPTH / 2, err);
+}
+
+/* -- texts that stand for other things ----------------------------------------------- */
+
+/* Hexadecimal to bytes in the arena; false when it is none. */
+static bool parse_hex(struct dcp_torch_writer *w, const json_t *text,
+                      const unsigned char **out, size_t *out_n)
+{
+    const char *hex = json_string_value(text);
+    size_t n = hex ? strlen(hex) : 1;
+    unsigned char *bytes;
+
+    if (!hex || n % 2 || strspn(hex, "0123456789abcdef") != n ||
+        !(bytes = dcp_arena_alloc(w->arena, n / 2, 1)))
+        return false;
+    for (size_t i = 0; i < n; i++) {
+        unsigned digit = (unsigned)(hex[i] <= '9' ? hex[i] - '0' : hex[i] - 'a' + 10);
+        bytes[i / 2] = (unsigned char)(bytes[i / 2] << 4 | digit);
+    }
+    *out = bytes;
+    *out_n = n / 2;
+    return true;
+}
+
+static bool write_bytes(struct dcp_torch_writer *w, json_t *value)
+{
+    const unsigned char *bytes;
+    size_t n;
+
+    if (!parse_hex(w, value, &bytes, &n))
+        return false;
+    dcp_pickle_bytes_call(w->out, bytes, n);
+    return true;
+}
+
+static bool write_bytearray(struct dcp_torch_writer *w, json_t *value)
+{
+    const unsigned char *bytes;
+    size_t n;
+
+    if (!parse_hex(w, value, &bytes, &n))
+        return false;
+    dcp_pickle_global(w->out, "__builtin__", "bytearray");
+    dcp_pickle_bytes_call(w->out, bytes, n);
+    dcp_pickle_tuple_end(w->out, 1);
+    dcp_pickle_op(w->out, 'R');
+    dcp_pickle_put(w->out);
+    return true;
+}
+
+static bool write_text(struct dcp_torch_writer *w, json_t *value)
+{
+    const unsigned char *bytes;
+    size_t n;
+
+    if (!parse_hex(w, value, &bytes, &n))
+        return false;
+    dcp_pickle_text(w->out, (const char *)bytes, n);
+    return true;
+}
+
+static bool write_int(struct dcp_torch_writer *w, json_t *value)
+{
+    const unsigned char *bytes;
+    size_t n;
+
+    if (!json_is_string(value) ||
+        !dcp_pickle_long_parse(w->arena, json_string_value(value), &bytes, &n))
+        return false;
+    dcp_pickle_long(w->out, bytes, n);
+    return true;
+}
+
+static bool write_float(struct dcp_torch_writer *w, json_t *value)
+{
+    const char *text = json_string_value(value);
+
+    if (!text || (strcmp(text, "nan") && strcmp(text, "inf") && strcmp(text, "-inf")))
+        return false;
+    dcp_pickle_float(w->out, text[0] == 'n'   ? NAN
+                             : text[0] == '-' ? -INFINITY
+                                              : INFINITY);
+    return true;
+}
+
+/* torch's dtypes; other globals stay the dict that stands for them. */
+static bool write_global(struct dcp_torch_writer *w, json_t *value)
+{
+    const char *text = json_string_value(value);
+
+    for (int d = 0; text && d < DCP_N_DTYPES; d++) {
+        const char *name = dcp_dtype_torch_name((enum dcp_dtype)d);
+        if (!strncmp(text, "torch.", 6) && !strcmp(text + 6, name)) {
+            dcp_pickle_global(w->out, "torch", name);
+            return true;
+        }
+    }
+    return false;
+}
+
+static const struct {
+    const char *tag;
+    bool (*write)(struct dcp_torch_writer *w, json_t *value); /* false: it is no such */
+} texts[] = {
+    { "$bytes", write_bytes }, { "$bytearray", write_bytearray },
+    { "$text", write_text },   { "$int", write_int },
+    { "$float", write_float }, { "$global", write_global },
+};
+
+/* -- containers ---------------------------------------------------------------------- */
+
+static int write_list(struct dcp_torch_writer *w, json_t *list, int depth,
+                      struct dcp_error *err)
+{
+    size_t n = json_array_size(list);
+    int rc = DCP_OK;
+
+    dcp_pickle_op(w->out, ']');
+    dcp_pickle_put(w->out);
+    for (size_t i = 0; i < n && !rc; i++) {
+        dcp_pickle_fill_next(w->out, DCP_PICKLE_FILL_LIST, i, n);
+        rc = write_value(w, json_array_get(list, i), depth, err);
+    }
+    dcp_pickle_fill_end(w->out, DCP_PICKLE_FILL_LIST, n);
+    return rc;
+}
+
+static int write_tuple(struct dcp_torch_writer *w, json_t *list, int depth,
+                       struct dcp_error *err)
+{
+    size_t n = json_array_size(list);
+    int rc = DCP_OK;
+
+    dcp_pickle_tuple_begin(w->out, n);
+    for (size_t i = 0; i < n && !rc; i++)
+        rc = write_value(w, json_array_get(list, i), depth, err);
+    dcp_pickle_tuple_end(w->out, n);
+    return rc;
+}
+
+/* set([…]) */
+static int write_set(struct dcp_torch_writer *w, const char *name, json_t *list,
+                     int depth, struct dcp_error *err)
+{
+    dcp_pickle_global(w->out, "__builtin__", name);
+    int rc = write_list(w, list, depth, err);
+    dcp_pickle_tuple_end(w->out, 1);
+    dcp_pickle_op(w->out, 'R');
+    dcp_pickle_put(w->out);
+    return rc;
+}
+
+static int write_key(struct dcp_torch_writer *w, json_t *key, int depth,
+                     struct dcp_error *err)
+{
+    if (!json_is_string(key))
+        return write_value(w, key, depth, err);
+    dcp_pickle_shared_text(w->out, json_string_value(key));
+    return DCP_OK;
+}
+
+static bool is_pair_there(const struct dcp_torch_writer *w, const json_t *pair)
+{
+    return json_array_size(pair) == 2 &&
+           dcp_torch_value_is_there(w, json_array_get(pair, 1));
+}
+
+static int write_pairs(struct dcp_torch_writer *w, json_t *pairs,
+                       enum dcp_pickle_fill fill, int depth, struct dcp_error *err)
+{
+    size_t i, n = 0, written = 0;
+    json_t *pair;
+    int rc = DCP_OK;
+
+    json_array_foreach(pairs, i, pair)
+    {
+        n += is_pair_there(w, pair);
+    }
+    json_array_foreach(pairs, i, pair)
+    {
+        if (rc || !is_pair_there(w, pair))
+            continue;
+        dcp_pickle_fill_next(w->out, fill, written++, n);
+        rc = write_key(w, json_array_get(pair, 0), depth, err);
+        if (!rc)
+            rc = write_value(w, json_array_get(pair, 1), depth, err);
+    }
+    dcp_pickle_fill_end(w->out, fill, n);
+    return rc;
+}
+
+static int write_dict(struct dcp_torch_writer *w, json_t *dict, int depth,
+                      struct dcp_error *err)
+{
+    size_t n = 0, written = 0;
+    const char *key;
+    json_t *value;
+    int rc = DCP_OK;
+
+    dcp_pickle_op(w->out, '}');
+    dcp_pickle_put(w->out);
+    json_object_foreach(dict, key, value)
+    {
+        n += dcp_torch_value_is_there(w, value);
+    }
+    json_object_foreach(dict, key, value)
+    {
+        if (rc || !dcp_torch_value_is_there(w, value))
+            continue;
+        dcp_pickle_fill_next(w->out, DCP_PICKLE_FILL_DICT, written++, n);
+        dcp_pickle_shared_text(w->out, key);
+        rc = write_value(w, value, depth, err);
+    }
+    dcp_pickle_fill_end(w->out, DCP_PICKLE_FILL_DICT, n);
+    return rc;
+}
+
+/* -- objects ------------------------------------------------------------------------- */
+
+/* What torch's weights_only loader makes again, and only that. */
+static const struct {
+    const char *name, *module, *class;
+} classes[] = {
+    { "collections.OrderedDict", "collections", "OrderedDict" },
+    { "collections.Counter", "collections", "Counter" },
+    { "torch.Size", "torch", "Size" },
+    { "torch.device", "torch", "device" },
+    { "builtins.complex", "__builtin__", "complex" },
+};
+
+static int write_call(struct dcp_torch_writer *w, json_t *object, size_t class, int depth,
+                      struct dcp_error *err)
+{
+    json_t *pairs = json_object_get(object, "pairs"),
+           *state = json_object_get(object, "state");
+
+    dcp_pickle_global(w->out, classes[class].module, classes[class].class);
+    int rc = write_tuple(w, json_object_get(object, "args"), depth, err);
+    dcp_pickle_op(w->out, 'R');
+    dcp_pickle_put(w->out);
+    if (!rc && pairs)
+        rc = write_pairs(w, pairs, DCP_PICKLE_FILL_PAIRS, depth, err);
+    if (!rc && state) {
+        rc = write_value(w, state, depth, err);
+        dcp_pickle_op(w->out, 'b');
+    }
+    return rc;
+}
+
+/* A JSON object: one of the tags, a class, or a dict. */
+static int write_json_object(struct dcp_torch_writer *w, json_t *value, int depth,
+                             struct dcp_error *err)
+{
+    const char *class = json_string_value(json_object_get(value, "$object"));
+    json_t *tagged;
+    int at;
+
+    for (size_t i = 0; class && i < DCP_ARRAY_LEN(classes); i++)
+        if (!strcmp(class, classes[i].name))
+            return write_call(w, value, i, depth, err);
+    if (json_object_size(value) != 1)
+        return write_dict(w, value, depth, err);
+    for (size_t i = 0; i < DCP_ARRAY_LEN(texts); i++)
+        if ((tagged = json_object_get(value, texts[i].tag)) && texts[i].write(w, tagged))
+            return DCP_OK;
+    if ((at = find_tensor(w, value)) >= 0) {
+        dcp_torch_write_tensor(w, (size_t)at);
+        return DCP_OK;
+    }
+    if ((at = find_object(w, value)) >= 0)
+        return depth >= MAX_DEPTH / 2
+                   ? dcp_error_set(err, DCP_E_CORRUPT, "an object refers to objects")
+                   : dcp_torch_write_object(w, &w->catalog->objects[at], err);
+    if (!dcp_torch_value_is_there(w, value)) {
+        dcp_pickle_none(w->out);
+        return DCP_OK;
+    }
+    if (json_is_array(tagged = json_object_get(value, "$tuple")))
+        return write_tuple(w, tagged, depth, err);
+    if (json_is_array(tagged = json_object_get(value, "$set")))
+        return write_set(w, "set", tagged, depth, err);
+    if (json_is_array(tagged = json_object_get(value, "$frozenset")))
+        return write_set(w, "frozenset", tagged, depth, err);
+    if (json_is_array(tagged = json_object_get(value, "$dict"))) {
+        dcp_pickle_op(w->out, '}');
+        dcp_pickle_put(w->out);
+        return write_pairs(w, tagged, DCP_PICKLE_FILL_DICT, depth, err);
+    }
+    return write_dict(w, value, depth, err);
+}
+
+static int write_value(struct dcp_torch_writer *w, json_t *value, int depth,
+                       struct dcp_error *err)
+{
+    depth++;
+    if (depth > MAX_DEPTH)
+        return dcp_error_set(err, DCP_E_MISMATCH,
+                             "a PyTorch file cannot hold: an object nested over %d deep",
+                             DCP_PICKLE_JSON_MAX_DEPTH);
+    switch (json_typeof(value)) {
+    case JSON_NULL:
+        dcp_pickle_none(w->out);
+        return DCP_OK;
+    case JSON_TRUE:
+    case JSON_FALSE:
+        dcp_pickle_bool(w->out, json_is_true(value));
+        return DCP_OK;
+    case JSON_INTEGER:
+        dcp_pickle_int(w->out, json_integer_value(value));
+        return DCP_OK;
+    case JSON_REAL:
+        dcp_pickle_float(w->out, json_real_value(value));
+        return DCP_OK;
+    case JSON_STRING:
+        if (json_string_length(value) == 1)
+            dcp_pickle_shared_text(w->out, json_string_value(value));
+        else
+            dcp_pickle_text(w->out, json_string_value(value), json_string_length(value));
+        return DCP_OK;
+    case JSON_ARRAY:
+        return write_list(w, value, depth, err);
+    case JSON_OBJECT:
+        break;
+    }
+    return write_json_object(w, value, depth, err);
+}
+
+int dcp_torch_write_value(struct dcp_torch_writer *w, json_t *value,
+                          struct dcp_error *err)
+{
+    return write_value(w, value, 0, err);
+}

@@ -1,0 +1,33 @@
+/* torch_value: JSON as pickle_json.h describes it, written back as Python objects. */
+#ifndef DCP_FORMATS_TORCH_VALUE_H
+#define DCP_FORMATS_TORCH_VALUE_H
+
+#include "base/arena.h"
+#include "pickle_write.h"
+#include <dcp/tensor.h>
+
+/* Where the values go, and the tensors that are met on the way. */
+struct dcp_torch_writer {
+    const struct dcp_catalog *catalog;
+    struct dcp_pickle_out *out;
+    struct dcp_arena *arena; /* scratch */
+    size_t *first_seen;      /* tensor of storage i */
+    int64_t *storage;        /* of each tensor, -1 before it is met */
+    size_t n_storages;
+};
+
+/* Writes a tensor on its storage. */
+void dcp_torch_write_tensor(struct dcp_torch_writer *w, size_t tensor);
+/* Writes any value. References to what the catalog does not hold are left out of dicts
+ * and are None elsewhere. Classes that torch's weights_only loader does not know are
+ * written as the dicts that stand for them: nothing that this library writes can run
+ * code. Errors: CORRUPT (an object that is no JSON), MEMORY. */
+int dcp_torch_write_value(struct dcp_torch_writer *w, json_t *value,
+                          struct dcp_error *err);
+/* Whether a value stands for something: false for references to what is not there. */
+bool dcp_torch_value_is_there(const struct dcp_torch_writer *w, const json_t *value);
+/* An object of the catalog. */
+int dcp_torch_write_object(struct dcp_torch_writer *w, const struct dcp_object *object,
+                           struct dcp_error *err);
+
+#endif

@@ -1,0 +1,363 @@
+/* torch_view: the calls by which torch rebuilds a tensor, as views of storages. Nothing
+ * is rebuilt: shape, strides and place are read from the arguments and checked. */
+#include "base/mem.h"
+#include "base/str.h"
+#include "torch.h"
+#include <stdio.h>
+#include <string.h>
+
+/* What would be called, and with what. */
+struct call {
+    const struct dcp_pickle_node *fn, *args;
+};
+
+struct storage {
+    const struct dcp_zip_record *record;
+    enum dcp_dtype dtype;
+    bool untyped;
+    int64_t n_elems; /* of dtype */
+};
+
+static const struct {
+    const char *name;
+    enum dcp_dtype dtype;
+} storage_classes[] = {
+    { "DoubleStorage", DCP_F64 },
+    { "FloatStorage", DCP_F32 },
+    { "HalfStorage", DCP_F16 },
+    { "BFloat16Storage", DCP_BF16 },
+    { "LongStorage", DCP_I64 },
+    { "IntStorage", DCP_I32 },
+    { "ShortStorage", DCP_I16 },
+    { "CharStorage", DCP_I8 },
+    { "ByteStorage", DCP_U8 },
+    { "BoolStorage", DCP_BOOL },
+    { "ComplexDoubleStorage", DCP_C128 },
+    { "ComplexFloatStorage", DCP_C64 },
+};
+
+const char *dcp_torch_storage_class(enum dcp_dtype dtype)
+{
+    for (size_t i = 0; i < DCP_ARRAY_LEN(storage_classes); i++)
+        if (storage_classes[i].dtype == dtype)
+            return storage_classes[i].name;
+    return NULL;
+}
+
+static int refuse(const struct dcp_torch_file *file, int code, const char *name,
+                  const char *what, struct dcp_error *err)
+{
+    char shown[160];
+
+    dcp_str_escape(shown, sizeof shown, name[0] ? name : DCP_TORCH_BARE_TENSOR);
+    dcp_error_set(err, code, "'%s': tensor '%s' %s", file->in.shown, shown, what);
+    dcp_error_tensor(err, name);
+    return code;
+}
+
+/* -- storages ------------------------------------------------------------------------ */
+
+static bool parse_class(const struct dcp_pickle_node *node, struct storage *out)
+{
+    if (dcp_pickle_is_global(node, "torch.storage", "UntypedStorage") ||
+        dcp_pickle_is_global(node, "torch", "UntypedStorage")) {
+        out->dtype = DCP_U8;
+        out->untyped = true;
+        return true;
+    }
+    for (size_t i = 0; i < DCP_ARRAY_LEN(storage_classes); i++)
+        if (dcp_pickle_is_global(node, "torch", storage_classes[i].name) ||
+            dcp_pickle_is_global(node, "torch.cuda", storage_classes[i].name)) {
+            out->dtype = storage_classes[i].dtype;
+            return true;
+        }
+    return false;
+}
+
+/* ('storage', class, key, location, number of elements) */
+static int parse_storage(struct dcp_torch_file *file, const struct dcp_pickle_node *node,
+                         const char *name, struct storage *out, struct dcp_error *err)
+{
+    const struct dcp_pickle_node *id =
+        node && node->kind == DCP_PICKLE_PERSID ? node->id : NULL;
+    const struct dcp_pickle_node *key = dcp_pickle_item(id, 2),
+                                 *location = dcp_pickle_item(id, 3),
+                                 *numel = dcp_pickle_item(id, 4);
+    char record[DCP_ZIP_MAX_NAME_BYTES + 64];
+    uint64_t size_bytes;
+
+    *out = (struct storage){ 0 };
+    if (!id || id->kind != DCP_PICKLE_TUPLE || id->list.n != 5 ||
+        !dcp_pickle_is_text(dcp_pickle_item(id, 0), "storage") ||
+        key->kind != DCP_PICKLE_STR || location->kind != DCP_PICKLE_STR ||
+        numel->kind != DCP_PICKLE_INT || numel->number < 0)
+        return refuse(file, DCP_E_CORRUPT, name, "has a malformed storage", err);
+    if (!parse_class(dcp_pickle_item(id, 1), out))
+        return refuse(file, DCP_E_UNSUPPORTED, name,
+                      "has a storage of a class that is not supported (quantized?)", err);
+    bool plain = key->text.size_bytes && key->text.size_bytes <= 20;
+    for (size_t i = 0; plain && i < key->text.size_bytes; i++)
+        plain = key->text.data[i] >= '0' && key->text.data[i] <= '9';
+    if (!plain)
+        return refuse(file, DCP_E_CORRUPT, name, "has a storage key that is no number",
+                      err);
+    snprintf(record, sizeof record, "%s/data/%.*s", file->root, (int)key->text.size_bytes,
+             key->text.data);
+    out->record = dcp_zip_find(&file->zip, record);
+    if (!out->record)
+        return refuse(file, DCP_E_CORRUPT, name, "has no record for its storage", err);
+    if (out->record->deflated)
+        return refuse(file, DCP_E_UNSUPPORTED, name,
+                      "is compressed; load and save the file once with torch", err);
+    out->n_elems = numel->number;
+    if (!dcp_mul_u64((uint64_t)out->n_elems, dcp_dtype_size(out->dtype), &size_bytes) ||
+        size_bytes > out->record->size_bytes)
+        return refuse(file, DCP_E_CORRUPT, name, "needs more bytes than its record holds",
+                      err);
+    signed char *seen = &file->storage_dtypes[out->record - file->zip.records];
+    if (*seen >= 0 && *seen != (signed char)out->dtype)
+        return refuse(file, DCP_E_CORRUPT, name,
+                      "shares its storage with a tensor of another dtype", err);
+    *seen = (signed char)out->dtype;
+    return DCP_OK;
+}
+
+/* -- shapes -------------------------------------------------------------------------- */
+
+/* A tuple of integers, or torch.Size of one. Returns its length, -1: it is none. */
+static int parse_numbers(const struct dcp_pickle_node *node, int64_t out[DCP_MAX_NDIM])
+{
+    if (dcp_pickle_is_call(node, "torch", "Size"))
+        node = dcp_pickle_item(node, 0);
+    if (!node || (node->kind != DCP_PICKLE_TUPLE && node->kind != DCP_PICKLE_LIST))
+        return -1;
+    if (node->list.n > DCP_MAX_NDIM)
+        return DCP_MAX_NDIM + 1;
+    for (size_t i = 0; i < node->list.n; i++) {
+        if (node->list.items[i]->kind != DCP_PICKLE_INT ||
+            node->list.items[i]->number < 0)
+            return -1;
+        out[i] = node->list.items[i]->number;
+    }
+    return (int)node->list.n;
+}
+
+static int parse_shape(struct dcp_torch_file *file, const struct dcp_pickle_node *size,
+                       const struct dcp_pickle_node *stride, const char *name,
+                       struct dcp_torch_view *out, struct dcp_error *err)
+{
+    int ndim = parse_numbers(size, out->shape), n = parse_numbers(stride, out->stride);
+
+    if (ndim > DCP_MAX_NDIM)
+        return refuse(file, DCP_E_UNSUPPORTED, name, "has more dimensions than supported",
+                      err);
+    if (ndim < 0 || n != ndim)
+        return refuse(file, DCP_E_CORRUPT, name, "has a malformed size or stride", err);
+    out->ndim = ndim;
+    return DCP_OK;
+}
+
+bool dcp_torch_view_elems(const struct dcp_torch_view *view, int64_t *out)
+{
+    *out = 1;
+    for (int d = 0; d < view->ndim; d++)
+        if (!view->shape[d]) {
+            *out = 0;
+            return true;
+        }
+    for (int d = 0; d < view->ndim; d++)
+        if (!dcp_mul_i64(*out, view->shape[d], out))
+            return false;
+    return true;
+}
+
+bool dcp_torch_view_is_dense(const struct dcp_torch_view *view)
+{
+    int64_t n = 1;
+
+    for (int d = view->ndim; d-- > 0;) {
+        if (view->shape[d] > 1 && view->stride[d] != n)
+            return false;
+        n *= view->shape[d];
+    }
+    return true;
+}
+
+/* Checks that the view stays in its storage, and finds its bytes in the file. */
+static int place(struct dcp_torch_file *file, const struct storage *storage,
+                 int64_t offset, const char *name, struct dcp_torch_view *view,
+                 struct dcp_error *err)
+{
+    int64_t item = (int64_t)dcp_dtype_size(view->dtype), n_elems, last = offset, step;
+    int64_t room =
+        storage->n_elems * (int64_t)dcp_dtype_size(storage->dtype) / item; /* checked */
+    bool fits = dcp_torch_view_elems(view, &n_elems) && n_elems <= INT64_MAX / item;
+
+    for (int d = 0; d < view->ndim && n_elems > 0 && fits; d++)
+        fits = dcp_mul_i64(view->shape[d] - 1, view->stride[d], &step) &&
+               dcp_add_i64(last, step, &last);
+    if (!fits || (n_elems && last >= room) || offset > room)
+        return refuse(file, DCP_E_CORRUPT, name, "reaches past the end of its storage",
+                      err);
+    if (n_elems > room && n_elems * item > (int64_t)DCP_TORCH_MAX_EXPANDED_BYTES)
+        return refuse(file, DCP_E_UNSUPPORTED, name,
+                      "repeats a small storage to a size that is not plausible", err);
+    view->has_data = true;
+    view->dense = !n_elems || dcp_torch_view_is_dense(view);
+    view->offset = storage->record->offset + (uint64_t)(offset * item);
+    view->stored_size = n_elems ? (uint64_t)((last - offset + 1) * item) : 0;
+    if (view->dense && view->stored_size == storage->record->size_bytes &&
+        storage->record->crc32) {
+        view->has_crc32 = true;
+        view->crc32 = storage->record->crc32;
+    }
+    return DCP_OK;
+}
+
+/* -- calls --------------------------------------------------------------------------- */
+
+static bool is_rebuild(const struct call *call, const char *name)
+{
+    return dcp_pickle_is_global(call->fn, "torch._utils", name);
+}
+
+static const struct dcp_pickle_node *arg(const struct call *call, size_t i)
+{
+    return dcp_pickle_item(call->args, i);
+}
+
+static bool parse_dtype(const struct dcp_pickle_node *node, enum dcp_dtype *out)
+{
+    if (!node || node->kind != DCP_PICKLE_GLOBAL || strcmp(node->global.module, "torch"))
+        return false;
+    for (int d = 0; d < DCP_N_DTYPES; d++)
+        if (!strcmp(node->global.name, dcp_dtype_torch_name((enum dcp_dtype)d))) {
+            *out = (enum dcp_dtype)d;
+            return true;
+        }
+    return false;
+}
+
+/* {'conj': True} and {'neg': True}: the values are not those in the storage. */
+static bool is_lazy(const struct dcp_pickle_node *metadata)
+{
+    const struct dcp_pickle_node *conj = dcp_pickle_get(metadata, "conj"),
+                                 *neg = dcp_pickle_get(metadata, "neg");
+
+    return (conj && conj->kind == DCP_PICKLE_BOOL && conj->truth) ||
+           (neg && neg->kind == DCP_PICKLE_BOOL && neg->truth);
+}
+
+/* _rebuild_tensor(storage, offset, size, stride),
+ * _v2 (…, requires_grad, hooks[, metadata]), _v3 (…, dtype[, metadata]). */
+static int view_tensor(struct dcp_torch_file *file, const struct call *call,
+                       const char *name, struct dcp_torch_view *out,
+                       struct dcp_error *err)
+{
+    const struct dcp_pickle_node *offset = arg(call, 1);
+    bool v3 = is_rebuild(call, "_rebuild_tensor_v3");
+    size_t metadata = v3 ? 7 : 6;
+    struct storage storage;
+
+    int rc = parse_storage(file, arg(call, 0), name, &storage, err);
+    if (!rc)
+        rc = parse_shape(file, arg(call, 2), arg(call, 3), name, out, err);
+    if (rc)
+        return rc;
+    out->dtype = storage.dtype;
+    if (v3 && !parse_dtype(arg(call, 6), &out->dtype))
+        return refuse(file, DCP_E_UNSUPPORTED, name, "has a dtype that is not supported",
+                      err);
+    if (!v3 && storage.untyped)
+        return refuse(file, DCP_E_CORRUPT, name, "has no dtype", err);
+    if (!offset || offset->kind != DCP_PICKLE_INT || offset->number < 0)
+        return refuse(file, DCP_E_CORRUPT, name, "has a malformed offset", err);
+    if (is_lazy(arg(call, metadata)))
+        return refuse(file, DCP_E_UNSUPPORTED, name,
+                      "is stored as the conjugate or negative of itself; save it once "
+                      "with resolve_conj() and resolve_neg()",
+                      err);
+    return place(file, &storage, offset->number, name, out, err);
+}
+
+/* _rebuild_meta_tensor_no_storage(dtype, size, stride, requires_grad) */
+static int view_meta(struct dcp_torch_file *file, const struct call *call,
+                     const char *name, struct dcp_torch_view *out, struct dcp_error *err)
+{
+    if (!parse_dtype(arg(call, 0), &out->dtype))
+        return refuse(file, DCP_E_UNSUPPORTED, name, "has a dtype that is not supported",
+                      err);
+    return parse_shape(file, arg(call, 1), arg(call, 2), name, out, err);
+}
+
+/* A storage that stands alone is a tensor of one dimension. */
+static int view_storage(struct dcp_torch_file *file, const struct dcp_pickle_node *node,
+                        const char *name, struct dcp_torch_view *out,
+                        struct dcp_error *err)
+{
+    struct storage storage;
+    int rc = parse_storage(file, node, name, &storage, err);
+
+    if (rc)
+        return rc;
+    out->dtype = storage.dtype;
+    out->ndim = 1;
+    out->shape[0] = storage.n_elems;
+    out->stride[0] = 1;
+    return place(file, &storage, 0, name, out, err);
+}
+
+/* Calls that only dress the tensor in their first argument. */
+static bool is_wrapper(const struct call *call)
+{
+    return is_rebuild(call, "_rebuild_parameter") ||
+           is_rebuild(call, "_rebuild_parameter_with_state") ||
+           is_rebuild(call, "_rebuild_device_tensor_from_cpu_tensor") ||
+           is_rebuild(call, "_rebuild_device_tensor_from_numpy") ||
+           dcp_pickle_is_global(call->fn, "torch.nn.parameter", "Parameter");
+}
+
+/* _rebuild_from_type_v2(function, type, args, state): a call in a call. */
+static bool is_typed(const struct call *call)
+{
+    return dcp_pickle_is_global(call->fn, "torch._tensor", "_rebuild_from_type_v2") ||
+           dcp_pickle_is_global(call->fn, "torch.tensor", "_rebuild_from_type_v2");
+}
+
+int dcp_torch_view(struct dcp_torch_file *file, const struct dcp_pickle_node *node,
+                   const char *name, bool *out_found, struct dcp_torch_view *out,
+                   struct dcp_error *err)
+{
+    *out = (struct dcp_torch_view){ 0 };
+    *out_found = true;
+    for (;;) { /* each turn goes one level down the tree */
+        if (node->kind == DCP_PICKLE_PERSID)
+            return view_storage(file, node, name, out, err);
+        if (node->kind != DCP_PICKLE_OBJECT)
+            break;
+        struct call call = { node->object->cls, node->object->args };
+        if (is_typed(&call) && arg(&call, 2) && arg(&call, 2)->kind == DCP_PICKLE_TUPLE)
+            call = (struct call){ arg(&call, 0), arg(&call, 2) };
+        if (is_wrapper(&call) && arg(&call, 0)) {
+            node = arg(&call, 0);
+            continue;
+        }
+        bool is_tensor = is_rebuild(&call, "_rebuild_tensor") ||
+                         is_rebuild(&call, "_rebuild_tensor_v2") ||
+                         is_rebuild(&call, "_rebuild_tensor_v3");
+        bool is_meta = is_rebuild(&call, "_rebuild_meta_tensor_no_storage");
+        if ((is_tensor || is_meta) && (node->object->items.n || node->object->pairs.n))
+            return refuse(file, DCP_E_CORRUPT, name, "has items, which tensors have not",
+                          err);
+        if (is_tensor)
+            return view_tensor(file, &call, name, out, err);
+        if (is_meta)
+            return view_meta(file, &call, name, out, err);
+        if (is_rebuild(&call, "_rebuild_qtensor"))
+            return refuse(file, DCP_E_UNSUPPORTED, name,
+                          "is quantized; save it dequantized", err);
+        return dcp_torch_numpy_view(file, node, out_found, out, err);
+    }
+    *out_found = false;
+    return DCP_OK;
+}

@@ -1,0 +1,71 @@
+/* zip: the records of a zip archive, by its central directory, and the archive that torch
+ * writes, byte for byte.
+ *
+ * Reading has one truth, the central directory; local headers must agree with it. What
+ * two readers could understand differently is refused: names twice (also but for case),
+ * names that climb, ranges that overlap, bytes before the archive or behind its end, more
+ * than one end record, encryption, several disks. Source of the layout: PKWARE's
+ * APPNOTE 6.3.3, sections 4.3 and 4.5.3. */
+#ifndef DCP_FORMATS_ZIP_H
+#define DCP_FORMATS_ZIP_H
+
+#include "base/arena.h"
+#include "input.h"
+#include <dcp/format.h>
+
+#define DCP_ZIP_MAX_RECORDS (1u << 22)
+#define DCP_ZIP_MAX_DIRECTORY_BYTES (512u << 20)
+#define DCP_ZIP_MAX_NAME_BYTES 1024
+
+struct dcp_zip_record {
+    const char *name;    /* with its folders; belongs to the arena */
+    uint64_t offset;     /* of the data, in the file */
+    uint64_t size_bytes; /* of the content */
+    uint64_t stored_size;
+    uint32_t crc32; /* of the content; 0 with size_bytes > 0: was not computed */
+    bool deflated;
+    uint64_t header_offset; /* of the local header, in the file */
+};
+
+struct dcp_zip {
+    struct dcp_zip_record *records; /* in the order of the directory; in the arena */
+    size_t n_records;
+    size_t *by_name; /* indices sorted by name */
+};
+
+/* Reads the directory of the archive in bytes begin .. end of a file; names and tables go
+ * to the arena. Errors: CORRUPT, UNSUPPORTED (encryption, a method other than stored and
+ * deflated), IO, MEMORY. */
+int dcp_zip_open(const struct dcp_input *in, uint64_t begin, uint64_t end,
+                 struct dcp_arena *arena, struct dcp_zip *out, struct dcp_error *err);
+/* The record of that name, or NULL. */
+const struct dcp_zip_record *dcp_zip_find(const struct dcp_zip *zip, const char *name);
+/* The content of a record of at most max_bytes, inflated, its crc checked when there is
+ * one; a NUL behind its end; caller frees. Errors: CORRUPT, IO, MEMORY. */
+int dcp_zip_read(const struct dcp_input *in, const struct dcp_zip_record *record,
+                 size_t max_bytes, void **out, size_t *out_size_bytes,
+                 struct dcp_error *err);
+
+/* A record of an archive to be written. */
+struct dcp_zip_out {
+    const char *name; /* with its folders; belongs to the catalog */
+    const void *data; /* NULL: somebody else writes the content */
+    uint64_t size_bytes;
+    uint32_t crc32;
+    uint64_t header_offset, offset; /* set by dcp_zip_plan */
+};
+/* Where everything lies: local headers padded so that each content begins on a multiple
+ * of `align`, a data descriptor behind each that is not empty. Gives the offset of the
+ * directory, and the size of the file. */
+void dcp_zip_plan(struct dcp_zip_out *records, size_t n, uint64_t align,
+                  uint64_t *out_directory, uint64_t *out_size_bytes);
+/* Appends the local headers, and the contents that have data. Errors: MEMORY. */
+int dcp_zip_write_headers(const struct dcp_zip_out *records, size_t n, int file,
+                          struct dcp_catalog *catalog, struct dcp_literals *literals,
+                          struct dcp_error *err);
+/* Appends what needs the crcs: data descriptors, directory, end records. */
+int dcp_zip_write_tail(const struct dcp_zip_out *records, size_t n, uint64_t directory,
+                       int file, struct dcp_catalog *catalog,
+                       struct dcp_literals *literals, struct dcp_error *err);
+
+#endif

@@ -1,0 +1,211 @@
+/* format_io: a reader and a writer that only tests use. */
+#include "lib/format_io.h"
+#include "base/fs.h"
+#include "base/hash.h"
+#include "base/mem.h"
+#include <stdlib.h>
+#include <string.h>
+
+int format_place_open(const char *path, struct format_place *out, struct dcp_error *err)
+{
+    char *dir = NULL, *name = NULL;
+    int rc;
+
+    *out = (struct format_place){ 0 };
+    if (dcp_fs_is_dir(path)) {
+        rc = dcp_store_dir(&out->store, path, false, err);
+        name = strdup("");
+    } else {
+        rc = dcp_fs_split(path, &dir, &name) ? DCP_OK : dcp_error_memory(err, "a path");
+        if (!rc)
+            rc = dcp_store_dir(&out->store, dir, false, err);
+    }
+    out->name = name;
+    out->source =
+        (struct dcp_source){ .store = &out->store, .name = name, .is_dir = !dir };
+    free(dir);
+    return rc;
+}
+
+void format_place_close(struct format_place *place)
+{
+    if (place->store.ops)
+        dcp_store_free(&place->store);
+    free(place->name);
+}
+
+static int read_extent(const struct dcp_source *source, const char *file, uint64_t offset,
+                       void *out, size_t n, struct dcp_error *err)
+{
+    const struct dcp_store *store = source->store;
+    struct dcp_store_file *open = NULL;
+    char *path = source->is_dir && source->name[0] ? dcp_fs_join(source->name, file)
+                                                   : strdup(file);
+
+    int rc = store->ops->open(store->self, path, &open, err);
+    if (!rc) {
+        rc = n ? store->ops->read_at(store->self, open, offset, out, n, err) : DCP_OK;
+        store->ops->close(store->self, open, NULL);
+    }
+    free(path);
+    return rc;
+}
+
+/* From the strided bytes of an extent to dense ones. */
+static void gather(const struct dcp_tensor *tensor, const int64_t *stride,
+                   const unsigned char *in, unsigned char *out)
+{
+    size_t item = dcp_dtype_size(tensor->dtype);
+    int64_t at[DCP_MAX_NDIM] = { 0 };
+
+    for (int64_t e = 0; e < tensor->n_elems; e++) {
+        int64_t from = 0;
+        for (int d = 0; d < tensor->ndim; d++)
+            from += at[d] * stride[d];
+        memcpy(out + (size_t)e * item, in + (size_t)from * item, item);
+        for (int d = tensor->ndim; d-- > 0;) {
+            if (++at[d] < tensor->shape[d])
+                break;
+            at[d] = 0;
+        }
+    }
+}
+
+int format_read_tensor(const struct dcp_source *source, const struct dcp_catalog *catalog,
+                       int tensor, void **out, struct dcp_error *err)
+{
+    const struct dcp_tensor *t = &catalog->tensors[tensor];
+    const struct dcp_piece *piece = &catalog->pieces[t->first_piece];
+
+    *out = NULL;
+    if (t->n_pieces != 1 || piece->region.kind != DCP_WHOLE)
+        return dcp_error_set(err, DCP_E_CORRUPT, "tensor '%s' has no data", t->name);
+    unsigned char *raw = malloc((size_t)piece->stored_size + 1);
+    unsigned char *dense = malloc((size_t)dcp_tensor_bytes(t) + 1);
+    int rc = DCP_OK;
+    if (piece->file < 0)
+        memcpy(raw, piece->data, (size_t)piece->stored_size);
+    else
+        rc = read_extent(source, catalog->files[piece->file].name, piece->offset, raw,
+                         (size_t)piece->stored_size, err);
+    if (!rc && piece->stride)
+        gather(t, piece->stride, raw, dense);
+    else if (!rc && piece->stored_size == dcp_tensor_bytes(t))
+        memcpy(dense, raw, (size_t)piece->stored_size);
+    else if (!rc)
+        rc = dcp_error_set(err, DCP_E_CORRUPT, "tensor '%s' has a wrong size", t->name);
+    free(raw);
+    if (rc)
+        free(dense);
+    else
+        *out = dense;
+    return rc;
+}
+
+/* -- writing ------------------------------------------------------------------------- */
+
+struct writer {
+    struct dcp_store *store;
+    struct dcp_catalog *target;
+    struct dcp_store_file **files;
+};
+
+static int put(struct writer *w, int file, uint64_t offset, const void *data, size_t n,
+               struct dcp_error *err)
+{
+    const struct dcp_store_ops *ops = w->store->ops;
+
+    if (file < 0 || (size_t)file >= w->target->n_files)
+        return dcp_error_set(err, DCP_E_CORRUPT, "bytes for no file");
+    if (!w->files[file]) {
+        int rc = ops->create(w->store->self, w->target->files[file].name,
+                             w->target->files[file].size_bytes, &w->files[file], err);
+        if (rc)
+            return rc;
+    }
+    return n ? ops->write_at(w->store->self, w->files[file], offset, data, n, err)
+             : DCP_OK;
+}
+
+static int put_literals(struct writer *w, struct dcp_literals *literals,
+                        struct dcp_error *err)
+{
+    int rc = DCP_OK;
+
+    for (size_t i = 0; i < literals->n && !rc; i++)
+        rc = put(w, literals->items[i].file, literals->items[i].offset,
+                 literals->items[i].data, literals->items[i].size_bytes, err);
+    literals->n = 0;
+    return rc;
+}
+
+/* A target with the tensors and objects of the source and one piece for each. */
+static int make_target(const struct dcp_catalog *catalog, struct dcp_catalog **out,
+                       struct dcp_error *err)
+{
+    int rc = dcp_catalog_new(out, err);
+
+    for (size_t i = 0; i < catalog->n_tensors && !rc; i++) {
+        rc = dcp_catalog_add_tensor(*out, &catalog->tensors[i], NULL, err);
+        if (!rc)
+            rc = dcp_catalog_add_piece(
+                *out, &(struct dcp_piece){ .tensor = (int)i, .file = -1 }, err);
+    }
+    for (size_t i = 0; i < catalog->n_objects && !rc; i++)
+        rc = dcp_catalog_add_object(*out, &catalog->objects[i], err);
+    return rc ? rc : dcp_catalog_sort(*out, err);
+}
+
+static int put_tensors(struct writer *w, const struct dcp_source *source,
+                       const struct dcp_catalog *catalog, struct dcp_error *err)
+{
+    int rc = DCP_OK;
+
+    for (size_t i = 0; i < catalog->n_tensors && !rc; i++) {
+        struct dcp_piece *piece = &w->target->pieces[w->target->tensors[i].first_piece];
+        void *data = NULL;
+        rc = format_read_tensor(source, catalog, (int)i, &data, err);
+        if (rc)
+            return rc;
+        piece->has_crc32 = true;
+        piece->crc32 = dcp_hash_crc32(0, data, (size_t)piece->stored_size);
+        rc = put(w, piece->file, piece->offset, data, (size_t)piece->stored_size, err);
+        free(data);
+    }
+    return rc;
+}
+
+int format_write(const struct dcp_source *source, const struct dcp_catalog *catalog,
+                 const struct dcp_format *format,
+                 const struct dcp_target_options *options, struct dcp_store *target,
+                 struct dcp_error *err)
+{
+    struct writer w = { .store = target };
+    struct dcp_literals literals = { 0 };
+    const int ranks[] = { 0, DCP_SEAL_GLOBAL };
+
+    int rc = make_target(catalog, &w.target, err);
+    if (!rc)
+        rc = format->layout(w.target, options, &literals, err);
+    if (!rc && !(w.files = calloc(w.target->n_files + 1, sizeof *w.files)))
+        rc = dcp_error_memory(err, "files");
+    if (!rc)
+        rc = put_literals(&w, &literals, err);
+    if (!rc)
+        rc = put_tensors(&w, source, catalog, err);
+    for (size_t i = 0; i < DCP_ARRAY_LEN(ranks) && !rc && format->seal; i++) {
+        rc = format->seal(w.target, ranks[i], options, &literals, err);
+        if (!rc)
+            rc = put_literals(&w, &literals, err);
+    }
+    for (size_t i = 0; w.files && i < w.target->n_files; i++)
+        if (w.files[i]) {
+            if (!rc)
+                rc = target->ops->sync(target->self, w.files[i],
+                                       w.target->files[i].size_bytes, err);
+            target->ops->close(target->self, w.files[i], NULL);
+        }
+    free(w.files);
+    dcp_catalog_free(w.target);
+    return rc;
+}
