@@ -9,12 +9,16 @@
 #include <stdint.h>
 
 struct tokenizer;
-/* "bytes" (256 ids) or "gpt2:FOLDER" with vocab.json and merges.txt. Errors: NOT_FOUND,
- * CORRUPT, USAGE. Caller owns. */
+/* "bytes" (256 ids) or "gpt2:FOLDER" with vocab.json and merges.txt (or the tokenizer.json
+ * that holds both). Errors: NOT_FOUND, CORRUPT, USAGE, UNSUPPORTED, IO, MEMORY. Caller
+ * owns. Thread rule: once open, any thread. */
 int tokenizer_open(const char *spec, struct tokenizer **out, struct dcp_error *err);
 void tokenizer_free(struct tokenizer *tokenizer);
 int tokenizer_vocab_size(const struct tokenizer *tokenizer);
-/* UTF-8 (any bytes) to ids; *out is freed with free. */
+/* Id of <|endoftext|>, -1: there is none. */
+int tokenizer_end_of_text(const struct tokenizer *tokenizer);
+/* UTF-8 (any bytes) to ids; *out is freed with free. Where the vocabulary has
+ * <|endoftext|>, that text becomes its id. Errors: MEMORY, UNSUPPORTED. */
 int tokenizer_encode(const struct tokenizer *tokenizer, const char *text,
                      size_t size_bytes, int32_t **out, size_t *out_n,
                      struct dcp_error *err);
