@@ -12,9 +12,20 @@
 
 #define LARGEST_READ (1u << 30) /* one call moves at most 2 GiB - 4 KiB on Linux */
 
+/* False for what no file can hold. */
+static bool fits_a_file(size_t size_bytes, uint64_t offset)
+{
+    uint64_t end;
+    return dcp_add_u64(offset, size_bytes, &end) && end <= INT64_MAX;
+}
+
 int dcp_fs_read_at(int fd, void *out, size_t size_bytes, uint64_t offset)
 {
     unsigned char *to = out;
+    if (!fits_a_file(size_bytes, offset)) {
+        errno = ENODATA;
+        return -1;
+    }
     while (size_bytes) {
         size_t want = size_bytes < LARGEST_READ ? size_bytes : LARGEST_READ;
         ssize_t n = pread(fd, to, want, (off_t)offset);
@@ -36,6 +47,10 @@ int dcp_fs_read_at(int fd, void *out, size_t size_bytes, uint64_t offset)
 int dcp_fs_write_at(int fd, const void *data, size_t size_bytes, uint64_t offset)
 {
     const unsigned char *from = data;
+    if (!fits_a_file(size_bytes, offset)) {
+        errno = EFBIG;
+        return -1;
+    }
     while (size_bytes) {
         size_t want = size_bytes < LARGEST_READ ? size_bytes : LARGEST_READ;
         ssize_t n = pwrite(fd, from, want, (off_t)offset);
