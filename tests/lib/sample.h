@@ -1,5 +1,6 @@
-/* sample: a small training state with every awkward shape, whose bytes are a pure function of tensor and
- * element, so that any part of it can be made and checked anywhere. */
+/* sample: a small training state with every awkward shape, whose bytes are a pure
+ * function of tensor and element, so that any part of it can be made and checked
+ * anywhere. */
 #ifndef TESTS_LIB_SAMPLE_H
 #define TESTS_LIB_SAMPLE_H
 
@@ -13,6 +14,7 @@ unsigned char sample_byte(int tensor, int64_t elem, size_t byte, unsigned salt);
 struct sample {
     struct dcp_state state;
     struct dcp_local *locals;
+    struct dcp_object objects[2];
     struct dcp_catalog *catalog; /* owns names and shapes */
 };
 void sample_make(struct sample *out, const char *layout, int world, int rank, bool fill,

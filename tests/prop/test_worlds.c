@@ -6,6 +6,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+
 #include <cmocka.h>
 #include <dcp/dcp.h>
 #include <stdio.h>
@@ -80,7 +81,8 @@ static void check_fingerprints(const struct dcp_store *store, int64_t step)
     assert_string_equal(err.message, "");
     assert_int_equal(rc, 0);
     for (int t = 0; t < sample_n_tensors(); t++)
-        assert_int_equal(catalog->tensors[t].fingerprint, sample_fingerprint(&sample, t, 1));
+        assert_int_equal(catalog->tensors[t].fingerprint,
+                         sample_fingerprint(&sample, t, 1));
     dcp_catalog_free(catalog);
     sample_free(&sample);
 }
