@@ -203,6 +203,45 @@ static void loops(void **state)
     dcp_pool_free(pool);
 }
 
+/* Two indices that fail, in an order that is forced. */
+struct duel {
+    size_t late;            /* fails last; both have begun before the first fails */
+    bool begun[2], lost[2]; /* atomic */
+};
+
+static void await(const bool *flag)
+{
+    while (!__atomic_load_n(flag, __ATOMIC_ACQUIRE))
+        dcp_clock_sleep_us(100);
+}
+
+static int fight(void *arg, size_t i, struct dcp_error *err)
+{
+    struct duel *duel = arg;
+    __atomic_store_n(&duel->begun[i], true, __ATOMIC_RELEASE);
+    await(&duel->begun[1 - i]);
+    if (i == duel->late) {
+        await(&duel->lost[1 - i]);
+        dcp_clock_sleep_us(2000); /* the other's failure is noted by now */
+    }
+    __atomic_store_n(&duel->lost[i], true, __ATOMIC_RELEASE);
+    return dcp_error_set(err, DCP_E_IO, "index %zu", i);
+}
+
+static void lowest_failure_wins(void **state)
+{
+    (void)state;
+    struct dcp_pool *pool;
+    assert_int_equal(dcp_pool_new(2, &pool, NULL), 0);
+    for (size_t late = 0; late < 2; late++) {
+        struct duel duel = { .late = late };
+        struct dcp_error err = { 0 };
+        assert_int_equal(dcp_pool_for(pool, 2, fight, &duel, &err), DCP_E_IO);
+        assert_string_equal(err.message, "index 0");
+    }
+    dcp_pool_free(pool);
+}
+
 static void clock_goes_on(void **state)
 {
     (void)state;
@@ -221,6 +260,7 @@ int main(void)
         cmocka_unit_test(failure_always_has_words),
         cmocka_unit_test(waiting_helps),
         cmocka_unit_test(loops),
+        cmocka_unit_test(lowest_failure_wins),
         cmocka_unit_test(clock_goes_on),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

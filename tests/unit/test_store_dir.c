@@ -24,7 +24,8 @@
 
 static struct {
     int fdatasync, fsync, fallocate, renameat2, ftruncate; /* errno, 0: work */
-    int pwrite_left;                                       /* calls that misbehave */
+    int fsync_skip;  /* calls that work before one fails */
+    int pwrite_left; /* calls that misbehave */
 } faults;
 
 #define EXPORT __attribute__((visibility("default")))
@@ -42,7 +43,9 @@ EXPORT int fdatasync(int fd)
 
 EXPORT int fsync(int fd)
 {
-    return faults.fsync ? refuse(faults.fsync) : (int)syscall(SYS_fsync, fd);
+    if (faults.fsync && faults.fsync_skip-- <= 0)
+        return refuse(faults.fsync);
+    return (int)syscall(SYS_fsync, fd);
 }
 
 EXPORT int ftruncate(int fd, off_t size)
@@ -246,6 +249,17 @@ static void unsynced_names_are_no_success(void **state)
     faults.fsync = 0;
     assert_int_equal(stat_code("r"), DCP_E_NOT_FOUND);
     assert_int_equal(stat_code(".r.tmp"), DCP_E_NOT_FOUND);
+
+    assert_int_equal(store.ops->make_dir(store.self, "d", NULL), 0);
+    faults.fsync = EIO;
+    faults.fsync_skip = 1; /* the file, then not its folder */
+    assert_int_equal(store.ops->replace(store.self, "r", "x", 1, NULL), DCP_E_IO);
+    faults.fsync_skip = 1; /* the new folder, then not the old one */
+    assert_int_equal(store.ops->publish(store.self, "g", "d/g", NULL), DCP_E_IO);
+    faults.fsync_skip = 1; /* one folder is asked for once */
+    assert_int_equal(store.ops->publish(store.self, "d/g", "d/h", NULL), 0);
+    faults.fsync = 0;
+
     /* What a crash left of a replace goes away with the next. */
     assert_int_equal(put(".r.tmp", "half, and much longer"), 0);
     assert_int_equal(store.ops->replace(store.self, "r", "new", 3, NULL), 0);
