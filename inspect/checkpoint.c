@@ -2,6 +2,7 @@
 
 #include "base/mem.h"
 #include "base/str.h"
+#include "cli/damage.h"
 #include "cli/doc.h"
 #include "verbs.h"
 #include <string.h>
@@ -43,6 +44,18 @@ void inspect_close(struct inspect_checkpoint *checkpoint)
     dcp_catalog_free(checkpoint->catalog);
     dcp_place_close(&checkpoint->place);
     *checkpoint = (struct inspect_checkpoint){ 0 };
+}
+
+int inspect_read(const struct inspect_checkpoint *checkpoint, struct dcp_reader *reader,
+                 int tensor, int64_t begin, int64_t end, void *out, struct dcp_error *err)
+{
+    int rc = dcp_reader_read(reader, tensor, begin, end, out, err);
+    if (rc == DCP_OK || rc == DCP_E_MEMORY)
+        return rc;
+    dcp_error_prefix(err, "cannot read '%s'", checkpoint->place.path);
+    if (rc == DCP_E_CORRUPT)
+        dcp_damage_hint(&checkpoint->place, false, err);
+    return rc;
 }
 
 static bool is_selected(const struct dcp_tensor *tensor,

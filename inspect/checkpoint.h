@@ -20,6 +20,11 @@ void inspect_close(struct inspect_checkpoint *checkpoint);
 /* Whether the user named a run folder, and the step in it was chosen. */
 bool inspect_is_run(const struct inspect_checkpoint *checkpoint);
 
+/* dcp_reader_read, whose errors name the checkpoint and the next act. */
+int inspect_read(const struct inspect_checkpoint *checkpoint, struct dcp_reader *reader,
+                 int tensor, int64_t begin, int64_t end, void *out,
+                 struct dcp_error *err);
+
 /* Which tensors a verb is about. */
 struct inspect_selection {
     struct dcp_opt_list globs; /* any of them; none: all */

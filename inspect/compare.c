@@ -143,9 +143,9 @@ int inspect_compare(struct inspect_comparer *c, struct inspect_pair *pair,
         int64_t left = pair->a->n_elems - at,
                 end = left < CHUNK_ELEMS ? at + left : at + CHUNK_ELEMS;
         size_t n = (size_t)(end - at), size = n * dcp_dtype_size(p);
-        int rc = dcp_reader_read(c->reader_a, index_a, at, end, c->raw_a, err);
+        int rc = inspect_read(c->a, c->reader_a, index_a, at, end, c->raw_a, err);
         if (rc == DCP_OK)
-            rc = dcp_reader_read(c->reader_b, index_b, at, end, c->raw_b, err);
+            rc = inspect_read(c->b, c->reader_b, index_b, at, end, c->raw_b, err);
         if (rc == DCP_OK && (p != q || memcmp(c->raw_a, c->raw_b, size) != 0)) {
             same_bits = false;
             rc = inspect_value_read(p, c->raw_a, n, c->values_a, err);

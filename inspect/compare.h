@@ -37,7 +37,7 @@ struct inspect_pair {
 };
 
 /* Reads both and sets the verdict. Both tensors are there and have one shape. Errors:
- * those of dcp_reader_read, MEMORY. */
+ * those of inspect_read, MEMORY. */
 struct inspect_comparer;
 int inspect_comparer_new(const struct inspect_checkpoint *a,
                          const struct inspect_checkpoint *b,

@@ -33,10 +33,26 @@ static bool is_run(const struct inspect_array *a, int d)
     return true;
 }
 
+/* Where the elements come from. */
+struct source {
+    const struct inspect_checkpoint *checkpoint;
+    struct dcp_reader *reader;
+    int tensor;
+};
+
+static int read_run(const struct source *source, size_t elem_bytes, int64_t begin,
+                    int64_t end, unsigned char **to, struct dcp_error *err)
+{
+    int rc = inspect_read(source->checkpoint, source->reader, source->tensor, begin, end,
+                          *to, err);
+    *to += (size_t)(end - begin) * elem_bytes;
+    return rc;
+}
+
 /* Reads what is shown below a prefix of indices, whose element is number `base` when the
  * dimensions before d are flattened. Runs are read at once. */
-static int read_below(const struct inspect_array *a, struct dcp_reader *reader, int index,
-                      int d, int64_t base, unsigned char **to, struct dcp_error *err)
+static int read_below(const struct source *source, const struct inspect_array *a, int d,
+                      int64_t base, unsigned char **to, struct dcp_error *err)
 {
     size_t size = dcp_dtype_size(a->tensor->dtype);
     int64_t n = d < a->tensor->ndim ? a->shown[d] : 1;
@@ -44,9 +60,7 @@ static int read_below(const struct inspect_array *a, struct dcp_reader *reader, 
         int64_t run = 1;
         for (int k = d; k < a->tensor->ndim; k++)
             run *= a->tensor->shape[k];
-        int rc = dcp_reader_read(reader, index, base * run, (base + 1) * run, *to, err);
-        *to += (size_t)run * size;
-        return rc;
+        return read_run(source, size, base * run, (base + 1) * run, to, err);
     }
     bool inner = d + 1 == a->tensor->ndim || is_run(a, d + 1);
     int64_t below = inner ? elems_below(a, d) : 0;
@@ -57,13 +71,10 @@ static int read_below(const struct inspect_array *a, struct dcp_reader *reader, 
         while (inner && i + count < n && index_of(a, d, i + count) == first + count)
             count++;
         int64_t row = base * a->tensor->shape[d] + first;
-        if (inner) {
-            rc = dcp_reader_read(reader, index, row * below, (row + count) * below, *to,
-                                 err);
-            *to += (size_t)(count * below) * size;
-        } else {
-            rc = read_below(a, reader, index, d + 1, row, to, err);
-        }
+        if (inner)
+            rc = read_run(source, size, row * below, (row + count) * below, to, err);
+        else
+            rc = read_below(source, a, d + 1, row, to, err);
         if (rc)
             return rc;
         i += count;
@@ -76,7 +87,7 @@ int inspect_array_read(const struct inspect_checkpoint *checkpoint, int tensor,
                        struct inspect_array *out, struct dcp_error *err)
 {
     const struct dcp_tensor *t = &checkpoint->catalog->tensors[tensor];
-    struct dcp_reader *reader = NULL;
+    struct source source = { .checkpoint = checkpoint, .tensor = tensor };
     *out = (struct inspect_array){ .tensor = t, .slice = *slice };
     out->edge = most && inspect_slice_elems(slice) > most ? EDGE : 0;
     int64_t n = 1;
@@ -89,11 +100,11 @@ int inspect_array_read(const struct inspect_checkpoint *checkpoint, int tensor,
     if (!out->data)
         return dcp_error_memory(err, "the elements of a slice");
     unsigned char *to = out->data;
-    int rc =
-        dcp_reader_new(&checkpoint->place.source, checkpoint->catalog, 0, &reader, err);
+    int rc = dcp_reader_new(&checkpoint->place.source, checkpoint->catalog, 0,
+                            &source.reader, err);
     if (rc == DCP_OK && n > 0)
-        rc = read_below(out, reader, tensor, 0, 0, &to, err);
-    dcp_reader_free(reader);
+        rc = read_below(&source, out, 0, 0, &to, err);
+    dcp_reader_free(source.reader);
     if (rc)
         inspect_array_fini(out);
     return rc;

@@ -166,7 +166,9 @@ static void find_missing(const struct dcp_catalog *catalog, struct inspect_facts
         { "data", "data cursor" },
     };
     size_t used = 0;
-    if (!facts->role_tensors[DCP_ROLE_EXP_AVG] && !facts->role_tensors[DCP_ROLE_OPTIM])
+    facts->has_optimizer = facts->role_tensors[DCP_ROLE_EXP_AVG] > 0 ||
+                           facts->role_tensors[DCP_ROLE_OPTIM] > 0;
+    if (!facts->has_optimizer)
         used += (size_t)snprintf(facts->missing, sizeof facts->missing, "optimizer");
     for (size_t i = 0; i < DCP_ARRAY_LEN(needs) && used < sizeof facts->missing; i++)
         if (dcp_catalog_find_object(catalog, needs[i].object) < 0)

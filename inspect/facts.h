@@ -20,7 +20,8 @@ struct inspect_facts {
     uint64_t tensor_bytes;
     uint64_t n_shards; /* files that hold pieces */
     uint64_t shard_bytes, shard_least, shard_most;
-    bool has_digests; /* something in it can be verified */
+    bool has_digests;   /* something in it can be verified */
+    bool has_optimizer; /* moments, or state of another kind */
 
     char family[64];           /* "gpt2"; "" when unknown */
     int64_t n_layers, n_vocab; /* 0 when unknown */

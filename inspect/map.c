@@ -168,7 +168,9 @@ static void put_ranks(struct dcp_main *m, const struct inspect_map_rank *ranks, 
         snprintf(label, sizeof label, "rank %d", first);
     else
         snprintf(label, sizeof label, "ranks %d-%d", first, last);
-    dcp_term_printf(out, "  %-13s %s%s%s%*s %10s%s  %4.1f %%\n", label,
+    dcp_term_printf(out, "  %s%-13s%s %s%s%s%*s %10s%s  %4.1f %%\n",
+                    first == last ? dcp_term_hue(out, first) : "", label,
+                    dcp_term_style(out, DCP_STYLE_OFF),
                     dcp_term_style(out, DCP_STYLE_NAME), bar,
                     dcp_term_style(out, DCP_STYLE_OFF), BAR_CELLS - n, "",
                     dcp_human_size((uint64_t)mean).text, first == last ? "" : " each",

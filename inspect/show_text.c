@@ -11,6 +11,12 @@
 #define STEPS_MOST 12  /* that are named */
 #define OBJECTS_MOST 8 /* likewise */
 
+static bool fits(const struct dcp_main *m, const struct dcp_buf *text)
+{
+    return !m->out.width || text->failed || !text->size_bytes ||
+           INDENT + dcp_text_width((const char *)text->data) < m->out.width;
+}
+
 /* "  size         1.62 GiB in …", wrapped where the terminal is too narrow. */
 static int put_fact(struct dcp_main *m, const char *label, const struct dcp_buf *text,
                     enum dcp_style style, struct dcp_error *err)
@@ -18,8 +24,7 @@ static int put_fact(struct dcp_main *m, const char *label, const struct dcp_buf 
     const struct dcp_term *out = &m->out;
     const char *fact = text->size_bytes ? (const char *)text->data : "";
     DCP_CLEANUP_BUF struct dcp_buf line = { 0 };
-    bool fits = !out->width || INDENT + dcp_text_width(fact) < out->width;
-    if (fits)
+    if (fits(m, text))
         dcp_buf_add_text(&line, fact);
     else
         dcp_text_add_wrapped(&line, fact, INDENT, INDENT, out->width);
@@ -94,8 +99,27 @@ static void add_separator(struct dcp_buf *text)
         dcp_buf_add_text(text, " · ");
 }
 
-/* "weights bf16 · master, adam m, v f32": roles that follow each other in one dtype share
- * its name. */
+/* Groups of one role follow each other: the index behind the last of those that begin at
+ * `first`. */
+static size_t end_of_role(const struct inspect_facts *facts, size_t first)
+{
+    size_t end = first;
+    while (end < facts->n_groups && facts->groups[end].role == facts->groups[first].role)
+        end++;
+    return end;
+}
+
+/* Whether the role at `first` and the one behind it, of the optimizer both, have one
+ * dtype and the same. */
+static bool shares_dtype(const struct inspect_facts *facts, size_t first, size_t next)
+{
+    const struct inspect_group *g = facts->groups;
+    return next < facts->n_groups && next == first + 1 &&
+           end_of_role(facts, next) == next + 1 && g[first].dtype == g[next].dtype &&
+           dcp_role_is_optim(g[first].role) && dcp_role_is_optim(g[next].role);
+}
+
+/* "weights bf16 · master, adam m, v f32": roles that share a dtype share its name. */
 static void add_roles(struct dcp_buf *text, const struct inspect_facts *facts)
 {
     static const char *const words[DCP_N_ROLES] = {
@@ -104,22 +128,20 @@ static void add_roles(struct dcp_buf *text, const struct inspect_facts *facts)
         [DCP_ROLE_EXP_AVG_SQ] = "adam v", [DCP_ROLE_OPTIM] = "optimizer",
         [DCP_ROLE_OTHER] = "tensors",
     };
-    for (size_t i = 0; i < facts->n_groups; i++) {
-        const struct inspect_group *g = &facts->groups[i], *before = g - 1;
-        bool same = i && before->dtype == g->dtype && dcp_role_is_optim(g->role) &&
-                    dcp_role_is_optim(before->role);
-        bool pair = same && before->role == DCP_ROLE_EXP_AVG;
-        if (same)
+    bool shared = false; /* with the role before */
+    for (size_t first = 0, end; first < facts->n_groups; first = end) {
+        enum dcp_role role = facts->groups[first].role;
+        bool pair = shared && facts->groups[first - 1].role == DCP_ROLE_EXP_AVG;
+        end = end_of_role(facts, first);
+        if (shared)
             dcp_buf_add_text(text, ", ");
         else
             add_separator(text);
-        dcp_buf_add_text(text,
-                         pair && g->role == DCP_ROLE_EXP_AVG_SQ ? "v" : words[g->role]);
-        bool more = i + 1 < facts->n_groups && g[1].dtype == g->dtype &&
-                    dcp_role_is_optim(g->role) && dcp_role_is_optim(g[1].role);
-        if (!more) {
-            dcp_buf_add_text(text, " ");
-            add_dtype(text, g->dtype);
+        dcp_buf_add_text(text, pair ? "v" : words[role]);
+        shared = shares_dtype(facts, first, end);
+        for (size_t i = first; i < end && !shared; i++) {
+            dcp_buf_add_text(text, i > first ? ", " : " ");
+            add_dtype(text, facts->groups[i].dtype);
         }
     }
 }
@@ -241,8 +263,10 @@ static int put_resume(struct dcp_main *m, const struct inspect_shown *shown,
     DCP_CLEANUP_BUF struct dcp_buf text = { 0 };
     if (!shown->facts.n_params)
         return DCP_OK;
-    if (shown->facts.missing[0])
-        dcp_buf_add_fmt(&text, "no: without %s; its weights can begin a new run",
+    if (shown->facts.missing[0] && !shown->facts.has_optimizer)
+        dcp_buf_add_text(&text, "no: it holds no optimizer; its weights can begin a run");
+    else if (shown->facts.missing[0])
+        dcp_buf_add_fmt(&text, "no: without %s; its weights can begin a run",
                         shown->facts.missing);
     else if (shown->hole.code)
         dcp_buf_add_text(&text, "no: it is not whole");
@@ -254,11 +278,8 @@ static int put_resume(struct dcp_main *m, const struct inspect_shown *shown,
     return put_fact(m, "resume", &text, DCP_STYLE_OFF, err);
 }
 
-/* The steps before the one that is shown, and what is unfinished. */
-static int put_older(struct dcp_main *m, const struct inspect_shown *shown,
-                     struct dcp_error *err)
+static void add_older(struct dcp_buf *text, const struct inspect_shown *shown)
 {
-    DCP_CLEANUP_BUF struct dcp_buf text = { 0 };
     const struct dcp_catalog *catalog = shown->checkpoint.catalog;
     size_t named = 0, others = 0;
     for (size_t i = 0; i < shown->n_steps; i++) {
@@ -266,23 +287,42 @@ static int put_older(struct dcp_main *m, const struct inspect_shown *shown,
         if (!s->whole || (catalog && s->step == catalog->step))
             continue;
         if (named++ < STEPS_MOST)
-            dcp_buf_add_fmt(&text, "%s%lld", text.size_bytes ? " " : "",
+            dcp_buf_add_fmt(text, "%s%lld", text->size_bytes ? " " : "",
                             (long long)s->step);
         else
             others++;
     }
     if (others)
-        dcp_buf_add_fmt(&text, " and %s more", dcp_human_count(others).text);
+        dcp_buf_add_fmt(text, " and %s more", dcp_human_count(others).text);
     if (!named)
-        dcp_buf_add_text(&text, "none");
-    if (shown->n_unfinished)
-        dcp_buf_add_fmt(
-            &text, "   unfinished: %s (safe; the next save removes %s)",
-            shown->n_unfinished == 1
-                ? "one temporary folder"
-                : dcp_human_items(shown->n_unfinished, "", "temporary folders").text,
-            shown->n_unfinished == 1 ? "it" : "them");
-    return put_fact(m, "older steps", &text, DCP_STYLE_OFF, err);
+        dcp_buf_add_text(text, "none");
+}
+
+static const char *unfinished_text(size_t n)
+{
+    return n == 1 ? "one temporary folder (safe; the next save removes it)"
+                  : "temporary folders (safe; the next save removes them)";
+}
+
+/* The steps before the one that is shown, and what is unfinished: in one line if it has
+ * room for both. */
+static int put_older(struct dcp_main *m, const struct inspect_shown *shown,
+                     struct dcp_error *err)
+{
+    DCP_CLEANUP_BUF struct dcp_buf older = { 0 }, unfinished = { 0 }, both = { 0 };
+    size_t n = shown->n_unfinished;
+    add_older(&older, shown);
+    add_older(&both, shown);
+    if (n > 1)
+        dcp_buf_add_fmt(&unfinished, "%s ", dcp_human_count(n).text);
+    if (n)
+        dcp_buf_add_text(&unfinished, unfinished_text(n));
+    if (n && !unfinished.failed)
+        dcp_buf_add_fmt(&both, "   unfinished: %s", (const char *)unfinished.data);
+    if (fits(m, &both))
+        return put_fact(m, "older steps", &both, DCP_STYLE_OFF, err);
+    int rc = put_fact(m, "older steps", &older, DCP_STYLE_OFF, err);
+    return rc || !n ? rc : put_fact(m, "unfinished", &unfinished, DCP_STYLE_OFF, err);
 }
 
 static int put_damaged(struct dcp_main *m, const struct inspect_shown *shown,

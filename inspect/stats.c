@@ -71,7 +71,8 @@ static int summarise(const struct job *job, struct tools *tools, struct stats *s
     for (int64_t at = 0; at < t->n_elems; at += chunk) {
         int64_t end = t->n_elems - at < chunk ? t->n_elems : at + chunk;
         size_t n = (size_t)(end - at);
-        int rc = dcp_reader_read(tools->reader, index, at, end, tools->raw, err);
+        int rc =
+            inspect_read(job->checkpoint, tools->reader, index, at, end, tools->raw, err);
         if (rc == DCP_OK)
             rc = inspect_value_read(t->dtype, tools->raw, n, tools->values, err);
         if (rc)

@@ -5,6 +5,7 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "checkpoint.h"
+#include "cli/damage.h"
 #include "cli/doc.h"
 #include "cli/human.h"
 #include <stdio.h>
@@ -84,24 +85,24 @@ static void print_verdict(struct dcp_main *m, const char *path, int rc,
 {
     const struct dcp_term *out = &m->out;
     char shown[512];
-    dcp_str_escape(shown, sizeof shown, path);
+    dcp_term_printf(out, "%s%-9s%s %s: %s, %s read; ",
+                    dcp_term_style(out, rc ? DCP_STYLE_BAD : DCP_STYLE_GOOD),
+                    rc ? "not whole" : "whole", dcp_term_style(out, DCP_STYLE_OFF),
+                    dcp_str_escape(shown, sizeof shown, path),
+                    dcp_human_items(result->n_tensors, "tensor", "tensors").text,
+                    dcp_human_size(result->size_bytes).text);
     if (rc)
         dcp_term_printf(
-            out, "%snot whole%s %s: %s in %s, %s read, %s\n",
-            dcp_term_style(out, DCP_STYLE_BAD), dcp_term_style(out, DCP_STYLE_OFF), shown,
-            dcp_human_items(result->n_damages, "damage", "damages").text,
-            dcp_human_items(result->n_tensors, "tensor", "tensors").text,
-            dcp_human_size(result->size_bytes).text, dcp_human_time(seconds).text);
+            out, "%s, %s\n",
+            dcp_human_items(result->n_damages, "damaged place", "damaged places").text,
+            dcp_human_time(seconds).text);
     else
-        dcp_term_printf(
-            out, "%swhole%s     %s: %s, %s and %s read, %s\n",
-            dcp_term_style(out, DCP_STYLE_GOOD), dcp_term_style(out, DCP_STYLE_OFF),
-            shown, dcp_human_items(result->n_tensors, "tensor", "tensors").text,
-            dcp_human_items(result->n_blocks, "block", "blocks").text,
-            dcp_human_size(result->size_bytes).text, dcp_human_time(seconds).text);
+        dcp_term_printf(out, "%sno holes, no overlaps, %s\n",
+                        result->n_unproved ? "" : "every digest and fingerprint holds, ",
+                        dcp_human_time(seconds).text);
     if (result->n_unproved)
         dcp_term_printf(out,
-                        "%snote%s      %s could be read, but not proved: no digest was "
+                        "%snote%s      %s could be read, but not proved: no digest is "
                         "stored with %s\n",
                         dcp_term_style(out, DCP_STYLE_NOTE),
                         dcp_term_style(out, DCP_STYLE_OFF),
@@ -157,6 +158,10 @@ static int run(struct dcp_main *m, const void *settings, struct dcp_error *err)
             rc = printing.code;
         } else if (!m->json) {
             print_verdict(m, checkpoint.place.path, rc, &result, seconds);
+        }
+        if (rc == DCP_E_CORRUPT) {
+            dcp_error_prefix(err, "'%s' is damaged", checkpoint.place.path);
+            dcp_damage_hint(&checkpoint.place, true, err);
         }
     }
     json_decref(findings.list);

@@ -2,6 +2,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "cli/damage.h"
 #include <string.h>
 
 /* The description of the model, for formats that carry one in a file of its own. */
@@ -41,6 +42,10 @@ static int plan_and_run(struct dcp_main *m, struct reshard_job *job,
         rc = dcp_reshard_run(job->reshard, err);
     job->seconds = dcp_clock_s() - begin;
     dcp_main_progress_end(m);
+    if (rc == DCP_E_CORRUPT) {
+        dcp_error_prefix(err, "cannot reshard '%s'", job->place.path);
+        dcp_damage_hint(&job->place, false, err);
+    }
     if (rc)
         return rc;
     if (m->json)

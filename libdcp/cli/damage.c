@@ -1,0 +1,54 @@
+#include "damage.h"
+
+#include "base/fs.h"
+#include "base/mem.h"
+#include <stdio.h>
+#include <string.h>
+
+/* The whole step before the one called `name`: false when there is none. */
+static bool find_before(const struct dcp_store *store, const char *name,
+                        struct dcp_step *out)
+{
+    DCP_CLEANUP_FREE struct dcp_step *steps = NULL;
+    size_t n = 0, i = 0;
+    if (dcp_steps(store, &steps, &n, NULL, NULL))
+        return false;
+    while (i < n && strcmp(steps[i].name, name) != 0)
+        i++;
+    for (i++; i < n; i++)
+        if (steps[i].whole) {
+            *out = steps[i];
+            return true;
+        }
+    return false;
+}
+
+/* A step is named in its run folder's store, or its folder is the store itself. */
+static bool find_older(const struct dcp_place *place, struct dcp_step *out)
+{
+    if (!place->source.is_dir)
+        return false;
+    if (place->source.name[0])
+        return find_before(&place->store, place->source.name, out);
+    DCP_CLEANUP_FREE char *dir = NULL, *name = NULL;
+    struct dcp_store run;
+    if (!dcp_fs_split(place->path, &dir, &name) || dcp_store_dir(&run, dir, false, NULL))
+        return false;
+    bool found = find_before(&run, name, out);
+    dcp_store_free(&run);
+    return found;
+}
+
+void dcp_damage_hint(const struct dcp_place *place, bool all_listed,
+                     struct dcp_error *err)
+{
+    struct dcp_step older;
+    bool found = find_older(place, &older);
+    if (found && all_listed)
+        dcp_error_hint(err, "%s is whole, by its headers", older.name);
+    else if (found)
+        dcp_error_hint(err, "'dcp-inspect verify %s' lists all damage; %s is whole",
+                       place->path, older.name);
+    else if (!all_listed)
+        dcp_error_hint(err, "'dcp-inspect verify %s' lists all damage", place->path);
+}
