@@ -9,9 +9,9 @@
 #include <stdint.h>
 
 struct tokenizer;
-/* "bytes" (256 ids) or "gpt2:FOLDER" with vocab.json and merges.txt (or the tokenizer.json
- * that holds both). Errors: NOT_FOUND, CORRUPT, USAGE, UNSUPPORTED, IO, MEMORY. Caller
- * owns. Thread rule: once open, any thread. */
+/* "bytes" (256 ids) or "gpt2:FOLDER" with vocab.json and merges.txt (or the
+ * tokenizer.json that holds both). Errors: NOT_FOUND, CORRUPT, USAGE, UNSUPPORTED, IO,
+ * MEMORY. Caller owns. Thread rule: once open, any thread. */
 int tokenizer_open(const char *spec, struct tokenizer **out, struct dcp_error *err);
 void tokenizer_free(struct tokenizer *tokenizer);
 int tokenizer_vocab_size(const struct tokenizer *tokenizer);
@@ -27,10 +27,13 @@ int tokenizer_decode(const struct tokenizer *tokenizer, const int32_t *ids, size
                      char **out, size_t *out_size_bytes, struct dcp_error *err);
 
 struct data;
-/* Opens all files of a glob, in name order: token files of llm.c (magic 20240520) and
- * nanoGPT (raw uint16) are recognised by content, anything else is text for the
- * tokenizer. Ids must be below vocab_size. Files are mapped, not read. Errors: NOT_FOUND,
- * CORRUPT, USAGE (fewer than seq_len + 1 tokens), MEMORY, IO. */
+/* Opens all files of a glob, in name order (numbers in names count as numbers): token
+ * files of llm.c and nanoGPT are recognised by content, anything else is text for the
+ * tokenizer; data_file.h has the rule. Ids must be below vocab_size. Files are mapped,
+ * not read, but text for "gpt2:" is encoded here. The tokenizer is not needed afterwards.
+ * A mapped file must not be cut while it is in use. Errors: NOT_FOUND, CORRUPT
+ * (truncated, or a header that lies), MISMATCH (an id that is not below vocab_size),
+ * USAGE (fewer than seq_len + 1 tokens), UNSUPPORTED, MEMORY, IO. Caller owns. */
 int data_open(const char *glob, const struct tokenizer *tokenizer, int vocab_size,
               int seq_len, uint64_t seed, struct data **out, struct dcp_error *err);
 void data_free(struct data *data);
@@ -45,10 +48,10 @@ void data_sample(const struct data *data, int64_t cursor, int32_t *out_tokens,
 void data_window(const struct data *data, int64_t index, int32_t *out_tokens,
                  int32_t *out_targets);
 /* Entropy of the unigram distribution of the first tokens (at most a million), in nats:
- * what a model that knows only frequencies would reach. */
+ * what a model that knows only frequencies would reach. NaN: out of memory. */
 double data_unigram_entropy(const struct data *data);
-/* Identifies the data: a digest of names, sizes, seq_len and seed, kept in the
- * checkpoint. */
+/* Identifies the data: a digest of names (without folders), sizes, seq_len and seed, kept
+ * in the checkpoint. */
 uint64_t data_digest(const struct data *data);
 
 #endif

@@ -257,6 +257,28 @@ static void test_any_bytes_come_back(void **state)
     tokenizer_free(tokenizer);
 }
 
+/* The same through data: a text is encoded when it is opened. */
+static void test_data_of_encoded_text(void **state)
+{
+    const struct folder *folder = *state;
+    struct tokenizer *tokenizer = open_ok(folder->spec);
+    struct data *data = NULL;
+    struct dcp_error err = { 0 };
+    char path[128];
+    put(folder, "text.txt", "hello wo hello wo <|endoftext|>");
+    snprintf(path, sizeof path, "%s/text.txt", folder->dir);
+    assert_int_equal(data_open(path, tokenizer, END_ID + 1, 4, 0, &data, &err), 0);
+    tokenizer_free(tokenizer);
+    const int32_t want[] = { 259, 260, 'o', ' ', 259, 260, 'o', ' ', END_ID };
+    int32_t tokens[4], targets[4];
+    assert_int_equal(data_tokens(data), 9);
+    assert_int_equal(data_samples(data), 2);
+    data_window(data, 1, tokens, targets);
+    assert_memory_equal(tokens, want + 4, sizeof tokens);
+    assert_memory_equal(targets, want + 5, sizeof targets);
+    data_free(data);
+}
+
 /* tokenizer.json holds the same vocabulary and merges. */
 static void test_the_single_file(void **state)
 {
@@ -400,6 +422,7 @@ int main(int argc, char **argv)
         WITH_FILES(test_merges_by_rank),
         WITH_FILES(test_end_of_text),
         WITH_FILES(test_any_bytes_come_back),
+        WITH_FILES(test_data_of_encoded_text),
         WITH_FILES(test_the_single_file),
         WITH_FILES(test_files_that_lie),
         cmocka_unit_test(test_missing_files_and_names),
