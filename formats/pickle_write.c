@@ -203,23 +203,18 @@ void dcp_pickle_bytes_call(struct dcp_pickle_out *out, const unsigned char *data
 {
     struct dcp_buf text = { 0 };
 
-    if (!n) {
-        dcp_pickle_global(out, "__builtin__", "bytes");
-        dcp_pickle_op(out, ')');
-    } else {
-        dcp_pickle_global(out, "_codecs", "encode");
-        for (size_t i = 0; i < n; i++) {
-            if (data[i] >= 0x80)
-                dcp_buf_add_u8(&text, (uint8_t)(0xc0 | data[i] >> 6));
-            dcp_buf_add_u8(&text,
-                           data[i] < 0x80 ? data[i] : (uint8_t)(0x80 | (data[i] & 0x3f)));
-        }
-        out->buf.failed |= text.failed;
-        dcp_pickle_text(out, (const char *)text.data, text.size_bytes);
-        dcp_pickle_shared_text(out, "latin1");
-        dcp_pickle_tuple_end(out, 2);
-        dcp_buf_fini(&text);
+    dcp_pickle_global(out, "_codecs", "encode");
+    for (size_t i = 0; i < n; i++) {
+        if (data[i] >= 0x80)
+            dcp_buf_add_u8(&text, (uint8_t)(0xc0 | data[i] >> 6));
+        dcp_buf_add_u8(&text,
+                       data[i] < 0x80 ? data[i] : (uint8_t)(0x80 | (data[i] & 0x3f)));
     }
+    out->buf.failed |= text.failed;
+    dcp_pickle_text(out, n ? (const char *)text.data : "", text.size_bytes);
+    dcp_pickle_shared_text(out, "latin1");
+    dcp_pickle_tuple_end(out, 2);
+    dcp_buf_fini(&text);
     dcp_pickle_op(out, 'R');
     dcp_pickle_put(out);
 }

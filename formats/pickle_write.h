@@ -38,7 +38,8 @@ void dcp_pickle_text(struct dcp_pickle_out *out, const char *text, size_t n);
 void dcp_pickle_shared_text(struct dcp_pickle_out *out, const char *text);
 /* A class or function. */
 void dcp_pickle_global(struct dcp_pickle_out *out, const char *module, const char *name);
-/* bytes as protocol 2 spells them: a call of _codecs.encode. */
+/* bytes as protocol 2 spells them, a call of _codecs.encode; also where CPython writes
+ * bytes(), which torch's weights_only loader refuses. */
 void dcp_pickle_bytes_call(struct dcp_pickle_out *out, const unsigned char *data,
                            size_t n);
 

@@ -10,12 +10,14 @@
 struct pickler {
     struct dcp_torch_writer w;
     bool *named_tensors, *named_objects; /* the tree refers to them */
+    bool opaque; /* a tensor stands in an object of a class that cannot be written */
 };
 
 /* Marks what the tree refers to. The tree came from a file; its depth is limited by the
  * parser. */
-static void mark(struct pickler *p, json_t *value)
+static void mark(struct pickler *p, json_t *value, bool in_opaque)
 {
+    const char *class = json_string_value(json_object_get(value, "$object"));
     const char *tensor = json_string_value(dcp_pickle_json_tagged(value, "$tensor"));
     const char *object = json_string_value(dcp_pickle_json_tagged(value, "$value"));
     const char *key;
@@ -23,17 +25,20 @@ static void mark(struct pickler *p, json_t *value)
     size_t i;
     int at;
 
-    if (tensor && (at = dcp_catalog_find(p->w.catalog, tensor)) >= 0)
+    in_opaque = in_opaque || (class && !dcp_torch_class_is_known(class));
+    if (tensor && (at = dcp_catalog_find(p->w.catalog, tensor)) >= 0) {
         p->named_tensors[at] = true;
+        p->opaque = p->opaque || in_opaque;
+    }
     if (object && (at = dcp_catalog_find_object(p->w.catalog, object)) >= 0)
         p->named_objects[at] = true;
     json_array_foreach(value, i, item)
     {
-        mark(p, item);
+        mark(p, item, in_opaque);
     }
     json_object_foreach(value, key, item)
     {
-        mark(p, item);
+        mark(p, item, in_opaque);
     }
 }
 
@@ -76,8 +81,9 @@ static bool names_all_tensors(const struct pickler *p)
     return true;
 }
 
-/* The object to write: the tree, when there is one and the tensors have their place in it
- * or can be added to it. */
+/* The object to write: the tree, when there is one, it can be written, and the tensors
+ * have their place in it or can be added to it. Otherwise, as for a whole nn.Module or a
+ * sparse tensor, a dict by the tensors' names: a state dict. */
 static int make_tree(struct pickler *p, json_t **out, struct dcp_error *err)
 {
     const struct dcp_catalog *catalog = p->w.catalog;
@@ -90,12 +96,12 @@ static int make_tree(struct pickler *p, json_t **out, struct dcp_error *err)
             dcp_json_parse(object->data, object->size_bytes, DCP_TORCH_TREE, &tree, err);
         if (rc)
             return rc;
-        mark(p, tree);
+        mark(p, tree, false);
     }
     bool open = json_is_object(tree) && !json_object_get(tree, "$object") &&
                 !(json_object_size(tree) == 1 &&
                   json_object_iter_key(json_object_iter(tree))[0] == '$');
-    if (tree && !open && !names_all_tensors(p)) {
+    if (tree && (p->opaque || (!open && !names_all_tensors(p)))) {
         json_decref(tree);
         tree = NULL;
     }

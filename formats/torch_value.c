@@ -42,10 +42,7 @@ void dcp_torch_write_tensor(struct dcp_torch_writer *w, size_t tensor)
     else
         dcp_pickle_global(out, "torch.storage", "UntypedStorage");
     snprintf(key, sizeof key, "%lld", (long long)w->storage[tensor]);
-    if (key[1])
-        dcp_pickle_text(out, key, strlen(key));
-    else /* CPython has one object for each string of one character */
-        dcp_pickle_shared_text(out, key);
+    dcp_pickle_text(out, key, strlen(key));
     dcp_pickle_shared_text(out, "cpu");
     dcp_pickle_int(out, class ? t->n_elems : (int64_t)dcp_tensor_bytes(t));
     dcp_pickle_op(out, 't');
@@ -125,7 +122,7 @@ static bool parse_hex(struct dcp_torch_writer *w, const json_t *text,
         return false;
     for (size_t i = 0; i < n; i++) {
         unsigned digit = (unsigned)(hex[i] <= '9' ? hex[i] - '0' : hex[i] - 'a' + 10);
-        bytes[i / 2] = (unsigned char)(bytes[i / 2] << 4 | digit);
+        bytes[i / 2] = (unsigned char)(bytes[i / 2] * 16u + digit);
     }
     *out = bytes;
     *out_n = n / 2;
@@ -338,6 +335,14 @@ static const struct {
     { "builtins.complex", "__builtin__", "complex" },
 };
 
+bool dcp_torch_class_is_known(const char *name)
+{
+    for (size_t i = 0; i < DCP_ARRAY_LEN(classes); i++)
+        if (!strcmp(name, classes[i].name))
+            return true;
+    return false;
+}
+
 static int write_call(struct dcp_torch_writer *w, json_t *object, size_t class, int depth,
                       struct dcp_error *err)
 {
@@ -422,10 +427,7 @@ static int write_value(struct dcp_torch_writer *w, json_t *value, int depth,
         dcp_pickle_float(w->out, json_real_value(value));
         return DCP_OK;
     case JSON_STRING:
-        if (json_string_length(value) == 1)
-            dcp_pickle_shared_text(w->out, json_string_value(value));
-        else
-            dcp_pickle_text(w->out, json_string_value(value), json_string_length(value));
+        dcp_pickle_text(w->out, json_string_value(value), json_string_length(value));
         return DCP_OK;
     case JSON_ARRAY:
         return write_list(w, value, depth, err);

@@ -26,6 +26,8 @@ int dcp_torch_write_value(struct dcp_torch_writer *w, json_t *value,
                           struct dcp_error *err);
 /* Whether a value stands for something: false for references to what is not there. */
 bool dcp_torch_value_is_there(const struct dcp_torch_writer *w, const json_t *value);
+/* Whether objects of that class ("torch.Size") are written as what they are. */
+bool dcp_torch_class_is_known(const char *name);
 /* An object of the catalog. */
 int dcp_torch_write_object(struct dcp_torch_writer *w, const struct dcp_object *object,
                            struct dcp_error *err);
