@@ -1,7 +1,7 @@
 #include "sample.h"
 #include "base/hash.h"
 #include "core/region.h"
-#include <assert.h>
+#include "must.h"
 #include <dcp/reshard.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -60,7 +60,7 @@ static struct dcp_catalog *make_catalog(const char *layout, int world)
     struct dcp_catalog *catalog;
     struct dcp_error err = { 0 };
 
-    assert(dcp_catalog_new(&catalog, &err) == 0);
+    must(dcp_catalog_new(&catalog, &err) == 0);
     for (int t = 0; t < N_TENSORS; t++) {
         const char *param = tensors[t].name;
         if (!strncmp(param, "optimizer.", 10))
@@ -72,9 +72,9 @@ static struct dcp_catalog *make_catalog(const char *layout, int world)
                                      .ndim = tensors[t].ndim,
                                      .shape = tensors[t].shape,
                                      .group = tensors[t].group };
-        assert(dcp_catalog_add_tensor(catalog, &tensor, NULL, &err) == 0);
+        must(dcp_catalog_add_tensor(catalog, &tensor, NULL, &err) == 0);
     }
-    assert(dcp_layout_apply(catalog, layout, world, &err) == 0);
+    must(dcp_layout_apply(catalog, layout, world, &err) == 0);
     return catalog;
 }
 
@@ -107,7 +107,7 @@ void sample_make(struct sample *out, const char *layout, int world, int rank, bo
 {
     *out = (struct sample){ .catalog = make_catalog(layout, world) };
     out->locals = calloc(N_TENSORS, sizeof *out->locals);
-    assert(out->locals);
+    must(out->locals);
     for (int t = 0; t < N_TENSORS; t++) {
         const struct dcp_tensor *tensor = &out->catalog->tensors[t];
         struct dcp_local *local = &out->locals[t];
@@ -128,7 +128,7 @@ void sample_make(struct sample *out, const char *layout, int world, int rank, bo
             local->region = piece->region;
             size_t bytes = (size_t)dcp_piece_bytes(out->catalog, piece);
             local->data = malloc(bytes + 1);
-            assert(local->data);
+            must(local->data);
             memset(local->data, 0xA5, bytes);
             if (fill)
                 each_byte(tensor, t, local, salt, true, &wrong);

@@ -1,5 +1,5 @@
 #include "world.h"
-#include <assert.h>
+#include "must.h"
 #include <pthread.h>
 #include <stdlib.h>
 
@@ -22,10 +22,10 @@ void world_run(int n, void (*fn)(void *arg, struct dcp_comm *comm), void *arg)
     struct dcp_comm *comms = calloc((size_t)n, sizeof *comms);
     struct rank *ranks = calloc((size_t)n, sizeof *ranks);
 
-    assert(comms && ranks && dcp_comm_threads(comms, n, NULL) == 0);
+    must(comms && ranks && dcp_comm_threads(comms, n, NULL) == 0);
     for (int r = 0; r < n; r++) {
         ranks[r] = (struct rank){ .fn = fn, .arg = arg, .comm = &comms[r] };
-        assert(pthread_create(&ranks[r].thread, NULL, run, &ranks[r]) == 0);
+        must(pthread_create(&ranks[r].thread, NULL, run, &ranks[r]) == 0);
     }
     for (int r = 0; r < n; r++)
         pthread_join(ranks[r].thread, NULL);
