@@ -1,7 +1,7 @@
 #include "json.h"
 
 #include "str.h"
-#include <string.h>
+#include <errno.h>
 
 #define MAX_DEPTH 64
 #define MAX_INDENT 31 /* jansson's */
@@ -34,9 +34,10 @@ int dcp_json_parse(const char *text, size_t size_bytes, const char *what, json_t
         return dcp_error_set(err, DCP_E_CORRUPT, "%s: JSON is nested deeper than %d",
                              what, MAX_DEPTH);
     json_error_t why;
+    errno = 0; /* where the parser cannot allocate it may speak of bad syntax instead */
     json_t *value =
         json_loadb(text, size_bytes, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &why);
-    if (!value && json_error_code(&why) == json_error_out_of_memory)
+    if (!value && errno == ENOMEM)
         return dcp_error_memory(err, what);
     if (!value)
         return dcp_error_set(err, DCP_E_CORRUPT,
