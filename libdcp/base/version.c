@@ -10,22 +10,20 @@
 #define TEXT(x) TEXT_OF(x)
 #define DOTS(a, b, c) TEXT(a) "." TEXT(b) "." TEXT(c)
 
+#define DCP DOTS(DCP_VERSION_MAJOR, DCP_VERSION_MINOR, DCP_VERSION_PATCH)
+#define XXHASH DOTS(XXH_VERSION_MAJOR, XXH_VERSION_MINOR, XXH_VERSION_RELEASE)
+#define ISAL DOTS(ISAL_MAJOR_VERSION, ISAL_MINOR_VERSION, ISAL_PATCH_VERSION)
+
 const char *dcp_version(void)
 {
-    return DOTS(DCP_VERSION_MAJOR, DCP_VERSION_MINOR, DCP_VERSION_PATCH);
+    return DCP;
 }
 
 const char *dcp_version_libraries(void)
 {
     return "jansson " JANSSON_VERSION "\n"
-           "xxHash " DOTS(
-               XXH_VERSION_MAJOR, XXH_VERSION_MINOR,
-               XXH_VERSION_RELEASE) "\n"
-                                    "zstd " ZSTD_VERSION_STRING "\n"
-                                    "ISA-L " DOTS(
-                                        ISAL_MAJOR_VERSION, ISAL_MINOR_VERSION,
-                                        ISAL_PATCH_VERSION) "\n"
-                                                            "libarchive"
-                                                            " " ARCHIVE_VERSION_ONLY_STRING
-                                                            "\n";
+           "xxHash " XXHASH "\n"
+           "zstd " ZSTD_VERSION_STRING "\n"
+           "ISA-L " ISAL "\n"
+           "libarchive " ARCHIVE_VERSION_ONLY_STRING "\n";
 }
