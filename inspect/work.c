@@ -10,8 +10,9 @@ struct shares {
     size_t *first; /* of each share; one more than there are */
 };
 
-static int run_share(void *arg, size_t i, struct dcp_error *err)
+static int run_share(void *arg, int worker, size_t i, struct dcp_error *err)
 {
+    (void)worker;
     struct shares *shares = arg;
     if (shares->first[i] == shares->first[i + 1])
         return DCP_OK;

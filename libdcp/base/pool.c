@@ -167,6 +167,11 @@ int dcp_pool_threads(const struct dcp_pool *pool)
     return pool->n_threads;
 }
 
+int dcp_pool_workers(const struct dcp_pool *pool)
+{
+    return pool ? pool->n_threads + 1 : 1;
+}
+
 int dcp_group_new(struct dcp_pool *pool, struct dcp_group **out, struct dcp_error *err)
 {
     struct dcp_group *group = calloc(1, sizeof *group);
@@ -248,10 +253,11 @@ int dcp_group_wait(struct dcp_group *group, struct dcp_error *err)
 
 /* A loop shared by the threads: each takes the next index until none is left. */
 struct loop {
-    int (*fn)(void *arg, size_t i, struct dcp_error *err);
+    int (*fn)(void *arg, int worker, size_t i, struct dcp_error *err);
     void *arg;
     size_t n;
     size_t next;   /* atomic */
+    int n_workers; /* atomic: runners that have begun */
     size_t failed; /* lowest index that failed so far, n: none; guarded by lock */
     pthread_mutex_t lock;
     struct dcp_error error;
@@ -262,12 +268,13 @@ static int run_loop(void *arg, struct dcp_error *err)
 {
     (void)err; /* the loop keeps the failure of its lowest index itself */
     struct loop *loop = arg;
+    int worker = __atomic_fetch_add(&loop->n_workers, 1, __ATOMIC_RELAXED);
     for (;;) {
         size_t i = __atomic_fetch_add(&loop->next, 1, __ATOMIC_RELAXED);
         if (i >= loop->n)
             return DCP_OK;
         struct dcp_error error = { 0 };
-        int rc = loop->fn(loop->arg, i, &error);
+        int rc = loop->fn(loop->arg, worker, i, &error);
         if (!rc)
             continue;
         dcp_error_set(&error, rc, "%s", dcp_error_text(rc));
@@ -282,11 +289,12 @@ static int run_loop(void *arg, struct dcp_error *err)
     }
 }
 
-static int run_in_order(size_t n, int (*fn)(void *arg, size_t i, struct dcp_error *err),
+static int run_in_order(size_t n,
+                        int (*fn)(void *arg, int worker, size_t i, struct dcp_error *err),
                         void *arg, struct dcp_error *err)
 {
     for (size_t i = 0; i < n; i++) {
-        int rc = fn(arg, i, err);
+        int rc = fn(arg, 0, i, err);
         if (rc)
             return rc;
     }
@@ -294,8 +302,8 @@ static int run_in_order(size_t n, int (*fn)(void *arg, size_t i, struct dcp_erro
 }
 
 int dcp_pool_for(struct dcp_pool *pool, size_t n,
-                 int (*fn)(void *arg, size_t i, struct dcp_error *err), void *arg,
-                 struct dcp_error *err)
+                 int (*fn)(void *arg, int worker, size_t i, struct dcp_error *err),
+                 void *arg, struct dcp_error *err)
 {
     struct dcp_group *group;
     if (!pool || n < 2 || dcp_group_new(pool, &group, NULL))

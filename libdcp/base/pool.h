@@ -15,6 +15,8 @@ int dcp_pool_new(int n_threads, struct dcp_pool **out, struct dcp_error *err);
 /* Waits for all jobs. */
 void dcp_pool_free(struct dcp_pool *pool);
 int dcp_pool_threads(const struct dcp_pool *pool);
+/* Workers of dcp_pool_for: the threads and the caller; 1 for NULL. */
+int dcp_pool_workers(const struct dcp_pool *pool);
 
 int dcp_group_new(struct dcp_pool *pool, struct dcp_group **out, struct dcp_error *err);
 /* Waits for its jobs. */
@@ -30,10 +32,11 @@ bool dcp_group_done(struct dcp_group *group);
  * readies the group for new jobs. */
 int dcp_group_wait(struct dcp_group *group, struct dcp_error *err);
 
-/* fn(arg, i, err) for i in 0 .. n-1 over the pool and the caller; the first failure. A
- * NULL pool runs them in order on the caller. */
+/* fn(arg, worker, i, err) for i in 0 .. n-1 over the pool and the caller; the first
+ * failure. worker is 0 .. dcp_pool_workers - 1, and no two calls run with the same one at
+ * once: it picks scratch memory. A NULL pool runs them in order on the caller. */
 int dcp_pool_for(struct dcp_pool *pool, size_t n,
-                 int (*fn)(void *arg, size_t i, struct dcp_error *err), void *arg,
-                 struct dcp_error *err);
+                 int (*fn)(void *arg, int worker, size_t i, struct dcp_error *err),
+                 void *arg, struct dcp_error *err);
 
 #endif

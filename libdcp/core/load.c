@@ -12,7 +12,7 @@
 #include "region.h"
 #include "steps.h"
 #include <inttypes.h>
-#include <pthread.h>
+
 #include <string.h>
 
 #define CHUNK_BYTES ((uint64_t)8 << 20) /* a job of the pool */
@@ -33,28 +33,12 @@ struct load {
         *copiers; /* free ones: copiers[0 .. n_free) after the lock is taken */
     struct dcp_copier **free_copiers;
     unsigned char **bounce; /* for devices the host cannot write: CHUNK_BYTES a copier */
-    int n_copiers, n_free;
-    pthread_mutex_t lock;
+    int n_copiers;
     struct chunk *chunks;
     size_t n_chunks;
 };
 
-static struct dcp_copier *take(struct load *load)
-{
-    pthread_mutex_lock(&load->lock); /* as many copiers as threads: there is always one */
-    struct dcp_copier *copier = load->free_copiers[--load->n_free];
-    pthread_mutex_unlock(&load->lock);
-    return copier;
-}
-
-static void give(struct load *load, struct dcp_copier *copier)
-{
-    pthread_mutex_lock(&load->lock);
-    load->free_copiers[load->n_free++] = copier;
-    pthread_mutex_unlock(&load->lock);
-}
-
-static int fill_chunk(void *arg, size_t i, struct dcp_error *err)
+static int fill_chunk(void *arg, int worker, size_t i, struct dcp_error *err)
 {
     struct load *load = arg;
     struct chunk *chunk = &load->chunks[i];
@@ -62,15 +46,15 @@ static int fill_chunk(void *arg, size_t i, struct dcp_error *err)
     size_t elem = dcp_dtype_size(load->dst->tensors[piece->tensor].dtype);
     size_t n = (size_t)(chunk->end - chunk->begin) * elem;
     unsigned char *to = (unsigned char *)piece->data + (size_t)chunk->begin * elem;
-    struct dcp_copier *copier = take(load);
-    unsigned char *host = load->bounce ? load->bounce[copier - load->copiers] : to;
+    unsigned char *host = load->bounce ? load->bounce[worker] : to;
 
-    int rc = dcp_copy_piece(copier, chunk->piece, chunk->begin, chunk->end, host, err);
+    int rc = dcp_copy_piece(&load->copiers[worker], chunk->piece, chunk->begin,
+                            chunk->end, host, err);
     if (!rc && piece->region.kind == DCP_WHOLE)
         chunk->crc = dcp_hash_crc64(0, host, n);
     if (!rc && load->bounce)
         rc = load->device->ops->to_device(load->device->self, to, host, n, err);
-    give(load, copier);
+
     return rc;
 }
 
@@ -81,17 +65,16 @@ static int make_copiers(struct load *load, const struct dcp_source *source, int 
 
     load->n_copiers = n;
     load->copiers = dcp_mem_calloc((size_t)n, sizeof *load->copiers);
-    load->free_copiers = dcp_mem_calloc((size_t)n, sizeof(struct dcp_copier *));
+
     if (!load->device->host_readable)
         load->bounce = dcp_mem_calloc((size_t)n, sizeof *load->bounce);
-    if (!load->copiers || !load->free_copiers ||
-        (!load->device->host_readable && !load->bounce))
+    if (!load->copiers || (!load->device->host_readable && !load->bounce))
         return dcp_error_memory(err, "a load");
     for (int i = 0; i < n && !rc; i++) {
         struct dcp_copier *copier = &load->copiers[i];
         *copier =
             (struct dcp_copier){ .plan = load->plan, .src = load->src, .dst = load->dst };
-        load->free_copiers[load->n_free++] = copier;
+
         copier->scratch = malloc(DCP_COPY_SCRATCH); /* pages are touched only by casts */
         if (!copier->scratch)
             rc = dcp_error_memory(err, "a load");
@@ -137,7 +120,7 @@ static void load_fini(struct load *load)
                                             (size_t)CHUNK_BYTES);
     }
     free(load->copiers);
-    free(load->free_copiers);
+
     free(load->bounce);
     free(load->chunks);
     dcp_plan_free(load->plan);
@@ -294,7 +277,7 @@ static int load_step(const struct dcp_context *ctx, struct dcp_comm *comm,
     int rc = share_catalog(comm, &source, options->format, &load.src, err);
     if (rc)
         return rc;
-    pthread_mutex_init(&load.lock, NULL);
+
     rc = fill(&load, &source, options, into, comm->rank, err);
     rc = dcp_agree(comm, rc, err);
     out->size_bytes = 0;
@@ -302,7 +285,7 @@ static int load_step(const struct dcp_context *ctx, struct dcp_comm *comm,
         if (load.copiers[i].blocks)
             out->size_bytes += dcp_blocks_bytes(load.copiers[i].blocks);
     load_fini(&load);
-    pthread_mutex_destroy(&load.lock);
+
     if (rc) {
         dcp_catalog_free(load.src);
         return rc;

@@ -168,8 +168,7 @@ static int prepare(struct dcp_saver *saver, const struct dcp_save_options *optio
                                                       .target = catalog,
                                                       .format = dcp_format_find("native"),
                                                       .options = &finish->target_options,
-                                                      .feed = { saver, feed },
-                                                      .n_workers = 1 },
+                                                      .feed = { saver, feed } },
                            &finish->write, err);
     saver->crc = dcp_mem_calloc(catalog->n_pieces, sizeof *saver->crc);
     if (!rc && !saver->crc)

@@ -15,8 +15,9 @@ struct chunk {
     uint64_t n, crc;
 };
 
-static int stage_chunk(void *arg, size_t i, struct dcp_error *err)
+static int stage_chunk(void *arg, int worker, size_t i, struct dcp_error *err)
 {
+    (void)worker;
     struct chunk *chunk = &((struct chunk *)arg)[i];
     const struct dcp_device *device = chunk->device;
 

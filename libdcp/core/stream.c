@@ -133,7 +133,6 @@ int dcp_stream_run(const struct dcp_stream_setup *setup, struct dcp_error *err)
                                                       .options = setup->options,
                                                       .feed = { &s, feed },
                                                       .pool = pool,
-                                                      .n_workers = setup->threads,
                                                       .progress = setup->progress,
                                                       .total_bytes = total },
                            &write, err);

@@ -26,8 +26,8 @@ struct verify {
     struct dcp_damage *damages;
     size_t n_damages, cap;
     struct worker *workers;
-    int *free_workers, n_free, n_workers;
-    pthread_mutex_t lock;    /* of damages, workers and progress */
+    int n_workers;
+    pthread_mutex_t lock;    /* of damages and progress */
     _Atomic uint64_t *parts; /* fingerprint parts, by tensor */
     _Atomic bool *broken;    /* by tensor: damage is reported already */
     uint64_t done_bytes, total_bytes, n_blocks;
@@ -123,18 +123,10 @@ static int verify_piece(struct verify *v, struct worker *worker, size_t p,
     return rc;
 }
 
-static int piece_job(void *arg, size_t p, struct dcp_error *err)
+static int piece_job(void *arg, int worker, size_t p, struct dcp_error *err)
 {
     struct verify *v = arg;
-
-    pthread_mutex_lock(&v->lock); /* as many workers as threads */
-    int w = v->free_workers[--v->n_free];
-    pthread_mutex_unlock(&v->lock);
-    int rc = verify_piece(v, &v->workers[w], p, err);
-    pthread_mutex_lock(&v->lock);
-    v->free_workers[v->n_free++] = w;
-    pthread_mutex_unlock(&v->lock);
-    return rc;
+    return verify_piece(v, &v->workers[worker], p, err);
 }
 
 /* Replicas of a region count once in a fingerprint; damaged tensors and strided pieces
@@ -235,13 +227,13 @@ static int run(struct verify *v, struct dcp_verify_result *result, struct dcp_er
 
     v->n_workers = v->options->threads > 0 ? v->options->threads : 2;
     v->workers = dcp_mem_calloc((size_t)v->n_workers, sizeof *v->workers);
-    v->free_workers = dcp_mem_calloc((size_t)v->n_workers, sizeof *v->free_workers);
+
     v->parts = dcp_mem_calloc(n_tensors, sizeof *v->parts);
     v->broken = dcp_mem_calloc(n_tensors, sizeof *v->broken);
-    if (!v->workers || !v->free_workers || !v->parts || !v->broken)
+    if (!v->workers || !v->parts || !v->broken)
         return dcp_error_memory(err, "a verification");
     for (int w = 0; w < v->n_workers && !rc; w++) {
-        v->free_workers[v->n_free++] = w;
+
         v->workers[w].buffer = malloc(DCP_BLOCK_BYTES);
         rc = v->workers[w].buffer ? dcp_blocks_new(v->source, v->catalog, WORKER_CACHE,
                                                    true, &v->workers[w].blocks, err)
@@ -273,7 +265,7 @@ static void verify_fini(struct verify *v)
         free(v->workers[w].buffer);
     }
     free(v->workers);
-    free(v->free_workers);
+
     free(v->parts);
     free(v->broken);
     free(v->damages);

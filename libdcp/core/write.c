@@ -20,7 +20,7 @@ int dcp_write_new(const struct dcp_write_setup *setup, struct dcp_write **out_wr
 {
     struct dcp_write *w = calloc(1, sizeof *w);
     struct dcp_catalog *target = setup->target;
-    size_t n_workers = (size_t)setup->n_workers;
+    size_t n_workers = (size_t)dcp_pool_workers(setup->pool);
     int rc = DCP_OK;
 
     *out_write = NULL;
@@ -28,15 +28,15 @@ int dcp_write_new(const struct dcp_write_setup *setup, struct dcp_write **out_wr
         return dcp_error_memory(err, "a writer");
     w->setup = *setup;
     pthread_mutex_init(&w->lock, NULL);
-    pthread_cond_init(&w->freed, NULL);
+
     w->digests = dcp_mem_calloc(target->n_pieces, sizeof *w->digests);
     w->parts = dcp_mem_calloc(target->n_tensors, sizeof *w->parts);
     w->workers = dcp_mem_calloc(n_workers, sizeof *w->workers);
-    w->free_workers = dcp_mem_calloc(n_workers, sizeof *w->free_workers);
-    if (!w->digests || !w->parts || !w->workers || !w->free_workers)
+
+    if (!w->digests || !w->parts || !w->workers)
         rc = dcp_error_memory(err, "a writer");
     for (size_t i = 0; i < n_workers && !rc; i++) {
-        w->free_workers[w->n_free++] = (int)i;
+
         w->workers[i].scratch = dcp_mem_aligned(64, DCP_BLOCK_BYTES);
         rc = w->workers[i].scratch ? dcp_coder_new(&w->workers[i].coder, err)
                                    : dcp_error_memory(err, "a writer's buffer");
@@ -65,19 +65,19 @@ void dcp_write_free(struct dcp_write *w)
         free(w->digests[p].stored_crc);
         free(w->digests[p].crc32);
     }
-    for (int i = 0; w->workers && i < w->setup.n_workers; i++) {
+    for (int i = 0; w->workers && i < dcp_pool_workers(w->setup.pool); i++) {
         dcp_coder_free(w->workers[i].coder);
         free(w->workers[i].scratch);
     }
     free(w->files);
     free(w->workers);
-    free(w->free_workers);
+
     free(w->digests);
     free(w->parts);
     free(w->order);
     free(w->file_first);
     pthread_mutex_destroy(&w->lock);
-    pthread_cond_destroy(&w->freed);
+
     free(w);
 }
 
@@ -89,24 +89,6 @@ uint64_t dcp_write_parts(const struct dcp_write *w, size_t tensor)
 uint64_t dcp_write_count(const struct dcp_write *w)
 {
     return w->n_writes;
-}
-
-static int take_worker(struct dcp_write *w)
-{
-    pthread_mutex_lock(&w->lock);
-    while (w->n_free == 0)
-        pthread_cond_wait(&w->freed, &w->lock);
-    int worker = w->free_workers[--w->n_free];
-    pthread_mutex_unlock(&w->lock);
-    return worker;
-}
-
-static void give_worker(struct dcp_write *w, int worker)
-{
-    pthread_mutex_lock(&w->lock);
-    w->free_workers[w->n_free++] = worker;
-    pthread_cond_signal(&w->freed);
-    pthread_mutex_unlock(&w->lock);
 }
 
 static int report(struct dcp_write *w, uint64_t n, struct dcp_error *err)
@@ -163,14 +145,14 @@ static int write_block(struct dcp_write *w, int worker, size_t p, size_t block,
     return rc;
 }
 
-static int run_job(void *arg, size_t i, struct dcp_error *err)
+static int run_job(void *arg, int worker, size_t i, struct dcp_error *err)
 {
     const struct job *job = &((const struct job *)arg)[i];
     struct dcp_write *w = job->write;
     const struct dcp_store *store = w->setup.store;
     const struct dcp_piece *piece = &w->setup.target->pieces[job->piece];
     uint64_t at = piece->offset + (uint64_t)job->first_block * DCP_BLOCK_BYTES, from = at;
-    int worker = take_worker(w), rc = DCP_OK;
+    int rc = DCP_OK;
 
     for (size_t b = 0; b < job->n_blocks && !rc; b++) {
         uint64_t before = at;
@@ -178,7 +160,7 @@ static int run_job(void *arg, size_t i, struct dcp_error *err)
         if (!rc)
             rc = report(w, at - before, err);
     }
-    give_worker(w, worker);
+
     if (!rc && store->ops->flush_hint)
         store->ops->flush_hint(store->self, w->files[piece->file].handle, from,
                                at - from);
@@ -208,11 +190,11 @@ static int prepare_piece(struct dcp_write *w, size_t p, struct dcp_error *err)
 
 /* Pieces that may shrink are packed one behind the other, so a file's are written in
  * turn. */
-static int write_packed(struct dcp_write *w, int file, struct dcp_error *err)
+static int write_packed(struct dcp_write *w, int worker, int file, struct dcp_error *err)
 {
     struct dcp_catalog *target = w->setup.target;
     uint64_t at = UINT64_MAX;
-    int worker = take_worker(w), rc = DCP_OK;
+    int rc = DCP_OK;
 
     for (size_t i = w->file_first[file]; i < w->file_first[file + 1] && !rc; i++) {
         size_t p = w->order[i];
@@ -226,14 +208,14 @@ static int write_packed(struct dcp_write *w, int file, struct dcp_error *err)
         }
         piece->stored_size = at - piece->offset;
     }
-    give_worker(w, worker);
+
     return rc;
 }
 
-static int packed_job(void *arg, size_t i, struct dcp_error *err)
+static int packed_job(void *arg, int worker, size_t i, struct dcp_error *err)
 {
     struct job *job = &((struct job *)arg)[i];
-    return write_packed(job->write, (int)job->piece, err);
+    return write_packed(job->write, worker, (int)job->piece, err);
 }
 
 static int add_job(struct job **jobs, size_t *n, size_t *cap, struct job job,

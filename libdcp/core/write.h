@@ -14,8 +14,8 @@
 struct dcp_feed {
     void *self;
     /* Bytes begin .. begin + n of a piece, n <= DCP_BLOCK_BYTES: fills scratch, or gives
-     * memory of its own. worker is 0 .. n_workers - 1; no two calls run with the same one
-     * at once. */
+     * memory of its own. worker is 0 .. dcp_pool_workers - 1; no two calls run with the
+     * same one at once. */
     int (*read)(void *self, int worker, size_t piece, uint64_t begin, size_t n,
                 unsigned char *scratch, const unsigned char **out, struct dcp_error *err);
 };
@@ -28,7 +28,6 @@ struct dcp_write_setup {
     const struct dcp_target_options *options;
     struct dcp_feed feed;
     struct dcp_pool *pool; /* NULL: all on the caller */
-    int n_workers;         /* at most this many blocks are in work at once, >= 1 */
     struct dcp_progress progress;
     uint64_t total_bytes; /* for progress */
 };

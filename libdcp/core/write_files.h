@@ -38,9 +38,7 @@ struct dcp_write {
     struct dcp_write_file *files;
     size_t cap_files;
     struct dcp_write_worker *workers;
-    int *free_workers, n_free;
-    pthread_mutex_t lock; /* of the free list and of progress */
-    pthread_cond_t freed;
+    pthread_mutex_t lock; /* of progress */
     _Atomic uint64_t done_bytes, n_writes;
 };
 

@@ -230,8 +230,9 @@ static int use_comms(void)
     return rc;
 }
 
-static int count(void *arg, size_t i, struct dcp_error *err)
+static int count(void *arg, int worker, size_t i, struct dcp_error *err)
 {
+    (void)worker;
     (void)err;
     __atomic_add_fetch((size_t *)arg, i, __ATOMIC_RELAXED);
     return DCP_OK;

@@ -167,8 +167,9 @@ struct marks {
     int n;            /* atomic */
 };
 
-static int mark(void *arg, size_t i, struct dcp_error *err)
+static int mark(void *arg, int worker, size_t i, struct dcp_error *err)
 {
+    (void)worker;
     struct marks *marks = arg;
     marks->seen[i]++;
     __atomic_add_fetch(&marks->n, 1, __ATOMIC_RELAXED);
@@ -215,8 +216,9 @@ static void await(const bool *flag)
         dcp_clock_sleep_us(100);
 }
 
-static int fight(void *arg, size_t i, struct dcp_error *err)
+static int fight(void *arg, int worker, size_t i, struct dcp_error *err)
 {
+    (void)worker;
     struct duel *duel = arg;
     __atomic_store_n(&duel->begun[i], true, __ATOMIC_RELEASE);
     await(&duel->begun[1 - i]);

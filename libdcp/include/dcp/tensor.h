@@ -59,6 +59,15 @@ DCP_PUBLIC const char *dcp_dtype_torch_name(enum dcp_dtype dtype);
 /* Takes both names in any case, and fp32, bf16, half, float…; -1 when it is none. */
 DCP_PUBLIC int dcp_dtype_parse(const char *text);
 
+/* Converts n elements: floating to floating and integer to floating by rounding to
+ * nearest, ties to even; out of range becomes infinity, or NaN where the type has none.
+ * Same dtype: a copy. in and out do not overlap. Errors: UNSUPPORTED (complex, or
+ * floating to integer). */
+DCP_PUBLIC int dcp_cast(enum dcp_dtype from, enum dcp_dtype to, const void *in, void *out,
+                        size_t n, struct dcp_error *err);
+/* True for F64, F32, BF16, F16 and the 8-bit floats. */
+DCP_PUBLIC bool dcp_dtype_is_float(enum dcp_dtype dtype);
+
 /* What a tensor is to training. `param` of a tensor names the model tensor it belongs to.
  */
 enum dcp_role {
