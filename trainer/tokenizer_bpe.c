@@ -63,7 +63,7 @@ void bpe_free(struct bpe *bpe)
 }
 
 int bpe_add_token(struct bpe *bpe, int32_t id, const char *bytes, size_t size_bytes,
-                  struct dcp_error *err)
+                  bool is_whole, struct dcp_error *err)
 {
     struct token *token = &bpe->tokens[id];
     if (token->bytes)
@@ -72,7 +72,7 @@ int bpe_add_token(struct bpe *bpe, int32_t id, const char *bytes, size_t size_by
     if (!token->bytes)
         return dcp_error_memory(err, "the vocabulary");
     token->size_bytes = size_bytes;
-    if (size_bytes == 1)
+    if (size_bytes == 1 && !is_whole)
         bpe->byte_ids[(unsigned char)*bytes] = id;
     return DCP_OK;
 }

@@ -38,24 +38,21 @@ static void alphabet_init(struct alphabet *alphabet)
         alphabet->bytes[is_itself(byte) ? byte : next++] = (int16_t)byte;
 }
 
-/* Replaces *out by the bytes that a token of the files stands for. A token with other
- * characters was added by hand and stands for itself. */
-static void spell(const struct alphabet *alphabet, const char *token, struct dcp_buf *out)
+/* Adds the bytes that a token of the files stands for; false when a character stands for
+ * none: such a token was added by hand and stands for itself. */
+static bool spell(const struct alphabet *alphabet, const char *token, struct dcp_buf *out)
 {
     size_t left = strlen(token);
-    out->size_bytes = 0;
     for (const char *at = token; left;) {
         uint32_t code = N_CODES;
         size_t len = dcp_utf8_decode(at, left, &code);
-        if (!len || code >= N_CODES || alphabet->bytes[code] < 0) {
-            out->size_bytes = 0;
-            dcp_buf_add_text(out, token);
-            return;
-        }
+        if (!len || code >= N_CODES || alphabet->bytes[code] < 0)
+            return false;
         dcp_buf_add_u8(out, (uint8_t)alphabet->bytes[code]);
         at += len;
         left -= len;
     }
+    return true;
 }
 
 /* Id of a value of the vocabulary, -1: it is no id. */
@@ -69,11 +66,12 @@ static int add_token(struct bpe *bpe, const struct alphabet *alphabet, const cha
                      int32_t id, struct dcp_error *err)
 {
     DCP_CLEANUP_BUF struct dcp_buf bytes = { 0 };
-    spell(alphabet, token, &bytes);
+    if (!spell(alphabet, token, &bytes))
+        return bpe_add_token(bpe, id, token, strlen(token), true, err);
     int rc = dcp_buf_check(&bytes, err);
     if (!rc)
         rc = bpe_add_token(bpe, id, bytes.data ? (char *)bytes.data : "",
-                           bytes.size_bytes, err);
+                           bytes.size_bytes, false, err);
     return rc;
 }
 
@@ -89,7 +87,7 @@ static int add_special(struct bpe *bpe, const json_t *vocab, const json_t *added
         if (!text || json_object_get(vocab, text))
             continue;
         int rc = bpe_add_token(bpe, id_of(json_object_get(item, "id")), text,
-                               strlen(text), err);
+                               strlen(text), true, err);
         if (rc)
             return rc;
     }

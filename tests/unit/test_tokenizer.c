@@ -330,9 +330,11 @@ static void refuse(const char *spec, int code, const char *message)
 static void test_files_that_lie(void **state)
 {
     const struct folder *folder = *state;
-    DCP_CLEANUP_BUF struct dcp_buf vocab = { 0 }, twice = { 0 }, huge = { 0 };
+    DCP_CLEANUP_BUF struct dcp_buf vocab = { 0 }, twice = { 0 }, huge = { 0 },
+                                   spaced = { 0 };
     add_vocab(&vocab, "");
     add_vocab(&twice, ", \"xy\": 3");
+    add_vocab(&spaced, ", \" \": 290");
     add_vocab(&huge, ", \"xy\": 99999999");
     static const struct {
         const char *merges, *message;
@@ -354,6 +356,12 @@ static void test_files_that_lie(void **state)
     tokenizer_free(open_ok(folder->spec));
     put(folder, "merges.txt", "");
     tokenizer_free(open_ok(folder->spec));
+
+    /* A space that is written as itself, not as the files write bytes, is no byte. */
+    put(folder, "vocab.json", (char *)spaced.data);
+    struct tokenizer *tokenizer = open_ok(folder->spec);
+    CHECK(tokenizer, " ", ' ');
+    tokenizer_free(tokenizer);
 
     put(folder, "vocab.json", (char *)twice.data);
     refuse(folder->spec, DCP_E_CORRUPT, "two tokens have id 3");
