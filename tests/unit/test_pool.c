@@ -204,6 +204,41 @@ static void loops(void **state)
     dcp_pool_free(pool);
 }
 
+/* Each worker's number is its own while it works. */
+struct desks {
+    bool taken[4]; /* atomic */
+    int n_wrong;   /* atomic */
+};
+
+static int sit_down(void *arg, int worker, size_t i, struct dcp_error *err)
+{
+    (void)err;
+    struct desks *desks = arg;
+    bool wrong = worker < 0 || worker >= 4 ||
+                 __atomic_exchange_n(&desks->taken[worker], true, __ATOMIC_ACQ_REL);
+    if (i % 8 == 0)
+        dcp_clock_sleep_us(50);
+    if (wrong)
+        __atomic_add_fetch(&desks->n_wrong, 1, __ATOMIC_RELAXED);
+    else
+        __atomic_store_n(&desks->taken[worker], false, __ATOMIC_RELEASE);
+    return DCP_OK;
+}
+
+static void workers_have_numbers(void **state)
+{
+    (void)state;
+    struct dcp_pool *pool;
+    struct desks desks = { 0 };
+    assert_int_equal(dcp_pool_new(3, &pool, NULL), 0);
+    assert_int_equal(dcp_pool_workers(pool), 4);
+    assert_int_equal(dcp_pool_workers(NULL), 1);
+    assert_int_equal(dcp_pool_for(pool, 1000, sit_down, &desks, NULL), 0);
+    assert_int_equal(dcp_pool_for(NULL, 10, sit_down, &desks, NULL), 0);
+    assert_int_equal(desks.n_wrong, 0);
+    dcp_pool_free(pool);
+}
+
 /* Two indices that fail, in an order that is forced. */
 struct duel {
     size_t late;            /* fails last; both have begun before the first fails */
@@ -262,6 +297,7 @@ int main(void)
         cmocka_unit_test(failure_always_has_words),
         cmocka_unit_test(waiting_helps),
         cmocka_unit_test(loops),
+        cmocka_unit_test(workers_have_numbers),
         cmocka_unit_test(lowest_failure_wins),
         cmocka_unit_test(clock_goes_on),
     };
