@@ -1,4 +1,5 @@
 #include "native.h"
+#include "base/str.h"
 #include "formats.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,17 +11,16 @@ void native_shard_name(char out[64], int rank, int world, bool manifest)
              manifest ? "json" : "safetensors");
 }
 
-int native_probe(const struct dcp_source *source)
+/* Bits of the magic at the beginning of manifest.json, 0 when it is not there. */
+static int probe_manifest(const struct dcp_source *source)
 {
+    static const char magic[] = "{\"format\":\"" NATIVE_FORMAT "\"";
     const struct dcp_store *store = source->store;
     struct dcp_store_file *file;
     char name[512], head[64] = { 0 };
     bool is_dir;
     uint64_t size;
-    static const char magic[] = "{\"format\":\"libdcp\"";
 
-    if (!source->is_dir)
-        return 0;
     int n = snprintf(name, sizeof name, "%s%s" NATIVE_MANIFEST, source->name,
                      source->name[0] ? "/" : "");
     if (n < 0 || (size_t)n >= sizeof name ||
@@ -31,6 +31,32 @@ int native_probe(const struct dcp_source *source)
     store->ops->close(store->self, file, NULL);
     return !rc && !memcmp(head, magic, sizeof magic - 1) ? 8 * (int)(sizeof magic - 1)
                                                          : 0;
+}
+
+/* A step whose manifest is damaged or gone is still a native step, so that what is said
+ * of it names the manifest. */
+static int probe_shards(const struct dcp_source *source)
+{
+    static const char first[] = "shard-00000-of-";
+    struct dcp_store_entry *entries;
+    size_t n;
+    int bits = 0;
+
+    if (source->store->ops->list(source->store->self, source->name, &entries, &n, NULL))
+        return 0;
+    for (size_t i = 0; i < n; i++)
+        if (dcp_str_starts(entries[i].name, first))
+            bits = 8 * (int)(sizeof first - 1);
+    dcp_store_list_free(entries, n);
+    return bits;
+}
+
+int native_probe(const struct dcp_source *source)
+{
+    if (!source->is_dir)
+        return 0;
+    int bits = probe_manifest(source);
+    return bits ? bits : probe_shards(source);
 }
 
 const struct dcp_format dcp_format_native = {

@@ -8,10 +8,13 @@
 
 #include <dcp/format.h>
 
+#define NATIVE_FORMAT "libdcp" /* manifest.json begins with it: see native_probe */
 #define NATIVE_VERSION 1
 #define NATIVE_MANIFEST "manifest.json"
 #define NATIVE_MAX_MANIFEST_BYTES ((size_t)1 << 30)
 #define NATIVE_MAX_WORLD (1 << 20)
+#define NATIVE_MAX_HEADER_BYTES \
+    ((size_t)100 * 1000 * 1000) /* of a shard: no reader of safetensors takes more */
 #define NATIVE_EXTRA \
     "manifest.extra" /* object: members of a manifest this version does not know */
 #define NATIVE_HEADER_ALIGN 4096 /* tensors of a shard begin at a multiple of it */

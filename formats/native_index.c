@@ -133,7 +133,7 @@ static int get_blocks(const json_t *entry, struct dcp_piece *piece, uint64_t raw
             return dcp_error_set(err, DCP_E_CORRUPT, "a block digest is not a number");
         if (piece->codec) {
             json_int_t v = json_integer_value(json_array_get(stored, b));
-            if (v < 0 || (uint64_t)v > size)
+            if (v < 1 || (uint64_t)v > size)
                 return dcp_error_set(err, DCP_E_CORRUPT,
                                      "a stored block has no valid size");
             size = (uint64_t)v;
@@ -158,6 +158,9 @@ static int get_region(const json_t *entry, const struct dcp_tensor *tensor,
     int n, m, rc = DCP_OK;
 
     *out = (struct dcp_region){ .kind = DCP_WHOLE };
+    if (flat && box)
+        return dcp_error_set(err, DCP_E_CORRUPT,
+                             "a piece is both a flat range and a box");
     if (flat) {
         rc = get_dims(flat, "a flat range", dims[0], &n, err);
         if (!rc && n != 2)
@@ -264,7 +267,8 @@ static int index_shard(const struct dcp_source *source, const json_t *entry, int
     DCP_CLEANUP_FREE char *text = NULL;
     DCP_CLEANUP_JSON json_t *root = NULL;
     json_t *pieces, *piece;
-    const char *file_text;
+    const char *file_text, *manifest_text;
+    int64_t rank_text;
     size_t n = 0, i;
     int file = 0,
         rc = dcp_json_get_u64(entry, "size_bytes", what, &shard.size_bytes, err);
@@ -278,10 +282,16 @@ static int index_shard(const struct dcp_source *source, const json_t *entry, int
     if (!rc)
         rc = dcp_json_get_hex64(entry, "manifest_crc64", what, &manifest_crc, err);
     if (!rc)
+        rc = dcp_json_get_i64(entry, "rank", what, &rank_text, err);
+    if (!rc)
         rc = dcp_json_get_text(entry, "file", what, &file_text, err);
-    if (!rc && strcmp(file_text, name))
+    if (!rc)
+        rc = dcp_json_get_text(entry, "manifest", what, &manifest_text, err);
+    if (!rc && (rank_text != rank || strcmp(file_text, name) ||
+                strcmp(manifest_text, manifest_name)))
         rc = dcp_error_set(err, DCP_E_CORRUPT,
-                           "the manifest names another file than '%s'", name);
+                           "the manifest names other files than '%s' and '%s'", name,
+                           manifest_name);
     if (!rc)
         rc = check_file(source, name, shard.size_bytes, err);
     if (!rc)
@@ -353,10 +363,14 @@ static int index_object(const json_t *entry, struct dcp_catalog *catalog,
         if (!(text = dcp_json_text(value, 0)))
             return dcp_error_memory(err, "an object");
         object.size_bytes = strlen(text);
+    } else if (strcmp(kind, "bytes")) {
+        return dcp_error_set(err, DCP_E_CORRUPT, "%s has no known kind", what);
     } else {
         rc = dcp_json_get_text(entry, "hex", what, &hex, err);
         if (rc)
             return rc;
+        if (strlen(hex) % 2)
+            return dcp_error_set(err, DCP_E_CORRUPT, "%s is not hexadecimal", what);
         object.kind = DCP_OBJECT_BYTES;
         object.size_bytes = strlen(hex) / 2;
         if (!(text = malloc(object.size_bytes + 1)))
@@ -374,7 +388,25 @@ static int index_object(const json_t *entry, struct dcp_catalog *catalog,
     return dcp_catalog_add_object(catalog, &object, err);
 }
 
-/* Refuses what this version must not ignore; keeps what it does not know. */
+/* Refuses what this version must not ignore. */
+static int check_requires(const json_t *root, struct dcp_error *err)
+{
+    json_t *requires;
+    char shown[80];
+    int rc = dcp_json_get_array(root, "requires", NATIVE_MANIFEST, &requires, err);
+
+    if (rc || json_array_size(requires) == 0)
+        return rc;
+    const char *feature = json_string_value(json_array_get(requires, 0));
+    dcp_str_escape(shown, sizeof shown, feature ? feature : "?");
+    dcp_error_set(err, DCP_E_UNSUPPORTED,
+                  "the step needs the feature '%s', which this version does not have",
+                  shown);
+    dcp_error_hint(err, "a newer libdcp wrote it; read it with that version");
+    return DCP_E_UNSUPPORTED;
+}
+
+/* Keeps the members that this version does not know. */
 static int index_extra(const json_t *root, struct dcp_catalog *catalog,
                        struct dcp_error *err)
 {
@@ -382,20 +414,10 @@ static int index_extra(const json_t *root, struct dcp_catalog *catalog,
                                          "world",  "layout",  "mesh",     "tensors",
                                          "shards", "files",   "objects",  "digest",
                                          NULL };
-    json_t *requires = json_object_get(root, "requires"), *value;
     DCP_CLEANUP_JSON json_t *extra = json_object();
     const char *key;
+    json_t *value;
 
-    if (json_array_size(requires) > 0) {
-        const char *feature = json_string_value(json_array_get(requires, 0));
-        char shown[80];
-        dcp_str_escape(shown, sizeof shown, feature ? feature : "?");
-        dcp_error_set(err, DCP_E_UNSUPPORTED,
-                      "the step needs the feature '%s', which this version does not have",
-                      shown);
-        dcp_error_hint(err, "a newer libdcp wrote it; read it with that version");
-        return DCP_E_UNSUPPORTED;
-    }
     if (!extra)
         return dcp_error_memory(err, "a manifest");
     json_object_foreach((json_t *)root, key, value)
@@ -422,10 +444,15 @@ static int index_head(const json_t *root, struct dcp_catalog *catalog,
                       struct dcp_error *err)
 {
     int64_t version = 0, world = 0, dp = 1, tp = 1, pp = 1;
-    const char *layout;
+    const char *format, *layout;
     json_t *mesh;
-    int rc = dcp_json_get_i64(root, "version", NATIVE_MANIFEST, &version, err);
+    int rc = dcp_json_get_text(root, "format", NATIVE_MANIFEST, &format, err);
 
+    if (!rc && strcmp(format, NATIVE_FORMAT))
+        rc = dcp_error_set(err, DCP_E_CORRUPT,
+                           NATIVE_MANIFEST " is not that of a native step");
+    if (!rc)
+        rc = dcp_json_get_i64(root, "version", NATIVE_MANIFEST, &version, err);
     if (!rc && version != NATIVE_VERSION) {
         dcp_error_set(err, DCP_E_UNSUPPORTED,
                       "the step has format version %" PRId64
@@ -433,6 +460,8 @@ static int index_head(const json_t *root, struct dcp_catalog *catalog,
                       version, NATIVE_VERSION);
         return DCP_E_UNSUPPORTED;
     }
+    if (!rc)
+        rc = check_requires(root, err);
     if (!rc)
         rc = dcp_json_get_i64(root, "step", NATIVE_MANIFEST, &catalog->step, err);
     if (!rc)

@@ -82,18 +82,30 @@ static size_t *rank_pieces(struct dcp_catalog *catalog, int rank, size_t *out_n)
     return order;
 }
 
-/* The name of a piece in its shard: the tensor's, and "#k" for further pieces of it. */
+/* True for a tensor name that could be taken for the key of another's piece, or for the
+ * metadata of the file. */
+static bool is_ambiguous(const char *name)
+{
+    const char *mark = strrchr(name, '#');
+
+    return !strcmp(name, "__metadata__") ||
+           (mark && mark[1] && !mark[1 + strspn(mark + 1, "0123456789")]);
+}
+
+/* The name of a piece in its shard: the tensor's, and "#k" for the k-th further piece of
+ * it. Two pieces never get the same one. */
 static void add_key(struct dcp_buf *buf, const struct dcp_catalog *catalog,
                     const size_t *order, size_t i)
 {
     const struct dcp_piece *piece = &catalog->pieces[order[i]];
+    const char *name = catalog->tensors[piece->tensor].name;
     DCP_CLEANUP_BUF struct dcp_buf key = { 0 };
     size_t k = 0;
 
     while (k < i && catalog->pieces[order[i - k - 1]].tensor == piece->tensor)
         k++;
-    dcp_buf_add_text(&key, catalog->tensors[piece->tensor].name);
-    if (k)
+    dcp_buf_add_text(&key, name);
+    if (k || is_ambiguous(name))
         dcp_buf_add_fmt(&key, "#%zu", k);
     buf->failed |= key.failed;
     if (!key.failed)
@@ -173,6 +185,10 @@ static int layout_shard(struct dcp_catalog *catalog, int rank,
     }
     build_header(&header, catalog, order, *out_n, 0);
     int rc = dcp_buf_check(&header, err);
+    if (!rc && header.size_bytes > NATIVE_MAX_HEADER_BYTES)
+        rc = dcp_error_set(err, DCP_E_MISMATCH,
+                           "a native step cannot hold: %zu pieces in shard %d", *out_n,
+                           rank);
     if (rc)
         return rc;
     uint64_t at = header.size_bytes;
@@ -411,6 +427,23 @@ static int add_extra(struct dcp_buf *buf, const struct dcp_catalog *catalog,
     return rc;
 }
 
+/* What no reader would take is found before the step exists: objects nested too deep, a
+ * member twice. */
+static int check_readable(const struct dcp_buf *buf, struct dcp_error *err)
+{
+    DCP_CLEANUP_JSON json_t *root = NULL;
+    int rc = dcp_buf_check(buf, err);
+
+    if (!rc && buf->size_bytes > NATIVE_MAX_MANIFEST_BYTES)
+        rc = dcp_error_set(err, DCP_E_MISMATCH,
+                           "a native step cannot hold: a manifest of"
+                           " %zu bytes",
+                           buf->size_bytes);
+    return rc ? rc
+              : dcp_json_parse((const char *)buf->data, buf->size_bytes, NATIVE_MANIFEST,
+                               &root, err);
+}
+
 static int seal_step(struct dcp_catalog *catalog, struct dcp_literals *literals,
                      struct dcp_error *err)
 {
@@ -418,11 +451,11 @@ static int seal_step(struct dcp_catalog *catalog, struct dcp_literals *literals,
     int dp = catalog->mesh.dp ? catalog->mesh.dp : catalog->world, file, rc = DCP_OK;
     bool first = true;
 
-    dcp_buf_add_fmt(
-        &buf,
-        "{\"format\":\"libdcp\",\"version\":%d,\"requires\":[],\"step\":%" PRId64
-        ",\"world\":%d,\"layout\":",
-        NATIVE_VERSION, catalog->step, catalog->world);
+    dcp_buf_add_fmt(&buf,
+                    "{\"format\":\"" NATIVE_FORMAT
+                    "\",\"version\":%d,\"requires\":[],\"step\":%" PRId64
+                    ",\"world\":%d,\"layout\":",
+                    NATIVE_VERSION, catalog->step, catalog->world);
     add_quoted(&buf, catalog->layout);
     dcp_buf_add_fmt(&buf, ",\"mesh\":{\"dp\":%d,\"tp\":%d,\"pp\":%d},\n\"tensors\":[", dp,
                     catalog->mesh.tp ? catalog->mesh.tp : 1,
@@ -458,6 +491,9 @@ static int seal_step(struct dcp_catalog *catalog, struct dcp_literals *literals,
         return rc;
     dcp_buf_add_fmt(&buf, NATIVE_DIGEST_FORMAT,
                     dcp_hash_crc64(0, buf.data, buf.size_bytes));
+    rc = check_readable(&buf, err);
+    if (rc)
+        return rc;
     rc = dcp_catalog_add_file(catalog, &(struct dcp_file){ .name = NATIVE_MANIFEST },
                               &file, err);
     return rc ? rc : add_literal(catalog, literals, file, 0, &buf, err);

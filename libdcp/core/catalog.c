@@ -145,9 +145,13 @@ int dcp_catalog_add_tensor(struct dcp_catalog *catalog, const struct dcp_tensor 
     if (!dcp_str_utf8_ok(t.name, strlen(t.name)))
         return dcp_error_set(err, DCP_E_CORRUPT, "the tensor name '%s' is not UTF-8",
                              name);
-    if ((unsigned)t.dtype >= DCP_N_DTYPES || (unsigned)t.role >= DCP_N_ROLES)
-        return dcp_error_set(err, DCP_E_CORRUPT, "tensor '%s' has no known dtype or role",
-                             name);
+    if (t.param && !dcp_str_utf8_ok(t.param, strlen(t.param)))
+        return dcp_error_set(err, DCP_E_CORRUPT,
+                             "the parameter's name of tensor '%s' is not UTF-8", name);
+    if ((unsigned)t.dtype >= DCP_N_DTYPES || (unsigned)t.role >= DCP_N_ROLES ||
+        t.group < 0)
+        return dcp_error_set(err, DCP_E_CORRUPT,
+                             "tensor '%s' has no known dtype, role or group", name);
     if (catalog->n_tensors >= INT32_MAX - 1)
         return dcp_error_set(err, DCP_E_UNSUPPORTED, "there are over 2^31 tensors");
     int rc = check_shape(&t, &t.n_elems, err);
@@ -248,6 +252,8 @@ int dcp_catalog_add_object(struct dcp_catalog *catalog, const struct dcp_object 
     struct dcp_object o = *object;
     char name[160];
 
+    if (!o.name || !dcp_str_utf8_ok(o.name, strlen(o.name)))
+        return dcp_error_set(err, DCP_E_CORRUPT, "the name of an object is not UTF-8");
     if (dcp_catalog_find_object(catalog, o.name) >= 0)
         return dcp_error_set(err, DCP_E_CORRUPT, "there are two objects named '%s'",
                              dcp_str_escape(name, sizeof name, o.name));

@@ -1,6 +1,7 @@
 #include "local.h"
 #include "balance.h"
 #include "base/hash.h"
+#include "base/json.h"
 #include "base/mem.h"
 #include "base/str.h"
 #include "pack.h"
@@ -119,19 +120,55 @@ static void find_data(const struct dcp_catalog *mine, struct dcp_catalog *merged
     }
 }
 
+/* What a step could not be read back with is the caller's mistake: told before anything
+ * is written. */
+static int check_state(const struct dcp_state *state, int world, struct dcp_error *err)
+{
+    const struct dcp_mesh *mesh = &state->mesh;
+    char name[160];
+
+    if (mesh->dp < 0 || mesh->tp < 0 || mesh->pp < 0 || mesh->dp > world ||
+        mesh->tp > world || mesh->pp > world)
+        return dcp_error_set(err, DCP_E_USAGE,
+                             "a mesh of %d x %d x %d is none of %d ranks", mesh->dp,
+                             mesh->tp, mesh->pp, world);
+    if (state->layout && !dcp_str_utf8_ok(state->layout, strlen(state->layout)))
+        return dcp_error_set(err, DCP_E_USAGE, "the layout's name is not UTF-8");
+    for (size_t o = 0; o < state->n_objects; o++) {
+        const struct dcp_object *object = &state->objects[o];
+        DCP_CLEANUP_JSON json_t *value = NULL;
+        if (!object->name || object->kind != DCP_OBJECT_JSON)
+            continue;
+        dcp_str_escape(name, sizeof name, object->name);
+        int rc = dcp_json_parse(object->data, object->size_bytes, name, &value, err);
+        if (rc == DCP_E_CORRUPT && err)
+            err->code = DCP_E_USAGE;
+        if (rc)
+            return rc == DCP_E_CORRUPT ? DCP_E_USAGE : rc;
+    }
+    return DCP_OK;
+}
+
 int dcp_local_merge(struct dcp_comm *comm, const struct dcp_state *state,
                     struct dcp_catalog **out_catalog, struct dcp_error *err)
 {
     struct dcp_catalog *mine = NULL, *merged = NULL;
-    int rc = dcp_local_catalog(state, comm->rank, false, &mine, err);
+    int rc = check_state(state, comm->world, err);
 
     *out_catalog = NULL;
+    if (!rc)
+        rc = dcp_local_catalog(state, comm->rank, false, &mine, err);
     if (!rc)
         rc = dcp_catalog_new(&merged, err);
     for (size_t t = 0; !rc && t < mine->n_tensors; t++)
         rc = dcp_catalog_add_tensor(merged, &mine->tensors[t], NULL, err);
     for (size_t o = 0; !rc && o < state->n_objects; o++)
         rc = dcp_catalog_add_object(merged, &state->objects[o], err);
+    if (rc == DCP_E_CORRUPT) { /* the caller's mistake, not a file's */
+        rc = DCP_E_USAGE;
+        if (err)
+            err->code = rc;
+    }
     rc = dcp_agree(comm, rc, err);
     if (!rc)
         rc = exchange(comm, mine, merged, err);
