@@ -46,7 +46,8 @@ static int run(struct dcp_main *m, const void *given, struct dcp_error *err)
 
 #define AT(field) .at = offsetof(struct settings, field)
 static const struct dcp_opt opts[] = {
-    { 't', "tensors", "GLOB", INSPECT_HELP_TENSORS ", without the objects", "Selection",
+    { 't', "tensors", "GLOB",
+      "only tensors whose name matches, no objects; may be given again", "Selection",
       DCP_OPT_LIST, AT(selection.globs) },
     { 0, "only", "all|model|optim", INSPECT_HELP_ONLY, NULL, DCP_OPT_CHOICE,
       AT(selection.only) },
@@ -86,11 +87,13 @@ const struct dcp_command inspect_diff = {
     .min_operands = 2,
     .max_operands = 2,
     .purpose = "are two checkpoints the same: any formats, any worlds",
-    .about = "A and B are run folders (their newest whole steps), steps, or files or "
-             "folders of known formats. Tensors are matched by name, and compared by "
-             "their fingerprints where both have them, else read. Numbers of different "
-             "dtypes are compared by value. Objects (scheduler, random numbers, data "
-             "cursor) are compared where both formats hold them.",
+    .about =
+        "A and B are run folders (their newest whole steps), steps, or files or "
+        "folders of known formats. Tensors are matched by name, but for "
+        "a prefix 'transformer.', 'model.' or 'module.' of wrappers, and compared by "
+        "their fingerprints where both have them, else read. Numbers of different "
+        "dtypes are compared by value. Objects (scheduler, random numbers, data "
+        "cursor) are compared where both formats hold them.",
     .opts = opts,
     .settings_size_bytes = sizeof(struct settings),
     .defaults = &defaults,

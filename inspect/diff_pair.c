@@ -2,6 +2,7 @@
 
 #include "base/json.h"
 #include "base/mem.h"
+#include <stdio.h>
 #include <string.h>
 
 static bool same_shape(const struct dcp_tensor *a, const struct dcp_tensor *b)
@@ -36,6 +37,25 @@ static int select_side(const struct inspect_checkpoint *side,
     return rc == DCP_E_NOT_FOUND ? DCP_OK : rc;
 }
 
+/* The tensor of a catalog that is called so, or so but for the prefix that a wrapper of
+ * the model puts before every name; NULL when there is none. */
+static const struct dcp_tensor *find_twin(const struct dcp_catalog *catalog,
+                                          const char *name)
+{
+    static const char *const prefixes[] = { "transformer.", "model.", "module." };
+    int i = dcp_catalog_find(catalog, name);
+    for (size_t k = 0; k < DCP_ARRAY_LEN(prefixes) && i < 0; k++) {
+        char longer[1024];
+        size_t n = strlen(prefixes[k]);
+        if (strncmp(name, prefixes[k], n) == 0)
+            i = dcp_catalog_find(catalog, name + n);
+        else if ((size_t)snprintf(longer, sizeof longer, "%s%s", prefixes[k], name) <
+                 sizeof longer)
+            i = dcp_catalog_find(catalog, longer);
+    }
+    return i < 0 ? NULL : &catalog->tensors[i];
+}
+
 static int pair_tensors(struct inspect_diff_result *diff,
                         const struct inspect_selection *selection, struct dcp_error *err)
 {
@@ -53,13 +73,11 @@ static int pair_tensors(struct inspect_diff_result *diff,
         return dcp_error_memory(err, "the pairs of tensors");
     for (size_t i = 0; i < n_a; i++) {
         const struct dcp_tensor *t = &a->tensors[in_a[i]];
-        int other = dcp_catalog_find(b, t->name);
-        diff->pairs[diff->n_pairs++] =
-            make_pair(t, other < 0 ? NULL : &b->tensors[other]);
+        diff->pairs[diff->n_pairs++] = make_pair(t, find_twin(b, t->name));
     }
     for (size_t i = 0; i < n_b; i++) {
         const struct dcp_tensor *t = &b->tensors[in_b[i]];
-        if (dcp_catalog_find(a, t->name) < 0)
+        if (!find_twin(a, t->name))
             diff->pairs[diff->n_pairs++] = make_pair(NULL, t);
     }
     return DCP_OK;

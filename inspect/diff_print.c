@@ -41,7 +41,7 @@ static void put_values(struct dcp_main *m, const struct inspect_pair *pair)
     if (pair->n_nan)
         dcp_term_printf(&m->out, ", %s NaN on one side",
                         dcp_human_count(pair->n_nan).text);
-    dcp_term_printf(&m->out, "; first at %s: %s ↔ %s\n",
+    dcp_term_printf(&m->out, "\n          first at %s: %s ↔ %s\n",
                     format_index(pair->a, pair->first).text,
                     inspect_value_format(p, pair->first_a, 0).text,
                     inspect_value_format(q, pair->first_b, 0).text);
@@ -96,7 +96,7 @@ static void put_object(struct dcp_main *m, const struct inspect_object_diff *obj
 static void add_sides(struct dcp_buf *text, const struct inspect_diff_result *diff)
 {
     const struct dcp_catalog *a = diff->a.catalog, *b = diff->b.catalog;
-    if (strcmp(a->format, b->format) == 0)
+    if (strcmp(a->format, b->format) == 0 && (a->world > 1 || b->world > 1))
         dcp_buf_add_fmt(text, "%s ↔ %s",
                         dcp_human_items((uint64_t)a->world, "rank", "ranks").text,
                         dcp_human_items((uint64_t)b->world, "rank", "ranks").text);
@@ -118,20 +118,21 @@ static void put_summary(struct dcp_main *m, const struct inspect_diff_result *di
     DCP_CLEANUP_BUF struct dcp_buf sides = { 0 };
     size_t n_other = diff->n_pairs - diff->n_same;
     bool same = !n_other && !diff->n_objects;
+    const char *off = dcp_term_style(out, DCP_STYLE_OFF);
     add_sides(&sides, diff);
     if (same)
         dcp_term_printf(out, "%ssame%s      %s, %s", dcp_term_style(out, DCP_STYLE_GOOD),
-                        dcp_term_style(out, DCP_STYLE_OFF),
-                        dcp_human_items(diff->n_pairs, "tensor", "tensors").text,
+                        off, dcp_human_items(diff->n_pairs, "tensor", "tensors").text,
                         kind_of_same(diff));
     else
-        dcp_term_printf(
-            out, "%snot same%s  %s of %s, %s of %s", dcp_term_style(out, DCP_STYLE_BAD),
-            dcp_term_style(out, DCP_STYLE_OFF), dcp_human_count(n_other).text,
-            dcp_human_items(diff->n_pairs, "tensor", "tensors").text,
-            dcp_human_count(diff->n_objects).text,
-            dcp_human_items(diff->n_objects + diff->n_objects_same, "object", "objects")
-                .text);
+        dcp_term_printf(out, "%snot same%s  %s of %s", dcp_term_style(out, DCP_STYLE_BAD),
+                        off, dcp_human_count(n_other).text,
+                        dcp_human_items(diff->n_pairs, "tensor", "tensors").text);
+    if (!same && diff->objects_compared) {
+        size_t all = diff->n_objects + diff->n_objects_same;
+        dcp_term_printf(out, ", %s of %s", dcp_human_count(diff->n_objects).text,
+                        dcp_human_items(all, "object", "objects").text);
+    }
     dcp_term_printf(out, "          (%s)\n",
                     sides.failed ? "" : (const char *)sides.data);
     if (m->verbose > 0)
@@ -156,8 +157,8 @@ void inspect_diff_text(struct dcp_main *m, const struct inspect_diff_result *dif
         }
     }
     if (hidden)
-        dcp_term_printf(&m->out, "          and %s more (--limit)\n",
-                        dcp_human_items(hidden, "tensor", "tensors").text);
+        dcp_term_printf(&m->out, "          and %s (--limit)\n",
+                        dcp_human_items(hidden, "more tensor", "more tensors").text);
     for (size_t i = 0; i < diff->n_objects; i++)
         put_object(m, &diff->objects[i]);
     put_summary(m, diff);

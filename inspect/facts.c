@@ -105,11 +105,24 @@ static int64_t integer_of(const json_t *object, const char *key, const char *oth
     return json_is_integer(value) ? json_integer_value(value) : 0;
 }
 
+/* Ours, and that of a Hugging Face folder. */
+static const char *const config_names[] = { "model_config", "config" };
+
+bool inspect_facts_is_config(const char *object_name)
+{
+    for (size_t i = 0; i < DCP_ARRAY_LEN(config_names); i++)
+        if (strcmp(object_name, config_names[i]) == 0)
+            return true;
+    return false;
+}
+
 /* The configuration in Hugging Face's keys. Foreign text: what is odd in it is left out.
  */
 static void read_config(const struct dcp_catalog *catalog, struct inspect_facts *facts)
 {
-    int i = dcp_catalog_find_object(catalog, "model_config");
+    int i = -1;
+    for (size_t k = 0; k < DCP_ARRAY_LEN(config_names) && i < 0; k++)
+        i = dcp_catalog_find_object(catalog, config_names[k]);
     if (i < 0 || catalog->objects[i].kind != DCP_OBJECT_JSON)
         return;
     const struct dcp_object *object = &catalog->objects[i];

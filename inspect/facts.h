@@ -11,6 +11,9 @@ struct inspect_group {
     uint64_t n_tensors, n_elems, size_bytes;
 };
 
+/* Whether an object describes the model: the facts have what it says. */
+bool inspect_facts_is_config(const char *object_name);
+
 struct inspect_facts {
     struct inspect_group *groups; /* by role, then dtype; those that are there */
     size_t n_groups;

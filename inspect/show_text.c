@@ -151,7 +151,7 @@ static void add_objects(struct dcp_buf *text, const struct dcp_catalog *catalog)
     size_t named = 0, others = 0;
     for (size_t i = 0; i < catalog->n_objects; i++) {
         const char *name = catalog->objects[i].name;
-        if (strcmp(name, "model_config") == 0) /* is the line "model" */
+        if (inspect_facts_is_config(name)) /* is the line "model" */
             continue;
         if (named == OBJECTS_MOST) {
             others++;

@@ -80,34 +80,29 @@ static void on_damage(void *self, const struct dcp_damage *damage)
     }
 }
 
+/* What was found, and what that rests on. */
 static void print_verdict(struct dcp_main *m, const char *path, int rc,
                           const struct dcp_verify_result *result, double seconds)
 {
     const struct dcp_term *out = &m->out;
+    uint64_t n = result->n_damages, n_unproved = result->n_unproved;
     char shown[512];
-    dcp_term_printf(out, "%s%-9s%s %s: %s, %s read; ",
+    dcp_term_printf(out, "%s%-9s%s %s: %s\n",
                     dcp_term_style(out, rc ? DCP_STYLE_BAD : DCP_STYLE_GOOD),
                     rc ? "not whole" : "whole", dcp_term_style(out, DCP_STYLE_OFF),
                     dcp_str_escape(shown, sizeof shown, path),
+                    rc ? dcp_human_items(n, "damaged place", "damaged places").text
+                    : n_unproved ? "no holes, no overlaps"
+                                 : "every digest and fingerprint holds");
+    dcp_term_printf(out, "          %s, %s read in %s%s",
                     dcp_human_items(result->n_tensors, "tensor", "tensors").text,
-                    dcp_human_size(result->size_bytes).text);
-    if (rc)
+                    dcp_human_size(result->size_bytes).text, dcp_human_time(seconds).text,
+                    rc || n_unproved ? "" : "; no holes, no overlaps");
+    if (n_unproved)
         dcp_term_printf(
-            out, "%s, %s\n",
-            dcp_human_items(result->n_damages, "damaged place", "damaged places").text,
-            dcp_human_time(seconds).text);
-    else
-        dcp_term_printf(out, "%sno holes, no overlaps, %s\n",
-                        result->n_unproved ? "" : "every digest and fingerprint holds, ",
-                        dcp_human_time(seconds).text);
-    if (result->n_unproved)
-        dcp_term_printf(out,
-                        "%snote%s      %s could be read, but not proved: no digest is "
-                        "stored with %s\n",
-                        dcp_term_style(out, DCP_STYLE_NOTE),
-                        dcp_term_style(out, DCP_STYLE_OFF),
-                        dcp_human_items(result->n_unproved, "tensor", "tensors").text,
-                        result->n_unproved == 1 ? "it" : "them");
+            out, "; %sno digest proves %s of them%s", dcp_term_style(out, DCP_STYLE_NOTE),
+            dcp_human_count(n_unproved).text, dcp_term_style(out, DCP_STYLE_OFF));
+    dcp_term_put(out, "\n");
 }
 
 static int print_json(struct dcp_main *m, const struct inspect_checkpoint *checkpoint,

@@ -154,6 +154,22 @@ static void add_usage(struct dcp_buf *out, const struct dcp_program *program,
     }
 }
 
+/* "dcp-inspect ls: list the tensors" */
+static void add_title(struct dcp_buf *out, const struct dcp_program *program,
+                      const struct dcp_command *command,
+                      const struct dcp_help_style *style)
+{
+    int taken = dcp_text_width(program->name) + 2;
+    if (command && command->name)
+        taken += 1 + dcp_text_width(command->name);
+    dcp_buf_add_text(out, style->heading);
+    dcp_help_name(out, program, command);
+    dcp_buf_add_fmt(out, "%s: ", style->off);
+    dcp_text_add_wrapped(out, command ? command->purpose : program->purpose, taken, 4,
+                         WIDTH);
+    dcp_buf_add_text(out, "\n");
+}
+
 void dcp_help(struct dcp_buf *out, const struct dcp_program *program,
               const struct dcp_command *command, const struct dcp_opt *common,
               const struct dcp_help_style *style)
@@ -162,12 +178,7 @@ void dcp_help(struct dcp_buf *out, const struct dcp_program *program,
     bool whole = !command;
     if (whole && !program->commands[0]->name)
         command = program->commands[0];
-    dcp_buf_add_text(out, style->heading);
-    dcp_help_name(out, program, command);
-    dcp_buf_add_fmt(out, "%s: ", style->off);
-    dcp_text_add_wrapped(out, command ? command->purpose : program->purpose,
-                         dcp_text_width(program->name) + 12, 4, WIDTH);
-    dcp_buf_add_text(out, "\n");
+    add_title(out, program, command, style);
     add_usage(out, program, command, style);
     add_about(out, command ? command->about : program->about);
     if (whole)
