@@ -109,7 +109,7 @@ int inspect_slice_parse(const char *text, int ndim, const int64_t *shape,
     for (int d = 0; d < ndim; d++)
         take_all(&out->ranges[d], shape[d]);
     size_t n = strlen(text);
-    if (n == 0)
+    if (n == 0 || strcmp(text, "[]") == 0)
         return DCP_OK;
     if (n < 2 || text[0] != '[' || text[n - 1] != ']')
         return dcp_error_set(err, DCP_E_USAGE, "'%s' is no slice such as [0:4,:8]", text);
