@@ -21,7 +21,8 @@
 #define LOOKS 40
 #define SLEEP_MIN_US 20
 #define SLEEP_MAX_US 200
-#define CHECK_NS UINT64_C(20000000) /* time between questions who died */
+#define CHECK_NS UINT64_C(20000000)  /* time between questions who died */
+#define GRACE_NS UINT64_C(100000000) /* in which a dead rank's last messages arrive */
 
 enum tag { TAG_REDUCE = 1, TAG_GATHER, TAG_VALUES, TAG_BCAST };
 
@@ -75,7 +76,7 @@ static int silent_rank(struct mpi_coll *c)
 /* Completes all requests in flight. */
 static int wait_all(struct mpi_coll *c, const char *what, struct dcp_error *err)
 {
-    uint64_t begin_ns = 0, checked_ns = 0, sleep_us = SLEEP_MIN_US;
+    uint64_t begin_ns = 0, checked_ns = 0, death_ns = 0, sleep_us = SLEEP_MIN_US;
     int timeout_ms = c->watch->timeout_ms ? c->watch->timeout_ms : 60000;
     for (int looks = 0;; looks++) {
         int flag = 0;
@@ -97,7 +98,9 @@ static int wait_all(struct mpi_coll *c, const char *what, struct dcp_error *err)
             continue;
         checked_ns = now_ns;
         int dead = dcp_comm_peer_dead(c->watch);
-        if (dead >= 0)
+        if (dead >= 0 && !death_ns)
+            death_ns = now_ns;
+        if (dead >= 0 && now_ns - death_ns > GRACE_NS)
             return rank_failed(c, dead, err, "died");
         if (now_ns - begin_ns > (uint64_t)timeout_ms * 1000000)
             return rank_failed(c, silent_rank(c), err, "does not answer");

@@ -1,0 +1,41 @@
+/* join: how this process becomes a rank: alone, as one of those that mpirun or srun
+ * started, or by starting mpirun itself. */
+#ifndef TRAINER_JOIN_H
+#define TRAINER_JOIN_H
+
+#include "coll.h"
+#include "launch.h"
+#include <dcp/comm.h>
+#include <stdbool.h>
+
+enum join_kind {
+    JOIN_ALONE, /* a world of one, without MPI */
+    JOIN_MPI,   /* one of the ranks of an MPI job */
+    JOIN_LAUNCH /* start the ranks: launch_ranks */
+};
+
+/* From the environment and --ranks (0: not given). Errors: UNSUPPORTED (several ranks
+ * without MPI), USAGE (not the number of ranks that were started). */
+int join_kind(int64_t n_ranks, enum join_kind *out_kind, struct dcp_error *err);
+
+struct join {
+    int rank, world;
+    int local_world; /* ranks on this machine */
+    bool mpi;
+    struct dcp_comm comm;
+    struct coll coll;
+    struct launch_line line;
+};
+
+/* Collective. n_ranks as in join_kind. Errors: COMM, USAGE, MEMORY. */
+int join_open(enum join_kind kind, int64_t n_ranks, struct join *out_join,
+              struct dcp_error *err);
+/* rc and err: how the rank ended, for the launcher. After a COMM failure MPI is left as
+ * it is: its other ranks may be gone. */
+void join_close(struct join *join, int rc, const struct dcp_error *err);
+
+/* For join.c: MPI's part. */
+int join_mpi_open(struct join *join, struct dcp_error *err);
+void join_mpi_close(struct join *join);
+
+#endif

@@ -1,0 +1,123 @@
+#include "plan.h"
+
+#include "base/mem.h"
+#include "cli/doc.h"
+#include "cli/human.h"
+#include "resume.h"
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+struct plan {
+    int world;
+    int64_t n_elems;
+    struct shard_bytes bytes; /* of a rank */
+    uint64_t step_bytes;      /* of a saved step */
+    bool has_step;
+    struct dcp_step newest; /* whole */
+};
+
+static int make(struct run *run, struct plan *plan, struct dcp_error *err)
+{
+    const struct settings *s = &run->settings;
+    struct shard_options cut;
+    struct dcp_store store;
+    int n_params;
+    const struct model_param *params = model_params(run->model, &n_params);
+    *plan = (struct plan){ .world = run->options->ranks ? (int)run->options->ranks
+                                                        : run->join->world };
+    for (int p = 0; p < n_params; p++)
+        plan->n_elems += params[p].n_elems;
+    plan->step_bytes = (uint64_t)plan->n_elems * (s->bf16 ? 14 : 12);
+    run_shard_options(s, false, &cut);
+    int rc = shard_plan(run->model, &cut, plan->world, &plan->bytes, err);
+    if (rc || dcp_store_dir(&store, s->checkpoint_dir, false, NULL))
+        return rc;
+    struct dcp_context ctx = { .store = &store };
+    plan->has_step = !dcp_find(&ctx, -1, &plan->newest, NULL);
+    dcp_store_free(&store);
+    return DCP_OK;
+}
+
+static void print_text(const struct run *run, const struct plan *plan)
+{
+    const struct settings *s = &run->settings;
+    const struct dcp_term *out = &run->main->out;
+    const struct shard_bytes *b = &plan->bytes;
+    dcp_term_printf(out, "model   %s, %d layers, %d heads, width %d: %s parameters\n",
+                    s->model.family, s->model.n_layer, s->model.n_head, s->model.n_embd,
+                    dcp_human_count((uint64_t)plan->n_elems).text);
+    dcp_term_printf(out,
+                    "batch   %" PRId64 " samples of %d tokens = %d micro × %d "
+                    "accumulation × %d rank%s\n",
+                    s->train_batch_size, s->seq_len, s->micro_batch, s->accumulation,
+                    plan->world, plan->world == 1 ? "" : "s");
+    dcp_term_printf(
+        out, "data    %s tokens, %s; a model of frequencies alone has loss %.3f\n",
+        dcp_human_count((uint64_t)data_tokens(run->train)).text,
+        dcp_human_items((uint64_t)data_samples(run->train), "sample", "samples").text,
+        data_unigram_entropy(run->train));
+    dcp_term_printf(out, "state   ZeRO stage %d, %s: %s a rank = weights %s", s->stage,
+                    s->bf16 ? "bf16" : "fp32",
+                    dcp_human_size(b->weights + b->gradients + b->optimizer).text,
+                    dcp_human_size(b->weights).text);
+    dcp_term_printf(out, " + gradients %s + optimizer %s\n",
+                    dcp_human_size(b->gradients).text, dcp_human_size(b->optimizer).text);
+    if (s->save_every)
+        dcp_term_printf(out, "saves   every %" PRId64 " steps", s->save_every);
+    else
+        dcp_term_printf(out, "saves   at the end");
+    dcp_term_printf(out, " to %s, %s each\n", s->checkpoint_dir,
+                    dcp_human_size(plan->step_bytes).text);
+    if (plan->has_step)
+        dcp_term_printf(out, "resume  %s/%s is whole\n", s->checkpoint_dir,
+                        plan->newest.name);
+    else
+        dcp_term_printf(out, "resume  nothing to resume\n");
+    dcp_term_printf(out, "nothing was trained or written (--dry-run)\n");
+}
+
+static int print_json(const struct run *run, const struct plan *plan,
+                      struct dcp_error *err)
+{
+    const struct settings *s = &run->settings;
+    DCP_CLEANUP_JSON json_t *doc = dcp_doc_new("train");
+    json_t *config = NULL;
+    int rc = doc ? DCP_OK : dcp_error_memory(err, "the answer");
+    if (!rc)
+        rc = dcp_json_parse(s->text, strlen(s->text), "the configuration", &config, err);
+    if (!rc)
+        rc = dcp_doc_set(doc, "config", config);
+    const struct {
+        const char *name;
+        uint64_t value;
+    } rows[] = {
+        { "world", (uint64_t)plan->world },
+        { "parameters", (uint64_t)plan->n_elems },
+        { "train_tokens", (uint64_t)data_tokens(run->train) },
+        { "train_samples", (uint64_t)data_samples(run->train) },
+        { "weight_bytes", plan->bytes.weights },
+        { "gradient_bytes", plan->bytes.gradients },
+        { "optimizer_bytes", plan->bytes.optimizer },
+        { "step_bytes", plan->step_bytes },
+    };
+    for (size_t i = 0; !rc && i < DCP_ARRAY_LEN(rows); i++)
+        rc = dcp_doc_set(doc, rows[i].name, dcp_doc_u64(rows[i].value));
+    if (!rc)
+        rc = dcp_doc_set(doc, "resume_step",
+                         plan->has_step ? json_integer(plan->newest.step) : json_null());
+    return rc ? rc : dcp_doc_print(run->main->out.file, doc, err);
+}
+
+int plan_print(struct run *run, struct dcp_error *err)
+{
+    struct plan plan;
+    int rc = make(run, &plan, err);
+    if (rc || run->join->rank != 0)
+        return rc;
+    if (run->main->json)
+        return print_json(run, &plan, err);
+    print_text(run, &plan);
+    return DCP_OK;
+}

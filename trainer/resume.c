@@ -1,0 +1,311 @@
+#include "resume.h"
+
+#include "base/fs.h"
+#include "base/mem.h"
+#include "base/str.h"
+#include "cli/human.h"
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+enum resume_kind resume_parse(const char *text, int64_t *out_step)
+{
+    *out_step = -1;
+    if (!text || !strcmp(text, "auto"))
+        return RESUME_AUTO;
+    if (!strcmp(text, "never"))
+        return RESUME_NEVER;
+    return dcp_str_parse_i64(text, out_step) && *out_step >= 0 ? RESUME_STEP
+                                                               : RESUME_PATH;
+}
+
+/* Where a checkpoint is. */
+struct origin {
+    struct dcp_store store; /* ops NULL: that of the run */
+    char *name;             /* of the step or file in the store */
+    const char *format;     /* NULL: native */
+    bool newest;            /* an older step may take its place when it is damaged */
+};
+
+static void origin_fini(struct origin *origin)
+{
+    if (origin->store.ops)
+        dcp_store_free(&origin->store);
+    free(origin->name);
+    *origin = (struct origin){ .name = NULL };
+}
+
+static struct dcp_context context_of(const struct run *run, const struct origin *origin)
+{
+    struct dcp_context ctx = run->ctx;
+    if (origin->store.ops)
+        ctx.store = &origin->store;
+    return ctx;
+}
+
+static int keep_name(struct origin *origin, const char *name, struct dcp_error *err)
+{
+    origin->name = strdup(name);
+    return origin->name ? DCP_OK : dcp_error_memory(err, "the name of a step");
+}
+
+/* A step of a run folder. */
+static int find_step(const struct run *run, struct origin *origin, int64_t step,
+                     struct dcp_error *err)
+{
+    struct dcp_context ctx = context_of(run, origin);
+    struct dcp_step found;
+    int rc = dcp_find(&ctx, step, &found, err);
+    origin->newest = step < 0;
+    return rc ? rc : keep_name(origin, found.name, err);
+}
+
+/* The folder that holds a file or a folder, and its name there. */
+static int open_beside(struct origin *origin, const char *path, struct dcp_error *err)
+{
+    char *dir = NULL;
+    origin_fini(origin);
+    if (!dcp_fs_split(path, &dir, &origin->name))
+        return dcp_error_memory(err, "a path");
+    origin->format = "auto";
+    int rc = dcp_store_dir(&origin->store, dir, false, err);
+    free(dir);
+    return rc;
+}
+
+/* A run folder, a step, or any file or folder of a known format. */
+static int find_path(const struct run *run, struct origin *origin, const char *path,
+                     struct dcp_error *err)
+{
+    struct dcp_comm *comm = &run->join->comm;
+    DCP_CLEANUP_FREE char *real = realpath(path, NULL);
+    struct dcp_error none = { 0 };
+    int rc =
+        real ? DCP_OK : dcp_error_sys(err, DCP_E_IO, errno, "cannot open '%s'", path);
+    bool dir = real && dcp_fs_is_dir(real);
+    if (!rc)
+        rc = dir ? dcp_store_dir(&origin->store, real, false, err)
+                 : open_beside(origin, real, err);
+    rc = dcp_agree(comm, rc, err);
+    if (rc || !dir)
+        return rc;
+    rc = find_step(run, origin, -1, &none);
+    if (rc == DCP_E_NOT_FOUND)
+        return dcp_agree(comm, open_beside(origin, real, err), err);
+    if (rc && err)
+        *err = none;
+    return rc;
+}
+
+/* The checkpoint's tensors and objects, nothing of its data. Collective. */
+static int read_catalog(const struct run *run, const struct origin *origin,
+                        struct dcp_catalog **out_catalog, struct dcp_error *err)
+{
+    struct dcp_context ctx = context_of(run, origin);
+    struct dcp_load_options options = { .name = origin->name, .format = origin->format };
+    struct dcp_state nothing = { .layout = "replicated" };
+    struct dcp_load_result result;
+    int rc = dcp_load(&ctx, &options, &nothing, &result, err);
+    *out_catalog = rc ? NULL : result.catalog;
+    return rc;
+}
+
+/* Weights and masters that the checkpoint does not have come from each other. */
+static int complete(struct run *run, const struct state_want *want, struct dcp_error *err)
+{
+    shard_touch(run->shard);
+    if (!shard_has_master(run->shard))
+        return DCP_OK;
+    if (!want->weights)
+        return shard_spread(run->shard, err);
+    if (!want->master)
+        shard_raise(run->shard);
+    return DCP_OK;
+}
+
+/* Fills the state from what the catalog says is there. Collective. */
+static int fill(struct run *run, const struct origin *origin,
+                const struct dcp_catalog *catalog, bool moments, struct state_want *want,
+                struct dcp_load_result *out_result, struct dcp_error *err)
+{
+    struct dcp_comm *comm = &run->join->comm;
+    struct dcp_context ctx = context_of(run, origin);
+    struct dcp_load_options options = { .name = origin->newest ? NULL : origin->name,
+                                        .step = -1,
+                                        .format = origin->format,
+                                        .allow_cast = true };
+    struct state state;
+    int rc = state_init_load(&state, run->shard, run->model, catalog, moments, want, err);
+    rc = dcp_agree(comm, rc, err);
+    if (rc)
+        return rc;
+    rc = dcp_load(&ctx, &options, &state.dcp, out_result, err);
+    state_fini(&state);
+    if (!rc)
+        rc = complete(run, want, err);
+    return rc;
+}
+
+/* Warns of what makes the continuation another run than the one that was saved. */
+static void compare(const struct run *run, const struct state_progress *saved,
+                    uint64_t seed, int seq_len)
+{
+    if (!run->train)
+        return;
+    if (seq_len != run->settings.seq_len)
+        dcp_log_write(&run->log, DCP_LOG_WARN,
+                      "data.seq_len was %d and is %d: samples are other ones now",
+                      seq_len, run->settings.seq_len);
+    else if (seed != run->settings.seed)
+        dcp_log_write(&run->log, DCP_LOG_WARN,
+                      "the seed was %" PRIu64 " and is %" PRIu64
+                      ": samples come in another order now",
+                      seed, run->settings.seed);
+    else if (saved->data_digest != run->at.data_digest)
+        dcp_log_write(&run->log, DCP_LOG_WARN,
+                      "the training data are not those that were trained on before: some "
+                      "samples may come twice, others never");
+}
+
+/* Takes over where training was. */
+static int take_progress(struct run *run, const struct dcp_catalog *catalog,
+                         struct dcp_error *err)
+{
+    struct state_progress saved = run->at;
+    uint64_t seed = run->settings.seed;
+    int seq_len = run->settings.seq_len;
+    int rc = state_read_progress(catalog, &saved, &seed, &seq_len, err);
+    if (rc)
+        return rc;
+    compare(run, &saved, seed, seq_len);
+    saved.data_digest = run->at.data_digest;
+    run->at = saved;
+    return DCP_OK;
+}
+
+/* Loads weights, and unless they are all that is wanted the rest. Collective. */
+static int load(struct run *run, const struct origin *origin, bool moments,
+                struct resume_result *out, struct dcp_error *err)
+{
+    struct dcp_comm *comm = &run->join->comm;
+    struct dcp_load_result result = { 0 };
+    struct dcp_catalog *catalog;
+    struct state_want want;
+    int rc = read_catalog(run, origin, &catalog, err);
+    if (rc)
+        return rc;
+    rc = dcp_agree(comm, state_check_model(catalog, &run->settings.model, err), err);
+    if (!rc)
+        rc = fill(run, origin, catalog, moments, &want, &result, err);
+    dcp_catalog_free(catalog);
+    if (rc)
+        return rc;
+    if (moments)
+        rc = dcp_agree(comm, take_progress(run, result.catalog, err), err);
+    if (!rc && moments && !want.moments)
+        dcp_log_write(&run->log, DCP_LOG_WARN,
+                      "the checkpoint has no optimizer moments: they begin with zero");
+    *out = (struct resume_result){ .resumed = true,
+                                   .step = result.step,
+                                   .world = result.world,
+                                   .read_s = result.read_s };
+    for (size_t t = 0; t < result.catalog->n_tensors; t++)
+        out->size_bytes += dcp_tensor_bytes(&result.catalog->tensors[t]);
+    dcp_catalog_free(result.catalog);
+    return rc;
+}
+
+/* The beginning: initial values, or another model's weights. Collective. */
+static int start_new(struct run *run, struct dcp_error *err)
+{
+    struct origin origin = { .name = NULL };
+    struct resume_result result;
+    const char *path = run->settings.model_init;
+    if (!path) {
+        shard_init(run->shard, run->settings.seed);
+        return DCP_OK;
+    }
+    int rc = find_path(run, &origin, path, err);
+    if (!rc)
+        rc = load(run, &origin, false, &result, err);
+    origin_fini(&origin);
+    if (rc) {
+        dcp_error_prefix(err, "model.init '%s'", path);
+        return rc;
+    }
+    run_say(run, "weights from %s, %s", path, dcp_human_size(result.size_bytes).text);
+    return DCP_OK;
+}
+
+/* "never" means a new run: an old one in the folder would be in the way of every save. */
+static int check_empty(struct run *run, struct dcp_error *err)
+{
+    struct origin origin = { .name = NULL };
+    struct dcp_error none = { 0 };
+    int rc = find_step(run, &origin, -1, &none);
+    origin_fini(&origin);
+    if (rc == DCP_E_NOT_FOUND)
+        return DCP_OK;
+    if (rc == DCP_E_COMM) {
+        if (err)
+            *err = none;
+        return rc;
+    }
+    dcp_error_set(err, DCP_E_EXISTS, "'%s' holds steps of an earlier run already",
+                  run->settings.checkpoint_dir);
+    dcp_error_hint(err, "train into another folder (--set checkpoint.dir=run2), or "
+                        "resume, or remove it");
+    return DCP_E_EXISTS;
+}
+
+static void tell(const struct run *run, const struct resume_result *result)
+{
+    char saved_by[48] = "";
+    const char *s = run->join->world == 1 ? "" : "s";
+    if (result->step < 0) { /* a model of another format */
+        run_say(run, "weights from %s, %s", run->options->resume,
+                dcp_human_size(result->size_bytes).text);
+        return;
+    }
+    snprintf(saved_by, sizeof saved_by, "%d rank%s", result->world,
+             result->world == 1 ? "" : "s");
+    run_say(run, "resumed step %" PRId64 " (saved by %s) on %d rank%s in %s, %s",
+            result->step, saved_by, run->join->world, s,
+            dcp_human_time(result->read_s).text, dcp_human_size(result->size_bytes).text);
+}
+
+int resume_run(struct run *run, bool weights_only, struct resume_result *out_result,
+               struct dcp_error *err)
+{
+    struct origin origin = { .name = NULL };
+    struct dcp_error why = { 0 };
+    const char *text = run->options->resume;
+    int64_t step;
+    enum resume_kind kind = resume_parse(text, &step);
+    bool own = kind != RESUME_PATH, fresh = kind == RESUME_NEVER;
+    *out_result = (struct resume_result){ .step = -1 };
+    int rc = DCP_OK;
+    if (own || !weights_only)
+        rc = run_open_store(run, !weights_only && kind != RESUME_STEP, err);
+    if (!rc && fresh && !weights_only)
+        rc = check_empty(run, err);
+    if (!rc && !fresh) {
+        rc = own ? find_step(run, &origin, step, &why)
+                 : find_path(run, &origin, text, &why);
+        if (rc == DCP_E_NOT_FOUND && kind == RESUME_AUTO && !weights_only) {
+            rc = DCP_OK;
+            fresh = true;
+        } else if (rc && err) {
+            *err = why;
+        }
+    }
+    if (!rc && fresh)
+        rc = start_new(run, err);
+    else if (!rc)
+        rc = load(run, &origin, !weights_only, out_result, err);
+    origin_fini(&origin);
+    if (!rc && out_result->resumed)
+        tell(run, out_result);
+    return rc;
+}

@@ -1,0 +1,172 @@
+#include "saving.h"
+
+#include "base/clock.h"
+#include "cli/human.h"
+#include <inttypes.h>
+#include <stdio.h>
+
+int saving_init(struct saving *out_saving, struct run *run, int64_t last,
+                struct dcp_error *err)
+{
+    *out_saving = (struct saving){ .run = run, .in_flight = -1, .last = last };
+    int rc = dcp_saver_new(&run->ctx, &out_saving->saver, err);
+    return dcp_agree(&run->join->comm, rc, err);
+}
+
+void saving_fini(struct saving *saving)
+{
+    dcp_saver_free(saving->saver);
+    *saving = (struct saving){ .run = NULL };
+}
+
+static void tell(const struct saving *saving, const struct dcp_save_result *result)
+{
+    const struct run *run = saving->run;
+    char label[32];
+    double rate =
+        (double)result->size_bytes / (result->write_s > 0 ? result->write_s : 1);
+    snprintf(label, sizeof label, "step %" PRId64, result->step);
+    run_say(run, "%-16s saved%s: %s stall, %s at %s", label,
+            run->settings.checkpoint_async ? " in background" : "",
+            dcp_human_time(result->stall_s).text, dcp_human_size(result->size_bytes).text,
+            dcp_human_rate(rate).text);
+}
+
+/* The run goes on without this save, unless a rank is gone. */
+static int forgive(const struct saving *saving, int64_t step, int rc,
+                   struct dcp_error *failure, struct dcp_error *err)
+{
+    const struct run *run = saving->run;
+    if (!rc)
+        return DCP_OK;
+    if (rc == DCP_E_COMM) {
+        if (err)
+            *err = *failure;
+        return rc;
+    }
+    dcp_log_write(&run->log, DCP_LOG_WARN,
+                  rc == DCP_E_EXISTS
+                      ? "step %" PRId64 " exists already and is kept as it is: %s"
+                      : "step %" PRId64 " was not saved, training goes on: %s",
+                  step, failure->message);
+    return DCP_OK;
+}
+
+/* Begins to save the state as it is now. */
+static int start(struct saving *saving, struct dcp_error *err)
+{
+    struct run *run = saving->run;
+    const struct settings *s = &run->settings;
+    const struct dcp_companion companion = { .name = "pytorch_model.bin",
+                                             .format = "torch",
+                                             .dtype = DCP_BF16 };
+    struct dcp_save_options options = {
+        .step = run->at.step,
+        .codec = s->codec,
+        .keep = s->keep,
+        .keep_every = s->keep_every,
+        .companion = s->gather_16bit_on_save ? &companion : NULL,
+    };
+    struct state state;
+    int rc =
+        state_init(&state, run->shard, run->model, run->join->world, s, &run->at, err);
+    rc = dcp_agree(&run->join->comm, rc, err);
+    if (rc)
+        return rc;
+    atomic_store(&run->kill.saving, run->at.step);
+    rc = dcp_save_start(saving->saver, &options, &state.dcp, err);
+    state_fini(&state);
+    if (!rc)
+        saving->in_flight = run->at.step;
+    return rc;
+}
+
+/* Ends the save in flight, well or not. */
+static int wait_for(struct saving *saving, struct dcp_error *err)
+{
+    struct dcp_save_result result;
+    if (saving->in_flight < 0)
+        return DCP_OK;
+    int rc = dcp_save_wait(saving->saver, &result, err);
+    if (!rc) {
+        saving->last = saving->in_flight;
+        tell(saving, &result);
+    }
+    saving->in_flight = -1;
+    return rc;
+}
+
+static int wait_or_forgive(struct saving *saving, struct dcp_error *err)
+{
+    struct dcp_error failure = { 0 };
+    int64_t step = saving->in_flight;
+    return forgive(saving, step, wait_for(saving, &failure), &failure, err);
+}
+
+int saving_start(struct saving *saving, struct dcp_error *err)
+{
+    struct dcp_error failure = { 0 };
+    double begin_s = dcp_clock_s();
+    int rc = wait_or_forgive(saving, err);
+    if (!rc)
+        rc =
+            forgive(saving, saving->run->at.step, start(saving, &failure), &failure, err);
+    if (!rc && !saving->run->settings.checkpoint_async)
+        rc = wait_or_forgive(saving, err);
+    saving->stall_s += dcp_clock_s() - begin_s;
+    return rc;
+}
+
+int saving_poll(struct saving *saving, struct dcp_error *err)
+{
+    struct dcp_error failure = { 0 };
+    struct dcp_save_result result;
+    bool done = false;
+    if (saving->in_flight < 0)
+        return DCP_OK;
+    double begin_s = dcp_clock_s();
+    int64_t step = saving->in_flight;
+    int rc = dcp_save_poll(saving->saver, &done, &result, &failure);
+    if (rc || done)
+        saving->in_flight = -1;
+    if (!rc && done) {
+        saving->last = step;
+        tell(saving, &result);
+    }
+    saving->stall_s += dcp_clock_s() - begin_s;
+    return forgive(saving, step, rc, &failure, err);
+}
+
+int saving_finish(struct saving *saving, struct dcp_error *err)
+{
+    struct run *run = saving->run;
+    struct dcp_error failure = { 0 };
+    double begin_s = dcp_clock_s();
+    int64_t step = saving->in_flight;
+    int rc = wait_for(saving, &failure);
+    bool now = step == run->at.step; /* then its failure is the run's */
+    if (now && rc && err)
+        *err = failure;
+    if (!now)
+        rc = forgive(saving, step, rc, &failure, err);
+    if (!rc && saving->last != run->at.step) {
+        rc = start(saving, err);
+        if (!rc)
+            rc = wait_for(saving, err);
+    }
+    saving->stall_s += dcp_clock_s() - begin_s;
+    if (rc != DCP_E_EXISTS)
+        return rc;
+    if (err)
+        *err = (struct dcp_error){ .rank = -1 };
+    dcp_log_write(&run->log, DCP_LOG_WARN,
+                  "step %" PRId64 " exists already and is kept as it is", run->at.step);
+    return DCP_OK;
+}
+
+double saving_stall(struct saving *saving)
+{
+    double stall_s = saving->stall_s;
+    saving->stall_s = 0;
+    return stall_s;
+}

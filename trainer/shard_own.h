@@ -1,0 +1,101 @@
+/* shard_own: the inside of a shard, for shard*.c only.
+ *
+ * Three orders of elements occur. Full order: all parameters, those with weight decay
+ * first (stages 0 to 2). Own order: what this rank owns, one piece behind the other; in
+ * full order of a stage below 3, in model order at stage 3. Unit order: the parameters of
+ * one unit, each whole. */
+#ifndef TRAINER_SHARD_OWN_H
+#define TRAINER_SHARD_OWN_H
+
+#include "shard.h"
+#include <stdbool.h>
+#include <stddef.h>
+
+#define SHARD_MAX_LEVELS 32
+#define SHARD_N_GROUPS 2
+
+/* A parameter group of stages 0 to 2. */
+struct shard_group {
+    int64_t begin, n; /* in full order */
+    int64_t part;     /* elements of a rank, padding counted */
+};
+
+struct shard_param {
+    int group;                  /* 0: with weight decay */
+    int64_t full_at;            /* in full order */
+    int64_t begin, end, own_at; /* what this rank owns of it, in own order */
+};
+
+/* Elements that the optimizer passes in one go. */
+struct shard_run {
+    int64_t own_at, weight_at, grad_at, n;
+    bool decay;
+};
+
+/* Room for one unit: gathered weights, or the gradients of a micro-batch. A slot that is
+ * released keeps its unit's weights until the room is needed or the weights change. */
+struct shard_slot {
+    void *data;
+    size_t size_bytes;
+    int unit; /* -1: nothing */
+    int users;
+    uint64_t used; /* when, in calls */
+};
+struct shard_slots {
+    struct shard_slot *items;
+    size_t n, cap;
+    uint64_t calls;
+};
+
+struct shard {
+    struct shard_options options;
+    const struct model *model;
+    const struct model_param *params; /* the model's */
+    int n_params, n_units;
+    int *unit_first; /* first parameter of a unit; n_units + 1 numbers */
+
+    struct coll *world;          /* borrowed */
+    struct coll split_in, outer; /* hybrid: ranks of one copy; ranks of one part */
+    struct coll *inner;          /* ranks that share one copy of what is cut */
+
+    struct shard_group groups[SHARD_N_GROUPS];
+    struct shard_param *at;
+    struct shard_run *runs;
+    size_t n_runs;
+    int64_t n_elems, n_own;     /* of all parameters, of what this rank owns */
+    int64_t n_weights, n_grads; /* elements held of each */
+
+    void *weights;                 /* full order, at stage 3 own order */
+    float *master, *m, *v;         /* own order; master NULL in fp32 */
+    int n_levels;                  /* partial sums of gradients */
+    void *grads[SHARD_MAX_LEVELS]; /* full order, from stage 2 own order */
+    int micro;                     /* of the step, ended so far */
+
+    struct shard_slots gathered, unit_grads;
+    float *staging; /* a unit, or a bucket, between two orders */
+    size_t staging_bytes;
+    int64_t *counts, *round; /* of each rank of world */
+    double *peaks;           /* likewise */
+};
+
+/* Elements begin .. end of a parameter that a rank of `inner` owns. */
+void shard_part(const struct shard *s, int param, int rank, int64_t *out_begin,
+                int64_t *out_end);
+size_t shard_weight_bytes(const struct shard *s); /* of an element */
+size_t shard_grad_bytes(const struct shard *s);
+bool shard_grads_fp32(const struct shard *s);
+static inline void *shard_grad_at(const struct shard *s, int level, int64_t i)
+{
+    return (char *)s->grads[level] + (size_t)i * shard_grad_bytes(s);
+}
+static inline void *shard_weight_at(const struct shard *s, int64_t i)
+{
+    return (char *)s->weights + (size_t)i * shard_weight_bytes(s);
+}
+/* Elements of a unit, each parameter rounded up so that the next is aligned. */
+int64_t shard_unit_room(const struct shard *s, int unit);
+/* Adds n gradients of the micro-batch to the sums at element `at` of the grads. */
+void shard_add(struct shard *s, const float *grads, int64_t at, int64_t n);
+void shard_slots_fini(struct shard_slots *slots);
+
+#endif

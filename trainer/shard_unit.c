@@ -1,0 +1,289 @@
+/* The hooks: one unit's weights when the model needs them, and its gradients when they
+ * are complete. */
+#include "shard_own.h"
+
+#include "base/mem.h"
+#include "ops.h"
+#include <string.h>
+
+#define ALIGN 64
+#define BLOCK 1024 /* elements of a partial sum at once: they stay in the cache */
+
+void shard_slots_fini(struct shard_slots *slots)
+{
+    for (size_t i = 0; i < slots->n; i++)
+        free(slots->items[i].data);
+    free(slots->items);
+    *slots = (struct shard_slots){ .items = NULL };
+}
+
+void shard_touch(struct shard *s)
+{
+    for (size_t i = 0; i < s->gathered.n; i++)
+        s->gathered.items[i].unit = -1;
+}
+
+static struct shard_slot *slot_of(struct shard_slots *slots, int unit)
+{
+    for (size_t i = 0; i < slots->n; i++)
+        if (slots->items[i].unit == unit)
+            return &slots->items[i];
+    return NULL;
+}
+
+/* Two slots for units of which there are several alike: one can be gathered while the
+ * other is used, and the last one used is still there when it comes next. */
+static int slots_wanted(const struct shard *s, int unit)
+{
+    int alike = 0;
+    for (int u = 0; u < s->n_units; u++)
+        alike += shard_unit_room(s, u) == shard_unit_room(s, unit);
+    return alike > 1 ? 2 : 1;
+}
+
+/* Room for a unit: of the free slots that fit, without wasting more than half, the one
+ * that was used least recently, once there are as many as wanted. */
+static struct shard_slot *slot_take(struct shard_slots *slots, int unit,
+                                    size_t size_bytes, int wanted)
+{
+    struct shard_slot *oldest = NULL;
+    int fitting = 0;
+    for (size_t i = 0; i < slots->n; i++) {
+        struct shard_slot *slot = &slots->items[i];
+        if (slot->size_bytes < size_bytes || slot->size_bytes / 2 > size_bytes)
+            continue;
+        fitting++;
+        if (!slot->users && (!oldest || slot->used < oldest->used))
+            oldest = slot;
+    }
+    if (!oldest || fitting < wanted) {
+        struct shard_slot *grown =
+            dcp_mem_grow(slots->items, &slots->cap, slots->n + 1, sizeof *grown);
+        if (!grown)
+            return NULL;
+        slots->items = grown;
+        void *data = dcp_mem_aligned(ALIGN, size_bytes);
+        if (!data)
+            return NULL;
+        oldest = &slots->items[slots->n++];
+        *oldest = (struct shard_slot){ .data = data, .size_bytes = size_bytes };
+    }
+    oldest->unit = unit;
+    return oldest;
+}
+
+/* The places of a unit's parameters in a slot. */
+static void slot_params(const struct shard *s, int unit, size_t item_bytes, char *data,
+                        void **out)
+{
+    int64_t step = ALIGN / 2;
+    for (int p = s->unit_first[unit], i = 0; p < s->unit_first[unit + 1]; p++, i++) {
+        out[i] = data;
+        data += (size_t)((s->params[p].n_elems + step - 1) / step * step) * item_bytes;
+    }
+}
+
+/* What each rank owns of a unit, in elements. Returns where this rank's part begins. */
+static int64_t unit_counts(struct shard *s, int unit)
+{
+    int64_t begin, end, own = 0;
+    for (int r = 0; r < s->inner->world; r++) {
+        s->counts[r] = 0;
+        for (int p = s->unit_first[unit]; p < s->unit_first[unit + 1]; p++) {
+            shard_part(s, p, r, &begin, &end);
+            s->counts[r] += end - begin;
+        }
+        own += r < s->inner->rank ? s->counts[r] : 0;
+    }
+    return own;
+}
+
+/* Gathers a unit of stage 3: all parts, one rank behind the other, then each parameter in
+ * one piece. */
+static int gather(struct shard *s, int unit, void *const *params, struct dcp_error *err)
+{
+    size_t item = shard_weight_bytes(s);
+    unit_counts(s, unit);
+    const void *own = shard_weight_at(s, s->at[s->unit_first[unit]].own_at);
+    int rc = coll_all_gather(s->inner, own, s->counts, item, s->staging, err);
+    const char *from = (const char *)s->staging;
+    for (int r = 0; !rc && r < s->inner->world; r++)
+        for (int p = s->unit_first[unit], i = 0; p < s->unit_first[unit + 1]; p++, i++) {
+            int64_t begin, end;
+            shard_part(s, p, r, &begin, &end);
+            size_t size_bytes = (size_t)(end - begin) * item;
+            memcpy((char *)params[i] + (size_t)begin * item, from, size_bytes);
+            from += size_bytes;
+        }
+    return rc;
+}
+
+static int acquire(void *self, int unit, const void **out_weights, struct dcp_error *err)
+{
+    struct shard *s = self;
+    int first = s->unit_first[unit], n = s->unit_first[unit + 1] - first;
+    if (s->options.stage < 3 || s->inner->world == 1) {
+        for (int i = 0; i < n; i++) {
+            struct shard_range held;
+            shard_weights(s, first + i, &held);
+            out_weights[i] = held.data;
+        }
+        return DCP_OK;
+    }
+    void *params[MODEL_MAX_UNIT_PARAMS];
+    size_t item = shard_weight_bytes(s);
+    struct shard_slot *slot = slot_of(&s->gathered, unit);
+    if (!slot) {
+        slot = slot_take(&s->gathered, unit, (size_t)shard_unit_room(s, unit) * item,
+                         slots_wanted(s, unit));
+        if (!slot)
+            return dcp_error_memory(err, "the weights of a layer");
+        slot_params(s, unit, item, slot->data, params);
+        int rc = gather(s, unit, params, err);
+        if (rc) {
+            slot->unit = -1;
+            return rc;
+        }
+    } else {
+        slot_params(s, unit, item, slot->data, params);
+    }
+    slot->users++;
+    slot->used = ++s->gathered.calls;
+    for (int i = 0; i < n; i++)
+        out_weights[i] = params[i];
+    return DCP_OK;
+}
+
+static void release(void *self, int unit)
+{
+    struct shard *s = self;
+    struct shard_slot *slot = slot_of(&s->gathered, unit);
+    if (slot && slot->users > 0)
+        slot->users--;
+}
+
+static int grad_begin(void *self, int unit, float **out_grads, struct dcp_error *err)
+{
+    struct shard *s = self;
+    size_t size_bytes = (size_t)shard_unit_room(s, unit) * sizeof(float);
+    struct shard_slot *slot = slot_take(&s->unit_grads, unit, size_bytes, 1);
+    if (!slot)
+        return dcp_error_memory(err, "the gradients of a layer");
+    void *params[MODEL_MAX_UNIT_PARAMS];
+    memset(slot->data, 0, size_bytes);
+    slot->users = 1;
+    slot->used = ++s->unit_grads.calls;
+    slot_params(s, unit, sizeof(float), slot->data, params);
+    for (int i = 0; i < s->unit_first[unit + 1] - s->unit_first[unit]; i++)
+        out_grads[i] = params[i];
+    return DCP_OK;
+}
+
+/* Adding in the tree is counting in binary: after i micro-batches there is a partial sum
+ * for each bit of i, of that many. The next one takes in the sums of the low bits that
+ * are set; the last one takes in all that are left. */
+static void add_fp32(struct shard *s, float *sum, int64_t at, int64_t n)
+{
+    unsigned done = (unsigned)s->micro;
+    bool last = s->micro == s->options.accumulation - 1;
+    int level = 0;
+    for (; done >> level; level++) {
+        if (done >> level & 1)
+            ops_add(sum, shard_grad_at(s, level, at), n);
+        else if (!last)
+            break;
+    }
+    memcpy(shard_grad_at(s, last ? 0 : level, at), sum, (size_t)n * sizeof *sum);
+}
+
+static void add_bf16(struct shard *s, float *sum, int64_t at, int64_t n)
+{
+    uint16_t *kept = shard_grad_at(s, 0, at);
+    if (s->micro > 0)
+        ops_add_bf16(sum, kept, n);
+    ops_to_bf16(sum, kept, n);
+}
+
+void shard_add(struct shard *s, const float *grads, int64_t at, int64_t n)
+{
+    for (int64_t i = 0; i < n; i += BLOCK) {
+        float sum[BLOCK];
+        int64_t size = n - i < BLOCK ? n - i : BLOCK;
+        memcpy(sum, grads + i, (size_t)size * sizeof *sum);
+        if (shard_grads_fp32(s))
+            add_fp32(s, sum, at + i, size);
+        else
+            add_bf16(s, sum, at + i, size);
+    }
+}
+
+/* As it would be after being kept in bf16: what is added does not depend on whether the
+ * sum over ranks comes before or after the gradients are kept. */
+static void round_bf16(float *x, int64_t n)
+{
+    for (int64_t i = 0; i < n; i += BLOCK) {
+        uint16_t rounded[BLOCK];
+        int64_t size = n - i < BLOCK ? n - i : BLOCK;
+        ops_to_bf16(x + i, rounded, size);
+        ops_from_bf16(rounded, x + i, size);
+    }
+}
+
+/* From stage 2 on: sums a unit's gradients over ranks, each rank its own part. */
+static int reduce_unit(struct shard *s, int unit, void *const *grads,
+                       struct dcp_error *err)
+{
+    int first = s->unit_first[unit], end_param = s->unit_first[unit + 1];
+    float *to = s->staging;
+    int64_t begin, end;
+    for (int r = 0; r < s->inner->world; r++)
+        for (int p = first; p < end_param; p++) {
+            shard_part(s, p, r, &begin, &end);
+            memcpy(to, (const float *)grads[p - first] + begin,
+                   (size_t)(end - begin) * sizeof *to);
+            to += end - begin;
+        }
+    if (!shard_grads_fp32(s))
+        round_bf16(s->staging, to - s->staging);
+    float *own = s->staging + unit_counts(s, unit);
+    int rc = coll_reduce_scatter(s->inner, s->staging, s->counts, own, err);
+    for (int p = first; !rc && p < end_param; p++) {
+        int64_t n = s->at[p].end - s->at[p].begin;
+        shard_add(s, own, s->at[p].own_at, n);
+        own += n;
+    }
+    return rc;
+}
+
+static int grad_end(void *self, int unit, struct dcp_error *err)
+{
+    struct shard *s = self;
+    struct shard_slot *slot = slot_of(&s->unit_grads, unit);
+    void *grads[MODEL_MAX_UNIT_PARAMS];
+    int rc = DCP_OK;
+    if (!slot)
+        return dcp_error_set(err, DCP_E_USAGE, "gradients end that did not begin");
+    slot_params(s, unit, sizeof(float), slot->data, grads);
+    if (s->options.stage >= 2 && s->inner->world > 1) {
+        rc = reduce_unit(s, unit, grads, err);
+    } else {
+        bool full = s->options.stage <= 1;
+        for (int p = s->unit_first[unit], i = 0; p < s->unit_first[unit + 1]; p++, i++)
+            shard_add(s, grads[i], full ? s->at[p].full_at : s->at[p].own_at,
+                      s->params[p].n_elems);
+    }
+    slot->users = 0;
+    slot->unit = -1;
+    return rc;
+}
+
+void shard_hooks(struct shard *s, struct model_hooks *out_hooks)
+{
+    *out_hooks = (struct model_hooks){
+        .self = s,
+        .acquire = acquire,
+        .release = release,
+        .grad_begin = grad_begin,
+        .grad_end = grad_end,
+    };
+}
