@@ -58,7 +58,7 @@ int dcp_pickle_pop_mark(struct dcp_pickle_machine *m, struct dcp_pickle_node ***
     if (!m->n_marks)
         return dcp_pickle_corrupt(m, "there is no mark");
     size_t height = m->marks[--m->n_marks];
-    *out = m->stack + height;
+    *out = m->stack ? m->stack + height : NULL;
     *out_n = m->n_stack - height;
     m->n_stack = height;
     return DCP_OK;
