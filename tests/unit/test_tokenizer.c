@@ -16,7 +16,8 @@
 
 #include <cmocka.h>
 
-static const char *const merges[] = { "h e", "l l", "he ll", "hell o", "Ġ w", "Ġ t" };
+static const char *const merges[] = { "h e", "l l", "he ll", "hell o", "Ġ w",
+                                      "Ġ t", "a b", "b c",   "d e",    "c de" };
 #define N_MERGES DCP_ARRAY_LEN(merges)
 #define END_ID (256 + (int)N_MERGES)
 
@@ -214,6 +215,8 @@ static void test_merges_by_rank(void **state)
     CHECK(tokenizer, "lll", LL, 'l'); /* leftmost first */
     CHECK(tokenizer, "llll", LL, LL);
     CHECK(tokenizer, "hehe", HE, HE);
+    /* b went into ab: its own merge with c is off, c's with de is not. */
+    CHECK(tokenizer, "abcde", 262, 265);
     CHECK(tokenizer, "h\xff", 'h', 0xff);
     tokenizer_free(tokenizer);
 }
