@@ -62,10 +62,9 @@ set(test_environment
     DCP_TESTS_DIR=${tests_dir} DCP_BUILD_DIR=${CMAKE_BINARY_DIR}
     DCP_BIN_DIR=${CMAKE_BINARY_DIR}/bin)
 
-# dcp_register(NAME LABEL FILE): properties that all tests share.
-function(dcp_register name label file)
+# dcp_register(NAME LABELS FILE): properties that all tests share.
+function(dcp_register name labels file)
     file(STRINGS "${file}" lines REGEX "^(/\\*|#) labels: ")
-    set(labels ${label})
     if(lines MATCHES "labels: ([a-z ]+[a-z])")
         string(REPLACE " " ";" more "${CMAKE_MATCH_1}")
         list(APPEND labels ${more})
@@ -161,6 +160,18 @@ function(dcp_fuzz_tests)
     endforeach()
 endfunction()
 
+# tests/oracle/X.c: the program X, for the Python tests beside it.
+function(dcp_oracle_programs)
+    dcp_sources(sources "${tests_dir}/oracle")
+    if(NOT sources OR NOT TARGET dcp)
+        return()
+    endif()
+    foreach(source IN LISTS sources)
+        get_filename_component(target "${source}" NAME_WE)
+        dcp_test_program(${target} "${source}")
+    endforeach()
+endfunction()
+
 # tests/bench/X.c: the program bench_X, for scripts/bench.sh; not a test.
 function(dcp_bench_programs)
     dcp_sources(sources "${tests_dir}/bench")
@@ -190,7 +201,7 @@ function(dcp_bats_tests)
     endforeach()
 endfunction()
 
-# tests/arch and tests/oracle need only python3; the others the python of real peers.
+# A test that imports a package of the peers runs with their python, others with ours.
 function(dcp_python_tests)
     file(GLOB_RECURSE sources CONFIGURE_DEPENDS "${tests_dir}/test_*.py")
     if(NOT DCP_PYTHON)
@@ -202,11 +213,15 @@ function(dcp_python_tests)
         get_filename_component(folder "${folder}" NAME)
         string(REGEX REPLACE "^test_" "" stem "${stem}")
         set(name ${folder}.${stem})
-        if(folder STREQUAL "arch" OR folder STREQUAL "oracle")
-            add_test(NAME ${name} COMMAND "${DCP_PYTHON}" "${source}")
-        else()
+        set(labels ${folder})
+        file(STRINGS "${source}" peers REGEX
+            "^(import|from) (torch|transformers|safetensors|numpy|deepspeed)")
+        if(peers)
+            list(APPEND labels peers)
             add_test(NAME ${name} COMMAND "${tests_dir}/lib/peer.sh" "${source}")
+        else()
+            add_test(NAME ${name} COMMAND "${DCP_PYTHON}" "${source}")
         endif()
-        dcp_register(${name} ${folder} "${source}")
+        dcp_register(${name} "${labels}" "${source}")
     endforeach()
 endfunction()
