@@ -1,0 +1,118 @@
+/* ops: the kernels of the trainer, a table of functions with two implementations:
+ * ops_cpu, readable, double arithmetic, the oracle; ops_dnn, fast.
+ *
+ * Arrays are dense and row-major. "T" marks an array in the compute dtype (F32 or BF16):
+ * weights, and activations that go into a matrix product. Everything else is fp32, and
+ * every sum is kept in fp32 or better. Outputs may be poisoned before; no input may
+ * overlap an output unless a comment allows it.
+ *
+ * Thread rule: a context belongs to one thread at a time; contexts are independent. A
+ * kernel uses up to ops_threads() threads; with the same number of them the same input
+ * gives the same bits. What a context needs beyond the caller's arrays (compiled
+ * products, scratch) it makes when it first meets a shape, and keeps. */
+#ifndef TRAINER_OPS_H
+#define TRAINER_OPS_H
+
+#include <dcp/tensor.h>
+
+/* c[m,n] = op(a) op(b) + bias + add, where op(a) is m × k and op(b) is k × n. */
+struct ops_matmul {
+    enum dcp_dtype dtype; /* of a, b and bias */
+    int64_t m, n, k;
+    bool trans_a, trans_b; /* a lies as k × m, b as n × k */
+};
+
+/* Causal attention with n_head heads of head_size. Row r of a sequence sees rows 0 .. r;
+ * the rows from `begin` on are computed. */
+struct ops_attention {
+    enum dcp_dtype dtype;
+    int64_t batch, seq_len, n_head, head_size;
+    int64_t begin; /* 0 in training; keys and values before it are kept ones */
+};
+
+struct ops {
+    const char *name; /* for people: what computes the products */
+    int (*open)(void **out_ctx, struct dcp_error *err);
+    void (*close)(void *ctx); /* NULL is fine */
+    uint64_t (*scratch_bytes)(const void *ctx);
+
+    /* bias: T[n] or NULL. add: [m,n] or NULL; it may be c, which then accumulates. */
+    int (*matmul)(void *ctx, const struct ops_matmul *shape, const void *a, const void *b,
+                  const void *bias, const float *add, float *c, struct dcp_error *err);
+
+    /* out[r] = wte[tokens[r]] + wpe[begin + r mod seq_len]; wte T[.,width], wpe T. */
+    void (*embed)(void *ctx, enum dcp_dtype dtype, int64_t rows, int64_t seq_len,
+                  int64_t begin, int64_t width, const int32_t *tokens, const void *wte,
+                  const void *wpe, float *out);
+    /* Adds dout[r] to dwte[tokens[r]] and to dwpe[r mod seq_len]. */
+    void (*embed_backward)(void *ctx, int64_t rows, int64_t seq_len, int64_t width,
+                           const int32_t *tokens, const float *dout, float *dwte,
+                           float *dwpe);
+
+    /* out T[rows,width] = (x - mean) / sqrt(variance + eps) × weight T + bias T; keeps
+     * mean[rows] and rstd[rows] = 1 / sqrt(…). */
+    void (*layer_norm)(void *ctx, enum dcp_dtype dtype, int64_t rows, int64_t width,
+                       double eps, const float *x, const void *weight, const void *bias,
+                       void *out, float *mean, float *rstd);
+    /* Adds to dx[rows,width], dweight and dbias. */
+    void (*layer_norm_backward)(void *ctx, enum dcp_dtype dtype, int64_t rows,
+                                int64_t width, const float *dout, const float *x,
+                                const void *weight, const float *mean, const float *rstd,
+                                float *dx, float *dweight, float *dbias);
+
+    /* out T[n] = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))): Hendrycks and Gimpel,
+     * "Gaussian error linear units", the tanh form. */
+    void (*gelu)(void *ctx, enum dcp_dtype dtype, int64_t n, const float *x, void *out);
+    /* dx T[n]; in F32 it may be dout. */
+    void (*gelu_backward)(void *ctx, enum dcp_dtype dtype, int64_t n, const float *x,
+                          const float *dout, void *dx);
+
+    /* qkv[batch,seq_len,3,n_head,head_size] to out T[batch,seq_len,n_head,head_size]:
+     * softmax(q k^T / sqrt(head_size)) v. Keeps lse[batch,n_head,seq_len], the logarithm
+     * of each row's sum of exponentials. */
+    int (*attention)(void *ctx, const struct ops_attention *shape, const float *qkv,
+                     void *out, float *lse, struct dcp_error *err);
+    /* dqkv T; begin is 0. */
+    int (*attention_backward)(void *ctx, const struct ops_attention *shape,
+                              const float *qkv, const float *lse, const float *dout,
+                              void *dqkv, struct dcp_error *err);
+
+    /* losses[rows] = -log softmax(logits[rows,n])[target], in nats. When dlogits T is not
+     * NULL: dlogits = scale × (softmax - onehot(target)); in F32 it may be logits. */
+    void (*cross_entropy)(void *ctx, enum dcp_dtype dtype, int64_t rows, int64_t n,
+                          const float *logits, const int32_t *targets, float scale,
+                          double *losses, void *dlogits);
+
+    /* sums[j] += the sum of x T[rows,n] over its rows. */
+    void (*sum_rows)(void *ctx, enum dcp_dtype dtype, int64_t rows, int64_t n,
+                     const void *x, float *sums);
+    /* out T[n] = x[n]; in F32 a copy. */
+    void (*cast)(void *ctx, enum dcp_dtype dtype, int64_t n, const float *x, void *out);
+};
+
+/* The oracle, which needs no library. */
+const struct ops *ops_cpu(void);
+/* The fastest of this build: oneDNN's products, else a BLAS's, else ops_cpu. */
+const struct ops *ops_best(void);
+
+/* Threads that kernels called by this thread may use from now on, at least 1; before, as
+ * many as OpenMP's default (OMP_NUM_THREADS or the cores). Ranks that share a machine
+ * must share its cores: with more threads than cores everything waits. */
+void ops_set_threads(int n);
+int ops_threads(void);
+
+/* Elementwise kernels on ranges of sharded data: an element's result depends on nothing
+ * but its inputs, so a range may be cut anywhere. Rounds to nearest, ties to even; NaN
+ * becomes 0x7fc0, as in torch. */
+void ops_to_bf16(const float *x, uint16_t *out, int64_t n);
+void ops_from_bf16(const uint16_t *x, float *out, int64_t n);
+/* sum[i] += x[i]. */
+void ops_add(float *sum, const float *x, int64_t n);
+void ops_add_bf16(float *sum, const uint16_t *x, int64_t n);
+
+/* The sum of squares, in double (every square is exact). The same bits for the same
+ * values and n, whatever the threads, the CPU and the alignment. The sum over a range cut
+ * in two differs from the whole's by rounding alone: relative 1e-13 or less. */
+double ops_sumsq(const float *x, int64_t n);
+
+#endif
