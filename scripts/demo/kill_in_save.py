@@ -51,7 +51,7 @@ def main(run, rank, after):
         saves = [name for name in names if name.startswith(UNFINISHED)]
         if pid and saves:
             os.kill(pid, signal.SIGKILL)
-            print(f"killed rank {rank} (process {pid}) while {saves[0]} was being written")
+            print(f"killed rank {rank} (process {pid}) while {saves[0]} was written")
             return 0
         time.sleep(0.0005)
     print(f"no save was seen in {run}", file=sys.stderr)

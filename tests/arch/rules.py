@@ -11,6 +11,7 @@ CODE = (".c", ".h", ".cu", ".cuh", ".py", ".sh", ".bats", ".cmake")
 TEXT = CODE + (".md", ".txt", ".in", ".json", ".1", ".7")
 MAX_LINES = 600
 MAX_COLUMNS = 90
+MAX_COLUMNS_OF_TESTS = 100  # in bats and Python, which hold output of programs
 
 # Which layer a folder is; the order of the tests matters: longest first.
 LIBRARY = ("libdcp/base", "libdcp/core", "libdcp/port", "formats")
@@ -122,8 +123,11 @@ def sizes(tree):
 
 def columns(tree):
     for path, number, line in tree.lines(CODE):
-        if len(line) > MAX_COLUMNS:
-            yield f"{path}:{number}: {len(line)} columns; {MAX_COLUMNS} are allowed"
+        limit = MAX_COLUMNS
+        if path.startswith("tests/") and path.endswith((".bats", ".py")):
+            limit = MAX_COLUMNS_OF_TESTS
+        if len(line) > limit:
+            yield f"{path}:{number}: {len(line)} columns; {limit} are allowed"
         if "\t" in line:
             yield f"{path}:{number}: a tab"
         if line != line.rstrip():
