@@ -20,17 +20,32 @@ static char *path_of(const struct dcp_source *source, const char *file)
     return path;
 }
 
+/* What the manifests name must be there. */
+static int missing(const char *file, struct dcp_error *err)
+{
+    char shown[160];
+
+    return dcp_error_set(err, DCP_E_CORRUPT, "'%s' of the step is missing",
+                         dcp_str_escape(shown, sizeof shown, file));
+}
+
 static int read_text(const struct dcp_source *source, const char *file, char **out,
                      size_t *out_n, struct dcp_error *err)
 {
     DCP_CLEANUP_FREE char *path = path_of(source, file);
+    struct dcp_error why = { 0 };
     void *data = NULL;
 
     if (!path)
         return dcp_error_memory(err, "a file name");
     int rc = dcp_store_read_file(source->store, path, NATIVE_MAX_MANIFEST_BYTES, &data,
-                                 out_n, err);
+                                 out_n, &why);
     *out = data;
+    /* A folder without manifest and shards is no step, rather than a damaged one. */
+    if (rc == DCP_E_NOT_FOUND && native_probe(source))
+        return missing(file, err);
+    if (rc && err)
+        *err = why;
     return rc;
 }
 
@@ -244,16 +259,22 @@ static int check_file(const struct dcp_source *source, const char *name, uint64_
                       struct dcp_error *err)
 {
     DCP_CLEANUP_FREE char *path = path_of(source, name);
+    struct dcp_error why = { 0 };
+    char shown[160];
     bool is_dir;
     uint64_t found;
 
     if (!path)
         return dcp_error_memory(err, "a file name");
-    int rc = source->store->ops->stat(source->store->self, path, &is_dir, &found, err);
+    int rc = source->store->ops->stat(source->store->self, path, &is_dir, &found, &why);
+    if (rc == DCP_E_NOT_FOUND)
+        return missing(name, err);
+    if (rc && err)
+        *err = why;
     if (!rc && (is_dir || found != size))
-        rc = dcp_error_set(err, DCP_E_CORRUPT,
-                           "'%s' has %" PRIu64 " bytes, the manifest says %" PRIu64, name,
-                           is_dir ? 0 : found, size);
+        rc = dcp_error_set(
+            err, DCP_E_CORRUPT, "'%s' has %" PRIu64 " bytes, the manifest says %" PRIu64,
+            dcp_str_escape(shown, sizeof shown, name), is_dir ? 0 : found, size);
     return rc;
 }
 

@@ -1,0 +1,257 @@
+#!/usr/bin/env python3
+"""Reads a native step by docs/FORMAT.md alone, with nothing but the standard library.
+
+Written from that paper and kept small: it is what the paper is tested with, and what is
+left to read a checkpoint with when all else is gone. Steps with a codec are refused by
+name. As a program it prints name, dtype, shape and fingerprint of every tensor.
+"""
+
+import json
+import os
+import sys
+
+BLOCK_BYTES = 1 << 20
+MAX_NESTING = 64
+TYPE_BYTES = {
+    "BOOL": 1, "U8": 1, "I8": 1, "F8_E5M2": 1, "F8_E4M3": 1, "F8_E8M0": 1,
+    "F8_E4M3FNUZ": 1, "F8_E5M2FNUZ": 1, "I16": 2, "U16": 2, "F16": 2, "BF16": 2,
+    "I32": 4, "U32": 4, "F32": 4, "C64": 8, "F64": 8, "I64": 8, "U64": 8,
+}  # fmt: skip
+ROLES = ("model", "buffer", "master", "exp_avg", "exp_avg_sq", "optim", "other")
+
+
+class Refused(Exception):
+    """Why a step is not read: the message names the file."""
+
+
+def require(condition, file, why):
+    if not condition:
+        raise Refused(f"{file}: {why}")
+
+
+def make_crc_table():
+    table = []
+    for register in range(256):
+        for _ in range(8):
+            register = register >> 1 ^ (0xC96C5795D7870F42 if register & 1 else 0)
+        table.append(register)
+    return table
+
+
+CRC_TABLE = make_crc_table()
+
+
+def crc64(data):
+    """CRC-64/XZ (paper, 2), as 16 hexadecimal digits."""
+    register = 0xFFFFFFFFFFFFFFFF
+    for byte in data:
+        register = register >> 8 ^ CRC_TABLE[register & 0xFF ^ byte]
+    return f"{register ^ 0xFFFFFFFFFFFFFFFF:016x}"
+
+
+def parse(data, file):
+    def unique(pairs):
+        require(len({key for key, _ in pairs}) == len(pairs), file, "a member twice")
+        return dict(pairs)
+
+    def refuse(number):
+        require(False, file, f"{number} is no JSON")
+
+    try:
+        value = json.loads(data, object_pairs_hook=unique, parse_constant=refuse)
+    except (ValueError, RecursionError) as error:
+        raise Refused(f"{file}: {error}") from error
+    require(nesting(value) <= MAX_NESTING, file, "nested too deep")
+    return value
+
+
+def nesting(value):
+    if isinstance(value, dict):
+        value = list(value.values())
+    return 1 + max(map(nesting, value), default=0) if isinstance(value, list) else 0
+
+
+def is_count(value):
+    return type(value) is int and 0 <= value < 1 << 63
+
+
+def are_counts(value):
+    return isinstance(value, list) and all(map(is_count, value))
+
+
+def member(entry, key, kind, file):
+    """A member of an object; a whole number is one from 0 on."""
+    value = entry.get(key) if isinstance(entry, dict) else None
+    good = is_count(value) if kind is int else isinstance(value, kind)
+    require(good, file, f"'{key}' is missing or of another type")
+    return value
+
+
+def product(numbers):
+    result = 1
+    for number in numbers:
+        result *= number
+    return result
+
+
+class Step:
+    """A step whose manifests are checked. Bytes of tensors are checked when read."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        data = self._bytes("manifest.json")
+        tail = b',\n"digest":"%s"}\n' % crc64(data[:-31]).encode()
+        require(data[-31:] == tail, "manifest.json", "its digest differs")
+        self.manifest = parse(data, "manifest.json")
+        for key, value in (("format", "libdcp"), ("version", 1), ("requires", [])):
+            found = self.manifest.get(key)
+            require(found == value, "manifest.json", f"unsupported {key}: {found}")
+        self.world = member(self.manifest, "world", int, "manifest.json")
+        self.tensors = member(self.manifest, "tensors", list, "manifest.json")
+        self.objects = member(self.manifest, "objects", list, "manifest.json")
+        shards = member(self.manifest, "shards", list, "manifest.json")
+        require(len(shards) == self.world, "manifest.json", "not a shard for each rank")
+        self._check_tensors()
+        for file in member(self.manifest, "files", list, "manifest.json"):
+            self._check_file(file, "name", "size_bytes")
+        self.pieces = {index: [] for index in range(len(self.tensors))}
+        for rank, shard in enumerate(shards):
+            self._index_shard(rank, shard)
+
+    def _bytes(self, file):
+        try:
+            with open(os.path.join(self.folder, file), "rb") as stream:
+                return stream.read()
+        except OSError as error:
+            raise Refused(f"{file}: {error.strerror}") from error
+
+    def _check_file(self, entry, key, size_key):
+        file = member(entry, key, str, "manifest.json")
+        parts = file.split("/")
+        require(not {"", ".", ".."} & set(parts), "manifest.json", f"no file: {file}")
+        path = os.path.join(self.folder, file)
+        require(os.path.isfile(path), file, "is missing")
+        size = member(entry, size_key, int, "manifest.json")
+        require(os.path.getsize(path) == size, file, "has another size")
+        return file
+
+    def _check_tensors(self):
+        names = [member(entry, "name", str, "manifest.json") for entry in self.tensors]
+        require(len(set(names)) == len(names) and "" not in names, "manifest.json",
+                "a tensor's name is empty or not unique")  # fmt: skip
+        for name, entry in zip(names, self.tensors):
+            shape = member(entry, "shape", list, "manifest.json")
+            good = len(shape) <= 8 and are_counts(shape) and product(shape) < 1 << 59
+            good = good and member(entry, "dtype", str, "manifest.json") in TYPE_BYTES
+            good = good and member(entry, "role", str, "manifest.json") in ROLES
+            good = good and len(member(entry, "crc64", str, "manifest.json")) == 16
+            require(good, "manifest.json", f"tensor {name} is not valid")
+
+    def _index_shard(self, rank, entry):
+        stem = f"shard-{rank:05}-of-{self.world:05}"
+        names = (entry.get("rank"), entry.get("file"), entry.get("manifest"))
+        require(names == (rank, f"{stem}.safetensors", f"{stem}.json"), "manifest.json",
+                f"shard {rank} has other names")  # fmt: skip
+        shard = self._check_file(entry, "file", "size_bytes")
+        file = self._check_file(entry, "manifest", "manifest_size_bytes")
+        data = self._bytes(file)
+        require(crc64(data) == entry.get("manifest_crc64"), file, "its digest differs")
+        for piece in member(parse(data, file), "pieces", list, file):
+            self._index_piece(piece, shard, entry["size_bytes"], file)
+
+    def _index_piece(self, piece, shard, shard_bytes, file):
+        index = member(piece, "tensor", int, file)
+        require(index < len(self.tensors), file, "a piece of no tensor")
+        codec = member(piece, "codec", str, file)
+        require(codec == "none", file, f"codec {codec} is not supported")
+        tensor = self.tensors[index]
+        runs = list(self._runs(piece, tensor["shape"], file))
+        elements = sum(end - begin for begin, end in runs)
+        size = member(piece, "size_bytes", int, file)
+        offset = member(piece, "offset", int, file)
+        require(size == elements * TYPE_BYTES[tensor["dtype"]], file, "a piece's size")
+        require(offset + size <= shard_bytes, file, "a piece outside its shard")
+        blocks = (size + BLOCK_BYTES - 1) // BLOCK_BYTES
+        digests = member(piece, "xxh3", str, file)
+        require(len(digests) == 16 * blocks, file, "the number of blocks")
+        self.pieces[index].append((shard, piece, runs))
+
+    @staticmethod
+    def _runs(piece, shape, file):
+        """Intervals of the flattened tensor, in the order of the piece's bytes."""
+        total = product(shape)
+        require(not ("flat" in piece and "box" in piece), file, "flat and box")
+        if "box" not in piece:
+            flat = piece.get("flat", [0, total])
+            require(are_counts(flat) and len(flat) == 2, file, "a flat range")
+            require(flat[0] <= flat[1] <= total, file, "a piece outside its tensor")
+            yield tuple(flat)
+            return
+        box = member(piece, "box", list, file)
+        good = len(box) == 2 and all(map(are_counts, box))
+        good = good and len(box[0]) == len(box[1]) == len(shape)
+        require(good, file, "a box is not one of its tensor")
+        offset, size = box
+        for o, n, limit in zip(offset, size, shape):
+            require(o + n <= limit, file, "a piece outside its tensor")
+        row = size[-1] if size else 1
+        for number in range(product(size[:-1]) if row else 0):
+            index = []
+            for o, n in zip(reversed(offset[:-1]), reversed(size[:-1])):
+                number, rest = divmod(number, n)
+                index.insert(0, o + rest)
+            flat = 0
+            for position, limit in zip(index + offset[-1:], shape):
+                flat = flat * limit + position
+            yield flat, flat + row
+
+    def read(self, index):
+        """The bytes of a tensor in row-major order, held against every digest."""
+        tensor = self.tensors[index]
+        width = TYPE_BYTES[tensor["dtype"]]
+        data = bytearray(product(tensor["shape"]) * width)
+        seen, held = set(), []
+        for shard, piece, runs in self.pieces[index]:
+            with open(os.path.join(self.folder, shard), "rb") as stream:
+                stream.seek(piece["offset"])
+                raw = stream.read(piece["size_bytes"])
+            require(crc64(raw) == piece["crc64"], shard, f"{tensor['name']} is damaged")
+            if tuple(runs) in seen:
+                continue  # a replica
+            seen.add(tuple(runs))
+            held += runs
+            at = 0
+            for begin, end in runs:
+                n = (end - begin) * width
+                data[begin * width : begin * width + n] = raw[at : at + n]
+                at += n
+        self._check_held(held, len(data) // width, tensor["name"])
+        fingerprint = crc64(data)
+        require(fingerprint == tensor["crc64"], "manifest.json", f"{tensor['name']} has "
+                f"fingerprint {fingerprint}")  # fmt: skip
+        return bytes(data), fingerprint
+
+    @staticmethod
+    def _check_held(held, total, name):
+        at = 0
+        for begin, end in sorted(run for run in held if run[0] < run[1]):
+            require(begin == at, name, f"element {min(begin, at)} is not held once")
+            at = end
+        require(at == total, name, f"element {at} is in no piece")
+
+
+def main():
+    if len(sys.argv) != 2:
+        sys.exit("usage: read_dcp.py STEP")
+    try:
+        step = Step(sys.argv[1])
+        for index, tensor in enumerate(step.tensors):
+            _, fingerprint = step.read(index)
+            shape = ",".join(map(str, tensor["shape"]))
+            print(f"{tensor['name']}\t{tensor['dtype']}\t[{shape}]\t{fingerprint}")
+    except Refused as error:
+        sys.exit(f"refused: {error}")
+
+
+if __name__ == "__main__":
+    main()
