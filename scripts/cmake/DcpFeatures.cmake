@@ -28,7 +28,7 @@ macro(dcp_feature name found detail)
     endif()
 endmacro()
 
-foreach(name MPI ONEDNN BLAS CUDA NCCL)
+foreach(name MPI OPENMP ONEDNN BLAS CUDA NCCL)
     set(DCP_WITH_${name} AUTO CACHE STRING "Use ${name}: AUTO, ON or OFF")
     set_property(CACHE DCP_WITH_${name} PROPERTY STRINGS AUTO ON OFF)
     string(TOUPPER "${DCP_WITH_${name}}" DCP_WITH_${name})
@@ -46,6 +46,16 @@ if(MPI_C_FOUND)
     dcp_feature(MPI ON "MPI ${MPI_C_VERSION}")
 else()
     dcp_feature(MPI OFF "no MPI compiler wrapper (Debian: libopenmpi-dev)")
+endif()
+
+# OpenMP, for the trainer's loops: OpenMP::OpenMP_C
+if(NOT DCP_WITH_OPENMP STREQUAL "OFF")
+    find_package(OpenMP QUIET COMPONENTS C)
+endif()
+if(OpenMP_C_FOUND)
+    dcp_feature(OPENMP ON "OpenMP ${OpenMP_C_VERSION}")
+else()
+    dcp_feature(OPENMP OFF "the compiler has none (clang on Debian: libomp-dev)")
 endif()
 
 # oneDNN: dcp_onednn. Its own CMake package is not asked: Debian's wants OpenCL's headers.
