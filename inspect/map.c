@@ -14,7 +14,8 @@
 #define CELLS_LEAST 16 /* of a row */
 #define PIPE_WIDTH 110 /* where there is no terminal */
 #define RANKS_MOST 32  /* lines of ranks; more are taken together */
-#define BAR_CELLS 32   /* of the greatest rank */
+#define BAR_MOST 32    /* cells of the greatest rank */
+#define BAR_BESIDE 44  /* columns beside the cells */
 
 struct settings {
     struct inspect_selection selection;
@@ -132,22 +133,31 @@ static int put_row(struct dcp_main *m, const struct dcp_catalog *catalog,
     return rc;
 }
 
-static void put_legend(struct dcp_main *m, const struct picture *p, int world)
+static int put_legend(struct dcp_main *m, const struct picture *p, int world,
+                      struct dcp_error *err)
 {
     const struct dcp_term *out = &m->out;
-    dcp_term_printf(out, "\n  %seach cell shows the rank that holds most of it",
-                    dcp_term_style(out, DCP_STYLE_DIM));
+    DCP_CLEANUP_BUF struct dcp_buf text = { 0 }, wrapped = { 0 };
+    dcp_buf_add_text(&text, "each cell shows the rank that holds most of it");
     if (world > 10)
-        dcp_term_put(out, world > 62 ? "; 0-9, a-z, A-Z, and around again"
-                                     : "; a is 10, A is 36");
+        dcp_buf_add_text(&text, world > 62 ? "; 0-9, a-z, A-Z, and around again"
+                                           : "; a is 10, A is 36");
     if (p->has_replicas)
-        dcp_term_put(out, "; * several hold it");
+        dcp_buf_add_text(&text, "; * several hold it");
     if (p->has_holes)
-        dcp_term_put(out, "; . nobody does");
+        dcp_buf_add_text(&text, "; . nobody does");
     if (p->has_roles)
-        dcp_term_put(out, "\n  w weight, b buffer, M master, m v Adam's moments, o other "
-                          "optimizer state");
-    dcp_term_printf(out, "%s\n", dcp_term_style(out, DCP_STYLE_OFF));
+        dcp_buf_add_text(&text, "\nw weight, b buffer, M master, m v Adam's moments, "
+                                "o other optimizer state");
+    if (!text.failed)
+        dcp_text_add_wrapped(&wrapped, (const char *)text.data, 2, 2,
+                             out->width ? out->width : PIPE_WIDTH);
+    int rc = dcp_buf_check(&text, err);
+    rc = rc ? rc : dcp_buf_check(&wrapped, err);
+    if (rc == DCP_OK)
+        dcp_term_printf(out, "\n  %s%s%s\n", dcp_term_style(out, DCP_STYLE_DIM),
+                        (const char *)wrapped.data, dcp_term_style(out, DCP_STYLE_OFF));
+    return rc;
 }
 
 /* A line for ranks first .. last: their mean as a bar, their share. */
@@ -156,13 +166,18 @@ static void put_ranks(struct dcp_main *m, const struct inspect_map_rank *ranks, 
 {
     const struct dcp_term *out = &m->out;
     uint64_t sum = 0;
-    char label[40], bar[BAR_CELLS * 3 + 1];
+    char label[40], bar[BAR_MOST * 3 + 1];
+    int most_cells = out->width && out->width - BAR_BESIDE < BAR_MOST
+                         ? out->width - BAR_BESIDE
+                         : BAR_MOST;
+    if (most_cells < 1)
+        most_cells = 1;
     for (int r = first; r <= last; r++)
         sum += ranks[r].size_bytes;
     double mean = (double)sum / (last - first + 1);
-    int n = most ? (int)(mean / (double)most * BAR_CELLS + 0.5) : 0;
+    int n = most ? (int)(mean / (double)most * most_cells + 0.5) : 0;
     bar[0] = '\0';
-    for (int i = 0; i < n && i < BAR_CELLS; i++)
+    for (int i = 0; i < n && i < BAR_MOST; i++)
         memcpy(bar + 3 * i, "█", 4);
     if (first == last)
         snprintf(label, sizeof label, "rank %d", first);
@@ -172,7 +187,7 @@ static void put_ranks(struct dcp_main *m, const struct inspect_map_rank *ranks, 
                     first == last ? dcp_term_hue(out, first) : "", label,
                     dcp_term_style(out, DCP_STYLE_OFF),
                     dcp_term_style(out, DCP_STYLE_NAME), bar,
-                    dcp_term_style(out, DCP_STYLE_OFF), BAR_CELLS - n, "",
+                    dcp_term_style(out, DCP_STYLE_OFF), most_cells - n, "",
                     dcp_human_size((uint64_t)mean).text, first == last ? "" : " each",
                     all ? 100 * (double)sum / (double)all : 0.0);
 }
@@ -221,9 +236,10 @@ static int print_text(struct dcp_main *m, const struct inspect_checkpoint *check
     if (n_shown < n)
         dcp_term_printf(&m->out, "  %s more rows (--limit)\n",
                         dcp_human_count(n - n_shown).text);
-    put_legend(m, &p, world);
-    put_balance(m, ranks, world);
-    return DCP_OK;
+    rc = put_legend(m, &p, world, err);
+    if (rc == DCP_OK)
+        put_balance(m, ranks, world);
+    return rc;
 }
 
 static json_t *row_json(const struct dcp_catalog *catalog, const struct dcp_tensor *t)

@@ -172,7 +172,6 @@ static int print_help(const struct dcp_main *m, const struct common *common,
 
 static void apply_common(struct dcp_main *m, const struct common *common)
 {
-    m->json = common->json;
     m->verbose = common->quiet ? -1 : common->verbose;
     m->threads = (int)common->threads;
     m->progress = common->quiet ? DCP_WHEN_NEVER : (enum dcp_when)common->progress;
@@ -184,6 +183,15 @@ static void apply_common(struct dcp_main *m, const struct common *common)
     dcp_term_init(&m->note, stderr, (enum dcp_when)common->color);
 }
 
+/* Whoever asks for help gets it, whatever else is wrong. */
+static bool asks_for_help(int argc, char *const *argv)
+{
+    for (int i = 0; i < argc && strcmp(argv[i], "--") != 0; i++)
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0)
+            return true;
+    return false;
+}
+
 /* Fills the settings from the words and runs the command. */
 static int run(struct dcp_main *m, int argc, char *const *argv, void *settings,
                bool has_verb, struct dcp_error *err)
@@ -193,6 +201,8 @@ static int run(struct dcp_main *m, int argc, char *const *argv, void *settings,
                                             { common_opts, &common } };
     int rc = dcp_opt_parse(tables, DCP_ARRAY_LEN(tables), argc, argv, &m->operands, err);
     apply_common(m, &common);
+    m->json = common.json || (rc && m->json);
+    common.help = common.help || (rc && asks_for_help(argc, argv));
     if (common.help || (!rc && (common.version || common.man || common.complete))) {
         *err = (struct dcp_error){ .rank = -1 };
         return print_help(m, &common, has_verb, err);

@@ -93,9 +93,10 @@ static void add_cell(struct dcp_buf *line, const struct dcp_table *table, size_t
     bool right = table->columns[i].right, last = i + 1 == table->n_columns;
     if (right)
         dcp_buf_add_fill(line, ' ', pad);
-    dcp_buf_add_text(line, style ? dcp_term_style(term, style) : "");
+    bool styled = style && *text;
+    dcp_buf_add_text(line, styled ? dcp_term_style(term, style) : "");
     dcp_text_add_cut(line, text, width);
-    dcp_buf_add_text(line, style ? dcp_term_style(term, DCP_STYLE_OFF) : "");
+    dcp_buf_add_text(line, styled ? dcp_term_style(term, DCP_STYLE_OFF) : "");
     if (!last)
         dcp_buf_add_fill(line, ' ', (right ? 0 : pad) + GAP);
 }

@@ -59,6 +59,8 @@ static double number(size_t p, size_t kind, int64_t elem, int64_t step)
         params[p].is_norm
             ? 1
             : (double)((elem * 37 + (int64_t)p * 11 + step / 100) % 101 - 50) / 100;
+    if (kinds[kind].role == DCP_ROLE_EXP_AVG_SQ)
+        v *= v;
     return v * kinds[kind].scale;
 }
 

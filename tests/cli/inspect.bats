@@ -1,0 +1,295 @@
+# dcp-inspect on the run folder of tests/lib/run_folder.h and on what is made from it.
+
+setup_file() {
+    load helper
+    make_run "$BATS_FILE_TMPDIR/run"
+    cd "$BATS_FILE_TMPDIR"
+    dcp-reshard run two --world 2
+    dcp-reshard export run model.bin
+    dcp-reshard export run full.safetensors --dtype fp32
+}
+
+setup() {
+    load helper
+    cd "$BATS_FILE_TMPDIR"
+}
+
+# Sizes of files may change with the format; all else may not.
+mask_sizes() {
+    output=$(sed -E 's/[0-9.]+ [KM]iB/SIZE/g; s/read in [0-9.]+ m?s/read in TIME/' <<<"$output")
+}
+
+@test "show a run" {
+    run -0 dcp-inspect run
+    mask_sizes
+    is_golden show-run.txt
+    run -0 dcp-inspect show run/
+    [[ ${lines[0]} == *"step-00000300   native v1, saved by 4 ranks" ]]
+}
+
+@test "show one step, and a file of another format" {
+    run -0 dcp-inspect run/step-00000100
+    [[ $output == *"resume       yes: at step 100"* && $output != *"older steps"* ]]
+    run -0 dcp-inspect model.bin
+    [[ $output == *"model.bin   torch zip"* ]]
+    [[ $output == *"3,152 parameters"* ]]
+    [[ $output == *"holds        weights bf16"* ]]
+    [[ $output == *"resume       no: it holds no optimizer"* ]]
+}
+
+@test "show as a document" {
+    run -0 dcp-inspect run --json
+    json 'd["schema"] == "dcp.show/1" and d["format"] == "native" and d["world"] == 4
+          and d["step"] == 300 and d["whole"] is True and d["n_unfinished"] == 1
+          and [s["step"] for s in d["steps"]] == [300, 200, 100]
+          and d["model"] == {"family": "gpt2", "n_params": 3152, "n_layers": 2,
+                             "n_vocab": 96, "n_tied": 0}
+          and d["resume"] == {"possible": True, "missing": None}
+          and [(g["role"], g["dtype"], g["n_tensors"]) for g in d["holds"]]
+              == [("model", "BF16", 6), ("master", "F32", 6), ("exp_avg", "F32", 6),
+                  ("exp_avg_sq", "F32", 6)]
+          and {o["name"] for o in d["objects"]}
+              == {"model_config", "scheduler", "rng", "data", "trainer"}'
+}
+
+@test "show a run whose newest step is damaged, and one without a whole step" {
+    cp -r run bad
+    truncate -s -1 bad/step-00000300/*00002-of-*.safetensors
+    run -0 dcp-inspect bad
+    [[ ${lines[0]} == bad/step-00000200* ]]
+    [[ $output == *"not whole    step-00000300: "*00002-of* ]]
+    run -0 --separate-stderr dcp-inspect ls bad
+    [[ $stderr == *"warning: step-00000300 is not whole"* ]]
+    run -0 --separate-stderr dcp-inspect ls bad -q
+    [ -z "$stderr" ]
+    rm bad/step-00000[12]00/manifest.json
+    run -4 --separate-stderr dcp-inspect bad
+    [[ ${lines[0]} == "bad   run folder without a whole step" ]]
+    [[ $(grep -c "not whole" <<<"$output") -eq 3 ]]
+    [[ $stderr == "dcp-inspect: no step in 'bad' is whole"* ]]
+    run -4 --separate-stderr dcp-inspect bad --json
+    json 'd["whole"] is False and len(d["steps"]) == 3'
+}
+
+@test "ls" {
+    run -0 dcp-inspect ls run
+    is_golden ls-run.txt
+    run -0 dcp-inspect ls run --sort size -n 3
+    [[ ${lines[1]} == "optimizer."*".wte.weight "* && ${#lines[@]} -eq 5 ]]
+    [[ ${lines[4]} == "24 tensors, "*"21 not shown (--limit)" ]]
+    run -0 dcp-inspect ls run --sort name --only model
+    [[ ${lines[1]} == "h.0.attn.c_attn.weight "* && ${#lines[@]} -eq 8 ]]
+    run -0 dcp-inspect ls run -t '*.exp_avg.h.{0,1}.ln*' -t wte.weight
+    [ "${#lines[@]}" -eq 5 ]
+}
+
+@test "ls as a document has the pieces" {
+    run -0 dcp-inspect ls run -t wte.weight --pieces --json
+    json 'd["schema"] == "dcp.ls/1" and d["n_selected"] == 1
+          and d["tensors"][0]["shape"] == [96, 16]
+          and d["tensors"][0]["size_bytes"] == 3072
+          and len(d["tensors"][0]["fingerprint"]) == 16
+          and [p["rank"] for p in d["tensors"][0]["pieces"]] == [0, 1, 2, 3]
+          and d["tensors"][0]["pieces"][1]["region"]
+              == {"kind": "flat", "begin": 384, "end": 768}'
+    run -0 dcp-inspect ls run -t wte.weight --pieces
+    [[ $output == *"rank 1  "*"elements 384:768"* ]]
+}
+
+@test "map draws who holds what" {
+    run -0 dcp-inspect map run
+    is_golden map-run.txt
+    run -0 dcp-inspect map run --each --limit 2
+    [[ $output == *"22 more rows (--limit)"* ]]
+    run -0 env LC_ALL=C dcp-inspect map run
+    [ -z "$(tr -d '\000-\177' <<<"$output")" ]
+    run -0 dcp-inspect map run --json
+    json 'd["schema"] == "dcp.map/1" and [r["rank"] for r in d["ranks"]] == [0, 1, 2, 3]
+          and len({r["size_bytes"] for r in d["ranks"]}) == 1
+          and d["tensors"][0]["cells"] == [c // 16 for c in range(64)]'
+}
+
+@test "stats are those of the numbers" {
+    run -0 dcp-inspect stats run
+    is_golden stats-run.txt
+    run -0 dcp-inspect stats run -t wte.weight --json
+    json 'd["schema"] == "dcp.stats/1" and d["tensors"][0]["n"] == 1536
+          and d["tensors"][0]["min"] == -0.5 and d["tensors"][0]["max"] == 0.5
+          and sum(d["tensors"][0]["histogram"]["counts"]) == 1536'
+    run -0 dcp-inspect stats run -j 1
+    is_golden stats-run.txt
+    run -0 dcp-inspect stats run -j 7
+    is_golden stats-run.txt
+}
+
+@test "stats count NaNs and infinities" {
+    python3 -c '
+import json, math, struct
+values = [1, math.nan, 2, math.inf, -math.inf, math.nan, math.nan]
+header = json.dumps({"x": {"dtype": "F32", "shape": [7], "data_offsets": [0, 28]}}).encode()
+header += b" " * (-len(header) % 8)
+open("odd.safetensors", "wb").write(
+    struct.pack("<Q", len(header)) + header + struct.pack("<7f", *values))'
+    run -0 dcp-inspect stats odd.safetensors
+    [[ ${lines[1]} == *"3 nan, 2 inf" && ${lines[2]} == *"1 has NaN or infinite numbers" ]]
+    run -0 dcp-inspect stats odd.safetensors --json
+    json 'd["tensors"][0]["n_nan"] == 3 and d["tensors"][0]["n_inf"] == 2
+          and d["tensors"][0]["mean"] == 1.5'
+}
+
+@test "diff of the same" {
+    run -0 dcp-inspect diff run two
+    [ "$output" = "same      24 tensors, bit for bit          (4 ranks ↔ 2 ranks)" ]
+    run -0 dcp-inspect diff run two -v
+    [[ ${lines[1]} == *"24 by fingerprint, 0 read"* ]]
+    run -0 dcp-inspect diff run two -v --read
+    [[ ${lines[1]} == *"0 by fingerprint, 24 read"* ]]
+    run -0 dcp-inspect diff two model.bin --only model
+    [ "$output" = "same      6 tensors, bit for bit          (native ↔ torch)" ]
+    run -0 dcp-inspect diff run full.safetensors --only model
+    [[ $output == "same      6 tensors, in value; dtypes differ"* ]]
+    run -0 dcp-inspect diff run/step-00000200 run/step-00000200 --json
+    json 'd["same"] is True and d["n_same"] == 24 and d["differences"] == []'
+}
+
+@test "diff of the different" {
+    run -1 dcp-inspect diff run/step-00000100 two
+    is_golden diff-steps.txt
+    run -1 dcp-inspect diff run/step-00000100 two --limit 1
+    [[ $output == *"and 15 more tensors (--limit)"* ]]
+    run -1 dcp-inspect diff run/step-00000100 two -t wte.weight --json
+    json 'd["same"] is False and d["n_same"] == 0 and len(d["differences"]) == 1
+          and d["differences"][0]["kind"] == "values"
+          and d["differences"][0]["n_differ"] == 1536
+          and d["differences"][0]["first"] == 0'
+}
+
+@test "diff with a tolerance" {
+    run -0 dcp-inspect diff run/step-00000100 two --atol 1
+    [[ $output == *"within the tolerance"* ]]
+    run -1 dcp-inspect diff run/step-00000100 two --atol 0.5
+    make_safetensors a.safetensors x=100
+    cp a.safetensors b.safetensors
+    # the last byte but three of the last number: 99 + 2^-10, 128 steps further
+    printf '\x80' | dd of=b.safetensors bs=1 seek=$(($(stat -c %s b.safetensors) - 4)) \
+        conv=notrunc status=none
+    run -1 dcp-inspect diff a.safetensors b.safetensors
+    [[ $output == *"1 of 100 elements, by at most 0.000977 at [99]"* ]]
+    [[ $output == *"first at [99]: 99 ↔ 99.00098"* ]]
+    run -1 dcp-inspect diff a.safetensors b.safetensors --ulp 127
+    run -0 dcp-inspect diff a.safetensors b.safetensors --ulp 128
+    run -1 dcp-inspect diff a.safetensors b.safetensors --rtol 1e-6
+    run -0 dcp-inspect diff a.safetensors b.safetensors --rtol 1e-5
+}
+
+@test "diff names what one side lacks, and shapes" {
+    make_safetensors a.safetensors x=4 y=2 z=5
+    make_safetensors b.safetensors x=5 z=5 w=1
+    run -1 dcp-inspect diff a.safetensors b.safetensors
+    [[ ${lines[0]} == "shape     x  [4] ↔ [5]" ]]
+    [[ ${lines[1]} == "only in A y  F32 [2]" ]]
+    [[ ${lines[2]} == "only in B w  F32 [1]" ]]
+    [[ ${lines[3]} == "not same  3 of 4 tensors "* ]]
+}
+
+@test "diff compares objects" {
+    run -1 dcp-inspect diff run model.bin --json
+    json 'd["objects_compared"] and all(o["in_a"] and not o["in_b"] for o in d["objects"])
+          and len(d["objects"]) == 5'
+    run -1 dcp-inspect diff run model.bin
+    [[ $output == *"only in A scheduler  (object)"* ]]
+    [[ $output == *"18 of 24 tensors, 5 of 5 objects"* ]]
+    run -0 dcp-inspect diff run two --json
+    json 'd["objects_compared"] is True and d["objects"] == []'
+}
+
+@test "diff sees a prefix that a wrapper adds" {
+    make_safetensors a.safetensors wte.weight=4 h.0.b=2
+    make_safetensors b.safetensors transformer.wte.weight=4 transformer.h.0.b=2
+    run -0 dcp-inspect diff a.safetensors b.safetensors
+    run -0 dcp-inspect diff b.safetensors a.safetensors
+    make_safetensors b.safetensors transformer.wte.weight=4 other.h.0.b=2
+    run -1 dcp-inspect diff b.safetensors a.safetensors
+}
+
+@test "verify what is whole" {
+    run -0 dcp-inspect verify run
+    mask_sizes
+    [ "$output" = "whole     run/step-00000300: every digest and fingerprint holds
+          24 tensors, SIZE read in TIME; no holes, no overlaps" ]
+    run -0 dcp-inspect verify full.safetensors
+    [[ ${lines[1]} == *"no digest proves 6 of them" ]]
+    run -0 dcp-inspect verify run --json
+    json 'd["schema"] == "dcp.verify/1" and d["whole"] is True and d["damages"] == []
+          and d["n_tensors"] == 24 and d["n_unproved"] == 0'
+}
+
+@test "verify names the damage, and every reader refuses it" {
+    cp -r run hurt
+    file=$(echo hurt/step-00000300/*00001-of-*.safetensors)
+    # the last byte of the file is the last element of the shard's last piece
+    size=$(stat -c %s "$file")
+    printf '\x5a' | dd of="$file" bs=1 seek=$((size - 1)) conv=notrunc status=none
+    run -4 --separate-stderr dcp-inspect verify hurt
+    [[ ${lines[0]} == "damaged   tensor '"*"' rows "*" in shard-00001-of-00004.safetensors ("*"block digest differs" ]]
+    [[ ${lines[1]} == "not whole hurt/step-00000300: 1 damaged place" ]]
+    [[ $stderr == *"is damaged"*"step-00000200 is whole"* ]]
+    run -4 --separate-stderr dcp-inspect verify hurt --json
+    json 'd["whole"] is False and len(d["damages"]) == 1
+          and d["damages"][0]["file"] == "shard-00001-of-00004.safetensors"
+          and d["damages"][0]["code"] == "CORRUPT"
+          and 0 <= d["damages"][0]["begin"] < d["damages"][0]["end"]'
+    run -4 --separate-stderr dcp-inspect stats hurt
+    [ -z "$output" ]
+    [[ $stderr == *"cannot read 'hurt/step-00000300': tensor '"* ]]
+    [[ $stderr == *"'dcp-inspect verify hurt/step-00000300' lists all damage; step-00000200 is whole"* ]]
+    run -4 dcp-inspect diff hurt run --read
+    run -4 --separate-stderr dcp-inspect stats hurt --json
+    output=$stderr
+    json 'd["code"] == "CORRUPT" and d["exit"] == 4 and d["tensor"]'
+}
+
+@test "dump prints as NumPy does" {
+    run -0 dcp-inspect dump run 'wte.weight[0:4,:8]' 'h.1.attn.c_attn.bias' \
+        'h.0.attn.c_attn.weight[3, -1]' 'optimizer.master.wte.weight[::30, ..., ::7]' \
+        'wte.weight[5:2]' wte.weight
+    is_golden dump-run.txt
+    run -0 dcp-inspect dump run 'wte.weight[0]' --precision 3
+    [[ ${lines[1]} == "[ -0.471 "* ]]
+    run -0 dcp-inspect dump run wte.weight --full
+    [ "$(tr -cd '[' <<<"$output" | wc -c)" -eq $((1 + 1 + 96)) ]
+}
+
+@test "dump as a document" {
+    run -0 dcp-inspect dump run 'wte.weight[0:2,:3]' 'optimizer.exp_avg.h.0.ln_1.weight[1]' --json
+    json 'd["schema"] == "dcp.dump/1" and d["slices"][0]["shape"] == [2, 3]
+          and len(d["slices"][0]["values"]) == 2
+          and d["slices"][1]["shape"] == [] and d["slices"][1]["values"] == 0.125'
+    run -0 dcp-inspect dump run --object scheduler
+    json 'd == {"last_batch_iteration": 299}'
+    run -0 dcp-inspect dump run --object data --json
+    json 'd["object"] == "data" and d["value"] == {"cursor": 153600}'
+}
+
+@test "dump explains what it cannot do" {
+    run -3 dcp-inspect dump run wte.weihgt
+    [[ $output == *"did you mean 'wte.weight'?"* ]]
+    run -2 dcp-inspect dump run 'wte.weight[96]'
+    [[ $output == *"index 96 is outside dimension 0, which has 96"* ]]
+    run -2 dcp-inspect dump run 'wte.weight[1,2,3]'
+    run -2 dcp-inspect dump run
+    [[ $output == *"which tensor?"* ]]
+    run -3 dcp-inspect dump run --object nothing
+    make_safetensors one.safetensors x=3
+    run -0 dcp-inspect dump one.safetensors
+    [ "${lines[1]}" = "[0 1 2]" ]
+}
+
+@test "nothing is ever written" {
+    before=$(find run -type f -exec sha256sum {} + | sort; find run | sort)
+    for verb in show ls map stats verify; do
+        run dcp-inspect $verb run
+    done
+    [ "$before" = "$(find run -type f -exec sha256sum {} + | sort; find run | sort)" ]
+    [ ! -e run/latest.tmp ]
+}

@@ -1,0 +1,155 @@
+# dcp-reshard on the run folder of tests/lib/run_folder.h.
+
+setup_file() {
+    load helper
+    make_run "$BATS_FILE_TMPDIR/run"
+}
+
+setup() {
+    load helper
+    cd "$BATS_TEST_TMPDIR"
+    ln -s "$BATS_FILE_TMPDIR/run" run
+}
+
+# What is in this folder, but for the link.
+left() {
+    find . -mindepth 1 -maxdepth 1 ! -name run | sort | tr '\n' ' '
+}
+
+@test "to fewer and more ranks and back, every number the same" {
+    run -0 dcp-reshard run one --world 1
+    [[ $output == "one: 1 rank, "*", 24 tensors, fingerprints equal to the source's, "* ]]
+    run -0 dcp-reshard one seven --world 7 --layout dim0
+    run -0 dcp-reshard seven four --dp 4 --layout zero3
+    run -0 dcp-inspect diff run four
+    run -0 dcp-inspect diff run seven --read
+    run -0 dcp-inspect seven
+    [[ $output == *"saved by 7 ranks"*"layout       dim0"*"resume       yes"* ]]
+    run -0 dcp-inspect verify four
+    [ "$(left)" = "./four ./one ./seven " ]
+}
+
+@test "a dry run says what it would do and writes nothing" {
+    run -0 dcp-reshard run out --world 2 --dry-run
+    [[ ${lines[0]} == "from   native, 4 ranks, zero3 "*", 4 shards" ]]
+    [[ ${lines[1]} == "to     native, 2 ranks, zero3 "*", 2 shards" ]]
+    [[ ${lines[2]} == "plan   "*" copies merged to "*" reads and 2 writes; each byte read once" ]]
+    [[ ${lines[3]} == "       largest buffers "*"; free space "* ]]
+    [ "${lines[4]}" = "nothing was written (--dry-run)" ]
+    [ -z "$(left)" ]
+    run -0 dcp-reshard run out --world 2 --dry-run --json
+    json 'd["schema"] == "dcp.reshard/1" and d["dry_run"] is True
+          and d["source"]["world"] == 4 and d["target"]["world"] == 2
+          and d["plan"]["n_writes"] == 2 and d["n_tensors"] == 24'
+    [ -z "$(left)" ]
+}
+
+@test "the result as a document" {
+    run -0 dcp-reshard run out --world 2 --json
+    json 'd["schema"] == "dcp.reshard/1" and d["dry_run"] is False and d["verified"] is True
+          and d["target"]["path"] == "out" and d["n_cast"] == 0 and d["seconds"] > 0'
+    run -0 dcp-reshard export run x.bin -d fp32 --json --no-verify
+    json 'd["schema"] == "dcp.export/1" and d["verified"] is False and d["n_cast"] == 6
+          and d["target"]["format"] == "torch"'
+}
+
+@test "select, only, dtype" {
+    run -0 dcp-reshard run out --only model --dtype fp32
+    [[ $output == *", 6 tensors, all cast to F32, "* ]]
+    run -0 dcp-inspect ls out --json
+    json '{t["dtype"] for t in d["tensors"]} == {"F32"} and len(d["tensors"]) == 6'
+    run -0 dcp-reshard run part --select 'wte.*' --select '*.exp_avg.wte.*' --dtype bf16
+    [[ $output == *", 2 tensors, 1 cast to BF16, fingerprints of the others equal"* ]]
+    run -0 dcp-reshard run optim --only optim
+    [[ $output == *", 18 tensors, "* ]]
+}
+
+@test "a compressed target holds the same numbers" {
+    for codec in zstd planes; do
+        run -0 dcp-reshard run $codec --codec $codec --world 3
+        run -0 dcp-inspect diff run $codec --read
+        run -0 dcp-inspect verify $codec
+    done
+}
+
+@test "export chooses the format by the name" {
+    run -0 dcp-reshard export run model.bin
+    [[ $output == "model.bin: torch, "*", 6 tensors, "* ]]
+    run -0 dcp-reshard export run model.safetensors
+    [[ $output == "model.safetensors: safetensors, "* ]]
+    run -0 dcp-reshard export run gpt2
+    [[ $output == "gpt2: hf, "* ]]
+    run -0 dcp-reshard export run gpt2.dir/
+    [ -f gpt2.dir/config.json ]
+    run -0 dcp-reshard export run odd.name --to torch
+    for target in model.bin model.safetensors gpt2 gpt2.dir odd.name; do
+        run -0 dcp-inspect diff run $target --only model
+    done
+    [ "$(left)" = "./gpt2 ./gpt2.dir ./model.bin ./model.safetensors ./odd.name " ]
+}
+
+@test "from any format to any other" {
+    run -0 dcp-reshard export run a.bin
+    run -0 dcp-reshard export a.bin b.safetensors
+    run -0 dcp-reshard b.safetensors c --world 5
+    run -0 dcp-reshard export c d.pth
+    run -0 dcp-inspect diff run d.pth --only model --read
+}
+
+@test "a target that exists stays unless --force replaces it" {
+    run -0 dcp-reshard export run model.bin
+    before=$(sha256sum model.bin)
+    run -5 dcp-reshard export run model.bin --dtype fp32
+    [[ $output == *"exists already"*"--force"* ]]
+    [ "$before" = "$(sha256sum model.bin)" ]
+    run -0 dcp-reshard export run model.bin --dtype fp32 --force
+    [ "$before" != "$(sha256sum model.bin)" ]
+    run -0 dcp-reshard run out --world 2
+    run -5 dcp-reshard run out --world 3
+    run -0 dcp-reshard run out --world 3 --force
+    run -0 dcp-inspect out
+    [[ $output == *"saved by 3 ranks"* ]]
+    [ "$(left)" = "./model.bin ./out " ]
+}
+
+@test "the source is never the target" {
+    cp -rL run mine
+    before=$(cd mine && find . -type f -exec sha256sum {} + | sort)
+    run -2 dcp-reshard mine/step-00000300 mine/step-00000300/out
+    run ! dcp-reshard mine/step-00000300 mine/step-00000300 --force
+    run ! dcp-reshard mine/step-00000300 mine --force
+    [ "$before" = "$(cd mine && find . -type f -exec sha256sum {} + | sort)" ]
+}
+
+@test "a damaged source makes no target" {
+    cp -rL run hurt
+    file=$(echo hurt/step-00000300/*00001-of-*.safetensors)
+    printf '\x5a' | dd of="$file" bs=1 seek=$(($(stat -c %s "$file") - 1)) conv=notrunc status=none
+    run -4 dcp-reshard hurt out --world 2
+    [[ $output == *"cannot reshard 'hurt/step-00000300': tensor '"*"step-00000200 is whole"* ]]
+    run -4 dcp-reshard export hurt model.bin --only all --to torch
+    [ "$(left)" = "./hurt " ]
+}
+
+@test "what a format cannot hold" {
+    run -5 dcp-reshard run out.d --to safetensors --world 2
+    run -5 dcp-reshard run out.d --to hf
+    [[ $output == *"--only model"* ]]
+    [ -z "$(left)" ]
+}
+
+@test "no folder for the target" {
+    run -3 dcp-reshard run nowhere/out
+    [[ $output == *"nowhere"* ]]
+}
+
+@test "formats" {
+    run -0 dcp-reshard formats
+    [[ ${lines[0]} == format*reads*writes*sharded* ]]
+    for name in native safetensors torch hf; do
+        grep -q "^$name " <<<"$output"
+    done
+    run -0 dcp-reshard formats --json
+    json 'd["schema"] == "dcp.formats/1"
+          and [f["sharded"] for f in d["formats"] if f["name"] == "native"] == [True]'
+}

@@ -1,0 +1,207 @@
+# dcp-train in one process.
+
+setup() {
+    load ../lib/train
+    cd "$BATS_TEST_TMPDIR"
+    make_config
+}
+
+@test "trains, saves, and writes a line of metrics a step" {
+    run -0 --separate-stderr train
+    [ -z "$output" ]
+    [[ $stderr == *"step 20/20 "*"loss "*"norm "*"lr "*"tok/s"* ]]
+    [[ $stderr == *"step 5 "*"saved in background: "*" stall, "* ]]
+    [ "$(ls run)" = "$(printf '%s\n' latest metrics.jsonl step-000000{05,10,15,20})" ]
+    [ "$(losses run | wc -l)" = 20 ]
+    [ "$(last_metric run tokens)" = $((20 * 16 * 16)) ]
+    dcp-inspect verify run
+}
+
+@test "the loss falls" {
+    train -q --set scheduler.type=none --steps 60
+    first=$(losses run | awk 'NR == 1 {print $2}')
+    last=$(losses run | awk 'END {print $2}')
+    awk "BEGIN {exit !($last < $first - 1)}"
+}
+
+@test "resumed is as if never stopped" {
+    train -q --set checkpoint.dir=whole
+    train -q --steps 10
+    run -0 --separate-stderr train --resume auto
+    [[ $stderr == *"resumed step 10 (saved by 1 rank) on 1 rank in "* ]]
+    same_run whole run
+    run -0 --separate-stderr train
+    [[ $stderr == *"step 20 is reached already"* ]]
+}
+
+@test "resumes a step by number, by path, and from another folder" {
+    train -q --set checkpoint.dir=whole
+    train -q --set checkpoint.dir=again --resume whole/step-00000005
+    diff <(losses whole | tail -15) <(losses again)
+    dcp-inspect diff whole again
+    run -0 --separate-stderr train --set checkpoint.dir=whole --resume 15
+    [[ $stderr == *"step 20 exists already and is kept as it is"* ]]
+    run -3 --separate-stderr train --set checkpoint.dir=whole --resume 7
+    [[ $stderr == *"no step 7"* ]]
+    run -3 train --resume nowhere/step-00000005
+    [ ! -e run ]
+}
+
+@test "never resumes, and never writes into an earlier run" {
+    train -q --steps 5
+    run -5 --separate-stderr train --resume never
+    [[ $stderr == *"'run' holds steps of an earlier run already"*hint:* ]]
+    [ "$(losses run | wc -l)" = 5 ]
+    train -q --resume never --set checkpoint.dir=other --steps 5
+    same_run run other
+}
+
+@test "a damaged step is passed over for the one before" {
+    train -q --steps 10
+    python3 - run/step-00000010 <<'PYTHON'
+import glob, os, sys
+shard = max(glob.glob(sys.argv[1] + "/*"), key=os.path.getsize)
+with open(shard, "r+b") as f:
+    f.seek(os.path.getsize(shard) - 7)
+    byte = f.read(1)
+    f.seek(-1, 1)
+    f.write(bytes([byte[0] ^ 1]))
+PYTHON
+    run -0 --separate-stderr train --steps 12
+    [[ $stderr == *"step-00000010 is damaged and was passed over"* ]]
+    [[ $stderr == *"resumed step 5 "* ]]
+}
+
+@test "a model of another size is refused" {
+    train -q --steps 5
+    run -5 --separate-stderr train --set model.n_layer=3
+    [[ $stderr == *"2 layers"*"3 layers"* ]]
+}
+
+@test "another seed or other data are told" {
+    train -q --steps 5
+    run -0 --separate-stderr train --set seed=8 --steps 6
+    [[ $stderr == *"the seed was 7 and is 8"* ]]
+    run -0 --separate-stderr train --set data.seq_len=8 --steps 6
+    [[ $stderr == *"data.seq_len was 16 and is 8"* ]]
+}
+
+@test "SIGTERM ends the step, saves, and can be resumed" {
+    train -q --set checkpoint.dir=whole --steps 2000 --set checkpoint.save_every=0 &
+    pid=$!
+    until [ -s whole/metrics.jsonl ]; do sleep 0.05; done
+    kill -TERM $pid
+    status=0
+    wait $pid || status=$?
+    [ $status = 75 ]
+    step=$(last_metric whole step)
+    [ -d "whole/step-$(printf %08d "$step")" ]
+    train -q --set checkpoint.dir=whole --steps $((step + 3))
+    train -q --steps $((step + 3))
+    same_run whole run
+}
+
+@test "bf16 with fp32 masters, and gradients in fp32" {
+    train -q --set bf16.enabled=true --steps 5
+    run -0 dcp-inspect ls run
+    [[ $output == *optimizer.master.transformer.wte.weight* ]]
+    # 2 weights, 2 gradients, 12 masters and moments
+    total=$(last_metric run state_bytes)
+    n=$(($(last_metric run weight_bytes) / 2))
+    [ "$total" = $((16 * n)) ]
+    train -q --set bf16.enabled=true --set checkpoint.dir=precise --steps 5 \
+        --set train_batch_size=2 --set data_types.grad_accum_dtype=fp32
+    [ "$(last_metric precise gradient_bytes)" = $((4 * n)) ]
+}
+
+@test "precision can change on the way" {
+    train -q --steps 5 --set checkpoint.dir=fp32
+    train -q --steps 10 --set bf16.enabled=true --set checkpoint.dir=bf16 --resume fp32
+    train -q --steps 15 --set checkpoint.dir=back --resume bf16
+    run -0 dcp-inspect ls back
+    [[ $output != *optimizer.master* ]]
+}
+
+@test "16-bit weights beside each step" {
+    train -q --steps 5 --set zero_optimization.stage3_gather_16bit_weights_on_model_save=true
+    run -0 dcp-inspect ls run/step-00000005/pytorch_model.bin
+    [[ $output == *transformer.wte.weight* ]]
+}
+
+@test "starts from another model's weights" {
+    train -q --steps 5
+    dcp-reshard export run model.safetensors
+    run -0 --separate-stderr train --set model.init=model.safetensors \
+        --set checkpoint.dir=tuned --steps 2
+    [[ $stderr == *"weights from "*"model.safetensors"* ]]
+    run -3 --separate-stderr train --set model.init=none.bin --set checkpoint.dir=tuned2
+    [[ $stderr == *none.bin* ]]
+}
+
+@test "measures the loss on other data" {
+    run -2 train --eval
+    [[ $output == *data.val* ]]
+    train -q --steps 5 --set data.val=text.txt --set data.eval_every=5
+    run -0 --separate-stderr train --eval --set data.val=text.txt
+    [[ $output == "step 5  loss "*"perplexity "* ]]
+    run -0 --separate-stderr train --eval --set data.val=text.txt --json
+    python3 -c 'import json, sys
+d = json.loads(sys.argv[1])
+m = json.loads(open("run/metrics.jsonl").readlines()[-1])
+assert d["schema"] == "dcp.eval/1" and d["step"] == 5, d
+assert abs(d["loss"] - m["val_loss"]) < 1e-6, (d, m)' "$output"
+    run -3 train --eval --set data.val=text.txt --set checkpoint.dir=none
+    [ ! -e none ]
+}
+
+@test "generates, the same for the same seed" {
+    train -q --steps 10
+    run -0 --separate-stderr train --generate "The " --max-tokens 20 --seed 1
+    [[ $output == "The "* ]]
+    first=$output
+    run -0 --separate-stderr train --generate "The " --max-tokens 20 --seed 1
+    [ "$output" = "$first" ]
+    run -0 --separate-stderr train --generate "The " --max-tokens 20 --temperature 0
+    greedy=$output
+    run -0 --separate-stderr train --generate "The " --max-tokens 20 --top-k 1 --seed 5
+    [ "$output" = "$greedy" ]
+    run -2 train --generate "x" --top-p 0
+}
+
+@test "a dry run says what it would do and writes nothing" {
+    run -0 train --ranks 8 --dry-run --set bf16.enabled=true
+    [[ $output == *"ZeRO stage 3, bf16"*"nothing was trained or written (--dry-run)" ]]
+    [ "$(ls)" = "$(printf '%s\n' text.txt train.json)" ]
+    run -0 train --dry-run --json
+    python3 -c 'import json, sys
+d = json.loads(sys.argv[1])
+assert d["schema"] == "dcp.train/1" and d["world"] == 1, d
+assert d["config"]["train_batch_size"] == 16, d' "$output"
+}
+
+@test "mistakes are told before anything is written" {
+    run -3 dcp-train --config none.json
+    run -2 dcp-train
+    [[ $output == *"--config is missing"* ]]
+    run -2 train --set zero_optimization.stagee=2
+    [[ $output == *"stage"* ]]
+    run -2 train --set train_batch_size=15
+    [[ $output == *"train_batch_size 15"* ]]
+    run -2 train --ranks 0
+    run -2 train --ranks 8 --set train_batch_size=15
+    run -3 train --set data.train=none.txt
+    run -8 train --device cuda
+    [[ $output == *CUDA* ]]
+    run -2 env DCP_TEST_KILL=nonsense dcp-train --config train.json
+    [ "$(ls)" = "$(printf '%s\n' text.txt train.json)" ]
+}
+
+@test "a folder that cannot be made ends with 6" {
+    run -6 train --set checkpoint.dir=text.txt/run
+}
+
+@test "torchrun's variables" {
+    RANK=0 WORLD_SIZE=2 run -8 train
+    [[ $output == *"RANK and WORLD_SIZE"*"hint:"*"--ranks"* ]]
+    RANK=0 WORLD_SIZE=1 LOCAL_RANK=0 run -0 train --steps 1
+}
