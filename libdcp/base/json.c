@@ -1,5 +1,6 @@
 #include "json.h"
 
+#include "buf.h"
 #include "str.h"
 #include <errno.h>
 
@@ -113,9 +114,25 @@ int dcp_json_get_array(const json_t *object, const char *key, const char *what,
     return DCP_OK;
 }
 
+static int add_text(const char *text, size_t n, void *buf)
+{
+    dcp_buf_add(buf, text, n);
+    return ((struct dcp_buf *)buf)->failed ? -1 : 0;
+}
+
+/* Not json_dumps: jansson forgets a failure inside a key and returns JSON with holes. The
+ * buffer remembers it. */
 char *dcp_json_text(const json_t *value, int indent)
 {
     size_t layout = indent <= 0 ? JSON_COMPACT
                                 : JSON_INDENT(indent < MAX_INDENT ? indent : MAX_INDENT);
-    return json_dumps(value, layout | JSON_ENCODE_ANY | JSON_REAL_PRECISION(17));
+    struct dcp_buf buf = { 0 };
+
+    int rc = json_dump_callback(value, add_text, &buf,
+                                layout | JSON_ENCODE_ANY | JSON_REAL_PRECISION(17));
+    if (rc || buf.failed) {
+        dcp_buf_fini(&buf);
+        return NULL;
+    }
+    return (char *)buf.data;
 }
