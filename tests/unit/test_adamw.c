@@ -1,0 +1,187 @@
+/* The optimizer against the formulas in double, and bit for bit against itself however a
+ * range is cut. */
+#include "adamw.h"
+#include "base/mem.h"
+#include "ops.h"
+#include "ops_bf16.h"
+#include "rng.h"
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define N 1003
+#define SEED 7
+
+struct state {
+    float w[N], m[N], v[N], g[N];
+    uint16_t g16[N], w16[N];
+};
+
+static void state_init(struct state *s, uint64_t stream)
+{
+    memset(s, 0, sizeof *s);
+    for (uint64_t i = 0; i < N; i++) {
+        s->w[i] = (float)rng_normal(SEED, stream, i);
+        s->m[i] = 0.1f * (float)rng_normal(SEED, stream + 1, i);
+        s->v[i] = (float)pow(rng_normal(SEED, stream + 2, i), 2) * 0.01f;
+        s->g16[i] = bf16_from_f32((float)rng_normal(SEED, stream + 3, i));
+        s->g[i] = bf16_to_f32(s->g16[i]);
+    }
+    s->g[0] = 0, s->g16[0] = 0, s->m[0] = 0, s->v[0] = 0; /* what was never touched */
+}
+
+static const struct adamw_params typical = { .lr = 3e-3,
+                                             .beta1 = 0.9,
+                                             .beta2 = 0.95,
+                                             .eps = 1e-8,
+                                             .weight_decay = 0.1,
+                                             .step = 3,
+                                             .bias_correction = true,
+                                             .decoupled = true,
+                                             .grad_scale = 0.75f };
+
+/* As the papers write it. */
+static void check_step(const struct adamw_params *p)
+{
+    struct state s, old;
+    state_init(&s, 10);
+    old = s;
+    adamw_step(s.w, s.m, s.v, s.g, N, p);
+    for (int i = 0; i < N; i++) {
+        double w = (double)old.w[i], g = (double)old.g[i] * (double)p->grad_scale;
+        if (!p->decoupled)
+            g += p->weight_decay * w;
+        double m = p->beta1 * (double)old.m[i] + (1 - p->beta1) * g;
+        double v = p->beta2 * (double)old.v[i] + (1 - p->beta2) * g * g;
+        double m_hat = m, v_hat = v;
+        if (p->bias_correction) {
+            m_hat /= 1 - pow(p->beta1, (double)p->step);
+            v_hat /= 1 - pow(p->beta2, (double)p->step);
+        }
+        double decay = p->decoupled ? p->weight_decay * w : 0;
+        double want = w - p->lr * (m_hat / (sqrt(v_hat) + p->eps) + decay);
+        assert_true(fabs((double)s.m[i] - m) <= 2e-7 * (fabs(m) + 0.1));
+        assert_true(fabs((double)s.v[i] - v) <= 3e-7 * v);
+        assert_true(fabs((double)s.w[i] - want) <= 3e-7 * (fabs(want) + p->lr));
+    }
+    assert_true(s.w[0] != old.w[0] || p->weight_decay == 0); /* decay reaches it */
+}
+
+static void test_formulas(void **state)
+{
+    (void)state;
+    struct adamw_params p = typical;
+    check_step(&p);
+    p.step = 1, p.grad_scale = 1;
+    check_step(&p);
+    p.step = 100000;
+    check_step(&p);
+    p.bias_correction = false;
+    check_step(&p);
+    p.decoupled = false, p.bias_correction = true, p.step = 2;
+    check_step(&p);
+    p.weight_decay = 0;
+    check_step(&p);
+}
+
+static void assert_same(const struct state *a, const struct state *b)
+{
+    assert_memory_equal(a->w, b->w, sizeof a->w);
+    assert_memory_equal(a->m, b->m, sizeof a->m);
+    assert_memory_equal(a->v, b->v, sizeof a->v);
+    assert_memory_equal(a->w16, b->w16, sizeof a->w16);
+}
+
+/* Vectors, their rests, alignments and threads give the same bits. */
+static void test_cuts(void **state)
+{
+    (void)state;
+    struct state whole, cut;
+    for (int decoupled = 0; decoupled < 2; decoupled++) {
+        struct adamw_params p = typical;
+        p.decoupled = decoupled;
+        state_init(&whole, 20);
+        adamw_step_mixed(whole.w, whole.m, whole.v, whole.g16, DCP_BF16, whole.w16, N,
+                         &p);
+        for (int64_t size = 1; size < 70; size++) {
+            state_init(&cut, 20);
+            for (int64_t i = 0; i < N; i += size)
+                adamw_step_mixed(cut.w + i, cut.m + i, cut.v + i, cut.g16 + i, DCP_BF16,
+                                 cut.w16 + i, i + size < N ? size : N - i, &p);
+            assert_same(&whole, &cut);
+        }
+    }
+}
+
+/* The four kinds of arguments agree. */
+static void test_mixed(void **state)
+{
+    (void)state;
+    struct state a, b;
+    state_init(&a, 30);
+    adamw_step(a.w, a.m, a.v, a.g, N, &typical);
+    ops_to_bf16(a.w, a.w16, N);
+    for (int kind = 0; kind < 4; kind++) {
+        state_init(&b, 30);
+        bool bf16 = kind & 1, with_weights = kind & 2;
+        const void *grad = bf16 ? (const void *)b.g16 : b.g;
+        adamw_step_mixed(b.w, b.m, b.v, grad, bf16 ? DCP_BF16 : DCP_F32,
+                         with_weights ? b.w16 : NULL, N, &typical);
+        if (!with_weights)
+            ops_to_bf16(b.w, b.w16, N);
+        assert_same(&a, &b);
+    }
+}
+
+static void test_threads(void **state)
+{
+    (void)state;
+    enum { MANY = 300007 };
+    float *arrays[2][4];
+    for (int t = 0; t < 2; t++) {
+        for (int k = 0; k < 4; k++) {
+            arrays[t][k] = dcp_mem_calloc(MANY, sizeof(float));
+            assert_non_null(arrays[t][k]);
+            for (uint64_t i = 0; i < MANY; i++)
+                arrays[t][k][i] = (float)rng_uniform(SEED, 40 + (uint64_t)k, i);
+        }
+        ops_set_threads(t ? 4 : 1);
+        adamw_step(arrays[t][0], arrays[t][1], arrays[t][2], arrays[t][3], MANY,
+                   &typical);
+    }
+    for (int k = 0; k < 4; k++) {
+        assert_memory_equal(arrays[0][k], arrays[1][k], MANY * sizeof(float));
+        free(arrays[0][k]);
+        free(arrays[1][k]);
+    }
+    ops_set_threads(1);
+}
+
+/* NaN and infinity stay where they are. */
+static void test_not_finite(void **state)
+{
+    (void)state;
+    struct state s, clean;
+    state_init(&s, 50);
+    clean = s;
+    s.g[5] = NAN, s.g[6] = INFINITY;
+    adamw_step(s.w, s.m, s.v, s.g, N, &typical);
+    adamw_step(clean.w, clean.m, clean.v, clean.g, N, &typical);
+    assert_true(isnan(s.w[5]) && isnan(s.w[6]));
+    for (int i = 0; i < N; i++)
+        if (i != 5 && i != 6)
+            assert_true(s.w[i] == clean.w[i]);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_formulas),   cmocka_unit_test(test_cuts),
+        cmocka_unit_test(test_mixed),      cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_not_finite),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
