@@ -275,36 +275,44 @@ static void tell(const struct run *run, const struct resume_result *result)
             dcp_human_time(result->read_s).text, dcp_human_size(result->size_bytes).text);
 }
 
+/* The checkpoint to take up; *out_fresh: there is none, and none was asked for. */
+static int find_origin(struct run *run, struct origin *origin, bool weights_only,
+                       bool *out_fresh, struct dcp_error *err)
+{
+    struct dcp_error why = { 0 };
+    int64_t step;
+    enum resume_kind kind = resume_parse(run->options->resume, &step);
+    bool may_begin = kind == RESUME_NEVER || (kind == RESUME_AUTO && !weights_only);
+    int rc = DCP_OK;
+    if (kind == RESUME_PATH)
+        rc = find_path(run, origin, run->options->resume, &why);
+    else if (kind != RESUME_NEVER || !weights_only)
+        rc = run_open_store(run, false, &why);
+    if (!rc && kind == RESUME_NEVER && !weights_only)
+        rc = check_empty(run, &why);
+    else if (!rc && (kind == RESUME_AUTO || kind == RESUME_STEP))
+        rc = find_step(run, origin, step, &why);
+    bool nothing = rc == DCP_E_NOT_FOUND && may_begin;
+    *out_fresh = nothing || (!rc && kind == RESUME_NEVER);
+    if (rc && !nothing && err)
+        *err = why;
+    return nothing ? DCP_OK : rc;
+}
+
 int resume_run(struct run *run, bool weights_only, struct resume_result *out_result,
                struct dcp_error *err)
 {
     struct origin origin = { .name = NULL };
-    struct dcp_error why = { 0 };
-    const char *text = run->options->resume;
-    int64_t step;
-    enum resume_kind kind = resume_parse(text, &step);
-    bool own = kind != RESUME_PATH, fresh = kind == RESUME_NEVER;
+    bool fresh;
     *out_result = (struct resume_result){ .step = -1 };
-    int rc = DCP_OK;
-    if (own || !weights_only)
-        rc = run_open_store(run, !weights_only && kind != RESUME_STEP, err);
-    if (!rc && fresh && !weights_only)
-        rc = check_empty(run, err);
-    if (!rc && !fresh) {
-        rc = own ? find_step(run, &origin, step, &why)
-                 : find_path(run, &origin, text, &why);
-        if (rc == DCP_E_NOT_FOUND && kind == RESUME_AUTO && !weights_only) {
-            rc = DCP_OK;
-            fresh = true;
-        } else if (rc && err) {
-            *err = why;
-        }
-    }
+    int rc = find_origin(run, &origin, weights_only, &fresh, err);
     if (!rc && fresh)
         rc = start_new(run, err);
     else if (!rc)
         rc = load(run, &origin, !weights_only, out_result, err);
     origin_fini(&origin);
+    if (!rc && !run->store.ops && !weights_only)
+        rc = run_open_store(run, true, err);
     if (!rc && out_result->resumed)
         tell(run, out_result);
     return rc;

@@ -20,6 +20,8 @@ static const char *const not_kept[][2] = {
     { "steps", NULL },
     { "gradient_accumulation_steps", NULL },
     { "train_micro_batch_size_per_gpu", NULL },
+    { "zero_optimization", NULL },
+    { "timeout_s", NULL },
 };
 
 /* The configuration as JSON, without those. NULL: out of memory. */

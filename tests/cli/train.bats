@@ -87,7 +87,8 @@ PYTHON
 }
 
 @test "SIGTERM ends the step, saves, and can be resumed" {
-    train -q --set checkpoint.dir=whole --steps 2000 --set checkpoint.save_every=0 &
+    dcp-train --config train.json -q --set checkpoint.dir=whole --steps 200000 \
+        --set checkpoint.save_every=0 &
     pid=$!
     until [ -s whole/metrics.jsonl ]; do sleep 0.05; done
     kill -TERM $pid

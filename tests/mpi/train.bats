@@ -1,0 +1,132 @@
+# dcp-train on several ranks.
+
+setup() {
+    load ../lib/train
+    cd "$BATS_TEST_TMPDIR"
+    make_config
+}
+
+# Worlds 1, 2, 4, 8 and stages 0 to 3 train the same to the last bit, interrupted or not.
+@test "every stage at every world, interrupted and resumed, gives the same bits" {
+    train -q --set zero_optimization.stage=0 --set checkpoint.dir=one
+    [ "$(losses one | wc -l)" = 20 ]
+    for stage in 0 1 2 3; do
+        for ranks in 1 2 4 8; do
+            rm -rf run
+            for steps in 10 20; do
+                train -q --ranks $ranks --steps $steps --set zero_optimization.stage=$stage
+            done
+            echo "stage $stage, $ranks ranks"
+            same_run one run
+        done
+    done
+}
+
+@test "the state is cut as ZeRO says" {
+    declare -A want=([0]=16 [1]=5.5 [2]=3.75 [3]=2)
+    for stage in 0 1 2 3; do
+        train -q --ranks 8 --steps 1 --set zero_optimization.stage=$stage \
+            --set bf16.enabled=true --set checkpoint.dir=run$stage
+        bytes=$(last_metric run$stage state_bytes)
+        n=$(($(last_metric run0 weight_bytes) / 2))
+        awk "BEGIN {x = $bytes / $n / ${want[$stage]}; exit !(x > 0.95 && x < 1.05)}"
+    done
+}
+
+@test "stages and worlds change on the way" {
+    train -q --set checkpoint.dir=one
+    at() {
+        train -q --steps "$1" --ranks "$2" --set zero_optimization.stage="$3"
+    }
+    at 4 8 3
+    at 8 2 1
+    at 12 1 0
+    at 16 4 2
+    at 20 8 3
+    same_run one run
+    run -0 dcp-inspect run
+    [[ $output == *"saved by 8 ranks"* ]]
+}
+
+@test "worlds that are no powers of two" {
+    train -q --set train_batch_size=12 --set checkpoint.dir=one
+    train -q --set train_batch_size=12 --ranks 3 --steps 10
+    train -q --set train_batch_size=12 --ranks 6 --set train_micro_batch_size_per_gpu=2
+    python3 - one/metrics.jsonl run/metrics.jsonl <<'PYTHON'
+import json, sys
+a, b = ([json.loads(line)["loss"] for line in open(f)] for f in sys.argv[1:])
+assert len(a) == len(b) == 20
+assert max(abs(x - y) for x, y in zip(a, b)) < 1e-5
+PYTHON
+}
+
+@test "hybrid: a copy of the model in each group of ranks" {
+    train -q --set checkpoint.dir=one
+    train -q --ranks 8 --set zero_optimization.mics_shard_size=2
+    same_run one run
+    train -q --ranks 4 --sharding hybrid_shard --set checkpoint.dir=hybrid --steps 2
+    train -q --ranks 2 --sharding shard_grad_op --set checkpoint.dir=two --steps 2
+    dcp-inspect diff hybrid two
+}
+
+@test "a rank that dies is named, and the newest whole step goes on" {
+    train -q --set checkpoint.dir=one
+    for kill in 3:7:step 5:10:save-write 0:10:save-publish 0:12:step; do
+        rm -rf run
+        DCP_TEST_KILL=$kill run -7 train -q --ranks 8
+        [[ $output == "dcp-train: rank ${kill%%:*} died during step "*"; "*"hint: run again with --resume auto"* ]]
+        [ "$(grep -c died <<<"$output")" = 1 ]
+        train -q --ranks 8
+        same_run one run
+    done
+}
+
+@test "SIGTERM to the launcher reaches all ranks; a second one ends at once" {
+    dcp-train --config train.json -q --ranks 4 --steps 100000 \
+        --set checkpoint.save_every=0 &
+    pid=$!
+    until [ -s run/metrics.jsonl ]; do sleep 0.05; done
+    kill -TERM $pid
+    status=0
+    wait $pid || status=$?
+    [ $status = 75 ]
+    [ -d "run/step-$(printf %08d "$(last_metric run step)")" ]
+
+    dcp-train --config train.json -q --ranks 4 --steps 100000 \
+        --set checkpoint.save_every=0 --set checkpoint.dir=two &
+    pid=$!
+    until [ -s two/metrics.jsonl ]; do sleep 0.05; done
+    kill -TERM $pid
+    kill -TERM $pid 2>/dev/null || true
+    status=0
+    wait $pid || status=$?
+    [ $status = 130 ] || [ $status = 75 ] # the save may have been quicker
+}
+
+@test "a failure of all ranks is told once, with its own status" {
+    train -q --ranks 2 --steps 5
+    run -5 train --ranks 4 --set model.n_embd=32
+    [ "$(grep -c '^dcp-train: ' <<<"$output")" = 1 ]
+    [[ $output == *"width 16"*"width 32"* ]]
+}
+
+@test "joins a world that mpirun made" {
+    run -0 mpirun -np 2 dcp-train --config train.json --steps 2
+    [[ $output == *"on 2 ranks"* ]]
+    run -0 mpirun -np 2 dcp-train --config train.json --steps 4
+    [[ $output == *"resumed step 2 (saved by 2 ranks) on 2 ranks"* ]]
+    run mpirun -np 2 dcp-train --config train.json --ranks 3
+    [ "$status" = 2 ]
+    [[ $output == *"--ranks says 3, but 2 ranks were started"* ]]
+}
+
+@test "the loss on other data is the same at every world" {
+    train -q --ranks 2 --steps 5
+    run -0 --separate-stderr train --eval --set data.val=text.txt
+    one=$output
+    for ranks in 2 3 8; do
+        run -0 --separate-stderr train --eval --set data.val=text.txt --ranks $ranks \
+            --set train_batch_size=48
+        [ "$output" = "$one" ]
+    done
+}

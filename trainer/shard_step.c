@@ -1,0 +1,225 @@
+/* The end of a step: gradients summed over ranks, their norm, the optimizer, the new
+ * weights. */
+#include "shard_own.h"
+
+#include "adamw.h"
+#include "norm.h"
+#include "ops.h"
+#include <math.h>
+#include <string.h>
+
+#define BUCKET (1 << 20) /* elements in staging, of all ranks */
+#define BLOCK 4096       /* elements that are converted at once */
+
+void shard_begin(struct shard *s)
+{
+    s->micro = 0;
+}
+
+void shard_end_micro(struct shard *s)
+{
+    s->micro++;
+}
+
+/* Ranks that are summed before a rank's own micro-batches are (stage 2 and 3: at once,
+ * unit by unit) stand next to each other in the tree; below them its own micro-batches;
+ * below those the other ranks. */
+int64_t shard_micro(const struct shard *s, int i)
+{
+    int together = s->options.stage >= 2 ? s->inner->world : 1;
+    int64_t block = s->world->rank / together, place = s->world->rank % together;
+    return (block * s->options.accumulation + i) * together + place;
+}
+
+/* An even cut of n elements in s->counts; returns where this rank's part begins. */
+static int64_t cut_evenly(struct shard *s, const struct coll *coll, int64_t n,
+                          int64_t part)
+{
+    int64_t own = 0;
+    for (int r = 0; r < coll->world; r++) {
+        int64_t begin = r * part < n ? r * part : n;
+        s->counts[r] = n - begin < part ? n - begin : part;
+        own += r < coll->rank ? s->counts[r] : 0;
+    }
+    return own;
+}
+
+/* Gradients in bf16 are summed in fp32, a bucket at a time. */
+static int reduce_bf16(struct shard *s, struct coll *coll, int64_t at, int64_t own,
+                       struct dcp_error *err)
+{
+    int64_t items = BUCKET / coll->world, max = s->counts[0];
+    int rc = DCP_OK;
+    for (int64_t done = 0; !rc && done < max; done += items) {
+        int64_t from = at, to = 0, own_to = 0;
+        for (int r = 0; r < coll->world; r++) {
+            int64_t left = s->counts[r] - done;
+            int64_t n = left < 0 ? 0 : left < items ? left : items;
+            ops_from_bf16(shard_grad_at(s, 0, from + done), s->staging + to, n);
+            own_to = r == coll->rank ? to : own_to;
+            s->round[r] = n;
+            from += s->counts[r];
+            to += n;
+        }
+        float *sum = s->staging + own_to;
+        rc = coll_reduce_scatter(coll, s->staging, s->round, sum, err);
+        if (!rc)
+            ops_to_bf16(sum, shard_grad_at(s, 0, at + own + done), s->round[coll->rank]);
+    }
+    return rc;
+}
+
+/* Sums the gradients from element `at` on, cut as s->counts says, each rank its part. */
+static int reduce_parts(struct shard *s, struct coll *coll, int64_t at, int64_t own,
+                        struct dcp_error *err)
+{
+    if (!shard_grads_fp32(s))
+        return reduce_bf16(s, coll, at, own, err);
+    return coll_reduce_scatter(coll, shard_grad_at(s, 0, at), s->counts,
+                               shard_grad_at(s, 0, at + own), err);
+}
+
+/* Sums n gradients from the first on, on all ranks. */
+static int reduce_all(struct shard *s, struct coll *coll, int64_t n,
+                      struct dcp_error *err)
+{
+    int64_t own = cut_evenly(s, coll, n, (n + coll->world - 1) / coll->world);
+    int rc = reduce_parts(s, coll, 0, own, err);
+    if (!rc)
+        rc = coll_all_gather(coll, shard_grad_at(s, 0, own), s->counts,
+                             shard_grad_bytes(s), s->grads[0], err);
+    return rc;
+}
+
+static int reduce_groups(struct shard *s, struct dcp_error *err)
+{
+    int rc = DCP_OK;
+    for (int g = 0; !rc && g < SHARD_N_GROUPS; g++) {
+        const struct shard_group *group = &s->groups[g];
+        int64_t own = cut_evenly(s, s->world, group->n, group->part);
+        rc = reduce_parts(s, s->world, group->begin, own, err);
+    }
+    return rc;
+}
+
+/* n gradients from element `at` on in fp32: where they lie, or copied to `room`. */
+static const float *grads_fp32(const struct shard *s, int64_t at, int64_t n, float *room)
+{
+    if (shard_grads_fp32(s))
+        return shard_grad_at(s, 0, at);
+    ops_from_bf16(shard_grad_at(s, 0, at), room, n);
+    return room;
+}
+
+/* Passes over what this rank counts in the norm, at stage 0 an even share of all: adds to
+ * *norm, or without one finds the peak. */
+static void for_norm(const struct shard *s, struct norm *norm, float *peak)
+{
+    float room[BLOCK];
+    int64_t world = s->world->world, rank = s->world->rank;
+    int64_t share = (s->n_own + world - 1) / world;
+    int64_t low = s->options.stage ? 0 : rank * share;
+    int64_t high = s->options.stage ? s->n_own : low + share;
+    for (size_t i = 0; i < s->n_runs; i++) {
+        const struct shard_run *run = &s->runs[i];
+        int64_t begin = low > run->own_at ? low - run->own_at : 0;
+        int64_t end = high - run->own_at < run->n ? high - run->own_at : run->n;
+        for (int64_t at = begin; at < end; at += BLOCK) {
+            int64_t n = end - at < BLOCK ? end - at : BLOCK;
+            const float *grads = grads_fp32(s, run->grad_at + at, n, room);
+            if (norm)
+                norm_add(norm, *peak, grads, n);
+            else
+                *peak = norm_peak(*peak, grads, n);
+        }
+    }
+}
+
+/* The norm of all gradients, the same bits at every cut. Ranks of other copies hold the
+ * same gradients, so they do not count. */
+static int measure(struct shard *s, double *out_norm, struct dcp_error *err)
+{
+    struct norm norm = { { 0 } };
+    float peak = 0;
+    int world = s->inner->world;
+    for_norm(s, NULL, &peak);
+    memset(s->peaks, 0, (size_t)world * sizeof *s->peaks);
+    s->peaks[s->inner->rank] = (double)peak;
+    int rc = coll_all_reduce(s->inner, s->peaks, world, err);
+    if (rc)
+        return rc;
+    for (int r = 0; r < world; r++) {
+        float theirs = (float)s->peaks[r];
+        peak = norm_peak(peak, &theirs, 1);
+    }
+    *out_norm = (double)peak;
+    if (!isfinite(peak))
+        return DCP_OK;
+    for_norm(s, &norm, &peak);
+    rc = coll_all_reduce(s->inner, norm.digits, NORM_DIGITS, err);
+    *out_norm = norm_value(&norm, peak);
+    return rc;
+}
+
+int shard_reduce(struct shard *s, double *out_norm, struct dcp_error *err)
+{
+    int rc = DCP_OK;
+    if (s->outer.ops)
+        rc = reduce_all(s, &s->outer, s->n_grads, err);
+    else if (s->world->world > 1 && s->options.stage == 0)
+        rc = reduce_all(s, s->world, s->n_grads, err);
+    else if (s->world->world > 1 && s->options.stage == 1)
+        rc = reduce_groups(s, err);
+    return rc ? rc : measure(s, out_norm, err);
+}
+
+/* Stages 1 and 2: every rank gets the parts of the others. */
+static int gather_weights(struct shard *s, struct dcp_error *err)
+{
+    int rc = DCP_OK;
+    bool parts = s->options.stage == 1 || s->options.stage == 2;
+    shard_touch(s);
+    for (int g = 0; !rc && parts && s->world->world > 1 && g < SHARD_N_GROUPS; g++) {
+        const struct shard_group *group = &s->groups[g];
+        int64_t own = cut_evenly(s, s->world, group->n, group->part);
+        rc =
+            coll_all_gather(s->world, shard_weight_at(s, group->begin + own), s->counts,
+                            shard_weight_bytes(s), shard_weight_at(s, group->begin), err);
+    }
+    return rc;
+}
+
+int shard_spread(struct shard *s, struct dcp_error *err)
+{
+    for (size_t i = 0; s->master && i < s->n_runs; i++) {
+        const struct shard_run *run = &s->runs[i];
+        ops_to_bf16(s->master + run->own_at, shard_weight_at(s, run->weight_at), run->n);
+    }
+    return gather_weights(s, err);
+}
+
+void shard_raise(struct shard *s)
+{
+    for (size_t i = 0; s->master && i < s->n_runs; i++) {
+        const struct shard_run *run = &s->runs[i];
+        ops_from_bf16(shard_weight_at(s, run->weight_at), s->master + run->own_at,
+                      run->n);
+    }
+}
+
+int shard_update(struct shard *s, const struct adamw_params *params,
+                 struct dcp_error *err)
+{
+    enum dcp_dtype dtype = shard_grads_fp32(s) ? DCP_F32 : DCP_BF16;
+    struct adamw_params plain = *params;
+    plain.weight_decay = 0;
+    for (size_t i = 0; i < s->n_runs; i++) {
+        const struct shard_run *run = &s->runs[i];
+        void *weights = shard_weight_at(s, run->weight_at);
+        adamw_step_mixed(
+            s->master ? s->master + run->own_at : weights, s->m + run->own_at,
+            s->v + run->own_at, shard_grad_at(s, 0, run->grad_at), dtype,
+            s->master ? weights : NULL, run->n, run->decay ? params : &plain);
+    }
+    return gather_weights(s, err);
+}

@@ -1,0 +1,321 @@
+#include "train.h"
+
+#include "adamw.h"
+#include "base/clock.h"
+#include "base/mem.h"
+#include "cli/human.h"
+#include "eval.h"
+#include "metrics.h"
+#include "resume.h"
+#include "saving.h"
+#include "schedule.h"
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+struct train {
+    struct run *run;
+    struct saving saving;
+    struct metrics *metrics; /* rank 0 */
+    double *losses;          /* of every micro-batch of a step, and one more number */
+    int64_t n_micros;        /* of all ranks in a step */
+    bool stop;               /* some rank was told to */
+};
+
+/* This rank's i-th micro-batch: samples are dealt out in the order of the whole batch, so
+ * they do not depend on the world size. */
+static int micro_batch(struct train *t, int i, struct dcp_error *err)
+{
+    struct run *run = t->run;
+    const struct settings *s = &run->settings;
+    int64_t micro = shard_micro(run->shard, i);
+    int64_t cursor = run->at.samples + micro * s->micro_batch;
+    for (int b = 0; b < s->micro_batch; b++) {
+        size_t at = (size_t)b * (size_t)s->seq_len;
+        data_sample(run->train, cursor + b, run->tokens + at, run->targets + at);
+    }
+    return model_train(run->model, &run->hooks, run->tokens, run->targets, s->micro_batch,
+                       s->seq_len, 1.0f / (float)t->n_micros, &t->losses[micro], err);
+}
+
+/* The mean loss of all micro-batches; and whether any rank was told to stop, so that all
+ * stop after the same step. */
+static int share_losses(struct train *t, double *out_loss, struct dcp_error *err)
+{
+    t->losses[t->n_micros] = dcp_main_stopped();
+    int rc = coll_all_reduce(&t->run->join->coll, t->losses, (int)t->n_micros + 1, err);
+    if (rc)
+        return rc;
+    t->stop = t->losses[t->n_micros] > 0;
+    coll_tree_sum_f64(t->losses, (int)t->n_micros, 1);
+    *out_loss = t->losses[0] / (double)t->n_micros;
+    return DCP_OK;
+}
+
+/* DeepSpeed: clip = (norm + 1e-6) / max_norm, when that is above 1 gradients are divided
+ * by it. */
+static double clip_factor(const struct settings *s, double norm)
+{
+    double clip = s->gradient_clipping > 0 ? (norm + 1e-6) / s->gradient_clipping : 1;
+    return clip > 1 ? 1 / clip : 1;
+}
+
+/* The optimizer; gradients that are not finite change nothing. `applied` counts the
+ * updates with this one. */
+static int update(struct train *t, double norm, double lr, int64_t applied,
+                  struct dcp_error *err)
+{
+    struct run *run = t->run;
+    const struct settings *s = &run->settings;
+    if (!isfinite(norm)) {
+        run->at.skipped_steps++;
+        dcp_log_write(&run->log, DCP_LOG_WARN,
+                      "step %" PRId64 ": gradients are not finite, the update is skipped",
+                      run->at.step + 1);
+        return DCP_OK;
+    }
+    const struct adamw_params params = {
+        .lr = lr,
+        .beta1 = s->beta1,
+        .beta2 = s->beta2,
+        .eps = s->eps,
+        .weight_decay = s->weight_decay,
+        .step = applied,
+        .bias_correction = s->bias_correction,
+        .decoupled = s->decoupled_decay,
+        .grad_scale = (float)clip_factor(s, norm),
+    };
+    return shard_update(run->shard, &params, err);
+}
+
+static int train_step(struct train *t, struct metrics_step *m, struct dcp_error *err)
+{
+    struct run *run = t->run;
+    const struct settings *s = &run->settings;
+    int64_t step = run->at.step + 1;
+    int64_t applied = step - run->at.skipped_steps;
+    int rc = DCP_OK;
+    memset(t->losses, 0, ((size_t)t->n_micros + 1) * sizeof *t->losses);
+    shard_begin(run->shard);
+    for (int i = 0; !rc && i < s->accumulation; i++) {
+        rc = micro_batch(t, i, err);
+        shard_end_micro(run->shard);
+        killpoint_step(&run->kill, step);
+    }
+    if (!rc)
+        rc = share_losses(t, &m->loss, err);
+    if (!rc)
+        rc = shard_reduce(run->shard, &m->grad_norm, err);
+    m->lr = schedule_lr(&s->scheduler, s->lr, applied);
+    if (!rc)
+        rc = update(t, m->grad_norm, m->lr, applied, err);
+    if (rc)
+        return rc;
+    run->at.step = step;
+    run->at.samples += s->train_batch_size;
+    run->at.tokens += s->train_batch_size * s->seq_len;
+    return DCP_OK;
+}
+
+/* --- what is told --- */
+
+static void fill_metrics(const struct train *t, struct metrics_step *m)
+{
+    const struct run *run = t->run;
+    struct shard_bytes bytes;
+    shard_memory(run->shard, &bytes);
+    m->step = run->at.step;
+    m->samples = run->at.samples;
+    m->tokens = run->at.tokens;
+    m->loss_scale = 1;
+    m->weight_bytes = bytes.weights;
+    m->gradient_bytes = bytes.gradients;
+    m->optimizer_bytes = bytes.optimizer;
+    m->state_bytes = bytes.weights + bytes.gradients + bytes.optimizer;
+    m->peak_rss_bytes = metrics_peak_rss();
+    m->world = run->join->world;
+    m->stage = run->settings.stage;
+}
+
+/* "90.0 k", "1.25 M" */
+static void scaled(char *out, size_t cap, double v)
+{
+    static const char *const units[] = { "", " k", " M", " G" };
+    int u = 0;
+    for (; v >= 999.5 && u < 3; u++)
+        v /= 1000;
+    snprintf(out, cap, "%.*f%s",
+             u == 0 || v >= 99.95 ? 0
+             : v >= 9.995         ? 1
+                                  : 2,
+             v, units[u]);
+}
+
+static void tell(const struct train *t, const struct metrics_step *m)
+{
+    const struct run *run = t->run;
+    const struct settings *s = &run->settings;
+    char label[64], rate[32], val[32] = "";
+    bool last = m->step == s->steps;
+    if (s->steps_per_print > 1 && m->step % s->steps_per_print && !last &&
+        isnan(m->val_loss))
+        return;
+    if (s->steps > 0)
+        snprintf(label, sizeof label, "step %" PRId64 "/%" PRId64, m->step, s->steps);
+    else
+        snprintf(label, sizeof label, "step %" PRId64, m->step);
+    scaled(rate, sizeof rate,
+           (double)(s->train_batch_size * s->seq_len) / (m->step_s > 0 ? m->step_s : 1));
+    if (!isnan(m->val_loss))
+        snprintf(val, sizeof val, "  val %.4f", m->val_loss);
+    run_say(run, "%-16s loss %.4f  norm %.2f  lr %.3g  %s  %s tok/s%s", label, m->loss,
+            m->grad_norm, m->lr, dcp_human_time(m->step_s).text, rate, val);
+}
+
+/* A full disk does not end training: the metrics do. */
+static void write_metrics(struct train *t, const struct metrics_step *m)
+{
+    struct dcp_error err = { 0 };
+    if (!t->metrics || !metrics_write(t->metrics, m, &err))
+        return;
+    dcp_log_write(&t->run->log, DCP_LOG_WARN, "metrics end at step %" PRId64 ": %s",
+                  m->step, err.message);
+    metrics_close(t->metrics);
+    t->metrics = NULL;
+}
+
+/* --- the loop --- */
+
+/* One step and all that is due after it. */
+static int one_step(struct train *t, struct dcp_error *err)
+{
+    struct run *run = t->run;
+    const struct settings *s = &run->settings;
+    struct metrics_step m = { .val_loss = NAN };
+    double begin_s = dcp_clock_s();
+    int rc = train_step(t, &m, err);
+    m.step_s = dcp_clock_s() - begin_s;
+    bool last = run->at.step == s->steps || t->stop;
+    if (!rc && run->val && s->eval_every &&
+        (run->at.step % s->eval_every == 0 || run->at.step == s->steps))
+        rc = eval_loss(run, &m.val_loss, NULL, err);
+    if (!rc && s->save_every && run->at.step % s->save_every == 0 && !last)
+        rc = saving_start(&t->saving, err);
+    else if (!rc)
+        rc = saving_poll(&t->saving, err);
+    if (rc)
+        return rc;
+    m.save_stall_s = saving_stall(&t->saving);
+    fill_metrics(t, &m);
+    tell(t, &m);
+    write_metrics(t, &m);
+    return DCP_OK;
+}
+
+static int loop(struct train *t, struct dcp_error *err)
+{
+    struct run *run = t->run;
+    const struct settings *s = &run->settings;
+    int rc = DCP_OK;
+    bool trained = false;
+    double begin_s = dcp_clock_s();
+    while (!rc && !t->stop && (s->steps == 0 || run->at.step < s->steps)) {
+        rc = one_step(t, err);
+        trained = true;
+    }
+    if (trained)
+        dcp_log_write(&run->log, DCP_LOG_INFO,
+                      "%.1f s of %.1f s were spent waiting in collectives",
+                      run->join->coll.seconds, dcp_clock_s() - begin_s);
+    else if (!rc)
+        run_say(run, "step %" PRId64 " is reached already", run->at.step);
+    if (!rc)
+        rc = saving_finish(&t->saving, err);
+    if (rc || !t->stop || run->at.step == s->steps)
+        return rc;
+    dcp_error_set(err, DCP_E_STOPPED, "stopped after step %" PRId64 ", which is saved",
+                  run->at.step);
+    dcp_error_hint(err, "the same command with --resume auto goes on");
+    return DCP_E_STOPPED;
+}
+
+/* What a survivor has to say: who, when, and what is left. */
+static void explain_death(const struct run *run, struct dcp_error *err)
+{
+    struct dcp_step *steps = NULL;
+    size_t n = 0, whole = 0;
+    int rank = err->rank;
+    char how[160], left[64] = "no step was saved";
+    if (rank < 0)
+        return;
+    bool silent = strstr(err->message, "answer") != NULL;
+    snprintf(how, sizeof how, "rank %d %s during step %" PRId64, rank,
+             silent ? "does not answer" : "died", run->at.step + 1);
+    if (!dcp_steps(&run->store, &steps, &n, NULL, NULL)) {
+        while (whole < n && !steps[whole].whole)
+            whole++;
+        if (whole < n)
+            snprintf(left, sizeof left, "step %" PRId64 " is whole", steps[whole].step);
+    }
+    free(steps);
+    *err = (struct dcp_error){ 0 };
+    dcp_error_set(err, DCP_E_COMM, "%s; %s", how, left);
+    dcp_error_hint(err, "run again with --resume auto");
+    err->rank = rank;
+}
+
+static void announce(const struct train *t)
+{
+    const struct run *run = t->run;
+    const struct settings *s = &run->settings;
+    struct shard_bytes bytes;
+    int world = run->join->world;
+    shard_memory(run->shard, &bytes);
+    run_say(run, "%s, %s parameters in %s, ZeRO stage %d on %d rank%s, %s a rank",
+            s->model.family, dcp_human_count((uint64_t)shard_n_elems(run->shard)).text,
+            s->bf16 ? "bf16" : "fp32", s->stage, world, world == 1 ? "" : "s",
+            dcp_human_size(bytes.weights + bytes.gradients + bytes.optimizer).text);
+}
+
+/* The step of this run's own folder that was resumed, or -1. */
+static int64_t own_step(const struct run *run, const struct resume_result *resumed)
+{
+    int64_t step;
+    bool own = resume_parse(run->options->resume, &step) != RESUME_PATH;
+    return own && resumed->resumed ? resumed->step : -1;
+}
+
+static int open_metrics(struct train *t, struct dcp_error *err)
+{
+    int rc = DCP_OK;
+    if (t->run->join->rank == 0)
+        rc = metrics_open(t->run->settings.checkpoint_dir, &t->metrics, err);
+    return dcp_agree(&t->run->join->comm, rc, err);
+}
+
+int train_run(struct run *run, struct dcp_error *err)
+{
+    struct train t = { .run = run };
+    struct resume_result resumed;
+    t.n_micros = (int64_t)run->settings.accumulation * run->join->world;
+    t.losses = dcp_mem_calloc((size_t)t.n_micros + 1, sizeof *t.losses);
+    int rc = t.losses ? DCP_OK : dcp_error_memory(err, "the losses of a step");
+    rc = dcp_agree(&run->join->comm, rc, err);
+    if (!rc) {
+        announce(&t);
+        rc = resume_run(run, false, &resumed, err);
+    }
+    if (!rc)
+        rc = open_metrics(&t, err);
+    if (!rc)
+        rc = saving_init(&t.saving, run, own_step(run, &resumed), err);
+    if (!rc)
+        rc = loop(&t, err);
+    if (rc == DCP_E_COMM && err && run->store.ops)
+        explain_death(run, err);
+    saving_fini(&t.saving);
+    metrics_close(t.metrics);
+    free(t.losses);
+    return rc;
+}
