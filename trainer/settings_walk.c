@@ -158,7 +158,7 @@ static int rejected(const struct settings_draft *draft, const struct settings_ke
 {
     char shown[SHOWN_CAP];
     dcp_error_set(err, DCP_E_UNSUPPORTED, "%s: '%s' is %s, but %s", draft->what, path,
-                  show(value, shown), key->why);
+                  json_is_object(value) ? "enabled" : show(value, shown), key->why);
     if (key->hint)
         dcp_error_hint(err, "%s", key->hint);
     return DCP_E_UNSUPPORTED;
