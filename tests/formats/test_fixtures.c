@@ -7,6 +7,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -115,7 +116,7 @@ static json_t *find_value(const struct dcp_catalog *catalog, const char *path)
             memcpy(key, rest, len);
             rest += len;
             json_t *next = json_is_array(value)
-                               ? json_array_get(value, (size_t)atoll(key))
+                               ? json_array_get(value, (size_t)strtoull(key, NULL, 10))
                                : json_object_get(value, key);
             json_incref(next);
             json_decref(value);

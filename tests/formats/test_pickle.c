@@ -1,0 +1,293 @@
+/* pickle: what the machine makes of opcodes, what it refuses, and what the writer makes
+ * of JSON, read again. */
+#include "base/arena.h"
+#include "base/json.h"
+#include "base/mem.h"
+#include "pickle_json.h"
+#include "pickle_write.h"
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* A pickle with its length: it may hold NUL. */
+#define PICKLE(text) text, sizeof(text) - 1
+
+static const struct {
+    const char *pickle;
+    size_t size_bytes;
+    const char *json;
+} values[] = {
+    { PICKLE("\x80\x02N."), "null" },
+    { PICKLE("\x80\x02\x88."), "true" },
+    { PICKLE("\x80\x04\x95\x02\0\0\0\0\0\0\0\x89."), "false" },
+    { PICKLE("K\xff."), "255" },
+    { PICKLE("M\x01\x02."), "513" },
+    { PICKLE("J\xff\xff\xff\xff."), "-1" },
+    { PICKLE("\x8a\0."), "0" },
+    { PICKLE("\x8a\x01\x80."), "-128" },
+    { PICKLE("\x8a\x08\xff\xff\xff\xff\xff\xff\xff\x7f."), "9223372036854775807" },
+    { PICKLE("\x8a\x09\0\0\0\0\0\0\0\x80\0."), "{\"$int\":\"9223372036854775808\"}" },
+    { PICKLE("\x8a\x09\xff\xff\xff\xff\xff\xff\xff\xff\xfe."),
+      "{\"$int\":\"-18446744073709551617\"}" },
+    { PICKLE("\x8b\x09\0\0\0\0\0\0\0\0\0\0\0\x40."),
+      "{\"$int\":\"1180591620717411303424\"}" },
+    { PICKLE("G\x3f\xf8\0\0\0\0\0\0."), "1.5" },
+    { PICKLE("G\x7f\xf0\0\0\0\0\0\0."), "{\"$float\":\"inf\"}" },
+    { PICKLE("G\x7f\xf8\0\0\0\0\0\0."), "{\"$float\":\"nan\"}" },
+    { PICKLE("X\x03\0\0\0abc."), "\"abc\"" },
+    { PICKLE("\x8c\x02\xc3\xa9."), "\"\xc3\xa9\"" },
+    { PICKLE("X\x03\0\0\0a\0b."), "{\"$text\":\"610062\"}" },
+    { PICKLE("U\x02\x61\x62."), "\"ab\"" },
+    { PICKLE("U\x02\x61\xff."), "{\"$bytes\":\"61ff\"}" },
+    { PICKLE("C\x02\x00\xff."), "{\"$bytes\":\"00ff\"}" },
+    { PICKLE("\x96\x01\0\0\0\0\0\0\0z."), "{\"$bytearray\":\"7a\"}" },
+    { PICKLE("c_codecs\nencode\nX\x03\0\0\0\0\xc3\xbfX\x06\0\0\0latin1\x86R."),
+      "{\"$bytes\":\"00ff\"}" },
+    { PICKLE("c__builtin__\nbytes\n)R."), "{\"$bytes\":\"\"}" },
+    { PICKLE("](K\x01K\x02\x65."), "[1,2]" },
+    { PICKLE(")."), "{\"$tuple\":[]}" },
+    { PICKLE("(K\x01K\x02K\x03K\x04t."), "{\"$tuple\":[1,2,3,4]}" },
+    { PICKLE("K\x01K\x02\x86."), "{\"$tuple\":[1,2]}" },
+    { PICKLE("\x8f(K\x01\x90."), "{\"$set\":[1]}" },
+    { PICKLE("(K\x01\x91."), "{\"$frozenset\":[1]}" },
+    { PICKLE("c__builtin__\nset\n]K\x01\x61\x85R."), "{\"$set\":[1]}" },
+    { PICKLE("}X\x01\0\0\0aK\x01s."), "{\"a\":1}" },
+    { PICKLE("}(X\x01\0\0\0aK\x01K\x02Nu."), "{\"$dict\":[[\"a\",1],[2,null]]}" },
+    { PICKLE("}X\x02\0\0\0$aK\x01s."), "{\"$dict\":[[\"$a\",1]]}" },
+    { PICKLE("}X\x07\0\0\0$objectK\x01s."), "{\"$object\":1}" },
+    { PICKLE("ctorch\nfloat32\n."), "{\"$global\":\"torch.float32\"}" },
+    { PICKLE("\x8c\x05torch\x8c\x04Size\x93)\x85R."),
+      "{\"$object\":\"torch.Size\",\"args\":[{\"$tuple\":[]}]}" },
+    { PICKLE("cm\nC\n)\x81}X\x01\0\0\0xK\x01sb."),
+      "{\"$object\":\"m.C\",\"state\":{\"x\":1}}" },
+    { PICKLE("cm\nC\n)}X\x01\0\0\0xK\x01s\x92."),
+      "{\"$object\":\"m.C\",\"kwargs\":{\"x\":1}}" },
+    { PICKLE("cm\nC\n)R(K\x01\x65(K\x02K\x03u."),
+      "{\"$object\":\"m.C\",\"items\":[1],\"pairs\":[[2,3]]}" },
+    { PICKLE("ccollections\nOrderedDict\n]]K\x01\x61K\x02\x61\x61\x85R."),
+      "{\"$object\":\"collections.OrderedDict\",\"pairs\":[[1,2]]}" },
+    { PICKLE("c__builtin__\nxrange\n)R."), "{\"$object\":\"builtins.range\"}" },
+    { PICKLE("]q\x00h\x00\x86."), "{\"$tuple\":[[],[]]}" },
+    { PICKLE("]\x94h\x00\x86."), "{\"$tuple\":[[],[]]}" },
+    { PICKLE("K\x01K\x02"
+             "0."),
+      "1" },
+    { PICKLE("K\x01(K\x02K\x03"
+             "1."),
+      "1" },
+    { PICKLE("K\x01\x32\x86."), "{\"$tuple\":[1,1]}" },
+    { PICKLE("c__builtin__\ngetattr\ncdeepspeed.runtime.zero.config\nZeroStageEnum\n"
+             "X\x07\0\0\0weights\x86R."),
+      "{\"$object\":\"builtins.getattr\",\"args\":[{\"$global\":\"deepspeed.runtime.zero."
+      "config.ZeroStageEnum\"},\"weights\"]}" },
+};
+
+static json_t *convert(const char *pickle, size_t size_bytes, struct dcp_arena *arena,
+                       struct dcp_error *err)
+{
+    struct dcp_pickle_node *root;
+    json_t *json = NULL;
+
+    if (!dcp_pickle_parse(pickle, size_bytes, arena, &root, NULL, err))
+        dcp_pickle_to_json(root, arena, NULL, &json, err);
+    return json;
+}
+
+static void test_values(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < DCP_ARRAY_LEN(values); i++) {
+        struct dcp_arena *arena = dcp_arena_new();
+        struct dcp_error err = { 0 };
+        json_t *json = convert(values[i].pickle, values[i].size_bytes, arena, &err);
+        if (!json)
+            fail_msg("%s: %s", values[i].json, err.message);
+        char *text = dcp_json_text(json, 0);
+        assert_string_equal(text, values[i].json);
+        free(text);
+        json_decref(json);
+        dcp_arena_free(arena);
+    }
+}
+
+/* Every cut of a sound pickle is refused, and never read behind its end. */
+static void test_cuts(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < DCP_ARRAY_LEN(values); i++)
+        for (size_t n = 0; n < values[i].size_bytes; n++) {
+            struct dcp_arena *arena = dcp_arena_new();
+            struct dcp_error err = { 0 };
+            char *cut = malloc(n + 1);
+            memcpy(cut, values[i].pickle, n);
+            assert_null(convert(cut, n, arena, &err));
+            assert_true(err.message[0]);
+            free(cut);
+            dcp_arena_free(arena);
+        }
+}
+
+static const struct {
+    const char *pickle;
+    size_t size_bytes;
+    const char *words;
+} refused[] = {
+    { PICKLE("N.N"), "follow the end" },
+    { PICKLE("\xff."), "no opcode" },
+    { PICKLE("\x80\x06N."), "protocol is 6" },
+    { PICKLE("\x80\x04\x95\x09\0\0\0\0\0\0\0N."), "frame" },
+    { PICKLE("K\x01K\x02."), "must leave one object" },
+    { PICKLE("N(."), "must leave one object" },
+    { PICKLE("K\x01(0\x85"
+             "1."),
+      "no mark" },
+    { PICKLE("K\x01(\x85."), "stack is too short" },
+    { PICKLE("h\x00."), "remembered" },
+    { PICKLE("Nq\x06h\x06."), "larger than any" },
+    { PICKLE("]K\x01K\x02s."), "cannot take items" },
+    { PICKLE("}K\x01\x61."), "cannot take items" },
+    { PICKLE("]}b."), "cannot take a state" },
+    { PICKLE("cm\nC\n)R}b}b."), "cannot take a state" },
+    { PICKLE("N)R."), "is not a name" },
+    { PICKLE("cm\nC\nNR."), "not a tuple" },
+    { PICKLE("cm\nC\n)]\x92."), "not a dict" },
+    { PICKLE("cm\nC.d\n."), "malformed" },
+    { PICKLE("cm\n\n."), "malformed" },
+    { PICKLE("cm m\nC\n."), "malformed" },
+    { PICKLE("X\x01\0\0\0mK\x01\x93."), "not a string" },
+    { PICKLE("c__builtin__\ngetattr\ncos\nsystem\nX\x01\0\0\0x\x86R."), "getattr" },
+    { PICKLE("c__builtin__\ngetattr\n)R."), "getattr" },
+    { PICKLE("K\x01Q."), "outside it" },
+    { PICKLE("]q\x00h\x00\x61."), "contains itself" },
+    { PICKLE("}q\x00K\x01h\x00s."), "contains itself" },
+    { PICKLE("}(X\x01\0\0\0aNX\x01\0\0\0aNu."), "key twice" },
+    { PICKLE("(I1\nt."), "not allowed" },
+    { PICKLE("cos\nsystem\n(oN."), "not allowed" },
+    { PICKLE("Pid\n."), "not allowed" },
+    { PICKLE("X\x01\0\0\0\xff."), "UTF-8" },
+    { PICKLE("X\x03\0\0\0\xed\xa0\x80."), "UTF-8" },
+};
+
+static void test_refused(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < DCP_ARRAY_LEN(refused); i++) {
+        struct dcp_arena *arena = dcp_arena_new();
+        struct dcp_error err = { 0 };
+        json_t *json = convert(refused[i].pickle, refused[i].size_bytes, arena, &err);
+        if (json || !strstr(err.message, refused[i].words))
+            fail_msg("%zu, '%s': %s", i, refused[i].words, err.message);
+        dcp_arena_free(arena);
+    }
+}
+
+/* Each object twice in the next: 2^64 values in 200 bytes. */
+static void test_shared_bomb(void **state)
+{
+    struct dcp_arena *arena = dcp_arena_new();
+    struct dcp_pickle_out out = { 0 };
+    struct dcp_error err = { 0 };
+
+    (void)state;
+    dcp_pickle_begin(&out);
+    dcp_pickle_none(&out);
+    for (int i = 0; i < 50; i++) {
+        dcp_pickle_op(&out, '2');
+        dcp_pickle_tuple_end(&out, 2);
+    }
+    dcp_pickle_end(&out);
+    assert_null(convert((const char *)out.buf.data, out.buf.size_bytes, arena, &err));
+    assert_int_equal(err.code, DCP_E_UNSUPPORTED);
+    dcp_pickle_out_fini(&out);
+    dcp_arena_free(arena);
+}
+
+static void test_depth(void **state)
+{
+    (void)state;
+    for (unsigned depth = DCP_PICKLE_MAX_DEPTH - 2; depth < DCP_PICKLE_MAX_DEPTH + 3;
+         depth++) {
+        struct dcp_arena *arena = dcp_arena_new();
+        struct dcp_pickle_out out = { 0 };
+        struct dcp_pickle_node *root;
+        dcp_pickle_none(&out);
+        for (unsigned i = 1; i < depth; i++)
+            dcp_pickle_op(&out, '\x85');
+        dcp_pickle_end(&out);
+        int rc =
+            dcp_pickle_parse(out.buf.data, out.buf.size_bytes, arena, &root, NULL, NULL);
+        assert_int_equal(rc, depth <= DCP_PICKLE_MAX_DEPTH ? 0 : DCP_E_UNSUPPORTED);
+        if (!rc)
+            assert_int_equal(root->height, depth);
+        dcp_pickle_out_fini(&out);
+        dcp_arena_free(arena);
+    }
+}
+
+static void test_several_in_a_row(void **state)
+{
+    struct dcp_arena *arena = dcp_arena_new();
+    struct dcp_pickle_node *root;
+    size_t used;
+
+    (void)state;
+    assert_int_equal(dcp_pickle_parse("K\x01.K\x02.", 6, arena, &root, &used, NULL), 0);
+    assert_int_equal(used, 3);
+    assert_int_equal(root->number, 1);
+    dcp_arena_free(arena);
+}
+
+static void test_long_numbers(void **state)
+{
+    static const char *const texts[] = {
+        "0",
+        "1",
+        "-1",
+        "127",
+        "128",
+        "-128",
+        "-129",
+        "255",
+        "256",
+        "-256",
+        "999999999",
+        "1000000000",
+        "-1000000000000000000000000000000000000000001",
+        "340282366920938463463374607431768211456",
+    };
+
+    (void)state;
+    for (size_t i = 0; i < DCP_ARRAY_LEN(texts); i++) {
+        struct dcp_arena *arena = dcp_arena_new();
+        const unsigned char *bytes;
+        size_t n;
+        assert_true(dcp_pickle_long_parse(arena, texts[i], &bytes, &n));
+        assert_string_equal(dcp_pickle_long_text(arena, bytes, n), texts[i]);
+        /* the shortest form */
+        assert_true(n == 1 || !((bytes[n - 1] == 0 && bytes[n - 2] < 0x80) ||
+                                (bytes[n - 1] == 0xff && bytes[n - 2] >= 0x80)));
+        dcp_arena_free(arena);
+    }
+    struct dcp_arena *arena = dcp_arena_new();
+    const unsigned char *bytes;
+    size_t n;
+    assert_false(dcp_pickle_long_parse(arena, "", &bytes, &n));
+    assert_false(dcp_pickle_long_parse(arena, "-", &bytes, &n));
+    assert_false(dcp_pickle_long_parse(arena, "1e5", &bytes, &n));
+    dcp_arena_free(arena);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_values),       cmocka_unit_test(test_cuts),
+        cmocka_unit_test(test_refused),      cmocka_unit_test(test_shared_bomb),
+        cmocka_unit_test(test_depth),        cmocka_unit_test(test_several_in_a_row),
+        cmocka_unit_test(test_long_numbers),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

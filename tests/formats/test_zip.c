@@ -1,0 +1,265 @@
+/* zip: archives over 4 GiB, written and read without their contents, and contradictions
+ * that a reader must not believe. */
+#include "base/bytes.h"
+#include "base/hash.h"
+#include "base/mem.h"
+#include "zip.h"
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define GIB (1ull << 30)
+
+/* -- a file that is literals, and zero between them ---------------------------------- */
+
+struct sparse {
+    uint64_t size_bytes;
+    struct dcp_literals literals;
+};
+
+static int sparse_stat(void *self, const char *name, bool *out_is_dir,
+                       uint64_t *out_size_bytes, struct dcp_error *err)
+{
+    (void)name;
+    (void)err;
+    *out_is_dir = false;
+    *out_size_bytes = ((struct sparse *)self)->size_bytes;
+    return DCP_OK;
+}
+
+static int sparse_open(void *self, const char *name, struct dcp_store_file **out,
+                       struct dcp_error *err)
+{
+    (void)name;
+    (void)err;
+    *out = self;
+    return DCP_OK;
+}
+
+static int sparse_read(void *self, struct dcp_store_file *file, uint64_t offset,
+                       void *out, size_t size_bytes, struct dcp_error *err)
+{
+    const struct sparse *sparse = self;
+
+    (void)file;
+    (void)err;
+    memset(out, 0, size_bytes);
+    for (size_t i = 0; i < sparse->literals.n; i++) {
+        const struct dcp_literal *l = &sparse->literals.items[i];
+        for (size_t k = 0; k < l->size_bytes; k++)
+            if (l->offset + k >= offset && l->offset + k < offset + size_bytes)
+                ((unsigned char *)out)[l->offset + k - offset] =
+                    ((const unsigned char *)l->data)[k];
+    }
+    return DCP_OK;
+}
+
+static int sparse_close(void *self, struct dcp_store_file *file, struct dcp_error *err)
+{
+    (void)self;
+    (void)file;
+    (void)err;
+    return DCP_OK;
+}
+
+static const struct dcp_store_ops sparse_ops = {
+    .stat = sparse_stat,
+    .open = sparse_open,
+    .read_at = sparse_read,
+    .close = sparse_close,
+};
+
+/* -- helpers ------------------------------------------------------------------------- */
+
+struct archive {
+    struct sparse sparse;
+    struct dcp_store store;
+    struct dcp_catalog *catalog;
+    struct dcp_arena *arena;
+    struct dcp_input in;
+    struct dcp_zip zip;
+};
+
+static void archive_write(struct archive *a, struct dcp_zip_out *records, size_t n)
+{
+    uint64_t directory;
+
+    *a = (struct archive){ .arena = dcp_arena_new() };
+    assert_int_equal(dcp_catalog_new(&a->catalog, NULL), 0);
+    dcp_zip_plan(records, n, 64, &directory, &a->sparse.size_bytes);
+    assert_int_equal(
+        dcp_zip_write_headers(records, n, 0, a->catalog, &a->sparse.literals, NULL), 0);
+    assert_int_equal(dcp_zip_write_tail(records, n, directory, 0, a->catalog,
+                                        &a->sparse.literals, NULL),
+                     0);
+    a->store = (struct dcp_store){ .ops = &sparse_ops, .self = &a->sparse, .root = "" };
+}
+
+static int archive_read(struct archive *a, struct dcp_error *err)
+{
+    const struct dcp_source source = { .store = &a->store, .name = "x.zip" };
+
+    assert_int_equal(dcp_input_open(&a->in, &source, NULL, err), 0);
+    return dcp_zip_open(&a->in, 0, a->in.size_bytes, a->arena, &a->zip, err);
+}
+
+static void archive_free(struct archive *a)
+{
+    dcp_input_close(&a->in);
+    dcp_catalog_free(a->catalog);
+    dcp_arena_free(a->arena);
+}
+
+/* -- tests --------------------------------------------------------------------------- */
+
+static void test_large(void **state)
+{
+    struct dcp_zip_out records[] = {
+        { .name = "r/first", .data = "abc", .size_bytes = 3, .crc32 = 0x352441c2 },
+        { .name = "r/big", .size_bytes = 5 * GIB, .crc32 = 7 },
+        { .name = "r/far", .size_bytes = 100, .crc32 = 8 },
+        { .name = "r/edge", .size_bytes = UINT32_MAX, .crc32 = 9 },
+        { .name = "r/empty", .size_bytes = 0 },
+    };
+    const size_t n = DCP_ARRAY_LEN(records);
+    struct dcp_error err = { 0 };
+    struct archive a;
+
+    (void)state;
+    archive_write(&a, records, n);
+    if (archive_read(&a, &err))
+        fail_msg("%s", err.message);
+    assert_int_equal(a.zip.n_records, n);
+    for (size_t i = 0; i < n; i++) {
+        const struct dcp_zip_record *r = dcp_zip_find(&a.zip, records[i].name);
+        assert_non_null(r);
+        assert_int_equal(r->offset, records[i].offset);
+        assert_int_equal(r->offset % 64, 0);
+        assert_int_equal(r->size_bytes, records[i].size_bytes);
+        assert_int_equal(r->crc32, records[i].crc32);
+    }
+    assert_null(dcp_zip_find(&a.zip, "r/FIRST"));
+    assert_null(dcp_zip_find(&a.zip, "r/none"));
+    archive_free(&a);
+}
+
+static void test_content(void **state)
+{
+    struct dcp_zip_out records[] = {
+        { .name = "r/good", .data = "abc", .size_bytes = 3, .crc32 = 0x352441c2 },
+        { .name = "r/bad", .data = "abd", .size_bytes = 3, .crc32 = 0x352441c2 },
+        { .name = "r/unknown", .data = "abd", .size_bytes = 3, .crc32 = 0 },
+    };
+    struct archive a;
+    void *data;
+    size_t n;
+
+    (void)state;
+    archive_write(&a, records, DCP_ARRAY_LEN(records));
+    assert_int_equal(archive_read(&a, NULL), 0);
+    assert_int_equal(dcp_zip_read(&a.in, &a.zip.records[0], 3, &data, &n, NULL), 0);
+    assert_string_equal(data, "abc");
+    free(data);
+    assert_int_equal(dcp_zip_read(&a.in, &a.zip.records[0], 2, &data, &n, NULL),
+                     DCP_E_CORRUPT);
+    assert_int_equal(dcp_zip_read(&a.in, &a.zip.records[1], 3, &data, &n, NULL),
+                     DCP_E_CORRUPT);
+    assert_int_equal(dcp_zip_read(&a.in, &a.zip.records[2], 3, &data, &n, NULL), 0);
+    free(data);
+    archive_free(&a);
+}
+
+/* Changes bytes of the file in place. */
+static void change(struct archive *a, uint64_t offset, const void *bytes, size_t n)
+{
+    assert_int_equal(
+        dcp_literals_add(&a->sparse.literals, a->catalog, 0, offset, bytes, n, NULL), 0);
+}
+
+/* Where, counted from the file's end (negative) or from the central entry of the first
+ * record (in_entry), what is written there, and the words of the refusal. */
+static const struct {
+    const char *words;
+    bool in_entry;
+    int at;
+    size_t n;
+    const char *bytes;
+} lies[] = {
+    { "encrypted", true, 8, 1, "\x01" },
+    { "flags", true, 8, 1, "\x04" },
+    { "method 12", true, 10, 1, "\x0c" },
+    { "different methods", true, 10, 1, "\x08" },
+    { "two sizes", true, 20, 1, "\x02" },
+    { "several disks", true, 34, 1, "\x01" },
+    { "different names", true, 46 + 2, 1, "G" },
+    { "leave its folder", true, 46, 6, "../ood" },
+    { "leave its folder", true, 46, 6, "/a/ood" },
+    { "leave its folder", true, 46, 6, "r//ood" },
+    { "leave its folder", true, 46, 6, "r\\good" },
+    { "different names", true, 42, 1, "\x40" }, /* the header of another place */
+    { "damaged", true, 0, 1, "X" },
+    { "end record is missing", false, -22, 1, "X" },
+    { "bytes follow", false, -2, 1, "\x01" },
+    { "several disks", false, -18, 1, "\x01" },
+    { "two end records differ", false, -10, 1, "\x09" },
+    { "locator points elsewhere", false, -34, 1, "\x01" },
+    { "zip64 end record is damaged", false, -98, 1, "X" },
+};
+
+static void test_lies(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < DCP_ARRAY_LEN(lies); i++) {
+        struct dcp_zip_out records[] = {
+            { .name = "r/good", .data = "abc", .size_bytes = 3, .crc32 = 0x352441c2 },
+            { .name = "r/more", .data = "abc", .size_bytes = 3, .crc32 = 0x352441c2 },
+        };
+        struct dcp_error err = { 0 };
+        struct archive a;
+        archive_write(&a, records, 2);
+        uint64_t size = a.sparse.size_bytes, entry = size - 98 - 2 * (46 + 6);
+        change(&a, (lies[i].in_entry ? entry : size) + (uint64_t)(int64_t)lies[i].at,
+               lies[i].bytes, lies[i].n);
+        int rc = archive_read(&a, &err);
+        if (!rc || !strstr(err.message, lies[i].words))
+            fail_msg("lie %zu, '%s': %d %s", i, lies[i].words, rc, err.message);
+        archive_free(&a);
+    }
+}
+
+static void test_overlap(void **state)
+{
+    struct dcp_zip_out records[] = {
+        { .name = "r/one", .size_bytes = 200, .crc32 = 1 },
+        { .name = "r/two", .size_bytes = 10, .crc32 = 2 },
+    };
+    unsigned char sizes[4];
+    struct dcp_error err = { 0 };
+    struct archive a;
+
+    (void)state;
+    archive_write(&a, records, 2);
+    uint64_t entry = a.sparse.size_bytes - 98 - 2 * (46 + 5);
+    dcp_put_le32(sizes, 270);
+    change(&a, entry + 20, sizes, 4);
+    change(&a, entry + 24, sizes, 4);
+    assert_int_equal(archive_read(&a, &err), DCP_E_CORRUPT);
+    if (!strstr(err.message, "overlap"))
+        fail_msg("%s", err.message);
+    archive_free(&a);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_large),
+        cmocka_unit_test(test_content),
+        cmocka_unit_test(test_lies),
+        cmocka_unit_test(test_overlap),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
