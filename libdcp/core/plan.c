@@ -93,6 +93,8 @@ static int fill_intervals(struct dcp_plan *plan, const struct side *src, size_t 
     }
     for (int64_t at = begin; lo < src->n && at < end && src->begin[lo] <= at; lo++) {
         int64_t to = src->end[lo] < end ? src->end[lo] : end;
+        if (to <= at) /* sources that overlap: this one has nothing new */
+            continue;
         struct dcp_copy *copy = add_copy(plan);
         if (!copy)
             return dcp_error_memory(err, "a plan");
