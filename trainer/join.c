@@ -117,11 +117,15 @@ int join_open(enum join_kind kind, int64_t n_ranks, struct join *out_join,
 
 void join_close(struct join *join, int rc, const struct dcp_error *err)
 {
-    bool broken = rc == DCP_E_COMM && join->world > 1;
-    if (broken)
+    /* A failure that was not agreed on names no rank: the others still wait for this one,
+     * and must see it go. */
+    bool alone = rc && rc != DCP_E_STOPPED && err->rank < 0;
+    bool broken = join->world > 1 && (rc == DCP_E_COMM || alone);
+    if (broken && !alone)
         dcp_clock_sleep_us(LEAVE_US);
     launch_line_close(&join->line, rc, err);
-    coll_free(&join->coll);
+    if (!broken)
+        coll_free(&join->coll);
     dcp_comm_free(&join->comm);
 #if DCP_HAS_MPI
     if (join->mpi && !broken)

@@ -30,8 +30,8 @@ struct join {
 /* Collective. n_ranks as in join_kind. Errors: COMM, USAGE, MEMORY. */
 int join_open(enum join_kind kind, int64_t n_ranks, struct join *out_join,
               struct dcp_error *err);
-/* rc and err: how the rank ended, for the launcher. After a COMM failure MPI is left as
- * it is: its other ranks may be gone. */
+/* rc and err: how the rank ended, for the launcher. After a failure that the ranks did
+ * not agree on MPI is left as it is: others may be gone, or wait for this one. */
 void join_close(struct join *join, int rc, const struct dcp_error *err);
 
 /* For join.c: MPI's part. */

@@ -1,10 +1,12 @@
 #include "run.h"
 
 #include "base/mem.h"
+#include "base/str.h"
 #include "ops.h"
 #include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* --- configuration --- */
@@ -68,9 +70,13 @@ static int n_cores(void)
     return sched_getaffinity(0, sizeof set, &set) ? 1 : CPU_COUNT(&set);
 }
 
-/* Ranks that share a machine share its cores. */
+/* Ranks that share a machine share its cores, unless the user says otherwise. */
 static int threads_per_rank(const struct join *join)
 {
+    const char *text = getenv("OMP_NUM_THREADS");
+    int64_t said = 0;
+    if (text && dcp_str_parse_i64(text, &said) && said >= 1 && said <= 1024)
+        return (int)said;
     int threads = n_cores() / join->local_world;
     return threads > 1 ? threads : 1;
 }

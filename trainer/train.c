@@ -247,11 +247,12 @@ static void explain_death(const struct run *run, struct dcp_error *err)
     size_t n = 0, whole = 0;
     int rank = err->rank;
     char how[160], left[64] = "no step was saved";
-    if (rank < 0)
-        return;
+    bool dead = strstr(err->message, "died") || strstr(err->message, "is gone");
     bool silent = strstr(err->message, "answer") != NULL;
+    if (rank < 0 || (!dead && !silent))
+        return;
     snprintf(how, sizeof how, "rank %d %s during step %" PRId64, rank,
-             silent ? "does not answer" : "died", run->at.step + 1);
+             dead ? "died" : "does not answer", run->at.step + 1);
     if (!dcp_steps(&run->store, &steps, &n, NULL, NULL)) {
         while (whole < n && !steps[whole].whole)
             whole++;
