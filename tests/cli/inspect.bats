@@ -164,6 +164,16 @@ open("odd.safetensors", "wb").write(
           and d["differences"][0]["first"] == 0'
 }
 
+@test "equal bytes of another dtype are other numbers" {
+    make_safetensors f.safetensors x=5
+    LC_ALL=C sed 's/F32/I32/' f.safetensors >i.safetensors
+    dcp-reshard f.safetensors f --world 2
+    dcp-reshard i.safetensors i --world 2
+    run -1 dcp-inspect diff f i
+    [[ ${lines[0]} == "differs   x  F32 ↔ I32" ]]
+    [[ ${lines[1]} == *"4 of 5 elements"* ]]
+}
+
 @test "diff with a tolerance" {
     run -0 dcp-inspect diff run/step-00000100 two --atol 1
     [[ $output == *"within the tolerance"* ]]
