@@ -3,8 +3,8 @@
  * range.
  *
  * Made from the Unicode Character Database 16.0: runs of equal class, where the class of
- * a character is the first letter of its general category (L or N), or S when PropList.txt
- * lists it as White_Space. */
+ * a character is the first letter of its general category (L or N), or S when the file
+ * PropList.txt lists it as White_Space. */
 #ifndef TRAINER_UNICODE_RANGES_H
 #define TRAINER_UNICODE_RANGES_H
 
