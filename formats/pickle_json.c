@@ -217,9 +217,11 @@ static int convert_pairs(struct converter *c, const struct dcp_pickle_list *pair
  */
 static bool is_plain_dict(const struct dcp_pickle_list *pairs)
 {
-    bool opaque = pairs->n && (dcp_pickle_is_text(pairs->items[0], "$object") ||
-                               dcp_pickle_is_text(pairs->items[0], "$global"));
+    static const char *const kept_tags[] = { "$object", "$global", "$frozenset" };
+    bool opaque = false;
 
+    for (size_t i = 0; i < DCP_ARRAY_LEN(kept_tags) && pairs->n; i++)
+        opaque = opaque || dcp_pickle_is_text(pairs->items[0], kept_tags[i]);
     for (size_t i = 0; i < pairs->n; i += 2) {
         const struct dcp_pickle_node *key = pairs->items[i];
         if (key->kind != DCP_PICKLE_STR || !key->text.size_bytes ||

@@ -229,7 +229,7 @@ static int seal(struct dcp_catalog *catalog, int rank,
 
 const struct dcp_format dcp_format_torch = {
     .name = "torch",
-    .help = "PyTorch file (torch.save, zip): .bin .pt .pth .ckpt",
+    .help = "PyTorch file, as torch.save writes it (zip)",
     .suffixes = ".bin .pt .pth .ckpt",
     .flags = DCP_FORMAT_READS | DCP_FORMAT_WRITES | DCP_FORMAT_OPTIM |
              DCP_FORMAT_OBJECTS | DCP_FORMAT_CRC32,

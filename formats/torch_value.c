@@ -246,10 +246,10 @@ static int write_tuple(struct dcp_torch_writer *w, json_t *list, int depth,
 }
 
 /* set([…]) */
-static int write_set(struct dcp_torch_writer *w, const char *name, json_t *list,
-                     int depth, struct dcp_error *err)
+static int write_set(struct dcp_torch_writer *w, json_t *list, int depth,
+                     struct dcp_error *err)
 {
-    dcp_pickle_global(w->out, "__builtin__", name);
+    dcp_pickle_global(w->out, "__builtin__", "set");
     int rc = write_list(w, list, depth, err);
     dcp_pickle_tuple_end(w->out, 1);
     dcp_pickle_op(w->out, 'R');
@@ -393,9 +393,7 @@ static int write_json_object(struct dcp_torch_writer *w, json_t *value, int dept
     if (json_is_array(tagged = json_object_get(value, "$tuple")))
         return write_tuple(w, tagged, depth, err);
     if (json_is_array(tagged = json_object_get(value, "$set")))
-        return write_set(w, "set", tagged, depth, err);
-    if (json_is_array(tagged = json_object_get(value, "$frozenset")))
-        return write_set(w, "frozenset", tagged, depth, err);
+        return write_set(w, tagged, depth, err);
     if (json_is_array(tagged = json_object_get(value, "$dict"))) {
         dcp_pickle_op(w->out, '}');
         dcp_pickle_put(w->out);
