@@ -115,7 +115,7 @@ static int check_boxes(const struct dcp_catalog *catalog, const struct dcp_tenso
 {
     const struct dcp_piece *pieces = catalog->pieces + tensor->first_piece;
     struct box_list list = { 0 };
-    int64_t volume = 0, elem = 0, row_end;
+    int64_t volume = 0, twice = INT64_MAX, elem = 0, row_end;
     int rc = DCP_OK;
 
     for (size_t i = 0; i < tensor->n_pieces && !rc; i++) {
@@ -125,9 +125,11 @@ static int check_boxes(const struct dcp_catalog *catalog, const struct dcp_tenso
         volume += dcp_region_elems(tensor, &pieces[i].region);
     }
     for (size_t i = 0; i < list.n && !rc; i++)
-        for (size_t j = i + 1; j < list.n && !rc; j++)
-            if (overlap(tensor, &list.boxes[i], &list.boxes[j], &elem))
-                rc = complain(tensor, "in two pieces", elem, elem + 1, err);
+        for (size_t j = i + 1; j < list.n; j++)
+            if (overlap(tensor, &list.boxes[i], &list.boxes[j], &elem) && elem < twice)
+                twice = elem;
+    if (!rc && twice < INT64_MAX)
+        rc = complain(tensor, "in two pieces", twice, twice + 1, err);
     if (!rc && volume != tensor->n_elems) {
         for (elem = 0; holder(tensor, &list, elem, &row_end) >= 0;)
             elem = row_end;
