@@ -231,8 +231,8 @@ static bool run_stall(struct setup *s, int runs)
 int main(int argc, char **argv)
 {
     struct setup s = { 0 };
-    double gib = argc > 2 ? atof(argv[2]) : 2;
-    int runs = argc > 3 ? atoi(argv[3]) : 5;
+    double gib = argc > 2 ? strtod(argv[2], NULL) : 2;
+    int runs = argc > 3 ? (int)strtol(argv[3], NULL, 10) : 5;
     bool met = true;
     struct dcp_error err = { 0 };
     char path[512];

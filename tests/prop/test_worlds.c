@@ -1,5 +1,5 @@
-/* Save at one world and layout, load at another: every byte of every rank is right, and the
- * fingerprints do not depend on the layout, the world or the codec. */
+/* Save at one world and layout, load at another: every byte of every rank is right, and
+ * the fingerprints do not depend on the layout, the world or the codec. */
 #include "lib/sample.h"
 #include "lib/world.h"
 #include <setjmp.h>
