@@ -1,11 +1,13 @@
-/* layout: the rules that say which rank owns which part of a tensor.
+/* layout: the rules that say which rank owns which part of a tensor. They cut the tensors
+ * of the model and of the optimizer; every rank has all of any other.
  *
- * flat    every floating tensor: those of one (role, group), one behind the other, padded
- * to 2 × world and cut evenly, boundaries inside tensors (DeepSpeed ZeRO-1 and 2; the
- * padding is never stored) zero1/2 weights replicated, the optimizer's tensors as flat
- * zero3   each tensor cut alone: rank r has elements r·p .. (r+1)·p, p = ceil(n / world)
- * dim0    rows of dimension 0 as torch.chunk cuts them: ceil(rows / world) each, the last
- * ranks may have none (FSDP2 / DTensor Shard(0)) replicated: every rank has all */
+ * - flat: those of one role and group, one behind the other, padded to 2 x world and cut
+ *   evenly, boundaries inside tensors (DeepSpeed ZeRO-1 and 2; padding is never stored)
+ * - zero1, zero2: weights replicated, the optimizer's tensors as flat
+ * - zero3: each tensor cut alone: rank r has elements r·p .. (r+1)·p, p = ceil(n / world)
+ * - dim0: rows of dimension 0 as torch.chunk cuts them: ceil(rows / world) each, the last
+ *   ranks may have none (FSDP2, DTensor Shard(0))
+ * - replicated: every rank has all */
 #include "base/mem.h"
 #include "base/str.h"
 #include <dcp/reshard.h>
