@@ -49,7 +49,7 @@ struct model;
 
 /* The parameters follow from the configuration alone. `dtype` (F32 or BF16) is that of
  * the weights; batch × seq_len is the largest micro-batch. Caller owns. Errors: USAGE
- * (impossible configuration, says which number), MEMORY. */
+ * (impossible configuration, says which number), UNSUPPORTED (another family), MEMORY. */
 int model_new(const struct model_config *config, enum dcp_dtype dtype,
               const struct ops *ops, int batch, int seq_len, struct model **out_model,
               struct dcp_error *err);
@@ -59,6 +59,8 @@ const struct model_config *model_config(const struct model *model);
 /* All parameters, by unit; belongs to the model. */
 const struct model_param *model_params(const struct model *model, int *out_n);
 int model_n_units(const struct model *model);
+/* The longest sequence, as given to model_new. */
+int model_seq_len(const struct model *model);
 /* Fills `n` elements from `begin` on of a parameter with its initial values: a pure
  * function of (seed, parameter, element), so that every rank can make just its part, at
  * any world. */
@@ -78,10 +80,18 @@ int model_train(struct model *model, const struct model_hooks *hooks,
 int model_loss(struct model *model, const struct model_hooks *hooks,
                const int32_t *tokens, const int32_t *targets, int batch, int seq_len,
                double *out_loss, struct dcp_error *err);
-/* Logits of the position behind the last token: vocab_size floats. */
+/* Logits of the position behind the last token: vocab_size floats. The model sees the
+ * last seq_len tokens (of model_new) when there are more. Errors: as model_train, USAGE
+ * (no token). */
 int model_logits(struct model *model, const struct model_hooks *hooks,
                  const int32_t *tokens, int n_tokens, float *out_logits,
                  struct dcp_error *err);
+/* The same for the tokens of the last model_logits or model_logits_next and one more,
+ * with the keys and values kept from then: the weights must be the same still, and no
+ * other call between. Errors: as model_logits, USAGE (nothing is kept, or seq_len tokens
+ * are: then call model_logits). */
+int model_logits_next(struct model *model, const struct model_hooks *hooks, int32_t token,
+                      float *out_logits, struct dcp_error *err);
 
 /* The Hugging Face config.json of the configuration. Caller frees; NULL: out of memory.
  */

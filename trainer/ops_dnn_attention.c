@@ -7,6 +7,7 @@
  * first copied into dense bf16 arrays, whose keys are padded with zeros to a multiple of
  * KEYS, so that a growing sequence needs few compiled products. */
 #include "base/mem.h"
+#include "carve.h"
 #include "ops_bf16.h"
 #include "ops_dnn.h"
 #include "ops_dnn_matlib.h"
@@ -17,7 +18,6 @@
 
 #define ROWS 64 /* of a block */
 #define KEYS 64
-#define ALIGN 64
 
 /* A part of one head: rows × head_size; its rows are ld elements apart. */
 struct part {
@@ -52,46 +52,35 @@ static int64_t padded(const struct ops_attention *shape, int64_t keys)
 
 /* --- scratch --- */
 
-/* Gives out the parts of one block of memory; with a NULL base it only measures. */
-struct carver {
-    char *base;
-    size_t at;
-};
-
-static void *carve(struct carver *carver, int64_t n, size_t size_bytes)
-{
-    void *p = carver->base ? carver->base + carver->at : NULL;
-    carver->at += (size_t)round_up(n * (int64_t)size_bytes, ALIGN);
-    return p;
-}
-
-static void carve_head(struct carver *carver, const struct ops_attention *shape,
+static void carve_head(struct carve *carve, const struct ops_attention *shape,
                        struct head *out)
 {
     int64_t keys = padded(shape, shape->seq_len), n = ROWS * keys;
-    out->scores = carve(carver, n, sizeof(float));
-    out->dscores = carve(carver, n, sizeof(float));
+    out->scores = carve_take(carve, n, sizeof(float));
+    out->dscores = carve_take(carve, n, sizeof(float));
     out->p = out->scores;
     out->ds = out->dscores;
     if (shape->dtype == DCP_F32)
         return;
     int64_t part = keys * shape->head_size;
-    out->p = carve(carver, n, sizeof(uint16_t));
-    out->ds = carve(carver, n, sizeof(uint16_t));
+    out->p = carve_take(carve, n, sizeof(uint16_t));
+    out->ds = carve_take(carve, n, sizeof(uint16_t));
     for (size_t i = 0; i < DCP_ARRAY_LEN(out->packed); i++)
-        out->packed[i] = carve(carver, part, sizeof(uint16_t));
-    out->dk = carve(carver, part, sizeof(float));
-    out->dv = carve(carver, part, sizeof(float));
-    out->block = carve(carver, ROWS * shape->head_size, sizeof(float));
+        out->packed[i] = carve_take(carve, part, sizeof(uint16_t));
+    out->dk = carve_take(carve, part, sizeof(float));
+    out->dv = carve_take(carve, part, sizeof(float));
+    out->block = carve_take(carve, ROWS * shape->head_size, sizeof(float));
 }
 
 /* A worker for every thread, each with its products and room for one head. */
 static int reserve_workers(struct ops_dnn *dnn, const struct ops_attention *shape,
                            struct dcp_error *err)
 {
-    struct carver carver = { 0 };
+    struct carve carve = { 0 };
     struct head head;
-    carve_head(&carver, shape, &head);
+    carve_head(&carve, shape, &head);
+    if (carve.too_large)
+        return dcp_error_memory(err, "attention");
     size_t want = (size_t)ops_threads();
     if (want > dnn->n_workers) {
         void *grown =
@@ -109,11 +98,11 @@ static int reserve_workers(struct ops_dnn *dnn, const struct ops_attention *shap
     }
     for (size_t i = 0; i < want; i++) {
         struct ops_dnn_worker *worker = &dnn->workers[i];
-        if (worker->scratch_bytes >= carver.at)
+        if (worker->scratch_bytes >= carve.size_bytes)
             continue;
         free(worker->scratch);
-        worker->scratch = dcp_mem_aligned(ALIGN, carver.at);
-        worker->scratch_bytes = worker->scratch ? carver.at : 0;
+        worker->scratch = dcp_mem_aligned(CARVE_ALIGN, carve.size_bytes);
+        worker->scratch_bytes = worker->scratch ? carve.size_bytes : 0;
         if (!worker->scratch)
             return dcp_error_memory(err, "attention");
     }
@@ -160,8 +149,8 @@ static struct head head_init(const struct ops_attention *shape, int64_t i,
                          .index = i % shape->n_head,
                          .width = shape->n_head * shape->head_size,
                          .scale = 1 / sqrtf((float)shape->head_size) };
-    struct carver carver = { worker->scratch, 0 };
-    carve_head(&carver, shape, &head);
+    struct carve carve = { .base = worker->scratch };
+    carve_head(&carve, shape, &head);
     int64_t ld = 3 * head.width;
     head.qkv = qkv + head.batch * shape->seq_len * ld + head.index * shape->head_size;
     head.q = part_of(&head, head.qkv, ld, head.packed[0]);
