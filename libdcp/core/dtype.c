@@ -193,6 +193,24 @@ static double get(enum dcp_dtype dtype, const unsigned char *p)
     }
 }
 
+/* A 64-bit whole number as a double rounded to odd: what it is rounded to afterwards is
+ * then what the number itself would be rounded to. */
+static double get_whole(enum dcp_dtype dtype, const unsigned char *p)
+{
+    uint64_t n = dcp_le64(p);
+    bool negative = dtype == DCP_I64 && n >> 63;
+    int drop = 0;
+
+    if (negative)
+        n = -n;
+    while (n >> drop >= UINT64_C(1) << 53)
+        drop++;
+    uint64_t top = n >> drop;
+    top |= top << drop != n;
+    double v = ldexp((double)top, drop);
+    return negative ? -v : v;
+}
+
 static void put(enum dcp_dtype dtype, unsigned char *p, double v)
 {
     const struct small_float *small = small_float_of(dtype);
@@ -251,6 +269,8 @@ int dcp_cast(enum dcp_dtype from, enum dcp_dtype to, const void *in, void *out, 
     size_t from_size = dcp_dtype_size(from), to_size = dcp_dtype_size(to);
     const unsigned char *src = in;
     unsigned char *dst = out;
+    double (*read)(enum dcp_dtype, const unsigned char *) =
+        (from == DCP_I64 || from == DCP_U64) && to != DCP_F64 ? get_whole : get;
 
     if (from == to) {
         if (n)
@@ -267,7 +287,7 @@ int dcp_cast(enum dcp_dtype from, enum dcp_dtype to, const void *in, void *out, 
         bf16_to_f32(src, dst, n);
     else
         for (size_t i = 0; i < n; i++)
-            put(to, dst + i * to_size, get(from, src + i * from_size));
+            put(to, dst + i * to_size, read(from, src + i * from_size));
     return DCP_OK;
 }
 
