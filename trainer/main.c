@@ -1,0 +1,195 @@
+/* dcp-train: trains a GPT-2, sharded over ranks, and takes up what was saved. */
+#include "cli/main.h"
+#include "eval.h"
+#include "generate.h"
+#include "join.h"
+#include "plan.h"
+#include "run.h"
+#include "train.h"
+
+#define AT(field) .at = offsetof(struct run_options, field)
+static const struct dcp_opt opts[] = {
+    { 'c', "config", "FILE",
+      "a DeepSpeed JSON file with \"model\", \"data\", "
+      "\"checkpoint\"",
+      "What to train", DCP_OPT_TEXT, AT(config) },
+    { 's', "set", "KEY=VALUE", "override a key, as in zero_optimization.stage=2", NULL,
+      DCP_OPT_LIST, AT(set) },
+    { 0, "steps", "N", "train up to step N in all, save there, and end", NULL,
+      DCP_OPT_INT, .min = 1, .max = INT64_MAX, AT(steps) },
+    { 'r', "resume", "auto|never|STEP",
+      "the newest whole step if there is one (auto), none, a number, or a path", NULL,
+      DCP_OPT_TEXT, AT(resume) },
+    { 'n', "dry-run", NULL, "say what would be done, and do nothing", NULL, DCP_OPT_FLAG,
+      AT(dry_run) },
+    { 0, "ranks", "N", "start N ranks on this machine (not under mpirun or srun)",
+      "On what", DCP_OPT_INT, .min = 1, .max = 4096, AT(ranks) },
+    { 0, "sharding", "as-configured|no_shard|shard_grad_op|full_shard|hybrid_shard",
+      "ZeRO stage 0, 2, 3, or 3 on each machine, by the names of FSDP", NULL,
+      DCP_OPT_CHOICE, AT(sharding) },
+    { 0, "device", "auto|cpu|cuda", "what computes", NULL, DCP_OPT_CHOICE, AT(device) },
+    { 0, "eval", NULL, "print the loss on data.val of what was saved",
+      "Instead of training", DCP_OPT_FLAG, AT(eval) },
+    { 0, "generate", "TEXT", "go on with a text by what was saved", NULL, DCP_OPT_TEXT,
+      AT(generate) },
+    { 0, "max-tokens", "N", "length of what is generated (default 200)", NULL,
+      DCP_OPT_INT, .min = 1, .max = 1000000, AT(max_tokens) },
+    { 0, "temperature", "X", "0: always the likeliest token (default 0.8)", NULL,
+      DCP_OPT_REAL, AT(temperature) },
+    { 0, "top-k", "N", "choose among the N likeliest tokens", NULL, DCP_OPT_INT, .min = 0,
+      .max = INT32_MAX, AT(top_k) },
+    { 0, "top-p", "X", "choose among the likeliest that make up X of 1", NULL,
+      DCP_OPT_REAL, AT(top_p) },
+    { 0, "seed", "N", "of the choice (default 0)", NULL, DCP_OPT_INT, .min = 0,
+      .max = INT64_MAX, AT(seed) },
+    { 0 }
+};
+
+static const struct run_options defaults = {
+    .steps = -1, .max_tokens = 200, .temperature = 0.8, .top_p = 1
+};
+
+static int check(struct dcp_main *m, const struct run_options *o, struct dcp_error *err)
+{
+    if (!o->config) {
+        dcp_error_set(err, DCP_E_USAGE, "--config is missing");
+        return DCP_E_USAGE;
+    }
+    if (o->device == RUN_DEVICE_CUDA) {
+        dcp_error_set(err, DCP_E_UNSUPPORTED,
+                      "this dcp-train was built without kernels for CUDA");
+        dcp_error_hint(err, "--device cpu");
+        return DCP_E_UNSUPPORTED;
+    }
+    if ((o->eval || o->dry_run) && o->generate)
+        return dcp_error_set(err, DCP_E_USAGE, "--generate goes alone");
+    if (o->temperature < 0 || o->top_p <= 0 || o->top_p > 1)
+        return dcp_error_set(err, DCP_E_USAGE,
+                             "--temperature must be 0 or more, --top-p above 0 and at "
+                             "most 1");
+    if (o->generate && o->ranks > 1)
+        return dcp_error_set(err, DCP_E_USAGE, "--generate is done by one process");
+    if (o->device == RUN_DEVICE_AUTO)
+        dcp_log_write(&m->log, DCP_LOG_INFO, "--device auto takes the CPU");
+    return DCP_OK;
+}
+
+/* What a rank does. */
+static int work(struct dcp_main *m, struct join *join, const struct run_options *o,
+                struct dcp_error *err)
+{
+    enum run_purpose purpose = o->dry_run    ? RUN_PLAN
+                               : o->generate ? RUN_GENERATE
+                               : o->eval     ? RUN_EVAL
+                                             : RUN_TRAIN;
+    struct run run;
+    int rc = run_open(m, join, o, purpose, &run, err);
+    if (rc)
+        return rc;
+    rc = purpose == RUN_PLAN       ? plan_print(&run, err)
+         : purpose == RUN_GENERATE ? generate_run(&run, err)
+         : purpose == RUN_EVAL     ? eval_run(&run, err)
+                                   : train_run(&run, err);
+    run_close(&run);
+    return rc;
+}
+
+/* Who tells a failure: the launcher, which hears all; else rank 0, or the lowest rank
+ * that is left; and a rank that failed alone. */
+static bool is_teller(const struct join *join, bool launched, int rc,
+                      const struct dcp_error *err)
+{
+    bool alone = err->rank < 0 && rc != DCP_E_STOPPED;
+    bool zero_died = rc == DCP_E_COMM && err->rank == 0 && join->world > 1;
+    return !launched && (join->rank == (zero_died ? 1 : 0) || alone);
+}
+
+/* A mistake in the configuration is told before anything is started. */
+static int launch(const struct run_options *o, struct dcp_error *err)
+{
+    struct settings settings;
+    int n = (int)o->ranks;
+    int rc = run_read_settings(o, n, n, NULL, &settings, err);
+    if (rc)
+        return rc;
+    settings_fini(&settings);
+    return launch_ranks(n, err);
+}
+
+static int run(struct dcp_main *m, const void *settings, struct dcp_error *err)
+{
+    const struct run_options *o = settings;
+    enum join_kind kind = JOIN_ALONE;
+    struct join join;
+    int rc = check(m, o, err);
+    if (!rc && !o->dry_run && !o->generate)
+        rc = join_kind(o->ranks, &kind, err);
+    if (rc)
+        return rc;
+    if (kind == JOIN_LAUNCH)
+        return launch(o, err);
+    rc = join_open(kind, o->ranks, &join, err);
+    bool launched = join.line.fd >= 0;
+    if (!rc) {
+        rc = work(m, &join, o, err);
+        m->mute = !is_teller(&join, launched, rc, err);
+        join_close(&join, rc, err);
+    }
+    return rc;
+}
+
+static const struct dcp_example examples[] = {
+    { "dcp-train --config gpt2.json --ranks 8", "train on 8 ranks of this machine" },
+    { "dcp-train --config gpt2.json --ranks 4 --resume auto",
+      "go on with 4, from what 8 saved" },
+    { "mpirun -np 64 dcp-train --config gpt2.json", "train on several machines" },
+    { "dcp-train --config gpt2.json --set bf16.enabled=true --dry-run",
+      "how much memory would that take" },
+    { "dcp-train --config gpt2.json --generate 'It was a'", "what has it learned" },
+    { 0 },
+};
+
+static const struct dcp_exit exits[] = {
+    { 0, "done" },
+    { 2, "the command or the configuration is wrong" },
+    { 3, "a file or step is not there" },
+    { 4, "a checkpoint is damaged" },
+    { 5, "a checkpoint does not fit the configuration" },
+    { 6, "reading or writing failed" },
+    { 7, "a rank died; the newest whole step can be resumed" },
+    { 8, "not supported by this build or on this machine" },
+    { 9, "out of memory" },
+    { 75, "stopped by a signal, after a save: it can be resumed" },
+    { 130, "stopped at once by a second signal" },
+    { 0 },
+};
+
+static const struct dcp_command train = {
+    .operands = "",
+    .purpose = "train a model, sharded over ranks, and survive",
+    .about = "Reads a DeepSpeed configuration as it is. The state is cut over the ranks "
+             "as ZeRO stages 0 to 3 do it, and saved in the background; any number of "
+             "ranks takes up what any other saved.\n"
+             "SIGTERM or Ctrl-C ends the run after the step under way, which is saved. "
+             "Losses and times of every step are in metrics.jsonl in the run folder.",
+    .opts = opts,
+    .settings_size_bytes = sizeof(struct run_options),
+    .defaults = &defaults,
+    .examples = examples,
+    .exits = exits,
+    .stops = true,
+    .run = run,
+};
+
+static const struct dcp_command *const commands[] = { &train, NULL };
+
+static const struct dcp_program program = {
+    .name = "dcp-train",
+    .purpose = "train a model, sharded over ranks, and survive",
+    .commands = commands,
+};
+
+int main(int argc, char **argv)
+{
+    return dcp_main(&program, argc, argv);
+}
