@@ -39,7 +39,7 @@ static int64_t part(int rank, int64_t n)
 
 static int check_reduce_scatter(struct coll *coll, int64_t n, bool in_place)
 {
-    int64_t counts[64], total = 0, begin = 0;
+    int64_t counts[64] = { 0 }, total = 0, begin = 0;
     for (int r = 0; r < coll->world; r++) {
         counts[r] = part(r, n);
         begin += r < coll->rank ? counts[r] : 0;
@@ -64,7 +64,7 @@ static int check_reduce_scatter(struct coll *coll, int64_t n, bool in_place)
 
 static int check_all_gather(struct coll *coll, int64_t n, bool in_place)
 {
-    int64_t counts[64], total = 0, begin = 0;
+    int64_t counts[64] = { 0 }, total = 0, begin = 0;
     for (int r = 0; r < coll->world; r++) {
         counts[r] = part(r, n);
         begin += r < coll->rank ? counts[r] : 0;
