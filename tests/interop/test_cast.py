@@ -29,8 +29,8 @@ library.dcp_cast.argtypes = [
 def cast(tensor, source, target, out_dtype):
     out = torch.empty(tensor.numel(), dtype=out_dtype)
     code = [library.dcp_dtype_parse(name.encode()) for name in (source, target)]
-    done = library.dcp_cast(*code, tensor.data_ptr(), out.data_ptr(), tensor.numel(), None)
-    assert done == 0
+    n = tensor.numel()
+    assert library.dcp_cast(*code, tensor.data_ptr(), out.data_ptr(), n, None) == 0
     return out
 
 
@@ -81,7 +81,8 @@ class Cast(unittest.TestCase):
     def test_doubles_and_whole_numbers(self):
         generator = torch.Generator().manual_seed(2)
         words = torch.randint(-(1 << 63), (1 << 63) - 1, (1 << 18,), generator=generator)
-        doubles = torch.cat([words.view(torch.float64), samples().double() * (1 + 2**-40)])
+        near = samples().double() * (1 + 2**-40)
+        doubles = torch.cat([words.view(torch.float64), near])
         found = cast(doubles, "F64", "F32", torch.float32)
         wanted = doubles.float()
         nan = torch.isnan(wanted)
