@@ -1,0 +1,262 @@
+/* labels: peers */
+/* Ten steps against Hugging Face's GPT2LMHeadModel and torch.optim.AdamW, from the same
+ * weights and tokens, with clipping and with weight decay on matrices alone. The peer is
+ * tests/oracle/gpt2_hf.py, run by the python that DCP_PEERS names. */
+#include "adamw.h"
+#include "base/fs.h"
+#include "base/mem.h"
+#include "lib/whole_model.h"
+#include "ops.h"
+#include <errno.h>
+#include <math.h>
+#include <setjmp.h>
+#include <spawn.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+enum { STEPS = 10, BATCH = 4, SEQ_LEN = 32, SKIPPED = 77 }; /* as in the peer */
+#define LR 3e-3
+#define DECAY 0.1
+#define CLIP 1.0
+
+static const struct model_config config = { .family = "gpt2",
+                                            .n_layer = 3,
+                                            .n_head = 3,
+                                            .n_embd = 48,
+                                            .n_positions = 40,
+                                            .vocab_size = 101 };
+extern char **environ;
+static char folder[] = "gpt2_hf.XXXXXX";
+
+/* A file that the peer left. */
+static void *read_file(const char *name, size_t *out_size)
+{
+    char *path = dcp_fs_join(folder, name);
+    struct dcp_error err = { 0 };
+    void *data;
+    if (dcp_fs_read_file(path, 1 << 28, &data, out_size, &err))
+        fail_msg("%s", err.message);
+    free(path);
+    return data;
+}
+
+static int run_peer(void **state)
+{
+    (void)state;
+    assert_non_null(mkdtemp(folder));
+    char *path = dcp_fs_join(folder, "config.json");
+    char *json = model_config_json(&config, DCP_F32);
+    FILE *file = fopen(path, "w");
+    assert_true(json && file && fputs(json, file) >= 0 && fclose(file) == 0);
+    free(json);
+    free(path);
+
+    char script[] = DCP_TESTS_DIR "/oracle/gpt2_hf.py";
+    char *argv[] = { getenv("DCP_PEERS"), script, folder, NULL };
+    pid_t pid;
+    int status;
+    assert_int_equal(posix_spawn(&pid, argv[0], NULL, NULL, argv, environ), 0);
+    while (waitpid(pid, &status, 0) < 0)
+        assert_int_equal(errno, EINTR);
+    return status;
+}
+
+static int remove_folder(void **state)
+{
+    (void)state;
+    return dcp_fs_remove_all(folder, NULL);
+}
+
+/* The biases of keys shift all scores of a row alike: their gradient is zero but for
+ * rounding, of which Adam makes steps in a random direction. */
+static bool is_noise(const char *param, long long i)
+{
+    return strstr(param, "attn.c_attn.bias") && i >= config.n_embd &&
+           i < 2 * config.n_embd;
+}
+
+/* Takes the weights of a .bin of the peer, by name; or compares with them. */
+static void for_each_weight(struct whole_model *w, const char *name, bool compare)
+{
+    size_t size, names_size;
+    float *values = read_file(name, &size), *at = values;
+    char *names = read_file("names.txt", &names_size), *line = names;
+    int n_found = 0;
+    while (*line) {
+        char param[96];
+        long long n;
+        int used;
+        assert_int_equal(sscanf(line, "%95s %lld\n%n", param, &n, &used), 2);
+        line += used;
+        int k = 0;
+        while (k < w->n_params && strcmp(w->params[k].name, param) != 0)
+            k++;
+        if (k == w->n_params || w->params[k].n_elems != n)
+            fail_msg("%s of %lld elements is not in our model", param, n);
+        double off = 0;
+        for (long long i = 0; i < n; i++) {
+            double difference = (double)w->weights[k][i] - (double)at[i];
+            off += is_noise(param, i) ? 0 : difference * difference;
+        }
+        /* Adam also makes large steps of the tiniest gradients: bound the mean. */
+        if (compare && sqrt(off / (double)n) > 1e-3 * STEPS * LR)
+            fail_msg("%s is off by %g in the mean", param, sqrt(off / (double)n));
+        if (!compare)
+            memcpy(w->weights[k], at, (size_t)n * sizeof *at);
+        at += n;
+        n_found++;
+    }
+    assert_int_equal(n_found, w->n_params);
+    assert_int_equal((char *)at - (char *)values, size);
+    free(values);
+    free(names);
+}
+
+/* One number a line. */
+static void read_lines(const char *name, double out[STEPS])
+{
+    size_t size;
+    char *text = read_file(name, &size), *at = text;
+    for (int i = 0; i < STEPS; i++)
+        out[i] = strtod(at, &at);
+    free(text);
+}
+
+static double clip(struct whole_model *w, float *out_scale)
+{
+    double squares = 0;
+    for (int k = 0; k < w->n_params; k++)
+        squares += ops_sumsq(w->grads[k], w->params[k].n_elems);
+    double norm = sqrt(squares);
+    *out_scale = norm > CLIP ? (float)(CLIP / (norm + 1e-6)) : 1;
+    return norm;
+}
+
+static void test_same_configuration(void **state)
+{
+    (void)state;
+    size_t size;
+    char *text = read_file("hf_config.json", &size);
+    struct model_config back;
+    struct dcp_error err = { 0 };
+    if (model_config_parse(text, size, &back, &err))
+        fail_msg("%s", err.message);
+    assert_string_equal(back.family, config.family);
+    assert_int_equal(back.n_layer, config.n_layer);
+    assert_int_equal(back.n_head, config.n_head);
+    assert_int_equal(back.n_embd, config.n_embd);
+    assert_int_equal(back.n_positions, config.n_positions);
+    assert_int_equal(back.vocab_size, config.vocab_size);
+    assert_true(back.layer_norm_epsilon == 1e-5);
+    free(text);
+}
+
+/* After the steps: logits, at every length of a text, all at once and token by token. */
+static void compare_logits(struct whole_model *w, const int32_t *tokens)
+{
+    size_t size;
+    float *want = read_file("logits.bin", &size);
+    float got[2][101];
+    assert_int_equal(size, SEQ_LEN * config.vocab_size * (int)sizeof(float));
+    for (int n = 1; n <= SEQ_LEN; n++) {
+        assert_int_equal(model_logits(w->model, &w->hooks, tokens, n, got[0], NULL), 0);
+        for (int v = 0; v < config.vocab_size; v++)
+            assert_true(fabsf(got[0][v] - want[(n - 1) * 101 + v]) < 1e-4f);
+    }
+    for (int n = 1; n <= SEQ_LEN; n++) {
+        int rc =
+            n == 1 ? model_logits(w->model, &w->hooks, tokens, 1, got[1], NULL)
+                   : model_logits_next(w->model, &w->hooks, tokens[n - 1], got[1], NULL);
+        assert_int_equal(rc, 0);
+        for (int v = 0; v < config.vocab_size; v++)
+            assert_true(fabsf(got[1][v] - want[(n - 1) * 101 + v]) < 1e-4f);
+    }
+    free(want);
+}
+
+static void train(const struct ops *ops)
+{
+    struct whole_model w;
+    whole_model_init_with(&w, &config, DCP_F32, ops, BATCH, SEQ_LEN);
+    for_each_weight(&w, "first.bin", false);
+    size_t n_all = (size_t)whole_model_elems(&w);
+    float *moments[2] = { dcp_mem_calloc(n_all, 4), dcp_mem_calloc(n_all, 4) };
+    double losses[STEPS], norms[STEPS];
+    read_lines("losses.txt", losses);
+    read_lines("norms.txt", norms);
+    size_t size;
+    int32_t *all = read_file("tokens.bin", &size), tokens[BATCH * SEQ_LEN];
+    int32_t targets[BATCH * SEQ_LEN];
+    assert_int_equal(size, sizeof(int32_t) * STEPS * BATCH * (SEQ_LEN + 1));
+
+    for (int step = 0; step < STEPS; step++) {
+        const int32_t *batch = all + step * BATCH * (SEQ_LEN + 1);
+        for (int b = 0; b < BATCH; b++) {
+            const int32_t *row = batch + b * (SEQ_LEN + 1);
+            memcpy(tokens + b * SEQ_LEN, row, SEQ_LEN * sizeof *row);
+            memcpy(targets + b * SEQ_LEN, row + 1, SEQ_LEN * sizeof *row);
+        }
+        double loss;
+        whole_model_zero_grads(&w);
+        assert_int_equal(model_train(w.model, &w.hooks, tokens, targets, BATCH, SEQ_LEN,
+                                     1, &loss, NULL),
+                         0);
+        struct adamw_params params = { .lr = LR,
+                                       .beta1 = 0.9,
+                                       .beta2 = 0.95,
+                                       .eps = 1e-8,
+                                       .step = step + 1,
+                                       .bias_correction = true,
+                                       .decoupled = true };
+        double norm = clip(&w, &params.grad_scale);
+        print_message("step %d: loss %.9g, there %.9g; norm %.6g\n", step + 1, loss,
+                      losses[step], norm);
+        assert_true(fabs(loss - losses[step]) < 1e-4);
+        assert_true(fabs(norm - norms[step]) < 1e-4 * norms[step]);
+        size_t at = 0;
+        for (int k = 0; k < w.n_params; k++) {
+            params.weight_decay = w.params[k].decay ? DECAY : 0;
+            adamw_step(w.weights[k], moments[0] + at, moments[1] + at, w.grads[k],
+                       w.params[k].n_elems, &params);
+            at += (size_t)w.params[k].n_elems;
+        }
+    }
+    for_each_weight(&w, "last.bin", true);
+    for (int t = 0; t < SEQ_LEN; t++)
+        tokens[t] = all[t];
+    compare_logits(&w, tokens);
+    free(all);
+    free(moments[0]);
+    free(moments[1]);
+    whole_model_fini(&w);
+}
+
+static void test_fast(void **state)
+{
+    (void)state;
+    train(ops_best());
+}
+
+static void test_plain(void **state)
+{
+    (void)state;
+    train(ops_cpu());
+}
+
+int main(void)
+{
+    if (!getenv("DCP_PEERS")) {
+        print_message("skipped: no peers (DCP_PEERS is not set; ./scripts/test.sh makes "
+                      "them)\n");
+        return SKIPPED;
+    }
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_same_configuration),
+                                        cmocka_unit_test(test_fast),
+                                        cmocka_unit_test(test_plain) };
+    return cmocka_run_group_tests(tests, run_peer, remove_folder);
+}
