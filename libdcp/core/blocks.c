@@ -209,18 +209,33 @@ void dcp_blocks_locate(const struct dcp_catalog *catalog, const struct dcp_piece
     dcp_region_walk_next(&walk, 1, out_last, &at, &run);
 }
 
+void dcp_blocks_extent(const struct dcp_piece *piece, uint64_t block, uint64_t raw_n,
+                       uint64_t *out_offset, uint64_t *out_n)
+{
+    bool coded = piece->codec != DCP_CODEC_NONE;
+
+    *out_offset = piece->offset + (coded ? 0 : block * DCP_BLOCK_BYTES);
+    *out_n = coded ? 0 : raw_n;
+    for (uint64_t b = 0; coded && b <= block && b < piece->n_blocks; b++) {
+        *out_offset += *out_n;
+        *out_n = piece->blocks[b].stored_size;
+    }
+}
+
 /* Wraps what went wrong with a block in a sentence that names tensor, elements and file.
  */
 static int complain(const struct dcp_blocks *b, const struct dcp_piece *piece,
-                    uint64_t begin, uint64_t n, uint64_t offset, const char *what,
+                    uint64_t block, uint64_t raw_n, const char *what,
                     struct dcp_error *err)
 {
     const struct dcp_tensor *tensor = &b->catalog->tensors[piece->tensor];
+    uint64_t offset, stored_n;
     int64_t first, last;
     char name[160], file[160], why[160];
 
     snprintf(why, sizeof why, "%s", what); /* it may lie in err, which is written anew */
-    dcp_blocks_locate(b->catalog, piece, begin, n, &first, &last);
+    dcp_blocks_locate(b->catalog, piece, block * DCP_BLOCK_BYTES, raw_n, &first, &last);
+    dcp_blocks_extent(piece, block, raw_n, &offset, &stored_n);
     if (err)
         *err = (struct dcp_error){ 0 };
     dcp_error_set(err, DCP_E_CORRUPT,
@@ -228,7 +243,7 @@ static int complain(const struct dcp_blocks *b, const struct dcp_piece *piece,
                   " are damaged: %s (file '%s', bytes %" PRIu64 "..%" PRIu64 ")",
                   dcp_str_escape(name, sizeof name, tensor->name), first, last, why,
                   dcp_str_escape(file, sizeof file, b->catalog->files[piece->file].name),
-                  offset, offset + n - 1);
+                  offset, offset + stored_n - (stored_n > 0));
     dcp_error_tensor(err, tensor->name);
     return DCP_E_CORRUPT;
 }
@@ -238,27 +253,19 @@ static int read_block(struct dcp_blocks *b, const struct dcp_piece *piece, uint6
                       unsigned char *out, size_t raw_n, struct dcp_error *err)
 {
     const struct dcp_tensor *tensor = &b->catalog->tensors[piece->tensor];
-    uint64_t begin = block * DCP_BLOCK_BYTES, offset = piece->offset + begin;
-    size_t stored_n = raw_n;
+    uint64_t offset, stored_n;
     struct dcp_error why = { 0 };
 
-    if (piece->codec != DCP_CODEC_NONE) {
-        if (block >= piece->n_blocks)
-            return complain(b, piece, begin, raw_n, offset, "its block is not described",
-                            err);
-        offset = piece->offset;
-        for (uint64_t i = 0; i < block; i++)
-            offset += piece->blocks[i].stored_size;
-        stored_n = piece->blocks[block].stored_size;
-        if (stored_n > raw_n)
-            return complain(b, piece, begin, raw_n, offset, "its block is too large",
-                            err);
-    }
+    if (piece->codec != DCP_CODEC_NONE && block >= piece->n_blocks)
+        return complain(b, piece, block, raw_n, "its block is not described", err);
+    dcp_blocks_extent(piece, block, raw_n, &offset, &stored_n);
+    if (stored_n > raw_n)
+        return complain(b, piece, block, raw_n, "its block is too large", err);
     bool decode = piece->codec != DCP_CODEC_NONE && stored_n != raw_n;
     unsigned char *to = decode ? b->stored : out;
-    int rc = read_stored(b, piece->file, offset, stored_n, to, &why);
+    int rc = read_stored(b, piece->file, offset, (size_t)stored_n, to, &why);
     if (rc == DCP_E_CORRUPT)
-        return complain(b, piece, begin, raw_n, offset, "the file ends before", err);
+        return complain(b, piece, block, raw_n, "the file ends before", err);
     if (rc) {
         if (err)
             *err = why;
@@ -266,11 +273,11 @@ static int read_block(struct dcp_blocks *b, const struct dcp_piece *piece, uint6
         return rc;
     }
     if (b->verify && block < piece->n_blocks &&
-        dcp_hash_xxh3(to, stored_n) != piece->blocks[block].xxh3)
-        return complain(b, piece, begin, raw_n, offset, "the block digest differs", err);
+        dcp_hash_xxh3(to, (size_t)stored_n) != piece->blocks[block].xxh3)
+        return complain(b, piece, block, raw_n, "the block digest differs", err);
     if (decode && dcp_coder_decode(b->coder, piece->codec, dcp_dtype_size(tensor->dtype),
-                                   to, stored_n, out, raw_n, &why))
-        return complain(b, piece, begin, raw_n, offset, why.message, err);
+                                   to, (size_t)stored_n, out, raw_n, &why))
+        return complain(b, piece, block, raw_n, why.message, err);
     return DCP_OK;
 }
 

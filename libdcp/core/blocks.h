@@ -27,6 +27,9 @@ uint64_t dcp_blocks_bytes(const struct dcp_blocks *blocks);
  * memory. */
 void dcp_blocks_locate(const struct dcp_catalog *catalog, const struct dcp_piece *piece,
                        uint64_t begin, uint64_t n, int64_t *out_first, int64_t *out_last);
+/* Where a block of raw_n bytes lies in the piece's file, and its bytes there. */
+void dcp_blocks_extent(const struct dcp_piece *piece, uint64_t block, uint64_t raw_n,
+                       uint64_t *out_offset, uint64_t *out_n);
 /* Raw bytes of a piece's memory: dcp_piece_bytes, or what a strided piece spans. */
 uint64_t dcp_blocks_raw_bytes(const struct dcp_catalog *catalog,
                               const struct dcp_piece *piece);

@@ -54,8 +54,11 @@ static int add_piece_damage(struct verify *v, const struct dcp_piece *piece,
 
     damage.file = piece->file >= 0 ? v->catalog->files[piece->file].name : NULL;
     damage.tensor = v->catalog->tensors[piece->tensor].name;
-    damage.offset = piece->offset + (piece->codec == DCP_CODEC_NONE ? begin : 0);
-    damage.size_bytes = piece->codec == DCP_CODEC_NONE ? n : piece->stored_size;
+    damage.offset = piece->offset;
+    damage.size_bytes = piece->stored_size;
+    if (n <= DCP_BLOCK_BYTES) /* not all of a larger piece, but one block */
+        dcp_blocks_extent(piece, begin / DCP_BLOCK_BYTES, n, &damage.offset,
+                          &damage.size_bytes);
     dcp_blocks_locate(v->catalog, piece, begin, n, &damage.begin, &damage.end);
     damage.end++;
     v->broken[piece->tensor] = true;
