@@ -191,6 +191,34 @@ static void test_shards(void **state)
     }
 }
 
+static void test_metadata(void **state)
+{
+    static const struct {
+        const char *header, *object;
+    } cases[] = {
+        { "{}", NULL },
+        { "{\"__metadata__\":{}}", NULL },
+        { "{\"__metadata__\":{\"format\":\"pt\"}}", NULL },
+        { "{\"__metadata__\":{\"format\":\"tf\"}}", "{\"format\":\"tf\"}" },
+        { "{\"__metadata__\":{\"format\":\"pt\",\"a\":\"b\"}}", "{\"a\":\"b\"}" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < DCP_ARRAY_LEN(cases); i++) {
+        size_t n = strlen(cases[i].header);
+        unsigned char file[128] = { (unsigned char)n };
+        struct folder f;
+        folder_init(&f);
+        memcpy(file + 8, cases[i].header, n);
+        put(&f.store, "model.safetensors", file, 8 + n);
+        assert_int_equal(folder_index(&f, "safetensors-sharded"), 0);
+        assert_int_equal(f.catalog->n_objects, cases[i].object != NULL);
+        if (cases[i].object)
+            assert_string_equal(f.catalog->objects[0].data, cases[i].object);
+        folder_fini(&f);
+    }
+}
+
 /* -- the table ----------------------------------------------------------------------- */
 
 static void test_table(void **state)
@@ -321,6 +349,7 @@ int main(void)
         cmocka_unit_test(test_hf_names),
         cmocka_unit_test(test_hf_needs_both),
         cmocka_unit_test(test_safetensors_folder),
+        cmocka_unit_test(test_metadata),
         cmocka_unit_test(test_shards),
         cmocka_unit_test(test_table),
         cmocka_unit_test(test_roles),

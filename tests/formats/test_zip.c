@@ -206,6 +206,7 @@ static const struct {
     { "bytes follow", false, -2, 1, "\x01" },
     { "several disks", false, -18, 1, "\x01" },
     { "two end records differ", false, -10, 1, "\x09" },
+    { "two end records differ", false, -6, 1, "\x01" },
     { "locator points elsewhere", false, -34, 1, "\x01" },
     { "zip64 end record is damaged", false, -98, 1, "X" },
 };
@@ -253,13 +254,72 @@ static void test_overlap(void **state)
     archive_free(&a);
 }
 
+/* Bytes before the first record are no part of the archive: another reader could begin
+ * there. */
+static void test_bytes_in_front(void **state)
+{
+    struct dcp_zip_out records[] = {
+        { .name = "r/hidden", .data = "abc", .size_bytes = 3, .crc32 = 1 },
+        { .name = "r/seen", .data = "abc", .size_bytes = 3, .crc32 = 1 },
+    };
+    struct dcp_error err = { 0 };
+    uint64_t directory;
+    struct archive a;
+
+    (void)state;
+    archive_write(&a, records, 2);
+    dcp_zip_plan(records, 2, 64, &directory, &a.sparse.size_bytes);
+    a.sparse.literals.n = 0;
+    assert_int_equal(
+        dcp_zip_write_headers(records + 1, 1, 0, a.catalog, &a.sparse.literals, &err), 0);
+    assert_int_equal(dcp_zip_write_tail(records + 1, 1, directory, 0, a.catalog,
+                                        &a.sparse.literals, &err),
+                     0);
+    a.sparse.size_bytes -= 46 + strlen(records[0].name);
+    assert_int_equal(archive_read(&a, &err), DCP_E_CORRUPT);
+    if (!strstr(err.message, "before its first record"))
+        fail_msg("%s", err.message);
+    archive_free(&a);
+}
+
+/* An archive inside a file: its offsets count from its own beginning. */
+static void test_slice(void **state)
+{
+    struct dcp_zip_out records[] = {
+        { .name = "r/good", .data = "abc", .size_bytes = 3, .crc32 = 0x352441c2 },
+    };
+    enum { BEFORE = 100, BEHIND = 7 };
+    struct dcp_error err = { 0 };
+    struct archive a;
+    void *data;
+    size_t n;
+
+    (void)state;
+    archive_write(&a, records, 1);
+    uint64_t size = a.sparse.size_bytes;
+    for (size_t i = 0; i < a.sparse.literals.n; i++)
+        a.sparse.literals.items[i].offset += BEFORE;
+    a.sparse.size_bytes += BEFORE + BEHIND;
+    assert_int_equal(archive_read(&a, &err), DCP_E_CORRUPT);
+    assert_int_equal(dcp_zip_open(&a.in, BEFORE, BEFORE + size, a.arena, &a.zip, NULL),
+                     0);
+    assert_int_equal(a.zip.records[0].offset, BEFORE + records[0].offset);
+    assert_int_equal(dcp_zip_read(&a.in, &a.zip.records[0], 3, &data, &n, NULL), 0);
+    assert_string_equal(data, "abc");
+    free(data);
+    assert_int_equal(dcp_zip_open(&a.in, 0, BEFORE + size, a.arena, &a.zip, NULL),
+                     DCP_E_CORRUPT);
+    assert_int_equal(dcp_zip_open(&a.in, BEFORE, size + 999, a.arena, &a.zip, NULL),
+                     DCP_E_CORRUPT);
+    archive_free(&a);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_large),
-        cmocka_unit_test(test_content),
-        cmocka_unit_test(test_lies),
-        cmocka_unit_test(test_overlap),
+        cmocka_unit_test(test_large),          cmocka_unit_test(test_content),
+        cmocka_unit_test(test_lies),           cmocka_unit_test(test_overlap),
+        cmocka_unit_test(test_bytes_in_front), cmocka_unit_test(test_slice),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

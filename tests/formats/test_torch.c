@@ -1,0 +1,346 @@
+/* torch: tensors from pickles written by hand: where views end, what they share, and what
+ * is refused; roles; NumPy arrays of the other byte order. */
+#include "base/mem.h"
+#include "formats.h"
+#include "lib/format_io.h"
+#include "lib/torch_zip.h"
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define PICKLE(text) text, sizeof(text) - 1
+
+/* Pieces of pickles. A storage of 16 float32 or 8 int64 is a whole record. */
+#define STORAGE(cls, key, numel)                                        \
+    "(X\x07\0\0\0storagectorch\n" cls "\nX\x01\0\0\0" key "X\x03\0\0\0" \
+    "cpuK" numel "tQ"
+#define FLOATS(key) STORAGE("FloatStorage", key, "\x10")
+#define V2 "ctorch._utils\n_rebuild_tensor_v2\n("
+#define V3 "ctorch._utils\n_rebuild_tensor_v3\n("
+#define HOOKS \
+    "\x89"    \
+    "ccollections\nOrderedDict\n)R"
+/* One dimension. */
+#define VIEW(offset, size, stride) "K" offset "K" size "\x85K" stride "\x85" HOOKS
+#define TENSOR(key, offset, size, stride) V2 FLOATS(key) VIEW(offset, size, stride) "tR"
+
+struct file {
+    struct dcp_store store;
+    struct dcp_source source;
+    struct dcp_catalog *catalog;
+    struct dcp_error err;
+};
+
+static int file_index_as(struct file *f, const char *pickle, size_t size_bytes,
+                         const char *version, const char *byteorder)
+{
+    size_t n;
+    unsigned char *data = torch_zip_make(pickle, size_bytes, version, byteorder, &n);
+
+    *f = (struct file){ 0 };
+    assert_int_equal(dcp_store_mem(&f->store, &f->err), 0);
+    assert_int_equal(dcp_store_write_file(&f->store, "x.pt", data, n, &f->err), 0);
+    free(data);
+    f->source = (struct dcp_source){ .store = &f->store, .name = "x.pt" };
+    assert_int_equal(dcp_catalog_new(&f->catalog, &f->err), 0);
+    int rc = dcp_format_torch.index(&f->source, f->catalog, &f->err);
+    return rc ? rc : dcp_catalog_sort(f->catalog, &f->err);
+}
+
+static int file_index(struct file *f, const char *pickle, size_t size_bytes)
+{
+    return file_index_as(f, pickle, size_bytes, "3\n", NULL);
+}
+
+static void file_fini(struct file *f)
+{
+    dcp_catalog_free(f->catalog);
+    dcp_store_free(&f->store);
+}
+
+/* -- views --------------------------------------------------------------------------- */
+
+static const struct {
+    const char *pickle;
+    size_t size_bytes;
+    int64_t n_elems;
+    int first, last; /* bytes: that of the first element, and of the last; -1: none */
+    bool dense;
+} views[] = {
+    { PICKLE(TENSOR("0", "\x00", "\x10", "\x01") "."), 16, 0, 60, true },
+    { PICKLE(TENSOR("0", "\x01", "\x0f", "\x01") "."), 15, 4, 60, true },
+    { PICKLE(TENSOR("0", "\x00", "\x06", "\x03") "."), 6, 0, 60, false },
+    { PICKLE(TENSOR("0", "\x02", "\x04", "\x00") "."), 4, 8, 8, false },
+    { PICKLE(TENSOR("0", "\x10", "\x00", "\x01") "."), 0, -1, -1, true },
+    { PICKLE(TENSOR("0", "\x0f", "\x01", "\x63") "."), 1, 60, 60, true },
+    { PICKLE(V2 STORAGE("FloatStorage", "3", "\x00") VIEW("\x00", "\x00", "\x01") "tR."),
+      0, -1, -1, true },
+    /* two dimensions, transposed: (2, 3) with strides (1, 2) from element 4 */
+    { PICKLE(V2 FLOATS("1") "K\x04K\x02K\x03\x86K\x01K\x02\x86" HOOKS "tR."), 6, 16, 36,
+      false },
+    /* float8 on a storage without a type */
+    { PICKLE(V3 "(X\x07\0\0\0storagectorch.storage\nUntypedStorage\nX\x01\0\0\0"
+                "2X\x03\0\0\0cpuK\x40tQ" VIEW("\x01", "\x3f",
+                                              "\x01") "ctorch\nfloat8_e5m2\ntR."),
+      63, 1, 63, true },
+    /* dressed as a parameter, and as a subclass */
+    { PICKLE("ctorch._utils\n_rebuild_parameter\n" TENSOR(
+          "0", "\x00", "\x10", "\x01") "\x88"
+                                       "ccollections\nOrderedDict\n)R\x87R."),
+      16, 0, 60, true },
+    { PICKLE("ctorch._tensor\n_rebuild_from_type_v2\n(ctorch._utils\n"
+             "_rebuild_tensor_v2\ncm\nSub\n(" FLOATS("0")
+                 VIEW("\x00", "\x10", "\x01") "t}tR."),
+      16, 0, 60, true },
+    /* a storage alone */
+    { PICKLE(FLOATS("0") "."), 16, 0, 60, true },
+};
+
+static void test_views(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < DCP_ARRAY_LEN(views); i++) {
+        struct file f;
+        void *data;
+        if (file_index(&f, views[i].pickle, views[i].size_bytes))
+            fail_msg("view %zu: %s", i, f.err.message);
+        assert_int_equal(f.catalog->n_tensors, 1);
+        const struct dcp_tensor *tensor = &f.catalog->tensors[0];
+        assert_string_equal(tensor->name, "tensor");
+        assert_int_equal(tensor->n_elems, views[i].n_elems);
+        assert_int_equal(f.catalog->pieces[0].stride == NULL, views[i].dense);
+        if (format_read_tensor(&f.source, f.catalog, 0, &data, &f.err))
+            fail_msg("view %zu: %s", i, f.err.message);
+        const unsigned char *bytes = data;
+        size_t item = dcp_dtype_size(tensor->dtype);
+        if (views[i].first >= 0) {
+            assert_int_equal(bytes[0], views[i].first);
+            assert_int_equal(bytes[((size_t)tensor->n_elems - 1) * item], views[i].last);
+        }
+        free(data);
+        file_fini(&f);
+    }
+}
+
+/* -- refusals ------------------------------------------------------------------------ */
+
+#define TWO(a, b) "(" a b "t."
+
+static const struct {
+    const char *pickle;
+    size_t size_bytes;
+    int rc;
+    const char *words;
+} refused[] = {
+    { PICKLE(TENSOR("0", "\x00", "\x11", "\x01") "."), DCP_E_CORRUPT, "past the end" },
+    { PICKLE(TENSOR("0", "\x01", "\x10", "\x01") "."), DCP_E_CORRUPT, "past the end" },
+    { PICKLE(TENSOR("0", "\x11", "\x00", "\x01") "."), DCP_E_CORRUPT, "past the end" },
+    { PICKLE(TENSOR("0", "\x00", "\x06", "\x04") "."), DCP_E_CORRUPT, "past the end" },
+    { PICKLE(TENSOR("9", "\x00", "\x01", "\x01") "."), DCP_E_CORRUPT, "no record" },
+    { PICKLE(V2 STORAGE("FloatStorage", "0", "\x11") VIEW("\x00", "\x01", "\x01") "tR."),
+      DCP_E_CORRUPT, "more bytes" },
+    { PICKLE(V2 STORAGE("QInt8Storage", "0", "\x10") VIEW("\x00", "\x01", "\x01") "tR."),
+      DCP_E_UNSUPPORTED, "class" },
+    { PICKLE(TWO(TENSOR("0", "\x00", "\x01", "\x01"),
+                 V2 STORAGE("LongStorage", "0", "\x08")
+                     VIEW("\x00", "\x01", "\x01") "tR")),
+      DCP_E_CORRUPT, "another dtype" },
+    { PICKLE(V2 FLOATS("0") VIEW("\x00", "\x01", "\x01") "}X\x04\0\0\0conj\x88stR."),
+      DCP_E_UNSUPPORTED, "conjugate" },
+    { PICKLE(V2 FLOATS("0") VIEW("\x00", "\x01", "\x01") "}X\x03\0\0\0neg\x88stR."),
+      DCP_E_UNSUPPORTED, "conjugate" },
+    { PICKLE(TENSOR("0", "\x00", "\x01", "\x01") "K\x01K\x02s."), DCP_E_CORRUPT,
+      "has items" },
+    { PICKLE("ctorch._utils\n_rebuild_qtensor\n(" FLOATS("0") "tR."), DCP_E_UNSUPPORTED,
+      "quantized" },
+    { PICKLE(V2 FLOATS("0") "K\x00NK\x01\x85" HOOKS "tR."), DCP_E_CORRUPT, "size" },
+    { PICKLE(V2 FLOATS("0") "K\x00K\x01\x85)" HOOKS "tR."), DCP_E_CORRUPT, "size" },
+    { PICKLE(V2 FLOATS("0") "K\x00K\x01\x85J\xff\xff\xff\xff\x85" HOOKS "tR."),
+      DCP_E_CORRUPT, "size" },
+    { PICKLE(V3 FLOATS("0") VIEW("\x00", "\x01", "\x01") "ctorch\nfloat3\ntR."),
+      DCP_E_UNSUPPORTED, "dtype" },
+    { PICKLE("}(X\x03\0\0\0a.b" TENSOR("0", "\x00", "\x01",
+                                       "\x01") "X\x01\0\0\0a}"
+                                               "X\x01\0\0\0b" TENSOR("0", "\x00", "\x01",
+                                                                     "\x01") "su."),
+      DCP_E_CORRUPT, "two tensors named 'a.b'" },
+    { PICKLE(")R."), DCP_E_CORRUPT, "x.pt" },
+};
+
+static void test_refused(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < DCP_ARRAY_LEN(refused); i++) {
+        struct file f;
+        int rc = file_index(&f, refused[i].pickle, refused[i].size_bytes);
+        if (rc != refused[i].rc || !strstr(f.err.message, refused[i].words))
+            fail_msg("%zu, '%s': %d %s", i, refused[i].words, rc, f.err.message);
+        file_fini(&f);
+    }
+}
+
+static void test_records(void **state)
+{
+    static const struct {
+        const char *version, *byteorder;
+        int rc;
+    } cases[] = {
+        { "3\n", "little", 0 },
+        { "1", NULL, 0 },
+        { "10\n", NULL, 0 },
+        { "3\n", "big", DCP_E_UNSUPPORTED },
+        { "11\n", NULL, DCP_E_UNSUPPORTED },
+        { "0\n", NULL, DCP_E_UNSUPPORTED },
+        { "", NULL, DCP_E_CORRUPT },
+        { "three", NULL, DCP_E_CORRUPT },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < DCP_ARRAY_LEN(cases); i++) {
+        struct file f;
+        int rc = file_index_as(&f, PICKLE("}."), cases[i].version, cases[i].byteorder);
+        if (rc != cases[i].rc)
+            fail_msg("version '%s': %d %s", cases[i].version, rc, f.err.message);
+        file_fini(&f);
+    }
+}
+
+/* -- names, roles, objects ----------------------------------------------------------- */
+
+/* {"state": {KEY: {"exp_avg": …, "step": …, "exp_avg_sq": …}}, "param_groups": []} */
+#define OPTIMIZER(key)                                                                  \
+    "}(X\x05\0\0\0state}" key "}(X\x07\0\0\0exp_avg" TENSOR(                            \
+        "0", "\x00", "\x04",                                                            \
+        "\x01") "X\x0a\0\0\0exp_avg_sq" TENSOR("0", "\x04", "\x04",                     \
+                                               "\x01") "X\x04\0\0\0step" TENSOR("1",    \
+                                                                                "\x00", \
+                                                                                "\x01", \
+                                                                                "\x01") "usX\x0c\0\0\0param_groups]u"
+
+static void check_optimizer(const char *pickle, size_t size_bytes, const char *prefix,
+                            const char *param)
+{
+    static const struct {
+        const char *leaf;
+        enum dcp_role role;
+    } leaves[] = {
+        { "exp_avg", DCP_ROLE_EXP_AVG },
+        { "exp_avg_sq", DCP_ROLE_EXP_AVG_SQ },
+        { "step", DCP_ROLE_OPTIM },
+    };
+    struct file f;
+    char name[64];
+
+    if (file_index(&f, pickle, size_bytes))
+        fail_msg("%s", f.err.message);
+    for (size_t i = 0; i < DCP_ARRAY_LEN(leaves); i++) {
+        snprintf(name, sizeof name, "%s.%s", prefix, leaves[i].leaf);
+        int at = dcp_catalog_find(f.catalog, name);
+        if (at < 0)
+            fail_msg("no tensor '%s'", name);
+        assert_int_equal(f.catalog->tensors[at].role, leaves[i].role);
+        assert_string_equal(f.catalog->tensors[at].param, param ? param : name);
+    }
+    file_fini(&f);
+}
+
+static void test_optimizer_roles(void **state)
+{
+    (void)state;
+    check_optimizer(PICKLE(OPTIMIZER("K\x07") "."), "state.7", NULL);
+    check_optimizer(PICKLE(OPTIMIZER("X\x03\0\0\0w.b") "."), "state.w.b", "w.b");
+    check_optimizer(PICKLE("}X\x03\0\0\0opt" OPTIMIZER("K\x07") "s."), "opt.state.7",
+                    NULL);
+}
+
+/* Values beside tensors are objects by their path; the tree says where they stood. */
+static void test_objects(void **state)
+{
+    struct file f;
+
+    (void)state;
+    assert_int_equal(
+        file_index(
+            &f,
+            PICKLE("}(X\x01\0\0\0w" TENSOR(
+                "0", "\x00", "\x01",
+                "\x01") "X\x01\0\0\0nK\x05X\x01\0\0\0l]" TENSOR("0", "\x01", "\x01",
+                                                                "\x01") "\x61X\x0a\0\0\0t"
+                                                                        "orch.treeNu.")),
+        0);
+    assert_true(dcp_catalog_find(f.catalog, "w") >= 0);
+    assert_true(dcp_catalog_find(f.catalog, "l.0") >= 0);
+    assert_int_equal(f.catalog->n_objects, 2);
+    int at = dcp_catalog_find_object(f.catalog, "n");
+    assert_true(at >= 0);
+    assert_string_equal(f.catalog->objects[at].data, "5");
+    at = dcp_catalog_find_object(f.catalog, "torch.tree");
+    assert_true(at >= 0);
+    assert_string_equal(f.catalog->objects[at].data,
+                        "{\"w\":{\"$tensor\":\"w\"},\"n\":{\"$value\":\"n\"},\"l\":[{"
+                        "\"$tensor\":\"l.0\"}],\"torch.tree\":null}");
+    file_fini(&f);
+}
+
+/* -- NumPy --------------------------------------------------------------------------- */
+
+#define NUMPY_ARRAY(shape, code, order, fortran, bytes)                 \
+    "cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\nK\x00\x85" \
+    "C\x01"                                                             \
+    "btR"                                                               \
+    "(K\x01" shape "cnumpy\ndtype\n(X\x02\0\0\0" code                   \
+    "\x89\x88tR(K\x03X\x01\0\0\0" order                                 \
+    "NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb" fortran bytes "tb."
+
+static void test_numpy(void **state)
+{
+    static const struct {
+        const char *pickle;
+        size_t size_bytes;
+        const char *want; /* NULL: refused */
+        size_t n;
+    } cases[] = {
+        { PICKLE(NUMPY_ARRAY("K\x02\x85", "i2", "<", "\x89", "C\x04\1\2\3\4")),
+          "\1\2\3\4", 4 },
+        { PICKLE(NUMPY_ARRAY("K\x02\x85", "i2", ">", "\x89", "C\x04\1\2\3\4")),
+          "\2\1\4\3", 4 },
+        { PICKLE(NUMPY_ARRAY("K\x01\x85", "c8", ">", "\x89", "C\x08\1\2\3\4\5\6\7\x08")),
+          "\4\3\2\1\x08\7\6\5", 8 },
+        { PICKLE(NUMPY_ARRAY("K\x02K\x02\x86", "u1", "|", "\x88", "C\x04\1\2\3\4")),
+          "\1\3\2\4", 4 },
+        { PICKLE(NUMPY_ARRAY(")", "u1", "|", "\x89", "C\x01\7")), "\7", 1 },
+        { PICKLE(NUMPY_ARRAY("K\x03\x85", "u1", "|", "\x89", "C\x04\1\2\3\4")), NULL, 0 },
+        { PICKLE(NUMPY_ARRAY("K\x04\x85", "i4", "<", "\x89", "C\x04\1\2\3\4")), NULL, 0 },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < DCP_ARRAY_LEN(cases); i++) {
+        struct file f;
+        void *data;
+        int rc = file_index(&f, cases[i].pickle, cases[i].size_bytes);
+        if (rc != (cases[i].want ? 0 : DCP_E_CORRUPT))
+            fail_msg("array %zu: %d %s", i, rc, f.err.message);
+        if (!rc) {
+            assert_int_equal(f.catalog->n_tensors, 1);
+            assert_int_equal(format_read_tensor(&f.source, f.catalog, 0, &data, &f.err),
+                             0);
+            assert_memory_equal(data, cases[i].want, cases[i].n);
+            free(data);
+        }
+        file_fini(&f);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_views),   cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_records), cmocka_unit_test(test_optimizer_roles),
+        cmocka_unit_test(test_objects), cmocka_unit_test(test_numpy),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,16 @@
+/* torch_zip: a PyTorch file around a pickle that a test wrote by hand. */
+#ifndef TESTS_LIB_TORCH_ZIP_H
+#define TESTS_LIB_TORCH_ZIP_H
+
+#include <stddef.h>
+
+enum { TORCH_ZIP_STORAGE_BYTES = 64 };
+
+/* The records data.pkl, version, byteorder (when not NULL), and the storages "0", "1",
+ * "2" of 64 bytes (byte i is i) and "3" of none. Caller frees; aborts when there is no
+ * memory.
+ */
+unsigned char *torch_zip_make(const void *pickle, size_t size_bytes, const char *version,
+                              const char *byteorder, size_t *out_size_bytes);
+
+#endif
