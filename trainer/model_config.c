@@ -121,8 +121,8 @@ static int check_same_model(const json_t *json, const struct model_config *confi
         if (flag && !json_is_null(flag) &&
             (!json_is_boolean(flag) || json_is_true(flag) != flags[i].wanted))
             return dcp_error_set(err, DCP_E_UNSUPPORTED,
-                                 WHAT ": a model whose '%s' is not %s", flags[i].key,
-                                 flags[i].wanted ? "true" : "false");
+                                 WHAT ": a model whose '%s' is not %s is not supported",
+                                 flags[i].key, flags[i].wanted ? "true" : "false");
     }
     const json_t *activation = json_object_get(json, "activation_function");
     char shown[64];
@@ -130,15 +130,16 @@ static int check_same_model(const json_t *json, const struct model_config *confi
     if (!name ||
         (strcmp(name, "gelu_new") != 0 && strcmp(name, "gelu_pytorch_tanh") != 0))
         return dcp_error_set(err, DCP_E_UNSUPPORTED,
-                             WHAT ": the activation function '%s'; 'gelu_new' is "
-                                  "supported",
+                             WHAT
+                             ": activation_function is '%s'; 'gelu_new' is supported",
                              dcp_str_escape(shown, sizeof shown, name ? name : "?"));
     const json_t *inner = json_object_get(json, "n_inner");
     if (inner && !json_is_null(inner) &&
         json_integer_value(inner) != 4 * (json_int_t)config->n_embd)
-        return dcp_error_set(
-            err, DCP_E_UNSUPPORTED, WHAT ": n_inner %lld; 4 × n_embd, %lld, is supported",
-            (long long)json_integer_value(inner), 4 * (long long)config->n_embd);
+        return dcp_error_set(err, DCP_E_UNSUPPORTED,
+                             WHAT ": n_inner is %lld; 4 × n_embd, %lld, is supported",
+                             (long long)json_integer_value(inner),
+                             4 * (long long)config->n_embd);
     return DCP_OK;
 }
 
