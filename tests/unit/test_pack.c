@@ -1,0 +1,286 @@
+/* Catalogs as messages: what comes out is what went in, and a damaged message is refused
+ * or gives a valid catalog, never a crash. */
+#include "core/pack.h"
+#include "core/region.h"
+#include "lib/acts.h"
+#include "lib/naive.h"
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define MOST 200
+
+/* With everything a catalog can hold. */
+static struct dcp_catalog *random_catalog(uint64_t *seed)
+{
+    struct dcp_catalog *catalog;
+    struct dcp_block blocks[3];
+    int64_t stride[DCP_MAX_NDIM];
+
+    assert_int_equal(dcp_catalog_new(&catalog, NULL), 0);
+    catalog->format = "native";
+    catalog->version = "v1";
+    catalog->layout = "zero3";
+    catalog->producer = "caf\xc3\xa9";
+    catalog->step = acts_pick(seed, 1000) - 1;
+    catalog->world = 1 + (int)acts_pick(seed, 8);
+    catalog->mesh = (struct dcp_mesh){ 2, 3, 4 };
+    for (int f = 0; f < 3; f++) {
+        char name[16];
+        snprintf(name, sizeof name, "file-%d", f);
+        struct dcp_file file = { .name = name,
+                                 .rank = f - 1,
+                                 .size_bytes = acts_random(seed),
+                                 .has_crc = f != 1,
+                                 .crc = acts_random(seed) };
+        assert_int_equal(dcp_catalog_add_file(catalog, &file, NULL, NULL), 0);
+    }
+    for (int t = 0; t < 4; t++) {
+        int64_t shape[DCP_MAX_NDIM];
+        int ndim = naive_shape(seed, MOST, shape);
+        naive_tensor(catalog, (enum dcp_dtype)acts_pick(seed, DCP_N_DTYPES), ndim, shape);
+        struct dcp_tensor *tensor = &catalog->tensors[t];
+        tensor->role = (enum dcp_role)acts_pick(seed, DCP_N_ROLES);
+        tensor->group = (int)acts_pick(seed, 5);
+        tensor->has_fingerprint = acts_pick(seed, 2);
+        tensor->fingerprint = acts_random(seed);
+        naive_cut(seed, catalog, t, (enum naive_cut)acts_pick(seed, NAIVE_N_CUTS), 4,
+                  true);
+    }
+    for (size_t p = 0; p < catalog->n_pieces; p++) {
+        struct dcp_piece *piece = &catalog->pieces[p];
+        piece->file = (int)acts_pick(seed, 4) - 1;
+        piece->codec = (enum dcp_codec)acts_pick(seed, DCP_N_CODECS);
+        piece->offset = acts_random(seed);
+        piece->stored_size = acts_random(seed);
+        piece->crc = acts_random(seed);
+        piece->has_crc = acts_pick(seed, 2);
+        if (acts_pick(seed, 4) == 0 && piece->region.kind != DCP_FLAT) {
+            int64_t *kept =
+                dcp_catalog_alloc(catalog, DCP_MAX_NDIM, sizeof *piece->stride);
+            const struct dcp_tensor *tensor = &catalog->tensors[piece->tensor];
+            naive_strides(seed, tensor->ndim, tensor->shape, stride);
+            memcpy(kept, stride, (size_t)tensor->ndim * sizeof *stride);
+            piece->stride = kept;
+        }
+        piece->n_blocks = (size_t)acts_pick(seed, 4);
+        struct dcp_block *kept =
+            dcp_catalog_alloc(catalog, piece->n_blocks, sizeof *blocks);
+        for (size_t b = 0; b < piece->n_blocks; b++)
+            kept[b] = (struct dcp_block){ acts_random(seed), (uint32_t)b };
+        piece->blocks = piece->n_blocks ? kept : NULL;
+    }
+    struct dcp_object objects[] = {
+        { .name = "rng", .data = "{\"a\":1}", .size_bytes = 7 },
+        { .name = "blob", .kind = DCP_OBJECT_BYTES, .data = "\0\1\2", .size_bytes = 3 },
+        { .name = "", .kind = DCP_OBJECT_BYTES },
+    };
+    for (int o = 0; o < 3; o++)
+        assert_int_equal(dcp_catalog_add_object(catalog, &objects[o], NULL), 0);
+    assert_int_equal(dcp_catalog_sort(catalog, NULL), 0);
+    return catalog;
+}
+
+static void same_piece(const struct dcp_catalog *catalog, const struct dcp_piece *a,
+                       const struct dcp_piece *b)
+{
+    const struct dcp_tensor *tensor = &catalog->tensors[a->tensor];
+
+    assert_int_equal(a->tensor, b->tensor);
+    assert_int_equal(a->rank, b->rank);
+    assert_int_equal(a->file, b->file);
+    assert_int_equal(a->codec, b->codec);
+    assert_int_equal(a->offset, b->offset);
+    assert_int_equal(a->stored_size, b->stored_size);
+    assert_int_equal(a->has_crc, b->has_crc);
+    assert_int_equal(a->crc, b->crc);
+    assert_int_equal(a->region.kind, b->region.kind);
+    assert_int_equal(dcp_region_order(tensor, &a->region, &b->region), 0);
+    assert_int_equal(!a->stride, !b->stride);
+    if (a->stride && tensor->ndim)
+        assert_memory_equal(a->stride, b->stride,
+                            (size_t)tensor->ndim * sizeof *a->stride);
+    assert_int_equal(a->n_blocks, b->n_blocks);
+    for (size_t i = 0; i < a->n_blocks; i++) {
+        assert_int_equal(a->blocks[i].xxh3, b->blocks[i].xxh3);
+        assert_int_equal(a->blocks[i].stored_size, b->blocks[i].stored_size);
+    }
+}
+
+static void same_catalog(const struct dcp_catalog *a, const struct dcp_catalog *b)
+{
+    assert_string_equal(a->format, b->format);
+    assert_string_equal(a->version, b->version);
+    assert_string_equal(a->layout, b->layout);
+    assert_string_equal(a->producer, b->producer);
+    assert_int_equal(a->step, b->step);
+    assert_int_equal(a->world, b->world);
+    assert_memory_equal(&a->mesh, &b->mesh, sizeof a->mesh);
+    assert_int_equal(a->n_tensors, b->n_tensors);
+    assert_int_equal(a->n_pieces, b->n_pieces);
+    assert_int_equal(a->n_files, b->n_files);
+    assert_int_equal(a->n_objects, b->n_objects);
+    for (size_t t = 0; t < a->n_tensors; t++) {
+        const struct dcp_tensor *x = &a->tensors[t], *y = &b->tensors[t];
+        assert_string_equal(x->name, y->name);
+        assert_string_equal(x->param, y->param);
+        assert_int_equal(x->dtype, y->dtype);
+        assert_int_equal(x->role, y->role);
+        assert_int_equal(x->group, y->group);
+        assert_int_equal(x->ndim, y->ndim);
+        assert_int_equal(x->n_elems, y->n_elems);
+        assert_int_equal(x->has_fingerprint, y->has_fingerprint);
+        assert_int_equal(x->fingerprint, y->fingerprint);
+        assert_int_equal(x->first_piece, y->first_piece);
+        for (int d = 0; d < x->ndim; d++)
+            assert_int_equal(x->shape[d], y->shape[d]);
+    }
+    for (size_t p = 0; p < a->n_pieces; p++)
+        same_piece(a, &a->pieces[p], &b->pieces[p]);
+    for (size_t f = 0; f < a->n_files; f++) {
+        const struct dcp_file *x = &a->files[f], *y = &b->files[f];
+        assert_string_equal(x->name, y->name);
+        assert_int_equal(x->rank, y->rank);
+        assert_int_equal(x->size_bytes, y->size_bytes);
+        assert_int_equal(x->has_crc, y->has_crc);
+        assert_int_equal(x->crc, y->crc);
+    }
+    for (size_t o = 0; o < a->n_objects; o++) {
+        assert_string_equal(a->objects[o].name, b->objects[o].name);
+        assert_int_equal(a->objects[o].kind, b->objects[o].kind);
+        assert_int_equal(a->objects[o].size_bytes, b->objects[o].size_bytes);
+        assert_memory_equal(a->objects[o].data, b->objects[o].data,
+                            a->objects[o].size_bytes + 1);
+    }
+}
+
+static void catalogs_come_back(void **state)
+{
+    (void)state;
+    uint64_t seed = 91;
+
+    for (int i = 0; i < 200; i++) {
+        struct dcp_catalog *catalog = random_catalog(&seed), *again;
+        struct dcp_buf buf = { 0 };
+        struct dcp_error err = { 0 };
+        assert_int_equal(dcp_pack_catalog(catalog, &buf, NULL), 0);
+        assert_int_equal(dcp_unpack_catalog(buf.data, buf.size_bytes, &again, &err), 0);
+        same_catalog(catalog, again);
+        dcp_catalog_free(again);
+        dcp_buf_fini(&buf);
+        dcp_catalog_free(catalog);
+    }
+}
+
+static int unpack(const unsigned char *data, size_t n)
+{
+    unsigned char *exact = malloc(n ? n : 1);
+    struct dcp_catalog *catalog;
+
+    assert_non_null(exact);
+    if (n)
+        memcpy(exact, data, n);
+    int rc = dcp_unpack_catalog(exact, n, &catalog, NULL);
+    assert_true(rc == 0 || catalog == NULL);
+    dcp_catalog_free(catalog);
+    free(exact);
+    return rc;
+}
+
+static void damaged_messages(void **state)
+{
+    (void)state;
+    uint64_t seed = 92;
+    struct dcp_catalog *catalog = random_catalog(&seed);
+    struct dcp_buf buf = { 0 };
+
+    assert_int_equal(dcp_pack_catalog(catalog, &buf, NULL), 0);
+    for (size_t n = 0; n < buf.size_bytes; n++)
+        assert_int_equal(unpack(buf.data, n), DCP_E_CORRUPT);
+    dcp_buf_add_u8(&buf, 0);
+    assert_int_equal(unpack(buf.data, buf.size_bytes), DCP_E_CORRUPT);
+    buf.size_bytes--;
+    for (size_t at = 0; at < buf.size_bytes; at++)
+        for (int bit = 0; bit < 8; bit += 7) {
+            buf.data[at] ^= (unsigned char)(1 << bit);
+            unpack(buf.data, buf.size_bytes);
+            buf.data[at] ^= (unsigned char)(1 << bit);
+        }
+    dcp_buf_fini(&buf);
+    dcp_catalog_free(catalog);
+}
+
+/* What rank 1 tells rank 0 after writing: its files, and what it found out of its pieces.
+ */
+static void what_was_written(void **state)
+{
+    (void)state;
+    uint64_t seed = 93;
+    struct dcp_catalog *catalog = random_catalog(&seed), *other;
+    struct dcp_buf buf = { 0 }, all = { 0 };
+
+    dcp_pack_catalog(catalog, &all, NULL);
+    assert_int_equal(dcp_unpack_catalog(all.data, all.size_bytes, &other, NULL), 0);
+    for (size_t p = 0; p < other->n_pieces; p++) {
+        other->pieces[p].blocks = NULL;
+        other->pieces[p].n_blocks = 0;
+        other->pieces[p].crc = other->pieces[p].offset = other->pieces[p].stored_size = 0;
+    }
+    other->files[2].crc = 0;
+    other->files[2].size_bytes = 0;
+    struct dcp_file late = { .name = "late", .rank = 1, .size_bytes = 5 };
+    assert_int_equal(dcp_catalog_add_file(catalog, &late, NULL, NULL), 0);
+    dcp_pack_files(catalog, 1, &buf);
+    for (size_t p = 0; p < catalog->n_pieces; p++)
+        dcp_pack_written(catalog, p, &buf);
+    struct dcp_cursor in = dcp_cursor_init(buf.data, buf.size_bytes);
+    assert_int_equal(dcp_unpack_files(&in, other, NULL), 0);
+    for (size_t p = 0; p < catalog->n_pieces; p++) {
+        catalog->pieces[p].has_crc = true; /* unpacking says so */
+        assert_int_equal(dcp_unpack_written(&in, other, NULL), 0);
+    }
+    assert_int_equal(in.at, in.size_bytes);
+    same_catalog(catalog, other);
+    assert_int_equal(dcp_unpack_written(&in, other, NULL), DCP_E_CORRUPT);
+    assert_int_equal(dcp_unpack_files(&in, other, NULL), DCP_E_CORRUPT);
+    dcp_buf_fini(&buf);
+    dcp_buf_fini(&all);
+    dcp_catalog_free(catalog);
+    dcp_catalog_free(other);
+}
+
+/* Equal lists of tensors, and only they, are equal bytes. */
+static void lists_of_tensors(void **state)
+{
+    (void)state;
+    uint64_t seed = 94;
+    struct dcp_catalog *catalog = random_catalog(&seed);
+    struct dcp_buf a = { 0 }, b = { 0 };
+
+    dcp_pack_tensors(catalog, &a);
+    dcp_pack_tensors(catalog, &b);
+    assert_int_equal(a.size_bytes, b.size_bytes);
+    assert_memory_equal(a.data, b.data, a.size_bytes);
+    dcp_buf_fini(&b);
+    catalog->tensors[1].group++;
+    dcp_pack_tensors(catalog, &b);
+    assert_memory_not_equal(a.data, b.data, a.size_bytes);
+    dcp_buf_fini(&a);
+    dcp_buf_fini(&b);
+    dcp_catalog_free(catalog);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(catalogs_come_back),
+        cmocka_unit_test(damaged_messages),
+        cmocka_unit_test(what_was_written),
+        cmocka_unit_test(lists_of_tensors),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
