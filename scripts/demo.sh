@@ -55,7 +55,7 @@ write_config() {
   },
   "scheduler": {
     "type": "WarmupDecayLR",
-    "params": {"warmup_num_steps": 10, "total_num_steps": 160}
+    "params": {"warmup_num_steps": 10, "warmup_max_lr": 3e-3, "total_num_steps": 160}
   },
   "zero_optimization": {"stage": 3},
   "seed": 1337,

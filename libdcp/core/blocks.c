@@ -9,7 +9,7 @@
 #include <string.h>
 
 #define MAX_OPEN_FILES 32
-#define SMALL_READ (DCP_BLOCK_BYTES / 4) /* smaller reads go through the window */
+#define MIN_WINDOW (64u << 10)
 
 struct cached {
     size_t piece;
@@ -24,6 +24,15 @@ struct open_file {
     struct dcp_store_file *handle;
 };
 
+/* What follows a small read in its file, so that small pieces that are neighbours cost
+ * one read. A window a file, as far as memory goes: the shards of a checkpoint are read
+ * in turn. */
+struct window {
+    int file; /* in the catalog, -1: empty */
+    uint64_t at, n, used;
+    unsigned char *data;
+};
+
 struct dcp_blocks {
     const struct dcp_source *source;
     const struct dcp_catalog *catalog;
@@ -34,11 +43,8 @@ struct dcp_blocks {
     struct cached *cache;
     size_t n_cache;
     struct open_file files[MAX_OPEN_FILES];
-    /* What follows the last small read, so that small pieces that are neighbours cost one
-     * read. */
-    unsigned char *window;
-    int window_file;
-    uint64_t window_at, window_n;
+    struct window *windows;
+    size_t n_windows, window_bytes;
 };
 
 char *dcp_source_file(const struct dcp_source *source, const char *file)
@@ -67,12 +73,27 @@ uint64_t dcp_blocks_raw_bytes(const struct dcp_catalog *catalog,
     return piece->stride ? piece->stored_size : dcp_piece_bytes(catalog, piece);
 }
 
+/* As many windows as there are files, as large as the memory allows. */
+static void size_windows(struct dcp_blocks *b, uint64_t memory_bytes)
+{
+    uint64_t files = b->catalog->n_files ? b->catalog->n_files : 1;
+    uint64_t bytes = memory_bytes / files;
+
+    bytes = bytes < MIN_WINDOW        ? MIN_WINDOW
+            : bytes > DCP_BLOCK_BYTES ? DCP_BLOCK_BYTES
+                                      : bytes;
+    b->window_bytes = (size_t)bytes;
+    b->n_windows = (size_t)(memory_bytes / bytes < files ? memory_bytes / bytes : files);
+    if (b->n_windows == 0)
+        b->n_windows = 1;
+}
+
 int dcp_blocks_new(const struct dcp_source *source, const struct dcp_catalog *catalog,
                    uint64_t memory_bytes, bool verify, struct dcp_blocks **out_blocks,
                    struct dcp_error *err)
 {
     struct dcp_blocks *b = calloc(1, sizeof *b);
-    uint64_t n = memory_bytes / DCP_BLOCK_BYTES;
+    uint64_t n = memory_bytes / 2 / DCP_BLOCK_BYTES;
     int rc = b ? DCP_OK : dcp_error_memory(err, "a block reader");
 
     *out_blocks = NULL;
@@ -85,19 +106,22 @@ int dcp_blocks_new(const struct dcp_source *source, const struct dcp_catalog *ca
     b->source = source;
     b->catalog = catalog;
     b->verify = verify;
-    b->window_file = -1;
+
     for (int i = 0; i < MAX_OPEN_FILES; i++)
         b->files[i].file = -1;
-    b->n_cache = n < 6 ? 4 : (size_t)n - 2; /* two more: stored and window */
+    b->n_cache = n < 4 ? 4 : (size_t)n;
     b->cache = dcp_mem_calloc(b->n_cache, sizeof *b->cache);
     b->stored = malloc(DCP_BLOCK_BYTES);
-    b->window = malloc(DCP_BLOCK_BYTES);
-    if (!b->cache || !b->stored || !b->window) {
+    size_windows(b, memory_bytes / 2);
+    b->windows = dcp_mem_calloc(b->n_windows, sizeof *b->windows);
+    if (!b->cache || !b->stored || !b->windows) {
         dcp_blocks_free(b);
         return dcp_error_memory(err, "a block reader");
     }
     for (size_t i = 0; i < b->n_cache; i++)
         b->cache[i].block = UINT64_MAX;
+    for (size_t i = 0; i < b->n_windows; i++)
+        b->windows[i].file = -1;
     *out_blocks = b;
     return DCP_OK;
 }
@@ -114,7 +138,10 @@ void dcp_blocks_free(struct dcp_blocks *b)
         free(b->cache[i].data);
     free(b->cache);
     free(b->stored);
-    free(b->window);
+    for (size_t i = 0; b->windows && i < b->n_windows; i++)
+        free(b->windows[i].data);
+    free(b->windows);
+
     dcp_coder_free(b->coder);
     free(b);
 }
@@ -170,26 +197,42 @@ static int read_file(struct dcp_blocks *b, int file, uint64_t offset, size_t n, 
     return store->ops->read_at(store->self, handle, offset, out, n, err);
 }
 
-/* Stored bytes of a block. A small read fills the window from its offset on. */
+static struct window *window_of(struct dcp_blocks *b, int file)
+{
+    struct window *victim = &b->windows[0];
+
+    for (size_t i = 0; i < b->n_windows; i++) {
+        if (b->windows[i].file == file)
+            return &b->windows[i];
+        if (b->windows[i].used < victim->used)
+            victim = &b->windows[i];
+    }
+    victim->file = -1;
+    return victim;
+}
+
+/* Stored bytes of a block. A small read fills a window from its offset on. */
 static int read_stored(struct dcp_blocks *b, int file, uint64_t offset, size_t n,
                        void *out, struct dcp_error *err)
 {
     uint64_t size = b->catalog->files[file].size_bytes;
 
-    if (n >= SMALL_READ || offset >= size || n > size - offset)
+    if (n >= b->window_bytes / 2 || offset >= size || n > size - offset)
         return read_file(b, file, offset, n, out, err);
-    if (file != b->window_file || offset < b->window_at ||
-        offset + n > b->window_at + b->window_n) {
-        uint64_t want = size - offset < DCP_BLOCK_BYTES ? size - offset : DCP_BLOCK_BYTES;
-        b->window_file = -1;
-        int rc = read_file(b, file, offset, (size_t)want, b->window, err);
+    struct window *window = window_of(b, file);
+    if (!window->data && !(window->data = malloc(b->window_bytes)))
+        return dcp_error_memory(err, "a window of a file");
+    if (window->file < 0 || offset < window->at || offset + n > window->at + window->n) {
+        window->n = size - offset < b->window_bytes ? size - offset : b->window_bytes;
+        window->at = offset;
+        window->file = -1;
+        int rc = read_file(b, file, offset, (size_t)window->n, window->data, err);
         if (rc)
             return rc;
-        b->window_file = file;
-        b->window_at = offset;
-        b->window_n = want;
+        window->file = file;
     }
-    memcpy(out, b->window + (offset - b->window_at), n);
+    window->used = ++b->clock;
+    memcpy(out, window->data + (offset - window->at), n);
     return DCP_OK;
 }
 

@@ -39,6 +39,7 @@ static int make_companion(struct dcp_finish *finish, struct dcp_error *err)
     struct dcp_catalog *target = NULL;
     int *src_tensor = NULL;
     struct dcp_plan *plan = NULL;
+    struct dcp_literals literals = { 0 };
     struct dcp_source source = { finish->ctx->store, finish->publish.tmp, true };
     struct dcp_target_options target_options = { .name = finish->companion.name };
     struct dcp_reshard_options options = { .dtype = finish->companion.dtype,
@@ -53,6 +54,8 @@ static int make_companion(struct dcp_finish *finish, struct dcp_error *err)
     if (!rc)
         rc = dcp_plan_new(finish->catalog, target, src_tensor, &plan, err);
     if (!rc)
+        rc = format->layout(target, &target_options, &literals, err);
+    if (!rc)
         rc = dcp_stream_run(&(struct dcp_stream_setup){ .source = &source,
                                                         .src = finish->catalog,
                                                         .target = target,
@@ -60,6 +63,7 @@ static int make_companion(struct dcp_finish *finish, struct dcp_error *err)
                                                         .plan = plan,
                                                         .format = format,
                                                         .options = &target_options,
+                                                        .literals = literals,
                                                         .store = finish->ctx->store,
                                                         .prefix = finish->prefix,
                                                         .threads = 1,

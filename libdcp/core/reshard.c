@@ -2,6 +2,7 @@
 #include "base/fs.h"
 #include "base/mem.h"
 #include "base/str.h"
+#include "order.h"
 #include "plan.h"
 #include "publish.h"
 #include "stream.h"
@@ -20,6 +21,7 @@ struct dcp_reshard {
     struct dcp_catalog *src, *target;
     int *src_tensor;
     struct dcp_plan *plan;
+    struct dcp_literals literals; /* of the target's layout */
     struct dcp_reshard_plan facts;
     char *dir, *name; /* of the target */
 };
@@ -49,32 +51,34 @@ static int check_outside(const struct dcp_place *place, const char *dir, const c
     return DCP_OK;
 }
 
-/* Runs of one source file that touch are one read. Counted as the target is written, in
- * file order. */
-static void count_reads(struct dcp_reshard *reshard)
+/* Runs that touch in a source file are one read. Counted in the order the target is
+ * written, which is the order of its files. */
+static int count_reads(struct dcp_reshard *reshard, struct dcp_error *err)
 {
     struct dcp_reshard_plan *facts = &reshard->facts;
     const struct dcp_plan *plan = reshard->plan;
-    int file = -2;
-    uint64_t at = 0;
+    DCP_CLEANUP_FREE size_t *order = dcp_file_order(reshard->target);
+    DCP_CLEANUP_FREE uint64_t *at = dcp_mem_calloc(reshard->src->n_files + 1, sizeof *at);
 
-    for (size_t c = 0; c < plan->n_copies; c++) {
-        const struct dcp_copy *copy = &plan->copies[c];
-        const struct dcp_piece *piece = &reshard->src->pieces[copy->src];
-        uint64_t elem = dcp_dtype_size(reshard->src->tensors[piece->tensor].dtype);
-        int64_t runs = dcp_copy_runs(copy);
-        uint64_t offset = piece->offset + (uint64_t)copy->src_at * elem;
-        if (piece->file != file || offset != at)
-            facts->n_reads++;
-        facts->n_reads += (uint64_t)(runs - 1);
-        facts->read_bytes += (uint64_t)(runs * copy->n) * elem;
-        file = piece->file;
-        at = runs == 1 ? offset + (uint64_t)copy->n * elem : UINT64_MAX;
-    }
+    if (!order || !at)
+        return dcp_error_memory(err, "a reshard");
+    for (size_t i = 0; i < reshard->target->n_pieces; i++)
+        for (size_t c = plan->first[order[i]]; c < plan->first[order[i] + 1]; c++) {
+            const struct dcp_copy *copy = &plan->copies[c];
+            const struct dcp_piece *piece = &reshard->src->pieces[copy->src];
+            uint64_t elem = dcp_dtype_size(reshard->src->tensors[piece->tensor].dtype);
+            uint64_t runs = (uint64_t)dcp_copy_runs(copy);
+            uint64_t offset = piece->offset + (uint64_t)copy->src_at * elem;
+            uint64_t *last = &at[piece->file + 1];
+            facts->n_reads += offset == *last ? runs - 1 : runs;
+            facts->read_bytes += runs * (uint64_t)copy->n * elem;
+            *last = runs == 1 ? offset + (uint64_t)copy->n * elem : UINT64_MAX;
+        }
     facts->n_copies = plan->n_runs;
+    return DCP_OK;
 }
 
-static void fill_facts(struct dcp_reshard *reshard)
+static int fill_facts(struct dcp_reshard *reshard, struct dcp_error *err)
 {
     struct dcp_reshard_plan *facts = &reshard->facts;
     const struct dcp_catalog *src = reshard->src, *target = reshard->target;
@@ -93,12 +97,11 @@ static void fill_facts(struct dcp_reshard *reshard)
         }
     }
     free(used);
-    for (int r = 0; r < target->world; r++)
-        facts->target_files++;
-    count_reads(reshard);
+    facts->target_files = target->n_files;
     facts->n_writes = facts->target_files;
     facts->buffer_bytes = reshard->options.memory_bytes;
     facts->free_bytes = dcp_fs_free_bytes(reshard->dir);
+    return count_reads(reshard, err);
 }
 
 static int decide(struct dcp_reshard *reshard, const char *target_path,
@@ -135,8 +138,9 @@ static int decide(struct dcp_reshard *reshard, const char *target_path,
         rc = dcp_plan_new(reshard->src, reshard->target, reshard->src_tensor,
                           &reshard->plan, err);
     if (!rc)
-        fill_facts(reshard);
-    return rc;
+        rc = reshard->format->layout(reshard->target, &options->target,
+                                     &reshard->literals, err);
+    return rc ? rc : fill_facts(reshard, err);
 }
 
 int dcp_reshard_plan(const struct dcp_place *place, const char *target_path,
@@ -200,6 +204,7 @@ int dcp_reshard_run(struct dcp_reshard *reshard, struct dcp_error *err)
                                         .plan = reshard->plan,
                                         .format = reshard->format,
                                         .options = &options->target,
+                                        .literals = reshard->literals,
                                         .store = &store,
                                         .prefix = publish.prefix,
                                         .threads = options->threads,

@@ -152,6 +152,8 @@ static int prepare(struct dcp_saver *saver, const struct dcp_save_options *optio
 {
     struct dcp_finish *finish = &saver->finish;
     struct dcp_catalog *catalog = finish->catalog;
+    const struct dcp_format *native = dcp_format_find("native");
+    struct dcp_literals literals = { 0 };
     int rank = saver->comm->rank, rc;
     char name[64];
 
@@ -163,11 +165,14 @@ static int prepare(struct dcp_saver *saver, const struct dcp_save_options *optio
     if (!rc && rank == 0)
         rc = open_step(saver, options->step, err);
     if (!rc)
+        rc = native->layout(catalog, &finish->target_options, &literals, err);
+    if (!rc)
         rc = dcp_write_new(&(struct dcp_write_setup){ .store = saver->ctx.store,
                                                       .prefix = finish->prefix,
                                                       .target = catalog,
-                                                      .format = dcp_format_find("native"),
+                                                      .format = native,
                                                       .options = &finish->target_options,
+                                                      .literals = literals,
                                                       .feed = { saver, feed } },
                            &finish->write, err);
     saver->crc = dcp_mem_calloc(catalog->n_pieces, sizeof *saver->crc);

@@ -110,18 +110,21 @@ static int find_here(const struct dcp_context *ctx, int64_t wanted, int64_t belo
         *out = (struct dcp_step){ .step = best };
         dcp_step_name(out->name, best);
         struct dcp_error refused = { 0 };
-        if (!dcp_step_check(store, out->name, &refused)) {
-            out->whole = true;
+        rc = dcp_step_check(store, out->name, &refused);
+        out->whole = rc == DCP_OK;
+        if (rc == DCP_E_MEMORY && err)
+            *err = refused;
+        if (rc == DCP_OK || rc == DCP_E_MEMORY) /* it says nothing about the step */
             break;
-        }
         dcp_log_write(ctx->log, DCP_LOG_WARN, "%s is not whole: %s", out->name,
                       refused.message);
         if (!why.code)
             why = refused;
     }
     dcp_store_list_free(entries, n);
-    if (out->whole)
-        return DCP_OK;
+    if (out->whole || rc == DCP_E_MEMORY)
+        return rc;
+
     if (!seen && wanted < 0)
         return dcp_error_set(err, DCP_E_NOT_FOUND, "there is no step in '%s'",
                              store->root);

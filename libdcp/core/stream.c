@@ -131,6 +131,7 @@ int dcp_stream_run(const struct dcp_stream_setup *setup, struct dcp_error *err)
                                                       .target = setup->target,
                                                       .format = setup->format,
                                                       .options = setup->options,
+                                                      .literals = setup->literals,
                                                       .feed = { &s, feed },
                                                       .pool = pool,
                                                       .progress = setup->progress,

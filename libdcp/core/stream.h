@@ -16,6 +16,7 @@ struct dcp_stream_setup {
     const struct dcp_plan *plan;
     const struct dcp_format *format;
     const struct dcp_target_options *options;
+    struct dcp_literals literals;  /* of the target's layout */
     const struct dcp_store *store; /* to write to */
     const char *prefix;            /* before every file name there */
     int threads;                   /* >= 1 */

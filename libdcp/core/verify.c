@@ -92,6 +92,7 @@ static int verify_piece(struct verify *v, struct worker *worker, size_t p,
     const struct dcp_piece *piece = &v->catalog->pieces[p];
     const struct dcp_tensor *tensor = &v->catalog->tensors[piece->tensor];
     uint64_t bytes = dcp_blocks_raw_bytes(v->catalog, piece), crc = 0, part = 0;
+    uint32_t crc32 = 0;
     size_t elem = dcp_dtype_size(tensor->dtype);
     bool damaged = false;
     int rc = DCP_OK;
@@ -106,6 +107,8 @@ static int verify_piece(struct verify *v, struct worker *worker, size_t p,
             rc = add_piece_damage(v, piece, at, n, bad, clause_of(bad), err);
             damaged = true;
         } else if (!damaged && !piece->stride) {
+            if (piece->has_crc32)
+                crc32 = dcp_hash_crc32(crc32, worker->buffer, n);
             uint64_t block_crc = dcp_hash_crc64(0, worker->buffer, n);
             crc = dcp_hash_crc64_combine(crc, block_crc, n);
             part ^= dcp_fingerprint_part(tensor, &piece->region, (int64_t)(at / elem),
@@ -114,7 +117,9 @@ static int verify_piece(struct verify *v, struct worker *worker, size_t p,
         if (!rc)
             rc = progress(v, n, 1, err);
     }
-    if (!rc && !damaged && piece->has_crc && crc != piece->crc)
+    bool differs = (piece->has_crc && crc != piece->crc) ||
+                   (piece->has_crc32 && !piece->stride && crc32 != piece->crc32);
+    if (!rc && !damaged && differs)
         rc = add_piece_damage(v, piece, 0, bytes ? bytes : 1, DCP_E_CORRUPT,
                               "the digest of the piece differs", err);
     /* Pieces are sorted: of replicas the first counts. */
@@ -132,6 +137,11 @@ static int piece_job(void *arg, int worker, size_t p, struct dcp_error *err)
     return verify_piece(v, &v->workers[worker], p, err);
 }
 
+static bool has_digest(const struct dcp_piece *piece)
+{
+    return piece->has_crc || (piece->has_crc32 && !piece->stride);
+}
+
 /* Replicas of a region count once in a fingerprint; damaged tensors and strided pieces
  * are not summed. */
 static int check_fingerprints(struct verify *v, struct dcp_verify_result *result,
@@ -144,7 +154,8 @@ static int check_fingerprints(struct verify *v, struct dcp_verify_result *result
         if (!tensor->has_fingerprint) {
             bool digests = tensor->n_pieces > 0;
             for (size_t i = 0; i < tensor->n_pieces; i++)
-                digests = digests && v->catalog->pieces[tensor->first_piece + i].has_crc;
+                digests =
+                    digests && has_digest(&v->catalog->pieces[tensor->first_piece + i]);
             result->n_unproved += !digests;
             continue;
         }

@@ -27,6 +27,7 @@ int dcp_write_new(const struct dcp_write_setup *setup, struct dcp_write **out_wr
     if (!w)
         return dcp_error_memory(err, "a writer");
     w->setup = *setup;
+    w->literals = setup->literals;
     pthread_mutex_init(&w->lock, NULL);
 
     w->digests = dcp_mem_calloc(target->n_pieces, sizeof *w->digests);
@@ -41,8 +42,7 @@ int dcp_write_new(const struct dcp_write_setup *setup, struct dcp_write **out_wr
         rc = w->workers[i].scratch ? dcp_coder_new(&w->workers[i].coder, err)
                                    : dcp_error_memory(err, "a writer's buffer");
     }
-    if (!rc)
-        rc = setup->format->layout(target, setup->options, &w->literals, err);
+
     if (!rc)
         rc = dcp_write_index(w, err);
     if (rc) {

@@ -26,6 +26,7 @@ struct dcp_write_setup {
     struct dcp_catalog *target;
     const struct dcp_format *format;
     const struct dcp_target_options *options;
+    struct dcp_literals literals; /* of the layout */
     struct dcp_feed feed;
     struct dcp_pool *pool; /* NULL: all on the caller */
     struct dcp_progress progress;
@@ -34,8 +35,8 @@ struct dcp_write_setup {
 
 struct dcp_write; /* one target being written */
 
-/* Lays the target out: files and extents of every piece. Writes nothing. The setup is
- * copied, what it points to is borrowed. */
+/* The target is laid out: every piece has its file and extent. Writes nothing. The setup
+ * is copied, what it points to is borrowed. */
 int dcp_write_new(const struct dcp_write_setup *setup, struct dcp_write **out_write,
                   struct dcp_error *err);
 void dcp_write_free(struct dcp_write *write);

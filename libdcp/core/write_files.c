@@ -2,22 +2,10 @@
 #include "base/hash.h"
 #include "base/mem.h"
 #include "base/str.h"
+#include "order.h"
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-
-static int by_file(const void *a, const void *b, void *arg)
-{
-    const struct dcp_catalog *target = arg;
-    const struct dcp_piece *x = &target->pieces[*(const size_t *)a];
-    const struct dcp_piece *y = &target->pieces[*(const size_t *)b];
-
-    if (x->file != y->file)
-        return x->file < y->file ? -1 : 1;
-    if (x->offset != y->offset)
-        return x->offset < y->offset ? -1 : 1;
-    return x->stored_size < y->stored_size ? -1 : x->stored_size > y->stored_size;
-}
 
 int dcp_write_index(struct dcp_write *w, struct dcp_error *err)
 {
@@ -25,13 +13,10 @@ int dcp_write_index(struct dcp_write *w, struct dcp_error *err)
     size_t at = 0;
 
     w->n_laid = target->n_files;
-    w->order = dcp_mem_calloc(target->n_pieces, sizeof *w->order);
+    w->order = dcp_file_order(target);
     w->file_first = dcp_mem_calloc(w->n_laid + 1, sizeof *w->file_first);
     if (!w->order || !w->file_first)
         return dcp_error_memory(err, "a writer's index");
-    for (size_t p = 0; p < target->n_pieces; p++)
-        w->order[p] = p;
-    qsort_r(w->order, target->n_pieces, sizeof *w->order, by_file, target);
     for (size_t f = 0; f <= w->n_laid; f++) {
         while (at < target->n_pieces && target->pieces[w->order[at]].file < (int)f)
             at++;
