@@ -212,14 +212,11 @@ static void test_records(void **state)
 /* -- names, roles, objects ----------------------------------------------------------- */
 
 /* {"state": {KEY: {"exp_avg": …, "step": …, "exp_avg_sq": …}}, "param_groups": []} */
-#define OPTIMIZER(key)                                                                  \
-    "}(X\x05\0\0\0state}" key "}(X\x07\0\0\0exp_avg" TENSOR(                            \
-        "0", "\x00", "\x04",                                                            \
-        "\x01") "X\x0a\0\0\0exp_avg_sq" TENSOR("0", "\x04", "\x04",                     \
-                                               "\x01") "X\x04\0\0\0step" TENSOR("1",    \
-                                                                                "\x00", \
-                                                                                "\x01", \
-                                                                                "\x01") "usX\x0c\0\0\0param_groups]u"
+#define FOUR_FROM(offset) TENSOR("0", offset, "\x04", "\x01")
+#define OPTIMIZER(key)                                                          \
+    "}(X\x05\0\0\0state}" key                                                   \
+    "}(X\x07\0\0\0exp_avg" FOUR_FROM("\x00") "X\x0a\0\0\0exp_avg_sq" FOUR_FROM( \
+        "\x04") "X\x04\0\0\0step" FOUR_FROM("\x08") "usX\x0c\0\0\0param_groups]u"
 
 static void check_optimizer(const char *pickle, size_t size_bytes, const char *prefix,
                             const char *param)
