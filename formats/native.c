@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-void native_shard_name(char out[64], int rank, int world, bool manifest)
+void dcp_native_shard_name(char out[64], int rank, int world, bool manifest)
 {
     snprintf(out, 64, "shard-%05d-of-%05d.%s", rank, world,
              manifest ? "json" : "safetensors");
@@ -51,7 +51,7 @@ static int probe_shards(const struct dcp_source *source)
     return bits;
 }
 
-int native_probe(const struct dcp_source *source)
+int dcp_native_probe(const struct dcp_source *source)
 {
     if (!source->is_dir)
         return 0;
@@ -66,8 +66,8 @@ const struct dcp_format dcp_format_native = {
     .flags = DCP_FORMAT_READS | DCP_FORMAT_WRITES | DCP_FORMAT_SHARDED |
              DCP_FORMAT_IS_DIR | DCP_FORMAT_OPTIM | DCP_FORMAT_OBJECTS |
              DCP_FORMAT_CODECS,
-    .probe = native_probe,
-    .index = native_index,
-    .layout = native_layout,
-    .seal = native_seal,
+    .probe = dcp_native_probe,
+    .index = dcp_native_index,
+    .layout = dcp_native_layout,
+    .seal = dcp_native_seal,
 };

@@ -8,7 +8,7 @@
 
 #include <dcp/format.h>
 
-#define NATIVE_FORMAT "libdcp" /* manifest.json begins with it: see native_probe */
+#define NATIVE_FORMAT "libdcp" /* manifest.json begins with it: see dcp_native_probe */
 #define NATIVE_VERSION 1
 #define NATIVE_MANIFEST "manifest.json"
 #define NATIVE_MAX_MANIFEST_BYTES ((size_t)1 << 30)
@@ -25,15 +25,16 @@
 #define NATIVE_DIGEST_FORMAT ",\n\"digest\":\"%016" PRIx64 "\"}\n"
 
 /* "shard-00003-of-00008.safetensors", ".json". */
-void native_shard_name(char out[64], int rank, int world, bool manifest);
+void dcp_native_shard_name(char out[64], int rank, int world, bool manifest);
 
-int native_probe(const struct dcp_source *source);
-int native_index(const struct dcp_source *source, struct dcp_catalog *catalog,
-                 struct dcp_error *err);
-int native_layout(struct dcp_catalog *catalog, const struct dcp_target_options *options,
-                  struct dcp_literals *literals, struct dcp_error *err);
-int native_seal(struct dcp_catalog *catalog, int rank,
-                const struct dcp_target_options *options, struct dcp_literals *literals,
-                struct dcp_error *err);
+int dcp_native_probe(const struct dcp_source *source);
+int dcp_native_index(const struct dcp_source *source, struct dcp_catalog *catalog,
+                     struct dcp_error *err);
+int dcp_native_layout(struct dcp_catalog *catalog,
+                      const struct dcp_target_options *options,
+                      struct dcp_literals *literals, struct dcp_error *err);
+int dcp_native_seal(struct dcp_catalog *catalog, int rank,
+                    const struct dcp_target_options *options,
+                    struct dcp_literals *literals, struct dcp_error *err);
 
 #endif

@@ -42,7 +42,7 @@ static int read_text(const struct dcp_source *source, const char *file, char **o
                                  out_n, &why);
     *out = data;
     /* A folder without manifest and shards is no step, rather than a damaged one. */
-    if (rc == DCP_E_NOT_FOUND && native_probe(source))
+    if (rc == DCP_E_NOT_FOUND && dcp_native_probe(source))
         return missing(file, err);
     if (rc && err)
         *err = why;
@@ -294,8 +294,8 @@ static int index_shard(const struct dcp_source *source, const json_t *entry, int
     int file = 0,
         rc = dcp_json_get_u64(entry, "size_bytes", what, &shard.size_bytes, err);
 
-    native_shard_name(name, rank, catalog->world, false);
-    native_shard_name(manifest_name, rank, catalog->world, true);
+    dcp_native_shard_name(name, rank, catalog->world, false);
+    dcp_native_shard_name(manifest_name, rank, catalog->world, true);
     if (!rc)
         rc = dcp_json_get_hex64(entry, "crc64", what, &shard.crc, err);
     if (!rc)
@@ -511,8 +511,8 @@ static int index_head(const json_t *root, struct dcp_catalog *catalog,
     return catalog->layout ? DCP_OK : dcp_error_memory(err, "a catalog");
 }
 
-int native_index(const struct dcp_source *source, struct dcp_catalog *catalog,
-                 struct dcp_error *err)
+int dcp_native_index(const struct dcp_source *source, struct dcp_catalog *catalog,
+                     struct dcp_error *err)
 {
     DCP_CLEANUP_FREE char *text = NULL;
     DCP_CLEANUP_JSON json_t *root = NULL;

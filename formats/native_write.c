@@ -192,7 +192,7 @@ static int layout_shard(struct dcp_catalog *catalog, int rank,
     if (rc)
         return rc;
     uint64_t at = header.size_bytes;
-    native_shard_name(name, rank, catalog->world, false);
+    dcp_native_shard_name(name, rank, catalog->world, false);
     rc = dcp_catalog_add_file(catalog, &(struct dcp_file){ .name = name, .rank = rank },
                               &file, err);
     if (rc)
@@ -211,8 +211,9 @@ static int layout_shard(struct dcp_catalog *catalog, int rank,
     return add_literal(catalog, literals, file, 0, &header, err);
 }
 
-int native_layout(struct dcp_catalog *catalog, const struct dcp_target_options *options,
-                  struct dcp_literals *literals, struct dcp_error *err)
+int dcp_native_layout(struct dcp_catalog *catalog,
+                      const struct dcp_target_options *options,
+                      struct dcp_literals *literals, struct dcp_error *err)
 {
     (void)options;
     size_t placed = 0, n;
@@ -276,7 +277,7 @@ static int seal_shard(struct dcp_catalog *catalog, int rank,
 
     if (!order)
         return dcp_error_memory(err, "a shard manifest");
-    native_shard_name(name, rank, catalog->world, false);
+    dcp_native_shard_name(name, rank, catalog->world, false);
     for (size_t f = 0; f < catalog->n_files; f++)
         if (!strcmp(catalog->files[f].name, name))
             shard = (int)f;
@@ -295,7 +296,7 @@ static int seal_shard(struct dcp_catalog *catalog, int rank,
         add_piece(&manifest, catalog, order, i);
     }
     dcp_buf_add_text(&manifest, "]}\n");
-    native_shard_name(name, rank, catalog->world, true);
+    dcp_native_shard_name(name, rank, catalog->world, true);
     if (!rc)
         rc = dcp_catalog_add_file(
             catalog, &(struct dcp_file){ .name = name, .rank = rank }, &file, err);
@@ -364,8 +365,8 @@ static int add_shard(struct dcp_buf *buf, const struct dcp_catalog *catalog, int
 {
     char name[64], manifest_name[64];
 
-    native_shard_name(name, rank, catalog->world, false);
-    native_shard_name(manifest_name, rank, catalog->world, true);
+    dcp_native_shard_name(name, rank, catalog->world, false);
+    dcp_native_shard_name(manifest_name, rank, catalog->world, true);
     const struct dcp_file *shard = file_named(catalog, name);
     const struct dcp_file *manifest = file_named(catalog, manifest_name);
     if (!shard || !manifest || !shard->has_crc || !manifest->has_crc)
@@ -499,9 +500,9 @@ static int seal_step(struct dcp_catalog *catalog, struct dcp_literals *literals,
     return rc ? rc : add_literal(catalog, literals, file, 0, &buf, err);
 }
 
-int native_seal(struct dcp_catalog *catalog, int rank,
-                const struct dcp_target_options *options, struct dcp_literals *literals,
-                struct dcp_error *err)
+int dcp_native_seal(struct dcp_catalog *catalog, int rank,
+                    const struct dcp_target_options *options,
+                    struct dcp_literals *literals, struct dcp_error *err)
 {
     (void)options;
     if (rank == DCP_SEAL_GLOBAL)

@@ -119,8 +119,8 @@ static int op_bytearray(struct dcp_pickle_machine *m)
 
 /* -- containers ---------------------------------------------------------------------- */
 
-int list_add(struct dcp_pickle_machine *m, struct dcp_pickle_list *list,
-             struct dcp_pickle_node *const *items, size_t n)
+static int list_add(struct dcp_pickle_machine *m, struct dcp_pickle_list *list,
+                    struct dcp_pickle_node *const *items, size_t n)
 {
     if (!n)
         return DCP_OK;
