@@ -42,4 +42,7 @@ if(DCP_SANITIZE)
     add_compile_options(-fsanitize=${DCP_SANITIZE} -fno-omit-frame-pointer
         -fno-sanitize-recover=all)
     add_link_options(-fsanitize=${DCP_SANITIZE})
+elseif(NOT DCP_FUZZ)
+    # A shared library that lacks a symbol fails here, not in a user's program.
+    add_link_options(-Wl,-z,defs)
 endif()
