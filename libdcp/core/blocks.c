@@ -112,7 +112,8 @@ int dcp_blocks_new(const struct dcp_source *source, const struct dcp_catalog *ca
     b->n_cache = n < 4 ? 4 : (size_t)n;
     b->cache = dcp_mem_calloc(b->n_cache, sizeof *b->cache);
     b->stored = malloc(DCP_BLOCK_BYTES);
-    size_windows(b, memory_bytes / 2);
+    size_windows(b,
+                 memory_bytes < 2 * DCP_BLOCK_BYTES ? DCP_BLOCK_BYTES : memory_bytes / 2);
     b->windows = dcp_mem_calloc(b->n_windows, sizeof *b->windows);
     if (!b->cache || !b->stored || !b->windows) {
         dcp_blocks_free(b);

@@ -10,12 +10,16 @@
 static int remove_step(const struct dcp_store *store, const char *name,
                        struct dcp_error *err)
 {
+    struct dcp_error why = { 0 };
     char trash[80];
 
     snprintf(trash, sizeof trash, DCP_TRASH_PREFIX "%s", name);
-    int rc = store->ops->remove(store->self, trash, NULL);
-    if (rc && rc != DCP_E_NOT_FOUND)
-        return store->ops->remove(store->self, trash, err);
+    int rc = store->ops->remove(store->self, trash, &why);
+    if (rc && rc != DCP_E_NOT_FOUND) {
+        if (err)
+            *err = why;
+        return rc;
+    }
     rc = store->ops->publish(store->self, name, trash, err);
     return rc ? rc : store->ops->remove(store->self, trash, err);
 }

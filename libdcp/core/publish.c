@@ -36,53 +36,74 @@ int dcp_publish_begin(struct dcp_publish *publish, const struct dcp_store *store
     publish->prefix = text2(DCP_TMP_PREFIX, name, "/");
     if (!publish->name || !publish->tmp || !publish->prefix)
         return dcp_error_memory(err, "a target's name");
-    int rc = store->ops->remove(store->self, publish->tmp, NULL);
-    if (rc && rc != DCP_E_NOT_FOUND)
-        return store->ops->remove(store->self, publish->tmp,
-                                  err); /* again, for its sentence */
+    struct dcp_error why = { 0 };
+    int rc = store->ops->remove(store->self, publish->tmp, &why);
+    if (rc && rc != DCP_E_NOT_FOUND) {
+        if (err)
+            *err = why;
+        return rc;
+    }
     rc = store->ops->make_dir(store->self, publish->tmp, err);
     publish->made = rc == DCP_OK;
     return rc;
 }
 
-/* Moves what has the final name out of the way, to be removed once the new one is
- * durable. */
-static int displace(struct dcp_publish *publish, char **out_trash, struct dcp_error *err)
+/* For stores that cannot exchange names: what has the final name is moved out of the way
+ * first, and back when the new one does not come. A crash in between leaves the name
+ * empty and both under other names. */
+static int displace(struct dcp_publish *publish, const char *from, struct dcp_error *err)
 {
     const struct dcp_store *store = publish->store;
+    DCP_CLEANUP_FREE char *trash = text2(DCP_TRASH_PREFIX, publish->name, "");
 
-    if (!exists(store, publish->name))
-        return DCP_OK;
-    *out_trash = text2(DCP_TRASH_PREFIX, publish->name, "");
-    if (!*out_trash)
+    if (!trash)
         return dcp_error_memory(err, "a target's name");
-    store->ops->remove(store->self, *out_trash, NULL); /* of an earlier replacement */
-    return store->ops->publish(store->self, publish->name, *out_trash, err);
+    store->ops->remove(store->self, trash, NULL); /* of an earlier replacement */
+    int rc = store->ops->publish(store->self, publish->name, trash, err);
+    if (rc)
+        return rc;
+    rc = store->ops->publish(store->self, from, publish->name, err);
+    if (rc)
+        store->ops->publish(store->self, trash, publish->name, NULL);
+    else
+        store->ops->remove(store->self, trash, NULL);
+    return rc;
 }
 
-int dcp_publish_commit(struct dcp_publish *publish, const char *file, bool replace,
+/* Afterwards what was replaced lies in the temporary folder, or is gone. */
+static int replace(struct dcp_publish *publish, const char *from, struct dcp_error *err)
+{
+    const struct dcp_store *store = publish->store;
+    struct dcp_error why = { 0 };
+    int rc = store->ops->exchange
+                 ? store->ops->exchange(store->self, from, publish->name, &why)
+                 : DCP_E_UNSUPPORTED;
+
+    if (rc == DCP_E_UNSUPPORTED)
+        return displace(publish, from, err);
+    if (rc && err)
+        *err = why;
+    return rc;
+}
+
+int dcp_publish_commit(struct dcp_publish *publish, const char *file, bool replaces,
                        struct dcp_error *err)
 {
     const struct dcp_store *store = publish->store;
-    DCP_CLEANUP_FREE char *trash = NULL;
     DCP_CLEANUP_FREE char *path = file ? text2(publish->prefix, file, "") : NULL;
     const char *from = file ? path : publish->tmp;
 
     if (!from)
         return dcp_error_memory(err, "a target's name");
     int rc = store->ops->sync_dir(store->self, publish->tmp, err);
-    if (!rc && replace)
-        rc = displace(publish, &trash, err);
-    if (!rc)
-        rc = store->ops->publish(store->self, from, publish->name, err);
-    if (rc && trash) /* put back what was there */
-        store->ops->publish(store->self, trash, publish->name, NULL);
     if (rc)
         return rc;
-    publish->made = file != NULL; /* the emptied folder is still to be removed */
-    if (trash)
-        store->ops->remove(store->self, trash, NULL);
-    return DCP_OK;
+    if (replaces && exists(store, publish->name))
+        return replace(publish, from, err);
+    rc = store->ops->publish(store->self, from, publish->name, err);
+    if (!rc)
+        publish->made = file != NULL; /* the emptied folder is still to be removed */
+    return rc;
 }
 
 void dcp_publish_fini(struct dcp_publish *publish)

@@ -21,8 +21,9 @@ int dcp_publish_begin(struct dcp_publish *publish, const struct dcp_store *store
                       const char *name, bool replace, struct dcp_error *err);
 /* Every file is written, synced and closed: syncs the folder and gives it its name (file
  * NULL), or gives one file of it its name and removes the folder. What stood there is
- * replaced when `replace` is set. The step exists when this returns 0. */
-int dcp_publish_commit(struct dcp_publish *publish, const char *file, bool replace,
+ * replaced, in one step where the store can, when `replaces` is set. The step exists when
+ * this returns 0. */
+int dcp_publish_commit(struct dcp_publish *publish, const char *file, bool replaces,
                        struct dcp_error *err);
 /* Removes what is left of a target that was not committed. */
 void dcp_publish_fini(struct dcp_publish *publish);
