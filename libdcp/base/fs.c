@@ -267,6 +267,15 @@ int dcp_fs_rename_new(int from_dir_fd, const char *from, int to_dir_fd, const ch
     return rename_plainly(from_dir_fd, from, to_dir_fd, to);
 }
 
+int dcp_fs_exchange(int dir_fd, const char *name, int other_dir_fd, const char *other)
+{
+    if (renameat2(dir_fd, name, other_dir_fd, other, RENAME_EXCHANGE) == 0)
+        return 0;
+    if (errno == EINVAL || errno == ENOSYS)
+        errno = EOPNOTSUPP;
+    return -1;
+}
+
 int dcp_fs_write_new(int dir_fd, const char *name, const void *data, size_t size_bytes)
 {
     const int flags = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;

@@ -25,6 +25,9 @@ int dcp_fs_remove_all(const char *path, struct dcp_error *err);
 int dcp_fs_remove_at(int dir_fd, const char *name);
 /* Renames a file or folder to a name that must not exist (EEXIST); 0 or -1 with errno. */
 int dcp_fs_rename_new(int from_dir_fd, const char *from, int to_dir_fd, const char *to);
+/* Exchanges what two names stand for; 0 or -1 with errno (EOPNOTSUPP: the file system
+ * cannot). */
+int dcp_fs_exchange(int dir_fd, const char *name, int other_dir_fd, const char *other);
 /* Writes a file durably (its name is not), in the place of one that a crash left. 0, or
  * -1 with errno and no file. */
 int dcp_fs_write_new(int dir_fd, const char *name, const void *data, size_t size_bytes);

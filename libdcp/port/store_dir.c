@@ -413,6 +413,21 @@ static int dir_sync_dir(void *self, const char *name, struct dcp_error *err)
     return rc;
 }
 
+/* Both folders, the one of `to` first. */
+static int sync_folders(const struct dir *dir, const struct place *from,
+                        const char *from_name, const struct place *to,
+                        const char *to_name, struct dcp_error *err)
+{
+    if (fsync(to->dir_fd) != 0)
+        return fail(dir, errno, "sync the folder of", to_name, err);
+    size_t parent = (size_t)(from->last - from_name);
+    bool same =
+        parent == (size_t)(to->last - to_name) && memcmp(from_name, to_name, parent) == 0;
+    if (!same && fsync(from->dir_fd) != 0)
+        return fail(dir, errno, "sync the folder of", from_name, err);
+    return DCP_OK;
+}
+
 static int dir_publish(void *self, const char *from_name, const char *to_name,
                        struct dcp_error *err)
 {
@@ -428,14 +443,24 @@ static int dir_publish(void *self, const char *from_name, const char *to_name,
                              "cannot publish '%s/%s' as '%s'", dir->root, from_name,
                              to_name);
     /* The new name first: in between a crash leaves both or the new one, never none. */
-    if (fsync(to.dir_fd) != 0)
-        return fail(dir, errno, "sync the folder of", to_name, err);
-    size_t parent = (size_t)(from.last - from_name);
-    bool same =
-        parent == (size_t)(to.last - to_name) && memcmp(from_name, to_name, parent) == 0;
-    if (!same && fsync(from.dir_fd) != 0)
-        return fail(dir, errno, "sync the folder of", from_name, err);
-    return DCP_OK;
+    return sync_folders(dir, &from, from_name, &to, to_name, err);
+}
+
+static int dir_exchange(void *self, const char *name, const char *other_name,
+                        struct dcp_error *err)
+{
+    const struct dir *dir = self;
+    CLEANUP_PLACE struct place place;
+    CLEANUP_PLACE struct place other = { .dir_fd = -1 };
+    if (place_init(dir, name, &place) != 0)
+        return fail(dir, errno, "exchange", name, err);
+    if (place_init(dir, other_name, &other) != 0)
+        return fail(dir, errno, "exchange", other_name, err);
+    if (dcp_fs_exchange(place.dir_fd, place.last, other.dir_fd, other.last) != 0)
+        return dcp_error_sys(err, errno == EOPNOTSUPP ? DCP_E_UNSUPPORTED : DCP_E_IO,
+                             errno, "cannot exchange '%s/%s' with '%s'", dir->root, name,
+                             other_name);
+    return sync_folders(dir, &place, name, &other, other_name, err);
 }
 
 static int dir_replace(void *self, const char *name, const void *data, size_t size_bytes,
@@ -513,6 +538,7 @@ static const struct dcp_store_ops dir_ops = {
     .make_dir = dir_make_dir,
     .sync_dir = dir_sync_dir,
     .publish = dir_publish,
+    .exchange = dir_exchange,
     .replace = dir_replace,
     .remove = dir_remove,
     .lock = dir_lock,

@@ -146,6 +146,18 @@ static int fault_publish(void *self, const char *from, const char *to,
     return fault->inner->ops->publish(fault->inner->self, from, to, err);
 }
 
+static int fault_exchange(void *self, const char *name, const char *other,
+                          struct dcp_error *err)
+{
+    const struct fault *fault = self;
+    if (!fault->inner->ops->exchange)
+        return dcp_error_set(err, DCP_E_UNSUPPORTED, "'%s' cannot exchange names",
+                             fault->inner->root);
+    if (strikes(fault))
+        return fail(fault, "exchange", name, err);
+    return fault->inner->ops->exchange(fault->inner->self, name, other, err);
+}
+
 static int fault_replace(void *self, const char *name, const void *data,
                          size_t size_bytes, struct dcp_error *err)
 {
@@ -208,6 +220,7 @@ static const struct dcp_store_ops fault_ops = {
     .make_dir = fault_make_dir,
     .sync_dir = fault_sync_dir,
     .publish = fault_publish,
+    .exchange = fault_exchange,
     .replace = fault_replace,
     .remove = fault_remove,
     .lock = fault_lock,

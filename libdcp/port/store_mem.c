@@ -380,6 +380,38 @@ static int mem_publish(void *self, const char *from, const char *to,
     return rc;
 }
 
+static int exchange_locked(const struct mem *mem, const char *name, const char *other,
+                           struct dcp_error *err)
+{
+    struct dcp_node *dir, *other_dir, *node, *other_node;
+    const char *last, *other_last;
+    int rc = find_parent(mem, "exchange", name, &dir, &last, err);
+    if (!rc)
+        rc = find_parent(mem, "exchange", other, &other_dir, &other_last, err);
+    if (!rc)
+        rc = find_node(mem, "exchange", name, &node, err);
+    if (!rc)
+        rc = find_node(mem, "exchange", other, &other_node, err);
+    if (rc)
+        return rc;
+    node->n_refs++; /* while it has no name */
+    bool done =
+        dcp_node_put(dir, last, other_node) && dcp_node_put(other_dir, other_last, node);
+    dcp_node_drop(node);
+    done = done && dcp_node_sync(other_dir) && dcp_node_sync(dir);
+    return done ? DCP_OK : no_memory(other, err);
+}
+
+static int mem_exchange(void *self, const char *name, const char *other,
+                        struct dcp_error *err)
+{
+    struct mem *mem = self;
+    pthread_mutex_lock(&mem->lock);
+    int rc = exchange_locked(mem, name, other, err);
+    pthread_mutex_unlock(&mem->lock);
+    return rc;
+}
+
 static int replace_locked(const struct mem *mem, const char *name, struct dcp_node *node,
                           struct dcp_error *err)
 {
@@ -482,6 +514,7 @@ static const struct dcp_store_ops mem_ops = {
     .make_dir = mem_make_dir,
     .sync_dir = mem_sync_dir,
     .publish = mem_publish,
+    .exchange = mem_exchange,
     .replace = mem_replace,
     .remove = mem_remove,
     .lock = mem_lock,

@@ -60,6 +60,11 @@ struct dcp_store_ops {
     /* The commit: renames a file or folder to a name that must not exist, and returns
      * when that is durable. Errors: EXISTS, IO. */
     int (*publish)(void *self, const char *from, const char *to, struct dcp_error *err);
+    /* Optional (NULL: it cannot): exchanges what two names stand for, both of which
+     * exist, in one step, and returns when that is durable. Errors: UNSUPPORTED (the file
+     * system cannot), NOT_FOUND, IO. */
+    int (*exchange)(void *self, const char *name, const char *other,
+                    struct dcp_error *err);
     /* Replaces a small file in one step, durably (temporary, sync, rename, sync). */
     int (*replace)(void *self, const char *name, const void *data, size_t size_bytes,
                    struct dcp_error *err);
