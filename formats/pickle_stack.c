@@ -91,7 +91,7 @@ int dcp_pickle_push_new(struct dcp_pickle_machine *m, struct dcp_pickle_node *no
 
 static int memo_set(struct dcp_pickle_machine *m, uint64_t index)
 {
-    struct dcp_pickle_node *node;
+    struct dcp_pickle_node *node = NULL;
     int rc = dcp_pickle_top(m, &node);
 
     if (rc)
