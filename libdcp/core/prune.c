@@ -57,10 +57,13 @@ int dcp_prune_held(const struct dcp_store *store, int keep, int keep_every,
         rc = dcp_steps(store, &steps, &n, NULL, err);
     for (size_t i = 0; i < n && !rc; i++) { /* newest first */
         bool kept_for_ever = keep_every > 0 && steps[i].step % keep_every == 0;
+        int why = steps[i].why.code;
+        int newer = whole;
         whole += steps[i].whole;
         /* Only whole steps count, and only what lies behind enough of them goes: a
-         * damaged step is never a reason to lose a good one. */
-        if (whole <= keep || (steps[i].whole && kept_for_ever))
+         * damaged step is never a reason to lose a good one. What could not be read, or
+         * was written by a newer version, may be whole. */
+        if (newer < keep || kept_for_ever || (why && why != DCP_E_CORRUPT))
             continue;
         rc = remove_step(store, steps[i].name, err);
         removed += rc == DCP_OK;
