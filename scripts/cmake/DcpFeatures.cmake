@@ -6,8 +6,10 @@ find_package(PkgConfig REQUIRED)
 
 # Always needed. The names are those of dcp.pc and of scripts/cmake/dcpConfig.cmake.in.
 set(dcp_requires jansson libxxhash libzstd libisal libarchive)
+set(dcp_libs m)
 foreach(module IN LISTS dcp_requires)
     pkg_check_modules(${module} REQUIRED QUIET IMPORTED_TARGET ${module})
+    list(APPEND dcp_libs PkgConfig::${module})
     list(APPEND dcp_features "${module}|on|${${module}_VERSION}")
 endforeach()
 
