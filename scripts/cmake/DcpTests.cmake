@@ -23,7 +23,8 @@ target_include_directories(test_lib PUBLIC
 target_compile_definitions(test_lib PUBLIC
     DCP_TESTS_DIR="${tests_dir}" DCP_BIN_DIR="${CMAKE_BINARY_DIR}/bin")
 target_link_libraries(test_lib PUBLIC
-    trainer_objs reshard_objs inspect_objs dcp_cli dcp_internal ${dcp_libs} Threads::Threads)
+    trainer_objs reshard_objs inspect_objs dcp_cli dcp_internal
+    ${dcp_libs} Threads::Threads)
 if(DCP_HAS_MPI)
     target_link_libraries(test_lib PUBLIC dcp_mpi_internal)
 endif()
