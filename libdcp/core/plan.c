@@ -305,8 +305,9 @@ static int plan_tensor(struct dcp_plan *plan, const struct dcp_catalog *src, int
             rc = fill_intervals(plan, side, p, begin, end, &filled, err);
         } else {
             rc = fill_boxes(plan, src, side, dst, p, &filled, err);
-            qsort(plan->copies + first_copy, plan->n_copies - first_copy,
-                  sizeof *plan->copies, by_place);
+            if (plan->n_copies > first_copy)
+                qsort(plan->copies + first_copy, plan->n_copies - first_copy,
+                      sizeof *plan->copies, by_place);
         }
         if (!rc && filled != elems)
             rc = complain_hole(plan, first_copy, src, dst, p, err);

@@ -183,6 +183,8 @@ static int stream(bool fingerprint, void (*spoil)(struct dcp_plan *plan),
     unsigned char bytes[4800];
     struct dcp_catalog *src = rows(bytes, fingerprint), *target;
     struct dcp_reshard_options options = { .dtype = -1, .world = 3, .layout = "zero3" };
+    struct dcp_target_options look = { 0 };
+    struct dcp_literals literals = { 0 };
     struct dcp_store store;
     struct dcp_plan *plan;
     int *src_tensor;
@@ -193,21 +195,24 @@ static int stream(bool fingerprint, void (*spoil)(struct dcp_plan *plan),
                                     &src_tensor, NULL),
                      0);
     assert_int_equal(dcp_plan_new(src, target, src_tensor, &plan, NULL), 0);
+    assert_int_equal(dcp_format_find("native")->layout(target, &look, &literals, NULL),
+                     0);
     spoil(plan);
-    int rc = dcp_stream_run(
-        &(struct dcp_stream_setup){ .source = &nowhere,
-                                    .src = src,
-                                    .target = target,
-                                    .src_tensor = src_tensor,
-                                    .plan = plan,
-                                    .format = dcp_format_find("native"),
-                                    .options = &(struct dcp_target_options){ 0 },
-                                    .store = &store,
-                                    .prefix = "",
-                                    .threads = 2,
-                                    .memory_bytes = 1,
-                                    .verify = true },
-        err);
+    int rc =
+        dcp_stream_run(&(struct dcp_stream_setup){ .source = &nowhere,
+                                                   .src = src,
+                                                   .target = target,
+                                                   .src_tensor = src_tensor,
+                                                   .plan = plan,
+                                                   .format = dcp_format_find("native"),
+                                                   .options = &look,
+                                                   .literals = literals,
+                                                   .store = &store,
+                                                   .prefix = "",
+                                                   .threads = 2,
+                                                   .memory_bytes = 1,
+                                                   .verify = true },
+                       err);
     bool is_dir;
     uint64_t size;
     int found = store.ops->stat(store.self, "manifest.json", &is_dir, &size, NULL);

@@ -30,7 +30,7 @@ static struct dcp_catalog *random_catalog(uint64_t *seed)
     catalog->world = 1 + (int)acts_pick(seed, 8);
     catalog->mesh = (struct dcp_mesh){ 2, 3, 4 };
     for (int f = 0; f < 3; f++) {
-        char name[16];
+        char name[32];
         snprintf(name, sizeof name, "file-%d", f);
         struct dcp_file file = { .name = name,
                                  .rank = f - 1,
