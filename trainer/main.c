@@ -6,6 +6,9 @@
 #include "plan.h"
 #include "run.h"
 #include "train.h"
+#include <limits.h>
+#include <stdlib.h>
+#include <unistd.h>
 
 #define AT(field) .at = offsetof(struct run_options, field)
 static const struct dcp_opt opts[] = {
@@ -189,7 +192,22 @@ static const struct dcp_program program = {
     .commands = commands,
 };
 
+/* OpenMP's threads spin for milliseconds where they wait. That takes the cores from
+ * whoever shares the machine, and from each other: beside others training is ten times
+ * slower. libgomp reads whether to from the environment, when the program is loaded. */
+static void wait_asleep(char **argv)
+{
+    char exe[PATH_MAX];
+    ssize_t n = readlink("/proc/self/exe", exe, sizeof exe - 1);
+    if (n <= 0 || getenv("OMP_WAIT_POLICY") || getenv("GOMP_SPINCOUNT"))
+        return;
+    exe[n] = '\0';
+    setenv("OMP_WAIT_POLICY", "passive", 1);
+    execv(exe, argv); /* when that fails it goes on as it is */
+}
+
 int main(int argc, char **argv)
 {
+    wait_asleep(argv);
     return dcp_main(&program, argc, argv);
 }
