@@ -48,7 +48,7 @@ int model_config_check(const struct model_config *config, struct dcp_error *err)
 
 char *model_config_json(const struct model_config *config, enum dcp_dtype dtype)
 {
-    double eps = config->layer_norm_epsilon ? config->layer_norm_epsilon : 1e-5;
+    double eps = config->layer_norm_epsilon;
     /* Another vocabulary has its end of text elsewhere, or nowhere. */
     bool known = config->vocab_size == GPT2_VOCAB_SIZE;
     const struct {
@@ -63,7 +63,7 @@ char *model_config_json(const struct model_config *config, enum dcp_dtype dtype)
         { "embd_pdrop", json_real(0) },
         { "eos_token_id", known ? json_integer(GPT2_END_OF_TEXT) : json_null() },
         { "initializer_range", json_real(0.02) },
-        { "layer_norm_epsilon", json_real(eps) },
+        { "layer_norm_epsilon", json_real(eps != 0 ? eps : 1e-5) },
         { "n_ctx", json_integer(config->n_positions) },
         { "n_embd", json_integer(config->n_embd) },
         { "n_head", json_integer(config->n_head) },

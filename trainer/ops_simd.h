@@ -17,10 +17,13 @@
 /* Compiles a function once for each width of vectors and picks one when the program is
  * loaded. The thread sanitizer is not ready that early. A function must not open a
  * parallel region itself: what it runs in threads would be compiled for the narrowest. */
-#if defined(__x86_64__) && !defined(OPS_TSAN)
-#define OPS_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
-#else
+#if !defined(__x86_64__) || defined(OPS_TSAN)
 #define OPS_CLONES
+#elif defined(__clang__) || __GNUC__ >= 12
+#define OPS_CLONES \
+    __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#else
+#define OPS_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
 #endif
 
 /* Iterations are independent and are shared out among threads, in a fixed way; `enough`
