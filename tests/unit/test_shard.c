@@ -40,6 +40,7 @@ struct outcome {
     float *values[4]; /* weights, masters, m, v */
     int *times_held;  /* by ranks, of v: 1 where each element is owned once */
     double norms[STEPS];
+    pthread_mutex_t lock; /* copies of one part are put in one after the other */
 };
 
 struct rank {
@@ -149,6 +150,7 @@ static void collect(struct rank *r, const struct model *model, const struct shar
     int n_params;
     const struct model_param *params = model_params(model, &n_params);
     int64_t at = 0;
+    pthread_mutex_lock(&r->out->lock);
     for (int p = 0; p < n_params; p++) {
         for (int a = shard_has_master(shard) ? 0 : 1; a < 3; a++) {
             struct shard_range held;
@@ -156,11 +158,12 @@ static void collect(struct rank *r, const struct model *model, const struct shar
             for (int64_t i = held.begin; i < held.end; i++) {
                 r->out->values[1 + a][at + i] = ((float *)held.data)[i - held.begin];
                 if (a == 2)
-                    __atomic_fetch_add(&r->out->times_held[at + i], 1, __ATOMIC_RELAXED);
+                    r->out->times_held[at + i]++;
             }
         }
         at += params[p].n_elems;
     }
+    pthread_mutex_unlock(&r->out->lock);
 }
 
 static void train(struct rank *r, struct model *model, struct shard *shard)
@@ -222,7 +225,7 @@ static void outcome_free(struct outcome *out)
 /* Trains one way, ranks as threads. */
 static struct outcome outcome_of(struct way way)
 {
-    struct outcome out = { 0 };
+    struct outcome out = { .lock = PTHREAD_MUTEX_INITIALIZER };
     struct coll colls[MAX_WORLD];
     struct rank ranks[MAX_WORLD];
     pthread_t threads[MAX_WORLD];
