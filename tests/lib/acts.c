@@ -3,7 +3,6 @@
 #include "must.h"
 #include "sample.h"
 #include "world.h"
-#include <string.h>
 
 enum { MAX_ERRORS = sizeof((struct acts *)0)->errs / sizeof(struct dcp_error) };
 
@@ -105,7 +104,8 @@ static void act(void *arg, struct dcp_comm *comm)
     struct sample sample;
 
     ctx.comm->timeout_ms = acts->timeout_ms;
-    sample_make(&sample, acts->layout, comm->world, comm->rank, !run->load, acts->salt);
+    sample_make_first(&sample, sample_n_tensors() - acts->small, acts->layout,
+                      comm->world, comm->rank, !run->load, acts->salt);
     run->codes[comm->rank] = run->load
                                  ? load(run, &ctx, &sample, &run->errs[comm->rank])
                                  : save(run, &ctx, &sample.state, &run->errs[comm->rank]);

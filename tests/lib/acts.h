@@ -15,6 +15,7 @@ struct acts {
     const char *name; /* folder of the step to load; NULL: by its number */
     const struct dcp_save_options *more; /* keep, companion; step and codec are ours */
     const struct dcp_log *log;
+    bool small; /* without the last tensor, which is most of the bytes */
     int timeout_ms;
     int dies, dies_at; /* rank `dies` falls silent at its call dies_at (from 1) of comm */
 

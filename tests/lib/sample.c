@@ -105,10 +105,16 @@ static void each_byte(const struct dcp_tensor *tensor, int t,
 void sample_make(struct sample *out, const char *layout, int world, int rank, bool fill,
                  unsigned salt)
 {
+    sample_make_first(out, N_TENSORS, layout, world, rank, fill, salt);
+}
+
+void sample_make_first(struct sample *out, int n, const char *layout, int world, int rank,
+                       bool fill, unsigned salt)
+{
     *out = (struct sample){ .catalog = make_catalog(layout, world) };
     out->locals = calloc(N_TENSORS, sizeof *out->locals);
     must(out->locals);
-    for (int t = 0; t < N_TENSORS; t++) {
+    for (int t = 0; t < n; t++) {
         const struct dcp_tensor *tensor = &out->catalog->tensors[t];
         struct dcp_local *local = &out->locals[t];
         int64_t wrong = 0;
@@ -139,7 +145,7 @@ void sample_make(struct sample *out, const char *layout, int world, int rank, bo
                                                .data = objects[o][1],
                                                .size_bytes = strlen(objects[o][1]) };
     out->state = (struct dcp_state){ .locals = out->locals,
-                                     .n_locals = N_TENSORS,
+                                     .n_locals = (size_t)n,
                                      .objects = out->objects,
                                      .n_objects = 2,
                                      .layout = layout,
@@ -148,7 +154,7 @@ void sample_make(struct sample *out, const char *layout, int world, int rank, bo
 
 void sample_free(struct sample *sample)
 {
-    for (int t = 0; t < N_TENSORS; t++)
+    for (size_t t = 0; t < sample->state.n_locals; t++)
         free(sample->locals[t].data);
     free(sample->locals);
     dcp_catalog_free(sample->catalog);
@@ -158,7 +164,7 @@ int64_t sample_wrong(const struct sample *sample, unsigned salt)
 {
     int64_t wrong = 0;
 
-    for (int t = 0; t < N_TENSORS; t++)
+    for (int t = 0; t < (int)sample->state.n_locals; t++)
         each_byte(&sample->catalog->tensors[t], t, &sample->locals[t], salt, false,
                   &wrong);
     return wrong;

@@ -19,6 +19,9 @@ struct sample {
 };
 void sample_make(struct sample *out, const char *layout, int world, int rank, bool fill,
                  unsigned salt);
+/* The same with the first n tensors only; the last one is most of the bytes. */
+void sample_make_first(struct sample *out, int n, const char *layout, int world, int rank,
+                       bool fill, unsigned salt);
 void sample_free(struct sample *sample);
 /* The number of elements whose bytes are not the sample's. */
 int64_t sample_wrong(const struct sample *sample, unsigned salt);

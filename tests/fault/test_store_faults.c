@@ -1,0 +1,264 @@
+/* Every operation of the store fails once, tears, or is the last: afterwards the newest
+ * step that was promised is found, loads bit for bit, and the next save needs no help.
+ * Then the power goes, too. */
+#include "lib/acts.h"
+#include <inttypes.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+#include <dcp/dcp.h>
+
+static const enum dcp_fault_kind kinds[] = { DCP_FAULT_FAIL, DCP_FAULT_TEAR,
+                                             DCP_FAULT_STOP };
+enum { N_KINDS = sizeof kinds / sizeof kinds[0] };
+
+/* How a run of saves looks. */
+struct how {
+    const char *layout;
+    int world;
+    enum dcp_codec codec;
+    const struct dcp_save_options *more;
+};
+
+static int save(const struct dcp_store *store, const struct how *how, int64_t step)
+{
+    struct acts acts = { .store = store,
+                         .layout = how->layout,
+                         .world = how->world,
+                         .step = step,
+                         .salt = (unsigned)step,
+                         .codec = how->codec,
+                         .more = how->more,
+                         .small = true };
+
+    int rc = acts_save(&acts);
+    assert_true(acts.agreed);
+    assert_int_equal(rc != 0, acts.err.message[0] != '\0');
+    return rc;
+}
+
+/* The newest step is one of those, and every byte of it is right. */
+static void check_newest(const struct dcp_store *store, const struct how *how,
+                         int64_t least, int64_t most)
+{
+    struct dcp_context ctx = { .store = store };
+    struct dcp_step step = { 0 };
+    struct dcp_error err = { 0 };
+
+    int rc = dcp_find(&ctx, -1, &step, &err);
+    assert_string_equal(err.message, "");
+    assert_int_equal(rc, 0);
+    assert_in_range(step.step, least, most);
+    struct acts acts = { .store = store,
+                         .layout = how->layout,
+                         .world = 1,
+                         .step = -1,
+                         .salt = (unsigned)step.step,
+                         .small = true };
+    rc = acts_load(&acts);
+    assert_string_equal(acts.err.message, "");
+    assert_int_equal(rc, 0);
+    assert_int_equal(acts.loaded_step, step.step);
+    assert_int_equal(acts.wrong, 0);
+}
+
+static size_t count_unfinished(const struct dcp_store *store)
+{
+    struct dcp_step *steps;
+    size_t n, unfinished;
+
+    assert_int_equal(dcp_steps(store, &steps, &n, &unfinished, NULL), 0);
+    free(steps);
+    return unfinished;
+}
+
+/* Saves step 2 over a whole step 1 with operation `at` failing; false when the save has
+ * fewer operations. */
+static bool one_fault(const struct how *how, enum dcp_fault_kind kind, uint64_t at)
+{
+    struct dcp_fault fault = { .kind = kind, .at = at };
+    struct dcp_store store, faulty;
+
+    assert_int_equal(dcp_store_mem(&store, NULL), 0);
+    assert_int_equal(save(&store, how, 1), 0);
+    assert_int_equal(dcp_store_fault(&faulty, &store, &fault, NULL), 0);
+    int rc = save(&faulty, how, 2);
+    bool struck = fault.count >= at;
+    dcp_store_free(&faulty);
+    assert_true(struck || rc == 0);
+
+    check_newest(&store, how, rc ? 1 : 2, 2);
+    if (kind != DCP_FAULT_STOP) /* who lives cleans up, unless that is what failed */
+        assert_true(count_unfinished(&store) <= 1);
+    assert_int_equal(dcp_store_mem_crash(&store, NULL), 0);
+    check_newest(&store, how, rc ? 1 : 2, 2);
+    assert_int_equal(save(&store, how, 3), 0);
+    check_newest(&store, how, 3, 3);
+    assert_int_equal(count_unfinished(&store), 0);
+    dcp_store_free(&store);
+    return struck;
+}
+
+static void every_fault(const struct how *how, uint64_t least)
+{
+    for (int k = 0; k < N_KINDS; k++) {
+        uint64_t at = 1;
+        while (one_fault(how, kinds[k], at))
+            at++;
+        assert_true(at > least); /* the loop saw the whole save */
+    }
+}
+
+static void one_rank(void **state)
+{
+    (void)state;
+    every_fault(&(struct how){ .layout = "zero3", .world = 1 }, 20);
+}
+
+static void three_ranks(void **state)
+{
+    (void)state;
+    every_fault(&(struct how){ .layout = "zero2", .world = 3 }, 40);
+}
+
+/* With everything a save can do: compress, make a second file, remove the old step. */
+static void all_that_a_save_can_do(void **state)
+{
+    (void)state;
+    const struct dcp_companion companion = { "pytorch_model.bin", "torch", DCP_BF16 };
+    const struct dcp_save_options more = { .keep = 1, .companion = &companion };
+
+    every_fault(
+        &(struct how){
+            .layout = "flat", .world = 2, .codec = DCP_CODEC_PLANES, .more = &more },
+        40);
+}
+
+/* A disk that is full at any byte: the save says so, and the old step stays. */
+static void full_disks(void **state)
+{
+    (void)state;
+    const struct how how = { .layout = "zero3", .world = 2 };
+    struct dcp_store store;
+    int n_full = 0;
+
+    for (uint64_t room = 0;; room += 997) {
+        assert_int_equal(dcp_store_mem(&store, NULL), 0);
+        assert_int_equal(save(&store, &how, 1), 0);
+        dcp_store_mem_limit(&store, UINT64_MAX - 1);
+        uint64_t used = UINT64_MAX - 1 - store.ops->free_bytes(store.self);
+        dcp_store_mem_limit(&store, used + room);
+        int rc = save(&store, &how, 2);
+        assert_true(rc == 0 || rc == DCP_E_NO_SPACE);
+        check_newest(&store, &how, rc ? 1 : 2, rc ? 1 : 2);
+        assert_int_equal(count_unfinished(&store), 0);
+        dcp_store_free(&store);
+        n_full += rc != 0;
+        if (!rc)
+            break;
+    }
+    assert_true(n_full > 10);
+}
+
+/* --- prune --- */
+
+static bool one_prune_fault(enum dcp_fault_kind kind, uint64_t at)
+{
+    const struct how how = { .layout = "zero3", .world = 1 };
+    struct dcp_fault fault = { .kind = kind, .at = at };
+    struct dcp_store store, faulty;
+    struct dcp_step *steps;
+    size_t n, unfinished, removed;
+
+    assert_int_equal(dcp_store_mem(&store, NULL), 0);
+    for (int64_t step = 1; step <= 3; step++)
+        assert_int_equal(save(&store, &how, step), 0);
+    assert_int_equal(dcp_store_fault(&faulty, &store, &fault, NULL), 0);
+    int rc = dcp_prune(&faulty, 1, 0, &removed, NULL);
+    bool struck = fault.count >= at;
+    dcp_store_free(&faulty);
+    assert_true(struck || (rc == 0 && removed == 2));
+    for (int crash = 0; crash < 2; crash++) {
+        check_newest(&store, &how, 3, 3);
+        /* No step is there in part. */
+        assert_int_equal(dcp_steps(&store, &steps, &n, &unfinished, NULL), 0);
+        for (size_t i = 0; i < n; i++)
+            assert_true(steps[i].whole);
+        free(steps);
+        if (!crash)
+            assert_int_equal(dcp_store_mem_crash(&store, NULL), 0);
+    }
+    assert_int_equal(dcp_prune(&store, 1, 0, NULL, NULL), 0);
+    struct dcp_store_entry *entries;
+    assert_int_equal(store.ops->list(store.self, "", &entries, &n, NULL), 0);
+    assert_int_equal(n, 2); /* the step and the pointer */
+    dcp_store_list_free(entries, n);
+    dcp_store_free(&store);
+    return struck;
+}
+
+static void prune(void **state)
+{
+    (void)state;
+    for (int k = 0; k < N_KINDS; k++) {
+        uint64_t at = 1;
+        while (one_prune_fault(kinds[k], at))
+            at++;
+        assert_true(at > 10);
+    }
+}
+
+/* --- load and find --- */
+
+/* A read that fails is an error or a fall-back to the step before, never wrong bytes. */
+static void load(void **state)
+{
+    (void)state;
+    const struct how how = { .layout = "zero3", .world = 3 };
+    struct dcp_store store, faulty;
+
+    assert_int_equal(dcp_store_mem(&store, NULL), 0);
+    assert_int_equal(save(&store, &how, 1), 0);
+    assert_int_equal(save(&store, &how, 2), 0);
+    for (int world = 1; world <= 2; world++)
+        for (int k = 0; k < N_KINDS; k++) {
+            bool struck = true;
+            for (uint64_t at = 1; struck; at++) {
+                struct dcp_fault fault = { .kind = kinds[k], .at = at };
+                assert_int_equal(dcp_store_fault(&faulty, &store, &fault, NULL), 0);
+                struct acts acts = { .store = &faulty,
+                                     .layout = "dim0",
+                                     .world = world,
+                                     .step = -1,
+                                     .salt = 2,
+                                     .small = true };
+                int rc = acts_load(&acts);
+                struck = fault.count >= at;
+                dcp_store_free(&faulty);
+                assert_true(acts.agreed);
+                assert_true(rc == 0 || acts.err.message[0]);
+                assert_true(rc == 0 || struck);
+                if (rc == 0 && acts.loaded_step == 2)
+                    assert_int_equal(acts.wrong, 0);
+                assert_true(rc || acts.loaded_step == 2 || kinds[k] != DCP_FAULT_STOP);
+            }
+        }
+    dcp_store_free(&store);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(one_rank),
+        cmocka_unit_test(three_ranks),
+        cmocka_unit_test(all_that_a_save_can_do),
+        cmocka_unit_test(full_disks),
+        cmocka_unit_test(prune),
+        cmocka_unit_test(load),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
