@@ -1,6 +1,7 @@
 /* The native format's own promises: valid safetensors shards with unique keys, members of
  * the future kept, damage named, and nothing published that could not be read back. What
  * docs/FORMAT.md says of the bytes is tested by tests/oracle. */
+/* labels: tsan */
 #include "base/hash.h"
 #include "lib/acts.h"
 #include "lib/world.h"

@@ -1,4 +1,5 @@
 /* The steps of a run: which are whole, which is the newest, and which may go. */
+/* labels: tsan */
 #include "base/hash.h"
 #include "core/steps.h"
 #include "lib/acts.h"
