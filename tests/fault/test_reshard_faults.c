@@ -1,0 +1,301 @@
+/* Every system call of a reshard fails once, tears, or is the last: the target is absent
+ * or whole (with force: the old one or the new one), the source is untouched, and the
+ * next reshard needs no help. */
+#include "base/fs.h"
+#include "lib/acts.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+#include <dcp/dcp.h>
+
+/* --- system calls that fail when told; these take the place of libc's --- */
+
+static struct {
+    enum dcp_fault_kind kind;
+    long at, count; /* atomic: the pool's threads call too */
+} fault;
+
+#define EXPORT __attribute__((visibility("default")))
+
+/* The next call: true when it is to fail. */
+static bool strikes(void)
+{
+    if (fault.kind == DCP_FAULT_NONE)
+        return false;
+    long n = __atomic_add_fetch(&fault.count, 1, __ATOMIC_RELAXED);
+    return fault.kind == DCP_FAULT_STOP ? n >= fault.at : n == fault.at;
+}
+
+static int refuse(void)
+{
+    errno = EIO;
+    return -1;
+}
+
+EXPORT int openat(int dir_fd, const char *name, int flags, ...)
+{
+    va_list args;
+
+    va_start(args, flags);
+    mode_t mode = flags & O_CREAT ? (mode_t)va_arg(args, int) : 0;
+    va_end(args);
+    return strikes() ? refuse() : (int)syscall(SYS_openat, dir_fd, name, flags, mode);
+}
+
+EXPORT ssize_t pread(int fd, void *out, size_t size, off_t offset)
+{
+    return strikes() ? refuse() : syscall(SYS_pread64, fd, out, size, offset);
+}
+
+EXPORT ssize_t pwrite(int fd, const void *data, size_t size, off_t offset)
+{
+    if (!strikes())
+        return syscall(SYS_pwrite64, fd, data, size, offset);
+    if (fault.kind == DCP_FAULT_TEAR && size > 1)
+        syscall(SYS_pwrite64, fd, data, size / 2, offset);
+    return refuse();
+}
+
+/* No power goes here: what a sync would do can be spared. */
+EXPORT int fdatasync(int fd)
+{
+    (void)fd;
+    return strikes() ? refuse() : 0;
+}
+
+EXPORT int fsync(int fd)
+{
+    (void)fd;
+    return strikes() ? refuse() : 0;
+}
+
+EXPORT int ftruncate(int fd, off_t size)
+{
+    return strikes() ? refuse() : (int)syscall(SYS_ftruncate, fd, size);
+}
+
+EXPORT int fallocate(int fd, int mode, off_t offset, off_t size)
+{
+    return strikes() ? refuse() : (int)syscall(SYS_fallocate, fd, mode, offset, size);
+}
+
+EXPORT int mkdirat(int dir_fd, const char *name, mode_t mode)
+{
+    return strikes() ? refuse() : (int)syscall(SYS_mkdirat, dir_fd, name, mode);
+}
+
+EXPORT int renameat2(int from_fd, const char *from, int to_fd, const char *to,
+                     unsigned flags)
+{
+    return strikes() ? refuse()
+                     : (int)syscall(SYS_renameat2, from_fd, from, to_fd, to, flags);
+}
+
+EXPORT int unlinkat(int dir_fd, const char *name, int flags)
+{
+    return strikes() ? refuse() : (int)syscall(SYS_unlinkat, dir_fd, name, flags);
+}
+
+/* The descriptor is gone whatever is said, as on Linux. */
+EXPORT int close(int fd)
+{
+    int rc = (int)syscall(SYS_close, fd);
+
+    return strikes() ? refuse() : rc;
+}
+
+/* --- */
+
+struct how {
+    const char *format; /* NULL: native */
+    bool force;
+};
+
+struct place {
+    char folder[256], source[300], target[300];
+    bool exchanges; /* the file system can exchange names */
+};
+
+static int setup(void **state)
+{
+    struct place *place = calloc(1, sizeof *place);
+    struct dcp_store store;
+
+    acts_folder(place->folder);
+    snprintf(place->source, sizeof place->source, "%s/source", place->folder);
+    snprintf(place->target, sizeof place->target, "%s/target", place->folder);
+    assert_int_equal(dcp_store_dir(&store, place->source, true, NULL), 0);
+    struct acts acts = {
+        .store = &store, .layout = "zero3", .world = 2, .step = 1, .small = true
+    };
+    assert_int_equal(acts_save(&acts), 0);
+    store.ops->make_dir(store.self, "a", NULL);
+    store.ops->make_dir(store.self, "b", NULL);
+    place->exchanges = store.ops->exchange(store.self, "a", "b", NULL) == 0;
+    store.ops->remove(store.self, "a", NULL);
+    store.ops->remove(store.self, "b", NULL);
+    dcp_store_free(&store);
+    *state = place;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    struct place *place = *state;
+
+    acts_folder_remove(place->folder);
+    free(place);
+    return 0;
+}
+
+static int reshard(const struct place *place, const struct how *how, int world)
+{
+    struct dcp_reshard_options options = { .world = how->format ? 0 : world,
+                                           .format = how->format,
+                                           .dtype = -1,
+                                           .only = DCP_ONLY_MODEL,
+                                           .force = how->force,
+                                           .threads = 2 };
+    struct dcp_place source;
+    struct dcp_reshard *job;
+    struct dcp_error err = { 0 };
+
+    int rc = dcp_place_open(place->source, &source, &err);
+    if (!rc) {
+        rc = dcp_reshard_plan(&source, place->target, &options, &job, &err);
+        if (!rc) {
+            rc = dcp_reshard_run(job, &err);
+            dcp_reshard_free(job);
+        }
+        dcp_place_close(&source);
+    }
+    assert_int_equal(rc != 0, err.message[0] != '\0');
+    return rc;
+}
+
+/* The world of a checkpoint every digest of which holds. */
+static int check_whole(const char *path)
+{
+    struct dcp_place place;
+    struct dcp_catalog *catalog;
+    struct dcp_error err = { 0 };
+
+    int rc = dcp_place_open(path, &place, &err);
+    if (!rc)
+        rc = dcp_verify(&place.source, NULL, NULL, &err);
+    assert_string_equal(err.message, "");
+    assert_int_equal(rc, 0);
+    assert_int_equal(dcp_place_index(&place, &catalog, NULL), 0);
+    int world = catalog->world;
+    dcp_catalog_free(catalog);
+    dcp_place_close(&place);
+    return world;
+}
+
+static int count_left(const struct place *place)
+{
+    struct dcp_store store;
+    struct dcp_store_entry *entries;
+    size_t n;
+    int left = 0;
+
+    assert_int_equal(dcp_store_dir(&store, place->folder, false, NULL), 0);
+    assert_int_equal(store.ops->list(store.self, "", &entries, &n, NULL), 0);
+    for (size_t i = 0; i < n; i++)
+        left += entries[i].name[0] == '.' && strcmp(entries[i].name, ".dcp-lock") != 0;
+    dcp_store_list_free(entries, n);
+    dcp_store_free(&store);
+    return left;
+}
+
+/* False when the reshard has fewer calls. */
+static bool one_fault(const struct place *place, const struct how *how,
+                      enum dcp_fault_kind kind, long at)
+{
+    struct how again = { how->format, true };
+
+    if (dcp_fs_exists(place->target))
+        acts_folder_remove(place->target);
+    if (how->force)
+        assert_int_equal(reshard(place, how, 4), 0);
+    fault.at = at;
+    fault.count = 0;
+    fault.kind = kind;
+    int rc = reshard(place, how, 3);
+    fault.kind = DCP_FAULT_NONE;
+    bool struck = fault.count >= at;
+
+    assert_int_equal(check_whole(place->source), 2);
+    if (how->force)
+        assert_true(dcp_fs_exists(place->target));
+    if (dcp_fs_exists(place->target)) {
+        int world = check_whole(place->target);
+        if (!how->format)
+            assert_true(world == 3 || (world == 4 && how->force && rc));
+    } else {
+        assert_int_not_equal(rc, 0);
+    }
+    assert_int_equal(reshard(place, &again, 3), 0);
+    assert_true(how->format || check_whole(place->target) == 3);
+    assert_int_equal(count_left(place), 0);
+    return struck;
+}
+
+static void every_fault(const struct place *place, const struct how *how)
+{
+    static const enum dcp_fault_kind kinds[] = { DCP_FAULT_TEAR, DCP_FAULT_STOP };
+
+    for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++) {
+        /* Where names cannot be exchanged, a stop between two renames leaves none. */
+        if (how->force && kinds[k] == DCP_FAULT_STOP && !place->exchanges)
+            continue;
+        long at = 1;
+        while (one_fault(place, how, kinds[k], at))
+            at++;
+        assert_true(at > 40); /* the loop saw the whole reshard */
+    }
+}
+
+static void a_new_folder(void **state)
+{
+    every_fault(*state, &(struct how){ NULL, false });
+}
+
+static void a_folder_in_the_place_of_another(void **state)
+{
+    every_fault(*state, &(struct how){ NULL, true });
+}
+
+static void a_new_file(void **state)
+{
+    every_fault(*state, &(struct how){ "torch", false });
+}
+
+static void a_file_in_the_place_of_another(void **state)
+{
+    every_fault(*state, &(struct how){ "safetensors", true });
+}
+
+int main(void)
+{
+    if (access("/dev/shm", W_OK) == 0) /* thousands of small files: a disk is slow */
+        setenv("TMPDIR", "/dev/shm", 0);
+#define EACH(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
+    const struct CMUnitTest tests[] = {
+        EACH(a_new_folder),
+        EACH(a_folder_in_the_place_of_another),
+        EACH(a_new_file),
+        EACH(a_file_in_the_place_of_another),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
