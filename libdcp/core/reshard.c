@@ -99,7 +99,10 @@ static int fill_facts(struct dcp_reshard *reshard, struct dcp_error *err)
     free(used);
     facts->target_files = target->n_files;
     facts->n_writes = facts->target_files;
-    facts->buffer_bytes = reshard->options.memory_bytes;
+    /* Caches grow with what is read, up to the limit. */
+    facts->buffer_bytes = reshard->options.memory_bytes < facts->source_bytes
+                              ? reshard->options.memory_bytes
+                              : facts->source_bytes;
     facts->free_bytes = dcp_fs_free_bytes(reshard->dir);
     return count_reads(reshard, err);
 }
