@@ -149,8 +149,8 @@ int gpt2_open(struct model *m, struct dcp_error *err)
         m->memory = dcp_mem_aligned(CARVE_ALIGN, carve.size_bytes);
     if (!m->memory) {
         dcp_error_set(err, DCP_E_MEMORY,
-                      "out of memory: the activations of %d × %d tokens need %.1f GiB",
-                      m->batch, m->seq_len, (double)carve.size_bytes / (1 << 30));
+                      "out of memory: the activations of %d × %d tokens need %.1f MiB",
+                      m->batch, m->seq_len, (double)carve.size_bytes / (1 << 20));
         dcp_error_hint(err, "make the micro-batch smaller and accumulate gradients");
         return DCP_E_MEMORY;
     }

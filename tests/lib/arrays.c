@@ -1,0 +1,126 @@
+/* cmocka wants these before it */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "arrays.h"
+#include "base/mem.h"
+#include "ops_bf16.h"
+#include "rng.h"
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+static uint64_t stream; /* a new one for each array */
+
+uint64_t array_seed(void)
+{
+    static uint64_t seed;
+    if (!seed) {
+        const char *given = getenv("DCP_TEST_SEED");
+        seed = given ? strtoull(given, NULL, 10) : (uint64_t)time(NULL);
+    }
+    return seed;
+}
+
+void array_tokens(int32_t *tokens, int64_t n, int32_t vocab_size)
+{
+    stream++;
+    for (int64_t i = 0; i < n; i++)
+        tokens[i] = (int32_t)(rng_uniform(array_seed(), stream, (uint64_t)i) *
+                              (double)vocab_size);
+}
+
+void *array_bytes(int64_t n, size_t size)
+{
+    void *p = dcp_mem_aligned(64, (size_t)n * size + 64);
+    assert_non_null(p);
+    memset(p, 0xff, (size_t)n * size + 64);
+    return p;
+}
+
+struct array array_poisoned(enum dcp_dtype dtype, int64_t n)
+{
+    struct array a = { n, dtype, array_bytes(n, 4), NULL };
+    a.t = dtype == DCP_BF16 ? array_bytes(n, 2) : a.f32;
+    return a;
+}
+
+struct array array_normal(enum dcp_dtype dtype, int64_t n, double std)
+{
+    struct array a = array_poisoned(dtype, n);
+    stream++;
+    for (int64_t i = 0; i < n; i++) {
+        float value = (float)(std * rng_normal(array_seed(), stream, (uint64_t)i));
+        uint16_t half = bf16_from_f32(value);
+        a.f32[i] = dtype == DCP_BF16 ? bf16_to_f32(half) : value;
+        if (dtype == DCP_BF16)
+            ((uint16_t *)a.t)[i] = half;
+    }
+    return a;
+}
+
+struct array array_copy(const struct array *a)
+{
+    struct array b = array_poisoned(a->dtype, a->n);
+    memcpy(b.f32, a->f32, (size_t)a->n * 4);
+    if (a->dtype == DCP_BF16)
+        memcpy(b.t, a->t, (size_t)a->n * 2);
+    return b;
+}
+
+void array_fini(struct array *a)
+{
+    if (a->t != a->f32)
+        free(a->t);
+    free(a->f32);
+}
+
+/* After a kernel wrote the dtype side. */
+void array_widen(struct array *a)
+{
+    for (int64_t i = 0; a->dtype == DCP_BF16 && i < a->n; i++)
+        a->f32[i] = bf16_to_f32(((uint16_t *)a->t)[i]);
+}
+
+void assert_array_near(const char *what, struct array *got, struct array *want,
+                       double bound)
+{
+    array_widen(got);
+    array_widen(want);
+    double off = 0, squares = 0;
+    for (int64_t i = 0; i < want->n; i++) {
+        double difference = (double)got->f32[i] - (double)want->f32[i];
+        off += difference * difference;
+        squares += (double)want->f32[i] * (double)want->f32[i];
+    }
+    if (!(sqrt(off) <= bound * sqrt(squares)))
+        fail_msg("%s is off by %.3g of its norm (seed %llu)", what, sqrt(off / squares),
+                 (unsigned long long)array_seed());
+}
+
+void assert_array_sum(const char *what, struct array *got, struct array *want,
+                      double bound, double terms)
+{
+    array_widen(got);
+    array_widen(want);
+    double squares = 0;
+    for (int64_t i = 0; i < want->n; i++)
+        squares += (double)want->f32[i] * (double)want->f32[i];
+    double rms = sqrt(squares / (double)want->n);
+    for (int64_t i = 0; i < want->n; i++) {
+        double g = (double)got->f32[i], w = (double)want->f32[i];
+        if (!(fabs(g - w) <= bound * (fabs(w) + rms + terms)))
+            fail_msg("%s[%lld] is %.9g, should be %.9g (seed %llu)", what, (long long)i,
+                     g, w, (unsigned long long)array_seed());
+    }
+}
+
+void assert_array(const char *what, struct array *got, struct array *want, double bound)
+{
+    assert_array_sum(what, got, want, bound, 0);
+}
