@@ -46,7 +46,8 @@ make_text() {
 write_config() {
     cat >"$demo/gpt2.json" <<'JSON'
 {
-  "train_batch_size": 16,
+  "train_batch_size": 32,
+  "steps_per_print": 20,
   "gradient_clipping": 1.0,
   "bf16": {"enabled": true},
   "optimizer": {
@@ -55,7 +56,7 @@ write_config() {
   },
   "scheduler": {
     "type": "WarmupDecayLR",
-    "params": {"warmup_num_steps": 10, "warmup_max_lr": 3e-3, "total_num_steps": 160}
+    "params": {"warmup_num_steps": 10, "warmup_max_lr": 3e-3, "total_num_steps": 480}
   },
   "zero_optimization": {"stage": 3},
   "seed": 1337,
@@ -64,7 +65,7 @@ write_config() {
     "n_positions": 128, "vocab_size": 256
   },
   "data": {"train": "text.txt", "tokenizer": "bytes", "seq_len": 128},
-  "checkpoint": {"dir": "run", "save_every": 20, "keep": 3, "async": true}
+  "checkpoint": {"dir": "run", "save_every": 40, "keep": 3, "async": true}
 }
 JSON
 }
@@ -78,14 +79,15 @@ rm -rf run run4 model.bin model.safetensors hf
 write_config
 export PATH=$build/bin:$PATH
 
-title "1. Train on 8 ranks, ZeRO stage 3, a sharded save every 20 steps"
+title "1. Train on 8 ranks, ZeRO stage 3, a sharded save every 40 steps"
 run cat gpt2.json
 run ls -l text.txt
+expect 0 dcp-train --config gpt2.json --ranks 8 --steps 80
 
-title "2. Rank 5 is killed in the middle of a save"
-python3 "$helpers/kill_in_save.py" run 5 2 >killed &
+title "2. Train on; rank 5 is killed in the middle of a save"
+python3 "$helpers/kill_in_save.py" run 5 120 >killed &
 killer=$!
-expect 7 dcp-train --config gpt2.json --ranks 8 --steps 100
+expect 7 dcp-train --config gpt2.json --ranks 8 --resume auto --steps 240
 ended=$(date +%s)
 wait "$killer" || die "no rank was killed"
 cat killed
@@ -95,14 +97,14 @@ say "the job ended $gap s later"
 expect 0 dcp-inspect run
 
 title "3. Resume from the newest whole step"
-expect 0 dcp-train --config gpt2.json --ranks 8 --resume auto --steps 100
+expect 0 dcp-train --config gpt2.json --ranks 8 --resume auto --steps 240
 
 title "4. Reshard 8 -> 4 without a training job, and train on with 4 ranks"
 mkdir run4
-expect 0 dcp-reshard run run4/step-00000100 --world 4 --dry-run
-expect 0 dcp-reshard run run4/step-00000100 --world 4
+expect 0 dcp-reshard run run4/step-00000240 --world 4 --dry-run
+expect 0 dcp-reshard run run4/step-00000240 --world 4
 expect 0 dcp-inspect diff run run4
-expect 0 dcp-train --config gpt2.json --set checkpoint.dir=run4 --ranks 4 --steps 160
+expect 0 dcp-train --config gpt2.json --set checkpoint.dir=run4 --ranks 4 --steps 480
 
 title "5. Export"
 expect 0 dcp-reshard export run4 model.bin --dtype bf16
@@ -119,5 +121,5 @@ expect 0 dcp-train --config gpt2.json --set checkpoint.dir=run4 \
 
 title "7. Summary"
 run python3 "$helpers/summary.py" text.txt run/metrics.jsonl run4/metrics.jsonl -- \
-    run/step-00000100 run4/step-00000160 model.bin model.safetensors hf
+    run/step-00000240 run4/step-00000480 model.bin model.safetensors hf
 say "everything above took $((SECONDS - began)) s; it lies in build/demo/"

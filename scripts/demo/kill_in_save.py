@@ -1,9 +1,9 @@
 """Kills one rank with SIGKILL while a save is being written.
 
-usage: kill_in_save.py RUN RANK AFTER
+usage: kill_in_save.py RUN RANK STEP
 
-Waits until the run folder holds AFTER steps and then for the next temporary folder, the
-sign of a save that is not published; kills the dcp-train process of that rank at once.
+Waits for the temporary folder of a step that is STEP or later, the sign of a save that is
+not published yet, and kills the dcp-train process of that rank at once.
 """
 
 import os
@@ -12,16 +12,20 @@ import signal
 import sys
 import time
 
-STEP = re.compile(r"step-\d+$")
-UNFINISHED = ".tmp-step-"
+UNFINISHED = re.compile(r"\.tmp-step-(\d+)$")
 
 
-def folders(run):
+def unfinished(run, step):
+    """The folder of a save at `step` or later that is being written, or None."""
     try:
-        with os.scandir(run) as entries:
-            return {entry.name for entry in entries if entry.is_dir()}
+        names = os.listdir(run)
     except FileNotFoundError:
-        return set()
+        return None
+    for name in names:
+        match = UNFINISHED.match(name)
+        if match and int(match.group(1)) >= step:
+            return name
+    return None
 
 
 def process_of(rank):
@@ -38,22 +42,17 @@ def process_of(rank):
     return None
 
 
-def main(run, rank, after):
+def main(run, rank, step):
     deadline = time.monotonic() + 180
     pid = None
     while time.monotonic() < deadline:
-        names = folders(run)
-        steps = {name for name in names if STEP.match(name)}
-        if len(steps) < after:
-            time.sleep(0.02)
-            continue
         pid = pid or process_of(rank)
-        saves = [name for name in names if name.startswith(UNFINISHED)]
-        if pid and saves:
+        name = unfinished(run, step)
+        if pid and name:
             os.kill(pid, signal.SIGKILL)
-            print(f"killed rank {rank} (process {pid}) while {saves[0]} was written")
+            print(f"killed rank {rank} (process {pid}) while {name} was being written")
             return 0
-        time.sleep(0.0005)
+        time.sleep(0.001 if pid else 0.05)
     print(f"no save was seen in {run}", file=sys.stderr)
     return 1
 

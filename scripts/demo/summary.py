@@ -60,8 +60,7 @@ def main(arguments):
     step_s = statistics.median(row["step_s"] for row in rows)
     print(f"time of a step  {1e3 * step_s:.0f} ms (median)")
     if stalls:
-        print(f"stall of a save {1e3 * statistics.median(stalls):.0f} ms (median), "
-              f"{1e3 * max(stalls):.0f} ms (longest)")
+        print(f"stall of a save {1e3 * max(stalls):.0f} ms (the longest)")
     for path in paths:
         print(f"{size_bytes(path) / 2**20:10.2f} MiB  {path}")
     if loss > entropy - CLEARLY:
