@@ -91,7 +91,7 @@ int gpt2_params(const struct model_config *config, struct model_param **out_para
 }
 
 /* The activations: for each row and block, 64 C bytes in F32 and 50 C in BF16, and for
- * all blocks together 32 C or 44 C more, and the logits of the head's rows. */
+ * all blocks together 32 C or 40 C more, and the logits of the head's rows. */
 static void carve_activations(struct model *m, struct carve *carve)
 {
     int64_t rows = (int64_t)m->batch * m->seq_len, c = m->config.n_embd;
