@@ -199,6 +199,8 @@ static int check_file(struct verify *v, size_t f, unsigned char *buffer,
         if (!damage.code && crc != entry->crc)
             damage.code = DCP_E_CORRUPT;
     }
+    if (damage.code == DCP_E_MEMORY) /* it says nothing about the file */
+        return dcp_error_memory(err, "a verification");
     damage.what = damage.code == DCP_E_CORRUPT ? "the digest of the file differs"
                                                : clause_of(damage.code);
     return damage.code ? add_damage(v, damage, err) : DCP_OK;

@@ -69,6 +69,18 @@ function(dcp_test_program target)
         RUNTIME_OUTPUT_DIRECTORY "${test_work_dir}")
 endfunction()
 
+# A line `/* wrap: malloc free */` in a source: in a sanitizer's build the linker sends
+# libdcp's calls of malloc to the test's __wrap_malloc, and so on.
+function(dcp_wrap target source)
+    file(STRINGS "${source}" lines REGEX "^/\\* wrap: ")
+    if(DCP_SANITIZE AND lines MATCHES "wrap: ([a-z_ ]+[a-z])")
+        string(REPLACE " " ";" names "${CMAKE_MATCH_1}")
+        foreach(name IN LISTS names)
+            target_link_options(${target} PRIVATE "-Wl,--wrap=${name}")
+        endforeach()
+    endif()
+endfunction()
+
 # One cmocka executable for each C file of a folder; under mpirun in tests/mpi.
 function(dcp_c_tests folder)
     dcp_sources(sources "${tests_dir}/${folder}")
@@ -84,6 +96,7 @@ function(dcp_c_tests folder)
         set(target test_${folder}_${stem})
         set(name ${folder}.${stem})
         dcp_test_program(${target} "${source}")
+        dcp_wrap(${target} "${source}")
         if(folder STREQUAL "mpi")
             target_link_libraries(${target} PRIVATE MPI::MPI_C)
             file(STRINGS "${source}" lines REGEX "^/\\* np: *[0-9]+")
