@@ -31,6 +31,9 @@ int dcp_step_check(const struct dcp_store *store, const char *name, struct dcp_e
 
     if (!rc)
         rc = native->index(&source, catalog, err);
+    if (!rc && dcp_step_parse(name) != catalog->step)
+        rc = dcp_error_set(err, DCP_E_CORRUPT, "its manifest is that of step %" PRId64,
+                           catalog->step);
     dcp_catalog_free(catalog);
     return rc;
 }

@@ -14,7 +14,7 @@
 void dcp_step_name(char out[64], int64_t step);
 /* The number of a step's folder name, or -1. */
 int64_t dcp_step_parse(const char *name);
-/* Whether a folder of the store is a whole native step; why not, in err. */
+/* Whether a step's folder is a whole native step of that number; why not, in err. */
 int dcp_step_check(const struct dcp_store *store, const char *name,
                    struct dcp_error *err);
 /* As dcp_find, among the steps below `below` (INT64_MAX: all). Collective. */
