@@ -19,7 +19,8 @@
 #include <unistd.h>
 
 #define POLL_MS 100
-#define AFTER_DEATH_S 8.0  /* in which the ranks that are left find out and say so */
+#define AFTER_DEATH_S 6.0  /* in which all ranks end once one has died, or lost another \
+                            */
 #define AFTER_FIRST_S 60.0 /* in which all ranks start, or end, after the first */
 #define MPIRUN_S 2.0       /* in which mpirun follows its ranks */
 #define NOISE_BYTES 4096   /* of what mpirun says: the first of it is kept */
@@ -255,7 +256,8 @@ static void hear(struct launcher *l, int rank)
     line->end.err.hint[sizeof line->end.err.hint - 1] = '\0';
     line->end.err.tensor[sizeof line->end.err.tensor - 1] = '\0';
     double now_s = dcp_clock_s();
-    if (line->state == DEAD && !l->first_death_s)
+    bool lost = line->state == DEAD || line->end.rc == DCP_E_COMM;
+    if (lost && !l->first_death_s)
         l->first_death_s = now_s;
     if (!l->first_end_s)
         l->first_end_s = now_s;

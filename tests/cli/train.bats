@@ -90,7 +90,7 @@ PYTHON
     dcp-train --config train.json -q --set checkpoint.dir=whole --steps 200000 \
         --set checkpoint.save_every=0 &
     pid=$!
-    until [ -s whole/metrics.jsonl ]; do sleep 0.05; done
+    wait_for_step whole $pid
     kill -TERM $pid
     status=0
     wait $pid || status=$?

@@ -52,3 +52,11 @@ last_metric() {
     python3 -c 'import json, sys
 print(json.loads(open(sys.argv[1]).readlines()[-1])[sys.argv[2]])' "$1/metrics.jsonl" "$2"
 }
+
+# Until a run has made its first step, while its process lives.
+wait_for_step() {
+    until [ -s "$1/metrics.jsonl" ]; do
+        kill -0 "$2"
+        sleep 0.05
+    done
+}

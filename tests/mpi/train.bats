@@ -82,11 +82,27 @@ PYTHON
     done
 }
 
+@test "a rank that is silent is named" {
+    dcp-train --config train.json -q --ranks 4 --steps 100000 --set timeout_s=1 \
+        --set checkpoint.dir=silent 2>said &
+    pid=$!
+    wait_for_step silent $pid
+    for rank in $(pgrep -f 'dcp-train.*checkpoint.dir=silent'); do
+        if grep -qz '^OMPI_COMM_WORLD_RANK=1$' "/proc/$rank/environ"; then
+            kill -STOP "$rank"
+        fi
+    done
+    status=0
+    wait $pid || status=$?
+    [ $status = 7 ]
+    grep 'rank 1 does not answer during step' said
+}
+
 @test "SIGTERM to the launcher reaches all ranks; a second one ends at once" {
     dcp-train --config train.json -q --ranks 4 --steps 100000 \
         --set checkpoint.save_every=0 &
     pid=$!
-    until [ -s run/metrics.jsonl ]; do sleep 0.05; done
+    wait_for_step run $pid
     kill -TERM $pid
     status=0
     wait $pid || status=$?
@@ -96,7 +112,7 @@ PYTHON
     dcp-train --config train.json -q --ranks 4 --steps 100000 \
         --set checkpoint.save_every=0 --set checkpoint.dir=two &
     pid=$!
-    until [ -s two/metrics.jsonl ]; do sleep 0.05; done
+    wait_for_step two $pid
     kill -TERM $pid
     kill -TERM $pid 2>/dev/null || true
     status=0
