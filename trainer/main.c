@@ -27,7 +27,7 @@ static const struct dcp_opt opts[] = {
       AT(dry_run) },
     { 0, "ranks", "N", "start N ranks on this machine (not under mpirun or srun)",
       "On what", DCP_OPT_INT, .min = 1, .max = 4096, AT(ranks) },
-    { 0, "sharding", "as-configured|no_shard|shard_grad_op|full_shard|hybrid_shard",
+    { 0, "sharding", "no_shard|shard_grad_op|full_shard|hybrid_shard",
       "ZeRO stage 0, 2, 3, or 3 on each machine, by the names of FSDP", NULL,
       DCP_OPT_CHOICE, AT(sharding) },
     { 0, "device", "auto|cpu|cuda", "what computes", NULL, DCP_OPT_CHOICE, AT(device) },
@@ -49,7 +49,7 @@ static const struct dcp_opt opts[] = {
 };
 
 static const struct run_options defaults = {
-    .steps = -1, .max_tokens = 200, .temperature = 0.8, .top_p = 1
+    .steps = -1, .sharding = -1, .max_tokens = 200, .temperature = 0.8, .top_p = 1
 };
 
 static int check(struct dcp_main *m, const struct run_options *o, struct dcp_error *err)
@@ -169,7 +169,7 @@ static const struct dcp_exit exits[] = {
 
 static const struct dcp_command train = {
     .operands = "",
-    .purpose = "train a model, sharded over ranks, and survive",
+    .purpose = "train GPT-2 models, cut over any number of ranks",
     .about = "Reads a DeepSpeed configuration as it is. The state is cut over the ranks "
              "as ZeRO stages 0 to 3 do it, and saved in the background; any number of "
              "ranks takes up what any other saved.\n"
@@ -188,7 +188,7 @@ static const struct dcp_command *const commands[] = { &train, NULL };
 
 static const struct dcp_program program = {
     .name = "dcp-train",
-    .purpose = "train a model, sharded over ranks, and survive",
+    .purpose = "train GPT-2 models, cut over any number of ranks",
     .commands = commands,
 };
 

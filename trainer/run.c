@@ -22,7 +22,7 @@ static int add_overrides(const struct run_options *options, int local_world,
     int rc = DCP_OK, n = 0;
     for (size_t i = 0; !rc && i < options->set.n; i++)
         rc = dcp_opt_list_add(overrides, options->set.items[i], err);
-    if (options->sharding != RUN_AS_CONFIGURED)
+    if (options->sharding >= 0)
         snprintf(room[n++], sizeof *room, "zero_optimization.stage=%d",
                  stages[options->sharding]);
     if (options->sharding == RUN_HYBRID) /* a copy on each machine */

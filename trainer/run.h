@@ -19,14 +19,14 @@ struct run_options {
     int64_t ranks;           /* 0: not given */
     const char *resume;      /* "auto", "never", a number or a path; NULL: auto */
     int64_t steps;           /* -1: as configured */
-    int sharding;            /* enum run_sharding */
+    int sharding;            /* enum run_sharding, -1: as configured */
     int device;              /* enum run_device */
     bool dry_run, eval;
     const char *generate; /* the beginning of a text */
     int64_t max_tokens, top_k, seed;
     double temperature, top_p;
 };
-enum run_sharding { RUN_AS_CONFIGURED, RUN_NO_SHARD, RUN_GRAD_OP, RUN_FULL, RUN_HYBRID };
+enum run_sharding { RUN_NO_SHARD, RUN_GRAD_OP, RUN_FULL, RUN_HYBRID };
 enum run_device { RUN_DEVICE_AUTO, RUN_DEVICE_CPU, RUN_DEVICE_CUDA };
 
 enum run_purpose { RUN_TRAIN, RUN_EVAL, RUN_GENERATE, RUN_PLAN };
