@@ -19,7 +19,8 @@
 #include <unistd.h>
 
 #define POLL_MS 100
-#define AFTER_DEATH_S 6.0  /* in which all ranks end once one has died, or lost another \
+#define AFTER_DEATH_S                                                                   \
+    6.0                    /* in which all ranks end once one has died, or lost another \
                             */
 #define AFTER_FIRST_S 60.0 /* in which all ranks start, or end, after the first */
 #define MPIRUN_S 2.0       /* in which mpirun follows its ranks */
@@ -44,6 +45,7 @@ struct launcher {
     struct dcp_buf said;                              /* by mpirun */
     double first_start_s, first_end_s, first_death_s; /* 0: not yet */
     bool told;     /* the ranks know that they are to stop */
+    bool orphaned; /* mpirun ended before its ranks */
     int n_unknown; /* lines whose rank is not known yet */
     struct rank_line *unknown;
 };
@@ -357,7 +359,8 @@ static void run(struct launcher *l, struct pollfd *fds)
         pass_stop(l);
         if (!alone_s && mpirun_ended(l))
             alone_s = dcp_clock_s();
-        if (is_overdue(l) || (alone_s && dcp_clock_s() - alone_s > MPIRUN_S)) {
+        l->orphaned = alone_s && dcp_clock_s() - alone_s > MPIRUN_S;
+        if (is_overdue(l) || l->orphaned) {
             signal_ranks(l, SIGKILL);
             if (!count(l, RUNNING))
                 return;
@@ -423,6 +426,11 @@ static int result(const struct launcher *l, struct dcp_error *err)
     }
     if (count(l, ENDED) == l->n)
         return DCP_OK;
+    if (l->orphaned) {
+        dcp_error_set(err, DCP_E_COMM, "mpirun was ended, and the ranks with it");
+        dcp_error_hint(err, "start it again with --resume auto");
+        return DCP_E_COMM;
+    }
     DCP_CLEANUP_BUF struct dcp_buf who = { 0 };
     bool dead = count(l, DEAD) > 0;
     name_ranks(l, dead ? DEAD : STARTING, &who);
