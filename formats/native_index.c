@@ -108,7 +108,8 @@ static int index_tensor(const json_t *entry, struct dcp_catalog *catalog,
     if (rc)
         return rc;
     int d = dcp_dtype_parse(dtype), r = dcp_role_parse(role);
-    if (d < 0 || r < 0 || group < 0 || group > INT32_MAX)
+    if (d < 0 || strcmp(dcp_dtype_name((enum dcp_dtype)d), dtype) || r < 0 || group < 0 ||
+        group > INT32_MAX)
         return dcp_error_set(err, DCP_E_CORRUPT, "%s has an unknown dtype, role or group",
                              what);
     tensor.dtype = (enum dcp_dtype)d;

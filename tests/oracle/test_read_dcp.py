@@ -146,6 +146,7 @@ FORGERIES = {
     "two tensors of a name": lambda m, s, p: m["tensors"][0].update(name="one"),
     "tensor without a name": lambda m, s, p: m["tensors"][0].update(name=""),
     "unknown dtype": lambda m, s, p: m["tensors"][0].update(dtype="F7"),
+    "dtype in torch's words": lambda m, s, p: m["tensors"][0].update(dtype="bfloat16"),
     "unknown role": lambda m, s, p: m["tensors"][0].update(role="hero"),
     "nine dimensions": lambda m, s, p: m["tensors"][7].update(shape=[0] * 9),
     "negative dimension": lambda m, s, p: m["tensors"][7].update(shape=[0, -1]),
