@@ -357,10 +357,12 @@ static void run(struct launcher *l, struct pollfd *fds)
     while (count(l, RUNNING) || (count(l, STARTING) && !mpirun_ended(l))) {
         look(l, fds);
         pass_stop(l);
-        if (!alone_s && mpirun_ended(l))
+        if (!l->orphaned && mpirun_ended(l) && count(l, RUNNING)) {
+            l->orphaned = true;
             alone_s = dcp_clock_s();
-        l->orphaned = alone_s && dcp_clock_s() - alone_s > MPIRUN_S;
-        if (is_overdue(l) || l->orphaned) {
+        }
+        bool left = l->orphaned && dcp_clock_s() - alone_s > MPIRUN_S;
+        if (is_overdue(l) || left) {
             signal_ranks(l, SIGKILL);
             if (!count(l, RUNNING))
                 return;
