@@ -52,7 +52,7 @@ static const struct run_options defaults = {
     .steps = -1, .sharding = -1, .max_tokens = 200, .temperature = 0.8, .top_p = 1
 };
 
-static int check(struct dcp_main *m, const struct run_options *o, struct dcp_error *err)
+static int check(const struct run_options *o, struct dcp_error *err)
 {
     if (!o->config) {
         dcp_error_set(err, DCP_E_USAGE, "--config is missing");
@@ -72,8 +72,6 @@ static int check(struct dcp_main *m, const struct run_options *o, struct dcp_err
                              "most 1");
     if (o->generate && o->ranks > 1)
         return dcp_error_set(err, DCP_E_USAGE, "--generate is done by one process");
-    if (o->device == RUN_DEVICE_AUTO)
-        dcp_log_write(&m->log, DCP_LOG_INFO, "--device auto takes the CPU");
     return DCP_OK;
 }
 
@@ -124,7 +122,7 @@ static int run(struct dcp_main *m, const void *settings, struct dcp_error *err)
     const struct run_options *o = settings;
     enum join_kind kind = JOIN_ALONE;
     struct join join;
-    int rc = check(m, o, err);
+    int rc = check(o, err);
     if (!rc && !o->dry_run && !o->generate)
         rc = join_kind(o->ranks, &kind, err);
     if (rc)

@@ -6,6 +6,7 @@
 #include "cli/human.h"
 #include "eval.h"
 #include "metrics.h"
+#include "ops.h"
 #include "resume.h"
 #include "saving.h"
 #include "schedule.h"
@@ -273,10 +274,12 @@ static void announce(const struct train *t)
     struct shard_bytes bytes;
     int world = run->join->world;
     shard_memory(run->shard, &bytes);
-    run_say(run, "%s, %s parameters in %s, ZeRO stage %d on %d rank%s, %s a rank",
+    run_say(run,
+            "%s, %s parameters in %s, ZeRO stage %d on %d rank%s, %s a rank, CPU (%s)",
             s->model.family, dcp_human_count((uint64_t)shard_n_elems(run->shard)).text,
             s->bf16 ? "bf16" : "fp32", s->stage, world, world == 1 ? "" : "s",
-            dcp_human_size(bytes.weights + bytes.gradients + bytes.optimizer).text);
+            dcp_human_size(bytes.weights + bytes.gradients + bytes.optimizer).text,
+            ops_best()->name);
 }
 
 /* The step of this run's own folder that was resumed, or -1. */
