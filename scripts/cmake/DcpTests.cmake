@@ -33,6 +33,7 @@ if(cmocka_FOUND)
 endif()
 
 set(test_environment
+    LC_ALL=C.UTF-8
     OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
     DCP_TESTS_DIR=${tests_dir} DCP_BUILD_DIR=${CMAKE_BINARY_DIR}
     DCP_BIN_DIR=${CMAKE_BINARY_DIR}/bin)

@@ -9,12 +9,16 @@ import unittest
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.normpath(os.path.join(HERE, "..", ".."))
 BUILD = os.environ.get("DCP_BUILD_DIR", os.path.join(ROOT, "build"))
-VERSION = ".".join(
-    re.findall(
-        r"#define DCP_VERSION_\w+ (\d+)",
-        open(os.path.join(ROOT, "libdcp/include/dcp/dcp.h"), encoding="utf-8").read(),
-    )
-)
+
+
+def read(*path):
+    with open(os.path.join(*path), encoding="utf-8") as file:
+        return file.read()
+
+
+HEADER = read(ROOT, "libdcp", "include", "dcp", "dcp.h")
+VERSION = ".".join(re.findall(r"#define DCP_VERSION_\w+ (\d+)", HEADER))
+GENERATOR = re.search(r"CMAKE_GENERATOR:INTERNAL=(.*)", read(BUILD, "CMakeCache.txt")).group(1)
 
 
 def run(*command, **options):
@@ -57,13 +61,11 @@ class Install(unittest.TestCase):
         for folder, _, names in os.walk(self.prefix):
             for name in names:
                 if name.endswith((".pc", ".cmake")):
-                    path = os.path.join(folder, name)
-                    with open(path, encoding="utf-8") as file:
-                        self.assertNotIn(ROOT, file.read(), path)
+                    self.assertNotIn(ROOT, read(folder, name), name)
 
     def test_find_package(self):
         build = os.path.join(self.folder.name, "consumer")
-        run("cmake", "-S", os.path.join(HERE, "consumer"), "-B", build,
+        run("cmake", "-S", os.path.join(HERE, "consumer"), "-B", build, "-G", GENERATOR,
             f"-DCMAKE_PREFIX_PATH={self.prefix}")
         run("cmake", "--build", build)
         self.use(os.path.join(build, "save_load_c"))
