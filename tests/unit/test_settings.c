@@ -38,7 +38,7 @@ static int parse_with(const char *text, const char *const *overrides, int world)
     settings_fini(&got);
     why = (struct dcp_error){ 0 };
     logged[0] = '\0';
-    return settings_parse(text, strlen(text), "c.json", "/work/conf", overrides, world,
+    return settings_parse(text, strlen(text), "c.json", "/srv/conf", overrides, world,
                           &log, &got, &why);
 }
 
@@ -95,7 +95,7 @@ static void test_the_documented_example(void **state)
     assert_string_equal(got.model.family, "gpt2");
     assert_int_equal(got.model.n_layer, 4);
     assert_int_equal(got.model.vocab_size, 256);
-    assert_string_equal(got.data_train, "/work/conf/text/*.txt");
+    assert_string_equal(got.data_train, "/srv/conf/text/*.txt");
     assert_string_equal(got.data_val, "/v/x.txt");
     assert_int_equal(got.seq_len, 64);
     assert_true(is(got.lr, 3e-4) && is(got.beta1, 0.8) && is(got.beta2, 0.95));
@@ -474,7 +474,7 @@ static void test_the_text_is_a_fixed_point(void **state)
         assert_string_equal(got.text, first);
         assert_string_equal(logged, "");
     }
-    assert_non_null(strstr(got.text, "\"tokenizer\": \"gpt2:/work/conf/vocab\""));
+    assert_non_null(strstr(got.text, "\"tokenizer\": \"gpt2:/srv/conf/vocab\""));
     assert_true(got.bf16 && !got.grad_accum_fp32);
     assert_int_equal(got.shard_size, 2);
 }
