@@ -22,6 +22,15 @@ setup() {
     done
 }
 
+@test "stages agree over fifty steps" {
+    train -q --steps 50 --set zero_optimization.stage=0 --set checkpoint.dir=one
+    for stage in 1 2 3; do
+        rm -rf run
+        train -q --steps 50 --ranks 2 --set zero_optimization.stage=$stage
+        same_run one run
+    done
+}
+
 @test "the state is cut as ZeRO says" {
     declare -A want=([0]=16 [1]=5.5 [2]=3.75 [3]=2)
     for stage in 0 1 2 3; do
