@@ -385,6 +385,30 @@ static void exports(void **state)
     assert_int_equal(count_names(folder->path, ".trash-"), 0);
 }
 
+/* The second file of a step is an export of it. */
+static void companions(void **state)
+{
+    struct folder *folder = *state;
+    const struct dcp_companion companion = { "pytorch_model.bin", "torch", DCP_BF16 };
+    const struct dcp_save_options more = { .companion = &companion };
+    struct dcp_store store;
+    struct acts acts = { .store = &store,
+                         .layout = "zero2",
+                         .world = 3,
+                         .step = 5,
+                         .salt = SALT,
+                         .codec = DCP_CODEC_ZSTD,
+                         .more = &more };
+    char path[600];
+
+    assert_int_equal(dcp_store_dir(&store, folder->source, true, NULL), 0);
+    assert_int_equal(acts_save(&acts), 0);
+    dcp_store_free(&store);
+    snprintf(path, sizeof path, "%s/step-00000005/pytorch_model.bin", folder->source);
+    assert_int_equal(check_values(folder->source, path, "torch"), sample_n_tensors() - 5);
+    check_step(folder->source, "zero2", 3);
+}
+
 static void no_ranks_in_one_file(void **state)
 {
     struct folder *folder = *state;
@@ -556,6 +580,7 @@ int main(void)
         EACH(casts),
         EACH(selections),
         EACH(exports),
+        EACH(companions),
         EACH(no_ranks_in_one_file),
         EACH(existing_targets),
         EACH(targets_in_and_around_the_source),

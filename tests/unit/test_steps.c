@@ -347,6 +347,23 @@ static void prune_needs_the_lease(void **state)
     check_steps(store, "2", 0);
 }
 
+/* Two savers of one run: the second is told who is there, and does no harm. */
+static void saves_need_the_lease(void **state)
+{
+    const struct dcp_store *store = *state;
+    struct acts acts = { .store = store, .layout = "zero3", .world = 2, .step = 2 };
+
+    save(store, 1, NULL);
+    assert_int_equal(store->ops->make_dir(store->self, ".tmp-step-00000002", NULL), 0);
+    assert_int_equal(store->ops->lock(store->self, NULL), 0);
+    assert_int_equal(acts_save(&acts), DCP_E_BUSY);
+    assert_true(acts.agreed && acts.err.message[0]);
+    check_steps(store, "1", 1); /* what the first one makes is still there */
+    store->ops->unlock(store->self);
+    assert_int_equal(acts_save(&acts), 0);
+    check_steps(store, "2 1", 0);
+}
+
 static void saves_keep_what_is_asked(void **state)
 {
     const struct dcp_store *store = *state;
@@ -380,6 +397,7 @@ int main(void)
         EACH(unknown_steps_stay),
         EACH(what_the_dead_left_goes),
         EACH(prune_needs_the_lease),
+        EACH(saves_need_the_lease),
         EACH(saves_keep_what_is_asked),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
