@@ -21,6 +21,8 @@
 struct chunk {
     size_t piece;
     int64_t begin, end; /* elements of the piece */
+    int file;           /* where the piece's first element is stored, */
+    uint64_t offset;    /* so that files are read from front to back */
     uint64_t crc;
 };
 
@@ -88,6 +90,19 @@ static int make_copiers(struct load *load, const struct dcp_source *source, int 
     return rc;
 }
 
+static int by_source(const void *a, const void *b)
+{
+    const struct chunk *x = a, *y = b;
+
+    if (x->file != y->file)
+        return x->file < y->file ? -1 : 1;
+    if (x->offset != y->offset)
+        return x->offset < y->offset ? -1 : 1;
+    if (x->piece != y->piece)
+        return x->piece < y->piece ? -1 : 1;
+    return x->begin < y->begin ? -1 : x->begin > y->begin;
+}
+
 static int make_chunks(struct load *load, struct dcp_error *err)
 {
     size_t cap = 0;
@@ -96,17 +111,25 @@ static int make_chunks(struct load *load, struct dcp_error *err)
         int64_t elems = dcp_piece_elems(load->dst, &load->dst->pieces[p]);
         enum dcp_dtype dtype = load->dst->tensors[load->dst->pieces[p].tensor].dtype;
         int64_t step = (int64_t)(CHUNK_BYTES / dcp_dtype_size(dtype));
+        struct dcp_piece from = { .file = -1 };
+        if (load->plan->first[p] < load->plan->first[p + 1])
+            from = load->src->pieces[load->plan->copies[load->plan->first[p]].src];
         for (int64_t at = 0; at < elems; at += step) {
             struct chunk *chunks =
                 dcp_mem_grow(load->chunks, &cap, load->n_chunks + 1, sizeof *chunks);
             if (!chunks)
                 return dcp_error_memory(err, "a load");
             load->chunks = chunks;
-            chunks[load->n_chunks++] = (struct chunk){
-                .piece = p, .begin = at, .end = elems - at < step ? elems : at + step
-            };
+            chunks[load->n_chunks++] =
+                (struct chunk){ .piece = p,
+                                .begin = at,
+                                .end = elems - at < step ? elems : at + step,
+                                .file = from.file,
+                                .offset = from.offset };
         }
     }
+    if (load->n_chunks)
+        qsort(load->chunks, load->n_chunks, sizeof *load->chunks, by_source);
     return DCP_OK;
 }
 
