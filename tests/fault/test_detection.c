@@ -1,8 +1,10 @@
 /* Promise c: any flipped bit, any cut, any missing, exchanged, doubled or stale file of a
  * step is found, and named, before it reaches a model: verify reports it, and load
  * refuses or takes the step before. */
+#include "base/hash.h"
 #include "lib/acts.h"
 #include "lib/sample.h"
+#include <inttypes.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -367,6 +369,33 @@ static void a_step_under_another_name(void **state)
     free_run(run);
 }
 
+/* A fingerprint that is another, in a manifest whose own digest holds: the blocks are as
+ * they should be, and still the tensor is not what was saved. */
+static void another_fingerprint(void **state)
+{
+    (void)state;
+    struct run *run = make_run(DCP_CODEC_NONE);
+    size_t f = file_named(run, "manifest.json"), n = run->files[f].n;
+    char *text = (char *)run->files[f].data, digest[32];
+
+    char *at = strstr(text, "\"crc64\":\"");
+    assert_non_null(at);
+    at[9] = at[9] == '0' ? '1' : '0';
+    snprintf(digest, sizeof digest, ",\n\"digest\":\"%016" PRIx64 "\"}",
+             dcp_hash_crc64(0, text, n - 31));
+    memcpy(text + n - 31, digest, 30);
+    restore(run, f);
+    struct report report = { 0 };
+    const struct dcp_verify_options options = { .damage = hear, .self = &report };
+    const struct dcp_source source = { &run->store, STEP, true };
+    assert_int_equal(dcp_verify(&source, &options, NULL, NULL), DCP_E_CORRUPT);
+    assert_int_equal(report.n, 1);
+    assert_string_equal(report.last.what, "the fingerprint differs");
+    assert_string_equal(report.tensor, "wte.weight");
+    assert_int_equal(check_load(run), 1);
+    free_run(run);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -377,6 +406,7 @@ int main(void)
         cmocka_unit_test(exchanged_files),
         cmocka_unit_test(stale_files),
         cmocka_unit_test(a_step_under_another_name),
+        cmocka_unit_test(another_fingerprint),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -204,6 +204,15 @@ static void damaged_messages(void **state)
     dcp_buf_add_u8(&buf, 0);
     assert_int_equal(unpack(buf.data, buf.size_bytes), DCP_E_CORRUPT);
     buf.size_bytes--;
+    /* The first text, "native", without its end. */
+    assert_memory_equal(buf.data + 4, "native", 7);
+    buf.data[10] = 'x';
+    assert_int_equal(unpack(buf.data, buf.size_bytes), DCP_E_CORRUPT);
+    buf.data[10] = '\0';
+    buf.data[6] = '\0';
+    assert_int_equal(unpack(buf.data, buf.size_bytes), DCP_E_CORRUPT);
+    buf.data[6] = 't';
+    assert_int_equal(unpack(buf.data, buf.size_bytes), 0);
     for (size_t at = 0; at < buf.size_bytes; at++)
         for (int bit = 0; bit < 8; bit += 7) {
             buf.data[at] ^= (unsigned char)(1 << bit);
