@@ -1,3 +1,4 @@
+/* labels: tsan */
 /* Reshard through real folders: every layout pair at many worlds, codecs, casts,
  * selections and exports; what would change a bit it was not asked to change is not
  * published, and nothing is left of it. */

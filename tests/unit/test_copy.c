@@ -1,3 +1,4 @@
+/* labels: tsan */
 /* The copy engine: any part of any target piece, cast or not, and the proof that finds a
  * plan that is wrong. */
 #include "base/hash.h"
