@@ -41,7 +41,7 @@ def main(paths):
         prefix = "" if suite == "default" else suite + ": "
         for case in ElementTree.parse(path).getroot().iter("testcase"):
             name = prefix + case.get("name")
-            notes = list(skips_in(case.findtext("system-out") or ""))
+            notes = list(dict.fromkeys(skips_in(case.findtext("system-out") or "")))
             if case.get("status") == "run":
                 passed += 1
                 partial += [(name, note) for note in notes]
