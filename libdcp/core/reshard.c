@@ -9,6 +9,7 @@
 #include "target.h"
 #include <dcp/reshard.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -180,6 +181,39 @@ const struct dcp_catalog *dcp_reshard_target(const struct dcp_reshard *reshard)
     return reshard->target;
 }
 
+/* What is published is what was written: another process that makes the same target, or
+ * one that clears temporary folders, is found out here. */
+static int check_written(const struct dcp_reshard *reshard, const struct dcp_store *store,
+                         const char *prefix, struct dcp_error *err)
+{
+    int rc = DCP_OK;
+
+    for (size_t f = 0; f < reshard->target->n_files && !rc; f++) {
+        const struct dcp_file *file = &reshard->target->files[f];
+        size_t n = strlen(prefix) + strlen(file->name) + 1;
+        DCP_CLEANUP_FREE char *path = malloc(n);
+        bool is_dir = false;
+        uint64_t size = 0;
+        if (!path)
+            return dcp_error_memory(err, "a file name");
+        snprintf(path, n, "%s%s", prefix, file->name);
+        struct dcp_error why = { 0 };
+        rc = store->ops->stat(store->self, path, &is_dir, &size, &why);
+        if (rc && rc != DCP_E_NOT_FOUND) {
+            if (err)
+                *err = why;
+        } else if (rc || is_dir || size != file->size_bytes) {
+            rc =
+                dcp_error_set(err, DCP_E_BUSY,
+                              "'%s/%s' was changed by another process while it was made; "
+                              "nothing was published",
+                              store->root, path);
+            dcp_error_hint(err, "let only one process make '%s'", reshard->name);
+        }
+    }
+    return rc;
+}
+
 int dcp_reshard_run(struct dcp_reshard *reshard, struct dcp_error *err)
 {
     const struct dcp_reshard_options *options = &reshard->options;
@@ -215,6 +249,8 @@ int dcp_reshard_run(struct dcp_reshard *reshard, struct dcp_error *err)
                                         .verify = !options->no_verify,
                                         .progress = options->progress },
             err);
+    if (!rc)
+        rc = check_written(reshard, &store, publish.prefix, err);
     if (!rc)
         rc = dcp_publish_commit(&publish, is_dir ? NULL : reshard->target->files[0].name,
                                 options->force, err);

@@ -79,9 +79,10 @@ DCP_PUBLIC const struct dcp_reshard_plan *dcp_reshard_facts(
 /* The target's catalog, borrowed until free. */
 DCP_PUBLIC const struct dcp_catalog *dcp_reshard_target(
     const struct dcp_reshard *reshard);
-/* Streams, proves and publishes. On failure nothing is left at the target's name. Errors:
+/* Streams, proves and publishes. On failure nothing is left at the target's name, or what
+ * was there; only when the very last sync fails the target is there, whole. Errors:
  * CORRUPT (source damaged, or fingerprints of what was written differ), NO_SPACE, IO,
- * INTERRUPTED. */
+ * BUSY (another process makes the same target), INTERRUPTED. */
 DCP_PUBLIC int dcp_reshard_run(struct dcp_reshard *reshard, struct dcp_error *err);
 DCP_PUBLIC void dcp_reshard_free(struct dcp_reshard *reshard);
 
