@@ -31,6 +31,7 @@ int dcp_catalog_new(struct dcp_catalog **out_catalog, struct dcp_error *err)
     catalog->format = catalog->version = catalog->layout = catalog->producer = "";
     catalog->step = -1;
     catalog->world = 1;
+    catalog->weights_dtype = -1;
     *out_catalog = catalog;
     return DCP_OK;
 }
@@ -174,7 +175,8 @@ int dcp_catalog_add_tensor(struct dcp_catalog *catalog, const struct dcp_tensor 
               : strcmp(param, t.name) ? dcp_arena_text(catalog->arena, param)
                                       : t.name;
     t.shape = dcp_arena_copy(catalog->arena, t.shape, (size_t)t.ndim * sizeof *t.shape);
-    if (!t.name || !t.param || !t.shape)
+    t.tied_to = t.tied_to ? dcp_arena_text(catalog->arena, t.tied_to) : NULL;
+    if (!t.name || !t.param || !t.shape || (tensor->tied_to && !t.tied_to))
         return dcp_error_memory(err, "the catalog's tensors");
     t.first_piece = t.n_pieces = 0;
     tensors[catalog->n_tensors++] = t;
@@ -197,7 +199,7 @@ int dcp_catalog_add_piece(struct dcp_catalog *catalog, const struct dcp_piece *p
     int rc = dcp_region_check(tensor, &p.region, err);
     if (rc)
         return rc;
-    if (p.file >= (int)catalog->n_files || (unsigned)p.codec >= DCP_N_CODECS ||
+    if (p.file >= (int)catalog->n_files || (unsigned)p.codec > DCP_CODEC_DEFLATE_STREAM ||
         p.rank < 0)
         return dcp_error_set(err, DCP_E_CORRUPT,
                              "a piece lies in no file of the checkpoint");
@@ -225,6 +227,27 @@ int dcp_catalog_add_piece(struct dcp_catalog *catalog, const struct dcp_piece *p
     pieces[catalog->n_pieces++] = p;
     catalog->sorted = false;
     return DCP_OK;
+}
+
+int dcp_catalog_add_alias(struct dcp_catalog *catalog, const char *name, int tensor,
+                          struct dcp_error *err)
+{
+    struct dcp_tensor alias = catalog->tensors[tensor];
+    size_t n_pieces = catalog->n_pieces;
+    int index;
+
+    alias.tied_to = alias.tied_to ? alias.tied_to : alias.name;
+    alias.name = name;
+    alias.param = NULL;
+    int rc = dcp_catalog_add_tensor(catalog, &alias, &index, err);
+    for (size_t p = 0; p < n_pieces && !rc; p++) {
+        struct dcp_piece piece = catalog->pieces[p];
+        if (piece.tensor != tensor)
+            continue;
+        piece.tensor = index;
+        rc = dcp_catalog_add_piece(catalog, &piece, err);
+    }
+    return rc;
 }
 
 int dcp_catalog_add_file(struct dcp_catalog *catalog, const struct dcp_file *file,

@@ -298,10 +298,12 @@ static const char *const role_names[DCP_N_ROLES] = {
     [DCP_ROLE_OTHER] = "other",
 };
 
-static const char *const codec_names[DCP_N_CODECS] = {
+static const char *const codec_names[] = {
     [DCP_CODEC_NONE] = "none",
     [DCP_CODEC_ZSTD] = "zstd",
     [DCP_CODEC_PLANES] = "planes",
+    [DCP_CODEC_ZSTD_STREAM] = "zstd stream",
+    [DCP_CODEC_DEFLATE_STREAM] = "deflate stream",
 };
 
 static int name_index(const char *const *names, int n, const char *text)

@@ -1,5 +1,6 @@
 #include "pack.h"
 #include "base/mem.h"
+#include "blocks.h"
 #include <string.h>
 
 static int bad(struct dcp_error *err)
@@ -47,6 +48,7 @@ void dcp_pack_tensors(const struct dcp_catalog *catalog, struct dcp_buf *buf)
         const struct dcp_tensor *tensor = &catalog->tensors[t];
         put_text(buf, tensor->name);
         put_text(buf, tensor->param);
+        put_text(buf, tensor->tied_to ? tensor->tied_to : "");
         dcp_buf_add_u8(buf, (uint8_t)tensor->role);
         dcp_buf_add_u8(buf, (uint8_t)tensor->dtype);
         dcp_buf_add_u8(buf, (uint8_t)tensor->ndim);
@@ -68,6 +70,9 @@ static int unpack_tensors(struct dcp_cursor *in, struct dcp_catalog *catalog,
         struct dcp_tensor tensor = { .shape = shape };
         tensor.name = get_text(in);
         tensor.param = get_text(in);
+        tensor.tied_to = get_text(in);
+        if (tensor.tied_to && !tensor.tied_to[0])
+            tensor.tied_to = NULL;
         tensor.role = (enum dcp_role)dcp_cursor_u8(in);
         tensor.dtype = (enum dcp_dtype)dcp_cursor_u8(in);
         tensor.ndim = dcp_cursor_u8(in);
@@ -138,6 +143,7 @@ void dcp_pack_pieces(const struct dcp_catalog *catalog, struct dcp_buf *buf)
             put_dims(buf, piece->stride, ndim);
         dcp_buf_add_le64(buf, piece->offset);
         dcp_buf_add_le64(buf, piece->stored_size);
+        dcp_buf_add_le64(buf, piece->skip);
         dcp_buf_add_le64(buf, piece->crc);
         put_blocks(buf, piece);
     }
@@ -176,6 +182,7 @@ int dcp_unpack_pieces(struct dcp_cursor *in, struct dcp_catalog *catalog, int ra
         }
         piece.offset = dcp_cursor_le64(in);
         piece.stored_size = dcp_cursor_le64(in);
+        piece.skip = dcp_cursor_le64(in);
         piece.crc = dcp_cursor_le64(in);
         rc = get_blocks(in, catalog, &piece, err);
         if (rank >= 0)
@@ -286,6 +293,39 @@ static int unpack_objects(struct dcp_cursor *in, struct dcp_catalog *catalog,
     return rc ? rc : in->bad ? bad(err) : DCP_OK;
 }
 
+/* The bytes of pieces that an index found in no file of their own, such as arrays inside
+ * a pickle. */
+static void pack_memory(const struct dcp_catalog *catalog, struct dcp_buf *buf)
+{
+    for (size_t p = 0; p < catalog->n_pieces; p++) {
+        const struct dcp_piece *piece = &catalog->pieces[p];
+        if (piece->file >= 0)
+            continue;
+        dcp_buf_add_u8(buf, piece->data != NULL);
+        if (piece->data)
+            dcp_buf_add(buf, piece->data, (size_t)dcp_blocks_raw_bytes(catalog, piece));
+    }
+}
+
+static int unpack_memory(struct dcp_cursor *in, struct dcp_catalog *catalog,
+                         struct dcp_error *err)
+{
+    for (size_t p = 0; p < catalog->n_pieces; p++) {
+        struct dcp_piece *piece = &catalog->pieces[p];
+        if (piece->file >= 0 || !dcp_cursor_u8(in))
+            continue;
+        uint64_t n = dcp_blocks_raw_bytes(catalog, piece);
+        const void *bytes = dcp_cursor_take(in, (size_t)n);
+        if (!bytes)
+            return bad(err);
+        piece->data = dcp_catalog_alloc(catalog, (size_t)n + 1, 1);
+        if (!piece->data)
+            return dcp_error_memory(err, "a tensor in memory");
+        memcpy(piece->data, bytes, (size_t)n);
+    }
+    return in->bad ? bad(err) : DCP_OK;
+}
+
 int dcp_pack_catalog(const struct dcp_catalog *catalog, struct dcp_buf *buf,
                      struct dcp_error *err)
 {
@@ -298,9 +338,11 @@ int dcp_pack_catalog(const struct dcp_catalog *catalog, struct dcp_buf *buf,
     dcp_buf_add_le32(buf, (uint32_t)catalog->mesh.dp);
     dcp_buf_add_le32(buf, (uint32_t)catalog->mesh.tp);
     dcp_buf_add_le32(buf, (uint32_t)catalog->mesh.pp);
+    dcp_buf_add_le32(buf, (uint32_t)catalog->weights_dtype);
     dcp_pack_tensors(catalog, buf);
     dcp_pack_files(catalog, -1, buf);
     dcp_pack_pieces(catalog, buf);
+    pack_memory(catalog, buf);
     pack_objects(catalog, buf);
     return dcp_buf_check(buf, err);
 }
@@ -326,12 +368,15 @@ int dcp_unpack_catalog(const void *data, size_t size_bytes,
     catalog->mesh.dp = (int)dcp_cursor_le32(&in);
     catalog->mesh.tp = (int)dcp_cursor_le32(&in);
     catalog->mesh.pp = (int)dcp_cursor_le32(&in);
+    catalog->weights_dtype = (int)dcp_cursor_le32(&in);
     if (!rc)
         rc = unpack_tensors(&in, catalog, err);
     if (!rc)
         rc = dcp_unpack_files(&in, catalog, err);
     if (!rc)
         rc = dcp_unpack_pieces(&in, catalog, -1, err);
+    if (!rc)
+        rc = unpack_memory(&in, catalog, err);
     if (!rc)
         rc = unpack_objects(&in, catalog, err);
     if (!rc && in.at != in.size_bytes)

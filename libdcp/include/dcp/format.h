@@ -23,7 +23,14 @@ struct dcp_target_options {
     const char *name;              /* of the one file, for formats that write one */
     uint64_t max_shard_size_bytes; /* 0: the format's default */
     const char *config_json;       /* model description for folders that carry one */
-    bool untie;                    /* write shared tensors once for each name */
+    bool untie; /* write tensors that share their bytes once for each name */
+};
+
+/* What becomes of a tensor of the source in a target. */
+enum dcp_fate {
+    DCP_FATE_HELD,    /* it gets a place */
+    DCP_FATE_IMPLIED, /* the target says it in other words, and needs no place for it */
+    DCP_FATE_REFUSED  /* the target cannot hold it */
 };
 
 /* Bytes of a file that are no piece: headers, tables, manifests. */
@@ -51,7 +58,10 @@ enum dcp_format_flags {
     DCP_FORMAT_OPTIM = 16,   /* holds optimizer tensors */
     DCP_FORMAT_OBJECTS = 32, /* holds objects */
     DCP_FORMAT_CRC32 = 64,   /* `seal` needs each piece's crc32 */
-    DCP_FORMAT_CODECS = 128 /* holds pieces with a codec; extents are set while writing */
+    DCP_FORMAT_CODECS =
+        128, /* holds pieces with a codec; extents are set while writing */
+    DCP_FORMAT_TIES = 256,   /* says that two tensors share their bytes */
+    DCP_FORMAT_MASTERS = 512 /* optimizer state has a master for every trained weight */
 };
 
 #define DCP_SEAL_GLOBAL (-1)
@@ -62,6 +72,8 @@ struct dcp_format {
     const char
         *suffixes; /* "model.bin" ends; blank-separated: ".bin .pt .pth"; "" for none */
     unsigned flags;
+    const char *layouts; /* of a SHARDED target, blank-separated, the default first: "zero3
+                          * zero1"; NULL: any */
 
     /* How sure: the number of bits of the content that were verified, 0 when it is not
      * this format. Reads little, changes nothing, never fails. The highest bid wins. */
@@ -74,12 +86,20 @@ struct dcp_format {
     int (*index)(const struct dcp_source *source, struct dcp_catalog *catalog,
                  struct dcp_error *err);
 
+    /* Optional. What becomes of a tensor in a target, of which format, layout and world
+     * are set. Without it every tensor is held, those of the optimizer when the flags say
+     * OPTIM. */
+    enum dcp_fate (*fate)(const struct dcp_catalog *src, const struct dcp_catalog *target,
+                          const struct dcp_tensor *tensor);
+
     /* Catalog to files: given tensors, pieces (rank, region, codec) and objects, adds the
      * files, sets each piece's file, offset and stored_size, each file's size_bytes as
      * far as known, and appends the literals that do not depend on the tensors' bytes.
      * Formats without SHARDED get one DCP_WHOLE piece a tensor. With a codec, offset and
      * stored_size are upper bounds here; the writer packs the pieces of a file in the
-     * order of their offsets. Errors: MISMATCH ("cannot hold: …"), MEMORY. */
+     * order of their offsets. Names in the files are the format's business: a tensor is
+     * known by role and param. A piece may be cut into several, and be given strides.
+     * Errors: MISMATCH ("cannot hold: …"), MEMORY. */
     int (*layout)(struct dcp_catalog *catalog, const struct dcp_target_options *options,
                   struct dcp_literals *literals, struct dcp_error *err);
 

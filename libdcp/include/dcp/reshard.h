@@ -49,6 +49,7 @@ struct dcp_reshard_options {
     int threads;           /* 0: 2 */
     bool no_verify;        /* do not check digests and fingerprints */
     bool force;            /* replace the target, after success */
+    bool lossy;            /* leave out what the target cannot hold */
     struct dcp_target_options target;
     struct dcp_progress progress;
 };

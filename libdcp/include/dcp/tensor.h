@@ -114,14 +114,26 @@ struct dcp_tensor {
     const int64_t *shape; /* ndim numbers, each >= 0 */
     int64_t n_elems;      /* product of shape; 1 when ndim is 0 */
     int group;            /* parameter group: flat layouts cut group by group */
+    const char *tied_to;  /* the tensor whose very bytes it shares, or NULL */
     bool has_fingerprint;
     uint64_t fingerprint; /* CRC-64/XZ of its row-major little-endian bytes */
     size_t first_piece;   /* in the catalog's pieces, once they are sorted */
     size_t n_pieces;
 };
 
-enum dcp_codec { DCP_CODEC_NONE, DCP_CODEC_ZSTD, DCP_CODEC_PLANES, DCP_N_CODECS };
-/* "none", "zstd", "planes"; and back, or -1. */
+/* How an extent is coded. The first ones code block by block and are what this library
+ * writes. The streams are met in files of others: the whole extent is one coded stream,
+ * which can only be read from its beginning. */
+enum dcp_codec {
+    DCP_CODEC_NONE,
+    DCP_CODEC_ZSTD,
+    DCP_CODEC_PLANES,
+    DCP_N_CODECS,
+    DCP_CODEC_ZSTD_STREAM = DCP_N_CODECS, /* frames of zstd */
+    DCP_CODEC_DEFLATE_STREAM              /* raw deflate, as in zip archives */
+};
+/* "none", "zstd", "planes", "zstd stream", "deflate stream"; and back, the first three
+ * only, or -1. */
 DCP_PUBLIC const char *dcp_codec_name(enum dcp_codec codec);
 DCP_PUBLIC int dcp_codec_parse(const char *text);
 
@@ -140,7 +152,10 @@ struct dcp_piece {
     enum dcp_codec codec;  /* of the extent */
     uint64_t offset;       /* the extent: first byte in the file, */
     uint64_t stored_size;  /* and its bytes there */
-    const int64_t *stride; /* in elements; NULL: row-major and dense (the rule) */
+    uint64_t skip;         /* streams: decoded bytes before the piece's first */
+    const int64_t *stride; /* in elements, of the region's dimensions, a box; NULL:
+                            * row-major and dense (the rule). In a target the strides
+                            * fill the extent without gaps: axes are permuted */
     const struct dcp_block *blocks; /* NULL when the format keeps no block digests */
     size_t n_blocks;
     bool has_crc;
@@ -178,6 +193,8 @@ struct dcp_catalog {
     int64_t step;            /* -1 when unknown */
     int world;               /* ranks that saved it; 1 when unknown */
     struct dcp_mesh mesh;
+    int weights_dtype; /* enum dcp_dtype the model computes with, where only the masters
+                        * are stored; -1 when unknown */
     struct dcp_tensor *tensors;
     size_t n_tensors;
     struct dcp_piece *pieces; /* by tensor, then region, once sorted */
@@ -211,6 +228,11 @@ DCP_PUBLIC int dcp_catalog_add_file(struct dcp_catalog *catalog,
 DCP_PUBLIC int dcp_catalog_add_object(struct dcp_catalog *catalog,
                                       const struct dcp_object *object,
                                       struct dcp_error *err);
+
+/* A second name for a tensor: the same dtype, shape, role and pieces; tied_to says so.
+ * Errors: MEMORY, CORRUPT (the name is taken). */
+DCP_PUBLIC int dcp_catalog_add_alias(struct dcp_catalog *catalog, const char *name,
+                                     int tensor, struct dcp_error *err);
 
 /* Memory that lives as long as the catalog, zeroed; NULL when there is none. */
 DCP_PUBLIC void *dcp_catalog_alloc(struct dcp_catalog *catalog, size_t n,

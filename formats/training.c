@@ -1,0 +1,182 @@
+/* training: objects of a training state, and groups of parameters. */
+#include "training.h"
+#include "base/json.h"
+#include "base/mem.h"
+#include <string.h>
+
+int dcp_training_find(const struct dcp_catalog *catalog, enum dcp_role role,
+                      const char *param)
+{
+    for (size_t t = 0; t < catalog->n_tensors; t++)
+        if (catalog->tensors[t].role == role && !strcmp(catalog->tensors[t].param, param))
+            return (int)t;
+    return -1;
+}
+
+int dcp_training_read(const struct dcp_catalog *catalog, const char *name, json_t **out,
+                      struct dcp_error *err)
+{
+    int at = dcp_catalog_find_object(catalog, name);
+
+    *out = NULL;
+    if (at < 0 || catalog->objects[at].kind != DCP_OBJECT_JSON)
+        return DCP_OK;
+    const struct dcp_object *object = &catalog->objects[at];
+    return dcp_json_parse(object->data, object->size_bytes, name, out, err);
+}
+
+int dcp_training_add(struct dcp_catalog *catalog, const char *name, json_t *value,
+                     struct dcp_error *err)
+{
+    DCP_CLEANUP_JSON json_t *owned = value;
+    DCP_CLEANUP_FREE char *text = owned ? dcp_json_text(owned, 0) : NULL;
+
+    if (!text)
+        return dcp_error_memory(err, "an object");
+    const struct dcp_object object = {
+        .name = name, .kind = DCP_OBJECT_JSON, .data = text, .size_bytes = strlen(text)
+    };
+    return dcp_catalog_add_object(catalog, &object, err);
+}
+
+/* An integer member of an object, when both are there. */
+static int read_integer(const struct dcp_catalog *catalog, const char *name,
+                        const char *key, bool *out_found, int64_t *out,
+                        struct dcp_error *err)
+{
+    DCP_CLEANUP_JSON json_t *object = NULL;
+    int rc = dcp_training_read(catalog, name, &object, err);
+    const json_t *value = json_object_get(object, key);
+
+    *out_found = json_is_integer(value);
+    if (*out_found)
+        *out = json_integer_value(value);
+    return rc;
+}
+
+int dcp_training_updates(const struct dcp_catalog *catalog, int64_t *out,
+                         struct dcp_error *err)
+{
+    bool found, has_skipped;
+    int64_t skipped = 0;
+    int rc = read_integer(catalog, DCP_TRAINING_OPTIMIZER, "step", &found, out, err);
+
+    if (rc || found)
+        return rc;
+    rc = read_integer(catalog, DCP_TRAINING_TRAINER, "step", &found, out, err);
+    if (!rc && found)
+        rc = read_integer(catalog, DCP_TRAINING_TRAINER, "skipped_steps", &has_skipped,
+                          &skipped, err);
+    if (!found)
+        *out = catalog->step > 0 ? catalog->step : 0;
+    *out -= skipped;
+    return rc;
+}
+
+/* -- groups of parameters ------------------------------------------------------------ */
+
+/* What AdamW of torch has where nothing else is said. */
+static json_t *default_options(void)
+{
+    return json_pack("{s:f, s:[f,f], s:f, s:f}", "lr", 1e-3, "betas", 0.9, 0.999, "eps",
+                     1e-8, "weight_decay", 0.01);
+}
+
+/* The options of deepspeed_config's optimizer over the defaults. */
+static int read_options(const struct dcp_catalog *catalog, json_t **out,
+                        struct dcp_error *err)
+{
+    DCP_CLEANUP_JSON json_t *config = NULL;
+    int rc = dcp_training_read(catalog, DCP_TRAINING_DEEPSPEED_CONFIG, &config, err);
+    json_t *params =
+        json_object_get(json_object_get(config, "optimizer"), "params"), *value;
+    const char *key;
+
+    *out = rc ? NULL : default_options();
+    if (!rc && !*out)
+        return dcp_error_memory(err, "groups of parameters");
+    json_object_foreach(params, key, value)
+    {
+        if (json_object_set(*out, key, value))
+            return dcp_error_memory(err, "groups of parameters");
+    }
+    return rc;
+}
+
+/* A weight is trained when the optimizer keeps something for it. */
+static int mark_trained(const struct dcp_catalog *catalog, json_t **out,
+                        struct dcp_error *err)
+{
+    json_t *trained = json_object();
+    bool ok = trained != NULL;
+
+    for (size_t t = 0; t < catalog->n_tensors && ok; t++)
+        if (dcp_role_is_optim(catalog->tensors[t].role))
+            ok = !json_object_set_new(trained, catalog->tensors[t].param, json_true());
+    *out = trained;
+    return ok ? DCP_OK : dcp_error_memory(err, "groups of parameters");
+}
+
+static int add_to_group(json_t *groups, const json_t *options, int group,
+                        const char *param, struct dcp_error *err)
+{
+    while (json_array_size(groups) <= (size_t)group) {
+        json_t *fresh = json_deep_copy(options);
+        if (!fresh || json_object_set_new(fresh, "params", json_array()) ||
+            json_array_append_new(groups, fresh))
+            return dcp_error_memory(err, "groups of parameters");
+        /* The second group of this library's trainer is what does not decay. */
+        if (group == 1 && json_array_size(groups) == 2 &&
+            json_object_set_new(fresh, "weight_decay", json_real(0)))
+            return dcp_error_memory(err, "groups of parameters");
+    }
+    json_t *params = json_object_get(json_array_get(groups, (size_t)group), "params");
+    return json_array_append_new(params, json_string(param))
+               ? dcp_error_memory(err, "groups of parameters")
+               : DCP_OK;
+}
+
+static int make_groups(const struct dcp_catalog *catalog, json_t **out,
+                       struct dcp_error *err)
+{
+    DCP_CLEANUP_JSON json_t *options = NULL;
+    DCP_CLEANUP_JSON json_t *trained = NULL;
+    json_t *groups = json_array();
+    int rc = groups ? read_options(catalog, &options, err)
+                    : dcp_error_memory(err, "groups of parameters");
+
+    if (!rc)
+        rc = mark_trained(catalog, &trained, err);
+    bool all = json_object_size(trained) == 0;
+    for (size_t t = 0; t < catalog->n_tensors && !rc; t++) {
+        const struct dcp_tensor *tensor = &catalog->tensors[t];
+        bool weight = tensor->role == DCP_ROLE_MODEL && !tensor->tied_to;
+        bool master = tensor->role == DCP_ROLE_MASTER &&
+                      dcp_training_find(catalog, DCP_ROLE_MODEL, tensor->param) < 0;
+        if ((weight && (all || json_object_get(trained, tensor->param))) || master)
+            rc = add_to_group(groups, options, tensor->group, tensor->param, err);
+    }
+    *out = groups;
+    return rc;
+}
+
+int dcp_training_groups(const struct dcp_catalog *catalog, json_t **out,
+                        struct dcp_error *err)
+{
+    DCP_CLEANUP_JSON json_t *optimizer = NULL;
+    int rc = dcp_training_read(catalog, DCP_TRAINING_OPTIMIZER, &optimizer, err);
+    json_t *groups = json_object_get(optimizer, "param_groups");
+
+    *out = NULL;
+    if (!rc && json_is_array(groups)) {
+        *out = json_incref(groups);
+        return DCP_OK;
+    }
+    if (!rc)
+        rc = make_groups(catalog, out, err);
+    if (rc) {
+        json_decref(*out);
+        *out = NULL;
+    }
+    return rc;
+}
