@@ -88,8 +88,8 @@ static int read_options(const struct dcp_catalog *catalog, json_t **out,
 {
     DCP_CLEANUP_JSON json_t *config = NULL;
     int rc = dcp_training_read(catalog, DCP_TRAINING_DEEPSPEED_CONFIG, &config, err);
-    json_t *params =
-        json_object_get(json_object_get(config, "optimizer"), "params"), *value;
+    json_t *params = json_object_get(json_object_get(config, "optimizer"), "params"),
+           *value;
     const char *key;
 
     *out = rc ? NULL : default_options();

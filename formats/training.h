@@ -2,9 +2,9 @@
  * whatever file it comes from. These objects, JSON texts, have a fixed meaning; formats
  * that know them read and write them, and keep other objects as they are:
  *
- *   trainer        {"step", "samples", "tokens", "skipped_steps", "seed"}: integers, those
- *                  that are known; step counts calls of the optimizer, skipped ones too
- *   optimizer      {"type": "AdamW", "step": updates that were made, "param_groups":
+ *   trainer        {"step", "samples", "tokens", "skipped_steps", "seed"}: integers,
+ * those that are known; step counts calls of the optimizer, skipped ones too optimizer
+ * {"type": "AdamW", "step": updates that were made, "param_groups":
  *                  [{"lr", "betas": [b1, b2], "eps", "weight_decay", …,
  *                    "params": [names of weights, in order]}]}
  *   scheduler      {"type": "WarmupLR" or absent, "last_batch_iteration", …}
@@ -12,8 +12,8 @@
  *   model_config   config.json of Hugging Face
  *   deepspeed_config
  *
- * A tensor of an optimizer is known by its role and by `param`, the `param` of its weight;
- * a name is only how one file spells it. */
+ * A tensor of an optimizer is known by its role and by `param`, the `param` of its
+ * weight; a name is only how one file spells it. */
 #ifndef DCP_FORMATS_TRAINING_H
 #define DCP_FORMATS_TRAINING_H
 
@@ -31,8 +31,8 @@
 int dcp_training_find(const struct dcp_catalog *catalog, enum dcp_role role,
                       const char *param);
 
-/* An object, parsed; *out is NULL when it is not there or no JSON. Freed with json_decref.
- * Errors: CORRUPT, MEMORY. */
+/* An object, parsed; *out is NULL when it is not there or no JSON. Freed with
+ * json_decref. Errors: CORRUPT, MEMORY. */
 int dcp_training_read(const struct dcp_catalog *catalog, const char *name, json_t **out,
                       struct dcp_error *err);
 /* Adds an object; takes `value` (NULL: out of memory). Errors: CORRUPT (a name twice),
@@ -44,8 +44,8 @@ int dcp_training_add(struct dcp_catalog *catalog, const char *name, json_t *valu
  * catalog's step, else 0. Errors: CORRUPT, MEMORY. */
 int dcp_training_updates(const struct dcp_catalog *catalog, int64_t *out,
                          struct dcp_error *err);
-/* The groups of parameters, as in `optimizer`; an array to be freed with json_decref. When
- * there is no such object they are made from the tensors' group numbers, with the
+/* The groups of parameters, as in `optimizer`; an array to be freed with json_decref.
+ * When there is no such object they are made from the tensors' group numbers, with the
  * hyper-parameters of deepspeed_config's optimizer or else the defaults of AdamW. Weights
  * that have optimizer tensors are in a group, and no others unless no weight has any.
  * Errors: CORRUPT, MEMORY. */

@@ -2,12 +2,16 @@
 #include "base/hash.h"
 #include "base/mem.h"
 #include "fingerprint.h"
+#include "scatter.h"
 #include <stdatomic.h>
 #include <string.h>
 
+/* A transposed run of a source is read into this much. */
+#define RUN_BYTES 65536
+
 /* Adds n elements of a source piece to the fingerprint of what was read, by the source's
- * own geometry: a plan that puts them in the wrong place is found out. Strided pieces are
- * whole tensors whose order only the plan knows, so they are placed by the target's. */
+ * own geometry: a plan that puts them in the wrong place is found out. Where the source
+ * is strided only the plan knows its order, so they are placed by the target's. */
 static void account(struct dcp_copier *copier, const struct dcp_copy *copy,
                     int64_t src_at, int64_t dst_at, int64_t n, const void *data)
 {
@@ -15,11 +19,102 @@ static void account(struct dcp_copier *copier, const struct dcp_copy *copy,
     const struct dcp_piece *dst = &copier->dst->pieces[copy->dst];
     const struct dcp_tensor *tensor = &copier->src->tensors[src->tensor];
     uint64_t crc = dcp_hash_crc64(0, data, (size_t)n * dcp_dtype_size(tensor->dtype));
-    uint64_t part =
-        dcp_fingerprint_part(tensor, src->stride ? &dst->region : &src->region,
-                             src->stride ? dst_at : src_at, n, data, crc);
+    uint64_t part = dcp_fingerprint_piece(tensor, src->stride ? dst : src,
+                                          src->stride ? dst_at : src_at, n, data, crc);
 
     atomic_fetch_xor(&copier->src_parts[src->tensor], part);
+}
+
+/* A copy whose elements lie side by side in the source along one loop and in the target
+ * along the next. */
+static bool is_transposed(const struct dcp_copy *copy)
+{
+    int n = copy->n_dims;
+
+    return copy->n == 1 && n >= 2 && copy->dims[n - 1].dst_stride == 1 &&
+           copy->dims[n - 2].src_stride == 1;
+}
+
+/* Target elements begin .. end of one transposed plane of a copy: `rows` runs of the
+ * target, each of `columns` elements; a column is a run of the source. */
+static int gather_plane(struct dcp_copier *copier, const struct dcp_copy *copy,
+                        int64_t src, int64_t dst, int64_t begin, int64_t end, size_t elem,
+                        unsigned char *out, struct dcp_error *err)
+{
+    const struct dcp_copy_dim *rows = &copy->dims[copy->n_dims - 2];
+    const struct dcp_copy_dim *columns = &copy->dims[copy->n_dims - 1];
+    bool by_target = copier->src->pieces[copy->src].stride != NULL;
+    int64_t most = RUN_BYTES / (int64_t)elem;
+    unsigned char run[RUN_BYTES];
+    int rc = DCP_OK;
+
+    for (int64_t c = 0; c < columns->n && !rc; c++) {
+        int64_t from, to;
+        dcp_scatter_clip(dst + c, rows->dst_stride, rows->n, begin, end, &from, &to);
+        for (int64_t n; from < to && !rc; from += n) {
+            int64_t src_at = src + c * columns->src_stride + from;
+            int64_t dst_at = dst + c + from * rows->dst_stride;
+            n = to - from < most ? to - from : most;
+            rc = dcp_blocks_read(copier->blocks, copy->src, (uint64_t)src_at * elem,
+                                 (size_t)n * elem, run, err);
+            if (rc)
+                break;
+            dcp_scatter(out + (size_t)(dst_at - begin) * elem, rows->dst_stride, run, 1,
+                        n, elem);
+            if (copier->src_parts && !by_target)
+                account(copier, copy, src_at, dst_at, n, run);
+        }
+    }
+    for (int64_t r = 0; r < rows->n && by_target && copier->src_parts && !rc; r++) {
+        int64_t from, to, at = dst + r * rows->dst_stride;
+        dcp_scatter_clip(at, 1, columns->n, begin, end, &from, &to);
+        if (from < to)
+            account(copier, copy, 0, at + from, to - from,
+                    out + (size_t)(at + from - begin) * elem);
+    }
+    return rc;
+}
+
+/* The planes of a transposed copy that reach into target elements begin .. end. */
+static int gather_transposed(struct dcp_copier *copier, const struct dcp_copy *copy,
+                             int64_t begin, int64_t end, size_t elem, unsigned char *out,
+                             struct dcp_error *err)
+{
+    int64_t plane = copy->dims[copy->n_dims - 2].n * copy->dims[copy->n_dims - 1].n;
+    int64_t n_runs = dcp_copy_runs(copy), r = dcp_copy_seek(copy, begin);
+    int rc = DCP_OK;
+
+    for (r -= r % plane; r < n_runs && !rc; r += plane) {
+        int64_t src, dst;
+        dcp_copy_run(copy, r, &src, &dst);
+        if (dst >= end)
+            break;
+        rc = gather_plane(copier, copy, src, dst, begin, end, elem, out, err);
+    }
+    return rc;
+}
+
+static int gather_runs(struct dcp_copier *copier, const struct dcp_copy *copy,
+                       int64_t begin, int64_t end, size_t elem, unsigned char *out,
+                       struct dcp_error *err)
+{
+    int64_t n_runs = dcp_copy_runs(copy);
+    int rc = DCP_OK;
+
+    for (int64_t r = dcp_copy_seek(copy, begin); r < n_runs && !rc; r++) {
+        int64_t src, dst, skip, n = copy->n;
+        dcp_copy_run(copy, r, &src, &dst);
+        if (dst >= end)
+            break;
+        skip = dst < begin ? begin - dst : 0;
+        n = (dst + n < end ? n : end - dst) - skip;
+        unsigned char *to = out + (size_t)(dst + skip - begin) * elem;
+        rc = dcp_blocks_read(copier->blocks, copy->src, (uint64_t)(src + skip) * elem,
+                             (size_t)n * elem, to, err);
+        if (!rc && copier->src_parts)
+            account(copier, copy, src + skip, dst + skip, n, to);
+    }
+    return rc;
 }
 
 /* Elements begin .. end in the source's dtype. */
@@ -35,20 +130,9 @@ static int gather(struct dcp_copier *copier, size_t p, int64_t begin, int64_t en
             copier->src->tensors[copier->src->pieces[copy->src].tensor].dtype);
         if (copy->dst_at >= end)
             break; /* copies are in the order of their place */
-        int64_t n_runs = dcp_copy_runs(copy);
-        for (int64_t r = dcp_copy_seek(copy, begin); r < n_runs && !rc; r++) {
-            int64_t src, dst, skip, n = copy->n;
-            dcp_copy_run(copy, r, &src, &dst);
-            if (dst >= end)
-                break;
-            skip = dst < begin ? begin - dst : 0;
-            n = (dst + n < end ? n : end - dst) - skip;
-            unsigned char *to = out + (size_t)(dst + skip - begin) * elem;
-            rc = dcp_blocks_read(copier->blocks, copy->src, (uint64_t)(src + skip) * elem,
-                                 (size_t)n * elem, to, err);
-            if (!rc && copier->src_parts)
-                account(copier, copy, src + skip, dst + skip, n, to);
-        }
+        rc = is_transposed(copy)
+                 ? gather_transposed(copier, copy, begin, end, elem, out, err)
+                 : gather_runs(copier, copy, begin, end, elem, out, err);
     }
     return rc;
 }

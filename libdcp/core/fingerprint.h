@@ -15,6 +15,11 @@
 uint64_t dcp_fingerprint_part(const struct dcp_tensor *tensor,
                               const struct dcp_region *region, int64_t at, int64_t n,
                               const void *data, uint64_t crc);
+/* The same for elements at .. at + n of a piece's memory, in which the axes may be
+ * permuted; then crc is not looked at. */
+uint64_t dcp_fingerprint_piece(const struct dcp_tensor *tensor,
+                               const struct dcp_piece *piece, int64_t at, int64_t n,
+                               const void *data, uint64_t crc);
 /* The fingerprint from the exclusive or of all parts. */
 uint64_t dcp_fingerprint_whole(const struct dcp_tensor *tensor, uint64_t parts);
 

@@ -52,9 +52,11 @@ static int make_companion(struct dcp_finish *finish, struct dcp_error *err)
                              finish->companion.format);
     rc = dcp_target_new(finish->catalog, format, &options, &target, &src_tensor, err);
     if (!rc)
-        rc = dcp_plan_new(finish->catalog, target, src_tensor, &plan, err);
-    if (!rc)
         rc = format->layout(target, &target_options, &literals, err);
+    if (!rc)
+        rc = dcp_catalog_sort(target, err);
+    if (!rc)
+        rc = dcp_plan_new(finish->catalog, target, src_tensor, &plan, err);
     if (!rc)
         rc = dcp_stream_run(&(struct dcp_stream_setup){ .source = &source,
                                                         .src = finish->catalog,

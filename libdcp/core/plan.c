@@ -141,6 +141,33 @@ static int64_t affine_at(const struct affine *map, const int64_t *index, int ndi
     return at;
 }
 
+/* Runs come in the order of their place in the target: where its axes are permuted, so
+ * are the loops. */
+static void order_loops(struct dcp_copy_dim *dims, int n)
+{
+    for (int i = 1; i < n; i++)
+        for (int k = i; k > 0 && dims[k - 1].dst_stride < dims[k].dst_stride; k--) {
+            struct dcp_copy_dim dim = dims[k];
+            dims[k] = dims[k - 1];
+            dims[k - 1] = dim;
+        }
+}
+
+/* Loops over neighbours on both sides become one. */
+static int merge_loops(struct dcp_copy_dim *dims, int n)
+{
+    int kept = 0;
+
+    for (int i = 0; i < n; i++) {
+        struct dcp_copy_dim dim = dims[i];
+        if (kept > 0 && dims[kept - 1].src_stride == dim.n * dim.src_stride &&
+            dims[kept - 1].dst_stride == dim.n * dim.dst_stride)
+            dim.n *= dims[--kept].n;
+        dims[kept++] = dim;
+    }
+    return kept;
+}
+
 /* Appends the copy of one box, its loops merged as far as both sides allow. */
 static int add_box_copy(struct dcp_plan *plan, const struct dcp_tensor *tensor,
                         size_t src, const struct affine *src_map, size_t dst,
@@ -153,15 +180,11 @@ static int add_box_copy(struct dcp_plan *plan, const struct dcp_tensor *tensor,
     for (int d = 0; d < tensor->ndim; d++) {
         struct dcp_copy_dim dim = { box->size[d], src_map->stride[d],
                                     dst_map->stride[d] };
-        if (dim.n == 1)
-            continue;
-        if (n > 0 && dims[n - 1].src_stride == dim.n * dim.src_stride &&
-            dims[n - 1].dst_stride == dim.n * dim.dst_stride) {
-            dim.n *= dims[n - 1].n;
-            n--;
-        }
-        dims[n++] = dim;
+        if (dim.n != 1)
+            dims[n++] = dim;
     }
+    order_loops(dims, n);
+    n = merge_loops(dims, n);
     struct dcp_copy *copy = add_copy(plan);
     if (!copy)
         return dcp_error_memory(err, "a plan");

@@ -139,11 +139,13 @@ static int decide(struct dcp_reshard *reshard, const char *target_path,
         rc = dcp_target_new(reshard->src, reshard->format, options, &reshard->target,
                             &reshard->src_tensor, err);
     if (!rc)
-        rc = dcp_plan_new(reshard->src, reshard->target, reshard->src_tensor,
-                          &reshard->plan, err);
-    if (!rc)
         rc = reshard->format->layout(reshard->target, &options->target,
                                      &reshard->literals, err);
+    if (!rc)
+        rc = dcp_catalog_sort(reshard->target, err);
+    if (!rc)
+        rc = dcp_plan_new(reshard->src, reshard->target, reshard->src_tensor,
+                          &reshard->plan, err);
     return rc ? rc : fill_facts(reshard, err);
 }
 

@@ -222,3 +222,20 @@ int64_t naive_strides(uint64_t *seed, int ndim, const int64_t *size,
     }
     return last + 1;
 }
+
+void naive_permute(uint64_t *seed, int ndim, const int64_t *size,
+                   int64_t out[DCP_MAX_NDIM])
+{
+    int order[DCP_MAX_NDIM];
+    int64_t stride = 1;
+
+    for (int i = 0; i < ndim; i++) {
+        int j = (int)acts_pick(seed, i + 1);
+        order[i] = order[j];
+        order[j] = i;
+    }
+    for (int i = 0; i < ndim; i++) {
+        out[order[i]] = stride;
+        stride *= size[order[i]] > 0 ? size[order[i]] : 1;
+    }
+}

@@ -33,5 +33,8 @@ void naive_cut(uint64_t *seed, struct dcp_catalog *catalog, int tensor,
  * gaps. Returns the elements its memory spans. */
 int64_t naive_strides(uint64_t *seed, int ndim, const int64_t *size,
                       int64_t out[DCP_MAX_NDIM]);
+/* Strides that fill the memory without gaps, the axes in a random order. */
+void naive_permute(uint64_t *seed, int ndim, const int64_t *size,
+                   int64_t out[DCP_MAX_NDIM]);
 
 #endif

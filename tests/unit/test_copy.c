@@ -59,15 +59,19 @@ static void free_data(struct dcp_catalog *catalog)
         free(catalog->pieces[p].data);
 }
 
-static void give_strides(uint64_t *seed, struct dcp_catalog *catalog)
+/* Those of a source may have gaps, those of a target have none. */
+static void give_strides(uint64_t *seed, struct dcp_catalog *catalog, bool gaps)
 {
     for (size_t p = 0; p < catalog->n_pieces; p++) {
         struct dcp_piece *piece = &catalog->pieces[p];
         const struct dcp_tensor *tensor = &catalog->tensors[piece->tensor];
         int64_t *stride = dcp_catalog_alloc(catalog, DCP_MAX_NDIM, sizeof *stride);
-        naive_strides(seed, tensor->ndim,
-                      piece->region.kind == DCP_BOX ? piece->region.size : tensor->shape,
-                      stride);
+        const int64_t *size =
+            piece->region.kind == DCP_BOX ? piece->region.size : tensor->shape;
+        if (gaps)
+            naive_strides(seed, tensor->ndim, size, stride);
+        else
+            naive_permute(seed, tensor->ndim, size, stride);
         piece->stride = stride;
     }
 }
@@ -88,7 +92,7 @@ static void any_part_with_any_cast(void **state)
         enum dcp_dtype to = i % 2 ? from : dtypes[acts_pick(&seed, 4)];
         size_t from_size = dcp_dtype_size(from), to_size = dcp_dtype_size(to);
         struct dcp_plan *plan;
-        bool strides = i % 5 == 0;
+        bool strides = i % 5 == 0, permuted = i % 3 == 0;
         naive_tensor(src, from, ndim, shape);
         naive_tensor(dst, to, ndim, shape);
         for (size_t b = 0; b < sizeof bytes; b++)
@@ -96,9 +100,13 @@ static void any_part_with_any_cast(void **state)
         naive_cut(&seed, src, 0,
                   strides ? NAIVE_BOXES : (enum naive_cut)acts_pick(&seed, NAIVE_N_CUTS),
                   3, !strides);
-        naive_cut(&seed, dst, 0, (enum naive_cut)acts_pick(&seed, NAIVE_N_CUTS), 3, true);
+        naive_cut(&seed, dst, 0,
+                  permuted ? NAIVE_BOXES : (enum naive_cut)acts_pick(&seed, NAIVE_N_CUTS),
+                  3, !permuted);
         if (strides)
-            give_strides(&seed, src);
+            give_strides(&seed, src, true);
+        if (permuted)
+            give_strides(&seed, dst, false);
         assert_int_equal(dcp_catalog_sort(src, NULL), 0);
         assert_int_equal(dcp_catalog_sort(dst, NULL), 0);
         fill_data(src, bytes);
@@ -117,18 +125,35 @@ static void any_part_with_any_cast(void **state)
             int64_t n = naive_elems(&dst->tensors[0], region, elems), at = 0;
             replicas |= p > 0 && !dcp_region_order(&dst->tensors[0],
                                                    &dst->pieces[p - 1].region, region);
-            for (int64_t k = 0; k < n; k++)
+            for (int64_t k = 0; k < n; k++) {
+                int64_t place =
+                    naive_place(&dst->tensors[0], &dst->pieces[p], elems[k], k);
                 dcp_cast(from, to, bytes + (size_t)elems[k] * from_size,
-                         want + (size_t)k * to_size, 1, NULL);
+                         want + (size_t)place * to_size, 1, NULL);
+            }
+            uint64_t part = 0;
             while (at < n) {
                 int64_t run = 1 + acts_pick(&seed, n - at);
                 assert_int_equal(dcp_copy_piece(&copier, p, at, at + run,
                                                 got + (size_t)at * to_size, NULL),
                                  0);
+                const unsigned char *data = got + (size_t)at * to_size;
+                part ^= dcp_fingerprint_piece(
+                    &dst->tensors[0], &dst->pieces[p], at, run, data,
+                    dcp_hash_crc64(0, data, (size_t)run * to_size));
                 at += run;
             }
             if (n)
                 assert_memory_equal(got, want, (size_t)n * to_size);
+            for (int64_t k = 0; k < n; k++) {
+                const unsigned char *one =
+                    want +
+                    (size_t)naive_place(&dst->tensors[0], &dst->pieces[p], elems[k], k) *
+                        to_size;
+                part ^= dcp_fingerprint_part(&dst->tensors[0], region, k, 1, one,
+                                             dcp_hash_crc64(0, one, to_size));
+            }
+            assert_int_equal(part, 0);
         }
         if (!replicas) { /* each element was read once */
             uint64_t one = 0;
