@@ -5,6 +5,7 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "native.h"
+#include "ties.h"
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -434,8 +435,8 @@ static int index_extra(const json_t *root, struct dcp_catalog *catalog,
 {
     static const char *const known[] = { "format", "version", "requires", "step",
                                          "world",  "layout",  "mesh",     "tensors",
-                                         "shards", "files",   "objects",  "digest",
-                                         NULL };
+                                         "shards", "files",   "objects",  "ties",
+                                         "digest", NULL };
     DCP_CLEANUP_JSON json_t *extra = json_object();
     const char *key;
     json_t *value;
@@ -512,6 +513,21 @@ static int index_head(const json_t *root, struct dcp_catalog *catalog,
     return catalog->layout ? DCP_OK : dcp_error_memory(err, "a catalog");
 }
 
+/* Second names of tensors; a step without any does not have the member. */
+static int index_ties(const json_t *root, struct dcp_catalog *catalog,
+                      struct dcp_error *err)
+{
+    json_t *ties = json_object_get(root, "ties");
+
+    if (!ties)
+        return DCP_OK;
+    int rc = dcp_ties_index(catalog, ties, err);
+    if (!rc && (!json_is_object(ties) || json_object_size(ties) > 0))
+        rc = dcp_error_set(err, DCP_E_CORRUPT,
+                           NATIVE_MANIFEST ": 'ties' must give names to its tensors");
+    return rc;
+}
+
 int dcp_native_index(const struct dcp_source *source, struct dcp_catalog *catalog,
                      struct dcp_error *err)
 {
@@ -550,5 +566,5 @@ int dcp_native_index(const struct dcp_source *source, struct dcp_catalog *catalo
         rc = index_other_file(source, json_array_get(files, i), catalog, err);
     for (i = 0; !rc && i < json_array_size(objects); i++)
         rc = index_object(json_array_get(objects, i), catalog, err);
-    return rc;
+    return rc ? rc : index_ties(root, catalog, err);
 }

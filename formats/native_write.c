@@ -445,6 +445,24 @@ static int check_readable(const struct dcp_buf *buf, struct dcp_error *err)
                                &root, err);
 }
 
+static void add_ties(struct dcp_buf *buf, const struct dcp_catalog *catalog)
+{
+    const char *before = ",\n\"ties\":{";
+
+    for (size_t t = 0; t < catalog->n_tensors; t++) {
+        const struct dcp_tensor *tensor = &catalog->tensors[t];
+        if (!tensor->tied_to)
+            continue;
+        dcp_buf_add_text(buf, before);
+        add_quoted(buf, tensor->name);
+        dcp_buf_add_u8(buf, ':');
+        add_quoted(buf, tensor->tied_to);
+        before = ",";
+    }
+    if (before[1] == '\0')
+        dcp_buf_add_u8(buf, '}');
+}
+
 static int seal_step(struct dcp_catalog *catalog, struct dcp_literals *literals,
                      struct dcp_error *err)
 {
@@ -462,6 +480,8 @@ static int seal_step(struct dcp_catalog *catalog, struct dcp_literals *literals,
                     catalog->mesh.tp ? catalog->mesh.tp : 1,
                     catalog->mesh.pp ? catalog->mesh.pp : 1);
     for (size_t t = 0; t < catalog->n_tensors; t++) {
+        if (catalog->tensors[t].tied_to)
+            continue; /* they come last */
         if (t)
             dcp_buf_add_u8(&buf, ',');
         add_tensor(&buf, &catalog->tensors[t]);
@@ -484,6 +504,7 @@ static int seal_step(struct dcp_catalog *catalog, struct dcp_literals *literals,
         rc = add_object(&buf, &catalog->objects[o], err);
     }
     dcp_buf_add_u8(&buf, ']');
+    add_ties(&buf, catalog);
     if (!rc)
         rc = add_extra(&buf, catalog, err);
     if (!rc)

@@ -6,6 +6,7 @@
 #include "base/str.h"
 #include "formats.h"
 #include "input.h"
+#include "ties.h"
 #include <string.h>
 
 #define DEFAULT_NAME "model.safetensors"
@@ -176,6 +177,9 @@ static int add_metadata(struct header *h, json_t *metadata, struct dcp_error *er
     const char *format = json_string_value(json_object_get(metadata, "format"));
     if (format && !strcmp(format, "pt"))
         json_object_del(metadata, "format");
+    int rc = dcp_ties_index(h->catalog, metadata, err);
+    if (rc)
+        return rc;
     if (!json_object_size(metadata))
         return DCP_OK;
     DCP_CLEANUP_FREE char *text = dcp_json_text(metadata, 0);
@@ -201,12 +205,14 @@ static int add_members(struct header *h, json_t *root, struct dcp_error *err)
     h->ranges = ranges;
     json_object_foreach(root, name, entry)
     {
-        rc = strcmp(name, METADATA_KEY) ? add_tensor(h, name, entry, err)
-                                        : add_metadata(h, entry, err);
+        if (strcmp(name, METADATA_KEY) != 0)
+            rc = add_tensor(h, name, entry, err);
         if (rc)
             return rc;
     }
-    return check_ranges(h, err);
+    json_t *metadata = json_object_get(root, METADATA_KEY);
+    rc = check_ranges(h, err);
+    return !rc && metadata ? add_metadata(h, metadata, err) : rc;
 }
 
 /* The length of the header, checked against the file's. */
@@ -293,6 +299,7 @@ static int layout(struct dcp_catalog *catalog, const struct dcp_target_options *
     DCP_CLEANUP_FREE size_t *tensors =
         dcp_mem_calloc(catalog->n_tensors, sizeof *tensors);
     uint64_t total_bytes = 0;
+    size_t n = 0;
 
     if (!tensors)
         return dcp_error_memory(err, "a safetensors header");
@@ -302,7 +309,9 @@ static int layout(struct dcp_catalog *catalog, const struct dcp_target_options *
     if (rc)
         return rc;
     for (size_t i = 0; i < catalog->n_tensors; i++) {
-        tensors[i] = i;
+        if (catalog->tensors[i].tied_to)
+            continue;
+        tensors[n++] = i;
         total_bytes += dcp_tensor_bytes(&catalog->tensors[i]);
     }
     if (options->max_shard_size_bytes && total_bytes > options->max_shard_size_bytes) {
@@ -313,16 +322,15 @@ static int layout(struct dcp_catalog *catalog, const struct dcp_target_options *
         dcp_error_hint(err, "--to safetensors-sharded writes a folder of shards");
         return DCP_E_MISMATCH;
     }
-    return dcp_safetensors_layout_file(catalog,
-                                       options->name ? options->name : DEFAULT_NAME,
-                                       tensors, catalog->n_tensors, literals, err);
+    return dcp_safetensors_layout_file(
+        catalog, options->name ? options->name : DEFAULT_NAME, tensors, n, literals, err);
 }
 
 const struct dcp_format dcp_format_safetensors = {
     .name = "safetensors",
     .help = "safetensors file",
     .suffixes = ".safetensors",
-    .flags = DCP_FORMAT_READS | DCP_FORMAT_WRITES | DCP_FORMAT_OPTIM,
+    .flags = DCP_FORMAT_READS | DCP_FORMAT_WRITES | DCP_FORMAT_OPTIM | DCP_FORMAT_TIES,
     .probe = probe,
     .index = index_source,
     .layout = layout,

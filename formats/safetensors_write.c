@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { LENGTH_BYTES = 8, ALIGN = 8 };
+enum { LENGTH_BYTES = 8, ALIGN = 8, OPEN_SHARD = -1, NO_SHARD = -2 };
 
 /* A JSON string with the escapes of serde_json, the reference writer's. */
 static void add_json_text(struct dcp_buf *buf, const char *text)
@@ -31,7 +31,8 @@ static void add_json_text(struct dcp_buf *buf, const char *text)
     dcp_buf_add(buf, "\"", 1);
 }
 
-/* {"format":"pt"} and what the catalog's own metadata say. */
+/* {"format":"pt"}, what the catalog's own metadata say, and names that were left out for
+ * another, as save_model of safetensors writes them. */
 static int add_metadata(struct dcp_buf *buf, const struct dcp_catalog *catalog,
                         struct dcp_error *err)
 {
@@ -59,6 +60,15 @@ static int add_metadata(struct dcp_buf *buf, const struct dcp_catalog *catalog,
         add_json_text(buf, key);
         dcp_buf_add(buf, ":", 1);
         add_json_text(buf, json_string_value(value));
+    }
+    for (size_t t = 0; t < catalog->n_tensors; t++) {
+        const struct dcp_tensor *tensor = &catalog->tensors[t];
+        if (!tensor->tied_to || json_object_get(metadata, tensor->name))
+            continue;
+        dcp_buf_add(buf, ",", 1);
+        add_json_text(buf, tensor->name);
+        dcp_buf_add(buf, ":", 1);
+        add_json_text(buf, tensor->tied_to);
     }
     dcp_buf_add(buf, "}", 1);
     return DCP_OK;
@@ -170,13 +180,17 @@ static int assign_shards(const struct dcp_catalog *catalog, uint64_t max_bytes,
 
     for (size_t i = 0; i < catalog->n_tensors; i++) {
         uint64_t size = dcp_tensor_bytes(&catalog->tensors[i]);
+        if (catalog->tensors[i].tied_to) {
+            shard_of[i] = NO_SHARD;
+            continue;
+        }
         if (size > max_bytes) {
             shard_of[i] = n_shards++;
             continue;
         }
         if (current_bytes + size > max_bytes && n_open) {
             for (int *p = first_open; p < &shard_of[i]; p++)
-                if (*p < 0)
+                if (*p == OPEN_SHARD)
                     *p = n_shards;
             n_shards++;
             current_bytes = 0;
@@ -184,11 +198,11 @@ static int assign_shards(const struct dcp_catalog *catalog, uint64_t max_bytes,
         }
         if (!n_open++)
             first_open = &shard_of[i];
-        shard_of[i] = -1; /* in the current shard, which has no number yet */
+        shard_of[i] = OPEN_SHARD; /* in the current shard, which has no number yet */
         current_bytes += size;
     }
     for (size_t i = 0; i < catalog->n_tensors && n_open; i++)
-        if (shard_of[i] < 0)
+        if (shard_of[i] == OPEN_SHARD)
             shard_of[i] = n_shards;
     return n_shards + (n_open > 0);
 }
@@ -221,7 +235,8 @@ static int add_index(struct dcp_catalog *catalog, const char *stem, const int *s
 
     for (size_t i = 0; i < catalog->n_tensors; i++) {
         order[i] = i;
-        total += dcp_tensor_bytes(&catalog->tensors[i]);
+        if (shard_of[i] != NO_SHARD)
+            total += dcp_tensor_bytes(&catalog->tensors[i]);
     }
     qsort_r(order, catalog->n_tensors, sizeof *order, by_name, catalog);
     index = json_pack("{s:{s:I},s:{}}", "metadata", "total_size", (json_int_t)total,
@@ -229,6 +244,8 @@ static int add_index(struct dcp_catalog *catalog, const char *stem, const int *s
     json_t *map = json_object_get(index, "weight_map");
     bool ok = map != NULL;
     for (size_t i = 0; i < catalog->n_tensors && ok; i++) {
+        if (shard_of[order[i]] == NO_SHARD)
+            continue;
         shard_name(name, sizeof name, stem, shard_of[order[i]], n_shards);
         ok =
             !json_object_set_new(map, catalog->tensors[order[i]].name, json_string(name));

@@ -29,6 +29,8 @@ static const char *take_mapped(void *self, const struct dcp_tensor *tensor)
     struct shard *shard = self;
     const char *file = json_string_value(json_object_get(shard->map, tensor->name));
 
+    if (tensor->tied_to)
+        return tensor->name; /* the map knows the other name */
     if (!file || strcmp(file, shard->file))
         return NULL;
     shard->n_taken++;
@@ -186,7 +188,8 @@ const struct dcp_format dcp_format_safetensors_sharded = {
     .name = "safetensors-sharded",
     .help = "folder of safetensors files with model.safetensors.index.json",
     .suffixes = "",
-    .flags = DCP_FORMAT_READS | DCP_FORMAT_WRITES | DCP_FORMAT_OPTIM | DCP_FORMAT_IS_DIR,
+    .flags = DCP_FORMAT_READS | DCP_FORMAT_WRITES | DCP_FORMAT_OPTIM | DCP_FORMAT_IS_DIR |
+             DCP_FORMAT_TIES,
     .probe = probe,
     .index = index_source,
     .layout = layout,

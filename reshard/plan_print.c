@@ -41,6 +41,19 @@ static void put_side(struct dcp_main *m, const char *word,
         dcp_term_put(&m->out, (const char *)text.data);
 }
 
+/* What --lossy gave up. */
+static void put_left(struct dcp_main *m, const struct reshard_job *job)
+{
+    const struct dcp_reshard_plan *f = dcp_reshard_facts(job->reshard);
+    char name[160];
+    if (f->n_left)
+        dcp_term_printf(&m->out, "left out %s that the format %s cannot hold ('%s'%s)\n",
+                        dcp_human_items(f->n_left, "tensor", "tensors").text,
+                        dcp_reshard_target(job->reshard)->format,
+                        dcp_str_escape(name, sizeof name, f->first_left),
+                        f->n_left > 1 ? " and others" : "");
+}
+
 void reshard_print_plan(struct dcp_main *m, const struct reshard_job *job)
 {
     const struct dcp_reshard_plan *f = dcp_reshard_facts(job->reshard);
@@ -60,18 +73,7 @@ void reshard_print_plan(struct dcp_main *m, const struct reshard_job *job)
     if (f->free_bytes != UINT64_MAX)
         dcp_term_printf(out, "; free space %s", dcp_human_size(f->free_bytes).text);
     dcp_term_put(out, "\n");
-}
-
-/* Tensors of the target that have another dtype than in the source. */
-static uint64_t count_cast(const struct reshard_job *job)
-{
-    const struct dcp_catalog *target = dcp_reshard_target(job->reshard);
-    uint64_t n = 0;
-    for (size_t i = 0; i < target->n_tensors; i++) {
-        int from = dcp_catalog_find(job->source, target->tensors[i].name);
-        n += from >= 0 && job->source->tensors[from].dtype != target->tensors[i].dtype;
-    }
-    return n;
+    put_left(m, job);
 }
 
 /* What is proved of the target. A tensor that was cast has other bytes than its source,
@@ -79,12 +81,13 @@ static uint64_t count_cast(const struct reshard_job *job)
 static void put_proof(struct dcp_main *m, const struct reshard_job *job)
 {
     const struct dcp_term *out = &m->out;
-    uint64_t n_cast = count_cast(job);
+    uint64_t n_cast = dcp_reshard_facts(job->reshard)->n_cast;
     uint64_t n = dcp_reshard_facts(job->reshard)->n_tensors;
     if (n_cast)
-        dcp_term_printf(out, ", %s cast to %s",
-                        n_cast == n ? "all" : dcp_human_count(n_cast).text,
-                        dcp_dtype_name((enum dcp_dtype)job->options.dtype));
+        dcp_term_printf(
+            out, ", %s cast to %s", n_cast == n ? "all" : dcp_human_count(n_cast).text,
+            job->options.dtype >= 0 ? dcp_dtype_name((enum dcp_dtype)job->options.dtype)
+                                    : "another dtype");
     if (job->options.no_verify)
         dcp_term_put(out, ", not verified (--no-verify)");
     else if (n_cast < n)
@@ -110,6 +113,8 @@ void reshard_print_result(struct dcp_main *m, const struct reshard_job *job)
                     dcp_human_items(f->n_tensors, "tensor", "tensors").text);
     put_proof(m, job);
     dcp_term_printf(out, ", %s\n", dcp_human_time(job->seconds).text);
+    if (m->verbose == 0)
+        put_left(m, job);
 }
 
 static json_t *side_json(const char *path, const struct dcp_catalog *catalog,
@@ -141,7 +146,8 @@ int reshard_print_json(struct dcp_main *m, const struct reshard_job *job,
         doc, "target",
         side_json(job->target_path, target, f->target_bytes, f->target_files));
     rc |= dcp_doc_set(doc, "n_tensors", dcp_doc_u64(f->n_tensors));
-    rc |= dcp_doc_set(doc, "n_cast", dcp_doc_u64(count_cast(job)));
+    rc |= dcp_doc_set(doc, "n_left_out", dcp_doc_u64(f->n_left));
+    rc |= dcp_doc_set(doc, "n_cast", dcp_doc_u64(f->n_cast));
     rc |= dcp_doc_set(doc, "plan", plan);
     rc |= dcp_doc_set(doc, "dry_run", json_boolean(job->dry_run));
     rc |= dcp_doc_set(doc, "verified",

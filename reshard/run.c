@@ -27,7 +27,10 @@ static int run(struct dcp_main *m, const void *given, struct dcp_error *err)
     int rc = reshard_settings_check(settings, &job.options, err);
     if (rc == DCP_OK && !settings->to)
         rc = check_target(job.target_path, err);
-    return rc ? rc : reshard_job_run(m, &job, err);
+    if (rc == DCP_OK)
+        rc = reshard_job_run(m, &job, err);
+    dcp_rename_free(job.options.rename);
+    return rc;
 }
 
 static const struct dcp_opt opts[] = {
@@ -48,6 +51,7 @@ static const struct dcp_opt opts[] = {
       DCP_OPT_CHOICE, RESHARD_AT(only) },
     { 'd', "dtype", "T", RESHARD_HELP_DTYPE, NULL, DCP_OPT_TEXT, RESHARD_AT(dtype) },
     { 0, "rename", "FILE", RESHARD_HELP_RENAME, NULL, DCP_OPT_TEXT, RESHARD_AT(rename) },
+    { 0, "untie", NULL, RESHARD_HELP_UNTIE, NULL, DCP_OPT_FLAG, RESHARD_AT(untie) },
     { 0, "to", "FORMAT", "see 'dcp-reshard formats' (default native)", "Form",
       DCP_OPT_TEXT, RESHARD_AT(to) },
     { 0, "max-shard-size", "SIZE", RESHARD_HELP_MAX_SHARD, NULL, DCP_OPT_SIZE,
@@ -62,6 +66,7 @@ static const struct dcp_opt opts[] = {
       RESHARD_AT(no_verify) },
     { 'n', "dry-run", NULL, RESHARD_HELP_DRY_RUN, NULL, DCP_OPT_FLAG,
       RESHARD_AT(dry_run) },
+    { 0, "lossy", NULL, RESHARD_HELP_LOSSY, NULL, DCP_OPT_FLAG, RESHARD_AT(lossy) },
     { 'f', "force", NULL, RESHARD_HELP_FORCE, NULL, DCP_OPT_FLAG, RESHARD_AT(force) },
     { 0 },
 };

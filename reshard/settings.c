@@ -1,8 +1,12 @@
 #include "settings.h"
 
+#include "base/fs.h"
+#include "base/mem.h"
 #include "base/str.h"
 #include <stdio.h>
 #include <string.h>
+
+#define MAX_RULES_BYTES ((size_t)1 << 20)
 
 static int check_layout(const char *layout, struct dcp_error *err)
 {
@@ -79,6 +83,23 @@ static int check_mesh(const struct reshard_settings *s, struct dcp_reshard_optio
     return DCP_OK;
 }
 
+/* A preset by its name, or a file of rules. */
+static int read_rename(const char *given, struct dcp_reshard_options *out,
+                       struct dcp_error *err)
+{
+    const struct dcp_name_preset *const *presets = dcp_name_presets();
+    DCP_CLEANUP_FREE void *text = NULL;
+    char preset[64] = "";
+    size_t n;
+    int rc = DCP_OK;
+    for (size_t i = 0; presets[i]; i++)
+        if (strcmp(presets[i]->name, given) == 0)
+            snprintf(preset, sizeof preset, "preset %s", given);
+    if (!preset[0])
+        rc = dcp_fs_read_file(given, MAX_RULES_BYTES, &text, &n, err);
+    return rc ? rc : dcp_rename_new(preset[0] ? preset : text, given, &out->rename, err);
+}
+
 int reshard_settings_check(const struct reshard_settings *s,
                            struct dcp_reshard_options *out, struct dcp_error *err)
 {
@@ -93,11 +114,9 @@ int reshard_settings_check(const struct reshard_settings *s,
         .memory_bytes = s->memory_bytes,
         .no_verify = s->no_verify,
         .force = s->force,
-        .target = { .max_shard_size_bytes = s->max_shard_bytes },
+        .lossy = s->lossy,
+        .target = { .max_shard_size_bytes = s->max_shard_bytes, .untie = s->untie },
     };
-    if (s->rename)
-        return dcp_error_set(err, DCP_E_UNSUPPORTED,
-                             "renaming tensors (--rename) is not in this version");
     if (s->parity > 0)
         return dcp_error_set(err, DCP_E_UNSUPPORTED,
                              "parity shards (--parity) are not in this version");
@@ -108,5 +127,7 @@ int reshard_settings_check(const struct reshard_settings *s,
         rc = check_format(s->to, err);
     if (rc == DCP_OK && s->dtype)
         rc = check_dtype(s->dtype, &out->dtype, err);
+    if (rc == DCP_OK && s->rename)
+        rc = read_rename(s->rename, out, err);
     return rc;
 }

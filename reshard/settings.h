@@ -12,11 +12,12 @@ struct reshard_settings {
     int only, codec; /* enum dcp_only, enum dcp_codec */
     int64_t parity;
     uint64_t memory_bytes, max_shard_bytes;
-    bool no_verify, dry_run, force;
+    bool no_verify, dry_run, force, lossy, untie;
 };
 
 /* Checks what the option table cannot, and fills the options of the library; strings are
- * borrowed from the settings. Errors: USAGE, UNSUPPORTED. */
+ * borrowed from the settings. out->rename is freed by the caller, after a failure too.
+ * Errors: USAGE, UNSUPPORTED, NOT_FOUND and IO (the file of rules). */
 int reshard_settings_check(const struct reshard_settings *settings,
                            struct dcp_reshard_options *out, struct dcp_error *err);
 
@@ -25,7 +26,10 @@ int reshard_settings_check(const struct reshard_settings *settings,
 #define RESHARD_HELP_SELECT "only tensors whose name matches; may be given again"
 #define RESHARD_HELP_DTYPE \
     "cast floating tensors: bf16, fp16, fp32, or another floating type"
-#define RESHARD_HELP_RENAME "names of tensors, old and new (not in this version)"
+#define RESHARD_HELP_RENAME \
+    "rules for names (strip TEXT, prefix TEXT, s/REGEX/TEXT/), or a preset by its name"
+#define RESHARD_HELP_LOSSY "leave out what DST cannot hold, instead of refusing"
+#define RESHARD_HELP_UNTIE "write tensors that share their bytes once for each name"
 #define RESHARD_HELP_MAX_SHARD "largest file, as 5G (formats with shards)"
 #define RESHARD_HELP_MEMORY "buffers in all (default 256M), however large the checkpoint"
 #define RESHARD_HELP_NO_VERIFY "check neither digests nor fingerprints"

@@ -27,7 +27,8 @@ static enum cut cut_of(const char *layout, const struct dcp_tensor *tensor)
 {
     bool state = tensor->role == DCP_ROLE_MODEL || dcp_role_is_optim(tensor->role);
 
-    if (!state || tensor->n_elems == 0 || !strcmp(layout, "replicated"))
+    if (!state || tensor->tied_to || tensor->n_elems == 0 ||
+        !strcmp(layout, "replicated"))
         return CUT_NONE;
     if (!strcmp(layout, "flat"))
         return CUT_FLAT;
@@ -164,6 +165,8 @@ int dcp_layout_apply(struct dcp_catalog *catalog, const char *layout, int world,
     catalog->n_pieces = 0;
     for (size_t t = 0; t < catalog->n_tensors && !rc; t++) {
         struct dcp_tensor *tensor = &catalog->tensors[t];
+        if (tensor->tied_to)
+            continue; /* its bytes are those of the other */
         enum cut cut = cut_of(layout, tensor);
         if (cut == CUT_FLAT) {
             struct flat_group *group = group_of(&groups, &n_groups, &cap, tensor);

@@ -2,6 +2,7 @@
 #include "base/fs.h"
 #include "base/mem.h"
 #include "base/str.h"
+#include "choose.h"
 #include "order.h"
 #include "plan.h"
 #include "publish.h"
@@ -79,6 +80,20 @@ static int count_reads(struct dcp_reshard *reshard, struct dcp_error *err)
     return DCP_OK;
 }
 
+/* What a lossy reshard leaves out. */
+static void count_left(struct dcp_reshard *reshard)
+{
+    for (size_t t = 0; t < reshard->src->n_tensors; t++) {
+        const struct dcp_tensor *tensor = &reshard->src->tensors[t];
+        if (!dcp_choose_selected(tensor, &reshard->options) ||
+            dcp_choose_fate(reshard->src, reshard->format, reshard->target, tensor) !=
+                DCP_FATE_REFUSED)
+            continue;
+        if (!reshard->facts.n_left++)
+            reshard->facts.first_left = tensor->name;
+    }
+}
+
 static int fill_facts(struct dcp_reshard *reshard, struct dcp_error *err)
 {
     struct dcp_reshard_plan *facts = &reshard->facts;
@@ -87,6 +102,10 @@ static int fill_facts(struct dcp_reshard *reshard, struct dcp_error *err)
 
     facts->n_tensors = target->n_tensors;
     for (size_t t = 0; t < target->n_tensors; t++) {
+        if (target->tensors[t].tied_to)
+            continue;
+        facts->n_cast +=
+            target->tensors[t].dtype != src->tensors[reshard->src_tensor[t]].dtype;
         facts->source_bytes += dcp_tensor_bytes(&src->tensors[reshard->src_tensor[t]]);
         facts->target_bytes += dcp_tensor_bytes(&target->tensors[t]);
     }
@@ -98,6 +117,7 @@ static int fill_facts(struct dcp_reshard *reshard, struct dcp_error *err)
         }
     }
     free(used);
+    count_left(reshard);
     facts->target_files = target->n_files;
     facts->n_writes = facts->target_files;
     /* Caches grow with what is read, up to the limit. */

@@ -92,6 +92,8 @@ static int prove(const struct stream *s, const struct dcp_write *write,
     for (size_t t = 0; t < target->n_tensors; t++) {
         struct dcp_tensor *tensor = &target->tensors[t];
         const struct dcp_tensor *from = &s->setup->src->tensors[s->setup->src_tensor[t]];
+        if (tensor->tied_to)
+            continue; /* its bytes are proved where they are */
         tensor->fingerprint = dcp_fingerprint_whole(tensor, dcp_write_parts(write, t));
         tensor->has_fingerprint = true;
         if (!s->setup->verify || tensor->dtype != from->dtype)
@@ -122,7 +124,8 @@ int dcp_stream_run(const struct dcp_stream_setup *setup, struct dcp_error *err)
     int rc = stream_init(&s, setup, err);
 
     for (size_t t = 0; t < setup->target->n_tensors; t++)
-        total += dcp_tensor_bytes(&setup->target->tensors[t]);
+        if (!setup->target->tensors[t].tied_to)
+            total += dcp_tensor_bytes(&setup->target->tensors[t]);
     if (!rc && setup->threads > 1)
         rc = dcp_pool_new(setup->threads - 1, &pool, err); /* the caller works too */
     if (!rc)

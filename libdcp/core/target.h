@@ -5,10 +5,10 @@
 
 #include <dcp/reshard.h>
 
-/* Selected tensors in their target dtype, cut by the layout for the new world, replicas
- * assigned; the objects, step and mesh. *out_src_tensor[t] is the source's tensor behind
- * tensor t; caller frees both. Errors: MISMATCH (nothing selected; what the format cannot
- * hold), USAGE, MEMORY. */
+/* The tensors that are selected and that the format holds (see choose.h), cut by the
+ * layout for the new world, replicas assigned; the objects, step and mesh.
+ * *out_src_tensor[t] is the source's tensor behind tensor t; caller frees both. Errors:
+ * MISMATCH (nothing selected; what the format cannot hold), USAGE, MEMORY. */
 int dcp_target_new(const struct dcp_catalog *src, const struct dcp_format *format,
                    const struct dcp_reshard_options *options,
                    struct dcp_catalog **out_target, int **out_src_tensor,

@@ -130,7 +130,8 @@ static int write_block(struct dcp_write *w, int worker, size_t p, size_t block,
         digests->crc32[block] = dcp_hash_crc32(0, raw, n);
     atomic_fetch_xor(&w->parts[piece->tensor],
                      dcp_fingerprint_piece(tensor, piece, (int64_t)(begin / elem),
-                                           (int64_t)(n / elem), raw, digests->crc[block]));
+                                           (int64_t)(n / elem), raw,
+                                           digests->crc[block]));
     rc = dcp_coder_encode(me->coder, piece->codec, elem, raw, n, &stored, &stored_n, err);
     if (rc)
         return rc;

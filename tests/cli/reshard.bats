@@ -53,6 +53,35 @@ left() {
           and d["target"]["format"] == "torch"'
 }
 
+@test "tensors under other names, a weight and its moments together" {
+    printf '%s\n' '# as in other programs' 's/^wte/embed/' 'prefix model.' >names.txt
+    run -0 dcp-reshard run out --rename names.txt
+    run -0 dcp-inspect ls out
+    [[ $output == *"model.embed.weight"*"optimizer.exp_avg.model.embed.weight"* ]]
+    [[ $output != *wte* ]]
+    printf '%s\n' 'strip model.' 's/^embed/wte/' >back.txt
+    run -0 dcp-reshard out back --rename back.txt
+    run -0 dcp-inspect diff run back
+}
+
+@test "a name for two tensors, or none" {
+    echo 's/.*/x/' >names.txt
+    run -5 dcp-reshard run out --rename names.txt
+    [[ $output == *"two tensors would be named 'x'"* ]]
+    echo 's/.*//' >names.txt
+    run -5 dcp-reshard run out --rename names.txt
+    [ ! -e out ]
+}
+
+@test "what a target cannot hold is refused, or left out when that is asked for" {
+    run -5 dcp-reshard run out --to hf
+    [[ $output == *"cannot hold: the optimizer's tensors"*"--lossy"* ]]
+    run -0 dcp-reshard run out --to hf --lossy
+    [[ $output == *"left out 18 tensors that the format hf cannot hold ('optimizer."* ]]
+    run -0 dcp-reshard run out2 --to hf --lossy --json
+    json 'd["n_left_out"] == 18 and d["n_tensors"] == 6'
+}
+
 @test "select, only, dtype" {
     run -0 dcp-reshard run out --only model --dtype fp32
     [[ $output == *", 6 tensors, all cast to F32, "* ]]

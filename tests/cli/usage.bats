@@ -74,11 +74,18 @@ refused() {
     [ ! -e out ]
 }
 
+@test "rules for names are read before anything else" {
+    refused 3 dcp-reshard model.safetensors out --rename names.txt
+    echo "remove a" >names.txt
+    refused 2 dcp-reshard model.safetensors out --rename names.txt
+    [[ $stderr == *"names.txt, line 1: 'remove a' is no rule"* ]]
+    [ ! -e out ]
+}
+
 @test "what is not in this version says so" {
     refused 8 dcp-reshard model.safetensors out --tp 2
     refused 8 dcp-reshard model.safetensors out --pp 2 --dp 2
     refused 8 dcp-reshard model.safetensors out --parity 1
-    refused 8 dcp-reshard model.safetensors out --rename names.json
     refused 8 dcp-reshard repair model.safetensors
     [[ $stderr == *"no parity shards"* ]]
     [ ! -e out ]

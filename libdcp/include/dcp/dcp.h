@@ -9,6 +9,7 @@
 #include <dcp/error.h>
 #include <dcp/format.h>
 #include <dcp/log.h>
+#include <dcp/rename.h>
 #include <dcp/reshard.h>
 #include <dcp/store.h>
 #include <dcp/tensor.h>

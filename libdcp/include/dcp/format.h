@@ -59,8 +59,8 @@ enum dcp_format_flags {
     DCP_FORMAT_OBJECTS = 32, /* holds objects */
     DCP_FORMAT_CRC32 = 64,   /* `seal` needs each piece's crc32 */
     DCP_FORMAT_CODECS =
-        128, /* holds pieces with a codec; extents are set while writing */
-    DCP_FORMAT_TIES = 256,   /* says that two tensors share their bytes */
+        128,               /* holds pieces with a codec; extents are set while writing */
+    DCP_FORMAT_TIES = 256, /* says that two tensors share their bytes */
     DCP_FORMAT_MASTERS = 512 /* optimizer state has a master for every trained weight */
 };
 
@@ -72,8 +72,8 @@ struct dcp_format {
     const char
         *suffixes; /* "model.bin" ends; blank-separated: ".bin .pt .pth"; "" for none */
     unsigned flags;
-    const char *layouts; /* of a SHARDED target, blank-separated, the default first: "zero3
-                          * zero1"; NULL: any */
+    const char *layouts; /* of a SHARDED target, blank-separated, the default first:
+                          * "zero3 zero1"; NULL: any */
 
     /* How sure: the number of bits of the content that were verified, 0 when it is not
      * this format. Reads little, changes nothing, never fails. The highest bid wins. */

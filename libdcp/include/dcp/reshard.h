@@ -4,6 +4,7 @@
 #define DCP_RESHARD_H
 
 #include <dcp/checkpoint.h>
+#include <dcp/rename.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -44,6 +45,7 @@ struct dcp_reshard_options {
     int dtype;                 /* enum dcp_dtype of floating tensors, -1: as they are */
     const char *const *select; /* globs on tensor names, NULL-terminated; NULL: all */
     enum dcp_only only;
+    struct dcp_rename *rename; /* borrowed until free; NULL: names stay */
     enum dcp_codec codec;
     uint64_t memory_bytes; /* buffers in all; 0: 256 MiB */
     int threads;           /* 0: 2 */
@@ -58,6 +60,9 @@ struct dcp_reshard_options {
 struct dcp_reshard_plan {
     uint64_t n_tensors;
     uint64_t source_bytes, target_bytes; /* of tensors */
+    uint64_t n_cast;                     /* tensors of another dtype than in the source */
+    uint64_t n_left; /* tensors of the source that the target cannot hold (lossy) */
+    const char *first_left; /* one of them, borrowed, or NULL */
     size_t source_files, target_files;
     uint64_t n_copies; /* contiguous runs, before merging */
     uint64_t n_reads;  /* after merging */

@@ -1,0 +1,280 @@
+#include "choose.h"
+#include "base/mem.h"
+#include "base/str.h"
+#include "rename.h"
+#include <string.h>
+
+/* What a choice works with. */
+struct choice {
+    const struct dcp_catalog *src;
+    const struct dcp_format *format;
+    const struct dcp_reshard_options *options;
+    struct dcp_catalog *target;
+    size_t *by_param; /* tensors of src, by role and param */
+    int *src_tensor;
+    size_t cap;
+};
+
+bool dcp_choose_selected(const struct dcp_tensor *tensor,
+                         const struct dcp_reshard_options *options)
+{
+    bool optim = dcp_role_is_optim(tensor->role);
+
+    if ((options->only == DCP_ONLY_MODEL && optim) ||
+        (options->only == DCP_ONLY_OPTIM && !optim))
+        return false;
+    if (!options->select || !options->select[0])
+        return true;
+    for (size_t i = 0; options->select[i]; i++)
+        if (dcp_str_glob(options->select[i], tensor->name))
+            return true;
+    return false;
+}
+
+enum dcp_fate dcp_choose_fate(const struct dcp_catalog *src,
+                              const struct dcp_format *format,
+                              const struct dcp_catalog *target,
+                              const struct dcp_tensor *tensor)
+{
+    if (dcp_role_is_optim(tensor->role) && !(format->flags & DCP_FORMAT_OPTIM))
+        return DCP_FATE_REFUSED;
+    return format->fate ? format->fate(src, target, tensor) : DCP_FATE_HELD;
+}
+
+/* -- by role and parameter ----------------------------------------------------------- */
+
+static int compare(const struct dcp_tensor *tensor, enum dcp_role role, const char *param)
+{
+    if (tensor->role != role)
+        return tensor->role < role ? -1 : 1;
+    return strcmp(tensor->param, param);
+}
+
+static int in_param_order(const void *p, const void *q, void *arg)
+{
+    const struct dcp_catalog *catalog = arg;
+    const struct dcp_tensor *b = &catalog->tensors[*(const size_t *)q];
+
+    return compare(&catalog->tensors[*(const size_t *)p], b->role, b->param);
+}
+
+static bool has(const struct choice *choice, enum dcp_role role, const char *param)
+{
+    size_t lo = 0, hi = choice->src->n_tensors;
+
+    while (lo < hi) {
+        size_t mid = lo + (hi - lo) / 2;
+        int order = compare(&choice->src->tensors[choice->by_param[mid]], role, param);
+        if (order == 0)
+            return true;
+        if (order < 0)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return false;
+}
+
+static bool has_moments(const struct dcp_catalog *src)
+{
+    for (size_t t = 0; t < src->n_tensors; t++)
+        if (src->tensors[t].role == DCP_ROLE_EXP_AVG)
+            return true;
+    return false;
+}
+
+/* -- one tensor ---------------------------------------------------------------------- */
+
+/* What a tensor of a target is called. Where there is only the model, it is called what
+ * the model calls it: the container it was saved in means nothing any more. */
+static const char *name_of(const struct choice *choice, const struct dcp_tensor *tensor)
+{
+    bool alone = choice->options->only == DCP_ONLY_MODEL && !tensor->tied_to &&
+                 !dcp_role_is_optim(tensor->role);
+
+    return alone && dcp_catalog_find(choice->target, tensor->param) < 0 ? tensor->param
+                                                                        : tensor->name;
+}
+
+static int refuse(const struct choice *choice, const struct dcp_tensor *tensor,
+                  struct dcp_error *err)
+{
+    bool optim = dcp_role_is_optim(tensor->role);
+    char name[160];
+
+    dcp_error_set(err, DCP_E_MISMATCH, "a target of format %s cannot hold: %s ('%s')",
+                  choice->format->name,
+                  optim ? "the optimizer's tensors" : "a tensor of this kind",
+                  dcp_str_escape(name, sizeof name, tensor->name));
+    dcp_error_hint(err, optim
+                            ? "--only model leaves them out; --lossy leaves out whatever "
+                              "does not fit"
+                            : "--lossy leaves out whatever does not fit");
+    dcp_error_tensor(err, tensor->name);
+    return DCP_E_MISMATCH;
+}
+
+static int refuse_name(const struct dcp_tensor *tensor, struct dcp_error *err)
+{
+    char name[160];
+
+    dcp_error_set(err, DCP_E_MISMATCH, "two tensors would be named '%s'",
+                  dcp_str_escape(name, sizeof name, tensor->name));
+    dcp_error_hint(err, "--select takes one of them, --rename gives them other names");
+    return DCP_E_MISMATCH;
+}
+
+/* Adds a tensor made of tensor t of the source, if it was asked for and has a place. */
+static int take(struct choice *choice, struct dcp_tensor tensor, size_t t,
+                struct dcp_error *err)
+{
+    const struct dcp_reshard_options *options = choice->options;
+
+    if (!dcp_choose_selected(&tensor, options))
+        return DCP_OK;
+    enum dcp_fate fate =
+        dcp_choose_fate(choice->src, choice->format, choice->target, &tensor);
+    if (fate == DCP_FATE_REFUSED && !options->lossy)
+        return refuse(choice, &tensor, err);
+    if (fate != DCP_FATE_HELD)
+        return DCP_OK;
+    if (options->dtype >= 0 && dcp_dtype_is_float(tensor.dtype))
+        tensor.dtype = (enum dcp_dtype)options->dtype;
+    tensor.has_fingerprint = false;
+    tensor.name = name_of(choice, &tensor);
+    if (options->rename) {
+        int rc = dcp_rename_tensor(options->rename, choice->target, &tensor, err);
+        if (rc)
+            return rc;
+    }
+    if (dcp_catalog_find(choice->target, tensor.name) >= 0)
+        return refuse_name(&tensor, err);
+    int *src_tensor = dcp_mem_grow(choice->src_tensor, &choice->cap,
+                                   choice->target->n_tensors + 1, sizeof *src_tensor);
+    if (!src_tensor)
+        return dcp_error_memory(err, "a target");
+    choice->src_tensor = src_tensor;
+    src_tensor[choice->target->n_tensors] = (int)t;
+    return dcp_catalog_add_tensor(choice->target, &tensor, NULL, err);
+}
+
+/* -- what the source does not have --------------------------------------------------- */
+
+/* The weight of a master, where only masters are stored. */
+static int take_weight(struct choice *choice, size_t master, struct dcp_error *err)
+{
+    struct dcp_tensor weight = choice->src->tensors[master];
+    bool masters_too = choice->options->only == DCP_ONLY_ALL &&
+                       (choice->format->flags & DCP_FORMAT_OPTIM);
+
+    weight.name = weight.param;
+    weight.role = DCP_ROLE_MODEL;
+    if (masters_too && choice->src->weights_dtype >= 0)
+        weight.dtype = (enum dcp_dtype)choice->src->weights_dtype;
+    return take(choice, weight, master, err);
+}
+
+/* The master of a weight, for a format that has one for every weight it trains. */
+static int take_master(struct choice *choice, size_t weight, struct dcp_error *err)
+{
+    struct dcp_tensor master = choice->src->tensors[weight];
+
+    master.role = DCP_ROLE_MASTER;
+    master.dtype = DCP_F32;
+    master.name = dcp_tensor_default_name(choice->target, DCP_ROLE_MASTER, master.param);
+    return master.name ? take(choice, master, weight, err)
+                       : dcp_error_memory(err, "a target");
+}
+
+static int take_weights(struct choice *choice, struct dcp_error *err)
+{
+    int rc = DCP_OK;
+
+    for (size_t t = 0; t < choice->src->n_tensors && !rc; t++) {
+        const struct dcp_tensor *tensor = &choice->src->tensors[t];
+        if (tensor->role == DCP_ROLE_MASTER &&
+            !has(choice, DCP_ROLE_MODEL, tensor->param))
+            rc = take_weight(choice, t, err);
+    }
+    return rc;
+}
+
+static int take_masters(struct choice *choice, struct dcp_error *err)
+{
+    bool moments = has_moments(choice->src);
+    int rc = DCP_OK;
+
+    for (size_t t = 0; t < choice->src->n_tensors && !rc; t++) {
+        const struct dcp_tensor *tensor = &choice->src->tensors[t];
+        bool trained = !moments || has(choice, DCP_ROLE_EXP_AVG, tensor->param);
+        if (tensor->role == DCP_ROLE_MODEL && !tensor->tied_to && trained &&
+            dcp_dtype_is_float(tensor->dtype) &&
+            !has(choice, DCP_ROLE_MASTER, tensor->param))
+            rc = take_master(choice, t, err);
+    }
+    return rc;
+}
+
+/* -- second names -------------------------------------------------------------------- */
+
+/* Second names, once the first ones are there: a tie where the format can say so, the
+ * bytes once more where it cannot. */
+static int take_ties(struct choice *choice, struct dcp_error *err)
+{
+    bool says =
+        (choice->format->flags & DCP_FORMAT_TIES) && !choice->options->target.untie;
+    int rc = DCP_OK;
+
+    for (size_t t = 0; t < choice->src->n_tensors && !rc; t++) {
+        struct dcp_tensor tensor = choice->src->tensors[t];
+        if (!tensor.tied_to)
+            continue;
+        int first = -1, kept = dcp_catalog_find(choice->src, tensor.tied_to);
+        for (size_t i = 0; i < choice->target->n_tensors && first < 0; i++)
+            if (choice->src_tensor[i] == kept)
+                first = (int)i;
+        tensor.tied_to = says && first >= 0 ? choice->target->tensors[first].name : NULL;
+        rc = take(choice, tensor, t, err);
+    }
+    return rc;
+}
+
+static int take_all(struct choice *choice, struct dcp_error *err)
+{
+    int rc = DCP_OK;
+
+    for (size_t t = 0; t < choice->src->n_tensors && !rc; t++)
+        if (!choice->src->tensors[t].tied_to)
+            rc = take(choice, choice->src->tensors[t], t, err);
+    if (!rc)
+        rc = take_weights(choice, err);
+    if (!rc && (choice->format->flags & DCP_FORMAT_MASTERS))
+        rc = take_masters(choice, err);
+    if (!rc)
+        rc = take_ties(choice, err);
+    if (!rc && choice->target->n_tensors == 0)
+        rc = dcp_error_set(err, DCP_E_MISMATCH, "none of the %zu tensors is selected",
+                           choice->src->n_tensors);
+    return rc;
+}
+
+int dcp_choose(const struct dcp_catalog *src, const struct dcp_format *format,
+               const struct dcp_reshard_options *options, struct dcp_catalog *target,
+               int **out_src_tensor, struct dcp_error *err)
+{
+    struct choice choice = { src, format, options, target, NULL, NULL, 0 };
+
+    choice.by_param = dcp_mem_calloc(src->n_tensors, sizeof *choice.by_param);
+    if (!choice.by_param)
+        return dcp_error_memory(err, "a target");
+    for (size_t t = 0; t < src->n_tensors; t++)
+        choice.by_param[t] = t;
+    qsort_r(choice.by_param, src->n_tensors, sizeof *choice.by_param, in_param_order,
+            (void *)(uintptr_t)src);
+    int rc = take_all(&choice, err);
+    free(choice.by_param);
+    if (rc)
+        free(choice.src_tensor);
+    *out_src_tensor = rc ? NULL : choice.src_tensor;
+    return rc;
+}

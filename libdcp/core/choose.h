@@ -1,0 +1,26 @@
+/* choose: which tensors a target gets. Those of the source that are selected and that the
+ * target's format holds; a weight out of its master where only masters are stored; a
+ * master out of its weight where the format wants masters; a second name for the same
+ * bytes as a tie, or in full. Pure. */
+#ifndef DCP_CORE_CHOOSE_H
+#define DCP_CORE_CHOOSE_H
+
+#include <dcp/reshard.h>
+
+/* Adds the tensors to a target whose format, layout and world are set, without pieces;
+ * those that only are a second name say so in tied_to and get none. *out_src_tensor[t] is
+ * the source's tensor behind tensor t; caller frees. Errors: MISMATCH (nothing selected;
+ * what the format cannot hold, unless lossy), MEMORY. */
+int dcp_choose(const struct dcp_catalog *src, const struct dcp_format *format,
+               const struct dcp_reshard_options *options, struct dcp_catalog *target,
+               int **out_src_tensor, struct dcp_error *err);
+/* What becomes of a tensor in that target. */
+enum dcp_fate dcp_choose_fate(const struct dcp_catalog *src,
+                              const struct dcp_format *format,
+                              const struct dcp_catalog *target,
+                              const struct dcp_tensor *tensor);
+/* Whether it was asked for. */
+bool dcp_choose_selected(const struct dcp_tensor *tensor,
+                         const struct dcp_reshard_options *options);
+
+#endif
