@@ -3,12 +3,14 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "codec.h"
+#include "decoder.h"
 #include "region.h"
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
 #define MAX_OPEN_FILES 32
+#define MAX_STREAMS 4
 #define MIN_WINDOW (64u << 10)
 
 struct cached {
@@ -33,6 +35,14 @@ struct window {
     unsigned char *data;
 };
 
+/* A coded stream that is being read. Pieces of one stream take turns with it. */
+struct coded {
+    struct dcp_blocks *blocks;
+    int file; /* the extent */
+    uint64_t offset, used;
+    struct dcp_decoder *decoder; /* NULL: none */
+};
+
 struct dcp_blocks {
     const struct dcp_source *source;
     const struct dcp_catalog *catalog;
@@ -45,6 +55,7 @@ struct dcp_blocks {
     struct open_file files[MAX_OPEN_FILES];
     struct window *windows;
     size_t n_windows, window_bytes;
+    struct coded streams[MAX_STREAMS];
 };
 
 char *dcp_source_file(const struct dcp_source *source, const char *file)
@@ -67,10 +78,24 @@ char *dcp_source_file(const struct dcp_source *source, const char *file)
     return path;
 }
 
+/* From the first element of a strided piece to behind its last. */
+static uint64_t span_bytes(const struct dcp_tensor *tensor, const struct dcp_piece *piece)
+{
+    int64_t offset[DCP_MAX_NDIM], size[DCP_MAX_NDIM], last = 0;
+
+    if (dcp_region_elems(tensor, &piece->region) == 0)
+        return 0;
+    dcp_region_box(tensor, &piece->region, offset, size);
+    for (int d = 0; d < tensor->ndim; d++)
+        last += (size[d] - 1) * piece->stride[d];
+    return (uint64_t)(last + 1) * dcp_dtype_size(tensor->dtype);
+}
+
 uint64_t dcp_blocks_raw_bytes(const struct dcp_catalog *catalog,
                               const struct dcp_piece *piece)
 {
-    return piece->stride ? piece->stored_size : dcp_piece_bytes(catalog, piece);
+    return piece->stride ? span_bytes(&catalog->tensors[piece->tensor], piece)
+                         : dcp_piece_bytes(catalog, piece);
 }
 
 /* As many windows as there are files, as large as the memory allows. */
@@ -142,6 +167,8 @@ void dcp_blocks_free(struct dcp_blocks *b)
     for (size_t i = 0; b->windows && i < b->n_windows; i++)
         free(b->windows[i].data);
     free(b->windows);
+    for (int i = 0; i < MAX_STREAMS; i++)
+        dcp_decoder_free(b->streams[i].decoder);
 
     dcp_coder_free(b->coder);
     free(b);
@@ -258,6 +285,11 @@ void dcp_blocks_extent(const struct dcp_piece *piece, uint64_t block, uint64_t r
 {
     bool coded = piece->codec != DCP_CODEC_NONE;
 
+    if (piece->codec >= DCP_N_CODECS) { /* nobody knows where in the stream */
+        *out_offset = piece->offset;
+        *out_n = piece->stored_size;
+        return;
+    }
     *out_offset = piece->offset + (coded ? 0 : block * DCP_BLOCK_BYTES);
     *out_n = coded ? 0 : raw_n;
     for (uint64_t b = 0; coded && b <= block && b < piece->n_blocks; b++) {
@@ -292,6 +324,67 @@ static int complain(const struct dcp_blocks *b, const struct dcp_piece *piece,
     return DCP_E_CORRUPT;
 }
 
+static int read_coded(void *self, uint64_t at, void *out, size_t n, struct dcp_error *err)
+{
+    const struct coded *stream = self;
+
+    return read_file(stream->blocks, stream->file, stream->offset + at, n, out, err);
+}
+
+/* The stream of a piece, at or before a decoded byte. */
+static int stream_at(struct dcp_blocks *b, const struct dcp_piece *piece, uint64_t at,
+                     struct dcp_decoder **out, struct dcp_error *err)
+{
+    struct coded *stream = &b->streams[0];
+    bool found = false;
+
+    for (int i = 0; i < MAX_STREAMS && !found; i++) {
+        struct coded *slot = &b->streams[i];
+        found =
+            slot->decoder && slot->file == piece->file && slot->offset == piece->offset;
+        if (found || slot->used < stream->used)
+            stream = slot;
+    }
+    if (!found || dcp_decoder_at(stream->decoder) > at) {
+        const struct dcp_decoder_input input = { stream, read_coded, piece->stored_size };
+        dcp_decoder_free(stream->decoder);
+        *stream =
+            (struct coded){ .blocks = b, .file = piece->file, .offset = piece->offset };
+        int rc = dcp_decoder_new(piece->codec, &input, &stream->decoder, err);
+        if (rc)
+            return rc;
+    }
+    stream->used = ++b->clock;
+    *out = stream->decoder;
+    return DCP_OK;
+}
+
+/* A block of a piece whose whole extent is one coded stream. */
+static int read_stream_block(struct dcp_blocks *b, const struct dcp_piece *piece,
+                             uint64_t block, unsigned char *out, size_t raw_n,
+                             struct dcp_error *err)
+{
+    uint64_t at = piece->skip + block * DCP_BLOCK_BYTES;
+    struct dcp_decoder *decoder = NULL;
+    struct dcp_error why = { 0 };
+    int rc = stream_at(b, piece, at, &decoder, &why);
+
+    if (!rc)
+        rc = dcp_decoder_read(decoder, NULL, at - dcp_decoder_at(decoder), &why);
+    if (!rc)
+        rc = dcp_decoder_read(decoder, out, raw_n, &why);
+    for (int i = 0; i < MAX_STREAMS && rc; i++)
+        if (decoder && b->streams[i].decoder == decoder) {
+            dcp_decoder_free(decoder);
+            b->streams[i] = (struct coded){ .used = 0 };
+        }
+    if (rc == DCP_E_CORRUPT)
+        return complain(b, piece, block, raw_n, why.message, err);
+    if (rc && err)
+        *err = why;
+    return rc;
+}
+
 /* One whole block, verified and decoded, to out. */
 static int read_block(struct dcp_blocks *b, const struct dcp_piece *piece, uint64_t block,
                       unsigned char *out, size_t raw_n, struct dcp_error *err)
@@ -300,6 +393,8 @@ static int read_block(struct dcp_blocks *b, const struct dcp_piece *piece, uint6
     uint64_t offset, stored_n;
     struct dcp_error why = { 0 };
 
+    if (piece->codec >= DCP_N_CODECS)
+        return read_stream_block(b, piece, block, out, raw_n, err);
     if (piece->codec != DCP_CODEC_NONE && block >= piece->n_blocks)
         return complain(b, piece, block, raw_n, "its block is not described", err);
     dcp_blocks_extent(piece, block, raw_n, &offset, &stored_n);
