@@ -4,15 +4,6 @@
 #include "base/mem.h"
 #include <string.h>
 
-int dcp_training_find(const struct dcp_catalog *catalog, enum dcp_role role,
-                      const char *param)
-{
-    for (size_t t = 0; t < catalog->n_tensors; t++)
-        if (catalog->tensors[t].role == role && !strcmp(catalog->tensors[t].param, param))
-            return (int)t;
-    return -1;
-}
-
 int dcp_training_read(const struct dcp_catalog *catalog, const char *name, json_t **out,
                       struct dcp_error *err)
 {
@@ -141,21 +132,25 @@ static int make_groups(const struct dcp_catalog *catalog, json_t **out,
 {
     DCP_CLEANUP_JSON json_t *options = NULL;
     DCP_CLEANUP_JSON json_t *trained = NULL;
+    struct dcp_identity *identity = NULL;
     json_t *groups = json_array();
     int rc = groups ? read_options(catalog, &options, err)
                     : dcp_error_memory(err, "groups of parameters");
 
     if (!rc)
         rc = mark_trained(catalog, &trained, err);
+    if (!rc)
+        rc = dcp_identity_new(catalog, &identity, err);
     bool all = json_object_size(trained) == 0;
     for (size_t t = 0; t < catalog->n_tensors && !rc; t++) {
         const struct dcp_tensor *tensor = &catalog->tensors[t];
         bool weight = tensor->role == DCP_ROLE_MODEL && !tensor->tied_to;
         bool master = tensor->role == DCP_ROLE_MASTER &&
-                      dcp_training_find(catalog, DCP_ROLE_MODEL, tensor->param) < 0;
+                      dcp_identity_find(identity, DCP_ROLE_MODEL, tensor->param) < 0;
         if ((weight && (all || json_object_get(trained, tensor->param))) || master)
             rc = add_to_group(groups, options, tensor->group, tensor->param, err);
     }
+    dcp_identity_free(identity);
     *out = groups;
     return rc;
 }

@@ -27,10 +27,6 @@
 #define DCP_TRAINING_MODEL_CONFIG "model_config"
 #define DCP_TRAINING_DEEPSPEED_CONFIG "deepspeed_config"
 
-/* The tensor with that role and param, or -1. Linear in the number of tensors. */
-int dcp_training_find(const struct dcp_catalog *catalog, enum dcp_role role,
-                      const char *param);
-
 /* An object, parsed; *out is NULL when it is not there or no JSON. Freed with
  * json_decref. Errors: CORRUPT, MEMORY. */
 int dcp_training_read(const struct dcp_catalog *catalog, const char *name, json_t **out,

@@ -89,7 +89,8 @@ const struct dcp_command inspect_diff = {
     .purpose = "are two checkpoints the same: any formats, any worlds",
     .about =
         "A and B are run folders (their newest whole steps), steps, or files or "
-        "folders of known formats. Tensors are matched by name, but for "
+        "folders of known formats. Tensors are matched by name, else by what they are "
+        "(weight, master, moment) and the parameter they belong to, but for "
         "a prefix 'transformer.', 'model.' or 'module.' of wrappers, and compared by "
         "their fingerprints where both have them, else read. Numbers of different "
         "dtypes are compared by value. Objects (scheduler, random numbers, data "

@@ -37,23 +37,59 @@ static int select_side(const struct inspect_checkpoint *side,
     return rc == DCP_E_NOT_FOUND ? DCP_OK : rc;
 }
 
-/* The tensor of a catalog that is called so, or so but for the prefix that a wrapper of
- * the model puts before every name; NULL when there is none. */
-static const struct dcp_tensor *find_twin(const struct dcp_catalog *catalog,
-                                          const char *name)
+/* One side, to look things up in. */
+struct side {
+    const struct dcp_catalog *catalog;
+    struct dcp_identity *identity;
+};
+
+/* A weight is also found without the prefix that a wrapper of the model puts before every
+ * name, or with it. */
+static int find_weight(const struct side *side, const struct dcp_tensor *tensor)
 {
     static const char *const prefixes[] = { "transformer.", "model.", "module." };
-    int i = dcp_catalog_find(catalog, name);
+    int i = dcp_identity_find(side->identity, tensor->role, tensor->param);
     for (size_t k = 0; k < DCP_ARRAY_LEN(prefixes) && i < 0; k++) {
         char longer[1024];
         size_t n = strlen(prefixes[k]);
-        if (strncmp(name, prefixes[k], n) == 0)
-            i = dcp_catalog_find(catalog, name + n);
-        else if ((size_t)snprintf(longer, sizeof longer, "%s%s", prefixes[k], name) <
-                 sizeof longer)
-            i = dcp_catalog_find(catalog, longer);
+        if (strncmp(tensor->param, prefixes[k], n) == 0)
+            i = dcp_identity_find(side->identity, tensor->role, tensor->param + n);
+        else if ((size_t)snprintf(longer, sizeof longer, "%s%s", prefixes[k],
+                                  tensor->param) < sizeof longer)
+            i = dcp_identity_find(side->identity, tensor->role, longer);
     }
-    return i < 0 ? NULL : &catalog->tensors[i];
+    return i;
+}
+
+/* The tensor of the other side: the one with its name, else the one that is the same to
+ * training. Of what an optimizer keeps beside moments and masters, only names tell. NULL:
+ * there is none. */
+static const struct dcp_tensor *find_twin(const struct side *side,
+                                          const struct dcp_tensor *tensor)
+{
+    int i = dcp_catalog_find(side->catalog, tensor->name);
+    if (i < 0 && tensor->role != DCP_ROLE_OPTIM && tensor->role != DCP_ROLE_OTHER)
+        i = find_weight(side, tensor);
+    return i < 0 ? NULL : &side->catalog->tensors[i];
+}
+
+static int add_pairs(struct inspect_diff_result *diff, const struct side *a,
+                     const size_t *in_a, size_t n_a, const struct side *b,
+                     const size_t *in_b, size_t n_b, struct dcp_error *err)
+{
+    diff->pairs = dcp_mem_calloc(n_a + n_b, sizeof *diff->pairs);
+    if (!diff->pairs)
+        return dcp_error_memory(err, "the pairs of tensors");
+    for (size_t i = 0; i < n_a; i++) {
+        const struct dcp_tensor *t = &a->catalog->tensors[in_a[i]];
+        diff->pairs[diff->n_pairs++] = make_pair(t, find_twin(b, t));
+    }
+    for (size_t i = 0; i < n_b; i++) {
+        const struct dcp_tensor *t = &b->catalog->tensors[in_b[i]];
+        if (!find_twin(a, t))
+            diff->pairs[diff->n_pairs++] = make_pair(NULL, t);
+    }
+    return DCP_OK;
 }
 
 static int pair_tensors(struct inspect_diff_result *diff,
@@ -68,19 +104,13 @@ static int pair_tensors(struct inspect_diff_result *diff,
         return rc;
     if (!n_a && !n_b && a->n_tensors) /* with its sentence, which select_side drops */
         return inspect_select(&diff->a, selection, &in_a, &n_a, err);
-    diff->pairs = dcp_mem_calloc(n_a + n_b, sizeof *diff->pairs);
-    if (!diff->pairs)
-        return dcp_error_memory(err, "the pairs of tensors");
-    for (size_t i = 0; i < n_a; i++) {
-        const struct dcp_tensor *t = &a->tensors[in_a[i]];
-        diff->pairs[diff->n_pairs++] = make_pair(t, find_twin(b, t->name));
-    }
-    for (size_t i = 0; i < n_b; i++) {
-        const struct dcp_tensor *t = &b->tensors[in_b[i]];
-        if (!find_twin(a, t->name))
-            diff->pairs[diff->n_pairs++] = make_pair(NULL, t);
-    }
-    return DCP_OK;
+    struct side side_a = { .catalog = a }, side_b = { .catalog = b };
+    rc = dcp_identity_new(a, &side_a.identity, err);
+    rc = rc ? rc : dcp_identity_new(b, &side_b.identity, err);
+    rc = rc ? rc : add_pairs(diff, &side_a, in_a, n_a, &side_b, in_b, n_b, err);
+    dcp_identity_free(side_a.identity);
+    dcp_identity_free(side_b.identity);
+    return rc;
 }
 
 static bool same_object(const struct dcp_object *a, const struct dcp_object *b)
@@ -98,9 +128,22 @@ static bool same_object(const struct dcp_object *a, const struct dcp_object *b)
            json_equal(x, y);
 }
 
+/* What training goes on from, in every format that can hold it. */
+static bool is_training(const char *name)
+{
+    static const char *const names[] = { "trainer",     "optimizer", "scheduler",
+                                         "loss_scaler", "rng",       "data" };
+    for (size_t i = 0; i < DCP_ARRAY_LEN(names); i++)
+        if (strcmp(names[i], name) == 0)
+            return true;
+    return false;
+}
+
+/* Between two formats only what both say is compared, and what training needs. */
 static int pair_objects(struct inspect_diff_result *diff, struct dcp_error *err)
 {
     const struct dcp_catalog *a = diff->a.catalog, *b = diff->b.catalog;
+    bool one_format = diff->a.place.format == diff->b.place.format;
     diff->objects = dcp_mem_calloc(a->n_objects + b->n_objects, sizeof *diff->objects);
     if (!diff->objects)
         return dcp_error_memory(err, "the pairs of objects");
@@ -109,12 +152,13 @@ static int pair_objects(struct inspect_diff_result *diff, struct dcp_error *err)
         int other = dcp_catalog_find_object(b, name);
         if (other >= 0 && same_object(&a->objects[i], &b->objects[other]))
             diff->n_objects_same++;
-        else
+        else if (one_format || other >= 0 || is_training(name))
             diff->objects[diff->n_objects++] =
                 (struct inspect_object_diff){ name, true, other >= 0 };
     }
     for (size_t i = 0; i < b->n_objects; i++)
-        if (dcp_catalog_find_object(a, b->objects[i].name) < 0)
+        if ((one_format || is_training(b->objects[i].name)) &&
+            dcp_catalog_find_object(a, b->objects[i].name) < 0)
             diff->objects[diff->n_objects++] =
                 (struct inspect_object_diff){ b->objects[i].name, false, true };
     return DCP_OK;

@@ -124,10 +124,13 @@ static int find(const struct dcp_catalog *catalog, enum dcp_role role, const cha
     char name[160];
     default_name(name, sizeof name, role, param);
     int found = dcp_catalog_find(catalog, name);
-    if (found < 0 && role == DCP_ROLE_MODEL && dcp_str_starts(param, prefix))
-        found = dcp_catalog_find(catalog, param + sizeof prefix - 1);
-    for (size_t t = 0; found < 0 && role != DCP_ROLE_MODEL && t < catalog->n_tensors; t++)
-        if (catalog->tensors[t].role == role && !strcmp(catalog->tensors[t].param, param))
+    const char *bare = dcp_str_starts(param, prefix) ? param + sizeof prefix - 1 : param;
+    if (found < 0 && role == DCP_ROLE_MODEL)
+        found = dcp_catalog_find(catalog, bare);
+    for (size_t t = 0; found < 0 && t < catalog->n_tensors; t++)
+        if (catalog->tensors[t].role == role &&
+            (!strcmp(catalog->tensors[t].param, param) ||
+             !strcmp(catalog->tensors[t].param, bare)))
             found = (int)t;
     return found;
 }

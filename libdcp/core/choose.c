@@ -10,7 +10,7 @@ struct choice {
     const struct dcp_format *format;
     const struct dcp_reshard_options *options;
     struct dcp_catalog *target;
-    size_t *by_param; /* tensors of src, by role and param */
+    struct dcp_identity *of_src;
     int *src_tensor;
     size_t cap;
 };
@@ -41,38 +41,9 @@ enum dcp_fate dcp_choose_fate(const struct dcp_catalog *src,
     return format->fate ? format->fate(src, target, tensor) : DCP_FATE_HELD;
 }
 
-/* -- by role and parameter ----------------------------------------------------------- */
-
-static int compare(const struct dcp_tensor *tensor, enum dcp_role role, const char *param)
-{
-    if (tensor->role != role)
-        return tensor->role < role ? -1 : 1;
-    return strcmp(tensor->param, param);
-}
-
-static int in_param_order(const void *p, const void *q, void *arg)
-{
-    const struct dcp_catalog *catalog = arg;
-    const struct dcp_tensor *b = &catalog->tensors[*(const size_t *)q];
-
-    return compare(&catalog->tensors[*(const size_t *)p], b->role, b->param);
-}
-
 static bool has(const struct choice *choice, enum dcp_role role, const char *param)
 {
-    size_t lo = 0, hi = choice->src->n_tensors;
-
-    while (lo < hi) {
-        size_t mid = lo + (hi - lo) / 2;
-        int order = compare(&choice->src->tensors[choice->by_param[mid]], role, param);
-        if (order == 0)
-            return true;
-        if (order < 0)
-            lo = mid + 1;
-        else
-            hi = mid;
-    }
-    return false;
+    return dcp_identity_find(choice->of_src, role, param) >= 0;
 }
 
 static bool has_moments(const struct dcp_catalog *src)
@@ -264,15 +235,10 @@ int dcp_choose(const struct dcp_catalog *src, const struct dcp_format *format,
 {
     struct choice choice = { src, format, options, target, NULL, NULL, 0 };
 
-    choice.by_param = dcp_mem_calloc(src->n_tensors, sizeof *choice.by_param);
-    if (!choice.by_param)
-        return dcp_error_memory(err, "a target");
-    for (size_t t = 0; t < src->n_tensors; t++)
-        choice.by_param[t] = t;
-    qsort_r(choice.by_param, src->n_tensors, sizeof *choice.by_param, in_param_order,
-            (void *)(uintptr_t)src);
-    int rc = take_all(&choice, err);
-    free(choice.by_param);
+    int rc = dcp_identity_new(src, &choice.of_src, err);
+    if (!rc)
+        rc = take_all(&choice, err);
+    dcp_identity_free(choice.of_src);
     if (rc)
         free(choice.src_tensor);
     *out_src_tensor = rc ? NULL : choice.src_tensor;

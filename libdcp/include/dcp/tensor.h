@@ -249,6 +249,18 @@ DCP_PUBLIC int dcp_catalog_find(const struct dcp_catalog *catalog, const char *n
 DCP_PUBLIC int dcp_catalog_find_object(const struct dcp_catalog *catalog,
                                        const char *name);
 
+/* The tensors of a catalog by what they are: the index of the first with that role and
+ * param, or -1. The catalog is borrowed, and must not change. Caller owns. Errors:
+ * MEMORY.
+ */
+struct dcp_identity;
+DCP_PUBLIC int dcp_identity_new(const struct dcp_catalog *catalog,
+                                struct dcp_identity **out_identity,
+                                struct dcp_error *err);
+DCP_PUBLIC int dcp_identity_find(const struct dcp_identity *identity, enum dcp_role role,
+                                 const char *param);
+DCP_PUBLIC void dcp_identity_free(struct dcp_identity *identity);
+
 /* Elements in a piece's region, and its raw bytes. */
 DCP_PUBLIC int64_t dcp_piece_elems(const struct dcp_catalog *catalog,
                                    const struct dcp_piece *piece);
