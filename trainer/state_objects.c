@@ -70,6 +70,35 @@ static json_t *integer(int64_t v)
     return json_integer((json_int_t)v);
 }
 
+/* The options of one group of parameters, and its members: those that decay, or not. As
+ * in torch and DeepSpeed lr is the one of the last update. */
+static json_t *group_of(const struct model *model, const struct settings *settings,
+                        int64_t updates, bool decay)
+{
+    double lr = schedule_lr(&settings->scheduler, settings->lr, updates ? updates : 1);
+    int n;
+    const struct model_param *params = model_params(model, &n);
+    json_t *names = json_array();
+    for (int p = 0; p < n; p++)
+        if (params[p].decay == decay)
+            json_array_append_new(names, json_string(params[p].name));
+    return json_pack("{s:f, s:f, s:[f,f], s:f, s:f, s:b, s:o}", "lr", lr, "initial_lr",
+                     settings->lr, "betas", settings->beta1, settings->beta2, "eps",
+                     settings->eps, "weight_decay", decay ? settings->weight_decay : 0.0,
+                     "bias_correction", settings->bias_correction, "params", names);
+}
+
+static json_t *optimizer_of(const struct model *model, const struct settings *settings,
+                            const struct state_progress *progress)
+{
+    int64_t updates = progress->step - progress->skipped_steps;
+    return json_pack("{s:s, s:o, s:[o,o]}", "type",
+                     settings->decoupled_decay ? "AdamW" : "Adam", "step",
+                     integer(updates), "param_groups",
+                     group_of(model, settings, updates, true),
+                     group_of(model, settings, updates, false));
+}
+
 int state_objects(struct dcp_arena *arena, const struct model *model,
                   const struct settings *settings, const struct state_progress *progress,
                   const struct dcp_object **out_objects, size_t *out_n,
@@ -88,6 +117,7 @@ int state_objects(struct dcp_arena *arena, const struct model *model,
                     "samples", integer(progress->samples), "tokens",
                     integer(progress->tokens), "skipped_steps",
                     integer(progress->skipped_steps), "seed", integer(seed)) },
+        { "optimizer", optimizer_of(model, settings, progress) },
         { "scheduler",
           json_pack("{s:s, s:o}", "type", schedule_name(settings->scheduler.type),
                     "last_batch_iteration",
