@@ -95,6 +95,24 @@ static void put_proof(struct dcp_main *m, const struct reshard_job *job)
                         n_cast ? " of the others" : "");
 }
 
+/* Numbers that are now infinite: no failure, since it was asked for, but never silent. */
+static void warn_overflows(struct dcp_main *m, const struct reshard_job *job)
+{
+    const char *first;
+    char name[160];
+    size_t n_tensors;
+    uint64_t n = dcp_reshard_overflows(job->reshard, &n_tensors, &first);
+    if (n)
+        dcp_log_write(&m->log, DCP_LOG_WARN,
+                      "%s of %s out of the range of %s became "
+                      "infinite or NaN ('%s'%s)",
+                      dcp_human_items(n, "number", "numbers").text,
+                      dcp_human_items(n_tensors, "tensor", "tensors").text,
+                      dcp_dtype_name((enum dcp_dtype)job->options.dtype),
+                      dcp_str_escape(name, sizeof name, first),
+                      n_tensors > 1 ? " and others" : "");
+}
+
 void reshard_print_result(struct dcp_main *m, const struct reshard_job *job)
 {
     const struct dcp_catalog *target = dcp_reshard_target(job->reshard);
@@ -115,6 +133,7 @@ void reshard_print_result(struct dcp_main *m, const struct reshard_job *job)
     dcp_term_printf(out, ", %s\n", dcp_human_time(job->seconds).text);
     if (m->verbose == 0)
         put_left(m, job);
+    warn_overflows(m, job);
 }
 
 static json_t *side_json(const char *path, const struct dcp_catalog *catalog,
@@ -146,6 +165,11 @@ int reshard_print_json(struct dcp_main *m, const struct reshard_job *job,
         doc, "target",
         side_json(job->target_path, target, f->target_bytes, f->target_files));
     rc |= dcp_doc_set(doc, "n_tensors", dcp_doc_u64(f->n_tensors));
+    size_t n_tensors;
+    const char *first;
+    rc |=
+        dcp_doc_set(doc, "n_overflows",
+                    dcp_doc_u64(dcp_reshard_overflows(job->reshard, &n_tensors, &first)));
     rc |= dcp_doc_set(doc, "n_left_out", dcp_doc_u64(f->n_left));
     rc |= dcp_doc_set(doc, "n_cast", dcp_doc_u64(f->n_cast));
     rc |= dcp_doc_set(doc, "plan", plan);

@@ -17,7 +17,7 @@ TEXT
 # A tool counts as there when its command is found, wherever it came from.
 tools=(
     "gcc gcc" "g++ g++" "cmake cmake" "pkg-config pkg-config" "python3 python3"
-    "bats bats" "mpirun openmpi-bin" "xz xz-utils" "pgrep procps" "xz xz-utils"
+    "bats bats" "mpirun openmpi-bin" "xz xz-utils" "pgrep procps"
 )
 # Libraries are asked of dpkg.
 libraries=(

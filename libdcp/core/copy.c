@@ -137,6 +137,20 @@ static int gather(struct dcp_copier *copier, size_t p, int64_t begin, int64_t en
     return rc;
 }
 
+/* From the scratch to `out`, in the dtype of a target's tensor. */
+static int cast(struct dcp_copier *copier, const struct dcp_tensor *to,
+                enum dcp_dtype from, void *out, size_t n, struct dcp_error *err)
+{
+    int rc = dcp_cast(from, to->dtype, copier->scratch, out, n, err);
+
+    if (!rc && copier->overflows) {
+        size_t found = dcp_cast_overflows(from, to->dtype, copier->scratch, out, n);
+        if (found)
+            atomic_fetch_add(&copier->overflows[to - copier->dst->tensors], found);
+    }
+    return rc;
+}
+
 int dcp_copy_piece(struct dcp_copier *copier, size_t p, int64_t begin, int64_t end,
                    void *out, struct dcp_error *err)
 {
@@ -156,7 +170,7 @@ int dcp_copy_piece(struct dcp_copier *copier, size_t p, int64_t begin, int64_t e
         int64_t n = end - begin < step ? end - begin : step;
         rc = gather(copier, p, begin, begin + n, copier->scratch, err);
         if (!rc)
-            rc = dcp_cast(from, to->dtype, copier->scratch, at, (size_t)n, err);
+            rc = cast(copier, to, from, at, (size_t)n, err);
         if (rc)
             return rc;
         at += (size_t)n * dcp_dtype_size(to->dtype);

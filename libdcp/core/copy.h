@@ -14,6 +14,8 @@ struct dcp_copier {
     struct dcp_blocks *blocks; /* reads src */
     unsigned char *scratch;    /* DCP_COPY_SCRATCH bytes, for casts */
     _Atomic uint64_t
+        *overflows; /* NULL, or by tensor of dst: numbers that a cast made infinite */
+    _Atomic uint64_t
         *src_parts; /* NULL, or by tensor of src: fingerprint parts of what was read */
 };
 #define DCP_COPY_SCRATCH \

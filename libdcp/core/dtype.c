@@ -233,7 +233,7 @@ static void put(enum dcp_dtype dtype, unsigned char *p, double v)
     }
 }
 
-/* The two casts that move gigabytes. NaN keeps its sign and stays quiet, as in
+/* The casts that move gigabytes. NaN keeps its sign and stays quiet, as in
  * small_encode. */
 static void f32_to_bf16(const unsigned char *in, unsigned char *out, size_t n)
 {
@@ -254,6 +254,36 @@ static void bf16_to_f32(const unsigned char *in, unsigned char *out, size_t n)
         memcpy(&v, in + 2 * i, sizeof v);
         uint32_t u = (uint32_t)v << 16;
         memcpy(out + 4 * i, &u, sizeof u);
+    }
+}
+
+static uint16_t f16_of(uint32_t u)
+{
+    uint32_t sign = u >> 16 & 0x8000, magnitude = u & 0x7fffffff;
+    float small, half = 0.5f;
+
+    if (magnitude > 0x7f800000)
+        return (uint16_t)(sign | 0x7e00);
+    if (magnitude >= 0x477ff000) /* rounds to 65536 or more */
+        return (uint16_t)(sign | 0x7c00);
+    if (magnitude >= 0x38800000) {
+        uint32_t odd = magnitude >> 13 & 1;
+        return (uint16_t)(sign | (magnitude + 0xfff + odd - 0x38000000) >> 13);
+    }
+    /* Subnormal: added to 0.5 its last bit is where it is to be rounded. */
+    memcpy(&small, &magnitude, sizeof small);
+    small += half;
+    memcpy(&magnitude, &small, sizeof magnitude);
+    return (uint16_t)(sign | (magnitude - 0x3f000000));
+}
+
+static void f32_to_f16(const unsigned char *in, unsigned char *out, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        uint32_t u;
+        memcpy(&u, in + 4 * i, sizeof u);
+        uint16_t v = f16_of(u);
+        memcpy(out + 2 * i, &v, sizeof v);
     }
 }
 
@@ -283,12 +313,40 @@ int dcp_cast(enum dcp_dtype from, enum dcp_dtype to, const void *in, void *out, 
                              dcp_dtype_name(from), dcp_dtype_name(to));
     if (from == DCP_F32 && to == DCP_BF16)
         f32_to_bf16(src, dst, n);
+    else if (from == DCP_F32 && to == DCP_F16)
+        f32_to_f16(src, dst, n);
     else if (from == DCP_BF16 && to == DCP_F32)
         bf16_to_f32(src, dst, n);
     else
         for (size_t i = 0; i < n; i++)
             put(to, dst + i * to_size, read(from, src + i * from_size));
     return DCP_OK;
+}
+
+/* Types that hold less than bf16 and fp32, which hold about the same. */
+static bool is_narrow(enum dcp_dtype dtype)
+{
+    const struct small_float *small = small_float_of(dtype);
+
+    return small && small->exp_bits < 8;
+}
+
+size_t dcp_cast_overflows(enum dcp_dtype from, enum dcp_dtype to, const void *in,
+                          const void *out, size_t n)
+{
+    size_t from_size = dcp_dtype_size(from), to_size = dcp_dtype_size(to), found = 0;
+    const unsigned char *src = in, *dst = out;
+
+    if (from == to || (!is_narrow(to) && from != DCP_F64))
+        return 0;
+    for (size_t i = 0; i < n; i++) {
+        if (to == DCP_F16 && (dst[2 * i + 1] & 0x7c) != 0x7c)
+            continue; /* finite, as nearly all are */
+        if (!isfinite(get(to, dst + i * to_size)) &&
+            isfinite(get(from, src + i * from_size)))
+            found++;
+    }
+    return found;
 }
 
 static const char *const role_names[DCP_N_ROLES] = {

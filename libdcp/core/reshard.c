@@ -25,7 +25,8 @@ struct dcp_reshard {
     struct dcp_plan *plan;
     struct dcp_literals literals; /* of the target's layout */
     struct dcp_reshard_plan facts;
-    char *dir, *name; /* of the target */
+    char *dir, *name;            /* of the target */
+    _Atomic uint64_t *overflows; /* by tensor of the target; NULL: nothing is cast */
 };
 
 /* Neither the source nor anything inside it may become the target. */
@@ -251,6 +252,14 @@ int dcp_reshard_run(struct dcp_reshard *reshard, struct dcp_error *err)
             reshard->name, reshard->facts.target_bytes, reshard->facts.free_bytes);
         return DCP_E_NO_SPACE;
     }
+    free(reshard->overflows);
+    reshard->overflows = NULL;
+    if (reshard->facts.n_cast) {
+        reshard->overflows =
+            dcp_mem_calloc(reshard->target->n_tensors, sizeof *reshard->overflows);
+        if (!reshard->overflows)
+            return dcp_error_memory(err, "a reshard");
+    }
     rc = dcp_store_dir(&store, reshard->dir, false, err);
     if (!rc)
         rc = dcp_publish_begin(&publish, &store, reshard->name, options->force, err);
@@ -263,6 +272,7 @@ int dcp_reshard_run(struct dcp_reshard *reshard, struct dcp_error *err)
                                         .plan = reshard->plan,
                                         .format = reshard->format,
                                         .options = &options->target,
+                                        .overflows = reshard->overflows,
                                         .literals = reshard->literals,
                                         .store = &store,
                                         .prefix = publish.prefix,
@@ -282,6 +292,23 @@ int dcp_reshard_run(struct dcp_reshard *reshard, struct dcp_error *err)
     return rc;
 }
 
+uint64_t dcp_reshard_overflows(const struct dcp_reshard *reshard, size_t *out_tensors,
+                               const char **out_first)
+{
+    uint64_t sum = 0;
+
+    *out_tensors = 0;
+    *out_first = NULL;
+    for (size_t t = 0; reshard->overflows && t < reshard->target->n_tensors; t++) {
+        if (!reshard->overflows[t])
+            continue;
+        sum += reshard->overflows[t];
+        if (!(*out_tensors)++)
+            *out_first = reshard->target->tensors[t].name;
+    }
+    return sum;
+}
+
 void dcp_reshard_free(struct dcp_reshard *reshard)
 {
     if (!reshard)
@@ -290,6 +317,7 @@ void dcp_reshard_free(struct dcp_reshard *reshard)
     dcp_catalog_free(reshard->src);
     dcp_catalog_free(reshard->target);
     free(reshard->src_tensor);
+    free(reshard->overflows);
     free(reshard->dir);
     free(reshard->name);
     free(reshard);

@@ -71,6 +71,7 @@ static int stream_init(struct stream *s, const struct dcp_stream_setup *setup,
         *copier = (struct dcp_copier){ .plan = setup->plan,
                                        .src = setup->src,
                                        .dst = setup->target,
+                                       .overflows = setup->overflows,
                                        .src_parts = s->src_parts };
         if (casts && !(copier->scratch = malloc(DCP_COPY_SCRATCH)))
             rc = dcp_error_memory(err, "a stream");

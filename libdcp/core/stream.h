@@ -23,6 +23,7 @@ struct dcp_stream_setup {
     uint64_t memory_bytes;
     bool verify;
     struct dcp_progress progress;
+    _Atomic uint64_t *overflows; /* NULL, or by tensor of target: see copy.h */
 };
 
 /* Writes every file of the target and makes it durable. Errors: CORRUPT (the source is

@@ -82,6 +82,16 @@ left() {
     json 'd["n_left_out"] == 18 and d["n_tensors"] == 6'
 }
 
+@test "numbers too large for the new dtype are counted and named" {
+    make_safetensors big.safetensors small=9 big=70000
+    run -0 --separate-stderr dcp-reshard export big.safetensors half.bin --dtype fp16
+    [[ $stderr == *"warning: 4,480 numbers of 1 tensor out of the range of F16"*"('big')"* ]]
+    run -0 dcp-reshard export big.safetensors half2.bin --dtype fp16 --json
+    json 'd["n_overflows"] == 4480'
+    run -0 --separate-stderr dcp-reshard export big.safetensors bf.bin --dtype bf16
+    [ -z "$stderr" ]
+}
+
 @test "select, only, dtype" {
     run -0 dcp-reshard run out --only model --dtype fp32
     [[ $output == *", 6 tensors, all cast to F32, "* ]]

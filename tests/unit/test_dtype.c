@@ -325,6 +325,48 @@ static void many_at_once(void **state)
     }
 }
 
+/* The quick way to fp16 gives what the careful one gives, which takes doubles. */
+static void quick_halves(void **state)
+{
+    (void)state;
+    uint64_t seed = 44;
+
+    for (int k = 0; k < 3000000; k++) {
+        uint32_t bits = (uint32_t)acts_random(&seed);
+        if (k % 2) /* near what fp16 has: halves of its last bit, and neighbours */
+            bits = (bits & 0x80000000) | ((0x33000000 + (bits & 0x14ffffff)) & ~0xfffu) |
+                   (bits % 3 == 0 ? 0x1000 : bits % 3);
+        float value;
+        memcpy(&value, &bits, sizeof value);
+        double wide = value;
+        uint16_t quick, careful;
+        dcp_cast(DCP_F32, DCP_F16, &value, &quick, 1, NULL);
+        dcp_cast(DCP_F64, DCP_F16, &wide, &careful, 1, NULL);
+        assert_int_equal(quick, careful);
+    }
+}
+
+static size_t overflows(enum dcp_dtype to, const float *in, size_t n)
+{
+    unsigned char out[64];
+
+    assert_int_equal(dcp_cast(DCP_F32, to, in, out, n, NULL), 0);
+    return dcp_cast_overflows(DCP_F32, to, in, out, n);
+}
+
+static void numbers_out_of_range(void **state)
+{
+    (void)state;
+    const float in[] = { 1, 448, 470, 60000, 65519, 65520, -1e9f, INFINITY, NAN, 3e38f };
+    enum { N = sizeof in / sizeof *in };
+
+    assert_int_equal(overflows(DCP_F16, in, N), 3);
+    assert_int_equal(overflows(DCP_F8_E4M3, in, N), 6);
+    assert_int_equal(overflows(DCP_F8_E5M2, in, N), 4);
+    assert_int_equal(overflows(DCP_BF16, in, N), 0);
+    assert_int_equal(overflows(DCP_F16, in, 5), 0);
+}
+
 static void refusals_and_copies(void **state)
 {
     (void)state;
@@ -397,6 +439,8 @@ int main(void)
         cmocka_unit_test(whole_numbers_are_rounded_once),
         cmocka_unit_test(small_integers),
         cmocka_unit_test(many_at_once),
+        cmocka_unit_test(quick_halves),
+        cmocka_unit_test(numbers_out_of_range),
         cmocka_unit_test(refusals_and_copies),
         cmocka_unit_test(names),
     };

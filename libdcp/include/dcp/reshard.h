@@ -90,6 +90,11 @@ DCP_PUBLIC const struct dcp_catalog *dcp_reshard_target(
  * CORRUPT (source damaged, or fingerprints of what was written differ), NO_SPACE, IO,
  * BUSY (another process makes the same target), INTERRUPTED. */
 DCP_PUBLIC int dcp_reshard_run(struct dcp_reshard *reshard, struct dcp_error *err);
+/* After a run: how many numbers were out of the range of the dtype they were cast to, and
+ * became infinite or NaN; *out_tensors of how many tensors, *out_first (borrowed) one of
+ * them or NULL. */
+DCP_PUBLIC uint64_t dcp_reshard_overflows(const struct dcp_reshard *reshard,
+                                          size_t *out_tensors, const char **out_first);
 DCP_PUBLIC void dcp_reshard_free(struct dcp_reshard *reshard);
 
 /* Reading tensors piece by piece, for programs: elements begin .. end of the flattened

@@ -65,6 +65,10 @@ DCP_PUBLIC int dcp_dtype_parse(const char *text);
  * floating to integer). */
 DCP_PUBLIC int dcp_cast(enum dcp_dtype from, enum dcp_dtype to, const void *in, void *out,
                         size_t n, struct dcp_error *err);
+/* How many of n finite numbers a cast made infinite or NaN, because they are out of the
+ * range of the new type. */
+DCP_PUBLIC size_t dcp_cast_overflows(enum dcp_dtype from, enum dcp_dtype to,
+                                     const void *in, const void *out, size_t n);
 /* True for F64, F32, BF16, F16 and the 8-bit floats. */
 DCP_PUBLIC bool dcp_dtype_is_float(enum dcp_dtype dtype);
 
