@@ -60,8 +60,9 @@ static bool has_moments(const struct dcp_catalog *src)
  * the model calls it: the container it was saved in means nothing any more. */
 static const char *name_of(const struct choice *choice, const struct dcp_tensor *tensor)
 {
-    bool alone = choice->options->only == DCP_ONLY_MODEL && !tensor->tied_to &&
-                 !dcp_role_is_optim(tensor->role);
+    bool model = choice->options->only == DCP_ONLY_MODEL ||
+                 !(choice->format->flags & DCP_FORMAT_OPTIM);
+    bool alone = model && !tensor->tied_to && !dcp_role_is_optim(tensor->role);
 
     return alone && dcp_catalog_find(choice->target, tensor->param) < 0 ? tensor->param
                                                                         : tensor->name;

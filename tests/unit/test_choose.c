@@ -99,6 +99,7 @@ static enum dcp_fate refuses_moments(const struct dcp_catalog *src,
 }
 
 static const struct dcp_format plain = { .name = "plain", .flags = DCP_FORMAT_OPTIM };
+static const struct dcp_format weights = { .name = "weights" };
 static const struct dcp_format ties = { .name = "ties",
                                         .flags = DCP_FORMAT_OPTIM | DCP_FORMAT_TIES };
 static const struct dcp_format masters = { .name = "masters",
@@ -178,6 +179,11 @@ static void the_model_alone_has_its_own_names(void **state)
     unmake(&made);
     made = make(training(false, true), &plain, (struct dcp_reshard_options){ 0 });
     is_made_of(&made, "model.a", "model.a", DCP_F32);
+    unmake(&made);
+    made = make(training(false, true), &weights,
+                (struct dcp_reshard_options){ .lossy = true });
+    assert_int_equal(made.target->n_tensors, 3);
+    is_made_of(&made, "a", "model.a", DCP_F32);
     unmake(&made);
 }
 
