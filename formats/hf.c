@@ -269,7 +269,9 @@ static int find_config(const struct dcp_catalog *catalog,
         dcp_error_set(err, DCP_E_MISMATCH,
                       "a Hugging Face folder needs a model configuration, and the source "
                       "has none");
-        dcp_error_hint(err, "--to safetensors writes the weights without one");
+        dcp_error_hint(
+            err,
+            "--model-config FILE gives one; --to safetensors writes the weights without");
         return DCP_E_MISMATCH;
     }
     *out_text = catalog->objects[at].data;

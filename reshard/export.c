@@ -35,6 +35,7 @@ static int run(struct dcp_main *m, const void *given, struct dcp_error *err)
         .verb = "export",
         .source_path = m->operands.items[0],
         .target_path = m->operands.items[1],
+        .config_path = settings->model_config,
         .dry_run = settings->dry_run,
     };
     int rc = reshard_settings_check(settings, &job.options, err);
@@ -58,6 +59,8 @@ static const struct dcp_opt opts[] = {
     { 0, "untie", NULL, RESHARD_HELP_UNTIE, NULL, DCP_OPT_FLAG, RESHARD_AT(untie) },
     { 0, "to", "FORMAT", "instead of the one that FILE's suffix asks for", "Form",
       DCP_OPT_TEXT, RESHARD_AT(to) },
+    { 0, "model-config", "FILE", RESHARD_HELP_CONFIG, NULL, DCP_OPT_TEXT,
+      RESHARD_AT(model_config) },
     { 0, "max-shard-size", "SIZE", RESHARD_HELP_MAX_SHARD, NULL, DCP_OPT_SIZE,
       RESHARD_AT(max_shard_bytes) },
     { 'm', "memory", "SIZE", RESHARD_HELP_MEMORY, "Work", DCP_OPT_SIZE,

@@ -1,17 +1,42 @@
 #include "job.h"
 
 #include "base/clock.h"
+#include "base/fs.h"
 #include "base/mem.h"
 #include "cli/damage.h"
 #include <string.h>
 
-/* The description of the model, for formats that carry one in a file of its own. */
+#define MAX_CONFIG_BYTES ((size_t)64 << 20)
+
+/* What lies beside the source, as in a folder of Hugging Face. */
+static char *config_beside(const struct reshard_job *job)
+{
+    const struct dcp_source *source = &job->place.source;
+    const char *root = source->store->root;
+    DCP_CLEANUP_FREE char *path = root ? dcp_fs_join(root, "config.json") : NULL;
+    void *text = NULL;
+    size_t n;
+    return path && !dcp_fs_read_file(path, MAX_CONFIG_BYTES, &text, &n, NULL) ? text
+                                                                              : NULL;
+}
+
+/* The description of the model, for formats that carry one in a file of its own: the one
+ * that was given, the source's, or one that lies beside it. */
 static int find_config(struct reshard_job *job, char **out, struct dcp_error *err)
 {
     int i = dcp_catalog_find_object(job->source, "model_config");
+    void *text = NULL;
+    size_t n;
     *out = NULL;
-    if (i < 0 || job->source->objects[i].kind != DCP_OBJECT_JSON)
+    if (job->config_path) {
+        int rc = dcp_fs_read_file(job->config_path, MAX_CONFIG_BYTES, &text, &n, err);
+        *out = text;
+        return rc;
+    }
+    if (i < 0 || job->source->objects[i].kind != DCP_OBJECT_JSON) {
+        *out = config_beside(job);
         return DCP_OK;
+    }
     const struct dcp_object *object = &job->source->objects[i];
     *out = strndup(object->data, object->size_bytes);
     return *out ? DCP_OK : dcp_error_memory(err, "the model's description");

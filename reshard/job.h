@@ -9,6 +9,7 @@ struct reshard_job {
     const char *verb; /* of the document: "reshard", "export" */
     const char *source_path, *target_path;
     struct dcp_reshard_options options;
+    const char *config_path; /* of the model, or NULL */
     bool dry_run;
 
     struct dcp_place place;

@@ -22,6 +22,7 @@ static int run(struct dcp_main *m, const void *given, struct dcp_error *err)
         .verb = "reshard",
         .source_path = m->operands.items[0],
         .target_path = m->operands.items[1],
+        .config_path = settings->model_config,
         .dry_run = settings->dry_run,
     };
     int rc = reshard_settings_check(settings, &job.options, err);
@@ -54,6 +55,8 @@ static const struct dcp_opt opts[] = {
     { 0, "untie", NULL, RESHARD_HELP_UNTIE, NULL, DCP_OPT_FLAG, RESHARD_AT(untie) },
     { 0, "to", "FORMAT", "see 'dcp-reshard formats' (default native)", "Form",
       DCP_OPT_TEXT, RESHARD_AT(to) },
+    { 0, "model-config", "FILE", RESHARD_HELP_CONFIG, NULL, DCP_OPT_TEXT,
+      RESHARD_AT(model_config) },
     { 0, "max-shard-size", "SIZE", RESHARD_HELP_MAX_SHARD, NULL, DCP_OPT_SIZE,
       RESHARD_AT(max_shard_bytes) },
     { 0, "codec", "none|zstd|planes", "compress blocks (native)", NULL, DCP_OPT_CHOICE,

@@ -7,7 +7,7 @@
 
 struct reshard_settings {
     int64_t world, dp, tp, pp; /* 0: not given */
-    const char *layout, *to, *dtype, *rename;
+    const char *layout, *to, *dtype, *rename, *model_config;
     struct dcp_opt_list select;
     int only, codec; /* enum dcp_only, enum dcp_codec */
     int64_t parity;
@@ -28,6 +28,8 @@ int reshard_settings_check(const struct reshard_settings *settings,
     "cast floating tensors: bf16, fp16, fp32, or another floating type"
 #define RESHARD_HELP_RENAME \
     "rules for names (strip TEXT, prefix TEXT, s/REGEX/TEXT/), or a preset by its name"
+#define RESHARD_HELP_CONFIG \
+    "config.json of the model, for DST that needs one (default: SRC's)"
 #define RESHARD_HELP_LOSSY "leave out what DST cannot hold, instead of refusing"
 #define RESHARD_HELP_UNTIE "write tensors that share their bytes once for each name"
 #define RESHARD_HELP_MAX_SHARD "largest file, as 5G (formats with shards)"
