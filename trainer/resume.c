@@ -103,7 +103,9 @@ static int read_catalog(const struct run *run, const struct origin *origin,
                         struct dcp_catalog **out_catalog, struct dcp_error *err)
 {
     struct dcp_context ctx = context_of(run, origin);
-    struct dcp_load_options options = { .name = origin->name, .format = origin->format };
+    struct dcp_load_options options = { .name = origin->newest ? NULL : origin->name,
+                                        .step = -1,
+                                        .format = origin->format };
     struct dcp_state nothing = { .layout = "replicated" };
     struct dcp_load_result result;
     int rc = dcp_load(&ctx, &options, &nothing, &result, err);
@@ -310,9 +312,12 @@ int resume_run(struct run *run, bool weights_only, struct resume_result *out_res
         rc = start_new(run, err);
     else if (!rc)
         rc = load(run, &origin, !weights_only, out_result, err);
+    bool own = !fresh && !origin.store.ops;
     origin_fini(&origin);
     if (!rc && !run->store.ops && !weights_only)
         rc = run_open_store(run, true, err);
+    if (!rc && own && !weights_only) /* what comes after is done anew */
+        rc = dcp_set_aside(&run->ctx, out_result->step, err);
     if (!rc && out_result->resumed)
         tell(run, out_result);
     return rc;

@@ -45,10 +45,8 @@ static int forgive(const struct saving *saving, int64_t step, int rc,
         return rc;
     }
     dcp_log_write(&run->log, DCP_LOG_WARN,
-                  rc == DCP_E_EXISTS
-                      ? "step %" PRId64 " exists already and is kept as it is: %s"
-                      : "step %" PRId64 " was not saved, training goes on: %s",
-                  step, failure->message);
+                  "step %" PRId64 " was not saved, training goes on: %s", step,
+                  failure->message);
     return DCP_OK;
 }
 
@@ -155,13 +153,7 @@ int saving_finish(struct saving *saving, struct dcp_error *err)
             rc = wait_for(saving, err);
     }
     saving->stall_s += dcp_clock_s() - begin_s;
-    if (rc != DCP_E_EXISTS)
-        return rc;
-    if (err)
-        *err = (struct dcp_error){ .rank = -1 };
-    dcp_log_write(&run->log, DCP_LOG_WARN,
-                  "step %" PRId64 " exists already and is kept as it is", run->at.step);
-    return DCP_OK;
+    return rc;
 }
 
 double saving_stall(struct saving *saving)

@@ -32,6 +32,21 @@ int dcp_finish_init(struct dcp_finish *finish, const struct dcp_context *ctx,
     return finish->has_companion ? DCP_OK : dcp_error_memory(err, "a save");
 }
 
+uint64_t dcp_finish_companion_bytes(const struct dcp_finish *finish)
+{
+    uint64_t bytes = 0;
+
+    for (size_t t = 0; finish->has_companion && t < finish->catalog->n_tensors; t++) {
+        const struct dcp_tensor *tensor = &finish->catalog->tensors[t];
+        bool cast = finish->companion.dtype >= 0 && dcp_dtype_is_float(tensor->dtype);
+        enum dcp_dtype dtype =
+            cast ? (enum dcp_dtype)finish->companion.dtype : tensor->dtype;
+        if (!dcp_role_is_optim(tensor->role))
+            bytes += (uint64_t)tensor->n_elems * dcp_dtype_size(dtype);
+    }
+    return bytes;
+}
+
 /* The companion is a reshard of the step that lies in the temporary folder: streamed, in
  * constant memory. */
 static int make_companion(struct dcp_finish *finish, struct dcp_error *err)
@@ -95,8 +110,8 @@ static void after_commit(struct dcp_finish *finish)
         dcp_log_write(finish->ctx->log, DCP_LOG_WARN, "cannot write '" DCP_LATEST "': %s",
                       err.message);
     err = (struct dcp_error){ 0 };
-    if (dcp_prune_held(store, finish->options.keep, finish->options.keep_every, NULL,
-                       &removed, &err))
+    if (dcp_prune_held(store, finish->options.keep, finish->options.keep_every,
+                       finish->options.step, &removed, &err))
         dcp_log_write(finish->ctx->log, DCP_LOG_WARN, "cannot remove old steps: %s",
                       err.message);
 }

@@ -26,6 +26,8 @@ struct dcp_finish {
 int dcp_finish_init(struct dcp_finish *finish, const struct dcp_context *ctx,
                     const struct dcp_save_options *options, const char *name,
                     struct dcp_error *err);
+/* How large the companion gets, but for its headers; 0 without one. */
+uint64_t dcp_finish_companion_bytes(const struct dcp_finish *finish);
 /* Publishes. The step exists when it returns 0; failures of the pointer and of retention
  * do not undo that, they are logged. */
 int dcp_finish_run(struct dcp_finish *finish, struct dcp_error *err);

@@ -1,5 +1,6 @@
 /* load: the catalog of the step goes from rank 0 to all; then each rank fills its own
  * pieces, and all agree. */
+#include "await.h"
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/mem.h"
@@ -12,7 +13,6 @@
 #include "region.h"
 #include "steps.h"
 #include <inttypes.h>
-
 #include <string.h>
 
 #define CHUNK_BYTES ((uint64_t)8 << 20) /* a job of the pool */
@@ -31,9 +31,7 @@ struct load {
     const struct dcp_device *device;
     struct dcp_catalog *src, *dst;
     struct dcp_plan *plan;
-    struct dcp_copier
-        *copiers; /* free ones: copiers[0 .. n_free) after the lock is taken */
-    struct dcp_copier **free_copiers;
+    struct dcp_copier *copiers; /* one a worker */
     unsigned char **bounce; /* for devices the host cannot write: CHUNK_BYTES a copier */
     int n_copiers;
     struct chunk *chunks;
@@ -231,6 +229,47 @@ static int fill(struct load *load, const struct dcp_source *source,
     return rc;
 }
 
+/* What each rank does for itself. */
+struct filling {
+    struct load *load;
+    const struct dcp_source *source;
+    const struct dcp_load_options *options;
+    const struct dcp_state *into;
+    int rank;
+};
+
+static int fill_here(void *arg, struct dcp_error *err)
+{
+    struct filling *f = arg;
+    return fill(f->load, f->source, f->options, f->into, f->rank, err);
+}
+
+/* What rank 0 reads. */
+struct indexing {
+    const struct dcp_source *source;
+    const char *format; /* NULL: native; "auto" */
+    struct dcp_catalog *catalog;
+};
+
+static int index_here(void *arg, struct dcp_error *err)
+{
+    struct indexing *indexing = arg;
+    bool probe = indexing->format && !strcmp(indexing->format, "auto");
+    const char *name = indexing->format ? indexing->format : "native";
+    const struct dcp_format *format = probe ? NULL : dcp_format_find(name);
+    int rc = probe ? dcp_format_probe(indexing->source, &format, err) : DCP_OK;
+
+    if (!rc && !format)
+        rc = dcp_error_set(err, DCP_E_UNSUPPORTED, "there is no format '%s'", name);
+    if (!rc)
+        rc = dcp_catalog_new(&indexing->catalog, err);
+    if (!rc)
+        rc = format->index(indexing->source, indexing->catalog, err);
+    if (!rc)
+        rc = dcp_catalog_sort(indexing->catalog, err);
+    return rc ? rc : dcp_catalog_check(indexing->catalog, err);
+}
+
 /* Rank 0 reads the headers; the others get the catalog from it, so that all see the same.
  */
 static int share_catalog(struct dcp_comm *comm, const struct dcp_source *source,
@@ -238,29 +277,15 @@ static int share_catalog(struct dcp_comm *comm, const struct dcp_source *source,
                          struct dcp_error *err)
 {
     DCP_CLEANUP_BUF struct dcp_buf buf = { 0 };
-    struct dcp_catalog *catalog = NULL;
-    const struct dcp_format *f = NULL;
+    struct indexing indexing = { .source = source, .format = format };
     uint64_t n = 0;
-    int rc = DCP_OK;
 
     *out = NULL;
-    if (comm->rank == 0) {
-        bool probe = format && !strcmp(format, "auto");
-        rc = probe ? dcp_format_probe(source, &f, err) : DCP_OK;
-        if (!rc && !probe && !(f = dcp_format_find(format ? format : "native")))
-            rc = dcp_error_set(err, DCP_E_UNSUPPORTED, "there is no format '%s'", format);
-        if (!rc)
-            rc = dcp_catalog_new(&catalog, err);
-        if (!rc)
-            rc = f->index(source, catalog, err);
-        if (!rc)
-            rc = dcp_catalog_sort(catalog, err);
-        if (!rc)
-            rc = dcp_catalog_check(catalog, err);
-        if (!rc && comm->world > 1)
-            rc = dcp_pack_catalog(catalog, &buf, err);
-        n = buf.size_bytes;
-    }
+    int rc = dcp_await(comm, comm->rank == 0 ? index_here : NULL, &indexing, err);
+    struct dcp_catalog *catalog = indexing.catalog;
+    if (!rc && comm->rank == 0 && comm->world > 1)
+        rc = dcp_pack_catalog(catalog, &buf, err);
+    n = buf.size_bytes;
     rc = dcp_agree(comm, rc, err);
     if (!rc && comm->world > 1) {
         rc = dcp_comm_bcast(comm, &n, sizeof n, 0, err);
@@ -301,8 +326,8 @@ static int load_step(const struct dcp_context *ctx, struct dcp_comm *comm,
     if (rc)
         return rc;
 
-    rc = fill(&load, &source, options, into, comm->rank, err);
-    rc = dcp_agree(comm, rc, err);
+    struct filling filling = { &load, &source, options, into, comm->rank };
+    rc = dcp_await(comm, fill_here, &filling, err);
     out->size_bytes = 0;
     for (int i = 0; load.copiers && i < load.n_copiers; i++)
         if (load.copiers[i].blocks)
@@ -339,17 +364,18 @@ int dcp_load(const struct dcp_context *ctx, const struct dcp_load_options *optio
         struct dcp_error first = { 0 };
         for (;;) {
             struct dcp_error failure = { 0 };
-            struct dcp_step step;
+            struct dcp_step step = { .step = -1 };
             rc = dcp_find_below(ctx, options->step, below, &step, &failure);
             if (!rc)
                 rc = load_step(ctx, comm, step.name, options, into, &result, &failure);
             if (rc && !first.code)
                 first = failure;
-            if (rc != DCP_E_CORRUPT || options->step >= 0 || below == step.step)
+            bool broken = rc == DCP_E_CORRUPT || rc == DCP_E_IO || rc == DCP_E_NOT_FOUND;
+            if (!broken || options->step >= 0 || step.step < 0)
                 break;
-            /* Damaged: the one before it, and the verdict is told. */
-            dcp_log_write(ctx->log, DCP_LOG_WARN, "%s is damaged and was passed over: %s",
-                          step.name, failure.message);
+            /* Damaged, or it cannot be read: the one before it, and that is told. */
+            dcp_log_write(ctx->log, DCP_LOG_WARN, "%s was passed over: %s", step.name,
+                          failure.message);
             below = step.step;
         }
         if (rc && err)

@@ -25,8 +25,7 @@ static int remove_step(const struct dcp_store *store, const char *name,
 }
 
 /* What dead processes left: with the lease in our hands nobody else is at work here. */
-static int reap(const struct dcp_store *store, const char *spare, size_t *removed,
-                struct dcp_error *err)
+static int reap(const struct dcp_store *store, size_t *removed, struct dcp_error *err)
 {
     struct dcp_store_entry *entries;
     size_t n;
@@ -37,7 +36,7 @@ static int reap(const struct dcp_store *store, const char *spare, size_t *remove
     for (size_t i = 0; i < n && !rc; i++) {
         bool ours = dcp_str_starts(entries[i].name, DCP_TMP_PREFIX "step-") ||
                     dcp_str_starts(entries[i].name, DCP_TRASH_PREFIX "step-");
-        if (!entries[i].is_dir || !ours || (spare && !strcmp(entries[i].name, spare)))
+        if (!entries[i].is_dir || !ours)
             continue;
         rc = store->ops->remove(store->self, entries[i].name, err);
         *removed += rc == DCP_OK;
@@ -47,11 +46,11 @@ static int reap(const struct dcp_store *store, const char *spare, size_t *remove
 }
 
 int dcp_prune_held(const struct dcp_store *store, int keep, int keep_every,
-                   const char *spare, size_t *out_removed, struct dcp_error *err)
+                   int64_t newest, size_t *out_removed, struct dcp_error *err)
 {
     DCP_CLEANUP_FREE struct dcp_step *steps = NULL;
     size_t n = 0, removed = 0;
-    int whole = 0, rc = reap(store, spare, &removed, err);
+    int whole = 0, rc = reap(store, &removed, err);
 
     if (!rc && keep > 0)
         rc = dcp_steps(store, &steps, &n, NULL, err);
@@ -59,6 +58,8 @@ int dcp_prune_held(const struct dcp_store *store, int keep, int keep_every,
         bool kept_for_ever = keep_every > 0 && steps[i].step % keep_every == 0;
         int why = steps[i].why.code;
         int newer = whole;
+        if (newest >= 0 && steps[i].step > newest)
+            continue;
         whole += steps[i].whole;
         /* Only whole steps count, and only what lies behind enough of them goes: a
          * damaged step is never a reason to lose a good one. What could not be read, or
@@ -83,7 +84,7 @@ int dcp_prune(const struct dcp_store *store, int keep, int keep_every,
     int rc = store->ops->lock(store->self, err);
     if (rc)
         return rc;
-    rc = dcp_prune_held(store, keep, keep_every, NULL, out_removed, err);
+    rc = dcp_prune_held(store, keep, keep_every, -1, out_removed, err);
     store->ops->unlock(store->self);
     return rc;
 }

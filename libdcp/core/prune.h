@@ -5,9 +5,10 @@
 #include <dcp/store.h>
 #include <stdint.h>
 
-/* As dcp_prune, for a caller that holds the lease. `spare` (may be NULL) is the name of a
- * temporary folder in use. */
+/* As dcp_prune, for a caller that holds the lease. `newest` (-1: none) is the step that
+ * was just published: it counts as the newest there is, whatever its number; steps above
+ * it are neither counted nor removed. */
 int dcp_prune_held(const struct dcp_store *store, int keep, int keep_every,
-                   const char *spare, size_t *out_removed, struct dcp_error *err);
+                   int64_t newest, size_t *out_removed, struct dcp_error *err);
 
 #endif

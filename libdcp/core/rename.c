@@ -154,11 +154,11 @@ int dcp_rename_new(const char *text, const char *what, struct dcp_rename **out_r
 
     *out_rename = NULL;
     while (!rc && (line = strsep(&rest, "\n"))) {
-        size_t n = strlen(line);
         number++;
         line += strspn(line, " \t");
-        while (n && (line[strlen(line) - 1] == '\r'))
-            line[strlen(line) - 1] = '\0';
+        size_t n = strlen(line);
+        while (n > 0 && line[n - 1] == '\r')
+            line[--n] = '\0';
         if (*line && *line != '#')
             rc = add_line(rename, line, number, what, err);
     }

@@ -1,11 +1,16 @@
 /* save: a state machine that only moves inside collective calls on the caller's thread,
  * while the bytes are written by the pool.
  *
- *   start   merge the ranks' pieces; rank 0 takes the lease and makes the temporary
- * folder; stage; agree WRITING      pool: each rank writes its shard and makes it durable
- *   (all done)   agree; the ranks tell what they wrote
- *   PUBLISHING   pool of rank 0: fingerprints, companion, manifest, rename, latest, prune
- *   (done)       agree: the step is whole and durable on all ranks */
+ * start: the ranks' pieces are merged; rank 0 takes the lease and makes the temporary
+ * folder; all stage, and agree.
+ *
+ * WRITING: the pool of each rank writes its shard and makes it durable. When all are done
+ * they agree, and tell what they wrote.
+ *
+ * PUBLISHING: the pool of rank 0 takes fingerprints, makes the companion and the
+ * manifest, renames, and prunes. When it is done they agree: the step is whole and
+ * durable on all ranks. */
+#include "await.h"
 #include "base/clock.h"
 #include "base/mem.h"
 #include "finish.h"
@@ -30,6 +35,7 @@ struct dcp_saver {
     enum phase phase;
     struct dcp_finish finish; /* what is being saved */
     uint64_t *crc;            /* of each piece, taken from the caller's memory */
+    unsigned char *flags;     /* of all ranks, see dcp_all_done */
     bool locked;
     double started_s;
     struct dcp_save_result result;
@@ -48,7 +54,10 @@ int dcp_saver_new(const struct dcp_context *ctx, struct dcp_saver **out_saver,
     saver->comm = ctx->comm ? ctx->comm : &saver->self_comm;
     dcp_device_host(&saver->host);
     saver->device = ctx->device ? ctx->device : &saver->host;
-    int rc = dcp_pool_new(ctx->threads > 0 ? ctx->threads : 2, &saver->pool, err);
+    saver->flags = malloc((size_t)saver->comm->world);
+    int rc = saver->flags ? DCP_OK : dcp_error_memory(err, "a saver");
+    if (!rc)
+        rc = dcp_pool_new(ctx->threads > 0 ? ctx->threads : 2, &saver->pool, err);
     if (!rc)
         rc = dcp_group_new(saver->pool, &saver->group, err);
     if (rc) {
@@ -82,6 +91,7 @@ void dcp_saver_free(struct dcp_saver *saver)
     dcp_pool_free(saver->pool);
     if (saver->device)
         dcp_stage_fini(&saver->stage, saver->device);
+    free(saver->flags);
     free(saver);
 }
 
@@ -99,13 +109,14 @@ static int feed(void *self, int worker, size_t piece, uint64_t begin, size_t n,
     return DCP_OK;
 }
 
-/* What rank 0 alone does before anything is written. */
-static int open_step(struct dcp_saver *saver, int64_t step, struct dcp_error *err)
+/* What rank 0 alone does before anything is written. It may remove large folders. */
+static int open_step(void *arg, struct dcp_error *err)
 {
+    struct dcp_saver *saver = arg;
     const struct dcp_store *store = saver->ctx.store;
     struct dcp_finish *finish = &saver->finish;
+    int64_t step = finish->options.step;
     uint64_t need = 0, room;
-    char name[64];
     int rc = store->ops->lock(store->self, err);
 
     if (rc)
@@ -113,13 +124,13 @@ static int open_step(struct dcp_saver *saver, int64_t step, struct dcp_error *er
     saver->locked = true;
     for (size_t t = 0; t < finish->catalog->n_tensors; t++)
         need += dcp_tensor_bytes(&finish->catalog->tensors[t]);
-    room = store->ops->free_bytes(store->self);
-    dcp_step_name(name, step);
+    need += dcp_finish_companion_bytes(finish);
     /* Folders of dead savers go first: they may hold the very room that is needed. */
-    rc = dcp_prune_held(store, 0, 0, NULL, NULL, err);
-    if (!rc)
-        room = store->ops->free_bytes(store->self);
-    if (!rc && need > room) {
+    rc = dcp_prune_held(store, 0, 0, -1, NULL, err);
+    if (rc)
+        return rc;
+    room = store->ops->free_bytes(store->self);
+    if (need > room) {
         dcp_error_set(err, DCP_E_NO_SPACE,
                       "step %" PRId64 " needs %" PRIu64 " bytes, '%s' has %" PRIu64
                       " free",
@@ -127,7 +138,7 @@ static int open_step(struct dcp_saver *saver, int64_t step, struct dcp_error *er
         dcp_error_hint(err, "free some space, or keep fewer steps");
         return DCP_E_NO_SPACE;
     }
-    return rc ? rc : dcp_publish_begin(&finish->publish, store, name, false, err);
+    return dcp_publish_begin(&finish->publish, store, finish->name, false, err);
 }
 
 static int write_shard(void *arg, struct dcp_error *err)
@@ -154,16 +165,14 @@ static int prepare(struct dcp_saver *saver, const struct dcp_save_options *optio
     struct dcp_catalog *catalog = finish->catalog;
     const struct dcp_format *native = dcp_format_find("native");
     struct dcp_literals literals = { 0 };
-    int rank = saver->comm->rank, rc;
     char name[64];
+    int rc;
 
     catalog->step = options->step;
     for (size_t p = 0; p < catalog->n_pieces; p++)
         catalog->pieces[p].codec = options->codec;
     dcp_step_name(name, options->step);
     rc = dcp_finish_init(finish, &saver->ctx, options, name, err);
-    if (!rc && rank == 0)
-        rc = open_step(saver, options->step, err);
     if (!rc)
         rc = native->layout(catalog, &finish->target_options, &literals, err);
     if (!rc)
@@ -178,10 +187,13 @@ static int prepare(struct dcp_saver *saver, const struct dcp_save_options *optio
     saver->crc = dcp_mem_calloc(catalog->n_pieces, sizeof *saver->crc);
     if (!rc && !saver->crc)
         rc = dcp_error_memory(err, "a save");
-    if (!rc)
-        rc = dcp_stage_fill(&saver->stage, saver->device, saver->pool, catalog, rank,
-                            saver->crc, err);
     return rc;
+}
+
+static int stage(struct dcp_saver *saver, struct dcp_error *err)
+{
+    return dcp_stage_fill(&saver->stage, saver->device, saver->pool,
+                          saver->finish.catalog, saver->comm->rank, saver->crc, err);
 }
 
 int dcp_save_start(struct dcp_saver *saver, const struct dcp_save_options *options,
@@ -198,6 +210,11 @@ int dcp_save_start(struct dcp_saver *saver, const struct dcp_save_options *optio
     if (!rc)
         rc = prepare(saver, options, err);
     rc = dcp_agree(saver->comm, rc, err);
+    if (!rc)
+        rc =
+            dcp_await(saver->comm, saver->comm->rank == 0 ? open_step : NULL, saver, err);
+    if (!rc)
+        rc = dcp_agree(saver->comm, stage(saver, err), err);
     if (rc) {
         end_save(saver);
         return rc;
@@ -256,22 +273,6 @@ static int publish(void *arg, struct dcp_error *err)
     return dcp_finish_run(&saver->finish, err);
 }
 
-/* Collective: true on all ranks when the work of this phase is done on all. */
-static int all_done(struct dcp_saver *saver, bool *out_done, struct dcp_error *err)
-{
-    struct dcp_comm *comm = saver->comm;
-    unsigned char mine = dcp_group_done(saver->group);
-    DCP_CLEANUP_FREE unsigned char *all = dcp_mem_calloc((size_t)comm->world, 1);
-
-    if (!all)
-        return dcp_error_memory(err, "a save");
-    int rc = dcp_comm_allgather(comm, &mine, 1, all, err);
-    *out_done = !rc;
-    for (int r = 0; r < comm->world && !rc; r++)
-        *out_done = *out_done && all[r];
-    return rc;
-}
-
 int dcp_save_poll(struct dcp_saver *saver, bool *out_done,
                   struct dcp_save_result *out_result, struct dcp_error *err)
 {
@@ -285,7 +286,8 @@ int dcp_save_poll(struct dcp_saver *saver, bool *out_done,
             *out_result = saver->result;
         return DCP_OK;
     }
-    rc = all_done(saver, &done, &failure);
+    rc = dcp_all_done(saver->comm, dcp_group_done(saver->group), saver->flags, &done,
+                      &failure);
     if (!rc && !done)
         return DCP_OK;
     if (!rc)
@@ -336,6 +338,8 @@ int dcp_save(const struct dcp_context *ctx, const struct dcp_save_options *optio
     struct dcp_saver *saver;
     int rc = dcp_saver_new(ctx, &saver, err);
 
+    if (ctx->comm)
+        rc = dcp_agree(ctx->comm, rc, err);
     if (!rc)
         rc = dcp_save_start(saver, options, state, err);
     if (!rc)

@@ -1,4 +1,5 @@
 #include "steps.h"
+#include "await.h"
 #include "base/mem.h"
 #include "base/str.h"
 #include <inttypes.h>
@@ -79,13 +80,6 @@ int dcp_steps(const struct dcp_store *store, struct dcp_step **out, size_t *out_
     return DCP_OK;
 }
 
-/* What rank 0 found, as it travels to the others. */
-struct found {
-    int32_t code;
-    struct dcp_step step;
-    struct dcp_error err;
-};
-
 /* Looks at the folders from the newest on and stops at the first whole step: older ones
  * are not read. */
 static int find_here(const struct dcp_context *ctx, int64_t wanted, int64_t below,
@@ -148,27 +142,34 @@ int dcp_find(const struct dcp_context *ctx, int64_t step, struct dcp_step *out_s
     return dcp_find_below(ctx, step, INT64_MAX, out_step, err);
 }
 
+/* What rank 0 looks for. */
+struct search {
+    const struct dcp_context *ctx;
+    int64_t wanted, below;
+    struct dcp_step found;
+};
+
+static int search_here(void *arg, struct dcp_error *err)
+{
+    struct search *search = arg;
+    return find_here(search->ctx, search->wanted, search->below, &search->found, err);
+}
+
 int dcp_find_below(const struct dcp_context *ctx, int64_t step, int64_t below,
                    struct dcp_step *out_step, struct dcp_error *err)
 {
+    struct search search = { .ctx = ctx, .wanted = step, .below = below };
     struct dcp_comm self;
     struct dcp_comm *comm = ctx->comm;
-    struct found found = { 0 };
 
     if (!comm) {
         dcp_comm_self(&self);
         comm = &self;
     }
-    if (comm->rank == 0)
-        found.code = find_here(ctx, step, below, &found.step, &found.err);
-    int rc = dcp_comm_bcast(comm, &found, sizeof found, 0, err);
-    if (rc)
-        return rc;
-    if (found.code) {
-        if (err)
-            *err = found.err;
-        return found.code;
-    }
-    *out_step = found.step;
-    return DCP_OK;
+    int rc = dcp_await(comm, comm->rank == 0 ? search_here : NULL, &search, err);
+    if (!rc)
+        rc = dcp_comm_bcast(comm, &search.found, sizeof search.found, 0, err);
+    if (!rc)
+        *out_step = search.found;
+    return rc;
 }

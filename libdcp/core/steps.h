@@ -8,6 +8,7 @@
 #define DCP_TMP_PREFIX \
     ".tmp-" /* being written; dead when nobody holds the root's lease */
 #define DCP_TRASH_PREFIX ".trash-" /* being removed */
+#define DCP_ASIDE_SUFFIX ".aside"  /* no longer part of the run: see dcp_set_aside */
 #define DCP_LATEST "latest"        /* a hint for people: the name of the newest step */
 
 /* "step-00001200". */

@@ -40,7 +40,9 @@ setup() {
     diff <(losses whole | tail -15) <(losses again)
     dcp-inspect diff whole again
     run -0 --separate-stderr train --set checkpoint.dir=whole --resume 15
-    [[ $stderr == *"step 20 exists already and is kept as it is"* ]]
+    [[ $stderr == *"step-00000020 is no part of the run any more, and is kept as "*aside* ]]
+    dcp-inspect diff again whole
+    dcp-inspect diff again whole/step-00000020.aside
     run -3 --separate-stderr train --set checkpoint.dir=whole --resume 7
     [[ $stderr == *"no step 7"* ]]
     run -3 train --resume nowhere/step-00000005
@@ -68,8 +70,31 @@ with open(shard, "r+b") as f:
     f.write(bytes([byte[0] ^ 1]))
 PYTHON
     run -0 --separate-stderr train --steps 12
-    [[ $stderr == *"step-00000010 is damaged and was passed over"* ]]
+    [[ $stderr == *"step-00000010 was passed over: "*damaged* ]]
     [[ $stderr == *"resumed step 5 "* ]]
+    dcp-inspect verify run
+    dcp-inspect verify run/step-00000010
+    [ -d run/step-00000010.aside ]
+}
+
+@test "a step that cannot be read is passed over, too" {
+    train -q --steps 10
+    rm run/step-00000010/shard-00000-of-00001.json
+    mkdir run/step-00000010/shard-00000-of-00001.json
+    run -0 --separate-stderr train --steps 10
+    [[ $stderr == *"resumed step 5 "* ]]
+    dcp-inspect verify run/step-00000010
+}
+
+@test "a rollback leaves nothing that could be taken for the newest step" {
+    train -q
+    train -q --resume 5 --steps 12 --set checkpoint.keep=1 \
+        --set optimizer.params.lr=0.001
+    [ "$(ls -d run/step-*)" = "$(printf '%s\n' run/step-00000010.aside run/step-00000012 \
+        run/step-00000015.aside run/step-00000020.aside)" ]
+    [ "$(cat run/latest)" = step-00000012 ]
+    run -0 --separate-stderr train --steps 13
+    [[ $stderr == *"resumed step 12 "* ]]
 }
 
 @test "a model of another size is refused" {

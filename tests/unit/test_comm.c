@@ -3,6 +3,7 @@
 #include <dcp/device.h>
 
 #include "base/clock.h"
+#include "core/await.h"
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -242,6 +243,40 @@ static void host_device(void **state)
     dcp_device_free(&device);
 }
 
+static int slow_work(void *arg, struct dcp_error *err)
+{
+    (void)err;
+    dcp_clock_sleep_us(700000);
+    *(bool *)arg = true;
+    return DCP_OK;
+}
+
+static int failing_work(void *arg, struct dcp_error *err)
+{
+    (void)arg;
+    return dcp_error_set(err, DCP_E_CORRUPT, "a bad file");
+}
+
+static int wait_for_the_slow(struct rank *rank)
+{
+    bool worked = false;
+    struct dcp_error err = { 0 };
+    bool slow = rank->comm.rank == 1;
+
+    WANT(!dcp_await(&rank->comm, slow ? slow_work : NULL, &worked, &err));
+    WANT(worked == slow);
+    WANT(dcp_await(&rank->comm, slow ? failing_work : NULL, NULL, &err) == DCP_E_CORRUPT);
+    WANT(!strcmp(err.message, "a bad file"));
+    return 0;
+}
+
+/* Work that takes longer than the time-out is not death. */
+static void slow_is_not_dead(void **state)
+{
+    (void)state;
+    run_world(3, 200, wait_for_the_slow);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -250,6 +285,7 @@ int main(void)
         cmocka_unit_test(dead_rank_is_named_at_once),
         cmocka_unit_test(different_calls_are_noticed),
         cmocka_unit_test(a_rank_that_left_is_gone),
+        cmocka_unit_test(slow_is_not_dead),
         cmocka_unit_test(alone),
         cmocka_unit_test(host_device),
     };

@@ -23,6 +23,7 @@ static void each_rule(void **state)
 {
     (void)state;
     becomes("", "a.b", "a.b");
+    becomes("\r\n \r\r\n", "a.b", "a.b");
     becomes("strip model.", "model.a", "a");
     becomes("strip model.", "a.model.b", "a.model.b");
     becomes("prefix module.", "a", "module.a");

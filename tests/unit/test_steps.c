@@ -383,6 +383,45 @@ static void saves_keep_what_is_asked(void **state)
     check_steps(store, "8 7 6 3", 0);
 }
 
+/* A step that was just promised stays, whatever its number. */
+static void the_step_just_saved_stays(void **state)
+{
+    const struct dcp_save_options more = { .keep = 1 };
+
+    save(*state, 60, &more);
+    save(*state, 25, &more);
+    check_steps(*state, "60 25", 0);
+    save(*state, 26, &more);
+    check_steps(*state, "60 26", 0);
+    save(*state, 61, &more);
+    check_steps(*state, "61", 0);
+}
+
+static void steps_are_set_aside(void **state)
+{
+    struct dcp_context ctx = { .store = *state };
+    struct dcp_store_entry *entries;
+    size_t n, found = 0;
+
+    for (int64_t step = 1; step <= 4; step++)
+        save(*state, step, NULL);
+    damage(*state, 4);
+    assert_int_equal(dcp_set_aside(&ctx, 2, NULL), 0);
+    check_steps(*state, "2 1", 0);
+    save(*state, 3, NULL);
+    assert_int_equal(dcp_set_aside(&ctx, 2, NULL), 0);
+    check_steps(*state, "2 1", 0);
+    assert_int_equal(dcp_set_aside(&ctx, 2, NULL), 0);
+    const struct dcp_store *store = *state;
+    assert_int_equal(store->ops->list(store->self, "", &entries, &n, NULL), 0);
+    for (size_t i = 0; i < n; i++)
+        found += !strcmp(entries[i].name, "step-00000003.aside") ||
+                 !strcmp(entries[i].name, "step-00000003.aside-2") ||
+                 !strcmp(entries[i].name, "step-00000004.aside");
+    dcp_store_list_free(entries, n);
+    assert_int_equal(found, 3);
+}
+
 int main(void)
 {
 #define EACH(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
@@ -399,6 +438,8 @@ int main(void)
         EACH(prune_needs_the_lease),
         EACH(saves_need_the_lease),
         EACH(saves_keep_what_is_asked),
+        EACH(the_step_just_saved_stays),
+        EACH(steps_are_set_aside),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

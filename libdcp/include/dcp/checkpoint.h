@@ -123,6 +123,14 @@ DCP_PUBLIC int dcp_steps(const struct dcp_store *store, struct dcp_step **out,
 DCP_PUBLIC int dcp_find(const struct dcp_context *ctx, int64_t step,
                         struct dcp_step *out_step, struct dcp_error *err);
 
+/* Collective: rank 0 acts. For a run that goes on from `step`: the steps above it, whole
+ * or not, are renamed to "step-00000060.aside" and are no longer part of the run. They
+ * are of a course of training that was given up, or damaged; left where they are they
+ * would be in the way of new steps of their number, and be taken for the newest. Nothing
+ * is deleted; each is logged as a warning. Errors: BUSY, IO, COMM, MEMORY. */
+DCP_PUBLIC int dcp_set_aside(const struct dcp_context *ctx, int64_t step,
+                             struct dcp_error *err);
+
 struct dcp_load_options {
     const char
         *name;    /* folder of the step in the store ("" is the root); NULL: dcp_find */

@@ -1,0 +1,71 @@
+/* aside: steps that training does not go on from are moved out of the way. */
+#include "await.h"
+#include "base/mem.h"
+#include "steps.h"
+#include <inttypes.h>
+#include <stdio.h>
+
+enum { MAX_NAMES = 1000 };
+
+struct aside {
+    const struct dcp_context *ctx;
+    int64_t above;
+};
+
+/* "step-00000060.aside", or ".aside-2" when that is taken. */
+static int rename_step(const struct dcp_context *ctx, const struct dcp_step *step,
+                       struct dcp_error *err)
+{
+    const struct dcp_store *store = ctx->store;
+    char name[96];
+    int rc = DCP_E_EXISTS;
+
+    for (int i = 1; i < MAX_NAMES && rc == DCP_E_EXISTS; i++) {
+        struct dcp_error why = { 0 };
+        if (i == 1)
+            snprintf(name, sizeof name, "%s" DCP_ASIDE_SUFFIX, step->name);
+        else
+            snprintf(name, sizeof name, "%s" DCP_ASIDE_SUFFIX "-%d", step->name, i);
+        rc = store->ops->publish(store->self, step->name, name, &why);
+        if (rc && err)
+            *err = why;
+    }
+    if (rc)
+        return rc;
+    if (err)
+        *err = (struct dcp_error){ 0 };
+    dcp_log_write(ctx->log, DCP_LOG_WARN,
+                  "%s is no part of the run any more, and is kept as '%s'", step->name,
+                  name);
+    return DCP_OK;
+}
+
+static int set_aside(void *arg, struct dcp_error *err)
+{
+    const struct aside *aside = arg;
+    const struct dcp_store *store = aside->ctx->store;
+    DCP_CLEANUP_FREE struct dcp_step *steps = NULL;
+    size_t n = 0;
+    int rc = store->ops->lock(store->self, err);
+
+    if (rc)
+        return rc;
+    rc = dcp_steps(store, &steps, &n, NULL, err);
+    for (size_t i = 0; i < n && !rc; i++)
+        if (steps[i].step > aside->above)
+            rc = rename_step(aside->ctx, &steps[i], err);
+    store->ops->unlock(store->self);
+    return rc;
+}
+
+int dcp_set_aside(const struct dcp_context *ctx, int64_t step, struct dcp_error *err)
+{
+    struct aside aside = { ctx, step };
+    struct dcp_comm self, *comm = ctx->comm;
+
+    if (!comm) {
+        dcp_comm_self(&self);
+        comm = &self;
+    }
+    return dcp_await(comm, comm->rank == 0 ? set_aside : NULL, &aside, err);
+}
