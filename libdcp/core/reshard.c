@@ -3,6 +3,7 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "choose.h"
+#include "destination.h"
 #include "order.h"
 #include "plan.h"
 #include "publish.h"
@@ -28,31 +29,6 @@ struct dcp_reshard {
     char *dir, *name;            /* of the target */
     _Atomic uint64_t *overflows; /* by tensor of the target; NULL: nothing is cast */
 };
-
-/* Neither the source nor anything inside it may become the target. */
-static int check_outside(const struct dcp_place *place, const char *dir, const char *name,
-                         struct dcp_error *err)
-{
-    DCP_CLEANUP_FREE char *target_dir = realpath(dir, NULL);
-    DCP_CLEANUP_FREE char *source = realpath(place->path, NULL);
-    DCP_CLEANUP_FREE char *target = NULL;
-
-    if (!target_dir)
-        return dcp_error_set(err, DCP_E_NOT_FOUND,
-                             "there is no folder '%s' for the target", dir);
-    if (!source || !(target = dcp_fs_join(target_dir, name)))
-        return dcp_error_memory(err, "a path");
-    size_t n = strlen(source);
-    bool inside = !strncmp(target, source, n) && (target[n] == '/' || target[n] == '\0');
-    bool around =
-        !strncmp(source, target, strlen(target)) && source[strlen(target)] == '/';
-    if (inside || around)
-        return dcp_error_set(
-            err, DCP_E_USAGE,
-            "the target '%s' lies %s the source '%s', which is never written", target,
-            inside ? "in" : "around", source);
-    return DCP_OK;
-}
 
 /* Runs that touch in a source file are one read. Counted in the order the target is
  * written, which is the order of its files. */
@@ -141,17 +117,8 @@ static int decide(struct dcp_reshard *reshard, const char *target_path,
         dcp_error_hint(err, "'dcp-reshard formats' lists them");
         return DCP_E_UNSUPPORTED;
     }
-    if (!dcp_fs_split(target_path, &reshard->dir, &reshard->name))
-        return dcp_error_memory(err, "a path");
-    if (!dcp_store_name_ok(reshard->name))
-        return dcp_error_set(err, DCP_E_USAGE, "'%s' is no name for a target",
-                             target_path);
-    int rc = check_outside(reshard->place, reshard->dir, reshard->name, err);
-    if (!rc && dcp_fs_exists(target_path) && !options->force) {
-        rc = dcp_error_set(err, DCP_E_EXISTS, "the target '%s' exists already",
-                           target_path);
-        dcp_error_hint(err, "choose another name, or replace it with --force");
-    }
+    int rc = dcp_destination_check(reshard->place, target_path, options->force,
+                                   &reshard->dir, &reshard->name, err);
     if (!options->target.name)
         options->target.name = reshard->name;
     if (!rc)
@@ -159,6 +126,8 @@ static int decide(struct dcp_reshard *reshard, const char *target_path,
     if (!rc)
         rc = dcp_target_new(reshard->src, reshard->format, options, &reshard->target,
                             &reshard->src_tensor, err);
+    if (!rc && !strcmp(format, "native"))
+        rc = dcp_destination_step(reshard->name, reshard->target, err);
     if (!rc)
         rc = reshard->format->layout(reshard->target, &options->target,
                                      &reshard->literals, err);

@@ -92,6 +92,36 @@ left() {
     [ -z "$stderr" ]
 }
 
+@test "force replaces a checkpoint, and nothing else" {
+    mkdir papers
+    echo precious >papers/thesis.tex
+    run -5 dcp-reshard run papers --force
+    [[ $output == *"is no checkpoint"*"hint: "* ]]
+    [ "$(cat papers/thesis.tex)" = precious ]
+    echo precious >thesis
+    run -5 dcp-reshard run thesis --force
+    [ "$(cat thesis)" = precious ]
+    mkdir other
+    dcp-reshard run other/step-00000300 --world 2
+    run -5 dcp-reshard run other --force
+    [[ $output == *"run folder"* ]]
+    run -0 dcp-reshard run other/step-00000300 --world 3 --force
+    head -c 100 /dev/urandom >cut.bin
+    run -0 dcp-reshard export run cut.bin --force
+    mkdir empty
+    run -0 dcp-reshard run empty --force
+}
+
+@test "a target named as a step is that step" {
+    run -2 dcp-reshard run step-00000099
+    [[ $output == *"step 99"*"step 300"*"name it 'step-00000300'"* ]]
+    make_safetensors a.safetensors x=4
+    mkdir fresh
+    run -0 dcp-reshard a.safetensors fresh/step-00000007
+    run -0 dcp-inspect fresh
+    [[ $output == "fresh/step-00000007 "* ]]
+}
+
 @test "select, only, dtype" {
     run -0 dcp-reshard run out --only model --dtype fp32
     [[ $output == *", 6 tensors, all cast to F32, "* ]]

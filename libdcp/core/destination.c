@@ -1,0 +1,111 @@
+#include "destination.h"
+#include "base/fs.h"
+#include "base/mem.h"
+#include "base/str.h"
+#include "steps.h"
+#include <inttypes.h>
+#include <string.h>
+
+/* Neither the source nor anything inside it may become the target. */
+static int check_outside(const struct dcp_place *place, const char *dir, const char *name,
+                         struct dcp_error *err)
+{
+    DCP_CLEANUP_FREE char *target_dir = realpath(dir, NULL);
+    DCP_CLEANUP_FREE char *source = realpath(place->path, NULL);
+    DCP_CLEANUP_FREE char *target = NULL;
+
+    if (!target_dir)
+        return dcp_error_set(err, DCP_E_NOT_FOUND,
+                             "there is no folder '%s' for the target", dir);
+    if (!source || !(target = dcp_fs_join(target_dir, name)))
+        return dcp_error_memory(err, "a path");
+    size_t n = strlen(source);
+    bool inside = !strncmp(target, source, n) && (target[n] == '/' || target[n] == '\0');
+    bool around =
+        !strncmp(source, target, strlen(target)) && source[strlen(target)] == '/';
+    if (inside || around)
+        return dcp_error_set(
+            err, DCP_E_USAGE,
+            "the target '%s' lies %s the source '%s', which is never written", target,
+            inside ? "in" : "around", source);
+    return DCP_OK;
+}
+
+/* Something of a name that only checkpoints have, or nothing at all: what a damaged or
+ * unfinished checkpoint may look like. */
+static bool may_be_checkpoint(const char *path, const char *name)
+{
+    struct dcp_store store = { 0 };
+    struct dcp_store_entry *entries;
+    size_t n = 1;
+
+    if (!dcp_fs_is_dir(path))
+        return dcp_format_for_suffix(name) != NULL;
+    if (dcp_store_dir(&store, path, false, NULL))
+        return false;
+    if (!store.ops->list(store.self, "", &entries, &n, NULL))
+        dcp_store_list_free(entries, n);
+    dcp_store_free(&store);
+    return n == 0;
+}
+
+/* What --force may take away is one checkpoint, never a run or anything else. */
+static int check_replaced(const char *path, const char *name, struct dcp_error *err)
+{
+    struct dcp_place old = { 0 };
+    int rc = dcp_place_open(path, &old, NULL);
+    bool is_run = !rc && strcmp(old.path, path) != 0 && dcp_fs_is_dir(path);
+
+    dcp_place_close(&old);
+    if (is_run) {
+        dcp_error_set(err, DCP_E_EXISTS, "'%s' is a run folder, which is never replaced",
+                      path);
+        dcp_error_hint(err, "name a step in it, or another target");
+        return DCP_E_EXISTS;
+    }
+    if (!rc || may_be_checkpoint(path, name))
+        return DCP_OK;
+    dcp_error_set(err, DCP_E_EXISTS,
+                  "'%s' exists and is no checkpoint: --force does not replace it", path);
+    dcp_error_hint(err, "choose another name, or remove it yourself");
+    return DCP_E_EXISTS;
+}
+
+int dcp_destination_check(const struct dcp_place *source, const char *path, bool force,
+                          char **out_dir, char **out_name, struct dcp_error *err)
+{
+    *out_dir = *out_name = NULL;
+    if (!dcp_fs_split(path, out_dir, out_name))
+        return dcp_error_memory(err, "a path");
+    if (!dcp_store_name_ok(*out_name))
+        return dcp_error_set(err, DCP_E_USAGE, "'%s' is no name for a target", path);
+    int rc = check_outside(source, *out_dir, *out_name, err);
+    if (rc || !dcp_fs_exists(path))
+        return rc;
+    if (force)
+        return check_replaced(path, *out_name, err);
+    dcp_error_set(err, DCP_E_EXISTS, "the target '%s' exists already", path);
+    dcp_error_hint(err, "choose another name, or replace it with --force");
+    return DCP_E_EXISTS;
+}
+
+int dcp_destination_step(const char *name, struct dcp_catalog *target,
+                         struct dcp_error *err)
+{
+    int64_t named = dcp_step_parse(name);
+    char right[64];
+
+    if (named < 0 || named == target->step)
+        return DCP_OK;
+    if (target->step < 0) {
+        target->step = named;
+        return DCP_OK;
+    }
+    dcp_step_name(right, target->step);
+    dcp_error_set(err, DCP_E_USAGE,
+                  "the target's name says step %" PRId64
+                  ", but it will hold step %" PRId64,
+                  named, target->step);
+    dcp_error_hint(err, "name it '%s'", right);
+    return DCP_E_USAGE;
+}
