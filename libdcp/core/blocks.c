@@ -307,7 +307,7 @@ static int complain(const struct dcp_blocks *b, const struct dcp_piece *piece,
     const struct dcp_tensor *tensor = &b->catalog->tensors[piece->tensor];
     uint64_t offset, stored_n;
     int64_t first, last;
-    char name[160], file[160], why[160];
+    char name[160], file[160], why[240];
 
     snprintf(why, sizeof why, "%s", what); /* it may lie in err, which is written anew */
     dcp_blocks_locate(b->catalog, piece, block * DCP_BLOCK_BYTES, raw_n, &first, &last);
@@ -404,7 +404,7 @@ static int read_block(struct dcp_blocks *b, const struct dcp_piece *piece, uint6
     unsigned char *to = decode ? b->stored : out;
     int rc = read_stored(b, piece->file, offset, (size_t)stored_n, to, &why);
     if (rc == DCP_E_CORRUPT)
-        return complain(b, piece, block, raw_n, "the file ends before", err);
+        return complain(b, piece, block, raw_n, why.message, err);
     if (rc) {
         if (err)
             *err = why;

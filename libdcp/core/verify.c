@@ -5,6 +5,7 @@
 #include "base/pool.h"
 #include "blocks.h"
 #include "fingerprint.h"
+#include "order.h"
 #include "region.h"
 #include <dcp/checkpoint.h>
 #include <pthread.h>
@@ -21,12 +22,13 @@ struct worker {
 
 struct verify {
     const struct dcp_source *source;
-    const struct dcp_catalog *catalog;
+    struct dcp_catalog *catalog;
     const struct dcp_verify_options *options;
     struct dcp_damage *damages;
     size_t n_damages, cap;
     struct worker *workers;
     int n_workers;
+    size_t *order;           /* pieces as they lie in files, which are read in turn */
     pthread_mutex_t lock;    /* of damages and progress */
     _Atomic uint64_t *parts; /* fingerprint parts, by tensor */
     _Atomic bool *broken;    /* by tensor: damage is reported already */
@@ -131,10 +133,10 @@ static int verify_piece(struct verify *v, struct worker *worker, size_t p,
     return rc;
 }
 
-static int piece_job(void *arg, int worker, size_t p, struct dcp_error *err)
+static int piece_job(void *arg, int worker, size_t i, struct dcp_error *err)
 {
     struct verify *v = arg;
-    return verify_piece(v, &v->workers[worker], p, err);
+    return verify_piece(v, &v->workers[worker], v->order[i], err);
 }
 
 static bool has_digest(const struct dcp_piece *piece)
@@ -246,7 +248,8 @@ static int run(struct verify *v, struct dcp_verify_result *result, struct dcp_er
 
     v->parts = dcp_mem_calloc(n_tensors, sizeof *v->parts);
     v->broken = dcp_mem_calloc(n_tensors, sizeof *v->broken);
-    if (!v->workers || !v->parts || !v->broken)
+    v->order = dcp_file_order(v->catalog);
+    if (!v->workers || !v->parts || !v->broken || !v->order)
         return dcp_error_memory(err, "a verification");
     for (int w = 0; w < v->n_workers && !rc; w++) {
 
@@ -284,6 +287,7 @@ static void verify_fini(struct verify *v)
 
     free(v->parts);
     free(v->broken);
+    free(v->order);
     free(v->damages);
     pthread_mutex_destroy(&v->lock);
 }

@@ -271,8 +271,11 @@ int dcp_write_rank(struct dcp_write *w, int rank, struct dcp_error *err)
 
     for (size_t f = 0; f < target->n_files && !rc; f++)
         if (target->files[f].rank == rank && target->files[f].size_bytes &&
-            !w->files[f].done)
+            !w->files[f].done) {
             rc = dcp_write_open(w, (int)f, target->files[f].size_bytes, err);
+            if (!rc)
+                rc = dcp_write_early(w, (int)f, err);
+        }
     if (!rc)
         rc = write_pieces(w, rank, err);
     for (size_t p = 0; p < target->n_pieces && !rc; p++)

@@ -62,7 +62,7 @@ void dcp_write_digest(struct dcp_write *w, size_t p)
 
 struct segment {
     uint64_t offset, size_bytes, crc;
-    const void *literal; /* NULL: a piece */
+    const void *literal; /* NULL: a piece, or a literal that is written already */
 };
 
 static int by_offset(const void *a, const void *b)
@@ -111,7 +111,7 @@ static int collect(struct dcp_write *w, int file, struct segment **out, size_t *
                 out, out_n, &cap,
                 (struct segment){ literal->offset, literal->size_bytes,
                                   dcp_hash_crc64(0, literal->data, literal->size_bytes),
-                                  literal->data },
+                                  i < w->files[file].n_early ? NULL : literal->data },
                 err);
     }
     if (*out_n)
@@ -140,6 +140,20 @@ int dcp_write_open(struct dcp_write *w, int file, uint64_t size, struct dcp_erro
         return dcp_error_memory(err, "a file name");
     snprintf(path, n, "%s%s", prefix, name);
     return store->ops->create(store->self, path, size, &w->files[file].handle, err);
+}
+
+int dcp_write_early(struct dcp_write *w, int file, struct dcp_error *err)
+{
+    int rc = DCP_OK;
+
+    w->files[file].n_early = w->literals.n;
+    for (size_t i = 0; i < w->literals.n && !rc; i++) {
+        const struct dcp_literal *literal = &w->literals.items[i];
+        if (literal->file == file && literal->size_bytes)
+            rc = dcp_write_at(w, file, literal->offset, literal->data,
+                              literal->size_bytes, err);
+    }
+    return rc;
 }
 
 int dcp_write_finish(struct dcp_write *w, int file, struct dcp_error *err)

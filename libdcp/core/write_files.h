@@ -15,6 +15,8 @@ struct dcp_write_worker {
 
 struct dcp_write_file {
     struct dcp_store_file *handle;
+    size_t n_early; /* literals that were written when it was opened: the first so many
+                     * of the target's */
     bool done;
 };
 
@@ -50,6 +52,9 @@ void dcp_write_digest(struct dcp_write *write, size_t piece);
 int dcp_write_reserve(struct dcp_write *write, struct dcp_error *err);
 int dcp_write_open(struct dcp_write *write, int file, uint64_t size_bytes,
                    struct dcp_error *err);
+/* Writes the literals that are known already, before the pieces: where the header is one
+ * of them the file can be written from front to back. */
+int dcp_write_early(struct dcp_write *write, int file, struct dcp_error *err);
 int dcp_write_at(struct dcp_write *write, int file, uint64_t offset, const void *data,
                  size_t n, struct dcp_error *err);
 /* Literals, size, digest, sync, close. */
