@@ -91,6 +91,33 @@ struct dcp_store {
  * Caller owns, dcp_store_free. Errors: NOT_FOUND, IO, MEMORY. */
 DCP_PUBLIC int dcp_store_dir(struct dcp_store *out_store, const char *path, bool create,
                              struct dcp_error *err);
+/* A tar archive, plain or compressed with zstd, as a folder that can only be read: names
+ * are those in the archive, or those below the one folder that holds everything. Reads at
+ * any offset; what dcp_store_bundle_new wrote is decoded where it is read, other
+ * compressed archives from their beginning, so that reading from front to back is one
+ * pass. Keeps a few decoded megabytes. On success *inner, which has the file `name`,
+ * moves into the new store; caller owns. Errors: NOT_FOUND, CORRUPT (cut off, damaged, a
+ * name twice or leading outside), UNSUPPORTED (no tar archive; links, devices, files with
+ * holes), IO, MEMORY. */
+DCP_PUBLIC int dcp_store_bundle(struct dcp_store *out_store, struct dcp_store *inner,
+                                const char *name, struct dcp_error *err);
+/* True when a file begins as a tar archive or as zstd does. */
+DCP_PUBLIC bool dcp_bundle_probe(const struct dcp_store *store, const char *name);
+
+/* Makes such an archive, compressed with zstd: the file `name` of inner (borrowed until
+ * free), in which everything stands in one folder. The store takes files one after the
+ * other, of the size they are created with, each written from front to back; nothing can
+ * be read back. Equal files give equal bytes. Threads compress; memory_bytes bounds what
+ * waits for them. Thread rule: one thread. Errors: EXISTS, NO_SPACE, IO, MEMORY. */
+DCP_PUBLIC int dcp_store_bundle_new(struct dcp_store *out_store,
+                                    const struct dcp_store *inner, const char *name,
+                                    const char *folder, int threads,
+                                    uint64_t memory_bytes, struct dcp_error *err);
+/* Ends the archive and makes it durable, its name in inner's folder not. Free the store
+ * afterwards. Errors: IO (a file was not written to its end), NO_SPACE, MEMORY. */
+DCP_PUBLIC int dcp_store_bundle_finish(struct dcp_store *store, uint64_t *out_size_bytes,
+                                       struct dcp_error *err);
+
 /* A store in memory, empty. Unsynced data are kept apart: dcp_store_mem_crash drops them.
  */
 DCP_PUBLIC int dcp_store_mem(struct dcp_store *out_store, struct dcp_error *err);
