@@ -7,8 +7,13 @@
 #include <string.h>
 
 static const struct dcp_format *const formats[] = {
-    &dcp_format_native, &dcp_format_safetensors, &dcp_format_safetensors_sharded,
-    &dcp_format_torch,  &dcp_format_hf,          NULL,
+    &dcp_format_native,
+    &dcp_format_bundle,
+    &dcp_format_safetensors,
+    &dcp_format_safetensors_sharded,
+    &dcp_format_torch,
+    &dcp_format_hf,
+    NULL,
 };
 
 const struct dcp_format *const *dcp_formats(void)

@@ -9,6 +9,7 @@
 #define DCP_FORMAT_JSON_MAX_BYTES (64u << 20)
 
 extern const struct dcp_format dcp_format_native;
+extern const struct dcp_format dcp_format_bundle;
 extern const struct dcp_format dcp_format_safetensors;
 extern const struct dcp_format dcp_format_safetensors_sharded;
 extern const struct dcp_format dcp_format_torch;

@@ -13,8 +13,9 @@ extern const struct dcp_command inspect_verify;
 extern const struct dcp_command inspect_dump;
 
 #define INSPECT_ABOUT_PATH                                                              \
-    "PATH is a run folder (its newest whole step), one step, or any file or folder of " \
-    "a known format, which is told by its content."
+    "PATH is a run folder (its newest whole step), one step, any file or folder of a "  \
+    "known format, which is told by its content, or a tar archive (.tar, .tar.zst) of " \
+    "such a folder."
 
 /* Rows of "Exit status" that several verbs share. */
 #define INSPECT_EXIT_DONE \

@@ -6,6 +6,13 @@
 #include "verbs.h"
 #include <dcp/format.h>
 
+/* An archive is read as what is in it. */
+static bool has(const struct dcp_format *format, unsigned flag)
+{
+    unsigned inside = format->packs ? format->packs->flags & DCP_FORMAT_READS : 0;
+    return (format->flags | inside) & flag;
+}
+
 /* One column of the table, one key of the document. */
 static const struct {
     const char *title, *key;
@@ -37,7 +44,7 @@ static int print_text(struct dcp_main *m, struct dcp_error *err)
         bool is_dir = f->flags & DCP_FORMAT_IS_DIR;
         dcp_table_cell(table, "%s", f->name);
         for (size_t k = 0; k < N_MARKS; k++)
-            dcp_table_cell(table, "%s", f->flags & marks[k].flag ? "yes" : "-");
+            dcp_table_cell(table, "%s", has(f, marks[k].flag) ? "yes" : "-");
         dcp_table_cell(table, "%s%s%s", is_dir ? "a folder" : "",
                        is_dir && f->suffixes[0] ? " " : "", f->suffixes);
         dcp_table_cell(table, "%s", f->help);
@@ -59,7 +66,7 @@ static int print_json(struct dcp_main *m, struct dcp_error *err)
                                  "is_dir", (formats[i]->flags & DCP_FORMAT_IS_DIR) != 0);
         for (size_t k = 0; k < N_MARKS; k++)
             rc |= dcp_doc_set(item, marks[k].key,
-                              json_boolean(formats[i]->flags & marks[k].flag));
+                              json_boolean(has(formats[i], marks[k].flag)));
         rc |= dcp_doc_add(list, item);
     }
     return dcp_doc_print(m->out.file, rc ? NULL : doc, err);

@@ -11,13 +11,12 @@
 /* What lies beside the source, as in a folder of Hugging Face. */
 static char *config_beside(const struct reshard_job *job)
 {
-    const struct dcp_source *source = &job->place.source;
-    const char *root = source->store->root;
-    DCP_CLEANUP_FREE char *path = root ? dcp_fs_join(root, "config.json") : NULL;
+    const struct dcp_store *store = job->place.source.store;
     void *text = NULL;
     size_t n;
-    return path && !dcp_fs_read_file(path, MAX_CONFIG_BYTES, &text, &n, NULL) ? text
-                                                                              : NULL;
+    return dcp_store_read_file(store, "config.json", MAX_CONFIG_BYTES, &text, &n, NULL)
+               ? NULL
+               : text;
 }
 
 /* The description of the model, for formats that carry one in a file of its own: the one

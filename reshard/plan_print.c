@@ -122,11 +122,12 @@ void reshard_print_result(struct dcp_main *m, const struct reshard_job *job)
     dcp_term_printf(out, "%s%s%s: ", dcp_term_style(out, DCP_STYLE_BOLD),
                     dcp_str_escape(path, sizeof path, job->target_path),
                     dcp_term_style(out, DCP_STYLE_OFF));
-    if (strcmp(target->format, "native") == 0)
-        dcp_term_printf(out, "%s",
-                        dcp_human_items((uint64_t)target->world, "rank", "ranks").text);
-    else
+    bool is_native = strcmp(target->format, "native") == 0;
+    if (!is_native)
         dcp_term_put(out, target->format);
+    if (is_native || target->world > 1)
+        dcp_term_printf(out, "%s%s", is_native ? "" : ", ",
+                        dcp_human_items((uint64_t)target->world, "rank", "ranks").text);
     dcp_term_printf(out, ", %s, %s", dcp_human_size(f->target_bytes).text,
                     dcp_human_items(f->n_tensors, "tensor", "tensors").text);
     put_proof(m, job);

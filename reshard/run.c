@@ -3,11 +3,15 @@
 #include "settings.h"
 #include "verbs.h"
 
-/* A name such as model.bin asks for a file, and the native format makes a folder. */
-static int check_target(const char *path, struct dcp_error *err)
+/* A name such as model.bin asks for a file, and the native format makes a folder, or one
+ * archive of it. */
+static int choose_format(const char *path, const char **out, struct dcp_error *err)
 {
     const struct dcp_format *format = dcp_format_for_suffix(path);
     if (!format)
+        return DCP_OK;
+    *out = format->name;
+    if (format->packs)
         return DCP_OK;
     dcp_error_set(err, DCP_E_USAGE, "'%s' is named like a file of the format '%s'", path,
                   format->name);
@@ -27,7 +31,7 @@ static int run(struct dcp_main *m, const void *given, struct dcp_error *err)
     };
     int rc = reshard_settings_check(settings, &job.options, err);
     if (rc == DCP_OK && !settings->to)
-        rc = check_target(job.target_path, err);
+        rc = choose_format(job.target_path, &job.options.format, err);
     if (rc == DCP_OK)
         rc = reshard_job_run(m, &job, err);
     dcp_rename_free(job.options.rename);
@@ -80,6 +84,7 @@ static const struct dcp_example examples[] = {
     { "dcp-reshard run out --world 4", "the newest whole step, for 4 ranks" },
     { "dcp-reshard model.bin start --world 8 --layout zero3",
       "weights of PyTorch as a native step, cut for 8 ranks" },
+    { "dcp-reshard run step.tar.zst", "one file, to ship or to keep" },
     { "dcp-reshard run/step-00001200 small --only model --dtype bf16",
       "the weights alone, in 16 bits" },
     { 0 },
@@ -103,8 +108,9 @@ const struct dcp_command reshard_run = {
     .max_operands = 2,
     .purpose = "bring a checkpoint to another world, layout, dtype or format",
     .about =
-        "SRC is a run folder (its newest whole step), one step, or any file or folder of "
-        "a known format, which is told by its content. It is never written to. DST must "
+        "SRC is a run folder (its newest whole step), one step, any file or folder of a "
+        "known format, which is told by its content, or a tar archive (.tar, .tar.zst) "
+        "of such a folder. It is never written to. DST must "
         "not exist, and appears only when it is whole, durable, and proved to hold the "
         "same numbers.",
     .opts = opts,

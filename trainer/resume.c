@@ -4,6 +4,7 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "cli/human.h"
+#include <dcp/reshard.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -61,7 +62,22 @@ static int find_step(const struct run *run, struct origin *origin, int64_t step,
     return rc ? rc : keep_name(origin, found.name, err);
 }
 
-/* The folder that holds a file or a folder, and its name there. */
+/* A file of a known format, or an archive of a checkpoint. */
+static int open_file(struct origin *origin, const char *path, struct dcp_error *err)
+{
+    struct dcp_place place;
+    int rc = dcp_place_open(path, &place, err);
+    if (rc)
+        return rc;
+    origin->format = "auto";
+    rc = keep_name(origin, place.source.name, err);
+    origin->store = place.store;
+    place.store = (struct dcp_store){ .ops = NULL };
+    dcp_place_close(&place);
+    return rc;
+}
+
+/* The folder that holds a folder, and its name there. */
 static int open_beside(struct origin *origin, const char *path, struct dcp_error *err)
 {
     char *dir = NULL;
@@ -86,7 +102,7 @@ static int find_path(const struct run *run, struct origin *origin, const char *p
     bool dir = real && dcp_fs_is_dir(real);
     if (!rc)
         rc = dir ? dcp_store_dir(&origin->store, real, false, err)
-                 : open_beside(origin, real, err);
+                 : open_file(origin, real, err);
     rc = dcp_agree(comm, rc, err);
     if (rc || !dir)
         return rc;

@@ -62,7 +62,7 @@ static int make_companion(struct dcp_finish *finish, struct dcp_error *err)
     const struct dcp_format *format = dcp_format_find(finish->companion.format);
     int rc = DCP_OK;
 
-    if (!format || (format->flags & DCP_FORMAT_IS_DIR))
+    if (!format || (format->flags & DCP_FORMAT_IS_DIR) || format->packs)
         return dcp_error_set(err, DCP_E_UNSUPPORTED, "'%s' is no format of one file",
                              finish->companion.format);
     rc = dcp_target_new(finish->catalog, format, &options, &target, &src_tensor, err);

@@ -21,37 +21,37 @@ static bool has_steps(const struct dcp_store *store)
     return found;
 }
 
-/* The newest whole step of a run folder. */
-static int open_run(const char *path, struct dcp_place *place, char **out_name,
-                    struct dcp_error *err)
+/* The newest whole step of a run folder, or "" when it is none. */
+static int choose_step(const char *path, const struct dcp_store *store, char **out_name,
+                       struct dcp_error *err)
 {
-    struct dcp_context ctx = { .store = &place->store };
-    struct dcp_step step;
-    int rc = dcp_find(&ctx, -1, &step, err);
+    struct dcp_source root = { store, "", true };
+    const struct dcp_format *native = dcp_format_find("native");
+    struct dcp_context ctx = { .store = store };
+    struct dcp_step step = { .name = "" };
+    int rc = DCP_OK;
 
+    if (!native->probe(&root) && has_steps(store))
+        rc = dcp_find(&ctx, -1, &step, err);
     if (rc) {
         dcp_error_hint(err, "'dcp-inspect %s' lists what is there", path);
         return rc;
     }
     *out_name = strdup(step.name);
-    place->path = dcp_fs_join(path, step.name);
-    return *out_name && place->path ? DCP_OK : dcp_error_memory(err, "a path");
+    return *out_name ? DCP_OK : dcp_error_memory(err, "a path");
 }
 
 static int open_dir(const char *path, struct dcp_place *place, char **out_name,
                     struct dcp_error *err)
 {
-    struct dcp_source root = { &place->store, "", true };
-    const struct dcp_format *native = dcp_format_find("native");
     int rc = dcp_store_dir(&place->store, path, false, err);
 
+    if (!rc)
+        rc = choose_step(path, &place->store, out_name, err);
     if (rc)
         return rc;
-    if (!native->probe(&root) && has_steps(&place->store))
-        return open_run(path, place, out_name, err);
-    *out_name = strdup("");
-    place->path = strdup(path);
-    return *out_name && place->path ? DCP_OK : dcp_error_memory(err, "a path");
+    place->path = **out_name ? dcp_fs_join(path, *out_name) : strdup(path);
+    return place->path ? DCP_OK : dcp_error_memory(err, "a path");
 }
 
 static int open_file(const char *path, struct dcp_place *place, char **out_name,
@@ -66,6 +66,37 @@ static int open_file(const char *path, struct dcp_place *place, char **out_name,
     return dcp_store_dir(&place->store, dir, false, err);
 }
 
+/* A tar archive becomes a folder. */
+static int enter_bundle(struct dcp_place *place, char **name, struct dcp_error *err)
+{
+    struct dcp_store bundle;
+    int rc = dcp_store_bundle(&bundle, &place->store, *name, err);
+
+    if (rc)
+        return rc;
+    place->store = bundle;
+    free(*name);
+    *name = NULL;
+    rc = choose_step(place->path, &place->store, name, err);
+    place->source = (struct dcp_source){ &place->store, *name, true };
+    return rc ? rc : dcp_format_probe(&place->source, &place->format, err);
+}
+
+/* A file that no format knows may still be an archive with a checkpoint in it. */
+static int choose_source(struct dcp_place *place, char **name, bool is_dir,
+                         struct dcp_error *err)
+{
+    struct dcp_error why = { 0 };
+
+    place->source = (struct dcp_source){ &place->store, *name, is_dir };
+    int rc = dcp_format_probe(&place->source, &place->format, &why);
+    if (rc == DCP_E_UNSUPPORTED && !is_dir && dcp_bundle_probe(&place->store, *name))
+        return enter_bundle(place, name, err);
+    if (rc && err)
+        *err = why;
+    return rc;
+}
+
 int dcp_place_open(const char *path, struct dcp_place *out_place, struct dcp_error *err)
 {
     struct dcp_place place = { 0 };
@@ -74,12 +105,10 @@ int dcp_place_open(const char *path, struct dcp_place *out_place, struct dcp_err
     int rc =
         is_dir ? open_dir(path, &place, &name, err) : open_file(path, &place, &name, err);
 
-    if (!rc) {
-        /* The store moves with the place to the caller, so the source is probed through a
-         * copy. */
-        place.source = (struct dcp_source){ &place.store, name, is_dir };
-        rc = dcp_format_probe(&place.source, &place.format, err);
-    }
+    /* The store moves with the place to the caller, so the source is probed through a
+     * copy. */
+    if (!rc)
+        rc = choose_source(&place, &name, is_dir, err);
     if (rc) {
         free(name);
         place.source.name = NULL;

@@ -21,6 +21,7 @@ struct dcp_reshard {
     const struct dcp_place *place; /* borrowed */
     struct dcp_reshard_options options;
     const struct dcp_format *format;
+    bool packs; /* the files of that format become one archive */
     struct dcp_catalog *src, *target;
     int *src_tensor;
     struct dcp_plan *plan;
@@ -117,6 +118,14 @@ static int decide(struct dcp_reshard *reshard, const char *target_path,
         dcp_error_hint(err, "'dcp-reshard formats' lists them");
         return DCP_E_UNSUPPORTED;
     }
+    reshard->packs = reshard->format->packs != NULL;
+    if (reshard->packs)
+        reshard->format = reshard->format->packs;
+    if (reshard->packs && options->codec != DCP_CODEC_NONE)
+        return dcp_error_set(err, DCP_E_USAGE,
+                             "a target of format %s is compressed as a whole: a codec"
+                             " for its blocks does not fit",
+                             format);
     int rc = dcp_destination_check(reshard->place, target_path, options->force,
                                    &reshard->dir, &reshard->name, err);
     if (!options->target.name)
@@ -128,6 +137,8 @@ static int decide(struct dcp_reshard *reshard, const char *target_path,
                             &reshard->src_tensor, err);
     if (!rc && !strcmp(format, "native"))
         rc = dcp_destination_step(reshard->name, reshard->target, err);
+    if (!rc)
+        reshard->target->format = dcp_format_find(format)->name;
     if (!rc)
         rc = reshard->format->layout(reshard->target, &options->target,
                                      &reshard->literals, err);
@@ -175,46 +186,84 @@ const struct dcp_catalog *dcp_reshard_target(const struct dcp_reshard *reshard)
 
 /* What is published is what was written: another process that makes the same target, or
  * one that clears temporary folders, is found out here. */
+static int check_file(const struct dcp_reshard *reshard, const struct dcp_store *store,
+                      const char *prefix, const char *name, uint64_t size_bytes,
+                      struct dcp_error *err)
+{
+    size_t n = strlen(prefix) + strlen(name) + 1;
+    DCP_CLEANUP_FREE char *path = malloc(n);
+    bool is_dir = false;
+    uint64_t size = 0;
+    struct dcp_error why = { 0 };
+
+    if (!path)
+        return dcp_error_memory(err, "a file name");
+    snprintf(path, n, "%s%s", prefix, name);
+    int rc = store->ops->stat(store->self, path, &is_dir, &size, &why);
+    if (rc && rc != DCP_E_NOT_FOUND) {
+        if (err)
+            *err = why;
+    } else if (rc || is_dir || size != size_bytes) {
+        rc = dcp_error_set(err, DCP_E_BUSY,
+                           "'%s/%s' was changed by another process while it was made; "
+                           "nothing was published",
+                           store->root, path);
+        dcp_error_hint(err, "let only one process make '%s'", reshard->name);
+    }
+    return rc;
+}
+
 static int check_written(const struct dcp_reshard *reshard, const struct dcp_store *store,
                          const char *prefix, struct dcp_error *err)
 {
     int rc = DCP_OK;
 
-    for (size_t f = 0; f < reshard->target->n_files && !rc; f++) {
-        const struct dcp_file *file = &reshard->target->files[f];
-        size_t n = strlen(prefix) + strlen(file->name) + 1;
-        DCP_CLEANUP_FREE char *path = malloc(n);
-        bool is_dir = false;
-        uint64_t size = 0;
-        if (!path)
-            return dcp_error_memory(err, "a file name");
-        snprintf(path, n, "%s%s", prefix, file->name);
-        struct dcp_error why = { 0 };
-        rc = store->ops->stat(store->self, path, &is_dir, &size, &why);
-        if (rc && rc != DCP_E_NOT_FOUND) {
-            if (err)
-                *err = why;
-        } else if (rc || is_dir || size != file->size_bytes) {
-            rc =
-                dcp_error_set(err, DCP_E_BUSY,
-                              "'%s/%s' was changed by another process while it was made; "
-                              "nothing was published",
-                              store->root, path);
-            dcp_error_hint(err, "let only one process make '%s'", reshard->name);
-        }
-    }
+    for (size_t f = 0; f < reshard->target->n_files && !rc; f++)
+        rc = check_file(reshard, store, prefix, reshard->target->files[f].name,
+                        reshard->target->files[f].size_bytes, err);
     return rc;
+}
+
+/* Writes the target's files, or the one archive of them. */
+static int write_target(const struct dcp_reshard *reshard, const struct dcp_store *store,
+                        const char *prefix, struct dcp_error *err)
+{
+    const struct dcp_reshard_options *options = &reshard->options;
+    const struct dcp_stream_setup setup = { .source = &reshard->place->source,
+                                            .src = reshard->src,
+                                            .target = reshard->target,
+                                            .src_tensor = reshard->src_tensor,
+                                            .plan = reshard->plan,
+                                            .format = reshard->format,
+                                            .options = &options->target,
+                                            .overflows = reshard->overflows,
+                                            .literals = reshard->literals,
+                                            .store = store,
+                                            .prefix = prefix,
+                                            .threads = options->threads,
+                                            .memory_bytes = options->memory_bytes,
+                                            .verify = !options->no_verify,
+                                            .progress = options->progress };
+    uint64_t bytes = 0;
+
+    int rc = reshard->packs ? dcp_stream_pack(&setup, reshard->name, &bytes, err)
+                            : dcp_stream_run(&setup, err);
+    if (rc)
+        return rc;
+    return reshard->packs ? check_file(reshard, store, prefix, reshard->name, bytes, err)
+                          : check_written(reshard, store, prefix, err);
 }
 
 int dcp_reshard_run(struct dcp_reshard *reshard, struct dcp_error *err)
 {
     const struct dcp_reshard_options *options = &reshard->options;
-    bool is_dir = reshard->format->flags & DCP_FORMAT_IS_DIR;
+    bool is_dir = !reshard->packs && reshard->format->flags & DCP_FORMAT_IS_DIR;
     struct dcp_store store = { 0 };
     struct dcp_publish publish = { 0 };
     int rc = DCP_OK;
 
-    if (reshard->facts.target_bytes > reshard->facts.free_bytes) {
+    /* How small an archive becomes is not known before it is written. */
+    if (!reshard->packs && reshard->facts.target_bytes > reshard->facts.free_bytes) {
         dcp_error_set(
             err, DCP_E_NO_SPACE,
             "'%s' needs %" PRIu64 " bytes, the file system has %" PRIu64 " free",
@@ -233,27 +282,12 @@ int dcp_reshard_run(struct dcp_reshard *reshard, struct dcp_error *err)
     if (!rc)
         rc = dcp_publish_begin(&publish, &store, reshard->name, options->force, err);
     if (!rc)
-        rc = dcp_stream_run(
-            &(struct dcp_stream_setup){ .source = &reshard->place->source,
-                                        .src = reshard->src,
-                                        .target = reshard->target,
-                                        .src_tensor = reshard->src_tensor,
-                                        .plan = reshard->plan,
-                                        .format = reshard->format,
-                                        .options = &options->target,
-                                        .overflows = reshard->overflows,
-                                        .literals = reshard->literals,
-                                        .store = &store,
-                                        .prefix = publish.prefix,
-                                        .threads = options->threads,
-                                        .memory_bytes = options->memory_bytes,
-                                        .verify = !options->no_verify,
-                                        .progress = options->progress },
-            err);
+        rc = write_target(reshard, &store, publish.prefix, err);
     if (!rc)
-        rc = check_written(reshard, &store, publish.prefix, err);
-    if (!rc)
-        rc = dcp_publish_commit(&publish, is_dir ? NULL : reshard->target->files[0].name,
+        rc = dcp_publish_commit(&publish,
+                                is_dir           ? NULL
+                                : reshard->packs ? reshard->name
+                                                 : reshard->target->files[0].name,
                                 options->force, err);
     dcp_publish_fini(&publish);
     if (store.ops)

@@ -29,5 +29,8 @@ struct dcp_stream_setup {
 /* Writes every file of the target and makes it durable. Errors: CORRUPT (the source is
  * damaged; a fingerprint differs), IO, NO_SPACE, INTERRUPTED, MEMORY. */
 int dcp_stream_run(const struct dcp_stream_setup *setup, struct dcp_error *err);
+/* The same as one archive, the file `name`, of *out_bytes; no piece has a codec. */
+int dcp_stream_pack(const struct dcp_stream_setup *setup, const char *name,
+                    uint64_t *out_bytes, struct dcp_error *err);
 
 #endif

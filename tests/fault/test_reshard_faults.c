@@ -286,16 +286,25 @@ static void a_file_in_the_place_of_another(void **state)
     every_fault(*state, &(struct how){ "safetensors", true });
 }
 
+static void a_new_archive(void **state)
+{
+    every_fault(*state, &(struct how){ "bundle", false });
+}
+
+static void an_archive_in_the_place_of_another(void **state)
+{
+    every_fault(*state, &(struct how){ "bundle", true });
+}
+
 int main(void)
 {
     if (access("/dev/shm", W_OK) == 0) /* thousands of small files: a disk is slow */
         setenv("TMPDIR", "/dev/shm", 0);
 #define EACH(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
     const struct CMUnitTest tests[] = {
-        EACH(a_new_folder),
-        EACH(a_folder_in_the_place_of_another),
-        EACH(a_new_file),
-        EACH(a_file_in_the_place_of_another),
+        EACH(a_new_folder),  EACH(a_folder_in_the_place_of_another),
+        EACH(a_new_file),    EACH(a_file_in_the_place_of_another),
+        EACH(a_new_archive), EACH(an_archive_in_the_place_of_another),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

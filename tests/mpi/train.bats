@@ -57,6 +57,22 @@ setup() {
     [[ $output == *"saved by 8 ranks"* ]]
 }
 
+@test "several ranks resume from one archive" {
+    train -q --set checkpoint.dir=one
+    train -q --steps 10
+    dcp-reshard run ten.tar.zst --world 3
+    tar --zstd -C run -cf tar.tar.zst step-00000010
+    for archive in ten tar; do
+        rm -rf run
+        train -q --ranks 4 --resume $archive.tar.zst
+        diff <(losses one | tail -10) <(losses run)
+        dcp-inspect diff one run
+    done
+    truncate -s -2000 tar.tar.zst
+    run -4 --separate-stderr train --ranks 2 --resume tar.tar.zst --set checkpoint.dir=none
+    [[ $stderr == *"tar.tar.zst' is"* ]]
+}
+
 @test "worlds that are no powers of two" {
     train -q --set train_batch_size=12 --set checkpoint.dir=one
     train -q --set train_batch_size=12 --ranks 3 --steps 10

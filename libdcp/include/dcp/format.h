@@ -74,6 +74,8 @@ struct dcp_format {
     unsigned flags;
     const char *layouts; /* of a SHARDED target, blank-separated, the default first:
                           * "zero3 zero1"; NULL: any */
+    const struct dcp_format *packs; /* the target is one archive (dcp_store_bundle_new) of
+                                     * the files of that format; NULL: it is not */
 
     /* How sure: the number of bits of the content that were verified, 0 when it is not
      * this format. Reads little, changes nothing, never fails. The highest bid wins. */

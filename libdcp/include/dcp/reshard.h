@@ -10,10 +10,11 @@
 extern "C" {
 #endif
 
-/* What a user means by a path: a run folder (its newest whole step), one step, or any
- * file or folder of a known format. */
+/* What a user means by a path: a run folder (its newest whole step), one step, any file
+ * or folder of a known format, or a tar archive, plain or compressed with zstd, of such a
+ * folder. */
 struct dcp_place {
-    struct dcp_store store;   /* rooted at the checkpoint's folder */
+    struct dcp_store store;   /* rooted at the checkpoint's folder, or its archive */
     struct dcp_source source; /* in that store */
     const struct dcp_format *format;
     char *path; /* for messages: with the step that was chosen */

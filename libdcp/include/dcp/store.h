@@ -95,7 +95,8 @@ DCP_PUBLIC int dcp_store_dir(struct dcp_store *out_store, const char *path, bool
  * are those in the archive, or those below the one folder that holds everything. Reads at
  * any offset; what dcp_store_bundle_new wrote is decoded where it is read, other
  * compressed archives from their beginning, so that reading from front to back is one
- * pass. Keeps a few decoded megabytes. On success *inner, which has the file `name`,
+ * pass. Memory: tens of megabytes at most, 128 MiB for archives compressed with so large
+ * a window, and the names. On success *inner, which has the file `name`,
  * moves into the new store; caller owns. Errors: NOT_FOUND, CORRUPT (cut off, damaged, a
  * name twice or leading outside), UNSUPPORTED (no tar archive; links, devices, files with
  * holes), IO, MEMORY. */
