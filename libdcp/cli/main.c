@@ -12,6 +12,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #define VERBS_MAX 32
@@ -268,11 +269,23 @@ static int flush_answer(int rc, struct dcp_error *err)
     return dcp_error_set(err, DCP_E_IO, "cannot write all to standard output");
 }
 
+/* A target may have thousands of files, which are all open until they are sealed: as many
+ * are allowed as the system's administrator allows. */
+static void allow_files(void)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) || limit.rlim_cur == limit.rlim_max)
+        return;
+    limit.rlim_cur = limit.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 int dcp_main(const struct dcp_program *program, int argc, char **argv)
 {
     struct dcp_error err = { .rank = -1 };
     struct dcp_main m = { .program = program, .lock = PTHREAD_MUTEX_INITIALIZER };
     fill_streams();
+    allow_files();
     signal(SIGPIPE, SIG_IGN);
     m.log =
         (struct dcp_log){ .write = dcp_report_log, .self = &m, .level = DCP_LOG_WARN };

@@ -112,6 +112,15 @@ left() {
     run -0 dcp-reshard run empty --force
 }
 
+@test "more files than a shell may open by itself" {
+    names=$(for i in {1..300}; do echo "t$i=256"; done)
+    make_safetensors many.safetensors $names
+    ulimit -Sn 100
+    run -0 dcp-reshard many.safetensors folder --to safetensors-sharded --max-shard-size 1K
+    [ "$(ls folder | wc -l)" = 301 ]
+    run -0 dcp-inspect diff many.safetensors folder
+}
+
 @test "a target named as a step is that step" {
     run -2 dcp-reshard run step-00000099
     [[ $output == *"step 99"*"step 300"*"name it 'step-00000300'"* ]]
