@@ -57,11 +57,8 @@ static const struct {
     size_t offset, size_bytes;
     const char *magic, *kind;
 } foreign[] = {
-    { 0, 15, "\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19\x2e",
-      "is a PyTorch file of the form before version 1.6 (a pickle stream); load and save "
-      "it once with a newer torch" },
     { 257, 5, "ustar",
-      "is a tar archive, the form of PyTorch files before version 0.1.10" },
+      "is a tar archive that is no PyTorch file; unpack it first" },
     { 0, 4, "GGUF", "is a GGUF file, which is not supported" },
     { 0, 6, "\x93NUMPY", "is a NumPy array file, which is not supported" },
     { 0, 8, "\x89HDF\r\n\x1a\n", "is an HDF5 file, which is not supported" },

@@ -5,6 +5,8 @@
 #include "pickle_machine.h"
 #include <string.h>
 
+enum { MAX_LINE = 2048 };
+
 /* Opcodes that no checkpoint needs: they call, reach outside, or belong to protocol 0. */
 static const struct dcp_pickle_op refused_ops[256] = {
     ['i'] = { "INST", NOTHING, NULL },
@@ -45,7 +47,7 @@ static int read_line(struct dcp_pickle_machine *m, const char **out, size_t *out
 {
     size_t left = dcp_cursor_left(&m->in);
     const char *begin = (const char *)m->in.data + m->in.at;
-    const char *end = memchr(begin, '\n', left < 2048 ? left : 2048);
+    const char *end = memchr(begin, '\n', left < MAX_LINE ? left : MAX_LINE);
 
     if (!end)
         return dcp_pickle_corrupt(m, "a name has no end");
@@ -120,14 +122,15 @@ static int run(struct dcp_pickle_machine *m)
     return DCP_OK;
 }
 
-int dcp_pickle_parse(const void *data, size_t size_bytes, struct dcp_arena *arena,
-                     struct dcp_pickle_node **out_root, size_t *out_used,
-                     struct dcp_error *err)
+int dcp_pickle_parse_ids(const void *data, size_t size_bytes, struct dcp_arena *arena,
+                         struct dcp_pickle_ids *ids, struct dcp_pickle_node **out_root,
+                         size_t *out_used, struct dcp_error *err)
 {
     struct dcp_error own = { 0 };
     struct dcp_pickle_machine m = { .in = dcp_cursor_init(data, size_bytes),
                                     .arena = arena,
-                                    .err = err ? err : &own };
+                                    .err = err ? err : &own,
+                                    .ids = ids };
 
     *out_root = NULL;
     if (size_bytes > DCP_PICKLE_MAX_BYTES)
@@ -147,4 +150,68 @@ int dcp_pickle_parse(const void *data, size_t size_bytes, struct dcp_arena *aren
     free(m.marks);
     free(m.memo);
     return rc;
+}
+
+int dcp_pickle_parse(const void *data, size_t size_bytes, struct dcp_arena *arena,
+                     struct dcp_pickle_node **out_root, size_t *out_used,
+                     struct dcp_error *err)
+{
+    return dcp_pickle_parse_ids(data, size_bytes, arena, NULL, out_root, out_used, err);
+}
+
+/* -- the end of a pickle ------------------------------------------------------------- */
+
+/* Goes past what follows an opcode; false when it is not all there. */
+static bool skip_argument(struct dcp_cursor *in, enum dcp_pickle_argument argument)
+{
+    static const unsigned char bytes_of[] = {
+        [U1] = 1, [U2] = 2, [I4] = 4, [U4] = 4, [U8] = 8
+    };
+    uint64_t n = argument < DCP_ARRAY_LEN(bytes_of) ? bytes_of[argument] : 0;
+
+    if (argument == BYTES_1)
+        n = dcp_cursor_u8(in);
+    else if (argument == BYTES_4)
+        n = dcp_cursor_le32(in);
+    else if (argument == BYTES_8)
+        n = dcp_cursor_le64(in);
+    for (int lines = argument == TWO_LINES ? 2 : 0; lines > 0; lines--) {
+        const unsigned char *begin = in->data + in->at;
+        const unsigned char *end = memchr(begin, '\n', dcp_cursor_left(in));
+        if (!end)
+            return false;
+        dcp_cursor_take(in, (size_t)(end - begin) + 1);
+    }
+    if (in->bad || n > dcp_cursor_left(in))
+        return false;
+    dcp_cursor_take(in, (size_t)n);
+    return true;
+}
+
+int dcp_pickle_find_end(const void *data, size_t size_bytes, size_t *at, bool *out_whole,
+                        struct dcp_error *err)
+{
+    struct dcp_cursor in = dcp_cursor_init(data, size_bytes);
+
+    *out_whole = false;
+    for (in.at = *at; dcp_cursor_left(&in); *at = in.at) {
+        unsigned byte = dcp_cursor_u8(&in);
+        const struct dcp_pickle_op *op = op_of(byte);
+        if (!op || !op->run)
+            return dcp_error_set(err, DCP_E_CORRUPT,
+                                 "byte %zu of the pickle, 0x%02x, is no opcode of a "
+                                 "checkpoint",
+                                 *at, byte);
+        if (!skip_argument(&in, op->argument))
+            return op->argument == TWO_LINES && size_bytes - *at > 2 * MAX_LINE + 2
+                       ? dcp_error_set(err, DCP_E_CORRUPT,
+                                       "a name at byte %zu of the pickle has no end", *at)
+                       : DCP_OK;
+        if (byte == '.') {
+            *at = in.at;
+            *out_whole = true;
+            return DCP_OK;
+        }
+    }
+    return DCP_OK;
 }

@@ -85,6 +85,22 @@ int dcp_pickle_parse(const void *data, size_t size_bytes, struct dcp_arena *aren
                      struct dcp_pickle_node **out_root, size_t *out_used,
                      struct dcp_error *err);
 
+/* What persistent ids stand for. */
+struct dcp_pickle_ids {
+    /* The node that an id stands for, a part of it, or NULL: it stays a PERSID. */
+    struct dcp_pickle_node *(*resolve)(const struct dcp_pickle_node *id);
+    struct dcp_pickle_list found; /* gets every PERSID; in the arena */
+};
+/* The same; ids may be NULL. */
+int dcp_pickle_parse_ids(const void *data, size_t size_bytes, struct dcp_arena *arena,
+                         struct dcp_pickle_ids *ids, struct dcp_pickle_node **out_root,
+                         size_t *out_used, struct dcp_error *err);
+/* Looks for the end of the pickle at the beginning of data, from *at on (0 at first), and
+ * builds nothing. *out_whole: it ends at *at; else data end before, and with more of them
+ * the search goes on at *at. Errors: CORRUPT. */
+int dcp_pickle_find_end(const void *data, size_t size_bytes, size_t *at, bool *out_whole,
+                        struct dcp_error *err);
+
 /* Questions about a node; NULL is no node and answers no. */
 bool dcp_pickle_is_global(const struct dcp_pickle_node *node, const char *module,
                           const char *name);

@@ -23,6 +23,7 @@ struct dcp_pickle_machine {
     struct dcp_pickle_node **memo;
     size_t n_memo, cap_memo; /* n_memo: the index that MEMOIZE takes next */
     size_t n_nodes;
+    struct dcp_pickle_ids *ids; /* or NULL */
     bool stopped;
 };
 
@@ -68,6 +69,10 @@ int dcp_pickle_pop_mark(struct dcp_pickle_machine *m, struct dcp_pickle_node ***
 struct dcp_pickle_node *dcp_pickle_node_new(struct dcp_pickle_machine *m,
                                             enum dcp_pickle_kind kind);
 int dcp_pickle_push_new(struct dcp_pickle_machine *m, struct dcp_pickle_node *node);
+
+/* Adds items to a list; its memory is the arena's. */
+int dcp_pickle_list_add(struct dcp_pickle_machine *m, struct dcp_pickle_list *list,
+                        struct dcp_pickle_node *const *items, size_t n);
 
 /* After STOP: sets the heights; refuses cycles and what is too deep. */
 int dcp_pickle_check_tree(struct dcp_pickle_node *root, struct dcp_error *err);

@@ -186,10 +186,14 @@ static int op_binpersid(struct dcp_pickle_machine *m)
 
     if (rc)
         return rc;
+    if (m->ids && m->ids->resolve && (node = m->ids->resolve(id)))
+        return dcp_pickle_push(m, node);
     node = dcp_pickle_node_new(m, DCP_PICKLE_PERSID);
     if (node)
         node->id = id;
-    return dcp_pickle_push_new(m, node);
+    if (node && m->ids)
+        rc = dcp_pickle_list_add(m, &m->ids->found, &node, 1);
+    return rc ? rc : dcp_pickle_push_new(m, node);
 }
 
 const struct dcp_pickle_op dcp_pickle_object_ops[256] = {

@@ -119,8 +119,8 @@ static int op_bytearray(struct dcp_pickle_machine *m)
 
 /* -- containers ---------------------------------------------------------------------- */
 
-static int list_add(struct dcp_pickle_machine *m, struct dcp_pickle_list *list,
-                    struct dcp_pickle_node *const *items, size_t n)
+int dcp_pickle_list_add(struct dcp_pickle_machine *m, struct dcp_pickle_list *list,
+                        struct dcp_pickle_node *const *items, size_t n)
 {
     if (!n)
         return DCP_OK;
@@ -143,7 +143,7 @@ static int push_list(struct dcp_pickle_machine *m, enum dcp_pickle_kind kind,
                      struct dcp_pickle_node *const *items, size_t n)
 {
     struct dcp_pickle_node *node = dcp_pickle_node_new(m, kind);
-    int rc = node ? list_add(m, &node->list, items, n) : DCP_OK;
+    int rc = node ? dcp_pickle_list_add(m, &node->list, items, n) : DCP_OK;
 
     return rc ? rc : dcp_pickle_push_new(m, node);
 }
@@ -240,7 +240,7 @@ static int add_marked(struct dcp_pickle_machine *m, enum dcp_pickle_kind kind)
         rc = target(m, kind, &list);
     if (!rc && kind == DCP_PICKLE_DICT && n % 2)
         rc = dcp_pickle_corrupt(m, "a key has no value");
-    return rc ? rc : list_add(m, list, items, n);
+    return rc ? rc : dcp_pickle_list_add(m, list, items, n);
 }
 
 static int op_appends(struct dcp_pickle_machine *m)
@@ -266,7 +266,7 @@ static int op_append(struct dcp_pickle_machine *m)
 
     if (!rc)
         rc = target(m, DCP_PICKLE_LIST, &list);
-    return rc ? rc : list_add(m, list, &item, 1);
+    return rc ? rc : dcp_pickle_list_add(m, list, &item, 1);
 }
 
 static int op_setitem(struct dcp_pickle_machine *m)
@@ -279,7 +279,7 @@ static int op_setitem(struct dcp_pickle_machine *m)
         rc = dcp_pickle_pop(m, &pair[0]);
     if (!rc)
         rc = target(m, DCP_PICKLE_DICT, &list);
-    return rc ? rc : list_add(m, list, pair, 2);
+    return rc ? rc : dcp_pickle_list_add(m, list, pair, 2);
 }
 
 const struct dcp_pickle_op dcp_pickle_value_ops[256] = {

@@ -1,4 +1,5 @@
-/* torch: the zip files of torch.save (.bin, .pt, .pth, .ckpt), read and written. */
+/* torch: the files of torch.save (.bin, .pt, .pth, .ckpt): read in all three forms, and
+ * written as zip. */
 #include "torch.h"
 #include "base/hash.h"
 #include "base/mem.h"
@@ -9,7 +10,10 @@
 
 #define DEFAULT_NAME "pytorch_model.bin"
 
-enum { BID = 160 }; /* the bits of two magic numbers and of a record's name */
+enum {
+    BID = 160
+}; /* the bits of two magic numbers and of a record's name; as many
+    * pickles or members stand at the beginning of the other forms */
 
 static int probe(const struct dcp_source *source)
 {
@@ -18,6 +22,12 @@ static int probe(const struct dcp_source *source)
     return !source->is_dir && !dcp_torch_open(&file, source, NULL, NULL) ? BID : 0;
 }
 
+static const char *const form_names[] = {
+    [DCP_TORCH_ZIP] = "zip",
+    [DCP_TORCH_STREAM] = "stream",
+    [DCP_TORCH_TAR] = "tar",
+};
+
 int dcp_torch_index_file(const struct dcp_source *source, const char *name,
                          struct dcp_catalog *catalog, struct dcp_error *err)
 {
@@ -25,10 +35,12 @@ int dcp_torch_index_file(const struct dcp_source *source, const char *name,
     int index;
 
     int rc = dcp_torch_open(&file, source, name, err);
+    file.takes_streams = true;
     if (!rc)
         rc = dcp_torch_read_tree(&file, err);
     if (rc)
         return rc;
+    catalog->version = form_names[file.form];
     const struct dcp_file entry = { .name = dcp_input_base(&file.in, source),
                                     .size_bytes = file.in.size_bytes };
     rc = dcp_catalog_add_file(catalog, &entry, &index, err);
@@ -39,7 +51,6 @@ static int index_source(const struct dcp_source *source, struct dcp_catalog *cat
                         struct dcp_error *err)
 {
     catalog->format = dcp_format_torch.name;
-    catalog->version = "zip";
     return dcp_torch_index_file(source, NULL, catalog, err);
 }
 

@@ -1,5 +1,10 @@
-/* torch: what the files of the PyTorch zip format share: the open container, tensors as
- * views of records, and the tree of Python objects around them.
+/* torch: what the files of torch.save share: the open container, tensors as views of
+ * storages, and the tree of Python objects around them.
+ *
+ * There are three containers. A zip archive (torch 1.6 and later) has a pickle and a
+ * record for each storage. A stream (0.1.10 to 1.5, and later when asked for) is five
+ * pickles, and the storages behind them. A tar archive (up to 0.1.9) has members with
+ * pickles between which storages and the shapes of tensors stand. Only zip is written.
  *
  * A file holds one Python object. Its tensors are named by the keys that lead to them,
  * joined by '.'. Unless the object is a flat dict of tensors, the catalog also gets the
@@ -19,32 +24,70 @@
 #define DCP_TORCH_TREE "torch.tree"    /* the object's name */
 #define DCP_TORCH_BARE_TENSOR "tensor" /* name of a tensor that is the whole file */
 #define DCP_TORCH_MAX_OBJECTS 4096     /* of their own; the rest stays in the tree */
-#define DCP_TORCH_MAX_EXPANDED_BYTES                            \
-    (1ull << 30)           /* of a view larger than its storage \
-                            */
-#define DCP_TORCH_ALIGN 64 /* of storages in a file that is written */
+#define DCP_TORCH_MAX_EXPANDED_BYTES                                    \
+    (1ull << 30)                   /* of a view larger than its storage \
+                                    */
+#define DCP_TORCH_ALIGN 64         /* of storages in a file that is written */
+#define DCP_TORCH_MAX_KEY_BYTES 20 /* digits of a storage's key: an address at most */
 
-/* An open file. The arena holds directory and tree. */
+enum dcp_torch_form { DCP_TORCH_ZIP, DCP_TORCH_STREAM, DCP_TORCH_TAR };
+
+/* Bytes that tensors are views of. */
+struct dcp_torch_storage {
+    const char *key;              /* as the pickle names it, a number; in the arena */
+    uint64_t size_bytes;          /* of the content */
+    uint64_t offset, stored_size; /* of the extent in the file */
+    enum dcp_codec codec;         /* DCP_CODEC_DEFLATE_STREAM in some zip files */
+    int dtype;                    /* of the tensors that use it; -1 before the first */
+    bool has_crc32;
+    uint32_t crc32; /* of the content */
+};
+
+/* A tensor of a tar file, by the key that the pickle names it with. */
+struct dcp_torch_tar_tensor {
+    const char *key;
+    size_t storage; /* index */
+    int64_t offset; /* in elements */
+    int ndim;
+    int64_t shape[DCP_MAX_NDIM], stride[DCP_MAX_NDIM];
+};
+
+/* An open file. The arena holds directory, tree and tables. */
 struct dcp_torch_file {
     struct dcp_input in;
     struct dcp_arena *arena;
-    struct dcp_zip zip;
-    char *root; /* the folder of all records, without '/' */
+    enum dcp_torch_form form;
+    bool takes_streams;  /* the caller sets it when it honours the codec of views: without
+                          * it tensors in deflated records are refused */
+    struct dcp_zip zip;  /* ZIP */
+    char *root;          /* ZIP: the folder of all records, without '/' */
+    uint64_t begin;      /* STREAM: where the object's pickle begins */
+    struct dcp_tar *tar; /* TAR: the members */
+    struct dcp_torch_tar_tensor *tensors; /* TAR: by key */
+    size_t n_tensors;
     void *pickle;
     struct dcp_pickle_node *tree;
-    signed char *storage_dtypes; /* of each record, once a tensor used it; -1 before */
+    struct dcp_torch_storage *storages; /* by key, once the tree is read */
+    size_t n_storages;
 };
 /* Opens a container and reads its directory; dcp_torch_close also after a failure.
- * Errors: CORRUPT, UNSUPPORTED (not a zip with data.pkl: said in words; TorchScript), IO.
+ * Errors: CORRUPT, UNSUPPORTED (none of the containers: said in words; TorchScript), IO.
  */
 int dcp_torch_open(struct dcp_torch_file *file, const struct dcp_source *source,
                    const char *name, struct dcp_error *err);
-/* Reads data.pkl. */
+/* Reads the pickle of the object, and finds the storages. */
 int dcp_torch_read_tree(struct dcp_torch_file *file, struct dcp_error *err);
 void dcp_torch_close(struct dcp_torch_file *file);
 #define DCP_CLEANUP_TORCH DCP_CLEANUP(dcp_torch_close)
 
-/* A tensor as part of a record, or of the pickle. */
+/* The storage with that key, or NULL. */
+struct dcp_torch_storage *dcp_torch_find_storage(const struct dcp_torch_file *file,
+                                                 const char *key);
+/* The tensor of a tar file with that key, or NULL. */
+const struct dcp_torch_tar_tensor *dcp_torch_find_tar_tensor(
+    const struct dcp_torch_file *file, const char *key);
+
+/* A tensor as part of a storage, or of the pickle. */
 struct dcp_torch_view {
     enum dcp_dtype dtype;
     int ndim;
@@ -52,7 +95,9 @@ struct dcp_torch_view {
     int64_t stride[DCP_MAX_NDIM]; /* in elements */
     bool dense;                   /* row-major without gaps: stride says no more */
     bool has_data;                /* false: it was on the meta device */
-    uint64_t offset, stored_size; /* in the file: first element to behind the last */
+    uint64_t offset, stored_size; /* in the file: first element to behind the last, */
+    enum dcp_codec codec;         /* or, with a codec, the whole coded storage, */
+    uint64_t skip;                /* and the decoded bytes before the first element */
     const void *memory;           /* of a NumPy array, in the file's arena; else NULL */
     bool has_crc32;
     uint32_t crc32;
@@ -83,6 +128,10 @@ int dcp_torch_objects_index(struct dcp_catalog *catalog, json_t *tree,
 int dcp_torch_index_file(const struct dcp_source *source, const char *name,
                          struct dcp_catalog *catalog, struct dcp_error *err);
 
+/* The dtype of a storage class, torch.FloatStorage or torch.cuda.FloatStorage;
+ * *out_untyped: of UntypedStorage, whose elements are bytes. False when it is none. */
+bool dcp_torch_class_dtype(const struct dcp_pickle_node *cls, enum dcp_dtype *out,
+                           bool *out_untyped);
 /* torch's storage class of a dtype ("FloatStorage"), or NULL: it is stored untyped. */
 const char *dcp_torch_storage_class(enum dcp_dtype dtype);
 

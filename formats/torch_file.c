@@ -1,100 +1,38 @@
-/* torch_file: the container of a PyTorch file: which records there must be, and the tree
- * of its pickle. */
+/* torch_file: opening a PyTorch file of any container, and its table of storages. */
 #include "base/str.h"
 #include "formats.h"
-#include "torch.h"
+#include "tar.h"
+#include "torch_form.h"
 #include <stdio.h>
 #include <string.h>
 
-enum { MIN_VERSION = 1, MAX_VERSION = 10, MAX_SMALL_RECORD = 64 };
+static const struct {
+    bool (*probe)(const unsigned char *head, size_t n);
+    int (*open)(struct dcp_torch_file *file, struct dcp_error *err);
+    int (*tree)(struct dcp_torch_file *file, struct dcp_error *err);
+} forms[] = {
+    [DCP_TORCH_ZIP] = { dcp_torch_zip_probe, dcp_torch_zip_open, dcp_torch_zip_tree },
+    [DCP_TORCH_STREAM] = { dcp_torch_stream_probe, dcp_torch_stream_open,
+                           dcp_torch_stream_tree },
+    [DCP_TORCH_TAR] = { dcp_torch_tar_probe, dcp_torch_tar_open, dcp_torch_tar_tree },
+};
 
-static const struct dcp_zip_record *find(const struct dcp_torch_file *file,
-                                         const char *record)
+/* No container begins so. */
+static int refuse(const struct dcp_torch_file *file, const struct dcp_source *source,
+                  struct dcp_error *err)
 {
-    char name[DCP_ZIP_MAX_NAME_BYTES + 64];
+    const struct dcp_source whole = { .store = source->store, .name = file->in.name };
+    const char *kind = dcp_foreign_kind(&whole);
 
-    if (snprintf(name, sizeof name, "%s/%s", file->root, record) >= (int)sizeof name)
-        return NULL;
-    return dcp_zip_find(&file->zip, name);
-}
-
-/* All records stand in the folder of the first. */
-static int find_root(struct dcp_torch_file *file, struct dcp_error *err)
-{
-    const char *first = file->zip.n_records ? file->zip.records[0].name : "";
-    const char *slash = strchr(first, '/');
-    size_t n = slash ? (size_t)(slash - first) : 0;
-
-    if (!n)
-        return dcp_error_set(err, DCP_E_CORRUPT,
-                             "'%s' is not a PyTorch file: its records are in no folder",
-                             file->in.shown);
-    file->root = dcp_arena_text_n(file->arena, first, n);
-    if (!file->root)
-        return dcp_error_memory(err, "a zip directory");
-    for (size_t i = 0; i < file->zip.n_records; i++)
-        if (strncmp(file->zip.records[i].name, first, n + 1) != 0)
-            return dcp_error_set(err, DCP_E_CORRUPT,
-                                 "'%s' is not a PyTorch file: its records are in several "
-                                 "folders",
-                                 file->in.shown);
-    return DCP_OK;
-}
-
-/* The text of a small record; *out_text is empty when there is none. */
-static int read_small(const struct dcp_torch_file *file, const char *record,
-                      char out_text[MAX_SMALL_RECORD + 1], struct dcp_error *err)
-{
-    const struct dcp_zip_record *r = find(file, record);
-    DCP_CLEANUP_FREE void *data = NULL;
-    size_t n;
-
-    out_text[0] = '\0';
-    if (!r)
-        return DCP_OK;
-    int rc = dcp_zip_read(&file->in, r, MAX_SMALL_RECORD, &data, &n, err);
-    if (!rc)
-        snprintf(out_text, MAX_SMALL_RECORD + 1, "%s", (const char *)data);
-    return rc;
-}
-
-static int check_records(const struct dcp_torch_file *file, struct dcp_error *err)
-{
-    char text[MAX_SMALL_RECORD + 1];
-    int64_t version;
-
-    if (find(file, "constants.pkl") || find(file, "code"))
-        return dcp_error_set(err, DCP_E_UNSUPPORTED,
-                             "'%s' is a TorchScript archive, which holds code; save the "
-                             "model's state_dict instead",
-                             file->in.shown);
-    int rc =
-        read_small(file, find(file, "version") ? "version" : ".data/version", text, err);
-    if (rc)
-        return rc;
-    text[strcspn(text, "\n")] = '\0';
-    if (!dcp_str_parse_i64(text, &version))
-        return dcp_error_set(err, DCP_E_CORRUPT, "'%s' has no record 'version'",
-                             file->in.shown);
-    if (version < MIN_VERSION || version > MAX_VERSION)
-        return dcp_error_set(err, DCP_E_UNSUPPORTED,
-                             "'%s' has the container version %lld; %d to %d are known",
-                             file->in.shown, (long long)version, MIN_VERSION,
-                             MAX_VERSION);
-    rc = read_small(file, "byteorder", text, err);
-    if (!rc && text[0] && strcmp(text, "little"))
-        rc =
-            dcp_error_set(err, DCP_E_UNSUPPORTED,
-                          "'%s' was saved on a big-endian machine; load and save it once "
-                          "with torch on a little-endian one",
-                          file->in.shown);
-    return rc;
+    return dcp_error_set(err, kind ? DCP_E_UNSUPPORTED : DCP_E_CORRUPT, "'%s' %s",
+                         file->in.shown,
+                         kind ? kind : "does not begin like a PyTorch file");
 }
 
 int dcp_torch_open(struct dcp_torch_file *file, const struct dcp_source *source,
                    const char *name, struct dcp_error *err)
 {
-    char magic[4] = "";
+    unsigned char head[DCP_TORCH_HEAD_BYTES];
 
     *file = (struct dcp_torch_file){ 0 };
     file->arena = dcp_arena_new();
@@ -103,52 +41,22 @@ int dcp_torch_open(struct dcp_torch_file *file, const struct dcp_source *source,
     int rc = dcp_input_open(&file->in, source, name, err);
     if (rc)
         return rc;
-    if (file->in.size_bytes < sizeof magic ||
-        dcp_input_read(&file->in, 0, magic, sizeof magic, NULL) ||
-        memcmp(magic, "PK\3\4", sizeof magic) != 0) {
-        const struct dcp_source whole = { .store = source->store, .name = file->in.name };
-        const char *kind = dcp_foreign_kind(&whole);
-        return dcp_error_set(err, kind ? DCP_E_UNSUPPORTED : DCP_E_CORRUPT, "'%s' %s",
-                             file->in.shown,
-                             kind ? kind : "does not begin like a PyTorch file");
-    }
-    rc = dcp_zip_open(&file->in, 0, file->in.size_bytes, file->arena, &file->zip, err);
+    size_t n =
+        file->in.size_bytes < sizeof head ? (size_t)file->in.size_bytes : sizeof head;
+    rc = dcp_input_read(&file->in, 0, head, n, err);
     if (rc)
         return rc;
-    for (size_t i = 0; i < file->zip.n_records; i++)
-        if (dcp_str_ends(file->zip.records[i].name, ".npy"))
-            return dcp_error_set(err, DCP_E_UNSUPPORTED,
-                                 "'%s' is a NumPy .npz file, which is not supported",
-                                 file->in.shown);
-    rc = find_root(file, err);
-    if (!rc && !find(file, "data.pkl"))
-        rc = dcp_error_set(err, DCP_E_UNSUPPORTED,
-                           "'%s' is a zip archive without a record 'data.pkl', so it is "
-                           "no PyTorch file",
-                           file->in.shown);
-    return rc;
+    for (size_t form = 0; form < DCP_ARRAY_LEN(forms); form++)
+        if (forms[form].probe(head, n)) {
+            file->form = (enum dcp_torch_form)form;
+            return forms[form].open(file, err);
+        }
+    return refuse(file, source, err);
 }
 
 int dcp_torch_read_tree(struct dcp_torch_file *file, struct dcp_error *err)
 {
-    size_t n;
-    int rc = check_records(file, err);
-
-    if (!rc)
-        rc = dcp_zip_read(&file->in, find(file, "data.pkl"), DCP_PICKLE_MAX_BYTES,
-                          &file->pickle, &n, err);
-    if (rc)
-        return rc;
-    rc = dcp_pickle_parse(file->pickle, n, file->arena, &file->tree, NULL, err);
-    if (rc) {
-        dcp_error_prefix(err, "'%s'", file->in.shown);
-        return rc;
-    }
-    file->storage_dtypes = dcp_arena_alloc(file->arena, file->zip.n_records + 1, 1);
-    if (!file->storage_dtypes)
-        return dcp_error_memory(err, "a PyTorch file");
-    memset(file->storage_dtypes, -1, file->zip.n_records);
-    return DCP_OK;
+    return forms[file->form].tree(file, err);
 }
 
 void dcp_torch_close(struct dcp_torch_file *file)
@@ -157,4 +65,114 @@ void dcp_torch_close(struct dcp_torch_file *file)
     dcp_arena_free(file->arena);
     free(file->pickle);
     *file = (struct dcp_torch_file){ 0 };
+}
+
+/* -- pickles between other things ---------------------------------------------------- */
+
+enum { FIRST_READ = 4096 };
+
+/* Reads as much as is needed to see where the pickle at `at` ends. */
+static int read_whole(const struct dcp_input *in, uint64_t at, uint64_t end,
+                      unsigned char **data, size_t *out_n, struct dcp_error *err)
+{
+    size_t room =
+        end - at < DCP_PICKLE_MAX_BYTES ? (size_t)(end - at) : DCP_PICKLE_MAX_BYTES;
+    size_t n = 0, want = FIRST_READ, seen = 0;
+    bool whole = false;
+
+    while (!whole) {
+        if (n == room)
+            return dcp_error_set(err, DCP_E_CORRUPT,
+                                 "'%s': a pickle at byte %llu has no "
+                                 "end",
+                                 in->shown, (unsigned long long)at);
+        want = want < room ? want : room;
+        unsigned char *grown = realloc(*data, want);
+        if (!grown)
+            return dcp_error_memory(err, "a pickle");
+        *data = grown;
+        int rc = dcp_input_read(in, at + n, grown + n, want - n, err);
+        if (!rc)
+            rc = dcp_pickle_find_end(grown, want, &seen, &whole, err);
+        if (rc)
+            return rc;
+        n = want;
+        want *= 2;
+    }
+    *out_n = seen;
+    return DCP_OK;
+}
+
+int dcp_torch_read_pickle(struct dcp_torch_file *file, uint64_t *at, uint64_t end,
+                          struct dcp_pickle_ids *ids, struct dcp_torch_pickled *out,
+                          struct dcp_error *err)
+{
+    unsigned char *data = NULL;
+    size_t n = 0;
+
+    *out = (struct dcp_torch_pickled){ 0 };
+    if (*at > end || end > file->in.size_bytes)
+        return dcp_error_set(err, DCP_E_CORRUPT, "'%s' is cut off", file->in.shown);
+    int rc = read_whole(&file->in, *at, end, &data, &n, err);
+    if (!rc)
+        rc = dcp_pickle_parse_ids(data, n, file->arena, ids, &out->root, NULL, err);
+    if (rc) {
+        dcp_error_prefix(err, "'%s'", file->in.shown);
+        free(data);
+        return rc;
+    }
+    out->data = data;
+    *at += n;
+    return DCP_OK;
+}
+
+/* -- storages ------------------------------------------------------------------------ */
+
+bool dcp_torch_key(const struct dcp_pickle_node *node, char out[DCP_TORCH_KEY_CAP])
+{
+    if (!node || (node->kind != DCP_PICKLE_INT && node->kind != DCP_PICKLE_STR))
+        return false;
+    if (node->kind == DCP_PICKLE_INT) {
+        snprintf(out, DCP_TORCH_KEY_CAP, "%lld", (long long)node->number);
+        return true;
+    }
+    size_t n = node->text.size_bytes;
+    if (!n || n > DCP_TORCH_MAX_KEY_BYTES)
+        return false;
+    for (size_t i = 0; i < n; i++)
+        if (node->text.data[i] < '0' || node->text.data[i] > '9')
+            return false;
+    memcpy(out, node->text.data, n);
+    out[n] = '\0';
+    return true;
+}
+
+static int by_key(const void *p, const void *q)
+{
+    const struct dcp_torch_storage *a = p, *b = q;
+
+    return strcmp(a->key, b->key);
+}
+
+int dcp_torch_sort_storages(struct dcp_torch_file *file, struct dcp_error *err)
+{
+    struct dcp_torch_storage *s = file->storages;
+
+    if (file->n_storages)
+        qsort(s, file->n_storages, sizeof *s, by_key);
+    for (size_t i = 1; i < file->n_storages; i++)
+        if (!strcmp(s[i - 1].key, s[i].key))
+            return dcp_error_set(err, DCP_E_CORRUPT, "'%s' has two storages named '%s'",
+                                 file->in.shown, s[i].key);
+    return DCP_OK;
+}
+
+struct dcp_torch_storage *dcp_torch_find_storage(const struct dcp_torch_file *file,
+                                                 const char *key)
+{
+    const struct dcp_torch_storage wanted = { .key = key };
+
+    return file->n_storages
+               ? bsearch(&wanted, file->storages, file->n_storages, sizeof wanted, by_key)
+               : NULL;
 }

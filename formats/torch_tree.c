@@ -21,6 +21,8 @@ static int add_piece(struct walk *w, int tensor, const struct dcp_torch_view *vi
         .file = view->memory ? -1 : w->file_index,
         .offset = view->offset,
         .stored_size = view->stored_size,
+        .codec = view->codec,
+        .skip = view->skip,
         .stride = view->dense ? NULL : view->stride,
         .has_crc32 = view->has_crc32,
         .crc32 = view->crc32,

@@ -2,7 +2,7 @@
  * is rebuilt: shape, strides and place are read from the arguments and checked. */
 #include "base/mem.h"
 #include "base/str.h"
-#include "torch.h"
+#include "torch_form.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -12,7 +12,8 @@ struct call {
 };
 
 struct storage {
-    const struct dcp_zip_record *record;
+    struct dcp_torch_storage *at;
+    uint64_t begin, size_bytes; /* the part of it that is meant */
     enum dcp_dtype dtype;
     bool untyped;
     int64_t n_elems; /* of dtype */
@@ -57,24 +58,71 @@ static int refuse(const struct dcp_torch_file *file, int code, const char *name,
 
 /* -- storages ------------------------------------------------------------------------ */
 
-static bool parse_class(const struct dcp_pickle_node *node, struct storage *out)
+bool dcp_torch_class_dtype(const struct dcp_pickle_node *cls, enum dcp_dtype *out,
+                           bool *out_untyped)
 {
-    if (dcp_pickle_is_global(node, "torch.storage", "UntypedStorage") ||
-        dcp_pickle_is_global(node, "torch", "UntypedStorage")) {
-        out->dtype = DCP_U8;
-        out->untyped = true;
+    *out_untyped = dcp_pickle_is_global(cls, "torch.storage", "UntypedStorage") ||
+                   dcp_pickle_is_global(cls, "torch", "UntypedStorage");
+    if (*out_untyped) {
+        *out = DCP_U8;
         return true;
     }
     for (size_t i = 0; i < DCP_ARRAY_LEN(storage_classes); i++)
-        if (dcp_pickle_is_global(node, "torch", storage_classes[i].name) ||
-            dcp_pickle_is_global(node, "torch.cuda", storage_classes[i].name)) {
-            out->dtype = storage_classes[i].dtype;
+        if (dcp_pickle_is_global(cls, "torch", storage_classes[i].name) ||
+            dcp_pickle_is_global(cls, "torch.cuda", storage_classes[i].name)) {
+            *out = storage_classes[i].dtype;
             return true;
         }
     return false;
 }
 
-/* ('storage', class, key, location, number of elements) */
+/* The storage with the key of an id; its bytes, and all that is known of them. */
+static int find_storage(struct dcp_torch_file *file, const struct dcp_pickle_node *key,
+                        const char *name, struct storage *out, struct dcp_error *err)
+{
+    char text[DCP_TORCH_KEY_CAP];
+
+    if (!dcp_torch_key(key, text))
+        return refuse(file, DCP_E_CORRUPT, name, "has a storage key that is no number",
+                      err);
+    out->at = dcp_torch_find_storage(file, text);
+    if (!out->at)
+        return refuse(file, DCP_E_CORRUPT, name, "has no record for its storage", err);
+    if (out->at->codec != DCP_CODEC_NONE && !file->takes_streams)
+        return refuse(file, DCP_E_UNSUPPORTED, name,
+                      "is compressed; load and save the file once with torch", err);
+    out->size_bytes = out->at->size_bytes;
+    return DCP_OK;
+}
+
+static bool is_count(const struct dcp_pickle_node *node)
+{
+    return node && node->kind == DCP_PICKLE_INT && node->number >= 0;
+}
+
+/* view_metadata of a stream: None, or (key, offset, number of elements), the part of the
+ * storage that the tensor's own storage is. */
+static int parse_part(struct dcp_torch_file *file, const struct dcp_pickle_node *part,
+                      const char *name, struct storage *out, struct dcp_error *err)
+{
+    const struct dcp_pickle_node *offset = dcp_pickle_item(part, 1),
+                                 *n_elems = dcp_pickle_item(part, 2);
+
+    if (part->kind == DCP_PICKLE_NONE)
+        return DCP_OK;
+    if (part->kind != DCP_PICKLE_TUPLE || part->list.n != 3 || !is_count(offset) ||
+        !is_count(n_elems) || offset->number > out->n_elems ||
+        n_elems->number > out->n_elems - offset->number)
+        return refuse(file, DCP_E_CORRUPT, name,
+                      "has a storage that is no part of the one it should be in", err);
+    out->begin = (uint64_t)offset->number * dcp_dtype_size(out->dtype);
+    out->n_elems = n_elems->number;
+    out->size_bytes = (uint64_t)out->n_elems * dcp_dtype_size(out->dtype);
+    return DCP_OK;
+}
+
+/* ('storage', class, key, location, number of elements), and in a stream view_metadata.
+ */
 static int parse_storage(struct dcp_torch_file *file, const struct dcp_pickle_node *node,
                          const char *name, struct storage *out, struct dcp_error *err)
 {
@@ -83,43 +131,31 @@ static int parse_storage(struct dcp_torch_file *file, const struct dcp_pickle_no
     const struct dcp_pickle_node *key = dcp_pickle_item(id, 2),
                                  *location = dcp_pickle_item(id, 3),
                                  *numel = dcp_pickle_item(id, 4);
-    char record[DCP_ZIP_MAX_NAME_BYTES + 64];
+    bool is_stream = file->form == DCP_TORCH_STREAM;
     uint64_t size_bytes;
 
     *out = (struct storage){ 0 };
-    if (!id || id->kind != DCP_PICKLE_TUPLE || id->list.n != 5 ||
+    if (!id || id->kind != DCP_PICKLE_TUPLE || id->list.n != (is_stream ? 6 : 5) ||
         !dcp_pickle_is_text(dcp_pickle_item(id, 0), "storage") ||
         key->kind != DCP_PICKLE_STR || location->kind != DCP_PICKLE_STR ||
-        numel->kind != DCP_PICKLE_INT || numel->number < 0)
+        !is_count(numel))
         return refuse(file, DCP_E_CORRUPT, name, "has a malformed storage", err);
-    if (!parse_class(dcp_pickle_item(id, 1), out))
+    if (!dcp_torch_class_dtype(dcp_pickle_item(id, 1), &out->dtype, &out->untyped))
         return refuse(file, DCP_E_UNSUPPORTED, name,
                       "has a storage of a class that is not supported (quantized?)", err);
-    bool plain = key->text.size_bytes && key->text.size_bytes <= 20;
-    for (size_t i = 0; plain && i < key->text.size_bytes; i++)
-        plain = key->text.data[i] >= '0' && key->text.data[i] <= '9';
-    if (!plain)
-        return refuse(file, DCP_E_CORRUPT, name, "has a storage key that is no number",
-                      err);
-    snprintf(record, sizeof record, "%s/data/%.*s", file->root, (int)key->text.size_bytes,
-             key->text.data);
-    out->record = dcp_zip_find(&file->zip, record);
-    if (!out->record)
-        return refuse(file, DCP_E_CORRUPT, name, "has no record for its storage", err);
-    if (out->record->deflated)
-        return refuse(file, DCP_E_UNSUPPORTED, name,
-                      "is compressed; load and save the file once with torch", err);
+    int rc = find_storage(file, key, name, out, err);
+    if (rc)
+        return rc;
     out->n_elems = numel->number;
     if (!dcp_mul_u64((uint64_t)out->n_elems, dcp_dtype_size(out->dtype), &size_bytes) ||
-        size_bytes > out->record->size_bytes)
+        size_bytes > out->size_bytes)
         return refuse(file, DCP_E_CORRUPT, name, "needs more bytes than its record holds",
                       err);
-    signed char *seen = &file->storage_dtypes[out->record - file->zip.records];
-    if (*seen >= 0 && *seen != (signed char)out->dtype)
+    if (out->at->dtype >= 0 && out->at->dtype != (int)out->dtype)
         return refuse(file, DCP_E_CORRUPT, name,
                       "shares its storage with a tensor of another dtype", err);
-    *seen = (signed char)out->dtype;
-    return DCP_OK;
+    out->at->dtype = (int)out->dtype;
+    return is_stream ? parse_part(file, dcp_pickle_item(id, 5), name, out, err) : DCP_OK;
 }
 
 /* -- shapes -------------------------------------------------------------------------- */
@@ -202,14 +238,22 @@ static int place(struct dcp_torch_file *file, const struct storage *storage,
     if (n_elems > room && n_elems * item > (int64_t)DCP_TORCH_MAX_EXPANDED_BYTES)
         return refuse(file, DCP_E_UNSUPPORTED, name,
                       "repeats a small storage to a size that is not plausible", err);
+    const struct dcp_torch_storage *at = storage->at;
     view->has_data = true;
     view->dense = !n_elems || dcp_torch_view_is_dense(view);
-    view->offset = storage->record->offset + (uint64_t)(offset * item);
+    view->skip = storage->begin + (uint64_t)(offset * item);
     view->stored_size = n_elems ? (uint64_t)((last - offset + 1) * item) : 0;
-    if (view->dense && view->stored_size == storage->record->size_bytes &&
-        storage->record->crc32) {
+    if (view->dense && view->stored_size == at->size_bytes && at->has_crc32) {
         view->has_crc32 = true;
-        view->crc32 = storage->record->crc32;
+        view->crc32 = at->crc32;
+    }
+    if (n_elems && at->codec != DCP_CODEC_NONE) {
+        view->codec = at->codec;
+        view->offset = at->offset;
+        view->stored_size = at->stored_size;
+    } else {
+        view->offset = at->codec == DCP_CODEC_NONE ? at->offset + view->skip : at->offset;
+        view->skip = 0;
     }
     return DCP_OK;
 }
@@ -290,21 +334,53 @@ static int view_meta(struct dcp_torch_file *file, const struct call *call,
     return parse_shape(file, arg(call, 1), arg(call, 2), name, out, err);
 }
 
+/* In a tar file an id is the key of a tensor or of a storage. */
+static int view_tar(struct dcp_torch_file *file, const struct dcp_pickle_node *node,
+                    const char *name, struct dcp_torch_view *out, struct storage *storage,
+                    int64_t *out_offset, struct dcp_error *err)
+{
+    char key[DCP_TORCH_KEY_CAP] = "";
+    bool is_key = dcp_torch_key(node->id, key);
+    const struct dcp_torch_tar_tensor *tensor =
+        is_key ? dcp_torch_find_tar_tensor(file, key) : NULL;
+
+    *storage = (struct storage){ .at = tensor   ? &file->storages[tensor->storage]
+                                       : is_key ? dcp_torch_find_storage(file, key)
+                                                : NULL };
+    if (!storage->at)
+        return refuse(file, DCP_E_CORRUPT, name, "refers to nothing in the file", err);
+    storage->dtype = (enum dcp_dtype)storage->at->dtype;
+    storage->size_bytes = storage->at->size_bytes;
+    storage->n_elems = (int64_t)(storage->size_bytes / dcp_dtype_size(storage->dtype));
+    if (tensor) {
+        out->ndim = tensor->ndim;
+        memcpy(out->shape, tensor->shape, sizeof out->shape);
+        memcpy(out->stride, tensor->stride, sizeof out->stride);
+    }
+    *out_offset = tensor ? tensor->offset : -1;
+    return DCP_OK;
+}
+
 /* A storage that stands alone is a tensor of one dimension. */
-static int view_storage(struct dcp_torch_file *file, const struct dcp_pickle_node *node,
-                        const char *name, struct dcp_torch_view *out,
-                        struct dcp_error *err)
+static int view_id(struct dcp_torch_file *file, const struct dcp_pickle_node *node,
+                   const char *name, struct dcp_torch_view *out, struct dcp_error *err)
 {
     struct storage storage;
-    int rc = parse_storage(file, node, name, &storage, err);
+    int64_t offset = -1;
+    int rc = file->form == DCP_TORCH_TAR
+                 ? view_tar(file, node, name, out, &storage, &offset, err)
+                 : parse_storage(file, node, name, &storage, err);
 
     if (rc)
         return rc;
     out->dtype = storage.dtype;
-    out->ndim = 1;
-    out->shape[0] = storage.n_elems;
-    out->stride[0] = 1;
-    return place(file, &storage, 0, name, out, err);
+    if (offset < 0) {
+        out->ndim = 1;
+        out->shape[0] = storage.n_elems;
+        out->stride[0] = 1;
+        offset = 0;
+    }
+    return place(file, &storage, offset, name, out, err);
 }
 
 /* Calls that only dress the tensor in their first argument. */
@@ -314,7 +390,8 @@ static bool is_wrapper(const struct call *call)
            is_rebuild(call, "_rebuild_parameter_with_state") ||
            is_rebuild(call, "_rebuild_device_tensor_from_cpu_tensor") ||
            is_rebuild(call, "_rebuild_device_tensor_from_numpy") ||
-           dcp_pickle_is_global(call->fn, "torch.nn.parameter", "Parameter");
+           dcp_pickle_is_global(call->fn, "torch.nn.parameter", "Parameter") ||
+           dcp_pickle_is_global(call->fn, "torch.autograd.variable", "Variable");
 }
 
 /* _rebuild_from_type_v2(function, type, args, state): a call in a call. */
@@ -332,7 +409,7 @@ int dcp_torch_view(struct dcp_torch_file *file, const struct dcp_pickle_node *no
     *out_found = true;
     for (;;) { /* each turn goes one level down the tree */
         if (node->kind == DCP_PICKLE_PERSID)
-            return view_storage(file, node, name, out, err);
+            return view_id(file, node, name, out, err);
         if (node->kind != DCP_PICKLE_OBJECT)
             break;
         struct call call = { node->object->cls, node->object->args };

@@ -252,14 +252,20 @@ static int read_local(const struct archive *a, struct dcp_zip_record *r,
     return DCP_OK;
 }
 
-static int by_name_fold(const void *p, const void *q, void *arg)
+/* Names that are equal but for case stand side by side. */
+static int compare_folded(const char *a, const char *b)
 {
-    const struct dcp_zip_record *records = arg;
-    const char *a = records[*(const size_t *)p].name,
-               *b = records[*(const size_t *)q].name;
     int order = strcasecmp(a, b);
 
     return order ? order : strcmp(a, b);
+}
+
+static int by_name_fold(const void *p, const void *q, void *arg)
+{
+    const struct dcp_zip_record *records = arg;
+
+    return compare_folded(records[*(const size_t *)p].name,
+                          records[*(const size_t *)q].name);
 }
 
 static int by_offset(const void *p, const void *q, void *arg)
@@ -289,10 +295,13 @@ static int check_records(const struct archive *a, struct dcp_zip *zip,
     }
     qsort_r(zip->by_name, zip->n_records, sizeof *zip->by_name, by_name_fold,
             zip->records);
-    for (size_t i = 1; i < zip->n_records; i++)
-        if (!strcasecmp(zip->records[zip->by_name[i - 1]].name,
-                        zip->records[zip->by_name[i]].name))
+    for (size_t i = 1; i < zip->n_records; i++) {
+        const char *name = zip->records[zip->by_name[i]].name;
+        const char *before = zip->records[zip->by_name[i - 1]].name;
+        if (!strcmp(before, name))
             return corrupt(a->in, err, "two records have the same name");
+        zip->folded_twice = zip->folded_twice || !strcasecmp(before, name);
+    }
     return DCP_OK;
 }
 
@@ -338,9 +347,9 @@ const struct dcp_zip_record *dcp_zip_find(const struct dcp_zip *zip, const char 
     while (lo < hi) {
         size_t mid = lo + (hi - lo) / 2;
         const struct dcp_zip_record *r = &zip->records[zip->by_name[mid]];
-        int order = strcasecmp(name, r->name);
+        int order = compare_folded(name, r->name);
         if (!order)
-            return strcmp(name, r->name) ? NULL : r;
+            return r;
         if (order < 0)
             hi = mid;
         else

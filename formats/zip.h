@@ -2,10 +2,10 @@
  * writes, byte for byte.
  *
  * Reading has one truth, the central directory; local headers must agree with it. What
- * two readers could understand differently is refused: names twice (also but for case),
- * names that climb, ranges that overlap, bytes before the archive or behind its end, more
- * than one end record, encryption, several disks. Source of the layout: PKWARE's
- * APPNOTE 6.3.3, sections 4.3 and 4.5.3. */
+ * two readers could understand differently is refused: names twice, names that climb,
+ * ranges that overlap, bytes before the archive or behind its end, more than one end
+ * record, encryption, several disks. Source of the layout: PKWARE's APPNOTE 6.3.3,
+ * sections 4.3 and 4.5.3. */
 #ifndef DCP_FORMATS_ZIP_H
 #define DCP_FORMATS_ZIP_H
 
@@ -30,7 +30,8 @@ struct dcp_zip_record {
 struct dcp_zip {
     struct dcp_zip_record *records; /* in the order of the directory; in the arena */
     size_t n_records;
-    size_t *by_name; /* indices sorted by name */
+    size_t *by_name;   /* indices sorted by name */
+    bool folded_twice; /* two names are equal but for case */
 };
 
 /* Reads the directory of the archive in bytes begin .. end of a file; names and tables go

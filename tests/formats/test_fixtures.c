@@ -203,8 +203,6 @@ static void check_refused(const char *folder, const char *name, const char *word
 static const struct {
     const char *name, *words;
 } refused[] = {
-    { "legacy.pt", "before version 1.6" },
-    { "legacy_tar.pt", "tar archive" },
     { "a.npz", ".npz" },
     { "fortran.npy", "NumPy array" },
     { "v1.npy", "NumPy array" },
