@@ -15,6 +15,7 @@ static int add_tensor(struct dcp_catalog *into, const struct dcp_tensor *tensor,
     if (!name)
         return DCP_OK;
     t.name = name;
+    t.tied_to = NULL; /* names may change */
     if (name != tensor->name)
         t.role = dcp_role_of_name(name, &t.param);
     return dcp_catalog_add_tensor(into, &t, out_index, err);
@@ -38,6 +39,18 @@ static int add_piece(struct dcp_catalog *into, const struct dcp_piece *piece, in
     return dcp_catalog_add_piece(into, &p, err);
 }
 
+/* Ties between tensors that were both taken. */
+static void add_ties(struct dcp_catalog *into, const struct dcp_catalog *from,
+                     const int *index_of)
+{
+    for (size_t i = 0; i < from->n_tensors; i++) {
+        const char *name = from->tensors[i].tied_to;
+        int root = name ? dcp_catalog_find(from, name) : -1;
+        if (root >= 0 && index_of[i] >= 0 && index_of[root] >= 0)
+            into->tensors[index_of[i]].tied_to = into->tensors[index_of[root]].name;
+    }
+}
+
 int dcp_merge(struct dcp_catalog *into, const struct dcp_catalog *from,
               const struct dcp_merge_rule *rule, struct dcp_error *err)
 {
@@ -50,6 +63,8 @@ int dcp_merge(struct dcp_catalog *into, const struct dcp_catalog *from,
         rc = dcp_catalog_add_file(into, &from->files[i], NULL, err);
     for (size_t i = 0; i < from->n_tensors && !rc; i++)
         rc = add_tensor(into, &from->tensors[i], rule, &index_of[i], err);
+    if (!rc)
+        add_ties(into, from, index_of);
     for (size_t i = 0; i < from->n_pieces && !rc; i++)
         if (index_of[from->pieces[i].tensor] >= 0)
             rc = add_piece(into, &from->pieces[i], index_of[from->pieces[i].tensor],

@@ -113,12 +113,12 @@ void dcp_pickle_float(struct dcp_pickle_out *out, double real)
     dcp_buf_add_le64(&out->buf, __builtin_bswap64(bits)); /* big-endian */
 }
 
-void dcp_pickle_text(struct dcp_pickle_out *out, const char *text, size_t n)
+uint32_t dcp_pickle_text(struct dcp_pickle_out *out, const char *text, size_t n)
 {
     dcp_pickle_op(out, 'X');
     dcp_buf_add_le32(&out->buf, (uint32_t)n);
     dcp_buf_add(&out->buf, text, n);
-    dcp_pickle_put(out);
+    return dcp_pickle_put(out);
 }
 
 /* The slot of a text, or the free one where it belongs; NULL when memory ran out. */

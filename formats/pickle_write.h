@@ -32,8 +32,8 @@ void dcp_pickle_bool(struct dcp_pickle_out *out, bool truth);
 void dcp_pickle_int(struct dcp_pickle_out *out, int64_t number);
 void dcp_pickle_long(struct dcp_pickle_out *out, const unsigned char *bytes, size_t n);
 void dcp_pickle_float(struct dcp_pickle_out *out, double real);
-/* A string object of its own. */
-void dcp_pickle_text(struct dcp_pickle_out *out, const char *text, size_t n);
+/* A string object of its own. Returns its index in the memo. */
+uint32_t dcp_pickle_text(struct dcp_pickle_out *out, const char *text, size_t n);
 /* A string that is one object wherever it stands, as constants and dict keys are. */
 void dcp_pickle_shared_text(struct dcp_pickle_out *out, const char *text);
 /* A class or function. */

@@ -9,7 +9,7 @@
  * A file holds one Python object. Its tensors are named by the keys that lead to them,
  * joined by '.'. Unless the object is a flat dict of tensors, the catalog also gets the
  * object "torch.tree": the Python object as JSON (pickle_json.h) in which
- * {"$tensor": name} and {"$value": name} stand for tensors and objects of the catalog;
+ * {"$tensor": name}, {"$again": name} and {"$value": name} stand for tensors and objects;
  * from it `layout` writes the same object again. What holds no tensor and stands beside
  * one becomes an object of its own, named by its path. */
 #ifndef DCP_FORMATS_TORCH_H
@@ -55,13 +55,15 @@ struct dcp_torch_tar_tensor {
 /* An open file. The arena holds directory, tree and tables. */
 struct dcp_torch_file {
     struct dcp_input in;
+    bool in_borrowed; /* somebody else closes it */
     struct dcp_arena *arena;
     enum dcp_torch_form form;
     bool takes_streams;  /* the caller sets it when it honours the codec of views: without
                           * it tensors in deflated records are refused */
     struct dcp_zip zip;  /* ZIP */
     char *root;          /* ZIP: the folder of all records, without '/' */
-    uint64_t begin;      /* STREAM: where the object's pickle begins */
+    uint64_t begin, end; /* of the archive; of a stream: of the object's pickle, and of
+                          * the file */
     struct dcp_tar *tar; /* TAR: the members */
     struct dcp_torch_tar_tensor *tensors; /* TAR: by key */
     size_t n_tensors;
@@ -75,6 +77,10 @@ struct dcp_torch_file {
  */
 int dcp_torch_open(struct dcp_torch_file *file, const struct dcp_source *source,
                    const char *name, struct dcp_error *err);
+/* The same for an archive that lies in bytes begin .. end of an open file, which outlives
+ * it. Errors: CORRUPT, UNSUPPORTED, IO. */
+int dcp_torch_open_part(struct dcp_torch_file *file, const struct dcp_input *in,
+                        uint64_t begin, uint64_t end, struct dcp_error *err);
 /* Reads the pickle of the object, and finds the storages. */
 int dcp_torch_read_tree(struct dcp_torch_file *file, struct dcp_error *err);
 void dcp_torch_close(struct dcp_torch_file *file);
@@ -127,6 +133,22 @@ int dcp_torch_objects_index(struct dcp_catalog *catalog, json_t *tree,
 /* Reads one file of a source (NULL: the source itself) into a catalog. */
 int dcp_torch_index_file(const struct dcp_source *source, const char *name,
                          struct dcp_catalog *catalog, struct dcp_error *err);
+
+/* A tuple or list of integers from 0 on, or a torch.Size of one: how many, -1 when it is
+ * none, DCP_MAX_NDIM + 1 when they are more than that. */
+int dcp_torch_numbers(const struct dcp_pickle_node *node, int64_t out[DCP_MAX_NDIM]);
+/* A dtype by its name, torch.float32. */
+bool dcp_torch_dtype(const struct dcp_pickle_node *node, enum dcp_dtype *out);
+
+/* Ties tensors of a catalog whose one piece is the same extent, dtype, shape and strides
+ * to the first of them. Errors: MEMORY. */
+int dcp_torch_tie_views(struct dcp_catalog *catalog, struct dcp_error *err);
+/* The tensor that one is tied to and shares its storage with when it is written; itself
+ * when there is none. */
+size_t dcp_torch_tie(const struct dcp_catalog *catalog, size_t tensor);
+/* The name in JSON that stands for a tensor, {"$tensor": name}, or {"$again": name} where
+ * the very object that its first name stands for is meant; NULL: it is none. */
+const char *dcp_torch_json_tensor(const json_t *value);
 
 /* The dtype of a storage class, torch.FloatStorage or torch.cuda.FloatStorage;
  * *out_untyped: of UntypedStorage, whose elements are bytes. False when it is none. */

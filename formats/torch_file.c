@@ -43,6 +43,7 @@ int dcp_torch_open(struct dcp_torch_file *file, const struct dcp_source *source,
         return rc;
     size_t n =
         file->in.size_bytes < sizeof head ? (size_t)file->in.size_bytes : sizeof head;
+    file->end = file->in.size_bytes;
     rc = dcp_input_read(&file->in, 0, head, n, err);
     if (rc)
         return rc;
@@ -54,6 +55,17 @@ int dcp_torch_open(struct dcp_torch_file *file, const struct dcp_source *source,
     return refuse(file, source, err);
 }
 
+int dcp_torch_open_part(struct dcp_torch_file *file, const struct dcp_input *in,
+                        uint64_t begin, uint64_t end, struct dcp_error *err)
+{
+    *file = (struct dcp_torch_file){
+        .in = *in, .in_borrowed = true, .begin = begin, .end = end
+    };
+    file->arena = dcp_arena_new();
+    return file->arena ? dcp_torch_zip_open(file, err)
+                       : dcp_error_memory(err, "a PyTorch file");
+}
+
 int dcp_torch_read_tree(struct dcp_torch_file *file, struct dcp_error *err)
 {
     return forms[file->form].tree(file, err);
@@ -61,7 +73,8 @@ int dcp_torch_read_tree(struct dcp_torch_file *file, struct dcp_error *err)
 
 void dcp_torch_close(struct dcp_torch_file *file)
 {
-    dcp_input_close(&file->in);
+    if (!file->in_borrowed)
+        dcp_input_close(&file->in);
     dcp_arena_free(file->arena);
     free(file->pickle);
     *file = (struct dcp_torch_file){ 0 };

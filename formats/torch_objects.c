@@ -15,7 +15,7 @@ struct splitter {
 
 static bool is_tensor(const json_t *value)
 {
-    return dcp_pickle_json_tagged(value, "$tensor") != NULL;
+    return dcp_torch_json_tensor(value) != NULL;
 }
 
 static bool holds_tensor(json_t *value)
@@ -193,7 +193,7 @@ static int mark_state(struct dcp_catalog *catalog, const char *param, json_t *st
         return DCP_OK;
     json_object_foreach(state, key, item)
     {
-        const char *name = json_string_value(dcp_pickle_json_tagged(item, "$tensor"));
+        const char *name = dcp_torch_json_tensor(item);
         int at = name ? dcp_catalog_find(catalog, name) : -1;
         int role = dcp_role_parse(key);
         if (at < 0)
@@ -261,7 +261,7 @@ static int mark_optimizers(struct dcp_catalog *catalog, json_t *value,
 
 static bool is_tensor_named(const json_t *value, const char *name)
 {
-    const char *tensor = json_string_value(dcp_pickle_json_tagged(value, "$tensor"));
+    const char *tensor = dcp_torch_json_tensor(value);
 
     return tensor && name && !strcmp(tensor, name);
 }
@@ -293,12 +293,21 @@ static bool is_flat(json_t *tree)
     return true;
 }
 
+/* Ties come last in a target, so that only the tree knows the order of a dict. */
+static bool has_ties(const struct dcp_catalog *catalog)
+{
+    for (size_t i = 0; i < catalog->n_tensors; i++)
+        if (catalog->tensors[i].tied_to)
+            return true;
+    return false;
+}
+
 int dcp_torch_objects_index(struct dcp_catalog *catalog, json_t *tree,
                             struct dcp_error *err)
 {
     struct splitter s = { .catalog = catalog, .err = err };
 
-    if (is_flat(tree))
+    if (is_flat(tree) && !has_ties(catalog))
         return DCP_OK;
     int rc = mark_optimizers(catalog, tree, err);
     if (!rc)

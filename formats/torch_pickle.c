@@ -18,7 +18,7 @@ struct pickler {
 static void mark(struct pickler *p, json_t *value, bool in_opaque)
 {
     const char *class = json_string_value(json_object_get(value, "$object"));
-    const char *tensor = json_string_value(dcp_pickle_json_tagged(value, "$tensor"));
+    const char *tensor = dcp_torch_json_tensor(value);
     const char *object = json_string_value(dcp_pickle_json_tagged(value, "$value"));
     const char *key;
     json_t *item;
@@ -131,16 +131,19 @@ int dcp_torch_pickle(const struct dcp_catalog *catalog, struct dcp_buf *out,
     DCP_CLEANUP_FREE bool *objects = dcp_mem_calloc(catalog->n_objects, sizeof *objects);
     DCP_CLEANUP_FREE int64_t *storage =
         dcp_mem_calloc(catalog->n_tensors, sizeof *storage);
+    DCP_CLEANUP_FREE struct dcp_torch_memo *memo =
+        dcp_mem_calloc(catalog->n_tensors, sizeof *memo);
     struct dcp_arena *arena = dcp_arena_new();
     struct pickler p = { .w = { .catalog = catalog,
                                 .out = &pickle,
                                 .arena = arena,
                                 .first_seen = first_seen,
-                                .storage = storage },
+                                .storage = storage,
+                                .memo = memo },
                          .named_tensors = tensors,
                          .named_objects = objects };
 
-    int rc = arena && tensors && objects && storage
+    int rc = arena && tensors && objects && storage && memo
                  ? make_tree(&p, &tree, err)
                  : dcp_error_memory(err, "a PyTorch file");
     for (size_t i = 0; i < catalog->n_tensors && !rc; i++)

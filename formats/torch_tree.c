@@ -11,7 +11,50 @@ struct walk {
     struct dcp_torch_file *file;
     struct dcp_catalog *catalog;
     int file_index;
+    const struct dcp_pickle_node **seen; /* tensors of the tree, by hash; NULL: free */
+    size_t n_seen, cap_seen;             /* cap: a power of two, or 0 */
 };
+
+static const struct dcp_pickle_node **seen_slot(const struct dcp_pickle_node **seen,
+                                                size_t cap,
+                                                const struct dcp_pickle_node *node)
+{
+    uint64_t hash = (uint64_t)(uintptr_t)node * 0x9e3779b97f4a7c15u;
+    size_t at = (size_t)(hash >> 20) & (cap - 1);
+
+    while (seen[at] && seen[at] != node)
+        at = (at + 1) & (cap - 1);
+    return &seen[at];
+}
+
+static bool seen_grow(struct walk *w)
+{
+    size_t cap = w->cap_seen ? 2 * w->cap_seen : 64;
+    const struct dcp_pickle_node **seen = dcp_mem_calloc(cap, sizeof *seen);
+
+    if (!seen)
+        return false;
+    for (size_t i = 0; i < w->cap_seen; i++)
+        if (w->seen[i])
+            *seen_slot(seen, cap, w->seen[i]) = w->seen[i];
+    free(w->seen);
+    w->seen = seen;
+    w->cap_seen = cap;
+    return true;
+}
+
+/* Remembers a node. *out_again: it stood in the tree before. */
+static int see(struct walk *w, const struct dcp_pickle_node *node, bool *out_again,
+               struct dcp_error *err)
+{
+    if (2 * (w->n_seen + 1) > w->cap_seen && !seen_grow(w))
+        return dcp_error_memory(err, "the objects of a pickle");
+    const struct dcp_pickle_node **slot = seen_slot(w->seen, w->cap_seen, node);
+    *out_again = *slot != NULL;
+    w->n_seen += !*slot;
+    *slot = node;
+    return DCP_OK;
+}
 
 static int add_piece(struct walk *w, int tensor, const struct dcp_torch_view *view,
                      struct dcp_error *err)
@@ -41,7 +84,7 @@ static int add_piece(struct walk *w, int tensor, const struct dcp_torch_view *vi
 
 /* Adds the tensor and makes the JSON that stands for it. */
 static int add_tensor(struct walk *w, const char *name, const struct dcp_torch_view *view,
-                      json_t **out, struct dcp_error *err)
+                      const char *tag, json_t **out, struct dcp_error *err)
 {
     struct dcp_tensor tensor = {
         .name = name[0] ? name : DCP_TORCH_BARE_TENSOR,
@@ -59,7 +102,7 @@ static int add_tensor(struct walk *w, const char *name, const struct dcp_torch_v
         dcp_error_prefix(err, "'%s'", w->file->in.shown);
         return rc;
     }
-    *out = json_pack("{s:s}", "$tensor", tensor.name);
+    *out = json_pack("{s:s}", tag, tensor.name);
     return *out ? DCP_OK : dcp_error_memory(err, "the objects of a pickle");
 }
 
@@ -88,7 +131,7 @@ static int take_sparse(struct walk *w, const struct dcp_pickle_node *node,
             rc = dcp_error_set(err, DCP_E_CORRUPT, "'%s': a sparse tensor is malformed",
                                w->file->in.shown);
         if (!rc)
-            rc = add_tensor(w, name, &view, &part, err);
+            rc = add_tensor(w, name, &view, "$tensor", &part, err);
         if (!rc && json_array_append_new(tuple, part))
             rc = dcp_error_memory(err, "a sparse tensor");
     }
@@ -111,7 +154,7 @@ static int take(void *self, const struct dcp_pickle_node *node, const char *path
 {
     struct walk *w = self;
     struct dcp_torch_view view;
-    bool found;
+    bool found, again = false;
 
     if (node->kind == DCP_PICKLE_GLOBAL)
         return DCP_OK;
@@ -121,7 +164,11 @@ static int take(void *self, const struct dcp_pickle_node *node, const char *path
         dcp_pickle_item(dcp_pickle_item(node, 1), 2))
         return take_sparse(w, node, path, out, err);
     int rc = dcp_torch_view(w->file, node, path, &found, &view, err);
-    return rc || !found ? rc : add_tensor(w, path, &view, out, err);
+    if (rc || !found)
+        return rc;
+    if (view.has_data && !view.memory)
+        rc = see(w, node, &again, err);
+    return rc ? rc : add_tensor(w, path, &view, again ? "$again" : "$tensor", out, err);
 }
 
 int dcp_torch_tree_index(struct dcp_torch_file *file, struct dcp_catalog *catalog,
@@ -132,6 +179,9 @@ int dcp_torch_tree_index(struct dcp_torch_file *file, struct dcp_catalog *catalo
     json_t *tree = NULL;
     int rc = dcp_pickle_to_json(file->tree, file->arena, &hook, &tree, err);
 
+    free(w.seen);
+    if (!rc)
+        rc = dcp_torch_tie_views(catalog, err);
     if (!rc)
         rc = dcp_torch_objects_index(catalog, tree, err);
     json_decref(tree);

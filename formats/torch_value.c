@@ -21,12 +21,15 @@ void dcp_torch_write_tensor(struct dcp_torch_writer *w, size_t tensor)
     const struct dcp_tensor *t = &w->catalog->tensors[tensor];
     const char *class = dcp_torch_storage_class(t->dtype);
     struct dcp_pickle_out *out = w->out;
+    size_t root = dcp_torch_tie(w->catalog, tensor);
+    struct dcp_torch_memo *memo = &w->memo[root];
+    bool first = w->storage[root] < 0;
     int64_t stride[DCP_MAX_NDIM], n = 1;
     char key[32];
 
-    if (w->storage[tensor] < 0) {
-        w->first_seen[w->n_storages] = tensor;
-        w->storage[tensor] = (int64_t)w->n_storages++;
+    if (first) {
+        w->first_seen[w->n_storages] = root;
+        w->storage[root] = (int64_t)w->n_storages++;
     }
     for (int d = t->ndim; d-- > 0;) {
         stride[d] = n;
@@ -41,8 +44,11 @@ void dcp_torch_write_tensor(struct dcp_torch_writer *w, size_t tensor)
         dcp_pickle_global(out, "torch", class);
     else
         dcp_pickle_global(out, "torch.storage", "UntypedStorage");
-    snprintf(key, sizeof key, "%lld", (long long)w->storage[tensor]);
-    dcp_pickle_text(out, key, strlen(key));
+    snprintf(key, sizeof key, "%lld", (long long)w->storage[root]);
+    if (first)
+        memo->key = dcp_pickle_text(out, key, strlen(key));
+    else
+        dcp_pickle_fetch(out, memo->key);
     dcp_pickle_shared_text(out, "cpu");
     dcp_pickle_int(out, class ? t->n_elems : (int64_t)dcp_tensor_bytes(t));
     dcp_pickle_op(out, 't');
@@ -61,14 +67,26 @@ void dcp_torch_write_tensor(struct dcp_torch_writer *w, size_t tensor)
     dcp_pickle_op(out, 't');
     dcp_pickle_put(out);
     dcp_pickle_op(out, 'R');
-    dcp_pickle_put(out);
+    w->memo[tensor].tensor = dcp_pickle_put(out);
+    w->memo[tensor].has_tensor = true;
+}
+
+/* A second name for the same object as its first; else for the same storage. */
+static void write_again(struct dcp_torch_writer *w, size_t tensor)
+{
+    size_t root = dcp_torch_tie(w->catalog, tensor);
+
+    if (root != tensor && w->memo[root].has_tensor)
+        dcp_pickle_fetch(w->out, w->memo[root].tensor);
+    else
+        dcp_torch_write_tensor(w, tensor);
 }
 
 /* -- references ---------------------------------------------------------------------- */
 
 static int find_tensor(const struct dcp_torch_writer *w, const json_t *value)
 {
-    const char *name = json_string_value(dcp_pickle_json_tagged(value, "$tensor"));
+    const char *name = dcp_torch_json_tensor(value);
 
     return name ? dcp_catalog_find(w->catalog, name) : -1;
 }
@@ -84,7 +102,7 @@ static int find_object(const struct dcp_torch_writer *w, const json_t *value)
 
 bool dcp_torch_value_is_there(const struct dcp_torch_writer *w, const json_t *value)
 {
-    if (json_is_string(dcp_pickle_json_tagged(value, "$tensor")))
+    if (dcp_torch_json_tensor(value))
         return find_tensor(w, value) >= 0;
     if (json_is_string(dcp_pickle_json_tagged(value, "$value")))
         return find_object(w, value) >= 0;
@@ -379,7 +397,10 @@ static int write_json_object(struct dcp_torch_writer *w, json_t *value, int dept
         if ((tagged = json_object_get(value, texts[i].tag)) && texts[i].write(w, tagged))
             return DCP_OK;
     if ((at = find_tensor(w, value)) >= 0) {
-        dcp_torch_write_tensor(w, (size_t)at);
+        if (json_object_get(value, "$again"))
+            write_again(w, (size_t)at);
+        else
+            dcp_torch_write_tensor(w, (size_t)at);
         return DCP_OK;
     }
     if ((at = find_object(w, value)) >= 0)

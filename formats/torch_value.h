@@ -6,17 +6,25 @@
 #include "pickle_write.h"
 #include <dcp/tensor.h>
 
+/* Where the memo of a pickle has what can stand in it again. */
+struct dcp_torch_memo {
+    uint32_t key;    /* the text that names the storage */
+    uint32_t tensor; /* the tensor itself, */
+    bool has_tensor; /* once it is written */
+};
+
 /* Where the values go, and the tensors that are met on the way. */
 struct dcp_torch_writer {
     const struct dcp_catalog *catalog;
     struct dcp_pickle_out *out;
-    struct dcp_arena *arena; /* scratch */
-    size_t *first_seen;      /* tensor of storage i */
-    int64_t *storage;        /* of each tensor, -1 before it is met */
+    struct dcp_arena *arena;     /* scratch */
+    size_t *first_seen;          /* tensor of storage i */
+    int64_t *storage;            /* of each tensor, -1 before it is met */
+    struct dcp_torch_memo *memo; /* of each tensor */
     size_t n_storages;
 };
 
-/* Writes a tensor on its storage. */
+/* Writes a tensor on its storage, or on that of the tensor it is tied to. */
 void dcp_torch_write_tensor(struct dcp_torch_writer *w, size_t tensor);
 /* Writes any value. References to what the catalog does not hold are left out of dicts
  * and are None elsewhere. Classes that torch's weights_only loader does not know are

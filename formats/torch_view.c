@@ -160,8 +160,7 @@ static int parse_storage(struct dcp_torch_file *file, const struct dcp_pickle_no
 
 /* -- shapes -------------------------------------------------------------------------- */
 
-/* A tuple of integers, or torch.Size of one. Returns its length, -1: it is none. */
-static int parse_numbers(const struct dcp_pickle_node *node, int64_t out[DCP_MAX_NDIM])
+int dcp_torch_numbers(const struct dcp_pickle_node *node, int64_t out[DCP_MAX_NDIM])
 {
     if (dcp_pickle_is_call(node, "torch", "Size"))
         node = dcp_pickle_item(node, 0);
@@ -182,7 +181,8 @@ static int parse_shape(struct dcp_torch_file *file, const struct dcp_pickle_node
                        const struct dcp_pickle_node *stride, const char *name,
                        struct dcp_torch_view *out, struct dcp_error *err)
 {
-    int ndim = parse_numbers(size, out->shape), n = parse_numbers(stride, out->stride);
+    int ndim = dcp_torch_numbers(size, out->shape),
+        n = dcp_torch_numbers(stride, out->stride);
 
     if (ndim > DCP_MAX_NDIM)
         return refuse(file, DCP_E_UNSUPPORTED, name, "has more dimensions than supported",
@@ -270,7 +270,7 @@ static const struct dcp_pickle_node *arg(const struct call *call, size_t i)
     return dcp_pickle_item(call->args, i);
 }
 
-static bool parse_dtype(const struct dcp_pickle_node *node, enum dcp_dtype *out)
+bool dcp_torch_dtype(const struct dcp_pickle_node *node, enum dcp_dtype *out)
 {
     if (!node || node->kind != DCP_PICKLE_GLOBAL || strcmp(node->global.module, "torch"))
         return false;
@@ -309,7 +309,7 @@ static int view_tensor(struct dcp_torch_file *file, const struct call *call,
     if (rc)
         return rc;
     out->dtype = storage.dtype;
-    if (v3 && !parse_dtype(arg(call, 6), &out->dtype))
+    if (v3 && !dcp_torch_dtype(arg(call, 6), &out->dtype))
         return refuse(file, DCP_E_UNSUPPORTED, name, "has a dtype that is not supported",
                       err);
     if (!v3 && storage.untyped)
@@ -328,7 +328,7 @@ static int view_tensor(struct dcp_torch_file *file, const struct call *call,
 static int view_meta(struct dcp_torch_file *file, const struct call *call,
                      const char *name, struct dcp_torch_view *out, struct dcp_error *err)
 {
-    if (!parse_dtype(arg(call, 0), &out->dtype))
+    if (!dcp_torch_dtype(arg(call, 0), &out->dtype))
         return refuse(file, DCP_E_UNSUPPORTED, name, "has a dtype that is not supported",
                       err);
     return parse_shape(file, arg(call, 1), arg(call, 2), name, out, err);

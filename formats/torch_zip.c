@@ -49,7 +49,7 @@ static int find_root(struct dcp_torch_file *file, struct dcp_error *err)
 int dcp_torch_zip_open(struct dcp_torch_file *file, struct dcp_error *err)
 {
     int rc =
-        dcp_zip_open(&file->in, 0, file->in.size_bytes, file->arena, &file->zip, err);
+        dcp_zip_open(&file->in, file->begin, file->end, file->arena, &file->zip, err);
 
     if (rc)
         return rc;

@@ -3,6 +3,7 @@
 #include "base/fs.h"
 #include "base/hash.h"
 #include "base/mem.h"
+#include <isa-l/igzip_lib.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -71,6 +72,41 @@ static void gather(const struct dcp_tensor *tensor, const int64_t *stride,
     }
 }
 
+/* Bytes from a piece's first element to behind its last. */
+static size_t span_of(const struct dcp_tensor *tensor, const struct dcp_piece *piece)
+{
+    int64_t last = 0;
+
+    if (!piece->stride || !tensor->n_elems)
+        return (size_t)dcp_tensor_bytes(tensor);
+    for (int d = 0; d < tensor->ndim; d++)
+        last += (tensor->shape[d] - 1) * piece->stride[d];
+    return (size_t)(last + 1) * dcp_dtype_size(tensor->dtype);
+}
+
+/* The first n decoded bytes behind `skip` of a deflated extent; in and out are on the
+ * heap, out takes the place of in. */
+static int inflate_extent(unsigned char **data, size_t stored_size, size_t skip, size_t n,
+                          struct dcp_error *err)
+{
+    struct inflate_state *state = malloc(sizeof *state);
+    unsigned char *out = calloc(1, skip + n + 1);
+
+    isal_inflate_init(state);
+    state->next_in = *data;
+    state->avail_in = (uint32_t)stored_size;
+    state->next_out = out;
+    state->avail_out = (uint32_t)(skip + n);
+    int rc = skip + n && (isal_inflate(state) || state->avail_out)
+                 ? dcp_error_set(err, DCP_E_CORRUPT, "a deflated extent is damaged")
+                 : DCP_OK;
+    memmove(out, out + skip, n);
+    free(state);
+    free(*data);
+    *data = out;
+    return rc;
+}
+
 int format_read_tensor(const struct dcp_source *source, const struct dcp_catalog *catalog,
                        int tensor, void **out, struct dcp_error *err)
 {
@@ -88,10 +124,16 @@ int format_read_tensor(const struct dcp_source *source, const struct dcp_catalog
     else
         rc = read_extent(source, catalog->files[piece->file].name, piece->offset, raw,
                          (size_t)piece->stored_size, err);
+    size_t n = (size_t)piece->stored_size;
+    if (!rc && piece->codec == DCP_CODEC_DEFLATE_STREAM) {
+        size_t span = span_of(t, piece);
+        rc = inflate_extent(&raw, n, (size_t)piece->skip, span, err);
+        n = span;
+    }
     if (!rc && piece->stride)
         gather(t, piece->stride, raw, dense);
-    else if (!rc && piece->stored_size == dcp_tensor_bytes(t))
-        memcpy(dense, raw, (size_t)piece->stored_size);
+    else if (!rc && n == dcp_tensor_bytes(t))
+        memcpy(dense, raw, n);
     else if (!rc)
         rc = dcp_error_set(err, DCP_E_CORRUPT, "tensor '%s' has a wrong size", t->name);
     free(raw);
@@ -139,18 +181,39 @@ static int put_literals(struct writer *w, struct dcp_literals *literals,
     return rc;
 }
 
-/* A target with the tensors and objects of the source and one piece for each. */
-static int make_target(const struct dcp_catalog *catalog, struct dcp_catalog **out,
-                       struct dcp_error *err)
+/* Adds the tensors that are tied, or those that are not; those with a piece for each. */
+static int add_tensors(const struct dcp_catalog *catalog, bool tied, bool says,
+                       struct dcp_catalog *target, struct dcp_error *err)
 {
-    int rc = dcp_catalog_new(out, err);
+    int rc = DCP_OK;
 
     for (size_t i = 0; i < catalog->n_tensors && !rc; i++) {
-        rc = dcp_catalog_add_tensor(*out, &catalog->tensors[i], NULL, err);
-        if (!rc)
+        struct dcp_tensor tensor = catalog->tensors[i];
+        int at;
+        if (!says)
+            tensor.tied_to = NULL;
+        if ((tensor.tied_to != NULL) != tied)
+            continue;
+        rc = dcp_catalog_add_tensor(target, &tensor, &at, err);
+        if (!rc && !tied)
             rc = dcp_catalog_add_piece(
-                *out, &(struct dcp_piece){ .tensor = (int)i, .file = -1 }, err);
+                target, &(struct dcp_piece){ .tensor = at, .file = -1 }, err);
     }
+    return rc;
+}
+
+/* A target with the tensors and objects of the source. Second names come last, where the
+ * format can say that they are. */
+static int make_target(const struct dcp_catalog *catalog, const struct dcp_format *format,
+                       struct dcp_catalog **out, struct dcp_error *err)
+{
+    bool says = format->flags & DCP_FORMAT_TIES;
+    int rc = dcp_catalog_new(out, err);
+
+    if (!rc)
+        rc = add_tensors(catalog, false, says, *out, err);
+    if (!rc)
+        rc = add_tensors(catalog, true, says, *out, err);
     for (size_t i = 0; i < catalog->n_objects && !rc; i++)
         rc = dcp_catalog_add_object(*out, &catalog->objects[i], err);
     return rc ? rc : dcp_catalog_sort(*out, err);
@@ -162,8 +225,11 @@ static int put_tensors(struct writer *w, const struct dcp_source *source,
     int rc = DCP_OK;
 
     for (size_t i = 0; i < catalog->n_tensors && !rc; i++) {
-        struct dcp_piece *piece = &w->target->pieces[w->target->tensors[i].first_piece];
+        int at = dcp_catalog_find(w->target, catalog->tensors[i].name);
+        struct dcp_piece *piece = &w->target->pieces[w->target->tensors[at].first_piece];
         void *data = NULL;
+        if (!w->target->tensors[at].n_pieces)
+            continue;
         rc = format_read_tensor(source, catalog, (int)i, &data, err);
         if (rc)
             return rc;
@@ -184,7 +250,7 @@ int format_write(const struct dcp_source *source, const struct dcp_catalog *cata
     struct dcp_literals literals = { 0 };
     const int ranks[] = { 0, DCP_SEAL_GLOBAL };
 
-    int rc = make_target(catalog, &w.target, err);
+    int rc = make_target(catalog, format, &w.target, err);
     if (!rc)
         rc = format->layout(w.target, options, &literals, err);
     if (!rc && !(w.files = calloc(w.target->n_files + 1, sizeof *w.files)))
