@@ -8,7 +8,6 @@ import os
 import subprocess
 import tempfile
 import unittest
-import zipfile
 
 import torch
 import transformers
@@ -187,30 +186,6 @@ class Peers(unittest.TestCase):
         for protocol in (2, 3, 4, 5):
             _, ours = self.convert(state, f"v{protocol}.pt", pickle_protocol=protocol)
             self.check_loads({k: v.detach().clone() for k, v in state.items()}, ours)
-
-    def test_torch_compressed_records(self):
-        """Other zip writers compress; the pickle may be, tensors cannot be read so."""
-        state = {"w": torch.arange(1000)}
-        torch.save(state, self.path("plain.pt"))
-        for compress_storages in (False, True):
-            path = self.path(f"compressed{compress_storages}.pt")
-            with zipfile.ZipFile(self.path("plain.pt")) as source:
-                with zipfile.ZipFile(path, "w") as target:
-                    for entry in source.infolist():
-                        is_storage = "/data/" in entry.filename
-                        method = zipfile.ZIP_DEFLATED
-                        if is_storage and not compress_storages:
-                            method = zipfile.ZIP_STORED
-                        target.writestr(entry.filename, source.read(entry), method)
-            self.assertTrue(same(torch.load(path), state))
-            ours = self.path("ours", "out.pt")
-            if compress_storages:
-                with self.assertRaisesRegex(AssertionError, "UNSUPPORTED.*compressed"):
-                    tool("copy", path, "torch", ours)
-            else:
-                tool("copy", path, "torch", ours)
-                self.check_loads(state, ours)
-                os.remove(ours)
 
     def test_torch_without_checksums(self):
         from torch.utils.serialization import config

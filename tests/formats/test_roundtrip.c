@@ -52,6 +52,8 @@ static int dump(const struct dcp_source *source, const struct dcp_catalog *catal
         for (int d = 0; d < t->ndim; d++)
             json_array_append_new(json_object_get(line, "shape"),
                                   json_integer(t->shape[d]));
+        if (t->tied_to)
+            json_object_set_new(line, "tied_to", json_string(t->tied_to));
         char *text = dcp_json_text(line, 0);
         puts(text);
         free(text);
@@ -227,13 +229,13 @@ static void test_fixtures(void **state)
         "torch/dtypes.pt",
         "torch/fakedd.pt",
         "torch/la_plain.pt",
-
+        "torch/legacy.pt",
+        "torch/legacy_tar.pt",
         "torch/numpy.pt",
         "torch/param_attr.pt",
         "torch/proto2.pt",
         "torch/proto4.pt",
         "torch/single.pt",
-
         "torch/state_dict.pt",
         "torch/views.pt",
         "torch/view_of_big.pt",

@@ -1,0 +1,289 @@
+"""Real torch: files of the two older containers, written by it or as it once wrote them,
+compressed records, and tensors that share storages."""
+
+import collections
+import io
+import json
+import os
+import pickle
+import struct
+import subprocess
+import tarfile
+import tempfile
+import unittest
+import zipfile
+
+import torch
+
+TOOL = os.path.join(os.environ["DCP_BUILD_DIR"], "tests", "test_formats_roundtrip")
+
+DTYPES = [
+    torch.bool, torch.uint8, torch.int8, torch.int16, torch.uint16, torch.int32,
+    torch.uint32, torch.int64, torch.uint64, torch.float16, torch.bfloat16, torch.float32,
+    torch.float64, torch.complex64, torch.complex128, torch.float8_e4m3fn,
+    torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz, torch.float8_e8m0fnu,
+]
+
+
+def tool(*arguments):
+    done = subprocess.run([TOOL, *map(str, arguments)], capture_output=True, text=True)
+    if done.returncode:
+        raise AssertionError(f"{arguments}: {done.stderr}")
+    return done.stdout
+
+
+def tensor_of(dtype, *shape):
+    raw = torch.randint(0, 2 if dtype == torch.bool else 120, (*shape, dtype.itemsize))
+    return raw.to(torch.uint8).view(dtype).reshape(shape)
+
+
+def same(a, b):
+    """Equal values of equal types, tensors bit for bit."""
+    if isinstance(a, torch.Tensor):
+        if not isinstance(b, torch.Tensor) or a.dtype != b.dtype or a.shape != b.shape:
+            return False
+        a, b = (x.detach().contiguous().reshape(-1).view(torch.uint8) for x in (a, b))
+        return torch.equal(a, b)
+    if isinstance(a, dict):
+        return list(a) == list(b) and all(same(a[k], b[k]) for k in a)
+    if isinstance(a, (list, tuple)):
+        return type(a) is type(b) and len(a) == len(b) and all(map(same, a, b))
+    return type(a) is type(b) and a == b
+
+
+def read(path):
+    with open(path, "rb") as file:
+        return file.read()
+
+
+class Folder(unittest.TestCase):
+    def setUp(self):
+        torch.manual_seed(1)
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+
+    def path(self, *parts):
+        return os.path.join(self.folder, *parts)
+
+    def copy(self, path, name="ours.pt"):
+        """What torch loads of our copy of a file, without running code."""
+        if os.path.exists(self.path(name)):
+            os.remove(self.path(name))
+        tool("copy", path, "torch", self.path(name))
+        return torch.load(self.path(name), weights_only=True)
+
+
+def views():
+    base = torch.randn(4, 6)
+    return {
+        "base": base,
+        "transposed": base.t(),
+        "column": base[:, 2],
+        "steps": base[::2, ::3],
+        "expanded": torch.tensor([1.0, 2.0]).expand(5, 2),
+        "again": base,
+        "scalar": torch.tensor(1.5),
+        "empty": torch.empty(0, 3),
+        "parameter": torch.nn.Parameter(torch.randn(2)),
+    }
+
+
+class Stream(Folder):
+    def save(self, value, **options):
+        path = self.path("stream.pt")
+        torch.save(value, path, _use_new_zipfile_serialization=False, **options)
+        return path
+
+    def test_what_torch_writes(self):
+        model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4))
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        model(torch.randn(5, 3)).sum().backward()
+        optimizer.step()
+        values = [
+            {"w": torch.randn(3)},
+            {},
+            torch.randn(2),
+            {str(d): tensor_of(d, 3, 4) for d in DTYPES},
+            views(),
+            {f"layer.{i}.weight": torch.randn(i % 7) for i in range(1500)},
+            {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "n": 3,
+             "text": "x" * 10000, "ordered": collections.OrderedDict([("b", 1)])},
+        ]
+        for value in values:
+            for protocol in (2, 3, 4, 5):
+                path = self.save(value, pickle_protocol=protocol)
+                self.assertTrue(same(value, self.copy(path)))
+
+    def test_whole_module(self):
+        """A class stands as ('module', class, file, source) in the pickle."""
+        model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.LayerNorm(4))
+        again = self.copy(self.save(model))
+        self.assertTrue(same(dict(model.state_dict()), again))
+
+    def test_parts_of_storages(self):
+        """Old versions stored a part of a storage as (key, offset, length)."""
+        root = torch.arange(10, dtype=torch.float32)
+
+        class Pickler(pickle.Pickler):
+            def persistent_id(self, obj):
+                return obj.id if isinstance(obj, Part) else None
+
+        class Part:
+            def __init__(self, id):
+                self.id = id
+
+        class Tensor:
+            def __init__(self, storage, offset, shape, stride):
+                self.arguments = (storage, offset, shape, stride)
+
+            def __reduce__(self):
+                return torch._utils._rebuild_tensor, self.arguments
+
+        def part(view):
+            return Part(("storage", torch.FloatStorage, "7", "cpu", 10, view))
+
+        with open(self.path("parts.pt"), "wb") as file:
+            for value in (0x1950A86A20F9469CFC6C, 1001,
+                          {"protocol_version": 1001, "little_endian": True,
+                           "type_sizes": {"short": 2, "int": 4, "long": 4}}):
+                pickle.dump(value, file, protocol=2)
+            Pickler(file, protocol=2).dump({
+                "whole": Tensor(part(None), 0, (10,), (1,)),
+                "part": Tensor(part(("8", 4, 6)), 0, (6,), (1,)),
+                "step": Tensor(part(("8", 4, 6)), 1, (2, 2), (2, 1)),
+                "end": Tensor(part(("9", 10, 0)), 0, (0,), (1,)),
+            })
+            pickle.dump(["7"], file, protocol=2)
+            file.write(struct.pack("<q", 10) + root.numpy().tobytes())
+        loaded = torch.load(self.path("parts.pt"))
+        self.assertTrue(torch.equal(loaded["part"], root[4:]))
+        self.assertTrue(same(loaded, self.copy(self.path("parts.pt"))))
+
+
+CLASSES = {
+    torch.float32: torch.FloatStorage, torch.float16: torch.HalfStorage,
+    torch.int64: torch.LongStorage, torch.uint8: torch.ByteStorage,
+}
+
+
+class Tar(Folder):
+    """Written as torch 0.1.9 did, from the code with which torch still reads it."""
+
+    def write(self, value, tensors, parts=()):
+        """tensors: name in value, storage; parts: key, root, offset, length."""
+        storages = {}
+        for _, tensor in tensors:
+            storages.setdefault(tensor.untyped_storage().data_ptr(), tensor)
+        keys = {pointer: 100 + i for i, pointer in enumerate(storages)}
+
+        out = io.BytesIO()
+        pickle.dump(len(storages), out, protocol=2)
+        for pointer, tensor in storages.items():
+            storage = tensor.untyped_storage()
+            kind = CLASSES[tensor.dtype]
+            pickle.dump((keys[pointer], "cpu", kind), out, protocol=2)
+            out.write(struct.pack("<q", storage.nbytes() // tensor.itemsize))
+            out.write(bytes(storage.tolist()))
+        pickle.dump(list(parts), out, protocol=2)
+        members = {"storages": out.getvalue()}
+
+        out = io.BytesIO()
+        pickle.dump(len(tensors), out, protocol=2)
+        for i, (_, tensor) in enumerate(tensors):
+            key = keys[tensor.untyped_storage().data_ptr()]
+            pickle.dump((i, key, torch.FloatTensor), out, protocol=2)
+            n = tensor.dim()
+            out.write(struct.pack("<i4x", n))
+            out.write(struct.pack(f"<{n}q{n}q", *tensor.shape, *tensor.stride()))
+            out.write(struct.pack("<q", tensor.storage_offset()))
+        members["tensors"] = out.getvalue()
+
+        ids = {id(tensor): i for i, (_, tensor) in enumerate(tensors)}
+
+        class Pickler(pickle.Pickler):
+            def persistent_id(self, obj):
+                return ids.get(id(obj))
+
+        out = io.BytesIO()
+        Pickler(out, protocol=2).dump(value)
+        members["pickle"] = out.getvalue()
+        out = io.BytesIO()
+        pickle.dump({"protocol_version": 1000, "little_endian": True}, out, protocol=2)
+        members["sys_info"] = out.getvalue()
+        path = self.path("old.pt")
+        with tarfile.open(path, "w:", format=tarfile.PAX_FORMAT) as tar:
+            for name, data in members.items():
+                info = tarfile.TarInfo(name)
+                info.size = len(data)
+                info.mtime = 1234.5  # makes a pax header
+                tar.addfile(info, io.BytesIO(data))
+        return path
+
+    def test_tensors(self):
+        base = torch.randn(4, 6)
+        value = collections.OrderedDict([
+            ("base", base), ("row", base[1]), ("t", base.t()), ("step", base[::2, 1::2]),
+            ("long", torch.arange(5)), ("half", torch.randn(3).half()),
+            ("scalar", torch.tensor(2.0)), ("n", 3), ("byte", torch.arange(3).byte()),
+        ])
+        tensors = [(k, v) for k, v in value.items() if isinstance(v, torch.Tensor)]
+        path = self.write(value, tensors, [(7, 100, 6, 12)])
+        loaded = torch.load(path, weights_only=False)
+        self.assertTrue(same(dict(value), dict(loaded)))
+        self.assertTrue(same(loaded, self.copy(path)))
+
+
+class Zip(Folder):
+    def test_compressed_records(self):
+        """Other zip writers compress; a tensor begins somewhere in such a stream."""
+        value = dict(views(), zeros=torch.zeros(300000), many=torch.arange(70000))
+        value["part"] = value["many"][5:9000]
+        value = {k: v.detach() for k, v in value.items()}
+        torch.save(value, self.path("plain.pt"))
+        for level in (1, 9):
+            path = self.path(f"{level}.pt")
+            with zipfile.ZipFile(self.path("plain.pt")) as source:
+                with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED,
+                                     compresslevel=level) as target:
+                    for entry in source.infolist():
+                        target.writestr(entry.filename, source.read(entry))
+            self.assertTrue(same(torch.load(path), value))
+            self.assertTrue(same(value, self.copy(path)))
+
+    def check_same_bytes(self, value):
+        torch.save(value, self.path("real.pt"))
+        os.makedirs(self.path("ours"), exist_ok=True)
+        self.copy(self.path("real.pt"), os.path.join("ours", "real.pt"))
+        self.assertEqual(read(self.path("real.pt")), read(self.path("ours", "real.pt")))
+
+    def test_ties_same_bytes(self):
+        t, u = torch.randn(3, 4), torch.randn(2)
+        f = torch.randn(4).to(torch.float8_e5m2)
+        model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 3))
+        model[1].weight = model[0].weight
+        for value in (
+            {"a": t, "b": t},  # one object
+            {"a": t, "b": t.detach()},  # two, one storage
+            {"a": t, "b": u, "c": t, "d": t.detach(), "e": u.detach()},
+            {"a": f, "b": f.detach(), "c": f},
+            model.state_dict(),
+            {"model": model.state_dict(), "ema": {"x": t, "y": t}, "n": 3},
+            [t, t, u, (u, t)],
+        ):
+            self.check_same_bytes(value)
+
+    def test_ties_are_kept(self):
+        t = torch.randn(3, 4)
+        torch.save({"a": t, "b": t.t(), "c": t.detach(), "d": t[1:], "e": t[1:].detach()},
+                   self.path("tied.pt"))
+        lines = [json.loads(line) for line in tool("dump", self.path("tied.pt")).splitlines()]
+        ties = {line["name"]: line.get("tied_to") for line in lines}
+        self.assertEqual(ties, {"a": None, "b": None, "c": "a", "d": None, "e": "d"})
+        again = self.copy(self.path("tied.pt"))
+        self.assertEqual(again["a"].data_ptr(), again["c"].data_ptr())
+        self.assertNotEqual(again["a"].data_ptr(), again["b"].data_ptr())
+
+
+if __name__ == "__main__":
+    unittest.main()
