@@ -12,6 +12,8 @@ static const struct dcp_format *const formats[] = {
     &dcp_format_safetensors,
     &dcp_format_safetensors_sharded,
     &dcp_format_torch,
+    &dcp_format_npy,
+    &dcp_format_npz,
     &dcp_format_hf,
     NULL,
 };
@@ -57,16 +59,13 @@ static const struct {
     size_t offset, size_bytes;
     const char *magic, *kind;
 } foreign[] = {
-    { 257, 5, "ustar",
-      "is a tar archive that is no PyTorch file; unpack it first" },
+    { 257, 5, "ustar", "is a tar archive that is no PyTorch file; unpack it first" },
     { 0, 4, "GGUF", "is a GGUF file, which is not supported" },
-    { 0, 6, "\x93NUMPY", "is a NumPy array file, which is not supported" },
     { 0, 8, "\x89HDF\r\n\x1a\n", "is an HDF5 file, which is not supported" },
     { 0, 3, "\x80\x04\x95", "is a bare pickle, not a checkpoint of a known format" },
     { 0, 3, "\x80\x02}", "is a bare pickle, not a checkpoint of a known format" },
     { 0, 4, "PK\3\4",
-      "is a zip archive without a record 'data.pkl' (a NumPy .npz file is one), which is "
-      "not supported" },
+      "is a zip archive of other things than a PyTorch file or NumPy arrays" },
     { 0, 4, "\x28\xb5\x2f\xfd", "is compressed with zstd; unpack it first" },
     { 0, 2, "\x1f\x8b", "is compressed with gzip; unpack it first" },
 };

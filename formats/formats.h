@@ -13,6 +13,8 @@ extern const struct dcp_format dcp_format_bundle;
 extern const struct dcp_format dcp_format_safetensors;
 extern const struct dcp_format dcp_format_safetensors_sharded;
 extern const struct dcp_format dcp_format_torch;
+extern const struct dcp_format dcp_format_npy;
+extern const struct dcp_format dcp_format_npz;
 extern const struct dcp_format dcp_format_hf;
 
 /* One sentence about a file that no format reads: "is a GGUF file, …", or NULL when its

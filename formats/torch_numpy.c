@@ -1,18 +1,9 @@
 /* torch_numpy: NumPy arrays in a pickle. Their bytes stand in the pickle itself, so the
  * view is of memory. */
 #include "base/mem.h"
+#include "npy.h"
 #include "torch.h"
 #include <string.h>
-
-static const struct {
-    const char *code; /* of numpy.dtype, without the byte order */
-    enum dcp_dtype dtype;
-} dtypes[] = {
-    { "b1", DCP_BOOL }, { "i1", DCP_I8 },    { "u1", DCP_U8 },  { "i2", DCP_I16 },
-    { "u2", DCP_U16 },  { "i4", DCP_I32 },   { "u4", DCP_U32 }, { "i8", DCP_I64 },
-    { "u8", DCP_U64 },  { "f2", DCP_F16 },   { "f4", DCP_F32 }, { "f8", DCP_F64 },
-    { "c8", DCP_C64 },  { "c16", DCP_C128 },
-};
 
 /* numpy.dtype('f4', False, True) with the state (3, '<', …). */
 static bool parse_dtype(const struct dcp_pickle_node *node, enum dcp_dtype *out,
@@ -23,12 +14,8 @@ static bool parse_dtype(const struct dcp_pickle_node *node, enum dcp_dtype *out,
     if (!dcp_pickle_is_call(node, "numpy", "dtype"))
         return false;
     *out_swapped = dcp_pickle_is_text(dcp_pickle_item(node->object->state, 1), ">");
-    for (size_t i = 0; i < DCP_ARRAY_LEN(dtypes); i++)
-        if (dcp_pickle_is_text(code, dtypes[i].code)) {
-            *out = dtypes[i].dtype;
-            return true;
-        }
-    return false;
+    return code && code->kind == DCP_PICKLE_STR &&
+           dcp_npy_dtype(code->text.data, code->text.size_bytes, out);
 }
 
 static bool parse_shape(const struct dcp_pickle_node *node, bool fortran,

@@ -131,7 +131,7 @@ static int read_end(struct archive *a, struct dcp_error *err)
 }
 
 /* Plain parts joined by '/'; torch writes no folders, other writers may. */
-static bool name_ok(const char *name, size_t n)
+bool dcp_zip_name_ok(const char *name, size_t n)
 {
     if (!n || n > DCP_ZIP_MAX_NAME_BYTES || !dcp_str_utf8_ok(name, n) ||
         memchr(name, '\\', n))
@@ -199,7 +199,7 @@ static int read_entry(const struct archive *a, struct dcp_cursor *c,
     dcp_cursor_take(c, comment_len);
     if (c->bad || magic != ENTRY_MAGIC)
         return corrupt(a->in, err, "an entry of its directory is damaged");
-    if (!name_ok(name, name_len))
+    if (!dcp_zip_name_ok(name, name_len))
         return corrupt(a->in, err, "a record has a name that could leave its folder");
     if (!apply_zip64(dcp_cursor_init(extra, extra_len), out))
         return corrupt(a->in, err, "the zip64 field of an entry is damaged");
@@ -415,4 +415,49 @@ int dcp_zip_read(const struct dcp_input *in, const struct dcp_zip_record *record
     *out = stored;
     *out_size_bytes = n;
     return DCP_OK;
+}
+
+enum { READ_BYTES = 16384 };
+
+/* Inflates into out until it is full; the state is too large for a stack. */
+static int inflate_head(const struct dcp_input *in, const struct dcp_zip_record *record,
+                        struct inflate_state *state, uint8_t *out, size_t n,
+                        struct dcp_error *err)
+{
+    unsigned char stored[READ_BYTES];
+    uint64_t at = 0;
+
+    isal_inflate_init(state);
+    state->next_out = out;
+    state->avail_out = (uint32_t)n;
+    while (state->avail_out) {
+        uint64_t left = record->stored_size - at;
+        size_t part = left < sizeof stored ? (size_t)left : sizeof stored;
+        if (!part || state->block_state == ISAL_BLOCK_FINISH)
+            return corrupt(in, err, "a compressed record ends before its content");
+        int rc = dcp_input_read(in, record->offset + at, stored, part, err);
+        if (rc)
+            return rc;
+        state->next_in = stored;
+        state->avail_in = (uint32_t)part;
+        if (isal_inflate(state) != ISAL_DECOMP_OK)
+            return corrupt(in, err, "a compressed record is damaged");
+        at += part;
+    }
+    return DCP_OK;
+}
+
+int dcp_zip_read_head(const struct dcp_input *in, const struct dcp_zip_record *record,
+                      size_t cap, void *out, size_t *out_n, struct dcp_error *err)
+{
+    size_t n = record->size_bytes < cap ? (size_t)record->size_bytes : cap;
+
+    *out_n = n;
+    if (!record->deflated)
+        return dcp_input_read(in, record->offset, out, n, err);
+    struct inflate_state *state = malloc(sizeof *state);
+    int rc = state ? inflate_head(in, record, state, out, n, err)
+                   : dcp_error_memory(err, "a compressed record");
+    free(state);
+    return rc;
 }

@@ -47,6 +47,13 @@ int dcp_zip_read(const struct dcp_input *in, const struct dcp_zip_record *record
                  size_t max_bytes, void **out, size_t *out_size_bytes,
                  struct dcp_error *err);
 
+/* The first bytes of a record's content, at most cap; *out_n: how many there are.
+ * Errors: CORRUPT, IO, MEMORY. */
+int dcp_zip_read_head(const struct dcp_input *in, const struct dcp_zip_record *record,
+                      size_t cap, void *out, size_t *out_n, struct dcp_error *err);
+/* Whether a record may have that name of n bytes: plain parts joined by '/'. */
+bool dcp_zip_name_ok(const char *name, size_t n);
+
 /* A record of an archive to be written. */
 struct dcp_zip_out {
     const char *name; /* with its folders; belongs to the catalog */

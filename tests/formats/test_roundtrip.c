@@ -113,24 +113,32 @@ static int run_tool(int argc, char **argv)
 
 /* -- the tests ----------------------------------------------------------------------- */
 
+static void assert_same_names(const struct dcp_tensor *a, const struct dcp_tensor *b)
+{
+    assert_string_equal(a->name, b->name);
+    assert_int_equal(a->role, b->role);
+    assert_string_equal(a->param, b->param);
+}
+
 static void assert_same_tensors(const struct dcp_source *source_a,
                                 const struct dcp_catalog *a,
                                 const struct dcp_source *source_b,
                                 const struct dcp_catalog *b)
 {
+    bool named = strcmp(b->format, "npy") != 0; /* it holds an array and no name */
     struct dcp_error err = { 0 };
 
     assert_int_equal(a->n_tensors, b->n_tensors);
     for (size_t i = 0; i < a->n_tensors; i++) {
         const struct dcp_tensor *t = &a->tensors[i];
-        int at = dcp_catalog_find(b, t->name);
+        int at = named ? dcp_catalog_find(b, t->name) : 0;
         void *data_a, *data_b;
         if (at < 0)
             fail_msg("no tensor '%s'", t->name);
+        if (named)
+            assert_same_names(t, &b->tensors[at]);
         assert_int_equal(b->tensors[at].dtype, t->dtype);
         assert_int_equal(b->tensors[at].ndim, t->ndim);
-        assert_int_equal(b->tensors[at].role, t->role);
-        assert_string_equal(b->tensors[at].param, t->param);
         assert_memory_equal(b->tensors[at].shape, t->shape,
                             (size_t)t->ndim * sizeof *t->shape);
         assert_int_equal(format_read_tensor(source_a, a, (int)i, &data_a, &err), 0);
@@ -239,6 +247,9 @@ static void test_fixtures(void **state)
         "torch/state_dict.pt",
         "torch/views.pt",
         "torch/view_of_big.pt",
+        "torch/a.npz",
+        "torch/fortran.npy",
+        "npy/ok_py2_long.npy",
         "safetensors/ok.safetensors",
         "safetensors/ok_scalar.safetensors",
         "safetensors/ok_empty.safetensors",
