@@ -3,6 +3,7 @@
 #include "base/bytes.h"
 #include "base/hash.h"
 #include "base/mem.h"
+#include "lib/sparse.h"
 #include "zip.h"
 #include <setjmp.h>
 #include <stdarg.h>
@@ -13,65 +14,6 @@
 #include <cmocka.h>
 
 #define GIB (1ull << 30)
-
-/* -- a file that is literals, and zero between them ---------------------------------- */
-
-struct sparse {
-    uint64_t size_bytes;
-    struct dcp_literals literals;
-};
-
-static int sparse_stat(void *self, const char *name, bool *out_is_dir,
-                       uint64_t *out_size_bytes, struct dcp_error *err)
-{
-    (void)name;
-    (void)err;
-    *out_is_dir = false;
-    *out_size_bytes = ((struct sparse *)self)->size_bytes;
-    return DCP_OK;
-}
-
-static int sparse_open(void *self, const char *name, struct dcp_store_file **out,
-                       struct dcp_error *err)
-{
-    (void)name;
-    (void)err;
-    *out = self;
-    return DCP_OK;
-}
-
-static int sparse_read(void *self, struct dcp_store_file *file, uint64_t offset,
-                       void *out, size_t size_bytes, struct dcp_error *err)
-{
-    const struct sparse *sparse = self;
-
-    (void)file;
-    (void)err;
-    memset(out, 0, size_bytes);
-    for (size_t i = 0; i < sparse->literals.n; i++) {
-        const struct dcp_literal *l = &sparse->literals.items[i];
-        for (size_t k = 0; k < l->size_bytes; k++)
-            if (l->offset + k >= offset && l->offset + k < offset + size_bytes)
-                ((unsigned char *)out)[l->offset + k - offset] =
-                    ((const unsigned char *)l->data)[k];
-    }
-    return DCP_OK;
-}
-
-static int sparse_close(void *self, struct dcp_store_file *file, struct dcp_error *err)
-{
-    (void)self;
-    (void)file;
-    (void)err;
-    return DCP_OK;
-}
-
-static const struct dcp_store_ops sparse_ops = {
-    .stat = sparse_stat,
-    .open = sparse_open,
-    .read_at = sparse_read,
-    .close = sparse_close,
-};
 
 /* -- helpers ------------------------------------------------------------------------- */
 
@@ -96,7 +38,7 @@ static void archive_write(struct archive *a, struct dcp_zip_out *records, size_t
     assert_int_equal(dcp_zip_write_tail(records, n, directory, 0, a->catalog,
                                         &a->sparse.literals, NULL),
                      0);
-    a->store = (struct dcp_store){ .ops = &sparse_ops, .self = &a->sparse, .root = "" };
+    a->store = sparse_store(&a->sparse);
 }
 
 static int archive_read(struct archive *a, struct dcp_error *err)
