@@ -3,6 +3,7 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "pickle_machine.h"
+#include <stdio.h>
 #include <string.h>
 
 /* Python 2 spellings that protocol 2 keeps. */
@@ -91,6 +92,42 @@ static bool is_enum_member(const struct dcp_pickle_node *args)
     return false;
 }
 
+/* And classes in classes, which protocols before 4 cannot name otherwise. */
+static const struct {
+    const char *module, *outer, *name;
+} nested[] = {
+    { "torch.distributed._shard.sharded_tensor.api", "ShardedTensor",
+      "ProcessGroupState" },
+};
+
+/* The place in `nested` of getattr(outer, name), or -1. */
+static int find_nested(const struct dcp_pickle_node *args)
+{
+    for (size_t i = 0; i < DCP_ARRAY_LEN(nested) && args->list.n == 2; i++)
+        if (dcp_pickle_is_global(args->list.items[0], nested[i].module,
+                                 nested[i].outer) &&
+            dcp_pickle_is_text(args->list.items[1], nested[i].name))
+            return (int)i;
+    return -1;
+}
+
+/* The class, as a name in the class around it. */
+static int push_nested(struct dcp_pickle_machine *m, size_t at)
+{
+    struct dcp_pickle_node *node = dcp_pickle_node_new(m, DCP_PICKLE_GLOBAL);
+    size_t n = strlen(nested[at].module) + strlen(nested[at].outer) + 2;
+
+    if (!node)
+        return dcp_pickle_push_new(m, node);
+    char *module = dcp_arena_alloc(m->arena, n, 1);
+    if (!module)
+        return dcp_pickle_no_memory(m);
+    snprintf(module, n, "%s.%s", nested[at].module, nested[at].outer);
+    node->global.module = module;
+    node->global.name = nested[at].name;
+    return dcp_pickle_push(m, node);
+}
+
 /* OrderedDict([[key, value], …]), the spelling of old Pythons, as one that was filled. */
 static int normalise_pairs(struct dcp_pickle_machine *m, struct dcp_pickle_node *node)
 {
@@ -124,7 +161,11 @@ static int push_object(struct dcp_pickle_machine *m, struct dcp_pickle_node *cls
         return dcp_pickle_corrupt(m, "what it calls is not a name");
     if (args->kind != DCP_PICKLE_TUPLE)
         return dcp_pickle_corrupt(m, "its arguments are not a tuple");
-    if (dcp_pickle_is_global(cls, "builtins", "getattr") && !is_enum_member(args))
+    bool is_getattr = dcp_pickle_is_global(cls, "builtins", "getattr");
+    int at = is_getattr ? find_nested(args) : -1;
+    if (at >= 0)
+        return push_nested(m, (size_t)at);
+    if (is_getattr && !is_enum_member(args))
         return dcp_pickle_corrupt(m, "it reaches into a module by getattr");
     struct dcp_pickle_node *node = dcp_pickle_node_new(m, DCP_PICKLE_OBJECT);
     if (!node)

@@ -123,6 +123,12 @@ bool dcp_torch_view_is_dense(const struct dcp_torch_view *view);
 /* Product of the shape, checked; 0 when a dimension is. */
 bool dcp_torch_view_elems(const struct dcp_torch_view *view, int64_t *out);
 
+/* The piece of a catalog that a view is, of the file with that index; tensor, rank and
+ * region are the caller's. A view of memory is copied. Errors: MEMORY. */
+int dcp_torch_view_piece(const struct dcp_torch_view *view, int file_index,
+                         struct dcp_catalog *catalog, struct dcp_piece *out,
+                         struct dcp_error *err);
+
 /* Adds the file's tensors and objects to the catalog, as pieces of file `file_index`. */
 int dcp_torch_tree_index(struct dcp_torch_file *file, struct dcp_catalog *catalog,
                          int file_index, struct dcp_error *err);
@@ -140,8 +146,8 @@ int dcp_torch_numbers(const struct dcp_pickle_node *node, int64_t out[DCP_MAX_ND
 /* A dtype by its name, torch.float32. */
 bool dcp_torch_dtype(const struct dcp_pickle_node *node, enum dcp_dtype *out);
 
-/* Ties tensors of a catalog whose one piece is the same extent, dtype, shape and strides
- * to the first of them. Errors: MEMORY. */
+/* Ties tensors of a catalog whose first pieces are the same extent, and which have the
+ * same dtype, shape and strides, to the first of them. Errors: MEMORY. */
 int dcp_torch_tie_views(struct dcp_catalog *catalog, struct dcp_error *err);
 /* The tensor that one is tied to and shares its storage with when it is written; itself
  * when there is none. */

@@ -6,7 +6,7 @@
 #include "torch.h"
 #include <string.h>
 
-/* The one piece of a tensor, and where its bytes lie. */
+/* The first piece of a tensor, and where its bytes lie. */
 struct entry {
     size_t tensor;
     const struct dcp_piece *piece;
@@ -52,6 +52,10 @@ static int compare(const struct dcp_catalog *catalog, const struct entry *a,
         order = compare_dims(t->shape, u->shape, t->ndim);
     if (!order)
         order = compare_dims(p->stride, q->stride, t->ndim);
+    if (!order)
+        order = compare_dims(p->region.offset, q->region.offset, t->ndim);
+    if (!order)
+        order = compare_dims(p->region.size, q->region.size, t->ndim);
     return order;
 }
 
@@ -66,15 +70,17 @@ static int by_place(const void *p, const void *q, void *catalog)
 int dcp_torch_tie_views(struct dcp_catalog *catalog, struct dcp_error *err)
 {
     DCP_CLEANUP_FREE struct entry *entries =
-        dcp_mem_calloc(catalog->n_pieces, sizeof *entries);
+        dcp_mem_calloc(catalog->n_tensors, sizeof *entries);
+    DCP_CLEANUP_FREE bool *seen = dcp_mem_calloc(catalog->n_tensors, sizeof *seen);
     size_t n = 0, first = 0;
 
-    if (!entries)
+    if (!entries || !seen)
         return dcp_error_memory(err, "a PyTorch file");
     for (size_t i = 0; i < catalog->n_pieces; i++) {
         const struct dcp_piece *piece = &catalog->pieces[i];
-        if (piece->file >= 0 && piece->region.kind == DCP_WHOLE)
+        if (piece->file >= 0 && piece->region.kind != DCP_FLAT && !seen[piece->tensor])
             entries[n++] = (struct entry){ (size_t)piece->tensor, piece };
+        seen[piece->tensor] = true;
     }
     qsort_r(entries, n, sizeof *entries, by_place, catalog);
     for (size_t i = 1; i < n; i++) {

@@ -56,12 +56,14 @@ static int see(struct walk *w, const struct dcp_pickle_node *node, bool *out_aga
     return DCP_OK;
 }
 
-static int add_piece(struct walk *w, int tensor, const struct dcp_torch_view *view,
-                     struct dcp_error *err)
+int dcp_torch_view_piece(const struct dcp_torch_view *view, int file_index,
+                         struct dcp_catalog *catalog, struct dcp_piece *out,
+                         struct dcp_error *err)
 {
-    struct dcp_piece piece = {
-        .tensor = tensor,
-        .file = view->memory ? -1 : w->file_index,
+    size_t n = (size_t)view->stored_size;
+
+    *out = (struct dcp_piece){
+        .file = view->memory ? -1 : file_index,
         .offset = view->offset,
         .stored_size = view->stored_size,
         .codec = view->codec,
@@ -70,16 +72,23 @@ static int add_piece(struct walk *w, int tensor, const struct dcp_torch_view *vi
         .has_crc32 = view->has_crc32,
         .crc32 = view->crc32,
     };
+    if (!view->memory)
+        return DCP_OK;
+    out->data = dcp_catalog_alloc(catalog, n, 1);
+    if (!out->data)
+        return dcp_error_memory(err, "a NumPy array");
+    memcpy(out->data, view->memory, n);
+    return DCP_OK;
+}
 
-    if (view->memory) {
-        size_t n = (size_t)view->stored_size;
-        void *data = dcp_catalog_alloc(w->catalog, n, 1);
-        if (!data)
-            return dcp_error_memory(err, "a NumPy array");
-        memcpy(data, view->memory, n);
-        piece.data = data;
-    }
-    return dcp_catalog_add_piece(w->catalog, &piece, err);
+static int add_piece(struct walk *w, int tensor, const struct dcp_torch_view *view,
+                     struct dcp_error *err)
+{
+    struct dcp_piece piece;
+    int rc = dcp_torch_view_piece(view, w->file_index, w->catalog, &piece, err);
+
+    piece.tensor = tensor;
+    return rc ? rc : dcp_catalog_add_piece(w->catalog, &piece, err);
 }
 
 /* Adds the tensor and makes the JSON that stands for it. */
