@@ -107,40 +107,107 @@ static int inflate_extent(unsigned char **data, size_t stored_size, size_t skip,
     return rc;
 }
 
-int format_read_tensor(const struct dcp_source *source, const struct dcp_catalog *catalog,
-                       int tensor, void **out, struct dcp_error *err)
+/* The array that a piece is, as a tensor of its own. */
+static struct dcp_tensor part_of(const struct dcp_catalog *catalog,
+                                 const struct dcp_tensor *tensor,
+                                 const struct dcp_piece *piece, int64_t *n_elems)
 {
-    const struct dcp_tensor *t = &catalog->tensors[tensor];
-    const struct dcp_piece *piece = &catalog->pieces[t->first_piece];
+    struct dcp_tensor part = *tensor;
 
-    *out = NULL;
-    if (t->n_pieces != 1 || piece->region.kind != DCP_WHOLE)
-        return dcp_error_set(err, DCP_E_CORRUPT, "tensor '%s' has no data", t->name);
-    unsigned char *raw = malloc((size_t)piece->stored_size + 1);
-    unsigned char *dense = malloc((size_t)dcp_tensor_bytes(t) + 1);
+    part.n_elems = dcp_piece_elems(catalog, piece);
+    if (piece->region.kind == DCP_BOX)
+        part.shape = piece->region.size;
+    if (piece->region.kind == DCP_FLAT) {
+        part.ndim = 1;
+        part.shape = n_elems;
+    }
+    *n_elems = part.n_elems;
+    return part;
+}
+
+/* The bytes of a piece, dense; caller frees. */
+static int read_piece(const struct dcp_source *source, const struct dcp_catalog *catalog,
+                      const struct dcp_tensor *part, const struct dcp_piece *piece,
+                      unsigned char **out, struct dcp_error *err)
+{
+    size_t n = (size_t)piece->stored_size, bytes = (size_t)dcp_tensor_bytes(part);
+    unsigned char *raw = malloc(n + 1), *dense = malloc(bytes + 1);
     int rc = DCP_OK;
+
     if (piece->file < 0)
-        memcpy(raw, piece->data, (size_t)piece->stored_size);
+        memcpy(raw, piece->data, n);
     else
-        rc = read_extent(source, catalog->files[piece->file].name, piece->offset, raw,
-                         (size_t)piece->stored_size, err);
-    size_t n = (size_t)piece->stored_size;
+        rc = read_extent(source, catalog->files[piece->file].name, piece->offset, raw, n,
+                         err);
     if (!rc && piece->codec == DCP_CODEC_DEFLATE_STREAM) {
-        size_t span = span_of(t, piece);
+        size_t span = span_of(part, piece);
         rc = inflate_extent(&raw, n, (size_t)piece->skip, span, err);
         n = span;
     }
     if (!rc && piece->stride)
-        gather(t, piece->stride, raw, dense);
-    else if (!rc && n == dcp_tensor_bytes(t))
+        gather(part, piece->stride, raw, dense);
+    else if (!rc && n == bytes)
         memcpy(dense, raw, n);
     else if (!rc)
-        rc = dcp_error_set(err, DCP_E_CORRUPT, "tensor '%s' has a wrong size", t->name);
+        rc =
+            dcp_error_set(err, DCP_E_CORRUPT, "tensor '%s' has a wrong size", part->name);
     free(raw);
+    *out = dense;
+    return rc;
+}
+
+/* Puts a piece's elements where they belong, one by one. */
+static void put_piece(const struct dcp_tensor *tensor, const struct dcp_tensor *part,
+                      const struct dcp_piece *piece, const unsigned char *in,
+                      unsigned char *out)
+{
+    size_t item = dcp_dtype_size(tensor->dtype);
+    int64_t at[DCP_MAX_NDIM] = { 0 };
+
+    if (piece->region.kind != DCP_BOX) {
+        memcpy(out + (size_t)piece->region.begin * item, in,
+               (size_t)part->n_elems * item);
+        return;
+    }
+    for (int64_t e = 0; e < part->n_elems; e++) {
+        int64_t to = 0;
+        for (int d = 0; d < tensor->ndim; d++)
+            to = to * tensor->shape[d] + piece->region.offset[d] + at[d];
+        memcpy(out + (size_t)to * item, in + (size_t)e * item, item);
+        for (int d = tensor->ndim; d-- > 0;) {
+            if (++at[d] < part->shape[d])
+                break;
+            at[d] = 0;
+        }
+    }
+}
+
+int format_read_tensor(const struct dcp_source *source, const struct dcp_catalog *catalog,
+                       int tensor, void **out, struct dcp_error *err)
+{
+    const struct dcp_tensor *t = &catalog->tensors[tensor];
+    unsigned char *whole = malloc((size_t)dcp_tensor_bytes(t) + 1);
+    int64_t n_elems = 0;
+    int rc = DCP_OK;
+
+    *out = NULL;
+    for (size_t i = 0; i < t->n_pieces && !rc; i++) {
+        const struct dcp_piece *piece = &catalog->pieces[t->first_piece + i];
+        int64_t n;
+        struct dcp_tensor part = part_of(catalog, t, piece, &n);
+        unsigned char *data;
+        rc = read_piece(source, catalog, &part, piece, &data, err);
+        if (!rc)
+            put_piece(t, &part, piece, data, whole);
+        free(data);
+        n_elems += n;
+    }
+    if (!rc && n_elems < t->n_elems)
+        rc = dcp_error_set(err, DCP_E_CORRUPT, "tensor '%s' has no data", t->name);
     if (rc)
-        free(dense);
+        free(whole);
     else
-        *out = dense;
+        *out = whole;
     return rc;
 }
 
