@@ -1,5 +1,5 @@
-/* The pickles of a rank's files of FSDP: two bytes say how long that of the model is, that
- * of the optimizer follows. */
+/* The pickles of a rank's files of FSDP: two bytes say how long that of the model is,
+ * that of the optimizer follows. */
 #include "formats.h"
 #include "lib/fuzz_formats.h"
 #include "lib/torch_zip.h"
