@@ -129,6 +129,9 @@ int dcp_torch_view_piece(const struct dcp_torch_view *view, int file_index,
                          struct dcp_catalog *catalog, struct dcp_piece *out,
                          struct dcp_error *err);
 
+/* Adds a view as the one piece of a tensor with its dtype and shape. */
+int dcp_torch_add_piece(struct dcp_catalog *catalog, int file_index, int tensor,
+                        const struct dcp_torch_view *view, struct dcp_error *err);
 /* Adds the file's tensors and objects to the catalog, as pieces of file `file_index`. */
 int dcp_torch_tree_index(struct dcp_torch_file *file, struct dcp_catalog *catalog,
                          int file_index, struct dcp_error *err);

@@ -81,14 +81,14 @@ int dcp_torch_view_piece(const struct dcp_torch_view *view, int file_index,
     return DCP_OK;
 }
 
-static int add_piece(struct walk *w, int tensor, const struct dcp_torch_view *view,
-                     struct dcp_error *err)
+int dcp_torch_add_piece(struct dcp_catalog *catalog, int file_index, int tensor,
+                        const struct dcp_torch_view *view, struct dcp_error *err)
 {
     struct dcp_piece piece;
-    int rc = dcp_torch_view_piece(view, w->file_index, w->catalog, &piece, err);
+    int rc = dcp_torch_view_piece(view, file_index, catalog, &piece, err);
 
     piece.tensor = tensor;
-    return rc ? rc : dcp_catalog_add_piece(w->catalog, &piece, err);
+    return rc ? rc : dcp_catalog_add_piece(catalog, &piece, err);
 }
 
 /* Adds the tensor and makes the JSON that stands for it. */
@@ -106,7 +106,7 @@ static int add_tensor(struct walk *w, const char *name, const struct dcp_torch_v
     tensor.role = dcp_role_of_name(tensor.name, &tensor.param);
     int rc = dcp_catalog_add_tensor(w->catalog, &tensor, &index, err);
     if (!rc && view->has_data)
-        rc = add_piece(w, index, view, err);
+        rc = dcp_torch_add_piece(w->catalog, w->file_index, index, view, err);
     if (rc) {
         dcp_error_prefix(err, "'%s'", w->file->in.shown);
         return rc;

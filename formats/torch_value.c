@@ -16,24 +16,19 @@ static int write_value(struct dcp_torch_writer *w, json_t *value, int depth,
 
 /* -- tensors ------------------------------------------------------------------------- */
 
-void dcp_torch_write_tensor(struct dcp_torch_writer *w, size_t tensor)
+/* The text of a key is one object, wherever its storage stands: *key_memo is where the
+ * memo has it, once `again` is true. Returns where the memo has the tensor. */
+static uint32_t write_view(struct dcp_pickle_out *out, enum dcp_dtype dtype, int ndim,
+                           const int64_t *shape, size_t key, int64_t n_elems,
+                           uint32_t *key_memo, bool again)
 {
-    const struct dcp_tensor *t = &w->catalog->tensors[tensor];
-    const char *class = dcp_torch_storage_class(t->dtype);
-    struct dcp_pickle_out *out = w->out;
-    size_t root = dcp_torch_tie(w->catalog, tensor);
-    struct dcp_torch_memo *memo = &w->memo[root];
-    bool first = w->storage[root] < 0;
+    const char *class = dcp_torch_storage_class(dtype);
     int64_t stride[DCP_MAX_NDIM], n = 1;
-    char key[32];
+    char text[32];
 
-    if (first) {
-        w->first_seen[w->n_storages] = root;
-        w->storage[root] = (int64_t)w->n_storages++;
-    }
-    for (int d = t->ndim; d-- > 0;) {
+    for (int d = ndim; d-- > 0;) {
         stride[d] = n;
-        n *= t->shape[d] ? t->shape[d] : 1;
+        n *= shape[d] ? shape[d] : 1;
     }
     dcp_pickle_global(out, "torch._utils",
                       class ? "_rebuild_tensor_v2" : "_rebuild_tensor_v3");
@@ -44,31 +39,57 @@ void dcp_torch_write_tensor(struct dcp_torch_writer *w, size_t tensor)
         dcp_pickle_global(out, "torch", class);
     else
         dcp_pickle_global(out, "torch.storage", "UntypedStorage");
-    snprintf(key, sizeof key, "%lld", (long long)w->storage[root]);
-    if (first)
-        memo->key = dcp_pickle_text(out, key, strlen(key));
+    snprintf(text, sizeof text, "%zu", key);
+    if (again)
+        dcp_pickle_fetch(out, *key_memo);
     else
-        dcp_pickle_fetch(out, memo->key);
+        *key_memo = dcp_pickle_text(out, text, strlen(text));
     dcp_pickle_shared_text(out, "cpu");
-    dcp_pickle_int(out, class ? t->n_elems : (int64_t)dcp_tensor_bytes(t));
+    dcp_pickle_int(out, class ? n_elems : n_elems * (int64_t)dcp_dtype_size(dtype));
     dcp_pickle_op(out, 't');
     dcp_pickle_put(out);
     dcp_pickle_op(out, 'Q');
     dcp_pickle_int(out, 0);
-    dcp_pickle_numbers(out, t->shape, (size_t)t->ndim);
-    dcp_pickle_numbers(out, stride, (size_t)t->ndim);
+    dcp_pickle_numbers(out, shape, (size_t)ndim);
+    dcp_pickle_numbers(out, stride, (size_t)ndim);
     dcp_pickle_bool(out, false); /* requires_grad */
     dcp_pickle_global(out, "collections", "OrderedDict");
     dcp_pickle_op(out, ')');
     dcp_pickle_op(out, 'R');
     dcp_pickle_put(out); /* no hooks */
     if (!class)
-        dcp_pickle_global(out, "torch", dcp_dtype_torch_name(t->dtype));
+        dcp_pickle_global(out, "torch", dcp_dtype_torch_name(dtype));
     dcp_pickle_op(out, 't');
     dcp_pickle_put(out);
     dcp_pickle_op(out, 'R');
-    w->memo[tensor].tensor = dcp_pickle_put(out);
-    w->memo[tensor].has_tensor = true;
+    return dcp_pickle_put(out);
+}
+
+void dcp_torch_write_view(struct dcp_pickle_out *out, enum dcp_dtype dtype, int ndim,
+                          const int64_t *shape, size_t key, int64_t n_elems)
+{
+    uint32_t memo;
+
+    write_view(out, dtype, ndim, shape, key, n_elems, &memo, false);
+}
+
+void dcp_torch_write_tensor(struct dcp_torch_writer *w, size_t tensor)
+{
+    const struct dcp_tensor *t = &w->catalog->tensors[tensor];
+    size_t root = dcp_torch_tie(w->catalog, tensor);
+    bool again = w->memo && w->storage[root] >= 0;
+    uint32_t none, *key = w->memo ? &w->memo[root].key : &none;
+
+    if (w->storage[root] < 0) {
+        w->first_seen[w->n_storages] = root;
+        w->storage[root] = (int64_t)w->n_storages++;
+    }
+    uint32_t at = write_view(w->out, t->dtype, t->ndim, t->shape,
+                             (size_t)w->storage[root], t->n_elems, key, again);
+    if (w->memo) {
+        w->memo[tensor].tensor = at;
+        w->memo[tensor].has_tensor = true;
+    }
 }
 
 /* A second name for the same object as its first; else for the same storage. */
@@ -76,7 +97,7 @@ static void write_again(struct dcp_torch_writer *w, size_t tensor)
 {
     size_t root = dcp_torch_tie(w->catalog, tensor);
 
-    if (root != tensor && w->memo[root].has_tensor)
+    if (root != tensor && w->memo && w->memo[root].has_tensor)
         dcp_pickle_fetch(w->out, w->memo[root].tensor);
     else
         dcp_torch_write_tensor(w, tensor);

@@ -20,10 +20,15 @@ struct dcp_torch_writer {
     struct dcp_arena *arena;     /* scratch */
     size_t *first_seen;          /* tensor of storage i */
     int64_t *storage;            /* of each tensor, -1 before it is met */
-    struct dcp_torch_memo *memo; /* of each tensor */
+    struct dcp_torch_memo *memo; /* of each tensor; NULL: nothing stands in it
+                                  * again */
     size_t n_storages;
 };
 
+/* Writes a row-major tensor that begins at the first element of storage number `key`, of
+ * n_elems elements. */
+void dcp_torch_write_view(struct dcp_pickle_out *out, enum dcp_dtype dtype, int ndim,
+                          const int64_t *shape, size_t key, int64_t n_elems);
 /* Writes a tensor on its storage, or on that of the tensor it is tied to. */
 void dcp_torch_write_tensor(struct dcp_torch_writer *w, size_t tensor);
 /* Writes any value. References to what the catalog does not hold are left out of dicts
