@@ -283,6 +283,7 @@ static void test_hostile_npy(void **state)
 {
     (void)state;
     check_hostile("badnpy", "npy");
+    check_hostile("badnpz", "npz");
 }
 
 static void test_hostile_safetensors(void **state)
