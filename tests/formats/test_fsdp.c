@@ -137,6 +137,32 @@ static void test_values(void **state)
     folder_fini(&f);
 }
 
+/* A dimension that two dimensions of the mesh cut: 5 rows in 3 and 2, these in 2 and 1,
+ * and in 1 and 1. */
+#define TWICE(rows, at)                                               \
+    W(DTENSOR(SIZE5X2, LOCAL(rows, "\2"), MESH("K\2K\2\x86", at, ""), \
+              SHARD("\0") SHARD("\0") "\x86"))
+
+static void test_cut_twice(void **state)
+{
+    static const int64_t begins[] = { 0, 2, 3, 4 };
+    struct folder f;
+
+    (void)state;
+    folder_init(&f);
+    put(&f, "model_world_size_4_rank_0.pt", BYTES(TWICE("\2", "K\0K\0\x86")));
+    put(&f, "model_world_size_4_rank_1.pt", BYTES(TWICE("\1", "K\0K\1\x86")));
+    put(&f, "model_world_size_4_rank_2.pt", BYTES(TWICE("\1", "K\1K\0\x86")));
+    put(&f, "model_world_size_4_rank_3.pt", BYTES(TWICE("\1", "K\1K\1\x86")));
+    if (folder_index(&f))
+        fail_msg("%s", f.err.message);
+    assert_int_equal(f.catalog->n_pieces, 4);
+    for (size_t i = 0; i < 4; i++)
+        assert_int_equal(f.catalog->pieces[i].region.offset[0], begins[i]);
+    assert_int_equal(dcp_catalog_check(f.catalog, NULL), 0);
+    folder_fini(&f);
+}
+
 static const struct {
     const char *pickle; /* of rank 0 */
     size_t n;
@@ -374,10 +400,10 @@ static void test_params(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_cut),      cmocka_unit_test(test_values),
-        cmocka_unit_test(test_pieces),   cmocka_unit_test(test_names),
-        cmocka_unit_test(test_one_file), cmocka_unit_test(test_optim_ids),
-        cmocka_unit_test(test_params),
+        cmocka_unit_test(test_cut),       cmocka_unit_test(test_values),
+        cmocka_unit_test(test_cut_twice), cmocka_unit_test(test_pieces),
+        cmocka_unit_test(test_names),     cmocka_unit_test(test_one_file),
+        cmocka_unit_test(test_optim_ids), cmocka_unit_test(test_params),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
