@@ -401,6 +401,27 @@ static bool is_typed(const struct call *call)
            dcp_pickle_is_global(call->fn, "torch.tensor", "_rebuild_from_type_v2");
 }
 
+/* A DTensor or ShardedTensor: fsdp_view.c reads these, in the files of all ranks. */
+static bool is_piece(const struct call *call)
+{
+    const struct dcp_pickle_node *class = arg(call, 1);
+
+    return is_typed(call) &&
+           dcp_pickle_is_global(arg(call, 0), "torch._utils",
+                                "_rebuild_wrapper_subclass") &&
+           class && class->kind == DCP_PICKLE_GLOBAL &&
+           dcp_str_starts(class->global.module, "torch.distributed.");
+}
+
+static int refuse_piece(struct dcp_torch_file *file, const char *name,
+                        struct dcp_error *err)
+{
+    refuse(file, DCP_E_UNSUPPORTED, name, "is only the piece of one rank", err);
+    dcp_error_hint(err, "the files of all ranks are read together, when they are named "
+                        "model_world_size_4_rank_0.pt and so on");
+    return DCP_E_UNSUPPORTED;
+}
+
 int dcp_torch_view(struct dcp_torch_file *file, const struct dcp_pickle_node *node,
                    const char *name, bool *out_found, struct dcp_torch_view *out,
                    struct dcp_error *err)
@@ -413,6 +434,8 @@ int dcp_torch_view(struct dcp_torch_file *file, const struct dcp_pickle_node *no
         if (node->kind != DCP_PICKLE_OBJECT)
             break;
         struct call call = { node->object->cls, node->object->args };
+        if (is_piece(&call))
+            return refuse_piece(file, name, err);
         if (is_typed(&call) && arg(&call, 2) && arg(&call, 2)->kind == DCP_PICKLE_TUPLE)
             call = (struct call){ arg(&call, 0), arg(&call, 2) };
         if (is_wrapper(&call) && arg(&call, 0)) {

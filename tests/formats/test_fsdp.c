@@ -309,6 +309,23 @@ static void test_one_file(void **state)
     folder_fini(&f);
 }
 
+/* As a file of its own, under another name, a piece is not taken for the whole. */
+static void test_alone(void **state)
+{
+    struct folder f;
+
+    (void)state;
+    folder_init(&f);
+    put(&f, "x.pt", BYTES(W(GOOD0)));
+    f.source = (struct dcp_source){ .store = &f.store, .name = "x.pt" };
+    assert_int_equal(dcp_format_fsdp_ranks.probe(&f.source), 0);
+    assert_int_equal(dcp_catalog_new(&f.catalog, NULL), 0);
+    assert_int_equal(dcp_format_torch.index(&f.source, f.catalog, &f.err),
+                     DCP_E_UNSUPPORTED);
+    assert_non_null(strstr(f.err.message, "piece of one rank"));
+    folder_fini(&f);
+}
+
 /* -- numbers of optimizers ----------------------------------------------------------- */
 
 /* A model of these shapes; the numbers' shapes by letters; the groups. */
@@ -403,7 +420,8 @@ int main(void)
         cmocka_unit_test(test_cut),       cmocka_unit_test(test_values),
         cmocka_unit_test(test_cut_twice), cmocka_unit_test(test_pieces),
         cmocka_unit_test(test_names),     cmocka_unit_test(test_one_file),
-        cmocka_unit_test(test_optim_ids), cmocka_unit_test(test_params),
+        cmocka_unit_test(test_alone),     cmocka_unit_test(test_optim_ids),
+        cmocka_unit_test(test_params),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
