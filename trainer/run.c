@@ -57,6 +57,7 @@ void run_shard_options(const struct settings *settings, bool weights_only,
         .shard_size = settings->shard_size,
         .bf16 = settings->bf16,
         .grad_fp32 = settings->grad_accum_fp32,
+        .grad_bf16 = settings->grad_accum_bf16,
         .weights_only = weights_only,
         .accumulation = settings->accumulation,
     };

@@ -45,7 +45,7 @@ struct settings {
     int stage;            /* ZeRO 0..3 */
     int shard_size;       /* ranks in a sharding group (mics_shard_size); 0: the world */
     bool bf16;            /* bf16 weights with fp32 master, else fp32 */
-    bool grad_accum_fp32; /* data_types.grad_accum_dtype */
+    bool grad_accum_fp32, grad_accum_bf16; /* data_types.grad_accum_dtype */
     bool gather_16bit_on_save;
 
     char *checkpoint_dir; /* as given: relative to the working folder */

@@ -182,6 +182,7 @@ static int resolve_precision(struct settings_draft *draft, struct dcp_error *err
                              "added up in fp32 or bf16",
                              draft->what, dcp_dtype_torch_name((enum dcp_dtype)dtype));
     s->grad_accum_fp32 = dtype == DCP_F32 || !s->bf16;
+    s->grad_accum_bf16 = dtype == DCP_BF16;
     return DCP_OK;
 }
 

@@ -13,9 +13,18 @@ size_t shard_weight_bytes(const struct shard *s)
     return s->options.bf16 ? 2 : 4;
 }
 
+bool shard_rounds(const struct shard *s)
+{
+    return s->options.bf16 && !s->options.grad_fp32;
+}
+
+/* What is added to something that was rounded already would depend on who added before.
+ */
 bool shard_grads_fp32(const struct shard *s)
 {
-    return !s->options.bf16 || s->options.grad_fp32;
+    bool copies = s->inner->world != s->world->world;
+    bool adds = s->options.accumulation > 1 || copies;
+    return !shard_rounds(s) || (adds && !s->options.grad_bf16);
 }
 
 size_t shard_grad_bytes(const struct shard *s)

@@ -13,10 +13,16 @@
  * never stored. In fp32 the weights are the masters.
  *
  * Sums of gradients over micro-batches run in the tree of coll.h over the number of the
- * micro-batch in the whole batch, whatever rank it fell to, as long as gradients are kept
- * in fp32: then worlds and accumulations that are powers of two, and all stages, give the
- * same bits. That takes one more buffer of gradients each time accumulation - 1 doubles.
- * Gradients in bf16 are added one after the other.
+ * micro-batch in the whole batch, whatever rank it fell to: worlds and accumulations that
+ * are powers of two, and all stages, give the same bits. That takes one more buffer of
+ * gradients each time accumulation - 1 doubles.
+ *
+ * With bf16 weights the gradients of a micro-batch are rounded to bf16, added in fp32,
+ * and the whole sum is rounded to bf16. So a rank with one micro-batch in a step needs 2
+ * bytes for a gradient, as above; one with more keeps its partial sums in fp32, and so
+ * does one of several copies of the model. grad_fp32 rounds nothing. grad_bf16 keeps
+ * partial sums in bf16, added one after the other: the table holds at any accumulation,
+ * but only stages agree in every bit, not accumulations.
  *
  * Thread rule: one shard, one thread. Everything collective is in model order. */
 #ifndef TRAINER_SHARD_H
@@ -33,6 +39,7 @@ struct shard_options {
     int shard_size;    /* stage 3: ranks that share one copy; 0: all. Divides the world */
     bool bf16;         /* weights, with fp32 masters; else fp32 */
     bool grad_fp32;    /* gradients are fp32 also when weights are bf16 */
+    bool grad_bf16;    /* with bf16: partial sums are bf16, too */
     bool weights_only; /* no gradients, no optimizer */
     int accumulation;  /* micro-batches of a rank in a step */
 };

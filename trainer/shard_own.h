@@ -83,7 +83,9 @@ void shard_part(const struct shard *s, int param, int rank, int64_t *out_begin,
                 int64_t *out_end);
 size_t shard_weight_bytes(const struct shard *s); /* of an element */
 size_t shard_grad_bytes(const struct shard *s);
-bool shard_grads_fp32(const struct shard *s);
+bool shard_grads_fp32(const struct shard *s); /* they are kept so */
+/* The gradients of a micro-batch, and their sum, are rounded to bf16. */
+bool shard_rounds(const struct shard *s);
 static inline void *shard_grad_at(const struct shard *s, int level, int64_t i)
 {
     return (char *)s->grads[level] + (size_t)i * shard_grad_bytes(s);
@@ -94,6 +96,8 @@ static inline void *shard_weight_at(const struct shard *s, int64_t i)
 }
 /* Elements of a unit, each parameter rounded up so that the next is aligned. */
 int64_t shard_unit_room(const struct shard *s, int unit);
+/* Rounds to numbers of bf16, in place. */
+void shard_round_bf16(float *x, int64_t n);
 /* Adds n gradients of the micro-batch to the sums at element `at` of the grads. */
 void shard_add(struct shard *s, const float *grads, int64_t at, int64_t n);
 void shard_slots_fini(struct shard_slots *slots);

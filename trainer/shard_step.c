@@ -161,6 +161,15 @@ static int measure(struct shard *s, double *out_norm, struct dcp_error *err)
     return rc;
 }
 
+/* Sums that were kept in fp32 become what they would be had nobody kept partial ones. */
+static void round_sums(struct shard *s)
+{
+    if (!shard_rounds(s) || !shard_grads_fp32(s))
+        return;
+    for (size_t i = 0; i < s->n_runs; i++)
+        shard_round_bf16(shard_grad_at(s, 0, s->runs[i].grad_at), s->runs[i].n);
+}
+
 int shard_reduce(struct shard *s, double *out_norm, struct dcp_error *err)
 {
     int rc = DCP_OK;
@@ -170,6 +179,8 @@ int shard_reduce(struct shard *s, double *out_norm, struct dcp_error *err)
         rc = reduce_all(s, s->world, s->n_grads, err);
     else if (s->world->world > 1 && s->options.stage == 1)
         rc = reduce_groups(s, err);
+    if (!rc)
+        round_sums(s);
     return rc ? rc : measure(s, out_norm, err);
 }
 

@@ -219,7 +219,7 @@ void shard_add(struct shard *s, const float *grads, int64_t at, int64_t n)
 
 /* As it would be after being kept in bf16: what is added does not depend on whether the
  * sum over ranks comes before or after the gradients are kept. */
-static void round_bf16(float *x, int64_t n)
+void shard_round_bf16(float *x, int64_t n)
 {
     for (int64_t i = 0; i < n; i += BLOCK) {
         uint16_t rounded[BLOCK];
@@ -243,8 +243,8 @@ static int reduce_unit(struct shard *s, int unit, void *const *grads,
                    (size_t)(end - begin) * sizeof *to);
             to += end - begin;
         }
-    if (!shard_grads_fp32(s))
-        round_bf16(s->staging, to - s->staging);
+    if (shard_rounds(s))
+        shard_round_bf16(s->staging, to - s->staging);
     float *own = s->staging + unit_counts(s, unit);
     int rc = coll_reduce_scatter(s->inner, s->staging, s->counts, own, err);
     for (int p = first; !rc && p < end_param; p++) {
@@ -268,6 +268,8 @@ static int grad_end(void *self, int unit, struct dcp_error *err)
         rc = reduce_unit(s, unit, grads, err);
     } else {
         bool full = s->options.stage <= 1;
+        if (shard_rounds(s))
+            shard_round_bf16(slot->data, shard_unit_room(s, unit));
         for (int p = s->unit_first[unit], i = 0; p < s->unit_first[unit + 1]; p++, i++)
             shard_add(s, grads[i], full ? s->at[p].full_at : s->at[p].own_at,
                       s->params[p].n_elems);

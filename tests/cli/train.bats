@@ -128,15 +128,22 @@ PYTHON
 }
 
 @test "bf16 with fp32 masters, and gradients in fp32" {
-    train -q --set bf16.enabled=true --steps 5
+    bf16() {
+        train -q --set bf16.enabled=true --steps 5 --set checkpoint.dir="$@"
+    }
+    bf16 run --set train_batch_size=2
     run -0 dcp-inspect ls run
     [[ $output == *optimizer.master.transformer.wte.weight* ]]
     # 2 weights, 2 gradients, 12 masters and moments
     total=$(last_metric run state_bytes)
     n=$(($(last_metric run weight_bytes) / 2))
     [ "$total" = $((16 * n)) ]
-    train -q --set bf16.enabled=true --set checkpoint.dir=precise --steps 5 \
-        --set train_batch_size=2 --set data_types.grad_accum_dtype=fp32
+    # partial sums of 8 micro-batches: three in fp32, or one in bf16
+    bf16 sums
+    [ "$(last_metric sums gradient_bytes)" = $((12 * n)) ]
+    bf16 small --set data_types.grad_accum_dtype=bf16
+    [ "$(last_metric small gradient_bytes)" = $((2 * n)) ]
+    bf16 precise --set train_batch_size=2 --set data_types.grad_accum_dtype=fp32
     [ "$(last_metric precise gradient_bytes)" = $((4 * n)) ]
 }
 

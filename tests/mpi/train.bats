@@ -22,6 +22,20 @@ setup() {
     done
 }
 
+@test "bf16 too: every stage at every world gives the same bits" {
+    train -q --set bf16.enabled=true --steps 6 --set zero_optimization.stage=0 \
+        --set checkpoint.dir=one
+    for stage in 0 1 2 3; do
+        for ranks in 1 2 4 8; do
+            rm -rf run
+            train -q --set bf16.enabled=true --steps 6 --ranks $ranks \
+                --set zero_optimization.stage=$stage
+            echo "stage $stage, $ranks ranks"
+            same_run one run
+        done
+    done
+}
+
 @test "stages agree over fifty steps" {
     train -q --steps 50 --set zero_optimization.stage=0 --set checkpoint.dir=one
     for stage in 1 2 3; do

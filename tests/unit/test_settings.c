@@ -475,7 +475,7 @@ static void test_the_text_is_a_fixed_point(void **state)
         assert_string_equal(logged, "");
     }
     assert_non_null(strstr(got.text, "\"tokenizer\": \"gpt2:/srv/conf/vocab\""));
-    assert_true(got.bf16 && !got.grad_accum_fp32);
+    assert_true(got.bf16 && !got.grad_accum_fp32 && got.grad_accum_bf16);
     assert_int_equal(got.shard_size, 2);
 }
 

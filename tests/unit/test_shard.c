@@ -31,7 +31,7 @@ static const struct model_config config = {
 struct way {
     int world, stage, shard_size;
     int micros; /* micro-batches in a step, of all ranks */
-    bool bf16, grad_fp32;
+    bool bf16, grad_fp32, grad_bf16;
 };
 
 /* What all ranks of a way made together: whole arrays. */
@@ -202,6 +202,7 @@ static void *run_rank(void *arg)
         .shard_size = r->way->shard_size,
         .bf16 = r->way->bf16,
         .grad_fp32 = r->way->grad_fp32,
+        .grad_bf16 = r->way->grad_bf16,
         .accumulation = r->way->micros / r->way->world,
     };
     CHECK(r, !model_new(&config, r->way->bf16 ? DCP_BF16 : DCP_F32, ops_cpu(), 1, 2,
@@ -317,36 +318,46 @@ static void is_plain_training(void **state)
     outcome_free(&want);
 }
 
-/* fp32 gradients: every stage at every world gives the same bits. */
+static void same_bits_as(const struct outcome *one, struct way way)
+{
+    struct outcome other = outcome_of(way);
+    assert_same(one, &other);
+    outcome_free(&other);
+}
+
+/* Every stage at every world gives the same bits: in fp32, and with bf16 weights whether
+ * gradients are rounded or not. */
 static void same_bits_everywhere(void **state)
 {
     (void)state;
-    for (int bf16 = 0; bf16 < 2; bf16++) {
-        struct outcome one = outcome_of(
-            (struct way){ .world = 1, .micros = 8, .bf16 = bf16, .grad_fp32 = true });
+    static const struct way ways[] = { { .micros = 8 },
+                                       { .micros = 8, .bf16 = true },
+                                       { .micros = 8, .bf16 = true, .grad_fp32 = true } };
+    for (size_t w = 0; w < sizeof ways / sizeof *ways; w++) {
+        struct way way = ways[w];
+        way.world = 1;
+        struct outcome one = outcome_of(way);
         assert_true(one.norms[0] > 0);
-        for (int world = 1; world <= MAX_WORLD; world *= 2)
-            for (int stage = 0; stage < 4; stage++) {
-                struct outcome other = outcome_of((struct way){ .world = world,
-                                                                .micros = 8,
-                                                                .stage = stage,
-                                                                .bf16 = bf16,
-                                                                .grad_fp32 = true });
-                assert_same(&one, &other);
-                outcome_free(&other);
-            }
-        for (int size = 1; size < MAX_WORLD; size *= 2) {
-            struct outcome hybrid = outcome_of((struct way){ .world = MAX_WORLD,
-                                                             .micros = 8,
-                                                             .stage = 3,
-                                                             .shard_size = size,
-                                                             .bf16 = bf16,
-                                                             .grad_fp32 = true });
-            assert_same(&one, &hybrid);
-            outcome_free(&hybrid);
-        }
+        for (; way.world <= MAX_WORLD; way.world *= 2)
+            for (way.stage = 0; way.stage < 4; way.stage++)
+                same_bits_as(&one, way);
+        way.world = MAX_WORLD;
+        way.stage = 3;
+        for (way.shard_size = 1; way.shard_size < MAX_WORLD; way.shard_size *= 2)
+            same_bits_as(&one, way);
         outcome_free(&one);
     }
+}
+
+/* Partial sums in bf16: stages agree, as each adds one micro-batch after the other. */
+static void bf16_sums_agree_over_stages(void **state)
+{
+    (void)state;
+    struct way way = { .world = 1, .micros = 4, .bf16 = true, .grad_bf16 = true };
+    struct outcome zero = outcome_of(way);
+    for (way.stage = 1; way.stage < 4; way.stage++)
+        same_bits_as(&zero, way);
+    outcome_free(&zero);
 }
 
 /* One micro-batch a rank: the stages agree also where gradients are kept in bf16, and at
@@ -385,7 +396,8 @@ static void odd_worlds_are_close(void **state)
     }
 }
 
-/* Bytes a parameter, of the largest rank: 16, 4 + 12/N, 2 + 14/N, 16/N. */
+/* Bytes a parameter, of the largest rank: 16, 4 + 12/N, 2 + 14/N, 16/N, with one
+ * micro-batch a rank, and with any number when partial sums are bf16. */
 static void memory_follows_zero(void **state)
 {
     (void)state;
@@ -400,10 +412,12 @@ static void memory_follows_zero(void **state)
     for (int p = 0; p < n_params; p++)
         n += params[p].n_elems;
     const double want[] = { 16, 4 + 12.0 / 8, 2 + 14.0 / 8, 16.0 / 8 };
-    for (int stage = 0; stage < 4; stage++) {
+    for (int i = 0; i < 8; i++) {
+        int stage = i % 4;
         struct shard_options options = { .stage = stage,
                                          .bf16 = true,
-                                         .accumulation = 4 };
+                                         .grad_bf16 = i >= 4,
+                                         .accumulation = i < 4 ? 1 : 4 };
         struct shard_bytes bytes;
         assert_int_equal(shard_plan(model, &options, 8, &bytes, NULL), 0);
         double got =
@@ -431,9 +445,13 @@ static void refuses_uneven_groups(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(is_plain_training),   cmocka_unit_test(same_bits_everywhere),
-        cmocka_unit_test(stages_agree),        cmocka_unit_test(odd_worlds_are_close),
-        cmocka_unit_test(memory_follows_zero), cmocka_unit_test(refuses_uneven_groups),
+        cmocka_unit_test(is_plain_training),
+        cmocka_unit_test(same_bits_everywhere),
+        cmocka_unit_test(stages_agree),
+        cmocka_unit_test(odd_worlds_are_close),
+        cmocka_unit_test(memory_follows_zero),
+        cmocka_unit_test(refuses_uneven_groups),
+        cmocka_unit_test(bf16_sums_agree_over_stages),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
