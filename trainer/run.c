@@ -166,11 +166,47 @@ int run_open(struct dcp_main *m, struct join *join, const struct run_options *op
 
 int run_open_store(struct run *run, bool create, struct dcp_error *err)
 {
+    if (run->store.ops)
+        return DCP_OK;
     int rc = dcp_store_dir(&run->store, run->settings.checkpoint_dir, create, err);
     if (!rc)
         killpoint_store(&run->kill, &run->store);
     else
         run->store = (struct dcp_store){ .ops = NULL };
+    bool opened = !rc;
+    rc = dcp_agree(&run->join->comm, rc, err);
+    if (rc && opened) { /* another rank could not: all have it, or none */
+        dcp_store_free(&run->store);
+        run->store = (struct dcp_store){ .ops = NULL };
+    }
+    return rc;
+}
+
+static int lock_held(void *self, struct dcp_error *err)
+{
+    (void)self;
+    (void)err;
+    return DCP_OK;
+}
+
+static void unlock_held(void *self)
+{
+    (void)self;
+}
+
+int run_hold_store(struct run *run, struct dcp_error *err)
+{
+    struct dcp_store *store = &run->store;
+    int rc = DCP_OK;
+    if (run->join->rank == 0 && store->ops != &run->held_store) {
+        rc = store->ops->lock(store->self, err);
+        if (!rc) {
+            run->held_store = *store->ops;
+            run->held_store.lock = lock_held;
+            run->held_store.unlock = unlock_held;
+            store->ops = &run->held_store;
+        }
+    }
     return dcp_agree(&run->join->comm, rc, err);
 }
 

@@ -41,7 +41,8 @@ struct run {
     struct model *model;
     struct shard *shard;
     struct model_hooks hooks;
-    struct dcp_store store; /* the run folder; ops NULL: not open */
+    struct dcp_store store;          /* the run folder; ops NULL: not open */
+    struct dcp_store_ops held_store; /* its ops while rank 0 holds the lease */
     struct dcp_context ctx;
     struct dcp_log log; /* silent but on rank 0 */
     struct killpoint kill;
@@ -57,8 +58,13 @@ int run_read_settings(const struct run_options *options, int world, int local_wo
  * or complete. Errors: those of what it opens. */
 int run_open(struct dcp_main *m, struct join *join, const struct run_options *options,
              enum run_purpose purpose, struct run *out_run, struct dcp_error *err);
-/* Collective. The run folder, made when it is missing and `create` is set. */
+/* Collective. The run folder, made when it is missing and `create` is set; does nothing
+ * when it is open. */
 int run_open_store(struct run *run, bool create, struct dcp_error *err);
+/* Collective. Holds the lease of the open run folder until run_close, so that no other
+ * run trains into it; saves work under it. Errors: BUSY with who holds it, those of
+ * lock. */
+int run_hold_store(struct run *run, struct dcp_error *err);
 void run_close(struct run *run);
 
 /* How the state is cut. */

@@ -290,6 +290,21 @@ static int64_t own_step(const struct run *run, const struct resume_result *resum
     return own && resumed->resumed ? resumed->step : -1;
 }
 
+/* No other run may change the folder from here on. Where there is none yet, nothing is
+ * made before it is known that this run can begin. */
+static int hold_folder(struct run *run, struct dcp_error *err)
+{
+    struct dcp_error why = { 0 };
+    int rc = run_open_store(run, false, &why);
+    if (rc == DCP_E_NOT_FOUND)
+        return DCP_OK;
+    if (!rc)
+        rc = run_hold_store(run, &why);
+    if (rc && err)
+        *err = why;
+    return rc;
+}
+
 static int open_metrics(struct train *t, struct dcp_error *err)
 {
     int rc = DCP_OK;
@@ -308,8 +323,12 @@ int train_run(struct run *run, struct dcp_error *err)
     rc = dcp_agree(&run->join->comm, rc, err);
     if (!rc) {
         announce(&t);
-        rc = resume_run(run, false, &resumed, err);
+        rc = hold_folder(run, err);
     }
+    if (!rc)
+        rc = resume_run(run, false, &resumed, err);
+    if (!rc)
+        rc = run_hold_store(run, err);
     if (!rc)
         rc = open_metrics(&t, err);
     if (!rc)

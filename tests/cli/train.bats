@@ -58,6 +58,17 @@ setup() {
     same_run run other
 }
 
+@test "two runs never share a folder" {
+    dcp-train --config train.json -q --steps 1000000 --set checkpoint.save_every=0 &
+    pid=$!
+    wait_for_step run $pid
+    run -5 --separate-stderr train
+    kill -TERM $pid
+    [[ $stderr == *"'run' is in use by process $pid on host $(hostname)"*"hint: "* ]]
+    wait $pid || [ $? = 75 ]
+    train -q --steps "$(last_metric run step)" # the lease ended with its holder
+}
+
 @test "a damaged step is passed over for the one before" {
     train -q --steps 10
     python3 - run/step-00000010 <<'PYTHON'
