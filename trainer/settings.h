@@ -73,9 +73,9 @@ struct settings {
  * Reads `path`, applies each "key.path=value" of overrides (NULL-terminated, value as
  * JSON or else as text), resolves "auto", checks, and infers the batch sizes for this
  * world. Warnings (parsed but without effect here) go to log once each. Errors:
- * NOT_FOUND, USAGE (what is impossible, with the numbers; unknown key, with the nearest
- * known one), UNSUPPORTED (why, and what instead), MISMATCH (sizes that are not those of
- * model.init), CORRUPT (no JSON; line and column), IO, MEMORY. *out is zero then. */
+ * NOT_FOUND, USAGE (no JSON, with line and column; what is impossible, with the numbers;
+ * unknown key, with the nearest known one), UNSUPPORTED (why, and what instead), MISMATCH
+ * (sizes that are not those of model.init), IO, MEMORY. *out is zero then. */
 int settings_read(const char *path, const char *const *overrides, int world,
                   const struct dcp_log *log, struct settings *out, struct dcp_error *err);
 /* The same for a text in memory, called `what` in messages, with relative paths below

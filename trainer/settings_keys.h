@@ -79,7 +79,7 @@ bool settings_was_auto(const struct settings_draft *draft, const char *path);
 
 /* Parses the text, in which comments (//, #, slash-star) and commas before a closing
  * bracket are allowed as in DeepSpeed's files, and applies overrides. *out is freed with
- * json_decref. Errors: CORRUPT (line and column), USAGE, MEMORY. */
+ * json_decref. Errors: USAGE (no JSON: line and column), MEMORY. */
 int settings_load(const char *text, size_t size_bytes, const char *what,
                   const char *const *overrides, json_t **out, struct dcp_error *err);
 /* Turns the draft into settings: "auto", defaults that depend on others, checks.

@@ -120,6 +120,25 @@ static int apply_override(json_t *root, const char *text, struct dcp_error *err)
     return rc;
 }
 
+/* What the user wrote is wrong, not damaged. */
+static int parse(const char *text, size_t size_bytes, const char *what, json_t **out,
+                 struct dcp_error *err)
+{
+    struct dcp_error why = { 0 };
+    int rc = dcp_json_parse(text, size_bytes, what, out, &why);
+    if (!rc && !json_is_object(*out))
+        rc = dcp_error_set(&why, DCP_E_CORRUPT, "%s: the configuration must be an object",
+                           what);
+    if (rc != DCP_E_CORRUPT) {
+        if (rc && err)
+            *err = why;
+        return rc;
+    }
+    dcp_error_set(err, DCP_E_USAGE, "%s", why.message);
+    dcp_error_hint(err, "the configuration is a DeepSpeed JSON file");
+    return DCP_E_USAGE;
+}
+
 int settings_load(const char *text, size_t size_bytes, const char *what,
                   const char *const *overrides, json_t **out, struct dcp_error *err)
 {
@@ -134,10 +153,7 @@ int settings_load(const char *text, size_t size_bytes, const char *what,
         return dcp_error_memory(err, what);
     memcpy(copy, text, size_bytes);
     relax(copy, size_bytes);
-    int rc = dcp_json_parse(copy, size_bytes, what, &root, err);
-    if (!rc && !json_is_object(root))
-        rc = dcp_error_set(err, DCP_E_CORRUPT, "%s: the configuration must be an object",
-                           what);
+    int rc = parse(copy, size_bytes, what, &root, err);
     for (; !rc && overrides && *overrides; overrides++)
         rc = apply_override(root, *overrides, err);
     if (rc)

@@ -225,6 +225,8 @@ assert d["config"]["train_batch_size"] == 16, d' "$output"
 
 @test "mistakes are told before anything is written" {
     run -3 dcp-train --config none.json
+    run -2 dcp-train --config text.txt
+    [[ $output == *"text.txt: "*"hint: the configuration is a DeepSpeed JSON file"* ]]
     run -2 dcp-train
     [[ $output == *"--config is missing"* ]]
     run -2 train --set zero_optimization.stagee=2

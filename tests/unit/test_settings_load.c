@@ -43,8 +43,8 @@ static void test_comments(void **state)
     accept("{\"a//b\": \"#c/*d*/\\\"//\\\\\"}", NULL, "{\"a//b\":\"#c/*d*/\\\"//\\\\\"}");
     accept("\xef\xbb\xbf{\"a\": 1}", NULL, "{\"a\":1}");
     accept("{\"a\": 1} /* never ends", NULL, "{\"a\":1}");
-    refuse("{\"a\": 1 /* never ends }", NULL, DCP_E_CORRUPT, "line 1");
-    refuse("{\"a\": 1 / 2}", NULL, DCP_E_CORRUPT, "line 1");
+    refuse("{\"a\": 1 /* never ends }", NULL, DCP_E_USAGE, "line 1");
+    refuse("{\"a\": 1 / 2}", NULL, DCP_E_USAGE, "line 1");
 }
 
 static void test_last_commas(void **state)
@@ -53,21 +53,21 @@ static void test_last_commas(void **state)
     accept("{\"a\": [1, 2, ], \"b\": {\"c\": 3,}, // d\n }", NULL,
            "{\"a\":[1,2],\"b\":{\"c\":3}}");
     accept("{\"a\": \",]\", \"b\": \",}\"}", NULL, "{\"a\":\",]\",\"b\":\",}\"}");
-    refuse("{\"a\": [1,,]}", NULL, DCP_E_CORRUPT, "line 1");
-    refuse("{\"a\": 1,, \"b\": 2}", NULL, DCP_E_CORRUPT, "line 1");
+    refuse("{\"a\": [1,,]}", NULL, DCP_E_USAGE, "line 1");
+    refuse("{\"a\": 1,, \"b\": 2}", NULL, DCP_E_USAGE, "line 1");
 }
 
 static void test_broken_json_has_a_place(void **state)
 {
     (void)state;
-    refuse("{\n  \"a\": 1,\n  \"b\" 2\n}", NULL, DCP_E_CORRUPT, "line 3, column 7");
-    refuse("{ # a comment\n /* and\n one more */ \"a\": ]}", NULL, DCP_E_CORRUPT,
+    refuse("{\n  \"a\": 1,\n  \"b\" 2\n}", NULL, DCP_E_USAGE, "line 3, column 7");
+    refuse("{ # a comment\n /* and\n one more */ \"a\": ]}", NULL, DCP_E_USAGE,
            "line 3, column 19");
-    refuse("[1]", NULL, DCP_E_CORRUPT, "must be an object");
-    refuse("", NULL, DCP_E_CORRUPT, "c.json");
-    refuse("{\"a\": 1, \"a\": 2}", NULL, DCP_E_CORRUPT, "duplicate");
-    refuse("{\"a\": 1} 2", NULL, DCP_E_CORRUPT, "line 1");
-    refuse("{\"a\": NaN}", NULL, DCP_E_CORRUPT, "line 1");
+    refuse("[1]", NULL, DCP_E_USAGE, "must be an object");
+    refuse("", NULL, DCP_E_USAGE, "c.json");
+    refuse("{\"a\": 1, \"a\": 2}", NULL, DCP_E_USAGE, "duplicate");
+    refuse("{\"a\": 1} 2", NULL, DCP_E_USAGE, "line 1");
+    refuse("{\"a\": NaN}", NULL, DCP_E_USAGE, "line 1");
 }
 
 static void test_overrides(void **state)
