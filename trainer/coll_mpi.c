@@ -50,12 +50,15 @@ static int mpi_failed(struct mpi_coll *c, int code, const char *what,
 }
 
 static int rank_failed(struct mpi_coll *c, int world_rank, struct dcp_error *err,
-                       const char *how)
+                       enum dcp_rank_fate fate)
 {
     c->broken = true;
-    int rc = dcp_error_set(err, DCP_E_COMM, "rank %d %s", world_rank, how);
-    if (err)
+    int rc = dcp_error_set(err, DCP_E_COMM, "rank %d %s", world_rank,
+                           fate == DCP_RANK_DEAD ? "died" : "does not answer");
+    if (err) {
         err->rank = world_rank;
+        err->rank_fate = fate;
+    }
     return rc;
 }
 
@@ -101,9 +104,9 @@ static int wait_all(struct mpi_coll *c, const char *what, struct dcp_error *err)
         if (dead >= 0 && !death_ns)
             death_ns = now_ns;
         if (dead >= 0 && now_ns - death_ns > GRACE_NS)
-            return rank_failed(c, dead, err, "died");
+            return rank_failed(c, dead, err, DCP_RANK_DEAD);
         if (now_ns - begin_ns > (uint64_t)timeout_ms * 1000000)
-            return rank_failed(c, silent_rank(c), err, "does not answer");
+            return rank_failed(c, silent_rank(c), err, DCP_RANK_SILENT);
     }
     c->n = 0;
     return DCP_OK;

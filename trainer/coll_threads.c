@@ -98,8 +98,10 @@ static int meet(struct member *m, struct dcp_error *err)
         return DCP_OK;
     dcp_error_set(err, DCP_E_COMM, "rank %d did not come to a collective within %d s",
                   missing, TIMEOUT_S);
-    if (err)
+    if (err) {
         err->rank = missing;
+        err->rank_fate = DCP_RANK_SILENT;
+    }
     return DCP_E_COMM;
 }
 

@@ -246,14 +246,12 @@ static void explain_death(const struct run *run, struct dcp_error *err)
 {
     struct dcp_step *steps = NULL;
     size_t n = 0, whole = 0;
-    int rank = err->rank;
+    int rank = err->rank, fate = err->rank_fate;
     char how[160], left[64] = "no step was saved";
-    bool dead = strstr(err->message, "died") || strstr(err->message, "is gone");
-    bool silent = strstr(err->message, "answer") != NULL;
-    if (rank < 0 || (!dead && !silent))
+    if (rank < 0 || fate == DCP_RANK_UNKNOWN)
         return;
     snprintf(how, sizeof how, "rank %d %s during step %" PRId64, rank,
-             dead ? "died" : "does not answer", run->at.step + 1);
+             fate == DCP_RANK_DEAD ? "died" : "does not answer", run->at.step + 1);
     if (!dcp_steps(&run->store, &steps, &n, NULL, NULL)) {
         while (whole < n && !steps[whole].whole)
             whole++;
@@ -265,6 +263,7 @@ static void explain_death(const struct run *run, struct dcp_error *err)
     dcp_error_set(err, DCP_E_COMM, "%s; %s", how, left);
     dcp_error_hint(err, "run again with --resume auto");
     err->rank = rank;
+    err->rank_fate = fate;
 }
 
 static void announce(const struct train *t)

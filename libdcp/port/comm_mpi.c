@@ -48,6 +48,7 @@ struct head {
     struct call call; /* both sides must be in the same */
     int64_t code;     /* DCP_OK: the bytes of the call follow */
     int64_t rank;     /* who failed */
+    int64_t fate;     /* of that rank, DCP_RANK_… */
     char why[160];
 };
 
@@ -104,7 +105,7 @@ static void rest(struct wait *wait)
 
 /* --- failure --- */
 
-static int fail(struct mpi *mpi, int rank, const char *why)
+static int fail(struct mpi *mpi, int rank, int fate, const char *why)
 {
     if (!mpi->failure.code) {
         dcp_error_set(&mpi->failure, DCP_E_COMM, "rank %d %s", rank, why);
@@ -112,6 +113,7 @@ static int fail(struct mpi *mpi, int rank, const char *why)
                        "look at the output of rank %d; all ranks must be started again",
                        rank);
         mpi->failure.rank = rank;
+        mpi->failure.rank_fate = fate;
     }
     return DCP_E_COMM;
 }
@@ -129,7 +131,7 @@ static int fail_mpi(struct mpi *mpi, int rank, int mpi_code)
     int n;
     MPI_Error_string(mpi_code, text, &n);
     snprintf(why, sizeof why, "cannot be reached: %s", text);
-    return fail(mpi, rank, why);
+    return fail(mpi, rank, DCP_RANK_UNKNOWN, why);
 }
 
 static int fail_silent(struct mpi *mpi, int rank, const struct wait *wait)
@@ -137,7 +139,7 @@ static int fail_silent(struct mpi *mpi, int rank, const struct wait *wait)
     char why[80];
     snprintf(why, sizeof why, "did not answer within %.1f s",
              (double)(now_ns() - wait->begin) / 1e9);
-    return fail(mpi, rank, why);
+    return fail(mpi, rank, DCP_RANK_SILENT, why);
 }
 
 static bool is_dead(const struct mpi *mpi, int rank)
@@ -202,7 +204,7 @@ static int wait_all(struct mpi *mpi, MPI_Request *requests, struct wait *wait,
     int open;
     while ((open = test_all(mpi, requests)) >= 0) {
         if (has_died(mpi, wait, requests, grace))
-            return fail(mpi, wait->dead, "is gone");
+            return fail(mpi, wait->dead, DCP_RANK_DEAD, "is gone");
         if (now_ns() >= wait->deadline)
             return fail_silent(mpi, open, wait);
         rest(wait);
@@ -283,7 +285,7 @@ static int obey(struct mpi *mpi, const struct head *head, struct dcp_error *err)
 {
     int rank = (int)head->rank;
     if (head->code != DCP_E_MEMORY) {
-        fail(mpi, rank, head->why);
+        fail(mpi, rank, (int)head->fate, head->why);
         return report_failure(mpi, err);
     }
     dcp_error_set(err, DCP_E_MEMORY, "rank %d %s", rank, head->why);
@@ -323,7 +325,7 @@ static int leaf_round(struct mpi *mpi, const struct call *call, const void *in, 
     while (test_all(mpi, mpi->receives) >= 0) {
         test_all(mpi, mpi->sends);
         if (has_died(mpi, &wait, NULL, LEAF_GRACE)) {
-            fail(mpi, wait.dead, "is gone");
+            fail(mpi, wait.dead, DCP_RANK_DEAD, "is gone");
         } else if (now_ns() >= wait.deadline) {
             fail_silent(mpi, 0, &wait);
         } else {
@@ -338,7 +340,7 @@ static int leaf_round(struct mpi *mpi, const struct call *call, const void *in, 
     if (head.code && head.code != DCP_E_MEMORY)
         return obey(mpi, &head, err);
     if (!head.code && !same_call(&head.call, call))
-        fail(mpi, 0, "is in another call, or in one of another size");
+        fail(mpi, 0, DCP_RANK_UNKNOWN, "is in another call, or in one of another size");
     if (mpi->failure.code || wait_all(mpi, mpi->sends, &wait, LEAF_GRACE))
         return report_failure(mpi, err);
     if (head.code)
@@ -355,6 +357,7 @@ static int send_verdict(struct mpi *mpi, const struct call *call, struct dcp_err
     int n =
         snprintf(NULL, 0, "rank %d ", rank); /* which the others put before it again */
     mpi->spare[0] = refusal(call, DCP_E_COMM, rank, mpi->failure.message + n);
+    mpi->spare[0].fate = mpi->failure.rank_fate;
     for (int r = 1; r < mpi->world; r++)
         if (mpi->sends[r] == MPI_REQUEST_NULL && !is_dead(mpi, r))
             start_send(mpi, r, &mpi->spare[0], sizeof mpi->spare[0]);
@@ -377,7 +380,8 @@ static int gather(struct mpi *mpi, const struct call *call, unsigned char *slots
     for (int r = 1; r < mpi->world; r++) {
         struct head head = read_head(slots + slot_of(call, r));
         if (!same_call(&head.call, call))
-            return fail(mpi, r, "is in another call, or in one of another size");
+            return fail(mpi, r, DCP_RANK_UNKNOWN,
+                        "is in another call, or in one of another size");
     }
     return DCP_OK;
 }
@@ -390,7 +394,7 @@ static int root_round(struct mpi *mpi, const struct call *call, const void *in, 
     unsigned char *down = slots + slots_bytes;
     struct wait wait = wait_begin(time_ns / 4 * 3);
     if (!slots)
-        fail(mpi, 0, "has no memory for the messages");
+        fail(mpi, 0, DCP_RANK_UNKNOWN, "has no memory for the messages");
     if (!slots || gather(mpi, call, slots, &wait))
         return send_verdict(mpi, call, err);
 
@@ -507,7 +511,8 @@ static int duplicate(struct mpi *mpi, MPI_Comm from)
     struct wait wait = wait_begin(START_TIMEOUT_MS * MS);
     while (test_all(mpi, mpi->sends) >= 0) {
         if (now_ns() >= wait.deadline) {
-            fail(mpi, mpi->rank, "waited in vain for all ranks to start");
+            fail(mpi, mpi->rank, DCP_RANK_UNKNOWN,
+                 "waited in vain for all ranks to start");
             mpi->failure.rank = -1;
         }
         if (mpi->failure.code)

@@ -48,12 +48,13 @@ static int name_rank(struct dcp_error *err, int rank)
 }
 
 /* The comm is broken for good: everybody returns this. */
-static void fail(struct shared *shared, int rank, const char *why)
+static void fail(struct shared *shared, int rank, int fate, const char *why)
 {
     if (shared->failure.code)
         return;
     dcp_error_set(&shared->failure, DCP_E_COMM, "rank %d %s", rank, why);
     name_rank(&shared->failure, rank);
+    shared->failure.rank_fate = fate;
     pthread_cond_broadcast(&shared->changed);
 }
 
@@ -89,14 +90,14 @@ static void wait_for_all(struct shared *shared, uint64_t round, int timeout_ms)
     while (!shared->failure.code && missing(shared, round, false) >= 0) {
         int gone = missing(shared, round, true);
         if (gone >= 0) {
-            fail(shared, gone, "is gone");
+            fail(shared, gone, DCP_RANK_DEAD, "is gone");
         } else if (pthread_cond_timedwait(&shared->changed, &shared->lock, &deadline) ==
                    ETIMEDOUT) {
             int silent = missing(shared, round, false);
             char why[80];
             snprintf(why, sizeof why, "did not answer within %.1f s", timeout_ms / 1e3);
             if (silent >= 0)
-                fail(shared, silent, why);
+                fail(shared, silent, DCP_RANK_SILENT, why);
         }
     }
 }
@@ -108,7 +109,8 @@ static void check_round(struct shared *shared, const struct box *mine, unsigned 
         const struct box *box = &shared->members[r].boxes[turn];
         if (box->kind != mine->kind || box->root != mine->root ||
             box->call_bytes != mine->call_bytes)
-            fail(shared, r, "is in another call, or in one of another size");
+            fail(shared, r, DCP_RANK_UNKNOWN,
+                 "is in another call, or in one of another size");
     }
 }
 
@@ -133,7 +135,7 @@ static int enter_round(struct member *me, enum kind kind, const void *in, size_t
     unsigned turn = (unsigned)(me->round & 1);
     struct box *mine = &me->boxes[turn];
     if (!shared->failure.code && me->gone)
-        fail(shared, me->rank, "is gone");
+        fail(shared, me->rank, DCP_RANK_DEAD, "is gone");
     if (!shared->failure.code) {
         mine->kind = kind;
         mine->root = root;

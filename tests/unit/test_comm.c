@@ -108,13 +108,14 @@ static void values(void **state)
 }
 
 /* This and every later call fails the same way. */
-static int expect_failure(struct dcp_comm *comm, int wanted, const char *message)
+static int expect_failure(struct dcp_comm *comm, int wanted, int fate,
+                          const char *message)
 {
     for (int i = 0; i < 3; i++) {
         char c = 0, all[MAX_WORLD];
         struct dcp_error err = { 0 };
         WANT(dcp_comm_allgather(comm, &c, 1, all, &err) == DCP_E_COMM);
-        WANT(err.code == DCP_E_COMM && err.rank == wanted);
+        WANT(err.code == DCP_E_COMM && err.rank == wanted && err.rank_fate == fate);
         WANT(strstr(err.message, message) && err.hint[0]);
         WANT(dcp_comm_bcast(comm, &c, 1, 0, NULL) == DCP_E_COMM);
         void *out = &c;
@@ -129,7 +130,8 @@ static int stay_away(struct rank *rank)
 {
     if (rank->comm.rank == 3)
         return 0;
-    return expect_failure(&rank->comm, 3, "rank 3 did not answer within 0.1 s");
+    return expect_failure(&rank->comm, 3, DCP_RANK_SILENT,
+                          "rank 3 did not answer within 0.1 s");
 }
 
 static void silent_rank_is_named(void **state)
@@ -150,7 +152,7 @@ static int die(struct rank *rank)
         WANT(dcp_comm_allgather(comm, &c, 1, all, NULL) == DCP_E_COMM);
         return 0;
     }
-    WANT(expect_failure(comm, 2, "rank 2 is gone") == 0);
+    WANT(expect_failure(comm, 2, DCP_RANK_DEAD, "rank 2 is gone") == 0);
     WANT(dcp_comm_peer_dead(comm) == 2);
     return 0;
 }
