@@ -3,6 +3,7 @@
 #include "base/buf.h"
 #include "base/fs.h"
 #include "base/mem.h"
+#include "base/str.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -70,13 +71,17 @@ void metrics_close(struct metrics *metrics)
     free(metrics);
 }
 
-/* JSON has no word for infinity or NaN: both become null. */
+/* With `digits`, or with as many as it takes to read back equal (0). JSON has no word for
+ * infinity or NaN: both become null. */
 static void add_real(struct dcp_buf *line, const char *key, int digits, double value)
 {
-    if (isfinite(value))
+    char text[DCP_STR_F64_CAP];
+    if (!isfinite(value))
+        dcp_buf_add_fmt(line, ",\"%s\":null", key);
+    else if (digits)
         dcp_buf_add_fmt(line, ",\"%s\":%.*g", key, digits, value);
     else
-        dcp_buf_add_fmt(line, ",\"%s\":null", key);
+        dcp_buf_add_fmt(line, ",\"%s\":%s", key, dcp_str_format_f64(text, value));
 }
 
 static void add_count(struct dcp_buf *line, const char *key, uint64_t value)
@@ -89,13 +94,13 @@ static void add_step(struct dcp_buf *line, const struct metrics_step *step)
     dcp_buf_add_fmt(line, "{\"step\":%" PRId64, step->step);
     add_real(line, "loss", 9, step->loss);
     add_real(line, "grad_norm", 9, step->grad_norm);
-    add_real(line, "lr", 17, step->lr);
+    add_real(line, "lr", 0, step->lr);
     add_real(line, "val_loss", 9, step->val_loss);
     dcp_buf_add_fmt(line, ",\"samples\":%" PRId64, step->samples);
     dcp_buf_add_fmt(line, ",\"tokens\":%" PRId64, step->tokens);
-    add_real(line, "step_s", 17, step->step_s);
-    add_real(line, "save_stall_s", 17, step->save_stall_s);
-    add_real(line, "loss_scale", 17, step->loss_scale);
+    add_real(line, "step_s", 0, step->step_s);
+    add_real(line, "save_stall_s", 0, step->save_stall_s);
+    add_real(line, "loss_scale", 0, step->loss_scale);
     add_count(line, "state_bytes", step->state_bytes);
     add_count(line, "weight_bytes", step->weight_bytes);
     add_count(line, "gradient_bytes", step->gradient_bytes);

@@ -20,8 +20,8 @@ struct metrics_step {
 
 struct metrics;
 int metrics_open(const char *dir, struct metrics **out, struct dcp_error *err);
-/* Appends one line and flushes it. loss, grad_norm as "%.9g", others so that they read
- * back equal. */
+/* Appends one line and flushes it. loss, grad_norm, val_loss as "%.9g", others in
+ * the shortest form that reads back equal. */
 int metrics_write(struct metrics *metrics, const struct metrics_step *step,
                   struct dcp_error *err);
 void metrics_close(struct metrics *metrics);

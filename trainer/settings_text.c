@@ -9,17 +9,10 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The shortest decimal number that reads back equal. */
 static void add_real(struct dcp_buf *out, double value)
 {
-    char text[40];
-    double back;
-    for (int digits = 6; digits <= 17; digits++) {
-        snprintf(text, sizeof text, "%.*g", digits, value);
-        if (dcp_str_parse_f64(text, &back) && back == value)
-            break;
-    }
-    dcp_buf_add_text(out, text);
+    char text[DCP_STR_F64_CAP];
+    dcp_buf_add_text(out, dcp_str_format_f64(text, value));
 }
 
 static void add_string(struct dcp_buf *out, const char *text)

@@ -207,11 +207,13 @@ static int one_step(struct train *t, struct dcp_error *err)
         rc = saving_poll(&t->saving, err);
     if (rc)
         return rc;
-    m.save_stall_s = saving_stall(&t->saving);
     fill_metrics(t, &m);
     tell(t, &m);
+    if (last) /* its stall belongs to this step */
+        rc = saving_finish(&t->saving, err);
+    m.save_stall_s = saving_stall(&t->saving);
     write_metrics(t, &m);
-    return DCP_OK;
+    return rc;
 }
 
 static int loop(struct train *t, struct dcp_error *err)

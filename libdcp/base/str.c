@@ -193,6 +193,17 @@ bool dcp_str_parse_f64(const char *text, double *out)
     return true;
 }
 
+char *dcp_str_format_f64(char out[DCP_STR_F64_CAP], double value)
+{
+    double back;
+    for (int digits = 6; digits <= 17; digits++) {
+        snprintf(out, DCP_STR_F64_CAP, "%.*g", digits, value);
+        if (dcp_str_parse_f64(out, &back) && back >= value && back <= value)
+            break;
+    }
+    return out;
+}
+
 #define NEAREST_MAX 64
 
 static size_t least(size_t a, size_t b)

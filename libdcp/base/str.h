@@ -22,6 +22,9 @@ bool dcp_str_parse_size(const char *text, uint64_t *out_bytes);
 /* A whole decimal number; false when it is none or out of range. */
 bool dcp_str_parse_i64(const char *text, int64_t *out);
 bool dcp_str_parse_f64(const char *text, double *out);
+/* The shortest decimal form (of at least 6 digits) that reads back equal; returns out. */
+#define DCP_STR_F64_CAP 32
+char *dcp_str_format_f64(char out[DCP_STR_F64_CAP], double value);
 /* The candidate (NULL-terminated list) nearest to text, or NULL when none is near. */
 const char *dcp_str_nearest(const char *text, const char *const *candidates);
 bool dcp_str_starts(const char *text, const char *prefix);

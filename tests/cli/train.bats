@@ -17,6 +17,12 @@ setup() {
     dcp-inspect verify run
 }
 
+@test "the stall of the last save is in the line of the last step" {
+    train -q --steps 3 --set checkpoint.save_every=0
+    [ "$(last_metric run step)" = 3 ]
+    awk "BEGIN {exit !($(last_metric run save_stall_s) > 0)}"
+}
+
 @test "the loss falls" {
     train -q --set scheduler.type=none --steps 60
     first=$(losses run | awk 'NR == 1 {print $2}')

@@ -65,9 +65,9 @@ static void write_step(struct metrics *metrics, int64_t number)
                                  .tokens = 1024 * number,
                                  .loss = 1.0 / 3,
                                  .grad_norm = 0.5,
-                                 .lr = 0.1,
+                                 .lr = 0.003,
                                  .val_loss = NAN,
-                                 .step_s = 0.25,
+                                 .step_s = 0.1 + 0.2,
                                  .loss_scale = 1,
                                  .state_bytes = UINT64_C(1) << 40,
                                  .world = 8,
@@ -90,6 +90,8 @@ static void test_a_line_is_an_object_with_all_fields(void **state)
     write_steps(*state, 3, 3);
     char *text = read_all(*state);
     assert_non_null(strstr(text, "\"loss\":0.333333333,"));
+    assert_non_null(strstr(text, "\"lr\":0.003,"));
+    assert_non_null(strstr(text, "\"step_s\":0.30000000000000004,"));
     json_t *line = NULL;
     assert_int_equal(dcp_json_parse(text, strlen(text), "line", &line, NULL), 0);
     static const char *const fields[] = { "step",           "loss",
@@ -104,7 +106,7 @@ static void test_a_line_is_an_object_with_all_fields(void **state)
     assert_int_equal(json_object_size(line), sizeof fields / sizeof *fields);
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
         assert_non_null(json_object_get(line, fields[i]));
-    assert_true(json_real_value(json_object_get(line, "lr")) == 0.1);
+    assert_true(json_real_value(json_object_get(line, "lr")) == 0.003);
     assert_true(json_is_null(json_object_get(line, "val_loss")));
     assert_int_equal(json_integer_value(json_object_get(line, "state_bytes")), INT64_C(1)
                                                                                    << 40);
