@@ -14,15 +14,13 @@ struct plan {
     int64_t n_elems;
     struct shard_bytes bytes; /* of a rank */
     uint64_t step_bytes;      /* of a saved step */
-    bool has_step;
-    struct dcp_step newest; /* whole */
+    struct resume_look begin;
 };
 
 static int make(struct run *run, struct plan *plan, struct dcp_error *err)
 {
     const struct settings *s = &run->settings;
     struct shard_options cut;
-    struct dcp_store store;
     int n_params;
     const struct model_param *params = model_params(run->model, &n_params);
     *plan = (struct plan){ .world = run->options->ranks ? (int)run->options->ranks
@@ -32,12 +30,7 @@ static int make(struct run *run, struct plan *plan, struct dcp_error *err)
     plan->step_bytes = (uint64_t)plan->n_elems * (s->bf16 ? 14 : 12);
     run_shard_options(s, false, &cut);
     int rc = shard_plan(run->model, &cut, plan->world, &plan->bytes, err);
-    if (rc || dcp_store_dir(&store, s->checkpoint_dir, false, NULL))
-        return rc;
-    struct dcp_context ctx = { .store = &store };
-    plan->has_step = !dcp_find(&ctx, -1, &plan->newest, NULL);
-    dcp_store_free(&store);
-    return DCP_OK;
+    return rc ? rc : resume_look(run, &plan->begin, err);
 }
 
 static void print_text(const struct run *run, const struct plan *plan)
@@ -70,9 +63,11 @@ static void print_text(const struct run *run, const struct plan *plan)
         dcp_term_printf(out, "saves   at the end");
     dcp_term_printf(out, " to %s, %s each\n", s->checkpoint_dir,
                     dcp_human_size(plan->step_bytes).text);
-    if (plan->has_step)
-        dcp_term_printf(out, "resume  %s/%s is whole\n", s->checkpoint_dir,
-                        plan->newest.name);
+    if (plan->begin.found)
+        dcp_term_printf(out, "resume  %s\n", plan->begin.what);
+    else if (plan->begin.what[0])
+        dcp_term_printf(out, "resume  nothing to resume; weights from %s\n",
+                        plan->begin.what);
     else
         dcp_term_printf(out, "resume  nothing to resume\n");
     dcp_term_printf(out, "nothing was trained or written (--dry-run)\n");
@@ -106,7 +101,9 @@ static int print_json(const struct run *run, const struct plan *plan,
         rc = dcp_doc_set(doc, rows[i].name, dcp_doc_u64(rows[i].value));
     if (!rc)
         rc = dcp_doc_set(doc, "resume_step",
-                         plan->has_step ? json_integer(plan->newest.step) : json_null());
+                         plan->begin.found && plan->begin.step >= 0
+                             ? json_integer(plan->begin.step)
+                             : json_null());
     return rc ? rc : dcp_doc_print(run->main->out.file, doc, err);
 }
 

@@ -26,4 +26,16 @@ struct resume_result {
 int resume_run(struct run *run, bool weights_only, struct resume_result *out_result,
                struct dcp_error *err);
 
+/* What resume_run would begin with. */
+struct resume_look {
+    bool found;     /* else a new run begins */
+    int64_t step;   /* -1: a checkpoint that is no step, or none */
+    char what[600]; /* "run/step-00000020", "model.safetensors", or "" */
+};
+
+/* Collective. Looks for it and at its model's sizes as resume_run does, reads no tensor
+ * and makes nothing; the weights of model.init count as what is begun with. Errors: those
+ * of resume_run. */
+int resume_look(struct run *run, struct resume_look *out_look, struct dcp_error *err);
+
 #endif

@@ -229,6 +229,29 @@ assert d["schema"] == "dcp.train/1" and d["world"] == 1, d
 assert d["config"]["train_batch_size"] == 16, d' "$output"
 }
 
+@test "a dry run finds what --resume says, or fails as the run would" {
+    run -3 train --dry-run --resume 999
+    run -3 train --dry-run --resume nowhere
+    train -q --steps 10
+    run -0 train --dry-run
+    [[ $output == *"resume  run/step-00000010"* ]]
+    run -0 train --dry-run --resume 5
+    [[ $output == *"resume  run/step-00000005"* ]]
+    run -3 train --dry-run --resume 999
+    [[ $output == *"no step 999"* ]]
+    run -5 train --dry-run --resume never
+    [[ $output == *"holds steps of an earlier run already"* ]]
+    run -5 train --dry-run --set model.n_layer=3
+    [[ $output == *"2 layers"*"3 layers"* ]]
+    run -0 train --dry-run --set checkpoint.dir=other --resume run/step-00000005 --json
+    python3 -c 'import json, sys
+assert json.loads(sys.argv[1])["resume_step"] == 5, sys.argv[1]' "$output"
+    run -3 train --dry-run --set checkpoint.dir=other --set model.init=none.bin
+    run -0 train --dry-run --set checkpoint.dir=other --set model.init=run
+    [[ $output == *"weights from "*"/step-00000010"* ]]
+    [ ! -e other ]
+}
+
 @test "mistakes are told before anything is written" {
     run -3 dcp-train --config none.json
     run -2 dcp-train --config text.txt
