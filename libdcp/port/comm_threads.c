@@ -40,10 +40,12 @@ struct shared {
     struct member members[];
 };
 
-static int name_rank(struct dcp_error *err, int rank)
+static int name_rank(struct dcp_error *err, int rank, int fate)
 {
-    if (err && err->rank < 0)
+    if (err && err->rank < 0) {
         err->rank = rank;
+        err->rank_fate = fate;
+    }
     return DCP_E_COMM;
 }
 
@@ -53,8 +55,7 @@ static void fail(struct shared *shared, int rank, int fate, const char *why)
     if (shared->failure.code)
         return;
     dcp_error_set(&shared->failure, DCP_E_COMM, "rank %d %s", rank, why);
-    name_rank(&shared->failure, rank);
-    shared->failure.rank_fate = fate;
+    name_rank(&shared->failure, rank, fate);
     pthread_cond_broadcast(&shared->changed);
 }
 
@@ -151,13 +152,13 @@ static int enter_round(struct member *me, enum kind kind, const void *in, size_t
         dcp_error_set(err, DCP_E_COMM, "%s", shared->failure.message);
         dcp_error_hint(err, "look at what rank %d was doing; the time-out is %.1f s",
                        shared->failure.rank, timeout_ms / 1e3);
-        return name_rank(err, shared->failure.rank);
+        return name_rank(err, shared->failure.rank, shared->failure.rank_fate);
     }
     for (int r = 0; r < shared->world; r++)
         if (shared->members[r].boxes[turn].no_memory) {
             dcp_error_set(err, DCP_E_MEMORY, "rank %d: out of memory for %zu bytes", r,
                           call_bytes);
-            name_rank(err, r);
+            name_rank(err, r, DCP_RANK_UNKNOWN);
             return DCP_E_MEMORY;
         }
     return DCP_OK;
