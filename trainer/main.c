@@ -155,7 +155,7 @@ static const struct dcp_exit exits[] = {
     { 2, "the command or the configuration is wrong" },
     { 3, "a file or step is not there" },
     { 4, "a checkpoint is damaged" },
-    { 5, "a checkpoint does not fit the configuration" },
+    { 5, "a checkpoint does not fit, or another run holds the folder" },
     { 6, "reading or writing failed" },
     { 7, "a rank died; the newest whole step can be resumed" },
     { 8, "not supported by this build or on this machine" },
@@ -184,10 +184,18 @@ static const struct dcp_command train = {
 
 static const struct dcp_command *const commands[] = { &train, NULL };
 
+static const struct dcp_common common[] = {
+    { "threads", "threads a rank that write and read checkpoints (default 2); those that "
+                 "compute are OMP_NUM_THREADS" },
+    { "progress", NULL }, /* there is a line a step */
+    { 0 },
+};
+
 static const struct dcp_program program = {
     .name = "dcp-train",
     .purpose = "train GPT-2 models, cut over any number of ranks",
     .commands = commands,
+    .common = common,
 };
 
 /* OpenMP's threads spin for milliseconds where they wait. That takes the cores from

@@ -49,6 +49,17 @@ static const struct dcp_opt common_opts[] = {
     { 0 }
 };
 
+/* The common options as the program has them. */
+static void adapt(struct dcp_opt *opts, const struct dcp_common *common)
+{
+    for (; opts->name; opts++)
+        for (const struct dcp_common *c = common; c && c->name; c++)
+            if (strcmp(c->name, opts->name) == 0) {
+                opts->hidden = !c->help;
+                opts->help = c->help ? c->help : opts->help;
+            }
+}
+
 /* A file that the program opens must not become its standard output. */
 static void fill_streams(void)
 {
@@ -68,13 +79,13 @@ static const struct dcp_command *find_verb(const struct dcp_program *program,
 
 /* Index in argv of the first word that is no common option nor its value; argc when there
  * is none. */
-static int first_word(int argc, char *const *argv)
+static int first_word(const struct dcp_opt *common, int argc, char *const *argv)
 {
     int i = 1;
     for (; i < argc && argv[i][0] == '-' && argv[i][1]; i++) {
         if (strcmp(argv[i], "--") == 0)
             return argc;
-        for (const struct dcp_opt *o = common_opts; o->name; o++) {
+        for (const struct dcp_opt *o = common; o->name; o++) {
             bool is_long = argv[i][1] == '-' && strcmp(argv[i] + 2, o->name) == 0;
             bool is_short = o->letter && argv[i][1] == o->letter && !argv[i][2];
             if (o->arg && (is_long || is_short))
@@ -147,6 +158,7 @@ static int print_help(const struct dcp_main *m, const struct common *common,
                       bool has_verb, struct dcp_error *err)
 {
     DCP_CLEANUP_BUF struct dcp_buf text = { 0 };
+    int rc = DCP_OK;
     const struct dcp_help_style style = {
         .heading = dcp_term_style(&m->out, DCP_STYLE_BOLD),
         .code = dcp_term_style(&m->out, DCP_STYLE_NAME),
@@ -157,15 +169,15 @@ static int print_help(const struct dcp_main *m, const struct common *common,
                              "there is no completion for the shell '%s', only for bash",
                              common->complete);
     if (common->help)
-        dcp_help(&text, m->program, has_verb ? m->command : NULL, common_opts, &style);
+        dcp_help(&text, m->program, has_verb ? m->command : NULL, m->common, &style);
     else if (common->version)
         dcp_buf_add_fmt(&text, "%s %s\n%s\n", m->program->name, dcp_version(),
                         dcp_version_libraries());
     else if (common->man)
-        dcp_man(&text, m->program, common_opts, dcp_version());
+        rc = dcp_man(&text, m->program, m->common, dcp_version(), err);
     else
-        dcp_complete_bash(&text, m->program, common_opts);
-    int rc = dcp_buf_check(&text, err);
+        dcp_complete_bash(&text, m->program, m->common);
+    rc = rc ? rc : dcp_buf_check(&text, err);
     if (rc == DCP_OK)
         dcp_term_put(&m->out, (const char *)text.data);
     return rc;
@@ -199,7 +211,7 @@ static int run(struct dcp_main *m, int argc, char *const *argv, void *settings,
 {
     struct common common = { 0 };
     const struct dcp_opt_table tables[] = { { m->command->opts, settings },
-                                            { common_opts, &common } };
+                                            { m->common, &common } };
     int rc = dcp_opt_parse(tables, DCP_ARRAY_LEN(tables), argc, argv, &m->operands, err);
     apply_common(m, &common);
     m->json = common.json || (rc && m->json);
@@ -227,7 +239,7 @@ static int run(struct dcp_main *m, int argc, char *const *argv, void *settings,
 static int start(struct dcp_main *m, int argc, char **argv, struct dcp_error *err)
 {
     const struct dcp_program *program = m->program;
-    int at = first_word(argc, argv);
+    int at = first_word(m->common, argc, argv);
     const struct dcp_command *verb = at < argc ? find_verb(program, argv[at]) : NULL;
     m->command = verb ? verb : program->commands[0];
     DCP_CLEANUP_FREE char **words = dcp_mem_calloc((size_t)argc + 1, sizeof *words);
@@ -283,7 +295,12 @@ static void allow_files(void)
 int dcp_main(const struct dcp_program *program, int argc, char **argv)
 {
     struct dcp_error err = { .rank = -1 };
-    struct dcp_main m = { .program = program, .lock = PTHREAD_MUTEX_INITIALIZER };
+    struct dcp_opt common[DCP_ARRAY_LEN(common_opts)];
+    struct dcp_main m = { .program = program,
+                          .lock = PTHREAD_MUTEX_INITIALIZER,
+                          .common = common };
+    memcpy(common, common_opts, sizeof common);
+    adapt(common, program->common);
     fill_streams();
     allow_files();
     signal(SIGPIPE, SIG_IGN);

@@ -29,6 +29,7 @@ struct dcp_main {
 
     struct dcp_progress_bar bar; /* private */
     pthread_mutex_t lock;        /* private: of bar and stderr */
+    struct dcp_opt *common;      /* private: the common options of this program */
 };
 
 /* The body of main: returns the exit status. */

@@ -1,5 +1,6 @@
 #include "opt.h"
 
+#include "base/mem.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -119,9 +120,32 @@ static void add_exits(struct dcp_buf *out, const struct dcp_program *program)
     }
 }
 
-void dcp_man(struct dcp_buf *out, const struct dcp_program *program,
-             const struct dcp_opt *common, const char *version)
+/* A section of lines that stay as they are. */
+static int add_section(struct dcp_buf *out, const struct dcp_program *program,
+                       struct dcp_error *err)
 {
+    DCP_CLEANUP_BUF struct dcp_buf text = { 0 };
+    int rc = program->text(&text, err);
+    rc = rc ? rc : dcp_buf_check(&text, err);
+    if (rc)
+        return rc;
+    dcp_buf_add_fmt(out, ".SH %s\n.nf\n", program->section);
+    for (char *line = (char *)text.data; *line;) {
+        size_t n = strcspn(line, "\n");
+        bool more = line[n] != '\0';
+        line[n] = '\0';
+        add_roff(out, line);
+        dcp_buf_add_text(out, "\n");
+        line += n + more;
+    }
+    dcp_buf_add_text(out, ".fi\n");
+    return DCP_OK;
+}
+
+int dcp_man(struct dcp_buf *out, const struct dcp_program *program,
+            const struct dcp_opt *common, const char *version, struct dcp_error *err)
+{
+    int rc = DCP_OK;
     dcp_buf_add_fmt(out, ".TH \"%s\" 1 \"\" \"libdcp %s\" \"User commands\"\n",
                     program->name, version);
     dcp_buf_add_text(out, ".SH NAME\n");
@@ -145,6 +169,8 @@ void dcp_man(struct dcp_buf *out, const struct dcp_program *program,
         dcp_buf_add_text(out, ".SH EXAMPLES\n");
         add_examples(out, program->examples);
     }
+    if (program->section)
+        rc = add_section(out, program, err);
     dcp_buf_add_text(out, ".SH EXIT STATUS\n");
     add_exits(out, program);
     dcp_buf_add_text(out, ".SH ENVIRONMENT\n.TP\n.B NO_COLOR\n"
@@ -152,4 +178,5 @@ void dcp_man(struct dcp_buf *out, const struct dcp_program *program,
                           "\\fB\\-\\-color always\\fR.\n"
                           ".TP\n.B LC_ALL\\fR, \\fBLC_CTYPE\\fR, \\fBLANG\n"
                           "Outside UTF\\-8, drawing signs are written as ASCII.\n");
+    return rc;
 }

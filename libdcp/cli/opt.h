@@ -68,6 +68,12 @@ struct dcp_command {
     int (*run)(struct dcp_main *m, const void *settings, struct dcp_error *err);
 };
 
+/* What a common option is in one program. */
+struct dcp_common {
+    const char *name; /* of the option; NULL ends the table */
+    const char *help; /* its help here; NULL: it has no effect, and help is silent */
+};
+
 struct dcp_program {
     const char *name; /* "dcp-inspect" */
     const char *purpose;
@@ -76,6 +82,9 @@ struct dcp_program {
         *commands;                      /* ends with NULL; the first is the default */
     const struct dcp_example *examples; /* of a program whose commands are all verbs */
     const struct dcp_exit *exits;       /* likewise */
+    const struct dcp_common *common;    /* options that mean less here; may be NULL */
+    const char *section;                /* heading of one more section of the man page */
+    int (*text)(struct dcp_buf *out, struct dcp_error *err); /* its text, in lines */
 };
 
 /* Options and the struct that they fill. */
@@ -113,9 +122,9 @@ void dcp_help_usage(struct dcp_buf *out, const struct dcp_program *program,
 void dcp_help_name(struct dcp_buf *out, const struct dcp_program *program,
                    const struct dcp_command *command);
 
-/* The program's man page, as roff. */
-void dcp_man(struct dcp_buf *out, const struct dcp_program *program,
-             const struct dcp_opt *common, const char *version);
+/* The program's man page, as roff. Errors: those of the program's text. */
+int dcp_man(struct dcp_buf *out, const struct dcp_program *program,
+            const struct dcp_opt *common, const char *version, struct dcp_error *err);
 /* A completion script for bash. */
 void dcp_complete_bash(struct dcp_buf *out, const struct dcp_program *program,
                        const struct dcp_opt *common);

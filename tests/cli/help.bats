@@ -15,7 +15,8 @@ dcp-inspect dump
 dcp-reshard
 dcp-reshard export
 dcp-reshard repair
-dcp-reshard formats'
+dcp-reshard formats
+dcp-train'
 
 @test "every help is as it was reviewed" {
     while read -r words; do
@@ -64,7 +65,7 @@ dcp-reshard formats'
 }
 
 @test "the manual pages are clean roff and name every option" {
-    for program in dcp-inspect dcp-reshard; do
+    for program in dcp-inspect dcp-reshard dcp-train; do
         run -0 $program --help-man
         [[ ${lines[0]} == ".TH \"$program\" 1"* ]]
         page=$output
