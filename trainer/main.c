@@ -1,10 +1,12 @@
 /* dcp-train: trains a GPT-2, sharded over ranks, and takes up what was saved. */
 #include "cli/main.h"
+#include "base/mem.h"
 #include "eval.h"
 #include "generate.h"
 #include "join.h"
 #include "plan.h"
 #include "run.h"
+#include "settings_help.h"
 #include "train.h"
 #include <limits.h>
 #include <stdlib.h>
@@ -33,6 +35,8 @@ static const struct dcp_opt opts[] = {
     { 0, "device", "auto|cpu|cuda", "what computes", NULL, DCP_OPT_CHOICE, AT(device) },
     { 0, "eval", NULL, "print the loss on data.val of what was saved",
       "Instead of training", DCP_OPT_FLAG, AT(eval) },
+    { 0, "help-config", NULL, "list the keys of a configuration, and what they mean",
+      NULL, DCP_OPT_FLAG, AT(help_config) },
     { 0, "generate", "TEXT", "go on with a text by what was saved", NULL, DCP_OPT_TEXT,
       AT(generate) },
     { 0, "max-tokens", "N", "length of what is generated (default 200)", NULL,
@@ -51,6 +55,15 @@ static const struct dcp_opt opts[] = {
 static const struct run_options defaults = {
     .steps = -1, .sharding = -1, .max_tokens = 200, .temperature = 0.8, .top_p = 1
 };
+
+static int print_keys(const struct dcp_main *m, struct dcp_error *err)
+{
+    DCP_CLEANUP_BUF struct dcp_buf text = { 0 };
+    int rc = settings_help(&text, err);
+    if (!rc)
+        dcp_term_put(&m->out, (const char *)text.data);
+    return rc;
+}
 
 static int check(const struct run_options *o, struct dcp_error *err)
 {
@@ -122,6 +135,8 @@ static int run(struct dcp_main *m, const void *settings, struct dcp_error *err)
     const struct run_options *o = settings;
     enum join_kind kind = JOIN_ALONE;
     struct join join;
+    if (o->help_config)
+        return print_keys(m, err);
     int rc = check(o, err);
     if (!rc && !o->dry_run && !o->generate)
         rc = join_kind(o->ranks, &kind, err);
@@ -168,11 +183,15 @@ static const struct dcp_exit exits[] = {
 static const struct dcp_command train = {
     .operands = "",
     .purpose = "train GPT-2 models, cut over any number of ranks",
-    .about = "Reads a DeepSpeed configuration as it is. The state is cut over the ranks "
-             "as ZeRO stages 0 to 3 do it, and saved in the background; any number of "
-             "ranks takes up what any other saved.\n"
-             "SIGTERM or Ctrl-C ends the run after the step under way, which is saved. "
-             "Losses and times of every step are in metrics.jsonl in the run folder.",
+    .about =
+        "Reads a DeepSpeed configuration as it is. The state is cut over the ranks "
+        "as ZeRO stages 0 to 3 do it, and saved in the background; any number of "
+        "ranks takes up what any other saved.\n"
+        "OMP_NUM_THREADS is how many threads of a rank compute; without it the ranks "
+        "of a machine share its cores. --help-config lists the keys of a "
+        "configuration.\n"
+        "SIGTERM or Ctrl-C ends the run after the step under way, which is saved. "
+        "Losses and times of every step are in metrics.jsonl in the run folder.",
     .opts = opts,
     .settings_size_bytes = sizeof(struct run_options),
     .defaults = &defaults,
@@ -196,6 +215,8 @@ static const struct dcp_program program = {
     .purpose = "train GPT-2 models, cut over any number of ranks",
     .commands = commands,
     .common = common,
+    .section = "CONFIGURATION",
+    .text = settings_help,
 };
 
 /* OpenMP's threads spin for milliseconds where they wait. That takes the cores from

@@ -21,7 +21,7 @@ struct run_options {
     int64_t steps;           /* -1: as configured */
     int sharding;            /* enum run_sharding, -1: as configured */
     int device;              /* enum run_device */
-    bool dry_run, eval;
+    bool dry_run, eval, help_config;
     const char *generate; /* the beginning of a text */
     int64_t max_tokens, top_k, seed;
     double temperature, top_p;

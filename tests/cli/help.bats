@@ -64,6 +64,22 @@ dcp-train'
     done
 }
 
+@test "every key of a configuration is explained, in docs/CONFIG.md too" {
+    run -0 dcp-train --help-config
+    [[ $output == *"checkpoint.keep_every"*"data.eval_batches"* || \
+        $output == *"data.eval_batches"*"checkpoint.keep_every"* ]]
+    [[ $output != *"(no text)"* ]]
+    [ "$(wc -L <<<"$output")" -le 80 ]
+    page=$DCP_TESTS_DIR/../docs/CONFIG.md
+    if [ -n "${UPDATE_GOLDEN:-}" ]; then
+        { sed '/^```/,$d' "$page"; printf '```text\n%s\n```\n' "$output"; } >new.md
+        cat new.md >"$page" && rm new.md
+    fi
+    diff -u <(sed -n '/^```/,/^```/p' "$page" | sed '/^```/d') <(printf '%s\n' "$output")
+    run -0 dcp-train --help-man
+    [[ $output == *".SH CONFIGURATION"*"timeout_s"* ]]
+}
+
 @test "the manual pages are clean roff and name every option" {
     for program in dcp-inspect dcp-reshard dcp-train; do
         run -0 $program --help-man
