@@ -88,7 +88,12 @@ endif()
 if(NOT DCP_WITH_CUDA STREQUAL "OFF")
     find_package(CUDAToolkit QUIET)
 endif()
-if(CUDAToolkit_FOUND AND CUDAToolkit_NVCC_EXECUTABLE)
+file(GLOB dcp_cuda_sources CONFIGURE_DEPENDS
+    "${PROJECT_SOURCE_DIR}/libdcp/port/*_cuda.c*"
+    "${PROJECT_SOURCE_DIR}/trainer/*_cuda.c*")
+if(NOT dcp_cuda_sources)
+    dcp_feature(CUDA OFF "this version has no kernels for it")
+elseif(CUDAToolkit_FOUND AND CUDAToolkit_NVCC_EXECUTABLE)
     dcp_feature(CUDA ON "${CUDAToolkit_VERSION}")
 else()
     dcp_feature(CUDA OFF "no CUDA toolkit with nvcc")
