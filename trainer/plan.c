@@ -3,11 +3,15 @@
 #include "base/mem.h"
 #include "cli/doc.h"
 #include "cli/human.h"
+#include "cli/text.h"
 #include "resume.h"
 #include <inttypes.h>
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+
+#define INDENT 8 /* of what is said in a row */
 
 struct plan {
     int world;
@@ -33,44 +37,55 @@ static int make(struct run *run, struct plan *plan, struct dcp_error *err)
     return rc ? rc : resume_look(run, &plan->begin, err);
 }
 
+/* "data    13 k tokens, …", broken where a terminal is too narrow. */
+static void DCP_PRINTF(3, 4)
+    row(const struct run *run, const char *label, const char *fmt, ...)
+{
+    const struct dcp_term *out = &run->main->out;
+    DCP_CLEANUP_BUF struct dcp_buf wrapped = { 0 };
+    char text[1024];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    if (out->width)
+        dcp_text_add_wrapped(&wrapped, text, INDENT, INDENT, out->width);
+    bool is_wrapped = wrapped.size_bytes && !wrapped.failed;
+    dcp_term_printf(out, "%-*s%s\n", INDENT, label,
+                    is_wrapped ? (const char *)wrapped.data : text);
+}
+
 static void print_text(const struct run *run, const struct plan *plan)
 {
     const struct settings *s = &run->settings;
-    const struct dcp_term *out = &run->main->out;
     const struct shard_bytes *b = &plan->bytes;
-    dcp_term_printf(out, "model   %s, %d layers, %d heads, width %d: %s parameters\n",
-                    s->model.family, s->model.n_layer, s->model.n_head, s->model.n_embd,
-                    dcp_human_count((uint64_t)plan->n_elems).text);
-    dcp_term_printf(out,
-                    "batch   %" PRId64 " samples of %d tokens = %d micro × %d "
-                    "accumulation × %d rank%s\n",
-                    s->train_batch_size, s->seq_len, s->micro_batch, s->accumulation,
-                    plan->world, plan->world == 1 ? "" : "s");
-    dcp_term_printf(
-        out, "data    %s tokens, %s; a model of frequencies alone has loss %.3f\n",
+    const char *resume = plan->begin.found ? "" : "nothing to resume";
+    char every[48] = "at the end";
+    row(run, "model", "%s, %d layers, %d heads, width %d: %s parameters", s->model.family,
+        s->model.n_layer, s->model.n_head, s->model.n_embd,
+        dcp_human_count((uint64_t)plan->n_elems).text);
+    row(run, "batch",
+        "%" PRId64 " samples of %d tokens = %d micro × %d accumulation × %d rank%s",
+        s->train_batch_size, s->seq_len, s->micro_batch, s->accumulation, plan->world,
+        plan->world == 1 ? "" : "s");
+    row(run, "data", "%s tokens, %s; a model of frequencies alone has loss %.3f",
         dcp_human_count((uint64_t)data_tokens(run->train)).text,
         dcp_human_items((uint64_t)data_samples(run->train), "sample", "samples").text,
         data_unigram_entropy(run->train));
-    dcp_term_printf(out, "state   ZeRO stage %d, %s: %s a rank = weights %s", s->stage,
-                    s->bf16 ? "bf16" : "fp32",
-                    dcp_human_size(b->weights + b->gradients + b->optimizer).text,
-                    dcp_human_size(b->weights).text);
-    dcp_term_printf(out, " + gradients %s + optimizer %s\n",
-                    dcp_human_size(b->gradients).text, dcp_human_size(b->optimizer).text);
+    row(run, "state",
+        "ZeRO stage %d, %s: %s a rank = weights %s + gradients %s + optimizer %s",
+        s->stage, s->bf16 ? "bf16" : "fp32",
+        dcp_human_size(b->weights + b->gradients + b->optimizer).text,
+        dcp_human_size(b->weights).text, dcp_human_size(b->gradients).text,
+        dcp_human_size(b->optimizer).text);
     if (s->save_every)
-        dcp_term_printf(out, "saves   every %" PRId64 " steps", s->save_every);
-    else
-        dcp_term_printf(out, "saves   at the end");
-    dcp_term_printf(out, " to %s, %s each\n", s->checkpoint_dir,
-                    dcp_human_size(plan->step_bytes).text);
-    if (plan->begin.found)
-        dcp_term_printf(out, "resume  %s\n", plan->begin.what);
-    else if (plan->begin.what[0])
-        dcp_term_printf(out, "resume  nothing to resume; weights from %s\n",
-                        plan->begin.what);
-    else
-        dcp_term_printf(out, "resume  nothing to resume\n");
-    dcp_term_printf(out, "nothing was trained or written (--dry-run)\n");
+        snprintf(every, sizeof every, "every %" PRId64 " steps", s->save_every);
+    row(run, "saves", "%s to %s, %s each", every, s->checkpoint_dir,
+        dcp_human_size(plan->step_bytes).text);
+    row(run, "resume", "%s%s%s", resume,
+        !plan->begin.found && plan->begin.what[0] ? "; weights from " : "",
+        plan->begin.what);
+    dcp_term_printf(&run->main->out, "nothing was trained or written (--dry-run)\n");
 }
 
 static int print_json(const struct run *run, const struct plan *plan,

@@ -2,6 +2,7 @@
 
 #include "base/mem.h"
 #include "base/str.h"
+#include "cli/text.h"
 #include "ops.h"
 #include <sched.h>
 #include <stdarg.h>
@@ -234,5 +235,10 @@ void run_say(const struct run *run, const char *fmt, ...)
     va_start(args, fmt);
     vsnprintf(line, sizeof line, fmt, args);
     va_end(args);
-    dcp_term_printf(&run->main->note, "%s\n", line);
+    const struct dcp_term *note = &run->main->note;
+    DCP_CLEANUP_BUF struct dcp_buf wrapped = { 0 };
+    if (note->width)
+        dcp_text_add_wrapped(&wrapped, line, 0, 2, note->width);
+    bool is_wrapped = wrapped.size_bytes && !wrapped.failed;
+    dcp_term_printf(note, "%s\n", is_wrapped ? (const char *)wrapped.data : line);
 }

@@ -275,12 +275,12 @@ static void announce(const struct train *t)
     struct shard_bytes bytes;
     int world = run->join->world;
     shard_memory(run->shard, &bytes);
-    run_say(run,
-            "%s, %s parameters in %s, ZeRO stage %d on %d rank%s, %s a rank, CPU (%s)",
-            s->model.family, dcp_human_count((uint64_t)shard_n_elems(run->shard)).text,
-            s->bf16 ? "bf16" : "fp32", s->stage, world, world == 1 ? "" : "s",
-            dcp_human_size(bytes.weights + bytes.gradients + bytes.optimizer).text,
-            ops_best()->name);
+    run_say(run, "%s, %s parameters in %s, CPU (%s)", s->model.family,
+            dcp_human_count((uint64_t)shard_n_elems(run->shard)).text,
+            s->bf16 ? "bf16" : "fp32", ops_best()->name);
+    run_say(run, "ZeRO stage %d on %d rank%s, %s a rank", s->stage, world,
+            world == 1 ? "" : "s",
+            dcp_human_size(bytes.weights + bytes.gradients + bytes.optimizer).text);
 }
 
 /* The step of this run's own folder that was resumed, or -1. */

@@ -252,6 +252,16 @@ assert json.loads(sys.argv[1])["resume_step"] == 5, sys.argv[1]' "$output"
     [ ! -e other ]
 }
 
+# On a terminal of 80 columns.
+@test "no line is wider than the terminal" {
+    for words in --dry-run "--steps 2"; do
+        TERM=xterm run -0 script -qec "stty cols 80; dcp-train --config train.json $words" \
+            /dev/null </dev/null
+        [[ $output == *"parameters"* ]]
+        [ "$(tr -d '\r' <<<"$output" | wc -L)" -lt 80 ]
+    done
+}
+
 @test "mistakes are told before anything is written" {
     run -3 dcp-train --config none.json
     run -2 dcp-train --config text.txt
