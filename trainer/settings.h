@@ -42,9 +42,9 @@ struct settings {
     struct settings_scheduler scheduler;
     double gradient_clipping; /* 0: off */
 
-    int stage;            /* ZeRO 0..3 */
-    int shard_size;       /* ranks in a sharding group (mics_shard_size); 0: the world */
-    bool bf16;            /* bf16 weights with fp32 master, else fp32 */
+    int stage;      /* ZeRO 0..3 */
+    int shard_size; /* ranks in a sharding group (mics_shard_size); 0: the world */
+    bool bf16;      /* bf16 weights with fp32 master, else fp32 */
     bool grad_accum_fp32, grad_accum_bf16; /* data_types.grad_accum_dtype */
     bool gather_16bit_on_save;
 

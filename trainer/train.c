@@ -306,6 +306,17 @@ static int hold_folder(struct run *run, struct dcp_error *err)
     return rc;
 }
 
+/* Weights to begin with mean nothing to a run that has begun. */
+static void warn_of_init(const struct run *run, const struct resume_result *resumed)
+{
+    const char *init = run->settings.model_init;
+    if (init && resumed->resumed)
+        dcp_log_write(&run->log, DCP_LOG_WARN,
+                      "model.init '%s' is ignored: the run goes on from what was saved; "
+                      "--set checkpoint.dir=OTHER begins a new one",
+                      init);
+}
+
 static int open_metrics(struct train *t, struct dcp_error *err)
 {
     int rc = DCP_OK;
@@ -328,8 +339,10 @@ int train_run(struct run *run, struct dcp_error *err)
     }
     if (!rc)
         rc = resume_run(run, false, &resumed, err);
-    if (!rc)
+    if (!rc) {
+        warn_of_init(run, &resumed);
         rc = run_hold_store(run, err);
+    }
     if (!rc)
         rc = open_metrics(&t, err);
     if (!rc)

@@ -184,6 +184,10 @@ PYTHON
     run -0 --separate-stderr train --set model.init=model.safetensors \
         --set checkpoint.dir=tuned --steps 2
     [[ $stderr == *"weights from "*"model.safetensors"* ]]
+    [[ $stderr != *ignored* ]]
+    run -0 --separate-stderr train --set model.init=model.safetensors \
+        --set checkpoint.dir=tuned --steps 3
+    [[ $stderr == *"warning: model.init '"*"model.safetensors' is ignored"* ]]
     run -3 --separate-stderr train --set model.init=none.bin --set checkpoint.dir=tuned2
     [[ $stderr == *none.bin* ]]
 }
