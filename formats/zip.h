@@ -10,6 +10,7 @@
 #define DCP_FORMATS_ZIP_H
 
 #include "base/arena.h"
+#include "base/buf.h"
 #include "input.h"
 #include <dcp/format.h>
 
@@ -67,6 +68,12 @@ struct dcp_zip_out {
  * directory, and the size of the file. */
 void dcp_zip_plan(struct dcp_zip_out *records, size_t n, uint64_t align,
                   uint64_t *out_directory, uint64_t *out_size_bytes);
+/* The parts of a planned archive, appended to a buffer: a local header, the descriptor
+ * behind a content (nothing when that is empty), and directory with end records. */
+void dcp_zip_put_header(struct dcp_buf *out, const struct dcp_zip_out *record);
+void dcp_zip_put_descriptor(struct dcp_buf *out, const struct dcp_zip_out *record);
+void dcp_zip_put_directory(struct dcp_buf *out, const struct dcp_zip_out *records,
+                           size_t n, uint64_t directory);
 /* Appends the local headers, and the contents that have data. Errors: MEMORY. */
 int dcp_zip_write_headers(const struct dcp_zip_out *records, size_t n, int file,
                           struct dcp_catalog *catalog, struct dcp_literals *literals,

@@ -1,8 +1,7 @@
 /* zip: writing the archive that torch writes (miniz with aligned contents): stored
  * records, crc and sizes only behind the content and in the directory, zip64 end records
  * always. */
-#include "base/bytes.h"
-#include "base/mem.h"
+#include "base/buf.h"
 #include "zip.h"
 #include <string.h>
 
@@ -65,78 +64,135 @@ void dcp_zip_plan(struct dcp_zip_out *records, size_t n, uint64_t align,
     *out_size_bytes = at + directory_bytes + ENDS_BYTES;
 }
 
-/* A pen over memory whose size was computed before. */
-struct pen {
-    unsigned char *at;
-};
-
-static void put16(struct pen *pen, unsigned v)
-{
-    dcp_put_le16(pen->at, (uint16_t)v);
-    pen->at += 2;
-}
-
-static void put32(struct pen *pen, uint32_t v)
-{
-    dcp_put_le32(pen->at, v);
-    pen->at += 4;
-}
-
-static void put64(struct pen *pen, uint64_t v)
-{
-    dcp_put_le64(pen->at, v);
-    pen->at += 8;
-}
-
-static void put_bytes(struct pen *pen, const void *data, size_t n)
-{
-    memcpy(pen->at, data, n);
-    pen->at += n;
-}
-
-static int write_header(const struct dcp_zip_out *r, int file,
-                        struct dcp_catalog *catalog, struct dcp_literals *literals,
-                        struct dcp_error *err)
+void dcp_zip_put_header(struct dcp_buf *out, const struct dcp_zip_out *r)
 {
     size_t size = (size_t)(r->offset - r->header_offset), name_len = strlen(r->name);
     size_t zip64 = local_zip64(r), padding = size - LOCAL_BYTES - name_len - zip64 - 4;
-    unsigned char *data = dcp_catalog_alloc(catalog, size, 1);
-    struct pen pen = { data };
 
-    if (!data)
-        return dcp_error_memory(err, "a zip header");
-    put_bytes(&pen, "PK\3\4", 4);
-    put16(&pen, 0);
-    put16(&pen, flags_of(r));
-    memset(pen.at, 0, 18); /* method, time, date, crc, sizes */
-    pen.at += 18;
-    put16(&pen, (unsigned)name_len);
-    put16(&pen, (unsigned)(zip64 + 4 + padding));
-    put_bytes(&pen, r->name, name_len);
+    dcp_buf_add(out, "PK\3\4", 4);
+    dcp_buf_add_le16(out, 0);
+    dcp_buf_add_le16(out, (uint16_t)flags_of(r));
+    dcp_buf_add_fill(out, 0, 18); /* method, time, date, crc, sizes */
+    dcp_buf_add_le16(out, (uint16_t)name_len);
+    dcp_buf_add_le16(out, (uint16_t)(zip64 + 4 + padding));
+    dcp_buf_add(out, r->name, name_len);
     if (zip64) {
-        put16(&pen, 1);
-        put16(&pen, (unsigned)zip64 - 4);
+        dcp_buf_add_le16(out, 1);
+        dcp_buf_add_le16(out, (uint16_t)(zip64 - 4));
         if (r->size_bytes >= UINT32_MAX) {
-            put64(&pen, r->size_bytes);
-            put64(&pen, 0);
+            dcp_buf_add_le64(out, r->size_bytes);
+            dcp_buf_add_le64(out, 0);
         }
         if (r->header_offset >= UINT32_MAX)
-            put64(&pen, r->header_offset);
+            dcp_buf_add_le64(out, r->header_offset);
     }
-    put_bytes(&pen, "FB", 2);
-    put16(&pen, (unsigned)padding);
-    memset(pen.at, 'Z', padding);
-    return dcp_literals_add(literals, catalog, file, r->header_offset, data, size, err);
+    dcp_buf_add(out, "FB", 2);
+    dcp_buf_add_le16(out, (uint16_t)padding);
+    dcp_buf_add_fill(out, 'Z', padding);
+}
+
+void dcp_zip_put_descriptor(struct dcp_buf *out, const struct dcp_zip_out *r)
+{
+    if (!r->size_bytes)
+        return;
+    dcp_buf_add(out, "PK\7\10", 4);
+    dcp_buf_add_le32(out, r->crc32);
+    for (int twice = 0; twice < 2; twice++) {
+        if (descriptor_bytes(r) == 24)
+            dcp_buf_add_le64(out, r->size_bytes);
+        else
+            dcp_buf_add_le32(out, (uint32_t)r->size_bytes);
+    }
+}
+
+static void put_entry(struct dcp_buf *out, const struct dcp_zip_out *r)
+{
+    size_t zip64 = entry_zip64(r), name_len = strlen(r->name);
+
+    dcp_buf_add(out, "PK\1\2", 4);
+    dcp_buf_add_le32(out, 0); /* versions */
+    dcp_buf_add_le16(out, (uint16_t)flags_of(r));
+    dcp_buf_add_le16(out, 0); /* stored */
+    dcp_buf_add_le32(out, 0); /* time, date */
+    dcp_buf_add_le32(out, r->crc32);
+    dcp_buf_add_le32(out, clip32(r->size_bytes));
+    dcp_buf_add_le32(out, clip32(r->size_bytes));
+    dcp_buf_add_le16(out, (uint16_t)name_len);
+    dcp_buf_add_le16(out, (uint16_t)zip64);
+    dcp_buf_add_fill(out, 0, 10); /* comment, disk, attributes */
+    dcp_buf_add_le32(out, clip32(r->header_offset));
+    dcp_buf_add(out, r->name, name_len);
+    if (!zip64)
+        return;
+    dcp_buf_add_le16(out, 1);
+    dcp_buf_add_le16(out, (uint16_t)(zip64 - 4));
+    if (r->size_bytes >= UINT32_MAX) {
+        dcp_buf_add_le64(out, r->size_bytes);
+        dcp_buf_add_le64(out, r->size_bytes);
+    }
+    if (r->header_offset >= UINT32_MAX)
+        dcp_buf_add_le64(out, r->header_offset);
+}
+
+void dcp_zip_put_directory(struct dcp_buf *out, const struct dcp_zip_out *records,
+                           size_t n, uint64_t directory)
+{
+    size_t before = out->size_bytes;
+    uint16_t count = n >= UINT16_MAX ? UINT16_MAX : (uint16_t)n;
+
+    for (size_t i = 0; i < n; i++)
+        put_entry(out, &records[i]);
+    uint64_t size_bytes = out->size_bytes - before;
+    dcp_buf_add(out, "PK\6\6", 4);
+    dcp_buf_add_le64(out, 44);
+    dcp_buf_add_le16(out, MADE_BY);
+    dcp_buf_add_le16(out, NEEDED_ZIP64);
+    dcp_buf_add_le64(out, 0); /* disks */
+    dcp_buf_add_le64(out, n);
+    dcp_buf_add_le64(out, n);
+    dcp_buf_add_le64(out, size_bytes);
+    dcp_buf_add_le64(out, directory);
+    dcp_buf_add(out, "PK\6\7", 4);
+    dcp_buf_add_le32(out, 0);
+    dcp_buf_add_le64(out, directory + size_bytes);
+    dcp_buf_add_le32(out, 1);
+    dcp_buf_add(out, "PK\5\6", 4);
+    dcp_buf_add_le32(out, 0);
+    dcp_buf_add_le16(out, count);
+    dcp_buf_add_le16(out, count);
+    dcp_buf_add_le32(out, clip32(size_bytes));
+    dcp_buf_add_le32(out, clip32(directory));
+    dcp_buf_add_le16(out, 0);
+}
+
+/* A copy of a buffer in the catalog, as a literal; the buffer is empty then. */
+static int add_literal(struct dcp_buf *buf, int file, uint64_t offset,
+                       struct dcp_catalog *catalog, struct dcp_literals *literals,
+                       struct dcp_error *err)
+{
+    int rc = dcp_buf_check(buf, err);
+    size_t n = buf->size_bytes;
+    void *data = rc || !n ? NULL : dcp_catalog_alloc(catalog, n, 1);
+
+    if (rc || !n)
+        return rc;
+    if (!data)
+        return dcp_error_memory(err, "a zip header");
+    memcpy(data, buf->data, n);
+    buf->size_bytes = 0;
+    return dcp_literals_add(literals, catalog, file, offset, data, n, err);
 }
 
 int dcp_zip_write_headers(const struct dcp_zip_out *records, size_t n, int file,
                           struct dcp_catalog *catalog, struct dcp_literals *literals,
                           struct dcp_error *err)
 {
+    DCP_CLEANUP_BUF struct dcp_buf buf = { 0 };
     int rc = DCP_OK;
 
     for (size_t i = 0; i < n && !rc; i++) {
-        rc = write_header(&records[i], file, catalog, literals, err);
+        dcp_zip_put_header(&buf, &records[i]);
+        rc = add_literal(&buf, file, records[i].header_offset, catalog, literals, err);
         if (!rc && records[i].data && records[i].size_bytes)
             rc = dcp_literals_add(literals, catalog, file, records[i].offset,
                                   records[i].data, (size_t)records[i].size_bytes, err);
@@ -144,106 +200,20 @@ int dcp_zip_write_headers(const struct dcp_zip_out *records, size_t n, int file,
     return rc;
 }
 
-static int write_descriptor(const struct dcp_zip_out *r, int file,
-                            struct dcp_catalog *catalog, struct dcp_literals *literals,
-                            struct dcp_error *err)
-{
-    size_t size = descriptor_bytes(r);
-    unsigned char *data = dcp_catalog_alloc(catalog, size, 1);
-    struct pen pen = { data };
-
-    if (!data)
-        return dcp_error_memory(err, "a zip descriptor");
-    put_bytes(&pen, "PK\7\10", 4);
-    put32(&pen, r->crc32);
-    for (int twice = 0; twice < 2; twice++) {
-        if (size == 24)
-            put64(&pen, r->size_bytes);
-        else
-            put32(&pen, (uint32_t)r->size_bytes);
-    }
-    return dcp_literals_add(literals, catalog, file, r->offset + r->size_bytes, data,
-                            size, err);
-}
-
-static void put_entry(struct pen *pen, const struct dcp_zip_out *r)
-{
-    size_t zip64 = entry_zip64(r);
-
-    put_bytes(pen, "PK\1\2", 4);
-    put32(pen, 0); /* versions */
-    put16(pen, flags_of(r));
-    put16(pen, 0); /* stored */
-    put32(pen, 0); /* time, date */
-    put32(pen, r->crc32);
-    put32(pen, clip32(r->size_bytes));
-    put32(pen, clip32(r->size_bytes));
-    put16(pen, (unsigned)strlen(r->name));
-    put16(pen, (unsigned)zip64);
-    memset(pen->at, 0, 10); /* comment, disk, attributes */
-    pen->at += 10;
-    put32(pen, clip32(r->header_offset));
-    put_bytes(pen, r->name, strlen(r->name));
-    if (!zip64)
-        return;
-    put16(pen, 1);
-    put16(pen, (unsigned)zip64 - 4);
-    if (r->size_bytes >= UINT32_MAX) {
-        put64(pen, r->size_bytes);
-        put64(pen, r->size_bytes);
-    }
-    if (r->header_offset >= UINT32_MAX)
-        put64(pen, r->header_offset);
-}
-
-static void put_ends(struct pen *pen, size_t n, uint64_t directory, uint64_t size_bytes)
-{
-    uint64_t end64 = directory + size_bytes;
-    unsigned count = n >= UINT16_MAX ? UINT16_MAX : (unsigned)n;
-
-    put_bytes(pen, "PK\6\6", 4);
-    put64(pen, 44);
-    put16(pen, MADE_BY);
-    put16(pen, NEEDED_ZIP64);
-    put64(pen, 0); /* disks */
-    put64(pen, n);
-    put64(pen, n);
-    put64(pen, size_bytes);
-    put64(pen, directory);
-    put_bytes(pen, "PK\6\7", 4);
-    put32(pen, 0);
-    put64(pen, end64);
-    put32(pen, 1);
-    put_bytes(pen, "PK\5\6", 4);
-    put32(pen, 0);
-    put16(pen, count);
-    put16(pen, count);
-    put32(pen, clip32(size_bytes));
-    put32(pen, clip32(directory));
-    put16(pen, 0);
-}
-
 int dcp_zip_write_tail(const struct dcp_zip_out *records, size_t n, uint64_t directory,
                        int file, struct dcp_catalog *catalog,
                        struct dcp_literals *literals, struct dcp_error *err)
 {
-    size_t size = 0;
+    DCP_CLEANUP_BUF struct dcp_buf buf = { 0 };
+    int rc = DCP_OK;
 
-    for (size_t i = 0; i < n; i++) {
-        size += ENTRY_BYTES + strlen(records[i].name) + entry_zip64(&records[i]);
-        int rc = records[i].size_bytes
-                     ? write_descriptor(&records[i], file, catalog, literals, err)
-                     : DCP_OK;
-        if (rc)
-            return rc;
+    for (size_t i = 0; i < n && !rc; i++) {
+        dcp_zip_put_descriptor(&buf, &records[i]);
+        rc = add_literal(&buf, file, records[i].offset + records[i].size_bytes, catalog,
+                         literals, err);
     }
-    unsigned char *data = dcp_catalog_alloc(catalog, size + ENDS_BYTES, 1);
-    struct pen pen = { data };
-    if (!data)
-        return dcp_error_memory(err, "a zip directory");
-    for (size_t i = 0; i < n; i++)
-        put_entry(&pen, &records[i]);
-    put_ends(&pen, n, directory, size);
-    return dcp_literals_add(literals, catalog, file, directory, data, size + ENDS_BYTES,
-                            err);
+    if (rc)
+        return rc;
+    dcp_zip_put_directory(&buf, records, n, directory);
+    return add_literal(&buf, file, directory, catalog, literals, err);
 }
