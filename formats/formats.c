@@ -16,6 +16,7 @@ static const struct dcp_format *const formats[] = {
     &dcp_format_fsdp_ranks,
     &dcp_format_npy,
     &dcp_format_npz,
+    &dcp_format_dcp,
     NULL,
 };
 

@@ -17,6 +17,7 @@ extern const struct dcp_format dcp_format_npy;
 extern const struct dcp_format dcp_format_npz;
 extern const struct dcp_format dcp_format_hf;
 extern const struct dcp_format dcp_format_fsdp_ranks;
+extern const struct dcp_format dcp_format_dcp;
 
 /* One sentence about a file that no format reads: "is a GGUF file, …", or NULL when its
  * first bytes tell nothing. Static. */

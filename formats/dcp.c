@@ -1,0 +1,75 @@
+/* dcp: what a distributed checkpoint of PyTorch looks like from outside. */
+#include "dcp.h"
+#include "base/mem.h"
+#include "base/str.h"
+#include "formats.h"
+#include <stdio.h>
+#include <string.h>
+
+#define MAGIC "torch.distributed." /* the module of the first class of the pickle */
+
+enum {
+    HEAD_BYTES = 64,
+    BID = 8 * (sizeof MAGIC + 1), /* with the pickle's first two bytes */
+    BID_OF_NAMES = 8 * sizeof "__0_0.distcp" / 2,
+};
+
+void dcp_dcp_file_name(char out[64], int rank)
+{
+    snprintf(out, 64, "__%d_0" DCP_META_FILE_SUFFIX, rank);
+}
+
+int dcp_dcp_file_rank(const char *name)
+{
+    char digits[16] = "";
+    int64_t rank;
+    size_t n = dcp_str_starts(name, "__") ? strspn(name + 2, "0123456789") : 0;
+
+    if (!n || n >= sizeof digits || name[2 + n] != '_')
+        return -1;
+    memcpy(digits, name + 2, n);
+    return dcp_str_parse_i64(digits, &rank) && rank < DCP_META_MAX_RANK ? (int)rank : -1;
+}
+
+/* A pickle that begins with a class of torch.distributed. */
+static bool is_metadata(const struct dcp_source *source, const char *name)
+{
+    DCP_CLEANUP_INPUT struct dcp_input in = { 0 };
+    unsigned char head[HEAD_BYTES];
+
+    return !dcp_input_open(&in, source, name, NULL) && in.size_bytes > sizeof head &&
+           !dcp_input_read(&in, 0, head, sizeof head, NULL) && head[0] == 0x80 &&
+           head[1] >= 2 && head[1] <= 5 &&
+           memmem(head, sizeof head, MAGIC, sizeof MAGIC - 1);
+}
+
+int dcp_dcp_probe(const struct dcp_source *source)
+{
+    struct dcp_store_entry *entries;
+    size_t n;
+    int bits = 0;
+
+    if (!source->is_dir)
+        return 0;
+    if (is_metadata(source, DCP_META_NAME) ||
+        (!dcp_source_has(source, DCP_META_NAME) &&
+         is_metadata(source, "__0" DCP_META_RANK_SUFFIX)))
+        return BID;
+    if (source->store->ops->list(source->store->self, source->name, &entries, &n, NULL))
+        return 0;
+    for (size_t i = 0; i < n; i++) /* so that what is said of it names .metadata */
+        if (dcp_dcp_file_rank(entries[i].name) >= 0 &&
+            dcp_str_ends(entries[i].name, DCP_META_FILE_SUFFIX))
+            bits = BID_OF_NAMES;
+    dcp_store_list_free(entries, n);
+    return bits;
+}
+
+const struct dcp_format dcp_format_dcp = {
+    .name = "dcp",
+    .help = "PyTorch distributed checkpoint (torch.distributed.checkpoint), FSDP",
+    .suffixes = "",
+    .flags = DCP_FORMAT_READS | DCP_FORMAT_IS_DIR | DCP_FORMAT_OPTIM | DCP_FORMAT_OBJECTS,
+    .probe = dcp_dcp_probe,
+    .index = dcp_dcp_index,
+};
