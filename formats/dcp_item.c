@@ -14,12 +14,6 @@ enum {
     DESCRIPTOR_BYTES = 24,    /* the larger form */
 };
 
-struct dcp_item_head {
-    const unsigned char *data;
-    size_t n;
-    uint64_t item_bytes; /* of the whole archive */
-};
-
 void dcp_items_init(struct dcp_items *items, const struct dcp_source *source,
                     const struct dcp_meta *meta)
 {
@@ -29,8 +23,7 @@ void dcp_items_init(struct dcp_items *items, const struct dcp_source *source,
 void dcp_items_fini(struct dcp_items *items)
 {
     dcp_input_close(&items->in);
-    dcp_names_fini(&items->templates);
-    free(items->heads);
+    dcp_heads_fini(&items->heads);
     free(items->window);
     dcp_arena_free(items->arena);
     *items = (struct dcp_items){ 0 };
@@ -106,44 +99,12 @@ static void part_tensor(const struct dcp_items *items, const struct dcp_meta_par
     out->n_elems = n;
 }
 
-static int make_head(struct dcp_items *items, enum dcp_torch_style style,
-                     const struct dcp_tensor *tensor, const int64_t *key, size_t key_n,
-                     const struct dcp_item_head **out, struct dcp_error *err)
-{
-    DCP_CLEANUP_BUF struct dcp_buf buf = { 0 };
-    struct dcp_item_head head;
-    int rc = dcp_torch_item_head(style, tensor, &buf, &head.item_bytes, err);
-
-    if (rc)
-        return rc;
-    head.n = buf.size_bytes;
-    head.data = dcp_arena_copy(items->arena, buf.data, buf.size_bytes);
-    const void *kept = dcp_arena_copy(items->arena, key, key_n);
-    struct dcp_item_head *grown =
-        dcp_mem_grow(items->heads, &items->cap_heads, items->n_heads + 1, sizeof *grown);
-    if (grown)
-        items->heads = grown;
-    if (!grown || !head.data || !kept ||
-        !dcp_names_set(&items->templates, kept, key_n, (int64_t)items->n_heads))
-        return dcp_error_memory(err, "the items of a checkpoint");
-    grown[items->n_heads] = head;
-    *out = &grown[items->n_heads++];
-    return DCP_OK;
-}
-
 static int get_head(struct dcp_items *items, enum dcp_torch_style style,
-                    const struct dcp_tensor *tensor, const struct dcp_item_head **out,
+                    const struct dcp_tensor *tensor, const struct dcp_head **out,
                     struct dcp_error *err)
 {
-    int64_t key[3 + DCP_MAX_NDIM] = { style, tensor->dtype, tensor->ndim };
-    size_t key_n = (3 + (size_t)tensor->ndim) * sizeof *key;
-
-    memcpy(key + 3, tensor->shape, (size_t)tensor->ndim * sizeof *key);
-    int64_t found = dcp_names_find(&items->templates, (const char *)key, key_n);
-    if (found < 0)
-        return make_head(items, style, tensor, key, key_n, out, err);
-    *out = &items->heads[found];
-    return DCP_OK;
+    items->heads.arena = items->arena;
+    return dcp_heads_get(&items->heads, style, tensor, out, err);
 }
 
 /* The crc32 behind the content, when it stands where the usual archive has it. */
@@ -175,7 +136,7 @@ static int locate_usual(struct dcp_items *items, const struct dcp_meta_part *par
                         const struct dcp_tensor *tensor, struct dcp_item_place *out,
                         bool *out_usual, struct dcp_error *err)
 {
-    const struct dcp_item_head *head;
+    const struct dcp_head *head;
     const unsigned char *data;
     int rc = DCP_OK;
 
@@ -283,7 +244,7 @@ static int locate_stream(struct dcp_items *items, const struct dcp_meta_part *pa
 {
     DCP_CLEANUP_UNZSTD struct dcp_unzstd_file whole = { 0 };
     DCP_CLEANUP_BUF struct dcp_buf buf = { 0 };
-    const struct dcp_item_head *head;
+    const struct dcp_head *head;
     int rc = DCP_OK;
 
     for (int style = 0; style < DCP_TORCH_N_STYLES && !rc; style++) {

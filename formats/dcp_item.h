@@ -7,9 +7,9 @@
 #ifndef DCP_FORMATS_DCP_ITEM_H
 #define DCP_FORMATS_DCP_ITEM_H
 
+#include "dcp_heads.h"
 #include "dcp_meta.h"
 #include "input.h"
-#include "torch_item.h"
 
 #define DCP_ITEM_MAX_OBJECT_BYTES (64u << 20)   /* of one object, */
 #define DCP_ITEM_MAX_OBJECTS_BYTES (256u << 20) /* of all of them */
@@ -17,15 +17,13 @@
 struct dcp_items {
     const struct dcp_source *source;
     const struct dcp_meta *meta;
-    struct dcp_arena *arena; /* of templates and strides */
+    struct dcp_arena *arena; /* of heads and strides */
     struct dcp_input in;     /* the file that was used last; shown is NULL: none */
     int file;
     unsigned char *window; /* some of its bytes */
     uint64_t window_at;
     size_t window_bytes;
-    struct dcp_names templates; /* numbers of heads */
-    struct dcp_item_head *heads;
-    size_t n_heads, cap_heads;
+    struct dcp_heads heads;
     enum dcp_torch_style style; /* of the last usual item */
     uint64_t objects_bytes;     /* read so far */
 };

@@ -1,4 +1,5 @@
 /* hf: a Hugging Face model folder: config.json, and the weights in one of four forms. */
+#include "hf.h"
 #include "base/json.h"
 #include "base/mem.h"
 #include "base/str.h"
@@ -8,6 +9,7 @@
 #include "safetensors.h"
 #include "sharded.h"
 #include "torch.h"
+#include "training.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -33,9 +35,10 @@ static const struct form {
 /* How a family of models names its tensors. */
 static const struct family {
     const char *model_type;
-    const char *prefix;     /* of the base model, which some files leave out */
-    const char *head;       /* prefix of what stands outside it */
-    const char *tied_head;  /* a tensor that is the embedding when the model is tied */
+    const char *prefix;    /* of the base model, which some files leave out */
+    const char *head;      /* prefix of what stands outside it */
+    const char *tied_head; /* a tensor that is the embedding when the model is tied */
+    const char *embedding;
     bool tied;              /* where the configuration does not say */
     const char *dropped[2]; /* ends of names of buffers that old files hold */
 } families[] = {
@@ -43,12 +46,14 @@ static const struct family {
       "transformer.",
       "lm_head.",
       "lm_head.weight",
+      "transformer.wte.weight",
       true,
       { ".attn.bias", ".attn.masked_bias" } },
     { "llama",
       "model.",
       "lm_head.",
       "lm_head.weight",
+      "model.embed_tokens.weight",
       false,
       { ".rotary_emb.inv_freq", NULL } },
 };
@@ -61,6 +66,28 @@ static const struct family *family_of(const json_t *config)
         if (!strcmp(families[i].model_type, type))
             return &families[i];
     return NULL;
+}
+
+static bool is_tied(const struct family *family, const json_t *config)
+{
+    const json_t *tie = json_object_get(config, "tie_word_embeddings");
+
+    return json_is_boolean(tie) ? json_is_true(tie) : family->tied;
+}
+
+int dcp_hf_tied_head(const struct dcp_catalog *catalog, const char **out_head,
+                     const char **out_embedding, struct dcp_error *err)
+{
+    DCP_CLEANUP_JSON json_t *config = NULL;
+    int rc = dcp_training_read(catalog, DCP_TRAINING_MODEL_CONFIG, &config, err);
+
+    if (!rc && !config)
+        rc = dcp_training_read(catalog, CONFIG_OBJECT, &config, err);
+    const struct family *family = rc ? NULL : family_of(config);
+    bool tied = family && is_tied(family, config);
+    *out_head = tied ? family->tied_head : NULL;
+    *out_embedding = tied ? family->embedding : NULL;
+    return rc;
 }
 
 static const struct form *find_form(const struct dcp_source *source)
@@ -175,12 +202,11 @@ static bool lacks_prefix(const struct dcp_catalog *catalog, const struct naming 
 static int take_tensors(struct dcp_catalog *catalog, const struct dcp_catalog *own,
                         const json_t *config, struct dcp_error *err)
 {
-    const json_t *tie = json_object_get(config, "tie_word_embeddings");
     struct naming naming = { .family = family_of(config), .strip = find_wrapper(own) };
     const struct dcp_merge_rule rule = { .name = take_named, .self = &naming };
 
     if (naming.family) {
-        naming.tied = json_is_boolean(tie) ? json_is_true(tie) : naming.family->tied;
+        naming.tied = is_tied(naming.family, config);
         naming.add_prefix = lacks_prefix(own, &naming);
     }
     int rc = dcp_merge(catalog, own, &rule, err);

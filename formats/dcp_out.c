@@ -1,0 +1,201 @@
+/* dcp_out: keys of tensors; steps of the optimizer; second names of tied weights. */
+#include "dcp_out.h"
+#include "base/json.h"
+#include "base/mem.h"
+#include "base/str.h"
+#include "hf.h"
+#include "training.h"
+#include <stdio.h>
+#include <string.h>
+
+static int no_memory(struct dcp_error *err)
+{
+    return dcp_error_memory(err, "the keys of a checkpoint");
+}
+
+void dcp_out_fini(struct dcp_out *out)
+{
+    dcp_keys_fini(&out->keys);
+    dcp_names_fini(&out->taken);
+    dcp_names_fini(&out->values);
+    json_decref(out->ours);
+    free(out->list);
+    free(out->items);
+    *out = (struct dcp_out){ 0 };
+}
+
+bool dcp_out_has(const struct dcp_out *out, const char *key)
+{
+    return dcp_names_find(&out->taken, key, strlen(key)) >= 0;
+}
+
+int dcp_out_add(struct dcp_out *out, const struct dcp_out_key *key, struct dcp_error *err)
+{
+    char shown[160];
+
+    if (dcp_out_has(out, key->key))
+        return dcp_error_set(err, DCP_E_MISMATCH,
+                             "a distributed checkpoint cannot hold: two values under the "
+                             "key '%s'",
+                             dcp_str_escape(shown, sizeof shown, key->key));
+    struct dcp_out_key *grown =
+        dcp_mem_grow(out->list, &out->cap, out->n + 1, sizeof *grown);
+    if (!grown)
+        return no_memory(err);
+    out->list = grown;
+    grown[out->n] = *key;
+    return dcp_names_set(&out->taken, key->key, strlen(key->key), (int64_t)out->n++)
+               ? DCP_OK
+               : no_memory(err);
+}
+
+int dcp_out_add_item(struct dcp_out *out, const void *data, size_t size_bytes,
+                     size_t *out_item, struct dcp_error *err)
+{
+    struct dcp_out_item item = { .size_bytes = size_bytes };
+    void *kept = dcp_catalog_alloc(out->catalog, size_bytes, 1);
+    struct dcp_out_item *grown =
+        dcp_mem_grow(out->items, &out->cap_items, out->n_items + 1, sizeof *grown);
+
+    if (grown)
+        out->items = grown;
+    if (!kept || !grown)
+        return no_memory(err);
+    memcpy(kept, data, size_bytes);
+    item.data = kept;
+    if (out->n_items)
+        item.offset = grown[out->n_items - 1].offset + grown[out->n_items - 1].size_bytes;
+    *out_item = out->n_items;
+    grown[out->n_items++] = item;
+    return DCP_OK;
+}
+
+bool dcp_out_note(struct dcp_out *out, const char *object, const char *name,
+                  json_t *value)
+{
+    json_t *members = json_object_get(out->ours, object);
+
+    if (!members) {
+        members = json_object();
+        if (json_object_set_new(out->ours, object, members)) {
+            json_decref(value);
+            return false;
+        }
+    }
+    return !json_object_set_new(members, name, value);
+}
+
+static int add_tensors(struct dcp_out *out, struct dcp_error *err)
+{
+    struct dcp_catalog *catalog = out->catalog;
+    int rc = DCP_OK;
+
+    for (size_t t = 0; t < catalog->n_tensors && !rc; t++) {
+        const struct dcp_tensor *tensor = &catalog->tensors[t];
+        bool weight = tensor->role == DCP_ROLE_MODEL || tensor->role == DCP_ROLE_BUFFER;
+        struct dcp_out_key key = { .tensor = (int)t };
+        key.key = dcp_keys_real(&out->keys, catalog, tensor);
+        key.path = key.key ? dcp_keys_path(&out->keys, catalog, key.key, weight) : NULL;
+        rc = key.path ? dcp_out_add(out, &key, err) : no_memory(err);
+    }
+    return rc;
+}
+
+/* -- what PyTorch asks for ----------------------------------------------------------- */
+
+static const char *step_key(struct dcp_out *out, const char *param)
+{
+    size_t n = strlen(out->keys.optim) + strlen(param) + sizeof ".state..step";
+    char *key = dcp_catalog_alloc(out->catalog, n, 1);
+
+    if (key)
+        snprintf(key, n, "%s%sstate.%s.step", out->keys.optim,
+                 out->keys.optim[0] ? "." : "", param);
+    return key;
+}
+
+static int add_step_item(struct dcp_out *out, size_t *out_item, struct dcp_error *err)
+{
+    DCP_CLEANUP_BUF struct dcp_buf buf = { 0 };
+    const struct dcp_tensor step = { .dtype = DCP_F32, .n_elems = 1 };
+    int64_t updates;
+    int rc = dcp_training_updates(out->catalog, &updates, err);
+    float value = rc ? 0 : (float)updates;
+
+    if (!rc)
+        rc = dcp_torch_item_tensor(out->keys.style, &step, &value, &buf, err);
+    return rc ? rc : dcp_out_add_item(out, buf.data, buf.size_bytes, out_item, err);
+}
+
+/* Every parameter with moments has a step, a tensor without dimensions. One item serves
+ * them all. */
+static int add_steps(struct dcp_out *out, struct dcp_error *err)
+{
+    struct dcp_catalog *catalog = out->catalog;
+    size_t item = 0, n_made = 0, n_there = 0;
+    int rc = DCP_OK;
+
+    for (size_t t = 0; t < catalog->n_tensors && !rc; t++) {
+        const struct dcp_tensor *tensor = &catalog->tensors[t];
+        struct dcp_out_key key = { .tensor = -1, .is_step = true };
+        if (tensor->role != DCP_ROLE_EXP_AVG)
+            continue;
+        key.key = step_key(out, tensor->param);
+        if (!key.key)
+            return no_memory(err);
+        if (dcp_out_has(out, key.key) || dcp_catalog_find_object(catalog, key.key) >= 0) {
+            n_there++;
+            continue;
+        }
+        if (!n_made++)
+            rc = add_step_item(out, &item, err);
+        key.item = item;
+        key.path = dcp_keys_path(&out->keys, catalog, key.key, false);
+        if (!rc)
+            rc = key.path ? dcp_out_add(out, &key, err) : no_memory(err);
+    }
+    if (!rc && n_made && !n_there &&
+        json_object_set_new(out->ours, "steps", json_string(out->keys.optim)))
+        rc = no_memory(err);
+    return rc;
+}
+
+/* A model whose head is its embedding: PyTorch has both names in a state dict, and asks
+ * for both. */
+static int add_tied_head(struct dcp_out *out, struct dcp_error *err)
+{
+    struct dcp_catalog *catalog = out->catalog;
+    struct dcp_out_key key = { 0 };
+    const char *head, *embedding;
+    int rc = dcp_hf_tied_head(catalog, &head, &embedding, err);
+
+    if (rc || !head)
+        return rc;
+    key.tensor = dcp_training_find(catalog, DCP_ROLE_MODEL, embedding);
+    key.key = dcp_keys_join(catalog, out->keys.model, head);
+    if (!key.key)
+        return no_memory(err);
+    if (key.tensor < 0 || dcp_out_has(out, key.key))
+        return DCP_OK;
+    key.path = dcp_keys_path(&out->keys, catalog, key.key, true);
+    if (!key.path || !dcp_out_note(out, "tied", key.key,
+                                   json_string(catalog->tensors[key.tensor].param)))
+        return no_memory(err);
+    return dcp_out_add(out, &key, err);
+}
+
+int dcp_out_make(struct dcp_catalog *catalog, struct dcp_out *out, struct dcp_error *err)
+{
+    *out = (struct dcp_out){ .catalog = catalog, .ours = json_object() };
+    int rc = dcp_keys_load(&out->keys, catalog, err);
+
+    if (!rc && !out->ours)
+        rc = no_memory(err);
+    if (!rc)
+        rc = add_tensors(out, err);
+    if (!rc)
+        rc = add_tied_head(out, err);
+    if (!rc)
+        rc = add_steps(out, err);
+    return rc ? rc : dcp_out_objects(out, err);
+}

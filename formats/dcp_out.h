@@ -1,0 +1,54 @@
+/* dcp_out: what a distributed checkpoint that is written will hold: its keys, and the
+ * items that are no tensors of the catalog. The same catalog gives the same answer in
+ * layout and in seal. */
+#ifndef DCP_FORMATS_DCP_OUT_H
+#define DCP_FORMATS_DCP_OUT_H
+
+#include "dcp_keys.h"
+#include "names.h"
+
+/* A key: of a tensor, or of an item. */
+struct dcp_out_key {
+    const char *key, *path;
+    int tensor;   /* -1: an item, */
+    size_t item;  /* this one; */
+    bool is_step; /* which is a 0-d tensor, not an object */
+};
+/* An archive in the file of rank 0. Several keys may share one: their values are equal.
+ */
+struct dcp_out_item {
+    const void *data; /* belongs to the catalog */
+    size_t size_bytes;
+    uint64_t offset;
+};
+struct dcp_out {
+    struct dcp_catalog *catalog;
+    struct dcp_keys keys;
+    struct dcp_out_key *list;
+    struct dcp_out_item *items;
+    size_t n, cap, n_items, cap_items;
+    struct dcp_names taken;  /* numbers of keys */
+    struct dcp_names values; /* numbers of items, by the JSON of their values */
+    json_t *ours; /* members of the attribute "libdcp": objects, steps, tied, optimizer */
+};
+
+/* dcp_out_fini also after a failure. Errors: MISMATCH ("cannot hold: …"), CORRUPT (an
+ * object that is no JSON), MEMORY. */
+int dcp_out_make(struct dcp_catalog *catalog, struct dcp_out *out, struct dcp_error *err);
+void dcp_out_fini(struct dcp_out *out);
+#define DCP_CLEANUP_OUT DCP_CLEANUP(dcp_out_fini)
+
+/* For dcp_out*.c. Adds a key; MISMATCH when it is taken. */
+int dcp_out_add(struct dcp_out *out, const struct dcp_out_key *key,
+                struct dcp_error *err);
+bool dcp_out_has(const struct dcp_out *out, const char *key);
+/* An archive; *out_item is its number. Takes over the buffer's bytes. */
+int dcp_out_add_item(struct dcp_out *out, const void *data, size_t size_bytes,
+                     size_t *out_item, struct dcp_error *err);
+/* Sets a member of an object in `ours`. Takes the value; false: out of memory. */
+bool dcp_out_note(struct dcp_out *out, const char *object, const char *name,
+                  json_t *value);
+/* All objects of the catalog. */
+int dcp_out_objects(struct dcp_out *out, struct dcp_error *err);
+
+#endif
