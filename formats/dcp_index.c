@@ -52,15 +52,21 @@ static int add_files(struct dcp_reading *r, struct dcp_error *err)
 
 /* -- tensors ------------------------------------------------------------------------- */
 
-/* What this library made for PyTorch to find: steps, and second names of tied weights. */
+/* The tensor whose second name it is, or NULL. */
+static const char *tied_to(const struct dcp_reading *r, const char *name)
+{
+    return json_string_value(
+        json_object_get(json_object_get(r->meta.ours, "tied"), name));
+}
+
+/* What this library made for PyTorch to find: steps, and names of tied weights. */
 static bool was_made(const struct dcp_reading *r, const char *name)
 {
     const char *optim = json_string_value(json_object_get(r->meta.ours, "steps"));
     const char *state = optim ? dcp_keys_inside(optim, name) : NULL;
-    json_t *tied = json_object_get(r->meta.ours, "tied");
 
     return (state && dcp_str_starts(state, "state.") && dcp_str_ends(name, ".step")) ||
-           json_object_get(tied, name);
+           json_object_get(json_object_get(r->meta.ours, "made"), name);
 }
 
 static int add_tensors(struct dcp_reading *r, struct dcp_error *err)
@@ -80,13 +86,33 @@ static int add_tensors(struct dcp_reading *r, struct dcp_error *err)
                                            .has_fingerprint = from->has_fingerprint,
                                            .fingerprint = from->fingerprint };
         r->tensor_of[t] = -1;
-        if (was_made(r, from->name))
+        if (was_made(r, from->name) || tied_to(r, from->name))
             continue;
         rc = dcp_catalog_add_tensor(r->catalog, &tensor, &r->tensor_of[t], err);
         if (!rc)
             r->meta_of[r->tensor_of[t]] = t;
     }
     return rc;
+}
+
+/* Second names, once the pieces are there. */
+static int add_tied(struct dcp_reading *r, struct dcp_error *err)
+{
+    struct dcp_catalog *catalog = r->catalog;
+    int rc = DCP_OK;
+
+    for (size_t t = 0; t < r->meta.n_tensors && !rc; t++) {
+        const char *name = r->meta.tensors[t].name, *other = tied_to(r, name);
+        int kept = other ? dcp_catalog_find(catalog, other) : -1;
+        if (!other || was_made(r, name))
+            continue;
+        if (kept < 0)
+            return dcp_error_set(err, DCP_E_CORRUPT, "a tie leads to no tensor");
+        rc = dcp_catalog_add_alias(catalog, name, kept, err);
+        if (!rc)
+            r->meta_of[catalog->n_tensors - 1] = t;
+    }
+    return rc ? rc : dcp_catalog_sort(catalog, err);
 }
 
 /* -- pieces -------------------------------------------------------------------------- */
@@ -272,6 +298,7 @@ static int set_facts(struct dcp_reading *r, struct dcp_error *err)
     catalog->producer = ours ? "libdcp" : "PyTorch";
     if (world > catalog->world && world <= DCP_META_MAX_RANK)
         catalog->world = (int)world;
+    catalog->mesh = (struct dcp_mesh){ catalog->world, 1, 1 };
     if (json_is_integer(step))
         catalog->step = json_integer_value(step);
     catalog->layout = dcp_catalog_text(catalog, layout ? layout : layout_of(catalog));
@@ -292,6 +319,8 @@ static int read_all(struct dcp_reading *r, struct dcp_error *err)
     if (!rc)
         rc = add_pieces(r, err);
     r->keys.style = r->items.style;
+    if (!rc)
+        rc = add_tied(r, err);
     if (!rc)
         rc = set_facts(r, err);
     if (!rc)

@@ -85,6 +85,20 @@ bool dcp_out_note(struct dcp_out *out, const char *object, const char *name,
     return !json_object_set_new(members, name, value);
 }
 
+/* A second name of a tensor is a second key of its items. */
+static int add_tied(struct dcp_out *out, const struct dcp_tensor *tensor,
+                    struct dcp_out_key *key, struct dcp_error *err)
+{
+    key->tensor = dcp_catalog_find(out->catalog, tensor->tied_to);
+    if (key->tensor < 0)
+        return dcp_error_set(err, DCP_E_MISMATCH, "a tie leads to no tensor");
+    const char *kept =
+        dcp_keys_real(&out->keys, out->catalog, &out->catalog->tensors[key->tensor]);
+    return kept && dcp_out_note(out, "tied", key->key, json_string(kept))
+               ? DCP_OK
+               : no_memory(err);
+}
+
 static int add_tensors(struct dcp_out *out, struct dcp_error *err)
 {
     struct dcp_catalog *catalog = out->catalog;
@@ -96,7 +110,12 @@ static int add_tensors(struct dcp_out *out, struct dcp_error *err)
         struct dcp_out_key key = { .tensor = (int)t };
         key.key = dcp_keys_real(&out->keys, catalog, tensor);
         key.path = key.key ? dcp_keys_path(&out->keys, catalog, key.key, weight) : NULL;
-        rc = key.path ? dcp_out_add(out, &key, err) : no_memory(err);
+        if (!key.path)
+            return no_memory(err);
+        if (tensor->tied_to)
+            rc = add_tied(out, tensor, &key, err);
+        if (!rc)
+            rc = dcp_out_add(out, &key, err);
     }
     return rc;
 }
@@ -160,6 +179,15 @@ static int add_steps(struct dcp_out *out, struct dcp_error *err)
     return rc;
 }
 
+static int find_weight(const struct dcp_catalog *catalog, const char *param)
+{
+    for (size_t t = 0; t < catalog->n_tensors; t++)
+        if (catalog->tensors[t].role == DCP_ROLE_MODEL && !catalog->tensors[t].tied_to &&
+            !strcmp(catalog->tensors[t].param, param))
+            return (int)t;
+    return -1;
+}
+
 /* A model whose head is its embedding: PyTorch has both names in a state dict, and asks
  * for both. */
 static int add_tied_head(struct dcp_out *out, struct dcp_error *err)
@@ -171,14 +199,14 @@ static int add_tied_head(struct dcp_out *out, struct dcp_error *err)
 
     if (rc || !head)
         return rc;
-    key.tensor = dcp_training_find(catalog, DCP_ROLE_MODEL, embedding);
+    key.tensor = find_weight(catalog, embedding);
     key.key = dcp_keys_join(catalog, out->keys.model, head);
     if (!key.key)
         return no_memory(err);
     if (key.tensor < 0 || dcp_out_has(out, key.key))
         return DCP_OK;
     key.path = dcp_keys_path(&out->keys, catalog, key.key, true);
-    if (!key.path || !dcp_out_note(out, "tied", key.key,
+    if (!key.path || !dcp_out_note(out, "made", key.key,
                                    json_string(catalog->tensors[key.tensor].param)))
         return no_memory(err);
     return dcp_out_add(out, &key, err);

@@ -29,7 +29,8 @@ struct dcp_out {
     size_t n, cap, n_items, cap_items;
     struct dcp_names taken;  /* numbers of keys */
     struct dcp_names values; /* numbers of items, by the JSON of their values */
-    json_t *ours; /* members of the attribute "libdcp": objects, steps, tied, optimizer */
+    json_t *ours; /* members of the attribute "libdcp": objects, steps, tied, made,
+                     optimizer */
 };
 
 /* dcp_out_fini also after a failure. Errors: MISMATCH ("cannot hold: …"), CORRUPT (an
