@@ -319,6 +319,7 @@ static int read_all(struct dcp_reading *r, struct dcp_error *err)
     if (!rc)
         rc = add_pieces(r, err);
     r->keys.style = r->items.style;
+    r->keys.old_classes = r->meta.old_classes;
     if (!rc)
         rc = add_tied(r, err);
     if (!rc)

@@ -65,6 +65,7 @@ int dcp_keys_load(struct dcp_keys *keys, struct dcp_catalog *catalog,
     DCP_CLEANUP_JSON json_t *object = NULL;
     int rc = dcp_training_read(catalog, DCP_KEYS, &object, err);
     const char *style = json_string_value(json_object_get(object, "style"));
+    const char *groups = json_string_value(json_object_get(object, "groups"));
 
     dcp_keys_init(keys);
     if (rc || !object)
@@ -72,7 +73,10 @@ int dcp_keys_load(struct dcp_keys *keys, struct dcp_catalog *catalog,
     rc = take_text(catalog, json_object_get(object, "model"), &keys->model, err);
     if (!rc)
         rc = take_text(catalog, json_object_get(object, "optim"), &keys->optim, err);
-    keys->flat = json_is_true(json_object_get(object, "flat"));
+    keys->groups = !groups                   ? DCP_GROUPS_NESTED
+                   : !strcmp(groups, "flat") ? DCP_GROUPS_FLAT
+                                             : DCP_GROUPS_WHOLE;
+    keys->old_classes = json_object_get(object, "classes") != NULL;
     for (int s = 0; style && s < DCP_TORCH_N_STYLES; s++)
         if (!strcmp(style, style_names[s]))
             keys->style = (enum dcp_torch_style)s;
@@ -96,12 +100,16 @@ int dcp_keys_save(const struct dcp_keys *keys, struct dcp_catalog *catalog,
     DCP_CLEANUP_JSON json_t *model = json_string(keys->model);
     DCP_CLEANUP_JSON json_t *optim = json_string(keys->optim);
     DCP_CLEANUP_JSON json_t *style = json_string(style_names[keys->style]);
+    DCP_CLEANUP_JSON json_t *groups =
+        json_string(keys->groups == DCP_GROUPS_FLAT ? "flat" : "whole");
+    DCP_CLEANUP_JSON json_t *old = json_string("2.2");
     bool failed =
-        !object || !model || !optim || !style ||
+        !object || !model || !optim || !style || !groups || !old ||
         put(object, "model", strcmp(keys->model, "model") != 0, model) ||
         put(object, "optim", strcmp(keys->optim, "optim") != 0, optim) ||
-        put(object, "flat", keys->flat, json_true()) ||
+        put(object, "groups", keys->groups != DCP_GROUPS_NESTED, groups) ||
         put(object, "style", keys->style != DCP_TORCH_STYLE_NEW, style) ||
+        put(object, "classes", keys->old_classes, old) ||
         put(object, "names", json_object_size(keys->names), keys->names) ||
         put(object, "paths", json_object_size(keys->paths), keys->paths) ||
         put(object, "items", json_object_size(keys->items), keys->items) ||
@@ -233,7 +241,7 @@ void dcp_keys_guess(const struct dcp_keys *keys, const char *key, bool is_weight
         return;
     }
     mark_all(key, path, (size_t)(rest - key));
-    if (keys->flat)
+    if (keys->groups == DCP_GROUPS_FLAT)
         return;
     size_t at = (size_t)(rest - key) + strlen(state ? STATE : GROUPS);
     mark(key, path, at, groups);

@@ -3,9 +3,10 @@
  * nothing else is said, or else stands in the object "dcp.keys":
  *
  *   {"model": "app.model", "optim": "app.optim",   containers; "" is the top
- *    "flat": true,                    flatten_optimizer_state_dict: see below
+ *    "groups": "flat" or "whole",     how parameter groups are spelled, see below
  *    "style": "2.6",                  of the items, when not the newest: torch_item.h
- *    "names": {made: real},           keys that are not made from role and param
+ *    "classes": "2.2",                TensorProperties stands where PyTorch 2.0 to 2.3
+ * look "names": {made: real},           keys that are not made from role and param
  *    "paths": {key: ["a", 0, "b"]},   paths that cannot be told from the key
  *    "items": {object: "archive" or "value"},  objects that are the bytes of an archive,
  *                                     or a dict in one item
@@ -22,10 +23,13 @@
 
 #define DCP_KEYS "dcp.keys"
 
+enum dcp_keys_groups { DCP_GROUPS_NESTED, DCP_GROUPS_FLAT, DCP_GROUPS_WHOLE };
+
 struct dcp_keys {
     const char *model, *optim; /* belong to the catalog */
-    bool flat;
+    enum dcp_keys_groups groups;
     enum dcp_torch_style style;
+    bool old_classes;
     json_t *names, *paths, *items, *attributes; /* objects, NULL: empty */
 };
 

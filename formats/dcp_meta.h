@@ -75,6 +75,7 @@ struct dcp_meta {
     size_t cap_tensors, cap_objects, cap_parts, cap_files;
     struct dcp_names keys; /* tensor i is i, object i is -2 - i */
     struct dcp_names file_names;
+    bool old_classes;    /* TensorProperties stands with sharded tensors, as before 2.4 */
     const char *version; /* "" before there were any */
     json_t *ours;        /* the dict "libdcp", or NULL */
     json_t *extra;       /* other attributes of Metadata, or NULL */

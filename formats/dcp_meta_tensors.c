@@ -7,16 +7,19 @@
 #include <stdio.h>
 #include <string.h>
 
+#define OLD_MODULE "torch.distributed._shard." /* of TensorProperties, once */
+
 /* TensorProperties: (dtype, layout, requires_grad, memory format, pin_memory). */
 static int take_dtype(struct dcp_meta_parser *p, const struct dcp_pickle_node *properties,
                       const char *name, enum dcp_dtype *out)
 {
     const struct dcp_pickle_node *state =
-        properties && properties->kind == DCP_PICKLE_OBJECT ? properties->object->state
-                                                            : NULL;
+        dcp_meta_is(properties, "TensorProperties") ? properties->object->state : NULL;
     const struct dcp_pickle_node *dtype = dcp_pickle_get(state, "dtype");
     char shown[160];
 
+    if (state && dcp_str_starts(properties->object->cls->global.module, OLD_MODULE))
+        p->meta->old_classes = true;
     if (!dtype)
         dtype = dcp_pickle_item(state, 0);
     if (!dtype || dtype->kind != DCP_PICKLE_GLOBAL)

@@ -1,4 +1,4 @@
-/* dcp_optim: groups of parameters, nested and flat. */
+/* dcp_optim: groups of parameters, nested, flat and whole. */
 #include "dcp_optim.h"
 #include "base/json.h"
 #include "base/mem.h"
@@ -181,7 +181,40 @@ static int flat_groups(const struct dcp_keys *keys, const struct dcp_catalog *ca
     return rc;
 }
 
-/* -- the whole ----------------------------------------------------------------------- */
+/* -- whole --------------------------------------------------------------------------- */
+
+static bool is_whole(const struct dcp_keys *keys, const struct dcp_entry *entry)
+{
+    const char *rest = dcp_keys_inside(keys->optim, entry->name);
+
+    return rest && !strcmp(rest, "param_groups");
+}
+
+/* [{"lr": …, "params": […]}, …] in one object. */
+static int whole_groups(json_t *value, json_t *groups, bool *out_all,
+                        struct dcp_error *err)
+{
+    const char *option;
+    json_t *group, *item;
+    size_t i;
+
+    *out_all = json_is_array(value);
+    json_array_foreach(value, i, group)
+    {
+        json_t *made = json_object();
+        *out_all = *out_all && is_names(json_object_get(group, "params"));
+        if (!made || json_array_append_new(groups, made))
+            return no_memory(err);
+        json_object_foreach(group, option, item)
+        {
+            if (json_object_set_new(made, option, to_canonical(option, item)))
+                return no_memory(err);
+        }
+    }
+    return DCP_OK;
+}
+
+/* -- all three ----------------------------------------------------------------------- */
 
 int dcp_optim_groups(struct dcp_keys *keys, const struct dcp_catalog *catalog,
                      struct dcp_entry *entries, size_t n, json_t **out,
@@ -189,24 +222,31 @@ int dcp_optim_groups(struct dcp_keys *keys, const struct dcp_catalog *catalog,
 {
     json_t *groups = json_array();
     bool any = false, nested = false, all = true;
+    json_t *whole = NULL;
 
     *out = NULL;
     if (!groups)
         return no_memory(err);
     for (size_t i = 0; i < n; i++) {
         const char *rest = option_of(keys, &entries[i]), *option;
-        any |= rest != NULL;
+        if (is_whole(keys, &entries[i]))
+            whole = entries[i].value;
+        any |= rest || whole;
         nested |= rest && group_of(rest, &option) == 0 && !strcmp(option, "params");
     }
-    int rc = nested ? nested_groups(keys, entries, n, groups, &all, err)
-                    : flat_groups(keys, catalog, entries, n, groups, &all, err);
+    int rc = whole    ? whole_groups(whole, groups, &all, err)
+             : nested ? nested_groups(keys, entries, n, groups, &all, err)
+                      : flat_groups(keys, catalog, entries, n, groups, &all, err);
     if (rc || !any || !all) {
         json_decref(groups);
         return rc;
     }
     for (size_t i = 0; i < n; i++)
-        entries[i].taken |= option_of(keys, &entries[i]) != NULL;
-    keys->flat = !nested;
+        entries[i].taken |=
+            whole ? is_whole(keys, &entries[i]) : option_of(keys, &entries[i]) != NULL;
+    keys->groups = whole    ? DCP_GROUPS_WHOLE
+                   : nested ? DCP_GROUPS_NESTED
+                            : DCP_GROUPS_FLAT;
     *out = groups;
     return DCP_OK;
 }
@@ -309,13 +349,13 @@ static int put_group(const struct putter *p, json_t *group, size_t number,
     int rc = DCP_OK;
 
     snprintf(digits, sizeof digits, "%zu", number);
-    if (!p->keys->flat)
+    if (p->keys->groups == DCP_GROUPS_NESTED)
         json_object_foreach(group, option, value)
         {
             if (!rc)
                 rc = put_option(p, digits, option, value, err);
         }
-    if (p->keys->flat)
+    if (p->keys->groups == DCP_GROUPS_FLAT)
         json_array_foreach(params, i, param)
         {
             json_object_foreach(group, option, value)
@@ -325,6 +365,29 @@ static int put_group(const struct putter *p, json_t *group, size_t number,
             }
         }
     return rc;
+}
+
+/* All groups as one value. */
+static int put_whole(const struct putter *p, json_t *groups, struct dcp_error *err)
+{
+    DCP_CLEANUP_JSON json_t *whole = json_array();
+    const char *option, *key = dcp_keys_join(p->catalog, p->keys->optim, "param_groups");
+    const char *path = key ? dcp_keys_path(p->keys, p->catalog, key, false) : NULL;
+    json_t *group, *item;
+    size_t i;
+
+    json_array_foreach(groups, i, group)
+    {
+        json_t *made = json_object();
+        if (!made || json_array_append_new(whole, made))
+            return no_memory(err);
+        json_object_foreach(group, option, item)
+        {
+            if (json_object_set_new(made, option, from_canonical(option, item)))
+                return no_memory(err);
+        }
+    }
+    return path && whole ? p->put(p->self, key, path, whole, err) : no_memory(err);
 }
 
 int dcp_optim_each(const struct dcp_keys *keys, struct dcp_catalog *catalog,
@@ -338,6 +401,8 @@ int dcp_optim_each(const struct dcp_keys *keys, struct dcp_catalog *catalog,
     size_t g;
     int rc = DCP_OK;
 
+    if (keys->groups == DCP_GROUPS_WHOLE)
+        return put_whole(&p, groups, err);
     json_array_foreach(groups, g, group)
     {
         DCP_CLEANUP_JSON json_t *whole = complete(group, decoupled);

@@ -15,7 +15,7 @@ struct dcp_entry {
 };
 
 /* Makes the groups of the optimizer in keys->optim from its entries, takes these, and
- * says whether they are flat. *out is NULL when there are none, or not all can be
+ * says how they are spelled. *out is NULL when there are none, or not all can be
  * understood; else a new array. Errors: MEMORY. */
 int dcp_optim_groups(struct dcp_keys *keys, const struct dcp_catalog *catalog,
                      struct dcp_entry *entries, size_t n, json_t **out,

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #define METADATA "torch.distributed.checkpoint.metadata"
+#define OLD_METADATA "torch.distributed._shard.sharded_tensor.metadata"
 #define FILESYSTEM "torch.distributed.checkpoint.filesystem"
 #define VERSION "1.0.0" /* CURRENT_DCP_VERSION of PyTorch 2.14 */
 
@@ -73,13 +74,14 @@ static void put_size(struct writer *w, const char *key, const int64_t *numbers, 
 static void put_properties(struct writer *w, enum dcp_dtype dtype)
 {
     struct dcp_pickle_out *out = &w->pickle;
+    bool old = w->out.keys.old_classes;
 
     put_key(w, "properties");
     if (w->properties[dtype] >= 0) {
         dcp_pickle_fetch(out, (uint32_t)w->properties[dtype]);
         return;
     }
-    dcp_pickle_global(out, METADATA, "TensorProperties");
+    dcp_pickle_global(out, old ? OLD_METADATA : METADATA, "TensorProperties");
     dcp_pickle_op(out, ')');
     dcp_pickle_op(out, '\x81');
     dcp_pickle_op(out, '(');
@@ -89,7 +91,8 @@ static void put_properties(struct writer *w, enum dcp_dtype dtype)
     dcp_pickle_op(out, '\x85');
     dcp_pickle_op(out, 'R');
     dcp_pickle_bool(out, false);
-    dcp_pickle_global(out, METADATA, "_MEM_FORMAT_ENCODING");
+    dcp_pickle_global(out, old ? OLD_METADATA : METADATA,
+                      old ? "MEM_FORMAT_ENCODING" : "_MEM_FORMAT_ENCODING");
     dcp_pickle_int(out, 0);
     dcp_pickle_op(out, '\x85');
     dcp_pickle_op(out, 'R');
