@@ -2,6 +2,7 @@
 #include "dcp.h"
 #include "base/mem.h"
 #include "base/str.h"
+#include "dcp_shards.h"
 #include "formats.h"
 #include <stdio.h>
 #include <string.h>
@@ -11,6 +12,7 @@
 enum {
     HEAD_BYTES = 64,
     BID = 8 * (sizeof MAGIC + 1), /* with the pickle's first two bytes */
+    BID_OF_SHARDS = 8 * 17,       /* a name in a header */
     BID_OF_NAMES = 8 * sizeof "__0_0.distcp" / 2,
 };
 
@@ -55,6 +57,8 @@ int dcp_dcp_probe(const struct dcp_source *source)
         (!dcp_source_has(source, DCP_META_NAME) &&
          is_metadata(source, "__0" DCP_META_RANK_SUFFIX)))
         return BID;
+    if (dcp_shards_probe(source))
+        return BID_OF_SHARDS;
     if (source->store->ops->list(source->store->self, source->name, &entries, &n, NULL))
         return 0;
     for (size_t i = 0; i < n; i++) /* so that what is said of it names .metadata */

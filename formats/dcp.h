@@ -37,5 +37,7 @@ struct dcp_reading {
 /* All objects, once tensors and their roles are there. Errors: CORRUPT, UNSUPPORTED,
  * NOT_FOUND, IO, MEMORY. */
 int dcp_reading_objects(struct dcp_reading *r, struct dcp_error *err);
+/* What Megatron-LM keeps in common.pt, when it is there. Comes last. Errors: as above. */
+int dcp_reading_common(struct dcp_reading *r, struct dcp_error *err);
 
 #endif

@@ -3,6 +3,7 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "dcp.h"
+#include "dcp_shards.h"
 #include "formats.h"
 #include <stdio.h>
 #include <string.h>
@@ -330,6 +331,8 @@ static int read_all(struct dcp_reading *r, struct dcp_error *err)
         rc = dcp_reading_objects(r, err);
     if (!rc)
         rc = learn_keys(r, err);
+    if (!rc)
+        rc = dcp_reading_common(r, err);
     return rc ? rc : dcp_keys_save(&r->keys, r->catalog, err);
 }
 
@@ -339,6 +342,8 @@ int dcp_dcp_index(const struct dcp_source *source, struct dcp_catalog *catalog,
     struct dcp_reading r = { .source = source, .catalog = catalog };
 
     catalog->format = dcp_format_dcp.name;
+    if (!dcp_source_has(source, DCP_META_NAME) && dcp_shards_probe(source))
+        return dcp_shards_index(source, catalog, err);
     dcp_keys_init(&r.keys);
     int rc = read_all(&r, err);
     for (size_t e = 0; e < r.n_entries; e++) {

@@ -3,6 +3,7 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "base/str.h"
+#include "dcp_shards.h"
 #include "formats.h"
 #include "input.h"
 #include "merge.h"
@@ -106,6 +107,8 @@ static int index_shard(const struct dcp_source *source, struct shard *shard,
     int rc = dcp_catalog_new(&own, err);
     if (!rc)
         rc = index_file(source, shard->file, own, err);
+    if (!rc)
+        rc = dcp_shards_refuse(own, err);
     if (!rc)
         rc = dcp_merge(catalog, own, &rule, err);
     if (!rc)

@@ -1,0 +1,287 @@
+/* dcp_shards: headers of all files first, then the sizes of tensors, then pieces. */
+#include "dcp_shards.h"
+#include "base/json.h"
+#include "base/mem.h"
+#include "base/str.h"
+#include "dcp.h"
+#include "formats.h"
+#include "safetensors.h"
+#include "training.h"
+#include <string.h>
+
+#define INFO "DCP_SHARDING_INFO"
+#define OFFSETS "saved_offsets"
+#define PREFIX "shard-"
+#define SUFFIX ".safetensors"
+
+enum { HEAD_BYTES = 1024 }; /* the metadata stand first in a header */
+
+/* A file: its own catalog, and where its tensors begin in the whole ones. */
+struct shard {
+    struct dcp_catalog *catalog;
+    json_t *offsets; /* {name: {"saved_offsets": […]}} */
+};
+struct shards {
+    struct shard *items;
+    size_t n, cap;
+};
+
+static void shards_fini(struct shards *shards)
+{
+    for (size_t i = 0; i < shards->n; i++) {
+        dcp_catalog_free(shards->items[i].catalog);
+        json_decref(shards->items[i].offsets);
+    }
+    free(shards->items);
+}
+
+static bool is_shard_name(const struct dcp_store_entry *entry)
+{
+    return !entry->is_dir && dcp_str_starts(entry->name, PREFIX) &&
+           dcp_str_ends(entry->name, SUFFIX);
+}
+
+bool dcp_shards_probe(const struct dcp_source *source)
+{
+    struct dcp_store_entry *entries;
+    size_t n;
+    bool found = false;
+
+    if (source->store->ops->list(source->store->self, source->name, &entries, &n, NULL))
+        return false;
+    for (size_t i = 0; i < n; i++) {
+        DCP_CLEANUP_INPUT struct dcp_input in = { 0 };
+        char head[HEAD_BYTES];
+        if (!is_shard_name(&entries[i]))
+            continue;
+        if (dcp_input_open(&in, source, entries[i].name, NULL))
+            break;
+        size_t head_n = in.size_bytes < sizeof head ? (size_t)in.size_bytes : sizeof head;
+        found = !dcp_input_read(&in, 0, head, head_n, NULL) &&
+                memmem(head, head_n, INFO, sizeof INFO - 1);
+        break;
+    }
+    dcp_store_list_free(entries, n);
+    return found;
+}
+
+/* -- headers ------------------------------------------------------------------------- */
+
+/* *out is NULL when the file says nothing of parts. */
+static int read_info(const struct dcp_catalog *catalog, json_t **out,
+                     struct dcp_error *err)
+{
+    DCP_CLEANUP_JSON json_t *metadata = NULL;
+    int rc = dcp_training_read(catalog, DCP_SAFETENSORS_METADATA, &metadata, err);
+    const char *text = json_string_value(json_object_get(metadata, INFO));
+
+    *out = NULL;
+    return rc || !text ? rc : dcp_json_parse(text, strlen(text), INFO, out, err);
+}
+
+/* Where the part of a tensor begins; false: the file does not say. */
+static bool get_offset(json_t *info, const struct dcp_tensor *tensor,
+                       int64_t out[DCP_MAX_NDIM])
+{
+    json_t *offsets = json_object_get(json_object_get(info, tensor->name), OFFSETS);
+
+    if (!json_is_array(offsets) || json_array_size(offsets) != (size_t)tensor->ndim)
+        return false;
+    for (int d = 0; d < tensor->ndim; d++) {
+        const json_t *v = json_array_get(offsets, (size_t)d);
+        if (!json_is_integer(v) || json_integer_value(v) < 0)
+            return false;
+        out[d] = json_integer_value(v);
+    }
+    return true;
+}
+
+int dcp_shards_refuse(const struct dcp_catalog *catalog, struct dcp_error *err)
+{
+    DCP_CLEANUP_JSON json_t *info = NULL;
+    int64_t offset[DCP_MAX_NDIM];
+    char shown[160];
+    int rc = read_info(catalog, &info, err);
+
+    for (size_t t = 0; t < catalog->n_tensors && !rc && info; t++) {
+        const struct dcp_tensor *tensor = &catalog->tensors[t];
+        bool part = false;
+        if (!get_offset(info, tensor, offset))
+            continue;
+        for (int d = 0; d < tensor->ndim; d++)
+            part |= offset[d] > 0;
+        if (!part)
+            continue;
+        dcp_error_set(err, DCP_E_UNSUPPORTED, "'%s' holds only a part of tensor '%s'",
+                      catalog->files[0].name,
+                      dcp_str_escape(shown, sizeof shown, tensor->name));
+        dcp_error_hint(err,
+                       "save it with HuggingFaceStorageWriter(save_distributed=True)");
+        return DCP_E_UNSUPPORTED;
+    }
+    return rc;
+}
+
+static int read_shard(const struct dcp_source *source, const char *name,
+                      struct shards *shards, struct dcp_error *err)
+{
+    struct shard *grown =
+        dcp_mem_grow(shards->items, &shards->cap, shards->n + 1, sizeof *grown);
+    char shown[160];
+
+    if (!grown)
+        return dcp_error_memory(err, "the shards of a checkpoint");
+    shards->items = grown;
+    struct shard *shard = &grown[shards->n];
+    *shard = (struct shard){ 0 };
+    int rc = dcp_catalog_new(&shard->catalog, err);
+    if (rc)
+        return rc;
+    shards->n++;
+    rc = dcp_safetensors_index_file(source, name, shard->catalog, err);
+    if (!rc)
+        rc = read_info(shard->catalog, &shard->offsets, err);
+    if (!rc && !shard->offsets)
+        rc = dcp_error_set(err, DCP_E_CORRUPT, "'%s' has no " INFO,
+                           dcp_str_escape(shown, sizeof shown, name));
+    return rc;
+}
+
+/* -- tensors ------------------------------------------------------------------------- */
+
+static int wrong(const struct dcp_tensor *part, const char *what, struct dcp_error *err)
+{
+    char shown[160];
+
+    dcp_error_set(err, DCP_E_CORRUPT, "tensor '%s' %s",
+                  dcp_str_escape(shown, sizeof shown, part->name), what);
+    dcp_error_tensor(err, part->name);
+    return DCP_E_CORRUPT;
+}
+
+/* Grows the shape of a tensor, which `sizes` has by its name, to hold a part. */
+static int grow_tensor(json_t *sizes, const struct shard *shard,
+                       const struct dcp_tensor *part, struct dcp_error *err)
+{
+    int64_t offset[DCP_MAX_NDIM], end;
+    json_t *shape = json_object_get(sizes, part->name);
+
+    if (!get_offset(shard->offsets, part, offset))
+        return wrong(part, "has no valid place in " INFO, err);
+    if (!shape) {
+        shape = json_array();
+        if (json_object_set_new(sizes, part->name, shape))
+            return dcp_error_memory(err, "the shards of a checkpoint");
+        for (int d = 0; d < part->ndim; d++)
+            json_array_append_new(shape, json_integer(0));
+    }
+    if (json_array_size(shape) != (size_t)part->ndim)
+        return wrong(part, "differs between the shards", err);
+    for (int d = 0; d < part->ndim; d++) {
+        if (!dcp_add_i64(offset[d], part->shape[d], &end))
+            return wrong(part, "has a size that overflows", err);
+        json_t *size = json_array_get(shape, (size_t)d);
+        if (json_integer_value(size) < end && json_integer_set(size, end))
+            return dcp_error_memory(err, "the shards of a checkpoint");
+    }
+    return DCP_OK;
+}
+
+static int add_tensor(struct dcp_catalog *catalog, json_t *sizes,
+                      const struct dcp_tensor *part, struct dcp_error *err)
+{
+    json_t *numbers = json_object_get(sizes, part->name);
+    int known = dcp_catalog_find(catalog, part->name);
+    int64_t shape[DCP_MAX_NDIM];
+
+    if (known >= 0)
+        return catalog->tensors[known].dtype == part->dtype
+                   ? DCP_OK
+                   : wrong(part, "has several dtypes", err);
+    for (int d = 0; d < part->ndim; d++)
+        shape[d] = json_integer_value(json_array_get(numbers, (size_t)d));
+    return dcp_catalog_add_tensor(catalog,
+                                  &(struct dcp_tensor){ .name = part->name,
+                                                        .dtype = part->dtype,
+                                                        .ndim = part->ndim,
+                                                        .shape = shape },
+                                  NULL, err);
+}
+
+static int add_part(struct dcp_catalog *catalog, const struct shard *shard, size_t t,
+                    int file, struct dcp_error *err)
+{
+    const struct dcp_tensor *part = &shard->catalog->tensors[t];
+    struct dcp_piece piece = shard->catalog->pieces[part->first_piece];
+    int64_t offset[DCP_MAX_NDIM] = { 0 };
+
+    piece.tensor = dcp_catalog_find(catalog, part->name);
+    piece.file = file;
+    piece.rank = file;
+    get_offset(shard->offsets, part, offset);
+    piece.region =
+        (struct dcp_region){ .kind = DCP_BOX, .offset = offset, .size = part->shape };
+    const struct dcp_tensor *whole = &catalog->tensors[piece.tensor];
+    if (!whole->n_elems || !whole->ndim)
+        piece.region = (struct dcp_region){ .kind = DCP_WHOLE };
+    else if (!part->n_elems)
+        return DCP_OK;
+    return dcp_catalog_add_piece(catalog, &piece, err);
+}
+
+static int join(const struct shards *shards, struct dcp_catalog *catalog,
+                struct dcp_error *err)
+{
+    DCP_CLEANUP_JSON json_t *sizes = json_object();
+    int file, rc = sizes ? DCP_OK : dcp_error_memory(err, "the shards of a checkpoint");
+
+    for (size_t s = 0; s < shards->n && !rc; s++) {
+        const struct shard *shard = &shards->items[s];
+        for (size_t t = 0; t < shard->catalog->n_tensors && !rc; t++)
+            rc = grow_tensor(sizes, shard, &shard->catalog->tensors[t], err);
+    }
+    for (size_t s = 0; s < shards->n && !rc; s++) {
+        const struct shard *shard = &shards->items[s];
+        struct dcp_file entry = shard->catalog->files[0];
+        entry.rank = (int)s;
+        rc = dcp_catalog_sort(shard->catalog, err);
+        if (!rc)
+            rc = dcp_catalog_add_file(catalog, &entry, &file, err);
+        for (size_t t = 0; t < shard->catalog->n_tensors && !rc; t++) {
+            rc = add_tensor(catalog, sizes, &shard->catalog->tensors[t], err);
+            if (!rc)
+                rc = add_part(catalog, shard, t, file, err);
+        }
+    }
+    return rc;
+}
+
+int dcp_shards_index(const struct dcp_source *source, struct dcp_catalog *catalog,
+                     struct dcp_error *err)
+{
+    DCP_CLEANUP(shards_fini) struct shards shards = { 0 };
+    DCP_CLEANUP_KEYS struct dcp_keys keys = { 0 };
+    struct dcp_store_entry *entries;
+    size_t n;
+    int rc =
+        source->store->ops->list(source->store->self, source->name, &entries, &n, err);
+
+    if (rc)
+        return rc;
+    for (size_t i = 0; i < n && !rc; i++)
+        if (is_shard_name(&entries[i]))
+            rc = read_shard(source, entries[i].name, &shards, err);
+    dcp_store_list_free(entries, n);
+    if (!rc)
+        rc = join(&shards, catalog, err);
+    if (rc)
+        return rc;
+    catalog->version = "safetensors shards";
+    catalog->producer = "PyTorch";
+    catalog->world = shards.n ? (int)shards.n : 1;
+    catalog->mesh = (struct dcp_mesh){ catalog->world, 1, 1 };
+    dcp_keys_init(&keys);
+    keys.model = ""; /* the keys are names of weights */
+    rc = dcp_keys_save(&keys, catalog, err);
+    return rc ? rc : dcp_catalog_sort(catalog, err);
+}

@@ -1,0 +1,20 @@
+/* dcp_shards: what PyTorch's HuggingFaceStorageWriter leaves when it saves from all
+ * ranks: a folder of shard-<rank>-model-<i>-of-<n>.safetensors without an index. Each
+ * holds parts of tensors; "DCP_SHARDING_INFO" in its __metadata__ says where they begin.
+ * How large a tensor is nobody says: as large as its parts reach. Source: _hf_utils.py
+ * and hf_storage.py of PyTorch 2.13. */
+#ifndef DCP_FORMATS_DCP_SHARDS_H
+#define DCP_FORMATS_DCP_SHARDS_H
+
+#include <dcp/format.h>
+
+bool dcp_shards_probe(const struct dcp_source *source);
+/* Errors: CORRUPT, UNSUPPORTED, IO, MEMORY. */
+int dcp_shards_index(const struct dcp_source *source, struct dcp_catalog *catalog,
+                     struct dcp_error *err);
+
+/* For readers of whole tensors: UNSUPPORTED when a safetensors file that was read holds a
+ * part of a larger one. Errors also: CORRUPT, MEMORY. */
+int dcp_shards_refuse(const struct dcp_catalog *catalog, struct dcp_error *err);
+
+#endif

@@ -1,0 +1,462 @@
+/* dcp: distributed checkpoints that PyTorch wrote, and what is written of them. */
+#include "base/fs.h"
+#include "base/json.h"
+#include "base/mem.h"
+#include "dcp.h"
+#include "lib/format_io.h"
+#include "lib/reshard_folder.h"
+#include "lib/sha256.h"
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define DATA DCP_TESTS_DIR "/formats/data/dcp/"
+
+static const char *const folders[] = {
+    "torch-1.13.1",       "torch-2.2.2",         "torch-2.6.0-one",
+    "torch-2.6.0-flat",   "torch-2.13.0-alone",  "torch-2.13.0-shards",
+    "torch-2.14.1-one",   "torch-2.14.1-nested", "torch-2.14.1-zstd",
+    "torch-2.14.1-fsdp2",
+};
+
+struct checkpoint {
+    struct dcp_place place;
+    struct dcp_catalog *catalog;
+    struct dcp_reader *reader;
+};
+
+static void open_path(const char *path, struct checkpoint *out)
+{
+    struct dcp_error err = { 0 };
+
+    if (dcp_place_open(path, &out->place, &err) ||
+        dcp_place_index(&out->place, &out->catalog, &err) ||
+        dcp_reader_new(&out->place.source, out->catalog, 1 << 20, &out->reader, &err))
+        fail_msg("%s: %s", path, err.message);
+}
+
+static void open_fixture(const char *folder, struct checkpoint *out)
+{
+    char path[512];
+
+    snprintf(path, sizeof path, DATA "%s", folder);
+    open_path(path, out);
+    assert_string_equal(out->place.format->name, "dcp");
+}
+
+static void close_checkpoint(struct checkpoint *c)
+{
+    dcp_reader_free(c->reader);
+    dcp_catalog_free(c->catalog);
+    dcp_place_close(&c->place);
+}
+
+/* A tensor's bytes; caller frees. */
+static unsigned char *read_tensor(struct checkpoint *c, int tensor)
+{
+    const struct dcp_tensor *t = &c->catalog->tensors[tensor];
+    unsigned char *data = malloc((size_t)dcp_tensor_bytes(t) + 1);
+    struct dcp_error err = { 0 };
+
+    if (dcp_reader_read(c->reader, tensor, 0, t->n_elems, data, &err))
+        fail_msg("%s: %s", t->name, err.message);
+    return data;
+}
+
+static json_t *load_json(const char *path)
+{
+    void *text;
+    size_t n;
+    json_t *value;
+
+    assert_int_equal(dcp_fs_read_file(path, 16 << 20, &text, &n, NULL), 0);
+    assert_int_equal(dcp_json_parse(text, n, path, &value, NULL), 0);
+    free(text);
+    return value;
+}
+
+static json_t *object_of(const struct dcp_catalog *catalog, const char *name)
+{
+    int at = dcp_catalog_find_object(catalog, name);
+    json_t *value = NULL;
+
+    if (at < 0)
+        return NULL;
+    assert_int_equal(dcp_json_parse(catalog->objects[at].data,
+                                    catalog->objects[at].size_bytes, name, &value, NULL),
+                     0);
+    return value;
+}
+
+static void assert_object(const struct dcp_catalog *catalog, const char *name,
+                          const char *text)
+{
+    DCP_CLEANUP_JSON json_t *got = object_of(catalog, name);
+    DCP_CLEANUP_JSON json_t *want = NULL;
+
+    assert_int_equal(dcp_json_parse(text, strlen(text), name, &want, NULL), 0);
+    DCP_CLEANUP_FREE char *shown = got ? dcp_json_text(got, 0) : NULL;
+    if (!json_equal(got, want))
+        fail_msg("%s: %s", name, shown ? shown : "is not there");
+}
+
+/* -- what others wrote --------------------------------------------------------------- */
+
+static void check_tensor(struct checkpoint *c, const json_t *expected)
+{
+    const char *name = json_string_value(json_object_get(expected, "name"));
+    json_t *shape = json_object_get(expected, "shape");
+    int at = dcp_catalog_find(c->catalog, name);
+    char digest[65];
+
+    if (at < 0)
+        fail_msg("no tensor '%s'", name);
+    const struct dcp_tensor *tensor = &c->catalog->tensors[at];
+    assert_string_equal(dcp_dtype_torch_name(tensor->dtype),
+                        json_string_value(json_object_get(expected, "dtype")));
+    assert_int_equal(tensor->ndim, json_array_size(shape));
+    for (int d = 0; d < tensor->ndim; d++)
+        assert_int_equal(tensor->shape[d],
+                         json_integer_value(json_array_get(shape, (size_t)d)));
+    unsigned char *data = read_tensor(c, at);
+    sha256_hex(data, (size_t)dcp_tensor_bytes(tensor), digest);
+    free(data);
+    assert_string_equal(digest, json_string_value(json_object_get(expected, "sha256")));
+}
+
+/* Objects but those of the optimizer's groups, which are one object here. */
+static void check_object(const struct dcp_catalog *catalog, const char *name,
+                         const json_t *expected)
+{
+    json_t *want = json_object_get(expected, "value");
+    DCP_CLEANUP_JSON json_t *got = object_of(catalog, name);
+    json_t *tuple = json_object_get(got, "$tuple");
+
+    if (strstr(name, "param_groups"))
+        return;
+    if (!got)
+        fail_msg("no object '%s'", name);
+    assert_true(json_equal(tuple ? tuple : got, want));
+}
+
+static void test_fixtures(void **state)
+{
+    (void)state;
+    for (size_t f = 0; f < DCP_ARRAY_LEN(folders); f++) {
+        struct checkpoint c = { 0 };
+        struct dcp_error err = { 0 };
+        json_t *tensor, *object;
+        char path[512];
+        const char *key;
+        size_t i;
+        print_message("%s\n", folders[f]);
+        open_fixture(folders[f], &c);
+        snprintf(path, sizeof path, DATA "%s/expected.json", folders[f]);
+        json_t *expected = load_json(path);
+        assert_int_equal(c.catalog->n_tensors,
+                         json_array_size(json_object_get(expected, "tensors")));
+        json_array_foreach(json_object_get(expected, "tensors"), i, tensor)
+        {
+            check_tensor(&c, tensor);
+        }
+        json_object_foreach(json_object_get(expected, "objects"), key, object)
+        {
+            check_object(c.catalog, key, object);
+        }
+        if (dcp_catalog_check(c.catalog, &err))
+            fail_msg("%s", err.message);
+        assert_int_equal(dcp_verify(&c.place.source, NULL, NULL, &err), 0);
+        json_decref(expected);
+        close_checkpoint(&c);
+    }
+}
+
+struct expectation {
+    const char *folder, *tensor;
+    enum dcp_role role;
+    const char *param;
+    int world;
+    const char *layout;
+};
+
+static void test_roles(void **state)
+{
+    static const struct expectation cases[] = {
+        { "torch-2.14.1-fsdp2", "app.model.0.weight", DCP_ROLE_MODEL, "0.weight", 3,
+          "dim0" },
+        { "torch-2.14.1-fsdp2", "app.optim.state.2.bias.exp_avg_sq", DCP_ROLE_EXP_AVG_SQ,
+          "2.bias", 3, "dim0" },
+        { "torch-2.14.1-nested", "model.cnt", DCP_ROLE_BUFFER, "cnt", 2, "dim0" },
+        { "torch-2.14.1-nested", "optim.state.ln.bias.step", DCP_ROLE_OPTIM, "ln.bias", 2,
+          "dim0" },
+        { "torch-2.14.1-nested", "rng", DCP_ROLE_OTHER, "rng", 2, "dim0" },
+        { "torch-2.6.0-flat", "optim.state.a.weight.exp_avg", DCP_ROLE_EXP_AVG,
+          "a.weight", 2, "dim0" },
+        { "torch-2.6.0-one", "model.t", DCP_ROLE_MODEL, "t", 1, "" },
+        { "torch-1.13.1", "model.w", DCP_ROLE_MODEL, "w", 2, "dim0" },
+        { "torch-2.13.0-shards", "layer.w", DCP_ROLE_MODEL, "layer.w", 3, "" },
+        { "torch-2.13.0-alone", "own.rank2", DCP_ROLE_OTHER, "own.rank2", 3, "dim0" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < DCP_ARRAY_LEN(cases); i++) {
+        const struct expectation *want = &cases[i];
+        struct checkpoint c = { 0 };
+        open_fixture(want->folder, &c);
+        int at = dcp_catalog_find(c.catalog, want->tensor);
+        assert_true(at >= 0);
+        assert_int_equal(c.catalog->tensors[at].role, want->role);
+        assert_string_equal(c.catalog->tensors[at].param, want->param);
+        assert_int_equal(c.catalog->world, want->world);
+        assert_string_equal(c.catalog->layout, want->layout);
+        close_checkpoint(&c);
+    }
+}
+
+#define ADAM                                                                       \
+    "\"weight_decay\":0.01,\"amsgrad\":false,\"maximize\":false,\"foreach\":null," \
+    "\"capturable\":false,\"differentiable\":false,\"fused\":null"
+
+static void test_optimizers(void **state)
+{
+    struct checkpoint c = { 0 };
+
+    (void)state;
+    open_fixture("torch-2.14.1-nested", &c);
+    assert_object(
+        c.catalog, "optimizer",
+        "{\"type\":\"AdamW\",\"step\":1,\"param_groups\":[{\"lr\":0.001,\"betas\":[0.9,"
+        "0.999],\"eps\":1e-8," ADAM ",\"decoupled_weight_decay\":true,\"params\":["
+        "\"a.weight\",\"a.bias\"]},{\"lr\":0.002,\"betas\":[0.9,0.999],\"eps\":1e-8," ADAM
+        ",\"decoupled_weight_decay\":true,\"params\":[\"b.weight\",\"ln.weight\","
+        "\"ln.bias\"]}]}");
+    assert_int_equal(c.catalog->step, 12);
+    assert_int_equal(
+        c.catalog->tensors[dcp_catalog_find(c.catalog, "model.ln.bias")].group, 1);
+    assert_int_equal(dcp_catalog_find_object(c.catalog, DCP_KEYS), -1);
+    close_checkpoint(&c);
+    c = (struct checkpoint){ 0 };
+    open_fixture("torch-2.6.0-flat", &c);
+    assert_object(
+        c.catalog, "optimizer",
+        "{\"step\":1,\"param_groups\":[{\"lr\":0.001,\"betas\":[0.9,0.999],\"eps\":1e-"
+        "8," ADAM
+        ",\"params\":[\"a.weight\",\"a.bias\"]},{\"lr\":0.002,\"betas\":[0.9,0.999],"
+        "\"eps\":1e-8," ADAM ",\"params\":[\"b.weight\",\"ln.weight\",\"ln.bias\"]}]}");
+    assert_object(c.catalog, DCP_KEYS, "{\"groups\":\"flat\",\"style\":\"2.6\"}");
+    close_checkpoint(&c);
+    c = (struct checkpoint){ 0 };
+    open_fixture("torch-2.2.2", &c);
+    assert_object(c.catalog, "optimizer",
+                  "{\"step\":3,\"param_groups\":[{\"lr\":0.001,\"betas\":[0.9,0.999],"
+                  "\"eps\":1e-8,\"weight_decay\":0.01,\"amsgrad\":false,\"params\":["
+                  "\"a.weight\",\"a.bias\"]}]}");
+    assert_object(c.catalog, DCP_KEYS,
+                  "{\"groups\":\"whole\",\"style\":\"2.6\",\"classes\":\"2.2\",\"items\":"
+                  "{\"extra\":\"value\"}}");
+    close_checkpoint(&c);
+    c = (struct checkpoint){ 0 };
+    open_fixture("torch-2.14.1-fsdp2", &c);
+    assert_object(
+        c.catalog, DCP_KEYS,
+        "{\"model\":\"app.model\",\"optim\":\"app.optim\",\"groups\":\"flat\"}");
+    close_checkpoint(&c);
+}
+
+/* -- items --------------------------------------------------------------------------- */
+
+/* The item of a part, written here, is the one that PyTorch wrote. */
+static void check_item(struct checkpoint *c, const struct dcp_meta *meta,
+                       const struct dcp_meta_part *part, enum dcp_torch_style style)
+{
+    const struct dcp_meta_tensor *whole = &meta->tensors[part->tensor];
+    struct dcp_tensor tensor = { .dtype = whole->dtype,
+                                 .ndim = whole->ndim,
+                                 .shape = part->box + 1 + whole->ndim,
+                                 .n_elems = 1 };
+    DCP_CLEANUP_INPUT struct dcp_input in = { 0 };
+    DCP_CLEANUP_BUF struct dcp_buf buf = { 0 };
+    uint64_t size_bytes;
+    void *item;
+
+    for (int d = 0; d < tensor.ndim; d++)
+        tensor.n_elems *= tensor.shape[d];
+    assert_int_equal(dcp_input_open(&in, &c->place.source, meta->files[part->file], NULL),
+                     0);
+    assert_int_equal(
+        dcp_input_read_new(&in, part->offset, (size_t)part->size_bytes, &item, NULL), 0);
+    assert_int_equal(dcp_torch_item_head(style, &tensor, &buf, &size_bytes, NULL), 0);
+    assert_int_equal(size_bytes, part->size_bytes);
+    const unsigned char *data = (const unsigned char *)item + buf.size_bytes;
+    buf.size_bytes = 0;
+    assert_int_equal(dcp_torch_item_tensor(style, &tensor, data, &buf, NULL), 0);
+    assert_int_equal(buf.size_bytes, part->size_bytes);
+    assert_memory_equal(buf.data, item, buf.size_bytes);
+    free(item);
+}
+
+static void test_items(void **state)
+{
+    static const struct {
+        const char *folder;
+        enum dcp_torch_style style;
+    } cases[] = {
+        { "torch-1.13.1", DCP_TORCH_STYLE_1_13 },
+        { "torch-2.2.2", DCP_TORCH_STYLE_2_6 },
+        { "torch-2.6.0-flat", DCP_TORCH_STYLE_2_6 },
+        { "torch-2.14.1-nested", DCP_TORCH_STYLE_NEW },
+        { "torch-2.14.1-fsdp2", DCP_TORCH_STYLE_NEW },
+    };
+    size_t n = 0;
+
+    (void)state;
+    for (size_t i = 0; i < DCP_ARRAY_LEN(cases); i++) {
+        struct checkpoint c = { 0 };
+        DCP_CLEANUP_META struct dcp_meta meta = { 0 };
+        open_fixture(cases[i].folder, &c);
+        assert_int_equal(dcp_meta_read(&c.place.source, &meta, NULL), 0);
+        for (size_t p = 0; p < meta.n_parts; p++)
+            if (meta.parts[p].tensor >= 0) {
+                check_item(&c, &meta, &meta.parts[p], cases[i].style);
+                n++;
+            }
+        close_checkpoint(&c);
+    }
+    assert_true(n > 100);
+}
+
+/* -- written again ------------------------------------------------------------------- */
+
+/* Same names, roles, parameters, bytes; the same objects. */
+static void assert_same(struct checkpoint *a, struct checkpoint *b)
+{
+    assert_int_equal(a->catalog->n_tensors, b->catalog->n_tensors);
+    for (size_t t = 0; t < a->catalog->n_tensors; t++) {
+        const struct dcp_tensor *x = &a->catalog->tensors[t];
+        int at = dcp_catalog_find(b->catalog, x->name);
+        if (at < 0)
+            fail_msg("no tensor '%s'", x->name);
+        const struct dcp_tensor *y = &b->catalog->tensors[at];
+        assert_int_equal(x->role, y->role);
+        assert_string_equal(x->param, y->param);
+        assert_int_equal(x->dtype, y->dtype);
+        assert_int_equal(x->group, y->group);
+        assert_int_equal(x->n_elems, y->n_elems);
+        unsigned char *p = read_tensor(a, (int)t), *q = read_tensor(b, at);
+        assert_memory_equal(p, q, (size_t)dcp_tensor_bytes(x));
+        free(p);
+        free(q);
+    }
+    assert_int_equal(a->catalog->n_objects, b->catalog->n_objects);
+    for (size_t o = 0; o < a->catalog->n_objects; o++) {
+        const struct dcp_object *x = &a->catalog->objects[o];
+        int at = dcp_catalog_find_object(b->catalog, x->name);
+        if (at < 0)
+            fail_msg("no object '%s'", x->name);
+        const struct dcp_object *y = &b->catalog->objects[at];
+        assert_int_equal(x->kind, y->kind);
+        assert_int_equal(x->size_bytes, y->size_bytes);
+        if (x->size_bytes)
+            assert_memory_equal(x->data, y->data, x->size_bytes);
+    }
+    assert_int_equal(a->catalog->step, b->catalog->step);
+}
+
+/* Every item begins where the index says; large tensors begin on a page. */
+static void check_places(const struct dcp_catalog *catalog)
+{
+    for (size_t p = 0; p < catalog->n_pieces; p++) {
+        const struct dcp_piece *piece = &catalog->pieces[p];
+        assert_int_equal(piece->codec, DCP_CODEC_NONE);
+        assert_true(piece->has_crc && piece->has_crc32 == (piece->crc32 != 0));
+        assert_int_equal(piece->offset % (piece->stored_size >= 4096 ? 4096 : 64), 0);
+    }
+    for (size_t f = 0; f < catalog->n_files; f++)
+        assert_true(catalog->files[f].has_crc);
+}
+
+static void reshard(const char *source, const char *target, const char *format, int world,
+                    const char *layout)
+{
+    const struct dcp_reshard_options options = {
+        .format = format, .world = world, .layout = layout, .dtype = -1
+    };
+
+    reshard_folder_must_run(source, target, &options);
+}
+
+/* To other worlds, and by way of native steps: nothing is lost. */
+static void test_written_again(void **state)
+{
+    const struct reshard_folder *folder = *state;
+
+    for (size_t f = 0; f < DCP_ARRAY_LEN(folders); f++) {
+        struct checkpoint from = { 0 }, to = { 0 }, back = { 0 };
+        struct dcp_error err = { 0 };
+        char path[512], step[600], again[600], target[600];
+        print_message("%s\n", folders[f]);
+        snprintf(path, sizeof path, DATA "%s", folders[f]);
+        snprintf(step, sizeof step, "%s/step%zu", folder->path, f);
+        snprintf(again, sizeof again, "%s/again%zu", folder->path, f);
+        snprintf(target, sizeof target, "%s/to%zu", folder->path, f);
+        open_fixture(folders[f], &from);
+        reshard(path, target, "dcp", 3, "dim0");
+        open_path(target, &to);
+        assert_same(&from, &to);
+        check_places(to.catalog);
+        assert_int_equal(to.catalog->world, 3);
+        assert_string_equal(to.catalog->producer, "libdcp");
+        if (dcp_verify(&to.place.source, NULL, NULL, &err))
+            fail_msg("%s", err.message);
+        reshard(path, step, "native", 2, "zero3");
+        reshard(step, again, "dcp", 1, "replicated");
+        open_path(again, &back);
+        assert_same(&from, &back);
+        close_checkpoint(&from);
+        close_checkpoint(&to);
+        close_checkpoint(&back);
+    }
+}
+
+/* The same state, the same bytes. */
+static void test_same_bytes(void **state)
+{
+    static const char *const files[] = { ".metadata", "__0_0.distcp", "__1_0.distcp" };
+    const struct reshard_folder *folder = *state;
+    char paths[2][600], name[1300];
+
+    for (int i = 0; i < 2; i++) {
+        snprintf(paths[i], sizeof paths[i], "%s/same%d", folder->path, i);
+        reshard(DATA "torch-2.14.1-nested", paths[i], "dcp", 2, "dim0");
+    }
+    for (size_t f = 0; f < DCP_ARRAY_LEN(files); f++) {
+        void *data[2];
+        size_t n[2];
+        for (int i = 0; i < 2; i++) {
+            snprintf(name, sizeof name, "%s/%s", paths[i], files[f]);
+            assert_int_equal(dcp_fs_read_file(name, 1 << 24, &data[i], &n[i], NULL), 0);
+        }
+        assert_int_equal(n[0], n[1]);
+        assert_memory_equal(data[0], data[1], n[0]);
+        free(data[0]);
+        free(data[1]);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_fixtures),
+        cmocka_unit_test(test_roles),
+        cmocka_unit_test(test_optimizers),
+        cmocka_unit_test(test_items),
+        cmocka_unit_test_setup_teardown(test_written_again, reshard_folder_setup,
+                                        reshard_folder_teardown),
+        cmocka_unit_test_setup_teardown(test_same_bytes, reshard_folder_setup,
+                                        reshard_folder_teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
