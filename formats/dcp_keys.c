@@ -236,8 +236,12 @@ void dcp_keys_guess(const struct dcp_keys *keys, const char *key, bool is_weight
 
     memcpy(path, key, strlen(key) + 1);
     if (!state && !groups) {
-        rest = is_weight ? dcp_keys_inside(keys->model, key) : NULL;
-        mark_all(key, path, rest ? (size_t)(rest - key) : is_weight ? 0 : strlen(key));
+        rest = is_weight ? dcp_keys_inside(keys->model, key) : key + strlen(key);
+        if (rest && rest > key) {
+            mark_all(key, path, (size_t)(rest - key) - is_weight);
+            if (is_weight) /* what follows is one part, whatever it begins with */
+                mark(key, path, (size_t)(rest - key) - 1, false);
+        }
         return;
     }
     mark_all(key, path, (size_t)(rest - key));
