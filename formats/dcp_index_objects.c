@@ -178,7 +178,7 @@ static bool put_value(json_t *root, const char *path, json_t *value)
     return root != NULL;
 }
 
-/* An object in parts: entries whose path goes on behind its name. */
+/* An object in parts: entries in whose path its name is the first part. */
 static int join_tree(struct dcp_reading *r, const char *name, struct dcp_error *err)
 {
     json_t *root = NULL;
@@ -186,18 +186,15 @@ static int join_tree(struct dcp_reading *r, const char *name, struct dcp_error *
 
     for (size_t e = 0; e < r->n_entries; e++) {
         struct dcp_entry *entry = &r->entries[e];
-        bool whole = !strcmp(entry->name, name);
-        bool inside =
-            !strncmp(entry->name, name, n) &&
-            (entry->path[n] == DCP_PATH_KEY || entry->path[n] == DCP_PATH_INDEX);
-        if ((!whole && !inside) || !entry->value || entry->taken)
+        bool index = false, inside = !strncmp(entry->path, name, n) && !entry->taken;
+        if (inside)
+            index = entry->path[n] == DCP_PATH_INDEX;
+        if (!inside || !entry->value || (!index && entry->path[n] != DCP_PATH_KEY))
             continue;
         if (!root)
-            root = whole                              ? json_incref(entry->value)
-                   : entry->path[n] == DCP_PATH_INDEX ? json_array()
-                                                      : json_object();
+            root = index ? json_array() : json_object();
         entry->taken = true;
-        if (inside && !put_value(root, entry->path + n, entry->value)) {
+        if (!put_value(root, entry->path + n, entry->value)) {
             json_decref(root);
             return dcp_error_set(err, DCP_E_CORRUPT,
                                  "the parts of the object '%s' do not go together", name);

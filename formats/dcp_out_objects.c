@@ -51,7 +51,15 @@ static int put_value(void *self, const char *key, const char *path, json_t *valu
     return rc ? rc : dcp_out_add(out, &entry, err);
 }
 
-/* One value under the name of its object. */
+/* One value under the name of its object, as a path of that one part: it is found again
+ * by its name. */
+static int put_named(struct dcp_out *out, const char *name, json_t *value,
+                     struct dcp_error *err)
+{
+    return put_value(out, name, name, value, err);
+}
+
+/* One value that stood under such a key in a state dict. */
 static int put_whole(struct dcp_out *out, const char *name, json_t *value,
                      struct dcp_error *err)
 {
@@ -197,16 +205,18 @@ static int put_text(struct dcp_out *out, const struct dcp_object *object,
 
     if (!text || !dcp_out_note(out, "objects", object->name, json_string("whole")))
         return no_memory(err);
-    return put_whole(out, object->name, text, err);
+    return put_named(out, object->name, text, err);
 }
 
 static int put_tree(struct dcp_out *out, const struct dcp_object *object, json_t *value,
                     struct dcp_error *err)
 {
     struct leaves leaves = { .out = out };
-    const char *path = dcp_keys_path(&out->keys, out->catalog, object->name, false);
     bool terminal = is_terminal(value);
-    int rc = path ? collect(&leaves, object->name, path, value, err) : no_memory(err);
+
+    if (terminal && !dcp_out_has(out, object->name))
+        return put_whole(out, object->name, value, err);
+    int rc = collect(&leaves, object->name, object->name, value, err);
 
     if (!rc && !fits(out, &leaves)) {
         rc = terminal ? dcp_error_set(err, DCP_E_MISMATCH,
@@ -253,7 +263,7 @@ static int put_bytes(struct dcp_out *out, const struct dcp_object *object, bool 
     DCP_CLEANUP_JSON json_t *value = json_pack("{s:s}", "$bytes", text);
     if (!value || !dcp_out_note(out, "objects", object->name, json_string("whole")))
         return no_memory(err);
-    return put_whole(out, object->name, value, err);
+    return put_named(out, object->name, value, err);
 }
 
 static int put_object(struct dcp_out *out, const struct dcp_object *object,

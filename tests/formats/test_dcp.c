@@ -446,6 +446,108 @@ static void test_same_bytes(void **state)
     }
 }
 
+/* Any changed byte of what is written here is found by the index or its digests. */
+static void test_changed_bytes(void **state)
+{
+    static const char *const files[] = { ".metadata", "__0_0.distcp", "__1_0.distcp" };
+    const struct reshard_folder *folder = *state;
+    struct format_place place;
+
+    reshard(DATA "torch-2.2.2", folder->target, "dcp", 2, "dim0");
+    assert_int_equal(format_place_open(folder->target, &place, NULL), 0);
+    for (size_t f = 0; f < DCP_ARRAY_LEN(files); f++) {
+        const struct dcp_store_ops *ops = place.store.ops;
+        void *data;
+        size_t n;
+        assert_int_equal(
+            dcp_store_read_file(&place.store, files[f], 1 << 20, &data, &n, NULL), 0);
+        for (size_t at = 0; at < n; at += 1 + n / 97) {
+            unsigned char *byte = (unsigned char *)data + at;
+            *byte ^= 0x10;
+            assert_int_equal(ops->replace(place.store.self, files[f], data, n, NULL), 0);
+            int rc = dcp_verify(&place.source, NULL, NULL, NULL);
+            if (rc != DCP_E_CORRUPT && rc != DCP_E_UNSUPPORTED)
+                fail_msg("byte %zu of %s: %d", at, files[f], rc);
+            *byte ^= 0x10;
+        }
+        assert_int_equal(ops->replace(place.store.self, files[f], data, n, NULL), 0);
+        free(data);
+    }
+    assert_int_equal(dcp_verify(&place.source, NULL, NULL, NULL), 0);
+    format_place_close(&place);
+}
+
+/* -- ranks that saved alone ---------------------------------------------------------- */
+
+static int copy_file(const struct dcp_store *store, const char *folder, const char *name)
+{
+    char path[512];
+    void *data;
+    size_t n;
+
+    snprintf(path, sizeof path, DATA "%s/%s", folder, name);
+    assert_int_equal(dcp_fs_read_file(path, 1 << 20, &data, &n, NULL), 0);
+    int rc = dcp_store_write_file(store, name, data, n, NULL);
+    free(data);
+    return rc;
+}
+
+/* Without one of the ranks: which file, or which elements, are missing. */
+static void test_missing_ranks(void **state)
+{
+    static const char *const files[] = { "__0_0.distcp", "__1_0.distcp", "__2_0.distcp",
+                                         "__0.metadata", "__1.metadata", "__2.metadata" };
+    static const struct {
+        const char *without, *words;
+    } cases[] = {
+        { "__1.metadata", "'__1.metadata' is missing" },
+        { "__0.metadata", "'__0.metadata' is missing" },
+        { "__2.metadata", "elements 18..20 are in no piece" },
+        { "__2_0.distcp", "'__2_0.distcp' of the checkpoint is missing" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < DCP_ARRAY_LEN(cases); i++) {
+        struct dcp_store store;
+        struct dcp_catalog *catalog;
+        struct dcp_error err = { 0 };
+        assert_int_equal(dcp_store_mem(&store, NULL), 0);
+        for (size_t f = 0; f < DCP_ARRAY_LEN(files); f++)
+            if (strcmp(files[f], cases[i].without) != 0)
+                assert_int_equal(copy_file(&store, "torch-2.13.0-alone", files[f]), 0);
+        const struct dcp_source source = { &store, "", true };
+        assert_int_equal(dcp_catalog_new(&catalog, NULL), 0);
+        int rc = dcp_dcp_index(&source, catalog, &err);
+        if (!rc)
+            rc = dcp_catalog_check(catalog, &err);
+        assert_int_equal(rc, DCP_E_CORRUPT);
+        if (!strstr(err.message, cases[i].words))
+            fail_msg("%s", err.message);
+        dcp_catalog_free(catalog);
+        dcp_store_free(&store);
+    }
+}
+
+/* A save that did not end, and a folder that is something else. */
+static void test_probe(void **state)
+{
+    struct dcp_store store;
+    const struct dcp_source source = { &store, "", true };
+    struct dcp_catalog *catalog;
+    struct dcp_error err = { 0 };
+
+    (void)state;
+    assert_int_equal(dcp_store_mem(&store, NULL), 0);
+    assert_int_equal(dcp_dcp_probe(&source), 0);
+    assert_int_equal(copy_file(&store, "torch-2.2.2", "__0_0.distcp"), 0);
+    assert_true(dcp_dcp_probe(&source) > 0);
+    assert_int_equal(dcp_catalog_new(&catalog, NULL), 0);
+    assert_int_equal(dcp_dcp_index(&source, catalog, &err), DCP_E_CORRUPT);
+    assert_non_null(strstr(err.message, "there is no '.metadata': the save did not end"));
+    dcp_catalog_free(catalog);
+    dcp_store_free(&store);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -457,6 +559,10 @@ int main(void)
                                         reshard_folder_teardown),
         cmocka_unit_test_setup_teardown(test_same_bytes, reshard_folder_setup,
                                         reshard_folder_teardown),
+        cmocka_unit_test_setup_teardown(test_changed_bytes, reshard_folder_setup,
+                                        reshard_folder_teardown),
+        cmocka_unit_test(test_missing_ranks),
+        cmocka_unit_test(test_probe),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

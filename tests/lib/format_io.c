@@ -217,6 +217,7 @@ struct writer {
     struct dcp_store *store;
     struct dcp_catalog *target;
     struct dcp_store_file **files;
+    size_t cap; /* of files: `seal` may add some */
 };
 
 static int put(struct writer *w, int file, uint64_t offset, const void *data, size_t n,
@@ -226,6 +227,17 @@ static int put(struct writer *w, int file, uint64_t offset, const void *data, si
 
     if (file < 0 || (size_t)file >= w->target->n_files)
         return dcp_error_set(err, DCP_E_CORRUPT, "bytes for no file");
+    if ((size_t)file >= w->cap) {
+        size_t old = w->cap;
+        struct dcp_store_file **grown =
+            dcp_mem_grow(w->files, &w->cap, (size_t)file + 1, sizeof *grown);
+        if (!grown)
+            return dcp_error_memory(err, "files");
+        memset(grown + old, 0, (w->cap - old) * sizeof *grown);
+        w->files = grown;
+    }
+    if (w->target->files[file].size_bytes < offset + n)
+        w->target->files[file].size_bytes = offset + n;
     if (!w->files[file]) {
         int rc = ops->create(w->store->self, w->target->files[file].name,
                              w->target->files[file].size_bytes, &w->files[file], err);
@@ -320,8 +332,6 @@ int format_write(const struct dcp_source *source, const struct dcp_catalog *cata
     int rc = make_target(catalog, format, &w.target, err);
     if (!rc)
         rc = format->layout(w.target, options, &literals, err);
-    if (!rc && !(w.files = calloc(w.target->n_files + 1, sizeof *w.files)))
-        rc = dcp_error_memory(err, "files");
     if (!rc)
         rc = put_literals(&w, &literals, err);
     if (!rc)
@@ -331,7 +341,7 @@ int format_write(const struct dcp_source *source, const struct dcp_catalog *cata
         if (!rc)
             rc = put_literals(&w, &literals, err);
     }
-    for (size_t i = 0; w.files && i < w.target->n_files; i++)
+    for (size_t i = 0; i < w.cap && i < w.target->n_files; i++)
         if (w.files[i]) {
             if (!rc)
                 rc = target->ops->sync(target->self, w.files[i],

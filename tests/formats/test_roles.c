@@ -1,0 +1,177 @@
+/* roles: what names tell of tensors, and which container is the model's. */
+#include "base/mem.h"
+#include "roles.h"
+#include <setjmp.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+struct row {
+    const char *name;
+    enum dcp_role role;
+    const char *param;
+    enum dcp_dtype dtype;
+};
+struct table {
+    const char *model, *optim; /* what must be found; optim NULL: none */
+    const char *beside[3];     /* names of objects, up to NULL */
+    struct row rows[12];       /* up to a name that is NULL */
+};
+
+static const struct table tables[] = {
+    { "model",
+      "optim",
+      { "optim.param_groups.0.lr" },
+      { { "model.a.weight", DCP_ROLE_MODEL, "a.weight", DCP_F32 },
+        { "model.n", DCP_ROLE_BUFFER, "n", DCP_I64 },
+        { "optim.state.a.weight.exp_avg", DCP_ROLE_EXP_AVG, "a.weight", DCP_F32 },
+        { "optim.state.a.weight.exp_avg_sq", DCP_ROLE_EXP_AVG_SQ, "a.weight", DCP_F32 },
+        { "optim.state.a.weight.step", DCP_ROLE_OPTIM, "a.weight", DCP_F32 },
+        { "optim.state.a.weight.master", DCP_ROLE_MASTER, "a.weight", DCP_F32 },
+        { "optim.param_groups.0.lr", DCP_ROLE_OPTIM, "optim.param_groups.0.lr", DCP_F32 },
+        { "rng", DCP_ROLE_OTHER, "rng", DCP_U8 } } },
+    /* An average of the weights has the same names; so has a discriminator. */
+    { "net",
+      "optim_g",
+      { "optim_g.param_groups", "optim_d.param_groups" },
+      { { "ema.net.w", DCP_ROLE_OTHER, "ema.net.w", DCP_F32 },
+        { "net.w", DCP_ROLE_MODEL, "w", DCP_F32 },
+        { "optim_g.state.w.exp_avg", DCP_ROLE_EXP_AVG, "w", DCP_F32 },
+        { "optim_d.state.w.exp_avg", DCP_ROLE_OPTIM, "optim_d.state.w.exp_avg",
+          DCP_F32 } } },
+    /* At the top, and none beside it but the moments. */
+    { "",
+      "",
+      { NULL },
+      { { "h.0.w", DCP_ROLE_MODEL, "h.0.w", DCP_F32 },
+        { "state.h.0.w.exp_avg", DCP_ROLE_EXP_AVG, "h.0.w", DCP_F32 } } },
+    /* Megatron. */
+    { "",
+      "optimizer",
+      { NULL },
+      { { "decoder.w", DCP_ROLE_MODEL, "decoder.w", DCP_BF16 },
+        { "optimizer.state.exp_avg.decoder.w", DCP_ROLE_EXP_AVG, "decoder.w", DCP_F32 },
+        { "optimizer.state.fp32_param.decoder.w", DCP_ROLE_MASTER, "decoder.w",
+          DCP_F32 } } },
+    /* Without an optimizer: a usual container of all, or none. */
+    { "model",
+      NULL,
+      { NULL },
+      { { "model.a", DCP_ROLE_MODEL, "a", DCP_F32 },
+        { "model.b.c", DCP_ROLE_MODEL, "b.c", DCP_I64 } } },
+    { "",
+      NULL,
+      { NULL },
+      { { "model.a", DCP_ROLE_MODEL, "model.a", DCP_F32 },
+        { "lm_head", DCP_ROLE_MODEL, "lm_head", DCP_F32 } } },
+    /* A module that is called state. */
+    { "",
+      NULL,
+      { NULL },
+      { { "state.w", DCP_ROLE_MODEL, "state.w", DCP_F32 },
+        { "x.state.w", DCP_ROLE_MODEL, "x.state.w", DCP_F32 } } },
+};
+
+static void check_table(const struct table *table)
+{
+    struct dcp_catalog *catalog;
+    struct dcp_roles roles;
+    struct dcp_roles_hints hints = { .beside = table->beside };
+
+    while (table->beside[hints.n_beside])
+        hints.n_beside++;
+    assert_int_equal(dcp_catalog_new(&catalog, NULL), 0);
+    for (const struct row *row = table->rows; row->name; row++) {
+        const int64_t shape[] = { 2 };
+        const struct dcp_tensor tensor = {
+            .name = row->name, .dtype = row->dtype, .ndim = 1, .shape = shape
+        };
+        assert_int_equal(dcp_catalog_add_tensor(catalog, &tensor, NULL, NULL), 0);
+    }
+    assert_int_equal(dcp_roles_find(catalog, &hints, &roles, NULL), 0);
+    assert_string_equal(roles.model, table->model);
+    assert_int_equal(!roles.optim, !table->optim);
+    if (table->optim)
+        assert_string_equal(roles.optim, table->optim);
+    for (size_t t = 0; t < catalog->n_tensors; t++) {
+        const struct dcp_tensor *tensor = &catalog->tensors[t];
+        if (tensor->role != table->rows[t].role ||
+            strcmp(tensor->param, table->rows[t].param) != 0)
+            fail_msg("%s: %s of %s", tensor->name, dcp_role_name(tensor->role),
+                     tensor->param);
+    }
+    dcp_catalog_free(catalog);
+}
+
+static void test_tables(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < DCP_ARRAY_LEN(tables); i++)
+        check_table(&tables[i]);
+}
+
+/* Paths that are known: only there may a container end. */
+static bool joint_at_five(void *self, int tensor, size_t at)
+{
+    (void)self;
+    (void)tensor;
+    return at == 5;
+}
+
+static void test_joints(void **state)
+{
+    static const char *const names[] = { "model.a.w", "other.w", "net.b" };
+    const struct dcp_roles_hints hints = { .is_joint = joint_at_five };
+    const int64_t shape[] = { 1 };
+    struct dcp_catalog *catalog;
+    struct dcp_roles roles;
+
+    (void)state;
+    assert_int_equal(dcp_catalog_new(&catalog, NULL), 0);
+    for (size_t i = 0; i < DCP_ARRAY_LEN(names); i++) {
+        const struct dcp_tensor tensor = { .name = names[i], .ndim = 1, .shape = shape };
+        assert_int_equal(dcp_catalog_add_tensor(catalog, &tensor, NULL, NULL), 0);
+    }
+    assert_int_equal(dcp_roles_find(catalog, &hints, &roles, NULL), 0);
+    assert_string_equal(roles.model, "model"); /* though not all stand in it */
+    assert_string_equal(catalog->tensors[0].param, "a.w");
+    assert_int_equal(catalog->tensors[1].role, DCP_ROLE_OTHER);
+    dcp_catalog_free(catalog);
+}
+
+static void test_keys(void **state)
+{
+    static const struct {
+        const char *name, *param, *key;
+    } cases[] = {
+        { "optim.state.a.w.step", "a.w", "step" },
+        { "optimizer.optim.a.w", "a.w", "optim" },
+        { "optimizer.state.max_exp_avg_sq.a.w", "a.w", "max_exp_avg_sq" },
+        { "w.w.x", "w", "x" },
+        { "alone", "alone", "" },
+        { "b.state.a.x.y", "a", "x.y" },
+        { "ba.x", "a", "" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < DCP_ARRAY_LEN(cases); i++) {
+        const struct dcp_tensor tensor = { .name = cases[i].name,
+                                           .param = cases[i].param };
+        const char *key;
+        size_t n;
+        dcp_roles_key(&tensor, &key, &n);
+        if (n != strlen(cases[i].key) || memcmp(key, cases[i].key, n) != 0)
+            fail_msg("%s: '%.*s'", cases[i].name, (int)n, key);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_tables),
+        cmocka_unit_test(test_joints),
+        cmocka_unit_test(test_keys),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
