@@ -99,7 +99,16 @@ int dcp_unzstd_open(struct dcp_unzstd_file *out, const struct dcp_input *in,
     if (!rc)
         rc = dcp_store_write_file(&out->store, FILE_NAME, buf.data, buf.size_bytes, err);
     const struct dcp_source source = { .store = &out->store, .name = FILE_NAME };
-    return rc ? rc : dcp_input_open(&out->in, &source, NULL, err);
+    if (!rc)
+        rc = dcp_input_open(&out->in, &source, NULL, err);
+    if (!rc) { /* messages name the file that people have */
+        char *shown = strdup(in->shown);
+        if (!shown)
+            return dcp_error_memory(err, "a file name");
+        free(out->in.shown);
+        out->in.shown = shown;
+    }
+    return rc;
 }
 
 void dcp_unzstd_close(struct dcp_unzstd_file *file)

@@ -292,6 +292,12 @@ static void test_hostile_safetensors(void **state)
     check_hostile("badst", "safetensors");
 }
 
+static void test_hostile_dcp(void **state)
+{
+    (void)state;
+    check_hostile("baddcp", "dcp");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -302,6 +308,7 @@ int main(void)
         cmocka_unit_test(test_hostile_torch),
         cmocka_unit_test(test_hostile_npy),
         cmocka_unit_test(test_hostile_safetensors),
+        cmocka_unit_test(test_hostile_dcp),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
