@@ -146,15 +146,27 @@ static int add_step_item(struct dcp_out *out, size_t *out_item, struct dcp_error
     return rc ? rc : dcp_out_add_item(out, buf.data, buf.size_bytes, out_item, err);
 }
 
+/* Whether a key of the catalog looks like a step, P.state.<param>.step. */
+static bool has_steps(const struct dcp_out *out)
+{
+    for (size_t k = 0; k < out->n; k++) {
+        const char *rest = dcp_keys_inside(out->keys.optim, out->list[k].key);
+        if (rest && dcp_str_starts(rest, "state.") && dcp_str_ends(rest, ".step"))
+            return true;
+    }
+    return false;
+}
+
 /* Every parameter with moments has a step, a tensor without dimensions. One item serves
- * them all. */
+ * them all. That they were made here is said once, or of each when there are others. */
 static int add_steps(struct dcp_out *out, struct dcp_error *err)
 {
     struct dcp_catalog *catalog = out->catalog;
-    size_t item = 0, n_made = 0, n_there = 0;
+    bool others = has_steps(out), ok = true;
+    size_t item = 0, n_made = 0;
     int rc = DCP_OK;
 
-    for (size_t t = 0; t < catalog->n_tensors && !rc; t++) {
+    for (size_t t = 0; t < catalog->n_tensors && !rc && ok; t++) {
         const struct dcp_tensor *tensor = &catalog->tensors[t];
         struct dcp_out_key key = { .tensor = -1, .is_step = true };
         if (tensor->role != DCP_ROLE_EXP_AVG)
@@ -162,21 +174,20 @@ static int add_steps(struct dcp_out *out, struct dcp_error *err)
         key.key = step_key(out, tensor->param);
         if (!key.key)
             return no_memory(err);
-        if (dcp_out_has(out, key.key) || dcp_catalog_find_object(catalog, key.key) >= 0) {
-            n_there++;
+        if (dcp_out_has(out, key.key) || dcp_catalog_find_object(catalog, key.key) >= 0)
             continue;
-        }
         if (!n_made++)
             rc = add_step_item(out, &item, err);
         key.item = item;
         key.path = dcp_keys_path(&out->keys, catalog, key.key, false);
-        if (!rc)
-            rc = key.path ? dcp_out_add(out, &key, err) : no_memory(err);
+        ok = key.path &&
+             (!others || dcp_out_note(out, "made", key.key, json_string("step")));
+        if (!rc && ok)
+            rc = dcp_out_add(out, &key, err);
     }
-    if (!rc && n_made && !n_there &&
-        json_object_set_new(out->ours, "steps", json_string(out->keys.optim)))
-        rc = no_memory(err);
-    return rc;
+    if (!rc && ok && n_made && !others)
+        ok = !json_object_set_new(out->ours, "steps", json_string(out->keys.optim));
+    return rc || ok ? rc : no_memory(err);
 }
 
 static int find_weight(const struct dcp_catalog *catalog, const char *param)
