@@ -9,8 +9,8 @@
 
 void dcp_meta_fini(struct dcp_meta *meta)
 {
-    dcp_names_fini(&meta->keys);
-    dcp_names_fini(&meta->file_names);
+    dcp_text_index_fini(&meta->keys);
+    dcp_text_index_fini(&meta->file_names);
     free(meta->tensors);
     free(meta->objects);
     free(meta->parts);

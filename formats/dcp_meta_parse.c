@@ -159,7 +159,7 @@ int dcp_meta_parse(const void *pickle, size_t size_bytes, int rank, struct dcp_m
                  : dcp_meta_no_memory(&p);
     if (!rc)
         rc = parse_root(&p, root);
-    dcp_names_fini(&p.boxes);
+    dcp_text_index_fini(&p.boxes);
     dcp_arena_free(p.scratch);
     return rc;
 }

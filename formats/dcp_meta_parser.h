@@ -11,8 +11,8 @@ struct dcp_meta_parser {
     int rank;
     struct dcp_error *err; /* never NULL */
     struct dcp_arena *scratch;
-    size_t first_part;      /* of this pickle */
-    struct dcp_names boxes; /* its parts, once a hint did not help */
+    size_t first_part;           /* of this pickle */
+    struct dcp_text_index boxes; /* its parts, once a hint did not help */
 };
 
 /* An instance of a class of torch.distributed, whose modules were moved about. */

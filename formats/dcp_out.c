@@ -16,8 +16,8 @@ static int no_memory(struct dcp_error *err)
 void dcp_out_fini(struct dcp_out *out)
 {
     dcp_keys_fini(&out->keys);
-    dcp_names_fini(&out->taken);
-    dcp_names_fini(&out->values);
+    dcp_text_index_fini(&out->taken);
+    dcp_text_index_fini(&out->values);
     json_decref(out->ours);
     free(out->list);
     free(out->items);
@@ -26,7 +26,7 @@ void dcp_out_fini(struct dcp_out *out)
 
 bool dcp_out_has(const struct dcp_out *out, const char *key)
 {
-    return dcp_names_find(&out->taken, key, strlen(key)) >= 0;
+    return dcp_text_index_find(&out->taken, key, strlen(key)) >= 0;
 }
 
 int dcp_out_add(struct dcp_out *out, const struct dcp_out_key *key, struct dcp_error *err)
@@ -44,7 +44,7 @@ int dcp_out_add(struct dcp_out *out, const struct dcp_out_key *key, struct dcp_e
         return no_memory(err);
     out->list = grown;
     grown[out->n] = *key;
-    return dcp_names_set(&out->taken, key->key, strlen(key->key), (int64_t)out->n++)
+    return dcp_text_index_set(&out->taken, key->key, strlen(key->key), (int64_t)out->n++)
                ? DCP_OK
                : no_memory(err);
 }

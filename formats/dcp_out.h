@@ -5,7 +5,7 @@
 #define DCP_FORMATS_DCP_OUT_H
 
 #include "dcp_keys.h"
-#include "names.h"
+#include "text_index.h"
 
 /* A key: of a tensor, or of an item. */
 struct dcp_out_key {
@@ -27,8 +27,8 @@ struct dcp_out {
     struct dcp_out_key *list;
     struct dcp_out_item *items;
     size_t n, cap, n_items, cap_items;
-    struct dcp_names taken;  /* numbers of keys */
-    struct dcp_names values; /* numbers of items, by the JSON of their values */
+    struct dcp_text_index taken;  /* numbers of keys */
+    struct dcp_text_index values; /* numbers of items, by the JSON of their values */
     json_t *ours; /* members of the attribute "libdcp": objects, steps, tied, made,
                      optimizer */
 };

@@ -26,7 +26,7 @@ static int item_of(struct dcp_out *out, json_t *value, size_t *out_item,
 
     if (!text)
         return no_memory(err);
-    int64_t known = dcp_names_find(&out->values, text, strlen(text));
+    int64_t known = dcp_text_index_find(&out->values, text, strlen(text));
     *out_item = (size_t)known;
     if (known >= 0)
         return DCP_OK;
@@ -36,7 +36,8 @@ static int item_of(struct dcp_out *out, json_t *value, size_t *out_item,
     if (rc)
         return rc;
     const char *kept = dcp_catalog_text(out->catalog, text);
-    return kept && dcp_names_set(&out->values, kept, strlen(kept), (int64_t)*out_item)
+    return kept && dcp_text_index_set(&out->values, kept, strlen(kept),
+                                      (int64_t)*out_item)
                ? DCP_OK
                : no_memory(err);
 }
