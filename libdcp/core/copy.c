@@ -2,6 +2,7 @@
 #include "base/hash.h"
 #include "base/mem.h"
 #include "fingerprint.h"
+#include "region.h"
 #include "scatter.h"
 #include <stdatomic.h>
 #include <string.h>
@@ -11,18 +12,22 @@
 
 /* Adds n elements of a source piece to the fingerprint of what was read, by the source's
  * own geometry: a plan that puts them in the wrong place is found out. Where the source
- * is strided only the plan knows its order, so they are placed by the target's. */
+ * is strided only the plan knows its order, so they are placed by the target's. What is
+ * read for a replica was read before. */
 static void account(struct dcp_copier *copier, const struct dcp_copy *copy,
                     int64_t src_at, int64_t dst_at, int64_t n, const void *data)
 {
     const struct dcp_piece *src = &copier->src->pieces[copy->src];
     const struct dcp_piece *dst = &copier->dst->pieces[copy->dst];
     const struct dcp_tensor *tensor = &copier->src->tensors[src->tensor];
+
+    if (dcp_region_is_replica(copier->dst, copy->dst))
+        return;
     uint64_t crc = dcp_hash_crc64(0, data, (size_t)n * dcp_dtype_size(tensor->dtype));
     uint64_t part = dcp_fingerprint_piece(tensor, src->stride ? dst : src,
                                           src->stride ? dst_at : src_at, n, data, crc);
 
-    atomic_fetch_xor(&copier->src_parts[src->tensor], part);
+    atomic_fetch_xor(&copier->src_parts[dst->tensor], part);
 }
 
 /* A copy whose elements lie side by side in the source along one loop and in the target

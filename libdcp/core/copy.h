@@ -16,7 +16,7 @@ struct dcp_copier {
     _Atomic uint64_t
         *overflows; /* NULL, or by tensor of dst: numbers that a cast made infinite */
     _Atomic uint64_t
-        *src_parts; /* NULL, or by tensor of src: fingerprint parts of what was read */
+        *src_parts; /* NULL, or by tensor of dst: fingerprint parts of what was read */
 };
 #define DCP_COPY_SCRATCH \
     (16u * DCP_BLOCK_BYTES) /* 16-byte elements for a block of 1-byte ones */

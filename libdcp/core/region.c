@@ -118,6 +118,14 @@ int dcp_region_order(const struct dcp_tensor *tensor, const struct dcp_region *a
     return 0;
 }
 
+bool dcp_region_is_replica(const struct dcp_catalog *catalog, size_t piece)
+{
+    const struct dcp_piece *p = &catalog->pieces[piece];
+
+    return piece > 0 && p[-1].tensor == p->tensor &&
+           !dcp_region_order(&catalog->tensors[p->tensor], &p[-1].region, &p->region);
+}
+
 /* Peels dimensions from the inside: a partial row at each end and whole rows between,
  * then the same one dimension further out on the range of whole rows. */
 int dcp_region_flat_boxes(const struct dcp_tensor *tensor, int64_t begin, int64_t end,

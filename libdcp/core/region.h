@@ -16,6 +16,9 @@ int64_t dcp_region_elems(const struct dcp_tensor *tensor,
 /* Order by place: first element in row-major order, then size. 0: the same region. */
 int dcp_region_order(const struct dcp_tensor *tensor, const struct dcp_region *a,
                      const struct dcp_region *b);
+/* Whether the piece before this one, in a sorted catalog, is the same part of the same
+ * tensor. */
+bool dcp_region_is_replica(const struct dcp_catalog *catalog, size_t piece);
 /* True when the region is the flat interval *out_begin .. *out_end. */
 bool dcp_region_interval(const struct dcp_tensor *tensor, const struct dcp_region *region,
                          int64_t *out_begin, int64_t *out_end);

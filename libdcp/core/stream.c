@@ -3,6 +3,7 @@
 #include "base/str.h"
 #include "copy.h"
 #include "fingerprint.h"
+#include "region.h"
 #include "write.h"
 #include <inttypes.h>
 #include <stdatomic.h>
@@ -63,7 +64,7 @@ static int stream_init(struct stream *s, const struct dcp_stream_setup *setup,
     for (size_t t = 0; t < setup->target->n_tensors; t++)
         keeps = keeps && setup->src->tensors[setup->src_tensor[t]].has_fingerprint;
     if (!keeps && setup->verify)
-        s->src_parts = dcp_mem_calloc(setup->src->n_tensors, sizeof *s->src_parts);
+        s->src_parts = dcp_mem_calloc(setup->target->n_tensors, sizeof *s->src_parts);
     if (!s->copiers || (!keeps && setup->verify && !s->src_parts))
         return dcp_error_memory(err, "a stream");
     for (int i = 0; i < s->n_workers && !rc; i++) {
@@ -80,6 +81,27 @@ static int stream_init(struct stream *s, const struct dcp_stream_setup *setup,
                                 &copier->blocks, err);
     }
     return rc;
+}
+
+/* Replicas, which no fingerprint counts, are what they repeat. */
+static int prove_replicas(const struct dcp_catalog *target, struct dcp_error *err)
+{
+    char name[160];
+
+    for (size_t p = 1; p < target->n_pieces; p++) {
+        const struct dcp_piece *piece = &target->pieces[p];
+        const struct dcp_tensor *tensor = &target->tensors[piece->tensor];
+        if (!dcp_region_is_replica(target, p) || !piece[-1].stride != !piece->stride ||
+            piece[-1].crc == piece->crc)
+            continue;
+        dcp_error_tensor(err, tensor->name);
+        return dcp_error_set(err, DCP_E_CORRUPT,
+                             "tensor '%s' was written differently for ranks %d and %d; "
+                             "nothing was published",
+                             dcp_str_escape(name, sizeof name, tensor->name),
+                             piece[-1].rank, piece->rank);
+    }
+    return DCP_OK;
 }
 
 /* What was written is what the source holds, tensor by tensor. Casts have no equal number
@@ -99,10 +121,9 @@ static int prove(const struct stream *s, const struct dcp_write *write,
         tensor->has_fingerprint = true;
         if (!s->setup->verify || tensor->dtype != from->dtype)
             continue;
-        uint64_t want =
-            from->has_fingerprint
-                ? from->fingerprint
-                : dcp_fingerprint_whole(from, s->src_parts[s->setup->src_tensor[t]]);
+        uint64_t want = from->has_fingerprint
+                            ? from->fingerprint
+                            : dcp_fingerprint_whole(from, s->src_parts[t]);
         if (want == tensor->fingerprint)
             continue;
         dcp_error_set(err, DCP_E_CORRUPT,
@@ -145,6 +166,8 @@ int dcp_stream_run(const struct dcp_stream_setup *setup, struct dcp_error *err)
         rc = dcp_write_rank(write, r, err);
     if (!rc)
         rc = prove(&s, write, err);
+    if (!rc && setup->verify)
+        rc = prove_replicas(setup->target, err);
     if (!rc)
         rc = dcp_write_global(write, err);
     dcp_write_free(write);

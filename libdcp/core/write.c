@@ -1,6 +1,7 @@
 #include "base/hash.h"
 #include "base/mem.h"
 #include "fingerprint.h"
+#include "region.h"
 #include "write_files.h"
 
 #define CHUNK_BLOCKS 8 /* blocks a job writes before another may be chosen */
@@ -128,10 +129,11 @@ static int write_block(struct dcp_write *w, int worker, size_t p, size_t block,
     digests->crc[block] = dcp_hash_crc64(0, raw, n);
     if (digests->crc32)
         digests->crc32[block] = dcp_hash_crc32(0, raw, n);
-    atomic_fetch_xor(&w->parts[piece->tensor],
-                     dcp_fingerprint_piece(tensor, piece, (int64_t)(begin / elem),
-                                           (int64_t)(n / elem), raw,
-                                           digests->crc[block]));
+    if (!dcp_region_is_replica(target, p))
+        atomic_fetch_xor(&w->parts[piece->tensor],
+                         dcp_fingerprint_piece(tensor, piece, (int64_t)(begin / elem),
+                                               (int64_t)(n / elem), raw,
+                                               digests->crc[block]));
     rc = dcp_coder_encode(me->coder, piece->codec, elem, raw, n, &stored, &stored_n, err);
     if (rc)
         return rc;

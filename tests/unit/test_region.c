@@ -199,6 +199,44 @@ static void outside(void **state)
     }
 }
 
+static void replicas(void **state)
+{
+    static const struct {
+        int tensor;
+        int64_t begin, end;
+        bool again;
+    } pieces[] = {
+        { 0, 0, 3, false }, { 0, 0, 3, true },  { 0, 3, 6, false },
+        { 1, 0, 3, false }, { 1, 0, 2, false }, { 1, 2, 6, false },
+    };
+    const int64_t shape[] = { 6 };
+    struct dcp_catalog *catalog;
+    struct dcp_error err = { 0 };
+
+    (void)state;
+    assert_int_equal(dcp_catalog_new(&catalog, &err), 0);
+    for (int t = 0; t < 2; t++)
+        dcp_catalog_add_tensor(
+            catalog,
+            &(struct dcp_tensor){
+                .name = t ? "a" : "b", .dtype = DCP_U8, .ndim = 1, .shape = shape },
+            NULL, &err);
+    for (size_t i = 0; i < sizeof pieces / sizeof *pieces; i++)
+        assert_int_equal(dcp_catalog_add_piece(
+                             catalog,
+                             &(struct dcp_piece){ .tensor = pieces[i].tensor,
+                                                  .rank = (int)i,
+                                                  .file = -1,
+                                                  .region = { .kind = DCP_FLAT,
+                                                              .begin = pieces[i].begin,
+                                                              .end = pieces[i].end } },
+                             &err),
+                         0);
+    for (size_t i = 0; i < sizeof pieces / sizeof *pieces; i++)
+        assert_int_equal(dcp_region_is_replica(catalog, i), pieces[i].again);
+    dcp_catalog_free(catalog);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -207,6 +245,7 @@ int main(void)
         cmocka_unit_test(flat_ranges_as_boxes),
         cmocka_unit_test(order),
         cmocka_unit_test(outside),
+        cmocka_unit_test(replicas),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
