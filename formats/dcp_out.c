@@ -205,10 +205,11 @@ static int add_tied_head(struct dcp_out *out, struct dcp_error *err)
 {
     struct dcp_catalog *catalog = out->catalog;
     struct dcp_out_key key = { 0 };
-    const char *head, *embedding;
-    int rc = dcp_hf_tied_head(catalog, &head, &embedding, err);
+    char head[DCP_NAMES_MAX_BYTES], embedding[DCP_NAMES_MAX_BYTES];
+    bool tied;
+    int rc = dcp_hf_tied_head(catalog, &tied, head, embedding, err);
 
-    if (rc || !head)
+    if (rc || !tied)
         return rc;
     key.tensor = find_weight(catalog, embedding);
     key.key = dcp_keys_join(catalog, out->keys.model, head);

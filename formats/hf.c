@@ -6,6 +6,7 @@
 #include "formats.h"
 #include "input.h"
 #include "merge.h"
+#include "model_config.h"
 #include "safetensors.h"
 #include "sharded.h"
 #include "torch.h"
@@ -14,8 +15,6 @@
 #include <string.h>
 
 #define CONFIG_NAME "config.json"
-#define CONFIG_OBJECT "config"
-#define CONFIG_OBJECT_NATIVE "model_config"
 
 enum { BID = 128, MAX_CONFIG_BYTES = 16 << 20 };
 
@@ -32,61 +31,19 @@ static const struct form {
     { "pytorch_model.bin.index.json", true, dcp_torch_index_file },
 };
 
-/* How a family of models names its tensors. */
-static const struct family {
-    const char *model_type;
-    const char *prefix;    /* of the base model, which some files leave out */
-    const char *head;      /* prefix of what stands outside it */
-    const char *tied_head; /* a tensor that is the embedding when the model is tied */
-    const char *embedding;
-    bool tied;              /* where the configuration does not say */
-    const char *dropped[2]; /* ends of names of buffers that old files hold */
-} families[] = {
-    { "gpt2",
-      "transformer.",
-      "lm_head.",
-      "lm_head.weight",
-      "transformer.wte.weight",
-      true,
-      { ".attn.bias", ".attn.masked_bias" } },
-    { "llama",
-      "model.",
-      "lm_head.",
-      "lm_head.weight",
-      "model.embed_tokens.weight",
-      false,
-      { ".rotary_emb.inv_freq", NULL } },
-};
-
-static const struct family *family_of(const json_t *config)
-{
-    const char *type = json_string_value(json_object_get(config, "model_type"));
-
-    for (size_t i = 0; type && i < DCP_ARRAY_LEN(families); i++)
-        if (!strcmp(families[i].model_type, type))
-            return &families[i];
-    return NULL;
-}
-
-static bool is_tied(const struct family *family, const json_t *config)
-{
-    const json_t *tie = json_object_get(config, "tie_word_embeddings");
-
-    return json_is_boolean(tie) ? json_is_true(tie) : family->tied;
-}
-
-int dcp_hf_tied_head(const struct dcp_catalog *catalog, const char **out_head,
-                     const char **out_embedding, struct dcp_error *err)
+int dcp_hf_tied_head(const struct dcp_catalog *catalog, bool *out_tied,
+                     char head[DCP_NAMES_MAX_BYTES], char embedding[DCP_NAMES_MAX_BYTES],
+                     struct dcp_error *err)
 {
     DCP_CLEANUP_JSON json_t *config = NULL;
     int rc = dcp_training_read(catalog, DCP_TRAINING_MODEL_CONFIG, &config, err);
+    const struct dcp_names_family *family = rc ? NULL : dcp_model_config_family(config);
 
-    if (!rc && !config)
-        rc = dcp_training_read(catalog, CONFIG_OBJECT, &config, err);
-    const struct family *family = rc ? NULL : family_of(config);
-    bool tied = family && is_tied(family, config);
-    *out_head = tied ? family->tied_head : NULL;
-    *out_embedding = tied ? family->embedding : NULL;
+    *out_tied = family && dcp_model_config_tied(config, family) &&
+                dcp_names_translate(family, DCP_NAMES_GGUF, DCP_NAMES_HF, "output.weight",
+                                    head) &&
+                dcp_names_translate(family, DCP_NAMES_GGUF, DCP_NAMES_HF,
+                                    "token_embd.weight", embedding);
     return rc;
 }
 
@@ -128,7 +85,7 @@ static int probe(const struct dcp_source *source)
 /* -- reading ------------------------------------------------------------------------- */
 
 struct naming {
-    const struct family *family; /* NULL: names stay as they are */
+    const struct dcp_names_family *family; /* NULL: names stay as they are */
     bool tied, add_prefix;
     size_t strip; /* bytes of a wrapper before every name */
     char *name;   /* scratch */
@@ -167,17 +124,16 @@ static size_t find_wrapper(const struct dcp_catalog *catalog)
 static const char *take_named(void *self, const struct dcp_tensor *tensor)
 {
     struct naming *naming = self;
-    const struct family *family = naming->family;
+    const struct dcp_names_family *family = naming->family;
     const char *name = tensor->name + naming->strip;
 
     if (!family)
         return name;
-    if (naming->tied && !strcmp(name, family->tied_head))
+    bool is_head = dcp_str_starts(name, family->head);
+    if ((naming->tied && is_head && !strcmp(name + strlen(family->head), ".weight")) ||
+        dcp_names_dropped(family, name))
         return NULL;
-    for (size_t i = 0; i < DCP_ARRAY_LEN(family->dropped); i++)
-        if (family->dropped[i] && dcp_str_ends(name, family->dropped[i]))
-            return NULL;
-    if (!naming->add_prefix || dcp_str_starts(name, family->head))
+    if (!naming->add_prefix || is_head)
         return name;
     size_t n = strlen(family->prefix) + strlen(name) + 1;
     free(naming->name);
@@ -202,11 +158,12 @@ static bool lacks_prefix(const struct dcp_catalog *catalog, const struct naming 
 static int take_tensors(struct dcp_catalog *catalog, const struct dcp_catalog *own,
                         const json_t *config, struct dcp_error *err)
 {
-    struct naming naming = { .family = family_of(config), .strip = find_wrapper(own) };
+    struct naming naming = { .family = dcp_model_config_family(config),
+                             .strip = find_wrapper(own) };
     const struct dcp_merge_rule rule = { .name = take_named, .self = &naming };
 
     if (naming.family) {
-        naming.tied = is_tied(naming.family, config);
+        naming.tied = dcp_model_config_tied(config, naming.family);
         naming.add_prefix = lacks_prefix(own, &naming);
     }
     int rc = dcp_merge(catalog, own, &rule, err);
@@ -242,9 +199,10 @@ static int index_source(const struct dcp_source *source, struct dcp_catalog *cat
         return rc;
     catalog->format = dcp_format_hf.name;
     catalog->version = form->name;
-    const struct dcp_object object = {
-        .name = CONFIG_OBJECT, .kind = DCP_OBJECT_JSON, .data = text, .size_bytes = n
-    };
+    const struct dcp_object object = { .name = DCP_TRAINING_MODEL_CONFIG,
+                                       .kind = DCP_OBJECT_JSON,
+                                       .data = text,
+                                       .size_bytes = n };
     return dcp_catalog_add_object(catalog, &object, err);
 }
 
@@ -278,52 +236,22 @@ static int set_dtype(json_t *config, int dtype, bool *out_changed)
     return *out_changed ? json_object_set_new(config, key, json_string(name)) : 0;
 }
 
-static int find_config(const struct dcp_catalog *catalog,
-                       const struct dcp_target_options *options, const char **out_text,
-                       size_t *out_n, struct dcp_error *err)
-{
-    int at = dcp_catalog_find_object(catalog, CONFIG_OBJECT);
-
-    if (at < 0)
-        at = dcp_catalog_find_object(catalog, CONFIG_OBJECT_NATIVE);
-    if (options->config_json) {
-        *out_text = options->config_json;
-        *out_n = strlen(options->config_json);
-        return DCP_OK;
-    }
-    if (at < 0) {
-        dcp_error_set(err, DCP_E_MISMATCH,
-                      "a Hugging Face folder needs a model configuration, and the source "
-                      "has none");
-        dcp_error_hint(
-            err,
-            "--model-config FILE gives one; --to safetensors writes the weights without");
-        return DCP_E_MISMATCH;
-    }
-    *out_text = catalog->objects[at].data;
-    *out_n = catalog->objects[at].size_bytes;
-    return DCP_OK;
-}
-
 static int add_config(struct dcp_catalog *catalog,
                       const struct dcp_target_options *options,
                       struct dcp_literals *literals, struct dcp_error *err)
 {
     DCP_CLEANUP_JSON json_t *config = NULL;
     DCP_CLEANUP_FREE char *rewritten = NULL;
-    const char *text;
+    const char *text = NULL;
     bool changed;
-    size_t n;
+    size_t n = 0;
     int file;
 
-    int rc = find_config(catalog, options, &text, &n, err);
-    if (!rc)
-        rc = dcp_json_parse(text, n, "the model configuration", &config, err);
+    int rc =
+        dcp_model_config_read(catalog, options, "a Hugging Face folder", &config, err);
     if (rc)
         return rc;
-    if (!json_is_object(config))
-        return dcp_error_set(err, DCP_E_MISMATCH,
-                             "the model configuration is no JSON object");
+    dcp_model_config_text(catalog, options, &text, &n);
     if (set_dtype(config, common_dtype(catalog), &changed) ||
         (changed && !(rewritten = dcp_json_text(config, 2))))
         return dcp_error_memory(err, CONFIG_NAME);

@@ -104,7 +104,7 @@ static void check_gpt2(const char *config, const char *const *stored,
     if (folder_index(&f, "hf"))
         fail_msg("%s", f.err.message);
     assert_names(f.catalog, wanted);
-    int at = dcp_catalog_find_object(f.catalog, "config");
+    int at = dcp_catalog_find_object(f.catalog, "model_config");
     assert_true(at >= 0);
     assert_string_equal(f.catalog->objects[at].data, config);
     folder_fini(&f);

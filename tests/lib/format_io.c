@@ -3,6 +3,7 @@
 #include "base/fs.h"
 #include "base/hash.h"
 #include "base/mem.h"
+#include "lib/format_pieces.h"
 #include <isa-l/igzip_lib.h>
 #include <stdlib.h>
 #include <string.h>
@@ -298,23 +299,43 @@ static int make_target(const struct dcp_catalog *catalog, const struct dcp_forma
     return rc ? rc : dcp_catalog_sort(*out, err);
 }
 
+/* One piece of a target out of the whole tensor. */
+static int write_piece(struct writer *w, struct dcp_piece *piece, unsigned char *dense,
+                       struct dcp_error *err)
+{
+    const struct dcp_tensor *t = &w->target->tensors[piece->tensor];
+    size_t n = (size_t)piece->stored_size;
+    unsigned char *raw = malloc(n + 1);
+
+    if (t->n_elems)
+        format_move_elements(t, piece, raw, dense, true);
+    piece->has_crc32 = true;
+    piece->crc32 = dcp_hash_crc32(0, raw, n);
+    int rc = put(w, piece->file, piece->offset, raw, n, err);
+    free(raw);
+    return rc;
+}
+
 static int put_tensors(struct writer *w, const struct dcp_source *source,
                        const struct dcp_catalog *catalog, struct dcp_error *err)
 {
-    int rc = DCP_OK;
+    int rc = dcp_catalog_sort(w->target, err);
 
     for (size_t i = 0; i < catalog->n_tensors && !rc; i++) {
-        int at = dcp_catalog_find(w->target, catalog->tensors[i].name);
-        struct dcp_piece *piece = &w->target->pieces[w->target->tensors[at].first_piece];
-        void *data = NULL;
-        if (!w->target->tensors[at].n_pieces)
+        const struct dcp_tensor *from = &catalog->tensors[i];
+        const struct dcp_tensor *to =
+            &w->target->tensors[dcp_catalog_find(w->target, from->name)];
+        void *data = NULL, *cast;
+        if (!to->n_pieces)
             continue;
         rc = format_read_tensor(source, catalog, (int)i, &data, err);
         if (rc)
             return rc;
-        piece->has_crc32 = true;
-        piece->crc32 = dcp_hash_crc32(0, data, (size_t)piece->stored_size);
-        rc = put(w, piece->file, piece->offset, data, (size_t)piece->stored_size, err);
+        cast = malloc((size_t)dcp_tensor_bytes(to) + 1);
+        rc = dcp_cast(from->dtype, to->dtype, data, cast, (size_t)from->n_elems, err);
+        for (size_t p = 0; p < to->n_pieces && !rc; p++)
+            rc = write_piece(w, &w->target->pieces[to->first_piece + p], cast, err);
+        free(cast);
         free(data);
     }
     return rc;

@@ -49,7 +49,7 @@ static bool is_small(const struct dcp_catalog *catalog)
         uint64_t size_bytes = dcp_tensor_bytes(&catalog->tensors[i]);
         total += size_bytes;
         if (size_bytes > MAX_TENSOR_BYTES || total > MAX_TOTAL_BYTES ||
-            catalog->tensors[i].n_pieces != 1)
+            !catalog->tensors[i].n_pieces)
             return false;
     }
     return true;
