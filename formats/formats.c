@@ -17,6 +17,7 @@ static const struct dcp_format *const formats[] = {
     &dcp_format_npy,
     &dcp_format_npz,
     &dcp_format_dcp,
+    &dcp_format_gguf,
     NULL,
 };
 
@@ -62,7 +63,6 @@ static const struct {
     const char *magic, *kind;
 } foreign[] = {
     { 257, 5, "ustar", "is a tar archive that is no PyTorch file; unpack it first" },
-    { 0, 4, "GGUF", "is a GGUF file, which is not supported" },
     { 0, 8, "\x89HDF\r\n\x1a\n", "is an HDF5 file, which is not supported" },
     { 0, 3, "\x80\x04\x95", "is a bare pickle, not a checkpoint of a known format" },
     { 0, 3, "\x80\x02}", "is a bare pickle, not a checkpoint of a known format" },

@@ -18,6 +18,7 @@ extern const struct dcp_format dcp_format_npz;
 extern const struct dcp_format dcp_format_hf;
 extern const struct dcp_format dcp_format_fsdp_ranks;
 extern const struct dcp_format dcp_format_dcp;
+extern const struct dcp_format dcp_format_gguf;
 
 /* One sentence about a file that no format reads: "is a GGUF file, …", or NULL when its
  * first bytes tell nothing. Static. */

@@ -81,6 +81,7 @@ static const struct dcp_example examples[] = {
       "the newest weights for torch.load, in 16 bits" },
     { "dcp-reshard export run model.safetensors", "the same as safetensors" },
     { "dcp-reshard export run gpt2/", "a folder for from_pretrained of transformers" },
+    { "dcp-reshard export run model.gguf --dtype fp16", "a file for llama.cpp" },
     { 0 },
 };
 
@@ -90,9 +91,11 @@ const struct dcp_command reshard_export = {
     .min_operands = 2,
     .max_operands = 2,
     .purpose = "the weights in one piece, in the format of FILE's suffix",
-    .about = "The suffix chooses: .bin, .pt and .pth are PyTorch's, .safetensors is "
-             "safetensors', a folder (or a name without a suffix) is Hugging Face's. "
-             "Optimizer state is left out unless --only all asks for it.",
+    .about =
+        "The suffix chooses: .bin, .pt and .pth are PyTorch's, .safetensors is "
+        "safetensors', .gguf is llama.cpp's, a folder (or a name without a suffix) is "
+        "Hugging Face's. "
+        "Optimizer state is left out unless --only all asks for it.",
     .opts = opts,
     .settings_size_bytes = sizeof(struct reshard_settings),
     .defaults = &defaults,

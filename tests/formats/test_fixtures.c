@@ -245,6 +245,13 @@ static void test_safetensors(void **state)
     check_folder("safetensors");
 }
 
+/* The first is a model that is known, and has the names of Hugging Face. */
+static void test_gguf(void **state)
+{
+    (void)state;
+    check_folder("gguf");
+}
+
 /* Each line of index.tsv: file, what is wrong, verdict. */
 static void check_hostile(const char *folder, const char *format)
 {
@@ -298,6 +305,12 @@ static void test_hostile_dcp(void **state)
     check_hostile("baddcp", "dcp");
 }
 
+static void test_hostile_gguf(void **state)
+{
+    (void)state;
+    check_hostile("badgguf", "gguf");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -305,10 +318,12 @@ int main(void)
         cmocka_unit_test(test_npy),
         cmocka_unit_test(test_fsdp),
         cmocka_unit_test(test_safetensors),
+        cmocka_unit_test(test_gguf),
         cmocka_unit_test(test_hostile_torch),
         cmocka_unit_test(test_hostile_npy),
         cmocka_unit_test(test_hostile_safetensors),
         cmocka_unit_test(test_hostile_dcp),
+        cmocka_unit_test(test_hostile_gguf),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -238,7 +238,8 @@ static void test_table(void **state)
     assert_string_equal(dcp_format_for_suffix("run/model.bin")->name, "torch");
     assert_string_equal(dcp_format_for_suffix("x.ckpt")->name, "torch");
     assert_string_equal(dcp_format_for_suffix("a.safetensors")->name, "safetensors");
-    assert_null(dcp_format_for_suffix("model.gguf"));
+    assert_string_equal(dcp_format_for_suffix("model.gguf")->name, "gguf");
+    assert_null(dcp_format_for_suffix("model.onnx"));
     assert_null(dcp_format_for_suffix(".bin"));
     assert_null(dcp_format_for_suffix("bin"));
 }

@@ -203,7 +203,7 @@ static void check_format(const struct dcp_source *source,
 
 enum {
     OPTIM = 1, /* names of torch's optimizers tell no role to other formats */
-    OPAQUE = 2 /* tensors in objects of other classes: names stay, the object does not */
+    OPAQUE = 2 /* names stay, objects do not: of other classes, or without an optimizer */
 };
 
 static void check_fixture(const char *name, int what)
@@ -263,6 +263,8 @@ static void test_fixtures(void **state)
     check_fixture("torch/nested.pt", OPTIM);
     check_fixture("torch/module.pt", OPAQUE);
     check_fixture("torch/sparse.pt", OPAQUE);
+    check_fixture("gguf/ok_a64.gguf", OPAQUE);
+    check_fixture("gguf/ok_noalign.gguf", OPAQUE);
 }
 
 int main(int argc, char **argv)
