@@ -18,6 +18,8 @@ static const struct dcp_format *const formats[] = {
     &dcp_format_npz,
     &dcp_format_dcp,
     &dcp_format_gguf,
+    &dcp_format_llmc,
+    &dcp_format_llmc_run,
     NULL,
 };
 

@@ -19,8 +19,10 @@ extern const struct dcp_format dcp_format_hf;
 extern const struct dcp_format dcp_format_fsdp_ranks;
 extern const struct dcp_format dcp_format_dcp;
 extern const struct dcp_format dcp_format_gguf;
+extern const struct dcp_format dcp_format_llmc;
+extern const struct dcp_format dcp_format_llmc_run;
 
-/* One sentence about a file that no format reads: "is a GGUF file, …", or NULL when its
+/* One sentence about a file that no format reads: "is a NumPy array file, …", or NULL when its
  * first bytes tell nothing. Static. */
 const char *dcp_foreign_kind(const struct dcp_source *source);
 
