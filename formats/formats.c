@@ -20,6 +20,7 @@ static const struct dcp_format *const formats[] = {
     &dcp_format_gguf,
     &dcp_format_llmc,
     &dcp_format_llmc_run,
+    &dcp_format_meta_llama,
     NULL,
 };
 

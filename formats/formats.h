@@ -21,9 +21,10 @@ extern const struct dcp_format dcp_format_dcp;
 extern const struct dcp_format dcp_format_gguf;
 extern const struct dcp_format dcp_format_llmc;
 extern const struct dcp_format dcp_format_llmc_run;
+extern const struct dcp_format dcp_format_meta_llama;
 
-/* One sentence about a file that no format reads: "is a NumPy array file, …", or NULL when its
- * first bytes tell nothing. Static. */
+/* One sentence about a file that no format reads: "is a NumPy array file, …", or NULL
+ * when its first bytes tell nothing. Static. */
 const char *dcp_foreign_kind(const struct dcp_source *source);
 
 /* What a tensor is, from its name: "optimizer.<role>.<param>" (dcp_tensor_default_name)
