@@ -3,6 +3,7 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "steps.h"
+#include <errno.h>
 #include <inttypes.h>
 #include <string.h>
 
@@ -11,9 +12,12 @@ static int check_outside(const struct dcp_place *place, const char *dir, const c
                          struct dcp_error *err)
 {
     DCP_CLEANUP_FREE char *target_dir = realpath(dir, NULL);
+    bool no_memory = !target_dir && errno == ENOMEM;
     DCP_CLEANUP_FREE char *source = realpath(place->path, NULL);
     DCP_CLEANUP_FREE char *target = NULL;
 
+    if (no_memory)
+        return dcp_error_memory(err, "a path");
     if (!target_dir)
         return dcp_error_set(err, DCP_E_NOT_FOUND,
                              "there is no folder '%s' for the target", dir);
