@@ -128,6 +128,16 @@ int dcp_format_probe(const struct dcp_source *source,
     return DCP_E_UNSUPPORTED;
 }
 
+int dcp_format_probe_links(struct dcp_store *store, const struct dcp_source *source,
+                           const struct dcp_format **out_format, struct dcp_error *err)
+{
+    dcp_store_dir_follow(store, true);
+    int rc = dcp_format_probe(source, out_format, err);
+    if (!rc && *out_format == &dcp_format_native)
+        dcp_store_dir_follow(store, false);
+    return rc;
+}
+
 enum dcp_role dcp_role_of_name(const char *name, const char **out_param)
 {
     static const char prefix[] = "optimizer.";

@@ -77,6 +77,14 @@ static int open_file(struct origin *origin, const char *path, struct dcp_error *
     return rc;
 }
 
+/* Files of foreign formats may be links. What cannot be read says so when it is loaded. */
+static void allow_links(struct origin *origin)
+{
+    const struct dcp_source source = { &origin->store, origin->name, true };
+    const struct dcp_format *format;
+    dcp_format_probe_links(&origin->store, &source, &format, NULL);
+}
+
 /* The folder that holds a folder, and its name there. */
 static int open_beside(struct origin *origin, const char *path, struct dcp_error *err)
 {
@@ -86,6 +94,8 @@ static int open_beside(struct origin *origin, const char *path, struct dcp_error
         return dcp_error_memory(err, "a path");
     origin->format = "auto";
     int rc = dcp_store_dir(&origin->store, dir, false, err);
+    if (!rc)
+        allow_links(origin);
     free(dir);
     return rc;
 }

@@ -89,7 +89,8 @@ static int choose_source(struct dcp_place *place, char **name, bool is_dir,
     struct dcp_error why = { 0 };
 
     place->source = (struct dcp_source){ &place->store, *name, is_dir };
-    int rc = dcp_format_probe(&place->source, &place->format, &why);
+    int rc =
+        dcp_format_probe_links(&place->store, &place->source, &place->format, &why);
     if (rc == DCP_E_UNSUPPORTED && !is_dir && dcp_bundle_probe(&place->store, *name))
         return enter_bundle(place, name, err);
     if (rc && err)

@@ -2,7 +2,8 @@
  *
  * Every name is walked part by part from the root's file descriptor, no part may be a
  * symbolic link, and names hold no "..", so nothing outside the root can be reached
- * whatever others do to the folders meanwhile. */
+ * whatever others do to the folders meanwhile. One switch, dcp_store_dir_follow, lets the
+ * last part be a link to a regular file, where a name is only looked at or read. */
 #include <dcp/store.h>
 
 #include "base/fs.h"
@@ -23,6 +24,7 @@ struct dir {
     int fd;    /* of the root */
     int lease; /* -1: none */
     char *root;
+    bool follow;               /* links to regular files, for reading */
     pthread_mutex_t replacing; /* one temporary file of a name at a time */
 };
 
@@ -103,6 +105,18 @@ static void place_fini(struct place *place)
 }
 #define CLEANUP_PLACE DCP_CLEANUP(place_fini)
 
+/* What a name in an open folder is; with `follow` a link to a regular file is that file,
+ * any other link stays one. */
+static int look(int fd, const char *name, bool follow, struct stat *out)
+{
+    struct stat behind;
+    int rc = fstatat(fd, name, out, AT_SYMLINK_NOFOLLOW);
+    if (!rc && follow && S_ISLNK(out->st_mode) && fstatat(fd, name, &behind, 0) == 0 &&
+        S_ISREG(behind.st_mode))
+        *out = behind;
+    return rc;
+}
+
 /* --- listing --- */
 
 static int by_name(const void *a, const void *b)
@@ -112,11 +126,11 @@ static int by_name(const void *a, const void *b)
 }
 
 /* Adds an entry unless it went away meanwhile; 0, or -1 with errno. */
-static int add_entry(int fd, const char *name, struct dcp_store_entry **entries,
-                     size_t *n, size_t *cap)
+static int add_entry(int fd, const char *name, bool follow,
+                     struct dcp_store_entry **entries, size_t *n, size_t *cap)
 {
     struct stat st;
-    if (fstatat(fd, name, &st, AT_SYMLINK_NOFOLLOW) != 0)
+    if (look(fd, name, follow, &st) != 0)
         return errno == ENOENT ? 0 : -1;
     struct dcp_store_entry *grown = dcp_mem_grow(*entries, cap, *n + 1, sizeof **entries);
     if (!grown)
@@ -162,7 +176,7 @@ static int dir_list(void *self, const char *name, struct dcp_store_entry **out,
             break;
         }
         bool dots = strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0;
-        if (!dots && add_entry(fd, entry->d_name, &entries, &n, &cap) != 0)
+        if (!dots && add_entry(fd, entry->d_name, dir->follow, &entries, &n, &cap) != 0)
             why = errno;
     }
     closedir(stream);
@@ -189,7 +203,7 @@ static int dir_stat(void *self, const char *name, bool *out_is_dir,
         CLEANUP_PLACE struct place place;
         rc = place_init(dir, name, &place);
         if (!rc)
-            rc = fstatat(place.dir_fd, place.last, &st, AT_SYMLINK_NOFOLLOW);
+            rc = look(place.dir_fd, place.last, dir->follow, &st);
     }
     if (!rc && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode)) {
         errno = ELOOP;
@@ -228,8 +242,8 @@ static int dir_open(void *self, const char *name, struct dcp_store_file **out,
     if (!file)
         return dcp_error_memory(err, name);
     /* Not blocking, because a pipe would wait for its writer. */
-    file->fd =
-        openat(place.dir_fd, place.last, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    file->fd = openat(place.dir_fd, place.last,
+                      O_RDONLY | O_NONBLOCK | O_CLOEXEC | (dir->follow ? 0 : O_NOFOLLOW));
     struct stat st;
     int why = file->fd < 0 || fstat(file->fd, &st) != 0 ? errno : 0;
     if (!why && !S_ISREG(st.st_mode))
@@ -572,4 +586,10 @@ int dcp_store_dir(struct dcp_store *out_store, const char *path, bool create,
     }
     *out_store = (struct dcp_store){ .ops = &dir_ops, .self = dir, .root = dir->root };
     return DCP_OK;
+}
+
+void dcp_store_dir_follow(struct dcp_store *store, bool follow)
+{
+    if (store->ops == &dir_ops)
+        ((struct dir *)store->self)->follow = follow;
 }

@@ -71,6 +71,28 @@ mask_sizes() {
     json 'd["whole"] is False and len(d["steps"]) == 3'
 }
 
+@test "links to files are read, as in the cache of Hugging Face; a native step has none" {
+    mkdir -p hub/blobs hub/snapshots/main
+    dcp-reshard export run hub/plain
+    for file in hub/plain/*; do
+        mv "$file" "hub/blobs/hash-${file##*/}"
+        ln -s "../../blobs/hash-${file##*/}" "hub/snapshots/main/${file##*/}"
+    done
+    run -0 dcp-inspect hub/snapshots/main
+    [[ ${lines[0]} == "hub/snapshots/main   hf "* ]]
+    run -0 dcp-inspect diff run hub/snapshots/main --only model --read
+    run -0 dcp-inspect hub/snapshots/main/model.safetensors
+    ln -s model.bin link.bin
+    run -0 dcp-inspect ls link.bin
+    ln -s full.safetensors link.safetensors
+    run -0 dcp-inspect verify link.safetensors
+    run -0 dcp-reshard hub/snapshots/main hub/native --world 2
+    mkdir linked
+    ln -s "$PWD"/run/step-00000300/* linked
+    run -8 dcp-inspect linked
+    [[ $output == *"it is a link"* ]]
+}
+
 @test "ls" {
     run -0 dcp-inspect ls run
     is_golden ls-run.txt

@@ -184,6 +184,11 @@ PYTHON
     run -0 --separate-stderr train --set model.init=model.safetensors \
         --set checkpoint.dir=tuned --steps 2
     [[ $stderr == *"weights from "*"model.safetensors"* ]]
+    dcp-reshard export run hf # a folder of links, as in the cache of Hugging Face
+    mkdir links
+    ln -s "$PWD"/hf/* links
+    run -0 train --set model.init=links --set checkpoint.dir=tuned1 --steps 2
+    dcp-inspect diff tuned tuned1
     [[ $stderr != *ignored* ]]
     run -0 --separate-stderr train --set model.init=model.safetensors \
         --set checkpoint.dir=tuned --steps 3

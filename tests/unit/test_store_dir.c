@@ -192,6 +192,45 @@ static void links_are_refused(void **state)
     assert_int_equal(store.ops->lock(store.self, NULL), DCP_E_IO);
 }
 
+/* With the switch on, links to regular files are read, and nothing else changes. */
+static void links_are_followed_when_told(void **state)
+{
+    (void)state;
+    struct dcp_store_file *file;
+    struct dcp_store_entry *entries;
+    size_t n;
+    assert_int_equal(mkdir("blobs", 0700), 0);
+    FILE *blob = fopen("blobs/b", "w");
+    assert_non_null(blob);
+    fputs("secret", blob);
+    fclose(blob);
+    assert_int_equal(mkfifo("blobs/pipe", 0600), 0);
+    assert_int_equal(symlink("../blobs/b", "root/file"), 0);
+    assert_int_equal(symlink("../blobs", "root/dir"), 0);
+    assert_int_equal(symlink("../blobs/pipe", "root/pipe"), 0);
+    assert_int_equal(symlink("../blobs/none", "root/dangling"), 0);
+    dcp_store_dir_follow(&store, true);
+    check_text("file", "secret");
+    assert_int_equal(stat_code("file"), 0);
+    assert_int_equal(stat_code("dir"), DCP_E_UNSUPPORTED);
+    assert_int_equal(stat_code("dir/b"), DCP_E_UNSUPPORTED);
+    assert_int_equal(stat_code("pipe"), DCP_E_UNSUPPORTED);
+    assert_int_equal(store.ops->open(store.self, "pipe", &file, NULL), DCP_E_UNSUPPORTED);
+    assert_int_equal(store.ops->open(store.self, "dangling", &file, NULL),
+                     DCP_E_NOT_FOUND);
+    assert_int_equal(store.ops->list(store.self, "", &entries, &n, NULL), 0);
+    for (size_t i = 0; i < n; i++)
+        assert_int_equal(entries[i].size_bytes, strcmp(entries[i].name, "file") ? 0 : 6);
+    dcp_store_list_free(entries, n);
+    assert_int_equal(store.ops->create(store.self, "dangling", 0, &file, NULL),
+                     DCP_E_EXISTS);
+    assert_int_equal(store.ops->remove(store.self, "file", NULL), 0);
+    assert_true(dcp_fs_exists("blobs/b"));
+    dcp_store_dir_follow(&store, false);
+    assert_int_equal(symlink("../blobs/b", "root/file"), 0);
+    assert_int_equal(stat_code("file"), DCP_E_UNSUPPORTED);
+}
+
 static void special_files_are_refused(void **state)
 {
     (void)state;
@@ -383,6 +422,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(opening),
         TEST(links_are_refused),
+        TEST(links_are_followed_when_told),
         TEST(special_files_are_refused),
         TEST(failed_sync_loses_the_file),
         TEST(unsynced_names_are_no_success),

@@ -125,6 +125,13 @@ DCP_PUBLIC const struct dcp_format *dcp_format_for_suffix(const char *name);
 DCP_PUBLIC int dcp_format_probe(const struct dcp_source *source,
                                 const struct dcp_format **out_format,
                                 struct dcp_error *err);
+/* The same, where the caller owns the source's store: files of other programs' formats
+ * may be links (dcp_store_dir_follow is on afterwards), those of the native format may
+ * not. */
+DCP_PUBLIC int dcp_format_probe_links(struct dcp_store *store,
+                                      const struct dcp_source *source,
+                                      const struct dcp_format **out_format,
+                                      struct dcp_error *err);
 
 #ifdef __cplusplus
 }

@@ -2,8 +2,9 @@
  *
  * Names are relative to the store's root: plain parts joined by '/', none of them empty,
  * "." or "..", no NUL, no leading '/'. Every call checks that. Nothing follows a symbolic
- * link below the root. Thread rule: different files may be used on different threads;
- * read_at and write_at of one file too (they carry their offset). */
+ * link below the root, but see dcp_store_dir_follow. Thread rule: different files may be
+ * used on different threads; read_at and write_at of one file too (they carry their
+ * offset). */
 #ifndef DCP_STORE_H
 #define DCP_STORE_H
 
@@ -119,6 +120,12 @@ DCP_PUBLIC int dcp_store_bundle_new(struct dcp_store *out_store,
 DCP_PUBLIC int dcp_store_bundle_finish(struct dcp_store *store, uint64_t *out_size_bytes,
                                        struct dcp_error *err);
 
+/* Whether names that are looked at, listed or opened for reading may be links to regular
+ * files, wherever these lie; false at first. For folders that other programs made: the
+ * cache of Hugging Face is links alone. Links to folders, sockets and devices are refused
+ * still, and nothing is ever written through a link. Does nothing to other stores. Not
+ * while another thread uses the store. */
+DCP_PUBLIC void dcp_store_dir_follow(struct dcp_store *store, bool follow);
 /* A store in memory, empty. Unsynced data are kept apart: dcp_store_mem_crash drops them.
  */
 DCP_PUBLIC int dcp_store_mem(struct dcp_store *out_store, struct dcp_error *err);
