@@ -97,11 +97,7 @@ int dcp_format_probe(const struct dcp_source *source,
 {
     const struct dcp_format *best = NULL;
     int best_bid = 0;
-    bool is_dir = false;
-    uint64_t size_bytes;
-    char shown[256];
 
-    *out_format = NULL;
     for (size_t i = 0; formats[i]; i++) {
         int bid = formats[i]->flags & DCP_FORMAT_READS ? formats[i]->probe(source) : 0;
         if (bid > best_bid) {
@@ -109,23 +105,8 @@ int dcp_format_probe(const struct dcp_source *source,
             best = formats[i];
         }
     }
-    if (best) {
-        *out_format = best;
-        return DCP_OK;
-    }
-    if (source->name[0]) {
-        int rc = source->store->ops->stat(source->store->self, source->name, &is_dir,
-                                          &size_bytes, err);
-        if (rc)
-            return rc;
-    }
-    const char *kind = dcp_foreign_kind(source);
-    dcp_str_escape(shown, sizeof shown,
-                   source->name[0] ? source->name : source->store->root);
-    dcp_error_set(err, DCP_E_UNSUPPORTED, "'%s' %s", shown,
-                  kind ? kind : "is no checkpoint of a known format");
-    dcp_error_hint(err, "'dcp-reshard formats' lists what can be read");
-    return DCP_E_UNSUPPORTED;
+    *out_format = best;
+    return best ? DCP_OK : dcp_format_unknown(source, err);
 }
 
 int dcp_format_probe_links(struct dcp_store *store, const struct dcp_source *source,

@@ -26,6 +26,8 @@ extern const struct dcp_format dcp_format_meta_llama;
 /* One sentence about a file that no format reads: "is a NumPy array file, …", or NULL
  * when its first bytes tell nothing. Static. */
 const char *dcp_foreign_kind(const struct dcp_source *source);
+/* Why no format knows a source; never DCP_OK. Errors: those of dcp_format_probe. */
+int dcp_format_unknown(const struct dcp_source *source, struct dcp_error *err);
 
 /* What a tensor is, from its name: "optimizer.<role>.<param>" (dcp_tensor_default_name)
  * gives that role and parameter, everything else is a weight. *out_param points into

@@ -16,7 +16,7 @@
 
 #define CONFIG_NAME "config.json"
 
-enum { BID = 128, MAX_CONFIG_BYTES = 16 << 20 };
+enum { BID = 128, BID_NO_WEIGHTS = 1, MAX_CONFIG_BYTES = 16 << 20 };
 
 /* The forms of the weights, in the order in which transformers looks for them. */
 static const struct form {
@@ -73,13 +73,13 @@ static int probe(const struct dcp_source *source)
     DCP_CLEANUP_JSON json_t *config = NULL;
     size_t n;
 
-    if (!source->is_dir || !dcp_source_has(source, CONFIG_NAME) || !find_form(source) ||
+    if (!source->is_dir || !dcp_source_has(source, CONFIG_NAME) ||
         read_config(source, &text, &n, &config, NULL))
         return 0;
-    return json_object_get(config, "model_type") ||
-                   json_object_get(config, "architectures")
-               ? BID
-               : 0;
+    if (!json_object_get(config, "model_type") &&
+        !json_object_get(config, "architectures"))
+        return 0;
+    return find_form(source) ? BID : BID_NO_WEIGHTS;
 }
 
 /* -- reading ------------------------------------------------------------------------- */
@@ -182,9 +182,14 @@ static int index_source(const struct dcp_source *source, struct dcp_catalog *cat
     struct dcp_catalog *own = NULL;
     size_t n;
 
-    if (!form)
-        return dcp_error_set(err, DCP_E_NOT_FOUND,
-                             "there is neither model.safetensors nor pytorch_model.bin");
+    if (!form) {
+        dcp_error_set(
+            err, DCP_E_CORRUPT,
+            "it has a config.json of Hugging Face, but no weights: neither "
+            "model.safetensors, nor pytorch_model.bin, nor the index of either");
+        dcp_error_hint(err, "copy or download the folder again, with its weights");
+        return DCP_E_CORRUPT;
+    }
     int rc = read_config(source, &text, &n, &config, err);
     if (!rc)
         rc = dcp_catalog_new(&own, err);

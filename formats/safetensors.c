@@ -12,7 +12,7 @@
 #define DEFAULT_NAME "model.safetensors"
 #define METADATA_KEY "__metadata__"
 
-enum { LENGTH_BYTES = 8, BID = 72 /* the length, against the file's, and a brace */ };
+enum { LENGTH_BYTES = 8, BID = 72 /* the length, and how a header begins */ };
 
 struct header {
     const struct dcp_input *in;
@@ -215,7 +215,7 @@ static int add_members(struct header *h, json_t *root, struct dcp_error *err)
     return !rc && metadata ? add_metadata(h, metadata, err) : rc;
 }
 
-/* The length of the header, checked against the file's. */
+/* The length of the header, when it can be one. */
 static int read_length(const struct dcp_input *in, uint64_t *out, struct dcp_error *err)
 {
     unsigned char length[LENGTH_BYTES];
@@ -230,10 +230,18 @@ static int read_length(const struct dcp_input *in, uint64_t *out, struct dcp_err
                              "bytes, over the limit of %u",
                              in->shown, (unsigned long long)*out,
                              DCP_SAFETENSORS_MAX_HEADER_BYTES);
-    if (*out > in->size_bytes - LENGTH_BYTES)
-        return dcp_error_set(err, DCP_E_CORRUPT,
-                             "'%s' ends inside its header: it is cut off", in->shown);
     return DCP_OK;
+}
+
+static int check_length(const struct dcp_input *in, uint64_t length,
+                        struct dcp_error *err)
+{
+    if (length <= in->size_bytes - LENGTH_BYTES)
+        return DCP_OK;
+    dcp_error_set(err, DCP_E_CORRUPT, "'%s' ends inside its header: it is cut off",
+                  in->shown);
+    dcp_error_hint(err, "copy or download it again");
+    return DCP_E_CORRUPT;
 }
 
 int dcp_safetensors_index_file(const struct dcp_source *source, const char *name,
@@ -247,6 +255,8 @@ int dcp_safetensors_index_file(const struct dcp_source *source, const char *name
     int rc = dcp_input_open(&in, source, name, err);
     if (!rc)
         rc = read_length(&in, &length, err);
+    if (!rc)
+        rc = check_length(&in, length, err);
     if (!rc)
         rc = dcp_input_read_new(&in, LENGTH_BYTES, (size_t)length, &text, err);
     if (!rc)
@@ -265,6 +275,7 @@ int dcp_safetensors_index_file(const struct dcp_source *source, const char *name
     return rc ? rc : add_members(&h, root, err);
 }
 
+/* A file that ends inside its header is one, too: it is told so by name. */
 static int probe(const struct dcp_source *source)
 {
     DCP_CLEANUP_INPUT struct dcp_input in = { 0 };
@@ -274,6 +285,8 @@ static int probe(const struct dcp_source *source)
     if (source->is_dir || dcp_input_open(&in, source, NULL, NULL) ||
         read_length(&in, &length, NULL))
         return 0;
+    if (length > in.size_bytes - LENGTH_BYTES)
+        length = in.size_bytes - LENGTH_BYTES;
     size_t n = length < sizeof head - 1 ? (size_t)length : sizeof head - 1;
     if (dcp_input_read(&in, LENGTH_BYTES, head, n, NULL))
         return 0;

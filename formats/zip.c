@@ -89,7 +89,7 @@ static int read_end(struct archive *a, struct dcp_error *err)
     uint64_t tail;
 
     if (size < END_BYTES)
-        return corrupt(a->in, err, "it is too short");
+        return corrupt(a->in, err, "it is too short; the file may be cut off");
     int rc = dcp_input_read_new(a->in, a->end - n, n, &data, err);
     if (rc)
         return rc;

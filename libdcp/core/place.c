@@ -4,6 +4,7 @@
 #include "base/str.h"
 #include "steps.h"
 #include <dcp/reshard.h>
+#include <errno.h>
 #include <string.h>
 
 static bool has_steps(const struct dcp_store *store)
@@ -59,8 +60,11 @@ static int open_file(const char *path, struct dcp_place *place, char **out_name,
 {
     DCP_CLEANUP_FREE char *dir = NULL;
 
-    if (!dcp_fs_exists(path))
-        return dcp_error_set(err, DCP_E_NOT_FOUND, "there is no '%s'", path);
+    if (!dcp_fs_exists(path)) {
+        bool absent = errno == ENOENT || errno == ENOTDIR;
+        return absent ? dcp_error_set(err, DCP_E_NOT_FOUND, "there is no '%s'", path)
+                      : dcp_error_sys(err, DCP_E_IO, errno, "cannot open '%s'", path);
+    }
     if (!dcp_fs_split(path, &dir, out_name) || !(place->path = strdup(path)))
         return dcp_error_memory(err, "a path");
     return dcp_store_dir(&place->store, dir, false, err);

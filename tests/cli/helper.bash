@@ -21,6 +21,18 @@ is_golden() {
     diff -u "$golden/$1" <(printf '%s\n' "$output")
 }
 
+# Runs a command as a user who may read only what all may read.
+as_nobody() {
+    if [ "$(id -u)" -ne 0 ]; then
+        "$@"
+    elif setpriv --reuid=65534 --regid=65534 --clear-groups dcp-inspect --version \
+        >/dev/null 2>&1; then
+        setpriv --reuid=65534 --regid=65534 --clear-groups "$@"
+    else
+        skip "root cannot become another user here"
+    fi
+}
+
 # Evaluates a Python expression in which `d` is the document in $output.
 json() {
     printf '%s' "$output" | python3 -c 'import json, sys

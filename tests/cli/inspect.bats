@@ -93,6 +93,47 @@ mask_sizes() {
     [[ $output == *"it is a link"* ]]
 }
 
+@test "what is cut off is damaged, wherever it is cut" {
+    size=$(stat -c %s model.bin)
+    for n in 0 3 4 20 40 70 200 $((size / 2)) $((size - 60)) $((size - 22)) $((size - 1)); do
+        head -c $n model.bin >cut.bin
+        run -4 dcp-inspect cut.bin
+        [[ $output == *"cut.bin'"*"may be cut off"* && $output == *"again"* ]]
+    done
+    size=$(stat -c %s full.safetensors)
+    for n in 0 7 8 9 15 16 60 200; do
+        head -c $n full.safetensors >cut.safetensors
+        run -4 dcp-inspect cut.safetensors
+        [[ $output == *"cut.safetensors'"*"cut off"* && $output == *"again"* ]]
+    done
+    for n in 1000 $((size - 1)); do
+        head -c $n full.safetensors >cut.safetensors
+        run -4 dcp-inspect cut.safetensors
+        [[ $output == *"cut off"* ]]
+    done
+    mkdir bare
+    echo '{"model_type": "gpt2"}' >bare/config.json
+    run -4 dcp-inspect bare
+    [[ $output == *"config.json"*"no weights"*"model.safetensors"*"pytorch_model.bin"* ]]
+    echo 'a text that is long enough for a checkpoint' >text
+    run -8 dcp-inspect text
+}
+
+@test "what cannot be read is no unknown format" {
+    cp -r run locked
+    cp model.bin locked/model.bin
+    chmod -R a+rX "$BATS_FILE_TMPDIR"
+    chmod 0 locked/model.bin locked/step-00000300/manifest.json
+    run as_nobody dcp-inspect locked/model.bin
+    [[ $status -eq 6 && $output == *"cannot open"*"model.bin': Permission denied"* ]]
+    run as_nobody dcp-inspect locked/step-00000300
+    [[ $status -eq 6 && $output == *"manifest.json': Permission denied"* ]]
+    chmod 0 locked
+    run as_nobody dcp-inspect locked/model.bin
+    [[ $status -eq 6 && $output == *"Permission denied"* ]]
+    chmod 755 locked
+}
+
 @test "ls" {
     run -0 dcp-inspect ls run
     is_golden ls-run.txt

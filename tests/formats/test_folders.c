@@ -138,7 +138,7 @@ static void test_hf_needs_both(void **state)
     folder_init(&f);
     assert_int_equal(folder_index(&f, NULL), DCP_E_UNSUPPORTED);
     put_text(&f.store, "config.json", "{\"model_type\": \"gpt2\"}");
-    assert_int_equal(folder_index(&f, NULL), DCP_E_UNSUPPORTED);
+    assert_int_equal(folder_index(&f, "hf"), DCP_E_CORRUPT); /* its weights are missing */
     put_weights(&f.store, "model.safetensors", NAMES("wte.weight"));
     assert_int_equal(folder_index(&f, "hf"), 0);
     folder_fini(&f);

@@ -121,7 +121,8 @@ DCP_PUBLIC const struct dcp_format *const *dcp_formats(void);
 DCP_PUBLIC const struct dcp_format *dcp_format_find(const char *name);
 /* The format that writes such a file name by its suffix, or NULL. */
 DCP_PUBLIC const struct dcp_format *dcp_format_for_suffix(const char *name);
-/* The format that bids highest. Errors: UNSUPPORTED (nobody knows it), IO. */
+/* The format that bids highest. Errors, when nobody bids: NOT_FOUND, IO (it cannot be
+ * read), CORRUPT (it is cut off), UNSUPPORTED (nobody knows it). */
 DCP_PUBLIC int dcp_format_probe(const struct dcp_source *source,
                                 const struct dcp_format **out_format,
                                 struct dcp_error *err);
