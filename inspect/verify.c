@@ -1,6 +1,7 @@
 /* verify: reads everything and names what is damaged. */
 #include "verbs.h"
 
+#include "base/buf.h"
 #include "base/clock.h"
 #include "base/mem.h"
 #include "base/str.h"
@@ -8,7 +9,10 @@
 #include "cli/damage.h"
 #include "cli/doc.h"
 #include "cli/human.h"
+#include "cli/text.h"
 #include <stdio.h>
+
+#define INDENT 10 /* where findings begin */
 
 /* Damage goes out as it is found: to the terminal, or into the document. */
 struct findings {
@@ -32,29 +36,45 @@ static void format_range(const struct dcp_tensor *t, int64_t begin, int64_t end,
                  (long long)(end > begin ? end - 1 : end));
 }
 
-static void print_damage(struct dcp_main *m, const struct dcp_tensor *t,
-                         const struct dcp_damage *damage)
+/* "tensor 'x' rows 0..3 in shard (1,024 bytes at 96): the block digest differs" */
+static void add_damage(struct dcp_buf *text, const struct dcp_tensor *t,
+                       const struct dcp_damage *damage)
 {
-    char name[256], range[80];
-    const struct dcp_term *out = &m->out;
-    dcp_main_progress_hide(m);
-    dcp_term_printf(out, "%sdamaged%s ", dcp_term_style(out, DCP_STYLE_BAD),
-                    dcp_term_style(out, DCP_STYLE_OFF));
+    char range[80];
     if (damage->tensor) {
         format_range(t, damage->begin, damage->end, range, sizeof range);
-        dcp_term_printf(out, "  tensor '%s' %s",
-                        dcp_str_escape(name, sizeof name, damage->tensor), range);
+        dcp_buf_add_text(text, "tensor '");
+        dcp_text_add_escaped(text, damage->tensor);
+        dcp_buf_add_fmt(text, "' %s", range);
     }
     if (damage->file) {
-        dcp_term_printf(out, "%s%s", damage->tensor ? " in " : "  ",
-                        dcp_str_escape(name, sizeof name, damage->file));
+        dcp_buf_add_text(text, damage->tensor ? " in " : "");
+        dcp_text_add_escaped(text, damage->file);
         if (damage->size_bytes)
-            dcp_term_printf(out, " (%s at %s)",
+            dcp_buf_add_fmt(text, " (%s at %s)",
                             dcp_human_items(damage->size_bytes, "byte", "bytes").text,
                             dcp_human_count(damage->offset).text);
     }
-    dcp_term_printf(out, ": %s\n",
-                    dcp_str_escape(name, sizeof name, damage->what ? damage->what : ""));
+    dcp_buf_add_text(text, text->size_bytes ? ": " : "");
+    dcp_text_add_escaped(text, damage->what ? damage->what : "");
+}
+
+/* Wrapped where the terminal is too narrow. */
+static void print_damage(struct dcp_main *m, const struct dcp_tensor *t,
+                         const struct dcp_damage *damage)
+{
+    const struct dcp_term *out = &m->out;
+    DCP_CLEANUP_BUF struct dcp_buf text = { 0 }, line = { 0 };
+    add_damage(&text, t, damage);
+    if (out->width && !text.failed)
+        dcp_text_add_wrapped(&line, (const char *)text.data, INDENT, INDENT, out->width);
+    dcp_main_progress_hide(m);
+    dcp_term_printf(out, "%s%-*s%s", dcp_term_style(out, DCP_STYLE_BAD), INDENT,
+                    damage->code == DCP_E_IO ? "unread" : "damaged",
+                    dcp_term_style(out, DCP_STYLE_OFF));
+    if (!text.failed && !line.failed)
+        dcp_term_put(out, (const char *)(out->width ? line.data : text.data));
+    dcp_term_put(out, "\n");
     fflush(out->file);
 }
 
@@ -87,13 +107,18 @@ static void print_verdict(struct dcp_main *m, const char *path, int rc,
     const struct dcp_term *out = &m->out;
     uint64_t n = result->n_damages, n_unproved = result->n_unproved;
     char shown[512];
-    dcp_term_printf(out, "%s%-9s%s %s: %s\n",
-                    dcp_term_style(out, rc ? DCP_STYLE_BAD : DCP_STYLE_GOOD),
-                    rc ? "not whole" : "whole", dcp_term_style(out, DCP_STYLE_OFF),
-                    dcp_str_escape(shown, sizeof shown, path),
-                    rc ? dcp_human_items(n, "damaged place", "damaged places").text
-                    : n_unproved ? "no holes, no overlaps"
-                                 : "every digest and fingerprint holds");
+    dcp_term_printf(
+        out, "%s%-9s%s %s: %s\n",
+        dcp_term_style(out, rc ? DCP_STYLE_BAD : DCP_STYLE_GOOD),
+        rc == DCP_E_IO ? "unread"
+        : rc           ? "not whole"
+                       : "whole",
+        dcp_term_style(out, DCP_STYLE_OFF), dcp_str_escape(shown, sizeof shown, path),
+        rc == DCP_E_IO
+            ? dcp_human_items(n, "file cannot be read", "files cannot be read").text
+        : rc         ? dcp_human_items(n, "damaged place", "damaged places").text
+        : n_unproved ? "no holes, no overlaps"
+                     : "every digest and fingerprint holds");
     dcp_term_printf(out, "          %s, %s read in %s%s",
                     dcp_human_items(result->n_tensors, "tensor", "tensors").text,
                     dcp_human_size(result->size_bytes).text, dcp_human_time(seconds).text,
@@ -145,7 +170,7 @@ static int run(struct dcp_main *m, const void *settings, struct dcp_error *err)
     rc = dcp_verify(&checkpoint.place.source, &options, &result, err);
     double seconds = dcp_clock_s() - begin;
     dcp_main_progress_end(m);
-    if (rc == DCP_OK || rc == DCP_E_CORRUPT) {
+    if (rc == DCP_OK || (result.n_damages && (rc == DCP_E_CORRUPT || rc == DCP_E_IO))) {
         struct dcp_error printing = { 0 };
         if (m->json &&
             print_json(m, &checkpoint, &findings, rc, &result, seconds, &printing)) {
@@ -157,6 +182,8 @@ static int run(struct dcp_main *m, const void *settings, struct dcp_error *err)
         if (rc == DCP_E_CORRUPT) {
             dcp_error_prefix(err, "'%s' is damaged", checkpoint.place.path);
             dcp_damage_hint(&checkpoint.place, true, err);
+        } else if (rc == DCP_E_IO) {
+            dcp_error_prefix(err, "'%s' is not proved", checkpoint.place.path);
         }
     }
     json_decref(findings.list);

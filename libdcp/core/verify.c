@@ -10,6 +10,7 @@
 #include <dcp/checkpoint.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <string.h>
 
 #define WORKER_CACHE ((uint64_t)4 << 20)
@@ -22,7 +23,7 @@ struct worker {
 
 struct verify {
     const struct dcp_source *source;
-    struct dcp_catalog *catalog;
+    struct dcp_catalog *catalog; /* texts of findings are kept in it, under the lock */
     const struct dcp_verify_options *options;
     struct dcp_damage *damages;
     size_t n_damages, cap;
@@ -32,27 +33,63 @@ struct verify {
     pthread_mutex_t lock;    /* of damages and progress */
     _Atomic uint64_t *parts; /* fingerprint parts, by tensor */
     _Atomic bool *broken;    /* by tensor: damage is reported already */
+    bool *unread;            /* by file: reported as a whole, under the lock */
     uint64_t done_bytes, total_bytes, n_blocks;
 };
+
+/* Under the lock. */
+static int append_damage(struct verify *v, struct dcp_damage damage,
+                         struct dcp_error *err)
+{
+    struct dcp_damage *grown =
+        dcp_mem_grow(v->damages, &v->cap, v->n_damages + 1, sizeof damage);
+    if (!grown)
+        return dcp_error_memory(err, "the list of damages");
+    v->damages = grown;
+    grown[v->n_damages++] = damage;
+    return DCP_OK;
+}
 
 static int add_damage(struct verify *v, struct dcp_damage damage, struct dcp_error *err)
 {
     pthread_mutex_lock(&v->lock);
-    struct dcp_damage *grown =
-        dcp_mem_grow(v->damages, &v->cap, v->n_damages + 1, sizeof damage);
-    if (grown) {
-        v->damages = grown;
-        grown[v->n_damages++] = damage;
+    int rc = append_damage(v, damage, err);
+    pthread_mutex_unlock(&v->lock);
+    return rc;
+}
+
+/* A file that cannot be read is one finding, however many blocks lie in it. */
+static int add_unread(struct verify *v, int file, const struct dcp_error *why,
+                      struct dcp_error *err)
+{
+    struct dcp_damage damage = { .code = why->code,
+                                 .file = v->catalog->files[file].name };
+    char buf[128], text[256];
+    int rc = DCP_OK;
+
+    if (why->code == DCP_E_NOT_FOUND)
+        snprintf(text, sizeof text, "the file is missing");
+    else if (why->sys_errno)
+        snprintf(text, sizeof text, "cannot be read: %s",
+                 strerror_r(why->sys_errno, buf, sizeof buf));
+    else
+        snprintf(text, sizeof text, "%.255s", why->message);
+    pthread_mutex_lock(&v->lock);
+    if (!v->unread[file]) {
+        damage.what = dcp_catalog_text(v->catalog, text);
+        rc = damage.what ? append_damage(v, damage, err)
+                         : dcp_error_memory(err, "the list of damages");
+        v->unread[file] = true;
     }
     pthread_mutex_unlock(&v->lock);
-    return grown ? DCP_OK : dcp_error_memory(err, "the list of damages");
+    return rc;
 }
 
 static int add_piece_damage(struct verify *v, const struct dcp_piece *piece,
-                            uint64_t begin, uint64_t n, int code, const char *what,
+                            uint64_t begin, uint64_t n, const char *what,
                             struct dcp_error *err)
 {
-    struct dcp_damage damage = { .code = code, .what = what };
+    struct dcp_damage damage = { .code = DCP_E_CORRUPT, .what = what };
 
     damage.file = piece->file >= 0 ? v->catalog->files[piece->file].name : NULL;
     damage.tensor = v->catalog->tensors[piece->tensor].name;
@@ -80,14 +117,6 @@ static int progress(struct verify *v, uint64_t n, uint64_t blocks, struct dcp_er
     return stop ? dcp_error_set(err, DCP_E_INTERRUPTED, "interrupted") : DCP_OK;
 }
 
-/* Clauses of the damages, chosen by what the read said. */
-static const char *clause_of(int code)
-{
-    return code == DCP_E_NOT_FOUND ? "the file is missing"
-           : code == DCP_E_CORRUPT ? "the block digest differs"
-                                   : "the block cannot be read";
-}
-
 static int verify_piece(struct verify *v, struct worker *worker, size_t p,
                         struct dcp_error *err)
 {
@@ -106,7 +135,10 @@ static int verify_piece(struct verify *v, struct worker *worker, size_t p,
         if (bad == DCP_E_MEMORY)
             return dcp_error_memory(err, "a verification");
         if (bad) {
-            rc = add_piece_damage(v, piece, at, n, bad, clause_of(bad), err);
+            v->broken[piece->tensor] = true;
+            rc = bad == DCP_E_CORRUPT
+                     ? add_piece_damage(v, piece, at, n, "the block digest differs", err)
+                     : add_unread(v, piece->file, &why, err);
             damaged = true;
         } else if (!damaged && !piece->stride) {
             if (piece->has_crc32)
@@ -122,7 +154,7 @@ static int verify_piece(struct verify *v, struct worker *worker, size_t p,
     bool differs = (piece->has_crc && crc != piece->crc) ||
                    (piece->has_crc32 && !piece->stride && crc32 != piece->crc32);
     if (!rc && !damaged && differs)
-        rc = add_piece_damage(v, piece, 0, bytes ? bytes : 1, DCP_E_CORRUPT,
+        rc = add_piece_damage(v, piece, 0, bytes ? bytes : 1,
                               "the digest of the piece differs", err);
     /* Pieces are sorted: of replicas the first counts. */
     bool replica =
@@ -183,29 +215,33 @@ static int check_file(struct verify *v, size_t f, unsigned char *buffer,
     const struct dcp_file *entry = &v->catalog->files[f];
     DCP_CLEANUP_FREE char *path = dcp_source_file(v->source, entry->name);
     struct dcp_store_file *file;
-    struct dcp_damage damage = { .file = entry->name, .size_bytes = entry->size_bytes };
+    struct dcp_error why = { 0 };
     uint64_t crc = 0;
 
     if (!path)
         return dcp_error_memory(err, "a file name");
-    damage.code = store->ops->open(store->self, path, &file, NULL);
-    if (!damage.code) {
-        for (uint64_t at = 0; at < entry->size_bytes && !damage.code; at += FILE_CHUNK) {
+    int rc = store->ops->open(store->self, path, &file, &why);
+    if (!rc) {
+        for (uint64_t at = 0; at < entry->size_bytes && !rc; at += FILE_CHUNK) {
             size_t n =
                 (size_t)(entry->size_bytes - at < FILE_CHUNK ? entry->size_bytes - at
                                                              : FILE_CHUNK);
-            damage.code = store->ops->read_at(store->self, file, at, buffer, n, NULL);
-            crc = dcp_hash_crc64(crc, buffer, n);
+            rc = store->ops->read_at(store->self, file, at, buffer, n, &why);
+            crc = rc ? 0 : dcp_hash_crc64(crc, buffer, n);
         }
         store->ops->close(store->self, file, NULL);
-        if (!damage.code && crc != entry->crc)
-            damage.code = DCP_E_CORRUPT;
+        if (!rc && crc != entry->crc)
+            rc = DCP_E_CORRUPT;
     }
-    if (damage.code == DCP_E_MEMORY) /* it says nothing about the file */
+    if (rc == DCP_E_MEMORY) /* it says nothing about the file */
         return dcp_error_memory(err, "a verification");
-    damage.what = damage.code == DCP_E_CORRUPT ? "the digest of the file differs"
-                                               : clause_of(damage.code);
-    return damage.code ? add_damage(v, damage, err) : DCP_OK;
+    if (rc && rc != DCP_E_CORRUPT)
+        return add_unread(v, (int)f, &why, err);
+    const struct dcp_damage damage = { .code = rc,
+                                       .file = entry->name,
+                                       .size_bytes = entry->size_bytes,
+                                       .what = "the digest of the file differs" };
+    return rc ? add_damage(v, damage, err) : DCP_OK;
 }
 
 /* A file is read as a whole only when its pieces did not already show what is wrong with
@@ -236,33 +272,41 @@ static int by_place(const void *a, const void *b)
     return x->begin < y->begin ? -1 : x->begin > y->begin;
 }
 
+/* The sentence names tensor and elements. */
+static int check_holes(struct verify *v, struct dcp_error *err)
+{
+    struct dcp_error hole = { 0 };
+    struct dcp_damage damage = { .code = dcp_catalog_check(v->catalog, &hole) };
+
+    if (!damage.code || damage.code == DCP_E_MEMORY)
+        return damage.code ? dcp_error_memory(err, "a verification") : DCP_OK;
+    damage.what = dcp_catalog_text(v->catalog, hole.message);
+    return damage.what ? add_damage(v, damage, err)
+                       : dcp_error_memory(err, "a verification");
+}
+
 static int run(struct verify *v, struct dcp_verify_result *result, struct dcp_error *err)
 {
     struct dcp_pool *pool = NULL;
-    struct dcp_error hole = { 0 };
     size_t n_tensors = v->catalog->n_tensors;
     int rc = DCP_OK;
 
     v->n_workers = v->options->threads > 0 ? v->options->threads : 2;
     v->workers = dcp_mem_calloc((size_t)v->n_workers, sizeof *v->workers);
-
     v->parts = dcp_mem_calloc(n_tensors, sizeof *v->parts);
     v->broken = dcp_mem_calloc(n_tensors, sizeof *v->broken);
     v->order = dcp_file_order(v->catalog);
-    if (!v->workers || !v->parts || !v->broken || !v->order)
+    v->unread = dcp_mem_calloc(v->catalog->n_files, sizeof *v->unread);
+    if (!v->workers || !v->parts || !v->broken || !v->order || !v->unread)
         return dcp_error_memory(err, "a verification");
     for (int w = 0; w < v->n_workers && !rc; w++) {
-
         v->workers[w].buffer = malloc(DCP_BLOCK_BYTES);
         rc = v->workers[w].buffer ? dcp_blocks_new(v->source, v->catalog, WORKER_CACHE,
                                                    true, &v->workers[w].blocks, err)
                                   : dcp_error_memory(err, "a verification");
     }
-    if (!rc && dcp_catalog_check(v->catalog, &hole))
-        rc = add_damage(v,
-                        (struct dcp_damage){ .code = DCP_E_CORRUPT,
-                                             .what = "pieces leave a hole or overlap" },
-                        err);
+    if (!rc)
+        rc = check_holes(v, err);
     for (size_t p = 0; p < v->catalog->n_pieces; p++)
         v->total_bytes += dcp_piece_bytes(v->catalog, &v->catalog->pieces[p]);
     if (!rc && v->n_workers > 1)
@@ -284,12 +328,26 @@ static void verify_fini(struct verify *v)
         free(v->workers[w].buffer);
     }
     free(v->workers);
-
     free(v->parts);
     free(v->broken);
     free(v->order);
+    free(v->unread);
     free(v->damages);
     pthread_mutex_destroy(&v->lock);
+}
+
+/* What cannot be read is not damaged for all that is known. */
+static int judge(const struct verify *v, struct dcp_error *err)
+{
+    bool only_io = true;
+
+    for (size_t d = 0; d < v->n_damages; d++)
+        only_io = only_io && v->damages[d].code == DCP_E_IO;
+    if (only_io)
+        return dcp_error_set(err, DCP_E_IO, "%zu %s could not be read", v->n_damages,
+                             v->n_damages == 1 ? "file" : "files");
+    return dcp_error_set(err, DCP_E_CORRUPT, "%zu damaged %s", v->n_damages,
+                         v->n_damages == 1 ? "place was found" : "places were found");
 }
 
 int dcp_verify(const struct dcp_source *source, const struct dcp_verify_options *options,
@@ -324,8 +382,7 @@ int dcp_verify(const struct dcp_source *source, const struct dcp_verify_options 
     result.n_blocks = v.n_blocks;
     result.n_tensors = catalog->n_tensors;
     if (!rc && v.n_damages)
-        rc = dcp_error_set(err, DCP_E_CORRUPT, "%zu damaged %s", v.n_damages,
-                           v.n_damages == 1 ? "place was found" : "places were found");
+        rc = judge(&v, err);
     verify_fini(&v);
     dcp_catalog_free(catalog);
     if (out_result)

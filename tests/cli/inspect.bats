@@ -324,6 +324,47 @@ open("odd.safetensors", "wb").write(
     json 'd["code"] == "CORRUPT" and d["exit"] == 4 and d["tensor"]'
 }
 
+@test "a file that verify cannot read is one line, and no damage" {
+    rm -rf locked
+    cp -r run locked
+    chmod -R a+rX "$BATS_FILE_TMPDIR"
+    chmod 0 locked/step-00000300/shard-0000[12]-of-00004.safetensors
+    run --separate-stderr as_nobody dcp-inspect verify locked/step-00000300
+    [ "$status" -eq 6 ]
+    [[ ${lines[0]} == "unread    shard-00001-of-00004.safetensors: cannot be read: Permission denied" ]]
+    [[ ${lines[1]} == "unread    shard-00002-of-00004.safetensors: cannot be read: Permission denied" ]]
+    [[ ${lines[2]} == "unread    locked/step-00000300: 2 files cannot be read" ]]
+    [ "${#lines[@]}" -eq 4 ]
+    [[ $stderr == *"is not proved: 2 files could not be read"* ]]
+    run --separate-stderr as_nobody dcp-inspect verify locked/step-00000300 --json
+    [ "$status" -eq 6 ]
+    json 'd["whole"] is False and [x["code"] for x in d["damages"]] == ["IO", "IO"]
+          and d["damages"][0]["tensor"] is None'
+    file=locked/step-00000300/shard-00003-of-00004.safetensors
+    printf '\x5a' | dd of=$file bs=1 seek=$(($(stat -c %s $file) - 1)) conv=notrunc status=none
+    run --separate-stderr as_nobody dcp-inspect verify locked/step-00000300
+    [[ $status -eq 4 && ${#lines[@]} -eq 5 ]]
+}
+
+@test "a hole is named by tensor and elements" {
+    rm -rf holed
+    cp -r run/step-00000300 holed
+    python3 - holed/manifest.json <<'PYTHON'
+import sys
+text = open(sys.argv[1], "rb").read()[:-31]
+assert text.count(b'[96,16]') >= 1
+text = text.replace(b'[96,16]', b'[97,16]', 1)
+crc = 2**64 - 1  # CRC-64/XZ, as docs/FORMAT.md has it
+for byte in text:
+    crc ^= byte
+    for _ in range(8):
+        crc = crc >> 1 ^ (0xc96c5795d7870f42 if crc & 1 else 0)
+open(sys.argv[1], "wb").write(text + b',\n"digest":"%016x"}\n' % (crc ^ 2**64 - 1))
+PYTHON
+    run -4 dcp-inspect verify holed
+    [[ $output == *"damaged   tensor '"*"wte.weight': elements 1536..1551 are in no piece"* ]]
+}
+
 @test "dump prints as NumPy does" {
     run -0 dcp-inspect dump run 'wte.weight[0:4,:8]' 'h.1.attn.c_attn.bias' \
         'h.0.attn.c_attn.weight[3, -1]' 'optimizer.master.wte.weight[::30, ..., ::7]' \

@@ -161,7 +161,8 @@ DCP_PUBLIC int dcp_load(const struct dcp_context *ctx,
 
 /* One finding of dcp_verify. */
 struct dcp_damage {
-    int code;           /* DCP_E_CORRUPT, DCP_E_NOT_FOUND, DCP_E_IO */
+    int code;           /* DCP_E_CORRUPT; DCP_E_NOT_FOUND, DCP_E_IO and DCP_E_UNSUPPORTED
+                         * (a link): of a whole file, once, without a tensor */
     const char *file;   /* or NULL */
     const char *tensor; /* or NULL; not escaped */
     int64_t begin, end; /* elements of the flattened tensor, when tensor is given */
@@ -179,7 +180,8 @@ struct dcp_verify_result {
     uint64_t n_unproved; /* tensors whose format keeps no digest: read, not proved */
 };
 /* Reads everything and checks every digest, every fingerprint, holes and overlaps. Goes
- * on after damage. 0 when whole, DCP_E_CORRUPT when not. Not collective. */
+ * on after damage. 0 when whole, DCP_E_CORRUPT when not, DCP_E_IO when files could not be
+ * read and nothing else was found. Not collective. */
 DCP_PUBLIC int dcp_verify(const struct dcp_source *source,
                           const struct dcp_verify_options *options,
                           struct dcp_verify_result *out_result, struct dcp_error *err);
