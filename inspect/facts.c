@@ -3,6 +3,7 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "base/str.h"
+#include "weights.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -168,7 +169,23 @@ static void guess_layers(const struct dcp_catalog *catalog, struct inspect_facts
     }
 }
 
-/* What a trainer needs beside the weights to go on as if nothing had happened. */
+/* Moments of all parameters of the model, or state of another kind. */
+static bool has_moments(const struct dcp_catalog *catalog,
+                        const struct inspect_facts *facts)
+{
+    static const enum dcp_role roles[] = { DCP_ROLE_EXP_AVG, DCP_ROLE_EXP_AVG_SQ };
+    char first[64];
+    if (facts->role_tensors[DCP_ROLE_OPTIM] > 0)
+        return true;
+    for (size_t i = 0; i < DCP_ARRAY_LEN(roles); i++)
+        if (facts->role_tensors[roles[i]] == 0 ||
+            inspect_weights_lacks(catalog, facts->family, facts->n_layers, roles[i], -1,
+                                  first, sizeof first))
+            return false;
+    return true;
+}
+
+/* What a trainer needs to go on as if nothing had happened. */
 static void find_missing(const struct dcp_catalog *catalog, struct inspect_facts *facts)
 {
     static const struct {
@@ -179,10 +196,18 @@ static void find_missing(const struct dcp_catalog *catalog, struct inspect_facts
         { "data", "data cursor" },
     };
     size_t used = 0;
-    facts->has_optimizer = facts->role_tensors[DCP_ROLE_EXP_AVG] > 0 ||
-                           facts->role_tensors[DCP_ROLE_OPTIM] > 0;
+    bool lacks =
+        inspect_weights_lacks(catalog, facts->family, facts->n_layers, DCP_ROLE_MODEL,
+                              DCP_ROLE_MASTER, facts->weight, sizeof facts->weight);
+    if (lacks)
+        used += (size_t)snprintf(facts->missing, sizeof facts->missing, "weight '%s'",
+                                 facts->weight);
+    else
+        facts->weight[0] = '\0';
+    facts->has_optimizer = has_moments(catalog, facts);
     if (!facts->has_optimizer)
-        used += (size_t)snprintf(facts->missing, sizeof facts->missing, "optimizer");
+        used += (size_t)snprintf(facts->missing + used, sizeof facts->missing - used,
+                                 "%soptimizer", used ? ", " : "");
     for (size_t i = 0; i < DCP_ARRAY_LEN(needs) && used < sizeof facts->missing; i++)
         if (dcp_catalog_find_object(catalog, needs[i].object) < 0)
             used += (size_t)snprintf(facts->missing + used, sizeof facts->missing - used,

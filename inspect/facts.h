@@ -28,7 +28,8 @@ struct inspect_facts {
 
     char family[64];           /* "gpt2"; "" when unknown */
     int64_t n_layers, n_vocab; /* 0 when unknown */
-    char missing[128];         /* what a resume would lack, or "" */
+    char weight[64];           /* the first that the model has and this not, or "" */
+    char missing[192];         /* what a resume would lack, or "" */
 };
 
 /* Errors: MEMORY. */

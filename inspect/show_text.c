@@ -263,8 +263,12 @@ static int put_resume(struct dcp_main *m, const struct inspect_shown *shown,
     DCP_CLEANUP_BUF struct dcp_buf text = { 0 };
     if (!shown->facts.n_params)
         return DCP_OK;
-    if (shown->facts.missing[0] && !shown->facts.has_optimizer)
-        dcp_buf_add_text(&text, "no: it holds no optimizer; its weights can begin a run");
+    if (shown->facts.weight[0])
+        dcp_buf_add_fmt(&text, "no: the model has more weights than this holds ('%s')",
+                        shown->facts.weight);
+    else if (shown->facts.missing[0] && !shown->facts.has_optimizer)
+        dcp_buf_add_text(&text,
+                         "no: it holds no whole optimizer; its weights can begin a run");
     else if (shown->facts.missing[0])
         dcp_buf_add_fmt(&text, "no: without %s; its weights can begin a run",
                         shown->facts.missing);

@@ -42,7 +42,7 @@ mask_sizes() {
     json 'd["schema"] == "dcp.show/1" and d["format"] == "native" and d["world"] == 4
           and d["step"] == 300 and d["whole"] is True and d["n_unfinished"] == 1
           and [s["step"] for s in d["steps"]] == [300, 200, 100]
-          and d["model"] == {"family": "gpt2", "n_params": 3152, "n_layers": 2,
+          and d["model"] == {"family": "toy", "n_params": 3152, "n_layers": 2,
                              "n_vocab": 96, "n_tied": 0}
           and d["resume"] == {"possible": True, "missing": None}
           and [(g["role"], g["dtype"], g["n_tensors"]) for g in d["holds"]]

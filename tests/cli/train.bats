@@ -197,6 +197,21 @@ PYTHON
     [[ $stderr == *none.bin* ]]
 }
 
+@test "show says of a step what the trainer does with it" {
+    train -q --steps 5
+    run -0 dcp-inspect run
+    [[ $output == *"resume       yes: at step 5"* ]]
+    dcp-reshard run part --select '*wte.weight'
+    run -0 dcp-inspect part
+    [[ $output == *"resume       no: the model has more weights than this holds ('wpe.weight')"* ]]
+    run -0 dcp-inspect part --json
+    [[ $output == *'"possible": false'*"weight 'wpe.weight'"* ]]
+    run -5 train --resume part --set checkpoint.dir=other
+    dcp-reshard run moments --only model
+    run -0 dcp-inspect moments
+    [[ $output == *"resume       no: it holds no optimizer"* ]]
+}
+
 @test "measures the loss on other data" {
     run -2 train --eval
     [[ $output == *data.val* ]]

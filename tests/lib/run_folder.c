@@ -36,7 +36,7 @@ static const struct {
 #define N_KINDS DCP_ARRAY_LEN(kinds)
 
 static const char *const objects[][2] = {
-    { "model_config", "{\"model_type\":\"gpt2\",\"n_layer\":2,\"n_head\":2,\"n_embd\":16,"
+    { "model_config", "{\"model_type\":\"toy\",\"n_layer\":2,\"n_head\":2,\"n_embd\":16,"
                       "\"vocab_size\":96,"
                       "\"n_positions\":32}" },
     { "scheduler", "{\"last_batch_iteration\":299}" },
