@@ -267,8 +267,10 @@ static int put_resume(struct dcp_main *m, const struct inspect_shown *shown,
         dcp_buf_add_fmt(&text, "no: the model has more weights than this holds ('%s')",
                         shown->facts.weight);
     else if (shown->facts.missing[0] && !shown->facts.has_optimizer)
-        dcp_buf_add_text(&text,
-                         "no: it holds no whole optimizer; its weights can begin a run");
+        dcp_buf_add_fmt(&text, "no: it holds %s; its weights can begin a run",
+                        shown->facts.role_tensors[DCP_ROLE_EXP_AVG]
+                            ? "a part of its optimizer"
+                            : "no optimizer");
     else if (shown->facts.missing[0])
         dcp_buf_add_fmt(&text, "no: without %s; its weights can begin a run",
                         shown->facts.missing);
