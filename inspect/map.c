@@ -112,7 +112,8 @@ static int put_row(struct dcp_main *m, const struct dcp_catalog *catalog,
     dcp_text_add_escaped(&name, row->tensor->name);
     dcp_buf_add_text(&line, "  ");
     if (!name.failed)
-        dcp_text_add_cut(&line, (const char *)name.data, p->name_width);
+        dcp_text_add_cut(&line, (const char *)name.data, p->name_width,
+                         p->name_width / 2);
     int taken = line.failed ? 0 : dcp_text_width((const char *)line.data) - 2;
     dcp_buf_add_fill(&line, ' ', (size_t)(p->name_width - taken) + 1);
     format_roles(row, roles);

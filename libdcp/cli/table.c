@@ -15,6 +15,7 @@ struct dcp_table {
     struct dcp_buf text; /* all cells, each with its NUL, row by row */
     size_t n_cells;
     int *widths; /* of the columns, so far */
+    int tail;    /* of the cells that are cut: columns behind the "…" */
 };
 
 struct dcp_table *dcp_table_new(const struct dcp_column *columns, size_t n)
@@ -71,7 +72,58 @@ void dcp_table_name(struct dcp_table *table, const char *name)
     end_cell(table, begin);
 }
 
-/* Takes columns from the one that may be cut until the row fits. */
+struct cut_cell {
+    const char *whole;
+    size_t cut; /* where in the buffer */
+    const char *text;
+};
+
+static int by_text(const void *a, const void *b)
+{
+    return strcmp(((const struct cut_cell *)a)->text, ((const struct cut_cell *)b)->text);
+}
+
+/* Whether cells of a column that differ still do so when they are cut. */
+static bool stays_distinct(const struct dcp_table *table, size_t column, int width,
+                           int tail)
+{
+    size_t n = table->n_cells / table->n_columns;
+    DCP_CLEANUP(dcp_buf_fini) struct dcp_buf text = { 0 };
+    DCP_CLEANUP_FREE struct cut_cell *cells = dcp_mem_calloc(n, sizeof *cells);
+    const char *cell = (const char *)table->text.data;
+    for (size_t i = 0; cells && i < table->n_cells; i++, cell += strlen(cell) + 1) {
+        if (i % table->n_columns != column)
+            continue;
+        cells[i / table->n_columns] = (struct cut_cell){ cell, text.size_bytes, NULL };
+        dcp_text_add_cut(&text, cell, width, tail);
+        dcp_buf_add_u8(&text, 0);
+    }
+    if (!cells || text.failed)
+        return false;
+    for (size_t i = 0; i < n; i++)
+        cells[i].text = (const char *)text.data + cells[i].cut;
+    if (n)
+        qsort(cells, n, sizeof *cells, by_text);
+    for (size_t i = 1; i < n; i++)
+        if (by_text(&cells[i - 1], &cells[i]) == 0 &&
+            strcmp(cells[i - 1].whole, cells[i].whole) != 0)
+            return false;
+    return true;
+}
+
+/* Cuts a column in its middle, or nearer to its beginning where names would look the same
+ * otherwise; if they still would, it stays as wide as it is. */
+static void cut_column(struct dcp_table *table, size_t column, int width)
+{
+    for (int tail = width / 2; tail < width && width > 0; tail++)
+        if (stays_distinct(table, column, width, tail)) {
+            table->tail = tail;
+            table->widths[column] = width;
+            return;
+        }
+}
+
+/* Takes columns from the one that may give way until the row fits. */
 static void fit_widths(struct dcp_table *table, int room)
 {
     int all = GAP * ((int)table->n_columns - 1);
@@ -80,13 +132,17 @@ static void fit_widths(struct dcp_table *table, int room)
     for (size_t i = 0; i < table->n_columns && all > room; i++) {
         int least = table->widths[i] < CUT_LEAST ? table->widths[i] : CUT_LEAST;
         int width = table->widths[i] - (all - room);
+        width = width > least ? width : least;
         if (table->columns[i].cut)
-            table->widths[i] = width > least ? width : least;
+            cut_column(table, i, width);
+        else if (table->columns[i].wrap)
+            table->widths[i] = width;
     }
 }
 
 static void add_cell(struct dcp_buf *line, const struct dcp_table *table, size_t i,
-                     const char *text, const struct dcp_term *term, enum dcp_style style)
+                     int at, const char *text, const struct dcp_term *term,
+                     enum dcp_style style)
 {
     int width = table->widths[i], taken = dcp_text_width(text);
     size_t pad = taken < width ? (size_t)(width - taken) : 0;
@@ -95,7 +151,10 @@ static void add_cell(struct dcp_buf *line, const struct dcp_table *table, size_t
         dcp_buf_add_fill(line, ' ', pad);
     bool styled = style && *text;
     dcp_buf_add_text(line, styled ? dcp_term_style(term, style) : "");
-    dcp_text_add_cut(line, text, width);
+    if (table->columns[i].wrap)
+        dcp_text_add_wrapped(line, text, at, at, at + width + 1);
+    else
+        dcp_text_add_cut(line, text, width, table->tail);
     dcp_buf_add_text(line, styled ? dcp_term_style(term, DCP_STYLE_OFF) : "");
     if (!last)
         dcp_buf_add_fill(line, ' ', (right ? 0 : pad) + GAP);
@@ -126,8 +185,11 @@ static int print_rows(const struct dcp_table *table, const struct dcp_term *term
     for (size_t row = 0; row < table->n_cells / table->n_columns; row++) {
         line.size_bytes = 0;
         dcp_buf_add_fill(&line, ' ', (size_t)indent);
-        for (size_t i = 0; i < table->n_columns; i++, cell += strlen(cell) + 1)
-            add_cell(&line, table, i, cell, term, table->columns[i].style);
+        for (size_t i = 0, at = (size_t)indent; i < table->n_columns; i++) {
+            add_cell(&line, table, i, (int)at, cell, term, table->columns[i].style);
+            at += (size_t)table->widths[i] + GAP;
+            cell += strlen(cell) + 1;
+        }
         int rc = put_line(&line, term, err);
         if (rc)
             return rc;
@@ -153,7 +215,7 @@ int dcp_table_print(struct dcp_table *table, const struct dcp_term *term, int in
         DCP_CLEANUP(dcp_buf_fini) struct dcp_buf line = { 0 };
         dcp_buf_add_fill(&line, ' ', (size_t)indent);
         for (size_t i = 0; i < table->n_columns; i++)
-            add_cell(&line, table, i, table->columns[i].title, term, DCP_STYLE_DIM);
+            add_cell(&line, table, i, 0, table->columns[i].title, term, DCP_STYLE_DIM);
         rc = put_line(&line, term, err);
     }
     if (rc == DCP_OK && table->n_cells)

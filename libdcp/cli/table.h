@@ -8,7 +8,9 @@
 struct dcp_column {
     const char *title; /* NULL in all columns: no line of titles */
     bool right;        /* numbers */
-    bool cut;          /* gives way when the table is too wide; at most one column */
+    bool cut;  /* gives way when the table is too wide, as long as cells that differ do
+                * so still; at most one column gives way */
+    bool wrap; /* gives way by going on in further lines; the last column */
     enum dcp_style style;
 };
 

@@ -59,7 +59,7 @@ int dcp_text_width(const char *text)
     return span_width(text, strlen(text));
 }
 
-void dcp_text_add_cut(struct dcp_buf *out, const char *text, int width)
+void dcp_text_add_cut(struct dcp_buf *out, const char *text, int width, int tail)
 {
     size_t n = strlen(text);
     int all = span_width(text, n), one;
@@ -69,7 +69,7 @@ void dcp_text_add_cut(struct dcp_buf *out, const char *text, int width)
     }
     if (width < 1)
         return;
-    int tail = width / 2, head = width - 1 - tail, used = 0;
+    int head = width - 1 - tail, used = 0;
     size_t at = 0, len;
     while (len = step(text + at, n - at, &one), used + one <= head) {
         used += one;

@@ -6,9 +6,9 @@
 
 /* Columns that text takes: 0 for combining marks, 2 for wide letters. */
 int dcp_text_width(const char *text);
-/* Adds text, cut to `width` columns by "…" in its middle (both ends of a tensor's name
- * matter). */
-void dcp_text_add_cut(struct dcp_buf *out, const char *text, int width);
+/* Adds text, cut to `width` columns by "…" where the last `tail` columns begin (both ends
+ * of a tensor's name matter: width / 2 is a good tail). */
+void dcp_text_add_cut(struct dcp_buf *out, const char *text, int width, int tail);
 /* Adds text broken at blanks into lines that end before column `width`. The first begins
  * at column `at`, where the caller is; the others after `indent` blanks. '\n' in text
  * begins a new line. Ends without a line end. */

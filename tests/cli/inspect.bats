@@ -297,6 +297,26 @@ open("odd.safetensors", "wb").write(
           and d["n_tensors"] == 24 and d["n_unproved"] == 0'
 }
 
+@test "names that are cut to 80 columns stay different" {
+    command -v script >/dev/null || skip "needs script(1)"
+    prefix=optimizer.exp_avg.transformer.module.decoder
+    make_safetensors long.safetensors $prefix.h.0.attention.self.query_key_value.weight=4 \
+        $prefix.h.1.attention.self.query_key_value.weight=4 \
+        $prefix.h.10.attention.self.query_key_value.weight=4
+    run -0 script -qec "stty cols 80; NO_COLOR=1 dcp-inspect ls long.safetensors" /dev/null
+    [ "$(tr -d '\r' <<<"$output" | wc -L)" -le 80 ]
+    [ "$(grep -c … <<<"$output")" -eq 3 ]
+    [ "$(grep … <<<"$output" | awk '{ print $1 }' | sort -u | wc -l)" -eq 3 ]
+    rm -rf hurt80
+    mkdir hurt80
+    cp -r run/step-00000300 hurt80/step-00000300
+    file=hurt80/step-00000300/shard-00001-of-00004.safetensors
+    printf '\x5a' | dd of=$file bs=1 seek=$(($(stat -c %s $file) - 1)) conv=notrunc status=none
+    run -4 script -qec "stty cols 80; NO_COLOR=1 dcp-inspect verify hurt80/step-00000300 2>/dev/null" /dev/null
+    [ "$(tr -d '\r' <<<"$output" | wc -L)" -le 80 ]
+    [[ ${lines[0]} == "damaged   tensor"* && ${lines[1]} == "          "* ]]
+}
+
 @test "verify names the damage, and every reader refuses it" {
     cp -r run hurt
     file=$(echo hurt/step-00000300/*00001-of-*.safetensors)

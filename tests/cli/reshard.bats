@@ -221,9 +221,22 @@ left() {
     [[ $output == *"nowhere"* ]]
 }
 
+# A terminal of 80 columns.
+on_tty() {
+    command -v script >/dev/null || skip "needs script(1)"
+    run -0 script -qec "stty cols 80; NO_COLOR=1 $1" /dev/null
+    output=$(tr -d '\r' <<<"$output")
+}
+
+@test "formats fit a terminal of 80 columns, and nothing is cut" {
+    on_tty "dcp-reshard formats"
+    [ "$(wc -L <<<"$output")" -le 80 ]
+    [[ $output != *…* && $output == *"digests, any"*"world and layout"*"any ranks"* ]]
+}
+
 @test "formats" {
     run -0 dcp-reshard formats
-    [[ ${lines[0]} == format*reads*writes*sharded* ]]
+    [[ ${lines[0]} == format*can*"what it is" && ${lines[-1]} == *codecs* ]]
     for name in native safetensors torch hf; do
         grep -q "^$name " <<<"$output"
     done

@@ -40,7 +40,7 @@ static void cutting_keeps_both_ends(void **state)
     for (size_t i = 0; i < DCP_ARRAY_LEN(cases); i++) {
         DCP_CLEANUP_BUF struct dcp_buf out = { 0 };
         dcp_buf_add_text(&out, "");
-        dcp_text_add_cut(&out, cases[i].text, cases[i].width);
+        dcp_text_add_cut(&out, cases[i].text, cases[i].width, cases[i].width / 2);
         assert_string_equal((const char *)out.data, cases[i].cut);
         assert_true(dcp_text_width((const char *)out.data) <= cases[i].width);
     }
