@@ -27,7 +27,10 @@ static int list_damaged(struct dcp_main *m, const char *path, struct dcp_error *
     if (!dcp_fs_is_dir(path) || dcp_store_dir(&store, path, false, NULL))
         return err->code;
     int rc = dcp_steps(&store, &shown.steps, &shown.n_steps, &shown.n_unfinished, NULL);
-    if (rc == DCP_OK && (shown.n_steps || shown.n_unfinished))
+    bool listed = rc == DCP_OK && (shown.n_steps || shown.n_unfinished);
+    if (listed) /* then the hint would say to do what is done here */
+        err->hint[0] = '\0';
+    if (listed)
         rc = m->json ? inspect_show_json(m, &shown, NULL)
                      : inspect_show_text(m, &shown, NULL);
     free(shown.steps);

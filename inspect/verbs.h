@@ -25,6 +25,7 @@ extern const struct dcp_command inspect_dump;
 #define INSPECT_EXITS_FAILED                                          \
     { 2, "used wrongly" }, { 3, "not found" }, { 4, "damaged" },      \
         { 6, "input or output failed" }, { 8, "not a known format" }, \
+        { 9, "out of memory" }, { 130, "interrupted" },               \
     {                                                                 \
         0                                                             \
     }

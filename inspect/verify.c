@@ -199,12 +199,7 @@ static const struct dcp_example examples[] = {
 
 static const struct dcp_exit exits[] = {
     { 0, "whole" },
-    { 2, "used wrongly" },
-    { 3, "not found" },
-    { 4, "damaged, or not whole" },
-    { 6, "input or output failed" },
-    { 8, "not a known format" },
-    { 0 },
+    INSPECT_EXITS_FAILED,
 };
 
 const struct dcp_command inspect_verify = {

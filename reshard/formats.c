@@ -101,7 +101,10 @@ static int run(struct dcp_main *m, const void *settings, struct dcp_error *err)
     return m->json ? print_json(m, err) : print_text(m, err);
 }
 
-static const struct dcp_exit exits[] = { { 0, "done" }, { 2, "used wrongly" }, { 0 } };
+static const struct dcp_exit exits[] = {
+    { 0, "done" }, { 2, "used wrongly" }, { 6, "output failed" }, { 9, "out of memory" },
+    { 0 },
+};
 
 const struct dcp_command reshard_formats = {
     .name = "formats",

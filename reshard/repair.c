@@ -24,7 +24,11 @@ static int run(struct dcp_main *m, const void *settings, struct dcp_error *err)
 static const struct dcp_exit exits[] = {
     { 2, "used wrongly" },
     { 3, "not found" },
+    { 4, "damaged" },
+    { 6, "input or output failed" },
     { 8, "the step has no parity shards" },
+    { 9, "out of memory" },
+    { 130, "interrupted" },
     { 0 },
 };
 

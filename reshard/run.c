@@ -68,7 +68,7 @@ static const struct dcp_opt opts[] = {
     { 0, "parity", "M", "parity shards: 0 in this version", NULL, DCP_OPT_INT,
       RESHARD_AT(parity), .max = 255 },
     { 'm', "memory", "SIZE", RESHARD_HELP_MEMORY, "Work", DCP_OPT_SIZE,
-      RESHARD_AT(memory_bytes) },
+      RESHARD_AT(memory_bytes), .min = RESHARD_LEAST_MEMORY },
     { 0, "no-verify", NULL, RESHARD_HELP_NO_VERIFY, NULL, DCP_OPT_FLAG,
       RESHARD_AT(no_verify) },
     { 'n', "dry-run", NULL, RESHARD_HELP_DRY_RUN, NULL, DCP_OPT_FLAG,
@@ -93,11 +93,12 @@ static const struct dcp_example examples[] = {
 const struct dcp_exit reshard_exits[] = {
     { 0, "the target is whole and durable, or the plan was printed" },
     { 2, "used wrongly" },
-    { 3, "the source was not found" },
+    { 3, "SRC, the folder of DST, or a file that an option names was not found" },
     { 4, "the source is damaged; nothing was written" },
     { 5, "the target exists, or cannot hold what was asked" },
     { 6, "input or output failed, or no space is left" },
     { 8, "not a known format, or not in this version" },
+    { 9, "out of memory" },
     { 130, "interrupted; nothing was written" },
     { 0 },
 };

@@ -22,6 +22,7 @@ int reshard_settings_check(const struct reshard_settings *settings,
                            struct dcp_reshard_options *out, struct dcp_error *err);
 
 /* Rows that both tables have. */
+#define RESHARD_LEAST_MEMORY ((int64_t)8 << 20)
 #define RESHARD_AT(field) .at = offsetof(struct reshard_settings, field)
 #define RESHARD_HELP_SELECT "only tensors whose name matches; may be given again"
 #define RESHARD_HELP_DTYPE \
@@ -33,7 +34,8 @@ int reshard_settings_check(const struct reshard_settings *settings,
 #define RESHARD_HELP_LOSSY "leave out what DST cannot hold, instead of refusing"
 #define RESHARD_HELP_UNTIE "write tensors that share their bytes once for each name"
 #define RESHARD_HELP_MAX_SHARD "largest file, as 5G (formats with shards)"
-#define RESHARD_HELP_MEMORY "buffers in all (default 256M), however large the checkpoint"
+#define RESHARD_HELP_MEMORY \
+    "buffers in all (default 256M, at least 8M), however large the checkpoint"
 #define RESHARD_HELP_NO_VERIFY "check neither digests nor fingerprints"
 #define RESHARD_HELP_DRY_RUN "print the plan, write nothing"
 #define RESHARD_HELP_FORCE "replace the target if it exists, once the new one is whole"

@@ -1,59 +1,25 @@
 #include "human.h"
 
 #include "base/mem.h"
+#include "base/size.h"
 #include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
-/* v with so many digits in all, but never fewer than stand before the point. */
-static void format_digits(char *out, size_t cap, double v, int digits)
-{
-    int before = v >= 999.5 ? 4 : v >= 99.95 ? 3 : v >= 9.995 ? 2 : 1;
-    if (digits == 2)
-        before = v >= 99.5 ? 3 : v >= 9.95 ? 2 : 1;
-    snprintf(out, cap, "%.*f", before >= digits ? 0 : digits - before, v);
-}
-
-static const char *const units[] = { "B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB" };
-
-/* Divides v down to its unit; 1023.6 KiB, which would print as 1024, is 1 MiB. */
-static size_t unit_of(double *v)
-{
-    size_t unit = 0;
-    while (*v >= 1023.5 && unit + 1 < DCP_ARRAY_LEN(units)) {
-        *v /= 1024;
-        unit++;
-    }
-    return unit;
-}
-
 struct dcp_human dcp_human_size(uint64_t bytes)
 {
     struct dcp_human out;
-    double v = (double)bytes;
-    size_t unit = unit_of(&v);
-    char number[32];
-    bool exact = !unit || (bytes & ((UINT64_C(1) << (10 * unit)) - 1)) == 0;
-    if (exact)
-        snprintf(number, sizeof number, "%.0f", v);
-    else
-        format_digits(number, sizeof number, v, 3);
-    snprintf(out.text, sizeof out.text, "%s %s", number, units[unit]);
+    dcp_size_format(out.text, bytes);
     return out;
 }
 
 struct dcp_human dcp_human_rate(double bytes_per_s)
 {
     struct dcp_human out;
-    double v = bytes_per_s > 0 && isfinite(bytes_per_s) ? bytes_per_s : 0;
-    size_t unit = unit_of(&v);
-    char number[32];
-    if (unit)
-        format_digits(number, sizeof number, v, 2);
-    else
-        snprintf(number, sizeof number, "%.0f", v);
-    snprintf(out.text, sizeof out.text, "%s %s/s", number, units[unit]);
+    char size[DCP_SIZE_CAP];
+    snprintf(out.text, sizeof out.text, "%s/s",
+             dcp_size_format_real(size, bytes_per_s, 2));
     return out;
 }
 

@@ -1,6 +1,7 @@
 #include "opt.h"
 
 #include "base/mem.h"
+#include "base/size.h"
 #include "base/str.h"
 #include <stdio.h>
 #include <string.h>
@@ -137,6 +138,16 @@ static bool in_range(const struct dcp_opt *opt, int64_t v)
     return (opt->min == 0 && opt->max == 0) || (v >= opt->min && v <= opt->max);
 }
 
+static int check_least(const struct dcp_opt *opt, uint64_t v, const char *value,
+                       struct dcp_error *err)
+{
+    char least[DCP_SIZE_CAP];
+    if (v >= (uint64_t)opt->min)
+        return DCP_OK;
+    return dcp_error_set(err, DCP_E_USAGE, "'--%s' wants %s or more, not '%s'", opt->name,
+                         dcp_size_format(least, (uint64_t)opt->min), value);
+}
+
 /* Puts a value (NULL for FLAG and COUNT) into its field. */
 static int store(struct found to, const char *value, struct dcp_error *err)
 {
@@ -167,7 +178,7 @@ static int store(struct found to, const char *value, struct dcp_error *err)
                              opt->name, value);
     case DCP_OPT_SIZE:
         if (dcp_str_parse_size(value, to.field))
-            return DCP_OK;
+            return check_least(opt, *(uint64_t *)to.field, value, err);
         return dcp_error_set(err, DCP_E_USAGE,
                              "'--%s' wants a size such as 256M or 1.5GiB, not '%s'",
                              opt->name, value);

@@ -32,7 +32,7 @@ struct dcp_opt {
     enum dcp_opt_kind kind;
     bool hidden;      /* left out of help, man page and completion */
     size_t at;        /* offset of the field in the settings */
-    int64_t min, max; /* of INT */
+    int64_t min, max; /* of INT; min also of SIZE */
 };
 
 /* The values of a LIST; items is NULL or ends with NULL. Freed by dcp_opt_free. */

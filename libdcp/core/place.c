@@ -5,7 +5,19 @@
 #include "steps.h"
 #include <dcp/reshard.h>
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
+
+/* "'model.bin'", escaped; returns its length. */
+static size_t quote(char *out, size_t cap, const char *text)
+{
+    out[0] = '\'';
+    dcp_str_escape(out + 1, cap - 2, text);
+    size_t n = strlen(out);
+    out[n++] = '\'';
+    out[n] = '\0';
+    return n;
+}
 
 static bool has_steps(const struct dcp_store *store)
 {
@@ -136,6 +148,28 @@ void dcp_place_close(struct dcp_place *place)
     *place = (struct dcp_place){ 0 };
 }
 
+/* Messages of formats begin with the file's name in its folder: the whole path takes its
+ * place. Others have the path before them, unless they name it. */
+static void name_place(const struct dcp_place *place, struct dcp_error *err)
+{
+    char name[258], path[sizeof err->message], rest[sizeof err->message];
+
+    if (!err || !err->code)
+        return;
+    size_t n = quote(name, sizeof name, place->source.name);
+    size_t path_n = quote(path, sizeof path, place->path);
+    bool begins = !place->source.is_dir && !strncmp(err->message, name, n);
+    if (!begins && strstr(err->message, path))
+        return;
+    if (!begins || path_n >= sizeof err->message / 2) {
+        dcp_error_prefix(err, "cannot read '%s'", place->path);
+        return;
+    }
+    snprintf(rest, sizeof rest, "%s", err->message + n);
+    snprintf(err->message, sizeof err->message, "%s%.*s", path,
+             (int)(sizeof err->message - 1 - path_n), rest);
+}
+
 int dcp_place_index(const struct dcp_place *place, struct dcp_catalog **out_catalog,
                     struct dcp_error *err)
 {
@@ -149,7 +183,7 @@ int dcp_place_index(const struct dcp_place *place, struct dcp_catalog **out_cata
     if (!rc)
         rc = dcp_catalog_sort(catalog, err);
     if (rc) {
-        dcp_error_prefix(err, "cannot read '%s'", place->path);
+        name_place(place, err);
         dcp_catalog_free(catalog);
         return rc;
     }

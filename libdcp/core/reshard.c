@@ -1,6 +1,7 @@
 /* reshard: decide (plan), then do (stream, prove, publish). */
 #include "base/fs.h"
 #include "base/mem.h"
+#include "base/size.h"
 #include "base/str.h"
 #include "choose.h"
 #include "destination.h"
@@ -260,14 +261,15 @@ int dcp_reshard_run(struct dcp_reshard *reshard, struct dcp_error *err)
     bool is_dir = !reshard->packs && reshard->format->flags & DCP_FORMAT_IS_DIR;
     struct dcp_store store = { 0 };
     struct dcp_publish publish = { 0 };
+    char need[DCP_SIZE_CAP], room[DCP_SIZE_CAP];
     int rc = DCP_OK;
 
     /* How small an archive becomes is not known before it is written. */
     if (!reshard->packs && reshard->facts.target_bytes > reshard->facts.free_bytes) {
-        dcp_error_set(
-            err, DCP_E_NO_SPACE,
-            "'%s' needs %" PRIu64 " bytes, the file system has %" PRIu64 " free",
-            reshard->name, reshard->facts.target_bytes, reshard->facts.free_bytes);
+        dcp_error_set(err, DCP_E_NO_SPACE, "'%s' needs %s, %s are free", reshard->name,
+                      dcp_size_format(need, reshard->facts.target_bytes),
+                      dcp_size_format(room, reshard->facts.free_bytes));
+        dcp_error_hint(err, "free some space, or choose a folder on another disk");
         return DCP_E_NO_SPACE;
     }
     free(reshard->overflows);

@@ -13,6 +13,7 @@
 #include "await.h"
 #include "base/clock.h"
 #include "base/mem.h"
+#include "base/size.h"
 #include "finish.h"
 #include "local.h"
 #include "pack.h"
@@ -117,6 +118,7 @@ static int open_step(void *arg, struct dcp_error *err)
     struct dcp_finish *finish = &saver->finish;
     int64_t step = finish->options.step;
     uint64_t need = 0, room;
+    char wanted[DCP_SIZE_CAP], left[DCP_SIZE_CAP];
     int rc = store->ops->lock(store->self, err);
 
     if (rc)
@@ -131,10 +133,9 @@ static int open_step(void *arg, struct dcp_error *err)
         return rc;
     room = store->ops->free_bytes(store->self);
     if (need > room) {
-        dcp_error_set(err, DCP_E_NO_SPACE,
-                      "step %" PRId64 " needs %" PRIu64 " bytes, '%s' has %" PRIu64
-                      " free",
-                      step, need, store->root, room);
+        dcp_error_set(err, DCP_E_NO_SPACE, "step %" PRId64 " needs %s; '%s' has %s free",
+                      step, dcp_size_format(wanted, need), store->root,
+                      dcp_size_format(left, room));
         dcp_error_hint(err, "free some space, or keep fewer steps");
         return DCP_E_NO_SPACE;
     }

@@ -8,6 +8,7 @@
 
 #include "base/fs.h"
 #include "base/mem.h"
+#include "base/size.h"
 #include "lease.h"
 #include <dirent.h>
 #include <errno.h>
@@ -287,6 +288,7 @@ static int dir_create(void *self, const char *name, uint64_t size_bytes,
 {
     struct dir *dir = self;
     CLEANUP_PLACE struct place place;
+    char need[DCP_SIZE_CAP], room[DCP_SIZE_CAP];
     *out = NULL;
     if (place_init(dir, name, &place) != 0)
         return fail(dir, errno, "create", name, err);
@@ -306,10 +308,9 @@ static int dir_create(void *self, const char *name, uint64_t size_bytes,
     }
     free(file);
     if (why == ENOSPC || why == EDQUOT)
-        return dcp_error_set(err, DCP_E_NO_SPACE,
-                             "'%s/%s' needs %" PRIu64 " bytes, but only %" PRIu64
-                             " are free",
-                             dir->root, name, size_bytes, dir_free_bytes(dir));
+        return dcp_error_set(err, DCP_E_NO_SPACE, "'%s/%s' needs %s, %s are free",
+                             dir->root, name, dcp_size_format(need, size_bytes),
+                             dcp_size_format(room, dir_free_bytes(self)));
     return fail(dir, why, "create", name, err);
 }
 

@@ -6,6 +6,7 @@
 #include <dcp/store.h>
 
 #include "base/mem.h"
+#include "base/size.h"
 #include "base/str.h"
 #include "node.h"
 #include <inttypes.h>
@@ -115,11 +116,13 @@ static int check_space(const struct mem *mem, const char *name, uint64_t wanted,
                        struct dcp_error *err)
 {
     uint64_t left = free_bytes(mem);
+    char need[DCP_SIZE_CAP], room[DCP_SIZE_CAP];
+
     if (wanted <= left)
         return DCP_OK;
-    return dcp_error_set(err, DCP_E_NO_SPACE,
-                         "'%s/%s' needs %" PRIu64 " bytes, but only %" PRIu64 " are free",
-                         ROOT_NAME, name, wanted, left);
+    return dcp_error_set(err, DCP_E_NO_SPACE, "'%s/%s' needs %s, %s are free", ROOT_NAME,
+                         name, dcp_size_format(need, wanted),
+                         dcp_size_format(room, left));
 }
 
 /* --- operations; each holds the lock --- */

@@ -25,7 +25,7 @@ leave() {
     train -q --steps 5 --set checkpoint.dir=small/run
     leave 40
     run -6 --separate-stderr train --steps 15 --set checkpoint.dir=small/run
-    [[ $stderr == *"step 10"*"needs "*" bytes, "*" free"* ]]
+    [[ $stderr == *"step 10"*"needs "*" KiB; "*" KiB free"* ]]
     [[ $stderr == *"step 15/15 "* ]] # trained on, and failed in the end
     [ "$(cd small/run && echo step-*)" = step-00000005 ]
     [ -z "$(find small/run -name '.tmp-*')" ]
@@ -41,7 +41,7 @@ leave() {
     train -q --steps 5
     leave 60
     run -6 --separate-stderr dcp-reshard run small/out --world 3
-    [[ $stderr == *"needs "*" bytes, the file system has "*" free"* ]]
+    [[ $stderr == *"'out' needs "*" KiB, "*" KiB are free"*"hint: free some space"* ]]
     [ "$(ls -A small)" = ballast ]
     dcp-inspect verify run
 }

@@ -67,6 +67,9 @@ mask_sizes() {
     [[ ${lines[0]} == "bad   run folder without a whole step" ]]
     [[ $(grep -c "not whole" <<<"$output") -eq 3 ]]
     [[ $stderr == "dcp-inspect: no step in 'bad' is whole"* ]]
+    [[ $stderr != *"hint:"* ]] # it would name this very command
+    run -4 --separate-stderr dcp-inspect ls bad
+    [[ $stderr == *"hint: 'dcp-inspect bad' lists what is there"* ]]
     run -4 --separate-stderr dcp-inspect bad --json
     json 'd["whole"] is False and len(d["steps"]) == 3'
 }
@@ -111,6 +114,11 @@ mask_sizes() {
         run -4 dcp-inspect cut.safetensors
         [[ $output == *"cut off"* ]]
     done
+    mkdir -p below
+    mv cut.safetensors below
+    run -4 dcp-inspect below/cut.safetensors
+    [[ $output == "dcp-inspect: 'below/cut.safetensors': tensor '"* ]]
+    [ "$(grep -o cut.safetensors <<<"$output" | wc -l)" -eq 1 ]
     mkdir bare
     echo '{"model_type": "gpt2"}' >bare/config.json
     run -4 dcp-inspect bare

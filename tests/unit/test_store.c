@@ -405,7 +405,7 @@ static void space_runs_out(void **state)
     assert_int_equal(store.ops->free_bytes(store.self), 2);
     struct dcp_store_file *more;
     assert_int_equal(store.ops->create(store.self, "g", 3, &more, &err), DCP_E_NO_SPACE);
-    assert_non_null(strstr(err.message, "needs 3 bytes, but only 2 are free"));
+    assert_non_null(strstr(err.message, "needs 3 B, 2 B are free"));
     assert_int_equal(stat_code("g"), DCP_E_NOT_FOUND);
     assert_int_equal(write_at(file, 7, "abc"), 0);
     assert_int_equal(write_at(file, 10, "d"), DCP_E_NO_SPACE);
