@@ -44,8 +44,19 @@ int inspect_find(const struct inspect_checkpoint *checkpoint, const char *name,
  * memory. */
 json_t *inspect_checkpoint_json(const struct inspect_checkpoint *checkpoint);
 
-/* What help says of the options that fill a selection. */
-#define INSPECT_HELP_TENSORS "only tensors whose name matches; may be given again"
+/* The options that fill the field `selection` of a verb's `struct settings`. */
 #define INSPECT_HELP_ONLY "only weights and buffers, or only optimizer state"
+#define INSPECT_OPTS_SELECTION                                                 \
+    { 't',                                                                     \
+      "tensors",                                                               \
+      "GLOB",                                                                  \
+      "only tensors whose name matches; may be given again",                   \
+      "Selection",                                                             \
+      DCP_OPT_LIST,                                                            \
+      .at = offsetof(struct settings, selection.globs) },                      \
+    {                                                                          \
+        0, "only", "all|model|optim", INSPECT_HELP_ONLY, NULL, DCP_OPT_CHOICE, \
+            .at = offsetof(struct settings, selection.only)                    \
+    }
 
 #endif

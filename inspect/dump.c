@@ -176,8 +176,6 @@ static const struct dcp_example examples[] = {
     { 0 },
 };
 
-static const struct dcp_exit exits[] = { INSPECT_EXIT_DONE, INSPECT_EXITS_FAILED };
-
 const struct dcp_command inspect_dump = {
     .name = "dump",
     .operands = "PATH NAME[SLICE]...",
@@ -192,6 +190,6 @@ const struct dcp_command inspect_dump = {
     .opts = opts,
     .settings_size_bytes = sizeof(struct settings),
     .examples = examples,
-    .exits = exits,
+    .exits = inspect_exits,
     .run = run,
 };

@@ -239,10 +239,7 @@ static int run(struct dcp_main *m, const void *given, struct dcp_error *err)
 
 #define AT(field) .at = offsetof(struct settings, field)
 static const struct dcp_opt opts[] = {
-    { 't', "tensors", "GLOB", INSPECT_HELP_TENSORS, "Selection", DCP_OPT_LIST,
-      AT(selection.globs) },
-    { 0, "only", "all|model|optim", INSPECT_HELP_ONLY, NULL, DCP_OPT_CHOICE,
-      AT(selection.only) },
+    INSPECT_OPTS_SELECTION,
     { 's', "sort", "file|size|name", "largest first, by name, or as they lie in the file",
       "Output", DCP_OPT_CHOICE, AT(order) },
     { 'n', "limit", "N", "show the first N; 0 shows all", NULL, DCP_OPT_INT, AT(limit),
@@ -260,7 +257,7 @@ static const struct dcp_example examples[] = {
     { 0 },
 };
 
-static const struct dcp_exit exits[] = { INSPECT_EXIT_DONE, INSPECT_EXITS_FAILED };
+const struct dcp_exit inspect_exits[] = { { 0, "done" }, INSPECT_EXITS_FAILED };
 
 const struct dcp_command inspect_ls = {
     .name = "ls",
@@ -274,6 +271,6 @@ const struct dcp_command inspect_ls = {
     .opts = opts,
     .settings_size_bytes = sizeof(struct settings),
     .examples = examples,
-    .exits = exits,
+    .exits = inspect_exits,
     .run = run,
 };

@@ -325,10 +325,7 @@ static int run(struct dcp_main *m, const void *given, struct dcp_error *err)
 
 #define AT(field) .at = offsetof(struct settings, field)
 static const struct dcp_opt opts[] = {
-    { 't', "tensors", "GLOB", INSPECT_HELP_TENSORS, "Selection", DCP_OPT_LIST,
-      AT(selection.globs) },
-    { 0, "only", "all|model|optim", INSPECT_HELP_ONLY, NULL, DCP_OPT_CHOICE,
-      AT(selection.only) },
+    INSPECT_OPTS_SELECTION,
     { 'n', "limit", "N", "draw the first N rows; 0 draws all", "Output", DCP_OPT_INT,
       AT(limit), .max = INT64_MAX },
     { 'e', "each", NULL,
@@ -344,8 +341,6 @@ static const struct dcp_example examples[] = {
     { 0 },
 };
 
-static const struct dcp_exit exits[] = { INSPECT_EXIT_DONE, INSPECT_EXITS_FAILED };
-
 const struct dcp_command inspect_map = {
     .name = "map",
     .operands = "PATH",
@@ -359,6 +354,6 @@ const struct dcp_command inspect_map = {
     .opts = opts,
     .settings_size_bytes = sizeof(struct settings),
     .examples = examples,
-    .exits = exits,
+    .exits = inspect_exits,
     .run = run,
 };

@@ -261,10 +261,7 @@ static int run(struct dcp_main *m, const void *given, struct dcp_error *err)
 
 #define AT(field) .at = offsetof(struct settings, field)
 static const struct dcp_opt opts[] = {
-    { 't', "tensors", "GLOB", INSPECT_HELP_TENSORS, "Selection", DCP_OPT_LIST,
-      AT(selection.globs) },
-    { 0, "only", "all|model|optim", INSPECT_HELP_ONLY, NULL, DCP_OPT_CHOICE,
-      AT(selection.only) },
+    INSPECT_OPTS_SELECTION,
     { 'n', "limit", "N", "show the first N; 0 shows all", "Output", DCP_OPT_INT,
       AT(limit), .max = INT64_MAX },
     { 0 },
@@ -276,8 +273,6 @@ static const struct dcp_example examples[] = {
       "with finer histograms, zeros and deviations, for a script" },
     { 0 },
 };
-
-static const struct dcp_exit exits[] = { INSPECT_EXIT_DONE, INSPECT_EXITS_FAILED };
 
 const struct dcp_command inspect_stats = {
     .name = "stats",
@@ -293,6 +288,6 @@ const struct dcp_command inspect_stats = {
     .opts = opts,
     .settings_size_bytes = sizeof(struct settings),
     .examples = examples,
-    .exits = exits,
+    .exits = inspect_exits,
     .run = run,
 };

@@ -17,11 +17,8 @@ extern const struct dcp_command inspect_dump;
     "known format, which is told by its content, or a tar archive (.tar, .tar.zst) of " \
     "such a folder."
 
-/* Rows of "Exit status" that several verbs share. */
-#define INSPECT_EXIT_DONE \
-    {                     \
-        0, "done"         \
-    }
+/* Exit statuses of verbs that look and say, and the rows that all verbs have. */
+extern const struct dcp_exit inspect_exits[];
 #define INSPECT_EXITS_FAILED                                          \
     { 2, "used wrongly" }, { 3, "not found" }, { 4, "damaged" },      \
         { 6, "input or output failed" }, { 8, "not a known format" }, \

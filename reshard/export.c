@@ -3,7 +3,6 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "job.h"
-#include "settings.h"
 #include "verbs.h"
 #include <string.h>
 
@@ -28,24 +27,9 @@ static int choose_format(const char *path, const char **out, struct dcp_error *e
     return DCP_E_USAGE;
 }
 
-static int run(struct dcp_main *m, const void *given, struct dcp_error *err)
+static int run(struct dcp_main *m, const void *settings, struct dcp_error *err)
 {
-    const struct reshard_settings *settings = given;
-    struct reshard_job job = {
-        .verb = "export",
-        .source_path = m->operands.items[0],
-        .target_path = m->operands.items[1],
-        .config_path = settings->model_config,
-        .dry_run = settings->dry_run,
-    };
-    int rc = reshard_settings_check(settings, &job.options, err);
-    if (rc == DCP_OK && !job.options.format)
-        rc = choose_format(job.target_path, &job.options.format, err);
-    job.options.world = 1;
-    if (rc == DCP_OK)
-        rc = reshard_job_run(m, &job, err);
-    dcp_rename_free(job.options.rename);
-    return rc;
+    return reshard_job_start(m, "export", settings, choose_format, err);
 }
 
 static const struct dcp_opt opts[] = {
@@ -74,7 +58,7 @@ static const struct dcp_opt opts[] = {
     { 0 },
 };
 
-static const struct reshard_settings defaults = { .only = DCP_ONLY_MODEL };
+static const struct reshard_settings defaults = { .only = DCP_ONLY_MODEL, .world = 1 };
 
 static const struct dcp_example examples[] = {
     { "dcp-reshard export run model.bin --dtype bf16",

@@ -81,7 +81,7 @@ static int plan_and_run(struct dcp_main *m, struct reshard_job *job,
     return DCP_OK;
 }
 
-int reshard_job_run(struct dcp_main *m, struct reshard_job *job, struct dcp_error *err)
+static int run(struct dcp_main *m, struct reshard_job *job, struct dcp_error *err)
 {
     int rc = dcp_place_open(job->source_path, &job->place, err);
     if (rc)
@@ -90,5 +90,25 @@ int reshard_job_run(struct dcp_main *m, struct reshard_job *job, struct dcp_erro
     dcp_reshard_free(job->reshard);
     dcp_catalog_free(job->source);
     dcp_place_close(&job->place);
+    return rc;
+}
+
+int reshard_job_start(struct dcp_main *m, const char *verb,
+                      const struct reshard_settings *settings, reshard_choose *choose,
+                      struct dcp_error *err)
+{
+    struct reshard_job job = {
+        .verb = verb,
+        .source_path = m->operands.items[0],
+        .target_path = m->operands.items[1],
+        .config_path = settings->model_config,
+        .dry_run = settings->dry_run,
+    };
+    int rc = reshard_settings_check(settings, &job.options, err);
+    if (rc == DCP_OK && !settings->to)
+        rc = choose(job.target_path, &job.options.format, err);
+    if (rc == DCP_OK)
+        rc = run(m, &job, err);
+    dcp_rename_free(job.options.rename);
     return rc;
 }

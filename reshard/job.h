@@ -3,6 +3,7 @@
 #define RESHARD_JOB_H
 
 #include "cli/main.h"
+#include "settings.h"
 #include <dcp/reshard.h>
 
 struct reshard_job {
@@ -18,8 +19,15 @@ struct reshard_job {
     double seconds;
 };
 
-/* Plans, prints the plan with --dry-run, else runs and says what was made. */
-int reshard_job_run(struct dcp_main *m, struct reshard_job *job, struct dcp_error *err);
+/* The format of a target of which only the path is known; NULL: the default. */
+typedef int reshard_choose(const char *path, const char **out_format,
+                           struct dcp_error *err);
+/* What both verbs do with their operands and settings: plans, prints the plan with
+ * --dry-run, else runs and says what was made. `choose` is asked where --to is not given.
+ */
+int reshard_job_start(struct dcp_main *m, const char *verb,
+                      const struct reshard_settings *settings, reshard_choose *choose,
+                      struct dcp_error *err);
 
 /* Printing, see plan_print.c. */
 void reshard_print_plan(struct dcp_main *m, const struct reshard_job *job);

@@ -1,6 +1,5 @@
 /* SRC DST: any checkpoint to another world, layout, dtype, selection or format. */
 #include "job.h"
-#include "settings.h"
 #include "verbs.h"
 
 /* A name such as model.bin asks for a file, and the native format makes a folder, or one
@@ -8,6 +7,7 @@
 static int choose_format(const char *path, const char **out, struct dcp_error *err)
 {
     const struct dcp_format *format = dcp_format_for_suffix(path);
+    *out = NULL; /* native */
     if (!format)
         return DCP_OK;
     *out = format->name;
@@ -19,23 +19,9 @@ static int choose_format(const char *path, const char **out, struct dcp_error *e
     return DCP_E_USAGE;
 }
 
-static int run(struct dcp_main *m, const void *given, struct dcp_error *err)
+static int run(struct dcp_main *m, const void *settings, struct dcp_error *err)
 {
-    const struct reshard_settings *settings = given;
-    struct reshard_job job = {
-        .verb = "reshard",
-        .source_path = m->operands.items[0],
-        .target_path = m->operands.items[1],
-        .config_path = settings->model_config,
-        .dry_run = settings->dry_run,
-    };
-    int rc = reshard_settings_check(settings, &job.options, err);
-    if (rc == DCP_OK && !settings->to)
-        rc = choose_format(job.target_path, &job.options.format, err);
-    if (rc == DCP_OK)
-        rc = reshard_job_run(m, &job, err);
-    dcp_rename_free(job.options.rename);
-    return rc;
+    return reshard_job_start(m, "reshard", settings, choose_format, err);
 }
 
 static const struct dcp_opt opts[] = {

@@ -320,7 +320,8 @@ open("odd.safetensors", "wb").write(
     cp -r run/step-00000300 hurt80/step-00000300
     file=hurt80/step-00000300/shard-00001-of-00004.safetensors
     printf '\x5a' | dd of=$file bs=1 seek=$(($(stat -c %s $file) - 1)) conv=notrunc status=none
-    run -4 script -qec "stty cols 80; NO_COLOR=1 dcp-inspect verify hurt80/step-00000300 2>/dev/null" /dev/null
+    run -4 script -qec \
+        "stty cols 80; NO_COLOR=1 dcp-inspect verify hurt80/step-00000300 2>/dev/null" /dev/null
     [ "$(tr -d '\r' <<<"$output" | wc -L)" -le 80 ]
     [[ ${lines[0]} == "damaged   tensor"* && ${lines[1]} == "          "* ]]
 }
@@ -357,10 +358,11 @@ open("odd.safetensors", "wb").write(
     cp -r run locked
     chmod -R a+rX "$BATS_FILE_TMPDIR"
     chmod 0 locked/step-00000300/shard-0000[12]-of-00004.safetensors
+    why="cannot be read: Permission denied"
     run --separate-stderr as_nobody dcp-inspect verify locked/step-00000300
     [ "$status" -eq 6 ]
-    [[ ${lines[0]} == "unread    shard-00001-of-00004.safetensors: cannot be read: Permission denied" ]]
-    [[ ${lines[1]} == "unread    shard-00002-of-00004.safetensors: cannot be read: Permission denied" ]]
+    [[ ${lines[0]} == "unread    shard-00001-of-00004.safetensors: $why" ]]
+    [[ ${lines[1]} == "unread    shard-00002-of-00004.safetensors: $why" ]]
     [[ ${lines[2]} == "unread    locked/step-00000300: 2 files cannot be read" ]]
     [ "${#lines[@]}" -eq 4 ]
     [[ $stderr == *"is not proved: 2 files could not be read"* ]]

@@ -58,9 +58,9 @@ refused() {
     [[ $stderr == *"'--sort' wants a value"* ]]
     refused 2 dcp-inspect diff a b --rtol=-1
     refused 2 dcp-reshard model.safetensors out --memory 3x
+    [[ $stderr == *"such as 256M"* ]]
     refused 2 dcp-reshard model.safetensors out --memory 1
     [[ $stderr == *"'--memory' wants 8 MiB or more, not '1'"* ]]
-    [[ $stderr == *"such as 256M"* ]]
     for n in 0 -1 65537 x 1.5 ''; do
         refused 2 dcp-reshard model.safetensors out "--world=$n"
     done
