@@ -77,7 +77,8 @@ static int open_file(struct origin *origin, const char *path, struct dcp_error *
     return rc;
 }
 
-/* Files of foreign formats may be links. What cannot be read says so when it is loaded. */
+/* Files of foreign formats may be links. What cannot be read says so when it is loaded.
+ */
 static void allow_links(struct origin *origin)
 {
     const struct dcp_source source = { &origin->store, origin->name, true };
