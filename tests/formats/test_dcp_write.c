@@ -1,10 +1,11 @@
-/* dcp_write: what other formats hold, as a distributed checkpoint and back; all in
- * memory. */
+/* dcp_write: what other formats hold, as a distributed checkpoint and back. */
+#include "base/fs.h"
 #include "base/json.h"
 #include "base/mem.h"
 #include "dcp.h"
 #include "formats.h"
 #include "lib/format_io.h"
+#include "lib/reshard_folder.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -202,30 +203,41 @@ static void test_steps(void **state)
     end(&f);
 }
 
+/* Two names for one tensor are two keys of its items, and two names again. */
 static void test_ties(void **state)
 {
-    struct fixture f;
+    static const char header[] =
+        "{\"__metadata__\":{\"b\":\"a\"},\"a\":{\"dtype\":\"U8\","
+        "\"shape\":[4],\"data_offsets\":[0,4]}}    data";
+    const struct reshard_folder *folder = *state;
+    const struct dcp_reshard_options to_dcp = { .format = "dcp",
+                                                .world = 2,
+                                                .dtype = -1 };
+    struct dcp_place place;
+    struct dcp_catalog *catalog;
+    struct dcp_store store;
+    unsigned char file[8 + sizeof header] = { sizeof header - 1 - 4 };
 
-    (void)state;
-    begin(&f);
-    int first = add_tensor(&f, DCP_ROLE_MODEL, "wte", "wte");
-    const struct dcp_tensor second = { .name = "head",
-                                       .role = DCP_ROLE_MODEL,
-                                       .dtype = DCP_F32,
-                                       .ndim = 2,
-                                       .shape = f.catalog->tensors[first].shape,
-                                       .tied_to = "wte" };
-    assert_int_equal(dcp_catalog_add_tensor(f.catalog, &second, NULL, NULL), 0);
-    /* As core does: no bytes for a second name. */
-    struct dcp_literals literals = { 0 };
-    f.catalog->pieces[0].file = -1;
-    assert_int_equal(dcp_catalog_sort(f.catalog, NULL), 0);
-    f.catalog->files = NULL;
-    assert_int_equal(dcp_format_dcp.layout(f.catalog, &(struct dcp_target_options){ 0 },
-                                           &literals, &f.err),
+    memcpy(file + 8, header, sizeof header - 1);
+    assert_int_equal(dcp_store_dir(&store, folder->path, false, NULL), 0);
+    assert_int_equal(dcp_store_write_file(&store, "source", file, sizeof file - 1, NULL),
                      0);
-    assert_int_equal(f.catalog->n_files, 1);
-    end(&f);
+    dcp_store_free(&store);
+    reshard_folder_must_run(folder->source, folder->target, &to_dcp);
+    assert_int_equal(dcp_place_open(folder->target, &place, NULL), 0);
+    assert_int_equal(dcp_place_index(&place, &catalog, NULL), 0);
+    assert_int_equal(catalog->n_tensors, 2);
+    int kept = dcp_catalog_find(catalog, "model.a"),
+        tied = dcp_catalog_find(catalog, "model.b");
+    assert_true(kept >= 0 && tied >= 0);
+    assert_string_equal(catalog->tensors[tied].tied_to, "model.a");
+    assert_string_equal(catalog->tensors[tied].param, "b");
+    const struct dcp_piece *x = &catalog->pieces[catalog->tensors[kept].first_piece];
+    const struct dcp_piece *y = &catalog->pieces[catalog->tensors[tied].first_piece];
+    assert_int_equal(x->offset, y->offset);
+    assert_int_equal(dcp_verify(&place.source, NULL, NULL, NULL), 0);
+    dcp_catalog_free(catalog);
+    dcp_place_close(&place);
 }
 
 /* The head of a tied model has a key too, which is no tensor when it is read. */
@@ -340,6 +352,55 @@ static void test_collisions(void **state)
     end(&f);
 }
 
+/* -- Megatron ------------------------------------------------------------------------ */
+
+/* What it keeps beside tensors: an attribute of Metadata, and a file. */
+static void test_attributes(void **state)
+{
+    static const char keys[] =
+        "{\"model\":\"\",\"attributes\":{\"mcore_data\":{\"w\":{\"shape\":{\"$object\":"
+        "\"torch.Size\",\"args\":[{\"$tuple\":[2,3]}]}}},\"more\":{\"$set\":[1]}}}";
+    struct fixture f;
+
+    (void)state;
+    begin(&f);
+    add_tensor(&f, DCP_ROLE_MODEL, "w", "w");
+    add_json(&f, DCP_KEYS, keys);
+    write_and_read(&f);
+    assert_json(&f, DCP_KEYS, keys);
+    assert_int_equal(f.again->tensors[0].role, DCP_ROLE_MODEL);
+    end(&f);
+}
+
+static void test_common(void **state)
+{
+    struct fixture f;
+    void *data;
+    size_t n;
+
+    (void)state;
+    begin(&f);
+    add_tensor(&f, DCP_ROLE_MODEL, "w", "w");
+    assert_int_equal(write_it(&f), 0);
+    assert_int_equal(dcp_fs_read_file(DCP_TESTS_DIR "/formats/data/torch/nested.pt",
+                                      1 << 20, &data, &n, NULL),
+                     0);
+    assert_int_equal(dcp_store_write_file(&f.store, "common.pt", data, n, NULL), 0);
+    assert_int_equal(dcp_catalog_new(&f.again, NULL), 0);
+    assert_int_equal(dcp_format_dcp.index(&f.source, f.again, &f.err), 0);
+    assert_int_equal(f.again->n_tensors, 1); /* nobody says that it is Megatron's */
+    dcp_catalog_free(f.again);
+    assert_int_equal(dcp_store_write_file(&f.store, "metadata.json", "{}", 2, NULL), 0);
+    assert_int_equal(dcp_catalog_new(&f.again, NULL), 0);
+    if (dcp_format_dcp.index(&f.source, f.again, &f.err))
+        fail_msg("%s", f.err.message);
+    assert_json(&f, "common.epoch", "3");
+    assert_int_equal(tensor_of(&f, "common.rng")->role, DCP_ROLE_OTHER);
+    assert_int_equal(dcp_catalog_check(f.again, NULL), 0);
+    free(data);
+    end(&f);
+}
+
 /* -- what it cannot hold ------------------------------------------------- */
 
 static void test_flat_pieces(void **state)
@@ -364,11 +425,14 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_names_and_roles),
         cmocka_unit_test(test_steps),
-        cmocka_unit_test(test_ties),
+        cmocka_unit_test_setup_teardown(test_ties, reshard_folder_setup,
+                                        reshard_folder_teardown),
         cmocka_unit_test(test_tied_head),
         cmocka_unit_test(test_objects),
         cmocka_unit_test(test_keys_of_objects),
         cmocka_unit_test(test_collisions),
+        cmocka_unit_test(test_attributes),
+        cmocka_unit_test(test_common),
         cmocka_unit_test(test_flat_pieces),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -412,7 +412,7 @@ class Dcp(unittest.TestCase):
             path = os.path.join(ours, name)
             with open(path, "rb") as file:
                 sound = file.read()
-            for at in range(0, len(sound), max(1, len(sound) // 40)):
+            for at in range(0, len(sound), max(1, len(sound) // 8)):
                 with open(path, "wb") as file:
                     file.write(sound[:at] + bytes([sound[at] ^ 4]) + sound[at + 1:])
                 with self.assertRaises(AssertionError, msg=f"{name} at {at}"):
