@@ -29,6 +29,7 @@ struct dcp_reading {
     struct dcp_meta meta;
     struct dcp_items items;
     struct dcp_keys keys;
+    bool has_optim;            /* in keys.optim */
     int *tensor_of;            /* of each of the meta's tensors: the catalog's, or -1 */
     size_t *meta_of;           /* of each of the catalog's tensors */
     struct dcp_entry *entries; /* objects */

@@ -253,6 +253,7 @@ static int set_roles(struct dcp_reading *r, struct dcp_error *err)
     if (rc)
         return rc;
     r->keys.model = roles.model;
+    r->has_optim = roles.optim != NULL;
     if (roles.optim)
         r->keys.optim = roles.optim;
     for (size_t t = 0; t < r->catalog->n_tensors; t++) {

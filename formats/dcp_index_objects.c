@@ -45,6 +45,14 @@ static bool is_step(const struct dcp_reading *r, const char *name)
     return rest && dcp_str_starts(rest, "state.") && dcp_str_ends(rest, ".step");
 }
 
+static bool step_of(double real, int64_t *out)
+{
+    if (!(real >= 0 && real < 1e15))
+        return false;
+    *out = (int64_t)real;
+    return true;
+}
+
 static bool step_of_bytes(enum dcp_dtype dtype, const unsigned char *data, int64_t *out)
 {
     double real = -1;
@@ -69,10 +77,7 @@ static bool step_of_bytes(enum dcp_dtype dtype, const unsigned char *data, int64
     default:
         return false;
     }
-    if (!(real >= 0 && real < 1e15))
-        return false;
-    *out = (int64_t)real;
-    return true;
+    return step_of(real, out);
 }
 
 /* All parameters make the same updates; one of the tiny tensors, or numbers of older
@@ -80,10 +85,9 @@ static bool step_of_bytes(enum dcp_dtype dtype, const unsigned char *data, int64
 static int read_step(struct dcp_reading *r, int64_t *out, struct dcp_error *err)
 {
     for (size_t e = 0; e < r->n_entries; e++)
-        if (is_step(r, r->entries[e].name) && json_is_number(r->entries[e].value)) {
-            *out = (int64_t)json_number_value(r->entries[e].value);
+        if (is_step(r, r->entries[e].name) && json_is_number(r->entries[e].value) &&
+            step_of(json_number_value(r->entries[e].value), out))
             return DCP_OK;
-        }
     for (size_t t = 0; t < r->meta.n_tensors; t++) {
         const struct dcp_meta_tensor *tensor = &r->meta.tensors[t];
         const struct dcp_meta_part *part = &r->meta.parts[tensor->first_part];
@@ -112,27 +116,32 @@ static json_t *make_optimizer(const struct dcp_reading *r, json_t *groups, int64
         ok = !json_object_set_new(optimizer, "type", json_string(type));
     if (ok && !kept && step >= 0)
         ok = !json_object_set_new(optimizer, "step", json_integer((json_int_t)step));
-    if (ok && !json_object_set(optimizer, "param_groups", groups))
+    if (ok && groups)
+        ok = !json_object_set(optimizer, "param_groups", groups);
+    if (ok)
         return optimizer;
     json_decref(optimizer);
     return NULL;
 }
 
+/* Groups without any state stay what they are: keys of their own. */
 static int take_optimizer(struct dcp_reading *r, struct dcp_error *err)
 {
     DCP_CLEANUP_JSON json_t *groups = NULL;
     int64_t step = -1;
+
+    if (!r->has_optim)
+        return DCP_OK;
     int rc =
         dcp_optim_groups(&r->keys, r->catalog, r->entries, r->n_entries, &groups, err);
-
-    if (rc || !groups)
-        return rc;
-    rc = dcp_optim_mark(r->catalog, groups, err);
+    if (!rc && groups)
+        rc = dcp_optim_mark(r->catalog, groups, err);
     if (!rc)
         rc = read_step(r, &step, err);
-    return rc ? rc
-              : dcp_training_add(r->catalog, DCP_TRAINING_OPTIMIZER,
-                                 make_optimizer(r, groups, step), err);
+    if (rc || (!groups && step < 0))
+        return rc;
+    return dcp_training_add(r->catalog, DCP_TRAINING_OPTIMIZER,
+                            make_optimizer(r, groups, step), err);
 }
 
 /* -- objects that were taken apart --------------------------------------------------- */

@@ -17,6 +17,13 @@ static const char *const style_names[DCP_TORCH_N_STYLES] = {
     [DCP_TORCH_STYLE_1_13] = "1.13",
 };
 
+static const char *const group_names[DCP_N_GROUPS] = {
+    [DCP_GROUPS_NESTED] = "nested",
+    [DCP_GROUPS_FLAT] = "flat",
+    [DCP_GROUPS_WHOLE] = "whole",
+    [DCP_GROUPS_NONE] = "none",
+};
+
 static const struct {
     enum dcp_role role;
     const char *key;
@@ -73,9 +80,9 @@ int dcp_keys_load(struct dcp_keys *keys, struct dcp_catalog *catalog,
     rc = take_text(catalog, json_object_get(object, "model"), &keys->model, err);
     if (!rc)
         rc = take_text(catalog, json_object_get(object, "optim"), &keys->optim, err);
-    keys->groups = !groups                   ? DCP_GROUPS_NESTED
-                   : !strcmp(groups, "flat") ? DCP_GROUPS_FLAT
-                                             : DCP_GROUPS_WHOLE;
+    for (int g = 0; groups && g < DCP_N_GROUPS; g++)
+        if (!strcmp(groups, group_names[g]))
+            keys->groups = (enum dcp_keys_groups)g;
     keys->old_classes = json_object_get(object, "classes") != NULL;
     for (int s = 0; style && s < DCP_TORCH_N_STYLES; s++)
         if (!strcmp(style, style_names[s]))
@@ -100,8 +107,7 @@ int dcp_keys_save(const struct dcp_keys *keys, struct dcp_catalog *catalog,
     DCP_CLEANUP_JSON json_t *model = json_string(keys->model);
     DCP_CLEANUP_JSON json_t *optim = json_string(keys->optim);
     DCP_CLEANUP_JSON json_t *style = json_string(style_names[keys->style]);
-    DCP_CLEANUP_JSON json_t *groups =
-        json_string(keys->groups == DCP_GROUPS_FLAT ? "flat" : "whole");
+    DCP_CLEANUP_JSON json_t *groups = json_string(group_names[keys->groups]);
     DCP_CLEANUP_JSON json_t *old = json_string("2.2");
     bool failed =
         !object || !model || !optim || !style || !groups || !old ||

@@ -3,7 +3,7 @@
  * nothing else is said, or else stands in the object "dcp.keys":
  *
  *   {"model": "app.model", "optim": "app.optim",   containers; "" is the top
- *    "groups": "flat" or "whole",     how parameter groups are spelled, see below
+ *    "groups": "flat", "whole", "none",  how parameter groups are spelled, see below
  *    "style": "2.6",                  of the items, when not the newest: torch_item.h
  *    "classes": "2.2",                TensorProperties stands where PyTorch 2.0 to 2.3
  * look "names": {made: real},           keys that are not made from role and param
@@ -23,7 +23,13 @@
 
 #define DCP_KEYS "dcp.keys"
 
-enum dcp_keys_groups { DCP_GROUPS_NESTED, DCP_GROUPS_FLAT, DCP_GROUPS_WHOLE };
+enum dcp_keys_groups {
+    DCP_GROUPS_NESTED,
+    DCP_GROUPS_FLAT,
+    DCP_GROUPS_WHOLE,
+    DCP_GROUPS_NONE,
+    DCP_N_GROUPS
+};
 
 struct dcp_keys {
     const char *model, *optim; /* belong to the catalog */

@@ -151,33 +151,30 @@ static int add_param(json_t *groups, json_t *kinds, const char *param, json_t *o
                : DCP_OK;
 }
 
+/* Of the parameters that weights, or else moments, are known of. */
 static int flat_groups(const struct dcp_keys *keys, const struct dcp_catalog *catalog,
                        struct dcp_entry *entries, size_t n, json_t *groups, bool *out_all,
                        struct dcp_error *err)
 {
+    static const enum dcp_role known[] = { DCP_ROLE_MODEL, DCP_ROLE_EXP_AVG };
     DCP_CLEANUP_JSON json_t *by_param = json_object();
     DCP_CLEANUP_JSON json_t *kinds = json_object();
     int rc = by_param && kinds ? DCP_OK : no_memory(err);
 
     if (!rc)
         rc = collect_options(keys, entries, n, by_param, out_all, err);
-    for (size_t t = 0; t < catalog->n_tensors && !rc && *out_all; t++) {
-        const struct dcp_tensor *tensor = &catalog->tensors[t];
-        json_t *options = tensor->role == DCP_ROLE_MODEL
-                              ? json_object_get(by_param, tensor->param)
-                              : NULL;
-        if (!options)
-            continue;
-        rc = add_param(groups, kinds, tensor->param, options, err);
-        json_object_del(by_param, tensor->param);
-    }
-    const char *param;
-    json_t *options;
-    json_object_foreach(by_param, param, options)
-    {
-        if (!rc && *out_all) /* of weights that are not here */
-            rc = add_param(groups, kinds, param, options, err);
-    }
+    for (size_t r = 0; r < DCP_ARRAY_LEN(known); r++)
+        for (size_t t = 0; t < catalog->n_tensors && !rc && *out_all; t++) {
+            const struct dcp_tensor *tensor = &catalog->tensors[t];
+            json_t *options = tensor->role == known[r]
+                                  ? json_object_get(by_param, tensor->param)
+                                  : NULL;
+            if (!options)
+                continue;
+            rc = add_param(groups, kinds, tensor->param, options, err);
+            json_object_del(by_param, tensor->param);
+        }
+    *out_all = *out_all && !json_object_size(by_param);
     return rc;
 }
 
@@ -239,6 +236,7 @@ int dcp_optim_groups(struct dcp_keys *keys, const struct dcp_catalog *catalog,
                       : flat_groups(keys, catalog, entries, n, groups, &all, err);
     if (rc || !any || !all) {
         json_decref(groups);
+        keys->groups = DCP_GROUPS_NONE;
         return rc;
     }
     for (size_t i = 0; i < n; i++)
@@ -401,6 +399,8 @@ int dcp_optim_each(const struct dcp_keys *keys, struct dcp_catalog *catalog,
     size_t g;
     int rc = DCP_OK;
 
+    if (keys->groups == DCP_GROUPS_NONE)
+        return DCP_OK;
     if (keys->groups == DCP_GROUPS_WHOLE)
         return put_whole(&p, groups, err);
     json_array_foreach(groups, g, group)

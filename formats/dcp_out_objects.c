@@ -307,7 +307,8 @@ static int put_optimizer(struct dcp_out *out, struct dcp_error *err)
                             !type || strcmp(type, "Adam") != 0, put_value, out, err);
     if (rc || !json_is_object(optimizer))
         return rc;
-    if (json_object_set_new(optimizer, "param_groups", json_null()) ||
+    bool apart = out->keys.groups != DCP_GROUPS_NONE;
+    if ((apart && json_object_set_new(optimizer, "param_groups", json_null())) ||
         json_object_set(out->ours, DCP_TRAINING_OPTIMIZER, optimizer))
         return no_memory(err);
     return DCP_OK;

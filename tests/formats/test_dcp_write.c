@@ -260,6 +260,35 @@ static void test_tied_head(void **state)
     end(&f);
 }
 
+/* Groups of a kind that is not understood are kept as they are, and none are made. */
+static void test_odd_groups(void **state)
+{
+    struct fixture f;
+
+    (void)state;
+    begin(&f);
+    add_weight(&f, "a");
+    add_json(&f, "optim.param_groups.0.lr", "0.5");
+    add_json(&f, "optim.param_groups.0.more.x", "1");
+    add_json(&f, DCP_KEYS, "{\"groups\":\"none\"}");
+    add_json(&f, "optimizer", "{\"step\":4}");
+    write_and_read(&f);
+    assert_json(&f, "optim.param_groups.0.lr", "0.5");
+    assert_json(&f, "optim.param_groups.0.more.x", "1");
+    assert_json(&f, "optimizer", "{\"step\":4}");
+    assert_json(&f, DCP_KEYS, "{\"groups\":\"none\"}");
+    assert_int_equal(f.again->n_objects, 4);
+    end(&f);
+    begin(&f); /* groups without any state */
+    add_tensor(&f, DCP_ROLE_MODEL, "w", "w");
+    add_json(&f, "optim.param_groups.0.lr", "0.5");
+    add_json(&f, "optim.param_groups.0.params", "[\"w\"]");
+    write_and_read(&f);
+    assert_json(&f, "optim.param_groups.0.params", "[\"w\"]");
+    assert_int_equal(f.again->n_objects, 2);
+    end(&f);
+}
+
 /* -- objects ------------------------------------------------------------------------- */
 
 static void test_objects(void **state)
@@ -428,6 +457,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_ties, reshard_folder_setup,
                                         reshard_folder_teardown),
         cmocka_unit_test(test_tied_head),
+        cmocka_unit_test(test_odd_groups),
         cmocka_unit_test(test_objects),
         cmocka_unit_test(test_keys_of_objects),
         cmocka_unit_test(test_collisions),
