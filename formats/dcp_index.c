@@ -121,14 +121,9 @@ static int add_tied(struct dcp_reading *r, struct dcp_error *err)
 static int by_place(const void *a, const void *b, void *arg)
 {
     const struct dcp_meta *meta = arg;
-    const struct dcp_meta_part *p = &meta->parts[*(const size_t *)a],
-                               *q = &meta->parts[*(const size_t *)b];
 
-    if (p->file != q->file)
-        return p->file < q->file ? -1 : 1;
-    if (p->offset != q->offset)
-        return p->offset < q->offset ? -1 : 1;
-    return p < q ? -1 : p > q;
+    return dcp_meta_part_order(&meta->parts[*(const size_t *)a],
+                               &meta->parts[*(const size_t *)b]);
 }
 
 static int64_t part_elems(const struct dcp_meta *meta, const struct dcp_meta_part *part)

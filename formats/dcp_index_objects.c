@@ -17,16 +17,30 @@ static int no_memory(struct dcp_error *err)
     return dcp_error_memory(err, "the objects of a checkpoint");
 }
 
+static int by_place(const void *a, const void *b, void *arg)
+{
+    const struct dcp_meta *meta = arg;
+
+    return dcp_meta_part_order(&meta->parts[meta->objects[*(const size_t *)a].part],
+                               &meta->parts[meta->objects[*(const size_t *)b].part]);
+}
+
 static int read_entries(struct dcp_reading *r, struct dcp_error *err)
 {
+    size_t n = r->meta.n_objects;
+    DCP_CLEANUP_FREE size_t *order = dcp_mem_calloc(n, sizeof *order);
     int rc = DCP_OK;
 
-    r->entries = dcp_mem_calloc(r->meta.n_objects, sizeof *r->entries);
-    if (!r->entries)
+    r->entries = dcp_mem_calloc(n, sizeof *r->entries);
+    if (!r->entries || !order)
         return no_memory(err);
-    for (size_t o = 0; o < r->meta.n_objects && !rc; o++) {
-        const struct dcp_meta_object *object = &r->meta.objects[o];
-        struct dcp_entry *entry = &r->entries[r->n_entries++];
+    r->n_entries = n;
+    for (size_t o = 0; o < n; o++)
+        order[o] = o;
+    qsort_r(order, n, sizeof *order, by_place, &r->meta);
+    for (size_t i = 0; i < n && !rc; i++) {
+        const struct dcp_meta_object *object = &r->meta.objects[order[i]];
+        struct dcp_entry *entry = &r->entries[order[i]];
         *entry = (struct dcp_entry){ .name = object->name,
                                      .path = object->path,
                                      .rank = object->rank };

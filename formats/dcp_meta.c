@@ -21,6 +21,15 @@ void dcp_meta_fini(struct dcp_meta *meta)
     *meta = (struct dcp_meta){ 0 };
 }
 
+int dcp_meta_part_order(const struct dcp_meta_part *p, const struct dcp_meta_part *q)
+{
+    if (p->file != q->file)
+        return p->file < q->file ? -1 : 1;
+    if (p->offset != q->offset)
+        return p->offset < q->offset ? -1 : 1;
+    return p < q ? -1 : p > q;
+}
+
 static int read_one(const struct dcp_source *source, const char *name, int rank,
                     struct dcp_meta *meta, struct dcp_error *err)
 {

@@ -89,6 +89,9 @@ int dcp_meta_read(const struct dcp_source *source, struct dcp_meta *out,
 void dcp_meta_fini(struct dcp_meta *meta);
 #define DCP_CLEANUP_META DCP_CLEANUP(dcp_meta_fini)
 
+/* Parts in the order of files and offsets, in which they are read fastest. */
+int dcp_meta_part_order(const struct dcp_meta_part *p, const struct dcp_meta_part *q);
+
 /* Adds what one pickle says. Errors: as above. */
 int dcp_meta_parse(const void *pickle, size_t size_bytes, int rank, struct dcp_meta *meta,
                    struct dcp_error *err);
