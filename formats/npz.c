@@ -6,6 +6,7 @@
 #include "base/str.h"
 #include "formats.h"
 #include "npy.h"
+#include "roles.h"
 #include "zip.h"
 #include <stdio.h>
 #include <string.h>
@@ -133,7 +134,7 @@ static int index_source(const struct dcp_source *source, struct dcp_catalog *cat
     rc = dcp_catalog_add_file(catalog, &entry, &file, err);
     for (size_t i = 0; i < a.zip.n_records && !rc; i++)
         rc = index_record(&a, &a.zip.records[i], file, catalog, err);
-    return rc;
+    return rc ? rc : dcp_roles_find_plain(catalog, err);
 }
 
 const struct dcp_format dcp_format_npz = {

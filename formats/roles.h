@@ -32,6 +32,11 @@ struct dcp_roles {
 int dcp_roles_find(struct dcp_catalog *catalog, const struct dcp_roles_hints *hints,
                    struct dcp_roles *out, struct dcp_error *err);
 
+/* For files that hold nothing but names and arrays: where a name says
+ * P.state.<param>.exp_avg that is an optimizer, though no groups stand beside it. Leaves
+ * catalogs alone whose optimizer is known already, or that have none. Errors: MEMORY. */
+int dcp_roles_find_plain(struct dcp_catalog *catalog, struct dcp_error *err);
+
 /* The key of a tensor in an optimizer's state: what follows "<param>." in its name, or
  * precedes ".<param>"; "step", say. Empty: its name tells none. Points into the name. */
 void dcp_roles_key(const struct dcp_tensor *tensor, const char **out, size_t *out_n);

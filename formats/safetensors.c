@@ -6,6 +6,7 @@
 #include "base/str.h"
 #include "formats.h"
 #include "input.h"
+#include "roles.h"
 #include "ties.h"
 #include <string.h>
 
@@ -301,7 +302,8 @@ static int index_source(const struct dcp_source *source, struct dcp_catalog *cat
                         struct dcp_error *err)
 {
     catalog->format = dcp_format_safetensors.name;
-    return dcp_safetensors_index_file(source, NULL, catalog, err);
+    int rc = dcp_safetensors_index_file(source, NULL, catalog, err);
+    return rc ? rc : dcp_roles_find_plain(catalog, err);
 }
 
 /* -- writing ------------------------------------------------------------------------- */

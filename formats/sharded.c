@@ -7,6 +7,7 @@
 #include "formats.h"
 #include "input.h"
 #include "merge.h"
+#include "roles.h"
 #include "safetensors.h"
 #include <string.h>
 
@@ -165,10 +166,11 @@ static int index_source(const struct dcp_source *source, struct dcp_catalog *cat
                         struct dcp_error *err)
 {
     catalog->format = dcp_format_safetensors_sharded.name;
-    if (dcp_source_has(source, INDEX_NAME))
-        return dcp_sharded_index(source, INDEX_NAME, dcp_safetensors_index_file, catalog,
-                                 err);
-    return dcp_safetensors_index_file(source, ONE_NAME, catalog, err);
+    int rc = dcp_source_has(source, INDEX_NAME)
+                 ? dcp_sharded_index(source, INDEX_NAME, dcp_safetensors_index_file,
+                                     catalog, err)
+                 : dcp_safetensors_index_file(source, ONE_NAME, catalog, err);
+    return rc ? rc : dcp_roles_find_plain(catalog, err);
 }
 
 /* -- writing ------------------------------------------------------------------------- */

@@ -5,6 +5,7 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "formats.h"
+#include "roles.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -51,7 +52,8 @@ static int index_source(const struct dcp_source *source, struct dcp_catalog *cat
                         struct dcp_error *err)
 {
     catalog->format = dcp_format_torch.name;
-    return dcp_torch_index_file(source, NULL, catalog, err);
+    int rc = dcp_torch_index_file(source, NULL, catalog, err);
+    return rc ? rc : dcp_roles_find_plain(catalog, err);
 }
 
 /* -- writing ------------------------------------------------------------------------- */

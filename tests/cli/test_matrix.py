@@ -14,7 +14,7 @@ import tempfile
 BIN = os.environ.get("DCP_BIN_DIR", "build/bin")
 TESTS = os.environ.get("DCP_TESTS_DIR", os.path.join(os.path.dirname(__file__), ".."))
 OPTIMIZER = ("exp_avg", "exp_avg_sq")
-ONE_TENSOR = "transformer.wte.weight"  # for formats that hold one
+ONE_TENSOR = "*wte.weight"  # for formats that hold one
 
 CONFIG = {
     "seed": 7,
@@ -85,7 +85,7 @@ class Matrix:
         target = os.path.join(folder, form + ("" if entry["is_dir"] else suffix(entry)))
         options = [*options, "--model-config", os.path.join(folder, "config.json")]
         if form == "npy":
-            options += ["--select", ONE_TENSOR]
+            options += ["--select", ONE_TENSOR, "--only", "model"]
         convert(source, target, form, options)
         return target
 
