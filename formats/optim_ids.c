@@ -58,18 +58,31 @@ static bool fits(const struct dcp_tensor *weight, const struct dcp_optim_shape *
     return true;
 }
 
+/* The weight of that param, or -1; *at is where to look first, for names come in order.
+ */
+static int find_weight(const struct dcp_catalog *catalog, const size_t *weights,
+                       size_t n_weights, const char *param, size_t *at)
+{
+    for (size_t i = 0; i < n_weights; i++, *at = (*at + 1) % n_weights)
+        if (!strcmp(catalog->tensors[weights[*at]].param, param))
+            return (int)weights[*at];
+    return -1;
+}
+
 /* Newer optimizers keep the names beside the numbers. */
-static bool find_by_name(const struct dcp_catalog *catalog, const json_t *groups,
+static bool find_by_name(const struct dcp_catalog *catalog, const size_t *weights,
+                         size_t n_weights, const json_t *groups,
                          const struct dcp_optim_shape *shapes, struct dcp_optim_ids *ids)
 {
+    size_t from = 0;
+
     for (size_t g = 0; g < json_array_size(groups); g++) {
         json_t *names = json_object_get(json_array_get(groups, g), "param_names");
         for (size_t i = 0; i < json_array_size(params_of(groups, g)); i++) {
             const char *name = json_string_value(json_array_get(names, i));
-            int at = name ? dcp_catalog_find(catalog, name) : -1;
+            int at = name ? find_weight(catalog, weights, n_weights, name, &from) : -1;
             size_t id = id_of(groups, g, i);
-            if (at < 0 || dcp_role_is_optim(catalog->tensors[at].role) ||
-                !fits(&catalog->tensors[at], &shapes[id]))
+            if (at < 0 || !fits(&catalog->tensors[at], &shapes[id]))
                 return false;
             ids->weight[id] = at;
         }
@@ -117,7 +130,7 @@ int dcp_optim_ids_find(const struct dcp_catalog *catalog, const size_t *weights,
     for (size_t g = 0; n && g < json_array_size(groups); g++)
         for (size_t i = 0; i < json_array_size(params_of(groups, g)); i++)
             out->group[id_of(groups, g, i)] = (int)g;
-    out->found = n && (find_by_name(catalog, groups, shapes, out) ||
+    out->found = n && (find_by_name(catalog, weights, n_weights, groups, shapes, out) ||
                        (n == n_weights && deal_out(catalog, weights, n_weights, groups,
                                                    shapes, next, out)));
     for (size_t i = 0; i < n && !out->found; i++)

@@ -135,10 +135,15 @@ int dcp_torch_add_piece(struct dcp_catalog *catalog, int file_index, int tensor,
 /* Adds the file's tensors and objects to the catalog, as pieces of file `file_index`. */
 int dcp_torch_tree_index(struct dcp_torch_file *file, struct dcp_catalog *catalog,
                          int file_index, struct dcp_error *err);
-/* Turns the JSON of the whole tree into "torch.tree" and objects, and sets the roles of
- * optimizer tensors. */
-int dcp_torch_objects_index(struct dcp_catalog *catalog, json_t *tree,
-                            struct dcp_error *err);
+/* Sets roles and params of the tensors by their places in the tree. Errors: MEMORY. */
+int dcp_torch_roles(struct dcp_catalog *catalog, json_t *tree, struct dcp_error *err);
+/* Gives the states of optimizers to their weights, where the file has numbers for names,
+ * and adds the object "optimizer" of the first whose weights are known. */
+int dcp_torch_optimizers(struct dcp_torch_file *file, struct dcp_catalog *catalog,
+                         json_t *tree, struct dcp_error *err);
+/* Turns the JSON of the whole tree into "torch.tree" and objects, and sets roles. */
+int dcp_torch_objects_index(struct dcp_torch_file *file, struct dcp_catalog *catalog,
+                            json_t *tree, struct dcp_error *err);
 /* Reads one file of a source (NULL: the source itself) into a catalog. */
 int dcp_torch_index_file(const struct dcp_source *source, const char *name,
                          struct dcp_catalog *catalog, struct dcp_error *err);
@@ -158,6 +163,9 @@ size_t dcp_torch_tie(const struct dcp_catalog *catalog, size_t tensor);
 /* The name in JSON that stands for a tensor, {"$tensor": name}, or {"$again": name} where
  * the very object that its first name stands for is meant; NULL: it is none. */
 const char *dcp_torch_json_tensor(const json_t *value);
+/* The [key, value] pairs of an OrderedDict, or of a dict whose keys are not plain
+ * strings; NULL: it is neither. Borrowed. */
+json_t *dcp_torch_json_pairs(const json_t *value);
 
 /* The dtype of a storage class, torch.FloatStorage or torch.cuda.FloatStorage;
  * *out_untyped: of UntypedStorage, whose elements are bytes. False when it is none. */

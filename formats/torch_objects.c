@@ -46,9 +46,7 @@ static bool is_ordered_dict(const json_t *value)
     return class && !strcmp(class, "collections.OrderedDict");
 }
 
-/* The [key, value] pairs of an OrderedDict, or of a dict whose keys are not plain
- * strings; NULL: it is neither. */
-static json_t *pairs_of(const json_t *value)
+json_t *dcp_torch_json_pairs(const json_t *value)
 {
     return is_ordered_dict(value) ? json_object_get(value, "pairs")
                                   : dcp_pickle_json_tagged(value, "$dict");
@@ -170,91 +168,14 @@ static int split_dict(struct splitter *s, json_t *dict, const char *path)
 /* Containers are descended into; whatever else holds tensors stays whole in the tree. */
 static int split(struct splitter *s, json_t *value, const char *path)
 {
-    json_t *tuple = dcp_pickle_json_tagged(value, "$tuple"), *pairs = pairs_of(value);
+    json_t *tuple = dcp_pickle_json_tagged(value, "$tuple"),
+           *pairs = dcp_torch_json_pairs(value);
 
     if (pairs)
         return split_pairs(s, pairs, path);
     if (tuple || json_is_array(value))
         return split_list(s, tuple ? tuple : value, path);
     return is_plain_dict(value) ? split_dict(s, value, path) : DCP_OK;
-}
-
-/* -- optimizers ---------------------------------------------------------------------- */
-
-/* One parameter's state: {"exp_avg": tensor, …}. Its key is the parameter's name in some
- * files, and a number, which names nothing, in others. */
-static int mark_state(struct dcp_catalog *catalog, const char *param, json_t *state,
-                      struct dcp_error *err)
-{
-    const char *key;
-    json_t *item;
-
-    if (!is_plain_dict(state))
-        return DCP_OK;
-    json_object_foreach(state, key, item)
-    {
-        const char *name = dcp_torch_json_tensor(item);
-        int at = name ? dcp_catalog_find(catalog, name) : -1;
-        int role = dcp_role_parse(key);
-        if (at < 0)
-            continue;
-        struct dcp_tensor *tensor = &catalog->tensors[at];
-        tensor->role = role >= 0 && dcp_role_is_optim((enum dcp_role)role)
-                           ? (enum dcp_role)role
-                           : DCP_ROLE_OPTIM;
-        if (param && !(tensor->param = dcp_catalog_text(catalog, param)))
-            return dcp_error_memory(err, "an optimizer");
-    }
-    return DCP_OK;
-}
-
-static int mark_states(struct dcp_catalog *catalog, json_t *states, struct dcp_error *err)
-{
-    json_t *pairs = pairs_of(states), *item;
-    const char *key;
-    size_t i;
-    int rc = DCP_OK;
-
-    json_array_foreach(pairs, i, item)
-    {
-        rc = mark_state(catalog, json_string_value(json_array_get(item, 0)),
-                        json_array_get(item, 1), err);
-        if (rc)
-            return rc;
-    }
-    if (pairs || !is_plain_dict(states))
-        return DCP_OK;
-    json_object_foreach(states, key, item)
-    {
-        rc = mark_state(catalog, key, item, err);
-        if (rc)
-            break;
-    }
-    return rc;
-}
-
-/* Wherever {"state": …, "param_groups": …} stands, that is an optimizer. */
-static int mark_optimizers(struct dcp_catalog *catalog, json_t *value,
-                           struct dcp_error *err)
-{
-    const char *key;
-    json_t *item;
-    size_t i;
-    int rc = DCP_OK;
-
-    if (json_object_get(value, "param_groups") && json_object_get(value, "state"))
-        return mark_states(catalog, json_object_get(value, "state"), err);
-    json_array_foreach(value, i, item)
-    {
-        if ((rc = mark_optimizers(catalog, item, err)))
-            return rc;
-    }
-    json_object_foreach(value, key, item)
-    {
-        if ((rc = mark_optimizers(catalog, item, err)))
-            return rc;
-    }
-    return rc;
 }
 
 /* -- the whole ----------------------------------------------------------------------- */
@@ -269,7 +190,7 @@ static bool is_tensor_named(const json_t *value, const char *name)
 /* A dict of tensors and nothing else: names and order say everything. */
 static bool is_flat(json_t *tree)
 {
-    json_t *pairs = pairs_of(tree), *item;
+    json_t *pairs = dcp_torch_json_pairs(tree), *item;
     const char *key;
     size_t i;
 
@@ -302,14 +223,16 @@ static bool has_ties(const struct dcp_catalog *catalog)
     return false;
 }
 
-int dcp_torch_objects_index(struct dcp_catalog *catalog, json_t *tree,
-                            struct dcp_error *err)
+int dcp_torch_objects_index(struct dcp_torch_file *file, struct dcp_catalog *catalog,
+                            json_t *tree, struct dcp_error *err)
 {
     struct splitter s = { .catalog = catalog, .err = err };
 
     if (is_flat(tree) && !has_ties(catalog))
         return DCP_OK;
-    int rc = mark_optimizers(catalog, tree, err);
+    int rc = dcp_torch_roles(catalog, tree, err);
+    if (!rc)
+        rc = dcp_torch_optimizers(file, catalog, tree, err);
     if (!rc)
         rc = split(&s, tree, "");
     return rc ? rc : add_object(&s, DCP_TORCH_TREE, tree);

@@ -5,11 +5,13 @@
 #include "pickle_json.h"
 #include "torch.h"
 #include "torch_value.h"
+#include "training.h"
 #include <string.h>
 
 struct pickler {
     struct dcp_torch_writer w;
     bool *named_tensors, *named_objects; /* the tree refers to them */
+    bool kept;                           /* the tree is the one of a file */
     bool opaque; /* a tensor stands in an object of a class that cannot be written */
 };
 
@@ -66,6 +68,8 @@ static int add_rest(struct pickler *p, json_t *dict, struct dcp_error *err)
     }
     for (size_t i = 0; i < catalog->n_objects && objects && !failed; i++) {
         const char *name = catalog->objects[i].name;
+        if (p->kept && !strcmp(name, DCP_TRAINING_OPTIMIZER))
+            continue; /* the tree has it in torch's words */
         if (!p->named_objects[i] && strcmp(name, DCP_TORCH_TREE) &&
             !json_object_get(dict, name))
             failed = json_object_set_new(dict, name, json_pack("{s:s}", "$value", name));
@@ -110,6 +114,8 @@ static int make_tree(struct pickler *p, json_t **out, struct dcp_error *err)
         memset(p->named_objects, 0, catalog->n_objects * sizeof *p->named_objects);
         open = true;
         tree = json_object();
+    } else {
+        p->kept = true;
     }
     int rc = tree ? DCP_OK : dcp_error_memory(err, "a PyTorch file");
     if (!rc && open)

@@ -192,7 +192,7 @@ int dcp_torch_tree_index(struct dcp_torch_file *file, struct dcp_catalog *catalo
     if (!rc)
         rc = dcp_torch_tie_views(catalog, err);
     if (!rc)
-        rc = dcp_torch_objects_index(catalog, tree, err);
+        rc = dcp_torch_objects_index(file, catalog, tree, err);
     json_decref(tree);
     return rc;
 }

@@ -254,6 +254,54 @@ static void test_optimizer_roles(void **state)
                     NULL);
 }
 
+/* {"net": {"w": 6 elements, "b": 4}, "opt": an optimizer with numbers}: the container
+ * means nothing, and the numbers are the weights in their order when the shapes agree. */
+#define STATE(offset, size)                                                            \
+    "}(X\x07\0\0\0exp_avg" TENSOR("0", offset, size,                                   \
+                                  "\x01") "X"                                          \
+                                          "\x04\0\0\0step" TENSOR("2", "\x03", "\x01", \
+                                                                  "\x01") "u"
+#define TRAINING(first, second)                                                                                                                    \
+    "}(X\x03\0\0\0net}(X\x01\0\0\0w" TENSOR(                                                                                                       \
+        "1", "\x00", "\x06",                                                                                                                       \
+        "\x01") "X\x01\0\0\0b" TENSOR("1", "\x06", "\x04",                                                                                         \
+                                      "\x01") "uX\x03\0\0\0opt}(X\x05\0\0\0state}("                                                                \
+                                              "K\x00" STATE("\x00",                                                                                \
+                                                            first) "K\x01" STATE("\x08",                                                           \
+                                                                                 second) "uX\x0c\0\0\0param_groups]}X\x06\0\0\0params](K\x00K\x01" \
+                                                                                         "esauu."
+
+static void check_param(const struct file *f, const char *name, enum dcp_role role,
+                        const char *param)
+{
+    int at = dcp_catalog_find(f->catalog, name);
+
+    if (at < 0)
+        fail_msg("no tensor '%s'", name);
+    assert_int_equal(f->catalog->tensors[at].role, role);
+    assert_string_equal(f->catalog->tensors[at].param, param);
+}
+
+static void test_numbers(void **state)
+{
+    struct file f;
+
+    (void)state;
+    if (file_index(&f, PICKLE(TRAINING("\x06", "\x04"))))
+        fail_msg("%s", f.err.message);
+    check_param(&f, "opt.state.0.exp_avg", DCP_ROLE_EXP_AVG, "net.w");
+    check_param(&f, "opt.state.1.step", DCP_ROLE_OPTIM, "net.b");
+    int at = dcp_catalog_find_object(f.catalog, "optimizer");
+    assert_true(at >= 0);
+    assert_non_null(strstr(f.catalog->objects[at].data, "\"params\":[\"net.w\""));
+    file_fini(&f);
+    if (file_index(&f, PICKLE(TRAINING("\x04", "\x06"))))
+        fail_msg("%s", f.err.message);
+    check_param(&f, "opt.state.0.exp_avg", DCP_ROLE_EXP_AVG, "opt.state.0.exp_avg");
+    assert_int_equal(dcp_catalog_find_object(f.catalog, "optimizer"), -1);
+    file_fini(&f);
+}
+
 /* Values beside tensors are objects by their path; the tree says where they stood. */
 static void test_objects(void **state)
 {
@@ -337,7 +385,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_views),   cmocka_unit_test(test_refused),
         cmocka_unit_test(test_records), cmocka_unit_test(test_optimizer_roles),
-        cmocka_unit_test(test_objects), cmocka_unit_test(test_numpy),
+        cmocka_unit_test(test_numbers), cmocka_unit_test(test_objects),
+        cmocka_unit_test(test_numpy),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -285,5 +285,85 @@ class Zip(Folder):
         self.assertNotEqual(again["a"].data_ptr(), again["b"].data_ptr())
 
 
+class Roles(Folder):
+    """What a training checkpoint's tensors are, whatever container they stand in."""
+
+    def train(self, groups, extra=()):
+        model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.LayerNorm(4),
+                                    torch.nn.Linear(4, 4))
+        parameters = groups(model)
+        optimizer = torch.optim.AdamW(parameters, lr=1e-2)
+        for _ in range(3):
+            model(torch.randn(1, 3)).sum().backward()
+            optimizer.step()
+        names = {id(p): n for n, p in model.named_parameters()}
+        return model, optimizer, names
+
+    def dump(self, value):
+        torch.save(value, self.path("x.pt"))
+        lines = [json.loads(line) for line in tool("dump", self.path("x.pt")).splitlines()]
+        return {line["name"]: (line["role"], line["param"]) for line in lines}
+
+    def check(self, groups, keys=("model", "optimizer")):
+        model, optimizer, names = self.train(groups)
+        state = model.state_dict()
+        found = self.dump({keys[0]: state, keys[1]: optimizer.state_dict(), "epoch": 3,
+                           "ema": {k: v.clone() for k, v in state.items()}})
+        for name in model.state_dict():
+            self.assertEqual(found[f"{keys[0]}.{name}"], ("model", name))
+            self.assertEqual(found[f"ema.{name}"][0], "other")
+        number = 0
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                path = f"{keys[1]}.state.{number}"
+                name = names[id(parameter)]
+                self.assertEqual(found[f"{path}.exp_avg"], ("exp_avg", name))
+                self.assertEqual(found[f"{path}.exp_avg_sq"], ("exp_avg_sq", name))
+                self.assertEqual(found[f"{path}.step"], ("optim", name))
+                number += 1
+        if len(optimizer.param_groups) > 1:
+            return
+        # the file written again is the same file
+        os.makedirs(self.path("ours"), exist_ok=True)
+        self.copy(self.path("x.pt"), os.path.join("ours", "x.pt"))
+        self.assertEqual(read(self.path("x.pt")), read(self.path("ours", "x.pt")))
+
+    def test_one_group(self):
+        self.check(lambda m: m.parameters())
+        self.check(lambda m: m.parameters(), ("state_dict", "opt"))
+
+    def test_groups_by_shape(self):
+        self.check(lambda m: [
+            {"params": [p for p in m.parameters() if p.dim() > 1]},
+            {"params": [p for p in m.parameters() if p.dim() <= 1], "weight_decay": 0.0}])
+
+    def test_groups_with_names(self):
+        self.check(lambda m: [
+            {"params": [(n, p) for n, p in m.named_parameters() if n[0] in part]}
+            for part in ("2", "10")])
+
+    def test_ambiguous_groups(self):
+        """Groups of equal shapes in an order that nobody knows: no weight is guessed."""
+        model, optimizer, _ = self.train(lambda m: [
+            {"params": list(m[2].parameters())}, {"params": list(m[1].parameters())},
+            {"params": list(m[0].parameters())}])
+        found = self.dump({"model": model.state_dict(), "optimizer": optimizer.state_dict()})
+        self.assertEqual(found["optimizer.state.0.exp_avg"],
+                         ("exp_avg", "optimizer.state.0.exp_avg"))
+
+    def test_weights_alone(self):
+        weights = {"model.layers.0.weight": torch.ones(2), "lm_head.weight": torch.ones(3)}
+        for value, prefix, container in (
+            (weights, "", ""),  # dots in keys are names', not containers'
+            ({"model.a": torch.ones(1), "model.b": torch.ones(2)}, "", ""),
+            (dict(weights, step=3), "", ""),
+            ({"state_dict": weights, "epoch": 1}, "state_dict.", "state_dict."),
+            ({"module": weights}, "module.", "module."),
+        ):
+            found = self.dump(value)
+            for name, (role, param) in found.items():
+                self.assertEqual((role, param), ("model", name.removeprefix(container)))
+
+
 if __name__ == "__main__":
     unittest.main()
