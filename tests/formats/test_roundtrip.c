@@ -234,6 +234,7 @@ static void test_fixtures(void **state)
 {
     static const char *const names[] = {
         "torch/crc0.pt",
+        "torch/deflated.pt",
         "torch/dtypes.pt",
         "torch/fakedd.pt",
         "torch/la_plain.pt",

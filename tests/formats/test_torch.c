@@ -256,20 +256,21 @@ static void test_optimizer_roles(void **state)
 
 /* {"net": {"w": 6 elements, "b": 4}, "opt": an optimizer with numbers}: the container
  * means nothing, and the numbers are the weights in their order when the shapes agree. */
-#define STATE(offset, size)                                                            \
-    "}(X\x07\0\0\0exp_avg" TENSOR("0", offset, size,                                   \
-                                  "\x01") "X"                                          \
-                                          "\x04\0\0\0step" TENSOR("2", "\x03", "\x01", \
-                                                                  "\x01") "u"
-#define TRAINING(first, second)                                                                                                                    \
-    "}(X\x03\0\0\0net}(X\x01\0\0\0w" TENSOR(                                                                                                       \
-        "1", "\x00", "\x06",                                                                                                                       \
-        "\x01") "X\x01\0\0\0b" TENSOR("1", "\x06", "\x04",                                                                                         \
-                                      "\x01") "uX\x03\0\0\0opt}(X\x05\0\0\0state}("                                                                \
-                                              "K\x00" STATE("\x00",                                                                                \
-                                                            first) "K\x01" STATE("\x08",                                                           \
-                                                                                 second) "uX\x0c\0\0\0param_groups]}X\x06\0\0\0params](K\x00K\x01" \
-                                                                                         "esauu."
+#define ONE(offset) TENSOR("2", offset, "\x01", "\x01")
+#define STATE(offset, size)                          \
+    "}(X\x07\0\0\0exp_avg" TENSOR("0", offset, size, \
+                                  "\x01") "X\x04\0\0\0step" ONE("\x03") "u"
+#define NET                                                                     \
+    "}(X\x01\0\0\0w" TENSOR("1", "\x00", "\x06", "\x01") "X\x01\0\0\0b" TENSOR( \
+        "1", "\x06", "\x04", "\x01") "u"
+#define GROUPS                        \
+    "]}X\x06\0\0\0params](K\x00K\x01" \
+    "esa"
+#define STATES(first, second) \
+    "}(K\x00" STATE("\x00", first) "K\x01" STATE("\x08", second) "u"
+#define TRAINING(first, second)                                       \
+    "}(X\x03\0\0\0net" NET "X\x03\0\0\0opt}(X\x05\0\0\0state" STATES( \
+        first, second) "X\x0c\0\0\0param_groups" GROUPS "uu."
 
 static void check_param(const struct file *f, const char *name, enum dcp_role role,
                         const char *param)
