@@ -21,6 +21,8 @@ static const struct dcp_format *const formats[] = {
     &dcp_format_llmc,
     &dcp_format_llmc_run,
     &dcp_format_meta_llama,
+    &dcp_format_deepspeed,
+    &dcp_format_universal,
     NULL,
 };
 

@@ -22,6 +22,8 @@ extern const struct dcp_format dcp_format_gguf;
 extern const struct dcp_format dcp_format_llmc;
 extern const struct dcp_format dcp_format_llmc_run;
 extern const struct dcp_format dcp_format_meta_llama;
+extern const struct dcp_format dcp_format_deepspeed;
+extern const struct dcp_format dcp_format_universal;
 
 /* One sentence about a file that no format reads: "is a NumPy array file, …", or NULL
  * when its first bytes tell nothing. Static. */

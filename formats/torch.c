@@ -1,12 +1,10 @@
 /* torch: the files of torch.save (.bin, .pt, .pth, .ckpt): read in all three forms, and
  * written as zip. */
 #include "torch.h"
-#include "base/hash.h"
 #include "base/mem.h"
-#include "base/str.h"
 #include "formats.h"
 #include "roles.h"
-#include <stdio.h>
+#include "torch_archive.h"
 #include <string.h>
 
 #define DEFAULT_NAME "pytorch_model.bin"
@@ -58,186 +56,78 @@ static int index_source(const struct dcp_source *source, struct dcp_catalog *cat
 
 /* -- writing ------------------------------------------------------------------------- */
 
-/* The records of a file, in their order; tensor_of[i] is the tensor in storage i. */
-struct records {
-    struct dcp_zip_out *items;
-    size_t n, first_storage, n_storages;
-    size_t *tensor_of;
-    uint64_t directory, size_bytes;
-};
-
-enum { N_BEFORE = 4, N_AFTER = 2 }; /* records before and after the storages */
-
-/* torch's rule: the file's base name without its last extension. */
-static const char *make_root(struct dcp_catalog *catalog, const char *name)
+/* The archive; tensor_of[i] is the tensor in storage i. The same catalog gives the same
+ * answer in layout and in seal. */
+static int plan(struct dcp_catalog *catalog, const char *name,
+                struct dcp_torch_archive *out, size_t **out_tensor_of,
+                struct dcp_error *err)
 {
-    const char *slash = strrchr(name, '/');
-    const char *base = slash ? slash + 1 : name, *dot = strrchr(base, '.');
-    size_t n = dot ? (size_t)(dot - base) : strlen(base);
-    char *root = dcp_catalog_alloc(catalog, n + 1, 1);
+    size_t *tensor_of =
+        dcp_catalog_alloc(catalog, catalog->n_tensors + 1, sizeof *tensor_of);
+    DCP_CLEANUP_FREE uint64_t *bytes = dcp_mem_calloc(catalog->n_tensors, sizeof *bytes);
+    DCP_CLEANUP_BUF struct dcp_buf pickle = { 0 };
+    size_t n = 0;
 
-    if (root)
-        memcpy(root, base, n);
-    return !root || n ? root : "archive";
-}
-
-static const char *record_name(struct dcp_catalog *catalog, const char *root,
-                               const char *record)
-{
-    size_t n = strlen(root) + strlen(record) + 2;
-    char *name = dcp_catalog_alloc(catalog, n, 1);
-
-    if (name)
-        snprintf(name, n, "%s/%s", root, record);
-    return name;
-}
-
-/* Decides all records and where they lie. The same catalog gives the same answer in
- * layout and in seal. */
-static int plan_records(struct dcp_catalog *catalog,
-                        const struct dcp_target_options *options, struct records *out,
-                        struct dcp_error *err)
-{
-    const char *root = make_root(catalog, options->name ? options->name : DEFAULT_NAME);
-    struct dcp_buf pickle = { 0 };
-    char key[32], align[16];
-
-    *out = (struct records){ .first_storage = N_BEFORE };
-    out->tensor_of = dcp_catalog_alloc(catalog, catalog->n_tensors + 1, sizeof(size_t));
-    out->items = dcp_catalog_alloc(catalog, catalog->n_tensors + N_BEFORE + N_AFTER,
-                                   sizeof *out->items);
-    if (!root || !out->tensor_of || !out->items)
+    *out_tensor_of = tensor_of;
+    if (!tensor_of || !bytes)
         return dcp_error_memory(err, "a PyTorch file");
-    int rc = dcp_torch_pickle(catalog, &pickle, out->tensor_of, &out->n_storages, err);
-    if (rc)
-        return rc;
-    void *data = dcp_catalog_alloc(catalog, pickle.size_bytes, 1);
-    if (data)
-        memcpy(data, pickle.data, pickle.size_bytes);
-    size_t pickle_size = pickle.size_bytes;
-    dcp_buf_fini(&pickle);
-    snprintf(align, sizeof align, "%d", DCP_TORCH_ALIGN);
-    const char *alignment = dcp_catalog_text(catalog, align);
-    const struct dcp_zip_out before[N_BEFORE] = {
-        { .name = "data.pkl", .data = data, .size_bytes = pickle_size },
-        { .name = ".format_version", .data = "1", .size_bytes = 1 },
-        { .name = ".storage_alignment",
-          .data = alignment,
-          .size_bytes = alignment ? strlen(alignment) : 0 },
-        { .name = "byteorder", .data = "little", .size_bytes = 6 },
-    };
-    const struct dcp_zip_out after[N_AFTER] = {
-        { .name = "version", .data = "3\n", .size_bytes = 2 },
-        { .name = ".data/serialization_id", .size_bytes = 40 },
-    };
-    bool ok = data && alignment;
-    for (size_t i = 0; i < N_BEFORE; i++)
-        out->items[out->n++] = before[i];
-    for (size_t i = 0; i < out->n_storages && ok; i++) {
-        snprintf(key, sizeof key, "data/%zu", i);
-        out->items[out->n++] = (struct dcp_zip_out){
-            .name = dcp_catalog_text(catalog, key),
-            .size_bytes = dcp_tensor_bytes(&catalog->tensors[out->tensor_of[i]]),
-        };
-        ok = out->items[out->n - 1].name;
-    }
-    for (size_t i = 0; i < N_AFTER; i++)
-        out->items[out->n++] = after[i];
-    for (size_t i = 0; i < out->n && ok; i++) {
-        struct dcp_zip_out *r = &out->items[i];
-        if (r->data)
-            r->crc32 = dcp_hash_crc32(0, r->data, (size_t)r->size_bytes);
-        r->name = record_name(catalog, root, r->name);
-        ok = r->name;
-    }
-    if (!ok)
-        return dcp_error_memory(err, "a PyTorch file");
-    dcp_zip_plan(out->items, out->n, DCP_TORCH_ALIGN, &out->directory, &out->size_bytes);
-    return DCP_OK;
+    int rc = dcp_torch_pickle(catalog, &pickle, tensor_of, &n, err);
+    for (size_t i = 0; i < n && !rc; i++)
+        bytes[i] = dcp_tensor_bytes(&catalog->tensors[tensor_of[i]]);
+    return rc ? rc : dcp_torch_archive_plan(catalog, name, &pickle, bytes, n, out, err);
 }
 
 static int layout(struct dcp_catalog *catalog, const struct dcp_target_options *options,
                   struct dcp_literals *literals, struct dcp_error *err)
 {
-    struct records records;
+    const char *name = options->name ? options->name : DEFAULT_NAME;
+    struct dcp_torch_archive archive;
+    size_t *tensor_of;
     int file;
 
     int rc = dcp_catalog_sort(catalog, err);
     if (!rc)
         rc = dcp_check_whole(catalog, "a PyTorch file", err);
     if (!rc)
-        rc = plan_records(catalog, options, &records, err);
+        rc = plan(catalog, name, &archive, &tensor_of, err);
     if (rc)
         return rc;
-    const struct dcp_file entry = { .name = options->name ? options->name : DEFAULT_NAME,
-                                    .size_bytes = records.size_bytes };
+    const struct dcp_file entry = { .name = name, .size_bytes = archive.size_bytes };
     rc = dcp_catalog_add_file(catalog, &entry, &file, err);
     if (rc)
         return rc;
-    for (size_t i = 0; i < records.n_storages; i++) {
-        const struct dcp_tensor *tensor = &catalog->tensors[records.tensor_of[i]];
+    for (size_t i = 0; i < archive.n_storages; i++) {
+        const struct dcp_tensor *tensor = &catalog->tensors[tensor_of[i]];
         struct dcp_piece *piece = &catalog->pieces[tensor->first_piece];
         piece->file = file;
-        piece->offset = records.items[records.first_storage + i].offset;
-        piece->stored_size = records.items[records.first_storage + i].size_bytes;
+        piece->offset = archive.storages[i].offset;
+        piece->stored_size = archive.storages[i].size_bytes;
     }
-    return dcp_zip_write_headers(records.items, records.n, file, catalog, literals, err);
-}
-
-/* What the file's first record, which has no data, is filled with. */
-static int add_serialization_id(struct dcp_catalog *catalog, struct records *records,
-                                struct dcp_error *err)
-{
-    size_t n = records->n - 1, root_len = strcspn(records->items[0].name, "/") + 1;
-    DCP_CLEANUP_FREE struct dcp_torch_id_record *before =
-        dcp_mem_calloc(n, sizeof *before);
-    char *id = dcp_catalog_alloc(catalog, 41, 1);
-
-    if (!before || !id)
-        return dcp_error_memory(err, "a PyTorch file");
-    for (size_t i = 0; i < n; i++)
-        before[i] = (struct dcp_torch_id_record){
-            .name = records->items[i].name + root_len,
-            .size_bytes = records->items[i].size_bytes,
-            .crc32 = records->items[i].crc32,
-        };
-    struct dcp_zip_out *last = &records->items[n];
-    last->data = id;
-    int rc = dcp_torch_serialization_id(before, n, id, err);
-    last->crc32 = dcp_hash_crc32(0, id, (size_t)last->size_bytes);
-    return rc;
+    return dcp_torch_archive_headers(&archive, file, catalog, literals, err);
 }
 
 static int seal(struct dcp_catalog *catalog, int rank,
                 const struct dcp_target_options *options, struct dcp_literals *literals,
                 struct dcp_error *err)
 {
-    struct records records;
+    const char *name = options->name ? options->name : DEFAULT_NAME;
+    struct dcp_torch_archive archive;
+    size_t *tensor_of;
     int file = -1;
 
     if (rank != 0)
         return DCP_OK;
-    int rc = plan_records(catalog, options, &records, err);
+    int rc = plan(catalog, name, &archive, &tensor_of, err);
     if (rc)
         return rc;
-    for (size_t i = 0; i < records.n_storages; i++) {
-        const struct dcp_tensor *tensor = &catalog->tensors[records.tensor_of[i]];
-        records.items[records.first_storage + i].crc32 =
-            catalog->pieces[tensor->first_piece].crc32;
+    for (size_t i = 0; i < archive.n_storages; i++) {
+        const struct dcp_tensor *tensor = &catalog->tensors[tensor_of[i]];
+        archive.storages[i].crc32 = catalog->pieces[tensor->first_piece].crc32;
     }
-    const char *name = options->name ? options->name : DEFAULT_NAME;
     for (size_t i = 0; i < catalog->n_files; i++)
         if (!strcmp(catalog->files[i].name, name))
             file = (int)i;
-    rc = add_serialization_id(catalog, &records, err);
-    if (rc)
-        return rc;
-    const struct dcp_zip_out *id = &records.items[records.n - 1];
-    rc = dcp_literals_add(literals, catalog, file, id->offset, id->data,
-                          (size_t)id->size_bytes, err);
-    return rc ? rc
-              : dcp_zip_write_tail(records.items, records.n, records.directory, file,
-                                   catalog, literals, err);
+    return dcp_torch_archive_tail(&archive, file, catalog, literals, err);
 }
 
 const struct dcp_format dcp_format_torch = {

@@ -364,14 +364,12 @@ static int write_dict(struct dcp_torch_writer *w, json_t *dict, int depth,
 /* -- objects ------------------------------------------------------------------------- */
 
 /* What torch's weights_only loader makes again, and only that. */
-static const struct {
-    const char *name, *module, *class;
-} classes[] = {
-    { "collections.OrderedDict", "collections", "OrderedDict" },
-    { "collections.Counter", "collections", "Counter" },
-    { "torch.Size", "torch", "Size" },
-    { "torch.device", "torch", "device" },
-    { "builtins.complex", "__builtin__", "complex" },
+static const struct dcp_torch_class classes[] = {
+    { "collections.OrderedDict", "collections", "OrderedDict", false },
+    { "collections.Counter", "collections", "Counter", false },
+    { "torch.Size", "torch", "Size", false },
+    { "torch.device", "torch", "device", false },
+    { "builtins.complex", "__builtin__", "complex", false },
 };
 
 bool dcp_torch_class_is_known(const char *name)
@@ -382,15 +380,29 @@ bool dcp_torch_class_is_known(const char *name)
     return false;
 }
 
-static int write_call(struct dcp_torch_writer *w, json_t *object, size_t class, int depth,
+/* The class of that name that is written as what it is, or NULL. */
+static const struct dcp_torch_class *find_class(const struct dcp_torch_writer *w,
+                                                const char *name)
+{
+    for (size_t i = 0; i < DCP_ARRAY_LEN(classes); i++)
+        if (!strcmp(name, classes[i].name))
+            return &classes[i];
+    for (const struct dcp_torch_class *c = w->classes; c && c->name; c++)
+        if (!strcmp(name, c->name))
+            return c;
+    return NULL;
+}
+
+static int write_call(struct dcp_torch_writer *w, json_t *object,
+                      const struct dcp_torch_class *class, int depth,
                       struct dcp_error *err)
 {
     json_t *pairs = json_object_get(object, "pairs"),
            *state = json_object_get(object, "state");
 
-    dcp_pickle_global(w->out, classes[class].module, classes[class].class);
+    dcp_pickle_global(w->out, class->module, class->class);
     int rc = write_tuple(w, json_object_get(object, "args"), depth, err);
-    dcp_pickle_op(w->out, 'R');
+    dcp_pickle_op(w->out, class->made ? '\x81' : 'R');
     dcp_pickle_put(w->out);
     if (!rc && pairs)
         rc = write_pairs(w, pairs, DCP_PICKLE_FILL_PAIRS, depth, err);
@@ -405,13 +417,15 @@ static int write_call(struct dcp_torch_writer *w, json_t *object, size_t class, 
 static int write_json_object(struct dcp_torch_writer *w, json_t *value, int depth,
                              struct dcp_error *err)
 {
-    const char *class = json_string_value(json_object_get(value, "$object"));
+    const char *name = json_string_value(json_object_get(value, "$object"));
+    const struct dcp_torch_class *class = name ? find_class(w, name) : NULL;
     json_t *tagged;
     int at;
 
-    for (size_t i = 0; class && i < DCP_ARRAY_LEN(classes); i++)
-        if (!strcmp(class, classes[i].name))
-            return write_call(w, value, i, depth, err);
+    if (class)
+        return write_call(w, value, class, depth, err);
+    if (w->take && w->take(w, value))
+        return DCP_OK;
     if (json_object_size(value) != 1)
         return write_dict(w, value, depth, err);
     for (size_t i = 0; i < DCP_ARRAY_LEN(texts); i++)

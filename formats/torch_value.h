@@ -13,6 +13,14 @@ struct dcp_torch_memo {
     bool has_tensor; /* once it is written */
 };
 
+/* A class by which Python makes an object: called with its arguments, or only made
+ * (__new__) and then filled. */
+struct dcp_torch_class {
+    const char *name; /* as pickle_json.h spells it */
+    const char *module, *class;
+    bool made;
+};
+
 /* Where the values go, and the tensors that are met on the way. */
 struct dcp_torch_writer {
     const struct dcp_catalog *catalog;
@@ -23,6 +31,12 @@ struct dcp_torch_writer {
     struct dcp_torch_memo *memo; /* of each tensor; NULL: nothing stands in it
                                   * again */
     size_t n_storages;
+    /* For formats with tensors and classes of their own, or NULL. `take` writes what
+     * stands for a JSON object and returns true, or returns false. The list of classes
+     * ends with an empty one. */
+    bool (*take)(struct dcp_torch_writer *w, const json_t *value);
+    void *self;
+    const struct dcp_torch_class *classes;
 };
 
 /* Writes a row-major tensor that begins at the first element of storage number `key`, of

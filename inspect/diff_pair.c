@@ -73,6 +73,7 @@ static const struct dcp_tensor *find_twin(const struct side *side,
     return i < 0 ? NULL : &side->catalog->tensors[i];
 }
 
+/* A second name that one side alone has says nothing that the other does not. */
 static int add_pairs(struct inspect_diff_result *diff, const struct side *a,
                      const size_t *in_a, size_t n_a, const struct side *b,
                      const size_t *in_b, size_t n_b, struct dcp_error *err)
@@ -82,11 +83,13 @@ static int add_pairs(struct inspect_diff_result *diff, const struct side *a,
         return dcp_error_memory(err, "the pairs of tensors");
     for (size_t i = 0; i < n_a; i++) {
         const struct dcp_tensor *t = &a->catalog->tensors[in_a[i]];
-        diff->pairs[diff->n_pairs++] = make_pair(t, find_twin(b, t));
+        const struct dcp_tensor *twin = find_twin(b, t);
+        if (twin || !t->tied_to)
+            diff->pairs[diff->n_pairs++] = make_pair(t, twin);
     }
     for (size_t i = 0; i < n_b; i++) {
         const struct dcp_tensor *t = &b->catalog->tensors[in_b[i]];
-        if (!find_twin(a, t))
+        if (!t->tied_to && !find_twin(a, t))
             diff->pairs[diff->n_pairs++] = make_pair(NULL, t);
     }
     return DCP_OK;

@@ -203,7 +203,8 @@ static int take_ties(struct choice *choice, struct dcp_error *err)
             continue;
         int first = -1, kept = dcp_catalog_find(choice->src, tensor.tied_to);
         for (size_t i = 0; i < choice->target->n_tensors && first < 0; i++)
-            if (choice->src_tensor[i] == kept)
+            if (choice->src_tensor[i] == kept &&
+                choice->target->tensors[i].role == tensor.role)
                 first = (int)i;
         tensor.tied_to = says && first >= 0 ? choice->target->tensors[first].name : NULL;
         rc = take(choice, tensor, t, err);

@@ -134,7 +134,18 @@ static int prove(const struct stream *s, const struct dcp_write *write,
         dcp_error_tensor(err, tensor->name);
         return DCP_E_CORRUPT;
     }
-    return DCP_OK;
+    return prove_replicas(target, err);
+}
+
+/* The ranks, and as many more as a layout with very many files has given files to, so
+ * that not all are open at once. */
+static int n_writers(const struct dcp_catalog *target)
+{
+    int n = target->world;
+
+    for (size_t f = 0; f < target->n_files; f++)
+        n = target->files[f].rank >= n ? target->files[f].rank + 1 : n;
+    return n;
 }
 
 int dcp_stream_run(const struct dcp_stream_setup *setup, struct dcp_error *err)
@@ -162,7 +173,7 @@ int dcp_stream_run(const struct dcp_stream_setup *setup, struct dcp_error *err)
                                                       .progress = setup->progress,
                                                       .total_bytes = total },
                            &write, err);
-    for (int r = 0; r < setup->target->world && !rc; r++)
+    for (int r = 0; r < n_writers(setup->target) && !rc; r++)
         rc = dcp_write_rank(write, r, err);
     if (!rc)
         rc = prove(&s, write, err);

@@ -45,6 +45,22 @@ static int choose_layout(const struct dcp_catalog *src, const struct dcp_format 
     return target->layout ? DCP_OK : dcp_error_memory(err, "a target");
 }
 
+/* What the model computes with: as asked for, as the source says, or as its weights are.
+ */
+static int weights_dtype(const struct dcp_catalog *src,
+                         const struct dcp_reshard_options *options)
+{
+    if (options->dtype >= 0)
+        return options->dtype;
+    if (src->weights_dtype >= 0)
+        return src->weights_dtype;
+    for (size_t t = 0; t < src->n_tensors; t++)
+        if (src->tensors[t].role == DCP_ROLE_MODEL &&
+            dcp_dtype_is_float(src->tensors[t].dtype))
+            return (int)src->tensors[t].dtype;
+    return -1;
+}
+
 /* The shape of the target: format, layout, world; no tensors yet. */
 static int begin(const struct dcp_catalog *src, const struct dcp_format *format,
                  const struct dcp_reshard_options *options, struct dcp_catalog *target,
@@ -52,7 +68,7 @@ static int begin(const struct dcp_catalog *src, const struct dcp_format *format,
 {
     target->step = src->step;
     target->format = format->name;
-    target->weights_dtype = options->dtype >= 0 ? options->dtype : src->weights_dtype;
+    target->weights_dtype = weights_dtype(src, options);
     if (options->codec != DCP_CODEC_NONE && !(format->flags & DCP_FORMAT_CODECS))
         return dcp_error_set(err, DCP_E_MISMATCH,
                              "a target of format %s cannot be compressed", format->name);

@@ -129,6 +129,42 @@ static int collect(struct dcp_write *w, int file, struct segment **out, size_t *
     return rc;
 }
 
+/* The folders of a file below the target's own: made when they are not there, or made
+ * durable from the innermost outwards. */
+static int make_folders(const struct dcp_store *store, char *path, size_t first,
+                        struct dcp_error *err)
+{
+    for (char *slash = strchr(path + first, '/'); slash; slash = strchr(slash + 1, '/')) {
+        bool is_dir;
+        uint64_t size;
+        *slash = '\0';
+        int rc = store->ops->stat(store->self, path, &is_dir, &size, NULL);
+        if (rc)
+            rc = store->ops->make_dir(store->self, path, err);
+        *slash = '/';
+        if (rc)
+            return rc;
+    }
+    return DCP_OK;
+}
+
+static int sync_folders(struct dcp_write *w, int file, struct dcp_error *err)
+{
+    const struct dcp_store *store = w->setup.store;
+    const char *name = w->setup.target->files[file].name, *prefix = w->setup.prefix;
+    size_t first = strlen(prefix), n = first + strlen(name) + 1;
+    DCP_CLEANUP_FREE char *path = malloc(n);
+    int rc = path ? DCP_OK : dcp_error_memory(err, "a file name");
+
+    if (!rc)
+        snprintf(path, n, "%s%s", prefix, name);
+    for (char *slash; !rc && (slash = strrchr(path + first, '/'));) {
+        *slash = '\0';
+        rc = store->ops->sync_dir(store->self, path, err);
+    }
+    return rc;
+}
+
 int dcp_write_open(struct dcp_write *w, int file, uint64_t size, struct dcp_error *err)
 {
     const struct dcp_store *store = w->setup.store;
@@ -139,7 +175,9 @@ int dcp_write_open(struct dcp_write *w, int file, uint64_t size, struct dcp_erro
     if (!path)
         return dcp_error_memory(err, "a file name");
     snprintf(path, n, "%s%s", prefix, name);
-    return store->ops->create(store->self, path, size, &w->files[file].handle, err);
+    int rc = make_folders(store, path, strlen(prefix), err);
+    return rc ? rc
+              : store->ops->create(store->self, path, size, &w->files[file].handle, err);
 }
 
 int dcp_write_early(struct dcp_write *w, int file, struct dcp_error *err)
@@ -184,6 +222,8 @@ int dcp_write_finish(struct dcp_write *w, int file, struct dcp_error *err)
         int closed = store->ops->close(store->self, handle, rc ? NULL : err);
         rc = rc ? rc : closed;
     }
+    if (!rc)
+        rc = sync_folders(w, file, err);
     entry->size_bytes = size;
     entry->crc = crc;
     entry->has_crc = true;

@@ -1,0 +1,468 @@
+/* deepspeed: files of the real DeepSpeed give the tensors it says, go to every other
+ * stage and world and back, and are refused in words when they are not whole; the
+ * arithmetic of partitions against a naive oracle. */
+#include "base/fs.h"
+#include "base/json.h"
+#include "base/mem.h"
+#include "deepspeed_cut.h"
+#include "deepspeed_names.h"
+#include "formats.h"
+#include "lib/reshard_folder.h"
+#include "lib/sha256.h"
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define DATA DCP_TESTS_DIR "/formats/data/deepspeed/"
+
+/* -- an open checkpoint ----------------------------------------------------------------
+ */
+
+struct checkpoint {
+    struct dcp_place place;
+    struct dcp_catalog *catalog;
+    struct dcp_identity *identity;
+    struct dcp_reader *reader;
+};
+
+static void checkpoint_open(const char *path, struct checkpoint *out)
+{
+    struct dcp_error err = { 0 };
+
+    *out = (struct checkpoint){ 0 };
+    if (dcp_place_open(path, &out->place, &err) ||
+        dcp_place_index(&out->place, &out->catalog, &err) ||
+        dcp_catalog_check(out->catalog, &err) ||
+        dcp_identity_new(out->catalog, &out->identity, &err) ||
+        dcp_reader_new(&out->place.source, out->catalog, 1 << 20, &out->reader, &err))
+        fail_msg("%s: %s", path, err.message);
+}
+
+static void checkpoint_close(struct checkpoint *c)
+{
+    dcp_reader_free(c->reader);
+    dcp_identity_free(c->identity);
+    dcp_catalog_free(c->catalog);
+    dcp_place_close(&c->place);
+}
+
+/* A tensor's bytes; caller frees. */
+static void *read_tensor(struct checkpoint *c, int tensor)
+{
+    const struct dcp_tensor *t = &c->catalog->tensors[tensor];
+    void *data = malloc((size_t)dcp_tensor_bytes(t) + 1);
+    struct dcp_error err = { 0 };
+
+    assert_non_null(data);
+    if (dcp_reader_read(c->reader, tensor, 0, t->n_elems, data, &err))
+        fail_msg("%s: %s", t->name, err.message);
+    return data;
+}
+
+static json_t *load_json(const char *path)
+{
+    void *text;
+    size_t n;
+    json_t *value;
+
+    assert_int_equal(dcp_fs_read_file(path, 1 << 20, &text, &n, NULL), 0);
+    assert_int_equal(dcp_json_parse(text, n, path, &value, NULL), 0);
+    free(text);
+    return value;
+}
+
+static json_t *object_of(const struct dcp_catalog *catalog, const char *name)
+{
+    int at = dcp_catalog_find_object(catalog, name);
+    json_t *value = NULL;
+
+    if (at >= 0)
+        assert_int_equal(dcp_json_parse(catalog->objects[at].data,
+                                        catalog->objects[at].size_bytes, name, &value,
+                                        NULL),
+                         0);
+    return value;
+}
+
+/* -- reading ---------------------------------------------------------------------------
+ */
+
+static void check_tensor(struct checkpoint *c, const json_t *expected)
+{
+    const char *role = json_string_value(json_object_get(expected, "role"));
+    const char *param = json_string_value(json_object_get(expected, "param"));
+    json_t *shape = json_object_get(expected, "shape");
+    char digest[65];
+
+    int at = dcp_identity_find(c->identity, (enum dcp_role)dcp_role_parse(role), param);
+    if (at < 0)
+        fail_msg("there is no %s of '%s'", role, param);
+    const struct dcp_tensor *tensor = &c->catalog->tensors[at];
+    assert_string_equal(dcp_dtype_torch_name(tensor->dtype),
+                        json_string_value(json_object_get(expected, "dtype")));
+    assert_int_equal(tensor->ndim, json_array_size(shape));
+    for (int d = 0; d < tensor->ndim; d++)
+        assert_int_equal(tensor->shape[d],
+                         json_integer_value(json_array_get(shape, (size_t)d)));
+    void *data = read_tensor(c, at);
+    sha256_hex(data, (size_t)dcp_tensor_bytes(tensor), digest);
+    free(data);
+    assert_string_equal(digest, json_string_value(json_object_get(expected, "sha256")));
+}
+
+static size_t count_role(const struct dcp_catalog *catalog, enum dcp_role role)
+{
+    size_t n = 0;
+
+    for (size_t t = 0; t < catalog->n_tensors; t++)
+        n += catalog->tensors[t].role == role && !catalog->tensors[t].tied_to;
+    return n;
+}
+
+static void check_counts(const struct checkpoint *c)
+{
+    json_t *trainer = object_of(c->catalog, "trainer");
+    json_t *optimizer = object_of(c->catalog, "optimizer");
+    json_t *scheduler = object_of(c->catalog, "scheduler");
+
+    assert_int_equal(c->catalog->step, 3);
+    assert_int_equal(json_integer_value(json_object_get(trainer, "step")), 3);
+    assert_int_equal(json_integer_value(json_object_get(trainer, "samples")), 36);
+    /* Without ZeRO DeepSpeed makes an update of zeros before the first. */
+    assert_in_range(json_integer_value(json_object_get(optimizer, "step")), 3, 4);
+    assert_string_equal(json_string_value(json_object_get(scheduler, "type")),
+                        "WarmupLR");
+    assert_int_equal(
+        json_integer_value(json_object_get(scheduler, "last_batch_iteration")), 2);
+    json_decref(trainer);
+    json_decref(optimizer);
+    json_decref(scheduler);
+}
+
+static void check_fixture(const char *name, const json_t *expected)
+{
+    json_t *tensors = json_object_get(expected, "tensors"), *tensor;
+    bool universal = !strncmp(name, "universal", 9);
+    struct checkpoint c;
+    char path[512];
+    size_t i;
+
+    print_message("%s\n", name);
+    snprintf(path, sizeof path, DATA "%s", name);
+    checkpoint_open(path, &c);
+    assert_string_equal(c.place.format->name, universal ? "universal" : "deepspeed");
+    assert_string_equal(c.catalog->layout,
+                        json_string_value(json_object_get(expected, "layout")));
+    assert_int_equal(c.catalog->world,
+                     json_integer_value(json_object_get(expected, "world")));
+    json_array_foreach(tensors, i, tensor)
+    {
+        check_tensor(&c, tensor);
+    }
+    size_t masters = count_role(c.catalog, DCP_ROLE_MASTER);
+    if (json_array_size(tensors))
+        assert_int_equal(3 * masters, json_array_size(tensors));
+    assert_int_equal(count_role(c.catalog, DCP_ROLE_OPTIM), 0);
+    assert_true(dcp_catalog_find(c.catalog, "head.weight") >= 0 ||
+                dcp_catalog_find(c.catalog, "lm_head.weight") >= 0);
+    check_counts(&c);
+    checkpoint_close(&c);
+}
+
+static void test_fixtures(void **state)
+{
+    (void)state;
+    json_t *expected = load_json(DATA "expected.json"), *entry;
+    const char *name;
+
+    json_object_foreach(expected, name, entry)
+    {
+        check_fixture(name, entry);
+    }
+    json_decref(expected);
+}
+
+/* The folder of a tag alone, without the file that names it. */
+static void test_tag_folder(void **state)
+{
+    (void)state;
+    struct checkpoint c;
+
+    checkpoint_open(DATA "z2/global_step3", &c);
+    assert_string_equal(c.place.format->name, "deepspeed");
+    assert_int_equal(c.catalog->world, 3);
+    checkpoint_close(&c);
+}
+
+/* What the client saved, and what is not trained. */
+static void test_extras(void **state)
+{
+    (void)state;
+    struct checkpoint c;
+
+    checkpoint_open(DATA "z3", &c);
+    int rng = dcp_catalog_find(c.catalog, "client_state.rng");
+    int mask = dcp_catalog_find(c.catalog, "mask");
+    int frozen = dcp_catalog_find(c.catalog, "frozen.weight");
+    assert_true(rng >= 0 && mask >= 0 && frozen >= 0);
+    assert_int_equal(c.catalog->tensors[rng].role, DCP_ROLE_OTHER);
+    assert_int_equal(c.catalog->tensors[mask].role, DCP_ROLE_BUFFER);
+    assert_int_equal(c.catalog->tensors[frozen].role, DCP_ROLE_MODEL);
+    assert_true(c.catalog->tensors[frozen].n_pieces > 1);
+    assert_int_equal(c.catalog->weights_dtype, DCP_F32);
+    json_t *note = object_of(c.catalog, "deepspeed");
+    json_t *client = json_object_get(note, "model_states");
+    assert_int_equal(json_integer_value(json_object_get(client, "epoch")), 3);
+    assert_non_null(json_object_get(json_object_get(client, "nested"), "$dict"));
+    assert_string_equal(json_string_value(json_object_get(note, "tag")), "global_step3");
+    json_decref(note);
+    checkpoint_close(&c);
+}
+
+/* -- writing ---------------------------------------------------------------------------
+ */
+
+/* Every tensor of a that b may have: all but weights that b's masters stand for. */
+static void check_same(struct checkpoint *a, struct checkpoint *b)
+{
+    for (size_t t = 0; t < a->catalog->n_tensors; t++) {
+        const struct dcp_tensor *tensor = &a->catalog->tensors[t];
+        int at = dcp_identity_find(b->identity, tensor->role, tensor->param);
+        if (tensor->tied_to) {
+            assert_true(dcp_catalog_find(b->catalog, tensor->name) >= 0);
+            continue;
+        }
+        if (at < 0 && tensor->role == DCP_ROLE_MODEL)
+            at = dcp_identity_find(b->identity, DCP_ROLE_MASTER, tensor->param);
+        if (at < 0)
+            fail_msg("'%s' is lost", tensor->name);
+        if (b->catalog->tensors[at].dtype != tensor->dtype)
+            continue; /* a master for a 16-bit weight */
+        void *mine = read_tensor(a, (int)t), *other = read_tensor(b, at);
+        if (memcmp(mine, other, (size_t)dcp_tensor_bytes(tensor)) != 0)
+            fail_msg("'%s' is another", tensor->name);
+        free(mine);
+        free(other);
+    }
+}
+
+static void check_objects(const struct checkpoint *a, const struct checkpoint *b)
+{
+    static const char *const names[] = { "trainer", "optimizer", "scheduler",
+                                         "loss_scaler" };
+
+    for (size_t i = 0; i < DCP_ARRAY_LEN(names); i++) {
+        json_t *x = object_of(a->catalog, names[i]), *y = object_of(b->catalog, names[i]);
+        if (x && !json_equal(x, y))
+            fail_msg("the object '%s' is another", names[i]);
+        json_decref(x);
+        json_decref(y);
+    }
+    json_t *x = object_of(a->catalog, "deepspeed"),
+           *y = object_of(b->catalog, "deepspeed");
+    static const char *const kept[] = { "tag", "step", "module", "model_states" };
+    for (size_t i = 0; i < DCP_ARRAY_LEN(kept); i++)
+        if (json_object_get(x, kept[i]))
+            assert_true(
+                json_equal(json_object_get(x, kept[i]), json_object_get(y, kept[i])));
+    json_decref(x);
+    json_decref(y);
+}
+
+static void check_target(const char *name, const char *format, const char *layout,
+                         int world, const struct reshard_folder *folder)
+{
+    const struct dcp_reshard_options options = { .world = world,
+                                                 .layout = layout,
+                                                 .format = format,
+                                                 .dtype = -1,
+                                                 .threads = 1,
+                                                 .force = true };
+    struct checkpoint a, b;
+    char path[512];
+
+    snprintf(path, sizeof path, DATA "%s", name);
+    print_message("%s to %s %s of %d\n", name, format, layout, world);
+    reshard_folder_must_run(path, folder->target, &options);
+    checkpoint_open(path, &a);
+    checkpoint_open(folder->target, &b);
+    assert_string_equal(b.place.format->name, format);
+    assert_string_equal(b.catalog->layout, layout);
+    assert_int_equal(b.catalog->world, world);
+    check_same(&a, &b);
+    check_objects(&a, &b);
+    checkpoint_close(&a);
+    checkpoint_close(&b);
+}
+
+static void test_targets(void **state)
+{
+    static const char *const layouts[] = { "zero1", "zero2", "zero3" };
+    static const int worlds[] = { 1, 2, 3, 7, 64 };
+    json_t *expected = load_json(DATA "expected.json"), *entry;
+    const char *name;
+
+    json_object_foreach(expected, name, entry)
+    {
+        if (!strcmp(name, "z2-elastic")) /* says no options of groups */
+            continue;
+        for (size_t w = 0; w < DCP_ARRAY_LEN(worlds); w++)
+            check_target(name, "deepspeed", layouts[(w + strlen(name)) % 3], worlds[w],
+                         *state);
+        check_target(name, "universal", "zero3", 2, *state);
+        check_target(name, "universal", "zero2", 1, *state);
+    }
+    json_decref(expected);
+}
+
+/* -- arithmetic ------------------------------------------------------------------------
+ */
+
+static uint64_t seed = 0x2545f4914f6cdd1du;
+
+static int64_t random_below(int64_t n)
+{
+    seed ^= seed << 13;
+    seed ^= seed >> 7;
+    seed ^= seed << 17;
+    return (int64_t)(seed >> 11) % n;
+}
+
+/* The element that stands at `at` of a rank's partition, as parameter and index, laid out
+ * element by element; -1: padding. */
+static void lay_naively(const struct dcp_ds_group *group, int stage, int world,
+                        int64_t *param_at, int64_t *elem_at, int64_t n)
+{
+    int64_t at = 0;
+
+    for (int64_t i = 0; i < n; i++)
+        param_at[i] = -1;
+    for (size_t p = 0; p < group->n_params; p++) {
+        const struct dcp_ds_param *param = &group->params[p];
+        int64_t part = (param->n_elems + world - 1) / world;
+        for (int64_t e = 0; e < param->n_elems; e++) {
+            int64_t place =
+                stage == 3 ? (e / part) * group->part + at + e % part : at + e;
+            assert_true(place < n && param_at[place] < 0);
+            param_at[place] = (int64_t)p;
+            elem_at[place] = e;
+        }
+        at += stage == 3 ? part : param->n_elems + param->padding;
+    }
+}
+
+static void check_cut(struct dcp_ds_group *group, int stage, int world)
+{
+    assert_int_equal(dcp_ds_cut(group, stage, world, NULL), 0);
+    int64_t n = group->part * world, held = 0, wanted = 0;
+    int64_t *param_at = calloc((size_t)n + 1, sizeof *param_at);
+    int64_t *elem_at = calloc((size_t)n + 1, sizeof *elem_at);
+
+    assert_true(param_at && elem_at);
+    lay_naively(group, stage, world, param_at, elem_at, n);
+    for (int rank = 0; rank < world; rank++)
+        for (size_t p = 0; p < group->n_params; p++) {
+            struct dcp_ds_part part;
+            if (!dcp_ds_part_of(group, &group->params[p], stage, world, rank, &part))
+                continue;
+            for (int64_t e = part.begin; e < part.end; e++, held++) {
+                int64_t place = rank * group->part + part.at + e - part.begin;
+                assert_int_equal(param_at[place], (int64_t)p);
+                assert_int_equal(elem_at[place], e);
+            }
+        }
+    for (size_t p = 0; p < group->n_params; p++)
+        wanted += group->params[p].n_elems;
+    assert_int_equal(held, wanted);
+    for (int rank = 0; rank < world && stage != 3; rank++)
+        for (int64_t i = dcp_ds_filled(group, rank); i < group->part; i++)
+            assert_int_equal(param_at[rank * group->part + i], -1);
+    free(param_at);
+    free(elem_at);
+}
+
+static void test_cut(void **state)
+{
+    struct dcp_ds_param params[6];
+
+    (void)state;
+    for (int i = 0; i < 3000; i++) {
+        struct dcp_ds_group group = { .params = params,
+                                      .n_params = 1 + (size_t)random_below(6) };
+        int stage = 1 + (int)random_below(3), world = 1 + (int)random_below(9);
+        for (size_t p = 0; p < group.n_params; p++)
+            params[p] = (struct dcp_ds_param){
+                .n_elems = random_below(4) ? random_below(40) : random_below(3),
+                .padding = stage != 3 && random_below(3) == 0 ? random_below(8) : 0
+            };
+        check_cut(&group, stage, world);
+    }
+    /* The examples of the format's description: ranks at the end that hold nothing. */
+    params[0] = (struct dcp_ds_param){ .n_elems = 7 };
+    params[1] = (struct dcp_ds_param){ .n_elems = 3 };
+    struct dcp_ds_group group = { .params = params, .n_params = 2 };
+    assert_int_equal(dcp_ds_cut(&group, 2, 8, NULL), 0);
+    assert_int_equal(group.part, 2);
+    assert_int_equal(dcp_ds_filled(&group, 4), 2);
+    assert_int_equal(dcp_ds_filled(&group, 5), 0);
+    params[0].n_elems = INT64_MAX / 2;
+    params[1].n_elems = INT64_MAX / 2;
+    assert_int_equal(dcp_ds_cut(&group, 1, 3, NULL), DCP_E_CORRUPT);
+    assert_int_equal(dcp_ds_cut(&group, 3, 1, NULL), DCP_E_CORRUPT);
+}
+
+static void test_round_robin(void **state)
+{
+    size_t out[5];
+
+    (void)state;
+    dcp_ds_round_robin(5, 2, out); /* stored as 0 2 4 1 3 */
+    assert_memory_equal(out, ((size_t[]){ 0, 3, 1, 4, 2 }), sizeof out);
+    dcp_ds_round_robin(5, 9, out);
+    assert_memory_equal(out, ((size_t[]){ 0, 1, 2, 3, 4 }), sizeof out);
+}
+
+/* Which weights the numbers of an optimizer stand for. */
+static void test_deal(void **state)
+{
+    static const int64_t a[] = { 4, 3 }, b[] = { 4 }, c[] = { 3 };
+    const struct dcp_ds_shape weights[] = { { 2, a }, { 1, b }, { 2, a }, { 1, c } };
+    const struct dcp_ds_shape by_kind[] = { { 2, a }, { 2, a }, { 1, b }, { 1, c } };
+    const struct dcp_ds_shape unknown[] = { { 2, a }, { -1, NULL }, { 1, b }, { 1, c } };
+    const struct dcp_ds_shape wrong[] = { { 2, a }, { 2, a }, { 1, c }, { 1, b } };
+    const struct dcp_ds_numbers two[] = { { 0, 2 }, { 2, 2 } };
+    const struct dcp_ds_numbers halves[] = { { 0, 1 }, { 1, 3 } };
+    const struct dcp_ds_shape twins[] = { { 2, a }, { 2, a }, { 2, a }, { 2, a } };
+    size_t out[4];
+    bool found;
+
+    (void)state;
+    assert_int_equal(dcp_ds_deal(weights, 4, by_kind, two, 2, out, &found, NULL), 0);
+    assert_true(found);
+    assert_memory_equal(out, ((size_t[]){ 0, 2, 1, 3 }), sizeof out);
+    assert_int_equal(dcp_ds_deal(weights, 4, unknown, two, 2, out, &found, NULL), 0);
+    assert_true(found);
+    assert_int_equal(dcp_ds_deal(weights, 4, wrong, two, 2, out, &found, NULL), 0);
+    assert_false(found);
+    assert_int_equal(dcp_ds_deal(twins, 4, twins, halves, 2, out, &found, NULL), 0);
+    assert_false(found); /* any of them could be the first group's */
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_cut),
+        cmocka_unit_test(test_round_robin),
+        cmocka_unit_test(test_deal),
+        cmocka_unit_test(test_fixtures),
+        cmocka_unit_test(test_tag_folder),
+        cmocka_unit_test(test_extras),
+        cmocka_unit_test_setup_teardown(test_targets, reshard_folder_setup,
+                                        reshard_folder_teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
