@@ -181,7 +181,9 @@ int state_init_load(struct state *out_state, const struct shard *shard,
     const struct model_param *params = model_params(model, &n_params);
     struct state *state = out_state;
     struct shard_range held;
-    bool has_master = moments && has_all(catalog, model, DCP_ROLE_MASTER);
+    /* ZeRO-3 stores a model as its masters. */
+    bool has_master = has_all(catalog, model, DCP_ROLE_MASTER) &&
+                      (moments || !has_all(catalog, model, DCP_ROLE_MODEL));
     bool is_bf16 = all_bf16(catalog, model), keeps = shard_has_master(shard);
     struct state_want want = {
         .moments = moments && has_all(catalog, model, DCP_ROLE_EXP_AVG) &&

@@ -96,14 +96,11 @@ static int refuse_name(const struct dcp_tensor *tensor, struct dcp_error *err)
     return DCP_E_MISMATCH;
 }
 
-/* Adds a tensor made of tensor t of the source, if it was asked for and has a place. */
-static int take(struct choice *choice, struct dcp_tensor tensor, size_t t,
-                struct dcp_error *err)
+/* Adds a tensor made of tensor t of the source, if it has a place. */
+static int place(struct choice *choice, struct dcp_tensor tensor, size_t t,
+                 struct dcp_error *err)
 {
     const struct dcp_reshard_options *options = choice->options;
-
-    if (!dcp_choose_selected(&tensor, options))
-        return DCP_OK;
     enum dcp_fate fate =
         dcp_choose_fate(choice->src, choice->format, choice->target, &tensor);
     if (fate == DCP_FATE_REFUSED && !options->lossy)
@@ -130,6 +127,14 @@ static int take(struct choice *choice, struct dcp_tensor tensor, size_t t,
     return dcp_catalog_add_tensor(choice->target, &tensor, NULL, err);
 }
 
+/* The same, if it was asked for. */
+static int take(struct choice *choice, struct dcp_tensor tensor, size_t t,
+                struct dcp_error *err)
+{
+    return dcp_choose_selected(&tensor, choice->options) ? place(choice, tensor, t, err)
+                                                         : DCP_OK;
+}
+
 /* -- what the source does not have --------------------------------------------------- */
 
 /* The weight of a master, where only masters are stored. */
@@ -146,15 +151,20 @@ static int take_weight(struct choice *choice, size_t master, struct dcp_error *e
     return take(choice, weight, master, err);
 }
 
-/* The master of a weight, for a format that has one for every weight it trains. */
+/* The master of a weight that was asked for, for a format that has one for every weight
+ * it trains. */
 static int take_master(struct choice *choice, size_t weight, struct dcp_error *err)
 {
     struct dcp_tensor master = choice->src->tensors[weight];
 
+    if (choice->options->only != DCP_ONLY_OPTIM &&
+        !dcp_choose_selected(&master, choice->options))
+        return DCP_OK;
+
     master.role = DCP_ROLE_MASTER;
     master.dtype = DCP_F32;
     master.name = dcp_tensor_default_name(choice->target, DCP_ROLE_MASTER, master.param);
-    return master.name ? take(choice, master, weight, err)
+    return master.name ? place(choice, master, weight, err)
                        : dcp_error_memory(err, "a target");
 }
 
@@ -173,7 +183,8 @@ static int take_weights(struct choice *choice, struct dcp_error *err)
 
 static int take_masters(struct choice *choice, struct dcp_error *err)
 {
-    bool moments = has_moments(choice->src);
+    bool moments = has_moments(choice->src),
+         alone = choice->options->only == DCP_ONLY_MODEL;
     int rc = DCP_OK;
 
     for (size_t t = 0; t < choice->src->n_tensors && !rc; t++) {
@@ -181,7 +192,7 @@ static int take_masters(struct choice *choice, struct dcp_error *err)
         bool trained = !moments || has(choice, DCP_ROLE_EXP_AVG, tensor->param);
         if (tensor->role == DCP_ROLE_MODEL && !tensor->tied_to && trained &&
             dcp_dtype_is_float(tensor->dtype) &&
-            !has(choice, DCP_ROLE_MASTER, tensor->param))
+            (alone || !has(choice, DCP_ROLE_MASTER, tensor->param)))
             rc = take_master(choice, t, err);
     }
     return rc;

@@ -314,3 +314,28 @@ assert json.loads(sys.argv[1])["resume_step"] == 5, sys.argv[1]' "$output"
     [[ $output == *"RANK and WORLD_SIZE"*"hint:"*"--ranks"* ]]
     RANK=0 WORLD_SIZE=1 LOCAL_RANK=0 run -0 train --steps 1
 }
+
+@test "resumes from checkpoints of other programs as if never stopped" {
+    train -q --set checkpoint.dir=whole
+    train -q --steps 10
+    for format in deepspeed universal dcp torch bundle; do
+        dcp-reshard run "other.$format" --to $format >/dev/null
+        train -q --set checkpoint.dir=on-$format --resume "other.$format"
+        diff <(losses whole | tail -10) <(losses on-$format)
+        dcp-inspect diff whole on-$format --tensors '*'
+    done
+    dcp-reshard run other --to deepspeed --world 3 --layout zero1
+    train -q --set checkpoint.dir=on-three --resume other
+    diff <(losses whole | tail -10) <(losses on-three)
+}
+
+@test "starts from a model in any format" {
+    train -q --steps 5
+    dcp-reshard export run hf >/dev/null
+    train -q --set model.init=hf --set checkpoint.dir=from-hf --steps 3
+    for format in safetensors npz gguf llmc dcp deepspeed; do
+        dcp-reshard run "model.$format" --to $format --only model >/dev/null
+        train -q --set "model.init=model.$format" --set checkpoint.dir=from-$format --steps 3
+        diff <(losses from-hf) <(losses from-$format)
+    done
+}
