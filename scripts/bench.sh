@@ -10,7 +10,9 @@ usage() {
     cat <<TEXT
 usage: scripts/bench.sh [NAME...] [-- OPTION...]
 
-Runs build/bin/bench_NAME, or all of them, with the options behind "--".
+Runs build/bin/bench_NAME, or all of them, with the options behind "--". "convert" is the
+one that needs the peers (DeepSpeed, PyTorch): scripts/test.sh installs them, or DCP_PEERS
+names their python.
 TEXT
 }
 
@@ -39,6 +41,11 @@ if [ "${#names[@]}" -eq 0 ]; then
     for program in "$build"/bin/bench_*; do
         [ -x "$program" ] && names+=("${program##*/bench_}")
     done
+    if [ -n "${DCP_PEERS:-}" ] || [ -x "$build/.venv-peers/bin/python" ]; then
+        names+=(convert)
+    else
+        say "no peers: the benchmark 'convert' is left out"
+    fi
 fi
 [ "${#names[@]}" -gt 0 ] || die "there is nothing in tests/bench/"
 mkdir -p "$build/bench"
@@ -46,9 +53,11 @@ over=0
 cd "$build/bench"
 for name in "${names[@]}"; do
     program=$build/bin/bench_$name
+    [ "$name" != convert ] || program=$root/tests/bench/convert
     [ -x "$program" ] || die "there is no benchmark '$name'"
     say
     rm -f "$name.jsonl"
+    export DCP_BUILD_DIR=$build
     DCP_BENCH_JSON=$PWD/$name.jsonl "$program" "$@" | tee "$name.txt" || over=1
 done
 say "the results are in build/bench/*.txt and *.jsonl"
