@@ -504,6 +504,8 @@ static json_t *model_tree(struct model *m)
         if (!json_object_get(root.json, key))
             set(&root, key, dcp_torch_out_value(m->out, w->catalog, value));
     }
+    if (json_object_size(w->others))
+        set(&root, DCP_DS_OTHERS, json_incref(w->others));
     add_client(m, &root);
     return finish(&root);
 }

@@ -1,5 +1,6 @@
 /* deepspeed_objects: what a DeepSpeed checkpoint knows of training, in the words of
  * training.h. */
+#include "base/json.h"
 #include "base/mem.h"
 #include "deepspeed_read.h"
 #include "pickle_json.h"
@@ -212,9 +213,12 @@ static int set_integer(json_t *object, const char *key, int64_t value)
     return value < 0 ? 0 : json_object_set_new(object, key, json_integer(value));
 }
 
-static int add_trainer(struct dcp_ds_reader *reader, struct dcp_error *err)
+/* DeepSpeed's own counts, and what else the one who saved it knew. */
+static int add_trainer(struct dcp_ds_reader *reader, const json_t *others,
+                       struct dcp_error *err)
 {
-    json_t *trainer = json_object();
+    json_t *known = json_object_get(others, DCP_TRAINING_TRAINER);
+    json_t *trainer = json_is_object(known) ? json_copy(known) : json_object();
 
     if (set_integer(trainer, "step", reader->global_steps) ||
         set_integer(trainer, "samples", reader->global_samples) ||
@@ -278,7 +282,14 @@ static int add_scheduler(struct dcp_ds_reader *reader, struct dcp_error *err)
 int dcp_ds_add_objects(struct dcp_ds_reader *reader, struct dcp_error *err)
 {
     struct dcp_catalog *catalog = reader->catalog;
-    int rc = add_trainer(reader, err);
+    json_t *rest = json_object_get(reader->note, "model_states");
+    DCP_CLEANUP_JSON json_t *others = json_incref(json_object_get(rest, DCP_DS_OTHERS));
+    int rc;
+
+    json_object_del(rest, DCP_DS_OTHERS);
+    rc = add_trainer(reader, others, err);
+    if (!rc)
+        rc = dcp_ds_add_others(catalog, others, err);
 
     if (!rc)
         rc = add_optimizer(reader, err);

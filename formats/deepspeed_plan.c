@@ -27,7 +27,7 @@ static int read_objects(struct dcp_ds_writer *w, struct dcp_error *err)
 
     for (size_t i = 0; i < DCP_ARRAY_LEN(rows) && !rc; i++)
         rc = dcp_training_read(w->catalog, rows[i].name, rows[i].value, err);
-    return rc;
+    return rc ? rc : dcp_ds_others(w->catalog, &w->others, err);
 }
 
 /* The source's tag, if it is a plain name; else what DeepSpeed calls a step. */
@@ -494,6 +494,7 @@ void dcp_ds_writer_fini(struct dcp_ds_writer *w)
     free(w->columns);
     json_decref(w->param_groups);
     json_decref(w->places);
+    json_decref(w->others);
     json_decref(w->note);
     json_decref(w->config);
     json_decref(w->trainer);

@@ -131,7 +131,12 @@ int dcp_ds_read_param_groups(struct dcp_ds_reader *reader, struct dcp_ds_file *f
                              const struct dcp_pickle_node *groups, struct dcp_error *err);
 /* Second names, once everything has its first. */
 int dcp_ds_add_ties(struct dcp_ds_reader *reader, struct dcp_error *err);
-/* The canonical objects, and "deepspeed". */
+/* The value of the client's state in which a writer keeps objects that DeepSpeed has no
+ * place for: random numbers, the data cursor. */
+#define DCP_DS_OTHERS "dcp_objects"
+/* Adds those that the catalog has not. Errors: CORRUPT, MEMORY. */
+int dcp_ds_add_others(struct dcp_catalog *catalog, json_t *others, struct dcp_error *err);
+/* The canonical objects, those others, and "deepspeed". */
 int dcp_ds_add_objects(struct dcp_ds_reader *reader, struct dcp_error *err);
 
 /* Step, producer. */

@@ -43,6 +43,7 @@ struct dcp_ds_writer {
     int head_of;      /* the tensor that it stands for */
     /* objects; each may be NULL */
     json_t *note, *config, *trainer, *scheduler, *loss_scaler;
+    json_t *others; /* objects without a place in DeepSpeed's files, by name */
     int64_t updates;
 };
 /* `layout` is "zero1", "zero2" or "zero3". fini also after a failure. Errors: MISMATCH
@@ -51,6 +52,10 @@ int dcp_ds_writer_init(struct dcp_ds_writer *writer, struct dcp_catalog *catalog
                        const char *layout, struct dcp_error *err);
 void dcp_ds_writer_fini(struct dcp_ds_writer *writer);
 #define DCP_CLEANUP_DS_WRITER DCP_CLEANUP(dcp_ds_writer_fini)
+
+/* The objects of a catalog that DeepSpeed has no place for; freed with json_decref, after
+ * a failure too. Errors: CORRUPT, MEMORY. */
+int dcp_ds_others(const struct dcp_catalog *catalog, json_t **out, struct dcp_error *err);
 
 /* Classes that DeepSpeed's pickles hold. */
 extern const struct dcp_torch_class dcp_ds_classes[];
