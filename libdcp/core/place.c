@@ -105,8 +105,7 @@ static int choose_source(struct dcp_place *place, char **name, bool is_dir,
     struct dcp_error why = { 0 };
 
     place->source = (struct dcp_source){ &place->store, *name, is_dir };
-    int rc =
-        dcp_format_probe_links(&place->store, &place->source, &place->format, &why);
+    int rc = dcp_format_probe_links(&place->store, &place->source, &place->format, &why);
     if (rc == DCP_E_UNSUPPORTED && !is_dir && dcp_bundle_probe(&place->store, *name))
         return enter_bundle(place, name, err);
     if (rc && err)
@@ -152,7 +151,7 @@ void dcp_place_close(struct dcp_place *place)
  * place. Others have the path before them, unless they name it. */
 static void name_place(const struct dcp_place *place, struct dcp_error *err)
 {
-    char name[258], path[sizeof err->message], rest[sizeof err->message];
+    char name[258], path[sizeof err->message];
 
     if (!err || !err->code)
         return;
@@ -165,9 +164,11 @@ static void name_place(const struct dcp_place *place, struct dcp_error *err)
         dcp_error_prefix(err, "cannot read '%s'", place->path);
         return;
     }
-    snprintf(rest, sizeof rest, "%s", err->message + n);
-    snprintf(err->message, sizeof err->message, "%s%.*s", path,
-             (int)(sizeof err->message - 1 - path_n), rest);
+    size_t rest_n = strlen(err->message + n), room = sizeof err->message - 1 - path_n;
+    rest_n = rest_n < room ? rest_n : room;
+    memmove(err->message + path_n, err->message + n, rest_n);
+    memcpy(err->message, path, path_n);
+    err->message[path_n + rest_n] = '\0';
 }
 
 int dcp_place_index(const struct dcp_place *place, struct dcp_catalog **out_catalog,
