@@ -441,7 +441,7 @@ static int read_file(struct shards *s, int rank, struct dcp_error *err)
 {
     struct dcp_ds_reader *reader = s->reader;
     DCP_CLEANUP_DS struct dcp_ds_file file = { 0 };
-    struct parts parts;
+    struct parts parts = { 0 };
 
     int rc = dcp_ds_open(reader, reader->folder.optims[rank], rank, &file, err);
     if (!rc)
