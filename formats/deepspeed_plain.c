@@ -6,8 +6,8 @@
  *   fused 16-bit     {"optimizer_state_dict": by groups, "fp32_groups_flat": flat arrays}
  */
 #include "base/mem.h"
-#include "deepspeed_names.h"
 #include "deepspeed_read.h"
+#include "optim_ids.h"
 #include "pickle_json.h"
 #include <stdio.h>
 #include <string.h>
@@ -19,10 +19,10 @@ struct plain {
     bool flat;
     size_t *weights; /* tensors of the catalog that can be trained */
     size_t n_weights;
-    size_t *tensor_of; /* of each number: an index in weights */
+    struct dcp_optim_ids ids; /* the weights of the numbers, unless flat */
     size_t n_numbers;
-    bool named;
-    struct dcp_ds_numbers *numbers; /* of each group */
+    size_t *first; /* number of each group, and n_numbers behind the last */
+    bool named;    /* it is known which weights there are */
 };
 
 /* -- names ----------------------------------------------------------------------------
@@ -43,83 +43,77 @@ static int list_weights(struct plain *p, struct dcp_error *err)
     return DCP_OK;
 }
 
-/* The shape of number i: of its first moment or its master. */
-static int shape_of(struct plain *p, size_t group, size_t i, size_t number,
-                    struct dcp_ds_shape *out, struct dcp_error *err)
+/* The shape of number i of a group: that of its master or its first moment. */
+static int shape_of(struct plain *p, size_t group, size_t i, struct dcp_optim_shape *out,
+                    struct dcp_error *err)
 {
+    int64_t number = (int64_t)(p->first[group] + i);
     const struct dcp_pickle_node *nodes[] = {
         dcp_pickle_item(dcp_pickle_item(p->masters, group), i),
-        dcp_pickle_get(dcp_ds_get_nth(p->state, (int64_t)number), "exp_avg"),
+        dcp_pickle_get(dcp_ds_get_nth(p->state, number), "exp_avg"),
     };
     struct dcp_torch_view view;
-    bool found = false;
 
-    *out = (struct dcp_ds_shape){ .ndim = -1 };
-    for (size_t n = 0; n < DCP_ARRAY_LEN(nodes) && !found; n++) {
-        int rc = nodes[n] ? dcp_torch_view(&p->file->torch, nodes[n], "optimizer", &found,
-                                           &view, err)
+    for (size_t n = 0; n < DCP_ARRAY_LEN(nodes) && !out->known; n++) {
+        int rc = nodes[n] ? dcp_torch_view(&p->file->torch, nodes[n], "optimizer",
+                                           &out->known, &view, err)
                           : DCP_OK;
         if (rc)
             return rc;
     }
-    if (!found)
+    if (!out->known)
         return DCP_OK;
     out->ndim = view.ndim;
-    out->sizes = dcp_arena_copy(p->reader->arena, view.shape,
-                                (size_t)view.ndim * sizeof *view.shape);
-    return out->sizes ? DCP_OK : dcp_error_memory(err, "the names of parameters");
+    memcpy(out->shape, view.shape, (size_t)view.ndim * sizeof *view.shape);
+    return DCP_OK;
 }
 
-/* The groups' numbers, which must count up. */
+/* The groups' numbers, which must count up: they become the "params" of the groups. */
 static int read_numbers(struct plain *p, struct dcp_error *err)
 {
     size_t n = dcp_ds_count(p->groups);
 
-    p->numbers = dcp_arena_alloc(p->reader->arena, n, sizeof *p->numbers);
-    if (!p->numbers)
+    p->first = dcp_arena_alloc(p->reader->arena, n + 1, sizeof *p->first);
+    if (!p->first)
         return dcp_error_memory(err, "groups of parameters");
     for (size_t g = 0; g < n; g++) {
         const struct dcp_pickle_node *ids =
             dcp_pickle_get(p->groups->list.items[g], "params");
-        p->numbers[g] =
-            (struct dcp_ds_numbers){ .first = p->n_numbers, .n = dcp_ds_count(ids) };
-        for (size_t i = 0; i < p->numbers[g].n; i++) {
+        json_t *params = json_array();
+        int failed = !params;
+        for (size_t i = 0; i < dcp_ds_count(ids); i++) {
             int64_t id;
-            if (!dcp_ds_int(ids->list.items[i], &id) || id != (int64_t)p->n_numbers++)
+            if (!dcp_ds_int(ids->list.items[i], &id) || id != (int64_t)p->n_numbers++) {
+                json_decref(params);
                 return dcp_ds_damaged(p->file, err,
                                       "has parameters of an optimizer that are not "
                                       "numbered one by one");
+            }
+            failed |= json_array_append_new(params, json_integer(id));
         }
+        p->first[g + 1] = p->n_numbers;
+        if (json_object_set_new(json_array_get(p->reader->param_groups, g), "params",
+                                params) ||
+            failed)
+            return dcp_error_memory(err, "groups of parameters");
     }
     return DCP_OK;
 }
 
 static int deal(struct plain *p, struct dcp_error *err)
 {
-    const struct dcp_catalog *catalog = p->reader->catalog;
-    DCP_CLEANUP_FREE struct dcp_ds_shape *weights =
-        dcp_mem_calloc(p->n_weights, sizeof *weights);
-    DCP_CLEANUP_FREE struct dcp_ds_shape *numbers =
-        dcp_mem_calloc(p->n_numbers, sizeof *numbers);
-    size_t n_groups = dcp_ds_count(p->groups);
-    int rc = DCP_OK;
+    DCP_CLEANUP_FREE struct dcp_optim_shape *shapes =
+        dcp_mem_calloc(p->n_numbers, sizeof *shapes);
+    int rc = shapes ? DCP_OK : dcp_error_memory(err, "the names of parameters");
 
-    p->tensor_of = dcp_arena_alloc(p->reader->arena, p->n_numbers, sizeof *p->tensor_of);
-    if (!weights || !numbers || !p->tensor_of)
-        return dcp_error_memory(err, "the names of parameters");
-    for (size_t w = 0; w < p->n_weights; w++) {
-        const struct dcp_tensor *tensor = &catalog->tensors[p->weights[w]];
-        weights[w] = (struct dcp_ds_shape){ tensor->ndim, tensor->shape };
-    }
-    for (size_t g = 0; g < n_groups && !rc; g++)
-        for (size_t i = 0; i < p->numbers[g].n && !rc; i++) {
-            size_t number = p->numbers[g].first + i;
-            rc = shape_of(p, g, i, number, &numbers[number], err);
-        }
-    if (rc || p->n_numbers != p->n_weights)
-        return rc;
-    return dcp_ds_deal(weights, p->n_weights, numbers, p->numbers, n_groups, p->tensor_of,
-                       &p->named, err);
+    for (size_t g = 0; g < dcp_ds_count(p->groups) && !rc; g++)
+        for (size_t i = 0; p->first[g] + i < p->first[g + 1] && !rc; i++)
+            rc = shape_of(p, g, i, &shapes[p->first[g] + i], err);
+    if (!rc)
+        rc = dcp_optim_ids_find(p->reader->catalog, p->weights, p->n_weights,
+                                p->reader->param_groups, shapes, &p->ids, err);
+    p->named = p->ids.found;
+    return rc;
 }
 
 /* Flat arrays do not tell what is in them, unless one holds everything. */
@@ -208,7 +202,7 @@ static int add_view(struct plain *p, const char *key, size_t number,
         if (view->ndim == 1 && view->dense && view->shape[0] == n_elems)
             return add_flat(p, key, view, err);
     } else if (p->named) {
-        weight = (int64_t)p->weights[p->tensor_of[number]];
+        weight = p->ids.weight[number];
         const struct dcp_tensor *of = &p->reader->catalog->tensors[weight];
         if (of->ndim != view->ndim ||
             memcmp(of->shape, view->shape, (size_t)view->ndim * sizeof *view->shape) != 0)
@@ -274,7 +268,8 @@ static int take_masters(struct plain *p, struct dcp_error *err)
     for (size_t g = 0; g < dcp_ds_count(p->masters) && !rc; g++) {
         const struct dcp_pickle_node *of_group = p->masters->list.items[g];
         size_t n = p->flat ? 1 : dcp_ds_count(of_group);
-        if (g >= dcp_ds_count(p->groups) || (!p->flat && n != p->numbers[g].n))
+        if (g >= dcp_ds_count(p->groups) ||
+            (!p->flat && n != p->first[g + 1] - p->first[g]))
             return dcp_ds_damaged(p->file, err,
                                   "has other masters than its groups have parameters");
         for (size_t i = 0; i < n && !rc; i++) {
@@ -284,8 +279,7 @@ static int take_masters(struct plain *p, struct dcp_error *err)
             bool found;
             rc = dcp_torch_view(&p->file->torch, node, "master", &found, &view, err);
             if (!rc && found)
-                rc = add_view(p, "master", p->flat ? g : p->numbers[g].first + i, &view,
-                              err);
+                rc = add_view(p, "master", p->flat ? g : p->first[g] + i, &view, err);
         }
     }
     return rc;
@@ -305,11 +299,12 @@ static int add_names(struct plain *p, struct dcp_error *err)
     json_array_foreach(p->reader->param_groups, g, group)
     {
         json_t *names = json_array();
-        size_t n = p->flat ? (p->named ? p->n_weights : 0) : p->numbers[g].n;
+        size_t n = !p->flat ? p->first[g + 1] - p->first[g] : p->named ? p->n_weights : 0;
         for (size_t i = 0; i < n && !failed; i++) {
-            size_t number = p->flat ? i : p->numbers[g].first + i;
-            size_t weight =
-                !p->named ? 0 : p->weights[p->flat ? i : p->tensor_of[number]];
+            size_t number = p->flat ? i : p->first[g] + i;
+            size_t weight = !p->named ? 0
+                            : p->flat ? p->weights[i]
+                                      : (size_t)p->ids.weight[number];
             struct dcp_tensor *tensor = p->named ? &catalog->tensors[weight] : NULL;
             if (tensor)
                 tensor->group = (int)g;
@@ -318,6 +313,8 @@ static int add_names(struct plain *p, struct dcp_error *err)
                               : json_sprintf("%llu", (unsigned long long)number));
         }
         failed |= json_object_set_new(group, "params", names);
+        if (p->named)
+            json_object_del(group, "param_names"); /* "params" are those */
         if (failed)
             return dcp_error_memory(err, "groups of parameters");
     }
@@ -351,5 +348,6 @@ int dcp_ds_read_plain(struct dcp_ds_reader *reader, struct dcp_ds_file *file,
         rc = take_masters(&p, err);
     if (!rc)
         rc = take_states(&p, err);
+    dcp_optim_ids_fini(&p.ids);
     return rc ? rc : dcp_ds_read_scalars(reader, file, optimizer, err);
 }

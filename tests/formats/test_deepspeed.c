@@ -5,7 +5,6 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "deepspeed_cut.h"
-#include "deepspeed_names.h"
 #include "formats.h"
 #include "lib/reshard_folder.h"
 #include "lib/sha256.h"
@@ -226,6 +225,21 @@ static void test_extras(void **state)
 /* -- writing ---------------------------------------------------------------------------
  */
 
+/* A second name stands for the same weight, or for its master. */
+static void check_tie(const struct dcp_catalog *a, const struct dcp_tensor *tensor,
+                      const struct dcp_catalog *b)
+{
+    int at = dcp_catalog_find(b, tensor->name),
+        kept = dcp_catalog_find(a, tensor->tied_to);
+
+    assert_true(at >= 0 && kept >= 0);
+    if (!b->tensors[at].tied_to)
+        fail_msg("'%s' is tied no more", tensor->name);
+    int other = dcp_catalog_find(b, b->tensors[at].tied_to);
+    assert_true(other >= 0);
+    assert_string_equal(b->tensors[other].param, a->tensors[kept].param);
+}
+
 /* Every tensor of a that b may have: all but weights that b's masters stand for. */
 static void check_same(struct checkpoint *a, struct checkpoint *b)
 {
@@ -233,7 +247,7 @@ static void check_same(struct checkpoint *a, struct checkpoint *b)
         const struct dcp_tensor *tensor = &a->catalog->tensors[t];
         int at = dcp_identity_find(b->identity, tensor->role, tensor->param);
         if (tensor->tied_to) {
-            assert_true(dcp_catalog_find(b->catalog, tensor->name) >= 0);
+            check_tie(a->catalog, tensor, b->catalog);
             continue;
         }
         if (at < 0 && tensor->role == DCP_ROLE_MODEL)
@@ -426,38 +440,11 @@ static void test_round_robin(void **state)
     assert_memory_equal(out, ((size_t[]){ 0, 1, 2, 3, 4 }), sizeof out);
 }
 
-/* Which weights the numbers of an optimizer stand for. */
-static void test_deal(void **state)
-{
-    static const int64_t a[] = { 4, 3 }, b[] = { 4 }, c[] = { 3 };
-    const struct dcp_ds_shape weights[] = { { 2, a }, { 1, b }, { 2, a }, { 1, c } };
-    const struct dcp_ds_shape by_kind[] = { { 2, a }, { 2, a }, { 1, b }, { 1, c } };
-    const struct dcp_ds_shape unknown[] = { { 2, a }, { -1, NULL }, { 1, b }, { 1, c } };
-    const struct dcp_ds_shape wrong[] = { { 2, a }, { 2, a }, { 1, c }, { 1, b } };
-    const struct dcp_ds_numbers two[] = { { 0, 2 }, { 2, 2 } };
-    const struct dcp_ds_numbers halves[] = { { 0, 1 }, { 1, 3 } };
-    const struct dcp_ds_shape twins[] = { { 2, a }, { 2, a }, { 2, a }, { 2, a } };
-    size_t out[4];
-    bool found;
-
-    (void)state;
-    assert_int_equal(dcp_ds_deal(weights, 4, by_kind, two, 2, out, &found, NULL), 0);
-    assert_true(found);
-    assert_memory_equal(out, ((size_t[]){ 0, 2, 1, 3 }), sizeof out);
-    assert_int_equal(dcp_ds_deal(weights, 4, unknown, two, 2, out, &found, NULL), 0);
-    assert_true(found);
-    assert_int_equal(dcp_ds_deal(weights, 4, wrong, two, 2, out, &found, NULL), 0);
-    assert_false(found);
-    assert_int_equal(dcp_ds_deal(twins, 4, twins, halves, 2, out, &found, NULL), 0);
-    assert_false(found); /* any of them could be the first group's */
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_cut),
         cmocka_unit_test(test_round_robin),
-        cmocka_unit_test(test_deal),
         cmocka_unit_test(test_fixtures),
         cmocka_unit_test(test_tag_folder),
         cmocka_unit_test(test_extras),
