@@ -200,6 +200,27 @@ static int take_masters(struct choice *choice, struct dcp_error *err)
 
 /* -- second names -------------------------------------------------------------------- */
 
+/* The tensor of the target that has the bytes of the source's tensor `kept` for a second
+ * name of that role: of the same role, or the master where a target has no weights. -1:
+ * none. */
+static int find_first(const struct choice *choice, int kept, enum dcp_role role)
+{
+    const struct dcp_catalog *src = choice->src;
+    int master = -1;
+
+    for (size_t i = 0; i < choice->target->n_tensors; i++) {
+        enum dcp_role of = choice->target->tensors[i].role;
+        int from = choice->src_tensor[i];
+        if (from != kept && strcmp(src->tensors[from].param, src->tensors[kept].param))
+            continue;
+        if (of == role)
+            return (int)i;
+        if (of == DCP_ROLE_MASTER && role == DCP_ROLE_MODEL)
+            master = (int)i;
+    }
+    return master;
+}
+
 /* Second names, once the first ones are there: a tie where the format can say so, the
  * bytes once more where it cannot. */
 static int take_ties(struct choice *choice, struct dcp_error *err)
@@ -212,11 +233,10 @@ static int take_ties(struct choice *choice, struct dcp_error *err)
         struct dcp_tensor tensor = choice->src->tensors[t];
         if (!tensor.tied_to)
             continue;
-        int first = -1, kept = dcp_catalog_find(choice->src, tensor.tied_to);
-        for (size_t i = 0; i < choice->target->n_tensors && first < 0; i++)
-            if (choice->src_tensor[i] == kept &&
-                choice->target->tensors[i].role == tensor.role)
-                first = (int)i;
+        int kept = dcp_catalog_find(choice->src, tensor.tied_to);
+        int first = kept < 0 ? -1 : find_first(choice, kept, tensor.role);
+        if (first >= 0 && choice->target->tensors[first].role == tensor.role)
+            tensor.dtype = choice->target->tensors[first].dtype;
         tensor.tied_to = says && first >= 0 ? choice->target->tensors[first].name : NULL;
         rc = take(choice, tensor, t, err);
     }
