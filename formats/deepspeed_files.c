@@ -260,7 +260,7 @@ static json_t *whole_view(struct model *m, int t)
 }
 
 /* Stage 3: the weight is elsewhere. */
-static json_t *placeholder(struct model *m, enum dcp_dtype dtype)
+static json_t *empty_view(struct model *m, enum dcp_dtype dtype)
 {
     static const int64_t none[] = { 0 };
 
@@ -291,9 +291,9 @@ static json_t *module_value(struct model *m, int t)
     if (tensor->tied_to && w->stage != 3)
         return find_kept(w, t) < 0 ? json_null() : whole_view(m, find_kept(w, t));
     if (w->stage == 3 && (trained || tensor->tied_to))
-        return placeholder(m, w->weights_dtype);
+        return empty_view(m, w->weights_dtype);
     if (w->stage == 3 && dcp_ds_is_frozen(w, t))
-        return placeholder(m, tensor->dtype);
+        return empty_view(m, tensor->dtype);
     return whole_view(m, t);
 }
 

@@ -19,7 +19,7 @@ static bool is_said(const char *name)
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!strcmp(names[i], name))
             return true;
-    return false;
+    return dcp_object_is_spelling(name);
 }
 
 int dcp_ds_others(const struct dcp_catalog *catalog, json_t **out, struct dcp_error *err)

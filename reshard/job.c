@@ -51,6 +51,7 @@ static int plan_and_run(struct dcp_main *m, struct reshard_job *job,
     if (rc)
         return rc;
     double begin = dcp_clock_s();
+    job->options.source = job->source;
     job->options.target.config_json = config;
     job->options.threads = m->threads;
     job->options.progress = dcp_main_progress(m, "resharding");

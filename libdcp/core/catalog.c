@@ -269,6 +269,11 @@ int dcp_catalog_add_file(struct dcp_catalog *catalog, const struct dcp_file *fil
     return DCP_OK;
 }
 
+bool dcp_object_is_spelling(const char *name)
+{
+    return !strcmp(name, "torch.tree") || !strcmp(name, "dcp.keys");
+}
+
 int dcp_catalog_add_object(struct dcp_catalog *catalog, const struct dcp_object *object,
                            struct dcp_error *err)
 {

@@ -23,7 +23,8 @@ struct dcp_reshard {
     struct dcp_reshard_options options;
     const struct dcp_format *format;
     bool packs; /* the files of that format become one archive */
-    struct dcp_catalog *src, *target;
+    const struct dcp_catalog *src;
+    struct dcp_catalog *own_src, *target; /* own_src: what src is, unless it was given */
     int *src_tensor;
     struct dcp_plan *plan;
     struct dcp_literals literals; /* of the target's layout */
@@ -107,6 +108,16 @@ static int fill_facts(struct dcp_reshard *reshard, struct dcp_error *err)
     return count_reads(reshard, err);
 }
 
+static int index_source(struct dcp_reshard *reshard, struct dcp_error *err)
+{
+    reshard->src = reshard->options.source;
+    if (reshard->src)
+        return DCP_OK;
+    int rc = dcp_place_index(reshard->place, &reshard->own_src, err);
+    reshard->src = reshard->own_src;
+    return rc;
+}
+
 static int decide(struct dcp_reshard *reshard, const char *target_path,
                   struct dcp_error *err)
 {
@@ -132,7 +143,7 @@ static int decide(struct dcp_reshard *reshard, const char *target_path,
     if (!options->target.name)
         options->target.name = reshard->name;
     if (!rc)
-        rc = dcp_place_index(reshard->place, &reshard->src, err);
+        rc = index_source(reshard, err);
     if (!rc)
         rc = dcp_target_new(reshard->src, reshard->format, options, &reshard->target,
                             &reshard->src_tensor, err);
@@ -319,7 +330,7 @@ void dcp_reshard_free(struct dcp_reshard *reshard)
     if (!reshard)
         return;
     dcp_plan_free(reshard->plan);
-    dcp_catalog_free(reshard->src);
+    dcp_catalog_free(reshard->own_src);
     dcp_catalog_free(reshard->target);
     free(reshard->src_tensor);
     free(reshard->overflows);

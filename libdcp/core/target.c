@@ -106,13 +106,6 @@ static int add_pieces(const struct dcp_format *format,
     return rc;
 }
 
-/* Objects that say how one file spells and nests its names are of no use to a target
- * with other names. */
-static bool is_spelling(const char *name)
-{
-    return !strcmp(name, "torch.tree") || !strcmp(name, "dcp.keys");
-}
-
 static bool keeps_names(const struct dcp_catalog *src, const struct dcp_catalog *target,
                         const int *src_tensor)
 {
@@ -134,7 +127,7 @@ static int add_objects(const struct dcp_catalog *src,
     int rc = DCP_OK;
 
     for (size_t o = 0; o < src->n_objects && !rc; o++) {
-        if (!same && is_spelling(src->objects[o].name))
+        if (!same && dcp_object_is_spelling(src->objects[o].name))
             continue;
         rc = options->rename
                  ? dcp_rename_object(options->rename, target, &src->objects[o], err)

@@ -5,7 +5,6 @@ import collections
 import os
 import pickle
 import shutil
-import subprocess
 import tempfile
 import types
 import unittest
@@ -15,14 +14,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch.distributed.device_mesh import init_device_mesh
 
-TOOL = os.path.join(os.environ["DCP_BUILD_DIR"], "tests", "test_formats_roundtrip")
-
-
-def tool(*arguments):
-    done = subprocess.run([TOOL, *map(str, arguments)], capture_output=True, text=True)
-    if done.returncode:
-        raise AssertionError(f"{arguments}: {done.stderr}")
-    return done.stdout
+from tool import read, tool
 
 
 class Model(torch.nn.Module):

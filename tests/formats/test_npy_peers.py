@@ -3,7 +3,6 @@ what it writes."""
 
 import json
 import os
-import subprocess
 import tempfile
 import unittest
 import zipfile
@@ -11,22 +10,11 @@ import zipfile
 import numpy
 import torch
 
-TOOL = os.path.join(os.environ["DCP_BUILD_DIR"], "tests", "test_formats_roundtrip")
+from tool import read, tool
+
 
 DTYPES = ["?", "i1", "u1", "<i2", "<u2", "<i4", "<u4", "<i8", "<u8", "<f2", "<f4", "<f8",
           "<c8", "<c16"]
-
-
-def tool(*arguments):
-    done = subprocess.run([TOOL, *map(str, arguments)], capture_output=True, text=True)
-    if done.returncode:
-        raise AssertionError(f"{arguments}: {done.stderr}")
-    return done.stdout
-
-
-def read(path):
-    with open(path, "rb") as file:
-        return file.read()
 
 
 def array_of(dtype, *shape):

@@ -7,7 +7,6 @@ import json
 import os
 import pickle
 import struct
-import subprocess
 import tarfile
 import tempfile
 import unittest
@@ -15,45 +14,8 @@ import zipfile
 
 import torch
 
-TOOL = os.path.join(os.environ["DCP_BUILD_DIR"], "tests", "test_formats_roundtrip")
-
-DTYPES = [
-    torch.bool, torch.uint8, torch.int8, torch.int16, torch.uint16, torch.int32,
-    torch.uint32, torch.int64, torch.uint64, torch.float16, torch.bfloat16, torch.float32,
-    torch.float64, torch.complex64, torch.complex128, torch.float8_e4m3fn,
-    torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz, torch.float8_e8m0fnu,
-]
-
-
-def tool(*arguments):
-    done = subprocess.run([TOOL, *map(str, arguments)], capture_output=True, text=True)
-    if done.returncode:
-        raise AssertionError(f"{arguments}: {done.stderr}")
-    return done.stdout
-
-
-def tensor_of(dtype, *shape):
-    raw = torch.randint(0, 2 if dtype == torch.bool else 120, (*shape, dtype.itemsize))
-    return raw.to(torch.uint8).view(dtype).reshape(shape)
-
-
-def same(a, b):
-    """Equal values of equal types, tensors bit for bit."""
-    if isinstance(a, torch.Tensor):
-        if not isinstance(b, torch.Tensor) or a.dtype != b.dtype or a.shape != b.shape:
-            return False
-        a, b = (x.detach().contiguous().reshape(-1).view(torch.uint8) for x in (a, b))
-        return torch.equal(a, b)
-    if isinstance(a, dict):
-        return list(a) == list(b) and all(same(a[k], b[k]) for k in a)
-    if isinstance(a, (list, tuple)):
-        return type(a) is type(b) and len(a) == len(b) and all(map(same, a, b))
-    return type(a) is type(b) and a == b
-
-
-def read(path):
-    with open(path, "rb") as file:
-        return file.read()
+from tensors import DTYPES, same, tensor_of
+from tool import read, tool
 
 
 class Folder(unittest.TestCase):

@@ -6,11 +6,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size_bytes);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size_bytes)
 {
-    struct dcp_store store;
-
-    fuzz_store(&store, "x", data, size_bytes);
-    const struct dcp_source source = { .store = &store, .name = "x" };
-    fuzz_format(&source, &dcp_format_gguf);
-    dcp_store_free(&store);
+    fuzz_file(&dcp_format_gguf, data, size_bytes);
     return 0;
 }

@@ -10,13 +10,11 @@
 """
 
 import collections
-import io
 import json
 import multiprocessing
 import os
 import pickle
 import subprocess
-import sys
 import tempfile
 import traceback
 import unittest

@@ -10,7 +10,6 @@ transformers.
 
 import json
 import os
-import subprocess
 import tempfile
 import unittest
 
@@ -19,21 +18,12 @@ import numpy as np
 import torch
 import transformers
 
-BIN = os.environ.get("DCP_BIN_DIR", "build/bin")
+from programs import program, reshard
+
 TOKENS = torch.arange(40).reshape(4, 10)
 TYPES = gguf.GGMLQuantizationType
 
 
-def program(name, *arguments):
-    done = subprocess.run([os.path.join(BIN, name), *arguments], capture_output=True,
-                          text=True, check=False)
-    if done.returncode:
-        raise AssertionError(f"{name} {arguments}: {done.stderr}")
-    return done.stdout
-
-
-def reshard(source, target, to, *arguments):
-    return program("dcp-reshard", source, target, "--to", to, *arguments)
 
 
 def filled(model):

@@ -4,7 +4,6 @@ convert_llama_weights_to_hf.py has, split as Meta's model.py splits its layers."
 
 import json
 import os
-import subprocess
 import tempfile
 import unittest
 
@@ -12,7 +11,8 @@ import safetensors.torch
 import torch
 import transformers
 
-BIN = os.environ.get("DCP_BIN_DIR", "build/bin")
+from programs import reshard
+
 TOKENS = torch.arange(40).reshape(4, 10)
 SHAPE = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
          "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 48}
@@ -24,16 +24,6 @@ META = {"self_attn.q_proj": "attention.wq", "self_attn.k_proj": "attention.wk",
         "lm_head": "output"}
 
 
-def program(name, *arguments):
-    done = subprocess.run([os.path.join(BIN, name), *arguments], capture_output=True,
-                          text=True, check=False)
-    if done.returncode:
-        raise AssertionError(f"{name} {arguments}: {done.stderr}")
-    return done.stdout
-
-
-def reshard(source, target, to, *arguments):
-    return program("dcp-reshard", source, target, "--to", to, *arguments)
 
 
 def filled(model):

@@ -19,7 +19,8 @@ import numpy as np
 import torch
 import transformers
 
-BIN = os.environ.get("DCP_BIN_DIR", "build/bin")
+from programs import BIN, program, reshard
+
 TRANSPOSED = ("attn.c_attn.weight", "attn.c_proj.weight", "mlp.c_fc.weight",
               "mlp.c_proj.weight")
 LAYERED = ("ln_1.weight", "ln_1.bias", "attn.c_attn.weight", "attn.c_attn.bias",
@@ -29,16 +30,6 @@ STEP = 40
 MT19937_BYTES = 2520
 
 
-def program(name, *arguments):
-    done = subprocess.run([os.path.join(BIN, name), *arguments], capture_output=True,
-                          text=True, check=False)
-    if done.returncode:
-        raise AssertionError(f"{name} {arguments}: {done.stderr}")
-    return done.stdout
-
-
-def reshard(source, target, to, *arguments):
-    return program("dcp-reshard", source, target, "--to", to, *arguments)
 
 
 def read(path):

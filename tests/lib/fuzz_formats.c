@@ -121,3 +121,13 @@ void fuzz_format(const struct dcp_source *source, const struct dcp_format *forma
     }
     dcp_catalog_free(catalog);
 }
+
+void fuzz_file(const struct dcp_format *format, const void *data, size_t size_bytes)
+{
+    struct dcp_store store;
+
+    fuzz_store(&store, "x", data, size_bytes);
+    const struct dcp_source source = { .store = &store, .name = "x" };
+    fuzz_format(&source, format);
+    dcp_store_free(&store);
+}

@@ -11,5 +11,7 @@ void fuzz_store(struct dcp_store *out, const char *name, const void *data,
  * every tensor up to 1 MiB must be readable, and what is written in each of the formats
  * must be readable again with the same tensors. Aborts when one of this is not so. */
 void fuzz_format(const struct dcp_source *source, const struct dcp_format *format);
+/* The same with the bytes as the one file of a store. */
+void fuzz_file(const struct dcp_format *format, const void *data, size_t size_bytes);
 
 #endif

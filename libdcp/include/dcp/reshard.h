@@ -39,10 +39,12 @@ DCP_PUBLIC const char *const *dcp_layout_names(void);
 enum dcp_only { DCP_ONLY_ALL, DCP_ONLY_MODEL, DCP_ONLY_OPTIM };
 
 struct dcp_reshard_options {
-    int world;                 /* 0: the source's */
-    struct dcp_mesh mesh;      /* zero: { world, 1, 1 } */
-    const char *layout;        /* NULL: the source's, or "zero3" */
-    const char *format;        /* NULL: native */
+    const struct dcp_catalog *source; /* of the place, if it is indexed already; borrowed
+                                       * until free. NULL: it is read */
+    int world;                        /* 0: the source's */
+    struct dcp_mesh mesh;             /* zero: { world, 1, 1 } */
+    const char *layout;               /* NULL: the source's, or "zero3" */
+    const char *format;               /* NULL: native */
     int dtype;                 /* enum dcp_dtype of floating tensors, -1: as they are */
     const char *const *select; /* globs on tensor names, NULL-terminated; NULL: all */
     enum dcp_only only;

@@ -186,6 +186,10 @@ struct dcp_object {
     size_t size_bytes;
 };
 
+/* Whether an object of that name only says how one format spells and nests the names of
+ * its tensors ("torch.tree"): of no use where they have other names. */
+DCP_PUBLIC bool dcp_object_is_spelling(const char *name);
+
 struct dcp_arena;
 
 struct dcp_catalog {

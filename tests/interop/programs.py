@@ -1,0 +1,19 @@
+"""The programs under test, as the tests beside this file run them."""
+
+import os
+import subprocess
+
+BIN = os.environ.get("DCP_BIN_DIR", "build/bin")
+
+
+def program(name, *arguments):
+    """What it printed; a failure is the test's, with its sentence."""
+    done = subprocess.run([os.path.join(BIN, name), *map(str, arguments)],
+                          capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise AssertionError(f"{name} {arguments}: {done.stderr}")
+    return done.stdout
+
+
+def reshard(source, target, to, *arguments):
+    return program("dcp-reshard", source, target, "--to", to, *arguments)
