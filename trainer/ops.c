@@ -4,6 +4,7 @@
 #include "ops_bf16.h"
 #include "ops_dnn.h"
 #include "ops_simd.h"
+#include <signal.h>
 #ifdef _OPENMP
 #include <omp.h>
 #endif
@@ -30,6 +31,18 @@ void ops_set_threads(int n)
     omp_set_num_threads(n);
 #endif
     ops_dnn_set_threads(n);
+}
+
+void ops_start_threads(void)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+#ifdef _OPENMP
+#pragma omp parallel
+    (void)omp_get_thread_num();
+#endif
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
 /* Ranges are worked on in parts of this size, in threads when there are several. */

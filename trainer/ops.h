@@ -100,6 +100,10 @@ const struct ops *ops_best(void);
  * must share its cores: with more threads than cores everything waits. */
 void ops_set_threads(int n);
 int ops_threads(void);
+/* Starts those threads, and they take no signals: a handler on the stack of a kernel that
+ * oneDNN compiled overwrites what the kernel keeps there. Call before the first kernel.
+ */
+void ops_start_threads(void);
 
 /* Elementwise kernels on ranges of sharded data: an element's result depends on nothing
  * but its inputs, so a range may be cut anywhere. Rounds to nearest, ties to even; NaN

@@ -107,6 +107,7 @@ static int open_model(struct run *run, enum run_purpose purpose, struct dcp_erro
     int seq_len = generate ? s->model.n_positions : s->seq_len;
     size_t n = (size_t)batch * (size_t)seq_len;
     ops_set_threads(threads_per_rank(run->join));
+    ops_start_threads();
     run->tokens = dcp_mem_calloc(n, sizeof *run->tokens);
     run->targets = dcp_mem_calloc(n, sizeof *run->targets);
     if (!run->tokens || !run->targets)

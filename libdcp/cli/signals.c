@@ -32,10 +32,15 @@ static void on_end(int signo)
 
 void dcp_signals_watch(bool stops)
 {
+    /* The handlers have a stack of their own: kernels that oneDNN compiles while it runs
+     * keep values far below the stack pointer, where they would be overwritten. */
+    static char space[1 << 16];
+    const stack_t stack = { .ss_sp = space, .ss_size = sizeof space };
     static const int numbers[] = { SIGINT, SIGTERM, SIGHUP };
     struct sigaction act = { .sa_handler = stops ? on_stop : on_end,
-                             .sa_flags = SA_RESTART };
+                             .sa_flags = SA_RESTART | SA_ONSTACK };
     sigemptyset(&act.sa_mask);
+    sigaltstack(&stack, NULL);
     for (size_t i = 0; i < DCP_ARRAY_LEN(numbers); i++) {
         struct sigaction old;
         if (sigaction(numbers[i], NULL, &old) == 0 && old.sa_handler != SIG_IGN)
