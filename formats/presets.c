@@ -42,6 +42,38 @@ static bool to_meta(const char *name, char *out, size_t cap)
     return translate(DCP_NAMES_HF, DCP_NAMES_META, name, out, cap);
 }
 
+/* What engines and wrappers of PyTorch add to the names of a model: DeepSpeed's engine
+ * and DistributedDataParallel in front, torch.compile, FSDP and checkpointing anywhere.
+ */
+static bool to_deepspeed(const char *name, char *out, size_t cap)
+{
+    static const char *const anywhere[] = { "_forward_module.", "_orig_mod.",
+                                            "_fsdp_wrapped_module.",
+                                            "_checkpoint_wrapped_module." };
+    const char *at = name;
+    size_t n = 0;
+
+    while (strncmp(at, "module.", 7) == 0)
+        at += 7;
+    while (*at) {
+        size_t skip = 0;
+        for (size_t i = 0; i < DCP_ARRAY_LEN(anywhere) && !skip; i++)
+            if ((at == name || at[-1] == '.') &&
+                strncmp(at, anywhere[i], strlen(anywhere[i])) == 0)
+                skip = strlen(anywhere[i]);
+        at += skip;
+        if (skip)
+            continue;
+        if (n + 1 >= cap)
+            return false;
+        out[n++] = *at++;
+    }
+    if (n >= cap)
+        return false;
+    out[n] = '\0';
+    return n > 0;
+}
+
 static const struct dcp_name_preset hf = {
     .name = "hf",
     .help = "Hugging Face's names of GPT-2 and Llama",
@@ -63,7 +95,14 @@ static const struct dcp_name_preset meta = {
     .rename = to_meta,
 };
 
-static const struct dcp_name_preset *const presets[] = { &hf, &llmc, &gguf, &meta, NULL };
+static const struct dcp_name_preset deepspeed = {
+    .name = "deepspeed",
+    .help = "the model's own, without what engines and wrappers put in front",
+    .rename = to_deepspeed,
+};
+
+static const struct dcp_name_preset *const presets[] = { &hf,   &llmc,      &gguf,
+                                                         &meta, &deepspeed, NULL };
 
 const struct dcp_name_preset *const *dcp_name_presets(void)
 {

@@ -109,6 +109,11 @@ static void test_presets(void **state)
     assert_string_equal(preset("gguf", "tok_embeddings.weight"), "token_embd.weight");
     assert_string_equal(preset("meta", "model.layers.5.self_attn.k_proj.weight"),
                         "layers.5.attention.wk.weight");
+    assert_string_equal(preset("deepspeed", "module.module.h.0._orig_mod.mlp.weight"),
+                        "h.0.mlp.weight");
+    assert_string_equal(preset("deepspeed", "_forward_module._fsdp_wrapped_module.w"),
+                        "w");
+    assert_string_equal(preset("deepspeed", "my_module.module.w"), "my_module.module.w");
     assert_null(preset("hf", "blk.0.attn_norm.weight")); /* of which family? */
     assert_null(preset("meta", "wte.weight"));
     assert_false(dcp_name_presets()[0]->rename("wte.weight", small, sizeof small));

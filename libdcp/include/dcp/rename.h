@@ -7,7 +7,8 @@
  *   s/REGEX/TEXT/     the first match becomes TEXT; with s/…/…/g every match. REGEX is a
  *                     POSIX extended regular expression, \1 to \9 in TEXT are its groups,
  *                     any character may stand for '/'
- *   preset NAME       the names that another program uses: hf, llmc, gguf, meta
+ *   preset NAME       the names that another program uses: hf, llmc, gguf, meta,
+ *                     deepspeed
  *
  * Every rule is applied to every name, in order. A weight and the optimizer's tensors of
  * it stay together: the parameter is renamed, and what is named after it follows. */
