@@ -27,8 +27,9 @@ int reshard_settings_check(const struct reshard_settings *settings,
 #define RESHARD_HELP_SELECT "only tensors whose name matches; may be given again"
 #define RESHARD_HELP_DTYPE \
     "cast floating tensors: bf16, fp16, fp32, or another floating type"
-#define RESHARD_HELP_RENAME \
-    "rules for names (strip TEXT, prefix TEXT, s/REGEX/TEXT/), or a preset by its name"
+#define RESHARD_HELP_RENAME                                                             \
+    "rules for names (strip TEXT, prefix TEXT, s/REGEX/TEXT/), or a preset: hf, llmc, " \
+    "gguf, meta, deepspeed"
 #define RESHARD_HELP_CONFIG \
     "config.json of the model, for DST that needs one (default: SRC's)"
 #define RESHARD_HELP_LOSSY "leave out what DST cannot hold, instead of refusing"
