@@ -4,45 +4,20 @@
  * symbolic link, and names hold no "..", so nothing outside the root can be reached
  * whatever others do to the folders meanwhile. One switch, dcp_store_dir_follow, lets the
  * last part be a link to a regular file, where a name is only looked at or read. */
-#include <dcp/store.h>
+#include "store_dir.h"
 
 #include "base/fs.h"
-#include "base/mem.h"
-#include "base/size.h"
 #include "lease.h"
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
-struct dir {
-    int fd;    /* of the root */
-    int lease; /* -1: none */
-    char *root;
-    bool follow;               /* links to regular files, for reading */
-    pthread_mutex_t replacing; /* one temporary file of a name at a time */
-};
-
-struct dcp_store_file {
-    int fd;
-    bool lost; /* atomic: a write or sync failed, what is on disk is unknown */
-    char name[];
-};
-
-/* A name, found: the open folder it stands in, and its last part. */
-struct place {
-    int dir_fd;
-    const char *last;
-};
-
-static int fail(const struct dir *dir, int why, const char *act, const char *name,
-                struct dcp_error *err)
+int dcp_dir_fail(const struct dcp_dir *dir, int why, const char *act, const char *name,
+                 struct dcp_error *err)
 {
     const char *slash = *name ? "/" : "";
     if (why == ELOOP || why == ENXIO)
@@ -64,7 +39,7 @@ static int step_into(int fd, const char *part)
 }
 
 /* Opens the folder of the first n bytes of a name; -1 with errno. */
-static int open_folder(const struct dir *dir, const char *name, size_t n)
+static int open_folder(const struct dcp_dir *dir, const char *name, size_t n)
 {
     int fd = step_into(dir->fd, ".");
     while (fd >= 0 && n) {
@@ -86,9 +61,10 @@ static int open_folder(const struct dir *dir, const char *name, size_t n)
 }
 
 /* Finds a name's folder; 0, or -1 with errno. Released with place_fini. */
-static int place_init(const struct dir *dir, const char *name, struct place *out)
+int dcp_dir_place_init(const struct dcp_dir *dir, const char *name,
+                       struct dcp_dir_place *out)
 {
-    *out = (struct place){ .dir_fd = -1 };
+    *out = (struct dcp_dir_place){ .dir_fd = -1 };
     if (!dcp_store_name_ok(name)) {
         errno = EINVAL;
         return -1;
@@ -99,12 +75,11 @@ static int place_init(const struct dir *dir, const char *name, struct place *out
     return out->dir_fd < 0 ? -1 : 0;
 }
 
-static void place_fini(struct place *place)
+void dcp_dir_place_fini(struct dcp_dir_place *place)
 {
     if (place->dir_fd >= 0)
         close(place->dir_fd);
 }
-#define CLEANUP_PLACE DCP_CLEANUP(place_fini)
 
 /* What a name in an open folder is; with `follow` a link to a regular file is that file,
  * any other link stays one. */
@@ -151,17 +126,17 @@ static int add_entry(int fd, const char *name, bool follow,
 static int dir_list(void *self, const char *name, struct dcp_store_entry **out,
                     size_t *out_n, struct dcp_error *err)
 {
-    const struct dir *dir = self;
+    const struct dcp_dir *dir = self;
     *out = NULL;
     *out_n = 0;
     if (*name && !dcp_store_name_ok(name))
-        return fail(dir, EINVAL, "list", name, err);
+        return dcp_dir_fail(dir, EINVAL, "list", name, err);
     int fd = open_folder(dir, name, strlen(name));
     DIR *stream = NULL;
     if (fd >= 0)
         stream = fdopendir(fd);
     if (!stream) {
-        int rc = fail(dir, errno, "list", name, err);
+        int rc = dcp_dir_fail(dir, errno, "list", name, err);
         if (fd >= 0)
             close(fd);
         return rc;
@@ -183,7 +158,7 @@ static int dir_list(void *self, const char *name, struct dcp_store_entry **out,
     closedir(stream);
     if (why) {
         dcp_store_list_free(entries, n);
-        return fail(dir, why, "list", name, err);
+        return dcp_dir_fail(dir, why, "list", name, err);
     }
     if (n)
         qsort(entries, n, sizeof *entries, by_name);
@@ -195,14 +170,14 @@ static int dir_list(void *self, const char *name, struct dcp_store_entry **out,
 static int dir_stat(void *self, const char *name, bool *out_is_dir,
                     uint64_t *out_size_bytes, struct dcp_error *err)
 {
-    const struct dir *dir = self;
+    const struct dcp_dir *dir = self;
     struct stat st;
     int rc = 0;
     if (!*name) {
         rc = fstat(dir->fd, &st);
     } else {
-        CLEANUP_PLACE struct place place;
-        rc = place_init(dir, name, &place);
+        DCP_CLEANUP_PLACE struct dcp_dir_place place;
+        rc = dcp_dir_place_init(dir, name, &place);
         if (!rc)
             rc = look(place.dir_fd, place.last, dir->follow, &st);
     }
@@ -211,248 +186,63 @@ static int dir_stat(void *self, const char *name, bool *out_is_dir,
         rc = -1;
     }
     if (rc)
-        return fail(dir, errno, "look at", name, err);
+        return dcp_dir_fail(dir, errno, "look at", name, err);
     *out_is_dir = S_ISDIR(st.st_mode);
     *out_size_bytes = *out_is_dir ? 0 : (uint64_t)st.st_size;
     return DCP_OK;
-}
-
-/* --- files --- */
-
-static struct dcp_store_file *file_new(const char *name)
-{
-    size_t n = strlen(name) + 1;
-    struct dcp_store_file *file = malloc(sizeof *file + n);
-    if (file) {
-        file->fd = -1;
-        file->lost = false;
-        memcpy(file->name, name, n);
-    }
-    return file;
-}
-
-static int dir_open(void *self, const char *name, struct dcp_store_file **out,
-                    struct dcp_error *err)
-{
-    const struct dir *dir = self;
-    CLEANUP_PLACE struct place place;
-    *out = NULL;
-    if (place_init(dir, name, &place) != 0)
-        return fail(dir, errno, "open", name, err);
-    struct dcp_store_file *file = file_new(name);
-    if (!file)
-        return dcp_error_memory(err, name);
-    /* Not blocking, because a pipe would wait for its writer. */
-    file->fd = openat(place.dir_fd, place.last,
-                      O_RDONLY | O_NONBLOCK | O_CLOEXEC | (dir->follow ? 0 : O_NOFOLLOW));
-    struct stat st;
-    int why = file->fd < 0 || fstat(file->fd, &st) != 0 ? errno : 0;
-    if (!why && !S_ISREG(st.st_mode))
-        why = S_ISDIR(st.st_mode) ? EISDIR : ENXIO;
-    if (why) {
-        if (file->fd >= 0)
-            close(file->fd);
-        free(file);
-        return fail(dir, why, "open", name, err);
-    }
-    *out = file;
-    return DCP_OK;
-}
-
-static uint64_t dir_free_bytes(void *self)
-{
-    const struct dir *dir = self;
-    struct statvfs vfs;
-    uint64_t bytes;
-    if (fstatvfs(dir->fd, &vfs) != 0 || !dcp_mul_u64(vfs.f_bavail, vfs.f_frsize, &bytes))
-        return UINT64_MAX;
-    return bytes;
-}
-
-/* Reserves the blocks of a file; 0 or an errno. File systems that cannot do it find out
- * while writing. */
-static int reserve(int fd, uint64_t size_bytes)
-{
-    if (size_bytes > INT64_MAX)
-        return EFBIG;
-    int rc = 0;
-    do
-        rc = size_bytes ? fallocate(fd, 0, 0, (off_t)size_bytes) : 0;
-    while (rc != 0 && errno == EINTR);
-    bool unable = rc && (errno == EOPNOTSUPP || errno == ENOSYS || errno == EINVAL);
-    return rc && !unable ? errno : 0;
-}
-
-static int dir_create(void *self, const char *name, uint64_t size_bytes,
-                      struct dcp_store_file **out, struct dcp_error *err)
-{
-    struct dir *dir = self;
-    CLEANUP_PLACE struct place place;
-    char need[DCP_SIZE_CAP], room[DCP_SIZE_CAP];
-    *out = NULL;
-    if (place_init(dir, name, &place) != 0)
-        return fail(dir, errno, "create", name, err);
-    struct dcp_store_file *file = file_new(name);
-    if (!file)
-        return dcp_error_memory(err, name);
-    file->fd = openat(place.dir_fd, place.last,
-                      O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
-    int why = file->fd < 0 ? errno : reserve(file->fd, size_bytes);
-    if (!why) {
-        *out = file;
-        return DCP_OK;
-    }
-    if (file->fd >= 0) {
-        close(file->fd);
-        unlinkat(place.dir_fd, place.last, 0);
-    }
-    free(file);
-    if (why == ENOSPC || why == EDQUOT)
-        return dcp_error_set(err, DCP_E_NO_SPACE, "'%s/%s' needs %s, %s are free",
-                             dir->root, name, dcp_size_format(need, size_bytes),
-                             dcp_size_format(room, dir_free_bytes(self)));
-    return fail(dir, why, "create", name, err);
-}
-
-static int check_lost(const struct dir *dir, const struct dcp_store_file *file,
-                      struct dcp_error *err)
-{
-    if (!__atomic_load_n(&file->lost, __ATOMIC_ACQUIRE))
-        return DCP_OK;
-    return dcp_error_set(err, DCP_E_IO,
-                         "'%s/%s' is lost: an earlier write or sync of it failed",
-                         dir->root, file->name);
-}
-
-/* After a failed write-back the kernel may call pages clean that never reached the disk,
- * so a second try could succeed falsely: the file is given up. */
-static int lose(const struct dir *dir, struct dcp_store_file *file, const char *act,
-                struct dcp_error *err)
-{
-    int why = errno;
-    __atomic_store_n(&file->lost, true, __ATOMIC_RELEASE);
-    return fail(dir, why, act, file->name, err);
-}
-
-static int dir_read_at(void *self, struct dcp_store_file *file, uint64_t offset,
-                       void *out, size_t size_bytes, struct dcp_error *err)
-{
-    const struct dir *dir = self;
-    int rc = check_lost(dir, file, err);
-    if (rc || dcp_fs_read_at(file->fd, out, size_bytes, offset) == 0)
-        return rc;
-    if (errno == ENODATA)
-        return dcp_error_set(err, DCP_E_CORRUPT,
-                             "'%s/%s' ends before byte %" PRIu64 ", where %zu bytes"
-                             " at %" PRIu64 " were to be read",
-                             dir->root, file->name, offset + size_bytes, size_bytes,
-                             offset);
-    return fail(dir, errno, "read", file->name, err);
-}
-
-static int dir_write_at(void *self, struct dcp_store_file *file, uint64_t offset,
-                        const void *data, size_t size_bytes, struct dcp_error *err)
-{
-    const struct dir *dir = self;
-    int rc = check_lost(dir, file, err);
-    if (rc || dcp_fs_write_at(file->fd, data, size_bytes, offset) == 0)
-        return rc;
-    return lose(dir, file, "write", err);
-}
-
-static void dir_flush_hint(void *self, struct dcp_store_file *file, uint64_t offset,
-                           uint64_t size_bytes)
-{
-    (void)self;
-    sync_file_range(file->fd, (off_t)offset, (off_t)size_bytes, SYNC_FILE_RANGE_WRITE);
-}
-
-static int dir_sync(void *self, struct dcp_store_file *file, uint64_t size_bytes,
-                    struct dcp_error *err)
-{
-    const struct dir *dir = self;
-    struct stat st;
-    int rc = check_lost(dir, file, err);
-    if (rc)
-        return rc;
-    if (fstat(file->fd, &st) != 0)
-        return lose(dir, file, "sync", err);
-    bool resize = (uint64_t)st.st_size != size_bytes;
-    if (resize && ftruncate(file->fd, (off_t)size_bytes) != 0)
-        return lose(dir, file, "cut", err);
-    if ((resize ? fsync(file->fd) : fdatasync(file->fd)) != 0)
-        return lose(dir, file, "sync", err);
-    return DCP_OK;
-}
-
-static int dir_close(void *self, struct dcp_store_file *file, struct dcp_error *err)
-{
-    const struct dir *dir = self;
-    int rc = check_lost(dir, file, err);
-    /* Linux closes the descriptor whatever it says, also when interrupted. */
-    if (close(file->fd) != 0 && errno != EINTR)
-        rc = fail(dir, errno, "close", file->name, err);
-    free(file);
-    return rc;
-}
-
-static void dir_drop_cache(void *self, struct dcp_store_file *file)
-{
-    (void)self;
-    posix_fadvise(file->fd, 0, 0, POSIX_FADV_DONTNEED);
 }
 
 /* --- names --- */
 
 static int dir_make_dir(void *self, const char *name, struct dcp_error *err)
 {
-    const struct dir *dir = self;
-    CLEANUP_PLACE struct place place;
-    if (place_init(dir, name, &place) != 0 ||
+    const struct dcp_dir *dir = self;
+    DCP_CLEANUP_PLACE struct dcp_dir_place place;
+    if (dcp_dir_place_init(dir, name, &place) != 0 ||
         mkdirat(place.dir_fd, place.last, 0755) != 0)
-        return fail(dir, errno, "make folder", name, err);
+        return dcp_dir_fail(dir, errno, "make folder", name, err);
     return DCP_OK;
 }
 
 static int dir_sync_dir(void *self, const char *name, struct dcp_error *err)
 {
-    const struct dir *dir = self;
+    const struct dcp_dir *dir = self;
     if (*name && !dcp_store_name_ok(name))
-        return fail(dir, EINVAL, "sync folder", name, err);
+        return dcp_dir_fail(dir, EINVAL, "sync folder", name, err);
     int fd = open_folder(dir, name, strlen(name));
     int rc = DCP_OK;
     if (fd < 0 || fsync(fd) != 0)
-        rc = fail(dir, errno, "sync folder", name, err);
+        rc = dcp_dir_fail(dir, errno, "sync folder", name, err);
     if (fd >= 0)
         close(fd);
     return rc;
 }
 
 /* Both folders, the one of `to` first. */
-static int sync_folders(const struct dir *dir, const struct place *from,
-                        const char *from_name, const struct place *to,
+static int sync_folders(const struct dcp_dir *dir, const struct dcp_dir_place *from,
+                        const char *from_name, const struct dcp_dir_place *to,
                         const char *to_name, struct dcp_error *err)
 {
     if (fsync(to->dir_fd) != 0)
-        return fail(dir, errno, "sync the folder of", to_name, err);
+        return dcp_dir_fail(dir, errno, "sync the folder of", to_name, err);
     size_t parent = (size_t)(from->last - from_name);
     bool same =
         parent == (size_t)(to->last - to_name) && memcmp(from_name, to_name, parent) == 0;
     if (!same && fsync(from->dir_fd) != 0)
-        return fail(dir, errno, "sync the folder of", from_name, err);
+        return dcp_dir_fail(dir, errno, "sync the folder of", from_name, err);
     return DCP_OK;
 }
 
 static int dir_publish(void *self, const char *from_name, const char *to_name,
                        struct dcp_error *err)
 {
-    const struct dir *dir = self;
-    CLEANUP_PLACE struct place from;
-    CLEANUP_PLACE struct place to = { .dir_fd = -1 };
-    if (place_init(dir, from_name, &from) != 0)
-        return fail(dir, errno, "publish", from_name, err);
-    if (place_init(dir, to_name, &to) != 0)
-        return fail(dir, errno, "publish", to_name, err);
+    const struct dcp_dir *dir = self;
+    DCP_CLEANUP_PLACE struct dcp_dir_place from;
+    DCP_CLEANUP_PLACE struct dcp_dir_place to = { .dir_fd = -1 };
+    if (dcp_dir_place_init(dir, from_name, &from) != 0)
+        return dcp_dir_fail(dir, errno, "publish", from_name, err);
+    if (dcp_dir_place_init(dir, to_name, &to) != 0)
+        return dcp_dir_fail(dir, errno, "publish", to_name, err);
     if (dcp_fs_rename_new(from.dir_fd, from.last, to.dir_fd, to.last) != 0)
         return dcp_error_sys(err, errno == EEXIST ? DCP_E_EXISTS : DCP_E_IO, errno,
                              "cannot publish '%s/%s' as '%s'", dir->root, from_name,
@@ -464,13 +254,13 @@ static int dir_publish(void *self, const char *from_name, const char *to_name,
 static int dir_exchange(void *self, const char *name, const char *other_name,
                         struct dcp_error *err)
 {
-    const struct dir *dir = self;
-    CLEANUP_PLACE struct place place;
-    CLEANUP_PLACE struct place other = { .dir_fd = -1 };
-    if (place_init(dir, name, &place) != 0)
-        return fail(dir, errno, "exchange", name, err);
-    if (place_init(dir, other_name, &other) != 0)
-        return fail(dir, errno, "exchange", other_name, err);
+    const struct dcp_dir *dir = self;
+    DCP_CLEANUP_PLACE struct dcp_dir_place place;
+    DCP_CLEANUP_PLACE struct dcp_dir_place other = { .dir_fd = -1 };
+    if (dcp_dir_place_init(dir, name, &place) != 0)
+        return dcp_dir_fail(dir, errno, "exchange", name, err);
+    if (dcp_dir_place_init(dir, other_name, &other) != 0)
+        return dcp_dir_fail(dir, errno, "exchange", other_name, err);
     if (dcp_fs_exchange(place.dir_fd, place.last, other.dir_fd, other.last) != 0)
         return dcp_error_sys(err, errno == EOPNOTSUPP ? DCP_E_UNSUPPORTED : DCP_E_IO,
                              errno, "cannot exchange '%s/%s' with '%s'", dir->root, name,
@@ -481,10 +271,10 @@ static int dir_exchange(void *self, const char *name, const char *other_name,
 static int dir_replace(void *self, const char *name, const void *data, size_t size_bytes,
                        struct dcp_error *err)
 {
-    struct dir *dir = self;
-    CLEANUP_PLACE struct place place;
-    if (place_init(dir, name, &place) != 0)
-        return fail(dir, errno, "replace", name, err);
+    struct dcp_dir *dir = self;
+    DCP_CLEANUP_PLACE struct dcp_dir_place place;
+    if (dcp_dir_place_init(dir, name, &place) != 0)
+        return dcp_dir_fail(dir, errno, "replace", name, err);
     /* One fixed name, so that a crash leaves at most one file, and the next call takes it
      * away. */
     size_t n = strlen(place.last) + sizeof "..tmp";
@@ -496,12 +286,12 @@ static int dir_replace(void *self, const char *name, const void *data, size_t si
     int rc = DCP_OK;
     pthread_mutex_lock(&dir->replacing);
     if (dcp_fs_write_new(place.dir_fd, temporary, data, size_bytes) != 0) {
-        rc = fail(dir, errno, "replace", name, err);
+        rc = dcp_dir_fail(dir, errno, "replace", name, err);
     } else if (renameat(place.dir_fd, temporary, place.dir_fd, place.last) != 0) {
-        rc = fail(dir, errno, "replace", name, err);
+        rc = dcp_dir_fail(dir, errno, "replace", name, err);
         unlinkat(place.dir_fd, temporary, 0);
     } else if (fsync(place.dir_fd) != 0) {
-        rc = fail(dir, errno, "sync the folder of", name, err);
+        rc = dcp_dir_fail(dir, errno, "sync the folder of", name, err);
     }
     pthread_mutex_unlock(&dir->replacing);
     return rc;
@@ -509,29 +299,29 @@ static int dir_replace(void *self, const char *name, const void *data, size_t si
 
 static int dir_remove(void *self, const char *name, struct dcp_error *err)
 {
-    const struct dir *dir = self;
-    CLEANUP_PLACE struct place place;
-    if (place_init(dir, name, &place) != 0 ||
+    const struct dcp_dir *dir = self;
+    DCP_CLEANUP_PLACE struct dcp_dir_place place;
+    if (dcp_dir_place_init(dir, name, &place) != 0 ||
         dcp_fs_remove_at(place.dir_fd, place.last) != 0)
-        return fail(dir, errno, "remove", name, err);
+        return dcp_dir_fail(dir, errno, "remove", name, err);
     return DCP_OK;
 }
 
 static int dir_lock(void *self, struct dcp_error *err)
 {
-    struct dir *dir = self;
+    struct dcp_dir *dir = self;
     return dcp_lease_take(dir->fd, dir->root, &dir->lease, err);
 }
 
 static void dir_unlock(void *self)
 {
-    struct dir *dir = self;
+    struct dcp_dir *dir = self;
     dcp_lease_drop(&dir->lease);
 }
 
 static void dir_free(void *self)
 {
-    struct dir *dir = self;
+    struct dcp_dir *dir = self;
     dir_unlock(dir);
     if (dir->fd >= 0)
         close(dir->fd);
@@ -543,13 +333,14 @@ static void dir_free(void *self)
 static const struct dcp_store_ops dir_ops = {
     .list = dir_list,
     .stat = dir_stat,
-    .open = dir_open,
-    .create = dir_create,
-    .read_at = dir_read_at,
-    .write_at = dir_write_at,
-    .flush_hint = dir_flush_hint,
-    .sync = dir_sync,
-    .close = dir_close,
+    .open = dcp_dir_open,
+    .reopen = dcp_dir_reopen,
+    .create = dcp_dir_create,
+    .read_at = dcp_dir_read_at,
+    .write_at = dcp_dir_write_at,
+    .flush_hint = dcp_dir_flush_hint,
+    .sync = dcp_dir_sync,
+    .close = dcp_dir_close,
     .make_dir = dir_make_dir,
     .sync_dir = dir_sync_dir,
     .publish = dir_publish,
@@ -558,8 +349,8 @@ static const struct dcp_store_ops dir_ops = {
     .remove = dir_remove,
     .lock = dir_lock,
     .unlock = dir_unlock,
-    .free_bytes = dir_free_bytes,
-    .drop_cache = dir_drop_cache,
+    .free_bytes = dcp_dir_free_bytes,
+    .drop_cache = dcp_dir_drop_cache,
     .free = dir_free,
 };
 
@@ -570,7 +361,7 @@ int dcp_store_dir(struct dcp_store *out_store, const char *path, bool create,
     int rc = create ? dcp_fs_make_dirs(path, err) : DCP_OK;
     if (rc)
         return rc;
-    struct dir *dir = calloc(1, sizeof *dir);
+    struct dcp_dir *dir = calloc(1, sizeof *dir);
     if (!dir)
         return dcp_error_memory(err, path);
     pthread_mutex_init(&dir->replacing, NULL);
@@ -592,5 +383,5 @@ int dcp_store_dir(struct dcp_store *out_store, const char *path, bool create,
 void dcp_store_dir_follow(struct dcp_store *store, bool follow)
 {
     if (store->ops == &dir_ops)
-        ((struct dir *)store->self)->follow = follow;
+        ((struct dcp_dir *)store->self)->follow = follow;
 }

@@ -63,6 +63,16 @@ static int fault_open(void *self, const char *name, struct dcp_store_file **out,
     return fault->inner->ops->open(fault->inner->self, name, out, err);
 }
 
+static int fault_reopen(void *self, const char *name, struct dcp_store_file **out,
+                        struct dcp_error *err)
+{
+    const struct fault *fault = self;
+    *out = NULL;
+    if (strikes(fault))
+        return fail(fault, "open", name, err);
+    return fault->inner->ops->reopen(fault->inner->self, name, out, err);
+}
+
 static int fault_create(void *self, const char *name, uint64_t size_bytes,
                         struct dcp_store_file **out, struct dcp_error *err)
 {
@@ -211,6 +221,7 @@ static const struct dcp_store_ops fault_ops = {
     .list = fault_list,
     .stat = fault_stat,
     .open = fault_open,
+    .reopen = fault_reopen,
     .create = fault_create,
     .read_at = fault_read_at,
     .write_at = fault_write_at,

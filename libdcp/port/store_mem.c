@@ -509,6 +509,7 @@ static const struct dcp_store_ops mem_ops = {
     .list = mem_list,
     .stat = mem_stat,
     .open = mem_open,
+    .reopen = mem_open,
     .create = mem_create,
     .read_at = mem_read_at,
     .write_at = mem_write_at,

@@ -107,6 +107,7 @@ const struct dcp_store_ops dcp_store_refuse = {
     .list = refuse_list,
     .stat = refuse_stat,
     .open = refuse_open,
+    .reopen = refuse_open,
     .create = refuse_create,
     .read_at = refuse_read_at,
     .write_at = refuse_write_at,

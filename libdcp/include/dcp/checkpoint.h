@@ -58,11 +58,18 @@ struct dcp_companion {
     int dtype;          /* enum dcp_dtype of floating weights, -1: as they are */
 };
 
+/* Parity: so many files beside the shards that any as many of them, shards or parity
+ * files, can be lost and rebuilt. More than DCP_PARITY_GROUP ranks are several groups. */
+#define DCP_PARITY_MAX_ROWS 32
+#define DCP_PARITY_GROUP 128
+
 struct dcp_save_options {
     int64_t step;
     enum dcp_codec codec;
     int keep;       /* whole steps to keep after this one is durable; 0: all */
     int keep_every; /* steps divisible by it are kept for ever; 0: none */
+    int parity;     /* shards of each DCP_PARITY_GROUP that may be lost: 0 to
+                     * DCP_PARITY_MAX_ROWS */
     const struct dcp_companion *companion; /* NULL: none */
 };
 

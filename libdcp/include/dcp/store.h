@@ -40,6 +40,11 @@ struct dcp_store_ops {
     /* Creates exclusively, its space reserved. Errors: EXISTS, NO_SPACE, IO. */
     int (*create)(void *self, const char *name, uint64_t size_bytes,
                   struct dcp_store_file **out, struct dcp_error *err);
+    /* Opens a file that `create` made and nothing published yet, for writing and reading:
+     * several may have it open, on several ranks, each with ranges of its own. Errors:
+     * those of open. */
+    int (*reopen)(void *self, const char *name, struct dcp_store_file **out,
+                  struct dcp_error *err);
     /* Reads exactly size_bytes. Errors: CORRUPT when the file ends before, IO. */
     int (*read_at)(void *self, struct dcp_store_file *file, uint64_t offset, void *out,
                    size_t size_bytes, struct dcp_error *err);
