@@ -436,7 +436,7 @@ static int index_extra(const json_t *root, struct dcp_catalog *catalog,
     static const char *const known[] = { "format", "version", "requires", "step",
                                          "world",  "layout",  "mesh",     "tensors",
                                          "shards", "files",   "objects",  "ties",
-                                         "digest", NULL };
+                                         "parity", "digest",  NULL };
     DCP_CLEANUP_JSON json_t *extra = json_object();
     const char *key;
     json_t *value;
@@ -528,6 +528,19 @@ static int index_ties(const json_t *root, struct dcp_catalog *catalog,
     return rc;
 }
 
+/* What protects the files, as the manifest has it; read by those who mend. */
+static int index_parity(const json_t *root, struct dcp_catalog *catalog,
+                        struct dcp_error *err)
+{
+    const json_t *parity = json_object_get(root, "parity");
+
+    if (!parity)
+        return DCP_OK;
+    DCP_CLEANUP_FREE char *text = dcp_json_text(parity, 0);
+    catalog->parity = text ? dcp_catalog_text(catalog, text) : NULL;
+    return catalog->parity ? DCP_OK : dcp_error_memory(err, "a catalog");
+}
+
 int dcp_native_index(const struct dcp_source *source, struct dcp_catalog *catalog,
                      struct dcp_error *err)
 {
@@ -554,6 +567,8 @@ int dcp_native_index(const struct dcp_source *source, struct dcp_catalog *catalo
     if (!rc && json_array_size(shards) != (size_t)catalog->world)
         rc = dcp_error_set(err, DCP_E_CORRUPT,
                            "the manifest does not name a shard a rank");
+    if (!rc)
+        rc = index_parity(root, catalog, err);
     if (!rc)
         rc = index_extra(root, catalog, err);
     for (i = 0; !rc && i < json_array_size(tensors); i++)

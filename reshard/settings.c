@@ -111,15 +111,13 @@ int reshard_settings_check(const struct reshard_settings *s,
         .select = s->select.items,
         .only = (enum dcp_only)s->only,
         .codec = (enum dcp_codec)s->codec,
+        .parity = (int)s->parity,
         .memory_bytes = s->memory_bytes,
         .no_verify = s->no_verify,
         .force = s->force,
         .lossy = s->lossy,
         .target = { .max_shard_size_bytes = s->max_shard_bytes, .untie = s->untie },
     };
-    if (s->parity > 0)
-        return dcp_error_set(err, DCP_E_UNSUPPORTED,
-                             "parity shards (--parity) are not in this version");
     rc = check_mesh(s, out, err);
     if (rc == DCP_OK && s->layout)
         rc = check_layout(s->layout, err);

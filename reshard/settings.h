@@ -33,6 +33,9 @@ int reshard_settings_check(const struct reshard_settings *settings,
 #define RESHARD_HELP_CONFIG \
     "config.json of the model, for DST that needs one (default: SRC's)"
 #define RESHARD_HELP_LOSSY "leave out what DST cannot hold, instead of refusing"
+#define RESHARD_HELP_PARITY                                                       \
+    "parity files, so that any M shards or parity files can be lost and rebuilt " \
+    "(native)"
 #define RESHARD_HELP_UNTIE "write tensors that share their bytes once for each name"
 #define RESHARD_HELP_MAX_SHARD "largest file, as 5G (formats with shards)"
 #define RESHARD_HELP_MEMORY \

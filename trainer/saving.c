@@ -63,6 +63,7 @@ static int start(struct saving *saving, struct dcp_error *err)
         .codec = s->codec,
         .keep = s->keep,
         .keep_every = s->keep_every,
+        .parity = s->parity,
         .companion = s->gather_16bit_on_save ? &companion : NULL,
     };
     struct state state;

@@ -2,6 +2,7 @@
 
 #include "base/fs.h"
 #include "base/mem.h"
+#include "base/str.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -39,12 +40,29 @@ static bool find_older(const struct dcp_place *place, struct dcp_step *out)
     return found;
 }
 
+static bool has_parity(const struct dcp_place *place)
+{
+    struct dcp_store_entry *entries;
+    bool found = false;
+    size_t n;
+    if (!place->source.is_dir ||
+        place->store.ops->list(place->store.self, place->source.name, &entries, &n, NULL))
+        return false;
+    for (size_t i = 0; i < n; i++)
+        found |= dcp_str_starts(entries[i].name, "parity-");
+    dcp_store_list_free(entries, n);
+    return found;
+}
+
 void dcp_damage_hint(const struct dcp_place *place, bool all_listed,
                      struct dcp_error *err)
 {
     struct dcp_step older;
     bool found = find_older(place, &older);
-    if (found && all_listed)
+    if (has_parity(place))
+        dcp_error_hint(err, "'dcp-reshard repair %s' rebuilds it from its parity",
+                       place->path);
+    else if (found && all_listed)
         dcp_error_hint(err, "%s is whole, by its headers", older.name);
     else if (found)
         dcp_error_hint(err, "'dcp-inspect verify %s' lists all damage; %s is whole",

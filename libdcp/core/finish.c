@@ -1,6 +1,7 @@
 #include "finish.h"
 #include "base/mem.h"
 #include "fingerprint.h"
+#include "parity_code.h"
 #include "steps.h"
 #include "stream.h"
 #include "target.h"
@@ -128,8 +129,15 @@ int dcp_finish_run(struct dcp_finish *finish, struct dcp_error *err)
     }
     if (finish->has_companion)
         rc = make_companion(finish, err);
+    if (!rc && finish->parity)
+        rc = dcp_parity_tell(finish->parity, catalog, err);
     if (!rc)
         rc = dcp_write_global(finish->write, err);
+    if (!rc && finish->parity)
+        rc = dcp_parity_tail(&(struct dcp_parity_code){ .parity = finish->parity,
+                                                        .store = finish->ctx->store,
+                                                        .prefix = finish->prefix },
+                             DCP_PARITY_MANIFEST, err);
     if (!rc)
         rc = dcp_publish_commit(&finish->publish, NULL, false, err);
     if (!rc)
@@ -141,6 +149,7 @@ void dcp_finish_fini(struct dcp_finish *finish)
 {
     dcp_write_free(finish->write);
     dcp_publish_fini(&finish->publish);
+    dcp_parity_free(finish->parity);
     dcp_catalog_free(finish->catalog);
     free((char *)finish->companion.name); /* copies, made in init */
     free((char *)finish->companion.format);

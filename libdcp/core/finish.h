@@ -4,6 +4,7 @@
 #ifndef DCP_CORE_FINISH_H
 #define DCP_CORE_FINISH_H
 
+#include "parity.h"
 #include "prune.h"
 #include "publish.h"
 #include "write.h"
@@ -20,6 +21,7 @@ struct dcp_finish {
     struct dcp_write *write;
     struct dcp_publish publish; /* rank 0's */
     uint64_t *parts;            /* of the fingerprints, of all ranks */
+    struct dcp_parity *parity;  /* NULL: none */
 };
 
 /* finish->catalog is set and stays. Copies the options. Errors: MEMORY. */

@@ -9,6 +9,7 @@
 #include "copy.h"
 #include "fingerprint.h"
 #include "local.h"
+#include "mend.h"
 #include "pack.h"
 #include "region.h"
 #include "steps.h"
@@ -307,20 +308,21 @@ static int share_catalog(struct dcp_comm *comm, const struct dcp_source *source,
     return DCP_OK;
 }
 
-static int load_step(const struct dcp_context *ctx, struct dcp_comm *comm,
-                     const char *name, const struct dcp_load_options *options,
-                     const struct dcp_state *into, struct dcp_load_result *out,
-                     struct dcp_error *err)
+/* One step, from the store as it is or through `store` that mends it. */
+static int load_from(const struct dcp_context *ctx, struct dcp_comm *comm,
+                     const struct dcp_store *store, const char *name,
+                     const struct dcp_load_options *options, const struct dcp_state *into,
+                     struct dcp_load_result *out, struct dcp_error *err)
 {
     struct load load = { .ctx = ctx };
-    struct dcp_source source = { ctx->store, name, true };
+    struct dcp_source source = { store, name, true };
     struct dcp_device host;
     bool is_dir;
     uint64_t size;
 
     dcp_device_host(&host);
     load.device = ctx->device ? ctx->device : &host;
-    if (name[0] && !ctx->store->ops->stat(ctx->store->self, name, &is_dir, &size, NULL))
+    if (name[0] && !store->ops->stat(store->self, name, &is_dir, &size, NULL))
         source.is_dir = is_dir;
     int rc = share_catalog(comm, &source, options->format, &load.src, err);
     if (rc)
@@ -342,6 +344,55 @@ static int load_step(const struct dcp_context *ctx, struct dcp_comm *comm,
     out->world = load.src->world;
     out->catalog = load.src;
     return DCP_OK;
+}
+
+static bool is_broken(int rc)
+{
+    return rc == DCP_E_CORRUPT || rc == DCP_E_IO || rc == DCP_E_NOT_FOUND;
+}
+
+/* A damaged step is read once more, slower, with what parity gives for what is not as it
+ * was written. Every rank opens its own way to it. */
+static int load_mended(const struct dcp_context *ctx, struct dcp_comm *comm,
+                       const char *name, const struct dcp_load_options *options,
+                       const struct dcp_state *into, struct dcp_load_result *out,
+                       const char *why, struct dcp_error *err)
+{
+    struct dcp_mend *mend = NULL;
+    struct dcp_error failure = { 0 };
+    int rc = dcp_mend_open(ctx->store, name, &mend, &failure);
+
+    rc = dcp_agree(comm, rc, &failure);
+    if (!rc)
+        rc = load_from(ctx, comm, dcp_mend_store(mend), name, options, into, out,
+                       &failure);
+    if (!rc && comm->rank == 0)
+        dcp_log_write(ctx->log, DCP_LOG_WARN,
+                      "%s is damaged and was mended from its parity while it was read "
+                      "(%s); 'dcp-reshard repair %s/%s' repairs it",
+                      name, why, ctx->store->root, name);
+    dcp_mend_free(mend);
+    if (rc && err)
+        *err = failure;
+    return rc;
+}
+
+static int load_step(const struct dcp_context *ctx, struct dcp_comm *comm,
+                     const char *name, const struct dcp_load_options *options,
+                     const struct dcp_state *into, struct dcp_load_result *out,
+                     struct dcp_error *err)
+{
+    struct dcp_error failure = { 0 };
+    bool native = !options->format || !strcmp(options->format, "native") ||
+                  !strcmp(options->format, "auto");
+    int rc = load_from(ctx, comm, ctx->store, name, options, into, out, &failure);
+
+    if (is_broken(rc) && native &&
+        !load_mended(ctx, comm, name, options, into, out, failure.message, NULL))
+        return DCP_OK;
+    if (rc && err)
+        *err = failure;
+    return rc;
 }
 
 int dcp_load(const struct dcp_context *ctx, const struct dcp_load_options *options,
@@ -370,8 +421,7 @@ int dcp_load(const struct dcp_context *ctx, const struct dcp_load_options *optio
                 rc = load_step(ctx, comm, step.name, options, into, &result, &failure);
             if (rc && !first.code)
                 first = failure;
-            bool broken = rc == DCP_E_CORRUPT || rc == DCP_E_IO || rc == DCP_E_NOT_FOUND;
-            if (!broken || options->step >= 0 || step.step < 0)
+            if (!is_broken(rc) || options->step >= 0 || step.step < 0)
                 break;
             /* Damaged, or it cannot be read: the one before it, and that is told. */
             dcp_log_write(ctx->log, DCP_LOG_WARN, "%s was passed over: %s", step.name,

@@ -53,7 +53,7 @@ int dcp_parity_describe(const struct dcp_catalog *catalog, int rows,
                     VERSION, catalog->step, rows, DCP_PARITY_UNIT);
     for (int r = 0; r < catalog->world; r++) {
         const char *before = "";
-        dcp_buf_add_text(&buf, r ? ",\n[" : "\n[");
+        dcp_buf_add_text(&buf, r ? ",[" : "[");
         for (size_t f = 0; f < catalog->n_files; f++) {
             const struct dcp_file *file = &catalog->files[f];
             if (file->rank != r)
@@ -243,6 +243,13 @@ void dcp_parity_free(struct dcp_parity *p)
     free(p);
 }
 
+int dcp_parity_tell(const struct dcp_parity *p, struct dcp_catalog *catalog,
+                    struct dcp_error *err)
+{
+    catalog->parity = dcp_catalog_text(catalog, p->text);
+    return catalog->parity ? DCP_OK : dcp_error_memory(err, "a catalog");
+}
+
 void dcp_parity_name(const struct dcp_parity *p, int group, int row, char out[64])
 {
     snprintf(out, 64, "parity-%05d-of-%05d.bin", group * p->rows + row,
@@ -259,12 +266,18 @@ uint64_t dcp_parity_bytes(const struct dcp_parity *p, int group)
     return dcp_parity_record_at(p, group, p->groups[group].n_stripes);
 }
 
-uint64_t dcp_parity_estimate(int world, int rows, uint64_t column_bytes)
+/* As long as the longest shard; what its manifest takes is a small part of it. */
+uint64_t dcp_parity_expect(const struct dcp_catalog *catalog, int rows)
 {
-    int groups = n_groups_of(world);
-    uint64_t record = DCP_PARITY_UNIT + trailer_bytes(world / groups + 1, rows);
+    int groups = n_groups_of(catalog->world);
+    uint64_t record = DCP_PARITY_UNIT + trailer_bytes(catalog->world / groups + 1, rows);
+    uint64_t most = 0;
 
-    return (uint64_t)groups * (uint64_t)rows * (units_of(column_bytes) + 2) * record;
+    for (size_t f = 0; f < catalog->n_files; f++)
+        if (catalog->files[f].size_bytes > most)
+            most = catalog->files[f].size_bytes;
+    return (uint64_t)groups * (uint64_t)rows * (units_of(most + most / 1024) + 2) *
+           record;
 }
 
 void dcp_parity_head(const struct dcp_parity *p, struct dcp_buf *buf)

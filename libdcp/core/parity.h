@@ -22,6 +22,7 @@
 
 #define DCP_PARITY_UNIT 65536u
 #define DCP_PARITY_ALIGN 4096u
+#define DCP_PARITY_MANIFEST "manifest.json" /* what the tails are copies of */
 
 struct dcp_parity_file {
     const char *name;
@@ -60,6 +61,10 @@ int dcp_parity_describe(const struct dcp_catalog *catalog, int rows,
 int dcp_parity_parse(const char *text, size_t n, struct dcp_parity **out_parity,
                      struct dcp_error *err);
 void dcp_parity_free(struct dcp_parity *parity);
+/* Puts the description into the catalog, so that the manifest has it too. Errors: MEMORY.
+ */
+int dcp_parity_tell(const struct dcp_parity *parity, struct dcp_catalog *catalog,
+                    struct dcp_error *err);
 
 /* "parity-00001-of-00002.bin": file `row` of a group. */
 void dcp_parity_name(const struct dcp_parity *parity, int group, int row, char out[64]);
@@ -67,9 +72,8 @@ void dcp_parity_name(const struct dcp_parity *parity, int group, int row, char o
 uint64_t dcp_parity_bytes(const struct dcp_parity *parity, int group);
 uint64_t dcp_parity_record_at(const struct dcp_parity *parity, int group,
                               uint64_t stripe);
-/* A bound, before the sizes are known, for all parity files of columns of so many bytes
- * each. */
-uint64_t dcp_parity_estimate(int world, int rows, uint64_t column_bytes);
+/* About what all parity files take, once a layout has given the files their sizes. */
+uint64_t dcp_parity_expect(const struct dcp_catalog *catalog, int rows);
 
 /* The head: le64 its length behind these 16 bytes, le64 their CRC-64, the description,
  * blanks up to a multiple of DCP_PARITY_ALIGN. */

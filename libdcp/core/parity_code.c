@@ -5,9 +5,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#define CHUNK_BYTES ((uint64_t)8 << 20) /* of all units of a job, unless memory is less \
-                                         */
-#define TAIL_FRONT 16u                  /* length and digest */
+#define CHUNK_BYTES                                                     \
+    ((uint64_t)8 << 20) /* of all units of a job, unless memory is less \
+                         */
+#define TAIL_FRONT 16u  /* length and digest */
 #define MAX_TAIL ((uint64_t)1 << 30)
 
 /* The share of one group: stripes begin .. end, in chunks. */
@@ -332,6 +333,22 @@ int dcp_parity_prove(const struct dcp_parity *parity, const uint64_t *sums, int 
     return DCP_OK;
 }
 
+int dcp_parity_write_tail(const struct dcp_parity *parity, const struct dcp_store *store,
+                          struct dcp_store_file *file, int group, const void *data,
+                          size_t n, uint64_t *out_size, struct dcp_error *err)
+{
+    uint64_t at = dcp_parity_bytes(parity, group);
+    unsigned char front[TAIL_FRONT];
+
+    dcp_put_le64(front, n);
+    dcp_put_le64(front + 8, dcp_hash_crc64(0, data, n));
+    int rc = store->ops->write_at(store->self, file, at, front, sizeof front, err);
+    if (!rc)
+        rc = store->ops->write_at(store->self, file, at + TAIL_FRONT, data, n, err);
+    *out_size = at + TAIL_FRONT + n;
+    return rc;
+}
+
 int dcp_parity_tail(const struct dcp_parity_code *code, const char *name,
                     struct dcp_error *err)
 {
@@ -339,31 +356,24 @@ int dcp_parity_tail(const struct dcp_parity_code *code, const char *name,
     const struct dcp_parity *parity = code->parity;
     DCP_CLEANUP_FREE char *path = path_of(code, name);
     DCP_CLEANUP_FREE void *data = NULL;
-    unsigned char front[TAIL_FRONT];
     size_t n = 0;
     int rc = path ? dcp_store_read_file(store, path, MAX_TAIL, &data, &n, err)
                   : dcp_error_memory(err, "a file name");
 
-    if (rc)
-        return rc;
-    dcp_put_le64(front, n);
-    dcp_put_le64(front + 8, dcp_hash_crc64(0, data, n));
     for (int i = 0; i < parity->n_groups * parity->rows && !rc; i++) {
         struct dcp_store_file *file;
         char to[64];
         int g = i / parity->rows;
-        uint64_t at = dcp_parity_bytes(parity, g);
+        uint64_t size;
         dcp_parity_name(parity, g, i % parity->rows, to);
         DCP_CLEANUP_FREE char *to_path = path_of(code, to);
         rc = to_path ? store->ops->reopen(store->self, to_path, &file, err)
                      : dcp_error_memory(err, "a file name");
         if (rc)
             break;
-        rc = store->ops->write_at(store->self, file, at, front, sizeof front, err);
+        rc = dcp_parity_write_tail(parity, store, file, g, data, n, &size, err);
         if (!rc)
-            rc = store->ops->write_at(store->self, file, at + TAIL_FRONT, data, n, err);
-        if (!rc)
-            rc = store->ops->sync(store->self, file, at + TAIL_FRONT + n, err);
+            rc = store->ops->sync(store->self, file, size, err);
         int closed = store->ops->close(store->self, file, rc ? NULL : err);
         rc = rc ? rc : closed;
     }

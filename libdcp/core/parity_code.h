@@ -33,6 +33,10 @@ int dcp_parity_prove(const struct dcp_parity *parity, const uint64_t *sums, int 
  * IO, NO_SPACE, MEMORY. */
 int dcp_parity_tail(const struct dcp_parity_code *code, const char *name,
                     struct dcp_error *err);
+/* The tail alone, behind the records of an open parity file; *out_size: where it ends. */
+int dcp_parity_write_tail(const struct dcp_parity *parity, const struct dcp_store *store,
+                          struct dcp_store_file *file, int group, const void *data,
+                          size_t n, uint64_t *out_size, struct dcp_error *err);
 /* The copy in a parity file; caller frees. Errors: CORRUPT, NOT_FOUND, IO, MEMORY. */
 int dcp_parity_read_tail(const struct dcp_parity *parity, const struct dcp_store *store,
                          const char *prefix, int group, int row, void **out,

@@ -6,6 +6,7 @@
 #include "choose.h"
 #include "destination.h"
 #include "order.h"
+#include "parity.h"
 #include "plan.h"
 #include "publish.h"
 #include "stream.h"
@@ -99,6 +100,8 @@ static int fill_facts(struct dcp_reshard *reshard, struct dcp_error *err)
     free(used);
     count_left(reshard);
     facts->target_files = target->n_files;
+    if (reshard->options.parity)
+        facts->parity_bytes = dcp_parity_expect(target, reshard->options.parity);
     facts->n_writes = facts->target_files;
     /* Caches grow with what is read, up to the limit. */
     facts->buffer_bytes = reshard->options.memory_bytes < facts->source_bytes
@@ -138,6 +141,13 @@ static int decide(struct dcp_reshard *reshard, const char *target_path,
                              "a target of format %s is compressed as a whole: a codec"
                              " for its blocks does not fit",
                              format);
+    if (options->parity && strcmp(format, "native"))
+        return dcp_error_set(err, DCP_E_USAGE,
+                             "a target of format %s has no parity; native steps can have"
+                             " it",
+                             format);
+    if (options->parity < 0 || options->parity > DCP_PARITY_MAX_ROWS)
+        return dcp_error_set(err, DCP_E_USAGE, "parity is 0 to %d", DCP_PARITY_MAX_ROWS);
     int rc = dcp_destination_check(reshard->place, target_path, options->force,
                                    &reshard->dir, &reshard->name, err);
     if (!options->target.name)
@@ -255,6 +265,7 @@ static int write_target(const struct dcp_reshard *reshard, const struct dcp_stor
                                             .threads = options->threads,
                                             .memory_bytes = options->memory_bytes,
                                             .verify = !options->no_verify,
+                                            .parity = options->parity,
                                             .progress = options->progress };
     uint64_t bytes = 0;
 
@@ -276,9 +287,10 @@ int dcp_reshard_run(struct dcp_reshard *reshard, struct dcp_error *err)
     int rc = DCP_OK;
 
     /* How small an archive becomes is not known before it is written. */
-    if (!reshard->packs && reshard->facts.target_bytes > reshard->facts.free_bytes) {
+    uint64_t bytes = reshard->facts.target_bytes + reshard->facts.parity_bytes;
+    if (!reshard->packs && bytes > reshard->facts.free_bytes) {
         dcp_error_set(err, DCP_E_NO_SPACE, "'%s' needs %s, %s are free", reshard->name,
-                      dcp_size_format(need, reshard->facts.target_bytes),
+                      dcp_size_format(need, bytes),
                       dcp_size_format(room, reshard->facts.free_bytes));
         dcp_error_hint(err, "free some space, or choose a folder on another disk");
         return DCP_E_NO_SPACE;

@@ -7,6 +7,10 @@
  * WRITING: the pool of each rank writes its shard and makes it durable. When all are done
  * they agree, and tell what they wrote.
  *
+ * With parity RESERVING and CODING stand between: rank 0 creates the parity files, then
+ * the pools of all ranks read back what was written, each a share of the stripes, and
+ * write their part of the parity files. They agree, and tell the sums of what they read.
+ *
  * PUBLISHING: the pool of rank 0 takes fingerprints, makes the companion and the
  * manifest, renames, and prunes. When it is done they agree: the step is whole and
  * durable on all ranks. */
@@ -17,12 +21,15 @@
 #include "finish.h"
 #include "local.h"
 #include "pack.h"
+#include "parity_code.h"
 #include "stage.h"
 #include "steps.h"
 #include <inttypes.h>
 #include <string.h>
 
-enum phase { IDLE, WRITING, PUBLISHING };
+#define PARITY_MEMORY ((uint64_t)32 << 20)
+
+enum phase { IDLE, WRITING, RESERVING, CODING, PUBLISHING };
 
 struct dcp_saver {
     struct dcp_context ctx;
@@ -37,6 +44,8 @@ struct dcp_saver {
     struct dcp_finish finish; /* what is being saved */
     uint64_t *crc;            /* of each piece, taken from the caller's memory */
     unsigned char *flags;     /* of all ranks, see dcp_all_done */
+    struct dcp_parity_code code;
+    uint64_t *sums; /* what this rank read while it coded */
     bool locked;
     double started_s;
     struct dcp_save_result result;
@@ -77,7 +86,8 @@ static void end_save(struct dcp_saver *saver)
     if (saver->locked)
         saver->ctx.store->ops->unlock(saver->ctx.store->self);
     free(saver->crc);
-    saver->crc = NULL;
+    free(saver->sums);
+    saver->crc = saver->sums = NULL;
     saver->locked = false;
     saver->phase = IDLE;
 }
@@ -126,6 +136,8 @@ static int open_step(void *arg, struct dcp_error *err)
     saver->locked = true;
     for (size_t t = 0; t < finish->catalog->n_tensors; t++)
         need += dcp_tensor_bytes(&finish->catalog->tensors[t]);
+    if (finish->options.parity)
+        need += dcp_parity_expect(finish->catalog, finish->options.parity);
     need += dcp_finish_companion_bytes(finish);
     /* Folders of dead savers go first: they may hold the very room that is needed. */
     rc = dcp_prune_held(store, 0, 0, -1, NULL, err);
@@ -206,6 +218,8 @@ int dcp_save_start(struct dcp_saver *saver, const struct dcp_save_options *optio
         return dcp_error_set(err, DCP_E_USAGE, "a save is in flight: wait for it first");
     if (options->step < 0)
         return dcp_error_set(err, DCP_E_USAGE, "a step cannot be negative");
+    if (options->parity < 0 || options->parity > DCP_PARITY_MAX_ROWS)
+        return dcp_error_set(err, DCP_E_USAGE, "parity is 0 to %d", DCP_PARITY_MAX_ROWS);
     saver->started_s = dcp_clock_s();
     rc = dcp_local_merge(saver->comm, state, &saver->finish.catalog, err);
     if (!rc)
@@ -230,7 +244,7 @@ int dcp_save_start(struct dcp_saver *saver, const struct dcp_save_options *optio
 }
 
 /* Rank 0 learns what the others wrote: files, places and digests, and their parts of the
- * fingerprints. */
+ * fingerprints. With parity all learn the files. */
 static int gather_written(struct dcp_saver *saver, struct dcp_error *err)
 {
     struct dcp_catalog *catalog = saver->finish.catalog;
@@ -255,23 +269,100 @@ static int gather_written(struct dcp_saver *saver, struct dcp_error *err)
         rc =
             dcp_comm_allgatherv(comm, message.data, message.size_bytes, &all, sizes, err);
     const unsigned char *at = all;
-    for (int r = 0; r < comm->world && !rc && comm->rank == 0; r++) {
+    bool wanted = comm->rank == 0 || saver->finish.options.parity;
+    for (int r = 0; r < comm->world && !rc && wanted; r++) {
         struct dcp_cursor in = dcp_cursor_init(at, sizes[r]);
         for (size_t t = 0; t < catalog->n_tensors; t++)
             saver->finish.parts[t] ^= dcp_cursor_le64(&in);
-        if (r != 0)
+        if (r != comm->rank)
             rc = dcp_unpack_files(&in, catalog, err);
-        for (uint64_t n = r ? dcp_cursor_le64(&in) : 0; n > 0 && !rc; n--)
+        for (uint64_t n = r != comm->rank ? dcp_cursor_le64(&in) : 0; n > 0 && !rc; n--)
             rc = dcp_unpack_written(&in, catalog, err);
         at += sizes[r];
     }
     return dcp_agree(comm, rc, err);
 }
 
+static int reserve_parity(void *arg, struct dcp_error *err)
+{
+    struct dcp_saver *saver = arg;
+    return dcp_parity_create(&saver->code, err);
+}
+
+static int code_parity(void *arg, struct dcp_error *err)
+{
+    struct dcp_saver *saver = arg;
+    return dcp_parity_run(&saver->code, &saver->sums, err);
+}
+
+/* All ranks know all files now, and so the same description. */
+static int describe_parity(struct dcp_saver *saver, struct dcp_error *err)
+{
+    struct dcp_finish *finish = &saver->finish;
+    int rc = dcp_parity_describe(finish->catalog, finish->options.parity, &finish->parity,
+                                 err);
+
+    saver->code = (struct dcp_parity_code){ .parity = finish->parity,
+                                            .store = saver->ctx.store,
+                                            .prefix = finish->prefix,
+                                            .share = saver->comm->rank,
+                                            .n_shares = saver->comm->world,
+                                            .memory_bytes = PARITY_MEMORY };
+    return dcp_agree(saver->comm, rc, err);
+}
+
+/* What the ranks read is what was written. */
+static int prove_parity(struct dcp_saver *saver, struct dcp_error *err)
+{
+    const struct dcp_parity *parity = saver->finish.parity;
+    struct dcp_comm *comm = saver->comm;
+    size_t n = parity->n_files * sizeof *saver->sums;
+    DCP_CLEANUP_FREE uint64_t *all = dcp_mem_calloc((size_t)comm->world, n);
+    int rc = dcp_agree(comm, all ? DCP_OK : dcp_error_memory(err, "parity"), err);
+
+    if (!rc)
+        rc = dcp_comm_allgather(comm, saver->sums, n, all, err);
+    if (!rc)
+        rc = dcp_parity_prove(parity, all, comm->world, err);
+    return rc;
+}
+
 static int publish(void *arg, struct dcp_error *err)
 {
     struct dcp_saver *saver = arg;
     return dcp_finish_run(&saver->finish, err);
+}
+
+/* Begins the phase that follows one that is done on all ranks; IDLE: the save is over. */
+static int advance(struct dcp_saver *saver, struct dcp_error *err)
+{
+    bool first = saver->comm->rank == 0;
+    int rc = DCP_OK;
+
+    switch (saver->phase) {
+    case WRITING:
+        rc = gather_written(saver, err);
+        saver->phase = saver->finish.options.parity ? RESERVING : PUBLISHING;
+        if (!rc && saver->phase == RESERVING)
+            rc = describe_parity(saver, err);
+        if (!rc && first)
+            dcp_group_start(saver->group,
+                            saver->phase == RESERVING ? reserve_parity : publish, saver);
+        return rc;
+    case RESERVING:
+        saver->phase = CODING;
+        dcp_group_start(saver->group, code_parity, saver);
+        return DCP_OK;
+    case CODING:
+        rc = prove_parity(saver, err);
+        saver->phase = PUBLISHING;
+        if (!rc && first)
+            dcp_group_start(saver->group, publish, saver);
+        return rc;
+    default:
+        saver->phase = IDLE;
+        return DCP_OK;
+    }
 }
 
 int dcp_save_poll(struct dcp_saver *saver, bool *out_done,
@@ -293,15 +384,10 @@ int dcp_save_poll(struct dcp_saver *saver, bool *out_done,
         return DCP_OK;
     if (!rc)
         rc = dcp_agree(saver->comm, dcp_group_wait(saver->group, &failure), &failure);
-    if (!rc && saver->phase == WRITING) {
-        rc = gather_written(saver, &failure);
-        if (!rc) {
-            saver->phase = PUBLISHING;
-            if (saver->comm->rank == 0)
-                dcp_group_start(saver->group, publish, saver);
-            return DCP_OK;
-        }
-    }
+    if (!rc)
+        rc = advance(saver, &failure);
+    if (!rc && saver->phase != IDLE)
+        return DCP_OK;
     if (rc) {
         if (err)
             *err = failure;

@@ -2,6 +2,7 @@
 #include "await.h"
 #include "base/mem.h"
 #include "base/str.h"
+#include "mend.h"
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -39,6 +40,18 @@ int dcp_step_check(const struct dcp_store *store, const char *name, struct dcp_e
     return rc;
 }
 
+/* Whether parity gives what is missing: nothing but manifests is read through it. */
+static bool is_mendable(const struct dcp_store *store, const char *name)
+{
+    struct dcp_mend *mend;
+
+    if (dcp_mend_open(store, name, &mend, NULL))
+        return false;
+    bool ok = dcp_step_check(dcp_mend_store(mend), name, NULL) == DCP_OK;
+    dcp_mend_free(mend);
+    return ok;
+}
+
 static int newest_first(const void *a, const void *b)
 {
     const struct dcp_step *x = a, *y = b;
@@ -68,6 +81,7 @@ int dcp_steps(const struct dcp_store *store, struct dcp_step **out, size_t *out_
         s->step = step;
         dcp_step_name(s->name, step);
         s->whole = dcp_step_check(store, s->name, &s->why) == DCP_OK;
+        s->mendable = !s->whole && is_mendable(store, s->name);
     }
     dcp_store_list_free(entries, n);
     if (!steps)
@@ -115,11 +129,17 @@ static int find_here(const struct dcp_context *ctx, int64_t wanted, int64_t belo
             break;
         dcp_log_write(ctx->log, DCP_LOG_WARN, "%s is not whole: %s", out->name,
                       refused.message);
+        out->mendable = is_mendable(store, out->name);
+        if (out->mendable) {
+            out->why = refused;
+            rc = DCP_OK;
+            break;
+        }
         if (!why.code)
             why = refused;
     }
     dcp_store_list_free(entries, n);
-    if (out->whole || rc == DCP_E_MEMORY)
+    if (out->whole || out->mendable || rc == DCP_E_MEMORY)
         return rc;
 
     if (!seen && wanted < 0)

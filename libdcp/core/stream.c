@@ -3,6 +3,7 @@
 #include "base/str.h"
 #include "copy.h"
 #include "fingerprint.h"
+#include "parity_code.h"
 #include "region.h"
 #include "write.h"
 #include <inttypes.h>
@@ -148,6 +149,39 @@ static int n_writers(const struct dcp_catalog *target)
     return n;
 }
 
+/* Parity of what all ranks wrote, and, once the manifest is written, copies of that. */
+static int write_global(const struct dcp_stream_setup *setup, struct dcp_write *write,
+                        struct dcp_pool *pool, struct dcp_error *err)
+{
+    struct dcp_parity *parity = NULL;
+    DCP_CLEANUP_FREE uint64_t *sums = NULL;
+    struct dcp_parity_code code = { .store = setup->store,
+                                    .prefix = setup->prefix,
+                                    .n_shares = 1,
+                                    .pool = pool,
+                                    .memory_bytes = setup->memory_bytes / 2 };
+    int rc = DCP_OK;
+
+    if (!setup->parity)
+        return dcp_write_global(write, err);
+    rc = dcp_parity_describe(setup->target, setup->parity, &parity, err);
+    code.parity = parity;
+    if (!rc)
+        rc = dcp_parity_create(&code, err);
+    if (!rc)
+        rc = dcp_parity_run(&code, &sums, err);
+    if (!rc)
+        rc = dcp_parity_prove(parity, sums, 1, err);
+    if (!rc)
+        rc = dcp_parity_tell(parity, setup->target, err);
+    if (!rc)
+        rc = dcp_write_global(write, err);
+    if (!rc)
+        rc = dcp_parity_tail(&code, DCP_PARITY_MANIFEST, err);
+    dcp_parity_free(parity);
+    return rc;
+}
+
 int dcp_stream_run(const struct dcp_stream_setup *setup, struct dcp_error *err)
 {
     struct stream s;
@@ -180,7 +214,7 @@ int dcp_stream_run(const struct dcp_stream_setup *setup, struct dcp_error *err)
     if (!rc && setup->verify)
         rc = prove_replicas(setup->target, err);
     if (!rc)
-        rc = dcp_write_global(write, err);
+        rc = write_global(setup, write, pool, err);
     dcp_write_free(write);
     dcp_pool_free(pool);
     stream_fini(&s);

@@ -22,6 +22,7 @@ struct dcp_stream_setup {
     int threads;                   /* >= 1 */
     uint64_t memory_bytes;
     bool verify;
+    int parity; /* see dcp_reshard_options */
     struct dcp_progress progress;
     _Atomic uint64_t *overflows; /* NULL, or by tensor of target: see copy.h */
 };

@@ -7,6 +7,7 @@
 #include "fingerprint.h"
 #include "order.h"
 #include "region.h"
+#include "verify_parity.h"
 #include <dcp/checkpoint.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -285,10 +286,17 @@ static int check_holes(struct verify *v, struct dcp_error *err)
                        : dcp_error_memory(err, "a verification");
 }
 
+static int add_parity_damage(void *self, const struct dcp_damage *damage,
+                             struct dcp_error *err)
+{
+    return add_damage(self, *damage, err);
+}
+
 static int run(struct verify *v, struct dcp_verify_result *result, struct dcp_error *err)
 {
     struct dcp_pool *pool = NULL;
     size_t n_tensors = v->catalog->n_tensors;
+    uint64_t parity = 0;
     int rc = DCP_OK;
 
     v->n_workers = v->options->threads > 0 ? v->options->threads : 2;
@@ -318,6 +326,9 @@ static int run(struct verify *v, struct dcp_verify_result *result, struct dcp_er
         rc = check_fingerprints(v, result, err);
     if (!rc)
         rc = check_files(v, err);
+    if (!rc)
+        rc = dcp_verify_parity(v->source, v->catalog, add_parity_damage, v, &parity, err);
+    v->done_bytes += parity;
     return rc;
 }
 

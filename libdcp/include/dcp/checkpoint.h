@@ -117,6 +117,8 @@ struct dcp_step {
     char name[64]; /* of its folder in the store */
     bool
         whole; /* manifest parses, its digest holds, every shard is there with its size */
+    bool mendable; /* it is not, yet its parity gives what is missing: dcp_load takes it,
+                    * dcp_repair makes it whole */
     struct dcp_error why; /* when it is not whole */
 };
 /* All steps of a run folder, newest first; *out is freed with free. *out_unfinished (may
@@ -158,7 +160,8 @@ struct dcp_load_result {
 
 /* Collective, at any world size. Fills the caller's pieces from a step, each block
  * verified while it is read. With name NULL and step -1 a step that turns out damaged is
- * passed over for the one before, and logged. Errors: NOT_FOUND, CORRUPT (names tensor
+ * passed over for the one before, and logged, unless its parity mends what is read of it.
+ * Errors: NOT_FOUND, CORRUPT (names tensor
  * and range), MISMATCH (shape, dtype, or a tensor that is not stored), COMM, IO, MEMORY.
  */
 DCP_PUBLIC int dcp_load(const struct dcp_context *ctx,
@@ -197,6 +200,27 @@ DCP_PUBLIC int dcp_verify(const struct dcp_source *source,
  * savers left. Never the newest whole step. Not collective; takes the lease. */
 DCP_PUBLIC int dcp_prune(const struct dcp_store *store, int keep, int keep_every,
                          size_t *out_removed, struct dcp_error *err);
+
+/* Rebuilding what is lost or damaged of a step with parity. */
+struct dcp_repair_options {
+    int threads; /* 0: 2 */
+    struct dcp_progress progress;
+    /* Called for each file that was written again, at the end. */
+    void (*repaired)(void *self, const char *file, uint64_t size_bytes);
+    void *self;
+};
+struct dcp_repair_result {
+    size_t n_files;      /* written again; 0: nothing was wrong */
+    uint64_t n_units;    /* of 64 KiB of them that were lost or damaged */
+    uint64_t size_bytes; /* read */
+};
+/* Takes the lease of the run folder. Every file is proved before the step is touched, and
+ * put in its place in one step: afterwards all files are byte for byte what was saved.
+ * Not collective. Errors: NOT_FOUND (no parity), CORRUPT (more is lost than there is
+ * parity for; nothing was changed), BUSY, NO_SPACE, IO, INTERRUPTED, MEMORY. */
+DCP_PUBLIC int dcp_repair(const struct dcp_store *store, const char *step,
+                          const struct dcp_repair_options *options,
+                          struct dcp_repair_result *out_result, struct dcp_error *err);
 
 #ifdef __cplusplus
 }

@@ -50,6 +50,7 @@ struct dcp_reshard_options {
     enum dcp_only only;
     struct dcp_rename *rename; /* borrowed until free; NULL: names stay */
     enum dcp_codec codec;
+    int parity;            /* see dcp_save_options; native targets only */
     uint64_t memory_bytes; /* buffers in all; 0: 256 MiB */
     int threads;           /* 0: 2 */
     bool no_verify;        /* do not check digests and fingerprints */
@@ -63,6 +64,7 @@ struct dcp_reshard_options {
 struct dcp_reshard_plan {
     uint64_t n_tensors;
     uint64_t source_bytes, target_bytes; /* of tensors */
+    uint64_t parity_bytes;               /* of parity files, about */
     uint64_t n_cast;                     /* tensors of another dtype than in the source */
     uint64_t n_left; /* tensors of the source that the target cannot hold (lossy) */
     const char *first_left; /* one of them, borrowed, or NULL */

@@ -201,8 +201,9 @@ struct dcp_catalog {
     int64_t step;            /* -1 when unknown */
     int world;               /* ranks that saved it; 1 when unknown */
     struct dcp_mesh mesh;
-    int weights_dtype; /* enum dcp_dtype the model computes with, where only the masters
-                        * are stored; -1 when unknown */
+    const char *parity; /* what protects the files, as text; NULL: nothing */
+    int weights_dtype;  /* enum dcp_dtype the model computes with, where only the masters
+                         * are stored; -1 when unknown */
     struct dcp_tensor *tensors;
     size_t n_tensors;
     struct dcp_piece *pieces; /* by tensor, then region, once sorted */

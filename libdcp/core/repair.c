@@ -1,0 +1,463 @@
+/* repair: what is lost or damaged of a step is written again beside it, proved, and put
+ * in its place file by file. Until then nothing of the step is touched, so that a repair
+ * that is interrupted can be begun again. */
+#include "base/hash.h"
+#include "base/mem.h"
+#include "base/pool.h"
+#include "mend.h"
+#include "parity_code.h"
+#include "steps.h"
+#include "verify_parity.h"
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+
+#define PROOF_BYTES ((size_t)1 << 20)
+
+/* A file of the step: a column's, a parity file, or the manifest. */
+struct target {
+    char name[64]; /* of parity files; those of columns have theirs */
+    const struct dcp_parity_file *file;
+    int group, row;           /* of a parity file */
+    bool bad;                 /* it is to be written again */
+    _Atomic uint64_t n_units; /* units of it that are not good */
+    struct dcp_store_file *out;
+};
+
+struct repair {
+    const struct dcp_store *store;
+    const struct dcp_repair_options *options;
+    const char *step;
+    char *prefix, *tmp; /* "step-…/", ".tmp-repair-step-…" */
+    struct dcp_mend *mend;
+    const struct dcp_parity *parity;
+    struct target *targets; /* columns' files, then parity files, then the manifest */
+    size_t n_targets;
+    struct dcp_pool *pool;
+    unsigned char **scratch; /* by worker: all units of a stripe */
+    int n_workers, group;    /* the group that is gone through */
+    bool writing;
+    _Atomic bool unproved; /* a stripe without any parity file was met */
+    _Atomic uint64_t done_bytes;
+    uint64_t total_bytes;
+    pthread_mutex_t lock; /* of progress */
+};
+
+static const char *name_of(const struct target *target)
+{
+    return target->file ? target->file->name : target->name;
+}
+
+static char *path_in(const char *folder, const char *name)
+{
+    size_t n = strlen(folder) + strlen(name) + 2;
+    char *path = malloc(n);
+
+    if (path)
+        snprintf(path, n, "%s%s%s", folder, folder[0] ? "/" : "", name);
+    return path;
+}
+
+static struct target *parity_target(const struct repair *r, int group, int row)
+{
+    return &r->targets[r->parity->n_files + (size_t)(group * r->parity->rows + row)];
+}
+
+static struct target *manifest_target(const struct repair *r)
+{
+    return &r->targets[r->n_targets - 1];
+}
+
+static int report(struct repair *r, uint64_t n, struct dcp_error *err)
+{
+    uint64_t done = atomic_fetch_add(&r->done_bytes, n) + n;
+    const struct dcp_progress *progress = &r->options->progress;
+    bool stop = false;
+
+    if (progress->report) {
+        pthread_mutex_lock(&r->lock);
+        stop = progress->report(progress->self, done, r->total_bytes);
+        pthread_mutex_unlock(&r->lock);
+    }
+    return stop ? dcp_error_set(err, DCP_E_INTERRUPTED, "interrupted") : DCP_OK;
+}
+
+/* -- what is wrong ------------------------------------------------------------------- */
+
+static int write_stripe(struct repair *r, uint64_t stripe,
+                        const struct dcp_mend_stripe *at, struct dcp_error *err)
+{
+    const struct dcp_parity_group *g = &r->parity->groups[r->group];
+    unsigned char trailer[(DCP_ERASURE_MAX_UNITS + 1) * sizeof(uint64_t)];
+    int rc = DCP_OK;
+
+    for (int c = 0; c < g->n && !rc; c++) {
+        uint64_t unit;
+        const struct dcp_parity_file *file =
+            dcp_parity_unit(r->parity, g->first + c, stripe, &unit);
+        struct target *target = file ? &r->targets[file - r->parity->files] : NULL;
+        if (!target || !target->bad)
+            continue;
+        uint64_t begin = unit * DCP_PARITY_UNIT, left = file->size_bytes - begin;
+        rc = r->store->ops->write_at(
+            r->store->self, target->out, begin, at->units[c],
+            left < DCP_PARITY_UNIT ? (size_t)left : DCP_PARITY_UNIT, err);
+    }
+    for (int row = 0; row < r->parity->rows && !rc; row++) {
+        struct target *target = parity_target(r, r->group, row);
+        uint64_t begin = dcp_parity_record_at(r->parity, r->group, stripe);
+        if (!target->bad)
+            continue;
+        dcp_parity_seal(r->parity, r->group, row, stripe, at->digests, trailer);
+        rc = r->store->ops->write_at(r->store->self, target->out, begin,
+                                     at->units[g->n + row], DCP_PARITY_UNIT, err);
+        if (!rc)
+            rc = r->store->ops->write_at(r->store->self, target->out,
+                                         begin + DCP_PARITY_UNIT, trailer,
+                                         g->trailer_bytes, err);
+    }
+    return rc;
+}
+
+static void count_bad(struct repair *r, uint64_t stripe, const struct dcp_mend_stripe *at)
+{
+    const struct dcp_parity_group *g = &r->parity->groups[r->group];
+    uint64_t unit;
+
+    for (int c = 0; c < g->n; c++) {
+        const struct dcp_parity_file *file =
+            dcp_parity_unit(r->parity, g->first + c, stripe, &unit);
+        if (file && !at->good[c])
+            r->targets[file - r->parity->files].n_units++;
+    }
+    for (int row = 0; row < r->parity->rows; row++)
+        if (!at->good[g->n + row])
+            parity_target(r, r->group, row)->n_units++;
+}
+
+/* Twice through all stripes: first to see what is wrong, then to write it again. */
+static int stripe_job(void *arg, int worker, size_t stripe, struct dcp_error *err)
+{
+    struct repair *r = arg;
+    const struct dcp_parity_group *g = &r->parity->groups[r->group];
+    struct dcp_mend_stripe at;
+
+    for (int i = 0; i < g->n + r->parity->rows; i++)
+        at.units[i] = r->scratch[worker] + (size_t)i * DCP_PARITY_UNIT;
+    int rc = dcp_mend_stripe(r->mend, r->group, stripe, &at, err);
+    if (!rc && !at.proved)
+        r->unproved = true;
+    if (!rc && r->writing)
+        rc = write_stripe(r, stripe, &at, err);
+    else if (!rc)
+        count_bad(r, stripe, &at);
+    return rc ? rc : report(r, (uint64_t)g->n * DCP_PARITY_UNIT, err);
+}
+
+static bool group_is_bad(const struct repair *r, int group)
+{
+    const struct dcp_parity_group *g = &r->parity->groups[group];
+    bool bad = false;
+
+    for (size_t f = r->parity->column_first[g->first];
+         f < r->parity->column_first[g->first + g->n]; f++)
+        bad |= r->targets[f].bad;
+    for (int row = 0; row < r->parity->rows; row++)
+        bad |= parity_target(r, group, row)->bad;
+    return bad;
+}
+
+static int each_stripe(struct repair *r, bool writing, struct dcp_error *err)
+{
+    int rc = DCP_OK;
+
+    r->writing = writing;
+    for (int g = 0; g < r->parity->n_groups && !rc; g++) {
+        r->group = g;
+        if (!writing || group_is_bad(r, g))
+            rc = dcp_pool_for(r->pool, (size_t)r->parity->groups[g].n_stripes, stripe_job,
+                              r, err);
+    }
+    return rc;
+}
+
+static void decide(struct repair *r)
+{
+    bool is_dir, intact;
+    uint64_t size;
+    size_t n;
+
+    for (size_t t = 0; t < r->n_targets; t++) {
+        struct target *target = &r->targets[t];
+        DCP_CLEANUP_FREE char *path = path_in(r->step, name_of(target));
+        target->bad = target->n_units > 0;
+        if (target->file)
+            target->bad |=
+                !path ||
+                r->store->ops->stat(r->store->self, path, &is_dir, &size, NULL) ||
+                is_dir || size != target->file->size_bytes;
+        else if (target != manifest_target(r))
+            target->bad |= !dcp_parity_ends_good(r->mend, r->store, r->prefix,
+                                                 target->group, target->row);
+    }
+    dcp_mend_manifest(r->mend, &n, &intact);
+    manifest_target(r)->bad = !intact;
+}
+
+/* -- writing it again ---------------------------------------------------------------- */
+
+static uint64_t size_of(const struct repair *r, const struct target *target)
+{
+    size_t n;
+    bool intact;
+
+    if (target->file)
+        return target->file->size_bytes;
+    dcp_mend_manifest(r->mend, &n, &intact);
+    return target == manifest_target(r) ? n : dcp_parity_bytes(r->parity, target->group);
+}
+
+static int begin_file(struct repair *r, struct target *target, struct dcp_error *err)
+{
+    DCP_CLEANUP_FREE char *path = path_in(r->tmp, name_of(target));
+    DCP_CLEANUP_BUF struct dcp_buf head = { 0 };
+    size_t n;
+    bool intact;
+    const void *manifest = dcp_mend_manifest(r->mend, &n, &intact);
+    int rc = path ? r->store->ops->create(r->store->self, path, size_of(r, target),
+                                          &target->out, err)
+                  : dcp_error_memory(err, "a file name");
+
+    if (rc || target->file)
+        return rc;
+    if (target == manifest_target(r))
+        return r->store->ops->write_at(r->store->self, target->out, 0, manifest, n, err);
+    dcp_parity_head(r->parity, &head);
+    rc = dcp_buf_check(&head, err);
+    return rc ? rc
+              : r->store->ops->write_at(r->store->self, target->out, 0, head.data,
+                                        head.size_bytes, err);
+}
+
+static int end_file(struct repair *r, struct target *target, struct dcp_error *err)
+{
+    const struct dcp_store *store = r->store;
+    size_t n;
+    bool intact;
+    const void *manifest = dcp_mend_manifest(r->mend, &n, &intact);
+    uint64_t size = size_of(r, target);
+    int rc = DCP_OK;
+
+    if (!target->file && target != manifest_target(r))
+        rc = dcp_parity_write_tail(r->parity, store, target->out, target->group, manifest,
+                                   n, &size, err);
+    if (!rc)
+        rc = store->ops->sync(store->self, target->out, size, err);
+    int closed = store->ops->close(store->self, target->out, rc ? NULL : err);
+    target->out = NULL;
+    return rc ? rc : closed;
+}
+
+/* A file of a column is what its digest says. */
+static int prove(const struct repair *r, const char *folder,
+                 const struct dcp_parity_file *file, struct dcp_error *err)
+{
+    const struct dcp_store *store = r->store;
+    DCP_CLEANUP_FREE char *path = path_in(folder, file->name);
+    DCP_CLEANUP_FREE unsigned char *buffer = malloc(PROOF_BYTES);
+    struct dcp_store_file *open;
+    uint64_t crc = 0;
+
+    if (!path || !buffer)
+        return dcp_error_memory(err, "a repair");
+    int rc = store->ops->open(store->self, path, &open, err);
+    if (rc)
+        return rc;
+    for (uint64_t at = 0; at < file->size_bytes && !rc; at += PROOF_BYTES) {
+        uint64_t left = file->size_bytes - at;
+        size_t n = left < PROOF_BYTES ? (size_t)left : PROOF_BYTES;
+        rc = store->ops->read_at(store->self, open, at, buffer, n, err);
+        crc = dcp_hash_crc64(crc, buffer, n);
+    }
+    store->ops->close(store->self, open, NULL);
+    if (!rc && crc != file->crc)
+        rc = dcp_error_set(err, DCP_E_CORRUPT,
+                           "'%s' cannot be rebuilt: what parity gives does not have its "
+                           "digest; nothing was changed",
+                           file->name);
+    return rc;
+}
+
+static int prove_all(const struct repair *r, struct dcp_error *err)
+{
+    int rc = DCP_OK;
+
+    for (size_t f = 0; f < r->parity->n_files && !rc; f++)
+        if (r->targets[f].bad || r->unproved)
+            rc =
+                prove(r, r->targets[f].bad ? r->tmp : r->step, &r->parity->files[f], err);
+    return rc;
+}
+
+static int put_in_place(struct repair *r, const struct target *target,
+                        struct dcp_error *err)
+{
+    const struct dcp_store *store = r->store;
+    DCP_CLEANUP_FREE char *from = path_in(r->tmp, name_of(target));
+    DCP_CLEANUP_FREE char *to = path_in(r->step, name_of(target));
+    bool is_dir;
+    uint64_t size;
+
+    if (!from || !to)
+        return dcp_error_memory(err, "a file name");
+    if (store->ops->stat(store->self, to, &is_dir, &size, NULL) == DCP_E_NOT_FOUND)
+        return store->ops->publish(store->self, from, to, err);
+    struct dcp_error why = { 0 };
+    int rc = store->ops->exchange ? store->ops->exchange(store->self, from, to, &why)
+                                  : DCP_E_UNSUPPORTED;
+    if (rc ==
+        DCP_E_UNSUPPORTED) { /* a crash in between leaves one file more to rebuild */
+        rc = store->ops->remove(store->self, to, err);
+        return rc ? rc : store->ops->publish(store->self, from, to, err);
+    }
+    if (rc && err)
+        *err = why;
+    return rc;
+}
+
+static int rewrite(struct repair *r, struct dcp_error *err)
+{
+    const struct dcp_store *store = r->store;
+    int rc = store->ops->remove(store->self, r->tmp, NULL);
+
+    rc = store->ops->make_dir(store->self, r->tmp, err);
+    for (size_t t = 0; t < r->n_targets && !rc; t++)
+        if (r->targets[t].bad)
+            rc = begin_file(r, &r->targets[t], err);
+    if (!rc)
+        rc = each_stripe(r, true, err);
+    for (size_t t = 0; t < r->n_targets && !rc; t++)
+        if (r->targets[t].bad)
+            rc = end_file(r, &r->targets[t], err);
+    if (!rc)
+        rc = prove_all(r, err);
+    if (!rc)
+        rc = store->ops->sync_dir(store->self, r->tmp, err);
+    for (size_t t = 0; t < r->n_targets && !rc; t++)
+        if (r->targets[t].bad)
+            rc = put_in_place(r, &r->targets[t], err);
+    return rc;
+}
+
+/* -- the whole ----------------------------------------------------------------------- */
+
+static int repair_init(struct repair *r, struct dcp_error *err)
+{
+    size_t units = 0, n = strlen(r->step) + 32;
+    int rc = dcp_mend_open(r->store, r->step, &r->mend, err);
+
+    if (rc)
+        return rc;
+    r->parity = dcp_mend_parity(r->mend);
+    r->n_targets =
+        r->parity->n_files + (size_t)(r->parity->n_groups * r->parity->rows) + 1;
+    r->targets = dcp_mem_calloc(r->n_targets, sizeof *r->targets);
+    r->prefix = malloc(n);
+    r->tmp = malloc(n);
+    r->n_workers = r->options->threads > 0 ? r->options->threads : 2;
+    r->scratch = dcp_mem_calloc((size_t)r->n_workers, sizeof *r->scratch);
+    if (!r->targets || !r->prefix || !r->tmp || !r->scratch)
+        return dcp_error_memory(err, "a repair");
+    snprintf(r->prefix, n, "%s%s", r->step, r->step[0] ? "/" : "");
+    snprintf(r->tmp, n, DCP_TMP_PREFIX "repair-%s", r->step);
+    for (size_t f = 0; f < r->parity->n_files; f++)
+        r->targets[f].file = &r->parity->files[f];
+    for (int g = 0; g < r->parity->n_groups; g++) {
+        size_t all = (size_t)(r->parity->groups[g].n + r->parity->rows);
+        units = all > units ? all : units;
+        r->total_bytes += r->parity->groups[g].n_stripes *
+                          (uint64_t)r->parity->groups[g].n * DCP_PARITY_UNIT;
+        for (int row = 0; row < r->parity->rows; row++) {
+            struct target *target = parity_target(r, g, row);
+            target->group = g;
+            target->row = row;
+            dcp_parity_name(r->parity, g, row, target->name);
+        }
+    }
+    snprintf(manifest_target(r)->name, sizeof manifest_target(r)->name,
+             DCP_PARITY_MANIFEST);
+    for (int w = 0; w < r->n_workers; w++)
+        if (!(r->scratch[w] = dcp_mem_aligned(64, units * DCP_PARITY_UNIT)))
+            return dcp_error_memory(err, "a repair");
+    return r->n_workers > 1 ? dcp_pool_new(r->n_workers - 1, &r->pool, err) : DCP_OK;
+}
+
+static void repair_fini(struct repair *r)
+{
+    for (size_t t = 0; r->targets && t < r->n_targets; t++)
+        if (r->targets[t].out)
+            r->store->ops->close(r->store->self, r->targets[t].out, NULL);
+    for (int w = 0; r->scratch && w < r->n_workers; w++)
+        free(r->scratch[w]);
+    dcp_pool_free(r->pool);
+    dcp_mend_free(r->mend);
+    free(r->scratch);
+    free(r->targets);
+    free(r->prefix);
+    free(r->tmp);
+}
+
+static void tell(const struct repair *r, struct dcp_repair_result *result)
+{
+    for (size_t t = 0; t < r->n_targets; t++) {
+        const struct target *target = &r->targets[t];
+        if (!target->bad)
+            continue;
+        result->n_files++;
+        result->n_units += target->n_units;
+        if (r->options->repaired)
+            r->options->repaired(r->options->self, name_of(target), size_of(r, target));
+    }
+}
+
+int dcp_repair(const struct dcp_store *store, const char *step,
+               const struct dcp_repair_options *options,
+               struct dcp_repair_result *out_result, struct dcp_error *err)
+{
+    static const struct dcp_repair_options none = { 0 };
+    struct repair r = { .store = store,
+                        .options = options ? options : &none,
+                        .step = step };
+    struct dcp_repair_result result = { 0 };
+    bool in_run = dcp_step_parse(step) >= 0; /* elsewhere there is no lease to take */
+    int rc = in_run ? store->ops->lock(store->self, err) : DCP_OK;
+
+    if (rc)
+        return rc;
+    pthread_mutex_init(&r.lock, NULL);
+    rc = repair_init(&r, err);
+    if (!rc)
+        rc = each_stripe(&r, false, err);
+    if (!rc)
+        decide(&r);
+    bool bad = r.unproved;
+    for (size_t t = 0; t < r.n_targets && !rc; t++)
+        bad |= r.targets[t].bad;
+    if (!rc && bad) {
+        r.total_bytes *= 2;
+        rc = rewrite(&r, err);
+        store->ops->remove(store->self, r.tmp, NULL);
+    }
+    if (!rc)
+        tell(&r, &result);
+    result.size_bytes = r.total_bytes;
+    repair_fini(&r);
+    pthread_mutex_destroy(&r.lock);
+    if (in_run)
+        store->ops->unlock(store->self);
+    if (!rc && out_result)
+        *out_result = result;
+    return rc;
+}

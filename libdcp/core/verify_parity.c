@@ -1,0 +1,178 @@
+#include "verify_parity.h"
+#include "base/hash.h"
+#include "base/mem.h"
+#include "parity_code.h"
+#include <stdio.h>
+#include <string.h>
+
+struct check {
+    const struct dcp_parity *parity;
+    const struct dcp_store *store;
+    const char *prefix;
+    struct dcp_catalog *catalog; /* keeps the names of damages */
+    int (*add)(void *self, const struct dcp_damage *damage, struct dcp_error *err);
+    void *self;
+};
+
+static int open_row(const struct dcp_parity *parity, const struct dcp_store *store,
+                    const char *prefix, int group, int row, struct dcp_store_file **out,
+                    struct dcp_error *err)
+{
+    char name[64];
+
+    dcp_parity_name(parity, group, row, name);
+    size_t n = strlen(prefix) + strlen(name) + 1;
+    DCP_CLEANUP_FREE char *path = malloc(n);
+    if (!path)
+        return dcp_error_memory(err, "a file name");
+    snprintf(path, n, "%s%s", prefix, name);
+    return store->ops->open(store->self, path, out, err);
+}
+
+static bool head_is_good(const struct dcp_parity *parity, const struct dcp_store *store,
+                         struct dcp_store_file *file)
+{
+    DCP_CLEANUP_BUF struct dcp_buf head = { 0 };
+    DCP_CLEANUP_FREE unsigned char *there = malloc(parity->head_bytes);
+
+    dcp_parity_head(parity, &head);
+    return there && !head.failed &&
+           !store->ops->read_at(store->self, file, 0, there, head.size_bytes, NULL) &&
+           !memcmp(there, head.data, head.size_bytes);
+}
+
+static bool tail_is_good(const struct dcp_mend *mend, const struct dcp_store *store,
+                         const char *prefix, int group, int row)
+{
+    DCP_CLEANUP_FREE void *tail = NULL;
+    size_t n, manifest_n;
+    bool intact;
+    const void *manifest = dcp_mend_manifest(mend, &manifest_n, &intact);
+
+    return !dcp_parity_read_tail(dcp_mend_parity(mend), store, prefix, group, row, &tail,
+                                 &n, NULL) &&
+           n == manifest_n && !memcmp(tail, manifest, n);
+}
+
+bool dcp_parity_ends_good(const struct dcp_mend *mend, const struct dcp_store *store,
+                          const char *prefix, int group, int row)
+{
+    struct dcp_store_file *file;
+
+    if (open_row(dcp_mend_parity(mend), store, prefix, group, row, &file, NULL))
+        return false;
+    bool good = head_is_good(dcp_mend_parity(mend), store, file);
+    store->ops->close(store->self, file, NULL);
+    return good && tail_is_good(mend, store, prefix, group, row);
+}
+
+static int add(const struct check *c, int group, int row, int code, uint64_t offset,
+               uint64_t size_bytes, const char *what, struct dcp_error *err)
+{
+    char name[64];
+
+    dcp_parity_name(c->parity, group, row, name);
+    const char *kept = dcp_catalog_text(c->catalog, name);
+    return kept ? c->add(c->self,
+                         &(struct dcp_damage){ .code = code,
+                                               .file = kept,
+                                               .offset = offset,
+                                               .size_bytes = size_bytes,
+                                               .what = what },
+                         err)
+                : dcp_error_memory(err, "a verification");
+}
+
+/* The records of an open parity file; damaged ones that follow each other are one place.
+ */
+static int check_records(const struct check *c, struct dcp_store_file *file, int group,
+                         int row, unsigned char *record, struct dcp_error *err)
+{
+    const struct dcp_parity_group *g = &c->parity->groups[group];
+    uint64_t digests[DCP_ERASURE_MAX_UNITS], run = 0;
+    int rc = DCP_OK;
+
+    for (uint64_t s = 0; s <= g->n_stripes && !rc; s++) {
+        uint64_t at = dcp_parity_record_at(c->parity, group, s);
+        bool good = s == g->n_stripes ||
+                    (!c->store->ops->read_at(c->store->self, file, at, record,
+                                             g->record_bytes, NULL) &&
+                     dcp_parity_unseal(c->parity, group, row, s, record + DCP_PARITY_UNIT,
+                                       digests) &&
+                     dcp_hash_xxh3(record, DCP_PARITY_UNIT) == digests[g->n + row]);
+        if (good && run)
+            rc = add(c, group, row, DCP_E_CORRUPT, at - run, run,
+                     "the digest of the parity differs", err);
+        run = good ? 0 : run + g->record_bytes;
+    }
+    return rc;
+}
+
+static int check_row(const struct check *c, const struct dcp_mend *mend, int group,
+                     int row, unsigned char *record, struct dcp_error *err)
+{
+    struct dcp_store_file *file;
+    struct dcp_error why = { 0 };
+    uint64_t end = dcp_parity_bytes(c->parity, group);
+    int rc = open_row(c->parity, c->store, c->prefix, group, row, &file, &why);
+
+    if (rc == DCP_E_MEMORY)
+        return dcp_error_memory(err, "a verification");
+    if (rc)
+        return add(c, group, row, rc, 0, 0,
+                   rc == DCP_E_NOT_FOUND ? "the file is missing" : "it cannot be read",
+                   err);
+    if (!head_is_good(c->parity, c->store, file))
+        rc = add(c, group, row, DCP_E_CORRUPT, 0, c->parity->head_bytes,
+                 "the head of the parity differs", err);
+    if (!rc)
+        rc = check_records(c, file, group, row, record, err);
+    if (!rc && !tail_is_good(mend, c->store, c->prefix, group, row))
+        rc = add(c, group, row, DCP_E_CORRUPT, end, 0, "its copy of the manifest differs",
+                 err);
+    c->store->ops->close(c->store->self, file, NULL);
+    return rc;
+}
+
+int dcp_verify_parity(const struct dcp_source *source, const struct dcp_catalog *catalog,
+                      int (*add_damage)(void *self, const struct dcp_damage *damage,
+                                        struct dcp_error *err),
+                      void *self, uint64_t *out_bytes, struct dcp_error *err)
+{
+    struct dcp_mend *mend;
+    size_t n = strlen(source->name) + 2, most = 0;
+    DCP_CLEANUP_FREE char *prefix = malloc(n);
+    struct check c = { .store = source->store,
+                       .prefix = prefix,
+                       .catalog = (struct dcp_catalog *)catalog,
+                       .add = add_damage,
+                       .self = self };
+    *out_bytes = 0;
+    if (!catalog->parity)
+        return DCP_OK;
+    if (!prefix)
+        return dcp_error_memory(err, "a verification");
+    snprintf(prefix, n, "%s%s", source->name, source->name[0] ? "/" : "");
+    struct dcp_error why = { 0 };
+    int rc = dcp_mend_open(source->store, source->name, &mend, &why);
+    if (rc == DCP_E_MEMORY)
+        return dcp_error_memory(err, "a verification");
+    if (rc)
+        return add_damage(self,
+                          &(struct dcp_damage){ .code = DCP_E_CORRUPT,
+                                                .what = "the parity cannot be read" },
+                          err);
+    c.parity = dcp_mend_parity(mend);
+    for (int g = 0; g < c.parity->n_groups; g++)
+        if (c.parity->groups[g].record_bytes > most)
+            most = c.parity->groups[g].record_bytes;
+    DCP_CLEANUP_FREE unsigned char *record = malloc(most);
+    if (!record)
+        rc = dcp_error_memory(err, "a verification");
+    for (int i = 0; i < c.parity->n_groups * c.parity->rows && !rc; i++) {
+        *out_bytes += dcp_parity_bytes(c.parity, i / c.parity->rows);
+        rc = check_row(&c, mend, i / c.parity->rows, i % c.parity->rows, record, err);
+    }
+    dcp_mend_free(mend);
+    return rc;
+}
