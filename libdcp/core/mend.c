@@ -2,7 +2,7 @@
 #include "base/hash.h"
 #include "base/mem.h"
 #include "base/str.h"
-#include "parity_code.h"
+#include "mend_find.h"
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -12,11 +12,9 @@
 struct dcp_mend {
     const struct dcp_store *inner;
     struct dcp_store store;
-    char *folder, *prefix; /* "step-00001200", with a slash behind it */
+    char *prefix; /* "step-00001200/" */
     struct dcp_parity *parity;
-    void *manifest;
-    size_t manifest_bytes;
-    bool manifest_intact;
+    struct dcp_mend_manifest manifest;
     pthread_mutex_t lock;         /* of what is opened when it is needed: */
     struct dcp_store_file **open; /* column files, then parity files */
     bool *tried;
@@ -41,9 +39,9 @@ const struct dcp_parity *dcp_mend_parity(const struct dcp_mend *mend)
 const void *dcp_mend_manifest(const struct dcp_mend *mend, size_t *out_n,
                               bool *out_intact)
 {
-    *out_n = mend->manifest_bytes;
-    *out_intact = mend->manifest_intact;
-    return mend->manifest;
+    *out_n = mend->manifest.size_bytes;
+    *out_intact = mend->manifest.intact;
+    return mend->manifest.data;
 }
 
 uint64_t dcp_mend_count(const struct dcp_mend *mend)
@@ -193,7 +191,7 @@ static int mend_read_at(void *self, struct dcp_store_file *open, uint64_t offset
 {
     struct dcp_mend *mend = self;
     const struct dcp_parity_file *file = open->file;
-    uint64_t end = file ? file->size_bytes : mend->manifest_bytes;
+    uint64_t end = file ? file->size_bytes : mend->manifest.size_bytes;
     unsigned char *to = out;
     int rc = DCP_OK;
 
@@ -205,7 +203,7 @@ static int mend_read_at(void *self, struct dcp_store_file *open, uint64_t offset
                              mend->store.root, file ? file->name : DCP_PARITY_MANIFEST,
                              offset + size_bytes);
     if (!file) {
-        memcpy(out, (unsigned char *)mend->manifest + offset, size_bytes);
+        memcpy(out, (unsigned char *)mend->manifest.data + offset, size_bytes);
         return DCP_OK;
     }
     DCP_CLEANUP_FREE unsigned char *unit = malloc(DCP_PARITY_UNIT);
@@ -283,7 +281,7 @@ static int mend_stat(void *self, const char *name, bool *out_is_dir,
         return mend->inner->ops->stat(mend->inner->self, name, out_is_dir, out_size_bytes,
                                       err);
     *out_is_dir = false;
-    *out_size_bytes = file ? file->size_bytes : mend->manifest_bytes;
+    *out_size_bytes = file ? file->size_bytes : mend->manifest.size_bytes;
     return DCP_OK;
 }
 
@@ -302,128 +300,7 @@ static const struct dcp_store_ops mend_ops = {
     .close = mend_close,
 };
 
-/* -- what is protected --------------------------------------------------------------- */
-
-/* Where candidates for the description come from: the heads of parity files, and the
- * manifest. The one that most have. */
-static int choose(struct dcp_mend *mend, struct dcp_parity **found, size_t n,
-                  struct dcp_error *err)
-{
-    size_t best = 0, best_votes = 0;
-    bool tied = false;
-
-    for (size_t i = 0; i < n; i++) {
-        size_t votes = 0;
-        for (size_t j = 0; j < n; j++)
-            votes += found[j]->identity == found[i]->identity;
-        if (votes == best_votes)
-            tied |= found[i]->identity != found[best]->identity;
-        if (votes <= best_votes)
-            continue;
-        best = i;
-        best_votes = votes;
-        tied = false;
-    }
-    if (tied)
-        return dcp_error_set(err, DCP_E_CORRUPT,
-                             "the parity files of '%s' do not agree what they protect",
-                             mend->folder);
-    mend->parity = found[best];
-    found[best] = NULL;
-    return DCP_OK;
-}
-
-static void add_found(struct dcp_parity ***found, size_t *n, size_t *cap,
-                      struct dcp_parity *parity)
-{
-    struct dcp_parity **grown = dcp_mem_grow(*found, cap, *n + 1, sizeof parity);
-
-    if (grown) {
-        *found = grown;
-        grown[(*n)++] = parity;
-    } else {
-        dcp_parity_free(parity);
-    }
-}
-
-/* The manifest may be good where shards that it names are not. */
-static void add_manifest(const struct dcp_mend *mend, struct dcp_parity ***found,
-                         size_t *n, size_t *cap)
-{
-    const struct dcp_source source = { mend->inner, mend->folder, true };
-    const struct dcp_format *native = dcp_format_find("native");
-    struct dcp_parity *parity;
-    struct dcp_catalog *catalog;
-
-    if (dcp_catalog_new(&catalog, NULL))
-        return;
-    native->index(&source, catalog, NULL);
-    if (catalog->parity &&
-        !dcp_parity_parse(catalog->parity, strlen(catalog->parity), &parity, NULL))
-        add_found(found, n, cap, parity);
-    dcp_catalog_free(catalog);
-}
-
-static int find_parity(struct dcp_mend *mend, struct dcp_error *err)
-{
-    const struct dcp_store *store = mend->inner;
-    struct dcp_store_entry *entries;
-    struct dcp_parity **found = NULL, *parity;
-    size_t n_entries, n = 0, cap = 0;
-    char path[512];
-    int rc = store->ops->list(store->self, mend->folder, &entries, &n_entries, err);
-
-    if (rc)
-        return rc;
-    for (size_t i = 0; i < n_entries; i++)
-        if (dcp_str_starts(entries[i].name, "parity-") &&
-            snprintf(path, sizeof path, "%s%s", mend->prefix, entries[i].name) <
-                (int)sizeof path &&
-            !dcp_parity_read_head(store, path, &parity, NULL))
-            add_found(&found, &n, &cap, parity);
-    dcp_store_list_free(entries, n_entries);
-    add_manifest(mend, &found, &n, &cap);
-    rc = n ? choose(mend, found, n, err)
-           : dcp_error_set(err, DCP_E_NOT_FOUND, "'%s/%s' has no parity", store->root,
-                           mend->folder);
-    for (size_t i = 0; i < n; i++)
-        dcp_parity_free(found[i]);
-    free(found);
-    return rc;
-}
-
-/* The manifest as a tail has it; the file itself where no tail is left. */
-static int find_manifest(struct dcp_mend *mend, struct dcp_error *err)
-{
-    const struct dcp_parity *parity = mend->parity;
-    size_t path_n = strlen(mend->prefix) + sizeof DCP_PARITY_MANIFEST;
-    DCP_CLEANUP_FREE char *path = malloc(path_n);
-    DCP_CLEANUP_FREE void *file = NULL;
-    size_t n = 0;
-
-    if (!path)
-        return dcp_error_memory(err, "a repair");
-    snprintf(path, path_n, "%s" DCP_PARITY_MANIFEST, mend->prefix);
-    int rc = dcp_store_read_file(mend->inner, path, (size_t)1 << 30, &file, &n, err);
-    for (int i = 0; i < parity->n_groups * parity->rows && !mend->manifest; i++)
-        dcp_parity_read_tail(parity, mend->inner, mend->prefix, i / parity->rows,
-                             i % parity->rows, &mend->manifest, &mend->manifest_bytes,
-                             NULL);
-    if (!mend->manifest && rc)
-        return rc;
-    if (!mend->manifest) {
-        mend->manifest = file;
-        mend->manifest_bytes = n;
-        mend->manifest_intact = true;
-        file = NULL;
-        return DCP_OK;
-    }
-    mend->manifest_intact =
-        !rc && n == mend->manifest_bytes && !memcmp(file, mend->manifest, n);
-    if (err)
-        *err = (struct dcp_error){ 0 };
-    return DCP_OK;
-}
+/* -- the whole ----------------------------------------------------------------------- */
 
 int dcp_mend_open(const struct dcp_store *store, const char *folder,
                   struct dcp_mend **out, struct dcp_error *err)
@@ -436,15 +313,15 @@ int dcp_mend_open(const struct dcp_store *store, const char *folder,
         return dcp_error_memory(err, "a repair");
     pthread_mutex_init(&mend->lock, NULL);
     mend->inner = store;
-    mend->folder = strdup(folder);
     mend->prefix = malloc(n);
-    int rc = mend->folder && mend->prefix ? DCP_OK : dcp_error_memory(err, "a repair");
+    int rc = mend->prefix ? DCP_OK : dcp_error_memory(err, "a repair");
     if (!rc) {
         snprintf(mend->prefix, n, "%s%s", folder, folder[0] ? "/" : "");
-        rc = find_parity(mend, err);
+        rc = dcp_mend_find_parity(store, folder, mend->prefix, &mend->parity, err);
     }
     if (!rc)
-        rc = find_manifest(mend, err);
+        rc = dcp_mend_find_manifest(store, mend->prefix, mend->parity, &mend->manifest,
+                                    err);
     if (!rc) {
         n = mend->parity->n_files + (size_t)(mend->parity->n_groups * mend->parity->rows);
         mend->open = dcp_mem_calloc(n, sizeof *mend->open);
@@ -476,8 +353,7 @@ void dcp_mend_free(struct dcp_mend *mend)
     dcp_parity_free(mend->parity);
     free(mend->open);
     free(mend->tried);
-    free(mend->manifest);
-    free(mend->folder);
+    free(mend->manifest.data);
     free(mend->prefix);
     free(mend);
 }

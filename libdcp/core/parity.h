@@ -9,7 +9,7 @@
  *   head      the description of it all, see dcp_parity_head
  *   records   of each stripe a parity unit, and behind it a trailer: the XXH3 of every
  *             unit of the stripe, columns first, and of the trailer itself
- *   tail      a copy of manifest.json
+ *   tail      a copy of manifest.json, le64 its length, le64 its CRC-64
  *
  * So any record of a stripe says which of its units are good, and when none is left no
  * other unit of the stripe may be lost. */

@@ -8,8 +8,7 @@
 #define CHUNK_BYTES                                                     \
     ((uint64_t)8 << 20) /* of all units of a job, unless memory is less \
                          */
-#define TAIL_FRONT 16u  /* length and digest */
-#define MAX_TAIL ((uint64_t)1 << 30)
+#define TAIL_END 16u    /* length and digest */
 
 /* The share of one group: stripes begin .. end, in chunks. */
 struct part {
@@ -338,14 +337,14 @@ int dcp_parity_write_tail(const struct dcp_parity *parity, const struct dcp_stor
                           size_t n, uint64_t *out_size, struct dcp_error *err)
 {
     uint64_t at = dcp_parity_bytes(parity, group);
-    unsigned char front[TAIL_FRONT];
+    unsigned char end[TAIL_END];
 
-    dcp_put_le64(front, n);
-    dcp_put_le64(front + 8, dcp_hash_crc64(0, data, n));
-    int rc = store->ops->write_at(store->self, file, at, front, sizeof front, err);
+    dcp_put_le64(end, n);
+    dcp_put_le64(end + 8, dcp_hash_crc64(0, data, n));
+    int rc = store->ops->write_at(store->self, file, at, data, n, err);
     if (!rc)
-        rc = store->ops->write_at(store->self, file, at + TAIL_FRONT, data, n, err);
-    *out_size = at + TAIL_FRONT + n;
+        rc = store->ops->write_at(store->self, file, at + n, end, sizeof end, err);
+    *out_size = at + n + TAIL_END;
     return rc;
 }
 
@@ -357,7 +356,7 @@ int dcp_parity_tail(const struct dcp_parity_code *code, const char *name,
     DCP_CLEANUP_FREE char *path = path_of(code, name);
     DCP_CLEANUP_FREE void *data = NULL;
     size_t n = 0;
-    int rc = path ? dcp_store_read_file(store, path, MAX_TAIL, &data, &n, err)
+    int rc = path ? dcp_store_read_file(store, path, DCP_PARITY_MAX_TAIL, &data, &n, err)
                   : dcp_error_memory(err, "a file name");
 
     for (int i = 0; i < parity->n_groups * parity->rows && !rc; i++) {
@@ -380,43 +379,42 @@ int dcp_parity_tail(const struct dcp_parity_code *code, const char *name,
     return rc;
 }
 
-int dcp_parity_read_tail(const struct dcp_parity *parity, const struct dcp_store *store,
-                         const char *prefix, int group, int row, void **out,
-                         size_t *out_n, struct dcp_error *err)
+int dcp_parity_read_tail(const struct dcp_store *store, const char *name, void **out,
+                         size_t *out_n, uint64_t *out_at, struct dcp_error *err)
 {
-    const struct dcp_parity_code code = { .prefix = prefix };
-    uint64_t at = dcp_parity_bytes(parity, group), size = 0, n;
+    unsigned char end[TAIL_END];
     struct dcp_store_file *file;
-    unsigned char front[TAIL_FRONT];
+    uint64_t size = 0, n;
     bool is_dir;
-    char name[64];
+    int rc = store->ops->stat(store->self, name, &is_dir, &size, err);
 
     *out = NULL;
-    dcp_parity_name(parity, group, row, name);
-    DCP_CLEANUP_FREE char *path = path_of(&code, name);
-    if (!path)
-        return dcp_error_memory(err, "a file name");
-    int rc = store->ops->stat(store->self, path, &is_dir, &size, err);
     if (!rc)
-        rc = store->ops->open(store->self, path, &file, err);
+        rc = store->ops->open(store->self, name, &file, err);
     if (rc)
         return rc;
-    rc = store->ops->read_at(store->self, file, at, front, sizeof front, err);
-    n = rc ? 0 : dcp_le64(front);
-    if (!rc && (n > MAX_TAIL || size < at + TAIL_FRONT || n != size - at - TAIL_FRONT))
-        rc = dcp_error_set(err, DCP_E_CORRUPT, "the tail of '%s' is damaged", name);
+    if (size < TAIL_END)
+        rc = DCP_E_CORRUPT;
+    if (!rc)
+        rc =
+            store->ops->read_at(store->self, file, size - TAIL_END, end, sizeof end, err);
+    n = rc ? 0 : dcp_le64(end);
+    if (!rc && (n > DCP_PARITY_MAX_TAIL || n > size - TAIL_END))
+        rc = DCP_E_CORRUPT;
     char *data = rc ? NULL : malloc((size_t)n + 1);
     if (!rc && !data)
         rc = dcp_error_memory(err, "a manifest");
+    *out_at = size - TAIL_END - n;
     if (!rc)
-        rc =
-            store->ops->read_at(store->self, file, at + TAIL_FRONT, data, (size_t)n, err);
-    if (!rc && dcp_hash_crc64(0, data, (size_t)n) != dcp_le64(front + 8))
-        rc = dcp_error_set(err, DCP_E_CORRUPT, "the tail of '%s' is damaged", name);
+        rc = store->ops->read_at(store->self, file, *out_at, data, (size_t)n, err);
+    if (!rc && dcp_hash_crc64(0, data, (size_t)n) != dcp_le64(end + 8))
+        rc = DCP_E_CORRUPT;
     store->ops->close(store->self, file, NULL);
     if (rc) {
         free(data);
-        return rc;
+        return rc == DCP_E_CORRUPT
+                   ? dcp_error_set(err, rc, "the tail of '%s' is damaged", name)
+                   : rc;
     }
     data[n] = '\0';
     *out = data;

@@ -9,6 +9,8 @@
 #include "base/pool.h"
 #include "parity.h"
 
+#define DCP_PARITY_MAX_TAIL ((size_t)1 << 30) /* of a manifest */
+
 struct dcp_parity_code {
     const struct dcp_parity *parity;
     const struct dcp_store *store;
@@ -37,9 +39,9 @@ int dcp_parity_tail(const struct dcp_parity_code *code, const char *name,
 int dcp_parity_write_tail(const struct dcp_parity *parity, const struct dcp_store *store,
                           struct dcp_store_file *file, int group, const void *data,
                           size_t n, uint64_t *out_size, struct dcp_error *err);
-/* The copy in a parity file; caller frees. Errors: CORRUPT, NOT_FOUND, IO, MEMORY. */
-int dcp_parity_read_tail(const struct dcp_parity *parity, const struct dcp_store *store,
-                         const char *prefix, int group, int row, void **out,
-                         size_t *out_n, struct dcp_error *err);
+/* The copy in a parity file, found from the file's end, and where it begins; caller
+ * frees. Errors: CORRUPT, NOT_FOUND, IO, MEMORY. */
+int dcp_parity_read_tail(const struct dcp_store *store, const char *name, void **out,
+                         size_t *out_n, uint64_t *out_at, struct dcp_error *err);
 
 #endif

@@ -14,18 +14,27 @@ struct check {
     void *self;
 };
 
-static int open_row(const struct dcp_parity *parity, const struct dcp_store *store,
-                    const char *prefix, int group, int row, struct dcp_store_file **out,
-                    struct dcp_error *err)
+static char *row_path(const struct dcp_parity *parity, const char *prefix, int group,
+                      int row)
 {
     char name[64];
 
     dcp_parity_name(parity, group, row, name);
     size_t n = strlen(prefix) + strlen(name) + 1;
-    DCP_CLEANUP_FREE char *path = malloc(n);
+    char *path = malloc(n);
+    if (path)
+        snprintf(path, n, "%s%s", prefix, name);
+    return path;
+}
+
+static int open_row(const struct dcp_parity *parity, const struct dcp_store *store,
+                    const char *prefix, int group, int row, struct dcp_store_file **out,
+                    struct dcp_error *err)
+{
+    DCP_CLEANUP_FREE char *path = row_path(parity, prefix, group, row);
+
     if (!path)
         return dcp_error_memory(err, "a file name");
-    snprintf(path, n, "%s%s", prefix, name);
     return store->ops->open(store->self, path, out, err);
 }
 
@@ -44,14 +53,17 @@ static bool head_is_good(const struct dcp_parity *parity, const struct dcp_store
 static bool tail_is_good(const struct dcp_mend *mend, const struct dcp_store *store,
                          const char *prefix, int group, int row)
 {
+    const struct dcp_parity *parity = dcp_mend_parity(mend);
     DCP_CLEANUP_FREE void *tail = NULL;
     size_t n, manifest_n;
+    uint64_t at;
     bool intact;
     const void *manifest = dcp_mend_manifest(mend, &manifest_n, &intact);
+    DCP_CLEANUP_FREE char *path = row_path(parity, prefix, group, row);
 
-    return !dcp_parity_read_tail(dcp_mend_parity(mend), store, prefix, group, row, &tail,
-                                 &n, NULL) &&
-           n == manifest_n && !memcmp(tail, manifest, n);
+    return path && !dcp_parity_read_tail(store, path, &tail, &n, &at, NULL) &&
+           at == dcp_parity_bytes(parity, group) && n == manifest_n &&
+           !memcmp(tail, manifest, n);
 }
 
 bool dcp_parity_ends_good(const struct dcp_mend *mend, const struct dcp_store *store,

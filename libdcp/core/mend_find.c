@@ -1,0 +1,191 @@
+#include "mend_find.h"
+#include "base/json.h"
+#include "base/mem.h"
+#include "base/str.h"
+#include "parity_code.h"
+#include <stdio.h>
+#include <string.h>
+
+#define MAX_PATH 512 /* of files of a step */
+
+/* Descriptions that were found. */
+struct candidates {
+    struct dcp_parity **items;
+    size_t n, cap;
+};
+
+static void add(struct candidates *found, struct dcp_parity *parity)
+{
+    struct dcp_parity **grown =
+        dcp_mem_grow(found->items, &found->cap, found->n + 1, sizeof parity);
+
+    if (grown) {
+        found->items = grown;
+        grown[found->n++] = parity;
+    } else {
+        dcp_parity_free(parity);
+    }
+}
+
+/* The one that most say; NULL: they do not agree. */
+static struct dcp_parity *choose(struct candidates *found)
+{
+    size_t best = 0, best_votes = 0;
+    bool tied = false;
+
+    for (size_t i = 0; i < found->n; i++) {
+        size_t votes = 0;
+        for (size_t j = 0; j < found->n; j++)
+            votes += found->items[j]->identity == found->items[i]->identity;
+        if (votes == best_votes)
+            tied |= found->items[i]->identity != found->items[best]->identity;
+        if (votes <= best_votes)
+            continue;
+        best = i;
+        best_votes = votes;
+        tied = false;
+    }
+    if (tied)
+        return NULL;
+    struct dcp_parity *parity = found->items[best];
+    found->items[best] = NULL;
+    return parity;
+}
+
+/* What the text of a manifest says is protected. */
+static int parity_of(const void *manifest, size_t n, struct dcp_parity **out)
+{
+    DCP_CLEANUP_JSON json_t *root = NULL;
+
+    *out = NULL;
+    if (dcp_json_parse(manifest, n, DCP_PARITY_MANIFEST, &root, NULL))
+        return DCP_E_CORRUPT;
+    const json_t *parity = json_object_get(root, "parity");
+    DCP_CLEANUP_FREE char *text = parity ? dcp_json_text(parity, 0) : NULL;
+    return text ? dcp_parity_parse(text, strlen(text), out, NULL) : DCP_E_NOT_FOUND;
+}
+
+static bool path_of(char out[MAX_PATH], const char *prefix, const char *name)
+{
+    return snprintf(out, MAX_PATH, "%s%s", prefix, name) < MAX_PATH;
+}
+
+static void add_of_file(struct candidates *found, const struct dcp_store *store,
+                        const char *path)
+{
+    DCP_CLEANUP_FREE void *tail = NULL;
+    struct dcp_parity *parity;
+    uint64_t at;
+    size_t n;
+
+    if (!dcp_parity_read_head(store, path, &parity, NULL))
+        add(found, parity);
+    if (!dcp_parity_read_tail(store, path, &tail, &n, &at, NULL) &&
+        !parity_of(tail, n, &parity))
+        add(found, parity);
+}
+
+/* The manifest may be good where shards that it names are not: its format checks it
+ * first. */
+static void add_of_manifest(struct candidates *found, const struct dcp_store *store,
+                            const char *folder)
+{
+    const struct dcp_source source = { store, folder, true };
+    const struct dcp_format *native = dcp_format_find("native");
+    struct dcp_parity *parity;
+    struct dcp_catalog *catalog;
+
+    if (dcp_catalog_new(&catalog, NULL))
+        return;
+    native->index(&source, catalog, NULL);
+    if (catalog->parity &&
+        !dcp_parity_parse(catalog->parity, strlen(catalog->parity), &parity, NULL))
+        add(found, parity);
+    dcp_catalog_free(catalog);
+}
+
+int dcp_mend_find_parity(const struct dcp_store *store, const char *folder,
+                         const char *prefix, struct dcp_parity **out,
+                         struct dcp_error *err)
+{
+    struct dcp_store_entry *entries;
+    struct candidates found = { 0 };
+    char path[MAX_PATH];
+    size_t n;
+    int rc = store->ops->list(store->self, folder, &entries, &n, err);
+
+    *out = NULL;
+    if (rc)
+        return rc;
+    for (size_t i = 0; i < n; i++)
+        if (dcp_str_starts(entries[i].name, "parity-") &&
+            path_of(path, prefix, entries[i].name))
+            add_of_file(&found, store, path);
+    dcp_store_list_free(entries, n);
+    add_of_manifest(&found, store, folder);
+    *out = found.n ? choose(&found) : NULL;
+    if (!found.n)
+        rc = dcp_error_set(err, DCP_E_NOT_FOUND, "'%s/%s' has no parity", store->root,
+                           folder);
+    else if (!*out)
+        rc = dcp_error_set(err, DCP_E_CORRUPT,
+                           "the parity files of '%s/%s' do not agree what they protect",
+                           store->root, folder);
+    for (size_t i = 0; i < found.n; i++)
+        dcp_parity_free(found.items[i]);
+    free(found.items);
+    return rc;
+}
+
+/* The copy at the end of a parity file, if it is of this step. */
+static bool take_tail(const struct dcp_store *store, const char *prefix,
+                      const struct dcp_parity *parity, int file,
+                      struct dcp_mend_manifest *out)
+{
+    struct dcp_parity *said = NULL;
+    char name[64], path[MAX_PATH];
+    uint64_t at;
+
+    dcp_parity_name(parity, file / parity->rows, file % parity->rows, name);
+    if (!path_of(path, prefix, name) ||
+        dcp_parity_read_tail(store, path, &out->data, &out->size_bytes, &at, NULL))
+        return false;
+    bool ours = !parity_of(out->data, out->size_bytes, &said) &&
+                said->identity == parity->identity;
+    dcp_parity_free(said);
+    if (!ours) {
+        free(out->data);
+        out->data = NULL;
+    }
+    return ours;
+}
+
+int dcp_mend_find_manifest(const struct dcp_store *store, const char *prefix,
+                           const struct dcp_parity *parity, struct dcp_mend_manifest *out,
+                           struct dcp_error *err)
+{
+    DCP_CLEANUP_FREE void *there = NULL;
+    struct dcp_error why = { 0 };
+    char path[MAX_PATH];
+    size_t n = 0;
+    bool found = false;
+
+    *out = (struct dcp_mend_manifest){ 0 };
+    if (!path_of(path, prefix, DCP_PARITY_MANIFEST))
+        return dcp_error_set(err, DCP_E_USAGE, "the name of the step is too long");
+    int rc = dcp_store_read_file(store, path, DCP_PARITY_MAX_TAIL, &there, &n, &why);
+    for (int i = 0; i < parity->n_groups * parity->rows && !found; i++)
+        found = take_tail(store, prefix, parity, i, out);
+    if (found) {
+        out->intact = !rc && n == out->size_bytes && !memcmp(there, out->data, n);
+        return DCP_OK;
+    }
+    if (rc) {
+        if (err)
+            *err = why;
+        return rc;
+    }
+    *out = (struct dcp_mend_manifest){ there, n, true };
+    there = NULL;
+    return DCP_OK;
+}
