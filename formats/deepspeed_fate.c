@@ -21,21 +21,29 @@ static bool has(const struct dcp_catalog *catalog, enum dcp_role role, const cha
     return false;
 }
 
-static bool has_moments(const struct dcp_catalog *catalog)
+static bool has_any(const struct dcp_catalog *catalog, enum dcp_role role)
 {
     for (size_t t = 0; t < catalog->n_tensors; t++)
-        if (catalog->tensors[t].role == DCP_ROLE_EXP_AVG)
+        if (catalog->tensors[t].role == role)
             return true;
     return false;
 }
 
-/* A weight that has a master in the target: its own, or one that is made of it. */
+/* A weight that has a master in the target: its own, or one that is made of it. That is
+ * what has moments; where the optimizer has none, what else it keeps tells. */
 static bool is_trained(const struct dcp_catalog *src, const struct dcp_tensor *tensor)
 {
+    static const enum dcp_role roles[] = { DCP_ROLE_EXP_AVG, DCP_ROLE_MASTER,
+                                           DCP_ROLE_OPTIM };
+
     if (!dcp_dtype_is_float(tensor->dtype) || !tensor->n_elems)
         return false;
-    return has(src, DCP_ROLE_MASTER, tensor->param) || !has_moments(src) ||
-           has(src, DCP_ROLE_EXP_AVG, tensor->param);
+    if (has(src, DCP_ROLE_MASTER, tensor->param))
+        return true;
+    for (size_t r = 0; r < DCP_ARRAY_LEN(roles); r++)
+        if (has_any(src, roles[r]))
+            return has(src, roles[r], tensor->param);
+    return true;
 }
 
 /* The shape of the weight that a tensor of the optimizer belongs to, or of its master. */

@@ -374,17 +374,16 @@ static json_t *frozen_part(struct model *m, int t)
     return dcp_torch_out_view(m->out, storage, 1, &n);
 }
 
-/* Shapes or parts of the weights that are not trained; None below stage 2. */
+/* Shapes or parts of the weights that are not trained. None below stage 2, and where
+ * there are none: DeepSpeed looks for every frozen weight of its model in a dict, and a
+ * checkpoint saved without them has no dict. */
 static json_t *frozen_dict(struct model *m, bool shapes)
 {
     const struct dcp_ds_writer *w = m->w;
-    json_t *pairs;
+    json_t *pairs = json_array();
     bool failed = false;
 
-    if (w->stage < 2)
-        return json_null();
-    pairs = json_array();
-    for (size_t i = 0; i < w->n_module; i++) {
+    for (size_t i = 0; i < w->n_module && w->stage >= 2; i++) {
         int t = w->module[i];
         const struct dcp_tensor *tensor = &w->catalog->tensors[t];
         if (!dcp_ds_is_frozen(w, t))
@@ -394,9 +393,9 @@ static json_t *frozen_dict(struct model *m, bool shapes)
                     : w->stage == 3 ? frozen_part(m, t)
                                     : whole_view(m, t));
     }
-    if (failed) {
+    if (failed || !json_array_size(pairs)) {
         json_decref(pairs);
-        return NULL;
+        return failed ? NULL : json_null();
     }
     return dcp_ds_pairs(pairs);
 }

@@ -46,12 +46,18 @@ static bool has(const struct choice *choice, enum dcp_role role, const char *par
     return dcp_identity_find(choice->of_src, role, param) >= 0;
 }
 
-static bool has_moments(const struct dcp_catalog *src)
+/* The role that tells which weights are trained: moments, or what else an optimizer that
+ * has none keeps. MODEL: the source has no optimizer, and every weight may be. */
+static enum dcp_role trained_by(const struct dcp_catalog *src)
 {
-    for (size_t t = 0; t < src->n_tensors; t++)
-        if (src->tensors[t].role == DCP_ROLE_EXP_AVG)
-            return true;
-    return false;
+    static const enum dcp_role roles[] = { DCP_ROLE_EXP_AVG, DCP_ROLE_MASTER,
+                                           DCP_ROLE_OPTIM };
+
+    for (size_t r = 0; r < DCP_ARRAY_LEN(roles); r++)
+        for (size_t t = 0; t < src->n_tensors; t++)
+            if (src->tensors[t].role == roles[r])
+                return roles[r];
+    return DCP_ROLE_MODEL;
 }
 
 /* -- one tensor ---------------------------------------------------------------------- */
@@ -183,15 +189,14 @@ static int take_weights(struct choice *choice, struct dcp_error *err)
 
 static int take_masters(struct choice *choice, struct dcp_error *err)
 {
-    bool moments = has_moments(choice->src),
-         alone = choice->options->only == DCP_ONLY_MODEL;
+    enum dcp_role by = trained_by(choice->src);
+    bool alone = choice->options->only == DCP_ONLY_MODEL;
     int rc = DCP_OK;
 
     for (size_t t = 0; t < choice->src->n_tensors && !rc; t++) {
         const struct dcp_tensor *tensor = &choice->src->tensors[t];
-        bool trained = !moments || has(choice, DCP_ROLE_EXP_AVG, tensor->param);
-        if (tensor->role == DCP_ROLE_MODEL && !tensor->tied_to && trained &&
-            dcp_dtype_is_float(tensor->dtype) &&
+        if (tensor->role == DCP_ROLE_MODEL && !tensor->tied_to &&
+            has(choice, by, tensor->param) && dcp_dtype_is_float(tensor->dtype) &&
             (alone || !has(choice, DCP_ROLE_MASTER, tensor->param)))
             rc = take_master(choice, t, err);
     }

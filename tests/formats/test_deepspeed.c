@@ -5,6 +5,7 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "deepspeed_cut.h"
+#include "deepspeed_fate.h"
 #include "formats.h"
 #include "lib/reshard_folder.h"
 #include "lib/sha256.h"
@@ -310,6 +311,31 @@ static void check_archives(const struct checkpoint *c)
     }
 }
 
+/* DeepSpeed looks for every frozen weight in a dict of them, so there is none without. */
+static void check_frozen(const struct checkpoint *c)
+{
+    bool any = false;
+
+    for (size_t t = 0; t < c->catalog->n_tensors; t++) {
+        const struct dcp_tensor *tensor = &c->catalog->tensors[t];
+        any |= tensor->role == DCP_ROLE_MODEL && !tensor->tied_to &&
+               dcp_identity_find(c->identity, DCP_ROLE_MASTER, tensor->param) < 0;
+    }
+
+    for (size_t f = 0; f < c->catalog->n_files; f++) {
+        DCP_CLEANUP_TORCH struct dcp_torch_file file = { 0 };
+        const char *name = c->catalog->files[f].name;
+        if (!strstr(name, "model_states.pt"))
+            continue;
+        assert_int_equal(dcp_torch_open(&file, &c->place.source, name, NULL), 0);
+        assert_int_equal(dcp_torch_read_tree(&file, NULL), 0);
+        const struct dcp_pickle_node *parts =
+            dcp_pickle_get(file.tree, "frozen_param_fragments");
+        assert_non_null(parts);
+        assert_true(any || parts->kind == DCP_PICKLE_NONE);
+    }
+}
+
 static void check_target(const char *name, const char *format, const char *layout,
                          int world, const struct reshard_folder *folder)
 {
@@ -333,8 +359,34 @@ static void check_target(const char *name, const char *format, const char *layou
     check_same(&a, &b);
     check_objects(&a, &b);
     check_archives(&b);
+    if (!strcmp(format, "deepspeed"))
+        check_frozen(&b);
     checkpoint_close(&a);
     checkpoint_close(&b);
+}
+
+/* An optimizer without moments: what it keeps of a weight says that it trains it. */
+static void test_frozen_without_moments(void **state)
+{
+    static const int64_t shape[] = { 2 };
+    struct dcp_tensor tensors[] = {
+        { .name = "a", .dtype = DCP_BF16 },
+        { .name = "frozen", .dtype = DCP_BF16 },
+        { .name = "optimizer.momentum_buffer.a", .role = DCP_ROLE_OPTIM, .param = "a" },
+    };
+    struct dcp_catalog *src;
+
+    (void)state;
+    assert_int_equal(dcp_catalog_new(&src, NULL), 0);
+    for (size_t t = 0; t < DCP_ARRAY_LEN(tensors); t++) {
+        tensors[t].ndim = 1;
+        tensors[t].shape = shape;
+        assert_int_equal(dcp_catalog_add_tensor(src, &tensors[t], NULL, NULL), 0);
+    }
+    assert_int_equal(dcp_ds_fate(src, true, &src->tensors[0]), DCP_FATE_IMPLIED);
+    assert_int_equal(dcp_ds_fate(src, true, &src->tensors[1]), DCP_FATE_HELD);
+    assert_int_equal(dcp_ds_fate(src, true, &src->tensors[2]), DCP_FATE_HELD);
+    dcp_catalog_free(src);
 }
 
 static void test_targets(void **state)
@@ -472,6 +524,7 @@ int main(void)
         cmocka_unit_test(test_fixtures),
         cmocka_unit_test(test_tag_folder),
         cmocka_unit_test(test_extras),
+        cmocka_unit_test(test_frozen_without_moments),
         cmocka_unit_test_setup_teardown(test_targets, reshard_folder_setup,
                                         reshard_folder_teardown),
     };

@@ -168,6 +168,26 @@ static void masters_of_weights(void **state)
     unmake(&made);
 }
 
+/* An optimizer without moments keeps something else of what it trains, or masters. */
+static void what_is_frozen_gets_no_master(void **state)
+{
+    (void)state;
+    static const enum dcp_role kept[] = { DCP_ROLE_OPTIM, DCP_ROLE_MASTER };
+
+    for (size_t i = 0; i < 2; i++) {
+        struct dcp_catalog *src = new_catalog();
+        add(src, "a", DCP_ROLE_MODEL, "a", DCP_BF16);
+        add(src, "frozen", DCP_ROLE_MODEL, "frozen", DCP_BF16);
+        add(src, "optimizer.kept.a", kept[i], "a", DCP_F32);
+        assert_int_equal(dcp_catalog_sort(src, NULL), 0);
+        struct made made = make(src, &masters, (struct dcp_reshard_options){ 0 });
+        assert_int_equal(made.rc, 0);
+        assert_int_equal(dcp_catalog_find(made.target, "optimizer.master.frozen"), -1);
+        assert_int_equal(made.target->n_tensors, kept[i] == DCP_ROLE_OPTIM ? 4 : 3);
+        unmake(&made);
+    }
+}
+
 static void the_model_alone_has_its_own_names(void **state)
 {
     (void)state;
@@ -253,6 +273,7 @@ int main(void)
         cmocka_unit_test(what_does_not_fit),
         cmocka_unit_test(weights_of_masters),
         cmocka_unit_test(masters_of_weights),
+        cmocka_unit_test(what_is_frozen_gets_no_master),
         cmocka_unit_test(the_model_alone_has_its_own_names),
         cmocka_unit_test(second_names),
         cmocka_unit_test(layouts_of_a_format),
