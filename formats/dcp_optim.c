@@ -276,7 +276,8 @@ const char *dcp_optim_type(json_t *groups)
     json_t *group = json_array_get(groups, 0),
            *decoupled = json_object_get(group, "decoupled_weight_decay");
 
-    if (!json_object_get(group, "betas") || !json_is_boolean(decoupled))
+    if (!json_object_get(group, "betas") || !json_object_get(group, "amsgrad") ||
+        !json_is_boolean(decoupled))
         return NULL;
     return json_is_true(decoupled) ? "AdamW" : "Adam";
 }
@@ -289,15 +290,19 @@ static bool add_option(json_t *group, const char *name, json_t *value)
     return json_object_get(group, name) || !json_object_set(group, name, value);
 }
 
-/* A group with all options that PyTorch's Adam and AdamW ask for when they load one. */
+/* A group with all options that PyTorch's Adam and AdamW ask for when they load one. One
+ * that PyTorch made has its own: NAdam has betas too, and no amsgrad. */
 static json_t *complete(json_t *group, bool decoupled)
 {
     static const char *const off[] = { "amsgrad", "maximize", "capturable",
                                        "differentiable" };
+    bool whole_already = json_object_get(group, "amsgrad") ||
+                         json_object_get(group, "maximize") ||
+                         json_object_get(group, "foreach");
     json_t *whole = json_copy(group), *params = json_object_get(group, "params");
     bool ok = whole != NULL;
 
-    if (!json_object_get(group, "betas") || json_object_get(group, "amsgrad"))
+    if (!json_object_get(group, "betas") || whole_already)
         return whole;
     for (size_t i = 0; i < DCP_ARRAY_LEN(off) && ok; i++)
         ok = add_option(whole, off[i], json_false());

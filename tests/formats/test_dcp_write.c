@@ -289,6 +289,25 @@ static void test_odd_groups(void **state)
     end(&f);
 }
 
+/* Only groups that PyTorch's Adam would not take get options: NAdam's have betas too. */
+static void test_groups_of_another_optimizer(void **state)
+{
+    static const char text[] =
+        "{\"step\":4,\"param_groups\":[{\"lr\":0.5,\"betas\":[0.9,0.99],\"eps\":1e-8,"
+        "\"weight_decay\":0,\"momentum_decay\":0.004,\"decoupled_weight_decay\":false,"
+        "\"maximize\":false,\"foreach\":null,\"capturable\":false,"
+        "\"differentiable\":false,\"params\":[\"a\"]}]}";
+    struct fixture f;
+
+    (void)state;
+    begin(&f);
+    add_weight(&f, "a");
+    add_json(&f, "optimizer", text);
+    write_and_read(&f);
+    assert_json(&f, "optimizer", text);
+    end(&f);
+}
+
 /* -- objects ------------------------------------------------------------------------- */
 
 static void test_objects(void **state)
@@ -458,6 +477,7 @@ int main(void)
                                         reshard_folder_teardown),
         cmocka_unit_test(test_tied_head),
         cmocka_unit_test(test_odd_groups),
+        cmocka_unit_test(test_groups_of_another_optimizer),
         cmocka_unit_test(test_objects),
         cmocka_unit_test(test_keys_of_objects),
         cmocka_unit_test(test_collisions),
