@@ -315,7 +315,7 @@ static const struct settings_key checkpoint_keys[] = {
     { .name = "async", .kind = KEY_FLAG, AT(out.checkpoint_async), .fallback = 1 },
     { .name = "codec", .kind = KEY_CHOICE, AT(codec), .choices = codecs },
     { .name = "staging", .kind = KEY_SIZE, AT(out.staging_bytes) },
-    { .name = "parity", .kind = KEY_INT, AT(out.parity) },
+    { .name = "parity", .kind = KEY_INT, AT(out.parity), .max = DCP_PARITY_MAX_ROWS },
     { .name = "use_node_local_storage",
       .kind = KEY_FLAG,
       REJECTED("all ranks write into one folder"),

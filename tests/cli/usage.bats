@@ -87,10 +87,19 @@ refused() {
 @test "what is not in this version says so" {
     refused 8 dcp-reshard model.safetensors out --tp 2
     refused 8 dcp-reshard model.safetensors out --pp 2 --dp 2
-    refused 8 dcp-reshard model.safetensors out --parity 1
-    refused 8 dcp-reshard repair model.safetensors
-    [[ $stderr == *"no parity shards"* ]]
     [ ! -e out ]
+}
+
+@test "parity is for native steps, and repair for what has it" {
+    refused 2 dcp-reshard model.safetensors out --to torch --parity 1
+    [[ $stderr == *"native steps can have it"* ]]
+    refused 2 dcp-reshard model.safetensors out --parity 33
+    refused 3 dcp-reshard repair model.safetensors
+    refused 3 dcp-reshard repair nowhere
+    [ ! -e out ]
+    dcp-reshard -q model.safetensors out
+    refused 3 dcp-reshard repair out
+    [[ $stderr == *"'./out' has no parity"*"hint:"*"--parity of dcp-reshard"* ]]
 }
 
 @test "what is not there, what nobody knows" {

@@ -342,8 +342,6 @@ static void test_what_is_not_supported_says_why(void **state)
         { "\"zero_optimization\": {\"zero_hpz_partition_size\": 8}", "is 8, but",
           "mics_shard_size" },
         { "\"zero_optimization\": {\"zero_quantized_weights\": true}", "quantized", "" },
-        { "\"checkpoint\": {\"parity\": 2}", "'checkpoint.parity' is 2, but parity",
-          "set it to 0" },
         { "\"gradient_allreduce_op\": \"sum\"", "averaged", "optimizer.params.lr" },
         { "\"elasticity\": {\"enabled\": true}", "elasticity", "train_batch_size" },
         { "\"sparse_attention\": {\"mode\": \"fixed\"}",
