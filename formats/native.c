@@ -34,10 +34,10 @@ static int probe_manifest(const struct dcp_source *source)
 }
 
 /* A step whose manifest is damaged or gone is still a native step, so that what is said
- * of it names the manifest. */
+ * of it names the manifest; so is one of which little but its parity is left. */
 static int probe_shards(const struct dcp_source *source)
 {
-    static const char first[] = "shard-00000-of-";
+    static const char first[] = "shard-00000-of-", parity[] = "parity-00000-of-";
     struct dcp_store_entry *entries;
     size_t n;
     int bits = 0;
@@ -45,7 +45,8 @@ static int probe_shards(const struct dcp_source *source)
     if (source->store->ops->list(source->store->self, source->name, &entries, &n, NULL))
         return 0;
     for (size_t i = 0; i < n; i++)
-        if (dcp_str_starts(entries[i].name, first))
+        if (dcp_str_starts(entries[i].name, first) ||
+            dcp_str_starts(entries[i].name, parity))
             bits = 8 * (int)(sizeof first - 1);
     dcp_store_list_free(entries, n);
     return bits;

@@ -32,6 +32,8 @@ int inspect_open(struct dcp_main *m, const char *path, struct inspect_checkpoint
     if (rc)
         return rc;
     rc = dcp_place_index(&out->place, &out->catalog, err);
+    if (!rc && out->place.damage.code)
+        dcp_damage_tell_mended(m, &out->place);
     if (rc)
         inspect_close(out);
     else if (inspect_is_run(out) && m->command != &inspect_show) /* which lists them */

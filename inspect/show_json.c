@@ -43,8 +43,9 @@ static json_t *steps_json(const struct inspect_shown *shown)
     for (size_t i = 0; i < shown->n_steps; i++) {
         const struct dcp_step *s = &shown->steps[i];
         if (dcp_doc_add(
-                list, json_pack("{s:I, s:s, s:b, s:o}", "step", (json_int_t)s->step,
-                                "name", s->name, "whole", (int)s->whole, "why",
+                list, json_pack("{s:I, s:s, s:b, s:b, s:o}", "step", (json_int_t)s->step,
+                                "name", s->name, "whole", (int)s->whole, "mendable",
+                                (int)s->mendable, "why",
                                 s->whole ? json_null() : dcp_doc_text(s->why.message)))) {
             json_decref(list);
             return NULL;
@@ -73,18 +74,26 @@ static int add_catalog(json_t *doc, const struct inspect_shown *shown)
         json_pack("{s:o, s:o, s:o, s:o}", "n", dcp_doc_u64(f->n_shards), "size_bytes",
                   dcp_doc_u64(f->shard_bytes), "least_bytes", dcp_doc_u64(f->shard_least),
                   "most_bytes", dcp_doc_u64(f->shard_most));
-    bool whole = !shown->hole.code;
+    const struct dcp_error *why =
+        shown->hole.code ? &shown->hole : &shown->checkpoint.place.damage;
+    struct dcp_parity_facts parity;
+    if (dcp_parity_facts(shown->checkpoint.catalog, &parity, NULL))
+        parity = (struct dcp_parity_facts){ 0 };
+    bool whole = !why->code;
     json_t *resume =
-        json_pack("{s:b, s:o}", "possible", (int)(whole && f->n_params && !f->missing[0]),
-                  "missing", f->missing[0] ? dcp_doc_text(f->missing) : json_null());
+        json_pack("{s:b, s:o}", "possible",
+                  (int)(!shown->hole.code && f->n_params && !f->missing[0]), "missing",
+                  f->missing[0] ? dcp_doc_text(f->missing) : json_null());
     int rc = dcp_doc_set(doc, "model", model);
     rc |= dcp_doc_set(doc, "holds", groups_json(f));
     rc |= dcp_doc_set(doc, "objects", objects_json(shown->checkpoint.catalog));
     rc |= dcp_doc_set(doc, "shards", shards);
     rc |= dcp_doc_set(doc, "has_digests", json_boolean(f->has_digests));
     rc |= dcp_doc_set(doc, "whole", json_boolean(whole));
-    rc |=
-        dcp_doc_set(doc, "why", whole ? json_null() : dcp_doc_text(shown->hole.message));
+    rc |= dcp_doc_set(doc, "why", whole ? json_null() : dcp_doc_text(why->message));
+    rc |= dcp_doc_set(doc, "parity",
+                      json_pack("{s:i, s:o}", "rows", parity.rows, "size_bytes",
+                                dcp_doc_u64(parity.size_bytes)));
     rc |= dcp_doc_set(doc, "resume", resume);
     return rc ? DCP_E_MEMORY : DCP_OK;
 }

@@ -239,12 +239,36 @@ static void add_tensor_count(struct dcp_buf *text, const struct inspect_shown *s
         dcp_buf_add_text(text, dcp_human_items(all, "tensor", "tensors").text);
 }
 
+static int put_parity(struct dcp_main *m, const struct inspect_shown *shown,
+                      struct dcp_error *err)
+{
+    DCP_CLEANUP_BUF struct dcp_buf text = { 0 };
+    struct dcp_parity_facts parity;
+    int rc = dcp_parity_facts(shown->checkpoint.catalog, &parity, err);
+    if (rc || !parity.rows)
+        return rc;
+    dcp_buf_add_fmt(
+        &text, "any %s of %s%s can be lost (%s more)",
+        dcp_human_items((uint64_t)parity.rows, "shard", "shards").text,
+        parity.n_groups > 1 ? "each of " : "",
+        parity.n_groups > 1
+            ? dcp_human_items((uint64_t)parity.n_groups, "group", "groups").text
+            : dcp_human_count((uint64_t)shown->checkpoint.catalog->world).text,
+        dcp_human_size(parity.size_bytes).text);
+    return put_fact(m, "parity", &text, DCP_STYLE_OFF, err);
+}
+
 static int put_whole(struct dcp_main *m, const struct inspect_shown *shown,
                      struct dcp_error *err)
 {
     DCP_CLEANUP_BUF struct dcp_buf text = { 0 };
     if (shown->hole.code) {
         dcp_buf_add_fmt(&text, "no: %s", shown->hole.message);
+        return put_fact(m, "whole", &text, DCP_STYLE_BAD, err);
+    }
+    if (shown->checkpoint.place.damage.code) {
+        dcp_buf_add_fmt(&text, "no: %s; its parity gives what is lost",
+                        shown->checkpoint.place.damage.message);
         return put_fact(m, "whole", &text, DCP_STYLE_BAD, err);
     }
     dcp_buf_add_text(&text, "yes: ");
@@ -351,7 +375,7 @@ int inspect_show_text(struct dcp_main *m, const struct inspect_shown *shown,
 {
     static int (*const lines[])(struct dcp_main *, const struct inspect_shown *,
                                 struct dcp_error *) = {
-        put_model, put_holds, put_layout, put_size, put_whole, put_resume,
+        put_model, put_holds, put_layout, put_size, put_parity, put_whole, put_resume,
     };
     int rc = DCP_OK;
     put_title(m, shown);

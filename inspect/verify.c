@@ -167,7 +167,8 @@ static int run(struct dcp_main *m, const void *settings, struct dcp_error *err)
         .threads = m->threads,
     };
     double begin = dcp_clock_s();
-    rc = dcp_verify(&checkpoint.place.source, &options, &result, err);
+    const struct dcp_source plain = dcp_place_plain(&checkpoint.place);
+    rc = dcp_verify(&plain, &options, &result, err);
     double seconds = dcp_clock_s() - begin;
     dcp_main_progress_end(m);
     if (rc == DCP_OK || (result.n_damages && (rc == DCP_E_CORRUPT || rc == DCP_E_IO))) {

@@ -46,6 +46,8 @@ static int plan_and_run(struct dcp_main *m, struct reshard_job *job,
 {
     DCP_CLEANUP_FREE char *config = NULL;
     int rc = dcp_place_index(&job->place, &job->source, err);
+    if (!rc && job->place.damage.code)
+        dcp_damage_tell_mended(m, &job->place);
     if (rc == DCP_OK)
         rc = find_config(job, &config, err);
     if (rc)

@@ -1,5 +1,6 @@
 /* settings_keys: DeepSpeed's configuration (0.19; keys that it has removed since 0.14
  * too) and our own three sections, key by key. A key that is not here is unknown. */
+#include <dcp/checkpoint.h>
 #include "settings_keys.h"
 
 #include <math.h>

@@ -54,6 +54,14 @@ static bool has_parity(const struct dcp_place *place)
     return found;
 }
 
+void dcp_damage_tell_mended(struct dcp_main *m, const struct dcp_place *place)
+{
+    dcp_log_write(&m->log, DCP_LOG_WARN,
+                  "'%s' is damaged and is read through its parity (%s); "
+                  "'dcp-reshard repair %s' repairs it",
+                  place->path, place->damage.message, place->path);
+}
+
 void dcp_damage_hint(const struct dcp_place *place, bool all_listed,
                      struct dcp_error *err)
 {

@@ -357,3 +357,48 @@ void dcp_mend_free(struct dcp_mend *mend)
     free(mend->prefix);
     free(mend);
 }
+
+static int index_into(const struct dcp_source *source, const struct dcp_format *format,
+                      struct dcp_catalog **out, struct dcp_error *err)
+{
+    int rc = dcp_catalog_new(out, err);
+
+    if (rc)
+        return rc;
+    rc = format->index(source, *out, err);
+    if (!rc)
+        rc = dcp_catalog_sort(*out, err);
+    if (rc) {
+        dcp_catalog_free(*out);
+        *out = NULL;
+    }
+    return rc;
+}
+
+int dcp_mend_index(const struct dcp_source *source, const struct dcp_format *format,
+                   struct dcp_catalog **out, struct dcp_mend **out_mend,
+                   struct dcp_error *out_why, struct dcp_error *err)
+{
+    struct dcp_error why = { 0 };
+    struct dcp_mend *mend;
+    int rc = index_into(source, format, out, &why);
+    bool broken = rc == DCP_E_CORRUPT || rc == DCP_E_IO || rc == DCP_E_NOT_FOUND;
+
+    *out_mend = NULL;
+    *out_why = (struct dcp_error){ 0 };
+    if (!rc)
+        return DCP_OK;
+    if (broken && !strcmp(format->name, "native") &&
+        !dcp_mend_open(source->store, source->name, &mend, NULL)) {
+        struct dcp_source mended = { dcp_mend_store(mend), source->name, true };
+        if (!index_into(&mended, format, out, NULL)) {
+            *out_mend = mend;
+            *out_why = why;
+            return DCP_OK;
+        }
+        dcp_mend_free(mend);
+    }
+    if (err)
+        *err = why;
+    return rc;
+}

@@ -18,6 +18,15 @@ int dcp_mend_open(const struct dcp_store *store, const char *folder,
                   struct dcp_mend **out_mend, struct dcp_error *err);
 void dcp_mend_free(struct dcp_mend *mend);
 
+/* The sorted catalog of a checkpoint; caller owns. Of a native step of which a file is
+ * missing, or a manifest damaged, through its parity if that gives what is lost:
+ * *out_mend (else NULL; caller owns) and *out_why, what was wrong. Errors: those of
+ * index.
+ */
+int dcp_mend_index(const struct dcp_source *source, const struct dcp_format *format,
+                   struct dcp_catalog **out_catalog, struct dcp_mend **out_mend,
+                   struct dcp_error *out_why, struct dcp_error *err);
+
 /* Borrowed until free; only for reading. */
 const struct dcp_store *dcp_mend_store(const struct dcp_mend *mend);
 const struct dcp_parity *dcp_mend_parity(const struct dcp_mend *mend);

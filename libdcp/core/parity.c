@@ -232,6 +232,24 @@ int dcp_parity_parse(const char *text, size_t n, struct dcp_parity **out,
     return DCP_OK;
 }
 
+int dcp_parity_facts(const struct dcp_catalog *catalog, struct dcp_parity_facts *out,
+                     struct dcp_error *err)
+{
+    struct dcp_parity *p;
+
+    *out = (struct dcp_parity_facts){ 0 };
+    if (!catalog->parity)
+        return DCP_OK;
+    int rc = dcp_parity_parse(catalog->parity, strlen(catalog->parity), &p, err);
+    if (rc)
+        return rc;
+    *out = (struct dcp_parity_facts){ .rows = p->rows, .n_groups = p->n_groups };
+    for (int g = 0; g < p->n_groups; g++)
+        out->size_bytes += (uint64_t)p->rows * dcp_parity_bytes(p, g);
+    dcp_parity_free(p);
+    return DCP_OK;
+}
+
 void dcp_parity_free(struct dcp_parity *p)
 {
     if (!p)

@@ -2,6 +2,7 @@
 #include "base/fs.h"
 #include "base/mem.h"
 #include "base/str.h"
+#include "mend.h"
 #include "steps.h"
 #include <dcp/reshard.h>
 #include <errno.h>
@@ -142,6 +143,7 @@ void dcp_place_close(struct dcp_place *place)
         return;
     free((char *)place->source.name); /* NULL, or made by dcp_place_open */
     free(place->path);
+    dcp_mend_free(place->mend);
     if (place->store.ops)
         dcp_store_free(&place->store);
     *place = (struct dcp_place){ 0 };
@@ -171,25 +173,33 @@ static void name_place(const struct dcp_place *place, struct dcp_error *err)
     err->message[path_n + rest_n] = '\0';
 }
 
-int dcp_place_index(const struct dcp_place *place, struct dcp_catalog **out_catalog,
+int dcp_place_index(struct dcp_place *place, struct dcp_catalog **out_catalog,
                     struct dcp_error *err)
 {
     struct dcp_catalog *catalog;
-    int rc = dcp_catalog_new(&catalog, err);
+    struct dcp_mend *mend = NULL;
+    int rc = dcp_mend_index(&place->source, place->format, &catalog, &mend,
+                            &place->damage, err);
 
     *out_catalog = NULL;
-    if (rc)
-        return rc;
-    rc = place->format->index(&place->source, catalog, err);
-    if (!rc)
-        rc = dcp_catalog_sort(catalog, err);
     if (rc) {
         name_place(place, err);
-        dcp_catalog_free(catalog);
         return rc;
+    }
+    if (mend) {
+        place->mend = mend;
+        place->source.store = dcp_mend_store(mend);
     }
     if (!catalog->format[0])
         catalog->format = place->format->name;
     *out_catalog = catalog;
     return DCP_OK;
+}
+
+struct dcp_source dcp_place_plain(const struct dcp_place *place)
+{
+    struct dcp_source source = place->source;
+
+    source.store = &place->store;
+    return source;
 }

@@ -20,7 +20,7 @@
 #define DEFAULT_MEMORY ((uint64_t)256 << 20)
 
 struct dcp_reshard {
-    const struct dcp_place *place; /* borrowed */
+    struct dcp_place *place; /* borrowed */
     struct dcp_reshard_options options;
     const struct dcp_format *format;
     bool packs; /* the files of that format become one archive */
@@ -172,7 +172,7 @@ static int decide(struct dcp_reshard *reshard, const char *target_path,
     return rc ? rc : fill_facts(reshard, err);
 }
 
-int dcp_reshard_plan(const struct dcp_place *place, const char *target_path,
+int dcp_reshard_plan(struct dcp_place *place, const char *target_path,
                      const struct dcp_reshard_options *options,
                      struct dcp_reshard **out_reshard, struct dcp_error *err)
 {

@@ -286,6 +286,20 @@ static int check_holes(struct verify *v, struct dcp_error *err)
                        : dcp_error_memory(err, "a verification");
 }
 
+/* Where the manifest was read from its parity, the file itself is still to be told. */
+static int check_manifest(struct verify *v, const struct dcp_mend *mend,
+                          struct dcp_error *err)
+{
+    const struct dcp_damage damage = { .code = DCP_E_CORRUPT,
+                                       .file = DCP_PARITY_MANIFEST,
+                                       .what = "it is missing or damaged" };
+    bool intact;
+    size_t n;
+
+    dcp_mend_manifest(mend, &n, &intact);
+    return intact ? DCP_OK : add_damage(v, damage, err);
+}
+
 static int add_parity_damage(void *self, const struct dcp_damage *damage,
                              struct dcp_error *err)
 {
@@ -369,21 +383,20 @@ int dcp_verify(const struct dcp_source *source, const struct dcp_verify_options 
     struct dcp_verify_result result = { 0 };
     const struct dcp_format *format;
     struct dcp_catalog *catalog = NULL;
+    struct dcp_mend *mend = NULL;
+    struct dcp_error why;
     int rc = dcp_format_probe(source, &format, err);
 
     if (!rc)
-        rc = dcp_catalog_new(&catalog, err);
-    if (!rc)
-        rc = format->index(source, catalog, err);
-    if (!rc)
-        rc = dcp_catalog_sort(catalog, err);
-    if (rc) {
-        dcp_catalog_free(catalog);
+        rc = dcp_mend_index(source, format, &catalog, &mend, &why, err);
+    if (rc)
         return rc;
-    }
     v.catalog = catalog;
     pthread_mutex_init(&v.lock, NULL);
     rc = run(&v, &result, err);
+    if (!rc && mend)
+        rc = check_manifest(&v, mend, err);
+    dcp_mend_free(mend);
     if (v.n_damages)
         qsort(v.damages, v.n_damages, sizeof *v.damages, by_place);
     for (size_t d = 0; d < v.n_damages && v.options->damage; d++)

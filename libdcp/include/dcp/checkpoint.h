@@ -201,6 +201,17 @@ DCP_PUBLIC int dcp_verify(const struct dcp_source *source,
 DCP_PUBLIC int dcp_prune(const struct dcp_store *store, int keep, int keep_every,
                          size_t *out_removed, struct dcp_error *err);
 
+/* What protects the files of a step; all zero when nothing does. */
+struct dcp_parity_facts {
+    int rows;            /* so many files can be lost of each group of shards */
+    int n_groups;        /* 1, unless there are more than DCP_PARITY_GROUP ranks */
+    uint64_t size_bytes; /* of the parity files, but for the copies of the manifest */
+};
+/* Errors: CORRUPT, UNSUPPORTED (parity of a newer version), MEMORY. */
+DCP_PUBLIC int dcp_parity_facts(const struct dcp_catalog *catalog,
+                                struct dcp_parity_facts *out_facts,
+                                struct dcp_error *err);
+
 /* Rebuilding what is lost or damaged of a step with parity. */
 struct dcp_repair_options {
     int threads; /* 0: 2 */

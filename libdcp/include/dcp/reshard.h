@@ -18,15 +18,21 @@ struct dcp_place {
     struct dcp_source source; /* in that store */
     const struct dcp_format *format;
     char *path; /* for messages: with the step that was chosen */
+    struct dcp_mend *mend;   /* private */
+    struct dcp_error damage; /* what was found, where parity gives what is missing */
 };
 /* Caller owns, dcp_place_close. Errors: NOT_FOUND, CORRUPT (no whole step), UNSUPPORTED,
  * IO. */
 DCP_PUBLIC int dcp_place_open(const char *path, struct dcp_place *out_place,
                               struct dcp_error *err);
 DCP_PUBLIC void dcp_place_close(struct dcp_place *place);
-/* Its catalog, sorted; caller owns. */
-DCP_PUBLIC int dcp_place_index(const struct dcp_place *place,
-                               struct dcp_catalog **out_catalog, struct dcp_error *err);
+/* Its catalog, sorted; caller owns. When a file of a native step is missing or a manifest
+ * is damaged, and the step has parity for it, `damage` says so, and the source reads what
+ * was written from then on. */
+DCP_PUBLIC int dcp_place_index(struct dcp_place *place, struct dcp_catalog **out_catalog,
+                               struct dcp_error *err);
+/* The source as it lies, not mended. */
+DCP_PUBLIC struct dcp_source dcp_place_plain(const struct dcp_place *place);
 
 /* The pieces of every tensor at a world: the rule behind a layout name. Replaces the
  * pieces of the catalog by pieces in no file. Names: "flat", "zero1", "zero2", "zero3",
@@ -82,7 +88,7 @@ struct dcp_reshard; /* a decided reshard */
 /* Decides everything, writes nothing. Caller owns *out. Errors: MISMATCH (the target
  * cannot hold it, nothing selected), EXISTS (the target), USAGE, and those of
  * dcp_place_index. */
-DCP_PUBLIC int dcp_reshard_plan(const struct dcp_place *place, const char *target_path,
+DCP_PUBLIC int dcp_reshard_plan(struct dcp_place *place, const char *target_path,
                                 const struct dcp_reshard_options *options,
                                 struct dcp_reshard **out_reshard, struct dcp_error *err);
 DCP_PUBLIC const struct dcp_reshard_plan *dcp_reshard_facts(
