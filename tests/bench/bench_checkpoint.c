@@ -25,6 +25,7 @@ struct setup {
     double seconds; /* of rank 0 */
     int world, failures;
     bool load;
+    int parity;
 };
 
 static const enum dcp_role roles[N_KINDS] = { DCP_ROLE_MODEL, DCP_ROLE_MASTER,
@@ -82,7 +83,9 @@ static void act(void *arg, struct dcp_comm *comm)
         struct dcp_load_options options = { .step = s->step };
         rc = dcp_load(&ctx, &options, &state, NULL, &err);
     } else {
-        struct dcp_save_options options = { .step = s->step, .keep = 1 };
+        struct dcp_save_options options = { .step = s->step,
+                                            .keep = 1,
+                                            .parity = s->parity };
         rc = dcp_save(&ctx, &options, &state, NULL, &err);
     }
     if (rc) {
@@ -104,12 +107,41 @@ static double save_s(void *arg)
     return s->failures ? -1 : s->seconds;
 }
 
+static double save_parity_s(void *arg)
+{
+    struct setup *s = arg;
+    s->parity = 2;
+    double seconds = save_s(arg);
+    s->parity = 0;
+    return seconds;
+}
+
 static double load_s(void *arg)
 {
     struct setup *s = arg;
     s->load = true;
     world_run(RANKS, act, s);
     return s->failures ? -1 : s->seconds;
+}
+
+static void clean(void *arg)
+{
+    (void)arg;
+    bench_shell("cd \"$F\" && rm -rf dd out copy model.safetensors && sync -f .");
+}
+
+/* Two of the eight shards: saved with parity, lost, and rebuilt. */
+static void lose(void *arg)
+{
+    clean(arg);
+    if (save_parity_s(arg) >= 0)
+        bench_shell("rm \"$F\"/run/step-*/shard-0000[25]-of-*");
+}
+
+static double repair_s(void *arg)
+{
+    (void)arg;
+    return bench_shell(DCP_BIN_DIR "/dcp-reshard repair -q > /dev/null \"$F\"/run");
 }
 
 /* Commands see the folder as $F. */
@@ -123,12 +155,6 @@ static double cat_s(void *arg)
 {
     (void)arg;
     return bench_shell("cat \"$F\"/run/step-*/shard-*.safetensors > /dev/null");
-}
-
-static void clean(void *arg)
-{
-    (void)arg;
-    bench_shell("cd \"$F\" && rm -rf dd out copy model.safetensors && sync -f .");
 }
 
 static void cold(void *arg)
@@ -272,6 +298,11 @@ int main(int argc, char **argv)
                        .bytes = s.bytes,
                        .aim = 1.5 };
     met &= bench_run(&b, runs);
+    b.name = "durable save, 8 + 2", b.act_s = save_parity_s, b.aim = 0;
+    met &= bench_run(&b, runs);
+    b.name = "repair of 2 of 8 + 2", b.act_s = repair_s, b.prepare = lose;
+    met &= bench_run(&b, runs);
+    b.aim = 1.5, b.prepare = clean;
     b.name = "load, 8 ranks, cold", b.floor = "cat, cold", b.prepare = cold;
     b.act_s = load_s, b.floor_s = cat_s;
     met &= bench_run(&b, runs);
