@@ -125,12 +125,15 @@ static void three_ranks(void **state)
     every_fault(&(struct how){ .layout = "zero2", .world = 3 }, 40);
 }
 
-/* With everything a save can do: compress, make a second file, remove the old step. */
+/* With everything a save can do: compress, make a second file and parity, remove the old
+ * step. */
 static void all_that_a_save_can_do(void **state)
 {
     (void)state;
     const struct dcp_companion companion = { "pytorch_model.bin", "torch", DCP_BF16 };
-    const struct dcp_save_options more = { .keep = 1, .companion = &companion };
+    const struct dcp_save_options more = { .keep = 1,
+                                           .parity = 2,
+                                           .companion = &companion };
 
     every_fault(
         &(struct how){
@@ -215,10 +218,9 @@ static void prune(void **state)
 /* --- load and find --- */
 
 /* A read that fails is an error or a fall-back to the step before, never wrong bytes. */
-static void load(void **state)
+static void load_all(const struct dcp_save_options *more)
 {
-    (void)state;
-    const struct how how = { .layout = "zero3", .world = 3 };
+    const struct how how = { .layout = "zero3", .world = 3, .more = more };
     struct dcp_store store, faulty;
 
     assert_int_equal(dcp_store_mem(&store, NULL), 0);
@@ -250,6 +252,18 @@ static void load(void **state)
     dcp_store_free(&store);
 }
 
+static void load(void **state)
+{
+    (void)state;
+    load_all(NULL);
+}
+
+static void load_with_parity(void **state)
+{
+    (void)state;
+    load_all(&(struct dcp_save_options){ .parity = 1 });
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -259,6 +273,7 @@ int main(void)
         cmocka_unit_test(full_disks),
         cmocka_unit_test(prune),
         cmocka_unit_test(load),
+        cmocka_unit_test(load_with_parity),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
