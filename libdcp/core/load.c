@@ -387,9 +387,14 @@ static int load_step(const struct dcp_context *ctx, struct dcp_comm *comm,
                   !strcmp(options->format, "auto");
     int rc = load_from(ctx, comm, ctx->store, name, options, into, out, &failure);
 
-    if (is_broken(rc) && native &&
-        !load_mended(ctx, comm, name, options, into, out, failure.message, NULL))
-        return DCP_OK;
+    if (is_broken(rc) && native) {
+        struct dcp_error why = { 0 };
+        int mended =
+            load_mended(ctx, comm, name, options, into, out, failure.message, &why);
+        if (mended && !is_broken(mended)) /* it says nothing of the step */
+            failure = why;
+        rc = mended && is_broken(mended) ? rc : mended;
+    }
     if (rc && err)
         *err = failure;
     return rc;

@@ -19,6 +19,7 @@ struct dcp_mend {
     struct dcp_store_file **open; /* column files, then parity files */
     bool *tried;
     _Atomic uint64_t n_rebuilt;
+    _Atomic bool no_memory; /* what could not be read may well be good */
 };
 
 struct dcp_store_file {
@@ -66,9 +67,13 @@ static struct dcp_store_file *opened(struct dcp_mend *mend, size_t i)
             dcp_parity_name(parity, (int)(i - parity->n_files) / parity->rows,
                             (int)(i - parity->n_files) % parity->rows, name);
         mend->tried[i] = true;
-        if (snprintf(path, sizeof path, "%s%s", mend->prefix, last) < (int)sizeof path &&
-            mend->inner->ops->open(mend->inner->self, path, &mend->open[i], NULL))
+        int rc = DCP_E_NOT_FOUND;
+        if (snprintf(path, sizeof path, "%s%s", mend->prefix, last) < (int)sizeof path)
+            rc = mend->inner->ops->open(mend->inner->self, path, &mend->open[i], NULL);
+        if (rc)
             mend->open[i] = NULL;
+        if (rc == DCP_E_MEMORY)
+            mend->no_memory = true;
     }
     struct dcp_store_file *file = mend->open[i];
     pthread_mutex_unlock(&mend->lock);
@@ -79,7 +84,12 @@ static bool read_at(struct dcp_mend *mend, size_t i, uint64_t at, void *out, siz
 {
     struct dcp_store_file *file = opened(mend, i);
 
-    return file && !mend->inner->ops->read_at(mend->inner->self, file, at, out, n, NULL);
+    int rc = file ? mend->inner->ops->read_at(mend->inner->self, file, at, out, n, NULL)
+                  : DCP_E_NOT_FOUND;
+
+    if (rc == DCP_E_MEMORY)
+        mend->no_memory = true;
+    return !rc;
 }
 
 /* A unit of a column, with zeros behind the end of its file; false: it cannot be read. */
@@ -140,7 +150,7 @@ int dcp_mend_stripe(struct dcp_mend *mend, int group, uint64_t stripe,
         n_bad += !at->good[i];
     }
     int rc = dcp_erasure_rebuild(g->code, DCP_PARITY_UNIT, at->units, at->good, NULL);
-    if (rc == DCP_E_CORRUPT)
+    if (rc == DCP_E_CORRUPT && !mend->no_memory)
         return dcp_error_set(err, DCP_E_CORRUPT,
                              "%d of the %d files of a stripe are lost or damaged at "
                              "stripe %" PRIu64 "; parity mends %d",
@@ -388,15 +398,21 @@ int dcp_mend_index(const struct dcp_source *source, const struct dcp_format *for
     *out_why = (struct dcp_error){ 0 };
     if (!rc)
         return DCP_OK;
-    if (broken && !strcmp(format->name, "native") &&
-        !dcp_mend_open(source->store, source->name, &mend, NULL)) {
-        struct dcp_source mended = { dcp_mend_store(mend), source->name, true };
-        if (!index_into(&mended, format, out, NULL)) {
+    if (broken && !strcmp(format->name, "native")) {
+        int mended = dcp_mend_open(source->store, source->name, &mend, NULL);
+        if (!mended) {
+            struct dcp_source through = { dcp_mend_store(mend), source->name, true };
+            mended = index_into(&through, format, out, NULL);
+            if (mended)
+                dcp_mend_free(mend);
+        }
+        if (mended == DCP_E_MEMORY)
+            return dcp_error_memory(err, "a repair");
+        if (!mended) {
             *out_mend = mend;
             *out_why = why;
             return DCP_OK;
         }
-        dcp_mend_free(mend);
     }
     if (err)
         *err = why;

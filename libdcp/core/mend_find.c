@@ -12,17 +12,20 @@
 struct candidates {
     struct dcp_parity **items;
     size_t n, cap;
+    bool no_memory; /* there may be others */
 };
 
-static void add(struct candidates *found, struct dcp_parity *parity)
+/* What reading one gave: a description, or why there is none. */
+static void add(struct candidates *found, int rc, struct dcp_parity *parity)
 {
     struct dcp_parity **grown =
-        dcp_mem_grow(found->items, &found->cap, found->n + 1, sizeof parity);
+        rc ? NULL : dcp_mem_grow(found->items, &found->cap, found->n + 1, sizeof(parity));
 
+    found->no_memory |= rc == DCP_E_MEMORY || (!rc && !grown);
     if (grown) {
         found->items = grown;
         grown[found->n++] = parity;
-    } else {
+    } else if (!rc) {
         dcp_parity_free(parity);
     }
 }
@@ -58,11 +61,14 @@ static int parity_of(const void *manifest, size_t n, struct dcp_parity **out)
     DCP_CLEANUP_JSON json_t *root = NULL;
 
     *out = NULL;
-    if (dcp_json_parse(manifest, n, DCP_PARITY_MANIFEST, &root, NULL))
-        return DCP_E_CORRUPT;
+    int rc = dcp_json_parse(manifest, n, DCP_PARITY_MANIFEST, &root, NULL);
+    if (rc)
+        return rc;
     const json_t *parity = json_object_get(root, "parity");
-    DCP_CLEANUP_FREE char *text = parity ? dcp_json_text(parity, 0) : NULL;
-    return text ? dcp_parity_parse(text, strlen(text), out, NULL) : DCP_E_NOT_FOUND;
+    if (!parity)
+        return DCP_E_NOT_FOUND;
+    DCP_CLEANUP_FREE char *text = dcp_json_text(parity, 0);
+    return text ? dcp_parity_parse(text, strlen(text), out, NULL) : DCP_E_MEMORY;
 }
 
 static bool path_of(char out[MAX_PATH], const char *prefix, const char *name)
@@ -78,11 +84,12 @@ static void add_of_file(struct candidates *found, const struct dcp_store *store,
     uint64_t at;
     size_t n;
 
-    if (!dcp_parity_read_head(store, path, &parity, NULL))
-        add(found, parity);
-    if (!dcp_parity_read_tail(store, path, &tail, &n, &at, NULL) &&
-        !parity_of(tail, n, &parity))
-        add(found, parity);
+    int rc = dcp_parity_read_head(store, path, &parity, NULL);
+    add(found, rc, parity);
+    rc = dcp_parity_read_tail(store, path, &tail, &n, &at, NULL);
+    if (!rc)
+        rc = parity_of(tail, n, &parity);
+    add(found, rc, parity);
 }
 
 /* The manifest may be good where shards that it names are not: its format checks it
@@ -92,15 +99,17 @@ static void add_of_manifest(struct candidates *found, const struct dcp_store *st
 {
     const struct dcp_source source = { store, folder, true };
     const struct dcp_format *native = dcp_format_find("native");
-    struct dcp_parity *parity;
+    struct dcp_parity *parity = NULL;
     struct dcp_catalog *catalog;
+    int rc = dcp_catalog_new(&catalog, NULL);
 
-    if (dcp_catalog_new(&catalog, NULL))
-        return;
-    native->index(&source, catalog, NULL);
-    if (catalog->parity &&
-        !dcp_parity_parse(catalog->parity, strlen(catalog->parity), &parity, NULL))
-        add(found, parity);
+    if (!rc)
+        rc = native->index(&source, catalog, NULL);
+    if (catalog && catalog->parity && rc != DCP_E_MEMORY)
+        rc = dcp_parity_parse(catalog->parity, strlen(catalog->parity), &parity, NULL);
+    else if (!rc)
+        rc = DCP_E_NOT_FOUND;
+    add(found, rc, parity);
     dcp_catalog_free(catalog);
 }
 
@@ -123,11 +132,14 @@ int dcp_mend_find_parity(const struct dcp_store *store, const char *folder,
             add_of_file(&found, store, path);
     dcp_store_list_free(entries, n);
     add_of_manifest(&found, store, folder);
-    *out = found.n ? choose(&found) : NULL;
-    if (!found.n)
+    if (found.no_memory)
+        rc = dcp_error_memory(err, "a description of parity");
+    else if (found.n)
+        *out = choose(&found);
+    if (!rc && !found.n)
         rc = dcp_error_set(err, DCP_E_NOT_FOUND, "'%s/%s' has no parity", store->root,
                            folder);
-    else if (!*out)
+    else if (!rc && !*out)
         rc = dcp_error_set(err, DCP_E_CORRUPT,
                            "the parity files of '%s/%s' do not agree what they protect",
                            store->root, folder);
@@ -137,27 +149,29 @@ int dcp_mend_find_parity(const struct dcp_store *store, const char *folder,
     return rc;
 }
 
-/* The copy at the end of a parity file, if it is of this step. */
-static bool take_tail(const struct dcp_store *store, const char *prefix,
-                      const struct dcp_parity *parity, int file,
-                      struct dcp_mend_manifest *out)
+/* The copy at the end of a parity file; NOT_FOUND when it is not of this step. */
+static int take_tail(const struct dcp_store *store, const char *prefix,
+                     const struct dcp_parity *parity, int file,
+                     struct dcp_mend_manifest *out)
 {
     struct dcp_parity *said = NULL;
     char name[64], path[MAX_PATH];
     uint64_t at;
 
     dcp_parity_name(parity, file / parity->rows, file % parity->rows, name);
-    if (!path_of(path, prefix, name) ||
-        dcp_parity_read_tail(store, path, &out->data, &out->size_bytes, &at, NULL))
-        return false;
-    bool ours = !parity_of(out->data, out->size_bytes, &said) &&
-                said->identity == parity->identity;
+    if (!path_of(path, prefix, name))
+        return DCP_E_NOT_FOUND;
+    int rc = dcp_parity_read_tail(store, path, &out->data, &out->size_bytes, &at, NULL);
+    if (!rc)
+        rc = parity_of(out->data, out->size_bytes, &said);
+    if (!rc && said->identity != parity->identity)
+        rc = DCP_E_NOT_FOUND;
     dcp_parity_free(said);
-    if (!ours) {
+    if (rc) {
         free(out->data);
         out->data = NULL;
     }
-    return ours;
+    return rc;
 }
 
 int dcp_mend_find_manifest(const struct dcp_store *store, const char *prefix,
@@ -168,22 +182,26 @@ int dcp_mend_find_manifest(const struct dcp_store *store, const char *prefix,
     struct dcp_error why = { 0 };
     char path[MAX_PATH];
     size_t n = 0;
-    bool found = false;
+    int rc = DCP_E_NOT_FOUND;
 
     *out = (struct dcp_mend_manifest){ 0 };
     if (!path_of(path, prefix, DCP_PARITY_MANIFEST))
         return dcp_error_set(err, DCP_E_USAGE, "the name of the step is too long");
-    int rc = dcp_store_read_file(store, path, DCP_PARITY_MAX_TAIL, &there, &n, &why);
-    for (int i = 0; i < parity->n_groups * parity->rows && !found; i++)
-        found = take_tail(store, prefix, parity, i, out);
-    if (found) {
-        out->intact = !rc && n == out->size_bytes && !memcmp(there, out->data, n);
+    int plain = dcp_store_read_file(store, path, DCP_PARITY_MAX_TAIL, &there, &n, &why);
+    for (int i = 0; i < parity->n_groups * parity->rows && rc && rc != DCP_E_MEMORY &&
+                    plain != DCP_E_MEMORY;
+         i++)
+        rc = take_tail(store, prefix, parity, i, out);
+    if (rc == DCP_E_MEMORY || plain == DCP_E_MEMORY)
+        return dcp_error_memory(err, "a manifest");
+    if (!rc) {
+        out->intact = !plain && n == out->size_bytes && !memcmp(there, out->data, n);
         return DCP_OK;
     }
-    if (rc) {
+    if (plain) {
         if (err)
             *err = why;
-        return rc;
+        return plain;
     }
     *out = (struct dcp_mend_manifest){ there, n, true };
     there = NULL;

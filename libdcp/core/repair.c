@@ -183,7 +183,7 @@ static int each_stripe(struct repair *r, bool writing, struct dcp_error *err)
     return rc;
 }
 
-static void decide(struct repair *r)
+static int decide(struct repair *r, struct dcp_error *err)
 {
     bool is_dir, intact;
     uint64_t size;
@@ -192,18 +192,22 @@ static void decide(struct repair *r)
     for (size_t t = 0; t < r->n_targets; t++) {
         struct target *target = &r->targets[t];
         DCP_CLEANUP_FREE char *path = path_in(r->step, name_of(target));
+        int rc = path ? DCP_OK : DCP_E_MEMORY;
         target->bad = target->n_units > 0;
-        if (target->file)
-            target->bad |=
-                !path ||
-                r->store->ops->stat(r->store->self, path, &is_dir, &size, NULL) ||
-                is_dir || size != target->file->size_bytes;
-        else if (target != manifest_target(r))
-            target->bad |= !dcp_parity_ends_good(r->mend, r->store, r->prefix,
-                                                 target->group, target->row);
+        if (!rc && target->file)
+            rc = r->store->ops->stat(r->store->self, path, &is_dir, &size, NULL);
+        if (!rc && target->file)
+            target->bad |= is_dir || size != target->file->size_bytes;
+        else if (!rc && target != manifest_target(r))
+            rc = dcp_parity_check_ends(r->mend, r->store, r->prefix, target->group,
+                                       target->row);
+        if (rc == DCP_E_MEMORY)
+            return dcp_error_memory(err, "a repair");
+        target->bad |= rc != DCP_OK;
     }
     dcp_mend_manifest(r->mend, &n, &intact);
     manifest_target(r)->bad = !intact;
+    return DCP_OK;
 }
 
 /* -- writing it again ---------------------------------------------------------------- */
@@ -441,7 +445,7 @@ int dcp_repair(const struct dcp_store *store, const char *step,
     if (!rc)
         rc = each_stripe(&r, false, err);
     if (!rc)
-        decide(&r);
+        rc = decide(&r, err);
     bool bad = r.unproved;
     for (size_t t = 0; t < r.n_targets && !rc; t++)
         bad |= r.targets[t].bad;

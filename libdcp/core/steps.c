@@ -41,15 +41,17 @@ int dcp_step_check(const struct dcp_store *store, const char *name, struct dcp_e
 }
 
 /* Whether parity gives what is missing: nothing but manifests is read through it. */
-static bool is_mendable(const struct dcp_store *store, const char *name)
+static int check_mended(const struct dcp_store *store, const char *name,
+                        struct dcp_error *err)
 {
     struct dcp_mend *mend;
+    int rc = dcp_mend_open(store, name, &mend, err);
 
-    if (dcp_mend_open(store, name, &mend, NULL))
-        return false;
-    bool ok = dcp_step_check(dcp_mend_store(mend), name, NULL) == DCP_OK;
+    if (rc)
+        return rc;
+    rc = dcp_step_check(dcp_mend_store(mend), name, err);
     dcp_mend_free(mend);
-    return ok;
+    return rc;
 }
 
 static int newest_first(const void *a, const void *b)
@@ -81,7 +83,7 @@ int dcp_steps(const struct dcp_store *store, struct dcp_step **out, size_t *out_
         s->step = step;
         dcp_step_name(s->name, step);
         s->whole = dcp_step_check(store, s->name, &s->why) == DCP_OK;
-        s->mendable = !s->whole && is_mendable(store, s->name);
+        s->mendable = !s->whole && !check_mended(store, s->name, NULL);
     }
     dcp_store_list_free(entries, n);
     if (!steps)
@@ -129,12 +131,14 @@ static int find_here(const struct dcp_context *ctx, int64_t wanted, int64_t belo
             break;
         dcp_log_write(ctx->log, DCP_LOG_WARN, "%s is not whole: %s", out->name,
                       refused.message);
-        out->mendable = is_mendable(store, out->name);
-        if (out->mendable) {
-            out->why = refused;
-            rc = DCP_OK;
+        struct dcp_error beyond = { 0 };
+        rc = check_mended(store, out->name, &beyond);
+        out->mendable = rc == DCP_OK;
+        out->why = refused;
+        if (rc == DCP_E_MEMORY && err)
+            *err = beyond;
+        if (rc == DCP_OK || rc == DCP_E_MEMORY)
             break;
-        }
         if (!why.code)
             why = refused;
     }

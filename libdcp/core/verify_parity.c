@@ -38,44 +38,53 @@ static int open_row(const struct dcp_parity *parity, const struct dcp_store *sto
     return store->ops->open(store->self, path, out, err);
 }
 
-static bool head_is_good(const struct dcp_parity *parity, const struct dcp_store *store,
-                         struct dcp_store_file *file)
+/* DCP_OK, CORRUPT or MEMORY. */
+static int check_head(const struct dcp_parity *parity, const struct dcp_store *store,
+                      struct dcp_store_file *file)
 {
     DCP_CLEANUP_BUF struct dcp_buf head = { 0 };
     DCP_CLEANUP_FREE unsigned char *there = malloc(parity->head_bytes);
 
     dcp_parity_head(parity, &head);
-    return there && !head.failed &&
-           !store->ops->read_at(store->self, file, 0, there, head.size_bytes, NULL) &&
-           !memcmp(there, head.data, head.size_bytes);
+    if (!there || head.failed)
+        return DCP_E_MEMORY;
+    int rc = store->ops->read_at(store->self, file, 0, there, head.size_bytes, NULL);
+    if (rc == DCP_E_MEMORY)
+        return rc;
+    return rc || memcmp(there, head.data, head.size_bytes) ? DCP_E_CORRUPT : DCP_OK;
 }
 
-static bool tail_is_good(const struct dcp_mend *mend, const struct dcp_store *store,
-                         const char *prefix, int group, int row)
+static int check_tail(const struct dcp_mend *mend, const struct dcp_store *store,
+                      const char *prefix, int group, int row)
 {
     const struct dcp_parity *parity = dcp_mend_parity(mend);
     DCP_CLEANUP_FREE void *tail = NULL;
-    size_t n, manifest_n;
-    uint64_t at;
+    size_t n = 0, manifest_n;
+    uint64_t at = 0;
     bool intact;
     const void *manifest = dcp_mend_manifest(mend, &manifest_n, &intact);
     DCP_CLEANUP_FREE char *path = row_path(parity, prefix, group, row);
+    int rc =
+        path ? dcp_parity_read_tail(store, path, &tail, &n, &at, NULL) : DCP_E_MEMORY;
 
-    return path && !dcp_parity_read_tail(store, path, &tail, &n, &at, NULL) &&
-           at == dcp_parity_bytes(parity, group) && n == manifest_n &&
-           !memcmp(tail, manifest, n);
+    if (rc == DCP_E_MEMORY)
+        return rc;
+    bool good = !rc && at == dcp_parity_bytes(parity, group) && n == manifest_n &&
+                !memcmp(tail, manifest, n);
+    return good ? DCP_OK : DCP_E_CORRUPT;
 }
 
-bool dcp_parity_ends_good(const struct dcp_mend *mend, const struct dcp_store *store,
+int dcp_parity_check_ends(const struct dcp_mend *mend, const struct dcp_store *store,
                           const char *prefix, int group, int row)
 {
     struct dcp_store_file *file;
+    int rc = open_row(dcp_mend_parity(mend), store, prefix, group, row, &file, NULL);
 
-    if (open_row(dcp_mend_parity(mend), store, prefix, group, row, &file, NULL))
-        return false;
-    bool good = head_is_good(dcp_mend_parity(mend), store, file);
+    if (rc)
+        return rc == DCP_E_MEMORY ? rc : DCP_E_CORRUPT;
+    rc = check_head(dcp_mend_parity(mend), store, file);
     store->ops->close(store->self, file, NULL);
-    return good && tail_is_good(mend, store, prefix, group, row);
+    return rc ? rc : check_tail(mend, store, prefix, group, row);
 }
 
 static int add(const struct check *c, int group, int row, int code, uint64_t offset,
@@ -134,14 +143,18 @@ static int check_row(const struct check *c, const struct dcp_mend *mend, int gro
         return add(c, group, row, rc, 0, 0,
                    rc == DCP_E_NOT_FOUND ? "the file is missing" : "it cannot be read",
                    err);
-    if (!head_is_good(c->parity, c->store, file))
+    int head = check_head(c->parity, c->store, file), tail;
+    if (head == DCP_E_CORRUPT)
         rc = add(c, group, row, DCP_E_CORRUPT, 0, c->parity->head_bytes,
                  "the head of the parity differs", err);
     if (!rc)
         rc = check_records(c, file, group, row, record, err);
-    if (!rc && !tail_is_good(mend, c->store, c->prefix, group, row))
+    tail = check_tail(mend, c->store, c->prefix, group, row);
+    if (!rc && tail == DCP_E_CORRUPT)
         rc = add(c, group, row, DCP_E_CORRUPT, end, 0, "its copy of the manifest differs",
                  err);
+    if (!rc && (head == DCP_E_MEMORY || tail == DCP_E_MEMORY))
+        rc = dcp_error_memory(err, "a verification");
     c->store->ops->close(c->store->self, file, NULL);
     return rc;
 }

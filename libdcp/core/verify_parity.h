@@ -4,8 +4,8 @@
 
 #include "mend.h"
 
-/* Whether a parity file begins and ends as it should. */
-bool dcp_parity_ends_good(const struct dcp_mend *mend, const struct dcp_store *store,
+/* Whether a parity file begins and ends as it should: DCP_OK, CORRUPT or MEMORY. */
+int dcp_parity_check_ends(const struct dcp_mend *mend, const struct dcp_store *store,
                           const char *prefix, int group, int row);
 
 /* Reads the parity files of a step and calls `add` for each place that is not good, a

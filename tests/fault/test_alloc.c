@@ -213,12 +213,13 @@ static void clean_up(void)
 
 /* --- acts --- */
 
-static void save_one(enum dcp_codec codec, const struct dcp_companion *companion)
+static void save_one(enum dcp_codec codec, const struct dcp_companion *companion,
+                     int parity)
 {
     struct dcp_store fresh;
     struct dcp_context ctx = { .store = &fresh, .threads = 1 };
     struct dcp_save_options options = {
-        .step = 3, .keep = 2, .codec = codec, .companion = companion
+        .step = 3, .keep = 2, .codec = codec, .parity = parity, .companion = companion
     };
     struct dcp_step step;
 
@@ -235,14 +236,14 @@ static void save_one(enum dcp_codec codec, const struct dcp_companion *companion
 
 static void save_plainly(void)
 {
-    save_one(DCP_CODEC_NONE, NULL);
+    save_one(DCP_CODEC_NONE, NULL, 0);
 }
 
 static void save_with_all(void)
 {
     static const struct dcp_companion companion = { "pytorch_model.bin", "torch",
                                                     DCP_BF16 };
-    save_one(DCP_CODEC_PLANES, &companion);
+    save_one(DCP_CODEC_PLANES, &companion, 2);
 }
 
 /* A lack of memory says nothing of the step: there is no fall-back to an older one. */
@@ -295,6 +296,40 @@ static void index_native(void)
     disarm();
     assert_true(rc == DCP_OK || rc == DCP_E_MEMORY);
     dcp_catalog_free(catalog);
+}
+
+/* A step of which parity gives what is lost: found, loaded, verified, repaired, or there
+ * was no memory for it. */
+static void mend_here(void)
+{
+    static const char *const lost[] = {
+        "step-00000001/manifest.json", "step-00000001/shard-00000-of-00001.safetensors"
+    };
+    struct dcp_store fresh;
+    struct dcp_context ctx = { .store = &fresh, .threads = 1 };
+    struct dcp_source native = { &fresh, "step-00000001", true };
+    struct dcp_save_options save = { .step = 1, .parity = 2 };
+    struct dcp_load_options options = { .step = -1 };
+    const struct dcp_repair_options alone = { .threads = 1 };
+
+    assert_int_equal(dcp_store_mem(&fresh, NULL), 0);
+    assert_int_equal(dcp_save(&ctx, &save, &one.state, NULL, NULL), 0);
+    for (size_t i = 0; i < sizeof lost / sizeof lost[0]; i++)
+        assert_int_equal(fresh.ops->remove(fresh.self, lost[i], NULL), 0);
+    arm();
+    int rc = dcp_load(&ctx, &options, &one.state, NULL, NULL);
+    assert_true(rc == DCP_OK || rc == DCP_E_MEMORY);
+    rc = dcp_verify(&native, &(struct dcp_verify_options){ .threads = 1 }, NULL, NULL);
+    if (rc != DCP_E_CORRUPT && rc != DCP_E_MEMORY && rc != DCP_E_UNSUPPORTED)
+        fail_msg("verify: %s", dcp_error_name(rc)); /* UNSUPPORTED: it could not look */
+    rc = dcp_repair(&fresh, "step-00000001", &alone, NULL, NULL);
+    disarm();
+    assert_true(rc == DCP_OK || rc == DCP_E_MEMORY);
+    assert_int_equal(fresh.ops->lock(fresh.self, NULL), 0);
+    assert_int_equal(dcp_repair(&fresh, "step-00000001", &alone, NULL, NULL), DCP_E_BUSY);
+    fresh.ops->unlock(fresh.self);
+    assert_int_equal(dcp_repair(&fresh, "step-00000001", &alone, NULL, NULL), 0);
+    dcp_store_free(&fresh);
 }
 
 static void prune_here(void)
@@ -463,6 +498,7 @@ static void looks(void **state)
     fail_each(look, 80, 5);
     fail_each(index_native, 30, 1);
     fail_each(prune_here, 30, 3);
+    fail_each(mend_here, 100, 7);
 }
 
 static void reshards(void **state)
