@@ -41,7 +41,7 @@ static void check_newest(const struct dcp_store *store, int64_t least, int64_t m
 }
 
 /* False when the rank outlived the save. */
-static bool die_in_save(int rank, int at)
+static bool die_in_save(int rank, int at, const struct dcp_save_options *more)
 {
     struct dcp_store store;
     struct acts acts = { .store = &store,
@@ -50,6 +50,7 @@ static bool die_in_save(int rank, int at)
                          .step = 1,
                          .salt = 1,
                          .small = true,
+                         .more = more,
                          .timeout_ms = LONG_MS };
 
     assert_int_equal(dcp_store_mem(&store, NULL), 0);
@@ -74,15 +75,26 @@ static bool die_in_save(int rank, int at)
     return died;
 }
 
-static void saves(void **state)
+static void save_each(const struct dcp_save_options *more)
 {
-    (void)state;
     for (int rank = 0; rank < WORLD; rank++) {
         int at = 1;
-        while (die_in_save(rank, at))
+        while (die_in_save(rank, at, more))
             at += at < 12 || rank % 2 ? 1 : 3;
         assert_true(at > 8);
     }
+}
+
+static void saves(void **state)
+{
+    (void)state;
+    save_each(NULL);
+}
+
+static void saves_with_parity(void **state)
+{
+    (void)state;
+    save_each(&(struct dcp_save_options){ .parity = 1 });
 }
 
 static void loads(void **state)
@@ -119,6 +131,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(saves),
+        cmocka_unit_test(saves_with_parity),
         cmocka_unit_test(loads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
