@@ -64,6 +64,7 @@ static int start(struct saving *saving, struct dcp_error *err)
         .keep = s->keep,
         .keep_every = s->keep_every,
         .parity = s->parity,
+        .verify_after_save = s->verify_after_save,
         .companion = s->gather_16bit_on_save ? &companion : NULL,
     };
     struct state state;

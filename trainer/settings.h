@@ -52,7 +52,7 @@ struct settings {
     int64_t save_every;   /* 0: only at the end */
     int keep, keep_every;
     int parity; /* shards that may be lost, see dcp_save_options */
-    bool checkpoint_async;
+    bool checkpoint_async, verify_after_save;
     enum dcp_codec codec;
     uint64_t staging_bytes; /* 0: what is needed */
 

@@ -50,6 +50,10 @@ static const struct {
     { "checkpoint.parity",
       "files beside the shards, so that as many of all of them can be lost; 0: none",
       NULL },
+    { "checkpoint.verify_after_save",
+      "read each step back from the disk before it is published; "
+      "without this it is read back through the page cache",
+      NULL },
     { "checkpoint.async", "train on while a save is written", NULL },
     { "checkpoint.codec",
       "compress blocks; planes puts bytes of equal significance together first", NULL },

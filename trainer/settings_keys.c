@@ -1,7 +1,7 @@
 /* settings_keys: DeepSpeed's configuration (0.19; keys that it has removed since 0.14
  * too) and our own three sections, key by key. A key that is not here is unknown. */
-#include <dcp/checkpoint.h>
 #include "settings_keys.h"
+#include <dcp/checkpoint.h>
 
 #include <math.h>
 
@@ -313,6 +313,7 @@ static const struct settings_key checkpoint_keys[] = {
     { .name = "save_every", .kind = KEY_LONG, AT(out.save_every), .fallback = 1000 },
     { .name = "keep", .kind = KEY_INT, AT(out.keep), .fallback = 3 },
     { .name = "keep_every", .kind = KEY_INT, AT(out.keep_every) },
+    { .name = "verify_after_save", .kind = KEY_FLAG, AT(out.verify_after_save) },
     { .name = "async", .kind = KEY_FLAG, AT(out.checkpoint_async), .fallback = 1 },
     { .name = "codec", .kind = KEY_CHOICE, AT(codec), .choices = codecs },
     { .name = "staging", .kind = KEY_SIZE, AT(out.staging_bytes) },

@@ -74,20 +74,24 @@ static int make_companion(struct dcp_finish *finish, struct dcp_error *err)
     if (!rc)
         rc = dcp_plan_new(finish->catalog, target, src_tensor, &plan, err);
     if (!rc)
-        rc = dcp_stream_run(&(struct dcp_stream_setup){ .source = &source,
-                                                        .src = finish->catalog,
-                                                        .target = target,
-                                                        .src_tensor = src_tensor,
-                                                        .plan = plan,
-                                                        .format = format,
-                                                        .options = &target_options,
-                                                        .literals = literals,
-                                                        .store = finish->ctx->store,
-                                                        .prefix = finish->prefix,
-                                                        .threads = 1,
-                                                        .memory_bytes = COMPANION_MEMORY,
-                                                        .verify = true },
-                            err);
+        rc = dcp_stream_run(
+            &(struct dcp_stream_setup){ .source = &source,
+                                        .src = finish->catalog,
+                                        .target = target,
+                                        .src_tensor = src_tensor,
+                                        .plan = plan,
+                                        .format = format,
+                                        .options = &target_options,
+                                        .literals = literals,
+                                        .store = finish->ctx->store,
+                                        .prefix = finish->prefix,
+                                        .threads = 1,
+                                        .memory_bytes = COMPANION_MEMORY,
+                                        .verify = true,
+                                        .read_back = finish->options.verify_after_save
+                                                         ? DCP_READ_BACK_DISK
+                                                         : DCP_READ_BACK_CACHE },
+            err);
     for (size_t f = 0; !rc && f < target->n_files; f++) {
         target->files[f].rank = -1; /* written already: no rank's file of the step */
         rc = dcp_catalog_add_file(finish->catalog, &target->files[f], NULL, err);

@@ -137,11 +137,38 @@ static void code_stripe(const struct part *part, uint64_t stripe,
                         records[row] + DCP_PARITY_UNIT);
 }
 
+static int not_written(const char *name, struct dcp_error *err)
+{
+    dcp_error_set(err, DCP_E_CORRUPT,
+                  "'%s' read back is not what was written; nothing was published", name);
+    dcp_error_hint(err, "memory, a driver or a disk of this machine loses bits");
+    return DCP_E_CORRUPT;
+}
+
+/* Writes records, and reads them back into the same memory. */
+static int write_records(const struct part *part, int row, uint64_t at,
+                         unsigned char *records, size_t n, struct dcp_error *err)
+{
+    const struct dcp_store *store = part->code->store;
+    uint64_t digest = dcp_hash_xxh3(records, n);
+    char name[64];
+
+    int rc = store->ops->write_at(store->self, part->out[row], at, records, n, err);
+    if (rc)
+        return rc;
+    if (store->ops->flush_hint)
+        store->ops->flush_hint(store->self, part->out[row], at, n);
+    rc = store->ops->read_at(store->self, part->out[row], at, records, n, err);
+    if (rc || dcp_hash_xxh3(records, n) == digest)
+        return rc;
+    dcp_parity_name(part->code->parity, part->g, row, name);
+    return not_written(name, err);
+}
+
 static int code_chunk(void *arg, int worker, size_t i, struct dcp_error *err)
 {
     const struct part *part = arg;
     const struct dcp_parity *parity = part->code->parity;
-    const struct dcp_store *store = part->code->store;
     size_t record = part->group->record_bytes;
     uint64_t begin = part->begin + i * part->chunk;
     uint64_t end = least(begin + part->chunk, part->end);
@@ -167,11 +194,8 @@ static int code_chunk(void *arg, int worker, size_t i, struct dcp_error *err)
     for (int row = 0; row < parity->rows && !rc; row++) {
         uint64_t at = dcp_parity_record_at(parity, part->g, begin);
         size_t n = (size_t)(end - begin) * record;
-        rc = store->ops->write_at(store->self, part->out[row], at,
-                                  rows + (size_t)row * (size_t)part->chunk * record, n,
-                                  err);
-        if (!rc && store->ops->flush_hint)
-            store->ops->flush_hint(store->self, part->out[row], at, n);
+        rc = write_records(part, row, at,
+                           rows + (size_t)row * (size_t)part->chunk * record, n, err);
     }
     return rc;
 }
@@ -348,6 +372,24 @@ int dcp_parity_write_tail(const struct dcp_parity *parity, const struct dcp_stor
     return rc;
 }
 
+/* Head and tail read back are what was written. */
+static int check_ends(const struct dcp_parity_code *code, const char *path,
+                      const void *data, size_t n, struct dcp_error *err)
+{
+    struct dcp_parity *there = NULL;
+    DCP_CLEANUP_FREE void *tail = NULL;
+    uint64_t at;
+    size_t tail_n = 0;
+    int rc = dcp_parity_read_head(code->store, path, &there, err);
+    bool same = !rc && there->identity == code->parity->identity;
+
+    dcp_parity_free(there);
+    if (!rc)
+        rc = dcp_parity_read_tail(code->store, path, &tail, &tail_n, &at, err);
+    same = same && !rc && tail_n == n && !memcmp(tail, data, n);
+    return rc && rc != DCP_E_CORRUPT ? rc : same ? DCP_OK : not_written(path, err);
+}
+
 int dcp_parity_tail(const struct dcp_parity_code *code, const char *name,
                     struct dcp_error *err)
 {
@@ -375,6 +417,8 @@ int dcp_parity_tail(const struct dcp_parity_code *code, const char *name,
             rc = store->ops->sync(store->self, file, size, err);
         int closed = store->ops->close(store->self, file, rc ? NULL : err);
         rc = rc ? rc : closed;
+        if (!rc)
+            rc = check_ends(code, to_path, data, n, err);
     }
     return rc;
 }

@@ -265,6 +265,9 @@ static int write_target(const struct dcp_reshard *reshard, const struct dcp_stor
                                             .threads = options->threads,
                                             .memory_bytes = options->memory_bytes,
                                             .verify = !options->no_verify,
+                                            .read_back = options->no_verify
+                                                             ? DCP_READ_BACK_NOT
+                                                             : DCP_READ_BACK_CACHE,
                                             .parity = options->parity,
                                             .progress = options->progress };
     uint64_t bytes = 0;

@@ -204,6 +204,7 @@ int dcp_stream_run(const struct dcp_stream_setup *setup, struct dcp_error *err)
                                                       .literals = setup->literals,
                                                       .feed = { &s, feed },
                                                       .pool = pool,
+                                                      .read_back = setup->read_back,
                                                       .progress = setup->progress,
                                                       .total_bytes = total },
                            &write, err);

@@ -6,6 +6,7 @@
 
 #include "base/pool.h"
 #include "plan.h"
+#include "write.h"
 #include <dcp/reshard.h>
 
 struct dcp_stream_setup {
@@ -22,6 +23,7 @@ struct dcp_stream_setup {
     int threads;                   /* >= 1 */
     uint64_t memory_bytes;
     bool verify;
+    enum dcp_read_back read_back;
     int parity; /* see dcp_reshard_options */
     struct dcp_progress progress;
     _Atomic uint64_t *overflows; /* NULL, or by tensor of target: see copy.h */

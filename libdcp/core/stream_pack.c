@@ -39,6 +39,7 @@ int dcp_stream_pack(const struct dcp_stream_setup *setup, const char *name,
     inside.store = &archive;
     inside.prefix = "";
     inside.threads = 1;
+    inside.read_back = DCP_READ_BACK_NOT; /* an archive is written from front to back */
     inside.memory_bytes -= waiting;
     rc = dcp_stream_run(&inside, err);
     if (!rc)

@@ -20,6 +20,15 @@ struct dcp_feed {
                 unsigned char *scratch, const unsigned char **out, struct dcp_error *err);
 };
 
+/* Whether files are read back once they are durable: what comes must have the digests of
+ * what was to be written. */
+enum dcp_read_back {
+    DCP_READ_BACK_NOT,   /* the store cannot, or nobody wants it */
+    DCP_READ_BACK_CACHE, /* from wherever it comes: finds what went wrong on the way to
+                          * the kernel */
+    DCP_READ_BACK_DISK   /* with the page cache dropped before */
+};
+
 struct dcp_write_setup {
     const struct dcp_store *store;
     const char *prefix; /* before every file name: the temporary folder and '/' */
@@ -29,6 +38,7 @@ struct dcp_write_setup {
     struct dcp_literals literals; /* of the layout */
     struct dcp_feed feed;
     struct dcp_pool *pool; /* NULL: all on the caller */
+    enum dcp_read_back read_back;
     struct dcp_progress progress;
     uint64_t total_bytes; /* for progress */
 };

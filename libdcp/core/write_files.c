@@ -194,6 +194,69 @@ int dcp_write_early(struct dcp_write *w, int file, struct dcp_error *err)
     return rc;
 }
 
+#define BACK_BYTES ((uint64_t)8 << 20) /* a job of the pool */
+
+struct back {
+    struct dcp_write *write;
+    struct dcp_store_file *handle;
+    uint64_t size_bytes;
+    uint64_t *crc; /* of each job */
+};
+
+static uint64_t back_bytes(const struct back *back, size_t i)
+{
+    uint64_t left = back->size_bytes - i * BACK_BYTES;
+    return left < BACK_BYTES ? left : BACK_BYTES;
+}
+
+static int back_job(void *arg, int worker, size_t i, struct dcp_error *err)
+{
+    const struct back *back = arg;
+    const struct dcp_store *store = back->write->setup.store;
+    unsigned char *scratch = back->write->workers[worker].scratch;
+    uint64_t at = i * BACK_BYTES, left = back_bytes(back, i);
+    int rc = DCP_OK;
+
+    while (left && !rc) {
+        size_t n = left < DCP_BLOCK_BYTES ? (size_t)left : DCP_BLOCK_BYTES;
+        rc = store->ops->read_at(store->self, back->handle, at, scratch, n, err);
+        if (!rc)
+            back->crc[i] = dcp_hash_crc64(back->crc[i], scratch, n);
+        at += n;
+        left -= n;
+    }
+    return rc;
+}
+
+/* A durable file is what was to be written. */
+static int read_back(struct dcp_write *w, int file, uint64_t size_bytes, uint64_t want,
+                     struct dcp_error *err)
+{
+    const struct dcp_store *store = w->setup.store;
+    size_t n = (size_t)((size_bytes + BACK_BYTES - 1) / BACK_BYTES);
+    DCP_CLEANUP_FREE uint64_t *crcs = dcp_mem_calloc(n, sizeof *crcs);
+    struct back back = { w, w->files[file].handle, size_bytes, crcs };
+    uint64_t crc = 0;
+    char name[160];
+
+    if (!crcs)
+        return dcp_error_memory(err, "a file that is read back");
+    if (w->setup.read_back == DCP_READ_BACK_DISK && store->ops->drop_cache)
+        store->ops->drop_cache(store->self, back.handle);
+    int rc = dcp_pool_for(w->setup.pool, n, back_job, &back, err);
+    for (size_t i = 0; i < n; i++)
+        crc = dcp_hash_crc64_combine(crc, crcs[i], back_bytes(&back, i));
+    dcp_str_escape(name, sizeof name, w->setup.target->files[file].name);
+    if (!rc && crc != want) {
+        dcp_error_set(err, DCP_E_CORRUPT,
+                      "'%s' read back is not what was written; nothing was published",
+                      name);
+        dcp_error_hint(err, "memory, a driver or a disk of this machine loses bits");
+        rc = DCP_E_CORRUPT;
+    }
+    return rc;
+}
+
 int dcp_write_finish(struct dcp_write *w, int file, struct dcp_error *err)
 {
     const struct dcp_store *store = w->setup.store;
@@ -217,6 +280,8 @@ int dcp_write_finish(struct dcp_write *w, int file, struct dcp_error *err)
     handle = w->files[file].handle;
     if (!rc)
         rc = store->ops->sync(store->self, handle, size, err);
+    if (!rc && w->setup.read_back)
+        rc = read_back(w, file, size, crc, err);
     w->files[file].handle = NULL;
     if (handle) {
         int closed = store->ops->close(store->self, handle, rc ? NULL : err);

@@ -66,10 +66,12 @@ struct dcp_companion {
 struct dcp_save_options {
     int64_t step;
     enum dcp_codec codec;
-    int keep;       /* whole steps to keep after this one is durable; 0: all */
-    int keep_every; /* steps divisible by it are kept for ever; 0: none */
-    int parity;     /* shards of each DCP_PARITY_GROUP that may be lost: 0 to
-                     * DCP_PARITY_MAX_ROWS */
+    int keep;               /* whole steps to keep after this one is durable; 0: all */
+    int keep_every;         /* steps divisible by it are kept for ever; 0: none */
+    int parity;             /* shards of each DCP_PARITY_GROUP that may be lost: 0 to
+                             * DCP_PARITY_MAX_ROWS */
+    bool verify_after_save; /* read back from the disk, the page cache dropped; else from
+                             * wherever it comes. Then only the step is published */
     const struct dcp_companion *companion; /* NULL: none */
 };
 
