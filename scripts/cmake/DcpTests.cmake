@@ -166,6 +166,35 @@ function(dcp_bench_programs)
     endforeach()
 endfunction()
 
+# What makes the power go, and files fail: a library for LD_PRELOAD, and programs. A method
+# tests/fault/X (a script, or a program of this name) is the tests fault.X and, with
+# --long, fault.X_long. Sanitizers want to be loaded first, and are left alone.
+function(dcp_fault_methods)
+    if(DCP_SANITIZE)
+        return()
+    endif()
+    dcp_sources(sources "${tests_dir}/fault/shim")
+    add_library(fault_shim SHARED ${sources})
+    target_link_libraries(fault_shim PRIVATE Threads::Threads)
+    set_target_properties(fault_shim PROPERTIES
+        LIBRARY_OUTPUT_DIRECTORY "${test_work_dir}")
+    dcp_sources(sources "${tests_dir}/fault/crash")
+    dcp_test_program(crash_states ${sources})
+    target_compile_definitions(crash_states PRIVATE
+        DCP_SHIM_PATH="$<TARGET_FILE:fault_shim>")
+    add_dependencies(crash_states fault_shim)
+    dcp_fault_method(crash_states $<TARGET_FILE:crash_states>
+        "${tests_dir}/fault/crash/main.c")
+endfunction()
+
+# dcp_fault_method(NAME COMMAND FILE)
+function(dcp_fault_method name command file)
+    add_test(NAME fault.${name} COMMAND ${command} --quick)
+    add_test(NAME fault.${name}_long COMMAND ${command} --long)
+    dcp_register(fault.${name} fault "${file}")
+    dcp_register(fault.${name}_long "fault;long" "${file}")
+endfunction()
+
 function(dcp_bats_tests)
     file(GLOB_RECURSE sources CONFIGURE_DEPENDS "${tests_dir}/*.bats")
     if(NOT DCP_BATS)

@@ -1,0 +1,439 @@
+#include "scenarios.h"
+#include "base/clock.h"
+#include "base/fs.h"
+#include "check.h"
+#include "lib/acts.h"
+#include "lib/must.h"
+#include "lib/sample.h"
+#include "lib/world.h"
+#include <dcp/dcp.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { AGAIN_SALT = 40, STEPS = 3 };
+
+static void begin(int64_t act)
+{
+    if (fault_shim_begin)
+        fault_shim_begin(act);
+}
+
+static void done(int64_t act)
+{
+    if (fault_shim_done)
+        fault_shim_done(act);
+}
+
+static void path_of(char out[512], const char *folder, const char *name)
+{
+    must(snprintf(out, 512, "%s/%s", folder, name) < 512);
+}
+
+static void open_run(struct dcp_store *store, const char *folder)
+{
+    char path[512];
+
+    path_of(path, folder, "run");
+    must(dcp_store_dir(store, path, true, NULL) == 0);
+}
+
+/* --- saves --- */
+
+static const struct dcp_companion companion = { "pytorch_model.bin", "torch", DCP_BF16 };
+
+static int save(const struct dcp_store *store, int64_t step, unsigned salt,
+                const struct dcp_save_options *more)
+{
+    struct acts acts = { .store = store,
+                         .layout = "zero2",
+                         .world = 2,
+                         .step = step,
+                         .salt = salt,
+                         .codec = more && more->companion ? DCP_CODEC_PLANES : 0,
+                         .more = more,
+                         .small = true };
+
+    return acts_save(&acts);
+}
+
+static void save_steps(const char *folder, int64_t first, int64_t last,
+                       const struct dcp_save_options *more)
+{
+    struct dcp_store store;
+
+    begin(first);
+    open_run(&store, folder);
+    for (int64_t step = first; step <= last; step++) {
+        begin(step);
+        must(save(&store, step, (unsigned)step, more) == 0);
+        done(step);
+    }
+    dcp_store_free(&store);
+}
+
+static void prepare_nothing(const char *folder)
+{
+    (void)folder;
+}
+
+static void prepare_steps(const char *folder)
+{
+    save_steps(folder, 1, STEPS, NULL);
+}
+
+static void act_first(const char *folder)
+{
+    save_steps(folder, 1, 1, NULL);
+}
+
+static void act_saves(const char *folder)
+{
+    const struct dcp_save_options more = { .keep = 2 };
+
+    save_steps(folder, STEPS + 1, STEPS + 2, &more);
+}
+
+static void act_companion(const char *folder)
+{
+    const struct dcp_save_options more = { .keep = 1, .companion = &companion };
+
+    save_steps(folder, STEPS + 1, STEPS + 1, &more);
+}
+
+static bool check_run(const struct facts *facts, struct promise promise, int keep,
+                      int64_t there, char why[512])
+{
+    char path[512];
+    const struct run_want want = { .least = promise.done > there ? promise.done : there,
+                                   .most = promise.begun > there ? promise.begun : there,
+                                   .keep = keep,
+                                   .first = 1 };
+
+    path_of(path, facts->folder, "run");
+    return run_is(path, &want, why);
+}
+
+static bool check_new_run(const struct facts *facts, const struct tree *state,
+                          struct promise promise, char why[512])
+{
+    (void)state;
+    return check_run(facts, promise, 2, 0, why);
+}
+
+static bool check_saves(const struct facts *facts, const struct tree *state,
+                        struct promise promise, char why[512])
+{
+    (void)state;
+    return check_run(facts, promise, 2, STEPS, why);
+}
+
+static bool check_companion(const struct facts *facts, const struct tree *state,
+                            struct promise promise, char why[512])
+{
+    static const char name[] = "run/step-00000004";
+
+    if (!check_run(facts, promise, 1, STEPS, why))
+        return false;
+    if (tree_find(state, name) && !tree_same(state, name, &facts->after, name))
+        return wrong(why, "%s is not what it was", name);
+    return true;
+}
+
+/* The next save takes the run up. */
+static bool save_next(const struct facts *facts, struct promise promise, char why[512])
+{
+    struct dcp_store store;
+    struct dcp_step *steps;
+    size_t n, unfinished = 0;
+    int64_t step = (promise.begun > STEPS ? promise.begun : STEPS) + 1;
+    char path[512];
+    const struct run_want want = { .least = step,
+                                   .most = step,
+                                   .keep = 1,
+                                   .first = 1,
+                                   .again = 2,
+                                   .again_salt = AGAIN_SALT };
+
+    open_run(&store, facts->folder);
+    int rc = save(&store, step, (unsigned)step, NULL);
+    bool fine = !rc || wrong(why, "the next save fails");
+    if (fine && !dcp_steps(&store, &steps, &n, &unfinished, NULL))
+        free(steps);
+    dcp_store_free(&store);
+    path_of(path, facts->folder, "run");
+    return fine && run_is(path, &want, why) &&
+           (!unfinished || wrong(why, "the next save leaves temporary folders"));
+}
+
+/* --- in the background, on two ranks --- */
+
+static void save_behind(void *arg, struct dcp_comm *comm)
+{
+    const struct dcp_store *store = arg;
+    struct dcp_context ctx = { .comm = comm, .store = store, .threads = 2 };
+    struct dcp_saver *saver;
+    bool over;
+
+    must(dcp_saver_new(&ctx, &saver, NULL) == 0);
+    for (int64_t step = 1; step <= STEPS; step++) {
+        const struct dcp_save_options options = { .step = step, .keep = 2 };
+        struct sample sample;
+        sample_make_first(&sample, sample_n_tensors() - 1, "zero3", comm->world,
+                          comm->rank, true, (unsigned)step);
+        if (comm->rank == 0)
+            begin(step);
+        must(dcp_save_start(saver, &options, &sample.state, NULL) == 0);
+        sample_free(&sample); /* training goes on, and changes it */
+        for (over = false; !over; dcp_clock_sleep_us(200))
+            must(dcp_save_poll(saver, &over, NULL, NULL) == 0);
+        if (comm->rank == 0)
+            done(step);
+    }
+    dcp_saver_free(saver);
+}
+
+static void act_behind(const char *folder)
+{
+    struct dcp_store store;
+
+    begin(1);
+    open_run(&store, folder);
+    world_run(2, save_behind, &store);
+    dcp_store_free(&store);
+}
+
+/* --- set aside, prune --- */
+
+/* Act 2: steps 2 and 3 are given up; act 3: another step 2 is saved. */
+static void act_aside(const char *folder)
+{
+    struct dcp_store store;
+    struct dcp_context ctx = { .store = &store };
+
+    begin(2);
+    open_run(&store, folder);
+    must(dcp_set_aside(&ctx, 1, NULL) == 0);
+    done(2);
+    begin(3);
+    must(save(&store, 2, AGAIN_SALT, NULL) == 0);
+    done(3);
+    dcp_store_free(&store);
+}
+
+/* A step of the old course is there under its name or the other. */
+static bool is_kept(const struct dcp_store *store, int64_t step, char why[512])
+{
+    char name[64], aside[64], ignored[512];
+
+    snprintf(name, sizeof name, "step-%08" PRId64, step);
+    snprintf(aside, sizeof aside, "step-%08" PRId64 ".aside", step);
+    return step_is(store, aside, (unsigned)step, 0, ignored) ||
+           step_is(store, name, (unsigned)step, 0, ignored) ||
+           wrong(why, "%s is lost: %s", name, ignored);
+}
+
+static bool check_aside(const struct facts *facts, const struct tree *state,
+                        struct promise promise, char why[512])
+{
+    char path[512];
+    struct dcp_store store;
+    const struct run_want want = { .least = promise.done == 3 ? 2 : 1,
+                                   .most = promise.done == 3   ? 2
+                                           : promise.done == 2 ? promise.begun - 1
+                                                               : 3,
+                                   .keep = 1,
+                                   .first = 1,
+                                   .again = promise.begun == 3 ? 2 : 0,
+                                   .again_salt = AGAIN_SALT };
+    bool fine = true;
+
+    (void)state;
+    path_of(path, facts->folder, "run");
+    if (!run_is(path, &want, why))
+        return false;
+    must(dcp_store_dir(&store, path, false, NULL) == 0);
+    for (int64_t step = 1; step <= STEPS && fine; step++)
+        fine = is_kept(&store, step, why);
+    dcp_store_free(&store);
+    return fine;
+}
+
+static void act_prune(const char *folder)
+{
+    struct dcp_store store;
+
+    begin(1);
+    open_run(&store, folder);
+    must(dcp_prune(&store, 1, 0, NULL, NULL) == 0);
+    done(1);
+    dcp_store_free(&store);
+}
+
+static bool check_prune(const struct facts *facts, const struct tree *state,
+                        struct promise promise, char why[512])
+{
+    char path[512];
+    const struct run_want want = { .least = STEPS, .most = STEPS, .keep = 1, .first = 1 };
+
+    (void)state;
+    (void)promise;
+    path_of(path, facts->folder, "run");
+    return run_is(path, &want, why);
+}
+
+/* --- reshards --- */
+
+/* What a reshard makes, over what. */
+struct how {
+    const char *format, *target;
+    bool force;
+};
+
+static int reshard(const char *folder, const struct how *how, int world, bool force,
+                   struct dcp_error *err)
+{
+    struct dcp_reshard_options options = { .world = how->format ? 0 : world,
+                                           .format = how->format,
+                                           .dtype = -1,
+                                           .only = world == 4 ? DCP_ONLY_MODEL : 0,
+                                           .force = force,
+                                           .threads = 2 };
+    struct dcp_place source;
+    struct dcp_reshard *job;
+    char from[512], to[512];
+
+    if (how->format && strcmp(how->format, "bundle") != 0)
+        options.only = DCP_ONLY_MODEL;
+    if (how->format && world == 4)
+        options.dtype = DCP_F16; /* another old one */
+    if (how->format && !strcmp(how->format, "bundle") && world == 4)
+        options.dtype = -1;
+    path_of(from, folder, "run");
+    path_of(to, folder, how->target);
+    int rc = dcp_place_open(from, &source, err);
+    if (rc)
+        return rc;
+    rc = dcp_reshard_plan(&source, to, &options, &job, err);
+    if (!rc) {
+        rc = dcp_reshard_run(job, err);
+        dcp_reshard_free(job);
+    }
+    dcp_place_close(&source);
+    return rc;
+}
+
+static void prepare_reshard(const char *folder, const struct how *how)
+{
+    save_steps(folder, 1, 1, NULL);
+    if (how->force)
+        must(reshard(folder, how, 4, false, NULL) == 0);
+}
+
+static void act_reshard(const char *folder, const struct how *how)
+{
+    begin(1);
+    must(reshard(folder, how, 3, how->force, NULL) == 0);
+    done(1);
+}
+
+/* Verified by its digests, if its format has any. */
+static bool is_whole(const char *path, char why[512])
+{
+    struct dcp_place place;
+    struct dcp_verify_options options = { .threads = 1 };
+    struct dcp_error err = { 0 };
+
+    int rc = dcp_place_open(path, &place, &err);
+    if (!rc) {
+        rc = dcp_verify(&place.source, &options, NULL, &err);
+        dcp_place_close(&place);
+    }
+    return !rc || wrong(why, "%s", err.message);
+}
+
+static bool check_reshard(const struct facts *facts, const struct tree *state,
+                          struct promise promise, const struct how *how, char why[512])
+{
+    char path[512];
+    bool is_new = tree_find(&facts->after, how->target) &&
+                  tree_same(state, how->target, &facts->after, how->target);
+    bool is_old = tree_same(state, how->target, &facts->before, how->target);
+
+    path_of(path, facts->folder, how->target);
+    if (!check_run(facts, (struct promise){ 1, 1 }, 0, 1, why))
+        return false;
+    if (!is_new && !is_old)
+        return wrong(why, "the target is neither what it was nor what it is to be");
+    if (promise.done && !is_new)
+        return wrong(why, "the target that was promised is not there");
+    return !tree_find(state, how->target) || is_whole(path, why);
+}
+
+static bool reshard_again(const struct facts *facts, const struct how *how, char why[512])
+{
+    struct dcp_error err = { 0 };
+    struct tree tree;
+
+    if (reshard(facts->folder, how, 3, true, &err))
+        return wrong(why, "the next reshard fails: %s", err.message);
+    if (!tree_read(&tree, facts->folder))
+        return wrong(why, "the folder cannot be read");
+    bool fine = tree_same(&tree, how->target, &facts->after, how->target) ||
+                wrong(why, "the next reshard makes something else");
+    for (size_t i = 0; i < tree.n && fine; i++)
+        if (!strncmp(tree.items[i].path, ".tmp-", 5))
+            fine = wrong(why, "the next reshard leaves '%s'", tree.items[i].path);
+    tree_free(&tree);
+    return fine;
+}
+
+#define RESHARD(id, ...)                                                        \
+    static const struct how id = { __VA_ARGS__ };                               \
+    static void prepare_##id(const char *folder)                                \
+    {                                                                           \
+        prepare_reshard(folder, &id);                                           \
+    }                                                                           \
+    static void act_##id(const char *folder)                                    \
+    {                                                                           \
+        act_reshard(folder, &id);                                               \
+    }                                                                           \
+    static bool check_##id(const struct facts *facts, const struct tree *state, \
+                           struct promise promise, char why[512])               \
+    {                                                                           \
+        return check_reshard(facts, state, promise, &id, why);                  \
+    }                                                                           \
+    static bool again_##id(const struct facts *facts, struct promise promise,   \
+                           char why[512])                                       \
+    {                                                                           \
+        (void)promise;                                                          \
+        return reshard_again(facts, &id, why);                                  \
+    }
+
+RESHARD(dir, NULL, "out", false)
+RESHARD(dir_over, NULL, "out", true)
+RESHARD(file, "safetensors", "out.safetensors", false)
+RESHARD(file_over, "torch", "out.bin", true)
+RESHARD(archive, "bundle", "out.tar.zst", false)
+RESHARD(archive_over, "bundle", "out.tar.zst", true)
+
+#define RESHARDS(text, id)                                   \
+    {                                                        \
+        text, prepare_##id, act_##id, check_##id, again_##id \
+    }
+
+const struct scenario scenarios[] = {
+    { "first-save", prepare_nothing, act_first, check_new_run, save_next },
+    { "saves", prepare_steps, act_saves, check_saves, save_next },
+    { "companion", prepare_steps, act_companion, check_companion, save_next },
+    { "background", prepare_nothing, act_behind, check_new_run, save_next },
+    { "set-aside", prepare_steps, act_aside, check_aside, save_next },
+    { "prune", prepare_steps, act_prune, check_prune, save_next },
+    RESHARDS("reshard", dir),
+    RESHARDS("reshard-force", dir_over),
+    RESHARDS("export", file),
+    RESHARDS("export-force", file_over),
+    RESHARDS("pack", archive),
+    RESHARDS("pack-force", archive_over),
+};
+const size_t n_scenarios = sizeof scenarios / sizeof scenarios[0];
