@@ -185,6 +185,12 @@ function(dcp_fault_methods)
     add_dependencies(crash_states fault_shim)
     dcp_fault_method(crash_states $<TARGET_FILE:crash_states>
         "${tests_dir}/fault/crash/main.c")
+    dcp_test_program(power_saver "${tests_dir}/fault/power/saver.c"
+        "${tests_dir}/fault/crash/check.c")
+    foreach(script IN ITEMS power_cut)
+        dcp_fault_method(${script} "${tests_dir}/fault/${script}"
+            "${tests_dir}/fault/${script}")
+    endforeach()
 endfunction()
 
 # dcp_fault_method(NAME COMMAND FILE)

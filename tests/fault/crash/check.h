@@ -8,7 +8,10 @@
 /* Writes why and returns false. */
 bool wrong(char why[512], const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* The state that was saved as step N has the salt N, but see `salts`. */
+/* The state that is saved as a step. */
+#define STEP_SALT(step) ((unsigned)((step) % 40))
+
+/* Every step has its salt, but one may have another. */
 struct run_want {
     int64_t least, most; /* of the newest; least 0: there may be none */
     int keep;            /* steps that must be there at least, 0: all up to `least` */

@@ -66,7 +66,7 @@ static void save_steps(const char *folder, int64_t first, int64_t last,
     open_run(&store, folder);
     for (int64_t step = first; step <= last; step++) {
         begin(step);
-        must(save(&store, step, (unsigned)step, more) == 0);
+        must(save(&store, step, STEP_SALT(step), more) == 0);
         done(step);
     }
     dcp_store_free(&store);
@@ -156,7 +156,7 @@ static bool save_next(const struct facts *facts, struct promise promise, char wh
                                    .again_salt = AGAIN_SALT };
 
     open_run(&store, facts->folder);
-    int rc = save(&store, step, (unsigned)step, NULL);
+    int rc = save(&store, step, STEP_SALT(step), NULL);
     bool fine = !rc || wrong(why, "the next save fails");
     if (fine && !dcp_steps(&store, &steps, &n, &unfinished, NULL))
         free(steps);
@@ -164,6 +164,64 @@ static bool save_next(const struct facts *facts, struct promise promise, char wh
     path_of(path, facts->folder, "run");
     return fine && run_is(path, &want, why) &&
            (!unfinished || wrong(why, "the next save leaves temporary folders"));
+}
+
+/* --- a step that gets smaller than what was reserved for it --- */
+
+static int save_smooth(const struct dcp_store *store, int64_t step)
+{
+    enum { N = 6000 };
+    static float values[N];
+    static const int64_t shape[1] = { N };
+    const struct dcp_local local = {
+        .name = "w", .dtype = DCP_F32, .ndim = 1, .shape = shape, .data = values
+    };
+    const struct dcp_save_options options = { .step = step, .codec = DCP_CODEC_PLANES };
+    const struct dcp_state state = { .locals = &local, .n_locals = 1 };
+    struct dcp_context ctx = { .store = store };
+
+    for (int i = 0; i < N; i++)
+        values[i] = (float)(i / 64);
+    return dcp_save(&ctx, &options, &state, NULL, NULL);
+}
+
+static void act_smooth(const char *folder)
+{
+    struct dcp_store store;
+
+    begin(1);
+    open_run(&store, folder);
+    must(save_smooth(&store, 1) == 0);
+    done(1);
+    dcp_store_free(&store);
+}
+
+static bool check_smooth(const struct facts *facts, const struct tree *state,
+                         struct promise promise, char why[512])
+{
+    static const char name[] = "run/step-00000001";
+    struct dcp_store store;
+    struct dcp_step found;
+
+    if (!tree_find(state, name))
+        return !promise.done || wrong(why, "the step is lost");
+    if (!tree_same(state, name, &facts->after, name))
+        return wrong(why, "the step is not what was saved");
+    open_run(&store, facts->folder);
+    bool fine = dcp_find(&(struct dcp_context){ .store = &store }, -1, &found, NULL) == 0;
+    dcp_store_free(&store);
+    return fine || wrong(why, "the step is not found");
+}
+
+static bool smooth_again(const struct facts *facts, struct promise promise, char why[512])
+{
+    struct dcp_store store;
+
+    (void)promise;
+    open_run(&store, facts->folder);
+    bool fine = save_smooth(&store, 2) == 0;
+    dcp_store_free(&store);
+    return fine || wrong(why, "the next save fails");
 }
 
 /* --- in the background, on two ranks --- */
@@ -180,7 +238,7 @@ static void save_behind(void *arg, struct dcp_comm *comm)
         const struct dcp_save_options options = { .step = step, .keep = 2 };
         struct sample sample;
         sample_make_first(&sample, sample_n_tensors() - 1, "zero3", comm->world,
-                          comm->rank, true, (unsigned)step);
+                          comm->rank, true, STEP_SALT(step));
         if (comm->rank == 0)
             begin(step);
         must(dcp_save_start(saver, &options, &sample.state, NULL) == 0);
@@ -228,8 +286,8 @@ static bool is_kept(const struct dcp_store *store, int64_t step, char why[512])
 
     snprintf(name, sizeof name, "step-%08" PRId64, step);
     snprintf(aside, sizeof aside, "step-%08" PRId64 ".aside", step);
-    return step_is(store, aside, (unsigned)step, 0, ignored) ||
-           step_is(store, name, (unsigned)step, 0, ignored) ||
+    return step_is(store, aside, STEP_SALT(step), 0, ignored) ||
+           step_is(store, name, STEP_SALT(step), 0, ignored) ||
            wrong(why, "%s is lost: %s", name, ignored);
 }
 
@@ -426,6 +484,7 @@ const struct scenario scenarios[] = {
     { "first-save", prepare_nothing, act_first, check_new_run, save_next },
     { "saves", prepare_steps, act_saves, check_saves, save_next },
     { "companion", prepare_steps, act_companion, check_companion, save_next },
+    { "compressed", prepare_nothing, act_smooth, check_smooth, smooth_again },
     { "background", prepare_nothing, act_behind, check_new_run, save_next },
     { "set-aside", prepare_steps, act_aside, check_aside, save_next },
     { "prune", prepare_steps, act_prune, check_prune, save_next },
