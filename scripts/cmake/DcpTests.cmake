@@ -187,7 +187,7 @@ function(dcp_fault_methods)
         "${tests_dir}/fault/crash/main.c")
     dcp_test_program(power_saver "${tests_dir}/fault/power/saver.c"
         "${tests_dir}/fault/crash/check.c")
-    foreach(script IN ITEMS power_cut)
+    foreach(script IN ITEMS power_cut errno_injection)
         dcp_fault_method(${script} "${tests_dir}/fault/${script}"
             "${tests_dir}/fault/${script}")
     endforeach()

@@ -70,7 +70,7 @@ bool step_is(const struct dcp_store *store, const char *name, unsigned salt,
 }
 
 static bool steps_are(const struct dcp_store *store, const struct run_want *want,
-                      char why[512])
+                      int64_t *out_newest, char why[512])
 {
     struct dcp_step *steps, found = { 0 };
     struct dcp_context ctx = { .store = store };
@@ -88,6 +88,7 @@ static bool steps_are(const struct dcp_store *store, const struct run_want *want
                                       steps[i].why.message);
     }
     int rc = dcp_find(&ctx, -1, &found, &err);
+    *out_newest = found.step;
     int64_t due = want->least ? want->least - want->first + 1 : 0;
     if (want->keep && want->keep < due)
         due = want->keep;
@@ -110,6 +111,32 @@ static bool steps_are(const struct dcp_store *store, const struct run_want *want
     return fine;
 }
 
+/* "latest" is absent or a line that is the name of a step. */
+static bool latest_is(const struct dcp_store *store, const struct run_want *want,
+                      int64_t newest, char why[512])
+{
+    void *data;
+    size_t size;
+    char name[64] = "";
+    int64_t step = -1;
+
+    int rc = dcp_store_read_file(store, "latest", 80, &data, &size, NULL);
+    if (rc == DCP_E_NOT_FOUND)
+        return !want->latest || !want->least || wrong(why, "'latest' is lost");
+    if (rc)
+        return wrong(why, "'latest' cannot be read");
+    const char *text = data;
+    if (size > 6 && !strncmp(text, "step-", 5))
+        step = strtoll(text + 5, NULL, 10);
+    snprintf(name, sizeof name, "step-%08" PRId64 "\n", step);
+    bool fine = step > 0 && !strcmp(text, name);
+    free(data);
+    if (!fine)
+        return wrong(why, "'latest' is torn");
+    return !want->latest || (step >= want->least && step <= newest) ||
+           wrong(why, "'latest' says step %" PRId64, step);
+}
+
 bool run_is(const char *folder, const struct run_want *want, char why[512])
 {
     struct dcp_store store;
@@ -118,7 +145,9 @@ bool run_is(const char *folder, const struct run_want *want, char why[512])
     if (dcp_store_dir(&store, folder, false, &err))
         return !want->least ||
                wrong(why, "step %" PRId64 " is lost: %s", want->least, err.message);
-    bool fine = steps_are(&store, want, why);
+    int64_t newest = 0;
+    bool fine =
+        steps_are(&store, want, &newest, why) && latest_is(&store, want, newest, why);
     dcp_store_free(&store);
     return fine;
 }

@@ -18,6 +18,7 @@ struct run_want {
     int64_t first;       /* of the run */
     int64_t again;       /* this step may also hold the salt `again_salt`; 0: none */
     unsigned again_salt;
+    bool latest; /* the file "latest" names a step that is there, `least` or newer */
 };
 
 /* A folder of a step is whole, every digest holds, and every tensor has the fingerprint

@@ -108,7 +108,8 @@ static bool check_run(const struct facts *facts, struct promise promise, int kee
     const struct run_want want = { .least = promise.done > there ? promise.done : there,
                                    .most = promise.begun > there ? promise.begun : there,
                                    .keep = keep,
-                                   .first = 1 };
+                                   .first = 1,
+                                   .latest = true };
 
     path_of(path, facts->folder, "run");
     return run_is(path, &want, why);
