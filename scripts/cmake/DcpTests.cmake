@@ -166,7 +166,7 @@ function(dcp_bench_programs)
     endforeach()
 endfunction()
 
-# What makes the power go, and files fail: a library for LD_PRELOAD, and programs. A method
+# What makes the power go, and files fail: a library for LD_PRELOAD, and programs. A
 # tests/fault/X (a script, or a program of this name) is the tests fault.X and, with
 # --long, fault.X_long. Sanitizers want to be loaded first, and are left alone.
 function(dcp_fault_methods)
@@ -187,6 +187,9 @@ function(dcp_fault_methods)
         "${tests_dir}/fault/crash/main.c")
     dcp_test_program(power_saver "${tests_dir}/fault/power/saver.c"
         "${tests_dir}/fault/crash/check.c")
+    add_test(NAME fault.shim
+        COMMAND "${DCP_PYTHON}" "${tests_dir}/fault/check_shim.py")
+    dcp_register(fault.shim fault "${tests_dir}/fault/check_shim.py")
     foreach(script IN ITEMS power_cut errno_injection)
         dcp_fault_method(${script} "${tests_dir}/fault/${script}"
             "${tests_dir}/fault/${script}")
