@@ -13,17 +13,6 @@ bool inspect_is_run(const struct inspect_checkpoint *checkpoint)
     return source->is_dir && source->name[0];
 }
 
-/* Looks for the newest whole step once more, with a log: it tells which newer steps are
- * not whole, and why. */
-static void tell_passed_over(struct dcp_main *m, const struct dcp_place *place)
-{
-    struct dcp_context ctx = { .store = &place->store, .log = &m->log };
-    struct dcp_step step;
-    if (dcp_find(&ctx, -1, &step, NULL))
-        dcp_log_write(&m->log, DCP_LOG_WARN, "the steps of '%s' are changing",
-                      place->store.root);
-}
-
 int inspect_open(struct dcp_main *m, const char *path, struct inspect_checkpoint *out,
                  struct dcp_error *err)
 {
@@ -37,7 +26,7 @@ int inspect_open(struct dcp_main *m, const char *path, struct inspect_checkpoint
     if (rc)
         inspect_close(out);
     else if (inspect_is_run(out) && m->command != &inspect_show) /* which lists them */
-        tell_passed_over(m, &out->place);
+        dcp_damage_passed_over(&out->place, &m->log);
     return rc;
 }
 

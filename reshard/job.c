@@ -89,6 +89,7 @@ static int run(struct dcp_main *m, struct reshard_job *job, struct dcp_error *er
     int rc = dcp_place_open(job->source_path, &job->place, err);
     if (rc)
         return rc;
+    dcp_damage_passed_over(&job->place, &m->log);
     rc = plan_and_run(m, job, err);
     dcp_reshard_free(job->reshard);
     dcp_catalog_free(job->source);

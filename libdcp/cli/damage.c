@@ -78,3 +78,21 @@ void dcp_damage_hint(const struct dcp_place *place, bool all_listed,
     else if (!all_listed)
         dcp_error_hint(err, "'dcp-inspect verify %s' lists all damage", place->path);
 }
+
+/* The search is made once more, with a log. What was passed over may be whole by now, or
+ * could not be read only that once. */
+void dcp_damage_passed_over(const struct dcp_place *place, const struct dcp_log *log)
+{
+    struct dcp_context ctx = { .store = &place->store, .log = log };
+    struct dcp_step step;
+    const char *name = place->source.name;
+    if (!place->source.is_dir || !name || !name[0])
+        return;
+    if (dcp_find(&ctx, -1, &step, NULL))
+        dcp_log_write(log, DCP_LOG_WARN, "the steps of '%s' are changing",
+                      place->store.root);
+    else if (strcmp(step.name, name) != 0)
+        dcp_log_write(log, DCP_LOG_WARN,
+                      "%s is whole, but it could not be read a moment ago: %s is taken",
+                      step.name, name);
+}

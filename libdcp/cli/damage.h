@@ -1,4 +1,4 @@
-/* damage: the next act after damage was found in a checkpoint. */
+/* damage: what is said, and the next act, when a checkpoint is damaged. */
 #ifndef DCP_CLI_DAMAGE_H
 #define DCP_CLI_DAMAGE_H
 
@@ -13,5 +13,8 @@ void dcp_damage_tell_mended(struct dcp_main *m, const struct dcp_place *place);
  */
 void dcp_damage_hint(const struct dcp_place *place, bool all_listed,
                      struct dcp_error *err);
+/* Warns of the steps of a run folder that are newer than the one the place is, and why
+ * they are not it. Does nothing where the place is not a step that was looked for. */
+void dcp_damage_passed_over(const struct dcp_place *place, const struct dcp_log *log);
 
 #endif

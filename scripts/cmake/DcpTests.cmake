@@ -167,7 +167,7 @@ function(dcp_bench_programs)
 endfunction()
 
 # What makes the power go, and files fail: a library for LD_PRELOAD, and programs. A
-# tests/fault/X (a script, or a program of this name) is the tests fault.X and, with
+# method tests/fault/X (a script, or a program of this name) is the tests fault.X and, with
 # --long, fault.X_long. Sanitizers want to be loaded first, and are left alone.
 function(dcp_fault_methods)
     if(DCP_SANITIZE)

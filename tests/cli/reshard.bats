@@ -29,6 +29,17 @@ left() {
     [ "$(left)" = "./four ./one ./seven " ]
 }
 
+@test "a newest step that is damaged is passed over, and told" {
+    cp -r run/. bad
+    truncate -s -1 bad/step-00000300/*00002-of-*.safetensors
+    run -0 --separate-stderr dcp-reshard bad two --world 2
+    [[ $stderr == *"warning: step-00000300 is not whole: "*00002-of* ]]
+    run -0 --separate-stderr dcp-reshard export bad two.safetensors
+    [[ $stderr == *"warning: step-00000300 is not whole"* ]]
+    run -0 --separate-stderr dcp-reshard bad/step-00000200 three --world 3
+    [ -z "$stderr" ]
+}
+
 @test "a dry run says what it would do and writes nothing" {
     run -0 dcp-reshard run out --world 2 --dry-run
     [[ ${lines[0]} == "from   native, 4 ranks, zero3 "*", 4 shards" ]]
