@@ -37,27 +37,35 @@ static int check_outside(const struct dcp_place *place, const char *dir, const c
 
 /* Something of a name that only checkpoints have, or nothing at all: what a damaged or
  * unfinished checkpoint may look like. */
-static bool may_be_checkpoint(const char *path, const char *name)
+static int may_be_checkpoint(const char *path, const char *name, bool *out,
+                             struct dcp_error *err)
 {
     struct dcp_store store = { 0 };
     struct dcp_store_entry *entries;
-    size_t n = 1;
+    size_t n;
 
+    *out = dcp_format_for_suffix(name) != NULL;
     if (!dcp_fs_is_dir(path))
-        return dcp_format_for_suffix(name) != NULL;
-    if (dcp_store_dir(&store, path, false, NULL))
-        return false;
-    if (!store.ops->list(store.self, "", &entries, &n, NULL))
+        return DCP_OK;
+    int rc = dcp_store_dir(&store, path, false, err);
+    if (rc)
+        return rc;
+    rc = store.ops->list(store.self, "", &entries, &n, err);
+    if (!rc) {
+        *out = n == 0;
         dcp_store_list_free(entries, n);
+    }
     dcp_store_free(&store);
-    return n == 0;
+    return rc;
 }
 
 /* What --force may take away is one checkpoint, never a run or anything else. */
 static int check_replaced(const char *path, const char *name, struct dcp_error *err)
 {
     struct dcp_place old = { 0 };
-    int rc = dcp_place_open(path, &old, NULL);
+    struct dcp_error why = { 0 };
+    bool may_go = true;
+    int rc = dcp_place_open(path, &old, &why);
     bool is_run = !rc && strcmp(old.path, path) != 0 && dcp_fs_is_dir(path);
 
     dcp_place_close(&old);
@@ -67,8 +75,15 @@ static int check_replaced(const char *path, const char *name, struct dcp_error *
         dcp_error_hint(err, "name a step in it, or another target");
         return DCP_E_EXISTS;
     }
-    if (!rc || may_be_checkpoint(path, name))
-        return DCP_OK;
+    if (rc == DCP_E_IO || rc == DCP_E_MEMORY) { /* it says nothing about what is there */
+        if (err)
+            *err = why;
+        return rc;
+    }
+    if (rc)
+        rc = may_be_checkpoint(path, name, &may_go, err);
+    if (rc || may_go)
+        return rc;
     dcp_error_set(err, DCP_E_EXISTS,
                   "'%s' exists and is no checkpoint: --force does not replace it", path);
     dcp_error_hint(err, "choose another name, or remove it yourself");

@@ -14,19 +14,33 @@ static char *text2(const char *a, const char *b, const char *c)
     return text;
 }
 
-static bool exists(const struct dcp_store *store, const char *name)
+/* Whether a name is taken, also by what is no file or folder. */
+static int look(const struct dcp_store *store, const char *name, bool *out_taken,
+                struct dcp_error *err)
 {
+    struct dcp_error why = { 0 };
     bool is_dir;
     uint64_t size;
 
-    return store->ops->stat(store->self, name, &is_dir, &size, NULL) != DCP_E_NOT_FOUND;
+    int rc = store->ops->stat(store->self, name, &is_dir, &size, &why);
+    *out_taken = rc == DCP_OK || rc == DCP_E_UNSUPPORTED;
+    if (*out_taken || rc == DCP_E_NOT_FOUND)
+        return DCP_OK;
+    if (err)
+        *err = why;
+    return rc;
 }
 
 int dcp_publish_begin(struct dcp_publish *publish, const struct dcp_store *store,
                       const char *name, bool replace, struct dcp_error *err)
 {
+    bool taken;
+
     *publish = (struct dcp_publish){ .store = store };
-    if (exists(store, name) && !replace) {
+    int rc = look(store, name, &taken, err);
+    if (rc)
+        return rc;
+    if (taken && !replace) {
         dcp_error_set(err, DCP_E_EXISTS, "'%s' exists already in '%s'", name,
                       store->root);
         return DCP_E_EXISTS;
@@ -37,7 +51,7 @@ int dcp_publish_begin(struct dcp_publish *publish, const struct dcp_store *store
     if (!publish->name || !publish->tmp || !publish->prefix)
         return dcp_error_memory(err, "a target's name");
     struct dcp_error why = { 0 };
-    int rc = store->ops->remove(store->self, publish->tmp, &why);
+    rc = store->ops->remove(store->self, publish->tmp, &why);
     if (rc && rc != DCP_E_NOT_FOUND) {
         if (err)
             *err = why;
@@ -98,7 +112,12 @@ int dcp_publish_commit(struct dcp_publish *publish, const char *file, bool repla
     int rc = store->ops->sync_dir(store->self, publish->tmp, err);
     if (rc)
         return rc;
-    if (replaces && exists(store, publish->name))
+    bool taken = false;
+    if (replaces)
+        rc = look(store, publish->name, &taken, err);
+    if (rc)
+        return rc;
+    if (taken)
         return replace(publish, from, err);
     rc = store->ops->publish(store->self, from, publish->name, err);
     if (!rc)

@@ -75,10 +75,13 @@ int dcp_dir_place_init(const struct dcp_dir *dir, const char *name,
     return out->dir_fd < 0 ? -1 : 0;
 }
 
+/* errno stays: it says why what was done in the folder failed. */
 void dcp_dir_place_fini(struct dcp_dir_place *place)
 {
+    int why = errno;
     if (place->dir_fd >= 0)
         close(place->dir_fd);
+    errno = why;
 }
 
 /* What a name in an open folder is; with `follow` a link to a regular file is that file,

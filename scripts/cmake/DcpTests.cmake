@@ -167,8 +167,8 @@ function(dcp_bench_programs)
 endfunction()
 
 # What makes the power go, and files fail: a library for LD_PRELOAD, and programs. A
-# method tests/fault/X (a script, or a program of this name) is the tests fault.X and, with
-# --long, fault.X_long. Sanitizers want to be loaded first, and are left alone.
+# method, a script tests/fault/X or crash_states, is the tests fault.X and, with --long,
+# fault.X_long; tests/fault/report runs them all. Sanitizers want to be loaded first, and are left alone.
 function(dcp_fault_methods)
     if(DCP_SANITIZE)
         return()
@@ -190,9 +190,12 @@ function(dcp_fault_methods)
     add_test(NAME fault.shim
         COMMAND "${DCP_PYTHON}" "${tests_dir}/fault/check_shim.py")
     dcp_register(fault.shim fault "${tests_dir}/fault/check_shim.py")
-    foreach(script IN ITEMS power_cut errno_injection)
-        dcp_fault_method(${script} "${tests_dir}/fault/${script}"
-            "${tests_dir}/fault/${script}")
+    file(GLOB scripts CONFIGURE_DEPENDS "${tests_dir}/fault/*")
+    foreach(script IN LISTS scripts)
+        get_filename_component(name "${script}" NAME)
+        if(NOT IS_DIRECTORY "${script}" AND NOT name MATCHES "\\.|^report$")
+            dcp_fault_method(${name} "${script}" "${script}")
+        endif()
     endforeach()
 endfunction()
 

@@ -1,6 +1,7 @@
 /* Every operation of the store fails once, tears, or is the last: afterwards the newest
  * step that was promised is found, loads bit for bit, and the next save needs no help.
  * Then the power goes, too. */
+#include "base/clock.h"
 #include "lib/acts.h"
 #include <inttypes.h>
 #include <setjmp.h>
@@ -15,6 +16,8 @@
 static const enum dcp_fault_kind kinds[] = { DCP_FAULT_FAIL, DCP_FAULT_TEAR,
                                              DCP_FAULT_STOP };
 enum { N_KINDS = sizeof kinds / sizeof kinds[0] };
+
+static long explored; /* faults that were tried */
 
 /* How a run of saves looks. */
 struct how {
@@ -86,6 +89,7 @@ static bool one_fault(const struct how *how, enum dcp_fault_kind kind, uint64_t 
     assert_int_equal(dcp_store_mem(&store, NULL), 0);
     assert_int_equal(save(&store, how, 1), 0);
     assert_int_equal(dcp_store_fault(&faulty, &store, &fault, NULL), 0);
+    explored++;
     int rc = save(&faulty, how, 2);
     bool struck = fault.count >= at;
     dcp_store_free(&faulty);
@@ -155,6 +159,7 @@ static void full_disks(void **state)
         dcp_store_mem_limit(&store, UINT64_MAX - 1);
         uint64_t used = UINT64_MAX - 1 - store.ops->free_bytes(store.self);
         dcp_store_mem_limit(&store, used + room);
+        explored++;
         int rc = save(&store, &how, 2);
         assert_true(rc == 0 || rc == DCP_E_NO_SPACE);
         check_newest(&store, &how, rc ? 1 : 2, rc ? 1 : 2);
@@ -181,6 +186,7 @@ static bool one_prune_fault(enum dcp_fault_kind kind, uint64_t at)
     for (int64_t step = 1; step <= 3; step++)
         assert_int_equal(save(&store, &how, step), 0);
     assert_int_equal(dcp_store_fault(&faulty, &store, &fault, NULL), 0);
+    explored++;
     int rc = dcp_prune(&faulty, 1, 0, &removed, NULL);
     bool struck = fault.count >= at;
     dcp_store_free(&faulty);
@@ -238,6 +244,7 @@ static void load_all(const struct dcp_save_options *more)
                                      .step = -1,
                                      .salt = 2,
                                      .small = true };
+                explored++;
                 int rc = acts_load(&acts);
                 struck = fault.count >= at;
                 dcp_store_free(&faulty);
@@ -275,5 +282,9 @@ int main(void)
         cmocka_unit_test(load),
         cmocka_unit_test(load_with_parity),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    double started = dcp_clock_s();
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    printf("explored=%ld violations=%d seconds=%.1f\n", explored, failed,
+           dcp_clock_s() - started);
+    return failed;
 }

@@ -111,6 +111,23 @@ static void what_exists_stays(void **state)
     assert_false(exists(store, ".tmp-late"));
 }
 
+/* A look that fails says nothing about the name. */
+static void what_cannot_be_looked_at(void **state)
+{
+    struct dcp_store *store = *state, faulty;
+    struct dcp_publish publish;
+
+    for (int force = 0; force < 2; force++) {
+        struct dcp_fault fault = { .kind = DCP_FAULT_FAIL, .at = 1 };
+        assert_int_equal(dcp_store_fault(&faulty, store, &fault, NULL), 0);
+        assert_int_equal(dcp_publish_begin(&publish, &faulty, "out", force, NULL),
+                         DCP_E_IO);
+        dcp_publish_fini(&publish);
+        dcp_store_free(&faulty);
+        assert_int_equal(count(store), 0);
+    }
+}
+
 static void abandoned(void **state)
 {
     struct dcp_store *store = *state;
@@ -255,10 +272,15 @@ int main(void)
 {
 #define EACH(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
     const struct CMUnitTest tests[] = {
-        EACH(a_folder),          EACH(one_file),
-        EACH(what_exists_stays), EACH(abandoned),
-        EACH(left_by_the_dead),  EACH(replaced),
-        EACH(exchanged),         EACH(replaced_with_faults),
+        EACH(a_folder),
+        EACH(one_file),
+        EACH(what_exists_stays),
+        EACH(abandoned),
+        EACH(left_by_the_dead),
+        EACH(replaced),
+        EACH(exchanged),
+        EACH(replaced_with_faults),
+        EACH(what_cannot_be_looked_at),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
