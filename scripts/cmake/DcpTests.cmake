@@ -168,7 +168,8 @@ endfunction()
 
 # What makes the power go, and files fail: a library for LD_PRELOAD, and programs. A
 # method, a script tests/fault/X or crash_states, is the tests fault.X and, with --long,
-# fault.X_long; tests/fault/report runs them all. Sanitizers want to be loaded first, and are left alone.
+# fault.X_long; tests/fault/report runs them all. Sanitizers want to be loaded first, and
+# are left alone.
 function(dcp_fault_methods)
     if(DCP_SANITIZE)
         return()
