@@ -110,6 +110,7 @@ class Shim(unittest.TestCase):
             n = len(errno_injection.CALLS)
             shim = dict(zip(errno_injection.CALLS, struct.unpack(f"{n}Q", f.read())))
         shim["fsync"] += shim.pop("syncdir")
+        shim["open"] += shim.pop("create")
         kernel = collections.Counter()
         with open(log, encoding="utf-8", errors="replace") as f:
             for line in f:

@@ -29,7 +29,7 @@ static int do_open(int dir_fd, const char *path, int flags, mode_t mode)
 
     if (!shim_name(dir_fd, path, &place))
         return (int)syscall(SYS_openat, dir_fd, path, flags, mode);
-    int why = shim_strike(SHIM_OPEN);
+    int why = shim_strike(flags & O_CREAT ? SHIM_CREATE : SHIM_OPEN);
     if (why)
         return fail(why);
     shim_begin();
@@ -394,8 +394,10 @@ SHIM_EXPORT int close(int fd)
 
     if (!shim_file(fd, &ino))
         return (int)syscall(SYS_close, fd);
-    int why = shim_strike(SHIM_CLOSE);
-    if (why && why != EINTR && (fcntl(fd, F_GETFL) & (O_ACCMODE | O_APPEND)) == O_RDWR)
+    int flags = fcntl(fd, F_GETFL);
+    bool writes = (flags & O_ACCMODE) != O_RDONLY;
+    int why = shim_strike(writes ? SHIM_CLOSE : SHIM_CLOSE_READ);
+    if (why && why != EINTR && writes && !(flags & O_APPEND))
         lose(fd);
     shim_begin();
     int rc = (int)syscall(SYS_close, fd);

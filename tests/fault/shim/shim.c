@@ -10,10 +10,11 @@
  *                    "CALL:N+:HOW" it and all after it. HOW is the name of an errno, or
  *                    "short": half is written.
  *
- * CALL is open, read, write, ftruncate, fallocate, fsync, syncdir (fsync of a folder),
- * mkdir, rename, link, unlink, close, in this order. A sync that fails loses data, as in
- * a kernel that calls pages clean which it could not write: the file's first bytes become
- * zeros. */
+ * CALL is create (an open that may make the file), open (any other), read, write,
+ * ftruncate, fallocate, fsync, syncdir (fsync of a folder), mkdir, rename, link, unlink,
+ * close (of what was open for writing), closeread (of anything else), in this order. A
+ * sync that fails loses data, as in a kernel that calls pages clean which it could not
+ * write: the file's first bytes become zeros. */
 #include "shim.h"
 
 #include <errno.h>
@@ -29,12 +30,13 @@
 #include <unistd.h>
 
 static const char *const call_names[SHIM_CALLS] = {
-    [SHIM_OPEN] = "open",          [SHIM_READ] = "read",
-    [SHIM_WRITE] = "write",        [SHIM_TRUNCATE] = "ftruncate",
-    [SHIM_ALLOCATE] = "fallocate", [SHIM_SYNC] = "fsync",
-    [SHIM_SYNC_DIR] = "syncdir",   [SHIM_MAKE_DIR] = "mkdir",
-    [SHIM_RENAME] = "rename",      [SHIM_LINK] = "link",
-    [SHIM_UNLINK] = "unlink",      [SHIM_CLOSE] = "close",
+    [SHIM_CREATE] = "create",      [SHIM_OPEN] = "open",
+    [SHIM_READ] = "read",          [SHIM_WRITE] = "write",
+    [SHIM_TRUNCATE] = "ftruncate", [SHIM_ALLOCATE] = "fallocate",
+    [SHIM_SYNC] = "fsync",         [SHIM_SYNC_DIR] = "syncdir",
+    [SHIM_MAKE_DIR] = "mkdir",     [SHIM_RENAME] = "rename",
+    [SHIM_LINK] = "link",          [SHIM_UNLINK] = "unlink",
+    [SHIM_CLOSE] = "close",        [SHIM_CLOSE_READ] = "closeread",
 };
 
 static const struct {

@@ -11,6 +11,7 @@
 
 /* Kinds of calls, for counting and failing. */
 enum shim_call {
+    SHIM_CREATE, /* an open that may make the file */
     SHIM_OPEN,
     SHIM_READ,
     SHIM_WRITE,
@@ -22,7 +23,8 @@ enum shim_call {
     SHIM_RENAME,
     SHIM_LINK,
     SHIM_UNLINK,
-    SHIM_CLOSE,
+    SHIM_CLOSE, /* of what was open for writing */
+    SHIM_CLOSE_READ,
     SHIM_CALLS
 };
 
