@@ -369,7 +369,7 @@ static bool parse(int argc, char **argv)
         if (!strcmp(word, "--quick"))
             continue;
         if (!strcmp(word, "--long")) {
-            run.cap = 160;
+            run.cap = 400;
             continue;
         }
         if (!next)

@@ -9,6 +9,7 @@
 #include <dcp/dcp.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { AGAIN_SALT = 40, STEPS = 3 };
@@ -90,6 +91,13 @@ static void act_first(const char *folder)
 static void act_saves(const char *folder)
 {
     const struct dcp_save_options more = { .keep = 2 };
+
+    save_steps(folder, STEPS + 1, STEPS + 2, &more);
+}
+
+static void act_parity(const char *folder)
+{
+    const struct dcp_save_options more = { .keep = 2, .parity = 1 };
 
     save_steps(folder, STEPS + 1, STEPS + 2, &more);
 }
@@ -341,6 +349,74 @@ static bool check_prune(const struct facts *facts, const struct tree *state,
     return run_is(path, &want, why);
 }
 
+/* --- repair --- */
+
+static const char mended[] = "step-00000003";
+
+static void prepare_repair(const char *folder)
+{
+    const struct dcp_save_options more = { .parity = 1 };
+    struct dcp_store store;
+
+    save_steps(folder, 1, STEPS, &more);
+    open_run(&store, folder);
+    must(store.ops->remove(store.self, "step-00000003/shard-00000-of-00002.safetensors",
+                           NULL) == 0);
+    dcp_store_free(&store);
+}
+
+static int repair(const char *folder, struct dcp_error *err)
+{
+    struct dcp_store store;
+
+    open_run(&store, folder);
+    int rc = dcp_repair(&store, mended, NULL, NULL, err);
+    dcp_store_free(&store);
+    return rc;
+}
+
+static void act_repair(const char *folder)
+{
+    begin(1);
+    must(repair(folder, NULL) == 0);
+    done(1);
+}
+
+/* The damaged step can be read through its parity at every moment; the others are none
+ * of a repair's business. */
+static bool check_repair(const struct facts *facts, const struct tree *state,
+                         struct promise promise, char why[512])
+{
+    struct dcp_store store;
+    struct dcp_step *steps;
+    size_t n;
+    bool fine = true;
+
+    (void)state;
+    open_run(&store, facts->folder);
+    must(dcp_steps(&store, &steps, &n, NULL, NULL) == 0);
+    if (n != STEPS)
+        fine = wrong(why, "%zu steps are left", n);
+    for (size_t i = 0; i < n && fine; i++)
+        if (steps[i].whole)
+            fine = step_is(&store, steps[i].name, STEP_SALT(steps[i].step), 0, why);
+        else if (promise.done || steps[i].step != 3 || !steps[i].mendable)
+            fine = wrong(why, "%s is not whole: %s", steps[i].name, steps[i].why.message);
+    free(steps);
+    dcp_store_free(&store);
+    return fine;
+}
+
+static bool repair_again(const struct facts *facts, struct promise promise, char why[512])
+{
+    struct dcp_error err = { 0 };
+
+    promise.done = 1;
+    if (repair(facts->folder, &err))
+        return wrong(why, "the next repair fails: %s", err.message);
+    return check_repair(facts, NULL, promise, why);
+}
+
 /* --- reshards --- */
 
 /* What a reshard makes, over what. */
@@ -484,11 +560,13 @@ RESHARD(archive_over, "bundle", "out.tar.zst", true)
 const struct scenario scenarios[] = {
     { "first-save", prepare_nothing, act_first, check_new_run, save_next },
     { "saves", prepare_steps, act_saves, check_saves, save_next },
+    { "parity", prepare_steps, act_parity, check_saves, save_next },
     { "companion", prepare_steps, act_companion, check_companion, save_next },
     { "compressed", prepare_nothing, act_smooth, check_smooth, smooth_again },
     { "background", prepare_nothing, act_behind, check_new_run, save_next },
     { "set-aside", prepare_steps, act_aside, check_aside, save_next },
     { "prune", prepare_steps, act_prune, check_prune, save_next },
+    { "repair", prepare_repair, act_repair, check_repair, repair_again },
     RESHARDS("reshard", dir),
     RESHARDS("reshard-force", dir_over),
     RESHARDS("export", file),
