@@ -188,6 +188,9 @@ function(dcp_fault_methods)
         "${tests_dir}/fault/crash/main.c")
     dcp_test_program(power_saver "${tests_dir}/fault/power/saver.c"
         "${tests_dir}/fault/crash/check.c")
+    if(NOT DCP_PYTHON)
+        return()
+    endif()
     add_test(NAME fault.shim
         COMMAND "${DCP_PYTHON}" "${tests_dir}/fault/check_shim.py")
     dcp_register(fault.shim fault "${tests_dir}/fault/check_shim.py")
