@@ -10,6 +10,7 @@
 #include "cli/doc.h"
 #include "cli/human.h"
 #include "cli/text.h"
+#include "scrub.h"
 #include <stdio.h>
 
 #define INDENT 10 /* where findings begin */
@@ -130,15 +131,29 @@ static void print_verdict(struct dcp_main *m, const char *path, int rc,
     dcp_term_put(out, "\n");
 }
 
+/* What of it is read, and how. */
+struct settings {
+    uint64_t rate;
+    const char *subset, *state;
+};
+
+/* The part that this call verifies, and where the next one goes on. */
+struct part {
+    double from, to; /* to 0: all */
+};
+
 static int print_json(struct dcp_main *m, const struct inspect_checkpoint *checkpoint,
                       struct findings *findings, int verdict,
-                      const struct dcp_verify_result *r, double seconds,
-                      struct dcp_error *err)
+                      const struct dcp_verify_result *r, const struct part *part,
+                      double seconds, struct dcp_error *err)
 {
     DCP_CLEANUP_JSON json_t *doc = dcp_doc_new("verify");
     DCP_CLEANUP_JSON json_t *head = inspect_checkpoint_json(checkpoint);
     int rc = json_object_update(doc, head) ? DCP_E_MEMORY : DCP_OK;
     rc |= dcp_doc_set(doc, "whole", json_boolean(verdict == DCP_OK));
+    if (part->to > 0)
+        rc |= dcp_doc_set(doc, "subset",
+                          json_pack("{s:f, s:f}", "from", part->from, "to", part->to));
     rc |= dcp_doc_set(doc, "n_damages", dcp_doc_u64(r->n_damages));
     rc |= dcp_doc_set(doc, "n_blocks", dcp_doc_u64(r->n_blocks));
     rc |= dcp_doc_set(doc, "n_unproved", dcp_doc_u64(r->n_unproved));
@@ -149,52 +164,143 @@ static int print_json(struct dcp_main *m, const struct inspect_checkpoint *check
     return dcp_doc_print(m->out.file, rc ? NULL : doc, err);
 }
 
+static void print_part(struct dcp_main *m, const char *path, int rc,
+                       const struct dcp_verify_result *r, const struct part *part,
+                       double seconds)
+{
+    const struct dcp_term *out = &m->out;
+    char shown[512], goes_on[80] = "the whole was read once";
+    if (part->to < 1)
+        snprintf(goes_on, sizeof goes_on, "the next call goes on at %.4g %%",
+                 100 * part->to);
+    dcp_term_printf(
+        out, "%s%-9s%s %s: %.4g %% from %.4g %% on, %s\n",
+        dcp_term_style(out, rc ? DCP_STYLE_BAD : DCP_STYLE_GOOD),
+        rc ? "not whole" : "good", dcp_term_style(out, DCP_STYLE_OFF),
+        dcp_str_escape(shown, sizeof shown, path), 100 * (part->to - part->from),
+        100 * part->from,
+        rc ? dcp_human_items(r->n_damages, "damaged place", "damaged places").text
+           : "every block as it was written");
+    dcp_term_printf(out, "          %s read in %s; %s\n",
+                    dcp_human_size(r->size_bytes).text, dcp_human_time(seconds).text,
+                    goes_on);
+}
+
+static int choose_part(const struct settings *s, const char *path, struct part *part,
+                       struct dcp_error *err)
+{
+    double subset;
+    *part = (struct part){ 0 };
+    if (!s->subset)
+        return DCP_OK;
+    int rc = inspect_scrub_parse(s->subset, &subset, err);
+    if (!rc)
+        rc = inspect_scrub_load(s->state, path, &part->from, err);
+    part->to = part->from + subset < 1 ? part->from + subset : 1;
+    return rc;
+}
+
+/* The answer, whatever it is. */
+static int answer(struct dcp_main *m, const struct inspect_checkpoint *checkpoint,
+                  struct findings *findings, int rc,
+                  const struct dcp_verify_result *result, const struct part *part,
+                  double seconds, struct dcp_error *err)
+{
+    struct dcp_error printing = { 0 };
+    if (m->json &&
+        print_json(m, checkpoint, findings, rc, result, part, seconds, &printing)) {
+        *err = printing;
+        return printing.code;
+    }
+    if (!m->json && part->to > 0)
+        print_part(m, checkpoint->place.path, rc, result, part, seconds);
+    else if (!m->json)
+        print_verdict(m, checkpoint->place.path, rc, result, seconds);
+    if (rc == DCP_E_CORRUPT) {
+        dcp_error_prefix(err, "'%s' is damaged", checkpoint->place.path);
+        dcp_damage_hint(&checkpoint->place, true, err);
+    } else if (rc == DCP_E_IO) {
+        dcp_error_prefix(err, "'%s' is not proved", checkpoint->place.path);
+    }
+    return rc;
+}
+
+static int verify(struct dcp_main *m, const struct settings *s,
+                  const struct inspect_checkpoint *checkpoint, struct findings *findings,
+                  struct dcp_error *err)
+{
+    struct dcp_source source = dcp_place_plain(&checkpoint->place);
+    const char *path = checkpoint->place.path;
+    struct dcp_verify_result result = { 0 };
+    struct inspect_slow slow;
+    struct part part;
+    int rc = choose_part(s, path, &part, err);
+    if (rc)
+        return rc;
+    struct dcp_verify_options options = { .damage = on_damage,
+                                          .self = findings,
+                                          .progress = dcp_main_progress(m, "verifying"),
+                                          .threads = m->threads,
+                                          .from = part.from,
+                                          .to = part.to };
+    inspect_slow_init(&slow, source.store, s->rate ? s->rate : 1);
+    if (s->rate)
+        source.store = &slow.store;
+    double begin = dcp_clock_s();
+    rc = dcp_verify(&source, &options, &result, err);
+    double seconds = dcp_clock_s() - begin;
+    inspect_slow_fini(&slow);
+    dcp_main_progress_end(m);
+    bool found = result.n_damages && (rc == DCP_E_CORRUPT || rc == DCP_E_IO);
+    if (rc && !found)
+        return rc;
+    rc = answer(m, checkpoint, findings, rc, &result, &part, seconds, err);
+    if (s->subset) {
+        struct dcp_error why = { 0 };
+        int kept = inspect_scrub_store(s->state, path, part.to < 1 ? part.to : 0, &why);
+        if (kept && !rc) {
+            *err = why;
+            rc = kept;
+        }
+    }
+    return rc;
+}
+
 static int run(struct dcp_main *m, const void *settings, struct dcp_error *err)
 {
-    (void)settings;
     struct inspect_checkpoint checkpoint;
-    struct dcp_verify_result result = { 0 };
     struct findings findings = { .m = m };
     int rc = inspect_open(m, m->operands.items[0], &checkpoint, err);
     if (rc)
         return rc;
     findings.catalog = checkpoint.catalog;
     findings.list = m->json ? json_array() : NULL;
-    struct dcp_verify_options options = {
-        .damage = on_damage,
-        .self = &findings,
-        .progress = dcp_main_progress(m, "verifying"),
-        .threads = m->threads,
-    };
-    double begin = dcp_clock_s();
-    const struct dcp_source plain = dcp_place_plain(&checkpoint.place);
-    rc = dcp_verify(&plain, &options, &result, err);
-    double seconds = dcp_clock_s() - begin;
-    dcp_main_progress_end(m);
-    if (rc == DCP_OK || (result.n_damages && (rc == DCP_E_CORRUPT || rc == DCP_E_IO))) {
-        struct dcp_error printing = { 0 };
-        if (m->json &&
-            print_json(m, &checkpoint, &findings, rc, &result, seconds, &printing)) {
-            *err = printing;
-            rc = printing.code;
-        } else if (!m->json) {
-            print_verdict(m, checkpoint.place.path, rc, &result, seconds);
-        }
-        if (rc == DCP_E_CORRUPT) {
-            dcp_error_prefix(err, "'%s' is damaged", checkpoint.place.path);
-            dcp_damage_hint(&checkpoint.place, true, err);
-        } else if (rc == DCP_E_IO) {
-            dcp_error_prefix(err, "'%s' is not proved", checkpoint.place.path);
-        }
-    }
+    rc = verify(m, settings, &checkpoint, &findings, err);
     json_decref(findings.list);
     inspect_close(&checkpoint);
     return rc;
 }
 
+#define AT(field) .at = offsetof(struct settings, field)
+static const struct dcp_opt opts[] = {
+    { 0, "rate", "SIZE", "read so many bytes a second at most", "In the background",
+      DCP_OPT_SIZE, AT(rate), .min = 65536 },
+    { 0, "subset", "PERCENT",
+      "so much of a native step, by the digests of its blocks; the next call goes on "
+      "from "
+      "there",
+      NULL, DCP_OPT_TEXT, AT(subset) },
+    { 0, "state", "FILE",
+      "remembers where that is (default ~/.local/state/libdcp/scrub.json)", NULL,
+      DCP_OPT_TEXT, AT(state) },
+    { 0 },
+};
+
 static const struct dcp_example examples[] = {
     { "dcp-inspect verify run", "the newest whole step of a run" },
     { "dcp-inspect verify run/step-00001200 --json", "one step; damages as a list" },
+    { "dcp-inspect verify run --rate 50M --subset 5%",
+      "a part at a time, for a job that runs every hour" },
     { 0 },
 };
 
@@ -214,7 +320,8 @@ const struct dcp_command inspect_verify = {
                                 "there are no holes and no overlaps. It goes on after "
                                 "damage, and names the file, the "
                                 "tensor and the rows.",
-    .settings_size_bytes = 1,
+    .opts = opts,
+    .settings_size_bytes = sizeof(struct settings),
     .examples = examples,
     .exits = exits,
     .run = run,

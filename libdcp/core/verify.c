@@ -31,6 +31,8 @@ struct verify {
     struct worker *workers;
     int n_workers;
     size_t *order;           /* pieces as they lie in files, which are read in turn */
+    uint64_t *before;        /* by piece: bytes of those before it in that order */
+    uint64_t begin, end;     /* of the bytes in that order: what is read */
     pthread_mutex_t lock;    /* of damages and progress */
     _Atomic uint64_t *parts; /* fingerprint parts, by tensor */
     _Atomic bool *broken;    /* by tensor: damage is reported already */
@@ -118,6 +120,11 @@ static int progress(struct verify *v, uint64_t n, uint64_t blocks, struct dcp_er
     return stop ? dcp_error_set(err, DCP_E_INTERRUPTED, "interrupted") : DCP_OK;
 }
 
+static bool is_part(const struct verify *v)
+{
+    return v->options->to > 0;
+}
+
 static int verify_piece(struct verify *v, struct worker *worker, size_t p,
                         struct dcp_error *err)
 {
@@ -132,6 +139,9 @@ static int verify_piece(struct verify *v, struct worker *worker, size_t p,
     for (uint64_t at = 0; at < bytes && !rc; at += DCP_BLOCK_BYTES) {
         size_t n = (size_t)(bytes - at < DCP_BLOCK_BYTES ? bytes - at : DCP_BLOCK_BYTES);
         struct dcp_error why = { 0 };
+        uint64_t place = v->before[p] + at;
+        if (place < v->begin || place >= v->end)
+            continue;
         int bad = dcp_blocks_read(worker->blocks, p, at, n, worker->buffer, &why);
         if (bad == DCP_E_MEMORY)
             return dcp_error_memory(err, "a verification");
@@ -154,7 +164,7 @@ static int verify_piece(struct verify *v, struct worker *worker, size_t p,
     }
     bool differs = (piece->has_crc && crc != piece->crc) ||
                    (piece->has_crc32 && !piece->stride && crc32 != piece->crc32);
-    if (!rc && !damaged && differs)
+    if (!rc && !damaged && differs && !is_part(v))
         rc = add_piece_damage(v, piece, 0, bytes ? bytes : 1,
                               "the digest of the piece differs", err);
     /* Pieces are sorted: of replicas the first counts. */
@@ -300,6 +310,26 @@ static int check_manifest(struct verify *v, const struct dcp_mend *mend,
     return intact ? DCP_OK : add_damage(v, damage, err);
 }
 
+/* Begin and end are places in the bytes of all pieces, in the order they are read in. */
+static void choose_part(struct verify *v)
+{
+    uint64_t all = 0;
+
+    for (size_t i = 0; i < v->catalog->n_pieces; i++) {
+        const struct dcp_piece *piece = &v->catalog->pieces[v->order[i]];
+        v->before[v->order[i]] = all;
+        all += dcp_blocks_raw_bytes(v->catalog, piece);
+    }
+    v->end = UINT64_MAX;
+    v->total_bytes = all;
+    if (!is_part(v))
+        return;
+    v->begin = (uint64_t)((double)all * v->options->from);
+    if (v->options->to < 1)
+        v->end = (uint64_t)((double)all * v->options->to);
+    v->total_bytes = (v->end < all ? v->end : all) - v->begin;
+}
+
 static int add_parity_damage(void *self, const struct dcp_damage *damage,
                              struct dcp_error *err)
 {
@@ -319,8 +349,10 @@ static int run(struct verify *v, struct dcp_verify_result *result, struct dcp_er
     v->broken = dcp_mem_calloc(n_tensors, sizeof *v->broken);
     v->order = dcp_file_order(v->catalog);
     v->unread = dcp_mem_calloc(v->catalog->n_files, sizeof *v->unread);
-    if (!v->workers || !v->parts || !v->broken || !v->order || !v->unread)
+    v->before = dcp_mem_calloc(v->catalog->n_pieces, sizeof *v->before);
+    if (!v->workers || !v->parts || !v->broken || !v->order || !v->unread || !v->before)
         return dcp_error_memory(err, "a verification");
+    choose_part(v);
     for (int w = 0; w < v->n_workers && !rc; w++) {
         v->workers[w].buffer = malloc(DCP_BLOCK_BYTES);
         rc = v->workers[w].buffer ? dcp_blocks_new(v->source, v->catalog, WORKER_CACHE,
@@ -329,19 +361,18 @@ static int run(struct verify *v, struct dcp_verify_result *result, struct dcp_er
     }
     if (!rc)
         rc = check_holes(v, err);
-    for (size_t p = 0; p < v->catalog->n_pieces; p++)
-        v->total_bytes += dcp_piece_bytes(v->catalog, &v->catalog->pieces[p]);
     if (!rc && v->n_workers > 1)
         rc = dcp_pool_new(v->n_workers - 1, &pool, err); /* the caller works too */
     if (!rc)
         rc = dcp_pool_for(pool, v->catalog->n_pieces, piece_job, v, err);
     dcp_pool_free(pool);
-    if (!rc)
+    if (!rc && !is_part(v))
         rc = check_fingerprints(v, result, err);
-    if (!rc)
+    if (!rc && !is_part(v))
         rc = check_files(v, err);
     if (!rc)
-        rc = dcp_verify_parity(v->source, v->catalog, add_parity_damage, v, &parity, err);
+        rc = dcp_verify_parity(v->source, v->catalog, v->options, add_parity_damage, v,
+                               &parity, err);
     v->done_bytes += parity;
     return rc;
 }
@@ -356,6 +387,7 @@ static void verify_fini(struct verify *v)
     free(v->parts);
     free(v->broken);
     free(v->order);
+    free(v->before);
     free(v->unread);
     free(v->damages);
     pthread_mutex_destroy(&v->lock);
@@ -389,6 +421,11 @@ int dcp_verify(const struct dcp_source *source, const struct dcp_verify_options 
 
     if (!rc)
         rc = dcp_mend_index(source, format, &catalog, &mend, &why, err);
+    if (!rc && v.options->to > 0 && strcmp(format->name, "native")) {
+        dcp_catalog_free(catalog);
+        return dcp_error_set(err, DCP_E_USAGE,
+                             "only native steps can be verified in parts");
+    }
     if (rc)
         return rc;
     v.catalog = catalog;

@@ -9,9 +9,11 @@ struct check {
     const struct dcp_parity *parity;
     const struct dcp_store *store;
     const char *prefix;
+    const struct dcp_verify_options *options;
     struct dcp_catalog *catalog; /* keeps the names of damages */
     int (*add)(void *self, const struct dcp_damage *damage, struct dcp_error *err);
     void *self;
+    uint64_t read_bytes;
 };
 
 static char *row_path(const struct dcp_parity *parity, const char *prefix, int group,
@@ -106,21 +108,27 @@ static int add(const struct check *c, int group, int row, int code, uint64_t off
 
 /* The records of an open parity file; damaged ones that follow each other are one place.
  */
-static int check_records(const struct check *c, struct dcp_store_file *file, int group,
-                         int row, unsigned char *record, struct dcp_error *err)
+static int check_records(struct check *c, struct dcp_store_file *file, int group, int row,
+                         unsigned char *record, struct dcp_error *err)
 {
     const struct dcp_parity_group *g = &c->parity->groups[group];
     uint64_t digests[DCP_ERASURE_MAX_UNITS], run = 0;
+    bool part = c->options->to > 0;
+    double n = (double)g->n_stripes;
+    uint64_t first = part ? (uint64_t)(n * c->options->from) : 0;
+    uint64_t last =
+        part && c->options->to < 1 ? (uint64_t)(n * c->options->to) : g->n_stripes;
     int rc = DCP_OK;
 
-    for (uint64_t s = 0; s <= g->n_stripes && !rc; s++) {
+    c->read_bytes += (last - first) * g->record_bytes;
+    for (uint64_t s = first; s <= last && !rc; s++) {
         uint64_t at = dcp_parity_record_at(c->parity, group, s);
-        bool good = s == g->n_stripes ||
-                    (!c->store->ops->read_at(c->store->self, file, at, record,
-                                             g->record_bytes, NULL) &&
-                     dcp_parity_unseal(c->parity, group, row, s, record + DCP_PARITY_UNIT,
-                                       digests) &&
-                     dcp_hash_xxh3(record, DCP_PARITY_UNIT) == digests[g->n + row]);
+        bool good =
+            s == last || (!c->store->ops->read_at(c->store->self, file, at, record,
+                                                  g->record_bytes, NULL) &&
+                          dcp_parity_unseal(c->parity, group, row, s,
+                                            record + DCP_PARITY_UNIT, digests) &&
+                          dcp_hash_xxh3(record, DCP_PARITY_UNIT) == digests[g->n + row]);
         if (good && run)
             rc = add(c, group, row, DCP_E_CORRUPT, at - run, run,
                      "the digest of the parity differs", err);
@@ -129,8 +137,8 @@ static int check_records(const struct check *c, struct dcp_store_file *file, int
     return rc;
 }
 
-static int check_row(const struct check *c, const struct dcp_mend *mend, int group,
-                     int row, unsigned char *record, struct dcp_error *err)
+static int check_row(struct check *c, const struct dcp_mend *mend, int group, int row,
+                     unsigned char *record, struct dcp_error *err)
 {
     struct dcp_store_file *file;
     struct dcp_error why = { 0 };
@@ -160,6 +168,7 @@ static int check_row(const struct check *c, const struct dcp_mend *mend, int gro
 }
 
 int dcp_verify_parity(const struct dcp_source *source, const struct dcp_catalog *catalog,
+                      const struct dcp_verify_options *options,
                       int (*add_damage)(void *self, const struct dcp_damage *damage,
                                         struct dcp_error *err),
                       void *self, uint64_t *out_bytes, struct dcp_error *err)
@@ -168,6 +177,7 @@ int dcp_verify_parity(const struct dcp_source *source, const struct dcp_catalog 
     size_t n = strlen(source->name) + 2, most = 0;
     DCP_CLEANUP_FREE char *prefix = malloc(n);
     struct check c = { .store = source->store,
+                       .options = options,
                        .prefix = prefix,
                        .catalog = (struct dcp_catalog *)catalog,
                        .add = add_damage,
@@ -195,9 +205,9 @@ int dcp_verify_parity(const struct dcp_source *source, const struct dcp_catalog 
     if (!record)
         rc = dcp_error_memory(err, "a verification");
     for (int i = 0; i < c.parity->n_groups * c.parity->rows && !rc; i++) {
-        *out_bytes += dcp_parity_bytes(c.parity, i / c.parity->rows);
         rc = check_row(&c, mend, i / c.parity->rows, i % c.parity->rows, record, err);
     }
+    *out_bytes = c.read_bytes;
     dcp_mend_free(mend);
     return rc;
 }

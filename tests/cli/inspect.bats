@@ -96,6 +96,38 @@ mask_sizes() {
     [[ $output == *"it is a link"* ]]
 }
 
+@test "verify a part at a time, and slowly: it goes on where it was" {
+    part() {
+        run --separate-stderr dcp-inspect verify "$1" --subset 30% --state place.json
+    }
+    for at in 0 30 60; do
+        part run
+        [ "$status" = 0 ]
+        [[ $output == "good "*"30 % from $at % on, every block as it was written"* ]]
+    done
+    part run
+    [[ $output == *"10 % from 90 % on"*"the whole was read once"* ]]
+    part run
+    [[ $output == *"from 0 % on"* ]]
+    cp -r run spoiled
+    shard=$(echo spoiled/step-00000300/shard-00000-of-*.safetensors)
+    size=$(stat -c %s "$shard")
+    printf '\377\376' | dd of="$shard" bs=1 seek=$((size - 9)) conv=notrunc status=none
+    found=0
+    for _ in 1 2 3 4; do
+        part spoiled
+        [ "$status" = 0 ] || found=$((found + 1))
+    done
+    [ $found = 1 ]
+    [[ $(<place.json) == *"/spoiled/step-00000300"*"/run/step-00000300"* ||
+        $(<place.json) == *"/run/step-00000300"*"/spoiled/step-00000300"* ]]
+    run -2 dcp-inspect verify model.bin --subset 5%
+    run -2 dcp-inspect verify run --subset much
+    run -0 dcp-inspect verify run --rate 10M
+    run -0 dcp-inspect verify run --subset 100% --state place.json --json
+    json 'd["subset"] == {"from": 0.3, "to": 1.0} and d["whole"]'
+}
+
 @test "what is cut off is damaged, wherever it is cut" {
     size=$(stat -c %s model.bin)
     for n in 0 3 4 20 40 70 200 $((size / 2)) $((size - 60)) $((size - 22)) $((size - 1)); do

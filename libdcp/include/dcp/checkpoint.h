@@ -186,6 +186,10 @@ struct dcp_verify_options {
     void *self;
     struct dcp_progress progress;
     int threads; /* 0: 2 */
+    /* Only the blocks that lie between these fractions of the bytes of a native step, by
+     * their own digests; those of whole pieces, tensors and files need all. `to` 0: all.
+     */
+    double from, to;
 };
 struct dcp_verify_result {
     uint64_t n_damages, size_bytes, n_blocks, n_tensors;
