@@ -231,6 +231,28 @@ static bool is_joint(void *self, int tensor, size_t at)
            from->path[at] == DCP_PATH_INDEX;
 }
 
+/* What the keys of a tree did not tell. */
+static int take_params(struct dcp_reading *r, struct dcp_error *err)
+{
+    json_t *params = json_object_get(r->meta.ours, "params"), *facts;
+    const char *name;
+
+    json_object_foreach(params, name, facts)
+    {
+        const char *role = json_string_value(json_array_get(facts, 0)),
+                   *param = json_string_value(json_array_get(facts, 1));
+        int at = dcp_catalog_find(r->catalog, name),
+            known = role ? dcp_role_parse(role) : -1;
+        if (at < 0 || known < 0 || !param)
+            continue;
+        r->catalog->tensors[at].role = (enum dcp_role)known;
+        r->catalog->tensors[at].param = dcp_catalog_text(r->catalog, param);
+        if (!r->catalog->tensors[at].param)
+            return dcp_error_memory(err, "the roles of tensors");
+    }
+    return DCP_OK;
+}
+
 static int set_roles(struct dcp_reading *r, struct dcp_error *err)
 {
     const char **beside = dcp_mem_calloc(r->meta.n_objects, sizeof *beside);
@@ -261,7 +283,7 @@ static int set_roles(struct dcp_reading *r, struct dcp_error *err)
         if (role == DCP_ROLE_OTHER)
             tensor->param = tensor->name;
     }
-    return DCP_OK;
+    return take_params(r, err);
 }
 
 /* Keys and paths that are not what they would be made as. */
@@ -304,6 +326,15 @@ static int set_facts(struct dcp_reading *r, struct dcp_error *err)
                : dcp_error_memory(err, "the index of a checkpoint");
 }
 
+/* Whether the keys are said to be paths. */
+static bool has_paths(const struct dcp_meta *meta)
+{
+    for (size_t t = 0; t < meta->n_tensors; t++)
+        if (meta->tensors[t].path != meta->tensors[t].name)
+            return true;
+    return false;
+}
+
 static int read_all(struct dcp_reading *r, struct dcp_error *err)
 {
     int rc = dcp_meta_read(r->source, &r->meta, err);
@@ -317,6 +348,8 @@ static int read_all(struct dcp_reading *r, struct dcp_error *err)
         rc = add_pieces(r, err);
     r->keys.style = r->items.style;
     r->keys.old_classes = r->meta.old_classes;
+    r->keys.is_dict = true;
+    r->keys.flat = !has_paths(&r->meta) || json_object_get(r->meta.ours, "flat");
     if (!rc)
         rc = add_tied(r, err);
     if (!rc)

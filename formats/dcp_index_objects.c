@@ -142,9 +142,10 @@ static json_t *make_optimizer(const struct dcp_reading *r, json_t *groups, int64
 static int take_optimizer(struct dcp_reading *r, struct dcp_error *err)
 {
     DCP_CLEANUP_JSON json_t *groups = NULL;
+    json_t *kept = json_object_get(r->meta.ours, DCP_TRAINING_OPTIMIZER);
     int64_t step = -1;
 
-    if (!r->has_optim)
+    if (!r->has_optim && !kept)
         return DCP_OK;
     int rc =
         dcp_optim_groups(&r->keys, r->catalog, r->entries, r->n_entries, &groups, err);
@@ -152,7 +153,7 @@ static int take_optimizer(struct dcp_reading *r, struct dcp_error *err)
         rc = dcp_optim_mark(r->catalog, groups, err);
     if (!rc)
         rc = read_step(r, &step, err);
-    if (rc || (!groups && step < 0))
+    if (rc || (!groups && step < 0 && !kept))
         return rc;
     return dcp_training_add(r->catalog, DCP_TRAINING_OPTIMIZER,
                             make_optimizer(r, groups, step), err);
@@ -201,15 +202,17 @@ static bool put_value(json_t *root, const char *path, json_t *value)
     return root != NULL;
 }
 
-/* An object in parts: entries in whose path its name is the first part. */
-static int join_tree(struct dcp_reading *r, const char *name, struct dcp_error *err)
+/* An object in parts: entries whose paths begin with its own, which is its name when the
+ * note says no other. */
+static int join_tree(struct dcp_reading *r, const char *name, const char *path,
+                     struct dcp_error *err)
 {
     json_t *root = NULL;
-    size_t n = strlen(name);
+    size_t n = strlen(path);
 
     for (size_t e = 0; e < r->n_entries; e++) {
         struct dcp_entry *entry = &r->entries[e];
-        bool index = false, inside = !strncmp(entry->path, name, n) && !entry->taken;
+        bool index = false, inside = !strncmp(entry->path, path, n) && !entry->taken;
         if (inside)
             index = entry->path[n] == DCP_PATH_INDEX;
         if (!inside || !entry->value || (!index && entry->path[n] != DCP_PATH_KEY))
@@ -266,7 +269,27 @@ static int join_whole(struct dcp_reading *r, const char *name, struct dcp_error 
     return DCP_OK;
 }
 
-/* {"trainer": "tree", "torch.tree": "whole"} */
+/* An object of a state dict, [path] or [path, value]: its entries have that path, or one
+ * below it. */
+static int join_placed(struct dcp_reading *r, const char *name, json_t *note,
+                       struct dcp_error *err)
+{
+    const char *path = json_string_value(json_array_get(note, 0));
+    json_t *value = json_array_get(note, 1);
+    size_t n = path ? strlen(path) : 0;
+
+    if (!path || !value)
+        return path ? join_tree(r, name, path, err) : DCP_OK;
+    for (size_t e = 0; e < r->n_entries; e++) {
+        const char *rest = r->entries[e].path + n;
+        if (!strncmp(r->entries[e].path, path, n) &&
+            (!*rest || *rest == DCP_PATH_KEY || *rest == DCP_PATH_INDEX))
+            r->entries[e].taken = true;
+    }
+    return dcp_training_add(r->catalog, name, json_incref(value), err);
+}
+
+/* {"trainer": "tree", "torch.tree": "whole", "a.b": [path]} */
 static int join_objects(struct dcp_reading *r, struct dcp_error *err)
 {
     json_t *objects = json_object_get(r->meta.ours, "objects"), *value;
@@ -279,8 +302,10 @@ static int join_objects(struct dcp_reading *r, struct dcp_error *err)
     json_object_foreach(objects, name, value)
     {
         const char *kind = json_string_value(value);
+        if (!rc && json_is_array(value))
+            rc = join_placed(r, name, value, err);
         if (!rc && kind)
-            rc = !strcmp(kind, "tree") ? join_tree(r, name, err)
+            rc = !strcmp(kind, "tree") ? join_tree(r, name, name, err)
                                        : join_whole(r, name, err);
     }
     return rc;
@@ -353,9 +378,9 @@ int dcp_reading_objects(struct dcp_reading *r, struct dcp_error *err)
     if (rc)
         return rc;
     find_step(r);
-    rc = take_optimizer(r, err);
+    rc = join_objects(r, err);
     if (!rc)
-        rc = join_objects(r, err);
+        rc = take_optimizer(r, err);
     for (size_t e = 0; e < r->n_entries && !rc; e++)
         if (!r->entries[e].taken)
             rc = add_entry(r, &r->entries[e], err);

@@ -84,6 +84,8 @@ int dcp_keys_load(struct dcp_keys *keys, struct dcp_catalog *catalog,
         if (!strcmp(groups, group_names[g]))
             keys->groups = (enum dcp_keys_groups)g;
     keys->old_classes = json_object_get(object, "classes") != NULL;
+    keys->is_dict = json_is_boolean(json_object_get(object, "nested"));
+    keys->flat = json_is_false(json_object_get(object, "nested"));
     for (int s = 0; style && s < DCP_TORCH_N_STYLES; s++)
         if (!strcmp(style, style_names[s]))
             keys->style = (enum dcp_torch_style)s;
@@ -114,6 +116,7 @@ int dcp_keys_save(const struct dcp_keys *keys, struct dcp_catalog *catalog,
         put(object, "model", strcmp(keys->model, "model") != 0, model) ||
         put(object, "optim", strcmp(keys->optim, "optim") != 0, optim) ||
         put(object, "groups", keys->groups != DCP_GROUPS_NESTED, groups) ||
+        put(object, "nested", keys->is_dict, json_boolean(!keys->flat)) ||
         put(object, "style", keys->style != DCP_TORCH_STYLE_NEW, style) ||
         put(object, "classes", keys->old_classes, old) ||
         put(object, "names", json_object_size(keys->names), keys->names) ||

@@ -4,6 +4,7 @@
  *
  *   {"model": "app.model", "optim": "app.optim",   containers; "" is the top
  *    "groups": "flat", "whole", "none",  how parameter groups are spelled, see below
+ *    "nested": true,                  it was a state dict; false: without paths
  *    "style": "2.6",                  of the items, when not the newest: torch_item.h
  *    "classes": "2.2",                TensorProperties stands where PyTorch 2.0 to 2.3
  * look "names": {made: real},           keys that are not made from role and param
@@ -36,6 +37,7 @@ struct dcp_keys {
     enum dcp_keys_groups groups;
     enum dcp_torch_style style;
     bool old_classes;
+    bool is_dict, flat;                         /* "nested" is said, and is false */
     json_t *names, *paths, *items, *attributes; /* objects, NULL: empty */
 };
 

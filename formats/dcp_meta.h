@@ -23,10 +23,11 @@
 /* What this library adds to a .metadata, attributes that PyTorch ignores. In Metadata,
  * last: "libdcp", a dict with "version", "step", "world", "layout", "files", what was
  * made for PyTorch to find ("steps", the optimizer's container; "made", second names of
- * weights), "tied" names, how "objects" and the "optimizer" were taken apart, and last of
- * all "digest", the CRC-64 of all bytes before its 16 digits. In each tensor:
- * "libdcp_fingerprint", "libdcp_role"; in each item: "libdcp_crc64" of the piece in it.
- * Numbers are signed as pickles have them. */
+ * weights), "tied" names, how "objects" and the "optimizer" were taken apart,
+ * "flat" where there were no paths, "params", the role and the weight of tensors whose
+ * keys do not tell them, and last of all "digest", the CRC-64 of all bytes before its 16
+ * digits. In each tensor: "libdcp_fingerprint", "libdcp_role"; in each item:
+ * "libdcp_crc64" of the piece in it. Numbers are signed as pickles have them. */
 #define DCP_META_OURS "libdcp"
 #define DCP_META_FINGERPRINT "libdcp_fingerprint"
 #define DCP_META_ROLE "libdcp_role"

@@ -21,7 +21,9 @@ static const char *option_of(const struct dcp_keys *keys, const struct dcp_entry
 {
     const char *rest = dcp_keys_inside(keys->optim, entry->name);
 
-    return rest && dcp_str_starts(rest, GROUPS) ? rest + sizeof GROUPS - 1 : NULL;
+    return rest && dcp_str_starts(rest, GROUPS) && !entry->taken
+               ? rest + sizeof GROUPS - 1
+               : NULL;
 }
 
 /* betas is a list there, and a tuple in PyTorch; so in both directions. */
@@ -184,7 +186,7 @@ static bool is_whole(const struct dcp_keys *keys, const struct dcp_entry *entry)
 {
     const char *rest = dcp_keys_inside(keys->optim, entry->name);
 
-    return rest && !strcmp(rest, "param_groups");
+    return rest && !strcmp(rest, "param_groups") && !entry->taken;
 }
 
 /* [{"lr": …, "params": […]}, …] in one object. */
@@ -410,7 +412,8 @@ int dcp_optim_each(const struct dcp_keys *keys, struct dcp_catalog *catalog,
         return put_whole(&p, groups, err);
     json_array_foreach(groups, g, group)
     {
-        DCP_CLEANUP_JSON json_t *whole = complete(group, decoupled);
+        DCP_CLEANUP_JSON json_t *whole =
+            keys->is_dict ? json_incref(group) : complete(group, decoupled);
         if (rc)
             break;
         rc = whole ? put_group(&p, whole, g, err) : no_memory(err);

@@ -16,6 +16,7 @@ static int no_memory(struct dcp_error *err)
 void dcp_out_fini(struct dcp_out *out)
 {
     dcp_keys_fini(&out->keys);
+    dcp_tree_fini(&out->tree);
     dcp_text_index_fini(&out->taken);
     dcp_text_index_fini(&out->values);
     json_decref(out->ours);
@@ -92,11 +93,28 @@ static int add_tied(struct dcp_out *out, const struct dcp_tensor *tensor,
     key->tensor = dcp_catalog_find(out->catalog, tensor->tied_to);
     if (key->tensor < 0)
         return dcp_error_set(err, DCP_E_MISMATCH, "a tie leads to no tensor");
-    const char *kept =
-        dcp_keys_real(&out->keys, out->catalog, &out->catalog->tensors[key->tensor]);
+    const struct dcp_tensor *tied = &out->catalog->tensors[key->tensor];
+    const char *kept, *path;
+    if (!dcp_tree_find(out->tree.tensors, out->catalog, tied->name, &kept, &path))
+        kept = dcp_keys_real(&out->keys, out->catalog, tied);
     return kept && dcp_out_note(out, "tied", key->key, json_string(kept))
                ? DCP_OK
                : no_memory(err);
+}
+
+/* What a key of a tree does not tell: numbers of an optimizer stand for weights. */
+static bool note_param(struct dcp_out *out, const struct dcp_tensor *tensor,
+                       const char *key)
+{
+    size_t n = strlen(tensor->param);
+
+    if (!dcp_role_is_optim(tensor->role))
+        return true;
+    for (const char *at = key; (at = strstr(at, tensor->param)); at++)
+        if (at > key && at[-1] == '.' && (!at[n] || at[n] == '.'))
+            return true;
+    return dcp_out_note(out, "params", key,
+                        json_pack("[s,s]", dcp_role_name(tensor->role), tensor->param));
 }
 
 static int add_tensors(struct dcp_out *out, struct dcp_error *err)
@@ -108,8 +126,15 @@ static int add_tensors(struct dcp_out *out, struct dcp_error *err)
         const struct dcp_tensor *tensor = &catalog->tensors[t];
         bool weight = tensor->role == DCP_ROLE_MODEL || tensor->role == DCP_ROLE_BUFFER;
         struct dcp_out_key key = { .tensor = (int)t };
-        key.key = dcp_keys_real(&out->keys, catalog, tensor);
-        key.path = key.key ? dcp_keys_path(&out->keys, catalog, key.key, weight) : NULL;
+        if (dcp_tree_find(out->tree.tensors, catalog, tensor->name, &key.key,
+                          &key.path)) {
+            if (!note_param(out, tensor, key.key))
+                return no_memory(err);
+        } else {
+            key.key = dcp_keys_real(&out->keys, catalog, tensor);
+            key.path =
+                key.key ? dcp_keys_path(&out->keys, catalog, key.key, weight) : NULL;
+        }
         if (!key.path)
             return no_memory(err);
         if (tensor->tied_to)
@@ -232,10 +257,14 @@ int dcp_out_make(struct dcp_catalog *catalog, struct dcp_out *out, struct dcp_er
     if (!rc && !out->ours)
         rc = no_memory(err);
     if (!rc)
+        rc = dcp_tree_load(&out->tree, catalog, err);
+    if (!rc)
         rc = add_tensors(out, err);
-    if (!rc)
+    if (!rc && out->keys.flat && json_object_set_new(out->ours, "flat", json_true()))
+        rc = no_memory(err);
+    if (!rc && !out->tree.tensors)
         rc = add_tied_head(out, err);
-    if (!rc)
+    if (!rc && !out->tree.tensors)
         rc = add_steps(out, err);
     return rc ? rc : dcp_out_objects(out, err);
 }

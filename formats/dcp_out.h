@@ -5,6 +5,7 @@
 #define DCP_FORMATS_DCP_OUT_H
 
 #include "dcp_keys.h"
+#include "dcp_tree.h"
 #include "text_index.h"
 
 /* A key: of a tensor, or of an item. */
@@ -19,18 +20,20 @@ struct dcp_out_key {
 struct dcp_out_item {
     const void *data; /* belongs to the catalog */
     size_t size_bytes;
+    const char *json; /* the value; NULL: it came as an archive, or is a step */
     uint64_t offset;
 };
 struct dcp_out {
     struct dcp_catalog *catalog;
     struct dcp_keys keys;
+    struct dcp_tree tree; /* the paths of a file of torch.save, which go first */
     struct dcp_out_key *list;
     struct dcp_out_item *items;
     size_t n, cap, n_items, cap_items;
     struct dcp_text_index taken;  /* numbers of keys */
     struct dcp_text_index values; /* numbers of items, by the JSON of their values */
     json_t *ours; /* members of the attribute "libdcp": objects, steps, tied, made,
-                     optimizer */
+                     params, optimizer */
 };
 
 /* dcp_out_fini also after a failure. Errors: MISMATCH ("cannot hold: …"), CORRUPT (an

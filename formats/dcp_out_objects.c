@@ -6,6 +6,7 @@
 #include "base/str.h"
 #include "dcp_optim.h"
 #include "dcp_out.h"
+#include "torch.h"
 #include "training.h"
 #include <stdio.h>
 #include <string.h>
@@ -36,6 +37,7 @@ static int item_of(struct dcp_out *out, json_t *value, size_t *out_item,
     if (rc)
         return rc;
     const char *kept = dcp_catalog_text(out->catalog, text);
+    out->items[*out_item].json = kept;
     return kept && dcp_text_index_set(&out->values, kept, strlen(kept),
                                       (int64_t)*out_item)
                ? DCP_OK
@@ -60,13 +62,25 @@ static int put_named(struct dcp_out *out, const char *name, json_t *value,
     return put_value(out, name, name, value, err);
 }
 
+/* The key and the path of an object in a state dict. */
+static bool place_of(struct dcp_out *out, const char *name, const char **out_key,
+                     const char **out_path)
+{
+    if (!dcp_tree_find(out->tree.objects, out->catalog, name, out_key, out_path)) {
+        *out_key = name;
+        *out_path = dcp_keys_path(&out->keys, out->catalog, name, false);
+    }
+    return *out_path;
+}
+
 /* One value that stood under such a key in a state dict. */
 static int put_whole(struct dcp_out *out, const char *name, json_t *value,
                      struct dcp_error *err)
 {
-    const char *path = dcp_keys_path(&out->keys, out->catalog, name, false);
+    const char *key, *path;
 
-    return path ? put_value(out, name, path, value, err) : no_memory(err);
+    return place_of(out, name, &key, &path) ? put_value(out, key, path, value, err)
+                                            : no_memory(err);
 }
 
 /* -- dicts, taken apart -------------------------------------------------------------- */
@@ -79,6 +93,8 @@ struct leaves {
     struct dcp_out *out;
     struct leaf *items;
     size_t n, cap;
+    bool strict;  /* no keys but PyTorch's */
+    bool reduced; /* they do not tell all: keys were no texts, or a dict empty */
 };
 
 /* A dict that stands for itself, not for a tuple or the like. */
@@ -90,6 +106,12 @@ static bool is_dict(json_t *value)
     return json_is_object(value) && key[0] != '$';
 }
 
+/* Whether it is a dict to Python, whatever its keys are. */
+static bool is_mapping(json_t *value)
+{
+    return is_dict(value) || dcp_torch_json_pairs(value);
+}
+
 static bool is_terminal(json_t *value)
 {
     json_t *item;
@@ -99,7 +121,7 @@ static bool is_terminal(json_t *value)
         return !is_dict(value) || !json_object_size(value);
     json_array_foreach(value, i, item)
     {
-        if (is_dict(item) || (json_is_array(item) && !is_terminal(item)))
+        if (is_mapping(item) || (json_is_array(item) && !is_terminal(item)))
             return false;
     }
     return true;
@@ -131,6 +153,33 @@ static int collect_part(struct leaves *leaves, const char *key, const char *path
                : no_memory(err);
 }
 
+/* A dict as PyTorch takes it apart: of an empty one nothing is left. */
+static int collect_mapping(struct leaves *leaves, const char *key, const char *path,
+                           json_t *value, struct dcp_error *err)
+{
+    json_t *pairs = dcp_torch_json_pairs(value), *item;
+    const char *name;
+    char digits[24];
+    size_t i;
+    int rc = DCP_OK;
+
+    leaves->reduced = leaves->reduced || pairs || !json_object_size(value);
+    json_array_foreach(pairs, i, item)
+    {
+        name = dcp_tree_key(json_array_get(item, 0), digits);
+        if (name && !rc)
+            rc = collect_part(leaves, key, path, DCP_PATH_KEY, name,
+                              json_array_get(item, 1), err);
+    }
+    if (!pairs)
+        json_object_foreach(value, name, item)
+        {
+            if (!rc)
+                rc = collect_part(leaves, key, path, DCP_PATH_KEY, name, item, err);
+        }
+    return rc;
+}
+
 /* Values nest no deeper than base/json.h reads them. */
 static int collect(struct leaves *leaves, const char *key, const char *path,
                    json_t *value, struct dcp_error *err)
@@ -140,6 +189,8 @@ static int collect(struct leaves *leaves, const char *key, const char *path,
     size_t i;
     int rc = DCP_OK;
 
+    if (leaves->strict && is_mapping(value))
+        return collect_mapping(leaves, key, path, value, err);
     if (is_terminal(value)) {
         struct leaf *grown =
             dcp_mem_grow(leaves->items, &leaves->cap, leaves->n + 1, sizeof *grown);
@@ -209,6 +260,17 @@ static int put_text(struct dcp_out *out, const struct dcp_object *object,
     return put_named(out, object->name, text, err);
 }
 
+static int put_leaves(struct dcp_out *out, const struct leaves *leaves,
+                      struct dcp_error *err)
+{
+    int rc = DCP_OK;
+
+    for (size_t i = 0; i < leaves->n && !rc; i++)
+        rc = put_value(out, leaves->items[i].key, leaves->items[i].path,
+                       leaves->items[i].value, err);
+    return rc;
+}
+
 static int put_tree(struct dcp_out *out, const struct dcp_object *object, json_t *value,
                     struct dcp_error *err)
 {
@@ -228,11 +290,30 @@ static int put_tree(struct dcp_out *out, const struct dcp_object *object, json_t
         leaves.n = 0;
         terminal = true;
     }
-    for (size_t i = 0; i < leaves.n && !rc; i++)
-        rc = put_value(out, leaves.items[i].key, leaves.items[i].path,
-                       leaves.items[i].value, err);
+    if (!rc)
+        rc = put_leaves(out, &leaves, err);
     if (!rc && !terminal &&
         !dcp_out_note(out, "objects", object->name, json_string("tree")))
+        rc = no_memory(err);
+    free(leaves.items);
+    return rc;
+}
+
+/* An object of a state dict, in the keys that PyTorch would give it, and no others: it
+ * asks for all of them or none. */
+static int put_placed(struct dcp_out *out, const char *name, const char *key,
+                      const char *path, json_t *value, struct dcp_error *err)
+{
+    struct leaves leaves = { .out = out, .strict = true };
+    int rc = path ? collect(&leaves, key, path, value, err) : no_memory(err);
+
+    if (!rc)
+        rc = put_leaves(out, &leaves, err);
+    bool alone = leaves.n == 1 && leaves.items[0].value == value;
+    if (!rc && !alone &&
+        !dcp_out_note(out, "objects", name,
+                      leaves.reduced ? json_pack("[s,O]", path, value)
+                                     : json_pack("[s]", path)))
         rc = no_memory(err);
     free(leaves.items);
     return rc;
@@ -248,8 +329,7 @@ static int put_bytes(struct dcp_out *out, const struct dcp_object *object, bool 
     struct dcp_out_key key = { .key = object->name, .tensor = -1 };
 
     if (archive) {
-        key.path = dcp_keys_path(&out->keys, out->catalog, key.key, false);
-        int rc = key.path
+        int rc = place_of(out, object->name, &key.key, &key.path)
                      ? dcp_out_add_item(out, data, object->size_bytes, &key.item, err)
                      : no_memory(err);
         return rc ? rc : dcp_out_add(out, &key, err);
@@ -272,6 +352,7 @@ static int put_object(struct dcp_out *out, const struct dcp_object *object,
 {
     const char *kind = json_string_value(json_object_get(out->keys.items, object->name));
     DCP_CLEANUP_JSON json_t *value = NULL;
+    const char *key, *path;
 
     if (object->kind == DCP_OBJECT_BYTES)
         return put_bytes(out, object, kind && !strcmp(kind, "archive"), err);
@@ -280,6 +361,8 @@ static int put_object(struct dcp_out *out, const struct dcp_object *object,
         return rc;
     if (kind && !strcmp(kind, "value"))
         return put_whole(out, object->name, value, err);
+    if (dcp_tree_find(out->tree.objects, out->catalog, object->name, &key, &path))
+        return put_placed(out, object->name, key, path, value, err);
     return has_references(value) ? put_text(out, object, err)
                                  : put_tree(out, object, value, err);
 }
@@ -302,12 +385,12 @@ static int put_optimizer(struct dcp_out *out, struct dcp_error *err)
 
     if (!rc)
         rc = dcp_training_groups(out->catalog, &groups, err);
-    if (!rc)
+    if (!rc && !out->tree.tensors)
         rc = dcp_optim_each(&out->keys, out->catalog, groups,
                             !type || strcmp(type, "Adam") != 0, put_value, out, err);
     if (rc || !json_is_object(optimizer))
         return rc;
-    bool apart = out->keys.groups != DCP_GROUPS_NONE;
+    bool apart = out->keys.groups != DCP_GROUPS_NONE && !out->tree.tensors;
     if ((apart && json_object_set_new(optimizer, "param_groups", json_null())) ||
         json_object_set(out->ours, DCP_TRAINING_OPTIMIZER, optimizer))
         return no_memory(err);

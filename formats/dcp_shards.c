@@ -281,7 +281,8 @@ int dcp_shards_index(const struct dcp_source *source, struct dcp_catalog *catalo
     catalog->world = shards.n ? (int)shards.n : 1;
     catalog->mesh = (struct dcp_mesh){ catalog->world, 1, 1 };
     dcp_keys_init(&keys);
-    keys.model = ""; /* the keys are names of weights */
+    keys.model = ""; /* the keys are names of weights, and no paths */
+    keys.is_dict = keys.flat = true;
     rc = dcp_keys_save(&keys, catalog, err);
     return rc ? rc : dcp_catalog_sort(catalog, err);
 }

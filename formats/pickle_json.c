@@ -91,7 +91,7 @@ static size_t path_add_key(struct converter *c, const struct dcp_pickle_node *ke
         return path_add_number(c, key->number);
     if (key->kind == DCP_PICKLE_BOOL)
         return path_add(c, key->truth ? "True" : "False", key->truth ? 4 : 5);
-    return path_add(c, "?", 1);
+    return key->kind == DCP_PICKLE_NONE ? path_add(c, "None", 4) : path_add(c, "?", 1);
 }
 
 /* -- values -------------------------------------------------------------------------- */

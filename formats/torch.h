@@ -177,8 +177,8 @@ const char *dcp_torch_storage_class(enum dcp_dtype dtype);
 /* The pickle of a catalog, to be freed with dcp_buf_fini: its tensors on storages "0",
  * "1", … in the order in which the pickle meets them. first_seen has room for all tensors
  * and gets the index of each storage's. Errors: CORRUPT, MISMATCH, MEMORY. */
-int dcp_torch_pickle(const struct dcp_catalog *catalog, struct dcp_buf *out,
-                     size_t *first_seen, size_t *out_n_storages, struct dcp_error *err);
+int dcp_torch_pickle(struct dcp_catalog *catalog, struct dcp_buf *out, size_t *first_seen,
+                     size_t *out_n_storages, struct dcp_error *err);
 
 /* The record .data/serialization_id, 40 digits: torch hashes names and checksums. names
  * are those of all records before it, without the root. */

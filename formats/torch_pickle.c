@@ -2,6 +2,7 @@
  * a plain dict of the tensors. */
 #include "base/json.h"
 #include "base/mem.h"
+#include "dcp_tree.h"
 #include "pickle_json.h"
 #include "torch.h"
 #include "torch_value.h"
@@ -10,6 +11,7 @@
 
 struct pickler {
     struct dcp_torch_writer w;
+    struct dcp_catalog *catalog;
     bool *named_tensors, *named_objects; /* the tree refers to them */
     bool kept;                           /* the tree is the one of a file */
     bool opaque; /* a tensor stands in an object of a class that cannot be written */
@@ -70,7 +72,7 @@ static int add_rest(struct pickler *p, json_t *dict, struct dcp_error *err)
         const char *name = catalog->objects[i].name;
         if (p->kept && !strcmp(name, DCP_TRAINING_OPTIMIZER))
             continue; /* the tree has it in torch's words */
-        if (!p->named_objects[i] && strcmp(name, DCP_TORCH_TREE) &&
+        if (!p->named_objects[i] && !dcp_object_is_spelling(name) &&
             !json_object_get(dict, name))
             failed = json_object_set_new(dict, name, json_pack("{s:s}", "$value", name));
     }
@@ -85,9 +87,10 @@ static bool names_all_tensors(const struct pickler *p)
     return true;
 }
 
-/* The object to write: the tree, when there is one, it can be written, and the tensors
- * have their place in it or can be added to it. Otherwise, as for a whole nn.Module or a
- * sparse tensor, a dict by the tensors' names: a state dict. */
+/* The object to write: the tree, when there is one or keys tell of one, it can be
+ * written, and the tensors have their place in it or can be added to it. Otherwise, as
+ * for a whole nn.Module or a sparse tensor, a dict by the tensors' names: a state dict.
+ */
 static int make_tree(struct pickler *p, json_t **out, struct dcp_error *err)
 {
     const struct dcp_catalog *catalog = p->w.catalog;
@@ -101,6 +104,13 @@ static int make_tree(struct pickler *p, json_t **out, struct dcp_error *err)
         if (rc)
             return rc;
         mark(p, tree, false);
+    } else {
+        int rc = dcp_tree_make(p->catalog, &tree, err);
+        if (rc)
+            return rc;
+        mark(p, tree, false);
+        for (size_t o = 0; tree && o < catalog->n_objects; o++)
+            p->named_objects[o] = true;
     }
     bool open = json_is_object(tree) && !json_object_get(tree, "$object") &&
                 !(json_object_size(tree) == 1 &&
@@ -128,8 +138,8 @@ static int make_tree(struct pickler *p, json_t **out, struct dcp_error *err)
     return rc;
 }
 
-int dcp_torch_pickle(const struct dcp_catalog *catalog, struct dcp_buf *out,
-                     size_t *first_seen, size_t *out_n_storages, struct dcp_error *err)
+int dcp_torch_pickle(struct dcp_catalog *catalog, struct dcp_buf *out, size_t *first_seen,
+                     size_t *out_n_storages, struct dcp_error *err)
 {
     struct dcp_pickle_out pickle = { 0 };
     DCP_CLEANUP_JSON json_t *tree = NULL;
@@ -146,6 +156,7 @@ int dcp_torch_pickle(const struct dcp_catalog *catalog, struct dcp_buf *out,
                                 .first_seen = first_seen,
                                 .storage = storage,
                                 .memo = memo },
+                         .catalog = catalog,
                          .named_tensors = tensors,
                          .named_objects = objects };
 

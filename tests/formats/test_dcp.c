@@ -236,7 +236,7 @@ static void test_optimizers(void **state)
     assert_int_equal(c.catalog->step, 12);
     assert_int_equal(
         c.catalog->tensors[dcp_catalog_find(c.catalog, "model.ln.bias")].group, 1);
-    assert_int_equal(dcp_catalog_find_object(c.catalog, DCP_KEYS), -1);
+    assert_object(c.catalog, DCP_KEYS, "{\"nested\":true}");
     close_checkpoint(&c);
     c = (struct checkpoint){ 0 };
     open_fixture("torch-2.6.0-flat", &c);
@@ -246,7 +246,8 @@ static void test_optimizers(void **state)
         "8," ADAM
         ",\"params\":[\"a.weight\",\"a.bias\"]},{\"lr\":0.002,\"betas\":[0.9,0.999],"
         "\"eps\":1e-8," ADAM ",\"params\":[\"b.weight\",\"ln.weight\",\"ln.bias\"]}]}");
-    assert_object(c.catalog, DCP_KEYS, "{\"groups\":\"flat\",\"style\":\"2.6\"}");
+    assert_object(c.catalog, DCP_KEYS,
+                  "{\"groups\":\"flat\",\"nested\":true,\"style\":\"2.6\"}");
     close_checkpoint(&c);
     c = (struct checkpoint){ 0 };
     open_fixture("torch-2.2.2", &c);
@@ -255,14 +256,15 @@ static void test_optimizers(void **state)
                   "\"eps\":1e-8,\"weight_decay\":0.01,\"amsgrad\":false,\"params\":["
                   "\"a.weight\",\"a.bias\"]}]}");
     assert_object(c.catalog, DCP_KEYS,
-                  "{\"groups\":\"whole\",\"style\":\"2.6\",\"classes\":\"2.2\",\"items\":"
+                  "{\"groups\":\"whole\",\"nested\":true,\"style\":\"2.6\",\"classes\":"
+                  "\"2.2\",\"items\":"
                   "{\"extra\":\"value\"}}");
     close_checkpoint(&c);
     c = (struct checkpoint){ 0 };
     open_fixture("torch-2.14.1-fsdp2", &c);
-    assert_object(
-        c.catalog, DCP_KEYS,
-        "{\"model\":\"app.model\",\"optim\":\"app.optim\",\"groups\":\"flat\"}");
+    assert_object(c.catalog, DCP_KEYS,
+                  "{\"model\":\"app.model\",\"optim\":\"app.optim\",\"groups\":\"flat\","
+                  "\"nested\":true}");
     close_checkpoint(&c);
 }
 

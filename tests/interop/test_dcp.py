@@ -28,6 +28,7 @@ import torch.distributed.checkpoint as dcp
 import transformers
 from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.default_planner import _EmptyStateDictLoadPlanner
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions, get_state_dict, set_state_dict)
 from torch.distributed.checkpoint.state_dict_loader import _load_state_dict
@@ -123,6 +124,22 @@ def load_all(folder):
     state = {}
     _load_state_dict(state, storage_reader=FileSystemReader(folder),
                      planner=_EmptyStateDictLoadPlanner(), no_dist=True)
+    return state
+
+
+def blank(value):
+    """The same state with nothing in it, to be loaded into."""
+    if isinstance(value, torch.Tensor):
+        return torch.zeros_like(value)
+    if isinstance(value, dict):
+        return type(value)((key, blank(item)) for key, item in value.items())
+    if isinstance(value, list):
+        return [blank(item) for item in value]
+    return value if isinstance(value, tuple) else None
+
+
+def load_into(state, folder):
+    dcp.load(state, checkpoint_id=folder)
     return state
 
 
@@ -403,6 +420,59 @@ class Dcp(unittest.TestCase):
         os.remove(os.path.join(theirs, "__2.metadata"))
         with self.assertRaisesRegex(AssertionError, "rows.*in no piece|rows.*no source"):
             reshard(theirs, self.path("none"))
+
+    # -- nested state dicts, and files of torch.save ---------------------------------------
+
+    def check_nested(self, name, state):
+        """Both ways, by way of files of torch.save and of steps here: what PyTorch makes of
+        its own checkpoint of that state."""
+        theirs, ours, want = self.path("theirs"), self.path("ours"), self.path("want.pt")
+        torch.save(state, self.path("state.pt"))
+        dcp.save(state, checkpoint_id=theirs)
+        dcp_to_torch_save(theirs, want)
+        want = torch.load(want, weights_only=False)
+        held = load_into(blank(state), theirs)
+        reshard(self.path("state.pt"), ours)
+        same(held, load_into(blank(state), ours), name)
+        self.check_file(ours, state)
+        self.check_file(theirs, want)
+        program("dcp-reshard", theirs, self.path("step"), "--world", 2)
+        reshard(self.path("step"), self.path("again"))
+        same(held, load_into(blank(state), self.path("again")), name)
+        self.check_file(self.path("again"), want)
+        self.check_file(self.path("step"), want)
+
+    def check_file(self, source, want):
+        program("dcp-reshard", source, self.path("file.pt"), "--to", "torch", "--force")
+        same(want, torch.load(self.path("file.pt")))
+
+    def test_nested(self):
+        torch.manual_seed(5)
+        model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 2))
+        adamw = torch.optim.AdamW(model.parameters())
+        sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+        for optimizer in (adamw, sgd):
+            model(torch.randn(2, 3)).sum().backward()
+            optimizer.step()
+        weights = model.state_dict()
+        states = {
+            "adamw": {"model": weights, "optimizer": adamw.state_dict(), "epoch": 3},
+            "sgd": {"model": weights, "optimizer": sgd.state_dict(), "s": {"a": {"b": None}}},
+            "mixed": {"model": weights, "loader": {
+                "deep": [{"x": [1, None, {"y": torch.arange(3.0)}]}],
+                "mixed": [torch.ones(2), "a", {"k": 1.5}], "tuple": (1, 2)}},
+            "ints": {"0": {1: torch.ones(2), 2: {3: 7}}, "n": {None: torch.zeros(1)}},
+            "top": {"w": torch.ones(3), "epoch": 2, "none": {}, "list": []},
+            "names": {"m": {"a.b": torch.ones(1)}, "optim": {
+                "state": {"a.b": {"exp_avg": torch.ones(1), "exp_avg_sq": torch.zeros(1),
+                                  "step": torch.tensor(4.0)}},
+                "param_groups": [{"params": ["a.b"], "lr": 0.1, "betas": (0.9, 0.99)}]}},
+        }
+        for name, state in states.items():
+            with self.subTest(name):
+                self.doCleanups()
+                self.setUp()
+                self.check_nested(name, state)
 
     def test_flipped_bytes_are_found(self):
         _, ours = self.check_mixed(2)
