@@ -25,6 +25,19 @@ static bool identifier_ok(const char *text, size_t n, bool dots)
     return true;
 }
 
+/* Whether every part of a name begins with a capital, behind underscores. */
+static bool is_class_path(const char *name, size_t n)
+{
+    bool first = true;
+
+    for (size_t i = 0; i < n; i++) {
+        if (first && name[i] != '_' && (name[i] < 'A' || name[i] > 'Z'))
+            return false;
+        first = name[i] == '.' || (first && name[i] == '_');
+    }
+    return n && !first;
+}
+
 static int push_global(struct dcp_pickle_machine *m, const char *module,
                        size_t module_len, const char *name, size_t name_len)
 {
@@ -53,6 +66,29 @@ static int op_global(struct dcp_pickle_machine *m)
     return push_global(m, m->text, m->text_len, m->text2, m->text2_len);
 }
 
+/* Names with dots, which protocol 4 brought: a class in a class becomes a name in a
+ * module of the outer one's name. Outer names begin with a capital; what does not is a
+ * way through modules, and is refused. The exception is what PyTorch makes of its memory
+ * formats: torch.channels_last of the module torch._utils. */
+static int push_dotted(struct dcp_pickle_machine *m, const char *module,
+                       size_t module_len, const char *name, size_t name_len)
+{
+    static const char utils[] = "torch._utils", torch[] = "torch.";
+    const char *dot = name_len ? memrchr(name, '.', name_len) : NULL;
+    size_t outer_len = dot ? (size_t)(dot - name) : 0, used = module_len + 1 + outer_len;
+    char outer[2 * DCP_PICKLE_MAX_GLOBAL_BYTES];
+
+    if (dot && module_len == sizeof utils - 1 && !memcmp(module, utils, module_len) &&
+        outer_len == sizeof torch - 2 && !memcmp(name, torch, outer_len + 1))
+        return push_global(m, torch, outer_len, dot + 1, name_len - outer_len - 1);
+    if (!dot || used > sizeof outer || !is_class_path(name, outer_len))
+        return push_global(m, module, module_len, name, name_len);
+    memcpy(outer, module, module_len);
+    outer[module_len] = '.';
+    memcpy(outer + module_len + 1, name, outer_len);
+    return push_global(m, outer, used, dot + 1, name_len - outer_len - 1);
+}
+
 static int op_stack_global(struct dcp_pickle_machine *m)
 {
     struct dcp_pickle_node *name, *module;
@@ -64,7 +100,7 @@ static int op_stack_global(struct dcp_pickle_machine *m)
         return rc;
     if (name->kind != DCP_PICKLE_STR || module->kind != DCP_PICKLE_STR)
         return dcp_pickle_corrupt(m, "the name of a class or function is not a string");
-    return push_global(m, module->text.data, module->text.size_bytes, name->text.data,
+    return push_dotted(m, module->text.data, module->text.size_bytes, name->text.data,
                        name->text.size_bytes);
 }
 

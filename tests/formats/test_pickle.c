@@ -62,6 +62,9 @@ static const struct {
     { PICKLE("ctorch\nfloat32\n."), "{\"$global\":\"torch.float32\"}" },
     { PICKLE("\x8c\x05torch\x8c\x04Size\x93)\x85R."),
       "{\"$object\":\"torch.Size\",\"args\":[{\"$tuple\":[]}]}" },
+    { PICKLE("\x8c\x0ctorch._utils\x8c\x13torch.channels_last\x93."),
+      "{\"$global\":\"torch.channels_last\"}" },
+    { PICKLE("\x8c\x01m\x8c\x0b_Outer.B.in\x93."), "{\"$global\":\"m._Outer.B.in\"}" },
     { PICKLE("cm\nC\n)\x81}X\x01\0\0\0xK\x01sb."),
       "{\"$object\":\"m.C\",\"state\":{\"x\":1}}" },
     { PICKLE("cm\nC\n)}X\x01\0\0\0xK\x01s\x92."),
@@ -157,6 +160,16 @@ static const struct {
     { PICKLE("cm\nC\n)]\x92."), "not a dict" },
     { PICKLE("cm\nC.d\n."), "malformed" },
     { PICKLE("cm\n\n."), "malformed" },
+    { PICKLE("\x8c\x05torch\x8c\x0bos.path.sep\x93."), "malformed" },
+    { PICKLE("\x8c\x01m\x8c\x04"
+             "A..b\x93."),
+      "malformed" },
+    { PICKLE("\x8c\x01m\x8c\x02"
+             "A.\x93."),
+      "malformed" },
+    { PICKLE("\x8c\x01m\x8c\x05"
+             "A.o.b\x93."),
+      "malformed" },
     { PICKLE("cm m\nC\n."), "malformed" },
     { PICKLE("X\x01\0\0\0mK\x01\x93."), "not a string" },
     { PICKLE("c__builtin__\ngetattr\ncos\nsystem\nX\x01\0\0\0x\x86R."), "getattr" },
