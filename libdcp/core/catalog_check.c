@@ -6,6 +6,17 @@
 #include <dcp/tensor.h>
 #include <inttypes.h>
 
+static int complain_meta(const struct dcp_tensor *tensor, struct dcp_error *err)
+{
+    char name[160];
+
+    dcp_error_set(err, DCP_E_UNSUPPORTED,
+                  "tensor '%s' was saved on the meta device: there is no data of it",
+                  dcp_str_escape(name, sizeof name, tensor->name));
+    dcp_error_tensor(err, tensor->name);
+    return DCP_E_UNSUPPORTED;
+}
+
 static int complain(const struct dcp_tensor *tensor, const char *what, int64_t begin,
                     int64_t end, struct dcp_error *err)
 {
@@ -150,8 +161,11 @@ int dcp_catalog_check(const struct dcp_catalog *catalog, struct dcp_error *err)
         for (size_t i = 0; i < tensor->n_pieces && intervals; i++)
             intervals = dcp_region_interval(
                 tensor, &catalog->pieces[tensor->first_piece + i].region, &begin, &end);
-        rc = intervals ? check_intervals(catalog, tensor, err)
-                       : check_boxes(catalog, tensor, err);
+        if (tensor->is_meta && tensor->n_elems)
+            rc = complain_meta(tensor, err);
+        else
+            rc = intervals ? check_intervals(catalog, tensor, err)
+                           : check_boxes(catalog, tensor, err);
     }
     return rc;
 }

@@ -31,12 +31,19 @@ bool dcp_choose_selected(const struct dcp_tensor *tensor,
     return false;
 }
 
+/* Whether there is nothing to fill it with. */
+static bool is_empty(const struct dcp_tensor *tensor)
+{
+    return tensor->is_meta && tensor->n_elems;
+}
+
 enum dcp_fate dcp_choose_fate(const struct dcp_catalog *src,
                               const struct dcp_format *format,
                               const struct dcp_catalog *target,
                               const struct dcp_tensor *tensor)
 {
-    if (dcp_role_is_optim(tensor->role) && !(format->flags & DCP_FORMAT_OPTIM))
+    if (is_empty(tensor) ||
+        (dcp_role_is_optim(tensor->role) && !(format->flags & DCP_FORMAT_OPTIM)))
         return DCP_FATE_REFUSED;
     return format->fate ? format->fate(src, target, tensor) : DCP_FATE_HELD;
 }
@@ -80,6 +87,14 @@ static int refuse(const struct choice *choice, const struct dcp_tensor *tensor,
     bool optim = dcp_role_is_optim(tensor->role);
     char name[160];
 
+    if (is_empty(tensor)) {
+        dcp_error_set(err, DCP_E_UNSUPPORTED,
+                      "tensor '%s' was saved on the meta device: there is no data of it",
+                      dcp_str_escape(name, sizeof name, tensor->name));
+        dcp_error_hint(err, "--select takes others, --lossy leaves it out");
+        dcp_error_tensor(err, tensor->name);
+        return DCP_E_UNSUPPORTED;
+    }
     dcp_error_set(err, DCP_E_MISMATCH, "a target of format %s cannot hold: %s ('%s')",
                   choice->format->name,
                   optim ? "the optimizer's tensors" : "a tensor of this kind",

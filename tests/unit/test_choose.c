@@ -207,6 +207,24 @@ static void the_model_alone_has_its_own_names(void **state)
     unmake(&made);
 }
 
+static void without_data(void **state)
+{
+    (void)state;
+    struct dcp_catalog *catalog = training(false, true);
+    catalog->tensors[2].is_meta = true;
+    struct made made = make(catalog, &plain, (struct dcp_reshard_options){ 0 });
+    assert_int_equal(made.rc, DCP_E_UNSUPPORTED);
+    assert_non_null(strstr(made.err.message, "'model.frozen' was saved on the meta"));
+    assert_int_equal(dcp_catalog_check(catalog, &made.err), DCP_E_UNSUPPORTED);
+    unmake(&made);
+    catalog = training(false, true);
+    catalog->tensors[2].is_meta = true;
+    made = make(catalog, &plain, (struct dcp_reshard_options){ .lossy = true });
+    assert_int_equal(made.rc, 0);
+    assert_int_equal(dcp_catalog_find(made.target, "model.frozen"), -1);
+    unmake(&made);
+}
+
 static struct dcp_catalog *tied(void)
 {
     struct dcp_catalog *catalog = new_catalog();
@@ -275,6 +293,7 @@ int main(void)
         cmocka_unit_test(masters_of_weights),
         cmocka_unit_test(what_is_frozen_gets_no_master),
         cmocka_unit_test(the_model_alone_has_its_own_names),
+        cmocka_unit_test(without_data),
         cmocka_unit_test(second_names),
         cmocka_unit_test(layouts_of_a_format),
     };

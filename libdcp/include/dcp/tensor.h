@@ -118,6 +118,7 @@ struct dcp_tensor {
     const int64_t *shape; /* ndim numbers, each >= 0 */
     int64_t n_elems;      /* product of shape; 1 when ndim is 0 */
     int group;            /* parameter group: flat layouts cut group by group */
+    bool is_meta;         /* only dtype and shape were saved (PyTorch's meta device) */
     const char *tied_to;  /* the tensor whose very bytes it shares, or NULL */
     bool has_fingerprint;
     uint64_t fingerprint; /* CRC-64/XZ of its row-major little-endian bytes */
@@ -286,7 +287,7 @@ DCP_PUBLIC const char *dcp_tensor_default_name(struct dcp_catalog *catalog,
 
 /* Every element of every tensor is held exactly once (replicas, pieces with the same
  * region, count once). Needs a sorted catalog. Errors: CORRUPT, naming the tensor and the
- * first element that is missing or held twice. */
+ * first element that is missing or held twice; UNSUPPORTED (it is_meta). */
 DCP_PUBLIC int dcp_catalog_check(const struct dcp_catalog *catalog,
                                  struct dcp_error *err);
 
