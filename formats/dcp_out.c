@@ -111,7 +111,7 @@ static bool note_param(struct dcp_out *out, const struct dcp_tensor *tensor,
     if (!dcp_role_is_optim(tensor->role))
         return true;
     for (const char *at = key; (at = strstr(at, tensor->param)); at++)
-        if (at > key && at[-1] == '.' && (!at[n] || at[n] == '.'))
+        if (at - key >= 6 && !strncmp(at - 6, "state.", 6) && at[n] == '.')
             return true;
     return dcp_out_note(out, "params", key,
                         json_pack("[s,s]", dcp_role_name(tensor->role), tensor->param));

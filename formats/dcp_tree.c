@@ -4,6 +4,7 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "dcp_out.h"
+#include "formats.h"
 #include "pickle_json.h"
 #include "torch.h"
 #include "training.h"
@@ -122,18 +123,21 @@ static int walk(struct walk *w, json_t *value)
     return rc;
 }
 
-/* A plain dict of tensors is a model's, whatever container it is put into. */
+/* A plain dict of tensors is a model's, whatever container it is put into; so is one of
+ * this library, which names an optimizer's tensors in its own way. */
 static bool is_flat(const struct dcp_tree *tree)
 {
-    const char *name;
+    bool own = false;
+    const char *name, *param;
     json_t *path;
 
     json_object_foreach(tree->tensors, name, path)
     {
         if (strpbrk(json_string_value(path), marks))
             return false;
+        own = own || dcp_role_is_optim(dcp_role_of_name(name, &param));
     }
-    return !tree->objects;
+    return own || !tree->objects;
 }
 
 int dcp_tree_load(struct dcp_tree *tree, const struct dcp_catalog *catalog,
