@@ -24,6 +24,7 @@
 
 #define DCP_GGUF_METADATA "gguf.metadata" /* the object's name */
 #define DCP_GGUF_ALIGN 32                 /* where a file says nothing */
+#define DCP_GGUF_MAX_ALIGN (1 << 16)      /* that is written */
 #define DCP_GGUF_MAX_DIMS 4
 #define DCP_GGUF_MAX_NAME_BYTES 63
 #define DCP_GGUF_MAX_KEY_BYTES 65535

@@ -32,6 +32,7 @@ struct writer {
     struct entry *entries;
     float *factors; /* of the rotation, an additional tensor; or NULL */
     size_t n_factors;
+    uint64_t align; /* of tensors: as in the source, or what every reader expects */
 };
 
 enum dcp_fate dcp_gguf_fate(const struct dcp_catalog *src,
@@ -174,11 +175,22 @@ static int file_type(const struct dcp_catalog *catalog)
     return type;
 }
 
+static bool take_alignment(struct writer *w, const json_t *old)
+{
+    int64_t align;
+
+    if (!dcp_gguf_get_int(old, DCP_GGUF_ALIGNMENT, &align) || align <= 0 ||
+        align > DCP_GGUF_MAX_ALIGN || (align & (align - 1)))
+        return false;
+    w->align = (uint64_t)align;
+    return true;
+}
+
 /* The keys that the source had: all of them when it was a model of the same kind, and of
  * any other the tokenizer. */
 static int take_keys(struct writer *w, const json_t *old, struct dcp_error *err)
 {
-    static const char *const ours[] = { DCP_GGUF_ALIGNMENT, "split.no", "split.count",
+    static const char *const ours[] = { "split.no", "split.count",
                                         "split.tensors.count" };
     const char *architecture =
         json_string_value(json_object_get(old, DCP_GGUF_ARCHITECTURE));
@@ -189,6 +201,8 @@ static int take_keys(struct writer *w, const json_t *old, struct dcp_error *err)
     json_object_foreach((json_t *)(uintptr_t)old, key, value)
     {
         bool taken = same || dcp_str_starts(key, "tokenizer.");
+        if (!strcmp(key, DCP_GGUF_ALIGNMENT))
+            taken = same && take_alignment(w, old);
         for (size_t i = 0; i < DCP_ARRAY_LEN(ours); i++)
             taken = taken && strcmp(key, ours[i]) != 0;
         if (taken && json_object_set(w->metadata, key, value))
@@ -247,9 +261,9 @@ static int find_model(struct writer *w, const struct dcp_target_options *options
 
 /* -- bytes --------------------------------------------------------------------------- */
 
-static uint64_t padded(uint64_t size_bytes)
+static uint64_t padded(const struct writer *w, uint64_t size_bytes)
 {
-    return (size_bytes + DCP_GGUF_ALIGN - 1) / DCP_GGUF_ALIGN * DCP_GGUF_ALIGN;
+    return (size_bytes + w->align - 1) / w->align * w->align;
 }
 
 static void add_text(struct dcp_buf *buf, const char *text)
@@ -273,7 +287,7 @@ static uint64_t add_info(struct dcp_buf *buf, const struct writer *w,
                 ->shape[entry->axes == DCP_AXES_TRANSPOSED ? d : tensor->ndim - 1 - d]);
     dcp_buf_add_le32(buf, (uint32_t)entry->type);
     dcp_buf_add_le64(buf, at);
-    return at + padded(dcp_tensor_bytes(tensor));
+    return at + padded(w, dcp_tensor_bytes(tensor));
 }
 
 /* Everything before the first tensor, up to a multiple of the alignment. */
@@ -304,7 +318,7 @@ static int make_header(const struct writer *w, struct dcp_buf *buf, struct dcp_e
         dcp_buf_add_le32(buf, (uint32_t)dcp_gguf_type_of(DCP_F32));
         dcp_buf_add_le64(buf, at);
     }
-    dcp_buf_add_fill(buf, 0, (size_t)(padded(buf->size_bytes) - buf->size_bytes));
+    dcp_buf_add_fill(buf, 0, (size_t)(padded(w, buf->size_bytes) - buf->size_bytes));
     return rc ? rc : dcp_buf_check(buf, err);
 }
 
@@ -325,13 +339,13 @@ static int place_tensors(struct writer *w, int file, uint64_t *at,
                          struct dcp_literals *literals, struct dcp_error *err)
 {
     struct dcp_catalog *catalog = w->catalog;
-    const void *zeros = dcp_catalog_alloc(catalog, DCP_GGUF_ALIGN, 1);
+    const void *zeros = dcp_catalog_alloc(catalog, (size_t)w->align, 1);
     int rc = zeros ? DCP_OK : dcp_error_memory(err, "a header");
 
     catalog->n_pieces = 0;
     for (size_t i = 0; i < catalog->n_tensors && !rc; i++) {
         uint64_t size = dcp_tensor_bytes(&catalog->tensors[i]);
-        uint64_t end = *at + size, next = *at + padded(size);
+        uint64_t end = *at + size, next = *at + padded(w, size);
         rc = dcp_axes_add_whole(catalog, (int)i, file, *at, w->entries[i].axes,
                                 w->entries[i].heads, true, err);
         if (!rc && next > end)
@@ -345,7 +359,7 @@ static int place_tensors(struct writer *w, int file, uint64_t *at,
 static int place_factors(struct writer *w, int file, uint64_t *at,
                          struct dcp_literals *literals, struct dcp_error *err)
 {
-    size_t n = (size_t)padded(4 * w->n_factors);
+    size_t n = (size_t)padded(w, 4 * w->n_factors);
     DCP_CLEANUP_FREE unsigned char *bytes = dcp_mem_calloc(n, 1);
 
     if (!w->factors)
@@ -387,7 +401,7 @@ static int lay_out(struct writer *w, const char *name, struct dcp_literals *lite
 int dcp_gguf_layout(struct dcp_catalog *catalog, const struct dcp_target_options *options,
                     struct dcp_literals *literals, struct dcp_error *err)
 {
-    struct writer w = { .catalog = catalog };
+    struct writer w = { .catalog = catalog, .align = DCP_GGUF_ALIGN };
     DCP_CLEANUP_JSON json_t *old = NULL;
 
     int rc = dcp_catalog_sort(catalog, err);
