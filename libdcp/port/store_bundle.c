@@ -8,7 +8,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-#define USTAR_AT 257 /* of the magic in a tar header */
+enum { HEADER_BYTES = 512, SUM_AT = 148, SUM_BYTES = 8, MAGIC_AT = 257, MAGIC_BYTES = 5 };
 
 struct bundle {
     struct dcp_store_ops ops;
@@ -22,18 +22,35 @@ struct dcp_store_file {
     const struct dcp_member *member;
 };
 
+/* Headers from before POSIX have no magic, but the same sum: of all bytes, where those of
+ * the sum count as blanks. */
+static bool is_v7(const unsigned char *head)
+{
+    static const unsigned char none[MAGIC_BYTES];
+    unsigned long sum = 0, said = 0;
+
+    for (size_t i = 0; i < HEADER_BYTES; i++)
+        sum += i >= SUM_AT && i < SUM_AT + SUM_BYTES ? ' ' : head[i];
+    size_t i = SUM_AT;
+    while (i < SUM_AT + SUM_BYTES && head[i] == ' ')
+        i++;
+    for (; i < SUM_AT + SUM_BYTES && head[i] >= '0' && head[i] <= '7'; i++)
+        said = said * 8 + (unsigned long)(head[i] - '0');
+    return head[0] && !memcmp(head + MAGIC_AT, none, MAGIC_BYTES) && sum == said;
+}
+
 bool dcp_bundle_probe(const struct dcp_store *store, const char *name)
 {
     struct dcp_store_file *file;
-    char magic[5] = "";
+    unsigned char head[HEADER_BYTES] = { 0 };
 
     if (dcp_tape_is_zstd(store, name))
         return true;
     if (store->ops->open(store->self, name, &file, NULL))
         return false;
-    int rc = store->ops->read_at(store->self, file, USTAR_AT, magic, sizeof magic, NULL);
+    int rc = store->ops->read_at(store->self, file, 0, head, sizeof head, NULL);
     store->ops->close(store->self, file, NULL);
-    return !rc && !memcmp(magic, "ustar", sizeof magic);
+    return !rc && (!memcmp(head + MAGIC_AT, "ustar", MAGIC_BYTES) || is_v7(head));
 }
 
 static int not_found(const struct bundle *bundle, const char *name, struct dcp_error *err)

@@ -81,12 +81,13 @@ damage() {
     tar -C run -cf step.tar step-00000300
     tar -C run --format=ustar -cf ustar.tar step-00000300
     tar -C run --format=pax -cf pax.tar step-00000300
+    tar -C run --format=v7 -cf v7.tar step-00000300
     tar -C run/step-00000300 -cf here.tar .
     tar -C run --zstd -cf step2.tar.zst step-00000300
     tar -C run/step-00000300 -cf - manifest.json $(ls -r run/step-00000300 | grep shard) |
         zstd -q --ultra -22 -o other.tar.zst
     (cat step.tar | head -c 20000 | zstd -q; tail -c +20001 step.tar | zstd -q) >parts.tar.zst
-    for archive in step.tar ustar.tar pax.tar here.tar step2.tar.zst other.tar.zst \
+    for archive in step.tar ustar.tar pax.tar v7.tar here.tar step2.tar.zst other.tar.zst \
         parts.tar.zst; do
         run -0 dcp-inspect verify $archive
         [[ $output == "whole "* ]]
