@@ -135,7 +135,7 @@ const struct dcp_format dcp_format_torch = {
     .help = "PyTorch file, as torch.save writes it (zip)",
     .suffixes = ".bin .pt .pth .ckpt",
     .flags = DCP_FORMAT_READS | DCP_FORMAT_WRITES | DCP_FORMAT_OPTIM |
-             DCP_FORMAT_OBJECTS | DCP_FORMAT_CRC32 | DCP_FORMAT_TIES,
+             DCP_FORMAT_OBJECTS | DCP_FORMAT_CRC32 | DCP_FORMAT_TIES | DCP_FORMAT_PLAIN,
     .probe = probe,
     .index = index_source,
     .layout = layout,

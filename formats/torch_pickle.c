@@ -53,7 +53,7 @@ static bool takes_objects(const struct dcp_catalog *catalog)
     for (size_t i = 0; i < catalog->n_tensors; i++)
         if (dcp_role_is_optim(catalog->tensors[i].role))
             return true;
-    return false;
+    return dcp_catalog_find_object(catalog, DCP_TRAINING_OPTIMIZER) >= 0;
 }
 
 /* Adds references to what the tree does not name yet. */

@@ -41,7 +41,7 @@ static void put_side(struct dcp_main *m, const char *word,
         dcp_term_put(&m->out, (const char *)text.data);
 }
 
-/* What --lossy gave up. */
+/* What --lossy gave up, and what of training a file of weights has no place for. */
 static void put_left(struct dcp_main *m, const struct reshard_job *job)
 {
     const struct dcp_reshard_plan *f = dcp_reshard_facts(job->reshard);
@@ -52,6 +52,9 @@ static void put_left(struct dcp_main *m, const struct reshard_job *job)
                         dcp_reshard_target(job->reshard)->format,
                         dcp_str_escape(name, sizeof name, f->first_left),
                         f->n_left > 1 ? " and others" : "");
+    if (f->objects_left)
+        dcp_term_printf(&m->out, "left out what the format %s cannot hold: %s\n",
+                        dcp_reshard_target(job->reshard)->format, f->objects_left);
 }
 
 void reshard_print_plan(struct dcp_main *m, const struct reshard_job *job)
@@ -172,6 +175,8 @@ int reshard_print_json(struct dcp_main *m, const struct reshard_job *job,
         dcp_doc_set(doc, "n_overflows",
                     dcp_doc_u64(dcp_reshard_overflows(job->reshard, &n_tensors, &first)));
     rc |= dcp_doc_set(doc, "n_left_out", dcp_doc_u64(f->n_left));
+    rc |= dcp_doc_set(doc, "objects_left_out",
+                      f->objects_left ? dcp_doc_text(f->objects_left) : json_null());
     rc |= dcp_doc_set(doc, "n_cast", dcp_doc_u64(f->n_cast));
     rc |= dcp_doc_set(doc, "plan", plan);
     rc |= dcp_doc_set(doc, "dry_run", json_boolean(job->dry_run));

@@ -99,6 +99,10 @@ static int fill_facts(struct dcp_reshard *reshard, struct dcp_error *err)
     }
     free(used);
     count_left(reshard);
+    int rc = dcp_target_objects_left(reshard->format, &reshard->options, reshard->target,
+                                     &facts->objects_left, err);
+    if (rc)
+        return rc;
     facts->target_files = target->n_files;
     if (reshard->options.parity)
         facts->parity_bytes = dcp_parity_expect(target, reshard->options.parity);

@@ -1,5 +1,6 @@
 #include "target.h"
 #include "balance.h"
+#include "base/buf.h"
 #include "base/mem.h"
 #include "choose.h"
 #include "rename.h"
@@ -118,15 +119,53 @@ static bool keeps_names(const struct dcp_catalog *src, const struct dcp_catalog 
     return true;
 }
 
-static int add_objects(const struct dcp_catalog *src,
+/* What of training is no tensor: the words of formats/training.h. */
+static const char optimizer[] = "optimizer";
+static const char *const of_training[] = { "trainer", optimizer, "scheduler",
+                                           "loss_scaler" };
+
+/* A source whose optimizer keeps no tensors, as plain SGD, has it as an object alone. */
+static bool has_optimizer(const struct dcp_catalog *catalog)
+{
+    for (size_t t = 0; t < catalog->n_tensors; t++)
+        if (dcp_role_is_optim(catalog->tensors[t].role))
+            return true;
+    return false;
+}
+
+/* Groups of parameters go where the rest of the optimizer goes. */
+static int check_optimizer(const struct dcp_catalog *src, const struct dcp_format *format,
+                           const struct dcp_reshard_options *options, bool *out_take,
+                           struct dcp_error *err)
+{
+    bool asked =
+        options->only != DCP_ONLY_MODEL && !(options->select && options->select[0]);
+
+    *out_take = has_optimizer(src) ? options->only != DCP_ONLY_MODEL : asked;
+    if (!asked || has_optimizer(src) || options->lossy ||
+        (format->flags & (DCP_FORMAT_OPTIM | DCP_FORMAT_OBJECTS)) ||
+        dcp_catalog_find_object(src, optimizer) < 0)
+        return DCP_OK;
+    dcp_error_set(err, DCP_E_MISMATCH,
+                  "a target of format %s cannot hold: the optimizer's settings ('%s')",
+                  format->name, optimizer);
+    dcp_error_hint(err, "--only model leaves them out; --lossy leaves out whatever does "
+                        "not fit");
+    return DCP_E_MISMATCH;
+}
+
+static int add_objects(const struct dcp_catalog *src, const struct dcp_format *format,
                        const struct dcp_reshard_options *options,
                        struct dcp_catalog *target, const int *src_tensor,
                        struct dcp_error *err)
 {
     bool same = keeps_names(src, target, src_tensor);
-    int rc = DCP_OK;
+    bool groups = true;
+    int rc = check_optimizer(src, format, options, &groups, err);
 
     for (size_t o = 0; o < src->n_objects && !rc; o++) {
+        if (!groups && !strcmp(src->objects[o].name, optimizer))
+            continue;
         if (!same && dcp_object_is_spelling(src->objects[o].name))
             continue;
         rc = options->rename
@@ -154,7 +193,7 @@ int dcp_target_new(const struct dcp_catalog *src, const struct dcp_format *forma
     if (!rc)
         rc = add_pieces(format, options, target, err);
     if (!rc)
-        rc = add_objects(src, options, target, src_tensor, err);
+        rc = add_objects(src, format, options, target, src_tensor, err);
     if (rc) {
         dcp_catalog_free(target);
         free(src_tensor);
@@ -163,4 +202,36 @@ int dcp_target_new(const struct dcp_catalog *src, const struct dcp_format *forma
     *out_target = target;
     *out_src_tensor = src_tensor;
     return DCP_OK;
+}
+
+/* Whether it holds objects: some formats do so only beside an optimizer, unless the tree
+ * that the objects stood in goes along. */
+static bool holds_objects(const struct dcp_format *format,
+                          const struct dcp_catalog *target)
+{
+    if (!(format->flags & DCP_FORMAT_OBJECTS) || !(format->flags & DCP_FORMAT_PLAIN))
+        return format->flags & DCP_FORMAT_OBJECTS;
+    for (size_t o = 0; o < target->n_objects; o++)
+        if (dcp_object_is_spelling(target->objects[o].name))
+            return true;
+    return has_optimizer(target) || dcp_catalog_find_object(target, optimizer) >= 0;
+}
+
+int dcp_target_objects_left(const struct dcp_format *format,
+                            const struct dcp_reshard_options *options,
+                            struct dcp_catalog *target, const char **out,
+                            struct dcp_error *err)
+{
+    DCP_CLEANUP_BUF struct dcp_buf text = { 0 };
+
+    *out = NULL;
+    if (options->only == DCP_ONLY_MODEL || holds_objects(format, target))
+        return DCP_OK;
+    for (size_t i = 0; i < DCP_ARRAY_LEN(of_training); i++)
+        if (dcp_catalog_find_object(target, of_training[i]) >= 0)
+            dcp_buf_add_fmt(&text, "%s%s", text.size_bytes ? ", " : "", of_training[i]);
+    if (!text.size_bytes)
+        return dcp_buf_check(&text, err);
+    *out = text.failed ? NULL : dcp_catalog_text(target, (const char *)text.data);
+    return *out ? DCP_OK : dcp_error_memory(err, "a target");
 }

@@ -93,6 +93,24 @@ left() {
     json 'd["n_left_out"] == 18 and d["n_tensors"] == 6'
 }
 
+@test "what of training has no place in the target is named" {
+    run -0 dcp-reshard run out.safetensors --to safetensors
+    [[ $output == *"left out what the format safetensors cannot hold: trainer, scheduler"* ]]
+    run -0 dcp-reshard run m.safetensors --to safetensors --only model
+    [[ $output != *"left out"* ]]
+    run -0 dcp-reshard run weights --only model --json
+    json 'd["objects_left_out"] is None'
+    run -0 dcp-reshard weights weights.bin --to torch --json
+    json 'd["objects_left_out"] == "trainer, scheduler"'
+}
+
+@test "a GGUF file by way of a step is the same file" {
+    local file=$BATS_TEST_DIRNAME/../formats/data/gguf/ok_a64.gguf
+    run -0 dcp-reshard "$file" step
+    run -0 dcp-reshard step again.gguf --to gguf
+    cmp "$file" again.gguf
+}
+
 @test "numbers too large for the new dtype are counted and named" {
     make_safetensors big.safetensors small=9 big=70000
     run -0 --separate-stderr dcp-reshard export big.safetensors half.bin --dtype fp16

@@ -474,6 +474,23 @@ class Dcp(unittest.TestCase):
                 self.setUp()
                 self.check_nested(name, state)
 
+    def test_optimizer_without_tensors(self):
+        """Groups go where the tensors of an optimizer would go, and nowhere unsaid."""
+        model = torch.nn.Linear(3, 2)
+        state = {"model": model.state_dict(),
+                 "optimizer": torch.optim.SGD(model.parameters(), lr=0.5).state_dict()}
+        torch.save(state, self.path("state.pt"))
+        with self.assertRaisesRegex(AssertionError, "cannot hold: the optimizer's settings"):
+            program("dcp-reshard", self.path("state.pt"), self.path("hf"), "--to", "gguf")
+        program("dcp-reshard", self.path("state.pt"), self.path("w.pt"), "--to", "torch",
+                "--only", "model")
+        same(dict(model.state_dict()), dict(torch.load(self.path("w.pt"))))
+        program("dcp-reshard", self.path("state.pt"), self.path("n"), "--rename",
+                "deepspeed")
+        program("dcp-reshard", self.path("n"), self.path("o.pt"), "--to", "torch")
+        self.assertEqual(torch.load(self.path("o.pt"))["optimizer"]["param_groups"][0]["lr"],
+                         0.5)
+
     def test_flipped_bytes_are_found(self):
         _, ours = self.check_mixed(2)
         for name in (".metadata", "__0_0.distcp", "__1_0.distcp"):

@@ -61,7 +61,8 @@ enum dcp_format_flags {
     DCP_FORMAT_CODECS =
         128,               /* holds pieces with a codec; extents are set while writing */
     DCP_FORMAT_TIES = 256, /* says that two tensors share their bytes */
-    DCP_FORMAT_MASTERS = 512 /* optimizer state has a master for every trained weight */
+    DCP_FORMAT_MASTERS = 512, /* optimizer state has a master for every trained weight */
+    DCP_FORMAT_PLAIN = 1024   /* without an optimizer it is a plain dict of tensors */
 };
 
 #define DCP_SEAL_GLOBAL (-1)
