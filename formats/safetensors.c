@@ -100,6 +100,11 @@ static int add_tensor(struct header *h, const char *name, const json_t *entry,
     struct range *range = &h->ranges[h->n_ranges];
     int index;
 
+    if (!name[0])
+        return dcp_error_set(err, DCP_E_UNSUPPORTED,
+                             "'%s' has a tensor whose name is empty, which is not "
+                             "supported",
+                             h->in->shown);
     int rc = parse_dtype(h, name, json_string_value(json_object_get(entry, "dtype")),
                          &tensor.dtype, err);
     if (!rc)

@@ -7,6 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
+enum { MAX_NAME_BYTES = 4096, MAX_SPELLINGS = 9 };
+
 struct walk {
     struct dcp_torch_file *file;
     struct dcp_catalog *catalog;
@@ -102,8 +104,16 @@ static int add_tensor(struct walk *w, const char *name, const struct dcp_torch_v
         .shape = view->shape,
         .is_meta = !view->has_data,
     };
+    char spelled[MAX_NAME_BYTES];
     int index;
 
+    /* The keys 1 and "1" lead to one name, and so do "a.b" and "a" with "b" in it. */
+    for (int n = 2; n <= MAX_SPELLINGS && dcp_catalog_find(w->catalog, tensor.name) >= 0;
+         n++) {
+        if (snprintf(spelled, sizeof spelled, "%s#%d", name, n) >= (int)sizeof spelled)
+            break;
+        tensor.name = spelled;
+    }
     tensor.role = dcp_role_of_name(tensor.name, &tensor.param);
     int rc = dcp_catalog_add_tensor(w->catalog, &tensor, &index, err);
     if (!rc && view->has_data)
