@@ -126,6 +126,49 @@ static int add_tensor(struct walk *w, const char *name, const struct dcp_torch_v
     return *out ? DCP_OK : dcp_error_memory(err, "the objects of a pickle");
 }
 
+/* _rebuild_sparse_tensor(layout, (indices, values, size, …)): two tensors. */
+static int take_sparse(struct walk *w, const struct dcp_pickle_node *node,
+                       const char *path, json_t **out, struct dcp_error *err)
+{
+    static const char *const parts[] = { "indices", "values" };
+    const struct dcp_pickle_node *args = dcp_pickle_item(node, 1);
+    json_t *tuple = json_array(), *layout = NULL, *size = NULL;
+    struct dcp_torch_view view;
+    char name[1024];
+    bool found = true;
+    int rc = tuple ? DCP_OK : dcp_error_memory(err, "a sparse tensor");
+
+    if (!rc)
+        rc = dcp_pickle_to_json(dcp_pickle_item(node, 0), w->file->arena, NULL, &layout,
+                                err);
+    for (size_t i = 0; i < DCP_ARRAY_LEN(parts) && !rc; i++) {
+        json_t *part = NULL;
+        found = snprintf(name, sizeof name, "%s#%s", path, parts[i]) < (int)sizeof name;
+        if (found)
+            rc = dcp_torch_view(w->file, dcp_pickle_item(args, i), name, &found, &view,
+                                err);
+        if (!rc && !found)
+            rc = dcp_error_set(err, DCP_E_CORRUPT, "'%s': a sparse tensor is malformed",
+                               w->file->in.shown);
+        if (!rc)
+            rc = add_tensor(w, name, &view, "$tensor", &part, err);
+        if (!rc && json_array_append_new(tuple, part))
+            rc = dcp_error_memory(err, "a sparse tensor");
+    }
+    if (!rc)
+        rc = dcp_pickle_to_json(dcp_pickle_item(args, 2), w->file->arena, NULL, &size,
+                                err);
+    if (!rc && (json_array_append(tuple, size) ||
+                !(*out = json_pack("{s:s,s:[O,{s:O}]}", "$object",
+                                   "torch._utils._rebuild_sparse_tensor", "args", layout,
+                                   "$tuple", tuple))))
+        rc = dcp_error_memory(err, "a sparse tensor");
+    json_decref(tuple);
+    json_decref(layout);
+    json_decref(size);
+    return rc;
+}
+
 static int take(void *self, const struct dcp_pickle_node *node, const char *path,
                 json_t **out, struct dcp_error *err)
 {
@@ -135,6 +178,11 @@ static int take(void *self, const struct dcp_pickle_node *node, const char *path
 
     if (node->kind == DCP_PICKLE_GLOBAL)
         return DCP_OK;
+    if (dcp_pickle_is_call(node, "torch._utils", "_rebuild_sparse_tensor") &&
+        dcp_pickle_is_text(dcp_pickle_item(dcp_pickle_item(node, 0), 0),
+                           "torch.sparse_coo") &&
+        dcp_pickle_item(dcp_pickle_item(node, 1), 2))
+        return take_sparse(w, node, path, out, err);
     int rc = dcp_torch_view(w->file, node, path, &found, &view, err);
     if (rc || !found)
         return rc;
