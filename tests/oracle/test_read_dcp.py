@@ -13,11 +13,13 @@ import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import read_dcp  # noqa: E402
+import read_parity  # noqa: E402
 
 BUILD = os.environ.get("DCP_BUILD_DIR",
                        os.path.join(os.path.dirname(__file__), "..", "..", "build"))
 WRITER = os.path.join(BUILD, "tests", "write_step")
 INSPECT = os.path.join(BUILD, "bin", "dcp-inspect")
+RESHARD = os.path.join(BUILD, "bin", "dcp-reshard")
 READER = os.path.abspath(read_dcp.__file__)
 STEP = "step-00000007"
 LAYOUTS = ("flat", "zero1", "zero2", "zero3", "dim0", "replicated")
@@ -40,6 +42,31 @@ class Folder(unittest.TestCase):
         temporary = tempfile.TemporaryDirectory()
         self.addCleanup(temporary.cleanup)
         self.folder = temporary.name
+
+
+class Parity(Folder):
+    def test_any_two_ranks_from_the_paper(self):
+        source, _ = write_step(os.path.join(self.folder, "run"), "zero3", 3, "planes")
+        whole, broken = (os.path.join(self.folder, name) for name in ("whole", "broken"))
+        done = run(RESHARD, source, whole, "--world", "4", "--parity", "2")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        for lost in ((0, 3), (1, 2), (2,)):
+            with self.subTest(lost=lost):
+                shutil.rmtree(broken, ignore_errors=True)
+                shutil.copytree(whole, broken)
+                if len(lost) == 1:
+                    os.remove(os.path.join(broken, "parity-00000-of-00002.bin"))
+                os.remove(os.path.join(broken, "manifest.json"))
+                names = ["manifest.json"]
+                for name in sorted(os.listdir(broken)):
+                    if name.startswith("shard-") and int(name.split("-")[1]) in lost:
+                        os.remove(os.path.join(broken, name))
+                        names.append(name)
+                found = read_parity.rebuild(broken)
+                self.assertEqual(sorted(found), sorted(names))
+                for name in names:
+                    with open(os.path.join(whole, name), "rb") as file:
+                        self.assertEqual(found[name], file.read(), name)
 
 
 class Read(Folder):
