@@ -214,8 +214,7 @@ static json_t *member(json_t *container, const char *part, size_t n, bool index,
 /* Takes the value. */
 static bool put(json_t *root, const char *path, json_t *value)
 {
-    DCP_CLEANUP_JSON json_t *owned = value;
-    bool index = false;
+    bool index = false, put = false;
 
     for (const char *at = path; root && value; index = at[-1] == DCP_PATH_INDEX) {
         size_t n = strcspn(at, marks);
@@ -223,11 +222,13 @@ static bool put(json_t *root, const char *path, json_t *value)
                         : at[n] == DCP_PATH_INDEX ? json_array()
                                                   : json_object();
         root = member(root, at, n, index, fresh);
+        put = !at[n] && root == value;
         if (!at[n])
-            return root == value;
+            break;
         at += n + 1;
     }
-    return false;
+    json_decref(value);
+    return put;
 }
 
 /* What stands for a key: a tensor, an object that is no JSON, or the value itself. */
