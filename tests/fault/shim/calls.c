@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -17,7 +18,7 @@
 
 static int fail(int why)
 {
-    errno = why == SHIM_SHORT ? EIO : why;
+    errno = why < 0 ? EIO : why;
     return -1;
 }
 
@@ -227,6 +228,20 @@ static ssize_t write_some(int fd, const void *data, size_t size, off_t offset)
                       : syscall(SYS_pwrite64, fd, data, size, offset);
 }
 
+/* Writes with one bit in the middle that was not given. */
+static ssize_t write_flipped(int fd, const void *data, size_t size, off_t offset)
+{
+    unsigned char *copy = malloc(size + 1);
+
+    if (!copy)
+        return fail(ENOMEM);
+    memcpy(copy, data, size);
+    copy[size / 2] ^= 0x08;
+    ssize_t n = write_some(fd, copy, size, offset);
+    free(copy);
+    return n;
+}
+
 /* Offset -1: where the file stands. */
 static ssize_t do_write(int fd, const void *data, size_t size, off_t offset)
 {
@@ -235,6 +250,8 @@ static ssize_t do_write(int fd, const void *data, size_t size, off_t offset)
     if (!shim_file(fd, &ino))
         return write_some(fd, data, size, offset);
     int why = shim_strike(SHIM_WRITE);
+    if (why == SHIM_FLIP)
+        return write_flipped(fd, data, size, offset);
     if (why && why != SHIM_SHORT)
         return fail(why);
     if (why == SHIM_SHORT && size > 1)

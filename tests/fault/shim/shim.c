@@ -8,7 +8,8 @@
  *                    were made, by all processes that share the file
  *   DCP_SHIM_FAULT   "CALL:N:HOW" the N-th call of that kind, over all processes, fails;
  *                    "CALL:N+:HOW" it and all after it. HOW is the name of an errno, or
- *                    "short": half is written.
+ *                    "short": half is written; "flip": a bit of what is written is
+ *                    another, as memory or a driver that loses bits does it
  *
  * CALL is create (an open that may make the file), open (any other), read, write,
  * ftruncate, fallocate, fsync, syncdir (fsync of a folder), mkdir, rename, link, unlink,
@@ -43,9 +44,10 @@ static const struct {
     const char *name;
     int number;
 } errnos[] = {
-    { "ENOSPC", ENOSPC }, { "EDQUOT", EDQUOT }, { "EIO", EIO },
-    { "EINTR", EINTR },   { "EROFS", EROFS },   { "EMFILE", EMFILE },
-    { "EPERM", EPERM },   { "EINVAL", EINVAL }, { "short", SHIM_SHORT },
+    { "ENOSPC", ENOSPC },  { "EDQUOT", EDQUOT }, { "EIO", EIO },
+    { "EINTR", EINTR },    { "EROFS", EROFS },   { "EMFILE", EMFILE },
+    { "EPERM", EPERM },    { "EINVAL", EINVAL }, { "short", SHIM_SHORT },
+    { "flip", SHIM_FLIP },
 };
 
 static struct {

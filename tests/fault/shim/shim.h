@@ -38,8 +38,9 @@ struct shim_place {
 };
 bool shim_name(int dir_fd, const char *path, struct shim_place *out);
 
-/* Counts a call, and says what is to become of it: 0, an errno, or SHIM_SHORT. */
-enum { SHIM_SHORT = -1 };
+/* Counts a call, and says what is to become of it: 0, an errno, SHIM_SHORT, or SHIM_FLIP
+ * (of writes alone). */
+enum { SHIM_SHORT = -1, SHIM_FLIP = -2 };
 int shim_strike(enum shim_call call);
 
 /* Between these two a call is made and written down, so that the trace has the order in
