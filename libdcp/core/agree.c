@@ -3,6 +3,8 @@
 #include <dcp/comm.h>
 #include <string.h>
 
+enum { USUAL_WORLD = 8 };
+
 int dcp_agree(struct dcp_comm *comm, int rc, struct dcp_error *err)
 {
     struct dcp_error mine = { 0 };
@@ -15,8 +17,11 @@ int dcp_agree(struct dcp_comm *comm, int rc, struct dcp_error *err)
         mine.code = rc;
         mine.rank = rc == DCP_E_COMM && mine.rank >= 0 ? mine.rank : comm->rank;
     }
-    struct dcp_error *all = dcp_mem_calloc((size_t)comm->world, sizeof *all);
-    struct dcp_error failure = { 0 };
+    struct dcp_error usual[USUAL_WORLD], failure = { 0 };
+    DCP_CLEANUP_FREE struct dcp_error *more = NULL;
+    struct dcp_error *all = usual;
+    if (comm->world > USUAL_WORLD)
+        all = more = dcp_mem_calloc((size_t)comm->world, sizeof *all);
     if (!all) /* the others must still hear of it: they see this rank fall silent */
         return dcp_error_memory(err, "an agreement");
     int failed = dcp_comm_allgather(comm, &mine, sizeof mine, all, &failure);
@@ -24,7 +29,6 @@ int dcp_agree(struct dcp_comm *comm, int rc, struct dcp_error *err)
         /* What this rank knew first says more than that others are gone. */
         if (!rc && err)
             *err = failure;
-        free(all);
         return rc ? rc : failed;
     }
     int agreed = DCP_OK;
@@ -33,6 +37,5 @@ int dcp_agree(struct dcp_comm *comm, int rc, struct dcp_error *err)
         if (agreed && err)
             *err = all[r];
     }
-    free(all);
     return agreed;
 }

@@ -1,0 +1,212 @@
+/* Every collective ends for all ranks alike: when an allocation of one rank fails, in the
+ * thread that called, all return the same code, and all made the same calls of comm up to
+ * then: no rank goes on to where another does not come. */
+#include "base/hash.h"
+#include "lib/acts.h"
+#include "lib/must.h"
+#include "lib/sample.h"
+#include "lib/step_files.h"
+#include "lib/world.h"
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+#include <dcp/dcp.h>
+
+enum { WORLD = 2, TIMEOUT_MS = 3000 };
+
+/* --- an allocation of one thread that fails --- */
+
+static _Thread_local long fail_in; /* 0: none */
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#define OWN_MALLOC 1
+
+void *__libc_malloc(size_t size);
+void *__libc_calloc(size_t n, size_t size);
+void *__libc_realloc(void *old, size_t size);
+
+static bool fails(void)
+{
+    if (!fail_in || --fail_in)
+        return false;
+    errno = ENOMEM;
+    return true;
+}
+
+void *malloc(size_t size)
+{
+    return fails() ? NULL : __libc_malloc(size);
+}
+
+void *calloc(size_t n, size_t size)
+{
+    return fails() ? NULL : __libc_calloc(n, size);
+}
+
+void *realloc(void *old, size_t size)
+{
+    return fails() ? NULL : __libc_realloc(old, size);
+}
+#else
+#define OWN_MALLOC 0
+#endif
+
+/* --- a comm that writes down what is called --- */
+
+struct witness {
+    struct dcp_comm *comm; /* the real one */
+    uint64_t calls;        /* a digest of kinds and sizes, in their order */
+    size_t n;
+};
+
+static void note(struct witness *witness, uint64_t kind, size_t size_bytes)
+{
+    const uint64_t call[3] = { witness->calls, kind, size_bytes };
+
+    witness->calls = dcp_hash_xxh3(call, sizeof call);
+    witness->n++;
+}
+
+static int allgather(void *self, const void *in, size_t size_bytes, void *out,
+                     int timeout_ms, struct dcp_error *err)
+{
+    struct witness *witness = self;
+
+    note(witness, 1, size_bytes);
+    return witness->comm->ops->allgather(witness->comm->self, in, size_bytes, out,
+                                         timeout_ms, err);
+}
+
+static int bcast(void *self, void *data, size_t size_bytes, int root, int timeout_ms,
+                 struct dcp_error *err)
+{
+    struct witness *witness = self;
+
+    note(witness, 2, size_bytes);
+    return witness->comm->ops->bcast(witness->comm->self, data, size_bytes, root,
+                                     timeout_ms, err);
+}
+
+static int peer_dead(void *self)
+{
+    struct witness *witness = self;
+    return witness->comm->ops->peer_dead(witness->comm->self);
+}
+
+static const struct dcp_comm_ops ops = { .allgather = allgather,
+                                         .bcast = bcast,
+                                         .peer_dead = peer_dead };
+
+/* --- acts --- */
+
+struct run {
+    const struct dcp_store *store;
+    bool load;
+    int parity, fails; /* the rank whose allocation fails, */
+    long at;           /* the n-th (from 1) */
+    bool done;         /* it has failed */
+    int codes[WORLD];
+    struct witness witnesses[WORLD];
+};
+
+static void act(void *arg, struct dcp_comm *comm)
+{
+    struct run *run = arg;
+    int rank = comm->rank;
+    struct witness *witness = &run->witnesses[rank];
+    struct dcp_comm wrapped = { &ops, witness, rank, comm->world, TIMEOUT_MS };
+    struct dcp_context ctx = { .comm = &wrapped, .store = run->store, .threads = 1 };
+    struct dcp_save_options save = { .step = 1, .parity = run->parity };
+    struct dcp_load_options load = { .step = -1 };
+    struct sample sample;
+
+    *witness = (struct witness){ .comm = comm };
+    sample_make_first(&sample, 3, "dim0", WORLD, rank, !run->load, 7);
+    fail_in = rank == run->fails ? run->at : 0;
+    run->codes[rank] = run->load ? dcp_load(&ctx, &load, &sample.state, NULL, NULL)
+                                 : dcp_save(&ctx, &save, &sample.state, NULL, NULL);
+    if (rank == run->fails) {
+        run->done = fail_in == 0;
+        fail_in = 0;
+    }
+    sample_free(&sample);
+}
+
+/* Saves three tensors, or loads them from `store`; false: there are fewer allocations. */
+static bool try(struct run *run)
+{
+    struct dcp_store fresh = { 0 };
+    const struct dcp_store *store = run->store;
+
+    if (!run->load) {
+        assert_int_equal(dcp_store_mem(&fresh, NULL), 0);
+        run->store = &fresh;
+    }
+    world_run(WORLD, act, run);
+    run->store = store;
+    dcp_store_free(&fresh);
+    const struct witness *first = &run->witnesses[0], *second = &run->witnesses[1];
+    if (run->codes[0] != run->codes[1] || first->n != second->n ||
+        first->calls != second->calls)
+        fail_msg("%s, parity %d: allocation %ld of rank %d fails: %d after %zu calls "
+                 "of comm, and %d after %zu",
+                 run->load ? "load" : "save", run->parity, run->at, run->fails,
+                 run->codes[0], first->n, run->codes[1], second->n);
+    assert_true(run->codes[0] == DCP_OK || run->codes[0] == DCP_E_MEMORY);
+    return run->done;
+}
+
+static void each(struct run *run)
+{
+    if (!OWN_MALLOC)
+        return;
+    for (run->fails = 0; run->fails < WORLD; run->fails++) {
+        for (run->at = 1; try(run);)
+            run->at++;
+        assert_true(run->at > 10);
+    }
+}
+
+static void saves(void **state)
+{
+    struct run run = { 0 };
+
+    (void)state;
+    each(&run);
+    run.parity = 1;
+    each(&run);
+}
+
+static void loads(void **state)
+{
+    struct dcp_store store;
+    struct step_files files;
+    struct run run = { .store = &store, .parity = 1, .fails = -1 };
+
+    (void)state;
+    assert_int_equal(dcp_store_mem(&store, NULL), 0);
+    world_run(WORLD, act, &run);
+    assert_int_equal(run.codes[0], 0);
+    run.load = true;
+    each(&run);
+    /* Read through the parity. */
+    step_files_read(&files, &store, "step-00000001");
+    step_files_remove(&files, "shard-00000-of-00002.safetensors");
+    each(&run);
+    step_files_free(&files);
+    dcp_store_free(&store);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(saves),
+        cmocka_unit_test(loads),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
