@@ -1,9 +1,12 @@
 /* Promise c: any flipped bit, any cut, any missing, exchanged, doubled or stale file of a
  * step is found, and named, before it reaches a model: verify reports it, and load
  * refuses or takes the step before. */
+#include "base/clock.h"
 #include "base/hash.h"
+#include "core/mend.h"
 #include "lib/acts.h"
 #include "lib/sample.h"
+#include "lib/step_files.h"
 #include <inttypes.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,88 +19,46 @@
 
 #define WORLD 3
 #define STEP "step-00000002"
-#define MAX_FILES 16
+
+static bool whole_campaign;  /* --long */
+static uint64_t numbers = 1; /* --seed */
+static size_t explored;
 
 /* A run with steps 1 and 2 of three ranks, and the bytes of every file of step 2. */
 struct run {
     struct dcp_store store;
-    struct {
-        char name[80]; /* in the step */
-        unsigned char *data;
-        size_t n;
-    } files[MAX_FILES];
-    size_t n_files;
+    struct step_files files;
+    int parity;
 };
 
-static void path_of(char out[128], const char *file)
-{
-    snprintf(out, 128, STEP "/%s", file);
-}
-
-static void put(struct run *run, const char *file, const void *data, size_t n)
-{
-    char path[128];
-
-    path_of(path, file);
-    run->store.ops->remove(run->store.self, path, NULL);
-    assert_int_equal(dcp_store_write_file(&run->store, path, data, n, NULL), 0);
-}
-
-static void restore(struct run *run, size_t f)
-{
-    put(run, run->files[f].name, run->files[f].data, run->files[f].n);
-}
-
-static struct run *make_run(enum dcp_codec codec)
+static struct run *make_run(enum dcp_codec codec, int parity)
 {
     struct run *run = calloc(1, sizeof *run);
     struct acts acts = {
         .layout = "dim0", .world = WORLD, .small = true, .codec = codec
     };
-    struct dcp_store_entry *entries;
     const struct dcp_companion companion = { "pytorch_model.bin", "torch", -1 };
-    const struct dcp_save_options more = { .companion = &companion };
-    size_t n;
+    const struct dcp_save_options more = { .companion = &companion, .parity = parity };
 
+    assert_non_null(run);
     assert_int_equal(dcp_store_mem(&run->store, NULL), 0);
+    run->parity = parity;
     acts.store = &run->store;
     acts.more = &more;
     for (acts.step = 1; acts.step <= 2; acts.step++) {
         acts.salt = (unsigned)acts.step;
         assert_int_equal(acts_save(&acts), 0);
     }
-    assert_int_equal(run->store.ops->list(run->store.self, STEP, &entries, &n, NULL), 0);
-    assert_int_equal(n, 2 * WORLD + 2);
-    for (size_t f = 0; f < n; f++) {
-        char path[128];
-        void *data;
-        path_of(path, entries[f].name);
-        snprintf(run->files[f].name, sizeof run->files[f].name, "%s", entries[f].name);
-        assert_int_equal(dcp_store_read_file(&run->store, path, 1 << 24, &data,
-                                             &run->files[f].n, NULL),
-                         0);
-        run->files[f].data = data;
-    }
-    run->n_files = n;
-    dcp_store_list_free(entries, n);
+    step_files_read(&run->files, &run->store, STEP);
+    assert_int_equal(run->files.n, 2 * WORLD + 2 + parity);
     return run;
 }
 
 static void free_run(struct run *run)
 {
-    for (size_t f = 0; f < run->n_files; f++)
-        free(run->files[f].data);
+    step_files_free(&run->files);
     dcp_store_free(&run->store);
     free(run);
-}
-
-static size_t file_named(const struct run *run, const char *name)
-{
-    for (size_t f = 0; f < run->n_files; f++)
-        if (!strcmp(run->files[f].name, name))
-            return f;
-    fail_msg("no file %s", name);
-    return 0;
 }
 
 /* --- what is said of it --- */
@@ -172,46 +133,78 @@ static bool is_manifest(const char *name)
 
 /* --- bits --- */
 
-/* Every bit of the manifests and of a header. */
+/* Flips the bits of bytes begin .. end of a file, one at a time: all with --long, else a
+ * seeded `share` in 64 of them. `want`: the step that is loaded then. */
+static size_t flip_bytes(struct run *run, size_t f, size_t begin, size_t end, int share,
+                         int64_t want)
+{
+    const char *name = run->files.files[f].name;
+    unsigned char *data = run->files.files[f].data;
+    size_t n_flips = 0;
+
+    for (size_t at = begin; at < end; at++)
+        for (int bit = 0; bit < 8; bit++) {
+            if (!whole_campaign && acts_pick(&numbers, 64) >= share)
+                continue;
+            data[at] ^= (unsigned char)(1 << bit);
+            step_files_restore(&run->files, f);
+            check_verify(run, name);
+            if (n_flips++ % 256 == 0)
+                assert_int_equal(check_load(run), want);
+            data[at] ^= (unsigned char)(1 << bit);
+        }
+    step_files_restore(&run->files, f);
+    explored += n_flips;
+    return n_flips;
+}
+
+/* Every bit of the manifests and of the headers. */
 static void every_bit_of_metadata(void **state)
 {
     (void)state;
-    struct run *run = make_run(DCP_CODEC_NONE);
+    struct run *run = make_run(DCP_CODEC_NONE, 0);
+    size_t n_flips = 0;
 
-    for (size_t f = 0; f < run->n_files; f++) {
-        const char *name = run->files[f].name;
-        bool manifest = is_manifest(name);
-        if (!manifest && !strstr(name, "shard-"))
-            continue;
-        bool every = !strstr(name, "shard-") || strstr(name, "-00000-");
-        size_t n = manifest ? run->files[f].n : 4096;
-        unsigned char *data = malloc(run->files[f].n);
-        assert_non_null(data);
-        memcpy(data, run->files[f].data, run->files[f].n);
-        for (size_t at = 0; at < n; at++)
-            for (int bit = 0; bit < 8; bit++) {
-                /* The other ranks' and the padding's are no different: some of them. */
-                if ((!every || (!manifest && at > 800)) &&
-                    (at % 61 || bit != (int)(at % 8)))
-                    continue;
-                data[at] ^= (unsigned char)(1 << bit);
-                put(run, name, data, run->files[f].n);
-                check_verify(run, name);
-                if (at % 64 == 0)
-                    assert_int_equal(check_load(run), manifest ? 1 : 2);
-                data[at] ^= (unsigned char)(1 << bit);
-            }
-        restore(run, f);
-        free(data);
+    for (size_t f = 0; f < run->files.n; f++) {
+        const char *name = run->files.files[f].name;
+        const unsigned char *data = run->files.files[f].data;
+        if (is_manifest(name))
+            n_flips += flip_bytes(run, f, 0, run->files.files[f].n, 8, 1);
+        else if (strstr(name, "shard-")) /* the length of the header, and the header */
+            n_flips += flip_bytes(run, f, 0, 8 + (size_t)(data[0] | data[1] << 8), 4, 2);
     }
+    assert_true(n_flips > 1000);
     assert_int_equal(check_load(run), 2);
+    free_run(run);
+}
+
+/* Every bit of heads, trailers and tails of parity files. */
+static void every_bit_of_parity(void **state)
+{
+    (void)state;
+    struct run *run = make_run(DCP_CODEC_NONE, 1);
+    size_t f = step_files_find(&run->files, "parity-00000-of-00001.bin");
+    struct dcp_mend *mend;
+    size_t n_flips = 0;
+
+    assert_int_equal(dcp_mend_open(&run->store, STEP, &mend, NULL), 0);
+    const struct dcp_parity *parity = dcp_mend_parity(mend);
+    size_t head = parity->head_bytes, end = dcp_parity_bytes(parity, 0);
+    n_flips += flip_bytes(run, f, 0, head, 1, 2);
+    for (uint64_t s = 0; s < parity->groups[0].n_stripes; s++) {
+        size_t at = dcp_parity_record_at(parity, 0, s) + DCP_PARITY_UNIT;
+        n_flips += flip_bytes(run, f, at, at + parity->groups[0].trailer_bytes, 16, 2);
+    }
+    n_flips += flip_bytes(run, f, end, run->files.files[f].n, 1, 2);
+    dcp_mend_free(mend);
+    assert_true(n_flips > 100);
     free_run(run);
 }
 
 /* Sampled bits of the data: the report names tensor, elements and bytes. */
 static void bits_of_data(enum dcp_codec codec)
 {
-    struct run *run = make_run(codec);
+    struct run *run = make_run(codec, 0);
     const struct dcp_source source = { &run->store, STEP, true };
     struct dcp_catalog *catalog;
 
@@ -220,12 +213,12 @@ static void bits_of_data(enum dcp_codec codec)
     for (size_t p = 0; p < catalog->n_pieces; p++) {
         const struct dcp_piece *piece = &catalog->pieces[p];
         const struct dcp_tensor *tensor = &catalog->tensors[piece->tensor];
-        size_t f = file_named(run, catalog->files[piece->file].name);
+        size_t f = step_files_find(&run->files, catalog->files[piece->file].name);
         for (uint64_t k = 0; k < 3 && piece->stored_size; k++) {
             size_t at = (size_t)(piece->offset + k * (piece->stored_size - 1) / 2);
-            run->files[f].data[at] ^= (unsigned char)(1 << (p + k) % 8);
-            restore(run, f);
-            struct report report = check_verify(run, run->files[f].name);
+            run->files.files[f].data[at] ^= (unsigned char)(1 << (p + k) % 8);
+            step_files_restore(&run->files, f);
+            struct report report = check_verify(run, run->files.files[f].name);
             assert_int_equal(report.n, 1);
             assert_string_equal(report.tensor, tensor->name);
             assert_true(report.last.offset <= at &&
@@ -234,12 +227,38 @@ static void bits_of_data(enum dcp_codec codec)
                         report.last.end <= tensor->n_elems);
             assert_string_equal(report.last.what, "the block digest differs");
             assert_int_equal(check_load(run), 1);
-            run->files[f].data[at] ^= (unsigned char)(1 << (p + k) % 8);
+            run->files.files[f].data[at] ^= (unsigned char)(1 << (p + k) % 8);
         }
-        restore(run, f);
+        step_files_restore(&run->files, f);
     }
     dcp_catalog_free(catalog);
     free_run(run);
+}
+
+/* Bits anywhere in the shards and the parity: each is found and named, and what is loaded
+ * is right. */
+static void many_bits_of_data(void **state)
+{
+    (void)state;
+    const long n = whole_campaign ? 100000 : 4000;
+
+    for (int parity = 0; parity <= 1; parity++) {
+        struct run *run = make_run(DCP_CODEC_NONE, parity);
+        for (long i = 0; i < n / 2; i++) {
+            size_t f = (size_t)acts_pick(&numbers, (int64_t)run->files.n);
+            size_t at = (size_t)acts_pick(&numbers, (int64_t)run->files.files[f].n);
+            unsigned char bit = (unsigned char)(1 << acts_pick(&numbers, 8));
+            run->files.files[f].data[at] ^= bit;
+            step_files_restore(&run->files, f);
+            check_verify(run, run->files.files[f].name);
+            if (i % 64 == 0)
+                check_load(run);
+            run->files.files[f].data[at] ^= bit;
+            step_files_restore(&run->files, f);
+        }
+        explored += (size_t)n / 2;
+        free_run(run);
+    }
 }
 
 static void sampled_bits_of_data(void **state)
@@ -252,29 +271,32 @@ static void sampled_bits_of_data(void **state)
 
 /* --- sizes --- */
 
+/* Every length with --long; else some, and each of the last ones. */
 static void cut_files(void **state)
 {
     (void)state;
-    struct run *run = make_run(DCP_CODEC_NONE);
+    struct run *run = make_run(DCP_CODEC_NONE, 0);
 
-    for (size_t f = 0; f < run->n_files; f++) {
-        size_t n = run->files[f].n, stride = n / 150 + 1;
-        for (size_t cut = 0; cut < n; cut += cut + stride < n ? stride : 1) {
-            put(run, run->files[f].name, run->files[f].data, cut);
-            check_verify(run, run->files[f].name);
-            if (cut % 3 == 0)
-                assert_int_equal(check_load(run), 1);
-            if (cut + 3 * stride >= n && cut + stride < n)
-                stride = 1; /* each of the last ones */
-        }
+    for (size_t f = 0; f < run->files.n; f++) {
+        size_t n = run->files.files[f].n;
         unsigned char *longer = calloc(1, n + 1);
+        for (size_t cut = 0; cut < n; cut++) {
+            if (!whole_campaign && cut + 64 < n && acts_pick(&numbers, (int64_t)n) > 200)
+                continue;
+            step_files_put(&run->files, run->files.files[f].name,
+                           run->files.files[f].data, cut);
+            check_verify(run, run->files.files[f].name);
+            if (cut % 64 == 0)
+                assert_int_equal(check_load(run), 1);
+            explored++;
+        }
         assert_non_null(longer);
-        memcpy(longer, run->files[f].data, n);
-        put(run, run->files[f].name, longer, n + 1);
-        check_verify(run, run->files[f].name);
+        memcpy(longer, run->files.files[f].data, n);
+        step_files_put(&run->files, run->files.files[f].name, longer, n + 1);
+        check_verify(run, run->files.files[f].name);
         assert_int_equal(check_load(run), 1);
         free(longer);
-        restore(run, f);
+        step_files_restore(&run->files, f);
     }
     assert_int_equal(check_load(run), 2);
     free_run(run);
@@ -283,15 +305,13 @@ static void cut_files(void **state)
 static void missing_files(void **state)
 {
     (void)state;
-    struct run *run = make_run(DCP_CODEC_NONE);
+    struct run *run = make_run(DCP_CODEC_NONE, 0);
 
-    for (size_t f = 0; f < run->n_files; f++) {
-        char path[128];
-        path_of(path, run->files[f].name);
-        assert_int_equal(run->store.ops->remove(run->store.self, path, NULL), 0);
-        check_verify(run, run->files[f].name);
+    for (size_t f = 0; f < run->files.n; f++) {
+        step_files_remove(&run->files, run->files.files[f].name);
+        check_verify(run, run->files.files[f].name);
         assert_int_equal(check_load(run), 1);
-        restore(run, f);
+        step_files_restore(&run->files, f);
     }
     free_run(run);
 }
@@ -303,22 +323,24 @@ static void missing_files(void **state)
 static void exchanged_files(void **state)
 {
     (void)state;
-    struct run *run = make_run(DCP_CODEC_NONE);
+    struct run *run = make_run(DCP_CODEC_NONE, 0);
 
-    for (size_t f = 0; f < run->n_files; f++)
-        for (size_t g = 0; g < run->n_files; g++) {
+    for (size_t f = 0; f < run->files.n; f++)
+        for (size_t g = 0; g < run->files.n; g++) {
             if (f == g)
                 continue;
-            put(run, run->files[f].name, run->files[g].data, run->files[g].n);
-            check_verify(run, run->files[f].name); /* one twice */
-            put(run, run->files[g].name, run->files[f].data, run->files[f].n);
+            step_files_put(&run->files, run->files.files[f].name,
+                           run->files.files[g].data, run->files.files[g].n);
+            check_verify(run, run->files.files[f].name); /* one twice */
+            step_files_put(&run->files, run->files.files[g].name,
+                           run->files.files[f].data, run->files.files[f].n);
             struct report report = { 0 };
             const struct dcp_verify_options options = { .damage = hear, .self = &report };
             const struct dcp_source source = { &run->store, STEP, true };
             assert_int_equal(dcp_verify(&source, &options, NULL, NULL), DCP_E_CORRUPT);
             check_load(run);
-            restore(run, f);
-            restore(run, g);
+            step_files_restore(&run->files, f);
+            step_files_restore(&run->files, g);
         }
     free_run(run);
 }
@@ -327,29 +349,29 @@ static void exchanged_files(void **state)
 static void stale_files(void **state)
 {
     (void)state;
-    struct run *run = make_run(DCP_CODEC_NONE);
+    struct run *run = make_run(DCP_CODEC_NONE, 0);
 
-    for (size_t f = 0; f < run->n_files; f++) {
+    for (size_t f = 0; f < run->files.n; f++) {
         char path[128];
         void *data;
         size_t n;
-        snprintf(path, sizeof path, "step-00000001/%s", run->files[f].name);
+        snprintf(path, sizeof path, "step-00000001/%s", run->files.files[f].name);
         assert_int_equal(dcp_store_read_file(&run->store, path, 1 << 24, &data, &n, NULL),
                          0);
-        assert_int_equal(n, run->files[f].n);
-        put(run, run->files[f].name, data, n);
+        assert_int_equal(n, run->files.files[f].n);
+        step_files_put(&run->files, run->files.files[f].name, data, n);
         free(data);
-        if (!strcmp(run->files[f].name, "manifest.json")) {
+        if (!strcmp(run->files.files[f].name, "manifest.json")) {
             /* It is right in itself; what it says of the others is not. */
             const struct dcp_source source = { &run->store, STEP, true };
             assert_int_equal(dcp_verify(&source, NULL, NULL, NULL), DCP_E_CORRUPT);
         } else {
-            check_verify(run, run->files[f].name);
+            check_verify(run, run->files.files[f].name);
         }
         /* The second file is no part of the state. */
-        bool companion = !strcmp(run->files[f].name, "pytorch_model.bin");
+        bool companion = !strcmp(run->files.files[f].name, "pytorch_model.bin");
         assert_int_equal(check_load(run), companion ? 2 : 1);
-        restore(run, f);
+        step_files_restore(&run->files, f);
     }
     free_run(run);
 }
@@ -358,7 +380,7 @@ static void stale_files(void **state)
 static void a_step_under_another_name(void **state)
 {
     (void)state;
-    struct run *run = make_run(DCP_CODEC_NONE);
+    struct run *run = make_run(DCP_CODEC_NONE, 0);
     const struct dcp_store_ops *ops = run->store.ops;
     struct dcp_context ctx = { .store = &run->store };
     struct dcp_step step;
@@ -374,9 +396,9 @@ static void a_step_under_another_name(void **state)
 static void another_fingerprint(void **state)
 {
     (void)state;
-    struct run *run = make_run(DCP_CODEC_NONE);
-    size_t f = file_named(run, "manifest.json"), n = run->files[f].n;
-    char *text = (char *)run->files[f].data, digest[32];
+    struct run *run = make_run(DCP_CODEC_NONE, 0);
+    size_t f = step_files_find(&run->files, "manifest.json"), n = run->files.files[f].n;
+    char *text = (char *)run->files.files[f].data, digest[32];
 
     char *at = strstr(text, "\"crc64\":\"");
     assert_non_null(at);
@@ -384,7 +406,7 @@ static void another_fingerprint(void **state)
     snprintf(digest, sizeof digest, ",\n\"digest\":\"%016" PRIx64 "\"}",
              dcp_hash_crc64(0, text, n - 31));
     memcpy(text + n - 31, digest, 30);
-    restore(run, f);
+    step_files_restore(&run->files, f);
     struct report report = { 0 };
     const struct dcp_verify_options options = { .damage = hear, .self = &report };
     const struct dcp_source source = { &run->store, STEP, true };
@@ -396,11 +418,13 @@ static void another_fingerprint(void **state)
     free_run(run);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_bit_of_metadata),
+        cmocka_unit_test(every_bit_of_parity),
         cmocka_unit_test(sampled_bits_of_data),
+        cmocka_unit_test(many_bits_of_data),
         cmocka_unit_test(cut_files),
         cmocka_unit_test(missing_files),
         cmocka_unit_test(exchanged_files),
@@ -408,5 +432,15 @@ int main(void)
         cmocka_unit_test(a_step_under_another_name),
         cmocka_unit_test(another_fingerprint),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    double begin = dcp_clock_s();
+
+    for (int i = 1; i < argc; i++) {
+        whole_campaign |= !strcmp(argv[i], "--long");
+        if (!strcmp(argv[i], "--seed") && i + 1 < argc)
+            numbers = strtoull(argv[++i], NULL, 10);
+    }
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    printf("explored=%zu violations=%d seconds=%.1f\n", explored, failed,
+           dcp_clock_s() - begin);
+    return failed;
 }
