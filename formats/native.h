@@ -6,6 +6,7 @@
 #ifndef FORMATS_NATIVE_H
 #define FORMATS_NATIVE_H
 
+#include "base/json.h"
 #include <dcp/format.h>
 
 #define NATIVE_FORMAT "libdcp" /* manifest.json begins with it: see dcp_native_probe */
@@ -30,6 +31,9 @@ void dcp_native_shard_name(char out[64], int rank, int world, bool manifest);
 int dcp_native_probe(const struct dcp_source *source);
 int dcp_native_index(const struct dcp_source *source, struct dcp_catalog *catalog,
                      struct dcp_error *err);
+/* An entry of the manifest's objects. */
+int dcp_native_index_object(const json_t *entry, struct dcp_catalog *catalog,
+                            struct dcp_error *err);
 int dcp_native_layout(struct dcp_catalog *catalog,
                       const struct dcp_target_options *options,
                       struct dcp_literals *literals, struct dcp_error *err);

@@ -280,13 +280,47 @@ static int check_file(const struct dcp_source *source, const char *name, uint64_
     return rc;
 }
 
+/* In a partial catalog a file of the step may be lost: it is added, and marked. */
+static int add_file(struct dcp_catalog *catalog, struct dcp_file file, int rc,
+                    const struct dcp_error *why, int *out, struct dcp_error *err)
+{
+    bool broken = rc == DCP_E_CORRUPT || rc == DCP_E_NOT_FOUND || rc == DCP_E_IO ||
+                  rc == DCP_E_UNSUPPORTED;
+
+    if (rc && !(catalog->partial && broken)) {
+        if (err)
+            *err = *why;
+        return rc;
+    }
+    file.lost = rc;
+    if (rc && !(file.lost_why = dcp_catalog_text(catalog, why->message)))
+        return dcp_error_memory(err, "a catalog");
+    return dcp_catalog_add_file(catalog, &file, out, err);
+}
+
+/* The text of a shard manifest, when it is the one that the manifest means. */
+static int read_shard_manifest(const struct dcp_source *source,
+                               const struct dcp_file *file, char **out, size_t *out_n,
+                               struct dcp_error *err)
+{
+    int rc = read_text(source, file->name, out, out_n, err);
+
+    if (!rc &&
+        (*out_n != file->size_bytes || dcp_hash_crc64(0, *out, *out_n) != file->crc))
+        rc = dcp_error_set(err, DCP_E_CORRUPT,
+                           "'%s' is damaged or of another step: its digest differs",
+                           file->name);
+    return rc;
+}
+
 static int index_shard(const struct dcp_source *source, const json_t *entry, int rank,
                        struct dcp_catalog *catalog, struct dcp_error *err)
 {
     static const char what[] = "a shard of " NATIVE_MANIFEST;
     char name[64], manifest_name[64];
-    uint64_t manifest_size, manifest_crc;
     struct dcp_file shard = { .name = name, .rank = rank, .has_crc = true };
+    struct dcp_file manifest = { .name = manifest_name, .rank = rank, .has_crc = true };
+    struct dcp_error why = { 0 };
     DCP_CLEANUP_FREE char *text = NULL;
     DCP_CLEANUP_JSON json_t *root = NULL;
     json_t *pieces, *piece;
@@ -301,9 +335,10 @@ static int index_shard(const struct dcp_source *source, const json_t *entry, int
     if (!rc)
         rc = dcp_json_get_hex64(entry, "crc64", what, &shard.crc, err);
     if (!rc)
-        rc = dcp_json_get_u64(entry, "manifest_size_bytes", what, &manifest_size, err);
+        rc = dcp_json_get_u64(entry, "manifest_size_bytes", what, &manifest.size_bytes,
+                              err);
     if (!rc)
-        rc = dcp_json_get_hex64(entry, "manifest_crc64", what, &manifest_crc, err);
+        rc = dcp_json_get_hex64(entry, "manifest_crc64", what, &manifest.crc, err);
     if (!rc)
         rc = dcp_json_get_i64(entry, "rank", what, &rank_text, err);
     if (!rc)
@@ -316,23 +351,14 @@ static int index_shard(const struct dcp_source *source, const json_t *entry, int
                            "the manifest names other files than '%s' and '%s'", name,
                            manifest_name);
     if (!rc)
-        rc = check_file(source, name, shard.size_bytes, err);
-    if (!rc)
-        rc = dcp_catalog_add_file(catalog, &shard, &file, err);
-    if (!rc)
-        rc = read_text(source, manifest_name, &text, &n, err);
-    if (!rc && (n != manifest_size || dcp_hash_crc64(0, text, n) != manifest_crc))
-        rc = dcp_error_set(err, DCP_E_CORRUPT,
-                           "'%s' is damaged or of another step: its digest differs",
-                           manifest_name);
-    if (!rc)
-        rc = dcp_catalog_add_file(catalog,
-                                  &(struct dcp_file){ .name = manifest_name,
-                                                      .rank = rank,
-                                                      .size_bytes = manifest_size,
-                                                      .has_crc = true,
-                                                      .crc = manifest_crc },
-                                  NULL, err);
+        rc = add_file(catalog, shard, check_file(source, name, shard.size_bytes, &why),
+                      &why, &file, err);
+    if (rc)
+        return rc;
+    int found = read_shard_manifest(source, &manifest, &text, &n, &why);
+    rc = add_file(catalog, manifest, found, &why, NULL, err);
+    if (rc || found)
+        return rc;
     if (!rc)
         rc = dcp_json_parse(text, n, manifest_name, &root, err);
     if (!rc)
@@ -361,54 +387,11 @@ static int index_other_file(const struct dcp_source *source, const json_t *entry
         rc = dcp_json_get_hex64(entry, "crc64", what, &file.crc, err);
     if (!rc && !dcp_store_name_ok(file.name))
         rc = dcp_error_set(err, DCP_E_CORRUPT, "the manifest names a file that is none");
-    if (!rc)
-        rc = check_file(source, file.name, file.size_bytes, err);
-    return rc ? rc : dcp_catalog_add_file(catalog, &file, NULL, err);
-}
-
-static int index_object(const json_t *entry, struct dcp_catalog *catalog,
-                        struct dcp_error *err)
-{
-    static const char what[] = "an object of " NATIVE_MANIFEST;
-    struct dcp_object object = { .kind = DCP_OBJECT_JSON };
-    DCP_CLEANUP_FREE char *text = NULL;
-    const char *kind, *hex;
-    int rc = dcp_json_get_text(entry, "name", what, &object.name, err);
-
-    if (!rc)
-        rc = dcp_json_get_text(entry, "kind", what, &kind, err);
     if (rc)
         return rc;
-    if (!strcmp(kind, "json")) {
-        const json_t *value = json_object_get(entry, "value");
-        if (!value)
-            return dcp_error_set(err, DCP_E_CORRUPT, "%s has no value", what);
-        if (!(text = dcp_json_text(value, 0)))
-            return dcp_error_memory(err, "an object");
-        object.size_bytes = strlen(text);
-    } else if (strcmp(kind, "bytes")) {
-        return dcp_error_set(err, DCP_E_CORRUPT, "%s has no known kind", what);
-    } else {
-        rc = dcp_json_get_text(entry, "hex", what, &hex, err);
-        if (rc)
-            return rc;
-        if (strlen(hex) % 2)
-            return dcp_error_set(err, DCP_E_CORRUPT, "%s is not hexadecimal", what);
-        object.kind = DCP_OBJECT_BYTES;
-        object.size_bytes = strlen(hex) / 2;
-        if (!(text = malloc(object.size_bytes + 1)))
-            return dcp_error_memory(err, "an object");
-        for (size_t i = 0; i < object.size_bytes; i++) {
-            static const char digits[] = "0123456789abcdef";
-            const char *high = strchr(digits, hex[2 * i]),
-                       *low = strchr(digits, hex[2 * i + 1]);
-            if (!high || !low || !*high || !*low)
-                return dcp_error_set(err, DCP_E_CORRUPT, "%s is not hexadecimal", what);
-            text[i] = (char)((high - digits) << 4 | (low - digits));
-        }
-    }
-    object.data = text;
-    return dcp_catalog_add_object(catalog, &object, err);
+    struct dcp_error why = { 0 };
+    rc = check_file(source, file.name, file.size_bytes, &why);
+    return add_file(catalog, file, rc, &why, NULL, err);
 }
 
 /* Refuses what this version must not ignore. */
@@ -580,6 +563,6 @@ int dcp_native_index(const struct dcp_source *source, struct dcp_catalog *catalo
     for (i = 0; !rc && i < json_array_size(files); i++)
         rc = index_other_file(source, json_array_get(files, i), catalog, err);
     for (i = 0; !rc && i < json_array_size(objects); i++)
-        rc = index_object(json_array_get(objects, i), catalog, err);
+        rc = dcp_native_index_object(json_array_get(objects, i), catalog, err);
     return rc ? rc : index_ties(root, catalog, err);
 }

@@ -7,6 +7,7 @@
 #include "fingerprint.h"
 #include "order.h"
 #include "region.h"
+#include "verify_lost.h"
 #include "verify_parity.h"
 #include <dcp/checkpoint.h>
 #include <pthread.h>
@@ -125,6 +126,28 @@ static bool is_part(const struct verify *v)
     return v->options->to > 0;
 }
 
+/* A piece of a file that is lost: all of it. Told once for the whole file, and for each
+ * piece. */
+static int lose_piece(struct verify *v, size_t p, struct dcp_error *err)
+{
+    const struct dcp_piece *piece = &v->catalog->pieces[p];
+    const struct dcp_file *file = &v->catalog->files[piece->file];
+    uint64_t bytes = dcp_blocks_raw_bytes(v->catalog, piece);
+    struct dcp_damage damage = { .code = file->lost,
+                                 .file = file->name,
+                                 .tensor = v->catalog->tensors[piece->tensor].name,
+                                 .offset = piece->offset,
+                                 .size_bytes = piece->stored_size,
+                                 .what = "it is lost with its file" };
+
+    v->broken[piece->tensor] = true;
+    if (!bytes)
+        return DCP_OK;
+    dcp_blocks_locate(v->catalog, piece, 0, bytes, &damage.begin, &damage.end);
+    damage.end++;
+    return add_damage(v, damage, err);
+}
+
 static int verify_piece(struct verify *v, struct worker *worker, size_t p,
                         struct dcp_error *err)
 {
@@ -179,6 +202,10 @@ static int verify_piece(struct verify *v, struct worker *worker, size_t p,
 static int piece_job(void *arg, int worker, size_t i, struct dcp_error *err)
 {
     struct verify *v = arg;
+    const struct dcp_piece *piece = &v->catalog->pieces[v->order[i]];
+
+    if (piece->file >= 0 && v->catalog->files[piece->file].lost)
+        return lose_piece(v, v->order[i], err);
     return verify_piece(v, &v->workers[worker], v->order[i], err);
 }
 
@@ -262,7 +289,16 @@ static int check_files(struct verify *v, struct dcp_error *err)
     int rc = DCP_OK;
 
     for (size_t f = 0; f < v->catalog->n_files && !rc; f++) {
-        bool known = !v->catalog->files[f].has_crc;
+        const struct dcp_file *file = &v->catalog->files[f];
+        bool known = !file->has_crc;
+        if (file->lost) {
+            rc = add_damage(v,
+                            (struct dcp_damage){ .code = file->lost,
+                                                 .file = file->name,
+                                                 .what = file->lost_why },
+                            err);
+            continue;
+        }
         for (size_t d = 0; d < v->n_damages && !known; d++)
             known = v->damages[d].file == v->catalog->files[f].name;
         if (!known)
@@ -360,7 +396,9 @@ static int run(struct verify *v, struct dcp_verify_result *result, struct dcp_er
                                   : dcp_error_memory(err, "a verification");
     }
     if (!rc)
-        rc = check_holes(v, err);
+        rc = v->catalog->partial
+                 ? dcp_verify_lost(v->catalog, v->broken, add_parity_damage, v, err)
+                 : check_holes(v, err);
     if (!rc && v->n_workers > 1)
         rc = dcp_pool_new(v->n_workers - 1, &pool, err); /* the caller works too */
     if (!rc)
@@ -407,6 +445,31 @@ static int judge(const struct verify *v, struct dcp_error *err)
                          v->n_damages == 1 ? "place was found" : "places were found");
 }
 
+static bool is_broken(int rc)
+{
+    return rc == DCP_E_CORRUPT || rc == DCP_E_IO || rc == DCP_E_NOT_FOUND ||
+           rc == DCP_E_UNSUPPORTED;
+}
+
+/* A step of which files are lost: what its manifest says of them, when that is whole. */
+static int index_partly(const struct dcp_source *source, const struct dcp_format *format,
+                        struct dcp_catalog **out)
+{
+    int rc = dcp_catalog_new(out, NULL);
+
+    if (rc)
+        return rc;
+    (*out)->partial = true;
+    rc = format->index(source, *out, NULL);
+    if (!rc)
+        rc = dcp_catalog_sort(*out, NULL);
+    if (rc) {
+        dcp_catalog_free(*out);
+        *out = NULL;
+    }
+    return rc;
+}
+
 int dcp_verify(const struct dcp_source *source, const struct dcp_verify_options *options,
                struct dcp_verify_result *out_result, struct dcp_error *err)
 {
@@ -421,6 +484,9 @@ int dcp_verify(const struct dcp_source *source, const struct dcp_verify_options 
 
     if (!rc)
         rc = dcp_mend_index(source, format, &catalog, &mend, &why, err);
+    if (is_broken(rc) && !strcmp(format->name, "native") &&
+        !index_partly(source, format, &catalog))
+        rc = DCP_OK;
     if (!rc && v.options->to > 0 && strcmp(format->name, "native")) {
         dcp_catalog_free(catalog);
         return dcp_error_set(err, DCP_E_USAGE,

@@ -397,6 +397,19 @@ static void the_step_just_saved_stays(void **state)
     check_steps(*state, "61", 0);
 }
 
+static void setting_aside_needs_the_lease(void **state)
+{
+    const struct dcp_store *store = *state;
+    struct dcp_context ctx = { .store = store };
+
+    save(store, 1, NULL);
+    save(store, 2, NULL);
+    assert_int_equal(store->ops->lock(store->self, NULL), 0);
+    assert_int_equal(dcp_set_aside(&ctx, 1, NULL), DCP_E_BUSY);
+    store->ops->unlock(store->self);
+    check_steps(store, "2 1", 0);
+}
+
 static void steps_are_set_aside(void **state)
 {
     struct dcp_context ctx = { .store = *state };
@@ -439,6 +452,7 @@ int main(void)
         EACH(saves_need_the_lease),
         EACH(saves_keep_what_is_asked),
         EACH(the_step_just_saved_stays),
+        EACH(setting_aside_needs_the_lease),
         EACH(steps_are_set_aside),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -176,6 +176,8 @@ struct dcp_file {
     uint64_t size_bytes;
     bool has_crc;
     uint64_t crc; /* CRC-64/XZ of the whole file */
+    int lost;     /* in a partial catalog: an error code, the file is missing or */
+    const char *lost_why; /* not what it was; one sentence */
 };
 
 /* What is not a tensor: scheduler, RNG, data cursor, user JSON, an opaque pickle. */
@@ -203,8 +205,10 @@ struct dcp_catalog {
     int world;               /* ranks that saved it; 1 when unknown */
     struct dcp_mesh mesh;
     const char *parity; /* what protects the files, as text; NULL: nothing */
-    int weights_dtype;  /* enum dcp_dtype the model computes with, where only the masters
-                         * are stored; -1 when unknown */
+    bool partial; /* set before `index`: a file of a native step that is missing or not
+                   * what it was is marked as lost, and does not end the act */
+    int weights_dtype; /* enum dcp_dtype the model computes with, where only the masters
+                        * are stored; -1 when unknown */
     struct dcp_tensor *tensors;
     size_t n_tensors;
     struct dcp_piece *pieces; /* by tensor, then region, once sorted */
