@@ -476,7 +476,7 @@ int dcp_verify(const struct dcp_source *source, const struct dcp_verify_options 
     static const struct dcp_verify_options none = { 0 };
     struct verify v = { .source = source, .options = options ? options : &none };
     struct dcp_verify_result result = { 0 };
-    const struct dcp_format *format;
+    const struct dcp_format *format = NULL;
     struct dcp_catalog *catalog = NULL;
     struct dcp_mend *mend = NULL;
     struct dcp_error why;
@@ -484,10 +484,11 @@ int dcp_verify(const struct dcp_source *source, const struct dcp_verify_options 
 
     if (!rc)
         rc = dcp_mend_index(source, format, &catalog, &mend, &why, err);
-    if (is_broken(rc) && !strcmp(format->name, "native") &&
+    bool native = format && !strcmp(format->name, "native");
+    if (is_broken(rc) && native &&
         !index_partly(source, format, &catalog))
         rc = DCP_OK;
-    if (!rc && v.options->to > 0 && strcmp(format->name, "native")) {
+    if (!rc && v.options->to > 0 && !native) {
         dcp_catalog_free(catalog);
         return dcp_error_set(err, DCP_E_USAGE,
                              "only native steps can be verified in parts");
