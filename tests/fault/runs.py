@@ -3,7 +3,7 @@ folder, what is known of it, and what must hold of it whatever happened.
 
 What is expected comes from one run that nobody disturbed: the losses of every step, and
 the fingerprints of every tensor of every step. Training gives the same bits at every
-world, so that this one run is what all others are held against.
+world of a power of two, so that this one run is what all others are held against.
 """
 
 import argparse
@@ -28,6 +28,7 @@ CONFIG = {
 }
 EXIT_COMM = 7
 HANG_S = 120
+REACH_S = {1: 0.25, 2: 0.9, 4: 1.3}  # about what a run takes
 KNOWN = re.compile(r"step-\d{8}|latest|metrics\.jsonl|\.dcp-lock")
 TEMPORARY = re.compile(r"\.tmp-step-\d{8}|\.tmp-repair-step-\d{8}|\.trash-step-\d{8}"
                        r"|\.latest\.tmp")
@@ -165,6 +166,29 @@ class Process:
         self.kill(pid for pid in self.seen if is_there(pid))
         self.popen.wait()
         return None
+
+
+def strike(process, world, rng):
+    """Kills something at some time. Whether it was there, and what it was."""
+    end = time.monotonic() + rng.random() * REACH_S[world]
+    while time.monotonic() < end and process.popen.poll() is None:
+        process.look()
+        time.sleep(min(0.01, max(0, end - time.monotonic())))
+    who = "all"
+    pids = process.look()
+    if world > 1:
+        ranks = ranks_of(process.popen.pid)
+        who = rng.choice(["rank", "rank", "rank", "all", "launcher"])
+        if who == "rank" and ranks:
+            rank = rng.choice(sorted(ranks))
+            who, pids = f"rank {rank}", [ranks[rank]]
+        elif who == "rank":
+            who = "all"
+        elif who == "launcher":
+            pids = [process.popen.pid]
+    killed = process.popen.poll() is None
+    process.kill(pids)
+    return killed, who
 
 
 # --- a run folder ---
