@@ -86,6 +86,12 @@ static int kp_open(void *self, const char *name, struct dcp_store_file **out,
     return INNER(self)->ops->open(INNER(self)->self, name, out, err);
 }
 
+static int kp_reopen(void *self, const char *name, struct dcp_store_file **out,
+                     struct dcp_error *err)
+{
+    return INNER(self)->ops->reopen(INNER(self)->self, name, out, err);
+}
+
 static int kp_create(void *self, const char *name, uint64_t size_bytes,
                      struct dcp_store_file **out, struct dcp_error *err)
 {
@@ -186,6 +192,7 @@ static const struct dcp_store_ops killpoint_ops = {
     .list = kp_list,
     .stat = kp_stat,
     .open = kp_open,
+    .reopen = kp_reopen,
     .create = kp_create,
     .read_at = kp_read_at,
     .write_at = kp_write_at,

@@ -35,6 +35,7 @@ static int reap(const struct dcp_store *store, size_t *removed, struct dcp_error
         return rc;
     for (size_t i = 0; i < n && !rc; i++) {
         bool ours = dcp_str_starts(entries[i].name, DCP_TMP_PREFIX "step-") ||
+                    dcp_str_starts(entries[i].name, DCP_TMP_PREFIX "repair-step-") ||
                     dcp_str_starts(entries[i].name, DCP_TRASH_PREFIX "step-");
         if (!entries[i].is_dir || !ours)
             continue;

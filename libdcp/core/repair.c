@@ -452,8 +452,9 @@ int dcp_repair(const struct dcp_store *store, const char *step,
     if (!rc && bad) {
         r.total_bytes *= 2;
         rc = rewrite(&r, err);
-        store->ops->remove(store->self, r.tmp, NULL);
     }
+    if (r.tmp) /* of this repair, or of one that was killed when its work was done */
+        store->ops->remove(store->self, r.tmp, NULL);
     if (!rc)
         tell(&r, &result);
     result.size_bytes = r.total_bytes;

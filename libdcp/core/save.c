@@ -22,6 +22,7 @@
 #include "local.h"
 #include "pack.h"
 #include "parity_code.h"
+#include "room.h"
 #include "stage.h"
 #include "steps.h"
 #include <inttypes.h>
@@ -127,18 +128,13 @@ static int open_step(void *arg, struct dcp_error *err)
     const struct dcp_store *store = saver->ctx.store;
     struct dcp_finish *finish = &saver->finish;
     int64_t step = finish->options.step;
-    uint64_t need = 0, room;
+    uint64_t need = dcp_room_of_step(finish), room;
     char wanted[DCP_SIZE_CAP], left[DCP_SIZE_CAP];
     int rc = store->ops->lock(store->self, err);
 
     if (rc)
         return rc;
     saver->locked = true;
-    for (size_t t = 0; t < finish->catalog->n_tensors; t++)
-        need += dcp_tensor_bytes(&finish->catalog->tensors[t]);
-    if (finish->options.parity)
-        need += dcp_parity_expect(finish->catalog, finish->options.parity);
-    need += dcp_finish_companion_bytes(finish);
     /* Folders of dead savers go first: they may hold the very room that is needed. */
     rc = dcp_prune_held(store, 0, 0, -1, NULL, err);
     if (rc)

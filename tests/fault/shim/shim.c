@@ -9,7 +9,11 @@
  *   DCP_SHIM_FAULT   "CALL:N:HOW" the N-th call of that kind, over all processes, fails;
  *                    "CALL:N+:HOW" it and all after it. HOW is the name of an errno, or
  *                    "short": half is written; "flip": a bit of what is written is
- *                    another, as memory or a driver that loses bits does it
+ *                    another, as memory or a driver that loses bits does it; or the
+ *                    process sends itself a signal: "kill" (SIGKILL, before the call),
+ *                    "killafter", "stop" (SIGSTOP).
+ *   DCP_SHIM_CLOCK   the clock of the day jumps at every look by up to so many seconds,
+ *                    forth and back (clock.c)
  *
  * CALL is create (an open that may make the file), open (any other), read, write,
  * ftruncate, fallocate, fsync, syncdir (fsync of a folder), mkdir, rename, link, unlink,
@@ -22,6 +26,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -44,10 +49,19 @@ static const struct {
     const char *name;
     int number;
 } errnos[] = {
-    { "ENOSPC", ENOSPC },  { "EDQUOT", EDQUOT }, { "EIO", EIO },
-    { "EINTR", EINTR },    { "EROFS", EROFS },   { "EMFILE", EMFILE },
-    { "EPERM", EPERM },    { "EINVAL", EINVAL }, { "short", SHIM_SHORT },
+    { "ENOSPC", ENOSPC },
+    { "EDQUOT", EDQUOT },
+    { "EIO", EIO },
+    { "EINTR", EINTR },
+    { "EROFS", EROFS },
+    { "EMFILE", EMFILE },
+    { "EPERM", EPERM },
+    { "EINVAL", EINVAL },
+    { "short", SHIM_SHORT },
     { "flip", SHIM_FLIP },
+    { "kill", SHIM_KILL },
+    { "killafter", SHIM_KILL_AFTER },
+    { "stop", SHIM_STOP },
 };
 
 static struct {
@@ -63,6 +77,7 @@ static struct {
 
 static pthread_mutex_t order = PTHREAD_MUTEX_INITIALIZER;
 static uint64_t own_counts[SHIM_CALLS];
+static __thread bool doomed; /* this call is the process's last */
 
 static void give_up(const char *what)
 {
@@ -132,7 +147,12 @@ int shim_strike(enum shim_call call)
 
     if ((int)call != shim.call || (shim.on ? n < shim.at : n != shim.at))
         return 0;
-    return shim.how;
+    if (shim.how == SHIM_KILL)
+        raise(SIGKILL);
+    if (shim.how == SHIM_STOP)
+        raise(SIGSTOP);
+    doomed = shim.how == SHIM_KILL_AFTER;
+    return shim.how > 0 || shim.how == SHIM_SHORT ? shim.how : 0;
 }
 
 /* --- what lies below the root --- */
@@ -197,6 +217,8 @@ void shim_begin(void)
 
 void shim_end(void)
 {
+    if (doomed)
+        raise(SIGKILL);
     pthread_mutex_unlock(&order);
 }
 

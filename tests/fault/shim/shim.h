@@ -39,8 +39,15 @@ struct shim_place {
 bool shim_name(int dir_fd, const char *path, struct shim_place *out);
 
 /* Counts a call, and says what is to become of it: 0, an errno, SHIM_SHORT, or SHIM_FLIP
- * (of writes alone). */
-enum { SHIM_SHORT = -1, SHIM_FLIP = -2 };
+ * (of writes alone). The others are signals, and are sent before it returns, or by
+ * shim_end. */
+enum {
+    SHIM_SHORT = -1,
+    SHIM_FLIP = -2,
+    SHIM_KILL = -3,
+    SHIM_KILL_AFTER = -4,
+    SHIM_STOP = -5
+};
 int shim_strike(enum shim_call call);
 
 /* Between these two a call is made and written down, so that the trace has the order in
