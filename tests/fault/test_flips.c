@@ -21,6 +21,9 @@ static unsigned char *target_begin, *target_end;
 static long n_copies, wrong_copy;
 static bool any_target; /* all copies of what is no text count */
 
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#define OWN_MEMCPY 1
+
 static bool is_data(const unsigned char *from, size_t n)
 {
     size_t odd = 0;
@@ -29,9 +32,6 @@ static bool is_data(const unsigned char *from, size_t n)
         odd += from[i] >= 0x80;
     return n >= 64 && odd >= 8;
 }
-
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-#define OWN_MEMCPY 1
 
 /* Called by this pointer, or the compiler would make it a call of memcpy. */
 static void *(*volatile move)(void *, const void *, size_t) = memmove;
