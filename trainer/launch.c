@@ -23,16 +23,24 @@
     6.0                    /* in which all ranks end once one has died, or lost another \
                             */
 #define AFTER_FIRST_S 60.0 /* in which all ranks start, or end, after the first */
+#define FORKING_S 5.0      /* in which mpirun has made all processes, after the first */
 #define MPIRUN_S 2.0       /* in which mpirun follows its ranks */
 #define NOISE_BYTES 4096   /* of what mpirun says: the first of it is kept */
 #define ARGS_MAX_BYTES (8u << 20)
 
-enum state { STARTING, RUNNING, ENDED, DEAD };
+enum state {
+    STARTING,
+    RUNNING,
+    ENDED,
+    DEAD,
+    KILLED /* here, because it did not start or end in time */
+};
 
 struct rank_line {
     int fd;
     pid_t pid;
     enum state state;
+    bool is_killed;
     struct launch_end end;
 };
 
@@ -253,7 +261,7 @@ static void hear(struct launcher *l, int rank)
         return;
     close(line->fd);
     line->fd = -1;
-    line->state = n == sizeof line->end ? ENDED : DEAD;
+    line->state = n == sizeof line->end ? ENDED : line->is_killed ? KILLED : DEAD;
     line->end.err.message[sizeof line->end.err.message - 1] = '\0';
     line->end.err.hint[sizeof line->end.err.hint - 1] = '\0';
     line->end.err.tensor[sizeof line->end.err.tensor - 1] = '\0';
@@ -315,11 +323,13 @@ static int count(const struct launcher *l, enum state state)
     return n;
 }
 
-static void signal_ranks(const struct launcher *l, int number)
+static void signal_ranks(struct launcher *l, int number)
 {
     for (int r = 0; r < l->n; r++)
-        if (l->ranks[r].state == RUNNING)
+        if (l->ranks[r].state == RUNNING) {
             kill(l->ranks[r].pid, number);
+            l->ranks[r].is_killed = number == SIGKILL;
+        }
 }
 
 static bool mpirun_ended(struct launcher *l)
@@ -329,10 +339,21 @@ static bool mpirun_ended(struct launcher *l)
     return !l->mpirun;
 }
 
+/* A rank that died before it had its line: the others would wait for it in MPI_Init. */
+static bool is_one_missing(const struct launcher *l, double now_s)
+{
+    if (!l->first_start_s || now_s - l->first_start_s < FORKING_S || !l->mpirun)
+        return false;
+    int n = launch_count_children(l->mpirun);
+    return n >= 0 && n < count(l, STARTING) + count(l, RUNNING);
+}
+
 /* Ranks that should have started, or ended, by now. */
 static bool is_overdue(const struct launcher *l)
 {
     double now_s = dcp_clock_s();
+    if (count(l, STARTING) && is_one_missing(l, now_s))
+        return true;
     return (l->first_death_s && now_s - l->first_death_s > AFTER_DEATH_S) ||
            (l->first_end_s && now_s - l->first_end_s > AFTER_FIRST_S) ||
            (l->first_start_s && now_s - l->first_start_s > AFTER_FIRST_S &&
@@ -434,20 +455,22 @@ static int result(const struct launcher *l, struct dcp_error *err)
         return DCP_E_COMM;
     }
     DCP_CLEANUP_BUF struct dcp_buf who = { 0 };
-    bool dead = count(l, DEAD) > 0;
-    name_ranks(l, dead ? DEAD : STARTING, &who);
-    if (!dead && dcp_main_stopped())
+    bool dead = count(l, DEAD) > 0, unstarted = !dead && count(l, STARTING);
+    name_ranks(l, dead ? DEAD : unstarted ? STARTING : KILLED, &who);
+    if (unstarted && dcp_main_stopped())
         return dcp_error_set(err, DCP_E_INTERRUPTED, "interrupted before it began");
     dcp_error_set(err, DCP_E_COMM, "%s of %d %s",
                   who.failed ? "a rank" : (const char *)who.data, l->n,
-                  dead ? "died" : "could not be started");
+                  dead        ? "died"
+                  : unstarted ? "could not be started"
+                              : "did not end with the others, and was killed");
     for (int r = l->n - 1; r >= 0; r--)
         if (l->ranks[r].state == DEAD)
             err->rank = r;
-    if (dead)
-        dcp_error_hint(err, "start it again with --resume auto");
-    else
+    if (unstarted && !l->first_start_s)
         quote_mpirun(l, err);
+    if (!err->hint[0])
+        dcp_error_hint(err, "start it again with --resume auto");
     return DCP_E_COMM;
 }
 

@@ -9,6 +9,7 @@
 #define TRAINER_LAUNCH_H
 
 #include <dcp/error.h>
+#include <sys/types.h>
 
 /* Runs the ranks and returns what they agreed on: DCP_OK, or a failure with the sentence
  * of the rank that has it, or COMM when ranks died. Passes the first signal on; nothing
@@ -24,6 +25,9 @@ struct launch_line {
 int launch_line_open(int rank, struct launch_line *out_line, struct dcp_error *err);
 /* Tells how it ended and closes the line. */
 void launch_line_close(struct launch_line *line, int rc, const struct dcp_error *err);
+
+/* Processes below one that have not ended; -1: nobody knows. */
+int launch_count_children(pid_t parent);
 
 /* What both ends say. */
 #define LAUNCH_ENV "DCP_LAUNCH" /* name of the socket */

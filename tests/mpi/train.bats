@@ -121,6 +121,20 @@ PYTHON
     done
 }
 
+# Before it has a line to the launcher, while the others wait for it in MPI_Init.
+@test "a rank that dies before it begins is named" {
+    mpirun=$(command -v mpirun)
+    mkdir bin
+    cat >bin/mpirun <<END
+#!/usr/bin/env bash
+exec "$mpirun" "\$1" "\$2" "\$3" sh -c \
+    'test "\$OMPI_COMM_WORLD_RANK" = 1 && kill -KILL \$\$; exec "\$0" "\$@"' "\${@:4}"
+END
+    chmod +x bin/mpirun
+    PATH=$PWD/bin:$PATH run -7 timeout 30 dcp-train --config train.json -q --ranks 4
+    [[ $output == "dcp-train: rank 1 of 4 could not be started"* ]]
+}
+
 @test "a rank that is silent is named" {
     dcp-train --config train.json -q --ranks 4 --steps 100000 --set timeout_s=1 \
         --set checkpoint.dir=silent 2>said &
