@@ -251,6 +251,16 @@ const char *dcp_str_nearest(const char *text, const char *const *candidates)
     return nearest;
 }
 
+char *dcp_str_join(const char *a, const char *b, const char *c)
+{
+    size_t n = strlen(a) + strlen(b) + strlen(c) + 1;
+    char *text = malloc(n);
+
+    if (text)
+        snprintf(text, n, "%s%s%s", a, b, c);
+    return text;
+}
+
 bool dcp_str_starts(const char *text, const char *prefix)
 {
     return strncmp(text, prefix, strlen(prefix)) == 0;

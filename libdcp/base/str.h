@@ -27,6 +27,8 @@ bool dcp_str_parse_f64(const char *text, double *out);
 char *dcp_str_format_f64(char out[DCP_STR_F64_CAP], double value);
 /* The candidate (NULL-terminated list) nearest to text, or NULL when none is near. */
 const char *dcp_str_nearest(const char *text, const char *const *candidates);
+/* One behind the other; caller frees. NULL: no memory. */
+char *dcp_str_join(const char *a, const char *b, const char *c);
 bool dcp_str_starts(const char *text, const char *prefix);
 bool dcp_str_ends(const char *text, const char *suffix);
 /* 16 hex digits. parse: exactly 16, lower case. */

@@ -1,5 +1,6 @@
 #include "finish.h"
 #include "base/mem.h"
+#include "base/str.h"
 #include "fingerprint.h"
 #include "parity_code.h"
 #include "steps.h"
@@ -14,16 +15,15 @@ int dcp_finish_init(struct dcp_finish *finish, const struct dcp_context *ctx,
                     const struct dcp_save_options *options, const char *name,
                     struct dcp_error *err)
 {
-    size_t n = sizeof DCP_TMP_PREFIX + strlen(name) + 1;
-
     finish->ctx = ctx;
     finish->options = *options;
     finish->name = strdup(name);
-    finish->prefix = malloc(n);
+    finish->prefix = dcp_str_join(DCP_TMP_PREFIX, name, "/");
+    finish->read_back =
+        options->verify_after_save ? DCP_READ_BACK_DISK : DCP_READ_BACK_CACHE;
     finish->parts = dcp_mem_calloc(finish->catalog->n_tensors, sizeof *finish->parts);
     if (!finish->name || !finish->prefix || !finish->parts)
         return dcp_error_memory(err, "a save");
-    snprintf(finish->prefix, n, DCP_TMP_PREFIX "%s/", name);
     if (!options->companion)
         return DCP_OK;
     finish->companion.dtype = options->companion->dtype;
@@ -74,24 +74,21 @@ static int make_companion(struct dcp_finish *finish, struct dcp_error *err)
     if (!rc)
         rc = dcp_plan_new(finish->catalog, target, src_tensor, &plan, err);
     if (!rc)
-        rc = dcp_stream_run(
-            &(struct dcp_stream_setup){ .source = &source,
-                                        .src = finish->catalog,
-                                        .target = target,
-                                        .src_tensor = src_tensor,
-                                        .plan = plan,
-                                        .format = format,
-                                        .options = &target_options,
-                                        .literals = literals,
-                                        .store = finish->ctx->store,
-                                        .prefix = finish->prefix,
-                                        .threads = 1,
-                                        .memory_bytes = COMPANION_MEMORY,
-                                        .verify = true,
-                                        .read_back = finish->options.verify_after_save
-                                                         ? DCP_READ_BACK_DISK
-                                                         : DCP_READ_BACK_CACHE },
-            err);
+        rc = dcp_stream_run(&(struct dcp_stream_setup){ .source = &source,
+                                                        .src = finish->catalog,
+                                                        .target = target,
+                                                        .src_tensor = src_tensor,
+                                                        .plan = plan,
+                                                        .format = format,
+                                                        .options = &target_options,
+                                                        .literals = literals,
+                                                        .store = finish->ctx->store,
+                                                        .prefix = finish->prefix,
+                                                        .threads = 1,
+                                                        .memory_bytes = COMPANION_MEMORY,
+                                                        .verify = true,
+                                                        .read_back = finish->read_back },
+                            err);
     for (size_t f = 0; !rc && f < target->n_files; f++) {
         target->files[f].rank = -1; /* written already: no rank's file of the step */
         rc = dcp_catalog_add_file(finish->catalog, &target->files[f], NULL, err);

@@ -16,6 +16,7 @@ struct dcp_finish {
     struct dcp_companion companion; /* copies of the caller's strings */
     bool has_companion;
     char *name, *prefix; /* "step-00001200", ".tmp-step-00001200/" */
+    enum dcp_read_back read_back;
     struct dcp_target_options target_options;
     struct dcp_catalog *catalog;
     struct dcp_write *write;

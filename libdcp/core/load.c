@@ -8,6 +8,7 @@
 #include "base/str.h"
 #include "copy.h"
 #include "fingerprint.h"
+#include "index.h"
 #include "local.h"
 #include "mend.h"
 #include "pack.h"
@@ -55,7 +56,6 @@ static int fill_chunk(void *arg, int worker, size_t i, struct dcp_error *err)
         chunk->crc = dcp_hash_crc64(0, host, n);
     if (!rc && load->bounce)
         rc = load->device->ops->to_device(load->device->self, to, host, n, err);
-
     return rc;
 }
 
@@ -66,11 +66,11 @@ static int make_copiers(struct load *load, const struct dcp_source *source, int 
 
     load->n_copiers = n;
     load->copiers = dcp_mem_calloc((size_t)n, sizeof *load->copiers);
-
     if (!load->device->host_readable)
         load->bounce = dcp_mem_calloc((size_t)n, sizeof *load->bounce);
     if (!load->copiers || (!load->device->host_readable && !load->bounce))
         return dcp_error_memory(err, "a load");
+
     for (int i = 0; i < n && !rc; i++) {
         struct dcp_copier *copier = &load->copiers[i];
         *copier =
@@ -142,7 +142,6 @@ static void load_fini(struct load *load)
                                             (size_t)CHUNK_BYTES);
     }
     free(load->copiers);
-
     free(load->bounce);
     free(load->chunks);
     dcp_plan_free(load->plan);
@@ -263,11 +262,7 @@ static int index_here(void *arg, struct dcp_error *err)
     if (!rc && !format)
         rc = dcp_error_set(err, DCP_E_UNSUPPORTED, "there is no format '%s'", name);
     if (!rc)
-        rc = dcp_catalog_new(&indexing->catalog, err);
-    if (!rc)
-        rc = format->index(indexing->source, indexing->catalog, err);
-    if (!rc)
-        rc = dcp_catalog_sort(indexing->catalog, err);
+        rc = dcp_index(indexing->source, format, false, &indexing->catalog, err);
     return rc ? rc : dcp_catalog_check(indexing->catalog, err);
 }
 
@@ -346,11 +341,6 @@ static int load_from(const struct dcp_context *ctx, struct dcp_comm *comm,
     return DCP_OK;
 }
 
-static bool is_broken(int rc)
-{
-    return rc == DCP_E_CORRUPT || rc == DCP_E_IO || rc == DCP_E_NOT_FOUND;
-}
-
 /* A damaged step is read once more, slower, with what parity gives for what is not as it
  * was written. Every rank opens its own way to it. */
 static int load_mended(const struct dcp_context *ctx, struct dcp_comm *comm,
@@ -387,13 +377,13 @@ static int load_step(const struct dcp_context *ctx, struct dcp_comm *comm,
                   !strcmp(options->format, "auto");
     int rc = load_from(ctx, comm, ctx->store, name, options, into, out, &failure);
 
-    if (is_broken(rc) && native) {
+    if (dcp_is_broken(rc) && native) {
         struct dcp_error why = { 0 };
         int mended =
             load_mended(ctx, comm, name, options, into, out, failure.message, &why);
-        if (mended && !is_broken(mended)) /* it says nothing of the step */
+        if (mended && !dcp_is_broken(mended)) /* it says nothing of the step */
             failure = why;
-        rc = mended && is_broken(mended) ? rc : mended;
+        rc = mended && dcp_is_broken(mended) ? rc : mended;
     }
     if (rc && err)
         *err = failure;
@@ -426,7 +416,7 @@ int dcp_load(const struct dcp_context *ctx, const struct dcp_load_options *optio
                 rc = load_step(ctx, comm, step.name, options, into, &result, &failure);
             if (rc && !first.code)
                 first = failure;
-            if (!is_broken(rc) || options->step >= 0 || step.step < 0)
+            if (!dcp_is_broken(rc) || options->step >= 0 || step.step < 0)
                 break;
             /* Damaged, or it cannot be read: the one before it, and that is told. */
             dcp_log_write(ctx->log, DCP_LOG_WARN, "%s was passed over: %s", step.name,

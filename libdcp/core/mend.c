@@ -2,11 +2,11 @@
 #include "base/hash.h"
 #include "base/mem.h"
 #include "base/str.h"
+#include "index.h"
 #include "mend_find.h"
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdio.h>
 #include <string.h>
 
 struct dcp_mend {
@@ -18,7 +18,6 @@ struct dcp_mend {
     pthread_mutex_t lock;         /* of what is opened when it is needed: */
     struct dcp_store_file **open; /* column files, then parity files */
     bool *tried;
-    _Atomic uint64_t n_rebuilt;
     _Atomic bool no_memory; /* what could not be read may well be good */
 };
 
@@ -45,18 +44,13 @@ const void *dcp_mend_manifest(const struct dcp_mend *mend, size_t *out_n,
     return mend->manifest.data;
 }
 
-uint64_t dcp_mend_count(const struct dcp_mend *mend)
-{
-    return mend->n_rebuilt;
-}
-
 /* -- reading what is there ----------------------------------------------------------- */
 
 /* A file by its place in `open`; NULL when it cannot be opened. */
 static struct dcp_store_file *opened(struct dcp_mend *mend, size_t i)
 {
     const struct dcp_parity *parity = mend->parity;
-    char name[64], path[1024];
+    char name[64];
 
     pthread_mutex_lock(&mend->lock);
     if (!mend->tried[i]) {
@@ -67,9 +61,10 @@ static struct dcp_store_file *opened(struct dcp_mend *mend, size_t i)
             dcp_parity_name(parity, (int)(i - parity->n_files) / parity->rows,
                             (int)(i - parity->n_files) % parity->rows, name);
         mend->tried[i] = true;
-        int rc = DCP_E_NOT_FOUND;
-        if (snprintf(path, sizeof path, "%s%s", mend->prefix, last) < (int)sizeof path)
-            rc = mend->inner->ops->open(mend->inner->self, path, &mend->open[i], NULL);
+        DCP_CLEANUP_FREE char *path = dcp_str_join(mend->prefix, last, "");
+        int rc =
+            path ? mend->inner->ops->open(mend->inner->self, path, &mend->open[i], NULL)
+                 : DCP_E_MEMORY;
         if (rc)
             mend->open[i] = NULL;
         if (rc == DCP_E_MEMORY)
@@ -161,7 +156,6 @@ int dcp_mend_stripe(struct dcp_mend *mend, int group, uint64_t stripe,
         at->digests[i] = dcp_hash_xxh3(at->units[i], DCP_PARITY_UNIT);
     for (int row = 0; row < parity->rows; row++)
         at->good[k + row] = at->good[k + row] && sealed[row];
-    mend->n_rebuilt += (uint64_t)n_bad;
     return DCP_OK;
 }
 
@@ -316,24 +310,21 @@ int dcp_mend_open(const struct dcp_store *store, const char *folder,
                   struct dcp_mend **out, struct dcp_error *err)
 {
     struct dcp_mend *mend = calloc(1, sizeof *mend);
-    size_t n = strlen(folder) + 2;
 
     *out = NULL;
     if (!mend)
         return dcp_error_memory(err, "a repair");
     pthread_mutex_init(&mend->lock, NULL);
     mend->inner = store;
-    mend->prefix = malloc(n);
+    mend->prefix = dcp_str_join(folder, folder[0] ? "/" : "", "");
     int rc = mend->prefix ? DCP_OK : dcp_error_memory(err, "a repair");
-    if (!rc) {
-        snprintf(mend->prefix, n, "%s%s", folder, folder[0] ? "/" : "");
+    if (!rc)
         rc = dcp_mend_find_parity(store, folder, mend->prefix, &mend->parity, err);
-    }
     if (!rc)
         rc = dcp_mend_find_manifest(store, mend->prefix, mend->parity, &mend->manifest,
                                     err);
     if (!rc) {
-        n = mend->parity->n_files + (size_t)(mend->parity->n_groups * mend->parity->rows);
+        size_t n = mend->parity->n_files + dcp_parity_n_rows(mend->parity);
         mend->open = dcp_mem_calloc(n, sizeof *mend->open);
         mend->tried = dcp_mem_calloc(n, sizeof *mend->tried);
         rc = mend->open && mend->tried ? DCP_OK : dcp_error_memory(err, "a repair");
@@ -353,8 +344,7 @@ void dcp_mend_free(struct dcp_mend *mend)
     if (!mend)
         return;
     size_t n = mend->parity && mend->open
-                   ? mend->parity->n_files +
-                         (size_t)(mend->parity->n_groups * mend->parity->rows)
+                   ? mend->parity->n_files + dcp_parity_n_rows(mend->parity)
                    : 0;
     for (size_t i = 0; i < n; i++)
         if (mend->open[i])
@@ -368,41 +358,23 @@ void dcp_mend_free(struct dcp_mend *mend)
     free(mend);
 }
 
-static int index_into(const struct dcp_source *source, const struct dcp_format *format,
-                      struct dcp_catalog **out, struct dcp_error *err)
-{
-    int rc = dcp_catalog_new(out, err);
-
-    if (rc)
-        return rc;
-    rc = format->index(source, *out, err);
-    if (!rc)
-        rc = dcp_catalog_sort(*out, err);
-    if (rc) {
-        dcp_catalog_free(*out);
-        *out = NULL;
-    }
-    return rc;
-}
-
 int dcp_mend_index(const struct dcp_source *source, const struct dcp_format *format,
                    struct dcp_catalog **out, struct dcp_mend **out_mend,
                    struct dcp_error *out_why, struct dcp_error *err)
 {
     struct dcp_error why = { 0 };
     struct dcp_mend *mend;
-    int rc = index_into(source, format, out, &why);
-    bool broken = rc == DCP_E_CORRUPT || rc == DCP_E_IO || rc == DCP_E_NOT_FOUND;
+    int rc = dcp_index(source, format, false, out, &why);
 
     *out_mend = NULL;
     *out_why = (struct dcp_error){ 0 };
     if (!rc)
         return DCP_OK;
-    if (broken && !strcmp(format->name, "native")) {
+    if (dcp_is_broken(rc) && !strcmp(format->name, "native")) {
         int mended = dcp_mend_open(source->store, source->name, &mend, NULL);
         if (!mended) {
             struct dcp_source through = { dcp_mend_store(mend), source->name, true };
-            mended = index_into(&through, format, out, NULL);
+            mended = dcp_index(&through, format, false, out, NULL);
             if (mended)
                 dcp_mend_free(mend);
         }

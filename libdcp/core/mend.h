@@ -33,8 +33,6 @@ const struct dcp_parity *dcp_mend_parity(const struct dcp_mend *mend);
 /* manifest.json as it was written, and whether the file is that. */
 const void *dcp_mend_manifest(const struct dcp_mend *mend, size_t *out_n,
                               bool *out_intact);
-/* Units rebuilt so far. */
-uint64_t dcp_mend_count(const struct dcp_mend *mend);
 
 /* What is known of a stripe. */
 struct dcp_mend_stripe {

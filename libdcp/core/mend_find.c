@@ -3,10 +3,7 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "parity_code.h"
-#include <stdio.h>
 #include <string.h>
-
-#define MAX_PATH 512 /* of files of a step */
 
 /* Descriptions that were found. */
 struct candidates {
@@ -71,19 +68,19 @@ static int parity_of(const void *manifest, size_t n, struct dcp_parity **out)
     return text ? dcp_parity_parse(text, strlen(text), out, NULL) : DCP_E_MEMORY;
 }
 
-static bool path_of(char out[MAX_PATH], const char *prefix, const char *name)
-{
-    return snprintf(out, MAX_PATH, "%s%s", prefix, name) < MAX_PATH;
-}
-
 static void add_of_file(struct candidates *found, const struct dcp_store *store,
-                        const char *path)
+                        const char *prefix, const char *name)
 {
+    DCP_CLEANUP_FREE char *path = dcp_str_join(prefix, name, "");
     DCP_CLEANUP_FREE void *tail = NULL;
     struct dcp_parity *parity;
     uint64_t at;
     size_t n;
 
+    if (!path) {
+        found->no_memory = true;
+        return;
+    }
     int rc = dcp_parity_read_head(store, path, &parity, NULL);
     add(found, rc, parity);
     rc = dcp_parity_read_tail(store, path, &tail, &n, &at, NULL);
@@ -119,7 +116,6 @@ int dcp_mend_find_parity(const struct dcp_store *store, const char *folder,
 {
     struct dcp_store_entry *entries;
     struct candidates found = { 0 };
-    char path[MAX_PATH];
     size_t n;
     int rc = store->ops->list(store->self, folder, &entries, &n, err);
 
@@ -127,9 +123,8 @@ int dcp_mend_find_parity(const struct dcp_store *store, const char *folder,
     if (rc)
         return rc;
     for (size_t i = 0; i < n; i++)
-        if (dcp_str_starts(entries[i].name, "parity-") &&
-            path_of(path, prefix, entries[i].name))
-            add_of_file(&found, store, path);
+        if (dcp_str_starts(entries[i].name, "parity-"))
+            add_of_file(&found, store, prefix, entries[i].name);
     dcp_store_list_free(entries, n);
     add_of_manifest(&found, store, folder);
     if (found.no_memory)
@@ -155,12 +150,13 @@ static int take_tail(const struct dcp_store *store, const char *prefix,
                      struct dcp_mend_manifest *out)
 {
     struct dcp_parity *said = NULL;
-    char name[64], path[MAX_PATH];
+    char name[64];
     uint64_t at;
 
     dcp_parity_name(parity, file / parity->rows, file % parity->rows, name);
-    if (!path_of(path, prefix, name))
-        return DCP_E_NOT_FOUND;
+    DCP_CLEANUP_FREE char *path = dcp_str_join(prefix, name, "");
+    if (!path)
+        return DCP_E_MEMORY;
     int rc = dcp_parity_read_tail(store, path, &out->data, &out->size_bytes, &at, NULL);
     if (!rc)
         rc = parity_of(out->data, out->size_bytes, &said);
@@ -179,19 +175,19 @@ int dcp_mend_find_manifest(const struct dcp_store *store, const char *prefix,
                            struct dcp_error *err)
 {
     DCP_CLEANUP_FREE void *there = NULL;
+    DCP_CLEANUP_FREE char *path = dcp_str_join(prefix, DCP_PARITY_MANIFEST, "");
     struct dcp_error why = { 0 };
-    char path[MAX_PATH];
     size_t n = 0;
     int rc = DCP_E_NOT_FOUND;
 
     *out = (struct dcp_mend_manifest){ 0 };
-    if (!path_of(path, prefix, DCP_PARITY_MANIFEST))
-        return dcp_error_set(err, DCP_E_USAGE, "the name of the step is too long");
+    if (!path)
+        return dcp_error_memory(err, "a manifest");
     int plain = dcp_store_read_file(store, path, DCP_PARITY_MAX_TAIL, &there, &n, &why);
-    for (int i = 0; i < parity->n_groups * parity->rows && rc && rc != DCP_E_MEMORY &&
-                    plain != DCP_E_MEMORY;
+    for (size_t i = 0; i < dcp_parity_n_rows(parity) && rc && rc != DCP_E_MEMORY &&
+                       plain != DCP_E_MEMORY;
          i++)
-        rc = take_tail(store, prefix, parity, i, out);
+        rc = take_tail(store, prefix, parity, (int)i, out);
     if (rc == DCP_E_MEMORY || plain == DCP_E_MEMORY)
         return dcp_error_memory(err, "a manifest");
     if (!rc) {

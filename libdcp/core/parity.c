@@ -268,6 +268,11 @@ int dcp_parity_tell(const struct dcp_parity *p, struct dcp_catalog *catalog,
     return catalog->parity ? DCP_OK : dcp_error_memory(err, "a catalog");
 }
 
+size_t dcp_parity_n_rows(const struct dcp_parity *p)
+{
+    return (size_t)(p->n_groups * p->rows);
+}
+
 void dcp_parity_name(const struct dcp_parity *p, int group, int row, char out[64])
 {
     snprintf(out, 64, "parity-%05d-of-%05d.bin", group * p->rows + row,
@@ -337,6 +342,16 @@ static int read_text(const struct dcp_store *store, struct dcp_store_file *file,
     return rc;
 }
 
+int dcp_parity_open(const struct dcp_store *store, const char *name,
+                    struct dcp_store_file **out, uint64_t *out_size_bytes,
+                    struct dcp_error *err)
+{
+    bool is_dir;
+    int rc = store->ops->stat(store->self, name, &is_dir, out_size_bytes, err);
+
+    return rc ? rc : store->ops->open(store->self, name, out, err);
+}
+
 int dcp_parity_read_head(const struct dcp_store *store, const char *name,
                          struct dcp_parity **out, struct dcp_error *err)
 {
@@ -344,12 +359,9 @@ int dcp_parity_read_head(const struct dcp_store *store, const char *name,
     struct dcp_store_file *file;
     uint64_t size = 0;
     size_t n = 0;
-    bool is_dir;
-    int rc = store->ops->stat(store->self, name, &is_dir, &size, err);
+    int rc = dcp_parity_open(store, name, &file, &size, err);
 
     *out = NULL;
-    if (!rc)
-        rc = store->ops->open(store->self, name, &file, err);
     if (rc)
         return rc;
     rc = read_text(store, file, name, size, &text, &n, err);

@@ -68,6 +68,8 @@ int dcp_parity_tell(const struct dcp_parity *parity, struct dcp_catalog *catalog
 
 /* "parity-00001-of-00002.bin": file `row` of a group. */
 void dcp_parity_name(const struct dcp_parity *parity, int group, int row, char out[64]);
+/* Parity files of all groups. */
+size_t dcp_parity_n_rows(const struct dcp_parity *parity);
 /* Head and records of a parity file: where its tail begins. */
 uint64_t dcp_parity_bytes(const struct dcp_parity *parity, int group);
 uint64_t dcp_parity_record_at(const struct dcp_parity *parity, int group,
@@ -78,6 +80,10 @@ uint64_t dcp_parity_expect(const struct dcp_catalog *catalog, int rows);
 /* The head: le64 its length behind these 16 bytes, le64 their CRC-64, the description,
  * blanks up to a multiple of DCP_PARITY_ALIGN. */
 void dcp_parity_head(const struct dcp_parity *parity, struct dcp_buf *buf);
+/* Opens a parity file, and tells its size. Errors: NOT_FOUND, IO, MEMORY. */
+int dcp_parity_open(const struct dcp_store *store, const char *name,
+                    struct dcp_store_file **out_file, uint64_t *out_size_bytes,
+                    struct dcp_error *err);
 /* A head at the beginning of a file, if there is a good one. Errors: CORRUPT,
  * UNSUPPORTED, NOT_FOUND, IO, MEMORY. */
 int dcp_parity_read_head(const struct dcp_store *store, const char *name,

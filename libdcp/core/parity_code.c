@@ -2,7 +2,7 @@
 #include "base/bytes.h"
 #include "base/hash.h"
 #include "base/mem.h"
-#include <stdio.h>
+#include "base/str.h"
 #include <string.h>
 
 #define CHUNK_BYTES                                                     \
@@ -24,16 +24,6 @@ struct part {
     uint64_t *sums; /* by chunk, then file */
     size_t n_chunks;
 };
-
-static char *path_of(const struct dcp_parity_code *code, const char *name)
-{
-    size_t n = strlen(code->prefix) + strlen(name) + 1;
-    char *path = malloc(n);
-
-    if (path)
-        snprintf(path, n, "%s%s", code->prefix, name);
-    return path;
-}
 
 static uint64_t least(uint64_t a, uint64_t b)
 {
@@ -76,12 +66,12 @@ int dcp_parity_create(const struct dcp_parity_code *code, struct dcp_error *err)
 
     dcp_parity_head(parity, &head);
     rc = dcp_buf_check(&head, err);
-    for (int i = 0; i < parity->n_groups * parity->rows && !rc; i++) {
+    for (int i = 0; i < (int)dcp_parity_n_rows(parity) && !rc; i++) {
         struct dcp_store_file *file;
         char name[64];
         int g = i / parity->rows;
         dcp_parity_name(parity, g, i % parity->rows, name);
-        DCP_CLEANUP_FREE char *path = path_of(code, name);
+        DCP_CLEANUP_FREE char *path = dcp_str_join(code->prefix, name, "");
         rc = path ? store->ops->create(store->self, path, dcp_parity_bytes(parity, g),
                                        &file, err)
                   : dcp_error_memory(err, "a file name");
@@ -213,15 +203,15 @@ static int open_part(struct part *part, struct dcp_error *err)
     if (!part->in || !part->out || !part->scratch || !part->sums)
         return dcp_error_memory(err, "parity");
     for (size_t f = 0; f < part->n_files && !rc; f++) {
-        DCP_CLEANUP_FREE char *path =
-            path_of(part->code, parity->files[part->first_file + f].name);
+        DCP_CLEANUP_FREE char *path = dcp_str_join(
+            part->code->prefix, parity->files[part->first_file + f].name, "");
         rc = path ? store->ops->open(store->self, path, &part->in[f], err)
                   : dcp_error_memory(err, "a file name");
     }
     for (int row = 0; row < parity->rows && !rc; row++) {
         char name[64];
         dcp_parity_name(parity, part->g, row, name);
-        DCP_CLEANUP_FREE char *path = path_of(part->code, name);
+        DCP_CLEANUP_FREE char *path = dcp_str_join(part->code->prefix, name, "");
         rc = path ? store->ops->reopen(store->self, path, &part->out[row], err)
                   : dcp_error_memory(err, "a file name");
     }
@@ -395,19 +385,19 @@ int dcp_parity_tail(const struct dcp_parity_code *code, const char *name,
 {
     const struct dcp_store *store = code->store;
     const struct dcp_parity *parity = code->parity;
-    DCP_CLEANUP_FREE char *path = path_of(code, name);
+    DCP_CLEANUP_FREE char *path = dcp_str_join(code->prefix, name, "");
     DCP_CLEANUP_FREE void *data = NULL;
     size_t n = 0;
     int rc = path ? dcp_store_read_file(store, path, DCP_PARITY_MAX_TAIL, &data, &n, err)
                   : dcp_error_memory(err, "a file name");
 
-    for (int i = 0; i < parity->n_groups * parity->rows && !rc; i++) {
+    for (int i = 0; i < (int)dcp_parity_n_rows(parity) && !rc; i++) {
         struct dcp_store_file *file;
         char to[64];
         int g = i / parity->rows;
         uint64_t size;
         dcp_parity_name(parity, g, i % parity->rows, to);
-        DCP_CLEANUP_FREE char *to_path = path_of(code, to);
+        DCP_CLEANUP_FREE char *to_path = dcp_str_join(code->prefix, to, "");
         rc = to_path ? store->ops->reopen(store->self, to_path, &file, err)
                      : dcp_error_memory(err, "a file name");
         if (rc)
@@ -429,12 +419,9 @@ int dcp_parity_read_tail(const struct dcp_store *store, const char *name, void *
     unsigned char end[TAIL_END];
     struct dcp_store_file *file;
     uint64_t size = 0, n;
-    bool is_dir;
-    int rc = store->ops->stat(store->self, name, &is_dir, &size, err);
+    int rc = dcp_parity_open(store, name, &file, &size, err);
 
     *out = NULL;
-    if (!rc)
-        rc = store->ops->open(store->self, name, &file, err);
     if (rc)
         return rc;
     if (size < TAIL_END)

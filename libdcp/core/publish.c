@@ -1,18 +1,8 @@
 #include "publish.h"
 #include "base/mem.h"
+#include "base/str.h"
 #include "steps.h"
-#include <stdio.h>
 #include <string.h>
-
-static char *text2(const char *a, const char *b, const char *c)
-{
-    size_t n = strlen(a) + strlen(b) + strlen(c) + 1;
-    char *text = malloc(n);
-
-    if (text)
-        snprintf(text, n, "%s%s%s", a, b, c);
-    return text;
-}
 
 /* Whether a name is taken, also by what is no file or folder. */
 static int look(const struct dcp_store *store, const char *name, bool *out_taken,
@@ -45,9 +35,9 @@ int dcp_publish_begin(struct dcp_publish *publish, const struct dcp_store *store
                       store->root);
         return DCP_E_EXISTS;
     }
-    publish->name = text2(name, "", "");
-    publish->tmp = text2(DCP_TMP_PREFIX, name, "");
-    publish->prefix = text2(DCP_TMP_PREFIX, name, "/");
+    publish->name = dcp_str_join(name, "", "");
+    publish->tmp = dcp_str_join(DCP_TMP_PREFIX, name, "");
+    publish->prefix = dcp_str_join(DCP_TMP_PREFIX, name, "/");
     if (!publish->name || !publish->tmp || !publish->prefix)
         return dcp_error_memory(err, "a target's name");
     struct dcp_error why = { 0 };
@@ -68,7 +58,7 @@ int dcp_publish_begin(struct dcp_publish *publish, const struct dcp_store *store
 static int displace(struct dcp_publish *publish, const char *from, struct dcp_error *err)
 {
     const struct dcp_store *store = publish->store;
-    DCP_CLEANUP_FREE char *trash = text2(DCP_TRASH_PREFIX, publish->name, "");
+    DCP_CLEANUP_FREE char *trash = dcp_str_join(DCP_TRASH_PREFIX, publish->name, "");
 
     if (!trash)
         return dcp_error_memory(err, "a target's name");
@@ -104,7 +94,7 @@ int dcp_publish_commit(struct dcp_publish *publish, const char *file, bool repla
                        struct dcp_error *err)
 {
     const struct dcp_store *store = publish->store;
-    DCP_CLEANUP_FREE char *path = file ? text2(publish->prefix, file, "") : NULL;
+    DCP_CLEANUP_FREE char *path = file ? dcp_str_join(publish->prefix, file, "") : NULL;
     const char *from = file ? path : publish->tmp;
 
     if (!from)

@@ -4,6 +4,7 @@
 #include "base/hash.h"
 #include "base/mem.h"
 #include "base/pool.h"
+#include "base/str.h"
 #include "mend.h"
 #include "parity_code.h"
 #include "steps.h"
@@ -48,16 +49,6 @@ struct repair {
 static const char *name_of(const struct target *target)
 {
     return target->file ? target->file->name : target->name;
-}
-
-static char *path_in(const char *folder, const char *name)
-{
-    size_t n = strlen(folder) + strlen(name) + 2;
-    char *path = malloc(n);
-
-    if (path)
-        snprintf(path, n, "%s%s%s", folder, folder[0] ? "/" : "", name);
-    return path;
 }
 
 static struct target *parity_target(const struct repair *r, int group, int row)
@@ -191,7 +182,7 @@ static int decide(struct repair *r, struct dcp_error *err)
 
     for (size_t t = 0; t < r->n_targets; t++) {
         struct target *target = &r->targets[t];
-        DCP_CLEANUP_FREE char *path = path_in(r->step, name_of(target));
+        DCP_CLEANUP_FREE char *path = dcp_str_join(r->prefix, name_of(target), "");
         int rc = path ? DCP_OK : DCP_E_MEMORY;
         target->bad = target->n_units > 0;
         if (!rc && target->file)
@@ -225,7 +216,7 @@ static uint64_t size_of(const struct repair *r, const struct target *target)
 
 static int begin_file(struct repair *r, struct target *target, struct dcp_error *err)
 {
-    DCP_CLEANUP_FREE char *path = path_in(r->tmp, name_of(target));
+    DCP_CLEANUP_FREE char *path = dcp_str_join(r->tmp, "/", name_of(target));
     DCP_CLEANUP_BUF struct dcp_buf head = { 0 };
     size_t n;
     bool intact;
@@ -269,7 +260,8 @@ static int prove(const struct repair *r, const char *folder,
                  const struct dcp_parity_file *file, struct dcp_error *err)
 {
     const struct dcp_store *store = r->store;
-    DCP_CLEANUP_FREE char *path = path_in(folder, file->name);
+    DCP_CLEANUP_FREE char *path = folder[0] ? dcp_str_join(folder, "/", file->name)
+                                            : dcp_str_join(file->name, "", "");
     DCP_CLEANUP_FREE unsigned char *buffer = malloc(PROOF_BYTES);
     struct dcp_store_file *open;
     uint64_t crc = 0;
@@ -309,8 +301,8 @@ static int put_in_place(struct repair *r, const struct target *target,
                         struct dcp_error *err)
 {
     const struct dcp_store *store = r->store;
-    DCP_CLEANUP_FREE char *from = path_in(r->tmp, name_of(target));
-    DCP_CLEANUP_FREE char *to = path_in(r->step, name_of(target));
+    DCP_CLEANUP_FREE char *from = dcp_str_join(r->tmp, "/", name_of(target));
+    DCP_CLEANUP_FREE char *to = dcp_str_join(r->prefix, name_of(target), "");
     bool is_dir;
     uint64_t size;
 
@@ -334,9 +326,9 @@ static int put_in_place(struct repair *r, const struct target *target,
 static int rewrite(struct repair *r, struct dcp_error *err)
 {
     const struct dcp_store *store = r->store;
-    int rc = store->ops->remove(store->self, r->tmp, NULL);
 
-    rc = store->ops->make_dir(store->self, r->tmp, err);
+    store->ops->remove(store->self, r->tmp, NULL);
+    int rc = store->ops->make_dir(store->self, r->tmp, err);
     for (size_t t = 0; t < r->n_targets && !rc; t++)
         if (r->targets[t].bad)
             rc = begin_file(r, &r->targets[t], err);
@@ -359,23 +351,20 @@ static int rewrite(struct repair *r, struct dcp_error *err)
 
 static int repair_init(struct repair *r, struct dcp_error *err)
 {
-    size_t units = 0, n = strlen(r->step) + 32;
+    size_t units = 0;
     int rc = dcp_mend_open(r->store, r->step, &r->mend, err);
 
     if (rc)
         return rc;
     r->parity = dcp_mend_parity(r->mend);
-    r->n_targets =
-        r->parity->n_files + (size_t)(r->parity->n_groups * r->parity->rows) + 1;
+    r->n_targets = r->parity->n_files + dcp_parity_n_rows(r->parity) + 1;
     r->targets = dcp_mem_calloc(r->n_targets, sizeof *r->targets);
-    r->prefix = malloc(n);
-    r->tmp = malloc(n);
+    r->prefix = dcp_str_join(r->step, r->step[0] ? "/" : "", "");
+    r->tmp = dcp_str_join(DCP_TMP_PREFIX, "repair-", r->step);
     r->n_workers = r->options->threads > 0 ? r->options->threads : 2;
     r->scratch = dcp_mem_calloc((size_t)r->n_workers, sizeof *r->scratch);
     if (!r->targets || !r->prefix || !r->tmp || !r->scratch)
         return dcp_error_memory(err, "a repair");
-    snprintf(r->prefix, n, "%s%s", r->step, r->step[0] ? "/" : "");
-    snprintf(r->tmp, n, DCP_TMP_PREFIX "repair-%s", r->step);
     for (size_t f = 0; f < r->parity->n_files; f++)
         r->targets[f].file = &r->parity->files[f];
     for (int g = 0; g < r->parity->n_groups; g++) {

@@ -13,7 +13,6 @@
 #include "target.h"
 #include <dcp/reshard.h>
 #include <inttypes.h>
-#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -216,15 +215,13 @@ static int check_file(const struct dcp_reshard *reshard, const struct dcp_store 
                       const char *prefix, const char *name, uint64_t size_bytes,
                       struct dcp_error *err)
 {
-    size_t n = strlen(prefix) + strlen(name) + 1;
-    DCP_CLEANUP_FREE char *path = malloc(n);
+    DCP_CLEANUP_FREE char *path = dcp_str_join(prefix, name, "");
     bool is_dir = false;
     uint64_t size = 0;
     struct dcp_error why = { 0 };
 
     if (!path)
         return dcp_error_memory(err, "a file name");
-    snprintf(path, n, "%s%s", prefix, name);
     int rc = store->ops->stat(store->self, path, &is_dir, &size, &why);
     if (rc && rc != DCP_E_NOT_FOUND) {
         if (err)

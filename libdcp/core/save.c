@@ -185,18 +185,15 @@ static int prepare(struct dcp_saver *saver, const struct dcp_save_options *optio
     if (!rc)
         rc = native->layout(catalog, &finish->target_options, &literals, err);
     if (!rc)
-        rc = dcp_write_new(
-            &(struct dcp_write_setup){ .store = saver->ctx.store,
-                                       .prefix = finish->prefix,
-                                       .target = catalog,
-                                       .format = native,
-                                       .options = &finish->target_options,
-                                       .literals = literals,
-                                       .read_back = options->verify_after_save
-                                                        ? DCP_READ_BACK_DISK
-                                                        : DCP_READ_BACK_CACHE,
-                                       .feed = { saver, feed } },
-            &finish->write, err);
+        rc = dcp_write_new(&(struct dcp_write_setup){ .store = saver->ctx.store,
+                                                      .prefix = finish->prefix,
+                                                      .target = catalog,
+                                                      .format = native,
+                                                      .options = &finish->target_options,
+                                                      .literals = literals,
+                                                      .read_back = finish->read_back,
+                                                      .feed = { saver, feed } },
+                           &finish->write, err);
     saver->crc = dcp_mem_calloc(catalog->n_pieces, sizeof *saver->crc);
     if (!rc && !saver->crc)
         rc = dcp_error_memory(err, "a save");

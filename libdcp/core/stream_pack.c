@@ -1,6 +1,7 @@
 /* The writer's files as one archive. They are written in order, by one thread that reads
  * and digests; the archive's threads compress behind it. */
 #include "base/mem.h"
+#include "base/str.h"
 #include "steps.h"
 #include "stream.h"
 #include <stdio.h>
@@ -22,15 +23,13 @@ int dcp_stream_pack(const struct dcp_stream_setup *setup, const char *name,
 {
     struct dcp_stream_setup inside = *setup;
     uint64_t waiting = setup->memory_bytes / 4;
-    size_t n = strlen(setup->prefix) + strlen(name) + 1;
-    DCP_CLEANUP_FREE char *path = malloc(n);
+    DCP_CLEANUP_FREE char *path = dcp_str_join(setup->prefix, name, "");
     struct dcp_store archive = { 0 };
     char folder[64];
 
     *out_bytes = 0;
     if (!path)
         return dcp_error_memory(err, "a file name");
-    snprintf(path, n, "%s%s", setup->prefix, name);
     name_folder(folder, setup->target->step);
     int rc = dcp_store_bundle_new(&archive, setup->store, path, folder, setup->threads,
                                   waiting, err);

@@ -5,6 +5,7 @@
 #include "base/pool.h"
 #include "blocks.h"
 #include "fingerprint.h"
+#include "index.h"
 #include "order.h"
 #include "region.h"
 #include "verify_lost.h"
@@ -445,29 +446,14 @@ static int judge(const struct verify *v, struct dcp_error *err)
                          v->n_damages == 1 ? "place was found" : "places were found");
 }
 
-static bool is_broken(int rc)
+/* A step of which files are lost, or not to be understood: what its manifest says of
+ * them, when that is whole. */
+static bool index_partly(const struct dcp_source *source, const struct dcp_format *format,
+                         int rc, struct dcp_catalog **out)
 {
-    return rc == DCP_E_CORRUPT || rc == DCP_E_IO || rc == DCP_E_NOT_FOUND ||
-           rc == DCP_E_UNSUPPORTED;
-}
-
-/* A step of which files are lost: what its manifest says of them, when that is whole. */
-static int index_partly(const struct dcp_source *source, const struct dcp_format *format,
-                        struct dcp_catalog **out)
-{
-    int rc = dcp_catalog_new(out, NULL);
-
-    if (rc)
-        return rc;
-    (*out)->partial = true;
-    rc = format->index(source, *out, NULL);
-    if (!rc)
-        rc = dcp_catalog_sort(*out, NULL);
-    if (rc) {
-        dcp_catalog_free(*out);
-        *out = NULL;
-    }
-    return rc;
+    bool native = format && !strcmp(format->name, "native");
+    return native && (dcp_is_broken(rc) || rc == DCP_E_UNSUPPORTED) &&
+           !dcp_index(source, format, true, out, NULL);
 }
 
 int dcp_verify(const struct dcp_source *source, const struct dcp_verify_options *options,
@@ -484,11 +470,9 @@ int dcp_verify(const struct dcp_source *source, const struct dcp_verify_options 
 
     if (!rc)
         rc = dcp_mend_index(source, format, &catalog, &mend, &why, err);
-    bool native = format && !strcmp(format->name, "native");
-    if (is_broken(rc) && native &&
-        !index_partly(source, format, &catalog))
+    if (rc && index_partly(source, format, rc, &catalog))
         rc = DCP_OK;
-    if (!rc && v.options->to > 0 && !native) {
+    if (!rc && v.options->to > 0 && strcmp(format->name, "native")) {
         dcp_catalog_free(catalog);
         return dcp_error_set(err, DCP_E_USAGE,
                              "only native steps can be verified in parts");

@@ -1,8 +1,8 @@
 #include "verify_parity.h"
 #include "base/hash.h"
 #include "base/mem.h"
+#include "base/str.h"
 #include "parity_code.h"
-#include <stdio.h>
 #include <string.h>
 
 struct check {
@@ -22,11 +22,7 @@ static char *row_path(const struct dcp_parity *parity, const char *prefix, int g
     char name[64];
 
     dcp_parity_name(parity, group, row, name);
-    size_t n = strlen(prefix) + strlen(name) + 1;
-    char *path = malloc(n);
-    if (path)
-        snprintf(path, n, "%s%s", prefix, name);
-    return path;
+    return dcp_str_join(prefix, name, "");
 }
 
 static int open_row(const struct dcp_parity *parity, const struct dcp_store *store,
@@ -174,8 +170,9 @@ int dcp_verify_parity(const struct dcp_source *source, const struct dcp_catalog 
                       void *self, uint64_t *out_bytes, struct dcp_error *err)
 {
     struct dcp_mend *mend;
-    size_t n = strlen(source->name) + 2, most = 0;
-    DCP_CLEANUP_FREE char *prefix = malloc(n);
+    size_t most = 0;
+    DCP_CLEANUP_FREE char *prefix =
+        dcp_str_join(source->name, source->name[0] ? "/" : "", "");
     struct check c = { .store = source->store,
                        .options = options,
                        .prefix = prefix,
@@ -187,7 +184,6 @@ int dcp_verify_parity(const struct dcp_source *source, const struct dcp_catalog 
         return DCP_OK;
     if (!prefix)
         return dcp_error_memory(err, "a verification");
-    snprintf(prefix, n, "%s%s", source->name, source->name[0] ? "/" : "");
     struct dcp_error why = { 0 };
     int rc = dcp_mend_open(source->store, source->name, &mend, &why);
     if (rc == DCP_E_MEMORY)
@@ -204,9 +200,9 @@ int dcp_verify_parity(const struct dcp_source *source, const struct dcp_catalog 
     DCP_CLEANUP_FREE unsigned char *record = malloc(most);
     if (!record)
         rc = dcp_error_memory(err, "a verification");
-    for (int i = 0; i < c.parity->n_groups * c.parity->rows && !rc; i++) {
-        rc = check_row(&c, mend, i / c.parity->rows, i % c.parity->rows, record, err);
-    }
+    for (size_t i = 0; i < dcp_parity_n_rows(c.parity) && !rc; i++)
+        rc = check_row(&c, mend, (int)i / c.parity->rows, (int)i % c.parity->rows, record,
+                       err);
     *out_bytes = c.read_bytes;
     dcp_mend_free(mend);
     return rc;

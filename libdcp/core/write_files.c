@@ -4,7 +4,6 @@
 #include "base/str.h"
 #include "order.h"
 #include <inttypes.h>
-#include <stdio.h>
 #include <string.h>
 
 int dcp_write_index(struct dcp_write *w, struct dcp_error *err)
@@ -152,12 +151,10 @@ static int sync_folders(struct dcp_write *w, int file, struct dcp_error *err)
 {
     const struct dcp_store *store = w->setup.store;
     const char *name = w->setup.target->files[file].name, *prefix = w->setup.prefix;
-    size_t first = strlen(prefix), n = first + strlen(name) + 1;
-    DCP_CLEANUP_FREE char *path = malloc(n);
+    size_t first = strlen(prefix);
+    DCP_CLEANUP_FREE char *path = dcp_str_join(prefix, name, "");
     int rc = path ? DCP_OK : dcp_error_memory(err, "a file name");
 
-    if (!rc)
-        snprintf(path, n, "%s%s", prefix, name);
     for (char *slash; !rc && (slash = strrchr(path + first, '/'));) {
         *slash = '\0';
         rc = store->ops->sync_dir(store->self, path, err);
@@ -169,12 +166,10 @@ int dcp_write_open(struct dcp_write *w, int file, uint64_t size, struct dcp_erro
 {
     const struct dcp_store *store = w->setup.store;
     const char *name = w->setup.target->files[file].name, *prefix = w->setup.prefix;
-    size_t n = strlen(prefix) + strlen(name) + 1;
-    DCP_CLEANUP_FREE char *path = malloc(n);
+    DCP_CLEANUP_FREE char *path = dcp_str_join(prefix, name, "");
 
     if (!path)
         return dcp_error_memory(err, "a file name");
-    snprintf(path, n, "%s%s", prefix, name);
     int rc = make_folders(store, path, strlen(prefix), err);
     return rc ? rc
               : store->ops->create(store->self, path, size, &w->files[file].handle, err);

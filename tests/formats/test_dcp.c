@@ -3,6 +3,7 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "dcp.h"
+#include "lib/checkpoint.h"
 #include "lib/format_io.h"
 #include "lib/reshard_folder.h"
 #include "lib/sha256.h"
@@ -22,79 +23,19 @@ static const char *const folders[] = {
     "torch-2.14.1-fsdp2",
 };
 
-struct checkpoint {
-    struct dcp_place place;
-    struct dcp_catalog *catalog;
-    struct dcp_reader *reader;
-};
-
-static void open_path(const char *path, struct checkpoint *out)
-{
-    struct dcp_error err = { 0 };
-
-    if (dcp_place_open(path, &out->place, &err) ||
-        dcp_place_index(&out->place, &out->catalog, &err) ||
-        dcp_reader_new(&out->place.source, out->catalog, 1 << 20, &out->reader, &err))
-        fail_msg("%s: %s", path, err.message);
-}
-
 static void open_fixture(const char *folder, struct checkpoint *out)
 {
     char path[512];
 
     snprintf(path, sizeof path, DATA "%s", folder);
-    open_path(path, out);
+    checkpoint_open(path, out);
     assert_string_equal(out->place.format->name, "dcp");
-}
-
-static void close_checkpoint(struct checkpoint *c)
-{
-    dcp_reader_free(c->reader);
-    dcp_catalog_free(c->catalog);
-    dcp_place_close(&c->place);
-}
-
-/* A tensor's bytes; caller frees. */
-static unsigned char *read_tensor(struct checkpoint *c, int tensor)
-{
-    const struct dcp_tensor *t = &c->catalog->tensors[tensor];
-    unsigned char *data = malloc((size_t)dcp_tensor_bytes(t) + 1);
-    struct dcp_error err = { 0 };
-
-    if (dcp_reader_read(c->reader, tensor, 0, t->n_elems, data, &err))
-        fail_msg("%s: %s", t->name, err.message);
-    return data;
-}
-
-static json_t *load_json(const char *path)
-{
-    void *text;
-    size_t n;
-    json_t *value;
-
-    assert_int_equal(dcp_fs_read_file(path, 16 << 20, &text, &n, NULL), 0);
-    assert_int_equal(dcp_json_parse(text, n, path, &value, NULL), 0);
-    free(text);
-    return value;
-}
-
-static json_t *object_of(const struct dcp_catalog *catalog, const char *name)
-{
-    int at = dcp_catalog_find_object(catalog, name);
-    json_t *value = NULL;
-
-    if (at < 0)
-        return NULL;
-    assert_int_equal(dcp_json_parse(catalog->objects[at].data,
-                                    catalog->objects[at].size_bytes, name, &value, NULL),
-                     0);
-    return value;
 }
 
 static void assert_object(const struct dcp_catalog *catalog, const char *name,
                           const char *text)
 {
-    DCP_CLEANUP_JSON json_t *got = object_of(catalog, name);
+    DCP_CLEANUP_JSON json_t *got = checkpoint_object(catalog, name);
     DCP_CLEANUP_JSON json_t *want = NULL;
 
     assert_int_equal(dcp_json_parse(text, strlen(text), name, &want, NULL), 0);
@@ -108,23 +49,11 @@ static void assert_object(const struct dcp_catalog *catalog, const char *name,
 static void check_tensor(struct checkpoint *c, const json_t *expected)
 {
     const char *name = json_string_value(json_object_get(expected, "name"));
-    json_t *shape = json_object_get(expected, "shape");
     int at = dcp_catalog_find(c->catalog, name);
-    char digest[65];
 
     if (at < 0)
         fail_msg("no tensor '%s'", name);
-    const struct dcp_tensor *tensor = &c->catalog->tensors[at];
-    assert_string_equal(dcp_dtype_torch_name(tensor->dtype),
-                        json_string_value(json_object_get(expected, "dtype")));
-    assert_int_equal(tensor->ndim, json_array_size(shape));
-    for (int d = 0; d < tensor->ndim; d++)
-        assert_int_equal(tensor->shape[d],
-                         json_integer_value(json_array_get(shape, (size_t)d)));
-    unsigned char *data = read_tensor(c, at);
-    sha256_hex(data, (size_t)dcp_tensor_bytes(tensor), digest);
-    free(data);
-    assert_string_equal(digest, json_string_value(json_object_get(expected, "sha256")));
+    checkpoint_expect_tensor(c, at, expected);
 }
 
 /* Objects but those of the optimizer's groups, which are one object here. */
@@ -132,7 +61,7 @@ static void check_object(const struct dcp_catalog *catalog, const char *name,
                          const json_t *expected)
 {
     json_t *want = json_object_get(expected, "value");
-    DCP_CLEANUP_JSON json_t *got = object_of(catalog, name);
+    DCP_CLEANUP_JSON json_t *got = checkpoint_object(catalog, name);
     json_t *tuple = json_object_get(got, "$tuple");
 
     if (strstr(name, "param_groups"))
@@ -155,7 +84,7 @@ static void test_fixtures(void **state)
         print_message("%s\n", folders[f]);
         open_fixture(folders[f], &c);
         snprintf(path, sizeof path, DATA "%s/expected.json", folders[f]);
-        json_t *expected = load_json(path);
+        json_t *expected = checkpoint_load_json(path);
         assert_int_equal(c.catalog->n_tensors,
                          json_array_size(json_object_get(expected, "tensors")));
         json_array_foreach(json_object_get(expected, "tensors"), i, tensor)
@@ -170,7 +99,7 @@ static void test_fixtures(void **state)
             fail_msg("%s", err.message);
         assert_int_equal(dcp_verify(&c.place.source, NULL, NULL, &err), 0);
         json_decref(expected);
-        close_checkpoint(&c);
+        checkpoint_close(&c);
     }
 }
 
@@ -212,7 +141,7 @@ static void test_roles(void **state)
         assert_string_equal(c.catalog->tensors[at].param, want->param);
         assert_int_equal(c.catalog->world, want->world);
         assert_string_equal(c.catalog->layout, want->layout);
-        close_checkpoint(&c);
+        checkpoint_close(&c);
     }
 }
 
@@ -237,7 +166,7 @@ static void test_optimizers(void **state)
     assert_int_equal(
         c.catalog->tensors[dcp_catalog_find(c.catalog, "model.ln.bias")].group, 1);
     assert_object(c.catalog, DCP_KEYS, "{\"nested\":true}");
-    close_checkpoint(&c);
+    checkpoint_close(&c);
     c = (struct checkpoint){ 0 };
     open_fixture("torch-2.6.0-flat", &c);
     assert_object(
@@ -248,7 +177,7 @@ static void test_optimizers(void **state)
         "\"eps\":1e-8," ADAM ",\"params\":[\"b.weight\",\"ln.weight\",\"ln.bias\"]}]}");
     assert_object(c.catalog, DCP_KEYS,
                   "{\"groups\":\"flat\",\"nested\":true,\"style\":\"2.6\"}");
-    close_checkpoint(&c);
+    checkpoint_close(&c);
     c = (struct checkpoint){ 0 };
     open_fixture("torch-2.2.2", &c);
     assert_object(c.catalog, "optimizer",
@@ -259,13 +188,13 @@ static void test_optimizers(void **state)
                   "{\"groups\":\"whole\",\"nested\":true,\"style\":\"2.6\",\"classes\":"
                   "\"2.2\",\"items\":"
                   "{\"extra\":\"value\"}}");
-    close_checkpoint(&c);
+    checkpoint_close(&c);
     c = (struct checkpoint){ 0 };
     open_fixture("torch-2.14.1-fsdp2", &c);
     assert_object(c.catalog, DCP_KEYS,
                   "{\"model\":\"app.model\",\"optim\":\"app.optim\",\"groups\":\"flat\","
                   "\"nested\":true}");
-    close_checkpoint(&c);
+    checkpoint_close(&c);
 }
 
 /* -- items --------------------------------------------------------------------------- */
@@ -325,7 +254,7 @@ static void test_items(void **state)
                 check_item(&c, &meta, &meta.parts[p], cases[i].style);
                 n++;
             }
-        close_checkpoint(&c);
+        checkpoint_close(&c);
     }
     assert_true(n > 100);
 }
@@ -347,7 +276,7 @@ static void assert_same(struct checkpoint *a, struct checkpoint *b)
         assert_int_equal(x->dtype, y->dtype);
         assert_int_equal(x->group, y->group);
         assert_int_equal(x->n_elems, y->n_elems);
-        unsigned char *p = read_tensor(a, (int)t), *q = read_tensor(b, at);
+        unsigned char *p = checkpoint_read(a, (int)t), *q = checkpoint_read(b, at);
         assert_memory_equal(p, q, (size_t)dcp_tensor_bytes(x));
         free(p);
         free(q);
@@ -406,7 +335,7 @@ static void test_written_again(void **state)
         snprintf(target, sizeof target, "%s/to%zu", folder->path, f);
         open_fixture(folders[f], &from);
         reshard(path, target, "dcp", 3, "dim0");
-        open_path(target, &to);
+        checkpoint_open(target, &to);
         assert_same(&from, &to);
         check_places(to.catalog);
         assert_int_equal(to.catalog->world, 3);
@@ -415,11 +344,11 @@ static void test_written_again(void **state)
             fail_msg("%s", err.message);
         reshard(path, step, "native", 2, "zero3");
         reshard(step, again, "dcp", 1, "replicated");
-        open_path(again, &back);
+        checkpoint_open(again, &back);
         assert_same(&from, &back);
-        close_checkpoint(&from);
-        close_checkpoint(&to);
-        close_checkpoint(&back);
+        checkpoint_close(&from);
+        checkpoint_close(&to);
+        checkpoint_close(&back);
     }
 }
 

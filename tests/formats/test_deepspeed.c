@@ -7,6 +7,7 @@
 #include "deepspeed_cut.h"
 #include "deepspeed_fate.h"
 #include "formats.h"
+#include "lib/checkpoint.h"
 #include "lib/reshard_folder.h"
 #include "lib/sha256.h"
 #include "torch.h"
@@ -20,75 +21,6 @@
 
 #define DATA DCP_TESTS_DIR "/formats/data/deepspeed/"
 
-/* -- an open checkpoint ----------------------------------------------------------------
- */
-
-struct checkpoint {
-    struct dcp_place place;
-    struct dcp_catalog *catalog;
-    struct dcp_identity *identity;
-    struct dcp_reader *reader;
-};
-
-static void checkpoint_open(const char *path, struct checkpoint *out)
-{
-    struct dcp_error err = { 0 };
-
-    *out = (struct checkpoint){ 0 };
-    if (dcp_place_open(path, &out->place, &err) ||
-        dcp_place_index(&out->place, &out->catalog, &err) ||
-        dcp_catalog_check(out->catalog, &err) ||
-        dcp_identity_new(out->catalog, &out->identity, &err) ||
-        dcp_reader_new(&out->place.source, out->catalog, 1 << 20, &out->reader, &err))
-        fail_msg("%s: %s", path, err.message);
-}
-
-static void checkpoint_close(struct checkpoint *c)
-{
-    dcp_reader_free(c->reader);
-    dcp_identity_free(c->identity);
-    dcp_catalog_free(c->catalog);
-    dcp_place_close(&c->place);
-}
-
-/* A tensor's bytes; caller frees. */
-static void *read_tensor(struct checkpoint *c, int tensor)
-{
-    const struct dcp_tensor *t = &c->catalog->tensors[tensor];
-    void *data = malloc((size_t)dcp_tensor_bytes(t) + 1);
-    struct dcp_error err = { 0 };
-
-    assert_non_null(data);
-    if (dcp_reader_read(c->reader, tensor, 0, t->n_elems, data, &err))
-        fail_msg("%s: %s", t->name, err.message);
-    return data;
-}
-
-static json_t *load_json(const char *path)
-{
-    void *text;
-    size_t n;
-    json_t *value;
-
-    assert_int_equal(dcp_fs_read_file(path, 1 << 20, &text, &n, NULL), 0);
-    assert_int_equal(dcp_json_parse(text, n, path, &value, NULL), 0);
-    free(text);
-    return value;
-}
-
-static json_t *object_of(const struct dcp_catalog *catalog, const char *name)
-{
-    int at = dcp_catalog_find_object(catalog, name);
-    json_t *value = NULL;
-
-    if (at >= 0)
-        assert_int_equal(dcp_json_parse(catalog->objects[at].data,
-                                        catalog->objects[at].size_bytes, name, &value,
-                                        NULL),
-                         0);
-    return value;
-}
-
 /* -- reading ---------------------------------------------------------------------------
  */
 
@@ -96,23 +28,10 @@ static void check_tensor(struct checkpoint *c, const json_t *expected)
 {
     const char *role = json_string_value(json_object_get(expected, "role"));
     const char *param = json_string_value(json_object_get(expected, "param"));
-    json_t *shape = json_object_get(expected, "shape");
-    char digest[65];
-
     int at = dcp_identity_find(c->identity, (enum dcp_role)dcp_role_parse(role), param);
     if (at < 0)
         fail_msg("there is no %s of '%s'", role, param);
-    const struct dcp_tensor *tensor = &c->catalog->tensors[at];
-    assert_string_equal(dcp_dtype_torch_name(tensor->dtype),
-                        json_string_value(json_object_get(expected, "dtype")));
-    assert_int_equal(tensor->ndim, json_array_size(shape));
-    for (int d = 0; d < tensor->ndim; d++)
-        assert_int_equal(tensor->shape[d],
-                         json_integer_value(json_array_get(shape, (size_t)d)));
-    void *data = read_tensor(c, at);
-    sha256_hex(data, (size_t)dcp_tensor_bytes(tensor), digest);
-    free(data);
-    assert_string_equal(digest, json_string_value(json_object_get(expected, "sha256")));
+    checkpoint_expect_tensor(c, at, expected);
 }
 
 static size_t count_role(const struct dcp_catalog *catalog, enum dcp_role role)
@@ -126,9 +45,9 @@ static size_t count_role(const struct dcp_catalog *catalog, enum dcp_role role)
 
 static void check_counts(const struct checkpoint *c)
 {
-    json_t *trainer = object_of(c->catalog, "trainer");
-    json_t *optimizer = object_of(c->catalog, "optimizer");
-    json_t *scheduler = object_of(c->catalog, "scheduler");
+    json_t *trainer = checkpoint_object(c->catalog, "trainer");
+    json_t *optimizer = checkpoint_object(c->catalog, "optimizer");
+    json_t *scheduler = checkpoint_object(c->catalog, "scheduler");
 
     assert_int_equal(c->catalog->step, 3);
     assert_int_equal(json_integer_value(json_object_get(trainer, "step")), 3);
@@ -177,7 +96,7 @@ static void check_fixture(const char *name, const json_t *expected)
 static void test_fixtures(void **state)
 {
     (void)state;
-    json_t *expected = load_json(DATA "expected.json"), *entry;
+    json_t *expected = checkpoint_load_json(DATA "expected.json"), *entry;
     const char *name;
 
     json_object_foreach(expected, name, entry)
@@ -215,7 +134,7 @@ static void test_extras(void **state)
     assert_int_equal(c.catalog->tensors[frozen].role, DCP_ROLE_MODEL);
     assert_true(c.catalog->tensors[frozen].n_pieces > 1);
     assert_int_equal(c.catalog->weights_dtype, DCP_F32);
-    json_t *note = object_of(c.catalog, "deepspeed");
+    json_t *note = checkpoint_object(c.catalog, "deepspeed");
     json_t *client = json_object_get(note, "model_states");
     assert_int_equal(json_integer_value(json_object_get(client, "epoch")), 3);
     assert_non_null(json_object_get(json_object_get(client, "nested"), "$dict"));
@@ -258,7 +177,7 @@ static void check_same(struct checkpoint *a, struct checkpoint *b)
             fail_msg("'%s' is lost", tensor->name);
         if (b->catalog->tensors[at].dtype != tensor->dtype)
             continue; /* a master for a 16-bit weight */
-        void *mine = read_tensor(a, (int)t), *other = read_tensor(b, at);
+        void *mine = checkpoint_read(a, (int)t), *other = checkpoint_read(b, at);
         if (memcmp(mine, other, (size_t)dcp_tensor_bytes(tensor)) != 0)
             fail_msg("'%s' is another", tensor->name);
         free(mine);
@@ -272,14 +191,15 @@ static void check_objects(const struct checkpoint *a, const struct checkpoint *b
                                          "loss_scaler" };
 
     for (size_t i = 0; i < DCP_ARRAY_LEN(names); i++) {
-        json_t *x = object_of(a->catalog, names[i]), *y = object_of(b->catalog, names[i]);
+        json_t *x = checkpoint_object(a->catalog, names[i]),
+               *y = checkpoint_object(b->catalog, names[i]);
         if (x && !json_equal(x, y))
             fail_msg("the object '%s' is another", names[i]);
         json_decref(x);
         json_decref(y);
     }
-    json_t *x = object_of(a->catalog, "deepspeed"),
-           *y = object_of(b->catalog, "deepspeed");
+    json_t *x = checkpoint_object(a->catalog, "deepspeed"),
+           *y = checkpoint_object(b->catalog, "deepspeed");
     static const char *const kept[] = { "tag", "step", "module", "model_states" };
     for (size_t i = 0; i < DCP_ARRAY_LEN(kept); i++)
         if (json_object_get(x, kept[i]))
@@ -393,7 +313,7 @@ static void test_targets(void **state)
 {
     static const char *const layouts[] = { "zero1", "zero2", "zero3" };
     static const int worlds[] = { 1, 2, 3, 7, 64 };
-    json_t *expected = load_json(DATA "expected.json"), *entry;
+    json_t *expected = checkpoint_load_json(DATA "expected.json"), *entry;
     const char *name;
 
     json_object_foreach(expected, name, entry)

@@ -1,6 +1,7 @@
 /* A DeepSpeed checkpoint or a universal one, packed as lib/packed_folder.h says. */
 #include "core/target.h"
 #include "formats.h"
+#include "lib/fuzz_formats.h"
 #include "lib/must.h"
 #include "lib/packed_folder.h"
 #include <dcp/dcp.h>
@@ -22,24 +23,6 @@ static void check_catalog(const struct dcp_catalog *catalog)
         must(piece->offset <= size && piece->stored_size <= size - piece->offset);
         must(dcp_piece_bytes(catalog, piece) <= piece->stored_size || piece->stride);
     }
-}
-
-/* Tensors as a program reads them. */
-static void read_tensors(const struct dcp_source *source,
-                         const struct dcp_catalog *catalog)
-{
-    struct dcp_reader *reader;
-    struct dcp_error err = { 0 };
-    unsigned char *out = malloc(MOST_BYTES);
-    int rc = dcp_reader_new(source, catalog, 1, &reader, &err);
-
-    must(out && (rc == DCP_OK || err.message[0]));
-    for (size_t t = 0; !rc && t < catalog->n_tensors; t++)
-        if (dcp_tensor_bytes(&catalog->tensors[t]) <= MOST_BYTES)
-            dcp_reader_read(reader, (int)t, 0, catalog->tensors[t].n_elems, out, NULL);
-    if (!rc)
-        dcp_reader_free(reader);
-    free(out);
 }
 
 /* The files of a target are decided, with whatever the objects hold. */
@@ -82,7 +65,7 @@ static void run(const struct dcp_source *source, const char *name)
         must(!dcp_catalog_sort(catalog, NULL));
         check_catalog(catalog);
         dcp_catalog_check(catalog, NULL);
-        read_tensors(source, catalog);
+        fuzz_read(source, catalog);
         lay_out(catalog, "deepspeed", "zero3");
         lay_out(catalog, "deepspeed", "zero2");
         lay_out(catalog, "universal", "zero1");

@@ -15,6 +15,7 @@ import multiprocessing
 import os
 import pickle
 import subprocess
+import sys
 import tempfile
 import traceback
 import unittest
@@ -35,6 +36,10 @@ from torch.distributed.checkpoint.state_dict_loader import _load_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+
+TESTS = os.environ.get("DCP_TESTS_DIR", os.path.join(os.path.dirname(__file__), ".."))
+sys.path.insert(0, os.path.join(TESTS, "formats"))
+from tensors import DTYPES, tensor_of  # noqa: E402
 
 BIN = os.environ.get("DCP_BIN_DIR", "build/bin")
 TOOL = os.path.join(os.environ.get("DCP_BUILD_DIR", "build"), "tests",
@@ -221,19 +226,6 @@ def save_trained(rank, world, folder, out, flat):
 
 
 # -- states of all kinds -------------------------------------------------------------
-
-DTYPES = [
-    torch.bool, torch.uint8, torch.int8, torch.int16, torch.uint16, torch.int32,
-    torch.uint32, torch.int64, torch.uint64, torch.float16, torch.bfloat16, torch.float32,
-    torch.float64, torch.complex64, torch.complex128, torch.float8_e4m3fn,
-    torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz, torch.float8_e8m0fnu,
-]
-
-
-def tensor_of(dtype, *shape):
-    count = torch.Size(shape).numel() * dtype.itemsize
-    raw = torch.randint(0, 2 if dtype == torch.bool else 120, (count,))
-    return raw.to(torch.uint8).view(dtype).reshape(shape)
 
 
 def mixed_state(world):

@@ -1,6 +1,7 @@
 /* fuzz_formats: read, check, write, read again. */
 #include "lib/fuzz_formats.h"
 #include "lib/format_io.h"
+#include <dcp/reshard.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -99,6 +100,22 @@ static void check_write(const struct dcp_source *source,
         dcp_catalog_free(again);
     }
     dcp_store_free(&store);
+}
+
+void fuzz_read(const struct dcp_source *source, const struct dcp_catalog *catalog)
+{
+    struct dcp_reader *reader;
+    struct dcp_error err = { 0 };
+    unsigned char *out = malloc(MAX_TENSOR_BYTES);
+    int rc = dcp_reader_new(source, catalog, 1, &reader, &err);
+
+    CHECK(out && (!rc || err.message[0]), &err);
+    for (size_t t = 0; !rc && t < catalog->n_tensors; t++)
+        if (dcp_tensor_bytes(&catalog->tensors[t]) <= MAX_TENSOR_BYTES)
+            dcp_reader_read(reader, (int)t, 0, catalog->tensors[t].n_elems, out, NULL);
+    if (!rc)
+        dcp_reader_free(reader);
+    free(out);
 }
 
 void fuzz_format(const struct dcp_source *source, const struct dcp_format *format)

@@ -1,0 +1,30 @@
+/* checkpoint: one that a test opened, with all that is asked of it. Fails the test when
+ * something does not succeed. */
+#ifndef TESTS_LIB_CHECKPOINT_H
+#define TESTS_LIB_CHECKPOINT_H
+
+#include "base/json.h"
+#include <dcp/reshard.h>
+
+struct checkpoint {
+    struct dcp_place place;
+    struct dcp_catalog *catalog;
+    struct dcp_identity *identity;
+    struct dcp_reader *reader;
+};
+
+/* Of any format; its catalog is whole. */
+void checkpoint_open(const char *path, struct checkpoint *out);
+void checkpoint_close(struct checkpoint *checkpoint);
+
+/* A tensor's bytes; caller frees. */
+void *checkpoint_read(struct checkpoint *checkpoint, int tensor);
+/* Its dtype (as PyTorch calls it), shape and the SHA-256 of its bytes are those of the
+ * keys "dtype", "shape" and "sha256". */
+void checkpoint_expect_tensor(struct checkpoint *checkpoint, int tensor,
+                              const json_t *expected);
+/* An object of a catalog; NULL: there is none. Caller decrefs, as of the file's. */
+json_t *checkpoint_object(const struct dcp_catalog *catalog, const char *name);
+json_t *checkpoint_load_json(const char *path);
+
+#endif
