@@ -7,9 +7,9 @@
 #include "verbs.h"
 #include <string.h>
 
-bool inspect_is_run(const struct inspect_checkpoint *checkpoint)
+bool inspect_is_run(const struct dcp_place *place)
 {
-    const struct dcp_source *source = &checkpoint->place.source;
+    const struct dcp_source *source = &place->source;
     return source->is_dir && source->name[0];
 }
 
@@ -25,7 +25,8 @@ int inspect_open(struct dcp_main *m, const char *path, struct inspect_checkpoint
         dcp_damage_tell_mended(m, &out->place);
     if (rc)
         inspect_close(out);
-    else if (inspect_is_run(out) && m->command != &inspect_show) /* which lists them */
+    else if (inspect_is_run(&out->place) &&
+             m->command != &inspect_show) /* which lists them */
         dcp_damage_passed_over(&out->place, &m->log);
     return rc;
 }
@@ -112,13 +113,17 @@ int inspect_find(const struct inspect_checkpoint *checkpoint, const char *name,
 
 json_t *inspect_checkpoint_json(const struct inspect_checkpoint *checkpoint)
 {
-    const struct dcp_catalog *catalog = checkpoint->catalog;
+    return inspect_catalog_json(checkpoint->place.path, checkpoint->catalog);
+}
+
+json_t *inspect_catalog_json(const char *path, const struct dcp_catalog *catalog)
+{
     uint64_t size_bytes = 0;
     for (size_t i = 0; i < catalog->n_tensors; i++)
         size_bytes += dcp_tensor_bytes(&catalog->tensors[i]);
     return json_pack(
         "{s:o, s:s, s:o, s:o, s:o, s:o, s:i, s:{s:i, s:i, s:i}, s:I, s:o, s:I}", "path",
-        dcp_doc_text(checkpoint->place.path), "format", catalog->format, "version",
+        dcp_doc_text(path), "format", catalog->format, "version",
         dcp_doc_text(catalog->version), "producer", dcp_doc_text(catalog->producer),
         "step", catalog->step < 0 ? json_null() : json_integer(catalog->step), "layout",
         dcp_doc_text(catalog->layout), "world", catalog->world, "mesh", "dp",

@@ -18,7 +18,7 @@ int inspect_open(struct dcp_main *m, const char *path, struct inspect_checkpoint
 void inspect_close(struct inspect_checkpoint *checkpoint);
 
 /* Whether the user named a run folder, and the step in it was chosen. */
-bool inspect_is_run(const struct inspect_checkpoint *checkpoint);
+bool inspect_is_run(const struct dcp_place *place);
 
 /* dcp_reader_read, whose errors name the checkpoint and the next act. */
 int inspect_read(const struct inspect_checkpoint *checkpoint, struct dcp_reader *reader,
@@ -43,6 +43,7 @@ int inspect_find(const struct inspect_checkpoint *checkpoint, const char *name,
 /* "format", "step", "world"… of a checkpoint, as every document has them. NULL: out of
  * memory. */
 json_t *inspect_checkpoint_json(const struct inspect_checkpoint *checkpoint);
+json_t *inspect_catalog_json(const char *path, const struct dcp_catalog *catalog);
 
 /* The options that fill the field `selection` of a verb's `struct settings`. */
 #define INSPECT_HELP_ONLY "only weights and buffers, or only optimizer state"

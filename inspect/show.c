@@ -12,7 +12,7 @@
 /* Steps of a run folder, none elsewhere. */
 static int find_steps(struct inspect_shown *shown, struct dcp_error *err)
 {
-    if (!inspect_is_run(&shown->checkpoint))
+    if (!inspect_is_run(&shown->checkpoint.place))
         return DCP_OK;
     return dcp_steps(&shown->checkpoint.place.store, &shown->steps, &shown->n_steps,
                      &shown->n_unfinished, err);

@@ -15,11 +15,17 @@
 
 #define INDENT 10 /* where findings begin */
 
-/* Damage goes out as it is found: to the terminal, or into the document. */
+#define NAMED 4 /* parts of tensors that are named of a file that is lost */
+
+/* Damage goes to the terminal, or into the document. */
 struct findings {
     struct dcp_main *m;
+    const char *path; /* of the checkpoint */
     const struct dcp_catalog *catalog;
-    json_t *list; /* with --json; NULL once memory ran out */
+    json_t *head, *list; /* with --json; NULL once memory ran out */
+    struct dcp_buf lost; /* what is lost with the file that was named last: its parts */
+    uint64_t n_lost;
+    bool is_of_file; /* they lie in it */
 };
 
 /* Elements begin .. end as a person would point at them: "all", rows, or elements. */
@@ -37,16 +43,23 @@ static void format_range(const struct dcp_tensor *t, int64_t begin, int64_t end,
                  (long long)(end > begin ? end - 1 : end));
 }
 
+static void add_part(struct dcp_buf *text, const struct dcp_tensor *t,
+                     const struct dcp_damage *damage)
+{
+    char range[80];
+    format_range(t, damage->begin, damage->end, range, sizeof range);
+    dcp_buf_add_text(text, "'");
+    dcp_text_add_escaped(text, damage->tensor);
+    dcp_buf_add_fmt(text, "' %s", range);
+}
+
 /* "tensor 'x' rows 0..3 in shard (1,024 bytes at 96): the block digest differs" */
 static void add_damage(struct dcp_buf *text, const struct dcp_tensor *t,
                        const struct dcp_damage *damage)
 {
-    char range[80];
     if (damage->tensor) {
-        format_range(t, damage->begin, damage->end, range, sizeof range);
-        dcp_buf_add_text(text, "tensor '");
-        dcp_text_add_escaped(text, damage->tensor);
-        dcp_buf_add_fmt(text, "' %s", range);
+        dcp_buf_add_text(text, "tensor ");
+        add_part(text, t, damage);
     }
     if (damage->file) {
         dcp_buf_add_text(text, damage->tensor ? " in " : "");
@@ -61,22 +74,63 @@ static void add_damage(struct dcp_buf *text, const struct dcp_tensor *t,
 }
 
 /* Wrapped where the terminal is too narrow. */
-static void print_damage(struct dcp_main *m, const struct dcp_tensor *t,
-                         const struct dcp_damage *damage)
+static void print_line(struct dcp_main *m, const char *label, struct dcp_buf *text)
 {
     const struct dcp_term *out = &m->out;
-    DCP_CLEANUP_BUF struct dcp_buf text = { 0 }, line = { 0 };
-    add_damage(&text, t, damage);
-    if (out->width && !text.failed)
-        dcp_text_add_wrapped(&line, (const char *)text.data, INDENT, INDENT, out->width);
+    DCP_CLEANUP_BUF struct dcp_buf line = { 0 };
+    if (out->width && !text->failed)
+        dcp_text_add_wrapped(&line, (const char *)text->data, INDENT, INDENT, out->width);
     dcp_main_progress_hide(m);
-    dcp_term_printf(out, "%s%-*s%s", dcp_term_style(out, DCP_STYLE_BAD), INDENT,
-                    damage->code == DCP_E_IO ? "unread" : "damaged",
+    dcp_term_printf(out, "%s%-*s%s", dcp_term_style(out, DCP_STYLE_BAD), INDENT, label,
                     dcp_term_style(out, DCP_STYLE_OFF));
-    if (!text.failed && !line.failed)
-        dcp_term_put(out, (const char *)(out->width ? line.data : text.data));
+    if (!text->failed && !line.failed)
+        dcp_term_put(out, (const char *)(out->width ? line.data : text->data));
     dcp_term_put(out, "\n");
     fflush(out->file);
+}
+
+/* What is lost with a file is one line behind the file's. */
+static void print_lost(struct findings *f)
+{
+    if (f->n_lost > NAMED)
+        dcp_buf_add_fmt(&f->lost, " and %s more (--json lists them)",
+                        dcp_human_count(f->n_lost - NAMED).text);
+    if (f->n_lost)
+        print_line(f->m, f->is_of_file ? "" : "damaged", &f->lost);
+    dcp_buf_fini(&f->lost);
+    f->lost = (struct dcp_buf){ 0 };
+    f->n_lost = 0;
+}
+
+static void print_damage(struct findings *f, const struct dcp_tensor *t,
+                         const struct dcp_damage *damage)
+{
+    DCP_CLEANUP_BUF struct dcp_buf text = { 0 };
+    if (damage->with_file) {
+        if (!damage->file && f->is_of_file)
+            print_lost(f);
+        f->is_of_file = damage->file;
+        if (f->n_lost < NAMED) {
+            dcp_buf_add_text(&f->lost, f->n_lost ? ", "
+                                       : damage->file
+                                           ? "with it "
+                                           : "no shard manifest says where these lie: ");
+            add_part(&f->lost, t, damage);
+        }
+        f->n_lost++;
+        return;
+    }
+    print_lost(f);
+    add_damage(&text, t, damage);
+    print_line(f->m, damage->code == DCP_E_IO ? "unread" : "damaged", &text);
+}
+
+static void on_begin(void *self, const struct dcp_catalog *catalog)
+{
+    struct findings *findings = self;
+    findings->catalog = catalog;
+    if (findings->m->json)
+        findings->head = inspect_catalog_json(findings->path, catalog);
 }
 
 static void on_damage(void *self, const struct dcp_damage *damage)
@@ -84,7 +138,7 @@ static void on_damage(void *self, const struct dcp_damage *damage)
     struct findings *findings = self;
     int i = damage->tensor ? dcp_catalog_find(findings->catalog, damage->tensor) : -1;
     if (!findings->m->json) {
-        print_damage(findings->m, i < 0 ? NULL : &findings->catalog->tensors[i], damage);
+        print_damage(findings, i < 0 ? NULL : &findings->catalog->tensors[i], damage);
         return;
     }
     json_t *item = json_pack(
@@ -142,14 +196,12 @@ struct part {
     double from, to; /* to 0: all */
 };
 
-static int print_json(struct dcp_main *m, const struct inspect_checkpoint *checkpoint,
-                      struct findings *findings, int verdict,
+static int print_json(struct dcp_main *m, struct findings *findings, int verdict,
                       const struct dcp_verify_result *r, const struct part *part,
                       double seconds, struct dcp_error *err)
 {
     DCP_CLEANUP_JSON json_t *doc = dcp_doc_new("verify");
-    DCP_CLEANUP_JSON json_t *head = inspect_checkpoint_json(checkpoint);
-    int rc = json_object_update(doc, head) ? DCP_E_MEMORY : DCP_OK;
+    int rc = json_object_update(doc, findings->head) ? DCP_E_MEMORY : DCP_OK;
     rc |= dcp_doc_set(doc, "whole", json_boolean(verdict == DCP_OK));
     if (part->to > 0)
         rc |= dcp_doc_set(doc, "subset",
@@ -201,43 +253,44 @@ static int choose_part(const struct settings *s, const char *path, struct part *
 }
 
 /* The answer, whatever it is. */
-static int answer(struct dcp_main *m, const struct inspect_checkpoint *checkpoint,
+static int answer(struct dcp_main *m, const struct dcp_place *place,
                   struct findings *findings, int rc,
                   const struct dcp_verify_result *result, const struct part *part,
                   double seconds, struct dcp_error *err)
 {
     struct dcp_error printing = { 0 };
-    if (m->json &&
-        print_json(m, checkpoint, findings, rc, result, part, seconds, &printing)) {
+    if (m->json && print_json(m, findings, rc, result, part, seconds, &printing)) {
         *err = printing;
         return printing.code;
     }
+    print_lost(findings);
     if (!m->json && part->to > 0)
-        print_part(m, checkpoint->place.path, rc, result, part, seconds);
+        print_part(m, place->path, rc, result, part, seconds);
     else if (!m->json)
-        print_verdict(m, checkpoint->place.path, rc, result, seconds);
+        print_verdict(m, place->path, rc, result, seconds);
     if (rc == DCP_E_CORRUPT) {
-        dcp_error_prefix(err, "'%s' is damaged", checkpoint->place.path);
-        dcp_damage_hint(&checkpoint->place, true, err);
+        dcp_error_prefix(err, "'%s' is damaged", place->path);
+        dcp_damage_hint(place, true, err);
     } else if (rc == DCP_E_IO) {
-        dcp_error_prefix(err, "'%s' is not proved", checkpoint->place.path);
+        dcp_error_prefix(err, "'%s' is not proved", place->path);
     }
     return rc;
 }
 
 static int verify(struct dcp_main *m, const struct settings *s,
-                  const struct inspect_checkpoint *checkpoint, struct findings *findings,
+                  const struct dcp_place *place, struct findings *findings,
                   struct dcp_error *err)
 {
-    struct dcp_source source = dcp_place_plain(&checkpoint->place);
-    const char *path = checkpoint->place.path;
+    struct dcp_source source = dcp_place_plain(place);
+    const char *path = place->path;
     struct dcp_verify_result result = { 0 };
     struct inspect_slow slow;
     struct part part;
     int rc = choose_part(s, path, &part, err);
     if (rc)
         return rc;
-    struct dcp_verify_options options = { .damage = on_damage,
+    struct dcp_verify_options options = { .begin = on_begin,
+                                          .damage = on_damage,
                                           .self = findings,
                                           .progress = dcp_main_progress(m, "verifying"),
                                           .threads = m->threads,
@@ -252,9 +305,11 @@ static int verify(struct dcp_main *m, const struct settings *s,
     inspect_slow_fini(&slow);
     dcp_main_progress_end(m);
     bool found = result.n_damages && (rc == DCP_E_CORRUPT || rc == DCP_E_IO);
-    if (rc && !found)
+    if (rc && !found) {
+        dcp_place_name_error(place, err);
         return rc;
-    rc = answer(m, checkpoint, findings, rc, &result, &part, seconds, err);
+    }
+    rc = answer(m, place, findings, rc, &result, &part, seconds, err);
     if (s->subset) {
         struct dcp_error why = { 0 };
         int kept = inspect_scrub_store(s->state, path, part.to < 1 ? part.to : 0, &why);
@@ -268,16 +323,19 @@ static int verify(struct dcp_main *m, const struct settings *s,
 
 static int run(struct dcp_main *m, const void *settings, struct dcp_error *err)
 {
-    struct inspect_checkpoint checkpoint;
-    struct findings findings = { .m = m };
-    int rc = inspect_open(m, m->operands.items[0], &checkpoint, err);
+    struct dcp_place place;
+    int rc = dcp_place_open(m->operands.items[0], &place, err);
     if (rc)
         return rc;
-    findings.catalog = checkpoint.catalog;
+    struct findings findings = { .m = m, .path = place.path };
+    if (inspect_is_run(&place))
+        dcp_damage_passed_over(&place, &m->log);
     findings.list = m->json ? json_array() : NULL;
-    rc = verify(m, settings, &checkpoint, &findings, err);
+    rc = verify(m, settings, &place, &findings, err);
+    json_decref(findings.head);
     json_decref(findings.list);
-    inspect_close(&checkpoint);
+    dcp_buf_fini(&findings.lost);
+    dcp_place_close(&place);
     return rc;
 }
 

@@ -11,6 +11,8 @@ int dcp_index(const struct dcp_source *source, const struct dcp_format *format,
     rc = format->index(source, *out, err);
     if (!rc)
         rc = dcp_catalog_sort(*out, err);
+    if (!rc && !(*out)->format[0])
+        (*out)->format = format->name;
     if (rc) {
         dcp_catalog_free(*out);
         *out = NULL;

@@ -151,7 +151,7 @@ void dcp_place_close(struct dcp_place *place)
 
 /* Messages of formats begin with the file's name in its folder: the whole path takes its
  * place. Others have the path before them, unless they name it. */
-static void name_place(const struct dcp_place *place, struct dcp_error *err)
+void dcp_place_name_error(const struct dcp_place *place, struct dcp_error *err)
 {
     char name[258], path[sizeof err->message];
 
@@ -183,15 +183,13 @@ int dcp_place_index(struct dcp_place *place, struct dcp_catalog **out_catalog,
 
     *out_catalog = NULL;
     if (rc) {
-        name_place(place, err);
+        dcp_place_name_error(place, err);
         return rc;
     }
     if (mend) {
         place->mend = mend;
         place->source.store = dcp_mend_store(mend);
     }
-    if (!catalog->format[0])
-        catalog->format = place->format->name;
     *out_catalog = catalog;
     return DCP_OK;
 }

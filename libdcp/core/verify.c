@@ -5,7 +5,6 @@
 #include "base/pool.h"
 #include "blocks.h"
 #include "fingerprint.h"
-#include "index.h"
 #include "order.h"
 #include "region.h"
 #include "verify_lost.h"
@@ -13,7 +12,6 @@
 #include <dcp/checkpoint.h>
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdio.h>
 #include <string.h>
 
 #define WORKER_CACHE ((uint64_t)4 << 20)
@@ -69,16 +67,10 @@ static int add_unread(struct verify *v, int file, const struct dcp_error *why,
 {
     struct dcp_damage damage = { .code = why->code,
                                  .file = v->catalog->files[file].name };
-    char buf[128], text[256];
+    char text[DCP_VERIFY_WHY_CAP];
     int rc = DCP_OK;
 
-    if (why->code == DCP_E_NOT_FOUND)
-        snprintf(text, sizeof text, "the file is missing");
-    else if (why->sys_errno)
-        snprintf(text, sizeof text, "cannot be read: %s",
-                 strerror_r(why->sys_errno, buf, sizeof buf));
-    else
-        snprintf(text, sizeof text, "%.255s", why->message);
+    dcp_verify_why(why, text);
     pthread_mutex_lock(&v->lock);
     if (!v->unread[file]) {
         damage.what = dcp_catalog_text(v->catalog, text);
@@ -139,7 +131,8 @@ static int lose_piece(struct verify *v, size_t p, struct dcp_error *err)
                                  .tensor = v->catalog->tensors[piece->tensor].name,
                                  .offset = piece->offset,
                                  .size_bytes = piece->stored_size,
-                                 .what = "it is lost with its file" };
+                                 .what = "it is lost with its file",
+                                 .with_file = true };
 
     v->broken[piece->tensor] = true;
     if (!bytes)
@@ -283,6 +276,22 @@ static int check_file(struct verify *v, size_t f, unsigned char *buffer,
     return rc ? add_damage(v, damage, err) : DCP_OK;
 }
 
+static int add_lost(struct verify *v, struct dcp_error *err)
+{
+    int rc = DCP_OK;
+
+    for (size_t f = 0; f < v->catalog->n_files && !rc; f++) {
+        const struct dcp_file *file = &v->catalog->files[f];
+        if (file->lost)
+            rc = add_damage(v,
+                            (struct dcp_damage){ .code = file->lost,
+                                                 .file = file->name,
+                                                 .what = file->lost_why },
+                            err);
+    }
+    return rc;
+}
+
 /* A file is read as a whole only when its pieces did not already show what is wrong with
  * it. */
 static int check_files(struct verify *v, struct dcp_error *err)
@@ -291,15 +300,7 @@ static int check_files(struct verify *v, struct dcp_error *err)
 
     for (size_t f = 0; f < v->catalog->n_files && !rc; f++) {
         const struct dcp_file *file = &v->catalog->files[f];
-        bool known = !file->has_crc;
-        if (file->lost) {
-            rc = add_damage(v,
-                            (struct dcp_damage){ .code = file->lost,
-                                                 .file = file->name,
-                                                 .what = file->lost_why },
-                            err);
-            continue;
-        }
+        bool known = !file->has_crc || file->lost;
         for (size_t d = 0; d < v->n_damages && !known; d++)
             known = v->damages[d].file == v->catalog->files[f].name;
         if (!known)
@@ -311,10 +312,14 @@ static int check_files(struct verify *v, struct dcp_error *err)
 static int by_place(const void *a, const void *b)
 {
     const struct dcp_damage *x = a, *y = b;
-    int order = strcmp(x->file ? x->file : "", y->file ? y->file : "");
+    int order = !x->file - !y->file;
 
+    if (!order && x->file)
+        order = strcmp(x->file, y->file);
     if (order)
         return order;
+    if (!x->tensor != !y->tensor) /* the file, then what lies in it */
+        return x->tensor ? 1 : -1;
     if (x->offset != y->offset)
         return x->offset < y->offset ? -1 : 1;
     return x->begin < y->begin ? -1 : x->begin > y->begin;
@@ -397,6 +402,8 @@ static int run(struct verify *v, struct dcp_verify_result *result, struct dcp_er
                                   : dcp_error_memory(err, "a verification");
     }
     if (!rc)
+        rc = add_lost(v, err);
+    if (!rc)
         rc = v->catalog->partial
                  ? dcp_verify_lost(v->catalog, v->broken, add_parity_damage, v, err)
                  : check_holes(v, err);
@@ -446,39 +453,23 @@ static int judge(const struct verify *v, struct dcp_error *err)
                          v->n_damages == 1 ? "place was found" : "places were found");
 }
 
-/* A step of which files are lost, or not to be understood: what its manifest says of
- * them, when that is whole. */
-static bool index_partly(const struct dcp_source *source, const struct dcp_format *format,
-                         int rc, struct dcp_catalog **out)
-{
-    bool native = format && !strcmp(format->name, "native");
-    return native && (dcp_is_broken(rc) || rc == DCP_E_UNSUPPORTED) &&
-           !dcp_index(source, format, true, out, NULL);
-}
-
 int dcp_verify(const struct dcp_source *source, const struct dcp_verify_options *options,
                struct dcp_verify_result *out_result, struct dcp_error *err)
 {
     static const struct dcp_verify_options none = { 0 };
     struct verify v = { .source = source, .options = options ? options : &none };
     struct dcp_verify_result result = { 0 };
-    const struct dcp_format *format = NULL;
     struct dcp_catalog *catalog = NULL;
     struct dcp_mend *mend = NULL;
-    struct dcp_error why;
-    int rc = dcp_format_probe(source, &format, err);
+    int rc = dcp_verify_index(source, &catalog, &mend, err);
 
-    if (!rc)
-        rc = dcp_mend_index(source, format, &catalog, &mend, &why, err);
-    if (rc && index_partly(source, format, rc, &catalog))
-        rc = DCP_OK;
-    if (!rc && v.options->to > 0 && strcmp(format->name, "native")) {
+    if (rc)
+        return rc;
+    if (v.options->to > 0 && strcmp(catalog->format, "native")) {
         dcp_catalog_free(catalog);
         return dcp_error_set(err, DCP_E_USAGE,
                              "only native steps can be verified in parts");
     }
-    if (rc)
-        return rc;
     v.catalog = catalog;
     pthread_mutex_init(&v.lock, NULL);
     rc = run(&v, &result, err);
@@ -487,6 +478,8 @@ int dcp_verify(const struct dcp_source *source, const struct dcp_verify_options 
     dcp_mend_free(mend);
     if (v.n_damages)
         qsort(v.damages, v.n_damages, sizeof *v.damages, by_place);
+    if (v.options->begin)
+        v.options->begin(v.options->self, catalog);
     for (size_t d = 0; d < v.n_damages && v.options->damage; d++)
         v.options->damage(v.options->self, &v.damages[d]);
     result.n_damages = v.n_damages;

@@ -385,6 +385,21 @@ open("odd.safetensors", "wb").write(
     json 'd["code"] == "CORRUPT" and d["exit"] == 4 and d["tensor"]'
 }
 
+@test "verify names what is lost with files that are missing" {
+    cp -r run lost
+    rm lost/step-00000300/shard-*.safetensors
+    run -4 --separate-stderr dcp-inspect verify lost/step-00000300
+    [[ ${lines[0]} =~ ^"damaged   shard-00000-of-0000"[0-9]".safetensors: the file is missing"$ ]]
+    [[ ${lines[1]} =~ ^"          with it '"[^\']+"' "(all|rows|elements)" " ]]
+    [[ ${lines[1]} == *" more (--json lists them)" ]]
+    run -4 --separate-stderr dcp-inspect verify lost/step-00000300 --json
+    json 'sum(x["tensor"] is None for x in d["damages"]) <= 4 and
+        len({x["tensor"] for x in d["damages"]}) == d["n_tensors"] + 1'
+    rm lost/step-00000300/shard-*.json
+    run -4 --separate-stderr dcp-inspect verify lost/step-00000300
+    [[ $output == *"damaged   no shard manifest says where these lie: '"* ]]
+}
+
 @test "a file that verify cannot read is one line, and no damage" {
     rm -rf locked
     cp -r run locked

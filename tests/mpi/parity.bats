@@ -18,6 +18,7 @@ lose_ranks() {
     lose_ranks run/step-00000010 2 7
     run -4 --separate-stderr dcp-inspect verify run
     [[ $output == *"shard-00002-of-00008.safetensors: the file is missing"* ]]
+    [[ $output == *"          with it '"*"' "*" more (--json lists them)"* ]]
     [[ $stderr == *"hint: 'dcp-reshard repair run/step-00000010' rebuilds it"* ]]
     cp -r run broken
     run -0 --separate-stderr train --ranks 4 --steps 20 --set checkpoint.dir=broken

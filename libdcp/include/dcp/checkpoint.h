@@ -180,8 +180,12 @@ struct dcp_damage {
     int64_t begin, end; /* elements of the flattened tensor, when tensor is given */
     uint64_t offset, size_bytes; /* in the file, when file is given */
     const char *what;            /* one clause: "block digest differs" */
+    bool with_file; /* a part of a tensor that is lost with its file, or with the shard
+                     * manifest that says where it lies: another finding is about those */
 };
 struct dcp_verify_options {
+    /* What is verified, once, before the findings; borrowed until dcp_verify returns. */
+    void (*begin)(void *self, const struct dcp_catalog *catalog);
     void (*damage)(void *self, const struct dcp_damage *damage); /* each finding */
     void *self;
     struct dcp_progress progress;

@@ -17,7 +17,7 @@ struct dcp_place {
     struct dcp_store store;   /* rooted at the checkpoint's folder, or its archive */
     struct dcp_source source; /* in that store */
     const struct dcp_format *format;
-    char *path; /* for messages: with the step that was chosen */
+    char *path;              /* for messages: with the step that was chosen */
     struct dcp_mend *mend;   /* private */
     struct dcp_error damage; /* what was found, where parity gives what is missing */
 };
@@ -31,6 +31,9 @@ DCP_PUBLIC void dcp_place_close(struct dcp_place *place);
  * was written from then on. */
 DCP_PUBLIC int dcp_place_index(struct dcp_place *place, struct dcp_catalog **out_catalog,
                                struct dcp_error *err);
+/* Puts the place's path into an error of reading it. */
+DCP_PUBLIC void dcp_place_name_error(const struct dcp_place *place,
+                                     struct dcp_error *err);
 /* The source as it lies, not mended. */
 DCP_PUBLIC struct dcp_source dcp_place_plain(const struct dcp_place *place);
 
