@@ -176,6 +176,12 @@ static int read_flag(const struct settings_draft *draft, const char *path,
     return wrong(draft, path, value, "true or false", err);
 }
 
+/* Written again, -0 would be another number. */
+static double number_of(const json_t *value)
+{
+    return json_number_value(value) + 0.0;
+}
+
 /* Numbers of all kinds. Whole ones may be written as 5e8. */
 static int read_number(const struct settings_draft *draft, const struct settings_key *key,
                        const char *path, const json_t *value, double *out,
@@ -185,7 +191,7 @@ static int read_number(const struct settings_draft *draft, const struct settings
     double max = key->max;
     if (max == 0)
         max = key->kind == KEY_INT ? INT_MAX : whole ? 0x1p53 : HUGE_VAL;
-    *out = json_number_value(value);
+    *out = number_of(value);
     if (json_is_number(value) && *out >= key->min && *out <= max && isfinite(*out) &&
         (!whole || *out == floor(*out)))
         return DCP_OK;
@@ -259,7 +265,7 @@ static int read_pair(struct settings_draft *draft, const struct settings_key *ke
     bool ok = json_is_array(value) && json_array_size(value) == 2;
     for (size_t i = 0; ok && i < 2; i++) {
         const json_t *item = json_array_get(value, i);
-        out[i] = json_number_value(item);
+        out[i] = number_of(item);
         ok = json_is_number(item) && out[i] >= 0 && out[i] < 1;
     }
     return ok ? DCP_OK

@@ -71,11 +71,13 @@ function(dcp_test_program target)
 endfunction()
 
 # A line `/* wrap: malloc free */` in a source: in a sanitizer's build the linker sends
-# libdcp's calls of malloc to the test's __wrap_malloc, and so on.
+# libdcp's calls of malloc to the test's __wrap_malloc, and so on, and TEST_IS_WRAPPED is
+# defined.
 function(dcp_wrap target source)
     file(STRINGS "${source}" lines REGEX "^/\\* wrap: ")
     if(DCP_SANITIZE AND lines MATCHES "wrap: ([a-z_ ]+[a-z])")
         string(REPLACE " " ";" names "${CMAKE_MATCH_1}")
+        target_compile_definitions(${target} PRIVATE TEST_IS_WRAPPED)
         foreach(name IN LISTS names)
             target_link_options(${target} PRIVATE "-Wl,--wrap=${name}")
         endforeach()

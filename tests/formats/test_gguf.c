@@ -166,8 +166,8 @@ static void test_values(void **state)
     DCP_CLEANUP_BUF struct dcp_buf buf = { 0 };
     struct file f = { 0 };
     struct reading r;
-    void *again;
-    size_t n;
+    void *again = NULL;
+    size_t n = 0;
 
     (void)state;
     key_text(&f, "general.architecture", "of its own");
@@ -236,7 +236,7 @@ static void test_long_header(void **state)
     DCP_CLEANUP_BUF struct dcp_buf buf = { 0 };
     struct file f = { 0 };
     struct reading r;
-    void *data;
+    void *data = NULL;
 
     (void)state;
     char *text = malloc(200001);
@@ -277,7 +277,7 @@ static void test_llama(void **state)
 {
     struct file f = { 0 };
     struct reading r;
-    void *data;
+    void *data = NULL;
 
     (void)state;
     llama_keys(&f, 2);
