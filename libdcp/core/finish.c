@@ -135,10 +135,10 @@ int dcp_finish_run(struct dcp_finish *finish, struct dcp_error *err)
     if (!rc)
         rc = dcp_write_global(finish->write, err);
     if (!rc && finish->parity)
-        rc = dcp_parity_tail(&(struct dcp_parity_code){ .parity = finish->parity,
-                                                        .store = finish->ctx->store,
-                                                        .prefix = finish->prefix },
-                             DCP_PARITY_MANIFEST, err);
+        rc = dcp_parity_end(&(struct dcp_parity_code){ .parity = finish->parity,
+                                                       .store = finish->ctx->store,
+                                                       .prefix = finish->prefix },
+                            catalog, err);
     if (!rc)
         rc = dcp_publish_commit(&finish->publish, NULL, false, err);
     if (!rc)

@@ -61,11 +61,8 @@ int dcp_parity_create(const struct dcp_parity_code *code, struct dcp_error *err)
 {
     const struct dcp_store *store = code->store;
     const struct dcp_parity *parity = code->parity;
-    DCP_CLEANUP_BUF struct dcp_buf head = { 0 };
-    int rc;
+    int rc = DCP_OK;
 
-    dcp_parity_head(parity, &head);
-    rc = dcp_buf_check(&head, err);
     for (int i = 0; i < (int)dcp_parity_n_rows(parity) && !rc; i++) {
         struct dcp_store_file *file;
         char name[64];
@@ -75,11 +72,8 @@ int dcp_parity_create(const struct dcp_parity_code *code, struct dcp_error *err)
         rc = path ? store->ops->create(store->self, path, dcp_parity_bytes(parity, g),
                                        &file, err)
                   : dcp_error_memory(err, "a file name");
-        if (rc)
-            break;
-        rc = store->ops->write_at(store->self, file, 0, head.data, head.size_bytes, err);
-        int closed = store->ops->close(store->self, file, rc ? NULL : err);
-        rc = rc ? rc : closed;
+        if (!rc)
+            rc = store->ops->close(store->self, file, err);
     }
     return rc;
 }
@@ -346,16 +340,22 @@ int dcp_parity_prove(const struct dcp_parity *parity, const uint64_t *sums, int 
     return DCP_OK;
 }
 
-int dcp_parity_write_tail(const struct dcp_parity *parity, const struct dcp_store *store,
+int dcp_parity_write_ends(const struct dcp_parity *parity, const struct dcp_store *store,
                           struct dcp_store_file *file, int group, const void *data,
                           size_t n, uint64_t *out_size, struct dcp_error *err)
 {
     uint64_t at = dcp_parity_bytes(parity, group);
     unsigned char end[TAIL_END];
+    DCP_CLEANUP_BUF struct dcp_buf head = { 0 };
 
+    dcp_parity_head(parity, &head);
     dcp_put_le64(end, n);
     dcp_put_le64(end + 8, dcp_hash_crc64(0, data, n));
-    int rc = store->ops->write_at(store->self, file, at, data, n, err);
+    int rc = dcp_buf_check(&head, err);
+    if (!rc)
+        rc = store->ops->write_at(store->self, file, 0, head.data, head.size_bytes, err);
+    if (!rc)
+        rc = store->ops->write_at(store->self, file, at, data, n, err);
     if (!rc)
         rc = store->ops->write_at(store->self, file, at + n, end, sizeof end, err);
     *out_size = at + n + TAIL_END;
@@ -380,16 +380,32 @@ static int check_ends(const struct dcp_parity_code *code, const char *path,
     return rc && rc != DCP_E_CORRUPT ? rc : same ? DCP_OK : not_written(path, err);
 }
 
-int dcp_parity_tail(const struct dcp_parity_code *code, const char *name,
-                    struct dcp_error *err)
+/* The manifest as it was written. */
+static int read_manifest(const struct dcp_parity_code *code,
+                         const struct dcp_catalog *catalog, void **out, size_t *out_n,
+                         struct dcp_error *err)
+{
+    DCP_CLEANUP_FREE char *path = dcp_str_join(code->prefix, DCP_PARITY_MANIFEST, "");
+    size_t f = 0;
+
+    if (!path)
+        return dcp_error_memory(err, "a file name");
+    while (f < catalog->n_files && strcmp(catalog->files[f].name, DCP_PARITY_MANIFEST))
+        f++;
+    int rc = dcp_store_read_file(code->store, path, DCP_PARITY_MAX_TAIL, out, out_n, err);
+    bool same = !rc && f < catalog->n_files &&
+                dcp_hash_crc64(0, *out, *out_n) == catalog->files[f].crc;
+    return rc || same ? rc : not_written(path, err);
+}
+
+int dcp_parity_end(const struct dcp_parity_code *code, const struct dcp_catalog *catalog,
+                   struct dcp_error *err)
 {
     const struct dcp_store *store = code->store;
     const struct dcp_parity *parity = code->parity;
-    DCP_CLEANUP_FREE char *path = dcp_str_join(code->prefix, name, "");
     DCP_CLEANUP_FREE void *data = NULL;
     size_t n = 0;
-    int rc = path ? dcp_store_read_file(store, path, DCP_PARITY_MAX_TAIL, &data, &n, err)
-                  : dcp_error_memory(err, "a file name");
+    int rc = read_manifest(code, catalog, &data, &n, err);
 
     for (int i = 0; i < (int)dcp_parity_n_rows(parity) && !rc; i++) {
         struct dcp_store_file *file;
@@ -402,7 +418,7 @@ int dcp_parity_tail(const struct dcp_parity_code *code, const char *name,
                      : dcp_error_memory(err, "a file name");
         if (rc)
             break;
-        rc = dcp_parity_write_tail(parity, store, file, g, data, n, &size, err);
+        rc = dcp_parity_write_ends(parity, store, file, g, data, n, &size, err);
         if (!rc)
             rc = store->ops->sync(store->self, file, size, err);
         int closed = store->ops->close(store->self, file, rc ? NULL : err);

@@ -31,12 +31,13 @@ int dcp_parity_run(const struct dcp_parity_code *code, uint64_t **out_sums,
  * Errors: CORRUPT, naming the file. */
 int dcp_parity_prove(const struct dcp_parity *parity, const uint64_t *sums, int n_shares,
                      struct dcp_error *err);
-/* Appends a copy of a small file of the step to each parity file, and syncs it. Errors:
- * IO, NO_SPACE, MEMORY. */
-int dcp_parity_tail(const struct dcp_parity_code *code, const char *name,
-                    struct dcp_error *err);
-/* The tail alone, behind the records of an open parity file; *out_size: where it ends. */
-int dcp_parity_write_tail(const struct dcp_parity *parity, const struct dcp_store *store,
+/* Gives each parity file its head and, behind the records, a copy of the manifest, which
+ * is written and in the catalog; and syncs it. Errors: CORRUPT (what is read back is not
+ * what was written), IO, NO_SPACE, MEMORY. */
+int dcp_parity_end(const struct dcp_parity_code *code, const struct dcp_catalog *catalog,
+                   struct dcp_error *err);
+/* That of one open parity file, without the sync; *out_size: where it ends. */
+int dcp_parity_write_ends(const struct dcp_parity *parity, const struct dcp_store *store,
                           struct dcp_store_file *file, int group, const void *data,
                           size_t n, uint64_t *out_size, struct dcp_error *err);
 /* The copy in a parity file, found from the file's end, and where it begins; caller

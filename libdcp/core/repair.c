@@ -217,7 +217,6 @@ static uint64_t size_of(const struct repair *r, const struct target *target)
 static int begin_file(struct repair *r, struct target *target, struct dcp_error *err)
 {
     DCP_CLEANUP_FREE char *path = dcp_str_join(r->tmp, "/", name_of(target));
-    DCP_CLEANUP_BUF struct dcp_buf head = { 0 };
     size_t n;
     bool intact;
     const void *manifest = dcp_mend_manifest(r->mend, &n, &intact);
@@ -225,15 +224,9 @@ static int begin_file(struct repair *r, struct target *target, struct dcp_error 
                                           &target->out, err)
                   : dcp_error_memory(err, "a file name");
 
-    if (rc || target->file)
-        return rc;
-    if (target == manifest_target(r))
-        return r->store->ops->write_at(r->store->self, target->out, 0, manifest, n, err);
-    dcp_parity_head(r->parity, &head);
-    rc = dcp_buf_check(&head, err);
-    return rc ? rc
-              : r->store->ops->write_at(r->store->self, target->out, 0, head.data,
-                                        head.size_bytes, err);
+    if (!rc && target == manifest_target(r))
+        rc = r->store->ops->write_at(r->store->self, target->out, 0, manifest, n, err);
+    return rc;
 }
 
 static int end_file(struct repair *r, struct target *target, struct dcp_error *err)
@@ -246,7 +239,7 @@ static int end_file(struct repair *r, struct target *target, struct dcp_error *e
     int rc = DCP_OK;
 
     if (!target->file && target != manifest_target(r))
-        rc = dcp_parity_write_tail(r->parity, store, target->out, target->group, manifest,
+        rc = dcp_parity_write_ends(r->parity, store, target->out, target->group, manifest,
                                    n, &size, err);
     if (!rc)
         rc = store->ops->sync(store->self, target->out, size, err);
@@ -339,8 +332,6 @@ static int rewrite(struct repair *r, struct dcp_error *err)
             rc = end_file(r, &r->targets[t], err);
     if (!rc)
         rc = prove_all(r, err);
-    if (!rc)
-        rc = store->ops->sync_dir(store->self, r->tmp, err);
     for (size_t t = 0; t < r->n_targets && !rc; t++)
         if (r->targets[t].bad)
             rc = put_in_place(r, &r->targets[t], err);

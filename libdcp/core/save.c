@@ -150,6 +150,13 @@ static int open_step(void *arg, struct dcp_error *err)
     return dcp_publish_begin(&finish->publish, store, finish->name, false, err);
 }
 
+/* Before the snapshot: a disk that is too full is found out while nothing waits for it. */
+static int reserve_shard(void *arg, struct dcp_error *err)
+{
+    struct dcp_saver *saver = arg;
+    return dcp_write_create(saver->finish.write, saver->comm->rank, err);
+}
+
 static int write_shard(void *arg, struct dcp_error *err)
 {
     struct dcp_saver *saver = arg;
@@ -225,6 +232,8 @@ int dcp_save_start(struct dcp_saver *saver, const struct dcp_save_options *optio
     if (!rc)
         rc =
             dcp_await(saver->comm, saver->comm->rank == 0 ? open_step : NULL, saver, err);
+    if (!rc)
+        rc = dcp_await(saver->comm, reserve_shard, saver, err);
     if (!rc)
         rc = dcp_agree(saver->comm, stage(saver, err), err);
     if (rc) {

@@ -177,7 +177,7 @@ static int write_global(const struct dcp_stream_setup *setup, struct dcp_write *
     if (!rc)
         rc = dcp_write_global(write, err);
     if (!rc)
-        rc = dcp_parity_tail(&code, DCP_PARITY_MANIFEST, err);
+        rc = dcp_parity_end(&code, setup->target, err);
     dcp_parity_free(parity);
     return rc;
 }

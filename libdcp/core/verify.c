@@ -239,6 +239,21 @@ static int check_fingerprints(struct verify *v, struct dcp_verify_result *result
     return rc;
 }
 
+/* A fingerprint counts one of several replicas. Pieces are sorted. */
+static int check_replicas(struct verify *v, struct dcp_error *err)
+{
+    int rc = DCP_OK;
+
+    for (size_t p = 1; p < v->catalog->n_pieces && !rc; p++) {
+        const struct dcp_piece *piece = &v->catalog->pieces[p];
+        if (dcp_region_is_replica(v->catalog, p) && piece->has_crc && piece[-1].has_crc &&
+            !piece->stride && !piece[-1].stride && piece->crc != piece[-1].crc)
+            rc = add_piece_damage(v, piece, 0, dcp_blocks_raw_bytes(v->catalog, piece),
+                                  "it differs from its replica", err);
+    }
+    return rc;
+}
+
 /* Whole files: what lies between the pieces (headers) and files without pieces. */
 static int check_file(struct verify *v, size_t f, unsigned char *buffer,
                       struct dcp_error *err)
@@ -414,6 +429,8 @@ static int run(struct verify *v, struct dcp_verify_result *result, struct dcp_er
     dcp_pool_free(pool);
     if (!rc && !is_part(v))
         rc = check_fingerprints(v, result, err);
+    if (!rc && !is_part(v))
+        rc = check_replicas(v, err);
     if (!rc && !is_part(v))
         rc = check_files(v, err);
     if (!rc)

@@ -266,18 +266,27 @@ static int write_pieces(struct dcp_write *w, int rank, struct dcp_error *err)
     return rc;
 }
 
-int dcp_write_rank(struct dcp_write *w, int rank, struct dcp_error *err)
+int dcp_write_create(struct dcp_write *w, int rank, struct dcp_error *err)
 {
-    struct dcp_catalog *target = w->setup.target;
+    const struct dcp_catalog *target = w->setup.target;
     int rc = dcp_write_reserve(w, err);
 
     for (size_t f = 0; f < target->n_files && !rc; f++)
         if (target->files[f].rank == rank && target->files[f].size_bytes &&
-            !w->files[f].done) {
+            !w->files[f].done && !w->files[f].handle)
             rc = dcp_write_open(w, (int)f, target->files[f].size_bytes, err);
-            if (!rc)
-                rc = dcp_write_early(w, (int)f, err);
-        }
+    return rc;
+}
+
+int dcp_write_rank(struct dcp_write *w, int rank, struct dcp_error *err)
+{
+    struct dcp_catalog *target = w->setup.target;
+    int rc = dcp_write_create(w, rank, err);
+
+    for (size_t f = 0; f < target->n_files && !rc; f++)
+        if (target->files[f].rank == rank && target->files[f].size_bytes &&
+            !w->files[f].done)
+            rc = dcp_write_early(w, (int)f, err);
     if (!rc)
         rc = write_pieces(w, rank, err);
     for (size_t p = 0; p < target->n_pieces && !rc; p++)

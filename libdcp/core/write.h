@@ -51,6 +51,9 @@ int dcp_write_new(const struct dcp_write_setup *setup, struct dcp_write **out_wr
                   struct dcp_error *err);
 void dcp_write_free(struct dcp_write *write);
 
+/* Creates the files of one rank, with the room that the layout says; dcp_write_rank does
+ * it where that was not done before. */
+int dcp_write_create(struct dcp_write *write, int rank, struct dcp_error *err);
 /* Writes all files of one rank and makes them durable. */
 int dcp_write_rank(struct dcp_write *write, int rank, struct dcp_error *err);
 /* What the coordinator writes last, when size and crc of all other files are in the

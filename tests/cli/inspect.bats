@@ -385,6 +385,22 @@ open("odd.safetensors", "wb").write(
     json 'd["code"] == "CORRUPT" and d["exit"] == 4 and d["tensor"]'
 }
 
+@test "verify holds files of others against their own digests" {
+    dcp-reshard -q export run verified.bin
+    python3 - <<'PYTHON'
+import zipfile
+with zipfile.ZipFile("verified.bin") as z:
+    entry = max(z.infolist(), key=lambda e: e.file_size)
+with open("verified.bin", "r+b") as f:
+    f.seek(entry.header_offset + 30 + len(entry.filename) + 1000)
+    byte = f.read(1)
+    f.seek(-1, 1)
+    f.write(bytes([byte[0] ^ 4]))
+PYTHON
+    run -4 --separate-stderr dcp-inspect verify verified.bin
+    [[ $output == *"damaged   tensor '"*" in verified.bin "*": the digest of the piece "* ]]
+}
+
 @test "verify names what is lost with files that are missing" {
     cp -r run lost
     rm lost/step-00000300/shard-*.safetensors

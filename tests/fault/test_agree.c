@@ -17,7 +17,7 @@
 #include <cmocka.h>
 #include <dcp/dcp.h>
 
-enum { WORLD = 2, TIMEOUT_MS = 3000 };
+enum { WORLD = 2, TIMEOUT_MS = 3000, MOST_PADDING = 8192 };
 
 /* --- an allocation of one thread that fails --- */
 
@@ -107,9 +107,11 @@ static const struct dcp_comm_ops ops = { .allgather = allgather,
 struct run {
     const struct dcp_store *store;
     bool load;
-    int parity, fails; /* the rank whose allocation fails, */
-    long at;           /* the n-th (from 1) */
-    bool done;         /* it has failed */
+    enum dcp_codec codec;
+    int n_tensors, parity, fails; /* the rank whose allocation fails, */
+    long at;                      /* the n-th (from 1) */
+    bool done;                    /* it has failed */
+    size_t padding;               /* bytes of an object */
     int codes[WORLD];
     struct witness witnesses[WORLD];
 };
@@ -121,12 +123,18 @@ static void act(void *arg, struct dcp_comm *comm)
     struct witness *witness = &run->witnesses[rank];
     struct dcp_comm wrapped = { &ops, witness, rank, comm->world, TIMEOUT_MS };
     struct dcp_context ctx = { .comm = &wrapped, .store = run->store, .threads = 1 };
-    struct dcp_save_options save = { .step = 1, .parity = run->parity };
+    struct dcp_save_options save = { .step = 1,
+                                     .parity = run->parity,
+                                     .codec = run->codec };
+    static const unsigned char padding[MOST_PADDING];
     struct dcp_load_options load = { .step = -1 };
     struct sample sample;
 
     *witness = (struct witness){ .comm = comm };
-    sample_make_first(&sample, 3, "dim0", WORLD, rank, !run->load, 7);
+    sample_make_first(&sample, run->n_tensors, "dim0", WORLD, rank, !run->load, 7);
+    if (run->padding)
+        sample.objects[0] =
+            (struct dcp_object){ "padding", DCP_OBJECT_BYTES, padding, run->padding };
     fail_in = rank == run->fails ? run->at : 0;
     run->codes[rank] = run->load ? dcp_load(&ctx, &load, &sample.state, NULL, NULL)
                                  : dcp_save(&ctx, &save, &sample.state, NULL, NULL);
@@ -137,7 +145,7 @@ static void act(void *arg, struct dcp_comm *comm)
     sample_free(&sample);
 }
 
-/* Saves three tensors, or loads them from `store`; false: there are fewer allocations. */
+/* Saves some tensors, or loads them from `store`; false: there are fewer allocations. */
 static bool try(struct run *run)
 {
     struct dcp_store fresh = { 0 };
@@ -174,7 +182,7 @@ static void each(struct run *run)
 
 static void saves(void **state)
 {
-    struct run run = { 0 };
+    struct run run = { .n_tensors = 3 };
 
     (void)state;
     each(&run);
@@ -182,11 +190,23 @@ static void saves(void **state)
     each(&run);
 }
 
+/* What rank 0 learns of the others needs memory only where a chunk of the catalog's is
+ * full just then: that is somewhere among these. */
+static void saves_of_many_sizes(void **state)
+{
+    struct run run = { .n_tensors = sample_n_tensors() - 1, .codec = DCP_CODEC_ZSTD };
+
+    (void)state;
+    for (run.padding = 64; OWN_MALLOC && run.padding < MOST_PADDING; run.padding += 120)
+        for (run.at = 1; try(&run);)
+            run.at++;
+}
+
 static void loads(void **state)
 {
     struct dcp_store store;
     struct step_files files;
-    struct run run = { .store = &store, .parity = 1, .fails = -1 };
+    struct run run = { .store = &store, .n_tensors = 3, .parity = 1, .fails = -1 };
 
     (void)state;
     assert_int_equal(dcp_store_mem(&store, NULL), 0);
@@ -206,6 +226,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(saves),
+        cmocka_unit_test(saves_of_many_sizes),
         cmocka_unit_test(loads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

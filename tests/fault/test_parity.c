@@ -412,6 +412,80 @@ static void stale_and_exchanged_files_are_rebuilt(void **state)
 
 /* A repair that fails at any operation, tears it or stops there, with the power gone or
  * not, leaves what the next one repairs. */
+/* Where nothing is left that says what a stripe was, what repair would write is held
+ * against the digests of the files. */
+static void what_cannot_be_proved_is_not_rebuilt(void **state)
+{
+    struct run run;
+    struct dcp_error err = { 0 };
+
+    (void)state;
+    make_run(&run, &kinds[2]);
+    size_t f = step_files_find(&run.files, "parity-00000-of-00001.bin");
+    size_t g = step_files_find(&run.files, "shard-00001-of-00002.safetensors");
+    size_t head = 16 + (size_t)dcp_le64(run.files.files[f].data);
+    size_t n = run.files.files[f].n, shard_n = run.files.files[g].n;
+    unsigned char *parity = malloc(n), *shard = malloc(shard_n);
+    assert_true(parity && shard);
+    memcpy(parity, run.files.files[f].data, n);
+    memcpy(shard, run.files.files[g].data, shard_n);
+    memset(parity + head + UNIT, 0, 8); /* of the first trailer */
+    shard[1000] ^= 1;
+    step_files_put(&run.files, run.files.files[f].name, parity, n);
+    step_files_put(&run.files, run.files.files[g].name, shard, shard_n);
+    assert_int_equal(dcp_repair(&run.store, STEP, NULL, NULL, &err), DCP_E_CORRUPT);
+    assert_non_null(strstr(err.message, "shard-00001-of-00002.safetensors"));
+    struct step_files after;
+    step_files_read(&after, &run.store, STEP);
+    assert_memory_equal(after.files[f].data, parity, n);
+    assert_memory_equal(after.files[g].data, shard, shard_n);
+    step_files_free(&after);
+    free(parity);
+    free(shard);
+    free_run(&run);
+}
+
+static void the_lease_is_held_while_it_is_repaired(void **state)
+{
+    struct run run;
+
+    (void)state;
+    make_run(&run, &kinds[2]);
+    lose(&run, 0);
+    assert_int_equal(run.store.ops->lock(run.store.self, NULL), 0);
+    assert_int_equal(dcp_repair(&run.store, STEP, NULL, NULL, NULL), DCP_E_BUSY);
+    run.store.ops->unlock(run.store.self);
+    check_repair(&run);
+    free_run(&run);
+}
+
+/* A head that lost a bit does not speak, even where nobody contradicts but the manifest:
+ * what is lost is rebuilt all the same. */
+static void damaged_heads_do_not_count(void **state)
+{
+    struct run run;
+    unsigned char copy[4096];
+
+    (void)state;
+    make_run(&run, &kinds[2]);
+    size_t f = step_files_find(&run.files, "parity-00000-of-00001.bin");
+    size_t head = 16 + (size_t)dcp_le64(run.files.files[f].data);
+    size_t n = run.files.files[f].n;
+    assert_in_range(head, 17, sizeof copy);
+    for (size_t at = 0; at < 8 * head; at += 7) {
+        unsigned char *data = malloc(n);
+        assert_non_null(data);
+        memcpy(data, run.files.files[f].data, n);
+        data[at / 8] ^= (unsigned char)(1 << at % 8);
+        step_files_put(&run.files, run.files.files[f].name, data, n - 1);
+        step_files_remove(&run.files, "shard-00001-of-00002.safetensors");
+        check_load(&run, 2);
+        check_repair(&run);
+        free(data);
+    }
+    free_run(&run);
+}
+
 static void interrupted_repair_can_be_repeated(void **state)
 {
     static const enum dcp_fault_kind how[] = { DCP_FAULT_FAIL, DCP_FAULT_TEAR,
@@ -453,6 +527,9 @@ int main(void)
         cmocka_unit_test(random_damage_is_rebuilt),
         cmocka_unit_test(cut_and_grown_files_are_rebuilt),
         cmocka_unit_test(stale_and_exchanged_files_are_rebuilt),
+        cmocka_unit_test(what_cannot_be_proved_is_not_rebuilt),
+        cmocka_unit_test(the_lease_is_held_while_it_is_repaired),
+        cmocka_unit_test(damaged_heads_do_not_count),
         cmocka_unit_test(interrupted_repair_can_be_repeated),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

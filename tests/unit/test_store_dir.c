@@ -160,6 +160,8 @@ static void links_are_refused(void **state)
         assert_int_equal(store.ops->open(store.self, names[i], &file, &err),
                          DCP_E_UNSUPPORTED);
         assert_non_null(strstr(err.message, "it is a link"));
+        assert_int_equal(store.ops->reopen(store.self, names[i], &file, NULL),
+                         DCP_E_UNSUPPORTED);
         assert_int_equal(stat_code(names[i]), DCP_E_UNSUPPORTED);
     }
     assert_int_equal(stat_code("dir"), DCP_E_UNSUPPORTED);

@@ -346,9 +346,11 @@ static void run_scenario(const struct scenario *scenario)
 
 static const struct scenario *find_scenario(const char *name)
 {
-    for (size_t i = 0; i < n_scenarios; i++)
-        if (!strcmp(scenarios[i].name, name))
-            return &scenarios[i];
+    const struct scenario *scenario;
+
+    for (size_t i = 0; (scenario = scenario_at(i)); i++)
+        if (!strcmp(scenario->name, name))
+            return scenario;
     fprintf(stderr, "there is no scenario '%s'\n", name);
     exit(2);
 }
@@ -411,11 +413,12 @@ int main(int argc, char **argv)
     acts_folder(run.work);
     snprintf(run.root, sizeof run.root, "%s/root", run.work);
     snprintf(run.state, sizeof run.state, "%s/state", run.work);
-    for (size_t i = 0; i < n_scenarios; i++) {
-        if (run.only && scenarios[i].name != find_scenario(run.only)->name)
+    const struct scenario *scenario;
+    for (size_t i = 0; (scenario = scenario_at(i)); i++) {
+        if (run.only && scenario != find_scenario(run.only))
             continue;
-        snprintf(run.trace, sizeof run.trace, "%s/%s.trace", run.work, scenarios[i].name);
-        run_scenario(&scenarios[i]);
+        snprintf(run.trace, sizeof run.trace, "%s/%s.trace", run.work, scenario->name);
+        run_scenario(scenario);
     }
     free(run.seen);
     if (!run.violations && !run.replay)

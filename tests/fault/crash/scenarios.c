@@ -14,24 +14,24 @@
 
 enum { AGAIN_SALT = 40, STEPS = 3 };
 
-static void begin(int64_t act)
+void act_begins(int64_t act)
 {
     if (fault_shim_begin)
         fault_shim_begin(act);
 }
 
-static void done(int64_t act)
+void act_is_done(int64_t act)
 {
     if (fault_shim_done)
         fault_shim_done(act);
 }
 
-static void path_of(char out[512], const char *folder, const char *name)
+void path_of(char out[512], const char *folder, const char *name)
 {
     must(snprintf(out, 512, "%s/%s", folder, name) < 512);
 }
 
-static void open_run(struct dcp_store *store, const char *folder)
+void open_run(struct dcp_store *store, const char *folder)
 {
     char path[512];
 
@@ -58,17 +58,17 @@ static int save(const struct dcp_store *store, int64_t step, unsigned salt,
     return acts_save(&acts);
 }
 
-static void save_steps(const char *folder, int64_t first, int64_t last,
-                       const struct dcp_save_options *more)
+void save_steps(const char *folder, int64_t first, int64_t last,
+                const struct dcp_save_options *more)
 {
     struct dcp_store store;
 
-    begin(first);
+    act_begins(first);
     open_run(&store, folder);
     for (int64_t step = first; step <= last; step++) {
-        begin(step);
+        act_begins(step);
         must(save(&store, step, STEP_SALT(step), more) == 0);
-        done(step);
+        act_is_done(step);
     }
     dcp_store_free(&store);
 }
@@ -109,8 +109,8 @@ static void act_companion(const char *folder)
     save_steps(folder, STEPS + 1, STEPS + 1, &more);
 }
 
-static bool check_run(const struct facts *facts, struct promise promise, int keep,
-                      int64_t there, char why[512])
+bool check_run(const struct facts *facts, struct promise promise, int keep, int64_t there,
+               char why[512])
 {
     char path[512];
     const struct run_want want = { .least = promise.done > there ? promise.done : there,
@@ -198,10 +198,10 @@ static void act_smooth(const char *folder)
 {
     struct dcp_store store;
 
-    begin(1);
+    act_begins(1);
     open_run(&store, folder);
     must(save_smooth(&store, 1) == 0);
-    done(1);
+    act_is_done(1);
     dcp_store_free(&store);
 }
 
@@ -249,13 +249,13 @@ static void save_behind(void *arg, struct dcp_comm *comm)
         sample_make_first(&sample, sample_n_tensors() - 1, "zero3", comm->world,
                           comm->rank, true, STEP_SALT(step));
         if (comm->rank == 0)
-            begin(step);
+            act_begins(step);
         must(dcp_save_start(saver, &options, &sample.state, NULL) == 0);
         sample_free(&sample); /* training goes on, and changes it */
         for (over = false; !over; dcp_clock_sleep_us(200))
             must(dcp_save_poll(saver, &over, NULL, NULL) == 0);
         if (comm->rank == 0)
-            done(step);
+            act_is_done(step);
     }
     dcp_saver_free(saver);
 }
@@ -264,7 +264,7 @@ static void act_behind(const char *folder)
 {
     struct dcp_store store;
 
-    begin(1);
+    act_begins(1);
     open_run(&store, folder);
     world_run(2, save_behind, &store);
     dcp_store_free(&store);
@@ -278,13 +278,13 @@ static void act_aside(const char *folder)
     struct dcp_store store;
     struct dcp_context ctx = { .store = &store };
 
-    begin(2);
+    act_begins(2);
     open_run(&store, folder);
     must(dcp_set_aside(&ctx, 1, NULL) == 0);
-    done(2);
-    begin(3);
+    act_is_done(2);
+    act_begins(3);
     must(save(&store, 2, AGAIN_SALT, NULL) == 0);
-    done(3);
+    act_is_done(3);
     dcp_store_free(&store);
 }
 
@@ -330,10 +330,10 @@ static void act_prune(const char *folder)
 {
     struct dcp_store store;
 
-    begin(1);
+    act_begins(1);
     open_run(&store, folder);
     must(dcp_prune(&store, 1, 0, NULL, NULL) == 0);
-    done(1);
+    act_is_done(1);
     dcp_store_free(&store);
 }
 
@@ -377,9 +377,9 @@ static int repair(const char *folder, struct dcp_error *err)
 
 static void act_repair(const char *folder)
 {
-    begin(1);
+    act_begins(1);
     must(repair(folder, NULL) == 0);
-    done(1);
+    act_is_done(1);
 }
 
 /* The damaged step can be read through its parity at every moment; the others are none
@@ -417,147 +417,7 @@ static bool repair_again(const struct facts *facts, struct promise promise, char
     return check_repair(facts, NULL, promise, why);
 }
 
-/* --- reshards --- */
-
-/* What a reshard makes, over what. */
-struct how {
-    const char *format, *target;
-    bool force;
-};
-
-static int reshard(const char *folder, const struct how *how, int world, bool force,
-                   struct dcp_error *err)
-{
-    struct dcp_reshard_options options = { .world = how->format ? 0 : world,
-                                           .format = how->format,
-                                           .dtype = -1,
-                                           .only = world == 4 ? DCP_ONLY_MODEL : 0,
-                                           .force = force,
-                                           .threads = 2 };
-    struct dcp_place source;
-    struct dcp_reshard *job;
-    char from[512], to[512];
-
-    if (how->format && strcmp(how->format, "bundle") != 0)
-        options.only = DCP_ONLY_MODEL;
-    if (how->format && world == 4)
-        options.dtype = DCP_F16; /* another old one */
-    if (how->format && !strcmp(how->format, "bundle") && world == 4)
-        options.dtype = -1;
-    path_of(from, folder, "run");
-    path_of(to, folder, how->target);
-    int rc = dcp_place_open(from, &source, err);
-    if (rc)
-        return rc;
-    rc = dcp_reshard_plan(&source, to, &options, &job, err);
-    if (!rc) {
-        rc = dcp_reshard_run(job, err);
-        dcp_reshard_free(job);
-    }
-    dcp_place_close(&source);
-    return rc;
-}
-
-static void prepare_reshard(const char *folder, const struct how *how)
-{
-    save_steps(folder, 1, 1, NULL);
-    if (how->force)
-        must(reshard(folder, how, 4, false, NULL) == 0);
-}
-
-static void act_reshard(const char *folder, const struct how *how)
-{
-    begin(1);
-    must(reshard(folder, how, 3, how->force, NULL) == 0);
-    done(1);
-}
-
-/* Verified by its digests, if its format has any. */
-static bool is_whole(const char *path, char why[512])
-{
-    struct dcp_place place;
-    struct dcp_verify_options options = { .threads = 1 };
-    struct dcp_error err = { 0 };
-
-    int rc = dcp_place_open(path, &place, &err);
-    if (!rc) {
-        rc = dcp_verify(&place.source, &options, NULL, &err);
-        dcp_place_close(&place);
-    }
-    return !rc || wrong(why, "%s", err.message);
-}
-
-static bool check_reshard(const struct facts *facts, const struct tree *state,
-                          struct promise promise, const struct how *how, char why[512])
-{
-    char path[512];
-    bool is_new = tree_find(&facts->after, how->target) &&
-                  tree_same(state, how->target, &facts->after, how->target);
-    bool is_old = tree_same(state, how->target, &facts->before, how->target);
-
-    path_of(path, facts->folder, how->target);
-    if (!check_run(facts, (struct promise){ 1, 1 }, 0, 1, why))
-        return false;
-    if (!is_new && !is_old)
-        return wrong(why, "the target is neither what it was nor what it is to be");
-    if (promise.done && !is_new)
-        return wrong(why, "the target that was promised is not there");
-    return !tree_find(state, how->target) || is_whole(path, why);
-}
-
-static bool reshard_again(const struct facts *facts, const struct how *how, char why[512])
-{
-    struct dcp_error err = { 0 };
-    struct tree tree;
-
-    if (reshard(facts->folder, how, 3, true, &err))
-        return wrong(why, "the next reshard fails: %s", err.message);
-    if (!tree_read(&tree, facts->folder))
-        return wrong(why, "the folder cannot be read");
-    bool fine = tree_same(&tree, how->target, &facts->after, how->target) ||
-                wrong(why, "the next reshard makes something else");
-    for (size_t i = 0; i < tree.n && fine; i++)
-        if (!strncmp(tree.items[i].path, ".tmp-", 5))
-            fine = wrong(why, "the next reshard leaves '%s'", tree.items[i].path);
-    tree_free(&tree);
-    return fine;
-}
-
-#define RESHARD(id, ...)                                                        \
-    static const struct how id = { __VA_ARGS__ };                               \
-    static void prepare_##id(const char *folder)                                \
-    {                                                                           \
-        prepare_reshard(folder, &id);                                           \
-    }                                                                           \
-    static void act_##id(const char *folder)                                    \
-    {                                                                           \
-        act_reshard(folder, &id);                                               \
-    }                                                                           \
-    static bool check_##id(const struct facts *facts, const struct tree *state, \
-                           struct promise promise, char why[512])               \
-    {                                                                           \
-        return check_reshard(facts, state, promise, &id, why);                  \
-    }                                                                           \
-    static bool again_##id(const struct facts *facts, struct promise promise,   \
-                           char why[512])                                       \
-    {                                                                           \
-        (void)promise;                                                          \
-        return reshard_again(facts, &id, why);                                  \
-    }
-
-RESHARD(dir, NULL, "out", false)
-RESHARD(dir_over, NULL, "out", true)
-RESHARD(file, "safetensors", "out.safetensors", false)
-RESHARD(file_over, "torch", "out.bin", true)
-RESHARD(archive, "bundle", "out.tar.zst", false)
-RESHARD(archive_over, "bundle", "out.tar.zst", true)
-
-#define RESHARDS(text, id)                                   \
-    {                                                        \
-        text, prepare_##id, act_##id, check_##id, again_##id \
-    }
-
-const struct scenario scenarios[] = {
+static const struct scenario scenarios[] = {
     { "first-save", prepare_nothing, act_first, check_new_run, save_next },
     { "saves", prepare_steps, act_saves, check_saves, save_next },
     { "parity", prepare_steps, act_parity, check_saves, save_next },
@@ -567,11 +427,13 @@ const struct scenario scenarios[] = {
     { "set-aside", prepare_steps, act_aside, check_aside, save_next },
     { "prune", prepare_steps, act_prune, check_prune, save_next },
     { "repair", prepare_repair, act_repair, check_repair, repair_again },
-    RESHARDS("reshard", dir),
-    RESHARDS("reshard-force", dir_over),
-    RESHARDS("export", file),
-    RESHARDS("export-force", file_over),
-    RESHARDS("pack", archive),
-    RESHARDS("pack-force", archive_over),
 };
-const size_t n_scenarios = sizeof scenarios / sizeof scenarios[0];
+
+const struct scenario *scenario_at(size_t i)
+{
+    size_t n = sizeof scenarios / sizeof scenarios[0];
+
+    if (i < n)
+        return &scenarios[i];
+    return i - n < n_reshard_scenarios ? &reshard_scenarios[i - n] : NULL;
+}

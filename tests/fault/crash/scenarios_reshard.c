@@ -1,0 +1,216 @@
+/* Scenarios of what is made of steps: reshards, exports, archives. */
+#include "check.h"
+#include "lib/must.h"
+#include "scenarios.h"
+#include <dcp/dcp.h>
+#include <stdio.h>
+#include <string.h>
+
+/* --- reshards --- */
+
+/* What a reshard makes, over what. */
+struct how {
+    const char *format, *target;
+    bool force;
+};
+
+static int reshard(const char *folder, const struct how *how, int world, bool force,
+                   struct dcp_error *err)
+{
+    struct dcp_reshard_options options = { .world = how->format ? 0 : world,
+                                           .format = how->format,
+                                           .dtype = -1,
+                                           .only = world == 4 ? DCP_ONLY_MODEL : 0,
+                                           .force = force,
+                                           .threads = 2 };
+    struct dcp_place source;
+    struct dcp_reshard *job;
+    char from[512], to[512];
+
+    if (how->format && strcmp(how->format, "bundle") != 0)
+        options.only = DCP_ONLY_MODEL;
+    if (how->format && !strcmp(how->format, "deepspeed"))
+        options.lossy = true;
+    if (how->format && world == 4)
+        options.dtype = DCP_F16; /* another old one */
+    if (how->format && !strcmp(how->format, "bundle") && world == 4)
+        options.dtype = -1;
+    path_of(from, folder, "run");
+    path_of(to, folder, how->target);
+    int rc = dcp_place_open(from, &source, err);
+    if (rc)
+        return rc;
+    rc = dcp_reshard_plan(&source, to, &options, &job, err);
+    if (!rc) {
+        rc = dcp_reshard_run(job, err);
+        dcp_reshard_free(job);
+    }
+    dcp_place_close(&source);
+    return rc;
+}
+
+static void prepare_reshard(const char *folder, const struct how *how)
+{
+    save_steps(folder, 1, 1, NULL);
+    if (how->force)
+        must(reshard(folder, how, 4, false, NULL) == 0);
+}
+
+static void act_reshard(const char *folder, const struct how *how)
+{
+    act_begins(1);
+    must(reshard(folder, how, 3, how->force, NULL) == 0);
+    act_is_done(1);
+}
+
+/* Verified by its digests, if its format has any. */
+static bool is_whole(const char *path, char why[512])
+{
+    struct dcp_place place;
+    struct dcp_verify_options options = { .threads = 1 };
+    struct dcp_error err = { 0 };
+
+    int rc = dcp_place_open(path, &place, &err);
+    if (!rc) {
+        rc = dcp_verify(&place.source, &options, NULL, &err);
+        dcp_place_close(&place);
+    }
+    return !rc || wrong(why, "%s", err.message);
+}
+
+static bool check_reshard(const struct facts *facts, const struct tree *state,
+                          struct promise promise, const struct how *how, char why[512])
+{
+    char path[512];
+    bool is_new = tree_find(&facts->after, how->target) &&
+                  tree_same(state, how->target, &facts->after, how->target);
+    bool is_old = tree_same(state, how->target, &facts->before, how->target);
+
+    path_of(path, facts->folder, how->target);
+    if (!check_run(facts, (struct promise){ 1, 1 }, 0, 1, why))
+        return false;
+    if (!is_new && !is_old)
+        return wrong(why, "the target is neither what it was nor what it is to be");
+    if (promise.done && !is_new)
+        return wrong(why, "the target that was promised is not there");
+    return !tree_find(state, how->target) || is_whole(path, why);
+}
+
+static bool reshard_again(const struct facts *facts, const struct how *how, char why[512])
+{
+    struct dcp_error err = { 0 };
+    struct tree tree;
+
+    if (reshard(facts->folder, how, 3, true, &err))
+        return wrong(why, "the next reshard fails: %s", err.message);
+    if (!tree_read(&tree, facts->folder))
+        return wrong(why, "the folder cannot be read");
+    bool fine = tree_same(&tree, how->target, &facts->after, how->target) ||
+                wrong(why, "the next reshard makes something else");
+    for (size_t i = 0; i < tree.n && fine; i++)
+        if (!strncmp(tree.items[i].path, ".tmp-", 5))
+            fine = wrong(why, "the next reshard leaves '%s'", tree.items[i].path);
+    tree_free(&tree);
+    return fine;
+}
+
+/* --- a file that is moved --- */
+
+static const char moved[] = "moved";
+
+static void prepare_move(const char *folder)
+{
+    struct dcp_store store;
+
+    must(dcp_store_dir(&store, folder, true, NULL) == 0);
+    must(store.ops->make_dir(store.self, "from", NULL) == 0);
+    must(store.ops->make_dir(store.self, "to", NULL) == 0);
+    must(dcp_store_write_file(&store, "from/file", moved, sizeof moved, NULL) == 0);
+    must(store.ops->sync_dir(store.self, "from", NULL) == 0);
+    must(store.ops->sync_dir(store.self, "", NULL) == 0);
+    dcp_store_free(&store);
+}
+
+static void act_move(const char *folder)
+{
+    struct dcp_store store;
+
+    act_begins(1);
+    must(dcp_store_dir(&store, folder, false, NULL) == 0);
+    must(store.ops->publish(store.self, "from/file", "to/file", NULL) == 0);
+    dcp_store_free(&store);
+    act_is_done(1);
+}
+
+/* It is in one folder or the other, or in both; once that was promised, in the new one.
+ */
+static bool check_move(const struct facts *facts, const struct tree *state,
+                       struct promise promise, char why[512])
+{
+    const struct tree_item *from = tree_find(state, "from/file");
+    const struct tree_item *to = tree_find(state, "to/file");
+
+    (void)facts;
+    if (!from && !to)
+        return wrong(why, "the file is lost");
+    if (promise.done && !to)
+        return wrong(why, "the file is where it was before");
+    if (promise.done && from)
+        return wrong(why, "the file is still where it was");
+    return (to ? to : from)->size == sizeof moved || wrong(why, "it is cut");
+}
+
+static bool move_again(const struct facts *facts, struct promise promise, char why[512])
+{
+    (void)facts;
+    (void)promise;
+    (void)why;
+    return true;
+}
+
+#define RESHARD(id, ...)                                                        \
+    static const struct how id = { __VA_ARGS__ };                               \
+    static void prepare_##id(const char *folder)                                \
+    {                                                                           \
+        prepare_reshard(folder, &id);                                           \
+    }                                                                           \
+    static void act_##id(const char *folder)                                    \
+    {                                                                           \
+        act_reshard(folder, &id);                                               \
+    }                                                                           \
+    static bool check_##id(const struct facts *facts, const struct tree *state, \
+                           struct promise promise, char why[512])               \
+    {                                                                           \
+        return check_reshard(facts, state, promise, &id, why);                  \
+    }                                                                           \
+    static bool again_##id(const struct facts *facts, struct promise promise,   \
+                           char why[512])                                       \
+    {                                                                           \
+        (void)promise;                                                          \
+        return reshard_again(facts, &id, why);                                  \
+    }
+
+RESHARD(dir, NULL, "out", false)
+RESHARD(dir_over, NULL, "out", true)
+RESHARD(nested, "deepspeed", "out", false) /* its files lie in a folder of their own */
+RESHARD(file, "safetensors", "out.safetensors", false)
+RESHARD(file_over, "torch", "out.bin", true)
+RESHARD(archive, "bundle", "out.tar.zst", false)
+RESHARD(archive_over, "bundle", "out.tar.zst", true)
+
+#define RESHARDS(text, id)                                   \
+    {                                                        \
+        text, prepare_##id, act_##id, check_##id, again_##id \
+    }
+
+const struct scenario reshard_scenarios[] = {
+    RESHARDS("reshard", dir),
+    RESHARDS("reshard-force", dir_over),
+    RESHARDS("reshard-nested", nested),
+    RESHARDS("export", file),
+    RESHARDS("export-force", file_over),
+    RESHARDS("pack", archive),
+    RESHARDS("pack-force", archive_over),
+    { "move", prepare_move, act_move, check_move, move_again },
+};
+const size_t n_reshard_scenarios = sizeof reshard_scenarios / sizeof reshard_scenarios[0];
