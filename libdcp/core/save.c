@@ -150,7 +150,7 @@ static int open_step(void *arg, struct dcp_error *err)
     return dcp_publish_begin(&finish->publish, store, finish->name, false, err);
 }
 
-/* Before the snapshot: a disk that is too full is found out while nothing waits for it. */
+/* Before the snapshot: that a disk is too full is found while nothing waits for it. */
 static int reserve_shard(void *arg, struct dcp_error *err)
 {
     struct dcp_saver *saver = arg;
