@@ -46,7 +46,8 @@ static int plan_and_run(struct dcp_main *m, struct reshard_job *job,
 {
     DCP_CLEANUP_FREE char *config = NULL;
     int rc = dcp_place_index(&job->place, &job->source, err);
-    if (!rc && job->place.damage.code)
+    bool told = !rc && job->place.damage.code;
+    if (told)
         dcp_damage_tell_mended(m, &job->place);
     if (rc == DCP_OK)
         rc = find_config(job, &config, err);
@@ -69,6 +70,8 @@ static int plan_and_run(struct dcp_main *m, struct reshard_job *job,
         rc = dcp_reshard_run(job->reshard, err);
     job->seconds = dcp_clock_s() - begin;
     dcp_main_progress_end(m);
+    if (!rc && !told && job->place.damage.code)
+        dcp_damage_tell_mended(m, &job->place);
     if (rc == DCP_E_CORRUPT) {
         dcp_error_prefix(err, "cannot reshard '%s'", job->place.path);
         dcp_damage_hint(&job->place, false, err);

@@ -4,6 +4,8 @@
 #include "base/str.h"
 #include "codec.h"
 #include "decoder.h"
+#include "index.h"
+#include "mend.h"
 #include "region.h"
 #include <inttypes.h>
 #include <stdio.h>
@@ -44,9 +46,11 @@ struct coded {
 };
 
 struct dcp_blocks {
-    const struct dcp_source *source;
+    struct dcp_source source; /* of its store, or of the one that mends */
     const struct dcp_catalog *catalog;
-    bool verify;
+    bool verify, mends;
+    struct dcp_mend *mend;   /* what is read through it; NULL: nothing was damaged yet */
+    struct dcp_error mended; /* why it is */
     uint64_t clock, n_bytes;
     struct dcp_coder *coder;
     unsigned char *stored; /* a block as it lies in the file */
@@ -128,10 +132,9 @@ int dcp_blocks_new(const struct dcp_source *source, const struct dcp_catalog *ca
         free(b);
         return rc;
     }
-    b->source = source;
+    b->source = *source;
     b->catalog = catalog;
     b->verify = verify;
-
     for (int i = 0; i < MAX_OPEN_FILES; i++)
         b->files[i].file = -1;
     b->n_cache = n < 4 ? 4 : (size_t)n;
@@ -152,14 +155,23 @@ int dcp_blocks_new(const struct dcp_source *source, const struct dcp_catalog *ca
     return DCP_OK;
 }
 
+static void close_files(struct dcp_blocks *b)
+{
+    const struct dcp_store *store = b->source.store;
+
+    for (int i = 0; i < MAX_OPEN_FILES; i++)
+        if (b->files[i].file >= 0) {
+            store->ops->close(store->self, b->files[i].handle, NULL);
+            b->files[i].file = -1;
+        }
+}
+
 void dcp_blocks_free(struct dcp_blocks *b)
 {
     if (!b)
         return;
-    for (int i = 0; i < MAX_OPEN_FILES; i++)
-        if (b->files[i].file >= 0)
-            b->source->store->ops->close(b->source->store->self, b->files[i].handle,
-                                         NULL);
+    close_files(b);
+    dcp_mend_free(b->mend);
     for (size_t i = 0; b->cache && i < b->n_cache; i++)
         free(b->cache[i].data);
     free(b->cache);
@@ -169,9 +181,18 @@ void dcp_blocks_free(struct dcp_blocks *b)
     free(b->windows);
     for (int i = 0; i < MAX_STREAMS; i++)
         dcp_decoder_free(b->streams[i].decoder);
-
     dcp_coder_free(b->coder);
     free(b);
+}
+
+void dcp_blocks_mend(struct dcp_blocks *b)
+{
+    b->mends = b->catalog->parity;
+}
+
+const struct dcp_error *dcp_blocks_mended(const struct dcp_blocks *b)
+{
+    return &b->mended;
 }
 
 uint64_t dcp_blocks_bytes(const struct dcp_blocks *b)
@@ -182,7 +203,7 @@ uint64_t dcp_blocks_bytes(const struct dcp_blocks *b)
 static int open_file(struct dcp_blocks *b, int file, struct dcp_store_file **out,
                      struct dcp_error *err)
 {
-    const struct dcp_store *store = b->source->store;
+    const struct dcp_store *store = b->source.store;
     struct open_file *victim = &b->files[0];
 
     for (int i = 0; i < MAX_OPEN_FILES; i++) {
@@ -200,7 +221,7 @@ static int open_file(struct dcp_blocks *b, int file, struct dcp_store_file **out
         victim->file = -1;
     }
     DCP_CLEANUP_FREE char *path =
-        dcp_source_file(b->source, b->catalog->files[file].name);
+        dcp_source_file(&b->source, b->catalog->files[file].name);
     if (!path)
         return dcp_error_memory(err, "a file name");
     int rc = store->ops->open(store->self, path, &victim->handle, err);
@@ -215,7 +236,7 @@ static int open_file(struct dcp_blocks *b, int file, struct dcp_store_file **out
 static int read_file(struct dcp_blocks *b, int file, uint64_t offset, size_t n, void *out,
                      struct dcp_error *err)
 {
-    const struct dcp_store *store = b->source->store;
+    const struct dcp_store *store = b->source.store;
     struct dcp_store_file *handle = NULL;
     int rc = open_file(b, file, &handle, err);
 
@@ -385,8 +406,7 @@ static int read_stream_block(struct dcp_blocks *b, const struct dcp_piece *piece
     return rc;
 }
 
-/* One whole block, verified and decoded, to out. */
-static int read_block(struct dcp_blocks *b, const struct dcp_piece *piece, uint64_t block,
+static int read_plain(struct dcp_blocks *b, const struct dcp_piece *piece, uint64_t block,
                       unsigned char *out, size_t raw_n, struct dcp_error *err)
 {
     const struct dcp_tensor *tensor = &b->catalog->tensors[piece->tensor];
@@ -418,6 +438,36 @@ static int read_block(struct dcp_blocks *b, const struct dcp_piece *piece, uint6
                                    to, (size_t)stored_n, out, raw_n, &why))
         return complain(b, piece, block, raw_n, why.message, err);
     return DCP_OK;
+}
+
+/* All that is read from now on comes through the parity: slower, but right. */
+static bool begin_mending(struct dcp_blocks *b)
+{
+    b->mends = false;
+    if (dcp_mend_open(b->source.store, b->source.name, &b->mend, NULL))
+        return false;
+    close_files(b);
+    for (size_t i = 0; i < b->n_windows; i++)
+        b->windows[i].file = -1;
+    b->source.store = dcp_mend_store(b->mend);
+    return true;
+}
+
+/* One whole block, verified and decoded, to out. */
+static int read_block(struct dcp_blocks *b, const struct dcp_piece *piece, uint64_t block,
+                      unsigned char *out, size_t raw_n, struct dcp_error *err)
+{
+    struct dcp_error why = { 0 };
+    int rc = read_plain(b, piece, block, out, raw_n, &why);
+
+    if (dcp_is_broken(rc) && b->mends && begin_mending(b) &&
+        !read_plain(b, piece, block, out, raw_n, NULL)) {
+        b->mended = why;
+        return DCP_OK;
+    }
+    if (rc && err)
+        *err = why;
+    return rc;
 }
 
 /* A block in the cache, read when it is not there. */

@@ -16,6 +16,11 @@ int dcp_blocks_new(const struct dcp_source *source, const struct dcp_catalog *ca
                    uint64_t memory_bytes, bool verify, struct dcp_blocks **out_blocks,
                    struct dcp_error *err);
 void dcp_blocks_free(struct dcp_blocks *blocks);
+/* From now on what is damaged is read through the parity of the step, where it has one
+ * and that gives it. */
+void dcp_blocks_mend(struct dcp_blocks *blocks);
+/* The first damage that was read so; code 0: none. */
+const struct dcp_error *dcp_blocks_mended(const struct dcp_blocks *blocks);
 
 /* Bytes begin .. begin + n of a piece's memory (its extent's raw bytes). Errors: CORRUPT,
  * naming the tensor, its elements, the file and its bytes; IO; NOT_FOUND (the file). */

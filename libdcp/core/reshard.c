@@ -270,6 +270,7 @@ static int write_target(const struct dcp_reshard *reshard, const struct dcp_stor
                                                              ? DCP_READ_BACK_NOT
                                                              : DCP_READ_BACK_CACHE,
                                             .parity = options->parity,
+                                            .mended = &reshard->place->damage,
                                             .progress = options->progress };
     uint64_t bytes = 0;
 

@@ -80,6 +80,8 @@ static int stream_init(struct stream *s, const struct dcp_stream_setup *setup,
         if (!rc)
             rc = dcp_blocks_new(setup->source, setup->src, cache, setup->verify,
                                 &copier->blocks, err);
+        if (!rc && setup->mended)
+            dcp_blocks_mend(copier->blocks);
     }
     return rc;
 }
@@ -216,6 +218,9 @@ int dcp_stream_run(const struct dcp_stream_setup *setup, struct dcp_error *err)
         rc = prove_replicas(setup->target, err);
     if (!rc)
         rc = write_global(setup, write, pool, err);
+    for (int i = 0; s.copiers && i < s.n_workers && setup->mended; i++)
+        if (!setup->mended->code && s.copiers[i].blocks)
+            *setup->mended = *dcp_blocks_mended(s.copiers[i].blocks);
     dcp_write_free(write);
     dcp_pool_free(pool);
     stream_fini(&s);

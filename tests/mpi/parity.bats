@@ -52,6 +52,9 @@ lose_ranks() {
     shard=run/step-00000005/shard-00001-of-00004.safetensors
     at=$(($(stat -c %s $shard) - 100))
     printf 'damage' | dd of=$shard bs=1 seek=$at conv=notrunc status=none
+    run -0 --separate-stderr dcp-reshard run/step-00000005 two --world 2
+    [[ $stderr == *"'run/step-00000005' is damaged and is read through its parity (tensor '"* ]]
+    run -0 dcp-inspect diff two whole/step-00000005
     run -0 --separate-stderr train --ranks 2 --steps 8
     [[ $stderr == *"step-00000005 is damaged and was mended"* ]]
     train -q --ranks 2 --steps 8 --set checkpoint.dir=whole

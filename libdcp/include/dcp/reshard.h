@@ -101,10 +101,11 @@ DCP_PUBLIC const struct dcp_reshard_plan *dcp_reshard_facts(
 /* The target's catalog, borrowed until free. */
 DCP_PUBLIC const struct dcp_catalog *dcp_reshard_target(
     const struct dcp_reshard *reshard);
-/* Streams, proves and publishes. On failure nothing is left at the target's name, or what
- * was there; only when the very last sync fails the target is there, whole. Errors:
- * CORRUPT (source damaged, or fingerprints of what was written differ), NO_SPACE, IO,
- * BUSY (another process makes the same target), INTERRUPTED. */
+/* Streams, proves and publishes. Where the source is damaged and has parity for it, what
+ * was written is read, and place->damage says so afterwards. On failure nothing is left
+ * at the target's name, or what was there; only when the very last sync fails the target
+ * is there, whole. Errors: CORRUPT (source damaged, or fingerprints of what was written
+ * differ), NO_SPACE, IO, BUSY (another process makes the same target), INTERRUPTED. */
 DCP_PUBLIC int dcp_reshard_run(struct dcp_reshard *reshard, struct dcp_error *err);
 /* After a run: how many numbers were out of the range of the dtype they were cast to, and
  * became infinite or NaN; *out_tensors of how many tensors, *out_first (borrowed) one of
