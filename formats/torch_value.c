@@ -105,11 +105,12 @@ static void write_again(struct dcp_torch_writer *w, size_t tensor)
 
 /* -- references ---------------------------------------------------------------------- */
 
+/* A writer without storages has tensors of its own, and none of the catalog's. */
 static int find_tensor(const struct dcp_torch_writer *w, const json_t *value)
 {
     const char *name = dcp_torch_json_tensor(value);
 
-    return name ? dcp_catalog_find(w->catalog, name) : -1;
+    return name && w->storage ? dcp_catalog_find(w->catalog, name) : -1;
 }
 
 static int find_object(const struct dcp_torch_writer *w, const json_t *value)

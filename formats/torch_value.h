@@ -25,9 +25,9 @@ struct dcp_torch_class {
 struct dcp_torch_writer {
     const struct dcp_catalog *catalog;
     struct dcp_pickle_out *out;
-    struct dcp_arena *arena;     /* scratch */
-    size_t *first_seen;          /* tensor of storage i */
-    int64_t *storage;            /* of each tensor, -1 before it is met */
+    struct dcp_arena *arena; /* scratch */
+    size_t *first_seen;      /* tensor of storage i */
+    int64_t *storage;        /* of each tensor, -1 before it is met; NULL: no tensors */
     struct dcp_torch_memo *memo; /* of each tensor; NULL: nothing stands in it
                                   * again */
     size_t n_storages;
