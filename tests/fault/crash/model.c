@@ -49,7 +49,6 @@ struct half {
 struct operation {
     struct half halves[2];
     int n_halves;
-    bool moves; /* a name is not taken from the second folder before it is in the first */
 };
 
 struct model {
@@ -215,8 +214,6 @@ static void sync_dir(struct model *model, const struct node *dir)
         for (int h = 0; h < op->n_halves; h++)
             if (op->halves[h].dir == dir)
                 make_durable(&op->halves[h]);
-        if (op->moves && op->n_halves == 2 && op->halves[1].durable)
-            make_durable(&op->halves[0]);
         for (int h = 0; h < op->n_halves; h++)
             whole = whole && op->halves[h].durable;
         if (!whole)
@@ -312,7 +309,6 @@ static bool apply_names(struct model *model, const struct trace_record *record,
         half[op.n_halves - 1].set[half[op.n_halves - 1].n_set++] =
             (struct name){ name2, node };
     } else if (record->kind == TRACE_RENAME) {
-        op.moves = true;
         op.n_halves = dir == dir2 ? 1 : 2;
         half[0].dir = dir2;
         half[0].set[0] = (struct name){ name2, node };
