@@ -28,7 +28,8 @@ static uint32_t write_view(struct dcp_pickle_out *out, enum dcp_dtype dtype, int
 
     for (int d = ndim; d-- > 0;) {
         stride[d] = n;
-        n *= shape[d] ? shape[d] : 1;
+        if (__builtin_mul_overflow(n, shape[d] ? shape[d] : 1, &n))
+            n = 1; /* there is no element: any stride will do */
     }
     dcp_pickle_global(out, "torch._utils",
                       class ? "_rebuild_tensor_v2" : "_rebuild_tensor_v3");

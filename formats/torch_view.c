@@ -214,7 +214,8 @@ bool dcp_torch_view_is_dense(const struct dcp_torch_view *view)
     for (int d = view->ndim; d-- > 0;) {
         if (view->shape[d] > 1 && view->stride[d] != n)
             return false;
-        n *= view->shape[d];
+        if (__builtin_mul_overflow(n, view->shape[d], &n))
+            return true; /* there is no element: others were counted */
     }
     return true;
 }

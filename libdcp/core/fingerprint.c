@@ -107,3 +107,11 @@ uint64_t dcp_fingerprint_whole(const struct dcp_tensor *tensor, uint64_t parts)
 {
     return dcp_hash_crc64_from_raw(parts, dcp_tensor_bytes(tensor));
 }
+
+bool dcp_replica_differs(const struct dcp_catalog *catalog, size_t piece)
+{
+    const struct dcp_piece *p = &catalog->pieces[piece];
+
+    return dcp_region_is_replica(catalog, piece) && p->has_crc && p[-1].has_crc &&
+           !p->stride == !p[-1].stride && p->crc != p[-1].crc;
+}

@@ -22,5 +22,8 @@ uint64_t dcp_fingerprint_piece(const struct dcp_tensor *tensor,
                                const void *data, uint64_t crc);
 /* The fingerprint from the exclusive or of all parts. */
 uint64_t dcp_fingerprint_whole(const struct dcp_tensor *tensor, uint64_t parts);
+/* Whether a piece repeats the one before it (pieces are sorted), which alone counts in a
+ * fingerprint, and has another digest. */
+bool dcp_replica_differs(const struct dcp_catalog *catalog, size_t piece);
 
 #endif

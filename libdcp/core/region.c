@@ -48,7 +48,8 @@ void dcp_region_strides(const int64_t *shape, int ndim, int64_t *out)
 
     for (int d = ndim - 1; d >= 0; d--) {
         out[d] = stride;
-        stride *= shape[d] ? shape[d] : 1; /* zero elements: strides are never used */
+        if (__builtin_mul_overflow(stride, shape[d] ? shape[d] : 1, &stride))
+            stride = 1; /* zero elements: strides are never used */
     }
 }
 

@@ -94,8 +94,7 @@ static int prove_replicas(const struct dcp_catalog *target, struct dcp_error *er
     for (size_t p = 1; p < target->n_pieces; p++) {
         const struct dcp_piece *piece = &target->pieces[p];
         const struct dcp_tensor *tensor = &target->tensors[piece->tensor];
-        if (!dcp_region_is_replica(target, p) || !piece[-1].stride != !piece->stride ||
-            piece[-1].crc == piece->crc)
+        if (!dcp_replica_differs(target, p))
             continue;
         dcp_error_tensor(err, tensor->name);
         return dcp_error_set(err, DCP_E_CORRUPT,

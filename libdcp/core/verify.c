@@ -246,8 +246,7 @@ static int check_replicas(struct verify *v, struct dcp_error *err)
 
     for (size_t p = 1; p < v->catalog->n_pieces && !rc; p++) {
         const struct dcp_piece *piece = &v->catalog->pieces[p];
-        if (dcp_region_is_replica(v->catalog, p) && piece->has_crc && piece[-1].has_crc &&
-            !piece->stride && !piece[-1].stride && piece->crc != piece[-1].crc)
+        if (dcp_replica_differs(v->catalog, p))
             rc = add_piece_damage(v, piece, 0, dcp_blocks_raw_bytes(v->catalog, piece),
                                   "it differs from its replica", err);
     }

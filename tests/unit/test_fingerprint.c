@@ -55,6 +55,29 @@ static void any_cut(void **state)
     }
 }
 
+/* Of three pieces of one region the second repeats the first, the third does not. */
+static void replicas_that_differ(void **state)
+{
+    struct dcp_catalog *catalog;
+    int64_t shape[] = { 4 };
+
+    (void)state;
+    assert_int_equal(dcp_catalog_new(&catalog, NULL), 0);
+    naive_tensor(catalog, DCP_F32, 1, shape);
+    for (int rank = 0; rank < 3; rank++) {
+        struct dcp_piece piece = {
+            .rank = rank, .file = -1, .has_crc = true, .crc = rank == 2 ? 8 : 7
+        };
+        assert_int_equal(dcp_catalog_add_piece(catalog, &piece, NULL), 0);
+    }
+    assert_int_equal(dcp_catalog_sort(catalog, NULL), 0);
+    for (size_t p = 0; p < 3; p++)
+        assert_int_equal(dcp_replica_differs(catalog, p), p == 2);
+    catalog->pieces[1].has_crc = false; /* nothing is known of it */
+    assert_false(dcp_replica_differs(catalog, 2));
+    dcp_catalog_free(catalog);
+}
+
 /* A number that stands in the paper, and what is nothing. */
 static void known_numbers(void **state)
 {
@@ -106,6 +129,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_cut),
+        cmocka_unit_test(replicas_that_differ),
         cmocka_unit_test(known_numbers),
         cmocka_unit_test(every_bit_counts),
     };
