@@ -5,7 +5,8 @@
  * and changes of names each of which may have reached the disk or not, in any order. A
  * sync of a file makes its content durable and none of its names; a sync of a folder its
  * names. A rename is atomic; between two folders of which one was synced it may also be
- * done in that one alone: then the file has two names, or none. fdatasync does not make a file shorter. */
+ * done in that one alone: then the file has two names, or none. fdatasync does not make a
+ * file shorter. */
 #ifndef TESTS_FAULT_MODEL_H
 #define TESTS_FAULT_MODEL_H
 
