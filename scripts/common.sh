@@ -19,6 +19,12 @@ die() {
     exit 1
 }
 
+# Whether clang is there with libFuzzer.
+can_fuzz() {
+    printf 'int LLVMFuzzerTestOneInput(const char *x, long n) { return x && n < 0; }\n' |
+        clang -fsanitize=fuzzer -x c -o /dev/null - 2>/dev/null
+}
+
 # quietly WHAT COMMAND...: runs it silently; when it fails, shows the end of its output
 # and one sentence, and ends the script.
 quietly() {

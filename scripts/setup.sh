@@ -7,10 +7,12 @@ set -euo pipefail
 
 usage() {
     cat <<TEXT
-usage: scripts/setup.sh [--packages-only]
+usage: scripts/setup.sh [--packages-only] [--fuzzer]
 
 Installs the packages that are missing (Debian 12, as root or with sudo), then configures
 and builds into build/. The programs are in build/bin/.
+
+  --fuzzer   also clang with libFuzzer, for tests/fuzz
 TEXT
 }
 
@@ -54,18 +56,20 @@ install_packages() {
 }
 
 packages_only=false
-case ${1:-} in
-"") ;;
---packages-only) packages_only=true ;;
--h | --help)
-    usage
-    exit 0
-    ;;
-*)
-    usage >&2
-    exit 2
-    ;;
-esac
+for option in "$@"; do
+    case $option in
+    --packages-only) packages_only=true ;;
+    --fuzzer) can_fuzz || libraries+=(clang libclang-rt-dev) ;;
+    -h | --help)
+        usage
+        exit 0
+        ;;
+    *)
+        usage >&2
+        exit 2
+        ;;
+    esac
+done
 
 if ! command -v dpkg-query >/dev/null; then
     die "this is not Debian: install a C compiler, cmake, pkg-config, python3, bats,

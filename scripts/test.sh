@@ -9,13 +9,14 @@ usage() {
     cat <<TEXT
 usage: scripts/test.sh [--quick] [--long] [-R REGEX]
 
-  --quick    no sanitizer builds, no peers (torch, transformers)
+  --quick    no sanitizer builds, no fuzzing, no peers (torch, transformers)
   --long     also the tests labelled long
   -R REGEX   only the tests whose name matches
 
 Environment: DCP_PEERS is the python of a virtual environment with the packages of
 tests/interop/requirements.txt; without it one is made in build/.venv-peers.
-CI=true makes a peer that cannot be installed a failure.
+CI=true makes a peer that cannot be installed a failure, and installs clang for
+the fuzzing when it is missing.
 TEXT
 }
 
@@ -95,7 +96,23 @@ run_tests() {
     [ -s "$results/$name.xml" ] || die "ctest gave no results for $name"
 }
 
-"$root/scripts/setup.sh"
+# 30 seconds of each fuzz target, from its corpus on.
+run_fuzz() {
+    if ! can_fuzz; then
+        say "WARNING: no clang with libFuzzer: nothing is fuzzed (scripts/setup.sh --fuzzer)"
+        cat >"$results/fuzz.xml" <<XML
+<testsuite><testcase name="all" status="notrun"><skipped message="SKIP_" />
+<system-out>skipped: no clang with libFuzzer</system-out></testcase></testsuite>
+XML
+        return
+    fi
+    configure_and_build fuzz fuzz_targets
+    run_tests fuzz "$root/build-fuzz" -L '^fuzz$'
+}
+
+setup_options=()
+[ "$quick" = true ] || [ "${CI:-}" != true ] || setup_options=(--fuzzer)
+"$root/scripts/setup.sh" "${setup_options[@]}"
 rm -rf "$results"
 mkdir -p "$results"
 [ "$quick" = true ] || prepare_peers
@@ -109,5 +126,7 @@ if [ "$quick" = false ]; then
         launcher=(setarch -R)
     fi
     run_tests tsan "$root/build-tsan" -L '^tsan$'
+    launcher=()
+    run_fuzz
 fi
 python3 "$root/tests/lib/summary.py" "$results"/*.xml

@@ -130,8 +130,10 @@ function(dcp_c_tests folder)
     endforeach()
 endfunction()
 
-# tests/fuzz/fuzz_X.c: libFuzzer with -DDCP_FUZZ=ON, otherwise a replay of corpus/X/.
+# tests/fuzz/fuzz_X.c: a replay of corpus/X/. With -DDCP_FUZZ=ON libFuzzer searches from
+# there for DCP_FUZZ_S seconds; what it keeps is in fuzz/X/ of the build.
 function(dcp_fuzz_tests)
+    add_custom_target(fuzz_targets)
     file(GLOB sources CONFIGURE_DEPENDS "${tests_dir}/fuzz/fuzz_*.c")
     set(replay "${tests_dir}/lib/replay_main.c")
     foreach(source IN LISTS sources)
@@ -140,8 +142,12 @@ function(dcp_fuzz_tests)
         if(DCP_FUZZ)
             dcp_test_program(${target} "${source}")
             target_link_options(${target} PRIVATE -fsanitize=fuzzer)
-            add_test(NAME fuzz.${stem} COMMAND ${target} -runs=0
-                "${tests_dir}/fuzz/corpus/${stem}")
+            set(found "${CMAKE_BINARY_DIR}/fuzz/${stem}")
+            file(MAKE_DIRECTORY "${found}")
+            add_test(NAME fuzz.${stem} COMMAND ${target} -max_total_time=${DCP_FUZZ_S}
+                -rss_limit_mb=3000 -timeout=30 -verbosity=0 -print_final_stats=1
+                "-artifact_prefix=${CMAKE_BINARY_DIR}/fuzz/${stem}-"
+                "${found}" "${tests_dir}/fuzz/corpus/${stem}")
         else()
             dcp_test_program(${target} "${source}" "${replay}")
             add_test(NAME fuzz.${stem} COMMAND ${target}
@@ -149,6 +155,7 @@ function(dcp_fuzz_tests)
         endif()
         dcp_register(fuzz.${stem} fuzz "${source}")
         add_dependencies(sanitizer_tests ${target})
+        add_dependencies(fuzz_targets ${target})
     endforeach()
 endfunction()
 
