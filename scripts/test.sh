@@ -99,7 +99,7 @@ run_tests() {
 # 30 seconds of each fuzz target, from its corpus on.
 run_fuzz() {
     if ! can_fuzz; then
-        say "WARNING: no clang with libFuzzer: nothing is fuzzed; scripts/setup.sh --fuzzer"
+        say "WARNING: no clang with libFuzzer: nothing is fuzzed (setup.sh --fuzzer)"
         cat >"$results/fuzz.xml" <<XML
 <testsuite><testcase name="all" status="notrun"><skipped message="SKIP_" />
 <system-out>skipped: no clang with libFuzzer</system-out></testcase></testsuite>
