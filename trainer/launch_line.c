@@ -2,10 +2,12 @@
 #include "launch.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -75,6 +77,8 @@ int launch_line_open(int rank, struct launch_line *out_line, struct dcp_error *e
         return dcp_error_sys(err, DCP_E_COMM, why, "cannot reach the launcher");
     }
     out_line->fd = fd;
+    /* Without mpirun Open MPI waits in MPI_Finalize for ever. */
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
     return DCP_OK;
 }
 
