@@ -54,6 +54,8 @@ struct launcher {
     double first_start_s, first_end_s, first_death_s; /* 0: not yet */
     bool told;     /* the ranks know that they are to stop */
     bool orphaned; /* mpirun ended before its ranks */
+    bool killed;   /* mpirun was, by others; then its ranks end with it */
+    bool ending;   /* it is signalled here */
     int n_unknown; /* lines whose rank is not known yet */
     struct rank_line *unknown;
 };
@@ -334,8 +336,11 @@ static void signal_ranks(struct launcher *l, int number)
 
 static bool mpirun_ended(struct launcher *l)
 {
-    if (l->mpirun && waitpid(l->mpirun, NULL, WNOHANG) == l->mpirun)
+    int status = 0;
+    if (l->mpirun && waitpid(l->mpirun, &status, WNOHANG) == l->mpirun) {
         l->mpirun = 0;
+        l->killed = WIFSIGNALED(status) && !l->ending;
+    }
     return !l->mpirun;
 }
 
@@ -367,8 +372,10 @@ static void pass_stop(struct launcher *l)
         return;
     l->told = true;
     signal_ranks(l, SIGTERM);
-    if (!count(l, RUNNING) && l->mpirun)
+    if (!count(l, RUNNING) && l->mpirun) {
+        l->ending = true;
         kill(l->mpirun, SIGTERM);
+    }
 }
 
 /* Returns when no rank is left that could be heard. */
@@ -395,8 +402,10 @@ static void end_mpirun(struct launcher *l)
 {
     static const int numbers[] = { 0, SIGTERM, SIGKILL };
     for (size_t i = 0; i < DCP_ARRAY_LEN(numbers) && !mpirun_ended(l); i++) {
-        if (numbers[i])
+        if (numbers[i]) {
+            l->ending = true;
             kill(l->mpirun, numbers[i]);
+        }
         double begin_s = dcp_clock_s();
         while (!mpirun_ended(l) && dcp_clock_s() - begin_s < MPIRUN_S)
             dcp_clock_sleep_us(2000);
@@ -449,7 +458,7 @@ static int result(const struct launcher *l, struct dcp_error *err)
     }
     if (count(l, ENDED) == l->n)
         return DCP_OK;
-    if (l->orphaned) {
+    if (l->orphaned || l->killed) {
         dcp_error_set(err, DCP_E_COMM, "mpirun was ended, and the ranks with it");
         dcp_error_hint(err, "start it again with --resume auto");
         return DCP_E_COMM;

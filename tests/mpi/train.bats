@@ -135,6 +135,24 @@ END
     [[ $output == "dcp-train: rank 1 of 4 could not be started"* ]]
 }
 
+@test "nothing is left when mpirun is killed" {
+    dcp-train --config train.json -q --ranks 2 --steps 100000 --set checkpoint.dir=gone \
+        2>said &
+    pid=$!
+    wait_for_step gone $pid
+    mpirun=$(pgrep -P $pid)
+    mapfile -t ranks < <(pgrep -P "$mpirun")
+    [ ${#ranks[@]} = 2 ]
+    kill -KILL "$mpirun"
+    status=0
+    wait $pid || status=$?
+    [ $status = 7 ]
+    [ "$(head -n 1 said)" = "dcp-train: mpirun was ended, and the ranks with it" ]
+    for rank in "${ranks[@]}"; do
+        run ! grep -qs '^State:.[^ZX]' "/proc/$rank/status"
+    done
+}
+
 @test "a rank that is silent is named" {
     dcp-train --config train.json -q --ranks 4 --steps 100000 --set timeout_s=1 \
         --set checkpoint.dir=silent 2>said &
