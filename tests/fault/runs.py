@@ -187,7 +187,8 @@ def strike(process, world, rng):
         elif who == "launcher":
             pids = [process.popen.pid]
     killed = process.popen.poll() is None
-    process.kill(pids)
+    # The launcher first, or it would tell of the others.
+    process.kill(sorted(pids, key=lambda pid: pid != process.popen.pid))
     return killed, who
 
 

@@ -40,11 +40,9 @@ void *checkpoint_read(struct checkpoint *c, int tensor)
     return data;
 }
 
-void checkpoint_expect_tensor(struct checkpoint *c, int at, const json_t *expected)
+void checkpoint_expect_facts(const struct dcp_tensor *tensor, const json_t *expected)
 {
-    const struct dcp_tensor *tensor = &c->catalog->tensors[at];
     json_t *shape = json_object_get(expected, "shape");
-    char digest[65];
 
     assert_string_equal(dcp_dtype_torch_name(tensor->dtype),
                         json_string_value(json_object_get(expected, "dtype")));
@@ -52,6 +50,14 @@ void checkpoint_expect_tensor(struct checkpoint *c, int at, const json_t *expect
     for (int d = 0; d < tensor->ndim; d++)
         assert_int_equal(tensor->shape[d],
                          json_integer_value(json_array_get(shape, (size_t)d)));
+}
+
+void checkpoint_expect_tensor(struct checkpoint *c, int at, const json_t *expected)
+{
+    const struct dcp_tensor *tensor = &c->catalog->tensors[at];
+    char digest[65];
+
+    checkpoint_expect_facts(tensor, expected);
     void *data = checkpoint_read(c, at);
     sha256_hex(data, (size_t)dcp_tensor_bytes(tensor), digest);
     free(data);

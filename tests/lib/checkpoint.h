@@ -19,8 +19,9 @@ void checkpoint_close(struct checkpoint *checkpoint);
 
 /* A tensor's bytes; caller frees. */
 void *checkpoint_read(struct checkpoint *checkpoint, int tensor);
-/* Its dtype (as PyTorch calls it), shape and the SHA-256 of its bytes are those of the
- * keys "dtype", "shape" and "sha256". */
+/* Its dtype (as PyTorch calls it) and shape are those of the keys "dtype" and "shape". */
+void checkpoint_expect_facts(const struct dcp_tensor *tensor, const json_t *expected);
+/* That, and the SHA-256 of its bytes is that of the key "sha256". */
 void checkpoint_expect_tensor(struct checkpoint *checkpoint, int tensor,
                               const json_t *expected);
 /* An object of a catalog; NULL: there is none. Caller decrefs, as of the file's. */
