@@ -17,16 +17,23 @@ struct adamw_params {
     bool
         decoupled; /* AdamW: decay shrinks the weight; else Adam: it joins the gradient */
     float grad_scale; /* what gradients are multiplied by first (clipping); else 1 */
+    /* bf16 weights are rounded at random, the nearer neighbour the likelier, instead of
+     * to nearest: a pure function of (seed, step, number of the element). (Gupta et al.,
+     * "Deep learning with limited numerical precision", ICML 2015, section 3.1.) */
+    bool stochastic;
+    uint64_t seed;
 };
 
-/* Updates n elements of the weights, first and second moments in place. */
-void adamw_step(float *master, float *m, float *v, const float *grad, int64_t n,
-                const struct adamw_params *params);
+/* n elements: fp32 weights and moments, changed in place; gradients in F32 or BF16. */
+struct adamw_range {
+    float *master, *m, *v;
+    const void *grad;
+    enum dcp_dtype grad_dtype;
+    uint16_t *weights; /* NULL, or where the new weights also go, as bf16 */
+    int64_t n;
+    int64_t first; /* number of the first element, the same at every cut */
+};
 
-/* The same with gradients in F32 or BF16; the new weights also go to `weights` as bf16,
- * rounded to nearest even, when that is not NULL. */
-void adamw_step_mixed(float *master, float *m, float *v, const void *grad,
-                      enum dcp_dtype grad_dtype, uint16_t *weights, int64_t n,
-                      const struct adamw_params *params);
+void adamw_step(const struct adamw_range *range, const struct adamw_params *params);
 
 #endif

@@ -113,6 +113,8 @@ static void carve_activations(struct model *m, struct carve *carve)
             norms[i]->rstd = carve_take(carve, rows, f);
         }
     }
+    m->tokens = carve_take(carve, rows, sizeof *m->tokens);
+    m->targets = carve_take(carve, rows, sizeof *m->targets);
     m->x = carve_take(carve, rows * c, f);
     m->final.out = carve_take(carve, rows * c, t);
     m->final.mean = carve_take(carve, rows, f);
@@ -133,11 +135,12 @@ static void carve_activations(struct model *m, struct carve *carve)
 int gpt2_open(struct model *m, struct dcp_error *err)
 {
     m->blocks = dcp_mem_calloc((size_t)m->config.n_layer, sizeof *m->blocks);
-    if (!m->blocks)
+    int64_t rows = (int64_t)m->batch * m->seq_len;
+    m->host_losses = dcp_mem_calloc((size_t)rows, sizeof *m->host_losses);
+    if (!m->blocks || !m->host_losses)
         return dcp_error_memory(err, "the blocks of the model");
 
     /* Equal shares of the rows, as large as HEAD_BYTES allows. */
-    int64_t rows = (int64_t)m->batch * m->seq_len;
     int64_t most = HEAD_BYTES / ((int64_t)sizeof(float) * m->config.vocab_size);
     most = most < 1 ? 1 : most;
     int64_t n_shares = (rows + most - 1) / most;
@@ -145,14 +148,14 @@ int gpt2_open(struct model *m, struct dcp_error *err)
 
     struct carve carve = { 0 };
     carve_activations(m, &carve);
-    if (!carve.too_large)
-        m->memory = dcp_mem_aligned(CARVE_ALIGN, carve.size_bytes);
-    if (!m->memory) {
-        dcp_error_set(err, DCP_E_MEMORY,
-                      "out of memory: the activations of %d × %d tokens need %.1f MiB",
-                      m->batch, m->seq_len, (double)carve.size_bytes / (1 << 20));
+    char what[80];
+    snprintf(what, sizeof what, "the activations of %d × %d tokens", m->batch,
+             m->seq_len);
+    int rc = m->ops->alloc(m->ctx, carve.too_large ? UINT64_MAX : carve.size_bytes, what,
+                           &m->memory, err);
+    if (rc) {
         dcp_error_hint(err, "make the micro-batch smaller and accumulate gradients");
-        return DCP_E_MEMORY;
+        return rc;
     }
     m->memory_bytes = carve.size_bytes;
     carve = (struct carve){ .base = m->memory };
@@ -162,7 +165,9 @@ int gpt2_open(struct model *m, struct dcp_error *err)
 
 void gpt2_close(struct model *m)
 {
-    free(m->memory);
+    if (m->memory)
+        m->ops->free(m->ctx, m->memory);
+    free(m->host_losses);
     free(m->blocks);
 }
 

@@ -58,18 +58,20 @@ struct model {
     struct model_param *params;
     int n_params, n_units;
 
-    /* Activations, in one block of memory. */
+    /* Activations, in one block of the kernels' memory. */
     void *memory;
     uint64_t memory_bytes;
     struct gpt2_block *blocks;
-    float *x; /* [rows,C] what the last block gives */
+    int32_t *tokens, *targets; /* [rows] of the micro-batch */
+    float *x;                  /* [rows,C] what the last block gives */
     struct gpt2_norm final;
 
     /* The head works on head_rows rows at a time. */
     int64_t head_rows;
-    float *logits;  /* [head_rows,V] */
-    void *dlogits;  /* T[head_rows,V]; in F32 the logits */
-    double *losses; /* [rows] */
+    float *logits;       /* [head_rows,V] */
+    void *dlogits;       /* T[head_rows,V]; in F32 the logits */
+    double *losses;      /* [rows] */
+    double *host_losses; /* [rows], where the host reads them */
 
     /* Gradients on their way back; in F32 the T arrays are the others. */
     float *dx;     /* [rows,C] of the block's output, then of its input */
@@ -90,24 +92,28 @@ int gpt2_open(struct model *model, struct dcp_error *err);
 void gpt2_close(struct model *model);
 
 /* Rows `begin` .. seq_len of each sequence through embedding, blocks and final norm;
- * begin is 0 or batch is 1. Results of the rows lie at the beginning of their arrays,
- * but keys, values and attention at their own rows. */
+ * their tokens are on the host, as are targets below; begin is 0 or batch is 1. Results
+ * of the rows lie at the beginning of their arrays, but keys, values and attention at
+ * their own rows. */
 int gpt2_forward(struct model *model, const struct model_hooks *hooks,
                  const int32_t *tokens, int batch, int seq_len, int begin,
                  struct dcp_error *err);
-/* The mean loss of the rows that forward computed. When dwte is not NULL: the gradient of
- * grad_scale × loss goes to model->dpart, and that of the embedding is added to dwte. */
+/* The losses of the rows that forward computed. When dwte is not NULL: the gradient of
+ * grad_scale × their mean goes to model->dpart, and that of the embedding is added to
+ * dwte. */
 int gpt2_head(struct model *model, const struct model_hooks *hooks,
               const int32_t *targets, int64_t rows, float grad_scale, float *dwte,
-              double *out_loss, struct dcp_error *err);
-/* Logits of one row of what forward computed. */
+              struct dcp_error *err);
+/* Their mean, when all that was begun is done. */
+int gpt2_loss(struct model *model, int64_t rows, double *out_loss, struct dcp_error *err);
+/* Logits of one row of what forward computed, to the host. */
 int gpt2_head_row(struct model *model, const struct model_hooks *hooks, int64_t row,
                   float *out_logits, struct dcp_error *err);
-/* After gpt2_forward: the mean loss, and all gradients to the hooks. When it fails, units
+/* After gpt2_forward: gpt2_head, and all gradients to the hooks. When it fails, units
  * whose gradients were begun stay so. */
 int gpt2_backward(struct model *model, const struct model_hooks *hooks,
-                  const int32_t *tokens, const int32_t *targets, int batch, int seq_len,
-                  float grad_scale, double *out_loss, struct dcp_error *err);
+                  const int32_t *targets, int batch, int seq_len, float grad_scale,
+                  struct dcp_error *err);
 
 /* Element i of a T array. */
 void *gpt2_at(const struct model *model, void *array, int64_t i);

@@ -1,6 +1,5 @@
 /* gpt2_backward: gradients, from the head back to the embedding. */
 #include "gpt2.h"
-#include <string.h>
 
 /* Of a linear layer, from dout T[rows,n_out]: adds to dweight and dbias; dx[rows,n_in] is
  * new. */
@@ -88,7 +87,7 @@ static int unit_backward(struct model *m, const struct model_hooks *hooks, int u
         return rc;
     rc = hooks->grad_begin(hooks->self, unit, g, err);
     if (!rc && unit == m->n_units - 1) {
-        memset(m->dx, 0, (size_t)(rows * m->config.n_embd) * sizeof *m->dx);
+        m->ops->zero(m->ctx, m->dx, (uint64_t)(rows * m->config.n_embd) * sizeof *m->dx);
         norm_backward(m, rows, m->x, &m->final, w[FINAL_WEIGHT], g[FINAL_WEIGHT],
                       g[FINAL_BIAS]);
     } else if (!rc) {
@@ -98,20 +97,20 @@ static int unit_backward(struct model *m, const struct model_hooks *hooks, int u
     return rc ? rc : hooks->grad_end(hooks->self, unit, err);
 }
 
-int gpt2_backward(struct model *m, const struct model_hooks *hooks, const int32_t *tokens,
+int gpt2_backward(struct model *m, const struct model_hooks *hooks,
                   const int32_t *targets, int batch, int seq_len, float grad_scale,
-                  double *out_loss, struct dcp_error *err)
+                  struct dcp_error *err)
 {
     int64_t rows = (int64_t)batch * seq_len;
     float *g[MODEL_MAX_UNIT_PARAMS]; /* of the embedding: open until the end */
     int rc = hooks->grad_begin(hooks->self, 0, g, err);
     if (!rc)
-        rc = gpt2_head(m, hooks, targets, rows, grad_scale, g[WTE], out_loss, err);
+        rc = gpt2_head(m, hooks, targets, rows, grad_scale, g[WTE], err);
     for (int unit = m->n_units - 1; unit > 0 && !rc; unit--)
         rc = unit_backward(m, hooks, unit, batch, seq_len, err);
     if (rc)
         return rc;
-    m->ops->embed_backward(m->ctx, rows, seq_len, m->config.n_embd, tokens, m->dx, g[WTE],
-                           g[WPE]);
+    m->ops->embed_backward(m->ctx, rows, seq_len, m->config.n_embd, m->tokens, m->dx,
+                           g[WTE], g[WPE]);
     return hooks->grad_end(hooks->self, 0, err);
 }

@@ -54,11 +54,13 @@ int gpt2_forward(struct model *m, const struct model_hooks *hooks, const int32_t
 {
     const void *w[MODEL_MAX_UNIT_PARAMS];
     int64_t rows = (int64_t)batch * (seq_len - begin);
-    int rc = hooks->acquire(hooks->self, 0, w, err);
+    int rc = m->ops->put(m->ctx, m->tokens, tokens, (uint64_t)rows * sizeof *tokens, err);
+    if (!rc)
+        rc = hooks->acquire(hooks->self, 0, w, err);
     if (rc)
         return rc;
     m->ops->embed(m->ctx, m->dtype, rows, seq_len - begin, begin, m->config.n_embd,
-                  tokens, w[WTE], w[WPE], m->blocks[0].x);
+                  m->tokens, w[WTE], w[WPE], m->blocks[0].x);
     hooks->release(hooks->self, 0);
 
     for (int l = 0; l < m->config.n_layer; l++) {

@@ -33,11 +33,13 @@ static int logits_backward(struct model *m, const void *wte, int64_t row, int64_
 }
 
 int gpt2_head(struct model *m, const struct model_hooks *hooks, const int32_t *targets,
-              int64_t rows, float grad_scale, float *dwte, double *out_loss,
-              struct dcp_error *err)
+              int64_t rows, float grad_scale, float *dwte, struct dcp_error *err)
 {
     const void *w[MODEL_MAX_UNIT_PARAMS];
-    int rc = hooks->acquire(hooks->self, 0, w, err);
+    int rc =
+        m->ops->put(m->ctx, m->targets, targets, (uint64_t)rows * sizeof *targets, err);
+    if (!rc)
+        rc = hooks->acquire(hooks->self, 0, w, err);
     if (rc)
         return rc;
     for (int64_t row = 0; row < rows && !rc; row += m->head_rows) {
@@ -46,15 +48,22 @@ int gpt2_head(struct model *m, const struct model_hooks *hooks, const int32_t *t
         if (rc)
             break;
         m->ops->cross_entropy(m->ctx, m->dtype, n, m->config.vocab_size, m->logits,
-                              targets + row, grad_scale / (float)rows, m->losses + row,
+                              m->targets + row, grad_scale / (float)rows, m->losses + row,
                               dwte ? m->dlogits : NULL);
         if (dwte)
             rc = logits_backward(m, w[WTE], row, n, dwte, err);
     }
     hooks->release(hooks->self, 0);
+    return rc;
+}
+
+int gpt2_loss(struct model *m, int64_t rows, double *out_loss, struct dcp_error *err)
+{
+    uint64_t size_bytes = (uint64_t)rows * sizeof *m->losses;
+    int rc = m->ops->get(m->ctx, m->host_losses, m->losses, size_bytes, err);
     double sum = 0;
     for (int64_t row = 0; row < rows; row++)
-        sum += m->losses[row];
+        sum += m->host_losses[row];
     *out_loss = sum / (double)rows;
     return rc;
 }
@@ -66,7 +75,10 @@ int gpt2_head_row(struct model *m, const struct model_hooks *hooks, int64_t row,
     int rc = hooks->acquire(hooks->self, 0, w, err);
     if (rc)
         return rc;
-    rc = logits_of(m, w[WTE], row, 1, out_logits, err);
+    rc = logits_of(m, w[WTE], row, 1, m->logits, err);
     hooks->release(hooks->self, 0);
+    if (!rc)
+        rc = m->ops->get(m->ctx, out_logits, m->logits,
+                         (uint64_t)m->config.vocab_size * sizeof *out_logits, err);
     return rc;
 }

@@ -86,6 +86,11 @@ int model_seq_len(const struct model *model)
     return model->seq_len;
 }
 
+struct kernels model_kernels(const struct model *model)
+{
+    return (struct kernels){ model->ops, model->ctx };
+}
+
 void model_init_values(const struct model *model, int param, uint64_t seed, int64_t begin,
                        int64_t n, float *out)
 {
@@ -140,8 +145,9 @@ int model_train(struct model *model, const struct model_hooks *hooks,
     if (!rc)
         rc = gpt2_forward(model, hooks, tokens, batch, seq_len, 0, err);
     if (!rc)
-        rc = gpt2_backward(model, hooks, tokens, targets, batch, seq_len, grad_scale,
-                           out_loss, err);
+        rc = gpt2_backward(model, hooks, targets, batch, seq_len, grad_scale, err);
+    if (!rc)
+        rc = gpt2_loss(model, (int64_t)batch * seq_len, out_loss, err);
     return rc;
 }
 
@@ -153,8 +159,9 @@ int model_loss(struct model *model, const struct model_hooks *hooks,
     if (!rc)
         rc = gpt2_forward(model, hooks, tokens, batch, seq_len, 0, err);
     if (!rc)
-        rc = gpt2_head(model, hooks, targets, (int64_t)batch * seq_len, 1, NULL, out_loss,
-                       err);
+        rc = gpt2_head(model, hooks, targets, (int64_t)batch * seq_len, 1, NULL, err);
+    if (!rc)
+        rc = gpt2_loss(model, (int64_t)batch * seq_len, out_loss, err);
     return rc;
 }
 

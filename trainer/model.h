@@ -7,6 +7,7 @@
 #ifndef TRAINER_MODEL_H
 #define TRAINER_MODEL_H
 
+#include "ops.h"
 #include <dcp/tensor.h>
 
 #define MODEL_MAX_UNIT_PARAMS 16
@@ -44,7 +45,6 @@ struct model_hooks {
     int (*grad_end)(void *self, int unit, struct dcp_error *err);
 };
 
-struct ops;
 struct model;
 
 /* The parameters follow from the configuration alone. `dtype` (F32 or BF16) is that of
@@ -61,6 +61,8 @@ const struct model_param *model_params(const struct model *model, int *out_n);
 int model_n_units(const struct model *model);
 /* The longest sequence, as given to model_new. */
 int model_seq_len(const struct model *model);
+/* What it computes with; the context belongs to the model. */
+struct kernels model_kernels(const struct model *model);
 /* Fills `n` elements from `begin` on of a parameter with its initial values: a pure
  * function of (seed, parameter, element), so that every rank can make just its part, at
  * any world. */

@@ -8,7 +8,9 @@
 #ifndef TRAINER_NORM_H
 #define TRAINER_NORM_H
 
+#include "portable.h"
 #include <stdint.h>
+#include <string.h>
 
 /* The largest |x[i]|, or at least `peak`; infinity or NaN when one is. Same on all ranks
  * once the largest of theirs is taken. */
@@ -22,7 +24,48 @@ struct norm {
 };
 /* Adds the squares of n values, none larger than peak, which is finite. */
 void norm_add(struct norm *norm, float peak, const float *x, int64_t n);
+/* Adds what another holds, with the same peak. */
+void norm_merge(struct norm *norm, const struct norm *other);
 /* The square root of the sum. */
 double norm_value(const struct norm *norm, float peak);
+
+/* --- what both passes are made of --- */
+
+/* Without their sign, floats order as integers do; NaN comes last. */
+PORTABLE uint32_t norm_magnitude(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits & 0x7fffffff;
+}
+
+/* The power of two that squares are multiplied with to count units. */
+double norm_scale(float peak);
+
+/* Sums of the units' lower and upper halves: 2^32 values or more fit. */
+struct norm_sums {
+    uint64_t low, high;
+};
+PORTABLE void norm_count(struct norm_sums *sums, float x, double scale)
+{
+    uint64_t units = (uint64_t)(int64_t)((double)x * (double)x * scale);
+    sums->low += units & 0xffffffff;
+    sums->high += units >> 32;
+}
+
+/* Adds sums to digits, and brings these below the base; their value stays. */
+PORTABLE void norm_add_sums(double *digits, struct norm_sums sums)
+{
+    const double base = 4294967296.0;
+    digits[0] += (double)(sums.low & 0xffffffff);
+    sums.high += sums.low >> 32;
+    digits[1] += (double)(sums.high & 0xffffffff);
+    digits[2] += (double)(sums.high >> 32);
+    for (int d = 0; d + 1 < NORM_DIGITS; d++) {
+        double over = (double)(int64_t)(digits[d] / base);
+        digits[d] -= over * base;
+        digits[d + 1] += over;
+    }
+}
 
 #endif

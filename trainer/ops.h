@@ -1,10 +1,14 @@
 /* ops: the kernels of the trainer, a table of functions with two implementations:
  * ops_cpu, readable, double arithmetic, the oracle; ops_dnn, fast.
  *
- * Arrays are dense and row-major. "T" marks an array in the compute dtype (F32 or BF16):
- * weights, and activations that go into a matrix product. Everything else is fp32, and
- * every sum is kept in fp32 or better. Outputs may be poisoned before; no input may
- * overlap an output unless a comment allows it.
+ * Arrays are dense and row-major, and lie in the memory of the kernels, which the host
+ * may not be able to read; what lies elsewhere is called `host`. "T" marks an array in
+ * the compute dtype (F32 or BF16): weights, and activations that go into a matrix
+ * product. Everything else is fp32, and every sum is kept in fp32 or better. Outputs may
+ * be poisoned before; no input may overlap an output unless a comment allows it.
+ *
+ * Kernels run in the order of their calls, and may run later than their calls return. One
+ * that fails then is reported by the next function of the context that can fail.
  *
  * Thread rule: a context belongs to one thread at a time; contexts are independent. A
  * kernel uses up to ops_threads() threads; with the same number of them the same input
@@ -30,11 +34,29 @@ struct ops_attention {
     int64_t begin; /* 0 in training; keys and values before it are kept ones */
 };
 
+struct adamw_params;
+struct adamw_range;
+
 struct ops {
     const char *name; /* for people: what computes the products */
     int (*open)(void **out_ctx, struct dcp_error *err);
     void (*close)(void *ctx); /* NULL is fine */
     uint64_t (*scratch_bytes)(const void *ctx);
+
+    /* Memory of the kernels, aligned to 64 bytes at least. `what` it is for: "the
+     * gradients of a layer". Errors: MEMORY. */
+    int (*alloc)(void *ctx, uint64_t size_bytes, const char *what, void **out,
+                 struct dcp_error *err);
+    void (*free)(void *ctx, void *memory); /* NULL is fine */
+    /* From the host, and to it. They are done when they return. */
+    int (*put)(void *ctx, void *to, const void *host, uint64_t size_bytes,
+               struct dcp_error *err);
+    int (*get)(void *ctx, void *host, const void *from, uint64_t size_bytes,
+               struct dcp_error *err);
+    void (*copy)(void *ctx, void *to, const void *from, uint64_t size_bytes);
+    void (*zero)(void *ctx, void *to, uint64_t size_bytes);
+    /* All kernels so far are done. */
+    int (*sync)(void *ctx, struct dcp_error *err);
 
     /* bias: T[n] or NULL. add: [m,n] or NULL; it may be c, which then accumulates. */
     int (*matmul)(void *ctx, const struct ops_matmul *shape, const void *a, const void *b,
@@ -88,6 +110,34 @@ struct ops {
                      const void *x, float *sums);
     /* out T[n] = x[n]; in F32 a copy. */
     void (*cast)(void *ctx, enum dcp_dtype dtype, int64_t n, const float *x, void *out);
+
+    /* The kernels on ranges of sharded data: an element's result depends on nothing but
+     * its inputs and has the same bits in every table, so a range may be cut anywhere. */
+
+    /* out[n] = x T[n]. */
+    void (*widen)(void *ctx, enum dcp_dtype dtype, int64_t n, const void *x, float *out);
+    /* x[n] becomes what it would be after a cast to BF16 and back. */
+    void (*round)(void *ctx, int64_t n, float *x);
+    /* out T[n] = x + parts[0] + parts[1] + …, in this order, parts T[n] each; the sum is
+     * fp32 until it is stored. out may be x or a part. At most OPS_MAX_PARTS. */
+    void (*sum)(void *ctx, enum dcp_dtype dtype, int64_t n, const float *x,
+                const void *const *parts, int n_parts, void *out);
+    /* norm_peak and norm_add of norm.h for x T[n]; *peak and digits[NORM_DIGITS] are in
+     * the memory of the kernels. */
+    void (*norm_peak)(void *ctx, enum dcp_dtype dtype, int64_t n, const void *x,
+                      float *peak);
+    void (*norm_add)(void *ctx, enum dcp_dtype dtype, int64_t n, const void *x,
+                     float peak, double *digits);
+    /* adamw_step of adamw.h. */
+    void (*adamw)(void *ctx, const struct adamw_params *params,
+                  const struct adamw_range *range);
+};
+#define OPS_MAX_PARTS 32
+
+/* A table with its context. */
+struct kernels {
+    const struct ops *ops;
+    void *ctx;
 };
 
 /* The oracle, which needs no library. */
@@ -105,18 +155,9 @@ int ops_threads(void);
  */
 void ops_start_threads(void);
 
-/* Elementwise kernels on ranges of sharded data: an element's result depends on nothing
- * but its inputs, so a range may be cut anywhere. Rounds to nearest, ties to even; NaN
- * becomes 0x7fc0, as in torch. */
+/* Between fp32 and bf16 in host memory. Rounds to nearest, ties to even; NaN becomes
+ * 0x7fc0, as in torch. */
 void ops_to_bf16(const float *x, uint16_t *out, int64_t n);
 void ops_from_bf16(const uint16_t *x, float *out, int64_t n);
-/* sum[i] += x[i]. */
-void ops_add(float *sum, const float *x, int64_t n);
-void ops_add_bf16(float *sum, const uint16_t *x, int64_t n);
-
-/* The sum of squares, in double (every square is exact). The same bits for the same
- * values and n, whatever the threads, the CPU and the alignment. The sum over a range cut
- * in two differs from the whole's by rounding alone: relative 1e-13 or less. */
-double ops_sumsq(const float *x, int64_t n);
 
 #endif

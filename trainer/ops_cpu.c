@@ -2,6 +2,7 @@
 #include "base/mem.h"
 #include "ops.h"
 #include "ops_bf16.h"
+#include "ops_host.h"
 #include <math.h>
 
 #define SQRT_2_OVER_PI 0.7978845608028654
@@ -320,6 +321,7 @@ const struct ops *ops_cpu(void)
         .cross_entropy = cross_entropy,
         .sum_rows = sum_rows,
         .cast = cast,
+        OPS_HOST,
     };
     return &table;
 }

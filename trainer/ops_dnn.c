@@ -5,6 +5,7 @@
 #include "base/mem.h"
 #include "ops_bf16.h"
 #include "ops_dnn_matlib.h"
+#include "ops_host.h"
 #include "ops_simd.h"
 #include <math.h>
 
@@ -482,6 +483,7 @@ const struct ops *ops_dnn(void)
         .cross_entropy = cross_entropy,
         .sum_rows = sum_rows,
         .cast = cast,
+        OPS_HOST,
     };
     return &table;
 }

@@ -251,10 +251,9 @@ static int start_new(struct run *run, struct dcp_error *err)
     struct origin origin = { .name = NULL };
     struct resume_result result;
     const char *path = run->settings.model_init;
-    if (!path) {
-        shard_init(run->shard, run->settings.seed);
-        return DCP_OK;
-    }
+    if (!path)
+        return dcp_agree(&run->join->comm,
+                         shard_init(run->shard, run->settings.seed, err), err);
     int rc = find_path(run, &origin, path, err);
     if (!rc)
         rc = load(run, &origin, false, &result, err);

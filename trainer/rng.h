@@ -4,10 +4,8 @@
 #ifndef TRAINER_RNG_H
 #define TRAINER_RNG_H
 
-#include <stdint.h>
+#include "rng_words.h"
 
-/* Four words for (key, stream, index). */
-void rng_words(uint64_t key, uint64_t stream, uint64_t index, uint32_t out[4]);
 /* Uniform in [0, 1), 53 bits. */
 double rng_uniform(uint64_t key, uint64_t stream, uint64_t index);
 /* Standard normal (Box-Muller on one counter). */

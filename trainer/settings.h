@@ -46,6 +46,7 @@ struct settings {
     int shard_size; /* ranks in a sharding group (mics_shard_size); 0: the world */
     bool bf16;      /* bf16 weights with fp32 master, else fp32 */
     bool grad_accum_fp32, grad_accum_bf16; /* data_types.grad_accum_dtype */
+    bool stochastic_rounding;              /* of bf16 weights; see adamw.h */
     bool gather_16bit_on_save;
 
     char *checkpoint_dir; /* as given: relative to the working folder */
@@ -65,11 +66,11 @@ struct settings {
 };
 
 /* Keys of our own at the top level: "seed", "steps" (--steps N is the override
- * "steps=N"), "timeout_s". "auto" means the key's default, which is DeepSpeed's; where it
- * has none: micro batch 8, total_num_steps the steps to train, warmup_num_steps a
- * twentieth of them (at most 1000), warmup_max_lr the optimizer's lr. Without "model"
- * sizes those of the config.json beside model.init are taken, or GPT-2's 124M (vocab_size
- * 256 for bytes).
+ * "steps=N"), "timeout_s", "stochastic_rounding". "auto" means the key's default, which
+ * is DeepSpeed's; where it has none: micro batch 8, total_num_steps the steps to train,
+ * warmup_num_steps a twentieth of them (at most 1000), warmup_max_lr the optimizer's lr.
+ * Without "model" sizes those of the config.json beside model.init are taken, or GPT-2's
+ * 124M (vocab_size 256 for bytes).
  *
  * Reads `path`, applies each "key.path=value" of overrides (NULL-terminated, value as
  * JSON or else as text), resolves "auto", checks, and infers the batch sizes for this

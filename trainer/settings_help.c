@@ -20,6 +20,10 @@ static const struct {
     { "seed", "of initial weights and of the order of samples", NULL },
     { "steps", "train up to this step in all; 0: until stopped (--steps N)", NULL },
     { "timeout_s", "a rank that is silent for so many seconds has failed", NULL },
+    { "stochastic_rounding",
+      "with bf16: the optimizer rounds weights to one of the two nearest at random, the "
+      "nearer the likelier; the same at every number of ranks",
+      NULL },
     { "model.family", "the kind of model", NULL },
     { "model.n_layer", "layers", "of model.init, or 12" },
     { "model.n_head", "attention heads; they divide n_embd", "of model.init, or 12" },

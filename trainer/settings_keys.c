@@ -388,6 +388,7 @@ const struct settings_key settings_root[] = {
       .min = 1,
       .max = 1000000,
       .fallback = 120 },
+    { .name = "stochastic_rounding", .kind = KEY_FLAG, AT(out.stochastic_rounding) },
     SECTION("model", model_keys),
     SECTION("data", data_keys),
     SECTION("checkpoint", checkpoint_keys),

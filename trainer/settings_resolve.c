@@ -181,6 +181,8 @@ static int resolve_precision(struct settings_draft *draft, struct dcp_error *err
                              "%s: 'data_types.grad_accum_dtype' is %s; gradients are "
                              "added up in fp32 or bf16",
                              draft->what, dcp_dtype_torch_name((enum dcp_dtype)dtype));
+    if (s->stochastic_rounding && !s->bf16)
+        return fail(draft, "'stochastic_rounding' needs bf16.enabled true", err);
     s->grad_accum_fp32 = dtype == DCP_F32 || !s->bf16;
     s->grad_accum_bf16 = dtype == DCP_BF16;
     return DCP_OK;

@@ -2,11 +2,10 @@
 
 #include "base/mem.h"
 #include "ops.h"
-#include <string.h>
 
-#define ALIGN 64         /* bytes, of every array */
+#define ALIGN 64         /* bytes, of every parameter */
 #define BUCKET (1 << 20) /* elements between two dtypes at once */
-#define INIT_ELEMS 4096
+#define INIT_ELEMS (1 << 18)
 
 size_t shard_weight_bytes(const struct shard *s)
 {
@@ -32,6 +31,11 @@ size_t shard_grad_bytes(const struct shard *s)
     return shard_grads_fp32(s) ? 4 : 2;
 }
 
+enum dcp_dtype shard_grad_dtype(const struct shard *s)
+{
+    return shard_grads_fp32(s) ? DCP_F32 : DCP_BF16;
+}
+
 enum dcp_dtype shard_dtype(const struct shard *s)
 {
     return s->options.bf16 ? DCP_BF16 : DCP_F32;
@@ -51,6 +55,11 @@ int64_t shard_n_elems(const struct shard *s)
 {
     return s->n_elems;
 }
+
+struct init_room {
+    float values[INIT_ELEMS];
+    uint16_t bf16[INIT_ELEMS];
+};
 
 static int64_t clamp(int64_t v, int64_t low, int64_t high)
 {
@@ -108,22 +117,24 @@ static void place_full(struct shard *s)
     }
 }
 
-static void add_run(struct shard *s, int group, int64_t own_at, int64_t weight_at,
+static void add_run(struct shard *s, int group, int64_t own_at, int64_t full_at,
                     int64_t n)
 {
+    int64_t weight_at = s->options.stage == 3 ? own_at : full_at;
     bool full_grads = s->options.stage <= 1;
     struct shard_run *last = s->n_runs ? &s->runs[s->n_runs - 1] : NULL;
     if (!n)
         return;
     if (last && last->decay == (group == 0) && last->own_at + last->n == own_at &&
-        last->weight_at + last->n == weight_at) {
+        last->full_at + last->n == full_at) {
         last->n += n;
         return;
     }
     s->runs[s->n_runs++] = (struct shard_run){
         .own_at = own_at,
         .weight_at = weight_at,
-        .grad_at = full_grads ? weight_at : own_at,
+        .grad_at = full_grads ? full_at : own_at,
+        .full_at = full_at,
         .n = n,
         .decay = group == 0,
     };
@@ -144,8 +155,7 @@ static void place_own(struct shard *s)
                 shard_part(s, p, s->inner->rank, &at->begin, &at->end);
             at->own_at = s->n_own;
             int64_t n = at->end - at->begin;
-            add_run(s, at->group, at->own_at,
-                    stage == 3 ? at->own_at : at->full_at + at->begin, n);
+            add_run(s, at->group, at->own_at, at->full_at + at->begin, n);
             s->n_own += n;
         }
     s->n_weights = stage == 3 ? s->n_own : s->n_elems;
@@ -176,16 +186,17 @@ static int place(struct shard *s, struct dcp_error *err)
     return DCP_OK;
 }
 
-static int alloc(void **out, int64_t n, size_t size_bytes, struct dcp_error *err)
+static int alloc(struct shard *s, void **out, int64_t n, size_t size_bytes,
+                 struct dcp_error *err)
 {
+    const struct ops *ops = s->kernels.ops;
     size_t total;
-    *out = NULL;
-    if (n >= 0 && dcp_mul_size((size_t)n, size_bytes, &total))
-        *out = dcp_mem_aligned(ALIGN, total);
-    if (!*out)
-        return dcp_error_memory(err, "model state");
-    memset(*out, 0, total);
-    return DCP_OK;
+    if (n < 0 || !dcp_mul_size((size_t)n, size_bytes, &total))
+        total = SIZE_MAX;
+    int rc = ops->alloc(s->kernels.ctx, total, "parts of the model state", out, err);
+    if (!rc)
+        ops->zero(s->kernels.ctx, *out, total);
+    return rc;
 }
 
 static size_t staging_bytes(const struct shard *s)
@@ -205,20 +216,22 @@ static size_t staging_bytes(const struct shard *s)
 
 static int allocate(struct shard *s, struct dcp_error *err)
 {
-    int rc = alloc(&s->weights, s->n_weights, shard_weight_bytes(s), err);
+    int rc = alloc(s, &s->weights, s->n_weights, shard_weight_bytes(s), err);
     s->staging_bytes = staging_bytes(s);
     if (!rc && s->staging_bytes)
-        rc = alloc((void **)&s->staging, (int64_t)s->staging_bytes, 1, err);
+        rc = alloc(s, (void **)&s->staging, (int64_t)s->staging_bytes, 1, err);
+    if (!rc)
+        rc = alloc(s, (void **)&s->measure, 1, sizeof *s->measure, err);
     if (rc || s->options.weights_only)
         return rc;
     if (s->options.bf16)
-        rc = alloc((void **)&s->master, s->n_own, sizeof(float), err);
+        rc = alloc(s, (void **)&s->master, s->n_own, sizeof(float), err);
     if (!rc)
-        rc = alloc((void **)&s->m, s->n_own, sizeof(float), err);
+        rc = alloc(s, (void **)&s->m, s->n_own, sizeof(float), err);
     if (!rc)
-        rc = alloc((void **)&s->v, s->n_own, sizeof(float), err);
+        rc = alloc(s, (void **)&s->v, s->n_own, sizeof(float), err);
     for (int l = 0; !rc && l < s->n_levels; l++)
-        rc = alloc(&s->grads[l], s->n_grads, shard_grad_bytes(s), err);
+        rc = alloc(s, &s->grads[l], s->n_grads, shard_grad_bytes(s), err);
     return rc;
 }
 
@@ -256,6 +269,7 @@ int shard_plan(const struct model *model, const struct shard_options *options, i
         return dcp_error_memory(err, "a plan of the model state");
     s->options = *options;
     s->model = model;
+    s->kernels = model_kernels(model);
     s->world = &all;
     s->inner = options->stage == 3 && options->shard_size ? &copy : &all;
     int rc = check_groups(world, options->shard_size, err);
@@ -276,6 +290,7 @@ int shard_new(const struct model *model, const struct shard_options *options,
         return dcp_error_memory(err, "model state");
     s->options = *options;
     s->model = model;
+    s->kernels = model_kernels(model);
     s->world = coll;
     int rc = split(s, err);
     if (!rc)
@@ -294,15 +309,13 @@ void shard_free(struct shard *s)
 {
     if (!s)
         return;
-    free(s->weights);
-    free(s->master);
-    free(s->m);
-    free(s->v);
+    void *const memory[] = { s->weights, s->master, s->m, s->v, s->staging, s->measure };
+    for (size_t i = 0; i < DCP_ARRAY_LEN(memory); i++)
+        s->kernels.ops->free(s->kernels.ctx, memory[i]);
     for (int l = 0; l < SHARD_MAX_LEVELS; l++)
-        free(s->grads[l]);
-    shard_slots_fini(&s->gathered);
-    shard_slots_fini(&s->unit_grads);
-    free(s->staging);
+        s->kernels.ops->free(s->kernels.ctx, s->grads[l]);
+    shard_slots_fini(s, &s->gathered);
+    shard_slots_fini(s, &s->unit_grads);
     free(s->at);
     free(s->runs);
     free(s->unit_first);
@@ -314,28 +327,39 @@ void shard_free(struct shard *s)
     free(s);
 }
 
-void shard_init(struct shard *s, uint64_t seed)
+/* The initial values of a range, made on the host a part at a time. */
+static int init_range(struct shard *s, uint64_t seed, int param,
+                      const struct shard_range *held, bool bf16, struct init_room *room,
+                      struct dcp_error *err)
+{
+    size_t item = bf16 ? sizeof *room->bf16 : sizeof *room->values;
+    int rc = DCP_OK;
+    for (int64_t i = held->begin; !rc && i < held->end; i += INIT_ELEMS) {
+        int64_t n = clamp(held->end - i, 0, INIT_ELEMS);
+        model_init_values(s->model, param, seed, i, n, room->values);
+        if (bf16)
+            ops_to_bf16(room->values, room->bf16, n);
+        rc = s->kernels.ops->put(
+            s->kernels.ctx, (char *)held->data + (size_t)(i - held->begin) * item,
+            bf16 ? (const void *)room->bf16 : room->values, (uint64_t)n * item, err);
+    }
+    return rc;
+}
+
+int shard_init(struct shard *s, uint64_t seed, struct dcp_error *err)
 {
     struct shard_range held;
-    for (int p = 0; p < s->n_params; p++) {
+    DCP_CLEANUP_FREE struct init_room *room = dcp_mem_calloc(1, sizeof *room);
+    int rc = room ? DCP_OK : dcp_error_memory(err, "initial values");
+    for (int p = 0; !rc && p < s->n_params; p++) {
         shard_weights(s, p, &held);
-        const struct shard_param *at = &s->at[p];
-        for (int64_t i = held.begin; i < held.end; i += INIT_ELEMS) {
-            float values[INIT_ELEMS];
-            int64_t n = clamp(held.end - i, 0, INIT_ELEMS);
-            model_init_values(s->model, p, seed, i, n, values);
-            char *to =
-                (char *)held.data + (size_t)(i - held.begin) * shard_weight_bytes(s);
-            if (s->options.bf16)
-                ops_to_bf16(values, (uint16_t *)(void *)to, n);
-            else
-                memcpy(to, values, (size_t)n * sizeof *values);
-        }
-        if (s->master)
-            model_init_values(s->model, p, seed, at->begin, at->end - at->begin,
-                              s->master + at->own_at);
+        rc = init_range(s, seed, p, &held, s->options.bf16, room, err);
+        shard_optim(s, DCP_ROLE_MASTER, p, &held);
+        if (!rc && held.data)
+            rc = init_range(s, seed, p, &held, false, room, err);
     }
     shard_touch(s);
+    return rc;
 }
 
 void shard_weights(const struct shard *s, int param, struct shard_range *out_range)

@@ -47,7 +47,7 @@ struct shard_options {
 /* What this rank holds of a parameter: elements begin .. end. */
 struct shard_range {
     int64_t begin, end;
-    void *data; /* in host memory; belongs to the shard */
+    void *data; /* in the memory of the model's kernels; belongs to the shard */
 };
 
 /* Memory, in bytes. Transient: gathered units and staging. */
@@ -57,8 +57,9 @@ struct shard_bytes {
 
 struct shard;
 
-/* Zeroed state for a model (borrowed) over a coll (borrowed). Collective. Caller owns.
- * Errors: USAGE (shard_size), MEMORY, COMM. */
+/* Zeroed state for a model (borrowed) over a coll (borrowed), which moves what lies in
+ * the memory of the model's kernels. Collective. Caller owns. Errors: USAGE (shard_size),
+ * MEMORY, COMM. */
 int shard_new(const struct model *model, const struct shard_options *options,
               struct coll *coll, struct shard **out_shard, struct dcp_error *err);
 void shard_free(struct shard *shard);
@@ -67,8 +68,8 @@ void shard_free(struct shard *shard);
 int shard_plan(const struct model *model, const struct shard_options *options, int world,
                struct shard_bytes *out_bytes, struct dcp_error *err);
 
-/* Initial weights and masters, moments zero. Not collective. */
-void shard_init(struct shard *shard, uint64_t seed);
+/* Initial weights and masters, moments zero. Not collective. Errors: those of kernels. */
+int shard_init(struct shard *shard, uint64_t seed, struct dcp_error *err);
 
 /* What this rank holds of the weights, and of a tensor of the optimizer (role MASTER,
  * EXP_AVG or EXP_AVG_SQ, fp32; no MASTER in fp32). */

@@ -7,6 +7,7 @@
 #ifndef TRAINER_SHARD_OWN_H
 #define TRAINER_SHARD_OWN_H
 
+#include "norm.h"
 #include "shard.h"
 #include <stdbool.h>
 #include <stddef.h>
@@ -29,6 +30,7 @@ struct shard_param {
 /* Elements that the optimizer passes in one go. */
 struct shard_run {
     int64_t own_at, weight_at, grad_at, n;
+    int64_t full_at; /* its number in full order, the same at every cut */
     bool decay;
 };
 
@@ -47,10 +49,17 @@ struct shard_slots {
     uint64_t calls;
 };
 
+/* On the way to the norm of the gradients. */
+struct shard_measure {
+    double digits[NORM_DIGITS];
+    float peak;
+};
+
 struct shard {
     struct shard_options options;
     const struct model *model;
-    const struct model_param *params; /* the model's */
+    struct kernels kernels;           /* the model's */
+    const struct model_param *params; /* likewise */
     int n_params, n_units;
     int *unit_first; /* first parameter of a unit; n_units + 1 numbers */
 
@@ -65,6 +74,7 @@ struct shard {
     int64_t n_elems, n_own;     /* of all parameters, of what this rank owns */
     int64_t n_weights, n_grads; /* elements held of each */
 
+    /* In the memory of the kernels, down to the staging. */
     void *weights;                 /* full order, at stage 3 own order */
     float *master, *m, *v;         /* own order; master NULL in fp32 */
     int n_levels;                  /* partial sums of gradients */
@@ -74,6 +84,8 @@ struct shard {
     struct shard_slots gathered, unit_grads;
     float *staging; /* a unit, or a bucket, between two orders */
     size_t staging_bytes;
+    struct shard_measure *measure;
+
     int64_t *counts, *round; /* of each rank of world */
     double *peaks;           /* likewise */
 };
@@ -96,10 +108,7 @@ static inline void *shard_weight_at(const struct shard *s, int64_t i)
 }
 /* Elements of a unit, each parameter rounded up so that the next is aligned. */
 int64_t shard_unit_room(const struct shard *s, int unit);
-/* Rounds to numbers of bf16, in place. */
-void shard_round_bf16(float *x, int64_t n);
-/* Adds n gradients of the micro-batch to the sums at element `at` of the grads. */
-void shard_add(struct shard *s, const float *grads, int64_t at, int64_t n);
-void shard_slots_fini(struct shard_slots *slots);
+enum dcp_dtype shard_grad_dtype(const struct shard *s);
+void shard_slots_fini(struct shard *s, struct shard_slots *slots);
 
 #endif

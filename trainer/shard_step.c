@@ -3,13 +3,10 @@
 #include "shard_own.h"
 
 #include "adamw.h"
-#include "norm.h"
-#include "ops.h"
 #include <math.h>
 #include <string.h>
 
 #define BUCKET (1 << 20) /* elements in staging, of all ranks */
-#define BLOCK 4096       /* elements that are converted at once */
 
 void shard_begin(struct shard *s)
 {
@@ -48,6 +45,8 @@ static int64_t cut_evenly(struct shard *s, const struct coll *coll, int64_t n,
 static int reduce_bf16(struct shard *s, struct coll *coll, int64_t at, int64_t own,
                        struct dcp_error *err)
 {
+    const struct ops *ops = s->kernels.ops;
+    void *ctx = s->kernels.ctx;
     int64_t items = BUCKET / coll->world, max = s->counts[0];
     int rc = DCP_OK;
     for (int64_t done = 0; !rc && done < max; done += items) {
@@ -55,7 +54,8 @@ static int reduce_bf16(struct shard *s, struct coll *coll, int64_t at, int64_t o
         for (int r = 0; r < coll->world; r++) {
             int64_t left = s->counts[r] - done;
             int64_t n = left < 0 ? 0 : left < items ? left : items;
-            ops_from_bf16(shard_grad_at(s, 0, from + done), s->staging + to, n);
+            ops->widen(ctx, DCP_BF16, n, shard_grad_at(s, 0, from + done),
+                       s->staging + to);
             own_to = r == coll->rank ? to : own_to;
             s->round[r] = n;
             from += s->counts[r];
@@ -64,7 +64,8 @@ static int reduce_bf16(struct shard *s, struct coll *coll, int64_t at, int64_t o
         float *sum = s->staging + own_to;
         rc = coll_reduce_scatter(coll, s->staging, s->round, sum, err);
         if (!rc)
-            ops_to_bf16(sum, shard_grad_at(s, 0, at + own + done), s->round[coll->rank]);
+            ops->cast(ctx, DCP_BF16, s->round[coll->rank], sum,
+                      shard_grad_at(s, 0, at + own + done));
     }
     return rc;
 }
@@ -102,20 +103,12 @@ static int reduce_groups(struct shard *s, struct dcp_error *err)
     return rc;
 }
 
-/* n gradients from element `at` on in fp32: where they lie, or copied to `room`. */
-static const float *grads_fp32(const struct shard *s, int64_t at, int64_t n, float *room)
+/* Passes over what this rank counts in the norm, at stage 0 an even share of all: finds
+ * the peak, or adds to the digits. */
+static void for_norm(const struct shard *s, bool digits, float peak)
 {
-    if (shard_grads_fp32(s))
-        return shard_grad_at(s, 0, at);
-    ops_from_bf16(shard_grad_at(s, 0, at), room, n);
-    return room;
-}
-
-/* Passes over what this rank counts in the norm, at stage 0 an even share of all: adds to
- * *norm, or without one finds the peak. */
-static void for_norm(const struct shard *s, struct norm *norm, float *peak)
-{
-    float room[BLOCK];
+    const struct ops *ops = s->kernels.ops;
+    enum dcp_dtype dtype = shard_grad_dtype(s);
     int64_t world = s->world->world, rank = s->world->rank;
     int64_t share = (s->n_own + world - 1) / world;
     int64_t low = s->options.stage ? 0 : rank * share;
@@ -124,14 +117,14 @@ static void for_norm(const struct shard *s, struct norm *norm, float *peak)
         const struct shard_run *run = &s->runs[i];
         int64_t begin = low > run->own_at ? low - run->own_at : 0;
         int64_t end = high - run->own_at < run->n ? high - run->own_at : run->n;
-        for (int64_t at = begin; at < end; at += BLOCK) {
-            int64_t n = end - at < BLOCK ? end - at : BLOCK;
-            const float *grads = grads_fp32(s, run->grad_at + at, n, room);
-            if (norm)
-                norm_add(norm, *peak, grads, n);
-            else
-                *peak = norm_peak(*peak, grads, n);
-        }
+        const void *grads = shard_grad_at(s, 0, run->grad_at + begin);
+        if (begin >= end)
+            continue;
+        if (digits)
+            ops->norm_add(s->kernels.ctx, dtype, end - begin, grads, peak,
+                          s->measure->digits);
+        else
+            ops->norm_peak(s->kernels.ctx, dtype, end - begin, grads, &s->measure->peak);
     }
 }
 
@@ -139,13 +132,17 @@ static void for_norm(const struct shard *s, struct norm *norm, float *peak)
  * same gradients, so they do not count. */
 static int measure(struct shard *s, double *out_norm, struct dcp_error *err)
 {
-    struct norm norm = { { 0 } };
-    float peak = 0;
+    const struct ops *ops = s->kernels.ops;
+    struct norm norm;
+    float peak;
     int world = s->inner->world;
-    for_norm(s, NULL, &peak);
+    ops->zero(s->kernels.ctx, s->measure, sizeof *s->measure);
+    for_norm(s, false, 0);
+    int rc = ops->get(s->kernels.ctx, &peak, &s->measure->peak, sizeof peak, err);
     memset(s->peaks, 0, (size_t)world * sizeof *s->peaks);
     s->peaks[s->inner->rank] = (double)peak;
-    int rc = coll_all_reduce(s->inner, s->peaks, world, err);
+    if (!rc)
+        rc = coll_all_reduce(s->inner, s->peaks, world, err);
     if (rc)
         return rc;
     for (int r = 0; r < world; r++) {
@@ -155,8 +152,13 @@ static int measure(struct shard *s, double *out_norm, struct dcp_error *err)
     *out_norm = (double)peak;
     if (!isfinite(peak))
         return DCP_OK;
-    for_norm(s, &norm, &peak);
-    rc = coll_all_reduce(s->inner, norm.digits, NORM_DIGITS, err);
+    for_norm(s, true, peak);
+    rc = ops->get(s->kernels.ctx, norm.digits, s->measure->digits, sizeof norm.digits,
+                  err);
+    if (!rc)
+        rc = coll_all_reduce(s->inner, norm.digits, NORM_DIGITS, err);
+    if (rc)
+        return rc;
     *out_norm = norm_value(&norm, peak);
     return rc;
 }
@@ -167,7 +169,8 @@ static void round_sums(struct shard *s)
     if (!shard_rounds(s) || !shard_grads_fp32(s))
         return;
     for (size_t i = 0; i < s->n_runs; i++)
-        shard_round_bf16(shard_grad_at(s, 0, s->runs[i].grad_at), s->runs[i].n);
+        s->kernels.ops->round(s->kernels.ctx, s->runs[i].n,
+                              shard_grad_at(s, 0, s->runs[i].grad_at));
 }
 
 int shard_reduce(struct shard *s, double *out_norm, struct dcp_error *err)
@@ -204,7 +207,8 @@ int shard_spread(struct shard *s, struct dcp_error *err)
 {
     for (size_t i = 0; s->master && i < s->n_runs; i++) {
         const struct shard_run *run = &s->runs[i];
-        ops_to_bf16(s->master + run->own_at, shard_weight_at(s, run->weight_at), run->n);
+        s->kernels.ops->cast(s->kernels.ctx, DCP_BF16, run->n, s->master + run->own_at,
+                             shard_weight_at(s, run->weight_at));
     }
     return gather_weights(s, err);
 }
@@ -213,24 +217,31 @@ void shard_raise(struct shard *s)
 {
     for (size_t i = 0; s->master && i < s->n_runs; i++) {
         const struct shard_run *run = &s->runs[i];
-        ops_from_bf16(shard_weight_at(s, run->weight_at), s->master + run->own_at,
-                      run->n);
+        s->kernels.ops->widen(s->kernels.ctx, DCP_BF16, run->n,
+                              shard_weight_at(s, run->weight_at),
+                              s->master + run->own_at);
     }
 }
 
 int shard_update(struct shard *s, const struct adamw_params *params,
                  struct dcp_error *err)
 {
-    enum dcp_dtype dtype = shard_grads_fp32(s) ? DCP_F32 : DCP_BF16;
     struct adamw_params plain = *params;
     plain.weight_decay = 0;
     for (size_t i = 0; i < s->n_runs; i++) {
         const struct shard_run *run = &s->runs[i];
         void *weights = shard_weight_at(s, run->weight_at);
-        adamw_step_mixed(
-            s->master ? s->master + run->own_at : weights, s->m + run->own_at,
-            s->v + run->own_at, shard_grad_at(s, 0, run->grad_at), dtype,
-            s->master ? weights : NULL, run->n, run->decay ? params : &plain);
+        const struct adamw_range range = {
+            .master = s->master ? s->master + run->own_at : weights,
+            .m = s->m + run->own_at,
+            .v = s->v + run->own_at,
+            .grad = shard_grad_at(s, 0, run->grad_at),
+            .grad_dtype = shard_grad_dtype(s),
+            .weights = s->master ? weights : NULL,
+            .n = run->n,
+            .first = run->full_at,
+        };
+        s->kernels.ops->adamw(s->kernels.ctx, run->decay ? params : &plain, &range);
     }
     return gather_weights(s, err);
 }

@@ -3,16 +3,13 @@
 #include "shard_own.h"
 
 #include "base/mem.h"
-#include "ops.h"
-#include <string.h>
 
 #define ALIGN 64
-#define BLOCK 1024 /* elements of a partial sum at once: they stay in the cache */
 
-void shard_slots_fini(struct shard_slots *slots)
+void shard_slots_fini(struct shard *s, struct shard_slots *slots)
 {
     for (size_t i = 0; i < slots->n; i++)
-        free(slots->items[i].data);
+        s->kernels.ops->free(s->kernels.ctx, slots->items[i].data);
     free(slots->items);
     *slots = (struct shard_slots){ .items = NULL };
 }
@@ -43,9 +40,12 @@ static int slots_wanted(const struct shard *s, int unit)
 
 /* Room for a unit: of the free slots that fit, without wasting more than half, the one
  * that was used least recently, once there are as many as wanted. */
-static struct shard_slot *slot_take(struct shard_slots *slots, int unit,
-                                    size_t size_bytes, int wanted)
+static int slot_take(struct shard *s, struct shard_slots *slots, int unit,
+                     size_t size_bytes, int wanted, struct shard_slot **out_slot,
+                     struct dcp_error *err)
 {
+    const char *what =
+        slots == &s->gathered ? "the weights of a layer" : "the gradients of a layer";
     struct shard_slot *oldest = NULL;
     int fitting = 0;
     for (size_t i = 0; i < slots->n; i++) {
@@ -60,16 +60,18 @@ static struct shard_slot *slot_take(struct shard_slots *slots, int unit,
         struct shard_slot *grown =
             dcp_mem_grow(slots->items, &slots->cap, slots->n + 1, sizeof *grown);
         if (!grown)
-            return NULL;
+            return dcp_error_memory(err, what);
         slots->items = grown;
-        void *data = dcp_mem_aligned(ALIGN, size_bytes);
-        if (!data)
-            return NULL;
+        void *data;
+        int rc = s->kernels.ops->alloc(s->kernels.ctx, size_bytes, what, &data, err);
+        if (rc)
+            return rc;
         oldest = &slots->items[slots->n++];
         *oldest = (struct shard_slot){ .data = data, .size_bytes = size_bytes };
     }
     oldest->unit = unit;
-    return oldest;
+    *out_slot = oldest;
+    return DCP_OK;
 }
 
 /* The places of a unit's parameters in a slot. */
@@ -98,23 +100,34 @@ static int64_t unit_counts(struct shard *s, int unit)
     return own;
 }
 
-/* Gathers a unit of stage 3: all parts, one rank behind the other, then each parameter in
- * one piece. */
+/* Copies a unit between its parameters, each whole, and the staging, where the parts of
+ * all ranks lie one rank behind the other. */
+static void restage(struct shard *s, int unit, void *const *params, size_t item_bytes,
+                    bool to_staging)
+{
+    char *part = (char *)s->staging;
+    for (int r = 0; r < s->inner->world; r++)
+        for (int p = s->unit_first[unit], i = 0; p < s->unit_first[unit + 1]; p++, i++) {
+            int64_t begin, end;
+            shard_part(s, p, r, &begin, &end);
+            size_t size_bytes = (size_t)(end - begin) * item_bytes;
+            char *whole = (char *)params[i] + (size_t)begin * item_bytes;
+            if (size_bytes)
+                s->kernels.ops->copy(s->kernels.ctx, to_staging ? part : whole,
+                                     to_staging ? whole : part, size_bytes);
+            part += size_bytes;
+        }
+}
+
+/* Gathers a unit of stage 3. */
 static int gather(struct shard *s, int unit, void *const *params, struct dcp_error *err)
 {
     size_t item = shard_weight_bytes(s);
     unit_counts(s, unit);
     const void *own = shard_weight_at(s, s->at[s->unit_first[unit]].own_at);
     int rc = coll_all_gather(s->inner, own, s->counts, item, s->staging, err);
-    const char *from = (const char *)s->staging;
-    for (int r = 0; !rc && r < s->inner->world; r++)
-        for (int p = s->unit_first[unit], i = 0; p < s->unit_first[unit + 1]; p++, i++) {
-            int64_t begin, end;
-            shard_part(s, p, r, &begin, &end);
-            size_t size_bytes = (size_t)(end - begin) * item;
-            memcpy((char *)params[i] + (size_t)begin * item, from, size_bytes);
-            from += size_bytes;
-        }
+    if (!rc)
+        restage(s, unit, params, item, false);
     return rc;
 }
 
@@ -134,12 +147,12 @@ static int acquire(void *self, int unit, const void **out_weights, struct dcp_er
     size_t item = shard_weight_bytes(s);
     struct shard_slot *slot = slot_of(&s->gathered, unit);
     if (!slot) {
-        slot = slot_take(&s->gathered, unit, (size_t)shard_unit_room(s, unit) * item,
-                         slots_wanted(s, unit));
-        if (!slot)
-            return dcp_error_memory(err, "the weights of a layer");
+        int rc = slot_take(s, &s->gathered, unit, (size_t)shard_unit_room(s, unit) * item,
+                           slots_wanted(s, unit), &slot, err);
+        if (rc)
+            return rc;
         slot_params(s, unit, item, slot->data, params);
-        int rc = gather(s, unit, params, err);
+        rc = gather(s, unit, params, err);
         if (rc) {
             slot->unit = -1;
             return rc;
@@ -166,11 +179,12 @@ static int grad_begin(void *self, int unit, float **out_grads, struct dcp_error 
 {
     struct shard *s = self;
     size_t size_bytes = (size_t)shard_unit_room(s, unit) * sizeof(float);
-    struct shard_slot *slot = slot_take(&s->unit_grads, unit, size_bytes, 1);
-    if (!slot)
-        return dcp_error_memory(err, "the gradients of a layer");
+    struct shard_slot *slot;
     void *params[MODEL_MAX_UNIT_PARAMS];
-    memset(slot->data, 0, size_bytes);
+    int rc = slot_take(s, &s->unit_grads, unit, size_bytes, 1, &slot, err);
+    if (rc)
+        return rc;
+    s->kernels.ops->zero(s->kernels.ctx, slot->data, size_bytes);
     slot->users = 1;
     slot->used = ++s->unit_grads.calls;
     slot_params(s, unit, sizeof(float), slot->data, params);
@@ -179,77 +193,49 @@ static int grad_begin(void *self, int unit, float **out_grads, struct dcp_error 
     return DCP_OK;
 }
 
-/* Adding in the tree is counting in binary: after i micro-batches there is a partial sum
+/* Adds n gradients of the micro-batch to the sums at element `at` of the grads.
+ *
+ * Adding in the tree is counting in binary: after i micro-batches there is a partial sum
  * for each bit of i, of that many. The next one takes in the sums of the low bits that
- * are set; the last one takes in all that are left. */
-static void add_fp32(struct shard *s, float *sum, int64_t at, int64_t n)
+ * are set; the last one takes in all that are left. In bf16 there is one sum, which takes
+ * in each. */
+static void add(struct shard *s, const float *grads, int64_t at, int64_t n)
 {
+    const void *parts[SHARD_MAX_LEVELS];
     unsigned done = (unsigned)s->micro;
-    bool last = s->micro == s->options.accumulation - 1;
-    int level = 0;
-    for (; done >> level; level++) {
-        if (done >> level & 1)
-            ops_add(sum, shard_grad_at(s, level, at), n);
-        else if (!last)
-            break;
+    int n_parts = 0, level = 0;
+    if (shard_grads_fp32(s)) {
+        bool last = s->micro == s->options.accumulation - 1;
+        for (; done >> level; level++) {
+            if (done >> level & 1)
+                parts[n_parts++] = shard_grad_at(s, level, at);
+            else if (!last)
+                break;
+        }
+        level = last ? 0 : level;
+    } else if (done) {
+        parts[n_parts++] = shard_grad_at(s, 0, at);
     }
-    memcpy(shard_grad_at(s, last ? 0 : level, at), sum, (size_t)n * sizeof *sum);
-}
-
-static void add_bf16(struct shard *s, float *sum, int64_t at, int64_t n)
-{
-    uint16_t *kept = shard_grad_at(s, 0, at);
-    if (s->micro > 0)
-        ops_add_bf16(sum, kept, n);
-    ops_to_bf16(sum, kept, n);
-}
-
-void shard_add(struct shard *s, const float *grads, int64_t at, int64_t n)
-{
-    for (int64_t i = 0; i < n; i += BLOCK) {
-        float sum[BLOCK];
-        int64_t size = n - i < BLOCK ? n - i : BLOCK;
-        memcpy(sum, grads + i, (size_t)size * sizeof *sum);
-        if (shard_grads_fp32(s))
-            add_fp32(s, sum, at + i, size);
-        else
-            add_bf16(s, sum, at + i, size);
-    }
-}
-
-/* As it would be after being kept in bf16: what is added does not depend on whether the
- * sum over ranks comes before or after the gradients are kept. */
-void shard_round_bf16(float *x, int64_t n)
-{
-    for (int64_t i = 0; i < n; i += BLOCK) {
-        uint16_t rounded[BLOCK];
-        int64_t size = n - i < BLOCK ? n - i : BLOCK;
-        ops_to_bf16(x + i, rounded, size);
-        ops_from_bf16(rounded, x + i, size);
-    }
+    s->kernels.ops->sum(s->kernels.ctx, shard_grad_dtype(s), n, grads, parts, n_parts,
+                        shard_grad_at(s, level, at));
 }
 
 /* From stage 2 on: sums a unit's gradients over ranks, each rank its own part. */
 static int reduce_unit(struct shard *s, int unit, void *const *grads,
                        struct dcp_error *err)
 {
-    int first = s->unit_first[unit], end_param = s->unit_first[unit + 1];
-    float *to = s->staging;
-    int64_t begin, end;
-    for (int r = 0; r < s->inner->world; r++)
-        for (int p = first; p < end_param; p++) {
-            shard_part(s, p, r, &begin, &end);
-            memcpy(to, (const float *)grads[p - first] + begin,
-                   (size_t)(end - begin) * sizeof *to);
-            to += end - begin;
-        }
-    if (shard_rounds(s))
-        shard_round_bf16(s->staging, to - s->staging);
     float *own = s->staging + unit_counts(s, unit);
+    restage(s, unit, grads, sizeof(float), true);
+    if (shard_rounds(s)) {
+        int64_t n = 0;
+        for (int r = 0; r < s->inner->world; r++)
+            n += s->counts[r];
+        s->kernels.ops->round(s->kernels.ctx, n, s->staging);
+    }
     int rc = coll_reduce_scatter(s->inner, s->staging, s->counts, own, err);
-    for (int p = first; !rc && p < end_param; p++) {
+    for (int p = s->unit_first[unit]; !rc && p < s->unit_first[unit + 1]; p++) {
         int64_t n = s->at[p].end - s->at[p].begin;
-        shard_add(s, own, s->at[p].own_at, n);
+        add(s, own, s->at[p].own_at, n);
         own += n;
     }
     return rc;
@@ -269,10 +255,10 @@ static int grad_end(void *self, int unit, struct dcp_error *err)
     } else {
         bool full = s->options.stage <= 1;
         if (shard_rounds(s))
-            shard_round_bf16(slot->data, shard_unit_room(s, unit));
+            s->kernels.ops->round(s->kernels.ctx, shard_unit_room(s, unit), slot->data);
         for (int p = s->unit_first[unit], i = 0; p < s->unit_first[unit + 1]; p++, i++)
-            shard_add(s, grads[i], full ? s->at[p].full_at : s->at[p].own_at,
-                      s->params[p].n_elems);
+            add(s, grads[i], full ? s->at[p].full_at : s->at[p].own_at,
+                s->params[p].n_elems);
     }
     slot->users = 0;
     slot->unit = -1;

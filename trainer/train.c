@@ -86,6 +86,8 @@ static int update(struct train *t, double norm, double lr, int64_t applied,
         .bias_correction = s->bias_correction,
         .decoupled = s->decoupled_decay,
         .grad_scale = (float)clip_factor(s, norm),
+        .stochastic = s->stochastic_rounding,
+        .seed = s->seed,
     };
     return shard_update(run->shard, &params, err);
 }

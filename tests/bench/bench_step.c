@@ -58,10 +58,18 @@ static double step_s(void *arg)
                                    .bias_correction = true,
                                    .decoupled = true,
                                    .grad_scale = 1 };
-    for (int k = 0; k < w->n_params; k++)
-        adamw_step_mixed(w->weights[k], r->m[k], r->v[k], w->grads[k], DCP_F32,
-                         w->dtype == DCP_BF16 ? w->compute[k] : NULL,
-                         w->params[k].n_elems, &params);
+    for (int k = 0; k < w->n_params; k++) {
+        const struct adamw_range range = {
+            .master = w->weights[k],
+            .m = r->m[k],
+            .v = r->v[k],
+            .grad = w->grads[k],
+            .grad_dtype = DCP_F32,
+            .weights = w->dtype == DCP_BF16 ? w->compute[k] : NULL,
+            .n = w->params[k].n_elems,
+        };
+        adamw_step(&range, &params);
+    }
     return r->seconds[r->n++ % MAX_RUNS] = bench_now() - started;
 }
 

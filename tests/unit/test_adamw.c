@@ -1,6 +1,7 @@
 /* The optimizer against the formulas in double, and bit for bit against itself however a
  * range is cut. */
 #include "adamw.h"
+#include "adamw_element.h"
 #include "base/mem.h"
 #include "ops.h"
 #include "ops_bf16.h"
@@ -43,13 +44,30 @@ static const struct adamw_params typical = { .lr = 3e-3,
                                              .decoupled = true,
                                              .grad_scale = 0.75f };
 
+/* Elements first .. first + n. */
+static void step(struct state *s, bool bf16_grad, bool weights, int64_t first, int64_t n,
+                 const struct adamw_params *p)
+{
+    const struct adamw_range range = {
+        .master = s->w + first,
+        .m = s->m + first,
+        .v = s->v + first,
+        .grad = bf16_grad ? (const void *)(s->g16 + first) : s->g + first,
+        .grad_dtype = bf16_grad ? DCP_BF16 : DCP_F32,
+        .weights = weights ? s->w16 + first : NULL,
+        .n = n,
+        .first = first,
+    };
+    adamw_step(&range, p);
+}
+
 /* As the papers write it. */
 static void check_step(const struct adamw_params *p)
 {
     struct state s, old;
     state_init(&s, 10);
     old = s;
-    adamw_step(s.w, s.m, s.v, s.g, N, p);
+    step(&s, false, false, 0, N, p);
     for (int i = 0; i < N; i++) {
         double w = (double)old.w[i], g = (double)old.g[i] * (double)p->grad_scale;
         if (!p->decoupled)
@@ -100,17 +118,16 @@ static void test_cuts(void **state)
 {
     (void)state;
     struct state whole, cut;
-    for (int decoupled = 0; decoupled < 2; decoupled++) {
+    for (int way = 0; way < 4; way++) {
         struct adamw_params p = typical;
-        p.decoupled = decoupled;
+        p.decoupled = way & 1;
+        p.stochastic = way & 2;
         state_init(&whole, 20);
-        adamw_step_mixed(whole.w, whole.m, whole.v, whole.g16, DCP_BF16, whole.w16, N,
-                         &p);
+        step(&whole, true, true, 0, N, &p);
         for (int64_t size = 1; size < 70; size++) {
             state_init(&cut, 20);
             for (int64_t i = 0; i < N; i += size)
-                adamw_step_mixed(cut.w + i, cut.m + i, cut.v + i, cut.g16 + i, DCP_BF16,
-                                 cut.w16 + i, i + size < N ? size : N - i, &p);
+                step(&cut, true, true, i, i + size < N ? size : N - i, &p);
             assert_same(&whole, &cut);
         }
     }
@@ -122,14 +139,12 @@ static void test_mixed(void **state)
     (void)state;
     struct state a, b;
     state_init(&a, 30);
-    adamw_step(a.w, a.m, a.v, a.g, N, &typical);
+    step(&a, false, false, 0, N, &typical);
     ops_to_bf16(a.w, a.w16, N);
     for (int kind = 0; kind < 4; kind++) {
         state_init(&b, 30);
         bool bf16 = kind & 1, with_weights = kind & 2;
-        const void *grad = bf16 ? (const void *)b.g16 : b.g;
-        adamw_step_mixed(b.w, b.m, b.v, grad, bf16 ? DCP_BF16 : DCP_F32,
-                         with_weights ? b.w16 : NULL, N, &typical);
+        step(&b, bf16, with_weights, 0, N, &typical);
         if (!with_weights)
             ops_to_bf16(b.w, b.w16, N);
         assert_same(&a, &b);
@@ -149,8 +164,13 @@ static void test_threads(void **state)
                 arrays[t][k][i] = (float)rng_uniform(SEED, 40 + (uint64_t)k, i);
         }
         ops_set_threads(t ? 4 : 1);
-        adamw_step(arrays[t][0], arrays[t][1], arrays[t][2], arrays[t][3], MANY,
-                   &typical);
+        const struct adamw_range range = { .master = arrays[t][0],
+                                           .m = arrays[t][1],
+                                           .v = arrays[t][2],
+                                           .grad = arrays[t][3],
+                                           .grad_dtype = DCP_F32,
+                                           .n = MANY };
+        adamw_step(&range, &typical);
     }
     for (int k = 0; k < 4; k++) {
         assert_memory_equal(arrays[0][k], arrays[1][k], MANY * sizeof(float));
@@ -158,6 +178,51 @@ static void test_threads(void **state)
         free(arrays[1][k]);
     }
     ops_set_threads(1);
+}
+
+/* Rounding at random takes one of the two neighbours, each as often as the value is near
+ * to the other, and differs with the seed, the step and the element. */
+static void test_stochastic(void **state)
+{
+    (void)state;
+    enum { TRIES = 20000 };
+    static const float values[] = {
+        1.0f, 1.001f, -3.14159f, 1e-20f, 0.0f, 0x1.fffffep126f
+    };
+    for (size_t k = 0; k < DCP_ARRAY_LEN(values); k++) {
+        float x = values[k];
+        uint32_t bits;
+        memcpy(&bits, &x, sizeof bits);
+        uint16_t low = (uint16_t)(bits >> 16), high = (uint16_t)(low + 1);
+        double share = (double)(bits & 0xffff) / 65536;
+        int n_high = 0;
+        for (int64_t i = 0; i < TRIES; i++) {
+            uint16_t got = adamw_round(x, SEED, 1 + i % 7, i / 7);
+            assert_true(got == low || (got == high && share > 0));
+            n_high += got == high;
+        }
+        double expected = share * TRIES, deviation = sqrt(expected * (1 - share)) + 1;
+        assert_true(fabs(n_high - expected) < 5 * deviation);
+    }
+    assert_int_equal(bf16_stochastic(NAN, 0xffff), 0x7fc0);
+    assert_int_equal(bf16_stochastic(-INFINITY, 0xffff), 0xff80);
+
+    struct state first, other;
+    for (int change = 0; change < 4; change++) {
+        struct adamw_params p = typical;
+        p.stochastic = true;
+        state_init(&first, 60);
+        other = first;
+        step(&first, false, true, 0, N, &p);
+        p.seed += change == 1;
+        p.step += change == 2;
+        p.stochastic = change != 3;
+        step(&other, false, true, 0, N, &p);
+        int differ = 0;
+        for (int i = 0; i < N; i++)
+            differ += first.w16[i] != other.w16[i];
+        assert_true(change ? differ > N / 8 : differ == 0);
+    }
 }
 
 /* NaN and infinity stay where they are. */
@@ -168,8 +233,8 @@ static void test_not_finite(void **state)
     state_init(&s, 50);
     clean = s;
     s.g[5] = NAN, s.g[6] = INFINITY;
-    adamw_step(s.w, s.m, s.v, s.g, N, &typical);
-    adamw_step(clean.w, clean.m, clean.v, clean.g, N, &typical);
+    step(&s, false, false, 0, N, &typical);
+    step(&clean, false, false, 0, N, &typical);
     assert_true(isnan(s.w[5]) && isnan(s.w[6]));
     for (int i = 0; i < N; i++)
         if (i != 5 && i != 6)
@@ -181,7 +246,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_formulas),   cmocka_unit_test(test_cuts),
         cmocka_unit_test(test_mixed),      cmocka_unit_test(test_threads),
-        cmocka_unit_test(test_not_finite),
+        cmocka_unit_test(test_not_finite), cmocka_unit_test(test_stochastic),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -131,7 +131,8 @@ static double clip(struct whole_model *w, float *out_scale)
 {
     double squares = 0;
     for (int k = 0; k < w->n_params; k++)
-        squares += ops_sumsq(w->grads[k], w->params[k].n_elems);
+        for (int64_t i = 0; i < w->params[k].n_elems; i++)
+            squares += (double)w->grads[k][i] * (double)w->grads[k][i];
     double norm = sqrt(squares);
     *out_scale = norm > CLIP ? (float)(CLIP / (norm + 1e-6)) : 1;
     return norm;
@@ -221,8 +222,13 @@ static void train(const struct ops *ops)
         size_t at = 0;
         for (int k = 0; k < w.n_params; k++) {
             params.weight_decay = w.params[k].decay ? DECAY : 0;
-            adamw_step(w.weights[k], moments[0] + at, moments[1] + at, w.grads[k],
-                       w.params[k].n_elems, &params);
+            const struct adamw_range range = { .master = w.weights[k],
+                                               .m = moments[0] + at,
+                                               .v = moments[1] + at,
+                                               .grad = w.grads[k],
+                                               .grad_dtype = DCP_F32,
+                                               .n = w.params[k].n_elems };
+            adamw_step(&range, &params);
             at += (size_t)w.params[k].n_elems;
         }
     }

@@ -2,6 +2,7 @@
  * where arrays lie, how many threads there are, how often it is tried. */
 #include "base/mem.h"
 #include "lib/arrays.h"
+#include "norm.h"
 #include "ops.h"
 #include "ops_bf16.h"
 #include "ops_simd.h"
@@ -58,49 +59,66 @@ static void test_cuts(void **state)
     (void)state;
     enum { N = 1003 };
     struct array x = array_normal(DCP_F32, N, 1), y = array_normal(DCP_F32, N, 1);
+    const struct ops *ops = ops_best();
     uint16_t whole16[N], cut16[N];
-    struct array whole = array_copy(&y), whole_b = array_copy(&y);
-    ops_to_bf16(x.f32, whole16, N);
-    ops_add(whole.f32, x.f32, N);
-    ops_add_bf16(whole_b.f32, whole16, N);
-    for (int64_t step = 1; step < 40; step++) {
-        struct array cut = array_copy(&y), cut_b = array_copy(&y);
-        for (int64_t i = 0; i < N; i += step) {
-            int64_t n = i + step < N ? step : N - i;
-            ops_to_bf16(x.f32 + i, cut16 + i, n);
-            ops_add(cut.f32 + i, x.f32 + i, n);
-            ops_add_bf16(cut_b.f32 + i, whole16 + i, n);
-        }
-        assert_memory_equal(cut16, whole16, sizeof whole16);
-        assert_memory_equal(cut.f32, whole.f32, N * 4);
-        assert_memory_equal(cut_b.f32, whole_b.f32, N * 4);
-        array_fini(&cut), array_fini(&cut_b);
-    }
-    float back[N];
-    ops_from_bf16(whole16, back, N);
+    float whole[N], cut[N], back[N];
+    ops->cast(ctx, DCP_BF16, N, x.f32, whole16);
+    ops->widen(ctx, DCP_BF16, N, whole16, back);
     for (int i = 0; i < N; i++)
         assert_true(back[i] == bf16_to_f32(whole16[i]));
-    array_fini(&x), array_fini(&y), array_fini(&whole), array_fini(&whole_b);
+    memcpy(whole, x.f32, sizeof whole);
+    ops->round(ctx, N, whole);
+    assert_memory_equal(whole, back, sizeof whole);
+    const void *parts[] = { y.f32, x.f32 }, *parts16[] = { whole16 };
+    ops->sum(ctx, DCP_F32, N, x.f32, parts, 2, whole);
+    ops->sum(ctx, DCP_BF16, N, y.f32, parts16, 1, whole16);
+    for (int i = 0; i < N; i++) {
+        assert_true(whole[i] == (x.f32[i] + y.f32[i]) + x.f32[i]);
+        assert_int_equal(whole16[i], bf16_from_f32(y.f32[i] + back[i]));
+    }
+    for (int64_t step = 1; step < 40; step++) {
+        memcpy(cut, x.f32, sizeof cut); /* the sum may go where a summand is */
+        ops->cast(ctx, DCP_BF16, N, x.f32, cut16);
+        for (int64_t i = 0; i < N; i += step) {
+            int64_t n = i + step < N ? step : N - i;
+            const void *at[] = { y.f32 + i, x.f32 + i }, *at16[] = { cut16 + i };
+            ops->sum(ctx, DCP_F32, n, cut + i, at, 2, cut + i);
+            ops->sum(ctx, DCP_BF16, n, y.f32 + i, at16, 1, cut16 + i);
+        }
+        assert_memory_equal(cut16, whole16, sizeof whole16);
+        assert_memory_equal(cut, whole, sizeof whole);
+    }
+    array_fini(&x), array_fini(&y);
 }
 
-static void test_sumsq(void **state)
+/* The norm of a range has the same bits at any cut, alignment and number of threads, and
+ * those of norm.h. */
+static void test_norm(void **state)
 {
     (void)state;
-    enum { N = 600011 };
-    struct array x = array_normal(DCP_F32, N + 1, 1);
-    long double want = 0;
-    for (int64_t i = 0; i < N; i++)
-        want += (long double)x.f32[i] * (long double)x.f32[i];
-    double first = ops_sumsq(x.f32, N);
-    assert_true(fabsl(first - want) <= 1e-13L * want);
-    memmove(x.f32 + 1, x.f32, N * 4); /* another alignment */
-    assert_true(ops_sumsq(x.f32 + 1, N) == first);
-    int threads = ops_threads();
-    ops_set_threads(threads == 1 ? 3 : 1);
-    assert_true(ops_sumsq(x.f32 + 1, N) == first);
-    ops_set_threads(threads);
-    assert_true(ops_sumsq(x.f32, 0) == 0);
-    array_fini(&x);
+    enum { N = 600011, CUT = 262147 };
+    const struct ops *ops = ops_best();
+    EACH_DTYPE(dtype)
+    {
+        struct array x = array_normal(DCP_F32, N, 1), t = array_poisoned(dtype, N);
+        struct norm want = { { 0 } }, cut = { { 0 } }, whole = { { 0 } };
+        float peak = 0.5f, want_peak;
+        ops->cast(ctx, dtype, N, x.f32, t.t);
+        ops->widen(ctx, dtype, N, t.t, x.f32);
+        want_peak = norm_peak(peak, x.f32, N);
+        norm_add(&want, want_peak, x.f32, N);
+        char *rest = (char *)t.t + CUT * dcp_dtype_size(dtype);
+        ops->norm_peak(ctx, dtype, CUT, t.t, &peak);
+        ops->norm_peak(ctx, dtype, N - CUT, rest, &peak);
+        assert_true(peak == want_peak);
+        ops->norm_add(ctx, dtype, N, t.t, peak, whole.digits);
+        ops->norm_add(ctx, dtype, CUT, t.t, peak, cut.digits);
+        ops->norm_add(ctx, dtype, N - CUT, rest, peak, cut.digits);
+        ops->norm_add(ctx, dtype, 0, t.t, peak, cut.digits);
+        assert_memory_equal(&whole, &want, sizeof want);
+        assert_memory_equal(&cut, &want, sizeof want);
+        array_fini(&x), array_fini(&t);
+    }
 }
 
 static void test_exp(void **state)
@@ -245,9 +263,12 @@ static int three_threads(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        WITH_THREADS(test_deterministic),     WITH_THREADS(test_alignment),
-        cmocka_unit_test(test_bf16_rounding), cmocka_unit_test(test_cuts),
-        cmocka_unit_test(test_sumsq),         cmocka_unit_test(test_exp),
+        WITH_THREADS(test_deterministic),
+        WITH_THREADS(test_alignment),
+        cmocka_unit_test(test_bf16_rounding),
+        cmocka_unit_test(test_cuts),
+        WITH_THREADS(test_norm),
+        cmocka_unit_test(test_exp),
     };
     return cmocka_run_group_tests(tests, open_ops, close_ops);
 }

@@ -84,6 +84,7 @@ static void test_the_documented_example(void **state)
         " \"zero_optimization\": {\"stage\": 3,"
         "   \"stage3_gather_16bit_weights_on_model_save\": true},"
         " \"bf16\": {\"enabled\": true}, \"gradient_clipping\": 0.5,"
+        " \"stochastic_rounding\": true,"
         " \"data_types\": {\"grad_accum_dtype\": \"fp32\"},"
         " \"checkpoint\": {\"dir\": \"out/run\", \"save_every\": 50, \"keep\": 2,"
         "   \"async\": false, \"parity\": 0, \"codec\": \"zstd\", \"staging\": \"64M\"}}",
@@ -108,6 +109,7 @@ static void test_the_documented_example(void **state)
     assert_int_equal(got.scheduler.total_num_steps, 100);
     assert_int_equal(got.stage, 3);
     assert_true(got.bf16 && got.grad_accum_fp32 && got.gather_16bit_on_save);
+    assert_true(got.stochastic_rounding);
     assert_true(is(got.gradient_clipping, 0.5));
     assert_string_equal(got.checkpoint_dir, "out/run");
     assert_int_equal(got.save_every, 50);
@@ -129,7 +131,7 @@ static void test_defaults_are_deepspeeds(void **state)
     assert_true(is(got.gradient_clipping, 1));
     assert_int_equal(got.stage, 0);
     assert_int_equal(got.shard_size, 0);
-    assert_false(got.bf16);
+    assert_false(got.bf16 || got.stochastic_rounding);
     assert_true(got.grad_accum_fp32);
     assert_true(is(got.scheduler.warmup_max_lr, 1e-3));
     assert_true(is(got.scheduler.warmup_min_lr, 0));
@@ -395,6 +397,7 @@ static void test_wrong_values(void **state)
         { "\"checkpoint\": {\"dir\": 7}", "a text" },
         { "\"data_types\": {\"grad_accum_dtype\": \"f17\"}", "fp32, bf16 or fp16" },
         { "\"data_types\": {\"grad_accum_dtype\": \"bf16\"}", "needs bf16.enabled" },
+        { "\"stochastic_rounding\": true", "'stochastic_rounding' needs bf16.enabled" },
         { "\"seed\": 1e300", "'seed' is 1e300" },
         { "\"seed\": -1", "'seed' is -1" },
         { "\"model\": {\"n_head\": 5, \"n_embd\": 128}", "128 is no multiple of" },

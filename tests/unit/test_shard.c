@@ -31,7 +31,7 @@ static const struct model_config config = {
 struct way {
     int world, stage, shard_size;
     int micros; /* micro-batches in a step, of all ranks */
-    bool bf16, grad_fp32, grad_bf16;
+    bool bf16, grad_fp32, grad_bf16, stochastic;
 };
 
 /* What all ranks of a way made together: whole arrays. */
@@ -170,7 +170,7 @@ static void train(struct rank *r, struct model *model, struct shard *shard)
 {
     struct model_hooks hooks;
     shard_hooks(shard, &hooks);
-    shard_init(shard, 7);
+    CHECK(r, !shard_init(shard, 7, NULL));
     for (int step = 0; step < STEPS; step++) {
         shard_begin(shard);
         for (int i = 0; i < r->way->micros / r->way->world; i++) {
@@ -181,7 +181,8 @@ static void train(struct rank *r, struct model *model, struct shard *shard)
         CHECK(r, !shard_reduce(shard, &norm, NULL));
         if (r->coll->rank == 0)
             r->out->norms[step] = norm;
-        const struct adamw_params params = adamw_of(step);
+        struct adamw_params params = adamw_of(step);
+        params.stochastic = r->way->stochastic;
         CHECK(r, !shard_update(shard, &params, NULL));
     }
     float *weights = calloc((size_t)r->out->n, sizeof *weights);
@@ -288,7 +289,10 @@ static void plain_training(const struct model *model, struct outcome *out)
             }
             struct adamw_params adamw = adamw_of(step);
             adamw.weight_decay = params[p].ndim == 2 ? adamw.weight_decay : 0;
-            adamw_step(w, m, v, sum, n, &adamw);
+            const struct adamw_range range = {
+                .master = w, .m = m, .v = v, .grad = sum, .grad_dtype = DCP_F32, .n = n
+            };
+            adamw_step(&range, &adamw);
         }
         free(sum);
         w += n;
@@ -330,9 +334,12 @@ static void same_bits_as(const struct outcome *one, struct way way)
 static void same_bits_everywhere(void **state)
 {
     (void)state;
-    static const struct way ways[] = { { .micros = 8 },
-                                       { .micros = 8, .bf16 = true },
-                                       { .micros = 8, .bf16 = true, .grad_fp32 = true } };
+    static const struct way ways[] = {
+        { .micros = 8 },
+        { .micros = 8, .bf16 = true },
+        { .micros = 8, .bf16 = true, .grad_fp32 = true },
+        { .micros = 8, .bf16 = true, .stochastic = true }
+    };
     for (size_t w = 0; w < sizeof ways / sizeof *ways; w++) {
         struct way way = ways[w];
         way.world = 1;
