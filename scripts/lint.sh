@@ -16,7 +16,8 @@ for tool in clang-format shellcheck; do
 done
 
 cd "$root"
-find libdcp formats reshard inspect trainer tests -name '*.[ch]' -print0 |
+find libdcp formats reshard inspect trainer tests \( -name '*.[ch]' -o -name '*.cu*' -o \
+    -name '*.cpp' \) -print0 |
     xargs -0 -r clang-format "${fix[@]}"
 shellcheck -x scripts/*.sh .ci/run tests/lib/*.sh
 python3 -B tests/arch/test_rules.py

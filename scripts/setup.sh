@@ -10,7 +10,8 @@ usage() {
 usage: scripts/setup.sh [--packages-only] [--fuzzer]
 
 Installs the packages that are missing (Debian 12, as root or with sudo), then configures
-and builds into build/. The programs are in build/bin/.
+and builds into build/. The programs are in build/bin/. Where there is nvcc but no cuBLAS
+or NCCL, NVIDIA's wheels of them are unpacked into build/cuda-wheels/.
 
   --fuzzer   also clang with libFuzzer, for tests/fuzz
 TEXT
@@ -26,6 +27,30 @@ libraries=(
     libc6-dev libjansson-dev libxxhash-dev libzstd-dev libisal-dev libarchive-dev
     libopenmpi-dev libopenblas-dev libdnnl-dev libcmocka-dev
 )
+
+# What the CUDA toolkit of a machine may lack: header, wheel of the Python registry.
+wheels=("cublasLt.h nvidia-cublas>=13,<14" "nccl.h nvidia-nccl-cu13>=2.27")
+
+# The wheels that are needed: none without nvcc, which has them all in most toolkits.
+missing_wheels() {
+    local nvcc row
+    nvcc=$(command -v nvcc || command -v /usr/local/cuda/bin/nvcc) || return 0
+    for row in "${wheels[@]}"; do
+        find "$(dirname "$nvcc")/../include" /usr/include "$build/cuda-wheels" \
+            -maxdepth 4 -name "${row%% *}" 2>/dev/null | grep -q . || say "${row#* }"
+    done
+}
+
+install_wheels() {
+    local venv
+    venv=$(mktemp -d)
+    python3 -m venv "$venv" &&
+        "$venv/bin/python" -m pip install --disable-pip-version-check --retries 2 \
+            --no-deps --upgrade --target "$build/cuda-wheels" "$@"
+    local status=$?
+    rm -rf "$venv"
+    return $status
+}
 
 missing_packages() {
     local row package
@@ -81,6 +106,19 @@ if [ "${#missing[@]}" -gt 0 ]; then
     install_packages "${missing[@]}"
 else
     say "nothing to install"
+fi
+mapfile -t missing < <(missing_wheels)
+if [ "${#missing[@]}" -gt 0 ]; then
+    mkdir -p "$build"
+    printf 'installing %s ... ' "${missing[*]}"
+    if install_wheels "${missing[@]}" >"$build/cuda-wheels.log" 2>&1; then
+        printf 'done\n'
+    else
+        printf 'failed\n'
+        log=$build/cuda-wheels.log
+        [ "${CI:-}" != true ] || die "CUDA lacks ${missing[*]}; see $log"
+        say "WARNING: built without CUDA, which lacks ${missing[*]}; see $log"
+    fi
 fi
 if [ "$packages_only" = false ]; then
     configure_and_build default

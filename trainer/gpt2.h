@@ -44,7 +44,7 @@ struct gpt2_block {
     void *att;  /* T[rows,C] */
     float *mid; /* [rows,C] x and the attention's part */
     struct gpt2_norm norm_2;
-    float *fc;  /* [rows,4C] */
+    void *fc;   /* [rows,4C] what gelu_backward needs */
     void *gelu; /* T[rows,4C] */
 };
 

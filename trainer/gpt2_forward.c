@@ -40,11 +40,11 @@ static int block(struct model *m, struct gpt2_block *b, float *out, const void *
     if (rc)
         return rc;
     norm(m, rows, b->mid, w[LN_2_WEIGHT], w[LN_2_BIAS], &b->norm_2);
-    rc = linear(m, rows, c, 4 * c, b->norm_2.out, w[FC_WEIGHT], w[FC_BIAS], NULL, b->fc,
-                err);
+    struct ops_matmul fc = { .dtype = m->dtype, .m = rows, .n = 4 * c, .k = c };
+    rc = m->ops->linear_gelu(m->ctx, &fc, b->norm_2.out, w[FC_WEIGHT], w[FC_BIAS], b->fc,
+                             b->gelu, err);
     if (rc)
         return rc;
-    m->ops->gelu(m->ctx, m->dtype, rows * 4 * c, b->fc, b->gelu);
     return linear(m, rows, 4 * c, c, b->gelu, w[FC_PROJ_WEIGHT], w[FC_PROJ_BIAS], b->mid,
                   out, err);
 }

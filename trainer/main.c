@@ -176,7 +176,7 @@ static const struct dcp_exit exits[] = {
     { 8, "not supported by this build or on this machine" },
     { 9, "out of memory" },
     { 75, "stopped by a signal, after a save: it can be resumed" },
-    { 130, "stopped at once by a second signal" },
+    { 130, "stopped before it began, or at once by a second signal" },
     { 0 },
 };
 

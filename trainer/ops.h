@@ -1,5 +1,5 @@
-/* ops: the kernels of the trainer, a table of functions with two implementations:
- * ops_cpu, readable, double arithmetic, the oracle; ops_dnn, fast.
+/* ops: the kernels of the trainer, a table of functions with three implementations:
+ * ops_cpu, readable, double arithmetic, the oracle; ops_dnn, fast; ops_cuda, on a GPU.
  *
  * Arrays are dense and row-major, and lie in the memory of the kernels, which the host
  * may not be able to read; what lies elsewhere is called `host`. "T" marks an array in
@@ -32,6 +32,16 @@ struct ops_attention {
     enum dcp_dtype dtype;
     int64_t batch, seq_len, n_head, head_size;
     int64_t begin; /* 0 in training; keys and values before it are kept ones */
+};
+
+/* Rotary positions (Su et al., "RoFormer", arXiv:2104.09864), in the order of Hugging
+ * Face's Llama: elements c and c + head_size/2 of a head turn together, by the angle
+ * position × base^(-2 c / head_size). Row r is at position begin + r mod seq_len; its
+ * heads begin at element r × row_elems. */
+struct ops_rope {
+    int64_t rows, seq_len, begin;
+    int64_t n_head, head_size, row_elems;
+    double base;
 };
 
 struct adamw_params;
@@ -82,12 +92,16 @@ struct ops {
                                 const void *weight, const float *mean, const float *rstd,
                                 float *dx, float *dweight, float *dbias);
 
-    /* out T[n] = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))): Hendrycks and Gimpel,
-     * "Gaussian error linear units", the tanh form. */
-    void (*gelu)(void *ctx, enum dcp_dtype dtype, int64_t n, const float *x, void *out);
-    /* dx T[n]; in F32 it may be dout. */
-    void (*gelu_backward)(void *ctx, enum dcp_dtype dtype, int64_t n, const float *x,
-                          const float *dout, void *dx);
+    /* The first half of an MLP: out T[m,n] = gelu(y) with y = x · weight + bias as matmul
+     * has it, trans_a and trans_b false, and gelu(y) = y/2 (1 + tanh(sqrt(2/pi) (y +
+     * 0.044715 y^3))): Hendrycks and Gimpel, "Gaussian error linear units", the tanh
+     * form. Keeps what its backward needs in `kept`, 4 bytes an element. */
+    int (*linear_gelu)(void *ctx, const struct ops_matmul *shape, const void *x,
+                       const void *weight, const void *bias, void *kept, void *out,
+                       struct dcp_error *err);
+    /* From gelu's output to its input: dy T[n]; in F32 it may be dout. */
+    void (*gelu_backward)(void *ctx, enum dcp_dtype dtype, int64_t n, const void *kept,
+                          const float *dout, void *dy);
 
     /* qkv[batch,seq_len,3,n_head,head_size] to out T[batch,seq_len,n_head,head_size]:
      * softmax(q k^T / sqrt(head_size)) v. Keeps lse[batch,n_head,seq_len], the logarithm
@@ -98,6 +112,27 @@ struct ops {
     int (*attention_backward)(void *ctx, const struct ops_attention *shape,
                               const float *qkv, const float *lse, const float *dout,
                               void *dqkv, struct dcp_error *err);
+
+    /* out T[rows,width] = x × rstd × weight T, rstd[rows] = 1 / sqrt(mean(x^2) + eps),
+     * which is kept. (Zhang and Sennrich, "Root mean square layer normalization", 2019.)
+     */
+    void (*rms_norm)(void *ctx, enum dcp_dtype dtype, int64_t rows, int64_t width,
+                     double eps, const float *x, const void *weight, void *out,
+                     float *rstd);
+    /* Adds to dx and dweight. */
+    void (*rms_norm_backward)(void *ctx, enum dcp_dtype dtype, int64_t rows,
+                              int64_t width, const float *dout, const float *x,
+                              const void *weight, const float *rstd, float *dx,
+                              float *dweight);
+    /* out T[rows,width] = silu(gate) × up, x[rows,2,width] their values, silu(y) = y / (1
+     * + exp(-y)). (Shazeer, "GLU variants improve transformer", 2020.) */
+    void (*swiglu)(void *ctx, enum dcp_dtype dtype, int64_t rows, int64_t width,
+                   const float *x, void *out);
+    /* dx T[rows,2,width]. */
+    void (*swiglu_backward)(void *ctx, enum dcp_dtype dtype, int64_t rows, int64_t width,
+                            const float *x, const float *dout, void *dx);
+    /* Turns the heads of x in place; backwards when `inverse`, which is its gradient. */
+    void (*rope)(void *ctx, const struct ops_rope *shape, bool inverse, float *x);
 
     /* losses[rows] = -log softmax(logits[rows,n])[target], in nats. When dlogits T is not
      * NULL: dlogits = scale × (softmax - onehot(target)); in F32 it may be logits. */
@@ -144,6 +179,9 @@ struct kernels {
 const struct ops *ops_cpu(void);
 /* The fastest of this build: oneDNN's products, else a BLAS's, else ops_cpu. */
 const struct ops *ops_best(void);
+/* On the GPU that is CUDA's current device of the thread that opens it. Only with
+ * DCP_HAS_CUDA. */
+const struct ops *ops_cuda(void);
 
 /* Threads that kernels called by this thread may use from now on, at least 1; before, as
  * many as OpenMP's default (OMP_NUM_THREADS or the cores). Ranks that share a machine

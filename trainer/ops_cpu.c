@@ -1,27 +1,11 @@
 /* ops_cpu: the kernels as their formulas read, in double: the oracle of the others. */
 #include "base/mem.h"
-#include "ops.h"
-#include "ops_bf16.h"
+#include "ops_cpu_own.h"
 #include "ops_host.h"
 #include <math.h>
 
 #define SQRT_2_OVER_PI 0.7978845608028654
 #define GELU_CUBIC 0.044715
-
-static double get(enum dcp_dtype dtype, const void *array, int64_t i)
-{
-    if (dtype == DCP_BF16)
-        return (double)bf16_to_f32(((const uint16_t *)array)[i]);
-    return (double)((const float *)array)[i];
-}
-
-static void put(enum dcp_dtype dtype, void *array, int64_t i, double value)
-{
-    if (dtype == DCP_BF16)
-        ((uint16_t *)array)[i] = bf16_from_f32((float)value);
-    else
-        ((float *)array)[i] = (float)value;
-}
 
 static int open_cpu(void **out_ctx, struct dcp_error *err)
 {
@@ -129,20 +113,25 @@ static void layer_norm_backward(void *ctx, enum dcp_dtype dtype, int64_t rows,
     }
 }
 
-static void gelu(void *ctx, enum dcp_dtype dtype, int64_t n, const float *in, void *out)
+static int linear_gelu(void *ctx, const struct ops_matmul *shape, const void *x_in,
+                       const void *weight, const void *bias, void *kept, void *out,
+                       struct dcp_error *err)
 {
-    (void)ctx;
-    for (int64_t i = 0; i < n; i++) {
+    const float *in = kept;
+    int rc = matmul(ctx, shape, x_in, weight, bias, NULL, kept, err);
+    for (int64_t i = 0; !rc && i < shape->m * shape->n; i++) {
         double x = (double)in[i];
         double t = tanh(SQRT_2_OVER_PI * (x + GELU_CUBIC * x * x * x));
-        put(dtype, out, i, 0.5 * x * (1 + t));
+        put(shape->dtype, out, i, 0.5 * x * (1 + t));
     }
+    return rc;
 }
 
-static void gelu_backward(void *ctx, enum dcp_dtype dtype, int64_t n, const float *in,
+static void gelu_backward(void *ctx, enum dcp_dtype dtype, int64_t n, const void *kept,
                           const float *dout, void *dx)
 {
     (void)ctx;
+    const float *in = kept;
     for (int64_t i = 0; i < n; i++) {
         double x = (double)in[i];
         double t = tanh(SQRT_2_OVER_PI * (x + GELU_CUBIC * x * x * x));
@@ -314,13 +303,14 @@ const struct ops *ops_cpu(void)
         .embed_backward = embed_backward,
         .layer_norm = layer_norm,
         .layer_norm_backward = layer_norm_backward,
-        .gelu = gelu,
+        .linear_gelu = linear_gelu,
         .gelu_backward = gelu_backward,
         .attention = attention,
         .attention_backward = attention_backward,
         .cross_entropy = cross_entropy,
         .sum_rows = sum_rows,
         .cast = cast,
+        OPS_CPU_LLAMA,
         OPS_HOST,
     };
     return &table;

@@ -4,6 +4,7 @@
 #include "ops_dnn.h"
 #include "base/mem.h"
 #include "ops_bf16.h"
+#include "ops_cpu.h"
 #include "ops_dnn_matlib.h"
 #include "ops_host.h"
 #include "ops_simd.h"
@@ -279,12 +280,20 @@ static void gelu_part(enum dcp_dtype dtype, int64_t n, const float *x, void *out
     BY_DTYPE(dtype, gelu_part_as, n, x, out);
 }
 
-static void gelu(void *ctx, enum dcp_dtype dtype, int64_t n, const float *x, void *out)
+static int linear_gelu(void *ctx, const struct ops_matmul *shape, const void *x,
+                       const void *weight, const void *bias, void *kept, void *out,
+                       struct dcp_error *err)
 {
-    (void)ctx;
+    int64_t n = shape->m * shape->n;
+    const float *y = kept;
+    int rc = matmul(ctx, shape, x, weight, bias, NULL, kept, err);
+    if (rc)
+        return rc;
     OPS_PARALLEL_FOR(n > ENOUGH)
     for (int64_t i = 0; i < n; i += PART)
-        gelu_part(dtype, min_i64(PART, n - i), x + i, at_out(dtype, out, i));
+        gelu_part(shape->dtype, min_i64(PART, n - i), y + i,
+                  at_out(shape->dtype, out, i));
+    return DCP_OK;
 }
 
 INLINE void gelu_part_backward_as(bool bf16, int64_t n, const float *x, const float *dout,
@@ -305,10 +314,11 @@ static void gelu_part_backward(enum dcp_dtype dtype, int64_t n, const float *x,
     BY_DTYPE(dtype, gelu_part_backward_as, n, x, dout, dx);
 }
 
-static void gelu_backward(void *ctx, enum dcp_dtype dtype, int64_t n, const float *x,
+static void gelu_backward(void *ctx, enum dcp_dtype dtype, int64_t n, const void *kept,
                           const float *dout, void *dx)
 {
     (void)ctx;
+    const float *x = kept;
     OPS_PARALLEL_FOR(n > ENOUGH)
     for (int64_t i = 0; i < n; i += PART)
         gelu_part_backward(dtype, min_i64(PART, n - i), x + i, dout + i,
@@ -476,13 +486,14 @@ const struct ops *ops_dnn(void)
         .embed_backward = embed_backward,
         .layer_norm = layer_norm,
         .layer_norm_backward = layer_norm_backward,
-        .gelu = gelu,
+        .linear_gelu = linear_gelu,
         .gelu_backward = gelu_backward,
         .attention = ops_dnn_attention,
         .attention_backward = ops_dnn_attention_backward,
         .cross_entropy = cross_entropy,
         .sum_rows = sum_rows,
         .cast = cast,
+        OPS_CPU_LLAMA,
         OPS_HOST,
     };
     return &table;

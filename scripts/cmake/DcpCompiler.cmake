@@ -24,12 +24,17 @@ if(BUILD_SHARED_LIBS)
 endif()
 
 add_compile_definitions(_GNU_SOURCE)
-add_compile_options(-Wall -Wextra)
+# C++ is only the double of CUDA in tests; nvcc hands options on to the host's compiler.
+set(not_cuda "$<NOT:$<COMPILE_LANGUAGE:CUDA>>")
+add_compile_options("$<${not_cuda}:-Wall;-Wextra>"
+    "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra>")
 if(CMAKE_C_COMPILER_ID STREQUAL "GNU")
-    add_compile_options(-Wpedantic -Wshadow -Wconversion -Wvla)
+    add_compile_options(
+        "$<$<COMPILE_LANGUAGE:C>:-Wpedantic;-Wshadow;-Wconversion;-Wvla>")
 endif()
 if(DCP_WERROR)
-    add_compile_options(-Werror)
+    add_compile_options("$<${not_cuda}:-Werror>"
+        "$<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings;-Xcompiler=-Werror>")
 endif()
 add_link_options(-Wl,--as-needed)
 
@@ -37,11 +42,11 @@ if(DCP_FUZZ)
     if(NOT CMAKE_C_COMPILER_ID MATCHES "Clang")
         message(FATAL_ERROR "DCP_FUZZ needs clang: use the preset fuzz")
     endif()
-    add_compile_options(-fsanitize=fuzzer-no-link)
+    add_compile_options("$<${not_cuda}:-fsanitize=fuzzer-no-link>")
 endif()
 if(DCP_SANITIZE)
-    add_compile_options(-fsanitize=${DCP_SANITIZE} -fno-omit-frame-pointer
-        -fno-sanitize-recover=all)
+    add_compile_options("$<${not_cuda}:-fsanitize=${DCP_SANITIZE}>"
+        "$<${not_cuda}:-fno-omit-frame-pointer;-fno-sanitize-recover=all>")
     add_link_options(-fsanitize=${DCP_SANITIZE})
 elseif(NOT DCP_FUZZ)
     # A shared library that lacks a symbol fails here, not in a user's program.

@@ -84,25 +84,33 @@ else()
     dcp_feature(BLAS OFF "no openblas.pc or cblas.pc (Debian: libopenblas-dev)")
 endif()
 
-# CUDA: CUDA::cudart, CUDA::cublasLt, and the language for kernels
+# CUDA: CUDA::cudart_static, dcp_cublaslt, and the language for kernels. What the toolkit
+# lacks may be in NVIDIA's wheels, which scripts/setup.sh unpacks.
+set(dcp_wheels "${PROJECT_SOURCE_DIR}/build/cuda-wheels/nvidia")
 if(NOT DCP_WITH_CUDA STREQUAL "OFF")
     find_package(CUDAToolkit QUIET)
+    find_path(DCP_CUBLASLT_INCLUDE cublasLt.h
+        HINTS ${CUDAToolkit_INCLUDE_DIRS} "${dcp_wheels}/cu13/include")
+    find_library(DCP_CUBLASLT_LIBRARY NAMES cublasLt libcublasLt.so.13
+        HINTS ${CUDAToolkit_LIBRARY_DIR} "${dcp_wheels}/cu13/lib")
 endif()
-file(GLOB dcp_cuda_sources CONFIGURE_DEPENDS
-    "${PROJECT_SOURCE_DIR}/libdcp/port/*_cuda.c*"
-    "${PROJECT_SOURCE_DIR}/trainer/*_cuda.c*")
-if(NOT dcp_cuda_sources)
-    dcp_feature(CUDA OFF "this version has no kernels for it")
-elseif(CUDAToolkit_FOUND AND CUDAToolkit_NVCC_EXECUTABLE)
-    dcp_feature(CUDA ON "${CUDAToolkit_VERSION}")
-else()
+if(NOT CUDAToolkit_FOUND OR NOT CUDAToolkit_NVCC_EXECUTABLE)
     dcp_feature(CUDA OFF "no CUDA toolkit with nvcc")
+elseif(NOT DCP_CUBLASLT_INCLUDE OR NOT DCP_CUBLASLT_LIBRARY)
+    dcp_feature(CUDA OFF "no cublasLt.h or libcublasLt (scripts/setup.sh installs it)")
+else()
+    dcp_feature(CUDA ON "${CUDAToolkit_VERSION}")
+    add_library(dcp_cublaslt INTERFACE IMPORTED)
+    target_include_directories(dcp_cublaslt SYSTEM INTERFACE ${DCP_CUBLASLT_INCLUDE})
+    target_link_libraries(dcp_cublaslt INTERFACE ${DCP_CUBLASLT_LIBRARY})
 endif()
 
 # NCCL: dcp_nccl
 if(DCP_HAS_CUDA AND NOT DCP_WITH_NCCL STREQUAL "OFF")
-    find_path(DCP_NCCL_INCLUDE nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
-    find_library(DCP_NCCL_LIBRARY nccl HINTS ${CUDAToolkit_LIBRARY_DIR})
+    find_path(DCP_NCCL_INCLUDE nccl.h
+        HINTS ${CUDAToolkit_INCLUDE_DIRS} "${dcp_wheels}/nccl/include")
+    find_library(DCP_NCCL_LIBRARY NAMES nccl libnccl.so.2
+        HINTS ${CUDAToolkit_LIBRARY_DIR} "${dcp_wheels}/nccl/lib")
 endif()
 if(NOT DCP_HAS_CUDA)
     dcp_feature(NCCL OFF "CUDA is off")
@@ -112,7 +120,7 @@ elseif(DCP_NCCL_INCLUDE AND DCP_NCCL_LIBRARY)
     target_include_directories(dcp_nccl SYSTEM INTERFACE ${DCP_NCCL_INCLUDE})
     target_link_libraries(dcp_nccl INTERFACE ${DCP_NCCL_LIBRARY})
 else()
-    dcp_feature(NCCL OFF "no nccl.h or libnccl")
+    dcp_feature(NCCL OFF "no nccl.h or libnccl (scripts/setup.sh installs it)")
 endif()
 
 # dcp_tool(TITLE VARIABLE DETAIL PACKAGE): a row of the summary for what the tests run on.

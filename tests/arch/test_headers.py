@@ -43,7 +43,8 @@ class Headers(unittest.TestCase):
             headers += glob.glob(os.path.join(ROOT, folder, "*.h"))
         for header in sorted(headers):
             with self.subTest(header=os.path.relpath(header, ROOT)):
-                paths = [PUBLIC, os.path.join(ROOT, "libdcp"), os.path.dirname(header)]
+                paths = [PUBLIC, os.path.join(ROOT, "libdcp"), os.path.dirname(header),
+                         os.path.join(ROOT, "tests", "lib", "cuda_double")]
                 self.assertEqual(complaint(C11, f'#include "{header}"', paths), "")
 
     def test_catches(self):

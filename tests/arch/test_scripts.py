@@ -34,23 +34,6 @@ class Folder(unittest.TestCase):
         return path
 
 
-class Features(unittest.TestCase):
-    def test_cuda_is_off_without_kernels(self):
-        build = os.environ.get("DCP_BUILD_DIR", os.path.join(ROOT, "build"))
-        flags = os.path.join(build, "trainer", "CMakeFiles", "trainer_objs.dir", "flags.make")
-        if not os.path.exists(flags):
-            flags = os.path.join(build, "build.ninja")
-        with open(flags, encoding="utf-8") as file:
-            on = "DCP_HAS_CUDA=1" in file.read()
-        sources = [
-            name
-            for folder in ("libdcp/port", "trainer")
-            for name in os.listdir(os.path.join(ROOT, folder))
-            if "_cuda.c" in name
-        ]
-        self.assertTrue(sources or not on, "CUDA is on, but nothing is built for it")
-
-
 class Summary(Folder):
     PASSED = '<testcase name="unit.box" status="run"><system-out/></testcase>'
     FAILED = '<testcase name="unit.bad" status="fail"><failure message="x"/></testcase>'

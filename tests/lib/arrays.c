@@ -27,20 +27,48 @@ uint64_t array_seed(void)
     return seed;
 }
 
-void array_tokens(int32_t *tokens, int64_t n, int32_t vocab_size)
+static void *host_alloc(size_t size_bytes)
 {
-    stream++;
-    for (int64_t i = 0; i < n; i++)
-        tokens[i] = (int32_t)(rng_uniform(array_seed(), stream, (uint64_t)i) *
-                              (double)vocab_size);
+    return dcp_mem_aligned(64, size_bytes);
+}
+
+static void host_sync(void)
+{
+}
+
+static struct array_memory memory = { host_alloc, free, host_sync };
+
+void array_use(const struct array_memory *use)
+{
+    memory = *use;
+}
+
+void array_sync(void)
+{
+    memory.sync();
 }
 
 void *array_bytes(int64_t n, size_t size)
 {
-    void *p = dcp_mem_aligned(64, (size_t)n * size + 64);
+    void *p = memory.alloc((size_t)n * size + 64);
     assert_non_null(p);
     memset(p, 0xff, (size_t)n * size + 64);
     return p;
+}
+
+void array_free(void *bytes)
+{
+    memory.free(bytes);
+}
+
+int32_t *array_tokens(int64_t n, int32_t vocab_size)
+{
+    int32_t *tokens = array_bytes(n, sizeof *tokens);
+    stream++;
+    for (int64_t i = 0; i < n; i++)
+        tokens[i] = (int32_t)(rng_uniform(array_seed(), stream, (uint64_t)i) *
+                              (double)vocab_size);
+    return tokens;
 }
 
 struct array array_poisoned(enum dcp_dtype dtype, int64_t n)
@@ -54,14 +82,25 @@ struct array array_normal(enum dcp_dtype dtype, int64_t n, double std)
 {
     struct array a = array_poisoned(dtype, n);
     stream++;
-    for (int64_t i = 0; i < n; i++) {
-        float value = (float)(std * rng_normal(array_seed(), stream, (uint64_t)i));
-        uint16_t half = bf16_from_f32(value);
-        a.f32[i] = dtype == DCP_BF16 ? bf16_to_f32(half) : value;
-        if (dtype == DCP_BF16)
-            ((uint16_t *)a.t)[i] = half;
-    }
+    for (int64_t i = 0; i < n; i++)
+        array_set(&a, i, (float)(std * rng_normal(array_seed(), stream, (uint64_t)i)));
     return a;
+}
+
+struct array array_constant(enum dcp_dtype dtype, int64_t n, float value)
+{
+    struct array a = array_poisoned(dtype, n);
+    for (int64_t i = 0; i < n; i++)
+        array_set(&a, i, value);
+    return a;
+}
+
+void array_set(struct array *a, int64_t i, float value)
+{
+    uint16_t half = bf16_from_f32(value);
+    a->f32[i] = a->dtype == DCP_BF16 ? bf16_to_f32(half) : value;
+    if (a->dtype == DCP_BF16)
+        ((uint16_t *)a->t)[i] = half;
 }
 
 struct array array_copy(const struct array *a)
@@ -76,13 +115,14 @@ struct array array_copy(const struct array *a)
 void array_fini(struct array *a)
 {
     if (a->t != a->f32)
-        free(a->t);
-    free(a->f32);
+        array_free(a->t);
+    array_free(a->f32);
 }
 
 /* After a kernel wrote the dtype side. */
 void array_widen(struct array *a)
 {
+    array_sync();
     for (int64_t i = 0; a->dtype == DCP_BF16 && i < a->n; i++)
         a->f32[i] = bf16_to_f32(((uint16_t *)a->t)[i]);
 }

@@ -17,16 +17,31 @@ struct array {
     void *t;
 };
 
-/* All bytes 0xff: NaN. */
+/* Where arrays lie from now on, instead of in the host's memory: the host can read it,
+ * once `sync` has waited for the kernels. */
+struct array_memory {
+    void *(*alloc)(size_t size_bytes);
+    void (*free)(void *memory);
+    void (*sync)(void);
+};
+void array_use(const struct array_memory *memory);
+/* Before a test looks at what kernels wrote, and not through the functions below. */
+void array_sync(void);
+
+/* All bytes 0xff: NaN. array_free frees it. */
 void *array_bytes(int64_t n, size_t size);
+void array_free(void *bytes);
 struct array array_poisoned(enum dcp_dtype dtype, int64_t n);
 /* Normal values that the dtype holds exactly, different at each call. */
 struct array array_normal(enum dcp_dtype dtype, int64_t n, double std);
+struct array array_constant(enum dcp_dtype dtype, int64_t n, float value);
 struct array array_copy(const struct array *a);
+void array_set(struct array *a, int64_t i, float value);
 void array_fini(struct array *a);
 /* After a kernel wrote the dtype's side. */
 void array_widen(struct array *a);
-void array_tokens(int32_t *tokens, int64_t n, int32_t vocab_size);
+/* Ids below vocab_size; array_free frees them. */
+int32_t *array_tokens(int64_t n, int32_t vocab_size);
 
 /* Every element within bound × (its size + the root mean square of all). */
 void assert_array(const char *what, struct array *got, struct array *want, double bound);

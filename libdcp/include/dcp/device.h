@@ -34,6 +34,13 @@ DCP_PUBLIC void dcp_device_host(struct dcp_device *out_device);
 /* For tests: as dcp_device_host, but host_readable is 0 and staging comes poisoned. */
 DCP_PUBLIC void dcp_device_host_poisoned(struct dcp_device *out_device);
 
+/* The memory of a CUDA device, by CUDA's number of it, in libdcp_cuda. What computes in
+ * memory must have finished before a save takes it, and a load is complete when it
+ * returns: copies run on a stream that waits for no other. Caller owns, dcp_device_free.
+ * Errors: UNSUPPORTED (no such device, or no driver that fits), MEMORY. */
+DCP_PUBLIC int dcp_device_cuda(struct dcp_device *out_device, int number,
+                               struct dcp_error *err);
+
 /* Frees what self points to; a zeroed device is fine. */
 DCP_PUBLIC void dcp_device_free(struct dcp_device *device);
 

@@ -1,0 +1,61 @@
+# tests/gpu/X.c is two tests: cuda.X, everywhere, with the double of CUDA that stands in
+# tests/lib/cuda_double; gpu.X, with the toolkit, which is skipped without a GPU.
+
+enable_language(CXX)
+set(CMAKE_CXX_STANDARD 17)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+
+# The trainer and the port of libdcp once more, as they are with CUDA and NCCL, but for
+# the double: its headers stand before all others, the C++ compiler takes the kernels.
+set(double_dir "${tests_dir}/lib/cuda_double")
+file(GLOB double_sources CONFIGURE_DEPENDS "${double_dir}/*.cpp")
+dcp_sources(double_trainer "${PROJECT_SOURCE_DIR}/trainer")
+list(FILTER double_trainer EXCLUDE REGEX "/main\\.c$")
+if(NOT DCP_HAS_MPI)
+    list(FILTER double_trainer EXCLUDE REGEX "_mpi\\.c$")
+endif()
+file(GLOB double_kernels CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/trainer/*.cu")
+set_source_files_properties(${double_kernels} PROPERTIES
+    LANGUAGE CXX
+    COMPILE_OPTIONS "-xc++;-D__CUDACC__;-include;cuda_runtime.h;-ffp-contract=off")
+add_library(cuda_double STATIC ${double_sources} ${double_trainer} ${double_kernels}
+    "${PROJECT_SOURCE_DIR}/libdcp/port/device_cuda.c")
+target_include_directories(cuda_double BEFORE PUBLIC "${double_dir}")
+target_include_directories(cuda_double PRIVATE
+    "${PROJECT_SOURCE_DIR}/libdcp" "${PROJECT_SOURCE_DIR}/trainer")
+target_compile_definitions(cuda_double PRIVATE
+    DCP_HAS_MPI=${DCP_HAS_MPI} DCP_HAS_ONEDNN=0 DCP_HAS_BLAS=0
+    DCP_HAS_CUDA=1 DCP_HAS_NCCL=1)
+target_compile_options(cuda_double PRIVATE "$<$<COMPILE_LANGUAGE:C>:-fno-math-errno>")
+target_link_libraries(cuda_double PRIVATE
+    dcp_cli PkgConfig::jansson Threads::Threads m)
+if(DCP_HAS_MPI)
+    target_link_libraries(cuda_double PRIVATE dcp_mpi_internal MPI::MPI_C)
+endif()
+if(DCP_HAS_OPENMP)
+    target_link_libraries(cuda_double PRIVATE OpenMP::OpenMP_C)
+endif()
+
+function(dcp_cuda_tests)
+    dcp_sources(sources "${tests_dir}/gpu")
+    if(NOT cmocka_FOUND)
+        return()
+    endif()
+    foreach(source IN LISTS sources)
+        get_filename_component(stem "${source}" NAME_WE)
+        string(REGEX REPLACE "^test_" "" stem "${stem}")
+        add_executable(test_cuda_${stem} "${source}")
+        target_link_libraries(test_cuda_${stem} PRIVATE
+            -Wl,--whole-archive cuda_double -Wl,--no-whole-archive test_lib)
+        set_target_properties(test_cuda_${stem} PROPERTIES
+            RUNTIME_OUTPUT_DIRECTORY "${test_work_dir}")
+        add_test(NAME cuda.${stem} COMMAND test_cuda_${stem})
+        dcp_register(cuda.${stem} cuda "${source}")
+        if(DCP_HAS_CUDA)
+            dcp_test_program(test_gpu_${stem} "${source}")
+            target_link_libraries(test_gpu_${stem} PRIVATE CUDA::cudart_static)
+            add_test(NAME gpu.${stem} COMMAND test_gpu_${stem})
+            dcp_register(gpu.${stem} gpu "${source}")
+        endif()
+    endforeach()
+endfunction()

@@ -1,0 +1,21 @@
+/* check_ops_own: the inside of check_ops, for check_ops*.c only. */
+#ifndef TESTS_LIB_CHECK_OPS_OWN_H
+#define TESTS_LIB_CHECK_OPS_OWN_H
+
+#include "arrays.h"
+#include "check_ops.h"
+
+/* Both tables, opened once. */
+struct pair {
+    const struct ops *fast, *oracle;
+    void *fast_ctx, *oracle_ctx;
+};
+extern struct pair both;
+extern double f32_bound;
+double bound_of(enum dcp_dtype dtype);
+
+void check_ops_memory(void **state);
+void check_ops_ranges(void **state);
+void check_ops_llama(void **state);
+
+#endif
