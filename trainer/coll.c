@@ -3,37 +3,58 @@
 #include "base/clock.h"
 #include <string.h>
 
-int coll_reduce_scatter(struct coll *coll, const float *in, const int64_t *counts,
-                        float *out, struct dcp_error *err)
+int coll_reduce_scatter_begin(struct coll *coll, const float *in, const int64_t *counts,
+                              float *out, uint64_t *out_call, struct dcp_error *err)
 {
     double begin_s = dcp_clock_s();
     int rc = coll->ops->reduce_scatter(coll->self, in, counts, out, err);
+    *out_call = ++coll->n_calls;
     coll->seconds += dcp_clock_s() - begin_s;
     return rc;
+}
+
+int coll_all_gather_begin(struct coll *coll, const void *in, const int64_t *counts,
+                          size_t item_bytes, void *out, uint64_t *out_call,
+                          struct dcp_error *err)
+{
+    double begin_s = dcp_clock_s();
+    int rc = coll->ops->all_gather(coll->self, in, counts, item_bytes, out, err);
+    *out_call = ++coll->n_calls;
+    coll->seconds += dcp_clock_s() - begin_s;
+    return rc;
+}
+
+int coll_wait(struct coll *coll, uint64_t call, struct dcp_error *err)
+{
+    return coll->ops->wait ? coll->ops->wait(coll->self, call, err) : DCP_OK;
+}
+
+bool coll_overlaps(const struct coll *coll)
+{
+    return coll->ops->wait != NULL;
+}
+
+int coll_reduce_scatter(struct coll *coll, const float *in, const int64_t *counts,
+                        float *out, struct dcp_error *err)
+{
+    uint64_t call;
+    int rc = coll_reduce_scatter_begin(coll, in, counts, out, &call, err);
+    return rc ? rc : coll_wait(coll, call, err);
 }
 
 int coll_all_gather(struct coll *coll, const void *in, const int64_t *counts,
                     size_t item_bytes, void *out, struct dcp_error *err)
 {
-    double begin_s = dcp_clock_s();
-    int rc = coll->ops->all_gather(coll->self, in, counts, item_bytes, out, err);
-    coll->seconds += dcp_clock_s() - begin_s;
-    return rc;
+    uint64_t call;
+    int rc = coll_all_gather_begin(coll, in, counts, item_bytes, out, &call, err);
+    return rc ? rc : coll_wait(coll, call, err);
 }
 
 int coll_all_reduce(struct coll *coll, double *values, int n, struct dcp_error *err)
 {
     double begin_s = dcp_clock_s();
     int rc = coll->ops->all_reduce(coll->self, values, n, err);
-    coll->seconds += dcp_clock_s() - begin_s;
-    return rc;
-}
-
-int coll_bcast(struct coll *coll, void *data, size_t size_bytes, int root,
-               struct dcp_error *err)
-{
-    double begin_s = dcp_clock_s();
-    int rc = coll->ops->bcast(coll->self, data, size_bytes, root, err);
+    coll->n_calls++;
     coll->seconds += dcp_clock_s() - begin_s;
     return rc;
 }

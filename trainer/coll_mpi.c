@@ -24,7 +24,7 @@
 #define CHECK_NS UINT64_C(20000000)  /* time between questions who died */
 #define GRACE_NS UINT64_C(100000000) /* in which a dead rank's last messages arrive */
 
-enum tag { TAG_REDUCE = 1, TAG_GATHER, TAG_VALUES, TAG_BCAST };
+enum tag { TAG_REDUCE = 1, TAG_GATHER, TAG_VALUES };
 
 struct mpi_coll {
     MPI_Comm comm;
@@ -249,25 +249,6 @@ static int mpi_all_reduce(void *self, double *values, int n, struct dcp_error *e
     return DCP_OK;
 }
 
-static int mpi_bcast(void *self, void *data, size_t size_bytes, int root,
-                     struct dcp_error *err)
-{
-    struct mpi_coll *c = self;
-    int rc = usable(c, err);
-    for (size_t at = 0; !rc && at < size_bytes; at += MESSAGE_BYTES) {
-        size_t left = size_bytes - at;
-        size_t size = left < MESSAGE_BYTES ? left : MESSAGE_BYTES;
-        if (c->rank != root)
-            rc = receive(c, (char *)data + at, size, root, TAG_BCAST, err);
-        for (int r = 0; !rc && c->rank == root && r < c->world; r++)
-            if (r != root)
-                rc = post(c, (char *)data + at, size, r, TAG_BCAST, err);
-        if (!rc)
-            rc = wait_all(c, "broadcast", err);
-    }
-    return rc;
-}
-
 static void mpi_free(void *self)
 {
     struct mpi_coll *c = self;
@@ -307,7 +288,6 @@ static const struct coll_ops mpi_ops = {
     .reduce_scatter = mpi_reduce_scatter,
     .all_gather = mpi_all_gather,
     .all_reduce = mpi_all_reduce,
-    .bcast = mpi_bcast,
     .split = mpi_split,
     .free = mpi_free,
 };

@@ -32,17 +32,6 @@ static int self_all_reduce(void *self, double *values, int n, struct dcp_error *
     return DCP_OK;
 }
 
-static int self_bcast(void *self, void *data, size_t size_bytes, int root,
-                      struct dcp_error *err)
-{
-    (void)self;
-    (void)data;
-    (void)size_bytes;
-    (void)root;
-    (void)err;
-    return DCP_OK;
-}
-
 static int self_split(void *self, int color, int key, struct coll *out_coll,
                       struct dcp_error *err)
 {
@@ -58,7 +47,6 @@ static const struct coll_ops self_ops = {
     .reduce_scatter = self_reduce_scatter,
     .all_gather = self_all_gather,
     .all_reduce = self_all_reduce,
-    .bcast = self_bcast,
     .split = self_split,
 };
 

@@ -185,18 +185,6 @@ static int threads_all_reduce(void *self, double *values, int n, struct dcp_erro
     return DCP_OK;
 }
 
-static int threads_bcast(void *self, void *data, size_t size_bytes, int root,
-                         struct dcp_error *err)
-{
-    struct member *m = self;
-    int rc = show(m, data, err);
-    if (rc)
-        return rc;
-    if (m->rank != root)
-        memcpy(data, m->group->data[root], size_bytes);
-    return meet(m, err);
-}
-
 static int threads_split(void *self, int color, int key, struct coll *out_coll,
                          struct dcp_error *err)
 {
@@ -248,7 +236,6 @@ static const struct coll_ops threads_ops = {
     .reduce_scatter = threads_reduce_scatter,
     .all_gather = threads_all_gather,
     .all_reduce = threads_all_reduce,
-    .bcast = threads_bcast,
     .split = threads_split,
     .free = threads_free,
 };

@@ -1,7 +1,13 @@
 /* ops_cuda: the table, its context, and memory. */
 #include "ops_cuda.h"
 
+#include "base/clock.h"
 #include "base/mem.h"
+
+/* Waiting for the stream while somebody watches. */
+#define LOOKS 2000
+#define SLEEP_US 20
+#define WATCH_NS UINT64_C(20000000)
 
 /* --- failures --- */
 
@@ -126,9 +132,34 @@ static void move(struct ops_cuda *cuda, void *to, const void *from, uint64_t siz
                        "copy");
 }
 
+/* Looks quickly for a while, then sleeps between looks, and calls the watch. */
+static int wait_watching(struct ops_cuda *cuda, struct dcp_error *err)
+{
+    uint64_t watched_ns = 0;
+    for (int looks = 0;; looks++) {
+        cudaError_t why = cudaStreamQuery(cuda->stream);
+        if (why != cudaErrorNotReady) {
+            OPS_CUDA_CHECK(cuda, why, "do what it was given");
+            return ops_cuda_report(cuda, err);
+        }
+        if (looks < LOOKS)
+            continue;
+        dcp_clock_sleep_us(SLEEP_US);
+        uint64_t now_ns = dcp_clock_ns();
+        if (now_ns - watched_ns < WATCH_NS)
+            continue;
+        watched_ns = now_ns;
+        int rc = cuda->watch(cuda->watch_self, err);
+        if (rc)
+            return rc;
+    }
+}
+
 static int sync_stream(void *ctx, struct dcp_error *err)
 {
     struct ops_cuda *cuda = ctx;
+    if (cuda->watch)
+        return wait_watching(cuda, err);
     OPS_CUDA_CHECK(cuda, cudaStreamSynchronize(cuda->stream), "do what it was given");
     return ops_cuda_report(cuda, err);
 }

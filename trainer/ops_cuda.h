@@ -1,5 +1,6 @@
-/* ops_cuda: the kernels on a GPU, for ops_cuda*.c and .cu only. Kernels are in families,
- * one a file. Every sum runs in a fixed order: the same input gives the same bits.
+/* ops_cuda: the kernels on a GPU, for ops_cuda*.c and .cu, and for coll_nccl, which works
+ * beside them. Kernels are in families, one a file. Every sum runs in a fixed order: the
+ * same input gives the same bits.
  *
  * All work goes to one stream. What fails there, or cannot be launched, is kept and
  * reported by the next function that can fail. */
@@ -20,6 +21,10 @@ struct ops_cuda {
     void *scratch;                  /* of the kernel that was launched last */
     uint64_t scratch_bytes;
     struct dcp_error failed; /* the first failure that was not reported yet */
+    /* What the host does now and then while it waits for the stream, which may wait for
+     * other ranks: a failure ends the waiting. NULL: nothing. */
+    int (*watch)(void *self, struct dcp_error *err);
+    void *watch_self;
 };
 
 /* Keeps a failure; `act` is what could not be done: "launch layer_norm". Always an error
@@ -34,6 +39,12 @@ int ops_cuda_failed(struct ops_cuda *cuda, cudaError_t why, const char *act,
     } while (0)
 /* The kept failure, which is reported with this. */
 int ops_cuda_report(struct ops_cuda *cuda, struct dcp_error *err);
+
+/* The sum of coll_tree_sum on a stream: part r of n_parts is own when r is `rank`, the
+ * others lie one behind the other in `parts`, n elements each. out may be own. */
+int ops_cuda_tree_sum(struct ops_cuda *cuda, cudaStream_t stream, const float *parts,
+                      const float *own, int rank, int n_parts, int64_t n, float *out,
+                      struct dcp_error *err);
 
 /* Memory that kernels launched next may use, until the next call. NULL: a failure that is
  * kept. */

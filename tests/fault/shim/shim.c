@@ -49,18 +49,10 @@ static const struct {
     const char *name;
     int number;
 } errnos[] = {
-    { "ENOSPC", ENOSPC },
-    { "EDQUOT", EDQUOT },
-    { "EIO", EIO },
-    { "EINTR", EINTR },
-    { "EROFS", EROFS },
-    { "EMFILE", EMFILE },
-    { "EPERM", EPERM },
-    { "EINVAL", EINVAL },
-    { "short", SHIM_SHORT },
-    { "flip", SHIM_FLIP },
-    { "kill", SHIM_KILL },
-    { "killafter", SHIM_KILL_AFTER },
+    { "ENOSPC", ENOSPC },  { "EDQUOT", EDQUOT },  { "EIO", EIO },
+    { "EINTR", EINTR },    { "EROFS", EROFS },    { "EMFILE", EMFILE },
+    { "EPERM", EPERM },    { "EINVAL", EINVAL },  { "short", SHIM_SHORT },
+    { "flip", SHIM_FLIP }, { "kill", SHIM_KILL }, { "killafter", SHIM_KILL_AFTER },
     { "stop", SHIM_STOP },
 };
 

@@ -69,6 +69,7 @@ cudaError_t cudaMemsetAsync(void *to, int value, size_t size, cudaStream_t strea
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned flags);
 cudaError_t cudaStreamDestroy(cudaStream_t stream);
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);
+cudaError_t cudaStreamQuery(cudaStream_t stream);
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags);
 cudaError_t cudaDeviceSynchronize(void);
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags);

@@ -1,11 +1,9 @@
-/* Streams, events and memory. */
+/* Streams and events. */
 #include "double.h"
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
 #include <map>
-#include <sys/mman.h>
-#include <thread>
 
 cuda_double &cuda_double_get()
 {
@@ -24,10 +22,10 @@ void cuda_double_fail(const char *fmt, ...)
     std::abort();
 }
 
-static bool is_eager()
+static bool is_way(const char *name)
 {
     const char *way = std::getenv("CUDA_DOUBLE");
-    return way && !std::strcmp(way, "eager");
+    return way && !std::strcmp(way, name);
 }
 
 /* --- streams --- */
@@ -38,25 +36,44 @@ static std::map<cuda_stream *, bool> &streams()
     return *all;
 }
 
-void cuda_drive(cuda_lock &lock, cuda_stream *stream, uint64_t until)
+bool cuda_advance(cuda_lock &lock, cuda_stream *stream, uint64_t until)
 {
-    auto &all = cuda_double_get();
+    if (stream->done >= until || stream->running)
+        return stream->done >= until;
+    cuda_run_scope scope;
     while (stream->done < until) {
-        if (stream->running) { /* another thread of the test does it */
-            if (all.changed.wait_for(lock, std::chrono::seconds(60)) ==
-                std::cv_status::timeout)
-                cuda_double_fail("stream %s does not move", stream->name);
-            continue;
-        }
-        stream->running = 1;
+        if (stream->running)
+            return false;
+        stream->running = true;
         cuda_work work = stream->queue.front();
         bool is_done = work(lock);
-        stream->running = 0;
-        if (is_done) {
-            stream->queue.pop_front();
-            stream->done++;
-        }
-        all.changed.notify_all();
+        stream->running = false;
+        if (!is_done)
+            return false;
+        stream->queue.pop_front();
+        stream->done++;
+        cuda_double_get().changed.notify_all();
+    }
+    return true;
+}
+
+/* What nobody waits for runs first, or not before somebody does. */
+static void advance_others(cuda_lock &lock, cuda_stream *stream)
+{
+    std::map<cuda_stream *, bool> all = streams();
+    for (auto &other : all)
+        if (is_way("others") && other.first != stream && streams().count(other.first))
+            cuda_advance(lock, other.first, other.first->given);
+}
+
+void cuda_drive(cuda_lock &lock, cuda_stream *stream, uint64_t until)
+{
+    advance_others(lock, stream);
+    auto begin = std::chrono::steady_clock::now();
+    while (!cuda_advance(lock, stream, until)) {
+        cuda_double_get().changed.wait_for(lock, std::chrono::milliseconds(50));
+        if (std::chrono::steady_clock::now() - begin > std::chrono::seconds(60))
+            cuda_double_fail("a stream does not move: what it waits for never comes");
     }
 }
 
@@ -67,15 +84,16 @@ void cuda_give(cuda_lock &lock, cuda_stream *stream, cuda_work work)
     stream->queue.push_back(std::move(work));
     stream->given++;
     cuda_double_get().changed.notify_all();
-    if (is_eager())
-        cuda_drive(lock, stream, stream->given);
+    if (is_way("eager"))
+        cuda_advance(lock, stream, stream->given);
 }
 
-static void drive_all(cuda_lock &lock)
+void cuda_drive_all(cuda_lock &lock)
 {
     std::map<cuda_stream *, bool> all = streams();
     for (auto &stream : all)
-        if (streams().count(stream.first))
+        if (streams().count(stream.first) &&
+            stream.first->owner == std::this_thread::get_id())
             cuda_drive(lock, stream.first, stream.first->given);
 }
 
@@ -108,7 +126,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 cudaError_t cudaDeviceSynchronize(void)
 {
     cuda_lock lock(cuda_double_get().mutex);
-    drive_all(lock);
+    cuda_drive_all(lock);
     return cudaSuccess;
 }
 
@@ -148,8 +166,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
         return cudaErrorInvalidValue;
     if (then.stream)
         cuda_give(lock, stream, [then](cuda_lock &held) {
-            cuda_drive(held, then.stream, then.at);
-            return true;
+            return cuda_advance(held, then.stream, then.at);
         });
     return cudaSuccess;
 }
@@ -165,163 +182,16 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event)
 /* Whoever asks again and again must get it at last. */
 cudaError_t cudaEventQuery(cudaEvent_t event)
 {
-    return cudaEventSynchronize(event);
+    cuda_lock lock(cuda_double_get().mutex);
+    bool is_done = !event->stream || cuda_advance(lock, event->stream, event->at);
+    return is_done ? cudaSuccess : cudaErrorNotReady;
 }
 
-/* --- memory --- */
-
-/* One range of addresses for all that the host may not touch: opening it is one call. */
-#define ARENA_BYTES (size_t(8) << 30)
-
-struct arena {
-    char *begin;
-    std::map<size_t, size_t> taken; /* begin → size */
-    int open = 0;
-    size_t used = 0; /* end of the last that was ever taken */
-};
-
-static arena &device()
-{
-    static arena *all = [] {
-        auto *a = new arena;
-        void *p = mmap(nullptr, ARENA_BYTES, PROT_NONE,
-                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (p == MAP_FAILED)
-            cuda_double_fail("no addresses for the memory of the device");
-        a->begin = static_cast<char *>(p);
-        return a;
-    }();
-    return *all;
-}
-
-cuda_open_memory::cuda_open_memory()
-{
-    arena &a = device();
-    if (!a.open++ && a.used && mprotect(a.begin, a.used, PROT_READ | PROT_WRITE))
-        cuda_double_fail("the memory of the device cannot be opened");
-}
-
-cuda_open_memory::~cuda_open_memory()
-{
-    arena &a = device();
-    if (!--a.open && a.used && mprotect(a.begin, a.used, PROT_NONE))
-        cuda_double_fail("the memory of the device cannot be closed");
-}
-
-static const size_t page = 4096;
-
-cudaError_t cudaMalloc(void **out, size_t size)
+cudaError_t cudaStreamQuery(cudaStream_t stream)
 {
     cuda_lock lock(cuda_double_get().mutex);
-    arena &a = device();
-    size_t at = 0, room = (size + page - 1) / page * page + page;
-    *out = nullptr;
-    for (auto &part : a.taken) { /* the first hole that fits */
-        if (part.first - at >= room)
-            break;
-        at = part.first + part.second;
-    }
-    if (size > ARENA_BYTES || at + room > ARENA_BYTES)
-        return cudaErrorMemoryAllocation;
-    a.taken[at] = room;
-    {
-        cuda_open_memory open;
-        if (at + room > a.used) {
-            a.used = at + room;
-            mprotect(a.begin, a.used, PROT_READ | PROT_WRITE);
-        }
-        std::memset(a.begin + at, 0xff, room);
-    }
-    *out = a.begin + at;
-    return cudaSuccess;
-}
-
-static std::map<void *, size_t> &managed()
-{
-    static auto *all = new std::map<void *, size_t>;
-    return *all;
-}
-
-cudaError_t cudaMallocManaged(void **out, size_t size, unsigned flags)
-{
-    cuda_lock lock(cuda_double_get().mutex);
-    if (flags != cudaMemAttachGlobal)
-        return cudaErrorInvalidValue;
-    if (posix_memalign(out, 256, size + 256))
-        return cudaErrorMemoryAllocation;
-    std::memset(*out, 0xff, size + 256);
-    managed()[*out] = size;
-    return cudaSuccess;
-}
-
-cudaError_t cudaFree(void *memory)
-{
-    cuda_lock lock(cuda_double_get().mutex);
-    if (!memory)
-        return cudaSuccess;
-    drive_all(lock);
-    if (managed().erase(memory)) {
-        std::free(memory);
-        return cudaSuccess;
-    }
-    arena &a = device();
-    auto found = a.taken.find(static_cast<size_t>(static_cast<char *>(memory) - a.begin));
-    if (found == a.taken.end())
-        cuda_double_fail("cudaFree of what cudaMalloc did not give");
-    {
-        cuda_open_memory open;
-        std::memset(memory, 0xff, found->second);
-    }
-    a.taken.erase(found);
-    return cudaSuccess;
-}
-
-cudaError_t cudaHostAlloc(void **out, size_t size, unsigned flags)
-{
-    (void)flags;
-    return posix_memalign(out, 4096, size ? size : 1) ? cudaErrorMemoryAllocation
-                                                      : cudaSuccess;
-}
-
-cudaError_t cudaFreeHost(void *memory)
-{
-    cuda_lock lock(cuda_double_get().mutex);
-    drive_all(lock);
-    std::free(memory);
-    return cudaSuccess;
-}
-
-cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t size, cudaMemcpyKind kind,
-                            cudaStream_t stream)
-{
-    cuda_lock lock(cuda_double_get().mutex);
-    (void)kind;
-    cuda_give(lock, stream, [=](cuda_lock &) {
-        cuda_open_memory open;
-        std::memmove(to, from, size);
-        return true;
-    });
-    return cudaSuccess;
-}
-
-cudaError_t cudaMemsetAsync(void *to, int value, size_t size, cudaStream_t stream)
-{
-    cuda_lock lock(cuda_double_get().mutex);
-    cuda_give(lock, stream, [=](cuda_lock &) {
-        cuda_open_memory open;
-        std::memset(to, value, size);
-        return true;
-    });
-    return cudaSuccess;
-}
-
-cudaError_t cudaMemcpy(void *to, const void *from, size_t size, cudaMemcpyKind kind)
-{
-    cuda_lock lock(cuda_double_get().mutex);
-    (void)kind;
-    cuda_open_memory open;
-    std::memmove(to, from, size);
-    return cudaSuccess;
+    advance_others(lock, stream);
+    return cuda_advance(lock, stream, stream->given) ? cudaSuccess : cudaErrorNotReady;
 }
 
 cudaError_t cuda_launch(const cudaLaunchConfig_t *config, std::function<void()> thread)
@@ -367,7 +237,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *out, int number)
 {
     std::memset(out, 0, sizeof *out);
     std::strcpy(out->name, "CUDA's double");
-    out->totalGlobalMem = ARENA_BYTES;
+    out->totalGlobalMem = cuda_memory_bytes();
     out->major = 9;
     out->multiProcessorCount = 4;
     return cudaSetDevice(number);
@@ -375,7 +245,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *out, int number)
 
 cudaError_t cudaMemGetInfo(size_t *out_free, size_t *out_total)
 {
-    *out_free = *out_total = ARENA_BYTES;
+    *out_free = *out_total = cuda_memory_bytes();
     return cudaSuccess;
 }
 

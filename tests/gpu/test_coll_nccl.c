@@ -1,0 +1,330 @@
+/* NCCL's collectives: a rank is a thread. On GPUs there is one for each; the double of
+ * CUDA has eight, shows what each rank called in which order and on which stream, and
+ * runs the streams in every order that a GPU may. */
+#include "coll.h"
+#include "lib/check_coll.h"
+#include "lib/cuda.h"
+#include <math.h>
+#include <nccl.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+
+#include <cmocka.h>
+
+enum { MAX_WORLD = 8, TIMEOUT_MS = 20000 };
+
+struct rank {
+    struct dcp_comm *comm;
+    struct coll coll;
+    struct kernels kernels;
+    int (*act)(struct rank *rank);
+    int failed;
+    struct dcp_error err;
+};
+
+static int failed(const struct rank *r, const char *what)
+{
+    fprintf(stderr, "rank %d of %d: %s: %s\n", r->comm->rank, r->comm->world, what,
+            r->err.message);
+    return 1;
+}
+
+static void *run_rank(void *arg)
+{
+    struct rank *r = arg;
+    int n = 0;
+    cuda_must(cudaGetDeviceCount(&n));
+    cuda_must(cudaSetDevice(r->comm->rank % n));
+    r->kernels.ops = ops_cuda();
+    if (r->kernels.ops->open(&r->kernels.ctx, &r->err)) {
+        r->failed = failed(r, "no kernels");
+        return NULL;
+    }
+    if (coll_nccl(&r->coll, &r->kernels, r->comm, &r->err))
+        r->failed = failed(r, "no collectives");
+    else
+        r->failed = r->act(r);
+    coll_free(&r->coll);
+    r->kernels.ops->close(r->kernels.ctx);
+    return NULL;
+}
+
+/* All ranks of a world do the act; returns how many failed. */
+static int run_world(int world, int timeout_ms, int (*act)(struct rank *rank))
+{
+    struct dcp_comm comms[MAX_WORLD];
+    struct rank ranks[MAX_WORLD] = { { .failed = 0 } };
+    pthread_t threads[MAX_WORLD];
+    int n_failed = 0;
+    assert_int_equal(dcp_comm_threads(comms, world, NULL), 0);
+    for (int r = 0; r < world; r++) {
+        comms[r].timeout_ms = timeout_ms;
+        ranks[r].comm = &comms[r];
+        ranks[r].act = act;
+        assert_int_equal(pthread_create(&threads[r], NULL, run_rank, &ranks[r]), 0);
+    }
+    for (int r = 0; r < world; r++) {
+        pthread_join(threads[r], NULL);
+        n_failed += ranks[r].failed != 0;
+    }
+    for (int r = 0; r < world; r++) /* a rank whose comm is gone counts as dead */
+        dcp_comm_free(&comms[r]);
+    return n_failed;
+}
+
+/* Ranks that there can be. */
+static int most_ranks(void)
+{
+    int n = 0;
+#ifdef CUDA_DOUBLE_NCCL_H
+    n = MAX_WORLD;
+#else
+    cuda_must(cudaGetDeviceCount(&n));
+#endif
+    return n < MAX_WORLD ? n : MAX_WORLD;
+}
+
+static void set_way(const char *way)
+{
+#ifdef CUDA_DOUBLE_NCCL_H
+    setenv("CUDA_DOUBLE", way, 1);
+#else
+    (void)way;
+#endif
+}
+
+/* --- what every coll does --- */
+
+static int check(struct rank *r)
+{
+    return check_coll(&r->coll, 3001);
+}
+
+static void all_worlds(void **state)
+{
+    (void)state;
+    static const char *const ways[] = { "late", "others", "eager" };
+    for (int w = 0; w < 3; w++) {
+        set_way(ways[w]);
+        for (int world = 1; world <= most_ranks(); world++)
+            assert_int_equal(run_world(world, TIMEOUT_MS, check), 0);
+    }
+    set_way("late");
+}
+
+/* --- kernels before, between and behind --- */
+
+/* What a kernel wrote before is what is gathered; what is called after the wait finds it
+ * gathered; many are in flight. */
+static int interleave(struct rank *r)
+{
+    enum { N = 1000, TIMES = 24 };
+    const struct ops *ops = r->kernels.ops;
+    void *ctx = r->kernels.ctx;
+    int world = r->coll.world, rank = r->coll.rank, wrong = 0, rc = 0;
+    float *in[TIMES], *all[TIMES], *out[TIMES], *source = array_bytes(N, 4);
+    int64_t counts[MAX_WORLD];
+    uint64_t calls[TIMES];
+    for (int k = 0; k < world; k++)
+        counts[k] = N;
+    for (int t = 0; t < TIMES; t++) {
+        in[t] = array_bytes(N, 4);
+        all[t] = array_bytes(N * world, 4);
+        out[t] = array_bytes(N * world, 4);
+        for (int i = 0; i < N; i++)
+            source[i] = (float)(t * 1000 + rank);
+        rc |= ops->put(ctx, in[t], source, N * 4, NULL);
+        ops->zero(ctx, all[t], (uint64_t)N * 4 * (uint64_t)world);
+        ops->round(ctx, N, in[t]); /* 1000 t + rank of bf16 */
+        if (t >= 12) {
+            rc |= coll_wait(&r->coll, calls[t - 12], &r->err);
+            ops->copy(ctx, out[t - 12], all[t - 12], (uint64_t)N * 4 * (uint64_t)world);
+        }
+        rc |=
+            coll_all_gather_begin(&r->coll, in[t], counts, 4, all[t], &calls[t], &r->err);
+    }
+    for (int t = TIMES - 12; t < TIMES; t++) {
+        rc |= coll_wait(&r->coll, calls[t], &r->err);
+        ops->copy(ctx, out[t], all[t], (uint64_t)N * 4 * (uint64_t)world);
+    }
+    rc |= ops->sync(ctx, &r->err);
+    for (int t = 0; t < TIMES; t++)
+        for (int k = 0; k < world; k++) {
+            float want = (float)(t * 1000 + k), got = out[t][k * N + N - 1];
+            wrong += !(fabsf(got - want) <= want / 128); /* rounded */
+        }
+    array_free(source);
+    for (int t = 0; t < TIMES; t++)
+        array_free(in[t]), array_free(all[t]), array_free(out[t]);
+    return rc || wrong ? failed(r, "kernels and collectives are out of order") : 0;
+}
+
+static void kernels_and_collectives(void **state)
+{
+    (void)state;
+    static const char *const ways[] = { "late", "others", "eager" };
+    for (int w = 0; w < 3; w++) {
+        set_way(ways[w]);
+        assert_int_equal(run_world(most_ranks(), TIMEOUT_MS, interleave), 0);
+    }
+    set_way("late");
+}
+
+#ifdef CUDA_DOUBLE_NCCL_H
+
+/* --- what is called --- */
+
+static int look_at_calls(struct rank *r)
+{
+    enum { N = 64 };
+    struct nccl_record calls[N];
+    int world = r->coll.world, rank = r->coll.rank, bad = 0;
+    int64_t even[MAX_WORLD], uneven[MAX_WORLD], total = 0;
+    for (int k = 0; k < world; k++) {
+        even[k] = 10;
+        uneven[k] = k;
+        total += 10;
+    }
+    float *in = array_bytes(total, 4), *out = array_bytes(total, 4);
+    nccl_records(calls, 0);
+
+    /* A reduce-scatter: each gives each other its part, all in one group. */
+    bad += coll_reduce_scatter(&r->coll, in, uneven, out, &r->err);
+    int n = nccl_records(calls, N);
+    for (int i = 0, peer = 0, k = 0; k < world; k++) {
+        if (k == rank)
+            continue;
+        peer = k;
+        if (uneven[peer]) {
+            bad += strcmp(calls[i].what, "send") || calls[i].peer != peer ||
+                   calls[i].size_bytes != (size_t)uneven[peer] * 4;
+            i++;
+        }
+        if (uneven[rank]) {
+            bad += strcmp(calls[i].what, "recv") || calls[i].peer != peer ||
+                   calls[i].size_bytes != (size_t)uneven[rank] * 4;
+            i++;
+        }
+        bad += k == world - 1 && i != n;
+    }
+    for (int i = 0; i < n; i++)
+        bad += calls[i].group != calls[0].group || calls[i].stream != calls[0].stream ||
+               calls[i].world != world || calls[i].rank != rank;
+    cudaStream_t stream = calls[0].stream;
+    if (bad)
+        return failed(r, "a reduce-scatter calls something else");
+
+    /* Even parts are one all-gather; uneven ones a broadcast from each owner. */
+    bad += coll_all_gather(&r->coll, in, even, 4, out, &r->err);
+    n = nccl_records(calls, N);
+    bad += n != 1 || strcmp(calls[0].what, "allgather") || calls[0].size_bytes != 40 ||
+           calls[0].stream != stream;
+    bad += coll_all_gather(&r->coll, in, uneven, 2, out, &r->err);
+    n = nccl_records(calls, N);
+    bad += n != world - 1;
+    for (int i = 0; i < n; i++)
+        bad += strcmp(calls[i].what, "broadcast") || calls[i].peer != i + 1 ||
+               calls[i].size_bytes != 2 * (size_t)(i + 1) || calls[i].stream != stream ||
+               calls[i].group != calls[0].group;
+    bad += r->kernels.ops->sync(r->kernels.ctx, &r->err);
+    array_free(in), array_free(out);
+    return bad ? failed(r, "a gather calls something else") : 0;
+}
+
+static void calls_are_right(void **state)
+{
+    (void)state;
+    assert_int_equal(run_world(MAX_WORLD, TIMEOUT_MS, look_at_calls), 0);
+}
+
+/* --- ranks that fail --- */
+
+enum { ABSENT = 2 };
+
+static int gather_once(struct rank *r)
+{
+    float in[4] = { 0 }, out[4 * MAX_WORLD];
+    int64_t counts[MAX_WORLD];
+    void *from, *to;
+    const struct ops *ops = r->kernels.ops;
+    for (int k = 0; k < r->coll.world; k++)
+        counts[k] = 4;
+    int rc = ops->alloc(r->kernels.ctx, sizeof in, "a test", &from, &r->err);
+    rc |= ops->alloc(r->kernels.ctx, sizeof out, "a test", &to, &r->err);
+    rc |= ops->put(r->kernels.ctx, from, in, sizeof in, &r->err);
+    if (!rc)
+        rc = coll_all_gather(&r->coll, from, counts, sizeof *in, to, &r->err);
+    if (!rc)
+        rc = ops->get(r->kernels.ctx, out, to, sizeof *in * 4 * (size_t)r->coll.world,
+                      &r->err);
+    ops->free(r->kernels.ctx, from), ops->free(r->kernels.ctx, to);
+    return rc;
+}
+
+static int named(struct rank *r, int rc, enum dcp_rank_fate fate)
+{
+    struct dcp_error again = { 0 };
+    if (rc != DCP_E_COMM || r->err.rank != ABSENT || r->err.rank_fate != (int)fate)
+        return failed(r, "the absent rank is not named");
+    double one = 1; /* nothing goes on after a failure */
+    if (coll_all_reduce(&r->coll, &one, 1, &again) != DCP_E_COMM)
+        return failed(r, "a coll goes on after a failure");
+    return 0;
+}
+
+static int silent(struct rank *r)
+{
+    r->comm->timeout_ms = 4000;
+    if (r->comm->rank == ABSENT)
+        return 0;
+    return named(r, gather_once(r), DCP_RANK_SILENT);
+}
+
+static int dead(struct rank *r)
+{
+    r->comm->timeout_ms = 1000000; /* it must not come to that */
+    if (r->comm->rank == ABSENT) {
+        dcp_comm_threads_kill(r->comm);
+        return 0;
+    }
+    return named(r, gather_once(r), DCP_RANK_DEAD);
+}
+
+static void absent_ranks_are_named(void **state)
+{
+    (void)state;
+    assert_int_equal(run_world(4, TIMEOUT_MS, silent), 0);
+    assert_int_equal(run_world(4, TIMEOUT_MS, dead), 0);
+}
+
+static int broken(struct rank *r)
+{
+    nccl_fail_next(ncclSystemError);
+    int rc = gather_once(r);
+    return rc == DCP_E_COMM && strstr(r->err.message, "NCCL cannot gather: unhandled")
+               ? 0
+               : failed(r, "NCCL's failure is not told");
+}
+
+static void failures_are_told(void **state)
+{
+    (void)state;
+    assert_int_equal(run_world(2, TIMEOUT_MS, broken), 0);
+}
+
+#endif
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(all_worlds),        cmocka_unit_test(kernels_and_collectives),
+#ifdef CUDA_DOUBLE_NCCL_H
+        cmocka_unit_test(calls_are_right),   cmocka_unit_test(absent_ranks_are_named),
+        cmocka_unit_test(failures_are_told),
+#endif
+    };
+    cuda_need();
+    cuda_use_arrays();
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
