@@ -20,7 +20,7 @@ int join_kind(int64_t n_ranks, enum join_kind *out_kind, struct dcp_error *err);
 
 struct join {
     int rank, world;
-    int local_world; /* ranks on this machine */
+    int local_rank, local_world; /* among the ranks on this machine */
     bool mpi;
     struct dcp_comm comm;
     struct coll coll;

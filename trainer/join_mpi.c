@@ -19,6 +19,7 @@ int join_mpi_open(struct join *join, struct dcp_error *err)
     if (MPI_Comm_split_type(world, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &local) ==
         MPI_SUCCESS) {
         MPI_Comm_size(local, &join->local_world);
+        MPI_Comm_rank(local, &join->local_rank);
         MPI_Comm_free(&local);
     }
     int rc = dcp_comm_mpi(&join->comm, &world, err);

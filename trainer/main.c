@@ -32,7 +32,11 @@ static const struct dcp_opt opts[] = {
     { 0, "sharding", "no_shard|shard_grad_op|full_shard|hybrid_shard",
       "ZeRO stage 0, 2, 3, or 3 on each machine, by the names of FSDP", NULL,
       DCP_OPT_CHOICE, AT(sharding) },
-    { 0, "device", "auto|cpu|cuda", "what computes", NULL, DCP_OPT_CHOICE, AT(device) },
+    { 0, "device", "auto|cpu|cuda",
+      "what computes; auto: a GPU when every rank sees one, ranks share out those of "
+      "their "
+      "machine",
+      NULL, DCP_OPT_CHOICE, AT(device) },
     { 0, "eval", NULL, "print the loss on data.val of what was saved",
       "Instead of training", DCP_OPT_FLAG, AT(eval) },
     { 0, "help-config", NULL, "list the keys of a configuration, and what they mean",
@@ -71,12 +75,9 @@ static int check(const struct run_options *o, struct dcp_error *err)
         dcp_error_set(err, DCP_E_USAGE, "--config is missing");
         return DCP_E_USAGE;
     }
-    if (o->device == RUN_DEVICE_CUDA) {
-        dcp_error_set(err, DCP_E_UNSUPPORTED,
-                      "this dcp-train was built without kernels for CUDA");
-        dcp_error_hint(err, "--device cpu");
-        return DCP_E_UNSUPPORTED;
-    }
+    int rc = compute_check((enum compute_device)o->device, err);
+    if (rc)
+        return rc;
     if ((o->eval || o->dry_run) && o->generate)
         return dcp_error_set(err, DCP_E_USAGE, "--generate goes alone");
     if (o->temperature < 0 || o->top_p <= 0 || o->top_p > 1)

@@ -112,8 +112,8 @@ static int open_model(struct run *run, enum run_purpose purpose, struct dcp_erro
     run->targets = dcp_mem_calloc(n, sizeof *run->targets);
     if (!run->tokens || !run->targets)
         return dcp_error_memory(err, "a batch");
-    return model_new(&s->model, s->bf16 ? DCP_BF16 : DCP_F32, ops_best(), batch, seq_len,
-                     &run->model, err);
+    return model_new(&s->model, s->bf16 ? DCP_BF16 : DCP_F32, run->compute.ops, batch,
+                     seq_len, &run->model, err);
 }
 
 /* What every rank does alone. */
@@ -126,10 +126,26 @@ static int open_alone(struct run *run, enum run_purpose purpose, struct dcp_erro
     int rc = killpoint_read(&run->kill, join->rank, err);
     if (!rc)
         rc = run_read_settings(options, world, local, &run->log, &run->settings, err);
+    return rc ? rc : open_data(run, purpose, err);
+}
+
+/* The state of the model over all ranks, and how it moves. */
+static int open_shard(struct run *run, enum run_purpose purpose, struct dcp_error *err)
+{
+    struct join *join = run->join;
+    struct kernels kernels = model_kernels(run->model);
+    struct shard_options cut;
+    join->comm.timeout_ms = run->settings.timeout_s * 1000;
+    bool gpu = run->compute.device.ops;
+    int rc = gpu ? compute_coll(&run->compute, join, &kernels, &run->coll, err) : DCP_OK;
+    rc = dcp_agree(&join->comm, rc, err);
+    if (rc)
+        return rc;
+    run_shard_options(&run->settings, purpose != RUN_TRAIN, &cut);
+    rc = shard_new(run->model, &cut, gpu ? &run->coll : &join->coll, &run->shard, err);
+    rc = dcp_agree(&join->comm, rc, err);
     if (!rc)
-        rc = open_data(run, purpose, err);
-    if (!rc)
-        rc = open_model(run, purpose, err);
+        shard_hooks(run->shard, &run->hooks);
     return rc;
 }
 
@@ -141,23 +157,23 @@ int run_open(struct dcp_main *m, struct join *join, const struct run_options *op
     if (join->rank == 0)
         run->log = m->log;
     int rc = dcp_agree(&join->comm, open_alone(run, purpose, err), err);
-    if (!rc && purpose != RUN_PLAN) {
-        struct shard_options cut;
-        join->comm.timeout_ms = run->settings.timeout_s * 1000;
-        run_shard_options(&run->settings, purpose != RUN_TRAIN, &cut);
-        rc = shard_new(run->model, &cut, &join->coll, &run->shard, err);
-        rc = dcp_agree(&join->comm, rc, err);
-    }
+    if (!rc)
+        rc = compute_open(purpose == RUN_PLAN ? COMPUTE_CPU
+                                              : (enum compute_device)options->device,
+                          join, &run->compute, err);
+    if (!rc)
+        rc = dcp_agree(&join->comm, open_model(run, purpose, err), err);
+    if (!rc && purpose != RUN_PLAN)
+        rc = open_shard(run, purpose, err);
     if (rc) {
         run_close(run);
         return rc;
     }
-    if (run->shard)
-        shard_hooks(run->shard, &run->hooks);
     int threads = threads_per_rank(join);
     run->ctx = (struct dcp_context){
         .comm = &join->comm,
         .store = &run->store,
+        .device = run->compute.device.ops ? &run->compute.device : NULL,
         .log = &run->log,
         .threads = m->threads    ? m->threads
                    : threads < 2 ? threads
@@ -212,12 +228,20 @@ int run_hold_store(struct run *run, struct dcp_error *err)
     return dcp_agree(&run->join->comm, rc, err);
 }
 
+int run_sync(struct run *run, struct dcp_error *err)
+{
+    struct kernels kernels = model_kernels(run->model);
+    return kernels.ops->sync(kernels.ctx, err);
+}
+
 void run_close(struct run *run)
 {
     if (run->store.ops)
         dcp_store_free(&run->store);
     shard_free(run->shard);
+    coll_free(&run->coll);
     model_free(run->model);
+    compute_close(&run->compute);
     data_free(run->train);
     data_free(run->val);
     tokenizer_free(run->tokenizer);

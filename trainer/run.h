@@ -5,6 +5,7 @@
 #define TRAINER_RUN_H
 
 #include "cli/main.h"
+#include "compute.h"
 #include "data.h"
 #include "join.h"
 #include "killpoint.h"
@@ -20,14 +21,13 @@ struct run_options {
     const char *resume;      /* "auto", "never", a number or a path; NULL: auto */
     int64_t steps;           /* -1: as configured */
     int sharding;            /* enum run_sharding, -1: as configured */
-    int device;              /* enum run_device */
+    int device;              /* enum compute_device */
     bool dry_run, eval, help_config;
     const char *generate; /* the beginning of a text */
     int64_t max_tokens, top_k, seed;
     double temperature, top_p;
 };
 enum run_sharding { RUN_NO_SHARD, RUN_GRAD_OP, RUN_FULL, RUN_HYBRID };
-enum run_device { RUN_DEVICE_AUTO, RUN_DEVICE_CPU, RUN_DEVICE_CUDA };
 
 enum run_purpose { RUN_TRAIN, RUN_EVAL, RUN_GENERATE, RUN_PLAN };
 
@@ -38,7 +38,9 @@ struct run {
     struct settings settings;
     struct tokenizer *tokenizer;
     struct data *train, *val; /* val may be NULL */
+    struct compute compute;
     struct model *model;
+    struct coll coll; /* of a GPU's memory; ops NULL: join's is that of the model, too */
     struct shard *shard;
     struct model_hooks hooks;
     struct dcp_store store;          /* the run folder; ops NULL: not open */
@@ -65,6 +67,9 @@ int run_open_store(struct run *run, bool create, struct dcp_error *err);
  * run trains into it; saves work under it. Errors: BUSY with who holds it, those of
  * lock. */
 int run_hold_store(struct run *run, struct dcp_error *err);
+/* All kernels so far are done: what the model computes with may be read. Errors: those of
+ * kernels and collectives. */
+int run_sync(struct run *run, struct dcp_error *err);
 void run_close(struct run *run);
 
 /* How the state is cut. */

@@ -68,8 +68,10 @@ static int start(struct saving *saving, struct dcp_error *err)
         .companion = s->gather_16bit_on_save ? &companion : NULL,
     };
     struct state state;
-    int rc =
-        state_init(&state, run->shard, run->model, run->join->world, s, &run->at, err);
+    int rc = run_sync(run, err);
+    if (!rc)
+        rc = state_init(&state, run->shard, run->model, run->join->world, s, &run->at,
+                        err);
     rc = dcp_agree(&run->join->comm, rc, err);
     if (rc)
         return rc;

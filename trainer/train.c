@@ -6,7 +6,6 @@
 #include "cli/human.h"
 #include "eval.h"
 #include "metrics.h"
-#include "ops.h"
 #include "resume.h"
 #include "saving.h"
 #include "schedule.h"
@@ -230,9 +229,9 @@ static int loop(struct train *t, struct dcp_error *err)
         trained = true;
     }
     if (trained)
-        dcp_log_write(&run->log, DCP_LOG_INFO,
-                      "%.1f s of %.1f s were spent waiting in collectives",
-                      run->join->coll.seconds, dcp_clock_s() - begin_s);
+        dcp_log_write(
+            &run->log, DCP_LOG_INFO, "%.1f s of %.1f s were spent waiting in collectives",
+            run->join->coll.seconds + run->coll.seconds, dcp_clock_s() - begin_s);
     else if (!rc)
         run_say(run, "step %" PRId64 " is reached already", run->at.step);
     if (!rc)
@@ -277,9 +276,11 @@ static void announce(const struct train *t)
     struct shard_bytes bytes;
     int world = run->join->world;
     shard_memory(run->shard, &bytes);
-    run_say(run, "%s, %s parameters in %s, CPU (%s)", s->model.family,
+    run_say(run, "%s, %s parameters in %s, %s", s->model.family,
             dcp_human_count((uint64_t)shard_n_elems(run->shard)).text,
-            s->bf16 ? "bf16" : "fp32", ops_best()->name);
+            s->bf16 ? "bf16" : "fp32", run->compute.name);
+    if (run->compute.why[0])
+        run_say(run, "on the CPU: %s", run->compute.why);
     run_say(run, "ZeRO stage %d on %d rank%s, %s a rank", s->stage, world,
             world == 1 ? "" : "s",
             dcp_human_size(bytes.weights + bytes.gradients + bytes.optimizer).text);

@@ -36,6 +36,13 @@ if(DCP_HAS_OPENMP)
     target_link_libraries(cuda_double PRIVATE OpenMP::OpenMP_C)
 endif()
 
+# dcp-train on the double, for tests of the command line.
+add_executable(dcp_train_double "${PROJECT_SOURCE_DIR}/trainer/main.c")
+target_link_libraries(dcp_train_double PRIVATE
+    -Wl,--whole-archive cuda_double -Wl,--no-whole-archive dcp_cli)
+set_target_properties(dcp_train_double PROPERTIES
+    RUNTIME_OUTPUT_DIRECTORY "${test_work_dir}/double" OUTPUT_NAME dcp-train)
+
 function(dcp_cuda_tests)
     dcp_sources(sources "${tests_dir}/gpu")
     if(NOT cmocka_FOUND)

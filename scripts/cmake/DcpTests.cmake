@@ -49,12 +49,16 @@ function(dcp_register name labels file)
     if("long" IN_LIST labels)
         set(timeout 3000)
     endif()
+    set(environment ${test_environment})
+    if(NOT labels MATCHES "gpu|cuda") # the same on a machine with a GPU
+        list(APPEND environment "CUDA_VISIBLE_DEVICES=")
+    endif()
     set_tests_properties(${name} PROPERTIES
         LABELS "${labels}"
         SKIP_RETURN_CODE 77
         TIMEOUT ${timeout}
         WORKING_DIRECTORY "${test_work_dir}"
-        ENVIRONMENT "${test_environment}"
+        ENVIRONMENT "${environment}"
         ENVIRONMENT_MODIFICATION "PATH=path_list_prepend:${CMAKE_BINARY_DIR}/bin")
 endfunction()
 

@@ -50,7 +50,7 @@ cuda_open_memory::cuda_open_memory()
     a.is_open = true;
 }
 
-/* While streams run it stays open: closing it after each kernel takes longer than most. */
+/* While streams run it stays open: closing it takes longer than most kernels. */
 static int running;
 
 static void close_memory()

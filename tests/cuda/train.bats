@@ -1,0 +1,123 @@
+#!/usr/bin/env bats
+# dcp-train on a GPU: the double of CUDA, or with DCP_CUDA_TRAIN=build/bin a real one. Ranks
+# share it: what NCCL does is in tests/gpu.
+
+load ../lib/train
+
+setup() {
+    unset CUDA_VISIBLE_DEVICES
+    PATH=${DCP_CUDA_TRAIN:-$DCP_BUILD_DIR/tests/double}:$PATH
+    cd "$BATS_TEST_TMPDIR"
+    make_config
+    sed -i 's/"steps": 20/"steps": 4/; s/"save_every": 5/"save_every": 2/' train.json
+    sed -i 's/"train_batch_size": 16/"train_batch_size": 8/' train.json
+    sed -i 's/"train_micro_batch_size_per_gpu": 2/"train_micro_batch_size_per_gpu": 1/' \
+        train.json
+}
+
+gpu() {
+    train --device cuda "$@"
+}
+
+# Losses and norms of two runs within a part of their size.
+close() {
+    paste -d' ' <(losses "$1") <(losses "$2") | awk -v bound="$3" '
+        { for (i = 2; i <= 3; i++) {
+              off = $i - $(i + 4); off = off < 0 ? -off : off
+              if (off > bound * $i) { print "step " $1 ": " $i " and " $(i + 4); bad = 1 } } }
+        END { exit bad || NR == 0 }'
+}
+
+@test "a GPU computes what the CPU computes" {
+    train --device cpu --set checkpoint.dir=cpu
+    run --separate-stderr gpu --set checkpoint.dir=gpu
+    [ "$status" -eq 0 ]
+    [[ ${stderr_lines[0]} != *"CPU ("* ]]
+    close cpu gpu 1e-5
+}
+
+@test "in bf16, too, with stochastic rounding" {
+    local bf16=(--set bf16.enabled=true --set stochastic_rounding=true)
+    train --device cpu "${bf16[@]}" --set checkpoint.dir=cpu
+    gpu "${bf16[@]}" --set checkpoint.dir=gpu
+    close cpu gpu 1e-2
+}
+
+@test "what one saved the other goes on from" {
+    train --device cpu --set checkpoint.dir=cpu
+    for first in cpu cuda; do
+        second=$([ $first = cpu ] && echo cuda || echo cpu)
+        train --device $first --steps 2 --set checkpoint.dir=from-$first
+        train --device $second --set checkpoint.dir=from-$first
+        close cpu from-$first 1e-5
+        dcp-inspect verify from-$first
+    done
+}
+
+@test "what was loaded on a GPU is what was saved, bit for bit" {
+    train --device cpu --steps 2 --set checkpoint.dir=cpu
+    # With a learning rate of zero only the moments change.
+    gpu --steps 3 --resume cpu --set optimizer.params.lr=0 --set checkpoint.dir=gpu
+    run dcp-inspect diff cpu gpu --json
+    python3 - "$output" <<'PYTHON'
+import json, sys
+differences = json.loads(sys.argv[1])["differences"]
+differ = [d["tensor"] for d in differences if d["kind"] == "values"]
+assert differ, "nothing differs: nothing was trained"
+assert all(n.startswith("optimizer.exp_avg") for n in differ), differ
+PYTHON
+}
+
+@test "every ZeRO stage and world gives the same bits, twice" {
+    gpu --set zero_optimization.stage=0 --set checkpoint.dir=one
+    gpu --set zero_optimization.stage=0 --set checkpoint.dir=again
+    same_run one again
+    for stage in 1 2 3; do
+        gpu --ranks 2 --set zero_optimization.stage=$stage --set checkpoint.dir=two-$stage
+        same_run one two-$stage
+    done
+    gpu --ranks 4 --set zero_optimization.stage=3 --set checkpoint.dir=four
+    same_run one four
+    gpu --ranks 4 --sharding hybrid_shard --set zero_optimization.mics_shard_size=2 \
+        --set checkpoint.dir=hybrid
+    same_run one hybrid
+    gpu --ranks 8 --set zero_optimization.stage=2 --set checkpoint.dir=eight
+    same_run one eight
+}
+
+@test "bf16 gradients over ranks have the same bits at every stage" {
+    local bf16=(--set bf16.enabled=true --set stochastic_rounding=true)
+    gpu "${bf16[@]}" --set zero_optimization.stage=0 --set checkpoint.dir=one
+    for stage in 0 1 2 3; do
+        gpu --ranks 2 "${bf16[@]}" --set zero_optimization.stage=$stage \
+            --set checkpoint.dir=two-$stage
+        diff <(losses one) <(losses two-$stage)
+    done
+}
+
+@test "the validation loss and a text are those of the CPU" {
+    train --device cpu --set checkpoint.dir=run
+    cpu=$(train --device cpu --eval --set data.val=text.txt --set data.eval_batches=4)
+    [ "$cpu" = "$(gpu --eval --set data.val=text.txt --set data.eval_batches=4)" ]
+    cpu=$(train --device cpu --generate "Permission is" --max-tokens 30 --temperature 0)
+    [ "$cpu" = "$(gpu --generate "Permission is" --max-tokens 30 --temperature 0)" ]
+}
+
+@test "without a GPU cuda is refused, and auto takes the CPU and says so" {
+    export CUDA_VISIBLE_DEVICES=
+    run --separate-stderr gpu
+    [ "$status" -eq 8 ]
+    [[ $stderr == *"no GPU is seen: CUDA says 'no CUDA-capable device is detected'"* ]]
+    [ ! -e run ]
+    run --separate-stderr train --steps 1
+    [ "$status" -eq 0 ]
+    [[ $stderr == *"on the CPU: no GPU is seen"* ]]
+    run --separate-stderr gpu --ranks 2
+    [ "$status" -eq 8 ]
+}
+
+@test "a model that does not fit the GPU says what it needs" {
+    run --separate-stderr gpu --set model.n_embd=16384 --set model.n_layer=48
+    [ "$status" -eq 9 ]
+    [[ $stderr == *"out of memory on the GPU: "*" need "*" are free"* ]]
+}

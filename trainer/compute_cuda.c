@@ -1,0 +1,32 @@
+/* The GPU of a rank. */
+#include "compute.h"
+
+#include <cuda_runtime_api.h>
+#include <stdio.h>
+
+int compute_open_cuda(const struct join *join, struct compute *compute,
+                      struct dcp_error *err)
+{
+    int n = 0;
+    struct cudaDeviceProp what;
+    cudaError_t why = cudaGetDeviceCount(&n);
+    if (why || n < 1) {
+        cudaGetLastError();
+        dcp_error_set(err, DCP_E_UNSUPPORTED, "no GPU is seen: CUDA says '%s'",
+                      cudaGetErrorString(why ? why : cudaErrorNoDevice));
+        dcp_error_hint(err, "--device cpu, or look at what nvidia-smi says");
+        return DCP_E_UNSUPPORTED;
+    }
+    int number = join->local_rank % n;
+    int rc = dcp_device_cuda(&compute->device, number, err);
+    if (rc)
+        return rc;
+    compute->ops = ops_cuda();
+    compute->own_gpu = join->local_world <= n;
+    if (cudaGetDeviceProperties(&what, number))
+        what.name[0] = '\0';
+    snprintf(compute->name, sizeof compute->name, "%s%s",
+             what.name[0] ? what.name : "a GPU",
+             compute->own_gpu ? "" : ", shared by ranks");
+    return DCP_OK;
+}
