@@ -169,11 +169,16 @@ static int place(struct shard *s, struct dcp_error *err)
     s->at = dcp_mem_calloc((size_t)s->n_params, sizeof *s->at);
     s->runs = dcp_mem_calloc((size_t)s->n_params, sizeof *s->runs);
     s->unit_first = dcp_mem_calloc((size_t)s->n_units + 1, sizeof *s->unit_first);
+    s->next_unit = dcp_mem_calloc(3 * (size_t)s->n_units, sizeof *s->next_unit);
     s->counts = dcp_mem_calloc((size_t)s->world->world, sizeof *s->counts);
     s->round = dcp_mem_calloc((size_t)s->world->world, sizeof *s->round);
     s->peaks = dcp_mem_calloc((size_t)s->world->world, sizeof *s->peaks);
-    if (!s->at || !s->runs || !s->unit_first || !s->counts || !s->round || !s->peaks)
+    if (!s->at || !s->runs || !s->unit_first || !s->next_unit || !s->counts ||
+        !s->round || !s->peaks)
         return dcp_error_memory(err, "the places of parameters");
+    for (int i = 0; i < 3 * s->n_units; i++)
+        s->next_unit[i] = -1;
+    s->last_unit = s->before_unit = s->reduction.unit = -1;
     for (int p = s->n_params - 1, u = s->n_units; p >= -1; p--)
         while (u > (p < 0 ? -1 : s->params[p].unit))
             s->unit_first[u--] = p + 1;
@@ -218,8 +223,8 @@ static int allocate(struct shard *s, struct dcp_error *err)
 {
     int rc = alloc(s, &s->weights, s->n_weights, shard_weight_bytes(s), err);
     s->staging_bytes = staging_bytes(s);
-    if (!rc && s->staging_bytes)
-        rc = alloc(s, (void **)&s->staging, (int64_t)s->staging_bytes, 1, err);
+    for (int i = 0; !rc && s->staging_bytes && i < (coll_overlaps(s->inner) ? 2 : 1); i++)
+        rc = alloc(s, (void **)&s->staging[i], (int64_t)s->staging_bytes, 1, err);
     if (!rc)
         rc = alloc(s, (void **)&s->measure, 1, sizeof *s->measure, err);
     if (rc || s->options.weights_only)
@@ -309,7 +314,8 @@ void shard_free(struct shard *s)
 {
     if (!s)
         return;
-    void *const memory[] = { s->weights, s->master, s->m, s->v, s->staging, s->measure };
+    void *const memory[] = { s->weights, s->master,     s->m,         s->v,
+                             s->measure, s->staging[0], s->staging[1] };
     for (size_t i = 0; i < DCP_ARRAY_LEN(memory); i++)
         s->kernels.ops->free(s->kernels.ctx, memory[i]);
     for (int l = 0; l < SHARD_MAX_LEVELS; l++)
@@ -319,6 +325,7 @@ void shard_free(struct shard *s)
     free(s->at);
     free(s->runs);
     free(s->unit_first);
+    free(s->next_unit);
     free(s->counts);
     free(s->round);
     free(s->peaks);
@@ -388,7 +395,7 @@ static uint64_t slots_bytes(const struct shard_slots *slots)
 {
     uint64_t bytes = 0;
     for (size_t i = 0; i < slots->n; i++)
-        bytes += slots->items[i].size_bytes;
+        bytes += slots->items[i].size_bytes * (slots->items[i].landing ? 2 : 1);
     return bytes;
 }
 
@@ -399,7 +406,7 @@ void shard_memory(const struct shard *s, struct shard_bytes *out_bytes)
         .weights = (uint64_t)s->n_weights * shard_weight_bytes(s),
         .gradients = (uint64_t)s->n_grads * shard_grad_bytes(s) * (uint64_t)s->n_levels,
         .optimizer = (uint64_t)s->n_own * optim,
-        .transient =
-            slots_bytes(&s->gathered) + slots_bytes(&s->unit_grads) + s->staging_bytes,
+        .transient = slots_bytes(&s->gathered) + slots_bytes(&s->unit_grads) +
+                     s->staging_bytes * (s->staging[1] ? 2 : 1),
     };
 }

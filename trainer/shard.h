@@ -100,7 +100,7 @@ void shard_hooks(struct shard *shard, struct model_hooks *out_hooks);
 void shard_begin(struct shard *shard);
 /* The number in the whole batch of this rank's i-th micro-batch. */
 int64_t shard_micro(const struct shard *shard, int i);
-void shard_end_micro(struct shard *shard);
+int shard_end_micro(struct shard *shard, struct dcp_error *err);
 /* Gives each rank the sum of its gradients over all ranks, and the norm of all of them;
  * infinity or NaN when one is. Collective. */
 int shard_reduce(struct shard *shard, double *out_norm, struct dcp_error *err);

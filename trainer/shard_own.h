@@ -42,11 +42,22 @@ struct shard_slot {
     int unit; /* -1: nothing */
     int users;
     uint64_t used; /* when, in calls */
+    /* With a coll that works beside kernels: the parts of all ranks on their way. */
+    void *landing;
+    bool in_flight;
+    uint64_t call;
 };
 struct shard_slots {
     struct shard_slot *items;
     size_t n, cap;
     uint64_t calls;
+};
+
+/* A unit's gradients that are being summed over ranks. */
+struct shard_reduction {
+    int unit; /* -1: none */
+    uint64_t call;
+    const float *own; /* where this rank's sums come */
 };
 
 /* On the way to the norm of the gradients. */
@@ -82,9 +93,17 @@ struct shard {
     int micro;                     /* of the step, ended so far */
 
     struct shard_slots gathered, unit_grads;
-    float *staging; /* a unit, or a bucket, between two orders */
-    size_t staging_bytes;
+    float *staging[2];    /* a unit, or a bucket, between two orders; the second one only
+                           * with a coll that works beside kernels */
+    size_t staging_bytes; /* of one */
+    int turn;             /* which is used next */
     struct shard_measure *measure;
+    struct shard_reduction reduction;
+
+    /* The order in which units were asked for, so that the next can be gathered before it
+     * is asked for: by unit, and by whether the one before was lower, higher or none. */
+    int *next_unit;
+    int last_unit, before_unit; /* -1: none */
 
     int64_t *counts, *round; /* of each rank of world */
     double *peaks;           /* likewise */
@@ -110,5 +129,7 @@ static inline void *shard_weight_at(const struct shard *s, int64_t i)
 int64_t shard_unit_room(const struct shard *s, int unit);
 enum dcp_dtype shard_grad_dtype(const struct shard *s);
 void shard_slots_fini(struct shard *s, struct shard_slots *slots);
+/* The sums of the last unit are added. */
+int shard_settle_reduction(struct shard *s, struct dcp_error *err);
 
 #endif

@@ -13,9 +13,11 @@ void shard_begin(struct shard *s)
     s->micro = 0;
 }
 
-void shard_end_micro(struct shard *s)
+int shard_end_micro(struct shard *s, struct dcp_error *err)
 {
+    int rc = shard_settle_reduction(s, err);
     s->micro++;
+    return rc;
 }
 
 /* Ranks that are summed before a rank's own micro-batches are (stage 2 and 3: at once,
@@ -55,14 +57,14 @@ static int reduce_bf16(struct shard *s, struct coll *coll, int64_t at, int64_t o
             int64_t left = s->counts[r] - done;
             int64_t n = left < 0 ? 0 : left < items ? left : items;
             ops->widen(ctx, DCP_BF16, n, shard_grad_at(s, 0, from + done),
-                       s->staging + to);
+                       s->staging[0] + to);
             own_to = r == coll->rank ? to : own_to;
             s->round[r] = n;
             from += s->counts[r];
             to += n;
         }
-        float *sum = s->staging + own_to;
-        rc = coll_reduce_scatter(coll, s->staging, s->round, sum, err);
+        float *sum = s->staging[0] + own_to;
+        rc = coll_reduce_scatter(coll, s->staging[0], s->round, sum, err);
         if (!rc)
             ops->cast(ctx, DCP_BF16, s->round[coll->rank], sum,
                       shard_grad_at(s, 0, at + own + done));
@@ -187,30 +189,82 @@ int shard_reduce(struct shard *s, double *out_norm, struct dcp_error *err)
     return rc ? rc : measure(s, out_norm, err);
 }
 
-/* Stages 1 and 2: every rank gets the parts of the others. */
-static int gather_weights(struct shard *s, struct dcp_error *err)
+/* Stages 1 and 2: every rank gets the parts of the others. Begun for a group, and ended
+ * for both. */
+static bool gathers(const struct shard *s)
+{
+    return (s->options.stage == 1 || s->options.stage == 2) && s->world->world > 1;
+}
+
+static int gather_begin(struct shard *s, int g, uint64_t *out_call, struct dcp_error *err)
+{
+    const struct shard_group *group = &s->groups[g];
+    if (!gathers(s))
+        return DCP_OK;
+    int64_t own = cut_evenly(s, s->world, group->n, group->part);
+    return coll_all_gather_begin(s->world, shard_weight_at(s, group->begin + own),
+                                 s->counts, shard_weight_bytes(s),
+                                 shard_weight_at(s, group->begin), out_call, err);
+}
+
+static int gather_end(struct shard *s, const uint64_t *calls, struct dcp_error *err)
 {
     int rc = DCP_OK;
-    bool parts = s->options.stage == 1 || s->options.stage == 2;
-    shard_touch(s);
-    for (int g = 0; !rc && parts && s->world->world > 1 && g < SHARD_N_GROUPS; g++) {
-        const struct shard_group *group = &s->groups[g];
-        int64_t own = cut_evenly(s, s->world, group->n, group->part);
-        rc =
-            coll_all_gather(s->world, shard_weight_at(s, group->begin + own), s->counts,
-                            shard_weight_bytes(s), shard_weight_at(s, group->begin), err);
-    }
+    for (int g = 0; !rc && gathers(s) && g < SHARD_N_GROUPS; g++)
+        rc = coll_wait(s->world, calls[g], err);
     return rc;
+}
+
+/* The new weights of one run. */
+static void update_run(struct shard *s, const struct shard_run *run,
+                       const struct adamw_params *params)
+{
+    void *weights = shard_weight_at(s, run->weight_at);
+    const struct adamw_range range = {
+        .master = s->master ? s->master + run->own_at : weights,
+        .m = s->m + run->own_at,
+        .v = s->v + run->own_at,
+        .grad = shard_grad_at(s, 0, run->grad_at),
+        .grad_dtype = shard_grad_dtype(s),
+        .weights = s->master ? weights : NULL,
+        .n = run->n,
+        .first = run->full_at,
+    };
+    s->kernels.ops->adamw(s->kernels.ctx, params, &range);
+}
+
+/* bf16: the weights of one run from its masters. */
+static void spread_run(struct shard *s, const struct shard_run *run,
+                       const struct adamw_params *params)
+{
+    (void)params;
+    s->kernels.ops->cast(s->kernels.ctx, DCP_BF16, run->n, s->master + run->own_at,
+                         shard_weight_at(s, run->weight_at));
+}
+
+/* New weights, group by group: one is on its way to all while the next is made. */
+static int renew(struct shard *s,
+                 void (*make)(struct shard *s, const struct shard_run *run,
+                              const struct adamw_params *params),
+                 const struct adamw_params *const params[SHARD_N_GROUPS],
+                 struct dcp_error *err)
+{
+    uint64_t calls[SHARD_N_GROUPS] = { 0 };
+    int rc = DCP_OK;
+    shard_touch(s);
+    for (int g = 0; !rc && g < SHARD_N_GROUPS; g++) {
+        for (size_t i = 0; make && i < s->n_runs; i++)
+            if (s->runs[i].decay == (g == 0))
+                make(s, &s->runs[i], params[g]);
+        rc = gather_begin(s, g, &calls[g], err);
+    }
+    return rc ? rc : gather_end(s, calls, err);
 }
 
 int shard_spread(struct shard *s, struct dcp_error *err)
 {
-    for (size_t i = 0; s->master && i < s->n_runs; i++) {
-        const struct shard_run *run = &s->runs[i];
-        s->kernels.ops->cast(s->kernels.ctx, DCP_BF16, run->n, s->master + run->own_at,
-                             shard_weight_at(s, run->weight_at));
-    }
-    return gather_weights(s, err);
+    static const struct adamw_params *const none[SHARD_N_GROUPS];
+    return renew(s, s->master ? spread_run : NULL, none, err);
 }
 
 void shard_raise(struct shard *s)
@@ -228,20 +282,6 @@ int shard_update(struct shard *s, const struct adamw_params *params,
 {
     struct adamw_params plain = *params;
     plain.weight_decay = 0;
-    for (size_t i = 0; i < s->n_runs; i++) {
-        const struct shard_run *run = &s->runs[i];
-        void *weights = shard_weight_at(s, run->weight_at);
-        const struct adamw_range range = {
-            .master = s->master ? s->master + run->own_at : weights,
-            .m = s->m + run->own_at,
-            .v = s->v + run->own_at,
-            .grad = shard_grad_at(s, 0, run->grad_at),
-            .grad_dtype = shard_grad_dtype(s),
-            .weights = s->master ? weights : NULL,
-            .n = run->n,
-            .first = run->full_at,
-        };
-        s->kernels.ops->adamw(s->kernels.ctx, run->decay ? params : &plain, &range);
-    }
-    return gather_weights(s, err);
+    const struct adamw_params *const groups[SHARD_N_GROUPS] = { params, &plain };
+    return renew(s, update_run, groups, err);
 }

@@ -8,16 +8,21 @@
 
 void shard_slots_fini(struct shard *s, struct shard_slots *slots)
 {
-    for (size_t i = 0; i < slots->n; i++)
+    for (size_t i = 0; i < slots->n; i++) {
         s->kernels.ops->free(s->kernels.ctx, slots->items[i].data);
+        s->kernels.ops->free(s->kernels.ctx, slots->items[i].landing);
+    }
     free(slots->items);
     *slots = (struct shard_slots){ .items = NULL };
 }
 
+/* What is on its way still comes, before anything else does, and is not looked at. */
 void shard_touch(struct shard *s)
 {
-    for (size_t i = 0; i < s->gathered.n; i++)
+    for (size_t i = 0; i < s->gathered.n; i++) {
+        s->gathered.items[i].in_flight = false;
         s->gathered.items[i].unit = -1;
+    }
 }
 
 static struct shard_slot *slot_of(struct shard_slots *slots, int unit)
@@ -53,7 +58,7 @@ static int slot_take(struct shard *s, struct shard_slots *slots, int unit,
         if (slot->size_bytes < size_bytes || slot->size_bytes / 2 > size_bytes)
             continue;
         fitting++;
-        if (!slot->users && (!oldest || slot->used < oldest->used))
+        if (!slot->users && !slot->in_flight && (!oldest || slot->used < oldest->used))
             oldest = slot;
     }
     if (!oldest || fitting < wanted) {
@@ -100,12 +105,12 @@ static int64_t unit_counts(struct shard *s, int unit)
     return own;
 }
 
-/* Copies a unit between its parameters, each whole, and the staging, where the parts of
- * all ranks lie one rank behind the other. */
+/* Copies a unit between its parameters, each whole, and a staging, where the parts of all
+ * ranks lie one rank behind the other. */
 static void restage(struct shard *s, int unit, void *const *params, size_t item_bytes,
-                    bool to_staging)
+                    void *staging, bool to_staging)
 {
-    char *part = (char *)s->staging;
+    char *part = staging;
     for (int r = 0; r < s->inner->world; r++)
         for (int p = s->unit_first[unit], i = 0; p < s->unit_first[unit + 1]; p++, i++) {
             int64_t begin, end;
@@ -119,16 +124,71 @@ static void restage(struct shard *s, int unit, void *const *params, size_t item_
         }
 }
 
-/* Gathers a unit of stage 3. */
-static int gather(struct shard *s, int unit, void *const *params, struct dcp_error *err)
+/* Begins to gather a unit of stage 3 into a slot of its own. */
+static int gather_begin(struct shard *s, int unit, struct shard_slot **out_slot,
+                        struct dcp_error *err)
 {
-    size_t item = shard_weight_bytes(s);
+    size_t item = shard_weight_bytes(s),
+           size_bytes = (size_t)shard_unit_room(s, unit) * item;
+    struct shard_slot *slot;
+    int rc =
+        slot_take(s, &s->gathered, unit, size_bytes, slots_wanted(s, unit), &slot, err);
+    if (!rc && coll_overlaps(s->inner) && !slot->landing)
+        rc = s->kernels.ops->alloc(s->kernels.ctx, slot->size_bytes,
+                                   "the weights of a layer on their way", &slot->landing,
+                                   err);
+    if (rc)
+        return rc;
     unit_counts(s, unit);
     const void *own = shard_weight_at(s, s->at[s->unit_first[unit]].own_at);
-    int rc = coll_all_gather(s->inner, own, s->counts, item, s->staging, err);
-    if (!rc)
-        restage(s, unit, params, item, false);
+    rc = coll_all_gather_begin(s->inner, own, s->counts, item,
+                               slot->landing ? slot->landing : s->staging[0], &slot->call,
+                               err);
+    slot->unit = rc ? -1 : unit;
+    slot->in_flight = !rc;
+    *out_slot = slot;
     return rc;
+}
+
+/* The unit's parameters are whole in the slot. */
+static int gather_end(struct shard *s, struct shard_slot *slot, struct dcp_error *err)
+{
+    void *params[MODEL_MAX_UNIT_PARAMS];
+    size_t item = shard_weight_bytes(s);
+    if (!slot->in_flight)
+        return DCP_OK;
+    int rc = coll_wait(s->inner, slot->call, err);
+    slot->in_flight = false;
+    if (rc) {
+        slot->unit = -1;
+        return rc;
+    }
+    slot_params(s, slot->unit, item, slot->data, params);
+    restage(s, slot->unit, params, item, slot->landing ? slot->landing : s->staging[0],
+            false);
+    return DCP_OK;
+}
+
+/* Where the table keeps what came after `unit`, when `before` came before it. */
+static int *next_of(struct shard *s, int before, int unit)
+{
+    return &s->next_unit[3 * unit + (before < 0 ? 2 : before < unit ? 0 : 1)];
+}
+
+/* Remembers that `unit` came now, and begins to gather what came after it last time. All
+ * ranks ask for the same units, so they guess alike. */
+static int look_ahead(struct shard *s, int unit, struct dcp_error *err)
+{
+    struct shard_slot *slot;
+    if (unit == s->last_unit || !coll_overlaps(s->inner))
+        return DCP_OK;
+    if (s->last_unit >= 0)
+        *next_of(s, s->before_unit, s->last_unit) = unit;
+    s->before_unit = s->last_unit;
+    s->last_unit = unit;
+    int next = *next_of(s, s->before_unit, unit);
+    return next < 0 || slot_of(&s->gathered, next) ? DCP_OK
+                                                   : gather_begin(s, next, &slot, err);
 }
 
 static int acquire(void *self, int unit, const void **out_weights, struct dcp_error *err)
@@ -144,27 +204,18 @@ static int acquire(void *self, int unit, const void **out_weights, struct dcp_er
         return DCP_OK;
     }
     void *params[MODEL_MAX_UNIT_PARAMS];
-    size_t item = shard_weight_bytes(s);
     struct shard_slot *slot = slot_of(&s->gathered, unit);
-    if (!slot) {
-        int rc = slot_take(s, &s->gathered, unit, (size_t)shard_unit_room(s, unit) * item,
-                           slots_wanted(s, unit), &slot, err);
-        if (rc)
-            return rc;
-        slot_params(s, unit, item, slot->data, params);
-        rc = gather(s, unit, params, err);
-        if (rc) {
-            slot->unit = -1;
-            return rc;
-        }
-    } else {
-        slot_params(s, unit, item, slot->data, params);
-    }
+    int rc = slot ? DCP_OK : gather_begin(s, unit, &slot, err);
+    if (!rc)
+        rc = gather_end(s, slot, err);
+    if (rc)
+        return rc;
     slot->users++;
     slot->used = ++s->gathered.calls;
+    slot_params(s, unit, shard_weight_bytes(s), slot->data, params);
     for (int i = 0; i < n; i++)
         out_weights[i] = params[i];
-    return DCP_OK;
+    return look_ahead(s, unit, err);
 }
 
 static void release(void *self, int unit)
@@ -220,25 +271,45 @@ static void add(struct shard *s, const float *grads, int64_t at, int64_t n)
                         shard_grad_at(s, level, at));
 }
 
-/* From stage 2 on: sums a unit's gradients over ranks, each rank its own part. */
-static int reduce_unit(struct shard *s, int unit, void *const *grads,
-                       struct dcp_error *err)
+int shard_settle_reduction(struct shard *s, struct dcp_error *err)
 {
-    float *own = s->staging + unit_counts(s, unit);
-    restage(s, unit, grads, sizeof(float), true);
-    if (shard_rounds(s)) {
-        int64_t n = 0;
-        for (int r = 0; r < s->inner->world; r++)
-            n += s->counts[r];
-        s->kernels.ops->round(s->kernels.ctx, n, s->staging);
-    }
-    int rc = coll_reduce_scatter(s->inner, s->staging, s->counts, own, err);
-    for (int p = s->unit_first[unit]; !rc && p < s->unit_first[unit + 1]; p++) {
+    struct shard_reduction *r = &s->reduction;
+    const float *own = r->own;
+    if (r->unit < 0)
+        return DCP_OK;
+    int rc = coll_wait(s->inner, r->call, err);
+    for (int p = s->unit_first[r->unit]; !rc && p < s->unit_first[r->unit + 1]; p++) {
         int64_t n = s->at[p].end - s->at[p].begin;
         add(s, own, s->at[p].own_at, n);
         own += n;
     }
+    r->unit = -1;
     return rc;
+}
+
+/* From stage 2 on: begins to sum a unit's gradients over ranks, each rank its own part.
+ * The sums of the unit before are added meanwhile. */
+static int reduce_unit(struct shard *s, int unit, void *const *grads,
+                       struct dcp_error *err)
+{
+    struct shard_reduction now = { .unit = unit };
+    bool overlap = s->staging[1] != NULL;
+    float *staging = s->staging[s->turn], *own = staging + unit_counts(s, unit);
+    int64_t n = 0;
+    for (int r = 0; r < s->inner->world; r++)
+        n += s->counts[r];
+    restage(s, unit, grads, sizeof(float), staging, true);
+    if (shard_rounds(s))
+        s->kernels.ops->round(s->kernels.ctx, n, staging);
+    now.own = own;
+    int rc = coll_reduce_scatter_begin(s->inner, staging, s->counts, own, &now.call, err);
+    if (!rc)
+        rc = shard_settle_reduction(s, err);
+    if (rc)
+        return rc;
+    s->reduction = now;
+    s->turn = overlap ? 1 - s->turn : 0;
+    return overlap ? DCP_OK : shard_settle_reduction(s, err);
 }
 
 static int grad_end(void *self, int unit, struct dcp_error *err)

@@ -102,7 +102,8 @@ static int train_step(struct train *t, struct metrics_step *m, struct dcp_error 
     shard_begin(run->shard);
     for (int i = 0; !rc && i < s->accumulation; i++) {
         rc = micro_batch(t, i, err);
-        shard_end_micro(run->shard);
+        if (!rc)
+            rc = shard_end_micro(run->shard, err);
         killpoint_step(&run->kill, step);
     }
     if (!rc)

@@ -175,7 +175,7 @@ static void train(struct rank *r, struct model *model, struct shard *shard)
         shard_begin(shard);
         for (int i = 0; i < r->way->micros / r->way->world; i++) {
             visit(r, model, &hooks, shard_micro(shard, i), step);
-            shard_end_micro(shard);
+            CHECK(r, !shard_end_micro(shard, NULL));
         }
         double norm = 0;
         CHECK(r, !shard_reduce(shard, &norm, NULL));

@@ -191,7 +191,10 @@ cudaError_t cudaStreamQuery(cudaStream_t stream)
 {
     cuda_lock lock(cuda_double_get().mutex);
     advance_others(lock, stream);
-    return cuda_advance(lock, stream, stream->given) ? cudaSuccess : cudaErrorNotReady;
+    if (cuda_advance(lock, stream, stream->given))
+        return cudaSuccess;
+    cuda_double_get().changed.wait_for(lock, std::chrono::milliseconds(1));
+    return cudaErrorNotReady; /* others have the lock meanwhile */
 }
 
 cudaError_t cuda_launch(const cudaLaunchConfig_t *config, std::function<void()> thread)

@@ -16,9 +16,9 @@ const size_t stack_bytes = 128 << 10;
 enum state { ready, at_barrier, at_warp, ended };
 
 struct thread {
-    ucontext_t context; /* it begins with it */
+    ucontext_t context; /* it begins with it, once */
     jmp_buf paused;     /* and goes on with this, which takes no system call */
-    bool begun;
+    bool begun = false;
     std::unique_ptr<char[]> stack{ new char[stack_bytes] };
     state now;
     dim3 index;
@@ -37,13 +37,6 @@ struct scheduler {
 
 scheduler all;
 
-void enter()
-{
-    (*all.body)();
-    all.threads[all.current]->now = ended;
-    _longjmp(all.home, 1);
-}
-
 void wait_as(state how, unsigned mask)
 {
     thread *me = all.threads[all.current].get();
@@ -51,6 +44,15 @@ void wait_as(state how, unsigned mask)
     me->mask = mask;
     if (!_setjmp(me->paused))
         _longjmp(all.home, 1);
+}
+
+/* One kernel after the other: to begin a stack anew takes system calls. */
+void enter()
+{
+    for (;;) {
+        (*all.body)();
+        wait_as(ended, 0);
+    }
 }
 
 void resume(size_t i)
@@ -138,8 +140,9 @@ bool release()
 void begin(thread *t, dim3 index)
 {
     t->now = ready;
-    t->begun = false;
     t->index = index;
+    if (t->begun)
+        return;
     getcontext(&t->context);
     t->context.uc_stack.ss_sp = t->stack.get();
     t->context.uc_stack.ss_size = stack_bytes;

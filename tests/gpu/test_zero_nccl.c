@@ -1,0 +1,247 @@
+/* A model trained on GPUs over NCCL, a rank a thread: the state has the same bits at
+ * every world and stage, whatever the streams do. The double of CUDA has eight ranks. */
+#include "adamw.h"
+#include "coll.h"
+#include "lib/cuda.h"
+#include "model.h"
+#include "shard.h"
+#include <nccl.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+
+#include <cmocka.h>
+
+enum { MAX_WORLD = 8, STEPS = 2, MICROS = 8, SEQ_LEN = 4 };
+
+static const struct model_config config = { .family = "gpt2",
+                                            .n_layer = 3,
+                                            .n_head = 1,
+                                            .n_embd = 6,
+                                            .n_positions = SEQ_LEN,
+                                            .vocab_size = 19 };
+
+struct way {
+    int world, stage, shard_size;
+    bool bf16;
+};
+
+/* What all ranks made: the moments and fp32 weights, whole, by parameter. */
+struct outcome {
+    int64_t n;
+    float *values[3];
+    double norms[STEPS], loss;
+};
+
+struct rank {
+    const struct way *way;
+    struct dcp_comm *comm;
+    struct outcome *out;
+    struct dcp_error err;
+    int rc;
+};
+
+static int run_step(struct rank *r, struct model *model, struct shard *shard, int step,
+                    double *out_norm)
+{
+    struct model_hooks hooks;
+    const struct adamw_params params = { .lr = 1e-2,
+                                         .beta1 = 0.9,
+                                         .beta2 = 0.99,
+                                         .eps = 1e-8,
+                                         .weight_decay = 0.1,
+                                         .step = step + 1,
+                                         .bias_correction = true,
+                                         .decoupled = true,
+                                         .grad_scale = 1,
+                                         .stochastic = true };
+    int rc = DCP_OK;
+    shard_hooks(shard, &hooks);
+    shard_begin(shard);
+    for (int i = 0; !rc && i < MICROS / r->way->world; i++) {
+        int32_t ids[SEQ_LEN + 1];
+        int64_t micro = shard_micro(shard, i);
+        for (int t = 0; t <= SEQ_LEN; t++)
+            ids[t] = (int32_t)((micro * 7 + t * 3 + step) % config.vocab_size);
+        rc = model_train(model, &hooks, ids, ids + 1, 1, SEQ_LEN, 1.0f / MICROS,
+                         &r->out->loss, &r->err);
+        if (!rc)
+            rc = shard_end_micro(shard, &r->err);
+    }
+    if (!rc)
+        rc = shard_reduce(shard, out_norm, &r->err);
+    return rc ? rc : shard_update(shard, &params, &r->err);
+}
+
+/* Puts what this rank owns into the whole arrays. */
+static int collect(struct rank *r, const struct model *model, const struct shard *shard)
+{
+    struct kernels kernels = model_kernels(model);
+    int n_params, rc = DCP_OK;
+    const struct model_param *params = model_params(model, &n_params);
+    int64_t at = 0;
+    for (int p = 0; !rc && p < n_params; at += params[p++].n_elems)
+        for (int a = 0; !rc && a < 3; a++) {
+            static const enum dcp_role roles[] = { DCP_ROLE_MASTER, DCP_ROLE_EXP_AVG,
+                                                   DCP_ROLE_EXP_AVG_SQ };
+            struct shard_range held;
+            if (a == 0 && !r->way->bf16)
+                shard_weights(shard, p, &held);
+            else
+                shard_optim(shard, roles[a], p, &held);
+            if (held.end > held.begin)
+                rc = kernels.ops->get(
+                    kernels.ctx, r->out->values[a] + at + held.begin, held.data,
+                    (uint64_t)(held.end - held.begin) * sizeof(float), &r->err);
+        }
+    return rc;
+}
+
+static int train(struct rank *r, struct model *model, struct coll *coll)
+{
+    const struct shard_options options = { .stage = r->way->stage,
+                                           .shard_size = r->way->shard_size,
+                                           .bf16 = r->way->bf16,
+                                           .accumulation = MICROS / r->way->world };
+    struct shard *shard;
+    int rc = shard_new(model, &options, coll, &shard, &r->err);
+    if (!rc)
+        rc = shard_init(shard, 5, &r->err);
+    if (!rc && r->way->bf16)
+        rc = shard_spread(shard, &r->err);
+    for (int step = 0; !rc && step < STEPS; step++)
+        rc = run_step(r, model, shard, step, &r->out->norms[step]);
+    if (!rc)
+        rc = collect(r, model, shard);
+    shard_free(shard);
+    return rc;
+}
+
+static void *run_rank(void *arg)
+{
+    struct rank *r = arg;
+    struct model *model = NULL;
+    struct coll coll = { .ops = NULL };
+    int n = 0;
+    cuda_must(cudaGetDeviceCount(&n));
+    cuda_must(cudaSetDevice(r->comm->rank % n));
+    r->rc = model_new(&config, r->way->bf16 ? DCP_BF16 : DCP_F32, ops_cuda(), 1, SEQ_LEN,
+                      &model, &r->err);
+    if (!r->rc) {
+        struct kernels kernels = model_kernels(model);
+        r->rc = coll_nccl(&coll, &kernels, r->comm, &r->err);
+    }
+    if (!r->rc)
+        r->rc = train(r, model, &coll);
+    coll_free(&coll);
+    model_free(model);
+    return NULL;
+}
+
+static struct outcome outcome_of(struct way way)
+{
+    struct dcp_comm comms[MAX_WORLD];
+    struct rank ranks[MAX_WORLD];
+    struct outcome outs[MAX_WORLD], whole = { 0 };
+    pthread_t threads[MAX_WORLD];
+    struct model *model;
+    int n_params;
+    assert_int_equal(model_new(&config, DCP_F32, ops_cpu(), 1, SEQ_LEN, &model, NULL), 0);
+    const struct model_param *params = model_params(model, &n_params);
+    for (int p = 0; p < n_params; p++)
+        whole.n += params[p].n_elems;
+    model_free(model);
+    for (int a = 0; a < 3; a++)
+        assert_non_null(whole.values[a] = calloc((size_t)whole.n, sizeof(float)));
+    assert_int_equal(dcp_comm_threads(comms, way.world, NULL), 0);
+    for (int r = 0; r < way.world; r++) {
+        outs[r] = whole; /* ranks that own the same write the same */
+        ranks[r] = (struct rank){ .way = &way, .comm = &comms[r], .out = &outs[r] };
+        assert_int_equal(pthread_create(&threads[r], NULL, run_rank, &ranks[r]), 0);
+    }
+    for (int r = 0; r < way.world; r++)
+        pthread_join(threads[r], NULL);
+    for (int r = 0; r < way.world; r++) {
+        dcp_comm_free(&comms[r]);
+        if (ranks[r].rc)
+            fail_msg("rank %d of %d, stage %d: %s", r, way.world, way.stage,
+                     ranks[r].err.message);
+        for (int s = 0; s < STEPS; s++)
+            assert_true(outs[r].norms[s] == outs[0].norms[s]);
+    }
+    memcpy(whole.norms, outs[0].norms, sizeof whole.norms);
+    return whole;
+}
+
+static void outcome_free(struct outcome *out)
+{
+    for (int a = 0; a < 3; a++)
+        free(out->values[a]);
+}
+
+static void same_bits_as(const struct outcome *one, struct way way)
+{
+    struct outcome other = outcome_of(way);
+    for (int a = 0; a < 3; a++)
+        assert_memory_equal(one->values[a], other.values[a],
+                            (size_t)one->n * sizeof(float));
+    for (int s = 0; s < STEPS; s++)
+        assert_true(one->norms[s] == other.norms[s]);
+    outcome_free(&other);
+}
+
+/* Worlds that there are ranks for. */
+static bool there_is(int world)
+{
+    int n = 0;
+    cuda_must(cudaGetDeviceCount(&n));
+#ifdef CUDA_DOUBLE_NCCL_H
+    n = MAX_WORLD;
+#endif
+    return world <= n;
+}
+
+static void every_world(const char *order, bool bf16)
+{
+    struct way way = { .world = 1, .bf16 = bf16 };
+#ifdef CUDA_DOUBLE_NCCL_H
+    setenv("CUDA_DOUBLE", order, 1);
+#else
+    (void)order;
+#endif
+    struct outcome one = outcome_of(way);
+    assert_true(one.norms[0] > 0);
+    for (; way.world <= MAX_WORLD && there_is(way.world); way.world *= 4)
+        for (way.stage = way.world == 1; way.stage < 4; way.stage++)
+            same_bits_as(&one, way);
+    if (there_is(MAX_WORLD)) {
+        same_bits_as(&one, (struct way){ MAX_WORLD, 3, 0, bf16 });
+        same_bits_as(&one, (struct way){ MAX_WORLD, 3, 4, bf16 });
+    }
+    outcome_free(&one);
+}
+
+static void late_streams(void **state)
+{
+    (void)state;
+    every_world("late", false);
+    every_world("late", true);
+}
+
+static void early_streams(void **state)
+{
+    (void)state;
+    every_world("others", true);
+    every_world("eager", false);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(late_streams),
+        cmocka_unit_test(early_streams),
+    };
+    cuda_need();
+    setenv("CUDA_DOUBLE_OPEN", "1", 1);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
