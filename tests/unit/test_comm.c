@@ -4,147 +4,40 @@
 
 #include "base/clock.h"
 #include "core/await.h"
-#include <pthread.h>
+#include "lib/check_comm.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdint.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
 
-/* cmocka's asserts belong to the main thread: ranks count what is wrong instead. */
-struct rank {
-    struct dcp_comm comm;
-    int (*run)(struct rank *rank); /* returns what was wrong, 0: nothing */
-    int wrong;
-};
-
-#define MAX_WORLD 8
-
-static void *run_rank(void *arg)
+static void run_world(int world, int timeout_ms, int (*run)(struct dcp_comm *comm))
 {
-    struct rank *rank = arg;
-    rank->wrong = rank->run(rank);
-    return NULL;
-}
-
-static void run_world(int world, int timeout_ms, int (*run)(struct rank *rank))
-{
-    struct dcp_comm comms[MAX_WORLD];
-    struct rank ranks[MAX_WORLD];
-    pthread_t threads[MAX_WORLD];
+    struct dcp_comm comms[CHECK_COMM_MAX_WORLD];
     assert_int_equal(dcp_comm_threads(comms, world, NULL), 0);
-    for (int r = 0; r < world; r++) {
-        ranks[r] = (struct rank){ .comm = comms[r], .run = run };
-        ranks[r].comm.timeout_ms = timeout_ms;
-        assert_int_equal(pthread_create(&threads[r], NULL, run_rank, &ranks[r]), 0);
-    }
-    for (int r = 0; r < world; r++)
-        pthread_join(threads[r], NULL);
-    for (int r = 0; r < world; r++) {
-        if (ranks[r].wrong)
-            fail_msg("rank %d: line %d", r, ranks[r].wrong);
-        dcp_comm_free(&ranks[r].comm);
-    }
-}
-
-#define WANT(condition)      \
-    do {                     \
-        if (!(condition))    \
-            return __LINE__; \
-    } while (0)
-
-static unsigned char byte_of(int rank, size_t i, int round)
-{
-    return (unsigned char)(rank * 89 + (int)(i % 251) * 3 + round);
-}
-
-static int check_part(const unsigned char *part, int rank, size_t n, int round)
-{
-    for (size_t i = 0; i < n; i++)
-        WANT(part[i] == byte_of(rank, i, round));
-    return 0;
-}
-
-static int exchange(struct rank *rank)
-{
-    struct dcp_comm *comm = &rank->comm;
-    for (int round = 0; round < 200; round++) {
-        unsigned char mine[700], all[700 * MAX_WORLD];
-        size_t n = (size_t)(round * 37 % 700), got[MAX_WORLD];
-        int root = round % comm->world;
-        for (size_t i = 0; i < n; i++)
-            mine[i] = byte_of(comm->rank, i, round);
-        WANT(dcp_comm_allgather(comm, mine, n, all, NULL) == 0);
-        for (int r = 0; r < comm->world; r++)
-            WANT(check_part(all + (size_t)r * n, r, n, round) == 0);
-
-        size_t my_size = comm->rank % 3 ? n / (size_t)comm->rank : 0;
-        void *parts;
-        WANT(dcp_comm_allgatherv(comm, mine, my_size, &parts, got, NULL) == 0);
-        const unsigned char *part = parts;
-        for (int r = 0; r < comm->world; r++) {
-            WANT(got[r] == (r % 3 ? n / (size_t)r : 0));
-            WANT(check_part(part, r, got[r], round) == 0);
-            part += got[r];
-        }
-        free(parts);
-
-        WANT(dcp_comm_bcast(comm, mine, n, root, NULL) == 0);
-        WANT(check_part(mine, root, n, round) == 0);
-    }
-    WANT(dcp_comm_bcast(comm, NULL, 0, comm->world, NULL) == DCP_E_USAGE);
-    return 0;
+    assert_int_equal(check_comm_run(comms, world, timeout_ms, run), 0);
 }
 
 static void values(void **state)
 {
     (void)state;
-    for (int world = 1; world <= MAX_WORLD; world++)
-        run_world(world, 0, exchange);
-}
-
-/* This and every later call fails the same way. */
-static int expect_failure(struct dcp_comm *comm, int wanted, int fate,
-                          const char *message)
-{
-    for (int i = 0; i < 3; i++) {
-        char c = 0, all[MAX_WORLD];
-        struct dcp_error err = { 0 };
-        WANT(dcp_comm_allgather(comm, &c, 1, all, &err) == DCP_E_COMM);
-        WANT(err.code == DCP_E_COMM && err.rank == wanted && err.rank_fate == fate);
-        WANT(strstr(err.message, message) && err.hint[0]);
-        WANT(dcp_comm_bcast(comm, &c, 1, 0, NULL) == DCP_E_COMM);
-        void *out = &c;
-        size_t sizes[MAX_WORLD];
-        WANT(dcp_comm_allgatherv(comm, &c, 1, &out, sizes, NULL) == DCP_E_COMM);
-        WANT(!out);
-    }
-    return 0;
-}
-
-static int stay_away(struct rank *rank)
-{
-    if (rank->comm.rank == 3)
-        return 0;
-    return expect_failure(&rank->comm, 3, DCP_RANK_SILENT,
-                          "rank 3 did not answer within 0.1 s");
+    for (int world = 1; world <= CHECK_COMM_MAX_WORLD; world++)
+        run_world(world, 0, check_comm_values);
 }
 
 static void silent_rank_is_named(void **state)
 {
     (void)state;
-    run_world(5, 100, stay_away);
+    run_world(5, 100, check_comm_silent);
 }
 
 /* With the time-out a minute away, the test would not end were the death not noticed. */
-static int die(struct rank *rank)
+static int die(struct dcp_comm *comm)
 {
-    struct dcp_comm *comm = &rank->comm;
-    char c = 0, all[MAX_WORLD];
+    char c = 0, all[CHECK_COMM_MAX_WORLD];
     WANT(dcp_comm_allgather(comm, &c, 1, all, NULL) == 0);
     if (comm->rank == 2) {
         dcp_clock_sleep_us(20000); /* most others wait already */
@@ -152,7 +45,7 @@ static int die(struct rank *rank)
         WANT(dcp_comm_allgather(comm, &c, 1, all, NULL) == DCP_E_COMM);
         return 0;
     }
-    WANT(expect_failure(comm, 2, DCP_RANK_DEAD, "rank 2 is gone") == 0);
+    WANT(check_comm_failure(comm, 2, DCP_RANK_DEAD, "rank 2 is gone") == 0);
     WANT(dcp_comm_peer_dead(comm) == 2);
     return 0;
 }
@@ -163,19 +56,12 @@ static void dead_rank_is_named_at_once(void **state)
     run_world(4, 60000, die);
 }
 
-static int differ(struct rank *rank)
-{
-    struct dcp_comm *comm = &rank->comm;
-    char data[16] = { 0 }, all[16 * MAX_WORLD];
-    size_t n = comm->rank == 0 ? 8 : 16;
-    WANT(dcp_comm_allgather(comm, data, n, all, NULL) == DCP_E_COMM);
-    return 0;
-}
-
 static void different_calls_are_noticed(void **state)
 {
     (void)state;
-    run_world(3, 60000, differ);
+    run_world(3, 60000, check_comm_other_size);
+    run_world(3, 60000, check_comm_other_kind);
+    run_world(3, 60000, check_comm_other_root);
 }
 
 static void a_rank_that_left_is_gone(void **state)
@@ -259,15 +145,15 @@ static int failing_work(void *arg, struct dcp_error *err)
     return dcp_error_set(err, DCP_E_CORRUPT, "a bad file");
 }
 
-static int wait_for_the_slow(struct rank *rank)
+static int wait_for_the_slow(struct dcp_comm *comm)
 {
     bool worked = false;
     struct dcp_error err = { 0 };
-    bool slow = rank->comm.rank == 1;
+    bool slow = comm->rank == 1;
 
-    WANT(!dcp_await(&rank->comm, slow ? slow_work : NULL, &worked, &err));
+    WANT(!dcp_await(comm, slow ? slow_work : NULL, &worked, &err));
     WANT(worked == slow);
-    WANT(dcp_await(&rank->comm, slow ? failing_work : NULL, NULL, &err) == DCP_E_CORRUPT);
+    WANT(dcp_await(comm, slow ? failing_work : NULL, NULL, &err) == DCP_E_CORRUPT);
     WANT(!strcmp(err.message, "a bad file"));
     return 0;
 }
