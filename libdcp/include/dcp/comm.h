@@ -53,6 +53,39 @@ DCP_PUBLIC void dcp_comm_threads_kill(struct dcp_comm *comm);
 DCP_PUBLIC int dcp_comm_mpi(struct dcp_comm *out_comm, const void *mpi_comm,
                             struct dcp_error *err);
 
+/* How ranks that were started without MPI (torchrun, srun) find each other. The texts are
+ * borrowed for the call. */
+struct dcp_comm_tcp_options {
+    int rank, world;  /* RANK, WORLD_SIZE */
+    const char *host; /* MASTER_ADDR: where rank 0 runs; name, IPv4 or IPv6 */
+    int port;         /* MASTER_PORT: what starts the ranks may listen at it itself */
+    const char *job;  /* the same on all ranks, and best on no others, also not on those
+                       * of the same job before it was started again; NULL: none */
+    int timeout_ms;   /* of the start; 0: 60 s */
+};
+
+/* A comm over TCP: all ranks of `world` call it, each on a host of its own or not. Rank 0
+ * listens at the first free port of port + 1 to port + 16, on all interfaces unless host
+ * is the loopback, until all ranks have come; the others try these ports until the
+ * time-out, and wait up to a quarter of it longer once they have found rank 0. Whoever
+ * connects and is no rank of this job (job, port) is dropped and delays nothing. There is
+ * no authentication and no encryption, as with MPI: it is for networks that are trusted.
+ * A host that a name server does not know yet is asked for until the time-out; how long
+ * one question takes is the resolver's matter. No signals; sockets are closed on exec. A
+ * world of one opens none.
+ *
+ * In the calls any size works. A rank whose connection is closed is dead at once, one
+ * that is silent is named by the time-out. Rank 0 sees this of all, the others of rank 0
+ * and by what rank 0 tells, in a call of its own or when it asks for dcp_comm_peer_dead.
+ * When a call fails, what is in its `out` is undefined.
+ *
+ * Errors: COMM (who did not come, with its rank; rank 0 does not answer; host does not
+ * resolve; no port is free), USAGE (options that cannot be; two processes with one rank,
+ * other worlds or versions of libdcp in one job: on all ranks that are there), MEMORY. */
+DCP_PUBLIC int dcp_comm_tcp(struct dcp_comm *out_comm,
+                            const struct dcp_comm_tcp_options *options,
+                            struct dcp_error *err);
+
 /* Frees what self points to; a zeroed comm is fine. */
 DCP_PUBLIC void dcp_comm_free(struct dcp_comm *comm);
 

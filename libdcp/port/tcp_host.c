@@ -1,0 +1,320 @@
+/* Rank 0's half of the start. */
+#include "tcp_start.h"
+
+#include "base/buf.h"
+#include "base/clock.h"
+#include "base/mem.h"
+#include "base/str.h"
+#include <errno.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+/* Who has connected and not yet said hello: a rank does so at once, a stranger may never.
+ */
+#define MAX_GUESTS 64
+#define GUEST_TIME (3000 * DCP_TCP_MS)
+#define GUEST_TIME_FULL (250 * DCP_TCP_MS) /* when others wait at the door */
+#define MAX_NAMED 8                        /* missing ranks that the sentence lists */
+
+struct guest {
+    int fd;
+    uint64_t came;
+    size_t got;
+    unsigned char hello[DCP_TCP_HELLO_BYTES];
+};
+
+struct host {
+    const struct dcp_tcp_start *start;
+    struct dcp_tcp_link *links; /* of the ranks that have come */
+    int world, listener;
+    struct guest guests[MAX_GUESTS];
+    int n_guests;
+    struct pollfd *polls; /* listener, ranks from 1 on, guests */
+    int refused;          /* a rank that may not come, to be told why; -1: none */
+    struct dcp_error failure;
+};
+
+/* --- listening --- */
+
+static int listen_at(const struct addrinfo *address, int port)
+{
+    struct sockaddr_storage at;
+    socklen_t n = dcp_tcp_address(address, port, &at);
+    int on = 1, off = 0;
+    int fd = socket(address->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return -1;
+    (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    if (address->ai_family == AF_INET6) /* both kinds at once */
+        (void)setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
+    if (!bind(fd, (struct sockaddr *)&at, n) && !listen(fd, SOMAXCONN))
+        return fd;
+    int saved = errno;
+    close(fd);
+    errno = saved;
+    return -1;
+}
+
+/* A job of one host keeps to it. */
+static bool is_loopback(const char *host)
+{
+    return !strcmp(host, "localhost") || !strcmp(host, "::1") ||
+           dcp_str_starts(host, "127.");
+}
+
+/* IPv6 first, since it takes IPv4 along. A port that is in use is the better reason to
+ * tell than a family that this host does not have. */
+static int listen_somewhere(const struct dcp_tcp_start *start, const struct addrinfo *all)
+{
+    static const int families[] = { AF_INET6, AF_INET };
+    int last_errno = EADDRNOTAVAIL;
+    for (int port = start->first_port; port <= start->last_port; port++)
+        for (size_t f = 0; f < DCP_ARRAY_LEN(families); f++)
+            for (const struct addrinfo *a = all; a; a = a->ai_next) {
+                if (a->ai_family != families[f])
+                    continue;
+                int fd = listen_at(a, port);
+                if (fd >= 0)
+                    return fd;
+                if (errno == EADDRINUSE || last_errno == EADDRNOTAVAIL)
+                    last_errno = errno;
+            }
+    errno = last_errno;
+    return -1;
+}
+
+static int open_listener(struct host *host)
+{
+    const struct dcp_tcp_start *start = host->start;
+    const char *name = is_loopback(start->options->host) ? start->options->host : NULL;
+    struct addrinfo hints = { .ai_flags = AI_PASSIVE, .ai_socktype = SOCK_STREAM };
+    struct addrinfo *all = NULL;
+    int no = getaddrinfo(name, name ? NULL : "0", &hints, &all);
+    if (no)
+        return dcp_error_set(&host->failure, DCP_E_COMM,
+                             "rank 0 cannot listen at '%s': %s", start->options->host,
+                             gai_strerror(no));
+    host->listener = listen_somewhere(start, all);
+    int why = errno;
+    freeaddrinfo(all);
+    if (host->listener < 0)
+        return dcp_error_sys(&host->failure, DCP_E_COMM, why,
+                             "rank 0 can listen at none of the ports %d to %d",
+                             start->first_port, start->last_port);
+    return DCP_OK;
+}
+
+/* --- guests --- */
+
+static void remove_guest(struct host *host, int i)
+{
+    host->guests[i] = host->guests[--host->n_guests];
+}
+
+static void drop_guest(struct host *host, int i)
+{
+    close(host->guests[i].fd);
+    remove_guest(host, i);
+}
+
+/* Rank 0 speaks first, so that a rank may knock at many doors and choose one. */
+static int accept_guests(struct host *host)
+{
+    unsigned char hello[DCP_TCP_HELLO_BYTES];
+    dcp_tcp_put_hello(hello, &host->start->hello);
+    while (host->n_guests < MAX_GUESTS) {
+        int fd = accept4(host->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        if (fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOMEM))
+            return dcp_error_sys(&host->failure, DCP_E_COMM, errno,
+                                 "rank 0 cannot take a connection");
+        if (fd < 0) /* nobody waits any more, or one has left again */
+            break;
+        dcp_tcp_prepare(fd);
+        host->guests[host->n_guests++] =
+            (struct guest){ .fd = fd, .came = dcp_clock_ns() };
+        if (send(fd, hello, sizeof hello, MSG_NOSIGNAL) != sizeof hello)
+            drop_guest(host, host->n_guests - 1);
+    }
+    return DCP_OK;
+}
+
+static int refuse(struct host *host, int i, int rank)
+{
+    host->refused = host->guests[i].fd;
+    remove_guest(host, i);
+    host->failure.rank = rank;
+    return host->failure.code;
+}
+
+/* A guest that has said hello is a rank, a stranger, or a mistake of whoever started us.
+ */
+static int judge_guest(struct host *host, int i)
+{
+    const struct dcp_tcp_hello *own = &host->start->hello;
+    struct dcp_tcp_hello said;
+    if (!dcp_tcp_get_hello(host->guests[i].hello, &said) || said.job != own->job ||
+        said.rank < 1 || said.rank > INT32_MAX) {
+        drop_guest(host, i);
+        return DCP_OK;
+    }
+    int rank = (int)said.rank;
+    if (said.version != own->version)
+        dcp_error_set(&host->failure, DCP_E_USAGE,
+                      "rank %d has another version of libdcp than rank 0", rank);
+    else if (said.world != own->world)
+        dcp_error_set(&host->failure, DCP_E_USAGE,
+                      "rank %d was started as one of %u ranks, rank 0 as one of %u", rank,
+                      said.world, own->world);
+    else if (rank >= host->world)
+        dcp_error_set(&host->failure, DCP_E_USAGE, "there is no rank %d in a world of %d",
+                      rank, host->world);
+    else if (host->links[rank].fd >= 0 && !dcp_tcp_is_gone(host->links[rank].fd))
+        dcp_error_set(&host->failure, DCP_E_USAGE,
+                      "two processes of this job were started as rank %d", rank);
+    if (host->failure.code)
+        return refuse(host, i, rank);
+    dcp_tcp_link_close(&host->links[rank]);
+    host->links[rank] = dcp_tcp_link_init(host->guests[i].fd);
+    remove_guest(host, i);
+    return DCP_OK;
+}
+
+/* From the last to the first: a guest that leaves has the last one take its place. */
+static int hear_guests(struct host *host)
+{
+    uint64_t now = dcp_clock_ns();
+    uint64_t life = host->n_guests < MAX_GUESTS ? GUEST_TIME : GUEST_TIME_FULL;
+    for (int i = host->n_guests - 1; i >= 0 && !host->failure.code; i--) {
+        struct guest *guest = &host->guests[i];
+        ssize_t n = recv(guest->fd, guest->hello + guest->got,
+                         sizeof guest->hello - guest->got, MSG_DONTWAIT);
+        bool waits = n < 0 && (errno == EAGAIN || errno == EINTR);
+        guest->got += n > 0 ? (size_t)n : 0;
+        if (guest->got == sizeof guest->hello)
+            judge_guest(host, i);
+        else if ((n <= 0 && !waits) || now - guest->came > life)
+            drop_guest(host, i);
+    }
+    return host->failure.code;
+}
+
+/* --- the wait for all --- */
+
+static int count_missing(const struct host *host)
+{
+    int n = 0;
+    for (int r = 1; r < host->world; r++)
+        n += host->links[r].fd < 0;
+    return n;
+}
+
+static void wait_for_news(struct host *host, uint64_t deadline)
+{
+    struct pollfd *polls = host->polls;
+    bool full = host->n_guests == MAX_GUESTS;
+    polls[0] = (struct pollfd){ .fd = full ? -1 : host->listener, .events = POLLIN };
+    for (int r = 1; r < host->world; r++)
+        polls[r] = (struct pollfd){ .fd = host->links[r].fd, .events = POLLRDHUP };
+    for (int i = 0; i < host->n_guests; i++)
+        polls[host->world + i] =
+            (struct pollfd){ .fd = host->guests[i].fd, .events = POLLIN };
+    uint64_t look = dcp_clock_ns() + (full ? GUEST_TIME_FULL : GUEST_TIME) / 2;
+    if (host->n_guests && look < deadline) /* for those who say nothing */
+        deadline = look;
+    dcp_tcp_wait(polls, (size_t)(host->world + host->n_guests), deadline);
+    for (int r = 1; r < host->world; r++) /* who has left again must come again */
+        if (dcp_tcp_has_gone(polls[r].revents))
+            dcp_tcp_link_close(&host->links[r]);
+}
+
+/* "ranks 2, 3 and 5 of 8 did not come within 60 s" */
+static int fail_missing(struct host *host, int n_missing)
+{
+    DCP_CLEANUP_BUF struct dcp_buf text = { 0 };
+    int n = 0, first = -1, listed = n_missing <= MAX_NAMED ? n_missing : MAX_NAMED;
+    dcp_buf_add_text(&text, n_missing == 1 ? "rank " : "ranks ");
+    for (int r = 1; r < host->world && n < listed; r++) {
+        if (host->links[r].fd >= 0)
+            continue;
+        first = n ? first : r;
+        const char *before = !n ? "" : n == n_missing - 1 ? " and " : ", ";
+        dcp_buf_add_fmt(&text, "%s%d", before, r);
+        n++;
+    }
+    if (n_missing > listed)
+        dcp_buf_add_fmt(&text, " and %d more", n_missing - listed);
+    if (dcp_buf_check(&text, &host->failure))
+        return host->failure.code;
+    dcp_error_set(&host->failure, DCP_E_COMM, "%s of %d did not come within %.3g s",
+                  (char *)text.data, host->world, (double)host->start->time_ns / 1e9);
+    host->failure.rank = first;
+    host->failure.rank_fate = DCP_RANK_SILENT;
+    return host->failure.code;
+}
+
+static int wait_for_all(struct host *host)
+{
+    uint64_t deadline = host->start->begin + host->start->time_ns;
+    for (;;) {
+        int n_missing = count_missing(host);
+        if (!n_missing)
+            return DCP_OK;
+        if (dcp_clock_ns() >= deadline)
+            return fail_missing(host, n_missing);
+        wait_for_news(host, deadline);
+        if (hear_guests(host) || accept_guests(host))
+            return host->failure.code;
+    }
+}
+
+/* All that have come are told how the start ended. */
+static void tell(struct host *host)
+{
+    unsigned char bytes[DCP_TCP_HEAD_BYTES];
+    struct dcp_tcp_head head = dcp_tcp_head_of(&host->failure);
+    struct dcp_tcp_message message = { bytes, NULL, 0 };
+    struct dcp_tcp_link refused = dcp_tcp_link_init(host->refused);
+    dcp_tcp_put_head(bytes, &head);
+    for (int r = 1; r < host->world; r++)
+        if (host->links[r].fd >= 0)
+            (void)dcp_tcp_send(&host->links[r], &message);
+    if (refused.fd >= 0)
+        (void)dcp_tcp_send(&refused, &message);
+    dcp_tcp_link_close(&refused);
+    for (int r = 1; host->failure.code && r < host->world; r++)
+        dcp_tcp_link_close(&host->links[r]);
+}
+
+int dcp_tcp_host(const struct dcp_tcp_start *start, struct dcp_tcp_link *links,
+                 struct dcp_error *err)
+{
+    int world = start->options->world;
+    DCP_CLEANUP_FREE struct host *host = dcp_mem_calloc(1, sizeof *host);
+    DCP_CLEANUP_FREE struct pollfd *polls =
+        dcp_mem_calloc((size_t)world + MAX_GUESTS, sizeof *polls);
+    if (!host || !polls)
+        return dcp_error_memory(err, "the start of a comm over TCP");
+    *host = (struct host){ .start = start,
+                           .links = links,
+                           .world = world,
+                           .listener = -1,
+                           .polls = polls,
+                           .refused = -1 };
+    if (!open_listener(host))
+        wait_for_all(host);
+    tell(host);
+    while (host->n_guests)
+        drop_guest(host, 0);
+    if (host->listener >= 0)
+        close(host->listener);
+    if (host->failure.code && host->failure.rank < 0)
+        host->failure.rank = 0;
+    dcp_tcp_hint(start, &host->failure);
+    if (err && !err->code)
+        *err = host->failure;
+    return host->failure.code;
+}

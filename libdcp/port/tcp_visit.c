@@ -1,0 +1,273 @@
+/* The other ranks' half of the start. */
+#include "tcp_start.h"
+
+#include "base/clock.h"
+#include <errno.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+/* A door that says nothing for so long is not rank 0's, or a firewall's. */
+#define DOOR_TIME (2000 * DCP_TCP_MS)
+#define FIRST_PAUSE (50 * DCP_TCP_MS)
+#define LONGEST_PAUSE (1000 * DCP_TCP_MS)
+#define RESOLVE_PAUSE_US 200000
+
+/* One port where rank 0 may be; its addresses are tried in turn. */
+struct door {
+    int fd;         /* -1: between two tries */
+    uint64_t until; /* end of this try, or of the pause before the next */
+    uint64_t pause; /* grows */
+    const struct addrinfo *address;
+    size_t got;
+    unsigned char hello[DCP_TCP_HELLO_BYTES];
+};
+
+struct visit {
+    const struct dcp_tcp_start *start;
+    struct addrinfo *addresses;
+    struct door doors[DCP_TCP_N_PORTS];
+    int n_doors;
+    bool other_job; /* a rank 0 of one was met */
+    struct dcp_tcp_link *link;
+};
+
+void dcp_tcp_hint(const struct dcp_tcp_start *start, struct dcp_error *err)
+{
+    if (err->hint[0])
+        return;
+    if (err->code == DCP_E_USAGE)
+        dcp_error_hint(err, "start every rank once, with the same program, WORLD_SIZE, "
+                            "MASTER_ADDR and MASTER_PORT");
+    else if (err->code == DCP_E_COMM)
+        dcp_error_hint(
+            err,
+            "MASTER_ADDR and MASTER_PORT must be those of rank 0's host on all "
+            "ranks, and connections to its ports %d to %d be allowed; look at "
+            "the output of rank %d",
+            start->first_port, start->last_port, err->rank < 0 ? 0 : err->rank);
+}
+
+/* --- doors --- */
+
+static void shut(struct door *door)
+{
+    if (door->fd >= 0)
+        close(door->fd);
+    door->fd = -1;
+    door->until = dcp_clock_ns() + door->pause;
+    door->pause += door->pause / 2;
+    if (door->pause > LONGEST_PAUSE)
+        door->pause = LONGEST_PAUSE;
+}
+
+static void knock(struct visit *visit, struct door *door, int port)
+{
+    door->address = door->address ? door->address->ai_next : NULL;
+    if (!door->address)
+        door->address = visit->addresses;
+    struct sockaddr_storage at;
+    socklen_t n = dcp_tcp_address(door->address, port, &at);
+    door->got = 0;
+    door->fd =
+        socket(door->address->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (door->fd >= 0 &&
+        (!connect(door->fd, (struct sockaddr *)&at, n) || errno == EINPROGRESS))
+        door->until = dcp_clock_ns() + DOOR_TIME;
+    else
+        shut(door);
+}
+
+/* Reads what is behind a door. True: rank 0's hello, in full. */
+static bool listen_at(struct visit *visit, struct door *door,
+                      struct dcp_tcp_hello *out_hello)
+{
+    ssize_t n = recv(door->fd, door->hello + door->got, sizeof door->hello - door->got,
+                     MSG_DONTWAIT);
+    if (n <= 0) {
+        if (n == 0 || (errno != EAGAIN && errno != EINTR))
+            shut(door);
+        return false;
+    }
+    door->got += (size_t)n;
+    if (door->got < sizeof door->hello)
+        return false;
+    bool is_ours = dcp_tcp_get_hello(door->hello, out_hello) && out_hello->rank == 0;
+    if (is_ours && out_hello->job == visit->start->hello.job)
+        return true;
+    visit->other_job |= is_ours;
+    shut(door);
+    return false;
+}
+
+/* Rank 0 is behind this door: it is told who comes. */
+static void enter(struct visit *visit, struct door *door)
+{
+    unsigned char hello[DCP_TCP_HELLO_BYTES];
+    dcp_tcp_put_hello(hello, &visit->start->hello);
+    dcp_tcp_prepare(door->fd);
+    if (send(door->fd, hello, sizeof hello, MSG_NOSIGNAL) == sizeof hello) {
+        *visit->link = dcp_tcp_link_init(door->fd);
+        door->fd = -1;
+    }
+    for (int i = 0; i < visit->n_doors; i++)
+        shut(&visit->doors[i]);
+}
+
+/* One look at every door. True: this rank has entered. */
+static int try_doors(struct visit *visit, struct dcp_error *err)
+{
+    uint64_t now = dcp_clock_ns();
+    for (int i = 0; i < visit->n_doors; i++) {
+        struct door *door = &visit->doors[i];
+        struct dcp_tcp_hello said;
+        if (door->fd < 0 && now >= door->until) {
+            knock(visit, door, visit->start->first_port + i);
+        } else if (door->fd >= 0 && listen_at(visit, door, &said)) {
+            enter(visit, door); /* rank 0 wants to hear of another version, too */
+            if (said.version != visit->start->hello.version)
+                return dcp_error_set(err, DCP_E_USAGE,
+                                     "rank %d has another version of libdcp than rank 0",
+                                     visit->start->options->rank);
+            return DCP_OK;
+        } else if (door->fd >= 0 && now >= door->until) {
+            shut(door);
+        }
+    }
+    return DCP_OK;
+}
+
+static void wait_at_doors(struct visit *visit, uint64_t deadline)
+{
+    struct pollfd polls[DCP_TCP_N_PORTS];
+    for (int i = 0; i < visit->n_doors; i++) {
+        const struct door *door = &visit->doors[i];
+        polls[i] = (struct pollfd){ .fd = door->fd, .events = POLLIN };
+        deadline = door->until < deadline ? door->until : deadline;
+    }
+    dcp_tcp_wait(polls, (size_t)visit->n_doors, deadline);
+}
+
+static int fail_silent(struct dcp_error *err)
+{
+    err->rank = 0;
+    err->rank_fate = DCP_RANK_SILENT;
+    return err->code;
+}
+
+static int fail_unanswered(const struct visit *visit, struct dcp_error *err)
+{
+    const struct dcp_tcp_start *start = visit->start;
+    dcp_error_set(err, DCP_E_COMM,
+                  "rank 0 did not answer at host '%s', ports %d to %d, within %.3g s%s",
+                  start->options->host, start->first_port, start->last_port,
+                  (double)start->time_ns / 1e9,
+                  visit->other_job ? "; only a rank 0 of another job did" : "");
+    return fail_silent(err);
+}
+
+static int fail_untold(const struct visit *visit, struct dcp_error *err)
+{
+    dcp_error_set(err, DCP_E_COMM,
+                  "rank 0 did not say within %.3g s that all ranks are there",
+                  (double)visit->start->time_ns / 4e9 * 5);
+    return fail_silent(err);
+}
+
+static int find_rank_0(struct visit *visit, struct dcp_error *err)
+{
+    uint64_t deadline = visit->start->begin + visit->start->time_ns;
+    for (;;) {
+        int rc = try_doors(visit, err);
+        if (rc || visit->link->fd >= 0)
+            return rc;
+        if (dcp_clock_ns() >= deadline)
+            return fail_unanswered(visit, err);
+        wait_at_doors(visit, deadline);
+    }
+}
+
+/* --- inside --- */
+
+/* Rank 0 says when all have come, or why the start failed. It may have begun a little
+ * later than this rank, so it is given a quarter of the time more. A rank 0 that goes
+ * without a word may come back: then the link is none. */
+static int wait_inside(struct visit *visit, struct dcp_error *err)
+{
+    const struct dcp_tcp_start *start = visit->start;
+    struct dcp_tcp_link *link = visit->link;
+    uint64_t deadline = start->begin + start->time_ns / 4 * 5;
+    for (;;) {
+        enum dcp_tcp_progress progress = dcp_tcp_receive_head(link);
+        if (progress == DCP_TCP_LOST)
+            dcp_tcp_link_close(link);
+        if (progress != DCP_TCP_MORE)
+            break;
+        if (dcp_clock_ns() >= deadline)
+            return fail_untold(visit, err);
+        struct pollfd ready = { .fd = link->fd, .events = POLLIN };
+        dcp_tcp_wait(&ready, 1, deadline);
+    }
+    if (link->fd < 0)
+        return DCP_OK;
+    struct dcp_tcp_head head = dcp_tcp_get_head(link->head);
+    if (!head.code)
+        return DCP_OK;
+    dcp_error_set(err, head.code == DCP_E_USAGE ? DCP_E_USAGE : DCP_E_COMM, "%s",
+                  head.why);
+    err->rank = head.rank;
+    err->rank_fate = head.fate;
+    return err->code;
+}
+
+/* Name servers may need a while until they know a host that has just been started. */
+static int resolve(struct visit *visit, struct dcp_error *err)
+{
+    const struct dcp_tcp_start *start = visit->start;
+    struct addrinfo hints = { .ai_socktype = SOCK_STREAM };
+    for (;;) {
+        int no = getaddrinfo(start->options->host, NULL, &hints, &visit->addresses);
+        if (!no)
+            return DCP_OK;
+        if (no != EAI_AGAIN || dcp_clock_ns() >= start->begin + start->time_ns) {
+            dcp_error_set(err, DCP_E_COMM,
+                          "the address '%s' of rank 0 does not resolve: %s",
+                          start->options->host, gai_strerror(no));
+            dcp_error_hint(err, "MASTER_ADDR must be the name or the address of the host "
+                                "of rank 0");
+            return err->code;
+        }
+        dcp_clock_sleep_us(RESOLVE_PAUSE_US);
+    }
+}
+
+int dcp_tcp_visit(const struct dcp_tcp_start *start, struct dcp_tcp_link *link,
+                  struct dcp_error *err)
+{
+    struct visit visit = { .start = start, .link = link };
+    struct dcp_error failure = { 0 };
+    visit.n_doors = start->last_port - start->first_port + 1;
+    for (int i = 0; i < visit.n_doors; i++)
+        visit.doors[i] = (struct door){ .fd = -1, .pause = FIRST_PAUSE };
+    int rc = resolve(&visit, &failure);
+    while (!rc && link->fd < 0) {
+        rc = find_rank_0(&visit, &failure);
+        if (!rc)
+            rc = wait_inside(&visit, &failure);
+    }
+    for (int i = 0; i < visit.n_doors; i++)
+        shut(&visit.doors[i]);
+    if (visit.addresses)
+        freeaddrinfo(visit.addresses);
+    if (rc)
+        dcp_tcp_link_close(link);
+    if (rc && failure.rank < 0)
+        failure.rank = 0;
+    dcp_tcp_hint(start, &failure);
+    if (err && !err->code)
+        *err = failure;
+    return rc;
+}

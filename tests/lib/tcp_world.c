@@ -1,0 +1,110 @@
+#include "tcp_world.h"
+#include "base/clock.h"
+#include "must.h"
+#include <netinet/in.h>
+#include <pthread.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { N_PORTS = 16, MAX_RANKS = 16 };
+
+static struct sockaddr_in loopback(int port)
+{
+    return (struct sockaddr_in){ .sin_family = AF_INET,
+                                 .sin_addr.s_addr = htonl(INADDR_LOOPBACK),
+                                 .sin_port = htons((uint16_t)port) };
+}
+
+int tcp_world_listen(int port)
+{
+    struct sockaddr_in at = loopback(port);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    must(fd >= 0);
+    if (!bind(fd, (struct sockaddr *)&at, sizeof at) && !listen(fd, 16))
+        return fd;
+    close(fd);
+    return -1;
+}
+
+int tcp_world_agent(int *out_port)
+{
+    for (;;) {
+        struct sockaddr_in at;
+        socklen_t n = sizeof at;
+        int fd = tcp_world_listen(0);
+        must(fd >= 0 && !getsockname(fd, (struct sockaddr *)&at, &n));
+        *out_port = ntohs(at.sin_port);
+        if (*out_port < 65535 - N_PORTS)
+            return fd;
+        close(fd);
+    }
+}
+
+int tcp_world_connect(int port)
+{
+    for (int i = 0;; i = (i + 1) % N_PORTS) {
+        struct sockaddr_in at = loopback(port + 1 + i);
+        int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        must(fd >= 0);
+        if (!connect(fd, (struct sockaddr *)&at, sizeof at))
+            return fd;
+        close(fd);
+        dcp_clock_sleep_us(1000);
+    }
+}
+
+void tcp_world_fill(struct tcp_rank *ranks, int n, int port, const char *job)
+{
+    for (int r = 0; r < n; r++)
+        ranks[r] = (struct tcp_rank){ .options = { .rank = r,
+                                                   .world = n,
+                                                   .host = "127.0.0.1",
+                                                   .port = port,
+                                                   .job = job,
+                                                   .timeout_ms = 30000 } };
+}
+
+static void *start_rank(void *arg)
+{
+    struct tcp_rank *rank = arg;
+    rank->rc = dcp_comm_tcp(&rank->comm, &rank->options, &rank->err);
+    return NULL;
+}
+
+void tcp_world_start(struct tcp_rank *ranks, int n)
+{
+    pthread_t threads[MAX_RANKS];
+    must(n <= MAX_RANKS);
+    for (int r = 0; r < n; r++)
+        must(!pthread_create(&threads[r], NULL, start_rank, &ranks[r]));
+    for (int r = 0; r < n; r++)
+        pthread_join(threads[r], NULL);
+}
+
+pid_t tcp_world_fork(const struct tcp_rank *rank, int (*run)(struct dcp_comm *comm))
+{
+    pid_t pid = fork();
+    must(pid >= 0);
+    if (pid)
+        return pid;
+    struct dcp_comm comm;
+    struct dcp_error err = { 0 };
+    if (dcp_comm_tcp(&comm, &rank->options, &err)) {
+        fprintf(stderr, "rank %d: %s\n", rank->options.rank, err.message);
+        _exit(99);
+    }
+    int wrong = run(&comm);
+    if (wrong)
+        fprintf(stderr, "rank %d: line %d\n", comm.rank, wrong);
+    dcp_comm_free(&comm);
+    _exit(wrong != 0);
+}
+
+int tcp_world_wait(pid_t pid)
+{
+    int status;
+    must(waitpid(pid, &status, 0) == pid);
+    return WIFSIGNALED(status) ? -WTERMSIG(status) : WEXITSTATUS(status);
+}

@@ -1,0 +1,437 @@
+/* labels: tsan */
+/* How the ranks of a comm over TCP find each other, and who is turned away. */
+#include "base/clock.h"
+#include "lib/check_comm.h"
+#include "lib/must.h"
+#include "lib/tcp_world.h"
+#include "port/tcp_link.h"
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+/* The ranks of one comm see themselves and nobody else, then leave. */
+static int only_us(struct dcp_comm *comm)
+{
+    int mine = comm->timeout_ms * 100 + comm->rank, all[CHECK_COMM_MAX_WORLD];
+    WANT(dcp_comm_allgather(comm, &mine, sizeof mine, all, NULL) == 0);
+    for (int r = 0; r < comm->world; r++)
+        WANT(all[r] == comm->timeout_ms * 100 + r);
+    return 0;
+}
+
+/* `mark` is the time-out of the calls, and what the ranks tell each other. */
+static void expect_world(struct tcp_rank *ranks, int world, int mark)
+{
+    struct dcp_comm comms[CHECK_COMM_MAX_WORLD];
+    for (int r = 0; r < world; r++) {
+        if (ranks[r].rc)
+            fail_msg("rank %d: %s", r, ranks[r].err.message);
+        comms[r] = ranks[r].comm;
+    }
+    assert_int_equal(check_comm_run(comms, world, mark, only_us), 0);
+}
+
+static void expect_refusal(const struct tcp_rank *rank, int rc, int culprit,
+                           const char *message)
+{
+    if (rank->rc != rc || !strstr(rank->err.message, message))
+        fail_msg("rank %d: %d %s", rank->options.rank, rank->rc, rank->err.message);
+    assert_int_equal(rank->err.code, rc);
+    assert_int_equal(rank->err.rank, culprit);
+    assert_true(rank->err.hint[0] != '\0');
+    assert_null(rank->comm.ops);
+}
+
+static void addresses(void **state)
+{
+    (void)state;
+    static const char *const hosts[] = { "127.0.0.1", "localhost", "::1", "0.0.0.0" };
+    for (size_t h = 0; h < sizeof hosts / sizeof *hosts; h++) {
+        struct tcp_rank ranks[3];
+        int port, agent = tcp_world_agent(&port);
+        struct sockaddr_in6 six = { .sin6_family = AF_INET6,
+                                    .sin6_addr = IN6ADDR_LOOPBACK_INIT };
+        int fd = socket(AF_INET6, SOCK_STREAM, 0);
+        int has_six = fd >= 0 && !bind(fd, (struct sockaddr *)&six, sizeof six);
+        close(fd);
+        tcp_world_fill(ranks, 3, port, "addresses");
+        for (int r = 0; r < 3; r++)
+            ranks[r].options.host = hosts[h];
+        if (strcmp(hosts[h], "::1") != 0 || has_six) {
+            tcp_world_start(ranks, 3);
+            expect_world(ranks, 3, 60000);
+        }
+        close(agent);
+    }
+}
+
+static void sockets_are_as_they_should_be(void **state)
+{
+    (void)state;
+    struct tcp_rank ranks[2];
+    int port, agent = tcp_world_agent(&port), n = 0;
+    tcp_world_fill(ranks, 2, port, NULL);
+    tcp_world_start(ranks, 2);
+    close(agent);
+    for (int fd = 3; fd < 256; fd++) {
+        int on = 0, listens = 1;
+        socklen_t size = sizeof on;
+        if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size))
+            continue;
+        n++;
+        assert_int_equal(listens, 0); /* that is over */
+        assert_true(fcntl(fd, F_GETFD) & FD_CLOEXEC);
+        assert_int_equal(getsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, &size), 0);
+        assert_true(on);
+        on = 0;
+        assert_int_equal(getsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, &size), 0);
+        assert_true(on);
+    }
+    assert_int_equal(n, 2);
+    expect_world(ranks, 2, 60000);
+}
+
+static void one_rank_needs_nobody(void **state)
+{
+    (void)state;
+    struct tcp_rank rank = { .options = { .world = 1 } };
+    assert_int_equal(dcp_comm_tcp(&rank.comm, &rank.options, &rank.err), 0);
+    expect_world(&rank, 1, 60000);
+}
+
+static void options_that_cannot_be(void **state)
+{
+    (void)state;
+    static const struct dcp_comm_tcp_options wrong[] = {
+        { .rank = 0, .world = 0, .host = "::1", .port = 1000 },
+        { .rank = 2, .world = 2, .host = "::1", .port = 1000 },
+        { .rank = -1, .world = 2, .host = "::1", .port = 1000 },
+        { .rank = 0, .world = 2, .host = "::1", .port = 0 },
+        { .rank = 0, .world = 2, .host = "::1", .port = 65535 },
+        { .rank = 0, .world = 2, .port = 1000 },
+        { .rank = 1, .world = 2, .host = "", .port = 1000 },
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        struct dcp_comm comm;
+        struct dcp_error err = { 0 };
+        assert_int_equal(dcp_comm_tcp(&comm, &wrong[i], &err), DCP_E_USAGE);
+        assert_true(err.message[0] != '\0');
+        dcp_comm_free(&comm);
+    }
+}
+
+/* --- strangers --- */
+
+enum { N_SILENT = 70 };
+
+struct strangers {
+    int port;
+    int fds[N_SILENT + 3];
+};
+
+/* They are there before any rank but 0. */
+static void *send_strangers(void *arg)
+{
+    static const char http[] = "GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept: */*\r\n\r\n";
+    struct strangers *s = arg;
+    struct dcp_tcp_hello other = { .version = DCP_TCP_VERSION, .world = 3, .rank = 1 };
+    unsigned char hello[DCP_TCP_HELLO_BYTES];
+    for (int i = 0; i < N_SILENT + 3; i++)
+        s->fds[i] = tcp_world_connect(s->port);
+    must(send(s->fds[N_SILENT], http, sizeof http - 1, MSG_NOSIGNAL) > 0);
+    must(send(s->fds[N_SILENT + 1], http, 5, MSG_NOSIGNAL) > 0);
+    dcp_tcp_put_hello(hello, &other); /* of another job */
+    must(send(s->fds[N_SILENT + 2], hello, sizeof hello, MSG_NOSIGNAL) > 0);
+    return NULL;
+}
+
+static void *start_one(void *arg)
+{
+    struct tcp_rank *rank = arg;
+    rank->rc = dcp_comm_tcp(&rank->comm, &rank->options, &rank->err);
+    return NULL;
+}
+
+static void strangers_who_connect(void **state)
+{
+    (void)state;
+    struct tcp_rank ranks[3];
+    struct strangers strangers;
+    pthread_t root, others;
+    int agent = tcp_world_agent(&strangers.port);
+    tcp_world_fill(ranks, 3, strangers.port, "strangers");
+    assert_int_equal(pthread_create(&root, NULL, start_one, &ranks[0]), 0);
+    assert_int_equal(pthread_create(&others, NULL, send_strangers, &strangers), 0);
+    pthread_join(others, NULL);
+    tcp_world_start(ranks + 1, 2);
+    pthread_join(root, NULL);
+    expect_world(ranks, 3, 60000);
+    for (int i = 0; i < N_SILENT + 3; i++) {
+        char hello[DCP_TCP_HELLO_BYTES];
+        struct dcp_tcp_hello said;
+        ssize_t n = recv(strangers.fds[i], hello, sizeof hello, MSG_WAITALL);
+        if (n == sizeof hello) /* if its turn came */
+            assert_true(dcp_tcp_get_hello((unsigned char *)hello, &said));
+        assert_true(recv(strangers.fds[i], hello, 1, 0) <= 0);
+        close(strangers.fds[i]);
+    }
+    close(agent);
+}
+
+/* Servers of others at the first ports: one says nothing, one says something, at length.
+ */
+static void *serve_strangers(void *arg)
+{
+    static const char ssh[] =
+        "SSH-2.0-OpenSSH_9.2p1 Debian-2+deb12u3 and so on and on\r\n";
+    int fd, server = *(int *)arg;
+    while ((fd = accept(server, NULL, NULL)) >= 0) {
+        (void)send(fd, ssh, sizeof ssh - 1, MSG_NOSIGNAL);
+        shutdown(fd, SHUT_WR);
+        close(fd);
+    }
+    return NULL;
+}
+
+static void strangers_who_listen(void **state)
+{
+    (void)state;
+    struct tcp_rank ranks[3];
+    pthread_t thread;
+    int port, agent = tcp_world_agent(&port);
+    int silent = tcp_world_listen(port + 1), talks = tcp_world_listen(port + 2);
+    tcp_world_fill(ranks, 3, port, NULL);
+    if (talks >= 0)
+        assert_int_equal(pthread_create(&thread, NULL, serve_strangers, &talks), 0);
+    tcp_world_start(ranks, 3);
+    expect_world(ranks, 3, 60000);
+    if (talks >= 0) {
+        shutdown(talks, SHUT_RDWR);
+        pthread_join(thread, NULL);
+        close(talks);
+    }
+    if (silent >= 0)
+        close(silent);
+    close(agent);
+}
+
+static void jobs_do_not_mix(void **state)
+{
+    (void)state;
+    for (int named = 0; named < 2; named++) {
+        struct tcp_rank ranks[6], mixed[6];
+        int port, agent = tcp_world_agent(&port);
+        tcp_world_fill(ranks, 3, port, named ? "one" : NULL);
+        tcp_world_fill(ranks + 3, 3, named ? port : port + 1, named ? "two" : NULL);
+        for (int i = 0; i < 6; i++) /* the ranks of both come by turns */
+            mixed[i] = ranks[i % 2 * 3 + i / 2];
+        tcp_world_start(mixed, 6);
+        for (int i = 0; i < 6; i++)
+            ranks[i % 2 * 3 + i / 2] = mixed[i];
+        expect_world(ranks, 3, 10000);
+        expect_world(ranks + 3, 3, 20000);
+        close(agent);
+    }
+}
+
+/* --- starts that fail --- */
+
+static void other_world(void **state)
+{
+    (void)state;
+    struct tcp_rank ranks[3];
+    int port, agent = tcp_world_agent(&port);
+    tcp_world_fill(ranks, 3, port, "worlds");
+    ranks[1].options.timeout_ms = 2000;
+    ranks[2].options.world = 4;
+    tcp_world_start(ranks, 3);
+    for (int r = 0; r < 3; r++)
+        if (r != 1 || ranks[r].rc == DCP_E_USAGE) /* or it came when all was over */
+            expect_refusal(&ranks[r], DCP_E_USAGE, 2,
+                           "rank 2 was started as one of 4 ranks, rank 0 as one of 3");
+    close(agent);
+}
+
+static void rank_twice(void **state)
+{
+    (void)state;
+    struct tcp_rank ranks[3];
+    int port, agent = tcp_world_agent(&port);
+    tcp_world_fill(ranks, 3, port, "twins");
+    for (int r = 0; r < 3; r++)
+        ranks[r].options.world = 4;
+    ranks[2].options.rank = 1;
+    tcp_world_start(ranks, 3);
+    for (int r = 0; r < 3; r++)
+        expect_refusal(&ranks[r], DCP_E_USAGE, 1,
+                       "two processes of this job were started as rank 1");
+    close(agent);
+}
+
+static void other_version(void **state)
+{
+    (void)state;
+    struct tcp_rank rank;
+    pthread_t thread;
+    int port, agent = tcp_world_agent(&port);
+    tcp_world_fill(&rank, 1, port, "versions");
+    rank.options.world = 2;
+    assert_int_equal(pthread_create(&thread, NULL, start_one, &rank), 0);
+    unsigned char hello[DCP_TCP_HELLO_BYTES];
+    struct dcp_tcp_hello said;
+    int fd = tcp_world_connect(port);
+    assert_int_equal(recv(fd, hello, sizeof hello, MSG_WAITALL), sizeof hello);
+    assert_true(dcp_tcp_get_hello(hello, &said));
+    said.version++;
+    said.rank = 1;
+    dcp_tcp_put_hello(hello, &said);
+    assert_int_equal(send(fd, hello, sizeof hello, MSG_NOSIGNAL), sizeof hello);
+    pthread_join(thread, NULL);
+    expect_refusal(&rank, DCP_E_USAGE, 1, "rank 1 has another version of libdcp");
+    close(fd);
+    close(agent);
+}
+
+static void missing_ranks_are_named(void **state)
+{
+    (void)state;
+    struct tcp_rank all[16], here[16];
+    int port, agent = tcp_world_agent(&port), n = 0;
+    tcp_world_fill(all, 8, port, "missing");
+    for (int r = 0; r < 8; r++)
+        if (r != 2 && r != 5) {
+            here[n] = all[r];
+            here[n++].options.timeout_ms = 1000;
+        }
+    tcp_world_start(here, n);
+    for (int i = 0; i < n; i++) {
+        expect_refusal(&here[i], DCP_E_COMM, 2,
+                       "ranks 2 and 5 of 8 did not come within 1 s");
+        assert_int_equal(here[i].err.rank_fate, DCP_RANK_SILENT);
+    }
+    tcp_world_fill(all, 1, port, "missing");
+    all[0].options.timeout_ms = 50;
+    all[0].options.world = 2;
+    tcp_world_start(all, 1);
+    expect_refusal(&all[0], DCP_E_COMM, 1, "rank 1 of 2 did not come within 0.05 s");
+    all[0].err = (struct dcp_error){ 0 };
+    all[0].options.world = 30;
+    tcp_world_start(all, 1);
+    expect_refusal(&all[0], DCP_E_COMM, 1,
+                   "ranks 1, 2, 3, 4, 5, 6, 7, 8 and 21 more of 30 did not");
+    close(agent);
+}
+
+static void nobody_answers(void **state)
+{
+    (void)state;
+    struct tcp_rank ranks[3];
+    char message[200];
+    int port, agent = tcp_world_agent(&port);
+    tcp_world_fill(ranks, 3, port, "nobody");
+    ranks[2].options.timeout_ms = 300;
+    tcp_world_start(&ranks[2], 1);
+    snprintf(message, sizeof message,
+             "rank 0 did not answer at host '127.0.0.1', ports %d to %d, within 0.3 s",
+             port + 1, port + 16);
+    expect_refusal(&ranks[2], DCP_E_COMM, 0, message);
+
+    ranks[0].options.timeout_ms = ranks[1].options.timeout_ms = 1000;
+    ranks[1].options.job = "somebody";
+    tcp_world_start(ranks, 2);
+    expect_refusal(&ranks[1], DCP_E_COMM, 0, "only a rank 0 of another job did");
+    close(agent);
+}
+
+/* The label is too long for a name, so no name server is asked. */
+static void host_that_does_not_resolve(void **state)
+{
+    (void)state;
+    struct tcp_rank ranks[2];
+    char host[80] = { 0 };
+    memset(host, 'a', 70);
+    tcp_world_fill(ranks, 2, 1000, NULL);
+    ranks[1].options.host = host;
+    ranks[1].options.timeout_ms = 300;
+    tcp_world_start(&ranks[1], 1);
+    expect_refusal(&ranks[1], DCP_E_COMM, 0, "of rank 0 does not resolve: ");
+    assert_non_null(strstr(ranks[1].err.hint, "MASTER_ADDR"));
+}
+
+static void no_port_is_free(void **state)
+{
+    (void)state;
+    struct tcp_rank rank;
+    int port, agent = tcp_world_agent(&port), fds[16];
+    for (int i = 0; i < 16; i++)
+        fds[i] = tcp_world_listen(port + 1 + i);
+    tcp_world_fill(&rank, 1, port, NULL);
+    rank.options.world = 2;
+    rank.options.timeout_ms = 300;
+    tcp_world_start(&rank, 1);
+    expect_refusal(&rank, DCP_E_COMM, 0, "rank 0 can listen at none of the ports");
+    for (int i = 0; i < 16; i++)
+        if (fds[i] >= 0)
+            close(fds[i]);
+    close(agent);
+}
+
+static int nothing(struct dcp_comm *comm)
+{
+    (void)comm;
+    return 0;
+}
+
+/* A rank that died while it waited for the others, and was started again, is no twin. */
+static void rank_that_comes_again(void **state)
+{
+    (void)state;
+    struct tcp_rank ranks[3];
+    int port, agent = tcp_world_agent(&port);
+    tcp_world_fill(ranks, 3, port, "again");
+    pid_t first = tcp_world_fork(&ranks[1], nothing);
+    pid_t root = tcp_world_fork(&ranks[0], nothing);
+    dcp_clock_sleep_us(500000);
+    kill(first, SIGKILL);
+    assert_int_equal(tcp_world_wait(first), -SIGKILL);
+    pid_t second = tcp_world_fork(&ranks[1], nothing);
+    dcp_clock_sleep_us(200000);
+    pid_t last = tcp_world_fork(&ranks[2], nothing);
+    assert_int_equal(tcp_world_wait(root), 0);
+    assert_int_equal(tcp_world_wait(second), 0);
+    assert_int_equal(tcp_world_wait(last), 0);
+    close(agent);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(rank_that_comes_again), /* processes before threads */
+        cmocka_unit_test(addresses),
+        cmocka_unit_test(sockets_are_as_they_should_be),
+        cmocka_unit_test(one_rank_needs_nobody),
+        cmocka_unit_test(options_that_cannot_be),
+        cmocka_unit_test(strangers_who_connect),
+        cmocka_unit_test(strangers_who_listen),
+        cmocka_unit_test(jobs_do_not_mix),
+        cmocka_unit_test(other_world),
+        cmocka_unit_test(rank_twice),
+        cmocka_unit_test(other_version),
+        cmocka_unit_test(missing_ranks_are_named),
+        cmocka_unit_test(nobody_answers),
+        cmocka_unit_test(host_that_does_not_resolve),
+        cmocka_unit_test(no_port_is_free),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
