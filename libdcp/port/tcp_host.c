@@ -172,12 +172,11 @@ static int judge_guest(struct host *host, int i)
     else if (rank >= host->world)
         dcp_error_set(&host->failure, DCP_E_USAGE, "there is no rank %d in a world of %d",
                       rank, host->world);
-    else if (host->links[rank].fd >= 0 && !dcp_tcp_is_gone(host->links[rank].fd))
+    else if (host->links[rank].fd >= 0)
         dcp_error_set(&host->failure, DCP_E_USAGE,
                       "two processes of this job were started as rank %d", rank);
     if (host->failure.code)
         return refuse(host, i, rank);
-    dcp_tcp_link_close(&host->links[rank]);
     host->links[rank] = dcp_tcp_link_init(host->guests[i].fd);
     remove_guest(host, i);
     return DCP_OK;

@@ -21,7 +21,9 @@ int tcp_world_listen(int port)
 {
     struct sockaddr_in at = loopback(port);
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    int on = 1;
     must(fd >= 0);
+    (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
     if (!bind(fd, (struct sockaddr *)&at, sizeof at) && !listen(fd, 16))
         return fd;
     close(fd);

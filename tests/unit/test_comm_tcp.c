@@ -224,6 +224,23 @@ static void death_of_who_has_given_is_noticed(void **state)
     run_world(3, 60000, die_in_the_round);
 }
 
+/* All others have given up, so rank 0 must not take the call for a good one. */
+static int root_is_late(struct dcp_comm *comm)
+{
+    char c = 0, all[MAX_WORLD];
+    if (comm->rank == 0) {
+        dcp_clock_sleep_us(600000);
+        return dcp_comm_allgather(comm, &c, 1, all, NULL) == DCP_E_COMM ? 0 : __LINE__;
+    }
+    return check_comm_failure(comm, 0, DCP_RANK_SILENT, "rank 0 did not answer within");
+}
+
+static void late_rank_0_fails_too(void **state)
+{
+    (void)state;
+    run_world(3, 200, root_is_late);
+}
+
 /* Nobody is in a call: rank 0 sees the death and tells the others. */
 static int watch(struct dcp_comm *comm)
 {
@@ -244,9 +261,11 @@ static void death_is_seen_between_calls(void **state)
     run_world(4, 60000, watch);
 }
 
-/* Rank 0 leaves because rank 1 did; the others hear of rank 1. */
+/* Rank 0 leaves because rank 1 did; the others hear of rank 1, also one that is still
+ * sending when the connection is closed. */
 static int root_follows(struct dcp_comm *comm)
 {
+    size_t n = comm->rank == 3 ? 4 << 20 : 1;
     if (comm->rank == 1)
         dcp_comm_free(comm);
     if (comm->rank == 0) {
@@ -255,6 +274,13 @@ static int root_follows(struct dcp_comm *comm)
     }
     if (comm->rank < 2)
         return 0;
+    if (comm->rank == 3)
+        dcp_clock_sleep_us(600000);
+    unsigned char *mine = calloc(1, n), *all = calloc((size_t)comm->world, n);
+    must(mine && all);
+    WANT(dcp_comm_allgather(comm, mine, n, all, NULL) == DCP_E_COMM);
+    free(mine);
+    free(all);
     return check_comm_failure(comm, 1, DCP_RANK_DEAD, "rank 1 is gone");
 }
 
@@ -407,6 +433,7 @@ int main(void)
         cmocka_unit_test(waiting_ranks_sleep),
         cmocka_unit_test(a_rank_that_left_is_gone),
         cmocka_unit_test(death_of_who_has_given_is_noticed),
+        cmocka_unit_test(late_rank_0_fails_too),
         cmocka_unit_test(death_is_seen_between_calls),
         cmocka_unit_test(leaving_rank_0_says_who_was_first),
         cmocka_unit_test(rank_that_takes_no_answer_is_silent),
