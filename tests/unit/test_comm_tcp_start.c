@@ -238,19 +238,22 @@ static void *start_late(void *arg)
     return start_one(arg);
 }
 
-/* While the rank 0 of one job is missing, its others meet that of the other job. */
+/* While the rank 0 of one job is missing, its others meet that of the other job, which
+ * waits for a rank, too. */
 static void jobs_do_not_mix(void **state)
 {
     (void)state;
     for (int named = 0; named < 2; named++) {
         struct tcp_rank ranks[6];
-        pthread_t late;
+        pthread_t late, later;
         int port, agent = tcp_world_agent(&port);
         tcp_world_fill(ranks, 3, port, named ? "one" : NULL);
         tcp_world_fill(ranks + 3, 3, named ? port : port + 1, named ? "two" : NULL);
         assert_int_equal(pthread_create(&late, NULL, start_late, &ranks[0]), 0);
-        tcp_world_start(ranks + 1, 5);
+        assert_int_equal(pthread_create(&later, NULL, start_late, &ranks[5]), 0);
+        tcp_world_start(ranks + 1, 4);
         pthread_join(late, NULL);
+        pthread_join(later, NULL);
         expect_world(ranks, 3, 10000);
         expect_world(ranks + 3, 3, 20000);
         close(agent);
