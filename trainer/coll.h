@@ -73,6 +73,9 @@ void coll_self(struct coll *out_coll);
  * it waits, and for the name of the silent one after a time-out. Errors: COMM, MEMORY. */
 int coll_mpi(struct coll *out_coll, const void *mpi_comm, struct dcp_comm *comm,
              struct dcp_error *err);
+/* Over the control plane (borrowed): any data, but slowly; groups only of all ranks.
+ * Errors: MEMORY. */
+int coll_control(struct coll *out_coll, struct dcp_comm *comm, struct dcp_error *err);
 /* For kernels whose memory the host cannot read, over a coll that needs the host's: what
  * it moves goes through staging. Takes *coll. Errors: MEMORY. */
 int coll_staged(struct coll *coll, const struct kernels *kernels, struct dcp_error *err);

@@ -10,13 +10,17 @@
  * others see that death and not its own leaving. */
 #define LEAVE_US 800000
 
-/* What starters of MPI jobs tell each process. */
-static const struct starter {
-    const char *rank, *world;
-} starters[] = {
-    { "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE" },
-    { "PMI_RANK", "PMI_SIZE" },
-    { "PMIX_RANK", "SLURM_STEP_NUM_TASKS" },
+/* Of MPI jobs. */
+static const struct join_starter mpi_starters[] = {
+    { .rank = "OMPI_COMM_WORLD_RANK", .world = "OMPI_COMM_WORLD_SIZE" },
+    { .rank = "PMI_RANK", .world = "PMI_SIZE" },
+    { .rank = "PMIX_RANK", .world = "SLURM_STEP_NUM_TASKS" },
+};
+/* Of others. */
+static const struct join_starter tcp_starters[] = {
+    { "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE" },
+    { "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID",
+      "SLURM_STEP_TASKS_PER_NODE" },
 };
 
 static int64_t number(const char *name)
@@ -26,11 +30,20 @@ static int64_t number(const char *name)
     return text && dcp_str_parse_i64(text, &v) ? v : -1;
 }
 
-static const struct starter *find_starter(void)
+static const struct join_starter *find_mpi(void)
 {
-    for (size_t i = 0; i < DCP_ARRAY_LEN(starters); i++)
-        if (number(starters[i].rank) >= 0)
-            return &starters[i];
+    for (size_t i = 0; i < DCP_ARRAY_LEN(mpi_starters); i++)
+        if (number(mpi_starters[i].rank) >= 0)
+            return &mpi_starters[i];
+    return NULL;
+}
+
+/* Of a world of one nobody needs to be found. */
+static const struct join_starter *find_tcp(void)
+{
+    for (size_t i = 0; i < DCP_ARRAY_LEN(tcp_starters); i++)
+        if (number(tcp_starters[i].rank) >= 0 && number(tcp_starters[i].world) > 1)
+            return &tcp_starters[i];
     return NULL;
 }
 
@@ -43,54 +56,35 @@ static int no_mpi(struct dcp_error *err)
     return DCP_E_UNSUPPORTED;
 }
 
-/* Started by torchrun or srun, but not as an MPI job. */
-static int check_other_starters(struct dcp_error *err)
-{
-    int64_t world = number("WORLD_SIZE");
-    if (number("RANK") >= 0 && world > 1) {
-        dcp_error_set(err, DCP_E_UNSUPPORTED,
-                      "RANK and WORLD_SIZE say that this is one of %lld ranks, but there "
-                      "is no MPI job to find the others through",
-                      (long long)world);
-        dcp_error_hint(err, "start it with 'dcp-train --ranks N', mpirun or srun "
-                            "--mpi=pmix instead of torchrun");
-        return DCP_E_UNSUPPORTED;
-    }
-    world = number("SLURM_STEP_NUM_TASKS");
-    if (number("SLURM_PROCID") >= 0 && world > 1) {
-        dcp_error_set(err, DCP_E_UNSUPPORTED,
-                      "srun started %lld tasks, but not as an MPI job", (long long)world);
-        dcp_error_hint(err, "start them with 'srun --mpi=pmix'");
-        return DCP_E_UNSUPPORTED;
-    }
-    return DCP_OK;
-}
-
 int join_kind(int64_t n_ranks, enum join_kind *out_kind, struct dcp_error *err)
 {
-    const struct starter *starter = find_starter();
-    if (starter) {
-        *out_kind = JOIN_MPI;
-        return DCP_HAS_MPI || number(starter->world) <= 1 ? DCP_OK : no_mpi(err);
-    }
-    *out_kind = n_ranks > 1 ? JOIN_LAUNCH : JOIN_ALONE;
-    if (n_ranks > 1)
-        return DCP_HAS_MPI ? DCP_OK : no_mpi(err);
-    return check_other_starters(err);
+    const struct join_starter *mpi = find_mpi();
+    *out_kind = mpi           ? JOIN_MPI
+                : find_tcp()  ? JOIN_TCP
+                : n_ranks > 1 ? JOIN_LAUNCH
+                              : JOIN_ALONE;
+    bool needs_mpi = *out_kind == JOIN_LAUNCH || (mpi && number(mpi->world) > 1);
+    return needs_mpi && !DCP_HAS_MPI ? no_mpi(err) : DCP_OK;
+}
+
+static int check_ranks(const struct join *join, int64_t n_ranks, struct dcp_error *err)
+{
+    if (!n_ranks || n_ranks == join->world)
+        return DCP_OK;
+    return dcp_error_set(err, DCP_E_USAGE, "--ranks says %lld, but %d ranks were started",
+                         (long long)n_ranks, join->world);
 }
 
 static int open_mpi(struct join *join, int64_t n_ranks, struct dcp_error *err)
 {
-    const struct starter *starter = find_starter();
+    const struct join_starter *starter = find_mpi();
     int rc = launch_line_open((int)number(starter->rank), &join->line, err);
 #if DCP_HAS_MPI
     if (!rc)
         rc = join_mpi_open(join, err);
 #endif
-    if (!rc && n_ranks && n_ranks != join->world)
-        return dcp_error_set(err, DCP_E_USAGE,
-                             "--ranks says %lld, but %d ranks were started",
-                             (long long)n_ranks, join->world);
+    if (!rc)
+        rc = check_ranks(join, n_ranks, err);
     int64_t tasks = number(starter->world);
     if (!rc && tasks > 1 && join->world == 1) {
         dcp_error_set(err, DCP_E_UNSUPPORTED,
@@ -109,7 +103,11 @@ int join_open(enum join_kind kind, int64_t n_ranks, struct join *out_join,
     *out_join = (struct join){ .world = 1, .local_world = 1, .line.fd = -1 };
     dcp_comm_self(&out_join->comm);
     coll_self(&out_join->coll);
-    int rc = kind == JOIN_MPI ? open_mpi(out_join, n_ranks, err) : DCP_OK;
+    int rc = kind == JOIN_MPI   ? open_mpi(out_join, n_ranks, err)
+             : kind == JOIN_TCP ? join_tcp_open(out_join, find_tcp(), err)
+                                : DCP_OK;
+    if (!rc && kind == JOIN_TCP)
+        rc = check_ranks(out_join, n_ranks, err);
     if (rc)
         join_close(out_join, rc, err);
     return rc;

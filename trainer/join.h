@@ -1,5 +1,5 @@
-/* join: how this process becomes a rank: alone, as one of those that mpirun or srun
- * started, or by starting mpirun itself. */
+/* join: how this process becomes a rank: alone, as one of those that mpirun, srun or
+ * torchrun started, or by starting mpirun itself. */
 #ifndef TRAINER_JOIN_H
 #define TRAINER_JOIN_H
 
@@ -11,17 +11,18 @@
 enum join_kind {
     JOIN_ALONE, /* a world of one, without MPI */
     JOIN_MPI,   /* one of the ranks of an MPI job */
+    JOIN_TCP,   /* one of those that find each other by MASTER_ADDR and MASTER_PORT */
     JOIN_LAUNCH /* start the ranks: launch_ranks */
 };
 
 /* From the environment and --ranks (0: not given). Errors: UNSUPPORTED (several ranks
- * without MPI), USAGE (not the number of ranks that were started). */
+ * need MPI, which this build has not). */
 int join_kind(int64_t n_ranks, enum join_kind *out_kind, struct dcp_error *err);
 
 struct join {
     int rank, world;
     int local_rank, local_world; /* among the ranks on this machine */
-    bool mpi;
+    bool mpi, tcp;
     struct dcp_comm comm;
     struct coll coll;
     struct launch_line line;
@@ -34,7 +35,13 @@ int join_open(enum join_kind kind, int64_t n_ranks, struct join *out_join,
  * not agree on MPI is left as it is: others may be gone, or wait for this one. */
 void join_close(struct join *join, int rc, const struct dcp_error *err);
 
-/* For join.c: MPI's part. */
+/* For join.c. What starters tell each process: names in the environment. */
+struct join_starter {
+    const char *rank, *world, *local_rank, *local_world;
+};
+int join_tcp_open(struct join *join, const struct join_starter *starter,
+                  struct dcp_error *err);
+/* MPI's part. */
 int join_mpi_open(struct join *join, struct dcp_error *err);
 void join_mpi_close(struct join *join);
 

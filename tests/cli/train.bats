@@ -310,8 +310,8 @@ assert json.loads(sys.argv[1])["resume_step"] == 5, sys.argv[1]' "$output"
 }
 
 @test "torchrun's variables" {
-    RANK=0 WORLD_SIZE=2 run -8 train
-    [[ $output == *"RANK and WORLD_SIZE"*"hint:"*"--ranks"* ]]
+    RANK=0 WORLD_SIZE=2 run -2 train
+    [[ $output == *"WORLD_SIZE says"*"MASTER_ADDR and MASTER_PORT"*"hint:"*"--ranks"* ]]
     RANK=0 WORLD_SIZE=1 LOCAL_RANK=0 run -0 train --steps 1
 }
 

@@ -1,0 +1,73 @@
+#!/usr/bin/env bats
+# Ranks that find each other by MASTER_ADDR and MASTER_PORT, as torchrun and srun start them.
+
+load ../lib/train
+
+setup() {
+    cd "$BATS_TEST_TMPDIR"
+    make_config
+    export MASTER_ADDR=127.0.0.1
+    MASTER_PORT=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0))
+print(s.getsockname()[1])')
+    export MASTER_PORT
+}
+
+# rank R of N: the rest are arguments; what it says goes to out.R.
+rank() {
+    RANK=$1 LOCAL_RANK=$1 WORLD_SIZE=$2 LOCAL_WORLD_SIZE=$2 \
+        dcp-train --config train.json "${@:3}" >"out.$1" 2>&1
+}
+
+@test "the same bits as alone, at every stage" {
+    train --steps 6
+    for stage in 0 1 2 3; do
+        for r in 1 0; do
+            rank $r 2 --steps 6 --set zero_optimization.stage=$stage \
+                --set checkpoint.dir=two-$stage &
+        done
+        wait %1 && wait %2
+        same_run run two-$stage
+        [ ! -s out.1 ] # rank 0 alone speaks
+    done
+}
+
+@test "Slurm's variables do, too; --ranks must agree" {
+    for r in 0 1 2; do
+        SLURM_PROCID=$r SLURM_STEP_NUM_TASKS=3 SLURM_JOB_ID=7 \
+            dcp-train --config train.json --set train_batch_size=6 --steps 2 &
+    done
+    wait %1 && wait %2 && wait %3
+    dcp-inspect show run | grep -q "3 ranks"
+    for r in 0 1; do
+        rank $r 2 --ranks 3 --set checkpoint.dir=other &
+    done
+    wait %1 || [ $? -eq 2 ]
+    wait %2 || [ $? -eq 2 ]
+    grep -q -- "--ranks says 3, but 2 ranks were started" out.0
+}
+
+@test "a rank that dies is named by the others, and what was saved is resumed" {
+    for r in 0 1 2; do
+        rank $r 3 --set train_batch_size=12 --set steps=100000 --set checkpoint.keep=2 &
+        echo $! >"pid.$r"
+    done
+    until [ -d run/step-00000005 ]; do sleep 0.05; done
+    pkill -9 -P "$(cat pid.1)"
+    wait "$(cat pid.0)" || status=$?
+    [ "$status" -eq 7 ]
+    grep -q "rank 1 died during step" out.0
+    for r in 0 1; do
+        rank $r 2 --set train_batch_size=12 --steps 5 &
+    done
+    wait
+    grep -Eq "resumed step [0-9]+ \(saved by 3 ranks\) on 2 ranks" out.0
+}
+
+@test "torchrun itself starts it" {
+    torchrun=$(dirname "${DCP_PEERS:-/nowhere/python}")/torchrun
+    [ -x "$torchrun" ] || skip "no torchrun: no peers"
+    train --steps 6
+    "$torchrun" --no-python --nproc-per-node 2 "$(command -v dcp-train)" \
+        --config train.json --steps 6 --set checkpoint.dir=torch
+    same_run run torch
+}
