@@ -86,13 +86,14 @@ endif()
 
 # CUDA: CUDA::cudart_static, dcp_cublaslt, and the language for kernels. What the toolkit
 # lacks may be in NVIDIA's wheels, which scripts/setup.sh unpacks.
-set(dcp_wheels "${PROJECT_SOURCE_DIR}/build/cuda-wheels/nvidia")
+set(DCP_CUDA_WHEELS "${PROJECT_SOURCE_DIR}/build/cuda-wheels/nvidia" CACHE PATH
+    "Where the wheels are: cu13/include/cublasLt.h")
 if(NOT DCP_WITH_CUDA STREQUAL "OFF")
     find_package(CUDAToolkit QUIET)
     find_path(DCP_CUBLASLT_INCLUDE cublasLt.h
-        HINTS ${CUDAToolkit_INCLUDE_DIRS} "${dcp_wheels}/cu13/include")
+        HINTS ${CUDAToolkit_INCLUDE_DIRS} "${DCP_CUDA_WHEELS}/cu13/include")
     find_library(DCP_CUBLASLT_LIBRARY NAMES cublasLt libcublasLt.so.13
-        HINTS ${CUDAToolkit_LIBRARY_DIR} "${dcp_wheels}/cu13/lib")
+        HINTS ${CUDAToolkit_LIBRARY_DIR} "${DCP_CUDA_WHEELS}/cu13/lib")
 endif()
 if(NOT CUDAToolkit_FOUND OR NOT CUDAToolkit_NVCC_EXECUTABLE)
     dcp_feature(CUDA OFF "no CUDA toolkit with nvcc")
@@ -108,9 +109,9 @@ endif()
 # NCCL: dcp_nccl
 if(DCP_HAS_CUDA AND NOT DCP_WITH_NCCL STREQUAL "OFF")
     find_path(DCP_NCCL_INCLUDE nccl.h
-        HINTS ${CUDAToolkit_INCLUDE_DIRS} "${dcp_wheels}/nccl/include")
+        HINTS ${CUDAToolkit_INCLUDE_DIRS} "${DCP_CUDA_WHEELS}/nccl/include")
     find_library(DCP_NCCL_LIBRARY NAMES nccl libnccl.so.2
-        HINTS ${CUDAToolkit_LIBRARY_DIR} "${dcp_wheels}/nccl/lib")
+        HINTS ${CUDAToolkit_LIBRARY_DIR} "${DCP_CUDA_WHEELS}/nccl/lib")
 endif()
 if(NOT DCP_HAS_CUDA)
     dcp_feature(NCCL OFF "CUDA is off")

@@ -19,6 +19,26 @@ gpu() {
     train --device cuda "$@"
 }
 
+# N ranks find each other as torchrun's do.
+tcp_ranks() {
+    local n=$1 r port
+    shift
+    port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0))
+print(s.getsockname()[1])')
+    for ((r = 0; r < n; r++)); do
+        RANK=$r LOCAL_RANK=$r WORLD_SIZE=$n LOCAL_WORLD_SIZE=$n MASTER_ADDR=127.0.0.1 \
+            MASTER_PORT=$port dcp-train --config train.json --device cuda "$@" &
+    done
+    for ((r = 1; r <= n; r++)); do wait %$r; done
+}
+
+# N ranks, with MPI where there is one.
+ranks() {
+    local n=$1
+    shift
+    if command -v mpirun >/dev/null; then gpu --ranks "$n" "$@"; else tcp_ranks "$n" "$@"; fi
+}
+
 # Losses and norms of two runs within a part of their size.
 close() {
     paste -d' ' <(losses "$1") <(losses "$2") | awk -v bound="$3" '
@@ -73,23 +93,40 @@ PYTHON
     gpu --set zero_optimization.stage=0 --set checkpoint.dir=again
     same_run one again
     for stage in 1 2 3; do
-        gpu --ranks 2 --set zero_optimization.stage=$stage --set checkpoint.dir=two-$stage
+        ranks 2 --set zero_optimization.stage=$stage --set checkpoint.dir=two-$stage
         same_run one two-$stage
     done
-    gpu --ranks 4 --set zero_optimization.stage=3 --set checkpoint.dir=four
+    ranks 4 --set zero_optimization.stage=3 --set checkpoint.dir=four
     same_run one four
+    ranks 8 --set zero_optimization.stage=2 --set checkpoint.dir=eight
+    same_run one eight
+    tcp_ranks 2 --set zero_optimization.stage=3 --set checkpoint.dir=tcp
+    same_run one tcp
+}
+
+@test "groups of ranks that share one copy of the model, too" {
+    command -v mpirun >/dev/null || skip "no MPI: groups on one GPU need it"
+    gpu --set checkpoint.dir=one
     gpu --ranks 4 --sharding hybrid_shard --set zero_optimization.mics_shard_size=2 \
         --set checkpoint.dir=hybrid
     same_run one hybrid
-    gpu --ranks 8 --set zero_optimization.stage=2 --set checkpoint.dir=eight
-    same_run one eight
+}
+
+@test "for 50 steps GPU and CPU stay together" {
+    local way=(--set steps=50 --set train_batch_size=2 --set checkpoint.save_every=0)
+    train --device cpu "${way[@]}" --set checkpoint.dir=cpu
+    gpu "${way[@]}" --set checkpoint.dir=gpu
+    close cpu gpu 1e-4
+    train --device cpu "${way[@]}" --set bf16.enabled=true --set checkpoint.dir=cpu16
+    gpu "${way[@]}" --set bf16.enabled=true --set checkpoint.dir=gpu16
+    close cpu16 gpu16 2e-2
 }
 
 @test "bf16 gradients over ranks have the same bits at every stage" {
     local bf16=(--set bf16.enabled=true --set stochastic_rounding=true)
     gpu "${bf16[@]}" --set zero_optimization.stage=0 --set checkpoint.dir=one
     for stage in 0 1 2 3; do
-        gpu --ranks 2 "${bf16[@]}" --set zero_optimization.stage=$stage \
+        ranks 2 "${bf16[@]}" --set zero_optimization.stage=$stage \
             --set checkpoint.dir=two-$stage
         diff <(losses one) <(losses two-$stage)
     done
@@ -112,8 +149,10 @@ PYTHON
     run --separate-stderr train --steps 1
     [ "$status" -eq 0 ]
     [[ $stderr == *"on the CPU: no GPU is seen"* ]]
-    run --separate-stderr gpu --ranks 2
-    [ "$status" -eq 8 ]
+    if command -v mpirun >/dev/null; then
+        run --separate-stderr gpu --ranks 2
+        [ "$status" -eq 8 ]
+    fi
 }
 
 @test "a model that does not fit the GPU says what it needs" {
