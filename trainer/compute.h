@@ -14,7 +14,7 @@ struct compute {
     const struct ops *ops;
     struct dcp_device device; /* where their memory is; ops NULL: the host's */
     bool own_gpu;             /* no other rank uses it */
-    char name[200];           /* for people: "CPU (oneDNN)", "NVIDIA H100 80GB HBM3" */
+    char name[300];           /* for people: "CPU (oneDNN)", "NVIDIA H100 80GB HBM3" */
     char why[640]; /* AUTO took the CPU, though the build has kernels for a GPU */
 };
 
