@@ -195,7 +195,10 @@ static cublasStatus_t choose(struct ops_cuda_matmul *mm, struct plan *plan)
         why =
             cublasLtMatmulAlgoGetHeuristic(mm->handle, plan->operation, plan->a, plan->b,
                                            plan->c, plan->c, wish, 1, &found, &n_found);
-    if (why == CUBLAS_STATUS_NOT_SUPPORTED)
+    /* Which epilogues there are differs between versions: GELU has a kernel, too. */
+    bool refused = why == CUBLAS_STATUS_NOT_SUPPORTED ||
+                   (why == CUBLAS_STATUS_INVALID_VALUE && key->epilogue == GELU);
+    if (refused)
         why = CUBLAS_STATUS_SUCCESS;
     plan->possible = n_found > 0 && !found.state;
     plan->algo = found.algo;
