@@ -4,6 +4,7 @@
 #include "coll.h"
 
 #include "base/mem.h"
+#include "coll_parts.h"
 #include <string.h>
 
 #define ROUND_BYTES ((size_t)1 << 20) /* of one rank */
@@ -12,28 +13,6 @@ struct control {
     struct dcp_comm *comm; /* borrowed */
     char *mine, *all;      /* a round of this rank, of all */
 };
-
-static int64_t in_round(int64_t count, int64_t at, int64_t items)
-{
-    int64_t left = count - at;
-    return left < 0 ? 0 : left < items ? left : items;
-}
-
-static int64_t largest(const int64_t *counts, int n)
-{
-    int64_t max = 0;
-    for (int r = 0; r < n; r++)
-        max = counts[r] > max ? counts[r] : max;
-    return max;
-}
-
-static int64_t count_before(const int64_t *counts, int rank)
-{
-    int64_t n = 0;
-    for (int r = 0; r < rank; r++)
-        n += counts[r];
-    return n;
-}
 
 /* For each rank a round of its own: it gets that part of everybody's. */
 static int control_reduce_scatter(void *self, const float *in, const int64_t *counts,
@@ -45,9 +24,9 @@ static int control_reduce_scatter(void *self, const float *in, const int64_t *co
     DCP_CLEANUP_FREE const float **parts = dcp_mem_calloc((size_t)world, sizeof *parts);
     int rc = parts ? DCP_OK : dcp_error_memory(err, "a reduce-scatter");
     for (int owner = 0; !rc && owner < world; owner++) {
-        const float *part = in + count_before(counts, owner);
+        const float *part = in + parts_before(counts, owner);
         for (int64_t at = 0; !rc && at < counts[owner]; at += items) {
-            int64_t n = in_round(counts[owner], at, items);
+            int64_t n = parts_in_round(counts[owner], at, items);
             rc = dcp_comm_allgather(c->comm, part + at, (size_t)n * sizeof *in, c->all,
                                     err);
             for (int r = 0; r < world; r++)
@@ -64,17 +43,18 @@ static int control_all_gather(void *self, const void *in, const int64_t *counts,
 {
     struct control *c = self;
     int world = c->comm->world, rank = c->comm->rank, rc = DCP_OK;
-    int64_t items = (int64_t)(ROUND_BYTES / item_bytes), most = largest(counts, world);
+    int64_t items = (int64_t)(ROUND_BYTES / item_bytes),
+            most = parts_largest(counts, world);
     for (int64_t at = 0; !rc && at < most; at += items) {
-        size_t room = (size_t)in_round(most, at, items) * item_bytes;
-        size_t mine = (size_t)in_round(counts[rank], at, items) * item_bytes;
+        size_t room = (size_t)parts_in_round(most, at, items) * item_bytes;
+        size_t mine = (size_t)parts_in_round(counts[rank], at, items) * item_bytes;
         memset(c->mine, 0, room);
         if (mine)
             memcpy(c->mine, (const char *)in + (size_t)at * item_bytes, mine);
         rc = dcp_comm_allgather(c->comm, c->mine, room, c->all, err);
         for (int r = 0; !rc && r < world; r++) {
-            size_t theirs = (size_t)in_round(counts[r], at, items) * item_bytes;
-            char *to = (char *)out + (size_t)(count_before(counts, r) + at) * item_bytes;
+            size_t theirs = (size_t)parts_in_round(counts[r], at, items) * item_bytes;
+            char *to = (char *)out + (size_t)(parts_before(counts, r) + at) * item_bytes;
             if (theirs)
                 memcpy(to, c->all + (size_t)r * room, theirs);
         }

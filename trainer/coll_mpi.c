@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "coll_parts.h"
 #include <mpi.h>
 #include <sched.h>
 #include <string.h>
@@ -142,33 +143,16 @@ static int usable(const struct mpi_coll *c, struct dcp_error *err)
     return DCP_OK;
 }
 
-/* `items` of a count that fall in the round that begins at item `at`. */
-static int64_t in_round(int64_t count, int64_t at, int64_t items)
-{
-    int64_t left = count - at;
-    return left < 0 ? 0 : left < items ? left : items;
-}
-
-static int64_t largest(const int64_t *counts, int n)
-{
-    int64_t max = 0;
-    for (int r = 0; r < n; r++)
-        max = counts[r] > max ? counts[r] : max;
-    return max;
-}
-
 static int mpi_reduce_scatter(void *self, const float *in, const int64_t *counts,
                               float *out, struct dcp_error *err)
 {
     struct mpi_coll *c = self;
     int rc = usable(c, err);
     int64_t items = RECV_FLOATS / (c->world > 1 ? c->world - 1 : 1);
-    int64_t max = largest(counts, c->world);
-    const float *own = in;
-    for (int r = 0; r < c->rank; r++)
-        own += counts[r];
+    int64_t max = parts_largest(counts, c->world);
+    const float *own = in + parts_before(counts, c->rank);
     for (int64_t at = 0; !rc && at < max; at += items) {
-        int64_t mine = in_round(counts[c->rank], at, items);
+        int64_t mine = parts_in_round(counts[c->rank], at, items);
         float *slot = c->recv;
         for (int r = 0; !rc && r < c->world; r++) {
             c->parts[r] = r == c->rank ? own + at : slot;
@@ -179,7 +163,7 @@ static int mpi_reduce_scatter(void *self, const float *in, const int64_t *counts
         }
         const float *part = in;
         for (int r = 0; !rc && r < c->world; r++) {
-            int64_t theirs = in_round(counts[r], at, items);
+            int64_t theirs = parts_in_round(counts[r], at, items);
             if (r != c->rank)
                 rc = post(c, part + at, (size_t)theirs * sizeof *in, r, TAG_REDUCE, err);
             part += counts[r];
@@ -198,21 +182,19 @@ static int mpi_all_gather(void *self, const void *in, const int64_t *counts,
     struct mpi_coll *c = self;
     int rc = usable(c, err);
     int64_t items = (int64_t)(MESSAGE_BYTES / item_bytes);
-    int64_t max = largest(counts, c->world);
-    char *own = out;
-    for (int r = 0; r < c->rank; r++)
-        own += (size_t)counts[r] * item_bytes;
+    int64_t max = parts_largest(counts, c->world);
+    char *own = (char *)out + (size_t)parts_before(counts, c->rank) * item_bytes;
     if (!rc && in != own)
         memcpy(own, in, (size_t)counts[c->rank] * item_bytes);
     for (int64_t at = 0; !rc && at < max; at += items) {
         char *part = out;
         for (int r = 0; !rc && r < c->world; r++) {
-            size_t size = (size_t)in_round(counts[r], at, items) * item_bytes;
+            size_t size = (size_t)parts_in_round(counts[r], at, items) * item_bytes;
             if (r != c->rank)
                 rc = receive(c, part + (size_t)at * item_bytes, size, r, TAG_GATHER, err);
             part += (size_t)counts[r] * item_bytes;
         }
-        size_t size = (size_t)in_round(counts[c->rank], at, items) * item_bytes;
+        size_t size = (size_t)parts_in_round(counts[c->rank], at, items) * item_bytes;
         for (int r = 0; !rc && r < c->world; r++)
             if (r != c->rank)
                 rc = post(c, own + (size_t)at * item_bytes, size, r, TAG_GATHER, err);

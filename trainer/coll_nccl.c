@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "coll_parts.h"
 #include "ops_cuda.h"
 #include <nccl.h>
 
@@ -210,12 +211,6 @@ static int nccl_wait(void *self, uint64_t call, struct dcp_error *err)
     return why ? CUDA_FAILED(why, "order kernels behind a collective", err) : DCP_OK;
 }
 
-static int64_t in_round(int64_t count, int64_t at, int64_t items)
-{
-    int64_t left = count - at;
-    return left < 0 ? 0 : left < items ? left : items;
-}
-
 /* Adds a call to a group that is open. */
 static void add(ncclResult_t *why, ncclResult_t got)
 {
@@ -235,11 +230,11 @@ static ncclResult_t end_group(ncclResult_t why)
 static ncclResult_t exchange(struct nccl_coll *c, const float *in, const int64_t *counts,
                              int64_t at, int64_t items)
 {
-    int64_t mine = in_round(counts[c->rank], at, items);
+    int64_t mine = parts_in_round(counts[c->rank], at, items);
     float *to = c->bucket;
     ncclResult_t why = ncclGroupStart();
     for (int r = 0; r < c->world; in += counts[r++]) {
-        int64_t theirs = in_round(counts[r], at, items);
+        int64_t theirs = parts_in_round(counts[r], at, items);
         if (r == c->rank)
             continue;
         if (!why && theirs)
@@ -256,15 +251,12 @@ static int nccl_reduce_scatter(void *self, const float *in, const int64_t *count
                                float *out, struct dcp_error *err)
 {
     struct nccl_coll *c = self;
-    int64_t items = BUCKET / (c->world > 1 ? c->world - 1 : 1), most = 0;
-    const float *own = in;
-    for (int r = 0; r < c->world; r++) {
-        most = counts[r] > most ? counts[r] : most;
-        own += r < c->rank ? counts[r] : 0;
-    }
+    int64_t items = BUCKET / (c->world > 1 ? c->world - 1 : 1);
+    int64_t most = parts_largest(counts, c->world);
+    const float *own = in + parts_before(counts, c->rank);
     int rc = begin_call(c, err);
     for (int64_t at = 0; !rc && at < most; at += items) {
-        int64_t mine = in_round(counts[c->rank], at, items);
+        int64_t mine = parts_in_round(counts[c->rank], at, items);
         rc = settle(c, exchange(c, in, counts, at, items), "reduce", err);
         if (!rc)
             rc = ops_cuda_tree_sum(c->cuda, c->stream, c->bucket, own + at, c->rank,

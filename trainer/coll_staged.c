@@ -3,6 +3,7 @@
 #include "coll.h"
 
 #include "base/mem.h"
+#include "coll_parts.h"
 #include "ops.h"
 
 #define STAGING_BYTES ((int64_t)8 << 20) /* of all ranks in a round */
@@ -21,10 +22,9 @@ static bool next_round(struct staged *s, const int64_t *counts, int64_t at,
 {
     int64_t most = STAGING_BYTES / (int64_t)item_bytes / s->below.world, total = 0;
     for (int r = 0; r < s->below.world; r++) {
-        int64_t left = counts[r] - at;
         if (r == s->below.rank)
             *out_own = total;
-        s->counts[r] = left < 0 ? 0 : left < most ? left : most;
+        s->counts[r] = parts_in_round(counts[r], at, most);
         total += s->counts[r];
     }
     return total > 0;

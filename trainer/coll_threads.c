@@ -3,6 +3,7 @@
 #include "coll.h"
 
 #include "base/mem.h"
+#include "coll_parts.h"
 #include <errno.h>
 #include <pthread.h>
 #include <string.h>
@@ -112,20 +113,12 @@ static int show(struct member *m, const void *data, struct dcp_error *err)
     return meet(m, err);
 }
 
-static int64_t count_before(const int64_t *counts, int rank)
-{
-    int64_t n = 0;
-    for (int r = 0; r < rank; r++)
-        n += counts[r];
-    return n;
-}
-
 static int threads_reduce_scatter(void *self, const float *in, const int64_t *counts,
                                   float *out, struct dcp_error *err)
 {
     struct member *m = self;
     struct group *g = m->group;
-    int64_t n = counts[m->rank], at = count_before(counts, m->rank);
+    int64_t n = counts[m->rank], at = parts_before(counts, m->rank);
     DCP_CLEANUP_FREE const float **parts =
         dcp_mem_calloc((size_t)g->world, sizeof(float *));
     DCP_CLEANUP_FREE float *sum = dcp_mem_calloc((size_t)n, sizeof *sum);
