@@ -84,7 +84,7 @@ else()
     dcp_feature(BLAS OFF "no openblas.pc or cblas.pc (Debian: libopenblas-dev)")
 endif()
 
-# CUDA: CUDA::cudart_static, dcp_cublaslt, and the language for kernels. What the toolkit
+# CUDA: CUDA::cudart, dcp_cublaslt, and the language for kernels. What the toolkit
 # lacks may be in NVIDIA's wheels, which scripts/setup.sh unpacks.
 set(DCP_CUDA_WHEELS "${PROJECT_SOURCE_DIR}/build/cuda-wheels/nvidia" CACHE PATH
     "Where the wheels are: cu13/include/cublasLt.h")
