@@ -13,6 +13,9 @@ struct pair {
 extern struct pair both;
 extern double f32_bound;
 double bound_of(enum dcp_dtype dtype);
+/* By how much the worst of the rows enlarges the rounding of its mean (if there is one)
+   on the way to dx: over 1 only where a few numbers hardly vary. */
+double norm_condition(int64_t rows, const float *mean, const float *rstd);
 
 void check_ops_memory(void **state);
 void check_ops_ranges(void **state);
