@@ -55,7 +55,8 @@ int coll_reduce_scatter(struct coll *coll, const float *in, const int64_t *count
 int coll_all_gather(struct coll *coll, const void *in, const int64_t *counts,
                     size_t item_bytes, void *out, struct dcp_error *err);
 int coll_all_reduce(struct coll *coll, double *values, int n, struct dcp_error *err);
-/* The same in two acts, with kernels between them; *out_call is what to wait for. */
+/* The same in two acts, with kernels between them; *out_call is what to wait for. Calls
+ * are done in their order: one may take what the one before it makes. */
 int coll_reduce_scatter_begin(struct coll *coll, const float *in, const int64_t *counts,
                               float *out, uint64_t *out_call, struct dcp_error *err);
 int coll_all_gather_begin(struct coll *coll, const void *in, const int64_t *counts,

@@ -70,7 +70,10 @@ void shard_part(const struct shard *s, int param, int rank, int64_t *out_begin,
                 int64_t *out_end)
 {
     int64_t n = s->params[param].n_elems, part, from;
-    if (s->options.stage == 3) {
+    if (s->options.stage == 0) {
+        part = n;
+        from = rank * n;
+    } else if (s->options.stage == 3) {
         part = n / s->inner->world + (n % s->inner->world != 0);
         from = 0;
     } else {
@@ -209,12 +212,12 @@ static size_t staging_bytes(const struct shard *s)
     if (s->world->world == 1)
         return 0;
     size_t bytes = 0;
-    if (s->options.stage >= 2 && !(s->options.stage == 2 && s->options.weights_only))
+    if (s->options.stage == 3 || !s->options.weights_only)
         for (int u = 0; u < s->n_units; u++) {
             size_t need = (size_t)shard_unit_room(s, u) * sizeof(float);
             bytes = need > bytes ? need : bytes;
         }
-    bool buckets = !shard_grads_fp32(s) && (s->options.stage <= 1 || s->outer.ops);
+    bool buckets = !shard_grads_fp32(s) && s->outer.ops;
     size_t bucket = (size_t)(BUCKET + s->world->world) * sizeof(float);
     return buckets && bucket > bytes ? bucket : bytes;
 }

@@ -101,8 +101,9 @@ void shard_begin(struct shard *shard);
 /* The number in the whole batch of this rank's i-th micro-batch. */
 int64_t shard_micro(const struct shard *shard, int i);
 int shard_end_micro(struct shard *shard, struct dcp_error *err);
-/* Gives each rank the sum of its gradients over all ranks, and the norm of all of them;
- * infinity or NaN when one is. Collective. */
+/* The last micro-batch left each rank the sums over ranks of the gradients that it owns,
+ * at stage 0 of all; this sums them over the copies of the model, and gives the norm of
+ * all: infinity or NaN when one is. Collective. */
 int shard_reduce(struct shard *shard, double *out_norm, struct dcp_error *err);
 /* The optimizer on what this rank owns, and the new weights to all. Collective. */
 int shard_update(struct shard *shard, const struct adamw_params *params,

@@ -57,7 +57,7 @@ struct shard_slots {
 struct shard_reduction {
     int unit; /* -1: none */
     uint64_t call;
-    const float *own; /* where this rank's sums come */
+    float *sums; /* where those that this rank keeps come */
 };
 
 /* On the way to the norm of the gradients. */
@@ -129,7 +129,11 @@ static inline void *shard_weight_at(const struct shard *s, int64_t i)
 int64_t shard_unit_room(const struct shard *s, int unit);
 enum dcp_dtype shard_grad_dtype(const struct shard *s);
 void shard_slots_fini(struct shard *s, struct shard_slots *slots);
-/* The sums of the last unit are added. */
+/* An even cut of n elements in s->counts, at most `part` a rank; returns where this
+ * rank's begins. */
+int64_t shard_cut_evenly(struct shard *s, const struct coll *coll, int64_t n,
+                         int64_t part);
+/* What came of the last unit is kept. */
 int shard_settle_reduction(struct shard *s, struct dcp_error *err);
 
 #endif

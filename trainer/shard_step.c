@@ -30,9 +30,8 @@ int64_t shard_micro(const struct shard *s, int i)
     return (block * s->options.accumulation + i) * together + place;
 }
 
-/* An even cut of n elements in s->counts; returns where this rank's part begins. */
-static int64_t cut_evenly(struct shard *s, const struct coll *coll, int64_t n,
-                          int64_t part)
+int64_t shard_cut_evenly(struct shard *s, const struct coll *coll, int64_t n,
+                         int64_t part)
 {
     int64_t own = 0;
     for (int r = 0; r < coll->world; r++) {
@@ -43,16 +42,17 @@ static int64_t cut_evenly(struct shard *s, const struct coll *coll, int64_t n,
     return own;
 }
 
-/* Gradients in bf16 are summed in fp32, a bucket at a time. */
-static int reduce_bf16(struct shard *s, struct coll *coll, int64_t at, int64_t own,
-                       struct dcp_error *err)
+/* Gradients in bf16 are summed over the copies in fp32, a bucket at a time, cut as
+ * s->counts says. */
+static int reduce_bf16(struct shard *s, int64_t own, struct dcp_error *err)
 {
+    struct coll *coll = &s->outer;
     const struct ops *ops = s->kernels.ops;
     void *ctx = s->kernels.ctx;
     int64_t items = BUCKET / coll->world, max = s->counts[0];
     int rc = DCP_OK;
     for (int64_t done = 0; !rc && done < max; done += items) {
-        int64_t from = at, to = 0, own_to = 0;
+        int64_t from = 0, to = 0, own_to = 0;
         for (int r = 0; r < coll->world; r++) {
             int64_t left = s->counts[r] - done;
             int64_t n = left < 0 ? 0 : left < items ? left : items;
@@ -67,41 +67,24 @@ static int reduce_bf16(struct shard *s, struct coll *coll, int64_t at, int64_t o
         rc = coll_reduce_scatter(coll, s->staging[0], s->round, sum, err);
         if (!rc)
             ops->cast(ctx, DCP_BF16, s->round[coll->rank], sum,
-                      shard_grad_at(s, 0, at + own + done));
+                      shard_grad_at(s, 0, own + done));
     }
     return rc;
 }
 
-/* Sums the gradients from element `at` on, cut as s->counts says, each rank its part. */
-static int reduce_parts(struct shard *s, struct coll *coll, int64_t at, int64_t own,
-                        struct dcp_error *err)
+/* Sums the gradients that this rank holds over the copies of the model. */
+static int reduce_copies(struct shard *s, struct dcp_error *err)
 {
-    if (!shard_grads_fp32(s))
-        return reduce_bf16(s, coll, at, own, err);
-    return coll_reduce_scatter(coll, shard_grad_at(s, 0, at), s->counts,
-                               shard_grad_at(s, 0, at + own), err);
-}
-
-/* Sums n gradients from the first on, on all ranks. */
-static int reduce_all(struct shard *s, struct coll *coll, int64_t n,
-                      struct dcp_error *err)
-{
-    int64_t own = cut_evenly(s, coll, n, (n + coll->world - 1) / coll->world);
-    int rc = reduce_parts(s, coll, 0, own, err);
+    struct coll *coll = &s->outer;
+    int64_t n = s->n_grads;
+    int64_t own = shard_cut_evenly(s, coll, n, (n + coll->world - 1) / coll->world);
+    void *sums = shard_grad_at(s, 0, own);
+    int rc = shard_grads_fp32(s)
+                 ? coll_reduce_scatter(coll, s->grads[0], s->counts, sums, err)
+                 : reduce_bf16(s, own, err);
     if (!rc)
-        rc = coll_all_gather(coll, shard_grad_at(s, 0, own), s->counts,
-                             shard_grad_bytes(s), s->grads[0], err);
-    return rc;
-}
-
-static int reduce_groups(struct shard *s, struct dcp_error *err)
-{
-    int rc = DCP_OK;
-    for (int g = 0; !rc && g < SHARD_N_GROUPS; g++) {
-        const struct shard_group *group = &s->groups[g];
-        int64_t own = cut_evenly(s, s->world, group->n, group->part);
-        rc = reduce_parts(s, s->world, group->begin, own, err);
-    }
+        rc =
+            coll_all_gather(coll, sums, s->counts, shard_grad_bytes(s), s->grads[0], err);
     return rc;
 }
 
@@ -177,13 +160,7 @@ static void round_sums(struct shard *s)
 
 int shard_reduce(struct shard *s, double *out_norm, struct dcp_error *err)
 {
-    int rc = DCP_OK;
-    if (s->outer.ops)
-        rc = reduce_all(s, &s->outer, s->n_grads, err);
-    else if (s->world->world > 1 && s->options.stage == 0)
-        rc = reduce_all(s, s->world, s->n_grads, err);
-    else if (s->world->world > 1 && s->options.stage == 1)
-        rc = reduce_groups(s, err);
+    int rc = s->outer.ops ? reduce_copies(s, err) : DCP_OK;
     if (!rc)
         round_sums(s);
     return rc ? rc : measure(s, out_norm, err);
@@ -201,7 +178,7 @@ static int gather_begin(struct shard *s, int g, uint64_t *out_call, struct dcp_e
     const struct shard_group *group = &s->groups[g];
     if (!gathers(s))
         return DCP_OK;
-    int64_t own = cut_evenly(s, s->world, group->n, group->part);
+    int64_t own = shard_cut_evenly(s, s->world, group->n, group->part);
     return coll_all_gather_begin(s->world, shard_weight_at(s, group->begin + own),
                                  s->counts, shard_weight_bytes(s),
                                  shard_weight_at(s, group->begin), out_call, err);

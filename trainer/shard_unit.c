@@ -90,10 +90,11 @@ static void slot_params(const struct shard *s, int unit, size_t item_bytes, char
     }
 }
 
-/* What each rank owns of a unit, in elements. Returns where this rank's part begins. */
+/* What each rank owns of a unit, in elements; at stage 0, where all own all, an even
+ * share. Returns where this rank's part begins. */
 static int64_t unit_counts(struct shard *s, int unit)
 {
-    int64_t begin, end, own = 0;
+    int64_t begin, end, own = 0, n = 0;
     for (int r = 0; r < s->inner->world; r++) {
         s->counts[r] = 0;
         for (int p = s->unit_first[unit]; p < s->unit_first[unit + 1]; p++) {
@@ -101,26 +102,44 @@ static int64_t unit_counts(struct shard *s, int unit)
             s->counts[r] += end - begin;
         }
         own += r < s->inner->rank ? s->counts[r] : 0;
+        n = s->counts[r];
     }
-    return own;
+    if (s->options.stage)
+        return own;
+    return shard_cut_evenly(s, s->inner, n, (n + s->inner->world - 1) / s->inner->world);
 }
 
-/* Copies a unit between its parameters, each whole, and a staging, where the parts of all
- * ranks lie one rank behind the other. */
-static void restage(struct shard *s, int unit, void *const *params, size_t item_bytes,
-                    void *staging, bool to_staging)
+/* n elements between a parameter and a staging; the latter may be fp32 where the former
+ * is bf16. */
+static void move(struct shard *s, enum dcp_dtype dtype, enum dcp_dtype staged,
+                 void *whole, void *part, int64_t n, bool to_staging)
 {
+    const struct ops *ops = s->kernels.ops;
+    if (!n)
+        return;
+    if (dtype == staged)
+        ops->copy(s->kernels.ctx, to_staging ? part : whole, to_staging ? whole : part,
+                  (size_t)n * dcp_dtype_size(dtype));
+    else if (to_staging)
+        ops->widen(s->kernels.ctx, dtype, n, whole, part);
+    else
+        ops->cast(s->kernels.ctx, dtype, n, part, whole);
+}
+
+/* A unit between its parameters, each whole, and a staging, where the parts of all ranks
+ * lie one rank behind the other; at stage 0 they are whole there, too. */
+static void restage(struct shard *s, int unit, void *const *params, enum dcp_dtype dtype,
+                    enum dcp_dtype staged, void *staging, bool to_staging)
+{
+    size_t item = dcp_dtype_size(dtype);
     char *part = staging;
-    for (int r = 0; r < s->inner->world; r++)
+    for (int r = 0; r < (s->options.stage ? s->inner->world : 1); r++)
         for (int p = s->unit_first[unit], i = 0; p < s->unit_first[unit + 1]; p++, i++) {
             int64_t begin, end;
             shard_part(s, p, r, &begin, &end);
-            size_t size_bytes = (size_t)(end - begin) * item_bytes;
-            char *whole = (char *)params[i] + (size_t)begin * item_bytes;
-            if (size_bytes)
-                s->kernels.ops->copy(s->kernels.ctx, to_staging ? part : whole,
-                                     to_staging ? whole : part, size_bytes);
-            part += size_bytes;
+            move(s, dtype, staged, (char *)params[i] + (size_t)begin * item, part,
+                 end - begin, to_staging);
+            part += (size_t)(end - begin) * dcp_dtype_size(staged);
         }
 }
 
@@ -164,8 +183,8 @@ static int gather_end(struct shard *s, struct shard_slot *slot, struct dcp_error
         return rc;
     }
     slot_params(s, slot->unit, item, slot->data, params);
-    restage(s, slot->unit, params, item, slot->landing ? slot->landing : s->staging[0],
-            false);
+    restage(s, slot->unit, params, shard_dtype(s), shard_dtype(s),
+            slot->landing ? slot->landing : s->staging[0], false);
     return DCP_OK;
 }
 
@@ -271,38 +290,51 @@ static void add(struct shard *s, const float *grads, int64_t at, int64_t n)
                         shard_grad_at(s, level, at));
 }
 
+/* Adds a part of the sums over ranks to the gradients; at stages 0 and 1 those are of
+ * this rank, and it takes their place. */
+static void keep(struct shard *s, const struct shard_param *at, float *sums, int64_t n)
+{
+    if (s->options.stage >= 2)
+        add(s, sums, at->own_at, n);
+    else
+        move(s, shard_grad_dtype(s), DCP_F32,
+             shard_grad_at(s, 0, at->full_at + at->begin), sums, n, false);
+}
+
 int shard_settle_reduction(struct shard *s, struct dcp_error *err)
 {
     struct shard_reduction *r = &s->reduction;
-    const float *own = r->own;
+    float *sums = r->sums;
     if (r->unit < 0)
         return DCP_OK;
     int rc = coll_wait(s->inner, r->call, err);
     for (int p = s->unit_first[r->unit]; !rc && p < s->unit_first[r->unit + 1]; p++) {
         int64_t n = s->at[p].end - s->at[p].begin;
-        add(s, own, s->at[p].own_at, n);
-        own += n;
+        keep(s, &s->at[p], sums, n);
+        sums += n;
     }
     r->unit = -1;
     return rc;
 }
 
-/* From stage 2 on: begins to sum a unit's gradients over ranks, each rank its own part.
- * The sums of the unit before are added meanwhile. */
+/* Begins to sum a unit's gradients over ranks, each rank its own part; at stage 0 all get
+ * all of it. What came of the unit before is kept meanwhile. */
 static int reduce_unit(struct shard *s, int unit, void *const *grads,
-                       struct dcp_error *err)
+                       enum dcp_dtype dtype, struct dcp_error *err)
 {
-    struct shard_reduction now = { .unit = unit };
-    bool overlap = s->staging[1] != NULL;
+    bool overlap = s->staging[1] != NULL, to_all = s->options.stage == 0;
     float *staging = s->staging[s->turn], *own = staging + unit_counts(s, unit);
+    struct shard_reduction now = { .unit = unit, .sums = to_all ? staging : own };
     int64_t n = 0;
     for (int r = 0; r < s->inner->world; r++)
         n += s->counts[r];
-    restage(s, unit, grads, sizeof(float), staging, true);
-    if (shard_rounds(s))
+    restage(s, unit, grads, dtype, DCP_F32, staging, true);
+    if (shard_rounds(s) && s->options.stage >= 2)
         s->kernels.ops->round(s->kernels.ctx, n, staging);
-    now.own = own;
     int rc = coll_reduce_scatter_begin(s->inner, staging, s->counts, own, &now.call, err);
+    if (!rc && to_all)
+        rc = coll_all_gather_begin(s->inner, own, s->counts, sizeof *own, staging,
+                                   &now.call, err);
     if (!rc)
         rc = shard_settle_reduction(s, err);
     if (rc)
@@ -312,25 +344,36 @@ static int reduce_unit(struct shard *s, int unit, void *const *grads,
     return overlap ? DCP_OK : shard_settle_reduction(s, err);
 }
 
+/* Adds this rank's gradients of a unit; those of the last micro-batch of stages 0 and 1
+ * make the sums whole. */
+static int add_unit(struct shard *s, int unit, void *const *grads, int64_t room,
+                    struct dcp_error *err)
+{
+    void *sums[MODEL_MAX_UNIT_PARAMS];
+    bool full = s->options.stage <= 1;
+    if (shard_rounds(s))
+        s->kernels.ops->round(s->kernels.ctx, room, grads[0]);
+    for (int p = s->unit_first[unit], i = 0; p < s->unit_first[unit + 1]; p++, i++) {
+        int64_t at = full ? s->at[p].full_at : s->at[p].own_at;
+        add(s, grads[i], at, s->params[p].n_elems);
+        sums[i] = shard_grad_at(s, 0, at);
+    }
+    if (s->inner->world == 1 || s->micro < s->options.accumulation - 1)
+        return DCP_OK;
+    return reduce_unit(s, unit, sums, shard_grad_dtype(s), err);
+}
+
 static int grad_end(void *self, int unit, struct dcp_error *err)
 {
     struct shard *s = self;
     struct shard_slot *slot = slot_of(&s->unit_grads, unit);
     void *grads[MODEL_MAX_UNIT_PARAMS];
-    int rc = DCP_OK;
     if (!slot)
         return dcp_error_set(err, DCP_E_USAGE, "gradients end that did not begin");
     slot_params(s, unit, sizeof(float), slot->data, grads);
-    if (s->options.stage >= 2 && s->inner->world > 1) {
-        rc = reduce_unit(s, unit, grads, err);
-    } else {
-        bool full = s->options.stage <= 1;
-        if (shard_rounds(s))
-            s->kernels.ops->round(s->kernels.ctx, shard_unit_room(s, unit), slot->data);
-        for (int p = s->unit_first[unit], i = 0; p < s->unit_first[unit + 1]; p++, i++)
-            add(s, grads[i], full ? s->at[p].full_at : s->at[p].own_at,
-                s->params[p].n_elems);
-    }
+    int rc = s->options.stage >= 2 && s->inner->world > 1
+                 ? reduce_unit(s, unit, grads, DCP_F32, err)
+                 : add_unit(s, unit, grads, shard_unit_room(s, unit), err);
     slot->users = 0;
     slot->unit = -1;
     return rc;
