@@ -10,8 +10,9 @@ usage: scripts/gpu-check.sh [--build-only] [--deps FOLDER]
 
 Builds into build-gpu/ with the CUDA Toolkit of this machine, and with what
 scripts/gpu-deps.sh put into FOLDER (build/gpu-deps) where the machine lacks it; runs the
-tests labelled gpu, dcp-train on the GPU, and compute-sanitizer; prints one table. cuBLAS
-and NCCL are those of the toolkit, of build/cuda-wheels, or of this machine's python3.
+tests labelled gpu, dcp-train on the GPU, and compute-sanitizer; prints one table.
+cuBLAS, NCCL and cuDNN are those of the toolkit, of build/cuda-wheels, or of this
+machine's python3.
 
 Exit status: 0 all passed, 1 something failed, 77 there is no GPU.
 

@@ -10,8 +10,8 @@ usage() {
 usage: scripts/setup.sh [--packages-only] [--fuzzer]
 
 Installs the packages that are missing (Debian 12, as root or with sudo), then configures
-and builds into build/. The programs are in build/bin/. Where there is nvcc but no cuBLAS
-or NCCL, NVIDIA's wheels of them are unpacked into build/cuda-wheels/.
+and builds into build/. The programs are in build/bin/. Where there is nvcc but no cuBLAS,
+NCCL or cuDNN, NVIDIA's wheels of them are unpacked into build/cuda-wheels/.
 
   --fuzzer   also clang with libFuzzer, for tests/fuzz
 TEXT
@@ -29,14 +29,16 @@ libraries=(
 )
 
 # What the CUDA toolkit of a machine may lack: header, wheel of the Python registry.
-wheels=("cublasLt.h nvidia-cublas>=13,<14" "nccl.h nvidia-nccl-cu13>=2.27")
+wheels=("cublasLt.h nvidia-cublas>=13,<14" "nccl.h nvidia-nccl-cu13>=2.27"
+    "cudnn.h nvidia-cudnn-cu13>=9.8")
 
-# The wheels that are needed: none without nvcc, which has them all in most toolkits.
+# missing_wheels FOLDER...: those that neither the toolkit nor a folder has; none without
+# nvcc.
 missing_wheels() {
     local nvcc row
     nvcc=$(command -v nvcc || command -v /usr/local/cuda/bin/nvcc) || return 0
     for row in "${wheels[@]}"; do
-        find "$(dirname "$nvcc")/../include" /usr/include "$build/cuda-wheels" \
+        find "$(dirname "$nvcc")/../include" /usr/include "$@" \
             -maxdepth 4 -name "${row%% *}" 2>/dev/null | grep -q . || say "${row#* }"
     done
 }
@@ -107,8 +109,9 @@ if [ "${#missing[@]}" -gt 0 ]; then
 else
     say "nothing to install"
 fi
-mapfile -t missing < <(missing_wheels)
+mapfile -t missing < <(missing_wheels "$build/cuda-wheels")
 if [ "${#missing[@]}" -gt 0 ]; then
+    mapfile -t missing < <(missing_wheels) # pip begins the folder anew
     mkdir -p "$build"
     printf 'installing %s ... ' "${missing[*]}"
     if install_wheels "${missing[@]}" >"$build/cuda-wheels.log" 2>&1; then

@@ -63,7 +63,7 @@ static int block_backward(struct model *m, struct gpt2_block *b, const void *con
                          dx_as_operand(m, rows), m->dpart, g[ATTN_PROJ_WEIGHT],
                          g[ATTN_PROJ_BIAS], err);
     if (!rc)
-        rc = m->ops->attention_backward(m->ctx, &shape, b->qkv, b->lse, m->dpart,
+        rc = m->ops->attention_backward(m->ctx, &shape, b->qkv, b->att, b->lse, m->dpart,
                                         m->dwide_t, err);
     if (!rc)
         rc = linear_backward(m, rows, c, 3 * c, b->norm_1.out, w[ATTN_WEIGHT], m->dwide_t,

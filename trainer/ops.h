@@ -108,10 +108,10 @@ struct ops {
      * of each row's sum of exponentials. */
     int (*attention)(void *ctx, const struct ops_attention *shape, const float *qkv,
                      void *out, float *lse, struct dcp_error *err);
-    /* dqkv T; begin is 0. */
+    /* dqkv T; out and lse are what attention made, begin is 0. */
     int (*attention_backward)(void *ctx, const struct ops_attention *shape,
-                              const float *qkv, const float *lse, const float *dout,
-                              void *dqkv, struct dcp_error *err);
+                              const float *qkv, const void *out, const float *lse,
+                              const float *dout, void *dqkv, struct dcp_error *err);
 
     /* out T[rows,width] = x × rstd × weight T, rstd[rows] = 1 / sqrt(mean(x^2) + eps),
      * which is kept. (Zhang and Sennrich, "Root mean square layer normalization", 2019.)

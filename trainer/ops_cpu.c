@@ -226,10 +226,10 @@ static void attention_row_backward(const struct ops_attention *s, const struct h
 }
 
 static int attention_backward(void *ctx, const struct ops_attention *s, const float *qkv,
-                              const float *lse, const float *dout, void *dqkv,
-                              struct dcp_error *err)
+                              const void *out, const float *lse, const float *dout,
+                              void *dqkv, struct dcp_error *err)
 {
-    (void)ctx;
+    (void)ctx, (void)out;
     size_t n = (size_t)(3 * s->seq_len * s->head_size);
     DCP_CLEANUP_FREE double *grads = dcp_mem_calloc(n, sizeof *grads);
     if (!grads)

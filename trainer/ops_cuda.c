@@ -3,11 +3,14 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "ops_cuda_cudnn.h"
 
 /* Waiting for the stream while somebody watches. */
 #define LOOKS 2000
 #define SLEEP_US 20
 #define WATCH_NS UINT64_C(20000000)
+
+#define ATTENTION_BYTES ((int64_t)512 << 20)
 
 /* --- failures --- */
 
@@ -40,6 +43,7 @@ static void close_cuda(void *ctx)
     if (cuda->stream)
         cudaStreamSynchronize(cuda->stream);
     ops_cuda_matmul_close(cuda);
+    ops_cuda_cudnn_close(cuda);
     cudaFree(cuda->scratch);
     if (cuda->stream)
         cudaStreamDestroy(cuda->stream);
@@ -53,6 +57,7 @@ static int open_cuda(void **out_ctx, struct dcp_error *err)
     *out_ctx = NULL;
     if (!cuda)
         return dcp_error_memory(err, "kernels");
+    cuda->attention_bytes = ATTENTION_BYTES;
     OPS_CUDA_CHECK(cuda, cudaGetDevice(&cuda->device), "be found");
     if (!cuda->failed.code)
         OPS_CUDA_CHECK(cuda,

@@ -18,6 +18,8 @@ struct ops_cuda {
     int device;
     cudaStream_t stream;
     struct ops_cuda_matmul *matmul; /* what products keep */
+    struct ops_cuda_cudnn *cudnn;   /* what attention keeps, once cuDNN was asked */
+    int64_t attention_bytes;        /* that a backward pass of cuDNN may need at once */
     void *scratch;                  /* of the kernel that was launched last */
     uint64_t scratch_bytes;
     struct dcp_error failed; /* the first failure that was not reported yet */
@@ -94,8 +96,8 @@ void ops_cuda_rope(void *ctx, const struct ops_rope *shape, bool inverse, float 
 int ops_cuda_attention(void *ctx, const struct ops_attention *shape, const float *qkv,
                        void *out, float *lse, struct dcp_error *err);
 int ops_cuda_attention_backward(void *ctx, const struct ops_attention *shape,
-                                const float *qkv, const float *lse, const float *dout,
-                                void *dqkv, struct dcp_error *err);
+                                const float *qkv, const void *out, const float *lse,
+                                const float *dout, void *dqkv, struct dcp_error *err);
 void ops_cuda_cross_entropy(void *ctx, enum dcp_dtype dtype, int64_t rows, int64_t n,
                             const float *logits, const int32_t *targets, float scale,
                             double *losses, void *dlogits);

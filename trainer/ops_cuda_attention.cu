@@ -5,6 +5,7 @@
  * A warp works on one row of a head: a lane has one of the WARP rows of a tile while
  * products are made, and every WARP-th element of the row while they are used. The warps
  * of a block share the tiles, which lie in shared memory one after the other. */
+#include "ops_cuda_cudnn.h"
 #include "ops_cuda_kernel.cuh"
 
 #define PAD 1 /* so that the rows of a tile begin in different banks */
@@ -279,8 +280,11 @@ int ops_cuda_attention(void *ctx, const struct ops_attention *shape, const float
                        void *out, float *lse, struct dcp_error *err)
 {
     struct ops_cuda *cuda = (struct ops_cuda *)ctx;
+    bool done = false;
     int rc = check(shape, err);
-    if (rc)
+    if (!rc)
+        rc = ops_cuda_cudnn_attention(cuda, shape, qkv, out, lse, &done, err);
+    if (rc || done)
         return rc;
     if (shape->dtype == DCP_BF16)
         forward<bf16>(cuda, shape, qkv, out, lse);
@@ -290,13 +294,17 @@ int ops_cuda_attention(void *ctx, const struct ops_attention *shape, const float
 }
 
 int ops_cuda_attention_backward(void *ctx, const struct ops_attention *shape,
-                                const float *qkv, const float *lse, const float *dout,
-                                void *dqkv, struct dcp_error *err)
+                                const float *qkv, const void *out, const float *lse,
+                                const float *dout, void *dqkv, struct dcp_error *err)
 {
     struct ops_cuda *cuda = (struct ops_cuda *)ctx;
     uint64_t rows = (uint64_t)(shape->batch * shape->n_head * shape->seq_len);
+    bool done = false;
     int rc = check(shape, err);
-    if (rc)
+    if (!rc)
+        rc = ops_cuda_cudnn_attention_backward(cuda, shape, qkv, out, lse, dout, dqkv,
+                                               &done, err);
+    if (rc || done)
         return rc;
     float *delta = (float *)ops_cuda_scratch(cuda, rows * sizeof *delta);
     if (delta && shape->dtype == DCP_BF16)

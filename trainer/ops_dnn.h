@@ -29,7 +29,7 @@ struct ops_dnn {
 int ops_dnn_attention(void *ctx, const struct ops_attention *shape, const float *qkv,
                       void *out, float *lse, struct dcp_error *err);
 int ops_dnn_attention_backward(void *ctx, const struct ops_attention *shape,
-                               const float *qkv, const float *lse, const float *dout,
-                               void *dqkv, struct dcp_error *err);
+                               const float *qkv, const void *out, const float *lse,
+                               const float *dout, void *dqkv, struct dcp_error *err);
 
 #endif

@@ -422,9 +422,10 @@ int ops_dnn_attention(void *ctx, const struct ops_attention *shape, const float 
 }
 
 int ops_dnn_attention_backward(void *ctx, const struct ops_attention *shape,
-                               const float *qkv, const float *lse, const float *dout,
-                               void *dqkv, struct dcp_error *err)
+                               const float *qkv, const void *out, const float *lse,
+                               const float *dout, void *dqkv, struct dcp_error *err)
 {
+    (void)out;
     struct ops_dnn *dnn = ctx;
     int rc = reserve_workers(dnn, shape, err);
     if (rc)

@@ -26,6 +26,7 @@ target_include_directories(cuda_double PRIVATE
 target_compile_definitions(cuda_double PRIVATE
     DCP_HAS_MPI=${DCP_HAS_MPI} DCP_HAS_ONEDNN=0 DCP_HAS_BLAS=0
     DCP_HAS_CUDA=1 DCP_HAS_NCCL=1)
+target_compile_definitions(cuda_double PUBLIC DCP_HAS_CUDNN=1)
 target_compile_options(cuda_double PRIVATE "$<$<COMPILE_LANGUAGE:C>:-fno-math-errno>")
 target_link_libraries(cuda_double PRIVATE
     dcp_cli PkgConfig::jansson Threads::Threads m)
@@ -42,6 +43,26 @@ target_link_libraries(dcp_train_double PRIVATE
     -Wl,--whole-archive cuda_double -Wl,--no-whole-archive dcp_cli)
 set_target_properties(dcp_train_double PROPERTIES
     RUNTIME_OUTPUT_DIRECTORY "${test_work_dir}/double" OUTPUT_NAME dcp-train)
+
+# tests/cudnn/X.c is cuda.X, with the real cuDNN and no driver of CUDA.
+function(dcp_cudnn_tests)
+    dcp_sources(sources "${tests_dir}/cudnn")
+    if(NOT cmocka_FOUND OR NOT DCP_HAS_CUDNN)
+        return()
+    endif()
+    add_library(no_driver SHARED "${tests_dir}/lib/no_driver.c")
+    set_target_properties(no_driver PROPERTIES OUTPUT_NAME cuda SOVERSION 1
+        LIBRARY_OUTPUT_DIRECTORY "${test_work_dir}/no_driver")
+    foreach(source IN LISTS sources)
+        get_filename_component(stem "${source}" NAME_WE)
+        string(REGEX REPLACE "^test_" "" stem "${stem}")
+        dcp_test_program(test_cudnn_${stem} "${source}")
+        target_link_libraries(test_cudnn_${stem} PRIVATE
+            -Wl,--no-as-needed no_driver)
+        add_test(NAME cuda.${stem} COMMAND test_cudnn_${stem})
+        dcp_register(cuda.${stem} cuda "${source}")
+    endforeach()
+endfunction()
 
 function(dcp_cuda_tests)
     dcp_sources(sources "${tests_dir}/gpu")

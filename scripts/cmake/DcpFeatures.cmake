@@ -1,6 +1,7 @@
 # What the project is built on. Each dependency is looked for once, here; the rest of the
 # build asks `if(DCP_HAS_MPI)` and links the imported target named beside it.
 
+include(CheckSourceCompiles)
 find_package(Threads REQUIRED)
 find_package(PkgConfig REQUIRED)
 
@@ -30,7 +31,7 @@ macro(dcp_feature name found detail)
     endif()
 endmacro()
 
-foreach(name MPI OPENMP ONEDNN BLAS CUDA NCCL)
+foreach(name MPI OPENMP ONEDNN BLAS CUDA NCCL CUDNN)
     set(DCP_WITH_${name} AUTO CACHE STRING "Use ${name}: AUTO, ON or OFF")
     set_property(CACHE DCP_WITH_${name} PROPERTY STRINGS AUTO ON OFF)
     string(TOUPPER "${DCP_WITH_${name}}" DCP_WITH_${name})
@@ -122,6 +123,35 @@ elseif(DCP_NCCL_INCLUDE AND DCP_NCCL_LIBRARY)
     target_link_libraries(dcp_nccl INTERFACE ${DCP_NCCL_LIBRARY})
 else()
     dcp_feature(NCCL OFF "no nccl.h or libnccl (scripts/setup.sh installs it)")
+endif()
+
+# cuDNN, for attention: dcp_cudnn
+if(DCP_HAS_CUDA AND NOT DCP_WITH_CUDNN STREQUAL "OFF")
+    find_path(DCP_CUDNN_INCLUDE cudnn.h
+        HINTS ${CUDAToolkit_INCLUDE_DIRS} "${DCP_CUDA_WHEELS}/cudnn/include")
+    find_library(DCP_CUDNN_LIBRARY NAMES cudnn libcudnn.so.9
+        HINTS ${CUDAToolkit_LIBRARY_DIR} "${DCP_CUDA_WHEELS}/cudnn/lib")
+endif()
+if(DCP_CUDNN_INCLUDE)
+    set(CMAKE_REQUIRED_QUIET ON)
+    set(CMAKE_REQUIRED_INCLUDES ${DCP_CUDNN_INCLUDE} ${CUDAToolkit_INCLUDE_DIRS})
+    check_source_compiles(C "#include <cudnn.h>
+        int main(void) { return CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP; }"
+        DCP_CUDNN_IS_NEW)
+    unset(CMAKE_REQUIRED_INCLUDES)
+    unset(CMAKE_REQUIRED_QUIET)
+endif()
+if(NOT DCP_HAS_CUDA)
+    dcp_feature(CUDNN OFF "CUDA is off")
+elseif(DCP_CUDNN_INCLUDE AND NOT DCP_CUDNN_IS_NEW)
+    dcp_feature(CUDNN OFF "older than 9.8")
+elseif(DCP_CUDNN_INCLUDE AND DCP_CUDNN_LIBRARY)
+    dcp_feature(CUDNN ON "${DCP_CUDNN_LIBRARY}")
+    add_library(dcp_cudnn INTERFACE IMPORTED)
+    target_include_directories(dcp_cudnn SYSTEM INTERFACE ${DCP_CUDNN_INCLUDE})
+    target_link_libraries(dcp_cudnn INTERFACE ${DCP_CUDNN_LIBRARY})
+else()
+    dcp_feature(CUDNN OFF "no cudnn.h or libcudnn (scripts/setup.sh installs it)")
 endif()
 
 # dcp_tool(TITLE VARIABLE DETAIL PACKAGE): a row of the summary for what the tests run on.

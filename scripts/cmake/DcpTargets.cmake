@@ -11,12 +11,12 @@ function(dcp_sources out)
 endfunction()
 
 # dcp_add_program(NAME): the program of the current folder. Everything but main.c goes
-# into the archive <folder>_objs, which tests link too. Files X_mpi, X_cuda, X_cuda_Y or
-# X_nccl are compiled only when that is on.
+# into the archive <folder>_objs, which tests link too. Files X_mpi, X_cuda, X_cuda_Y,
+# X_nccl or X_cudnn are compiled only when that is on.
 function(dcp_add_program name)
     get_filename_component(folder "${CMAKE_CURRENT_SOURCE_DIR}" NAME)
     dcp_sources(sources "${CMAKE_CURRENT_SOURCE_DIR}")
-    foreach(part mpi cuda nccl)
+    foreach(part mpi cuda nccl cudnn)
         string(TOUPPER ${part} feature)
         if(NOT DCP_HAS_${feature})
             list(FILTER sources EXCLUDE REGEX "_${part}(_[a-z]+)?\\.c$")

@@ -284,7 +284,7 @@ static void one_attention(enum dcp_dtype dtype, int64_t batch, int64_t seq_len,
         assert_int_equal(
             ops[i]->attention(ctx[i], &shape, qkv.f32, out[i].t, lse[i].f32, NULL), 0);
         if (begin == 0)
-            assert_int_equal(ops[i]->attention_backward(ctx[i], &shape, qkv.f32,
+            assert_int_equal(ops[i]->attention_backward(ctx[i], &shape, qkv.f32, out[i].t,
                                                         lse[i].f32, dout.f32, dqkv[i].t,
                                                         NULL),
                              0);

@@ -197,7 +197,7 @@ static void one_alignment(enum dcp_dtype dtype, int shift, const struct array in
                        o[1] + ROWS * WIDTH);
     struct ops_attention shape = { dtype, 1, ROWS, HEADS, WIDTH / HEADS / 2, 0 };
     ops->attention(ctx, &shape, x, o[1] + 2 * ROWS * WIDTH, o[2] + ROWS, NULL);
-    ops->attention_backward(ctx, &shape, x, o[2] + ROWS, y, o[1] + 3 * ROWS * WIDTH,
+    ops->attention_backward(ctx, &shape, x, o[0], o[2] + ROWS, y, o[1] + 3 * ROWS * WIDTH,
                             NULL);
     for (int r = 0; r < ROWS; r++)
         o[3][ROWS + r] = (float)losses[r];
