@@ -50,9 +50,8 @@ static const struct join_starter *find_tcp(void)
 static int no_mpi(struct dcp_error *err)
 {
     dcp_error_set(err, DCP_E_UNSUPPORTED,
-                  "this dcp-train was built without MPI: it can "
-                  "only train with one rank");
-    dcp_error_hint(err, "install libopenmpi-dev and build again");
+                  "this dcp-train was built without MPI, but MPI started its ranks");
+    dcp_error_hint(err, "start it with --ranks, torchrun or srun, or build it with MPI");
     return DCP_E_UNSUPPORTED;
 }
 
@@ -63,7 +62,7 @@ int join_kind(int64_t n_ranks, enum join_kind *out_kind, struct dcp_error *err)
                 : find_tcp()  ? JOIN_TCP
                 : n_ranks > 1 ? JOIN_LAUNCH
                               : JOIN_ALONE;
-    bool needs_mpi = *out_kind == JOIN_LAUNCH || (mpi && number(mpi->world) > 1);
+    bool needs_mpi = mpi && number(mpi->world) > 1;
     return needs_mpi && !DCP_HAS_MPI ? no_mpi(err) : DCP_OK;
 }
 
@@ -97,6 +96,15 @@ static int open_mpi(struct join *join, int64_t n_ranks, struct dcp_error *err)
     return rc;
 }
 
+static int open_tcp(struct join *join, int64_t n_ranks, struct dcp_error *err)
+{
+    const struct join_starter *starter = find_tcp();
+    int rc = launch_line_open((int)number(starter->rank), &join->line, err);
+    if (!rc)
+        rc = join_tcp_open(join, starter, err);
+    return rc ? rc : check_ranks(join, n_ranks, err);
+}
+
 int join_open(enum join_kind kind, int64_t n_ranks, struct join *out_join,
               struct dcp_error *err)
 {
@@ -104,10 +112,8 @@ int join_open(enum join_kind kind, int64_t n_ranks, struct join *out_join,
     dcp_comm_self(&out_join->comm);
     coll_self(&out_join->coll);
     int rc = kind == JOIN_MPI   ? open_mpi(out_join, n_ranks, err)
-             : kind == JOIN_TCP ? join_tcp_open(out_join, find_tcp(), err)
+             : kind == JOIN_TCP ? open_tcp(out_join, n_ranks, err)
                                 : DCP_OK;
-    if (!rc && kind == JOIN_TCP)
-        rc = check_ranks(out_join, n_ranks, err);
     if (rc)
         join_close(out_join, rc, err);
     return rc;

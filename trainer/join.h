@@ -1,5 +1,5 @@
 /* join: how this process becomes a rank: alone, as one of those that mpirun, srun or
- * torchrun started, or by starting mpirun itself. */
+ * torchrun started, or not at all: it starts them. */
 #ifndef TRAINER_JOIN_H
 #define TRAINER_JOIN_H
 
@@ -15,8 +15,8 @@ enum join_kind {
     JOIN_LAUNCH /* start the ranks: launch_ranks */
 };
 
-/* From the environment and --ranks (0: not given). Errors: UNSUPPORTED (several ranks
- * need MPI, which this build has not). */
+/* From the environment and --ranks (0: not given). Errors: UNSUPPORTED (several ranks of
+ * an MPI job, in a build without MPI). */
 int join_kind(int64_t n_ranks, enum join_kind *out_kind, struct dcp_error *err);
 
 struct join {

@@ -24,7 +24,10 @@ static int64_t number(const char *name, int64_t otherwise)
 static void name_job(char *out, size_t cap)
 {
     const char *run = text("TORCHELASTIC_RUN_ID"), *slurm = text("SLURM_JOB_ID");
-    if (run)
+    const char *launch = text(LAUNCH_ENV);
+    if (launch)
+        snprintf(out, cap, "%s", launch);
+    else if (run)
         snprintf(out, cap, "torch %s, start %s", run,
                  text("TORCHELASTIC_RESTART_COUNT") ? text("TORCHELASTIC_RESTART_COUNT")
                                                     : "0");

@@ -27,6 +27,7 @@
 #define MPIRUN_S 2.0       /* in which mpirun follows its ranks */
 #define NOISE_BYTES 4096   /* of what mpirun says: the first of it is kept */
 #define ARGS_MAX_BYTES (8u << 20)
+#define MPIRUN_ARGS 4 /* of its own: the ranks' follow */
 
 enum state {
     STARTING,
@@ -47,10 +48,11 @@ struct rank_line {
 struct launcher {
     int n;
     struct rank_line *ranks;
-    int listener, noise;                              /* -1: closed */
-    char name[64];                                    /* of the socket */
-    pid_t mpirun;                                     /* 0: has ended */
-    struct dcp_buf said;                              /* by mpirun */
+    int listener, noise; /* -1: closed */
+    char name[64];       /* of the socket */
+    pid_t mpirun;        /* or who takes its place; 0: ended */
+    bool here;           /* somebody does */
+    struct dcp_buf said; /* by mpirun */
     double first_start_s, first_end_s, first_death_s; /* 0: not yet */
     bool told;     /* the ranks know that they are to stop */
     bool orphaned; /* mpirun ended before its ranks */
@@ -146,15 +148,21 @@ static int make_arguments(int n_ranks, char **out_text, char ***out_argv,
 
 /* In the child: a process group of its own, so that the terminal's Ctrl-C comes to the
  * launcher alone; it ends with the launcher, however that ends. */
-static void become_mpirun(char **argv, pid_t launcher, int noise, int failure)
+static void become_mpirun(const struct launcher *l, char **argv, pid_t launcher,
+                          int noise, int failure)
 {
     int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
     setpgid(0, 0);
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     signal(SIGPIPE, SIG_DFL);
     if (getppid() == launcher && null >= 0 && dup2(null, STDIN_FILENO) >= 0 &&
-        dup2(noise, STDOUT_FILENO) >= 0 && dup2(noise, STDERR_FILENO) >= 0)
+        dup2(noise, STDOUT_FILENO) >= 0 && dup2(noise, STDERR_FILENO) >= 0) {
+        if (l->here) {
+            close(failure);
+            launch_here(l->n, argv + MPIRUN_ARGS);
+        }
         execvp(argv[0], argv);
+    }
     int why = errno;
     if (write(failure, &why, sizeof why) != sizeof why)
         _exit(126);
@@ -174,7 +182,7 @@ static int start_mpirun(struct launcher *l, char **argv, struct dcp_error *err)
     }
     pid_t launcher = getpid(), child = fork();
     if (child == 0)
-        become_mpirun(argv, launcher, noise[1], failure[1]);
+        become_mpirun(l, argv, launcher, noise[1], failure[1]);
     why = child < 0 ? errno : 0;
     close(noise[1]);
     close(failure[1]);
@@ -191,7 +199,7 @@ static int start_mpirun(struct launcher *l, char **argv, struct dcp_error *err)
     if (!why)
         return DCP_OK;
     int rc = dcp_error_sys(err, DCP_E_IO, why, "cannot start 'mpirun'");
-    dcp_error_hint(err, "several ranks need Open MPI (Debian: openmpi-bin)");
+    dcp_error_hint(err, "without Open MPI in PATH ranks find each other over TCP");
     return rc;
 }
 
@@ -429,7 +437,8 @@ static void quote_mpirun(const struct launcher *l, struct dcp_error *err)
     while (*text) {
         size_t n = strcspn(text, "\n");
         if (n && strspn(text, "-= ") < n) {
-            dcp_error_hint(err, "mpirun says: %.*s", (int)(n < 200 ? n : 200), text);
+            dcp_error_hint(err, "%s: %.*s", l->here ? "because" : "mpirun says",
+                           (int)(n < 200 ? n : 200), text);
             return;
         }
         text += n + (text[n] == '\n');
@@ -459,7 +468,8 @@ static int result(const struct launcher *l, struct dcp_error *err)
     if (count(l, ENDED) == l->n)
         return DCP_OK;
     if (l->orphaned || l->killed) {
-        dcp_error_set(err, DCP_E_COMM, "mpirun was ended, and the ranks with it");
+        dcp_error_set(err, DCP_E_COMM, "%s was ended, and the ranks with it",
+                      l->here ? "what started the ranks" : "mpirun");
         dcp_error_hint(err, "start it again with --resume auto");
         return DCP_E_COMM;
     }
@@ -486,6 +496,7 @@ static int result(const struct launcher *l, struct dcp_error *err)
 int launch_ranks(int n_ranks, struct dcp_error *err)
 {
     struct launcher l = { .n = n_ranks, .listener = -1, .noise = -1 };
+    l.here = !DCP_HAS_MPI || !launch_has_mpirun();
     DCP_CLEANUP_FREE struct rank_line *ranks =
         dcp_mem_calloc((size_t)n_ranks, sizeof *ranks);
     DCP_CLEANUP_FREE struct rank_line *unknown =
