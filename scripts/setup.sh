@@ -30,7 +30,7 @@ libraries=(
 
 # What the CUDA toolkit of a machine may lack: header, wheel of the Python registry.
 wheels=("cublasLt.h nvidia-cublas>=13,<14" "nccl.h nvidia-nccl-cu13>=2.27"
-    "cudnn.h nvidia-cudnn-cu13>=9.8")
+    "cudnn.h nvidia-cudnn-cu13>=9.16")
 
 # missing_wheels FOLDER...: those that neither the toolkit nor a folder has; none without
 # nvcc.

@@ -66,6 +66,12 @@ int coll_split(struct coll *coll, int color, int key, struct coll *out_coll,
     return coll->ops->split(coll->self, color, key, out_coll, err);
 }
 
+void coll_abort(struct coll *coll)
+{
+    if (coll->ops && coll->ops->abort)
+        coll->ops->abort(coll->self);
+}
+
 void coll_free(struct coll *coll)
 {
     if (coll->ops && coll->ops->free)

@@ -37,6 +37,9 @@ struct coll_ops {
      * rank. Fills ops, self, rank and world of *out_coll. */
     int (*split)(void *self, int color, int key, struct coll *out_coll,
                  struct dcp_error *err);
+    /* Optional: this rank failed, and says no more. What others or its own kernels wait
+     * for ends. */
+    void (*abort)(void *self);
     void (*free)(void *self);
 };
 
@@ -65,6 +68,9 @@ int coll_all_gather_begin(struct coll *coll, const void *in, const int64_t *coun
 int coll_wait(struct coll *coll, uint64_t call, struct dcp_error *err);
 /* Whether it works beside the kernels. */
 bool coll_overlaps(const struct coll *coll);
+/* After a failure, before anything that the coll may still move is freed; it can only be
+ * freed then. */
+void coll_abort(struct coll *coll);
 /* Caller owns, coll_free. */
 int coll_split(struct coll *coll, int color, int key, struct coll *out_coll,
                struct dcp_error *err);

@@ -13,10 +13,15 @@
 #include "coll_parts.h"
 #include "ops_cuda.h"
 #include <nccl.h>
+#include <sched.h>
 
 #define BUCKET ((int64_t)4 << 20) /* floats that are received at once, of all ranks */
 #define N_SLOTS 16                /* calls that are remembered */
+#define ALIGN 32                 /* floats: what lies so, NCCL moves 16 bytes at a time */
+#define SPIN_NS UINT64_C(300000) /* before it sleeps between two looks */
 #define SLEEP_US 50
+#define PEERS_NS UINT64_C(20000000)   /* between two looks at the other ranks */
+#define BLAME_NS UINT64_C(1000000000) /* in which a death is known, once NCCL failed */
 #define MS UINT64_C(1000000)
 
 /* The events of a call: its inputs are there; it is done. */
@@ -60,21 +65,18 @@ static void give_up(struct nccl_coll *c)
     c->broken = true;
 }
 
-/* A stream may wait for a communicator that waits for one that was given up. */
+/* All of them at once: ending one waits for its stream, which may wait for another. */
 static void give_up_all(struct nccl_coll *c)
 {
-    give_up(c);
-    for (struct nccl_coll *each = c->cuda->watch_self; each; each = each->next)
+    struct nccl_coll *first = c->cuda->watch_self;
+    bool several = first && (first->next || first != c);
+    if (several)
+        ncclGroupStart();
+    give_up(c); /* it may not be one of them yet */
+    for (struct nccl_coll *each = first; each; each = each->next)
         give_up(each);
-}
-
-static int nccl_failed(struct nccl_coll *c, ncclResult_t why, const char *act,
-                       struct dcp_error *err)
-{
-    dcp_error_set(err, DCP_E_COMM, "NCCL cannot %s: %s", act, ncclGetErrorString(why));
-    dcp_error_hint(err, "NCCL_DEBUG=WARN in the environment makes NCCL say more");
-    give_up_all(c);
-    return DCP_E_COMM;
+    if (several)
+        ncclGroupEnd();
 }
 
 static int rank_failed(struct nccl_coll *c, int rank, enum dcp_rank_fate fate,
@@ -87,6 +89,25 @@ static int rank_failed(struct nccl_coll *c, int rank, enum dcp_rank_fate fate,
         err->rank = rank;
         err->rank_fate = fate;
     }
+    return DCP_E_COMM;
+}
+
+/* NCCL may see that a connection broke before the control plane knows who died. */
+static int nccl_failed(struct nccl_coll *c, ncclResult_t why, const char *act,
+                       struct dcp_error *err)
+{
+    uint64_t begin_ns = dcp_clock_ns();
+    int dead = -1;
+    while (dead < 0 && dcp_clock_ns() - begin_ns < BLAME_NS) {
+        dead = dcp_comm_peer_dead(c->watch);
+        if (dead < 0)
+            dcp_clock_sleep_us(SLEEP_US);
+    }
+    if (dead >= 0)
+        return rank_failed(c, dead, DCP_RANK_DEAD, err);
+    dcp_error_set(err, DCP_E_COMM, "NCCL cannot %s: %s", act, ncclGetErrorString(why));
+    dcp_error_hint(err, "NCCL_DEBUG=WARN in the environment makes NCCL say more");
+    give_up_all(c);
     return DCP_E_COMM;
 }
 
@@ -113,7 +134,7 @@ static int timed_out(struct nccl_coll *c, const char *act, struct dcp_error *err
 
 /* --- waiting --- */
 
-/* Whether the communicator is well, and nobody died. */
+/* Whether the communicator is well. */
 static int look(struct nccl_coll *c, const char *act, bool *out_busy,
                 struct dcp_error *err)
 {
@@ -121,9 +142,6 @@ static int look(struct nccl_coll *c, const char *act, bool *out_busy,
     *out_busy = false;
     if (c->broken)
         return dcp_error_set(err, DCP_E_COMM, "a collective failed before");
-    int dead = dcp_comm_peer_dead(c->watch);
-    if (dead >= 0)
-        return rank_failed(c, dead, DCP_RANK_DEAD, err);
     ncclResult_t asked = ncclCommGetAsyncError(c->comm, &why);
     if (asked || (why && why != ncclInProgress))
         return nccl_failed(c, asked ? asked : why, act, err);
@@ -131,21 +149,34 @@ static int look(struct nccl_coll *c, const char *act, bool *out_busy,
     return DCP_OK;
 }
 
-/* After a call of NCCL, which may go on behind our back. */
+static int look_at_peers(struct nccl_coll *c, struct dcp_error *err)
+{
+    int dead = dcp_comm_peer_dead(c->watch);
+    return dead < 0 ? DCP_OK : rank_failed(c, dead, DCP_RANK_DEAD, err);
+}
+
+/* After a call of NCCL, which may go on behind our back: mostly for some microseconds. */
 static int settle(struct nccl_coll *c, ncclResult_t why, const char *act,
                   struct dcp_error *err)
 {
-    uint64_t begin_ns = dcp_clock_ns();
+    uint64_t begin_ns = dcp_clock_ns(), peers_ns = begin_ns;
     bool busy = why == ncclInProgress;
     if (why && !busy)
         return nccl_failed(c, why, act, err);
     while (busy) {
         int rc = look(c, act, &busy, err);
+        uint64_t now_ns = dcp_clock_ns();
+        if (!rc && busy && now_ns - peers_ns > PEERS_NS) {
+            peers_ns = now_ns;
+            rc = look_at_peers(c, err);
+        }
         if (rc)
             return rc;
-        if (dcp_clock_ns() - begin_ns > timeout_ns(c))
+        if (busy && now_ns - begin_ns > timeout_ns(c))
             return timed_out(c, act, err);
-        if (busy)
+        if (busy && now_ns - begin_ns < SPIN_NS)
+            sched_yield();
+        else if (busy)
             dcp_clock_sleep_us(SLEEP_US);
     }
     return DCP_OK;
@@ -156,6 +187,8 @@ static int watch_one(struct nccl_coll *c, struct dcp_error *err)
 {
     bool busy;
     int rc = look(c, "move data", &busy, err);
+    if (!rc)
+        rc = look_at_peers(c, err);
     while (!rc && c->n_done < c->n_calls) {
         struct slot *slot = &c->slots[c->n_done % N_SLOTS];
         if (cudaEventQuery(slot->done) != cudaErrorNotReady) {
@@ -182,14 +215,21 @@ static int watch(void *self, struct dcp_error *err)
 
 /* --- calls --- */
 
-/* Our stream goes on when the kernels called so far are done. */
+/* Our stream goes on when the kernels called so far are done. The host does not run ahead
+ * by more than N_SLOTS calls: CUDA takes some thousand launches, and then blocks where
+ * nobody watches. */
 static int begin_call(struct nccl_coll *c, struct dcp_error *err)
 {
     struct slot *slot = &c->slots[c->n_calls % N_SLOTS];
     if (c->broken)
         return dcp_error_set(err, DCP_E_COMM, "a collective failed before");
-    if (c->n_calls - c->n_done == N_SLOTS)
-        c->n_done++; /* forgotten: what comes behind it on the stream stands for it */
+    while (c->n_calls - c->n_done == N_SLOTS) {
+        int rc = watch_one(c, err);
+        if (rc)
+            return rc;
+        if (c->n_calls - c->n_done == N_SLOTS)
+            dcp_clock_sleep_us(SLEEP_US);
+    }
     slot->ready_ns = 0;
     cudaError_t why = cudaEventRecord(slot->ready, c->cuda->stream);
     if (!why)
@@ -232,6 +272,7 @@ static ncclResult_t exchange(struct nccl_coll *c, const float *in, const int64_t
 {
     int64_t mine = parts_in_round(counts[c->rank], at, items);
     float *to = c->bucket;
+    int64_t stride = parts_align(mine, ALIGN);
     ncclResult_t why = ncclGroupStart();
     for (int r = 0; r < c->world; in += counts[r++]) {
         int64_t theirs = parts_in_round(counts[r], at, items);
@@ -242,7 +283,7 @@ static ncclResult_t exchange(struct nccl_coll *c, const float *in, const int64_t
                 ncclSend(in + at, (size_t)theirs, ncclFloat, r, c->comm, c->stream));
         if (!why && mine)
             add(&why, ncclRecv(to, (size_t)mine, ncclFloat, r, c->comm, c->stream));
-        to += mine;
+        to += stride;
     }
     return end_group(why);
 }
@@ -251,7 +292,7 @@ static int nccl_reduce_scatter(void *self, const float *in, const int64_t *count
                                float *out, struct dcp_error *err)
 {
     struct nccl_coll *c = self;
-    int64_t items = BUCKET / (c->world > 1 ? c->world - 1 : 1);
+    int64_t items = BUCKET / (c->world > 1 ? c->world - 1 : 1) / ALIGN * ALIGN;
     int64_t most = parts_largest(counts, c->world);
     const float *own = in + parts_before(counts, c->rank);
     int rc = begin_call(c, err);
@@ -259,8 +300,9 @@ static int nccl_reduce_scatter(void *self, const float *in, const int64_t *count
         int64_t mine = parts_in_round(counts[c->rank], at, items);
         rc = settle(c, exchange(c, in, counts, at, items), "reduce", err);
         if (!rc)
-            rc = ops_cuda_tree_sum(c->cuda, c->stream, c->bucket, own + at, c->rank,
-                                   c->world, mine, out + at, err);
+            rc =
+                ops_cuda_tree_sum(c->cuda, c->stream, c->bucket, parts_align(mine, ALIGN),
+                                  own + at, c->rank, c->world, mine, out + at, err);
     }
     return rc ? rc : end_call(c, err);
 }
@@ -373,6 +415,11 @@ static void unlink_coll(struct nccl_coll *c)
         c->cuda->watch = NULL;
 }
 
+static void nccl_abort(void *self)
+{
+    give_up_all(self);
+}
+
 static void nccl_free(void *self)
 {
     struct nccl_coll *c = self;
@@ -428,6 +475,7 @@ static const struct coll_ops nccl_ops = {
     .wait = nccl_wait,
     .all_reduce = nccl_all_reduce,
     .split = nccl_split,
+    .abort = nccl_abort,
     .free = nccl_free,
 };
 
@@ -442,6 +490,8 @@ static int finish(struct nccl_coll *c, int rc, struct coll *out_coll,
         rc = settle(c, why, "say where it is", err);
     }
     if (rc) {
+        if (c)
+            give_up(c);
         if (c)
             nccl_free(c);
         return rc;

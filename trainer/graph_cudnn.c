@@ -233,10 +233,11 @@ static int engines(struct cudnn_graph *graph, const struct cudnn_target *target,
     return (int)n;
 }
 
-/* Whether an engine gives the same bits each time. */
+/* Whether an engine says that it gives the same bits each time. */
 static bool is_deterministic(struct cudnn_graph *graph, cudnn_node config)
 {
     cudnnBackendNumericalNote_t notes[MAX_NOTES];
+    cudnnStatus_t before = graph->why;
     int64_t n = 0;
     cudnn_node engine = make(graph, CUDNN_BACKEND_ENGINE_DESCRIPTOR);
     KEEP(graph, cudnnBackendGetAttribute(config, CUDNN_ATTR_ENGINECFG_ENGINE,
@@ -247,6 +248,7 @@ static bool is_deterministic(struct cudnn_graph *graph, cudnn_node config)
     bool varies = graph->why != CUDNN_STATUS_SUCCESS;
     for (int64_t i = 0; !varies && i < n && i < MAX_NOTES; i++)
         varies = notes[i] == CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC;
+    graph->why = before;
     return !varies;
 }
 

@@ -105,7 +105,7 @@ static int work(struct dcp_main *m, struct join *join, const struct run_options 
          : purpose == RUN_GENERATE ? generate_run(&run, err)
          : purpose == RUN_EVAL     ? eval_run(&run, err)
                                    : train_run(&run, err);
-    run_close(&run);
+    run_close(&run, rc);
     return rc;
 }
 

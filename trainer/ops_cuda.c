@@ -79,12 +79,61 @@ static uint64_t scratch_bytes(const void *ctx)
     return cuda->scratch_bytes + ops_cuda_matmul_bytes(cuda);
 }
 
+/* --- waiting --- */
+
+/* Looks quickly for a while, then sleeps between looks, and calls the watch. */
+static int wait_watching(struct ops_cuda *cuda, struct dcp_error *err)
+{
+    uint64_t watched_ns = 0;
+    for (int looks = 0;; looks++) {
+        cudaError_t why = cudaStreamQuery(cuda->stream);
+        if (why != cudaErrorNotReady) {
+            OPS_CUDA_CHECK(cuda, why, "do what it was given");
+            return ops_cuda_report(cuda, err);
+        }
+        if (looks < LOOKS)
+            continue;
+        dcp_clock_sleep_us(SLEEP_US);
+        uint64_t now_ns = dcp_clock_ns();
+        if (now_ns - watched_ns < WATCH_NS)
+            continue;
+        watched_ns = now_ns;
+        int rc = cuda->watch(cuda->watch_self, err);
+        if (rc)
+            return rc;
+    }
+}
+
+/* What CUDA itself waits in (cudaFree, copies of memory that is not pinned) nobody can
+ * watch, so it is called when nothing is left to wait for. */
+static int sync_stream(void *ctx, struct dcp_error *err)
+{
+    struct ops_cuda *cuda = ctx;
+    if (cuda->watch)
+        return wait_watching(cuda, err);
+    OPS_CUDA_CHECK(cuda, cudaStreamSynchronize(cuda->stream), "do what it was given");
+    return ops_cuda_report(cuda, err);
+}
+
+bool ops_cuda_settle(struct ops_cuda *cuda)
+{
+    struct dcp_error failed = { 0 };
+    if (!sync_stream(cuda, &failed))
+        return true;
+    cuda->failed = failed;
+    return false;
+}
+
+/* --- memory --- */
+
 /* Kernels run one after the other, so the memory of the one before is free; what is too
  * small is given back, which waits for them. */
 void *ops_cuda_scratch(struct ops_cuda *cuda, uint64_t size_bytes)
 {
     if (size_bytes <= cuda->scratch_bytes)
         return cuda->scratch;
+    if (!ops_cuda_settle(cuda))
+        return NULL;
     cudaFree(cuda->scratch);
     cuda->scratch = NULL;
     cuda->scratch_bytes = 0;
@@ -94,8 +143,6 @@ void *ops_cuda_scratch(struct ops_cuda *cuda, uint64_t size_bytes)
         cuda->scratch_bytes = size_bytes;
     return cuda->scratch;
 }
-
-/* --- memory --- */
 
 static int alloc(void *ctx, uint64_t size_bytes, const char *what, void **out,
                  struct dcp_error *err)
@@ -137,50 +184,22 @@ static void move(struct ops_cuda *cuda, void *to, const void *from, uint64_t siz
                        "copy");
 }
 
-/* Looks quickly for a while, then sleeps between looks, and calls the watch. */
-static int wait_watching(struct ops_cuda *cuda, struct dcp_error *err)
-{
-    uint64_t watched_ns = 0;
-    for (int looks = 0;; looks++) {
-        cudaError_t why = cudaStreamQuery(cuda->stream);
-        if (why != cudaErrorNotReady) {
-            OPS_CUDA_CHECK(cuda, why, "do what it was given");
-            return ops_cuda_report(cuda, err);
-        }
-        if (looks < LOOKS)
-            continue;
-        dcp_clock_sleep_us(SLEEP_US);
-        uint64_t now_ns = dcp_clock_ns();
-        if (now_ns - watched_ns < WATCH_NS)
-            continue;
-        watched_ns = now_ns;
-        int rc = cuda->watch(cuda->watch_self, err);
-        if (rc)
-            return rc;
-    }
-}
-
-static int sync_stream(void *ctx, struct dcp_error *err)
-{
-    struct ops_cuda *cuda = ctx;
-    if (cuda->watch)
-        return wait_watching(cuda, err);
-    OPS_CUDA_CHECK(cuda, cudaStreamSynchronize(cuda->stream), "do what it was given");
-    return ops_cuda_report(cuda, err);
-}
-
 static int put(void *ctx, void *to, const void *host, uint64_t size_bytes,
                struct dcp_error *err)
 {
-    move(ctx, to, host, size_bytes, cudaMemcpyHostToDevice);
-    return sync_stream(ctx, err);
+    int rc = sync_stream(ctx, err);
+    if (!rc)
+        move(ctx, to, host, size_bytes, cudaMemcpyHostToDevice);
+    return rc ? rc : sync_stream(ctx, err);
 }
 
 static int get(void *ctx, void *host, const void *from, uint64_t size_bytes,
                struct dcp_error *err)
 {
-    move(ctx, host, from, size_bytes, cudaMemcpyDeviceToHost);
-    return sync_stream(ctx, err);
+    int rc = sync_stream(ctx, err);
+    if (!rc)
+        move(ctx, host, from, size_bytes, cudaMemcpyDeviceToHost);
+    return rc ? rc : sync_stream(ctx, err);
 }
 
 static void copy(void *ctx, void *to, const void *from, uint64_t size_bytes)

@@ -43,11 +43,15 @@ int ops_cuda_failed(struct ops_cuda *cuda, cudaError_t why, const char *act,
 int ops_cuda_report(struct ops_cuda *cuda, struct dcp_error *err);
 
 /* The sum of coll_tree_sum on a stream: part r of n_parts is own when r is `rank`, the
- * others lie one behind the other in `parts`, n elements each. out may be own. */
+ * others lie one behind the other in `parts`, each n elements in `stride`. out may be
+ * own. */
 int ops_cuda_tree_sum(struct ops_cuda *cuda, cudaStream_t stream, const float *parts,
-                      const float *own, int rank, int n_parts, int64_t n, float *out,
-                      struct dcp_error *err);
+                      int64_t stride, const float *own, int rank, int n_parts, int64_t n,
+                      float *out, struct dcp_error *err);
 
+/* Before something in which CUDA would wait unwatched: all that was launched is done.
+ * False: a failure that is kept. */
+bool ops_cuda_settle(struct ops_cuda *cuda);
 /* Memory that kernels launched next may use, until the next call. NULL: a failure that is
  * kept. */
 void *ops_cuda_scratch(struct ops_cuda *cuda, uint64_t size_bytes);

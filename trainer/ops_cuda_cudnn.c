@@ -7,6 +7,10 @@
 #define MAX_HEAD 128
 #define HEAD_STEP 8
 #define MIN_ROWS 2 /* cuDNN 9.28 does not survive one */
+/* Before 9.16 cuDNN wants rows padded, and had faults in the gradient. (Their front end
+ * lists them: scaled_dot_product_flash_attention.h.) The program may find another cuDNN
+ * than it was built with. */
+#define MIN_VERSION 91600
 #define ALIGN_BYTES 256
 #define LSE_STEP 4 /* elements: addresses are multiples of 16 */
 
@@ -69,8 +73,9 @@ static int64_t sequences(const struct ops_cuda *cuda, const struct cudnn_attenti
 
 static bool is_taken(const struct ops_attention *s)
 {
-    return s->dtype == DCP_BF16 && s->begin == 0 && s->seq_len >= MIN_ROWS &&
-           s->head_size % HEAD_STEP == 0 && s->head_size <= MAX_HEAD;
+    return cudnnGetVersion() >= MIN_VERSION && s->dtype == DCP_BF16 && s->begin == 0 &&
+           s->seq_len >= MIN_ROWS && s->head_size % HEAD_STEP == 0 &&
+           s->head_size <= MAX_HEAD;
 }
 
 static bool is_same(const struct cudnn_attention *a, const struct cudnn_attention *b)

@@ -8,8 +8,10 @@
 #include <string.h>
 
 #define WORKSPACE_BYTES ((size_t)32 << 20)
-#define MAX_ALIGN 256 /* of an address, as far as cuBLASLt cares */
-#define AUX_ELEMS 8   /* rows of what GELU keeps are multiples of that */
+/* Of an address, as far as cuBLASLt is told: it chooses by that, and the same product is
+ * to have the same bits wherever its operands lie. */
+#define MAX_ALIGN 16
+#define AUX_ELEMS 8 /* rows of what GELU keeps are multiples of that */
 
 enum epilogue { PLAIN, BIAS, GELU };
 
@@ -269,26 +271,50 @@ static int run(struct ops_cuda *cuda, struct plan *plan, const struct operands *
     return why ? FAILED(why, "multiply", err) : ops_cuda_report(cuda, err);
 }
 
+/* Room for a bias of n elements. */
+static bool has_bias_room(struct ops_cuda *cuda, int64_t n)
+{
+    struct ops_cuda_matmul *mm = cuda->matmul;
+    if (mm->bias_elems >= n)
+        return true;
+    if (!ops_cuda_settle(cuda))
+        return false;
+    cudaFree(mm->bias);
+    mm->bias = NULL;
+    mm->bias_elems = 0;
+    OPS_CUDA_CHECK(cuda, cudaMalloc((void **)&mm->bias, (size_t)n * sizeof *mm->bias),
+                   "get memory for a bias");
+    if (mm->bias)
+        mm->bias_elems = n;
+    return mm->bias != NULL;
+}
+
 /* The bias in fp32, as a product that writes fp32 wants it. */
 static const float *wide_bias(struct ops_cuda *cuda, const struct ops_matmul *s,
                               const void *bias)
 {
-    struct ops_cuda_matmul *mm = cuda->matmul;
     if (s->dtype == DCP_F32 || !bias)
         return bias;
-    if (mm->bias_elems < s->n) {
-        cudaFree(mm->bias);
-        mm->bias = NULL;
-        mm->bias_elems = 0;
-        OPS_CUDA_CHECK(cuda,
-                       cudaMalloc((void **)&mm->bias, (size_t)s->n * sizeof *mm->bias),
-                       "get memory for a bias");
-        if (!mm->bias)
-            return NULL;
-        mm->bias_elems = s->n;
-    }
-    ops_cuda_widen(cuda, s->dtype, s->n, bias, mm->bias);
-    return mm->bias;
+    if (!has_bias_room(cuda, s->n))
+        return NULL;
+    ops_cuda_widen(cuda, s->dtype, s->n, bias, cuda->matmul->bias);
+    return cuda->matmul->bias;
+}
+
+/* The bias in bf16 where it can be read 16 bytes at a time: cuBLASLt does so without
+ * being asked whether it may, in the epilogue with GELU. */
+static const void *aligned_bias(struct ops_cuda *cuda, const struct ops_matmul *s,
+                                const void *bias)
+{
+    if (align_of(bias) == MAX_ALIGN)
+        return bias;
+    if (!has_bias_room(cuda, s->n))
+        return NULL;
+    OPS_CUDA_CHECK(cuda,
+                   cudaMemcpyAsync(cuda->matmul->bias, bias, (size_t)s->n * 2,
+                                   cudaMemcpyDeviceToDevice, cuda->stream),
+                   "copy a bias");
+    return cuda->matmul->bias;
 }
 
 int ops_cuda_matmul(void *ctx, const struct ops_matmul *shape, const void *a,
@@ -311,27 +337,35 @@ int ops_cuda_matmul(void *ctx, const struct ops_matmul *shape, const void *a,
     return rc ? rc : run(cuda, plan, &at, err);
 }
 
+/* cuBLASLt's tanh is an approximation, good to some 11 bits: enough for bf16 only. */
+static bool has_epilogue(const struct ops_matmul *shape, const void *kept)
+{
+    return shape->dtype == DCP_BF16 && shape->n % AUX_ELEMS == 0 &&
+           align_of(kept) == MAX_ALIGN;
+}
+
 /* In the epilogue of the product where cuBLASLt does that, else by a kernel behind it. */
 int ops_cuda_linear_gelu(void *ctx, const struct ops_matmul *shape, const void *x,
                          const void *weight, const void *bias, void *kept, void *out,
                          struct dcp_error *err)
 {
     struct ops_cuda *cuda = ctx;
-    const struct operands at = {
-        .a = x, .b = weight, .bias = bias, .kept = kept, .c = out
-    };
     struct plan *plan = NULL;
-    int rc = DCP_OK;
-    if (shape->n % AUX_ELEMS == 0)
-        rc = plan_for(cuda->matmul, shape, GELU, &at, &plan, err);
-    if (rc)
-        return rc;
-    if (plan && plan->possible)
-        return run(cuda, plan, &at, err);
+    if (has_epilogue(shape, kept)) {
+        const struct operands at = { .a = x,
+                                     .b = weight,
+                                     .bias = aligned_bias(cuda, shape, bias),
+                                     .kept = kept,
+                                     .c = out };
+        int rc = ops_cuda_report(cuda, err);
+        if (!rc)
+            rc = plan_for(cuda->matmul, shape, GELU, &at, &plan, err);
+        if (rc || plan->possible)
+            return rc ? rc : run(cuda, plan, &at, err);
+    }
     uint64_t n = (uint64_t)shape->m * (uint64_t)shape->n;
     float *y = ops_cuda_scratch(cuda, n * sizeof *y);
-    if (y)
-        rc = ops_cuda_matmul(ctx, shape, x, weight, bias, NULL, y, err);
+    int rc = y ? ops_cuda_matmul(ctx, shape, x, weight, bias, NULL, y, err) : DCP_OK;
     if (y && !rc)
         ops_cuda_gelu(cuda, shape->dtype, (int64_t)n, y, kept, out);
     return rc ? rc : ops_cuda_report(cuda, err);

@@ -5,6 +5,7 @@
 
 struct tree {
     const float *parts, *own;
+    int64_t stride;
     int rank, n_parts;
 };
 
@@ -16,7 +17,7 @@ static __global__ void tree_kernel(struct tree tree, int64_t n, float *out)
     {
         float sums[LEVELS] = {}, sum;
         for (int part = 0, slot = 0; part < tree.n_parts; part++) {
-            sum = part == tree.rank ? tree.own[i] : tree.parts[slot++ * n + i];
+            sum = part == tree.rank ? tree.own[i] : tree.parts[slot++ * tree.stride + i];
             int level = 0;
             for (; part >> level & 1; level++)
                 sum = sums[level] + sum;
@@ -34,11 +35,11 @@ static __global__ void tree_kernel(struct tree tree, int64_t n, float *out)
 }
 
 int ops_cuda_tree_sum(struct ops_cuda *cuda, cudaStream_t stream, const float *parts,
-                      const float *own, int rank, int n_parts, int64_t n, float *out,
-                      struct dcp_error *err)
+                      int64_t stride, const float *own, int rank, int n_parts, int64_t n,
+                      float *out, struct dcp_error *err)
 {
     struct ops_cuda here = *cuda; /* another stream, and failures told at once */
-    struct tree tree = { parts, own, rank, n_parts };
+    struct tree tree = { parts, own, stride, rank, n_parts };
     here.stream = stream;
     here.failed.code = 0;
     if (n)

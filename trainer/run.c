@@ -166,7 +166,7 @@ int run_open(struct dcp_main *m, struct join *join, const struct run_options *op
     if (!rc && purpose != RUN_PLAN)
         rc = open_shard(run, purpose, err);
     if (rc) {
-        run_close(run);
+        run_close(run, rc);
         return rc;
     }
     int threads = threads_per_rank(join);
@@ -234,8 +234,10 @@ int run_sync(struct run *run, struct dcp_error *err)
     return kernels.ops->sync(kernels.ctx, err);
 }
 
-void run_close(struct run *run)
+void run_close(struct run *run, int rc)
 {
+    if (rc && rc != DCP_E_STOPPED)
+        coll_abort(&run->coll);
     if (run->store.ops)
         dcp_store_free(&run->store);
     shard_free(run->shard);

@@ -70,7 +70,8 @@ int run_hold_store(struct run *run, struct dcp_error *err);
 /* All kernels so far are done: what the model computes with may be read. Errors: those of
  * kernels and collectives. */
 int run_sync(struct run *run, struct dcp_error *err);
-void run_close(struct run *run);
+/* rc: how it ended. After a failure nothing waits for other ranks. */
+void run_close(struct run *run, int rc);
 
 /* How the state is cut. */
 void run_shard_options(const struct settings *settings, bool weights_only,

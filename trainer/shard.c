@@ -305,6 +305,8 @@ int shard_new(const struct model *model, const struct shard_options *options,
         rc = place(s, err);
     if (!rc)
         rc = allocate(s, err);
+    if (!rc) /* others write there next, on streams of their own */
+        rc = s->kernels.ops->sync(s->kernels.ctx, err);
     if (rc) {
         shard_free(s);
         return rc;

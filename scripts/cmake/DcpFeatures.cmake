@@ -136,7 +136,8 @@ if(DCP_CUDNN_INCLUDE)
     set(CMAKE_REQUIRED_QUIET ON)
     set(CMAKE_REQUIRED_INCLUDES ${DCP_CUDNN_INCLUDE} ${CUDAToolkit_INCLUDE_DIRS})
     check_source_compiles(C "#include <cudnn.h>
-        int main(void) { return CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP; }"
+        int is_new[CUDNN_VERSION >= 91600 ? 1 : -1];
+        int main(void) { return 0; }"
         DCP_CUDNN_IS_NEW)
     unset(CMAKE_REQUIRED_INCLUDES)
     unset(CMAKE_REQUIRED_QUIET)
@@ -144,7 +145,7 @@ endif()
 if(NOT DCP_HAS_CUDA)
     dcp_feature(CUDNN OFF "CUDA is off")
 elseif(DCP_CUDNN_INCLUDE AND NOT DCP_CUDNN_IS_NEW)
-    dcp_feature(CUDNN OFF "older than 9.8")
+    dcp_feature(CUDNN OFF "older than 9.16")
 elseif(DCP_CUDNN_INCLUDE AND DCP_CUDNN_LIBRARY)
     dcp_feature(CUDNN ON "${DCP_CUDNN_LIBRARY}")
     add_library(dcp_cudnn INTERFACE IMPORTED)

@@ -35,6 +35,7 @@ static void move(struct sample *sample, enum cudaMemcpyKind kind)
         else
             must((to = malloc(n + 1)) != NULL);
         must(!cudaMemcpy(to, local->data, n, kind));
+        must(!cudaDeviceSynchronize()); /* it may return before it is done */
         if (kind == cudaMemcpyHostToDevice)
             free(local->data);
         else

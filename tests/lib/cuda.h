@@ -32,13 +32,14 @@ static inline void cuda_must(cudaError_t why)
 static inline void *cuda_array_alloc(size_t size_bytes)
 {
     void *memory = NULL;
-    cuda_must(cudaMallocManaged(&memory, size_bytes, cudaMemAttachGlobal));
+    cuda_must(
+        cudaHostAlloc(&memory, size_bytes, cudaHostAllocPortable | cudaHostAllocMapped));
     return memory;
 }
 
 static inline void cuda_array_free(void *memory)
 {
-    cuda_must(cudaFree(memory));
+    cuda_must(cudaFreeHost(memory));
 }
 
 static inline void cuda_array_sync(void)
@@ -49,9 +50,9 @@ static inline void cuda_array_sync(void)
 /* Arrays of lib/arrays.h lie where host and GPU can look at them. */
 static inline void cuda_use_arrays(void)
 {
-    static const struct array_memory managed = { cuda_array_alloc, cuda_array_free,
-                                                 cuda_array_sync };
-    array_use(&managed);
+    static const struct array_memory mapped = { cuda_array_alloc, cuda_array_free,
+                                                cuda_array_sync };
+    array_use(&mapped);
 }
 
 /* ops_cuda(), but its memory is managed, too. */

@@ -38,6 +38,7 @@ enum cudaMemcpyKind {
 #define cudaStreamNonBlocking 0x01
 #define cudaEventDisableTiming 0x02
 #define cudaHostAllocPortable 0x01
+#define cudaHostAllocMapped 0x02
 #define cudaMemAttachGlobal 0x01
 
 struct cudaDeviceProp {

@@ -33,6 +33,11 @@ struct cudnn_descriptor {
     node_ptr node;
 };
 
+size_t cudnnGetVersion(void)
+{
+    return 92800;
+}
+
 const char *cudnnGetErrorString(cudnnStatus_t why)
 {
     return why == CUDNN_STATUS_NOT_SUPPORTED ? "CUDNN_STATUS_NOT_SUPPORTED"

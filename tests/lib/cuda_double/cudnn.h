@@ -120,6 +120,7 @@ typedef enum {
 typedef struct cudnn_handle *cudnnHandle_t;
 typedef struct cudnn_descriptor *cudnnBackendDescriptor_t;
 
+size_t cudnnGetVersion(void);
 const char *cudnnGetErrorString(cudnnStatus_t why);
 cudnnStatus_t cudnnCreate(cudnnHandle_t *out);
 cudnnStatus_t cudnnDestroy(cudnnHandle_t handle);

@@ -148,17 +148,38 @@ cudaError_t cudaFree(void *memory)
     return cudaSuccess;
 }
 
+static std::map<const char *, size_t> &pinned()
+{
+    static auto *all = new std::map<const char *, size_t>;
+    return *all;
+}
+
 cudaError_t cudaHostAlloc(void **out, size_t size, unsigned flags)
 {
+    cuda_lock lock(cuda_double_get().mutex);
     (void)flags;
-    return posix_memalign(out, 4096, size ? size : 1) ? cudaErrorMemoryAllocation
-                                                      : cudaSuccess;
+    if (posix_memalign(out, 4096, size + 1))
+        return cudaErrorMemoryAllocation;
+    std::memset(*out, 0xff, size + 1);
+    pinned()[static_cast<const char *>(*out)] = size;
+    return cudaSuccess;
+}
+
+/* What malloc gave: CUDA copies it itself, and may wait for that. */
+static bool is_pageable(const void *host)
+{
+    auto behind = pinned().upper_bound(static_cast<const char *>(host));
+    if (behind == pinned().begin())
+        return true;
+    auto found = std::prev(behind);
+    return static_cast<const char *>(host) > found->first + found->second;
 }
 
 cudaError_t cudaFreeHost(void *memory)
 {
     cuda_lock lock(cuda_double_get().mutex);
     cuda_drive_all(lock);
+    pinned().erase(static_cast<const char *>(memory));
     std::free(memory);
     return cudaSuccess;
 }
@@ -167,12 +188,16 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t size, cudaMemcpyK
                             cudaStream_t stream)
 {
     cuda_lock lock(cuda_double_get().mutex);
-    (void)kind;
+    const void *host = kind == cudaMemcpyDeviceToHost   ? to
+                       : kind == cudaMemcpyHostToDevice ? from
+                                                        : nullptr;
     cuda_give(lock, stream, [=](cuda_lock &) {
         cuda_open_memory open;
         std::memmove(to, from, size);
         return true;
     });
+    if (host && is_pageable(host))
+        cuda_drive(lock, stream, stream->given);
     return cudaSuccess;
 }
 
