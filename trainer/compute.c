@@ -1,5 +1,7 @@
 #include "compute.h"
 
+#include "base/mem.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -21,11 +23,24 @@ static void take_cpu(struct compute *compute)
 
 #if DCP_HAS_CUDA
 
-/* How many ranks say so. */
-static int count(struct join *join, bool mine, double *out_n, struct dcp_error *err)
+/* Whether all ranks have a GPU, and each one of its own. */
+static int compare(struct join *join, struct compute *compute, bool *out_all,
+                   struct dcp_error *err)
 {
-    *out_n = mine;
-    return coll_all_reduce(&join->coll, out_n, 1, err);
+    DCP_CLEANUP_FREE struct compute_gpu *gpus =
+        dcp_mem_calloc((size_t)join->world, sizeof *gpus);
+    int rc = gpus ? DCP_OK : dcp_error_memory(err, "the GPUs of all ranks");
+    rc = dcp_agree(&join->comm, rc, err);
+    if (!rc)
+        rc = dcp_comm_allgather(&join->comm, &compute->gpu, sizeof *gpus, gpus, err);
+    *out_all = compute->own_gpu = !rc;
+    for (int r = 0; !rc && r < join->world; r++) {
+        *out_all = *out_all && gpus[r].is_open;
+        for (int other = 0; other < r; other++)
+            if (!memcmp(gpus[r].uuid, gpus[other].uuid, sizeof gpus[r].uuid))
+                compute->own_gpu = false;
+    }
+    return rc;
 }
 
 int compute_open(enum compute_device wanted, struct join *join,
@@ -33,7 +48,7 @@ int compute_open(enum compute_device wanted, struct join *join,
 {
     struct compute *compute = out_compute;
     struct dcp_error why = { 0 };
-    double n_open, n_own;
+    bool all = false;
     *compute = (struct compute){ .ops = NULL };
     if (wanted == COMPUTE_CPU) {
         take_cpu(compute);
@@ -49,16 +64,17 @@ int compute_open(enum compute_device wanted, struct join *join,
             return opened;
         }
     }
-    int rc = count(join, !opened, &n_open, err);
-    if (!rc)
-        rc = count(join, !opened && compute->own_gpu, &n_own, err);
+    int rc = compare(join, compute, &all, err);
     if (rc) {
         compute_close(compute);
         return rc;
     }
-    compute->own_gpu = n_own == join->world;
-    if (n_open == join->world)
+    if (all) {
+        size_t n = strlen(compute->name);
+        if (!compute->own_gpu)
+            snprintf(compute->name + n, sizeof compute->name - n, ", shared by ranks");
         return DCP_OK;
+    }
     compute_close(compute);
     take_cpu(compute);
     snprintf(compute->why, sizeof compute->why, "%s",

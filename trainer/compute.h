@@ -7,15 +7,20 @@
 #include "join.h"
 #include "ops.h"
 #include <dcp/device.h>
+#include <stdbool.h>
 
 enum compute_device { COMPUTE_AUTO, COMPUTE_CPU, COMPUTE_CUDA };
 
 struct compute {
     const struct ops *ops;
     struct dcp_device device; /* where their memory is; ops NULL: the host's */
-    bool own_gpu;             /* no other rank uses it */
-    char name[300];           /* for people: "CPU (oneDNN)", "NVIDIA H100 80GB HBM3" */
-    char why[640]; /* AUTO took the CPU, though the build has kernels for a GPU */
+    struct compute_gpu {
+        bool is_open;
+        char uuid[16]; /* the same for all ranks that share it */
+    } gpu;
+    bool own_gpu;   /* no other rank uses it */
+    char name[300]; /* for people: "CPU (oneDNN)", "NVIDIA H100 80GB HBM3" */
+    char why[640];  /* AUTO took the CPU, though the build has kernels for a GPU */
 };
 
 /* Whether this build can compute on a GPU at all. Errors: UNSUPPORTED. */

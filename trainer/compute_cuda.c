@@ -3,6 +3,7 @@
 
 #include <cuda_runtime_api.h>
 #include <stdio.h>
+#include <string.h>
 
 int compute_open_cuda(const struct join *join, struct compute *compute,
                       struct dcp_error *err)
@@ -22,11 +23,13 @@ int compute_open_cuda(const struct join *join, struct compute *compute,
     if (rc)
         return rc;
     compute->ops = ops_cuda();
-    compute->own_gpu = join->local_world <= n;
-    if (cudaGetDeviceProperties(&what, number))
-        what.name[0] = '\0';
-    snprintf(compute->name, sizeof compute->name, "%s%s",
-             what.name[0] ? what.name : "a GPU",
-             compute->own_gpu ? "" : ", shared by ranks");
+    why = cudaGetDeviceProperties(&what, number);
+    if (why)
+        return dcp_error_set(err, DCP_E_UNSUPPORTED,
+                             "CUDA does not say what GPU %d is: '%s'", number,
+                             cudaGetErrorString(why));
+    memcpy(compute->gpu.uuid, &what.uuid, sizeof compute->gpu.uuid);
+    compute->gpu.is_open = true;
+    snprintf(compute->name, sizeof compute->name, "%s", what.name);
     return DCP_OK;
 }

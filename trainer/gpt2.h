@@ -98,12 +98,11 @@ void gpt2_close(struct model *model);
 int gpt2_forward(struct model *model, const struct model_hooks *hooks,
                  const int32_t *tokens, int batch, int seq_len, int begin,
                  struct dcp_error *err);
-/* The losses of the rows that forward computed. When dwte is not NULL: the gradient of
- * grad_scale × their mean goes to model->dpart, and that of the embedding is added to
- * dwte. */
-int gpt2_head(struct model *model, const struct model_hooks *hooks,
-              const int32_t *targets, int64_t rows, float grad_scale, float *dwte,
-              struct dcp_error *err);
+/* The losses of the rows that forward computed, against model->targets. When dwte is not
+ * NULL: the gradient of grad_scale × their mean goes to model->dpart, and that of the
+ * embedding is added to dwte. */
+int gpt2_head(struct model *model, const struct model_hooks *hooks, int64_t rows,
+              float grad_scale, float *dwte, struct dcp_error *err);
 /* Their mean, when all that was begun is done. */
 int gpt2_loss(struct model *model, int64_t rows, double *out_loss, struct dcp_error *err);
 /* Logits of one row of what forward computed, to the host. */
@@ -111,9 +110,8 @@ int gpt2_head_row(struct model *model, const struct model_hooks *hooks, int64_t 
                   float *out_logits, struct dcp_error *err);
 /* After gpt2_forward: gpt2_head, and all gradients to the hooks. When it fails, units
  * whose gradients were begun stay so. */
-int gpt2_backward(struct model *model, const struct model_hooks *hooks,
-                  const int32_t *targets, int batch, int seq_len, float grad_scale,
-                  struct dcp_error *err);
+int gpt2_backward(struct model *model, const struct model_hooks *hooks, int batch,
+                  int seq_len, float grad_scale, struct dcp_error *err);
 
 /* Element i of a T array. */
 void *gpt2_at(const struct model *model, void *array, int64_t i);

@@ -97,15 +97,14 @@ static int unit_backward(struct model *m, const struct model_hooks *hooks, int u
     return rc ? rc : hooks->grad_end(hooks->self, unit, err);
 }
 
-int gpt2_backward(struct model *m, const struct model_hooks *hooks,
-                  const int32_t *targets, int batch, int seq_len, float grad_scale,
-                  struct dcp_error *err)
+int gpt2_backward(struct model *m, const struct model_hooks *hooks, int batch,
+                  int seq_len, float grad_scale, struct dcp_error *err)
 {
     int64_t rows = (int64_t)batch * seq_len;
     float *g[MODEL_MAX_UNIT_PARAMS]; /* of the embedding: open until the end */
     int rc = hooks->grad_begin(hooks->self, 0, g, err);
     if (!rc)
-        rc = gpt2_head(m, hooks, targets, rows, grad_scale, g[WTE], err);
+        rc = gpt2_head(m, hooks, rows, grad_scale, g[WTE], err);
     for (int unit = m->n_units - 1; unit > 0 && !rc; unit--)
         rc = unit_backward(m, hooks, unit, batch, seq_len, err);
     if (rc)

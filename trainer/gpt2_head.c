@@ -32,14 +32,11 @@ static int logits_backward(struct model *m, const void *wte, int64_t row, int64_
                           NULL, dwte, dwte, err);
 }
 
-int gpt2_head(struct model *m, const struct model_hooks *hooks, const int32_t *targets,
-              int64_t rows, float grad_scale, float *dwte, struct dcp_error *err)
+int gpt2_head(struct model *m, const struct model_hooks *hooks, int64_t rows,
+              float grad_scale, float *dwte, struct dcp_error *err)
 {
     const void *w[MODEL_MAX_UNIT_PARAMS];
-    int rc =
-        m->ops->put(m->ctx, m->targets, targets, (uint64_t)rows * sizeof *targets, err);
-    if (!rc)
-        rc = hooks->acquire(hooks->self, 0, w, err);
+    int rc = hooks->acquire(hooks->self, 0, w, err);
     if (rc)
         return rc;
     for (int64_t row = 0; row < rows && !rc; row += m->head_rows) {

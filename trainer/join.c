@@ -47,6 +47,13 @@ static const struct join_starter *find_tcp(void)
     return NULL;
 }
 
+/* It may itself have been started by srun or mpirun, whose variables all its processes
+ * have alike. */
+static bool is_torchrun(void)
+{
+    return getenv("TORCHELASTIC_RUN_ID") && number("LOCAL_RANK") >= 0 && find_tcp();
+}
+
 static int no_mpi(struct dcp_error *err)
 {
     dcp_error_set(err, DCP_E_UNSUPPORTED,
@@ -57,7 +64,7 @@ static int no_mpi(struct dcp_error *err)
 
 int join_kind(int64_t n_ranks, enum join_kind *out_kind, struct dcp_error *err)
 {
-    const struct join_starter *mpi = find_mpi();
+    const struct join_starter *mpi = is_torchrun() ? NULL : find_mpi();
     *out_kind = mpi           ? JOIN_MPI
                 : find_tcp()  ? JOIN_TCP
                 : n_ranks > 1 ? JOIN_LAUNCH

@@ -122,9 +122,10 @@ static int check_ids(const struct model *model, const char *what, const int32_t 
     return DCP_OK;
 }
 
-/* Of a micro-batch. What generation kept in the activations is lost. */
-static int check_batch(struct model *model, const int32_t *tokens, const int32_t *targets,
-                       int batch, int seq_len, struct dcp_error *err)
+/* A micro-batch; its targets are put where the kernels find them, for that waits for all
+ * that was begun. What generation kept in the activations is lost. */
+static int take_batch(struct model *model, const int32_t *tokens, const int32_t *targets,
+                      int batch, int seq_len, struct dcp_error *err)
 {
     model->n_kept = 0;
     if (batch < 1 || batch > model->batch || seq_len < 1 || seq_len > model->seq_len)
@@ -134,18 +135,22 @@ static int check_batch(struct model *model, const int32_t *tokens, const int32_t
                              batch, seq_len, model->batch, model->seq_len);
     int64_t rows = (int64_t)batch * seq_len;
     int rc = check_ids(model, "token", tokens, rows, err);
-    return rc ? rc : check_ids(model, "target", targets, rows, err);
+    if (!rc)
+        rc = check_ids(model, "target", targets, rows, err);
+    return rc ? rc
+              : model->ops->put(model->ctx, model->targets, targets,
+                                (uint64_t)rows * sizeof *targets, err);
 }
 
 int model_train(struct model *model, const struct model_hooks *hooks,
                 const int32_t *tokens, const int32_t *targets, int batch, int seq_len,
                 float grad_scale, double *out_loss, struct dcp_error *err)
 {
-    int rc = check_batch(model, tokens, targets, batch, seq_len, err);
+    int rc = take_batch(model, tokens, targets, batch, seq_len, err);
     if (!rc)
         rc = gpt2_forward(model, hooks, tokens, batch, seq_len, 0, err);
     if (!rc)
-        rc = gpt2_backward(model, hooks, targets, batch, seq_len, grad_scale, err);
+        rc = gpt2_backward(model, hooks, batch, seq_len, grad_scale, err);
     if (!rc)
         rc = gpt2_loss(model, (int64_t)batch * seq_len, out_loss, err);
     return rc;
@@ -155,11 +160,11 @@ int model_loss(struct model *model, const struct model_hooks *hooks,
                const int32_t *tokens, const int32_t *targets, int batch, int seq_len,
                double *out_loss, struct dcp_error *err)
 {
-    int rc = check_batch(model, tokens, targets, batch, seq_len, err);
+    int rc = take_batch(model, tokens, targets, batch, seq_len, err);
     if (!rc)
         rc = gpt2_forward(model, hooks, tokens, batch, seq_len, 0, err);
     if (!rc)
-        rc = gpt2_head(model, hooks, targets, (int64_t)batch * seq_len, 1, NULL, err);
+        rc = gpt2_head(model, hooks, (int64_t)batch * seq_len, 1, NULL, err);
     if (!rc)
         rc = gpt2_loss(model, (int64_t)batch * seq_len, out_loss, err);
     return rc;

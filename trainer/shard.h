@@ -98,8 +98,8 @@ void shard_hooks(struct shard *shard, struct model_hooks *out_hooks);
 /* A step: begin; for each of this rank's micro-batches the model's work and end_micro;
  * reduce; update. */
 void shard_begin(struct shard *shard);
-/* The number in the whole batch of this rank's i-th micro-batch. */
-int64_t shard_micro(const struct shard *shard, int i);
+/* The number in the whole batch of a rank's i-th micro-batch. */
+int64_t shard_micro(const struct shard *shard, int rank, int i);
 int shard_end_micro(struct shard *shard, struct dcp_error *err);
 /* The last micro-batch left each rank the sums over ranks of the gradients that it owns,
  * at stage 0 of all; this sums them over the copies of the model, and gives the norm of

@@ -23,10 +23,10 @@ int shard_end_micro(struct shard *s, struct dcp_error *err)
 /* Ranks that are summed before a rank's own micro-batches are (stage 2 and 3: at once,
  * unit by unit) stand next to each other in the tree; below them its own micro-batches;
  * below those the other ranks. */
-int64_t shard_micro(const struct shard *s, int i)
+int64_t shard_micro(const struct shard *s, int rank, int i)
 {
     int together = s->options.stage >= 2 ? s->inner->world : 1;
-    int64_t block = s->world->rank / together, place = s->world->rank % together;
+    int64_t block = rank / together, place = rank % together;
     return (block * s->options.accumulation + i) * together + place;
 }
 

@@ -18,9 +18,12 @@ struct train {
     struct run *run;
     struct saving saving;
     struct metrics *metrics; /* rank 0 */
-    double *losses;          /* of every micro-batch of a step, and one more number */
+    double *losses;          /* of every micro-batch of a step */
     int64_t n_micros;        /* of all ranks in a step */
-    bool stop;               /* some rank was told to */
+    /* What ranks tell each other: the losses of their own, and whether to stop. */
+    double *own, *told;
+    int64_t *n_told; /* by each rank */
+    bool stop;       /* some rank was told to */
 };
 
 /* This rank's i-th micro-batch: samples are dealt out in the order of the whole batch, so
@@ -29,25 +32,34 @@ static int micro_batch(struct train *t, int i, struct dcp_error *err)
 {
     struct run *run = t->run;
     const struct settings *s = &run->settings;
-    int64_t micro = shard_micro(run->shard, i);
+    int64_t micro = shard_micro(run->shard, run->join->rank, i);
     int64_t cursor = run->at.samples + micro * s->micro_batch;
     for (int b = 0; b < s->micro_batch; b++) {
         size_t at = (size_t)b * (size_t)s->seq_len;
         data_sample(run->train, cursor + b, run->tokens + at, run->targets + at);
     }
     return model_train(run->model, &run->hooks, run->tokens, run->targets, s->micro_batch,
-                       s->seq_len, 1.0f / (float)t->n_micros, &t->losses[micro], err);
+                       s->seq_len, 1.0f / (float)t->n_micros, &t->own[i], err);
 }
 
 /* The mean loss of all micro-batches; and whether any rank was told to stop, so that all
  * stop after the same step. */
 static int share_losses(struct train *t, double *out_loss, struct dcp_error *err)
 {
-    t->losses[t->n_micros] = dcp_main_stopped();
-    int rc = coll_all_reduce(&t->run->join->coll, t->losses, (int)t->n_micros + 1, err);
+    struct run *run = t->run;
+    int n = run->settings.accumulation;
+    t->own[n] = dcp_main_stopped();
+    int rc = coll_all_gather(&run->join->coll, t->own, t->n_told, sizeof *t->own, t->told,
+                             err);
     if (rc)
         return rc;
-    t->stop = t->losses[t->n_micros] > 0;
+    t->stop = false;
+    const double *told = t->told;
+    for (int r = 0; r < run->join->world; r++, told += n + 1) {
+        for (int i = 0; i < n; i++)
+            t->losses[shard_micro(run->shard, r, i)] = told[i];
+        t->stop = t->stop || told[n] > 0;
+    }
     coll_tree_sum_f64(t->losses, (int)t->n_micros, 1);
     *out_loss = t->losses[0] / (double)t->n_micros;
     return DCP_OK;
@@ -98,7 +110,6 @@ static int train_step(struct train *t, struct metrics_step *m, struct dcp_error 
     int64_t step = run->at.step + 1;
     int64_t applied = step - run->at.skipped_steps;
     int rc = DCP_OK;
-    memset(t->losses, 0, ((size_t)t->n_micros + 1) * sizeof *t->losses);
     shard_begin(run->shard);
     for (int i = 0; !rc && i < s->accumulation; i++) {
         rc = micro_batch(t, i, err);
@@ -329,13 +340,26 @@ static int open_metrics(struct train *t, struct dcp_error *err)
     return dcp_agree(&t->run->join->comm, rc, err);
 }
 
+static int make_room(struct train *t, struct dcp_error *err)
+{
+    const struct run *run = t->run;
+    size_t world = (size_t)run->join->world, n = (size_t)run->settings.accumulation;
+    t->n_micros = (int64_t)(world * n);
+    t->losses = dcp_mem_calloc(world * n, sizeof *t->losses);
+    t->own = dcp_mem_calloc(n + 1, sizeof *t->own);
+    t->told = dcp_mem_calloc(world * (n + 1), sizeof *t->told);
+    t->n_told = dcp_mem_calloc(world, sizeof *t->n_told);
+    for (size_t r = 0; t->n_told && r < world; r++)
+        t->n_told[r] = (int64_t)n + 1;
+    bool made = t->losses && t->own && t->told && t->n_told;
+    return made ? DCP_OK : dcp_error_memory(err, "the losses of a step");
+}
+
 int train_run(struct run *run, struct dcp_error *err)
 {
     struct train t = { .run = run };
     struct resume_result resumed;
-    t.n_micros = (int64_t)run->settings.accumulation * run->join->world;
-    t.losses = dcp_mem_calloc((size_t)t.n_micros + 1, sizeof *t.losses);
-    int rc = t.losses ? DCP_OK : dcp_error_memory(err, "the losses of a step");
+    int rc = make_room(&t, err);
     rc = dcp_agree(&run->join->comm, rc, err);
     if (!rc) {
         announce(&t);
@@ -358,5 +382,8 @@ int train_run(struct run *run, struct dcp_error *err)
     saving_fini(&t.saving);
     metrics_close(t.metrics);
     free(t.losses);
+    free(t.own);
+    free(t.told);
+    free(t.n_told);
     return rc;
 }

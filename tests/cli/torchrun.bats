@@ -31,6 +31,16 @@ rank() {
     done
 }
 
+# srun with PMIx started torchrun: what it says of itself, torchrun's processes inherit.
+@test "torchrun goes before the job that it is in" {
+    export TORCHELASTIC_RUN_ID=job PMIX_RANK=0 PMI_RANK=0 PMI_SIZE=1 OMPI_COMM_WORLD_RANK=0
+    for r in 1 0; do
+        rank $r 2 --steps 2 &
+    done
+    wait %1 && wait %2
+    dcp-inspect show run | grep -q "2 ranks"
+}
+
 @test "Slurm's variables do, too; --ranks must agree" {
     for r in 0 1 2; do
         SLURM_PROCID=$r SLURM_STEP_NUM_TASKS=3 SLURM_JOB_ID=7 \

@@ -60,7 +60,7 @@ static int run_step(struct rank *r, struct model *model, struct shard *shard, in
     shard_begin(shard);
     for (int i = 0; !rc && i < MICROS / r->way->world; i++) {
         int32_t ids[SEQ_LEN + 1];
-        int64_t micro = shard_micro(shard, i);
+        int64_t micro = shard_micro(shard, r->comm->rank, i);
         for (int t = 0; t <= SEQ_LEN; t++)
             ids[t] = (int32_t)((micro * 7 + t * 3 + step) % config.vocab_size);
         rc = model_train(model, &hooks, ids, ids + 1, 1, SEQ_LEN, 1.0f / MICROS,

@@ -174,7 +174,7 @@ static void train(struct rank *r, struct model *model, struct shard *shard)
     for (int step = 0; step < STEPS; step++) {
         shard_begin(shard);
         for (int i = 0; i < r->way->micros / r->way->world; i++) {
-            visit(r, model, &hooks, shard_micro(shard, i), step);
+            visit(r, model, &hooks, shard_micro(shard, r->coll->rank, i), step);
             CHECK(r, !shard_end_micro(shard, NULL));
         }
         double norm = 0;

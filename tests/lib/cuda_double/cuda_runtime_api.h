@@ -41,8 +41,12 @@ enum cudaMemcpyKind {
 #define cudaHostAllocMapped 0x02
 #define cudaMemAttachGlobal 0x01
 
+typedef struct {
+    char bytes[16];
+} cudaUUID_t;
 struct cudaDeviceProp {
     char name[256];
+    cudaUUID_t uuid;
     size_t totalGlobalMem;
     int major, minor, multiProcessorCount;
 };

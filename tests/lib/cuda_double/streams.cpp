@@ -240,6 +240,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *out, int number)
 {
     std::memset(out, 0, sizeof *out);
     std::strcpy(out->name, "CUDA's double");
+    out->uuid.bytes[0] = (char)(1 + number);
     out->totalGlobalMem = cuda_memory_bytes();
     out->major = 9;
     out->multiProcessorCount = 4;
