@@ -32,10 +32,27 @@ static int failed(const struct rank *r, const char *what)
     return 1;
 }
 
+static int dies_early = -1; /* a rank that knows where the others meet, and never comes */
+
+static void die_early(struct rank *r)
+{
+    (void)r;
+#ifdef CUDA_DOUBLE_NCCL_H
+    ncclUniqueId id;
+    dcp_agree(r->comm, DCP_OK, &r->err);
+    dcp_comm_bcast(r->comm, &id, sizeof id, 0, &r->err);
+    dcp_comm_threads_kill(r->comm);
+#endif
+}
+
 static void *run_rank(void *arg)
 {
     struct rank *r = arg;
     int n = 0;
+    if (r->comm->rank == dies_early) {
+        die_early(r);
+        return NULL;
+    }
     cuda_must(cudaGetDeviceCount(&n));
     cuda_must(cudaSetDevice(r->comm->rank % n));
     r->kernels.ops = ops_cuda();
@@ -43,7 +60,11 @@ static void *run_rank(void *arg)
         r->failed = failed(r, "no kernels");
         return NULL;
     }
-    if (coll_nccl(&r->coll, &r->kernels, r->comm, &r->err))
+    int rc = coll_nccl(&r->coll, &r->kernels, r->comm, &r->err);
+    if (dies_early >= 0)
+        r->failed = rc != DCP_E_COMM || r->err.rank != dies_early ||
+                    r->err.rank_fate != DCP_RANK_DEAD;
+    else if (rc)
         r->failed = failed(r, "no collectives");
     else
         r->failed = r->act(r);
@@ -312,6 +333,41 @@ static void absent_ranks_are_named(void **state)
     assert_int_equal(run_world(4, TIMEOUT_MS, silent), 0);
     atomic_store(&n_there, 0);
     assert_int_equal(run_world(4, TIMEOUT_MS, dead), 0);
+    dies_early = ABSENT;
+    assert_int_equal(run_world(4, 1000000, NULL), 0);
+    dies_early = -1;
+}
+
+/* Something else failed while a sum is under way, whose other rank never comes: the
+ * memory it is in can be freed. */
+static int leaving(struct rank *r)
+{
+    int64_t counts[2] = { 8, 8 };
+    uint64_t call;
+    void *sums;
+    const struct ops *ops = r->kernels.ops;
+    if (r->comm->rank == 1) {
+        leave(r);
+        return 0;
+    }
+    atomic_fetch_add(&n_there, 1);
+    int rc = ops->alloc(r->kernels.ctx, 16 * sizeof(float), "a test", &sums, &r->err);
+    if (!rc)
+        rc = coll_reduce_scatter_begin(&r->coll, sums, counts, sums, &call, &r->err);
+    if (!rc)
+        rc = coll_wait(&r->coll, call, &r->err);
+    if (rc)
+        return failed(r, "a sum cannot be begun");
+    coll_abort(&r->coll);
+    ops->free(r->kernels.ctx, sums);
+    return 0;
+}
+
+static void a_rank_can_leave(void **state)
+{
+    (void)state;
+    atomic_store(&n_there, 0);
+    assert_int_equal(run_world(2, TIMEOUT_MS, leaving), 0);
 }
 
 static int broken(struct rank *r)
@@ -334,10 +390,10 @@ static void failures_are_told(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(all_worlds),        cmocka_unit_test(kernels_and_collectives),
+        cmocka_unit_test(all_worlds),       cmocka_unit_test(kernels_and_collectives),
 #ifdef CUDA_DOUBLE_NCCL_H
-        cmocka_unit_test(calls_are_right),   cmocka_unit_test(absent_ranks_are_named),
-        cmocka_unit_test(failures_are_told),
+        cmocka_unit_test(calls_are_right),  cmocka_unit_test(absent_ranks_are_named),
+        cmocka_unit_test(a_rank_can_leave), cmocka_unit_test(failures_are_told),
 #endif
     };
     cuda_need();
