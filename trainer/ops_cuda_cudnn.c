@@ -202,7 +202,9 @@ int ops_cuda_cudnn_attention(struct ops_cuda *cuda, const struct ops_attention *
                              struct dcp_error *err)
 {
     const struct entry *entry;
-    int rc = find(cuda, shape, false, &entry, err);
+    int rc = find(cuda, shape, true, &entry, err);
+    if (entry) /* what has no gradient there is ours both ways, with the same lse */
+        rc = find(cuda, shape, false, &entry, err);
     *out_done = entry != NULL;
     return entry ? run_all(cuda, shape, entry, qkv, out, lse, NULL, NULL, err) : rc;
 }
