@@ -265,9 +265,9 @@ static void every_fault(const struct place *place, const struct how *how)
         /* Where names cannot be exchanged, a stop between two renames leaves none. */
         if (how->force && kinds[k] == DCP_FAULT_STOP && !place->exchanges)
             continue;
-        long at = 1;
+        long at = acts_first_case();
         while (one_fault(place, how, kinds[k], at))
-            at++;
+            at += ACTS_STRIDE;
         assert_true(at > 40); /* the loop saw the whole reshard */
     }
 }
