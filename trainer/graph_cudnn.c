@@ -111,8 +111,18 @@ cudnn_node cudnn_virtual(struct cudnn_graph *graph, const struct cudnn_shape *sh
 
 /* --- operations --- */
 
-static cudnn_node add_op(struct cudnn_graph *graph, cudnn_node op, cudnn_node out)
+struct link {
+    cudnnBackendAttributeName_t name;
+    cudnn_node node; /* NULL: it has none */
+};
+
+/* Returns out. */
+static cudnn_node add_op(struct cudnn_graph *graph, cudnnBackendDescriptorType_t type,
+                         const struct link *links, size_t n_links, cudnn_node out)
 {
+    cudnn_node op = make(graph, type);
+    for (size_t i = 0; i < n_links; i++)
+        link_to(graph, op, links[i].name, links[i].node);
     if (graph->n_ops == CUDNN_GRAPH_OPS)
         keep(graph, CUDNN_STATUS_BAD_PARAM, __LINE__);
     if (!finish(graph, op))
@@ -120,31 +130,37 @@ static cudnn_node add_op(struct cudnn_graph *graph, cudnn_node op, cudnn_node ou
     graph->ops[graph->n_ops++] = op;
     return out;
 }
+#define ADD_OP(graph, type, links, out) \
+    add_op((graph), (type), (links), sizeof(links) / sizeof *(links), (out))
 
-/* What an element is made in: a comparison gives no number. */
-static cudnnDataType_t precision_of(cudnnPointwiseMode_t mode)
+/* How an operation computes: in that precision. */
+static cudnn_node how_to(struct cudnn_graph *graph, cudnnBackendDescriptorType_t type,
+                         cudnnBackendAttributeName_t name, cudnnDataType_t precision)
 {
-    return mode == CUDNN_POINTWISE_CMP_GE ? CUDNN_DATA_BOOLEAN : CUDNN_DATA_FLOAT;
+    cudnn_node how = make(graph, type);
+    set(graph, how, name, CUDNN_TYPE_DATA_TYPE, 1, &precision);
+    return how;
 }
 
 static cudnn_node add_pointwise(struct cudnn_graph *graph, cudnnPointwiseMode_t mode,
                                 const int64_t *axis, cudnn_node x, cudnn_node b,
                                 cudnn_node t, cudnn_node out)
 {
-    cudnnDataType_t precision = precision_of(mode);
-    cudnn_node how = make(graph, CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
+    bool compares = mode == CUDNN_POINTWISE_CMP_GE;
+    cudnn_node how =
+        how_to(graph, CUDNN_BACKEND_POINTWISE_DESCRIPTOR, CUDNN_ATTR_POINTWISE_MATH_PREC,
+               compares ? CUDNN_DATA_BOOLEAN : CUDNN_DATA_FLOAT);
     set(graph, how, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &mode);
-    set(graph, how, CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1, &precision);
     if (axis)
         set(graph, how, CUDNN_ATTR_POINTWISE_AXIS, CUDNN_TYPE_INT64, 1, axis);
-    finish(graph, how);
-    cudnn_node op = make(graph, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
-    link_to(graph, op, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, how);
-    link_to(graph, op, CUDNN_ATTR_OPERATION_POINTWISE_XDESC, x);
-    link_to(graph, op, CUDNN_ATTR_OPERATION_POINTWISE_BDESC, b);
-    link_to(graph, op, CUDNN_ATTR_OPERATION_POINTWISE_TDESC, t);
-    link_to(graph, op, CUDNN_ATTR_OPERATION_POINTWISE_YDESC, out);
-    return add_op(graph, op, out);
+    const struct link links[] = {
+        { CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, finish(graph, how) },
+        { CUDNN_ATTR_OPERATION_POINTWISE_XDESC, x },
+        { CUDNN_ATTR_OPERATION_POINTWISE_BDESC, b },
+        { CUDNN_ATTR_OPERATION_POINTWISE_TDESC, t },
+        { CUDNN_ATTR_OPERATION_POINTWISE_YDESC, out },
+    };
+    return ADD_OP(graph, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR, links, out);
 }
 
 cudnn_node cudnn_pointwise(struct cudnn_graph *graph, cudnnPointwiseMode_t mode,
@@ -162,40 +178,39 @@ cudnn_node cudnn_index(struct cudnn_graph *graph, int64_t axis, cudnn_node x,
 cudnn_node cudnn_matmul(struct cudnn_graph *graph, cudnn_node a, cudnn_node b,
                         cudnn_node out)
 {
-    cudnnDataType_t precision = CUDNN_DATA_FLOAT;
-    cudnn_node how = make(graph, CUDNN_BACKEND_MATMUL_DESCRIPTOR);
-    set(graph, how, CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &precision);
-    finish(graph, how);
-    cudnn_node op = make(graph, CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR);
-    link_to(graph, op, CUDNN_ATTR_OPERATION_MATMUL_DESC, how);
-    link_to(graph, op, CUDNN_ATTR_OPERATION_MATMUL_ADESC, a);
-    link_to(graph, op, CUDNN_ATTR_OPERATION_MATMUL_BDESC, b);
-    link_to(graph, op, CUDNN_ATTR_OPERATION_MATMUL_CDESC, out);
-    return add_op(graph, op, out);
+    cudnn_node how = how_to(graph, CUDNN_BACKEND_MATMUL_DESCRIPTOR,
+                            CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_DATA_FLOAT);
+    const struct link links[] = {
+        { CUDNN_ATTR_OPERATION_MATMUL_DESC, finish(graph, how) },
+        { CUDNN_ATTR_OPERATION_MATMUL_ADESC, a },
+        { CUDNN_ATTR_OPERATION_MATMUL_BDESC, b },
+        { CUDNN_ATTR_OPERATION_MATMUL_CDESC, out },
+    };
+    return ADD_OP(graph, CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR, links, out);
 }
 
 cudnn_node cudnn_reduce(struct cudnn_graph *graph, cudnnReduceTensorOp_t mode,
                         cudnn_node x, cudnn_node out)
 {
-    cudnnDataType_t precision = CUDNN_DATA_FLOAT;
-    cudnn_node how = make(graph, CUDNN_BACKEND_REDUCTION_DESCRIPTOR);
+    cudnn_node how = how_to(graph, CUDNN_BACKEND_REDUCTION_DESCRIPTOR,
+                            CUDNN_ATTR_REDUCTION_COMP_TYPE, CUDNN_DATA_FLOAT);
     set(graph, how, CUDNN_ATTR_REDUCTION_OPERATOR, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE, 1,
         &mode);
-    set(graph, how, CUDNN_ATTR_REDUCTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &precision);
-    finish(graph, how);
-    cudnn_node op = make(graph, CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR);
-    link_to(graph, op, CUDNN_ATTR_OPERATION_REDUCTION_DESC, how);
-    link_to(graph, op, CUDNN_ATTR_OPERATION_REDUCTION_XDESC, x);
-    link_to(graph, op, CUDNN_ATTR_OPERATION_REDUCTION_YDESC, out);
-    return add_op(graph, op, out);
+    const struct link links[] = {
+        { CUDNN_ATTR_OPERATION_REDUCTION_DESC, finish(graph, how) },
+        { CUDNN_ATTR_OPERATION_REDUCTION_XDESC, x },
+        { CUDNN_ATTR_OPERATION_REDUCTION_YDESC, out },
+    };
+    return ADD_OP(graph, CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR, links, out);
 }
 
 cudnn_node cudnn_reshape(struct cudnn_graph *graph, cudnn_node x, cudnn_node out)
 {
-    cudnn_node op = make(graph, CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR);
-    link_to(graph, op, CUDNN_ATTR_OPERATION_RESHAPE_XDESC, x);
-    link_to(graph, op, CUDNN_ATTR_OPERATION_RESHAPE_YDESC, out);
-    return add_op(graph, op, out);
+    const struct link links[] = {
+        { CUDNN_ATTR_OPERATION_RESHAPE_XDESC, x },
+        { CUDNN_ATTR_OPERATION_RESHAPE_YDESC, out },
+    };
+    return ADD_OP(graph, CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR, links, out);
 }
 
 /* --- plans --- */
