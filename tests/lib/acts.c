@@ -3,7 +3,6 @@
 #include "must.h"
 #include "sample.h"
 #include "world.h"
-#include <time.h>
 
 enum { MAX_ERRORS = sizeof((struct acts *)0)->errs / sizeof(struct dcp_error) };
 
@@ -174,11 +173,6 @@ uint64_t acts_random(uint64_t *state)
     x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9u;
     x = (x ^ x >> 27) * 0x94D049BB133111EBu;
     return x ^ x >> 31;
-}
-
-int acts_first_case(void)
-{
-    return 1 + (int)(time(NULL) / (24 * 3600) % ACTS_STRIDE);
 }
 
 int64_t acts_pick(uint64_t *state, int64_t n)

@@ -35,15 +35,6 @@ int acts_load(struct acts *acts);
 void acts_folder(char out[256]);
 void acts_folder_remove(const char *folder);
 
-/* Under a sanitizer everything takes several times as long: there a method tries every
- * so-many-th case, 1 elsewhere, from another first one (1 ..) each day. */
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define ACTS_STRIDE 3
-#else
-#define ACTS_STRIDE 1
-#endif
-int acts_first_case(void);
-
 /* Seeded numbers: the same sequence everywhere. */
 uint64_t acts_random(uint64_t *state);
 /* 0 .. n - 1. */
