@@ -94,12 +94,17 @@ endif()
 # lacks may be in NVIDIA's wheels, which scripts/setup.sh unpacks.
 set(DCP_CUDA_WHEELS "${PROJECT_SOURCE_DIR}/build/cuda-wheels/nvidia" CACHE PATH
     "Where the wheels are: cu13/include/cublasLt.h")
+# dcp_find_cuda(NAME FOLDER HEADER LIBRARY...): sets DCP_NAME_INCLUDE and
+# DCP_NAME_LIBRARY, of the toolkit, else of a folder of the wheels.
+macro(dcp_find_cuda name folder header)
+    find_path(DCP_${name}_INCLUDE ${header}
+        HINTS ${CUDAToolkit_INCLUDE_DIRS} "${DCP_CUDA_WHEELS}/${folder}/include")
+    find_library(DCP_${name}_LIBRARY NAMES ${ARGN}
+        HINTS ${CUDAToolkit_LIBRARY_DIR} "${DCP_CUDA_WHEELS}/${folder}/lib")
+endmacro()
 if(NOT DCP_WITH_CUDA STREQUAL "OFF")
     find_package(CUDAToolkit QUIET)
-    find_path(DCP_CUBLASLT_INCLUDE cublasLt.h
-        HINTS ${CUDAToolkit_INCLUDE_DIRS} "${DCP_CUDA_WHEELS}/cu13/include")
-    find_library(DCP_CUBLASLT_LIBRARY NAMES cublasLt libcublasLt.so.13
-        HINTS ${CUDAToolkit_LIBRARY_DIR} "${DCP_CUDA_WHEELS}/cu13/lib")
+    dcp_find_cuda(CUBLASLT cu13 cublasLt.h cublasLt libcublasLt.so.13)
 endif()
 if(NOT CUDAToolkit_FOUND OR NOT CUDAToolkit_NVCC_EXECUTABLE)
     dcp_feature(CUDA OFF "no CUDA toolkit with nvcc")
@@ -112,10 +117,7 @@ endif()
 
 # NCCL: dcp_nccl
 if(DCP_HAS_CUDA AND NOT DCP_WITH_NCCL STREQUAL "OFF")
-    find_path(DCP_NCCL_INCLUDE nccl.h
-        HINTS ${CUDAToolkit_INCLUDE_DIRS} "${DCP_CUDA_WHEELS}/nccl/include")
-    find_library(DCP_NCCL_LIBRARY NAMES nccl libnccl.so.2
-        HINTS ${CUDAToolkit_LIBRARY_DIR} "${DCP_CUDA_WHEELS}/nccl/lib")
+    dcp_find_cuda(NCCL nccl nccl.h nccl libnccl.so.2)
 endif()
 if(NOT DCP_HAS_CUDA)
     dcp_feature(NCCL OFF "CUDA is off")
@@ -128,10 +130,7 @@ endif()
 
 # cuDNN, for attention: dcp_cudnn
 if(DCP_HAS_CUDA AND NOT DCP_WITH_CUDNN STREQUAL "OFF")
-    find_path(DCP_CUDNN_INCLUDE cudnn.h
-        HINTS ${CUDAToolkit_INCLUDE_DIRS} "${DCP_CUDA_WHEELS}/cudnn/include")
-    find_library(DCP_CUDNN_LIBRARY NAMES cudnn libcudnn.so.9
-        HINTS ${CUDAToolkit_LIBRARY_DIR} "${DCP_CUDA_WHEELS}/cudnn/lib")
+    dcp_find_cuda(CUDNN cudnn cudnn.h cudnn libcudnn.so.9)
 endif()
 if(DCP_CUDNN_INCLUDE)
     set(CMAKE_REQUIRED_QUIET ON)
