@@ -35,10 +35,7 @@ int dcp_fsdp_open_file(struct dcp_fsdp_reading *r, enum dcp_fsdp_kind kind, int 
     file->takes_streams = true;
     if (!rc)
         rc = dcp_torch_read_tree(file, err);
-    const struct dcp_file entry = { .name = name,
-                                    .rank = rank,
-                                    .size_bytes = file->in.size_bytes };
-    return rc ? rc : dcp_catalog_add_file(r->catalog, &entry, out_file, err);
+    return rc ? rc : dcp_torch_add_file(file, name, rank, r->catalog, out_file, err);
 }
 
 /* -- tensors ------------------------------------------------------------------------- */

@@ -208,20 +208,23 @@ static char *make_name(struct optim *o, const struct owner *owner, const char *k
 }
 
 /* The number of updates in a tensor of one element. */
-static void see_step(struct optim *o, const struct dcp_torch_view *view)
+static int see_step(struct optim *o, const struct dcp_torch_view *view)
 {
     unsigned char data[16] = { 0 };
     size_t n = dcp_dtype_size(view->dtype);
     int64_t updates = -1;
     float single;
+    int rc = DCP_OK;
 
     if (!view->has_data || view->codec || view->ndim > 1 || view->stored_size != n ||
         n > 8)
-        return;
+        return DCP_OK;
     if (view->memory)
         memcpy(data, view->memory, n);
-    else if (dcp_input_read(&o->file->in, view->offset, data, n, NULL))
-        return;
+    else
+        rc = dcp_torch_read(o->file, view->offset, data, n, o->err);
+    if (rc)
+        return rc;
     uint32_t low = dcp_le32(data);
     memcpy(&single, &low, sizeof single);
     if (view->dtype == DCP_F32 && single >= 0 && single < 1e15f)
@@ -229,6 +232,7 @@ static void see_step(struct optim *o, const struct dcp_torch_view *view)
     else if (view->dtype == DCP_I64)
         updates = (int64_t)dcp_le64(data);
     o->updates = updates > o->updates ? updates : o->updates;
+    return DCP_OK;
 }
 
 static int take_tensor(struct optim *o, const struct owner *owner, const char *key,
@@ -240,11 +244,15 @@ static int take_tensor(struct optim *o, const struct owner *owner, const char *k
                                  .group = owner->group,
                                  .name = make_name(o, owner, key, local) };
 
+    int rc = DCP_OK;
+
     if (!tensor.name)
         return dcp_error_memory(o->err, "an optimizer");
     if (!strcmp(key, "step") && piece->plain)
-        see_step(o, &piece->view);
-    return dcp_fsdp_add(o->r, o->file, o->file_index, o->rank, &tensor, piece, o->err);
+        rc = see_step(o, &piece->view);
+    return rc ? rc
+              : dcp_fsdp_add(o->r, o->file, o->file_index, o->rank, &tensor, piece,
+                             o->err);
 }
 
 /* {"exp_avg": tensor, "step": tensor or number, …} */

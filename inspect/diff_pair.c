@@ -226,8 +226,15 @@ int inspect_diff_compare(struct dcp_main *m, struct inspect_diff_result *diff, b
         sizes[n] = dcp_tensor_bytes(pair->a) + dcp_tensor_bytes(pair->b);
         to_read[n++] = i;
     }
-    int rc =
-        n ? inspect_work_run(m, "comparing", sizes, n, compare_share, &job, err) : DCP_OK;
+    int rc = n ? inspect_reader(&diff->a, err) : DCP_OK;
+    if (n && rc == DCP_OK)
+        rc = inspect_reader(&diff->b, err);
+    if (n && rc == DCP_OK)
+        rc = inspect_work_run(m, "comparing", sizes, n, compare_share, &job, err);
+    if (n && rc == DCP_OK)
+        rc = inspect_check(&diff->a, err);
+    if (n && rc == DCP_OK)
+        rc = inspect_check(&diff->b, err);
     for (size_t i = 0; i < diff->n_pairs && rc == DCP_OK; i++) {
         const struct inspect_pair *pair = &diff->pairs[i];
         diff->n_same += inspect_diff_is_same(pair);

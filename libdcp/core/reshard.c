@@ -8,6 +8,7 @@
 #include "order.h"
 #include "parity.h"
 #include "plan.h"
+#include "proof.h"
 #include "publish.h"
 #include "stream.h"
 #include "target.h"
@@ -74,6 +75,20 @@ static void count_left(struct dcp_reshard *reshard)
     }
 }
 
+/* Tensors whose bytes in the source nothing vouches for. */
+static int count_unproved(struct dcp_reshard *reshard, struct dcp_error *err)
+{
+    struct dcp_proof *proof;
+    int rc = dcp_proof_new(reshard->src, &proof, err);
+
+    for (size_t t = 0; t < reshard->target->n_tensors && !rc; t++)
+        reshard->facts.n_unproved +=
+            !reshard->target->tensors[t].tied_to &&
+            !dcp_proof_covers(proof, &reshard->src->tensors[reshard->src_tensor[t]]);
+    dcp_proof_free(proof);
+    return rc;
+}
+
 static int fill_facts(struct dcp_reshard *reshard, struct dcp_error *err)
 {
     struct dcp_reshard_plan *facts = &reshard->facts;
@@ -100,6 +115,8 @@ static int fill_facts(struct dcp_reshard *reshard, struct dcp_error *err)
     count_left(reshard);
     int rc = dcp_target_objects_left(reshard->format, &reshard->options, reshard->target,
                                      &facts->objects_left, err);
+    if (!rc)
+        rc = count_unproved(reshard, err);
     if (rc)
         return rc;
     facts->target_files = target->n_files;

@@ -75,7 +75,8 @@ struct dcp_reshard_plan {
     uint64_t source_bytes, target_bytes; /* of tensors */
     uint64_t parity_bytes;               /* of parity files, about */
     uint64_t n_cast;                     /* tensors of another dtype than in the source */
-    uint64_t n_left; /* tensors of the source that the target cannot hold (lossy) */
+    uint64_t n_left;     /* tensors of the source that the target cannot hold (lossy) */
+    uint64_t n_unproved; /* tensors that no digest of the source's format proves */
     const char *first_left;   /* one of them, borrowed, or NULL */
     const char *objects_left; /* what of training it has no place for: "trainer,
                                * scheduler"; borrowed, or NULL */
@@ -123,6 +124,14 @@ DCP_PUBLIC int dcp_reader_new(const struct dcp_source *source,
                               struct dcp_reader **out_reader, struct dcp_error *err);
 DCP_PUBLIC int dcp_reader_read(struct dcp_reader *reader, int tensor, int64_t begin,
                                int64_t end, void *out, struct dcp_error *err);
+/* Another reader of the same, for another thread, with memory of its own. */
+DCP_PUBLIC int dcp_reader_clone(struct dcp_reader *reader, uint64_t memory_bytes,
+                                struct dcp_reader **out_reader, struct dcp_error *err);
+/* Some formats have one checksum for a whole record, of which a tensor may be a small
+ * part. Reads what is left of the records that were touched, by clones too, which are
+ * idle: until this was called, only digests of blocks vouch for what dcp_reader_read
+ * gave. Errors: CORRUPT, IO. */
+DCP_PUBLIC int dcp_reader_check(struct dcp_reader *reader, struct dcp_error *err);
 DCP_PUBLIC void dcp_reader_free(struct dcp_reader *reader);
 
 #ifdef __cplusplus
