@@ -116,7 +116,10 @@ static int index_tensor(const json_t *entry, struct dcp_catalog *catalog,
     tensor.dtype = (enum dcp_dtype)d;
     tensor.role = (enum dcp_role)r;
     tensor.group = (int)group;
-    tensor.param = json_is_string(param) ? json_string_value(param) : NULL;
+    if (param)
+        rc = dcp_json_get_text(entry, "param", what, &tensor.param, err);
+    if (rc)
+        return rc;
     return dcp_catalog_add_tensor(catalog, &tensor, NULL, err);
 }
 
@@ -204,7 +207,7 @@ static int index_piece(const json_t *entry, struct dcp_catalog *catalog, int ran
     static const char what[] = "a piece of a shard manifest";
     int64_t tensor = -1, dims[2][DCP_MAX_NDIM];
     uint64_t file_size = catalog->files[file].size_bytes;
-    const char *codec;
+    const char *codec, *key;
     struct dcp_piece piece = { .rank = rank, .file = file, .has_crc = true };
     DCP_CLEANUP_FREE struct dcp_block *blocks = NULL;
     int rc = dcp_json_get_i64(entry, "tensor", what, &tensor, err);
@@ -217,6 +220,8 @@ static int index_piece(const json_t *entry, struct dcp_catalog *catalog, int ran
         rc = dcp_json_get_text(entry, "codec", what, &codec, err);
     if (!rc)
         rc = dcp_json_get_hex64(entry, "crc64", what, &piece.crc, err);
+    if (!rc)
+        rc = dcp_json_get_text(entry, "key", what, &key, err);
     if (rc)
         return rc;
     if (tensor < 0 || (size_t)tensor >= catalog->n_tensors)
@@ -362,6 +367,8 @@ static int index_shard(const struct dcp_source *source, const json_t *entry, int
     if (!rc)
         rc = dcp_json_parse(text, n, manifest_name, &root, err);
     if (!rc)
+        rc = dcp_native_check_head(root, manifest_name, rank, catalog, err);
+    if (!rc)
         rc = dcp_json_get_array(root, "pieces", manifest_name, &pieces, err);
     if (rc)
         return rc;
@@ -484,6 +491,10 @@ static int index_head(const json_t *root, struct dcp_catalog *catalog,
         rc = dcp_json_get_i64(mesh, "pp", "mesh", &pp, err);
     if (rc)
         return rc;
+    if (catalog->step < -1)
+        return dcp_error_set(err, DCP_E_CORRUPT,
+                             "the manifest gives %" PRId64 " as the number of the step",
+                             catalog->step);
     if (world < 1 || world > NATIVE_MAX_WORLD || dp < 1 || tp < 1 || pp < 1 ||
         dp > world || tp > world || pp > world)
         return dcp_error_set(err, DCP_E_CORRUPT,

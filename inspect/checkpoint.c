@@ -21,7 +21,7 @@ int inspect_open(struct dcp_main *m, const char *path, struct inspect_checkpoint
     if (rc)
         return rc;
     rc = dcp_place_index(&out->place, &out->catalog, err);
-    if (!rc && out->place.damage.code)
+    if (!rc && out->place.damage.code && m->command != &inspect_show)
         dcp_damage_tell_mended(m, &out->place);
     if (rc)
         inspect_close(out);

@@ -57,6 +57,7 @@ static int plan_and_run(struct dcp_main *m, struct reshard_job *job,
     job->options.source = job->source;
     job->options.target.config_json = config;
     job->options.threads = m->threads;
+    job->options.log = &m->log;
     job->options.progress = dcp_main_progress(m, "resharding");
     rc = dcp_reshard_plan(&job->place, job->target_path, &job->options, &job->reshard,
                           err);

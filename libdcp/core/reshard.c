@@ -336,6 +336,10 @@ int dcp_reshard_run(struct dcp_reshard *reshard, struct dcp_error *err)
                                 : reshard->packs ? reshard->name
                                                  : reshard->target->files[0].name,
                                 options->force, err);
+    struct dcp_error why = { 0 };
+    if (dcp_publish_clear(&publish, &why))
+        dcp_log_write(options->log, DCP_LOG_WARN, "%s; it is no longer needed",
+                      why.message);
     dcp_publish_fini(&publish);
     if (store.ops)
         dcp_store_free(&store);

@@ -343,18 +343,54 @@ static int add_lost(struct verify *v, struct dcp_error *err)
     return rc;
 }
 
-/* A file is read as a whole only when its pieces did not already show what is wrong with
- * it. */
+/* What a file says of itself against the catalog. */
+struct own_words {
+    struct verify *v;
+    const struct dcp_file *file;
+};
+
+static int on_differs(void *self, const struct dcp_piece *piece, const char *what,
+                      struct dcp_error *err)
+{
+    const struct own_words *own = self;
+    struct dcp_damage damage = { .code = DCP_E_CORRUPT,
+                                 .file = own->file->name,
+                                 .what = what };
+
+    if (piece)
+        return add_piece_damage(own->v, piece, 0,
+                                dcp_blocks_raw_bytes(own->v->catalog, piece), what, err);
+    return add_damage(own->v, damage, err);
+}
+
+static int check_own_words(struct verify *v, size_t f, struct dcp_error *err)
+{
+    const struct dcp_format *format = dcp_format_find(v->catalog->format);
+    struct own_words own = { v, &v->catalog->files[f] };
+    const struct dcp_differs differs = { on_differs, &own };
+    struct dcp_error why = { 0 };
+
+    if (!format || !format->check || own.file->lost || v->unread[f])
+        return DCP_OK;
+    int rc = format->check(v->source, v->catalog, f, &differs, &why);
+    if (rc == DCP_E_MEMORY)
+        return dcp_error_memory(err, "a verification");
+    return rc ? add_unread(v, (int)f, &why, err) : DCP_OK;
+}
+
+/* A file is read as a whole only when its pieces and its header did not already show what
+ * is wrong with it. */
 static int check_files(struct verify *v, struct dcp_error *err)
 {
     int rc = DCP_OK;
 
     for (size_t f = 0; f < v->catalog->n_files && !rc; f++) {
         const struct dcp_file *file = &v->catalog->files[f];
-        bool known = !file->has_crc || file->lost;
+        bool known = !file->has_crc || file->lost || is_part(v);
+        rc = check_own_words(v, f, err);
         for (size_t d = 0; d < v->n_damages && !known; d++)
             known = v->damages[d].file == v->catalog->files[f].name;
-        if (!known)
+        if (!known && !rc)
             rc = check_file(v, f, v->workers[0].buffer, err);
     }
     return rc;
@@ -472,7 +508,7 @@ static int run(struct verify *v, struct dcp_verify_result *result, struct dcp_er
         rc = check_fingerprints(v, result, err);
     if (!rc && !is_part(v))
         rc = check_replicas(v, err);
-    if (!rc && !is_part(v))
+    if (!rc)
         rc = check_files(v, err);
     if (!rc)
         rc = dcp_verify_parity(v->source, v->catalog, v->options, add_parity_damage, v,

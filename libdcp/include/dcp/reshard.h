@@ -67,6 +67,7 @@ struct dcp_reshard_options {
     bool lossy;            /* leave out what the target cannot hold */
     struct dcp_target_options target;
     struct dcp_progress progress;
+    const struct dcp_log *log; /* what could not be removed is a warning; NULL: silence */
 };
 
 /* What a reshard would do. */
