@@ -83,6 +83,16 @@ static int start(struct saving *saving, struct dcp_error *err)
     return rc;
 }
 
+/* The step that was in flight is whole: the next one comes after it. */
+static void take_saved(struct saving *saving, const struct dcp_save_result *result)
+{
+    struct dcp_lineage *lineage = &saving->run->at.lineage;
+    saving->last = result->step;
+    lineage->parent = result->step;
+    lineage->fingerprint = result->fingerprint;
+    tell(saving, result);
+}
+
 /* Ends the save in flight, well or not. */
 static int wait_for(struct saving *saving, struct dcp_error *err)
 {
@@ -90,10 +100,8 @@ static int wait_for(struct saving *saving, struct dcp_error *err)
     if (saving->in_flight < 0)
         return DCP_OK;
     int rc = dcp_save_wait(saving->saver, &result, err);
-    if (!rc) {
-        saving->last = saving->in_flight;
-        tell(saving, &result);
-    }
+    if (!rc)
+        take_saved(saving, &result);
     saving->in_flight = -1;
     return rc;
 }
@@ -131,10 +139,8 @@ int saving_poll(struct saving *saving, struct dcp_error *err)
     int rc = dcp_save_poll(saving->saver, &done, &result, &failure);
     if (rc || done)
         saving->in_flight = -1;
-    if (!rc && done) {
-        saving->last = step;
-        tell(saving, &result);
-    }
+    if (!rc && done)
+        take_saved(saving, &result);
     saving->stall_s += dcp_clock_s() - begin_s;
     return forgive(saving, step, rc, &failure, err);
 }

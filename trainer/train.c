@@ -298,14 +298,6 @@ static void announce(const struct train *t)
             dcp_human_size(bytes.weights + bytes.gradients + bytes.optimizer).text);
 }
 
-/* The step of this run's own folder that was resumed, or -1. */
-static int64_t own_step(const struct run *run, const struct resume_result *resumed)
-{
-    int64_t step;
-    bool own = resume_parse(run->options->resume, &step) != RESUME_PATH;
-    return own && resumed->resumed ? resumed->step : -1;
-}
-
 /* No other run may change the folder from here on. Where there is none yet, nothing is
  * made before it is known that this run can begin. */
 static int hold_folder(struct run *run, struct dcp_error *err)
@@ -374,7 +366,7 @@ int train_run(struct run *run, struct dcp_error *err)
     if (!rc)
         rc = open_metrics(&t, err);
     if (!rc)
-        rc = saving_init(&t.saving, run, own_step(run, &resumed), err);
+        rc = saving_init(&t.saving, run, resumed.saved, err);
     if (!rc)
         rc = loop(&t, err);
     if (rc == DCP_E_COMM && err && run->store.ops)
