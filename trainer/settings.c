@@ -67,6 +67,9 @@ void settings_fini(struct settings *settings)
     free(settings->data_val);
     free(settings->tokenizer);
     free(settings->checkpoint_dir);
+    free(settings->on_save);
+    free(settings->on_failure);
+    free(settings->metrics_textfile);
     free(settings->text);
     *settings = (struct settings){ 0 };
 }
