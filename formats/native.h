@@ -13,6 +13,7 @@
 #define NATIVE_VERSION 1
 #define NATIVE_MANIFEST "manifest.json"
 #define NATIVE_MAX_MANIFEST_BYTES ((size_t)1 << 30)
+#define NATIVE_USUAL_MANIFEST_BYTES ((size_t)256 << 20) /* more is read when asked for */
 #define NATIVE_MAX_WORLD (1 << 20)
 #define NATIVE_MAX_HEADER_BYTES \
     ((size_t)100 * 1000 * 1000) /* of a shard: no reader of safetensors takes more */

@@ -1,7 +1,7 @@
 /* Native files to catalog. Nothing read is trusted: the manifest's own digest first, then
  * each shard manifest's, then every number. */
 #include "base/hash.h"
-#include "base/json.h"
+#include "base/json_walk.h"
 #include "base/mem.h"
 #include "base/str.h"
 #include "native.h"
@@ -39,7 +39,7 @@ static int read_text(const struct dcp_source *source, const char *file, char **o
 
     if (!path)
         return dcp_error_memory(err, "a file name");
-    int rc = dcp_store_read_file(source->store, path, NATIVE_MAX_MANIFEST_BYTES, &data,
+    int rc = dcp_store_read_file(source->store, path, NATIVE_USUAL_MANIFEST_BYTES, &data,
                                  out_n, &why);
     *out = data;
     /* A folder without manifest and shards is no step, rather than a damaged one. */
@@ -321,12 +321,14 @@ static int index_shard(const struct dcp_source *source, const json_t *entry, int
     struct dcp_file shard = { .name = name, .rank = rank, .has_crc = true };
     struct dcp_file manifest = { .name = manifest_name, .rank = rank, .has_crc = true };
     struct dcp_error why = { 0 };
+    static const char *const large[] = { "pieces", NULL };
     DCP_CLEANUP_FREE char *text = NULL;
     DCP_CLEANUP_JSON json_t *root = NULL;
-    json_t *pieces, *piece;
+    DCP_CLEANUP_WALK struct dcp_json_walk walk = { 0 };
+    struct dcp_json_span pieces;
     const char *file_text, *manifest_text;
     int64_t rank_text;
-    size_t n = 0, i;
+    size_t n = 0;
     int file = 0,
         rc = dcp_json_get_u64(entry, "size_bytes", what, &shard.size_bytes, err);
 
@@ -359,19 +361,17 @@ static int index_shard(const struct dcp_source *source, const json_t *entry, int
     rc = add_file(catalog, manifest, found, &why, NULL, err);
     if (rc || found)
         return rc;
+    const struct dcp_json_span doc = { text, n };
+    rc = dcp_json_walk_root(doc, manifest_name, large, &pieces, &root, err);
     if (!rc)
-        rc = dcp_json_parse(text, n, manifest_name, &root, err);
-    if (!rc)
-        rc = dcp_json_get_array(root, "pieces", manifest_name, &pieces, err);
-    if (rc)
-        return rc;
-    json_array_foreach(pieces, i, piece)
-    {
-        rc = index_piece(piece, catalog, rank, file, err);
-        if (rc)
-            return rc;
+        rc = dcp_json_walk_member(&walk, doc, pieces, '[', large[0], manifest_name, err);
+    while (!rc && dcp_json_walk_next(&walk, err)) {
+        DCP_CLEANUP_JSON json_t *piece = NULL;
+        rc = dcp_json_walk_parse(&walk, &piece, err);
+        if (!rc)
+            rc = index_piece(piece, catalog, rank, file, err);
     }
-    return DCP_OK;
+    return rc ? rc : walk.rc;
 }
 
 static int index_other_file(const struct dcp_source *source, const json_t *entry,
@@ -524,45 +524,71 @@ static int index_parity(const json_t *root, struct dcp_catalog *catalog,
     return catalog->parity ? DCP_OK : dcp_error_memory(err, "a catalog");
 }
 
+/* The lists of the manifest, in the order in which they are read: tensors are named by
+ * pieces. */
+enum list { TENSORS, SHARDS, FILES, OBJECTS, N_LISTS };
+static const char *const lists[] = { "tensors", "shards", "files", "objects", NULL };
+
+static int index_entry(const struct dcp_source *source, enum list list,
+                       const json_t *entry, size_t i, struct dcp_catalog *catalog,
+                       struct dcp_error *err)
+{
+    switch (list) {
+    case TENSORS:
+        return index_tensor(entry, catalog, err);
+    case SHARDS:
+        return index_shard(source, entry, (int)i, catalog, err);
+    case FILES:
+        return index_other_file(source, entry, catalog, err);
+    default:
+        return dcp_native_index_object(entry, catalog, err);
+    }
+}
+
+static int index_list(const struct dcp_source *source, enum list list,
+                      struct dcp_json_span doc, struct dcp_json_span part,
+                      struct dcp_catalog *catalog, struct dcp_error *err)
+{
+    DCP_CLEANUP_WALK struct dcp_json_walk walk;
+    int rc =
+        dcp_json_walk_member(&walk, doc, part, '[', lists[list], NATIVE_MANIFEST, err);
+    size_t i = 0, world = (size_t)catalog->world;
+
+    for (; !rc && dcp_json_walk_next(&walk, err) && !(list == SHARDS && i >= world);
+         i++) {
+        DCP_CLEANUP_JSON json_t *entry = NULL;
+        rc = dcp_json_walk_parse(&walk, &entry, err);
+        if (!rc)
+            rc = index_entry(source, list, entry, i, catalog, err);
+    }
+    rc = rc ? rc : walk.rc;
+    if (!rc && list == SHARDS && (i != world || walk.at < walk.end))
+        rc = dcp_error_set(err, DCP_E_CORRUPT,
+                           "the manifest does not name a shard a rank");
+    return rc;
+}
+
 int dcp_native_index(const struct dcp_source *source, struct dcp_catalog *catalog,
                      struct dcp_error *err)
 {
     DCP_CLEANUP_FREE char *text = NULL;
     DCP_CLEANUP_JSON json_t *root = NULL;
-    json_t *tensors = NULL, *shards = NULL, *files = NULL, *objects = NULL, *entry;
-    size_t n = 0, i;
+    struct dcp_json_span parts[N_LISTS];
+    size_t n = 0;
     int rc = read_text(source, NATIVE_MANIFEST, &text, &n, err);
 
     if (!rc)
         rc = check_digest(text, n, err);
+    const struct dcp_json_span doc = { text, n };
     if (!rc)
-        rc = dcp_json_parse(text, n, NATIVE_MANIFEST, &root, err);
+        rc = dcp_json_walk_root(doc, NATIVE_MANIFEST, lists, parts, &root, err);
     if (!rc)
         rc = index_head(root, catalog, err);
-    if (!rc)
-        rc = dcp_json_get_array(root, "tensors", NATIVE_MANIFEST, &tensors, err);
-    if (!rc)
-        rc = dcp_json_get_array(root, "shards", NATIVE_MANIFEST, &shards, err);
-    if (!rc)
-        rc = dcp_json_get_array(root, "files", NATIVE_MANIFEST, &files, err);
-    if (!rc)
-        rc = dcp_json_get_array(root, "objects", NATIVE_MANIFEST, &objects, err);
-    if (!rc && json_array_size(shards) != (size_t)catalog->world)
-        rc = dcp_error_set(err, DCP_E_CORRUPT,
-                           "the manifest does not name a shard a rank");
     if (!rc)
         rc = index_parity(root, catalog, err);
     if (!rc)
         rc = index_extra(root, catalog, err);
-    for (i = 0; !rc && i < json_array_size(tensors); i++)
-        rc = index_tensor(json_array_get(tensors, i), catalog, err);
-    for (i = 0; !rc && i < json_array_size(shards); i++) {
-        entry = json_array_get(shards, i);
-        rc = index_shard(source, entry, (int)i, catalog, err);
-    }
-    for (i = 0; !rc && i < json_array_size(files); i++)
-        rc = index_other_file(source, json_array_get(files, i), catalog, err);
-    for (i = 0; !rc && i < json_array_size(objects); i++)
-        rc = dcp_native_index_object(json_array_get(objects, i), catalog, err);
+    for (int i = 0; !rc && i < N_LISTS; i++)
+        rc = index_list(source, (enum list)i, doc, parts[i], catalog, err);
     return rc ? rc : index_ties(root, catalog, err);
 }

@@ -9,6 +9,7 @@
 #include "cli/damage.h"
 #include "cli/doc.h"
 #include "cli/human.h"
+#include "cli/source.h"
 #include "cli/text.h"
 #include "scrub.h"
 #include <stdio.h>
@@ -324,7 +325,7 @@ static int verify(struct dcp_main *m, const struct settings *s,
 static int run(struct dcp_main *m, const void *settings, struct dcp_error *err)
 {
     struct dcp_place place;
-    int rc = dcp_place_open(m->operands.items[0], &place, err);
+    int rc = dcp_source_open(m, m->operands.items[0], &place, err);
     if (rc)
         return rc;
     struct findings findings = { .m = m, .path = place.path };

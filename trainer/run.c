@@ -191,6 +191,7 @@ int run_open_store(struct run *run, bool create, struct dcp_error *err)
     if (run->store.ops)
         return DCP_OK;
     int rc = dcp_store_dir(&run->store, run->settings.checkpoint_dir, create, err);
+    run->store.max_header_bytes = run->main->max_header_bytes;
     if (!rc)
         killpoint_store(&run->kill, &run->store);
     else
