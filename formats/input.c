@@ -100,6 +100,12 @@ int dcp_input_read_new(const struct dcp_input *in, uint64_t offset, size_t size_
     *out = NULL;
     if (offset > in->size_bytes || size_bytes > in->size_bytes - offset)
         return dcp_input_read(in, offset, NULL, size_bytes, err);
+    if (in->store->packed_bytes) {
+        int why =
+            dcp_store_check_header(in->store, in->name, size_bytes, UINT64_MAX, err);
+        if (why)
+            return why;
+    }
     data = malloc(size_bytes + 1);
     if (!data)
         return dcp_error_memory(err, "a header");

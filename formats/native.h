@@ -1,9 +1,9 @@
 /* native: the format of libdcp. docs/FORMAT.md is its law.
  *
  * A step is a folder: manifest.json, and for each rank a shard (a valid safetensors file)
- * and a shard manifest. native.c has what both directions share, native_index.c reads,
- * native_write.c writes, native_check.c holds the headers of shards against the
- * manifests.
+ * and a shard manifest. native.c has what both directions share, native_index.c reads the
+ * manifests and native_entry.c their entries, native_write.c writes, native_check.c holds
+ * the headers of shards against the manifests.
  */
 #ifndef FORMATS_NATIVE_H
 #define FORMATS_NATIVE_H
@@ -17,6 +17,8 @@
 #define NATIVE_VERSION 1
 #define NATIVE_MANIFEST "manifest.json"
 #define NATIVE_MAX_MANIFEST_BYTES ((size_t)1 << 30)
+#define NATIVE_USUAL_MANIFEST_BYTES ((size_t)256 << 20) /* more is read when asked for \
+                                                         */
 #define NATIVE_MAX_WORLD (1 << 20)
 #define NATIVE_MAX_HEADER_BYTES \
     ((size_t)100 * 1000 * 1000) /* of a shard: no reader of safetensors takes more */
@@ -42,6 +44,12 @@ void dcp_native_key(struct dcp_buf *buf, const struct dcp_catalog *catalog,
 int dcp_native_probe(const struct dcp_source *source);
 int dcp_native_index(const struct dcp_source *source, struct dcp_catalog *catalog,
                      struct dcp_error *err);
+/* An entry of the manifest's tensors. */
+int dcp_native_index_tensor(const json_t *entry, struct dcp_catalog *catalog,
+                            struct dcp_error *err);
+/* An entry of a shard manifest's pieces; `file` is the shard. */
+int dcp_native_index_piece(const json_t *entry, struct dcp_catalog *catalog, int rank,
+                           int file, struct dcp_error *err);
 /* An entry of the manifest's objects. */
 int dcp_native_index_object(const json_t *entry, struct dcp_catalog *catalog,
                             struct dcp_error *err);

@@ -4,6 +4,7 @@
 #include "base/str.h"
 #include "cli/damage.h"
 #include "cli/doc.h"
+#include "cli/source.h"
 #include "verbs.h"
 #include <string.h>
 
@@ -17,7 +18,7 @@ int inspect_open(struct dcp_main *m, const char *path, struct inspect_checkpoint
                  struct dcp_error *err)
 {
     *out = (struct inspect_checkpoint){ 0 };
-    int rc = dcp_place_open(path, &out->place, err);
+    int rc = dcp_source_open(m, path, &out->place, err);
     if (rc)
         return rc;
     rc = dcp_place_index(&out->place, &out->catalog, err);

@@ -58,8 +58,9 @@ void inspect_slow_init(struct inspect_slow *slow, const struct dcp_store *inner,
 {
     *slow = (struct inspect_slow){ .inner = inner, .bytes_per_s = bytes_per_s };
     pthread_mutex_init(&slow->lock, NULL);
-    slow->store =
-        (struct dcp_store){ .ops = &slow_ops, .self = slow, .root = inner->root };
+    slow->store = *inner;
+    slow->store.ops = &slow_ops;
+    slow->store.self = slow;
 }
 
 void inspect_slow_fini(struct inspect_slow *slow)

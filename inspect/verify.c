@@ -10,6 +10,7 @@
 #include "checkpoint.h"
 #include "cli/damage.h"
 #include "cli/doc.h"
+#include "cli/source.h"
 #include "scrub.h"
 #include "slow.h"
 #include "targets.h"
@@ -126,7 +127,7 @@ static int verify(struct act *act, const struct inspect_target *target,
     struct dcp_error why = { 0 };
     DCP_CLEANUP_FREE char *path =
         strdup(target->path); /* of the step, once it is known */
-    int rc = dcp_place_open(target->path, &place, &why);
+    int rc = dcp_source_open(act->m, target->path, &place, &why);
     if (!rc) {
         free(path);
         path = strdup(place.path);

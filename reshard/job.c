@@ -4,6 +4,7 @@
 #include "base/fs.h"
 #include "base/mem.h"
 #include "cli/damage.h"
+#include "cli/source.h"
 #include <string.h>
 
 #define MAX_CONFIG_BYTES ((size_t)64 << 20)
@@ -90,7 +91,7 @@ static int plan_and_run(struct dcp_main *m, struct reshard_job *job,
 
 static int run(struct dcp_main *m, struct reshard_job *job, struct dcp_error *err)
 {
-    int rc = dcp_place_open(job->source_path, &job->place, err);
+    int rc = dcp_source_open(m, job->source_path, &job->place, err);
     if (rc)
         return rc;
     dcp_damage_passed_over(&job->place, &m->log);

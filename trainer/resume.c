@@ -4,6 +4,7 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "cli/human.h"
+#include "cli/source.h"
 #include <dcp/reshard.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -64,10 +65,11 @@ static int find_step(const struct run *run, struct origin *origin, int64_t step,
 }
 
 /* A file of a known format, or an archive of a checkpoint. */
-static int open_file(struct origin *origin, const char *path, struct dcp_error *err)
+static int open_file(const struct run *run, struct origin *origin, const char *path,
+                     struct dcp_error *err)
 {
     struct dcp_place place;
-    int rc = dcp_place_open(path, &place, err);
+    int rc = dcp_source_open(run->main, path, &place, err);
     if (rc)
         return rc;
     origin->format = "auto";
@@ -88,7 +90,8 @@ static void allow_links(struct origin *origin)
 }
 
 /* The folder that holds a folder, and its name there. */
-static int open_beside(struct origin *origin, const char *path, struct dcp_error *err)
+static int open_beside(const struct run *run, struct origin *origin, const char *path,
+                       struct dcp_error *err)
 {
     char *dir = NULL;
     origin_fini(origin);
@@ -96,6 +99,7 @@ static int open_beside(struct origin *origin, const char *path, struct dcp_error
         return dcp_error_memory(err, "a path");
     origin->format = "auto";
     int rc = dcp_store_dir(&origin->store, dir, false, err);
+    origin->store.max_header_bytes = run->main->max_header_bytes;
     if (!rc)
         allow_links(origin);
     free(dir);
@@ -114,13 +118,14 @@ static int find_path(const struct run *run, struct origin *origin, const char *p
     bool dir = real && dcp_fs_is_dir(real);
     if (!rc)
         rc = dir ? dcp_store_dir(&origin->store, real, false, err)
-                 : open_file(origin, real, err);
+                 : open_file(run, origin, real, err);
+    origin->store.max_header_bytes = run->main->max_header_bytes;
     rc = dcp_agree(comm, rc, err);
     if (rc || !dir)
         return rc;
     rc = find_step(run, origin, -1, &none);
     if (rc == DCP_E_NOT_FOUND)
-        return dcp_agree(comm, open_beside(origin, real, err), err);
+        return dcp_agree(comm, open_beside(run, origin, real, err), err);
     if (rc && err)
         *err = none;
     return rc;

@@ -359,7 +359,7 @@ static int on_differs(void *self, const struct dcp_piece *piece, const char *wha
 
     if (piece)
         return add_piece_damage(own->v, piece, 0,
-                                dcp_blocks_raw_bytes(own->v->catalog, piece), what, err);
+                                dcp_piece_span(own->v->catalog, piece), what, err);
     return add_damage(own->v, damage, err);
 }
 

@@ -446,7 +446,7 @@ with open("verified.bin", "r+b") as f:
     f.write(bytes([byte[0] ^ 4]))
 PYTHON
     run -4 --separate-stderr dcp-inspect verify verified.bin
-    [[ $output == *"damaged   tensor '"*" in verified.bin "*": the digest of the piece "* ]]
+    [[ $output == *"damaged   tensor '"*" in verified.bin "*": the CRC-32 of its record "* ]]
 }
 
 @test "verify names what is lost with files that are missing" {

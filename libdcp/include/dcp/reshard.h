@@ -21,8 +21,15 @@ struct dcp_place {
     struct dcp_mend *mend;   /* private */
     struct dcp_error damage; /* what was found, where parity gives what is missing */
 };
+struct dcp_place_options {
+    uint64_t max_header_bytes; /* as in dcp_store; 0: what real files have */
+};
 /* Caller owns, dcp_place_close. Errors: NOT_FOUND, CORRUPT (no whole step), UNSUPPORTED,
  * IO. */
+DCP_PUBLIC int dcp_place_open_with(const char *path,
+                                   const struct dcp_place_options *options,
+                                   struct dcp_place *out_place, struct dcp_error *err);
+/* The same without options. */
 DCP_PUBLIC int dcp_place_open(const char *path, struct dcp_place *out_place,
                               struct dcp_error *err);
 DCP_PUBLIC void dcp_place_close(struct dcp_place *place);
