@@ -102,6 +102,8 @@ static int fill_facts(struct dcp_reshard *reshard, struct dcp_error *err)
                                      &facts->objects_left, err);
     if (rc)
         return rc;
+    if (reshard->format->flags & DCP_FORMAT_MASTERS)
+        facts->assumed = src->assumed;
     facts->target_files = target->n_files;
     if (reshard->options.parity)
         facts->parity_bytes = dcp_parity_expect(target, reshard->options.parity);

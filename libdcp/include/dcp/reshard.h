@@ -79,6 +79,8 @@ struct dcp_reshard_plan {
     const char *first_left;   /* one of them, borrowed, or NULL */
     const char *objects_left; /* what of training it has no place for: "trainer,
                                * scheduler"; borrowed, or NULL */
+    const char *assumed; /* of the source, where the target says which tensors are
+                          * trained; borrowed, or NULL */
     size_t source_files, target_files;
     uint64_t n_copies; /* contiguous runs, before merging */
     uint64_t n_reads;  /* after merging */
