@@ -367,4 +367,10 @@ void dcp_roles_key(const struct dcp_tensor *tensor, const char **out, size_t *ou
         *out = at;
         *out_n = (size_t)(end - at);
     }
+    const char *last = strrchr(tensor->name, '.'); /* "optimizer.state.0.step" */
+    if (!*out_n && last && strstr(tensor->name, "state.") &&
+        strcmp(tensor->param, tensor->name) != 0) {
+        *out = last + 1;
+        *out_n = strlen(last + 1);
+    }
 }

@@ -49,7 +49,8 @@ int dcp_roles_find_buffers(struct dcp_catalog *catalog, struct dcp_error *err);
 int dcp_roles_find_plain(struct dcp_catalog *catalog, struct dcp_error *err);
 
 /* The key of a tensor in an optimizer's state: what follows "<param>." in its name, or
- * precedes ".<param>"; "step", say. Empty: its name tells none. Points into the name. */
+ * precedes ".<param>"; "step", say; its last part, where a number stands for the weight.
+ * Empty: its name tells none. Points into the name. */
 void dcp_roles_key(const struct dcp_tensor *tensor, const char **out, size_t *out_n);
 
 #endif
