@@ -47,6 +47,12 @@ static void put_notes(struct dcp_main *m, const struct reshard_job *job)
 {
     const struct dcp_reshard_plan *f = dcp_reshard_facts(job->reshard);
     char name[160];
+    if (f->n_from_masters)
+        dcp_term_put(&m->out, "weights  made of the optimizer's masters\n");
+    if (f->n_masters_left)
+        dcp_term_put(&m->out,
+                     "weights  as the model computes with them; --weights master "
+                     "takes the optimizer's masters\n");
     if (f->assumed)
         dcp_term_printf(&m->out, "assumed  %s\n", f->assumed);
     if (f->n_left)
@@ -180,6 +186,7 @@ int reshard_print_json(struct dcp_main *m, const struct reshard_job *job,
     rc |= dcp_doc_set(doc, "n_left_out", dcp_doc_u64(f->n_left));
     rc |= dcp_doc_set(doc, "objects_left_out",
                       f->objects_left ? dcp_doc_text(f->objects_left) : json_null());
+    rc |= dcp_doc_set(doc, "n_from_masters", dcp_doc_u64(f->n_from_masters));
     rc |=
         dcp_doc_set(doc, "assumed", f->assumed ? dcp_doc_text(f->assumed) : json_null());
     rc |= dcp_doc_set(doc, "n_cast", dcp_doc_u64(f->n_cast));

@@ -41,6 +41,8 @@ static const struct dcp_opt opts[] = {
     { 0, "only", "all|model|optim", "weights and buffers, or optimizer state", NULL,
       DCP_OPT_CHOICE, RESHARD_AT(only) },
     { 'd', "dtype", "T", RESHARD_HELP_DTYPE, NULL, DCP_OPT_TEXT, RESHARD_AT(dtype) },
+    { 0, "weights", "auto|model|master", RESHARD_HELP_WEIGHTS, NULL, DCP_OPT_CHOICE,
+      RESHARD_AT(weights) },
     { 0, "rename", "FILE", RESHARD_HELP_RENAME, NULL, DCP_OPT_TEXT, RESHARD_AT(rename) },
     { 0, "untie", NULL, RESHARD_HELP_UNTIE, NULL, DCP_OPT_FLAG, RESHARD_AT(untie) },
     { 0, "spelling", "auto|nested|flat|torchtitan|kept", RESHARD_HELP_SPELLING, NULL,

@@ -10,6 +10,7 @@ struct reshard_settings {
     const char *layout, *to, *dtype, *rename, *model_config, *prefix;
     struct dcp_opt_list select;
     int only, codec; /* enum dcp_only, enum dcp_codec */
+    int weights;     /* enum dcp_weights */
     int spelling;    /* of keys: auto, nested, flat, torchtitan, kept */
     int64_t parity;
     uint64_t memory_bytes, max_shard_bytes;
@@ -31,6 +32,10 @@ int reshard_settings_check(const struct reshard_settings *settings,
 #define RESHARD_HELP_RENAME                                                             \
     "rules for names (strip TEXT, prefix TEXT, s/REGEX/TEXT/), or a preset: hf, llmc, " \
     "gguf, meta, deepspeed"
+#define RESHARD_HELP_WEIGHTS                                                          \
+    "the weights the model computes with, or the optimizer's masters (auto: masters " \
+    "for "                                                                            \
+    "another --dtype, and for a model alone out of DeepSpeed's files)"
 #define RESHARD_HELP_SPELLING                                                       \
     "keys of the optimizer with --to dcp: nested as get_state_dict of PyTorch has " \
     "them, "                                                                        \

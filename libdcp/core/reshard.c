@@ -74,6 +74,24 @@ static void count_left(struct dcp_reshard *reshard)
     }
 }
 
+/* Weights and their masters: which of them are in the target. */
+static void count_masters(struct dcp_reshard *reshard)
+{
+    struct dcp_reshard_plan *facts = &reshard->facts;
+    const struct dcp_catalog *src = reshard->src, *target = reshard->target;
+    uint64_t taken = 0, weights = 0;
+
+    for (size_t t = 0; t < target->n_tensors; t++) {
+        bool weight = target->tensors[t].role == DCP_ROLE_MODEL;
+        bool master = src->tensors[reshard->src_tensor[t]].role == DCP_ROLE_MASTER;
+        weights += weight;
+        facts->n_from_masters += weight && master && !target->tensors[t].tied_to;
+        taken += master;
+    }
+    for (size_t t = 0; t < src->n_tensors && weights && !taken; t++)
+        facts->n_masters_left += src->tensors[t].role == DCP_ROLE_MASTER;
+}
+
 static int fill_facts(struct dcp_reshard *reshard, struct dcp_error *err)
 {
     struct dcp_reshard_plan *facts = &reshard->facts;
@@ -98,6 +116,7 @@ static int fill_facts(struct dcp_reshard *reshard, struct dcp_error *err)
     }
     free(used);
     count_left(reshard);
+    count_masters(reshard);
     int rc = dcp_target_objects_left(reshard->format, &reshard->options, reshard->target,
                                      &facts->objects_left, err);
     if (rc)
