@@ -361,6 +361,8 @@ static int read_all(struct dcp_reading *r, struct dcp_error *err)
         rc = set_roles(r, err);
     if (!rc)
         rc = dcp_reading_objects(r, err);
+    if (!rc && !r->meta.ours) /* our own files say what tensors are */
+        rc = dcp_roles_find_buffers(r->catalog, err);
     if (!rc)
         rc = learn_keys(r, err);
     if (!rc)

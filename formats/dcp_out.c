@@ -86,6 +86,14 @@ bool dcp_out_note(struct dcp_out *out, const char *object, const char *name,
     return !json_object_set_new(members, name, value);
 }
 
+/* The key of a tensor in the tree, unless it is made. False: it has none there. */
+static bool in_tree(const struct dcp_out *out, const struct dcp_tensor *tensor,
+                    const char **out_key, const char **out_path)
+{
+    return !dcp_out_spells(out, tensor) && dcp_tree_find(out->tree.tensors, out->catalog,
+                                                         tensor->name, out_key, out_path);
+}
+
 /* A second name of a tensor is a second key of its items. */
 static int add_tied(struct dcp_out *out, const struct dcp_tensor *tensor,
                     struct dcp_out_key *key, struct dcp_error *err)
@@ -95,7 +103,7 @@ static int add_tied(struct dcp_out *out, const struct dcp_tensor *tensor,
         return dcp_error_set(err, DCP_E_MISMATCH, "a tie leads to no tensor");
     const struct dcp_tensor *tied = &out->catalog->tensors[key->tensor];
     const char *kept, *path;
-    if (!dcp_tree_find(out->tree.tensors, out->catalog, tied->name, &kept, &path))
+    if (!in_tree(out, tied, &kept, &path))
         kept = dcp_keys_real(&out->keys, out->catalog, tied);
     return kept && dcp_out_note(out, "tied", key->key, json_string(kept))
                ? DCP_OK
@@ -126,8 +134,7 @@ static int add_tensors(struct dcp_out *out, struct dcp_error *err)
         const struct dcp_tensor *tensor = &catalog->tensors[t];
         bool weight = tensor->role == DCP_ROLE_MODEL || tensor->role == DCP_ROLE_BUFFER;
         struct dcp_out_key key = { .tensor = (int)t };
-        if (dcp_tree_find(out->tree.tensors, catalog, tensor->name, &key.key,
-                          &key.path)) {
+        if (in_tree(out, tensor, &key.key, &key.path)) {
             if (!note_param(out, tensor, key.key))
                 return no_memory(err);
         } else {
@@ -249,7 +256,8 @@ static int add_tied_head(struct dcp_out *out, struct dcp_error *err)
     return dcp_out_add(out, &key, err);
 }
 
-int dcp_out_make(struct dcp_catalog *catalog, struct dcp_out *out, struct dcp_error *err)
+int dcp_out_make(struct dcp_catalog *catalog, const struct dcp_target_options *options,
+                 struct dcp_out *out, struct dcp_error *err)
 {
     *out = (struct dcp_out){ .catalog = catalog, .ours = json_object() };
     int rc = dcp_keys_load(&out->keys, catalog, err);
@@ -259,12 +267,14 @@ int dcp_out_make(struct dcp_catalog *catalog, struct dcp_out *out, struct dcp_er
     if (!rc)
         rc = dcp_tree_load(&out->tree, catalog, err);
     if (!rc)
+        rc = dcp_out_spell(out, options, err);
+    if (!rc)
         rc = add_tensors(out, err);
     if (!rc && out->keys.flat && json_object_set_new(out->ours, "flat", json_true()))
         rc = no_memory(err);
-    if (!rc && !out->tree.tensors)
+    if (!rc && (!out->tree.tensors || out->own_model))
         rc = add_tied_head(out, err);
-    if (!rc && !out->tree.tensors)
+    if (!rc && (!out->tree.tensors || out->own_optim))
         rc = add_steps(out, err);
     return rc ? rc : dcp_out_objects(out, err);
 }

@@ -7,6 +7,7 @@
 #include "dcp_keys.h"
 #include "dcp_tree.h"
 #include "text_index.h"
+#include <dcp/format.h>
 
 /* A key: of a tensor, or of an item. */
 struct dcp_out_key {
@@ -26,7 +27,10 @@ struct dcp_out_item {
 struct dcp_out {
     struct dcp_catalog *catalog;
     struct dcp_keys keys;
-    struct dcp_tree tree; /* the paths of a file of torch.save, which go first */
+    struct dcp_tree tree;      /* the paths of a file of torch.save, which go first */
+    bool own_model, own_optim; /* but not for these: their keys are made */
+    const char *groups, *optim_of_tree; /* the optimizer in the tree: the object of its
+                                         * groups, its container; NULL: there is none */
     struct dcp_out_key *list;
     struct dcp_out_item *items;
     size_t n, cap, n_items, cap_items;
@@ -36,9 +40,10 @@ struct dcp_out {
                      params, optimizer */
 };
 
-/* dcp_out_fini also after a failure. Errors: MISMATCH ("cannot hold: …"), CORRUPT (an
- * object that is no JSON), MEMORY. */
-int dcp_out_make(struct dcp_catalog *catalog, struct dcp_out *out, struct dcp_error *err);
+/* options: of the target, or NULL. dcp_out_fini also after a failure. Errors: MISMATCH
+ * ("cannot hold: …"), CORRUPT (an object that is no JSON), MEMORY. */
+int dcp_out_make(struct dcp_catalog *catalog, const struct dcp_target_options *options,
+                 struct dcp_out *out, struct dcp_error *err);
 void dcp_out_fini(struct dcp_out *out);
 #define DCP_CLEANUP_OUT DCP_CLEANUP(dcp_out_fini)
 
@@ -52,6 +57,16 @@ int dcp_out_add_item(struct dcp_out *out, const void *data, size_t size_bytes,
 /* Sets a member of an object in `ours`. Takes the value; false: out of memory. */
 bool dcp_out_note(struct dcp_out *out, const char *object, const char *name,
                   json_t *value);
+/* Which keys are made, and how: as the options ask; else a file of torch.save keeps its
+ * own, but for the numbers of an optimizer, which become names; else as the source's
+ * "dcp.keys" says; and weights without an optimizer get no container. Errors: MISMATCH
+ * (what is asked for needs names that nobody knows), CORRUPT, MEMORY. */
+int dcp_out_spell(struct dcp_out *out, const struct dcp_target_options *options,
+                  struct dcp_error *err);
+/* Whether the key of a tensor is made, not the tree's; whether an object of the tree is
+ * said by what is made. */
+bool dcp_out_spells(const struct dcp_out *out, const struct dcp_tensor *tensor);
+bool dcp_out_replaced(const struct dcp_out *out, const char *object);
 /* All objects of the catalog. */
 int dcp_out_objects(struct dcp_out *out, struct dcp_error *err);
 

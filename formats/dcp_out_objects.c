@@ -385,12 +385,13 @@ static int put_optimizer(struct dcp_out *out, struct dcp_error *err)
 
     if (!rc)
         rc = dcp_training_groups(out->catalog, &groups, err);
-    if (!rc && !out->tree.tensors)
+    bool made = !out->tree.tensors || out->own_optim;
+    if (!rc && made)
         rc = dcp_optim_each(&out->keys, out->catalog, groups,
                             !type || strcmp(type, "Adam") != 0, put_value, out, err);
     if (rc || !json_is_object(optimizer))
         return rc;
-    bool apart = out->keys.groups != DCP_GROUPS_NONE && !out->tree.tensors;
+    bool apart = made && out->keys.groups != DCP_GROUPS_NONE;
     if ((apart && json_object_set_new(optimizer, "param_groups", json_null())) ||
         json_object_set(out->ours, DCP_TRAINING_OPTIMIZER, optimizer))
         return no_memory(err);
@@ -400,12 +401,12 @@ static int put_optimizer(struct dcp_out *out, struct dcp_error *err)
 int dcp_out_objects(struct dcp_out *out, struct dcp_error *err)
 {
     const struct dcp_catalog *catalog = out->catalog;
-    bool optim = has_optim(catalog);
+    bool optim = has_optim(catalog) || out->own_optim;
     int rc = optim ? put_optimizer(out, err) : DCP_OK;
 
     for (size_t o = 0; o < catalog->n_objects && !rc; o++) {
         const struct dcp_object *object = &catalog->objects[o];
-        if (!strcmp(object->name, DCP_KEYS) ||
+        if (!strcmp(object->name, DCP_KEYS) || dcp_out_replaced(out, object->name) ||
             (optim && !strcmp(object->name, DCP_TRAINING_OPTIMIZER)))
             continue;
         rc = put_object(out, object, err);

@@ -284,5 +284,7 @@ int dcp_shards_index(const struct dcp_source *source, struct dcp_catalog *catalo
     keys.model = ""; /* the keys are names of weights, and no paths */
     keys.is_dict = keys.flat = true;
     rc = dcp_keys_save(&keys, catalog, err);
+    if (!rc)
+        rc = dcp_roles_find_plain(catalog, err);
     return rc ? rc : dcp_catalog_sort(catalog, err);
 }

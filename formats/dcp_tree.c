@@ -261,7 +261,7 @@ int dcp_tree_make(struct dcp_catalog *catalog, json_t **out, struct dcp_error *e
         return rc;
     rc = dcp_training_updates(catalog, &updates, err);
     if (!rc)
-        rc = dcp_out_make(catalog, &made, err);
+        rc = dcp_out_make(catalog, NULL, &made, err);
     if (rc)
         return rc;
     json_t *root = json_object();

@@ -106,10 +106,11 @@ static int place(struct layout *l, struct dcp_piece *piece, struct dcp_error *er
     return rc;
 }
 
-static int place_items(struct layout *l, struct dcp_error *err)
+static int place_items(struct layout *l, const struct dcp_target_options *options,
+                       struct dcp_error *err)
 {
     DCP_CLEANUP_OUT struct dcp_out out = { 0 };
-    int rc = dcp_out_make(l->catalog, &out, err);
+    int rc = dcp_out_make(l->catalog, options, &out, err);
 
     l->style = out.keys.style;
     if (!rc && out.n_items)
@@ -130,7 +131,6 @@ int dcp_dcp_layout(struct dcp_catalog *catalog, const struct dcp_target_options 
                         .heads = { .arena = catalog->arena },
                         .file = file,
                         .at = at };
-    (void)options;
 
     if (!file || !at)
         return no_memory(err);
@@ -140,7 +140,7 @@ int dcp_dcp_layout(struct dcp_catalog *catalog, const struct dcp_target_options 
     if (!rc)
         rc = check_pieces(catalog, err);
     if (!rc)
-        rc = place_items(&l, err);
+        rc = place_items(&l, options, err);
     for (size_t p = 0; p < catalog->n_pieces && !rc; p++)
         rc = place(&l, &catalog->pieces[p], err);
     for (size_t r = 0; r < world && !rc; r++)
@@ -178,10 +178,9 @@ int dcp_dcp_seal(struct dcp_catalog *catalog, int rank,
                  struct dcp_error *err)
 {
     DCP_CLEANUP_KEYS struct dcp_keys keys = { 0 };
-    (void)options;
 
     if (rank == DCP_SEAL_GLOBAL)
-        return dcp_write_meta(catalog, literals, err);
+        return dcp_write_meta(catalog, options, literals, err);
     int rc = dcp_keys_load(&keys, catalog, err);
     for (size_t p = 0; p < catalog->n_pieces && !rc; p++)
         if (catalog->pieces[p].rank == rank)

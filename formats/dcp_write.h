@@ -8,7 +8,7 @@
 void dcp_write_part(const struct dcp_catalog *catalog, const struct dcp_piece *piece,
                     struct dcp_tensor *out);
 /* Appends the file .metadata, when all else is written. Errors: MEMORY, MISMATCH. */
-int dcp_write_meta(struct dcp_catalog *catalog, struct dcp_literals *literals,
-                   struct dcp_error *err);
+int dcp_write_meta(struct dcp_catalog *catalog, const struct dcp_target_options *options,
+                   struct dcp_literals *literals, struct dcp_error *err);
 
 #endif

@@ -389,13 +389,13 @@ static int add_file(struct writer *w, struct dcp_literals *literals,
     return rc ? rc : dcp_literals_add(literals, w->catalog, file, 0, data, n, err);
 }
 
-int dcp_write_meta(struct dcp_catalog *catalog, struct dcp_literals *literals,
-                   struct dcp_error *err)
+int dcp_write_meta(struct dcp_catalog *catalog, const struct dcp_target_options *options,
+                   struct dcp_literals *literals, struct dcp_error *err)
 {
     struct dcp_catalog *none = NULL;
     struct writer w = { .catalog = catalog, .heads = { .arena = catalog->arena } };
     struct dcp_arena *arena = dcp_arena_new();
-    int rc = arena ? dcp_out_make(catalog, &w.out, err)
+    int rc = arena ? dcp_out_make(catalog, options, &w.out, err)
                    : dcp_error_memory(err, "the index of a checkpoint");
 
     for (int d = 0; d < DCP_N_DTYPES; d++)

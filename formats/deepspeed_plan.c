@@ -326,6 +326,8 @@ static int take_state(struct dcp_ds_writer *w, size_t t, struct dcp_error *err)
 
     if (!key)
         return dcp_error_memory(err, "the optimizer's arrays");
+    if (!strcmp(tensor->param, tensor->name))
+        return refuse(tensor, "a number that several weights fit, or none", err);
     if (!number || !dcp_ds_find(w, tensor->param, &group, &place))
         return refuse(tensor, "whose weight is in no group of the optimizer", err);
     const struct dcp_ds_param *param = &group->params[place];

@@ -5,6 +5,7 @@
 #include "base/str.h"
 #include "formats.h"
 #include "pickle_json.h"
+#include "roles.h"
 #include "training.h"
 #include <stdio.h>
 #include <string.h>
@@ -284,6 +285,8 @@ static int index_all(struct dcp_fsdp_reading *r, struct dcp_error *err)
         find_buffers(r, n_weights);
         rc = dcp_fsdp_index_extra(r, err);
     }
+    if (!rc)
+        rc = dcp_roles_find_buffers(r->catalog, err);
     if (!rc)
         rc = add_json(r, "fsdp_config.json", "fsdp_config", err);
     if (!rc)

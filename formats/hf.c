@@ -7,6 +7,7 @@
 #include "input.h"
 #include "merge.h"
 #include "model_config.h"
+#include "roles.h"
 #include "safetensors.h"
 #include "sharded.h"
 #include "torch.h"
@@ -199,6 +200,8 @@ static int index_source(const struct dcp_source *source, struct dcp_catalog *cat
                  : form->index_file(source, form->name, own, err);
     if (!rc)
         rc = take_tensors(catalog, own, config, err);
+    if (!rc)
+        rc = dcp_roles_find_buffers(catalog, err);
     dcp_catalog_free(own);
     if (rc)
         return rc;

@@ -4,6 +4,7 @@
 #include "base/str.h"
 #include "formats.h"
 #include "input.h"
+#include "roles.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -60,15 +61,16 @@ static int index_source(const struct dcp_source *source, struct dcp_catalog *cat
                                                           .ndim = npy.ndim,
                                                           .shape = npy.shape },
                                     &tensor, err);
-    return rc ? rc
-              : dcp_catalog_add_piece(
-                    catalog,
-                    &(struct dcp_piece){ .tensor = tensor,
-                                         .file = file,
-                                         .offset = npy.begin,
-                                         .stored_size = npy.size_bytes,
-                                         .stride = npy.dense ? NULL : npy.stride },
-                    err);
+    if (!rc)
+        rc = dcp_catalog_add_piece(
+            catalog,
+            &(struct dcp_piece){ .tensor = tensor,
+                                 .file = file,
+                                 .offset = npy.begin,
+                                 .stored_size = npy.size_bytes,
+                                 .stride = npy.dense ? NULL : npy.stride },
+            err);
+    return rc ? rc : dcp_roles_find_plain(catalog, err);
 }
 
 static int layout(struct dcp_catalog *catalog, const struct dcp_target_options *options,

@@ -114,6 +114,49 @@ static bool deal_out(const struct dcp_catalog *catalog, const size_t *weights,
     return true;
 }
 
+/* The numbers of a group among the weights, in order: each takes the first weight behind
+ * the one before, or from the end the last one. False: there is no such place. */
+static bool embed(const struct dcp_catalog *catalog, const size_t *weights,
+                  size_t n_weights, const json_t *groups, size_t group, bool from_end,
+                  const struct dcp_optim_shape *shapes, int *out)
+{
+    size_t n = json_array_size(params_of(groups, group)), done = 0;
+
+    for (size_t w = 0; w < n_weights && done < n; w++) {
+        size_t at = weights[from_end ? n_weights - 1 - w : w];
+        size_t id = id_of(groups, group, from_end ? n - 1 - done : done);
+        if (fits(&catalog->tensors[at], &shapes[id])) {
+            out[id] = (int)at;
+            done++;
+        }
+    }
+    return done == n;
+}
+
+/* An optimizer need not have all weights. The numbers have one place only when they get
+ * the same from the beginning as from the end, and no two groups have one weight. Names
+ * that did not lead to weights speak against any. */
+static bool find_places(const struct dcp_catalog *catalog, const size_t *weights,
+                        size_t n_weights, const json_t *groups,
+                        const struct dcp_optim_shape *shapes, struct dcp_optim_ids *ids)
+{
+    DCP_CLEANUP_FREE int *last = dcp_mem_calloc(ids->n, sizeof *last);
+    DCP_CLEANUP_FREE bool *taken = dcp_mem_calloc(catalog->n_tensors, sizeof *taken);
+
+    for (size_t g = 0; g < json_array_size(groups); g++)
+        if (!last || !taken ||
+            json_object_get(json_array_get(groups, g), "param_names") ||
+            !embed(catalog, weights, n_weights, groups, g, false, shapes, ids->weight) ||
+            !embed(catalog, weights, n_weights, groups, g, true, shapes, last))
+            return false;
+    for (size_t i = 0; i < ids->n; i++) {
+        if (ids->weight[i] != last[i] || taken[last[i]])
+            return false;
+        taken[last[i]] = true;
+    }
+    return true;
+}
+
 int dcp_optim_ids_find(const struct dcp_catalog *catalog, const size_t *weights,
                        size_t n_weights, const json_t *groups,
                        const struct dcp_optim_shape *shapes, struct dcp_optim_ids *out,
@@ -132,7 +175,8 @@ int dcp_optim_ids_find(const struct dcp_catalog *catalog, const size_t *weights,
             out->group[id_of(groups, g, i)] = (int)g;
     out->found = n && (find_by_name(catalog, weights, n_weights, groups, shapes, out) ||
                        (n == n_weights && deal_out(catalog, weights, n_weights, groups,
-                                                   shapes, next, out)));
+                                                   shapes, next, out)) ||
+                       find_places(catalog, weights, n_weights, groups, shapes, out));
     for (size_t i = 0; i < n && !out->found; i++)
         out->weight[i] = -1;
     return DCP_OK;

@@ -3,7 +3,9 @@
  * An optimizer that was saved by itself knows its parameters by numbers: 0, 1, … in the
  * order of its groups and, within a group, of the model. Nothing in the file says which
  * they are, unless the groups have param_names. So a number is given a weight only when
- * one way of dealing the weights out, in their order, fits the shapes; else none is. */
+ * one way of dealing the weights out, in their order, fits the shapes; else none is. The
+ * optimizer may have fewer than there are: of frozen weights, and of buffers that nobody
+ * knows for such, it has none. */
 #ifndef DCP_FORMATS_OPTIM_IDS_H
 #define DCP_FORMATS_OPTIM_IDS_H
 

@@ -291,10 +291,9 @@ static void set_model(const struct finder *f, const struct container *model)
         const char *param = inside(model, tensor->name);
         bool in = param && (!model->n || is_joint(f, (int)t, model->n));
         tensor->param = in ? param : tensor->name;
-        tensor->role = !in ? DCP_ROLE_OTHER
-                       : f->n_optims && !dcp_dtype_is_float(tensor->dtype)
-                           ? DCP_ROLE_BUFFER
-                           : DCP_ROLE_MODEL;
+        tensor->role = !in                           ? DCP_ROLE_OTHER
+                       : dcp_roles_is_buffer(tensor) ? DCP_ROLE_BUFFER
+                                                     : DCP_ROLE_MODEL;
     }
 }
 
@@ -367,5 +366,11 @@ void dcp_roles_key(const struct dcp_tensor *tensor, const char **out, size_t *ou
             at--;
         *out = at;
         *out_n = (size_t)(end - at);
+    }
+    const char *last = strrchr(tensor->name, '.'); /* "optimizer.state.0.step" */
+    if (!*out_n && last && strstr(tensor->name, "state.") &&
+        strcmp(tensor->param, tensor->name) != 0) {
+        *out = last + 1;
+        *out_n = strlen(last + 1);
     }
 }

@@ -32,13 +32,25 @@ struct dcp_roles {
 int dcp_roles_find(struct dcp_catalog *catalog, const struct dcp_roles_hints *hints,
                    struct dcp_roles *out, struct dcp_error *err);
 
+/* Whether a tensor of a model is a buffer whatever else is known: of integers, or with
+ * the name that a known module gives to one. */
+bool dcp_roles_is_buffer(const struct dcp_tensor *tensor);
+/* For formats that do not say which tensors of a model are buffers, once all tensors,
+ * pieces and objects are there: sets the roles MODEL and BUFFER. What the optimizer knows
+ * is trained; of what it does not know, and of models without one, names tell, and
+ * whether a sharded model has a tensor in one piece; catalog->assumed says what nothing
+ * proves. Errors: CORRUPT (the object "optimizer"), MEMORY. */
+int dcp_roles_find_buffers(struct dcp_catalog *catalog, struct dcp_error *err);
+
 /* For files that hold nothing but names and arrays: where a name says
- * P.state.<param>.exp_avg that is an optimizer, though no groups stand beside it. Leaves
- * catalogs alone whose optimizer is known already, or that have none. Errors: MEMORY. */
+ * P.state.<param>.exp_avg that is an optimizer, though no groups stand beside it. Takes
+ * catalogs as they are whose optimizer is known already, or that have none. Finds the
+ * buffers, too. Errors: as dcp_roles_find_buffers. */
 int dcp_roles_find_plain(struct dcp_catalog *catalog, struct dcp_error *err);
 
 /* The key of a tensor in an optimizer's state: what follows "<param>." in its name, or
- * precedes ".<param>"; "step", say. Empty: its name tells none. Points into the name. */
+ * precedes ".<param>"; "step", say; its last part, where a number stands for the weight.
+ * Empty: its name tells none. Points into the name. */
 void dcp_roles_key(const struct dcp_tensor *tensor, const char **out, size_t *out_n);
 
 #endif

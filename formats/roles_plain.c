@@ -18,7 +18,7 @@ static int container_of(const char *name)
     return (int)(state - name);
 }
 
-int dcp_roles_find_plain(struct dcp_catalog *catalog, struct dcp_error *err)
+static int find_optim(struct dcp_catalog *catalog, struct dcp_error *err)
 {
     const char *of = NULL;
     struct dcp_roles roles;
@@ -40,4 +40,11 @@ int dcp_roles_find_plain(struct dcp_catalog *catalog, struct dcp_error *err)
     const char *const beside[] = { groups };
     const struct dcp_roles_hints hints = { .beside = beside, .n_beside = 1 };
     return dcp_roles_find(catalog, &hints, &roles, err);
+}
+
+int dcp_roles_find_plain(struct dcp_catalog *catalog, struct dcp_error *err)
+{
+    int rc = find_optim(catalog, err);
+
+    return rc ? rc : dcp_roles_find_buffers(catalog, err);
 }

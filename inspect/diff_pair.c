@@ -44,20 +44,31 @@ struct side {
     struct dcp_identity *identity;
 };
 
+/* What is a buffer on one side may be a weight on the other, of which less is known. */
+static int find_param(const struct side *side, enum dcp_role role, const char *param)
+{
+    int i = dcp_identity_find(side->identity, role, param);
+    if (i < 0 && (role == DCP_ROLE_MODEL || role == DCP_ROLE_BUFFER))
+        i = dcp_identity_find(side->identity,
+                              role == DCP_ROLE_MODEL ? DCP_ROLE_BUFFER : DCP_ROLE_MODEL,
+                              param);
+    return i;
+}
+
 /* A weight is also found without the prefix that a wrapper of the model puts before every
  * name, or with it. */
 static int find_weight(const struct side *side, const struct dcp_tensor *tensor)
 {
     static const char *const prefixes[] = { "transformer.", "model.", "module." };
-    int i = dcp_identity_find(side->identity, tensor->role, tensor->param);
+    int i = find_param(side, tensor->role, tensor->param);
     for (size_t k = 0; k < DCP_ARRAY_LEN(prefixes) && i < 0; k++) {
         char longer[1024];
         size_t n = strlen(prefixes[k]);
         if (strncmp(tensor->param, prefixes[k], n) == 0)
-            i = dcp_identity_find(side->identity, tensor->role, tensor->param + n);
+            i = find_param(side, tensor->role, tensor->param + n);
         else if ((size_t)snprintf(longer, sizeof longer, "%s%s", prefixes[k],
                                   tensor->param) < sizeof longer)
-            i = dcp_identity_find(side->identity, tensor->role, longer);
+            i = find_param(side, tensor->role, longer);
     }
     return i;
 }

@@ -39,6 +39,8 @@ static const struct dcp_opt opts[] = {
       "weights and buffers (the default), optimizer, or all", NULL, DCP_OPT_CHOICE,
       RESHARD_AT(only) },
     { 'd', "dtype", "T", RESHARD_HELP_DTYPE, NULL, DCP_OPT_TEXT, RESHARD_AT(dtype) },
+    { 0, "weights", "auto|model|master", RESHARD_HELP_WEIGHTS, NULL, DCP_OPT_CHOICE,
+      RESHARD_AT(weights) },
     { 0, "rename", "FILE", RESHARD_HELP_RENAME, NULL, DCP_OPT_TEXT, RESHARD_AT(rename) },
     { 0, "untie", NULL, RESHARD_HELP_UNTIE, NULL, DCP_OPT_FLAG, RESHARD_AT(untie) },
     { 0, "to", "FORMAT", "instead of the one that FILE's suffix asks for", "Form",

@@ -41,11 +41,20 @@ static void put_side(struct dcp_main *m, const char *word,
         dcp_term_put(&m->out, (const char *)text.data);
 }
 
-/* What --lossy gave up, and what of training a file of weights has no place for. */
-static void put_left(struct dcp_main *m, const struct reshard_job *job)
+/* What nothing proves, what --lossy gave up, and what of training a file of weights has
+ * no place for. */
+static void put_notes(struct dcp_main *m, const struct reshard_job *job)
 {
     const struct dcp_reshard_plan *f = dcp_reshard_facts(job->reshard);
     char name[160];
+    if (f->n_from_masters)
+        dcp_term_put(&m->out, "weights  made of the optimizer's masters\n");
+    if (f->n_masters_left)
+        dcp_term_put(&m->out,
+                     "weights  as the model computes with them; --weights master "
+                     "takes the optimizer's masters\n");
+    if (f->assumed)
+        dcp_term_printf(&m->out, "assumed  %s\n", f->assumed);
     if (f->n_left)
         dcp_term_printf(&m->out, "left out %s that the format %s cannot hold ('%s'%s)\n",
                         dcp_human_items(f->n_left, "tensor", "tensors").text,
@@ -76,7 +85,7 @@ void reshard_print_plan(struct dcp_main *m, const struct reshard_job *job)
     if (f->free_bytes != UINT64_MAX)
         dcp_term_printf(out, "; free space %s", dcp_human_size(f->free_bytes).text);
     dcp_term_put(out, "\n");
-    put_left(m, job);
+    put_notes(m, job);
 }
 
 /* What is proved of the target. A tensor that was cast has other bytes than its source,
@@ -140,7 +149,7 @@ void reshard_print_result(struct dcp_main *m, const struct reshard_job *job)
                         dcp_human_count(f->n_unproved).text,
                         dcp_human_items(f->n_tensors, "tensor", "tensors").text);
     if (m->verbose == 0)
-        put_left(m, job);
+        put_notes(m, job);
     warn_overflows(m, job);
 }
 
@@ -182,6 +191,9 @@ int reshard_print_json(struct dcp_main *m, const struct reshard_job *job,
     rc |= dcp_doc_set(doc, "objects_left_out",
                       f->objects_left ? dcp_doc_text(f->objects_left) : json_null());
     rc |= dcp_doc_set(doc, "n_unproved", dcp_doc_u64(f->n_unproved));
+    rc |= dcp_doc_set(doc, "n_from_masters", dcp_doc_u64(f->n_from_masters));
+    rc |=
+        dcp_doc_set(doc, "assumed", f->assumed ? dcp_doc_text(f->assumed) : json_null());
     rc |= dcp_doc_set(doc, "n_cast", dcp_doc_u64(f->n_cast));
     rc |= dcp_doc_set(doc, "plan", plan);
     rc |= dcp_doc_set(doc, "dry_run", json_boolean(job->dry_run));

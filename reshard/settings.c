@@ -100,6 +100,21 @@ static int read_rename(const char *given, struct dcp_reshard_options *out,
     return rc ? rc : dcp_rename_new(preset[0] ? preset : text, given, &out->rename, err);
 }
 
+/* How a distributed checkpoint spells its keys. */
+static int check_spelling(const struct reshard_settings *s,
+                          struct dcp_target_options *out, struct dcp_error *err)
+{
+    static const char *const names[] = { NULL, "nested", "flat", "torchtitan", "kept" };
+    out->spelling = names[s->spelling];
+    out->prefix = s->prefix;
+    if ((!out->spelling && !out->prefix) || (s->to && !strcmp(s->to, "dcp")))
+        return DCP_OK;
+    dcp_error_set(err, DCP_E_USAGE, "'--%s' is for keys of a target of format dcp",
+                  out->spelling ? "spelling" : "prefix");
+    dcp_error_hint(err, "add --to dcp; other formats have --rename");
+    return DCP_E_USAGE;
+}
+
 int reshard_settings_check(const struct reshard_settings *s,
                            struct dcp_reshard_options *out, struct dcp_error *err)
 {
@@ -110,6 +125,7 @@ int reshard_settings_check(const struct reshard_settings *s,
         .dtype = -1,
         .select = s->select.items,
         .only = (enum dcp_only)s->only,
+        .weights = (enum dcp_weights)s->weights,
         .codec = (enum dcp_codec)s->codec,
         .parity = (int)s->parity,
         .memory_bytes = s->memory_bytes,
@@ -125,6 +141,8 @@ int reshard_settings_check(const struct reshard_settings *s,
         rc = check_format(s->to, err);
     if (rc == DCP_OK && s->dtype)
         rc = check_dtype(s->dtype, &out->dtype, err);
+    if (rc == DCP_OK)
+        rc = check_spelling(s, &out->target, err);
     if (rc == DCP_OK && s->rename)
         rc = read_rename(s->rename, out, err);
     return rc;

@@ -7,9 +7,11 @@
 
 struct reshard_settings {
     int64_t world, dp, tp, pp; /* 0: not given */
-    const char *layout, *to, *dtype, *rename, *model_config;
+    const char *layout, *to, *dtype, *rename, *model_config, *prefix;
     struct dcp_opt_list select;
     int only, codec; /* enum dcp_only, enum dcp_codec */
+    int weights;     /* enum dcp_weights */
+    int spelling;    /* of keys: auto, nested, flat, torchtitan, kept */
     int64_t parity;
     uint64_t memory_bytes, max_shard_bytes;
     bool no_verify, dry_run, force, lossy, untie;
@@ -30,6 +32,17 @@ int reshard_settings_check(const struct reshard_settings *settings,
 #define RESHARD_HELP_RENAME                                                             \
     "rules for names (strip TEXT, prefix TEXT, s/REGEX/TEXT/), or a preset: hf, llmc, " \
     "gguf, meta, deepspeed"
+#define RESHARD_HELP_WEIGHTS                                                          \
+    "the weights the model computes with, or the optimizer's masters (auto: masters " \
+    "for "                                                                            \
+    "another --dtype, and for a model alone out of DeepSpeed's files)"
+#define RESHARD_HELP_SPELLING                                                       \
+    "keys of the optimizer with --to dcp: nested as get_state_dict of PyTorch has " \
+    "them, "                                                                        \
+    "flat as with flatten_optimizer_state_dict, torchtitan's, or kept as in SRC"
+#define RESHARD_HELP_PREFIX                                                          \
+    "container of the weights with --to dcp: model, app.model, or '' for none; the " \
+    "optimizer stands beside it, as optim"
 #define RESHARD_HELP_CONFIG \
     "config.json of the model, for DST that needs one (default: SRC's)"
 #define RESHARD_HELP_LOSSY "leave out what DST cannot hold, instead of refusing"

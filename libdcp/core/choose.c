@@ -11,6 +11,7 @@ struct choice {
     const struct dcp_reshard_options *options;
     struct dcp_catalog *target;
     struct dcp_identity *of_src;
+    bool from_masters; /* weights without an optimizer, of no dtype that was asked for */
     int *src_tensor;
     size_t cap;
 };
@@ -53,6 +54,14 @@ static bool has(const struct choice *choice, enum dcp_role role, const char *par
     return dcp_identity_find(choice->of_src, role, param) >= 0;
 }
 
+static bool has_role(const struct dcp_catalog *src, enum dcp_role role)
+{
+    for (size_t t = 0; t < src->n_tensors; t++)
+        if (src->tensors[t].role == role)
+            return true;
+    return false;
+}
+
 /* The role that tells which weights are trained: moments, or what else an optimizer that
  * has none keeps. MODEL: the source has no optimizer, and every weight may be. */
 static enum dcp_role trained_by(const struct dcp_catalog *src)
@@ -61,10 +70,49 @@ static enum dcp_role trained_by(const struct dcp_catalog *src)
                                            DCP_ROLE_OPTIM };
 
     for (size_t r = 0; r < DCP_ARRAY_LEN(roles); r++)
-        for (size_t t = 0; t < src->n_tensors; t++)
-            if (src->tensors[t].role == roles[r])
-                return roles[r];
+        if (has_role(src, roles[r]))
+            return roles[r];
     return DCP_ROLE_MODEL;
+}
+
+/* -- weights of masters -------------------------------------------------------------- */
+
+static bool is_alone(const struct choice *choice)
+{
+    return choice->options->only == DCP_ONLY_MODEL ||
+           !(choice->format->flags & DCP_FORMAT_OPTIM);
+}
+
+/* The master of a weight of the source, of a second name that of the first; -1: none. */
+static int master_of(const struct choice *choice, size_t t)
+{
+    const struct dcp_catalog *src = choice->src;
+    const struct dcp_tensor *weight = &src->tensors[t];
+    int kept = weight->tied_to ? dcp_catalog_find(src, weight->tied_to) : (int)t;
+
+    if (kept < 0 || weight->role != DCP_ROLE_MODEL)
+        return -1;
+    int master =
+        dcp_identity_find(choice->of_src, DCP_ROLE_MASTER, src->tensors[kept].param);
+    bool fits = master >= 0 && src->tensors[master].ndim == weight->ndim &&
+                !memcmp(src->tensors[master].shape, weight->shape,
+                        (size_t)weight->ndim * sizeof *weight->shape);
+    return fits ? master : -1;
+}
+
+/* What a weight is made of: itself, or its master, which is more than the weight. Of the
+ * weight's own dtype both give the same. */
+static size_t made_of(const struct choice *choice, size_t t)
+{
+    const struct dcp_reshard_options *options = choice->options;
+    const struct dcp_tensor *weight = &choice->src->tensors[t];
+    bool wanted = options->weights == DCP_WEIGHTS_MASTER ||
+                  (options->weights == DCP_WEIGHTS_AUTO &&
+                   (options->dtype >= 0 ? options->dtype != (int)weight->dtype
+                                        : choice->from_masters));
+    int master = wanted ? master_of(choice, t) : -1;
+
+    return master >= 0 ? (size_t)master : t;
 }
 
 /* -- one tensor ---------------------------------------------------------------------- */
@@ -73,9 +121,7 @@ static enum dcp_role trained_by(const struct dcp_catalog *src)
  * the model calls it: the container it was saved in means nothing any more. */
 static const char *name_of(const struct choice *choice, const struct dcp_tensor *tensor)
 {
-    bool model = choice->options->only == DCP_ONLY_MODEL ||
-                 !(choice->format->flags & DCP_FORMAT_OPTIM);
-    bool alone = model && !tensor->tied_to && !dcp_role_is_optim(tensor->role);
+    bool alone = is_alone(choice) && !tensor->tied_to && !dcp_role_is_optim(tensor->role);
 
     return alone && dcp_catalog_find(choice->target, tensor->param) < 0 ? tensor->param
                                                                         : tensor->name;
@@ -152,8 +198,12 @@ static int place(struct choice *choice, struct dcp_tensor tensor, size_t t,
 static int take(struct choice *choice, struct dcp_tensor tensor, size_t t,
                 struct dcp_error *err)
 {
-    return dcp_choose_selected(&tensor, choice->options) ? place(choice, tensor, t, err)
-                                                         : DCP_OK;
+    size_t from = made_of(choice, t);
+
+    if (!dcp_choose_selected(&tensor, choice->options))
+        return DCP_OK;
+    tensor.dtype = from == t ? tensor.dtype : choice->src->tensors[from].dtype;
+    return place(choice, tensor, from, err);
 }
 
 /* -- what the source does not have --------------------------------------------------- */
@@ -167,7 +217,8 @@ static int take_weight(struct choice *choice, size_t master, struct dcp_error *e
 
     weight.name = weight.param;
     weight.role = DCP_ROLE_MODEL;
-    if (masters_too && choice->src->weights_dtype >= 0)
+    if ((masters_too || choice->options->weights == DCP_WEIGHTS_MODEL) &&
+        choice->src->weights_dtype >= 0)
         weight.dtype = (enum dcp_dtype)choice->src->weights_dtype;
     return take(choice, weight, master, err);
 }
@@ -263,9 +314,22 @@ static int take_ties(struct choice *choice, struct dcp_error *err)
     return rc;
 }
 
+static int refuse_masters(struct dcp_error *err)
+{
+    dcp_error_set(err, DCP_E_MISMATCH, "it holds no master weights");
+    dcp_error_hint(err, "without --weights master the weights are taken as they are");
+    return DCP_E_MISMATCH;
+}
+
 static int take_all(struct choice *choice, struct dcp_error *err)
 {
+    const struct dcp_format *from = dcp_format_find(choice->src->format);
     int rc = DCP_OK;
+
+    choice->from_masters = is_alone(choice) && from && from->flags & DCP_FORMAT_MASTERS;
+    if (choice->options->weights == DCP_WEIGHTS_MASTER &&
+        !has_role(choice->src, DCP_ROLE_MASTER))
+        return refuse_masters(err);
 
     for (size_t t = 0; t < choice->src->n_tensors && !rc; t++)
         if (!choice->src->tensors[t].tied_to)
@@ -277,8 +341,11 @@ static int take_all(struct choice *choice, struct dcp_error *err)
     if (!rc)
         rc = take_ties(choice, err);
     if (!rc && choice->target->n_tensors == 0)
-        rc = dcp_error_set(err, DCP_E_MISMATCH, "none of the %zu tensors is selected",
-                           choice->src->n_tensors);
+        rc = choice->src->n_tensors
+                 ? dcp_error_set(err, DCP_E_MISMATCH,
+                                 "none of the %zu tensors is selected",
+                                 choice->src->n_tensors)
+                 : dcp_error_set(err, DCP_E_MISMATCH, "it holds no tensors");
     return rc;
 }
 
@@ -286,7 +353,9 @@ int dcp_choose(const struct dcp_catalog *src, const struct dcp_format *format,
                const struct dcp_reshard_options *options, struct dcp_catalog *target,
                int **out_src_tensor, struct dcp_error *err)
 {
-    struct choice choice = { src, format, options, target, NULL, NULL, 0 };
+    struct choice choice = {
+        .src = src, .format = format, .options = options, .target = target
+    };
 
     int rc = dcp_identity_new(src, &choice.of_src, err);
     if (!rc)

@@ -89,6 +89,24 @@ static int count_unproved(struct dcp_reshard *reshard, struct dcp_error *err)
     return rc;
 }
 
+/* Weights and their masters: which of them are in the target. */
+static void count_masters(struct dcp_reshard *reshard)
+{
+    struct dcp_reshard_plan *facts = &reshard->facts;
+    const struct dcp_catalog *src = reshard->src, *target = reshard->target;
+    uint64_t taken = 0, weights = 0;
+
+    for (size_t t = 0; t < target->n_tensors; t++) {
+        bool weight = target->tensors[t].role == DCP_ROLE_MODEL;
+        bool master = src->tensors[reshard->src_tensor[t]].role == DCP_ROLE_MASTER;
+        weights += weight;
+        facts->n_from_masters += weight && master && !target->tensors[t].tied_to;
+        taken += master;
+    }
+    for (size_t t = 0; t < src->n_tensors && weights && !taken; t++)
+        facts->n_masters_left += src->tensors[t].role == DCP_ROLE_MASTER;
+}
+
 static int fill_facts(struct dcp_reshard *reshard, struct dcp_error *err)
 {
     struct dcp_reshard_plan *facts = &reshard->facts;
@@ -113,12 +131,15 @@ static int fill_facts(struct dcp_reshard *reshard, struct dcp_error *err)
     }
     free(used);
     count_left(reshard);
+    count_masters(reshard);
     int rc = dcp_target_objects_left(reshard->format, &reshard->options, reshard->target,
                                      &facts->objects_left, err);
     if (!rc)
         rc = count_unproved(reshard, err);
     if (rc)
         return rc;
+    if (reshard->format->flags & DCP_FORMAT_MASTERS)
+        facts->assumed = src->assumed;
     facts->target_files = target->n_files;
     if (reshard->options.parity)
         facts->parity_bytes = dcp_parity_expect(target, reshard->options.parity);

@@ -6,7 +6,7 @@ setup_file() {
     cd "$BATS_FILE_TMPDIR"
     dcp-reshard run two --world 2
     dcp-reshard export run model.bin
-    dcp-reshard export run full.safetensors --dtype fp32
+    dcp-reshard export run full.safetensors --dtype fp32 --weights model
 }
 
 setup() {

@@ -60,8 +60,10 @@ left() {
     json 'd["schema"] == "dcp.reshard/1" and d["dry_run"] is False and d["verified"] is True
           and d["target"]["path"] == "out" and d["n_cast"] == 0 and d["seconds"] > 0'
     run -0 dcp-reshard export run x.bin -d fp32 --json --no-verify
-    json 'd["schema"] == "dcp.export/1" and d["verified"] is False and d["n_cast"] == 6
-          and d["target"]["format"] == "torch"'
+    json 'd["schema"] == "dcp.export/1" and d["verified"] is False and d["n_cast"] == 0
+          and d["n_from_masters"] == 6 and d["target"]["format"] == "torch"'
+    run -0 dcp-reshard export run y.bin -d fp32 --weights model --json
+    json 'd["n_cast"] == 6 and d["n_from_masters"] == 0'
 }
 
 @test "tensors under other names, a weight and its moments together" {
@@ -162,7 +164,9 @@ left() {
 
 @test "select, only, dtype" {
     run -0 dcp-reshard run out --only model --dtype fp32
-    [[ $output == *", 6 tensors, all cast to F32, "* ]]
+    [[ $output == *", 6 tensors, fingerprints equal"*"weights  made of the optimizer's masters" ]]
+    run -0 dcp-reshard run wide --only model --dtype fp32 --weights model
+    [[ $output == *", 6 tensors, all cast to F32, "*"--weights master takes"* ]]
     run -0 dcp-inspect ls out --json
     json '{t["dtype"] for t in d["tensors"]} == {"F32"} and len(d["tensors"]) == 6'
     run -0 dcp-reshard run part --select 'wte.*' --select '*.exp_avg.wte.*' --dtype bf16

@@ -381,7 +381,15 @@ static void test_optim_ids(void **state)
     check_ids("Aa", "A?", "[{\"params\":[0]},{\"params\":[1]}]", NULL);
     check_ids("Aa", "A?", "[{\"params\":[0,1]}]", "01");
     check_ids("Aa", "aA", "[{\"params\":[0,1]}]", NULL);
-    check_ids("Aab", "Aa", "[{\"params\":[0,1]}]", NULL);
+    /* fewer than weights: of frozen ones and of buffers there is none */
+    check_ids("Aab", "Aa", "[{\"params\":[0,1]}]", "01");
+    check_ids("AaA", "Aa", "[{\"params\":[0,1]}]", "01");
+    check_ids("aAabB", "AbB", "[{\"params\":[0,1,2]}]", "134");
+    check_ids("AaBbC", "ABab", "[{\"params\":[0,1]},{\"params\":[2,3]}]", "0213");
+    check_ids("AAa", "Aa", "[{\"params\":[0,1]}]", NULL);
+    check_ids("Aaa", "Aa", "[{\"params\":[0,1]}]", NULL);
+    check_ids("AB", "AA", "[{\"params\":[0]},{\"params\":[1]}]", NULL);
+    check_ids("Aab", "A?", "[{\"params\":[0,1]}]", NULL);
     check_ids("Aa", "Aa", "[{\"params\":[0,0]}]", NULL);
     check_ids("Aa", "Aa", "[{\"params\":[0,2]}]", NULL);
     check_ids("Aa", "Aa", "[{\"params\":[0,\"w1\"]}]", NULL);

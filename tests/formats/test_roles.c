@@ -59,7 +59,7 @@ static const struct table tables[] = {
       NULL,
       { NULL },
       { { "model.a", DCP_ROLE_MODEL, "a", DCP_F32 },
-        { "model.b.c", DCP_ROLE_MODEL, "b.c", DCP_I64 } } },
+        { "model.b.c", DCP_ROLE_BUFFER, "b.c", DCP_I64 } } },
     { "",
       NULL,
       { NULL },
@@ -109,6 +109,102 @@ static void test_tables(void **state)
     (void)state;
     for (size_t i = 0; i < DCP_ARRAY_LEN(tables); i++)
         check_table(&tables[i]);
+}
+
+/* -- buffers ------------------------------------------------------------------------- */
+
+struct part {
+    const char *name;
+    enum dcp_dtype dtype;
+    enum dcp_role role; /* that is found */
+    int64_t shape[4];   /* up to a 0 */
+    bool is_cut;
+};
+
+/* What is found of a model; `optimizer`: the one weight that it has moments of. */
+static void check_buffers(const struct part *parts, size_t n, const char *optimizer,
+                          const char *assumed)
+{
+    struct dcp_catalog *catalog;
+
+    assert_int_equal(dcp_catalog_new(&catalog, NULL), 0);
+    for (size_t i = 0; i < n; i++) {
+        struct dcp_tensor t = { .name = parts[i].name,
+                                .dtype = parts[i].dtype,
+                                .shape = parts[i].shape };
+        struct dcp_piece piece = { .file = -1 };
+        while (t.ndim < 4 && t.shape[t.ndim])
+            t.ndim++;
+        assert_int_equal(dcp_catalog_add_tensor(catalog, &t, &piece.tensor, NULL), 0);
+        if (parts[i].is_cut)
+            piece.region = (struct dcp_region){ .kind = DCP_FLAT, .end = 1 };
+        assert_int_equal(dcp_catalog_add_piece(catalog, &piece, NULL), 0);
+    }
+    if (optimizer) {
+        const struct dcp_tensor moment = {
+            .name = "m", .param = optimizer, .role = DCP_ROLE_EXP_AVG, .dtype = DCP_F32
+        };
+        assert_int_equal(dcp_catalog_add_tensor(catalog, &moment, NULL, NULL), 0);
+    }
+    assert_int_equal(dcp_roles_find_buffers(catalog, NULL), 0);
+    for (size_t i = 0; i < n; i++)
+        if (catalog->tensors[i].role != parts[i].role)
+            fail_msg("%s: %s", parts[i].name, dcp_role_name(catalog->tensors[i].role));
+    if (assumed)
+        assert_string_equal(catalog->assumed, assumed);
+    else
+        assert_null(catalog->assumed);
+    dcp_catalog_free(catalog);
+}
+
+static void test_buffers(void **state)
+{
+    static const struct part known[] = {
+        { "a.weight", DCP_F32, DCP_ROLE_MODEL, { 4, 4 }, false },
+        { "bn.running_mean", DCP_F32, DCP_ROLE_BUFFER, { 4 }, false },
+        { "bn.num_batches_tracked", DCP_I64, DCP_ROLE_BUFFER, { 0 }, false },
+        { "rotary.inv_freq", DCP_F32, DCP_ROLE_BUFFER, { 4 }, false },
+        { "h.0.attn.bias", DCP_F32, DCP_ROLE_BUFFER, { 1, 1, 8, 8 }, false },
+        { "h.0.attn.c_attn.bias", DCP_F32, DCP_ROLE_MODEL, { 8 }, false },
+        { "h.0.attn.masked_bias", DCP_F32, DCP_ROLE_BUFFER, { 0 }, false },
+        { "quantized.weight", DCP_I8, DCP_ROLE_MODEL, { 4, 4 }, false },
+        { "phase", DCP_C64, DCP_ROLE_MODEL, { 4 }, false },
+        { "mask", DCP_BOOL, DCP_ROLE_BUFFER, { 4 }, false },
+    };
+    static const struct part guessed[] = {
+        { "a.weight", DCP_F32, DCP_ROLE_MODEL, { 4, 4 }, false },
+        { "factor", DCP_F32, DCP_ROLE_MODEL, { 4 }, false },
+        { "other", DCP_F32, DCP_ROLE_MODEL, { 4 }, false },
+    };
+    static const struct part partly[] = {
+        { "a.weight", DCP_F32, DCP_ROLE_MODEL, { 4, 4 }, false },
+        { "b.weight", DCP_F32, DCP_ROLE_MODEL, { 4, 4 }, false },
+        { "ema", DCP_F32, DCP_ROLE_BUFFER, { 4 }, false },
+    };
+    static const struct part trained[] = {
+        { "bn.running_mean", DCP_F32, DCP_ROLE_MODEL, { 4 }, false },
+        { "bn.weight", DCP_F32, DCP_ROLE_MODEL, { 4 }, true },
+    };
+    static const struct part cut[] = {
+        { "a", DCP_F32, DCP_ROLE_MODEL, { 4, 4 }, true },
+        { "whole", DCP_F32, DCP_ROLE_BUFFER, { 4 }, false },
+        { "scalar", DCP_F32, DCP_ROLE_BUFFER, { 0 }, false },
+        { "one", DCP_F32, DCP_ROLE_MODEL, { 1 }, false },
+    };
+
+    (void)state;
+    check_buffers(known, DCP_ARRAY_LEN(known), NULL, NULL);
+    check_buffers(guessed, DCP_ARRAY_LEN(guessed), NULL,
+                  "2 tensors, of which no optimizer tells, are trained ('factor' and "
+                  "others)");
+    check_buffers(partly, DCP_ARRAY_LEN(partly), "a.weight",
+                  "1 tensor that the optimizer does not know is frozen ('b.weight'); 1 "
+                  "tensor that the optimizer does not know is a buffer ('ema')");
+    check_buffers(trained, DCP_ARRAY_LEN(trained), "bn.running_mean",
+                  "1 tensor that the optimizer does not know is frozen ('bn.weight')");
+    check_buffers(cut, DCP_ARRAY_LEN(cut), NULL,
+                  "2 tensors that no rank shares are buffers ('whole' and others); 1 "
+                  "tensor, of which no optimizer tells, is trained ('one')");
 }
 
 /* Paths that are known: only there may a container end. */
@@ -170,6 +266,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_tables),
+        cmocka_unit_test(test_buffers),
         cmocka_unit_test(test_joints),
         cmocka_unit_test(test_keys),
     };

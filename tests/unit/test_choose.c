@@ -285,6 +285,80 @@ static void layouts_of_a_format(void **state)
     unmake(&made);
 }
 
+/* A weight of 16 bits, its second name, and its master. */
+static struct dcp_catalog *mixed(const char *format)
+{
+    struct dcp_catalog *catalog = new_catalog();
+
+    catalog->format = format;
+    add(catalog, "a", DCP_ROLE_MODEL, "a", DCP_BF16);
+    add(catalog, "frozen", DCP_ROLE_MODEL, "frozen", DCP_BF16);
+    assert_int_equal(dcp_catalog_add_alias(catalog, "again", 0, NULL), 0);
+    add(catalog, "optimizer.master.a", DCP_ROLE_MASTER, "a", DCP_F32);
+    assert_int_equal(dcp_catalog_sort(catalog, NULL), 0);
+    return catalog;
+}
+
+/* Where a weight is there twice, the dtype that is asked for tells which is meant, and
+ * DeepSpeed's users mean the master. */
+static void which_weights(void **state)
+{
+    static const struct {
+        const char *format;
+        struct dcp_reshard_options options;
+        const char *from; /* what a is made of */
+        enum dcp_dtype dtype;
+    } rows[] = {
+        { "native", { .only = DCP_ONLY_MODEL }, "a", DCP_BF16 },
+        { "native",
+          { .only = DCP_ONLY_MODEL, .dtype = DCP_F32 },
+          "optimizer.master.a",
+          DCP_F32 },
+        { "native", { .dtype = DCP_F32 }, "optimizer.master.a", DCP_F32 },
+        { "native",
+          { .only = DCP_ONLY_MODEL, .dtype = DCP_F16 },
+          "optimizer.master.a",
+          DCP_F16 },
+        { "native", { .only = DCP_ONLY_MODEL, .dtype = DCP_BF16 }, "a", DCP_BF16 },
+        { "native",
+          { .only = DCP_ONLY_MODEL, .weights = DCP_WEIGHTS_MASTER },
+          "optimizer.master.a",
+          DCP_F32 },
+        { "native",
+          { .only = DCP_ONLY_MODEL, .dtype = DCP_F32, .weights = DCP_WEIGHTS_MODEL },
+          "a",
+          DCP_F32 },
+        { "deepspeed", { .only = DCP_ONLY_MODEL }, "optimizer.master.a", DCP_F32 },
+        { "deepspeed",
+          { .only = DCP_ONLY_MODEL, .weights = DCP_WEIGHTS_MODEL },
+          "a",
+          DCP_BF16 },
+        { "deepspeed", { .only = DCP_ONLY_ALL }, "a", DCP_BF16 },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct made made = make(mixed(rows[i].format), &plain, rows[i].options);
+        assert_int_equal(made.rc, 0);
+        is_made_of(&made, "a", rows[i].from, rows[i].dtype);
+        is_made_of(&made, "again", strcmp(rows[i].from, "a") ? rows[i].from : "again",
+                   rows[i].dtype);
+        is_made_of(&made, "frozen", "frozen",
+                   rows[i].options.dtype ? rows[i].dtype : DCP_BF16);
+        unmake(&made);
+    }
+    struct made made =
+        make(training(false, true), &plain,
+             (struct dcp_reshard_options){ .weights = DCP_WEIGHTS_MASTER });
+    assert_int_equal(made.rc, DCP_E_MISMATCH);
+    assert_string_equal(made.err.message, "it holds no master weights");
+    unmake(&made);
+    made = make(new_catalog(), &plain, (struct dcp_reshard_options){ 0 });
+    assert_int_equal(made.rc, DCP_E_MISMATCH);
+    assert_string_equal(made.err.message, "it holds no tensors");
+    unmake(&made);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -296,6 +370,7 @@ int main(void)
         cmocka_unit_test(without_data),
         cmocka_unit_test(second_names),
         cmocka_unit_test(layouts_of_a_format),
+        cmocka_unit_test(which_weights),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

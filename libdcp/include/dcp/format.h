@@ -23,7 +23,10 @@ struct dcp_target_options {
     const char *name;              /* of the one file, for formats that write one */
     uint64_t max_shard_size_bytes; /* 0: the format's default */
     const char *config_json;       /* model description for folders that carry one */
-    bool untie; /* write tensors that share their bytes once for each name */
+    const char *spelling; /* of keys, in a distributed checkpoint: "nested", "flat",
+                           * "torchtitan", "kept"; NULL: see formats/dcp_out.h */
+    const char *prefix;   /* container of the weights there; "": none; NULL: as usual */
+    bool untie;           /* write tensors that share their bytes once for each name */
 };
 
 /* What becomes of a tensor of the source in a target. */

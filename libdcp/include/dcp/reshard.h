@@ -54,6 +54,16 @@ DCP_PUBLIC const char *const *dcp_layout_names(void);
 
 enum dcp_only { DCP_ONLY_ALL, DCP_ONLY_MODEL, DCP_ONLY_OPTIM };
 
+/* Where the source has a weight twice, in the precision the model computes with and as
+ * the optimizer's master. */
+enum dcp_weights {
+    DCP_WEIGHTS_AUTO,  /* the master where another dtype is asked for, and where a model
+                        * leaves a format that has masters of all (DeepSpeed) without its
+                        * optimizer; else the weight */
+    DCP_WEIGHTS_MODEL, /* the weight; where only masters are stored, rounded from them */
+    DCP_WEIGHTS_MASTER
+};
+
 struct dcp_reshard_options {
     const struct dcp_catalog *source; /* of the place, if it is indexed already; borrowed
                                        * until free. NULL: it is read */
@@ -64,6 +74,7 @@ struct dcp_reshard_options {
     int dtype;                 /* enum dcp_dtype of floating tensors, -1: as they are */
     const char *const *select; /* globs on tensor names, NULL-terminated; NULL: all */
     enum dcp_only only;
+    enum dcp_weights weights;
     struct dcp_rename *rename; /* borrowed until free; NULL: names stay */
     enum dcp_codec codec;
     int parity;            /* see dcp_save_options; native targets only */
@@ -83,11 +94,15 @@ struct dcp_reshard_plan {
     uint64_t source_bytes, target_bytes; /* of tensors */
     uint64_t parity_bytes;               /* of parity files, about */
     uint64_t n_cast;                     /* tensors of another dtype than in the source */
-    uint64_t n_left;     /* tensors of the source that the target cannot hold (lossy) */
-    uint64_t n_unproved; /* tensors that no digest of the source's format proves */
+    uint64_t n_unproved;     /* tensors that no digest of the source's format proves */
+    uint64_t n_from_masters; /* weights that are made of masters */
+    uint64_t n_masters_left; /* masters that say more than what is taken */
+    uint64_t n_left; /* tensors of the source that the target cannot hold (lossy) */
     const char *first_left;   /* one of them, borrowed, or NULL */
     const char *objects_left; /* what of training it has no place for: "trainer,
                                * scheduler"; borrowed, or NULL */
+    const char *assumed;      /* of the source, where the target says which tensors are
+                               * trained; borrowed, or NULL */
     size_t source_files, target_files;
     uint64_t n_copies; /* contiguous runs, before merging */
     uint64_t n_reads;  /* after merging */

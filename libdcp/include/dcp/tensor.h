@@ -219,6 +219,8 @@ struct dcp_catalog {
     int world;               /* ranks that saved it; 1 when unknown */
     struct dcp_mesh mesh;
     const char *parity; /* what protects the files, as text; NULL: nothing */
+    const char *assumed; /* which tensors are trained, for people, where the source does
+                          * not prove it; NULL: it does */
     bool partial; /* set before `index`: a file of a native step that is missing or not
                    * what it was is marked as lost, and does not end the act */
     int weights_dtype; /* enum dcp_dtype the model computes with, where only the masters
