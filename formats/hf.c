@@ -164,7 +164,8 @@ static int take_tensors(struct dcp_catalog *catalog, const struct dcp_catalog *o
 
     if (naming.family) {
         naming.tied = dcp_model_config_tied(config, naming.family);
-        naming.add_prefix = lacks_prefix(own, &naming);
+        naming.add_prefix = !dcp_model_config_is_base(config, naming.family) &&
+                            lacks_prefix(own, &naming);
     }
     int rc = dcp_merge(catalog, own, &rule, err);
     if (!rc && naming.failed)
