@@ -15,6 +15,7 @@
 #include <string.h>
 
 #define CONFIG_NAME "config.json"
+#define QUANTIZATION "quantization_config"
 
 enum { BID = 128, BID_NO_WEIGHTS = 1, MAX_CONFIG_BYTES = 16 << 20 };
 
@@ -242,6 +243,24 @@ static int set_dtype(json_t *config, int dtype, bool *out_changed)
     return *out_changed ? json_object_set_new(config, key, json_string(name)) : 0;
 }
 
+/* Whether 8-bit floats or packed numbers are left of a quantized model. */
+static bool is_quantized(const struct dcp_catalog *catalog)
+{
+    for (size_t i = 0; i < catalog->n_tensors; i++)
+        if (dcp_dtype_size(catalog->tensors[i].dtype) == 1 ||
+            catalog->tensors[i].dtype == DCP_I32)
+            return true;
+    return false;
+}
+
+/* Weights that were cast out of 8 bits are quantized no more. */
+static int drop_quantization(const struct dcp_catalog *catalog, json_t *config,
+                             bool *out_changed)
+{
+    *out_changed = json_object_get(config, QUANTIZATION) && !is_quantized(catalog);
+    return *out_changed ? json_object_del(config, QUANTIZATION) : 0;
+}
+
 static int add_config(struct dcp_catalog *catalog,
                       const struct dcp_target_options *options,
                       struct dcp_literals *literals, struct dcp_error *err)
@@ -249,7 +268,7 @@ static int add_config(struct dcp_catalog *catalog,
     DCP_CLEANUP_JSON json_t *config = NULL;
     DCP_CLEANUP_FREE char *rewritten = NULL;
     const char *text = NULL;
-    bool changed;
+    bool changed, dropped;
     size_t n = 0;
     int file;
 
@@ -259,7 +278,8 @@ static int add_config(struct dcp_catalog *catalog,
         return rc;
     dcp_model_config_text(catalog, options, &text, &n);
     if (set_dtype(config, common_dtype(catalog), &changed) ||
-        (changed && !(rewritten = dcp_json_text(config, 2))))
+        drop_quantization(catalog, config, &dropped) ||
+        ((changed || dropped) && !(rewritten = dcp_json_text(config, 2))))
         return dcp_error_memory(err, CONFIG_NAME);
     if (rewritten) {
         text = rewritten;

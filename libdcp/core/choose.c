@@ -2,6 +2,7 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "rename.h"
+#include "scale.h"
 #include <string.h>
 
 /* What a choice works with. */
@@ -128,12 +129,17 @@ static int place(struct choice *choice, struct dcp_tensor tensor, size_t t,
         return refuse(choice, &tensor, err);
     if (fate != DCP_FATE_HELD)
         return DCP_OK;
-    if (options->dtype >= 0 && dcp_dtype_is_float(tensor.dtype))
+    bool cast = options->dtype >= 0 && dcp_dtype_is_float(tensor.dtype), scale = false;
+    int rc = cast ? dcp_scale_check(choice->src, &choice->src->tensors[t], &scale, err)
+                  : DCP_OK;
+    if (rc || (scale && !dcp_scale_is_f8((enum dcp_dtype)options->dtype)))
+        return rc; /* numbers that are not scaled any more need no scales */
+    if (cast && !scale)
         tensor.dtype = (enum dcp_dtype)options->dtype;
     tensor.has_fingerprint = false;
     tensor.name = name_of(choice, &tensor);
     if (options->rename) {
-        int rc = dcp_rename_tensor(options->rename, choice->target, &tensor, err);
+        rc = dcp_rename_tensor(options->rename, choice->target, &tensor, err);
         if (rc)
             return rc;
     }
