@@ -13,6 +13,7 @@ static const struct dcp_format *const formats[] = {
     &dcp_format_safetensors_sharded,
     &dcp_format_torch,
     &dcp_format_hf,
+    &dcp_format_hf_trainer,
     &dcp_format_fsdp_ranks,
     &dcp_format_npy,
     &dcp_format_npz,
