@@ -3,6 +3,7 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "base/str.h"
+#include "foreign.h"
 #include "formats.h"
 #include "input.h"
 #include "merge.h"
@@ -175,6 +176,25 @@ static int take_tensors(struct dcp_catalog *catalog, const struct dcp_catalog *o
     return rc ? rc : dcp_merge_object(catalog, own, DCP_SAFETENSORS_METADATA, err);
 }
 
+/* A configuration without weights, or with those of another library. */
+static int refuse(const struct dcp_source *source, struct dcp_error *err)
+{
+    struct dcp_foreign foreign;
+
+    if (dcp_foreign_find(source, &foreign)) {
+        free(foreign.folder);
+        dcp_error_set(err, DCP_E_UNSUPPORTED, "the folder of Hugging Face %s",
+                      foreign.kind);
+        dcp_error_hint(err, "%s", foreign.hint);
+        return DCP_E_UNSUPPORTED;
+    }
+    dcp_error_set(err, DCP_E_CORRUPT,
+                  "it has a config.json of Hugging Face, but no weights: neither "
+                  "model.safetensors, nor pytorch_model.bin, nor the index of either");
+    dcp_error_hint(err, "copy or download the folder again, with its weights");
+    return DCP_E_CORRUPT;
+}
+
 static int index_source(const struct dcp_source *source, struct dcp_catalog *catalog,
                         struct dcp_error *err)
 {
@@ -184,14 +204,8 @@ static int index_source(const struct dcp_source *source, struct dcp_catalog *cat
     struct dcp_catalog *own = NULL;
     size_t n;
 
-    if (!form) {
-        dcp_error_set(
-            err, DCP_E_CORRUPT,
-            "it has a config.json of Hugging Face, but no weights: neither "
-            "model.safetensors, nor pytorch_model.bin, nor the index of either");
-        dcp_error_hint(err, "copy or download the folder again, with its weights");
-        return DCP_E_CORRUPT;
-    }
+    if (!form)
+        return refuse(source, err);
     int rc = read_config(source, &text, &n, &config, err);
     if (!rc)
         rc = dcp_catalog_new(&own, err);

@@ -36,6 +36,7 @@ static const struct {
     { "pytorch_model.bin", true, dcp_torch_index_file },
     { "pytorch_model.bin.index.json", true, index_sharded_torch },
     { "pytorch_model_fsdp.bin", true, dcp_torch_index_file },
+    { "adapter_model.safetensors", false, index_safetensors },
 };
 
 /* Whether a folder of the source is a distributed checkpoint. */
