@@ -11,11 +11,21 @@
 #include "roles.h"
 #include "safetensors.h"
 #include "text_index.h"
+#include "training.h"
 #include <string.h>
 
 #define STEM "model"
-#define ONE_NAME STEM ".safetensors"
-#define INDEX_NAME STEM ".safetensors.index.json"
+#define ADAPTER_CONFIG "adapter_config.json"
+
+/* What a folder's weights are called: one file, or the index of many. */
+static const struct {
+    const char *one, *index;
+} stems[] = {
+    { STEM ".safetensors", STEM ".safetensors.index.json" },
+    { "adapter_model.safetensors", "adapter_model.safetensors.index.json" }, /* PEFT */
+    { "diffusion_pytorch_model.safetensors",
+      "diffusion_pytorch_model.safetensors.index.json" }, /* a model of diffusers */
+};
 
 enum { BID = 64 };
 
@@ -202,29 +212,56 @@ int dcp_sharded_index(const struct dcp_source *source, const char *index_name,
     return rc;
 }
 
+static bool probe_one(const struct dcp_source *source, const char *name)
+{
+    DCP_CLEANUP_FREE char *path = dcp_source_path(source, name);
+    const struct dcp_source one = { .store = source->store, .name = path ? path : "" };
+
+    return path && dcp_source_has(source, name) && dcp_format_safetensors.probe(&one) > 0;
+}
+
 static int probe(const struct dcp_source *source)
 {
-    if (!source->is_dir)
-        return 0;
-    if (dcp_source_has(source, INDEX_NAME))
-        return BID;
-    DCP_CLEANUP_FREE char *path = dcp_source_path(source, ONE_NAME);
-    const struct dcp_source one = { .store = source->store, .name = path ? path : "" };
-    return path && dcp_source_has(source, ONE_NAME) &&
-                   dcp_format_safetensors.probe(&one) > 0
-               ? BID
-               : 0;
+    for (size_t i = 0; source->is_dir && i < DCP_ARRAY_LEN(stems); i++)
+        if (dcp_source_has(source, stems[i].index) || probe_one(source, stems[i].one))
+            return BID;
+    return 0;
+}
+
+/* The configuration of an adapter says what its weights are added to. */
+static int add_adapter_config(const struct dcp_source *source,
+                              struct dcp_catalog *catalog, struct dcp_error *err)
+{
+    DCP_CLEANUP_FREE void *text = NULL;
+    DCP_CLEANUP_JSON json_t *config = NULL;
+    size_t n;
+
+    if (!dcp_source_has(source, ADAPTER_CONFIG))
+        return DCP_OK;
+    int rc = dcp_source_read(source, ADAPTER_CONFIG, DCP_FORMAT_JSON_MAX_BYTES, &text, &n,
+                             err);
+    if (!rc)
+        rc = dcp_json_parse(text, n, ADAPTER_CONFIG, &config, err);
+    return rc ? rc
+              : dcp_training_add(catalog, "adapter_config", json_incref(config), err);
 }
 
 static int index_source(const struct dcp_source *source, struct dcp_catalog *catalog,
                         struct dcp_error *err)
 {
+    size_t i = 0;
+
     catalog->format = dcp_format_safetensors_sharded.name;
-    int rc = dcp_source_has(source, INDEX_NAME)
-                 ? dcp_sharded_index(source, INDEX_NAME, dcp_safetensors_index_file,
+    while (i + 1 < DCP_ARRAY_LEN(stems) && !dcp_source_has(source, stems[i].index) &&
+           !dcp_source_has(source, stems[i].one))
+        i++;
+    int rc = dcp_source_has(source, stems[i].index)
+                 ? dcp_sharded_index(source, stems[i].index, dcp_safetensors_index_file,
                                      catalog, err)
-                 : dcp_safetensors_index_file(source, ONE_NAME, catalog, err);
-    return rc ? rc : dcp_roles_find_plain(catalog, err);
+                 : dcp_safetensors_index_file(source, stems[i].one, catalog, err);
+    if (!rc)
+        rc = dcp_roles_find_plain(catalog, err);
+    return rc ? rc : add_adapter_config(source, catalog, err);
 }
 
 /* -- writing ------------------------------------------------------------------------- */

@@ -148,6 +148,7 @@ static void load_fini(struct load *load)
     for (int i = 0; load->copiers && i < load->n_copiers; i++) {
         dcp_blocks_free(load->copiers[i].blocks);
         free(load->copiers[i].scratch);
+        dcp_scale_fini(&load->copiers[i].scale);
         if (load->bounce && load->bounce[i])
             load->device->ops->free_staging(load->device->self, load->bounce[i],
                                             (size_t)CHUNK_BYTES);

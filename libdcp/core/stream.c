@@ -48,6 +48,7 @@ static void stream_fini(struct stream *s)
     for (int i = 0; s->copiers && i < s->n_workers; i++) {
         dcp_blocks_free(s->copiers[i].blocks);
         free(s->copiers[i].scratch);
+        dcp_scale_fini(&s->copiers[i].scale);
     }
     free(s->copiers);
     free(s->blocks);
