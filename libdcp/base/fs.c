@@ -284,9 +284,9 @@ int dcp_fs_exchange(int dir_fd, const char *name, int other_dir_fd, const char *
 int dcp_fs_write_new(int dir_fd, const char *name, const void *data, size_t size_bytes)
 {
     const int flags = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
-    int fd = openat(dir_fd, name, flags, 0644);
+    int fd = openat(dir_fd, name, flags, 0666);
     if (fd < 0 && errno == EEXIST && unlinkat(dir_fd, name, 0) == 0)
-        fd = openat(dir_fd, name, flags, 0644);
+        fd = openat(dir_fd, name, flags, 0666);
     if (fd < 0)
         return -1;
     int rc = dcp_fs_write_at(fd, data, size_bytes, 0);

@@ -203,7 +203,7 @@ static int dir_make_dir(void *self, const char *name, struct dcp_error *err)
     const struct dcp_dir *dir = self;
     DCP_CLEANUP_PLACE struct dcp_dir_place place;
     if (dcp_dir_place_init(dir, name, &place) != 0 ||
-        mkdirat(place.dir_fd, place.last, 0755) != 0)
+        mkdirat(place.dir_fd, place.last, 0777) != 0)
         return dcp_dir_fail(dir, errno, "make folder", name, err);
     return DCP_OK;
 }

@@ -86,3 +86,24 @@ make_held() {
     dcp-reshard repair run
     dcp-inspect verify run
 }
+
+@test "who may only read a run folder cannot hold it, nor lead what is written elsewhere" {
+    [ "$(id -u)" = 0 ] || skip "only root can become another user"
+    chmod a+rx "$BATS_RUN_TMPDIR" .
+    umask 022
+    train -q --steps 5
+    [ "$(stat -c '%a %a' run/.dcp-lock run/step-00000005)" = "600 600
+755 755" ]
+    as_nobody sh -c 'cat run/metrics.jsonl run/latest run/step-00000005/*' >/dev/null
+    as_nobody sh -c 'flock -s run/.dcp-lock sleep 30' &
+    holder=$!
+    sleep 0.2
+    train -q --steps 6
+    kill $holder 2>/dev/null || true
+    mv run/metrics.jsonl mine
+    before=$(cat mine)
+    ln -s ../mine run/metrics.jsonl
+    run -8 --separate-stderr train --steps 7
+    [[ $stderr == *"cannot open 'run/metrics.jsonl': it is a link, or no file"*"hint: "* ]]
+    [ "$(cat mine)" = "$before" ]
+}
