@@ -316,7 +316,7 @@ static int take_ties(struct choice *choice, struct dcp_error *err)
 
 static int refuse_masters(struct dcp_error *err)
 {
-    dcp_error_set(err, DCP_E_MISMATCH, "it holds no master weights");
+    dcp_error_set(err, DCP_E_MISMATCH, "the source holds no master weights");
     dcp_error_hint(err, "without --weights master the weights are taken as they are");
     return DCP_E_MISMATCH;
 }
@@ -345,7 +345,7 @@ static int take_all(struct choice *choice, struct dcp_error *err)
                  ? dcp_error_set(err, DCP_E_MISMATCH,
                                  "none of the %zu tensors is selected",
                                  choice->src->n_tensors)
-                 : dcp_error_set(err, DCP_E_MISMATCH, "it holds no tensors");
+                 : dcp_error_set(err, DCP_E_MISMATCH, "the source holds no tensors");
     return rc;
 }
 
