@@ -1,6 +1,7 @@
 /* reader: any part of any tensor of a checkpoint, whatever its layout: a plan onto whole
  * tensors. */
 #include "base/mem.h"
+#include "choose.h"
 #include "copy.h"
 #include <dcp/reshard.h>
 
@@ -22,9 +23,11 @@ int dcp_reader_new(const struct dcp_source *source, const struct dcp_catalog *ca
     *out_reader = NULL;
     for (size_t t = 0; t < catalog->n_tensors && !rc; t++) {
         rc = dcp_catalog_add_tensor(reader->whole, &catalog->tensors[t], NULL, err);
+        struct dcp_piece piece = { .tensor = (int)t, .file = -1 };
+        if (catalog->tensors[t].quantized) /* none of it */
+            piece.region = (struct dcp_region){ .kind = DCP_FLAT };
         if (!rc)
-            rc = dcp_catalog_add_piece(
-                reader->whole, &(struct dcp_piece){ .tensor = (int)t, .file = -1 }, err);
+            rc = dcp_catalog_add_piece(reader->whole, &piece, err);
     }
     if (!rc)
         rc = dcp_catalog_sort(reader->whole, err);
@@ -50,6 +53,8 @@ int dcp_reader_read(struct dcp_reader *reader, int tensor, int64_t begin, int64_
     if (tensor < 0 || (size_t)tensor >= reader->whole->n_tensors || begin < 0 ||
         begin > end || end > reader->whole->tensors[tensor].n_elems)
         return dcp_error_set(err, DCP_E_USAGE, "a read reaches outside of its tensor");
+    if (reader->whole->tensors[tensor].quantized)
+        return dcp_quantized_refuse(&reader->whole->tensors[tensor], err);
     return dcp_copy_piece(&reader->copier, (size_t)tensor, begin, end, out, err);
 }
 
