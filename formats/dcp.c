@@ -69,6 +69,15 @@ int dcp_dcp_probe(const struct dcp_source *source)
     return bits;
 }
 
+static enum dcp_fate fate(const struct dcp_catalog *src, const struct dcp_catalog *target,
+                          const struct dcp_tensor *tensor)
+{
+    (void)target;
+    return tensor->role == DCP_ROLE_OTHER && dcp_common_carries(src, tensor->name)
+               ? DCP_FATE_IMPLIED
+               : DCP_FATE_HELD;
+}
+
 const struct dcp_format dcp_format_dcp = {
     .name = "dcp",
     .help = "PyTorch distributed checkpoint (torch.distributed.checkpoint), FSDP",
@@ -79,6 +88,7 @@ const struct dcp_format dcp_format_dcp = {
     .layouts = "dim0 replicated",
     .probe = dcp_dcp_probe,
     .index = dcp_dcp_index,
+    .fate = fate,
     .layout = dcp_dcp_layout,
     .seal = dcp_dcp_seal,
 };

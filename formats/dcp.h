@@ -40,5 +40,10 @@ struct dcp_reading {
 int dcp_reading_objects(struct dcp_reading *r, struct dcp_error *err);
 /* What Megatron-LM keeps in common.pt, when it is there. Comes last. Errors: as above. */
 int dcp_reading_common(struct dcp_reading *r, struct dcp_error *err);
+/* Whether an object or a tensor goes there with Megatron's files, not under a key; and
+ * these files. Errors: MEMORY. */
+bool dcp_common_carries(const struct dcp_catalog *catalog, const char *name);
+int dcp_common_write(struct dcp_catalog *catalog, struct dcp_literals *literals,
+                     struct dcp_error *err);
 
 #endif

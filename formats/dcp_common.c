@@ -1,7 +1,10 @@
 /* dcp_common: common.pt, which Megatron-LM writes beside a distributed checkpoint: one
  * PyTorch file with what is equal on all ranks (arguments, iteration, scheduler). Its
- * values are kept as objects "common.<path>". */
+ * values are shown as objects "common.<path>"; the file itself, and metadata.json, which
+ * says that the folder is Megatron's, are carried as objects, so that what is written
+ * again is a folder that Megatron loads. */
 #include "base/mem.h"
+#include "base/str.h"
 #include "dcp.h"
 #include "merge.h"
 #include "torch.h"
@@ -11,6 +14,16 @@
 #define COMMON_NAME "common.pt"
 #define MARK_NAME "metadata.json" /* {"sharded_backend": "torch_dist", …} */
 #define PREFIX "common."
+
+enum { MAX_FILE_BYTES = 64 << 20 }; /* arguments and the like take kilobytes */
+
+/* The files, and the objects that carry them. */
+static const struct {
+    const char *file, *object;
+} files[] = {
+    { COMMON_NAME, "megatron." COMMON_NAME },
+    { MARK_NAME, "megatron." MARK_NAME },
+};
 
 struct renaming {
     struct dcp_catalog *catalog;
@@ -62,6 +75,22 @@ static int take(struct dcp_catalog *catalog, const struct dcp_catalog *own,
     return rc ? rc : dcp_catalog_sort(catalog, err);
 }
 
+static int carry(struct dcp_reading *r, struct dcp_error *err)
+{
+    int rc = DCP_OK;
+
+    for (size_t i = 0; i < DCP_ARRAY_LEN(files) && !rc; i++) {
+        struct dcp_object object = { .name = files[i].object, .kind = DCP_OBJECT_BYTES };
+        DCP_CLEANUP_FREE void *data = NULL;
+        rc = dcp_source_read(r->source, files[i].file, MAX_FILE_BYTES, &data,
+                             &object.size_bytes, err);
+        object.data = data;
+        if (!rc)
+            rc = dcp_catalog_add_object(r->catalog, &object, err);
+    }
+    return rc;
+}
+
 int dcp_reading_common(struct dcp_reading *r, struct dcp_error *err)
 {
     struct dcp_catalog *own = NULL;
@@ -74,5 +103,38 @@ int dcp_reading_common(struct dcp_reading *r, struct dcp_error *err)
     if (!rc)
         rc = take(r->catalog, own, err);
     dcp_catalog_free(own);
+    return rc ? rc : carry(r, err);
+}
+
+/* -- writing ------------------------------------------------------------------------- */
+
+bool dcp_common_carries(const struct dcp_catalog *catalog, const char *name)
+{
+    bool carried = dcp_catalog_find_object(catalog, files[0].object) >= 0;
+
+    for (size_t i = 0; i < DCP_ARRAY_LEN(files); i++)
+        if (!strcmp(name, files[i].object))
+            return true;
+    return carried && dcp_str_starts(name, PREFIX);
+}
+
+int dcp_common_write(struct dcp_catalog *catalog, struct dcp_literals *literals,
+                     struct dcp_error *err)
+{
+    int rc = DCP_OK;
+
+    for (size_t i = 0; i < DCP_ARRAY_LEN(files) && !rc; i++) {
+        int at = dcp_catalog_find_object(catalog, files[i].object), file;
+        if (at < 0)
+            continue;
+        const struct dcp_object *object = &catalog->objects[at];
+        rc = dcp_catalog_add_file(
+            catalog,
+            &(struct dcp_file){ .name = files[i].file, .size_bytes = object->size_bytes },
+            &file, err);
+        if (!rc)
+            rc = dcp_literals_add(literals, catalog, file, 0, object->data,
+                                  object->size_bytes, err);
+    }
     return rc;
 }

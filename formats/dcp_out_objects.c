@@ -4,6 +4,7 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "base/str.h"
+#include "dcp.h"
 #include "dcp_optim.h"
 #include "dcp_out.h"
 #include "torch.h"
@@ -410,6 +411,7 @@ int dcp_out_objects(struct dcp_out *out, struct dcp_error *err)
     for (size_t o = 0; o < catalog->n_objects && !rc; o++) {
         const struct dcp_object *object = &catalog->objects[o];
         if (!strcmp(object->name, DCP_KEYS) || dcp_out_replaced(out, object->name) ||
+            dcp_common_carries(catalog, object->name) ||
             (optim && !strcmp(object->name, DCP_TRAINING_OPTIMIZER)))
             continue;
         rc = put_object(out, object, err);

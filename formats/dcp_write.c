@@ -146,6 +146,8 @@ int dcp_dcp_layout(struct dcp_catalog *catalog, const struct dcp_target_options 
     for (size_t r = 0; r < world && !rc; r++)
         if (file[r] >= 0)
             catalog->files[file[r]].size_bytes = at[r];
+    if (!rc)
+        rc = dcp_common_write(catalog, literals, err);
     dcp_heads_fini(&l.heads);
     return rc;
 }

@@ -81,12 +81,16 @@ static int add_tensor(struct dcp_catalog *catalog, int file,
         &(struct dcp_tensor){ .name = place ? place->name : tensor->name,
                               .dtype = tensor->dtype,
                               .ndim = tensor->ndim,
-                              .shape = transposed ? turned : tensor->shape },
+                              .shape = transposed ? turned : tensor->shape,
+                              .is_meta = tensor->quantized != NULL,
+                              .quantized = tensor->quantized,
+                              .quantized_bytes = tensor->size_bytes },
         &index, err);
-    return rc ? rc
-              : dcp_axes_add_whole(catalog, index, file, tensor->offset,
-                                   place ? place->axes : DCP_AXES_SAME,
-                                   place ? place->heads : 1, false, err);
+    return rc || tensor->quantized
+               ? rc
+               : dcp_axes_add_whole(catalog, index, file, tensor->offset,
+                                    place ? place->axes : DCP_AXES_SAME,
+                                    place ? place->heads : 1, false, err);
 }
 
 static int fill(struct dcp_catalog *catalog, const struct dcp_gguf *gguf,

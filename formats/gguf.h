@@ -44,6 +44,7 @@
 struct dcp_gguf_tensor {
     const char *name;
     enum dcp_dtype dtype;
+    const char *quantized; /* the type of its blocks, or NULL; static */
     int ndim;
     int64_t shape[DCP_GGUF_MAX_DIMS]; /* the slowest dimension first */
     uint64_t offset, size_bytes;      /* in the file */
@@ -57,7 +58,7 @@ struct dcp_gguf {
     size_t n_tensors;
 };
 /* dcp_gguf_fini also after a failure. Errors: CORRUPT, UNSUPPORTED (another version, byte
- * order, a quantized type, a part of a split file), IO, MEMORY. */
+ * order, a type that is not known, a part of a split file), IO, MEMORY. */
 int dcp_gguf_read(const struct dcp_input *in, struct dcp_gguf *out,
                   struct dcp_error *err);
 void dcp_gguf_fini(struct dcp_gguf *gguf);

@@ -155,53 +155,71 @@ static int read_alignment(const struct dcp_gguf_cursor *cursor,
 
 /* -- the table of tensors ------------------------------------------------------------ */
 
-/* By ggml's number. dtype -1: blocks of quantized numbers. */
+/* By ggml's number: a dtype, or blocks of quantized numbers. Source: GGML_QUANT_SIZES of
+ * gguf-py's constants.py, and ggml-common.h. */
 static const struct {
     const char *name;
-    int dtype;
+    enum dcp_dtype dtype;
+    uint16_t block_elems, block_bytes; /* 0: it is no block */
 } ggml_types[] = {
-    [0] = { "F32", DCP_F32 },  [1] = { "F16", DCP_F16 },    [2] = { "Q4_0", -1 },
-    [3] = { "Q4_1", -1 },      [6] = { "Q5_0", -1 },        [7] = { "Q5_1", -1 },
-    [8] = { "Q8_0", -1 },      [9] = { "Q8_1", -1 },        [10] = { "Q2_K", -1 },
-    [11] = { "Q3_K", -1 },     [12] = { "Q4_K", -1 },       [13] = { "Q5_K", -1 },
-    [14] = { "Q6_K", -1 },     [15] = { "Q8_K", -1 },       [16] = { "IQ2_XXS", -1 },
-    [17] = { "IQ2_XS", -1 },   [18] = { "IQ3_XXS", -1 },    [19] = { "IQ1_S", -1 },
-    [20] = { "IQ4_NL", -1 },   [21] = { "IQ3_S", -1 },      [22] = { "IQ2_S", -1 },
-    [23] = { "IQ4_XS", -1 },   [24] = { "I8", DCP_I8 },     [25] = { "I16", DCP_I16 },
-    [26] = { "I32", DCP_I32 }, [27] = { "I64", DCP_I64 },   [28] = { "F64", DCP_F64 },
-    [29] = { "IQ1_M", -1 },    [30] = { "BF16", DCP_BF16 }, [34] = { "TQ1_0", -1 },
-    [35] = { "TQ2_0", -1 },    [39] = { "MXFP4", -1 },      [40] = { "NVFP4", -1 },
-    [41] = { "Q1_0", -1 },
+    [0] = { "F32", DCP_F32, 0, 0 },        [1] = { "F16", DCP_F16, 0, 0 },
+    [2] = { "Q4_0", DCP_U8, 32, 18 },      [3] = { "Q4_1", DCP_U8, 32, 20 },
+    [6] = { "Q5_0", DCP_U8, 32, 22 },      [7] = { "Q5_1", DCP_U8, 32, 24 },
+    [8] = { "Q8_0", DCP_U8, 32, 34 },      [9] = { "Q8_1", DCP_U8, 32, 36 },
+    [10] = { "Q2_K", DCP_U8, 256, 84 },    [11] = { "Q3_K", DCP_U8, 256, 110 },
+    [12] = { "Q4_K", DCP_U8, 256, 144 },   [13] = { "Q5_K", DCP_U8, 256, 176 },
+    [14] = { "Q6_K", DCP_U8, 256, 210 },   [15] = { "Q8_K", DCP_U8, 256, 292 },
+    [16] = { "IQ2_XXS", DCP_U8, 256, 66 }, [17] = { "IQ2_XS", DCP_U8, 256, 74 },
+    [18] = { "IQ3_XXS", DCP_U8, 256, 98 }, [19] = { "IQ1_S", DCP_U8, 256, 50 },
+    [20] = { "IQ4_NL", DCP_U8, 32, 18 },   [21] = { "IQ3_S", DCP_U8, 256, 110 },
+    [22] = { "IQ2_S", DCP_U8, 256, 82 },   [23] = { "IQ4_XS", DCP_U8, 256, 136 },
+    [24] = { "I8", DCP_I8, 0, 0 },         [25] = { "I16", DCP_I16, 0, 0 },
+    [26] = { "I32", DCP_I32, 0, 0 },       [27] = { "I64", DCP_I64, 0, 0 },
+    [28] = { "F64", DCP_F64, 0, 0 },       [29] = { "IQ1_M", DCP_U8, 256, 56 },
+    [30] = { "BF16", DCP_BF16, 0, 0 },     [34] = { "TQ1_0", DCP_U8, 256, 54 },
+    [35] = { "TQ2_0", DCP_U8, 256, 66 },   [39] = { "MXFP4", DCP_U8, 32, 17 },
+    [40] = { "NVFP4", DCP_U8, 64, 36 },    [41] = { "Q1_0", DCP_U8, 128, 18 },
 };
 
 int dcp_gguf_type_of(enum dcp_dtype dtype)
 {
     for (size_t i = 0; i < DCP_ARRAY_LEN(ggml_types); i++)
-        if (ggml_types[i].name && ggml_types[i].dtype == (int)dtype)
+        if (ggml_types[i].name && !ggml_types[i].block_elems &&
+            ggml_types[i].dtype == dtype)
             return (int)i;
     return -1;
 }
 
-static int read_dtype(const char *file, const char *tensor, uint32_t type,
-                      enum dcp_dtype *out, struct dcp_error *err)
+/* The type, and with the elements that size_bytes has so far, the size. */
+static int read_type(const char *file, uint32_t type, struct dcp_gguf_tensor *tensor,
+                     struct dcp_error *err)
 {
     const char *name = type < DCP_ARRAY_LEN(ggml_types) ? ggml_types[type].name : NULL;
     char shown[SHOWN];
 
-    dcp_str_escape(shown, sizeof shown, tensor);
+    dcp_str_escape(shown, sizeof shown, tensor->name);
     if (!name)
         return dcp_error_set(err, DCP_E_UNSUPPORTED,
                              "'%s': tensor '%s' has type %u, which is not known", file,
                              shown, (unsigned)type);
-    if (ggml_types[type].dtype < 0) {
-        dcp_error_set(err, DCP_E_UNSUPPORTED,
-                      "'%s': tensor '%s' is quantized (%s), which is not supported", file,
-                      shown, name);
-        dcp_error_hint(err, "take the F32, F16 or BF16 file of the same model");
-        return DCP_E_UNSUPPORTED;
+    uint64_t per_block = ggml_types[type].block_elems,
+             each = ggml_types[type].block_bytes;
+    tensor->dtype = ggml_types[type].dtype;
+    if (per_block) {
+        int64_t row = tensor->ndim ? tensor->shape[tensor->ndim - 1] : 1;
+        if ((uint64_t)row % per_block)
+            return dcp_error_set(err, DCP_E_CORRUPT,
+                                 "'%s': the rows of tensor '%s' are no whole blocks (%s)",
+                                 file, shown, name);
+        tensor->quantized = name;
+        tensor->size_bytes /= per_block;
+    } else {
+        each = dcp_dtype_size(tensor->dtype);
     }
-    *out = (enum dcp_dtype)ggml_types[type].dtype;
-    return DCP_OK;
+    return dcp_mul_u64(tensor->size_bytes, each, &tensor->size_bytes)
+               ? DCP_OK
+               : dcp_error_set(err, DCP_E_CORRUPT,
+                               "'%s': the size of tensor '%s' overflows", file, shown);
 }
 
 /* Dimensions, the fastest first in the file, and the tensor's bytes. */
@@ -243,7 +261,6 @@ static int read_tensor(struct dcp_gguf_cursor *cursor, struct dcp_gguf *gguf,
                        struct dcp_gguf_tensor *tensor, struct dcp_error *err)
 {
     const unsigned char *p;
-    char shown[SHOWN];
 
     int rc = take_name(cursor, gguf->arena, DCP_GGUF_MAX_NAME_BYTES,
                        "the name of a tensor", &tensor->name, err);
@@ -251,18 +268,10 @@ static int read_tensor(struct dcp_gguf_cursor *cursor, struct dcp_gguf *gguf,
         rc = read_shape(cursor, tensor, err);
     if (!rc)
         rc = dcp_gguf_take(cursor, 12, &p, err);
-    if (!rc)
-        rc =
-            read_dtype(cursor->in->shown, tensor->name, dcp_le32(p), &tensor->dtype, err);
     if (rc)
         return rc;
     tensor->offset = dcp_le64(p + 4);
-    if (!dcp_mul_u64(tensor->size_bytes, dcp_dtype_size(tensor->dtype),
-                     &tensor->size_bytes))
-        return dcp_error_set(err, DCP_E_CORRUPT,
-                             "'%s': the size of tensor '%s' overflows", cursor->in->shown,
-                             dcp_str_escape(shown, sizeof shown, tensor->name));
-    return DCP_OK;
+    return read_type(cursor->in->shown, dcp_le32(p), tensor, err);
 }
 
 /* Every tensor begins where the one before it ends, rounded up, and lies in the file. */

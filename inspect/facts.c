@@ -15,6 +15,7 @@ static void count_groups(const struct dcp_catalog *catalog, struct inspect_facts
             &facts->groups[(size_t)t->role * DCP_N_DTYPES + (size_t)t->dtype];
         g->role = t->role;
         g->dtype = t->dtype;
+        g->quantized = t->quantized != NULL;
         g->n_tensors++;
         g->n_elems += (uint64_t)t->n_elems;
         g->size_bytes += dcp_tensor_bytes(t);
@@ -48,12 +49,17 @@ static int count_params(const struct dcp_catalog *catalog, struct inspect_facts 
 {
     DCP_CLEANUP_FREE struct spot *spots =
         dcp_mem_calloc(catalog->n_tensors, sizeof *spots);
+    struct dcp_identity *identity = NULL;
     size_t n = 0;
     if (!spots)
         return dcp_error_memory(err, "the places of the weights");
-    for (size_t i = 0; i < catalog->n_tensors; i++) {
+    int rc = dcp_identity_new(catalog, &identity, err);
+    for (size_t i = 0; i < catalog->n_tensors && !rc; i++) {
         const struct dcp_tensor *t = &catalog->tensors[i];
-        if (t->role != DCP_ROLE_MODEL)
+        /* Where only masters are stored they are the weights. */
+        if (t->role != DCP_ROLE_MODEL &&
+            (t->role != DCP_ROLE_MASTER ||
+             dcp_identity_find(identity, DCP_ROLE_MODEL, t->param) >= 0))
             continue;
         const struct dcp_piece *piece =
             t->n_pieces == 1 ? &catalog->pieces[t->first_piece] : NULL;
@@ -61,13 +67,14 @@ static int count_params(const struct dcp_catalog *catalog, struct inspect_facts 
             spots[n++] = (struct spot){ piece->file, piece->offset, t->n_elems };
         facts->n_params += (uint64_t)t->n_elems;
     }
+    dcp_identity_free(identity);
     qsort(spots, n, sizeof *spots, compare_spots);
     for (size_t i = 1; i < n; i++)
         if (compare_spots(&spots[i - 1], &spots[i]) == 0) {
             facts->n_params -= (uint64_t)spots[i].n_elems;
             facts->n_tied++;
         }
-    return DCP_OK;
+    return rc;
 }
 
 static int measure_shards(const struct dcp_catalog *catalog, struct inspect_facts *facts,

@@ -8,6 +8,7 @@
 struct inspect_group {
     enum dcp_role role;
     enum dcp_dtype dtype;
+    bool quantized; /* the dtype says nothing */
     uint64_t n_tensors, n_elems, size_bytes;
 };
 

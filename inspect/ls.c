@@ -94,10 +94,16 @@ static int print_pieces(struct dcp_main *m, const struct dcp_catalog *catalog,
     return rc;
 }
 
+/* A dtype, or the type of quantized blocks. */
+static const char *type_of(const struct dcp_tensor *t)
+{
+    return t->quantized ? t->quantized : dcp_dtype_name(t->dtype);
+}
+
 static void add_row(struct dcp_table *table, const struct dcp_tensor *t)
 {
     dcp_table_name(table, t->name);
-    dcp_table_cell(table, "%s", dcp_dtype_name(t->dtype));
+    dcp_table_cell(table, "%s", type_of(t));
     dcp_table_cell(table, "%s", dcp_human_shape(t->ndim, t->shape).text);
     dcp_table_cell(table, "%s", dcp_human_size(dcp_tensor_bytes(t)).text);
     dcp_table_cell(table, "%s", dcp_human_count(t->n_pieces).text);
@@ -184,7 +190,7 @@ static json_t *tensor_json(const struct dcp_catalog *catalog, const struct dcp_t
     json_t *item = json_pack(
         "{s:o, s:o, s:s, s:s, s:o, s:I, s:o, s:o, s:o}", "name", dcp_doc_text(t->name),
         "param", dcp_doc_text(t->param), "role", dcp_role_name(t->role), "dtype",
-        dcp_dtype_name(t->dtype), "shape", dcp_doc_shape(t->ndim, t->shape), "n_elems",
+        type_of(t), "shape", dcp_doc_shape(t->ndim, t->shape), "n_elems",
         (json_int_t)t->n_elems, "size_bytes", dcp_doc_u64(dcp_tensor_bytes(t)),
         "n_pieces", dcp_doc_u64(t->n_pieces), "fingerprint",
         t->has_fingerprint ? dcp_doc_hex(t->fingerprint) : json_null());

@@ -8,12 +8,13 @@ static json_t *groups_json(const struct inspect_facts *facts)
     json_t *list = json_array();
     for (size_t i = 0; i < facts->n_groups; i++) {
         const struct inspect_group *g = &facts->groups[i];
-        if (dcp_doc_add(list, json_pack("{s:s, s:s, s:o, s:o, s:o}", "role",
-                                        dcp_role_name(g->role), "dtype",
-                                        dcp_dtype_name(g->dtype), "n_tensors",
-                                        dcp_doc_u64(g->n_tensors), "n_elems",
-                                        dcp_doc_u64(g->n_elems), "size_bytes",
-                                        dcp_doc_u64(g->size_bytes)))) {
+        if (dcp_doc_add(list,
+                        json_pack("{s:s, s:s, s:o, s:o, s:o}", "role",
+                                  dcp_role_name(g->role), "dtype",
+                                  g->quantized ? "quantized" : dcp_dtype_name(g->dtype),
+                                  "n_tensors", dcp_doc_u64(g->n_tensors), "n_elems",
+                                  dcp_doc_u64(g->n_elems), "size_bytes",
+                                  dcp_doc_u64(g->size_bytes)))) {
             json_decref(list);
             return NULL;
         }

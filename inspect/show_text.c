@@ -87,9 +87,10 @@ static int put_model(struct dcp_main *m, const struct inspect_shown *shown,
 }
 
 /* "bf16", as people say it. */
-static void add_dtype(struct dcp_buf *text, enum dcp_dtype dtype)
+static void add_dtype(struct dcp_buf *text, const struct inspect_group *group)
 {
-    for (const char *c = dcp_dtype_name(dtype); *c; c++)
+    const char *name = group->quantized ? "quantized" : dcp_dtype_name(group->dtype);
+    for (const char *c = name; *c; c++)
         dcp_buf_add_u8(text, (uint8_t)(*c >= 'A' && *c <= 'Z' ? *c - 'A' + 'a' : *c));
 }
 
@@ -141,7 +142,7 @@ static void add_roles(struct dcp_buf *text, const struct inspect_facts *facts)
         shared = shares_dtype(facts, first, end);
         for (size_t i = first; i < end && !shared; i++) {
             dcp_buf_add_text(text, i > first ? ", " : " ");
-            add_dtype(text, facts->groups[i].dtype);
+            add_dtype(text, &facts->groups[i]);
         }
     }
 }

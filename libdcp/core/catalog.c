@@ -348,7 +348,8 @@ uint64_t dcp_piece_span(const struct dcp_catalog *catalog, const struct dcp_piec
 
 uint64_t dcp_tensor_bytes(const struct dcp_tensor *tensor)
 {
-    return (uint64_t)tensor->n_elems * dcp_dtype_size(tensor->dtype);
+    return tensor->quantized ? tensor->quantized_bytes
+                             : (uint64_t)tensor->n_elems * dcp_dtype_size(tensor->dtype);
 }
 
 const char *dcp_tensor_default_name(struct dcp_catalog *catalog, enum dcp_role role,

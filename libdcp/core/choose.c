@@ -146,12 +146,26 @@ static const char *name_of(const struct choice *choice, const struct dcp_tensor 
                                                                         : tensor->name;
 }
 
+int dcp_quantized_refuse(const struct dcp_tensor *tensor, struct dcp_error *err)
+{
+    char name[160];
+
+    dcp_error_set(err, DCP_E_UNSUPPORTED,
+                  "tensor '%s' is quantized (%s): its numbers are not read",
+                  dcp_str_escape(name, sizeof name, tensor->name), tensor->quantized);
+    dcp_error_hint(err, "take the F32, F16 or BF16 file of the same model");
+    dcp_error_tensor(err, tensor->name);
+    return DCP_E_UNSUPPORTED;
+}
+
 static int refuse(const struct choice *choice, const struct dcp_tensor *tensor,
                   struct dcp_error *err)
 {
     bool optim = dcp_role_is_optim(tensor->role);
     char name[160];
 
+    if (tensor->quantized)
+        return dcp_quantized_refuse(tensor, err);
     if (is_empty(tensor)) {
         dcp_error_set(err, DCP_E_UNSUPPORTED,
                       "tensor '%s' was saved on the meta device: there is no data of it",
@@ -349,7 +363,7 @@ static int take_ties(struct choice *choice, struct dcp_error *err)
 
 static int refuse_masters(struct dcp_error *err)
 {
-    dcp_error_set(err, DCP_E_MISMATCH, "it holds no master weights");
+    dcp_error_set(err, DCP_E_MISMATCH, "the source holds no master weights");
     dcp_error_hint(err, "without --weights master the weights are taken as they are");
     return DCP_E_MISMATCH;
 }
@@ -378,7 +392,7 @@ static int take_all(struct choice *choice, struct dcp_error *err)
                  ? dcp_error_set(err, DCP_E_MISMATCH,
                                  "none of the %zu tensors is selected",
                                  choice->src->n_tensors)
-                 : dcp_error_set(err, DCP_E_MISMATCH, "it holds no tensors");
+                 : dcp_error_set(err, DCP_E_MISMATCH, "the source holds no tensors");
     return rc;
 }
 

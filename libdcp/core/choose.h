@@ -19,6 +19,8 @@ enum dcp_fate dcp_choose_fate(const struct dcp_catalog *src,
                               const struct dcp_format *format,
                               const struct dcp_catalog *target,
                               const struct dcp_tensor *tensor);
+/* Says that the numbers of a quantized tensor are not read: UNSUPPORTED. */
+int dcp_quantized_refuse(const struct dcp_tensor *tensor, struct dcp_error *err);
 /* Whether it was asked for. */
 bool dcp_choose_selected(const struct dcp_tensor *tensor,
                          const struct dcp_reshard_options *options);

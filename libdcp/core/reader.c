@@ -1,6 +1,7 @@
 /* reader: any part of any tensor of a checkpoint, whatever its layout: a plan onto whole
  * tensors. */
 #include "base/mem.h"
+#include "choose.h"
 #include "copy.h"
 #include <dcp/reshard.h>
 #include <stdatomic.h>
@@ -46,9 +47,11 @@ static int shared_new(const struct dcp_source *source, const struct dcp_catalog 
     shared->catalog = catalog;
     for (size_t t = 0; t < catalog->n_tensors && !rc; t++) {
         rc = dcp_catalog_add_tensor(shared->whole, &catalog->tensors[t], NULL, err);
+        struct dcp_piece piece = { .tensor = (int)t, .file = -1 };
+        if (catalog->tensors[t].quantized) /* none of it */
+            piece.region = (struct dcp_region){ .kind = DCP_FLAT };
         if (!rc)
-            rc = dcp_catalog_add_piece(
-                shared->whole, &(struct dcp_piece){ .tensor = (int)t, .file = -1 }, err);
+            rc = dcp_catalog_add_piece(shared->whole, &piece, err);
     }
     if (!rc)
         rc = dcp_catalog_sort(shared->whole, err);
@@ -116,6 +119,8 @@ int dcp_reader_read(struct dcp_reader *reader, int tensor, int64_t begin, int64_
     if (tensor < 0 || (size_t)tensor >= whole->n_tensors || begin < 0 || begin > end ||
         end > whole->tensors[tensor].n_elems)
         return dcp_error_set(err, DCP_E_USAGE, "a read reaches outside of its tensor");
+    if (whole->tensors[tensor].quantized)
+        return dcp_quantized_refuse(&whole->tensors[tensor], err);
     return dcp_copy_piece(&reader->copier, (size_t)tensor, begin, end, out, err);
 }
 

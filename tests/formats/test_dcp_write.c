@@ -227,8 +227,7 @@ static void test_ties(void **state)
     assert_int_equal(dcp_place_open(folder->target, &place, NULL), 0);
     assert_int_equal(dcp_place_index(&place, &catalog, NULL), 0);
     assert_int_equal(catalog->n_tensors, 2);
-    int kept = dcp_catalog_find(catalog, "a"),
-        tied = dcp_catalog_find(catalog, "b");
+    int kept = dcp_catalog_find(catalog, "a"), tied = dcp_catalog_find(catalog, "b");
     assert_true(kept >= 0 && tied >= 0);
     assert_string_equal(catalog->tensors[tied].tied_to, "a");
     assert_string_equal(catalog->tensors[tied].param, "b");
@@ -451,6 +450,55 @@ static void test_common(void **state)
     end(&f);
 }
 
+/* Megatron's files go to where they came from, byte for byte, and not into keys. */
+static void test_common_again(void **state)
+{
+    const struct reshard_folder *folder = *state;
+    const struct dcp_reshard_options to_native = { .world = 2, .dtype = -1 }, to_dcp = {
+        .format = "dcp", .world = 3, .dtype = -1
+    };
+    static const char mark[] = "{\"sharded_backend\": \"torch_dist\"}";
+    static const char *const names[] = { "common.pt", "metadata.json" };
+    DCP_CLEANUP_META struct dcp_meta meta = { 0 };
+    char dcp[512], step[512];
+    const void *data[] = { NULL, mark };
+    size_t n[] = { 0, sizeof mark - 1 };
+    struct dcp_store store;
+    void *nested, *again;
+
+    snprintf(dcp, sizeof dcp, "%s/dcp", folder->path);
+    snprintf(step, sizeof step, "%s/step", folder->path);
+    reshard_folder_save(folder->source, "zero3", 2, DCP_CODEC_NONE);
+    reshard_folder_must_run(folder->source, dcp, &to_dcp);
+    assert_int_equal(dcp_fs_read_file(DCP_TESTS_DIR "/formats/data/torch/nested.pt",
+                                      1 << 20, &nested, &n[0], NULL),
+                     0);
+    data[0] = nested;
+    assert_int_equal(dcp_store_dir(&store, dcp, false, NULL), 0);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(dcp_store_write_file(&store, names[i], data[i], n[i], NULL), 0);
+    dcp_store_free(&store);
+    reshard_folder_must_run(dcp, step, &to_native);
+    reshard_folder_must_run(step, folder->target, &to_dcp);
+    assert_int_equal(dcp_store_dir(&store, folder->target, false, NULL), 0);
+    for (int i = 0; i < 2; i++) {
+        size_t got;
+        assert_int_equal(
+            dcp_store_read_file(&store, names[i], 1 << 20, &again, &got, NULL), 0);
+        assert_int_equal(got, n[i]);
+        assert_memory_equal(again, data[i], got);
+        free(again);
+    }
+    const struct dcp_source source = { .store = &store, .name = "", .is_dir = true };
+    assert_int_equal(dcp_meta_read(&source, &meta, NULL), 0);
+    for (size_t o = 0; o < meta.n_objects; o++)
+        assert_null(strstr(meta.objects[o].name, "common."));
+    for (size_t t = 0; t < meta.n_tensors; t++)
+        assert_null(strstr(meta.tensors[t].name, "common."));
+    dcp_store_free(&store);
+    free(nested);
+}
+
 /* -- what it cannot hold ------------------------------------------------- */
 
 static void test_flat_pieces(void **state)
@@ -485,6 +533,8 @@ int main(void)
         cmocka_unit_test(test_collisions),
         cmocka_unit_test(test_attributes),
         cmocka_unit_test(test_common),
+        cmocka_unit_test_setup_teardown(test_common_again, reshard_folder_setup,
+                                        reshard_folder_teardown),
         cmocka_unit_test(test_flat_pieces),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

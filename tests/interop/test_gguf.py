@@ -308,8 +308,15 @@ class Gguf(unittest.TestCase):
             writer.write_kv_data_to_file()
             writer.write_tensors_to_file()
             writer.close()
+            self.assertRegex(program("dcp-inspect", "ls", path),
+                             rf"blk.0.attn_q.weight +{kind.name} +\[2, 256\] +{data.nbytes} B")
+            self.assertIn("weights quantized", program("dcp-inspect", "show", path))
+            self.assertIn("512 parameters", program("dcp-inspect", "show", path))
+            for verb in (["stats"], ["diff", path]):
+                with self.assertRaisesRegex(AssertionError, rf"quantized \({kind.name}\)"):
+                    program("dcp-inspect", *verb, path)
             with self.assertRaisesRegex(AssertionError, rf"quantized \({kind.name}\)"):
-                program("dcp-inspect", "ls", path)
+                reshard(path, self.path("never"), "native")
 
     def test_heads(self):
         """A tied head is left out, one of its own is there."""

@@ -351,11 +351,11 @@ static void which_weights(void **state)
         make(training(false, true), &plain,
              (struct dcp_reshard_options){ .weights = DCP_WEIGHTS_MASTER });
     assert_int_equal(made.rc, DCP_E_MISMATCH);
-    assert_string_equal(made.err.message, "it holds no master weights");
+    assert_string_equal(made.err.message, "the source holds no master weights");
     unmake(&made);
     made = make(new_catalog(), &plain, (struct dcp_reshard_options){ 0 });
     assert_int_equal(made.rc, DCP_E_MISMATCH);
-    assert_string_equal(made.err.message, "it holds no tensors");
+    assert_string_equal(made.err.message, "the source holds no tensors");
     unmake(&made);
 }
 

@@ -74,6 +74,30 @@ static void tied_weights_count_once(void **state)
     dcp_catalog_free(catalog);
 }
 
+/* ZeRO-3 stores the masters of what is trained, and the rest as it is. */
+static void masters_alone_are_the_weights(void **state)
+{
+    (void)state;
+    const int64_t shape[] = { 10, 4 };
+    struct dcp_tensor master = { .name = "optimizer.master.w",
+                                 .param = "w",
+                                 .role = DCP_ROLE_MASTER,
+                                 .dtype = DCP_F32,
+                                 .ndim = 2,
+                                 .shape = shape };
+    struct dcp_catalog *catalog = new_catalog();
+    add(catalog, "frozen", DCP_ROLE_MODEL, 2, 4);
+    assert_int_equal(dcp_catalog_add_tensor(catalog, &master, NULL, NULL), 0);
+    struct inspect_facts facts = gather(catalog);
+    assert_int_equal(facts.n_params, 48);
+    inspect_facts_fini(&facts);
+    add(catalog, "w", DCP_ROLE_MODEL, 10, 4);
+    facts = gather(catalog);
+    assert_int_equal(facts.n_params, 48);
+    inspect_facts_fini(&facts);
+    dcp_catalog_free(catalog);
+}
+
 static void shards_are_files_with_pieces(void **state)
 {
     (void)state;
@@ -205,6 +229,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tied_weights_count_once),
+        cmocka_unit_test(masters_alone_are_the_weights),
         cmocka_unit_test(shards_are_files_with_pieces),
         cmocka_unit_test(layers_are_guessed_from_names),
         cmocka_unit_test(config_is_read_and_odd_config_ignored),

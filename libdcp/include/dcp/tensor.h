@@ -115,11 +115,13 @@ struct dcp_tensor {
     enum dcp_role role;
     enum dcp_dtype dtype;
     int ndim;
-    const int64_t *shape; /* ndim numbers, each >= 0 */
-    int64_t n_elems;      /* product of shape; 1 when ndim is 0 */
-    int group;            /* parameter group: flat layouts cut group by group */
-    bool is_meta;         /* only dtype and shape were saved (PyTorch's meta device) */
-    const char *tied_to;  /* the tensor whose very bytes it shares, or NULL */
+    const int64_t *shape;  /* ndim numbers, each >= 0 */
+    int64_t n_elems;       /* product of shape; 1 when ndim is 0 */
+    int group;             /* parameter group: flat layouts cut group by group */
+    bool is_meta;          /* only dtype and shape were saved (PyTorch's meta device) */
+    const char *quantized; /* of blocks of that type ("Q4_K"), whose numbers are not */
+    uint64_t quantized_bytes; /* read, so it is_meta too; its dtype says nothing */
+    const char *tied_to;      /* the tensor whose very bytes it shares, or NULL */
     bool has_fingerprint;
     uint64_t fingerprint; /* CRC-64/XZ of its row-major little-endian bytes */
     size_t first_piece;   /* in the catalog's pieces, once they are sorted */
@@ -218,7 +220,7 @@ struct dcp_catalog {
     int64_t step;            /* -1 when unknown */
     int world;               /* ranks that saved it; 1 when unknown */
     struct dcp_mesh mesh;
-    const char *parity; /* what protects the files, as text; NULL: nothing */
+    const char *parity;  /* what protects the files, as text; NULL: nothing */
     const char *assumed; /* which tensors are trained, for people, where the source does
                           * not prove it; NULL: it does */
     bool partial; /* set before `index`: a file of a native step that is missing or not
