@@ -118,6 +118,10 @@ static const struct row safe[] = {
       "BytesStorageMetadata ChunkStorageMetadata Metadata MetadataIndex StorageMeta "
       "TensorProperties TensorStorageMetadata _MEM_FORMAT_ENCODING" },
     { "torch.distributed.checkpoint.filesystem", "_StorageInfo _StoragePrefix" },
+    { "torch.distributed._shard.checkpoint.metadata",
+      "BytesStorageMetadata ChunkStorageMetadata Metadata MetadataIndex "
+      "TensorStorageMetadata" },
+    { "torch.distributed._shard.checkpoint.filesystem", "_StorageInfo _StoragePrefix" },
     { "torch.distributed.checkpoint.hf_storage", "_HFStorageInfo" },
     { "torch.distributed.checkpoint._extension", "ZStandard" },
     /* Hugging Face's training_args.bin: a dataclass, filled without __init__, its Enums
@@ -368,5 +372,9 @@ enum dcp_global_kind dcp_global_judge(const char *name)
         if (is_module(dangerous[i].module, &global, !dangerous[i].names) &&
             (!dangerous[i].names || lists(dangerous[i].names, &global)))
             return DCP_GLOBAL_DANGEROUS;
-    return DCP_GLOBAL_UNKNOWN;
+    /* A class begins with a capital, behind underscores; what does not is a way through
+     * modules. */
+    char first = global.name[strspn(global.name, "_")];
+    return global.nested && (first < 'A' || first > 'Z') ? DCP_GLOBAL_DANGEROUS
+                                                         : DCP_GLOBAL_UNKNOWN;
 }

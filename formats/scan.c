@@ -238,14 +238,20 @@ static int scan_items(struct searcher *s, const struct dcp_source *folder, bool 
         return rc == DCP_E_MEMORY ? dcp_error_memory(err, "a checkpoint") : DCP_OK;
     dcp_items_init(&items, folder, &meta);
     const char *shown = s->scan.file;
+    DCP_CLEANUP_FREE const char **names = dcp_mem_calloc(meta.n_parts, sizeof *names);
+    if (!names)
+        rc = dcp_error_memory(err, "a checkpoint");
+    for (size_t o = 0; o < meta.n_objects && !rc; o++)
+        names[meta.objects[o].part] = meta.objects[o].name;
     for (size_t p = 0; p < meta.n_parts && !rc; p++) {
         const struct dcp_meta_part *part = &meta.parts[p];
-        const char *name = part->tensor >= 0 ? meta.tensors[part->tensor].name : "";
+        const char *name =
+            part->tensor >= 0 ? meta.tensors[part->tensor].name : names[p];
         if (part->file < 0)
             continue;
         char *file = dcp_str_join(shown, shown[0] ? "/" : "", meta.files[part->file]);
         s->scan.file = file;
-        rc = file ? scan_part(s, &items, part, name, err)
+        rc = file ? scan_part(s, &items, part, name ? name : "", err)
                   : dcp_error_memory(err, "a checkpoint");
         s->scan.file = shown;
         free(file);

@@ -10,6 +10,7 @@
 #include "cli/doc.h"
 #include "cli/human.h"
 #include "cli/text.h"
+#include "globals.h"
 #include "scrub.h"
 #include <stdio.h>
 
@@ -129,6 +130,7 @@ static void on_begin(void *self, const struct dcp_catalog *catalog)
 {
     struct findings *findings = self;
     findings->catalog = catalog;
+    inspect_globals_warn(findings->m, catalog);
     if (findings->m->json)
         findings->head = inspect_catalog_json(findings->path, catalog);
 }

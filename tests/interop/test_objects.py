@@ -16,6 +16,7 @@ import decimal
 import enum
 import fractions
 import functools
+import json
 import os
 import pathlib
 import random
@@ -392,6 +393,64 @@ class Mine(Folder):
         self.assertFalse(self.path("ran").exists())
         load_dcp(self.path("d"))
         self.assertTrue(self.path("ran").exists())
+
+
+class Scan(Folder):
+    """dcp-inspect scan sees the same, wherever it lies."""
+
+    def scan(self, path):
+        done = subprocess.run([os.path.join(BIN, "dcp-inspect"), "scan", path, "--json"],
+                              capture_output=True, text=True, check=False)
+        found = json.loads(done.stdout)
+        self.assertEqual(done.returncode, 0 if found["safe"] else 1)
+        return found
+
+    def bad(self, path):
+        return {(g["name"], g["where"]) for g in self.scan(path)["globals"]
+                if g["kind"] != "safe"}
+
+    def test_known(self):
+        names = [n for n in KNOWN if n not in ("keys", "ZoneInfo")]
+        source = self.save({n: KNOWN[n] for n in names})
+        stream = self.save({n: KNOWN[n] for n in names}, "stream.pt",
+                           _use_new_zipfile_serialization=False)
+        for path in (source, stream):
+            self.assertEqual(self.bad(path), set())
+        for to in ("native", "dcp", "bundle"):
+            target = self.path("x.tar.zst" if to == "bundle" else to)
+            reshard(source, target, to)
+            self.assertEqual(self.bad(target), set())
+        self.assertGreater(self.scan(self.path("dcp"))["n_pickles"], len(names))
+
+    def test_what_torch_allows(self):
+        """All that weights_only loads is known safe, but classes of no use in files."""
+        from torch._weights_only_unpickler import _get_allowed_globals
+        names = [n for n in _get_allowed_globals() if not n.endswith("Tensor")]
+        with open(self.path("a.pkl"), "wb") as file:
+            file.write(b"\x80\x02(" + b"".join(
+                b"c%s\n%s\n" % tuple(n.encode() for n in name.rsplit(".", 1))
+                for name in names) + b"t.")
+        self.assertEqual(self.bad(self.path("a.pkl")), set())
+        self.assertEqual(self.scan(self.path("a.pkl"))["n_safe"], len(names))
+
+    def test_evil(self):
+        state = {"w": torch.ones(2), "x": Evil(self.path("ran"))}
+        system = f"{os.system.__module__}.system"
+        dcp.save(state, storage_writer=FileSystemWriter(self.path("dcp")), no_dist=True)
+        self.assertEqual(self.bad(self.path("dcp")), {(system, "x:archive/data.pkl")})
+        for to in ("native", "bundle"):
+            target = self.path("x.tar.zst" if to == "bundle" else to)
+            reshard(self.path("dcp"), target, to, "--keep-unsafe-objects")
+            self.assertEqual(self.bad(target), {(system, "x")})
+        torch.save(state, self.path("s.pt"), _use_new_zipfile_serialization=False)
+        self.assertEqual(self.bad(self.path("s.pt")), {(system, "pickle 4")})
+        self.assertFalse(self.path("ran").exists())
+
+    def test_training_args(self):
+        import transformers
+        self.save(transformers.TrainingArguments(self.path("out"), use_cpu=True),
+                  "training_args.bin")
+        self.assertEqual(self.bad(self.path("training_args.bin")), set())
 
 
 if __name__ == "__main__":
