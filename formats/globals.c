@@ -40,8 +40,6 @@ static const struct row safe[] = {
     { "random", "Random" },
     { "signal", "Signals" }, /* an Enum, in the arguments of Megatron */
     { "io", "BytesIO StringIO" },
-    /* calls later what it was given, which is judged by itself */
-    { "functools", "partial" },
     /* NumPy: arrays, scalars, and generators of random numbers by their names */
     { "numpy", "bool bool_ complex128 complex64 datetime64 dtype float16 float32 float64 "
                "int16 int32 int64 int8 longdouble matrix ndarray str_ timedelta64 uint16 "
@@ -192,7 +190,7 @@ static const struct row dangerous[] = {
     { "pkgutil", NULL },
     { "operator", NULL },
     { "_operator", NULL },
-    { "functools", "reduce partialmethod" },
+    { "functools", "partialmethod reduce" },
     { "itertools", NULL },
     { "types", NULL },
     { "inspect", NULL },

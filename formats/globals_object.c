@@ -102,7 +102,8 @@ static bool is_member(json_t *value)
     char module[DCP_PICKLE_MAX_GLOBAL_BYTES];
     size_t n = dot ? (size_t)(dot - class) : sizeof module;
 
-    if (n >= sizeof module || json_array_size(args) != 2)
+    const char *member = json_string_value(json_array_get(args, 1));
+    if (n >= sizeof module || json_array_size(args) != 2 || !member || member[0] == '_')
         return false;
     memcpy(module, class, n);
     module[n] = '\0';

@@ -131,8 +131,11 @@ static int op_stack_global(struct dcp_pickle_machine *m)
  * meaning getattr has here, for the classes that checkpoints hold. */
 static bool is_enum_member(const struct dcp_pickle_node *args)
 {
+    const struct dcp_pickle_node *name = dcp_pickle_item(args, 1);
+
     return args->list.n == 2 && args->list.items[0]->kind == DCP_PICKLE_GLOBAL &&
-           args->list.items[1]->kind == DCP_PICKLE_STR &&
+           name->kind == DCP_PICKLE_STR && name->text.size_bytes &&
+           name->text.data[0] != '_' &&
            dcp_global_is_enum(args->list.items[0]->global.module,
                               args->list.items[0]->global.name);
 }

@@ -88,6 +88,14 @@ static int refuse_archive(const struct dcp_format *format, const char *place,
     return DCP_E_MISMATCH;
 }
 
+/* Whether a format writes what an object says; a tree means nothing to those that have a
+ * nesting of their own. */
+static bool is_written(const struct dcp_object *object, const struct dcp_format *format)
+{
+    return !dcp_object_is_spelling(object->name) ||
+           (format->flags & (DCP_FORMAT_ARCHIVES | DCP_FORMAT_PLAIN));
+}
+
 struct sift {
     const struct dcp_format *format;
     const struct dcp_reshard_options *options;
@@ -105,7 +113,8 @@ static int check(const struct sift *s, const struct dcp_object *object, bool *ou
     bool lost = is_lost_archive(object, s->format);
     bool gives_up = options->lossy || options->only == DCP_ONLY_MODEL;
     char place[2 * SHOWN + 2], text[3 * SHOWN + 8];
-    int rc = dcp_object_globals(object, &visit, err);
+    int rc =
+        is_written(object, s->format) ? dcp_object_globals(object, &visit, err) : DCP_OK;
 
     bool safe = found.kind == DCP_GLOBAL_SAFE;
     *out_take = !lost && (safe || options->keep_unsafe);

@@ -4,7 +4,7 @@ setup_file() {
     load helper
     cd "$BATS_FILE_TMPDIR"
     python3 - <<'PYTHON'
-import collections, io, os, pickle, pickletools, tarfile, zipfile
+import collections, datetime, os, pathlib, pickle, tarfile, zipfile
 
 
 class Evil:
@@ -19,12 +19,32 @@ def torch(path, data):
         archive.writestr("a/version", "3\n")
 
 
+def weights(path, value):
+    """The same with a tensor, and a value under the key x."""
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("a/data.pkl", (
+            b"\x80\x02}(X\x01\0\0\0wctorch._utils\n_rebuild_tensor_v2\n((X\x07\0\0\0storage"
+            b"ctorch\nFloatStorage\nX\x01\0\0\x000X\x03\0\0\0cpuK\x02tQK\x00K\x02\x85"
+            b"K\x01\x85\x89ccollections\nOrderedDict\n)RtRX\x01\0\0\0x") +
+            pickle.dumps(value, 2)[2:-1].replace(b"__main__", b"mine") + b"u.")
+        archive.writestr("a/data/0", bytes(8))
+        archive.writestr("a/version", "3\n")
+
+
+class Config:
+    def __init__(self):
+        self.deep = [1, {"path": pathlib.PurePosixPath("x")}]
+
+
 def npy(array):
     head = b"{'descr': '|O', 'fortran_order': False, 'shape': (1,), }"
     head += b" " * (63 - (len(head) + 10) % 64) + b"\n"
     return b"\x93NUMPY\x01\x00" + len(head).to_bytes(2, "little") + head + array
 
 
+weights("date.pt", datetime.date(2026, 1, 2))
+weights("config.pt", {"in": Config()})
+weights("os.pt", {"in": [Evil()]})
 for protocol in range(6):
     torch(f"os_system_{protocol}.pt", pickle.dumps({"x": [Evil()]}, protocol))
     with open(f"os_system_{protocol}.pkl", "wb") as file:
@@ -104,6 +124,57 @@ setup() {
     json 'd["schema"] == "dcp.scan/1" and d["safe"] is False and d["n_unknown"] == 1'
     json 'd["globals"] == [{"kind": "unknown", "name": "my.module.Config", "file": "",
                             "where": "a/data.pkl", "n": 1}]'
+}
+
+names_of() {
+    output=$(dcp-inspect scan "$1" --all --json) || true
+    json 'all(g["name"] != "'"$2"'" for g in d["globals"])' && return 1
+    return 0
+}
+
+@test "dcp-reshard carries what is known safe" {
+    run -0 --separate-stderr dcp-reshard date.pt date-copy --to torch
+    [ -z "$stderr" ]
+    names_of date-copy datetime.date
+    dcp-reshard date.pt date-step
+    dcp-reshard date-step date-again --to torch
+    names_of date-again datetime.date
+}
+
+@test "dcp-reshard carries a class of somebody's when he says so" {
+    for to in torch native dcp; do
+        run -5 dcp-reshard config.pt no --to "$to"
+        [[ $output == *"the object at 'x.in' names 'mine.Config', a class that is not"* ]]
+        [[ $output == *"hint: --trust-global 'mine.Config' keeps it"* ]]
+        [ ! -e no ]
+    done
+    run -5 dcp-reshard config.pt no --trust-global 'mine' --trust-global '*.config'
+    run -0 --separate-stderr dcp-reshard config.pt mine-copy --to torch \
+        --trust-global 'mine.*'
+    [ -z "$stderr" ]
+    names_of mine-copy mine.Config
+    run -0 --separate-stderr dcp-reshard config.pt kept --to torch --keep-unsafe-objects
+    [[ $stderr == *"1 object kept that may run code"*"('x.in: mine.Config')"* ]]
+    run -0 dcp-reshard config.pt less --to torch --lossy
+    [[ $output == *"left out 1 object not known to be safe to load ('x.in: mine.Config')"* ]]
+    run -0 dcp-inspect scan less
+    run -0 dcp-reshard config.pt step --trust-global mine.Config
+    run -5 dcp-reshard step out --to torch
+    run -0 dcp-reshard config.pt lossy-step --lossy --json
+    json 'd["n_objects_left_out"] == 1 and d["n_unsafe_objects"] == 0'
+    run -0 dcp-inspect scan lossy-step
+}
+
+@test "dcp-reshard carries what runs code only when it is kept" {
+    for to in torch native dcp; do
+        run -5 dcp-reshard os.pt no --to "$to" --trust-global '*'
+        [[ $output == *"system', which can run any code when the target is loaded"* ]]
+    done
+    run -0 dcp-reshard os.pt os-kept --keep-unsafe-objects
+    run -5 dcp-reshard os-kept no --to torch
+    run -0 dcp-reshard export os.pt w.safetensors
+    run -0 dcp-reshard export os.pt w.bin
+    run -0 dcp-inspect scan w.bin
 }
 
 @test "show and verify flag what is not known safe" {
