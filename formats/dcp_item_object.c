@@ -23,39 +23,6 @@ static int meet_tensor(void *self, const struct dcp_pickle_node *node, const cha
     return *out ? DCP_OK : dcp_error_memory(err, "an object");
 }
 
-static bool is_dtype(const char *global)
-{
-    int dtype = dcp_str_starts(global, "torch.") ? dcp_dtype_parse(global + 6) : -1;
-
-    return dtype >= 0 && !strcmp(dcp_dtype_torch_name((enum dcp_dtype)dtype), global + 6);
-}
-
-/* Whether every class in it can be written as what it is. Values nest at most as deep as
- * pickle_json made them. */
-static bool can_be_written(json_t *value)
-{
-    const char *class = json_string_value(json_object_get(value, "$object"));
-    const char *global = json_string_value(json_object_get(value, "$global"));
-    const char *key;
-    json_t *item;
-    size_t i;
-
-    if ((class && !dcp_torch_class_is_known(class)) ||
-        json_object_get(value, "$frozenset") || (global && !is_dtype(global)))
-        return false;
-    json_array_foreach(value, i, item)
-    {
-        if (!can_be_written(item))
-            return false;
-    }
-    json_object_foreach(value, key, item)
-    {
-        if (!can_be_written(item))
-            return false;
-    }
-    return true;
-}
-
 static int read_raw(const struct dcp_input *in, uint64_t begin, uint64_t end,
                     struct dcp_buf *out, struct dcp_error *err)
 {
@@ -82,7 +49,7 @@ static int read_object(const struct dcp_input *in, uint64_t begin, uint64_t end,
     rc = dcp_pickle_to_json(file.tree, file.arena, &hook, out_json, &why);
     if (rc == DCP_E_MEMORY)
         return dcp_error_memory(err, "an object");
-    if (!rc && !has_tensors && can_be_written(*out_json))
+    if (!rc && !has_tensors)
         return DCP_OK;
     json_decref(*out_json);
     *out_json = NULL;

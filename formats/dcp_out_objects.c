@@ -253,11 +253,49 @@ static bool has_references(json_t *value)
     return false;
 }
 
+/* What a tensor is called in the checkpoint: the keys of all tensors come first, in their
+ * order. */
+static const char *key_of(const struct dcp_out *out, const char *name)
+{
+    int tensor = dcp_catalog_find(out->catalog, name);
+
+    return tensor < 0 ? name : out->list[tensor].key;
+}
+
+/* In a copy of a tree, the names of tensors as they are called in the checkpoint. */
+static bool name_keys(const struct dcp_out *out, json_t *value)
+{
+    static const char *const tags[] = { "$tensor", "$again" };
+    const char *name = dcp_torch_json_tensor(value), *key;
+    json_t *item;
+    bool ok = true;
+    size_t i;
+
+    for (size_t t = 0; t < DCP_ARRAY_LEN(tags) && name; t++)
+        if (json_object_get(value, tags[t]))
+            return !json_object_set_new(value, tags[t], json_string(key_of(out, name)));
+    json_array_foreach(value, i, item)
+    {
+        ok = ok && name_keys(out, item);
+    }
+    json_object_foreach(value, key, item)
+    {
+        ok = ok && name_keys(out, item);
+    }
+    return ok;
+}
+
 /* The JSON text itself, as a value that only this library understands. */
-static int put_text(struct dcp_out *out, const struct dcp_object *object,
+static int put_text(struct dcp_out *out, const struct dcp_object *object, json_t *value,
                     struct dcp_error *err)
 {
-    DCP_CLEANUP_JSON json_t *text = json_stringn(object->data, object->size_bytes);
+    bool tree = !strcmp(object->name, DCP_TORCH_TREE);
+    DCP_CLEANUP_FREE char *named =
+        tree && name_keys(out, value) ? dcp_json_text(value, 0) : NULL;
+    DCP_CLEANUP_JSON json_t *text = named ? json_string(named)
+                                    : tree
+                                        ? NULL
+                                        : json_stringn(object->data, object->size_bytes);
 
     if (!text || !dcp_out_note(out, "objects", object->name, json_string("whole")))
         return no_memory(err);
@@ -290,7 +328,7 @@ static int put_tree(struct dcp_out *out, const struct dcp_object *object, json_t
                                       "a distributed checkpoint cannot hold: two values "
                                       "under one key ('%s')",
                                       object->name)
-                      : put_text(out, object, err);
+                      : put_text(out, object, value, err);
         leaves.n = 0;
         terminal = true;
     }
@@ -367,7 +405,7 @@ static int put_object(struct dcp_out *out, const struct dcp_object *object,
         return put_whole(out, object->name, value, err);
     if (dcp_tree_find(out->tree.objects, out->catalog, object->name, &key, &path))
         return put_placed(out, object->name, key, path, value, err);
-    return has_references(value) ? put_text(out, object, err)
+    return has_references(value) ? put_text(out, object, value, err)
                                  : put_tree(out, object, value, err);
 }
 

@@ -106,6 +106,8 @@ static int walk(struct walk *w, json_t *value)
            *tuple = dcp_pickle_json_tagged(value, "$tuple");
     int rc = DCP_OK;
 
+    if ((tensor || object) && !w->path.size_bytes)
+        return DCP_OK; /* a tensor that is the whole file has no path */
     if (tensor || object)
         return take(w, tensor ? &w->tree->tensors : &w->tree->objects,
                     tensor ? tensor : object);

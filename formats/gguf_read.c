@@ -137,13 +137,19 @@ static int read_metadata(struct dcp_gguf_cursor *cursor, struct dcp_gguf *gguf,
     return rc;
 }
 
+/* ggml reads it as a u32, and ends the program when it is anything else. */
 static int read_alignment(const struct dcp_gguf_cursor *cursor,
                           const struct dcp_gguf *gguf, uint64_t *out,
                           struct dcp_error *err)
 {
     int64_t value = DCP_GGUF_ALIGN;
-    bool found = json_object_get(gguf->metadata, DCP_GGUF_ALIGNMENT) != NULL;
+    const json_t *found = json_object_get(gguf->metadata, DCP_GGUF_ALIGNMENT);
 
+    if (found && !json_object_get(found, "u32"))
+        return dcp_error_set(err, DCP_E_CORRUPT,
+                             "'%s': " DCP_GGUF_ALIGNMENT " is no u32, which readers of "
+                             "GGUF want",
+                             cursor->in->shown);
     if (found && (!dcp_gguf_get_int(gguf->metadata, DCP_GGUF_ALIGNMENT, &value) ||
                   value <= 0 || value > (1 << 30) || (value & (value - 1))))
         return dcp_error_set(err, DCP_E_CORRUPT,

@@ -179,7 +179,8 @@ static bool take_alignment(struct writer *w, const json_t *old)
 {
     int64_t align;
 
-    if (!dcp_gguf_get_int(old, DCP_GGUF_ALIGNMENT, &align) || align <= 0 ||
+    if (!json_object_get(json_object_get(old, DCP_GGUF_ALIGNMENT), "u32") ||
+        !dcp_gguf_get_int(old, DCP_GGUF_ALIGNMENT, &align) || align <= 0 ||
         align > DCP_GGUF_MAX_ALIGN || (align & (align - 1)))
         return false;
     w->align = (uint64_t)align;

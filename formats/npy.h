@@ -40,5 +40,7 @@ int dcp_npy_write(const struct dcp_tensor *tensor, const char *what, struct dcp_
 /* The dtype of a code without the order of its bytes, n characters: "f4". False: it is
  * none that tensors have. */
 bool dcp_npy_dtype(const char *code, size_t n, enum dcp_dtype *out);
+/* The code of a dtype, or NULL: NumPy has no such. */
+const char *dcp_npy_code(enum dcp_dtype dtype);
 
 #endif

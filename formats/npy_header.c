@@ -282,7 +282,7 @@ int dcp_npy_parse(const void *data, size_t n, uint64_t file_bytes, const char *s
 
 /* -- writing ------------------------------------------------------------------------- */
 
-static const char *code_of(enum dcp_dtype dtype)
+const char *dcp_npy_code(enum dcp_dtype dtype)
 {
     for (size_t i = 0; i < DCP_ARRAY_LEN(dtypes); i++)
         if (dtypes[i].dtype == dtype)
@@ -309,7 +309,7 @@ static size_t growth_room(const struct dcp_tensor *tensor)
 int dcp_npy_write(const struct dcp_tensor *tensor, const char *what, struct dcp_buf *out,
                   struct dcp_error *err)
 {
-    const char *code = code_of(tensor->dtype);
+    const char *code = dcp_npy_code(tensor->dtype);
     DCP_CLEANUP_BUF struct dcp_buf text = { 0 };
     char name[160];
 

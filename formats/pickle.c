@@ -35,8 +35,11 @@ static const struct dcp_pickle_op *const tables[] = {
     refused_ops,
 };
 
-static const struct dcp_pickle_op *op_of(unsigned byte)
+static const struct dcp_pickle_op *op_of(const struct dcp_pickle_machine *m,
+                                         unsigned byte)
 {
+    if (m && m->names && dcp_pickle_name_ops[byte].name)
+        return &dcp_pickle_name_ops[byte];
     for (size_t i = 0; i < DCP_ARRAY_LEN(tables); i++)
         if (tables[i][byte].name)
             return &tables[i][byte];
@@ -86,6 +89,8 @@ static int read_argument(struct dcp_pickle_machine *m, enum dcp_pickle_argument 
     case TWO_LINES:
         rc = read_line(m, &m->text, &m->text_len);
         return rc ? rc : read_line(m, &m->text2, &m->text2_len);
+    case ONE_LINE:
+        return read_line(m, &m->text, &m->text_len);
     }
     if (argument == BYTES_1 || argument == BYTES_4 || argument == BYTES_8) {
         if (m->arg > dcp_cursor_left(in))
@@ -104,7 +109,7 @@ static int run(struct dcp_pickle_machine *m)
         if (!dcp_cursor_left(&m->in))
             return dcp_pickle_corrupt(m, "it is missing; the pickle is cut off");
         unsigned byte = dcp_cursor_u8(&m->in);
-        const struct dcp_pickle_op *op = op_of(byte);
+        const struct dcp_pickle_op *op = op_of(m, byte);
         if (!op)
             return dcp_error_set(m->err, DCP_E_CORRUPT,
                                  "byte %zu of the pickle, 0x%02x, is no opcode", m->op_at,
@@ -159,6 +164,25 @@ int dcp_pickle_parse(const void *data, size_t size_bytes, struct dcp_arena *aren
     return dcp_pickle_parse_ids(data, size_bytes, arena, NULL, out_root, out_used, err);
 }
 
+int dcp_pickle_names(const void *data, size_t size_bytes,
+                     const struct dcp_pickle_names *names, size_t *out_used,
+                     struct dcp_error *err)
+{
+    struct dcp_error own = { 0 };
+    struct dcp_pickle_machine m = { .in = dcp_cursor_init(data, size_bytes),
+                                    .arena = dcp_arena_new(),
+                                    .err = err ? err : &own,
+                                    .names = names };
+    int rc = m.arena ? run(&m) : dcp_error_memory(err, "a pickle");
+
+    *out_used = m.in.at;
+    free(m.stack);
+    free(m.marks);
+    free(m.memo);
+    dcp_arena_free(m.arena);
+    return rc;
+}
+
 /* -- the end of a pickle ------------------------------------------------------------- */
 
 /* Goes past what follows an opcode; false when it is not all there. */
@@ -196,7 +220,7 @@ int dcp_pickle_find_end(const void *data, size_t size_bytes, size_t *at, bool *o
     *out_whole = false;
     for (in.at = *at; dcp_cursor_left(&in); *at = in.at) {
         unsigned byte = dcp_cursor_u8(&in);
-        const struct dcp_pickle_op *op = op_of(byte);
+        const struct dcp_pickle_op *op = op_of(NULL, byte);
         if (!op || !op->run)
             return dcp_error_set(err, DCP_E_CORRUPT,
                                  "byte %zu of the pickle, 0x%02x, is no opcode of a "

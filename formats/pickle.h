@@ -54,6 +54,7 @@ struct dcp_pickle_object {
     struct dcp_pickle_node *args;   /* a TUPLE */
     struct dcp_pickle_node *kwargs; /* a DICT, or NULL */
     struct dcp_pickle_node *state;  /* of BUILD, or NULL */
+    bool made;                      /* by cls.__new__, not by a call */
     struct dcp_pickle_list items;   /* appended or added to it */
     struct dcp_pickle_list pairs;   /* set in it: key, value, key, value… */
 };
@@ -72,6 +73,8 @@ struct dcp_pickle_node {
         struct dcp_pickle_list list; /* TUPLE, LIST, SET, FROZENSET; DICT as pairs */
         struct {
             const char *module, *name; /* Python 3 spelling, no dots in name */
+            size_t n_module; /* the bytes of `module` that name it; behind them follow a
+                              * dot and the classes that the name stands in */
         } global;
         struct dcp_pickle_object *object;
         struct dcp_pickle_node *id; /* PERSID */
@@ -100,6 +103,18 @@ int dcp_pickle_parse_ids(const void *data, size_t size_bytes, struct dcp_arena *
  * the search goes on at *at. Errors: CORRUPT. */
 int dcp_pickle_find_end(const void *data, size_t size_bytes, size_t *at, bool *out_whole,
                         struct dcp_error *err);
+
+/* The classes and functions that a pickle names, in order, each as dcp_global_judge
+ * (<dcp/globals.h>) wants it; of opcodes that are refused otherwise, too. *out_used:
+ * where it ended. Errors: CORRUPT, UNSUPPORTED (the names up to there were told), MEMORY,
+ * those of take. */
+struct dcp_pickle_names {
+    int (*take)(void *self, const char *name, struct dcp_error *err);
+    void *self;
+};
+int dcp_pickle_names(const void *data, size_t size_bytes,
+                     const struct dcp_pickle_names *names, size_t *out_used,
+                     struct dcp_error *err);
 
 /* Questions about a node; NULL is no node and answers no. */
 bool dcp_pickle_is_global(const struct dcp_pickle_node *node, const char *module,

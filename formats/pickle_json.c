@@ -142,11 +142,21 @@ static int convert_long(struct converter *c, const struct dcp_pickle_node *node,
     return text ? give_tagged(c, "$int", json_string(text), out) : no_memory(c);
 }
 
+/* "module.name"; "module:Outer.name" when it stands in a class. */
+static json_t *global_text(const struct dcp_pickle_node *node)
+{
+    const char *module = node->global.module;
+    size_t n = node->global.n_module;
+
+    return module[n] ? json_sprintf("%.*s:%s.%s", (int)n, module, module + n + 1,
+                                    node->global.name)
+                     : json_sprintf("%s.%s", module, node->global.name);
+}
+
 static int convert_global(struct converter *c, const struct dcp_pickle_node *node,
                           json_t **out)
 {
-    return give_tagged(
-        c, "$global", json_sprintf("%s.%s", node->global.module, node->global.name), out);
+    return give_tagged(c, "$global", global_text(node), out);
 }
 
 /* -- containers ---------------------------------------------------------------------- */
@@ -212,21 +222,14 @@ static int convert_pairs(struct converter *c, const struct dcp_pickle_list *pair
     return rc;
 }
 
-/* Whether a dict can be a JSON object: its keys are strings, and none looks like a tag. A
- * tag of a class that was left opaque before is let through, so that it stays the same.
+/* Whether a dict can be a JSON object: its keys are strings, and none looks like a tag.
  */
 static bool is_plain_dict(const struct dcp_pickle_list *pairs)
 {
-    static const char *const kept_tags[] = { "$object", "$global", "$frozenset" };
-    bool opaque = false;
-
-    for (size_t i = 0; i < DCP_ARRAY_LEN(kept_tags) && pairs->n; i++)
-        opaque = opaque || dcp_pickle_is_text(pairs->items[0], kept_tags[i]);
     for (size_t i = 0; i < pairs->n; i += 2) {
         const struct dcp_pickle_node *key = pairs->items[i];
         if (key->kind != DCP_PICKLE_STR || !key->text.size_bytes ||
-            memchr(key->text.data, 0, key->text.size_bytes) ||
-            (key->text.data[0] == '$' && !opaque))
+            memchr(key->text.data, 0, key->text.size_bytes) || key->text.data[0] == '$')
             return false;
     }
     return true;
@@ -281,9 +284,13 @@ static int set_member(struct converter *c, json_t *object, const char *name, int
 static int convert_members(struct converter *c, const struct dcp_pickle_object *o,
                            int depth, json_t *object)
 {
-    json_t *value = json_sprintf("%s.%s", o->cls->global.module, o->cls->global.name);
+    json_t *value = global_text(o->cls);
     int rc = set_member(c, object, "$object", DCP_OK, &value);
 
+    if (!rc && o->made) {
+        value = json_true();
+        rc = set_member(c, object, "new", DCP_OK, &value);
+    }
     if (!rc && o->args->list.n) {
         rc = convert_list(c, &o->args->list, depth, &value);
         rc = set_member(c, object, "args", rc, &value);

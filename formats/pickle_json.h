@@ -8,9 +8,10 @@
  *   {"$text": "6100"}                a string with NUL, as UTF-8 in hexadecimal
  *   {"$int": "1180591620717411303424"}               over 64 bits
  *   {"$float": "nan"}                also "inf", "-inf"
- *   {"$global": "torch.bfloat16"}
- *   {"$object": "module.Class", "args": […], "kwargs": …, "state": …, "items": […],
- *    "pairs": [[key, value], …]}     empty members are left out
+ *   {"$global": "torch.bfloat16"}    "module:Outer.Inner": what stands in a class
+ *   {"$object": "module.Class", "new": true, "args": […], "kwargs": …, "state": …,
+ *    "items": […], "pairs": [[key, value], …]}     empty members are left out; new: made
+ *                                    by __new__, else by a call
  *
  * and, from a hook, whatever stands for a node that it takes over. */
 #ifndef DCP_FORMATS_PICKLE_JSON_H

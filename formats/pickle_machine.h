@@ -24,6 +24,9 @@ struct dcp_pickle_machine {
     size_t n_memo, cap_memo; /* n_memo: the index that MEMOIZE takes next */
     size_t n_nodes;
     struct dcp_pickle_ids *ids; /* or NULL */
+    /* Set when only the names are wanted: then every opcode is run, also those that are
+     * refused otherwise, and what is done to objects is not looked at. */
+    const struct dcp_pickle_names *names;
     bool stopped;
 };
 
@@ -38,7 +41,8 @@ enum dcp_pickle_argument {
     BYTES_1, /* a count of 1, 4 or 8 bytes, and as many bytes */
     BYTES_4,
     BYTES_8,
-    TWO_LINES
+    TWO_LINES,
+    ONE_LINE
 };
 
 struct dcp_pickle_op {
@@ -50,6 +54,7 @@ struct dcp_pickle_op {
 extern const struct dcp_pickle_op dcp_pickle_stack_ops[256];
 extern const struct dcp_pickle_op dcp_pickle_value_ops[256];
 extern const struct dcp_pickle_op dcp_pickle_object_ops[256];
+extern const struct dcp_pickle_op dcp_pickle_name_ops[256]; /* with names alone */
 
 /* Sets the error: this opcode, here, and what is wrong with it. */
 int dcp_pickle_corrupt(struct dcp_pickle_machine *m, const char *what);
@@ -73,6 +78,14 @@ int dcp_pickle_push_new(struct dcp_pickle_machine *m, struct dcp_pickle_node *no
 /* Adds items to a list; its memory is the arena's. */
 int dcp_pickle_list_add(struct dcp_pickle_machine *m, struct dcp_pickle_list *list,
                         struct dcp_pickle_node *const *items, size_t n);
+
+/* Pushes an object, and a class or function by its name; with names, tells of it. */
+int dcp_pickle_push_object(struct dcp_pickle_machine *m, struct dcp_pickle_node *cls,
+                           struct dcp_pickle_node *args, struct dcp_pickle_node *kwargs);
+int dcp_pickle_push_global(struct dcp_pickle_machine *m, const char *module,
+                           size_t module_len, const char *name, size_t name_len);
+int dcp_pickle_memo_set(struct dcp_pickle_machine *m, uint64_t index);
+int dcp_pickle_memo_get(struct dcp_pickle_machine *m, uint64_t index);
 
 /* After STOP: sets the heights; refuses cycles and what is too deep. */
 int dcp_pickle_check_tree(struct dcp_pickle_node *root, struct dcp_error *err);

@@ -2,6 +2,7 @@
  * that say so. */
 #include "base/mem.h"
 #include "base/str.h"
+#include "globals.h"
 #include "pickle_machine.h"
 #include <stdio.h>
 #include <string.h>
@@ -11,8 +12,11 @@ static const struct {
     const char *module, *name, *new_module, *new_name;
 } renamed[] = {
     { "__builtin__", "xrange", "builtins", "range" },
+    { "__builtin__", "long", "builtins", "int" },
+    { "__builtin__", "unicode", "builtins", "str" },
     { "__builtin__", NULL, "builtins", NULL },
     { "copy_reg", NULL, "copyreg", NULL },
+    { "UserDict", "IterableUserDict", "collections", "UserDict" },
 };
 
 static bool identifier_ok(const char *text, size_t n, bool dots)
@@ -20,7 +24,8 @@ static bool identifier_ok(const char *text, size_t n, bool dots)
     if (!n || n > DCP_PICKLE_MAX_GLOBAL_BYTES || !dcp_str_utf8_ok(text, n))
         return false;
     for (size_t i = 0; i < n; i++)
-        if ((unsigned char)text[i] <= ' ' || text[i] == 0x7f || (text[i] == '.' && !dots))
+        if ((unsigned char)text[i] <= ' ' || text[i] == 0x7f || text[i] == ':' ||
+            (text[i] == '.' && !dots))
             return false;
     return true;
 }
@@ -38,32 +43,46 @@ static bool is_class_path(const char *name, size_t n)
     return n && !first;
 }
 
-static int push_global(struct dcp_pickle_machine *m, const char *module,
-                       size_t module_len, const char *name, size_t name_len)
+/* A name with dots stands in a class, or leads through a module. */
+static int tell(struct dcp_pickle_machine *m, const struct dcp_pickle_node *node)
 {
-    if (!identifier_ok(module, module_len, true) || !identifier_ok(name, name_len, false))
+    const char *module = node->global.module, *name = node->global.name;
+    char text[5 * DCP_PICKLE_MAX_GLOBAL_BYTES];
+
+    snprintf(text, sizeof text, "%s%c%s", module, strchr(name, '.') ? ':' : '.', name);
+    return m->names->take(m->names->self, text, m->err);
+}
+
+int dcp_pickle_push_global(struct dcp_pickle_machine *m, const char *module,
+                           size_t module_len, const char *name, size_t name_len)
+{
+    if (!identifier_ok(module, module_len, true) ||
+        !identifier_ok(name, name_len, m->names != NULL))
         return dcp_pickle_corrupt(m, "the name of a class or function is malformed");
     struct dcp_pickle_node *node = dcp_pickle_node_new(m, DCP_PICKLE_GLOBAL);
     if (!node)
         return dcp_pickle_push_new(m, node);
     node->global.module = dcp_arena_text_n(m->arena, module, module_len);
     node->global.name = dcp_arena_text_n(m->arena, name, name_len);
+    node->global.n_module = module_len;
     if (!node->global.module || !node->global.name)
         return dcp_pickle_no_memory(m);
     for (size_t i = 0; i < DCP_ARRAY_LEN(renamed); i++)
         if (!strcmp(node->global.module, renamed[i].module) &&
             (!renamed[i].name || !strcmp(node->global.name, renamed[i].name))) {
             node->global.module = renamed[i].new_module;
+            node->global.n_module = strlen(node->global.module);
             if (renamed[i].new_name)
                 node->global.name = renamed[i].new_name;
             break;
         }
-    return dcp_pickle_push(m, node);
+    int rc = m->names ? tell(m, node) : DCP_OK;
+    return rc ? rc : dcp_pickle_push(m, node);
 }
 
 static int op_global(struct dcp_pickle_machine *m)
 {
-    return push_global(m, m->text, m->text_len, m->text2, m->text2_len);
+    return dcp_pickle_push_global(m, m->text, m->text_len, m->text2, m->text2_len);
 }
 
 /* Names with dots, which protocol 4 brought: a class in a class becomes a name in a
@@ -80,13 +99,17 @@ static int push_dotted(struct dcp_pickle_machine *m, const char *module,
 
     if (dot && module_len == sizeof utils - 1 && !memcmp(module, utils, module_len) &&
         outer_len == sizeof torch - 2 && !memcmp(name, torch, outer_len + 1))
-        return push_global(m, torch, outer_len, dot + 1, name_len - outer_len - 1);
-    if (!dot || used > sizeof outer || !is_class_path(name, outer_len))
-        return push_global(m, module, module_len, name, name_len);
+        return dcp_pickle_push_global(m, torch, outer_len, dot + 1,
+                                      name_len - outer_len - 1);
+    if (!dot || m->names || used > sizeof outer || !is_class_path(name, outer_len))
+        return dcp_pickle_push_global(m, module, module_len, name, name_len);
     memcpy(outer, module, module_len);
     outer[module_len] = '.';
     memcpy(outer + module_len + 1, name, outer_len);
-    return push_global(m, outer, used, dot + 1, name_len - outer_len - 1);
+    int rc = dcp_pickle_push_global(m, outer, used, dot + 1, name_len - outer_len - 1);
+    if (!rc)
+        m->stack[m->n_stack - 1]->global.n_module = module_len;
+    return rc;
 }
 
 static int op_stack_global(struct dcp_pickle_machine *m)
@@ -106,61 +129,50 @@ static int op_stack_global(struct dcp_pickle_machine *m)
 
 /* Some Pythons pickle a member of an Enum as getattr(Class, 'NAME'). That is the only
  * meaning getattr has here, for the classes that checkpoints hold. */
-static const struct {
-    const char *module, *name;
-} enums[] = {
-    { "torch.distributed.checkpoint.metadata", "_MEM_FORMAT_ENCODING" },
-    { "torch.distributed._shard.sharded_tensor.metadata", "MEM_FORMAT_ENCODING" },
-    { "deepspeed.runtime.zero.config", "ZeroStageEnum" },
-    { "deepspeed.runtime.zero.offload_config", "OffloadDeviceEnum" },
-    { "megatron.core.enums", "ModelType" },
-    { "megatron.enums", "ModelType" },
-};
-
 static bool is_enum_member(const struct dcp_pickle_node *args)
 {
-    if (args->list.n != 2 || args->list.items[0]->kind != DCP_PICKLE_GLOBAL ||
-        args->list.items[1]->kind != DCP_PICKLE_STR)
-        return false;
-    for (size_t i = 0; i < DCP_ARRAY_LEN(enums); i++)
-        if (dcp_pickle_is_global(args->list.items[0], enums[i].module, enums[i].name))
-            return true;
-    return false;
+    const struct dcp_pickle_node *name = dcp_pickle_item(args, 1);
+
+    return args->list.n == 2 && args->list.items[0]->kind == DCP_PICKLE_GLOBAL &&
+           name->kind == DCP_PICKLE_STR && name->text.size_bytes &&
+           name->text.data[0] != '_' &&
+           dcp_global_is_enum(args->list.items[0]->global.module,
+                              args->list.items[0]->global.name);
 }
 
-/* And classes in classes, which protocols before 4 cannot name otherwise. */
-static const struct {
-    const char *module, *outer, *name;
-} nested[] = {
-    { "torch.distributed._shard.sharded_tensor.api", "ShardedTensor",
-      "ProcessGroupState" },
-};
-
-/* The place in `nested` of getattr(outer, name), or -1. */
-static int find_nested(const struct dcp_pickle_node *args)
+/* And what stands in a class, which protocols before 4 cannot name otherwise:
+ * getattr(Outer, 'Inner') of a class becomes a name in it. */
+static bool is_nested(const struct dcp_pickle_node *args)
 {
-    for (size_t i = 0; i < DCP_ARRAY_LEN(nested) && args->list.n == 2; i++)
-        if (dcp_pickle_is_global(args->list.items[0], nested[i].module,
-                                 nested[i].outer) &&
-            dcp_pickle_is_text(args->list.items[1], nested[i].name))
-            return (int)i;
-    return -1;
+    const struct dcp_pickle_node *outer = dcp_pickle_item(args, 0),
+                                 *name = dcp_pickle_item(args, 1);
+
+    return outer && name && args->list.n == 2 && outer->kind == DCP_PICKLE_GLOBAL &&
+           name->kind == DCP_PICKLE_STR &&
+           is_class_path(outer->global.name, strlen(outer->global.name)) &&
+           identifier_ok(name->text.data, name->text.size_bytes, false);
 }
 
-/* The class, as a name in the class around it. */
-static int push_nested(struct dcp_pickle_machine *m, size_t at)
+static int push_nested(struct dcp_pickle_machine *m, const struct dcp_pickle_node *args)
 {
+    const struct dcp_pickle_node *outer = args->list.items[0],
+                                 *name = args->list.items[1];
     struct dcp_pickle_node *node = dcp_pickle_node_new(m, DCP_PICKLE_GLOBAL);
-    size_t n = strlen(nested[at].module) + strlen(nested[at].outer) + 2;
+    size_t n = strlen(outer->global.module) + strlen(outer->global.name) + 2;
 
     if (!node)
         return dcp_pickle_push_new(m, node);
-    char *module = dcp_arena_alloc(m->arena, n, 1);
-    if (!module)
+    char *module =
+        n > 2 * DCP_PICKLE_MAX_GLOBAL_BYTES ? NULL : dcp_arena_alloc(m->arena, n, 1);
+    node->global.name =
+        dcp_arena_text_n(m->arena, name->text.data, name->text.size_bytes);
+    if (n > 2 * DCP_PICKLE_MAX_GLOBAL_BYTES)
+        return dcp_pickle_corrupt(m, "the name of a class or function is malformed");
+    if (!module || !node->global.name)
         return dcp_pickle_no_memory(m);
-    snprintf(module, n, "%s.%s", nested[at].module, nested[at].outer);
+    snprintf(module, n, "%s.%s", outer->global.module, outer->global.name);
     node->global.module = module;
-    node->global.name = nested[at].name;
+    node->global.n_module = outer->global.n_module;
     return dcp_pickle_push(m, node);
 }
 
@@ -190,19 +202,42 @@ static int normalise_pairs(struct dcp_pickle_machine *m, struct dcp_pickle_node 
     return DCP_OK;
 }
 
-static int push_object(struct dcp_pickle_machine *m, struct dcp_pickle_node *cls,
-                       struct dcp_pickle_node *args, struct dcp_pickle_node *kwargs)
+/* What is called, and with what, does not matter to who wants names; but a name that is
+ * reached by getattr does. */
+static int push_any(struct dcp_pickle_machine *m, struct dcp_pickle_node *cls,
+                    struct dcp_pickle_node *args)
 {
+    const struct dcp_pickle_node *outer = dcp_pickle_item(args, 0),
+                                 *name = dcp_pickle_item(args, 1);
+    struct dcp_pickle_node *node = dcp_pickle_node_new(m, DCP_PICKLE_OBJECT);
+
+    if (dcp_pickle_is_global(cls, "builtins", "getattr") && is_nested(args)) {
+        char text[3 * DCP_PICKLE_MAX_GLOBAL_BYTES + 4];
+        snprintf(text, sizeof text, "%s.%.*s", outer->global.name,
+                 (int)name->text.size_bytes, name->text.data);
+        return dcp_pickle_push_global(m, outer->global.module,
+                                      strlen(outer->global.module), text, strlen(text));
+    }
+    if (node && !(node->object = dcp_arena_alloc(m->arena, 1, sizeof *node->object)))
+        return dcp_pickle_no_memory(m);
+    if (node)
+        node->object->cls = cls;
+    return dcp_pickle_push_new(m, node);
+}
+
+int dcp_pickle_push_object(struct dcp_pickle_machine *m, struct dcp_pickle_node *cls,
+                           struct dcp_pickle_node *args, struct dcp_pickle_node *kwargs)
+{
+    if (m->names)
+        return push_any(m, cls, args);
     if (cls->kind != DCP_PICKLE_GLOBAL)
         return dcp_pickle_corrupt(m, "what it calls is not a name");
     if (args->kind != DCP_PICKLE_TUPLE)
         return dcp_pickle_corrupt(m, "its arguments are not a tuple");
-    bool is_getattr = dcp_pickle_is_global(cls, "builtins", "getattr");
-    int at = is_getattr ? find_nested(args) : -1;
-    if (at >= 0)
-        return push_nested(m, (size_t)at);
-    if (is_getattr && !is_enum_member(args))
-        return dcp_pickle_corrupt(m, "it reaches into a module by getattr");
+    if (dcp_pickle_is_global(cls, "builtins", "getattr") && !is_enum_member(args))
+        return is_nested(args)
+                   ? push_nested(m, args)
+                   : dcp_pickle_corrupt(m, "it reaches into a module by getattr");
     struct dcp_pickle_node *node = dcp_pickle_node_new(m, DCP_PICKLE_OBJECT);
     if (!node)
         return dcp_pickle_push_new(m, node);
@@ -216,7 +251,6 @@ static int push_object(struct dcp_pickle_machine *m, struct dcp_pickle_node *cls
     return rc ? rc : dcp_pickle_push(m, node);
 }
 
-/* REDUCE, and NEWOBJ, which differs only in how Python would call the class. */
 static int op_reduce(struct dcp_pickle_machine *m)
 {
     struct dcp_pickle_node *cls, *args;
@@ -224,7 +258,27 @@ static int op_reduce(struct dcp_pickle_machine *m)
 
     if (!rc)
         rc = dcp_pickle_pop(m, &cls);
-    return rc ? rc : push_object(m, cls, args, NULL);
+    return rc ? rc : dcp_pickle_push_object(m, cls, args, NULL);
+}
+
+/* What was pushed was made by __new__. */
+static int mark_made(struct dcp_pickle_machine *m)
+{
+    struct dcp_pickle_node *node = m->stack[m->n_stack - 1];
+
+    if (m->names)
+        return DCP_OK;
+    if (node->kind != DCP_PICKLE_OBJECT)
+        return dcp_pickle_corrupt(m, "getattr is no class");
+    node->object->made = true;
+    return DCP_OK;
+}
+
+static int op_newobj(struct dcp_pickle_machine *m)
+{
+    int rc = op_reduce(m);
+
+    return rc ? rc : mark_made(m);
 }
 
 static int op_newobj_ex(struct dcp_pickle_machine *m)
@@ -236,9 +290,11 @@ static int op_newobj_ex(struct dcp_pickle_machine *m)
         rc = dcp_pickle_pop(m, &args);
     if (!rc)
         rc = dcp_pickle_pop(m, &cls);
-    if (!rc && kwargs->kind != DCP_PICKLE_DICT)
+    if (!rc && kwargs->kind != DCP_PICKLE_DICT && !m->names)
         rc = dcp_pickle_corrupt(m, "its named arguments are not a dict");
-    return rc ? rc : push_object(m, cls, args, kwargs);
+    if (!rc)
+        rc = dcp_pickle_push_object(m, cls, args, kwargs);
+    return rc ? rc : mark_made(m);
 }
 
 static int op_build(struct dcp_pickle_machine *m)
@@ -250,6 +306,8 @@ static int op_build(struct dcp_pickle_machine *m)
         rc = dcp_pickle_top(m, &node);
     if (rc)
         return rc;
+    if (m->names)
+        return DCP_OK;
     if (node->kind != DCP_PICKLE_OBJECT || node->object->state)
         return dcp_pickle_corrupt(m, "the object below cannot take a state");
     node->object->state = state;
@@ -277,7 +335,7 @@ const struct dcp_pickle_op dcp_pickle_object_ops[256] = {
     ['c'] = { "GLOBAL", TWO_LINES, op_global },
     [0x93] = { "STACK_GLOBAL", NOTHING, op_stack_global },
     ['R'] = { "REDUCE", NOTHING, op_reduce },
-    [0x81] = { "NEWOBJ", NOTHING, op_reduce },
+    [0x81] = { "NEWOBJ", NOTHING, op_newobj },
     [0x92] = { "NEWOBJ_EX", NOTHING, op_newobj_ex },
     ['b'] = { "BUILD", NOTHING, op_build },
     ['Q'] = { "BINPERSID", NOTHING, op_binpersid },

@@ -89,7 +89,7 @@ int dcp_pickle_push_new(struct dcp_pickle_machine *m, struct dcp_pickle_node *no
                                     : DCP_E_MEMORY;
 }
 
-static int memo_set(struct dcp_pickle_machine *m, uint64_t index)
+int dcp_pickle_memo_set(struct dcp_pickle_machine *m, uint64_t index)
 {
     struct dcp_pickle_node *node = NULL;
     int rc = dcp_pickle_top(m, &node);
@@ -114,19 +114,24 @@ static int memo_set(struct dcp_pickle_machine *m, uint64_t index)
 
 static int op_put(struct dcp_pickle_machine *m)
 {
-    return memo_set(m, m->arg);
+    return dcp_pickle_memo_set(m, m->arg);
 }
 
 static int op_memoize(struct dcp_pickle_machine *m)
 {
-    return memo_set(m, m->n_memo);
+    return dcp_pickle_memo_set(m, m->n_memo);
+}
+
+int dcp_pickle_memo_get(struct dcp_pickle_machine *m, uint64_t index)
+{
+    if (index >= m->n_memo || !m->memo[index])
+        return dcp_pickle_corrupt(m, "nothing was remembered under that index");
+    return dcp_pickle_push(m, m->memo[index]);
 }
 
 static int op_get(struct dcp_pickle_machine *m)
 {
-    if (m->arg >= m->n_memo || !m->memo[m->arg])
-        return dcp_pickle_corrupt(m, "nothing was remembered under that index");
-    return dcp_pickle_push(m, m->memo[m->arg]);
+    return dcp_pickle_memo_get(m, m->arg);
 }
 
 static int op_mark(struct dcp_pickle_machine *m)

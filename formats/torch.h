@@ -10,8 +10,8 @@
  * joined by '.'. Unless the object is a flat dict of tensors, the catalog also gets the
  * object "torch.tree": the Python object as JSON (pickle_json.h) in which
  * {"$tensor": name}, {"$again": name} and {"$value": name} stand for tensors and objects;
- * from it `layout` writes the same object again. What holds no tensor and stands beside
- * one becomes an object of its own, named by its path. */
+ * from it `layout` writes the same object again, of the same classes. What holds no
+ * tensor and stands beside one becomes an object of its own, named by its path. */
 #ifndef DCP_FORMATS_TORCH_H
 #define DCP_FORMATS_TORCH_H
 
@@ -166,7 +166,8 @@ int dcp_torch_tie_views(struct dcp_catalog *catalog, struct dcp_error *err);
  * when there is none. */
 size_t dcp_torch_tie(const struct dcp_catalog *catalog, size_t tensor);
 /* The name in JSON that stands for a tensor, {"$tensor": name}, or {"$again": name} where
- * the very object that its first name stands for is meant; NULL: it is none. */
+ * the very object that its first name stands for is meant; more members may say how it
+ * is dressed (torch_dress.h). NULL: it is none. */
 const char *dcp_torch_json_tensor(const json_t *value);
 /* The [key, value] pairs of an OrderedDict, or of a dict whose keys are not plain
  * strings; NULL: it is neither. Borrowed. */
@@ -179,11 +180,19 @@ bool dcp_torch_class_dtype(const struct dcp_pickle_node *cls, enum dcp_dtype *ou
 /* torch's storage class of a dtype ("FloatStorage"), or NULL: it is stored untyped. */
 const char *dcp_torch_storage_class(enum dcp_dtype dtype);
 
-/* The pickle of a catalog, to be freed with dcp_buf_fini: its tensors on storages "0",
- * "1", … in the order in which the pickle meets them. first_seen has room for all tensors
- * and gets the index of each storage's. Errors: CORRUPT, MISMATCH, MEMORY. */
-int dcp_torch_pickle(struct dcp_catalog *catalog, struct dcp_buf *out, size_t *first_seen,
-                     size_t *out_n_storages, struct dcp_error *err);
+/* The pickle of a catalog. Its tensors lie on storages "0", "1", … in the order in which
+ * the pickle meets them, or, those that are arrays of NumPy, in holes of the pickle. */
+struct dcp_torch_hole;
+struct dcp_torch_pickled_catalog {
+    struct dcp_buf text;          /* without the bytes of the holes */
+    size_t *first_seen;           /* the tensor of each storage */
+    struct dcp_torch_hole *holes; /* in order */
+    size_t n_storages, n_holes;
+};
+/* dcp_torch_pickle_fini also after a failure. Errors: CORRUPT, MISMATCH, MEMORY. */
+int dcp_torch_pickle(struct dcp_catalog *catalog, struct dcp_torch_pickled_catalog *out,
+                     struct dcp_error *err);
+void dcp_torch_pickle_fini(struct dcp_torch_pickled_catalog *pickle);
 
 /* The record .data/serialization_id, 40 digits: torch hashes names and checksums. names
  * are those of all records before it, without the root. */

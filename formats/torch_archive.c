@@ -57,12 +57,12 @@ static bool add_storages(struct dcp_catalog *catalog, struct dcp_torch_archive *
 }
 
 int dcp_torch_archive_plan(struct dcp_catalog *catalog, const char *name,
-                           const struct dcp_buf *pickle, const uint64_t *storage_bytes,
-                           size_t n_storages, struct dcp_torch_archive *out,
-                           struct dcp_error *err)
+                           const struct dcp_buf *pickle, uint64_t hole_bytes,
+                           const uint64_t *storage_bytes, size_t n_storages,
+                           struct dcp_torch_archive *out, struct dcp_error *err)
 {
     const char *root = make_root(catalog, name);
-    void *data = dcp_catalog_alloc(catalog, pickle->size_bytes, 1);
+    void *data = hole_bytes ? NULL : dcp_catalog_alloc(catalog, pickle->size_bytes, 1);
     char align[16];
 
     *out = (struct dcp_torch_archive){ 0 };
@@ -70,14 +70,14 @@ int dcp_torch_archive_plan(struct dcp_catalog *catalog, const char *name,
     const char *alignment = dcp_catalog_text(catalog, align);
     out->records =
         dcp_catalog_alloc(catalog, n_storages + N_BEFORE + N_AFTER, sizeof *out->records);
-    if (!root || !data || !alignment || !out->records)
+    if (!root || (!data && !hole_bytes) || !alignment || !out->records)
         return dcp_error_memory(err, "a PyTorch file");
-    if (pickle->size_bytes)
+    if (data && pickle->size_bytes)
         memcpy(data, pickle->data, pickle->size_bytes);
     struct dcp_zip_out *records = out->records;
-    records[out->n_records++] = (struct dcp_zip_out){ .name = "data.pkl",
-                                                      .data = data,
-                                                      .size_bytes = pickle->size_bytes };
+    records[out->n_records++] = (struct dcp_zip_out){
+        .name = "data.pkl", .data = data, .size_bytes = pickle->size_bytes + hole_bytes
+    };
     records[out->n_records++] = text_record(".format_version", "1");
     records[out->n_records++] = text_record(".storage_alignment", alignment);
     records[out->n_records++] = text_record("byteorder", "little");

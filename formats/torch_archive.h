@@ -17,11 +17,13 @@ struct dcp_torch_archive {
 };
 
 /* Decides all records of the file `name`. A storage whose bytes are known gets its data
- * from the caller before the headers are written. Errors: MEMORY. */
+ * from the caller before the headers are written. The pickle, the first record, is longer
+ * by hole_bytes than what is given; then the caller writes it, and sets its crc32 in the
+ * end. Errors: MEMORY. */
 int dcp_torch_archive_plan(struct dcp_catalog *catalog, const char *name,
-                           const struct dcp_buf *pickle, const uint64_t *storage_bytes,
-                           size_t n_storages, struct dcp_torch_archive *out,
-                           struct dcp_error *err);
+                           const struct dcp_buf *pickle, uint64_t hole_bytes,
+                           const uint64_t *storage_bytes, size_t n_storages,
+                           struct dcp_torch_archive *out, struct dcp_error *err);
 /* What does not depend on the storages: headers, and records with data. */
 int dcp_torch_archive_headers(const struct dcp_torch_archive *archive, int file,
                               struct dcp_catalog *catalog, struct dcp_literals *literals,

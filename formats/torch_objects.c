@@ -182,12 +182,13 @@ static int split(struct splitter *s, json_t *value, const char *path)
 
 static bool is_tensor_named(const json_t *value, const char *name)
 {
-    const char *tensor = dcp_torch_json_tensor(value);
+    const char *tensor =
+        json_object_size(value) == 1 ? dcp_torch_json_tensor(value) : NULL;
 
     return tensor && name && !strcmp(tensor, name);
 }
 
-/* A dict of tensors and nothing else: names and order say everything. */
+/* A dict of plain tensors and nothing else: names and order say everything. */
 static bool is_flat(json_t *tree)
 {
     json_t *pairs = dcp_torch_json_pairs(tree), *item;

@@ -205,7 +205,7 @@ static int plan(struct dcp_torch_out *out, struct dcp_catalog *catalog,
     for (size_t s = 0; s < out->n_storages && !rc; s++)
         bytes[s] = storage_bytes(&out->storages[s]);
     if (!rc)
-        rc = dcp_torch_archive_plan(catalog, out->name, &pickle.buf, bytes,
+        rc = dcp_torch_archive_plan(catalog, out->name, &pickle.buf, 0, bytes,
                                     out->n_storages, archive, err);
     dcp_pickle_out_fini(&pickle);
     for (size_t s = 0; s < out->n_storages && !rc; s++)

@@ -14,14 +14,12 @@ struct pickler {
     struct dcp_catalog *catalog;
     bool *named_tensors, *named_objects; /* the tree refers to them */
     bool kept;                           /* the tree is the one of a file */
-    bool opaque; /* a tensor stands in an object of a class that cannot be written */
 };
 
 /* Marks what the tree refers to. The tree came from a file; its depth is limited by the
  * parser. */
-static void mark(struct pickler *p, json_t *value, bool in_opaque)
+static void mark(struct pickler *p, json_t *value)
 {
-    const char *class = json_string_value(json_object_get(value, "$object"));
     const char *tensor = dcp_torch_json_tensor(value);
     const char *object = json_string_value(dcp_pickle_json_tagged(value, "$value"));
     const char *key;
@@ -29,20 +27,17 @@ static void mark(struct pickler *p, json_t *value, bool in_opaque)
     size_t i;
     int at;
 
-    in_opaque = in_opaque || (class && !dcp_torch_class_is_known(class));
-    if (tensor && (at = dcp_catalog_find(p->w.catalog, tensor)) >= 0) {
+    if (tensor && (at = dcp_catalog_find(p->w.catalog, tensor)) >= 0)
         p->named_tensors[at] = true;
-        p->opaque = p->opaque || in_opaque;
-    }
     if (object && (at = dcp_catalog_find_object(p->w.catalog, object)) >= 0)
         p->named_objects[at] = true;
     json_array_foreach(value, i, item)
     {
-        mark(p, item, in_opaque);
+        mark(p, item);
     }
     json_object_foreach(value, key, item)
     {
-        mark(p, item, in_opaque);
+        mark(p, item);
     }
 }
 
@@ -87,10 +82,9 @@ static bool names_all_tensors(const struct pickler *p)
     return true;
 }
 
-/* The object to write: the tree, when there is one or keys tell of one, it can be
- * written, and the tensors have their place in it or can be added to it. Otherwise, as
- * for a whole nn.Module or a sparse tensor, a dict by the tensors' names: a state dict.
- */
+/* The object to write: the tree, when there is one or keys tell of one, and the tensors
+ * have their place in it or can be added to it. Otherwise a dict by the tensors' names: a
+ * state dict. */
 static int make_tree(struct pickler *p, json_t **out, struct dcp_error *err)
 {
     const struct dcp_catalog *catalog = p->w.catalog;
@@ -103,19 +97,19 @@ static int make_tree(struct pickler *p, json_t **out, struct dcp_error *err)
             dcp_json_parse(object->data, object->size_bytes, DCP_TORCH_TREE, &tree, err);
         if (rc)
             return rc;
-        mark(p, tree, false);
+        mark(p, tree);
     } else {
         int rc = dcp_tree_make(p->catalog, &tree, err);
         if (rc)
             return rc;
-        mark(p, tree, false);
+        mark(p, tree);
         for (size_t o = 0; tree && o < catalog->n_objects; o++)
             p->named_objects[o] = true;
     }
-    bool open = json_is_object(tree) && !json_object_get(tree, "$object") &&
-                !(json_object_size(tree) == 1 &&
-                  json_object_iter_key(json_object_iter(tree))[0] == '$');
-    if (tree && (p->opaque || (!open && !names_all_tensors(p)))) {
+    bool open =
+        json_is_object(tree) && (!json_object_size(tree) ||
+                                 json_object_iter_key(json_object_iter(tree))[0] != '$');
+    if (tree && !open && !names_all_tensors(p)) {
         json_decref(tree);
         tree = NULL;
     }
@@ -138,8 +132,16 @@ static int make_tree(struct pickler *p, json_t **out, struct dcp_error *err)
     return rc;
 }
 
-int dcp_torch_pickle(struct dcp_catalog *catalog, struct dcp_buf *out, size_t *first_seen,
-                     size_t *out_n_storages, struct dcp_error *err)
+void dcp_torch_pickle_fini(struct dcp_torch_pickled_catalog *pickle)
+{
+    dcp_buf_fini(&pickle->text);
+    free(pickle->first_seen);
+    free(pickle->holes);
+    *pickle = (struct dcp_torch_pickled_catalog){ 0 };
+}
+
+int dcp_torch_pickle(struct dcp_catalog *catalog, struct dcp_torch_pickled_catalog *out,
+                     struct dcp_error *err)
 {
     struct dcp_pickle_out pickle = { 0 };
     DCP_CLEANUP_JSON json_t *tree = NULL;
@@ -150,19 +152,25 @@ int dcp_torch_pickle(struct dcp_catalog *catalog, struct dcp_buf *out, size_t *f
     DCP_CLEANUP_FREE struct dcp_torch_memo *memo =
         dcp_mem_calloc(catalog->n_tensors, sizeof *memo);
     struct dcp_arena *arena = dcp_arena_new();
+
+    *out = (struct dcp_torch_pickled_catalog){
+        .first_seen = dcp_mem_calloc(catalog->n_tensors, sizeof *out->first_seen),
+        .holes = dcp_mem_calloc(catalog->n_tensors, sizeof *out->holes),
+    };
     struct pickler p = { .w = { .catalog = catalog,
                                 .out = &pickle,
                                 .arena = arena,
-                                .first_seen = first_seen,
+                                .first_seen = out->first_seen,
                                 .storage = storage,
-                                .memo = memo },
+                                .memo = memo,
+                                .holes = out->holes },
                          .catalog = catalog,
                          .named_tensors = tensors,
                          .named_objects = objects };
 
-    int rc = arena && tensors && objects && storage && memo
-                 ? make_tree(&p, &tree, err)
-                 : dcp_error_memory(err, "a PyTorch file");
+    bool ok = arena && tensors && objects && storage && memo && out->first_seen;
+    int rc = ok && out->holes ? make_tree(&p, &tree, err)
+                              : dcp_error_memory(err, "a PyTorch file");
     for (size_t i = 0; i < catalog->n_tensors && !rc; i++)
         storage[i] = -1;
     if (!rc) {
@@ -173,9 +181,10 @@ int dcp_torch_pickle(struct dcp_catalog *catalog, struct dcp_buf *out, size_t *f
     if (!rc)
         rc = dcp_buf_check(&pickle.buf, err);
     if (!rc) {
-        *out = pickle.buf; /* handed over */
+        out->text = pickle.buf; /* handed over */
         pickle.buf = (struct dcp_buf){ 0 };
-        *out_n_storages = p.w.n_storages;
+        out->n_storages = p.w.n_storages;
+        out->n_holes = p.w.n_holes;
     }
     dcp_pickle_out_fini(&pickle);
     dcp_arena_free(arena);

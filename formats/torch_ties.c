@@ -109,7 +109,12 @@ size_t dcp_torch_tie(const struct dcp_catalog *catalog, size_t tensor)
 
 const char *dcp_torch_json_tensor(const json_t *value)
 {
-    const char *name = json_string_value(dcp_pickle_json_tagged(value, "$tensor"));
+    const json_t *first =
+        json_is_object(value) && json_object_size(value)
+            ? json_object_iter_value(json_object_iter((json_t *)(uintptr_t)value))
+            : NULL;
+    const char *name = json_string_value(json_object_get(value, "$tensor"));
 
-    return name ? name : json_string_value(dcp_pickle_json_tagged(value, "$again"));
+    name = name ? name : json_string_value(json_object_get(value, "$again"));
+    return name && first && json_string_value(first) == name ? name : NULL;
 }

@@ -4,6 +4,7 @@
 #include "formats.h"
 #include "pickle_json.h"
 #include "torch.h"
+#include "torch_dress.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -186,7 +187,11 @@ static int take(void *self, const struct dcp_pickle_node *node, const char *path
         return rc;
     if (view.has_data && !view.memory)
         rc = see(w, node, &again, err);
-    return rc ? rc : add_tensor(w, path, &view, again ? "$again" : "$tensor", out, err);
+    if (!rc)
+        rc = add_tensor(w, path, &view, again ? "$again" : "$tensor", out, err);
+    const struct dcp_pickle_hook hook = { .take = take, .self = w };
+    return rc || !view.has_data ? rc
+                                : dcp_torch_dress(w->file, node, path, &hook, *out, err);
 }
 
 int dcp_torch_tree_index(struct dcp_torch_file *file, struct dcp_catalog *catalog,

@@ -3,8 +3,10 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "base/str.h"
+#include "globals.h"
 #include "pickle_json.h"
 #include "torch.h"
+#include "torch_dress.h"
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -16,24 +18,14 @@ static int write_value(struct dcp_torch_writer *w, json_t *value, int depth,
 
 /* -- tensors ------------------------------------------------------------------------- */
 
-/* The text of a key is one object, wherever its storage stands: *key_memo is where the
- * memo has it, once `again` is true. Returns where the memo has the tensor. */
-static uint32_t write_view(struct dcp_pickle_out *out, enum dcp_dtype dtype, int ndim,
-                           const int64_t *shape, size_t key, int64_t n_elems,
-                           uint32_t *key_memo, bool again)
+/* The persistent id of a storage. The text of its key is one object, wherever it stands:
+ * *key_memo is where the memo has it, once `again` is true. */
+static void write_storage(struct dcp_pickle_out *out, const char *class,
+                          enum dcp_dtype dtype, size_t key, int64_t n_elems,
+                          uint32_t *key_memo, bool again)
 {
-    const char *class = dcp_torch_storage_class(dtype);
-    int64_t stride[DCP_MAX_NDIM], n = 1;
     char text[32];
 
-    for (int d = ndim; d-- > 0;) {
-        stride[d] = n;
-        if (__builtin_mul_overflow(n, shape[d] ? shape[d] : 1, &n))
-            n = 1; /* there is no element: any stride will do */
-    }
-    dcp_pickle_global(out, "torch._utils",
-                      class ? "_rebuild_tensor_v2" : "_rebuild_tensor_v3");
-    dcp_pickle_op(out, '(');
     dcp_pickle_op(out, '(');
     dcp_pickle_shared_text(out, "storage");
     if (class)
@@ -50,10 +42,34 @@ static uint32_t write_view(struct dcp_pickle_out *out, enum dcp_dtype dtype, int
     dcp_pickle_op(out, 't');
     dcp_pickle_put(out);
     dcp_pickle_op(out, 'Q');
+}
+
+/* The function that rebuilds a tensor of a dtype, and its arguments. */
+static void write_rebuild(struct dcp_pickle_out *out, enum dcp_dtype dtype)
+{
+    dcp_pickle_global(out, "torch._utils",
+                      dcp_torch_storage_class(dtype) ? "_rebuild_tensor_v2"
+                                                     : "_rebuild_tensor_v3");
+}
+
+static void write_arguments(struct dcp_pickle_out *out, enum dcp_dtype dtype, int ndim,
+                            const int64_t *shape, size_t key, int64_t n_elems,
+                            uint32_t *key_memo, bool again, bool grad)
+{
+    const char *class = dcp_torch_storage_class(dtype);
+    int64_t stride[DCP_MAX_NDIM], n = 1;
+
+    for (int d = ndim; d-- > 0;) {
+        stride[d] = n;
+        if (__builtin_mul_overflow(n, shape[d] ? shape[d] : 1, &n))
+            n = 1; /* there is no element: any stride will do */
+    }
+    dcp_pickle_op(out, '(');
+    write_storage(out, class, dtype, key, n_elems, key_memo, again);
     dcp_pickle_int(out, 0);
     dcp_pickle_numbers(out, shape, (size_t)ndim);
     dcp_pickle_numbers(out, stride, (size_t)ndim);
-    dcp_pickle_bool(out, false); /* requires_grad */
+    dcp_pickle_bool(out, grad); /* requires_grad */
     dcp_pickle_global(out, "collections", "OrderedDict");
     dcp_pickle_op(out, ')');
     dcp_pickle_op(out, 'R');
@@ -62,8 +78,46 @@ static uint32_t write_view(struct dcp_pickle_out *out, enum dcp_dtype dtype, int
         dcp_pickle_global(out, "torch", dcp_dtype_torch_name(dtype));
     dcp_pickle_op(out, 't');
     dcp_pickle_put(out);
-    dcp_pickle_op(out, 'R');
-    return dcp_pickle_put(out);
+}
+
+/* What the writer needs to name the storage of a tensor: its root, its number. */
+static size_t meet_storage(struct dcp_torch_writer *w, size_t tensor, bool *out_again)
+{
+    size_t root = dcp_torch_tie(w->catalog, tensor);
+
+    *out_again = w->memo && w->storage[root] >= 0;
+    if (w->storage[root] < 0) {
+        w->first_seen[w->n_storages] = root;
+        w->storage[root] = (int64_t)w->n_storages++;
+    }
+    return root;
+}
+
+void dcp_torch_write_arguments(struct dcp_torch_writer *w, size_t tensor, bool grad)
+{
+    const struct dcp_tensor *t = &w->catalog->tensors[tensor];
+    bool again;
+    size_t root = meet_storage(w, tensor, &again);
+    uint32_t none, *key = w->memo ? &w->memo[root].key : &none;
+
+    write_arguments(w->out, t->dtype, t->ndim, t->shape, (size_t)w->storage[root],
+                    t->n_elems, key, again, grad);
+}
+
+void dcp_torch_write_rebuild(struct dcp_torch_writer *w, size_t tensor)
+{
+    write_rebuild(w->out, w->catalog->tensors[tensor].dtype);
+}
+
+void dcp_torch_write_storage(struct dcp_torch_writer *w, size_t tensor, bool untyped)
+{
+    const struct dcp_tensor *t = &w->catalog->tensors[tensor];
+    bool again;
+    size_t root = meet_storage(w, tensor, &again);
+    uint32_t none, *key = w->memo ? &w->memo[root].key : &none;
+
+    write_storage(w->out, untyped ? NULL : dcp_torch_storage_class(t->dtype), t->dtype,
+                  (size_t)w->storage[root], t->n_elems, key, again);
 }
 
 void dcp_torch_write_view(struct dcp_pickle_out *out, enum dcp_dtype dtype, int ndim,
@@ -71,37 +125,47 @@ void dcp_torch_write_view(struct dcp_pickle_out *out, enum dcp_dtype dtype, int 
 {
     uint32_t memo;
 
-    write_view(out, dtype, ndim, shape, key, n_elems, &memo, false);
+    write_rebuild(out, dtype);
+    write_arguments(out, dtype, ndim, shape, key, n_elems, &memo, false, false);
+    dcp_pickle_op(out, 'R');
+    dcp_pickle_put(out);
+}
+
+static void remember(struct dcp_torch_writer *w, size_t tensor, uint32_t at)
+{
+    if (!w->memo)
+        return;
+    w->memo[tensor].tensor = at;
+    w->memo[tensor].has_tensor = true;
 }
 
 void dcp_torch_write_tensor(struct dcp_torch_writer *w, size_t tensor)
 {
-    const struct dcp_tensor *t = &w->catalog->tensors[tensor];
-    size_t root = dcp_torch_tie(w->catalog, tensor);
-    bool again = w->memo && w->storage[root] >= 0;
-    uint32_t none, *key = w->memo ? &w->memo[root].key : &none;
-
-    if (w->storage[root] < 0) {
-        w->first_seen[w->n_storages] = root;
-        w->storage[root] = (int64_t)w->n_storages++;
-    }
-    uint32_t at = write_view(w->out, t->dtype, t->ndim, t->shape,
-                             (size_t)w->storage[root], t->n_elems, key, again);
-    if (w->memo) {
-        w->memo[tensor].tensor = at;
-        w->memo[tensor].has_tensor = true;
-    }
+    dcp_torch_write_rebuild(w, tensor);
+    dcp_torch_write_arguments(w, tensor, false);
+    dcp_pickle_op(w->out, 'R');
+    remember(w, tensor, dcp_pickle_put(w->out));
 }
 
-/* A second name for the same object as its first; else for the same storage. */
-static void write_again(struct dcp_torch_writer *w, size_t tensor)
+/* The tensor that a JSON object stands for: the very object that its first name stands
+ * for, a plain one, or one in a dress (torch_dress.h). */
+static int write_tensor(struct dcp_torch_writer *w, size_t tensor, json_t *value,
+                        int depth, struct dcp_error *err)
 {
     size_t root = dcp_torch_tie(w->catalog, tensor);
 
-    if (root != tensor && w->memo && w->memo[root].has_tensor)
+    if (json_object_get(value, "$again") && root != tensor && w->memo &&
+        w->memo[root].has_tensor) {
         dcp_pickle_fetch(w->out, w->memo[root].tensor);
-    else
+        return DCP_OK;
+    }
+    if (json_object_size(value) == 1) {
         dcp_torch_write_tensor(w, tensor);
+        return DCP_OK;
+    }
+    int rc = dcp_torch_write_dressed(w, tensor, value, depth, err);
+    remember(w, tensor, dcp_pickle_put(w->out));
+    return rc;
 }
 
 /* -- references ---------------------------------------------------------------------- */
@@ -231,19 +295,11 @@ static bool write_float(struct dcp_torch_writer *w, json_t *value)
     return true;
 }
 
-/* torch's dtypes; other globals stay the dict that stands for them. */
 static bool write_global(struct dcp_torch_writer *w, json_t *value)
 {
     const char *text = json_string_value(value);
 
-    for (int d = 0; text && d < DCP_N_DTYPES; d++) {
-        const char *name = dcp_dtype_torch_name((enum dcp_dtype)d);
-        if (!strncmp(text, "torch.", 6) && !strcmp(text + 6, name)) {
-            dcp_pickle_global(w->out, "torch", name);
-            return true;
-        }
-    }
-    return false;
+    return text && dcp_torch_write_global(w->out, text);
 }
 
 static const struct {
@@ -257,14 +313,12 @@ static const struct {
 
 /* -- containers ---------------------------------------------------------------------- */
 
-static int write_list(struct dcp_torch_writer *w, json_t *list, int depth,
-                      struct dcp_error *err)
+int dcp_torch_write_items(struct dcp_torch_writer *w, json_t *list, int depth,
+                          struct dcp_error *err)
 {
     size_t n = json_array_size(list);
     int rc = DCP_OK;
 
-    dcp_pickle_op(w->out, ']');
-    dcp_pickle_put(w->out);
     for (size_t i = 0; i < n && !rc; i++) {
         dcp_pickle_fill_next(w->out, DCP_PICKLE_FILL_LIST, i, n);
         rc = write_value(w, json_array_get(list, i), depth, err);
@@ -273,8 +327,16 @@ static int write_list(struct dcp_torch_writer *w, json_t *list, int depth,
     return rc;
 }
 
-static int write_tuple(struct dcp_torch_writer *w, json_t *list, int depth,
-                       struct dcp_error *err)
+static int write_list(struct dcp_torch_writer *w, json_t *list, int depth,
+                      struct dcp_error *err)
+{
+    dcp_pickle_op(w->out, ']');
+    dcp_pickle_put(w->out);
+    return dcp_torch_write_items(w, list, depth, err);
+}
+
+int dcp_torch_write_tuple(struct dcp_torch_writer *w, json_t *list, int depth,
+                          struct dcp_error *err)
 {
     size_t n = json_array_size(list);
     int rc = DCP_OK;
@@ -286,11 +348,11 @@ static int write_tuple(struct dcp_torch_writer *w, json_t *list, int depth,
     return rc;
 }
 
-/* set([…]) */
-static int write_set(struct dcp_torch_writer *w, json_t *list, int depth,
-                     struct dcp_error *err)
+/* set([…]), frozenset([…]) */
+static int write_set(struct dcp_torch_writer *w, const char *class, json_t *list,
+                     int depth, struct dcp_error *err)
 {
-    dcp_pickle_global(w->out, "__builtin__", "set");
+    dcp_pickle_global(w->out, "__builtin__", class);
     int rc = write_list(w, list, depth, err);
     dcp_pickle_tuple_end(w->out, 1);
     dcp_pickle_op(w->out, 'R');
@@ -313,8 +375,8 @@ static bool is_pair_there(const struct dcp_torch_writer *w, const json_t *pair)
            dcp_torch_value_is_there(w, json_array_get(pair, 1));
 }
 
-static int write_pairs(struct dcp_torch_writer *w, json_t *pairs,
-                       enum dcp_pickle_fill fill, int depth, struct dcp_error *err)
+int dcp_torch_write_pairs(struct dcp_torch_writer *w, json_t *pairs,
+                          enum dcp_pickle_fill fill, int depth, struct dcp_error *err)
 {
     size_t i, n = 0, written = 0;
     json_t *pair;
@@ -363,83 +425,24 @@ static int write_dict(struct dcp_torch_writer *w, json_t *dict, int depth,
     return rc;
 }
 
-/* -- objects ------------------------------------------------------------------------- */
-
-/* What torch's weights_only loader makes again, and only that. */
-static const struct dcp_torch_class classes[] = {
-    { "collections.OrderedDict", "collections", "OrderedDict", false },
-    { "collections.Counter", "collections", "Counter", false },
-    { "torch.Size", "torch", "Size", false },
-    { "torch.device", "torch", "device", false },
-    { "builtins.complex", "__builtin__", "complex", false },
-};
-
-bool dcp_torch_class_is_known(const char *name)
-{
-    for (size_t i = 0; i < DCP_ARRAY_LEN(classes); i++)
-        if (!strcmp(name, classes[i].name))
-            return true;
-    return false;
-}
-
-/* The class of that name that is written as what it is, or NULL. */
-static const struct dcp_torch_class *find_class(const struct dcp_torch_writer *w,
-                                                const char *name)
-{
-    for (size_t i = 0; i < DCP_ARRAY_LEN(classes); i++)
-        if (!strcmp(name, classes[i].name))
-            return &classes[i];
-    for (const struct dcp_torch_class *c = w->classes; c && c->name; c++)
-        if (!strcmp(name, c->name))
-            return c;
-    return NULL;
-}
-
-static int write_call(struct dcp_torch_writer *w, json_t *object,
-                      const struct dcp_torch_class *class, int depth,
-                      struct dcp_error *err)
-{
-    json_t *pairs = json_object_get(object, "pairs"),
-           *state = json_object_get(object, "state");
-
-    dcp_pickle_global(w->out, class->module, class->class);
-    int rc = write_tuple(w, json_object_get(object, "args"), depth, err);
-    dcp_pickle_op(w->out, class->made ? '\x81' : 'R');
-    dcp_pickle_put(w->out);
-    if (!rc && pairs)
-        rc = write_pairs(w, pairs, DCP_PICKLE_FILL_PAIRS, depth, err);
-    if (!rc && state) {
-        rc = write_value(w, state, depth, err);
-        dcp_pickle_op(w->out, 'b');
-    }
-    return rc;
-}
-
 /* A JSON object: one of the tags, a class, or a dict. */
 static int write_json_object(struct dcp_torch_writer *w, json_t *value, int depth,
                              struct dcp_error *err)
 {
-    const char *name = json_string_value(json_object_get(value, "$object"));
-    const struct dcp_torch_class *class = name ? find_class(w, name) : NULL;
     json_t *tagged;
     int at;
 
-    if (class)
-        return write_call(w, value, class, depth, err);
+    if (dcp_json_class(value))
+        return dcp_torch_write_call(w, value, depth, err);
     if (w->take && w->take(w, value))
         return DCP_OK;
+    if (dcp_torch_json_tensor(value) && (at = find_tensor(w, value)) >= 0)
+        return write_tensor(w, (size_t)at, value, depth, err);
     if (json_object_size(value) != 1)
         return write_dict(w, value, depth, err);
     for (size_t i = 0; i < DCP_ARRAY_LEN(texts); i++)
         if ((tagged = json_object_get(value, texts[i].tag)) && texts[i].write(w, tagged))
             return DCP_OK;
-    if ((at = find_tensor(w, value)) >= 0) {
-        if (json_object_get(value, "$again"))
-            write_again(w, (size_t)at);
-        else
-            dcp_torch_write_tensor(w, (size_t)at);
-        return DCP_OK;
-    }
     if ((at = find_object(w, value)) >= 0)
         return depth >= MAX_DEPTH / 2
                    ? dcp_error_set(err, DCP_E_CORRUPT, "an object refers to objects")
@@ -449,13 +452,15 @@ static int write_json_object(struct dcp_torch_writer *w, json_t *value, int dept
         return DCP_OK;
     }
     if (json_is_array(tagged = json_object_get(value, "$tuple")))
-        return write_tuple(w, tagged, depth, err);
+        return dcp_torch_write_tuple(w, tagged, depth, err);
     if (json_is_array(tagged = json_object_get(value, "$set")))
-        return write_set(w, tagged, depth, err);
+        return write_set(w, "set", tagged, depth, err);
+    if (json_is_array(tagged = json_object_get(value, "$frozenset")))
+        return write_set(w, "frozenset", tagged, depth, err);
     if (json_is_array(tagged = json_object_get(value, "$dict"))) {
         dcp_pickle_op(w->out, '}');
         dcp_pickle_put(w->out);
-        return write_pairs(w, tagged, DCP_PICKLE_FILL_DICT, depth, err);
+        return dcp_torch_write_pairs(w, tagged, DCP_PICKLE_FILL_DICT, depth, err);
     }
     return write_dict(w, value, depth, err);
 }
@@ -497,4 +502,10 @@ int dcp_torch_write_value(struct dcp_torch_writer *w, json_t *value,
                           struct dcp_error *err)
 {
     return write_value(w, value, 0, err);
+}
+
+int dcp_torch_write_inner(struct dcp_torch_writer *w, json_t *value, int depth,
+                          struct dcp_error *err)
+{
+    return write_value(w, value, depth, err);
 }

@@ -4,7 +4,7 @@
 
 static const struct dcp_command *const commands[] = {
     &inspect_show, &inspect_ls,     &inspect_map,  &inspect_stats,
-    &inspect_diff, &inspect_verify, &inspect_dump, NULL,
+    &inspect_diff, &inspect_verify, &inspect_dump, &inspect_scan, NULL,
 };
 
 static const struct dcp_example examples[] = {
@@ -18,7 +18,7 @@ static const struct dcp_example examples[] = {
 
 static const struct dcp_exit exits[] = {
     { 0, "done; whole; the same" },
-    { 1, "diff: they differ" },
+    { 1, "diff: they differ; scan: not all names are known safe" },
     INSPECT_EXITS_FAILED,
 };
 

@@ -2,6 +2,7 @@
 
 #include "base/mem.h"
 #include "cli/doc.h"
+#include "globals.h"
 
 static json_t *groups_json(const struct inspect_facts *facts)
 {
@@ -60,6 +61,22 @@ static json_t *known(int64_t n)
     return n > 0 ? json_integer(n) : json_null();
 }
 
+/* What its objects name that is not known to be safe. */
+static json_t *unsafe_json(const struct dcp_catalog *catalog)
+{
+    struct inspect_globals globals;
+    json_t *list = json_array();
+    int rc = inspect_globals_of_catalog(catalog, &globals, NULL);
+    for (size_t i = 0; i < globals.n && !rc; i++)
+        if (globals.items[i].kind != DCP_GLOBAL_SAFE)
+            rc = dcp_doc_add(list, dcp_doc_text(globals.items[i].name));
+    inspect_globals_fini(&globals);
+    if (!rc)
+        return list;
+    json_decref(list);
+    return NULL;
+}
+
 static int add_catalog(json_t *doc, const struct inspect_shown *shown)
 {
     const struct inspect_facts *f = &shown->facts;
@@ -88,6 +105,7 @@ static int add_catalog(json_t *doc, const struct inspect_shown *shown)
     int rc = dcp_doc_set(doc, "model", model);
     rc |= dcp_doc_set(doc, "holds", groups_json(f));
     rc |= dcp_doc_set(doc, "objects", objects_json(shown->checkpoint.catalog));
+    rc |= dcp_doc_set(doc, "not_known_safe", unsafe_json(shown->checkpoint.catalog));
     rc |= dcp_doc_set(doc, "shards", shards);
     rc |= dcp_doc_set(doc, "has_digests", json_boolean(f->has_digests));
     rc |= dcp_doc_set(doc, "whole", json_boolean(whole));

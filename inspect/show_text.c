@@ -4,6 +4,7 @@
 #include "base/str.h"
 #include "cli/human.h"
 #include "cli/text.h"
+#include "globals.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -281,6 +282,22 @@ static int put_whole(struct dcp_main *m, const struct inspect_shown *shown,
     return put_fact(m, "whole", &text, DCP_STYLE_OFF, err);
 }
 
+/* What its objects name that is not known to be safe, if anything. */
+static int put_unsafe(struct dcp_main *m, const struct inspect_shown *shown,
+                      struct dcp_error *err)
+{
+    DCP_CLEANUP_BUF struct dcp_buf text = { 0 };
+    struct inspect_globals globals;
+    char found[320];
+    int rc = inspect_globals_of_catalog(shown->checkpoint.catalog, &globals, err);
+    inspect_globals_text(&globals, found, sizeof found);
+    inspect_globals_fini(&globals);
+    if (rc || !found[0])
+        return rc;
+    dcp_buf_add_fmt(&text, "%s: see 'dcp-inspect scan'", found);
+    return put_fact(m, "objects", &text, DCP_STYLE_BAD, err);
+}
+
 static int put_resume(struct dcp_main *m, const struct inspect_shown *shown,
                       struct dcp_error *err)
 {
@@ -387,7 +404,7 @@ int inspect_show_text(struct dcp_main *m, const struct inspect_shown *shown,
     static int (*const lines[])(struct dcp_main *, const struct inspect_shown *,
                                 struct dcp_error *) = {
         put_model,  put_holds, put_layout, put_size,
-        put_parity, put_whole, put_resume, put_lineage,
+        put_parity, put_whole, put_unsafe, put_resume, put_lineage,
     };
     int rc = DCP_OK;
     put_title(m, shown);

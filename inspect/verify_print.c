@@ -7,6 +7,7 @@
 #include "cli/doc.h"
 #include "cli/human.h"
 #include "cli/text.h"
+#include "globals.h"
 #include <stdio.h>
 
 #define INDENT 10 /* where findings begin */
@@ -115,6 +116,7 @@ void inspect_findings_begin(void *self, const struct dcp_catalog *catalog)
     struct inspect_findings *findings = self;
     findings->catalog = catalog;
     findings->retired = !dcp_fs_exists(findings->path);
+    inspect_globals_warn(findings->m, catalog);
     if (findings->m->json)
         findings->head = inspect_catalog_json(findings->path, catalog);
 }

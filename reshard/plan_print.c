@@ -64,6 +64,21 @@ static void put_notes(struct dcp_main *m, const struct reshard_job *job)
     if (f->objects_left)
         dcp_term_printf(&m->out, "left out what the format %s cannot hold: %s\n",
                         dcp_reshard_target(job->reshard)->format, f->objects_left);
+    if (f->n_objects_left)
+        dcp_term_printf(&m->out, "left out %s not known to be safe to load ('%s'%s)\n",
+                        dcp_human_items(f->n_objects_left, "object", "objects").text,
+                        f->first_object, f->n_objects_left > 1 ? " and others" : "");
+}
+
+/* Kept as it was asked for, but never silent. */
+static void warn_unsafe(struct dcp_main *m, const struct reshard_job *job)
+{
+    const struct dcp_reshard_plan *f = dcp_reshard_facts(job->reshard);
+    if (f->n_unsafe_kept)
+        dcp_log_write(&m->log, DCP_LOG_WARN,
+                      "%s kept that may run code when the target is loaded ('%s'%s)",
+                      dcp_human_items(f->n_unsafe_kept, "object", "objects").text,
+                      f->first_object, f->n_unsafe_kept > 1 ? " and others" : "");
 }
 
 void reshard_print_plan(struct dcp_main *m, const struct reshard_job *job)
@@ -151,6 +166,7 @@ void reshard_print_result(struct dcp_main *m, const struct reshard_job *job)
     if (m->verbose == 0)
         put_notes(m, job);
     warn_overflows(m, job);
+    warn_unsafe(m, job);
 }
 
 static json_t *side_json(const char *path, const struct dcp_catalog *catalog,
@@ -194,6 +210,8 @@ int reshard_print_json(struct dcp_main *m, const struct reshard_job *job,
     rc |= dcp_doc_set(doc, "n_from_masters", dcp_doc_u64(f->n_from_masters));
     rc |=
         dcp_doc_set(doc, "assumed", f->assumed ? dcp_doc_text(f->assumed) : json_null());
+    rc |= dcp_doc_set(doc, "n_objects_left_out", dcp_doc_u64(f->n_objects_left));
+    rc |= dcp_doc_set(doc, "n_unsafe_objects", dcp_doc_u64(f->n_unsafe_kept));
     rc |= dcp_doc_set(doc, "n_cast", dcp_doc_u64(f->n_cast));
     rc |= dcp_doc_set(doc, "plan", plan);
     rc |= dcp_doc_set(doc, "dry_run", json_boolean(job->dry_run));

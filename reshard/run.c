@@ -65,6 +65,10 @@ static const struct dcp_opt opts[] = {
     { 'n', "dry-run", NULL, RESHARD_HELP_DRY_RUN, NULL, DCP_OPT_FLAG,
       RESHARD_AT(dry_run) },
     { 0, "lossy", NULL, RESHARD_HELP_LOSSY, NULL, DCP_OPT_FLAG, RESHARD_AT(lossy) },
+    { 0, "trust-global", "NAME", RESHARD_HELP_TRUST, NULL, DCP_OPT_LIST,
+      RESHARD_AT(trust) },
+    { 0, "keep-unsafe-objects", NULL, RESHARD_HELP_KEEP_UNSAFE, NULL, DCP_OPT_FLAG,
+      RESHARD_AT(keep_unsafe) },
     { 'f', "force", NULL, RESHARD_HELP_FORCE, NULL, DCP_OPT_FLAG, RESHARD_AT(force) },
     { 0 },
 };

@@ -132,6 +132,8 @@ int reshard_settings_check(const struct reshard_settings *s,
         .no_verify = s->no_verify,
         .force = s->force,
         .lossy = s->lossy,
+        .trust = s->trust.items,
+        .keep_unsafe = s->keep_unsafe,
         .target = { .max_shard_size_bytes = s->max_shard_bytes, .untie = s->untie },
     };
     rc = check_mesh(s, out, err);

@@ -8,13 +8,13 @@
 struct reshard_settings {
     int64_t world, dp, tp, pp; /* 0: not given */
     const char *layout, *to, *dtype, *rename, *model_config, *prefix;
-    struct dcp_opt_list select;
+    struct dcp_opt_list select, trust;
     int only, codec; /* enum dcp_only, enum dcp_codec */
     int weights;     /* enum dcp_weights */
     int spelling;    /* of keys: auto, nested, flat, torchtitan, kept */
     int64_t parity;
     uint64_t memory_bytes, max_shard_bytes;
-    bool no_verify, dry_run, force, lossy, untie;
+    bool no_verify, dry_run, force, lossy, untie, keep_unsafe;
 };
 
 /* Checks what the option table cannot, and fills the options of the library; strings are
@@ -46,6 +46,11 @@ int reshard_settings_check(const struct reshard_settings *settings,
 #define RESHARD_HELP_CONFIG \
     "config.json of the model, for DST that needs one (default: SRC's)"
 #define RESHARD_HELP_LOSSY "leave out what DST cannot hold, instead of refusing"
+#define RESHARD_HELP_TRUST                                                            \
+    "classes of yours that objects may name (module.Class, or a glob); may be given " \
+    "again"
+#define RESHARD_HELP_KEEP_UNSAFE \
+    "keep objects whatever they name: loading the target may run their code"
 #define RESHARD_HELP_PARITY                                                       \
     "parity files, so that any M shards or parity files can be lost and rebuilt " \
     "(native)"

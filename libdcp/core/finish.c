@@ -2,6 +2,7 @@
 #include "base/hash.h"
 #include "base/mem.h"
 #include "fingerprint.h"
+#include "objects.h"
 #include "parity_code.h"
 #include "steps.h"
 #include "stream.h"
@@ -60,12 +61,15 @@ static int make_companion(struct dcp_finish *finish, struct dcp_error *err)
     struct dcp_reshard_options options = { .dtype = finish->companion.dtype,
                                            .only = DCP_ONLY_MODEL };
     const struct dcp_format *format = dcp_format_find(finish->companion.format);
+    struct dcp_reshard_plan facts = { 0 };
     int rc = DCP_OK;
 
     if (!format || (format->flags & DCP_FORMAT_IS_DIR) || format->packs)
         return dcp_error_set(err, DCP_E_UNSUPPORTED, "'%s' is no format of one file",
                              finish->companion.format);
     rc = dcp_target_new(finish->catalog, format, &options, &target, &src_tensor, err);
+    if (!rc && dcp_target_holds_objects(format, target))
+        rc = dcp_objects_sift(format, &options, target, &facts, err);
     if (!rc)
         rc = format->layout(target, &target_options, &literals, err);
     if (!rc)

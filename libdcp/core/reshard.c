@@ -5,6 +5,7 @@
 #include "base/str.h"
 #include "choose.h"
 #include "destination.h"
+#include "objects.h"
 #include "order.h"
 #include "parity.h"
 #include "plan.h"
@@ -198,6 +199,9 @@ static int decide(struct dcp_reshard *reshard, const char *target_path,
     if (!rc)
         rc = dcp_target_new(reshard->src, reshard->format, options, &reshard->target,
                             &reshard->src_tensor, err);
+    if (!rc && dcp_target_holds_objects(reshard->format, reshard->target))
+        rc = dcp_objects_sift(reshard->format, options, reshard->target, &reshard->facts,
+                              err);
     if (!rc && !strcmp(format, "native"))
         rc = dcp_destination_step(reshard->name, reshard->target, err);
     if (!rc)

@@ -206,8 +206,8 @@ int dcp_target_new(const struct dcp_catalog *src, const struct dcp_format *forma
 
 /* Whether it holds objects: some formats do so only beside an optimizer, unless the tree
  * that the objects stood in goes along. */
-static bool holds_objects(const struct dcp_format *format,
-                          const struct dcp_catalog *target)
+bool dcp_target_holds_objects(const struct dcp_format *format,
+                              const struct dcp_catalog *target)
 {
     if (!(format->flags & DCP_FORMAT_OBJECTS) || !(format->flags & DCP_FORMAT_PLAIN))
         return format->flags & DCP_FORMAT_OBJECTS;
@@ -225,7 +225,7 @@ int dcp_target_objects_left(const struct dcp_format *format,
     DCP_CLEANUP_BUF struct dcp_buf text = { 0 };
 
     *out = NULL;
-    if (options->only == DCP_ONLY_MODEL || holds_objects(format, target))
+    if (options->only == DCP_ONLY_MODEL || dcp_target_holds_objects(format, target))
         return DCP_OK;
     for (size_t i = 0; i < DCP_ARRAY_LEN(of_training); i++)
         if (dcp_catalog_find_object(target, of_training[i]) >= 0)

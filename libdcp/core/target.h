@@ -14,6 +14,9 @@ int dcp_target_new(const struct dcp_catalog *src, const struct dcp_format *forma
                    struct dcp_catalog **out_target, int **out_src_tensor,
                    struct dcp_error *err);
 
+/* Whether a target has a place for objects. */
+bool dcp_target_holds_objects(const struct dcp_format *format,
+                              const struct dcp_catalog *target);
 /* The objects of training that a target has no place for, ", " between them; belongs to
  * the target, NULL: none, or only the model was asked for. Errors: MEMORY. */
 int dcp_target_objects_left(const struct dcp_format *format,

@@ -12,6 +12,7 @@ dcp-inspect stats
 dcp-inspect diff
 dcp-inspect verify
 dcp-inspect dump
+dcp-inspect scan
 dcp-reshard
 dcp-reshard export
 dcp-reshard repair

@@ -420,7 +420,7 @@ static void test_refused(void **state)
     refused(&f, 3, DCP_E_CORRUPT, "neither true nor false");
     f = (struct file){ 0 };
     key_text(&f, "general.alignment", "32");
-    refused(&f, 3, DCP_E_CORRUPT, "no power of two");
+    refused(&f, 3, DCP_E_CORRUPT, "is no u32");
     f = (struct file){ 0 };
     tensor(&f, "", F32, 1, 0);
     refused(&f, 3, DCP_E_CORRUPT, "is empty");

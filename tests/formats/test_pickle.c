@@ -5,6 +5,7 @@
 #include "base/mem.h"
 #include "pickle_json.h"
 #include "pickle_write.h"
+#include <dcp/globals.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -58,17 +59,17 @@ static const struct {
     { PICKLE("}X\x01\0\0\0aK\x01s."), "{\"a\":1}" },
     { PICKLE("}(X\x01\0\0\0aK\x01K\x02Nu."), "{\"$dict\":[[\"a\",1],[2,null]]}" },
     { PICKLE("}X\x02\0\0\0$aK\x01s."), "{\"$dict\":[[\"$a\",1]]}" },
-    { PICKLE("}X\x07\0\0\0$objectK\x01s."), "{\"$object\":1}" },
+    { PICKLE("}X\x07\0\0\0$objectK\x01s."), "{\"$dict\":[[\"$object\",1]]}" },
     { PICKLE("ctorch\nfloat32\n."), "{\"$global\":\"torch.float32\"}" },
     { PICKLE("\x8c\x05torch\x8c\x04Size\x93)\x85R."),
       "{\"$object\":\"torch.Size\",\"args\":[{\"$tuple\":[]}]}" },
     { PICKLE("\x8c\x0ctorch._utils\x8c\x13torch.channels_last\x93."),
       "{\"$global\":\"torch.channels_last\"}" },
-    { PICKLE("\x8c\x01m\x8c\x0b_Outer.B.in\x93."), "{\"$global\":\"m._Outer.B.in\"}" },
+    { PICKLE("\x8c\x01m\x8c\x0b_Outer.B.in\x93."), "{\"$global\":\"m:_Outer.B.in\"}" },
     { PICKLE("cm\nC\n)\x81}X\x01\0\0\0xK\x01sb."),
-      "{\"$object\":\"m.C\",\"state\":{\"x\":1}}" },
+      "{\"$object\":\"m.C\",\"new\":true,\"state\":{\"x\":1}}" },
     { PICKLE("cm\nC\n)}X\x01\0\0\0xK\x01s\x92."),
-      "{\"$object\":\"m.C\",\"kwargs\":{\"x\":1}}" },
+      "{\"$object\":\"m.C\",\"new\":true,\"kwargs\":{\"x\":1}}" },
     { PICKLE("cm\nC\n)R(K\x01\x65(K\x02K\x03u."),
       "{\"$object\":\"m.C\",\"items\":[1],\"pairs\":[[2,3]]}" },
     { PICKLE("ccollections\nOrderedDict\n]]K\x01\x61K\x02\x61\x61\x85R."),
@@ -88,6 +89,45 @@ static const struct {
       "{\"$object\":\"builtins.getattr\",\"args\":[{\"$global\":\"deepspeed.runtime.zero."
       "config.ZeroStageEnum\"},\"weights\"]}" },
 };
+
+static const struct {
+    const char *name;
+    enum dcp_global_kind kind;
+} judged[] = {
+    { "collections.OrderedDict", DCP_GLOBAL_SAFE },
+    { "collections.Ordered", DCP_GLOBAL_UNKNOWN },
+    { "collections.OrderedDictX", DCP_GLOBAL_UNKNOWN },
+    { "collection.OrderedDict", DCP_GLOBAL_UNKNOWN },
+    { "collections.abc.OrderedDict", DCP_GLOBAL_UNKNOWN },
+    { "zoneinfo:ZoneInfo._unpickle", DCP_GLOBAL_SAFE },
+    { "zoneinfo.ZoneInfo._unpickle", DCP_GLOBAL_UNKNOWN },
+    { "pathlib:PosixPath.unlink", DCP_GLOBAL_UNKNOWN },
+    { "torch:os.system", DCP_GLOBAL_DANGEROUS },
+    { "torch:_C.x", DCP_GLOBAL_UNKNOWN },
+    { "torch.load", DCP_GLOBAL_DANGEROUS },
+    { "torch.float32", DCP_GLOBAL_SAFE },
+    { "torch.storage._load_from_bytes", DCP_GLOBAL_DANGEROUS },
+    { "os.system", DCP_GLOBAL_DANGEROUS },
+    { "os.path.join", DCP_GLOBAL_DANGEROUS },
+    { "osx.system", DCP_GLOBAL_UNKNOWN },
+    { "builtins.eval", DCP_GLOBAL_DANGEROUS },
+    { "builtins.dict", DCP_GLOBAL_SAFE },
+    { "my.module.Config", DCP_GLOBAL_UNKNOWN },
+    { "eval", DCP_GLOBAL_DANGEROUS },
+    { "", DCP_GLOBAL_DANGEROUS },
+    { "a b.c", DCP_GLOBAL_DANGEROUS },
+    { "collections.OrderedDict\n.x", DCP_GLOBAL_DANGEROUS },
+    { "collections.OrderedDict Counter", DCP_GLOBAL_DANGEROUS },
+};
+
+static void test_judgement(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < DCP_ARRAY_LEN(judged); i++)
+        if (dcp_global_judge(judged[i].name) != judged[i].kind)
+            fail_msg("%s is %s", judged[i].name,
+                     dcp_global_kind_name(dcp_global_judge(judged[i].name)));
+}
 
 static json_t *convert(const char *pickle, size_t size_bytes, struct dcp_arena *arena,
                        struct dcp_error *err)
@@ -335,10 +375,15 @@ static void test_batches(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_values),       cmocka_unit_test(test_cuts),
-        cmocka_unit_test(test_refused),      cmocka_unit_test(test_shared_bomb),
-        cmocka_unit_test(test_depth),        cmocka_unit_test(test_several_in_a_row),
-        cmocka_unit_test(test_long_numbers), cmocka_unit_test(test_batches),
+        cmocka_unit_test(test_judgement),
+        cmocka_unit_test(test_values),
+        cmocka_unit_test(test_cuts),
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_shared_bomb),
+        cmocka_unit_test(test_depth),
+        cmocka_unit_test(test_several_in_a_row),
+        cmocka_unit_test(test_long_numbers),
+        cmocka_unit_test(test_batches),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

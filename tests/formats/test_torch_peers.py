@@ -80,8 +80,10 @@ class Stream(Folder):
     def test_whole_module(self):
         """A class stands as ('module', class, file, source) in the pickle."""
         model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.LayerNorm(4))
-        again = self.copy(self.save(model))
-        self.assertTrue(same(dict(model.state_dict()), again))
+        tool("copy", self.save(model), "torch", self.path("ours.pt"))
+        again = torch.load(self.path("ours.pt"), weights_only=False)
+        x = torch.randn(2, 3)
+        self.assertTrue(torch.equal(model(x), again(x)))
 
     def test_parts_of_storages(self):
         """Old versions stored a part of a storage as (key, offset, length)."""

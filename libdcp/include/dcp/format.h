@@ -65,7 +65,9 @@ enum dcp_format_flags {
         128,               /* holds pieces with a codec; extents are set while writing */
     DCP_FORMAT_TIES = 256, /* says that two tensors share their bytes */
     DCP_FORMAT_MASTERS = 512, /* optimizer state has a master for every trained weight */
-    DCP_FORMAT_PLAIN = 1024   /* without an optimizer it is a plain dict of tensors */
+    DCP_FORMAT_PLAIN = 1024,  /* without an optimizer it is a plain dict of tensors */
+    DCP_FORMAT_ARCHIVES =
+        2048 /* objects may be archives of torch.save, kept as they are */
 };
 
 #define DCP_SEAL_GLOBAL (-1)

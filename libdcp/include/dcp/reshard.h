@@ -83,6 +83,11 @@ struct dcp_reshard_options {
     bool no_verify;        /* do not check digests and fingerprints */
     bool force;            /* replace the target, after success */
     bool lossy;            /* leave out what the target cannot hold */
+    /* Objects that name classes which are not known safe (<dcp/globals.h>) are refused,
+     * or left out when lossy or when only the model is wanted; those that name nothing
+     * worse than unknown classes that match a glob, NULL-terminated, are kept. */
+    const char *const *trust;
+    bool keep_unsafe; /* and so are all of them */
     struct dcp_target_options target;
     struct dcp_progress progress;
     const struct dcp_log *log; /* what could not be removed is a warning; NULL: silence */
@@ -103,6 +108,10 @@ struct dcp_reshard_plan {
                                * scheduler"; borrowed, or NULL */
     const char *assumed;      /* of the source, where the target says which tensors are
                                * trained; borrowed, or NULL */
+    /* Objects that name what is not known safe, or are archives that the target cannot
+     * hold: left out, kept; one of them, "config: my.Config", borrowed, or NULL. */
+    uint64_t n_objects_left, n_unsafe_kept;
+    const char *first_object;
     size_t source_files, target_files;
     uint64_t n_copies; /* contiguous runs, before merging */
     uint64_t n_reads;  /* after merging */

@@ -1,0 +1,28 @@
+/* torch_dress: what a tensor of a file is to Python beside its numbers. In the tree of a
+ * file it stands beside the name, {"$tensor": name, …}, empty members left out:
+ *
+ *   "grad": true           it requires a gradient
+ *   "parameter": true      it is an nn.Parameter, "attributes": … what was set in that
+ *   "type": "torch.Tensor", "state": …    a class of tensors, and attributes
+ *   "array": "numpy.core.multiarray"      an array of NumPy, by the module that makes it
+ *   "storage": "typed" | "untyped"        a storage alone
+ *
+ * Strides are not kept: what is written is row-major. */
+#ifndef DCP_FORMATS_TORCH_DRESS_H
+#define DCP_FORMATS_TORCH_DRESS_H
+
+#include "pickle_json.h"
+#include "torch.h"
+#include "torch_value.h"
+
+/* Adds the members of a node that dcp_torch_view takes for a tensor. hook is that of the
+ * tree; attributes are named by its path. Errors: those of dcp_pickle_to_json. */
+int dcp_torch_dress(const struct dcp_torch_file *file, const struct dcp_pickle_node *node,
+                    const char *path, const struct dcp_pickle_hook *hook, json_t *value,
+                    struct dcp_error *err);
+
+/* Writes the tensor in its dress; what does not fit its dtype is left off. */
+int dcp_torch_write_dressed(struct dcp_torch_writer *w, size_t tensor, json_t *value,
+                            int depth, struct dcp_error *err);
+
+#endif

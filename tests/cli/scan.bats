@@ -1,0 +1,189 @@
+# dcp-inspect scan, and what show, verify and dcp-reshard say of the same names.
+
+setup_file() {
+    load helper
+    cd "$BATS_FILE_TMPDIR"
+    python3 - <<'PYTHON'
+import collections, datetime, os, pathlib, pickle, tarfile, zipfile
+
+
+class Evil:
+    def __reduce__(self):
+        return os.system, ("true",)
+
+
+def torch(path, data):
+    """A file of torch.save without tensors, around a pickle."""
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("a/data.pkl", data)
+        archive.writestr("a/version", "3\n")
+
+
+def weights(path, value):
+    """The same with a tensor, and a value under the key x."""
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("a/data.pkl", (
+            b"\x80\x02}(X\x01\0\0\0wctorch._utils\n_rebuild_tensor_v2\n((X\x07\0\0\0storage"
+            b"ctorch\nFloatStorage\nX\x01\0\0\x000X\x03\0\0\0cpuK\x02tQK\x00K\x02\x85"
+            b"K\x01\x85\x89ccollections\nOrderedDict\n)RtRX\x01\0\0\0x") +
+            pickle.dumps(value, 2)[2:-1].replace(b"__main__", b"mine") + b"u.")
+        archive.writestr("a/data/0", bytes(8))
+        archive.writestr("a/version", "3\n")
+
+
+class Config:
+    def __init__(self):
+        self.deep = [1, {"path": pathlib.PurePosixPath("x")}]
+
+
+def npy(array):
+    head = b"{'descr': '|O', 'fortran_order': False, 'shape': (1,), }"
+    head += b" " * (63 - (len(head) + 10) % 64) + b"\n"
+    return b"\x93NUMPY\x01\x00" + len(head).to_bytes(2, "little") + head + array
+
+
+weights("date.pt", datetime.date(2026, 1, 2))
+weights("config.pt", {"in": Config()})
+weights("os.pt", {"in": [Evil()]})
+for protocol in range(6):
+    torch(f"os_system_{protocol}.pt", pickle.dumps({"x": [Evil()]}, protocol))
+    with open(f"os_system_{protocol}.pkl", "wb") as file:
+        pickle.dump(Evil(), file, protocol)
+torch("safe.pt", pickle.dumps(collections.OrderedDict(a=1), 2))
+torch("nothing.pt", pickle.dumps({"a": 1}, 2))
+torch("mine.pt", b"\x80\x02}X\x01\0\0\0ccmy.module\nConfig\n)\x81}X\x01\0\0\0xK\x01sbs.")
+torch("inst.pt", b"\x80\x02(X\x04\0\0\0trueios\nsystem\n.")
+torch("obj.pt", b"\x80\x02(cos\nsystem\nX\x04\0\0\0trueo.")
+torch("ext.pt", b"\x80\x02\x82\x01.")
+torch("dotted.pt", b"\x80\x04\x8c\x05torch\x8c\x09os.system\x93.")
+torch("memo.pt", b"\x80\x04\x8c\x02os\x94\x8c\x06system\x94N000h\x00h\x01\x93.")
+torch("cut.pt", b"\x80\x02cos\nsystem\nX\x04\0\0")
+torch("empty.pt", b"")
+with open("text.bin", "wb") as file:
+    file.write(b"cos\nsystem\n(S'true'\ntR.")
+with open("words.bin", "wb") as file:
+    file.write(b"common words, and no pickle\n")
+with open("two.pkl", "wb") as file:
+    pickle.dump(1, file)
+    pickle.dump(Evil(), file)
+with open("objects.npy", "wb") as file:
+    file.write(npy(pickle.dumps([Evil()])))
+with zipfile.ZipFile("objects.npz", "w") as archive:
+    archive.writestr("x.npy", npy(pickle.dumps([Evil()])))
+os.makedirs("folder/in")
+torch("folder/in/evil.pt", pickle.dumps(Evil(), 2))
+torch("folder/safe.pt", pickle.dumps({"a": 1}, 2))
+with tarfile.open("folder.tar", "w") as archive:
+    archive.add("folder/in/evil.pt", "in/evil.pt")
+    archive.add("folder/safe.pt", "safe.pt")
+with open("half.zip", "wb") as file:
+    file.write(b"PK\3\4" + bytes(60))
+PYTHON
+}
+
+setup() {
+    load helper
+    cd "$BATS_FILE_TMPDIR"
+}
+
+@test "scan finds os.system wherever it stands, in every protocol" {
+    for file in os_system_*.p* inst.pt obj.pt memo.pt cut.pt text.bin two.pkl \
+        objects.np? folder; do
+        run -1 dcp-inspect scan "$file"
+        [[ $output =~ dangerous\ +(os|posix|nt)\.system ]] ||
+            { echo "$file: $output" && false; }
+    done
+    run -1 dcp-inspect scan folder.tar --json
+    json '[(g["file"], g["where"], g["kind"]) for g in d["globals"]] == [
+        ("in/evil.pt", "a/data.pkl", "dangerous")] and d["n_pickles"] == 2'
+}
+
+@test "scan tells what is known safe, unknown and not readable" {
+    run -0 dcp-inspect scan nothing.pt
+    [ "$output" = "known safe nothing.pt: 1 pickle, 0 names dangerous, 0 unknown, 0 known safe" ]
+    run -0 dcp-inspect scan safe.pt --all
+    [[ $output =~ known\ safe\ +collections.OrderedDict\ +a/data.pkl ]]
+    run -0 dcp-inspect scan words.bin
+    [[ $output == "known safe words.bin: 0 pickles"* ]]
+    run -1 dcp-inspect scan mine.pt
+    [[ $output =~ unknown\ +my.module.Config ]]
+    for file in cut.pt empty.pt half.zip; do
+        run -1 dcp-inspect scan "$file"
+        [[ $output =~ dangerous\ +"(a pickle that cannot be read)" ]]
+    done
+    for file in ext.pt dotted.pt; do
+        run -1 dcp-inspect scan "$file"
+        [[ $output == dangerous* || $output == *$'\n'dangerous* ]]
+    done
+    run -3 dcp-inspect scan nowhere
+    [[ $output == *"there is no 'nowhere'"* ]]
+}
+
+@test "scan as a document" {
+    run -1 dcp-inspect scan mine.pt --json
+    json 'd["schema"] == "dcp.scan/1" and d["safe"] is False and d["n_unknown"] == 1'
+    json 'd["globals"] == [{"kind": "unknown", "name": "my.module.Config", "file": "",
+                            "where": "a/data.pkl", "n": 1}]'
+}
+
+names_of() {
+    output=$(dcp-inspect scan "$1" --all --json) || true
+    json 'all(g["name"] != "'"$2"'" for g in d["globals"])' && return 1
+    return 0
+}
+
+@test "dcp-reshard carries what is known safe" {
+    run -0 --separate-stderr dcp-reshard date.pt date-copy --to torch
+    [ -z "$stderr" ]
+    names_of date-copy datetime.date
+    dcp-reshard date.pt date-step
+    dcp-reshard date-step date-again --to torch
+    names_of date-again datetime.date
+}
+
+@test "dcp-reshard carries a class of somebody's when he says so" {
+    for to in torch native dcp; do
+        run -5 dcp-reshard config.pt no --to "$to"
+        [[ $output == *"the object at 'x.in' names 'mine.Config', a class that is not"* ]]
+        [[ $output == *"hint: --trust-global 'mine.Config' keeps it"* ]]
+        [ ! -e no ]
+    done
+    run -5 dcp-reshard config.pt no --trust-global 'mine' --trust-global '*.config'
+    run -0 --separate-stderr dcp-reshard config.pt mine-copy --to torch \
+        --trust-global 'mine.*'
+    [ -z "$stderr" ]
+    names_of mine-copy mine.Config
+    run -0 --separate-stderr dcp-reshard config.pt kept --to torch --keep-unsafe-objects
+    [[ $stderr == *"1 object kept that may run code"*"('x.in: mine.Config')"* ]]
+    run -0 dcp-reshard config.pt less --to torch --lossy
+    [[ $output == *"left out 1 object not known to be safe to load ('x.in: mine.Config')"* ]]
+    run -0 dcp-inspect scan less
+    run -0 dcp-reshard config.pt step --trust-global mine.Config
+    run -5 dcp-reshard step out --to torch
+    run -0 dcp-reshard config.pt lossy-step --lossy --json
+    json 'd["n_objects_left_out"] == 1 and d["n_unsafe_objects"] == 0'
+    run -0 dcp-inspect scan lossy-step
+}
+
+@test "dcp-reshard carries what runs code only when it is kept" {
+    for to in torch native dcp; do
+        run -5 dcp-reshard os.pt no --to "$to" --trust-global '*'
+        [[ $output == *"system', which can run any code when the target is loaded"* ]]
+    done
+    run -0 dcp-reshard os.pt os-kept --keep-unsafe-objects
+    run -5 dcp-reshard os-kept no --to torch
+    run -0 dcp-reshard export os.pt w.safetensors
+    run -0 dcp-reshard export os.pt w.bin
+    run -0 dcp-inspect scan w.bin
+}
+
+@test "show and verify flag what is not known safe" {
+    run -0 --separate-stderr dcp-inspect os_system_2.pt
+    [[ $output == *"objects      1 name is not known to be safe to load"*"is dangerous)"* ]]
+    run -0 --separate-stderr dcp-inspect show mine.pt --json
+    json 'd["not_known_safe"] == ["my.module.Config"]'
+    run -0 --separate-stderr dcp-inspect verify mine.pt
+    [[ $stderr == *"'my.module.Config' is unknown): 'dcp-inspect scan' lists it"* ]]
+    run -0 --separate-stderr dcp-inspect verify safe.pt
+    [ -z "$stderr" ]
+}
