@@ -63,6 +63,7 @@ static int start(struct saving *saving, struct dcp_error *err)
         .codec = s->codec,
         .keep = s->keep,
         .keep_every = s->keep_every,
+        .pin_timeout_s = s->pin_timeout_s > 0 ? s->pin_timeout_s : -1,
         .parity = s->parity,
         .verify_after_save = s->verify_after_save,
         .companion = s->gather_16bit_on_save ? &companion : NULL,

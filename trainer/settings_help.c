@@ -51,6 +51,8 @@ static const struct {
     { "checkpoint.keep", "newest steps that are kept; 0: all", NULL },
     { "checkpoint.keep_every",
       "steps whose number is a multiple of this are kept, too; 0: none", NULL },
+    { "checkpoint.pin_timeout",
+      "seconds that a step which is to go waits for those who read it; 0: none", NULL },
     { "checkpoint.parity",
       "files beside the shards, so that as many of all of them can be lost; 0: none",
       NULL },

@@ -9,7 +9,9 @@
     ".tmp-" /* being written; dead when nobody holds the root's lease */
 #define DCP_TRASH_PREFIX ".trash-" /* being removed */
 #define DCP_ASIDE_SUFFIX ".aside"  /* no longer part of the run: see dcp_set_aside */
-#define DCP_LATEST "latest"        /* a hint for people: the name of the newest step */
+#define DCP_DUE_PREFIX \
+    ".due-" /* since when retention waits for the readers of a step: see pin.h */
+#define DCP_LATEST "latest" /* a hint for people: the name of the newest step */
 
 /* "step-00001200". */
 void dcp_step_name(char out[64], int64_t step);

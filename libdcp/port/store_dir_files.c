@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -65,6 +66,25 @@ int dcp_dir_reopen(void *self, const char *name, struct dcp_store_file **out,
                    struct dcp_error *err)
 {
     return open_as(self, name, O_RDWR | O_NOFOLLOW, out, err);
+}
+
+/* NFS makes an exclusive lock of a file that is open for writing only, a shared one of a
+ * file that is open for reading. */
+int dcp_dir_hold(void *self, const char *name, bool exclusive,
+                 struct dcp_store_file **out, struct dcp_error *err)
+{
+    int rc = open_as(self, name, (exclusive ? O_RDWR : O_RDONLY) | O_NOFOLLOW, out, err);
+    if (rc || flock((*out)->fd, (exclusive ? LOCK_EX : LOCK_SH) | LOCK_NB) == 0)
+        return rc;
+    int why = errno;
+    close((*out)->fd);
+    free(*out);
+    *out = NULL;
+    if (why == EWOULDBLOCK)
+        return dcp_error_set(err, DCP_E_BUSY, "'%s' is being read", name);
+    bool no_locks = why == ENOSYS || why == EOPNOTSUPP || why == ENOLCK;
+    return dcp_error_sys(err, no_locks ? DCP_E_UNSUPPORTED : DCP_E_IO, why,
+                         "cannot lock '%s'", name);
 }
 
 uint64_t dcp_dir_free_bytes(void *self)

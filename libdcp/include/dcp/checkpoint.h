@@ -68,6 +68,7 @@ struct dcp_save_options {
     enum dcp_codec codec;
     int keep;               /* whole steps to keep after this one is durable; 0: all */
     int keep_every;         /* steps divisible by it are kept for ever; 0: none */
+    double pin_timeout_s;   /* so long a reader may keep a step: see dcp_retention */
     int parity;             /* shards of each DCP_PARITY_GROUP that may be lost: 0 to
                              * DCP_PARITY_MAX_ROWS */
     bool verify_after_save; /* read back from the disk, the page cache dropped; else from
@@ -229,10 +230,31 @@ DCP_PUBLIC int dcp_verify(const struct dcp_source *source,
                           const struct dcp_verify_options *options,
                           struct dcp_verify_result *out_result, struct dcp_error *err);
 
-/* Removes whole steps beyond `keep` (oldest first; see dcp_save_options) and what dead
- * savers left. Never the newest whole step. Not collective; takes the lease. */
-DCP_PUBLIC int dcp_prune(const struct dcp_store *store, int keep, int keep_every,
-                         size_t *out_removed, struct dcp_error *err);
+/* Why a step stays, or that it goes. */
+enum dcp_stay {
+    DCP_GOES,
+    DCP_STAYS_NEW,     /* one of the newest, or newer than those that count */
+    DCP_STAYS_EVERY,   /* keep_every */
+    DCP_STAYS_UNKNOWN, /* it could not be judged: a newer version may have written it */
+    DCP_STAYS_READ,    /* a reader pins it */
+};
+/* Which steps stay. Zero means default. */
+struct dcp_retention {
+    int keep;             /* whole steps; 0: all stay */
+    int keep_every;       /* steps divisible by it stay for ever; 0: none */
+    double pin_timeout_s; /* so long a step that is to go waits for its readers; 0: an
+                           * hour, below 0: not at all */
+    bool dry_run;         /* nothing is removed */
+    /* Called for each step, newest first; NULL: nobody is told. */
+    void (*judged)(void *self, const struct dcp_step *step, enum dcp_stay stay);
+    void *self;
+};
+/* Removes the steps that are not to stay, oldest last, and what dead savers left. Never
+ * the newest whole step, and none that a reader pins. Not collective; takes the lease,
+ * but for a dry run. */
+DCP_PUBLIC int dcp_prune(const struct dcp_store *store,
+                         const struct dcp_retention *retention, size_t *out_removed,
+                         struct dcp_error *err);
 
 /* What protects the files of a step; all zero when nothing does. */
 struct dcp_parity_facts {
