@@ -48,7 +48,10 @@ static const struct {
     { "data.eval_batches", "batches that such a loss is measured on", NULL },
     { "checkpoint.dir", "the run folder, relative to where dcp-train is started", NULL },
     { "checkpoint.save_every", "steps between two saves; 0: only at the end", NULL },
-    { "checkpoint.keep", "newest steps that are kept; 0: all", NULL },
+    { "checkpoint.keep",
+      "newest steps that are kept; 0: all. Behind steps that diverged the two newest "
+      "that did not are kept, too",
+      NULL },
     { "checkpoint.keep_every",
       "steps whose number is a multiple of this are kept, too; 0: none", NULL },
     { "checkpoint.pin_timeout",

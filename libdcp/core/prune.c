@@ -70,26 +70,39 @@ static enum dcp_stay retire(struct prune *prune, const struct dcp_step *step)
     return yields ? DCP_GOES : DCP_STAYS_READ;
 }
 
+/* A run that diverged pushes out neither the newest step that is finite nor the one
+ * before it: the loss of a step is that of the weights before it, so the last weights
+ * that look well may be those that it diverged with. */
 static void judge_all(struct prune *prune, const struct dcp_step *steps, size_t n,
                       int64_t newest)
 {
     const struct dcp_retention *retention = prune->retention;
-    int whole = 0;
+    int whole = 0, finite = 0;
+    bool diverged = false; /* the newest one */
 
     for (size_t i = 0; i < n; i++) { /* newest first */
         const struct dcp_step *step = &steps[i];
         bool every = retention->keep_every > 0 && step->step % retention->keep_every == 0;
         bool above = newest >= 0 && step->step > newest;
+        bool counts = step->whole && !above, is_finite = counts && !step->diverged;
         int why = step->why.code;
         /* Only whole steps count, and only what lies behind enough of them goes: a
          * damaged step is never a reason to lose a good one. What could not be read, or
          * was written by a newer version, may be whole. */
-        enum dcp_stay stay = above || whole < retention->keep || !retention->keep
-                                 ? DCP_STAYS_NEW
-                             : every                       ? DCP_STAYS_EVERY
-                             : why && why != DCP_E_CORRUPT ? DCP_STAYS_UNKNOWN
-                                                           : retire(prune, step);
-        whole += step->whole && !above;
+        enum dcp_stay stay = DCP_GOES;
+        if (above || whole < retention->keep || !retention->keep)
+            stay = DCP_STAYS_NEW;
+        else if (every)
+            stay = DCP_STAYS_EVERY;
+        else if (is_finite && finite < (diverged ? 2 : 1))
+            stay = DCP_STAYS_FINITE;
+        else if (why && why != DCP_E_CORRUPT)
+            stay = DCP_STAYS_UNKNOWN;
+        else
+            stay = retire(prune, step);
+        diverged |= counts && !whole && step->diverged;
+        whole += counts;
+        finite += is_finite;
         if (retention->judged)
             retention->judged(retention->self, step, stay);
     }

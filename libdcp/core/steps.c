@@ -43,6 +43,11 @@ static int look_into(const struct dcp_store *store, const char *name,
                            catalog->step);
     out->whole = !rc;
     if (!rc) {
+        out->diverged = catalog->diverged;
+        out->world = catalog->world;
+        for (size_t t = 0; t < catalog->n_tensors; t++)
+            if (!catalog->tensors[t].tied_to)
+                out->size_bytes += dcp_tensor_bytes(&catalog->tensors[t]);
         dcp_lineage_read(catalog, &out->lineage);
         out->fingerprint = dcp_state_fingerprint(catalog);
     }

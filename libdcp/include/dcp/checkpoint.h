@@ -74,6 +74,8 @@ struct dcp_save_options {
     bool verify_after_save; /* read back from the disk, the page cache dropped; else from
                              * wherever it comes. Then only the step is published */
     const struct dcp_companion *companion; /* NULL: none */
+    bool diverged; /* the caller knows that the state is of no use: its loss is not
+                    * finite. That weights are not is found here */
 };
 
 /* Where a state comes from: what training adds to a step as the object "lineage". It is
@@ -99,6 +101,7 @@ DCP_PUBLIC uint64_t dcp_state_fingerprint(const struct dcp_catalog *catalog);
 struct dcp_save_result {
     int64_t step;
     uint64_t fingerprint; /* of the state; known to rank 0 alone */
+    bool diverged;        /* weights or loss are not finite; known to rank 0 alone */
     uint64_t size_bytes;  /* of all shards */
     double stall_s;       /* time the caller was held in start */
     double write_s;       /* from start to durable */
@@ -143,7 +146,10 @@ struct dcp_step {
         whole; /* manifest parses, its digest holds, every shard is there with its size */
     bool mendable; /* it is not, yet its parity gives what is missing: dcp_load takes it,
                     * dcp_repair makes it whole */
-    struct dcp_error why;       /* when it is not whole */
+    struct dcp_error why; /* when it is not whole */
+    bool diverged;        /* its weights or its loss were not finite when it was saved */
+    int world;            /* the ranks that saved it */
+    uint64_t size_bytes;  /* of its tensors */
     struct dcp_lineage lineage; /* when it is, with the fingerprint of its own state */
     uint64_t fingerprint;
 };
@@ -235,6 +241,7 @@ enum dcp_stay {
     DCP_GOES,
     DCP_STAYS_NEW,     /* one of the newest, or newer than those that count */
     DCP_STAYS_EVERY,   /* keep_every */
+    DCP_STAYS_FINITE,  /* one of the two newest before the run diverged */
     DCP_STAYS_UNKNOWN, /* it could not be judged: a newer version may have written it */
     DCP_STAYS_READ,    /* a reader pins it */
 };
@@ -250,7 +257,8 @@ struct dcp_retention {
     void *self;
 };
 /* Removes the steps that are not to stay, oldest last, and what dead savers left. Never
- * the newest whole step, and none that a reader pins. Not collective; takes the lease,
+ * the newest whole step, nor the newest one that did not diverge, and none that a reader
+ * pins. Not collective; takes the lease,
  * but for a dry run. */
 DCP_PUBLIC int dcp_prune(const struct dcp_store *store,
                          const struct dcp_retention *retention, size_t *out_removed,

@@ -204,6 +204,7 @@ struct dcp_catalog {
     int64_t step;            /* -1 when unknown */
     int world;               /* ranks that saved it; 1 when unknown */
     struct dcp_mesh mesh;
+    bool diverged;      /* its weights or its loss were not finite when it was saved */
     const char *parity; /* what protects the files, as text; NULL: nothing */
     bool partial; /* set before `index`: a file of a native step that is missing or not
                    * what it was is marked as lost, and does not end the act */
