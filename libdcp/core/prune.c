@@ -70,6 +70,15 @@ static enum dcp_stay retire(struct prune *prune, const struct dcp_step *step)
     return yields ? DCP_GOES : DCP_STAYS_READ;
 }
 
+/* Marks that cannot be read are as good as a pin. */
+static bool is_marked(struct prune *prune, const struct dcp_step *step)
+{
+    struct dcp_marks marks;
+
+    return dcp_marks_read(prune->store, step->name, &marks, prune->why_not) ||
+           marks.pinned || marks.n_tags;
+}
+
 /* A run that diverged pushes out neither the newest step that is finite nor the one
  * before it: the loss of a step is that of the weights before it, so the last weights
  * that look well may be those that it diverged with. */
@@ -96,6 +105,8 @@ static void judge_all(struct prune *prune, const struct dcp_step *steps, size_t 
             stay = DCP_STAYS_EVERY;
         else if (is_finite && finite < (diverged ? 2 : 1))
             stay = DCP_STAYS_FINITE;
+        else if (is_marked(prune, step))
+            stay = DCP_STAYS_MARKED;
         else if (why && why != DCP_E_CORRUPT)
             stay = DCP_STAYS_UNKNOWN;
         else

@@ -242,6 +242,7 @@ enum dcp_stay {
     DCP_STAYS_NEW,     /* one of the newest, or newer than those that count */
     DCP_STAYS_EVERY,   /* keep_every */
     DCP_STAYS_FINITE,  /* one of the two newest before the run diverged */
+    DCP_STAYS_MARKED,  /* somebody pinned or tagged it */
     DCP_STAYS_UNKNOWN, /* it could not be judged: a newer version may have written it */
     DCP_STAYS_READ,    /* a reader pins it */
 };
@@ -263,6 +264,46 @@ struct dcp_retention {
 DCP_PUBLIC int dcp_prune(const struct dcp_store *store,
                          const struct dcp_retention *retention, size_t *out_removed,
                          struct dcp_error *err);
+
+/* What people say of a step. Retention removes none that is pinned or has a tag. */
+#define DCP_MAX_TAGS 16
+#define DCP_TAG_MAX 63
+struct dcp_marks {
+    bool pinned;
+    int n_tags;
+    char tags[DCP_MAX_TAGS][DCP_TAG_MAX + 1];
+};
+/* Letters, digits and -_.:+=/ */
+DCP_PUBLIC bool dcp_tag_ok(const char *tag);
+DCP_PUBLIC bool dcp_marks_has(const struct dcp_marks *marks, const char *tag);
+/* Of the step of that name; all zero when there are none. Errors: CORRUPT, IO, MEMORY. */
+DCP_PUBLIC int dcp_marks_read(const struct dcp_store *store, const char *step,
+                              struct dcp_marks *out_marks, struct dcp_error *err);
+/* Replaces them, in one step; needs no lease. Errors: NOT_FOUND (no such step), IO,
+ * MEMORY. */
+DCP_PUBLIC int dcp_marks_write(const struct dcp_store *store, const char *step,
+                               const struct dcp_marks *marks, struct dcp_error *err);
+
+/* What dead processes left in a folder, a run or one that targets are made in. */
+enum dcp_leftover {
+    DCP_LEFT_NOTHING,
+    DCP_LEFT_UNFINISHED, /* ".tmp-…" */
+    DCP_LEFT_TRASH,      /* ".trash-…" */
+    DCP_LEFT_NOTE,       /* beside a step that is gone */
+    DCP_LEFT_ASIDE       /* a step that was set aside: see dcp_set_aside */
+};
+struct dcp_gc {
+    bool dry_run; /* nothing is removed */
+    bool aside;   /* steps that were set aside go, too */
+    /* Called for each; `lives`: a process is at work on it; NULL: nobody is told. */
+    void (*found)(void *self, const char *name, enum dcp_leftover kind,
+                  uint64_t size_bytes, bool lives, bool goes);
+    void *self;
+};
+/* Finds and removes them, but for what a living process makes. Not collective. Errors:
+ * IO, MEMORY. */
+DCP_PUBLIC int dcp_gc(const struct dcp_store *store, const struct dcp_gc *gc,
+                      size_t *out_removed, struct dcp_error *err);
 
 /* What protects the files of a step; all zero when nothing does. */
 struct dcp_parity_facts {
