@@ -63,10 +63,7 @@ static bool is_alive(const struct dcp_store *store, const char *name, bool lease
                             dcp_str_starts(dash + 1, "repair-step-"));
 
     *out = NULL;
-    if (of_step && leased)
-        return true;
-    return store->ops->hold &&
-           store->ops->hold(store->self, name, true, out, NULL) == DCP_E_BUSY;
+    return (of_step && leased) || dcp_is_in_use(store, name, out);
 }
 
 static enum dcp_leftover kind_of(const struct dcp_store *store,
@@ -116,8 +113,7 @@ int dcp_gc(const struct dcp_store *store, const struct dcp_gc *gc, size_t *out_r
     size_t removed = 0;
     /* Held, not taken: a folder that is no run gets no lease, and a dry run changes
      * nothing. */
-    bool leased = store->ops->hold &&
-                  store->ops->hold(store->self, LEASE, true, &lease, NULL) == DCP_E_BUSY;
+    bool leased = dcp_is_in_use(store, LEASE, &lease);
     if (gc->dry_run)
         dcp_unpin(store, &lease);
     int rc = collect(store, gc, leased, &removed, err);

@@ -89,6 +89,14 @@ bool dcp_pin_yields(const struct dcp_store *store, const char *step, double time
     return (double)(now - due_since(store, step, now, remember)) > timeout_s;
 }
 
+bool dcp_is_in_use(const struct dcp_store *store, const char *name,
+                   struct dcp_store_file **out)
+{
+    *out = NULL;
+    return store->ops->hold &&
+           store->ops->hold(store->self, name, true, out, NULL) == DCP_E_BUSY;
+}
+
 void dcp_pin_forget(const struct dcp_store *store, const char *step)
 {
     char name[96];

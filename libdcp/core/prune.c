@@ -34,9 +34,13 @@ static void reap(const struct dcp_store *store, size_t *removed, struct dcp_erro
         bool ours = dcp_str_starts(entries[i].name, DCP_TMP_PREFIX "step-") ||
                     dcp_str_starts(entries[i].name, DCP_TMP_PREFIX "repair-step-") ||
                     dcp_str_starts(entries[i].name, DCP_TRASH_PREFIX "step-");
+        struct dcp_store_file *held;
         if (!entries[i].is_dir || !ours)
             continue;
+        if (dcp_is_in_use(store, entries[i].name, &held)) /* a reshard takes no lease */
+            continue;
         *removed += store->ops->remove(store->self, entries[i].name, err) == DCP_OK;
+        dcp_unpin(store, &held);
     }
     dcp_store_list_free(entries, n);
 }

@@ -197,6 +197,26 @@ static void readers_need_not_write(void **state)
     dcp_unpin(&run->store, &pin);
 }
 
+/* A reshard into a run folder takes no lease; it holds the folder that it makes. */
+static void what_is_being_made_stays(void **state)
+{
+    const struct run *run = *state;
+    const struct dcp_store *store = &run->store;
+    struct dcp_store_file *held;
+    bool is_dir;
+    uint64_t size;
+
+    assert_int_equal(store->ops->make_dir(store->self, ".tmp-step-00000009", NULL), 0);
+    assert_int_equal(
+        store->ops->hold(store->self, ".tmp-step-00000009", false, &held, NULL), 0);
+    save(run, 1);
+    assert_int_equal(prune(run, 0), 0);
+    assert_int_equal(
+        store->ops->stat(store->self, ".tmp-step-00000009", &is_dir, &size, NULL), 0);
+    dcp_unpin(store, &held);
+    assert_int_equal(prune(run, 0), 1);
+}
+
 /* --- steps that go all the same --- */
 
 /* A store that cannot pin, in which step 2 is removed when its n-th file is opened. */
@@ -279,11 +299,9 @@ int main(void)
 {
 #define EACH(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
     const struct CMUnitTest tests[] = {
-        EACH(a_pinned_step_stays),
-        EACH(retention_does_not_wait_for_ever),
-        EACH(places_are_pinned),
-        EACH(readers_need_not_write),
-        EACH(steps_that_go_while_they_are_read),
+        EACH(a_pinned_step_stays),      EACH(retention_does_not_wait_for_ever),
+        EACH(places_are_pinned),        EACH(readers_need_not_write),
+        EACH(what_is_being_made_stays), EACH(steps_that_go_while_they_are_read),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
