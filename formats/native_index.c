@@ -229,7 +229,7 @@ static int index_extra(const json_t *root, struct dcp_catalog *catalog,
     static const char *const known[] = { "format", "version", "requires", "step",
                                          "world",  "layout",  "mesh",     "tensors",
                                          "shards", "files",   "objects",  "ties",
-                                         "parity", "digest",  NULL };
+                                         "parity", "finite",  "digest",   NULL };
     DCP_CLEANUP_JSON json_t *extra = json_object();
     const char *key;
     json_t *value;
@@ -325,6 +325,19 @@ static int index_ties(const json_t *root, struct dcp_catalog *catalog,
     return rc;
 }
 
+/* Whether training had diverged when it was saved. */
+static int index_finite(const json_t *root, struct dcp_catalog *catalog,
+                        struct dcp_error *err)
+{
+    const json_t *finite = json_object_get(root, "finite");
+
+    if (finite && !json_is_boolean(finite))
+        return dcp_error_set(err, DCP_E_CORRUPT,
+                             NATIVE_MANIFEST ": 'finite' must be true or false");
+    catalog->diverged = json_is_false(finite);
+    return DCP_OK;
+}
+
 /* What protects the files, as the manifest has it; read by those who mend. */
 static int index_parity(const json_t *root, struct dcp_catalog *catalog,
                         struct dcp_error *err)
@@ -400,6 +413,8 @@ int dcp_native_index(const struct dcp_source *source, struct dcp_catalog *catalo
         rc = index_head(root, catalog, err);
     if (!rc)
         rc = index_parity(root, catalog, err);
+    if (!rc)
+        rc = index_finite(root, catalog, err);
     if (!rc)
         rc = index_extra(root, catalog, err);
     for (int i = 0; !rc && i < N_LISTS; i++)

@@ -510,6 +510,8 @@ static int seal_step(struct dcp_catalog *catalog, struct dcp_literals *literals,
     }
     dcp_buf_add_u8(&buf, ']');
     add_ties(&buf, catalog);
+    if (catalog->diverged)
+        dcp_buf_add_text(&buf, ",\n\"finite\":false");
     if (catalog->parity) {
         dcp_buf_add_text(&buf, ",\n\"parity\":");
         dcp_buf_add_text(&buf, catalog->parity);

@@ -22,6 +22,8 @@ int inspect_open(struct dcp_main *m, const char *path, struct inspect_checkpoint
     if (rc)
         return rc;
     rc = dcp_place_index(&out->place, &out->catalog, err);
+    bool again = rc == DCP_E_NOT_FOUND && inspect_is_run(&out->place) &&
+                 dcp_place_failed(&out->place, DCP_E_IO, NULL) != DCP_E_IO;
     if (!rc && out->place.damage.code && m->command != &inspect_show)
         dcp_damage_tell_mended(m, &out->place);
     if (rc)
@@ -29,7 +31,10 @@ int inspect_open(struct dcp_main *m, const char *path, struct inspect_checkpoint
     else if (inspect_is_run(&out->place) &&
              m->command != &inspect_show) /* which lists them */
         dcp_damage_passed_over(&out->place, &m->log);
-    return rc;
+    if (!again)
+        return rc;
+    *err = (struct dcp_error){ 0 }; /* it went meanwhile: a newer one is there */
+    return inspect_open(m, path, out, err);
 }
 
 void inspect_close(struct inspect_checkpoint *checkpoint)
@@ -54,6 +59,8 @@ static int explain(const struct inspect_checkpoint *checkpoint, int rc,
 {
     if (rc == DCP_OK || rc == DCP_E_MEMORY)
         return rc;
+    if (dcp_place_failed(&checkpoint->place, rc, err) != rc)
+        return err->code;
     dcp_error_prefix(err, "cannot read '%s'", checkpoint->place.path);
     if (rc == DCP_E_CORRUPT)
         dcp_damage_hint(&checkpoint->place, false, err);

@@ -3,8 +3,8 @@
 #include "verbs.h"
 
 static const struct dcp_command *const commands[] = {
-    &inspect_show, &inspect_ls,     &inspect_map,  &inspect_stats,
-    &inspect_diff, &inspect_verify, &inspect_dump, &inspect_scan, NULL,
+    &inspect_show,   &inspect_ls,   &inspect_map,  &inspect_stats, &inspect_diff,
+    &inspect_verify, &inspect_dump, &inspect_scan, &inspect_steps, NULL,
 };
 
 static const struct dcp_example examples[] = {

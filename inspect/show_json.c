@@ -45,10 +45,11 @@ static json_t *steps_json(const struct inspect_shown *shown)
     for (size_t i = 0; i < shown->n_steps; i++) {
         const struct dcp_step *s = &shown->steps[i];
         if (dcp_doc_add(
-                list, json_pack("{s:I, s:s, s:b, s:b, s:o}", "step", (json_int_t)s->step,
-                                "name", s->name, "whole", (int)s->whole, "mendable",
-                                (int)s->mendable, "why",
-                                s->whole ? json_null() : dcp_doc_text(s->why.message)))) {
+                list,
+                json_pack("{s:I, s:s, s:b, s:b, s:b, s:o}", "step", (json_int_t)s->step,
+                          "name", s->name, "whole", (int)s->whole, "finite",
+                          (int)!s->diverged, "mendable", (int)s->mendable, "why",
+                          s->whole ? json_null() : dcp_doc_text(s->why.message)))) {
             json_decref(list);
             return NULL;
         }
@@ -110,6 +111,7 @@ static int add_catalog(json_t *doc, const struct inspect_shown *shown)
     rc |= dcp_doc_set(doc, "has_digests", json_boolean(f->has_digests));
     rc |= dcp_doc_set(doc, "whole", json_boolean(whole));
     rc |= dcp_doc_set(doc, "why", whole ? json_null() : dcp_doc_text(why->message));
+    rc |= dcp_doc_set(doc, "finite", json_boolean(!shown->checkpoint.catalog->diverged));
     rc |= dcp_doc_set(doc, "parity",
                       json_pack("{s:i, s:o}", "rows", parity.rows, "size_bytes",
                                 dcp_doc_u64(parity.size_bytes)));

@@ -298,6 +298,16 @@ static int put_unsafe(struct dcp_main *m, const struct inspect_shown *shown,
     return put_fact(m, "objects", &text, DCP_STYLE_BAD, err);
 }
 
+static int put_finite(struct dcp_main *m, const struct inspect_shown *shown,
+                      struct dcp_error *err)
+{
+    DCP_CLEANUP_BUF struct dcp_buf text = { 0 };
+    if (!shown->checkpoint.catalog->diverged)
+        return DCP_OK;
+    dcp_buf_add_text(&text, "no: its weights or its loss are infinite or NaN");
+    return put_fact(m, "finite", &text, DCP_STYLE_BAD, err);
+}
+
 static int put_resume(struct dcp_main *m, const struct inspect_shown *shown,
                       struct dcp_error *err)
 {
@@ -403,8 +413,8 @@ int inspect_show_text(struct dcp_main *m, const struct inspect_shown *shown,
 {
     static int (*const lines[])(struct dcp_main *, const struct inspect_shown *,
                                 struct dcp_error *) = {
-        put_model,  put_holds, put_layout, put_size,
-        put_parity, put_whole, put_unsafe, put_resume, put_lineage,
+        put_model, put_holds,  put_layout, put_size,   put_parity,
+        put_whole, put_finite, put_unsafe, put_resume, put_lineage,
     };
     int rc = DCP_OK;
     put_title(m, shown);

@@ -12,6 +12,7 @@ extern const struct dcp_command inspect_diff;
 extern const struct dcp_command inspect_verify;
 extern const struct dcp_command inspect_dump;
 extern const struct dcp_command inspect_scan;
+extern const struct dcp_command inspect_steps;
 
 #define INSPECT_ABOUT_PATH                                                              \
     "PATH is a run folder (its newest whole step), one step, any file or folder of a "  \

@@ -63,7 +63,7 @@ static int plan_and_run(struct dcp_main *m, struct reshard_job *job,
     rc = dcp_reshard_plan(&job->place, job->target_path, &job->options, &job->reshard,
                           err);
     if (rc)
-        return rc;
+        return dcp_place_failed(&job->place, rc, err);
     if (!m->json && (job->dry_run || m->verbose > 0)) {
         reshard_print_plan(m, job);
         fflush(m->out.file);
@@ -74,6 +74,8 @@ static int plan_and_run(struct dcp_main *m, struct reshard_job *job,
     dcp_main_progress_end(m);
     if (!rc && !told && job->place.damage.code)
         dcp_damage_tell_mended(m, &job->place);
+    if (rc)
+        rc = dcp_place_failed(&job->place, rc, err);
     if (rc == DCP_E_CORRUPT) {
         dcp_error_prefix(err, "cannot reshard '%s'", job->place.path);
         dcp_damage_hint(&job->place, false, err);

@@ -91,5 +91,13 @@ int eval_run(struct run *run, struct dcp_error *err)
     int rc = resume_run(run, true, &resumed, err);
     if (!rc)
         rc = eval_loss(run, &loss, &batches, err);
-    return rc ? rc : print(run, resumed.step, loss, batches, err);
+    if (!rc)
+        rc = print(run, resumed.step, loss, batches, err);
+    if (rc || isfinite(loss))
+        return rc;
+    dcp_error_set(err, DCP_E_CORRUPT,
+                  "the loss is not finite: what was trained has diverged");
+    dcp_error_hint(err,
+                   "'dcp-inspect steps' lists steps that did not; --resume N takes one");
+    return DCP_E_CORRUPT;
 }

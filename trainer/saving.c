@@ -21,7 +21,7 @@ void saving_fini(struct saving *saving)
     *saving = (struct saving){ .run = NULL };
 }
 
-static void tell(const struct saving *saving, const struct dcp_save_result *result)
+static void tell(struct saving *saving, const struct dcp_save_result *result)
 {
     const struct run *run = saving->run;
     char label[32];
@@ -32,6 +32,12 @@ static void tell(const struct saving *saving, const struct dcp_save_result *resu
             run->settings.checkpoint_async ? " in background" : "",
             dcp_human_time(result->stall_s).text, dcp_human_size(result->size_bytes).text,
             dcp_human_rate(rate).text);
+    if (result->diverged && !saving->told)
+        dcp_log_write(&run->log, DCP_LOG_WARN,
+                      "training has diverged: the weights or the loss of step %" PRId64
+                      " are not finite; the last steps that were stay, whatever is kept",
+                      result->step);
+    saving->told = result->diverged;
 }
 
 /* The run goes on without this save, unless a rank is gone. */
@@ -65,8 +71,10 @@ static int start(struct saving *saving, struct dcp_error *err)
         .codec = s->codec,
         .keep = s->keep,
         .keep_every = s->keep_every,
+        .pin_timeout_s = s->pin_timeout_s > 0 ? s->pin_timeout_s : -1,
         .parity = s->parity,
         .verify_after_save = s->verify_after_save,
+        .diverged = saving->diverged,
         .companion = s->gather_16bit_on_save ? &companion : NULL,
     };
     struct state state;

@@ -313,6 +313,7 @@ static const struct settings_key checkpoint_keys[] = {
     { .name = "save_every", .kind = KEY_LONG, AT(out.save_every), .fallback = 1000 },
     { .name = "keep", .kind = KEY_INT, AT(out.keep), .fallback = 3 },
     { .name = "keep_every", .kind = KEY_INT, AT(out.keep_every), .no_auto = true },
+    { .name = "pin_timeout", .kind = KEY_REAL, AT(out.pin_timeout_s), .fallback = 3600 },
     { .name = "verify_after_save", .kind = KEY_FLAG, AT(out.verify_after_save) },
     { .name = "async", .kind = KEY_FLAG, AT(out.checkpoint_async), .fallback = 1 },
     { .name = "codec", .kind = KEY_CHOICE, AT(codec), .choices = codecs },

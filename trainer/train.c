@@ -219,6 +219,7 @@ static int one_step(struct train *t, struct dcp_error *err)
     double begin_s = dcp_clock_s();
     int rc = train_step(t, &m, err);
     m.step_s = dcp_clock_s() - begin_s;
+    t->saving.diverged = !isfinite(m.loss);
     bool last = run->at.step == s->steps || t->stop;
     if (!rc && run->val && s->eval_every &&
         (run->at.step % s->eval_every == 0 || run->at.step == s->steps))

@@ -92,7 +92,7 @@ void dcp_damage_passed_over(const struct dcp_place *place, const struct dcp_log 
         dcp_log_write(log, DCP_LOG_WARN, "the steps of '%s' are changing",
                       place->store.root);
     else if (strcmp(step.name, name) != 0)
-        dcp_log_write(log, DCP_LOG_WARN,
-                      "%s is whole, but it could not be read a moment ago: %s is taken",
-                      step.name, name);
+        dcp_log_write(log, DCP_LOG_INFO,
+                      "%s was saved, or can be read again, since %s was taken", step.name,
+                      name);
 }

@@ -1,6 +1,7 @@
 /* aside: steps that training does not go on from are moved out of the way. */
 #include "await.h"
 #include "base/mem.h"
+#include "pin.h"
 #include "steps.h"
 #include <inttypes.h>
 #include <stdio.h>
@@ -34,6 +35,12 @@ static int rename_step(const struct dcp_context *ctx, const struct dcp_step *ste
         return rc;
     if (err)
         *err = (struct dcp_error){ 0 };
+    /* What was said of it goes with it: a new step of its number is another one. */
+    char marks[96], aside[160];
+    dcp_marks_name(step->name, marks);
+    snprintf(aside, sizeof aside, DCP_MARKS_PREFIX "%s", name);
+    store->ops->publish(store->self, marks, aside, NULL);
+    dcp_pin_forget(store, step->name);
     dcp_log_write(ctx->log, DCP_LOG_WARN,
                   "%s is no part of the run any more, and is kept as '%s'", step->name,
                   name);

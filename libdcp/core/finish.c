@@ -118,9 +118,12 @@ static void warn_once(const struct dcp_finish *finish, const char *what,
 void dcp_finish_prune(const struct dcp_finish *finish, int keep, int64_t newest)
 {
     struct dcp_error err = { 0 };
+    const struct dcp_retention retention = { .keep = keep,
+                                             .keep_every = finish->options.keep_every,
+                                             .pin_timeout_s =
+                                                 finish->options.pin_timeout_s };
 
-    if (dcp_prune_held(finish->ctx->store, keep, finish->options.keep_every, newest, NULL,
-                       &err))
+    if (dcp_prune_held(finish->ctx->store, &retention, newest, NULL, &err))
         warn_once(finish, "old steps stay that should go, saves go on", &err);
 }
 

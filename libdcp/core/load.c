@@ -12,6 +12,7 @@
 #include "local.h"
 #include "mend.h"
 #include "pack.h"
+#include "pin.h"
 #include "prove.h"
 #include "region.h"
 #include "steps.h"
@@ -20,6 +21,7 @@
 
 #define CHUNK_BYTES ((uint64_t)8 << 20) /* a job of the pool */
 #define WORKER_CACHE ((uint64_t)8 << 20)
+enum { MOST_LOOKS = 100 }; /* at a run whose steps go while they are read */
 
 struct chunk {
     size_t piece;
@@ -384,10 +386,19 @@ static int load_mended(const struct dcp_context *ctx, struct dcp_comm *comm,
     return rc;
 }
 
-static int load_step(const struct dcp_context *ctx, struct dcp_comm *comm,
-                     const char *name, const struct dcp_load_options *options,
-                     const struct dcp_state *into, struct dcp_load_result *out,
-                     struct dcp_error *err)
+/* Whether a step that could not be read went meanwhile; all ranks learn it. */
+static bool is_gone(const struct dcp_context *ctx, struct dcp_comm *comm,
+                    const char *name)
+{
+    bool gone = comm->rank == 0 && dcp_is_gone(ctx->store, name);
+
+    return !dcp_comm_bcast(comm, &gone, sizeof gone, 0, NULL) && gone;
+}
+
+static int load_pinned(const struct dcp_context *ctx, struct dcp_comm *comm,
+                       const char *name, const struct dcp_load_options *options,
+                       const struct dcp_state *into, struct dcp_load_result *out,
+                       struct dcp_error *err)
 {
     struct dcp_error failure = { 0 };
     bool native = !options->format || !strcmp(options->format, "native") ||
@@ -407,6 +418,30 @@ static int load_step(const struct dcp_context *ctx, struct dcp_comm *comm,
     return rc;
 }
 
+/* Rank 0 pins the step for all. *out_gone: it was removed before or meanwhile. */
+static int load_step(const struct dcp_context *ctx, struct dcp_comm *comm,
+                     const char *name, const struct dcp_load_options *options,
+                     const struct dcp_state *into, struct dcp_load_result *out,
+                     bool *out_gone, struct dcp_error *err)
+{
+    struct dcp_store_file *pin = NULL;
+    struct dcp_error why = { 0 };
+
+    if (comm->rank == 0)
+        dcp_pin(ctx->store, name, &pin, NULL);
+    int rc = load_pinned(ctx, comm, name, options, into, out, &why);
+    dcp_unpin(ctx->store, &pin);
+    *out_gone = dcp_is_broken(rc) && is_gone(ctx, comm, name);
+    if (*out_gone) {
+        why = (struct dcp_error){ 0 };
+        rc = dcp_error_set(&why, DCP_E_NOT_FOUND, "'%s/%s' was removed while it was read",
+                           ctx->store->root, name);
+    }
+    if (rc && err)
+        *err = why;
+    return rc;
+}
+
 int dcp_load(const struct dcp_context *ctx, const struct dcp_load_options *options,
              const struct dcp_state *into, struct dcp_load_result *out_result,
              struct dcp_error *err)
@@ -415,6 +450,7 @@ int dcp_load(const struct dcp_context *ctx, const struct dcp_load_options *optio
     struct dcp_comm self, *comm = ctx->comm;
     double started = dcp_clock_s();
     int64_t below = INT64_MAX;
+    bool gone = false;
     int rc;
 
     if (!comm) {
@@ -422,15 +458,19 @@ int dcp_load(const struct dcp_context *ctx, const struct dcp_load_options *optio
         comm = &self;
     }
     if (options->name) {
-        rc = load_step(ctx, comm, options->name, options, into, &result, err);
+        rc = load_step(ctx, comm, options->name, options, into, &result, &gone, err);
     } else {
         struct dcp_error first = { 0 };
+        int n_gone = 0;
         for (;;) {
             struct dcp_error failure = { 0 };
             struct dcp_step step = { .step = -1 };
             rc = dcp_find_below(ctx, options->step, below, &step, &failure);
             if (!rc)
-                rc = load_step(ctx, comm, step.name, options, into, &result, &failure);
+                rc = load_step(ctx, comm, step.name, options, into, &result, &gone,
+                               &failure);
+            if (rc && gone && options->step < 0 && n_gone++ < MOST_LOOKS)
+                continue; /* there is a newer one now */
             if (rc && !first.code)
                 first = failure;
             if (!dcp_is_broken(rc) || options->step >= 0 || step.step < 0)

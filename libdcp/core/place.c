@@ -3,6 +3,7 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "mend.h"
+#include "pin.h"
 #include "steps.h"
 #include <dcp/reshard.h>
 #include <errno.h>
@@ -37,17 +38,27 @@ static bool has_steps(const struct dcp_store *store)
 
 /* The newest whole step of a run folder, or "" when it is none. */
 static int choose_step(const char *path, const struct dcp_store *store, char **out_name,
-                       struct dcp_error *err)
+                       struct dcp_store_file **out_pin, struct dcp_error *err)
 {
     struct dcp_source root = { store, "", true };
     const struct dcp_format *native = dcp_format_find("native");
     struct dcp_context ctx = { .store = store };
     struct dcp_step step = { .name = "" };
+    struct dcp_error why = { 0 };
     int rc = DCP_OK;
 
-    if (!native->probe(&root) && has_steps(store))
-        rc = dcp_find(&ctx, -1, &step, err);
+    *out_pin = NULL;
+    if (native->probe(&root)) {
+        rc = dcp_pin(store, "", out_pin, err);
+    } else if (has_steps(store)) {
+        do { /* a step that went between being found and being pinned was an old one */
+            why = (struct dcp_error){ 0 };
+            rc = dcp_find(&ctx, -1, &step, &why);
+        } while (!rc && dcp_pin(store, step.name, out_pin, &why));
+    }
     if (rc) {
+        if (err && why.code)
+            *err = why;
         dcp_error_hint(err, "'dcp-inspect %s' lists what is there", path);
         return rc;
     }
@@ -71,7 +82,7 @@ static int open_dir(const char *path, const struct dcp_place_options *options,
     int rc = open_store(path, options, place, err);
 
     if (!rc)
-        rc = choose_step(path, &place->store, out_name, err);
+        rc = choose_step(path, &place->store, out_name, &place->pin, err);
     if (rc)
         return rc;
     place->path = **out_name ? dcp_fs_join(path, *out_name) : strdup(path);
@@ -104,7 +115,7 @@ static int enter_bundle(struct dcp_place *place, char **name, struct dcp_error *
     place->store = bundle;
     free(*name);
     *name = NULL;
-    rc = choose_step(place->path, &place->store, name, err);
+    rc = choose_step(place->path, &place->store, name, &place->pin, err);
     place->source = (struct dcp_source){ &place->store, *name, true };
     return rc ? rc : dcp_format_probe(&place->source, &place->format, err);
 }
@@ -162,9 +173,29 @@ void dcp_place_close(struct dcp_place *place)
     free((char *)place->source.name); /* NULL, or made by dcp_place_open */
     free(place->path);
     dcp_mend_free(place->mend);
+    dcp_place_unpin(place);
     if (place->store.ops)
         dcp_store_free(&place->store);
     *place = (struct dcp_place){ 0 };
+}
+
+void dcp_place_unpin(struct dcp_place *place)
+{
+    if (place->store.ops)
+        dcp_unpin(&place->store, &place->pin);
+}
+
+int dcp_place_failed(const struct dcp_place *place, int rc, struct dcp_error *err)
+{
+    if (rc == DCP_E_MEMORY || rc == DCP_E_INTERRUPTED || dcp_fs_exists(place->path))
+        return rc;
+    if (err)
+        *err = (struct dcp_error){ 0 };
+    rc = dcp_error_set(err, DCP_E_NOT_FOUND, "'%s' was removed while it was read",
+                       place->path);
+    dcp_error_hint(err, "retention removes old steps: read a newer one, or keep this one "
+                        "with 'dcp-reshard pin'");
+    return rc;
 }
 
 /* Messages of formats begin with the file's name in its folder: the whole path takes its
@@ -202,7 +233,7 @@ int dcp_place_index(struct dcp_place *place, struct dcp_catalog **out_catalog,
     *out_catalog = NULL;
     if (rc) {
         dcp_place_name_error(place, err);
-        return rc;
+        return dcp_place_failed(place, rc, err);
     }
     if (mend) {
         place->mend = mend;

@@ -2,8 +2,11 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "leftover.h"
+#include "pin.h"
 #include "steps.h"
 #include <string.h>
+
+#define PIN_TIMEOUT_S 3600.0
 
 /* The victim gets a name that no discovery looks at, durably, before its files go one by
  * one. */
@@ -31,56 +34,127 @@ static void reap(const struct dcp_store *store, size_t *removed, struct dcp_erro
         bool ours = dcp_str_starts(entries[i].name, DCP_TMP_PREFIX "step-") ||
                     dcp_str_starts(entries[i].name, DCP_TMP_PREFIX "repair-step-") ||
                     dcp_str_starts(entries[i].name, DCP_TRASH_PREFIX "step-");
+        struct dcp_store_file *held;
         if (!entries[i].is_dir || !ours)
             continue;
+        if (dcp_is_in_use(store, entries[i].name, &held)) /* a reshard takes no lease */
+            continue;
         *removed += store->ops->remove(store->self, entries[i].name, err) == DCP_OK;
+        dcp_unpin(store, &held);
     }
     dcp_store_list_free(entries, n);
 }
 
-int dcp_prune_held(const struct dcp_store *store, int keep, int keep_every,
-                   int64_t newest, size_t *out_removed, struct dcp_error *err)
-{
-    DCP_CLEANUP_FREE struct dcp_step *steps = NULL;
-    size_t n = 0, removed = 0;
-    struct dcp_error why_not = { 0 }; /* the first thing that could not be done */
-    int whole = 0;
+struct prune {
+    const struct dcp_store *store;
+    const struct dcp_retention *retention;
+    struct dcp_error *why_not; /* the first thing that could not be done */
+    size_t removed;
+};
 
-    reap(store, &removed, &why_not);
-    if (keep > 0)
-        dcp_steps(store, &steps, &n, NULL, &why_not);
+static double timeout_of(const struct dcp_retention *retention)
+{
+    return retention->pin_timeout_s == 0 ? PIN_TIMEOUT_S : retention->pin_timeout_s;
+}
+
+/* A step that is to go goes, unless it is being read. */
+static enum dcp_stay retire(struct prune *prune, const struct dcp_step *step)
+{
+    const struct dcp_retention *retention = prune->retention;
+    struct dcp_store_file *pin = NULL;
+    bool yields = dcp_pin_yields(prune->store, step->name, timeout_of(retention),
+                                 !retention->dry_run, &pin);
+
+    if (yields && !retention->dry_run) {
+        bool gone = !remove_step(prune->store, step->name, prune->why_not);
+        prune->removed += gone;
+        dcp_pin_forget(prune->store, step->name);
+    }
+    dcp_unpin(prune->store, &pin);
+    return yields ? DCP_GOES : DCP_STAYS_READ;
+}
+
+/* Marks that cannot be read are as good as a pin. */
+static bool is_marked(struct prune *prune, const struct dcp_step *step)
+{
+    struct dcp_marks marks;
+
+    return dcp_marks_read(prune->store, step->name, &marks, prune->why_not) ||
+           marks.pinned || marks.n_tags;
+}
+
+/* A run that diverged pushes out neither the newest step that is finite nor the one
+ * before it: the loss of a step is that of the weights before it, so the last weights
+ * that look well may be those that it diverged with. */
+static void judge_all(struct prune *prune, const struct dcp_step *steps, size_t n,
+                      int64_t newest)
+{
+    const struct dcp_retention *retention = prune->retention;
+    int whole = 0, finite = 0;
+    bool diverged = false; /* the newest one */
+
     for (size_t i = 0; i < n; i++) { /* newest first */
-        bool kept_for_ever = keep_every > 0 && steps[i].step % keep_every == 0;
-        int why = steps[i].why.code;
-        int newer = whole;
-        if (newest >= 0 && steps[i].step > newest)
-            continue;
-        whole += steps[i].whole;
+        const struct dcp_step *step = &steps[i];
+        bool every = retention->keep_every > 0 && step->step % retention->keep_every == 0;
+        bool above = newest >= 0 && step->step > newest;
+        bool counts = step->whole && !above, is_finite = counts && !step->diverged;
+        int why = step->why.code;
         /* Only whole steps count, and only what lies behind enough of them goes: a
          * damaged step is never a reason to lose a good one. What could not be read, or
          * was written by a newer version, may be whole. */
-        if (newer < keep || kept_for_ever || (why && why != DCP_E_CORRUPT))
-            continue;
-        removed += remove_step(store, steps[i].name, &why_not) == DCP_OK;
+        enum dcp_stay stay = DCP_GOES;
+        if (above || whole < retention->keep || !retention->keep)
+            stay = DCP_STAYS_NEW;
+        else if (every)
+            stay = DCP_STAYS_EVERY;
+        else if (is_finite && finite < (diverged ? 2 : 1))
+            stay = DCP_STAYS_FINITE;
+        else if (is_marked(prune, step))
+            stay = DCP_STAYS_MARKED;
+        else if (why && why != DCP_E_CORRUPT)
+            stay = DCP_STAYS_UNKNOWN;
+        else
+            stay = retire(prune, step);
+        diverged |= counts && !whole && step->diverged;
+        whole += counts;
+        finite += is_finite;
+        if (retention->judged)
+            retention->judged(retention->self, step, stay);
     }
+}
+
+int dcp_prune_held(const struct dcp_store *store, const struct dcp_retention *retention,
+                   int64_t newest, size_t *out_removed, struct dcp_error *err)
+{
+    DCP_CLEANUP_FREE struct dcp_step *steps = NULL;
+    size_t n = 0;
+    struct dcp_error why_not = { 0 };
+    struct prune prune = { store, retention, &why_not, 0 };
+
+    if (!retention->dry_run)
+        reap(store, &prune.removed, &why_not);
+    if (retention->keep > 0 || retention->judged)
+        dcp_steps(store, &steps, &n, NULL, &why_not);
+    judge_all(&prune, steps, n, newest);
     if (out_removed)
-        *out_removed = removed;
+        *out_removed = prune.removed;
     if (why_not.code && err)
         *err = why_not;
     return why_not.code;
 }
 
-int dcp_prune(const struct dcp_store *store, int keep, int keep_every,
+int dcp_prune(const struct dcp_store *store, const struct dcp_retention *retention,
               size_t *out_removed, struct dcp_error *err)
 {
     if (out_removed)
         *out_removed = 0;
-    if (keep < 0 || keep_every < 0)
+    if (retention->keep < 0 || retention->keep_every < 0)
         return dcp_error_set(err, DCP_E_USAGE, "steps to keep cannot be negative");
-    int rc = store->ops->lock(store->self, err);
+    int rc = retention->dry_run ? DCP_OK : store->ops->lock(store->self, err);
     if (rc)
         return rc;
-    rc = dcp_prune_held(store, keep, keep_every, -1, out_removed, err);
-    store->ops->unlock(store->self);
+    rc = dcp_prune_held(store, retention, -1, out_removed, err);
+    if (!retention->dry_run)
+        store->ops->unlock(store->self);
     return rc;
 }

@@ -2,6 +2,7 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "leftover.h"
+#include "pin.h"
 #include "steps.h"
 #include <string.h>
 
@@ -45,6 +46,8 @@ int dcp_publish_begin(struct dcp_publish *publish, const struct dcp_store *store
         return dcp_error_memory(err, "a target's name");
     rc = store->ops->make_dir(store->self, publish->tmp, err);
     publish->made = rc == DCP_OK;
+    if (!rc && store->ops->hold)
+        store->ops->hold(store->self, publish->tmp, false, &publish->held, NULL);
     return rc;
 }
 
@@ -127,6 +130,7 @@ int dcp_publish_clear(struct dcp_publish *publish, struct dcp_error *err)
 {
     struct dcp_error stays = { 0 };
 
+    dcp_unpin(publish->store, &publish->held);
     if (publish->made)
         clear(publish->store, publish->tmp, &stays);
     if (publish->trash)

@@ -13,6 +13,7 @@ struct dcp_publish {
     char *prefix;                  /* ".tmp-<name>/" */
     char *trash; /* what was replaced, where names cannot be exchanged */
     bool made;
+    struct dcp_store_file *held; /* the folder, while its maker lives: see dcp_gc */
 };
 
 /* Makes the temporary folder; one that a dead process left is removed first, or stays and

@@ -19,6 +19,7 @@
 #include "base/mem.h"
 #include "base/size.h"
 #include "finish.h"
+#include "finite.h"
 #include "local.h"
 #include "pack.h"
 #include "parity_code.h"
@@ -47,7 +48,8 @@ struct dcp_saver {
     uint64_t *crc;            /* of each piece, taken from the caller's memory */
     unsigned char *flags;     /* of all ranks, see dcp_all_done */
     struct dcp_parity_code code;
-    uint64_t *sums; /* what this rank read while it coded */
+    uint64_t *sums;        /* what this rank read while it coded */
+    _Atomic bool diverged; /* numbers of this rank are not finite */
     bool locked;
     struct dcp_told told; /* warnings of all saves so far */
     double started_s;
@@ -116,10 +118,14 @@ static int feed(void *self, int worker, size_t piece, uint64_t begin, size_t n,
     struct dcp_saver *saver = self;
 
     (void)worker;
-    (void)n;
     (void)scratch;
     (void)err;
-    *out = (const unsigned char *)saver->finish.catalog->pieces[piece].data + begin;
+    const struct dcp_catalog *catalog = saver->finish.catalog;
+    const struct dcp_tensor *tensor = &catalog->tensors[catalog->pieces[piece].tensor];
+    *out = (const unsigned char *)catalog->pieces[piece].data + begin;
+    /* Here, because the block comes to the cache for its digest anyway. */
+    if (dcp_finite_matters(tensor) && !dcp_finite_all(tensor->dtype, *out, n))
+        saver->diverged = true;
     return DCP_OK;
 }
 
@@ -250,6 +256,7 @@ int dcp_save_start(struct dcp_saver *saver, const struct dcp_save_options *optio
     saver->result = (struct dcp_save_result){ .step = options->step };
     for (size_t t = 0; t < saver->finish.catalog->n_tensors; t++)
         saver->result.size_bytes += dcp_tensor_bytes(&saver->finish.catalog->tensors[t]);
+    saver->diverged = false;
     saver->phase = WRITING;
     dcp_group_start(saver->group, write_shard, saver);
     saver->result.stall_s = dcp_clock_s() - saver->started_s;
@@ -267,6 +274,7 @@ static int gather_written(struct dcp_saver *saver, struct dcp_error *err)
     DCP_CLEANUP_FREE void *all = NULL;
     uint64_t n_mine = 0;
 
+    dcp_buf_add_u8(&message, saver->diverged || saver->finish.options.diverged);
     for (size_t t = 0; t < catalog->n_tensors; t++)
         dcp_buf_add_le64(&message, dcp_write_parts(saver->finish.write, t));
     dcp_pack_files(catalog, comm->rank, &message);
@@ -285,6 +293,7 @@ static int gather_written(struct dcp_saver *saver, struct dcp_error *err)
     bool wanted = comm->rank == 0 || saver->finish.options.parity;
     for (int r = 0; r < comm->world && !rc && wanted; r++) {
         struct dcp_cursor in = dcp_cursor_init(at, sizes[r]);
+        catalog->diverged |= dcp_cursor_u8(&in) != 0;
         for (size_t t = 0; t < catalog->n_tensors; t++)
             saver->finish.parts[t] ^= dcp_cursor_le64(&in);
         if (r != comm->rank)
@@ -407,6 +416,7 @@ int dcp_save_poll(struct dcp_saver *saver, bool *out_done,
     } else {
         saver->result.write_s = dcp_clock_s() - saver->started_s;
         saver->result.fingerprint = saver->finish.fingerprint;
+        saver->result.diverged = saver->finish.catalog->diverged;
         if (out_result)
             *out_result = saver->result;
     }

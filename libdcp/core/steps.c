@@ -3,9 +3,12 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "mend.h"
+#include "pin.h"
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+
+enum { MOST_LOOKS = 100 }; /* at a run whose steps go while they are looked at */
 
 void dcp_step_name(char out[64], int64_t step)
 {
@@ -40,6 +43,11 @@ static int look_into(const struct dcp_store *store, const char *name,
                            catalog->step);
     out->whole = !rc;
     if (!rc) {
+        out->diverged = catalog->diverged;
+        out->world = catalog->world;
+        for (size_t t = 0; t < catalog->n_tensors; t++)
+            if (!catalog->tensors[t].tied_to)
+                out->size_bytes += dcp_tensor_bytes(&catalog->tensors[t]);
         dcp_lineage_read(catalog, &out->lineage);
         out->fingerprint = dcp_state_fingerprint(catalog);
     }
@@ -96,7 +104,12 @@ int dcp_steps(const struct dcp_store *store, struct dcp_step **out, size_t *out_
         struct dcp_step *s = &steps[n_steps++];
         s->step = step;
         dcp_step_name(s->name, step);
-        look_into(store, s->name, s, &s->why);
+        int rc_of_step = look_into(store, s->name, s, &s->why);
+        if (rc_of_step && dcp_is_gone(store, s->name)) { /* since it was listed */
+            *s = (struct dcp_step){ 0 };
+            n_steps--;
+            continue;
+        }
         s->mendable = !s->whole && !check_mended(store, s->name, NULL);
     }
     dcp_store_list_free(entries, n);
@@ -111,9 +124,10 @@ int dcp_steps(const struct dcp_store *store, struct dcp_step **out, size_t *out_
 }
 
 /* Looks at the folders from the newest on and stops at the first whole step: older ones
- * are not read. */
-static int find_here(const struct dcp_context *ctx, int64_t wanted, int64_t below,
-                     struct dcp_step *out, struct dcp_error *err)
+ * are not read. *out_gone: a step went while it was looked at, so there are newer ones.
+ */
+static int find_once(const struct dcp_context *ctx, int64_t wanted, int64_t below,
+                     struct dcp_step *out, bool *out_gone, struct dcp_error *err)
 {
     const struct dcp_store *store = ctx->store;
     struct dcp_store_entry *entries;
@@ -141,6 +155,9 @@ static int find_here(const struct dcp_context *ctx, int64_t wanted, int64_t belo
         if (rc == DCP_E_MEMORY && err)
             *err = refused;
         if (rc == DCP_OK || rc == DCP_E_MEMORY) /* it says nothing about the step */
+            break;
+        *out_gone = dcp_is_gone(store, out->name);
+        if (*out_gone)
             break;
         dcp_log_write(ctx->log, DCP_LOG_WARN, "%s is not whole: %s", out->name,
                       refused.message);
@@ -170,6 +187,23 @@ static int find_here(const struct dcp_context *ctx, int64_t wanted, int64_t belo
     }
     rc = why.code == DCP_E_UNSUPPORTED ? DCP_E_UNSUPPORTED : DCP_E_CORRUPT;
     dcp_error_set(err, rc, "no step in '%s' is whole: %s", store->root, why.message);
+    return rc;
+}
+
+static int find_here(const struct dcp_context *ctx, int64_t wanted, int64_t below,
+                     struct dcp_step *out, struct dcp_error *err)
+{
+    struct dcp_error why = { 0 };
+    bool gone = true;
+    int rc = DCP_E_NOT_FOUND;
+
+    for (int i = 0; i < MOST_LOOKS && gone; i++) {
+        why = (struct dcp_error){ 0 };
+        gone = false;
+        rc = find_once(ctx, wanted, below, out, &gone, &why);
+    }
+    if (rc && err)
+        *err = why;
     return rc;
 }
 

@@ -9,6 +9,9 @@
     ".tmp-" /* being written; dead when nobody holds the root's lease */
 #define DCP_TRASH_PREFIX ".trash-" /* being removed */
 #define DCP_ASIDE_SUFFIX ".aside"  /* no longer part of the run: see dcp_set_aside */
+#define DCP_DUE_PREFIX \
+    ".due-" /* since when retention waits for the readers of a step: see pin.h */
+#define DCP_MARKS_PREFIX ".marks-" /* what people say of a step: see dcp_marks */
 #define DCP_LATEST "latest"        /* a hint for people: the name of the newest step */
 
 /* "step-00001200". */
@@ -18,6 +21,8 @@ int64_t dcp_step_parse(const char *name);
 /* Whether a step's folder is a whole native step of that number; why not, in err. */
 int dcp_step_check(const struct dcp_store *store, const char *name,
                    struct dcp_error *err);
+/* The file that has the marks of a step. */
+void dcp_marks_name(const char *step, char out[96]);
 /* As dcp_find, among the steps below `below` (INT64_MAX: all). Collective. */
 int dcp_find_below(const struct dcp_context *ctx, int64_t step, int64_t below,
                    struct dcp_step *out_step, struct dcp_error *err);

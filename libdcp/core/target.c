@@ -68,6 +68,7 @@ static int begin(const struct dcp_catalog *src, const struct dcp_format *format,
                  struct dcp_error *err)
 {
     target->step = src->step;
+    target->diverged = src->diverged;
     target->format = format->name;
     target->weights_dtype = weights_dtype(src, options);
     if (options->codec != DCP_CODEC_NONE && !(format->flags & DCP_FORMAT_CODECS))

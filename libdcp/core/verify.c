@@ -7,6 +7,7 @@
 #include "files.h"
 #include "fingerprint.h"
 #include "order.h"
+#include "pin.h"
 #include "region.h"
 #include "verify_lost.h"
 #include "verify_parity.h"
@@ -557,11 +558,16 @@ int dcp_verify(const struct dcp_source *source, const struct dcp_verify_options 
     struct dcp_verify_result result = { 0 };
     struct dcp_catalog *catalog = NULL;
     struct dcp_mend *mend = NULL;
-    int rc = dcp_verify_index(source, &catalog, &mend, err);
+    struct dcp_store_file *pin;
 
-    if (rc)
+    dcp_pin(source->store, source->name, &pin, NULL);
+    int rc = dcp_verify_index(source, &catalog, &mend, err);
+    if (rc) {
+        dcp_unpin(source->store, &pin);
         return rc;
+    }
     if (v.options->to > 0 && strcmp(catalog->format, "native")) {
+        dcp_unpin(source->store, &pin);
         dcp_catalog_free(catalog);
         return dcp_error_set(err, DCP_E_USAGE,
                              "only native steps can be verified in parts");
@@ -572,6 +578,7 @@ int dcp_verify(const struct dcp_source *source, const struct dcp_verify_options 
     if (!rc && mend)
         rc = check_manifest(&v, mend, err);
     dcp_mend_free(mend);
+    dcp_unpin(source->store, &pin);
     if (v.n_damages)
         qsort(v.damages, v.n_damages, sizeof *v.damages, by_place);
     if (v.options->begin)

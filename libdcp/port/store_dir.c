@@ -356,6 +356,7 @@ static const struct dcp_store_ops dir_ops = {
     .remove = dir_remove,
     .lock = dir_lock,
     .unlock = dir_unlock,
+    .hold = dcp_dir_hold,
     .free_bytes = dcp_dir_free_bytes,
     .drop_cache = dcp_dir_drop_cache,
     .free = dir_free,

@@ -36,6 +36,8 @@ int dcp_dir_open(void *self, const char *name, struct dcp_store_file **out,
                  struct dcp_error *err);
 int dcp_dir_reopen(void *self, const char *name, struct dcp_store_file **out,
                    struct dcp_error *err);
+int dcp_dir_hold(void *self, const char *name, bool exclusive,
+                 struct dcp_store_file **out, struct dcp_error *err);
 int dcp_dir_create(void *self, const char *name, uint64_t size_bytes,
                    struct dcp_store_file **out, struct dcp_error *err);
 int dcp_dir_read_at(void *self, struct dcp_store_file *file, uint64_t offset, void *out,

@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -28,7 +29,7 @@ static struct dcp_store_file *file_new(const char *name)
     return file;
 }
 
-static int open_as(const struct dcp_dir *dir, const char *name, int flags,
+static int open_as(const struct dcp_dir *dir, const char *name, int flags, bool folders,
                    struct dcp_store_file **out, struct dcp_error *err)
 {
     DCP_CLEANUP_PLACE struct dcp_dir_place place;
@@ -42,7 +43,7 @@ static int open_as(const struct dcp_dir *dir, const char *name, int flags,
     file->fd = openat(place.dir_fd, place.last, flags | O_NONBLOCK | O_CLOEXEC);
     struct stat st;
     int why = file->fd < 0 || fstat(file->fd, &st) != 0 ? errno : 0;
-    if (!why && !S_ISREG(st.st_mode))
+    if (!why && !S_ISREG(st.st_mode) && !(folders && S_ISDIR(st.st_mode)))
         why = S_ISDIR(st.st_mode) ? EISDIR : ENXIO;
     if (why) {
         if (file->fd >= 0)
@@ -58,13 +59,34 @@ int dcp_dir_open(void *self, const char *name, struct dcp_store_file **out,
                  struct dcp_error *err)
 {
     const struct dcp_dir *dir = self;
-    return open_as(dir, name, O_RDONLY | (dir->follow ? 0 : O_NOFOLLOW), out, err);
+    return open_as(dir, name, O_RDONLY | (dir->follow ? 0 : O_NOFOLLOW), false, out, err);
 }
 
 int dcp_dir_reopen(void *self, const char *name, struct dcp_store_file **out,
                    struct dcp_error *err)
 {
-    return open_as(self, name, O_RDWR | O_NOFOLLOW, out, err);
+    return open_as(self, name, O_RDWR | O_NOFOLLOW, false, out, err);
+}
+
+/* NFS makes an exclusive lock of a file that is open for writing only; elsewhere, and for
+ * folders, reading is enough. */
+int dcp_dir_hold(void *self, const char *name, bool exclusive,
+                 struct dcp_store_file **out, struct dcp_error *err)
+{
+    int rc = exclusive ? open_as(self, name, O_RDWR | O_NOFOLLOW, false, out, NULL) : -1;
+    if (rc)
+        rc = open_as(self, name, O_RDONLY | O_NOFOLLOW, true, out, err);
+    if (rc || flock((*out)->fd, (exclusive ? LOCK_EX : LOCK_SH) | LOCK_NB) == 0)
+        return rc;
+    int why = errno;
+    close((*out)->fd);
+    free(*out);
+    *out = NULL;
+    if (why == EWOULDBLOCK)
+        return dcp_error_set(err, DCP_E_BUSY, "'%s' is being read", name);
+    bool no_locks = why == ENOSYS || why == EOPNOTSUPP || why == ENOLCK;
+    return dcp_error_sys(err, no_locks ? DCP_E_UNSUPPORTED : DCP_E_IO, why,
+                         "cannot lock '%s'", name);
 }
 
 uint64_t dcp_dir_free_bytes(void *self)

@@ -13,9 +13,15 @@ dcp-inspect diff
 dcp-inspect verify
 dcp-inspect dump
 dcp-inspect scan
+dcp-inspect steps
 dcp-reshard
 dcp-reshard export
 dcp-reshard repair
+dcp-reshard prune
+dcp-reshard tag
+dcp-reshard pin
+dcp-reshard unpin
+dcp-reshard gc
 dcp-reshard formats
 dcp-train'
 
@@ -105,9 +111,9 @@ complete_words() {
 
 @test "bash completes verbs, options and choices" {
     cd "$BATS_TEST_TMPDIR"
-    touch steps
+    touch stones
     run -0 complete_words dcp-inspect st
-    [ "$output" = $'steps\nstats' ]
+    [ "$output" = $'stones\nstats\nsteps' ]
     run -0 complete_words dcp-inspect ls --so
     [ "$output" = --sort ]
     run -0 complete_words dcp-inspect ls --sort s

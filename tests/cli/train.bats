@@ -365,3 +365,24 @@ assert json.loads(sys.argv[1])["resume_step"] == 5, sys.argv[1]' "$output"
         diff <(losses from-hf) <(losses from-$format)
     done
 }
+
+@test "a run that diverges does not push out its last finite step, and is told" {
+    train -q --steps 5 --set checkpoint.keep=2
+    run -0 --separate-stderr train --steps 12 --set optimizer.params.lr=1e30 \
+        --set checkpoint.save_every=1 --set checkpoint.keep=2
+    [ "$(grep -c "training has diverged" <<<"$stderr")" -eq 1 ]
+    [ "$(cd run && echo step-*)" = \
+        "step-00000005 step-00000006 step-00000011 step-00000012" ]
+    run -0 dcp-inspect run
+    [[ $output == *"  finite       no: "* ]]
+    run -0 dcp-inspect run/step-00000005
+    [[ $output != *"  finite "* ]]
+    run -0 dcp-inspect run --json
+    [[ $output == *'"finite": false'* && $output == *'"finite": true'* ]]
+    run -4 --separate-stderr train --eval --set data.val=text.txt --set data.eval_batches=1
+    [[ $output == *"nan"* && $stderr == *"the loss is not finite"* ]]
+    dcp-reshard run half --world 2
+    run -0 dcp-inspect half
+    [[ $output == *"  finite       no: "* ]]
+    run -0 train --eval --resume 5 --set data.val=text.txt --set data.eval_batches=1
+}

@@ -344,7 +344,7 @@ static void prune_here(void)
         assert_int_equal(dcp_save(&ctx, &options, &one.state, NULL, NULL), 0);
     }
     arm();
-    int rc = dcp_prune(&fresh, 1, 0, NULL, NULL);
+    int rc = dcp_prune(&fresh, &(struct dcp_retention){ .keep = 1 }, NULL, NULL);
     disarm();
     assert_true(rc == DCP_OK || rc == DCP_E_MEMORY);
     assert_int_equal(dcp_find(&ctx, -1, &step, NULL), 0);

@@ -187,7 +187,7 @@ static bool one_prune_fault(enum dcp_fault_kind kind, uint64_t at)
         assert_int_equal(save(&store, &how, step), 0);
     assert_int_equal(dcp_store_fault(&faulty, &store, &fault, NULL), 0);
     explored++;
-    int rc = dcp_prune(&faulty, 1, 0, &removed, NULL);
+    int rc = dcp_prune(&faulty, &(struct dcp_retention){ .keep = 1 }, &removed, NULL);
     bool struck = fault.count >= at;
     dcp_store_free(&faulty);
     assert_true(struck || (rc == 0 && removed == 2));
@@ -201,7 +201,8 @@ static bool one_prune_fault(enum dcp_fault_kind kind, uint64_t at)
         if (!crash)
             assert_int_equal(dcp_store_mem_crash(&store, NULL), 0);
     }
-    assert_int_equal(dcp_prune(&store, 1, 0, NULL, NULL), 0);
+    assert_int_equal(dcp_prune(&store, &(struct dcp_retention){ .keep = 1 }, NULL, NULL),
+                     0);
     struct dcp_store_entry *entries;
     assert_int_equal(store.ops->list(store.self, "", &entries, &n, NULL), 0);
     assert_int_equal(n, 2); /* the step and the pointer */

@@ -117,12 +117,14 @@ static void saves_go_on(void **state)
     free(steps);
 
     struct dcp_error err = { 0 };
-    assert_int_equal(dcp_prune(store, 1, 0, NULL, &err), DCP_E_IO); /* told, and done */
+    assert_int_equal(dcp_prune(store, &(struct dcp_retention){ .keep = 1 }, NULL, &err),
+                     DCP_E_IO); /* told, and done */
     assert_non_null(strstr(err.message, ".trash-step-00000001"));
     assert_false(exists(store, "step-00000005"));
     held.held = "none";
     size_t removed;
-    assert_int_equal(dcp_prune(store, 1, 0, &removed, NULL), 0);
+    assert_int_equal(
+        dcp_prune(store, &(struct dcp_retention){ .keep = 1 }, &removed, NULL), 0);
     assert_int_equal(removed, 5);
     assert_false(exists(store, ".trash-step-00000001"));
 }

@@ -260,7 +260,11 @@ static void prune(const struct dcp_store *store, int keep, int keep_every,
 {
     size_t removed = 99;
 
-    assert_int_equal(dcp_prune(store, keep, keep_every, &removed, NULL), 0);
+    assert_int_equal(
+        dcp_prune(store,
+                  &(struct dcp_retention){ .keep = keep, .keep_every = keep_every },
+                  &removed, NULL),
+        0);
     assert_int_equal(removed, want_removed);
     check_steps(store, want, 0);
 }
@@ -322,7 +326,8 @@ static void what_the_dead_left_goes(void **state)
     assert_int_equal(ops->make_dir(store->self, ".tmp-mine", NULL), 0); /* not ours */
     assert_int_equal(ops->make_dir(store->self, "notes", NULL), 0);
     size_t removed;
-    assert_int_equal(dcp_prune(store, 0, 0, &removed, NULL), 0);
+    assert_int_equal(
+        dcp_prune(store, &(struct dcp_retention){ .keep = 0 }, &removed, NULL), 0);
     assert_int_equal(removed, 2);
     check_steps(store, "1", 1);
     bool is_dir;
@@ -338,12 +343,20 @@ static void prune_needs_the_lease(void **state)
     save(store, 1, NULL);
     save(store, 2, NULL);
     assert_int_equal(store->ops->lock(store->self, NULL), 0);
-    assert_int_equal(dcp_prune(store, 1, 0, &removed, NULL), DCP_E_BUSY);
+    assert_int_equal(
+        dcp_prune(store, &(struct dcp_retention){ .keep = 1 }, &removed, NULL),
+        DCP_E_BUSY);
     store->ops->unlock(store->self);
     check_steps(store, "2 1", 0);
-    assert_int_equal(dcp_prune(store, -1, 0, &removed, NULL), DCP_E_USAGE);
-    assert_int_equal(dcp_prune(store, 1, -1, NULL, NULL), DCP_E_USAGE);
-    assert_int_equal(dcp_prune(store, 1, 0, NULL, NULL), 0);
+    assert_int_equal(
+        dcp_prune(store, &(struct dcp_retention){ .keep = -1 }, &removed, NULL),
+        DCP_E_USAGE);
+    assert_int_equal(dcp_prune(store,
+                               &(struct dcp_retention){ .keep = 1, .keep_every = -1 },
+                               NULL, NULL),
+                     DCP_E_USAGE);
+    assert_int_equal(dcp_prune(store, &(struct dcp_retention){ .keep = 1 }, NULL, NULL),
+                     0);
     check_steps(store, "2", 0);
 }
 

@@ -68,11 +68,14 @@ struct dcp_save_options {
     enum dcp_codec codec;
     int keep;               /* whole steps to keep after this one is durable; 0: all */
     int keep_every;         /* steps divisible by it are kept for ever; 0: none */
+    double pin_timeout_s;   /* so long a reader may keep a step: see dcp_retention */
     int parity;             /* shards of each DCP_PARITY_GROUP that may be lost: 0 to
                              * DCP_PARITY_MAX_ROWS */
     bool verify_after_save; /* read back from the disk, the page cache dropped; else from
                              * wherever it comes. Then only the step is published */
     const struct dcp_companion *companion; /* NULL: none */
+    bool diverged; /* the caller knows that the state is of no use: its loss is not
+                    * finite. That weights are not is found here */
 };
 
 /* Where a state comes from: what training adds to a step as the object "lineage". It is
@@ -98,6 +101,7 @@ DCP_PUBLIC uint64_t dcp_state_fingerprint(const struct dcp_catalog *catalog);
 struct dcp_save_result {
     int64_t step;
     uint64_t fingerprint; /* of the state; known to rank 0 alone */
+    bool diverged;        /* weights or loss are not finite; known to rank 0 alone */
     uint64_t size_bytes;  /* of all shards */
     double stall_s;       /* time the caller was held in start */
     double write_s;       /* from start to durable */
@@ -142,7 +146,10 @@ struct dcp_step {
         whole; /* manifest parses, its digest holds, every shard is there with its size */
     bool mendable; /* it is not, yet its parity gives what is missing: dcp_load takes it,
                     * dcp_repair makes it whole */
-    struct dcp_error why;       /* when it is not whole */
+    struct dcp_error why; /* when it is not whole */
+    bool diverged;        /* its weights or its loss were not finite when it was saved */
+    int world;            /* the ranks that saved it */
+    uint64_t size_bytes;  /* of its tensors */
     struct dcp_lineage lineage; /* when it is, with the fingerprint of its own state */
     uint64_t fingerprint;
 };
@@ -229,10 +236,74 @@ DCP_PUBLIC int dcp_verify(const struct dcp_source *source,
                           const struct dcp_verify_options *options,
                           struct dcp_verify_result *out_result, struct dcp_error *err);
 
-/* Removes whole steps beyond `keep` (oldest first; see dcp_save_options) and what dead
- * savers left. Never the newest whole step. Not collective; takes the lease. */
-DCP_PUBLIC int dcp_prune(const struct dcp_store *store, int keep, int keep_every,
-                         size_t *out_removed, struct dcp_error *err);
+/* Why a step stays, or that it goes. */
+enum dcp_stay {
+    DCP_GOES,
+    DCP_STAYS_NEW,     /* one of the newest, or newer than those that count */
+    DCP_STAYS_EVERY,   /* keep_every */
+    DCP_STAYS_FINITE,  /* one of the two newest before the run diverged */
+    DCP_STAYS_MARKED,  /* somebody pinned or tagged it */
+    DCP_STAYS_UNKNOWN, /* it could not be judged: a newer version may have written it */
+    DCP_STAYS_READ,    /* a reader pins it */
+};
+/* Which steps stay. Zero means default. */
+struct dcp_retention {
+    int keep;             /* whole steps; 0: all stay */
+    int keep_every;       /* steps divisible by it stay for ever; 0: none */
+    double pin_timeout_s; /* so long a step that is to go waits for its readers; 0: an
+                           * hour, below 0: not at all */
+    bool dry_run;         /* nothing is removed */
+    /* Called for each step, newest first; NULL: nobody is told. */
+    void (*judged)(void *self, const struct dcp_step *step, enum dcp_stay stay);
+    void *self;
+};
+/* Removes the steps that are not to stay, oldest last, and what dead savers left. Never
+ * the newest whole step, nor the newest one that did not diverge, and none that a reader
+ * pins. Not collective; takes the lease,
+ * but for a dry run. */
+DCP_PUBLIC int dcp_prune(const struct dcp_store *store,
+                         const struct dcp_retention *retention, size_t *out_removed,
+                         struct dcp_error *err);
+
+/* What people say of a step. Retention removes none that is pinned or has a tag. */
+#define DCP_MAX_TAGS 16
+#define DCP_TAG_MAX 63
+struct dcp_marks {
+    bool pinned;
+    int n_tags;
+    char tags[DCP_MAX_TAGS][DCP_TAG_MAX + 1];
+};
+/* Letters, digits and -_.:+=/ */
+DCP_PUBLIC bool dcp_tag_ok(const char *tag);
+DCP_PUBLIC bool dcp_marks_has(const struct dcp_marks *marks, const char *tag);
+/* Of the step of that name; all zero when there are none. Errors: CORRUPT, IO, MEMORY. */
+DCP_PUBLIC int dcp_marks_read(const struct dcp_store *store, const char *step,
+                              struct dcp_marks *out_marks, struct dcp_error *err);
+/* Replaces them, in one step; needs no lease. Errors: NOT_FOUND (no such step), IO,
+ * MEMORY. */
+DCP_PUBLIC int dcp_marks_write(const struct dcp_store *store, const char *step,
+                               const struct dcp_marks *marks, struct dcp_error *err);
+
+/* What dead processes left in a folder, a run or one that targets are made in. */
+enum dcp_leftover {
+    DCP_LEFT_NOTHING,
+    DCP_LEFT_UNFINISHED, /* ".tmp-…" */
+    DCP_LEFT_TRASH,      /* ".trash-…" */
+    DCP_LEFT_NOTE,       /* beside a step that is gone */
+    DCP_LEFT_ASIDE       /* a step that was set aside: see dcp_set_aside */
+};
+struct dcp_gc {
+    bool dry_run; /* nothing is removed */
+    bool aside;   /* steps that were set aside go, too */
+    /* Called for each; `lives`: a process is at work on it; NULL: nobody is told. */
+    void (*found)(void *self, const char *name, enum dcp_leftover kind,
+                  uint64_t size_bytes, bool lives, bool goes);
+    void *self;
+};
+/* Finds and removes them, but for what a living process makes. Not collective. Errors:
+ * IO, MEMORY. */
+DCP_PUBLIC int dcp_gc(const struct dcp_store *store, const struct dcp_gc *gc,
+                      size_t *out_removed, struct dcp_error *err);
 
 /* What protects the files of a step; all zero when nothing does. */
 struct dcp_parity_facts {

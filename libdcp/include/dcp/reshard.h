@@ -17,15 +17,17 @@ struct dcp_place {
     struct dcp_store store;   /* rooted at the checkpoint's folder, or its archive */
     struct dcp_source source; /* in that store */
     const struct dcp_format *format;
-    char *path;              /* for messages: with the step that was chosen */
-    struct dcp_mend *mend;   /* private */
-    struct dcp_error damage; /* what was found, where parity gives what is missing */
+    char *path;                 /* for messages: with the step that was chosen */
+    struct dcp_mend *mend;      /* private */
+    struct dcp_error damage;    /* what was found, where parity gives what is missing */
+    struct dcp_store_file *pin; /* private */
 };
 struct dcp_place_options {
     uint64_t max_header_bytes; /* as in dcp_store; 0: what real files have */
 };
-/* Caller owns, dcp_place_close. Errors: NOT_FOUND, CORRUPT (no whole step), UNSUPPORTED,
- * IO. */
+/* A native step that lies in a folder is pinned, so that retention does not take it away
+ * meanwhile. Caller owns, dcp_place_close. Errors: NOT_FOUND, CORRUPT (no whole step),
+ * UNSUPPORTED, IO. */
 DCP_PUBLIC int dcp_place_open_with(const char *path,
                                    const struct dcp_place_options *options,
                                    struct dcp_place *out_place, struct dcp_error *err);
@@ -33,6 +35,12 @@ DCP_PUBLIC int dcp_place_open_with(const char *path,
 DCP_PUBLIC int dcp_place_open(const char *path, struct dcp_place *out_place,
                               struct dcp_error *err);
 DCP_PUBLIC void dcp_place_close(struct dcp_place *place);
+/* Gives the pin back before the place is closed: before its store is taken out of it. */
+DCP_PUBLIC void dcp_place_unpin(struct dcp_place *place);
+/* What reading a place failed with, rc: NOT_FOUND, saying so, when the step was removed
+ * meanwhile (there was no pin, or retention waited no longer), else rc itself. */
+DCP_PUBLIC int dcp_place_failed(const struct dcp_place *place, int rc,
+                                struct dcp_error *err);
 /* Its catalog, sorted; caller owns. When a file of a native step is missing or a manifest
  * is damaged, and the step has parity for it, `damage` says so, and the source reads what
  * was written from then on. */

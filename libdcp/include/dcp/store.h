@@ -80,6 +80,13 @@ struct dcp_store_ops {
     /* Takes the root's exclusive lease, or fails with BUSY and who holds it. */
     int (*lock)(void *self, struct dcp_error *err);
     void (*unlock)(void *self);
+    /* Optional (NULL: nothing can be held). A lease on a file or folder, of its own
+     * beside the root's: any number of shared ones, or one that is exclusive. Never
+     * waits; it is given back when the file is closed, or the process ends. For a shared
+     * one reading the file must be allowed, no more. Errors: BUSY, NOT_FOUND, UNSUPPORTED
+     * (no locks there), IO. */
+    int (*hold)(void *self, const char *name, bool exclusive, struct dcp_store_file **out,
+                struct dcp_error *err);
     /* Bytes that can still be written; UINT64_MAX when unknown. */
     uint64_t (*free_bytes)(void *self);
     /* Optional (NULL: nothing): forget cached pages, so that reads come from the disk. */

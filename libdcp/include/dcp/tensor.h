@@ -220,6 +220,7 @@ struct dcp_catalog {
     int64_t step;            /* -1 when unknown */
     int world;               /* ranks that saved it; 1 when unknown */
     struct dcp_mesh mesh;
+    bool diverged;       /* its weights or its loss were not finite when it was saved */
     const char *parity;  /* what protects the files, as text; NULL: nothing */
     const char *assumed; /* which tensors are trained, for people, where the source does
                           * not prove it; NULL: it does */

@@ -332,7 +332,7 @@ static void act_prune(const char *folder)
 
     act_begins(1);
     open_run(&store, folder);
-    must(dcp_prune(&store, 1, 0, NULL, NULL) == 0);
+    must(dcp_prune(&store, &(struct dcp_retention){ .keep = 1 }, NULL, NULL) == 0);
     act_is_done(1);
     dcp_store_free(&store);
 }

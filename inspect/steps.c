@@ -1,0 +1,188 @@
+/* steps: the steps of a run, one in a line. */
+#include "verbs.h"
+
+#include "base/buf.h"
+#include "base/fs.h"
+#include "base/mem.h"
+#include "base/str.h"
+#include "cli/doc.h"
+#include "cli/human.h"
+#include "cli/main.h"
+#include "cli/table.h"
+#include <dcp/checkpoint.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <time.h>
+
+struct row {
+    const struct dcp_step *step;
+    struct dcp_marks marks;
+    int64_t saved; /* when, in seconds since 1970; -1: unknown */
+};
+
+/* When its manifest was written, which is its last file. */
+static int64_t saved_at(const char *run, const char *name)
+{
+    DCP_CLEANUP_FREE char *step = dcp_fs_join(run, name);
+    DCP_CLEANUP_FREE char *manifest = step ? dcp_fs_join(step, "manifest.json") : NULL;
+    struct stat st;
+    return manifest && stat(manifest, &st) == 0 ? (int64_t)st.st_mtime : -1;
+}
+
+static const char *state_of(const struct dcp_step *step)
+{
+    return !step->whole     ? step->mendable ? "parity mends it" : "not whole"
+           : step->diverged ? "not finite"
+                            : "whole";
+}
+
+static void add_marks(struct dcp_buf *text, const struct dcp_marks *marks)
+{
+    if (marks->pinned)
+        dcp_buf_add_text(text, "pinned");
+    for (int i = 0; i < marks->n_tags; i++)
+        dcp_buf_add_fmt(text, "%s%s", text->size_bytes ? ", " : "", marks->tags[i]);
+}
+
+static int print_text(struct dcp_main *m, const struct row *rows, size_t n,
+                      size_t n_unfinished, struct dcp_error *err)
+{
+    static const struct dcp_column columns[] = {
+        { .title = "step", .right = true },
+        { .title = "saved" },
+        { .title = "size", .right = true },
+        { .title = "ranks", .right = true },
+        { .title = "state" },
+        { .title = "from", .right = true },
+        { .title = "marks", .wrap = true },
+    };
+    struct dcp_table *table = dcp_table_new(columns, DCP_ARRAY_LEN(columns));
+    if (!table)
+        return dcp_error_memory(err, "a table");
+    for (size_t i = 0; i < n; i++) {
+        const struct dcp_step *step = rows[i].step;
+        DCP_CLEANUP_BUF struct dcp_buf marks = { 0 };
+        char saved[32] = "?";
+        time_t at = (time_t)rows[i].saved;
+        struct tm when;
+        if (rows[i].saved >= 0 && localtime_r(&at, &when))
+            strftime(saved, sizeof saved, "%Y-%m-%d %H:%M", &when);
+        add_marks(&marks, &rows[i].marks);
+        dcp_table_cell(table, "%lld", (long long)step->step);
+        dcp_table_cell(table, "%s", saved);
+        dcp_table_cell(table, "%s",
+                       step->whole ? dcp_human_size(step->size_bytes).text : "");
+        if (step->whole)
+            dcp_table_cell(table, "%d", step->world);
+        else
+            dcp_table_cell(table, "%s", "");
+        dcp_table_cell(table, "%s", state_of(step));
+        if (step->whole && step->lineage.parent >= 0)
+            dcp_table_cell(table, "%lld", (long long)step->lineage.parent);
+        else
+            dcp_table_cell(table, "%s", "");
+        dcp_table_cell(table, "%s", marks.size_bytes ? (const char *)marks.data : "");
+    }
+    int rc = dcp_table_print(table, &m->out, 0, err);
+    dcp_table_free(table);
+    if (!rc && n_unfinished)
+        dcp_term_printf(
+            &m->out, "unfinished: %s\n",
+            dcp_human_items(n_unfinished, "temporary folder", "temporary folders").text);
+    return rc;
+}
+
+static json_t *row_json(const struct row *row)
+{
+    const struct dcp_step *step = row->step;
+    json_t *tags = json_array();
+    for (int i = 0; i < row->marks.n_tags; i++)
+        if (dcp_doc_add(tags, dcp_doc_text(row->marks.tags[i]))) {
+            json_decref(tags);
+            return NULL;
+        }
+    bool known = step->whole && step->lineage.run;
+    bool parent = step->whole && step->lineage.parent >= 0;
+    return json_pack(
+        "{s:I, s:s, s:o, s:o, s:o, s:b, s:b, s:o, s:b, s:b, s:o, s:o, s:o, s:o}", "step",
+        (json_int_t)step->step, "name", step->name, "saved",
+        row->saved >= 0 ? json_integer(row->saved) : json_null(), "size_bytes",
+        step->whole ? dcp_doc_u64(step->size_bytes) : json_null(), "world",
+        step->whole ? json_integer(step->world) : json_null(), "whole", (int)step->whole,
+        "mendable", (int)step->mendable, "why",
+        step->whole ? json_null() : dcp_doc_text(step->why.message), "finite",
+        (int)!step->diverged, "pinned", (int)row->marks.pinned, "tags", tags, "run",
+        known ? dcp_doc_hex(step->lineage.run) : json_null(), "parent",
+        parent ? json_integer(step->lineage.parent) : json_null(), "fingerprint",
+        step->whole && step->fingerprint ? dcp_doc_hex(step->fingerprint) : json_null());
+}
+
+static int print_json(struct dcp_main *m, const char *path, const struct row *rows,
+                      size_t n, size_t n_unfinished, struct dcp_error *err)
+{
+    DCP_CLEANUP_JSON json_t *doc = dcp_doc_new("steps");
+    json_t *list = json_array();
+    int rc = dcp_doc_set(doc, "path", dcp_doc_text(path));
+    for (size_t i = 0; i < n; i++)
+        rc |= dcp_doc_add(list, row_json(&rows[i]));
+    rc |= dcp_doc_set(doc, "steps", list);
+    rc |= dcp_doc_set(doc, "n_unfinished", dcp_doc_u64(n_unfinished));
+    return dcp_doc_print(m->out.file, rc ? NULL : doc, err);
+}
+
+static int run(struct dcp_main *m, const void *settings, struct dcp_error *err)
+{
+    (void)settings;
+    const char *path = m->operands.items[0];
+    DCP_CLEANUP_FREE struct dcp_step *steps = NULL;
+    DCP_CLEANUP_FREE struct row *rows = NULL;
+    struct dcp_store store;
+    size_t n = 0, n_unfinished = 0;
+    if (!dcp_fs_is_dir(path))
+        return dcp_error_set(err, DCP_E_NOT_FOUND, "there is no run folder '%s'", path);
+    int rc = dcp_store_dir(&store, path, false, err);
+    if (rc)
+        return rc;
+    rc = dcp_steps(&store, &steps, &n, &n_unfinished, err);
+    if (!rc && n == 0) {
+        dcp_error_set(err, DCP_E_NOT_FOUND, "there is no step in '%s'", path);
+        dcp_error_hint(err, "'dcp-inspect %s' says what it is", path);
+        rc = DCP_E_NOT_FOUND;
+    }
+    if (!rc && !(rows = dcp_mem_calloc(n, sizeof *rows)))
+        rc = dcp_error_memory(err, "the list of steps");
+    for (size_t i = 0; i < n && !rc; i++) {
+        struct dcp_error why = { 0 };
+        rows[i].step = &steps[i];
+        rows[i].saved = saved_at(path, steps[i].name);
+        if (dcp_marks_read(&store, steps[i].name, &rows[i].marks, &why))
+            dcp_log_write(&m->log, DCP_LOG_WARN, "%s", why.message);
+    }
+    if (!rc)
+        rc = m->json ? print_json(m, path, rows, n, n_unfinished, err)
+                     : print_text(m, rows, n, n_unfinished, err);
+    dcp_store_free(&store);
+    return rc;
+}
+
+static const struct dcp_example examples[] = {
+    { "dcp-inspect steps run", "which steps are there, and which are good" },
+    { "dcp-inspect steps run --json", "the same for a script" },
+    { 0 },
+};
+
+const struct dcp_command inspect_steps = {
+    .name = "steps",
+    .operands = "RUN",
+    .min_operands = 1,
+    .max_operands = 1,
+    .purpose = "list the steps of a run: when, size, ranks, state, marks",
+    .about = "RUN is a run folder. Whether a step is whole is told by its headers: "
+             "'verify' reads everything. \"from\" is the step that training went on "
+             "from, where that was recorded. 'dcp-reshard pin' and 'tag' make marks.",
+    .settings_size_bytes = 1,
+    .examples = examples,
+    .exits = inspect_exits,
+    .run = run,
+};

@@ -1,0 +1,106 @@
+#include "pin.h"
+#include "base/mem.h"
+#include "base/str.h"
+#include "steps.h"
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define PINNED_FILE "manifest.json"
+
+/* Errors are as good as no pin; only BUSY says something. */
+static int hold(const struct dcp_store *store, const char *step, bool exclusive,
+                struct dcp_store_file **out)
+{
+    DCP_CLEANUP_FREE char *path = step[0] ? dcp_str_join(step, "/", PINNED_FILE)
+                                          : dcp_str_join(PINNED_FILE, "", "");
+
+    *out = NULL;
+    return path && store->ops->hold
+               ? store->ops->hold(store->self, path, exclusive, out, NULL)
+               : DCP_E_UNSUPPORTED;
+}
+
+bool dcp_is_gone(const struct dcp_store *store, const char *step)
+{
+    bool is_dir;
+    uint64_t size;
+
+    return step[0] &&
+           store->ops->stat(store->self, step, &is_dir, &size, NULL) == DCP_E_NOT_FOUND;
+}
+
+int dcp_pin(const struct dcp_store *store, const char *step, struct dcp_store_file **out,
+            struct dcp_error *err)
+{
+    hold(store, step, false, out);
+    if (!dcp_is_gone(store, step)) /* looked at behind the pin, which now holds */
+        return DCP_OK;
+    dcp_unpin(store, out);
+    return dcp_error_set(err, DCP_E_NOT_FOUND, "'%s' was removed from '%s' meanwhile",
+                         step, store->root);
+}
+
+void dcp_unpin(const struct dcp_store *store, struct dcp_store_file **pin)
+{
+    if (*pin)
+        store->ops->close(store->self, *pin, NULL);
+    *pin = NULL;
+}
+
+static void due_name(const char *step, char out[96])
+{
+    snprintf(out, 96, DCP_DUE_PREFIX "%s", step);
+}
+
+/* Since when a step is due, in seconds of the clock on the wall; now, when that is not
+ * known or lies ahead. */
+static int64_t due_since(const struct dcp_store *store, const char *step, int64_t now,
+                         bool remember)
+{
+    DCP_CLEANUP_FREE void *text = NULL;
+    char name[96], line[32];
+    size_t n;
+    int64_t since = now + 1;
+
+    due_name(step, name);
+    if (!dcp_store_read_file(store, name, sizeof line, &text, &n, NULL)) {
+        ((char *)text)[strcspn(text, "\n")] = '\0';
+        if (!dcp_str_parse_i64(text, &since))
+            since = now + 1;
+    }
+    if (since <= now)
+        return since;
+    snprintf(line, sizeof line, "%" PRId64 "\n", now);
+    if (remember)
+        store->ops->replace(store->self, name, line, strlen(line), NULL);
+    return now;
+}
+
+bool dcp_pin_yields(const struct dcp_store *store, const char *step, double timeout_s,
+                    bool remember, struct dcp_store_file **out)
+{
+    int64_t now = (int64_t)time(NULL);
+
+    if (hold(store, step, true, out) != DCP_E_BUSY)
+        return true;
+    return (double)(now - due_since(store, step, now, remember)) > timeout_s;
+}
+
+bool dcp_is_in_use(const struct dcp_store *store, const char *name,
+                   struct dcp_store_file **out)
+{
+    *out = NULL;
+    return store->ops->hold &&
+           store->ops->hold(store->self, name, true, out, NULL) == DCP_E_BUSY;
+}
+
+void dcp_pin_forget(const struct dcp_store *store, const char *step)
+{
+    char name[96];
+
+    due_name(step, name);
+    store->ops->remove(store->self, name, NULL);
+}

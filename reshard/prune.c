@@ -1,0 +1,125 @@
+/* prune: retention outside of training. */
+#include "base/mem.h"
+#include "cli/doc.h"
+#include "cli/human.h"
+#include "run_folder.h"
+#include "verbs.h"
+
+struct settings {
+    int64_t keep, keep_every;
+    double pin_timeout_s;
+    bool yes;
+};
+
+struct act {
+    struct dcp_main *m;
+    bool yes;
+    json_t *list; /* with --json; NULL once memory ran out */
+    size_t n_going;
+    uint64_t bytes;
+};
+
+static const char *const reasons[] = {
+    [DCP_GOES] = "goes",
+    [DCP_STAYS_NEW] = "one of the newest",
+    [DCP_STAYS_EVERY] = "--keep-every",
+    [DCP_STAYS_FINITE] = "finite, before the run diverged",
+    [DCP_STAYS_MARKED] = "pinned or tagged",
+    [DCP_STAYS_UNKNOWN] = "it cannot be judged",
+    [DCP_STAYS_READ] = "it is being read",
+};
+
+static void judged(void *self, const struct dcp_step *step, enum dcp_stay stay)
+{
+    struct act *act = self;
+    const struct dcp_term *out = &act->m->out;
+    bool goes = stay == DCP_GOES;
+    act->n_going += goes;
+    act->bytes += goes ? step->size_bytes : 0;
+    if (act->m->json) {
+        if (act->list &&
+            dcp_doc_add(act->list,
+                        json_pack("{s:I, s:b, s:s, s:o}", "step", (json_int_t)step->step,
+                                  "goes", (int)goes, "why", reasons[stay], "size_bytes",
+                                  dcp_doc_u64(step->size_bytes)))) {
+            json_decref(act->list);
+            act->list = NULL;
+        }
+        return;
+    }
+    dcp_term_printf(out, "%-9s %s  %s%s%s%s\n",
+                    !goes      ? "stays"
+                    : act->yes ? "removed"
+                               : "goes",
+                    step->name, dcp_human_size(step->size_bytes).text, goes ? "" : "  (",
+                    goes ? "" : reasons[stay], goes ? "" : ")");
+}
+
+static int run(struct dcp_main *m, const void *given, struct dcp_error *err)
+{
+    const struct settings *s = given;
+    struct act act = { .m = m, .yes = s->yes, .list = m->json ? json_array() : NULL };
+    const struct dcp_retention retention = {
+        .keep = (int)s->keep,
+        .keep_every = (int)s->keep_every,
+        .pin_timeout_s = s->pin_timeout_s > 0 ? s->pin_timeout_s : -1,
+        .dry_run = !s->yes,
+        .judged = judged,
+        .self = &act,
+    };
+    struct dcp_store store;
+    int rc = reshard_open_folder(m->operands.items[0], &store, err);
+    if (rc)
+        return rc;
+    rc = dcp_prune(&store, &retention, NULL, err);
+    if (!rc && m->json) {
+        DCP_CLEANUP_JSON json_t *doc = dcp_doc_new("prune");
+        int failed = dcp_doc_set(doc, "path", dcp_doc_text(store.root));
+        failed |= dcp_doc_set(doc, "dry_run", json_boolean(!s->yes));
+        failed |= dcp_doc_set(doc, "n_removed", dcp_doc_u64(act.n_going));
+        failed |= dcp_doc_set(doc, "removed_bytes", dcp_doc_u64(act.bytes));
+        failed |= dcp_doc_set(doc, "steps", json_incref(act.list));
+        rc = dcp_doc_print(m->out.file, failed ? NULL : doc, err);
+    }
+    reshard_tell_dry(m, s->yes, act.n_going);
+    json_decref(act.list);
+    dcp_store_free(&store);
+    return rc;
+}
+
+#define AT(field) .at = offsetof(struct settings, field)
+static const struct settings defaults = { .keep = 3, .pin_timeout_s = 3600 };
+static const struct dcp_opt opts[] = {
+    { 0, "keep", "N", "so many of the newest whole steps stay", "What stays", DCP_OPT_INT,
+      AT(keep), .min = 1, .max = INT32_MAX },
+    { 0, "keep-every", "N", "steps whose number is a multiple of N stay", NULL,
+      DCP_OPT_INT, AT(keep_every), .max = INT32_MAX },
+    { 0, "pin-timeout", "SECONDS", "so long a step that is to go waits for its readers",
+      NULL, DCP_OPT_REAL, AT(pin_timeout_s) },
+    { 0, "yes", NULL, "remove them; without it they are listed only", "Acting",
+      DCP_OPT_FLAG, AT(yes) },
+    { 0 },
+};
+
+static const struct dcp_example examples[] = {
+    { "dcp-reshard prune run --keep 5", "what would go" },
+    { "dcp-reshard prune run --keep 5 --keep-every 1000 --yes", "and away with it" },
+    { 0 },
+};
+
+const struct dcp_command reshard_prune = {
+    .name = "prune",
+    .operands = "RUN",
+    .min_operands = 1,
+    .max_operands = 1,
+    .purpose = "remove old steps of a run",
+    .about = "By the rules of dcp-train's checkpoint.keep. Never removed are the newest "
+             "whole step, steps that are pinned or tagged, the last ones before a run "
+             "diverged, and steps that are being read.",
+    .opts = opts,
+    .settings_size_bytes = sizeof(struct settings),
+    .defaults = &defaults,
+    .examples = examples,
+    .exits = reshard_keeping_exits,
+    .run = run,
+};

@@ -1,0 +1,307 @@
+/* Readers pin the step they read: retention leaves it, for a while, and a step that went
+ * all the same is no damage. */
+#include "core/pin.h"
+#include "lib/acts.h"
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+
+#include <cmocka.h>
+#include <dcp/dcp.h>
+
+struct run {
+    char folder[256];
+    struct dcp_store store;
+};
+
+static int setup(void **state)
+{
+    struct run *run = calloc(1, sizeof *run);
+
+    assert_non_null(run);
+    acts_folder(run->folder);
+    *state = run;
+    return dcp_store_dir(&run->store, run->folder, false, NULL);
+}
+
+static int teardown(void **state)
+{
+    struct run *run = *state;
+
+    dcp_store_free(&run->store);
+    acts_folder_remove(run->folder);
+    free(run);
+    return 0;
+}
+
+static void save(const struct run *run, int64_t step)
+{
+    struct acts acts = { .store = &run->store,
+                         .layout = "zero3",
+                         .world = 1,
+                         .step = step,
+                         .salt = (unsigned)step,
+                         .small = true };
+
+    assert_int_equal(acts_save(&acts), 0);
+}
+
+/* The numbers of the steps that are there, newest first: "3 2 1". */
+static const char *steps(const struct dcp_store *store)
+{
+    static char text[256];
+    struct dcp_step *list;
+    size_t n, at = 0;
+
+    assert_int_equal(dcp_steps(store, &list, &n, NULL, NULL), 0);
+    text[0] = '\0';
+    for (size_t i = 0; i < n; i++)
+        at += (size_t)snprintf(text + at, sizeof text - at, "%s%lld", i ? " " : "",
+                               (long long)list[i].step);
+    free(list);
+    return text;
+}
+
+static size_t prune(const struct run *run, double timeout_s)
+{
+    const struct dcp_retention retention = { .keep = 1, .pin_timeout_s = timeout_s };
+    size_t removed = 99;
+
+    assert_int_equal(dcp_prune(&run->store, &retention, &removed, NULL), 0);
+    return removed;
+}
+
+static bool is_due(const struct run *run, int64_t step)
+{
+    char name[64];
+    bool is_dir;
+    uint64_t size;
+
+    snprintf(name, sizeof name, ".due-step-%08lld", (long long)step);
+    return !run->store.ops->stat(run->store.self, name, &is_dir, &size, NULL);
+}
+
+static void set_due(const struct run *run, int64_t step, int64_t since)
+{
+    char name[64], text[32];
+
+    snprintf(name, sizeof name, ".due-step-%08lld", (long long)step);
+    snprintf(text, sizeof text, "%lld\n", (long long)since);
+    assert_int_equal(
+        run->store.ops->replace(run->store.self, name, text, strlen(text), NULL), 0);
+}
+
+static void count_read(void *self, const struct dcp_step *step, enum dcp_stay stay)
+{
+    (void)step;
+    *(int *)self += stay == DCP_STAYS_READ;
+}
+
+static void a_pinned_step_stays(void **state)
+{
+    const struct run *run = *state;
+    struct dcp_store_file *pin, *second;
+    int n_read = 0;
+    const struct dcp_retention look = {
+        .keep = 1, .dry_run = true, .judged = count_read, .self = &n_read
+    };
+
+    for (int64_t step = 1; step <= 3; step++)
+        save(run, step);
+    assert_int_equal(dcp_pin(&run->store, "step-00000001", &pin, NULL), 0);
+    assert_int_equal(dcp_pin(&run->store, "step-00000001", &second, NULL), 0);
+    assert_non_null(pin);
+    assert_int_equal(dcp_prune(&run->store, &look, NULL, NULL), 0);
+    assert_int_equal(n_read, 1);
+    assert_false(is_due(run, 1)); /* a dry run leaves nothing */
+    assert_int_equal(prune(run, 0), 1);
+    assert_string_equal(steps(&run->store), "3 1");
+    assert_true(is_due(run, 1));
+    dcp_unpin(&run->store, &second);
+    assert_int_equal(prune(run, 0), 0);
+    dcp_unpin(&run->store, &pin);
+    assert_int_equal(prune(run, 0), 1);
+    assert_string_equal(steps(&run->store), "3");
+    assert_false(is_due(run, 1));
+    assert_int_equal(dcp_pin(&run->store, "step-00000001", &pin, NULL), DCP_E_NOT_FOUND);
+    assert_null(pin);
+}
+
+/* A reader that hangs does not fill the disk. */
+static void retention_does_not_wait_for_ever(void **state)
+{
+    const struct run *run = *state;
+    struct dcp_store_file *pin;
+    int64_t now = (int64_t)time(NULL);
+
+    save(run, 1);
+    save(run, 2);
+    assert_int_equal(dcp_pin(&run->store, "step-00000001", &pin, NULL), 0);
+    assert_int_equal(prune(run, 0), 0);
+    set_due(run, 1, now - 3000);
+    assert_int_equal(prune(run, 0), 0);
+    set_due(run, 1, now + 3000); /* the clock was set back */
+    assert_int_equal(prune(run, 1000), 0);
+    set_due(run, 1, now - 3000);
+    assert_int_equal(prune(run, 2000), 1);
+    assert_string_equal(steps(&run->store), "2");
+    assert_false(is_due(run, 1));
+    dcp_unpin(&run->store, &pin);
+    save(run, 3);
+    assert_int_equal(dcp_pin(&run->store, "step-00000002", &pin, NULL), 0);
+    assert_int_equal(prune(run, -1), 1);
+    dcp_unpin(&run->store, &pin);
+}
+
+/* What a person names is pinned until it is closed. */
+static void places_are_pinned(void **state)
+{
+    const struct run *run = *state;
+    char path[300];
+    struct dcp_place newest, step;
+
+    save(run, 1);
+    save(run, 2);
+    snprintf(path, sizeof path, "%s/step-00000001", run->folder);
+    assert_int_equal(dcp_place_open(path, &step, NULL), 0);
+    assert_int_equal(dcp_place_open(run->folder, &newest, NULL), 0);
+    save(run, 3);
+    save(run, 4);
+    assert_int_equal(prune(run, 0), 1);
+    assert_string_equal(steps(&run->store), "4 2 1");
+    const struct dcp_source source = dcp_place_plain(&newest);
+    assert_int_equal(dcp_verify(&source, NULL, NULL, NULL), 0);
+    dcp_place_close(&step);
+    dcp_place_close(&newest);
+    assert_int_equal(prune(run, 0), 2);
+}
+
+/* Reading must be allowed, no more. */
+static void readers_need_not_write(void **state)
+{
+    const struct run *run = *state;
+    struct dcp_store_file *pin;
+    char path[300];
+
+    save(run, 1);
+    save(run, 2);
+    snprintf(path, sizeof path, "%s/step-00000001/manifest.json", run->folder);
+    assert_int_equal(chmod(path, 0444), 0);
+    assert_int_equal(dcp_pin(&run->store, "step-00000001", &pin, NULL), 0);
+    assert_non_null(pin);
+    assert_int_equal(prune(run, 0), 0);
+    dcp_unpin(&run->store, &pin);
+}
+
+/* A reshard into a run folder takes no lease; it holds the folder that it makes. */
+static void what_is_being_made_stays(void **state)
+{
+    const struct run *run = *state;
+    const struct dcp_store *store = &run->store;
+    struct dcp_store_file *held;
+    bool is_dir;
+    uint64_t size;
+
+    assert_int_equal(store->ops->make_dir(store->self, ".tmp-step-00000009", NULL), 0);
+    assert_int_equal(
+        store->ops->hold(store->self, ".tmp-step-00000009", false, &held, NULL), 0);
+    save(run, 1);
+    assert_int_equal(prune(run, 0), 0);
+    assert_int_equal(
+        store->ops->stat(store->self, ".tmp-step-00000009", &is_dir, &size, NULL), 0);
+    dcp_unpin(store, &held);
+    assert_int_equal(prune(run, 0), 1);
+}
+
+/* --- steps that go all the same --- */
+
+/* A store that cannot pin, in which step 2 is removed when its n-th file is opened. */
+static struct {
+    const struct dcp_store *inner;
+    int opens, at;
+} vanishing;
+
+static int vanish(void *self, const char *name, struct dcp_store_file **out,
+                  struct dcp_error *err)
+{
+    if (!strncmp(name, "step-00000002/", 14) && ++vanishing.opens == vanishing.at)
+        vanishing.inner->ops->remove(self, "step-00000002", NULL);
+    return vanishing.inner->ops->open(self, name, out, err);
+}
+
+static void count_warnings(void *self, enum dcp_log_level level, const char *text)
+{
+    (void)text;
+    *(int *)self += level == DCP_LOG_WARN;
+}
+
+static void steps_that_go_while_they_are_read(void **state)
+{
+    const struct run *run = *state;
+    struct dcp_store_ops ops = *run->store.ops;
+    const struct dcp_store store = { .ops = &ops, .self = run->store.self, .root = run->store.root };
+    struct dcp_step found, *list;
+    size_t n;
+    int warnings = 0, at;
+    const struct dcp_log log = { .write = count_warnings,
+                                 .self = &warnings,
+                                 .level = DCP_LOG_WARN };
+    const struct dcp_context ctx = { .store = &store, .log = &log };
+
+    ops.open = vanish;
+    ops.hold = NULL;
+    vanishing.inner = &run->store;
+    save(run, 1);
+    for (at = 1; at < 100; at++) {
+        struct acts acts = { .store = &store,
+                             .layout = "zero3",
+                             .world = 2,
+                             .salt = 1,
+                             .step = -1,
+                             .small = true,
+                             .log = &log };
+        save(run, 2);
+        vanishing.opens = 0;
+        vanishing.at = at;
+        acts.salt = 1;
+        assert_int_equal(acts_load(&acts), 0);
+        if (acts.loaded_step == 2)
+            break;
+        assert_int_equal(acts.loaded_step, 1);
+        assert_int_equal(acts.wrong, 0);
+    }
+    assert_true(at > 3);
+    assert_int_equal(warnings, 0);
+    vanishing.opens = 0;
+    vanishing.at = 1;
+    assert_int_equal(dcp_find(&ctx, -1, &found, NULL), 0);
+    assert_int_equal(found.step, 1);
+    save(run, 2);
+    vanishing.opens = 0;
+    assert_int_equal(dcp_steps(&store, &list, &n, NULL, NULL), 0);
+    assert_int_equal(n, 1);
+    free(list);
+    save(run, 2);
+    vanishing.opens = 0;
+    vanishing.at = 3;
+    struct acts asked = {
+        .store = &store, .layout = "zero3", .world = 1, .step = 2, .small = true
+    };
+    assert_int_equal(acts_load(&asked), DCP_E_NOT_FOUND);
+    assert_non_null(strstr(asked.err.message, "was removed while it was read"));
+}
+
+int main(void)
+{
+#define EACH(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
+    const struct CMUnitTest tests[] = {
+        EACH(a_pinned_step_stays),      EACH(retention_does_not_wait_for_ever),
+        EACH(places_are_pinned),        EACH(readers_need_not_write),
+        EACH(what_is_being_made_stays), EACH(steps_that_go_while_they_are_read),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
