@@ -2,6 +2,7 @@
 
 #include "base/mem.h"
 #include "cli/doc.h"
+#include <string.h>
 
 static json_t *groups_json(const struct inspect_facts *facts)
 {
@@ -59,6 +60,24 @@ static json_t *known(int64_t n)
     return n > 0 ? json_integer(n) : json_null();
 }
 
+/* Keys that a step names; nothing is checked. */
+static json_t *signers_json(const struct dcp_source *source)
+{
+    DCP_CLEANUP_FREE char *keys = dcp_signers(source);
+    json_t *list = json_array();
+    for (char *key = keys; list && key && *key;) {
+        size_t n = strcspn(key, "\n");
+        bool last = !key[n];
+        key[n] = '\0';
+        if (dcp_doc_add(list, dcp_doc_text(key))) {
+            json_decref(list);
+            return NULL;
+        }
+        key += n + !last;
+    }
+    return list;
+}
+
 static int add_catalog(json_t *doc, const struct inspect_shown *shown)
 {
     const struct inspect_facts *f = &shown->facts;
@@ -95,6 +114,7 @@ static int add_catalog(json_t *doc, const struct inspect_shown *shown)
                       json_pack("{s:i, s:o}", "rows", parity.rows, "size_bytes",
                                 dcp_doc_u64(parity.size_bytes)));
     rc |= dcp_doc_set(doc, "resume", resume);
+    rc |= dcp_doc_set(doc, "signed_by", signers_json(&shown->checkpoint.place.source));
     return rc ? DCP_E_MEMORY : DCP_OK;
 }
 

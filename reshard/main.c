@@ -3,7 +3,8 @@
 #include "verbs.h"
 
 static const struct dcp_command *const commands[] = {
-    &reshard_run, &reshard_export, &reshard_repair, &reshard_formats, NULL,
+    &reshard_run,       &reshard_export, &reshard_repair,  &reshard_keygen,
+    &reshard_sign_verb, &reshard_verify, &reshard_formats, NULL,
 };
 
 static const struct dcp_program program = {

@@ -53,6 +53,7 @@ static const struct dcp_opt opts[] = {
       RESHARD_AT(codec) },
     { 0, "parity", "M", RESHARD_HELP_PARITY, NULL, DCP_OPT_INT, RESHARD_AT(parity),
       .max = DCP_PARITY_MAX_ROWS },
+    { 0, "key", "FILE", RESHARD_HELP_KEY, NULL, DCP_OPT_TEXT, RESHARD_AT(key) },
     { 'm', "memory", "SIZE", RESHARD_HELP_MEMORY, "Work", DCP_OPT_SIZE,
       RESHARD_AT(memory_bytes), .min = RESHARD_LEAST_MEMORY },
     { 0, "no-verify", NULL, RESHARD_HELP_NO_VERIFY, NULL, DCP_OPT_FLAG,

@@ -24,6 +24,7 @@ struct common {
     int verbose, color, progress;
     int64_t threads;
     uint64_t limit_header;
+    const char *trusted_keys;
 };
 
 #define AT(field) .at = offsetof(struct common, field)
@@ -42,6 +43,10 @@ static const struct dcp_opt common_opts[] = {
       "read headers and manifests up to this size into memory (default: what real files "
       "need)",
       NULL, DCP_OPT_SIZE, AT(limit_header), .min = 4096 },
+    { 0, "trusted-keys", "FILE",
+      "take only native steps that one of these public keys signed; all of a step is "
+      "hashed before it is used",
+      NULL, DCP_OPT_TEXT, AT(trusted_keys) },
     { 0, "color", "auto|always|never", "colours (auto: on a terminal, without NO_COLOR)",
       NULL, DCP_OPT_CHOICE, AT(color) },
     { 0, "progress", "auto|always|never",
@@ -228,6 +233,8 @@ static int run(struct dcp_main *m, int argc, char *const *argv, void *settings,
     }
     if (rc == DCP_OK)
         rc = check_operands(m, has_verb, err);
+    if (rc == DCP_OK && common.trusted_keys)
+        rc = dcp_keys_read(common.trusted_keys, &m->trusted, err);
     if (rc)
         return rc;
     dcp_signals_watch(m->command->stops);
@@ -323,6 +330,7 @@ int dcp_main(const struct dcp_program *program, int argc, char **argv)
     add_usage_hint(&m, &err);
     if (rc && !m.mute)
         dcp_report_error(&m, rc, &err);
+    dcp_keys_free(m.trusted);
     free(m.operands.items);
     pthread_mutex_destroy(&m.lock);
     return dcp_error_exit(rc);

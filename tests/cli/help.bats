@@ -15,6 +15,9 @@ dcp-inspect dump
 dcp-reshard
 dcp-reshard export
 dcp-reshard repair
+dcp-reshard keygen
+dcp-reshard sign
+dcp-reshard verify
 dcp-reshard formats
 dcp-train'
 
