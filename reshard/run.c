@@ -80,7 +80,7 @@ static const struct dcp_example examples[] = {
 const struct dcp_exit reshard_exits[] = {
     { 0, "the target is whole and durable, or the plan was printed" },
     { 2, "used wrongly" },
-    { 3, "SRC, the folder of DST, or a file that an option names was not found" },
+    { 3, "SRC or a file that an option names was not found" },
     { 4, "the source is damaged; nothing was written" },
     { 5, "the target exists, or cannot hold what was asked" },
     { 6, "input or output failed, or no space is left" },

@@ -115,6 +115,8 @@ static int find_path(const struct run *run, struct origin *origin, const char *p
     int rc =
         real ? DCP_OK : dcp_error_sys(err, DCP_E_IO, errno, "cannot open '%s'", path);
     bool dir = real && dcp_fs_is_dir(real);
+    if (rc && err)
+        dcp_source_hint(path, err);
     if (!rc)
         rc = dir ? dcp_store_dir(&origin->store, real, false, err)
                  : open_file(run, origin, real, err);

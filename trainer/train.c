@@ -2,6 +2,7 @@
 
 #include "adamw.h"
 #include "base/clock.h"
+#include "base/fs.h"
 #include "base/mem.h"
 #include "cli/human.h"
 #include "eval.h"
@@ -281,6 +282,9 @@ static void explain_death(const struct run *run, struct dcp_error *err)
     err->rank_fate = fate;
 }
 
+/* Whoever has no GPU need not be told so; the driver's folder says that there is one. */
+#define DRIVER "/proc/driver/nvidia"
+
 static void announce(const struct train *t)
 {
     const struct run *run = t->run;
@@ -291,7 +295,7 @@ static void announce(const struct train *t)
     run_say(run, "%s, %s parameters in %s, %s", s->model.family,
             dcp_human_count((uint64_t)shard_n_elems(run->shard)).text,
             s->bf16 ? "bf16" : "fp32", run->compute.name);
-    if (run->compute.why[0])
+    if (run->compute.why[0] && (dcp_fs_exists(DRIVER) || run->main->verbose > 0))
         run_say(run, "on the CPU: %s", run->compute.why);
     run_say(run, "ZeRO stage %d on %d rank%s, %s a rank", s->stage, world,
             world == 1 ? "" : "s",
