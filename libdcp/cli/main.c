@@ -2,6 +2,7 @@
 
 #include "base/mem.h"
 #include "base/str.h"
+#include "complete.h"
 #include "doc.h"
 #include "report.h"
 #include "signals.h"
@@ -20,7 +21,7 @@
 /* What all commands take. */
 struct common {
     bool help, version, man, json, quiet;
-    const char *complete;
+    const char *complete, *tensors;
     int verbose, color, progress;
     int64_t threads;
     uint64_t limit_header;
@@ -54,8 +55,10 @@ static const struct dcp_opt common_opts[] = {
       AT(progress) },
     { 0, "help-man", NULL, "the manual page as roff", NULL, DCP_OPT_FLAG, .hidden = true,
       AT(man) },
-    { 0, "help-complete", "SHELL", "a completion script for bash", NULL, DCP_OPT_TEXT,
-      .hidden = true, AT(complete) },
+    { 0, "help-complete", "SHELL", "a completion script for bash, zsh or fish", NULL,
+      DCP_OPT_TEXT, .hidden = true, AT(complete) },
+    { 0, "help-tensors", "PATH", "the names of a checkpoint's tensors, for completion",
+      NULL, DCP_OPT_TEXT, .hidden = true, AT(tensors) },
     { 0 }
 };
 
@@ -164,8 +167,8 @@ static void add_usage_hint(const struct dcp_main *m, struct dcp_error *err)
 }
 
 /* --help, --version and their hidden sisters. */
-static int print_help(const struct dcp_main *m, const struct common *common,
-                      bool has_verb, struct dcp_error *err)
+static int print_help(struct dcp_main *m, const struct common *common, bool has_verb,
+                      struct dcp_error *err)
 {
     DCP_CLEANUP_BUF struct dcp_buf text = { 0 };
     int rc = DCP_OK;
@@ -174,9 +177,13 @@ static int print_help(const struct dcp_main *m, const struct common *common,
         .code = dcp_term_style(&m->out, DCP_STYLE_NAME),
         .off = dcp_term_style(&m->out, DCP_STYLE_OFF),
     };
-    if (common->complete && strcmp(common->complete, "bash") != 0)
+    const struct dcp_complete_shell *shell = dcp_complete_shells;
+    while (common->complete && shell->name && strcmp(common->complete, shell->name) != 0)
+        shell++;
+    if (!shell->name)
         return dcp_error_set(err, DCP_E_UNSUPPORTED,
-                             "there is no completion for the shell '%s', only for bash",
+                             "there is no completion for the shell '%s', only for bash, "
+                             "zsh and fish",
                              common->complete);
     if (common->help)
         dcp_help(&text, m->program, has_verb ? m->command : NULL, m->common, &style);
@@ -185,8 +192,10 @@ static int print_help(const struct dcp_main *m, const struct common *common,
                         dcp_version_libraries());
     else if (common->man)
         rc = dcp_man(&text, m->program, m->common, dcp_version(), err);
+    else if (common->tensors)
+        rc = dcp_complete_tensors(m, common->tensors, &text, err);
     else
-        dcp_complete_bash(&text, m->program, m->common);
+        shell->script(&text, m->program, m->common);
     rc = rc ? rc : dcp_buf_check(&text, err);
     if (rc == DCP_OK)
         dcp_term_put(&m->out, (const char *)text.data);
@@ -227,7 +236,8 @@ static int run(struct dcp_main *m, int argc, char *const *argv, void *settings,
     apply_common(m, &common);
     m->json = common.json || (rc && m->json);
     common.help = common.help || (rc && asks_for_help(argc, argv));
-    if (common.help || (!rc && (common.version || common.man || common.complete))) {
+    if (common.help ||
+        (!rc && (common.version || common.man || common.complete || common.tensors))) {
         *err = (struct dcp_error){ .rank = -1 };
         return print_help(m, &common, has_verb, err);
     }
