@@ -7,6 +7,7 @@
 #include "cli/human.h"
 #include "eval.h"
 #include "metrics.h"
+#include "outcome.h"
 #include "resume.h"
 #include "saving.h"
 #include "schedule.h"
@@ -21,6 +22,7 @@ struct train {
     struct metrics *metrics; /* rank 0 */
     double *losses;          /* of every micro-batch of a step */
     int64_t n_micros;        /* of all ranks in a step */
+    double loss;             /* of the last step; NaN before the first */
     /* What ranks tell each other: the losses of their own, and whether to stop. */
     double *own, *told;
     int64_t *n_told; /* by each rank */
@@ -120,6 +122,8 @@ static int train_step(struct train *t, struct metrics_step *m, struct dcp_error 
     }
     if (!rc)
         rc = share_losses(t, &m->loss, err);
+    if (!rc)
+        t->loss = m->loss;
     if (!rc)
         rc = shard_reduce(run->shard, &m->grad_norm, err);
     m->lr = schedule_lr(&s->scheduler, s->lr, applied);
@@ -361,8 +365,9 @@ static int make_room(struct train *t, struct dcp_error *err)
 
 int train_run(struct run *run, struct dcp_error *err)
 {
-    struct train t = { .run = run };
-    struct resume_result resumed;
+    struct train t = { .run = run, .loss = NAN };
+    struct resume_result resumed = { 0 };
+    double begin_s = dcp_clock_s();
     int rc = make_room(&t, err);
     rc = dcp_agree(&run->join->comm, rc, err);
     if (!rc) {
@@ -381,6 +386,13 @@ int train_run(struct run *run, struct dcp_error *err)
         rc = saving_init(&t.saving, run, own_step(run, &resumed), err);
     if (!rc)
         rc = loop(&t, err);
+    if (!rc)
+        rc = outcome_print(&(struct outcome){ .run = run,
+                                              .resumed = &resumed,
+                                              .saved_step = t.saving.last,
+                                              .loss = t.loss,
+                                              .seconds = dcp_clock_s() - begin_s },
+                           err);
     if (rc == DCP_E_COMM && err && run->store.ops)
         explain_death(run, err);
     saving_fini(&t.saving);

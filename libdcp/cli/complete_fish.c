@@ -15,10 +15,12 @@ static void add_condition(struct dcp_buf *out, const struct dcp_command *const *
 {
     if (!command || !commands[1])
         return;
-    if (command->name)
-        dcp_buf_add_fmt(out, " -n '__fish_seen_subcommand_from %s'", command->name);
-    else
-        dcp_buf_add_text(out, " -n __fish_use_subcommand");
+    dcp_buf_add_fmt(out, " -n '%s__fish_seen_subcommand_from",
+                    command->name ? "" : "not ");
+    for (size_t i = 0; commands[i]; i++)
+        if (commands[i]->name && (commands[i] == command || !command->name))
+            dcp_buf_add_fmt(out, " %s", commands[i]->name);
+    dcp_buf_add_text(out, "'");
 }
 
 static void add_options(struct dcp_buf *out, const struct dcp_program *program,

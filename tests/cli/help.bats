@@ -163,7 +163,7 @@ PY
         fish --no-config -n $program.fish
     done
     fish_words() {
-        fish --no-config -c 'source $argv[1].fish; complete -C (string join " " $argv)' "$@" |
+        fish --no-config -c 'source $argv[1].fish; complete -C (string join -- " " $argv)' -- "$@" |
             cut -f1
     }
     run -0 fish_words dcp-inspect sta
