@@ -5,7 +5,7 @@
 #include "base/str.h"
 #include "cli/doc.h"
 #include "cli/human.h"
-#include "cli/main.h"
+#include "cli/source.h"
 #include "verbs.h"
 #include <dcp/dcp.h>
 #include <string.h>
@@ -131,6 +131,8 @@ static int run(struct dcp_main *m, const void *settings, struct dcp_error *err)
                             "dcp-train, --parity of dcp-reshard");
     else if (rc)
         dcp_error_prefix(err, "cannot repair '%s'", step ? step : path);
+    if (!rc) /* what parity gives is held by the step's own digests alone */
+        rc = dcp_source_trust(m, &(struct dcp_source){ &store, name, true }, step, err);
     if (!rc)
         rc =
             print_result(&found, step ? step : path, &result, dcp_clock_s() - begin, err);

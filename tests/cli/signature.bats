@@ -118,8 +118,9 @@ assert len(json.load(sys.stdin)["signed_by"]) == 2'
     rm two/shard-00000-of-00002.safetensors
     run -4 dcp-inspect ls two --trusted-keys me.key.pub
     [[ $output == *"'shard-00000-of-00002.safetensors' was signed and is missing"* ]]
-    dcp-reshard repair two
+    dcp-reshard repair two --trusted-keys me.key.pub
     dcp-reshard verify two --key me.key.pub
+    run -5 dcp-reshard repair two --trusted-keys other.key.pub
     dcp-inspect verify two
     dcp-reshard two three --world 3 --trusted-keys me.key.pub
     [ ! -e three/manifest.json.sig ]
