@@ -62,7 +62,8 @@ json_t *inspect_catalog_json(const char *path, const struct dcp_catalog *catalog
       "only tensors whose name matches; may be given again",                   \
       "Selection",                                                             \
       DCP_OPT_LIST,                                                            \
-      .at = offsetof(struct settings, selection.globs) },                      \
+      .at = offsetof(struct settings, selection.globs),                        \
+      .values = DCP_VALUES_TENSORS },                                          \
     {                                                                          \
         0, "only", "all|model|optim", INSPECT_HELP_ONLY, NULL, DCP_OPT_CHOICE, \
             .at = offsetof(struct settings, selection.only)                    \

@@ -48,7 +48,7 @@ static int run(struct dcp_main *m, const void *given, struct dcp_error *err)
 static const struct dcp_opt opts[] = {
     { 't', "tensors", "GLOB",
       "only tensors whose name matches, no objects; may be given again", "Selection",
-      DCP_OPT_LIST, AT(selection.globs) },
+      DCP_OPT_LIST, AT(selection.globs), .values = DCP_VALUES_TENSORS },
     { 0, "only", "all|model|optim", INSPECT_HELP_ONLY, NULL, DCP_OPT_CHOICE,
       AT(selection.only) },
     { 0, "atol", "X", "numbers may differ by X", "Tolerance (none: bit for bit)",

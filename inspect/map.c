@@ -6,6 +6,7 @@
 #include "base/str.h"
 #include "cli/doc.h"
 #include "cli/human.h"
+#include "cli/shorten.h"
 #include "cli/text.h"
 #include "verbs.h"
 #include <string.h>
@@ -70,6 +71,7 @@ static void format_roles(const struct inspect_map_row *row, char out[DCP_N_ROLES
 }
 
 struct picture {
+    struct dcp_shorten names;
     int name_width, n_cells;
     bool has_roles, has_holes, has_replicas;
 };
@@ -86,7 +88,12 @@ static struct picture plan_picture(const struct dcp_main *m,
     }
     int width = m->out.width ? m->out.width : PIPE_WIDTH;
     int most = width / 3 > NAME_MOST ? NAME_MOST : width / 3;
-    p.name_width = p.name_width > most ? most : p.name_width;
+    DCP_CLEANUP_FREE const char **names = dcp_mem_calloc(n, sizeof *names);
+    for (size_t i = 0; names && i < n; i++)
+        names[i] = rows[i].tensor->name;
+    p.names = names && p.name_width > most ? dcp_shorten_choose(names, n, most)
+                                           : (struct dcp_shorten){ p.name_width, 0 };
+    p.name_width = p.names.width;
     /* two blanks, name, roles, the frame, size: what is left is cells */
     p.n_cells = width - 2 - p.name_width - (p.has_roles ? 6 : 1) - 2 - 10;
     p.n_cells = p.n_cells < CELLS_LEAST          ? CELLS_LEAST
@@ -112,8 +119,7 @@ static int put_row(struct dcp_main *m, const struct dcp_catalog *catalog,
     dcp_text_add_escaped(&name, row->tensor->name);
     dcp_buf_add_text(&line, "  ");
     if (!name.failed)
-        dcp_text_add_cut(&line, (const char *)name.data, p->name_width,
-                         p->name_width / 2);
+        dcp_shorten_add(&line, (const char *)name.data, &p->names);
     int taken = line.failed ? 0 : dcp_text_width((const char *)line.data) - 2;
     dcp_buf_add_fill(&line, ' ', (size_t)(p->name_width - taken) + 1);
     format_roles(row, roles);

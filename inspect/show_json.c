@@ -3,6 +3,7 @@
 #include "base/mem.h"
 #include "cli/doc.h"
 #include "globals.h"
+#include <string.h>
 
 static json_t *groups_json(const struct inspect_facts *facts)
 {
@@ -78,6 +79,24 @@ static json_t *unsafe_json(const struct dcp_catalog *catalog)
     return NULL;
 }
 
+/* Keys that a step names; nothing is checked. */
+static json_t *signers_json(const struct dcp_source *source)
+{
+    DCP_CLEANUP_FREE char *keys = dcp_signers(source);
+    json_t *list = json_array();
+    for (char *key = keys; list && key && *key;) {
+        size_t n = strcspn(key, "\n");
+        bool last = !key[n];
+        key[n] = '\0';
+        if (dcp_doc_add(list, dcp_doc_text(key))) {
+            json_decref(list);
+            return NULL;
+        }
+        key += n + !last;
+    }
+    return list;
+}
+
 static int add_catalog(json_t *doc, const struct inspect_shown *shown)
 {
     const struct inspect_facts *f = &shown->facts;
@@ -117,6 +136,7 @@ static int add_catalog(json_t *doc, const struct inspect_shown *shown)
                                 dcp_doc_u64(parity.size_bytes)));
     rc |= dcp_doc_set(doc, "resume", resume);
     rc |= dcp_doc_set(doc, "lineage", inspect_lineage_json(shown));
+    rc |= dcp_doc_set(doc, "signed_by", signers_json(&shown->checkpoint.place.source));
     return rc ? DCP_E_MEMORY : DCP_OK;
 }
 

@@ -1,6 +1,7 @@
 #include "show.h"
 
 #include "base/buf.h"
+#include "base/mem.h"
 #include "base/str.h"
 #include "cli/human.h"
 #include "cli/text.h"
@@ -260,6 +261,24 @@ static int put_parity(struct dcp_main *m, const struct inspect_shown *shown,
     return put_fact(m, "parity", &text, DCP_STYLE_OFF, err);
 }
 
+/* Of steps alone; only 'verify' of dcp-reshard, and --trusted-keys, read what is signed.
+ */
+static int put_signed(struct dcp_main *m, const struct inspect_shown *shown,
+                      struct dcp_error *err)
+{
+    const struct dcp_source *source = &shown->checkpoint.place.source;
+    DCP_CLEANUP_FREE char *keys = dcp_signers(source);
+    DCP_CLEANUP_BUF struct dcp_buf text = { 0 };
+    if (!keys)
+        return DCP_OK;
+    dcp_buf_add_text(&text, "by key ");
+    for (const char *c = keys; *c; c++)
+        dcp_buf_add_text(&text, *c == '\n' ? ", " : (char[]){ *c, '\0' });
+    dcp_buf_add_text(&text, m->trusted ? "  (checked)"
+                                       : "  (not checked; see dcp-reshard verify)");
+    return put_fact(m, "signed", &text, DCP_STYLE_OFF, err);
+}
+
 static int put_whole(struct dcp_main *m, const struct inspect_shown *shown,
                      struct dcp_error *err)
 {
@@ -413,7 +432,7 @@ int inspect_show_text(struct dcp_main *m, const struct inspect_shown *shown,
 {
     static int (*const lines[])(struct dcp_main *, const struct inspect_shown *,
                                 struct dcp_error *) = {
-        put_model, put_holds,  put_layout, put_size,   put_parity,
+        put_model, put_holds,  put_layout, put_size,   put_parity,  put_signed,
         put_whole, put_finite, put_unsafe, put_resume, put_lineage,
     };
     int rc = DCP_OK;

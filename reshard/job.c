@@ -5,6 +5,7 @@
 #include "base/mem.h"
 #include "cli/damage.h"
 #include "cli/source.h"
+#include "signature.h"
 #include <string.h>
 
 #define MAX_CONFIG_BYTES ((size_t)64 << 20)
@@ -42,6 +43,18 @@ static int find_config(struct reshard_job *job, char **out, struct dcp_error *er
     return *out ? DCP_OK : dcp_error_memory(err, "the model's description");
 }
 
+/* What was made here is trusted, whoever signed the source. */
+static int sign_target(struct dcp_main *m, const struct reshard_job *job,
+                       struct dcp_signature *out, struct dcp_error *err)
+{
+    struct dcp_keys *trusted = m->trusted;
+    m->trusted = NULL;
+    dcp_main_progress_end(m);
+    int rc = reshard_sign(m, job->target_path, job->key, out, err);
+    m->trusted = trusted;
+    return rc;
+}
+
 static int plan_and_run(struct dcp_main *m, struct reshard_job *job,
                         struct dcp_error *err)
 {
@@ -68,8 +81,11 @@ static int plan_and_run(struct dcp_main *m, struct reshard_job *job,
         reshard_print_plan(m, job);
         fflush(m->out.file);
     }
+    struct dcp_signature by;
     if (!job->dry_run)
         rc = dcp_reshard_run(job->reshard, err);
+    if (!rc && !job->dry_run && job->key)
+        rc = sign_target(m, job, &by, err);
     job->seconds = dcp_clock_s() - begin;
     dcp_main_progress_end(m);
     if (!rc && !told && job->place.damage.code)
@@ -113,11 +129,18 @@ int reshard_job_start(struct dcp_main *m, const char *verb,
         .source_path = m->operands.items[0],
         .target_path = m->operands.items[1],
         .config_path = settings->model_config,
+        .key = settings->key,
         .dry_run = settings->dry_run,
     };
     int rc = reshard_settings_check(settings, &job.options, err);
     if (rc == DCP_OK && !settings->to)
         rc = choose(job.target_path, &job.options.format, err);
+    const char *format = job.options.format;
+    if (rc == DCP_OK && job.key && format && strcmp(format, "native") != 0)
+        rc =
+            dcp_error_set(err, DCP_E_USAGE, "--key signs native steps, not '%s'", format);
+    if (rc == DCP_OK && job.key && !dcp_fs_exists(job.key))
+        rc = dcp_error_set(err, DCP_E_NOT_FOUND, "there is no key '%s'", job.key);
     if (rc == DCP_OK)
         rc = run(m, &job, err);
     dcp_rename_free(job.options.rename);

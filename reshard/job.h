@@ -11,6 +11,7 @@ struct reshard_job {
     const char *source_path, *target_path;
     struct dcp_reshard_options options;
     const char *config_path; /* of the model, or NULL */
+    const char *key;         /* to sign the target with, or NULL */
     bool dry_run;
 
     struct dcp_place place;

@@ -5,7 +5,7 @@
 #include "base/str.h"
 #include "cli/doc.h"
 #include "cli/human.h"
-#include "cli/main.h"
+#include "cli/source.h"
 #include "verbs.h"
 #include <dcp/dcp.h>
 #include <string.h>
@@ -99,6 +99,9 @@ static int repair(struct act *act, const struct dcp_store *store, const char *na
                             "dcp-train, --parity of dcp-reshard");
     else if (rc)
         dcp_error_prefix(err, "cannot repair '%s'", path);
+    if (!rc) /* what parity gives is held by the step's own digests alone */
+        rc = dcp_source_trust(act->m, &(struct dcp_source){ store, name, true }, path,
+                              err);
     return rc ? rc : tell(act, path, &result, dcp_clock_s() - begin, err);
 }
 

@@ -7,7 +7,7 @@
 
 struct reshard_settings {
     int64_t world, dp, tp, pp; /* 0: not given */
-    const char *layout, *to, *dtype, *rename, *model_config, *prefix;
+    const char *layout, *to, *dtype, *rename, *model_config, *prefix, *key;
     struct dcp_opt_list select, trust;
     int only, codec; /* enum dcp_only, enum dcp_codec */
     int weights;     /* enum dcp_weights */
@@ -54,6 +54,7 @@ int reshard_settings_check(const struct reshard_settings *settings,
 #define RESHARD_HELP_PARITY                                                       \
     "parity files, so that any M shards or parity files can be lost and rebuilt " \
     "(native)"
+#define RESHARD_HELP_KEY "sign DST with this secret key (native; see 'sign')"
 #define RESHARD_HELP_UNTIE "write tensors that share their bytes once for each name"
 #define RESHARD_HELP_MAX_SHARD "largest file, as 5G (formats with shards)"
 #define RESHARD_HELP_MEMORY \

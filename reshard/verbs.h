@@ -7,6 +7,9 @@
 extern const struct dcp_command reshard_run;
 extern const struct dcp_command reshard_export;
 extern const struct dcp_command reshard_repair;
+extern const struct dcp_command reshard_keygen;
+extern const struct dcp_command reshard_sign_verb;
+extern const struct dcp_command reshard_verify;
 extern const struct dcp_command reshard_formats;
 extern const struct dcp_command reshard_prune;
 extern const struct dcp_command reshard_tag;

@@ -2,7 +2,8 @@
  *
  *     DCP_TEST_KILL=rank:step:where
  *
- * makes that rank send SIGKILL to itself: where is "step", in the middle of training that
+ * makes that rank of the dcp-train of tests send SIGKILL to itself (the one that is
+ * installed does not read it): where is "step", in the middle of training that
  * step; "save-write", in the middle of writing its shard of that step; "save-publish",
  * when all is written but not published (rank 0 alone comes there). */
 #ifndef TRAINER_KILLPOINT_H

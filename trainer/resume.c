@@ -117,6 +117,8 @@ static int find_path(const struct run *run, struct origin *origin, const char *p
     int rc =
         real ? DCP_OK : dcp_error_sys(err, DCP_E_IO, errno, "cannot open '%s'", path);
     bool dir = real && dcp_fs_is_dir(real);
+    if (rc && err)
+        dcp_source_hint(path, err);
     if (!rc)
         rc = dir ? dcp_store_dir(&origin->store, real, false, err)
                  : open_file(run, origin, real, err);
@@ -132,12 +134,30 @@ static int find_path(const struct run *run, struct origin *origin, const char *p
     return rc;
 }
 
+/* What is loaded: an older step may take the place of the newest one, but not of one
+ * whose signature was checked. */
+static const char *name_of(const struct run *run, const struct origin *origin)
+{
+    return origin->newest && !run->main->trusted ? NULL : origin->name;
+}
+
+/* Collective: rank 0 reads the files. */
+static int trust(const struct run *run, const struct origin *origin,
+                 struct dcp_error *err)
+{
+    struct dcp_context ctx = context_of(run, origin);
+    const struct dcp_source source = { ctx.store, origin->name, true };
+    int rc = run->join->rank ? DCP_OK
+                             : dcp_source_trust(run->main, &source, origin->name, err);
+    return run->main->trusted ? dcp_agree(&run->join->comm, rc, err) : DCP_OK;
+}
+
 /* The checkpoint's tensors and objects, nothing of its data. Collective. */
 static int read_catalog(const struct run *run, const struct origin *origin,
                         struct dcp_catalog **out_catalog, struct dcp_error *err)
 {
     struct dcp_context ctx = context_of(run, origin);
-    struct dcp_load_options options = { .name = origin->newest ? NULL : origin->name,
+    struct dcp_load_options options = { .name = name_of(run, origin),
                                         .step = -1,
                                         .format = origin->format };
     struct dcp_state nothing = { .layout = "replicated" };
@@ -167,7 +187,7 @@ static int fill(struct run *run, const struct origin *origin,
 {
     struct dcp_comm *comm = &run->join->comm;
     struct dcp_context ctx = context_of(run, origin);
-    struct dcp_load_options options = { .name = origin->newest ? NULL : origin->name,
+    struct dcp_load_options options = { .name = name_of(run, origin),
                                         .step = -1,
                                         .format = origin->format,
                                         .allow_cast = true };
@@ -275,7 +295,9 @@ static int load(struct run *run, const struct origin *origin, bool moments,
     struct dcp_load_result result = { 0 };
     struct dcp_catalog *catalog;
     struct state_want want;
-    int rc = read_catalog(run, origin, &catalog, err);
+    int rc = trust(run, origin, err);
+    if (!rc)
+        rc = read_catalog(run, origin, &catalog, err);
     if (rc)
         return rc;
     rc = dcp_agree(comm, state_check_model(catalog, &run->settings.model, err), err);

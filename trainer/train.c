@@ -2,10 +2,12 @@
 
 #include "adamw.h"
 #include "base/clock.h"
+#include "base/fs.h"
 #include "base/mem.h"
 #include "cli/human.h"
 #include "eval.h"
 #include "metrics.h"
+#include "outcome.h"
 #include "resume.h"
 #include "saving.h"
 #include "schedule.h"
@@ -21,6 +23,7 @@ struct train {
     uint64_t n_unwritten;    /* steps before this one without a line */
     double *losses;          /* of every micro-batch of a step */
     int64_t n_micros;        /* of all ranks in a step */
+    double loss;             /* of the last step; NaN before the first */
     /* What ranks tell each other: the losses of their own, and whether to stop. */
     double *own, *told;
     int64_t *n_told; /* by each rank */
@@ -120,6 +123,8 @@ static int train_step(struct train *t, struct metrics_step *m, struct dcp_error 
     }
     if (!rc)
         rc = share_losses(t, &m->loss, err);
+    if (!rc)
+        t->loss = m->loss;
     if (!rc)
         rc = shard_reduce(run->shard, &m->grad_norm, err);
     m->lr = schedule_lr(&s->scheduler, s->lr, applied);
@@ -291,6 +296,9 @@ static void explain_death(const struct run *run, struct dcp_error *err)
     err->rank_fate = fate;
 }
 
+/* Whoever has no GPU need not be told so; the driver's folder says that there is one. */
+#define DRIVER "/proc/driver/nvidia"
+
 static void announce(const struct train *t)
 {
     const struct run *run = t->run;
@@ -301,7 +309,7 @@ static void announce(const struct train *t)
     run_say(run, "%s, %s parameters in %s, %s", s->model.family,
             dcp_human_count((uint64_t)shard_n_elems(run->shard)).text,
             s->bf16 ? "bf16" : "fp32", run->compute.name);
-    if (run->compute.why[0])
+    if (run->compute.why[0] && (dcp_fs_exists(DRIVER) || run->main->verbose > 0))
         run_say(run, "on the CPU: %s", run->compute.why);
     run_say(run, "ZeRO stage %d on %d rank%s, %s a rank", s->stage, world,
             world == 1 ? "" : "s",
@@ -359,8 +367,9 @@ static int make_room(struct train *t, struct dcp_error *err)
 
 int train_run(struct run *run, struct dcp_error *err)
 {
-    struct train t = { .run = run };
-    struct resume_result resumed;
+    struct train t = { .run = run, .loss = NAN };
+    struct resume_result resumed = { 0 };
+    double begin_s = dcp_clock_s();
     int rc = make_room(&t, err);
     rc = dcp_agree(&run->join->comm, rc, err);
     if (!rc) {
@@ -379,6 +388,13 @@ int train_run(struct run *run, struct dcp_error *err)
         rc = saving_init(&t.saving, run, resumed.saved, err);
     if (!rc)
         rc = loop(&t, err);
+    if (!rc)
+        rc = outcome_print(&(struct outcome){ .run = run,
+                                              .resumed = &resumed,
+                                              .saved_step = t.saving.last,
+                                              .loss = t.loss,
+                                              .seconds = dcp_clock_s() - begin_s },
+                           err);
     if (rc == DCP_E_COMM && err && run->store.ops)
         explain_death(run, err);
     saving_fini(&t.saving);

@@ -160,6 +160,68 @@ int dcp_fs_make_dirs(const char *path, struct dcp_error *err)
     return make_dir(part, err);
 }
 
+/* Of the part of a path that is there: how long it is. */
+static size_t present(char *path)
+{
+    size_t n = strlen(path);
+    while (n && !dcp_fs_exists(path)) {
+        while (n && path[n - 1] == '/')
+            path[--n] = '\0';
+        while (n && path[n - 1] != '/')
+            path[--n] = '\0';
+    }
+    return n;
+}
+
+int dcp_fs_make_missing(const char *path, char **out_first, struct dcp_error *err)
+{
+    DCP_CLEANUP_FREE char *part = strdup(path);
+    *out_first = NULL;
+    if (!part)
+        return dcp_error_memory(err, path);
+    size_t n = present(part);
+    if (!path[n])
+        return DCP_OK;
+    char *first = strndup(path, n + strcspn(path + n, "/"));
+    int rc = first ? dcp_fs_make_dirs(path, err) : dcp_error_memory(err, path);
+    if (rc && first)
+        dcp_fs_remove_made(path, first);
+    if (rc) {
+        free(first);
+        return rc;
+    }
+    *out_first = first;
+    return DCP_OK;
+}
+
+void dcp_fs_remove_made(const char *path, const char *first)
+{
+    DCP_CLEANUP_FREE char *part = strdup(path);
+    for (size_t n = part ? strlen(part) : 0, least = strlen(first); n >= least && n;) {
+        part[n] = '\0';
+        (void)rmdir(part); /* what is not there, or not empty, stays so */
+        while (n && part[n - 1] != '/')
+            n--;
+        while (n && part[n - 1] == '/')
+            n--;
+    }
+}
+
+char *dcp_fs_real(const char *path)
+{
+    DCP_CLEANUP_FREE char *part = strdup(path);
+    if (!part)
+        return NULL;
+    const char *rest = path + present(part);
+    for (const char *c = rest; *c; c += strcspn(c, "/"), c += *c == '/')
+        if (!strncmp(c, "..", 2) && (!c[2] || c[2] == '/')) {
+            errno = ENOENT;
+            return NULL;
+        }
+    DCP_CLEANUP_FREE char *real = realpath(*part ? part : ".", NULL);
+    return !real || !*rest ? (real ? strdup(real) : NULL) : dcp_fs_join(real, rest);
+}
+
 int dcp_fs_sync_dir(const char *path, struct dcp_error *err)
 {
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);

@@ -17,6 +17,14 @@ int dcp_fs_read_file(const char *path, size_t max_bytes, void **out,
                      size_t *out_size_bytes, struct dcp_error *err);
 /* mkdir -p. */
 int dcp_fs_make_dirs(const char *path, struct dcp_error *err);
+/* The same; *out_first is the first that was not there (caller frees), or NULL. After a
+ * failure nothing is left of it. */
+int dcp_fs_make_missing(const char *path, char **out_first, struct dcp_error *err);
+/* Takes folders away again that dcp_fs_make_missing made, as far as they are empty. */
+void dcp_fs_remove_made(const char *path, const char *first);
+/* What realpath says of the part of a path that is there, and behind it the rest; caller
+ * frees. NULL with errno: ENOENT also when the rest climbs. */
+char *dcp_fs_real(const char *path);
 /* fsync of the folder behind a path. */
 int dcp_fs_sync_dir(const char *path, struct dcp_error *err);
 /* rm -r, not following links. Removes nothing outside path. */

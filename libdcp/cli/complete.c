@@ -1,93 +1,85 @@
-#include "opt.h"
+#include "complete.h"
 
+#include "base/str.h"
+#include "source.h"
+#include <dcp/dcp.h>
 #include <string.h>
 
-/* "dcp-inspect" as part of a shell function's name. */
-static void add_identifier(struct dcp_buf *out, const char *name)
+#define SHOWN_BYTES 4096
+
+const struct dcp_complete_shell dcp_complete_shells[] = {
+    { "bash", dcp_complete_bash },
+    { "zsh", dcp_complete_zsh },
+    { "fish", dcp_complete_fish },
+    { 0 },
+};
+
+void dcp_complete_identifier(struct dcp_buf *out, const char *name)
 {
     for (; *name; name++)
         dcp_buf_add(out, *name == '-' ? "_" : name, 1);
 }
 
-static void add_names(struct dcp_buf *out, const struct dcp_opt *opts)
+static void add_word(struct dcp_buf *out, const char *word)
 {
-    for (; opts && opts->name; opts++) {
-        if (opts->hidden)
-            continue;
-        dcp_buf_add_fmt(out, " --%s", opts->name);
-        if (opts->letter)
-            dcp_buf_add_fmt(out, " -%c", opts->letter);
-    }
+    dcp_buf_add_fmt(out, "%s%s", out->size_bytes ? " " : "", word);
 }
 
-static void add_pattern(struct dcp_buf *out, const struct dcp_opt *opt)
+static void add_formats(struct dcp_buf *out)
 {
-    dcp_buf_add_fmt(out, "--%s", opt->name);
-    if (opt->letter)
-        dcp_buf_add_fmt(out, "|-%c", opt->letter);
+    for (const struct dcp_format *const *f = dcp_formats(); *f; f++)
+        if ((*f)->flags & DCP_FORMAT_WRITES)
+            add_word(out, (*f)->name);
 }
 
-/* What may follow an option: the words of a choice; nothing known of other values but
- * that they may be files. */
-static void add_values(struct dcp_buf *out, const struct dcp_opt *opts)
+static void add_dtypes(struct dcp_buf *out)
 {
-    for (; opts && opts->name; opts++) {
-        if (opts->hidden || opts->kind != DCP_OPT_CHOICE)
-            continue;
-        dcp_buf_add_text(out, "    ");
-        add_pattern(out, opts);
-        dcp_buf_add_text(out, ") mapfile -t COMPREPLY < <(compgen -W '");
-        for (const char *c = opts->arg; *c; c++)
+    add_word(out, "bf16 fp16 fp32");
+    for (int d = 0; d < DCP_N_DTYPES; d++)
+        if (dcp_dtype_is_float((enum dcp_dtype)d))
+            add_word(out, dcp_dtype_name((enum dcp_dtype)d));
+}
+
+void dcp_complete_words(struct dcp_buf *out, const struct dcp_opt *opt)
+{
+    if (opt->kind == DCP_OPT_CHOICE)
+        for (const char *c = opt->arg; *c; c++)
             dcp_buf_add(out, *c == '|' ? " " : c, 1);
-        dcp_buf_add_text(out, "' -- \"$word\"); return ;;\n");
-    }
+    else if (opt->values == DCP_VALUES_FORMATS)
+        add_formats(out);
+    else if (opt->values == DCP_VALUES_DTYPES)
+        add_dtypes(out);
+    else if (opt->values == DCP_VALUES_LAYOUTS)
+        for (const char *const *l = dcp_layout_names(); *l; l++)
+            add_word(out, *l);
+    else if (opt->values == DCP_VALUES_PRESETS)
+        for (const struct dcp_name_preset *const *p = dcp_name_presets(); *p; p++)
+            add_word(out, (*p)->name);
+    dcp_buf_add_text(out, "");
 }
 
-void dcp_complete_bash(struct dcp_buf *out, const struct dcp_program *program,
-                       const struct dcp_opt *common)
+bool dcp_complete_names(const struct dcp_command *command)
 {
-    const struct dcp_command *const *commands = program->commands;
-    dcp_buf_add_fmt(out,
-                    "# bash completion of %s; load it with:\n"
-                    "#   source <(%s --help-complete bash)\n_",
-                    program->name, program->name);
-    add_identifier(out, program->name);
-    dcp_buf_add_text(out, "() {\n"
-                          "    local word=${COMP_WORDS[COMP_CWORD]}\n"
-                          "    local before=${COMP_WORDS[COMP_CWORD - 1]}\n"
-                          "    local options='");
-    add_names(out, common);
-    dcp_buf_add_text(out, "' verbs='");
-    for (size_t i = 0; commands[i]; i++)
-        if (commands[i]->name)
-            dcp_buf_add_fmt(out, " %s", commands[i]->name);
-    dcp_buf_add_text(out, "'\n    COMPREPLY=()\n"
-                          "    case ${COMP_WORDS[1]} in\n");
-    for (size_t i = 1; commands[i]; i++) {
-        dcp_buf_add_fmt(out, "    %s) options+='", commands[i]->name);
-        add_names(out, commands[i]->opts);
-        dcp_buf_add_text(out, "' ;;\n");
+    return strstr(command->operands, "NAME") != NULL;
+}
+
+int dcp_complete_tensors(struct dcp_main *m, const char *path, struct dcp_buf *out,
+                         struct dcp_error *err)
+{
+    struct dcp_place place;
+    struct dcp_catalog *catalog = NULL;
+    char shown[SHOWN_BYTES];
+    int rc = dcp_source_open(m, path, &place, err);
+    if (rc)
+        return rc;
+    rc = dcp_place_index(&place, &catalog, err);
+    for (size_t t = 0; !rc && t < catalog->n_tensors; t++) {
+        const char *name = catalog->tensors[t].name;
+        if (!strcmp(dcp_str_escape(shown, sizeof shown, name), name))
+            dcp_buf_add_fmt(out, "%s\n", name);
     }
-    dcp_buf_add_text(out, "    *) options+='");
-    add_names(out, commands[0]->opts);
-    dcp_buf_add_text(out, "' ;;\n    esac\n    case $before in\n");
-    add_values(out, common);
-    for (size_t i = 0; commands[i]; i++)
-        add_values(out, commands[i]->opts);
-    dcp_buf_add_text(
-        out, "    esac\n"
-             "    if [[ $word == -* ]]; then\n"
-             "        mapfile -t COMPREPLY < <(compgen -W \"$options\" -- \"$word\")\n"
-             "        return\n"
-             "    fi\n"
-             "    compopt -o filenames 2>/dev/null\n"
-             "    mapfile -t COMPREPLY < <(compgen -f -- \"$word\")\n"
-             "    if ((COMP_CWORD == 1)); then\n"
-             "        mapfile -t -O ${#COMPREPLY[@]} COMPREPLY \\\n"
-             "            < <(compgen -W \"$verbs\" -- \"$word\")\n"
-             "    fi\n"
-             "}\n"
-             "complete -F _");
-    add_identifier(out, program->name);
-    dcp_buf_add_fmt(out, " %s\n", program->name);
+    dcp_buf_add_text(out, "");
+    dcp_catalog_free(catalog);
+    dcp_place_close(&place);
+    return rc;
 }

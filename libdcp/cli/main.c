@@ -2,6 +2,7 @@
 
 #include "base/mem.h"
 #include "base/str.h"
+#include "complete.h"
 #include "doc.h"
 #include "report.h"
 #include "signals.h"
@@ -20,10 +21,11 @@
 /* What all commands take. */
 struct common {
     bool help, version, man, json, quiet;
-    const char *complete;
+    const char *complete, *tensors;
     int verbose, color, progress;
     int64_t threads;
     uint64_t limit_header;
+    const char *trusted_keys;
 };
 
 #define AT(field) .at = offsetof(struct common, field)
@@ -42,6 +44,10 @@ static const struct dcp_opt common_opts[] = {
       "read headers and manifests up to this size into memory (default: what real files "
       "need)",
       NULL, DCP_OPT_SIZE, AT(limit_header), .min = 4096 },
+    { 0, "trusted-keys", "FILE",
+      "take only native steps that one of these public keys signed; all of a step is "
+      "hashed before it is used",
+      NULL, DCP_OPT_TEXT, AT(trusted_keys) },
     { 0, "color", "auto|always|never", "colours (auto: on a terminal, without NO_COLOR)",
       NULL, DCP_OPT_CHOICE, AT(color) },
     { 0, "progress", "auto|always|never",
@@ -49,8 +55,10 @@ static const struct dcp_opt common_opts[] = {
       AT(progress) },
     { 0, "help-man", NULL, "the manual page as roff", NULL, DCP_OPT_FLAG, .hidden = true,
       AT(man) },
-    { 0, "help-complete", "SHELL", "a completion script for bash", NULL, DCP_OPT_TEXT,
-      .hidden = true, AT(complete) },
+    { 0, "help-complete", "SHELL", "a completion script for bash, zsh or fish", NULL,
+      DCP_OPT_TEXT, .hidden = true, AT(complete) },
+    { 0, "help-tensors", "PATH", "the names of a checkpoint's tensors, for completion",
+      NULL, DCP_OPT_TEXT, .hidden = true, AT(tensors) },
     { 0 }
 };
 
@@ -159,8 +167,8 @@ static void add_usage_hint(const struct dcp_main *m, struct dcp_error *err)
 }
 
 /* --help, --version and their hidden sisters. */
-static int print_help(const struct dcp_main *m, const struct common *common,
-                      bool has_verb, struct dcp_error *err)
+static int print_help(struct dcp_main *m, const struct common *common, bool has_verb,
+                      struct dcp_error *err)
 {
     DCP_CLEANUP_BUF struct dcp_buf text = { 0 };
     int rc = DCP_OK;
@@ -169,9 +177,13 @@ static int print_help(const struct dcp_main *m, const struct common *common,
         .code = dcp_term_style(&m->out, DCP_STYLE_NAME),
         .off = dcp_term_style(&m->out, DCP_STYLE_OFF),
     };
-    if (common->complete && strcmp(common->complete, "bash") != 0)
+    const struct dcp_complete_shell *shell = dcp_complete_shells;
+    while (common->complete && shell->name && strcmp(common->complete, shell->name) != 0)
+        shell++;
+    if (!shell->name)
         return dcp_error_set(err, DCP_E_UNSUPPORTED,
-                             "there is no completion for the shell '%s', only for bash",
+                             "there is no completion for the shell '%s', only for bash, "
+                             "zsh and fish",
                              common->complete);
     if (common->help)
         dcp_help(&text, m->program, has_verb ? m->command : NULL, m->common, &style);
@@ -180,8 +192,10 @@ static int print_help(const struct dcp_main *m, const struct common *common,
                         dcp_version_libraries());
     else if (common->man)
         rc = dcp_man(&text, m->program, m->common, dcp_version(), err);
+    else if (common->tensors)
+        rc = dcp_complete_tensors(m, common->tensors, &text, err);
     else
-        dcp_complete_bash(&text, m->program, m->common);
+        shell->script(&text, m->program, m->common);
     rc = rc ? rc : dcp_buf_check(&text, err);
     if (rc == DCP_OK)
         dcp_term_put(&m->out, (const char *)text.data);
@@ -222,12 +236,15 @@ static int run(struct dcp_main *m, int argc, char *const *argv, void *settings,
     apply_common(m, &common);
     m->json = common.json || (rc && m->json);
     common.help = common.help || (rc && asks_for_help(argc, argv));
-    if (common.help || (!rc && (common.version || common.man || common.complete))) {
+    if (common.help ||
+        (!rc && (common.version || common.man || common.complete || common.tensors))) {
         *err = (struct dcp_error){ .rank = -1 };
         return print_help(m, &common, has_verb, err);
     }
     if (rc == DCP_OK)
         rc = check_operands(m, has_verb, err);
+    if (rc == DCP_OK && common.trusted_keys)
+        rc = dcp_keys_read(common.trusted_keys, &m->trusted, err);
     if (rc)
         return rc;
     dcp_signals_watch(m->command->stops);
@@ -236,7 +253,9 @@ static int run(struct dcp_main *m, int argc, char *const *argv, void *settings,
                                access(m->operands.items[0], F_OK) != 0
                            ? near_verb(m->program, m->operands.items[0])
                            : NULL;
-    if (near && !err->hint[0])
+    if (near)
+        err->hint[0] = '\0';
+    if (near)
         dcp_error_hint(err, "or was the verb '%s' meant?", near);
     return rc;
 }
@@ -323,6 +342,7 @@ int dcp_main(const struct dcp_program *program, int argc, char **argv)
     add_usage_hint(&m, &err);
     if (rc && !m.mute)
         dcp_report_error(&m, rc, &err);
+    dcp_keys_free(m.trusted);
     free(m.operands.items);
     pthread_mutex_destroy(&m.lock);
     return dcp_error_exit(rc);

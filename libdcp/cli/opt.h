@@ -23,6 +23,16 @@ enum dcp_opt_kind {
     DCP_OPT_CHOICE, /* int: one of the words of `arg` ("size|name"), as its index */
 };
 
+/* What completion offers for a value that is no choice. */
+enum dcp_opt_values {
+    DCP_VALUES_FILES,
+    DCP_VALUES_FORMATS, /* that can be written */
+    DCP_VALUES_LAYOUTS,
+    DCP_VALUES_DTYPES,  /* to cast to */
+    DCP_VALUES_PRESETS, /* of names; or a file */
+    DCP_VALUES_TENSORS  /* names in the checkpoint that is named before */
+};
+
 struct dcp_opt {
     char letter;       /* 't' for -t; 0: none */
     const char *name;  /* "tensors" for --tensors */
@@ -30,9 +40,10 @@ struct dcp_opt {
     const char *help;  /* what it does: one or two clauses, without a full stop */
     const char *group; /* the heading it is the first under; NULL: as the one before */
     enum dcp_opt_kind kind;
-    bool hidden;      /* left out of help, man page and completion */
-    size_t at;        /* offset of the field in the settings */
-    int64_t min, max; /* of INT; min also of SIZE */
+    bool hidden;                /* left out of help, man page and completion */
+    size_t at;                  /* offset of the field in the settings */
+    int64_t min, max;           /* of INT; min also of SIZE */
+    enum dcp_opt_values values; /* of TEXT and LIST */
 };
 
 /* The values of a LIST; items is NULL or ends with NULL. Freed by dcp_opt_free. */
@@ -125,8 +136,5 @@ void dcp_help_name(struct dcp_buf *out, const struct dcp_program *program,
 /* The program's man page, as roff. Errors: those of the program's text. */
 int dcp_man(struct dcp_buf *out, const struct dcp_program *program,
             const struct dcp_opt *common, const char *version, struct dcp_error *err);
-/* A completion script for bash. */
-void dcp_complete_bash(struct dcp_buf *out, const struct dcp_program *program,
-                       const struct dcp_opt *common);
 
 #endif

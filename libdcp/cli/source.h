@@ -6,8 +6,15 @@
 #include "main.h"
 #include <dcp/reshard.h>
 
-/* As dcp_place_open. */
-int dcp_source_open(const struct dcp_main *m, const char *path, struct dcp_place *out,
+/* As dcp_place_open; with --trusted-keys it is signed by one of them, and unchanged.
+ * Errors besides: those of dcp_check_signature. */
+int dcp_source_open(struct dcp_main *m, const char *path, struct dcp_place *out,
                     struct dcp_error *err);
+/* The next act where a path is none: a name that is near, a folder that is not there, the
+ * checkpoint of which the file is a part. */
+void dcp_source_hint(const char *path, struct dcp_error *err);
+/* The second half of it, for who opens checkpoints otherwise. */
+int dcp_source_trust(struct dcp_main *m, const struct dcp_source *source,
+                     const char *path, struct dcp_error *err);
 
 #endif

@@ -2,6 +2,7 @@
 
 #include "base/buf.h"
 #include "base/mem.h"
+#include "shorten.h"
 #include "text.h"
 #include <stdarg.h>
 #include <string.h>
@@ -14,8 +15,8 @@ struct dcp_table {
     size_t n_columns;
     struct dcp_buf text; /* all cells, each with its NUL, row by row */
     size_t n_cells;
-    int *widths; /* of the columns, so far */
-    int tail;    /* of the cells that are cut: columns behind the "…" */
+    int *widths;              /* of the columns, so far */
+    struct dcp_shorten names; /* of the cells that are cut */
 };
 
 struct dcp_table *dcp_table_new(const struct dcp_column *columns, size_t n)
@@ -72,55 +73,21 @@ void dcp_table_name(struct dcp_table *table, const char *name)
     end_cell(table, begin);
 }
 
-struct cut_cell {
-    const char *whole;
-    size_t cut; /* where in the buffer */
-    const char *text;
-};
-
-static int by_text(const void *a, const void *b)
-{
-    return strcmp(((const struct cut_cell *)a)->text, ((const struct cut_cell *)b)->text);
-}
-
-/* Whether cells of a column that differ still do so when they are cut. */
-static bool stays_distinct(const struct dcp_table *table, size_t column, int width,
-                           int tail)
-{
-    size_t n = table->n_cells / table->n_columns;
-    DCP_CLEANUP(dcp_buf_fini) struct dcp_buf text = { 0 };
-    DCP_CLEANUP_FREE struct cut_cell *cells = dcp_mem_calloc(n, sizeof *cells);
-    const char *cell = (const char *)table->text.data;
-    for (size_t i = 0; cells && i < table->n_cells; i++, cell += strlen(cell) + 1) {
-        if (i % table->n_columns != column)
-            continue;
-        cells[i / table->n_columns] = (struct cut_cell){ cell, text.size_bytes, NULL };
-        dcp_text_add_cut(&text, cell, width, tail);
-        dcp_buf_add_u8(&text, 0);
-    }
-    if (!cells || text.failed)
-        return false;
-    for (size_t i = 0; i < n; i++)
-        cells[i].text = (const char *)text.data + cells[i].cut;
-    if (n)
-        qsort(cells, n, sizeof *cells, by_text);
-    for (size_t i = 1; i < n; i++)
-        if (by_text(&cells[i - 1], &cells[i]) == 0 &&
-            strcmp(cells[i - 1].whole, cells[i].whole) != 0)
-            return false;
-    return true;
-}
-
-/* Cuts a column in its middle, or nearer to its beginning where names would look the same
- * otherwise; if they still would, it stays as wide as it is. */
+/* Shortens the cells of a column. */
 static void cut_column(struct dcp_table *table, size_t column, int width)
 {
-    for (int tail = width / 2; tail < width && width > 0; tail++)
-        if (stays_distinct(table, column, width, tail)) {
-            table->tail = tail;
-            table->widths[column] = width;
-            return;
-        }
+    size_t n = table->n_cells / table->n_columns;
+    DCP_CLEANUP_FREE const char **cells = dcp_mem_calloc(n, sizeof *cells);
+    const char *cell = (const char *)table->text.data;
+    for (size_t i = 0; cells && i < table->n_cells; i++, cell += strlen(cell) + 1)
+        if (i % table->n_columns == column)
+            cells[i / table->n_columns] = cell;
+    if (!cells)
+        return;
+    table->names = dcp_shorten_choose(cells, n, width);
+    if (table->names.width > width && table->names.width > table->widths[column])
+        return;
+    table->widths[column] = table->names.width > width ? table->names.width : width;
 }
 
 /* Takes columns from the one that may give way until the row fits. */
@@ -141,9 +108,13 @@ static void fit_widths(struct dcp_table *table, int room)
 }
 
 static void add_cell(struct dcp_buf *line, const struct dcp_table *table, size_t i,
-                     int at, const char *text, const struct dcp_term *term,
+                     int at, const char *whole, const struct dcp_term *term,
                      enum dcp_style style)
 {
+    DCP_CLEANUP_BUF struct dcp_buf cell = { 0 };
+    if (table->columns[i].cut && table->names.width)
+        dcp_shorten_add(&cell, whole, &table->names);
+    const char *text = cell.size_bytes ? (const char *)cell.data : whole;
     int width = table->widths[i], taken = dcp_text_width(text);
     size_t pad = taken < width ? (size_t)(width - taken) : 0;
     bool right = table->columns[i].right, last = i + 1 == table->n_columns;
@@ -154,7 +125,7 @@ static void add_cell(struct dcp_buf *line, const struct dcp_table *table, size_t
     if (table->columns[i].wrap)
         dcp_text_add_wrapped(line, text, at, at, at + width + 1);
     else
-        dcp_text_add_cut(line, text, width, table->tail);
+        dcp_buf_add_text(line, text);
     dcp_buf_add_text(line, styled ? dcp_term_style(term, DCP_STYLE_OFF) : "");
     if (!last)
         dcp_buf_add_fill(line, ' ', (right ? 0 : pad) + GAP);
@@ -222,6 +193,7 @@ int dcp_table_print(struct dcp_table *table, const struct dcp_term *term, int in
         rc = print_rows(table, term, indent, err);
     table->text.size_bytes = 0;
     table->n_cells = 0;
+    table->names = (struct dcp_shorten){ 0 };
     memset(table->widths, 0, table->n_columns * sizeof *table->widths);
     return rc;
 }

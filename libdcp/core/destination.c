@@ -11,7 +11,7 @@
 static int check_outside(const struct dcp_place *place, const char *dir, const char *name,
                          struct dcp_error *err)
 {
-    DCP_CLEANUP_FREE char *target_dir = realpath(dir, NULL);
+    DCP_CLEANUP_FREE char *target_dir = dcp_fs_real(dir);
     bool no_memory = !target_dir && errno == ENOMEM;
     DCP_CLEANUP_FREE char *source = realpath(place->path, NULL);
     DCP_CLEANUP_FREE char *target = NULL;

@@ -7,7 +7,8 @@
 /* Splits the path into folder and name (caller frees both, after a failure too), and
  * refuses what must not be written: the source, what is inside or around it; what exists,
  * unless `force`, and then whatever is no checkpoint, and run folders. Errors: USAGE,
- * EXISTS, NOT_FOUND (the folder), MEMORY. */
+ * EXISTS, NOT_FOUND (a folder that is not there, and a path that climbs out of it),
+ * MEMORY. Other folders that are not there are made by dcp_reshard_run. */
 int dcp_destination_check(const struct dcp_place *source, const char *path, bool force,
                           char **out_dir, char **out_name, struct dcp_error *err);
 

@@ -108,6 +108,19 @@ static void count_masters(struct dcp_reshard *reshard)
         facts->n_masters_left += src->tensors[t].role == DCP_ROLE_MASTER;
 }
 
+/* Of a folder that may have to be made. */
+static uint64_t free_bytes_at(const char *dir)
+{
+    DCP_CLEANUP_FREE char *at = strdup(dir);
+    while (at && *at && !dcp_fs_exists(at)) {
+        char *slash = strrchr(at, '/');
+        if (slash == at)
+            slash++;
+        *(slash ? slash : at) = '\0';
+    }
+    return at ? dcp_fs_free_bytes(*at ? at : ".") : UINT64_MAX;
+}
+
 static int fill_facts(struct dcp_reshard *reshard, struct dcp_error *err)
 {
     struct dcp_reshard_plan *facts = &reshard->facts;
@@ -149,7 +162,7 @@ static int fill_facts(struct dcp_reshard *reshard, struct dcp_error *err)
     facts->buffer_bytes = reshard->options.memory_bytes < facts->source_bytes
                               ? reshard->options.memory_bytes
                               : facts->source_bytes;
-    facts->free_bytes = dcp_fs_free_bytes(reshard->dir);
+    facts->free_bytes = free_bytes_at(reshard->dir);
     return count_reads(reshard, err);
 }
 
@@ -350,7 +363,10 @@ int dcp_reshard_run(struct dcp_reshard *reshard, struct dcp_error *err)
         if (!reshard->overflows)
             return dcp_error_memory(err, "a reshard");
     }
-    rc = dcp_store_dir(&store, reshard->dir, false, err);
+    DCP_CLEANUP_FREE char *made = NULL;
+    rc = dcp_fs_make_missing(reshard->dir, &made, err);
+    if (!rc)
+        rc = dcp_store_dir(&store, reshard->dir, false, err);
     if (!rc)
         rc = dcp_publish_begin(&publish, &store, reshard->name, options->force, err);
     if (!rc)
@@ -368,6 +384,8 @@ int dcp_reshard_run(struct dcp_reshard *reshard, struct dcp_error *err)
     dcp_publish_fini(&publish);
     if (store.ops)
         dcp_store_free(&store);
+    if (rc && made)
+        dcp_fs_remove_made(reshard->dir, made);
     return rc;
 }
 

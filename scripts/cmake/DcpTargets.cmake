@@ -41,17 +41,23 @@ endfunction()
 # table that also parses its arguments.
 function(dcp_add_manual name)
     set(man "${CMAKE_BINARY_DIR}/share/man/man1/${name}.1")
-    set(completion "${CMAKE_BINARY_DIR}/share/bash-completion/completions/${name}")
-    foreach(file "${man}" "${completion}")
+    set(bash "${CMAKE_BINARY_DIR}/share/bash-completion/completions/${name}")
+    set(zsh "${CMAKE_BINARY_DIR}/share/zsh/site-functions/_${name}")
+    set(fish "${CMAKE_BINARY_DIR}/share/fish/vendor_completions.d/${name}.fish")
+    foreach(file "${man}" "${bash}" "${zsh}" "${fish}")
         get_filename_component(folder "${file}" DIRECTORY)
         file(MAKE_DIRECTORY "${folder}")
     endforeach()
-    add_custom_command(OUTPUT "${man}" "${completion}"
+    add_custom_command(OUTPUT "${man}" "${bash}" "${zsh}" "${fish}"
         COMMAND ${name} --help-man > "${man}"
-        COMMAND ${name} --help-complete bash > "${completion}"
+        COMMAND ${name} --help-complete bash > "${bash}"
+        COMMAND ${name} --help-complete zsh > "${zsh}"
+        COMMAND ${name} --help-complete fish > "${fish}"
         DEPENDS ${name} VERBATIM)
-    add_custom_target(${name}-manual ALL DEPENDS "${man}" "${completion}")
+    add_custom_target(${name}-manual ALL DEPENDS "${man}" "${bash}" "${zsh}" "${fish}")
+    set(share "${CMAKE_INSTALL_DATADIR}")
     install(FILES "${man}" DESTINATION "${CMAKE_INSTALL_MANDIR}/man1")
-    install(FILES "${completion}"
-        DESTINATION "${CMAKE_INSTALL_DATADIR}/bash-completion/completions")
+    install(FILES "${bash}" DESTINATION "${share}/bash-completion/completions")
+    install(FILES "${zsh}" DESTINATION "${share}/zsh/site-functions")
+    install(FILES "${fish}" DESTINATION "${share}/fish/vendor_completions.d")
 endfunction()

@@ -32,6 +32,15 @@ if(cmocka_FOUND)
     target_link_libraries(test_lib PUBLIC PkgConfig::cmocka)
 endif()
 
+# dcp-train with kill points, for the tests that let a rank die.
+add_executable(dcp_train_killable
+    "${PROJECT_SOURCE_DIR}/trainer/main.c" "${PROJECT_SOURCE_DIR}/trainer/killpoint.c")
+target_include_directories(dcp_train_killable PRIVATE "${PROJECT_SOURCE_DIR}/libdcp")
+target_compile_definitions(dcp_train_killable PRIVATE DCP_KILLPOINTS=1)
+target_link_libraries(dcp_train_killable PRIVATE trainer_objs)
+set_target_properties(dcp_train_killable PROPERTIES
+    RUNTIME_OUTPUT_DIRECTORY "${test_work_dir}/killable" OUTPUT_NAME dcp-train)
+
 set(test_environment
     LC_ALL=C.UTF-8
     OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1

@@ -22,6 +22,9 @@ dcp-reshard tag
 dcp-reshard pin
 dcp-reshard unpin
 dcp-reshard gc
+dcp-reshard keygen
+dcp-reshard sign
+dcp-reshard verify
 dcp-reshard formats
 dcp-train'
 
@@ -126,7 +129,94 @@ complete_words() {
     [ "$output" = zstd ]
 }
 
+# A checkpoint whose names a shell would evaluate.
+make_hostile() {
+    python3 - <<'PY'
+import json, struct
+names = ["wte", "w b", "$(touch evil)", "`touch evil`", "a;touch evil", "x\ny", "it's"]
+head = {n: {"dtype": "U8", "shape": [0], "data_offsets": [0, 0]} for n in names}
+text = json.dumps(head).encode()
+open("m.safetensors", "wb").write(struct.pack("<Q", len(text)) + text)
+PY
+}
+
+@test "bash completes what values mean, and names of tensors, which nothing evaluates" {
+    cd "$BATS_TEST_TMPDIR"
+    make_hostile
+    run -0 complete_words dcp-reshard a b --to saf
+    [ "$output" = $'safetensors\nsafetensors-sharded' ]
+    run -0 complete_words dcp-reshard a b --layout zero
+    [ "$output" = $'zero1\nzero2\nzero3' ]
+    run -0 complete_words dcp-reshard a b --dtype bf
+    [ "$output" = bf16 ]
+    run -0 complete_words dcp-reshard a b --rename dee
+    [ "$output" = deepspeed ]
+    run -0 complete_words dcp-inspect ls m.safetensors -t w
+    [ "$output" = $'wte\nw\\ b' ]
+    run -0 complete_words dcp-inspect dump m.safetensors '$'
+    [ "$output" = '\$\(touch\ evil\)' ]
+    run -0 complete_words dcp-inspect dump m.safetensors ""
+    [ "$(wc -l <<<"$output")" = 6 ]
+    [ ! -e evil ]
+}
+
+@test "fish completes the same" {
+    command -v fish >/dev/null || skip "no fish"
+    cd "$BATS_TEST_TMPDIR"
+    make_hostile
+    export HOME=$PWD
+    for program in dcp-inspect dcp-reshard dcp-train; do
+        $program --help-complete fish >$program.fish
+        fish --no-config -n $program.fish
+    done
+    fish_words() {
+        fish --no-config -c 'source $argv[1].fish; complete -C (string join -- " " $argv)' -- "$@" |
+            cut -f1
+    }
+    run -0 fish_words dcp-inspect sta
+    [ "$output" = stats ]
+    run -0 fish_words dcp-inspect ls --sort ""
+    [ "$output" = $'file\nname\nsize' ]
+    run -0 fish_words dcp-reshard a b --layout z
+    [ "$output" = $'zero1\nzero2\nzero3' ]
+    run -0 fish_words dcp-inspect dump m.safetensors wt
+    [ "$output" = wte ]
+    run -0 fish_words dcp-inspect ls m.safetensors --tensors ""
+    [ "$(wc -l <<<"$output")" = 6 ]
+    [ ! -e evil ]
+}
+
+@test "zsh completes the same" {
+    command -v zsh >/dev/null || skip "no zsh"
+    cd "$BATS_TEST_TMPDIR"
+    make_hostile
+    for program in dcp-inspect dcp-reshard dcp-train; do
+        $program --help-complete zsh >_$program
+        zsh -n _$program
+    done
+    # What zsh would be given: its own machinery needs a terminal.
+    zsh_words() {
+        zsh -fc 'compdef() {}; _files() {}
+            compadd() { shift; print -rl -- "$@" }
+            source ./_$1; words=("$@"); CURRENT=$#
+            _${1//-/_} | grep -F -- "${words[CURRENT]}"' - "$@"
+    }
+    run -0 zsh_words dcp-inspect sta
+    [ "$output" = stats ]
+    run -0 zsh_words dcp-inspect ls --sort s
+    [ "$output" = size ]
+    run -0 zsh_words dcp-inspect ls --sor
+    [ "$output" = --sort ]
+    run -0 zsh_words dcp-reshard a b --layout zero
+    [ "$output" = $'zero1\nzero2\nzero3' ]
+    run -0 zsh_words dcp-inspect dump m.safetensors wt
+    [ "$output" = wte ]
+    run -0 zsh_words dcp-inspect ls m.safetensors -t '$'
+    [ "$output" = '$(touch evil)' ]
+    [ ! -e evil ]
+}
+
 @test "there is no completion for other shells" {
-    run -8 dcp-inspect --help-complete fish
-    [[ $output == *"only for bash"* ]]
+    run -8 dcp-inspect --help-complete tcsh
+    [[ $output == *"only for bash, zsh and fish"* ]]
 }

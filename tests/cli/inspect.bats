@@ -19,6 +19,19 @@ mask_sizes() {
     output=$(sed -E 's/[0-9.]+ [KM]iB/SIZE/g; s/read in [0-9.]+ m?s/read in TIME/' <<<"$output")
 }
 
+@test "a path that is none gets a hint: what it is a part of, what is near, what is missing" {
+    run -8 dcp-inspect run/step-00000300/manifest.json
+    [[ $output == *"hint: it is a part of the checkpoint 'run/step-00000300': name the folder"* ]]
+    run -8 dcp-inspect ls run/step-00000300/shard-00000-of-00004.json
+    [[ $output == *"name the folder"* ]]
+    run -0 dcp-inspect ls run/step-00000300/shard-00000-of-00004.safetensors
+    [[ $output == *"is one shard of the step 'run/step-00000300'"* ]]
+    run -3 dcp-inspect ls run/step-00000301
+    [[ $output == *"hint: did you mean 'run/step-00000300'?"* ]]
+    run -3 dcp-reshard nowhere/deep/run out
+    [[ $output == *"hint: there is no folder 'nowhere/deep' either"* ]]
+}
+
 @test "show a run" {
     run -0 dcp-inspect run
     mask_sizes

@@ -10,7 +10,9 @@ setup() {
 
 # With nothing in PATH but our programs. Takes the shell's place.
 without_mpirun() {
-    exec env PATH="$DCP_BIN_DIR" dcp-train --config train.json "$@"
+    local bin=$DCP_BIN_DIR
+    [ -z "${DCP_TEST_KILL:-}" ] || bin=$DCP_BUILD_DIR/tests/killable
+    exec env PATH="$bin" dcp-train --config train.json "$@"
 }
 
 # The processes of a list end within seconds.

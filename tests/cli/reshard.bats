@@ -249,9 +249,25 @@ left() {
     [ -z "$(left)" ]
 }
 
-@test "no folder for the target" {
-    run -3 dcp-reshard run nowhere/out
-    [[ $output == *"nowhere"* ]]
+@test "folders that the target needs are made, and taken away again when it fails" {
+    run -0 dcp-reshard run new/deep/out --dry-run
+    [ ! -e new ]
+    run -0 dcp-reshard run new/deep/out
+    run -0 dcp-reshard export run "$PWD/other/m.safetensors"
+    dcp-inspect diff run new/deep/out
+    run -0 dcp-inspect ls other/m.safetensors
+    mkdir kept
+    cp -r run/step-00000300 damaged
+    shard=damaged/shard-00000-of-00004.safetensors
+    printf 'xyz' | dd of=$shard bs=1 seek=$(($(stat -c %s $shard) - 5)) conv=notrunc status=none
+    run -4 dcp-reshard damaged gone/deep/out
+    [ ! -e gone ]
+    run -4 dcp-reshard damaged kept/deep/out
+    [ -d kept ] && [ ! -e kept/deep ]
+    run -6 dcp-reshard run damaged/manifest.json/x/out
+    run -2 dcp-reshard run run/step-00000300/new/out
+    [[ $output == *"lies in the source"* ]]
+    run -3 dcp-reshard run nowhere/../out
 }
 
 # A terminal of 80 columns.

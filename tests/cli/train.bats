@@ -301,7 +301,7 @@ assert json.loads(sys.argv[1])["resume_step"] == 5, sys.argv[1]' "$output"
     run -3 train --set data.train=none.txt
     run -8 train --device cuda
     [[ $output == *CUDA* ]]
-    run -2 env DCP_TEST_KILL=nonsense dcp-train --config train.json
+    DCP_TEST_KILL=nonsense run -2 dcp-train --config train.json
     [ "$(ls)" = "$(printf '%s\n' text.txt train.json)" ]
 }
 
@@ -329,6 +329,12 @@ assert json.loads(sys.argv[1])["resume_step"] == 5, sys.argv[1]' "$output"
         [[ $stderr == *"pipe' is a pipe, a socket or a device, no file"* ]]
     done
     [ ! -e run ]
+}
+
+@test "the program that is installed has no kill points" {
+    run -0 env DCP_TEST_KILL=0:1:step dcp-train -q --config train.json --steps 2
+    [ "$(grep -c DCP_TEST_KILL "$DCP_BIN_DIR/dcp-train")" = 0 ]
+    DCP_TEST_KILL=0:1:step run -137 dcp-train -q --config train.json --set checkpoint.dir=two
 }
 
 @test "a folder that cannot be made ends with 6" {

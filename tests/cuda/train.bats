@@ -146,9 +146,13 @@ PYTHON
     [ "$status" -eq 8 ]
     [[ $stderr == *"no GPU is seen: CUDA says 'no CUDA-capable device is detected'"* ]]
     [ ! -e run ]
-    run --separate-stderr train --steps 1
+    run --separate-stderr train -v --steps 1
     [ "$status" -eq 0 ]
     [[ $stderr == *"on the CPU: no GPU is seen"* ]]
+    [ -e /proc/driver/nvidia ] && return # there is a GPU that is not used: that is said
+    run --separate-stderr train --steps 2
+    [ "$status" -eq 0 ]
+    [[ $stderr != *GPU* && $stderr != *CUDA* ]]
     if command -v mpirun >/dev/null; then
         run --separate-stderr gpu --ranks 2
         [ "$status" -eq 8 ]

@@ -66,6 +66,8 @@ def environment(**more):
     for name in ("DCP_TEST_KILL", "TMPDIR", "LD_PRELOAD"):
         env.pop(name, None)
     env.update(more)
+    if "DCP_TEST_KILL" in more:  # only this dcp-train has kill points
+        env["PATH"] = os.path.join(build_dir(), "tests", "killable") + ":" + env["PATH"]
     return env
 
 

@@ -26,6 +26,15 @@ make_config() {
 JSON
 }
 
+# Where a rank is to die it is the program with kill points, which is not installed.
+dcp-train() {
+    if [ -n "${DCP_TEST_KILL:-}" ]; then
+        "$DCP_BUILD_DIR/tests/killable/dcp-train" "$@"
+    else
+        command dcp-train "$@"
+    fi
+}
+
 train() {
     dcp-train --config train.json "$@"
 }

@@ -195,8 +195,13 @@ static void targets_in_and_around_the_source(void **state)
                      DCP_E_USAGE);
     assert_int_equal(reshard_folder_run(step, folder->path, &options, NULL), DCP_E_USAGE);
     assert_int_equal(reshard_folder_run(step, "/", &options, NULL), DCP_E_USAGE);
-    snprintf(inside, sizeof inside, "%s/gone/target", folder->path);
+    snprintf(inside, sizeof inside, "%s/new/inside", step);
+    assert_int_equal(reshard_folder_run(step, inside, &options, NULL), DCP_E_USAGE);
+    snprintf(inside, sizeof inside, "%s/gone/../target", folder->path);
     assert_int_equal(reshard_folder_run(step, inside, &options, NULL), DCP_E_NOT_FOUND);
+    snprintf(inside, sizeof inside, "%s/new/deep/target", folder->path);
+    reshard_folder_must_run(step, inside, &options);
+    reshard_folder_check(inside, "zero3", 2);
     reshard_folder_check(step, "zero3", 2);
 }
 

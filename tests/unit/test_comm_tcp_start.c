@@ -252,39 +252,34 @@ static void strangers_who_connect(void **state)
     close(agent);
 }
 
-/* One that sits before rank 0 and passes on what it hears takes nobody's place. */
-static void *pass_on(void *arg)
-{
-    const int *at = arg; /* the port behind which rank 0 is, and the server */
-    unsigned char said[DCP_TCP_ANSWER_BYTES];
-    int rank = accept(at[1], NULL, NULL), root = tcp_world_connect(at[0]);
-    must(recv(root, said, DCP_TCP_CHALLENGE_BYTES, MSG_WAITALL) > 0);
-    say(rank, said, DCP_TCP_CHALLENGE_BYTES);
-    must(recv(rank, said, sizeof said, MSG_WAITALL) == sizeof said);
-    say(root, said, sizeof said);
-    must(recv(root, said, 1, 0) <= 0); /* no proof comes */
-    close(rank);
-    close(root);
-    return NULL;
-}
-
+/* One that sits at a port before rank 0's and passes on what it hears takes nobody's
+ * place: the answer that rank 1 gave there is good nowhere else. */
 static void strangers_between(void **state)
 {
     (void)state;
     struct tcp_rank ranks[2];
-    pthread_t thread;
-    int port, agent, at[2];
-    do {
-        agent = tcp_world_agent(&port);
-        at[1] = tcp_world_listen(port + 1);
-    } while (at[1] < 0);
-    at[0] = port + 1;
+    struct dcp_tcp_key key;
+    struct dcp_tcp_talk talk;
+    pthread_t root;
+    int port, agent = tcp_world_agent(&port);
+    unsigned char proof[DCP_TCP_PROOF_BYTES];
     tcp_world_fill(ranks, 2, port, "between");
-    assert_int_equal(pthread_create(&thread, NULL, pass_on, at), 0);
-    tcp_world_start(ranks, 2);
+    assert_int_equal(pthread_create(&root, NULL, start_one, &ranks[0]), 0);
+    int fd = tcp_world_connect(port);
+    assert_int_equal(recv(fd, talk.challenge, sizeof talk.challenge, MSG_WAITALL),
+                     sizeof talk.challenge);
+    struct sockaddr_in at;
+    socklen_t n = sizeof at;
+    assert_int_equal(getpeername(fd, (struct sockaddr *)&at, &n), 0);
+    talk.port = ntohs(at.sin_port) + 1;
+    assert_int_equal(dcp_tcp_key_of(&ranks[1].options, &key, NULL), 0);
+    assert_int_equal(dcp_tcp_put_answer(&talk, &key, 2, 1, NULL), 0);
+    say(fd, talk.answer, sizeof talk.answer);
+    assert_true(recv(fd, proof, sizeof proof, MSG_WAITALL) <= 0); /* no proof comes */
+    close(fd);
+    tcp_world_start(ranks + 1, 1);
+    pthread_join(root, NULL);
     expect_world(ranks, 2, 60000);
-    pthread_join(thread, NULL);
-    close(at[1]);
     close(agent);
 }
 

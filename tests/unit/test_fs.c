@@ -108,6 +108,31 @@ static void makes_folders(void **state)
     assert_true(dcp_fs_free_bytes("absent") == UINT64_MAX);
 }
 
+static void makes_what_is_missing(void **state)
+{
+    (void)state;
+    char *first = NULL, cwd[256], want[300];
+    assert_non_null(getcwd(cwd, sizeof cwd));
+    assert_int_equal(dcp_fs_make_dirs("there", NULL), 0);
+    assert_int_equal(dcp_fs_make_missing("there", &first, NULL), 0);
+    assert_null(first);
+    assert_int_equal(dcp_fs_make_missing("there/m1//m2/m3/", &first, NULL), 0);
+    assert_string_equal(first, "there/m1");
+    assert_true(dcp_fs_is_dir("there/m1/m2/m3"));
+    put("there/m1/keep", "");
+    dcp_fs_remove_made("there/m1//m2/m3/", first);
+    assert_true(dcp_fs_is_dir("there/m1") && !dcp_fs_exists("there/m1/m2"));
+    assert_int_equal(unlink("there/m1/keep"), 0);
+    dcp_fs_remove_made("there/m1/m2/m3", first);
+    assert_true(dcp_fs_is_dir("there") && !dcp_fs_exists("there/m1"));
+    free(first);
+    char *real = dcp_fs_real("there/./new/x");
+    snprintf(want, sizeof want, "%s/there/new/x", cwd);
+    assert_string_equal(real, want);
+    free(real);
+    assert_null(dcp_fs_real("nowhere/../x"));
+}
+
 /* What a link points to stays. */
 static void removes_without_following(void **state)
 {
@@ -197,6 +222,7 @@ int main(void)
         TEST(reads_and_writes_at_offsets),
         TEST(reads_whole_files),
         TEST(makes_folders),
+        TEST(makes_what_is_missing),
         TEST(removes_without_following),
         TEST(renames_to_new_names_only),
         TEST(joins_and_splits),

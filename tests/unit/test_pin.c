@@ -243,7 +243,9 @@ static void steps_that_go_while_they_are_read(void **state)
 {
     const struct run *run = *state;
     struct dcp_store_ops ops = *run->store.ops;
-    const struct dcp_store store = { .ops = &ops, .self = run->store.self, .root = run->store.root };
+    const struct dcp_store store = { .ops = &ops,
+                                     .self = run->store.self,
+                                     .root = run->store.root };
     struct dcp_step found, *list;
     size_t n;
     int warnings = 0, at;

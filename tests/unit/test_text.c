@@ -2,6 +2,7 @@
 
 #include "base/mem.h"
 #include "cli/human.h"
+#include "cli/shorten.h"
 #include "cli/table.h"
 #include <setjmp.h>
 #include <stdarg.h>
@@ -43,6 +44,39 @@ static void cutting_keeps_both_ends(void **state)
         dcp_text_add_cut(&out, cases[i].text, cases[i].width, cases[i].width / 2);
         assert_string_equal((const char *)out.data, cases[i].cut);
         assert_true(dcp_text_width((const char *)out.data) <= cases[i].width);
+    }
+}
+
+/* Names of one table are shortened by their parts, and differ after it. */
+static void short_names_stay_distinct(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *names[4], *shown[4];
+        int width;
+    } cases[] = {
+        { { "transformer.h.0.attn.c_attn.weight", "transformer.h.1.attn.c_attn.weight",
+            "transformer.h.10.attn.c_attn.weight", "transformer.wte.weight" },
+          { "…h.0.attn.c_attn.weight", "…h.1.attn.c_attn.weight",
+            "…h.10.attn.c_attn.weight", "transformer.wte.weight" },
+          26 },
+        { { "optimizer.exp_avg.transformer.h.0.ln_1.weight",
+            "optimizer.exp_avg_sq.transformer.h.0.ln_1.weight",
+            "optimizer.master.transformer.h.0.ln_1.weight", "x" },
+          { "optimizer.exp_avg.…ln_1.weight", "optimizer.exp_avg_sq.…weight",
+            "optimizer.master.…0.ln_1.weight", "x" },
+          31 },
+        { { "aaaaaaaaaaaaaaaa", "baaaaaaaaaaaaaaa", "a", "b" },
+          { "aaaaaaaaaaaaaaaa", "baaaaaaaaaaaaaaa", "a", "b" },
+          8 }, /* it takes all of them */
+    };
+    for (size_t i = 0; i < DCP_ARRAY_LEN(cases); i++) {
+        struct dcp_shorten how = dcp_shorten_choose(cases[i].names, 4, cases[i].width);
+        for (int k = 0; k < 4; k++) {
+            DCP_CLEANUP_BUF struct dcp_buf out = { 0 };
+            dcp_shorten_add(&out, cases[i].names[k], &how);
+            assert_string_equal((const char *)out.data, cases[i].shown[k]);
+        }
     }
 }
 
@@ -151,11 +185,11 @@ static void columns_are_aligned_and_cut(void **state)
           " é                         12345\n" },
         { 28, true,
           " name               size\n"
-          " h.0.att…weight\\n      7  ▁█\n"
+          " …c_attn.weight\\n      7  ▁█\n"
           " é                 12345\n" },
         { 28, false,
           " name               size\n"
-          " h.0.att~weight\\n      7  .#\n"
+          " ~c_attn.weight\\n      7  .#\n"
           " é                 12345\n" },
     };
     for (size_t i = 0; i < DCP_ARRAY_LEN(cases); i++) {
@@ -170,6 +204,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(width_is_that_of_the_terminal),
         cmocka_unit_test(cutting_keeps_both_ends),
+        cmocka_unit_test(short_names_stay_distinct),
         cmocka_unit_test(lines_end_before_the_width),
         cmocka_unit_test(escaping_is_never_cut),
         cmocka_unit_test(numbers_read_well),

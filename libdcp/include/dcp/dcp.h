@@ -11,6 +11,7 @@
 #include <dcp/log.h>
 #include <dcp/rename.h>
 #include <dcp/reshard.h>
+#include <dcp/signature.h>
 #include <dcp/store.h>
 #include <dcp/tensor.h>
 

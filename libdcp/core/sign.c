@@ -1,0 +1,239 @@
+/* sign: keys, and the signature of a step. */
+#include "signature.h"
+
+#include "base/fs.h"
+#include "base/mem.h"
+#include "base/sha256.h"
+#include "base/str.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#define MAX_KEYS_BYTES ((size_t)1 << 20)
+#define SHOWN_BYTES 160 /* of a name */
+
+int dcp_keys_read(const char *path, struct dcp_keys **out_keys, struct dcp_error *err)
+{
+    DCP_CLEANUP_FREE void *text = NULL;
+    size_t n = 0;
+    struct dcp_keys *keys = calloc(1, sizeof *keys);
+    int rc = keys ? dcp_fs_read_file(path, MAX_KEYS_BYTES, &text, &n, err)
+                  : dcp_error_memory(err, "keys");
+    if (!rc)
+        rc = dcp_ed25519_read(text, n, path, &keys->items, &keys->n, err);
+    if (rc) {
+        free(keys);
+        keys = NULL;
+    }
+    *out_keys = keys;
+    return rc;
+}
+
+void dcp_keys_free(struct dcp_keys *keys)
+{
+    if (keys)
+        free(keys->items);
+    free(keys);
+}
+
+static int write_new(const char *path, const struct dcp_buf *text, mode_t mode,
+                     struct dcp_error *err)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode);
+    if (fd < 0 && errno == EEXIST)
+        return dcp_error_set(err, DCP_E_EXISTS, "'%s' exists already", path);
+    if (fd < 0)
+        return dcp_error_sys(err, DCP_E_IO, errno, "cannot write '%s'", path);
+    int failed = dcp_fs_write_at(fd, text->data, text->size_bytes, 0) || fsync(fd);
+    int why = errno;
+    if (close(fd) && !failed) {
+        failed = -1;
+        why = errno;
+    }
+    if (!failed)
+        return DCP_OK;
+    unlink(path);
+    return dcp_error_sys(err, DCP_E_IO, why, "cannot write '%s'", path);
+}
+
+int dcp_keys_make(const char *path, struct dcp_error *err)
+{
+    DCP_CLEANUP_BUF struct dcp_buf secret = { 0 }, public = { 0 };
+    DCP_CLEANUP_FREE char *beside = dcp_str_join(path, ".pub", "");
+    if (!beside)
+        return dcp_error_memory(err, "a key");
+    int rc = dcp_ed25519_make(&secret, &public, err);
+    if (!rc)
+        rc = write_new(path, &secret, 0600, err);
+    if (!rc && (rc = write_new(beside, &public, 0644, err)))
+        unlink(path);
+    if (secret.data)
+        explicit_bzero(secret.data, secret.size_bytes);
+    return rc;
+}
+
+static int check_native(const struct dcp_source *source, int code, struct dcp_error *err)
+{
+    const struct dcp_format *native = dcp_format_find("native");
+    if (source->is_dir && native->probe(source) > 0)
+        return DCP_OK;
+    dcp_error_set(err, code, "only a native step can be signed, and this is none");
+    dcp_error_hint(err, "'dcp-reshard SRC DST --key FILE' makes one of it, and signs it");
+    return code;
+}
+
+/* The lines of other keys, when they signed the same. */
+static void keep_others(const struct dcp_source *source, const struct dcp_buf *list,
+                        const char *id, struct dcp_buf *out)
+{
+    DCP_CLEANUP_FREE char *old = NULL;
+    size_t n;
+    if (dcp_signature_read(source, &old, &n, NULL) || n != list->size_bytes ||
+        memcmp(old, list->data, n) != 0)
+        return;
+    for (const char *line = old + n; *line;) {
+        size_t length = strcspn(line, "\n") + 1;
+        const char *key = line + strlen(SIGNATURE_MARK);
+        if (!line[length - 1])
+            return;
+        if (strncmp(key, id, strlen(id)) != 0)
+            dcp_buf_add(out, line, length);
+        line += length;
+    }
+}
+
+int dcp_sign(const struct dcp_source *source, const char *key_path,
+             const struct dcp_progress *progress, struct dcp_signature *out,
+             struct dcp_error *err)
+{
+    DCP_CLEANUP_FREE void *pem = NULL;
+    DCP_CLEANUP_BUF struct dcp_buf list = { 0 }, text = { 0 };
+    DCP_CLEANUP_FREE char *path =
+        dcp_str_join(source->name, source->name[0] ? "/" : "", SIGNATURE_FILE);
+    struct dcp_catalog *catalog = NULL;
+    struct dcp_ed25519_key key;
+    char signature[DCP_ED25519_TEXT];
+    size_t n = 0;
+    int rc = check_native(source, DCP_E_UNSUPPORTED, err);
+    if (!rc)
+        rc = dcp_fs_read_file(key_path, MAX_KEYS_BYTES, &pem, &n, err);
+    if (!rc) /* before all is read */
+        rc = dcp_ed25519_sign(pem, n, key_path, "", 0, signature, &key, err);
+    if (!rc)
+        rc = dcp_catalog_new(&catalog, err);
+    if (!rc) /* what is incomplete is not signed */
+        rc = dcp_format_find("native")->index(source, catalog, err);
+    dcp_catalog_free(catalog);
+    if (!rc)
+        rc = dcp_signature_list(source, progress, &list, out, err);
+    if (!rc)
+        rc = dcp_ed25519_sign(pem, n, key_path, list.data, list.size_bytes, signature,
+                              &key, err);
+    if (pem)
+        explicit_bzero(pem, n);
+    if (rc)
+        return rc;
+    dcp_ed25519_id(&key, out->key);
+    dcp_buf_add(&text, list.data, list.size_bytes);
+    keep_others(source, &list, out->key, &text);
+    dcp_buf_add_fmt(&text, SIGNATURE_MARK "%s %s\n", out->key, signature);
+    rc = dcp_buf_check(&text, err);
+    if (!rc && !path)
+        rc = dcp_error_memory(err, "a signature");
+    return rc ? rc
+              : source->store->ops->replace(source->store->self, path, text.data,
+                                            text.size_bytes, err);
+}
+
+/* Whether a line is the signature of what stands before all such lines by one of the
+ * keys. */
+static bool is_by(const char *line, const struct dcp_keys *keys, const char *text,
+                  size_t n_signed, struct dcp_signature *out)
+{
+    char id[DCP_ED25519_ID], signature[DCP_ED25519_TEXT];
+    if (sscanf(line, SIGNATURE_MARK "%16s %88s", id, signature) != 2)
+        return false;
+    for (size_t k = 0; k < keys->n; k++)
+        if (dcp_ed25519_check(&keys->items[k], text, n_signed, signature)) {
+            dcp_ed25519_id(&keys->items[k], out->key);
+            return true;
+        }
+    return false;
+}
+
+static int find_signature(const struct dcp_keys *keys, const char *text, size_t n_signed,
+                          struct dcp_signature *out, struct dcp_error *err)
+{
+    for (const char *line = text + n_signed; line && *line; line = strchr(line, '\n')) {
+        line += *line == '\n';
+        if (is_by(line, keys, text, n_signed, out))
+            return DCP_OK;
+    }
+    dcp_error_set(err, DCP_E_MISMATCH, "the step is signed by none of the trusted keys");
+    dcp_error_hint(err, SIGNATURE_FILE " names the keys that signed it");
+    return DCP_E_MISMATCH;
+}
+
+/* The name of the file of a line, escaped; of no line one behind all others. */
+static const char *file_of(const char *line, const char *end, char out[SHOWN_BYTES])
+{
+    const char *name = line < end ? line + DCP_SHA256_HEX + 1 : "\x7f";
+    char text[SHOWN_BYTES];
+    snprintf(text, sizeof text, "%.*s", (int)strcspn(name, "\n"), name);
+    return dcp_str_escape(out, SHOWN_BYTES, text);
+}
+
+/* The first file that is not as it was signed. */
+static int compare(const struct dcp_buf *found, const char *text, size_t n,
+                   struct dcp_error *err)
+{
+    const char *a = (const char *)found->data, *a_end = a + found->size_bytes;
+    const char *b = text, *b_end = text + n;
+    while (a < a_end && b < b_end && !strncmp(a, b, strcspn(a, "\n") + 1)) {
+        b += strcspn(a, "\n") + 1;
+        a += strcspn(a, "\n") + 1;
+    }
+    if (a == a_end && b == b_end)
+        return DCP_OK;
+    char here[SHOWN_BYTES], meant[SHOWN_BYTES];
+    int order = strcmp(file_of(a, a_end, here), file_of(b, b_end, meant));
+    dcp_error_set(err, DCP_E_CORRUPT, "'%s' %s", order < 0 ? here : meant,
+                  order < 0   ? "was added after the step was signed"
+                  : order > 0 ? "was signed and is missing"
+                              : "is not the file that was signed");
+    dcp_error_hint(err, "with parity 'dcp-reshard repair' rebuilds what was lost by "
+                        "accident");
+    return DCP_E_CORRUPT;
+}
+
+int dcp_check_signature(const struct dcp_source *source, const struct dcp_keys *keys,
+                        const struct dcp_progress *progress, struct dcp_signature *out,
+                        struct dcp_error *err)
+{
+    DCP_CLEANUP_FREE char *text = NULL;
+    DCP_CLEANUP_BUF struct dcp_buf list = { 0 };
+    struct dcp_error why = { 0 };
+    struct dcp_signature by = { 0 };
+    size_t n = 0;
+    int rc = check_native(source, DCP_E_MISMATCH, err);
+    if (rc)
+        return rc;
+    rc = dcp_signature_read(source, &text, &n, &why);
+    if (rc == DCP_E_NOT_FOUND) {
+        dcp_error_set(err, DCP_E_MISMATCH, "the step is not signed");
+        dcp_error_hint(err, "'dcp-reshard sign STEP --key FILE' signs it");
+        return DCP_E_MISMATCH;
+    }
+    if (rc && err)
+        *err = why;
+    if (!rc)
+        rc = find_signature(keys, text, n, &by, err);
+    if (!rc)
+        rc = dcp_signature_list(source, progress, &list, out, err);
+    if (rc)
+        return rc;
+    memcpy(out->key, by.key, sizeof out->key);
+    return compare(&list, text, n, err);
+}
