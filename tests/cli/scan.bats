@@ -119,6 +119,13 @@ setup() {
     [[ $output == *"there is no 'nowhere'"* ]]
 }
 
+@test "scan knows what real programs write" {
+    for folder in deepspeed fsdp dcp; do
+        run -0 dcp-inspect scan "$BATS_TEST_DIRNAME/../formats/data/$folder"
+        [[ $output == *", 0 names dangerous, 0 unknown, "* ]]
+    done
+}
+
 @test "scan as a document" {
     run -1 dcp-inspect scan mine.pt --json
     json 'd["schema"] == "dcp.scan/1" and d["safe"] is False and d["n_unknown"] == 1'

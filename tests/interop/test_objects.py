@@ -20,6 +20,7 @@ import json
 import os
 import pathlib
 import random
+import re
 import subprocess
 import sys
 import tempfile
@@ -424,9 +425,12 @@ class Scan(Folder):
         self.assertGreater(self.scan(self.path("dcp"))["n_pickles"], len(names))
 
     def test_what_torch_allows(self):
-        """All that weights_only loads is known safe, but classes of no use in files."""
-        from torch._weights_only_unpickler import _get_allowed_globals
-        names = [n for n in _get_allowed_globals() if not n.endswith("Tensor")]
+        """All that weights_only loads is known safe, but the classes of tensors of old."""
+        import torch.distributed.tensor  # it adds its own
+        from torch._weights_only_unpickler import (
+            _get_allowed_globals, _get_user_allowed_globals)
+        names = [n for n in _get_allowed_globals() | _get_user_allowed_globals()
+                 if not re.fullmatch(r"torch\.(cuda\.)?(sparse\.)?[A-Z]\w+Tensor", n)]
         with open(self.path("a.pkl"), "wb") as file:
             file.write(b"\x80\x02(" + b"".join(
                 b"c%s\n%s\n" % tuple(n.encode() for n in name.rsplit(".", 1))
