@@ -35,6 +35,16 @@ make_held() {
     [ ! -e run/.trash-step-00000005 ]
 }
 
+@test "nor does a step that cannot even be renamed, nor a pointer that cannot be replaced" {
+    make_held
+    chattr -R +i run/step-00000005 run/latest
+    run -0 --separate-stderr train --steps 60 --set checkpoint.keep=2
+    [ "$(grep -c warning: <<<"$stderr")" = 2 ]
+    [[ $stderr == *"cannot publish 'run/step-00000005' as '.trash-step-00000005': Operation"* ]]
+    [[ $stderr == *"cannot write 'latest': cannot replace 'run/latest': Operation"* ]]
+    [ "$(ls -d run/step-*)" = "$(printf '%s\n' run/step-000000{05,55,60})" ]
+}
+
 @test "what a killed save left does not stop the same step" {
     train -q --steps 5
     mkdir run/.tmp-step-00000010
