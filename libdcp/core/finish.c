@@ -117,7 +117,7 @@ void dcp_finish_prune(const struct dcp_finish *finish, int keep, int64_t newest)
 
     if (dcp_prune_held(finish->ctx->store, keep, finish->options.keep_every, newest, NULL,
                        &err))
-        warn_once(finish, "old steps stay that should go, saves go on", &err);
+        warn_once(finish, "leftovers of old steps cannot be removed, saves go on", &err);
 }
 
 /* After the commit nothing may fail the save any more. */
