@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "base/str.h"
+#include "cli/main.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -124,9 +125,14 @@ void hook_reap(struct hooks *hooks)
 
 void hook_finish(struct hooks *hooks, int timeout_s)
 {
-    double end_s = dcp_clock_s() + timeout_s;
-    for (hook_reap(hooks); hooks->n && dcp_clock_s() < end_s; hook_reap(hooks))
+    double begin_s = dcp_clock_s();
+    for (hook_reap(hooks); hooks->n; hook_reap(hooks)) {
+        int patience_s =
+            dcp_main_stopped() && timeout_s > HOOK_HURRY_S ? HOOK_HURRY_S : timeout_s;
+        if (dcp_clock_s() - begin_s > patience_s)
+            break;
         dcp_clock_sleep_us(PAUSE_US);
+    }
     for (size_t i = 0; i < hooks->n; i++)
         dcp_log_write(
             hooks->log, DCP_LOG_WARN,

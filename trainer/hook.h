@@ -8,7 +8,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-enum { HOOK_MOST = 8 }; /* that run at once */
+enum { HOOK_MOST = 8, HOOK_HURRY_S = 3 }; /* so many run at once */
 
 /* Zero but for the log is none. Thread rule: one thread. */
 struct hooks {
@@ -34,7 +34,8 @@ void hook_start(struct hooks *hooks, const char *key, const char *command,
                 const struct hook_event *event);
 /* Warns of those that ended and failed. Does not wait. */
 void hook_reap(struct hooks *hooks);
-/* Waits for those that still run, timeout_s at most; what runs longer is left alone. */
+/* Waits for those that still run, timeout_s at most, and no more than HOOK_HURRY_S once
+ * the user stopped the program; what runs longer is left alone. */
 void hook_finish(struct hooks *hooks, int timeout_s);
 
 #endif

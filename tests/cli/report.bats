@@ -124,6 +124,20 @@ END
     xargs kill <pids
 }
 
+@test "a signal ends a run with 75 whatever its commands do" {
+    dcp-train --config train.json -q --steps 100000 --set checkpoint.save_every=0 \
+        --set checkpoint.on_save='echo $$ >pids; exec sleep 100' &
+    pid=$!
+    wait_for_step run $pid
+    begin=$(date +%s)
+    kill -TERM $pid
+    status=0
+    wait $pid || status=$?
+    [ $status = 75 ]
+    [ $(($(date +%s) - begin)) -lt 30 ]
+    xargs kill <pids
+}
+
 @test "a textfile for Prometheus" {
     train -q --steps 5
     block 10

@@ -25,7 +25,7 @@ make_held() {
     make_held
     run -0 --separate-stderr train --steps 60 --set checkpoint.keep=2
     [ "$(grep -c warning: <<<"$stderr")" = 1 ]
-    [[ $stderr == *"warning: old steps stay that should go, saves go on: cannot remove \
+    [[ $stderr == *"leftovers of old steps cannot be removed, saves go on: cannot remove \
 'run/.trash-step-00000005/manifest.json': Operation not permitted"* ]]
     [ "$(ls -d run/step-*)" = "$(printf '%s\n' run/step-000000{55,60})" ]
     [ "$(ls run/.trash-step-00000005)" = manifest.json ] # whatever could go went
@@ -33,6 +33,16 @@ make_held() {
     chattr -i run/.trash-step-00000005/manifest.json
     train -q --steps 65 --set checkpoint.keep=2
     [ ! -e run/.trash-step-00000005 ]
+}
+
+@test "nor does a step that cannot even be renamed, nor a pointer that cannot be replaced" {
+    make_held
+    chattr -R +i run/step-00000005 run/latest
+    run -0 --separate-stderr train --steps 60 --set checkpoint.keep=2
+    [ "$(grep -c warning: <<<"$stderr")" = 2 ]
+    [[ $stderr == *"cannot publish 'run/step-00000005' as '.trash-step-00000005': Operation"* ]]
+    [[ $stderr == *"cannot write 'latest': cannot replace 'run/latest': Operation"* ]]
+    [ "$(ls -d run/step-*)" = "$(printf '%s\n' run/step-000000{05,55,60})" ]
 }
 
 @test "what a killed save left does not stop the same step" {
