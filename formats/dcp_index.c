@@ -168,13 +168,16 @@ static int add_piece(struct dcp_reading *r, const struct dcp_meta_part *part,
         .stride = place->stride,
         .has_crc = part->has_crc,
         .crc = part->crc,
-        .has_crc32 = place->has_crc32,
-        .crc32 = place->crc32,
     };
+    struct dcp_record record = place->record;
+
+    record.file = part->file;
+    int rc =
+        record.size_bytes ? dcp_catalog_add_record(r->catalog, &record, err) : DCP_OK;
 
     if (!r->catalog->tensors[piece.tensor].n_elems || !ndim)
         piece.region = (struct dcp_region){ .kind = DCP_WHOLE };
-    return dcp_catalog_add_piece(r->catalog, &piece, err);
+    return rc ? rc : dcp_catalog_add_piece(r->catalog, &piece, err);
 }
 
 /* Items are read from front to back, pieces added tensor by tensor. */

@@ -1,6 +1,7 @@
 /* dcp_item: finds the bytes of tensors in their items. */
 #include "dcp_item.h"
 #include "base/bytes.h"
+#include "base/hash.h"
 #include "base/mem.h"
 #include "base/str.h"
 #include "torch.h"
@@ -107,10 +108,13 @@ static int get_head(struct dcp_items *items, enum dcp_torch_style style,
     return dcp_heads_get(&items->heads, style, tensor, out, err);
 }
 
+#define RECORD_NAME "data/0" /* of the storage in the usual archive */
+
 /* The crc32 behind the content, when it stands where the usual archive has it. */
-static int read_crc32(struct dcp_items *items, uint64_t at, uint64_t size_bytes,
-                      struct dcp_item_place *out, bool *out_usual, struct dcp_error *err)
+static int read_crc32(struct dcp_items *items, struct dcp_item_place *out,
+                      bool *out_usual, struct dcp_error *err)
 {
+    uint64_t size_bytes = out->stored_size, at = out->offset + size_bytes;
     unsigned char data[DESCRIPTOR_BYTES];
     bool big = size_bytes >= UINT32_MAX;
     size_t n = big ? DESCRIPTOR_BYTES : DESCRIPTOR_BYTES - 8;
@@ -126,8 +130,12 @@ static int read_crc32(struct dcp_items *items, uint64_t at, uint64_t size_bytes,
         !memcmp(in, "PK\7\10", 4) &&
         (big ? dcp_le64(in + 8) == size_bytes && dcp_le64(in + 16) == size_bytes
              : dcp_le32(in + 8) == size_bytes && dcp_le32(in + 12) == size_bytes);
-    out->crc32 = dcp_le32(in + 4);
-    out->has_crc32 = *out_usual && out->crc32;
+    if (*out_usual && dcp_le32(in + 4))
+        out->record = (struct dcp_record){ .name = RECORD_NAME,
+                                           .offset = out->offset,
+                                           .stored_size = size_bytes,
+                                           .size_bytes = size_bytes,
+                                           .crc32 = dcp_le32(in + 4) };
     return DCP_OK;
 }
 
@@ -156,8 +164,7 @@ static int locate_usual(struct dcp_items *items, const struct dcp_meta_part *par
         items->style = style;
         *out_usual = true;
         if (out->stored_size)
-            rc = read_crc32(items, out->offset + out->stored_size, out->stored_size, out,
-                            out_usual, err);
+            rc = read_crc32(items, out, out_usual, err);
     }
     return rc;
 }
@@ -227,10 +234,16 @@ static int locate_any(struct dcp_items *items, const struct dcp_input *in, uint6
         memcmp(view.shape, tensor->shape, dims) != 0)
         return wrong_tensor(in, tensor, "has another dtype or shape than the index says",
                             err);
-    *out = (struct dcp_item_place){ .offset = view.offset,
-                                    .stored_size = view.stored_size,
-                                    .has_crc32 = view.has_crc32,
-                                    .crc32 = view.crc32 };
+    *out =
+        (struct dcp_item_place){ .offset = view.offset, .stored_size = view.stored_size };
+    const struct dcp_zip_record *record =
+        dcp_zip_at(&file.zip, view.offset, view.stored_size);
+    if (record && record->crc32)
+        out->record = (struct dcp_record){ .name = RECORD_NAME,
+                                           .offset = record->offset,
+                                           .stored_size = record->stored_size,
+                                           .size_bytes = record->size_bytes,
+                                           .crc32 = record->crc32 };
     if (view.dense)
         return DCP_OK;
     out->stride = dcp_arena_copy(items->arena, view.stride, dims);
@@ -257,6 +270,10 @@ static int locate_stream(struct dcp_items *items, const struct dcp_meta_part *pa
         if (rc || buf.size_bytes < head->n || memcmp(buf.data, head->data, head->n) != 0)
             continue;
         *out = (struct dcp_item_place){ .skip = head->n };
+        out->record = (struct dcp_record){ .name = RECORD_NAME,
+                                           .offset = head->n,
+                                           .size_bytes = dcp_tensor_bytes(tensor),
+                                           .crc32_behind = true };
         break;
     }
     if (!rc && !out->skip)
@@ -265,8 +282,11 @@ static int locate_stream(struct dcp_items *items, const struct dcp_meta_part *pa
     if (!rc && !out->skip) {
         rc = locate_any(items, &whole.in, 0, whole.in.size_bytes, tensor, out, err);
         out->skip = out->offset;
-        out->has_crc32 = false;
     }
+    out->record.codec = DCP_CODEC_ZSTD_STREAM;
+    out->record.skip = out->record.offset;
+    out->record.offset = part->offset;
+    out->record.stored_size = part->size_bytes;
     out->codec = DCP_CODEC_ZSTD_STREAM;
     out->offset = part->offset;
     out->stored_size = part->size_bytes;
@@ -297,21 +317,51 @@ int dcp_items_locate(struct dcp_items *items, const struct dcp_meta_part *part,
     return rc;
 }
 
+static int damaged_item(const struct dcp_items *items, const struct dcp_meta_part *part,
+                        const char *what, struct dcp_error *err)
+{
+    struct dcp_tensor tensor;
+
+    part_tensor(items, part, &tensor);
+    return wrong_tensor(&items->in, &tensor, what, err);
+}
+
+/* A small compressed part: its whole archive is decoded. */
+static int read_stream(struct dcp_items *items, const struct dcp_meta_part *part,
+                       const struct dcp_item_place *place, void *out, size_t size_bytes,
+                       struct dcp_error *err)
+{
+    DCP_CLEANUP_BUF struct dcp_buf buf = { 0 };
+    const struct dcp_record *record = &place->record;
+    int rc = dcp_unzstd(&items->in, place->offset, place->stored_size,
+                        DCP_ITEM_MAX_OBJECT_BYTES, &buf, NULL, err);
+
+    if (rc)
+        return rc;
+    uint64_t end = record->skip + record->size_bytes;
+    if (buf.size_bytes < place->skip + size_bytes || buf.size_bytes < end + 8)
+        return damaged_item(items, part, "is cut off", err);
+    uint32_t want = record->crc32_behind ? dcp_le32(buf.data + end + 4) : record->crc32;
+    if (want && record->size_bytes &&
+        dcp_hash_crc32(0, buf.data + record->skip, (size_t)record->size_bytes) != want)
+        return damaged_item(items, part, "is damaged: its CRC-32 differs", err);
+    memcpy(out, buf.data + place->skip, size_bytes);
+    return DCP_OK;
+}
+
 int dcp_items_read(struct dcp_items *items, const struct dcp_meta_part *part, void *out,
                    size_t size_bytes, struct dcp_error *err)
 {
-    DCP_CLEANUP_BUF struct dcp_buf buf = { 0 };
     struct dcp_item_place place;
+    bool holds = true;
     int rc = dcp_items_locate(items, part, &place, err);
 
-    if (rc || place.codec == DCP_CODEC_NONE)
-        return rc ? rc : dcp_input_read(&items->in, place.offset, out, size_bytes, err);
-    rc = dcp_unzstd(&items->in, place.offset, place.stored_size,
-                    (size_t)place.skip + size_bytes, &buf, NULL, err);
-    if (!rc && buf.size_bytes < place.skip + size_bytes)
-        rc = dcp_error_set(err, DCP_E_CORRUPT, "'%s': a compressed item is too short",
-                           items->in.shown);
-    if (!rc)
-        memcpy(out, buf.data + place.skip, size_bytes);
-    return rc;
+    if (!rc && place.codec != DCP_CODEC_NONE)
+        return read_stream(items, part, &place, out, size_bytes, err);
+    if (!rc && place.record.size_bytes)
+        rc = dcp_input_crc32(&items->in, place.record.offset, place.record.size_bytes,
+                             place.record.crc32, &holds, err);
+    if (!rc && !holds)
+        return damaged_item(items, part, "is damaged: its CRC-32 differs", err);
+    return rc ? rc : dcp_input_read(&items->in, place.offset, out, size_bytes, err);
 }

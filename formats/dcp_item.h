@@ -36,9 +36,9 @@ void dcp_items_fini(struct dcp_items *items);
 struct dcp_item_place {
     enum dcp_codec codec; /* none, or a stream from the item's beginning */
     uint64_t offset, stored_size, skip;
-    const int64_t *stride; /* NULL: dense; belongs to the items' arena */
-    bool has_crc32;
-    uint32_t crc32;
+    const int64_t *stride;    /* NULL: dense; belongs to the items' arena */
+    struct dcp_record record; /* the record around it; size_bytes is 0 when it has no
+                               * checksum; the file is that of the part */
 };
 /* Checks the item of a part against its tensor. Parts in the order of files and offsets
  * are read fastest. Errors: CORRUPT, UNSUPPORTED, NOT_FOUND (the file), IO, MEMORY. */

@@ -86,7 +86,8 @@ static int read_object(const struct dcp_input *in, uint64_t begin, uint64_t end,
         return DCP_OK;
     json_decref(*out_json);
     *out_json = NULL;
-    return read_raw(in, begin, end, out_raw, err);
+    rc = dcp_zip_check(in, &file.zip, err);
+    return rc ? rc : read_raw(in, begin, end, out_raw, err);
 }
 
 int dcp_items_object(struct dcp_items *items, const struct dcp_meta_object *object,

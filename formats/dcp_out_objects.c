@@ -113,7 +113,9 @@ static bool is_mapping(json_t *value)
     return is_dict(value) || dcp_torch_json_pairs(value);
 }
 
-static bool is_terminal(json_t *value)
+/* A list of empty dicts is one value, unless only PyTorch's own keys may stand there: it
+ * asks for the list when it reads one. */
+static bool is_terminal(json_t *value, bool strict)
 {
     json_t *item;
     size_t i;
@@ -122,7 +124,8 @@ static bool is_terminal(json_t *value)
         return !is_dict(value) || !json_object_size(value);
     json_array_foreach(value, i, item)
     {
-        if (is_mapping(item) || (json_is_array(item) && !is_terminal(item)))
+        if ((is_mapping(item) && (strict || json_object_size(item))) ||
+            (json_is_array(item) && !is_terminal(item, strict)))
             return false;
     }
     return true;
@@ -192,7 +195,7 @@ static int collect(struct leaves *leaves, const char *key, const char *path,
 
     if (leaves->strict && is_mapping(value))
         return collect_mapping(leaves, key, path, value, err);
-    if (is_terminal(value)) {
+    if (is_terminal(value, leaves->strict)) {
         struct leaf *grown =
             dcp_mem_grow(leaves->items, &leaves->cap, leaves->n + 1, sizeof *grown);
         if (!grown)
@@ -276,7 +279,7 @@ static int put_tree(struct dcp_out *out, const struct dcp_object *object, json_t
                     struct dcp_error *err)
 {
     struct leaves leaves = { .out = out };
-    bool terminal = is_terminal(value);
+    bool terminal = is_terminal(value, false);
 
     if (terminal && !dcp_out_has(out, object->name))
         return put_whole(out, object->name, value, err);

@@ -184,7 +184,6 @@ static int add_flat(struct plain *p, const char *key, const struct dcp_torch_vie
         memcpy(part.shape, tensor->shape, (size_t)tensor->ndim * sizeof *part.shape);
         part.offset = at;
         part.stored_size = (uint64_t)tensor->n_elems * elem;
-        part.has_crc32 = false;
         at += part.stored_size;
         rc = add(p, key, (int64_t)w, (int64_t)p->weights[w], &part, err);
     }

@@ -98,7 +98,7 @@ int dcp_ds_scalar(struct dcp_torch_file *file, const struct dcp_pickle_node *nod
         (!dcp_dtype_is_float(view.dtype) && view.dtype != DCP_I64 &&
          view.dtype != DCP_I32))
         return rc;
-    rc = dcp_input_read(&file->in, view.offset, bytes, dcp_dtype_size(view.dtype), err);
+    rc = dcp_torch_read(file, view.offset, bytes, dcp_dtype_size(view.dtype), err);
     if (rc)
         return rc;
     *out_found = true;
@@ -130,10 +130,7 @@ int dcp_ds_open(struct dcp_ds_reader *reader, const char *name, int rank,
         rc = dcp_torch_read_tree(&out->torch, err);
     if (rc)
         return rc;
-    const struct dcp_file entry = { .name = name,
-                                    .rank = rank,
-                                    .size_bytes = out->torch.in.size_bytes };
-    rc = dcp_catalog_add_file(reader->catalog, &entry, &out->index, err);
+    rc = dcp_torch_add_file(&out->torch, name, rank, reader->catalog, &out->index, err);
     if (!rc && !dcp_pickle_pairs(out->torch.tree))
         rc = dcp_ds_damaged(out, err, "holds no dict of states");
     return rc;

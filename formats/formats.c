@@ -3,7 +3,6 @@
 #include "base/bytes.h"
 #include "base/mem.h"
 #include "base/str.h"
-#include "input.h"
 #include <string.h>
 
 static const struct dcp_format *const formats[] = {
@@ -13,6 +12,7 @@ static const struct dcp_format *const formats[] = {
     &dcp_format_safetensors_sharded,
     &dcp_format_torch,
     &dcp_format_hf,
+    &dcp_format_hf_trainer,
     &dcp_format_fsdp_ranks,
     &dcp_format_npy,
     &dcp_format_npz,
@@ -59,38 +59,6 @@ const struct dcp_format *dcp_format_for_suffix(const char *name)
         if ((formats[i]->flags & DCP_FORMAT_WRITES) &&
             has_suffix(name, formats[i]->suffixes))
             return formats[i];
-    return NULL;
-}
-
-/* Files people have that this library does not read, by their first bytes. */
-static const struct {
-    size_t offset, size_bytes;
-    const char *magic, *kind;
-} foreign[] = {
-    { 257, 5, "ustar", "is a tar archive that is no PyTorch file; unpack it first" },
-    { 0, 8, "\x89HDF\r\n\x1a\n", "is an HDF5 file, which is not supported" },
-    { 0, 3, "\x80\x04\x95", "is a bare pickle, not a checkpoint of a known format" },
-    { 0, 3, "\x80\x02}", "is a bare pickle, not a checkpoint of a known format" },
-    { 0, 4, "PK\3\4",
-      "is a zip archive of other things than a PyTorch file or NumPy arrays" },
-    { 0, 4, "\x28\xb5\x2f\xfd", "is compressed with zstd; unpack it first" },
-    { 0, 2, "\x1f\x8b", "is compressed with gzip; unpack it first" },
-};
-
-const char *dcp_foreign_kind(const struct dcp_source *source)
-{
-    unsigned char head[512] = { 0 };
-    DCP_CLEANUP_INPUT struct dcp_input in = { 0 };
-
-    if (source->is_dir || dcp_input_open(&in, source, NULL, NULL))
-        return NULL;
-    size_t n = in.size_bytes < sizeof head ? (size_t)in.size_bytes : sizeof head;
-    if (dcp_input_read(&in, 0, head, n, NULL))
-        return NULL;
-    for (size_t i = 0; i < DCP_ARRAY_LEN(foreign); i++)
-        if (foreign[i].offset + foreign[i].size_bytes <= n &&
-            !memcmp(head + foreign[i].offset, foreign[i].magic, foreign[i].size_bytes))
-            return foreign[i].kind;
     return NULL;
 }
 

@@ -16,6 +16,7 @@ extern const struct dcp_format dcp_format_torch;
 extern const struct dcp_format dcp_format_npy;
 extern const struct dcp_format dcp_format_npz;
 extern const struct dcp_format dcp_format_hf;
+extern const struct dcp_format dcp_format_hf_trainer;
 extern const struct dcp_format dcp_format_fsdp_ranks;
 extern const struct dcp_format dcp_format_dcp;
 extern const struct dcp_format dcp_format_gguf;

@@ -26,20 +26,24 @@ static int probe(const struct dcp_source *source)
                : 0;
 }
 
+int dcp_fsdp_open_name(struct dcp_fsdp_reading *r, const char *name, int rank,
+                       struct dcp_torch_file *file, int *out_file, struct dcp_error *err)
+{
+    int rc = dcp_torch_open(file, &r->folder.source, name, err);
+
+    file->takes_streams = true;
+    if (!rc)
+        rc = dcp_torch_read_tree(file, err);
+    return rc ? rc : dcp_torch_add_file(file, name, rank, r->catalog, out_file, err);
+}
+
 int dcp_fsdp_open_file(struct dcp_fsdp_reading *r, enum dcp_fsdp_kind kind, int rank,
                        struct dcp_torch_file *file, int *out_file, struct dcp_error *err)
 {
     char name[80];
 
     dcp_fsdp_name(name, kind, r->folder.world, rank);
-    int rc = dcp_torch_open(file, &r->folder.source, name, err);
-    file->takes_streams = true;
-    if (!rc)
-        rc = dcp_torch_read_tree(file, err);
-    const struct dcp_file entry = { .name = name,
-                                    .rank = rank,
-                                    .size_bytes = file->in.size_bytes };
-    return rc ? rc : dcp_catalog_add_file(r->catalog, &entry, out_file, err);
+    return dcp_fsdp_open_name(r, name, rank, file, out_file, err);
 }
 
 /* -- tensors ------------------------------------------------------------------------- */

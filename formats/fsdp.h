@@ -74,9 +74,14 @@ struct dcp_fsdp_reading {
     bool *is_plain; /* of each tensor: it is not cut */
     size_t cap_plain;
     struct dcp_optim_ids ids; /* of the optimizer, when it has numbers for names */
+    const size_t *order;      /* of the weights, as the model has them; NULL: the order */
+    bool unordered;           /* of the catalog; unordered: nobody knows it */
 };
-/* Opens the file of a rank and reads its tree; adds it to the catalog. Closed with
+/* Opens a file of the folder and reads its tree; adds it to the catalog. Closed with
  * dcp_torch_close, also after a failure. */
+int dcp_fsdp_open_name(struct dcp_fsdp_reading *r, const char *name, int rank,
+                       struct dcp_torch_file *file, int *out_file, struct dcp_error *err);
+/* The same for the file of a rank. */
 int dcp_fsdp_open_file(struct dcp_fsdp_reading *r, enum dcp_fsdp_kind kind, int rank,
                        struct dcp_torch_file *file, int *out_file, struct dcp_error *err);
 /* Adds what one rank has of a tensor, and the tensor when it is new. name, role, param
@@ -96,7 +101,14 @@ int dcp_fsdp_add_value(struct dcp_fsdp_reading *r, const struct dcp_torch_file *
  * are the model's. */
 int dcp_fsdp_index_optim(struct dcp_fsdp_reading *r, size_t n_weights,
                          struct dcp_error *err);
+/* One file of a whole optimizer, whoever saved it: the world is 1. */
+int dcp_fsdp_index_whole_optim(struct dcp_fsdp_reading *r, const char *name,
+                               size_t n_weights, struct dcp_error *err);
 /* The files of extra state. */
 int dcp_fsdp_index_extra(struct dcp_fsdp_reading *r, struct dcp_error *err);
+/* One such file, as an object of that name. A tensor in it that is too large for an
+ * object is a tensor of the catalog, named after rank and path. */
+int dcp_fsdp_index_value(struct dcp_fsdp_reading *r, const char *name, const char *object,
+                         int rank, struct dcp_error *err);
 
 #endif

@@ -41,7 +41,7 @@ static int make_array(struct extra *e, const struct dcp_torch_view *view, json_t
     if (!rc && view->memory)
         memcpy(data, view->memory, n);
     else if (!rc)
-        rc = dcp_input_read(&e->file->in, view->offset, data, n, err);
+        rc = dcp_torch_read(e->file, view->offset, data, n, err);
     if (rc)
         return rc;
     for (size_t i = 0; i < n; i++) {
@@ -104,18 +104,24 @@ static int add_scheduler(struct extra *e, json_t *state, struct dcp_error *err)
     return DCP_OK;
 }
 
-static int index_rank(struct extra *e, struct dcp_error *err)
+/* The whole of a file, as JSON. */
+static int read_value(struct extra *e, json_t **out, struct dcp_error *err)
 {
     const struct dcp_pickle_hook hook = { .take = take, .self = e };
+    int rc = dcp_pickle_to_json(e->file->tree, e->file->arena, &hook, out, err);
+
+    if (rc)
+        dcp_error_prefix(err, "'%s'", e->file->in.shown);
+    return rc;
+}
+
+static int index_rank(struct extra *e, struct dcp_error *err)
+{
     json_t *state = NULL;
     char name[64];
 
-    int rc = dcp_pickle_to_json(e->file->tree, e->file->arena, &hook, &state, err);
-    if (rc) {
-        dcp_error_prefix(err, "'%s'", e->file->in.shown);
-        return rc;
-    }
-    if (e->rank == 0)
+    int rc = read_value(e, &state, err);
+    if (!rc && e->rank == 0)
         rc = add_scheduler(e, state, err);
     snprintf(name, sizeof name, OBJECT ".rank_%d", e->rank);
     if (!rc)
@@ -137,4 +143,17 @@ int dcp_fsdp_index_extra(struct dcp_fsdp_reading *r, struct dcp_error *err)
             rc = index_rank(&e, err);
     }
     return rc;
+}
+
+int dcp_fsdp_index_value(struct dcp_fsdp_reading *r, const char *name, const char *object,
+                         int rank, struct dcp_error *err)
+{
+    DCP_CLEANUP_TORCH struct dcp_torch_file file = { 0 };
+    struct extra e = { .r = r, .file = &file, .rank = rank };
+    json_t *value = NULL;
+
+    int rc = dcp_fsdp_open_name(r, name, rank, &file, &e.file_index, err);
+    if (!rc)
+        rc = read_value(&e, &value, err);
+    return rc ? rc : dcp_training_add(r->catalog, object, value, err);
 }

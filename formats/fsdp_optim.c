@@ -5,6 +5,7 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "fsdp.h"
+#include "optim_unordered.h"
 #include "pickle_json.h"
 #include "training.h"
 #include <stdio.h>
@@ -86,7 +87,8 @@ static size_t list_weights(const struct dcp_fsdp_reading *r, size_t n_weights,
 {
     size_t n = 0;
 
-    for (size_t t = 0; t < n_weights; t++) {
+    for (size_t i = 0; i < n_weights; i++) {
+        size_t t = r->order ? r->order[i] : i;
         const struct dcp_tensor *tensor = &r->catalog->tensors[t];
         if (tensor->role == DCP_ROLE_MODEL && !tensor->tied_to &&
             dcp_dtype_is_float(tensor->dtype) && (plain_too || !r->is_plain[t]))
@@ -108,6 +110,8 @@ static int find_ids(struct optim *o, size_t n_weights,
         dcp_optim_ids_fini(&r->ids);
         rc = dcp_optim_ids_find(r->catalog, weights, n, o->groups, shapes, &r->ids,
                                 o->err);
+        if (!rc && r->unordered)
+            dcp_optim_unordered(r->catalog, weights, n, o->groups, shapes, &r->ids);
     }
     for (size_t i = 0; i < r->ids.n && !rc; i++)
         if (r->ids.weight[i] >= 0)
@@ -208,20 +212,23 @@ static char *make_name(struct optim *o, const struct owner *owner, const char *k
 }
 
 /* The number of updates in a tensor of one element. */
-static void see_step(struct optim *o, const struct dcp_torch_view *view)
+static int see_step(struct optim *o, const struct dcp_torch_view *view)
 {
     unsigned char data[16] = { 0 };
     size_t n = dcp_dtype_size(view->dtype);
     int64_t updates = -1;
     float single;
+    int rc = DCP_OK;
 
     if (!view->has_data || view->codec || view->ndim > 1 || view->stored_size != n ||
         n > 8)
-        return;
+        return DCP_OK;
     if (view->memory)
         memcpy(data, view->memory, n);
-    else if (dcp_input_read(&o->file->in, view->offset, data, n, NULL))
-        return;
+    else
+        rc = dcp_torch_read(o->file, view->offset, data, n, o->err);
+    if (rc)
+        return rc;
     uint32_t low = dcp_le32(data);
     memcpy(&single, &low, sizeof single);
     if (view->dtype == DCP_F32 && single >= 0 && single < 1e15f)
@@ -229,6 +236,7 @@ static void see_step(struct optim *o, const struct dcp_torch_view *view)
     else if (view->dtype == DCP_I64)
         updates = (int64_t)dcp_le64(data);
     o->updates = updates > o->updates ? updates : o->updates;
+    return DCP_OK;
 }
 
 static int take_tensor(struct optim *o, const struct owner *owner, const char *key,
@@ -240,11 +248,15 @@ static int take_tensor(struct optim *o, const struct owner *owner, const char *k
                                  .group = owner->group,
                                  .name = make_name(o, owner, key, local) };
 
+    int rc = DCP_OK;
+
     if (!tensor.name)
         return dcp_error_memory(o->err, "an optimizer");
     if (!strcmp(key, "step") && piece->plain)
-        see_step(o, &piece->view);
-    return dcp_fsdp_add(o->r, o->file, o->file_index, o->rank, &tensor, piece, o->err);
+        rc = see_step(o, &piece->view);
+    return rc ? rc
+              : dcp_fsdp_add(o->r, o->file, o->file_index, o->rank, &tensor, piece,
+                             o->err);
 }
 
 /* {"exp_avg": tensor, "step": tensor or number, …} */
@@ -360,6 +372,14 @@ static int index_rank(struct optim *o, size_t n_weights)
     return rc;
 }
 
+static int end(struct optim *o, int rc)
+{
+    if (!rc && o->groups)
+        rc = add_groups(o);
+    json_decref(o->groups);
+    return rc;
+}
+
 int dcp_fsdp_index_optim(struct dcp_fsdp_reading *r, size_t n_weights,
                          struct dcp_error *err)
 {
@@ -373,8 +393,15 @@ int dcp_fsdp_index_optim(struct dcp_fsdp_reading *r, size_t n_weights,
         if (!rc)
             rc = index_rank(&o, n_weights);
     }
-    if (!rc && o.groups)
-        rc = add_groups(&o);
-    json_decref(o.groups);
-    return rc;
+    return end(&o, rc);
+}
+
+int dcp_fsdp_index_whole_optim(struct dcp_fsdp_reading *r, const char *name,
+                               size_t n_weights, struct dcp_error *err)
+{
+    DCP_CLEANUP_TORCH struct dcp_torch_file file = { 0 };
+    struct optim o = { .r = r, .file = &file, .updates = -1, .err = err };
+
+    int rc = dcp_fsdp_open_name(r, name, 0, &file, &o.file_index, err);
+    return end(&o, rc ? rc : index_rank(&o, n_weights));
 }

@@ -3,6 +3,7 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "base/str.h"
+#include "foreign.h"
 #include "formats.h"
 #include "input.h"
 #include "merge.h"
@@ -16,6 +17,7 @@
 #include <string.h>
 
 #define CONFIG_NAME "config.json"
+#define QUANTIZATION "quantization_config"
 
 enum { BID = 128, BID_NO_WEIGHTS = 1, MAX_CONFIG_BYTES = 16 << 20 };
 
@@ -165,13 +167,33 @@ static int take_tensors(struct dcp_catalog *catalog, const struct dcp_catalog *o
 
     if (naming.family) {
         naming.tied = dcp_model_config_tied(config, naming.family);
-        naming.add_prefix = lacks_prefix(own, &naming);
+        naming.add_prefix = !dcp_model_config_is_base(config, naming.family) &&
+                            lacks_prefix(own, &naming);
     }
     int rc = dcp_merge(catalog, own, &rule, err);
     if (!rc && naming.failed)
         rc = dcp_error_memory(err, "a tensor name");
     free(naming.name);
     return rc ? rc : dcp_merge_object(catalog, own, DCP_SAFETENSORS_METADATA, err);
+}
+
+/* A configuration without weights, or with those of another library. */
+static int refuse(const struct dcp_source *source, struct dcp_error *err)
+{
+    struct dcp_foreign foreign;
+
+    if (dcp_foreign_find(source, &foreign)) {
+        free(foreign.folder);
+        dcp_error_set(err, DCP_E_UNSUPPORTED, "the folder of Hugging Face %s",
+                      foreign.kind);
+        dcp_error_hint(err, "%s", foreign.hint);
+        return DCP_E_UNSUPPORTED;
+    }
+    dcp_error_set(err, DCP_E_CORRUPT,
+                  "it has a config.json of Hugging Face, but no weights: neither "
+                  "model.safetensors, nor pytorch_model.bin, nor the index of either");
+    dcp_error_hint(err, "copy or download the folder again, with its weights");
+    return DCP_E_CORRUPT;
 }
 
 static int index_source(const struct dcp_source *source, struct dcp_catalog *catalog,
@@ -183,14 +205,8 @@ static int index_source(const struct dcp_source *source, struct dcp_catalog *cat
     struct dcp_catalog *own = NULL;
     size_t n;
 
-    if (!form) {
-        dcp_error_set(
-            err, DCP_E_CORRUPT,
-            "it has a config.json of Hugging Face, but no weights: neither "
-            "model.safetensors, nor pytorch_model.bin, nor the index of either");
-        dcp_error_hint(err, "copy or download the folder again, with its weights");
-        return DCP_E_CORRUPT;
-    }
+    if (!form)
+        return refuse(source, err);
     int rc = read_config(source, &text, &n, &config, err);
     if (!rc)
         rc = dcp_catalog_new(&own, err);
@@ -244,6 +260,24 @@ static int set_dtype(json_t *config, int dtype, bool *out_changed)
     return *out_changed ? json_object_set_new(config, key, json_string(name)) : 0;
 }
 
+/* Whether 8-bit floats or packed numbers are left of a quantized model. */
+static bool is_quantized(const struct dcp_catalog *catalog)
+{
+    for (size_t i = 0; i < catalog->n_tensors; i++)
+        if (dcp_dtype_size(catalog->tensors[i].dtype) == 1 ||
+            catalog->tensors[i].dtype == DCP_I32)
+            return true;
+    return false;
+}
+
+/* Weights that were cast out of 8 bits are quantized no more. */
+static int drop_quantization(const struct dcp_catalog *catalog, json_t *config,
+                             bool *out_changed)
+{
+    *out_changed = json_object_get(config, QUANTIZATION) && !is_quantized(catalog);
+    return *out_changed ? json_object_del(config, QUANTIZATION) : 0;
+}
+
 static int add_config(struct dcp_catalog *catalog,
                       const struct dcp_target_options *options,
                       struct dcp_literals *literals, struct dcp_error *err)
@@ -251,7 +285,7 @@ static int add_config(struct dcp_catalog *catalog,
     DCP_CLEANUP_JSON json_t *config = NULL;
     DCP_CLEANUP_FREE char *rewritten = NULL;
     const char *text = NULL;
-    bool changed;
+    bool changed, dropped;
     size_t n = 0;
     int file;
 
@@ -261,7 +295,8 @@ static int add_config(struct dcp_catalog *catalog,
         return rc;
     dcp_model_config_text(catalog, options, &text, &n);
     if (set_dtype(config, common_dtype(catalog), &changed) ||
-        (changed && !(rewritten = dcp_json_text(config, 2))))
+        drop_quantization(catalog, config, &dropped) ||
+        ((changed || dropped) && !(rewritten = dcp_json_text(config, 2))))
         return dcp_error_memory(err, CONFIG_NAME);
     if (rewritten) {
         text = rewritten;

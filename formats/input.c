@@ -1,10 +1,12 @@
 /* input: opening and reading the files of a source. */
 #include "input.h"
+#include "base/hash.h"
 #include "base/str.h"
 #include <stdio.h>
 #include <string.h>
 
 #define SHOWN_CAP 256
+#define CHECK_BYTES (256u << 10)
 
 char *dcp_source_path(const struct dcp_source *source, const char *name)
 {
@@ -98,6 +100,12 @@ int dcp_input_read_new(const struct dcp_input *in, uint64_t offset, size_t size_
     *out = NULL;
     if (offset > in->size_bytes || size_bytes > in->size_bytes - offset)
         return dcp_input_read(in, offset, NULL, size_bytes, err);
+    if (in->store->packed_bytes) {
+        int why =
+            dcp_store_check_header(in->store, in->name, size_bytes, UINT64_MAX, err);
+        if (why)
+            return why;
+    }
     data = malloc(size_bytes + 1);
     if (!data)
         return dcp_error_memory(err, "a header");
@@ -109,6 +117,23 @@ int dcp_input_read_new(const struct dcp_input *in, uint64_t offset, size_t size_
     data[size_bytes] = '\0';
     *out = data;
     return DCP_OK;
+}
+
+int dcp_input_crc32(const struct dcp_input *in, uint64_t offset, uint64_t n,
+                    uint32_t crc32, bool *out_holds, struct dcp_error *err)
+{
+    size_t cap = n < CHECK_BYTES ? (size_t)n : CHECK_BYTES;
+    DCP_CLEANUP_FREE unsigned char *buffer = malloc(cap + 1);
+    uint32_t crc = 0;
+    int rc = buffer ? DCP_OK : dcp_error_memory(err, "a checksum");
+
+    for (size_t part; n && !rc; n -= part, offset += part) {
+        part = n < cap ? (size_t)n : cap;
+        rc = dcp_input_read(in, offset, buffer, part, err);
+        crc = rc ? 0 : dcp_hash_crc32(crc, buffer, part);
+    }
+    *out_holds = !rc && crc == crc32;
+    return rc;
 }
 
 const char *dcp_input_base(const struct dcp_input *in, const struct dcp_source *source)

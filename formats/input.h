@@ -28,6 +28,11 @@ int dcp_input_read(const struct dcp_input *in, uint64_t offset, void *out,
 int dcp_input_read_new(const struct dcp_input *in, uint64_t offset, size_t size_bytes,
                        void **out, struct dcp_error *err);
 
+/* Whether the CRC-32 of n bytes at offset is that. Errors: those of reading them,
+ * MEMORY. */
+int dcp_input_crc32(const struct dcp_input *in, uint64_t offset, uint64_t n,
+                    uint32_t crc32, bool *out_holds, struct dcp_error *err);
+
 /* The file's name in the source's folder, as a catalog holds it. Points into in. */
 const char *dcp_input_base(const struct dcp_input *in, const struct dcp_source *source);
 

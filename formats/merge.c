@@ -51,6 +51,21 @@ static void add_ties(struct dcp_catalog *into, const struct dcp_catalog *from,
     }
 }
 
+int dcp_merge_files(struct dcp_catalog *into, const struct dcp_catalog *from,
+                    struct dcp_error *err)
+{
+    int first_file = (int)into->n_files, rc = DCP_OK;
+
+    for (size_t i = 0; i < from->n_files && !rc; i++)
+        rc = dcp_catalog_add_file(into, &from->files[i], NULL, err);
+    for (size_t i = 0; i < from->n_records && !rc; i++) {
+        struct dcp_record record = from->records[i];
+        record.file += first_file;
+        rc = dcp_catalog_add_record(into, &record, err);
+    }
+    return rc;
+}
+
 int dcp_merge(struct dcp_catalog *into, const struct dcp_catalog *from,
               const struct dcp_merge_rule *rule, struct dcp_error *err)
 {
@@ -59,8 +74,7 @@ int dcp_merge(struct dcp_catalog *into, const struct dcp_catalog *from,
 
     if (!index_of)
         return dcp_error_memory(err, "a catalog");
-    for (size_t i = 0; i < from->n_files && !rc; i++)
-        rc = dcp_catalog_add_file(into, &from->files[i], NULL, err);
+    rc = dcp_merge_files(into, from, err);
     for (size_t i = 0; i < from->n_tensors && !rc; i++)
         rc = add_tensor(into, &from->tensors[i], rule, &index_of[i], err);
     if (!rc)

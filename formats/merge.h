@@ -15,6 +15,9 @@ struct dcp_merge_rule {
  * caller. A NULL rule takes everything. Errors: CORRUPT (a name twice), MEMORY. */
 int dcp_merge(struct dcp_catalog *into, const struct dcp_catalog *from,
               const struct dcp_merge_rule *rule, struct dcp_error *err);
+/* The files alone, behind those that are there, and their checksums. Errors: MEMORY. */
+int dcp_merge_files(struct dcp_catalog *into, const struct dcp_catalog *from,
+                    struct dcp_error *err);
 /* Takes over one object by name when `from` has it and `into` has not. */
 int dcp_merge_object(struct dcp_catalog *into, const struct dcp_catalog *from,
                      const char *name, struct dcp_error *err);

@@ -9,6 +9,7 @@
 #include "base/str.h"
 #include "formats.h"
 #include "input.h"
+#include "merge.h"
 #include "model_config.h"
 #include "names.h"
 #include "safetensors.h"
@@ -277,10 +278,9 @@ static int add_tensors(const struct folder *folder, struct dcp_catalog *catalog,
     int first_file = (int)catalog->n_files, rc = DCP_OK;
 
     for (int rank = 0; rank < folder->world && !rc; rank++)
-        rc =
-            folder->ranks[rank]->n_files == 1
-                ? dcp_catalog_add_file(catalog, &folder->ranks[rank]->files[0], NULL, err)
-                : dcp_error_set(err, DCP_E_CORRUPT, "a rank has no file");
+        rc = folder->ranks[rank]->n_files == 1
+                 ? dcp_merge_files(catalog, folder->ranks[rank], err)
+                 : dcp_error_set(err, DCP_E_CORRUPT, "a rank has no file");
     for (size_t t = 0; t < own->n_tensors && !rc; t++)
         rc = add_tensor(folder, catalog, &own->tensors[t], first_file, err);
     return rc;

@@ -54,6 +54,14 @@ const struct dcp_names_family *dcp_model_config_family(const json_t *config)
     return dcp_names_family(json_string_value(json_object_get(config, "model_type")));
 }
 
+bool dcp_model_config_is_base(const json_t *config, const struct dcp_names_family *family)
+{
+    const json_t *classes = json_object_get(config, "architectures");
+    const char *class = json_string_value(json_array_get(classes, 0));
+
+    return class && !strcmp(class, family->base);
+}
+
 bool dcp_model_config_tied(const json_t *config, const struct dcp_names_family *family)
 {
     const json_t *tie = json_object_get(config, "tie_word_embeddings");

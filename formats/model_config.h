@@ -20,6 +20,9 @@ int dcp_model_config_read(const struct dcp_catalog *catalog,
 
 /* The family of its model_type, or NULL. */
 const struct dcp_names_family *dcp_model_config_family(const json_t *config);
+/* Whether the model is the family's base, without a head: its names have no prefix. */
+bool dcp_model_config_is_base(const json_t *config,
+                              const struct dcp_names_family *family);
 /* Whether the head shares the embedding's bytes. */
 bool dcp_model_config_tied(const json_t *config, const struct dcp_names_family *family);
 

@@ -50,6 +50,7 @@ struct dcp_names_row {
 struct dcp_names_family {
     const char *model_type;   /* of config.json */
     const char *architecture; /* its class there: "GPT2LMHeadModel" */
+    const char *base;         /* the class without a head, whose names have no prefix */
     const char *gguf;         /* general.architecture of GGUF */
     const char *prefix;       /* of the base model's names, which some files leave out */
     const char *head;         /* the name that stands without the prefix */

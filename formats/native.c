@@ -71,4 +71,5 @@ const struct dcp_format dcp_format_native = {
     .index = dcp_native_index,
     .layout = dcp_native_layout,
     .seal = dcp_native_seal,
+    .check = dcp_native_check,
 };

@@ -1,18 +1,24 @@
 /* native: the format of libdcp. docs/FORMAT.md is its law.
  *
  * A step is a folder: manifest.json, and for each rank a shard (a valid safetensors file)
- * and a shard manifest. native.c has what both directions share, native_index.c reads,
- * native_write.c writes. */
+ * and a shard manifest. native.c has what both directions share, native_index.c reads the
+ * manifests and native_entry.c their entries, native_write.c writes, native_check.c holds
+ * the headers of shards against the manifests.
+ */
 #ifndef FORMATS_NATIVE_H
 #define FORMATS_NATIVE_H
 
+#include "base/buf.h"
 #include "base/json.h"
 #include <dcp/format.h>
 
 #define NATIVE_FORMAT "libdcp" /* manifest.json begins with it: see dcp_native_probe */
+#define NATIVE_SHARD_FORMAT "libdcp-shard"
 #define NATIVE_VERSION 1
 #define NATIVE_MANIFEST "manifest.json"
 #define NATIVE_MAX_MANIFEST_BYTES ((size_t)1 << 30)
+#define NATIVE_USUAL_MANIFEST_BYTES ((size_t)256 << 20) /* more is read when asked for \
+                                                         */
 #define NATIVE_MAX_WORLD (1 << 20)
 #define NATIVE_MAX_HEADER_BYTES \
     ((size_t)100 * 1000 * 1000) /* of a shard: no reader of safetensors takes more */
@@ -28,9 +34,22 @@
 /* "shard-00003-of-00008.safetensors", ".json". */
 void dcp_native_shard_name(char out[64], int rank, int world, bool manifest);
 
+/* The pieces of a rank in the order of its shard. Caller frees; NULL: out of memory. */
+size_t *dcp_native_order(const struct dcp_catalog *catalog, int rank, size_t *out_n);
+/* The key of piece order[i] in its shard: the tensor's name, and "#k" for the k-th
+ * further piece of it. Two pieces never get the same one. */
+void dcp_native_key(struct dcp_buf *buf, const struct dcp_catalog *catalog,
+                    const size_t *order, size_t i);
+
 int dcp_native_probe(const struct dcp_source *source);
 int dcp_native_index(const struct dcp_source *source, struct dcp_catalog *catalog,
                      struct dcp_error *err);
+/* An entry of the manifest's tensors. */
+int dcp_native_index_tensor(const json_t *entry, struct dcp_catalog *catalog,
+                            struct dcp_error *err);
+/* An entry of a shard manifest's pieces; `file` is the shard. */
+int dcp_native_index_piece(const json_t *entry, struct dcp_catalog *catalog, int rank,
+                           int file, struct dcp_error *err);
 /* An entry of the manifest's objects. */
 int dcp_native_index_object(const json_t *entry, struct dcp_catalog *catalog,
                             struct dcp_error *err);
@@ -40,5 +59,12 @@ int dcp_native_layout(struct dcp_catalog *catalog,
 int dcp_native_seal(struct dcp_catalog *catalog, int rank,
                     const struct dcp_target_options *options,
                     struct dcp_literals *literals, struct dcp_error *err);
+/* Whether a shard manifest is that of its rank. Errors: CORRUPT. */
+int dcp_native_check_head(const json_t *root, const char *name, int rank,
+                          const struct dcp_catalog *catalog, struct dcp_error *err);
+/* dcp_format.check. */
+int dcp_native_check(const struct dcp_source *source, const struct dcp_catalog *catalog,
+                     size_t file, const struct dcp_differs *differs,
+                     struct dcp_error *err);
 
 #endif

@@ -1,7 +1,7 @@
 /* Native files to catalog. Nothing read is trusted: the manifest's own digest first, then
  * each shard manifest's, then every number. */
 #include "base/hash.h"
-#include "base/json.h"
+#include "base/json_walk.h"
 #include "base/mem.h"
 #include "base/str.h"
 #include "native.h"
@@ -39,7 +39,7 @@ static int read_text(const struct dcp_source *source, const char *file, char **o
 
     if (!path)
         return dcp_error_memory(err, "a file name");
-    int rc = dcp_store_read_file(source->store, path, NATIVE_MAX_MANIFEST_BYTES, &data,
+    int rc = dcp_store_read_file(source->store, path, NATIVE_USUAL_MANIFEST_BYTES, &data,
                                  out_n, &why);
     *out = data;
     /* A folder without manifest and shards is no step, rather than a damaged one. */
@@ -62,198 +62,6 @@ static int check_digest(const char *text, size_t n, struct dcp_error *err)
     }
     return dcp_error_set(err, DCP_E_CORRUPT,
                          NATIVE_MANIFEST " is damaged: its digest differs");
-}
-
-/* Small numbers of an array, each >= 0. */
-static int get_dims(const json_t *array, const char *what, int64_t out[DCP_MAX_NDIM],
-                    int *out_n, struct dcp_error *err)
-{
-    size_t n = json_array_size(array);
-
-    if (!json_is_array(array) || n > DCP_MAX_NDIM)
-        return dcp_error_set(err, DCP_E_CORRUPT,
-                             "%s must be an array of at most %d numbers", what,
-                             DCP_MAX_NDIM);
-    for (size_t i = 0; i < n; i++) {
-        const json_t *v = json_array_get(array, i);
-        if (!json_is_integer(v) || json_integer_value(v) < 0)
-            return dcp_error_set(err, DCP_E_CORRUPT, "%s must hold numbers from 0 on",
-                                 what);
-        out[i] = json_integer_value(v);
-    }
-    *out_n = (int)n;
-    return DCP_OK;
-}
-
-static int index_tensor(const json_t *entry, struct dcp_catalog *catalog,
-                        struct dcp_error *err)
-{
-    static const char what[] = "a tensor of " NATIVE_MANIFEST;
-    int64_t shape[DCP_MAX_NDIM], group = 0;
-    const char *dtype, *role;
-    const json_t *param = json_object_get(entry, "param");
-    struct dcp_tensor tensor = { .shape = shape, .has_fingerprint = true };
-    int rc = dcp_json_get_text(entry, "name", what, &tensor.name, err);
-
-    if (!rc)
-        rc = dcp_json_get_text(entry, "dtype", what, &dtype, err);
-    if (!rc)
-        rc = dcp_json_get_text(entry, "role", what, &role, err);
-    if (!rc)
-        rc = dcp_json_get_i64(entry, "group", what, &group, err);
-    if (!rc)
-        rc = dcp_json_get_hex64(entry, "crc64", what, &tensor.fingerprint, err);
-    if (!rc)
-        rc = get_dims(json_object_get(entry, "shape"), "a shape", shape, &tensor.ndim,
-                      err);
-    if (rc)
-        return rc;
-    int d = dcp_dtype_parse(dtype), r = dcp_role_parse(role);
-    if (d < 0 || strcmp(dcp_dtype_name((enum dcp_dtype)d), dtype) || r < 0 || group < 0 ||
-        group > INT32_MAX)
-        return dcp_error_set(err, DCP_E_CORRUPT, "%s has an unknown dtype, role or group",
-                             what);
-    tensor.dtype = (enum dcp_dtype)d;
-    tensor.role = (enum dcp_role)r;
-    tensor.group = (int)group;
-    tensor.param = json_is_string(param) ? json_string_value(param) : NULL;
-    return dcp_catalog_add_tensor(catalog, &tensor, NULL, err);
-}
-
-/* Block digests: 16 hex digits each in one text, and stored sizes where a codec was at
- * work. */
-static int get_blocks(const json_t *entry, struct dcp_piece *piece, uint64_t raw,
-                      struct dcp_block **out, struct dcp_error *err)
-{
-    size_t n = (size_t)((raw + DCP_BLOCK_BYTES - 1) / DCP_BLOCK_BYTES);
-    const json_t *stored = json_object_get(entry, "stored");
-    const char *hex;
-    uint64_t sum = 0;
-    int rc = dcp_json_get_text(entry, "xxh3", "a piece", &hex, err);
-
-    if (rc)
-        return rc;
-    if (strlen(hex) != 16 * n || (piece->codec && json_array_size(stored) != n))
-        return dcp_error_set(err, DCP_E_CORRUPT,
-                             "a piece does not describe its %zu blocks", n);
-    struct dcp_block *blocks = dcp_mem_calloc(n, sizeof *blocks);
-    if (!blocks)
-        return dcp_error_memory(err, "block digests");
-    *out = blocks;
-    for (size_t b = 0; b < n; b++) {
-        char digits[17];
-        uint64_t left = raw - (uint64_t)b * DCP_BLOCK_BYTES;
-        uint64_t size = left < DCP_BLOCK_BYTES ? left : DCP_BLOCK_BYTES;
-        memcpy(digits, hex + 16 * b, 16);
-        digits[16] = '\0';
-        if (!dcp_str_parse_hex64(digits, &blocks[b].xxh3))
-            return dcp_error_set(err, DCP_E_CORRUPT, "a block digest is not a number");
-        if (piece->codec) {
-            json_int_t v = json_integer_value(json_array_get(stored, b));
-            if (v < 1 || (uint64_t)v > size)
-                return dcp_error_set(err, DCP_E_CORRUPT,
-                                     "a stored block has no valid size");
-            size = (uint64_t)v;
-        }
-        blocks[b].stored_size = (uint32_t)size;
-        sum += size;
-    }
-    piece->blocks = blocks;
-    piece->n_blocks = n;
-    if (sum != piece->stored_size)
-        return dcp_error_set(err, DCP_E_CORRUPT,
-                             "the blocks of a piece are not its size");
-    return DCP_OK;
-}
-
-static int get_region(const json_t *entry, const struct dcp_tensor *tensor,
-                      int64_t dims[2][DCP_MAX_NDIM], struct dcp_region *out,
-                      struct dcp_error *err)
-{
-    const json_t *flat = json_object_get(entry, "flat"),
-                 *box = json_object_get(entry, "box");
-    int n, m, rc = DCP_OK;
-
-    *out = (struct dcp_region){ .kind = DCP_WHOLE };
-    if (flat && box)
-        return dcp_error_set(err, DCP_E_CORRUPT,
-                             "a piece is both a flat range and a box");
-    if (flat) {
-        rc = get_dims(flat, "a flat range", dims[0], &n, err);
-        if (!rc && n != 2)
-            rc = dcp_error_set(err, DCP_E_CORRUPT, "a flat range must have two numbers");
-        if (!rc)
-            *out = (struct dcp_region){ .kind = DCP_FLAT,
-                                        .begin = dims[0][0],
-                                        .end = dims[0][1] };
-    } else if (box) {
-        rc = get_dims(json_array_get(box, 0), "a box", dims[0], &n, err);
-        if (!rc)
-            rc = get_dims(json_array_get(box, 1), "a box", dims[1], &m, err);
-        if (!rc && (n != tensor->ndim || m != tensor->ndim))
-            rc = dcp_error_set(err, DCP_E_CORRUPT,
-                               "a box has not its tensor's dimensions");
-        *out = (struct dcp_region){ .kind = DCP_BOX, .offset = dims[0], .size = dims[1] };
-    }
-    return rc;
-}
-
-static int index_piece(const json_t *entry, struct dcp_catalog *catalog, int rank,
-                       int file, struct dcp_error *err)
-{
-    static const char what[] = "a piece of a shard manifest";
-    int64_t tensor = -1, dims[2][DCP_MAX_NDIM];
-    uint64_t file_size = catalog->files[file].size_bytes;
-    const char *codec;
-    struct dcp_piece piece = { .rank = rank, .file = file, .has_crc = true };
-    DCP_CLEANUP_FREE struct dcp_block *blocks = NULL;
-    int rc = dcp_json_get_i64(entry, "tensor", what, &tensor, err);
-
-    if (!rc)
-        rc = dcp_json_get_u64(entry, "offset", what, &piece.offset, err);
-    if (!rc)
-        rc = dcp_json_get_u64(entry, "size_bytes", what, &piece.stored_size, err);
-    if (!rc)
-        rc = dcp_json_get_text(entry, "codec", what, &codec, err);
-    if (!rc)
-        rc = dcp_json_get_hex64(entry, "crc64", what, &piece.crc, err);
-    if (rc)
-        return rc;
-    if (tensor < 0 || (size_t)tensor >= catalog->n_tensors)
-        return dcp_error_set(err, DCP_E_CORRUPT, "%s belongs to no tensor", what);
-    int c = dcp_codec_parse(codec);
-    if (c < 0)
-        return dcp_error_set(err, DCP_E_UNSUPPORTED,
-                             "the codec of a piece is not known here");
-    if (piece.offset > file_size || piece.stored_size > file_size - piece.offset)
-        return dcp_error_set(err, DCP_E_CORRUPT, "%s lies outside its file", what);
-    piece.tensor = (int)tensor;
-    piece.codec = (enum dcp_codec)c;
-    rc = get_region(entry, &catalog->tensors[tensor], dims, &piece.region, err);
-    if (rc)
-        return rc;
-    /* The region is not checked yet (adding the piece does that), so its size is not
-     * trusted: a product that overflows cannot agree with a size that fits in the file.
-     */
-    const struct dcp_tensor *t = &catalog->tensors[tensor];
-    uint64_t raw = dcp_dtype_size(t->dtype);
-    bool ok = true;
-    if (piece.region.kind == DCP_FLAT)
-        ok = piece.region.begin <= piece.region.end &&
-             dcp_mul_u64(raw, (uint64_t)(piece.region.end - piece.region.begin), &raw);
-    else
-        for (int d = 0; d < t->ndim && ok; d++)
-            ok =
-                dcp_mul_u64(raw,
-                            (uint64_t)(piece.region.kind == DCP_BOX ? piece.region.size[d]
-                                                                    : t->shape[d]),
-                            &raw);
-    if (!ok || (piece.codec == DCP_CODEC_NONE && raw != piece.stored_size) ||
-        piece.stored_size > raw)
-        return dcp_error_set(err, DCP_E_CORRUPT, "%s has not the size of its region",
-                             what);
-    rc = get_blocks(entry, &piece, raw, &blocks, err);
-    return rc ? rc : dcp_catalog_add_piece(catalog, &piece, err);
 }
 
 /* A file the manifest names: there, a file, and of the size it says. */
@@ -321,12 +129,14 @@ static int index_shard(const struct dcp_source *source, const json_t *entry, int
     struct dcp_file shard = { .name = name, .rank = rank, .has_crc = true };
     struct dcp_file manifest = { .name = manifest_name, .rank = rank, .has_crc = true };
     struct dcp_error why = { 0 };
+    static const char *const large[] = { "pieces", NULL };
     DCP_CLEANUP_FREE char *text = NULL;
     DCP_CLEANUP_JSON json_t *root = NULL;
-    json_t *pieces, *piece;
+    DCP_CLEANUP_WALK struct dcp_json_walk walk = { 0 };
+    struct dcp_json_span pieces;
     const char *file_text, *manifest_text;
     int64_t rank_text;
-    size_t n = 0, i;
+    size_t n = 0;
     int file = 0,
         rc = dcp_json_get_u64(entry, "size_bytes", what, &shard.size_bytes, err);
 
@@ -359,19 +169,19 @@ static int index_shard(const struct dcp_source *source, const json_t *entry, int
     rc = add_file(catalog, manifest, found, &why, NULL, err);
     if (rc || found)
         return rc;
+    const struct dcp_json_span doc = { text, n };
+    rc = dcp_json_walk_root(doc, manifest_name, large, &pieces, &root, err);
     if (!rc)
-        rc = dcp_json_parse(text, n, manifest_name, &root, err);
+        rc = dcp_native_check_head(root, manifest_name, rank, catalog, err);
     if (!rc)
-        rc = dcp_json_get_array(root, "pieces", manifest_name, &pieces, err);
-    if (rc)
-        return rc;
-    json_array_foreach(pieces, i, piece)
-    {
-        rc = index_piece(piece, catalog, rank, file, err);
-        if (rc)
-            return rc;
+        rc = dcp_json_walk_member(&walk, doc, pieces, '[', large[0], manifest_name, err);
+    while (!rc && dcp_json_walk_next(&walk, err)) {
+        DCP_CLEANUP_JSON json_t *piece = NULL;
+        rc = dcp_json_walk_parse(&walk, &piece, err);
+        if (!rc)
+            rc = dcp_native_index_piece(piece, catalog, rank, file, err);
     }
-    return DCP_OK;
+    return rc ? rc : walk.rc;
 }
 
 static int index_other_file(const struct dcp_source *source, const json_t *entry,
@@ -484,6 +294,10 @@ static int index_head(const json_t *root, struct dcp_catalog *catalog,
         rc = dcp_json_get_i64(mesh, "pp", "mesh", &pp, err);
     if (rc)
         return rc;
+    if (catalog->step < -1)
+        return dcp_error_set(err, DCP_E_CORRUPT,
+                             "the manifest gives %" PRId64 " as the number of the step",
+                             catalog->step);
     if (world < 1 || world > NATIVE_MAX_WORLD || dp < 1 || tp < 1 || pp < 1 ||
         dp > world || tp > world || pp > world)
         return dcp_error_set(err, DCP_E_CORRUPT,
@@ -524,45 +338,71 @@ static int index_parity(const json_t *root, struct dcp_catalog *catalog,
     return catalog->parity ? DCP_OK : dcp_error_memory(err, "a catalog");
 }
 
+/* The lists of the manifest, in the order in which they are read: tensors are named by
+ * pieces. */
+enum list { TENSORS, SHARDS, FILES, OBJECTS, N_LISTS };
+static const char *const lists[] = { "tensors", "shards", "files", "objects", NULL };
+
+static int index_entry(const struct dcp_source *source, enum list list,
+                       const json_t *entry, size_t i, struct dcp_catalog *catalog,
+                       struct dcp_error *err)
+{
+    switch (list) {
+    case TENSORS:
+        return dcp_native_index_tensor(entry, catalog, err);
+    case SHARDS:
+        return index_shard(source, entry, (int)i, catalog, err);
+    case FILES:
+        return index_other_file(source, entry, catalog, err);
+    default:
+        return dcp_native_index_object(entry, catalog, err);
+    }
+}
+
+static int index_list(const struct dcp_source *source, enum list list,
+                      struct dcp_json_span doc, struct dcp_json_span part,
+                      struct dcp_catalog *catalog, struct dcp_error *err)
+{
+    DCP_CLEANUP_WALK struct dcp_json_walk walk;
+    int rc =
+        dcp_json_walk_member(&walk, doc, part, '[', lists[list], NATIVE_MANIFEST, err);
+    size_t i = 0, world = (size_t)catalog->world;
+
+    for (; !rc && dcp_json_walk_next(&walk, err) && !(list == SHARDS && i >= world);
+         i++) {
+        DCP_CLEANUP_JSON json_t *entry = NULL;
+        rc = dcp_json_walk_parse(&walk, &entry, err);
+        if (!rc)
+            rc = index_entry(source, list, entry, i, catalog, err);
+    }
+    rc = rc ? rc : walk.rc;
+    if (!rc && list == SHARDS && (i != world || walk.at < walk.end))
+        rc = dcp_error_set(err, DCP_E_CORRUPT,
+                           "the manifest does not name a shard a rank");
+    return rc;
+}
+
 int dcp_native_index(const struct dcp_source *source, struct dcp_catalog *catalog,
                      struct dcp_error *err)
 {
     DCP_CLEANUP_FREE char *text = NULL;
     DCP_CLEANUP_JSON json_t *root = NULL;
-    json_t *tensors = NULL, *shards = NULL, *files = NULL, *objects = NULL, *entry;
-    size_t n = 0, i;
+    struct dcp_json_span parts[N_LISTS];
+    size_t n = 0;
     int rc = read_text(source, NATIVE_MANIFEST, &text, &n, err);
 
     if (!rc)
         rc = check_digest(text, n, err);
+    const struct dcp_json_span doc = { text, n };
     if (!rc)
-        rc = dcp_json_parse(text, n, NATIVE_MANIFEST, &root, err);
+        rc = dcp_json_walk_root(doc, NATIVE_MANIFEST, lists, parts, &root, err);
     if (!rc)
         rc = index_head(root, catalog, err);
-    if (!rc)
-        rc = dcp_json_get_array(root, "tensors", NATIVE_MANIFEST, &tensors, err);
-    if (!rc)
-        rc = dcp_json_get_array(root, "shards", NATIVE_MANIFEST, &shards, err);
-    if (!rc)
-        rc = dcp_json_get_array(root, "files", NATIVE_MANIFEST, &files, err);
-    if (!rc)
-        rc = dcp_json_get_array(root, "objects", NATIVE_MANIFEST, &objects, err);
-    if (!rc && json_array_size(shards) != (size_t)catalog->world)
-        rc = dcp_error_set(err, DCP_E_CORRUPT,
-                           "the manifest does not name a shard a rank");
     if (!rc)
         rc = index_parity(root, catalog, err);
     if (!rc)
         rc = index_extra(root, catalog, err);
-    for (i = 0; !rc && i < json_array_size(tensors); i++)
-        rc = index_tensor(json_array_get(tensors, i), catalog, err);
-    for (i = 0; !rc && i < json_array_size(shards); i++) {
-        entry = json_array_get(shards, i);
-        rc = index_shard(source, entry, (int)i, catalog, err);
-    }
-    for (i = 0; !rc && i < json_array_size(files); i++)
-        rc = index_other_file(source, json_array_get(files, i), catalog, err);
-    for (i = 0; !rc && i < json_array_size(objects); i++)
-        rc = dcp_native_index_object(json_array_get(objects, i), catalog, err);
+    for (int i = 0; !rc && i < N_LISTS; i++)
+        rc = index_list(source, (enum list)i, doc, parts[i], catalog, err);
     return rc ? rc : index_ties(root, catalog, err);
 }

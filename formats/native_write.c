@@ -65,8 +65,7 @@ static int shard_order(const void *a, const void *b, void *arg)
     return order ? order : i < j ? -1 : i > j;
 }
 
-/* The pieces of a rank, in that order. Caller frees; NULL: out of memory. */
-static size_t *rank_pieces(struct dcp_catalog *catalog, int rank, size_t *out_n)
+size_t *dcp_native_order(const struct dcp_catalog *catalog, int rank, size_t *out_n)
 {
     size_t n = 0, at = 0;
 
@@ -77,7 +76,7 @@ static size_t *rank_pieces(struct dcp_catalog *catalog, int rank, size_t *out_n)
         if (catalog->pieces[p].rank == rank)
             order[at++] = p;
     if (order)
-        qsort_r(order, n, sizeof *order, shard_order, catalog);
+        qsort_r(order, n, sizeof *order, shard_order, (void *)catalog);
     *out_n = n;
     return order;
 }
@@ -92,21 +91,26 @@ static bool is_ambiguous(const char *name)
            (mark && mark[1] && !mark[1 + strspn(mark + 1, "0123456789")]);
 }
 
-/* The name of a piece in its shard: the tensor's, and "#k" for the k-th further piece of
- * it. Two pieces never get the same one. */
-static void add_key(struct dcp_buf *buf, const struct dcp_catalog *catalog,
+void dcp_native_key(struct dcp_buf *buf, const struct dcp_catalog *catalog,
                     const size_t *order, size_t i)
 {
     const struct dcp_piece *piece = &catalog->pieces[order[i]];
     const char *name = catalog->tensors[piece->tensor].name;
-    DCP_CLEANUP_BUF struct dcp_buf key = { 0 };
     size_t k = 0;
 
     while (k < i && catalog->pieces[order[i - k - 1]].tensor == piece->tensor)
         k++;
-    dcp_buf_add_text(&key, name);
+    dcp_buf_add_text(buf, name);
     if (k || is_ambiguous(name))
-        dcp_buf_add_fmt(&key, "#%zu", k);
+        dcp_buf_add_fmt(buf, "#%zu", k);
+}
+
+static void add_key(struct dcp_buf *buf, const struct dcp_catalog *catalog,
+                    const size_t *order, size_t i)
+{
+    DCP_CLEANUP_BUF struct dcp_buf key = { 0 };
+
+    dcp_native_key(&key, catalog, order, i);
     buf->failed |= key.failed;
     if (!key.failed)
         add_quoted(buf, (const char *)key.data);
@@ -167,7 +171,7 @@ static int layout_shard(struct dcp_catalog *catalog, int rank,
                         struct dcp_literals *literals, size_t *out_n,
                         struct dcp_error *err)
 {
-    DCP_CLEANUP_FREE size_t *order = rank_pieces(catalog, rank, out_n);
+    DCP_CLEANUP_FREE size_t *order = dcp_native_order(catalog, rank, out_n);
     DCP_CLEANUP_BUF struct dcp_buf header = { 0 };
     char name[64];
     int file;
@@ -270,7 +274,7 @@ static int seal_shard(struct dcp_catalog *catalog, int rank,
                       struct dcp_literals *literals, struct dcp_error *err)
 {
     size_t n;
-    DCP_CLEANUP_FREE size_t *order = rank_pieces(catalog, rank, &n);
+    DCP_CLEANUP_FREE size_t *order = dcp_native_order(catalog, rank, &n);
     DCP_CLEANUP_BUF struct dcp_buf manifest = { 0 }, header = { 0 };
     char name[64];
     int file, shard = 0, rc = DCP_OK;
@@ -287,7 +291,8 @@ static int seal_shard(struct dcp_catalog *catalog, int rank,
         rc = add_literal(catalog, literals, shard, 0, &header, err);
     }
     dcp_buf_add_fmt(&manifest,
-                    "{\"format\":\"libdcp-shard\",\"version\":%d,\"step\":%" PRId64
+                    "{\"format\":\"" NATIVE_SHARD_FORMAT
+                    "\",\"version\":%d,\"step\":%" PRId64
                     ",\"rank\":%d,\"world\":%d,\"file\":\"%s\",\n\"pieces\":[",
                     NATIVE_VERSION, catalog->step, rank, catalog->world, name);
     for (size_t i = 0; i < n; i++) {

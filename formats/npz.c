@@ -55,19 +55,9 @@ static int probe(const struct dcp_source *source)
 
 /* -- reading ------------------------------------------------------------------------- */
 
-/* The checksum of the array: that of the record without its head. */
-static void set_crc32(struct dcp_piece *piece, const struct dcp_zip_record *record,
-                      const void *head, const struct dcp_npy *npy)
-{
-    uint32_t before = dcp_hash_crc32(0, head, (size_t)npy->begin);
-
-    piece->has_crc32 = record->crc32 != 0 && npy->dense;
-    piece->crc32 = record->crc32 ^ dcp_hash_crc32_combine(before, 0, npy->size_bytes);
-}
-
 static int add_array(struct archive *a, const struct dcp_zip_record *record,
-                     const void *head, const struct dcp_npy *npy, int file,
-                     struct dcp_catalog *catalog, struct dcp_error *err)
+                     const struct dcp_npy *npy, int file, struct dcp_catalog *catalog,
+                     struct dcp_error *err)
 {
     struct dcp_tensor tensor = { .dtype = npy->dtype,
                                  .ndim = npy->ndim,
@@ -88,7 +78,6 @@ static int add_array(struct archive *a, const struct dcp_zip_record *record,
         piece.offset = record->offset + (record->deflated ? 0 : npy->begin);
         piece.stored_size = npy->size_bytes;
     }
-    set_crc32(&piece, record, head, npy);
     int rc = dcp_catalog_add_tensor(catalog, &tensor, &piece.tensor, err);
     if (!rc)
         rc = dcp_catalog_add_piece(catalog, &piece, err);
@@ -112,7 +101,7 @@ static int index_record(struct archive *a, const struct dcp_zip_record *record, 
     int rc = dcp_zip_read_head(&a->in, record, DCP_NPY_MAX_HEAD_BYTES, head, &n, err);
     if (!rc)
         rc = dcp_npy_parse(head, n, record->size_bytes, shown, &npy, err);
-    return rc ? rc : add_array(a, record, head, &npy, file, catalog, err);
+    return rc ? rc : add_array(a, record, &npy, file, catalog, err);
 }
 
 static int index_source(const struct dcp_source *source, struct dcp_catalog *catalog,
@@ -132,6 +121,8 @@ static int index_source(const struct dcp_source *source, struct dcp_catalog *cat
     const struct dcp_file entry = { .name = dcp_input_base(&a.in, source),
                                     .size_bytes = a.in.size_bytes };
     rc = dcp_catalog_add_file(catalog, &entry, &file, err);
+    if (!rc)
+        rc = dcp_zip_add_records(&a.zip, catalog, file, err);
     for (size_t i = 0; i < a.zip.n_records && !rc; i++)
         rc = index_record(&a, &a.zip.records[i], file, catalog, err);
     return rc ? rc : dcp_roles_find_plain(catalog, err);

@@ -1,7 +1,7 @@
 /* safetensors: one file, read strictly. */
 #include "safetensors.h"
 #include "base/bytes.h"
-#include "base/json.h"
+#include "base/json_walk.h"
 #include "base/mem.h"
 #include "base/str.h"
 #include "formats.h"
@@ -21,7 +21,7 @@ struct header {
     struct dcp_catalog *catalog;
     int file;
     struct range *ranges; /* of all tensors */
-    size_t n_ranges;
+    size_t n_ranges, cap_ranges;
 };
 
 struct range {
@@ -97,7 +97,7 @@ static int add_tensor(struct header *h, const char *name, const json_t *entry,
     const json_t *offsets = json_object_get(entry, "data_offsets");
     int64_t shape[DCP_MAX_NDIM];
     struct dcp_tensor tensor = { .name = name };
-    struct range *range = &h->ranges[h->n_ranges];
+    struct range *range;
     int index;
 
     if (!name[0])
@@ -111,6 +111,11 @@ static int add_tensor(struct header *h, const char *name, const json_t *entry,
         rc = parse_shape(h, name, json_object_get(entry, "shape"), &tensor, shape, err);
     if (rc)
         return rc;
+    range = dcp_mem_grow(h->ranges, &h->cap_ranges, h->n_ranges + 1, sizeof *range);
+    if (!range)
+        return dcp_error_memory(err, "a safetensors header");
+    h->ranges = range;
+    range += h->n_ranges;
     if (!json_is_array(offsets) || json_array_size(offsets) != 2 ||
         !parse_number(json_array_get(offsets, 0), &range->begin) ||
         !parse_number(json_array_get(offsets, 1), &range->end) ||
@@ -198,56 +203,50 @@ static int add_metadata(struct header *h, json_t *metadata, struct dcp_error *er
     return dcp_catalog_add_object(h->catalog, &object, err);
 }
 
-static int add_members(struct header *h, json_t *root, struct dcp_error *err)
+static int add_members(struct header *h, struct dcp_json_span text, struct dcp_error *err)
 {
-    DCP_CLEANUP_FREE struct range *ranges =
-        dcp_mem_calloc(json_object_size(root), sizeof *ranges);
-    const char *name;
-    json_t *entry;
-    int rc = DCP_OK;
+    DCP_CLEANUP_WALK struct dcp_json_walk walk;
+    DCP_CLEANUP_JSON json_t *metadata = NULL;
+    int rc = dcp_json_walk_init(&walk, text, text, '{', h->in->shown, err);
 
-    if (!ranges)
-        return dcp_error_memory(err, "a safetensors header");
-    h->ranges = ranges;
-    json_object_foreach(root, name, entry)
-    {
-        if (strcmp(name, METADATA_KEY) != 0)
+    while (!rc && dcp_json_walk_next(&walk, err)) {
+        DCP_CLEANUP_JSON json_t *entry = NULL;
+        const char *name = dcp_json_walk_key(&walk);
+        rc = dcp_json_walk_parse(&walk, &entry, err);
+        if (!rc && strcmp(name, METADATA_KEY) != 0)
             rc = add_tensor(h, name, entry, err);
-        if (rc)
-            return rc;
+        else if (!rc && metadata)
+            rc = dcp_error_set(err, DCP_E_CORRUPT, "'%s': there are two __metadata__",
+                               h->in->shown);
+        else if (!rc)
+            metadata = json_incref(entry);
     }
-    json_t *metadata = json_object_get(root, METADATA_KEY);
-    rc = check_ranges(h, err);
+    rc = rc ? rc : walk.rc;
+    if (!rc)
+        rc = check_ranges(h, err);
     return !rc && metadata ? add_metadata(h, metadata, err) : rc;
 }
 
-/* The length of the header, when it can be one. */
 static int read_length(const struct dcp_input *in, uint64_t *out, struct dcp_error *err)
 {
     unsigned char length[LENGTH_BYTES];
     int rc = dcp_input_read(in, 0, length, sizeof length, err);
 
-    if (rc)
-        return rc;
-    *out = dcp_le64(length);
-    if (*out > DCP_SAFETENSORS_MAX_HEADER_BYTES)
-        return dcp_error_set(err, DCP_E_CORRUPT,
-                             "'%s' is no safetensors file: its header would have %llu "
-                             "bytes, over the limit of %u",
-                             in->shown, (unsigned long long)*out,
-                             DCP_SAFETENSORS_MAX_HEADER_BYTES);
-    return DCP_OK;
+    *out = rc ? 0 : dcp_le64(length);
+    return rc;
 }
 
 static int check_length(const struct dcp_input *in, uint64_t length,
                         struct dcp_error *err)
 {
-    if (length <= in->size_bytes - LENGTH_BYTES)
-        return DCP_OK;
-    dcp_error_set(err, DCP_E_CORRUPT, "'%s' ends inside its header: it is cut off",
-                  in->shown);
-    dcp_error_hint(err, "copy or download it again");
-    return DCP_E_CORRUPT;
+    if (length > in->size_bytes - LENGTH_BYTES) {
+        dcp_error_set(err, DCP_E_CORRUPT, "'%s' ends inside its header: it is cut off",
+                      in->shown);
+        dcp_error_hint(err, "copy or download it again");
+        return DCP_E_CORRUPT;
+    }
+    return dcp_store_check_header(in->store, in->name, length,
+                                  DCP_SAFETENSORS_MAX_HEADER_BYTES, err);
 }
 
 int dcp_safetensors_index_file(const struct dcp_source *source, const char *name,
@@ -255,7 +254,6 @@ int dcp_safetensors_index_file(const struct dcp_source *source, const char *name
 {
     DCP_CLEANUP_INPUT struct dcp_input in = { 0 };
     DCP_CLEANUP_FREE void *text = NULL;
-    DCP_CLEANUP_JSON json_t *root = NULL;
     uint64_t length;
 
     int rc = dcp_input_open(&in, source, name, err);
@@ -265,23 +263,22 @@ int dcp_safetensors_index_file(const struct dcp_source *source, const char *name
         rc = check_length(&in, length, err);
     if (!rc)
         rc = dcp_input_read_new(&in, LENGTH_BYTES, (size_t)length, &text, err);
-    if (!rc)
-        rc = dcp_json_parse(text, (size_t)length, in.shown, &root, err);
     if (rc)
         return rc;
-    if (!json_is_object(root))
-        return dcp_error_set(err, DCP_E_CORRUPT, "'%s': the header is no JSON object",
-                             in.shown);
     struct header h = { .in = &in,
                         .data_begin = LENGTH_BYTES + length,
                         .catalog = catalog };
     const struct dcp_file file = { .name = dcp_input_base(&in, source),
                                    .size_bytes = in.size_bytes };
     rc = dcp_catalog_add_file(catalog, &file, &h.file, err);
-    return rc ? rc : add_members(&h, root, err);
+    if (!rc)
+        rc = add_members(&h, (struct dcp_json_span){ text, (size_t)length }, err);
+    free(h.ranges);
+    return rc;
 }
 
-/* A file that ends inside its header is one, too: it is told so by name. */
+/* A file that ends inside its header, or has too large a one, is one, too: it is told so
+ * by name. */
 static int probe(const struct dcp_source *source)
 {
     DCP_CLEANUP_INPUT struct dcp_input in = { 0 };
@@ -290,6 +287,9 @@ static int probe(const struct dcp_source *source)
 
     if (source->is_dir || dcp_input_open(&in, source, NULL, NULL) ||
         read_length(&in, &length, NULL))
+        return 0;
+    if (length > in.size_bytes - LENGTH_BYTES &&
+        length > DCP_SAFETENSORS_MAX_HEADER_BYTES)
         return 0;
     if (length > in.size_bytes - LENGTH_BYTES)
         length = in.size_bytes - LENGTH_BYTES;

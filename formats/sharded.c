@@ -1,6 +1,7 @@
 /* sharded: folders with an index, and the format of those that hold safetensors. */
 #include "sharded.h"
-#include "base/json.h"
+#include "base/arena.h"
+#include "base/json_walk.h"
 #include "base/mem.h"
 #include "base/str.h"
 #include "dcp_shards.h"
@@ -9,31 +10,54 @@
 #include "merge.h"
 #include "roles.h"
 #include "safetensors.h"
+#include "text_index.h"
+#include "training.h"
 #include <string.h>
 
 #define STEM "model"
-#define ONE_NAME STEM ".safetensors"
-#define INDEX_NAME STEM ".safetensors.index.json"
+#define ADAPTER_CONFIG "adapter_config.json"
+
+/* What a folder's weights are called: one file, or the index of many. */
+static const struct {
+    const char *one, *index;
+} stems[] = {
+    { STEM ".safetensors", STEM ".safetensors.index.json" },
+    { "adapter_model.safetensors", "adapter_model.safetensors.index.json" }, /* PEFT */
+    { "diffusion_pytorch_model.safetensors",
+      "diffusion_pytorch_model.safetensors.index.json" }, /* a model of diffusers */
+};
 
 enum { BID = 64 };
 
 /* -- reading ------------------------------------------------------------------------- */
 
+/* What the index says: which file has a tensor. */
+struct map {
+    const char *shown;
+    struct dcp_json_span doc, part; /* its text */
+    struct dcp_arena *texts;
+    struct dcp_text_index tensors, files; /* by name; to the number of a file */
+    const char **names;                   /* of files */
+    size_t n_files, cap_files;
+};
+
 /* Takes from a shard what the map gives to it. */
 struct shard {
-    const json_t *map;
+    const struct map *map;
     const char *file;
+    int64_t number;
     size_t n_taken;
 };
 
 static const char *take_mapped(void *self, const struct dcp_tensor *tensor)
 {
     struct shard *shard = self;
-    const char *file = json_string_value(json_object_get(shard->map, tensor->name));
+    int64_t file =
+        dcp_text_index_find(&shard->map->tensors, tensor->name, strlen(tensor->name));
 
     if (tensor->tied_to)
         return tensor->name; /* the map knows the other name */
-    if (!file || strcmp(file, shard->file))
+    if (file != shard->number)
         return NULL;
     shard->n_taken++;
     return tensor->name;
@@ -44,56 +68,96 @@ static int in_natural_order(const void *p, const void *q)
     return dcp_str_natural_cmp(*(const char *const *)p, *(const char *const *)q);
 }
 
-/* The files the map names, each once, in natural order. */
-static int list_files(json_t *map, const char *shown, const char ***out, size_t *out_n,
+/* The number of a file, which gets one the first time; -1 with err set. */
+static int64_t number_of(struct map *map, const char *name, struct dcp_error *err)
+{
+    int64_t number = dcp_text_index_find(&map->files, name, strlen(name));
+
+    if (number >= 0)
+        return number;
+    if (!dcp_store_name_ok(name) || strchr(name, '/') || strchr(name, '\\')) {
+        dcp_error_set(err, DCP_E_CORRUPT, "'%s' names a shard that is no plain file name",
+                      map->shown);
+        return DCP_E_CORRUPT;
+    }
+    char *kept = dcp_arena_text(map->texts, name);
+    const char **names =
+        dcp_mem_grow(map->names, &map->cap_files, map->n_files + 1, sizeof *names);
+    if (names)
+        map->names = names;
+    if (!kept || !names ||
+        !dcp_text_index_set(&map->files, kept, strlen(kept), (int64_t)map->n_files))
+        return dcp_error_memory(err, "the index of shards");
+    names[map->n_files] = kept;
+    return (int64_t)map->n_files++;
+}
+
+static int add_tensor(struct map *map, const char *name, const json_t *value,
                       struct dcp_error *err)
 {
-    const char **files = dcp_mem_calloc(json_object_size(map), sizeof *files), *key;
-    DCP_CLEANUP_JSON json_t *seen = json_object();
-    json_t *value;
-    size_t n = 0;
-    int rc = files && seen ? DCP_OK : dcp_error_memory(err, "the index of shards");
+    const char *file = json_string_value(value), *kept;
+    int64_t number = number_of(map, file ? file : "", err);
+    char shown[160];
 
-    json_object_foreach(map, key, value)
-    {
-        const char *name = json_string_value(value);
-        if (rc || (name && json_object_get(seen, name)))
-            continue;
-        if (!name || !dcp_store_name_ok(name) || strchr(name, '/') || strchr(name, '\\'))
-            rc = dcp_error_set(err, DCP_E_CORRUPT,
-                               "'%s' names a shard that is no plain file name", shown);
-        else if (json_object_set_new(seen, name, json_true()))
-            rc = dcp_error_memory(err, "the index of shards");
-        else
-            files[n++] = name;
+    if (number < 0)
+        return (int)number;
+    if (dcp_text_index_find(&map->tensors, name, strlen(name)) >= 0)
+        return dcp_error_set(err, DCP_E_CORRUPT, "'%s' has the tensor '%s' twice",
+                             map->shown, dcp_str_escape(shown, sizeof shown, name));
+    kept = dcp_arena_text(map->texts, name);
+    return kept && dcp_text_index_set(&map->tensors, kept, strlen(kept), number)
+               ? DCP_OK
+               : dcp_error_memory(err, "the index of shards");
+}
+
+static int read_map(struct map *map, struct dcp_error *err)
+{
+    static const char *const large[] = { "weight_map", NULL };
+    DCP_CLEANUP_WALK struct dcp_json_walk walk = { 0 };
+    DCP_CLEANUP_JSON json_t *root = NULL;
+
+    map->texts = dcp_arena_new();
+    int rc = map->texts ? DCP_OK : dcp_error_memory(err, "the index of shards");
+    if (!rc)
+        rc = dcp_json_walk_root(map->doc, map->shown, large, &map->part, &root, err);
+    if (!rc)
+        rc = dcp_json_walk_member(&walk, map->doc, map->part, '{', large[0], map->shown,
+                                  err);
+    while (!rc && dcp_json_walk_next(&walk, err)) {
+        DCP_CLEANUP_JSON json_t *value = NULL;
+        rc = dcp_json_walk_parse(&walk, &value, err);
+        if (!rc)
+            rc = add_tensor(map, dcp_json_walk_key(&walk), value, err);
     }
-    if (n)
-        qsort(files, n, sizeof *files, in_natural_order);
-    *out = files;
-    *out_n = n;
-    return rc;
+    return rc ? rc : walk.rc;
+}
+
+static void free_map(struct map *map)
+{
+    dcp_text_index_fini(&map->tensors);
+    dcp_text_index_fini(&map->files);
+    dcp_arena_free(map->texts);
+    free(map->names);
 }
 
 /* A tensor that the index promises and no file holds. */
-static int missing(json_t *map, const struct dcp_catalog *catalog, const char *shown,
+static int missing(const struct map *map, const struct dcp_catalog *catalog,
                    struct dcp_error *err)
 {
-    const char *name;
-    char shown_name[160];
-    json_t *file;
+    DCP_CLEANUP_WALK struct dcp_json_walk walk;
+    char shown[160];
+    int rc = dcp_json_walk_init(&walk, map->doc, map->part, '{', map->shown, err);
 
-    json_object_foreach(map, name, file)
-    {
+    while (!rc && dcp_json_walk_next(&walk, err)) {
+        const char *name = dcp_json_walk_key(&walk);
         if (dcp_catalog_find(catalog, name) < 0) {
-            dcp_error_set(err, DCP_E_CORRUPT,
-                          "'%s' promises a tensor '%s' that is not in "
-                          "its shard",
-                          shown, dcp_str_escape(shown_name, sizeof shown_name, name));
+            rc = dcp_error_set(err, DCP_E_CORRUPT,
+                               "'%s' promises a tensor '%s' that is not in its shard",
+                               map->shown, dcp_str_escape(shown, sizeof shown, name));
             dcp_error_tensor(err, name);
-            return DCP_E_CORRUPT;
         }
     }
-    return DCP_OK;
+    return rc ? rc : walk.rc;
 }
 
 static int index_shard(const struct dcp_source *source, struct shard *shard,
@@ -125,52 +189,79 @@ int dcp_sharded_index(const struct dcp_source *source, const char *index_name,
                       struct dcp_catalog *catalog, struct dcp_error *err)
 {
     DCP_CLEANUP_FREE void *text = NULL;
-    DCP_CLEANUP_FREE const char **files = NULL;
-    DCP_CLEANUP_JSON json_t *index = NULL;
-    json_t *map = NULL;
-    size_t size_bytes, n_files = 0;
+    struct map map = { .shown = index_name };
+    size_t size_bytes;
 
     int rc = dcp_source_read(source, index_name, DCP_FORMAT_JSON_MAX_BYTES, &text,
                              &size_bytes, err);
-    if (!rc)
-        rc = dcp_json_parse(text, size_bytes, index_name, &index, err);
-    if (!rc)
-        rc = dcp_json_get_object(index, "weight_map", index_name, &map, err);
-    if (!rc)
-        rc = list_files(map, index_name, &files, &n_files, err);
-    struct shard shard = { .map = map };
-    for (size_t i = 0; i < n_files && !rc; i++) {
-        shard.file = files[i];
+    if (!rc) {
+        map.doc = (struct dcp_json_span){ text, size_bytes };
+        rc = read_map(&map, err);
+    }
+    struct shard shard = { .map = &map };
+    if (map.n_files)
+        qsort(map.names, map.n_files, sizeof *map.names, in_natural_order);
+    for (size_t i = 0; i < map.n_files && !rc; i++) {
+        shard.file = map.names[i];
+        shard.number = number_of(&map, shard.file, err);
         rc = index_shard(source, &shard, index_file, catalog, err);
     }
-    if (!rc && shard.n_taken != json_object_size(map))
-        rc = missing(map, catalog, index_name, err);
+    if (!rc && shard.n_taken != map.tensors.n)
+        rc = missing(&map, catalog, err);
+    free_map(&map);
     return rc;
+}
+
+static bool probe_one(const struct dcp_source *source, const char *name)
+{
+    DCP_CLEANUP_FREE char *path = dcp_source_path(source, name);
+    const struct dcp_source one = { .store = source->store, .name = path ? path : "" };
+
+    return path && dcp_source_has(source, name) && dcp_format_safetensors.probe(&one) > 0;
 }
 
 static int probe(const struct dcp_source *source)
 {
-    if (!source->is_dir)
-        return 0;
-    if (dcp_source_has(source, INDEX_NAME))
-        return BID;
-    DCP_CLEANUP_FREE char *path = dcp_source_path(source, ONE_NAME);
-    const struct dcp_source one = { .store = source->store, .name = path ? path : "" };
-    return path && dcp_source_has(source, ONE_NAME) &&
-                   dcp_format_safetensors.probe(&one) > 0
-               ? BID
-               : 0;
+    for (size_t i = 0; source->is_dir && i < DCP_ARRAY_LEN(stems); i++)
+        if (dcp_source_has(source, stems[i].index) || probe_one(source, stems[i].one))
+            return BID;
+    return 0;
+}
+
+/* The configuration of an adapter says what its weights are added to. */
+static int add_adapter_config(const struct dcp_source *source,
+                              struct dcp_catalog *catalog, struct dcp_error *err)
+{
+    DCP_CLEANUP_FREE void *text = NULL;
+    DCP_CLEANUP_JSON json_t *config = NULL;
+    size_t n;
+
+    if (!dcp_source_has(source, ADAPTER_CONFIG))
+        return DCP_OK;
+    int rc = dcp_source_read(source, ADAPTER_CONFIG, DCP_FORMAT_JSON_MAX_BYTES, &text, &n,
+                             err);
+    if (!rc)
+        rc = dcp_json_parse(text, n, ADAPTER_CONFIG, &config, err);
+    return rc ? rc
+              : dcp_training_add(catalog, "adapter_config", json_incref(config), err);
 }
 
 static int index_source(const struct dcp_source *source, struct dcp_catalog *catalog,
                         struct dcp_error *err)
 {
+    size_t i = 0;
+
     catalog->format = dcp_format_safetensors_sharded.name;
-    int rc = dcp_source_has(source, INDEX_NAME)
-                 ? dcp_sharded_index(source, INDEX_NAME, dcp_safetensors_index_file,
+    while (i + 1 < DCP_ARRAY_LEN(stems) && !dcp_source_has(source, stems[i].index) &&
+           !dcp_source_has(source, stems[i].one))
+        i++;
+    int rc = dcp_source_has(source, stems[i].index)
+                 ? dcp_sharded_index(source, stems[i].index, dcp_safetensors_index_file,
                                      catalog, err)
-                 : dcp_safetensors_index_file(source, ONE_NAME, catalog, err);
-    return rc ? rc : dcp_roles_find_plain(catalog, err);
+                 : dcp_safetensors_index_file(source, stems[i].one, catalog, err);
+    if (!rc)
+        rc = dcp_roles_find_plain(catalog, err);
+    return rc ? rc : add_adapter_config(source, catalog, err);
 }
 
 /* -- writing ------------------------------------------------------------------------- */

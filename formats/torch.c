@@ -40,9 +40,8 @@ int dcp_torch_index_file(const struct dcp_source *source, const char *name,
     if (rc)
         return rc;
     catalog->version = form_names[file.form];
-    const struct dcp_file entry = { .name = dcp_input_base(&file.in, source),
-                                    .size_bytes = file.in.size_bytes };
-    rc = dcp_catalog_add_file(catalog, &entry, &index, err);
+    rc = dcp_torch_add_file(&file, dcp_input_base(&file.in, source), 0, catalog, &index,
+                            err);
     return rc ? rc : dcp_torch_tree_index(&file, catalog, index, err);
 }
 

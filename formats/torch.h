@@ -39,8 +39,6 @@ struct dcp_torch_storage {
     uint64_t offset, stored_size; /* of the extent in the file */
     enum dcp_codec codec;         /* DCP_CODEC_DEFLATE_STREAM in some zip files */
     int dtype;                    /* of the tensors that use it; -1 before the first */
-    bool has_crc32;
-    uint32_t crc32; /* of the content */
 };
 
 /* A tensor of a tar file, by the key that the pickle names it with. */
@@ -86,6 +84,15 @@ int dcp_torch_read_tree(struct dcp_torch_file *file, struct dcp_error *err);
 void dcp_torch_close(struct dcp_torch_file *file);
 #define DCP_CLEANUP_TORCH DCP_CLEANUP(dcp_torch_close)
 
+/* Adds the file to a catalog, with the checksums that it keeps. Errors: MEMORY. */
+int dcp_torch_add_file(const struct dcp_torch_file *file, const char *name, int rank,
+                       struct dcp_catalog *catalog, int *out_index,
+                       struct dcp_error *err);
+/* n bytes at an offset of the file, of a storage without a codec; its checksum holds.
+ * Errors: CORRUPT, IO, MEMORY. */
+int dcp_torch_read(struct dcp_torch_file *file, uint64_t offset, void *out, size_t n,
+                   struct dcp_error *err);
+
 /* The storage with that key, or NULL. */
 struct dcp_torch_storage *dcp_torch_find_storage(const struct dcp_torch_file *file,
                                                  const char *key);
@@ -105,8 +112,6 @@ struct dcp_torch_view {
     enum dcp_codec codec;         /* or, with a codec, the whole coded storage, */
     uint64_t skip;                /* and the decoded bytes before the first element */
     const void *memory;           /* of a NumPy array, in the file's arena; else NULL */
-    bool has_crc32;
-    uint32_t crc32;
 };
 /* Whether a node is a tensor (or a parameter, a NumPy array, a bare storage), and which.
  * `name` is for messages. Errors: CORRUPT, UNSUPPORTED, MEMORY. */

@@ -80,6 +80,27 @@ void dcp_torch_close(struct dcp_torch_file *file)
     *file = (struct dcp_torch_file){ 0 };
 }
 
+int dcp_torch_add_file(const struct dcp_torch_file *file, const char *name, int rank,
+                       struct dcp_catalog *catalog, int *out_index, struct dcp_error *err)
+{
+    const struct dcp_file entry = { .name = name,
+                                    .rank = rank,
+                                    .size_bytes = file->in.size_bytes };
+    int rc = dcp_catalog_add_file(catalog, &entry, out_index, err);
+
+    return rc || file->form != DCP_TORCH_ZIP
+               ? rc
+               : dcp_zip_add_records(&file->zip, catalog, *out_index, err);
+}
+
+int dcp_torch_read(struct dcp_torch_file *file, uint64_t offset, void *out, size_t n,
+                   struct dcp_error *err)
+{
+    return file->form == DCP_TORCH_ZIP
+               ? dcp_zip_read_at(&file->in, &file->zip, offset, out, n, err)
+               : dcp_input_read(&file->in, offset, out, n, err);
+}
+
 /* -- pickles between other things ---------------------------------------------------- */
 
 enum { FIRST_READ = 4096 };

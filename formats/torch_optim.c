@@ -12,6 +12,7 @@ struct finder {
     struct dcp_torch_file *file;
     struct dcp_catalog *catalog;
     size_t *piece; /* of each tensor: 1 + the index of its piece */
+    int rc;        /* of the first value that could not be read */
     struct dcp_error *err;
 };
 
@@ -32,8 +33,8 @@ static int tensor_of(const struct finder *f, const json_t *value)
 
 /* -- updates ------------------------------------------------------------------------- */
 
-/* The number in a tensor of one element; -1: it is none. */
-static int64_t read_number(const struct finder *f, int tensor)
+/* The number in a tensor of one element; -1: it is none. A damaged one ends the act. */
+static int64_t read_number(struct finder *f, int tensor)
 {
     const struct dcp_tensor *t = &f->catalog->tensors[tensor];
     size_t n = dcp_dtype_size(t->dtype);
@@ -47,7 +48,9 @@ static int64_t read_number(const struct finder *f, int tensor)
         return -1;
     if (piece->file < 0)
         memcpy(data, piece->data, n);
-    else if (dcp_input_read(&f->file->in, piece->offset, data, n, NULL))
+    else if (!f->rc)
+        f->rc = dcp_torch_read(f->file, piece->offset, data, n, f->err);
+    if (f->rc)
         return -1;
     uint32_t low = dcp_le32(data);
     memcpy(&single, &low, sizeof single);
@@ -56,7 +59,7 @@ static int64_t read_number(const struct finder *f, int tensor)
     return t->dtype == DCP_I64 ? (int64_t)dcp_le64(data) : -1;
 }
 
-static void see_step(const struct finder *f, const json_t *state, struct optim *o)
+static void see_step(struct finder *f, const json_t *state, struct optim *o)
 {
     const json_t *step = json_object_get(state, "step");
     int at = tensor_of(f, step);
@@ -126,7 +129,7 @@ static int number_of(const json_t *pair, size_t n)
     return id >= 0 && (uint64_t)id < n ? (int)id : -1;
 }
 
-static void take_numbers(const struct finder *f, struct optim *o)
+static void take_numbers(struct finder *f, struct optim *o)
 {
     for (size_t i = 0; i < json_array_size(o->states); i++) {
         const json_t *pair = json_array_get(o->states, i);
@@ -141,7 +144,7 @@ static void take_numbers(const struct finder *f, struct optim *o)
     }
 }
 
-static int match(const struct finder *f, struct optim *o)
+static int match(struct finder *f, struct optim *o)
 {
     DCP_CLEANUP_FREE struct dcp_optim_shape *shapes = NULL;
     DCP_CLEANUP_FREE size_t *weights =
@@ -161,7 +164,7 @@ static int match(const struct finder *f, struct optim *o)
                                 o->groups, shapes, &o->ids, f->err);
     if (!rc)
         take_numbers(f, o);
-    return rc;
+    return rc ? rc : f->rc;
 }
 
 /* -- the object ---------------------------------------------------------------------- */
@@ -197,7 +200,7 @@ static int add_object(const struct finder *f, const struct optim *o)
     return dcp_error_memory(f->err, "an optimizer");
 }
 
-static int take_optimizer(const struct finder *f, json_t *groups, json_t *states)
+static int take_optimizer(struct finder *f, json_t *groups, json_t *states)
 {
     struct optim o = { .groups = groups, .updates = -1 };
     const char *key;
@@ -212,6 +215,7 @@ static int take_optimizer(const struct finder *f, json_t *groups, json_t *states
         {
             see_step(f, state, &o);
         }
+    rc = rc ? rc : f->rc;
     if (!rc && has_names(&o) &&
         dcp_catalog_find_object(f->catalog, DCP_TRAINING_OPTIMIZER) < 0)
         rc = add_object(f, &o);
@@ -220,7 +224,7 @@ static int take_optimizer(const struct finder *f, json_t *groups, json_t *states
 }
 
 /* Wherever {"state": …, "param_groups": …} stands, that is an optimizer. */
-static int take_all(const struct finder *f, json_t *value)
+static int take_all(struct finder *f, json_t *value)
 {
     json_t *groups = json_object_get(value, "param_groups"), *item;
     json_t *states = json_object_get(value, "state");
@@ -247,9 +251,7 @@ int dcp_torch_optimizers(struct dcp_torch_file *file, struct dcp_catalog *catalo
                          json_t *tree, struct dcp_error *err)
 {
     DCP_CLEANUP_FREE size_t *piece = dcp_mem_calloc(catalog->n_tensors, sizeof *piece);
-    const struct finder f = {
-        .file = file, .catalog = catalog, .piece = piece, .err = err
-    };
+    struct finder f = { .file = file, .catalog = catalog, .piece = piece, .err = err };
 
     if (!piece)
         return dcp_error_memory(err, "an optimizer");

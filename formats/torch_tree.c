@@ -71,8 +71,6 @@ int dcp_torch_view_piece(const struct dcp_torch_view *view, int file_index,
         .codec = view->codec,
         .skip = view->skip,
         .stride = view->dense ? NULL : view->stride,
-        .has_crc32 = view->has_crc32,
-        .crc32 = view->crc32,
     };
     if (!view->memory)
         return DCP_OK;

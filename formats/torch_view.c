@@ -244,10 +244,6 @@ static int place(struct dcp_torch_file *file, const struct storage *storage,
     view->dense = !n_elems || dcp_torch_view_is_dense(view);
     view->skip = storage->begin + (uint64_t)(offset * item);
     view->stored_size = n_elems ? (uint64_t)((last - offset + 1) * item) : 0;
-    if (view->dense && view->stored_size == at->size_bytes && at->has_crc32) {
-        view->has_crc32 = true;
-        view->crc32 = at->crc32;
-    }
     if (n_elems && at->codec != DCP_CODEC_NONE) {
         view->codec = at->codec;
         view->offset = at->offset;

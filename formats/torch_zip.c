@@ -153,8 +153,6 @@ static int find_storages(struct dcp_torch_file *file, struct dcp_error *err)
             .size_bytes = r->size_bytes,
             .codec = r->deflated ? DCP_CODEC_DEFLATE_STREAM : DCP_CODEC_NONE,
             .dtype = -1,
-            .has_crc32 = r->crc32 != 0,
-            .crc32 = r->crc32,
         };
     }
     return dcp_torch_sort_storages(file, err);

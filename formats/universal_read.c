@@ -105,9 +105,7 @@ static int open_file(struct params *p, const char *path, struct dcp_ds_file *out
         rc = dcp_torch_read_tree(&out->torch, err);
     if (rc)
         return rc;
-    const struct dcp_file entry = { .name = path,
-                                    .size_bytes = out->torch.in.size_bytes };
-    return dcp_catalog_add_file(reader->catalog, &entry, &out->index, err);
+    return dcp_torch_add_file(&out->torch, path, 0, reader->catalog, &out->index, err);
 }
 
 /* The tensor of a file: bare, or the member "param" of a dict. */

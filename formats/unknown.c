@@ -2,6 +2,7 @@
  * kind that this library does not read. */
 #include "base/mem.h"
 #include "base/str.h"
+#include "foreign.h"
 #include "formats.h"
 #include "input.h"
 #include "zip.h"
@@ -77,16 +78,24 @@ static int check_file(const struct dcp_source *source, struct dcp_error *err)
 
 int dcp_format_unknown(const struct dcp_source *source, struct dcp_error *err)
 {
-    char shown[256];
+    struct dcp_foreign foreign = { 0 };
+    char shown[256], folder[256];
     int rc = source->is_dir ? open_files(source, err) : check_file(source, err);
 
     if (rc)
         return rc;
-    const char *kind = dcp_foreign_kind(source);
+    bool found = dcp_foreign_find(source, &foreign);
     dcp_str_escape(shown, sizeof shown,
                    source->name[0] ? source->name : source->store->root);
     dcp_error_set(err, DCP_E_UNSUPPORTED, "'%s' %s", shown,
-                  kind ? kind : "is no checkpoint of a known format");
-    dcp_error_hint(err, "'dcp-reshard formats' lists what can be read");
+                  found ? foreign.kind : "is no checkpoint of a known format");
+    if (foreign.folder)
+        dcp_error_hint(err, "%s: '%s'", foreign.hint,
+                       dcp_str_escape(folder, sizeof folder, foreign.folder));
+    else
+        dcp_error_hint(err, "%s",
+                       found ? foreign.hint
+                             : "'dcp-reshard formats' lists what can be read");
+    free(foreign.folder);
     return DCP_E_UNSUPPORTED;
 }

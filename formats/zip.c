@@ -5,6 +5,7 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include <isa-l/igzip_lib.h>
+#include <stdio.h>
 #include <string.h>
 #include <strings.h>
 
@@ -284,9 +285,10 @@ static int check_records(const struct archive *a, struct dcp_zip *zip,
 {
     uint64_t covered = a->begin;
 
-    qsort_r(zip->by_name, zip->n_records, sizeof *zip->by_name, by_offset, zip->records);
+    qsort_r(zip->by_offset, zip->n_records, sizeof *zip->by_offset, by_offset,
+            zip->records);
     for (size_t i = 0; i < zip->n_records; i++) {
-        const struct dcp_zip_record *r = &zip->records[zip->by_name[i]];
+        const struct dcp_zip_record *r = &zip->records[zip->by_offset[i]];
         if (i == 0 && r->header_offset != a->begin)
             return corrupt(a->in, err, "bytes stand before its first record");
         if (r->header_offset < covered)
@@ -321,7 +323,8 @@ int dcp_zip_open(const struct dcp_input *in, uint64_t begin, uint64_t end,
         return rc;
     out->records = dcp_arena_alloc(arena, (size_t)a.n_records, sizeof *out->records);
     out->by_name = dcp_arena_alloc(arena, (size_t)a.n_records, sizeof *out->by_name);
-    if (!out->records || !out->by_name)
+    out->by_offset = dcp_arena_alloc(arena, (size_t)a.n_records, sizeof *out->by_offset);
+    if (!out->records || !out->by_name || !out->by_offset)
         return dcp_error_memory(err, "a zip directory");
     struct dcp_cursor c = dcp_cursor_init(data, (size_t)a.directory_bytes);
     for (uint64_t i = 0; i < a.n_records; i++) {
@@ -332,7 +335,7 @@ int dcp_zip_open(const struct dcp_input *in, uint64_t begin, uint64_t end,
             rc = read_local(&a, r, err);
         if (rc)
             return rc;
-        out->by_name[out->n_records] = out->n_records;
+        out->by_name[out->n_records] = out->by_offset[out->n_records] = out->n_records;
         out->n_records += !skip;
     }
     if (dcp_cursor_left(&c))
@@ -415,6 +418,92 @@ int dcp_zip_read(const struct dcp_input *in, const struct dcp_zip_record *record
     *out = stored;
     *out_size_bytes = n;
     return DCP_OK;
+}
+
+/* -- checksums ------------------------------------------------------------------------
+ */
+
+static int check_record(const struct dcp_input *in, struct dcp_zip_record *record,
+                        struct dcp_error *err)
+{
+    char name[160], what[240];
+    int rc;
+
+    if (record->checked || !record->crc32)
+        return DCP_OK;
+    if (record->deflated) {
+        DCP_CLEANUP_FREE void *data = NULL;
+        size_t n;
+        rc = dcp_zip_read(in, record, UINT32_MAX / 2, &data, &n, err);
+        record->checked = !rc;
+        return rc;
+    }
+    rc = dcp_input_crc32(in, record->offset, record->stored_size, record->crc32,
+                         &record->checked, err);
+    if (rc || record->checked)
+        return rc;
+    snprintf(what, sizeof what, "the CRC-32 of its record '%s' differs",
+             dcp_str_escape(name, sizeof name, record->name));
+    return corrupt(in, err, what);
+}
+
+int dcp_zip_check(const struct dcp_input *in, struct dcp_zip *zip, struct dcp_error *err)
+{
+    int rc = DCP_OK;
+
+    for (size_t i = 0; i < zip->n_records && !rc; i++)
+        rc = check_record(in, &zip->records[zip->by_offset[i]], err);
+    return rc;
+}
+
+struct dcp_zip_record *dcp_zip_at(const struct dcp_zip *zip, uint64_t offset, uint64_t n)
+{
+    size_t lo = 0, hi = zip->n_records;
+
+    while (lo < hi) {
+        size_t mid = lo + (hi - lo) / 2;
+        if (zip->records[zip->by_offset[mid]].offset <= offset)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    if (lo == 0)
+        return NULL;
+    struct dcp_zip_record *r = &zip->records[zip->by_offset[lo - 1]];
+    return n <= r->stored_size && offset - r->offset <= r->stored_size - n ? r : NULL;
+}
+
+int dcp_zip_read_at(const struct dcp_input *in, struct dcp_zip *zip, uint64_t offset,
+                    void *out, size_t n, struct dcp_error *err)
+{
+    struct dcp_zip_record *record = dcp_zip_at(zip, offset, n);
+
+    if (!record)
+        return corrupt(in, err, "a read reaches past its record");
+    int rc = check_record(in, record, err);
+    return rc ? rc : dcp_input_read(in, offset, out, n, err);
+}
+
+int dcp_zip_add_records(const struct dcp_zip *zip, struct dcp_catalog *catalog, int file,
+                        struct dcp_error *err)
+{
+    int rc = DCP_OK;
+
+    for (size_t i = 0; i < zip->n_records && !rc; i++) {
+        const struct dcp_zip_record *from = &zip->records[i];
+        const struct dcp_record record = {
+            .name = from->name,
+            .file = file,
+            .codec = from->deflated ? DCP_CODEC_DEFLATE_STREAM : DCP_CODEC_NONE,
+            .offset = from->offset,
+            .stored_size = from->stored_size,
+            .size_bytes = from->size_bytes,
+            .crc32 = from->crc32,
+        };
+        if (from->size_bytes && from->crc32) /* else it was not computed */
+            rc = dcp_catalog_add_record(catalog, &record, err);
+    }
+    return rc;
 }
 
 enum { READ_BYTES = 16384 };

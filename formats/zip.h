@@ -25,6 +25,7 @@ struct dcp_zip_record {
     uint64_t stored_size;
     uint32_t crc32; /* of the content; 0 with size_bytes > 0: was not computed */
     bool deflated;
+    bool checked;           /* the content was read, and has that crc */
     uint64_t header_offset; /* of the local header, in the file */
 };
 
@@ -32,6 +33,7 @@ struct dcp_zip {
     struct dcp_zip_record *records; /* in the order of the directory; in the arena */
     size_t n_records;
     size_t *by_name;   /* indices sorted by name */
+    size_t *by_offset; /* and by place */
     bool folded_twice; /* two names are equal but for case */
 };
 
@@ -47,6 +49,18 @@ const struct dcp_zip_record *dcp_zip_find(const struct dcp_zip *zip, const char 
 int dcp_zip_read(const struct dcp_input *in, const struct dcp_zip_record *record,
                  size_t max_bytes, void **out, size_t *out_size_bytes,
                  struct dcp_error *err);
+
+/* The record in whose stored bytes n at an offset of the file lie, or NULL. */
+struct dcp_zip_record *dcp_zip_at(const struct dcp_zip *zip, uint64_t offset, uint64_t n);
+/* n bytes at an offset of the file, which lie in a stored record; it is read whole the
+ * first time, for its crc. Errors: CORRUPT, IO, MEMORY. */
+int dcp_zip_read_at(const struct dcp_input *in, struct dcp_zip *zip, uint64_t offset,
+                    void *out, size_t n, struct dcp_error *err);
+/* Every record has its crc. Errors: CORRUPT, IO, MEMORY. */
+int dcp_zip_check(const struct dcp_input *in, struct dcp_zip *zip, struct dcp_error *err);
+/* Tells a catalog of the records of an archive in one of its files. Errors: MEMORY. */
+int dcp_zip_add_records(const struct dcp_zip *zip, struct dcp_catalog *catalog, int file,
+                        struct dcp_error *err);
 
 /* The first bytes of a record's content, at most cap; *out_n: how many there are.
  * Errors: CORRUPT, IO, MEMORY. */

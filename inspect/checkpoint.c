@@ -4,6 +4,7 @@
 #include "base/str.h"
 #include "cli/damage.h"
 #include "cli/doc.h"
+#include "cli/source.h"
 #include "verbs.h"
 #include <string.h>
 
@@ -17,11 +18,11 @@ int inspect_open(struct dcp_main *m, const char *path, struct inspect_checkpoint
                  struct dcp_error *err)
 {
     *out = (struct inspect_checkpoint){ 0 };
-    int rc = dcp_place_open(path, &out->place, err);
+    int rc = dcp_source_open(m, path, &out->place, err);
     if (rc)
         return rc;
     rc = dcp_place_index(&out->place, &out->catalog, err);
-    if (!rc && out->place.damage.code)
+    if (!rc && out->place.damage.code && m->command != &inspect_show)
         dcp_damage_tell_mended(m, &out->place);
     if (rc)
         inspect_close(out);
@@ -33,21 +34,42 @@ int inspect_open(struct dcp_main *m, const char *path, struct inspect_checkpoint
 
 void inspect_close(struct inspect_checkpoint *checkpoint)
 {
+    dcp_reader_free(checkpoint->reader);
     dcp_catalog_free(checkpoint->catalog);
     dcp_place_close(&checkpoint->place);
     *checkpoint = (struct inspect_checkpoint){ 0 };
 }
 
-int inspect_read(const struct inspect_checkpoint *checkpoint, struct dcp_reader *reader,
-                 int tensor, int64_t begin, int64_t end, void *out, struct dcp_error *err)
+int inspect_reader(struct inspect_checkpoint *checkpoint, struct dcp_error *err)
 {
-    int rc = dcp_reader_read(reader, tensor, begin, end, out, err);
+    return checkpoint->reader
+               ? DCP_OK
+               : dcp_reader_new(&checkpoint->place.source, checkpoint->catalog,
+                                INSPECT_READER_BYTES, &checkpoint->reader, err);
+}
+
+/* Names the checkpoint and the next act. */
+static int explain(const struct inspect_checkpoint *checkpoint, int rc,
+                   struct dcp_error *err)
+{
     if (rc == DCP_OK || rc == DCP_E_MEMORY)
         return rc;
     dcp_error_prefix(err, "cannot read '%s'", checkpoint->place.path);
     if (rc == DCP_E_CORRUPT)
         dcp_damage_hint(&checkpoint->place, false, err);
     return rc;
+}
+
+int inspect_read(const struct inspect_checkpoint *checkpoint, struct dcp_reader *reader,
+                 int tensor, int64_t begin, int64_t end, void *out, struct dcp_error *err)
+{
+    return explain(checkpoint, dcp_reader_read(reader, tensor, begin, end, out, err),
+                   err);
+}
+
+int inspect_check(const struct inspect_checkpoint *checkpoint, struct dcp_error *err)
+{
+    return explain(checkpoint, dcp_reader_check(checkpoint->reader, err), err);
 }
 
 static bool is_selected(const struct dcp_tensor *tensor,

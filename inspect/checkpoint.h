@@ -5,9 +5,13 @@
 #include "cli/main.h"
 #include <dcp/reshard.h>
 
+/* A reader's buffers. */
+#define INSPECT_READER_BYTES (16u << 20)
+
 struct inspect_checkpoint {
     struct dcp_place place;
     struct dcp_catalog *catalog;
+    struct dcp_reader *reader; /* once inspect_reader was called; threads clone it */
 };
 
 /* Opens a run folder (its newest whole step), a step, or a file or folder of a known
@@ -20,6 +24,10 @@ void inspect_close(struct inspect_checkpoint *checkpoint);
 /* Whether the user named a run folder, and the step in it was chosen. */
 bool inspect_is_run(const struct dcp_place *place);
 
+/* Makes the reader. */
+int inspect_reader(struct inspect_checkpoint *checkpoint, struct dcp_error *err);
+/* dcp_reader_check of it, to be called before anything that was read is told. */
+int inspect_check(const struct inspect_checkpoint *checkpoint, struct dcp_error *err);
 /* dcp_reader_read, whose errors name the checkpoint and the next act. */
 int inspect_read(const struct inspect_checkpoint *checkpoint, struct dcp_reader *reader,
                  int tensor, int64_t begin, int64_t end, void *out,

@@ -35,11 +35,9 @@ int inspect_comparer_new(const struct inspect_checkpoint *a,
     if (!c->raw_a || !c->raw_b || !c->values_a || !c->values_b)
         rc = dcp_error_memory(err, "a comparison");
     if (rc == DCP_OK)
-        rc = dcp_reader_new(&a->place.source, a->catalog, INSPECT_READER_BYTES,
-                            &c->reader_a, err);
+        rc = dcp_reader_clone(a->reader, INSPECT_READER_BYTES, &c->reader_a, err);
     if (rc == DCP_OK)
-        rc = dcp_reader_new(&b->place.source, b->catalog, INSPECT_READER_BYTES,
-                            &c->reader_b, err);
+        rc = dcp_reader_clone(b->reader, INSPECT_READER_BYTES, &c->reader_b, err);
     if (rc) {
         inspect_comparer_free(c);
         return rc;

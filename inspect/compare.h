@@ -36,8 +36,9 @@ struct inspect_pair {
     uint64_t n_nan;  /* differing elements of which one is NaN */
 };
 
-/* Reads both and sets the verdict. Both tensors are there and have one shape. Errors:
- * those of inspect_read, MEMORY. */
+/* Reads both and sets the verdict. Both tensors are there and have one shape, and both
+ * checkpoints their readers, to be checked at the end. Errors: those of inspect_read,
+ * MEMORY. */
 struct inspect_comparer;
 int inspect_comparer_new(const struct inspect_checkpoint *a,
                          const struct inspect_checkpoint *b,

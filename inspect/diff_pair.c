@@ -2,6 +2,7 @@
 
 #include "base/json.h"
 #include "base/mem.h"
+#include <dcp/checkpoint.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -153,6 +154,12 @@ static bool is_training(const char *name)
     return false;
 }
 
+/* Where a state comes from does not make it another. */
+static bool is_compared(const char *name)
+{
+    return strcmp(name, DCP_LINEAGE) != 0;
+}
+
 /* Between two formats only what both say is compared, and what training needs. */
 static int pair_objects(struct inspect_diff_result *diff, struct dcp_error *err)
 {
@@ -164,6 +171,8 @@ static int pair_objects(struct inspect_diff_result *diff, struct dcp_error *err)
     for (size_t i = 0; i < a->n_objects; i++) {
         const char *name = a->objects[i].name;
         int other = dcp_catalog_find_object(b, name);
+        if (!is_compared(name))
+            continue;
         if (other >= 0 && same_object(&a->objects[i], &b->objects[other]))
             diff->n_objects_same++;
         else if (one_format || other >= 0 || is_training(name))
@@ -171,7 +180,8 @@ static int pair_objects(struct inspect_diff_result *diff, struct dcp_error *err)
                 (struct inspect_object_diff){ name, true, other >= 0 };
     }
     for (size_t i = 0; i < b->n_objects; i++)
-        if ((one_format || is_training(b->objects[i].name)) &&
+        if (is_compared(b->objects[i].name) &&
+            (one_format || is_training(b->objects[i].name)) &&
             dcp_catalog_find_object(a, b->objects[i].name) < 0)
             diff->objects[diff->n_objects++] =
                 (struct inspect_object_diff){ b->objects[i].name, false, true };
@@ -237,8 +247,15 @@ int inspect_diff_compare(struct dcp_main *m, struct inspect_diff_result *diff, b
         sizes[n] = dcp_tensor_bytes(pair->a) + dcp_tensor_bytes(pair->b);
         to_read[n++] = i;
     }
-    int rc =
-        n ? inspect_work_run(m, "comparing", sizes, n, compare_share, &job, err) : DCP_OK;
+    int rc = n ? inspect_reader(&diff->a, err) : DCP_OK;
+    if (n && rc == DCP_OK)
+        rc = inspect_reader(&diff->b, err);
+    if (n && rc == DCP_OK)
+        rc = inspect_work_run(m, "comparing", sizes, n, compare_share, &job, err);
+    if (n && rc == DCP_OK)
+        rc = inspect_check(&diff->a, err);
+    if (n && rc == DCP_OK)
+        rc = inspect_check(&diff->b, err);
     for (size_t i = 0; i < diff->n_pairs && rc == DCP_OK; i++) {
         const struct inspect_pair *pair = &diff->pairs[i];
         diff->n_same += inspect_diff_is_same(pair);

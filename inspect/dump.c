@@ -62,7 +62,7 @@ static int add_json(json_t *list, const struct inspect_array *array, const char 
 }
 
 static int dump_slice(struct dcp_main *m, const struct settings *settings,
-                      const struct inspect_checkpoint *checkpoint, const char *text,
+                      struct inspect_checkpoint *checkpoint, const char *text,
                       json_t *list, struct dcp_error *err)
 {
     struct inspect_slice slice;
@@ -120,7 +120,7 @@ static int dump_object(struct dcp_main *m, const struct inspect_checkpoint *chec
 }
 
 static int dump(struct dcp_main *m, const struct settings *settings,
-                const struct inspect_checkpoint *checkpoint, struct dcp_error *err)
+                struct inspect_checkpoint *checkpoint, struct dcp_error *err)
 {
     DCP_CLEANUP_JSON json_t *doc = dcp_doc_new("dump");
     json_t *list = json_array();

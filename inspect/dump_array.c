@@ -82,7 +82,7 @@ static int read_below(const struct source *source, const struct inspect_array *a
     return DCP_OK;
 }
 
-int inspect_array_read(const struct inspect_checkpoint *checkpoint, int tensor,
+int inspect_array_read(struct inspect_checkpoint *checkpoint, int tensor,
                        const struct inspect_slice *slice, int64_t most,
                        struct inspect_array *out, struct dcp_error *err)
 {
@@ -100,11 +100,12 @@ int inspect_array_read(const struct inspect_checkpoint *checkpoint, int tensor,
     if (!out->data)
         return dcp_error_memory(err, "the elements of a slice");
     unsigned char *to = out->data;
-    int rc = dcp_reader_new(&checkpoint->place.source, checkpoint->catalog, 0,
-                            &source.reader, err);
+    int rc = inspect_reader(checkpoint, err);
+    source.reader = checkpoint->reader;
     if (rc == DCP_OK && n > 0)
         rc = read_below(&source, out, 0, 0, &to, err);
-    dcp_reader_free(source.reader);
+    if (rc == DCP_OK)
+        rc = inspect_check(checkpoint, err);
     if (rc)
         inspect_array_fini(out);
     return rc;

@@ -86,7 +86,7 @@ static int measure_shards(const struct dcp_catalog *catalog, struct inspect_fact
     for (size_t i = 0; i < catalog->n_pieces; i++) {
         const struct dcp_piece *p = &catalog->pieces[i];
         facts->has_digests =
-            facts->has_digests || p->blocks || p->has_crc || p->has_crc32;
+            facts->has_digests || catalog->n_records || p->blocks || p->has_crc;
         if (p->file >= 0)
             holds[p->file] = true;
     }

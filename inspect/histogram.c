@@ -29,18 +29,23 @@ static void begin(struct inspect_histogram *h, double v)
     h->bins[HALF] = h->zeros;
 }
 
-void inspect_histogram_add(struct inspect_histogram *h, double v)
+void inspect_histogram_add(struct inspect_histogram *h, const double *v, size_t n,
+                           double most)
 {
-    if (h->reach == 0) {
-        if (v == 0) {
-            h->zeros++;
-            return;
-        }
-        begin(h, v);
+    if (h->reach == 0 && most == 0) {
+        h->zeros += n;
+        return;
     }
-    while (fabs(v) >= h->reach)
+    if (h->reach == 0)
+        begin(h, most);
+    while (most >= h->reach)
         widen(h);
-    h->bins[HALF + (int)floor(v * h->scale)]++;
+    for (size_t i = 0; i < n; i++) {
+        double place = v[i] * h->scale;
+        int bin = (int)place; /* towards zero, */
+        bin -= place < bin;   /* and now down: floor() would be a call */
+        h->bins[HALF + bin]++;
+    }
 }
 
 size_t inspect_histogram_view(const struct inspect_histogram *h, size_t n_most,

@@ -17,8 +17,9 @@ struct inspect_histogram {
     uint64_t bins[INSPECT_FINE_BINS];
 };
 
-/* Finite numbers only. */
-void inspect_histogram_add(struct inspect_histogram *h, double v);
+/* Finite numbers only; `most` is the greatest of their absolute values. */
+void inspect_histogram_add(struct inspect_histogram *h, const double *v, size_t n,
+                           double most);
 
 /* The same counts in at most n_most bins between the least and the greatest number:
  * returns how many, and their bounds: low + i × width. 0 when there was no number. */

@@ -1,12 +1,10 @@
 #include "scrub.h"
 
-#include "base/clock.h"
 #include "base/fs.h"
-#include "base/json.h"
 #include "base/mem.h"
 #include "base/str.h"
 #include "cli/doc.h"
-#include <math.h>
+#include <dcp/store.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,77 +12,8 @@
 #define MAX_STATE_BYTES ((size_t)16 << 20)
 #define STATE_NAME "scrub.json"
 
-/* -- slow reading -------------------------------------------------------------------- */
-
-static int slow_read_at(void *self, struct dcp_store_file *file, uint64_t offset,
-                        void *out, size_t size_bytes, struct dcp_error *err)
-{
-    struct inspect_slow *slow = self;
-    pthread_mutex_lock(&slow->lock);
-    double now = dcp_clock_s();
-    double begin = slow->free_at > now ? slow->free_at : now;
-    slow->free_at = begin + (double)size_bytes / (double)slow->bytes_per_s;
-    pthread_mutex_unlock(&slow->lock);
-    if (begin > now)
-        dcp_clock_sleep_us((uint64_t)((begin - now) * 1e6));
-    return slow->inner->ops->read_at(slow->inner->self, file, offset, out, size_bytes,
-                                     err);
-}
-
-static int slow_list(void *self, const char *dir, struct dcp_store_entry **out,
-                     size_t *out_n, struct dcp_error *err)
-{
-    const struct inspect_slow *slow = self;
-    return slow->inner->ops->list(slow->inner->self, dir, out, out_n, err);
-}
-
-static int slow_stat(void *self, const char *name, bool *out_is_dir,
-                     uint64_t *out_size_bytes, struct dcp_error *err)
-{
-    const struct inspect_slow *slow = self;
-    return slow->inner->ops->stat(slow->inner->self, name, out_is_dir, out_size_bytes,
-                                  err);
-}
-
-static int slow_open(void *self, const char *name, struct dcp_store_file **out,
-                     struct dcp_error *err)
-{
-    const struct inspect_slow *slow = self;
-    return slow->inner->ops->open(slow->inner->self, name, out, err);
-}
-
-static int slow_close(void *self, struct dcp_store_file *file, struct dcp_error *err)
-{
-    const struct inspect_slow *slow = self;
-    return slow->inner->ops->close(slow->inner->self, file, err);
-}
-
-static const struct dcp_store_ops slow_ops = {
-    .list = slow_list,
-    .stat = slow_stat,
-    .open = slow_open,
-    .read_at = slow_read_at,
-    .close = slow_close,
-};
-
-void inspect_slow_init(struct inspect_slow *slow, const struct dcp_store *inner,
-                       uint64_t bytes_per_s)
-{
-    *slow = (struct inspect_slow){ .inner = inner, .bytes_per_s = bytes_per_s };
-    pthread_mutex_init(&slow->lock, NULL);
-    slow->store =
-        (struct dcp_store){ .ops = &slow_ops, .self = slow, .root = inner->root };
-}
-
-void inspect_slow_fini(struct inspect_slow *slow)
-{
-    pthread_mutex_destroy(&slow->lock);
-}
-
-/* -- where it goes on ---------------------------------------------------------------- */
-
-/* Folder and name of the file of states; the folder is made when `create`. */
-static int find_state(const char *file, bool create, char **out_dir, char **out_name,
+/* Folder and name of the file of states. */
+static int find_state(const char *file, char **out_dir, char **out_name,
                       struct dcp_error *err)
 {
     const char *state = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
@@ -100,7 +29,7 @@ static int find_state(const char *file, bool create, char **out_dir, char **out_
     *out_name = strdup(STATE_NAME);
     if (!*out_dir || !*out_name)
         return dcp_error_memory(err, "a path");
-    return create ? dcp_fs_make_dirs(*out_dir, err) : DCP_OK;
+    return DCP_OK;
 }
 
 /* The states of all checkpoints; an empty object when there is no file. */
@@ -136,41 +65,109 @@ static char *real_path(const char *path, struct dcp_error *err)
     return real;
 }
 
-int inspect_scrub_load(const char *file, const char *path, double *out_from,
-                       struct dcp_error *err)
+int inspect_scrub_open(const char *file, struct inspect_scrub *out, struct dcp_error *err)
 {
-    DCP_CLEANUP_FREE char *dir = NULL, *name = NULL, *real = real_path(path, err);
-    DCP_CLEANUP_JSON json_t *states = NULL;
-    *out_from = 0;
-    int rc = real ? find_state(file, false, &dir, &name, err) : DCP_E_IO;
+    *out = (struct inspect_scrub){ 0 };
+    int rc = find_state(file, &out->dir, &out->name, err);
     if (!rc)
-        rc = read_states(dir, name, &states, err);
-    if (rc)
-        return rc;
-    double from = json_number_value(json_object_get(states, real));
-    *out_from = from > 0 && from < 1 ? from : 0;
+        rc = read_states(out->dir, out->name, &out->states, err);
+    out->makes_dir = !file;
+    return rc;
+}
+
+void inspect_scrub_close(struct inspect_scrub *scrub)
+{
+    free(scrub->dir);
+    free(scrub->name);
+    json_decref(scrub->states);
+    *scrub = (struct inspect_scrub){ 0 };
+}
+
+/* What is known of a step: {"from": 0.35, "turn": 7}, the turn it was last read in; NULL
+ * when it never was. */
+static json_t *known(const json_t *run, const char *step)
+{
+    return json_object_get(json_object_get(run, "steps"), step);
+}
+
+static double place_of(const json_t *value)
+{
+    double from = json_number_value(value);
+    return from > 0 && from < 1 ? from : 0;
+}
+
+/* What was begun is ended; then comes what was never read, the oldest first; then what
+ * was read the longest ago. */
+static bool comes_before(const json_t *a, const json_t *b)
+{
+    bool a_begun = place_of(json_object_get(a, "from")) > 0,
+         b_begun = place_of(json_object_get(b, "from")) > 0;
+    if (a_begun != b_begun)
+        return a_begun;
+    return json_integer_value(json_object_get(a, "turn")) <=
+           json_integer_value(json_object_get(b, "turn"));
+}
+
+int inspect_scrub_next(const struct inspect_scrub *scrub, const char *run,
+                       const char *const *steps, const bool *done, size_t n,
+                       size_t *out_next, double *out_from, struct dcp_error *err)
+{
+    DCP_CLEANUP_FREE char *real = real_path(run, err);
+    if (!real)
+        return DCP_E_IO;
+    const json_t *state = json_object_get(scrub->states, real), *best = NULL;
+    size_t next = n;
+    for (size_t i = 0; i < n; i++) { /* newest first */
+        const json_t *step = steps[i] ? known(state, steps[i]) : NULL;
+        if (done[i] || (next < n && !comes_before(step, best)))
+            continue;
+        next = i;
+        best = step;
+    }
+    *out_next = next;
+    if (next < n)
+        *out_from = place_of(steps[next] ? json_object_get(best, "from") : state);
     return DCP_OK;
 }
 
-int inspect_scrub_store(const char *file, const char *path, double from,
-                        struct dcp_error *err)
+/* Of the steps of a run those that are there are remembered. */
+static json_t *note(const json_t *old, const char *const *steps, size_t n, size_t read,
+                    double from)
 {
-    DCP_CLEANUP_FREE char *dir = NULL, *name = NULL, *real = real_path(path, err);
-    DCP_CLEANUP_JSON json_t *states = NULL;
+    json_int_t turn = json_integer_value(json_object_get(old, "turn")) + 1;
+    json_t *run = json_pack("{s:I, s:{}}", "turn", turn, "steps");
+    json_t *list = json_object_get(run, "steps");
+    for (size_t i = 0; run && i < n; i++) {
+        json_t *step = i == read ? json_pack("{s:f, s:I}", "from", from, "turn", turn)
+                                 : json_incref(known(old, steps[i]));
+        if (step && json_object_set_new(list, steps[i], step)) {
+            json_decref(run);
+            return NULL;
+        }
+    }
+    return run;
+}
+
+int inspect_scrub_set(struct inspect_scrub *scrub, const char *run,
+                      const char *const *steps, size_t n, size_t read, double from,
+                      struct dcp_error *err)
+{
+    DCP_CLEANUP_FREE char *real = real_path(run, err);
     struct dcp_store store = { 0 };
-    int rc = real ? find_state(file, true, &dir, &name, err) : DCP_E_IO;
-    if (!rc)
-        rc = read_states(dir, name, &states, err);
-    if (!rc)
-        rc = dcp_doc_set(states, real, json_real(from)) ? dcp_error_memory(err, "a state")
-                                                        : DCP_OK;
-    DCP_CLEANUP_FREE char *text = rc ? NULL : dcp_json_text(states, 2);
+    if (!real)
+        return DCP_E_IO;
+    json_t *state = steps[read]
+                        ? note(json_object_get(scrub->states, real), steps, n, read, from)
+                        : json_real(from);
+    int rc = dcp_doc_set(scrub->states, real, state) ? dcp_error_memory(err, "a state")
+                                                     : DCP_OK;
+    DCP_CLEANUP_FREE char *text = rc ? NULL : dcp_json_text(scrub->states, 2);
     if (!rc && !text)
         rc = dcp_error_memory(err, "a state");
     if (!rc)
-        rc = dcp_store_dir(&store, dir, false, err);
+        rc = dcp_store_dir(&store, scrub->dir, scrub->makes_dir, err);
     if (!rc)
-        rc = store.ops->replace(store.self, name, text, strlen(text), err);
+        rc = store.ops->replace(store.self, scrub->name, text, strlen(text), err);
     if (store.ops)
         dcp_store_free(&store);
     return rc;

@@ -55,9 +55,13 @@ static int run(struct dcp_main *m, const void *settings, struct dcp_error *err)
         int whole = dcp_catalog_check(shown.checkpoint.catalog, &shown.hole);
         rc = m->json ? inspect_show_json(m, &shown, err)
                      : inspect_show_text(m, &shown, err);
-        if (rc == DCP_OK && whole) {
-            *err = shown.hole;
-            rc = whole;
+        const struct dcp_error *damage = &shown.checkpoint.place.damage;
+        if (rc == DCP_OK && (whole || damage->code)) {
+            *err = whole ? shown.hole : *damage;
+            rc = err->code;
+            if (!whole)
+                dcp_error_hint(err, "'dcp-reshard repair %s' rebuilds it from its parity",
+                               shown.path);
         }
     }
     inspect_facts_fini(&shown.facts);
@@ -75,7 +79,14 @@ static const struct dcp_example examples[] = {
 
 static const struct dcp_exit exits[] = {
     { 0, "it is whole" },
-    INSPECT_EXITS_FAILED,
+    { 2, "used wrongly" },
+    { 3, "not found" },
+    { 4, "damaged, also where parity gives what is lost" },
+    { 6, "input or output failed" },
+    { 8, "not a known format" },
+    { 9, "out of memory" },
+    { 130, "interrupted" },
+    { 0 },
 };
 
 const struct dcp_command inspect_show = {

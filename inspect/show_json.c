@@ -96,6 +96,7 @@ static int add_catalog(json_t *doc, const struct inspect_shown *shown)
                       json_pack("{s:i, s:o}", "rows", parity.rows, "size_bytes",
                                 dcp_doc_u64(parity.size_bytes)));
     rc |= dcp_doc_set(doc, "resume", resume);
+    rc |= dcp_doc_set(doc, "lineage", inspect_lineage_json(shown));
     return rc ? DCP_E_MEMORY : DCP_OK;
 }
 

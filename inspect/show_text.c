@@ -152,8 +152,8 @@ static void add_objects(struct dcp_buf *text, const struct dcp_catalog *catalog)
     size_t named = 0, others = 0;
     for (size_t i = 0; i < catalog->n_objects; i++) {
         const char *name = catalog->objects[i].name;
-        if (inspect_facts_is_config(name)) /* is the line "model" */
-            continue;
+        if (inspect_facts_is_config(name) || strcmp(name, DCP_LINEAGE) == 0)
+            continue; /* are the lines "model" and "lineage" */
         if (named == OBJECTS_MOST) {
             others++;
             continue;
@@ -309,6 +309,16 @@ static int put_resume(struct dcp_main *m, const struct inspect_shown *shown,
     return put_fact(m, "resume", &text, DCP_STYLE_OFF, err);
 }
 
+static int put_lineage(struct dcp_main *m, const struct inspect_shown *shown,
+                       struct dcp_error *err)
+{
+    DCP_CLEANUP_BUF struct dcp_buf text = { 0 };
+    inspect_lineage_text(shown, &text);
+    if (!text.size_bytes)
+        return dcp_buf_check(&text, err);
+    return put_fact(m, "lineage", &text, DCP_STYLE_OFF, err);
+}
+
 static void add_older(struct dcp_buf *text, const struct inspect_shown *shown)
 {
     const struct dcp_catalog *catalog = shown->checkpoint.catalog;
@@ -376,7 +386,8 @@ int inspect_show_text(struct dcp_main *m, const struct inspect_shown *shown,
 {
     static int (*const lines[])(struct dcp_main *, const struct inspect_shown *,
                                 struct dcp_error *) = {
-        put_model, put_holds, put_layout, put_size, put_parity, put_whole, put_resume,
+        put_model,  put_holds, put_layout, put_size,
+        put_parity, put_whole, put_resume, put_lineage,
     };
     int rc = DCP_OK;
     put_title(m, shown);

@@ -32,7 +32,7 @@ struct stats {
 };
 
 struct job {
-    const struct inspect_checkpoint *checkpoint;
+    struct inspect_checkpoint *checkpoint;
     struct stats *stats;
     size_t n_bins;
 };
@@ -99,8 +99,8 @@ static int summarise_share(void *self, size_t first, size_t last,
     if (!tools.raw || !tools.values || !tools.summary)
         rc = dcp_error_memory(err, "the numbers of a tensor");
     if (rc == DCP_OK)
-        rc = dcp_reader_new(&job->checkpoint->place.source, job->checkpoint->catalog,
-                            INSPECT_READER_BYTES, &tools.reader, err);
+        rc = dcp_reader_clone(job->checkpoint->reader, INSPECT_READER_BYTES,
+                              &tools.reader, err);
     for (size_t i = first; i < last && rc == DCP_OK; i++)
         rc = summarise(job, &tools, &job->stats[i], work, err);
     dcp_reader_free(tools.reader);
@@ -231,7 +231,10 @@ static int gather(struct dcp_main *m, struct job *job, const size_t *tensors, si
         job->stats[i].tensor = &job->checkpoint->catalog->tensors[tensors[i]];
         sizes[i] = dcp_tensor_bytes(job->stats[i].tensor);
     }
-    return inspect_work_run(m, "reading", sizes, n, summarise_share, job, err);
+    int rc = inspect_reader(job->checkpoint, err);
+    if (rc == DCP_OK)
+        rc = inspect_work_run(m, "reading", sizes, n, summarise_share, job, err);
+    return rc ? rc : inspect_check(job->checkpoint, err);
 }
 
 static int run(struct dcp_main *m, const void *given, struct dcp_error *err)

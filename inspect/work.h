@@ -5,8 +5,7 @@
 #include "cli/main.h"
 #include <stdatomic.h>
 
-/* A reader's buffers, and how much of a tensor is looked at in one piece. */
-#define INSPECT_READER_BYTES (16u << 20)
+/* How much of a tensor is looked at in one piece. */
 #define INSPECT_CHUNK_BYTES (2u << 20)
 
 struct inspect_work {

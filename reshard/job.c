@@ -4,6 +4,7 @@
 #include "base/fs.h"
 #include "base/mem.h"
 #include "cli/damage.h"
+#include "cli/source.h"
 #include <string.h>
 
 #define MAX_CONFIG_BYTES ((size_t)64 << 20)
@@ -57,6 +58,7 @@ static int plan_and_run(struct dcp_main *m, struct reshard_job *job,
     job->options.source = job->source;
     job->options.target.config_json = config;
     job->options.threads = m->threads;
+    job->options.log = &m->log;
     job->options.progress = dcp_main_progress(m, "resharding");
     rc = dcp_reshard_plan(&job->place, job->target_path, &job->options, &job->reshard,
                           err);
@@ -89,7 +91,7 @@ static int plan_and_run(struct dcp_main *m, struct reshard_job *job,
 
 static int run(struct dcp_main *m, struct reshard_job *job, struct dcp_error *err)
 {
-    int rc = dcp_place_open(job->source_path, &job->place, err);
+    int rc = dcp_source_open(m, job->source_path, &job->place, err);
     if (rc)
         return rc;
     dcp_damage_passed_over(&job->place, &m->log);

@@ -144,6 +144,10 @@ void reshard_print_result(struct dcp_main *m, const struct reshard_job *job)
                     dcp_human_items(f->n_tensors, "tensor", "tensors").text);
     put_proof(m, job);
     dcp_term_printf(out, ", %s\n", dcp_human_time(job->seconds).text);
+    if (f->n_unproved && !job->options.no_verify)
+        dcp_term_printf(out, "no digest proves %s of %s of the source\n",
+                        dcp_human_count(f->n_unproved).text,
+                        dcp_human_items(f->n_tensors, "tensor", "tensors").text);
     if (m->verbose == 0)
         put_notes(m, job);
     warn_overflows(m, job);
@@ -186,6 +190,7 @@ int reshard_print_json(struct dcp_main *m, const struct reshard_job *job,
     rc |= dcp_doc_set(doc, "n_left_out", dcp_doc_u64(f->n_left));
     rc |= dcp_doc_set(doc, "objects_left_out",
                       f->objects_left ? dcp_doc_text(f->objects_left) : json_null());
+    rc |= dcp_doc_set(doc, "n_unproved", dcp_doc_u64(f->n_unproved));
     rc |= dcp_doc_set(doc, "n_from_masters", dcp_doc_u64(f->n_from_masters));
     rc |=
         dcp_doc_set(doc, "assumed", f->assumed ? dcp_doc_text(f->assumed) : json_null());

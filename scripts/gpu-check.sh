@@ -54,7 +54,7 @@ if [ -d "$deps" ]; then
     lib=$deps/usr/lib/x86_64-linux-gnu
     export PATH=$PATH:$deps/usr/bin
     export LD_LIBRARY_PATH=$lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
-    if ! pkg-config --exists jansson libarchive cmocka libisal 2>/dev/null; then
+    if ! pkg-config --exists jansson libarchive cmocka libisal libcrypto 2>/dev/null; then
         export PKG_CONFIG=$deps/usr/bin/pkgconf PKG_CONFIG_SYSROOT_DIR=$deps
         export PKG_CONFIG_LIBDIR=$lib/pkgconfig:$deps/usr/share/pkgconfig
     fi

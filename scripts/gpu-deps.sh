@@ -27,8 +27,8 @@ case ${1:-} in
     ;;
 esac
 deps=${1:-$build/gpu-deps}
-wanted=(libjansson-dev libxxhash-dev libzstd-dev libisal-dev libarchive-dev libcmocka-dev
-    libnettle8 pkgconf-bin bats)
+wanted=(libjansson-dev libxxhash-dev libzstd-dev libisal-dev libarchive-dev libssl-dev
+    libcmocka-dev libnettle8 pkgconf-bin bats)
 # The C library and compilers are those of the other machine.
 theirs='^(libc6|libc6-dev|libc-dev|libgcc-s1|libstdc\+\+6|gcc-.*|libcrypt.*|linux-.*)$'
 theirs+='|^(debconf|dpkg|perl.*|libperl.*|coreutils|.*:.*|<.*)$'

@@ -25,7 +25,7 @@ tools=(
 # Libraries are asked of dpkg.
 libraries=(
     libc6-dev libjansson-dev libxxhash-dev libzstd-dev libisal-dev libarchive-dev
-    libopenmpi-dev libopenblas-dev libdnnl-dev libcmocka-dev
+    libssl-dev libopenmpi-dev libopenblas-dev libdnnl-dev libcmocka-dev
 )
 
 # What the CUDA toolkit of a machine may lack: header, wheel of the Python registry.
@@ -121,8 +121,8 @@ done
 
 if ! command -v dpkg-query >/dev/null; then
     die "this is not Debian: install a C compiler, cmake, pkg-config, python3, bats,
-  Open MPI, jansson, xxHash, zstd, ISA-L, libarchive, OpenBLAS, oneDNN, cmocka; then run
-  cmake --preset default && cmake --build build"
+  Open MPI, jansson, xxHash, zstd, ISA-L, libarchive, OpenSSL, OpenBLAS, oneDNN, cmocka;
+  then run cmake --preset default && cmake --build build"
 fi
 mapfile -t missing < <(missing_packages)
 if [ "${#missing[@]}" -gt 0 ]; then

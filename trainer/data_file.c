@@ -5,6 +5,7 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "base/utf8.h"
+#include "data_refuse.h"
 #include "tokenizer.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -227,6 +228,9 @@ static int open_contents(struct data_file *file, const char *path,
     for (size_t row = 0; row < DCP_ARRAY_LEN(llmc_files); row++)
         if (look.size_bytes >= 4 && dcp_le32(look.data) == llmc_files[row].magic)
             return open_llmc(file, path, row, vocab_size, err);
+    int rc = data_refuse(path, look.data, look.size_bytes, look.is_all, err);
+    if (rc)
+        return rc;
     if (is_utf8(&look))
         return open_text(file, path, tokenizer, vocab_size, err);
     if (is_utf16(&look) && vocab_size <= 0xfeff) { /* else the mark could be an id */
@@ -243,15 +247,19 @@ static int open_contents(struct data_file *file, const char *path,
 static int map_file(struct data_file *file, const char *path, struct dcp_error *err)
 {
     struct stat st;
-    int fd = open(path, O_RDONLY | O_CLOEXEC), rc = DCP_OK;
-    if (fd < 0)
+    /* Not blocking, because a pipe would wait for its writer. */
+    int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC), rc = DCP_OK;
+    if (fd < 0 && errno != ENXIO)
         return dcp_error_sys(err, DCP_E_IO, errno, "cannot open '%s'", path);
-    if (fstat(fd, &st) != 0) {
+    if (fd >= 0 && fstat(fd, &st) != 0) {
         rc = dcp_error_sys(err, DCP_E_IO, errno, "cannot read '%s'", path);
+    } else if (fd < 0 || !(S_ISREG(st.st_mode) || S_ISDIR(st.st_mode))) {
+        dcp_error_set(err, DCP_E_USAGE, "'%s' is a pipe, a socket or a device, no file",
+                      path);
+        dcp_error_hint(err, "data are read in any order: write them to a file first");
+        rc = DCP_E_USAGE;
     } else if (S_ISDIR(st.st_mode)) {
         rc = DCP_E_DIFFERS;
-    } else if (!S_ISREG(st.st_mode)) {
-        rc = dcp_error_set(err, DCP_E_USAGE, "'%s' is no ordinary file", path);
     } else if (st.st_size > 0) {
         file->size_bytes = (uint64_t)st.st_size;
         file->mapping = mmap(NULL, file->size_bytes, PROT_READ, MAP_PRIVATE, fd, 0);
@@ -260,7 +268,8 @@ static int map_file(struct data_file *file, const char *path, struct dcp_error *
             rc = dcp_error_sys(err, DCP_E_IO, errno, "cannot map '%s'", path);
         }
     }
-    close(fd);
+    if (fd >= 0)
+        close(fd);
     return rc;
 }
 

@@ -17,10 +17,11 @@ struct data_file {
 /* Maps a file and finds out what it holds, in this order:
  *   1. llm.c's magic 20240520 (version 1, uint16) or 20240801 (version 7, uint32):
  * tokens, exactly as many as the header says. Its other magics are refused by name.
- *   2. UTF-8 without NUL bytes, or text in an 8-bit encoding, which is to say without
+ *   2. What is known to be no text is refused: see data_refuse.h.
+ *   3. UTF-8 without NUL bytes, or text in an 8-bit encoding, which is to say without
  *      control characters but white space: text. UTF-16 with a byte order mark is
  * refused. (The first MiB decides.)
- *   3. An even number of bytes that are all ids below vocab_size as uint16: nanoGPT.
+ *   4. An even number of bytes that are all ids below vocab_size as uint16: nanoGPT.
  * Anything else is refused. Of token files the first 64 MiB are checked against
  * vocab_size here; ids further down are the model's to refuse. A folder is DCP_E_DIFFERS.
  * `tokenizer` may be NULL when there is no text. Errors: NOT_FOUND, CORRUPT, MISMATCH (an

@@ -103,23 +103,24 @@ static int open_mpi(struct join *join, int64_t n_ranks, struct dcp_error *err)
     return rc;
 }
 
-static int open_tcp(struct join *join, int64_t n_ranks, struct dcp_error *err)
+static int open_tcp(struct join *join, int64_t n_ranks, const char *secret_file,
+                    struct dcp_error *err)
 {
     const struct join_starter *starter = find_tcp();
     int rc = launch_line_open((int)number(starter->rank), &join->line, err);
     if (!rc)
-        rc = join_tcp_open(join, starter, err);
+        rc = join_tcp_open(join, starter, secret_file, err);
     return rc ? rc : check_ranks(join, n_ranks, err);
 }
 
-int join_open(enum join_kind kind, int64_t n_ranks, struct join *out_join,
-              struct dcp_error *err)
+int join_open(enum join_kind kind, int64_t n_ranks, const char *secret_file,
+              struct join *out_join, struct dcp_error *err)
 {
     *out_join = (struct join){ .world = 1, .local_world = 1, .line.fd = -1 };
     dcp_comm_self(&out_join->comm);
     coll_self(&out_join->coll);
     int rc = kind == JOIN_MPI   ? open_mpi(out_join, n_ranks, err)
-             : kind == JOIN_TCP ? open_tcp(out_join, n_ranks, err)
+             : kind == JOIN_TCP ? open_tcp(out_join, n_ranks, secret_file, err)
                                 : DCP_OK;
     if (rc)
         join_close(out_join, rc, err);

@@ -2,6 +2,7 @@
  * environment. */
 #include "join.h"
 
+#include "base/mem.h"
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -39,9 +40,10 @@ static void name_job(char *out, size_t cap)
 }
 
 int join_tcp_open(struct join *join, const struct join_starter *starter,
-                  struct dcp_error *err)
+                  const char *secret_file, struct dcp_error *err)
 {
     char job[256];
+    DCP_CLEANUP_FREE char *secret = NULL;
     struct dcp_comm_tcp_options options = {
         .rank = (int)number(starter->rank, -1),
         .world = (int)number(starter->world, 0),
@@ -59,10 +61,14 @@ int join_tcp_open(struct join *join, const struct join_starter *starter,
                             "set both on all ranks");
         return DCP_E_USAGE;
     }
-    int rc = dcp_comm_tcp(&join->comm, &options, err);
+    int rc = join_secret(secret_file, &secret, err);
+    options.secret = secret;
+    if (!rc)
+        rc = dcp_comm_tcp(&join->comm, &options, err);
     if (rc)
         return rc;
     join->tcp = true;
+    join->open_door = !secret;
     join->rank = options.rank;
     join->world = options.world;
     join->local_rank = (int)number(starter->local_rank, options.rank);

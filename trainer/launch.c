@@ -3,6 +3,7 @@
 #include "base/buf.h"
 #include "base/clock.h"
 #include "base/mem.h"
+#include "base/sha256.h"
 #include "cli/main.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -12,7 +13,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>
@@ -67,9 +67,10 @@ struct launcher {
 static int listen_for_ranks(struct launcher *l, struct dcp_error *err)
 {
     struct sockaddr_un address = { .sun_family = AF_UNIX };
-    uint64_t random = 0;
-    if (getrandom(&random, sizeof random, 0) != sizeof random)
-        random = dcp_clock_ns();
+    uint64_t random;
+    int rc = dcp_random(&random, sizeof random, err);
+    if (rc)
+        return rc;
     int n = snprintf(l->name, sizeof l->name, "dcp-train-%d-%016llx", getpid(),
                      (unsigned long long)random);
     memcpy(address.sun_path + 1, l->name, (size_t)n);
@@ -78,6 +79,19 @@ static int listen_for_ranks(struct launcher *l, struct dcp_error *err)
     if (l->listener < 0 || bind(l->listener, (struct sockaddr *)&address, size) ||
         listen(l->listener, l->n))
         return dcp_error_sys(err, DCP_E_IO, errno, "cannot open a socket for the ranks");
+    return DCP_OK;
+}
+
+/* The environment of a process is for its user alone, unlike its arguments. */
+static int make_secret(struct dcp_error *err)
+{
+    unsigned char bytes[DCP_SHA256_BYTES];
+    char text[DCP_SHA256_HEX];
+    int rc = dcp_random(bytes, sizeof bytes, err);
+    if (rc)
+        return rc;
+    dcp_sha256_text(bytes, text);
+    setenv(LAUNCH_SECRET, text, 1);
     return DCP_OK;
 }
 
@@ -514,6 +528,8 @@ int launch_ranks(int n_ranks, struct dcp_error *err)
     int rc = make_arguments(n_ranks, &text, &argv, err);
     if (!rc)
         rc = listen_for_ranks(&l, err);
+    if (!rc)
+        rc = make_secret(err);
     if (!rc) {
         set_environment(&l);
         rc = start_mpirun(&l, argv, err);

@@ -37,6 +37,7 @@ int launch_count_children(pid_t parent);
 
 /* What both ends say. */
 #define LAUNCH_ENV "DCP_LAUNCH" /* name of the socket */
+#define LAUNCH_SECRET "DCP_JOB_SECRET"
 struct launch_hello {
     int rank;
 };

@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "base/sha256.h"
 #include <errno.h>
 #include <limits.h>
 #include <signal.h>
@@ -11,7 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <sys/random.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -45,7 +45,7 @@ static void set_number(const char *name, int value)
 static int any_port(void)
 {
     uint64_t random;
-    if (getrandom(&random, sizeof random, 0) != sizeof random)
+    if (dcp_random(&random, sizeof random, NULL))
         random = dcp_clock_ns();
     return FIRST_PORT + (int)(random % N_PORTS);
 }

@@ -29,6 +29,10 @@ static const struct dcp_opt opts[] = {
       AT(dry_run) },
     { 0, "ranks", "N", "start N ranks on this machine (not under mpirun or srun)",
       "On what", DCP_OPT_INT, .min = 1, .max = 4096, AT(ranks) },
+    { 0, "job-secret", "FILE",
+      "by what ranks that torchrun or srun started know each other: the same on all, and "
+      "nobody else's; else DCP_JOB_SECRET, or the file DCP_JOB_SECRET_FILE",
+      NULL, DCP_OPT_TEXT, AT(job_secret) },
     { 0, "sharding", "no_shard|shard_grad_op|full_shard|hybrid_shard",
       "ZeRO stage 0, 2, 3, or 3 on each machine, by the names of FSDP", NULL,
       DCP_OPT_CHOICE, AT(sharding) },
@@ -145,7 +149,7 @@ static int run(struct dcp_main *m, const void *settings, struct dcp_error *err)
         return rc;
     if (kind == JOIN_LAUNCH)
         return launch(o, err);
-    rc = join_open(kind, o->ranks, &join, err);
+    rc = join_open(kind, o->ranks, o->job_secret, &join, err);
     bool launched = join.line.fd >= 0;
     if (!rc) {
         rc = work(m, &join, o, err);

@@ -34,6 +34,31 @@ static int find_torn_line(struct metrics *metrics, struct dcp_error *err)
     return DCP_OK;
 }
 
+/* Whoever may write in the run folder must not lead what is appended elsewhere. */
+static int open_file(struct metrics *metrics, struct dcp_error *err)
+{
+    const int flags =
+        O_RDWR | O_APPEND | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
+    struct stat st;
+    metrics->fd = open(metrics->path, flags, 0666);
+    if (metrics->fd < 0 && errno != ELOOP)
+        return dcp_error_sys(err, DCP_E_IO, errno, "cannot open '%s'", metrics->path);
+    if (metrics->fd < 0 || fstat(metrics->fd, &st) != 0 || !S_ISREG(st.st_mode)) {
+        dcp_error_set(err, DCP_E_UNSUPPORTED,
+                      "cannot open '%s': it is a link, or no file", metrics->path);
+        dcp_error_hint(err, "remove it: dcp-train makes a file of that name");
+        return DCP_E_UNSUPPORTED;
+    }
+    return find_torn_line(metrics, err);
+}
+
+static void close_file(struct metrics *metrics)
+{
+    if (metrics->fd >= 0)
+        close(metrics->fd);
+    metrics->fd = -1;
+}
+
 int metrics_open(const char *dir, struct metrics **out, struct dcp_error *err)
 {
     int rc;
@@ -46,12 +71,7 @@ int metrics_open(const char *dir, struct metrics **out, struct dcp_error *err)
         rc = dcp_error_memory(err, "the metrics file");
         goto fail;
     }
-    metrics->fd = open(metrics->path, O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
-    if (metrics->fd < 0) {
-        rc = dcp_error_sys(err, DCP_E_IO, errno, "cannot open '%s'", metrics->path);
-        goto fail;
-    }
-    rc = find_torn_line(metrics, err);
+    rc = open_file(metrics, err);
     if (rc)
         goto fail;
     *out = metrics;
@@ -65,8 +85,7 @@ void metrics_close(struct metrics *metrics)
 {
     if (!metrics)
         return;
-    if (metrics->fd >= 0)
-        close(metrics->fd);
+    close_file(metrics);
     free(metrics->path);
     free(metrics);
 }
@@ -113,10 +132,15 @@ int metrics_write(struct metrics *metrics, const struct metrics_step *step,
                   struct dcp_error *err)
 {
     DCP_CLEANUP_BUF struct dcp_buf line = { 0 };
+    int rc = metrics->fd < 0 ? open_file(metrics, err) : DCP_OK;
+    if (rc) {
+        close_file(metrics);
+        return rc;
+    }
     if (metrics->torn)
         dcp_buf_add_u8(&line, '\n');
     add_step(&line, step);
-    int rc = dcp_buf_check(&line, err);
+    rc = dcp_buf_check(&line, err);
     /* One write a line, so that a reader of the growing file never sees half of one; it
      * comes back short only when the disk is full or a signal interrupts it. */
     for (size_t done = 0; !rc && done < line.size_bytes;) {
@@ -130,6 +154,8 @@ int metrics_write(struct metrics *metrics, const struct metrics_step *step,
         done += (size_t)n;
         metrics->torn = line.data[done - 1] != '\n';
     }
+    if (rc)
+        close_file(metrics);
     return rc;
 }
 

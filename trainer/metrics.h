@@ -19,9 +19,11 @@ struct metrics_step {
 };
 
 struct metrics;
+/* Errors: UNSUPPORTED (it is a link, or no file), IO, MEMORY. */
 int metrics_open(const char *dir, struct metrics **out, struct dcp_error *err);
-/* Appends one line and flushes it. loss, grad_norm, val_loss as "%.9g", others in
- * the shortest form that reads back equal. */
+/* Appends one line and flushes it. After a failure the file is opened anew by the next
+ * call, and a line that was cut short is ended before the next one. loss, grad_norm,
+ * val_loss as "%.9g", others in the shortest form that reads back equal. */
 int metrics_write(struct metrics *metrics, const struct metrics_step *step,
                   struct dcp_error *err);
 void metrics_close(struct metrics *metrics);

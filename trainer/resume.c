@@ -4,11 +4,13 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "cli/human.h"
+#include "cli/source.h"
 #include <dcp/reshard.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/random.h>
 
 enum resume_kind resume_parse(const char *text, int64_t *out_step)
 {
@@ -63,10 +65,11 @@ static int find_step(const struct run *run, struct origin *origin, int64_t step,
 }
 
 /* A file of a known format, or an archive of a checkpoint. */
-static int open_file(struct origin *origin, const char *path, struct dcp_error *err)
+static int open_file(const struct run *run, struct origin *origin, const char *path,
+                     struct dcp_error *err)
 {
     struct dcp_place place;
-    int rc = dcp_place_open(path, &place, err);
+    int rc = dcp_source_open(run->main, path, &place, err);
     if (rc)
         return rc;
     origin->format = "auto";
@@ -87,7 +90,8 @@ static void allow_links(struct origin *origin)
 }
 
 /* The folder that holds a folder, and its name there. */
-static int open_beside(struct origin *origin, const char *path, struct dcp_error *err)
+static int open_beside(const struct run *run, struct origin *origin, const char *path,
+                       struct dcp_error *err)
 {
     char *dir = NULL;
     origin_fini(origin);
@@ -95,6 +99,7 @@ static int open_beside(struct origin *origin, const char *path, struct dcp_error
         return dcp_error_memory(err, "a path");
     origin->format = "auto";
     int rc = dcp_store_dir(&origin->store, dir, false, err);
+    origin->store.max_header_bytes = run->main->max_header_bytes;
     if (!rc)
         allow_links(origin);
     free(dir);
@@ -113,13 +118,14 @@ static int find_path(const struct run *run, struct origin *origin, const char *p
     bool dir = real && dcp_fs_is_dir(real);
     if (!rc)
         rc = dir ? dcp_store_dir(&origin->store, real, false, err)
-                 : open_file(origin, real, err);
+                 : open_file(run, origin, real, err);
+    origin->store.max_header_bytes = run->main->max_header_bytes;
     rc = dcp_agree(comm, rc, err);
     if (rc || !dir)
         return rc;
     rc = find_step(run, origin, -1, &none);
     if (rc == DCP_E_NOT_FOUND)
-        return dcp_agree(comm, open_beside(origin, real, err), err);
+        return dcp_agree(comm, open_beside(run, origin, real, err), err);
     if (rc && err)
         *err = none;
     return rc;
@@ -213,6 +219,53 @@ static int take_progress(struct run *run, const struct dcp_catalog *catalog,
     return DCP_OK;
 }
 
+/* What is resumed from elsewhere is of the run that the folder holds, if it holds any:
+ * else steps of two runs would stand in one line. Collective. */
+static int check_guest(struct run *run, const struct dcp_catalog *catalog,
+                       struct dcp_error *err)
+{
+    struct dcp_error why = { 0 };
+    struct dcp_lineage guest;
+    struct dcp_step newest;
+    int rc = run_open_store(run, false, &why);
+    if (!rc)
+        rc = dcp_find(&run->ctx, -1, &newest, &why);
+    if (rc == DCP_E_NOT_FOUND || rc == DCP_E_CORRUPT) /* nothing is there to go on with */
+        return DCP_OK;
+    if (rc) {
+        if (err)
+            *err = why;
+        return rc;
+    }
+    dcp_lineage_read(catalog, &guest);
+    if (guest.run && guest.run == newest.lineage.run)
+        return DCP_OK;
+    dcp_error_set(err, DCP_E_EXISTS, "'%s' holds steps of another run than '%s'",
+                  run->settings.checkpoint_dir, run->options->resume);
+    dcp_error_hint(err, "train into another folder (--set checkpoint.dir=run2), or go on "
+                        "with what is there: --resume auto");
+    return DCP_E_EXISTS;
+}
+
+/* What is saved next comes after what was resumed. */
+static int begin_lineage(struct run *run, const struct dcp_catalog *resumed,
+                         struct dcp_error *err)
+{
+    struct dcp_lineage *lineage = &run->at.lineage;
+    struct dcp_lineage before = { .run = 0 };
+    if (resumed)
+        dcp_lineage_read(resumed, &before);
+    *lineage = (struct dcp_lineage){ .run = before.run, .parent = -1 };
+    if (resumed && run->at.step > 0) {
+        lineage->parent = run->at.step;
+        lineage->fingerprint = dcp_state_fingerprint(resumed);
+    }
+    while (!lineage->run)
+        if (getrandom(&lineage->run, sizeof lineage->run, 0) < 0 && errno != EINTR)
+            return dcp_error_sys(err, DCP_E_IO, errno, "cannot draw a random number");
+    return DCP_OK;
+}
+
 /* Loads weights, and unless they are all that is wanted the rest. Collective. */
 static int load(struct run *run, const struct origin *origin, bool moments,
                 struct resume_result *out, struct dcp_error *err)
@@ -225,18 +278,25 @@ static int load(struct run *run, const struct origin *origin, bool moments,
     if (rc)
         return rc;
     rc = dcp_agree(comm, state_check_model(catalog, &run->settings.model, err), err);
+    if (!rc && moments && origin->store.ops)
+        rc = check_guest(run, catalog, err);
     if (!rc)
         rc = fill(run, origin, catalog, moments, &want, &result, err);
     dcp_catalog_free(catalog);
     if (rc)
         return rc;
     if (moments)
-        rc = dcp_agree(comm, take_progress(run, result.catalog, err), err);
+        rc = take_progress(run, result.catalog, err);
+    if (!rc && moments)
+        rc = begin_lineage(run, result.catalog, err);
+    rc = dcp_agree(comm, rc, err);
     if (!rc && moments && !want.moments)
         dcp_log_write(&run->log, DCP_LOG_WARN,
                       "the checkpoint has no optimizer moments: they begin with zero");
     *out = (struct resume_result){ .resumed = true,
                                    .step = result.step,
+                                   .saved = -1,
+                                   .fingerprint = dcp_state_fingerprint(result.catalog),
                                    .world = result.world,
                                    .read_s = result.read_s };
     for (size_t t = 0; t < result.catalog->n_tensors; t++)
@@ -251,10 +311,13 @@ static int start_new(struct run *run, struct dcp_error *err)
     struct origin origin = { .name = NULL };
     struct resume_result result;
     const char *path = run->settings.model_init;
-    if (!path)
-        return dcp_agree(&run->join->comm,
-                         shard_init(run->shard, run->settings.seed, err), err);
-    int rc = find_path(run, &origin, path, err);
+    int rc = begin_lineage(run, NULL, err);
+    if (!rc && !path)
+        rc = shard_init(run->shard, run->settings.seed, err);
+    rc = dcp_agree(&run->join->comm, rc, err);
+    if (rc || !path)
+        return rc;
+    rc = find_path(run, &origin, path, err);
     if (!rc)
         rc = load(run, &origin, false, &result, err);
     origin_fini(&origin);
@@ -327,12 +390,32 @@ static int find_origin(struct run *run, struct origin *origin, bool weights_only
     return nothing ? DCP_OK : rc;
 }
 
+/* What comes after the resumed state is done anew, and steps of it are set aside: with
+ * them, unless it is that very state, the folder's own step of that number. */
+static int clear_the_way(struct run *run, bool own, struct resume_result *result,
+                         struct dcp_error *err)
+{
+    struct dcp_error none = { 0 };
+    struct dcp_step there;
+    int64_t step = own ? result->step : run->at.step;
+    int rc = own ? DCP_OK : dcp_find(&run->ctx, step, &there, &none);
+    if (rc == DCP_E_COMM || rc == DCP_E_MEMORY) {
+        if (err)
+            *err = none;
+        return rc;
+    }
+    bool same = own || (!rc && there.whole && result->fingerprint &&
+                        there.fingerprint == result->fingerprint);
+    result->saved = same ? step : -1;
+    return dcp_set_aside(&run->ctx, same ? step : step - 1, err);
+}
+
 int resume_run(struct run *run, bool weights_only, struct resume_result *out_result,
                struct dcp_error *err)
 {
     struct origin origin = { .name = NULL };
     bool fresh;
-    *out_result = (struct resume_result){ .step = -1 };
+    *out_result = (struct resume_result){ .step = -1, .saved = -1 };
     int rc = find_origin(run, &origin, weights_only, &fresh, err);
     if (!rc && fresh)
         rc = start_new(run, err);
@@ -342,8 +425,8 @@ int resume_run(struct run *run, bool weights_only, struct resume_result *out_res
     origin_fini(&origin);
     if (!rc && !run->store.ops && !weights_only)
         rc = run_open_store(run, true, err);
-    if (!rc && own && !weights_only) /* what comes after is done anew */
-        rc = dcp_set_aside(&run->ctx, out_result->step, err);
+    if (!rc && !fresh && !weights_only)
+        rc = clear_the_way(run, own, out_result, err);
     if (!rc && out_result->resumed)
         tell(run, out_result);
     return rc;
@@ -357,9 +440,12 @@ static int look_at(struct run *run, const struct origin *origin, int64_t *out_st
     if (rc)
         return rc;
     rc = state_check_model(catalog, &run->settings.model, err);
+    rc = dcp_agree(&run->join->comm, rc, err);
+    if (!rc && origin->store.ops)
+        rc = check_guest(run, catalog, err);
     *out_step = catalog->step;
     dcp_catalog_free(catalog);
-    return dcp_agree(&run->join->comm, rc, err);
+    return rc;
 }
 
 int resume_look(struct run *run, struct resume_look *out_look, struct dcp_error *err)

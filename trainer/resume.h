@@ -13,16 +13,19 @@ enum resume_kind resume_parse(const char *text, int64_t *out_step);
 struct resume_result {
     bool resumed;
     int64_t step;
-    int world;           /* that saved it */
-    uint64_t size_bytes; /* of its tensors */
+    int64_t saved;        /* the step of the run folder that is the state, -1: none */
+    uint64_t fingerprint; /* of the checkpoint's state, 0: unknown */
+    int world;            /* that saved it */
+    uint64_t size_bytes;  /* of its tensors */
     double read_s;
 };
 
 /* Collective. Fills the state and run->at as --resume says, and tells; without a step to
- * resume from, from model.init or with initial values. Opens the run folder. With
+ * resume from, from model.init or with initial values. Opens the run folder, which holds
+ * one run, in one line: steps that come after what was resumed are set aside. With
  * weights_only the optimizer is left alone, and a step or path must be there. Errors:
- * NOT_FOUND, EXISTS ("never", but there are steps), MISMATCH, CORRUPT, COMM, IO,
- * MEMORY. */
+ * NOT_FOUND, EXISTS (steps of an earlier run with "never", of another one with a path),
+ * MISMATCH, CORRUPT, COMM, IO, MEMORY. */
 int resume_run(struct run *run, bool weights_only, struct resume_result *out_result,
                struct dcp_error *err);
 

@@ -156,6 +156,10 @@ int run_open(struct dcp_main *m, struct join *join, const struct run_options *op
     *run = (struct run){ .main = m, .join = join, .options = options };
     if (join->rank == 0)
         run->log = m->log;
+    if (join->open_door)
+        dcp_log_write(&run->log, DCP_LOG_WARN,
+                      "the ranks met over TCP without a secret, so whoever could connect "
+                      "to rank 0 could be one: give all the same --job-secret");
     int rc = dcp_agree(&join->comm, open_alone(run, purpose, err), err);
     if (!rc)
         rc = compute_open(purpose == RUN_PLAN ? COMPUTE_CPU
@@ -187,6 +191,7 @@ int run_open_store(struct run *run, bool create, struct dcp_error *err)
     if (run->store.ops)
         return DCP_OK;
     int rc = dcp_store_dir(&run->store, run->settings.checkpoint_dir, create, err);
+    run->store.max_header_bytes = run->main->max_header_bytes;
     if (!rc)
         killpoint_store(&run->kill, &run->store);
     else

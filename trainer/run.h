@@ -18,6 +18,7 @@ struct run_options {
     const char *config;
     struct dcp_opt_list set; /* KEY=VALUE */
     int64_t ranks;           /* 0: not given */
+    const char *job_secret;  /* a file, or NULL */
     const char *resume;      /* "auto", "never", a number or a path; NULL: auto */
     int64_t steps;           /* -1: as configured */
     int sharding;            /* enum run_sharding, -1: as configured */

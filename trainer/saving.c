@@ -9,6 +9,7 @@ int saving_init(struct saving *out_saving, struct run *run, int64_t last,
                 struct dcp_error *err)
 {
     *out_saving = (struct saving){ .run = run, .in_flight = -1, .last = last };
+    report_init(&out_saving->report, run, last);
     int rc = dcp_saver_new(&run->ctx, &out_saving->saver, err);
     return dcp_agree(&run->join->comm, rc, err);
 }
@@ -16,6 +17,7 @@ int saving_init(struct saving *out_saving, struct run *run, int64_t last,
 void saving_fini(struct saving *saving)
 {
     dcp_saver_free(saving->saver);
+    report_fini(&saving->report);
     *saving = (struct saving){ .run = NULL };
 }
 
@@ -33,8 +35,8 @@ static void tell(const struct saving *saving, const struct dcp_save_result *resu
 }
 
 /* The run goes on without this save, unless a rank is gone. */
-static int forgive(const struct saving *saving, int64_t step, int rc,
-                   struct dcp_error *failure, struct dcp_error *err)
+static int forgive(struct saving *saving, int64_t step, int rc, struct dcp_error *failure,
+                   struct dcp_error *err)
 {
     const struct run *run = saving->run;
     if (!rc)
@@ -47,7 +49,7 @@ static int forgive(const struct saving *saving, int64_t step, int rc,
     dcp_log_write(&run->log, DCP_LOG_WARN,
                   "step %" PRId64 " was not saved, training goes on: %s", step,
                   failure->message);
-    return DCP_OK;
+    return report_failed(&saving->report, step, failure, err);
 }
 
 /* Begins to save the state as it is now. */
@@ -83,6 +85,17 @@ static int start(struct saving *saving, struct dcp_error *err)
     return rc;
 }
 
+/* The step that was in flight is whole: the next one comes after it. */
+static void take_saved(struct saving *saving, const struct dcp_save_result *result)
+{
+    struct dcp_lineage *lineage = &saving->run->at.lineage;
+    saving->last = result->step;
+    lineage->parent = result->step;
+    lineage->fingerprint = result->fingerprint;
+    tell(saving, result);
+    report_saved(&saving->report, result);
+}
+
 /* Ends the save in flight, well or not. */
 static int wait_for(struct saving *saving, struct dcp_error *err)
 {
@@ -90,10 +103,8 @@ static int wait_for(struct saving *saving, struct dcp_error *err)
     if (saving->in_flight < 0)
         return DCP_OK;
     int rc = dcp_save_wait(saving->saver, &result, err);
-    if (!rc) {
-        saving->last = saving->in_flight;
-        tell(saving, &result);
-    }
+    if (!rc)
+        take_saved(saving, &result);
     saving->in_flight = -1;
     return rc;
 }
@@ -124,6 +135,7 @@ int saving_poll(struct saving *saving, struct dcp_error *err)
     struct dcp_error failure = { 0 };
     struct dcp_save_result result;
     bool done = false;
+    report_poll(&saving->report);
     if (saving->in_flight < 0)
         return DCP_OK;
     double begin_s = dcp_clock_s();
@@ -131,10 +143,8 @@ int saving_poll(struct saving *saving, struct dcp_error *err)
     int rc = dcp_save_poll(saving->saver, &done, &result, &failure);
     if (rc || done)
         saving->in_flight = -1;
-    if (!rc && done) {
-        saving->last = step;
-        tell(saving, &result);
-    }
+    if (!rc && done)
+        take_saved(saving, &result);
     saving->stall_s += dcp_clock_s() - begin_s;
     return forgive(saving, step, rc, &failure, err);
 }
@@ -145,18 +155,24 @@ int saving_finish(struct saving *saving, struct dcp_error *err)
     struct dcp_error failure = { 0 };
     double begin_s = dcp_clock_s();
     int64_t step = saving->in_flight;
-    int rc = wait_for(saving, &failure);
     bool now = step == run->at.step; /* then its failure is the run's */
-    if (now && rc && err)
-        *err = failure;
+    int rc = wait_for(saving, &failure);
     if (!now)
         rc = forgive(saving, step, rc, &failure, err);
     if (!rc && saving->last != run->at.step) {
-        rc = start(saving, err);
+        failure = (struct dcp_error){ 0 };
+        now = true;
+        rc = start(saving, &failure);
         if (!rc)
-            rc = wait_for(saving, err);
+            rc = wait_for(saving, &failure);
     }
     saving->stall_s += dcp_clock_s() - begin_s;
+    if (!now || !rc)
+        return rc;
+    if (rc != DCP_E_COMM)
+        report_failed(&saving->report, run->at.step, &failure, NULL);
+    if (err)
+        *err = failure;
     return rc;
 }
 

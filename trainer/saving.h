@@ -2,7 +2,7 @@
 #ifndef TRAINER_SAVING_H
 #define TRAINER_SAVING_H
 
-#include "run.h"
+#include "report.h"
 
 struct saving {
     struct run *run; /* borrowed */
@@ -10,6 +10,7 @@ struct saving {
     int64_t in_flight; /* the step, -1: none */
     int64_t last;      /* the newest step that is whole, -1: none known */
     double stall_s;    /* of training, since it was last asked for */
+    struct report report;
 };
 
 /* `last`: the step that was resumed, or -1. Errors: MEMORY. */
@@ -18,7 +19,7 @@ int saving_init(struct saving *out_saving, struct run *run, int64_t last,
 void saving_fini(struct saving *saving);
 
 /* All are collective. A save that fails is told, and the run goes on: they return an
- * error only when a rank is gone. */
+ * error only when a rank is gone, or after checkpoint.fail_after failures in a row. */
 
 /* Saves the step run->at is at. Waits for the save before it. */
 int saving_start(struct saving *saving, struct dcp_error *err);

@@ -8,6 +8,20 @@
 
 #define MAX_FILE_BYTES ((size_t)16 << 20)
 
+/* Without a type DeepSpeed leaves the schedule out, whatever its parameters say. */
+static int check_scheduler(const json_t *root, const char *what, struct dcp_error *err)
+{
+    const json_t *scheduler = json_object_get(root, "scheduler");
+    const json_t *type = json_object_get(scheduler, "type");
+    if (!json_object_size(scheduler) || (type && !json_is_null(type)))
+        return DCP_OK;
+    dcp_error_set(err, DCP_E_USAGE, "%s: 'scheduler' has no type, so it would do nothing",
+                  what);
+    dcp_error_hint(err, "give \"type\": \"WarmupLR\", \"WarmupDecayLR\" or "
+                        "\"WarmupCosineLR\", or \"none\"");
+    return DCP_E_USAGE;
+}
+
 int settings_parse(const char *text, size_t size_bytes, const char *what,
                    const char *folder, const char *const *overrides, int world,
                    const struct dcp_log *log, struct settings *out, struct dcp_error *err)
@@ -19,6 +33,10 @@ int settings_parse(const char *text, size_t size_bytes, const char *what,
         return dcp_error_set(err, DCP_E_USAGE, "%s: a world of %d ranks cannot train",
                              what, world);
     int rc = settings_load(text, size_bytes, what, overrides, &root, err);
+    for (size_t i = 0; !rc && overrides && overrides[i]; i++)
+        rc = settings_check_override(&draft, overrides[i], err);
+    if (!rc)
+        rc = check_scheduler(root, what, err);
     if (!rc)
         rc = settings_set_defaults(&draft, settings_root, err);
     if (!rc)
@@ -67,6 +85,9 @@ void settings_fini(struct settings *settings)
     free(settings->data_val);
     free(settings->tokenizer);
     free(settings->checkpoint_dir);
+    free(settings->on_save);
+    free(settings->on_failure);
+    free(settings->metrics_textfile);
     free(settings->text);
     *settings = (struct settings){ 0 };
 }

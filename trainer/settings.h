@@ -55,7 +55,10 @@ struct settings {
     int parity; /* shards that may be lost, see dcp_save_options */
     bool checkpoint_async, verify_after_save;
     enum dcp_codec codec;
-    uint64_t staging_bytes; /* 0: what is needed */
+    uint64_t staging_bytes;     /* 0: what is needed */
+    int fail_after;             /* failed saves in a row end the run; 0: never */
+    char *on_save, *on_failure; /* commands, or NULL */
+    char *metrics_textfile;     /* as given: relative to the working folder; or NULL */
 
     int64_t steps;           /* train up to this step; 0: until stopped */
     int64_t steps_per_print; /* 0: every step */

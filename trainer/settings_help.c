@@ -65,6 +65,21 @@ static const struct {
       "memory of a rank for a save in the background; 0: what is "
       "needed",
       NULL },
+    { "checkpoint.fail_after",
+      "so many failed saves in a row end the run, with exit status 6; 0: training goes "
+      "on "
+      "without them",
+      NULL },
+    { "checkpoint.on_save",
+      "a command for /bin/sh, run beside the training when a step is whole: DCP_STEP is "
+      "its number, DCP_PATH its folder",
+      NULL },
+    { "checkpoint.on_failure", "the same when a save failed: DCP_MESSAGE says why",
+      NULL },
+    { "checkpoint.metrics_textfile",
+      "a file for the textfile collector of Prometheus's node exporter (NAME.prom), "
+      "relative to where dcp-train is started",
+      NULL },
     { "train_batch_size", "samples of a step, of all ranks",
       "product of micro-batch, accumulation and ranks" },
     { "train_micro_batch_size_per_gpu",

@@ -39,6 +39,7 @@ struct settings_key {
     const char *text;                /* default of a text, NULL: none */
     const char *const *choices;      /* ends with NULL */
     const struct settings_key *keys; /* of a section; ends with a NULL name */
+    bool no_auto;    /* its default turns something off: "auto" is refused */
     const char *why; /* not supported: one clause. With KEY_CHOICE: other values are */
     const char *hint;
 };
@@ -74,6 +75,9 @@ int settings_set_defaults(struct settings_draft *draft, const struct settings_ke
  * UNSUPPORTED, MEMORY. */
 int settings_walk(struct settings_draft *draft, const struct settings_key *keys,
                   const json_t *object, const char *path, struct dcp_error *err);
+/* An override must name a key of the top level. Errors: USAGE. */
+int settings_check_override(const struct settings_draft *draft, const char *text,
+                            struct dcp_error *err);
 /* True when the key at `path` said "auto". */
 bool settings_was_auto(const struct settings_draft *draft, const char *path);
 

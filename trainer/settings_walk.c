@@ -109,30 +109,45 @@ static const struct settings_key *find_key(const struct settings_key *keys,
     return NULL;
 }
 
-/* An unknown key is an error in a section, as in DeepSpeed, and a warning at the top,
- * where DeepSpeed ignores it. */
+/* An unknown key is an error in a section, as in DeepSpeed. At the top, where DeepSpeed
+ * ignores it, it is a warning, unless it can only be a slip or is an override. */
 static int unknown_key(const struct settings_draft *draft,
                        const struct settings_key *keys, const char *path,
-                       const char *name, struct dcp_error *err)
+                       const char *name, bool is_override, struct dcp_error *err)
 {
     const char *names[MAX_KEYS];
     size_t n = 0;
     for (const struct settings_key *key = keys; key->name && n + 1 < MAX_KEYS; key++)
         names[n++] = key->name;
     names[n] = NULL;
-    const char *nearest = dcp_str_nearest(name, names);
+    const char *slip = dcp_str_slip(name, names);
+    const char *nearest = slip ? slip : dcp_str_nearest(name, names);
+    const char *dot = *path ? "." : "";
     char shown[SHOWN_CAP];
     dcp_str_escape(shown, sizeof shown, name);
-    if (!*path) {
-        dcp_log_write(draft->log, DCP_LOG_WARN, "%s: unknown key '%s' is ignored%s%s%s",
-                      draft->what, shown, nearest ? "; did you mean '" : "",
-                      nearest ? nearest : "", nearest ? "'?" : "");
+    if (!*path && !slip && !is_override) {
+        dcp_log_write(draft->log, DCP_LOG_WARN, "%s: unknown key '%s' is ignored",
+                      draft->what, shown);
         return DCP_OK;
     }
-    dcp_error_set(err, DCP_E_USAGE, "%s: unknown key '%s.%s'", draft->what, path, shown);
+    dcp_error_set(err, DCP_E_USAGE, "%s: unknown key '%s%s%s'",
+                  is_override ? "--set" : draft->what, path, dot, shown);
     if (nearest)
-        dcp_error_hint(err, "did you mean '%s.%s'?", path, nearest);
+        dcp_error_hint(err, "did you mean '%s%s%s'?", path, dot, nearest);
+    else
+        dcp_error_hint(err, "'dcp-train --help-config' lists all keys");
     return DCP_E_USAGE;
+}
+
+int settings_check_override(const struct settings_draft *draft, const char *text,
+                            struct dcp_error *err)
+{
+    DCP_CLEANUP_FREE char *name = strndup(text, strcspn(text, ".="));
+    if (!name)
+        return dcp_error_memory(err, "the configuration");
+    return find_key(settings_root, name)
+               ? DCP_OK
+               : unknown_key(draft, settings_root, "", name, true, err);
 }
 
 /* Whether a value asks for nothing: see settings_use. */
@@ -330,14 +345,32 @@ static int check_schedule(const struct settings_draft *draft,
                          path, type->choices[draft->schedule]);
 }
 
-static void note_auto(struct settings_draft *draft, const struct settings_key *key,
-                      const char *path)
+/* Whoever says "auto" of a switch wants it set for them, not off. */
+static bool is_off_by_default(const struct settings_key *key)
 {
+    return key->no_auto || (key->kind == KEY_FLAG && key->fallback == 0) ||
+           (key->kind == KEY_CHOICE &&
+            strcmp(key->choices[(int)key->fallback], "none") == 0) ||
+           (key->kind == KEY_TEXT && !key->text);
+}
+
+static int read_auto(struct settings_draft *draft, const struct settings_key *key,
+                     const char *path, struct dcp_error *err)
+{
+    if (key->use == KEY_USED && is_off_by_default(key)) {
+        dcp_error_set(err, DCP_E_USAGE,
+                      "%s: '%s' is \"auto\", and nothing here can choose it: it would be "
+                      "off",
+                      draft->what, path);
+        dcp_error_hint(err, "say what it is to be, or leave it out");
+        return DCP_E_USAGE;
+    }
     if (key->use != KEY_USED || draft->n_autos == SETTINGS_MAX_AUTOS)
-        return;
+        return DCP_OK;
     draft->autos[draft->n_autos].key = key;
     snprintf(draft->autos[draft->n_autos].path, sizeof draft->autos[0].path, "%s", path);
     draft->n_autos++;
+    return DCP_OK;
 }
 
 bool settings_was_auto(const struct settings_draft *draft, const char *path)
@@ -362,10 +395,8 @@ static int read_key(struct settings_draft *draft, const struct settings_key *key
         return settings_walk(draft, key->keys, value, path, err);
     }
     int rc = check_schedule(draft, key, path, err);
-    if (text && strcmp(text, "auto") == 0) {
-        note_auto(draft, key, path);
-        return rc;
-    }
+    if (!rc && text && strcmp(text, "auto") == 0)
+        return read_auto(draft, key, path, err);
     if (!rc)
         rc = read_value(draft, key, path, value, err);
     if (!rc && key->use == KEY_NO_EFFECT && !is_off(key, value))
@@ -389,7 +420,7 @@ int settings_walk(struct settings_draft *draft, const struct settings_key *keys,
     json_object_foreach((json_t *)object, name, value)
     {
         if (!find_key(keys, name))
-            rc = unknown_key(draft, keys, path, name, err);
+            rc = unknown_key(draft, keys, path, name, false, err);
         if (rc)
             return rc;
     }

@@ -9,7 +9,8 @@
  *   loss_scaler       type, scale
  *   rng               algorithm, seed
  *   data              cursor, digest, seq_len
- *   deepspeed_config  the configuration, without what differs between machines */
+ *   deepspeed_config  the configuration, without what differs between machines
+ *   lineage           run, parent, fingerprint: see dcp_lineage */
 #ifndef TRAINER_STATE_H
 #define TRAINER_STATE_H
 
@@ -22,6 +23,7 @@ struct state_progress {
     int64_t step, samples, tokens; /* samples is the data cursor */
     int64_t skipped_steps;         /* without an update: gradients that were not finite */
     uint64_t data_digest;
+    struct dcp_lineage lineage; /* of the next step that is saved */
 };
 
 struct state {

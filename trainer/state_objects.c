@@ -129,17 +129,21 @@ int state_objects(struct dcp_arena *arena, const struct model *model,
                             "digest", digest, "seq_len", settings->seq_len) },
         { "deepspeed_config", config_of(settings) },
     };
-    struct dcp_object *objects =
-        dcp_arena_alloc(arena, DCP_ARRAY_LEN(rows), sizeof *objects);
-    int rc = objects ? DCP_OK : dcp_error_memory(err, "the objects of a checkpoint");
-    for (size_t i = 0; i < DCP_ARRAY_LEN(rows); i++) {
+    const size_t n = DCP_ARRAY_LEN(rows);
+    struct dcp_object *objects = dcp_arena_alloc(arena, n + 1, sizeof *objects);
+    char *lineage = dcp_arena_alloc(arena, DCP_LINEAGE_CAP, 1);
+    int rc = objects && lineage ? DCP_OK
+                                : dcp_error_memory(err, "the objects of a checkpoint");
+    for (size_t i = 0; i < n; i++) {
         if (rc)
             json_decref(rows[i].value);
         else
             rc = add(arena, &objects[i], rows[i].name, rows[i].value, err);
     }
+    if (!rc)
+        dcp_lineage_object(&progress->lineage, lineage, &objects[n]);
     *out_objects = objects;
-    *out_n = rc ? 0 : DCP_ARRAY_LEN(rows);
+    *out_n = rc ? 0 : n + 1;
     return rc;
 }
 

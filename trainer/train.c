@@ -18,6 +18,7 @@ struct train {
     struct run *run;
     struct saving saving;
     struct metrics *metrics; /* rank 0 */
+    uint64_t n_unwritten;    /* steps before this one without a line */
     double *losses;          /* of every micro-batch of a step */
     int64_t n_micros;        /* of all ranks in a step */
     /* What ranks tell each other: the losses of their own, and whether to stop. */
@@ -187,16 +188,24 @@ static void tell(const struct train *t, const struct metrics_step *m)
             m->grad_norm, m->lr, dcp_human_time(m->step_s).text, rate, val);
 }
 
-/* A full disk does not end training: the metrics do. */
+/* A full disk does not end training; each step tries again. */
 static void write_metrics(struct train *t, const struct metrics_step *m)
 {
     struct dcp_error err = { 0 };
-    if (!t->metrics || !metrics_write(t->metrics, m, &err))
+    if (!t->metrics)
         return;
-    dcp_log_write(&t->run->log, DCP_LOG_WARN, "metrics end at step %" PRId64 ": %s",
-                  m->step, err.message);
-    metrics_close(t->metrics);
-    t->metrics = NULL;
+    int rc = metrics_write(t->metrics, m, &err);
+    if (rc && !t->n_unwritten++)
+        dcp_log_write(&t->run->log, DCP_LOG_WARN,
+                      "the metrics of step %" PRId64 " are lost, training goes on: %s",
+                      m->step, err.message);
+    if (rc || !t->n_unwritten)
+        return;
+    dcp_log_write(&t->run->log, DCP_LOG_WARN,
+                  "metrics are written again from step %" PRId64
+                  " on; those of the %" PRIu64 " before it are lost",
+                  m->step, t->n_unwritten);
+    t->n_unwritten = 0;
 }
 
 /* --- the loop --- */
@@ -298,14 +307,6 @@ static void announce(const struct train *t)
             dcp_human_size(bytes.weights + bytes.gradients + bytes.optimizer).text);
 }
 
-/* The step of this run's own folder that was resumed, or -1. */
-static int64_t own_step(const struct run *run, const struct resume_result *resumed)
-{
-    int64_t step;
-    bool own = resume_parse(run->options->resume, &step) != RESUME_PATH;
-    return own && resumed->resumed ? resumed->step : -1;
-}
-
 /* No other run may change the folder from here on. Where there is none yet, nothing is
  * made before it is known that this run can begin. */
 static int hold_folder(struct run *run, struct dcp_error *err)
@@ -374,7 +375,7 @@ int train_run(struct run *run, struct dcp_error *err)
     if (!rc)
         rc = open_metrics(&t, err);
     if (!rc)
-        rc = saving_init(&t.saving, run, own_step(run, &resumed), err);
+        rc = saving_init(&t.saving, run, resumed.saved, err);
     if (!rc)
         rc = loop(&t, err);
     if (rc == DCP_E_COMM && err && run->store.ops)

@@ -172,36 +172,41 @@ int dcp_fs_sync_dir(const char *path, struct dcp_error *err)
     return rc;
 }
 
-static int remove_children(int fd)
+static int remove_children(int fd, char stuck[DCP_FS_STUCK_CAP])
 {
+    char below[DCP_FS_STUCK_CAP];
     DIR *dir = fdopendir(fd);
     if (!dir) {
         close(fd);
         return -1;
     }
-    int rc = 0, why = 0;
+    int why = 0; /* of the first that stays */
     for (;;) {
         errno = 0;
         struct dirent *entry = readdir(dir);
         if (!entry) {
-            rc = errno ? -1 : 0;
-            why = errno;
+            why = why ? why : errno;
             break;
         }
         if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0)
             continue;
-        rc = dcp_fs_remove_at(dirfd(dir), entry->d_name);
+        if (dcp_fs_remove_at(dirfd(dir), entry->d_name, below) == 0 || errno == ENOENT ||
+            why) /* gone already: as wished */
+            continue;
         why = errno;
-        if (rc && why != ENOENT) /* gone already: as wished */
-            break;
+        if (stuck)
+            snprintf(stuck, DCP_FS_STUCK_CAP, "%.255s%s%.255s", entry->d_name,
+                     *below ? "/" : "", below);
     }
     closedir(dir);
     errno = why;
-    return rc && why != ENOENT ? -1 : 0;
+    return why ? -1 : 0;
 }
 
-int dcp_fs_remove_at(int dir_fd, const char *name)
+int dcp_fs_remove_at(int dir_fd, const char *name, char stuck[DCP_FS_STUCK_CAP])
 {
+    if (stuck)
+        *stuck = '\0';
     if (unlinkat(dir_fd, name, 0) == 0)
         return 0;
     if (errno != EISDIR && errno != EPERM)
@@ -212,7 +217,7 @@ int dcp_fs_remove_at(int dir_fd, const char *name)
         errno = errno == ENOTDIR ? why : errno; /* a file that may not be removed */
         return -1;
     }
-    if (remove_children(fd) != 0)
+    if (remove_children(fd, stuck) != 0)
         return -1;
     return unlinkat(dir_fd, name, AT_REMOVEDIR);
 }
@@ -229,7 +234,7 @@ int dcp_fs_remove_all(const char *path, struct dcp_error *err)
     if (fd < 0)
         return dcp_error_sys(err, DCP_E_IO, errno, "cannot open folder '%s'", dir);
     int rc = DCP_OK;
-    if (dcp_fs_remove_at(fd, name) != 0)
+    if (dcp_fs_remove_at(fd, name, NULL) != 0)
         rc = dcp_error_sys(err, DCP_E_IO, errno, "cannot remove '%s'", path);
     close(fd);
     return rc;
@@ -279,9 +284,9 @@ int dcp_fs_exchange(int dir_fd, const char *name, int other_dir_fd, const char *
 int dcp_fs_write_new(int dir_fd, const char *name, const void *data, size_t size_bytes)
 {
     const int flags = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
-    int fd = openat(dir_fd, name, flags, 0644);
+    int fd = openat(dir_fd, name, flags, 0666);
     if (fd < 0 && errno == EEXIST && unlinkat(dir_fd, name, 0) == 0)
-        fd = openat(dir_fd, name, flags, 0644);
+        fd = openat(dir_fd, name, flags, 0666);
     if (fd < 0)
         return -1;
     int rc = dcp_fs_write_at(fd, data, size_bytes, 0);

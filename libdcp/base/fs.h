@@ -21,8 +21,11 @@ int dcp_fs_make_dirs(const char *path, struct dcp_error *err);
 int dcp_fs_sync_dir(const char *path, struct dcp_error *err);
 /* rm -r, not following links. Removes nothing outside path. */
 int dcp_fs_remove_all(const char *path, struct dcp_error *err);
-/* The same for a name in an open folder; 0 or -1 with errno. */
-int dcp_fs_remove_at(int dir_fd, const char *name);
+/* The same for a name in an open folder. What can be removed is: 0, or -1 with errno, and
+ * in `stuck` (may be NULL) the first that stays, by its path below the name, "" being the
+ * name itself. */
+#define DCP_FS_STUCK_CAP 512
+int dcp_fs_remove_at(int dir_fd, const char *name, char stuck[DCP_FS_STUCK_CAP]);
 /* Renames a file or folder to a name that must not exist (EEXIST); 0 or -1 with errno. */
 int dcp_fs_rename_new(int from_dir_fd, const char *from, int to_dir_fd, const char *to);
 /* Exchanges what two names stand for; 0 or -1 with errno (EOPNOTSUPP: the file system

@@ -27,25 +27,54 @@ static size_t nesting(const char *text, size_t size_bytes)
     return deepest;
 }
 
-int dcp_json_parse(const char *text, size_t size_bytes, const char *what, json_t **out,
+int dcp_json_depth(const char *text, size_t size_bytes, const char *what,
                    struct dcp_error *err)
 {
+    return nesting(text, size_bytes) <= MAX_DEPTH
+               ? DCP_OK
+               : dcp_error_set(err, DCP_E_CORRUPT, "%s: JSON is nested deeper than %d",
+                               what, MAX_DEPTH);
+}
+
+int dcp_json_wrong(const char *text, const char *at, const char *what, const char *why,
+                   struct dcp_error *err)
+{
+    size_t line = 1, column = 1;
+    for (const char *c = text; c < at; c++) {
+        line += *c == '\n';
+        column = *c == '\n' ? 1 : column + 1;
+    }
+    return dcp_error_set(err, DCP_E_CORRUPT,
+                         "%s: not valid JSON at line %zu, column %zu: %s", what, line,
+                         column, why);
+}
+
+int dcp_json_parse_part(const char *text, const char *part, size_t size_bytes,
+                        const char *what, json_t **out, struct dcp_error *err)
+{
     *out = NULL;
-    if (nesting(text, size_bytes) > MAX_DEPTH)
-        return dcp_error_set(err, DCP_E_CORRUPT, "%s: JSON is nested deeper than %d",
-                             what, MAX_DEPTH);
+    int rc = dcp_json_depth(part, size_bytes, what, err);
+    if (rc)
+        return rc;
     json_error_t why;
     errno = 0; /* where the parser cannot allocate it may speak of bad syntax instead */
     json_t *value =
-        json_loadb(text, size_bytes, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &why);
+        json_loadb(part, size_bytes, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &why);
     if (!value && errno == ENOMEM)
         return dcp_error_memory(err, what);
-    if (!value)
-        return dcp_error_set(err, DCP_E_CORRUPT,
-                             "%s: not valid JSON at line %d, column %d: %s", what,
-                             why.line, why.column, why.text);
+    if (!value) {
+        size_t at = why.position > 0 ? (size_t)why.position - 1 : 0;
+        return dcp_json_wrong(text, part + (at < size_bytes ? at : size_bytes), what,
+                              why.text, err);
+    }
     *out = value;
     return DCP_OK;
+}
+
+int dcp_json_parse(const char *text, size_t size_bytes, const char *what, json_t **out,
+                   struct dcp_error *err)
+{
+    return dcp_json_parse_part(text, text, size_bytes, what, out, err);
 }
 
 static int wrong(const char *what, const char *key, const char *wanted,

@@ -14,6 +14,17 @@
 int dcp_json_parse(const char *text, size_t size_bytes, const char *what, json_t **out,
                    struct dcp_error *err);
 
+/* The same for a part of a text, behind which other things may follow: messages count the
+ * lines of the text. */
+int dcp_json_parse_part(const char *text, const char *part, size_t size_bytes,
+                        const char *what, json_t **out, struct dcp_error *err);
+/* Refuses a text, which need not be JSON, for its depth. */
+int dcp_json_depth(const char *text, size_t size_bytes, const char *what,
+                   struct dcp_error *err);
+/* CORRUPT: "what: not valid JSON at line …, column …: why". */
+int dcp_json_wrong(const char *text, const char *at, const char *what, const char *why,
+                   struct dcp_error *err);
+
 /* Members of an object, typed. Missing or wrong: CORRUPT "what: 'key' must be …". Strings
  * are borrowed from the object. */
 int dcp_json_get_u64(const json_t *object, const char *key, const char *what,

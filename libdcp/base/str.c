@@ -251,6 +251,18 @@ const char *dcp_str_nearest(const char *text, const char *const *candidates)
     return nearest;
 }
 
+const char *dcp_str_slip(const char *text, const char *const *candidates)
+{
+    const char *nearest = dcp_str_nearest(text, candidates);
+    size_t n = strlen(text);
+    if (nearest && edit_distance(text, n, nearest, strlen(nearest)) <= 1 + n / 8)
+        return nearest;
+    for (; n >= 8 && *candidates; candidates++)
+        if (dcp_str_starts(*candidates, text))
+            return *candidates;
+    return NULL;
+}
+
 char *dcp_str_join(const char *a, const char *b, const char *c)
 {
     size_t n = strlen(a) + strlen(b) + strlen(c) + 1;

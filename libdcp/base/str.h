@@ -27,6 +27,9 @@ bool dcp_str_parse_f64(const char *text, double *out);
 char *dcp_str_format_f64(char out[DCP_STR_F64_CAP], double value);
 /* The candidate (NULL-terminated list) nearest to text, or NULL when none is near. */
 const char *dcp_str_nearest(const char *text, const char *const *candidates);
+/* The one that text can hardly be but a slip of: an edit or few, or a long beginning of
+ * it. NULL: another word. */
+const char *dcp_str_slip(const char *text, const char *const *candidates);
 /* One behind the other; caller frees. NULL: no memory. */
 char *dcp_str_join(const char *a, const char *b, const char *c);
 bool dcp_str_starts(const char *text, const char *prefix);

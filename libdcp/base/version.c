@@ -3,6 +3,7 @@
 #include <archive.h>
 #include <isa-l.h>
 #include <jansson.h>
+#include <openssl/opensslv.h>
 #include <xxhash.h>
 #include <zstd.h>
 
@@ -25,5 +26,6 @@ const char *dcp_version_libraries(void)
            "xxHash " XXHASH "\n"
            "zstd " ZSTD_VERSION_STRING "\n"
            "ISA-L " ISAL "\n"
-           "libarchive " ARCHIVE_VERSION_ONLY_STRING "\n";
+           "libarchive " ARCHIVE_VERSION_ONLY_STRING "\n"
+           "OpenSSL " OPENSSL_VERSION_STR "\n";
 }

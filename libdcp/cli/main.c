@@ -23,6 +23,7 @@ struct common {
     const char *complete;
     int verbose, color, progress;
     int64_t threads;
+    uint64_t limit_header;
 };
 
 #define AT(field) .at = offsetof(struct common, field)
@@ -37,6 +38,10 @@ static const struct dcp_opt common_opts[] = {
       AT(verbose) },
     { 'j', "threads", "N", "threads that work at once (default 2)", NULL, DCP_OPT_INT,
       AT(threads), .min = 1, .max = 1024 },
+    { 0, "limit-header", "SIZE",
+      "read headers and manifests up to this size into memory (default: what real files "
+      "need)",
+      NULL, DCP_OPT_SIZE, AT(limit_header), .min = 4096 },
     { 0, "color", "auto|always|never", "colours (auto: on a terminal, without NO_COLOR)",
       NULL, DCP_OPT_CHOICE, AT(color) },
     { 0, "progress", "auto|always|never",
@@ -187,6 +192,7 @@ static void apply_common(struct dcp_main *m, const struct common *common)
 {
     m->verbose = common->quiet ? -1 : common->verbose;
     m->threads = (int)common->threads;
+    m->max_header_bytes = common->limit_header;
     m->progress = common->quiet ? DCP_WHEN_NEVER : (enum dcp_when)common->progress;
     m->log.level = m->verbose < 0    ? DCP_LOG_ERROR
                    : m->verbose == 0 ? DCP_LOG_WARN

@@ -23,6 +23,7 @@ struct dcp_main {
     struct dcp_log log;           /* to stderr; what -q and -v let through */
     bool json;                    /* --json: the answer is one document */
     int verbose;                  /* -v: 1, -vv: 2, -q: -1 */
+    uint64_t max_header_bytes;    /* --limit-header; 0: the library's limits */
     int threads;                  /* -j; 0: the library's choice */
     enum dcp_when progress;       /* --progress; NEVER with -q */
     bool mute; /* a command may set it: another process reports the failure */

@@ -1,188 +1,93 @@
 #include "blocks.h"
+#include "base/bytes.h"
 #include "base/hash.h"
 #include "base/mem.h"
 #include "base/str.h"
 #include "codec.h"
-#include "decoder.h"
+#include "files.h"
 #include "index.h"
 #include "mend.h"
 #include "region.h"
+#include "streams.h"
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
-#define MAX_OPEN_FILES 32
-#define MAX_STREAMS 4
-#define MIN_WINDOW (64u << 10)
-
 struct cached {
-    size_t piece;
+    size_t unit;    /* a piece, or n_pieces + a record */
     uint64_t block; /* UINT64_MAX: empty */
     uint64_t used;  /* clock of the last use */
     unsigned char *data;
 };
 
-struct open_file {
-    int file; /* in the catalog, -1: free */
-    uint64_t used;
-    struct dcp_store_file *handle;
-};
-
-/* What follows a small read in its file, so that small pieces that are neighbours cost
- * one read. A window a file, as far as memory goes: the shards of a checkpoint are read
- * in turn. */
-struct window {
-    int file; /* in the catalog, -1: empty */
-    uint64_t at, n, used;
-    unsigned char *data;
-};
-
-/* A coded stream that is being read. Pieces of one stream take turns with it. */
-struct coded {
-    struct dcp_blocks *blocks;
-    int file; /* the extent */
-    uint64_t offset, used;
-    struct dcp_decoder *decoder; /* NULL: none */
-};
-
 struct dcp_blocks {
-    struct dcp_source source; /* of its store, or of the one that mends */
+    struct dcp_source source;
     const struct dcp_catalog *catalog;
     bool verify, mends;
+    struct dcp_proof *proof; /* borrowed; NULL: records are not checked */
     struct dcp_mend *mend;   /* what is read through it; NULL: nothing was damaged yet */
     struct dcp_error mended; /* why it is */
-    uint64_t clock, n_bytes;
+    uint64_t clock;
     struct dcp_coder *coder;
     unsigned char *stored; /* a block as it lies in the file */
     struct cached *cache;
     size_t n_cache;
-    struct open_file files[MAX_OPEN_FILES];
-    struct window *windows;
-    size_t n_windows, window_bytes;
-    struct coded streams[MAX_STREAMS];
+    struct dcp_files *files;
+    struct dcp_streams streams;
 };
-
-char *dcp_source_file(const struct dcp_source *source, const char *file)
-{
-    size_t dir = strlen(source->name);
-
-    if (!source->is_dir) {
-        const char *slash = strrchr(source->name, '/');
-        dir = slash ? (size_t)(slash - source->name) : 0;
-    }
-    size_t n = strlen(file);
-    char *path = malloc(dir + n + 2);
-    if (!path)
-        return NULL;
-    if (dir) {
-        memcpy(path, source->name, dir);
-        path[dir++] = '/';
-    }
-    memcpy(path + dir, file, n + 1);
-    return path;
-}
-
-/* From the first element of a strided piece to behind its last. */
-static uint64_t span_bytes(const struct dcp_tensor *tensor, const struct dcp_piece *piece)
-{
-    int64_t offset[DCP_MAX_NDIM], size[DCP_MAX_NDIM], last = 0;
-
-    if (dcp_region_elems(tensor, &piece->region) == 0)
-        return 0;
-    dcp_region_box(tensor, &piece->region, offset, size);
-    for (int d = 0; d < tensor->ndim; d++)
-        last += (size[d] - 1) * piece->stride[d];
-    return (uint64_t)(last + 1) * dcp_dtype_size(tensor->dtype);
-}
-
-uint64_t dcp_blocks_raw_bytes(const struct dcp_catalog *catalog,
-                              const struct dcp_piece *piece)
-{
-    return piece->stride ? span_bytes(&catalog->tensors[piece->tensor], piece)
-                         : dcp_piece_bytes(catalog, piece);
-}
-
-/* As many windows as there are files, as large as the memory allows. */
-static void size_windows(struct dcp_blocks *b, uint64_t memory_bytes)
-{
-    uint64_t files = b->catalog->n_files ? b->catalog->n_files : 1;
-    uint64_t bytes = memory_bytes / files;
-
-    bytes = bytes < MIN_WINDOW        ? MIN_WINDOW
-            : bytes > DCP_BLOCK_BYTES ? DCP_BLOCK_BYTES
-                                      : bytes;
-    b->window_bytes = (size_t)bytes;
-    b->n_windows = (size_t)(memory_bytes / bytes < files ? memory_bytes / bytes : files);
-    if (b->n_windows == 0)
-        b->n_windows = 1;
-}
 
 int dcp_blocks_new(const struct dcp_source *source, const struct dcp_catalog *catalog,
                    uint64_t memory_bytes, bool verify, struct dcp_blocks **out_blocks,
                    struct dcp_error *err)
 {
     struct dcp_blocks *b = calloc(1, sizeof *b);
-    uint64_t n = memory_bytes / 2 / DCP_BLOCK_BYTES;
-    int rc = b ? DCP_OK : dcp_error_memory(err, "a block reader");
+    uint64_t half =
+        memory_bytes / 2 < DCP_BLOCK_BYTES ? DCP_BLOCK_BYTES : memory_bytes / 2;
+    size_t n = (size_t)(half / DCP_BLOCK_BYTES);
 
     *out_blocks = NULL;
-    if (!rc)
-        rc = dcp_coder_new(&b->coder, err);
-    if (rc) {
-        free(b);
-        return rc;
-    }
+    if (!b)
+        return dcp_error_memory(err, "a block reader");
     b->source = *source;
     b->catalog = catalog;
     b->verify = verify;
-    for (int i = 0; i < MAX_OPEN_FILES; i++)
-        b->files[i].file = -1;
-    b->n_cache = n < 4 ? 4 : (size_t)n;
+    int rc = dcp_coder_new(&b->coder, err);
+    if (!rc)
+        rc = dcp_files_new(source, catalog, half, &b->files, err);
+    dcp_streams_init(&b->streams, b->files);
+    b->n_cache = n < 4 ? 4 : n;
     b->cache = dcp_mem_calloc(b->n_cache, sizeof *b->cache);
     b->stored = malloc(DCP_BLOCK_BYTES);
-    size_windows(b,
-                 memory_bytes < 2 * DCP_BLOCK_BYTES ? DCP_BLOCK_BYTES : memory_bytes / 2);
-    b->windows = dcp_mem_calloc(b->n_windows, sizeof *b->windows);
-    if (!b->cache || !b->stored || !b->windows) {
+    if (!rc && (!b->cache || !b->stored))
+        rc = dcp_error_memory(err, "a block reader");
+    if (rc) {
         dcp_blocks_free(b);
-        return dcp_error_memory(err, "a block reader");
+        return rc;
     }
     for (size_t i = 0; i < b->n_cache; i++)
         b->cache[i].block = UINT64_MAX;
-    for (size_t i = 0; i < b->n_windows; i++)
-        b->windows[i].file = -1;
     *out_blocks = b;
     return DCP_OK;
-}
-
-static void close_files(struct dcp_blocks *b)
-{
-    const struct dcp_store *store = b->source.store;
-
-    for (int i = 0; i < MAX_OPEN_FILES; i++)
-        if (b->files[i].file >= 0) {
-            store->ops->close(store->self, b->files[i].handle, NULL);
-            b->files[i].file = -1;
-        }
 }
 
 void dcp_blocks_free(struct dcp_blocks *b)
 {
     if (!b)
         return;
-    close_files(b);
+    dcp_streams_fini(&b->streams);
+    dcp_files_free(b->files); /* before the store that they may be read through */
     dcp_mend_free(b->mend);
     for (size_t i = 0; b->cache && i < b->n_cache; i++)
         free(b->cache[i].data);
     free(b->cache);
     free(b->stored);
-    for (size_t i = 0; b->windows && i < b->n_windows; i++)
-        free(b->windows[i].data);
-    free(b->windows);
-    for (int i = 0; i < MAX_STREAMS; i++)
-        dcp_decoder_free(b->streams[i].decoder);
     dcp_coder_free(b->coder);
     free(b);
+}
+
+void dcp_blocks_check_records(struct dcp_blocks *b, struct dcp_proof *proof)
+{
+    b->proof = proof;
 }
 
 void dcp_blocks_mend(struct dcp_blocks *b)
@@ -197,92 +102,7 @@ const struct dcp_error *dcp_blocks_mended(const struct dcp_blocks *b)
 
 uint64_t dcp_blocks_bytes(const struct dcp_blocks *b)
 {
-    return b->n_bytes;
-}
-
-static int open_file(struct dcp_blocks *b, int file, struct dcp_store_file **out,
-                     struct dcp_error *err)
-{
-    const struct dcp_store *store = b->source.store;
-    struct open_file *victim = &b->files[0];
-
-    for (int i = 0; i < MAX_OPEN_FILES; i++) {
-        struct open_file *slot = &b->files[i];
-        if (slot->file == file) {
-            slot->used = ++b->clock;
-            *out = slot->handle;
-            return DCP_OK;
-        }
-        if (victim->file >= 0 && (slot->file < 0 || slot->used < victim->used))
-            victim = slot;
-    }
-    if (victim->file >= 0) {
-        store->ops->close(store->self, victim->handle, NULL);
-        victim->file = -1;
-    }
-    DCP_CLEANUP_FREE char *path =
-        dcp_source_file(&b->source, b->catalog->files[file].name);
-    if (!path)
-        return dcp_error_memory(err, "a file name");
-    int rc = store->ops->open(store->self, path, &victim->handle, err);
-    if (rc)
-        return rc;
-    victim->file = file;
-    victim->used = ++b->clock;
-    *out = victim->handle;
-    return DCP_OK;
-}
-
-static int read_file(struct dcp_blocks *b, int file, uint64_t offset, size_t n, void *out,
-                     struct dcp_error *err)
-{
-    const struct dcp_store *store = b->source.store;
-    struct dcp_store_file *handle = NULL;
-    int rc = open_file(b, file, &handle, err);
-
-    if (rc)
-        return rc;
-    b->n_bytes += n;
-    return store->ops->read_at(store->self, handle, offset, out, n, err);
-}
-
-static struct window *window_of(struct dcp_blocks *b, int file)
-{
-    struct window *victim = &b->windows[0];
-
-    for (size_t i = 0; i < b->n_windows; i++) {
-        if (b->windows[i].file == file)
-            return &b->windows[i];
-        if (b->windows[i].used < victim->used)
-            victim = &b->windows[i];
-    }
-    victim->file = -1;
-    return victim;
-}
-
-/* Stored bytes of a block. A small read fills a window from its offset on. */
-static int read_stored(struct dcp_blocks *b, int file, uint64_t offset, size_t n,
-                       void *out, struct dcp_error *err)
-{
-    uint64_t size = b->catalog->files[file].size_bytes;
-
-    if (n >= b->window_bytes / 2 || offset >= size || n > size - offset)
-        return read_file(b, file, offset, n, out, err);
-    struct window *window = window_of(b, file);
-    if (!window->data && !(window->data = malloc(b->window_bytes)))
-        return dcp_error_memory(err, "a window of a file");
-    if (window->file < 0 || offset < window->at || offset + n > window->at + window->n) {
-        window->n = size - offset < b->window_bytes ? size - offset : b->window_bytes;
-        window->at = offset;
-        window->file = -1;
-        int rc = read_file(b, file, offset, (size_t)window->n, window->data, err);
-        if (rc)
-            return rc;
-        window->file = file;
-    }
-    window->used = ++b->clock;
-    memcpy(out, window->data + (offset - window->at), n);
-    return DCP_OK;
+    return dcp_files_bytes(b->files);
 }
 
 void dcp_blocks_locate(const struct dcp_catalog *catalog, const struct dcp_piece *piece,
@@ -345,60 +165,20 @@ static int complain(const struct dcp_blocks *b, const struct dcp_piece *piece,
     return DCP_E_CORRUPT;
 }
 
-static int read_coded(void *self, uint64_t at, void *out, size_t n, struct dcp_error *err)
-{
-    const struct coded *stream = self;
-
-    return read_file(stream->blocks, stream->file, stream->offset + at, n, out, err);
-}
-
-/* The stream of a piece, at or before a decoded byte. */
-static int stream_at(struct dcp_blocks *b, const struct dcp_piece *piece, uint64_t at,
-                     struct dcp_decoder **out, struct dcp_error *err)
-{
-    struct coded *stream = &b->streams[0];
-    bool found = false;
-
-    for (int i = 0; i < MAX_STREAMS && !found; i++) {
-        struct coded *slot = &b->streams[i];
-        found =
-            slot->decoder && slot->file == piece->file && slot->offset == piece->offset;
-        if (found || slot->used < stream->used)
-            stream = slot;
-    }
-    if (!found || dcp_decoder_at(stream->decoder) > at) {
-        const struct dcp_decoder_input input = { stream, read_coded, piece->stored_size };
-        dcp_decoder_free(stream->decoder);
-        *stream =
-            (struct coded){ .blocks = b, .file = piece->file, .offset = piece->offset };
-        int rc = dcp_decoder_new(piece->codec, &input, &stream->decoder, err);
-        if (rc)
-            return rc;
-    }
-    stream->used = ++b->clock;
-    *out = stream->decoder;
-    return DCP_OK;
-}
+/* -- pieces ---------------------------------------------------------------------------
+ */
 
 /* A block of a piece whose whole extent is one coded stream. */
 static int read_stream_block(struct dcp_blocks *b, const struct dcp_piece *piece,
                              uint64_t block, unsigned char *out, size_t raw_n,
                              struct dcp_error *err)
 {
-    uint64_t at = piece->skip + block * DCP_BLOCK_BYTES;
-    struct dcp_decoder *decoder = NULL;
+    const struct dcp_extent extent = { piece->file, piece->codec, piece->offset,
+                                       piece->stored_size, piece->skip };
     struct dcp_error why = { 0 };
-    int rc = stream_at(b, piece, at, &decoder, &why);
+    int rc =
+        dcp_streams_read(&b->streams, &extent, block * DCP_BLOCK_BYTES, raw_n, out, &why);
 
-    if (!rc)
-        rc = dcp_decoder_read(decoder, NULL, at - dcp_decoder_at(decoder), &why);
-    if (!rc)
-        rc = dcp_decoder_read(decoder, out, raw_n, &why);
-    for (int i = 0; i < MAX_STREAMS && rc; i++)
-        if (decoder && b->streams[i].decoder == decoder) {
-            dcp_decoder_free(decoder);
-            b->streams[i] = (struct coded){ .used = 0 };
-        }
     if (rc == DCP_E_CORRUPT)
         return complain(b, piece, block, raw_n, why.message, err);
     if (rc && err)
@@ -422,7 +202,8 @@ static int read_plain(struct dcp_blocks *b, const struct dcp_piece *piece, uint6
         return complain(b, piece, block, raw_n, "its block is too large", err);
     bool decode = piece->codec != DCP_CODEC_NONE && stored_n != raw_n;
     unsigned char *to = decode ? b->stored : out;
-    int rc = read_stored(b, piece->file, offset, (size_t)stored_n, to, &why);
+    int rc =
+        dcp_files_read_ahead(b->files, piece->file, offset, (size_t)stored_n, to, &why);
     if (rc == DCP_E_CORRUPT)
         return complain(b, piece, block, raw_n, why.message, err);
     if (rc) {
@@ -446,17 +227,15 @@ static bool begin_mending(struct dcp_blocks *b)
     b->mends = false;
     if (dcp_mend_open(b->source.store, b->source.name, &b->mend, NULL))
         return false;
-    close_files(b);
-    for (size_t i = 0; i < b->n_windows; i++)
-        b->windows[i].file = -1;
-    b->source.store = dcp_mend_store(b->mend);
+    dcp_files_move(b->files, dcp_mend_store(b->mend));
     return true;
 }
 
-/* One whole block, verified and decoded, to out. */
-static int read_block(struct dcp_blocks *b, const struct dcp_piece *piece, uint64_t block,
-                      unsigned char *out, size_t raw_n, struct dcp_error *err)
+/* One whole block of a piece, verified and decoded, to out. */
+static int read_piece_block(struct dcp_blocks *b, size_t p, uint64_t block,
+                            unsigned char *out, size_t raw_n, struct dcp_error *err)
 {
+    const struct dcp_piece *piece = &b->catalog->pieces[p];
     struct dcp_error why = { 0 };
     int rc = read_plain(b, piece, block, out, raw_n, &why);
 
@@ -470,15 +249,68 @@ static int read_block(struct dcp_blocks *b, const struct dcp_piece *piece, uint6
     return rc;
 }
 
+/* -- records --------------------------------------------------------------------------
+ */
+
+/* The CRC-32 of a zip record may stand in its descriptor, behind the content, and be
+ * known to nobody before. */
+static int read_descriptor(struct dcp_blocks *b, const struct dcp_record *record,
+                           const struct dcp_extent *extent, uint32_t *out_crc32,
+                           struct dcp_error *err)
+{
+    unsigned char descriptor[8]; /* its signature, then the CRC */
+    int rc = dcp_streams_read(&b->streams, extent, record->size_bytes, sizeof descriptor,
+                              descriptor, err);
+
+    *out_crc32 = rc ? 0 : dcp_le32(descriptor + 4);
+    return rc;
+}
+
+/* One whole block of a record's content, noted in the proof. */
+static int read_record_block(struct dcp_blocks *b, size_t r, uint64_t block,
+                             unsigned char *out, size_t raw_n, struct dcp_error *err)
+{
+    const struct dcp_record *record = &b->catalog->records[r];
+    const struct dcp_extent extent = { record->file, record->codec, record->offset,
+                                       record->stored_size, record->skip };
+    bool coded = record->codec != DCP_CODEC_NONE;
+    uint64_t at = block * DCP_BLOCK_BYTES;
+    bool asks = record->crc32_behind && at + raw_n == record->size_bytes;
+    uint32_t crc32 = 0;
+
+    int rc = coded ? dcp_streams_read(&b->streams, &extent, at, raw_n, out, err)
+                   : dcp_files_read_ahead(b->files, record->file, record->offset + at,
+                                          raw_n, out, err);
+    if (!rc && asks)
+        rc = read_descriptor(b, record, &extent, &crc32, err);
+    if (!rc)
+        return dcp_proof_add(b->proof, r, block, out, raw_n, asks ? &crc32 : NULL, err);
+    if (rc == DCP_E_CORRUPT)
+        dcp_proof_break(b->proof, r, err);
+    return rc;
+}
+
+/* -- both -----------------------------------------------------------------------------
+ */
+
+static int read_block(struct dcp_blocks *b, size_t unit, uint64_t block,
+                      unsigned char *out, size_t raw_n, struct dcp_error *err)
+{
+    size_t n = b->catalog->n_pieces;
+
+    return unit < n ? read_piece_block(b, unit, block, out, raw_n, err)
+                    : read_record_block(b, unit - n, block, out, raw_n, err);
+}
+
 /* A block in the cache, read when it is not there. */
-static int cached_block(struct dcp_blocks *b, size_t p, uint64_t block, size_t raw_n,
+static int cached_block(struct dcp_blocks *b, size_t unit, uint64_t block, size_t raw_n,
                         const unsigned char **out, struct dcp_error *err)
 {
     struct cached *victim = &b->cache[0];
 
     for (size_t i = 0; i < b->n_cache; i++) {
         struct cached *slot = &b->cache[i];
-        if (slot->block == block && slot->piece == p) {
+        if (slot->block == block && slot->unit == unit) {
             slot->used = ++b->clock;
             *out = slot->data;
             return DCP_OK;
@@ -489,13 +321,36 @@ static int cached_block(struct dcp_blocks *b, size_t p, uint64_t block, size_t r
     if (!victim->data && !(victim->data = malloc(DCP_BLOCK_BYTES)))
         return dcp_error_memory(err, "a cached block");
     victim->block = UINT64_MAX;
-    int rc = read_block(b, &b->catalog->pieces[p], block, victim->data, raw_n, err);
+    int rc = read_block(b, unit, block, victim->data, raw_n, err);
     if (rc)
         return rc;
-    victim->piece = p;
+    victim->unit = unit;
     victim->block = block;
     victim->used = ++b->clock;
     *out = victim->data;
+    return DCP_OK;
+}
+
+/* Bytes begin .. begin + n of a unit of raw bytes, whole blocks straight to out. */
+static int read_unit(struct dcp_blocks *b, size_t unit, uint64_t raw, uint64_t begin,
+                     size_t n, unsigned char *out, struct dcp_error *err)
+{
+    while (n > 0) {
+        uint64_t block = begin / DCP_BLOCK_BYTES, at = block * DCP_BLOCK_BYTES;
+        size_t raw_n = (size_t)(raw - at < DCP_BLOCK_BYTES ? raw - at : DCP_BLOCK_BYTES);
+        size_t in_block = (size_t)(begin - at);
+        size_t take = raw_n - in_block < n ? raw_n - in_block : n;
+        const unsigned char *data = NULL;
+        int rc = take == raw_n ? read_block(b, unit, block, out, raw_n, err)
+                               : cached_block(b, unit, block, raw_n, &data, err);
+        if (rc)
+            return rc;
+        if (data)
+            memcpy(out, data + in_block, take);
+        begin += take;
+        out += take;
+        n -= take;
+    }
     return DCP_OK;
 }
 
@@ -503,36 +358,57 @@ int dcp_blocks_read(struct dcp_blocks *b, size_t p, uint64_t begin, size_t n, vo
                     struct dcp_error *err)
 {
     const struct dcp_piece *piece = &b->catalog->pieces[p];
-    uint64_t raw = dcp_blocks_raw_bytes(b->catalog, piece);
-    unsigned char *to = out;
+    uint64_t raw = dcp_piece_span(b->catalog, piece), at = 0;
 
     if (begin > raw || n > raw - begin)
         return dcp_error_set(err, DCP_E_CORRUPT,
                              "a read reaches past the end of its piece");
     if (piece->file < 0) {
         if (n)
-            memcpy(to, (const unsigned char *)piece->data + begin, n);
+            memcpy(out, (const unsigned char *)piece->data + begin, n);
         return DCP_OK;
     }
-    while (n > 0) {
-        uint64_t block = begin / DCP_BLOCK_BYTES, at = block * DCP_BLOCK_BYTES;
-        size_t raw_n = (size_t)(raw - at < DCP_BLOCK_BYTES ? raw - at : DCP_BLOCK_BYTES);
-        size_t in_block = (size_t)(begin - at);
-        size_t take = raw_n - in_block < n ? raw_n - in_block : n;
-        int rc;
-        if (take == raw_n) {
-            rc = read_block(b, piece, block, to, raw_n, err);
-        } else {
-            const unsigned char *data = NULL;
-            rc = cached_block(b, p, block, raw_n, &data, err);
-            if (!rc)
-                memcpy(to, data + in_block, take);
-        }
-        if (rc)
-            return rc;
-        begin += take;
-        to += take;
-        n -= take;
+    int64_t record = b->proof ? dcp_proof_record(b->proof, p, &at) : DCP_NO_RECORD;
+    if (record == DCP_NO_RECORD)
+        return read_unit(b, p, raw, begin, n, out, err);
+    return read_unit(b, b->catalog->n_pieces + (size_t)record,
+                     b->catalog->records[record].size_bytes, at + begin, n, out, err);
+}
+
+int dcp_blocks_read_rest(struct dcp_blocks *b, size_t r, struct dcp_error *err)
+{
+    uint64_t left = b->catalog->records[r].size_bytes;
+    const unsigned char *data;
+    int rc = DCP_OK;
+
+    for (uint64_t block = 0; left && !rc; block++) {
+        size_t n = (size_t)(left < DCP_BLOCK_BYTES ? left : DCP_BLOCK_BYTES);
+        if (!dcp_proof_has(b->proof, r, block))
+            rc = cached_block(b, b->catalog->n_pieces + r, block, n, &data, err);
+        left -= n;
     }
-    return DCP_OK;
+    return rc;
+}
+
+struct rest {
+    struct dcp_blocks *const *blocks;
+    const size_t *records;
+};
+
+static int rest_job(void *arg, int worker, size_t i, struct dcp_error *err)
+{
+    const struct rest *rest = arg;
+
+    return dcp_blocks_read_rest(rest->blocks[worker], rest->records[i], err);
+}
+
+int dcp_blocks_prove(struct dcp_blocks *const *blocks, struct dcp_pool *pool,
+                     struct dcp_error *err)
+{
+    DCP_CLEANUP_FREE size_t *records = NULL;
+    size_t n;
+    int rc = dcp_proof_open(blocks[0]->proof, false, &records, &n, err);
+    struct rest rest = { blocks, records };
+
+    return rc ? rc : dcp_pool_for(pool, n, rest_job, &rest, err);
 }

@@ -46,6 +46,7 @@ void dcp_catalog_free(struct dcp_catalog *catalog)
     free(catalog->tensors);
     free(catalog->pieces);
     free(catalog->files);
+    free(catalog->records);
     free(catalog->objects);
     dcp_arena_free(catalog->arena);
     free(catalog);
@@ -269,6 +270,23 @@ int dcp_catalog_add_file(struct dcp_catalog *catalog, const struct dcp_file *fil
     return DCP_OK;
 }
 
+int dcp_catalog_add_record(struct dcp_catalog *catalog, const struct dcp_record *record,
+                           struct dcp_error *err)
+{
+    struct dcp_record r = *record;
+    struct dcp_record *records = dcp_mem_grow(catalog->records, &catalog->cap_records,
+                                              catalog->n_records + 1, sizeof r);
+
+    if (!records)
+        return dcp_error_memory(err, "the catalog's records");
+    catalog->records = records;
+    r.name = dcp_arena_text(catalog->arena, r.name);
+    if (!r.name)
+        return dcp_error_memory(err, "the catalog's records");
+    records[catalog->n_records++] = r;
+    return DCP_OK;
+}
+
 bool dcp_object_is_spelling(const char *name)
 {
     return !strcmp(name, "torch.tree") || !strcmp(name, "dcp.keys");
@@ -311,6 +329,21 @@ uint64_t dcp_piece_bytes(const struct dcp_catalog *catalog, const struct dcp_pie
 {
     return (uint64_t)dcp_piece_elems(catalog, piece) *
            dcp_dtype_size(catalog->tensors[piece->tensor].dtype);
+}
+
+uint64_t dcp_piece_span(const struct dcp_catalog *catalog, const struct dcp_piece *piece)
+{
+    const struct dcp_tensor *tensor = &catalog->tensors[piece->tensor];
+    int64_t offset[DCP_MAX_NDIM], size[DCP_MAX_NDIM], last = 0;
+
+    if (!piece->stride)
+        return dcp_piece_bytes(catalog, piece);
+    if (dcp_region_elems(tensor, &piece->region) == 0)
+        return 0;
+    dcp_region_box(tensor, &piece->region, offset, size);
+    for (int d = 0; d < tensor->ndim; d++)
+        last += (size[d] - 1) * piece->stride[d];
+    return (uint64_t)(last + 1) * dcp_dtype_size(tensor->dtype);
 }
 
 uint64_t dcp_tensor_bytes(const struct dcp_tensor *tensor)

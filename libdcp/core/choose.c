@@ -2,6 +2,7 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "rename.h"
+#include "scale.h"
 #include <string.h>
 
 /* What a choice works with. */
@@ -38,12 +39,30 @@ static bool is_empty(const struct dcp_tensor *tensor)
     return tensor->is_meta && tensor->n_elems;
 }
 
+/* A moment of nobody knows which weight: an optimizer that counts its parameters, beside
+ * weights that have lost their order. Where the source's own tree goes along it stays
+ * what it is. */
+static bool is_orphan(const struct dcp_catalog *src, const struct dcp_tensor *tensor)
+{
+    bool moment = tensor->role == DCP_ROLE_EXP_AVG || tensor->role == DCP_ROLE_EXP_AVG_SQ;
+
+    if (!moment || strcmp(tensor->param, tensor->name) != 0)
+        return false;
+    for (size_t o = 0; o < src->n_objects; o++)
+        if (dcp_object_is_spelling(src->objects[o].name))
+            return false;
+    for (size_t t = 0; t < src->n_tensors; t++)
+        if (src->tensors[t].role == DCP_ROLE_MODEL)
+            return true;
+    return false;
+}
+
 enum dcp_fate dcp_choose_fate(const struct dcp_catalog *src,
                               const struct dcp_format *format,
                               const struct dcp_catalog *target,
                               const struct dcp_tensor *tensor)
 {
-    if (is_empty(tensor) ||
+    if (is_empty(tensor) || is_orphan(src, tensor) ||
         (dcp_role_is_optim(tensor->role) && !(format->flags & DCP_FORMAT_OPTIM)))
         return DCP_FATE_REFUSED;
     return format->fate ? format->fate(src, target, tensor) : DCP_FATE_HELD;
@@ -155,6 +174,15 @@ static int refuse(const struct choice *choice, const struct dcp_tensor *tensor,
         dcp_error_tensor(err, tensor->name);
         return DCP_E_UNSUPPORTED;
     }
+    if (is_orphan(choice->src, tensor)) {
+        dcp_error_set(err, DCP_E_MISMATCH,
+                      "nobody knows the weight of '%s': the optimizer counts its "
+                      "parameters, and the file of the weights does not keep their order",
+                      dcp_str_escape(name, sizeof name, tensor->name));
+        dcp_error_hint(err, "--only model leaves the optimizer out");
+        dcp_error_tensor(err, tensor->name);
+        return DCP_E_MISMATCH;
+    }
     dcp_error_set(err, DCP_E_MISMATCH, "a target of format %s cannot hold: %s ('%s')",
                   choice->format->name,
                   optim ? "the optimizer's tensors" : "a tensor of this kind",
@@ -188,12 +216,17 @@ static int place(struct choice *choice, struct dcp_tensor tensor, size_t t,
         return refuse(choice, &tensor, err);
     if (fate != DCP_FATE_HELD)
         return DCP_OK;
-    if (options->dtype >= 0 && dcp_dtype_is_float(tensor.dtype))
+    bool cast = options->dtype >= 0 && dcp_dtype_is_float(tensor.dtype), scale = false;
+    int rc = cast ? dcp_scale_check(choice->src, &choice->src->tensors[t], &scale, err)
+                  : DCP_OK;
+    if (rc || (scale && !dcp_scale_is_f8((enum dcp_dtype)options->dtype)))
+        return rc; /* numbers that are not scaled any more need no scales */
+    if (cast && !scale)
         tensor.dtype = (enum dcp_dtype)options->dtype;
     tensor.has_fingerprint = false;
     tensor.name = name_of(choice, &tensor);
     if (options->rename) {
-        int rc = dcp_rename_tensor(options->rename, choice->target, &tensor, err);
+        rc = dcp_rename_tensor(options->rename, choice->target, &tensor, err);
         if (rc)
             return rc;
     }

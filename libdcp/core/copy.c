@@ -142,17 +142,50 @@ static int gather(struct dcp_copier *copier, size_t p, int64_t begin, int64_t en
     return rc;
 }
 
-/* From the scratch to `out`, in the dtype of a target's tensor. */
+/* From `in` to `out`, in the dtype of a target's tensor. */
 static int cast(struct dcp_copier *copier, const struct dcp_tensor *to,
-                enum dcp_dtype from, void *out, size_t n, struct dcp_error *err)
+                enum dcp_dtype from, const void *in, void *out, size_t n,
+                struct dcp_error *err)
 {
-    int rc = dcp_cast(from, to->dtype, copier->scratch, out, n, err);
+    int rc = dcp_cast(from, to->dtype, in, out, n, err);
 
     if (!rc && copier->overflows) {
-        size_t found = dcp_cast_overflows(from, to->dtype, copier->scratch, out, n);
+        size_t found = dcp_cast_overflows(from, to->dtype, in, out, n);
         if (found)
             atomic_fetch_add(&copier->overflows[to - copier->dst->tensors], found);
     }
+    return rc;
+}
+
+/* Elements begin .. begin + n of a target piece from the scratch, which has 8-bit floats
+ * that are scaled. */
+static int cast_scaled(struct dcp_copier *copier, size_t p, int64_t begin,
+                       unsigned char *out, size_t n, struct dcp_error *err)
+{
+    const struct dcp_piece *piece = &copier->dst->pieces[p];
+    const struct dcp_tensor *to = &copier->dst->tensors[piece->tensor];
+    float run[RUN_BYTES / sizeof(float)];
+    int rc = DCP_OK;
+
+    for (size_t at = 0, m; at < n && !rc; at += m) {
+        m = n - at < DCP_ARRAY_LEN(run) ? n - at : DCP_ARRAY_LEN(run);
+        dcp_scale_apply(&copier->scale, piece, begin + (int64_t)at, m,
+                        copier->scratch + at, run);
+        rc = cast(copier, to, DCP_F32, run, out + at * dcp_dtype_size(to->dtype), m, err);
+    }
+    return rc;
+}
+
+/* Finds out whether what is cast is scaled. */
+static int find_scale(struct dcp_copier *copier, const struct dcp_tensor *from,
+                      const struct dcp_tensor *to, bool *out_scaled,
+                      struct dcp_error *err)
+{
+    bool widens = dcp_scale_is_f8(from->dtype) && !dcp_scale_is_f8(to->dtype);
+    int rc = widens ? dcp_scale_of(&copier->scale, copier->src, from, copier->blocks, err)
+                    : DCP_OK;
+
+    *out_scaled = !rc && widens && copier->scale.values;
     return rc;
 }
 
@@ -166,19 +199,20 @@ int dcp_copy_piece(struct dcp_copier *copier, size_t p, int64_t begin, int64_t e
     if (begin >= end || plan->first[p] == plan->first[p + 1])
         return DCP_OK;
     size_t src_piece = plan->copies[plan->first[p]].src;
-    enum dcp_dtype from =
-        copier->src->tensors[copier->src->pieces[src_piece].tensor].dtype;
-    if (from == to->dtype)
+    const struct dcp_tensor *from =
+        &copier->src->tensors[copier->src->pieces[src_piece].tensor];
+    bool scaled;
+    if (from->dtype == to->dtype)
         return gather(copier, p, begin, end, out, err);
-    int64_t step = (int64_t)(DCP_COPY_SCRATCH / dcp_dtype_size(from));
-    for (int rc; begin < end; begin += step) {
-        int64_t n = end - begin < step ? end - begin : step;
-        rc = gather(copier, p, begin, begin + n, copier->scratch, err);
+    int rc = find_scale(copier, from, to, &scaled, err);
+    int64_t step = (int64_t)(DCP_COPY_SCRATCH / dcp_dtype_size(from->dtype));
+    for (; begin < end && !rc; begin += step) {
+        size_t n = (size_t)(end - begin < step ? end - begin : step);
+        rc = gather(copier, p, begin, begin + (int64_t)n, copier->scratch, err);
         if (!rc)
-            rc = cast(copier, to, from, at, (size_t)n, err);
-        if (rc)
-            return rc;
-        at += (size_t)n * dcp_dtype_size(to->dtype);
+            rc = scaled ? cast_scaled(copier, p, begin, at, n, err)
+                        : cast(copier, to, from->dtype, copier->scratch, at, n, err);
+        at += n * dcp_dtype_size(to->dtype);
     }
-    return DCP_OK;
+    return rc;
 }

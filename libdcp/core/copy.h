@@ -5,6 +5,7 @@
 
 #include "blocks.h"
 #include "plan.h"
+#include "scale.h"
 
 /* What a copy works with: plain data, all borrowed. One for each thread, for blocks and
  * scratch. */
@@ -17,6 +18,7 @@ struct dcp_copier {
         *overflows; /* NULL, or by tensor of dst: numbers that a cast made infinite */
     _Atomic uint64_t
         *src_parts; /* NULL, or by tensor of dst: fingerprint parts of what was read */
+    struct dcp_scale scale; /* of the 8-bit weight that was cast last; dcp_scale_fini */
 };
 #define DCP_COPY_SCRATCH \
     (16u * DCP_BLOCK_BYTES) /* 16-byte elements for a block of 1-byte ones */

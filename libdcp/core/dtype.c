@@ -287,6 +287,75 @@ static void f32_to_f16(const unsigned char *in, unsigned char *out, size_t n)
     }
 }
 
+/* A half's exponent is moved by a product, which also makes subnormal ones normal. */
+static float f16_value(uint16_t half)
+{
+    uint32_t u = (uint32_t)(half & 0x7fff) << 13;
+    float v;
+
+    memcpy(&v, &u, sizeof v);
+    v *= 0x1p112f;
+    if ((half & 0x7c00) == 0x7c00) {
+        u |= 0x7f800000;
+        memcpy(&v, &u, sizeof v);
+    }
+    return half & 0x8000 ? -v : v;
+}
+
+static void f16_to_f32(const unsigned char *in, unsigned char *out, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        uint16_t half;
+        memcpy(&half, in + 2 * i, sizeof half);
+        float v = f16_value(half);
+        memcpy(out + 4 * i, &v, sizeof v);
+    }
+}
+
+/* The same to double, for those who compute with the numbers. */
+static void f32_to_f64(const unsigned char *in, unsigned char *out, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        float v;
+        memcpy(&v, in + 4 * i, sizeof v);
+        double wide = (double)v;
+        memcpy(out + 8 * i, &wide, sizeof wide);
+    }
+}
+
+static void bf16_to_f64(const unsigned char *in, unsigned char *out, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        uint16_t half;
+        memcpy(&half, in + 2 * i, sizeof half);
+        uint32_t u = (uint32_t)half << 16;
+        float v;
+        memcpy(&v, &u, sizeof v);
+        double wide = (double)v;
+        memcpy(out + 8 * i, &wide, sizeof wide);
+    }
+}
+
+static void f16_to_f64(const unsigned char *in, unsigned char *out, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        uint16_t half;
+        memcpy(&half, in + 2 * i, sizeof half);
+        double wide = (double)f16_value(half);
+        memcpy(out + 8 * i, &wide, sizeof wide);
+    }
+}
+
+static const struct {
+    enum dcp_dtype from, to;
+    void (*cast)(const unsigned char *in, unsigned char *out, size_t n);
+} quick_casts[] = {
+    { DCP_F32, DCP_BF16, f32_to_bf16 }, { DCP_F32, DCP_F16, f32_to_f16 },
+    { DCP_BF16, DCP_F32, bf16_to_f32 }, { DCP_F16, DCP_F32, f16_to_f32 },
+    { DCP_F32, DCP_F64, f32_to_f64 },   { DCP_BF16, DCP_F64, bf16_to_f64 },
+    { DCP_F16, DCP_F64, f16_to_f64 },
+};
+
 bool dcp_dtype_is_float(enum dcp_dtype dtype)
 {
     return dtype == DCP_F32 || dtype == DCP_F64 || dtype == DCP_F8_E8M0 ||
@@ -311,15 +380,13 @@ int dcp_cast(enum dcp_dtype from, enum dcp_dtype to, const void *in, void *out, 
         to == DCP_F8_E8M0)
         return dcp_error_set(err, DCP_E_UNSUPPORTED, "there is no cast from %s to %s",
                              dcp_dtype_name(from), dcp_dtype_name(to));
-    if (from == DCP_F32 && to == DCP_BF16)
-        f32_to_bf16(src, dst, n);
-    else if (from == DCP_F32 && to == DCP_F16)
-        f32_to_f16(src, dst, n);
-    else if (from == DCP_BF16 && to == DCP_F32)
-        bf16_to_f32(src, dst, n);
-    else
-        for (size_t i = 0; i < n; i++)
-            put(to, dst + i * to_size, read(from, src + i * from_size));
+    for (size_t i = 0; i < DCP_ARRAY_LEN(quick_casts); i++)
+        if (quick_casts[i].from == from && quick_casts[i].to == to) {
+            quick_casts[i].cast(src, dst, n);
+            return DCP_OK;
+        }
+    for (size_t i = 0; i < n; i++)
+        put(to, dst + i * to_size, read(from, src + i * from_size));
     return DCP_OK;
 }
 

@@ -1,6 +1,6 @@
 #include "finish.h"
+#include "base/hash.h"
 #include "base/mem.h"
-#include "base/str.h"
 #include "fingerprint.h"
 #include "parity_code.h"
 #include "steps.h"
@@ -18,11 +18,10 @@ int dcp_finish_init(struct dcp_finish *finish, const struct dcp_context *ctx,
     finish->ctx = ctx;
     finish->options = *options;
     finish->name = strdup(name);
-    finish->prefix = dcp_str_join(DCP_TMP_PREFIX, name, "/");
     finish->read_back =
         options->verify_after_save ? DCP_READ_BACK_DISK : DCP_READ_BACK_CACHE;
     finish->parts = dcp_mem_calloc(finish->catalog->n_tensors, sizeof *finish->parts);
-    if (!finish->name || !finish->prefix || !finish->parts)
+    if (!finish->name || !finish->parts)
         return dcp_error_memory(err, "a save");
     if (!options->companion)
         return DCP_OK;
@@ -99,23 +98,39 @@ static int make_companion(struct dcp_finish *finish, struct dcp_error *err)
     return rc;
 }
 
+static void warn_once(const struct dcp_finish *finish, const char *what,
+                      const struct dcp_error *why)
+{
+    struct dcp_told *told = finish->told;
+    uint64_t digest = dcp_hash_xxh3(why->message, strlen(why->message));
+
+    for (size_t i = 0; i < DCP_ARRAY_LEN(told->digests); i++)
+        if (i < told->n && told->digests[i] == digest)
+            return;
+    told->digests[told->n++ % DCP_ARRAY_LEN(told->digests)] = digest;
+    dcp_log_write(finish->ctx->log, DCP_LOG_WARN, "%s: %s", what, why->message);
+}
+
+void dcp_finish_prune(const struct dcp_finish *finish, int keep, int64_t newest)
+{
+    struct dcp_error err = { 0 };
+
+    if (dcp_prune_held(finish->ctx->store, keep, finish->options.keep_every, newest, NULL,
+                       &err))
+        warn_once(finish, "old steps stay that should go, saves go on", &err);
+}
+
 /* After the commit nothing may fail the save any more. */
 static void after_commit(struct dcp_finish *finish)
 {
     const struct dcp_store *store = finish->ctx->store;
     struct dcp_error err = { 0 };
     char text[80];
-    size_t removed;
 
     snprintf(text, sizeof text, "%s\n", finish->name);
     if (store->ops->replace(store->self, DCP_LATEST, text, strlen(text), &err))
-        dcp_log_write(finish->ctx->log, DCP_LOG_WARN, "cannot write '" DCP_LATEST "': %s",
-                      err.message);
-    err = (struct dcp_error){ 0 };
-    if (dcp_prune_held(store, finish->options.keep, finish->options.keep_every,
-                       finish->options.step, &removed, &err))
-        dcp_log_write(finish->ctx->log, DCP_LOG_WARN, "cannot remove old steps: %s",
-                      err.message);
+        warn_once(finish, "cannot write '" DCP_LATEST "'", &err);
+    dcp_finish_prune(finish, finish->options.keep, finish->options.step);
 }
 
 int dcp_finish_run(struct dcp_finish *finish, struct dcp_error *err)
@@ -128,6 +143,7 @@ int dcp_finish_run(struct dcp_finish *finish, struct dcp_error *err)
             dcp_fingerprint_whole(&catalog->tensors[t], finish->parts[t]);
         catalog->tensors[t].has_fingerprint = true;
     }
+    finish->fingerprint = dcp_state_fingerprint(catalog);
     if (finish->has_companion)
         rc = make_companion(finish, err);
     if (!rc && finish->parity)
@@ -155,7 +171,6 @@ void dcp_finish_fini(struct dcp_finish *finish)
     free((char *)finish->companion.name); /* copies, made in init */
     free((char *)finish->companion.format);
     free(finish->name);
-    free(finish->prefix);
     free(finish->parts);
     *finish = (struct dcp_finish){ 0 };
 }

@@ -12,6 +12,7 @@
 #include "local.h"
 #include "mend.h"
 #include "pack.h"
+#include "prove.h"
 #include "region.h"
 #include "steps.h"
 #include <inttypes.h>
@@ -33,7 +34,9 @@ struct load {
     const struct dcp_device *device;
     struct dcp_catalog *src, *dst;
     struct dcp_plan *plan;
+    struct dcp_proof *proof;    /* of src */
     struct dcp_copier *copiers; /* one a worker */
+    struct dcp_blocks **blocks; /* theirs */
     unsigned char **bounce; /* for devices the host cannot write: CHUNK_BYTES a copier */
     int n_copiers;
     struct chunk *chunks;
@@ -66,11 +69,15 @@ static int make_copiers(struct load *load, const struct dcp_source *source, int 
 
     load->n_copiers = n;
     load->copiers = dcp_mem_calloc((size_t)n, sizeof *load->copiers);
+    load->blocks = dcp_mem_calloc((size_t)n, sizeof *load->blocks);
     if (!load->device->host_readable)
         load->bounce = dcp_mem_calloc((size_t)n, sizeof *load->bounce);
-    if (!load->copiers || (!load->device->host_readable && !load->bounce))
+    if (!load->copiers || !load->blocks ||
+        (!load->device->host_readable && !load->bounce))
         return dcp_error_memory(err, "a load");
 
+    if (verify)
+        rc = dcp_proof_new(load->src, &load->proof, err);
     for (int i = 0; i < n && !rc; i++) {
         struct dcp_copier *copier = &load->copiers[i];
         *copier =
@@ -85,6 +92,10 @@ static int make_copiers(struct load *load, const struct dcp_source *source, int 
         if (!rc)
             rc = dcp_blocks_new(source, load->src, WORKER_CACHE, verify, &copier->blocks,
                                 err);
+        if (rc)
+            break;
+        load->blocks[i] = copier->blocks;
+        dcp_blocks_check_records(copier->blocks, load->proof);
     }
     return rc;
 }
@@ -137,11 +148,14 @@ static void load_fini(struct load *load)
     for (int i = 0; load->copiers && i < load->n_copiers; i++) {
         dcp_blocks_free(load->copiers[i].blocks);
         free(load->copiers[i].scratch);
+        dcp_scale_fini(&load->copiers[i].scale);
         if (load->bounce && load->bounce[i])
             load->device->ops->free_staging(load->device->self, load->bounce[i],
                                             (size_t)CHUNK_BYTES);
     }
     free(load->copiers);
+    free(load->blocks);
+    dcp_proof_free(load->proof);
     free(load->bounce);
     free(load->chunks);
     dcp_plan_free(load->plan);
@@ -325,6 +339,9 @@ static int load_from(const struct dcp_context *ctx, struct dcp_comm *comm,
 
     struct filling filling = { &load, &source, options, into, comm->rank };
     rc = dcp_await(comm, fill_here, &filling, err);
+    if (!rc && !options->no_verify && load.src->n_records)
+        rc = dcp_prove(comm, load.proof, load.src->n_records, load.blocks, load.n_copiers,
+                       err);
     out->size_bytes = 0;
     for (int i = 0; load.copiers && i < load.n_copiers; i++)
         if (load.copiers[i].blocks)

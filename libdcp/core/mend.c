@@ -333,8 +333,9 @@ int dcp_mend_open(const struct dcp_store *store, const char *folder,
         dcp_mend_free(mend);
         return rc;
     }
-    mend->store =
-        (struct dcp_store){ .ops = &mend_ops, .self = mend, .root = store->root };
+    mend->store = *store;
+    mend->store.ops = &mend_ops;
+    mend->store.self = mend;
     *out = mend;
     return DCP_OK;
 }

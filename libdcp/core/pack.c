@@ -1,6 +1,6 @@
 #include "pack.h"
 #include "base/mem.h"
-#include "blocks.h"
+#include "files.h"
 #include <string.h>
 
 static int bad(struct dcp_error *err)
@@ -238,6 +238,45 @@ int dcp_unpack_files(struct dcp_cursor *in, struct dcp_catalog *catalog,
     return rc ? rc : in->bad ? bad(err) : DCP_OK;
 }
 
+static void pack_records(const struct dcp_catalog *catalog, struct dcp_buf *buf)
+{
+    dcp_buf_add_le64(buf, catalog->n_records);
+    for (size_t r = 0; r < catalog->n_records; r++) {
+        const struct dcp_record *record = &catalog->records[r];
+        put_text(buf, record->name);
+        dcp_buf_add_le32(buf, (uint32_t)record->file);
+        dcp_buf_add_u8(buf, (uint8_t)record->codec);
+        dcp_buf_add_u8(buf, record->crc32_behind);
+        dcp_buf_add_le64(buf, record->offset);
+        dcp_buf_add_le64(buf, record->stored_size);
+        dcp_buf_add_le64(buf, record->skip);
+        dcp_buf_add_le64(buf, record->size_bytes);
+        dcp_buf_add_le32(buf, record->crc32);
+    }
+}
+
+static int unpack_records(struct dcp_cursor *in, struct dcp_catalog *catalog,
+                          struct dcp_error *err)
+{
+    uint64_t n = dcp_cursor_le64(in);
+    int rc = DCP_OK;
+
+    for (uint64_t r = 0; r < n && !rc && !in->bad; r++) {
+        struct dcp_record record = { .name = get_text(in) };
+        record.file = (int)dcp_cursor_le32(in);
+        record.codec = (enum dcp_codec)dcp_cursor_u8(in);
+        record.crc32_behind = dcp_cursor_u8(in);
+        record.offset = dcp_cursor_le64(in);
+        record.stored_size = dcp_cursor_le64(in);
+        record.skip = dcp_cursor_le64(in);
+        record.size_bytes = dcp_cursor_le64(in);
+        record.crc32 = dcp_cursor_le32(in);
+        if (!in->bad)
+            rc = dcp_catalog_add_record(catalog, &record, err);
+    }
+    return rc ? rc : in->bad ? bad(err) : DCP_OK;
+}
+
 void dcp_pack_written(const struct dcp_catalog *catalog, size_t p, struct dcp_buf *buf)
 {
     const struct dcp_piece *piece = &catalog->pieces[p];
@@ -303,7 +342,7 @@ static void pack_memory(const struct dcp_catalog *catalog, struct dcp_buf *buf)
             continue;
         dcp_buf_add_u8(buf, piece->data != NULL);
         if (piece->data)
-            dcp_buf_add(buf, piece->data, (size_t)dcp_blocks_raw_bytes(catalog, piece));
+            dcp_buf_add(buf, piece->data, (size_t)dcp_piece_span(catalog, piece));
     }
 }
 
@@ -314,7 +353,7 @@ static int unpack_memory(struct dcp_cursor *in, struct dcp_catalog *catalog,
         struct dcp_piece *piece = &catalog->pieces[p];
         if (piece->file >= 0 || !dcp_cursor_u8(in))
             continue;
-        uint64_t n = dcp_blocks_raw_bytes(catalog, piece);
+        uint64_t n = dcp_piece_span(catalog, piece);
         const void *bytes = dcp_cursor_take(in, (size_t)n);
         if (!bytes)
             return bad(err);
@@ -341,6 +380,7 @@ int dcp_pack_catalog(const struct dcp_catalog *catalog, struct dcp_buf *buf,
     dcp_buf_add_le32(buf, (uint32_t)catalog->weights_dtype);
     dcp_pack_tensors(catalog, buf);
     dcp_pack_files(catalog, -1, buf);
+    pack_records(catalog, buf);
     dcp_pack_pieces(catalog, buf);
     pack_memory(catalog, buf);
     pack_objects(catalog, buf);
@@ -373,6 +413,8 @@ int dcp_unpack_catalog(const void *data, size_t size_bytes,
         rc = unpack_tensors(&in, catalog, err);
     if (!rc)
         rc = dcp_unpack_files(&in, catalog, err);
+    if (!rc)
+        rc = unpack_records(&in, catalog, err);
     if (!rc)
         rc = dcp_unpack_pieces(&in, catalog, -1, err);
     if (!rc)

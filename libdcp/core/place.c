@@ -55,10 +55,20 @@ static int choose_step(const char *path, const struct dcp_store *store, char **o
     return *out_name ? DCP_OK : dcp_error_memory(err, "a path");
 }
 
-static int open_dir(const char *path, struct dcp_place *place, char **out_name,
-                    struct dcp_error *err)
+static int open_store(const char *dir, const struct dcp_place_options *options,
+                      struct dcp_place *place, struct dcp_error *err)
 {
-    int rc = dcp_store_dir(&place->store, path, false, err);
+    int rc = dcp_store_dir(&place->store, dir, false, err);
+
+    if (!rc)
+        place->store.max_header_bytes = options->max_header_bytes;
+    return rc;
+}
+
+static int open_dir(const char *path, const struct dcp_place_options *options,
+                    struct dcp_place *place, char **out_name, struct dcp_error *err)
+{
+    int rc = open_store(path, options, place, err);
 
     if (!rc)
         rc = choose_step(path, &place->store, out_name, err);
@@ -68,8 +78,8 @@ static int open_dir(const char *path, struct dcp_place *place, char **out_name,
     return place->path ? DCP_OK : dcp_error_memory(err, "a path");
 }
 
-static int open_file(const char *path, struct dcp_place *place, char **out_name,
-                     struct dcp_error *err)
+static int open_file(const char *path, const struct dcp_place_options *options,
+                     struct dcp_place *place, char **out_name, struct dcp_error *err)
 {
     DCP_CLEANUP_FREE char *dir = NULL;
 
@@ -80,7 +90,7 @@ static int open_file(const char *path, struct dcp_place *place, char **out_name,
     }
     if (!dcp_fs_split(path, &dir, out_name) || !(place->path = strdup(path)))
         return dcp_error_memory(err, "a path");
-    return dcp_store_dir(&place->store, dir, false, err);
+    return open_store(dir, options, place, err);
 }
 
 /* A tar archive becomes a folder. */
@@ -116,11 +126,19 @@ static int choose_source(struct dcp_place *place, char **name, bool is_dir,
 
 int dcp_place_open(const char *path, struct dcp_place *out_place, struct dcp_error *err)
 {
+    const struct dcp_place_options options = { 0 };
+
+    return dcp_place_open_with(path, &options, out_place, err);
+}
+
+int dcp_place_open_with(const char *path, const struct dcp_place_options *options,
+                        struct dcp_place *out_place, struct dcp_error *err)
+{
     struct dcp_place place = { 0 };
     char *name = NULL;
     bool is_dir = dcp_fs_is_dir(path);
-    int rc =
-        is_dir ? open_dir(path, &place, &name, err) : open_file(path, &place, &name, err);
+    int rc = is_dir ? open_dir(path, options, &place, &name, err)
+                    : open_file(path, options, &place, &name, err);
 
     /* The store moves with the place to the caller, so the source is probed through a
      * copy. */

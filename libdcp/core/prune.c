@@ -1,8 +1,8 @@
 #include "prune.h"
 #include "base/mem.h"
 #include "base/str.h"
+#include "leftover.h"
 #include "steps.h"
-#include <stdio.h>
 #include <string.h>
 
 /* The victim gets a name that no discovery looks at, durably, before its files go one by
@@ -10,40 +10,32 @@
 static int remove_step(const struct dcp_store *store, const char *name,
                        struct dcp_error *err)
 {
-    struct dcp_error why = { 0 };
-    char trash[80];
+    DCP_CLEANUP_FREE char *trash = NULL;
+    int rc = dcp_leftover_clear(store, DCP_TRASH_PREFIX, name, &trash, err);
 
-    snprintf(trash, sizeof trash, DCP_TRASH_PREFIX "%s", name);
-    int rc = store->ops->remove(store->self, trash, &why);
-    if (rc && rc != DCP_E_NOT_FOUND) {
-        if (err)
-            *err = why;
-        return rc;
-    }
-    rc = store->ops->publish(store->self, name, trash, err);
+    if (!rc)
+        rc = store->ops->publish(store->self, name, trash, err);
     return rc ? rc : store->ops->remove(store->self, trash, err);
 }
 
-/* What dead processes left: with the lease in our hands nobody else is at work here. */
-static int reap(const struct dcp_store *store, size_t *removed, struct dcp_error *err)
+/* What dead processes left: with the lease in our hands nobody else is at work here. What
+ * cannot be removed stays. */
+static void reap(const struct dcp_store *store, size_t *removed, struct dcp_error *err)
 {
     struct dcp_store_entry *entries;
     size_t n;
-    int rc = store->ops->list(store->self, "", &entries, &n, err);
 
-    if (rc)
-        return rc;
-    for (size_t i = 0; i < n && !rc; i++) {
+    if (store->ops->list(store->self, "", &entries, &n, err))
+        return;
+    for (size_t i = 0; i < n; i++) {
         bool ours = dcp_str_starts(entries[i].name, DCP_TMP_PREFIX "step-") ||
                     dcp_str_starts(entries[i].name, DCP_TMP_PREFIX "repair-step-") ||
                     dcp_str_starts(entries[i].name, DCP_TRASH_PREFIX "step-");
         if (!entries[i].is_dir || !ours)
             continue;
-        rc = store->ops->remove(store->self, entries[i].name, err);
-        *removed += rc == DCP_OK;
+        *removed += store->ops->remove(store->self, entries[i].name, err) == DCP_OK;
     }
     dcp_store_list_free(entries, n);
-    return rc;
 }
 
 int dcp_prune_held(const struct dcp_store *store, int keep, int keep_every,
@@ -51,11 +43,13 @@ int dcp_prune_held(const struct dcp_store *store, int keep, int keep_every,
 {
     DCP_CLEANUP_FREE struct dcp_step *steps = NULL;
     size_t n = 0, removed = 0;
-    int whole = 0, rc = reap(store, &removed, err);
+    struct dcp_error why_not = { 0 }; /* the first thing that could not be done */
+    int whole = 0;
 
-    if (!rc && keep > 0)
-        rc = dcp_steps(store, &steps, &n, NULL, err);
-    for (size_t i = 0; i < n && !rc; i++) { /* newest first */
+    reap(store, &removed, &why_not);
+    if (keep > 0)
+        dcp_steps(store, &steps, &n, NULL, &why_not);
+    for (size_t i = 0; i < n; i++) { /* newest first */
         bool kept_for_ever = keep_every > 0 && steps[i].step % keep_every == 0;
         int why = steps[i].why.code;
         int newer = whole;
@@ -67,12 +61,13 @@ int dcp_prune_held(const struct dcp_store *store, int keep, int keep_every,
          * was written by a newer version, may be whole. */
         if (newer < keep || kept_for_ever || (why && why != DCP_E_CORRUPT))
             continue;
-        rc = remove_step(store, steps[i].name, err);
-        removed += rc == DCP_OK;
+        removed += remove_step(store, steps[i].name, &why_not) == DCP_OK;
     }
     if (out_removed)
         *out_removed = removed;
-    return rc;
+    if (why_not.code && err)
+        *err = why_not;
+    return why_not.code;
 }
 
 int dcp_prune(const struct dcp_store *store, int keep, int keep_every,

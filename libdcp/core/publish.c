@@ -1,6 +1,7 @@
 #include "publish.h"
 #include "base/mem.h"
 #include "base/str.h"
+#include "leftover.h"
 #include "steps.h"
 #include <string.h>
 
@@ -35,18 +36,13 @@ int dcp_publish_begin(struct dcp_publish *publish, const struct dcp_store *store
                       store->root);
         return DCP_E_EXISTS;
     }
-    publish->name = dcp_str_join(name, "", "");
-    publish->tmp = dcp_str_join(DCP_TMP_PREFIX, name, "");
-    publish->prefix = dcp_str_join(DCP_TMP_PREFIX, name, "/");
-    if (!publish->name || !publish->tmp || !publish->prefix)
-        return dcp_error_memory(err, "a target's name");
-    struct dcp_error why = { 0 };
-    rc = store->ops->remove(store->self, publish->tmp, &why);
-    if (rc && rc != DCP_E_NOT_FOUND) {
-        if (err)
-            *err = why;
+    rc = dcp_leftover_clear(store, DCP_TMP_PREFIX, name, &publish->tmp, err);
+    if (rc)
         return rc;
-    }
+    publish->name = dcp_str_join(name, "", "");
+    publish->prefix = dcp_str_join(publish->tmp, "/", "");
+    if (!publish->name || !publish->prefix)
+        return dcp_error_memory(err, "a target's name");
     rc = store->ops->make_dir(store->self, publish->tmp, err);
     publish->made = rc == DCP_OK;
     return rc;
@@ -58,19 +54,22 @@ int dcp_publish_begin(struct dcp_publish *publish, const struct dcp_store *store
 static int displace(struct dcp_publish *publish, const char *from, struct dcp_error *err)
 {
     const struct dcp_store *store = publish->store;
-    DCP_CLEANUP_FREE char *trash = dcp_str_join(DCP_TRASH_PREFIX, publish->name, "");
+    char *trash;
+    int rc = dcp_leftover_clear(store, DCP_TRASH_PREFIX, publish->name, &trash, err);
 
-    if (!trash)
-        return dcp_error_memory(err, "a target's name");
-    store->ops->remove(store->self, trash, NULL); /* of an earlier replacement */
-    int rc = store->ops->publish(store->self, publish->name, trash, err);
-    if (rc)
+    if (!rc)
+        rc = store->ops->publish(store->self, publish->name, trash, err);
+    if (rc) {
+        free(trash);
         return rc;
+    }
     rc = store->ops->publish(store->self, from, publish->name, err);
-    if (rc)
+    if (rc) {
         store->ops->publish(store->self, trash, publish->name, NULL);
-    else
-        store->ops->remove(store->self, trash, NULL);
+        free(trash);
+    } else {
+        publish->trash = trash;
+    }
     return rc;
 }
 
@@ -115,10 +114,34 @@ int dcp_publish_commit(struct dcp_publish *publish, const char *file, bool repla
     return rc;
 }
 
+static void clear(const struct dcp_store *store, const char *name, struct dcp_error *out)
+{
+    struct dcp_error why = { 0 };
+    int rc = store->ops->remove(store->self, name, &why);
+
+    if (rc && rc != DCP_E_NOT_FOUND && !out->code)
+        *out = why;
+}
+
+int dcp_publish_clear(struct dcp_publish *publish, struct dcp_error *err)
+{
+    struct dcp_error stays = { 0 };
+
+    if (publish->made)
+        clear(publish->store, publish->tmp, &stays);
+    if (publish->trash)
+        clear(publish->store, publish->trash, &stays);
+    free(publish->trash);
+    publish->trash = NULL;
+    publish->made = false;
+    if (stays.code && err)
+        *err = stays;
+    return stays.code;
+}
+
 void dcp_publish_fini(struct dcp_publish *publish)
 {
-    if (publish->made)
-        publish->store->ops->remove(publish->store->self, publish->tmp, NULL);
+    dcp_publish_clear(publish, NULL);
     free(publish->name);
     free(publish->tmp);
     free(publish->prefix);

@@ -9,14 +9,15 @@
 struct dcp_publish {
     const struct dcp_store *store; /* of the folder both live in */
     char *name;                    /* final */
-    char *tmp;                     /* ".tmp-<name>" */
+    char *tmp;                     /* ".tmp-<name>"; see dcp_leftover_clear */
     char *prefix;                  /* ".tmp-<name>/" */
+    char *trash; /* what was replaced, where names cannot be exchanged */
     bool made;
 };
 
-/* Makes the temporary folder; one that a dead process left is removed first. The caller
- * holds the lease that keeps living processes away. Errors: EXISTS (the final name,
- * unless replace), IO, MEMORY. */
+/* Makes the temporary folder; one that a dead process left is removed first, or stays and
+ * is not in the way. The caller holds the lease that keeps living processes away. Errors:
+ * EXISTS (the final name, unless replace), IO, MEMORY. */
 int dcp_publish_begin(struct dcp_publish *publish, const struct dcp_store *store,
                       const char *name, bool replace, struct dcp_error *err);
 /* Every file is written, synced and closed: syncs the folder and gives it its name (file
@@ -25,7 +26,10 @@ int dcp_publish_begin(struct dcp_publish *publish, const struct dcp_store *store
  * this returns 0. */
 int dcp_publish_commit(struct dcp_publish *publish, const char *file, bool replaces,
                        struct dcp_error *err);
-/* Removes what is left of a target that was not committed. */
+/* Removes what is left: of a target that was not committed, or of what was replaced.
+ * Errors: IO, it stays. */
+int dcp_publish_clear(struct dcp_publish *publish, struct dcp_error *err);
+/* The same, and frees. */
 void dcp_publish_fini(struct dcp_publish *publish);
 
 #endif

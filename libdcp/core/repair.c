@@ -5,6 +5,7 @@
 #include "base/mem.h"
 #include "base/pool.h"
 #include "base/str.h"
+#include "leftover.h"
 #include "mend.h"
 #include "parity_code.h"
 #include "steps.h"
@@ -320,7 +321,6 @@ static int rewrite(struct repair *r, struct dcp_error *err)
 {
     const struct dcp_store *store = r->store;
 
-    store->ops->remove(store->self, r->tmp, NULL);
     int rc = store->ops->make_dir(store->self, r->tmp, err);
     for (size_t t = 0; t < r->n_targets && !rc; t++)
         if (r->targets[t].bad)
@@ -351,10 +351,9 @@ static int repair_init(struct repair *r, struct dcp_error *err)
     r->n_targets = r->parity->n_files + dcp_parity_n_rows(r->parity) + 1;
     r->targets = dcp_mem_calloc(r->n_targets, sizeof *r->targets);
     r->prefix = dcp_str_join(r->step, r->step[0] ? "/" : "", "");
-    r->tmp = dcp_str_join(DCP_TMP_PREFIX, "repair-", r->step);
     r->n_workers = r->options->threads > 0 ? r->options->threads : 2;
     r->scratch = dcp_mem_calloc((size_t)r->n_workers, sizeof *r->scratch);
-    if (!r->targets || !r->prefix || !r->tmp || !r->scratch)
+    if (!r->targets || !r->prefix || !r->scratch)
         return dcp_error_memory(err, "a repair");
     for (size_t f = 0; f < r->parity->n_files; f++)
         r->targets[f].file = &r->parity->files[f];
@@ -426,6 +425,8 @@ int dcp_repair(const struct dcp_store *store, const char *step,
         rc = each_stripe(&r, false, err);
     if (!rc)
         rc = decide(&r, err);
+    if (!rc) /* of a repair that was killed, also when its work was done */
+        rc = dcp_leftover_clear(store, DCP_TMP_PREFIX "repair-", step, &r.tmp, err);
     bool bad = r.unproved;
     for (size_t t = 0; t < r.n_targets && !rc; t++)
         bad |= r.targets[t].bad;
@@ -433,7 +434,7 @@ int dcp_repair(const struct dcp_store *store, const char *step,
         r.total_bytes *= 2;
         rc = rewrite(&r, err);
     }
-    if (r.tmp) /* of this repair, or of one that was killed when its work was done */
+    if (r.tmp)
         store->ops->remove(store->self, r.tmp, NULL);
     if (!rc)
         tell(&r, &result);

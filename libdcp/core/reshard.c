@@ -8,6 +8,7 @@
 #include "order.h"
 #include "parity.h"
 #include "plan.h"
+#include "proof.h"
 #include "publish.h"
 #include "stream.h"
 #include "target.h"
@@ -74,6 +75,20 @@ static void count_left(struct dcp_reshard *reshard)
     }
 }
 
+/* Tensors whose bytes in the source nothing vouches for. */
+static int count_unproved(struct dcp_reshard *reshard, struct dcp_error *err)
+{
+    struct dcp_proof *proof;
+    int rc = dcp_proof_new(reshard->src, &proof, err);
+
+    for (size_t t = 0; t < reshard->target->n_tensors && !rc; t++)
+        reshard->facts.n_unproved +=
+            !reshard->target->tensors[t].tied_to &&
+            !dcp_proof_covers(proof, &reshard->src->tensors[reshard->src_tensor[t]]);
+    dcp_proof_free(proof);
+    return rc;
+}
+
 /* Weights and their masters: which of them are in the target. */
 static void count_masters(struct dcp_reshard *reshard)
 {
@@ -119,6 +134,8 @@ static int fill_facts(struct dcp_reshard *reshard, struct dcp_error *err)
     count_masters(reshard);
     int rc = dcp_target_objects_left(reshard->format, &reshard->options, reshard->target,
                                      &facts->objects_left, err);
+    if (!rc)
+        rc = count_unproved(reshard, err);
     if (rc)
         return rc;
     if (reshard->format->flags & DCP_FORMAT_MASTERS)
@@ -340,6 +357,10 @@ int dcp_reshard_run(struct dcp_reshard *reshard, struct dcp_error *err)
                                 : reshard->packs ? reshard->name
                                                  : reshard->target->files[0].name,
                                 options->force, err);
+    struct dcp_error why = { 0 };
+    if (dcp_publish_clear(&publish, &why))
+        dcp_log_write(options->log, DCP_LOG_WARN, "%s; it is no longer needed",
+                      why.message);
     dcp_publish_fini(&publish);
     if (store.ops)
         dcp_store_free(&store);

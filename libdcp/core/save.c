@@ -26,6 +26,7 @@
 #include "stage.h"
 #include "steps.h"
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #define PARITY_MEMORY ((uint64_t)32 << 20)
@@ -48,6 +49,7 @@ struct dcp_saver {
     struct dcp_parity_code code;
     uint64_t *sums; /* what this rank read while it coded */
     bool locked;
+    struct dcp_told told; /* warnings of all saves so far */
     double started_s;
     struct dcp_save_result result;
 };
@@ -136,9 +138,7 @@ static int open_step(void *arg, struct dcp_error *err)
         return rc;
     saver->locked = true;
     /* Folders of dead savers go first: they may hold the very room that is needed. */
-    rc = dcp_prune_held(store, 0, 0, -1, NULL, err);
-    if (rc)
-        return rc;
+    dcp_finish_prune(finish, 0, -1);
     room = store->ops->free_bytes(store->self);
     if (need > room) {
         dcp_error_set(err, DCP_E_NO_SPACE, "step %" PRId64 " needs %s; '%s' has %s free",
@@ -147,7 +147,10 @@ static int open_step(void *arg, struct dcp_error *err)
         dcp_error_hint(err, "free some space, or keep fewer steps");
         return DCP_E_NO_SPACE;
     }
-    return dcp_publish_begin(&finish->publish, store, finish->name, false, err);
+    rc = dcp_publish_begin(&finish->publish, store, finish->name, false, err);
+    if (!rc)
+        snprintf(finish->prefix, sizeof finish->prefix, "%s", finish->publish.prefix);
+    return rc;
 }
 
 /* Before the snapshot: that a disk is too full is found while nothing waits for it. */
@@ -188,6 +191,7 @@ static int prepare(struct dcp_saver *saver, const struct dcp_save_options *optio
     for (size_t p = 0; p < catalog->n_pieces; p++)
         catalog->pieces[p].codec = options->codec;
     dcp_step_name(name, options->step);
+    finish->told = &saver->told;
     rc = dcp_finish_init(finish, &saver->ctx, options, name, err);
     if (!rc)
         rc = native->layout(catalog, &finish->target_options, &literals, err);
@@ -232,6 +236,9 @@ int dcp_save_start(struct dcp_saver *saver, const struct dcp_save_options *optio
     if (!rc)
         rc =
             dcp_await(saver->comm, saver->comm->rank == 0 ? open_step : NULL, saver, err);
+    if (!rc)
+        rc = dcp_comm_bcast(saver->comm, saver->finish.prefix,
+                            sizeof saver->finish.prefix, 0, err);
     if (!rc)
         rc = dcp_await(saver->comm, reserve_shard, saver, err);
     if (!rc)
@@ -399,6 +406,7 @@ int dcp_save_poll(struct dcp_saver *saver, bool *out_done,
             *err = failure;
     } else {
         saver->result.write_s = dcp_clock_s() - saver->started_s;
+        saver->result.fingerprint = saver->finish.fingerprint;
         if (out_result)
             *out_result = saver->result;
     }

@@ -24,7 +24,9 @@ int64_t dcp_step_parse(const char *name)
                                : step; /* one spelling: no two folders for one step */
 }
 
-int dcp_step_check(const struct dcp_store *store, const char *name, struct dcp_error *err)
+/* Fills what the manifest says, and whether the step is whole. */
+static int look_into(const struct dcp_store *store, const char *name,
+                     struct dcp_step *out, struct dcp_error *err)
 {
     const struct dcp_format *native = dcp_format_find("native");
     struct dcp_source source = { store, name, true };
@@ -36,8 +38,20 @@ int dcp_step_check(const struct dcp_store *store, const char *name, struct dcp_e
     if (!rc && dcp_step_parse(name) != catalog->step)
         rc = dcp_error_set(err, DCP_E_CORRUPT, "its manifest is that of step %" PRId64,
                            catalog->step);
+    out->whole = !rc;
+    if (!rc) {
+        dcp_lineage_read(catalog, &out->lineage);
+        out->fingerprint = dcp_state_fingerprint(catalog);
+    }
     dcp_catalog_free(catalog);
     return rc;
+}
+
+int dcp_step_check(const struct dcp_store *store, const char *name, struct dcp_error *err)
+{
+    struct dcp_step step = { .whole = false };
+
+    return look_into(store, name, &step, err);
 }
 
 /* Whether parity gives what is missing: nothing but manifests is read through it. */
@@ -82,7 +96,7 @@ int dcp_steps(const struct dcp_store *store, struct dcp_step **out, size_t *out_
         struct dcp_step *s = &steps[n_steps++];
         s->step = step;
         dcp_step_name(s->name, step);
-        s->whole = dcp_step_check(store, s->name, &s->why) == DCP_OK;
+        look_into(store, s->name, s, &s->why);
         s->mendable = !s->whole && !check_mended(store, s->name, NULL);
     }
     dcp_store_list_free(entries, n);
@@ -123,8 +137,7 @@ static int find_here(const struct dcp_context *ctx, int64_t wanted, int64_t belo
         *out = (struct dcp_step){ .step = best };
         dcp_step_name(out->name, best);
         struct dcp_error refused = { 0 };
-        rc = dcp_step_check(store, out->name, &refused);
-        out->whole = rc == DCP_OK;
+        rc = look_into(store, out->name, out, &refused);
         if (rc == DCP_E_MEMORY && err)
             *err = refused;
         if (rc == DCP_OK || rc == DCP_E_MEMORY) /* it says nothing about the step */

@@ -16,6 +16,8 @@
 struct stream {
     const struct dcp_stream_setup *setup;
     struct dcp_copier *copiers; /* one a worker */
+    struct dcp_blocks **blocks; /* theirs */
+    struct dcp_proof *proof;    /* of the source; NULL: it is not verified */
     int n_workers;
     _Atomic uint64_t *src_parts; /* NULL when the source keeps fingerprints */
 };
@@ -46,9 +48,12 @@ static void stream_fini(struct stream *s)
     for (int i = 0; s->copiers && i < s->n_workers; i++) {
         dcp_blocks_free(s->copiers[i].blocks);
         free(s->copiers[i].scratch);
+        dcp_scale_fini(&s->copiers[i].scale);
     }
     free(s->copiers);
+    free(s->blocks);
     free(s->src_parts);
+    dcp_proof_free(s->proof);
 }
 
 static int stream_init(struct stream *s, const struct dcp_stream_setup *setup,
@@ -62,12 +67,15 @@ static int stream_init(struct stream *s, const struct dcp_stream_setup *setup,
 
     *s = (struct stream){ .setup = setup, .n_workers = setup->threads };
     s->copiers = dcp_mem_calloc((size_t)s->n_workers, sizeof *s->copiers);
+    s->blocks = dcp_mem_calloc((size_t)s->n_workers, sizeof *s->blocks);
     for (size_t t = 0; t < setup->target->n_tensors; t++)
         keeps = keeps && setup->src->tensors[setup->src_tensor[t]].has_fingerprint;
     if (!keeps && setup->verify)
         s->src_parts = dcp_mem_calloc(setup->target->n_tensors, sizeof *s->src_parts);
-    if (!s->copiers || (!keeps && setup->verify && !s->src_parts))
+    if (!s->copiers || !s->blocks || (!keeps && setup->verify && !s->src_parts))
         return dcp_error_memory(err, "a stream");
+    if (setup->verify)
+        rc = dcp_proof_new(setup->src, &s->proof, err);
     for (int i = 0; i < s->n_workers && !rc; i++) {
         struct dcp_copier *copier = &s->copiers[i];
         *copier = (struct dcp_copier){ .plan = setup->plan,
@@ -80,7 +88,11 @@ static int stream_init(struct stream *s, const struct dcp_stream_setup *setup,
         if (!rc)
             rc = dcp_blocks_new(setup->source, setup->src, cache, setup->verify,
                                 &copier->blocks, err);
-        if (!rc && setup->mended)
+        if (rc)
+            break;
+        s->blocks[i] = copier->blocks;
+        dcp_blocks_check_records(copier->blocks, s->proof);
+        if (setup->mended)
             dcp_blocks_mend(copier->blocks);
     }
     return rc;
@@ -211,6 +223,8 @@ int dcp_stream_run(const struct dcp_stream_setup *setup, struct dcp_error *err)
                            &write, err);
     for (int r = 0; r < n_writers(setup->target) && !rc; r++)
         rc = dcp_write_rank(write, r, err);
+    if (!rc && s.proof)
+        rc = dcp_blocks_prove(s.blocks, pool, err);
     if (!rc)
         rc = prove(&s, write, err);
     if (!rc && setup->verify)

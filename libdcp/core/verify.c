@@ -4,6 +4,7 @@
 #include "base/mem.h"
 #include "base/pool.h"
 #include "blocks.h"
+#include "files.h"
 #include "fingerprint.h"
 #include "order.h"
 #include "region.h"
@@ -30,6 +31,8 @@ struct verify {
     size_t n_damages, cap;
     struct worker *workers;
     int n_workers;
+    struct dcp_proof *proof; /* of records, */
+    size_t *open;            /* of which these were not read whole by pieces */
     size_t *order;           /* pieces as they lie in files, which are read in turn */
     uint64_t *before;        /* by piece: bytes of those before it in that order */
     uint64_t begin, end;     /* of the bytes in that order: what is read */
@@ -125,7 +128,7 @@ static int lose_piece(struct verify *v, size_t p, struct dcp_error *err)
 {
     const struct dcp_piece *piece = &v->catalog->pieces[p];
     const struct dcp_file *file = &v->catalog->files[piece->file];
-    uint64_t bytes = dcp_blocks_raw_bytes(v->catalog, piece);
+    uint64_t bytes = dcp_piece_span(v->catalog, piece);
     struct dcp_damage damage = { .code = file->lost,
                                  .file = file->name,
                                  .tensor = v->catalog->tensors[piece->tensor].name,
@@ -147,8 +150,8 @@ static int verify_piece(struct verify *v, struct worker *worker, size_t p,
 {
     const struct dcp_piece *piece = &v->catalog->pieces[p];
     const struct dcp_tensor *tensor = &v->catalog->tensors[piece->tensor];
-    uint64_t bytes = dcp_blocks_raw_bytes(v->catalog, piece), crc = 0, part = 0;
-    uint32_t crc32 = 0;
+    uint64_t bytes = dcp_piece_span(v->catalog, piece), crc = 0, part = 0, in_record;
+    bool recorded = dcp_proof_record(v->proof, p, &in_record) != DCP_NO_RECORD;
     size_t elem = dcp_dtype_size(tensor->dtype);
     bool damaged = false;
     int rc = DCP_OK;
@@ -164,13 +167,12 @@ static int verify_piece(struct verify *v, struct worker *worker, size_t p,
             return dcp_error_memory(err, "a verification");
         if (bad) {
             v->broken[piece->tensor] = true;
-            rc = bad == DCP_E_CORRUPT
+            rc = bad == DCP_E_CORRUPT && recorded ? DCP_OK /* told with its record */
+                 : bad == DCP_E_CORRUPT
                      ? add_piece_damage(v, piece, at, n, "the block digest differs", err)
                      : add_unread(v, piece->file, &why, err);
             damaged = true;
         } else if (!damaged && !piece->stride) {
-            if (piece->has_crc32)
-                crc32 = dcp_hash_crc32(crc32, worker->buffer, n);
             uint64_t block_crc = dcp_hash_crc64(0, worker->buffer, n);
             crc = dcp_hash_crc64_combine(crc, block_crc, n);
             part ^= dcp_fingerprint_part(tensor, &piece->region, (int64_t)(at / elem),
@@ -179,8 +181,7 @@ static int verify_piece(struct verify *v, struct worker *worker, size_t p,
         if (!rc)
             rc = progress(v, n, 1, err);
     }
-    bool differs = (piece->has_crc && crc != piece->crc) ||
-                   (piece->has_crc32 && !piece->stride && crc32 != piece->crc32);
+    bool differs = piece->has_crc && !piece->stride && crc != piece->crc;
     if (!rc && !damaged && differs && !is_part(v))
         rc = add_piece_damage(v, piece, 0, bytes ? bytes : 1,
                               "the digest of the piece differs", err);
@@ -203,9 +204,50 @@ static int piece_job(void *arg, int worker, size_t i, struct dcp_error *err)
     return verify_piece(v, &v->workers[worker], v->order[i], err);
 }
 
-static bool has_digest(const struct dcp_piece *piece)
+/* What was not read of the records of other programs' formats, for their checksums. */
+static int record_job(void *arg, int worker, size_t i, struct dcp_error *err)
 {
-    return piece->has_crc || (piece->has_crc32 && !piece->stride);
+    struct verify *v = arg;
+    size_t r = v->open[i];
+    struct dcp_error why = { 0 };
+    int bad = dcp_blocks_read_rest(v->workers[worker].blocks, r, &why);
+
+    if (bad == DCP_E_MEMORY)
+        return dcp_error_memory(err, "a verification");
+    if (bad && bad != DCP_E_CORRUPT)
+        return add_unread(v, v->catalog->records[r].file, &why, err);
+    return progress(v, 0, 0, err);
+}
+
+/* A damaged record is told of once for each piece in it, or for itself. */
+static int check_records(struct verify *v, struct dcp_pool *pool, struct dcp_error *err)
+{
+    const struct dcp_catalog *catalog = v->catalog;
+    size_t n;
+    int rc = dcp_proof_open(v->proof, true, &v->open, &n, err);
+
+    if (!rc)
+        rc = dcp_pool_for(pool, n, record_job, v, err);
+    for (size_t p = 0; p < catalog->n_pieces && !rc; p++) {
+        uint64_t at;
+        int64_t r = dcp_proof_record(v->proof, p, &at);
+        if (r != DCP_NO_RECORD && dcp_proof_is_broken(v->proof, (size_t)r))
+            rc = add_piece_damage(v, &catalog->pieces[p], 0,
+                                  dcp_piece_span(catalog, &catalog->pieces[p]),
+                                  "the CRC-32 of its record differs", err);
+    }
+    for (size_t r = 0; r < catalog->n_records && !rc; r++) {
+        const struct dcp_record *record = &catalog->records[r];
+        const struct dcp_damage damage = { .code = DCP_E_CORRUPT,
+                                           .file = catalog->files[record->file].name,
+                                           .offset = record->offset,
+                                           .size_bytes = record->stored_size,
+                                           .what = "the CRC-32 of a record differs" };
+        if (dcp_proof_is_broken(v->proof, r) &&
+            dcp_proof_first_piece(v->proof, r) == catalog->n_pieces)
+            rc = add_damage(v, damage, err);
+    }
+    return rc;
 }
 
 /* Replicas of a region count once in a fingerprint; damaged tensors and strided pieces
@@ -217,14 +259,9 @@ static int check_fingerprints(struct verify *v, struct dcp_verify_result *result
 
     for (size_t t = 0; t < v->catalog->n_tensors && !rc; t++) {
         const struct dcp_tensor *tensor = &v->catalog->tensors[t];
-        if (!tensor->has_fingerprint) {
-            bool digests = tensor->n_pieces > 0;
-            for (size_t i = 0; i < tensor->n_pieces; i++)
-                digests =
-                    digests && has_digest(&v->catalog->pieces[tensor->first_piece + i]);
-            result->n_unproved += !digests;
+        result->n_unproved += !dcp_proof_covers(v->proof, tensor);
+        if (!tensor->has_fingerprint)
             continue;
-        }
         if (v->broken[t] ||
             dcp_fingerprint_whole(tensor, v->parts[t]) == tensor->fingerprint)
             continue;
@@ -247,7 +284,7 @@ static int check_replicas(struct verify *v, struct dcp_error *err)
     for (size_t p = 1; p < v->catalog->n_pieces && !rc; p++) {
         const struct dcp_piece *piece = &v->catalog->pieces[p];
         if (dcp_replica_differs(v->catalog, p))
-            rc = add_piece_damage(v, piece, 0, dcp_blocks_raw_bytes(v->catalog, piece),
+            rc = add_piece_damage(v, piece, 0, dcp_piece_span(v->catalog, piece),
                                   "it differs from its replica", err);
     }
     return rc;
@@ -306,18 +343,54 @@ static int add_lost(struct verify *v, struct dcp_error *err)
     return rc;
 }
 
-/* A file is read as a whole only when its pieces did not already show what is wrong with
- * it. */
+/* What a file says of itself against the catalog. */
+struct own_words {
+    struct verify *v;
+    const struct dcp_file *file;
+};
+
+static int on_differs(void *self, const struct dcp_piece *piece, const char *what,
+                      struct dcp_error *err)
+{
+    const struct own_words *own = self;
+    struct dcp_damage damage = { .code = DCP_E_CORRUPT,
+                                 .file = own->file->name,
+                                 .what = what };
+
+    if (piece)
+        return add_piece_damage(own->v, piece, 0,
+                                dcp_piece_span(own->v->catalog, piece), what, err);
+    return add_damage(own->v, damage, err);
+}
+
+static int check_own_words(struct verify *v, size_t f, struct dcp_error *err)
+{
+    const struct dcp_format *format = dcp_format_find(v->catalog->format);
+    struct own_words own = { v, &v->catalog->files[f] };
+    const struct dcp_differs differs = { on_differs, &own };
+    struct dcp_error why = { 0 };
+
+    if (!format || !format->check || own.file->lost || v->unread[f])
+        return DCP_OK;
+    int rc = format->check(v->source, v->catalog, f, &differs, &why);
+    if (rc == DCP_E_MEMORY)
+        return dcp_error_memory(err, "a verification");
+    return rc ? add_unread(v, (int)f, &why, err) : DCP_OK;
+}
+
+/* A file is read as a whole only when its pieces and its header did not already show what
+ * is wrong with it. */
 static int check_files(struct verify *v, struct dcp_error *err)
 {
     int rc = DCP_OK;
 
     for (size_t f = 0; f < v->catalog->n_files && !rc; f++) {
         const struct dcp_file *file = &v->catalog->files[f];
-        bool known = !file->has_crc || file->lost;
+        bool known = !file->has_crc || file->lost || is_part(v);
+        rc = check_own_words(v, f, err);
         for (size_t d = 0; d < v->n_damages && !known; d++)
             known = v->damages[d].file == v->catalog->files[f].name;
-        if (!known)
+        if (!known && !rc)
             rc = check_file(v, f, v->workers[0].buffer, err);
     }
     return rc;
@@ -374,7 +447,7 @@ static void choose_part(struct verify *v)
     for (size_t i = 0; i < v->catalog->n_pieces; i++) {
         const struct dcp_piece *piece = &v->catalog->pieces[v->order[i]];
         v->before[v->order[i]] = all;
-        all += dcp_blocks_raw_bytes(v->catalog, piece);
+        all += dcp_piece_span(v->catalog, piece);
     }
     v->end = UINT64_MAX;
     v->total_bytes = all;
@@ -409,11 +482,14 @@ static int run(struct verify *v, struct dcp_verify_result *result, struct dcp_er
     if (!v->workers || !v->parts || !v->broken || !v->order || !v->unread || !v->before)
         return dcp_error_memory(err, "a verification");
     choose_part(v);
+    rc = dcp_proof_new(v->catalog, &v->proof, err);
     for (int w = 0; w < v->n_workers && !rc; w++) {
         v->workers[w].buffer = malloc(DCP_BLOCK_BYTES);
         rc = v->workers[w].buffer ? dcp_blocks_new(v->source, v->catalog, WORKER_CACHE,
                                                    true, &v->workers[w].blocks, err)
                                   : dcp_error_memory(err, "a verification");
+        if (!rc)
+            dcp_blocks_check_records(v->workers[w].blocks, v->proof);
     }
     if (!rc)
         rc = add_lost(v, err);
@@ -425,12 +501,14 @@ static int run(struct verify *v, struct dcp_verify_result *result, struct dcp_er
         rc = dcp_pool_new(v->n_workers - 1, &pool, err); /* the caller works too */
     if (!rc)
         rc = dcp_pool_for(pool, v->catalog->n_pieces, piece_job, v, err);
+    if (!rc && !is_part(v))
+        rc = check_records(v, pool, err);
     dcp_pool_free(pool);
     if (!rc && !is_part(v))
         rc = check_fingerprints(v, result, err);
     if (!rc && !is_part(v))
         rc = check_replicas(v, err);
-    if (!rc && !is_part(v))
+    if (!rc)
         rc = check_files(v, err);
     if (!rc)
         rc = dcp_verify_parity(v->source, v->catalog, v->options, add_parity_damage, v,
@@ -446,6 +524,8 @@ static void verify_fini(struct verify *v)
         free(v->workers[w].buffer);
     }
     free(v->workers);
+    free(v->open);
+    dcp_proof_free(v->proof);
     free(v->parts);
     free(v->broken);
     free(v->order);

@@ -1,6 +1,6 @@
 #include "verify_lost.h"
 #include "base/mem.h"
-#include "blocks.h"
+#include "files.h"
 #include "index.h"
 #include "region.h"
 #include <inttypes.h>

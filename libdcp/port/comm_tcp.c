@@ -3,11 +3,8 @@
 #include "tcp_star.h"
 #include "tcp_start.h"
 
-#include "base/bytes.h"
 #include "base/clock.h"
-#include "base/hash.h"
 #include "base/mem.h"
-#include <string.h>
 
 #define START_TIMEOUT_MS 60000
 
@@ -88,16 +85,6 @@ static int check_options(const struct dcp_comm_tcp_options *options,
     return DCP_OK;
 }
 
-/* The port is a part of the job's name: jobs without one are told apart by it. */
-static uint64_t hash_job(const struct dcp_comm_tcp_options *options)
-{
-    const char *job = options->job ? options->job : "";
-    uint64_t parts = dcp_hash_xxh3(job, strlen(job)) + (uint64_t)options->port;
-    unsigned char bytes[8];
-    dcp_put_le64(bytes, parts);
-    return dcp_hash_xxh3(bytes, sizeof bytes);
-}
-
 static struct dcp_tcp_start start_of(const struct dcp_comm_tcp_options *options)
 {
     int timeout_ms = options->timeout_ms > 0 ? options->timeout_ms : START_TIMEOUT_MS;
@@ -108,10 +95,6 @@ static struct dcp_tcp_start start_of(const struct dcp_comm_tcp_options *options)
         .last_port = last_port < 65535 ? last_port : 65535,
         .begin = dcp_clock_ns(),
         .time_ns = (uint64_t)timeout_ms * DCP_TCP_MS,
-        .hello = { .version = DCP_TCP_VERSION,
-                   .world = (uint32_t)options->world,
-                   .rank = (uint32_t)options->rank,
-                   .job = hash_job(options) },
     };
 }
 
@@ -123,6 +106,9 @@ int dcp_comm_tcp(struct dcp_comm *out_comm, const struct dcp_comm_tcp_options *o
     if (rc)
         return rc;
     struct dcp_tcp_start start = start_of(options);
+    rc = dcp_tcp_key_of(options, &start.key, err);
+    if (rc)
+        return rc;
     struct dcp_tcp_star *star = star_new(options->rank, options->world);
     if (!star)
         return dcp_error_memory(err, "a comm over TCP");

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define BOOT_ID_PATH "/proc/sys/kernel/random/boot_id"
@@ -49,10 +50,30 @@ static int sign(int fd)
     return ftruncate(fd, 0) == 0 ? dcp_fs_write_at(fd, text, strlen(text), 0) : -1;
 }
 
-int dcp_lease_take(int dir_fd, const char *root, int *out_lease, struct dcp_error *err)
+/* Who may read a file can lock it, so only those may read the lease who may write it: at
+ * first the owner alone, so that there is no moment in between, then all whom the umask
+ * lets write. One that is there already may be another user's, who alone can mend it. */
+static int open_lease(int dir_fd)
 {
     const int flags = O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
-    int fd = openat(dir_fd, DCP_LEASE_NAME, flags, 0644);
+    int fd = openat(dir_fd, DCP_LEASE_NAME, flags, 0622);
+    struct stat st;
+    if (fd < 0 || fstat(fd, &st) != 0)
+        return fd;
+    if (!S_ISREG(st.st_mode)) {
+        close(fd);
+        errno = ENXIO;
+        return -1;
+    }
+    mode_t writers = st.st_mode & 0222, mode = writers | writers << 1;
+    if ((st.st_mode & 0666) != mode)
+        fchmod(fd, mode);
+    return fd;
+}
+
+int dcp_lease_take(int dir_fd, const char *root, int *out_lease, struct dcp_error *err)
+{
+    int fd = open_lease(dir_fd);
     if (fd < 0)
         return dcp_error_sys(err, DCP_E_IO, errno, "cannot open '%s/%s'", root,
                              DCP_LEASE_NAME);

@@ -1,6 +1,8 @@
 #include <dcp/store.h>
 
 #include "base/mem.h"
+#include "base/str.h"
+#include <inttypes.h>
 #include <string.h>
 
 bool dcp_store_name_ok(const char *name)
@@ -33,6 +35,34 @@ void dcp_store_list_free(struct dcp_store_entry *entries, size_t n)
     free(entries);
 }
 
+/* What is in an archive cannot be much more than the archive. */
+#define ARCHIVE_FREE_BYTES (UINT64_C(16) << 20)
+#define ARCHIVE_TIMES 64
+
+uint64_t dcp_store_header_limit(const struct dcp_store *store, uint64_t usual)
+{
+    uint64_t packed = ARCHIVE_FREE_BYTES + ARCHIVE_TIMES * store->packed_bytes;
+    if (store->max_header_bytes)
+        return store->max_header_bytes;
+    return store->packed_bytes && packed < usual ? packed : usual;
+}
+
+int dcp_store_check_header(const struct dcp_store *store, const char *name,
+                           uint64_t size_bytes, uint64_t usual, struct dcp_error *err)
+{
+    uint64_t limit = dcp_store_header_limit(store, usual);
+    char shown[160];
+    if (size_bytes <= limit)
+        return DCP_OK;
+    dcp_error_set(err, DCP_E_CORRUPT,
+                  "'%s' has %" PRIu64 " bytes that are no tensors, over the limit of "
+                  "%" PRIu64 "%s",
+                  dcp_str_escape(shown, sizeof shown, name), size_bytes, limit,
+                  limit < usual && store->packed_bytes ? " for so small an archive" : "");
+    dcp_error_hint(err, "--limit-header SIZE allows more");
+    return DCP_E_CORRUPT;
+}
+
 int dcp_store_read_file(const struct dcp_store *store, const char *name, size_t max_bytes,
                         void **out, size_t *out_size_bytes, struct dcp_error *err)
 {
@@ -44,9 +74,9 @@ int dcp_store_read_file(const struct dcp_store *store, const char *name, size_t 
         return rc;
     if (is_dir)
         return dcp_error_set(err, DCP_E_IO, "cannot read '%s': it is a folder", name);
-    if (size > max_bytes)
-        return dcp_error_set(err, DCP_E_CORRUPT, "'%s' is longer than %zu bytes", name,
-                             max_bytes);
+    rc = dcp_store_check_header(store, name, size, max_bytes, err);
+    if (rc)
+        return rc;
     struct dcp_store_file *file;
     rc = store->ops->open(store->self, name, &file, err);
     if (rc)

@@ -236,7 +236,11 @@ int dcp_store_bundle(struct dcp_store *out_store, struct dcp_store *inner,
     bundle->ops.close = bundle_close;
     bundle->ops.free = bundle_free;
     bundle->inner = *inner;
-    int rc = dcp_tape_new(&bundle->inner, name, &bundle->tape, err);
+    bool is_dir;
+    uint64_t packed_bytes = 0;
+    int rc = inner->ops->stat(inner->self, name, &is_dir, &packed_bytes, err);
+    if (!rc)
+        rc = dcp_tape_new(&bundle->inner, name, &bundle->tape, err);
     if (!rc)
         rc = dcp_members_read(bundle->tape, &bundle->members, err);
     if (rc) {
@@ -244,7 +248,11 @@ int dcp_store_bundle(struct dcp_store *out_store, struct dcp_store *inner,
         return rc;
     }
     bundle->owns = true;
+    *out_store = (struct dcp_store){ .ops = &bundle->ops,
+                                     .self = bundle,
+                                     .root = dcp_tape_shown(bundle->tape),
+                                     .max_header_bytes = inner->max_header_bytes,
+                                     .packed_bytes = packed_bytes };
     *inner = (struct dcp_store){ 0 };
-    *out_store = (struct dcp_store){ &bundle->ops, bundle, dcp_tape_shown(bundle->tape) };
     return DCP_OK;
 }

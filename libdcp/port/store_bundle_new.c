@@ -143,7 +143,8 @@ int dcp_store_bundle_new(struct dcp_store *out_store, const struct dcp_store *in
         packer_free(packer);
         return rc;
     }
-    *out_store = (struct dcp_store){ &packer->ops, packer, packer->folder };
+    *out_store =
+        (struct dcp_store){ .ops = &packer->ops, .self = packer, .root = packer->folder };
     return DCP_OK;
 }
 

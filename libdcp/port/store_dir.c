@@ -7,6 +7,7 @@
 #include "store_dir.h"
 
 #include "base/fs.h"
+#include "base/str.h"
 #include "lease.h"
 #include <dirent.h>
 #include <errno.h>
@@ -202,7 +203,7 @@ static int dir_make_dir(void *self, const char *name, struct dcp_error *err)
     const struct dcp_dir *dir = self;
     DCP_CLEANUP_PLACE struct dcp_dir_place place;
     if (dcp_dir_place_init(dir, name, &place) != 0 ||
-        mkdirat(place.dir_fd, place.last, 0755) != 0)
+        mkdirat(place.dir_fd, place.last, 0777) != 0)
         return dcp_dir_fail(dir, errno, "make folder", name, err);
     return DCP_OK;
 }
@@ -303,11 +304,14 @@ static int dir_replace(void *self, const char *name, const void *data, size_t si
 static int dir_remove(void *self, const char *name, struct dcp_error *err)
 {
     const struct dcp_dir *dir = self;
+    char stuck[DCP_FS_STUCK_CAP] = "";
     DCP_CLEANUP_PLACE struct dcp_dir_place place;
-    if (dcp_dir_place_init(dir, name, &place) != 0 ||
-        dcp_fs_remove_at(place.dir_fd, place.last) != 0)
-        return dcp_dir_fail(dir, errno, "remove", name, err);
-    return DCP_OK;
+    if (dcp_dir_place_init(dir, name, &place) == 0 &&
+        dcp_fs_remove_at(place.dir_fd, place.last, stuck) == 0)
+        return DCP_OK;
+    int why = errno;
+    DCP_CLEANUP_FREE char *path = dcp_str_join(name, *stuck ? "/" : "", stuck);
+    return dcp_dir_fail(dir, why, "remove", path ? path : name, err);
 }
 
 static int dir_lock(void *self, struct dcp_error *err)

@@ -104,7 +104,7 @@ int dcp_dir_create(void *self, const char *name, uint64_t size_bytes,
     if (!file)
         return dcp_error_memory(err, name);
     file->fd = openat(place.dir_fd, place.last,
-                      O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
+                      O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
     int why = file->fd < 0 ? errno : reserve(file->fd, size_bytes);
     if (!why) {
         *out = file;

@@ -249,7 +249,8 @@ int dcp_store_fault(struct dcp_store *out_store, struct dcp_store *inner,
     if (!self)
         return dcp_error_memory(err, "a store with faults");
     *self = (struct fault){ .inner = inner, .plan = fault };
-    *out_store =
-        (struct dcp_store){ .ops = &fault_ops, .self = self, .root = inner->root };
+    *out_store = *inner;
+    out_store->ops = &fault_ops;
+    out_store->self = self;
     return DCP_OK;
 }

@@ -13,7 +13,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* Who has connected and not yet said hello: a rank does so at once, a stranger may never.
+/* Who has connected and not yet answered: a rank does so at once, a stranger may never.
  */
 #define MAX_GUESTS 64
 #define GUEST_TIME (3000 * DCP_TCP_MS)
@@ -23,17 +23,18 @@
 struct guest {
     int fd;
     uint64_t came;
-    size_t got;
-    unsigned char hello[DCP_TCP_HELLO_BYTES];
+    size_t got; /* of its answer */
+    struct dcp_tcp_talk talk;
 };
 
 struct host {
     const struct dcp_tcp_start *start;
     struct dcp_tcp_link *links; /* of the ranks that have come */
-    int world, listener;
+    int world, listener, port;
     struct guest guests[MAX_GUESTS];
     int n_guests;
     struct pollfd *polls; /* listener, ranks from 1 on, guests */
+    bool met_others;      /* ranks of another job, secret or version */
     int refused;          /* a rank that may not come, to be told why; -1: none */
     struct dcp_error failure;
 };
@@ -49,7 +50,7 @@ static int listen_at(const struct addrinfo *address, int port)
     if (fd < 0)
         return -1;
     (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    if (address->ai_family == AF_INET6) /* both kinds at once */
+    if (address->ai_family == AF_INET6) /* the wildcard is both kinds at once */
         (void)setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
     if (!bind(fd, (struct sockaddr *)&at, n) && !listen(fd, SOMAXCONN))
         return fd;
@@ -59,48 +60,67 @@ static int listen_at(const struct addrinfo *address, int port)
     return -1;
 }
 
-/* A job of one host keeps to it. */
-static bool is_loopback(const char *host)
+/* Is it an address of this machine alone? */
+static bool is_loopback(const struct addrinfo *address)
+{
+    const struct sockaddr_in6 *six = (const void *)address->ai_addr;
+    const struct sockaddr_in *four = (const void *)address->ai_addr;
+    return address->ai_family == AF_INET6 ? IN6_IS_ADDR_LOOPBACK(&six->sin6_addr)
+                                          : ntohl(four->sin_addr.s_addr) >> 24 == 127;
+}
+
+static bool means_loopback(const char *host)
 {
     return !strcmp(host, "localhost") || !strcmp(host, "::1") ||
            dcp_str_starts(host, "127.");
 }
 
-/* IPv6 first, since it takes IPv4 along. A port that is in use is the better reason to
- * tell than a family that this host does not have. */
-static int listen_somewhere(const struct dcp_tcp_start *start, const struct addrinfo *all)
+/* At the first port that is free. Loopback addresses of a name that means another one
+ * (Debian gives each host one) are passed over. A port that is in use is the better
+ * reason to tell than an address that this host does not have. */
+static int listen_somewhere(struct host *host, const struct addrinfo *all,
+                            bool loopback_too)
 {
-    static const int families[] = { AF_INET6, AF_INET };
+    const struct dcp_tcp_start *start = host->start;
     int last_errno = EADDRNOTAVAIL;
     for (int port = start->first_port; port <= start->last_port; port++)
-        for (size_t f = 0; f < DCP_ARRAY_LEN(families); f++)
-            for (const struct addrinfo *a = all; a; a = a->ai_next) {
-                if (a->ai_family != families[f])
-                    continue;
-                int fd = listen_at(a, port);
-                if (fd >= 0)
-                    return fd;
-                if (errno == EADDRINUSE || last_errno == EADDRNOTAVAIL)
-                    last_errno = errno;
-            }
+        for (const struct addrinfo *a = all; a; a = a->ai_next) {
+            if (!loopback_too && is_loopback(a))
+                continue;
+            int fd = listen_at(a, port);
+            host->port = port;
+            if (fd >= 0)
+                return fd;
+            if (errno == EADDRINUSE || last_errno == EADDRNOTAVAIL)
+                last_errno = errno;
+        }
     errno = last_errno;
     return -1;
 }
 
+/* At the address that the others were told, and no other. Where this host does not have
+ * it, since it is translated or not known yet, at all; IPv6 takes IPv4 along. */
 static int open_listener(struct host *host)
 {
     const struct dcp_tcp_start *start = host->start;
-    const char *name = is_loopback(start->options->host) ? start->options->host : NULL;
-    struct addrinfo hints = { .ai_flags = AI_PASSIVE, .ai_socktype = SOCK_STREAM };
-    struct addrinfo *all = NULL;
-    int no = getaddrinfo(name, name ? NULL : "0", &hints, &all);
-    if (no)
-        return dcp_error_set(&host->failure, DCP_E_COMM,
-                             "rank 0 cannot listen at '%s': %s", start->options->host,
-                             gai_strerror(no));
-    host->listener = listen_somewhere(start, all);
-    int why = errno;
-    freeaddrinfo(all);
+    const char *name = start->options->host;
+    const struct {
+        const char *name;
+        int family;
+    } places[] = { { name, AF_UNSPEC }, { NULL, AF_INET6 }, { NULL, AF_INET } };
+    int why = 0;
+    for (size_t i = 0; i < DCP_ARRAY_LEN(places) && host->listener < 0; i++) {
+        struct addrinfo hints = { .ai_flags = AI_PASSIVE,
+                                  .ai_family = places[i].family,
+                                  .ai_socktype = SOCK_STREAM };
+        struct addrinfo *all = NULL;
+        if (why == EADDRINUSE ||
+            getaddrinfo(places[i].name, places[i].name ? NULL : "0", &hints, &all))
+            continue;
+        host->listener = listen_somewhere(host, all, means_loopback(name));
+        why = errno;
+        freeaddrinfo(all);
+    }
     if (host->listener < 0)
         return dcp_error_sys(&host->failure, DCP_E_COMM, why,
                              "rank 0 can listen at none of the ports %d to %d",
@@ -124,20 +144,24 @@ static void drop_guest(struct host *host, int i)
 /* Rank 0 speaks first, so that a rank may knock at many doors and choose one. */
 static int accept_guests(struct host *host)
 {
-    unsigned char hello[DCP_TCP_HELLO_BYTES];
-    dcp_tcp_put_hello(hello, &host->start->hello);
     while (host->n_guests < MAX_GUESTS) {
-        int fd = accept4(host->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
-        if (fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOMEM))
+        struct guest guest = { .came = dcp_clock_ns(), .talk.port = host->port };
+        guest.fd = accept4(host->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        if (guest.fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOMEM))
             return dcp_error_sys(&host->failure, DCP_E_COMM, errno,
                                  "rank 0 cannot take a connection");
-        if (fd < 0) /* nobody waits any more, or one has left again */
+        if (guest.fd < 0) /* nobody waits any more, or one has left again */
             break;
-        dcp_tcp_prepare(fd);
-        host->guests[host->n_guests++] =
-            (struct guest){ .fd = fd, .came = dcp_clock_ns() };
-        if (send(fd, hello, sizeof hello, MSG_NOSIGNAL) != sizeof hello)
-            drop_guest(host, host->n_guests - 1);
+        dcp_tcp_prepare(guest.fd);
+        int rc = dcp_tcp_put_challenge(&guest.talk, &host->failure);
+        const unsigned char *challenge = guest.talk.challenge;
+        if (!rc && send(guest.fd, challenge, DCP_TCP_CHALLENGE_BYTES, MSG_NOSIGNAL) ==
+                       DCP_TCP_CHALLENGE_BYTES)
+            host->guests[host->n_guests++] = guest;
+        else
+            close(guest.fd);
+        if (rc)
+            return rc;
     }
     return DCP_OK;
 }
@@ -150,36 +174,57 @@ static int refuse(struct host *host, int i, int rank)
     return host->failure.code;
 }
 
-/* A guest that has said hello is a rank, a stranger, or a mistake of whoever started us.
- */
+/* Whoever proved that it knows the secret is proved to that rank 0 does. */
+static bool prove(const struct host *host, const struct guest *guest)
+{
+    unsigned char proof[DCP_TCP_PROOF_BYTES];
+    return dcp_tcp_put_proof(&guest->talk, &host->start->key, proof) &&
+           send(guest->fd, proof, sizeof proof, MSG_NOSIGNAL) == sizeof proof;
+}
+
+/* A guest that has answered is a rank, a stranger, or a mistake of whoever started us. */
 static int judge_guest(struct host *host, int i)
 {
-    const struct dcp_tcp_hello *own = &host->start->hello;
-    struct dcp_tcp_hello said;
-    if (!dcp_tcp_get_hello(host->guests[i].hello, &said) || said.job != own->job ||
-        said.rank < 1 || said.rank > INT32_MAX) {
+    uint32_t world, said;
+    bool knows =
+        dcp_tcp_check_answer(&host->guests[i].talk, &host->start->key, &world, &said);
+    host->met_others |= !knows;
+    if (!knows || said < 1 || said > INT32_MAX || !prove(host, &host->guests[i])) {
         drop_guest(host, i);
         return DCP_OK;
     }
-    int rank = (int)said.rank;
-    if (said.version != own->version)
+    int rank = (int)said;
+    if (world != (uint32_t)host->world)
         dcp_error_set(&host->failure, DCP_E_USAGE,
-                      "rank %d has another version of libdcp than rank 0", rank);
-    else if (said.world != own->world)
-        dcp_error_set(&host->failure, DCP_E_USAGE,
-                      "rank %d was started as one of %u ranks, rank 0 as one of %u", rank,
-                      said.world, own->world);
+                      "rank %d was started as one of %u ranks, rank 0 as one of %d", rank,
+                      world, host->world);
     else if (rank >= host->world)
         dcp_error_set(&host->failure, DCP_E_USAGE, "there is no rank %d in a world of %d",
                       rank, host->world);
-    else if (host->links[rank].fd >= 0)
+    else if (host->links[rank].fd >= 0 && !dcp_tcp_is_gone(host->links[rank].fd))
         dcp_error_set(&host->failure, DCP_E_USAGE,
                       "two processes of this job were started as rank %d", rank);
     if (host->failure.code)
         return refuse(host, i, rank);
+    dcp_tcp_link_close(&host->links[rank]);
     host->links[rank] = dcp_tcp_link_init(host->guests[i].fd);
     remove_guest(host, i);
     return DCP_OK;
+}
+
+/* Receives of a guest's answer what is there. False: it is none, or comes no more. */
+static bool hear(struct host *host, struct guest *guest)
+{
+    ssize_t n = recv(guest->fd, guest->talk.answer + guest->got,
+                     DCP_TCP_ANSWER_BYTES - guest->got, MSG_DONTWAIT);
+    if (n <= 0)
+        return n < 0 && (errno == EAGAIN || errno == EINTR);
+    guest->got += (size_t)n;
+    if (guest->got < DCP_TCP_VERSION_BYTES)
+        return true;
+    enum dcp_tcp_speech speech = dcp_tcp_recognise(guest->talk.answer);
+    host->met_others |= speech == DCP_TCP_OTHER_VERSION;
+    return speech == DCP_TCP_OURS;
 }
 
 /* From the last to the first: a guest that leaves has the last one take its place. */
@@ -189,13 +234,10 @@ static int hear_guests(struct host *host)
     uint64_t life = host->n_guests < MAX_GUESTS ? GUEST_TIME : GUEST_TIME_FULL;
     for (int i = host->n_guests - 1; i >= 0 && !host->failure.code; i--) {
         struct guest *guest = &host->guests[i];
-        ssize_t n = recv(guest->fd, guest->hello + guest->got,
-                         sizeof guest->hello - guest->got, MSG_DONTWAIT);
-        bool waits = n < 0 && (errno == EAGAIN || errno == EINTR);
-        guest->got += n > 0 ? (size_t)n : 0;
-        if (guest->got == sizeof guest->hello)
+        bool stays = hear(host, guest) && now - guest->came <= life;
+        if (stays && guest->got == DCP_TCP_ANSWER_BYTES)
             judge_guest(host, i);
-        else if ((n <= 0 && !waits) || now - guest->came > life)
+        else if (!stays)
             drop_guest(host, i);
     }
     return host->failure.code;
@@ -248,8 +290,11 @@ static int fail_missing(struct host *host, int n_missing)
         dcp_buf_add_fmt(&text, " and %d more", n_missing - listed);
     if (dcp_buf_check(&text, &host->failure))
         return host->failure.code;
-    dcp_error_set(&host->failure, DCP_E_COMM, "%s of %d did not come within %.3g s",
-                  (char *)text.data, host->world, (double)host->start->time_ns / 1e9);
+    dcp_error_set(&host->failure, DCP_E_COMM, "%s of %d did not come within %.3g s%s",
+                  (char *)text.data, host->world, (double)host->start->time_ns / 1e9,
+                  host->met_others ? "; a process with another secret, or of another "
+                                     "job or version, was turned away"
+                                   : "");
     host->failure.rank = first;
     host->failure.rank_fate = DCP_RANK_SILENT;
     return host->failure.code;

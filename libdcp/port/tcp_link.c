@@ -8,39 +8,12 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* Not text, so that no server of anything else begins with it. */
-#define MAGIC \
-    "\x89"    \
-    "dcpTCP\n"
-#define MAGIC_BYTES 8
-
 /* A connection may be idle for long between two saves. */
 #define KEEPALIVE_IDLE_S 60
 #define KEEPALIVE_EVERY_S 20
 #define KEEPALIVE_TRIES 6
 
 /* --- bytes --- */
-
-void dcp_tcp_put_hello(unsigned char out[DCP_TCP_HELLO_BYTES],
-                       const struct dcp_tcp_hello *hello)
-{
-    memcpy(out, MAGIC, MAGIC_BYTES);
-    dcp_put_le32(out + 8, hello->version);
-    dcp_put_le32(out + 12, hello->world);
-    dcp_put_le32(out + 16, hello->rank);
-    dcp_put_le32(out + 20, 0);
-    dcp_put_le64(out + 24, hello->job);
-}
-
-bool dcp_tcp_get_hello(const unsigned char in[DCP_TCP_HELLO_BYTES],
-                       struct dcp_tcp_hello *out)
-{
-    *out = (struct dcp_tcp_hello){ .version = dcp_le32(in + 8),
-                                   .world = dcp_le32(in + 12),
-                                   .rank = dcp_le32(in + 16),
-                                   .job = dcp_le64(in + 24) };
-    return memcmp(in, MAGIC, MAGIC_BYTES) == 0;
-}
 
 void dcp_tcp_put_head(unsigned char out[DCP_TCP_HEAD_BYTES],
                       const struct dcp_tcp_head *head)

@@ -1,8 +1,8 @@
 /* tcp_link: one connection between rank 0 and another rank, and what goes over it.
  *
- * First each side says hello, rank 0 before the other: 32 bytes, whose layout is the same
- * in every version. Then come messages: a head of 256 bytes, then the bytes of the call,
- * if any. All numbers are little-endian. Nothing here waits but dcp_tcp_wait. */
+ * First each side proves that it belongs to the job (tcp_hello.h). Then come messages: a
+ * head of 256 bytes, then the bytes of the call, if any. All numbers are little-endian.
+ * Nothing here waits but dcp_tcp_wait. */
 #ifndef DCP_PORT_TCP_LINK_H
 #define DCP_PORT_TCP_LINK_H
 
@@ -14,15 +14,8 @@
 #include <sys/socket.h>
 
 #define DCP_TCP_MS UINT64_C(1000000) /* in nanoseconds */
-#define DCP_TCP_VERSION 1
-#define DCP_TCP_HELLO_BYTES 32
 #define DCP_TCP_HEAD_BYTES 256
 #define DCP_TCP_WHY_BYTES 200
-
-struct dcp_tcp_hello {
-    uint32_t version, world, rank;
-    uint64_t job; /* a hash: only ranks with the same one belong together */
-};
 
 /* Both sides of a message must be in the same one. */
 struct dcp_tcp_call {
@@ -53,11 +46,6 @@ struct dcp_tcp_link {
 
 enum dcp_tcp_progress { DCP_TCP_MORE, DCP_TCP_DONE, DCP_TCP_LOST };
 
-void dcp_tcp_put_hello(unsigned char out[DCP_TCP_HELLO_BYTES],
-                       const struct dcp_tcp_hello *hello);
-/* False: that is none. */
-bool dcp_tcp_get_hello(const unsigned char in[DCP_TCP_HELLO_BYTES],
-                       struct dcp_tcp_hello *out);
 void dcp_tcp_put_head(unsigned char out[DCP_TCP_HEAD_BYTES],
                       const struct dcp_tcp_head *head);
 struct dcp_tcp_head dcp_tcp_get_head(const unsigned char in[DCP_TCP_HEAD_BYTES]);

@@ -1,12 +1,13 @@
 /* tcp_start: how the ranks of a comm over TCP find each other.
  *
- * Rank 0 listens, and says hello to whoever connects. The others knock at every port
- * where rank 0 may be, and answer the hello of their job. When all have, rank 0 tells
- * them; when the start fails, it tells them why. Whoever says anything else is dropped.
- */
+ * Rank 0 listens, and challenges whoever connects. The others knock at every port where
+ * rank 0 may be, answer, and enter where the answer to that proves that it is rank 0 of
+ * their job. When all have, rank 0 tells them; when the start fails, it tells them why.
+ * Whoever says anything else, or cannot prove it, is dropped. */
 #ifndef DCP_PORT_TCP_START_H
 #define DCP_PORT_TCP_START_H
 
+#include "tcp_hello.h"
 #include "tcp_link.h"
 
 #define DCP_TCP_N_PORTS 16 /* behind MASTER_PORT */
@@ -15,7 +16,7 @@ struct dcp_tcp_start {
     const struct dcp_comm_tcp_options *options;
     int first_port, last_port;
     uint64_t begin, time_ns;
-    struct dcp_tcp_hello hello; /* of this rank */
+    struct dcp_tcp_key key; /* of the job */
 };
 
 /* Rank 0: fills links[1] to links[world - 1]. Errors: COMM, USAGE (ranks that were

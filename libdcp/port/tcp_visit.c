@@ -22,8 +22,10 @@ struct door {
     uint64_t until; /* end of this try, or of the pause before the next */
     uint64_t pause; /* grows */
     const struct addrinfo *address;
-    size_t got;
-    unsigned char hello[DCP_TCP_HELLO_BYTES];
+    size_t got; /* of the challenge, then of the proof */
+    bool answered;
+    struct dcp_tcp_talk talk;
+    unsigned char proof[DCP_TCP_PROOF_BYTES];
 };
 
 struct visit {
@@ -31,7 +33,7 @@ struct visit {
     struct addrinfo *addresses;
     struct door doors[DCP_TCP_N_PORTS];
     int n_doors;
-    bool other_job; /* a rank 0 of one was met */
+    bool met_other; /* a rank 0 of another job, secret or version */
     struct dcp_tcp_link *link;
 };
 
@@ -72,6 +74,8 @@ static void knock(struct visit *visit, struct door *door, int port)
     struct sockaddr_storage at;
     socklen_t n = dcp_tcp_address(door->address, port, &at);
     door->got = 0;
+    door->answered = false;
+    door->talk.port = port;
     door->fd =
         socket(door->address->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (door->fd >= 0 &&
@@ -81,63 +85,73 @@ static void knock(struct visit *visit, struct door *door, int port)
         shut(door);
 }
 
-/* Reads what is behind a door. True: rank 0's hello, in full. */
-static bool listen_at(struct visit *visit, struct door *door,
-                      struct dcp_tcp_hello *out_hello)
+static int answer(struct visit *visit, struct door *door, struct dcp_error *err)
 {
-    ssize_t n = recv(door->fd, door->hello + door->got, sizeof door->hello - door->got,
-                     MSG_DONTWAIT);
-    if (n <= 0) {
-        if (n == 0 || (errno != EAGAIN && errno != EINTR))
-            shut(door);
-        return false;
-    }
-    door->got += (size_t)n;
-    if (door->got < sizeof door->hello)
-        return false;
-    bool is_ours = dcp_tcp_get_hello(door->hello, out_hello) && out_hello->rank == 0;
-    if (is_ours && out_hello->job == visit->start->hello.job)
-        return true;
-    visit->other_job |= is_ours;
-    shut(door);
-    return false;
+    const struct dcp_comm_tcp_options *options = visit->start->options;
+    enum dcp_tcp_speech speech = dcp_tcp_recognise(door->talk.challenge);
+    visit->met_other |= speech == DCP_TCP_OTHER_VERSION;
+    int rc = dcp_tcp_put_answer(&door->talk, &visit->start->key, (uint32_t)options->world,
+                                (uint32_t)options->rank, err);
+    door->answered = true;
+    door->got = 0;
+    if (rc || speech != DCP_TCP_OURS ||
+        send(door->fd, door->talk.answer, DCP_TCP_ANSWER_BYTES, MSG_NOSIGNAL) !=
+            DCP_TCP_ANSWER_BYTES)
+        shut(door);
+    return rc;
 }
 
-/* Rank 0 is behind this door: it is told who comes. */
+/* Rank 0 is behind this door. */
 static void enter(struct visit *visit, struct door *door)
 {
-    unsigned char hello[DCP_TCP_HELLO_BYTES];
-    dcp_tcp_put_hello(hello, &visit->start->hello);
     dcp_tcp_prepare(door->fd);
-    if (send(door->fd, hello, sizeof hello, MSG_NOSIGNAL) == sizeof hello) {
-        *visit->link = dcp_tcp_link_init(door->fd);
-        door->fd = -1;
-    }
+    *visit->link = dcp_tcp_link_init(door->fd);
+    door->fd = -1;
     for (int i = 0; i < visit->n_doors; i++)
         shut(&visit->doors[i]);
 }
 
-/* One look at every door. True: this rank has entered. */
+/* Reads what is behind a door: the challenge, then rank 0's proof. */
+static int listen_at(struct visit *visit, struct door *door, struct dcp_error *err)
+{
+    unsigned char *to = door->answered ? door->proof : door->talk.challenge;
+    size_t want = door->answered ? DCP_TCP_PROOF_BYTES : DCP_TCP_CHALLENGE_BYTES;
+    ssize_t n = recv(door->fd, to + door->got, want - door->got, MSG_DONTWAIT);
+    if (n <= 0 && (n == 0 || (errno != EAGAIN && errno != EINTR))) {
+        visit->met_other |= door->answered; /* it did not like the answer */
+        shut(door);
+    }
+    if (n <= 0)
+        return DCP_OK;
+    door->got += (size_t)n;
+    if (door->got < want)
+        return DCP_OK;
+    if (!door->answered)
+        return answer(visit, door, err);
+    bool proved = dcp_tcp_check_proof(&door->talk, &visit->start->key, door->proof);
+    visit->met_other |= !proved;
+    if (proved)
+        enter(visit, door);
+    else
+        shut(door);
+    return DCP_OK;
+}
+
+/* One look at every door. */
 static int try_doors(struct visit *visit, struct dcp_error *err)
 {
     uint64_t now = dcp_clock_ns();
-    for (int i = 0; i < visit->n_doors; i++) {
+    int rc = DCP_OK;
+    for (int i = 0; i < visit->n_doors && !rc && visit->link->fd < 0; i++) {
         struct door *door = &visit->doors[i];
-        struct dcp_tcp_hello said;
-        if (door->fd < 0 && now >= door->until) {
+        if (door->fd >= 0)
+            rc = listen_at(visit, door, err);
+        if (door->fd < 0 && now >= door->until)
             knock(visit, door, visit->start->first_port + i);
-        } else if (door->fd >= 0 && listen_at(visit, door, &said)) {
-            enter(visit, door); /* rank 0 wants to hear of another version, too */
-            if (said.version != visit->start->hello.version)
-                return dcp_error_set(err, DCP_E_USAGE,
-                                     "rank %d has another version of libdcp than rank 0",
-                                     visit->start->options->rank);
-            return DCP_OK;
-        } else if (door->fd >= 0 && now >= door->until) {
+        else if (door->fd >= 0 && now >= door->until)
             shut(door);
-        }
     }
-    return DCP_OK;
+    return rc;
 }
 
 static void wait_at_doors(struct visit *visit, uint64_t deadline)
@@ -161,11 +175,12 @@ static int fail_silent(struct dcp_error *err)
 static int fail_unanswered(const struct visit *visit, struct dcp_error *err)
 {
     const struct dcp_tcp_start *start = visit->start;
-    dcp_error_set(err, DCP_E_COMM,
-                  "rank 0 did not answer at host '%s', ports %d to %d, within %.3g s%s",
-                  start->options->host, start->first_port, start->last_port,
-                  (double)start->time_ns / 1e9,
-                  visit->other_job ? "; only a rank 0 of another job did" : "");
+    dcp_error_set(
+        err, DCP_E_COMM,
+        "rank 0 did not answer at host '%s', ports %d to %d, within %.3g s%s",
+        start->options->host, start->first_port, start->last_port,
+        (double)start->time_ns / 1e9,
+        visit->met_other ? "; only a rank 0 of another job, secret or version did" : "");
     return fail_silent(err);
 }
 

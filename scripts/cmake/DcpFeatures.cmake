@@ -6,10 +6,15 @@ find_package(Threads REQUIRED)
 find_package(PkgConfig REQUIRED)
 
 # Always needed. The names are those of dcp.pc and of scripts/cmake/dcpConfig.cmake.in.
-set(dcp_requires jansson libxxhash libzstd libisal libarchive)
+set(dcp_requires jansson libxxhash libzstd libisal libarchive libcrypto)
 set(dcp_libs m)
-foreach(module IN LISTS dcp_requires)
-    pkg_check_modules(${module} REQUIRED QUIET IMPORTED_TARGET ${module})
+set(packages jansson xxhash zstd isal archive ssl)
+foreach(module package IN ZIP_LISTS dcp_requires packages)
+    pkg_check_modules(${module} QUIET IMPORTED_TARGET ${module})
+    if(NOT ${module}_FOUND)
+        message(FATAL_ERROR "${module} is missing (Debian: lib${package}-dev); "
+            "scripts/setup.sh installs what is")
+    endif()
     list(APPEND dcp_libs PkgConfig::${module})
     list(APPEND dcp_features "${module}|on|${${module}_VERSION}")
 endforeach()

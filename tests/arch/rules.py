@@ -207,6 +207,13 @@ def vocabulary(tree):
             yield f"{path}:{number}: '{match.group(0)}': we say {SYNONYMS[word]}"
 
 
+def doors(tree):
+    """Programs open checkpoints by dcp_source_open, which minds the common options."""
+    for path, number, line in c_code(tree, PROGRAMS):
+        if re.search(r"\bdcp_place_open\w*\s*\(", line):
+            yield f"{path}:{number}: dcp_place_open: say dcp_source_open of cli/source.h"
+
+
 def public_functions(tree):
     """path, line number, name and the text above, of every DCP_PUBLIC function."""
     for path, text in tree.select((".h",), ("libdcp/include/dcp",)):
@@ -248,6 +255,7 @@ RULES = (
     marks,
     names,
     vocabulary,
+    doors,
     documented,
     links,
 )

@@ -111,8 +111,8 @@ complete_words() {
     [ "$output" = --sort ]
     run -0 complete_words dcp-inspect ls --sort s
     [ "$output" = size ]
-    run -0 complete_words dcp-inspect diff a --li
-    [ "$output" = --limit ]
+    run -0 complete_words dcp-inspect diff a --rto
+    [ "$output" = --rtol ]
     run -0 complete_words dcp-reshard run out --wor
     [ "$output" = --world ]
     run -0 complete_words dcp-reshard run out --codec z

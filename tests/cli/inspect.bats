@@ -100,15 +100,17 @@ mask_sizes() {
     part() {
         run --separate-stderr dcp-inspect verify "$1" --subset 30% --state place.json
     }
+    mkdir one
+    cp -r run/step-00000300 one
     for at in 0 30 60; do
-        part run
+        part one
         [ "$status" = 0 ]
         [[ $output == "good "*"30 % from $at % on, every block as it was written"* ]]
     done
-    part run
+    part one
     [[ $output == *"10 % from 90 % on"*"the whole was read once"* ]]
-    part run
-    [[ $output == *"from 0 % on"* ]]
+    part one/step-00000300
+    [[ $output == *"30 % from 0 % on"* ]]
     cp -r run spoiled
     shard=$(echo spoiled/step-00000300/shard-00000-of-*.safetensors)
     size=$(stat -c %s "$shard")
@@ -119,13 +121,59 @@ mask_sizes() {
         [ "$status" = 0 ] || found=$((found + 1))
     done
     [ $found = 1 ]
-    [[ $(<place.json) == *"/spoiled/step-00000300"*"/run/step-00000300"* ||
-        $(<place.json) == *"/run/step-00000300"*"/spoiled/step-00000300"* ]]
+    [[ $(<place.json) == *'/spoiled": {'* && $(<place.json) == *'/one/step-00000300": 0.'* ]]
     run -2 dcp-inspect verify model.bin --subset 5%
     run -2 dcp-inspect verify run --subset much
     run -0 dcp-inspect verify run --rate 10M
-    run -0 dcp-inspect verify run --subset 100% --state place.json --json
+    run -0 dcp-inspect verify one/step-00000300 --subset 100% --state place.json --json
     json 'd["subset"] == {"from": 0.3, "to": 1.0} and d["whole"]'
+}
+
+@test "verify in parts rotates over all steps, whatever comes and goes" {
+    read_next() {
+        run --separate-stderr dcp-inspect verify turning --subset "$1" --state turns.json
+    }
+    cp -r run turning
+    read_next 34% # of three steps: a little more than one
+    [[ ${lines[0]} == *"turning/step-00000100: 100 % from 0 %"* ]]
+    [[ ${lines[2]} == *"turning/step-00000200: 2 % from 0 %"* ]]
+    # A new step does not begin again with itself, and the old ones are not forgotten.
+    rm -r turning/step-00000100
+    cp -r run/step-00000300 turning/step-00000400
+    read_next 10%
+    [[ ${lines[0]} == *"turning/step-00000200: 30 % from 2 %"* && ${#lines[@]} -eq 2 ]]
+    read_next 60%
+    [[ ${lines[0]} == *"turning/step-00000200: 68 % from 32 %"* ]]
+    [[ ${lines[2]} == *"turning/step-00000300: 100 % from 0 %"* ]]
+    [[ ${lines[4]} == *"turning/step-00000400: 12 % from 0 %"* ]]
+    rm -r turning/step-00000200 turning/step-00000400
+    read_next 100%
+    [[ ${lines[0]} == *"turning/step-00000300: 100 %"* && ${#lines[@]} -eq 2 ]]
+    ! grep step-00000400 turns.json
+}
+
+@test "verify reads every step of a run, and as many checkpoints as are named" {
+    cp -r run several
+    shard=$(echo several/step-00000100/shard-00000-of-*.safetensors)
+    size=$(stat -c %s "$shard")
+    printf '\377\376' | dd of="$shard" bs=1 seek=$((size - 9)) conv=notrunc status=none
+    run -4 --separate-stderr dcp-inspect verify several
+    [[ ${lines[0]} == "whole     several/step-00000300: "* ]]
+    [[ ${lines[4]} == "damaged "* && ${lines[5]} == "not whole several/step-00000100: "* ]]
+    [[ $stderr == *"'several/step-00000100' is damaged: 1 damaged place"* ]]
+    run -0 dcp-inspect verify several --newest
+    [[ $output == "whole     several/step-00000300: "* && ${#lines[@]} -eq 2 ]]
+    run -4 dcp-inspect verify several/step-* run/step-00000300 model.bin
+    [[ $(grep -c "^whole " <<<"$output") -eq 4 ]]
+    run -4 --separate-stderr dcp-inspect verify nothing several
+    [[ $stderr == *"there is no 'nothing'"*"2 checkpoints are not whole, the worst: 'several/"* ]]
+    run -3 --separate-stderr dcp-inspect verify run nothing
+    [[ $(grep -c "^whole " <<<"$output") -eq 3 ]]
+    run -4 --separate-stderr dcp-inspect verify several --json
+    json 'd["path"] == "several/step-00000300" and d["whole"] is False
+          and [s["whole"] for s in d["steps"]] == [True, True, False]
+          and d["damages"] == d["steps"][2]["damages"] and d["n_damages"] == 1
+          and d["read_bytes"] == sum(s["read_bytes"] for s in d["steps"])'
 }
 
 @test "what is cut off is damaged, wherever it is cut" {
@@ -326,7 +374,7 @@ open("odd.safetensors", "wb").write(
 }
 
 @test "verify what is whole" {
-    run -0 dcp-inspect verify run
+    run -0 dcp-inspect verify run --newest
     mask_sizes
     [ "$output" = "whole     run/step-00000300: every digest and fingerprint holds
           24 tensors, SIZE read in TIME; no holes, no overlaps" ]
@@ -364,7 +412,7 @@ open("odd.safetensors", "wb").write(
     # the last byte of the file is the last element of the shard's last piece
     size=$(stat -c %s "$file")
     printf '\x5a' | dd of="$file" bs=1 seek=$((size - 1)) conv=notrunc status=none
-    run -4 --separate-stderr dcp-inspect verify hurt
+    run -4 --separate-stderr dcp-inspect verify hurt --newest
     [[ ${lines[0]} == "damaged   tensor '"*"' rows "*"block digest differs" ]]
     [[ ${lines[0]} == *" in shard-00001-of-00004.safetensors ("* ]]
     [[ ${lines[1]} == "not whole hurt/step-00000300: 1 damaged place" ]]
@@ -398,7 +446,7 @@ with open("verified.bin", "r+b") as f:
     f.write(bytes([byte[0] ^ 4]))
 PYTHON
     run -4 --separate-stderr dcp-inspect verify verified.bin
-    [[ $output == *"damaged   tensor '"*" in verified.bin "*": the digest of the piece "* ]]
+    [[ $output == *"damaged   tensor '"*" in verified.bin "*": the CRC-32 of its record "* ]]
 }
 
 @test "verify names what is lost with files that are missing" {

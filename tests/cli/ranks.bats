@@ -42,6 +42,20 @@ ranks_of() {
     [[ $output == *"resumed step 6 (saved by 4 ranks) on 2 ranks"* ]]
 }
 
+@test "the ranks know each other by a secret that only their environment has" {
+    without_mpirun -q --ranks 2 --steps 100000 --set checkpoint.save_every=1 2>said &
+    pid=$!
+    ranks_of run $pid >ranks
+    while read -r rank; do
+        tr '\0' '\n' <"/proc/$rank/environ" | grep -Eo '^DCP_JOB_SECRET=[0-9a-f]{64}$'
+        [ "$(tr '\0' '\n' <"/proc/$rank/cmdline" | grep -c '[0-9a-f]\{64\}')" = 0 ]
+    done <ranks | sort -u >secrets
+    kill -TERM $pid
+    wait $pid || true
+    [ "$(wc -l <secrets)" = 1 ]
+    [ "$(grep -c 'without a secret' said)" = 0 ]
+}
+
 @test "a rank that dies is named" {
     DCP_TEST_KILL=1:7:step run -7 without_mpirun -q --ranks 4
     [[ $output == "dcp-train: rank 1 died during step 7"* ]]

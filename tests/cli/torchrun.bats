@@ -56,6 +56,26 @@ rank() {
     grep -q -- "--ranks says 3, but 2 ranks were started" out.0
 }
 
+@test "ranks that share a secret, each told in its own way; without one that is said" {
+    secret=$(head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \n')
+    echo "$secret" >secret
+    rank 0 3 --steps 1 --set train_batch_size=6 --job-secret secret &
+    DCP_JOB_SECRET=$secret rank 1 3 --steps 1 --set train_batch_size=6 &
+    DCP_JOB_SECRET_FILE=secret rank 2 3 --steps 1 --set train_batch_size=6 &
+    wait %1 && wait %2 && wait %3
+    dcp-inspect show run | grep -q "3 ranks"
+    [ "$(grep -c 'without a secret' out.0)" = 0 ]
+    for r in 0 1; do
+        rank $r 2 --steps 1 --set checkpoint.dir=open &
+    done
+    wait %1 && wait %2
+    [ "$(grep -c 'met over TCP without a secret' out.0)" = 1 ]
+    DCP_JOB_SECRET=short run -2 rank 0 2
+    grep -q "the secret of the job in DCP_JOB_SECRET has 5 bytes, not 16" out.0
+    grep -q "hint: make one with 'openssl rand -hex 32'" out.0
+    run -3 rank 0 2 --job-secret missing
+}
+
 @test "a rank that dies is named by the others, and what was saved is resumed" {
     for r in 0 1 2; do
         rank $r 3 --set train_batch_size=12 --set steps=100000 --set checkpoint.keep=2 &

@@ -305,6 +305,32 @@ assert json.loads(sys.argv[1])["resume_step"] == 5, sys.argv[1]' "$output"
     [ "$(ls)" = "$(printf '%s\n' text.txt train.json)" ]
 }
 
+@test "what would train another thing than was meant is refused" {
+    for slip in optimzer.type=Adam zero_optimisation.stage=2 nothing.like.it=1; do
+        run -2 --separate-stderr train --set $slip
+        [[ $stderr == *"--set: unknown key '${slip%%.*}'"*"hint: "* ]]
+    done
+    sed 's/"optimizer"/"optimzer"/' train.json >slip.json
+    run -2 --separate-stderr dcp-train --config slip.json --ranks 2
+    [[ $stderr == *"slip.json: unknown key 'optimzer'"*"hint: did you mean 'optimizer'?"* ]]
+    run -2 --separate-stderr train --set scheduler.type=null
+    [[ $stderr == *"'scheduler' has no type"* ]]
+    run -2 --separate-stderr train --set bf16.enabled=auto
+    [[ $stderr == *"'bf16.enabled' is \"auto\""* ]]
+    gzip -k text.txt
+    run -8 --separate-stderr train --set data.train=text.txt.gz
+    [[ $stderr == *"text.txt.gz' is compressed with gzip, no text"*"hint: "*"gunzip -k"* ]]
+    printf '{"text": "%s"}\n' one two three >lines.txt
+    run -8 --separate-stderr train --set data.train=lines.txt
+    [[ $stderr == *"lines.txt' is JSON lines"*"hint: "*"jq -r .text"* ]]
+    mkfifo pipe
+    for key in data.train data.val; do
+        run -2 --separate-stderr timeout -s KILL 20 dcp-train --config train.json --set $key=pipe
+        [[ $stderr == *"pipe' is a pipe, a socket or a device, no file"* ]]
+    done
+    [ ! -e run ]
+}
+
 @test "a folder that cannot be made ends with 6" {
     run -6 train --set checkpoint.dir=text.txt/run
 }

@@ -119,7 +119,8 @@ static struct dcp_store wrap(const struct dcp_store *store)
     store_ops.read_at = read_at;
     flip_byte = -1;
     n_reads = wrong_read = 0;
-    return (struct dcp_store){ &store_ops, store->self, store->root };
+    return (
+        struct dcp_store){ .ops = &store_ops, .self = store->self, .root = store->root };
 }
 
 /* --- saves --- */

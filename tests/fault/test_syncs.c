@@ -71,7 +71,7 @@ static struct dcp_store watched(const struct dcp_store *store, struct dcp_store_
     ops->sync = watch_sync;
     ops->close = watch_close;
     n_writes = n_forgotten = 0;
-    return (struct dcp_store){ ops, store->self, store->root };
+    return (struct dcp_store){ .ops = ops, .self = store->self, .root = store->root };
 }
 
 /* --- what writes --- */

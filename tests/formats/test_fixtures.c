@@ -234,6 +234,12 @@ static void test_fsdp(void **state)
     check_folder("fsdp");
 }
 
+static void test_hf_trainer(void **state)
+{
+    (void)state;
+    check_folder("hf-trainer");
+}
+
 static void test_safetensors(void **state)
 {
     (void)state;
@@ -309,11 +315,17 @@ static void test_hostile_gguf(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_torch),       cmocka_unit_test(test_npy),
-        cmocka_unit_test(test_fsdp),        cmocka_unit_test(test_safetensors),
-        cmocka_unit_test(test_gguf),        cmocka_unit_test(test_hostile_torch),
-        cmocka_unit_test(test_hostile_npy), cmocka_unit_test(test_hostile_safetensors),
-        cmocka_unit_test(test_hostile_dcp), cmocka_unit_test(test_hostile_gguf),
+        cmocka_unit_test(test_torch),
+        cmocka_unit_test(test_npy),
+        cmocka_unit_test(test_fsdp),
+        cmocka_unit_test(test_hf_trainer),
+        cmocka_unit_test(test_safetensors),
+        cmocka_unit_test(test_gguf),
+        cmocka_unit_test(test_hostile_torch),
+        cmocka_unit_test(test_hostile_npy),
+        cmocka_unit_test(test_hostile_safetensors),
+        cmocka_unit_test(test_hostile_dcp),
+        cmocka_unit_test(test_hostile_gguf),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -210,9 +210,12 @@ static void test_large_archive(void **state)
         assert_string_equal(again->tensors[i].name, names[i]);
         assert_int_equal(again->tensors[i].n_elems, shapes[i]);
         assert_int_equal(again->pieces[i].offset, catalog->pieces[i].offset);
-        assert_true(again->pieces[i].has_crc32);
-        assert_int_equal(again->pieces[i].crc32, i + 1);
+        const struct dcp_record *record = &again->records[i];
+        assert_int_equal(record->offset + record->size_bytes,
+                         again->pieces[i].offset + again->pieces[i].stored_size);
+        assert_true(record->crc32);
     }
+    assert_int_equal(again->n_records, DCP_ARRAY_LEN(shapes));
     dcp_catalog_free(catalog);
     dcp_catalog_free(again);
 }

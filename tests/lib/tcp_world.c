@@ -1,6 +1,7 @@
 #include "tcp_world.h"
 #include "base/clock.h"
 #include "must.h"
+#include "port/tcp_hello.h"
 #include <netinet/in.h>
 #include <pthread.h>
 #include <string.h>
@@ -55,6 +56,26 @@ int tcp_world_connect(int port)
         close(fd);
         dcp_clock_sleep_us(1000);
     }
+}
+
+bool tcp_world_answer(int fd, const struct dcp_comm_tcp_options *options)
+{
+    struct sockaddr_in at;
+    socklen_t n = sizeof at;
+    struct dcp_tcp_key key;
+    struct dcp_tcp_talk talk;
+    unsigned char proof[DCP_TCP_PROOF_BYTES];
+    must(!getpeername(fd, (struct sockaddr *)&at, &n));
+    talk.port = ntohs(at.sin_port);
+    must(!dcp_tcp_key_of(options, &key, NULL));
+    if (recv(fd, talk.challenge, sizeof talk.challenge, MSG_WAITALL) !=
+        sizeof talk.challenge)
+        return false;
+    must(!dcp_tcp_put_answer(&talk, &key, (uint32_t)options->world,
+                             (uint32_t)options->rank, NULL));
+    must(send(fd, talk.answer, sizeof talk.answer, MSG_NOSIGNAL) == sizeof talk.answer);
+    return recv(fd, proof, sizeof proof, MSG_WAITALL) == sizeof proof &&
+           dcp_tcp_check_proof(&talk, &key, proof);
 }
 
 void tcp_world_fill(struct tcp_rank *ranks, int n, int port, const char *job)

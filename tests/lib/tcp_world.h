@@ -4,6 +4,7 @@
 #define TESTS_LIB_TCP_WORLD_H
 
 #include <dcp/comm.h>
+#include <stdbool.h>
 #include <sys/types.h>
 
 /* A port with someone behind it, as torchrun is behind MASTER_PORT; returns the socket.
@@ -14,6 +15,10 @@ int tcp_world_agent(int *out_port);
 int tcp_world_connect(int port);
 /* Listens at a port of 127.0.0.1; -1: it is taken. */
 int tcp_world_listen(int port);
+
+/* A stranger's half of the start: takes the challenge of rank 0 and answers as the
+ * options say. Returns whether rank 0 then proved that it is of the same job. */
+bool tcp_world_answer(int fd, const struct dcp_comm_tcp_options *options);
 
 /* The start of one rank, and how it ended. */
 struct tcp_rank {

@@ -27,12 +27,35 @@ lose_ranks() {
     train -q --ranks 4 --steps 20 --set checkpoint.dir=whole
     same_run whole broken
     run -0 dcp-reshard repair run
+    [[ $output == *"whole     run/step-00000005: nothing was to be repaired"* ]]
     [[ $(grep -c "^rebuilt " <<<"$output") -eq 4 ]]
     [[ $output == *"run/step-00000010: every file is again what was saved"* ]]
     diff -r run/step-00000010 whole/step-00000010
     run -0 dcp-inspect verify run
     run -0 dcp-reshard repair run/step-00000010
     [[ $output == *"nothing was to be repaired"* ]]
+}
+
+@test "repair looks at every step of a run, and at as many as are named" {
+    train -q --steps 5 --set checkpoint.parity=1
+    run -3 dcp-reshard repair .
+    train -q --steps 10 --set checkpoint.parity=0
+    cp -r run whole
+    rm run/step-00000005/shard-00000-of-*.safetensors
+    cp -r run second
+    run -4 dcp-inspect verify run
+    run -0 dcp-reshard repair run second/step-00000005
+    [[ $output == *"no parity run/step-00000010"*"rebuilt "*"rebuilt "* ]]
+    diff -r run/step-00000005 whole/step-00000005
+    diff -r second/step-00000005 whole/step-00000005
+    run -0 --separate-stderr dcp-reshard repair run --json
+    [[ $output == *'"steps": ['* && $output == *'"step": "run/step-00000005"'* ]]
+    rm -r run/step-00000005
+    run -3 --separate-stderr dcp-reshard repair run
+    [[ $stderr == *"has no parity"*"checkpoint.parity"* ]]
+    rm run/step-00000010/shard-00000-of-*.json
+    run -4 --separate-stderr dcp-reshard repair second run
+    [[ $stderr == *"'run/step-00000010' has no parity, and "*"shard-00000-of-"* ]]
 }
 
 @test "more is lost than parity gives: nothing is changed, and the step before is taken" {
@@ -78,8 +101,9 @@ lose_ranks() {
     rm out/manifest.json
     run -0 --separate-stderr dcp-inspect diff run out
     [[ $stderr == *"'out' is damaged and is read through its parity"* ]]
-    run -0 dcp-inspect out
+    run -4 --separate-stderr dcp-inspect out
     [[ $output == *"whole        no: 'manifest.json' of the step is missing; its parity"* ]]
+    [[ $stderr == *"hint: 'dcp-reshard repair out' rebuilds it from its parity"* ]]
     run -0 dcp-reshard -q out again --world 2
     run -0 dcp-inspect diff run again
     run -0 dcp-reshard repair out

@@ -107,6 +107,8 @@ class Step:
             found = self.manifest.get(key)
             require(found == value, "manifest.json", f"unsupported {key}: {found}")
         self.world = member(self.manifest, "world", int, "manifest.json")
+        number = self.manifest.get("step")
+        require(is_count(number) or number == -1, "manifest.json", f"step {number}")
         self.tensors = member(self.manifest, "tensors", list, "manifest.json")
         self.objects = member(self.manifest, "objects", list, "manifest.json")
         shards = member(self.manifest, "shards", list, "manifest.json")
@@ -156,7 +158,12 @@ class Step:
         file = self._check_file(entry, "manifest", "manifest_size_bytes")
         data = self._bytes(file)
         require(crc64(data) == entry.get("manifest_crc64"), file, "its digest differs")
-        for piece in member(parse(data, file), "pieces", list, file):
+        root = parse(data, file)
+        head = ("libdcp-shard", 1, self.manifest["step"], rank, self.world, names[1])
+        found = tuple(map(root.get, ("format", "version", "step", "rank", "world", "file")))
+        require(found == head, file, "it is of another step, rank or world")
+        for piece in member(root, "pieces", list, file):
+            member(piece, "key", str, file)
             self._index_piece(piece, shard, entry["size_bytes"], file)
 
     def _index_piece(self, piece, shard, shard_bytes, file):

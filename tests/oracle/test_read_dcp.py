@@ -205,6 +205,10 @@ FORGERIES = {
     "box and flat": lambda m, s, p: piece_of(p, "wte.weight").update(flat=[0, 276]),
     "flat range backwards": lambda m, s, p: p[0].update(flat=[2, 1]),
     "flat range of three": lambda m, s, p: p[0].update(flat=[0, 1, 2]),
+    "step -5": lambda m, s, p: m.update(step=-5),
+    "shard manifest of another step": lambda m, s, p: s[0].update(step=6),
+    "shard manifest without a world": lambda m, s, p: s[0].pop("world"),
+    "piece without a key": lambda m, s, p: p[0].pop("key"),
     "pieces is no list": lambda m, s, p: s[0].update(pieces={}),
 }
 

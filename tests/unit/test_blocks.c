@@ -158,7 +158,7 @@ static void any_part_of_any_piece(void **state)
     struct dcp_blocks *blocks = reader(c, 1, true);
     for (int i = 0; i < 6000; i++) {
         size_t p = (size_t)acts_pick(&seed, N_PIECES);
-        size_t raw = (size_t)dcp_blocks_raw_bytes(c->catalog, &c->catalog->pieces[p]);
+        size_t raw = (size_t)dcp_piece_span(c->catalog, &c->catalog->pieces[p]);
         size_t at = (size_t)acts_pick(&seed, (int64_t)raw + 1);
         size_t n = (size_t)acts_pick(&seed, (int64_t)(raw - at) + 1);
         if (acts_pick(&seed, 2) && n > 4000)

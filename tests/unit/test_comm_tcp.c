@@ -372,13 +372,9 @@ static void stopped_ranks_are_named(void **state)
 static void *give_and_take_nothing(void *arg)
 {
     int port = *(int *)arg, fd = tcp_world_connect(port);
-    unsigned char hello[DCP_TCP_HELLO_BYTES], head[DCP_TCP_HEAD_BYTES];
-    struct dcp_tcp_hello said;
-    must(recv(fd, hello, sizeof hello, MSG_WAITALL) == sizeof hello);
-    must(dcp_tcp_get_hello(hello, &said) && said.rank == 0);
-    said.rank = 1;
-    dcp_tcp_put_hello(hello, &said);
-    must(send(fd, hello, sizeof hello, 0) == sizeof hello);
+    unsigned char head[DCP_TCP_HEAD_BYTES];
+    must(tcp_world_answer(
+        fd, &(struct dcp_comm_tcp_options){ .port = port, .rank = 1, .world = 2 }));
     must(recv(fd, head, sizeof head, MSG_WAITALL) == sizeof head);
     must(dcp_tcp_get_head(head).code == 0);
 

@@ -4,7 +4,7 @@
 #include "lib/check_comm.h"
 #include "lib/must.h"
 #include "lib/tcp_world.h"
-#include "port/tcp_link.h"
+#include "port/tcp_hello.h"
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -133,32 +133,62 @@ static void options_that_cannot_be(void **state)
 
 /* --- strangers --- */
 
-enum { N_SILENT = 70, N_ALL = N_SILENT + 4 };
+enum stranger {
+    WEB_CLIENT,
+    CUT_OFF,
+    NO_SECRET,
+    OTHER_SECRET,
+    OTHER_JOB,
+    ECHO,   /* of what rank 0 said */
+    REPLAY, /* of what a rank said to another rank 0 */
+    OTHER_VERSION,
+    N_TALKING,
+    N_SILENT = 70,
+    N_ALL = N_TALKING + N_SILENT
+};
 
 struct strangers {
-    int port;
+    struct dcp_comm_tcp_options options; /* of rank 1 */
+    unsigned char heard[DCP_TCP_ANSWER_BYTES];
     int fds[N_ALL];
 };
+
+static void say(int fd, const void *data, size_t n)
+{
+    must(send(fd, data, n, MSG_NOSIGNAL) == (ssize_t)n);
+}
+
+static void talk(struct strangers *s, enum stranger who, int fd)
+{
+    static const char http[] = "GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept: */*\r\n\r\n"
+                               "and more than an answer has, to be sure";
+    struct dcp_comm_tcp_options options = s->options;
+    unsigned char text[DCP_TCP_ANSWER_BYTES] = { 0 };
+    options.secret = who == NO_SECRET      ? NULL
+                     : who == OTHER_SECRET ? "the secret of others"
+                                           : options.secret;
+    options.job = who == OTHER_JOB ? "other" : options.job;
+    if (who == WEB_CLIENT || who == CUT_OFF)
+        say(fd, http, who == CUT_OFF ? 5 : sizeof http - 1);
+    if (who == NO_SECRET || who == OTHER_SECRET || who == OTHER_JOB)
+        must(!tcp_world_answer(fd, &options));
+    if (who == ECHO || who == OTHER_VERSION)
+        must(recv(fd, text, DCP_TCP_CHALLENGE_BYTES, MSG_WAITALL) > 0);
+    text[8] ^= who == OTHER_VERSION;
+    if (who == ECHO || who == OTHER_VERSION)
+        say(fd, text, sizeof text);
+    if (who == REPLAY)
+        say(fd, s->heard, sizeof s->heard);
+}
 
 /* They are there before any rank but 0. */
 static void *send_strangers(void *arg)
 {
-    static const char http[] = "GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept: */*\r\n\r\n";
     struct strangers *s = arg;
-    struct dcp_tcp_hello other = { .version = DCP_TCP_VERSION, .world = 3, .rank = 1 };
-    unsigned char hello[DCP_TCP_HELLO_BYTES];
     for (int i = 0; i < N_ALL; i++)
-        s->fds[i] = tcp_world_connect(s->port);
-    must(send(s->fds[N_SILENT], http, sizeof http - 1, MSG_NOSIGNAL) > 0);
-    must(send(s->fds[N_SILENT + 1], http, 5, MSG_NOSIGNAL) > 0);
-    dcp_tcp_put_hello(hello, &other); /* of another job */
-    must(send(s->fds[N_SILENT + 2], hello, sizeof hello, MSG_NOSIGNAL) > 0);
-    must(recv(s->fds[N_ALL - 1], hello, sizeof hello, MSG_WAITALL) == sizeof hello);
-    must(dcp_tcp_get_hello(hello, &other));
-    other.rank = 1; /* all is right but where it says what this is */
-    dcp_tcp_put_hello(hello, &other);
-    hello[0] ^= 1;
-    must(send(s->fds[N_ALL - 1], hello, sizeof hello, MSG_NOSIGNAL) > 0);
+        s->fds[i] = tcp_world_connect(s->options.port);
+    for (int i = 0; i < N_TALKING; i++)
+        talk(s, (enum stranger)i, s->fds[i]);
     return NULL;
 }
 
@@ -169,14 +199,42 @@ static void *start_one(void *arg)
     return NULL;
 }
 
+/* What rank 1 says to a rank 0 that is none, and gives it no place. */
+static void listen_to_rank(struct tcp_rank rank, int server, unsigned char *out_heard)
+{
+    struct dcp_tcp_talk said = { 0 };
+    pthread_t thread;
+    rank.options.timeout_ms = 1000;
+    assert_int_equal(pthread_create(&thread, NULL, start_one, &rank), 0);
+    int fd = accept(server, NULL, NULL);
+    assert_int_equal(dcp_tcp_put_challenge(&said, NULL), 0);
+    say(fd, said.challenge, sizeof said.challenge);
+    assert_int_equal(recv(fd, out_heard, DCP_TCP_ANSWER_BYTES, MSG_WAITALL),
+                     DCP_TCP_ANSWER_BYTES);
+    say(fd, said.answer, DCP_TCP_PROOF_BYTES); /* no proof */
+    assert_int_equal(recv(fd, said.answer, 1, 0), 0);
+    close(fd);
+    pthread_join(thread, NULL);
+    expect_refusal(&rank, DCP_E_COMM, 0, "only a rank 0 of another job, secret");
+}
+
 static void strangers_who_connect(void **state)
 {
     (void)state;
     struct tcp_rank ranks[3];
     struct strangers strangers;
     pthread_t root, others;
-    int agent = tcp_world_agent(&strangers.port);
-    tcp_world_fill(ranks, 3, strangers.port, "strangers");
+    int port, server, agent;
+    do {
+        agent = tcp_world_agent(&port);
+        server = tcp_world_listen(port + 1);
+    } while (server < 0);
+    tcp_world_fill(ranks, 3, port, "strangers");
+    for (int r = 0; r < 3; r++)
+        ranks[r].options.secret = "the secret of this job";
+    listen_to_rank(ranks[1], server, strangers.heard);
+    close(server);
+    strangers.options = ranks[1].options;
     assert_int_equal(pthread_create(&root, NULL, start_one, &ranks[0]), 0);
     assert_int_equal(pthread_create(&others, NULL, send_strangers, &strangers), 0);
     pthread_join(others, NULL);
@@ -184,15 +242,92 @@ static void strangers_who_connect(void **state)
     pthread_join(root, NULL);
     expect_world(ranks, 3, 60000);
     for (int i = 0; i < N_ALL; i++) {
-        char hello[DCP_TCP_HELLO_BYTES];
-        struct dcp_tcp_hello said;
-        ssize_t n = recv(strangers.fds[i], hello, sizeof hello, MSG_WAITALL);
-        if (n == sizeof hello) /* if its turn came */
-            assert_true(dcp_tcp_get_hello((unsigned char *)hello, &said));
-        assert_true(recv(strangers.fds[i], hello, 1, 0) <= 0);
+        unsigned char said[DCP_TCP_CHALLENGE_BYTES];
+        ssize_t n = recv(strangers.fds[i], said, sizeof said, MSG_WAITALL);
+        if (n == sizeof said) /* if its turn came */
+            assert_int_equal(dcp_tcp_recognise(said), DCP_TCP_OURS);
+        assert_true(recv(strangers.fds[i], said, 1, 0) <= 0);
         close(strangers.fds[i]);
     }
     close(agent);
+}
+
+/* One that sits before rank 0 and passes on what it hears takes nobody's place. */
+static void *pass_on(void *arg)
+{
+    const int *at = arg; /* the port behind which rank 0 is, and the server */
+    unsigned char said[DCP_TCP_ANSWER_BYTES];
+    int rank = accept(at[1], NULL, NULL), root = tcp_world_connect(at[0]);
+    must(recv(root, said, DCP_TCP_CHALLENGE_BYTES, MSG_WAITALL) > 0);
+    say(rank, said, DCP_TCP_CHALLENGE_BYTES);
+    must(recv(rank, said, sizeof said, MSG_WAITALL) == sizeof said);
+    say(root, said, sizeof said);
+    must(recv(root, said, 1, 0) <= 0); /* no proof comes */
+    close(rank);
+    close(root);
+    return NULL;
+}
+
+static void strangers_between(void **state)
+{
+    (void)state;
+    struct tcp_rank ranks[2];
+    pthread_t thread;
+    int port, agent, at[2];
+    do {
+        agent = tcp_world_agent(&port);
+        at[1] = tcp_world_listen(port + 1);
+    } while (at[1] < 0);
+    at[0] = port + 1;
+    tcp_world_fill(ranks, 2, port, "between");
+    assert_int_equal(pthread_create(&thread, NULL, pass_on, at), 0);
+    tcp_world_start(ranks, 2);
+    expect_world(ranks, 2, 60000);
+    pthread_join(thread, NULL);
+    close(at[1]);
+    close(agent);
+}
+
+/* The address that rank 0 listens at: the one that was asked for, and no other. */
+static int listening_at(int port, in_addr_t address)
+{
+    for (int i = 1; i <= 16; i++) {
+        struct sockaddr_in at = { .sin_family = AF_INET,
+                                  .sin_addr.s_addr = htonl(address),
+                                  .sin_port = htons((uint16_t)(port + i)) };
+        int fd = socket(AF_INET, SOCK_STREAM, 0);
+        int rc = connect(fd, (struct sockaddr *)&at, sizeof at);
+        close(fd);
+        if (!rc)
+            return 1;
+    }
+    return 0;
+}
+
+static void binds_to_one_address(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *host;
+        int elsewhere; /* is it heard at another address, too? */
+    } rows[] = { { "127.0.0.2", 0 }, { "0.0.0.0", 1 }, { "192.0.2.1", 1 } };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct tcp_rank rank;
+        pthread_t thread;
+        int port, agent = tcp_world_agent(&port);
+        tcp_world_fill(&rank, 1, port, "binds");
+        rank.options.world = 2;
+        rank.options.host = rows[i].host;
+        rank.options.timeout_ms = 1000;
+        assert_int_equal(pthread_create(&thread, NULL, start_one, &rank), 0);
+        for (int n = 0; n < 50 && !listening_at(port, INADDR_LOOPBACK + 1); n++)
+            dcp_clock_sleep_us(10000);
+        assert_true(listening_at(port, INADDR_LOOPBACK + 1)); /* 127.0.0.2 */
+        assert_int_equal(listening_at(port, INADDR_LOOPBACK + 2), rows[i].elsewhere);
+        pthread_join(thread, NULL);
+        expect_refusal(&rank, DCP_E_COMM, 1, "rank 1 of 2 did not come within 1 s");
+        close(agent);
+    }
 }
 
 /* Servers of others at the first ports: one says nothing, one says something, at length.
@@ -294,6 +429,7 @@ static void rank_twice(void **state)
     close(agent);
 }
 
+/* One that does not belong to the job does not end it, whatever it says of itself. */
 static void other_version(void **state)
 {
     (void)state;
@@ -302,18 +438,17 @@ static void other_version(void **state)
     int port, agent = tcp_world_agent(&port);
     tcp_world_fill(&rank, 1, port, "versions");
     rank.options.world = 2;
+    rank.options.timeout_ms = 1000;
     assert_int_equal(pthread_create(&thread, NULL, start_one, &rank), 0);
-    unsigned char hello[DCP_TCP_HELLO_BYTES];
-    struct dcp_tcp_hello said;
+    unsigned char said[DCP_TCP_CHALLENGE_BYTES];
     int fd = tcp_world_connect(port);
-    assert_int_equal(recv(fd, hello, sizeof hello, MSG_WAITALL), sizeof hello);
-    assert_true(dcp_tcp_get_hello(hello, &said));
-    said.version++;
-    said.rank = 1;
-    dcp_tcp_put_hello(hello, &said);
-    assert_int_equal(send(fd, hello, sizeof hello, MSG_NOSIGNAL), sizeof hello);
+    assert_int_equal(recv(fd, said, sizeof said, MSG_WAITALL), sizeof said);
+    said[8]++;
+    assert_int_equal(send(fd, said, sizeof said, MSG_NOSIGNAL), sizeof said);
     pthread_join(thread, NULL);
-    expect_refusal(&rank, DCP_E_USAGE, 1, "rank 1 has another version of libdcp");
+    expect_refusal(&rank, DCP_E_COMM, 1,
+                   "rank 1 of 2 did not come within 1 s; a process with another secret, "
+                   "or of another job or version, was turned away");
     close(fd);
     close(agent);
 }
@@ -365,7 +500,8 @@ static void nobody_answers(void **state)
     ranks[0].options.timeout_ms = ranks[1].options.timeout_ms = 1000;
     ranks[1].options.job = "somebody";
     tcp_world_start(ranks, 2);
-    expect_refusal(&ranks[1], DCP_E_COMM, 0, "only a rank 0 of another job did");
+    expect_refusal(&ranks[1], DCP_E_COMM, 0,
+                   "only a rank 0 of another job, secret or version did");
     close(agent);
 }
 
@@ -439,6 +575,8 @@ int main(void)
         cmocka_unit_test(one_rank_needs_nobody),
         cmocka_unit_test(options_that_cannot_be),
         cmocka_unit_test(strangers_who_connect),
+        cmocka_unit_test(strangers_between),
+        cmocka_unit_test(binds_to_one_address),
         cmocka_unit_test(strangers_who_listen),
         cmocka_unit_test(jobs_do_not_mix),
         cmocka_unit_test(other_world),

@@ -246,6 +246,49 @@ static void test_text_is_not_taken_for_tokens(void **state)
     free(text);
 }
 
+/* Each is named, with what to do. */
+static void test_what_is_no_text(void **state)
+{
+    static const struct {
+        const char *name, *data, *what;
+    } rows[] = {
+        { "a.gz", "\x1f\x8b\x08 and so on", "compressed with gzip" },
+        { "a.zst", "\x28\xb5\x2f\xfd and so on", "compressed with zstd" },
+        { "a.xz",
+          "\xfd"
+          "7zXZ and so on",
+          "compressed with xz" },
+        { "a.bz2", "BZh91AY&SY and so on", "compressed with bzip2" },
+        { "a.zip", "PK\x03\x04 and so on", "a zip archive" },
+        { "a.parquet", "PAR1 and so on", "a Parquet table" },
+        { "a.npy", "\x93NUMPY and so on", "a NumPy array" },
+        { "a.pdf", "%PDF-1.7 and so on", "a PDF" },
+        { "a.txt", "{\"text\": \"one\"}\n{\"text\": \"two\"}\n", "JSON lines" },
+        { "b.txt", "\n{\"text\": \"one\"}\n\n{\"text\": \"two\"}", "JSON lines" },
+        { "a.jsonl", "{\"text\": \"one\"}\n", "JSON lines" },
+    };
+    static const char *const texts[] = {
+        "{\"name\": \"one text of JSON\"}\n",
+        "{\n  \"name\": \"that is printed nicely\"\n}\n",
+        "{ x } is a set\n{ y } is another one\n",
+        "<html><body>a page</body></html>\n",
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        put_text(rows[i].name, rows[i].data);
+        refuse(rows[i].name, 256, DCP_E_UNSUPPORTED, rows[i].what);
+    }
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        put_text("text", texts[i]);
+        data_free(open_with("text", 256, 0));
+    }
+    put("tokens", "\x1f\x8b\0\x40\0\x40\0\x40\0\x40\0\x40\0\x40\0\x40\0\x40\0\x40",
+        20); /* ids */
+    data_free(open_with("tokens", 50257, 0));
+    assert_int_equal(mkfifo(at("pipe"), 0600), 0);
+    refuse("pipe", 256, DCP_E_USAGE, "is a pipe, a socket or a device");
+}
+
 static void test_a_pass_visits_every_sample_once(void **state)
 {
     enum { TOKENS = 1000, SAMPLES = (TOKENS - 1) / SEQ };
@@ -337,6 +380,7 @@ int main(void)
         WITH_FOLDER(test_kinds_mix),
         WITH_FOLDER(test_files_that_lie),
         WITH_FOLDER(test_text_is_not_taken_for_tokens),
+        WITH_FOLDER(test_what_is_no_text),
         WITH_FOLDER(test_a_pass_visits_every_sample_once),
         WITH_FOLDER(test_entropy),
         WITH_FOLDER(test_digest),

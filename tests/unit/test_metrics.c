@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -182,6 +183,32 @@ static void test_a_full_disk_is_an_error_and_not_the_end(void **state)
     free(text);
 }
 
+/* Who may write in the run folder cannot have another file appended to, nor hold the run
+ * up with a pipe. */
+static void test_a_link_or_pipe_is_refused(void **state)
+{
+    const struct folder *folder = *state;
+    struct metrics *metrics;
+    char other[400];
+    snprintf(other, sizeof other, "%s/other", folder->dir);
+    FILE *file = fopen(other, "w");
+    assert_non_null(file);
+    assert_int_equal(fclose(file), 0);
+    for (int i = 0; i < 3; i++) {
+        struct dcp_error err = { 0 };
+        if (i < 2)
+            assert_int_equal(symlink(i ? "nowhere" : "other", folder->file), 0);
+        else
+            assert_int_equal(mkfifo(folder->file, 0600), 0);
+        assert_int_equal(metrics_open(folder->dir, &metrics, &err), DCP_E_UNSUPPORTED);
+        assert_non_null(strstr(err.message, folder->file));
+        assert_int_equal(unlink(folder->file), 0);
+    }
+    struct stat st;
+    assert_int_equal(stat(other, &st), 0);
+    assert_int_equal(st.st_size, 0);
+}
+
 static void test_a_missing_folder_is_told(void **state)
 {
     struct metrics *metrics;
@@ -216,6 +243,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_a_torn_line_is_closed, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_full_disk_is_an_error_and_not_the_end,
                                         setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_link_or_pipe_is_refused, setup, teardown),
         cmocka_unit_test(test_a_missing_folder_is_told),
         cmocka_unit_test(test_peak_rss_grows_with_what_is_touched),
     };

@@ -4,6 +4,7 @@
 #include "lib/acts.h"
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -213,7 +214,9 @@ static void replaced_with_faults(void **state)
             assert_int_equal(dcp_store_fault(&faulty, store, &fault, NULL), 0);
             int rc = dcp_publish_begin(&publish, &faulty, "out", true, NULL);
             if (!rc) {
-                write_text(store, ".tmp-out/a", "new");
+                char name[32];
+                snprintf(name, sizeof name, "%sa", publish.prefix);
+                write_text(store, name, "new");
                 rc = dcp_publish_commit(&publish, NULL, true, NULL);
             }
             dcp_publish_fini(&publish);

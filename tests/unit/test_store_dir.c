@@ -377,6 +377,54 @@ static void publishing_without_noreplace(void **state)
 }
 
 /* Another process holds the lease, and names itself; with its death it is free. */
+static mode_t mode_of(const char *name)
+{
+    struct stat st;
+    assert_int_equal(stat(name, &st), 0);
+    return st.st_mode & 0777;
+}
+
+/* Everything has the modes that the umask says; the lease is readable to writers alone,
+ * since who may read it could hold it. */
+static void modes_follow_the_umask(void **state)
+{
+    static const struct {
+        mode_t umask, file, dir, lease;
+    } rows[] = {
+        { 0022, 0644, 0755, 0600 },
+        { 0002, 0664, 0775, 0660 },
+        { 0077, 0600, 0700, 0600 },
+        { 0000, 0666, 0777, 0666 },
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        mode_t old = umask(rows[i].umask);
+        int made = store.ops->make_dir(store.self, "m", NULL);
+        int written = dcp_store_write_file(&store, "m/file", "x", 1, NULL);
+        int replaced = store.ops->replace(store.self, "pointer", "x", 1, NULL);
+        int locked = store.ops->lock(store.self, NULL);
+        umask(old);
+        assert_true(!made && !written && !replaced && !locked);
+        store.ops->unlock(store.self);
+        assert_int_equal(mode_of("root/m"), rows[i].dir);
+        assert_int_equal(mode_of("root/m/file"), rows[i].file);
+        assert_int_equal(mode_of("root/pointer"), rows[i].file);
+        assert_int_equal(mode_of("root/.dcp-lock"), rows[i].lease);
+        assert_int_equal(store.ops->remove(store.self, "m", NULL), 0);
+        assert_int_equal(unlink("root/.dcp-lock"), 0);
+    }
+    /* One that was left readable is mended by its owner. */
+    int fd = open("root/.dcp-lock", O_CREAT | O_RDWR | O_CLOEXEC, 0644);
+    assert_true(fd >= 0);
+    close(fd);
+    assert_int_equal(store.ops->lock(store.self, NULL), 0);
+    store.ops->unlock(store.self);
+    assert_int_equal(mode_of("root/.dcp-lock"), 0600);
+    assert_int_equal(unlink("root/.dcp-lock"), 0);
+    assert_int_equal(mkfifo("root/.dcp-lock", 0600), 0);
+    assert_int_equal(store.ops->lock(store.self, NULL), DCP_E_IO);
+}
+
 static void lease_of_another_process(void **state)
 {
     (void)state;
@@ -431,6 +479,7 @@ int main(void)
         TEST(space_is_asked_for_first),
         TEST(short_writes_go_on),
         TEST(publishing_without_noreplace),
+        TEST(modes_follow_the_umask),
         TEST(lease_of_another_process),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -265,6 +265,11 @@ static void nearest(void **state)
     assert_null(dcp_str_nearest("", words));
     static const char *const none[] = { NULL };
     assert_null(dcp_str_nearest("x", none));
+    assert_string_equal(dcp_str_slip("optimzer", words), "optimizer");
+    assert_string_equal(dcp_str_slip("train_ba", words), "train_batch_size");
+    assert_null(dcp_str_slip("train", words));
+    assert_null(dcp_str_slip("bfoo", words));
+    assert_null(dcp_str_slip("", words));
     char text[200];
     memset(text, 'x', sizeof text);
     text[sizeof text - 1] = '\0';

@@ -20,8 +20,8 @@ static void version_is_that_of_the_header(void **state)
 static void libraries_are_one_a_line(void **state)
 {
     (void)state;
-    static const char *const names[] = { "jansson", "xxHash", "zstd", "ISA-L",
-                                         "libarchive" };
+    static const char *const names[] = { "jansson", "xxHash",     "zstd",
+                                         "ISA-L",   "libarchive", "OpenSSL" };
     const char *at = dcp_version_libraries();
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         char name[32];

@@ -75,11 +75,32 @@ struct dcp_save_options {
     const struct dcp_companion *companion; /* NULL: none */
 };
 
+/* Where a state comes from: what training adds to a step as the object "lineage". It is
+ * no part of the state: two steps are the same whatever theirs say. */
+#define DCP_LINEAGE "lineage"
+#define DCP_LINEAGE_CAP 128
+struct dcp_lineage {
+    uint64_t run;         /* random, drawn when the run began; 0: unknown */
+    int64_t parent;       /* the step that was saved or resumed before; -1: none */
+    uint64_t fingerprint; /* of the parent's state, see dcp_state_fingerprint */
+};
+/* All unknown where there is none, or none that can be read. */
+DCP_PUBLIC void dcp_lineage_read(const struct dcp_catalog *catalog,
+                                 struct dcp_lineage *out_lineage);
+/* The object to save; its text is in `text`. */
+DCP_PUBLIC void dcp_lineage_object(const struct dcp_lineage *lineage,
+                                   char text[DCP_LINEAGE_CAP],
+                                   struct dcp_object *out_object);
+/* One number for all tensors with their names: equal at every layout, world and codec.
+ * 0: unknown, since a tensor has no fingerprint. */
+DCP_PUBLIC uint64_t dcp_state_fingerprint(const struct dcp_catalog *catalog);
+
 struct dcp_save_result {
     int64_t step;
-    uint64_t size_bytes; /* of all shards */
-    double stall_s;      /* time the caller was held in start */
-    double write_s;      /* from start to durable */
+    uint64_t fingerprint; /* of the state; known to rank 0 alone */
+    uint64_t size_bytes;  /* of all shards */
+    double stall_s;       /* time the caller was held in start */
+    double write_s;       /* from start to durable */
 };
 
 struct dcp_saver; /* keeps staging memory and the plan from one save to the next */
@@ -121,7 +142,9 @@ struct dcp_step {
         whole; /* manifest parses, its digest holds, every shard is there with its size */
     bool mendable; /* it is not, yet its parity gives what is missing: dcp_load takes it,
                     * dcp_repair makes it whole */
-    struct dcp_error why; /* when it is not whole */
+    struct dcp_error why;       /* when it is not whole */
+    struct dcp_lineage lineage; /* when it is, with the fingerprint of its own state */
+    uint64_t fingerprint;
 };
 /* All steps of a run folder, newest first; *out is freed with free. *out_unfinished (may
  * be NULL) counts temporary folders. Not collective. Errors: NOT_FOUND (no folder), IO,

@@ -56,23 +56,28 @@ DCP_PUBLIC int dcp_comm_mpi(struct dcp_comm *out_comm, const void *mpi_comm,
 /* How ranks that were started without MPI (torchrun, srun) find each other. The texts are
  * borrowed for the call. */
 struct dcp_comm_tcp_options {
-    int rank, world;  /* RANK, WORLD_SIZE */
-    const char *host; /* MASTER_ADDR: where rank 0 runs; name, IPv4 or IPv6 */
-    int port;         /* MASTER_PORT: what starts the ranks may listen at it itself */
-    const char *job;  /* the same on all ranks, and best on no others, also not on those
-                       * of the same job before it was started again; NULL: none */
-    int timeout_ms;   /* of the start; 0: 60 s */
+    int rank, world;    /* RANK, WORLD_SIZE */
+    const char *host;   /* MASTER_ADDR: where rank 0 runs; name, IPv4 or IPv6 */
+    int port;           /* MASTER_PORT: what starts the ranks may listen at it itself */
+    const char *job;    /* the same on all ranks, and best on no others, also not on those
+                         * of the same job before it was started again; NULL: none */
+    int timeout_ms;     /* of the start; 0: 60 s */
+    const char *secret; /* the same on all ranks, and known to nobody else: what proves
+                         * that a process is one of them; NULL: none, and whoever can
+                         * connect and knows the job's name may be one */
 };
 
 /* A comm over TCP: all ranks of `world` call it, each on a host of its own or not. Rank 0
- * listens at the first free port of port + 1 to port + 16, on all interfaces unless host
- * is the loopback, until all ranks have come; the others try these ports until the
- * time-out, and wait up to a quarter of it longer once they have found rank 0. Whoever
- * connects and is no rank of this job (job, port) is dropped and delays nothing. There is
- * no authentication and no encryption, as with MPI: it is for networks that are trusted.
- * A host that a name server does not know yet is asked for until the time-out; how long
- * one question takes is the resolver's matter. No signals; sockets are closed on exec. A
- * world of one opens none.
+ * listens at the first free port of port + 1 to port + 16, at the address of host (at all
+ * addresses where that is not one of this machine's), until all ranks have come; the
+ * others try these ports until the time-out, and wait up to a quarter of it longer once
+ * they have found rank 0. Each side proves to the other that it knows the secret, without
+ * telling it; whoever connects and cannot, or is of another job (job, port), is dropped
+ * and delays nothing. What the ranks then say is neither encrypted nor signed, as with
+ * MPI: it is for networks where nobody changes what others send. A host that a name
+ * server does not know yet is asked for until the time-out; how long one question takes
+ * is the resolver's matter. No signals; sockets are closed on exec. A world of one opens
+ * none.
  *
  * In the calls any size works. A rank whose connection is closed is dead at once, one
  * that is silent is named by the time-out. Rank 0 sees this of all, the others of rank 0

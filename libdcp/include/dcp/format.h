@@ -70,6 +70,13 @@ enum dcp_format_flags {
 
 #define DCP_SEAL_GLOBAL (-1)
 
+/* Who is told of a difference that `check` finds; piece NULL: it is in the file. */
+struct dcp_differs {
+    int (*report)(void *self, const struct dcp_piece *piece, const char *what,
+                  struct dcp_error *err);
+    void *self;
+};
+
 struct dcp_format {
     const char *name; /* as in --to: "native", "safetensors", "torch", "hf" */
     const char *help; /* one line for people */
@@ -117,6 +124,12 @@ struct dcp_format {
     int (*seal)(struct dcp_catalog *catalog, int rank,
                 const struct dcp_target_options *options, struct dcp_literals *literals,
                 struct dcp_error *err);
+
+    /* Optional, for formats that say twice what is in a file, of which `index` reads one:
+     * holds what a file says of itself against the sorted catalog. Errors: those of
+     * report; CORRUPT (what it says cannot be understood), IO, MEMORY. */
+    int (*check)(const struct dcp_source *source, const struct dcp_catalog *catalog,
+                 size_t file, const struct dcp_differs *differs, struct dcp_error *err);
 };
 
 /* All formats, NULL-terminated, in the order of `dcp-reshard formats`. Static. */

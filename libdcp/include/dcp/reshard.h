@@ -21,8 +21,15 @@ struct dcp_place {
     struct dcp_mend *mend;   /* private */
     struct dcp_error damage; /* what was found, where parity gives what is missing */
 };
+struct dcp_place_options {
+    uint64_t max_header_bytes; /* as in dcp_store; 0: what real files have */
+};
 /* Caller owns, dcp_place_close. Errors: NOT_FOUND, CORRUPT (no whole step), UNSUPPORTED,
  * IO. */
+DCP_PUBLIC int dcp_place_open_with(const char *path,
+                                   const struct dcp_place_options *options,
+                                   struct dcp_place *out_place, struct dcp_error *err);
+/* The same without options. */
 DCP_PUBLIC int dcp_place_open(const char *path, struct dcp_place *out_place,
                               struct dcp_error *err);
 DCP_PUBLIC void dcp_place_close(struct dcp_place *place);
@@ -78,6 +85,7 @@ struct dcp_reshard_options {
     bool lossy;            /* leave out what the target cannot hold */
     struct dcp_target_options target;
     struct dcp_progress progress;
+    const struct dcp_log *log; /* what could not be removed is a warning; NULL: silence */
 };
 
 /* What a reshard would do. */
@@ -86,8 +94,9 @@ struct dcp_reshard_plan {
     uint64_t source_bytes, target_bytes; /* of tensors */
     uint64_t parity_bytes;               /* of parity files, about */
     uint64_t n_cast;                     /* tensors of another dtype than in the source */
-    uint64_t n_from_masters;             /* weights that are made of masters */
-    uint64_t n_masters_left;             /* masters that say more than what is taken */
+    uint64_t n_unproved;     /* tensors that no digest of the source's format proves */
+    uint64_t n_from_masters; /* weights that are made of masters */
+    uint64_t n_masters_left; /* masters that say more than what is taken */
     uint64_t n_left; /* tensors of the source that the target cannot hold (lossy) */
     const char *first_left;   /* one of them, borrowed, or NULL */
     const char *objects_left; /* what of training it has no place for: "trainer,
@@ -138,6 +147,14 @@ DCP_PUBLIC int dcp_reader_new(const struct dcp_source *source,
                               struct dcp_reader **out_reader, struct dcp_error *err);
 DCP_PUBLIC int dcp_reader_read(struct dcp_reader *reader, int tensor, int64_t begin,
                                int64_t end, void *out, struct dcp_error *err);
+/* Another reader of the same, for another thread, with memory of its own. */
+DCP_PUBLIC int dcp_reader_clone(struct dcp_reader *reader, uint64_t memory_bytes,
+                                struct dcp_reader **out_reader, struct dcp_error *err);
+/* Some formats have one checksum for a whole record, of which a tensor may be a small
+ * part. Reads what is left of the records that were touched, by clones too, which are
+ * idle: until this was called, only digests of blocks vouch for what dcp_reader_read
+ * gave. Errors: CORRUPT, IO. */
+DCP_PUBLIC int dcp_reader_check(struct dcp_reader *reader, struct dcp_error *err);
 DCP_PUBLIC void dcp_reader_free(struct dcp_reader *reader);
 
 #ifdef __cplusplus

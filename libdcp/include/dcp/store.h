@@ -91,6 +91,10 @@ struct dcp_store {
     const struct dcp_store_ops *ops;
     void *self;
     const char *root; /* for messages; belongs to the store */
+    /* The largest header, manifest or index that is read into memory; 0: what real files
+     * have. Whoever opened the store may set it. */
+    uint64_t max_header_bytes;
+    uint64_t packed_bytes; /* of the archive that the store is; 0: it is none */
 };
 
 /* A folder of a POSIX file system. With `create` it is made (parents too) when missing.
@@ -162,8 +166,17 @@ DCP_PUBLIC void dcp_store_free(struct dcp_store *store);
 /* Frees what `list` gave; NULL is fine. */
 DCP_PUBLIC void dcp_store_list_free(struct dcp_store_entry *entries, size_t n);
 
-/* Reads a whole small file, at most max_bytes; *out has a NUL behind its end, caller
- * frees with free. Errors: NOT_FOUND, IO, MEMORY, CORRUPT (longer than max_bytes). */
+/* How large a header may be that real files have of at most `usual` bytes: that, or what
+ * max_header_bytes says. In an archive it is also 16 MiB and 64 times the archive at
+ * most: text does not become that small, and what is nothing but blanks is an attack. */
+DCP_PUBLIC uint64_t dcp_store_header_limit(const struct dcp_store *store, uint64_t usual);
+/* Refuses a header of so many bytes that is longer. Errors: CORRUPT. */
+DCP_PUBLIC int dcp_store_check_header(const struct dcp_store *store, const char *name,
+                                      uint64_t size_bytes, uint64_t usual,
+                                      struct dcp_error *err);
+/* Reads a whole small file, at most max_bytes (or what dcp_store_header_limit makes of
+ * it); *out has a NUL behind its end, caller frees with free. Errors: NOT_FOUND, IO,
+ * MEMORY, CORRUPT (longer than that). */
 DCP_PUBLIC int dcp_store_read_file(const struct dcp_store *store, const char *name,
                                    size_t max_bytes, void **out, size_t *out_size_bytes,
                                    struct dcp_error *err);

@@ -182,6 +182,20 @@ struct dcp_file {
     const char *lost_why; /* not what it was; one sentence */
 };
 
+/* A range of a file with one checksum over all of it, as a zip archive keeps it of its
+ * records. Pieces lie in it, in whole or in part: who reads any of it checks all of it.
+ */
+struct dcp_record {
+    const char *name; /* for messages; belongs to the catalog */
+    int file;
+    enum dcp_codec codec;         /* none or a stream, */
+    uint64_t offset, stored_size; /* of this extent; */
+    uint64_t skip;                /* streams: decoded bytes before its first */
+    uint64_t size_bytes;          /* of its content */
+    uint32_t crc32;               /* of its content; or, when it is not known yet, */
+    bool crc32_behind; /* it stands in the zip descriptor that follows in the stream */
+};
+
 /* What is not a tensor: scheduler, RNG, data cursor, user JSON, an opaque pickle. */
 enum dcp_object_kind { DCP_OBJECT_JSON, DCP_OBJECT_BYTES };
 struct dcp_object {
@@ -219,11 +233,13 @@ struct dcp_catalog {
     size_t n_pieces;
     struct dcp_file *files;
     size_t n_files;
+    struct dcp_record *records; /* what pieces lie in them is told by their places */
+    size_t n_records;
     struct dcp_object *objects;
     size_t n_objects;
     bool sorted;
-    size_t cap_tensors, cap_pieces, cap_files, cap_objects; /* private */
-    struct dcp_name_index *index;                           /* private */
+    size_t cap_tensors, cap_pieces, cap_files, cap_records, cap_objects; /* private */
+    struct dcp_name_index *index;                                        /* private */
 };
 
 /* An empty catalog; caller owns. Errors: MEMORY. */
@@ -243,6 +259,10 @@ DCP_PUBLIC int dcp_catalog_add_piece(struct dcp_catalog *catalog,
 DCP_PUBLIC int dcp_catalog_add_file(struct dcp_catalog *catalog,
                                     const struct dcp_file *file, int *out_index,
                                     struct dcp_error *err);
+/* Records do not overlap. Errors: MEMORY. */
+DCP_PUBLIC int dcp_catalog_add_record(struct dcp_catalog *catalog,
+                                      const struct dcp_record *record,
+                                      struct dcp_error *err);
 DCP_PUBLIC int dcp_catalog_add_object(struct dcp_catalog *catalog,
                                       const struct dcp_object *object,
                                       struct dcp_error *err);
@@ -284,6 +304,10 @@ DCP_PUBLIC int64_t dcp_piece_elems(const struct dcp_catalog *catalog,
                                    const struct dcp_piece *piece);
 DCP_PUBLIC uint64_t dcp_piece_bytes(const struct dcp_catalog *catalog,
                                     const struct dcp_piece *piece);
+/* Raw bytes from its first element to behind its last, where it is stored: more than the
+ * above when it has strides. */
+DCP_PUBLIC uint64_t dcp_piece_span(const struct dcp_catalog *catalog,
+                                   const struct dcp_piece *piece);
 /* Raw bytes of a whole tensor. */
 DCP_PUBLIC uint64_t dcp_tensor_bytes(const struct dcp_tensor *tensor);
 

@@ -1,0 +1,70 @@
+/* optim_unordered: by names, or by shapes that there are once. */
+#include "optim_unordered.h"
+#include <string.h>
+
+/* Whether the groups name their parameters, and the weights found are those. */
+static bool are_named(const struct dcp_catalog *catalog, const json_t *groups,
+                      const struct dcp_optim_ids *ids)
+{
+    for (size_t g = 0; g < json_array_size(groups); g++) {
+        const json_t *group = json_array_get(groups, g);
+        const json_t *params = json_object_get(group, "params");
+        const json_t *names = json_object_get(group, "param_names");
+        for (size_t i = 0; i < json_array_size(params); i++) {
+            const char *name = json_string_value(json_array_get(names, i));
+            int weight = ids->weight[json_integer_value(json_array_get(params, i))];
+            if (!name || strcmp(catalog->tensors[weight].param, name) != 0)
+                return false;
+        }
+    }
+    return true;
+}
+
+static bool fits(const struct dcp_tensor *weight, const struct dcp_optim_shape *shape)
+{
+    return shape->known && weight->ndim == shape->ndim &&
+           !memcmp(weight->shape, shape->shape,
+                   (size_t)shape->ndim * sizeof *shape->shape);
+}
+
+/* The one weight of that shape, or -1. */
+static int only_weight(const struct dcp_catalog *catalog, const size_t *weights,
+                       size_t n_weights, const struct dcp_optim_shape *shape)
+{
+    int found = -1;
+
+    for (size_t w = 0; w < n_weights; w++) {
+        if (!fits(&catalog->tensors[weights[w]], shape))
+            continue;
+        if (found >= 0)
+            return -1;
+        found = (int)weights[w];
+    }
+    return found;
+}
+
+/* A weight that two numbers fit ends it: most models have some, and soon. */
+static bool find_by_shape(const struct dcp_catalog *catalog, const size_t *weights,
+                          size_t n_weights, const struct dcp_optim_shape *shapes,
+                          struct dcp_optim_ids *ids)
+{
+    for (size_t i = 0; i < ids->n; i++) {
+        ids->weight[i] = only_weight(catalog, weights, n_weights, &shapes[i]);
+        if (ids->weight[i] < 0)
+            return false;
+        for (size_t k = 0; k < i; k++)
+            if (ids->weight[k] == ids->weight[i])
+                return false;
+    }
+    return true;
+}
+
+void dcp_optim_unordered(const struct dcp_catalog *catalog, const size_t *weights,
+                         size_t n_weights, const json_t *groups,
+                         const struct dcp_optim_shape *shapes, struct dcp_optim_ids *ids)
+{
+    ids->found = (ids->found && are_named(catalog, groups, ids)) ||
+                 (ids->n && find_by_shape(catalog, weights, n_weights, shapes, ids));
+    for (size_t i = 0; i < ids->n && !ids->found; i++)
+        ids->weight[i] = -1;
+}

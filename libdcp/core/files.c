@@ -1,0 +1,208 @@
+#include "files.h"
+#include "base/mem.h"
+#include <string.h>
+
+#define MAX_OPEN_FILES 32
+#define MIN_WINDOW (64u << 10)
+
+struct open_file {
+    int file; /* in the catalog, -1: free */
+    uint64_t used;
+    struct dcp_store_file *handle;
+};
+
+/* What follows a small read in its file. A window a file, as far as memory goes: the
+ * shards of a checkpoint are read in turn. */
+struct window {
+    int file; /* in the catalog, -1: empty */
+    uint64_t at, n, used;
+    unsigned char *data;
+};
+
+struct dcp_files {
+    struct dcp_source source;
+    const struct dcp_catalog *catalog;
+    uint64_t clock, n_bytes;
+    struct open_file open[MAX_OPEN_FILES];
+    struct window *windows;
+    size_t n_windows, window_bytes;
+};
+
+char *dcp_source_file(const struct dcp_source *source, const char *file)
+{
+    size_t dir = strlen(source->name);
+
+    if (!source->is_dir) {
+        const char *slash = strrchr(source->name, '/');
+        dir = slash ? (size_t)(slash - source->name) : 0;
+    }
+    size_t n = strlen(file);
+    char *path = malloc(dir + n + 2);
+    if (!path)
+        return NULL;
+    if (dir) {
+        memcpy(path, source->name, dir);
+        path[dir++] = '/';
+    }
+    memcpy(path + dir, file, n + 1);
+    return path;
+}
+
+/* As many windows as there are files, as large as the memory allows. */
+static void size_windows(struct dcp_files *f, uint64_t memory_bytes)
+{
+    uint64_t n = f->catalog->n_files ? f->catalog->n_files : 1;
+    uint64_t bytes = memory_bytes / n;
+
+    bytes = bytes < MIN_WINDOW        ? MIN_WINDOW
+            : bytes > DCP_BLOCK_BYTES ? DCP_BLOCK_BYTES
+                                      : bytes;
+    f->window_bytes = (size_t)bytes;
+    f->n_windows = (size_t)(memory_bytes / bytes < n ? memory_bytes / bytes : n);
+    if (f->n_windows == 0)
+        f->n_windows = 1;
+}
+
+int dcp_files_new(const struct dcp_source *source, const struct dcp_catalog *catalog,
+                  uint64_t memory_bytes, struct dcp_files **out_files,
+                  struct dcp_error *err)
+{
+    struct dcp_files *f = calloc(1, sizeof *f);
+
+    *out_files = NULL;
+    if (!f)
+        return dcp_error_memory(err, "a reader of files");
+    f->source = *source;
+    f->catalog = catalog;
+    for (int i = 0; i < MAX_OPEN_FILES; i++)
+        f->open[i].file = -1;
+    size_windows(f, memory_bytes);
+    f->windows = dcp_mem_calloc(f->n_windows, sizeof *f->windows);
+    if (!f->windows) {
+        free(f);
+        return dcp_error_memory(err, "a reader of files");
+    }
+    for (size_t i = 0; i < f->n_windows; i++)
+        f->windows[i].file = -1;
+    *out_files = f;
+    return DCP_OK;
+}
+
+static void close_files(struct dcp_files *f)
+{
+    const struct dcp_store *store = f->source.store;
+
+    for (int i = 0; i < MAX_OPEN_FILES; i++)
+        if (f->open[i].file >= 0) {
+            store->ops->close(store->self, f->open[i].handle, NULL);
+            f->open[i].file = -1;
+        }
+}
+
+void dcp_files_free(struct dcp_files *f)
+{
+    if (!f)
+        return;
+    close_files(f);
+    for (size_t i = 0; i < f->n_windows; i++)
+        free(f->windows[i].data);
+    free(f->windows);
+    free(f);
+}
+
+void dcp_files_move(struct dcp_files *f, const struct dcp_store *store)
+{
+    close_files(f);
+    for (size_t i = 0; i < f->n_windows; i++)
+        f->windows[i].file = -1;
+    f->source.store = store;
+}
+
+uint64_t dcp_files_bytes(const struct dcp_files *f)
+{
+    return f->n_bytes;
+}
+
+static int open_file(struct dcp_files *f, int file, struct dcp_store_file **out,
+                     struct dcp_error *err)
+{
+    const struct dcp_store *store = f->source.store;
+    struct open_file *victim = &f->open[0];
+
+    for (int i = 0; i < MAX_OPEN_FILES; i++) {
+        struct open_file *slot = &f->open[i];
+        if (slot->file == file) {
+            slot->used = ++f->clock;
+            *out = slot->handle;
+            return DCP_OK;
+        }
+        if (victim->file >= 0 && (slot->file < 0 || slot->used < victim->used))
+            victim = slot;
+    }
+    if (victim->file >= 0) {
+        store->ops->close(store->self, victim->handle, NULL);
+        victim->file = -1;
+    }
+    DCP_CLEANUP_FREE char *path =
+        dcp_source_file(&f->source, f->catalog->files[file].name);
+    if (!path)
+        return dcp_error_memory(err, "a file name");
+    int rc = store->ops->open(store->self, path, &victim->handle, err);
+    if (rc)
+        return rc;
+    victim->file = file;
+    victim->used = ++f->clock;
+    *out = victim->handle;
+    return DCP_OK;
+}
+
+int dcp_files_read(struct dcp_files *f, int file, uint64_t offset, size_t n, void *out,
+                   struct dcp_error *err)
+{
+    const struct dcp_store *store = f->source.store;
+    struct dcp_store_file *handle = NULL;
+    int rc = open_file(f, file, &handle, err);
+
+    if (rc)
+        return rc;
+    f->n_bytes += n;
+    return store->ops->read_at(store->self, handle, offset, out, n, err);
+}
+
+static struct window *window_of(struct dcp_files *f, int file)
+{
+    struct window *victim = &f->windows[0];
+
+    for (size_t i = 0; i < f->n_windows; i++) {
+        if (f->windows[i].file == file)
+            return &f->windows[i];
+        if (f->windows[i].used < victim->used)
+            victim = &f->windows[i];
+    }
+    victim->file = -1;
+    return victim;
+}
+
+int dcp_files_read_ahead(struct dcp_files *f, int file, uint64_t offset, size_t n,
+                         void *out, struct dcp_error *err)
+{
+    uint64_t size = f->catalog->files[file].size_bytes;
+
+    if (n >= f->window_bytes / 2 || offset >= size || n > size - offset)
+        return dcp_files_read(f, file, offset, n, out, err);
+    struct window *window = window_of(f, file);
+    if (!window->data && !(window->data = malloc(f->window_bytes)))
+        return dcp_error_memory(err, "a window of a file");
+    if (window->file < 0 || offset < window->at || offset + n > window->at + window->n) {
+        window->n = size - offset < f->window_bytes ? size - offset : f->window_bytes;
+        window->at = offset;
+        window->file = -1;
+        int rc = dcp_files_read(f, file, offset, (size_t)window->n, window->data, err);
+        if (rc)
+            return rc;
+        window->file = file;
+    }
+    window->used = ++f->clock;
+    memcpy(out, window->data + (offset - window->at), n);
+    return DCP_OK;
+}

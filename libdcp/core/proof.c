@@ -1,0 +1,293 @@
+#include "proof.h"
+#include "base/hash.h"
+#include "base/mem.h"
+#include "base/str.h"
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdio.h>
+
+struct block {
+    uint32_t crc;
+    bool seen;
+};
+
+struct state {
+    size_t first; /* of its blocks */
+    uint64_t n_blocks, n_seen;
+    size_t piece; /* one that lies in it */
+    bool broken;
+};
+
+struct dcp_proof {
+    const struct dcp_catalog *catalog;
+    struct state *records;
+    struct block *blocks;
+    size_t *order;        /* records by place */
+    int64_t *record_of;   /* of each piece; NULL: the catalog has no records */
+    pthread_mutex_t lock; /* of records and blocks */
+};
+
+/* Where bytes are: in a file, or in what a stream of it decodes to. */
+struct place {
+    int file;
+    bool coded;
+    uint64_t stream, at, n;
+};
+
+static struct place place_of_record(const struct dcp_record *r)
+{
+    bool coded = r->codec != DCP_CODEC_NONE;
+
+    return (struct place){ r->file, coded, coded ? r->offset : 0,
+                           coded ? r->skip : r->offset, r->size_bytes };
+}
+
+static struct place place_of_piece(const struct dcp_catalog *catalog, size_t piece)
+{
+    const struct dcp_piece *p = &catalog->pieces[piece];
+    bool coded = p->codec >= DCP_N_CODECS;
+
+    return (struct place){ p->file, coded, coded ? p->offset : 0,
+                           coded ? p->skip : p->offset, dcp_piece_span(catalog, p) };
+}
+
+static int compare(const struct place *a, const struct place *b)
+{
+    if (a->file != b->file)
+        return a->file < b->file ? -1 : 1;
+    if (a->coded != b->coded)
+        return a->coded ? 1 : -1;
+    if (a->stream != b->stream)
+        return a->stream < b->stream ? -1 : 1;
+    return a->at < b->at ? -1 : a->at > b->at;
+}
+
+static int by_place(const void *a, const void *b, void *arg)
+{
+    const struct dcp_catalog *catalog = arg;
+    struct place x = place_of_record(&catalog->records[*(const size_t *)a]);
+    struct place y = place_of_record(&catalog->records[*(const size_t *)b]);
+
+    return compare(&x, &y);
+}
+
+/* The last record that begins at a piece or before it, when the piece lies in it. */
+static int64_t find_record(const struct dcp_proof *proof, size_t p)
+{
+    const struct dcp_record *records = proof->catalog->records;
+    const struct dcp_piece *piece = &proof->catalog->pieces[p];
+    struct place wanted = place_of_piece(proof->catalog, p), found;
+    size_t lo = 0, hi = proof->catalog->n_records;
+
+    if (piece->file < 0 || (piece->codec != DCP_CODEC_NONE && !wanted.coded))
+        return DCP_NO_RECORD;
+    while (lo < hi) {
+        size_t mid = lo + (hi - lo) / 2;
+        found = place_of_record(&records[proof->order[mid]]);
+        if (compare(&found, &wanted) <= 0)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    if (lo == 0)
+        return DCP_NO_RECORD;
+    found = place_of_record(&records[proof->order[lo - 1]]);
+    if (found.file != wanted.file || found.coded != wanted.coded ||
+        found.stream != wanted.stream || wanted.at - found.at > found.n ||
+        wanted.n > found.n - (wanted.at - found.at))
+        return DCP_NO_RECORD;
+    return (int64_t)proof->order[lo - 1];
+}
+
+static uint64_t n_blocks_of(const struct dcp_record *record)
+{
+    return record->size_bytes / DCP_BLOCK_BYTES +
+           (record->size_bytes % DCP_BLOCK_BYTES != 0);
+}
+
+static bool link_pieces(struct dcp_proof *proof)
+{
+    const struct dcp_catalog *catalog = proof->catalog;
+    size_t n = catalog->n_records;
+    uint64_t n_blocks = 0;
+
+    proof->record_of = dcp_mem_calloc(catalog->n_pieces, sizeof *proof->record_of);
+    proof->records = dcp_mem_calloc(n, sizeof *proof->records);
+    proof->order = dcp_mem_calloc(n, sizeof *proof->order);
+    if (!proof->record_of || !proof->records || !proof->order)
+        return false;
+    for (size_t r = 0; r < n; r++) {
+        struct state *state = &proof->records[r];
+        *state = (struct state){ .first = (size_t)n_blocks,
+                                 .n_blocks = n_blocks_of(&catalog->records[r]),
+                                 .piece = catalog->n_pieces };
+        n_blocks += state->n_blocks;
+        proof->order[r] = r;
+    }
+    qsort_r(proof->order, n, sizeof *proof->order, by_place, (void *)(uintptr_t)catalog);
+    for (size_t p = catalog->n_pieces; p-- > 0;) {
+        proof->record_of[p] = find_record(proof, p);
+        if (proof->record_of[p] >= 0)
+            proof->records[proof->record_of[p]].piece = p;
+    }
+    proof->blocks = dcp_mem_calloc((size_t)n_blocks, sizeof *proof->blocks);
+    return proof->blocks;
+}
+
+int dcp_proof_new(const struct dcp_catalog *catalog, struct dcp_proof **out_proof,
+                  struct dcp_error *err)
+{
+    struct dcp_proof *proof = calloc(1, sizeof *proof);
+
+    *out_proof = NULL;
+    if (!proof)
+        return dcp_error_memory(err, "the checksums of a checkpoint");
+    proof->catalog = catalog;
+    pthread_mutex_init(&proof->lock, NULL);
+    if (catalog->n_records && !link_pieces(proof)) {
+        dcp_proof_free(proof);
+        return dcp_error_memory(err, "the checksums of a checkpoint");
+    }
+    *out_proof = proof;
+    return DCP_OK;
+}
+
+void dcp_proof_free(struct dcp_proof *proof)
+{
+    if (!proof)
+        return;
+    pthread_mutex_destroy(&proof->lock);
+    free(proof->records);
+    free(proof->blocks);
+    free(proof->order);
+    free(proof->record_of);
+    free(proof);
+}
+
+int64_t dcp_proof_record(const struct dcp_proof *proof, size_t piece, uint64_t *out_at)
+{
+    if (!proof->record_of || proof->record_of[piece] < 0)
+        return DCP_NO_RECORD;
+    struct place of = place_of_piece(proof->catalog, piece);
+    struct place in = place_of_record(&proof->catalog->records[proof->record_of[piece]]);
+    *out_at = of.at - in.at;
+    return proof->record_of[piece];
+}
+
+static int complain(const struct dcp_proof *proof, size_t r, const char *what,
+                    struct dcp_error *err)
+{
+    const struct dcp_catalog *catalog = proof->catalog;
+    const struct dcp_record *record = &catalog->records[r];
+    size_t piece = proof->records[r].piece;
+    char name[160], file[160], tensor[160];
+
+    dcp_str_escape(name, sizeof name, record->name);
+    dcp_str_escape(file, sizeof file, catalog->files[record->file].name);
+    if (piece == catalog->n_pieces)
+        return dcp_error_set(
+            err, DCP_E_CORRUPT,
+            "the record '%s' of '%s' is damaged: %s (bytes %" PRIu64 "..%" PRIu64 ")",
+            name, file, what, record->offset, record->offset + record->stored_size - 1);
+    const char *full = catalog->tensors[catalog->pieces[piece].tensor].name;
+    dcp_error_set(err, DCP_E_CORRUPT,
+                  "tensor '%s' is damaged: %s (file '%s', record '%s', bytes %" PRIu64
+                  "..%" PRIu64 ")",
+                  dcp_str_escape(tensor, sizeof tensor, full), what, file, name,
+                  record->offset, record->offset + record->stored_size - 1);
+    dcp_error_tensor(err, full);
+    return DCP_E_CORRUPT;
+}
+
+static uint32_t crc_of(const struct dcp_proof *proof, size_t r)
+{
+    const struct state *state = &proof->records[r];
+    uint64_t left = proof->catalog->records[r].size_bytes;
+    uint32_t crc = 0;
+
+    for (uint64_t b = 0; b < state->n_blocks; b++) {
+        uint64_t n = left < DCP_BLOCK_BYTES ? left : DCP_BLOCK_BYTES;
+        crc = dcp_hash_crc32_combine(crc, proof->blocks[state->first + b].crc, n);
+        left -= n;
+    }
+    return crc;
+}
+
+int dcp_proof_add(struct dcp_proof *proof, size_t r, uint64_t b, const void *data,
+                  size_t n, const uint32_t *crc32, struct dcp_error *err)
+{
+    struct state *state = &proof->records[r];
+    struct block *block = &proof->blocks[state->first + b];
+    uint32_t crc = dcp_hash_crc32(0, data, n);
+    const char *what = NULL;
+
+    pthread_mutex_lock(&proof->lock);
+    if (block->seen) {
+        what = block->crc == crc ? NULL : "what was read of it has changed";
+    } else {
+        *block = (struct block){ crc, true };
+        uint32_t want = crc32 ? *crc32 : proof->catalog->records[r].crc32;
+        if (++state->n_seen == state->n_blocks && want && crc_of(proof, r) != want)
+            what = "its CRC-32 differs";
+    }
+    state->broken = state->broken || what;
+    pthread_mutex_unlock(&proof->lock);
+    return what ? complain(proof, r, what, err) : DCP_OK;
+}
+
+void dcp_proof_break(struct dcp_proof *proof, size_t r, struct dcp_error *err)
+{
+    char what[sizeof err->message];
+
+    pthread_mutex_lock(&proof->lock);
+    proof->records[r].broken = true;
+    pthread_mutex_unlock(&proof->lock);
+    snprintf(what, sizeof what, "%s", err ? err->message : "");
+    complain(proof, r, what, err);
+}
+
+bool dcp_proof_has(const struct dcp_proof *proof, size_t r, uint64_t block)
+{
+    return proof->blocks[proof->records[r].first + block].seen;
+}
+
+int dcp_proof_open(const struct dcp_proof *proof, bool all, size_t **out_records,
+                   size_t *out_n, struct dcp_error *err)
+{
+    size_t n = proof->catalog->n_records;
+
+    *out_n = 0;
+    *out_records = dcp_mem_calloc(n + 1, sizeof **out_records);
+    if (!*out_records)
+        return dcp_error_memory(err, "the checksums of a checkpoint");
+    for (size_t r = 0; r < n; r++) {
+        const struct state *state = &proof->records[r];
+        if (state->n_seen < state->n_blocks && (all || state->n_seen))
+            (*out_records)[(*out_n)++] = r;
+    }
+    return DCP_OK;
+}
+
+bool dcp_proof_is_broken(const struct dcp_proof *proof, size_t record)
+{
+    return proof->records[record].broken;
+}
+
+size_t dcp_proof_first_piece(const struct dcp_proof *proof, size_t record)
+{
+    return proof->records[record].piece;
+}
+
+bool dcp_proof_covers(const struct dcp_proof *proof, const struct dcp_tensor *tensor)
+{
+    bool all = tensor->n_pieces > 0 || !tensor->n_elems;
+
+    for (size_t i = 0; i < tensor->n_pieces && all; i++) {
+        size_t p = tensor->first_piece + i;
+        const struct dcp_piece *piece = &proof->catalog->pieces[p];
+        bool in_memory = piece->file < 0; /* it was in a record that was read whole */
+        all = piece->has_crc || piece->blocks || !tensor->n_elems ||
+              (proof->record_of && (in_memory || proof->record_of[p] >= 0));
+    }
+    return all || tensor->has_fingerprint;
+}

@@ -1,0 +1,253 @@
+# labels: interop
+"""Checkpoints of Hugging Face's Trainer and of accelerate, held against the optimizers that
+saved them.
+
+1. Every moment comes out under the name of its weight, in a native step and in a
+   distributed checkpoint of PyTorch, from safetensors and from .bin, of several families;
+   groups, step, scheduler and random numbers too.
+2. dcp-train goes on from a run with the losses that torch goes on with.
+3. accelerate's folders: .bin keeps the order of the weights, safetensors does not, and is
+   refused unless a config.json, or the shapes, tell it.
+4. FSDP's folders, sharded and whole.
+"""
+
+import glob
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import accelerate
+import safetensors.torch
+import torch
+import transformers
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+
+from programs import BIN, program, reshard
+
+SEQ, SAMPLES, STEPS = 16, 8, 12
+SMALL = {"vocab_size": 256, "hidden_size": 32, "intermediate_size": 64,
+         "num_hidden_layers": 2, "num_attention_heads": 2, "max_position_embeddings": 32}
+GPT2 = {"n_layer": 2, "n_head": 2, "n_embd": 32, "n_positions": SEQ, "vocab_size": 256}
+FSDP = os.path.join(os.path.dirname(os.path.abspath(__file__)), "fsdp_peer.py")
+
+
+def gpt2():
+    return transformers.GPT2LMHeadModel(transformers.GPT2Config(
+        resid_pdrop=0, embd_pdrop=0, attn_pdrop=0, attn_implementation="eager", **GPT2))
+
+
+def family(name, head="CausalLM", **more):
+    config = transformers.AutoConfig.for_model(
+        name, **{**SMALL, "num_key_value_heads": 2, "head_dim": 16, "pad_token_id": 0,
+                 **more})
+    return getattr(transformers, "AutoModelFor" + head).from_config(config)
+
+
+MODELS = {
+    "gpt2": gpt2,
+    "gpt2-score": lambda: transformers.GPT2ForSequenceClassification(
+        transformers.GPT2Config(pad_token_id=0, **GPT2)),
+    "llama": lambda: family("llama"), "qwen2": lambda: family("qwen2"),
+    "qwen3": lambda: family("qwen3", tie_word_embeddings=True),
+    "gemma2": lambda: family("gemma2"), "neox": lambda: family("gpt_neox"),
+    "bert": lambda: family("bert", "MaskedLM"),
+    "bert-score": lambda: family("bert", "SequenceClassification"),
+}
+
+
+class Samples(torch.utils.data.Dataset):
+    def __init__(self, scores):
+        self.scores = scores
+
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, i):
+        ids = torch.randint(1, 256, (SEQ,), generator=torch.Generator().manual_seed(i))
+        return {"input_ids": ids, "labels": torch.tensor(i % 2) if self.scores else ids}
+
+
+def train(model, folder, steps=2):
+    torch.manual_seed(1)
+    trainer = transformers.Trainer(model, transformers.TrainingArguments(
+        folder, max_steps=steps, save_steps=3 if steps > 2 else steps, use_cpu=True,
+        report_to=[], weight_decay=0.1, learning_rate=1e-3, disable_tqdm=True,
+        per_device_train_batch_size=4, logging_steps=100), train_dataset=Samples(
+            "Classification" in type(model).__name__))
+    trainer.train()
+    optimizer = trainer.optimizer
+    return getattr(optimizer, "optimizer", optimizer)
+
+
+def expected(model, optimizer):
+    """{(role, name): tensor} of what the optimizer has."""
+    return {(role, name): optimizer.state[parameter][role].detach().clone()
+            for name, parameter in model.named_parameters()
+            for role in ("exp_avg", "exp_avg_sq")}
+
+
+class Trainer(unittest.TestCase):
+    def setUp(self):
+        torch.manual_seed(0)
+        temporary = tempfile.TemporaryDirectory(prefix="dcp-trainer-")
+        self.addCleanup(temporary.cleanup)
+        self.work = temporary.name
+
+    def path(self, name):
+        return os.path.join(self.work, name)
+
+    def refused(self, *arguments):
+        done = subprocess.run([os.path.join(BIN, "dcp-reshard"), *arguments],
+                              capture_output=True, text=True, check=False)
+        self.assertEqual(done.returncode, 5, done.stderr)
+        return done.stderr
+
+    def check(self, folder, wanted):
+        """What a native step has of it; its manifest."""
+        reshard(folder, self.path("step"), "native", "--world", "1", "--force")
+        shard, = glob.glob(self.path("step/*.safetensors"))
+        found = safetensors.torch.load_file(shard)
+        for (role, name), tensor in wanted.items():
+            named = found.get(f"optimizer.{role}.{name}")
+            fsdp = found.get(f"optimizer.state.{name}.{role}")
+            self.assertTrue(torch.equal(fsdp if named is None else named, tensor),
+                            f"{role} of {name}")
+        with open(self.path("step/manifest.json"), encoding="utf-8") as file:
+            return json.load(file)
+
+    def check_dcp(self, folder, model, wanted):
+        """What PyTorch reads of a distributed checkpoint that it became."""
+        reshard(folder, self.path("dcp"), "dcp", "--force")
+        dcp_to_torch_save(self.path("dcp"), self.path("all.pt"))
+        tree = torch.load(self.path("all.pt"), weights_only=False)
+        states = tree["optim"]["state"]
+        for (role, name), tensor in wanted.items():
+            self.assertTrue(torch.equal(states[name][role], tensor), f"{role} of {name}")
+        for name, parameter in model.named_parameters():
+            self.assertTrue(torch.equal(tree["model"][name], parameter), name)
+        return tree
+
+    def test_families(self):
+        for name, make in MODELS.items():
+            with self.subTest(name):
+                model, run = make(), self.path(name)
+                wanted = expected(model, train(model, run))
+                if name == "neox":  # it is saved under its old name
+                    wanted = {(role, name.replace("lm_head", "embed_out")): tensor
+                              for (role, name), tensor in wanted.items()}
+                self.check(run, wanted)
+
+    def test_run(self):
+        model, run = gpt2(), self.path("run")
+        optimizer = train(model, run, STEPS)  # checkpoint-12 is newer than checkpoint-9
+        wanted = expected(model, optimizer)
+        manifest = self.check(run, wanted)
+        tree = self.check_dcp(run, model, wanted)
+        self.assertEqual(tree["scheduler"]["last_epoch"], STEPS)
+        newest = f"{run}/checkpoint-{STEPS}"
+        os.rename(newest + "/model.safetensors", self.path("model.safetensors"))
+        torch.save(model.state_dict(), newest + "/pytorch_model.bin")
+        self.check(run, wanted)
+        self.assertEqual(manifest["step"], STEPS)
+        objects = {o["name"]: o["value"] for o in manifest["objects"]}
+        self.assertEqual(objects["trainer"]["step"], STEPS)
+        self.assertEqual(objects["trainer_state"]["global_step"], STEPS)
+        self.assertEqual(objects["scheduler"]["last_epoch"], STEPS)
+        self.assertEqual(objects["optimizer"]["step"], STEPS)
+        self.assertIn("rng_state.rank_0", objects)
+        names = {id(parameter): name for name, parameter in model.named_parameters()}
+        for found, group in zip(objects["optimizer"]["param_groups"],
+                                optimizer.param_groups, strict=True):
+            self.assertEqual(found["params"], [names[id(p)] for p in group["params"]])
+            for key in ("lr", "weight_decay", "eps", "initial_lr"):
+                self.assertEqual(found[key], group[key])
+            self.assertEqual(tuple(found["betas"]), group["betas"])
+        self.go_on(run, model, optimizer)
+        shutil.copytree(run + "/checkpoint-3", run + "/checkpoint-100")
+        self.assertIn("checkpoint-100", program("dcp-inspect", run))
+
+    def go_on(self, run, model, optimizer):
+        """Three steps more, here and there, on the same samples."""
+        text = (b"It is a truth universally acknowledged, that a single man in possession "
+                b"of a good fortune, must be in want of a wife. However little known the "
+                b"feelings or views")[:SEQ * SAMPLES + 1]
+        with open(self.path("text.bin"), "wb") as out:
+            out.write(text)
+        with open(self.path("train.json"), "w", encoding="utf-8") as out:
+            json.dump({"train_batch_size": SAMPLES, "gradient_clipping": 1.0,
+                       "optimizer": {"type": "AdamW",
+                                     "params": {"lr": 3e-3, "weight_decay": 0.1}},
+                       "model": {"family": "gpt2", **GPT2},
+                       "data": {"train": "text.bin", "tokenizer": "bytes",
+                                "seq_len": SEQ},
+                       "checkpoint": {"dir": self.path("on")}}, out)
+        program("dcp-train", "--config", self.path("train.json"), "--resume", run,
+                "--steps", str(STEPS + 3))
+        with open(self.path("on/metrics.jsonl"), encoding="utf-8") as lines:
+            here = [json.loads(line)["loss"] for line in lines]
+        tokens = torch.tensor(list(text))
+        inputs, targets = (tokens[i:i + SEQ * SAMPLES].reshape(SAMPLES, SEQ) for i in (0, 1))
+        model.train()
+        for group in optimizer.param_groups:
+            group["lr"] = 3e-3
+        for loss_here in here:
+            loss = torch.nn.functional.cross_entropy(
+                model(inputs).logits.flatten(0, 1), targets.flatten())
+            self.assertAlmostEqual(loss.item(), loss_here, delta=1e-4)
+            optimizer.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+
+    def accelerated(self, model, folder, safe):
+        accelerator = accelerate.Accelerator(cpu=True)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda e: 1 / (1 + e))
+        model, optimizer, scheduler = accelerator.prepare(model, optimizer, scheduler)
+        for parameter in model.parameters():
+            parameter.grad = torch.randn_like(parameter)
+        optimizer.step()
+        scheduler.step()
+        accelerator.save_state(folder, safe_serialization=safe)
+        return expected(model, optimizer.optimizer)
+
+    def test_accelerate(self):
+        model = gpt2()
+        wanted = self.accelerated(model, self.path("bin"), False)
+        manifest = self.check(self.path("bin"), wanted)
+        self.assertEqual(manifest["step"], 1)
+        wanted = self.accelerated(model, self.path("safe"), True)
+        self.assertIn("does not keep their order", self.refused(
+            self.path("safe"), self.path("no")))
+        program("dcp-reshard", self.path("safe"), self.path("weights"), "--only", "model")
+        model.config.architectures = ["GPT2LMHeadModel"]
+        model.config.save_pretrained(self.path("safe"))
+        self.check(self.path("safe"), wanted)
+        model = torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.Linear(5, 7))
+        self.check(self.path("shapes"),
+                   self.accelerated(model, self.path("shapes"), True))
+
+    def test_fsdp(self):
+        subprocess.run([sys.executable, "-m", "torch.distributed.run", "--standalone",
+                        "--nproc_per_node", "2", FSDP, self.work], check=True,
+                       capture_output=True)
+        whole = torch.load(self.path("wanted.pt"))
+        model = gpt2()
+        model.load_state_dict(whole["model"])
+        wanted = {(role, name): tensor for name, state in whole["states"].items()
+                  for role, tensor in state.items() if role != "step"}
+        for kind in ("SHARDED_STATE_DICT", "FULL_STATE_DICT"):
+            with self.subTest(kind):
+                self.assertEqual(self.check(self.path(kind), wanted)["step"], 3)
+                self.check_dcp(self.path(kind), model, wanted)
+
+
+if __name__ == "__main__":
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    torch.set_num_threads(1)
+    unittest.main()
