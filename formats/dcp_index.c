@@ -376,7 +376,7 @@ int dcp_dcp_index(const struct dcp_source *source, struct dcp_catalog *catalog,
     struct dcp_reading r = { .source = source, .catalog = catalog };
 
     catalog->format = dcp_format_dcp.name;
-    if (!dcp_source_has(source, DCP_META_NAME) && dcp_shards_probe(source))
+    if (dcp_shards_probe(source))
         return dcp_shards_index(source, catalog, err);
     dcp_keys_init(&r.keys);
     int rc = read_all(&r, err);

@@ -43,9 +43,11 @@ int dcp_meta_no_memory(struct dcp_meta_parser *p)
 int dcp_meta_text(struct dcp_meta_parser *p, const struct dcp_pickle_node *node,
                   const char *what, const char **out)
 {
-    if (!node || node->kind != DCP_PICKLE_STR || !node->text.size_bytes ||
-        memchr(node->text.data, '\0', node->text.size_bytes))
+    if (!node || node->kind != DCP_PICKLE_STR)
         return dcp_error_set(p->err, DCP_E_CORRUPT, "%s is not a text", what);
+    if (!node->text.size_bytes || memchr(node->text.data, '\0', node->text.size_bytes))
+        return dcp_error_set(p->err, DCP_E_UNSUPPORTED,
+                             "%s is empty or holds NUL, which is no name", what);
     *out = dcp_arena_text_n(p->meta->arena, node->text.data, node->text.size_bytes);
     return *out ? DCP_OK : dcp_meta_no_memory(p);
 }

@@ -14,7 +14,10 @@
 #define PREFIX "shard-"
 #define SUFFIX ".safetensors"
 
-enum { HEAD_BYTES = 1024 }; /* the metadata stand first in a header */
+enum {
+    LENGTH_BYTES = 8,  /* of a header */
+    HEAD_BYTES = 1024, /* the metadata stand first in it */
+};
 
 /* A file: its own catalog, and where its tensors begin in the whole ones. */
 struct shard {
@@ -37,32 +40,42 @@ static void shards_fini(struct shards *shards)
 
 static bool is_shard_name(const struct dcp_store_entry *entry)
 {
-    return !entry->is_dir && dcp_str_starts(entry->name, PREFIX) &&
-           dcp_str_ends(entry->name, SUFFIX);
+    bool of_hf = dcp_str_starts(entry->name, PREFIX) && dcp_str_ends(entry->name, SUFFIX);
+    bool of_items = dcp_dcp_file_rank(entry->name) >= 0 &&
+                    dcp_str_ends(entry->name, DCP_META_FILE_SUFFIX);
+
+    return !entry->is_dir && (of_hf || of_items);
+}
+
+/* A header that begins with where its parts are. */
+static bool is_shard(const struct dcp_source *source, const char *name)
+{
+    DCP_CLEANUP_INPUT struct dcp_input in = { 0 };
+    char head[HEAD_BYTES];
+
+    if (dcp_input_open(&in, source, name, NULL))
+        return false;
+    size_t n = in.size_bytes < sizeof head ? (size_t)in.size_bytes : sizeof head;
+    return n > LENGTH_BYTES && !dcp_input_read(&in, 0, head, n, NULL) &&
+           head[LENGTH_BYTES] == '{' && memmem(head, n, INFO, sizeof INFO - 1);
 }
 
 bool dcp_shards_probe(const struct dcp_source *source)
 {
     struct dcp_store_entry *entries;
     size_t n;
-    bool found = false;
+    bool any = false, all = true;
 
     if (source->store->ops->list(source->store->self, source->name, &entries, &n, NULL))
         return false;
-    for (size_t i = 0; i < n; i++) {
-        DCP_CLEANUP_INPUT struct dcp_input in = { 0 };
-        char head[HEAD_BYTES];
+    for (size_t i = 0; i < n && all; i++) {
         if (!is_shard_name(&entries[i]))
             continue;
-        if (dcp_input_open(&in, source, entries[i].name, NULL))
-            break;
-        size_t head_n = in.size_bytes < sizeof head ? (size_t)in.size_bytes : sizeof head;
-        found = !dcp_input_read(&in, 0, head, head_n, NULL) &&
-                memmem(head, head_n, INFO, sizeof INFO - 1);
-        break;
+        any = true;
+        all = is_shard(source, entries[i].name);
     }
     dcp_store_list_free(entries, n);
-    return found;
+    return any && all;
 }
 
 /* -- headers ------------------------------------------------------------------------- */
@@ -256,6 +269,31 @@ static int join(const struct shards *shards, struct dcp_catalog *catalog,
     return rc;
 }
 
+/* Where .metadata says what there is, all of it must be there. */
+static int check_meta(const struct dcp_source *source, const struct dcp_catalog *catalog,
+                      struct dcp_error *err)
+{
+    DCP_CLEANUP_META struct dcp_meta meta = { 0 };
+    char shown[160];
+
+    if (!dcp_source_has(source, DCP_META_NAME))
+        return DCP_OK;
+    int rc = dcp_meta_read(source, &meta, err);
+    for (size_t t = 0; t < meta.n_tensors && !rc; t++) {
+        const struct dcp_meta_tensor *want = &meta.tensors[t];
+        int at = dcp_catalog_find(catalog, want->name);
+        const struct dcp_tensor *have = at < 0 ? NULL : &catalog->tensors[at];
+        if (!have || have->ndim != want->ndim || have->dtype != want->dtype ||
+            memcmp(have->shape, want->shape, (size_t)want->ndim * sizeof *want->shape) !=
+                0)
+            rc = dcp_error_set(err, DCP_E_CORRUPT,
+                               "tensor '%s' is not in the files as " DCP_META_NAME
+                               " has it: a file is missing, or of another checkpoint",
+                               dcp_str_escape(shown, sizeof shown, want->name));
+    }
+    return rc;
+}
+
 int dcp_shards_index(const struct dcp_source *source, struct dcp_catalog *catalog,
                      struct dcp_error *err)
 {
@@ -274,6 +312,8 @@ int dcp_shards_index(const struct dcp_source *source, struct dcp_catalog *catalo
     dcp_store_list_free(entries, n);
     if (!rc)
         rc = join(&shards, catalog, err);
+    if (!rc)
+        rc = check_meta(source, catalog, err);
     if (rc)
         return rc;
     catalog->version = "safetensors shards";

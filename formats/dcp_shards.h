@@ -1,8 +1,10 @@
 /* dcp_shards: what PyTorch's HuggingFaceStorageWriter leaves when it saves from all
- * ranks: a folder of shard-<rank>-model-<i>-of-<n>.safetensors without an index. Each
- * holds parts of tensors; "DCP_SHARDING_INFO" in its __metadata__ says where they begin.
- * How large a tensor is nobody says: as large as its parts reach. Source: _hf_utils.py
- * and hf_storage.py of PyTorch 2.13. */
+ * ranks: a folder of shard-<rank>-model-<i>-of-<n>.safetensors without an index; and its
+ * FileSystemWriter(serialization_format=SAFETENSORS): the same in files
+ * __<rank>_<i>.distcp beside .metadata, whose places in files are not true. Each holds
+ * parts of tensors; "DCP_SHARDING_INFO" in its __metadata__ says where they begin. How
+ * large a tensor is nobody says: as large as its parts reach. Source: _hf_utils.py and
+ * hf_storage.py of PyTorch 2.13. */
 #ifndef DCP_FORMATS_DCP_SHARDS_H
 #define DCP_FORMATS_DCP_SHARDS_H
 

@@ -168,7 +168,8 @@ static const char *join(struct model *m, const char *prefix,
     char number[32];
     const char *part = number;
 
-    if (key->kind == DCP_PICKLE_STR && !memchr(key->text.data, 0, key->text.size_bytes))
+    if (key->kind == DCP_PICKLE_STR && key->text.size_bytes &&
+        !memchr(key->text.data, 0, key->text.size_bytes))
         part = dcp_arena_text_n(m->file->arena, key->text.data, key->text.size_bytes);
     else if (key->kind == DCP_PICKLE_INT)
         snprintf(number, sizeof number, "%lld", (long long)key->number);

@@ -60,6 +60,12 @@ int dcp_native_probe(const struct dcp_source *source)
     return bits ? bits : probe_shards(source);
 }
 
+bool dcp_native_is_bytes(const struct dcp_catalog *catalog, const struct dcp_piece *piece)
+{
+    return piece->codec != DCP_CODEC_NONE ||
+           catalog->tensors[piece->tensor].dtype == DCP_C128;
+}
+
 const struct dcp_format dcp_format_native = {
     .name = "native",
     .help = "libdcp step: safetensors shards with digests, any world and layout",

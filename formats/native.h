@@ -17,14 +17,16 @@
 #define NATIVE_VERSION 1
 #define NATIVE_MANIFEST "manifest.json"
 #define NATIVE_MAX_MANIFEST_BYTES ((size_t)1 << 30)
-#define NATIVE_USUAL_MANIFEST_BYTES ((size_t)256 << 20) /* more is read when asked for \
-                                                         */
+#define NATIVE_USUAL_MANIFEST_BYTES                    \
+    ((size_t)256 << 20) /* more is read when asked for \
+                         */
 #define NATIVE_MAX_WORLD (1 << 20)
 #define NATIVE_MAX_HEADER_BYTES \
     ((size_t)100 * 1000 * 1000) /* of a shard: no reader of safetensors takes more */
 #define NATIVE_EXTRA \
     "manifest.extra" /* object: members of a manifest this version does not know */
-#define NATIVE_HEADER_ALIGN 4096 /* tensors of a shard begin at a multiple of it */
+#define NATIVE_COMPLEX128 "complex128" /* in "requires": a tensor is of that dtype */
+#define NATIVE_HEADER_ALIGN 4096       /* tensors of a shard begin at a multiple of it */
 
 /* The last member of manifest.json and what it covers: ,\n"digest":"<16 hex>"}\n closes
  * the file and is the CRC-64/XZ of all bytes before it. */
@@ -40,6 +42,11 @@ size_t *dcp_native_order(const struct dcp_catalog *catalog, int rank, size_t *ou
  * further piece of it. Two pieces never get the same one. */
 void dcp_native_key(struct dcp_buf *buf, const struct dcp_catalog *catalog,
                     const size_t *order, size_t i);
+
+/* Whether a piece stands in its shard as bytes, U8: it is coded, or of a dtype that
+ * safetensors has no name for. */
+bool dcp_native_is_bytes(const struct dcp_catalog *catalog,
+                         const struct dcp_piece *piece);
 
 int dcp_native_probe(const struct dcp_source *source);
 int dcp_native_index(const struct dcp_source *source, struct dcp_catalog *catalog,

@@ -113,7 +113,7 @@ static bool has_shape(const struct check *c, const struct dcp_piece *piece,
     int64_t stored = (int64_t)piece->stored_size;
     int64_t elems = dcp_piece_elems(c->catalog, piece);
 
-    if (piece->codec != DCP_CODEC_NONE)
+    if (dcp_native_is_bytes(c->catalog, piece))
         return are_numbers(shape, &stored, 1);
     if (piece->region.kind == DCP_FLAT)
         return are_numbers(shape, &elems, 1);
@@ -128,7 +128,7 @@ static const char *difference(const struct check *c, const struct dcp_piece *pie
 {
     const json_t *offsets = json_object_get(entry, "data_offsets");
     const char *dtype = json_string_value(json_object_get(entry, "dtype"));
-    const char *want = piece->codec != DCP_CODEC_NONE
+    const char *want = dcp_native_is_bytes(c->catalog, piece)
                            ? "U8"
                            : dcp_dtype_name(c->catalog->tensors[piece->tensor].dtype);
 

@@ -211,10 +211,19 @@ static int check_requires(const json_t *root, struct dcp_error *err)
     char shown[80];
     int rc = dcp_json_get_array(root, "requires", NATIVE_MANIFEST, &requires, err);
 
-    if (rc || json_array_size(requires) == 0)
+    const char *feature = NULL;
+    json_t *name;
+    size_t i;
+    if (rc)
         return rc;
-    const char *feature = json_string_value(json_array_get(requires, 0));
-    dcp_str_escape(shown, sizeof shown, feature ? feature : "?");
+    json_array_foreach(requires, i, name)
+    {
+        if (!json_is_string(name) || strcmp(json_string_value(name), NATIVE_COMPLEX128))
+            feature = json_is_string(name) ? json_string_value(name) : "?";
+    }
+    if (!feature)
+        return DCP_OK;
+    dcp_str_escape(shown, sizeof shown, feature);
     dcp_error_set(err, DCP_E_UNSUPPORTED,
                   "the step needs the feature '%s', which this version does not have",
                   shown);

@@ -130,12 +130,12 @@ static void build_header(struct dcp_buf *buf, const struct dcp_catalog *catalog,
         const struct dcp_tensor *tensor = &catalog->tensors[piece->tensor];
         int64_t elems = dcp_piece_elems(catalog, piece);
         int64_t stored = (int64_t)piece->stored_size;
-        bool coded = piece->codec != DCP_CODEC_NONE;
+        bool bytes = dcp_native_is_bytes(catalog, piece);
         dcp_buf_add_u8(buf, ',');
         add_key(buf, catalog, order, i);
         dcp_buf_add_fmt(buf, ":{\"dtype\":\"%s\",\"shape\":",
-                        coded ? "U8" : dcp_dtype_name(tensor->dtype));
-        if (coded)
+                        bytes ? "U8" : dcp_dtype_name(tensor->dtype));
+        if (bytes)
             add_numbers(buf, &stored, 1);
         else if (piece->region.kind == DCP_WHOLE)
             add_numbers(buf, tensor->shape, tensor->ndim);
@@ -180,11 +180,6 @@ static int layout_shard(struct dcp_catalog *catalog, int rank,
         return dcp_error_memory(err, "the layout of a shard");
     for (size_t i = 0; i < *out_n; i++) {
         struct dcp_piece *piece = &catalog->pieces[order[i]];
-        const struct dcp_tensor *tensor = &catalog->tensors[piece->tensor];
-        if (tensor->dtype == DCP_C128) /* safetensors has no name for it */
-            return dcp_error_set(err, DCP_E_MISMATCH,
-                                 "a native step cannot hold: complex128 tensors ('%s')",
-                                 tensor->name);
         piece->stored_size = dcp_piece_bytes(catalog, piece);
     }
     build_header(&header, catalog, order, *out_n, 0);
@@ -468,6 +463,15 @@ static void add_ties(struct dcp_buf *buf, const struct dcp_catalog *catalog)
         dcp_buf_add_u8(buf, '}');
 }
 
+/* What a reader must know: FORMAT.md, 7. */
+static const char *required(const struct dcp_catalog *catalog)
+{
+    for (size_t t = 0; t < catalog->n_tensors; t++)
+        if (catalog->tensors[t].dtype == DCP_C128)
+            return "\"" NATIVE_COMPLEX128 "\"";
+    return "";
+}
+
 static int seal_step(struct dcp_catalog *catalog, struct dcp_literals *literals,
                      struct dcp_error *err)
 {
@@ -477,9 +481,9 @@ static int seal_step(struct dcp_catalog *catalog, struct dcp_literals *literals,
 
     dcp_buf_add_fmt(&buf,
                     "{\"format\":\"" NATIVE_FORMAT
-                    "\",\"version\":%d,\"requires\":[],\"step\":%" PRId64
+                    "\",\"version\":%d,\"requires\":[%s],\"step\":%" PRId64
                     ",\"world\":%d,\"layout\":",
-                    NATIVE_VERSION, catalog->step, catalog->world);
+                    NATIVE_VERSION, required(catalog), catalog->step, catalog->world);
     add_quoted(&buf, catalog->layout);
     dcp_buf_add_fmt(&buf, ",\"mesh\":{\"dp\":%d,\"tp\":%d,\"pp\":%d},\n\"tensors\":[", dp,
                     catalog->mesh.tp ? catalog->mesh.tp : 1,

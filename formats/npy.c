@@ -68,6 +68,7 @@ static int index_source(const struct dcp_source *source, struct dcp_catalog *cat
                                  .file = file,
                                  .offset = npy.begin,
                                  .stored_size = npy.size_bytes,
+                                 .swap_bytes = npy.swap_bytes,
                                  .stride = npy.dense ? NULL : npy.stride },
             err);
     return rc ? rc : dcp_roles_find_plain(catalog, err);

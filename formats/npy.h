@@ -17,6 +17,7 @@
 
 struct dcp_npy {
     enum dcp_dtype dtype;
+    int swap_bytes; /* of a big-endian array; see struct dcp_piece */
     int ndim;
     int64_t shape[DCP_MAX_NDIM];
     int64_t stride[DCP_MAX_NDIM]; /* in elements */
@@ -27,8 +28,7 @@ struct dcp_npy {
 
 /* Reads the header of a file that is file_bytes long; n bytes of it, or the first
  * DCP_NPY_MAX_HEAD_BYTES, are in data. The array must end where the file ends. `shown`
- * names the file in messages. Errors: CORRUPT, UNSUPPORTED (a dtype, an order of bytes, a
- * version). */
+ * names the file in messages. Errors: CORRUPT, UNSUPPORTED (a dtype, a version). */
 int dcp_npy_parse(const void *data, size_t n, uint64_t file_bytes, const char *shown,
                   struct dcp_npy *out, struct dcp_error *err);
 

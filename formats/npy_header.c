@@ -152,9 +152,9 @@ static int parse_descr(struct parser *p)
     if (!dcp_npy_dtype(text, n, &p->out->dtype))
         return unsupported(p, "of a dtype that tensors do not have (texts, times, long "
                               "double, bfloat16 and others)");
-    if (order == '>' && dcp_dtype_size(p->out->dtype) > 1)
-        return unsupported(p, "in big-endian order; save it once with "
-                              "x.astype(x.dtype.newbyteorder('<'))");
+    bool is_pair = p->out->dtype == DCP_C64 || p->out->dtype == DCP_C128;
+    int width = (int)dcp_dtype_size(p->out->dtype) / (is_pair ? 2 : 1);
+    p->out->swap_bytes = order == '>' && width > 1 ? width : 0;
     return DCP_OK;
 }
 

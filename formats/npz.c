@@ -62,7 +62,9 @@ static int add_array(struct archive *a, const struct dcp_zip_record *record,
     struct dcp_tensor tensor = { .dtype = npy->dtype,
                                  .ndim = npy->ndim,
                                  .shape = npy->shape };
-    struct dcp_piece piece = { .file = file, .stride = npy->dense ? NULL : npy->stride };
+    struct dcp_piece piece = { .file = file,
+                               .stride = npy->dense ? NULL : npy->stride,
+                               .swap_bytes = npy->swap_bytes };
 
     tensor.name =
         dcp_arena_text_n(a->arena, record->name, strlen(record->name) - SUFFIX_BYTES);

@@ -85,8 +85,12 @@ static size_t path_add_key(struct converter *c, const struct dcp_pickle_node *ke
 {
     if (is_state && is_module_table(key))
         return c->path.size_bytes;
-    if (key->kind == DCP_PICKLE_STR)
-        return path_add(c, key->text.data, key->text.size_bytes);
+    if (key->kind == DCP_PICKLE_STR) {
+        bool named =
+            key->text.size_bytes && !memchr(key->text.data, 0, key->text.size_bytes);
+        return named ? path_add(c, key->text.data, key->text.size_bytes)
+                     : path_add(c, DCP_PICKLE_JSON_NO_NAME, 1);
+    }
     if (key->kind == DCP_PICKLE_INT)
         return path_add_number(c, key->number);
     if (key->kind == DCP_PICKLE_BOOL)

@@ -28,6 +28,8 @@
 /* Called for objects, persistent ids and globals before they are converted. Sets *out to
  * take one over. `path` is where the node stands: keys and positions joined by '.'; the
  * state of an object, and the tables of an nn.Module in it, add no part. */
+#define DCP_PICKLE_JSON_NO_NAME \
+    "\xff" /* in a path, for a key that is empty or holds NUL */
 struct dcp_pickle_hook {
     int (*take)(void *self, const struct dcp_pickle_node *node, const char *path,
                 json_t **out, struct dcp_error *err);

@@ -106,6 +106,11 @@ static int add_tensor(struct walk *w, const char *name, const struct dcp_torch_v
     char spelled[MAX_NAME_BYTES];
     int index;
 
+    if (strstr(name, DCP_PICKLE_JSON_NO_NAME))
+        return dcp_error_set(err, DCP_E_UNSUPPORTED,
+                             "'%s' has a tensor under a key that is empty or holds NUL, "
+                             "which is no name",
+                             w->file->in.shown);
     /* The keys 1 and "1" lead to one name, and so do "a.b" and "a" with "b" in it. */
     for (int n = 2; n <= MAX_SPELLINGS && dcp_catalog_find(w->catalog, tensor.name) >= 0;
          n++) {

@@ -354,7 +354,8 @@ static int read_unit(struct dcp_blocks *b, size_t unit, uint64_t raw, uint64_t b
     return DCP_OK;
 }
 
-int dcp_blocks_read(struct dcp_blocks *b, size_t p, uint64_t begin, size_t n, void *out,
+/* Bytes of a piece as they lie. */
+static int read_raw(struct dcp_blocks *b, size_t p, uint64_t begin, size_t n, void *out,
                     struct dcp_error *err)
 {
     const struct dcp_piece *piece = &b->catalog->pieces[p];
@@ -373,6 +374,30 @@ int dcp_blocks_read(struct dcp_blocks *b, size_t p, uint64_t begin, size_t n, vo
         return read_unit(b, p, raw, begin, n, out, err);
     return read_unit(b, b->catalog->n_pieces + (size_t)record,
                      b->catalog->records[record].size_bytes, at + begin, n, out, err);
+}
+
+/* Turns every number round. */
+static void swap(unsigned char *data, size_t n, size_t width)
+{
+    for (size_t at = 0; at + width <= n; at += width)
+        for (size_t i = 0; i < width / 2; i++) {
+            unsigned char byte = data[at + i];
+            data[at + i] = data[at + width - 1 - i];
+            data[at + width - 1 - i] = byte;
+        }
+}
+
+int dcp_blocks_read(struct dcp_blocks *b, size_t p, uint64_t begin, size_t n, void *out,
+                    struct dcp_error *err)
+{
+    size_t width = (size_t)b->catalog->pieces[p].swap_bytes;
+
+    if (width && (begin % width || n % width))
+        return dcp_error_set(err, DCP_E_USAGE, "a read cuts a number in two");
+    int rc = read_raw(b, p, begin, n, out, err);
+    if (!rc && width)
+        swap(out, n, width);
+    return rc;
 }
 
 int dcp_blocks_read_rest(struct dcp_blocks *b, size_t r, struct dcp_error *err)

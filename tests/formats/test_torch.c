@@ -136,6 +136,10 @@ static const struct {
     int rc;
     const char *words;
 } refused[] = {
+    { PICKLE("}X\0\0\0\0" TENSOR("0", "\x00", "\x10", "\x01") "s."), DCP_E_UNSUPPORTED,
+      "empty or holds NUL" },
+    { PICKLE("}X\x03\0\0\0a\0b" TENSOR("0", "\x00", "\x10", "\x01") "s."),
+      DCP_E_UNSUPPORTED, "empty or holds NUL" },
     { PICKLE(TENSOR("0", "\x00", "\x11", "\x01") "."), DCP_E_CORRUPT, "past the end" },
     { PICKLE(TENSOR("0", "\x01", "\x10", "\x01") "."), DCP_E_CORRUPT, "past the end" },
     { PICKLE(TENSOR("0", "\x11", "\x00", "\x01") "."), DCP_E_CORRUPT, "past the end" },

@@ -16,6 +16,7 @@ TYPE_BYTES = {
     "BOOL": 1, "U8": 1, "I8": 1, "F8_E5M2": 1, "F8_E4M3": 1, "F8_E8M0": 1,
     "F8_E4M3FNUZ": 1, "F8_E5M2FNUZ": 1, "I16": 2, "U16": 2, "F16": 2, "BF16": 2,
     "I32": 4, "U32": 4, "F32": 4, "C64": 8, "F64": 8, "I64": 8, "U64": 8,
+    "C128": 16,
 }  # fmt: skip
 ROLES = ("model", "buffer", "master", "exp_avg", "exp_avg_sq", "optim", "other")
 
@@ -103,9 +104,10 @@ class Step:
         tail = b',\n"digest":"%s"}\n' % crc64(data[:-31]).encode()
         require(data[-31:] == tail, "manifest.json", "its digest differs")
         self.manifest = parse(data, "manifest.json")
-        for key, value in (("format", "libdcp"), ("version", 1), ("requires", [])):
+        known = {"format": ["libdcp"], "version": [1], "requires": [[], ["complex128"]]}
+        for key, values in known.items():
             found = self.manifest.get(key)
-            require(found == value, "manifest.json", f"unsupported {key}: {found}")
+            require(found in values, "manifest.json", f"unsupported {key}: {found}")
         self.world = member(self.manifest, "world", int, "manifest.json")
         number = self.manifest.get("step")
         require(is_count(number) or number == -1, "manifest.json", f"step {number}")

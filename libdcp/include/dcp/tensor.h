@@ -163,6 +163,8 @@ struct dcp_piece {
     const int64_t *stride; /* in elements, of the region's dimensions, a box; NULL:
                             * row-major and dense (the rule). In a target the strides
                             * fill the extent without gaps: axes are permuted */
+    int swap_bytes;        /* a source: its numbers, of so many bytes, stand there with
+                            * the highest byte first; 0: as everywhere, the lowest */
     const struct dcp_block *blocks; /* NULL when the format keeps no block digests */
     size_t n_blocks;
     bool has_crc;

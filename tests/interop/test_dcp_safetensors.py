@@ -1,0 +1,45 @@
+# labels: interop
+"""Distributed checkpoints whose data files are safetensors: what FileSystemWriter writes with
+that serialization, which PyTorch itself has no reader for."""
+
+import os
+import tempfile
+import unittest
+
+import torch
+import torch.distributed.checkpoint as dcp
+from test_dcp import program, run_ranks, same
+from torch.distributed.checkpoint.filesystem import FileSystemWriter, SerializationFormat
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
+
+
+def state():
+    torch.manual_seed(0)
+    return {"rows": torch.randn(7, 3), "few": torch.randn(1, 2), "n": torch.arange(4),
+            "scalar": torch.tensor(3.5)}  # fmt: skip
+
+
+def save(rank, world, folder):
+    mesh = init_device_mesh("cpu", (world,))
+    values = state()
+    for name in ("rows", "few"):
+        values[name] = distribute_tensor(values[name], mesh, [Shard(0)])
+    writer = FileSystemWriter(folder, serialization_format=SerializationFormat.SAFETENSORS)
+    dcp.save(values, storage_writer=writer)
+
+
+class Safetensors(unittest.TestCase):
+    def test_read(self):
+        with tempfile.TemporaryDirectory(prefix="dcp-safetensors-") as work:
+            folder, file = os.path.join(work, "dcp"), os.path.join(work, "x.pt")
+            run_ranks(3, save, folder)
+            program("dcp-reshard", folder, file, "--to", "torch")
+            same(dict(torch.load(file)), state())
+            os.remove(os.path.join(folder, "__2_0.distcp"))
+            with self.assertRaisesRegex(AssertionError, "'rows'.*a file is missing"):
+                program("dcp-inspect", "ls", folder)
+
+
+if __name__ == "__main__":
+    unittest.main()
