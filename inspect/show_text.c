@@ -150,7 +150,7 @@ static void add_objects(struct dcp_buf *text, const struct dcp_catalog *catalog)
 {
     size_t named = 0, others = 0;
     for (size_t i = 0; i < catalog->n_objects; i++) {
-        const char *name = catalog->objects[i].name;
+        const char *name = catalog->objects[i].name, *file = dcp_object_file(name);
         if (inspect_facts_is_config(name)) /* is the line "model" */
             continue;
         if (named == OBJECTS_MOST) {
@@ -159,7 +159,7 @@ static void add_objects(struct dcp_buf *text, const struct dcp_catalog *catalog)
         }
         named++;
         char shown[64];
-        dcp_str_escape(shown, sizeof shown, name);
+        dcp_str_escape(shown, sizeof shown, file ? file : name);
         add_separator(text);
         dcp_buf_add_text(text, strcmp(name, "data") == 0          ? "data cursor"
                                : strcmp(name, "loss_scaler") == 0 ? "loss scaler"

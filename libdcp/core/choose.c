@@ -32,6 +32,19 @@ bool dcp_choose_selected(const struct dcp_tensor *tensor,
     return false;
 }
 
+bool dcp_choose_is_beside(const struct dcp_catalog *src, const struct dcp_tensor *tensor,
+                          const struct dcp_reshard_options *options)
+{
+    if (tensor->role != DCP_ROLE_OTHER || options->only != DCP_ONLY_MODEL ||
+        (options->select && options->select[0]))
+        return false;
+    for (size_t t = 0; t < src->n_tensors; t++)
+        if (src->tensors[t].role == DCP_ROLE_MODEL ||
+            src->tensors[t].role == DCP_ROLE_MASTER)
+            return true;
+    return false;
+}
+
 /* Whether there is nothing to fill it with. */
 static bool is_empty(const struct dcp_tensor *tensor)
 {
@@ -185,8 +198,10 @@ static int place(struct choice *choice, struct dcp_tensor tensor, size_t t,
 static int take(struct choice *choice, struct dcp_tensor tensor, size_t t,
                 struct dcp_error *err)
 {
-    return dcp_choose_selected(&tensor, choice->options) ? place(choice, tensor, t, err)
-                                                         : DCP_OK;
+    return dcp_choose_selected(&tensor, choice->options) &&
+                   !dcp_choose_is_beside(choice->src, &tensor, choice->options)
+               ? place(choice, tensor, t, err)
+               : DCP_OK;
 }
 
 /* -- what the source does not have --------------------------------------------------- */

@@ -22,5 +22,9 @@ enum dcp_fate dcp_choose_fate(const struct dcp_catalog *src,
 /* Whether it was asked for. */
 bool dcp_choose_selected(const struct dcp_tensor *tensor,
                          const struct dcp_reshard_options *options);
+/* Whether it is neither weight nor buffer nor the optimizer's, where the model alone was
+ * asked for: a counter of the trainer's, a callback's tensor. */
+bool dcp_choose_is_beside(const struct dcp_catalog *src, const struct dcp_tensor *tensor,
+                          const struct dcp_reshard_options *options);
 
 #endif

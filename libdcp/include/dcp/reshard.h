@@ -76,7 +76,9 @@ struct dcp_reshard_plan {
     uint64_t parity_bytes;               /* of parity files, about */
     uint64_t n_cast;                     /* tensors of another dtype than in the source */
     uint64_t n_left; /* tensors of the source that the target cannot hold (lossy) */
-    const char *first_left;   /* one of them, borrowed, or NULL */
+    const char *first_left; /* one of them, borrowed, or NULL */
+    uint64_t n_beside; /* tensors that are no weights, where the model was asked for */
+    const char *first_beside; /* one of them, borrowed, or NULL */
     const char *objects_left; /* what of training it has no place for: "trainer,
                                * scheduler"; borrowed, or NULL */
     size_t source_files, target_files;
