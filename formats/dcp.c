@@ -2,6 +2,7 @@
 #include "dcp.h"
 #include "base/mem.h"
 #include "base/str.h"
+#include "dcp_lightning.h"
 #include "dcp_shards.h"
 #include "formats.h"
 #include <stdio.h>
@@ -87,7 +88,7 @@ const struct dcp_format dcp_format_dcp = {
              DCP_FORMAT_ARCHIVES | DCP_FORMAT_CRC32 | DCP_FORMAT_TIES,
     .layouts = "dim0 replicated",
     .probe = dcp_dcp_probe,
-    .index = dcp_dcp_index,
+    .index = dcp_dcp_lightning_index,
     .fate = fate,
     .layout = dcp_dcp_layout,
     .seal = dcp_dcp_seal,

@@ -5,6 +5,7 @@
 #include "base/str.h"
 #include "foreign.h"
 #include "formats.h"
+#include "hf_files.h"
 #include "input.h"
 #include "merge.h"
 #include "model_config.h"
@@ -227,7 +228,8 @@ static int index_source(const struct dcp_source *source, struct dcp_catalog *cat
                                        .kind = DCP_OBJECT_JSON,
                                        .data = text,
                                        .size_bytes = n };
-    return dcp_catalog_add_object(catalog, &object, err);
+    rc = dcp_catalog_add_object(catalog, &object, err);
+    return rc ? rc : dcp_hf_files_index(source, catalog, err);
 }
 
 /* -- writing ------------------------------------------------------------------------- */
@@ -331,6 +333,8 @@ static int layout(struct dcp_catalog *catalog, const struct dcp_target_options *
                 dcp_str_escape(name, sizeof name, catalog->tensors[i].name));
     if (!rc)
         rc = add_config(catalog, options, literals, err);
+    if (!rc)
+        rc = dcp_hf_files_layout(catalog, literals, err);
     return rc ? rc
               : dcp_safetensors_layout_folder(
                     catalog, "model", max_bytes ? max_bytes : DCP_SAFETENSORS_SHARD_BYTES,

@@ -2,6 +2,8 @@
 #include "optim_unordered.h"
 #include <string.h>
 
+enum { MAX_BY_SHAPE = 4096 }; /* each is compared with each */
+
 /* Whether the groups name their parameters, and the weights found are those. */
 static bool are_named(const struct dcp_catalog *catalog, const json_t *groups,
                       const struct dcp_optim_ids *ids)
@@ -48,6 +50,8 @@ static bool find_by_shape(const struct dcp_catalog *catalog, const size_t *weigh
                           size_t n_weights, const struct dcp_optim_shape *shapes,
                           struct dcp_optim_ids *ids)
 {
+    if (ids->n > MAX_BY_SHAPE)
+        return false;
     for (size_t i = 0; i < ids->n; i++) {
         ids->weight[i] = only_weight(catalog, weights, n_weights, &shapes[i]);
         if (ids->weight[i] < 0)

@@ -282,6 +282,19 @@ static bool find_usual(const struct finder *f, struct container *out)
     return false;
 }
 
+/* Top-level names of what trainers keep beside a model whose weights stand at the top:
+ * torchtitan's and Lightning's. */
+static bool is_beside(const char *name)
+{
+    static const char *const beside[] = { "train_state.", "dataloader.", "lr_scheduler.",
+                                          "callbacks.", "loops." };
+
+    for (size_t i = 0; i < DCP_ARRAY_LEN(beside); i++)
+        if (dcp_str_starts(name, beside[i]))
+            return true;
+    return false;
+}
+
 static void set_model(const struct finder *f, const struct container *model)
 {
     for (size_t t = 0; t < f->catalog->n_tensors; t++) {
@@ -289,7 +302,8 @@ static void set_model(const struct finder *f, const struct container *model)
         if (dcp_role_is_optim(tensor->role))
             continue;
         const char *param = inside(model, tensor->name);
-        bool in = param && (!model->n || is_joint(f, (int)t, model->n));
+        bool in = param &&
+                  (model->n ? is_joint(f, (int)t, model->n) : !is_beside(tensor->name));
         tensor->param = in ? param : tensor->name;
         tensor->role = !in                           ? DCP_ROLE_OTHER
                        : dcp_roles_is_buffer(tensor) ? DCP_ROLE_BUFFER

@@ -153,7 +153,7 @@ static void add_objects(struct dcp_buf *text, const struct dcp_catalog *catalog)
 {
     size_t named = 0, others = 0;
     for (size_t i = 0; i < catalog->n_objects; i++) {
-        const char *name = catalog->objects[i].name;
+        const char *name = catalog->objects[i].name, *file = dcp_object_file(name);
         if (inspect_facts_is_config(name) || strcmp(name, DCP_LINEAGE) == 0)
             continue; /* are the lines "model" and "lineage" */
         if (named == OBJECTS_MOST) {
@@ -162,7 +162,7 @@ static void add_objects(struct dcp_buf *text, const struct dcp_catalog *catalog)
         }
         named++;
         char shown[64];
-        dcp_str_escape(shown, sizeof shown, name);
+        dcp_str_escape(shown, sizeof shown, file ? file : name);
         add_separator(text);
         dcp_buf_add_text(text, strcmp(name, "data") == 0          ? "data cursor"
                                : strcmp(name, "loss_scaler") == 0 ? "loss scaler"

@@ -61,6 +61,12 @@ static void put_notes(struct dcp_main *m, const struct reshard_job *job)
                         dcp_reshard_target(job->reshard)->format,
                         dcp_str_escape(name, sizeof name, f->first_left),
                         f->n_left > 1 ? " and others" : "");
+    if (f->n_beside)
+        dcp_term_printf(&m->out, "left out %s that %s no weight%s ('%s'%s)\n",
+                        dcp_human_items(f->n_beside, "tensor", "tensors").text,
+                        f->n_beside > 1 ? "are" : "is", f->n_beside > 1 ? "s" : "",
+                        dcp_str_escape(name, sizeof name, f->first_beside),
+                        f->n_beside > 1 ? " and others" : "");
     if (f->objects_left)
         dcp_term_printf(&m->out, "left out what the format %s cannot hold: %s\n",
                         dcp_reshard_target(job->reshard)->format, f->objects_left);
@@ -204,6 +210,7 @@ int reshard_print_json(struct dcp_main *m, const struct reshard_job *job,
         dcp_doc_set(doc, "n_overflows",
                     dcp_doc_u64(dcp_reshard_overflows(job->reshard, &n_tensors, &first)));
     rc |= dcp_doc_set(doc, "n_left_out", dcp_doc_u64(f->n_left));
+    rc |= dcp_doc_set(doc, "n_beside_left_out", dcp_doc_u64(f->n_beside));
     rc |= dcp_doc_set(doc, "objects_left_out",
                       f->objects_left ? dcp_doc_text(f->objects_left) : json_null());
     rc |= dcp_doc_set(doc, "n_unproved", dcp_doc_u64(f->n_unproved));

@@ -292,6 +292,13 @@ bool dcp_object_is_spelling(const char *name)
     return !strcmp(name, "torch.tree") || !strcmp(name, "dcp.keys");
 }
 
+const char *dcp_object_file(const char *name)
+{
+    const char *file = dcp_str_starts(name, "hf/") ? name + 3 : NULL;
+
+    return file && file[0] && !strchr(file, '/') ? file : NULL;
+}
+
 int dcp_catalog_add_object(struct dcp_catalog *catalog, const struct dcp_object *object,
                            struct dcp_error *err)
 {

@@ -33,6 +33,19 @@ bool dcp_choose_selected(const struct dcp_tensor *tensor,
     return false;
 }
 
+bool dcp_choose_is_beside(const struct dcp_catalog *src, const struct dcp_tensor *tensor,
+                          const struct dcp_reshard_options *options)
+{
+    if (tensor->role != DCP_ROLE_OTHER || options->only != DCP_ONLY_MODEL ||
+        (options->select && options->select[0]))
+        return false;
+    for (size_t t = 0; t < src->n_tensors; t++)
+        if (src->tensors[t].role == DCP_ROLE_MODEL ||
+            src->tensors[t].role == DCP_ROLE_MASTER)
+            return true;
+    return false;
+}
+
 /* Whether there is nothing to fill it with. */
 static bool is_empty(const struct dcp_tensor *tensor)
 {
@@ -247,7 +260,8 @@ static int take(struct choice *choice, struct dcp_tensor tensor, size_t t,
 {
     size_t from = made_of(choice, t);
 
-    if (!dcp_choose_selected(&tensor, choice->options))
+    if (!dcp_choose_selected(&tensor, choice->options) ||
+        dcp_choose_is_beside(choice->src, &tensor, choice->options))
         return DCP_OK;
     tensor.dtype = from == t ? tensor.dtype : choice->src->tensors[from].dtype;
     return place(choice, tensor, from, err);

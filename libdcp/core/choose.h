@@ -24,5 +24,9 @@ int dcp_quantized_refuse(const struct dcp_tensor *tensor, struct dcp_error *err)
 /* Whether it was asked for. */
 bool dcp_choose_selected(const struct dcp_tensor *tensor,
                          const struct dcp_reshard_options *options);
+/* Whether it is neither weight nor buffer nor the optimizer's, where the model alone was
+ * asked for: a counter of the trainer's, a callback's tensor. */
+bool dcp_choose_is_beside(const struct dcp_catalog *src, const struct dcp_tensor *tensor,
+                          const struct dcp_reshard_options *options);
 
 #endif

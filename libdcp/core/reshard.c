@@ -62,11 +62,16 @@ static int count_reads(struct dcp_reshard *reshard, struct dcp_error *err)
     return DCP_OK;
 }
 
-/* What a lossy reshard leaves out. */
+/* What a lossy reshard leaves out, and one of the model alone. */
 static void count_left(struct dcp_reshard *reshard)
 {
     for (size_t t = 0; t < reshard->src->n_tensors; t++) {
         const struct dcp_tensor *tensor = &reshard->src->tensors[t];
+        if (dcp_choose_is_beside(reshard->src, tensor, &reshard->options)) {
+            if (!reshard->facts.n_beside++)
+                reshard->facts.first_beside = tensor->name;
+            continue;
+        }
         if (!dcp_choose_selected(tensor, &reshard->options) ||
             dcp_choose_fate(reshard->src, reshard->format, reshard->target, tensor) !=
                 DCP_FATE_REFUSED)
@@ -146,8 +151,8 @@ static int fill_facts(struct dcp_reshard *reshard, struct dcp_error *err)
     free(used);
     count_left(reshard);
     count_masters(reshard);
-    int rc = dcp_target_objects_left(reshard->format, &reshard->options, reshard->target,
-                                     &facts->objects_left, err);
+    int rc = dcp_target_objects_left(src, reshard->format, &reshard->options,
+                                     reshard->target, &facts->objects_left, err);
     if (!rc)
         rc = count_unproved(reshard, err);
     if (rc)

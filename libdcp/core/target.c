@@ -2,6 +2,7 @@
 #include "balance.h"
 #include "base/buf.h"
 #include "base/mem.h"
+#include "base/str.h"
 #include "choose.h"
 #include "rename.h"
 #include <string.h>
@@ -155,6 +156,12 @@ static int check_optimizer(const struct dcp_catalog *src, const struct dcp_forma
     return DCP_E_MISMATCH;
 }
 
+/* Whether files that lie beside the weights have a place in it. */
+static bool has_files(const struct dcp_format *format)
+{
+    return !strcmp(format->name, "hf");
+}
+
 static int add_objects(const struct dcp_catalog *src, const struct dcp_format *format,
                        const struct dcp_reshard_options *options,
                        struct dcp_catalog *target, const int *src_tensor,
@@ -168,6 +175,8 @@ static int add_objects(const struct dcp_catalog *src, const struct dcp_format *f
         if (!groups && !strcmp(src->objects[o].name, optimizer))
             continue;
         if (!same && dcp_object_is_spelling(src->objects[o].name))
+            continue;
+        if (dcp_object_file(src->objects[o].name) && !has_files(format))
             continue;
         rc = options->rename
                  ? dcp_rename_object(options->rename, target, &src->objects[o], err)
@@ -218,19 +227,30 @@ bool dcp_target_holds_objects(const struct dcp_format *format,
     return has_optimizer(target) || dcp_catalog_find_object(target, optimizer) >= 0;
 }
 
-int dcp_target_objects_left(const struct dcp_format *format,
+static void add_left(struct dcp_buf *text, const char *name)
+{
+    char shown[160];
+
+    dcp_buf_add_fmt(text, "%s%s", text->size_bytes ? ", " : "",
+                    dcp_str_escape(shown, sizeof shown, name));
+}
+
+int dcp_target_objects_left(const struct dcp_catalog *src,
+                            const struct dcp_format *format,
                             const struct dcp_reshard_options *options,
                             struct dcp_catalog *target, const char **out,
                             struct dcp_error *err)
 {
     DCP_CLEANUP_BUF struct dcp_buf text = { 0 };
+    bool asked = options->only != DCP_ONLY_MODEL && !dcp_target_holds_objects(format, target);
 
     *out = NULL;
-    if (options->only == DCP_ONLY_MODEL || dcp_target_holds_objects(format, target))
-        return DCP_OK;
-    for (size_t i = 0; i < DCP_ARRAY_LEN(of_training); i++)
+    for (size_t i = 0; asked && i < DCP_ARRAY_LEN(of_training); i++)
         if (dcp_catalog_find_object(target, of_training[i]) >= 0)
-            dcp_buf_add_fmt(&text, "%s%s", text.size_bytes ? ", " : "", of_training[i]);
+            add_left(&text, of_training[i]);
+    for (size_t o = 0; o < src->n_objects && !has_files(format); o++)
+        if (dcp_object_file(src->objects[o].name))
+            add_left(&text, dcp_object_file(src->objects[o].name));
     if (!text.size_bytes)
         return dcp_buf_check(&text, err);
     *out = text.failed ? NULL : dcp_catalog_text(target, (const char *)text.data);

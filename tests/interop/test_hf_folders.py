@@ -2,13 +2,16 @@
 """Folders of Hugging Face, judged by transformers: what goes in is what comes out.
 
 1. A base model, without a head, keeps its names, whatever it is written to.
+2. Tokenizer, chat template and settings of generation go along, byte for byte.
 """
 
+import filecmp
 import os
 import sys
 import tempfile
 
 import safetensors.torch
+import tokenizers
 import torch
 import transformers
 
@@ -55,10 +58,30 @@ def keep_names(work):
         reshard(folder, os.path.join(work, kind + ".gguf"), "gguf", "--only", "model")
 
 
+def go_along(work):
+    folder, ours = os.path.join(work, "whole"), os.path.join(work, "ours")
+    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(
+        n_layer=1, n_head=1, n_embd=8, vocab_size=8, n_positions=8, eos_token_id=1))
+    model.save_pretrained(folder)
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizers.Tokenizer(
+        tokenizers.models.WordLevel({"a": 0, "b": 1, "?": 2}, unk_token="?")))
+    tokenizer.chat_template = "{% for m in messages %}{{ m.content }}{% endfor %}"
+    tokenizer.save_pretrained(folder)
+    program("dcp-reshard", "export", folder, ours + "/", "--force")
+    names = sorted(os.listdir(folder))
+    assert names == sorted(os.listdir(ours)), os.listdir(ours)
+    _, differ, missing = filecmp.cmpfiles(folder, ours, names, shallow=False)
+    assert not differ and not missing, (differ, missing)
+    again = transformers.AutoTokenizer.from_pretrained(ours)
+    assert again("a b c").input_ids == tokenizer("a b c").input_ids
+    assert again.chat_template == tokenizer.chat_template
+
+
 def main():
     transformers.utils.logging.disable_progress_bar()
     with tempfile.TemporaryDirectory(prefix="dcp-hf-") as work:
         keep_names(work)
+        go_along(work)
     return 0
 
 

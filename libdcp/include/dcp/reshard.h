@@ -111,7 +111,9 @@ struct dcp_reshard_plan {
     uint64_t n_from_masters; /* weights that are made of masters */
     uint64_t n_masters_left; /* masters that say more than what is taken */
     uint64_t n_left; /* tensors of the source that the target cannot hold (lossy) */
-    const char *first_left;   /* one of them, borrowed, or NULL */
+    const char *first_left; /* one of them, borrowed, or NULL */
+    uint64_t n_beside; /* tensors that are no weights, where the model was asked for */
+    const char *first_beside; /* one of them, borrowed, or NULL */
     const char *objects_left; /* what of training it has no place for: "trainer,
                                * scheduler"; borrowed, or NULL */
     const char *assumed;      /* of the source, where the target says which tensors are

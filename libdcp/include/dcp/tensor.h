@@ -210,6 +210,10 @@ struct dcp_object {
 /* Whether an object of that name only says how one format spells and nests the names of
  * its tensors ("torch.tree"): of no use where they have other names. */
 DCP_PUBLIC bool dcp_object_is_spelling(const char *name);
+/* The name of the file that an object is the content of, where one lies beside the
+ * weights in folders of Hugging Face ("hf/tokenizer.json") and nowhere else; else NULL.
+ * Points into name. */
+DCP_PUBLIC const char *dcp_object_file(const char *name);
 
 struct dcp_arena;
 

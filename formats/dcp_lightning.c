@@ -1,0 +1,30 @@
+/* dcp_lightning: meta.pt as an object. */
+#include "dcp_lightning.h"
+#include "base/json.h"
+#include "dcp.h"
+#include "fsdp.h"
+#include "input.h"
+#include "training.h"
+
+#define META_NAME "meta.pt"
+#define OBJECT "lightning"
+
+int dcp_dcp_lightning_index(const struct dcp_source *source, struct dcp_catalog *catalog,
+                            struct dcp_error *err)
+{
+    struct dcp_fsdp_reading r = { .catalog = catalog,
+                                  .folder = { .source = *source, .world = 1 } };
+    DCP_CLEANUP_JSON json_t *meta = NULL;
+    int rc = dcp_dcp_index(source, catalog, err);
+
+    if (rc || !dcp_source_has(source, META_NAME))
+        return rc;
+    rc = dcp_fsdp_index_value(&r, META_NAME, OBJECT, 0, err);
+    if (!rc)
+        rc = dcp_training_read(catalog, OBJECT, &meta, err);
+    const json_t *step = json_object_get(meta, "global_step");
+    if (catalog->step < 0 && json_is_integer(step))
+        catalog->step = json_integer_value(step);
+    free(r.is_plain);
+    return rc;
+}

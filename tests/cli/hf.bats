@@ -1,0 +1,37 @@
+# Folders of Hugging Face: what lies beside the weights goes along, or is named.
+
+setup() {
+    load helper
+    cd "$BATS_TEST_TMPDIR"
+    mkdir model
+    make_safetensors model/model.safetensors a=4 b=2
+    echo '{"model_type": "of its own"}' > model/config.json
+    printf '{ "eos_token_id":1}' > model/generation_config.json
+    printf '\xff\x00 any bytes' > model/tokenizer.model
+    echo '{{ messages }}' > model/chat_template.jinja
+    echo 'print("not for us")' > model/modeling_own.py
+    echo 'not of the model' > model/notes.txt
+}
+
+@test "from folder to folder byte for byte" {
+    run -0 dcp-reshard export model out/
+    [[ $output != *"left out"* ]]
+    for file in generation_config.json tokenizer.model chat_template.jinja modeling_own.py; do
+        cmp model/$file out/$file
+    done
+    [ ! -e out/notes.txt ]
+    run -0 dcp-reshard export model cast/ --dtype bf16
+    cmp model/tokenizer.model cast/tokenizer.model
+}
+
+@test "elsewhere they are left out, and named" {
+    for target in step out.bin out.safetensors; do
+        run -0 dcp-reshard model $target --only model \
+            --to $([[ $target == step ]] && echo native || echo ${target#out.} | sed s/bin/torch/)
+        [[ $output == *"left out"*": chat_template.jinja, generation_config.json, "* ]]
+        [[ $output == *"modeling_own.py, tokenizer.model" ]]
+    done
+    run -0 dcp-reshard model again --json
+    [[ $(json 'd["objects_left_out"]') == *tokenizer.model* ]]
+    ! grep -q any.bytes -r step again
+}
