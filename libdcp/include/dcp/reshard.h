@@ -21,6 +21,7 @@ struct dcp_place {
     struct dcp_mend *mend;      /* private */
     struct dcp_error damage;    /* what was found, where parity gives what is missing */
     struct dcp_store_file *pin; /* private */
+    bool passed_over; /* a newer step was there and was not whole, or not readable */
 };
 /* A native step that lies in a folder is pinned, so that retention does not take it away
  * meanwhile. Caller owns, dcp_place_close. Errors: NOT_FOUND, CORRUPT (no whole step),
