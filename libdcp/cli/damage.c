@@ -92,7 +92,10 @@ void dcp_damage_passed_over(const struct dcp_place *place, const struct dcp_log 
         dcp_log_write(log, DCP_LOG_WARN, "the steps of '%s' are changing",
                       place->store.root);
     else if (strcmp(step.name, name) != 0)
-        dcp_log_write(log, DCP_LOG_INFO,
-                      "%s was saved, or can be read again, since %s was taken", step.name,
-                      name);
+        dcp_log_write(log, place->passed_over ? DCP_LOG_WARN : DCP_LOG_INFO,
+                      place->passed_over
+                          ? "%s is whole, but it could not be read a moment ago: %s is "
+                            "taken"
+                          : "%s was saved since %s was taken",
+                      step.name, name);
 }

@@ -20,8 +20,8 @@ bool dcp_is_gone(const struct dcp_store *store, const char *step);
  * *out keeps new readers away; given back with dcp_unpin. */
 bool dcp_pin_yields(const struct dcp_store *store, const char *step, double timeout_s,
                     bool remember, struct dcp_store_file **out);
-/* Whether a living process makes a temporary folder. If not, *out keeps others away; given
- * back with dcp_unpin. */
+/* Whether a living process makes a temporary folder. If not, *out keeps others away;
+ * given back with dcp_unpin. */
 bool dcp_is_in_use(const struct dcp_store *store, const char *name,
                    struct dcp_store_file **out);
 /* Forgets since when a step is due, for it is gone or stays. */

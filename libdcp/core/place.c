@@ -36,25 +36,33 @@ static bool has_steps(const struct dcp_store *store)
     return found;
 }
 
-/* The newest whole step of a run folder, or "" when it is none. */
-static int choose_step(const char *path, const struct dcp_store *store, char **out_name,
-                       struct dcp_store_file **out_pin, struct dcp_error *err)
+static void on_warning(void *self, enum dcp_log_level level, const char *text)
 {
+    (void)level;
+    (void)text;
+    *(bool *)self = true;
+}
+
+/* The newest whole step of a run folder, or "" when it is none. */
+static int choose_step(const char *path, struct dcp_place *place, char **out_name,
+                       struct dcp_error *err)
+{
+    const struct dcp_store *store = &place->store;
+    const struct dcp_log log = { on_warning, &place->passed_over, DCP_LOG_WARN };
     struct dcp_source root = { store, "", true };
     const struct dcp_format *native = dcp_format_find("native");
-    struct dcp_context ctx = { .store = store };
+    struct dcp_context ctx = { .store = store, .log = &log };
     struct dcp_step step = { .name = "" };
     struct dcp_error why = { 0 };
     int rc = DCP_OK;
 
-    *out_pin = NULL;
     if (native->probe(&root)) {
-        rc = dcp_pin(store, "", out_pin, err);
+        rc = dcp_pin(store, "", &place->pin, err);
     } else if (has_steps(store)) {
         do { /* a step that went between being found and being pinned was an old one */
             why = (struct dcp_error){ 0 };
             rc = dcp_find(&ctx, -1, &step, &why);
-        } while (!rc && dcp_pin(store, step.name, out_pin, &why));
+        } while (!rc && dcp_pin(store, step.name, &place->pin, &why));
     }
     if (rc) {
         if (err && why.code)
@@ -82,7 +90,7 @@ static int open_dir(const char *path, const struct dcp_place_options *options,
     int rc = open_store(path, options, place, err);
 
     if (!rc)
-        rc = choose_step(path, &place->store, out_name, &place->pin, err);
+        rc = choose_step(path, place, out_name, err);
     if (rc)
         return rc;
     place->path = **out_name ? dcp_fs_join(path, *out_name) : strdup(path);
@@ -115,7 +123,7 @@ static int enter_bundle(struct dcp_place *place, char **name, struct dcp_error *
     place->store = bundle;
     free(*name);
     *name = NULL;
-    rc = choose_step(place->path, &place->store, name, &place->pin, err);
+    rc = choose_step(place->path, place, name, err);
     place->source = (struct dcp_source){ &place->store, *name, true };
     return rc ? rc : dcp_format_probe(&place->source, &place->format, err);
 }

@@ -21,6 +21,7 @@ struct dcp_place {
     struct dcp_mend *mend;      /* private */
     struct dcp_error damage;    /* what was found, where parity gives what is missing */
     struct dcp_store_file *pin; /* private */
+    bool passed_over; /* a newer step was there and was not whole, or not readable */
 };
 struct dcp_place_options {
     uint64_t max_header_bytes; /* as in dcp_store; 0: what real files have */
