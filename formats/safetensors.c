@@ -153,7 +153,8 @@ static int check_ranges(struct header *h, struct dcp_error *err)
 {
     uint64_t at = 0, data_bytes = h->in->size_bytes - h->data_begin;
 
-    qsort(h->ranges, h->n_ranges, sizeof *h->ranges, by_begin);
+    if (h->n_ranges)
+        qsort(h->ranges, h->n_ranges, sizeof *h->ranges, by_begin);
     for (size_t i = 0; i < h->n_ranges; i++) {
         if (h->ranges[i].begin != at)
             return corrupt(h, h->ranges[i].name,
