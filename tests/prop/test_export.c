@@ -67,6 +67,7 @@ static void casts(void **state)
         struct dcp_reshard_options options = { .world = 2,
                                                .layout = "flat",
                                                .dtype = (int)dtypes[i],
+                                               .weights = DCP_WEIGHTS_MODEL,
                                                .codec = (enum dcp_codec)(i % 3),
                                                .force = true };
         reshard_folder_must_run(folder->source, folder->target, &options);
