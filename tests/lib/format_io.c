@@ -126,6 +126,17 @@ static struct dcp_tensor part_of(const struct dcp_catalog *catalog,
     return part;
 }
 
+/* Numbers that stand with their highest byte first. */
+static void turn_round(unsigned char *data, size_t n, int width)
+{
+    for (size_t at = 0; width && at < n; at += (size_t)width)
+        for (int i = 0; i < width / 2; i++) {
+            unsigned char byte = data[at + (size_t)i];
+            data[at + (size_t)i] = data[at + (size_t)(width - 1 - i)];
+            data[at + (size_t)(width - 1 - i)] = byte;
+        }
+}
+
 /* The bytes of a piece, dense; caller frees. */
 static int read_piece(const struct dcp_source *source, const struct dcp_catalog *catalog,
                       const struct dcp_tensor *part, const struct dcp_piece *piece,
@@ -152,6 +163,8 @@ static int read_piece(const struct dcp_source *source, const struct dcp_catalog 
     else if (!rc)
         rc =
             dcp_error_set(err, DCP_E_CORRUPT, "tensor '%s' has a wrong size", part->name);
+    if (!rc)
+        turn_round(dense, bytes, piece->swap_bytes);
     free(raw);
     *out = dense;
     return rc;
