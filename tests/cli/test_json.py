@@ -41,6 +41,13 @@ COMMANDS = {
     "reshard": ["dcp-reshard run one --world 1", "dcp-reshard run never --dry-run"],
     "export": ["dcp-reshard export run m.bin --dtype bf16"],
     "repair": ["dcp-reshard repair two"],
+    "steps": ["dcp-inspect steps run"],
+    "scan": ["dcp-inspect scan m.bin --all"],
+    "tag": ["dcp-reshard tag run/step-00000001 first"],
+    "pin": ["dcp-reshard pin run/step-00000002"],
+    "unpin": ["dcp-reshard unpin run/step-00000002"],
+    "prune": ["dcp-reshard prune run --keep 1"],
+    "gc": ["dcp-reshard gc left"],
     "formats": ["dcp-reshard formats"],
     "keygen": ["dcp-reshard keygen new.key"],
     "sign": ["dcp-reshard sign two --key me.key"],
@@ -50,6 +57,8 @@ COMMANDS = {
     "eval": ["dcp-train --config train.json --eval"],
     "generate": ["dcp-train --config train.json --generate x --max-tokens 3"],
 }
+# What shows only when a step goes while it is read.
+RACES = {"steps[].retired"}
 
 
 def run(command, *more):
@@ -117,6 +126,7 @@ class Json(unittest.TestCase):
             shard.seek(-9, 2)
             shard.write(b"damaged")
         os.remove("two/shard-00000-of-00002.json")
+        os.makedirs("left/.tmp-step-00000009")
 
     @classmethod
     def tearDownClass(cls):
@@ -141,7 +151,8 @@ class Json(unittest.TestCase):
                     self.assertIn(part, at, f"{command}: {path}")
                     at = at[part]
         self.assertEqual(wrong, [])
-        self.assertEqual(sorted(set(table) - seen), [], "in the table, and never printed")
+        missing = set(table) - seen - RACES
+        self.assertEqual(sorted(missing), [], "in the table, and never printed")
 
     def test_failure(self):
         table = {p: (kind, null, rare)

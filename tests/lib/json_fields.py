@@ -27,6 +27,33 @@ size_bytes      integer   of all tensors, not compressed
 n_files         integer   with its manifests
 """
 
+# One checkpoint that was verified; several: the sums, and each under `steps`.
+VERIFIED = """
+whole                    boolean   every digest holds
+-subset.from             number    with --subset: the part that was read, of 1
+-subset.to               number    likewise
+n_damages                integer   findings
+n_blocks                 integer   that were read
+n_unproved               integer   tensors without any digest
+read_bytes               integer   in all
+seconds                  number    that it took
+-damages[].code          string    as in a failure
+-damages[].path          string    of the checkpoint
+-damages[].file          string?   where
+-damages[].tensor        string?   which
+-damages[].begin         integer?  of the elements that are hit
+-damages[].end           integer?  behind them
+-damages[].offset        integer?  in the file
+-damages[].size_bytes    integer?  from there
+-damages[].what          string    the sentence
+"""
+
+MARKED = """
+steps[].path     string    of a step that was named
+steps[].pinned   boolean   it stays until it is unpinned
+steps[].tags[]   string    it stays while it has any
+"""
+
 SIDE = """
 {0}.path        string    of the checkpoint
 {0}.format      string    its format
@@ -43,6 +70,12 @@ n_tensors          integer   that are written
 n_overflows        integer   numbers that became infinite in a narrower dtype
 n_left_out         integer   tensors that --lossy left out
 objects_left_out   string?   what is not a tensor and had no place in the target
+n_objects_left_out integer   objects that name what is not known safe, left out
+n_unsafe_objects   integer   such objects that were kept
+n_beside_left_out  integer   tensors beside the model, no weights, that export left out
+n_unproved         integer   tensors that no digest of the source proves
+n_from_masters     integer   weights that were made of their masters
+assumed            string?   which tensors are trained, where the source does not say
 n_cast             integer   tensors whose dtype changed
 plan.n_copies      integer   copies of pieces
 plan.n_reads       integer   reads that they were merged to
@@ -83,6 +116,7 @@ holds[].size_bytes    integer   of them
 objects[].name        string    of what is not a tensor
 objects[].kind        string    json or bytes
 objects[].size_bytes  integer   of it
+not_known_safe[]      string    classes that its objects name, see scan
 shards.n              integer   files with tensors
 shards.size_bytes     integer   of all
 shards.least_bytes    integer   of the smallest
@@ -90,14 +124,19 @@ shards.most_bytes     integer   of the largest
 has_digests           boolean   whether verify can prove its bytes
 whole                 boolean   nothing is missing, by the headers
 why                   string?   when it is not whole
+finite                boolean   its weights and its loss were, when it was saved
 parity.rows           integer   files that can be lost of a group
 parity.size_bytes     integer   of the parity files
 resume.possible       boolean   dcp-train can go on from it
 resume.missing        string?   what it lacks for that
+-lineage.run          string    the run it is of, 16 hexadecimal digits
+-lineage.parent       integer?  the step that training went on from
+-lineage.fingerprint  string?   of the parent's state, 16 hexadecimal digits
 signed_by[]           string    names of keys; nothing is checked
 steps[].step          integer   of a run folder, newest first
 steps[].name          string    of its folder
 steps[].whole         boolean   it can be loaded as it is
+steps[].finite        boolean   its weights and its loss were, when it was saved
 steps[].mendable      boolean   its parity gives what is missing
 steps[].why           string?   when it is not whole
 n_unfinished          integer   temporary folders
@@ -176,23 +215,10 @@ objects_compared                boolean   both sides have some
 -objects[].in_a                 boolean   A has it
 -objects[].in_b                 boolean   B has it
 """),
-    "verify": ("dcp-inspect verify PATH", CHECKPOINT + """
-whole                    boolean   every digest holds
--subset.from             number    with --subset: the part that was read, of 1
--subset.to               number    likewise
-n_damages                integer   findings
-n_blocks                 integer   that were read
-n_unproved               integer   tensors without any digest
-read_bytes               integer   in all
-seconds                  number    that it took
--damages[].code          string    as in a failure
--damages[].file          string?   where
--damages[].tensor        string?   which
--damages[].begin         integer?  of the elements that are hit
--damages[].end           integer?  behind them
--damages[].offset        integer?  in the file
--damages[].size_bytes    integer?  from there
--damages[].what          string    the sentence
+    "verify": ("dcp-inspect verify PATH...", CHECKPOINT + VERIFIED + "".join(
+        f"steps[].{row}\n" if row[0] != "-" else f"-steps[].{row[1:]}\n"
+        for row in (CHECKPOINT + VERIFIED).splitlines() if row) + """
+-steps[].retired         boolean   it was removed from the run meanwhile: no more of it
 """),
     "dump": ("dcp-inspect dump PATH NAME[SLICE]", """
 path                      string    what was opened
@@ -213,6 +239,66 @@ files[]       string    that were rebuilt
 n_units       integer   of 64 KiB that were not good
 read_bytes    integer   in all
 seconds       number    that it took
+steps[].step         string    its path: one of several
+steps[].files[]      string    that were rebuilt
+steps[].n_units      integer   of 64 KiB that were not good
+steps[].read_bytes   integer   in all
+steps[].seconds      number    that it took
+"""),
+    "steps": ("dcp-inspect steps RUN", """
+path                  string    the run folder
+steps[].step          integer   newest first
+steps[].name          string    of its folder
+steps[].saved         integer?  when, in seconds since 1970
+steps[].size_bytes    integer?  of all files
+steps[].world         integer?  ranks that saved it
+steps[].whole         boolean   it can be loaded as it is
+steps[].mendable      boolean   its parity gives what is missing
+steps[].why           string?   when it is not whole
+steps[].finite        boolean   its weights and its loss were, when it was saved
+steps[].pinned        boolean   it stays until it is unpinned
+steps[].tags[]        string    it stays while it has any
+steps[].run           string?   the run it is of, 16 hexadecimal digits
+steps[].parent        integer?  the step that training went on from
+steps[].fingerprint   string?   of its state, 16 hexadecimal digits
+n_unfinished          integer   temporary folders
+"""),
+    "scan": ("dcp-inspect scan PATH", """
+path              string    what was searched
+safe              boolean   every name is known to be safe: the exit status says it, too
+n_pickles         integer   that were found
+n_safe            integer   names that are known to be safe
+n_unknown         integer   names that are not known
+n_dangerous       integer   names that run code
+globals[].kind    string    safe, unknown or dangerous
+globals[].name    string    module.name
+globals[].file    string    where it stands
+globals[].where   string    in which object or record of it
+globals[].n       integer   how often
+"""),
+    "prune": ("dcp-reshard prune RUN", """
+path                 string    the run folder
+dry_run              boolean   nothing was removed: --yes does it
+n_removed            integer   steps that go
+removed_bytes        integer   of them
+steps[].step         integer   each step of the run
+steps[].goes         boolean   it goes
+steps[].why          string    or why it stays
+steps[].size_bytes   integer   of it
+"""),
+    "tag": ("dcp-reshard tag STEP TAG...", MARKED),
+    "pin": ("dcp-reshard pin STEP...", MARKED),
+    "unpin": ("dcp-reshard unpin STEP...", MARKED),
+    "gc": ("dcp-reshard gc FOLDER", """
+path                     string    the folder
+dry_run                  boolean   nothing was removed: --yes does it
+n_removed                integer   leftovers that go
+removed_bytes            integer   of them
+leftovers[].name         string    of what a process left over
+leftovers[].kind         string    what it is
+leftovers[].size_bytes   integer   of it
+leftovers[].in_use       boolean   its process lives
+leftovers[].goes         boolean   it goes
 """),
     "formats": ("dcp-reshard formats", """
 formats[].name       string    for --to
