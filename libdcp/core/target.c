@@ -242,7 +242,8 @@ int dcp_target_objects_left(const struct dcp_catalog *src,
                             struct dcp_error *err)
 {
     DCP_CLEANUP_BUF struct dcp_buf text = { 0 };
-    bool asked = options->only != DCP_ONLY_MODEL && !dcp_target_holds_objects(format, target);
+    bool asked =
+        options->only != DCP_ONLY_MODEL && !dcp_target_holds_objects(format, target);
 
     *out = NULL;
     for (size_t i = 0; asked && i < DCP_ARRAY_LEN(of_training); i++)
