@@ -14,7 +14,7 @@ struct act {
     struct dcp_main *m;
     bool yes;
     json_t *list; /* with --json; NULL once memory ran out */
-    size_t n_going;
+    size_t n_found, n_going;
     uint64_t bytes;
 };
 
@@ -30,6 +30,7 @@ static void found(void *self, const char *name, enum dcp_leftover kind,
 {
     struct act *act = self;
     char shown[200];
+    act->n_found++;
     act->n_going += goes;
     act->bytes += goes ? size_bytes : 0;
     if (act->m->json) {
@@ -75,6 +76,8 @@ static int run(struct dcp_main *m, const void *given, struct dcp_error *err)
         failed |= dcp_doc_set(doc, "leftovers", json_incref(act.list));
         rc = dcp_doc_print(m->out.file, failed ? NULL : doc, err);
     }
+    if (!rc && !m->json && act.n_found == 0)
+        dcp_term_put(&m->out, "nothing is left over\n");
     reshard_tell_dry(m, s->yes, act.n_going);
     json_decref(act.list);
     dcp_store_free(&store);

@@ -316,6 +316,9 @@ static int load(struct run *run, const struct origin *origin, bool moments,
     if (!rc && moments && !want.moments)
         dcp_log_write(&run->log, DCP_LOG_WARN,
                       "the checkpoint has no optimizer moments: they begin with zero");
+    if (!rc && result.n_unproved)
+        run_say(run, "no digest proves %zu of %zu tensors that were read",
+                result.n_unproved, result.n_tensors);
     *out = (struct resume_result){ .resumed = true,
                                    .step = result.step,
                                    .saved = -1,

@@ -319,6 +319,18 @@ static int share_catalog(struct dcp_comm *comm, const struct dcp_source *source,
     return DCP_OK;
 }
 
+/* Tensors that nothing but their place in the file vouches for. */
+static size_t count_unproved(const struct load *load)
+{
+    size_t n = 0;
+
+    for (size_t t = 0; load->proof && t < load->dst->n_tensors; t++) {
+        int from = dcp_catalog_find(load->src, load->dst->tensors[t].name);
+        n += from >= 0 && !dcp_proof_covers(load->proof, &load->src->tensors[from]);
+    }
+    return n;
+}
+
 /* One step, from the store as it is or through `store` that mends it. */
 static int load_from(const struct dcp_context *ctx, struct dcp_comm *comm,
                      const struct dcp_store *store, const char *name,
@@ -344,6 +356,8 @@ static int load_from(const struct dcp_context *ctx, struct dcp_comm *comm,
     if (!rc && !options->no_verify && load.src->n_records)
         rc = dcp_prove(comm, load.proof, load.src->n_records, load.blocks, load.n_copiers,
                        err);
+    out->n_tensors = load.dst ? load.dst->n_tensors : 0;
+    out->n_unproved = rc ? 0 : count_unproved(&load);
     out->size_bytes = 0;
     for (int i = 0; load.copiers && i < load.n_copiers; i++)
         if (load.copiers[i].blocks)

@@ -183,6 +183,7 @@ PYTHON
     dcp-reshard export run model.safetensors
     run -0 --separate-stderr train --set model.init=model.safetensors \
         --set checkpoint.dir=tuned --steps 2
+    [[ $stderr == *"no digest proves 16 of 16 tensors that were read"* ]]
     [[ $stderr == *"weights from "*"model.safetensors"* ]]
     dcp-reshard export run hf # a folder of links, as in the cache of Hugging Face
     mkdir links

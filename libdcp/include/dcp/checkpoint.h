@@ -187,6 +187,8 @@ struct dcp_load_result {
     int world;           /* that saved it */
     uint64_t size_bytes; /* read by this rank */
     double read_s;
+    size_t n_tensors;            /* that were filled */
+    size_t n_unproved;           /* of them, that no digest of the checkpoint proves */
     struct dcp_catalog *catalog; /* tensors and objects; caller owns, dcp_catalog_free */
 };
 
