@@ -55,7 +55,7 @@ with open("big.safetensors", "wb") as file:
     on_terminal 80 dcp-inspect stats model.safetensors
     [ "$(wc -L <<<"$plain")" -le 80 ]
     on_terminal 60 dcp-inspect ls model.safetensors
-    [[ $plain == *a.lo*…*room* ]]
+    [[ $plain == *…*room* ]]
     run -0 dcp-inspect ls model.safetensors
     [[ $output == *a.long.name.of.a.tensor.that.takes.room* ]]
 }

@@ -183,7 +183,7 @@ PYTHON
     dcp-reshard export run model.safetensors
     run -0 --separate-stderr train --set model.init=model.safetensors \
         --set checkpoint.dir=tuned --steps 2
-    [[ $stderr == *"no digest proves 16 of 16 tensors that were read"* ]]
+    [[ $stderr == *"no digest proves 28 of 28 tensors that were read"* ]]
     [[ $stderr == *"weights from "*"model.safetensors"* ]]
     dcp-reshard export run hf # a folder of links, as in the cache of Hugging Face
     mkdir links
@@ -333,7 +333,7 @@ assert json.loads(sys.argv[1])["resume_step"] == 5, sys.argv[1]' "$output"
 }
 
 @test "the program that is installed has no kill points" {
-    run -0 env DCP_TEST_KILL=0:1:step dcp-train -q --config train.json --steps 2
+    run -0 env DCP_TEST_KILL=0:1:step "$DCP_BIN_DIR/dcp-train" -q --config train.json --steps 2
     [ "$(grep -c DCP_TEST_KILL "$DCP_BIN_DIR/dcp-train")" = 0 ]
     DCP_TEST_KILL=0:1:step run -137 dcp-train -q --config train.json --set checkpoint.dir=two
 }

@@ -26,8 +26,11 @@ make_config() {
 JSON
 }
 
-# Where a rank is to die it is the program with kill points, which is not installed.
-dcp-train() {
+# Where a rank is to die it is the program with kill points, which is not installed: the
+# program of that name in this folder chooses.
+export PATH=$DCP_TESTS_DIR/lib/programs:$PATH
+
+train() {
     if [ -n "${DCP_TEST_KILL:-}" ]; then
         "$DCP_BUILD_DIR/tests/killable/dcp-train" "$@"
     else
