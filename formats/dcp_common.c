@@ -75,6 +75,16 @@ static int take(struct dcp_catalog *catalog, const struct dcp_catalog *own,
     return rc ? rc : dcp_catalog_sort(catalog, err);
 }
 
+/* What goes along byte for byte is never read as tensors: all of it is checked here. */
+static int check(struct dcp_reading *r, struct dcp_error *err)
+{
+    DCP_CLEANUP_TORCH struct dcp_torch_file file = { 0 };
+    int rc = dcp_torch_open(&file, r->source, COMMON_NAME, err);
+
+    return rc || file.form != DCP_TORCH_ZIP ? rc
+                                            : dcp_zip_check(&file.in, &file.zip, err);
+}
+
 static int carry(struct dcp_reading *r, struct dcp_error *err)
 {
     int rc = DCP_OK;
@@ -97,7 +107,9 @@ int dcp_reading_common(struct dcp_reading *r, struct dcp_error *err)
 
     if (!dcp_source_has(r->source, COMMON_NAME) || !dcp_source_has(r->source, MARK_NAME))
         return DCP_OK;
-    int rc = dcp_catalog_new(&own, err);
+    int rc = check(r, err);
+    if (!rc)
+        rc = dcp_catalog_new(&own, err);
     if (!rc)
         rc = dcp_torch_index_file(r->source, COMMON_NAME, own, err);
     if (!rc)
