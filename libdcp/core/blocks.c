@@ -427,13 +427,20 @@ static int rest_job(void *arg, int worker, size_t i, struct dcp_error *err)
     return dcp_blocks_read_rest(rest->blocks[worker], rest->records[i], err);
 }
 
+int dcp_blocks_read_rests(struct dcp_blocks *const *blocks, struct dcp_pool *pool,
+                          const size_t *records, size_t n, struct dcp_error *err)
+{
+    struct rest rest = { blocks, records };
+
+    return dcp_pool_for(pool, n, rest_job, &rest, err);
+}
+
 int dcp_blocks_prove(struct dcp_blocks *const *blocks, struct dcp_pool *pool,
                      struct dcp_error *err)
 {
     DCP_CLEANUP_FREE size_t *records = NULL;
     size_t n;
     int rc = dcp_proof_open(blocks[0]->proof, false, &records, &n, err);
-    struct rest rest = { blocks, records };
 
-    return rc ? rc : dcp_pool_for(pool, n, rest_job, &rest, err);
+    return rc ? rc : dcp_blocks_read_rests(blocks, pool, records, n, err);
 }

@@ -38,7 +38,9 @@ int dcp_blocks_read(struct dcp_blocks *blocks, size_t piece, uint64_t begin, siz
  * read. blocks are those of the pool's workers, which share a proof. Errors: as above. */
 int dcp_blocks_prove(struct dcp_blocks *const *blocks, struct dcp_pool *pool,
                      struct dcp_error *err);
-/* The same for one record, touched or not. */
+/* The same for n records, touched or not, and for one. */
+int dcp_blocks_read_rests(struct dcp_blocks *const *blocks, struct dcp_pool *pool,
+                          const size_t *records, size_t n, struct dcp_error *err);
 int dcp_blocks_read_rest(struct dcp_blocks *blocks, size_t record, struct dcp_error *err);
 /* Bytes read from files so far. */
 uint64_t dcp_blocks_bytes(const struct dcp_blocks *blocks);

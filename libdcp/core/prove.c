@@ -9,13 +9,6 @@ struct rest {
     size_t n;
 };
 
-static int rest_job(void *arg, int worker, size_t i, struct dcp_error *err)
-{
-    const struct rest *rest = arg;
-
-    return dcp_blocks_read_rest(rest->blocks[worker], rest->records[i], err);
-}
-
 static int read_here(void *arg, struct dcp_error *err)
 {
     struct rest *rest = arg;
@@ -23,7 +16,7 @@ static int read_here(void *arg, struct dcp_error *err)
     int rc = rest->n_blocks > 1 ? dcp_pool_new(rest->n_blocks - 1, &pool, err) : DCP_OK;
 
     if (!rc)
-        rc = dcp_pool_for(pool, rest->n, rest_job, rest, err);
+        rc = dcp_blocks_read_rests(rest->blocks, pool, rest->records, rest->n, err);
     dcp_pool_free(pool);
     return rc;
 }
