@@ -45,12 +45,13 @@ void inspect_close(struct inspect_checkpoint *checkpoint)
     *checkpoint = (struct inspect_checkpoint){ 0 };
 }
 
-int inspect_reader(struct inspect_checkpoint *checkpoint, struct dcp_error *err)
+int inspect_reader(struct inspect_checkpoint *checkpoint, bool verify,
+                   struct dcp_error *err)
 {
     return checkpoint->reader
                ? DCP_OK
                : dcp_reader_new(&checkpoint->place.source, checkpoint->catalog,
-                                INSPECT_READER_BYTES, &checkpoint->reader, err);
+                                INSPECT_READER_BYTES, verify, &checkpoint->reader, err);
 }
 
 /* Names the checkpoint and the next act. */

@@ -25,7 +25,8 @@ void inspect_close(struct inspect_checkpoint *checkpoint);
 bool inspect_is_run(const struct dcp_place *place);
 
 /* Makes the reader. */
-int inspect_reader(struct inspect_checkpoint *checkpoint, struct dcp_error *err);
+int inspect_reader(struct inspect_checkpoint *checkpoint, bool verify,
+                   struct dcp_error *err);
 /* dcp_reader_check of it, to be called before anything that was read is told. */
 int inspect_check(const struct inspect_checkpoint *checkpoint, struct dcp_error *err);
 /* dcp_reader_read, whose errors name the checkpoint and the next act. */
@@ -52,6 +53,16 @@ int inspect_find(const struct inspect_checkpoint *checkpoint, const char *name,
  * memory. */
 json_t *inspect_checkpoint_json(const struct inspect_checkpoint *checkpoint);
 json_t *inspect_catalog_json(const char *path, const struct dcp_catalog *catalog);
+
+/* The option that fills the field `no_verify`, and the word that says so in a text. */
+#define INSPECT_OPT_NO_VERIFY                                              \
+    {                                                                      \
+        0, "no-verify", NULL,                                              \
+            "do not check digests: what a damaged "                        \
+            "checkpoint still holds",                                      \
+            NULL, DCP_OPT_FLAG, .at = offsetof(struct settings, no_verify) \
+    }
+#define INSPECT_NOT_VERIFIED "not verified (--no-verify)"
 
 /* The options that fill the field `selection` of a verb's `struct settings`. */
 #define INSPECT_HELP_ONLY "only weights and buffers, or only optimizer state"

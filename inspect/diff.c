@@ -8,7 +8,7 @@ struct settings {
     struct inspect_selection selection;
     struct inspect_tolerance tolerance;
     int64_t limit;
-    bool read;
+    bool read, no_verify;
 };
 
 static int check_tolerance(const struct inspect_tolerance *t, struct dcp_error *err)
@@ -21,7 +21,8 @@ static int check_tolerance(const struct inspect_tolerance *t, struct dcp_error *
 static int run(struct dcp_main *m, const void *given, struct dcp_error *err)
 {
     const struct settings *settings = given;
-    struct inspect_diff_result diff = { .tolerance = settings->tolerance };
+    struct inspect_diff_result diff = { .tolerance = settings->tolerance,
+                                        .verified = !settings->no_verify };
     int rc = check_tolerance(&settings->tolerance, err);
     if (rc)
         return rc;
@@ -61,6 +62,7 @@ static const struct dcp_opt opts[] = {
       "Output", DCP_OPT_INT, AT(limit), .max = INT64_MAX },
     { 0, "read", NULL, "read and compare also where stored fingerprints are equal", NULL,
       DCP_OPT_FLAG, AT(read) },
+    INSPECT_OPT_NO_VERIFY,
     { 0 },
 };
 

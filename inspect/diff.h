@@ -17,14 +17,15 @@ struct inspect_diff_result {
     size_t n_pairs, n_same, n_by_fingerprint, n_by_value, n_near;
     struct inspect_object_diff *objects;
     size_t n_objects, n_objects_same;
-    bool objects_compared;
+    bool objects_compared, verified;
     double seconds;
 };
 
 /* Pairs the tensors selected by name, and the objects. Errors: NOT_FOUND, MEMORY. */
 int inspect_diff_pair(struct inspect_diff_result *diff,
                       const struct inspect_selection *selection, struct dcp_error *err);
-/* Compares all pairs; with `read` fingerprints are not trusted. */
+/* Compares all pairs; with `read` fingerprints are not trusted, with diff->verified what
+ * is read is. */
 int inspect_diff_compare(struct dcp_main *m, struct inspect_diff_result *diff, bool read,
                          struct dcp_error *err);
 void inspect_diff_fini(struct inspect_diff_result *diff);

@@ -247,9 +247,9 @@ int inspect_diff_compare(struct dcp_main *m, struct inspect_diff_result *diff, b
         sizes[n] = dcp_tensor_bytes(pair->a) + dcp_tensor_bytes(pair->b);
         to_read[n++] = i;
     }
-    int rc = n ? inspect_reader(&diff->a, err) : DCP_OK;
+    int rc = n ? inspect_reader(&diff->a, diff->verified, err) : DCP_OK;
     if (n && rc == DCP_OK)
-        rc = inspect_reader(&diff->b, err);
+        rc = inspect_reader(&diff->b, diff->verified, err);
     if (n && rc == DCP_OK)
         rc = inspect_work_run(m, "comparing", sizes, n, compare_share, &job, err);
     if (n && rc == DCP_OK)

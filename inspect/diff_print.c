@@ -133,7 +133,8 @@ static void put_summary(struct dcp_main *m, const struct inspect_diff_result *di
         dcp_term_printf(out, ", %s of %s", dcp_human_count(diff->n_objects).text,
                         dcp_human_items(all, "object", "objects").text);
     }
-    dcp_term_printf(out, "          (%s)\n",
+    dcp_term_printf(out, "%s          (%s)\n",
+                    diff->verified ? "" : ", " INSPECT_NOT_VERIFIED,
                     sides.failed ? "" : (const char *)sides.data);
     if (m->verbose > 0)
         dcp_term_printf(out, "          %s by fingerprint, %s read, %s\n",
@@ -207,6 +208,7 @@ int inspect_diff_json(struct dcp_main *m, const struct inspect_diff_result *diff
     json_t *list = json_array(), *objects = json_array();
     bool same = diff->n_same == diff->n_pairs && !diff->n_objects;
     int rc = dcp_doc_set(doc, "same", json_boolean(same));
+    rc |= dcp_doc_set(doc, "verified", json_boolean(diff->verified));
     rc |= dcp_doc_set(doc, "a", inspect_checkpoint_json(&diff->a));
     rc |= dcp_doc_set(doc, "b", inspect_checkpoint_json(&diff->b));
     rc |= dcp_doc_set(doc, "n_tensors", dcp_doc_u64(diff->n_pairs));

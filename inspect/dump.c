@@ -16,7 +16,7 @@
 struct settings {
     const char *object;
     int64_t precision;
-    bool full;
+    bool full, no_verify;
 };
 
 /* "name[0:4]": the whole text is a name if there is such a tensor. */
@@ -38,14 +38,16 @@ static int find_slice(const struct inspect_checkpoint *checkpoint, const char *t
     return inspect_slice_parse(text + n, t->ndim, t->shape, out, err);
 }
 
-static void put_head(struct dcp_main *m, const struct dcp_tensor *t, const char *slice)
+static void put_head(struct dcp_main *m, const struct settings *settings,
+                     const struct dcp_tensor *t, const char *slice)
 {
     DCP_CLEANUP_BUF struct dcp_buf name = { 0 };
     dcp_text_add_escaped(&name, slice);
-    dcp_term_printf(&m->out, "%s%s%s  %s %s\n", dcp_term_style(&m->out, DCP_STYLE_BOLD),
+    dcp_term_printf(&m->out, "%s%s%s  %s %s%s\n", dcp_term_style(&m->out, DCP_STYLE_BOLD),
                     name.failed ? "" : (const char *)name.data,
                     dcp_term_style(&m->out, DCP_STYLE_OFF), dcp_dtype_name(t->dtype),
-                    dcp_human_shape(t->ndim, t->shape).text);
+                    dcp_human_shape(t->ndim, t->shape).text,
+                    settings->no_verify ? "  " INSPECT_NOT_VERIFIED : "");
 }
 
 static int add_json(json_t *list, const struct inspect_array *array, const char *slice)
@@ -85,7 +87,7 @@ static int dump_slice(struct dcp_main *m, const struct settings *settings,
         if (add_json(list, &array, text))
             rc = dcp_error_memory(err, "the JSON document");
     } else {
-        put_head(m, array.tensor, text);
+        put_head(m, settings, array.tensor, text);
         rc = inspect_array_print(m, &array, (int)settings->precision, err);
     }
     inspect_array_fini(&array);
@@ -126,9 +128,12 @@ static int dump(struct dcp_main *m, const struct settings *settings,
     json_t *list = json_array();
     const struct dcp_catalog *catalog = checkpoint->catalog;
     if (dcp_doc_set(doc, "path", dcp_doc_text(checkpoint->place.path)) ||
+        dcp_doc_set(doc, "verified", json_boolean(!settings->no_verify)) ||
         dcp_doc_set(doc, "slices", list))
         return dcp_error_memory(err, "the JSON document");
-    int rc = DCP_OK;
+    int rc = inspect_reader(checkpoint, !settings->no_verify, err);
+    if (rc)
+        return rc;
     if (settings->object)
         rc = dump_object(m, checkpoint, settings->object, doc, err);
     else if (m->operands.n == 1 && catalog->n_tensors == 1)
@@ -165,6 +170,7 @@ static const struct dcp_opt opts[] = {
       AT(precision), .min = 1, .max = 17 },
     { 'o', "object", "NAME", "an object instead: scheduler, rng, data, ...", NULL,
       DCP_OPT_TEXT, AT(object) },
+    INSPECT_OPT_NO_VERIFY,
     { 0 },
 };
 

@@ -82,12 +82,12 @@ static int read_below(const struct source *source, const struct inspect_array *a
     return DCP_OK;
 }
 
-int inspect_array_read(struct inspect_checkpoint *checkpoint, int tensor,
+int inspect_array_read(const struct inspect_checkpoint *checkpoint, int tensor,
                        const struct inspect_slice *slice, int64_t most,
                        struct inspect_array *out, struct dcp_error *err)
 {
     const struct dcp_tensor *t = &checkpoint->catalog->tensors[tensor];
-    struct source source = { .checkpoint = checkpoint, .tensor = tensor };
+    const struct source source = { checkpoint, checkpoint->reader, tensor };
     *out = (struct inspect_array){ .tensor = t, .slice = *slice };
     out->edge = most && inspect_slice_elems(slice) > most ? EDGE : 0;
     int64_t n = 1;
@@ -100,10 +100,7 @@ int inspect_array_read(struct inspect_checkpoint *checkpoint, int tensor,
     if (!out->data)
         return dcp_error_memory(err, "the elements of a slice");
     unsigned char *to = out->data;
-    int rc = inspect_reader(checkpoint, err);
-    source.reader = checkpoint->reader;
-    if (rc == DCP_OK && n > 0)
-        rc = read_below(&source, out, 0, 0, &to, err);
+    int rc = n > 0 ? read_below(&source, out, 0, 0, &to, err) : DCP_OK;
     if (rc == DCP_OK)
         rc = inspect_check(checkpoint, err);
     if (rc)

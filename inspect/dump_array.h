@@ -14,10 +14,10 @@ struct inspect_array {
     unsigned char *data;         /* the elements shown, row-major */
 };
 
-/* Reads the slice of a tensor; a slice of more than `most` elements (0: any number) only
- * at its edges. Caller frees with inspect_array_fini. Errors: those of inspect_read,
- * MEMORY. */
-int inspect_array_read(struct inspect_checkpoint *checkpoint, int tensor,
+/* Reads the slice of a tensor with the checkpoint's reader; a slice of more than `most`
+ * elements (0: any number) only at its edges. Caller frees with inspect_array_fini.
+ * Errors: those of inspect_read, MEMORY. */
+int inspect_array_read(const struct inspect_checkpoint *checkpoint, int tensor,
                        const struct inspect_slice *slice, int64_t most,
                        struct inspect_array *out, struct dcp_error *err);
 void inspect_array_fini(struct inspect_array *array);

@@ -19,6 +19,7 @@
 struct settings {
     struct inspect_selection selection;
     int64_t limit;
+    bool no_verify;
 };
 
 /* What stays of a tensor's summary once its histogram is small. */
@@ -35,6 +36,7 @@ struct job {
     struct inspect_checkpoint *checkpoint;
     struct stats *stats;
     size_t n_bins;
+    bool verify;
 };
 
 static void take(struct stats *stats, const struct inspect_summary *s, size_t n_bins)
@@ -143,8 +145,8 @@ static void add_number(struct dcp_table *table, double v)
         dcp_table_cell(table, "%.3g", v);
 }
 
-static int print_text(struct dcp_main *m, const struct stats *stats, size_t n,
-                      size_t n_shown, struct dcp_error *err)
+static int print_text(struct dcp_main *m, const struct job *job, size_t n, size_t n_shown,
+                      struct dcp_error *err)
 {
     static const struct dcp_column columns[] = {
         { .title = "name", .cut = true },   { .title = "dtype" },
@@ -157,7 +159,7 @@ static int print_text(struct dcp_main *m, const struct stats *stats, size_t n,
     if (!table)
         return dcp_error_memory(err, "the table");
     for (size_t i = 0; i < n; i++) {
-        const struct stats *s = &stats[i];
+        const struct stats *s = &job->stats[i];
         char curve[CURVE_BINS * 3 + 1];
         n_odd += s->n_nan || s->n_inf;
         if (i >= n_shown)
@@ -179,8 +181,9 @@ static int print_text(struct dcp_main *m, const struct stats *stats, size_t n,
     if (n_shown < n)
         dcp_term_printf(&m->out, ", %s not shown (--limit)",
                         dcp_human_count(n - n_shown).text);
-    dcp_term_printf(&m->out, "; %s NaN or infinite numbers%s\n",
+    dcp_term_printf(&m->out, "; %s NaN or infinite numbers%s%s\n",
                     n_odd ? dcp_human_items(n_odd, "has", "have").text : "none has",
+                    job->verify ? "" : "; " INSPECT_NOT_VERIFIED,
                     dcp_term_style(&m->out, DCP_STYLE_OFF));
     return rc;
 }
@@ -206,18 +209,18 @@ static json_t *stats_json(const struct stats *s)
         dcp_doc_real(s->norm), "histogram", histogram);
 }
 
-static int print_json(struct dcp_main *m, const struct inspect_checkpoint *checkpoint,
-                      const struct stats *stats, size_t n, size_t n_shown,
+static int print_json(struct dcp_main *m, const struct job *job, size_t n, size_t n_shown,
                       struct dcp_error *err)
 {
     DCP_CLEANUP_JSON json_t *doc = dcp_doc_new("stats");
-    DCP_CLEANUP_JSON json_t *head = inspect_checkpoint_json(checkpoint);
+    DCP_CLEANUP_JSON json_t *head = inspect_checkpoint_json(job->checkpoint);
     json_t *list = json_array();
     int rc = json_object_update(doc, head) ? DCP_E_MEMORY : DCP_OK;
+    rc |= dcp_doc_set(doc, "verified", json_boolean(job->verify));
     rc |= dcp_doc_set(doc, "n_selected", dcp_doc_u64(n));
     rc |= dcp_doc_set(doc, "tensors", list);
     for (size_t i = 0; i < n_shown && !rc; i++)
-        rc = dcp_doc_add(list, stats_json(&stats[i]));
+        rc = dcp_doc_add(list, stats_json(&job->stats[i]));
     return dcp_doc_print(m->out.file, rc ? NULL : doc, err);
 }
 
@@ -231,7 +234,7 @@ static int gather(struct dcp_main *m, struct job *job, const size_t *tensors, si
         job->stats[i].tensor = &job->checkpoint->catalog->tensors[tensors[i]];
         sizes[i] = dcp_tensor_bytes(job->stats[i].tensor);
     }
-    int rc = inspect_reader(job->checkpoint, err);
+    int rc = inspect_reader(job->checkpoint, job->verify, err);
     if (rc == DCP_OK)
         rc = inspect_work_run(m, "reading", sizes, n, summarise_share, job, err);
     return rc ? rc : inspect_check(job->checkpoint, err);
@@ -249,14 +252,15 @@ static int run(struct dcp_main *m, const void *given, struct dcp_error *err)
     rc = inspect_select(&checkpoint, &settings->selection, &tensors, &n, err);
     if (rc == DCP_OK) {
         DCP_CLEANUP_FREE struct stats *stats = dcp_mem_calloc(n, sizeof *stats);
-        struct job job = { &checkpoint, stats, m->json ? DOC_BINS : CURVE_BINS };
+        struct job job = { &checkpoint, stats, m->json ? DOC_BINS : CURVE_BINS,
+                           !settings->no_verify };
         bool limited = settings->limit > 0 && (uint64_t)settings->limit < n;
         size_t n_shown = limited ? (size_t)settings->limit : n;
         rc = stats ? gather(m, &job, tensors, n, err)
                    : dcp_error_memory(err, "the statistics");
         if (rc == DCP_OK)
-            rc = m->json ? print_json(m, &checkpoint, stats, n, n_shown, err)
-                         : print_text(m, stats, n, n_shown, err);
+            rc = m->json ? print_json(m, &job, n, n_shown, err)
+                         : print_text(m, &job, n, n_shown, err);
     }
     inspect_close(&checkpoint);
     return rc;
@@ -265,6 +269,7 @@ static int run(struct dcp_main *m, const void *given, struct dcp_error *err)
 #define AT(field) .at = offsetof(struct settings, field)
 static const struct dcp_opt opts[] = {
     INSPECT_OPTS_SELECTION,
+    INSPECT_OPT_NO_VERIFY,
     { 'n', "limit", "N", "show the first N; 0 shows all", "Output", DCP_OPT_INT,
       AT(limit), .max = INT64_MAX },
     { 0 },

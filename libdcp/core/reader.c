@@ -13,7 +13,7 @@ struct shared {
     const struct dcp_catalog *catalog;
     struct dcp_catalog *whole; /* the same tensors, in one piece each */
     struct dcp_plan *plan;
-    struct dcp_proof *proof;
+    struct dcp_proof *proof; /* NULL: nothing is verified */
 };
 
 struct dcp_reader {
@@ -33,7 +33,7 @@ static void release(struct shared *shared)
 }
 
 static int shared_new(const struct dcp_source *source, const struct dcp_catalog *catalog,
-                      struct shared **out, struct dcp_error *err)
+                      bool verify, struct shared **out, struct dcp_error *err)
 {
     struct shared *shared = calloc(1, sizeof *shared);
     int rc =
@@ -57,7 +57,7 @@ static int shared_new(const struct dcp_source *source, const struct dcp_catalog 
         rc = dcp_catalog_sort(shared->whole, err);
     if (!rc)
         rc = dcp_plan_new(catalog, shared->whole, NULL, &shared->plan, err);
-    if (!rc)
+    if (!rc && verify)
         rc = dcp_proof_new(catalog, &shared->proof, err);
     if (rc)
         release(shared);
@@ -78,8 +78,8 @@ static int reader_new(struct shared *shared, uint64_t memory_bytes,
         return dcp_error_memory(err, "a reader");
     }
     reader->shared = shared;
-    int rc = dcp_blocks_new(&shared->source, shared->catalog, memory_bytes, true,
-                            &reader->blocks, err);
+    int rc = dcp_blocks_new(&shared->source, shared->catalog, memory_bytes,
+                            shared->proof != NULL, &reader->blocks, err);
     if (rc) {
         dcp_reader_free(reader);
         return rc;
@@ -94,11 +94,11 @@ static int reader_new(struct shared *shared, uint64_t memory_bytes,
 }
 
 int dcp_reader_new(const struct dcp_source *source, const struct dcp_catalog *catalog,
-                   uint64_t memory_bytes, struct dcp_reader **out_reader,
+                   uint64_t memory_bytes, bool verify, struct dcp_reader **out_reader,
                    struct dcp_error *err)
 {
     struct shared *shared;
-    int rc = shared_new(source, catalog, &shared, err);
+    int rc = shared_new(source, catalog, verify, &shared, err);
 
     *out_reader = NULL;
     return rc ? rc : reader_new(shared, memory_bytes, out_reader, err);
@@ -126,7 +126,7 @@ int dcp_reader_read(struct dcp_reader *reader, int tensor, int64_t begin, int64_
 
 int dcp_reader_check(struct dcp_reader *reader, struct dcp_error *err)
 {
-    return dcp_blocks_prove(&reader->blocks, NULL, err);
+    return reader->shared->proof ? dcp_blocks_prove(&reader->blocks, NULL, err) : DCP_OK;
 }
 
 void dcp_reader_free(struct dcp_reader *reader)

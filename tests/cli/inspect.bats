@@ -444,6 +444,16 @@ open("odd.safetensors", "wb").write(
     run -4 --separate-stderr dcp-inspect stats hurt --json
     output=$stderr
     json 'd["code"] == "CORRUPT" and d["exit"] == 4 and d["tensor"]'
+    name=$(python3 -c 'import json, sys; print(json.loads(sys.argv[1])["tensor"])' "$stderr")
+    run -0 dcp-inspect stats hurt --no-verify
+    [[ ${lines[-1]} == *"; not verified (--no-verify)" ]]
+    run -1 dcp-inspect diff hurt run --read --no-verify
+    [[ $output == *"differs   $name"*"not same  1 of "*" not verified (--no-verify)"* ]]
+    run -4 dcp-inspect dump hurt "$name" --full
+    run -0 dcp-inspect dump hurt "$name" --no-verify
+    [[ ${lines[0]} == "$name  "*"  not verified (--no-verify)" ]]
+    run -0 dcp-inspect dump hurt "$name" --no-verify --json
+    json 'd["verified"] is False'
 }
 
 @test "verify holds files of others against their own digests" {
@@ -460,6 +470,9 @@ with open("verified.bin", "r+b") as f:
 PYTHON
     run -4 --separate-stderr dcp-inspect verify verified.bin
     [[ $output == *"damaged   tensor '"*" in verified.bin "*": the CRC-32 of its record "* ]]
+    run -4 dcp-inspect stats verified.bin
+    run -0 dcp-inspect stats verified.bin --no-verify --json
+    json 'd["verified"] is False and d["n_selected"] == d["n_tensors"]'
 }
 
 @test "verify names what is lost with files that are missing" {

@@ -155,7 +155,7 @@ static void check_file(const char *folder, const char *name, const json_t *expec
     assert_int_equal(catalog->n_tensors, json_array_size(tensors));
     struct dcp_reader *reader = NULL;
     if (catalog->n_pieces >= catalog->n_tensors &&
-        dcp_reader_new(&place.source, catalog, 1 << 20, &reader, &err))
+        dcp_reader_new(&place.source, catalog, 1 << 20, true, &reader, &err))
         fail_msg("%s: %s", name, err.message);
     json_array_foreach(tensors, i, tensor)
     {

@@ -149,7 +149,7 @@ static void read_tensors(const struct dcp_source *source,
     unsigned char *out = malloc(MOST_BYTES);
 
     must(out);
-    int rc = dcp_reader_new(source, catalog, 1, &reader, &err);
+    int rc = dcp_reader_new(source, catalog, 1, true, &reader, &err);
     must(rc == DCP_OK || (rc == DCP_E_CORRUPT && err.message[0]));
     for (size_t t = 0; !rc && t < catalog->n_tensors; t++)
         if (dcp_tensor_bytes(&catalog->tensors[t]) <= MOST_BYTES)

@@ -16,7 +16,8 @@ void checkpoint_open(const char *path, struct checkpoint *out)
         dcp_place_index(&out->place, &out->catalog, &err) ||
         dcp_catalog_check(out->catalog, &err) ||
         dcp_identity_new(out->catalog, &out->identity, &err) ||
-        dcp_reader_new(&out->place.source, out->catalog, 1 << 20, &out->reader, &err))
+        dcp_reader_new(&out->place.source, out->catalog, 1 << 20, true, &out->reader,
+                       &err))
         fail_msg("%s: %s", path, err.message);
 }
 

@@ -107,7 +107,7 @@ void fuzz_read(const struct dcp_source *source, const struct dcp_catalog *catalo
     struct dcp_reader *reader;
     struct dcp_error err = { 0 };
     unsigned char *out = malloc(MAX_TENSOR_BYTES);
-    int rc = dcp_reader_new(source, catalog, 1, &reader, &err);
+    int rc = dcp_reader_new(source, catalog, 1, true, &reader, &err);
 
     CHECK(out && (!rc || err.message[0]), &err);
     for (size_t t = 0; !rc && t < catalog->n_tensors; t++)

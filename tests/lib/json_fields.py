@@ -173,6 +173,7 @@ tensors[].dimension    integer?  along which it is cut, when it is one
 tensors[].cells[]      any       64 parts of it: the rank that holds most of each, "several", null
 """),
     "stats": ("dcp-inspect stats PATH", CHECKPOINT + TENSOR + """
+verified                        boolean   false with --no-verify
 n_selected                      integer   tensors that the options chose
 tensors[].dtype                 string    of it
 tensors[].shape[]               integer   of it
@@ -192,6 +193,7 @@ tensors[].histogram.counts[]    integer   in each bin
     "diff": ("dcp-inspect diff A B", "".join(
         f"{side}.{row}\n" for side in "ab" for row in CHECKPOINT.strip().splitlines()) + """
 same                            boolean   the exit status says it, too
+verified                        boolean   false with --no-verify
 n_tensors                       integer   that were compared
 n_same                          integer   that are the same
 n_by_fingerprint                integer   proved by fingerprints, without reading
@@ -222,6 +224,7 @@ objects_compared                boolean   both sides have some
 """),
     "dump": ("dcp-inspect dump PATH NAME[SLICE]", """
 path                      string    what was opened
+verified                  boolean   false with --no-verify
 slices[].slice            string    as it was asked for
 slices[].tensor           string    its name
 slices[].dtype            string    of it

@@ -29,8 +29,8 @@ static size_t check_values(const char *source, const char *path, const char *for
     assert_string_equal(b.format->name, format);
     assert_int_equal(dcp_place_index(&a, &from, &err), 0);
     assert_int_equal(dcp_place_index(&b, &to, &err), 0);
-    assert_int_equal(dcp_reader_new(&a.source, from, 8 << 20, &old, &err), 0);
-    assert_int_equal(dcp_reader_new(&b.source, to, 8 << 20, &new, &err), 0);
+    assert_int_equal(dcp_reader_new(&a.source, from, 8 << 20, true, &old, &err), 0);
+    assert_int_equal(dcp_reader_new(&b.source, to, 8 << 20, true, &new, &err), 0);
     for (size_t t = 0; t < to->n_tensors; t++) {
         const struct dcp_tensor *tensor = &to->tensors[t];
         int at = dcp_catalog_find(from, tensor->name);

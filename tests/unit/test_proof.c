@@ -92,7 +92,8 @@ static int read_some(struct checkpoint *c, unsigned which, bool sound,
     static unsigned char out[1000000];
     struct dcp_reader *readers[2];
 
-    assert_int_equal(dcp_reader_new(&c->source, c->catalog, 1, &readers[0], NULL), 0);
+    assert_int_equal(dcp_reader_new(&c->source, c->catalog, 1, true, &readers[0], NULL),
+                     0);
     assert_int_equal(dcp_reader_clone(readers[0], 1, &readers[1], NULL), 0);
     int rc = DCP_OK;
     for (int t = 0; t < N_PIECES && !rc; t++) {

@@ -159,12 +159,13 @@ DCP_PUBLIC uint64_t dcp_reshard_overflows(const struct dcp_reshard *reshard,
 DCP_PUBLIC void dcp_reshard_free(struct dcp_reshard *reshard);
 
 /* Reading tensors piece by piece, for programs: elements begin .. end of the flattened
- * tensor, verified, to out. Bounded memory, any format. Thread rule: one reader, one
- * thread. */
+ * tensor to out, with `verify` only what its digests hold of. Bounded memory, any format.
+ * Thread rule: one reader, one thread. */
 struct dcp_reader;
 DCP_PUBLIC int dcp_reader_new(const struct dcp_source *source,
                               const struct dcp_catalog *catalog, uint64_t memory_bytes,
-                              struct dcp_reader **out_reader, struct dcp_error *err);
+                              bool verify, struct dcp_reader **out_reader,
+                              struct dcp_error *err);
 DCP_PUBLIC int dcp_reader_read(struct dcp_reader *reader, int tensor, int64_t begin,
                                int64_t end, void *out, struct dcp_error *err);
 /* Another reader of the same, for another thread, with memory of its own. */
