@@ -92,7 +92,7 @@ run_tests() {
         --no-tests=ignore --no-label-summary \
         --test-output-size-passed 65536 --test-output-size-failed 65536 \
         --output-junit "$results/$name.xml" -R "$pattern" "$@" </dev/null |
-        grep -vE '^ +Start |^$|^Internal ctest|^Test project' || true
+        grep --line-buffered -vE '^ +Start |^$|^Internal ctest|^Test project' || true
     [ -s "$results/$name.xml" ] || die "ctest gave no results for $name"
 }
 

@@ -9,7 +9,6 @@
 
 /* A transposed run of a source is read into this much. */
 #define RUN_BYTES 65536
-#define N_COLUMNS 16 /* that are put into the target together */
 
 /* Adds n elements of a source piece to the fingerprint of what was read, by the source's
  * own geometry: a plan that puts them in the wrong place is found out. Where the source
@@ -41,23 +40,6 @@ static bool is_transposed(const struct dcp_copy *copy)
            copy->dims[n - 2].src_stride == 1;
 }
 
-/* A few columns of a plane that were read, one behind the other, each `most` long. */
-struct columns {
-    unsigned char run[RUN_BYTES];
-    int64_t n;    /* columns */
-    int64_t most; /* elements of each */
-};
-
-/* Column by column a line of the cache would be fetched for every element: so rows of a
- * few columns are put together. `at`: the first column's first element in the target. */
-static void put_columns(const struct columns *c, int64_t n_rows, int64_t row,
-                        unsigned char *at, size_t elem)
-{
-    for (int64_t r = 0; r < n_rows; r++)
-        dcp_scatter(at + (size_t)(r * row) * elem, 1, c->run + (size_t)r * elem, c->most,
-                    c->n, elem);
-}
-
 /* Target elements begin .. end of one transposed plane of a copy: `rows` runs of the
  * target, each of `columns` elements; a column is a run of the source. */
 static int gather_plane(struct dcp_copier *copier, const struct dcp_copy *copy,
@@ -67,24 +49,24 @@ static int gather_plane(struct dcp_copier *copier, const struct dcp_copy *copy,
     const struct dcp_copy_dim *rows = &copy->dims[copy->n_dims - 2];
     const struct dcp_copy_dim *columns = &copy->dims[copy->n_dims - 1];
     bool by_target = copier->src->pieces[copy->src].stride != NULL;
-    struct columns held; /* its bytes stay as they are */
+    unsigned char held[RUN_BYTES]; /* columns, each with room for `most` elements */
+    const int64_t most = (RUN_BYTES / DCP_TURN_COLUMNS - 64) / (int64_t)elem;
     int rc = DCP_OK;
 
-    held.most = RUN_BYTES / N_COLUMNS / (int64_t)elem;
     for (int64_t c = 0, step; c < columns->n && !rc; c += step) {
         int64_t from, to, last_from, last_to;
-        step = columns->n - c < N_COLUMNS ? columns->n - c : N_COLUMNS;
         dcp_scatter_clip(dst + c, rows->dst_stride, rows->n, begin, end, &from, &to);
-        dcp_scatter_clip(dst + c + step - 1, rows->dst_stride, rows->n, begin, end,
-                         &last_from, &last_to);
-        if (from != last_from || to != last_to)
-            step = 1; /* a row of the target begins or ends among them */
-        held.n = step;
+        step = DCP_TURN_COLUMNS * 2;
+        do { /* fewer where a row of the target begins or ends among them */
+            step = columns->n - c < step / 2 ? columns->n - c : step / 2;
+            dcp_scatter_clip(dst + c + step - 1, rows->dst_stride, rows->n, begin, end,
+                             &last_from, &last_to);
+        } while (from != last_from || to != last_to);
         for (int64_t n; from < to && !rc; from += n) {
             int64_t dst_at = dst + c + from * rows->dst_stride;
-            n = to - from < held.most ? to - from : held.most;
+            n = to - from < most ? to - from : most;
             for (int64_t k = 0; k < step && !rc; k++) {
-                unsigned char *run = held.run + (size_t)(k * held.most) * elem;
+                unsigned char *run = held + (size_t)(k * most) * elem;
                 int64_t src_at = src + (c + k) * columns->src_stride + from;
                 rc = dcp_blocks_read(copier->blocks, copy->src, (uint64_t)src_at * elem,
                                      (size_t)n * elem, run, err);
@@ -92,8 +74,8 @@ static int gather_plane(struct dcp_copier *copier, const struct dcp_copy *copy,
                     account(copier, copy, src_at, dst_at + k, n, run);
             }
             if (!rc)
-                put_columns(&held, n, rows->dst_stride,
-                            out + (size_t)(dst_at - begin) * elem, elem);
+                dcp_turn(out + (size_t)(dst_at - begin) * elem, rows->dst_stride, held,
+                         most, n, step, elem);
         }
     }
     for (int64_t r = 0; r < rows->n && by_target && copier->src_parts && !rc; r++) {

@@ -31,6 +31,29 @@ void dcp_scatter(void *to, int64_t to_step, const void *from, int64_t from_step,
     }
 }
 
+#define TURN(bytes, n_columns)                       \
+    for (int64_t r = 0; r < n_rows; r++)             \
+        for (int64_t c = 0; c < (n_columns); c++)    \
+    memcpy(out + (size_t)(r * to_row + c) * (bytes), \
+           in + (size_t)(c * from_column + r) * (bytes), (bytes))
+
+void dcp_turn(void *to, int64_t to_row, const void *from, int64_t from_column,
+              int64_t n_rows, int64_t n_columns, size_t elem)
+{
+    unsigned char *restrict out = to;
+    const unsigned char *restrict in = from;
+
+    if (n_columns != DCP_TURN_COLUMNS || (elem != 2 && elem != 4)) {
+        for (int64_t r = 0; r < n_rows; r++)
+            dcp_scatter(out + (size_t)(r * to_row) * elem, 1, in + (size_t)r * elem,
+                        from_column, n_columns, elem);
+    } else if (elem == 2) {
+        TURN(2, DCP_TURN_COLUMNS);
+    } else {
+        TURN(4, DCP_TURN_COLUMNS);
+    }
+}
+
 /* The smallest i with i * step >= distance. */
 static int64_t first_at(int64_t distance, int64_t step)
 {
