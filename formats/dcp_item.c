@@ -10,9 +10,10 @@
 #include <string.h>
 
 enum {
-    WINDOW_BYTES = 256 << 10, /* read at once where items are small, */
-    SMALL_ITEM = 16 << 10,    /* at most so large */
-    DESCRIPTOR_BYTES = 24,    /* the larger form */
+    WINDOW_BYTES = 256 << 10,  /* read at once where items are small, */
+    SMALL_ITEM = 16 << 10,     /* at most so large */
+    DESCRIPTOR_BYTES = 24,     /* the larger form */
+    MAX_ZSTD_RATIO = 32 << 10, /* a block of 128 KiB is 4 bytes at least */
 };
 
 void dcp_items_init(struct dcp_items *items, const struct dcp_source *source,
@@ -269,6 +270,8 @@ static int locate_stream(struct dcp_items *items, const struct dcp_meta_part *pa
         }
         if (rc || buf.size_bytes < head->n || memcmp(buf.data, head->data, head->n) != 0)
             continue;
+        if (dcp_tensor_bytes(tensor) / MAX_ZSTD_RATIO > part->size_bytes)
+            return wrong_tensor(&items->in, tensor, "claims more than it can hold", err);
         *out = (struct dcp_item_place){ .skip = head->n };
         out->record = (struct dcp_record){ .name = RECORD_NAME,
                                            .offset = head->n,

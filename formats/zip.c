@@ -250,6 +250,8 @@ static int read_local(const struct archive *a, struct dcp_zip_record *r,
     r->offset = r->header_offset + LOCAL_BYTES + name_len + dcp_le16(head + 28);
     if (r->offset > a->directory || r->stored_size > a->directory - r->offset)
         return corrupt(a->in, err, "a record reaches past its directory");
+    if (r->deflated && r->size_bytes / MAX_DEFLATE_RATIO > r->stored_size)
+        return corrupt(a->in, err, "a compressed record claims more than it can hold");
     return DCP_OK;
 }
 
@@ -398,9 +400,7 @@ int dcp_zip_read(const struct dcp_input *in, const struct dcp_zip_record *record
     if (rc)
         return rc;
     size_t n = (size_t)record->size_bytes;
-    if (record->deflated && n / MAX_DEFLATE_RATIO > record->stored_size) {
-        rc = corrupt(in, err, "a compressed record claims more than it can hold");
-    } else if (record->deflated) {
+    if (record->deflated) {
         char *data = malloc(n + 1);
         rc = data ? inflate_record(in, stored, (size_t)record->stored_size, data, n, err)
                   : dcp_error_memory(err, "a compressed record");

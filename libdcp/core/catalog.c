@@ -177,7 +177,9 @@ int dcp_catalog_add_tensor(struct dcp_catalog *catalog, const struct dcp_tensor 
                                       : t.name;
     t.shape = dcp_arena_copy(catalog->arena, t.shape, (size_t)t.ndim * sizeof *t.shape);
     t.tied_to = t.tied_to ? dcp_arena_text(catalog->arena, t.tied_to) : NULL;
-    if (!t.name || !t.param || !t.shape || (tensor->tied_to && !t.tied_to))
+    t.quantized = t.quantized ? dcp_arena_text(catalog->arena, t.quantized) : NULL;
+    if (!t.name || !t.param || !t.shape || !t.tied_to != !tensor->tied_to ||
+        !t.quantized != !tensor->quantized)
         return dcp_error_memory(err, "the catalog's tensors");
     t.first_piece = t.n_pieces = 0;
     tensors[catalog->n_tensors++] = t;

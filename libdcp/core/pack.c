@@ -29,6 +29,19 @@ static const char *get_text(struct dcp_cursor *in)
     return text;
 }
 
+/* A text that may be NULL; then "", which is none of these. */
+static void put_optional(struct dcp_buf *buf, const char *text)
+{
+    put_text(buf, text ? text : "");
+}
+
+static const char *get_optional(struct dcp_cursor *in)
+{
+    const char *text = get_text(in);
+
+    return text[0] ? text : NULL;
+}
+
 static void put_dims(struct dcp_buf *buf, const int64_t *dims, int n)
 {
     for (int d = 0; d < n; d++)
@@ -48,14 +61,17 @@ void dcp_pack_tensors(const struct dcp_catalog *catalog, struct dcp_buf *buf)
         const struct dcp_tensor *tensor = &catalog->tensors[t];
         put_text(buf, tensor->name);
         put_text(buf, tensor->param);
-        put_text(buf, tensor->tied_to ? tensor->tied_to : "");
+        put_optional(buf, tensor->tied_to);
+        put_optional(buf, tensor->quantized);
         dcp_buf_add_u8(buf, (uint8_t)tensor->role);
         dcp_buf_add_u8(buf, (uint8_t)tensor->dtype);
         dcp_buf_add_u8(buf, (uint8_t)tensor->ndim);
         dcp_buf_add_u8(buf, tensor->has_fingerprint);
+        dcp_buf_add_u8(buf, tensor->is_meta);
         put_dims(buf, tensor->shape, tensor->ndim);
         dcp_buf_add_le32(buf, (uint32_t)tensor->group);
         dcp_buf_add_le64(buf, tensor->fingerprint);
+        dcp_buf_add_le64(buf, tensor->quantized_bytes);
     }
 }
 
@@ -70,18 +86,19 @@ static int unpack_tensors(struct dcp_cursor *in, struct dcp_catalog *catalog,
         struct dcp_tensor tensor = { .shape = shape };
         tensor.name = get_text(in);
         tensor.param = get_text(in);
-        tensor.tied_to = get_text(in);
-        if (tensor.tied_to && !tensor.tied_to[0])
-            tensor.tied_to = NULL;
+        tensor.tied_to = get_optional(in);
+        tensor.quantized = get_optional(in);
         tensor.role = (enum dcp_role)dcp_cursor_u8(in);
         tensor.dtype = (enum dcp_dtype)dcp_cursor_u8(in);
         tensor.ndim = dcp_cursor_u8(in);
         tensor.has_fingerprint = dcp_cursor_u8(in);
+        tensor.is_meta = dcp_cursor_u8(in);
         if (tensor.ndim > DCP_MAX_NDIM)
             return bad(err);
         get_dims(in, shape, tensor.ndim);
         tensor.group = (int)dcp_cursor_le32(in);
         tensor.fingerprint = dcp_cursor_le64(in);
+        tensor.quantized_bytes = dcp_cursor_le64(in);
         if (!in->bad)
             rc = dcp_catalog_add_tensor(catalog, &tensor, NULL, err);
     }
@@ -131,7 +148,9 @@ void dcp_pack_pieces(const struct dcp_catalog *catalog, struct dcp_buf *buf)
         dcp_buf_add_u8(buf, (uint8_t)piece->region.kind);
         dcp_buf_add_u8(buf, (uint8_t)piece->codec);
         dcp_buf_add_u8(buf, piece->stride != NULL);
+        dcp_buf_add_u8(buf, (uint8_t)piece->swap_bytes);
         dcp_buf_add_u8(buf, piece->has_crc);
+        dcp_buf_add_u8(buf, piece->has_crc32);
         if (piece->region.kind == DCP_FLAT) {
             dcp_buf_add_le64(buf, (uint64_t)piece->region.begin);
             dcp_buf_add_le64(buf, (uint64_t)piece->region.end);
@@ -145,6 +164,7 @@ void dcp_pack_pieces(const struct dcp_catalog *catalog, struct dcp_buf *buf)
         dcp_buf_add_le64(buf, piece->stored_size);
         dcp_buf_add_le64(buf, piece->skip);
         dcp_buf_add_le64(buf, piece->crc);
+        dcp_buf_add_le32(buf, piece->crc32);
         put_blocks(buf, piece);
     }
 }
@@ -163,7 +183,9 @@ int dcp_unpack_pieces(struct dcp_cursor *in, struct dcp_catalog *catalog, int ra
         piece.region.kind = (enum dcp_region_kind)dcp_cursor_u8(in);
         piece.codec = (enum dcp_codec)dcp_cursor_u8(in);
         bool strided = dcp_cursor_u8(in);
+        piece.swap_bytes = dcp_cursor_u8(in);
         piece.has_crc = dcp_cursor_u8(in);
+        piece.has_crc32 = dcp_cursor_u8(in);
         if (in->bad || piece.tensor < 0 || (size_t)piece.tensor >= catalog->n_tensors)
             return bad(err);
         int ndim = catalog->tensors[piece.tensor].ndim;
@@ -184,6 +206,7 @@ int dcp_unpack_pieces(struct dcp_cursor *in, struct dcp_catalog *catalog, int ra
         piece.stored_size = dcp_cursor_le64(in);
         piece.skip = dcp_cursor_le64(in);
         piece.crc = dcp_cursor_le64(in);
+        piece.crc32 = dcp_cursor_le32(in);
         rc = get_blocks(in, catalog, &piece, err);
         if (rank >= 0)
             piece.rank = rank;
@@ -372,6 +395,9 @@ int dcp_pack_catalog(const struct dcp_catalog *catalog, struct dcp_buf *buf,
     put_text(buf, catalog->version);
     put_text(buf, catalog->layout);
     put_text(buf, catalog->producer);
+    put_optional(buf, catalog->parity);
+    put_optional(buf, catalog->assumed);
+    dcp_buf_add_u8(buf, catalog->diverged);
     dcp_buf_add_le64(buf, (uint64_t)catalog->step);
     dcp_buf_add_le32(buf, (uint32_t)catalog->world);
     dcp_buf_add_le32(buf, (uint32_t)catalog->mesh.dp);
@@ -401,7 +427,12 @@ int dcp_unpack_catalog(const void *data, size_t size_bytes,
     catalog->version = dcp_catalog_text(catalog, get_text(&in));
     catalog->layout = dcp_catalog_text(catalog, get_text(&in));
     catalog->producer = dcp_catalog_text(catalog, get_text(&in));
-    if (!catalog->format || !catalog->version || !catalog->layout || !catalog->producer)
+    const char *parity = get_optional(&in), *assumed = get_optional(&in);
+    catalog->parity = parity ? dcp_catalog_text(catalog, parity) : NULL;
+    catalog->assumed = assumed ? dcp_catalog_text(catalog, assumed) : NULL;
+    catalog->diverged = dcp_cursor_u8(&in);
+    if (!catalog->format || !catalog->version || !catalog->layout || !catalog->producer ||
+        !catalog->parity != !parity || !catalog->assumed != !assumed)
         rc = dcp_error_memory(err, "a catalog");
     catalog->step = (int64_t)dcp_cursor_le64(&in);
     catalog->world = (int)dcp_cursor_le32(&in);

@@ -14,7 +14,8 @@ struct block {
 struct state {
     size_t first; /* of its blocks */
     uint64_t n_blocks, n_seen;
-    size_t piece; /* one that lies in it */
+    size_t piece;  /* one that lies in it */
+    uint32_t want; /* its CRC-32; 0: not known yet */
     bool broken;
 };
 
@@ -120,8 +121,10 @@ static bool link_pieces(struct dcp_proof *proof)
         struct state *state = &proof->records[r];
         *state = (struct state){ .first = (size_t)n_blocks,
                                  .n_blocks = n_blocks_of(&catalog->records[r]),
-                                 .piece = catalog->n_pieces };
-        n_blocks += state->n_blocks;
+                                 .piece = catalog->n_pieces,
+                                 .want = catalog->records[r].crc32 };
+        if (__builtin_add_overflow(n_blocks, state->n_blocks, &n_blocks))
+            return false;
         proof->order[r] = r;
     }
     qsort_r(proof->order, n, sizeof *proof->order, by_place, (void *)(uintptr_t)catalog);
@@ -226,8 +229,9 @@ int dcp_proof_add(struct dcp_proof *proof, size_t r, uint64_t b, const void *dat
         what = block->crc == crc ? NULL : "what was read of it has changed";
     } else {
         *block = (struct block){ crc, true };
-        uint32_t want = crc32 ? *crc32 : proof->catalog->records[r].crc32;
-        if (++state->n_seen == state->n_blocks && want && crc_of(proof, r) != want)
+        state->want = crc32 ? *crc32 : state->want;
+        if (++state->n_seen == state->n_blocks && state->want &&
+            crc_of(proof, r) != state->want)
             what = "its CRC-32 differs";
     }
     state->broken = state->broken || what;

@@ -25,7 +25,8 @@ int64_t dcp_proof_record(const struct dcp_proof *proof, size_t piece, uint64_t *
 
 /* Block `block` of a record's content was read. With it the record may be complete, then
  * its CRC-32 must be the one it has; where that stands behind the content, crc32 points
- * to it. Errors: CORRUPT (it is not; or the block is not what was read before). */
+ * to it when the last block is given, whenever that is. Errors: CORRUPT (it is not; or
+ * the block is not what was read before). */
 int dcp_proof_add(struct dcp_proof *proof, size_t record, uint64_t block,
                   const void *data, size_t n, const uint32_t *crc32,
                   struct dcp_error *err);

@@ -22,19 +22,18 @@ bool dcp_scale_is_f8(enum dcp_dtype dtype)
 
 /* The tensor named by the first n bytes of a name and a tail, or -1. */
 static int find_named(const struct dcp_catalog *catalog, const char *name, size_t n,
-                      const char *tail)
+                      const char *tail, int *out, struct dcp_error *err)
 {
     size_t size = n + strlen(tail) + 1;
-    char *text = malloc(size);
-    int at = -1;
+    DCP_CLEANUP_FREE char *text = malloc(size);
 
-    if (text) {
-        memcpy(text, name, n);
-        memcpy(text + n, tail, size - n);
-        at = dcp_catalog_find(catalog, text);
-    }
-    free(text);
-    return at;
+    *out = -1;
+    if (!text)
+        return dcp_error_memory(err, "a name");
+    memcpy(text, name, n);
+    memcpy(text + n, tail, size - n);
+    *out = dcp_catalog_find(catalog, text);
+    return DCP_OK;
 }
 
 /* The bytes of a name before its last part. */
@@ -45,27 +44,33 @@ static size_t stem_bytes(const char *name)
     return dot ? (size_t)(dot - name) + 1 : 0;
 }
 
-int dcp_scale_find(const struct dcp_catalog *catalog, const struct dcp_tensor *weight)
+int dcp_scale_find(const struct dcp_catalog *catalog, const struct dcp_tensor *weight,
+                   int *out_scale, struct dcp_error *err)
 {
-    size_t stem = stem_bytes(weight->name);
-    int at = -1;
+    const char *name = weight->name;
+    size_t stem = stem_bytes(name);
+    int rc = DCP_OK;
 
+    *out_scale = -1;
     if (!dcp_scale_is_f8(weight->dtype))
-        return -1;
-    for (size_t i = 0; i < DCP_ARRAY_LEN(added) && at < 0; i++)
-        at = find_named(catalog, weight->name, strlen(weight->name), added[i]);
-    if (!strcmp(weight->name + stem, WEIGHT))
-        for (size_t i = 0; i < DCP_ARRAY_LEN(instead) && at < 0; i++)
-            at = find_named(catalog, weight->name, stem, instead[i]);
-    return at;
+        return DCP_OK;
+    for (size_t i = 0; i < DCP_ARRAY_LEN(added) && *out_scale < 0 && !rc; i++)
+        rc = find_named(catalog, name, strlen(name), added[i], out_scale, err);
+    if (!strcmp(name + stem, WEIGHT))
+        for (size_t i = 0; i < DCP_ARRAY_LEN(instead) && *out_scale < 0 && !rc; i++)
+            rc = find_named(catalog, name, stem, instead[i], out_scale, err);
+    return rc;
 }
 
-static bool is_scaled(const struct dcp_catalog *catalog, int weight,
-                      const struct dcp_tensor *scale)
+static int is_scaled(const struct dcp_catalog *catalog, int weight,
+                     const struct dcp_tensor *scale, bool *out, struct dcp_error *err)
 {
-    int at = weight < 0 ? -1 : dcp_scale_find(catalog, &catalog->tensors[weight]);
+    int at = -1;
+    int rc = weight < 0 ? DCP_OK
+                        : dcp_scale_find(catalog, &catalog->tensors[weight], &at, err);
 
-    return at >= 0 && &catalog->tensors[at] == scale;
+    *out = at >= 0 && &catalog->tensors[at] == scale;
+    return rc;
 }
 
 int dcp_scale_check(const struct dcp_catalog *catalog, const struct dcp_tensor *tensor,
@@ -73,20 +78,27 @@ int dcp_scale_check(const struct dcp_catalog *catalog, const struct dcp_tensor *
 {
     const char *name = tensor->name;
     size_t n = strlen(name), stem = stem_bytes(name);
-    int beside = -1;
+    int beside = -1, rc = DCP_OK;
     char shown[160];
 
     *out_is_scale = false;
     if (!strstr(name + stem, "scale") || dcp_scale_is_f8(tensor->dtype))
         return DCP_OK;
-    for (size_t i = 0; i < DCP_ARRAY_LEN(added) && !*out_is_scale; i++)
-        if (dcp_str_ends(name, added[i]))
-            *out_is_scale = is_scaled(
-                catalog, find_named(catalog, name, n - strlen(added[i]), ""), tensor);
-    beside = find_named(catalog, name, stem, WEIGHT);
-    if (*out_is_scale || beside < 0 || !dcp_scale_is_f8(catalog->tensors[beside].dtype))
-        return DCP_OK;
-    *out_is_scale = is_scaled(catalog, beside, tensor);
+    for (size_t i = 0; i < DCP_ARRAY_LEN(added) && !*out_is_scale && !rc; i++) {
+        if (!dcp_str_ends(name, added[i]))
+            continue;
+        rc = find_named(catalog, name, n - strlen(added[i]), "", &beside, err);
+        if (!rc)
+            rc = is_scaled(catalog, beside, tensor, out_is_scale, err);
+    }
+    if (rc || *out_is_scale)
+        return rc;
+    rc = find_named(catalog, name, stem, WEIGHT, &beside, err);
+    if (rc || beside < 0 || !dcp_scale_is_f8(catalog->tensors[beside].dtype))
+        return rc;
+    rc = is_scaled(catalog, beside, tensor, out_is_scale, err);
+    if (rc)
+        return rc;
     for (size_t i = 0; i < DCP_ARRAY_LEN(of_inputs); i++)
         *out_is_scale = *out_is_scale || !strcmp(name + stem, of_inputs[i]);
     if (*out_is_scale)
@@ -189,12 +201,13 @@ int dcp_scale_of(struct dcp_scale *scale, const struct dcp_catalog *src,
         return DCP_OK;
     dcp_scale_fini(scale);
     scale->weight = weight;
-    int at = dcp_scale_find(src, weight);
-    if (at < 0)
+    int at, rc = dcp_scale_find(src, weight, &at, err);
+    if (!rc && at < 0)
         return DCP_OK;
     for (size_t i = 0; i < DCP_ARRAY_LEN(codes); i++)
         codes[i] = (unsigned char)i;
-    int rc = dcp_cast(weight->dtype, DCP_F32, codes, scale->of_code, DCP_ARRAY_LEN(codes),
+    if (!rc)
+        rc = dcp_cast(weight->dtype, DCP_F32, codes, scale->of_code, DCP_ARRAY_LEN(codes),
                       err);
     if (!rc)
         rc = fit(scale, &src->tensors[at], err);

@@ -17,8 +17,9 @@
 
 /* Whether a weight of that dtype may have factors. */
 bool dcp_scale_is_f8(enum dcp_dtype dtype);
-/* The tensor of the factors of a weight, or -1. */
-int dcp_scale_find(const struct dcp_catalog *catalog, const struct dcp_tensor *weight);
+/* The tensor of the factors of a weight, or -1. Errors: MEMORY. */
+int dcp_scale_find(const struct dcp_catalog *catalog, const struct dcp_tensor *weight,
+                   int *out_scale, struct dcp_error *err);
 /* Whether a tensor is factors of an 8-bit weight, or of what goes into its product, and
  * so of no use beside numbers that are not scaled. Errors: UNSUPPORTED (factors of an
  * 8-bit weight that nothing is known of), MEMORY. */

@@ -196,6 +196,31 @@ static void test_overlap(void **state)
     archive_free(&a);
 }
 
+/* No deflated byte gives more than 1032: a record that claims more is refused before
+ * anything is made ready for its content. */
+static void test_claims(void **state)
+{
+    struct dcp_zip_out records[] = {
+        { .name = "r/one", .data = "abc", .size_bytes = 3, .crc32 = 1 },
+    };
+    unsigned char deflated[2] = { 8 }, size_bytes[4];
+
+    (void)state;
+    for (uint32_t over = 0; over < 2; over++) {
+        struct dcp_error err = { 0 };
+        struct archive a;
+        archive_write(&a, records, 1);
+        uint64_t entry = a.sparse.size_bytes - 98 - (46 + 5);
+        dcp_put_le32(size_bytes, 4 * 1032 - 1 + over); /* of three bytes */
+        change(&a, 8, deflated, 2);
+        change(&a, entry + 10, deflated, 2);
+        change(&a, entry + 24, size_bytes, 4);
+        assert_int_equal(archive_read(&a, &err), over ? DCP_E_CORRUPT : 0);
+        assert_int_equal(strstr(err.message, "claims more") != NULL, over);
+        archive_free(&a);
+    }
+}
+
 /* Bytes before the first record are no part of the archive: another reader could begin
  * there. */
 static void test_bytes_in_front(void **state)
@@ -262,6 +287,7 @@ int main(void)
         cmocka_unit_test(test_large),          cmocka_unit_test(test_content),
         cmocka_unit_test(test_lies),           cmocka_unit_test(test_overlap),
         cmocka_unit_test(test_bytes_in_front), cmocka_unit_test(test_slice),
+        cmocka_unit_test(test_claims),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -29,6 +29,10 @@ static struct dcp_catalog *random_catalog(uint64_t *seed)
     catalog->step = acts_pick(seed, 1000) - 1;
     catalog->world = 1 + (int)acts_pick(seed, 8);
     catalog->mesh = (struct dcp_mesh){ 2, 3, 4 };
+    catalog->weights_dtype = acts_pick(seed, 2) ? DCP_BF16 : -1;
+    catalog->diverged = acts_pick(seed, 2);
+    catalog->parity = acts_pick(seed, 2) ? "4+2" : NULL;
+    catalog->assumed = acts_pick(seed, 2) ? "all are trained" : NULL;
     for (int f = 0; f < 3; f++) {
         char name[32];
         snprintf(name, sizeof name, "file-%d", f);
@@ -48,6 +52,10 @@ static struct dcp_catalog *random_catalog(uint64_t *seed)
         tensor->group = (int)acts_pick(seed, 5);
         tensor->has_fingerprint = acts_pick(seed, 2);
         tensor->fingerprint = acts_random(seed);
+        tensor->is_meta = acts_pick(seed, 2);
+        tensor->quantized = acts_pick(seed, 2) ? "Q4_K" : NULL;
+        tensor->quantized_bytes = acts_random(seed);
+        tensor->tied_to = t ? catalog->tensors[0].name : NULL;
         naive_cut(seed, catalog, t, (enum naive_cut)acts_pick(seed, NAIVE_N_CUTS), 4,
                   true);
     }
@@ -57,8 +65,12 @@ static struct dcp_catalog *random_catalog(uint64_t *seed)
         piece->codec = (enum dcp_codec)acts_pick(seed, DCP_N_CODECS);
         piece->offset = acts_random(seed);
         piece->stored_size = acts_random(seed);
+        piece->skip = acts_random(seed);
+        piece->swap_bytes = (int)acts_pick(seed, 9);
         piece->crc = acts_random(seed);
         piece->has_crc = acts_pick(seed, 2);
+        piece->crc32 = (uint32_t)acts_random(seed);
+        piece->has_crc32 = acts_pick(seed, 2);
         if (acts_pick(seed, 4) == 0 && piece->region.kind != DCP_FLAT) {
             int64_t *kept =
                 dcp_catalog_alloc(catalog, DCP_MAX_NDIM, sizeof *piece->stride);
@@ -74,6 +86,20 @@ static struct dcp_catalog *random_catalog(uint64_t *seed)
             kept[b] = (struct dcp_block){ acts_random(seed), (uint32_t)b };
         piece->blocks = piece->n_blocks ? kept : NULL;
     }
+    for (int r = 0; r < 3; r++) {
+        const struct dcp_record record = {
+            .name = "data/0",
+            .file = (int)acts_pick(seed, 3),
+            .codec = acts_pick(seed, 2) ? DCP_CODEC_DEFLATE_STREAM : DCP_CODEC_NONE,
+            .offset = acts_random(seed),
+            .stored_size = acts_random(seed),
+            .skip = acts_random(seed),
+            .size_bytes = acts_random(seed),
+            .crc32 = (uint32_t)acts_random(seed),
+            .crc32_behind = acts_pick(seed, 2),
+        };
+        assert_int_equal(dcp_catalog_add_record(catalog, &record, NULL), 0);
+    }
     struct dcp_object objects[] = {
         { .name = "rng", .data = "{\"a\":1}", .size_bytes = 7 },
         { .name = "blob", .kind = DCP_OBJECT_BYTES, .data = "\0\1\2", .size_bytes = 3 },
@@ -83,6 +109,14 @@ static struct dcp_catalog *random_catalog(uint64_t *seed)
         assert_int_equal(dcp_catalog_add_object(catalog, &objects[o], NULL), 0);
     assert_int_equal(dcp_catalog_sort(catalog, NULL), 0);
     return catalog;
+}
+
+/* Also when there is none. */
+static void same_text(const char *a, const char *b)
+{
+    assert_int_equal(!a, !b);
+    if (a)
+        assert_string_equal(a, b);
 }
 
 static void same_piece(const struct dcp_catalog *catalog, const struct dcp_piece *a,
@@ -96,8 +130,12 @@ static void same_piece(const struct dcp_catalog *catalog, const struct dcp_piece
     assert_int_equal(a->codec, b->codec);
     assert_int_equal(a->offset, b->offset);
     assert_int_equal(a->stored_size, b->stored_size);
+    assert_int_equal(a->skip, b->skip);
+    assert_int_equal(a->swap_bytes, b->swap_bytes);
     assert_int_equal(a->has_crc, b->has_crc);
     assert_int_equal(a->crc, b->crc);
+    assert_int_equal(a->has_crc32, b->has_crc32);
+    assert_int_equal(a->crc32, b->crc32);
     assert_int_equal(a->region.kind, b->region.kind);
     assert_int_equal(dcp_region_order(tensor, &a->region, &b->region), 0);
     assert_int_equal(!a->stride, !b->stride);
@@ -111,6 +149,19 @@ static void same_piece(const struct dcp_catalog *catalog, const struct dcp_piece
     }
 }
 
+static void same_record(const struct dcp_record *a, const struct dcp_record *b)
+{
+    assert_string_equal(a->name, b->name);
+    assert_int_equal(a->file, b->file);
+    assert_int_equal(a->codec, b->codec);
+    assert_int_equal(a->offset, b->offset);
+    assert_int_equal(a->stored_size, b->stored_size);
+    assert_int_equal(a->skip, b->skip);
+    assert_int_equal(a->size_bytes, b->size_bytes);
+    assert_int_equal(a->crc32, b->crc32);
+    assert_int_equal(a->crc32_behind, b->crc32_behind);
+}
+
 static void same_catalog(const struct dcp_catalog *a, const struct dcp_catalog *b)
 {
     assert_string_equal(a->format, b->format);
@@ -120,7 +171,12 @@ static void same_catalog(const struct dcp_catalog *a, const struct dcp_catalog *
     assert_int_equal(a->step, b->step);
     assert_int_equal(a->world, b->world);
     assert_memory_equal(&a->mesh, &b->mesh, sizeof a->mesh);
+    assert_int_equal(a->weights_dtype, b->weights_dtype);
+    assert_int_equal(a->diverged, b->diverged);
+    same_text(a->parity, b->parity);
+    same_text(a->assumed, b->assumed);
     assert_int_equal(a->n_tensors, b->n_tensors);
+    assert_int_equal(a->n_records, b->n_records);
     assert_int_equal(a->n_pieces, b->n_pieces);
     assert_int_equal(a->n_files, b->n_files);
     assert_int_equal(a->n_objects, b->n_objects);
@@ -135,10 +191,16 @@ static void same_catalog(const struct dcp_catalog *a, const struct dcp_catalog *
         assert_int_equal(x->n_elems, y->n_elems);
         assert_int_equal(x->has_fingerprint, y->has_fingerprint);
         assert_int_equal(x->fingerprint, y->fingerprint);
+        assert_int_equal(x->is_meta, y->is_meta);
+        same_text(x->quantized, y->quantized);
+        assert_int_equal(x->quantized_bytes, y->quantized_bytes);
+        same_text(x->tied_to, y->tied_to);
         assert_int_equal(x->first_piece, y->first_piece);
         for (int d = 0; d < x->ndim; d++)
             assert_int_equal(x->shape[d], y->shape[d]);
     }
+    for (size_t r = 0; r < a->n_records; r++)
+        same_record(&a->records[r], &b->records[r]);
     for (size_t p = 0; p < a->n_pieces; p++)
         same_piece(a, &a->pieces[p], &b->pieces[p]);
     for (size_t f = 0; f < a->n_files; f++) {

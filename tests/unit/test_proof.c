@@ -171,6 +171,57 @@ static void a_block_that_changes(void **state)
     unmake(&c);
 }
 
+/* The checksum that stands behind a record comes with its last block, in whatever order
+ * the blocks are read. */
+static void a_checksum_behind(void **state)
+{
+    (void)state;
+    enum { N = RAW / DCP_BLOCK_BYTES + 1 };
+    const uint32_t crc32 = dcp_hash_crc32(0, raw, RAW), wrong = crc32 ^ 1;
+
+    for (size_t last = 0; last < N; last++)
+        for (int sound = 0; sound < 2; sound++) {
+            struct checkpoint c;
+            struct dcp_proof *proof;
+            int rc = DCP_OK;
+            make(&c, DCP_CODEC_NONE, raw, RAW);
+            c.catalog->records[0].crc32 = 0;
+            c.catalog->records[0].crc32_behind = true;
+            assert_int_equal(dcp_proof_new(c.catalog, &proof, NULL), 0);
+            for (size_t i = 0; i < N; i++) { /* the block `last` is read last */
+                size_t b = (last + 1 + i) % N, at = b * DCP_BLOCK_BYTES;
+                size_t n = RAW - at < DCP_BLOCK_BYTES ? RAW - at : DCP_BLOCK_BYTES;
+                const uint32_t *behind = sound ? &crc32 : &wrong;
+                assert_int_equal(rc, 0);
+                rc = dcp_proof_add(proof, 0, b, raw + at, n, b + 1 == N ? behind : NULL,
+                                   NULL);
+            }
+            assert_int_equal(rc, sound ? 0 : DCP_E_CORRUPT);
+            assert_int_equal(dcp_proof_is_broken(proof, 0), !sound);
+            dcp_proof_free(proof);
+            unmake(&c);
+        }
+}
+
+/* More blocks than can be counted are no memory of few. */
+static void more_than_there_can_be(void **state)
+{
+    (void)state;
+    struct checkpoint c;
+    struct dcp_proof *proof;
+    struct dcp_record record;
+    struct dcp_error err = { 0 };
+
+    make(&c, DCP_CODEC_NONE, raw, RAW);
+    record = c.catalog->records[0];
+    record.size_bytes = UINT64_MAX;
+    for (int i = 0; i < 1 << 20; i++) /* 2^44 blocks each */
+        assert_int_equal(dcp_catalog_add_record(c.catalog, &record, NULL), 0);
+    assert_int_equal(dcp_proof_new(c.catalog, &proof, &err), DCP_E_MEMORY);
+    assert_null(proof);
+    unmake(&c);
+}
+
 static void tensors_that_nothing_proves(void **state)
 {
     (void)state;
@@ -195,6 +246,8 @@ int main(void)
         cmocka_unit_test(sound_records),
         cmocka_unit_test(a_changed_byte),
         cmocka_unit_test(a_block_that_changes),
+        cmocka_unit_test(a_checksum_behind),
+        cmocka_unit_test(more_than_there_can_be),
         cmocka_unit_test(tensors_that_nothing_proves),
     };
     struct isal_zstream *deflate = calloc(1, sizeof *deflate);
