@@ -25,8 +25,7 @@ target_include_directories(cuda_double PRIVATE
     "${PROJECT_SOURCE_DIR}/libdcp" "${PROJECT_SOURCE_DIR}/trainer")
 target_compile_definitions(cuda_double PRIVATE
     DCP_HAS_MPI=${DCP_HAS_MPI} DCP_HAS_ONEDNN=0 DCP_HAS_BLAS=0
-    DCP_HAS_CUDA=1 DCP_HAS_NCCL=1)
-target_compile_definitions(cuda_double PUBLIC DCP_HAS_CUDNN=1)
+    DCP_HAS_CUDA=1 DCP_HAS_NCCL=1 DCP_HAS_CUDNN=1)
 target_compile_options(cuda_double PRIVATE "$<$<COMPILE_LANGUAGE:C>:-fno-math-errno>")
 target_link_libraries(cuda_double PRIVATE
     dcp_cli PkgConfig::jansson Threads::Threads m)
@@ -75,12 +74,15 @@ function(dcp_cuda_tests)
         add_executable(test_cuda_${stem} "${source}")
         target_link_libraries(test_cuda_${stem} PRIVATE
             -Wl,--whole-archive cuda_double -Wl,--no-whole-archive test_lib)
+        target_compile_definitions(test_cuda_${stem} PRIVATE TEST_HAS_CUDNN=1)
         set_target_properties(test_cuda_${stem} PROPERTIES
             RUNTIME_OUTPUT_DIRECTORY "${test_work_dir}")
         add_test(NAME cuda.${stem} COMMAND test_cuda_${stem})
         dcp_register(cuda.${stem} cuda "${source}")
         if(DCP_HAS_CUDA)
             dcp_test_program(test_gpu_${stem} "${source}")
+            target_compile_definitions(test_gpu_${stem} PRIVATE
+                TEST_HAS_CUDNN=${DCP_HAS_CUDNN})
             target_link_libraries(test_gpu_${stem} PRIVATE CUDA::cudart)
             add_test(NAME gpu.${stem} COMMAND test_gpu_${stem})
             dcp_register(gpu.${stem} gpu "${source}")

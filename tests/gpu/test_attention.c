@@ -69,7 +69,7 @@ static void test_parts(void **state)
             result_fini(&got);
         }
         bool fits = limits[i] >= SCORES_BYTES;
-        assert_int_equal(cuda->cudnn != NULL, DCP_HAS_CUDNN && fits);
+        assert_int_equal(cuda->cudnn != NULL, TEST_HAS_CUDNN && fits);
         ops_cuda()->close(ctx);
     }
     result_fini(&want);
