@@ -14,6 +14,24 @@ const struct dcp_complete_shell dcp_complete_shells[] = {
     { 0 },
 };
 
+void dcp_complete_options(struct dcp_buf *out, const struct dcp_opt *opts)
+{
+    for (; opts && opts->name; opts++) {
+        if (opts->hidden)
+            continue;
+        dcp_buf_add_fmt(out, " --%s", opts->name);
+        if (opts->letter)
+            dcp_buf_add_fmt(out, " -%c", opts->letter);
+    }
+}
+
+void dcp_complete_verbs(struct dcp_buf *out, const struct dcp_command *const *commands)
+{
+    for (; *commands; commands++)
+        if ((*commands)->name)
+            dcp_buf_add_fmt(out, " %s", (*commands)->name);
+}
+
 void dcp_complete_identifier(struct dcp_buf *out, const char *name)
 {
     for (; *name; name++)

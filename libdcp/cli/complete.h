@@ -22,6 +22,9 @@ int dcp_complete_tensors(struct dcp_main *m, const char *path, struct dcp_buf *o
 /* For the scripts. The words that may be the value of an option, with blanks between; ""
  * when it may be any file, or a tensor. */
 void dcp_complete_words(struct dcp_buf *out, const struct dcp_opt *opt);
+/* " --world -w" of every option that is shown, and " show ls" of every verb. */
+void dcp_complete_options(struct dcp_buf *out, const struct dcp_opt *opts);
+void dcp_complete_verbs(struct dcp_buf *out, const struct dcp_command *const *commands);
 /* "dcp-inspect" as part of a function's name. */
 void dcp_complete_identifier(struct dcp_buf *out, const char *name);
 /* Whether operands behind the first are names of tensors. */

@@ -1,16 +1,5 @@
 #include "complete.h"
 
-static void add_names(struct dcp_buf *out, const struct dcp_opt *opts)
-{
-    for (; opts && opts->name; opts++) {
-        if (opts->hidden)
-            continue;
-        dcp_buf_add_fmt(out, " --%s", opts->name);
-        if (opts->letter)
-            dcp_buf_add_fmt(out, " -%c", opts->letter);
-    }
-}
-
 static void add_pattern(struct dcp_buf *out, const struct dcp_opt *opt)
 {
     dcp_buf_add_fmt(out, "    --%s", opt->name);
@@ -69,11 +58,11 @@ static void add_verbs(struct dcp_buf *out, const char *function,
     dcp_buf_add_text(out, "    COMPREPLY=()\n    case ${COMP_WORDS[1]} in\n");
     for (size_t i = 1; commands[i]; i++) {
         dcp_buf_add_fmt(out, "    %s) options+='", commands[i]->name);
-        add_names(out, commands[i]->opts);
+        dcp_complete_options(out, commands[i]->opts);
         dcp_buf_add_text(out, "' ;;\n");
     }
     dcp_buf_add_text(out, "    *) options+='");
-    add_names(out, commands[0]->opts);
+    dcp_complete_options(out, commands[0]->opts);
     dcp_buf_add_text(out, "' ;;\n    esac\n    case $before in\n");
     for (size_t i = 0; commands[i]; i++)
         add_values(out, function, commands[i]->opts);
@@ -114,11 +103,9 @@ void dcp_complete_bash(struct dcp_buf *out, const struct dcp_program *program,
     const char *function = name.failed ? "_" : (const char *)name.data;
     add_head(out, program, function);
     dcp_buf_add_text(out, "    local options='");
-    add_names(out, common);
+    dcp_complete_options(out, common);
     dcp_buf_add_text(out, "' verbs='");
-    for (size_t i = 0; commands[i]; i++)
-        if (commands[i]->name)
-            dcp_buf_add_fmt(out, " %s", commands[i]->name);
+    dcp_complete_verbs(out, commands);
     dcp_buf_add_text(out, "'\n");
     add_verbs(out, function, commands);
     add_values(out, function, common);

@@ -1,16 +1,5 @@
 #include "complete.h"
 
-static void add_names(struct dcp_buf *out, const struct dcp_opt *opts)
-{
-    for (; opts && opts->name; opts++) {
-        if (opts->hidden)
-            continue;
-        dcp_buf_add_fmt(out, " --%s", opts->name);
-        if (opts->letter)
-            dcp_buf_add_fmt(out, " -%c", opts->letter);
-    }
-}
-
 static void add_values(struct dcp_buf *out, const char *function,
                        const struct dcp_opt *opts)
 {
@@ -64,19 +53,17 @@ void dcp_complete_zsh(struct dcp_buf *out, const struct dcp_program *program,
     dcp_complete_identifier(&name, program->name);
     const char *function = name.failed ? "_" : (const char *)name.data;
     add_head(out, program, function);
-    add_names(out, common);
+    dcp_complete_options(out, common);
     dcp_buf_add_text(out, ")\n    verbs=(");
-    for (size_t i = 0; commands[i]; i++)
-        if (commands[i]->name)
-            dcp_buf_add_fmt(out, " %s", commands[i]->name);
+    dcp_complete_verbs(out, commands);
     dcp_buf_add_text(out, ")\n    case $words[2] in\n");
     for (size_t i = 1; commands[i]; i++) {
         dcp_buf_add_fmt(out, "    (%s) options+=(", commands[i]->name);
-        add_names(out, commands[i]->opts);
+        dcp_complete_options(out, commands[i]->opts);
         dcp_buf_add_text(out, ") ;;\n");
     }
     dcp_buf_add_text(out, "    (*) options+=(");
-    add_names(out, commands[0]->opts);
+    dcp_complete_options(out, commands[0]->opts);
     dcp_buf_add_text(out, ") ;;\n    esac\n    case $words[CURRENT-1] in\n");
     for (size_t i = 0; commands[i]; i++)
         add_values(out, function, commands[i]->opts);

@@ -4,6 +4,7 @@
 
 #include "base/fs.h"
 #include "base/mem.h"
+#include "lib/store_forms.h"
 #include <inttypes.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -12,45 +13,6 @@
 #include <string.h>
 
 #include <cmocka.h>
-
-/* --- short forms of the operations --- */
-
-static struct dcp_store store; /* of the running test */
-
-static int create(const char *name, uint64_t size, struct dcp_store_file **out)
-{
-    return store.ops->create(store.self, name, size, out, NULL);
-}
-
-static int write_at(struct dcp_store_file *file, uint64_t offset, const char *text)
-{
-    return store.ops->write_at(store.self, file, offset, text, strlen(text), NULL);
-}
-
-static int make_dir(const char *name)
-{
-    return store.ops->make_dir(store.self, name, NULL);
-}
-
-static int sync_dir(const char *name)
-{
-    return store.ops->sync_dir(store.self, name, NULL);
-}
-
-static int publish(const char *from, const char *to)
-{
-    return store.ops->publish(store.self, from, to, NULL);
-}
-
-static int replace(const char *name, const char *text)
-{
-    return store.ops->replace(store.self, name, text, strlen(text), NULL);
-}
-
-static int remove_name(const char *name)
-{
-    return store.ops->remove(store.self, name, NULL);
-}
 
 static int put(const char *name, const char *text)
 {
