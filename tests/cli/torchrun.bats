@@ -74,6 +74,25 @@ rank() {
     grep -q "the secret of the job in DCP_JOB_SECRET has 5 bytes, not 16" out.0
     grep -q "hint: make one with 'openssl rand -hex 32'" out.0
     run -3 rank 0 2 --job-secret missing
+    printf 'sixteen bytes...\0and a tail of its own' >secret
+    run -2 rank 0 2 --job-secret secret
+    grep -q "the secret of the job in secret has a NUL byte, and must be text" out.0
+    grep -q "hint: make one with 'openssl rand -hex 32'" out.0
+}
+
+# Whoever shares a command line with ranks that meet over TCP has a mistake in it told, too.
+@test "a secret that cannot be read is refused however ranks are joined" {
+    echo short >short
+    for words in "" "--ranks 2" "--dry-run" "--generate x"; do
+        run -3 dcp-train --config train.json $words --job-secret missing
+        [ "$(grep -c '^dcp-train: ' <<<"$output")" = 1 ]
+        run -2 dcp-train --config train.json $words --job-secret short
+        [ "$(grep -c '^dcp-train: ' <<<"$output")" = 1 ]
+        [[ $output == *"the secret of the job in short has 5 bytes, not 16"* ]]
+    done
+    head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \n' >secret
+    dcp-train --config train.json --ranks 2 --steps 1 --job-secret secret
+    [ ! -e missing ]
 }
 
 @test "a rank that dies is named by the others, and what was saved is resumed" {
