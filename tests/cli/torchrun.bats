@@ -95,6 +95,22 @@ rank() {
     [ ! -e missing ]
 }
 
+@test "a command of a rank is no rank, and does not learn the secret" {
+    export TORCHELASTIC_RUN_ID=job GROUP_RANK=0 ROLE_RANK=0 MINE=kept
+    DCP_JOB_SECRET=$(head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \n')
+    export DCP_JOB_SECRET
+    eval='dcp-train --config train.json --eval --set data.val=text.txt'
+    eval+=' --set data.eval_batches=1 --resume $DCP_STEP'
+    for r in 1 0; do
+        rank $r 2 --steps 1 --set "checkpoint.on_save=env >env; $eval >loss 2>&1" &
+    done
+    wait %1 && wait %2
+    [ "$(grep -c '^step 1  loss ' loss)" = 1 ]
+    grep -q '^MINE=kept$' env
+    run ! grep -E '^(DCP_JOB|DCP_LAUNCH|MASTER_|RANK=|LOCAL_|WORLD_SIZE|TORCH|GROUP_|ROLE_)' env
+    [ "$(grep -c "$DCP_JOB_SECRET" env)" = 0 ]
+}
+
 @test "a rank that dies is named by the others, and what was saved is resumed" {
     for r in 0 1 2; do
         rank $r 3 --set train_batch_size=12 --set steps=100000 --set checkpoint.keep=2 &

@@ -198,6 +198,22 @@ END
     [[ $output == *"width 16"*"width 32"* ]]
 }
 
+# As a user's shell, where Slurm or mpirun may have left something.
+@test "a command of a rank is no rank" {
+    export MINE=kept SLURM_PROCID=0 SLURM_LOCALID=0
+    eval='dcp-train --config train.json --eval --set data.val=text.txt'
+    eval+=' --set data.eval_batches=1'
+    for launcher in "mpirun -np 2 dcp-train" "dcp-train --ranks 2"; do
+        rm -rf run loss env
+        $launcher --config train.json -q --steps 1 \
+            --set checkpoint.on_save="env >env; $eval >loss 2>&1"
+        cat loss
+        [ "$(grep -c '^step 1  loss ' loss)" = 1 ]
+        grep -q '^MINE=kept$' env
+        run ! grep -E '^(DCP_JOB|DCP_LAUNCH|OMPI_(COMM|MCA|UNIVERSE)|PMIX|PMI_|SLURM_)' env
+    done
+}
+
 @test "joins a world that mpirun made" {
     run -0 mpirun -np 2 dcp-train --config train.json --steps 2
     [[ $output == *"on 2 ranks"* ]]
