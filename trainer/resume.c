@@ -265,7 +265,7 @@ static int check_guest(struct run *run, const struct dcp_catalog *catalog,
                   run->settings.checkpoint_dir, run->options->resume);
     dcp_error_hint(err, "train into another folder (--set checkpoint.dir=run2), or go on "
                         "with what is there: --resume auto");
-    return DCP_E_EXISTS;
+    return dcp_agree(&run->join->comm, DCP_E_EXISTS, err);
 }
 
 /* What is saved next comes after what was resumed. */
@@ -355,7 +355,8 @@ static int start_new(struct run *run, struct dcp_error *err)
     return DCP_OK;
 }
 
-/* "never" means a new run: an old one in the folder would be in the way of every save. */
+/* "never" means a new run: an old one in the folder would be in the way of every save.
+ * Collective. */
 static int check_empty(struct run *run, struct dcp_error *err)
 {
     struct origin origin = { .name = NULL };
@@ -373,7 +374,7 @@ static int check_empty(struct run *run, struct dcp_error *err)
                   run->settings.checkpoint_dir);
     dcp_error_hint(err, "train into another folder (--set checkpoint.dir=run2), or "
                         "resume, or remove it");
-    return DCP_E_EXISTS;
+    return dcp_agree(&run->join->comm, DCP_E_EXISTS, err);
 }
 
 static void tell(const struct run *run, const struct resume_result *result)
