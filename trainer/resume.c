@@ -459,16 +459,19 @@ int resume_run(struct run *run, bool weights_only, struct resume_result *out_res
     return rc;
 }
 
-static int look_at(struct run *run, const struct origin *origin, int64_t *out_step,
-                   struct dcp_error *err)
+/* As load, without its tensors. */
+static int look_at(struct run *run, const struct origin *origin, bool moments,
+                   int64_t *out_step, struct dcp_error *err)
 {
     struct dcp_catalog *catalog;
-    int rc = read_catalog(run, origin, &catalog, err);
+    int rc = trust(run, origin, err);
+    if (!rc)
+        rc = read_catalog(run, origin, &catalog, err);
     if (rc)
         return rc;
     rc = state_check_model(catalog, &run->settings.model, err);
     rc = dcp_agree(&run->join->comm, rc, err);
-    if (!rc && origin->store.ops)
+    if (!rc && moments && origin->store.ops)
         rc = check_guest(run, catalog, err);
     *out_step = catalog->step;
     dcp_catalog_free(catalog);
@@ -483,16 +486,16 @@ int resume_look(struct run *run, struct resume_look *out_look, struct dcp_error 
     *out_look = (struct resume_look){ .step = -1 };
     int rc = find_origin(run, &origin, false, &fresh, err);
     out_look->found = !rc && !fresh;
-    if (!rc && fresh && init) {
+    bool begins = !rc && fresh && init;
+    if (begins)
         rc = find_path(run, &origin, init, err);
-        if (rc)
-            dcp_error_prefix(err, "model.init '%s'", init);
-    }
     if (!rc && origin.name) {
-        rc = look_at(run, &origin, &out_look->step, err);
+        rc = look_at(run, &origin, !fresh, &out_look->step, err);
         root = origin.store.ops ? origin.store.root : run->store.root;
         snprintf(out_look->what, sizeof out_look->what, "%s/%s", root, origin.name);
     }
+    if (rc && begins)
+        dcp_error_prefix(err, "model.init '%s'", init);
     origin_fini(&origin);
     return rc;
 }

@@ -274,6 +274,11 @@ assert json.loads(sys.argv[1])["resume_step"] == 5, sys.argv[1]' "$output"
     run -3 train --dry-run --set checkpoint.dir=other --set model.init=none.bin
     run -0 train --dry-run --set checkpoint.dir=other --set model.init=run
     [[ $output == *"weights from "*"/step-00000010"* ]]
+    for words in --dry-run -q; do
+        run -5 train $words --set checkpoint.dir=other --set model.init=run \
+            --set model.n_layer=3
+        [[ $output == *"model.init '"*"/run': "*"2 layers"*"3 layers"* ]]
+    done
     [ ! -e other ]
 }
 
