@@ -2,6 +2,7 @@
 
 #include "base/fs.h"
 #include "base/mem.h"
+#include "base/sha256.h"
 #include "base/str.h"
 #include "cli/human.h"
 #include "cli/source.h"
@@ -10,7 +11,6 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/random.h>
 
 enum resume_kind resume_parse(const char *text, int64_t *out_step)
 {
@@ -281,10 +281,10 @@ static int begin_lineage(struct run *run, const struct dcp_catalog *resumed,
         lineage->parent = run->at.step;
         lineage->fingerprint = dcp_state_fingerprint(resumed);
     }
-    while (!lineage->run)
-        if (getrandom(&lineage->run, sizeof lineage->run, 0) < 0 && errno != EINTR)
-            return dcp_error_sys(err, DCP_E_IO, errno, "cannot draw a random number");
-    return DCP_OK;
+    int rc = DCP_OK;
+    while (!rc && !lineage->run)
+        rc = dcp_random(&lineage->run, sizeof lineage->run, err);
+    return rc;
 }
 
 /* Loads weights, and unless they are all that is wanted the rest. Collective. */
