@@ -23,8 +23,9 @@ static const struct dcp_opt opts[] = {
     { 0, "steps", "N", "train up to step N in all, save there, and end", NULL,
       DCP_OPT_INT, .min = 1, .max = INT64_MAX, AT(steps) },
     { 'r', "resume", "auto|never|STEP",
-      "the newest whole step if there is one (auto), none, a number, or a path", NULL,
-      DCP_OPT_TEXT, AT(resume) },
+      "the newest whole step that did not diverge, if there is one (auto), none, a "
+      "number, or a path",
+      NULL, DCP_OPT_TEXT, AT(resume) },
     { 'n', "dry-run", NULL, "say what would be done, and do nothing", NULL, DCP_OPT_FLAG,
       AT(dry_run) },
     { 0, "ranks", "N", "start N ranks on this machine (not under mpirun or srun)",

@@ -64,6 +64,42 @@ static int find_step(const struct run *run, struct origin *origin, int64_t step,
     return rc ? rc : keep_name(origin, found.name, err);
 }
 
+/* The newest whole step in which training had not diverged, or -1. Collective. */
+static int find_finite(const struct run *run, int64_t *out_step, struct dcp_error *err)
+{
+    struct dcp_comm *comm = &run->join->comm;
+    DCP_CLEANUP_FREE struct dcp_step *steps = NULL;
+    size_t n = 0;
+    int rc = comm->rank ? DCP_OK : dcp_steps(&run->store, &steps, &n, NULL, err);
+    *out_step = -1;
+    for (size_t i = 0; i < n && *out_step < 0; i++)
+        if (steps[i].whole && !steps[i].diverged)
+            *out_step = steps[i].step;
+    rc = dcp_agree(comm, rc, err);
+    return rc ? rc : dcp_comm_bcast(comm, out_step, sizeof *out_step, 0, err);
+}
+
+/* What "auto" goes on from: the newest step. From NaN nothing is learned any more, so
+ * where it diverged, the newest that did not, if there is one. Collective. */
+static int find_auto(const struct run *run, struct origin *origin, struct dcp_error *err)
+{
+    struct dcp_step newest;
+    int64_t step = -1;
+    int rc = dcp_find(&run->ctx, -1, &newest, err);
+    if (!rc && newest.diverged)
+        rc = find_finite(run, &step, err);
+    if (rc)
+        return rc;
+    origin->newest = step < 0;
+    if (origin->newest)
+        return keep_name(origin, newest.name, err);
+    dcp_log_write(&run->log, DCP_LOG_WARN,
+                  "step %" PRId64 " diverged: its weights or its loss are not finite; "
+                  "step %" PRId64 " is resumed, the newest that did not",
+                  newest.step, step);
+    return find_step(run, origin, step, err);
+}
+
 /* A file of a known format, or an archive of a checkpoint. */
 static int open_file(const struct run *run, struct origin *origin, const char *path,
                      struct dcp_error *err)
@@ -319,6 +355,11 @@ static int load(struct run *run, const struct origin *origin, bool moments,
     if (!rc && result.n_unproved)
         run_say(run, "no digest proves %zu of %zu tensors that were read",
                 result.n_unproved, result.n_tensors);
+    if (!rc && moments && result.catalog->diverged)
+        dcp_log_write(
+            &run->log, DCP_LOG_WARN,
+            "what is resumed had diverged when it was saved: its weights or its "
+            "loss are not finite, and what is trained from it may never be");
     *out = (struct resume_result){ .resumed = true,
                                    .step = result.step,
                                    .saved = -1,
@@ -408,6 +449,8 @@ static int find_origin(struct run *run, struct origin *origin, bool weights_only
         rc = run_open_store(run, false, &why);
     if (!rc && kind == RESUME_NEVER && !weights_only)
         rc = check_empty(run, &why);
+    else if (!rc && kind == RESUME_AUTO && !weights_only)
+        rc = find_auto(run, origin, &why);
     else if (!rc && (kind == RESUME_AUTO || kind == RESUME_STEP))
         rc = find_step(run, origin, step, &why);
     bool nothing = rc == DCP_E_NOT_FOUND && may_begin;

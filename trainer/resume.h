@@ -1,5 +1,6 @@
-/* resume: where training goes on: the newest whole step of the run, a step that was
- * named, or the beginning. Any world size and stage takes up what any other saved. */
+/* resume: where training goes on: the newest whole step of the run (auto; to train, the
+ * newest that did not diverge, if there is one), a step that was named, or the beginning.
+ * Any world size and stage takes up what any other saved. */
 #ifndef TRAINER_RESUME_H
 #define TRAINER_RESUME_H
 

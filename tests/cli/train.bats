@@ -398,3 +398,35 @@ assert json.loads(sys.argv[1])["resume_step"] == 5, sys.argv[1]' "$output"
     [[ $output == *"  finite       no: "* ]]
     run -0 train --eval --resume 5 --set data.val=text.txt --set data.eval_batches=1
 }
+
+@test "auto goes on from the newest step that did not diverge, and nothing is lost" {
+    train -q --steps 10 --set checkpoint.save_every=2 --set checkpoint.dir=sound
+    train -q --steps 4 --set checkpoint.save_every=2
+    train -q --steps 10 --set optimizer.params.lr=1e30 --set checkpoint.save_every=2
+    run -0 --separate-stderr train --dry-run
+    [[ $output == *"resume  run/step-00000004"* ]]
+    [[ $stderr == *"warning: step 10 diverged: "*" step 4 is resumed, the newest that did not"* ]]
+    run -0 --separate-stderr train --dry-run --resume 10
+    [[ $output == *"resume  run/step-00000010"* && $stderr != *"diverged"* ]]
+    for ranks in 1 2; do
+        rm -rf again
+        cp -r run again
+        run -0 --separate-stderr train --ranks $ranks --steps 10 \
+            --set checkpoint.save_every=2 --set checkpoint.dir=again
+        [ "$(grep -c "step 10 diverged" <<<"$stderr")" = 1 ]
+        [[ $stderr == *"resumed step 4 "* && $stderr == *"'step-00000010.aside'"* ]]
+        dcp-inspect diff sound again
+        [ -d again/step-00000010.aside ]
+    done
+    # whoever names it gets it, and is told
+    run -0 --separate-stderr train --steps 11 --resume 10
+    [[ $stderr == *"warning: what is resumed had diverged when it was saved"* ]]
+    [[ $stderr == *"resumed step 10 "* ]]
+}
+
+@test "auto goes on from a step that diverged where all did" {
+    train -q --steps 5 --set optimizer.params.lr=1e30 --set checkpoint.save_every=0
+    run -0 --separate-stderr train --steps 6
+    [[ $stderr == *"warning: what is resumed had diverged when it was saved"* ]]
+    [[ $stderr == *"resumed step 5 "* ]]
+}
