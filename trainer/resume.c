@@ -64,7 +64,7 @@ static int find_step(const struct run *run, struct origin *origin, int64_t step,
     return rc ? rc : keep_name(origin, found.name, err);
 }
 
-/* The newest whole step in which training had not diverged, or -1. Collective. */
+/* The newest step to be had in which training had not diverged, or -1. Collective. */
 static int find_finite(const struct run *run, int64_t *out_step, struct dcp_error *err)
 {
     struct dcp_comm *comm = &run->join->comm;
@@ -73,7 +73,7 @@ static int find_finite(const struct run *run, int64_t *out_step, struct dcp_erro
     int rc = comm->rank ? DCP_OK : dcp_steps(&run->store, &steps, &n, NULL, err);
     *out_step = -1;
     for (size_t i = 0; i < n && *out_step < 0; i++)
-        if (steps[i].whole && !steps[i].diverged)
+        if ((steps[i].whole || steps[i].mendable) && !steps[i].diverged)
             *out_step = steps[i].step;
     rc = dcp_agree(comm, rc, err);
     return rc ? rc : dcp_comm_bcast(comm, out_step, sizeof *out_step, 0, err);
@@ -323,6 +323,15 @@ static int begin_lineage(struct run *run, const struct dcp_catalog *resumed,
     return rc;
 }
 
+static void warn_of_divergence(const struct run *run, const struct dcp_catalog *catalog)
+{
+    if (catalog->diverged)
+        dcp_log_write(
+            &run->log, DCP_LOG_WARN,
+            "what is resumed had diverged when it was saved: its weights or its "
+            "loss are not finite, and what is trained from it may never be");
+}
+
 /* Loads weights, and unless they are all that is wanted the rest. Collective. */
 static int load(struct run *run, const struct origin *origin, bool moments,
                 struct resume_result *out, struct dcp_error *err)
@@ -355,11 +364,8 @@ static int load(struct run *run, const struct origin *origin, bool moments,
     if (!rc && result.n_unproved)
         run_say(run, "no digest proves %zu of %zu tensors that were read",
                 result.n_unproved, result.n_tensors);
-    if (!rc && moments && result.catalog->diverged)
-        dcp_log_write(
-            &run->log, DCP_LOG_WARN,
-            "what is resumed had diverged when it was saved: its weights or its "
-            "loss are not finite, and what is trained from it may never be");
+    if (!rc && moments)
+        warn_of_divergence(run, result.catalog);
     *out = (struct resume_result){ .resumed = true,
                                    .step = result.step,
                                    .saved = -1,
@@ -516,6 +522,8 @@ static int look_at(struct run *run, const struct origin *origin, bool moments,
     rc = dcp_agree(&run->join->comm, rc, err);
     if (!rc && moments && origin->store.ops)
         rc = check_guest(run, catalog, err);
+    if (!rc && moments)
+        warn_of_divergence(run, catalog);
     *out_step = catalog->step;
     dcp_catalog_free(catalog);
     return rc;
