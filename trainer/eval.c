@@ -78,26 +78,36 @@ static int print(struct run *run, int64_t step, double loss, int64_t batches,
     return rc ? rc : dcp_doc_print(run->main->out.file, doc, err);
 }
 
+/* Whether it is a loss of something that learned. */
+static int check_loss(double loss, struct dcp_error *err)
+{
+    if (isfinite(loss))
+        return DCP_OK;
+    dcp_error_set(err, DCP_E_CORRUPT,
+                  "the loss is not finite: what was trained has diverged");
+    dcp_error_hint(err,
+                   "'dcp-inspect steps' lists steps that did not; --resume N takes one");
+    return DCP_E_CORRUPT;
+}
+
 int eval_run(struct run *run, struct dcp_error *err)
 {
+    struct dcp_comm *comm = &run->join->comm;
     struct resume_result resumed;
     int64_t batches = 0;
     double loss = 0;
     if (!run->val) {
         dcp_error_set(err, DCP_E_USAGE, "--eval needs data.val, the files to measure on");
         dcp_error_hint(err, "--set data.val=FILE");
-        return DCP_E_USAGE;
+        return dcp_agree(comm, DCP_E_USAGE, err);
     }
     int rc = resume_run(run, true, &resumed, err);
     if (!rc)
         rc = eval_loss(run, &loss, &batches, err);
-    if (!rc)
-        rc = print(run, resumed.step, loss, batches, err);
-    if (rc || isfinite(loss))
+    if (rc)
         return rc;
-    dcp_error_set(err, DCP_E_CORRUPT,
-                  "the loss is not finite: what was trained has diverged");
-    dcp_error_hint(err,
-                   "'dcp-inspect steps' lists steps that did not; --resume N takes one");
-    return DCP_E_CORRUPT;
+    rc = print(run, resumed.step, loss, batches, err);
+    if (!rc)
+        rc = check_loss(loss, err);
+    return dcp_agree(comm, rc, err);
 }

@@ -17,8 +17,42 @@
 #define PAUSE_US 20000
 #define N_OWN 3
 
-/* The environment and three variables more, in one array; those of the same name before
- * them are left out. */
+/* What makes a process a rank of this job, by its starter or by dcp-train itself: a
+ * command is none, and does not learn the secret. And what is said to the command. */
+static const char *const not_passed[] = {
+    "DCP_LAUNCH=",
+    "DCP_JOB_SECRET=",
+    "DCP_JOB_SECRET_FILE=",
+    "RANK=",
+    "WORLD_SIZE=",
+    "LOCAL_RANK=",
+    "LOCAL_WORLD_SIZE=",
+    "MASTER_",
+    "TORCHELASTIC_",
+    "GROUP_RANK=",
+    "GROUP_WORLD_SIZE=",
+    "ROLE_",
+    "OMPI_",
+    "PMIX_",
+    "PMI_",
+    "PRTE_",
+    "SLURM_PROCID=",
+    "SLURM_LOCALID=",
+    "DCP_STEP=",
+    "DCP_PATH=",
+    "DCP_MESSAGE=",
+};
+#define OF_ROOT "OMPI_ALLOW_RUN_AS_ROOT" /* the user's, and of no job */
+
+static bool is_passed(const char *variable)
+{
+    for (size_t i = 0; i < DCP_ARRAY_LEN(not_passed); i++)
+        if (dcp_str_starts(variable, not_passed[i]))
+            return dcp_str_starts(variable, OF_ROOT);
+    return true;
+}
+
+/* What is passed of the environment, and three variables more, in one array. */
 static char **environment(char *const own[N_OWN])
 {
     size_t n = 0, to = 0;
@@ -26,9 +60,7 @@ static char **environment(char *const own[N_OWN])
         n++;
     char **out = dcp_mem_calloc(n + N_OWN + 1, sizeof *out);
     for (size_t i = 0; out && i < n; i++)
-        if (!dcp_str_starts(environ[i], "DCP_STEP=") &&
-            !dcp_str_starts(environ[i], "DCP_PATH=") &&
-            !dcp_str_starts(environ[i], "DCP_MESSAGE="))
+        if (is_passed(environ[i]))
             out[to++] = environ[i];
     for (size_t i = 0; out && i < N_OWN; i++)
         out[to++] = own[i];

@@ -28,8 +28,8 @@ struct hook_event {
 };
 
 /* Begins /bin/sh -c COMMAND and does not wait for it: in a process group of its own, with
- * an empty stdin, and stderr for stdout. `command` NULL is nothing; `key` is borrowed
- * until it ended. What goes wrong is a warning. */
+ * an empty stdin, stderr for stdout, and an environment that makes it no rank. `command`
+ * NULL is nothing; `key` is borrowed until it ended. What goes wrong is a warning. */
 void hook_start(struct hooks *hooks, const char *key, const char *command,
                 const struct hook_event *event);
 /* Warns of those that ended and failed. Does not wait. */

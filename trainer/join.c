@@ -81,16 +81,13 @@ static int check_ranks(const struct join *join, int64_t n_ranks, struct dcp_erro
                          (long long)n_ranks, join->world);
 }
 
-static int open_mpi(struct join *join, int64_t n_ranks, struct dcp_error *err)
+static int open_mpi(struct join *join, const struct join_starter *starter,
+                    struct dcp_error *err)
 {
-    const struct join_starter *starter = find_mpi();
-    int rc = launch_line_open((int)number(starter->rank), &join->line, err);
+    int rc = DCP_OK;
 #if DCP_HAS_MPI
-    if (!rc)
-        rc = join_mpi_open(join, err);
+    rc = join_mpi_open(join, err);
 #endif
-    if (!rc)
-        rc = check_ranks(join, n_ranks, err);
     int64_t tasks = number(starter->world);
     if (!rc && tasks > 1 && join->world == 1) {
         dcp_error_set(err, DCP_E_UNSUPPORTED,
@@ -103,27 +100,33 @@ static int open_mpi(struct join *join, int64_t n_ranks, struct dcp_error *err)
     return rc;
 }
 
-static int open_tcp(struct join *join, int64_t n_ranks, const char *secret_file,
-                    struct dcp_error *err)
-{
-    const struct join_starter *starter = find_tcp();
-    int rc = launch_line_open((int)number(starter->rank), &join->line, err);
-    if (!rc)
-        rc = join_tcp_open(join, starter, secret_file, err);
-    return rc ? rc : check_ranks(join, n_ranks, err);
-}
-
+/* Only over TCP the secret is needed to find the others; elsewhere they hear of a mistake
+ * in it. */
 int join_open(enum join_kind kind, int64_t n_ranks, const char *secret_file,
               struct join *out_join, struct dcp_error *err)
 {
+    const struct join_starter *starter = kind == JOIN_MPI   ? find_mpi()
+                                         : kind == JOIN_TCP ? find_tcp()
+                                                            : NULL;
+    DCP_CLEANUP_FREE char *secret = NULL;
+    struct dcp_error why = { 0 };
+    int rc = DCP_OK;
     *out_join = (struct join){ .world = 1, .local_world = 1, .line.fd = -1 };
     dcp_comm_self(&out_join->comm);
     coll_self(&out_join->coll);
-    int rc = kind == JOIN_MPI   ? open_mpi(out_join, n_ranks, err)
-             : kind == JOIN_TCP ? open_tcp(out_join, n_ranks, secret_file, err)
-                                : DCP_OK;
-    if (rc)
-        join_close(out_join, rc, err);
+    int of_secret = join_secret(secret_file, kind == JOIN_TCP, &secret, &why);
+    if (starter)
+        rc = launch_line_open((int)number(starter->rank), &out_join->line, err);
+    if (!rc && kind == JOIN_MPI)
+        rc = open_mpi(out_join, starter, err);
+    if (!rc && of_secret && err)
+        *err = why;
+    if (!rc)
+        rc = dcp_agree(&out_join->comm, of_secret, err);
+    if (!rc && kind == JOIN_TCP)
+        rc = join_tcp_open(out_join, starter, secret, err);
+    if (!rc && starter)
+        rc = dcp_agree(&out_join->comm, check_ranks(out_join, n_ranks, err), err);
     return rc;
 }
 

@@ -29,8 +29,9 @@ struct join {
     struct launch_line line;
 };
 
-/* Collective. n_ranks as in join_kind; secret_file: of the job, or NULL. Errors: COMM,
- * USAGE, MEMORY; those of the file. */
+/* Collective. n_ranks as in join_kind; secret_file: of the job, or NULL; what is wrong
+ * with it is an error of every kind. *out_join is to be closed after a failure, too.
+ * Errors: COMM, USAGE, MEMORY; those of the file. */
 int join_open(enum join_kind kind, int64_t n_ranks, const char *secret_file,
               struct join *out_join, struct dcp_error *err);
 /* rc and err: how the rank ended, for the launcher. After a failure that the ranks did
@@ -42,12 +43,12 @@ struct join_starter {
     const char *rank, *world, *local_rank, *local_world;
 };
 int join_tcp_open(struct join *join, const struct join_starter *starter,
-                  const char *secret_file, struct dcp_error *err);
-/* The secret of a job, from a file, or (file NULL) from DCP_JOB_SECRET or the file that
- * DCP_JOB_SECRET_FILE names; *out is NULL when there is none. Takes it out of the
- * environment, so that no program started from here gets it. Caller frees. Errors: USAGE
- * (shorter than any secret is), those of the file. */
-int join_secret(const char *file, char **out, struct dcp_error *err);
+                  const char *secret, struct dcp_error *err);
+/* The secret of a job, from a file, or (file NULL, and it is needed) from DCP_JOB_SECRET
+ * or the file that DCP_JOB_SECRET_FILE names; *out is NULL when there is none. Takes it
+ * out of the environment, so that no program started from here gets it. Caller frees.
+ * Errors: USAGE (shorter than any secret is, or no text), those of the file. */
+int join_secret(const char *file, bool needed, char **out, struct dcp_error *err);
 /* MPI's part. */
 int join_mpi_open(struct join *join, struct dcp_error *err);
 void join_mpi_close(struct join *join);

@@ -2,7 +2,6 @@
  * environment. */
 #include "join.h"
 
-#include "base/mem.h"
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -40,16 +39,16 @@ static void name_job(char *out, size_t cap)
 }
 
 int join_tcp_open(struct join *join, const struct join_starter *starter,
-                  const char *secret_file, struct dcp_error *err)
+                  const char *secret, struct dcp_error *err)
 {
     char job[256];
-    DCP_CLEANUP_FREE char *secret = NULL;
     struct dcp_comm_tcp_options options = {
         .rank = (int)number(starter->rank, -1),
         .world = (int)number(starter->world, 0),
         .host = text("MASTER_ADDR"),
         .port = (int)number("MASTER_PORT", 0),
         .job = job,
+        .secret = secret,
     };
     name_job(job, sizeof job);
     if (!options.host || !options.port) {
@@ -61,10 +60,7 @@ int join_tcp_open(struct join *join, const struct join_starter *starter,
                             "set both on all ranks");
         return DCP_E_USAGE;
     }
-    int rc = join_secret(secret_file, &secret, err);
-    options.secret = secret;
-    if (!rc)
-        rc = dcp_comm_tcp(&join->comm, &options, err);
+    int rc = dcp_comm_tcp(&join->comm, &options, err);
     if (rc)
         return rc;
     join->tcp = true;

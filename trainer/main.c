@@ -23,8 +23,9 @@ static const struct dcp_opt opts[] = {
     { 0, "steps", "N", "train up to step N in all, save there, and end", NULL,
       DCP_OPT_INT, .min = 1, .max = INT64_MAX, AT(steps) },
     { 'r', "resume", "auto|never|STEP",
-      "the newest whole step if there is one (auto), none, a number, or a path", NULL,
-      DCP_OPT_TEXT, AT(resume) },
+      "the newest whole step that did not diverge, if there is one (auto), none, a "
+      "number, or a path",
+      NULL, DCP_OPT_TEXT, AT(resume) },
     { 'n', "dry-run", NULL, "say what would be done, and do nothing", NULL, DCP_OPT_FLAG,
       AT(dry_run) },
     { 0, "ranks", "N", "start N ranks on this machine (not under mpirun or srun)",
@@ -123,12 +124,16 @@ static bool is_teller(const struct join *join, bool launched, int rc,
     return !launched && (join->rank == (zero_died ? 1 : 0) || alone);
 }
 
-/* A mistake in the configuration is told before anything is started. */
+/* A mistake in the configuration is told before anything is started, and one in the
+ * secret's file. */
 static int launch(const struct run_options *o, struct dcp_error *err)
 {
+    DCP_CLEANUP_FREE char *secret = NULL;
     struct settings settings;
     int n = (int)o->ranks;
-    int rc = run_read_settings(o, n, n, NULL, &settings, err);
+    int rc = join_secret(o->job_secret, false, &secret, err);
+    if (!rc)
+        rc = run_read_settings(o, n, n, NULL, &settings, err);
     if (rc)
         return rc;
     settings_fini(&settings);
@@ -151,11 +156,10 @@ static int run(struct dcp_main *m, const void *settings, struct dcp_error *err)
         return launch(o, err);
     rc = join_open(kind, o->ranks, o->job_secret, &join, err);
     bool launched = join.line.fd >= 0;
-    if (!rc) {
+    if (!rc)
         rc = work(m, &join, o, err);
-        m->mute = !is_teller(&join, launched, rc, err);
-        join_close(&join, rc, err);
-    }
+    m->mute = !is_teller(&join, launched, rc, err);
+    join_close(&join, rc, err);
     return rc;
 }
 

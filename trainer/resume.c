@@ -2,6 +2,7 @@
 
 #include "base/fs.h"
 #include "base/mem.h"
+#include "base/sha256.h"
 #include "base/str.h"
 #include "cli/human.h"
 #include "cli/source.h"
@@ -10,7 +11,6 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/random.h>
 
 enum resume_kind resume_parse(const char *text, int64_t *out_step)
 {
@@ -62,6 +62,42 @@ static int find_step(const struct run *run, struct origin *origin, int64_t step,
     int rc = dcp_find(&ctx, step, &found, err);
     origin->newest = step < 0;
     return rc ? rc : keep_name(origin, found.name, err);
+}
+
+/* The newest step to be had in which training had not diverged, or -1. Collective. */
+static int find_finite(const struct run *run, int64_t *out_step, struct dcp_error *err)
+{
+    struct dcp_comm *comm = &run->join->comm;
+    DCP_CLEANUP_FREE struct dcp_step *steps = NULL;
+    size_t n = 0;
+    int rc = comm->rank ? DCP_OK : dcp_steps(&run->store, &steps, &n, NULL, err);
+    *out_step = -1;
+    for (size_t i = 0; i < n && *out_step < 0; i++)
+        if ((steps[i].whole || steps[i].mendable) && !steps[i].diverged)
+            *out_step = steps[i].step;
+    rc = dcp_agree(comm, rc, err);
+    return rc ? rc : dcp_comm_bcast(comm, out_step, sizeof *out_step, 0, err);
+}
+
+/* What "auto" goes on from: the newest step. From NaN nothing is learned any more, so
+ * where it diverged, the newest that did not, if there is one. Collective. */
+static int find_auto(const struct run *run, struct origin *origin, struct dcp_error *err)
+{
+    struct dcp_step newest;
+    int64_t step = -1;
+    int rc = dcp_find(&run->ctx, -1, &newest, err);
+    if (!rc && newest.diverged)
+        rc = find_finite(run, &step, err);
+    if (rc)
+        return rc;
+    origin->newest = step < 0;
+    if (origin->newest)
+        return keep_name(origin, newest.name, err);
+    dcp_log_write(&run->log, DCP_LOG_WARN,
+                  "step %" PRId64 " diverged: its weights or its loss are not finite; "
+                  "step %" PRId64 " is resumed, the newest that did not",
+                  newest.step, step);
+    return find_step(run, origin, step, err);
 }
 
 /* A file of a known format, or an archive of a checkpoint. */
@@ -265,7 +301,7 @@ static int check_guest(struct run *run, const struct dcp_catalog *catalog,
                   run->settings.checkpoint_dir, run->options->resume);
     dcp_error_hint(err, "train into another folder (--set checkpoint.dir=run2), or go on "
                         "with what is there: --resume auto");
-    return DCP_E_EXISTS;
+    return dcp_agree(&run->join->comm, DCP_E_EXISTS, err);
 }
 
 /* What is saved next comes after what was resumed. */
@@ -281,10 +317,19 @@ static int begin_lineage(struct run *run, const struct dcp_catalog *resumed,
         lineage->parent = run->at.step;
         lineage->fingerprint = dcp_state_fingerprint(resumed);
     }
-    while (!lineage->run)
-        if (getrandom(&lineage->run, sizeof lineage->run, 0) < 0 && errno != EINTR)
-            return dcp_error_sys(err, DCP_E_IO, errno, "cannot draw a random number");
-    return DCP_OK;
+    int rc = DCP_OK;
+    while (!rc && !lineage->run)
+        rc = dcp_random(&lineage->run, sizeof lineage->run, err);
+    return rc;
+}
+
+static void warn_of_divergence(const struct run *run, const struct dcp_catalog *catalog)
+{
+    if (catalog->diverged)
+        dcp_log_write(
+            &run->log, DCP_LOG_WARN,
+            "what is resumed had diverged when it was saved: its weights or its "
+            "loss are not finite, and what is trained from it may never be");
 }
 
 /* Loads weights, and unless they are all that is wanted the rest. Collective. */
@@ -319,6 +364,8 @@ static int load(struct run *run, const struct origin *origin, bool moments,
     if (!rc && result.n_unproved)
         run_say(run, "no digest proves %zu of %zu tensors that were read",
                 result.n_unproved, result.n_tensors);
+    if (!rc && moments)
+        warn_of_divergence(run, result.catalog);
     *out = (struct resume_result){ .resumed = true,
                                    .step = result.step,
                                    .saved = -1,
@@ -355,7 +402,8 @@ static int start_new(struct run *run, struct dcp_error *err)
     return DCP_OK;
 }
 
-/* "never" means a new run: an old one in the folder would be in the way of every save. */
+/* "never" means a new run: an old one in the folder would be in the way of every save.
+ * Collective. */
 static int check_empty(struct run *run, struct dcp_error *err)
 {
     struct origin origin = { .name = NULL };
@@ -373,7 +421,7 @@ static int check_empty(struct run *run, struct dcp_error *err)
                   run->settings.checkpoint_dir);
     dcp_error_hint(err, "train into another folder (--set checkpoint.dir=run2), or "
                         "resume, or remove it");
-    return DCP_E_EXISTS;
+    return dcp_agree(&run->join->comm, DCP_E_EXISTS, err);
 }
 
 static void tell(const struct run *run, const struct resume_result *result)
@@ -407,6 +455,8 @@ static int find_origin(struct run *run, struct origin *origin, bool weights_only
         rc = run_open_store(run, false, &why);
     if (!rc && kind == RESUME_NEVER && !weights_only)
         rc = check_empty(run, &why);
+    else if (!rc && kind == RESUME_AUTO && !weights_only)
+        rc = find_auto(run, origin, &why);
     else if (!rc && (kind == RESUME_AUTO || kind == RESUME_STEP))
         rc = find_step(run, origin, step, &why);
     bool nothing = rc == DCP_E_NOT_FOUND && may_begin;
@@ -458,17 +508,22 @@ int resume_run(struct run *run, bool weights_only, struct resume_result *out_res
     return rc;
 }
 
-static int look_at(struct run *run, const struct origin *origin, int64_t *out_step,
-                   struct dcp_error *err)
+/* As load, without its tensors. */
+static int look_at(struct run *run, const struct origin *origin, bool moments,
+                   int64_t *out_step, struct dcp_error *err)
 {
     struct dcp_catalog *catalog;
-    int rc = read_catalog(run, origin, &catalog, err);
+    int rc = trust(run, origin, err);
+    if (!rc)
+        rc = read_catalog(run, origin, &catalog, err);
     if (rc)
         return rc;
     rc = state_check_model(catalog, &run->settings.model, err);
     rc = dcp_agree(&run->join->comm, rc, err);
-    if (!rc && origin->store.ops)
+    if (!rc && moments && origin->store.ops)
         rc = check_guest(run, catalog, err);
+    if (!rc && moments)
+        warn_of_divergence(run, catalog);
     *out_step = catalog->step;
     dcp_catalog_free(catalog);
     return rc;
@@ -482,16 +537,16 @@ int resume_look(struct run *run, struct resume_look *out_look, struct dcp_error 
     *out_look = (struct resume_look){ .step = -1 };
     int rc = find_origin(run, &origin, false, &fresh, err);
     out_look->found = !rc && !fresh;
-    if (!rc && fresh && init) {
+    bool begins = !rc && fresh && init;
+    if (begins)
         rc = find_path(run, &origin, init, err);
-        if (rc)
-            dcp_error_prefix(err, "model.init '%s'", init);
-    }
     if (!rc && origin.name) {
-        rc = look_at(run, &origin, &out_look->step, err);
+        rc = look_at(run, &origin, !fresh, &out_look->step, err);
         root = origin.store.ops ? origin.store.root : run->store.root;
         snprintf(out_look->what, sizeof out_look->what, "%s/%s", root, origin.name);
     }
+    if (rc && begins)
+        dcp_error_prefix(err, "model.init '%s'", init);
     origin_fini(&origin);
     return rc;
 }

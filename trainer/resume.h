@@ -1,5 +1,6 @@
-/* resume: where training goes on: the newest whole step of the run, a step that was
- * named, or the beginning. Any world size and stage takes up what any other saved. */
+/* resume: where training goes on: the newest whole step of the run (auto; to train, the
+ * newest that did not diverge, if there is one), a step that was named, or the beginning.
+ * Any world size and stage takes up what any other saved. */
 #ifndef TRAINER_RESUME_H
 #define TRAINER_RESUME_H
 
@@ -36,9 +37,10 @@ struct resume_look {
     char what[600]; /* "run/step-00000020", "model.safetensors", or "" */
 };
 
-/* Collective. Looks for it and at its model's sizes as resume_run does, reads no tensor
- * and makes nothing; the weights of model.init count as what is begun with. Errors: those
- * of resume_run. */
+/* Collective. Looks for it, at its signature where that must be trusted, and at its
+ * model's sizes as resume_run does, fills no tensor and makes nothing; the weights of
+ * model.init count as what is begun with. Errors: those of resume_run, but for data that
+ * are damaged. */
 int resume_look(struct run *run, struct resume_look *out_look, struct dcp_error *err);
 
 #endif

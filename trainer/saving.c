@@ -55,7 +55,8 @@ static int forgive(struct saving *saving, int64_t step, int rc, struct dcp_error
     dcp_log_write(&run->log, DCP_LOG_WARN,
                   "step %" PRId64 " was not saved, training goes on: %s", step,
                   failure->message);
-    return report_failed(&saving->report, step, failure, err);
+    rc = report_failed(&saving->report, step, failure, err);
+    return dcp_agree(&run->join->comm, rc, err);
 }
 
 /* Begins to save the state as it is now. */

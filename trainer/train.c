@@ -388,13 +388,15 @@ int train_run(struct run *run, struct dcp_error *err)
         rc = saving_init(&t.saving, run, resumed.saved, err);
     if (!rc)
         rc = loop(&t, err);
-    if (!rc)
+    if (!rc) {
         rc = outcome_print(&(struct outcome){ .run = run,
                                               .resumed = &resumed,
                                               .saved_step = t.saving.last,
                                               .loss = t.loss,
                                               .seconds = dcp_clock_s() - begin_s },
                            err);
+        rc = dcp_agree(&run->join->comm, rc, err);
+    }
     if (rc == DCP_E_COMM && err && run->store.ops)
         explain_death(run, err);
     saving_fini(&t.saving);

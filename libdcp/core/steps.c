@@ -63,16 +63,19 @@ int dcp_step_check(const struct dcp_store *store, const char *name, struct dcp_e
 }
 
 /* Whether parity gives what is missing: nothing but manifests is read through it. */
-static int check_mended(const struct dcp_store *store, const char *name,
+static int check_mended(const struct dcp_store *store, struct dcp_step *step,
                         struct dcp_error *err)
 {
+    struct dcp_step mended = { .whole = false };
     struct dcp_mend *mend;
-    int rc = dcp_mend_open(store, name, &mend, err);
+    int rc = dcp_mend_open(store, step->name, &mend, err);
 
     if (rc)
         return rc;
-    rc = dcp_step_check(dcp_mend_store(mend), name, err);
+    rc = look_into(dcp_mend_store(mend), step->name, &mended, err);
     dcp_mend_free(mend);
+    step->mendable = !rc;
+    step->diverged = !rc && mended.diverged;
     return rc;
 }
 
@@ -110,7 +113,8 @@ int dcp_steps(const struct dcp_store *store, struct dcp_step **out, size_t *out_
             n_steps--;
             continue;
         }
-        s->mendable = !s->whole && !check_mended(store, s->name, NULL);
+        if (!s->whole)
+            check_mended(store, s, NULL);
     }
     dcp_store_list_free(entries, n);
     if (!steps)
@@ -162,8 +166,7 @@ static int find_once(const struct dcp_context *ctx, int64_t wanted, int64_t belo
         dcp_log_write(ctx->log, DCP_LOG_WARN, "%s is not whole: %s", out->name,
                       refused.message);
         struct dcp_error beyond = { 0 };
-        rc = check_mended(store, out->name, &beyond);
-        out->mendable = rc == DCP_OK;
+        rc = check_mended(store, out, &beyond);
         out->why = refused;
         if (rc == DCP_E_MEMORY && err)
             *err = beyond;

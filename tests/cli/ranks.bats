@@ -58,6 +58,16 @@ ranks_of() {
     [ "$(grep -c 'without a secret' said)" = 0 ]
 }
 
+@test "a command of a rank is no rank" {
+    run -0 without_mpirun -q --ranks 2 --steps 1 --set data.val=text.txt \
+        --set data.eval_batches=1 \
+        --set checkpoint.on_save='export >env; dcp-train --config train.json --eval \
+            --set data.val=text.txt --set data.eval_batches=1 >loss 2>&1'
+    cat loss
+    [ "$(grep -c '^step 1  loss ' loss)" = 1 ]
+    run ! grep -E '(DCP_JOB|DCP_LAUNCH|MASTER_|RANK|WORLD_SIZE)' env
+}
+
 @test "a rank that dies is named" {
     DCP_TEST_KILL=1:7:step run -7 without_mpirun -q --ranks 4
     [[ $output == "dcp-train: rank 1 died during step 7"* ]]

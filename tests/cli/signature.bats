@@ -107,7 +107,13 @@ assert len(json.load(sys.stdin)["signed_by"]) == 2'
 @test "a run goes on from what is signed, and from nothing else" {
     run -5 dcp-train -q --config train.json --steps 6 --trusted-keys me.key.pub
     [[ $output == *"'step-00000004' is not trusted: the step is not signed"* ]]
+    for init in "--steps 6" "--set checkpoint.dir=new --set model.init=run"; do
+        run -5 dcp-train --config train.json --dry-run $init --trusted-keys me.key.pub
+        [[ $output == *"'step-00000004' is not trusted: the step is not signed"* ]]
+    done
     dcp-reshard sign run --key me.key
+    run -0 dcp-train --config train.json --dry-run --steps 6 --trusted-keys me.key.pub
+    [[ $output == *"resume  run/step-00000004"* ]]
     run -0 dcp-train --config train.json --ranks 2 --steps 6 --trusted-keys me.key.pub
     [[ $output == *"resumed step 4"* ]]
 }

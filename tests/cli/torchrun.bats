@@ -74,6 +74,41 @@ rank() {
     grep -q "the secret of the job in DCP_JOB_SECRET has 5 bytes, not 16" out.0
     grep -q "hint: make one with 'openssl rand -hex 32'" out.0
     run -3 rank 0 2 --job-secret missing
+    printf 'sixteen bytes...\0and a tail of its own' >secret
+    run -2 rank 0 2 --job-secret secret
+    grep -q "the secret of the job in secret has a NUL byte, and must be text" out.0
+    grep -q "hint: make one with 'openssl rand -hex 32'" out.0
+}
+
+# Whoever shares a command line with ranks that meet over TCP has a mistake in it told, too.
+@test "a secret that cannot be read is refused however ranks are joined" {
+    echo short >short
+    for words in "" "--ranks 2" "--dry-run" "--generate x"; do
+        run -3 dcp-train --config train.json $words --job-secret missing
+        [ "$(grep -c '^dcp-train: ' <<<"$output")" = 1 ]
+        run -2 dcp-train --config train.json $words --job-secret short
+        [ "$(grep -c '^dcp-train: ' <<<"$output")" = 1 ]
+        [[ $output == *"the secret of the job in short has 5 bytes, not 16"* ]]
+    done
+    head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \n' >secret
+    dcp-train --config train.json --ranks 2 --steps 1 --job-secret secret
+    [ ! -e missing ]
+}
+
+@test "a command of a rank is no rank, and does not learn the secret" {
+    export TORCHELASTIC_RUN_ID=job GROUP_RANK=0 ROLE_RANK=0 MINE=kept
+    DCP_JOB_SECRET=$(head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \n')
+    export DCP_JOB_SECRET
+    eval='dcp-train --config train.json --eval --set data.val=text.txt'
+    eval+=' --set data.eval_batches=1 --resume $DCP_STEP'
+    for r in 1 0; do
+        rank $r 2 --steps 1 --set "checkpoint.on_save=env >env; $eval >loss 2>&1" &
+    done
+    wait %1 && wait %2
+    [ "$(grep -c '^step 1  loss ' loss)" = 1 ]
+    grep -q '^MINE=kept$' env
+    run ! grep -E '^(DCP_JOB|DCP_LAUNCH|MASTER_|RANK=|LOCAL_|WORLD_SIZE|TORCH|GROUP_|ROLE_)' env
+    [ "$(grep -c "$DCP_JOB_SECRET" env)" = 0 ]
 }
 
 @test "a rank that dies is named by the others, and what was saved is resumed" {

@@ -274,6 +274,11 @@ assert json.loads(sys.argv[1])["resume_step"] == 5, sys.argv[1]' "$output"
     run -3 train --dry-run --set checkpoint.dir=other --set model.init=none.bin
     run -0 train --dry-run --set checkpoint.dir=other --set model.init=run
     [[ $output == *"weights from "*"/step-00000010"* ]]
+    for words in --dry-run -q; do
+        run -5 train $words --set checkpoint.dir=other --set model.init=run \
+            --set model.n_layer=3
+        [[ $output == *"model.init '"*"/run': "*"2 layers"*"3 layers"* ]]
+    done
     [ ! -e other ]
 }
 
@@ -392,4 +397,46 @@ assert json.loads(sys.argv[1])["resume_step"] == 5, sys.argv[1]' "$output"
     run -0 dcp-inspect half
     [[ $output == *"  finite       no: "* ]]
     run -0 train --eval --resume 5 --set data.val=text.txt --set data.eval_batches=1
+}
+
+@test "auto goes on from the newest step that did not diverge, and nothing is lost" {
+    train -q --steps 10 --set checkpoint.save_every=2 --set checkpoint.dir=sound
+    train -q --steps 4 --set checkpoint.save_every=2
+    train -q --steps 10 --set optimizer.params.lr=1e30 --set checkpoint.save_every=2
+    run -0 --separate-stderr train --dry-run
+    [[ $output == *"resume  run/step-00000004"* ]]
+    [[ $stderr == *"warning: step 10 diverged: "*" step 4 is resumed, the newest that did not"* ]]
+    run -0 --separate-stderr train --dry-run --resume 10
+    [[ $output == *"resume  run/step-00000010"* ]]
+    [[ $stderr == *"warning: what is resumed had diverged when it was saved"* ]]
+    for ranks in 1 2; do
+        rm -rf again
+        cp -r run again
+        run -0 --separate-stderr train --ranks $ranks --steps 10 \
+            --set checkpoint.save_every=2 --set checkpoint.dir=again
+        [ "$(grep -c "step 10 diverged" <<<"$stderr")" = 1 ]
+        [[ $stderr == *"resumed step 4 "* && $stderr == *"'step-00000010.aside'"* ]]
+        dcp-inspect diff sound again
+        [ -d again/step-00000010.aside ]
+    done
+    # whoever names it gets it, and is told
+    run -0 --separate-stderr train --steps 11 --resume 10
+    [[ $stderr == *"warning: what is resumed had diverged when it was saved"* ]]
+    [[ $stderr == *"resumed step 10 "* ]]
+}
+
+@test "auto sees that a step diverged of which parity gives what is missing" {
+    settings="--set checkpoint.parity=1 --set checkpoint.save_every=2"
+    train -q --ranks 2 --steps 4 $settings
+    train -q --ranks 2 --steps 10 $settings --set optimizer.params.lr=1e30
+    rm run/step-000000{04,10}/shard-00001-of-00002.safetensors
+    run -0 --separate-stderr train --steps 5
+    [[ $stderr == *"warning: step 10 diverged: "*"resumed step 4 (saved by 2 ranks)"* ]]
+}
+
+@test "auto goes on from a step that diverged where all did" {
+    train -q --steps 5 --set optimizer.params.lr=1e30 --set checkpoint.save_every=0
+    run -0 --separate-stderr train --steps 6
+    [[ $stderr == *"warning: what is resumed had diverged when it was saved"* ]]
+    [[ $stderr == *"resumed step 5 "* ]]
 }

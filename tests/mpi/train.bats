@@ -198,6 +198,47 @@ END
     [[ $output == *"width 16"*"width 32"* ]]
 }
 
+@test "what all ranks that mpirun started find alike is told once" {
+    told() { # mpirun lets both end, and forgets how
+        run -0 mpirun --enable-recovery -np 2 sh -c 'dcp-train "$@"; echo "ended with $?"' \
+            sh --config train.json -q "${@:3}"
+        echo "$output"
+        for text in "ended with $1:2" "dcp-train: :1" "$2:1"; do
+            [ "$(grep -o -e "${text%:*}" <<<"$output" | wc -l)" = "${text##*:}" ]
+        done
+    }
+    train -q --steps 5
+    : >run/step-00000010
+    : >run/step-00000015
+    told 6 "2 saves in a row failed" --steps 1000 --set checkpoint.fail_after=2
+    rm run/step-00000010 run/step-00000015
+    told 5 "holds steps of an earlier run" --resume never
+    train -q --steps 5 --set checkpoint.dir=other
+    told 5 "holds steps of another run" --resume other
+    told 2 "--eval needs data.val" --eval
+    told 2 "--ranks says 3" --ranks 3
+    told 3 "cannot open 'missing'" --job-secret missing
+    train -q --steps 8 --set optimizer.params.lr=1e30
+    told 4 "the loss is not finite" --eval --set data.val=text.txt \
+        --set data.eval_batches=1
+}
+
+# As a user's shell, where Slurm or mpirun may have left something.
+@test "a command of a rank is no rank" {
+    export MINE=kept SLURM_PROCID=0 SLURM_LOCALID=0
+    eval='dcp-train --config train.json --eval --set data.val=text.txt'
+    eval+=' --set data.eval_batches=1'
+    for launcher in "mpirun -np 2 dcp-train" "dcp-train --ranks 2"; do
+        rm -rf run loss env
+        $launcher --config train.json -q --steps 1 \
+            --set checkpoint.on_save="env >env; $eval >loss 2>&1"
+        cat loss
+        [ "$(grep -c '^step 1  loss ' loss)" = 1 ]
+        grep -q '^MINE=kept$' env
+        run ! grep -E '^(DCP_JOB|DCP_LAUNCH|OMPI_(COMM|MCA|UNIVERSE)|PMIX|PMI_|SLURM_)' env
+    done
+}
+
 @test "joins a world that mpirun made" {
     run -0 mpirun -np 2 dcp-train --config train.json --steps 2
     [[ $output == *"on 2 ranks"* ]]
