@@ -6,6 +6,7 @@
 #include "base/str.h"
 #include "cli/doc.h"
 #include "cli/human.h"
+#include "cli/source.h"
 #include "cli/table.h"
 #include "globals.h"
 #include <errno.h>
@@ -29,7 +30,8 @@ static void close_target(struct target *t)
     free(t->name);
 }
 
-static int open_target(const char *path, struct target *t, struct dcp_error *err)
+static int open_target(const struct dcp_main *m, const char *path, struct target *t,
+                       struct dcp_error *err)
 {
     DCP_CLEANUP_FREE char *dir = NULL;
     const struct dcp_format *format;
@@ -40,7 +42,7 @@ static int open_target(const char *path, struct target *t, struct dcp_error *err
                    : dcp_error_sys(err, DCP_E_IO, errno, "cannot open '%s'", path);
     if (is_dir ? !(t->name = strdup("")) : !dcp_fs_split(path, &dir, &t->name))
         return dcp_error_memory(err, "a path");
-    int rc = dcp_store_dir(&t->store, is_dir ? path : dir, false, err);
+    int rc = dcp_source_store(m, is_dir ? path : dir, &t->store, err);
     if (rc)
         return rc;
     dcp_store_dir_follow(&t->store, true);
@@ -137,7 +139,7 @@ static int run(struct dcp_main *m, const void *given, struct dcp_error *err)
     struct target target = { 0 };
     struct inspect_globals globals = { 0 };
     uint64_t n_pickles = 0;
-    int rc = open_target(path, &target, err);
+    int rc = open_target(m, path, &target, err);
     if (rc == DCP_OK)
         rc = inspect_globals_of_source(&target.source, &globals, &n_pickles, err);
     if (rc == DCP_OK)

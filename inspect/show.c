@@ -5,6 +5,7 @@
 #include "base/mem.h"
 #include "checkpoint.h"
 #include "cli/human.h"
+#include "cli/source.h"
 #include "facts.h"
 #include "show.h"
 #include <string.h>
@@ -24,7 +25,7 @@ static int list_damaged(struct dcp_main *m, const char *path, struct dcp_error *
 {
     struct inspect_shown shown = { .path = path };
     struct dcp_store store;
-    if (!dcp_fs_is_dir(path) || dcp_store_dir(&store, path, false, NULL))
+    if (!dcp_fs_is_dir(path) || dcp_source_store(m, path, &store, NULL))
         return err->code;
     int rc = dcp_steps(&store, &shown.steps, &shown.n_steps, &shown.n_unfinished, NULL);
     bool listed = rc == DCP_OK && (shown.n_steps || shown.n_unfinished);

@@ -8,6 +8,7 @@
 #include "cli/doc.h"
 #include "cli/human.h"
 #include "cli/main.h"
+#include "cli/source.h"
 #include "cli/table.h"
 #include <dcp/checkpoint.h>
 #include <inttypes.h>
@@ -141,7 +142,7 @@ static int run(struct dcp_main *m, const void *settings, struct dcp_error *err)
     size_t n = 0, n_unfinished = 0;
     if (!dcp_fs_is_dir(path))
         return dcp_error_set(err, DCP_E_NOT_FOUND, "there is no run folder '%s'", path);
-    int rc = dcp_store_dir(&store, path, false, err);
+    int rc = dcp_source_store(m, path, &store, err);
     if (rc)
         return rc;
     rc = dcp_steps(&store, &steps, &n, &n_unfinished, err);

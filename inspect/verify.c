@@ -239,7 +239,7 @@ static int run(struct dcp_main *m, const void *settings, struct dcp_error *err)
 {
     struct act act = { .m = m, .settings = settings };
     struct inspect_targets targets;
-    int rc = inspect_targets_find(&m->operands, act.settings->newest, &targets, err);
+    int rc = inspect_targets_find(m, act.settings->newest, &targets, err);
     act.docs = m->json ? json_array() : NULL;
     if (!rc)
         rc = verify_all(&act, &targets, err);

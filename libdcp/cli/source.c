@@ -80,6 +80,15 @@ static void warn_of_shard(const struct dcp_main *m, const struct dcp_place *plac
                   place->path, dir);
 }
 
+int dcp_source_store(const struct dcp_main *m, const char *path, struct dcp_store *out,
+                     struct dcp_error *err)
+{
+    int rc = dcp_store_dir(out, path, false, err);
+    if (!rc)
+        out->max_header_bytes = m->max_header_bytes;
+    return rc;
+}
+
 int dcp_source_trust(struct dcp_main *m, const struct dcp_source *source,
                      const char *path, struct dcp_error *err)
 {

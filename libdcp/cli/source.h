@@ -10,6 +10,10 @@
  * Errors besides: those of dcp_check_signature. */
 int dcp_source_open(struct dcp_main *m, const char *path, struct dcp_place *out,
                     struct dcp_error *err);
+/* A folder's store, as a run folder's, opened as the common options say. No signature is
+ * checked: see dcp_source_trust. Errors: those of dcp_store_dir. */
+int dcp_source_store(const struct dcp_main *m, const char *path, struct dcp_store *out,
+                     struct dcp_error *err);
 /* The next act where a path is none: a name that is near, a folder that is not there, the
  * checkpoint of which the file is a part. */
 void dcp_source_hint(const char *path, struct dcp_error *err);
