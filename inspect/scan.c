@@ -141,6 +141,8 @@ static int run(struct dcp_main *m, const void *given, struct dcp_error *err)
     uint64_t n_pickles = 0;
     int rc = open_target(m, path, &target, err);
     if (rc == DCP_OK)
+        rc = dcp_source_trust(m, &target.source, path, err);
+    if (rc == DCP_OK)
         rc = inspect_globals_of_source(&target.source, &globals, &n_pickles, err);
     if (rc == DCP_OK)
         rc = m->json ? print_json(m, path, &globals, n_pickles, err)

@@ -183,6 +183,7 @@ const struct dcp_command inspect_steps = {
              "'verify' reads everything. \"from\" is the step that training went on "
              "from, where that was recorded. 'dcp-reshard pin' and 'tag' make marks.",
     .settings_size_bytes = 1,
+    .checks_no_signature = true,
     .examples = examples,
     .exits = inspect_exits,
     .run = run,

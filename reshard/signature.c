@@ -162,6 +162,7 @@ const struct dcp_command reshard_keygen = {
     .purpose = "make a key to sign with, and FILE.pub to verify with",
     .about = "Both are PEM, as openssl has them.",
     .settings_size_bytes = 1,
+    .checks_no_signature = true,
     .examples = keygen_examples,
     .exits = exits,
     .run = keygen,
