@@ -165,6 +165,64 @@ mask_sizes() {
     ! grep step-00000400 turns.json
 }
 
+@test "verify in parts of the newest step begins again with the next one" {
+    read_newest() {
+        run -0 --separate-stderr dcp-inspect verify growing --newest --subset "$1" \
+            --state growing.json
+    }
+    mkdir growing
+    cp -r run/step-00000100 run/step-00000200 growing
+    run -0 dcp-inspect verify growing --subset 70% --state growing.json
+    [[ $output == *"growing/step-00000200: 40 % from 0 %"* ]]
+    read_newest 50% # what is known of a step counts however it was named
+    [[ $output == *"growing/step-00000200: 50 % from 40 %"* ]]
+    cp -r run/step-00000300 growing
+    read_newest 60%
+    [[ $output == *"growing/step-00000300: 60 % from 0 %"* && ${#lines[@]} -eq 2 ]]
+    rm growing/step-00000300/shard-00000-of-*.json
+    read_newest 10%
+    [[ $output == *"growing/step-00000200: 10 % from 90 %"*"the whole was read once"* ]]
+    [[ $stderr == *"step-00000300 is not whole: "*"is missing"* ]]
+    python3 -c 'import json
+[(run, state)] = json.load(open("growing.json")).items()
+assert run.endswith("/growing") and len(state["steps"]) == 3, state'
+}
+
+@test "verify in parts: two jobs share a file of states, and each keeps what it read" {
+    cp -r run there
+    dcp-inspect verify run --subset 100% --rate 64K --state both.json >slow &
+    until grep -qs step- both.json; do
+        sleep 0.01
+    done
+    dcp-inspect verify there --subset 40% --state both.json
+    wait $!
+    [ "$(grep -c "^good" slow)" = 3 ]
+    python3 -c 'import json
+states = json.load(open("both.json"))
+assert sorted(run.split("/")[-1] for run in states) == ["run", "there"], states
+assert all(len(state["steps"]) > 1 for state in states.values()), states'
+}
+
+@test "verify in parts says at once what it cannot do" {
+    run -3 dcp-inspect verify nothere --subset 5% --state at-once.json
+    [[ $output == *"there is no 'nothere'"* ]]
+    run -3 dcp-inspect verify nothere run/step-00000300 --subset 100% --state at-once.json
+    [[ $output == *"good "*"there is no 'nothere'"* ]]
+    for part in 0.00000001% 0 nan 101; do
+        run -2 dcp-inspect verify run --subset $part --state at-once.json
+        [[ $output == *"no percentage from 0.001% to 100%"* ]]
+    done
+    run -0 dcp-inspect verify run --subset 0.001% --state at-once.json
+    mkdir a-folder
+    for state in nowhere/at-once.json a-folder; do
+        run dcp-inspect verify run --subset 100% --state $state
+        [[ $status != 0 && $output != *"good "* ]]
+    done
+    echo '[]' >list.json
+    run -4 dcp-inspect verify run --subset 100% --state list.json
+    [[ $output == *"'./list.json' is no file of states" && $(<list.json) = "[]" ]]
+}
+
 @test "verify reads every step of a run, and as many checkpoints as are named" {
     cp -r run several
     shard=$(echo several/step-00000100/shard-00000-of-*.safetensors)
