@@ -135,8 +135,8 @@ mask_sizes() {
     done
     [ $found = 1 ]
     [[ $(<place.json) == *'/spoiled": {'* && $(<place.json) == *'/one/step-00000300": 0.'* ]]
-    run -2 dcp-inspect verify model.bin --subset 5%
-    run -2 dcp-inspect verify run --subset much
+    run -2 dcp-inspect verify model.bin --subset 5% --state place.json
+    run -2 dcp-inspect verify run --subset much --state place.json
     run -0 dcp-inspect verify run --rate 10M
     run -0 dcp-inspect verify one/step-00000300 --subset 100% --state place.json --json
     json 'd["subset"] == {"from": 0.3, "to": 1.0} and d["whole"]'
