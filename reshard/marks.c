@@ -54,14 +54,8 @@ static int change(const struct dcp_main *m, const struct settings *s,
 
 static json_t *marks_json(const char *path, const struct dcp_marks *marks)
 {
-    json_t *tags = json_array();
-    for (int i = 0; i < marks->n_tags; i++)
-        if (dcp_doc_add(tags, dcp_doc_text(marks->tags[i]))) {
-            json_decref(tags);
-            return NULL;
-        }
     return json_pack("{s:o, s:b, s:o}", "path", dcp_doc_text(path), "pinned",
-                     (int)marks->pinned, "tags", tags);
+                     (int)marks->pinned, "tags", dcp_doc_tags(marks));
 }
 
 static void print(const struct dcp_main *m, const char *path,

@@ -71,6 +71,8 @@ mask_sizes() {
     run -0 dcp-inspect bad
     [[ ${lines[0]} == bad/step-00000200* ]]
     [[ $output == *"not whole    step-00000300: "*00002-of* ]]
+    run -0 --separate-stderr dcp-inspect bad --json
+    json '[s["finite"] for s in d["steps"]] == [None, True, True]'
     run -0 --separate-stderr dcp-inspect ls bad
     [[ $stderr == *"warning: step-00000300 is not whole"* ]]
     run -0 --separate-stderr dcp-inspect ls bad -q
