@@ -128,7 +128,7 @@ static const struct dcp_example sign_examples[] = {
 };
 static const struct dcp_example verify_examples[] = {
     { "dcp-reshard verify run --key me.key.pub", "the newest step of a run" },
-    { "dcp-inspect --trusted-keys team.pub run", "every verb of every program checks" },
+    { "dcp-inspect --trusted-keys team.pub run", "every verb that reads steps checks" },
     { 0 },
 };
 static const struct dcp_example keygen_examples[] = {
