@@ -6,6 +6,7 @@
 #include "base/str.h"
 #include "cli/doc.h"
 #include "cli/human.h"
+#include "cli/source.h"
 #include "cli/table.h"
 #include "globals.h"
 #include <errno.h>
@@ -29,7 +30,8 @@ static void close_target(struct target *t)
     free(t->name);
 }
 
-static int open_target(const char *path, struct target *t, struct dcp_error *err)
+static int open_target(const struct dcp_main *m, const char *path, struct target *t,
+                       struct dcp_error *err)
 {
     DCP_CLEANUP_FREE char *dir = NULL;
     const struct dcp_format *format;
@@ -40,7 +42,7 @@ static int open_target(const char *path, struct target *t, struct dcp_error *err
                    : dcp_error_sys(err, DCP_E_IO, errno, "cannot open '%s'", path);
     if (is_dir ? !(t->name = strdup("")) : !dcp_fs_split(path, &dir, &t->name))
         return dcp_error_memory(err, "a path");
-    int rc = dcp_store_dir(&t->store, is_dir ? path : dir, false, err);
+    int rc = dcp_source_store(m, is_dir ? path : dir, &t->store, err);
     if (rc)
         return rc;
     dcp_store_dir_follow(&t->store, true);
@@ -49,8 +51,14 @@ static int open_target(const char *path, struct target *t, struct dcp_error *err
         !dcp_format_probe(&t->source, &format, NULL))
         return DCP_OK;
     struct dcp_store inner;
-    if (dcp_store_bundle(&inner, &t->store, t->name, NULL))
-        return DCP_OK; /* no archive that is known */
+    struct dcp_error why = { 0 };
+    rc = dcp_store_bundle(&inner, &t->store, t->name, &why);
+    if (rc == DCP_E_UNSUPPORTED) /* none that can be searched: the search tells of it */
+        return DCP_OK;
+    if (rc) {
+        *err = why;
+        return rc;
+    }
     t->store = inner;
     t->name[0] = '\0';
     t->source.is_dir = true;
@@ -137,7 +145,9 @@ static int run(struct dcp_main *m, const void *given, struct dcp_error *err)
     struct target target = { 0 };
     struct inspect_globals globals = { 0 };
     uint64_t n_pickles = 0;
-    int rc = open_target(path, &target, err);
+    int rc = open_target(m, path, &target, err);
+    if (rc == DCP_OK)
+        rc = dcp_source_trust(m, &target.source, path, err);
     if (rc == DCP_OK)
         rc = inspect_globals_of_source(&target.source, &globals, &n_pickles, err);
     if (rc == DCP_OK)
@@ -181,7 +191,8 @@ const struct dcp_command inspect_scan = {
              "A name is dangerous when it is known to run code, to import, or to open "
              "files; known safe when it builds data whatever its arguments are; unknown "
              "else, as classes of your own are. A pickle that cannot be read to its end "
-             "counts as dangerous.",
+             "counts as dangerous, a compressed file as unknown: it is not searched, "
+             "nor is an archive in an archive.",
     .opts = opts,
     .settings_size_bytes = sizeof(struct settings),
     .examples = examples,

@@ -2,6 +2,7 @@
 
 #include "base/fs.h"
 #include "base/mem.h"
+#include "cli/source.h"
 #include <dcp/checkpoint.h>
 #include <string.h>
 
@@ -24,14 +25,14 @@ static int add(struct inspect_targets *targets, const char *run, const char *ste
 }
 
 /* What is no folder, or cannot be read, is told of when it is opened. */
-static int find(struct inspect_targets *targets, const char *operand,
-                struct dcp_error *err)
+static int find(const struct dcp_main *m, struct inspect_targets *targets,
+                const char *operand, struct dcp_error *err)
 {
     DCP_CLEANUP_FREE struct dcp_step *steps = NULL;
     struct dcp_store store;
     size_t n = 0;
     int rc = DCP_OK;
-    if (!dcp_fs_is_dir(operand) || dcp_store_dir(&store, operand, false, NULL))
+    if (!dcp_fs_is_dir(operand) || dcp_source_store(m, operand, &store, NULL))
         return add(targets, operand, NULL, err);
     if (dcp_steps(&store, &steps, &n, NULL, NULL) || n == 0)
         rc = add(targets, operand, NULL, err);
@@ -41,14 +42,15 @@ static int find(struct inspect_targets *targets, const char *operand,
     return rc;
 }
 
-int inspect_targets_find(const struct dcp_opt_list *operands, bool newest,
+int inspect_targets_find(const struct dcp_main *m, bool newest,
                          struct inspect_targets *out, struct dcp_error *err)
 {
+    const struct dcp_opt_list *operands = &m->operands;
     int rc = DCP_OK;
     *out = (struct inspect_targets){ 0 };
     for (size_t i = 0; i < operands->n && !rc; i++)
         rc = newest ? add(out, operands->items[i], NULL, err)
-                    : find(out, operands->items[i], err);
+                    : find(m, out, operands->items[i], err);
     return rc;
 }
 

@@ -3,7 +3,7 @@
 #ifndef INSPECT_TARGETS_H
 #define INSPECT_TARGETS_H
 
-#include "cli/opt.h"
+#include "cli/main.h"
 #include <dcp/error.h>
 
 struct inspect_targets {
@@ -17,7 +17,7 @@ struct inspect_targets {
 
 /* With `newest` an operand is what dcp_place_open makes of it. Borrows the operands.
  * Freed with inspect_targets_fini, also after a failure. Errors: IO, MEMORY. */
-int inspect_targets_find(const struct dcp_opt_list *operands, bool newest,
+int inspect_targets_find(const struct dcp_main *m, bool newest,
                          struct inspect_targets *out, struct dcp_error *err);
 void inspect_targets_fini(struct inspect_targets *targets);
 

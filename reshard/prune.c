@@ -118,6 +118,7 @@ const struct dcp_command reshard_prune = {
              "diverged, and steps that are being read.",
     .opts = opts,
     .settings_size_bytes = sizeof(struct settings),
+    .checks_no_signature = true,
     .defaults = &defaults,
     .examples = examples,
     .exits = reshard_keeping_exits,

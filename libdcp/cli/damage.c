@@ -35,6 +35,7 @@ static bool find_older(const struct dcp_place *place, struct dcp_step *out)
     struct dcp_store run;
     if (!dcp_fs_split(place->path, &dir, &name) || dcp_store_dir(&run, dir, false, NULL))
         return false;
+    run.max_header_bytes = place->store.max_header_bytes;
     bool found = find_before(&run, name, out);
     dcp_store_free(&run);
     return found;

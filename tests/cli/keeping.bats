@@ -33,11 +33,24 @@ there() {
           and [s["whole"] for s in d["steps"]] == [False, True, True]
           and d["steps"][0]["why"] and d["steps"][1]["tags"] == ["best", "v1.0"]
           and d["steps"][2]["pinned"] and d["steps"][1]["world"] == 4
-          and d["steps"][1]["finite"] and d["steps"][1]["saved"] == 1767323040
+          and [s["finite"] for s in d["steps"]] == [None, True, True]
+          and d["steps"][1]["saved"] == 1767323040
           and d["n_unfinished"] == 1'
     run -3 dcp-inspect steps nothing
     mkdir empty
     run -3 dcp-inspect steps empty
+}
+
+@test "every list of steps takes the headers that --limit-header lets through" {
+    run -0 dcp-inspect steps run --limit-header 4K --json # their manifests are longer
+    json '[s["whole"] for s in d["steps"]] == [False] * 3
+          and "over the limit of 4096" in d["steps"][0]["why"]'
+    run -4 --separate-stderr dcp-inspect run --limit-header 4K
+    [[ $output == *"not whole    step-00000300: "*"over the limit of 4096"* ]]
+    [[ $output == *"older steps  none"* ]]
+    run -4 dcp-inspect scan run/step-00000100 --limit-header 4K
+    [[ $output == *"over the limit of 4096"* ]]
+    run -0 dcp-inspect scan run/step-00000100
 }
 
 @test "prune shows what would go, and --yes removes it" {
