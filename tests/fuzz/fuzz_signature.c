@@ -153,14 +153,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (signers || !rc)
         check_form(&store);
     must(signers || rc);
-    free(signers);
-    if (data[0] == 'L') { /* lines of others stay */
+    if (data[0] == 'L' && signers) { /* lines of others stay */
         rc = dcp_sign(&source, key_path, NULL, &by, NULL);
         must(!rc || rc == DCP_E_UNSUPPORTED); /* too many of them */
         if (!rc)
             check_form(&store);
         must(rc || !dcp_check_signature(&source, trusted, NULL, &by, NULL));
     }
+    free(signers);
     dcp_store_free(&store);
     return 0;
 }
