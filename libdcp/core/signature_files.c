@@ -59,7 +59,7 @@ static int add_found(struct list *list, const char *dir,
         (!entry->is_dir && is_own(path))) {
         int rc = !path || !grown ? dcp_error_memory(err, "a signature")
                  : strlen(path) > MAX_PATH_BYTES
-                     ? dcp_error_set(err, DCP_E_UNSUPPORTED,
+                     ? dcp_error_set(err, DCP_E_CORRUPT,
                                      "the step has folders that are nested too deep")
                      : DCP_OK;
         free(path);
