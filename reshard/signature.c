@@ -144,7 +144,7 @@ static const struct dcp_exit exits[] = {
     { 4, "a file is not what was signed, or the step is damaged" },
     { 5, "not signed, by another key, or it exists already" },
     { 6, "input or output failed" },
-    { 8, "no native step" },
+    { 8, "no native step, or one with other files in its folder" },
     { 9, "out of memory" },
     { 130, "interrupted" },
     { 0 },
@@ -175,8 +175,9 @@ const struct dcp_command reshard_sign_verb = {
     .max_operands = 1,
     .purpose = "sign a native step",
     .about =
-        ABOUT_RULE " All of it is read once. A repair keeps the signature; a reshard "
-                   "makes another step, which --key signs.",
+        ABOUT_RULE " All of it is read once, parity twice, and held against the digests "
+                   "of the manifest: what is damaged is not signed. A repair keeps the "
+                   "signature; a reshard makes another step, which --key signs.",
     .opts = secret_opts,
     .settings_size_bytes = sizeof(struct settings),
     .examples = sign_examples,

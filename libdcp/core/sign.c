@@ -5,9 +5,9 @@
 #include "base/mem.h"
 #include "base/sha256.h"
 #include "base/str.h"
+#include "verify_parity.h"
 #include <errno.h>
 #include <fcntl.h>
-#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -85,23 +85,60 @@ static int check_native(const struct dcp_source *source, int code, struct dcp_er
 }
 
 /* The lines of other keys, when they signed the same. */
-static void keep_others(const struct dcp_source *source, const struct dcp_buf *list,
-                        const char *id, struct dcp_buf *out)
+static int keep_others(const struct dcp_source *source, const struct dcp_buf *list,
+                       const char *id, struct dcp_buf *out, struct dcp_error *err)
 {
-    DCP_CLEANUP_FREE char *old = NULL;
-    size_t n;
-    if (dcp_signature_read(source, &old, &n, NULL) || n != list->size_bytes ||
-        memcmp(old, list->data, n) != 0)
-        return;
-    for (const char *line = old + n; *line;) {
-        size_t length = strcspn(line, "\n") + 1;
-        const char *key = line + strlen(SIGNATURE_MARK);
-        if (!line[length - 1])
-            return;
-        if (strncmp(key, id, strlen(id)) != 0)
-            dcp_buf_add(out, line, length);
-        line += length;
+    DCP_CLEANUP_SIGNATURE struct dcp_signature_lines old;
+    size_t n = 0;
+    if (dcp_signature_read(source, &old, NULL) || old.signed_bytes != list->size_bytes ||
+        memcmp(old.text, list->data, list->size_bytes) != 0)
+        return DCP_OK;
+    for (size_t i = 0; i < old.n; i++) {
+        char key[DCP_ED25519_ID], text[DCP_ED25519_TEXT];
+        dcp_signature_line(&old, i, key, text);
+        if (!strcmp(key, id))
+            continue;
+        dcp_signature_add(out, key, text);
+        n++;
     }
+    if (n < SIGNATURE_MAX)
+        return DCP_OK;
+    dcp_error_set(err, DCP_E_UNSUPPORTED, "the step has %d signatures already",
+                  SIGNATURE_MAX);
+    dcp_error_hint(err, "take a line out of " SIGNATURE_FILE);
+    return DCP_E_UNSUPPORTED;
+}
+
+static int refuse_parity(void *self, const struct dcp_damage *damage,
+                         struct dcp_error *err)
+{
+    (void)self;
+    return dcp_error_set(
+        err, damage->code == DCP_E_IO ? DCP_E_IO : DCP_E_CORRUPT, "'%s' is damaged: %s",
+        damage->file ? damage->file : "the parity of the step", damage->what);
+}
+
+/* What a repair would change is not signed: every file is what the manifest says. */
+static int list_step(const struct dcp_source *source, const struct dcp_progress *progress,
+                     struct dcp_buf *list, struct dcp_signature *out,
+                     struct dcp_error *err)
+{
+    static const struct dcp_verify_options all = { 0 };
+    struct dcp_catalog *catalog = NULL;
+    uint64_t n_bytes;
+    int rc = dcp_catalog_new(&catalog, err);
+    if (!rc)
+        rc = dcp_format_find("native")->index(source, catalog, err);
+    if (!rc)
+        rc = dcp_verify_parity(source, catalog, &all, refuse_parity, NULL, &n_bytes, err);
+    if (!rc)
+        rc = dcp_signature_list(source, catalog, progress, list, out, err);
+    if (rc == DCP_E_CORRUPT)
+        dcp_error_hint(err, catalog->parity ? "'dcp-reshard repair' rebuilds it from its "
+                                              "parity: sign it then"
+                                            : "'dcp-inspect verify' lists all damage");
+    dcp_catalog_free(catalog);
+    return rc;
 }
 
 int dcp_sign(const struct dcp_source *source, const char *key_path,
@@ -112,7 +149,6 @@ int dcp_sign(const struct dcp_source *source, const char *key_path,
     DCP_CLEANUP_BUF struct dcp_buf list = { 0 }, text = { 0 };
     DCP_CLEANUP_FREE char *path =
         dcp_str_join(source->name, source->name[0] ? "/" : "", SIGNATURE_FILE);
-    struct dcp_catalog *catalog = NULL;
     struct dcp_ed25519_key key;
     char signature[DCP_ED25519_TEXT];
     size_t n = 0;
@@ -122,12 +158,7 @@ int dcp_sign(const struct dcp_source *source, const char *key_path,
     if (!rc) /* before all is read */
         rc = dcp_ed25519_sign(pem, n, key_path, "", 0, signature, &key, err);
     if (!rc)
-        rc = dcp_catalog_new(&catalog, err);
-    if (!rc) /* what is incomplete is not signed */
-        rc = dcp_format_find("native")->index(source, catalog, err);
-    dcp_catalog_free(catalog);
-    if (!rc)
-        rc = dcp_signature_list(source, progress, &list, out, err);
+        rc = list_step(source, progress, &list, out, err);
     if (!rc)
         rc = dcp_ed25519_sign(pem, n, key_path, list.data, list.size_bytes, signature,
                               &key, err);
@@ -137,9 +168,13 @@ int dcp_sign(const struct dcp_source *source, const char *key_path,
         return rc;
     dcp_ed25519_id(&key, out->key);
     dcp_buf_add(&text, list.data, list.size_bytes);
-    keep_others(source, &list, out->key, &text);
-    dcp_buf_add_fmt(&text, SIGNATURE_MARK "%s %s\n", out->key, signature);
-    rc = dcp_buf_check(&text, err);
+    rc = keep_others(source, &list, out->key, &text, err);
+    dcp_signature_add(&text, out->key, signature);
+    if (!rc)
+        rc = dcp_buf_check(&text, err);
+    if (!rc) /* readers take no more */
+        rc = dcp_store_check_header(source->store, SIGNATURE_FILE, text.size_bytes,
+                                    SIGNATURE_MAX_BYTES, err);
     if (!rc && !path)
         rc = dcp_error_memory(err, "a signature");
     return rc ? rc
@@ -147,59 +182,58 @@ int dcp_sign(const struct dcp_source *source, const char *key_path,
                                             text.size_bytes, err);
 }
 
-/* Whether a line is the signature of what stands before all such lines by one of the
- * keys. */
-static bool is_by(const char *line, const struct dcp_keys *keys, const char *text,
-                  size_t n_signed, struct dcp_signature *out)
-{
-    char id[DCP_ED25519_ID], signature[DCP_ED25519_TEXT];
-    if (sscanf(line, SIGNATURE_MARK "%16s %88s", id, signature) != 2)
-        return false;
-    for (size_t k = 0; k < keys->n; k++)
-        if (dcp_ed25519_check(&keys->items[k], text, n_signed, signature)) {
-            dcp_ed25519_id(&keys->items[k], out->key);
-            return true;
-        }
-    return false;
-}
-
-static int find_signature(const struct dcp_keys *keys, const char *text, size_t n_signed,
+/* The first line that is the signature of one of the keys. */
+static int find_signature(const struct dcp_keys *keys,
+                          const struct dcp_signature_lines *lines,
                           struct dcp_signature *out, struct dcp_error *err)
 {
-    for (const char *line = text + n_signed; line && *line; line = strchr(line, '\n')) {
-        line += *line == '\n';
-        if (is_by(line, keys, text, n_signed, out))
-            return DCP_OK;
+    for (size_t i = 0; i < lines->n; i++) {
+        char id[DCP_ED25519_ID], signature[DCP_ED25519_TEXT];
+        dcp_signature_line(lines, i, id, signature);
+        for (size_t k = 0; k < keys->n; k++) {
+            const struct dcp_ed25519_key *key = &keys->items[k];
+            if (dcp_ed25519_check(key, lines->text, lines->signed_bytes, signature)) {
+                dcp_ed25519_id(key, out->key);
+                return DCP_OK;
+            }
+        }
     }
     dcp_error_set(err, DCP_E_MISMATCH, "the step is signed by none of the trusted keys");
     dcp_error_hint(err, SIGNATURE_FILE " names the keys that signed it");
     return DCP_E_MISMATCH;
 }
 
-/* The name of the file of a line, escaped; of no line one behind all others. */
-static const char *file_of(const char *line, const char *end, char out[SHOWN_BYTES])
+/* The name of the file of a line; of no line one behind all others. Caller frees. */
+static char *file_of(const char *line, const char *end)
 {
-    const char *name = line < end ? line + DCP_SHA256_HEX + 1 : "\x7f";
-    char text[SHOWN_BYTES];
-    snprintf(text, sizeof text, "%.*s", (int)strcspn(name, "\n"), name);
-    return dcp_str_escape(out, SHOWN_BYTES, text);
+    const char *name = line < end ? line + DCP_SHA256_HEX + 1 : "\xff";
+    return strndup(name, strcspn(name, "\n"));
+}
+
+static size_t line_bytes(const char *text)
+{
+    return strcspn(text, "\n") + 1;
 }
 
 /* The first file that is not as it was signed. */
-static int compare(const struct dcp_buf *found, const char *text, size_t n,
+static int compare(const struct dcp_buf *found, const struct dcp_signature_lines *lines,
                    struct dcp_error *err)
 {
     const char *a = (const char *)found->data, *a_end = a + found->size_bytes;
-    const char *b = text, *b_end = text + n;
-    while (a < a_end && b < b_end && !strncmp(a, b, strcspn(a, "\n") + 1)) {
-        b += strcspn(a, "\n") + 1;
-        a += strcspn(a, "\n") + 1;
+    const char *b = lines->text, *b_end = b + lines->signed_bytes;
+    while (a < a_end && b < b_end && !strncmp(a, b, line_bytes(a))) {
+        b += line_bytes(a);
+        a += line_bytes(a);
     }
     if (a == a_end && b == b_end)
         return DCP_OK;
-    char here[SHOWN_BYTES], meant[SHOWN_BYTES];
-    int order = strcmp(file_of(a, a_end, here), file_of(b, b_end, meant));
-    dcp_error_set(err, DCP_E_CORRUPT, "'%s' %s", order < 0 ? here : meant,
+    DCP_CLEANUP_FREE char *here = file_of(a, a_end), *meant = file_of(b, b_end);
+    if (!here || !meant)
+        return dcp_error_memory(err, "a signature");
+    char shown[SHOWN_BYTES];
+    int order = strcmp(here, meant);
+    dcp_str_escape(shown, sizeof shown, order < 0 ? here : meant);
+    dcp_error_set(err, DCP_E_CORRUPT, "'%s' %s", shown,
                   order < 0   ? "was added after the step was signed"
                   : order > 0 ? "was signed and is missing"
                               : "is not the file that was signed");
@@ -212,15 +246,14 @@ int dcp_check_signature(const struct dcp_source *source, const struct dcp_keys *
                         const struct dcp_progress *progress, struct dcp_signature *out,
                         struct dcp_error *err)
 {
-    DCP_CLEANUP_FREE char *text = NULL;
+    DCP_CLEANUP_SIGNATURE struct dcp_signature_lines lines = { 0 };
     DCP_CLEANUP_BUF struct dcp_buf list = { 0 };
     struct dcp_error why = { 0 };
     struct dcp_signature by = { 0 };
-    size_t n = 0;
     int rc = check_native(source, DCP_E_MISMATCH, err);
     if (rc)
         return rc;
-    rc = dcp_signature_read(source, &text, &n, &why);
+    rc = dcp_signature_read(source, &lines, &why);
     if (rc == DCP_E_NOT_FOUND) {
         dcp_error_set(err, DCP_E_MISMATCH, "the step is not signed");
         dcp_error_hint(err, "'dcp-reshard sign STEP --key FILE' signs it");
@@ -229,11 +262,11 @@ int dcp_check_signature(const struct dcp_source *source, const struct dcp_keys *
     if (rc && err)
         *err = why;
     if (!rc)
-        rc = find_signature(keys, text, n, &by, err);
+        rc = find_signature(keys, &lines, &by, err);
     if (!rc)
-        rc = dcp_signature_list(source, progress, &list, out, err);
+        rc = dcp_signature_list(source, NULL, progress, &list, out, err);
     if (rc)
         return rc;
     memcpy(out->key, by.key, sizeof out->key);
-    return compare(&list, text, n, err);
+    return compare(&list, &lines, err);
 }

@@ -22,6 +22,17 @@ open(path, "wb").write(data)
 PY
 }
 
+# The same at an offset.
+flip_at() {
+    python3 - "$1" "$2" <<'PY'
+import sys
+path, at = sys.argv[1], int(sys.argv[2])
+data = bytearray(open(path, "rb").read())
+data[at] ^= 1
+open(path, "wb").write(data)
+PY
+}
+
 @test "a pair of keys: the secret for its user alone, nothing overwritten" {
     [ "$(stat -c %a me.key)" = 600 ]
     openssl pkey -in me.key -pubout | cmp - me.key.pub
@@ -72,6 +83,113 @@ assert len(json.load(sys.stdin)["signed_by"]) == 2'
     run -2 dcp-reshard sign run
     [[ $output == *"--key is missing"* ]]
     run -3 dcp-reshard verify run --key nowhere
+}
+
+# A step that names more files, in an order that is not that of folders.
+more_files() {
+    python3 - "$1" "$DCP_TESTS_DIR/oracle" <<'PY'
+import json, os, sys
+sys.path.insert(0, sys.argv[2])
+from read_dcp import crc64
+os.chdir(sys.argv[1])
+manifest = json.load(open("manifest.json"))
+del manifest["digest"]
+for name in ("a/b", "a.txt", "a-b"):
+    os.makedirs(os.path.dirname(name) or ".", exist_ok=True)
+    open(name, "w").write(name)
+    manifest["files"].append({"name": name, "size_bytes": len(name),
+                              "crc64": crc64(name.encode())})
+text = json.dumps(manifest, separators=(",", ":"))[:-1].encode()
+digest = ',\n"digest":"%s"}\n' % crc64(text)
+open("manifest.json", "wb").write(text + digest.encode())
+PY
+}
+
+@test "names are signed in their byte order, with folders and without" {
+    more_files run/step-00000004
+    dcp-inspect verify run
+    run -0 dcp-reshard sign run --key me.key
+    [[ $output == *" 6 files"* ]]
+    names=$(sed -n 's/^[0-9a-f]\{64\}  //p' run/step-00000004/manifest.json.sig)
+    [ "${names%%manifest*}" = $'a-b\na.txt\na/b\n' ]
+    dcp-reshard verify run --key me.key.pub
+    (cd run/step-00000004 && grep -E '^[0-9a-f]{64}  ' manifest.json.sig | sha256sum -c --quiet)
+}
+
+@test "what an interrupted signing leaves is no file of the step" {
+    step=run/step-00000004
+    left=$step/.manifest.json.sig.tmp
+    run bash -c 'ulimit -f 0; exec dcp-reshard sign run --key me.key' # dies in its write
+    [ "$status" != 0 ] && [ -e $left ]
+    run -0 dcp-reshard sign run --key me.key
+    [[ $output == *" 3 files"* ]]
+    [ ! -e $left ]
+    dcp-reshard verify run --key me.key.pub
+    touch $left # of one more signing
+    dcp-reshard verify run --key me.key.pub
+}
+
+@test "a damaged step is not signed, nor what is no part of a step" {
+    dcp-reshard run two --world 2 --parity 1
+    cp -r two good
+    for how in shard parity lost_parity lost_shard; do
+        rm -rf two
+        cp -r good two
+        case $how in
+        shard) forge two/shard-00000-of-00002.safetensors ;;
+        parity) flip_at two/parity-00000-of-00001.bin 5000 ;;
+        lost_parity) rm two/parity-00000-of-00001.bin ;;
+        lost_shard) rm two/shard-00001-of-00002.safetensors ;;
+        esac
+        run -4 dcp-reshard sign two --key me.key
+        echo "$how: $output"
+        [ ! -e two/manifest.json.sig ]
+        [[ $output == *"'dcp-reshard repair' rebuilds it from its parity: sign it then"* ]]
+        dcp-reshard repair two
+        dcp-reshard sign two --key me.key
+        dcp-reshard verify two --key me.key.pub
+    done
+    forge run/step-00000004/shard-00000-of-00001.safetensors
+    run -4 dcp-reshard sign run/step-00000004 --key me.key
+    [[ $output == *"'shard-00000-of-00001.safetensors' is damaged: its digest differs"* ]]
+    [[ $output == *"'dcp-inspect verify' lists all damage"* ]]
+    touch good/notes.txt
+    run -8 dcp-reshard sign good --key me.key
+    [[ $output == *"'notes.txt' is no file of the step"*"move it away"* ]]
+    rm good/notes.txt
+    mkdir good/sub
+    touch good/sub/shard-00000-of-00002.safetensors
+    run -8 dcp-reshard sign good --key me.key
+    [[ $output == *"'sub/shard-00000-of-00002.safetensors' is no file of the step"* ]]
+}
+
+@test "a file of signatures has lines of one form, and few of them" {
+    sig=run/step-00000004/manifest.json.sig
+    dcp-reshard sign run --key me.key
+    cp $sig good
+    line=$(tail -n 1 good)
+    broken=("x" "ed25519 a b" "$(head -n 2 good | tail -n 1)" "$line " "${line/ed25519 /ed25519  }"
+        "${line/==/=}" "")
+    for how in "${broken[@]}"; do
+        { cat good; printf '%s\n' "$how"; } >$sig
+        echo "behind it: '$how'"
+        run -4 dcp-reshard verify run --key me.key.pub
+        [[ $output == *"manifest.json.sig is damaged, or of another version"* ]]
+        run -0 dcp-inspect run
+        [[ $output != *"by key"* ]]
+    done
+    for ((i = 0; i < 64; i++)); do printf 'ed25519 %016x %s\n' $i "${line##* }"; done >lines
+    { sed '$d' good; cat lines; } >$sig
+    dcp-reshard verify run --key me.key.pub # by what it is, not by its name
+    run -8 dcp-reshard sign run --key me.key
+    [[ $output == *"the step has 64 signatures already"* ]]
+    { cat good lines; } >$sig
+    run -4 dcp-reshard verify run --key me.key.pub
+    { cat good; echo x; } >$sig # is not carried along
+    dcp-reshard sign run --key me.key
+    cmp good $sig
+    head -c -1 good >$sig
+    run -4 dcp-reshard verify run --key me.key.pub
 }
 
 @test "every change is found by every program: bytes, a file more, one less, the list" {

@@ -71,7 +71,9 @@ struct dcp_store_ops {
      * system cannot), NOT_FOUND, IO. */
     int (*exchange)(void *self, const char *name, const char *other,
                     struct dcp_error *err);
-    /* Replaces a small file in one step, durably (temporary, sync, rename, sync). */
+    /* Replaces a small file in one step, durably (temporary, sync, rename, sync). In a
+     * folder of a file system a crash may leave the temporary, `.NAME.tmp` beside it,
+     * which the next call takes away. */
     int (*replace)(void *self, const char *name, const void *data, size_t size_bytes,
                    struct dcp_error *err);
     /* Removes a file, or a folder with all in it. Errors: NOT_FOUND, IO. */
