@@ -83,8 +83,8 @@ struct dcp_store_ops {
     /* Optional (NULL: nothing can be held). A lease on a file or folder, of its own
      * beside the root's: any number of shared ones, or one that is exclusive. Never
      * waits; it is given back when the file is closed, or the process ends. For a shared
-     * one reading the file must be allowed, no more. Errors: BUSY, NOT_FOUND, UNSUPPORTED
-     * (no locks there), IO. */
+     * one reading the file must be allowed, no more. Errors: BUSY, NOT_FOUND (it went
+     * meanwhile, too), UNSUPPORTED (no locks there), IO. */
     int (*hold)(void *self, const char *name, bool exclusive, struct dcp_store_file **out,
                 struct dcp_error *err);
     /* Bytes that can still be written; UINT64_MAX when unknown. */
