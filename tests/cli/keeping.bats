@@ -128,6 +128,23 @@ there() {
     [ "$(there)" = "step-00000100 step-00000200 step-00000300" ]
 }
 
+@test "a reshard leaves what another makes" {
+    make_safetensors a.safetensors x=4
+    mkdir -p targets/.tmp-out
+    touch targets/.tmp-out/mine
+    flock -s -o targets/.tmp-out sleep 3 &
+    sleep 0.2
+    dcp-reshard a.safetensors targets/out
+    kill %1
+    [ "$(ls -A targets targets/.tmp-out)" = "targets:
+.tmp-out
+out
+
+targets/.tmp-out:
+mine" ]
+    dcp-inspect verify targets/out
+}
+
 @test "gc after a reshard that was killed" {
     make_safetensors big.safetensors x=6000000
     mkdir targets
