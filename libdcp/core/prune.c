@@ -115,6 +115,8 @@ static void judge_all(struct prune *prune, const struct dcp_step *steps, size_t 
             stay = DCP_STAYS_UNKNOWN;
         else
             stay = retire(prune, step);
+        if (stay != DCP_GOES && stay != DCP_STAYS_READ && !retention->dry_run)
+            dcp_pin_forget(prune->store, step->name); /* it is not due any more */
         diverged |= counts && !whole && step->diverged;
         whole += counts;
         finite += is_finite;
