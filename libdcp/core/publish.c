@@ -23,6 +23,19 @@ static int look(const struct dcp_store *store, const char *name, bool *out_taken
     return rc;
 }
 
+/* What was said of a step of that number is not said of a new one. It is there when the
+ * step was removed by hand, or when setting it aside was cut short. */
+static void forget_old(const struct dcp_store *store, const char *step)
+{
+    char marks[96];
+
+    if (dcp_step_parse(step) < 0)
+        return;
+    dcp_marks_name(step, marks);
+    store->ops->remove(store->self, marks, NULL);
+    dcp_pin_forget(store, step);
+}
+
 int dcp_publish_begin(struct dcp_publish *publish, const struct dcp_store *store,
                       const char *name, bool replace, struct dcp_error *err)
 {
@@ -37,6 +50,8 @@ int dcp_publish_begin(struct dcp_publish *publish, const struct dcp_store *store
                       store->root);
         return DCP_E_EXISTS;
     }
+    if (!taken)
+        forget_old(store, name);
     rc = dcp_leftover_make(store, DCP_TMP_PREFIX, name, &publish->tmp, &publish->held,
                            err);
     if (rc)
