@@ -1,5 +1,5 @@
 /* signature: who made a native step, proved by Ed25519 over the SHA-256 of every file of
- * it. The digests of the format find accidents; only this finds a forger. FORMAT.md §13
+ * it. The digests of the format find accidents; only this finds a forger. FORMAT.md §12
  * is its law. */
 #ifndef DCP_SIGNATURE_H
 #define DCP_SIGNATURE_H
