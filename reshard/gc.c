@@ -95,7 +95,8 @@ static int run(struct dcp_main *m, const void *given, struct dcp_error *err)
 
 #define AT(field) .at = offsetof(struct settings, field)
 static const struct dcp_opt opts[] = {
-    { 0, "aside", NULL, "also steps that a resume has set aside, which are whole",
+    { 0, "aside", NULL,
+      "also steps that a resume has set aside, unless read, pinned or tagged",
       "What goes", DCP_OPT_FLAG, AT(aside) },
     { 0, "yes", NULL, "remove it; without it is listed only", "Acting", DCP_OPT_FLAG,
       AT(yes) },

@@ -97,6 +97,19 @@ make_held() {
     dcp-inspect verify run
 }
 
+@test "repair leaves what another repair makes" {
+    train -q --steps 5 --set checkpoint.parity=1
+    mkdir run/.tmp-repair-step-00000005
+    flock -s -o run/.tmp-repair-step-00000005 sleep 3 &
+    sleep 0.2
+    rm run/step-00000005/shard-00000-of-00001.safetensors
+    dcp-reshard repair run
+    kill %1
+    [ -d run/.tmp-repair-step-00000005 ]
+    [ ! -e run/.tmp-repair-step-00000005~2 ]
+    dcp-inspect verify run
+}
+
 @test "who may only read a run folder cannot hold it, nor lead what is written elsewhere" {
     [ "$(id -u)" = 0 ] || skip "only root can become another user"
     chmod a+rx "$BATS_RUN_TMPDIR" .
