@@ -345,7 +345,8 @@ const struct dcp_format dcp_format_hf = {
     .name = "hf",
     .help = "Hugging Face folder: config.json and weights",
     .suffixes = "",
-    .flags = DCP_FORMAT_READS | DCP_FORMAT_WRITES | DCP_FORMAT_IS_DIR | DCP_FORMAT_TIES,
+    .flags = DCP_FORMAT_READS | DCP_FORMAT_WRITES | DCP_FORMAT_IS_DIR | DCP_FORMAT_TIES |
+             DCP_FORMAT_FILES,
     .probe = probe,
     .index = index_source,
     .layout = layout,

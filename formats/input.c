@@ -37,7 +37,8 @@ int dcp_source_read(const struct dcp_source *source, const char *name, size_t ma
 
     if (!path)
         return dcp_error_memory(err, "a file name");
-    return dcp_store_read_file(source->store, path, max_bytes, out, out_size_bytes, err);
+    return dcp_store_read_header(source->store, path, max_bytes, out, out_size_bytes,
+                                 err);
 }
 
 int dcp_input_open(struct dcp_input *out, const struct dcp_source *source,

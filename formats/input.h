@@ -41,7 +41,7 @@ const char *dcp_input_base(const struct dcp_input *in, const struct dcp_source *
 char *dcp_source_path(const struct dcp_source *source, const char *name);
 /* Whether that is a file. */
 bool dcp_source_has(const struct dcp_source *source, const char *name);
-/* Reads a small file of the source's folder; see dcp_store_read_file. */
+/* Reads a small file of the source's folder; see dcp_store_read_header. */
 int dcp_source_read(const struct dcp_source *source, const char *name, size_t max_bytes,
                     void **out, size_t *out_size_bytes, struct dcp_error *err);
 

@@ -39,8 +39,8 @@ static int read_text(const struct dcp_source *source, const char *file, char **o
 
     if (!path)
         return dcp_error_memory(err, "a file name");
-    int rc = dcp_store_read_file(source->store, path, NATIVE_USUAL_MANIFEST_BYTES, &data,
-                                 out_n, &why);
+    int rc = dcp_store_read_header(source->store, path, NATIVE_USUAL_MANIFEST_BYTES,
+                                   &data, out_n, &why);
     *out = data;
     /* A folder without manifest and shards is no step, rather than a damaged one. */
     if (rc == DCP_E_NOT_FOUND && dcp_native_probe(source))

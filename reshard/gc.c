@@ -25,34 +25,42 @@ static const char *const kinds[] = {
     [DCP_LEFT_ASIDE] = "set aside",
 };
 
+/* Why it stays. */
+static const char *const reasons[] = {
+    [DCP_GOES] = "goes",
+    [DCP_STAYS_MARKED] = "pinned or tagged",
+    [DCP_STAYS_READ] = "in use",
+    [DCP_STAYS_STUCK] = "it cannot be removed",
+    [DCP_STAYS_ASIDE] = "--aside takes it, too",
+};
+
 static void found(void *self, const char *name, enum dcp_leftover kind,
-                  uint64_t size_bytes, bool lives, bool goes)
+                  uint64_t size_bytes, enum dcp_stay stay)
 {
     struct act *act = self;
+    bool goes = stay == DCP_GOES;
     char shown[200];
     act->n_found++;
     act->n_going += goes;
     act->bytes += goes ? size_bytes : 0;
     if (act->m->json) {
-        json_t *item =
-            json_pack("{s:o, s:s, s:o, s:b, s:b}", "name", dcp_doc_text(name), "kind",
-                      kinds[kind], "size_bytes", dcp_doc_u64(size_bytes), "in_use",
-                      (int)lives, "goes", (int)goes);
+        json_t *item = json_pack(
+            "{s:o, s:s, s:o, s:b, s:b, s:s}", "name", dcp_doc_text(name), "kind",
+            kinds[kind], "size_bytes", dcp_doc_u64(size_bytes), "in_use",
+            stay == DCP_STAYS_READ, "goes", (int)goes, "why", reasons[stay]);
         if (act->list && dcp_doc_add(act->list, item)) {
             json_decref(act->list);
             act->list = NULL;
         }
         return;
     }
-    dcp_term_printf(&act->m->out, "%-9s %s  %s  (%s%s)\n",
+    dcp_term_printf(&act->m->out, "%-9s %s  %s  (%s%s%s)\n",
                     !goes      ? "stays"
                     : act->yes ? "removed"
                                : "goes",
                     dcp_str_escape(shown, sizeof shown, name),
-                    dcp_human_size(size_bytes).text, kinds[kind],
-                    lives   ? ", in use"
-                    : !goes ? "; --aside takes it, too"
-                            : "");
+                    dcp_human_size(size_bytes).text, kinds[kind], goes ? "" : "; ",
+                    goes ? "" : reasons[stay]);
 }
 
 static int run(struct dcp_main *m, const void *given, struct dcp_error *err)
@@ -67,14 +75,15 @@ static int run(struct dcp_main *m, const void *given, struct dcp_error *err)
     if (rc)
         return rc;
     rc = dcp_gc(&store, &gc, NULL, err);
-    if (!rc && m->json) {
+    if ((!rc || act.n_found) && m->json) { /* what could not be removed stops nothing */
         DCP_CLEANUP_JSON json_t *doc = dcp_doc_new("gc");
         int failed = dcp_doc_set(doc, "path", dcp_doc_text(store.root));
         failed |= dcp_doc_set(doc, "dry_run", json_boolean(!s->yes));
         failed |= dcp_doc_set(doc, "n_removed", dcp_doc_u64(act.n_going));
         failed |= dcp_doc_set(doc, "removed_bytes", dcp_doc_u64(act.bytes));
         failed |= dcp_doc_set(doc, "leftovers", json_incref(act.list));
-        rc = dcp_doc_print(m->out.file, failed ? NULL : doc, err);
+        int printed = dcp_doc_print(m->out.file, failed ? NULL : doc, rc ? NULL : err);
+        rc = rc ? rc : printed;
     }
     if (!rc && !m->json && act.n_found == 0)
         dcp_term_put(&m->out, "nothing is left over\n");
@@ -86,7 +95,8 @@ static int run(struct dcp_main *m, const void *given, struct dcp_error *err)
 
 #define AT(field) .at = offsetof(struct settings, field)
 static const struct dcp_opt opts[] = {
-    { 0, "aside", NULL, "also steps that a resume has set aside, which are whole",
+    { 0, "aside", NULL,
+      "also steps that a resume has set aside, unless read, pinned or tagged",
       "What goes", DCP_OPT_FLAG, AT(aside) },
     { 0, "yes", NULL, "remove it; without it is listed only", "Acting", DCP_OPT_FLAG,
       AT(yes) },

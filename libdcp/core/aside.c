@@ -13,7 +13,28 @@ struct aside {
     int64_t above;
 };
 
-/* "step-00000060.aside", or ".aside-2" when that is taken. */
+/* What was said of a step goes with it: a new step of its number is another one. What was
+ * said of one that had the new name, and was removed by hand, does not stay. */
+static void take_marks(const struct dcp_context *ctx, const char *step, const char *aside)
+{
+    const struct dcp_store *store = ctx->store;
+    struct dcp_error why = { 0 };
+    char from[96], to[160];
+
+    dcp_marks_name(step, from);
+    snprintf(to, sizeof to, DCP_MARKS_PREFIX "%s", aside);
+    int rc = store->ops->remove(store->self, to, &why);
+    if (rc == DCP_E_NOT_FOUND) {
+        why = (struct dcp_error){ 0 };
+        rc = DCP_OK;
+    }
+    if (!rc)
+        rc = store->ops->publish(store->self, from, to, &why);
+    if (rc && rc != DCP_E_NOT_FOUND)
+        dcp_log_write(ctx->log, DCP_LOG_WARN, "'%s' does not keep its marks: %s", aside,
+                      why.message);
+}
+
 static int rename_step(const struct dcp_context *ctx, const struct dcp_step *step,
                        struct dcp_error *err)
 {
@@ -23,10 +44,7 @@ static int rename_step(const struct dcp_context *ctx, const struct dcp_step *ste
 
     for (int i = 1; i < MAX_NAMES && rc == DCP_E_EXISTS; i++) {
         struct dcp_error why = { 0 };
-        if (i == 1)
-            snprintf(name, sizeof name, "%s" DCP_ASIDE_SUFFIX, step->name);
-        else
-            snprintf(name, sizeof name, "%s" DCP_ASIDE_SUFFIX "-%d", step->name, i);
+        dcp_aside_name(step->name, i, name);
         rc = store->ops->publish(store->self, step->name, name, &why);
         if (rc && err)
             *err = why;
@@ -35,11 +53,7 @@ static int rename_step(const struct dcp_context *ctx, const struct dcp_step *ste
         return rc;
     if (err)
         *err = (struct dcp_error){ 0 };
-    /* What was said of it goes with it: a new step of its number is another one. */
-    char marks[96], aside[160];
-    dcp_marks_name(step->name, marks);
-    snprintf(aside, sizeof aside, DCP_MARKS_PREFIX "%s", name);
-    store->ops->publish(store->self, marks, aside, NULL);
+    take_marks(ctx, step->name, name);
     dcp_pin_forget(store, step->name);
     dcp_log_write(ctx->log, DCP_LOG_WARN,
                   "%s is no part of the run any more, and is kept as '%s'", step->name,

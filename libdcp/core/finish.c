@@ -124,7 +124,7 @@ void dcp_finish_prune(const struct dcp_finish *finish, int keep, int64_t newest)
                                                  finish->options.pin_timeout_s };
 
     if (dcp_prune_held(finish->ctx->store, &retention, newest, NULL, &err))
-        warn_once(finish, "leftovers of old steps cannot be removed, saves go on", &err);
+        warn_once(finish, "retention could not do everything, saves go on", &err);
 }
 
 /* After the commit nothing may fail the save any more. */

@@ -1,9 +1,27 @@
 #include "leftover.h"
 #include "base/mem.h"
+#include "pin.h"
+#include "steps.h"
 #include <stdio.h>
 #include <string.h>
 
-enum { MOST = 100 }; /* that cannot be removed, before it is given up */
+enum { MOST = 100 }; /* names that are tried before it is given up */
+
+int dcp_leftover_remove(const struct dcp_store *store, const char *name,
+                        struct dcp_error *err)
+{
+    struct dcp_store_file *held = NULL;
+    int rc =
+        store->ops->hold ? store->ops->hold(store->self, name, true, &held, NULL) : 0;
+
+    if (rc == DCP_E_BUSY)
+        return dcp_error_set(err, rc, "another process holds '%s/%s'", store->root, name);
+    if (rc == DCP_E_NOT_FOUND) /* others removed it, and may make it anew */
+        return dcp_error_set(err, rc, "'%s/%s' is gone", store->root, name);
+    rc = store->ops->remove(store->self, name, err);
+    dcp_unpin(store, &held);
+    return rc;
+}
 
 int dcp_leftover_clear(const struct dcp_store *store, const char *prefix,
                        const char *name, char **out_name, struct dcp_error *err)
@@ -20,7 +38,7 @@ int dcp_leftover_clear(const struct dcp_store *store, const char *prefix,
             snprintf(full, cap, "%s%s", prefix, name);
         else
             snprintf(full, cap, "%s%s~%d", prefix, name, i);
-        int rc = store->ops->remove(store->self, full, &why);
+        int rc = dcp_leftover_remove(store, full, &why);
         if (!rc || rc == DCP_E_NOT_FOUND) {
             *out_name = full;
             return DCP_OK;
@@ -30,4 +48,59 @@ int dcp_leftover_clear(const struct dcp_store *store, const char *prefix,
     if (err && !err->code)
         *err = why;
     return why.code;
+}
+
+/* BUSY, NOT_FOUND: between the two acts somebody took it for what a dead process left.
+ * Where it cannot be held nobody is kept away. */
+static int make_held(const struct dcp_store *store, const char *name,
+                     struct dcp_store_file **out, struct dcp_error *err)
+{
+    struct dcp_error why = { 0 };
+    int rc = store->ops->make_dir(store->self, name, err);
+
+    if (rc || !store->ops->hold)
+        return rc;
+    rc = store->ops->hold(store->self, name, true, out, &why);
+    if (rc != DCP_E_BUSY && rc != DCP_E_NOT_FOUND && rc != DCP_E_MEMORY)
+        return DCP_OK;
+    if (rc == DCP_E_MEMORY)
+        store->ops->remove(store->self, name, NULL);
+    if (err)
+        *err = why;
+    return rc;
+}
+
+int dcp_leftover_make(const struct dcp_store *store, const char *prefix, const char *name,
+                      char **out_name, struct dcp_store_file **out_held,
+                      struct dcp_error *err)
+{
+    struct dcp_error why = { 0 };
+    int rc = DCP_E_BUSY;
+
+    *out_name = NULL;
+    *out_held = NULL;
+    for (int i = 0; i < MOST; i++) {
+        free(*out_name);
+        why = (struct dcp_error){ 0 };
+        rc = dcp_leftover_clear(store, prefix, name, out_name, &why);
+        if (rc)
+            break;
+        rc = make_held(store, *out_name, out_held, &why);
+        if (rc != DCP_E_BUSY && rc != DCP_E_NOT_FOUND && rc != DCP_E_EXISTS)
+            break; /* else others are at it, and may be done by now */
+    }
+    if (rc && err)
+        *err = why;
+    return rc;
+}
+
+int dcp_leftover_bury(const struct dcp_store *store, const char *name,
+                      struct dcp_error *err)
+{
+    DCP_CLEANUP_FREE char *trash = NULL;
+    int rc = dcp_leftover_clear(store, DCP_TRASH_PREFIX, name, &trash, err);
+
+    if (!rc)
+        rc = store->ops->publish(store->self, name, trash, err);
+    return rc ? rc : store->ops->remove(store->self, trash, err);
 }

@@ -21,7 +21,6 @@
 
 #define CHUNK_BYTES ((uint64_t)8 << 20) /* a job of the pool */
 #define WORKER_CACHE ((uint64_t)8 << 20)
-enum { MOST_LOOKS = 100 }; /* at a run whose steps go while they are read */
 
 struct chunk {
     size_t piece;
@@ -479,11 +478,12 @@ int dcp_load(const struct dcp_context *ctx, const struct dcp_load_options *optio
         for (;;) {
             struct dcp_error failure = { 0 };
             struct dcp_step step = { .step = -1 };
+            gone = false;
             rc = dcp_find_below(ctx, options->step, below, &step, &failure);
             if (!rc)
                 rc = load_step(ctx, comm, step.name, options, into, &result, &gone,
                                &failure);
-            if (rc && gone && options->step < 0 && n_gone++ < MOST_LOOKS)
+            if (rc && gone && options->step < 0 && n_gone++ < DCP_MOST_LOOKS)
                 continue; /* there is a newer one now */
             if (rc && !first.code)
                 first = failure;

@@ -183,7 +183,7 @@ int dcp_mend_find_manifest(const struct dcp_store *store, const char *prefix,
     *out = (struct dcp_mend_manifest){ 0 };
     if (!path)
         return dcp_error_memory(err, "a manifest");
-    int plain = dcp_store_read_file(store, path, DCP_PARITY_MAX_TAIL, &there, &n, &why);
+    int plain = dcp_store_read_header(store, path, DCP_PARITY_MAX_TAIL, &there, &n, &why);
     for (size_t i = 0; i < dcp_parity_n_rows(parity) && rc && rc != DCP_E_MEMORY &&
                        plain != DCP_E_MEMORY;
          i++)

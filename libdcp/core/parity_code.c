@@ -392,7 +392,8 @@ static int read_manifest(const struct dcp_parity_code *code,
         return dcp_error_memory(err, "a file name");
     while (f < catalog->n_files && strcmp(catalog->files[f].name, DCP_PARITY_MANIFEST))
         f++;
-    int rc = dcp_store_read_file(code->store, path, DCP_PARITY_MAX_TAIL, out, out_n, err);
+    int rc =
+        dcp_store_read_header(code->store, path, DCP_PARITY_MAX_TAIL, out, out_n, err);
     bool same = !rc && f < catalog->n_files &&
                 dcp_hash_crc64(0, *out, *out_n) == catalog->files[f].crc;
     return rc || same ? rc : not_written(path, err);

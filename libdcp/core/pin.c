@@ -1,4 +1,5 @@
 #include "pin.h"
+#include "base/clock.h"
 #include "base/mem.h"
 #include "base/str.h"
 #include "steps.h"
@@ -9,6 +10,8 @@
 #include <time.h>
 
 #define PINNED_FILE "manifest.json"
+#define PIN_LOOK_US 2000 /* between two tries to pin */
+enum { PIN_LOOKS = 50 };
 
 /* Errors are as good as no pin; only BUSY says something. */
 static int hold(const struct dcp_store *store, const char *step, bool exclusive,
@@ -35,7 +38,9 @@ bool dcp_is_gone(const struct dcp_store *store, const char *step)
 int dcp_pin(const struct dcp_store *store, const char *step, struct dcp_store_file **out,
             struct dcp_error *err)
 {
-    hold(store, step, false, out);
+    /* Who asks whether it is read holds it exclusively, for a moment. */
+    for (int i = 0; hold(store, step, false, out) == DCP_E_BUSY && i < PIN_LOOKS; i++)
+        dcp_clock_sleep_us(PIN_LOOK_US);
     if (!dcp_is_gone(store, step)) /* looked at behind the pin, which now holds */
         return DCP_OK;
     dcp_unpin(store, out);
@@ -79,12 +84,18 @@ static int64_t due_since(const struct dcp_store *store, const char *step, int64_
     return now;
 }
 
+bool dcp_is_read(const struct dcp_store *store, const char *step,
+                 struct dcp_store_file **out)
+{
+    return hold(store, step, true, out) == DCP_E_BUSY;
+}
+
 bool dcp_pin_yields(const struct dcp_store *store, const char *step, double timeout_s,
                     bool remember, struct dcp_store_file **out)
 {
     int64_t now = (int64_t)time(NULL);
 
-    if (hold(store, step, true, out) != DCP_E_BUSY)
+    if (!dcp_is_read(store, step, out))
         return true;
     return (double)(now - due_since(store, step, now, remember)) > timeout_s;
 }

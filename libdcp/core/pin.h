@@ -15,6 +15,10 @@ void dcp_unpin(const struct dcp_store *store, struct dcp_store_file **pin);
 /* Whether a step went: there is no such folder any more. */
 bool dcp_is_gone(const struct dcp_store *store, const char *step);
 
+/* Whether a reader pins a step. If not, *out keeps new readers away; given back with
+ * dcp_unpin. */
+bool dcp_is_read(const struct dcp_store *store, const char *step,
+                 struct dcp_store_file **out);
 /* For who removes a step and holds the lease: false while a reader pins it, unless it has
  * been due for longer than timeout_s. With `remember` the store keeps since when it is.
  * *out keeps new readers away; given back with dcp_unpin. */

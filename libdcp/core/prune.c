@@ -34,13 +34,13 @@ static void reap(const struct dcp_store *store, size_t *removed, struct dcp_erro
         bool ours = dcp_str_starts(entries[i].name, DCP_TMP_PREFIX "step-") ||
                     dcp_str_starts(entries[i].name, DCP_TMP_PREFIX "repair-step-") ||
                     dcp_str_starts(entries[i].name, DCP_TRASH_PREFIX "step-");
-        struct dcp_store_file *held;
+        struct dcp_error why = { 0 };
         if (!entries[i].is_dir || !ours)
             continue;
-        if (dcp_is_in_use(store, entries[i].name, &held)) /* a reshard takes no lease */
-            continue;
-        *removed += store->ops->remove(store->self, entries[i].name, err) == DCP_OK;
-        dcp_unpin(store, &held);
+        int rc = dcp_leftover_remove(store, entries[i].name, &why);
+        *removed += rc == DCP_OK;
+        if (rc && rc != DCP_E_BUSY && rc != DCP_E_NOT_FOUND && !err->code)
+            *err = why; /* BUSY: a reshard takes no lease */
     }
     dcp_store_list_free(entries, n);
 }
@@ -115,6 +115,8 @@ static void judge_all(struct prune *prune, const struct dcp_step *steps, size_t 
             stay = DCP_STAYS_UNKNOWN;
         else
             stay = retire(prune, step);
+        if (stay != DCP_GOES && stay != DCP_STAYS_READ && !retention->dry_run)
+            dcp_pin_forget(prune->store, step->name); /* it is not due any more */
         diverged |= counts && !whole && step->diverged;
         whole += counts;
         finite += is_finite;

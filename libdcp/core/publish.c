@@ -23,6 +23,19 @@ static int look(const struct dcp_store *store, const char *name, bool *out_taken
     return rc;
 }
 
+/* What was said of a step of that number is not said of a new one. It is there when the
+ * step was removed by hand, or when setting it aside was cut short. */
+static void forget_old(const struct dcp_store *store, const char *step)
+{
+    char marks[96];
+
+    if (dcp_step_parse(step) < 0)
+        return;
+    dcp_marks_name(step, marks);
+    store->ops->remove(store->self, marks, NULL);
+    dcp_pin_forget(store, step);
+}
+
 int dcp_publish_begin(struct dcp_publish *publish, const struct dcp_store *store,
                       const char *name, bool replace, struct dcp_error *err)
 {
@@ -37,18 +50,18 @@ int dcp_publish_begin(struct dcp_publish *publish, const struct dcp_store *store
                       store->root);
         return DCP_E_EXISTS;
     }
-    rc = dcp_leftover_clear(store, DCP_TMP_PREFIX, name, &publish->tmp, err);
+    if (!taken)
+        forget_old(store, name);
+    rc = dcp_leftover_make(store, DCP_TMP_PREFIX, name, &publish->tmp, &publish->held,
+                           err);
     if (rc)
         return rc;
+    publish->made = true;
     publish->name = dcp_str_join(name, "", "");
     publish->prefix = dcp_str_join(publish->tmp, "/", "");
     if (!publish->name || !publish->prefix)
         return dcp_error_memory(err, "a target's name");
-    rc = store->ops->make_dir(store->self, publish->tmp, err);
-    publish->made = rc == DCP_OK;
-    if (!rc && store->ops->hold)
-        store->ops->hold(store->self, publish->tmp, false, &publish->held, NULL);
-    return rc;
+    return DCP_OK;
 }
 
 /* For stores that cannot exchange names: what has the final name is moved out of the way
@@ -120,9 +133,10 @@ int dcp_publish_commit(struct dcp_publish *publish, const char *file, bool repla
 static void clear(const struct dcp_store *store, const char *name, struct dcp_error *out)
 {
     struct dcp_error why = { 0 };
-    int rc = store->ops->remove(store->self, name, &why);
+    int rc = dcp_leftover_remove(store, name, &why);
 
-    if (rc && rc != DCP_E_NOT_FOUND && !out->code)
+    /* BUSY: it was removed, and is being made anew. */
+    if (rc && rc != DCP_E_NOT_FOUND && rc != DCP_E_BUSY && !out->code)
         *out = why;
 }
 

@@ -9,16 +9,17 @@
 struct dcp_publish {
     const struct dcp_store *store; /* of the folder both live in */
     char *name;                    /* final */
-    char *tmp;                     /* ".tmp-<name>"; see dcp_leftover_clear */
+    char *tmp;                     /* ".tmp-<name>"; see dcp_leftover_make */
     char *prefix;                  /* ".tmp-<name>/" */
     char *trash; /* what was replaced, where names cannot be exchanged */
     bool made;
-    struct dcp_store_file *held; /* the folder, while its maker lives: see dcp_gc */
+    struct dcp_store_file *held; /* the folder, while its maker lives: see leftover.h */
 };
 
 /* Makes the temporary folder; one that a dead process left is removed first, or stays and
- * is not in the way. The caller holds the lease that keeps living processes away. Errors:
- * EXISTS (the final name, unless replace), IO, MEMORY. */
+ * is not in the way, as does one of a living process. Of two that make one target the
+ * first to commit has the name. Errors: EXISTS (the final name, unless replace), IO,
+ * MEMORY. */
 int dcp_publish_begin(struct dcp_publish *publish, const struct dcp_store *store,
                       const char *name, bool replace, struct dcp_error *err);
 /* Every file is written, synced and closed: syncs the folder and gives it its name (file

@@ -8,6 +8,7 @@
 #include "leftover.h"
 #include "mend.h"
 #include "parity_code.h"
+#include "pin.h"
 #include "steps.h"
 #include "verify_parity.h"
 #include <inttypes.h>
@@ -17,6 +18,7 @@
 #include <string.h>
 
 #define PROOF_BYTES ((size_t)1 << 20)
+#define TMP_PREFIX DCP_TMP_PREFIX "repair-"
 
 /* A file of the step: a column's, a parity file, or the manifest. */
 struct target {
@@ -32,7 +34,8 @@ struct repair {
     const struct dcp_store *store;
     const struct dcp_repair_options *options;
     const char *step;
-    char *prefix, *tmp; /* "step-…/", ".tmp-repair-step-…" */
+    char *prefix, *tmp;          /* "step-…/", ".tmp-repair-step-…" */
+    struct dcp_store_file *held; /* tmp, while it is written */
     struct dcp_mend *mend;
     const struct dcp_parity *parity;
     struct target *targets; /* columns' files, then parity files, then the manifest */
@@ -321,7 +324,7 @@ static int rewrite(struct repair *r, struct dcp_error *err)
 {
     const struct dcp_store *store = r->store;
 
-    int rc = store->ops->make_dir(store->self, r->tmp, err);
+    int rc = dcp_leftover_make(store, TMP_PREFIX, r->step, &r->tmp, &r->held, err);
     for (size_t t = 0; t < r->n_targets && !rc; t++)
         if (r->targets[t].bad)
             rc = begin_file(r, &r->targets[t], err);
@@ -425,17 +428,18 @@ int dcp_repair(const struct dcp_store *store, const char *step,
         rc = each_stripe(&r, false, err);
     if (!rc)
         rc = decide(&r, err);
-    if (!rc) /* of a repair that was killed, also when its work was done */
-        rc = dcp_leftover_clear(store, DCP_TMP_PREFIX "repair-", step, &r.tmp, err);
     bool bad = r.unproved;
     for (size_t t = 0; t < r.n_targets && !rc; t++)
         bad |= r.targets[t].bad;
     if (!rc && bad) {
         r.total_bytes *= 2;
         rc = rewrite(&r, err);
+    } else if (!rc) { /* what one left that was killed when its work was done */
+        rc = dcp_leftover_clear(store, TMP_PREFIX, step, &r.tmp, err);
     }
+    dcp_unpin(store, &r.held);
     if (r.tmp)
-        store->ops->remove(store->self, r.tmp, NULL);
+        dcp_leftover_remove(store, r.tmp, NULL);
     if (!rc)
         tell(&r, &result);
     result.size_bytes = r.total_bytes;

@@ -8,8 +8,6 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MOST_LOOKS = 100 }; /* at a run whose steps go while they are looked at */
-
 void dcp_step_name(char out[64], int64_t step)
 {
     snprintf(out, 64, "step-%08" PRId64, step);
@@ -25,6 +23,30 @@ int64_t dcp_step_parse(const char *name)
     dcp_step_name(again, step);
     return strcmp(again, name) ? -1
                                : step; /* one spelling: no two folders for one step */
+}
+
+void dcp_aside_name(const char *step, int64_t i, char out[96])
+{
+    if (i == 1)
+        snprintf(out, 96, "%s" DCP_ASIDE_SUFFIX, step);
+    else
+        snprintf(out, 96, "%s" DCP_ASIDE_SUFFIX "-%" PRId64, step, i);
+}
+
+bool dcp_is_aside(const char *name)
+{
+    const char *suffix = strstr(name, DCP_ASIDE_SUFFIX);
+    char step[64], again[96];
+    int64_t i = 1;
+
+    if (!suffix || (size_t)(suffix - name) >= sizeof step)
+        return false;
+    snprintf(step, sizeof step, "%.*s", (int)(suffix - name), name);
+    suffix += strlen(DCP_ASIDE_SUFFIX);
+    if (*suffix && !dcp_str_parse_i64(suffix + 1, &i))
+        return false;
+    dcp_aside_name(step, i, again);
+    return dcp_step_parse(step) >= 0 && i >= 1 && !strcmp(again, name);
 }
 
 /* Fills what the manifest says, and whether the step is whole. */
@@ -200,7 +222,7 @@ static int find_here(const struct dcp_context *ctx, int64_t wanted, int64_t belo
     bool gone = true;
     int rc = DCP_E_NOT_FOUND;
 
-    for (int i = 0; i < MOST_LOOKS && gone; i++) {
+    for (int i = 0; i < DCP_MOST_LOOKS && gone; i++) {
         why = (struct dcp_error){ 0 };
         gone = false;
         rc = find_once(ctx, wanted, below, out, &gone, &why);

@@ -13,6 +13,7 @@
     ".due-" /* since when retention waits for the readers of a step: see pin.h */
 #define DCP_MARKS_PREFIX ".marks-" /* what people say of a step: see dcp_marks */
 #define DCP_LATEST "latest"        /* a hint for people: the name of the newest step */
+#define DCP_MOST_LOOKS 100         /* at a run whose steps go while they are looked at */
 
 /* "step-00001200". */
 void dcp_step_name(char out[64], int64_t step);
@@ -21,6 +22,10 @@ int64_t dcp_step_parse(const char *name);
 /* Whether a step's folder is a whole native step of that number; why not, in err. */
 int dcp_step_check(const struct dcp_store *store, const char *name,
                    struct dcp_error *err);
+/* What a step is called that was set aside, i from 1: "step-00000060.aside", then
+ * ".aside-2", and so on; and whether a name is such a one. */
+void dcp_aside_name(const char *step, int64_t i, char out[96]);
+bool dcp_is_aside(const char *name);
 /* The file that has the marks of a step. */
 void dcp_marks_name(const char *step, char out[96]);
 /* As dcp_find, among the steps below `below` (INT64_MAX: all). Collective. */

@@ -156,12 +156,6 @@ static int check_optimizer(const struct dcp_catalog *src, const struct dcp_forma
     return DCP_E_MISMATCH;
 }
 
-/* Whether files that lie beside the weights have a place in it. */
-static bool has_files(const struct dcp_format *format)
-{
-    return !strcmp(format->name, "hf");
-}
-
 static int add_objects(const struct dcp_catalog *src, const struct dcp_format *format,
                        const struct dcp_reshard_options *options,
                        struct dcp_catalog *target, const int *src_tensor,
@@ -176,7 +170,7 @@ static int add_objects(const struct dcp_catalog *src, const struct dcp_format *f
             continue;
         if (!same && dcp_object_is_spelling(src->objects[o].name))
             continue;
-        if (dcp_object_file(src->objects[o].name) && !has_files(format))
+        if (dcp_object_file(src->objects[o].name) && !(format->flags & DCP_FORMAT_FILES))
             continue;
         rc = options->rename
                  ? dcp_rename_object(options->rename, target, &src->objects[o], err)
@@ -249,7 +243,7 @@ int dcp_target_objects_left(const struct dcp_catalog *src,
     for (size_t i = 0; asked && i < DCP_ARRAY_LEN(of_training); i++)
         if (dcp_catalog_find_object(target, of_training[i]) >= 0)
             add_left(&text, of_training[i]);
-    for (size_t o = 0; o < src->n_objects && !has_files(format); o++)
+    for (size_t o = 0; o < src->n_objects && !(format->flags & DCP_FORMAT_FILES); o++)
         if (dcp_object_file(src->objects[o].name))
             add_left(&text, dcp_object_file(src->objects[o].name));
     if (!text.size_bytes)

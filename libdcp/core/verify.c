@@ -99,8 +99,9 @@ static int add_piece_damage(struct verify *v, const struct dcp_piece *piece,
     if (n <= DCP_BLOCK_BYTES) /* not all of a larger piece, but one block */
         dcp_blocks_extent(piece, begin / DCP_BLOCK_BYTES, n, &damage.offset,
                           &damage.size_bytes);
-    dcp_blocks_locate(v->catalog, piece, begin, n, &damage.begin, &damage.end);
-    damage.end++;
+    if (n) /* else it has no elements: begin == end */
+        dcp_blocks_locate(v->catalog, piece, begin, n, &damage.begin, &damage.end);
+    damage.end += n > 0;
     v->broken[piece->tensor] = true;
     return add_damage(v, damage, err);
 }
@@ -184,8 +185,7 @@ static int verify_piece(struct verify *v, struct worker *worker, size_t p,
     }
     bool differs = piece->has_crc && !piece->stride && crc != piece->crc;
     if (!rc && !damaged && differs && !is_part(v))
-        rc = add_piece_damage(v, piece, 0, bytes ? bytes : 1,
-                              "the digest of the piece differs", err);
+        rc = add_piece_damage(v, piece, 0, bytes, "the digest of the piece differs", err);
     /* Pieces are sorted: of replicas the first counts. */
     bool replica =
         p > tensor->first_piece &&

@@ -1,5 +1,6 @@
 #include "lease.h"
 
+#include "base/clock.h"
 #include "base/fs.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -11,6 +12,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#define LOOK_US 2000 /* between two tries to take it */
+enum { LOOKS = 50 };
 #define BOOT_ID_PATH "/proc/sys/kernel/random/boot_id"
 
 static int refuse(int fd, const char *root, struct dcp_error *err)
@@ -77,8 +80,13 @@ int dcp_lease_take(int dir_fd, const char *root, int *out_lease, struct dcp_erro
     if (fd < 0)
         return dcp_error_sys(err, DCP_E_IO, errno, "cannot open '%s/%s'", root,
                              DCP_LEASE_NAME);
-    int rc = DCP_OK;
-    if (flock(fd, LOCK_EX | LOCK_NB) != 0)
+    int rc = DCP_OK, locked = flock(fd, LOCK_EX | LOCK_NB);
+    /* Who only asks whether it is taken has it for a moment. */
+    for (int i = 0; locked != 0 && errno == EWOULDBLOCK && i < LOOKS; i++) {
+        dcp_clock_sleep_us(LOOK_US);
+        locked = flock(fd, LOCK_EX | LOCK_NB);
+    }
+    if (locked != 0)
         rc = errno == EWOULDBLOCK ? refuse(fd, root, err) : unable(errno, root, err);
     else if (sign(fd) != 0)
         rc = dcp_error_sys(err, DCP_E_IO, errno, "cannot write '%s/%s'", root,

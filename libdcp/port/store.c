@@ -63,8 +63,21 @@ int dcp_store_check_header(const struct dcp_store *store, const char *name,
     return DCP_E_CORRUPT;
 }
 
-int dcp_store_read_file(const struct dcp_store *store, const char *name, size_t max_bytes,
-                        void **out, size_t *out_size_bytes, struct dcp_error *err)
+static int check_size(const char *name, uint64_t size_bytes, uint64_t max_bytes,
+                      struct dcp_error *err)
+{
+    char shown[160];
+    if (size_bytes <= max_bytes)
+        return DCP_OK;
+    return dcp_error_set(
+        err, DCP_E_CORRUPT,
+        "'%s' has %" PRIu64 " bytes; such a file has %" PRIu64 " at most",
+        dcp_str_escape(shown, sizeof shown, name), size_bytes, max_bytes);
+}
+
+static int read_whole(const struct dcp_store *store, const char *name, size_t max_bytes,
+                      bool is_header, void **out, size_t *out_size_bytes,
+                      struct dcp_error *err)
 {
     bool is_dir;
     uint64_t size;
@@ -74,7 +87,8 @@ int dcp_store_read_file(const struct dcp_store *store, const char *name, size_t 
         return rc;
     if (is_dir)
         return dcp_error_set(err, DCP_E_IO, "cannot read '%s': it is a folder", name);
-    rc = dcp_store_check_header(store, name, size, max_bytes, err);
+    rc = is_header ? dcp_store_check_header(store, name, size, max_bytes, err)
+                   : check_size(name, size, max_bytes, err);
     if (rc)
         return rc;
     struct dcp_store_file *file;
@@ -97,6 +111,19 @@ int dcp_store_read_file(const struct dcp_store *store, const char *name, size_t 
     *out = data;
     *out_size_bytes = (size_t)size;
     return DCP_OK;
+}
+
+int dcp_store_read_file(const struct dcp_store *store, const char *name, size_t max_bytes,
+                        void **out, size_t *out_size_bytes, struct dcp_error *err)
+{
+    return read_whole(store, name, max_bytes, false, out, out_size_bytes, err);
+}
+
+int dcp_store_read_header(const struct dcp_store *store, const char *name,
+                          size_t usual_bytes, void **out, size_t *out_size_bytes,
+                          struct dcp_error *err)
+{
+    return read_whole(store, name, usual_bytes, true, out, out_size_bytes, err);
 }
 
 int dcp_store_write_file(const struct dcp_store *store, const char *name,

@@ -68,20 +68,40 @@ int dcp_dir_reopen(void *self, const char *name, struct dcp_store_file **out,
     return open_as(self, name, O_RDWR | O_NOFOLLOW, false, out, err);
 }
 
-/* NFS makes an exclusive lock of a file that is open for writing only; elsewhere, and for
- * folders, reading is enough. */
+/* Whether the name still stands for what was opened; 0 or an errno. ENOENT: it does not,
+ * whatever took its place. */
+static int look_again(const struct dcp_dir *dir, const char *name, int fd)
+{
+    DCP_CLEANUP_PLACE struct dcp_dir_place place;
+    struct stat st, now;
+    if (dcp_dir_place_init(dir, name, &place) != 0 || fstat(fd, &st) != 0 ||
+        fstatat(place.dir_fd, place.last, &now, AT_SYMLINK_NOFOLLOW) != 0)
+        return errno;
+    return st.st_ino == now.st_ino && st.st_dev == now.st_dev ? 0 : ENOENT;
+}
+
+/* A lock of what was removed between being opened and being locked keeps nobody away, so
+ * the name is looked at again. NFS makes an exclusive lock of a file that is open for
+ * writing only; elsewhere, and for folders, reading is enough. */
 int dcp_dir_hold(void *self, const char *name, bool exclusive,
                  struct dcp_store_file **out, struct dcp_error *err)
 {
     int rc = exclusive ? open_as(self, name, O_RDWR | O_NOFOLLOW, false, out, NULL) : -1;
     if (rc)
         rc = open_as(self, name, O_RDONLY | O_NOFOLLOW, true, out, err);
-    if (rc || flock((*out)->fd, (exclusive ? LOCK_EX : LOCK_SH) | LOCK_NB) == 0)
+    if (rc)
         return rc;
-    int why = errno;
+    int why = flock((*out)->fd, (exclusive ? LOCK_EX : LOCK_SH) | LOCK_NB) ? errno : 0;
+    bool no_lock = why;
+    if (!why)
+        why = look_again(self, name, (*out)->fd);
+    if (!why)
+        return DCP_OK;
     close((*out)->fd);
     free(*out);
     *out = NULL;
+    if (!no_lock)
+        return dcp_dir_fail(self, why, "hold", name, err);
     if (why == EWOULDBLOCK)
         return dcp_error_set(err, DCP_E_BUSY, "'%s' is being read", name);
     bool no_locks = why == ENOSYS || why == EOPNOTSUPP || why == ENOLCK;

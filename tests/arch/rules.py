@@ -247,6 +247,23 @@ def links(tree):
                 yield f"{path}:{number}: leads to {match.group(1)}, which is not there"
 
 
+def chapters(tree):
+    """Numbered chapters of a document count from 1, and what names one of FORMAT.md is right."""
+    last = {}
+    for path, number, line in tree.lines((".md",)):
+        match = re.match(r"## (\d+)\. ", line)
+        if match and int(match.group(1)) != last.get(path, 0) + 1:
+            yield f"{path}:{number}: chapter {match.group(1)} behind {last.get(path, 0)}"
+        if match:
+            last[path] = int(match.group(1))
+    law = "docs/FORMAT.md"
+    for path, number, line in tree.lines((".md", ".c", ".h", ".py")):
+        pattern = r"§(\d+)" if path == law else r"FORMAT\.md,? §(\d+)"
+        for match in re.finditer(pattern, line):
+            if not 1 <= int(match.group(1)) <= last.get(law, 0):
+                yield f"{path}:{number}: {law} has no chapter {match.group(1)}"
+
+
 RULES = (
     includes,
     sizes,
@@ -258,4 +275,5 @@ RULES = (
     doors,
     documented,
     links,
+    chapters,
 )

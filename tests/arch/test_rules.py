@@ -50,6 +50,11 @@ BREAKS = {
         ("libdcp/include/dcp/tensor.h", "int x;\n\nDCP_PUBLIC int dcp_a(void);\n"),
     ],
     "links": [("docs/FORMAT.md", "see [this](absent.md)\n")],
+    "chapters": [
+        ("docs/FORMAT.md", "## 1. One\n## 1. Two\n"),
+        ("docs/FORMAT.md", "## 1. One\nsee §2\n"),
+        ("formats/npy.h", "/* FORMAT.md " + "§" + "13 */\n"),
+    ],
 }
 ALLOWED = {
     "formats/npy.c": '#include "npy.h"\n#include "base/mem.h"\n#include <dcp/tensor.h>\n'

@@ -478,6 +478,34 @@ PYTHON
     [[ $output == *"damaged   tensor '"*"wte.weight': elements 1536..1551 are in no piece"* ]]
 }
 
+@test "a piece without elements that is damaged has no elements" {
+    make_safetensors empty.safetensors x=4 none=0
+    rm -rf empty
+    dcp-reshard empty.safetensors empty
+    python3 - empty <<'PYTHON'
+import sys
+def crc64(data):
+    crc = 2**64 - 1  # CRC-64/XZ, as docs/FORMAT.md has it
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0xc96c5795d7870f42 if crc & 1 else 0)
+    return b"%016x" % (crc ^ 2**64 - 1)
+path = sys.argv[1] + "/shard-00000-of-00001.json"
+old = open(path, "rb").read()
+assert old.count(b'"crc64":"0000000000000000"') == 1
+new = old.replace(b'"crc64":"0000000000000000"', b'"crc64":"0000000000000001"')
+open(path, "wb").write(new)
+path = sys.argv[1] + "/manifest.json"
+text = open(path, "rb").read()[:-31]
+assert text.count(crc64(old)) == 1
+text = text.replace(crc64(old), crc64(new))
+open(path, "wb").write(text + b',\n"digest":"%s"}\n' % crc64(text))
+PYTHON
+    run -4 --separate-stderr dcp-inspect verify empty --json
+    json '[(x["tensor"], x["begin"], x["end"]) for x in d["damages"]] == [("none", 0, 0)]'
+}
+
 @test "dump prints as NumPy does" {
     run -0 dcp-inspect dump run 'wte.weight[0:4,:8]' 'h.1.attn.c_attn.bias' \
         'h.0.attn.c_attn.weight[3, -1]' 'optimizer.master.wte.weight[::30, ..., ::7]' \

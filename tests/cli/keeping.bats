@@ -14,6 +14,10 @@ setup() {
     touch -d "2026-01-02 03:04" run/step-*/manifest.json
 }
 
+teardown() {
+    chattr -R -i . 2>/dev/null || true
+}
+
 there() {
     (cd run && echo step-????????)
 }
@@ -139,6 +143,96 @@ there() {
     run -0 dcp-reshard gc run --yes --aside
     [ "$(find run -maxdepth 1 -name '.*-*' ! -name .dcp-lock)$(ls -d run/*.aside 2>&-)" = "" ]
     [ "$(there)" = "step-00000100 step-00000200 step-00000300" ]
+}
+
+@test "gc --aside takes its own, and not what is read or kept" {
+    for name in .aside .aside-2 .aside.keep .aside-02 .aside-1; do
+        cp -r run/step-00000100 "run/step-00000150$name"
+    done
+    for step in 160 170 180; do
+        cp -r run/step-00000100 "run/step-00000$step.aside"
+    done
+    marks='{"format":"libdcp-marks","version":1,"pinned":%s,"tags":[%s]}'
+    # shellcheck disable=SC2059
+    printf "$marks" true '' >run/.marks-step-00000160.aside
+    # shellcheck disable=SC2059
+    printf "$marks" false '"best"' >run/.marks-step-00000170.aside
+    flock -s -o run/step-00000180.aside/manifest.json sleep 3 &
+    sleep 0.2
+    for yes in '' --yes; do
+        run -0 dcp-reshard gc run --aside $yes
+        [[ $output == *" step-00000150.aside  "*" step-00000150.aside-2  "* ]]
+        [[ $output == *"stays     step-00000160.aside "*"(set aside; pinned or tagged)"* ]]
+        [[ $output == *"stays     step-00000170.aside "*"(set aside; pinned or tagged)"* ]]
+        [[ $output == *"stays     step-00000180.aside "*"(set aside; in use)"* ]]
+        [[ $output != *keep* && $output != *-02* && $output != *aside-1* ]]
+    done
+    kill %1
+    [ "$(cd run && echo step-*.aside*)" = "step-00000150.aside-02 step-00000150.aside-1 \
+step-00000150.aside.keep step-00000160.aside step-00000170.aside step-00000180.aside" ]
+    echo '{' >run/.marks-step-00000170.aside
+    run -4 --separate-stderr dcp-reshard gc run --aside --yes --json
+    [ -d run/step-00000170.aside ]
+    [ ! -d run/step-00000180.aside ]
+    json 'd["n_removed"] == 1 and [f["why"] for f in d["leftovers"]] ==
+          ["pinned or tagged", "pinned or tagged", "goes"]'
+}
+
+@test "gc goes on after what cannot be removed" {
+    mkdir -p targets/.tmp-a/x targets/.tmp-b
+    cp -r run/step-00000100 targets/step-00000100.aside
+    chattr +i targets/.tmp-a/x targets/step-00000100.aside/manifest.json 2>/dev/null ||
+        skip "no file can be made immutable here"
+    run -6 --separate-stderr dcp-reshard gc targets --aside --yes
+    chattr -i targets/.tmp-a/x targets/.trash-step-*/manifest.json
+    [[ $stderr == *"cannot remove 'targets/.tmp-a/x'"* ]]
+    [[ ${lines[0]} == "stays     .tmp-a  "*"(unfinished; it cannot be removed)" ]]
+    [[ ${lines[1]} == "removed   .tmp-b  "*"(unfinished)" ]]
+    [[ ${lines[2]} == "stays     step-00000100.aside "*"(set aside; it cannot be removed)" ]]
+    # It lost its name before its files.
+    [ "$(ls -A targets)" = ".tmp-a
+.trash-step-00000100.aside" ]
+}
+
+@test "gc knows what was to replace a small file" {
+    rm -r run/.tmp-*
+    touch run/..marks-step-00000100.tmp run/..due-step-00000050.tmp run/.latest.tmp \
+        run/..marks-mine.tmp run/.latest.tmp~
+    flock -o run/.dcp-lock sleep 3 &
+    sleep 0.2
+    run -0 dcp-reshard gc run
+    [[ $output == *"goes      ..marks-step-00000100.tmp  "*"unfinished"* ]]
+    [[ $output == *"stays     ..due-step-00000050.tmp  "*"in use"* ]]
+    [[ $output == *"stays     .latest.tmp  "*"in use"* ]]
+    kill %1
+    run -0 dcp-reshard gc run --yes
+    [ "$(cd run && ls -Ad .*tmp*)" = "..marks-mine.tmp
+.latest.tmp~" ]
+}
+
+@test "two may look at a run at once" {
+    flock -s -o run/.dcp-lock sleep 3 & # as another gc that only lists does, for a moment
+    sleep 0.2
+    run -0 dcp-reshard gc run
+    kill %1
+    [[ $output == *"goes      .tmp-step-00000400 "* ]]
+}
+
+@test "a reshard leaves what another makes" {
+    make_safetensors a.safetensors x=4
+    mkdir -p targets/.tmp-out
+    touch targets/.tmp-out/mine
+    flock -s -o targets/.tmp-out sleep 3 &
+    sleep 0.2
+    dcp-reshard a.safetensors targets/out
+    kill %1
+    [ "$(ls -A targets targets/.tmp-out)" = "targets:
+.tmp-out
+out
+
+targets/.tmp-out:
+mine" ]
+    dcp-inspect verify targets/out
 }
 
 @test "gc after a reshard that was killed" {

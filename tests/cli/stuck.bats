@@ -25,7 +25,7 @@ make_held() {
     make_held
     run -0 --separate-stderr train --steps 60 --set checkpoint.keep=2
     [ "$(grep -c warning: <<<"$stderr")" = 1 ]
-    [[ $stderr == *"leftovers of old steps cannot be removed, saves go on: cannot remove \
+    [[ $stderr == *"retention could not do everything, saves go on: cannot remove \
 'run/.trash-step-00000005/manifest.json': Operation not permitted"* ]]
     [ "$(ls -d run/step-*)" = "$(printf '%s\n' run/step-000000{55,60})" ]
     [ "$(ls run/.trash-step-00000005)" = manifest.json ] # whatever could go went
@@ -94,6 +94,19 @@ make_held() {
     hold run/.tmp-repair-step-00000005/x
     rm run/step-00000005/shard-00000-of-00001.safetensors
     dcp-reshard repair run
+    dcp-inspect verify run
+}
+
+@test "repair leaves what another repair makes" {
+    train -q --steps 5 --set checkpoint.parity=1
+    mkdir run/.tmp-repair-step-00000005
+    flock -s -o run/.tmp-repair-step-00000005 sleep 3 &
+    sleep 0.2
+    rm run/step-00000005/shard-00000-of-00001.safetensors
+    dcp-reshard repair run
+    kill %1
+    [ -d run/.tmp-repair-step-00000005 ]
+    [ ! -e run/.tmp-repair-step-00000005~2 ]
     dcp-inspect verify run
 }
 

@@ -302,6 +302,7 @@ leftovers[].kind         string    what it is
 leftovers[].size_bytes   integer   of it
 leftovers[].in_use       boolean   its process lives
 leftovers[].goes         boolean   it goes
+leftovers[].why          string    or why it stays
 """),
     "formats": ("dcp-reshard formats", """
 formats[].name       string    for --to

@@ -203,12 +203,12 @@ static struct dcp_catalog *rows(unsigned char bytes[4800], bool fingerprint)
 }
 
 /* Streams into a store in memory after `spoil` had its hands on the plan. */
-static int stream(bool fingerprint, void (*spoil)(struct dcp_plan *plan),
-                  struct dcp_error *err)
+static int stream(bool fingerprint, bool verify, const char *layout,
+                  void (*spoil)(struct dcp_plan *plan), struct dcp_error *err)
 {
     unsigned char bytes[4800];
     struct dcp_catalog *src = rows(bytes, fingerprint), *target;
-    struct dcp_reshard_options options = { .dtype = -1, .world = 3, .layout = "zero3" };
+    struct dcp_reshard_options options = { .dtype = -1, .world = 3, .layout = layout };
     struct dcp_target_options look = { 0 };
     struct dcp_literals literals = { 0 };
     struct dcp_store store;
@@ -220,6 +220,16 @@ static int stream(bool fingerprint, void (*spoil)(struct dcp_plan *plan),
     assert_int_equal(dcp_target_new(src, dcp_format_find("native"), &options, &target,
                                     &src_tensor, NULL),
                      0);
+    if (!strcmp(layout, "replicated")) { /* one rank has it: the others get it, too */
+        int has = target->pieces[0].rank;
+        for (int r = 1; r < 3; r++)
+            assert_int_equal(dcp_catalog_add_piece(
+                                 target,
+                                 &(struct dcp_piece){ .rank = (has + r) % 3, .file = -1 },
+                                 NULL),
+                             0);
+        assert_int_equal(dcp_catalog_sort(target, NULL), 0);
+    }
     assert_int_equal(dcp_plan_new(src, target, src_tensor, &plan, NULL), 0);
     assert_int_equal(dcp_format_find("native")->layout(target, &look, &literals, NULL),
                      0);
@@ -237,7 +247,7 @@ static int stream(bool fingerprint, void (*spoil)(struct dcp_plan *plan),
                                                    .prefix = "",
                                                    .threads = 2,
                                                    .memory_bytes = 1,
-                                                   .verify = true },
+                                                   .verify = verify },
                        err);
     bool is_dir;
     uint64_t size;
@@ -296,14 +306,40 @@ static void wrong_plans_are_found(void **state)
 
     for (int fingerprint = 0; fingerprint < 2; fingerprint++) {
         struct dcp_error err = { 0 };
-        assert_int_equal(stream(fingerprint, leave_as_it_is, &err), 0);
+        assert_int_equal(stream(fingerprint, true, "zero3", leave_as_it_is, &err), 0);
         for (size_t i = 0; i < sizeof spoils / sizeof spoils[0]; i++) {
             err = (struct dcp_error){ 0 };
-            assert_int_equal(stream(fingerprint, spoils[i], &err), DCP_E_CORRUPT);
+            assert_int_equal(stream(fingerprint, true, "zero3", spoils[i], &err),
+                             DCP_E_CORRUPT);
             assert_string_equal(err.tensor, "tensor.0");
             assert_non_null(strstr(err.message, "nothing was published"));
         }
     }
+}
+
+/* The last of three ranks gets two rows in the wrong order. */
+static void spoil_a_replica(struct dcp_plan *plan)
+{
+    struct dcp_copy *a = &plan->copies[plan->first[2]];
+    size_t src = a[0].src;
+
+    assert_int_equal(a[0].n, a[1].n);
+    a[0].src = a[1].src;
+    a[1].src = src;
+}
+
+/* No fingerprint counts them; who wants nothing verified gets what was read. */
+static void replicas_are_verified(void **state)
+{
+    struct dcp_error err = { 0 };
+
+    (void)state;
+    assert_int_equal(stream(true, true, "replicated", leave_as_it_is, &err), 0);
+    assert_int_equal(stream(true, true, "replicated", spoil_a_replica, &err),
+                     DCP_E_CORRUPT);
+    assert_non_null(strstr(err.message, "differently for ranks 1 and 2; nothing"));
+    err = (struct dcp_error){ 0 };
+    assert_int_equal(stream(true, false, "replicated", spoil_a_replica, &err), 0);
 }
 
 int main(void)
@@ -311,6 +347,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_part_with_any_cast),
         cmocka_unit_test(wrong_plans_are_found),
+        cmocka_unit_test(replicas_are_verified),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

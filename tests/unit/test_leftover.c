@@ -4,8 +4,11 @@
 #include "core/publish.h"
 #include "core/steps.h"
 #include "lib/acts.h"
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -89,6 +92,60 @@ static void names(void **state)
     assert_int_equal(dcp_leftover_clear(store, ".tmp-", "x", &name, NULL), 0);
     assert_string_equal(name, ".tmp-x");
     free(name);
+}
+
+/* Many at once, who all want one name: nobody gets, or loses, the folder of another. */
+enum { MAKERS = 6, ROUNDS = 100 };
+
+static void *make_and_check(void *arg)
+{
+    const struct dcp_store *store = arg;
+    struct dcp_publish publish;
+    intptr_t wrong = 0;
+    bool is_dir;
+    uint64_t size;
+
+    for (int i = 0; i < ROUNDS; i++) {
+        if (dcp_publish_begin(&publish, store, "x", false, NULL)) {
+            wrong++;
+            continue;
+        }
+        char mine[64];
+        snprintf(mine, sizeof mine, "%smine", publish.prefix);
+        wrong += dcp_store_write_file(store, mine, "1", 1, NULL) != 0;
+        for (int look = 0; look < 10; look++)
+            wrong += store->ops->stat(store->self, mine, &is_dir, &size, NULL) != 0;
+        dcp_publish_fini(&publish);
+    }
+    return (void *)wrong;
+}
+
+static void one_folder_one_maker(void **state)
+{
+    char path[256];
+    struct dcp_store dir;
+    struct dcp_store_entry *entries;
+    pthread_t threads[MAKERS];
+    void *wrong;
+    size_t n;
+
+    (void)state;
+    acts_folder(path);
+    assert_int_equal(dcp_store_dir(&dir, path, false, NULL), 0);
+    for (int i = 0; i < MAKERS; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, make_and_check, &dir), 0);
+    for (int i = 0; i < MAKERS; i++) {
+        pthread_join(threads[i], &wrong);
+        assert_null(wrong);
+    }
+    struct dcp_publish publish; /* the last to come takes away what is left */
+    assert_int_equal(dcp_publish_begin(&publish, &dir, "x", false, NULL), 0);
+    dcp_publish_fini(&publish);
+    assert_int_equal(dir.ops->list(dir.self, "", &entries, &n, NULL), 0);
+    dcp_store_list_free(entries, n);
+    assert_in_range(n, 0, MAKERS);
+    dcp_store_free(&dir);
+    acts_folder_remove(path);
 }
 
 static void saves_go_on(void **state)
@@ -182,9 +239,8 @@ int main(void)
 {
 #define EACH(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
     const struct CMUnitTest tests[] = {
-        EACH(names),
-        EACH(saves_go_on),
-        EACH(the_same_number_again),
+        EACH(names),        EACH(one_folder_one_maker),
+        EACH(saves_go_on),  EACH(the_same_number_again),
         EACH(replacements),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

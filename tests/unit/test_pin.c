@@ -1,7 +1,9 @@
 /* Readers pin the step they read: retention leaves it, for a while, and a step that went
  * all the same is no damage. */
+#include "base/clock.h"
 #include "core/pin.h"
 #include "lib/acts.h"
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -157,6 +159,61 @@ static void retention_does_not_wait_for_ever(void **state)
     dcp_unpin(&run->store, &pin);
 }
 
+/* The time of a step that stays after all begins anew when it is due again. */
+static void what_stays_is_not_due(void **state)
+{
+    const struct run *run = *state;
+    const struct dcp_retention all = { .keep = 2 };
+    struct dcp_store_file *pin;
+    int64_t now = (int64_t)time(NULL);
+
+    save(run, 1);
+    save(run, 2);
+    assert_int_equal(dcp_pin(&run->store, "step-00000001", &pin, NULL), 0);
+    assert_int_equal(prune(run, 0), 0);
+    set_due(run, 1, now - 5000);
+    const struct dcp_retention look = { .keep = 2, .dry_run = true };
+    assert_int_equal(dcp_prune(&run->store, &look, NULL, NULL), 0);
+    assert_true(is_due(run, 1)); /* a dry run changes nothing */
+    assert_int_equal(dcp_prune(&run->store, &all, NULL, NULL), 0);
+    assert_false(is_due(run, 1));
+    assert_int_equal(prune(run, 0), 0);
+    dcp_unpin(&run->store, &pin);
+}
+
+struct holder {
+    const struct run *run;
+    struct dcp_store_file *held;
+};
+
+static void *let_go(void *arg)
+{
+    struct holder *holder = arg;
+
+    dcp_clock_sleep_us(20000);
+    dcp_unpin(&holder->run->store, &holder->held);
+    return NULL;
+}
+
+/* Who asks whether a step is read keeps no reader from pinning it. */
+static void a_look_costs_no_pin(void **state)
+{
+    struct holder holder = { .run = *state };
+    const struct dcp_store *store = &holder.run->store;
+    struct dcp_store_file *pin;
+    pthread_t thread;
+
+    save(*state, 1);
+    assert_int_equal(store->ops->hold(store->self, "step-00000001/manifest.json", true,
+                                      &holder.held, NULL),
+                     0);
+    assert_int_equal(pthread_create(&thread, NULL, let_go, &holder), 0);
+    assert_int_equal(dcp_pin(store, "step-00000001", &pin, NULL), 0);
+    assert_non_null(pin);
+    dcp_unpin(store, &pin);
+    pthread_join(thread, NULL);
+}
+
 /* What a person names is pinned until it is closed. */
 static void places_are_pinned(void **state)
 {
@@ -222,8 +279,15 @@ static void what_is_being_made_stays(void **state)
 /* A store that cannot pin, in which step 2 is removed when its n-th file is opened. */
 static struct {
     const struct dcp_store *inner;
-    int opens, at;
+    int opens, at, lists;
 } vanishing;
+
+static int count_lists(void *self, const char *dir, struct dcp_store_entry **out,
+                       size_t *out_n, struct dcp_error *err)
+{
+    vanishing.lists++;
+    return vanishing.inner->ops->list(self, dir, out, out_n, err);
+}
 
 static int vanish(void *self, const char *name, struct dcp_store_file **out,
                   struct dcp_error *err)
@@ -297,6 +361,31 @@ static void steps_that_go_while_they_are_read(void **state)
     assert_non_null(strstr(asked.err.message, "was removed while it was read"));
 }
 
+/* The one step of a run goes while it is read: there is none, and it is not looked for
+ * again and again. */
+static void the_only_step_goes(void **state)
+{
+    const struct run *run = *state;
+    struct dcp_store_ops ops = *run->store.ops;
+    const struct dcp_store store = { .ops = &ops,
+                                     .self = run->store.self,
+                                     .root = run->store.root };
+    struct acts acts = {
+        .store = &store, .layout = "zero3", .world = 1, .step = -1, .small = true
+    };
+
+    ops.open = vanish;
+    ops.list = count_lists;
+    ops.hold = NULL;
+    vanishing.inner = &run->store;
+    save(run, 2);
+    vanishing.opens = vanishing.lists = 0;
+    vanishing.at = 3; /* it is found, and then read */
+    assert_int_equal(acts_load(&acts), DCP_E_NOT_FOUND);
+    assert_true(vanishing.opens >= 3);
+    assert_in_range(vanishing.lists, 1, 5);
+}
+
 int main(void)
 {
 #define EACH(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
@@ -304,6 +393,8 @@ int main(void)
         EACH(a_pinned_step_stays),      EACH(retention_does_not_wait_for_ever),
         EACH(places_are_pinned),        EACH(readers_need_not_write),
         EACH(what_is_being_made_stays), EACH(steps_that_go_while_they_are_read),
+        EACH(what_stays_is_not_due),    EACH(a_look_costs_no_pin),
+        EACH(the_only_step_goes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -155,6 +155,47 @@ static void left_by_the_dead(void **state)
     assert_true(exists(store, "step/new"));
 }
 
+/* A reshard takes no lease: what a living process makes stays, and is not mixed with. */
+static void left_by_the_living(void **state)
+{
+    char folder[256];
+    struct dcp_store dir;
+    struct dcp_publish first, second;
+
+    (void)state;
+    acts_folder(folder);
+    assert_int_equal(dcp_store_dir(&dir, folder, false, NULL), 0);
+    assert_int_equal(dcp_publish_begin(&first, &dir, "out", false, NULL), 0);
+    write_text(&dir, ".tmp-out/a", "1");
+    assert_int_equal(dcp_publish_begin(&second, &dir, "out", false, NULL), 0);
+    assert_string_equal(second.prefix, ".tmp-out~2/");
+    write_text(&dir, ".tmp-out~2/a", "2");
+    check_text(&dir, ".tmp-out/a", "1");
+    assert_int_equal(dcp_publish_commit(&second, NULL, false, NULL), 0);
+    assert_int_equal(dcp_publish_commit(&first, NULL, false, NULL), DCP_E_EXISTS);
+    dcp_publish_fini(&second);
+    dcp_publish_fini(&first);
+    check_text(&dir, "out/a", "2");
+    assert_int_equal(count(&dir), 1);
+
+    /* What is being made under the name of one that was replaced stays, too. */
+    assert_int_equal(dcp_publish_begin(&first, &dir, "out", true, NULL), 0);
+    write_text(&dir, ".tmp-out/a", "3");
+    assert_int_equal(dcp_publish_commit(&first, NULL, true, NULL), 0);
+    assert_int_equal(dcp_publish_begin(&second, &dir, "out", true, NULL), 0);
+    assert_string_equal(second.prefix, ".tmp-out/");
+    write_text(&dir, ".tmp-out/a", "4");
+    assert_int_equal(dcp_publish_clear(&first, NULL), 0);
+    check_text(&dir, ".tmp-out/a", "4");
+    assert_int_equal(dcp_publish_commit(&second, NULL, true, NULL), 0);
+    dcp_publish_fini(&second);
+    dcp_publish_fini(&first);
+    check_text(&dir, "out/a", "4");
+    assert_int_equal(count(&dir), 1);
+    dcp_store_free(&dir);
+    acts_folder_remove(folder);
+}
+
 /* A folder by a folder, a file by a file, one by the other. */
 static void check_replacing(struct dcp_store *store)
 {
@@ -280,6 +321,7 @@ int main(void)
         EACH(what_exists_stays),
         EACH(abandoned),
         EACH(left_by_the_dead),
+        EACH(left_by_the_living),
         EACH(replaced),
         EACH(exchanged),
         EACH(replaced_with_faults),

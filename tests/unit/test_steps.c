@@ -448,6 +448,56 @@ static void steps_are_set_aside(void **state)
     assert_int_equal(found, 3);
 }
 
+static void put(const struct dcp_store *store, const char *name, bool pinned)
+{
+    char text[128];
+
+    int n = snprintf(text, sizeof text,
+                     "{\"format\":\"libdcp-marks\",\"version\":1,\"pinned\":%s,"
+                     "\"tags\":[]}",
+                     pinned ? "true" : "false");
+    assert_int_equal(store->ops->replace(store->self, name, text, (size_t)n, NULL), 0);
+}
+
+static bool is_pinned(const struct dcp_store *store, const char *step)
+{
+    struct dcp_marks marks;
+
+    assert_int_equal(dcp_marks_read(store, step, &marks, NULL), 0);
+    return marks.pinned;
+}
+
+/* Marks are those of one step, and of no other that has its number. */
+static void marks_go_with_their_step(void **state)
+{
+    const struct dcp_store *store = *state;
+    struct dcp_context ctx = { .store = store };
+
+    save(store, 1, NULL);
+    save(store, 2, NULL);
+    put(store, ".marks-step-00000002", true);
+    /* Of steps that were set aside, and removed by hand. */
+    put(store, ".marks-step-00000002.aside", false);
+    assert_int_equal(dcp_set_aside(&ctx, 1, NULL), 0);
+    assert_true(is_pinned(store, "step-00000002.aside"));
+    save(store, 2, NULL);
+    assert_false(is_pinned(store, "step-00000002"));
+    put(store, ".marks-step-00000002.aside-2", true);
+    assert_int_equal(dcp_set_aside(&ctx, 1, NULL), 0);
+    assert_false(is_pinned(store, "step-00000002.aside-2"));
+
+    /* The power went between the two names, or the step was removed by hand. */
+    put(store, ".marks-step-00000003", true);
+    put(store, ".due-step-00000003", true);
+    save(store, 3, NULL);
+    assert_false(is_pinned(store, "step-00000003"));
+    bool is_dir;
+    uint64_t size;
+    assert_int_equal(
+        store->ops->stat(store->self, ".due-step-00000003", &is_dir, &size, NULL),
+        DCP_E_NOT_FOUND);
+}
+
 int main(void)
 {
 #define EACH(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
@@ -467,6 +517,7 @@ int main(void)
         EACH(the_step_just_saved_stays),
         EACH(setting_aside_needs_the_lease),
         EACH(steps_are_set_aside),
+        EACH(marks_go_with_their_step),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -105,6 +105,21 @@ static void whole_files(void **state)
     free(data);
     assert_int_equal(dcp_store_read_file(&store, "f", 3, &data, &n, NULL), DCP_E_CORRUPT);
     assert_null(data);
+    struct dcp_error err = { 0 };
+    dcp_store_read_file(&store, "f", 3, &data, &n, &err);
+    assert_string_equal(err.message, "'f' has 4 bytes; such a file has 3 at most");
+    assert_string_equal(err.hint, "");
+    err = (struct dcp_error){ 0 };
+    store.max_header_bytes = 2; /* of headers alone */
+    assert_int_equal(dcp_store_read_header(&store, "f", 4, &data, &n, &err),
+                     DCP_E_CORRUPT);
+    assert_string_equal(err.hint, "--limit-header SIZE allows more");
+    assert_int_equal(dcp_store_read_file(&store, "f", 4, &data, &n, NULL), 0);
+    free(data);
+    store.max_header_bytes = 4;
+    assert_int_equal(dcp_store_read_header(&store, "f", 3, &data, &n, NULL), 0);
+    free(data);
+    store.max_header_bytes = 0;
     assert_int_equal(dcp_store_read_file(&store, "g", 3, &data, &n, NULL),
                      DCP_E_NOT_FOUND);
     assert_int_equal(make_dir("d"), 0);

@@ -2,10 +2,12 @@
  */
 #include <dcp/store.h>
 
+#include "base/clock.h"
 #include "base/fs.h"
 #include "base/mem.h"
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -24,8 +26,10 @@
 
 static struct {
     int fdatasync, fsync, fallocate, renameat2, ftruncate; /* errno, 0: work */
-    int fsync_skip;  /* calls that work before one fails */
-    int pwrite_left; /* calls that misbehave */
+    int fsync_skip;             /* calls that work before one fails */
+    int pwrite_left;            /* calls that misbehave */
+    const char *gone, *instead; /* a file that others take away before it is locked, and
+                                 * what gets its name */
 } faults;
 
 #define EXPORT __attribute__((visibility("default")))
@@ -66,6 +70,14 @@ EXPORT int renameat2(int from_fd, const char *from, int to_fd, const char *to,
     return faults.renameat2
                ? refuse(faults.renameat2)
                : (int)syscall(SYS_renameat2, from_fd, from, to_fd, to, flags);
+}
+
+EXPORT int flock(int fd, int how)
+{
+    if (faults.gone &&
+        (faults.instead ? rename(faults.instead, faults.gone) : unlink(faults.gone)) == 0)
+        faults.gone = NULL;
+    return (int)syscall(SYS_flock, fd, how);
 }
 
 /* Interrupted now and then, and never more than three bytes. */
@@ -465,12 +477,61 @@ static void lease_of_another_process(void **state)
     close(ready[1]);
 }
 
+/* A lock of what lost its name before it was locked keeps nobody away. */
+static void what_is_held_has_its_name(void **state)
+{
+    (void)state;
+    struct dcp_store_file *held;
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(put("f", "old"), 0);
+        assert_int_equal(put("g", "new"), 0);
+        faults.gone = "root/f";
+        faults.instead = i / 2 ? "root/g" : NULL;
+        assert_int_equal(store.ops->hold(store.self, "f", i % 2, &held, NULL),
+                         DCP_E_NOT_FOUND);
+        assert_null(held);
+        assert_null(faults.gone); /* it was as told */
+        unlink("root/f");
+        unlink("root/g");
+    }
+    assert_int_equal(put("f", ""), 0);
+    assert_int_equal(store.ops->hold(store.self, "f", true, &held, NULL), 0);
+    assert_int_equal(store.ops->close(store.self, held, NULL), 0);
+}
+
+static void *let_go(void *file)
+{
+    dcp_clock_sleep_us(20000);
+    store.ops->close(store.self, file, NULL);
+    return NULL;
+}
+
+/* Who asks whether the lease is taken has it for a moment: that refuses nobody. */
+static void lease_that_is_looked_at(void **state)
+{
+    (void)state;
+    struct dcp_store_file *held;
+    pthread_t thread;
+    assert_int_equal(store.ops->lock(store.self, NULL), 0);
+    store.ops->unlock(store.self);
+    for (int exclusive = 0; exclusive < 2; exclusive++) {
+        assert_int_equal(store.ops->hold(store.self, ".dcp-lock", exclusive, &held, NULL),
+                         0);
+        assert_int_equal(pthread_create(&thread, NULL, let_go, held), 0);
+        assert_int_equal(store.ops->lock(store.self, NULL), 0);
+        store.ops->unlock(store.self);
+        pthread_join(thread, NULL);
+    }
+}
+
 #define TEST(f) cmocka_unit_test_setup_teardown(f, open_store, close_store)
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(opening),
+        TEST(what_is_held_has_its_name),
+        TEST(lease_that_is_looked_at),
         TEST(links_are_refused),
         TEST(links_are_followed_when_told),
         TEST(special_files_are_refused),

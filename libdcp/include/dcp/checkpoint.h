@@ -246,7 +246,9 @@ enum dcp_stay {
     DCP_STAYS_FINITE,  /* one of the two newest before the run diverged */
     DCP_STAYS_MARKED,  /* somebody pinned or tagged it */
     DCP_STAYS_UNKNOWN, /* it could not be judged: a newer version may have written it */
-    DCP_STAYS_READ,    /* a reader pins it */
+    DCP_STAYS_READ,    /* a reader pins it, or a process is at work on it */
+    DCP_STAYS_STUCK,   /* it was to go, and removing it failed */
+    DCP_STAYS_ASIDE, /* it was set aside, and such steps were not asked for: see dcp_gc */
 };
 /* Which steps stay. Zero means default. */
 struct dcp_retention {
@@ -289,21 +291,23 @@ DCP_PUBLIC int dcp_marks_write(const struct dcp_store *store, const char *step,
 /* What dead processes left in a folder, a run or one that targets are made in. */
 enum dcp_leftover {
     DCP_LEFT_NOTHING,
-    DCP_LEFT_UNFINISHED, /* ".tmp-…" */
+    DCP_LEFT_UNFINISHED, /* ".tmp-…", or what was to replace a small file */
     DCP_LEFT_TRASH,      /* ".trash-…" */
     DCP_LEFT_NOTE,       /* beside a step that is gone */
     DCP_LEFT_ASIDE       /* a step that was set aside: see dcp_set_aside */
 };
 struct dcp_gc {
     bool dry_run; /* nothing is removed */
-    bool aside;   /* steps that were set aside go, too */
-    /* Called for each; `lives`: a process is at work on it; NULL: nobody is told. */
+    bool aside;   /* steps that were set aside go, too; READ and MARKED ones stay */
+    /* Called for each, which stays when a living process is at work on it (READ), or it
+     * cannot be removed (STUCK); NULL: nobody is told. */
     void (*found)(void *self, const char *name, enum dcp_leftover kind,
-                  uint64_t size_bytes, bool lives, bool goes);
+                  uint64_t size_bytes, enum dcp_stay stay);
     void *self;
 };
-/* Finds and removes them, but for what a living process makes. Not collective. Errors:
- * IO, MEMORY. */
+/* Finds and removes them, but for what a living process makes. Goes on after what cannot
+ * be removed, and tells the first of it. Not collective. Errors: IO, MEMORY; CORRUPT (the
+ * marks of a step that was set aside). */
 DCP_PUBLIC int dcp_gc(const struct dcp_store *store, const struct dcp_gc *gc,
                       size_t *out_removed, struct dcp_error *err);
 

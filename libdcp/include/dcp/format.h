@@ -67,7 +67,8 @@ enum dcp_format_flags {
     DCP_FORMAT_MASTERS = 512, /* optimizer state has a master for every trained weight */
     DCP_FORMAT_PLAIN = 1024,  /* without an optimizer it is a plain dict of tensors */
     DCP_FORMAT_ARCHIVES =
-        2048 /* objects may be archives of torch.save, kept as they are */
+        2048,               /* objects may be archives of torch.save, kept as they are */
+    DCP_FORMAT_FILES = 4096 /* files that lie beside the weights have a place in it */
 };
 
 #define DCP_SEAL_GLOBAL (-1)

@@ -85,8 +85,8 @@ struct dcp_store_ops {
     /* Optional (NULL: nothing can be held). A lease on a file or folder, of its own
      * beside the root's: any number of shared ones, or one that is exclusive. Never
      * waits; it is given back when the file is closed, or the process ends. For a shared
-     * one reading the file must be allowed, no more. Errors: BUSY, NOT_FOUND, UNSUPPORTED
-     * (no locks there), IO. */
+     * one reading the file must be allowed, no more. Errors: BUSY, NOT_FOUND (it went
+     * meanwhile, too), UNSUPPORTED (no locks there), IO. */
     int (*hold)(void *self, const char *name, bool exclusive, struct dcp_store_file **out,
                 struct dcp_error *err);
     /* Bytes that can still be written; UINT64_MAX when unknown. */
@@ -183,12 +183,16 @@ DCP_PUBLIC uint64_t dcp_store_header_limit(const struct dcp_store *store, uint64
 DCP_PUBLIC int dcp_store_check_header(const struct dcp_store *store, const char *name,
                                       uint64_t size_bytes, uint64_t usual,
                                       struct dcp_error *err);
-/* Reads a whole small file, at most max_bytes (or what dcp_store_header_limit makes of
- * it); *out has a NUL behind its end, caller frees with free. Errors: NOT_FOUND, IO,
- * MEMORY, CORRUPT (longer than that). */
+/* Reads a whole small file, at most max_bytes; *out has a NUL behind its end, caller
+ * frees with free. Errors: NOT_FOUND, IO, MEMORY, CORRUPT (longer than that). */
 DCP_PUBLIC int dcp_store_read_file(const struct dcp_store *store, const char *name,
                                    size_t max_bytes, void **out, size_t *out_size_bytes,
                                    struct dcp_error *err);
+/* The same of a file that is a header, manifest or index, and may be as long as
+ * dcp_store_header_limit says. */
+DCP_PUBLIC int dcp_store_read_header(const struct dcp_store *store, const char *name,
+                                     size_t usual_bytes, void **out,
+                                     size_t *out_size_bytes, struct dcp_error *err);
 /* Creates, writes, syncs and closes a small file (its folder is not synced). */
 DCP_PUBLIC int dcp_store_write_file(const struct dcp_store *store, const char *name,
                                     const void *data, size_t size_bytes,
