@@ -21,7 +21,7 @@ const struct dcp_exit reshard_keeping_exits[] = {
     { 2, "used wrongly" },
     { 3, "not found" },
     { 4, "marks of a step are damaged" },
-    { 5, "another process holds the run folder" },
+    { 5, "another process holds the run folder, or the step" },
     { 6, "input or output failed" },
     { 9, "out of memory" },
     { 0 },

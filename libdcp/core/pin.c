@@ -80,11 +80,14 @@ static int64_t due_since(const struct dcp_store *store, const char *step, int64_
 }
 
 bool dcp_pin_yields(const struct dcp_store *store, const char *step, double timeout_s,
-                    bool remember, struct dcp_store_file **out)
+                    bool remember, struct dcp_store_file **out,
+                    struct dcp_store_file **out_marks)
 {
     int64_t now = (int64_t)time(NULL);
+    bool busy = hold(store, step, true, out) == DCP_E_BUSY;
 
-    if (hold(store, step, true, out) != DCP_E_BUSY)
+    busy |= dcp_is_in_use(store, step, out_marks);
+    if (!busy)
         return true;
     return (double)(now - due_since(store, step, now, remember)) > timeout_s;
 }

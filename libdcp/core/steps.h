@@ -23,6 +23,11 @@ int dcp_step_check(const struct dcp_store *store, const char *name,
                    struct dcp_error *err);
 /* The file that has the marks of a step. */
 void dcp_marks_name(const char *step, char out[96]);
+/* Keeps the marks of a step as they are until *out is given back with dcp_unpin: waits
+ * for others who hold its folder. *out is NULL where the store has no locks, or there is
+ * no such step. Errors: BUSY. */
+int dcp_marks_hold(const struct dcp_store *store, const char *step,
+                   struct dcp_store_file **out, struct dcp_error *err);
 /* As dcp_find, among the steps below `below` (INT64_MAX: all). Collective. */
 int dcp_find_below(const struct dcp_context *ctx, int64_t step, int64_t below,
                    struct dcp_step *out_step, struct dcp_error *err);
