@@ -1,5 +1,5 @@
 /* signature: who made a native step, proved by Ed25519 over the SHA-256 of every file of
- * it. The digests of the format find accidents; only this finds a forger. FORMAT.md §13
+ * it. The digests of the format find accidents; only this finds a forger. FORMAT.md §12
  * is its law. */
 #ifndef DCP_SIGNATURE_H
 #define DCP_SIGNATURE_H
@@ -19,6 +19,9 @@ struct dcp_keys;
 DCP_PUBLIC int dcp_keys_read(const char *path, struct dcp_keys **out_keys,
                              struct dcp_error *err);
 DCP_PUBLIC void dcp_keys_free(struct dcp_keys *keys);
+/* Whether a PEM file has a secret key to sign with, before there is anything to sign.
+ * Errors: USAGE (there is none), NOT_FOUND, IO, MEMORY. */
+DCP_PUBLIC int dcp_keys_check(const char *path, struct dcp_error *err);
 /* Makes a pair: `path`, for its user alone, and `path`.pub. Errors: EXISTS, IO, MEMORY.
  */
 DCP_PUBLIC int dcp_keys_make(const char *path, struct dcp_error *err);
