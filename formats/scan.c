@@ -142,12 +142,17 @@ static int scan_tar(struct searcher *s, const struct dcp_source *file,
 {
     DCP_CLEANUP_TORCH struct dcp_torch_file torch = { 0 };
     DCP_CLEANUP_FREE void *data = NULL;
-    int rc = dcp_torch_open(&torch, file, NULL, err);
+    struct dcp_error why = { 0 };
+    int rc = dcp_torch_open(&torch, file, NULL, &why);
 
     if (!rc)
-        rc = dcp_torch_read_tree(&torch, err);
+        rc = dcp_torch_read_tree(&torch, &why);
+    if (rc && rc != DCP_E_MEMORY && rc != DCP_E_IO)
+        return unreadable(s, "", err);
+    if (rc && err)
+        *err = why;
     if (rc)
-        return rc == DCP_E_MEMORY || rc == DCP_E_IO ? rc : unreadable(s, "", err);
+        return rc;
     const struct dcp_tar_member *member = dcp_tar_find(torch.tar, "pickle");
     if (!member || member->size_bytes > DCP_PICKLE_MAX_BYTES)
         return unreadable(s, "pickle", err);
@@ -156,17 +161,6 @@ static int scan_tar(struct searcher *s, const struct dcp_source *file,
     return rc ? rc
               : dcp_scan_pickle(&s->scan, "pickle", data, (size_t)member->size_bytes,
                                 NULL, err);
-}
-
-static bool is_named_like_pickles(const char *name)
-{
-    static const char *const suffixes[] = { ".pkl",  ".pickle", ".pt",    ".pth",
-                                            ".ckpt", ".bin",    ".joblib" };
-
-    for (size_t i = 0; i < DCP_ARRAY_LEN(suffixes); i++)
-        if (dcp_str_ends(name, suffixes[i]))
-            return true;
-    return false;
 }
 
 static int scan_file(struct searcher *s, const struct dcp_source *file,
@@ -189,7 +183,10 @@ static int scan_file(struct searcher *s, const struct dcp_source *file,
         return scan_npy(s, &in, err);
     if (dcp_torch_tar_probe(head, n))
         return scan_tar(s, file, err);
-    return is_named_like_pickles(file->name) ? scan_text(s, &in, err) : DCP_OK;
+    if (dcp_scan_is_packed(head, n, file->name) ||
+        dcp_bundle_probe(file->store, file->name))
+        return dcp_scan_pass_over(&s->scan, "", err);
+    return dcp_scan_is_named_pickle(file->name) ? scan_text(s, &in, err) : DCP_OK;
 }
 
 /* -- distributed checkpoints --------------------------------------------------------- */
@@ -331,11 +328,11 @@ static int scan_folder(struct searcher *s, const struct dcp_source *folder,
     bool is_dcp = false;
     size_t n = 0;
 
+    s->scan.file = shown;
     if (depth > MAX_DEPTH)
-        return DCP_OK;
+        return dcp_scan_pass_over(&s->scan, "", err);
     if (dcp_format_native.probe(folder) > 0)
         return scan_objects(s, folder, err);
-    s->scan.file = shown;
     int rc = scan_items(s, folder, &is_dcp, err);
     if (!rc)
         rc = folder->store->ops->list(folder->store->self, folder->name, &entries, &n,

@@ -20,6 +20,13 @@ int dcp_scan_pickle(struct dcp_scan *scan, const char *where, const void *data,
  * their names. */
 int dcp_scan_zip(struct dcp_scan *scan, const char *where, const struct dcp_input *in,
                  uint64_t begin, uint64_t end, struct dcp_error *err);
+/* Whether a file that begins so, zeros behind its end, is an archive or compressed: what
+ * it holds is not searched. */
+bool dcp_scan_is_packed(const unsigned char *head, size_t n, const char *name);
+bool dcp_scan_is_named_pickle(const char *name);
+/* Tells of what is not searched. Errors: those of the visitor. */
+int dcp_scan_pass_over(const struct dcp_scan *scan, const char *where,
+                       struct dcp_error *err);
 /* The bytes of an object: an archive, or nothing that is loaded. */
 int dcp_scan_memory(const void *data, size_t size_bytes,
                     const struct dcp_global_visit *visit, struct dcp_error *err);

@@ -11,7 +11,7 @@
 
 #define ITEM "item"
 
-enum { HEAD_BYTES = 16, SHORTEST_ZIP = 22, MAX_PROTOCOL = 5 };
+enum { HEAD_BYTES = 512, SHORTEST_ZIP = 22, MAX_PROTOCOL = 5 };
 
 struct pickle {
     struct dcp_scan *scan;
@@ -106,6 +106,9 @@ static int scan_record(struct dcp_scan *scan, const char *where,
     if (is_storage(record->name))
         return DCP_OK;
     int rc = dcp_zip_read_head(in, record, sizeof head, head, &n, err);
+    if (!rc && !npy && !begins_pickle(head, n) &&
+        dcp_scan_is_packed(head, n, record->name))
+        return dcp_scan_pass_over(scan, where, err);
     if (!rc && !npy && !begins_pickle(head, n) && !ends(record->name, ".pkl"))
         return DCP_OK;
     if (!rc)

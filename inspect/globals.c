@@ -4,6 +4,7 @@
 #include "base/str.h"
 #include "cli/human.h"
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define LOOK_BACK 512 /* items in which the same one is looked for */
@@ -49,7 +50,8 @@ static int take(void *self, const struct dcp_global *global, struct dcp_error *e
                                   .where = strdup(global->where),
                                   .name = strdup(global->name),
                                   .kind = global->kind,
-                                  .n = 1 };
+                                  .n = 1,
+                                  .at = all->n };
     if (!new.where || !new.name || (global->file && !new.file)) {
         fini(&new);
         return dcp_error_memory(err, "the names in pickles");
@@ -60,19 +62,18 @@ static int take(void *self, const struct dcp_global *global, struct dcp_error *e
 }
 
 /* The worst first, then as they lie. */
+static int compare(const void *a, const void *b)
+{
+    const struct inspect_global *x = a, *y = b;
+    if (x->kind != y->kind)
+        return x->kind > y->kind ? -1 : 1;
+    return x->at < y->at ? -1 : 1;
+}
+
 static void sort(struct inspect_globals *all)
 {
-    struct inspect_global *sorted = dcp_mem_calloc(all->n, sizeof *sorted);
-    size_t n = 0;
-    for (int kind = DCP_GLOBAL_DANGEROUS; sorted && kind >= 0; kind--)
-        for (size_t i = 0; i < all->n; i++)
-            if ((int)all->items[i].kind == kind)
-                sorted[n++] = all->items[i];
-    if (sorted) {
-        free(all->items);
-        all->items = sorted;
-        all->cap = all->n;
-    }
+    if (all->n > 1)
+        qsort(all->items, all->n, sizeof *all->items, compare);
 }
 
 int inspect_globals_of_source(const struct dcp_source *source,
@@ -114,12 +115,14 @@ void inspect_globals_text(const struct inspect_globals *globals, char *out, size
 void inspect_globals_warn(struct dcp_main *m, const struct dcp_catalog *catalog)
 {
     struct inspect_globals globals;
+    struct dcp_error err = { 0 };
     char text[320];
-    if (inspect_globals_of_catalog(catalog, &globals, NULL) == DCP_OK) {
-        inspect_globals_text(&globals, text, sizeof text);
-        if (text[0])
-            dcp_log_write(&m->log, DCP_LOG_WARN, "%s: 'dcp-inspect scan' lists %s", text,
-                          globals.n == 1 ? "it" : "them");
-    }
+    if (inspect_globals_of_catalog(catalog, &globals, &err))
+        dcp_log_write(&m->log, DCP_LOG_WARN, "what its objects name is not known: %s",
+                      err.message);
+    inspect_globals_text(&globals, text, sizeof text);
+    if (text[0])
+        dcp_log_write(&m->log, DCP_LOG_WARN, "%s: 'dcp-inspect scan' lists %s", text,
+                      globals.n == 1 ? "it" : "them");
     inspect_globals_fini(&globals);
 }

@@ -12,6 +12,7 @@ struct inspect_global {
     char *name;
     enum dcp_global_kind kind;
     uint64_t n; /* how often it is named in that file, or at that place */
+    size_t at;  /* it was the at-th that was found */
 };
 /* What is known safe is counted for each file, the rest for each place. */
 struct inspect_globals {
@@ -32,7 +33,7 @@ int inspect_globals_of_catalog(const struct dcp_catalog *catalog,
 /* "2 names are not known to be safe to load ('posix.system' is dangerous)"; "" when all
  * are. */
 void inspect_globals_text(const struct inspect_globals *globals, char *out, size_t cap);
-/* Warns of that in one line. */
+/* Warns of that in one line, and of an error that leaves it unknown. */
 void inspect_globals_warn(struct dcp_main *m, const struct dcp_catalog *catalog);
 
 #endif

@@ -51,8 +51,14 @@ static int open_target(const struct dcp_main *m, const char *path, struct target
         !dcp_format_probe(&t->source, &format, NULL))
         return DCP_OK;
     struct dcp_store inner;
-    if (dcp_store_bundle(&inner, &t->store, t->name, NULL))
-        return DCP_OK; /* no archive that is known */
+    struct dcp_error why = { 0 };
+    rc = dcp_store_bundle(&inner, &t->store, t->name, &why);
+    if (rc == DCP_E_UNSUPPORTED) /* none that can be searched: the search tells of it */
+        return DCP_OK;
+    if (rc) {
+        *err = why;
+        return rc;
+    }
     t->store = inner;
     t->name[0] = '\0';
     t->source.is_dir = true;
@@ -141,6 +147,8 @@ static int run(struct dcp_main *m, const void *given, struct dcp_error *err)
     uint64_t n_pickles = 0;
     int rc = open_target(m, path, &target, err);
     if (rc == DCP_OK)
+        rc = dcp_source_trust(m, &target.source, path, err);
+    if (rc == DCP_OK)
         rc = inspect_globals_of_source(&target.source, &globals, &n_pickles, err);
     if (rc == DCP_OK)
         rc = m->json ? print_json(m, path, &globals, n_pickles, err)
@@ -183,7 +191,8 @@ const struct dcp_command inspect_scan = {
              "A name is dangerous when it is known to run code, to import, or to open "
              "files; known safe when it builds data whatever its arguments are; unknown "
              "else, as classes of your own are. A pickle that cannot be read to its end "
-             "counts as dangerous.",
+             "counts as dangerous, a compressed file as unknown: it is not searched, "
+             "nor is an archive in an archive.",
     .opts = opts,
     .settings_size_bytes = sizeof(struct settings),
     .examples = examples,

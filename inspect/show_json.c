@@ -47,9 +47,10 @@ static json_t *steps_json(const struct inspect_shown *shown)
         const struct dcp_step *s = &shown->steps[i];
         if (dcp_doc_add(
                 list,
-                json_pack("{s:I, s:s, s:b, s:b, s:b, s:o}", "step", (json_int_t)s->step,
+                json_pack("{s:I, s:s, s:b, s:o, s:b, s:o}", "step", (json_int_t)s->step,
                           "name", s->name, "whole", (int)s->whole, "finite",
-                          (int)!s->diverged, "mendable", (int)s->mendable, "why",
+                          s->whole ? json_boolean(!s->diverged) : json_null(), "mendable",
+                          (int)s->mendable, "why",
                           s->whole ? json_null() : dcp_doc_text(s->why.message)))) {
             json_decref(list);
             return NULL;

@@ -2,20 +2,20 @@
 #include "cli/doc.h"
 #include "show.h"
 #include <inttypes.h>
-#include <stdio.h>
 
 #define LINKS_MOST 8 /* that are drawn */
 
-/* The whole step of a number, or NULL. */
+/* The step of a number, or NULL. */
 static const struct dcp_step *find(const struct inspect_shown *shown, int64_t step)
 {
     for (size_t i = 0; i < shown->n_steps; i++)
-        if (shown->steps[i].step == step && shown->steps[i].whole)
+        if (shown->steps[i].step == step)
             return &shown->steps[i];
     return NULL;
 }
 
-/* "20 ← 15 ← 10 (not here)   run 5c1f…" */
+/* "20 ← 15 ← 10 (not here)   run 5c1f…". Of a step that is shown alone it is not known
+ * which others are there. */
 void inspect_lineage_text(const struct inspect_shown *shown, struct dcp_buf *text)
 {
     struct dcp_lineage lineage, first;
@@ -31,7 +31,11 @@ void inspect_lineage_text(const struct inspect_shown *shown, struct dcp_buf *tex
             break;
         }
         dcp_buf_add_fmt(text, " ← %" PRId64, lineage.parent);
-        if (!parent)
+        if (!parent && shown->n_steps)
+            dcp_buf_add_text(text, " (not here)");
+        else if (parent && !parent->whole)
+            dcp_buf_add_text(text, " (not whole)");
+        if (!parent || !parent->whole)
             break;
         if (parent->fingerprint != lineage.fingerprint) {
             dcp_buf_add_text(text, " (another one than is here)");
@@ -45,14 +49,11 @@ void inspect_lineage_text(const struct inspect_shown *shown, struct dcp_buf *tex
 json_t *inspect_lineage_json(const struct inspect_shown *shown)
 {
     struct dcp_lineage lineage;
-    char run[17], fingerprint[17];
     dcp_lineage_read(shown->checkpoint.catalog, &lineage);
     if (!lineage.run)
         return json_null();
-    snprintf(run, sizeof run, "%016" PRIx64, lineage.run);
-    snprintf(fingerprint, sizeof fingerprint, "%016" PRIx64, lineage.fingerprint);
-    return json_pack("{s:s, s:o, s:o}", "run", run, "parent",
-                     lineage.parent < 0 ? json_null() : json_integer(lineage.parent),
-                     "fingerprint",
-                     lineage.fingerprint ? json_string(fingerprint) : json_null());
+    return json_pack(
+        "{s:o, s:o, s:o}", "run", dcp_doc_hex(lineage.run), "parent",
+        lineage.parent < 0 ? json_null() : json_integer(lineage.parent), "fingerprint",
+        lineage.fingerprint ? dcp_doc_hex(lineage.fingerprint) : json_null());
 }

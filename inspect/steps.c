@@ -13,7 +13,6 @@
 #include <dcp/checkpoint.h>
 #include <inttypes.h>
 #include <stdio.h>
-#include <sys/stat.h>
 #include <time.h>
 
 struct row {
@@ -21,15 +20,6 @@ struct row {
     struct dcp_marks marks;
     int64_t saved; /* when, in seconds since 1970; -1: unknown */
 };
-
-/* When its manifest was written, which is its last file. */
-static int64_t saved_at(const char *run, const char *name)
-{
-    DCP_CLEANUP_FREE char *step = dcp_fs_join(run, name);
-    DCP_CLEANUP_FREE char *manifest = step ? dcp_fs_join(step, "manifest.json") : NULL;
-    struct stat st;
-    return manifest && stat(manifest, &st) == 0 ? (int64_t)st.st_mtime : -1;
-}
 
 static const char *state_of(const struct dcp_step *step)
 {
@@ -97,23 +87,18 @@ static int print_text(struct dcp_main *m, const struct row *rows, size_t n,
 static json_t *row_json(const struct row *row)
 {
     const struct dcp_step *step = row->step;
-    json_t *tags = json_array();
-    for (int i = 0; i < row->marks.n_tags; i++)
-        if (dcp_doc_add(tags, dcp_doc_text(row->marks.tags[i]))) {
-            json_decref(tags);
-            return NULL;
-        }
     bool known = step->whole && step->lineage.run;
     bool parent = step->whole && step->lineage.parent >= 0;
     return json_pack(
-        "{s:I, s:s, s:o, s:o, s:o, s:b, s:b, s:o, s:b, s:b, s:o, s:o, s:o, s:o}", "step",
+        "{s:I, s:s, s:o, s:o, s:o, s:b, s:b, s:o, s:o, s:b, s:o, s:o, s:o, s:o}", "step",
         (json_int_t)step->step, "name", step->name, "saved",
         row->saved >= 0 ? json_integer(row->saved) : json_null(), "size_bytes",
         step->whole ? dcp_doc_u64(step->size_bytes) : json_null(), "world",
         step->whole ? json_integer(step->world) : json_null(), "whole", (int)step->whole,
         "mendable", (int)step->mendable, "why",
         step->whole ? json_null() : dcp_doc_text(step->why.message), "finite",
-        (int)!step->diverged, "pinned", (int)row->marks.pinned, "tags", tags, "run",
+        step->whole ? json_boolean(!step->diverged) : json_null(), "pinned",
+        (int)row->marks.pinned, "tags", dcp_doc_tags(&row->marks), "run",
         known ? dcp_doc_hex(step->lineage.run) : json_null(), "parent",
         parent ? json_integer(step->lineage.parent) : json_null(), "fingerprint",
         step->whole && step->fingerprint ? dcp_doc_hex(step->fingerprint) : json_null());
@@ -156,7 +141,7 @@ static int run(struct dcp_main *m, const void *settings, struct dcp_error *err)
     for (size_t i = 0; i < n && !rc; i++) {
         struct dcp_error why = { 0 };
         rows[i].step = &steps[i];
-        rows[i].saved = saved_at(path, steps[i].name);
+        rows[i].saved = dcp_source_saved_at(path, steps[i].name);
         if (dcp_marks_read(&store, steps[i].name, &rows[i].marks, &why))
             dcp_log_write(&m->log, DCP_LOG_WARN, "%s", why.message);
     }
@@ -183,6 +168,7 @@ const struct dcp_command inspect_steps = {
              "'verify' reads everything. \"from\" is the step that training went on "
              "from, where that was recorded. 'dcp-reshard pin' and 'tag' make marks.",
     .settings_size_bytes = 1,
+    .checks_no_signature = true,
     .examples = examples,
     .exits = inspect_exits,
     .run = run,

@@ -17,6 +17,8 @@
 #include "verify_print.h"
 #include <string.h>
 
+#define ROUNDED 1e-9 /* a part of 1 that sums of parts miss by */
+
 /* What is read, and how. */
 struct settings {
     uint64_t rate;
@@ -28,8 +30,8 @@ struct settings {
 struct act {
     struct dcp_main *m;
     const struct settings *settings;
-    json_t *docs;         /* with --json: one for each checkpoint that was read */
-    size_t n_read, n_bad; /* checkpoints */
+    json_t *docs; /* with --json: one for each checkpoint that was read */
+    size_t n_bad; /* checkpoints */
     struct dcp_error worst;
     double seconds;
 };
@@ -98,7 +100,6 @@ static int verify_place(struct act *act, const struct dcp_place *place,
     bool gone = rc && !dcp_fs_exists(place->path);
     bool found = !gone && result.n_damages && (rc == DCP_E_CORRUPT || rc == DCP_E_IO);
     if (!rc || found) {
-        act->n_read++;
         if (m->json && dcp_doc_add(act->docs, inspect_findings_json(
                                                   &findings, rc, &result, part, seconds)))
             failed = dcp_error_memory(err, "the JSON document");
@@ -150,34 +151,80 @@ static int verify(struct act *act, const struct inspect_target *target,
     return DCP_OK;
 }
 
-/* A part of a run: of its steps in turn, so much as that part is of all. `end` is behind
- * its last target. */
-static int verify_part(struct act *act, const struct inspect_target *targets, size_t n,
-                       double subset, struct dcp_error *err)
+/* With --newest all steps of a run are done but the newest whole one; when none is, but
+ * the newest, which tells why. */
+static int leave_newest(const struct act *act, const struct inspect_target *targets,
+                        size_t n, bool *done, struct dcp_error *err)
 {
-    struct inspect_scrub scrub;
+    struct dcp_store store;
+    struct dcp_step step = { .name = "" };
+    size_t newest = 0;
+    if (!targets->step)
+        return DCP_OK;
+    int rc = dcp_source_store(act->m, targets->run, &store, err);
+    if (rc)
+        return rc;
+    const struct dcp_context ctx = { .store = &store, .log = &act->m->log };
+    if (dcp_find(&ctx, -1, &step, NULL) == DCP_OK)
+        while (newest < n && strcmp(targets[newest].step, step.name) != 0)
+            newest++;
+    for (size_t i = 0; i < n; i++)
+        done[i] = i != (newest < n ? newest : 0);
+    dcp_store_free(&store);
+    return DCP_OK;
+}
+
+/* A part of a run: of its steps in turn, so much as that part is of all. */
+static int verify_part(struct act *act, struct inspect_scrub *scrub,
+                       const struct inspect_target *targets, size_t n, double subset,
+                       struct dcp_error *err)
+{
+    struct dcp_error why = { 0 };
+    DCP_CLEANUP_FREE char *run = inspect_scrub_key(targets->run, &why);
     DCP_CLEANUP_FREE const char **steps = dcp_mem_calloc(n, sizeof *steps);
     DCP_CLEANUP_FREE bool *done = dcp_mem_calloc(n, sizeof *done);
-    double left = subset * (double)n;
-    size_t next = 0;
     if (!steps || !done)
         return dcp_error_memory(err, "a verification");
+    if (!run) {
+        dcp_source_hint(targets->run, &why);
+        note(act, &why);
+        return DCP_OK;
+    }
     for (size_t i = 0; i < n; i++)
         steps[i] = targets[i].step;
-    int rc = inspect_scrub_open(act->settings->state, &scrub, err);
-    while (!rc && left > 1e-9) {
+    double left = subset * (act->settings->newest ? 1 : (double)n);
+    int rc = act->settings->newest ? leave_newest(act, targets, n, done, err) : DCP_OK;
+    while (!rc && left > ROUNDED) {
         struct inspect_part part;
-        rc = inspect_scrub_next(&scrub, targets->run, steps, done, n, &next, &part.from,
-                                err);
-        if (rc || next == n)
+        size_t next = inspect_scrub_next(scrub, run, steps, done, n, &part.from);
+        if (next == n)
             break;
-        part.to = part.from + left < 1 ? part.from + left : 1;
+        part.to = part.from + left < 1 - ROUNDED ? part.from + left : 1;
         left -= part.to - part.from;
         done[next] = true;
         rc = verify(act, &targets[next], &part, err);
         if (!rc)
-            rc = inspect_scrub_set(&scrub, targets->run, steps, n, next,
-                                   part.to < 1 ? part.to : 0, err);
+            rc = inspect_scrub_set(scrub, run, steps, n, next, part.to < 1 ? part.to : 0,
+                                   err);
+    }
+    return rc;
+}
+
+/* So much of each operand: the steps of a run are one. */
+static int verify_parts(struct act *act, const struct inspect_targets *targets,
+                        struct dcp_error *err)
+{
+    struct inspect_scrub scrub = { 0 };
+    double subset;
+    int rc = inspect_scrub_parse(act->settings->subset, &subset, err);
+    if (!rc)
+        rc = inspect_scrub_open(act->settings->state, &scrub, err);
+    for (size_t i = 0, end; i < targets->n && !rc; i = end) {
+        const struct inspect_target *target = &targets->items[i];
+        for (end = i + 1;
+             end < targets->n && target->step && targets->items[end].run == target->run;)
+            end++;
+        rc = verify_part(act, &scrub, target, end - i, subset, err);
     }
     inspect_scrub_close(&scrub);
     return rc;
@@ -187,18 +234,9 @@ static int verify_all(struct act *act, const struct inspect_targets *targets,
                       struct dcp_error *err)
 {
     static const struct inspect_part all = { 0 };
-    double subset = 0;
-    int rc = act->settings->subset
-                 ? inspect_scrub_parse(act->settings->subset, &subset, err)
-                 : DCP_OK;
-    for (size_t i = 0, end; i < targets->n && !rc; i = end) {
-        const struct inspect_target *target = &targets->items[i];
-        for (end = i + 1; end < targets->n && target->step && subset > 0 &&
-                          targets->items[end].run == target->run;)
-            end++;
-        rc = subset > 0 ? verify_part(act, target, end - i, subset, err)
-                        : verify(act, target, &all, err);
-    }
+    int rc = DCP_OK;
+    for (size_t i = 0; i < targets->n && !rc; i++)
+        rc = verify(act, &targets->items[i], &all, err);
     return rc;
 }
 
@@ -239,10 +277,12 @@ static int run(struct dcp_main *m, const void *settings, struct dcp_error *err)
 {
     struct act act = { .m = m, .settings = settings };
     struct inspect_targets targets;
-    int rc = inspect_targets_find(m, act.settings->newest, &targets, err);
+    bool in_parts = act.settings->subset;
+    int rc = inspect_targets_find(m, act.settings->newest && !in_parts, &targets, err);
     act.docs = m->json ? json_array() : NULL;
     if (!rc)
-        rc = verify_all(&act, &targets, err);
+        rc = in_parts ? verify_parts(&act, &targets, err)
+                      : verify_all(&act, &targets, err);
     if (!rc && m->json && json_array_size(act.docs))
         rc = print_docs(&act, err);
     json_decref(act.docs);

@@ -111,6 +111,7 @@ const struct dcp_command reshard_formats = {
     .operands = "",
     .purpose = "what can be read, written, sharded",
     .settings_size_bytes = 1,
+    .checks_no_signature = true,
     .exits = exits,
     .run = run,
 };

@@ -111,6 +111,7 @@ const struct dcp_command reshard_gc = {
         "steps that are gone.",
     .opts = opts,
     .settings_size_bytes = sizeof(struct settings),
+    .checks_no_signature = true,
     .examples = examples,
     .exits = reshard_keeping_exits,
     .run = run,

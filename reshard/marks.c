@@ -60,14 +60,8 @@ static int change(void *self, struct dcp_marks *marks, struct dcp_error *err)
 
 static json_t *marks_json(const char *path, const struct dcp_marks *marks)
 {
-    json_t *tags = json_array();
-    for (int i = 0; i < marks->n_tags; i++)
-        if (dcp_doc_add(tags, dcp_doc_text(marks->tags[i]))) {
-            json_decref(tags);
-            return NULL;
-        }
     return json_pack("{s:o, s:b, s:o}", "path", dcp_doc_text(path), "pinned",
-                     (int)marks->pinned, "tags", tags);
+                     (int)marks->pinned, "tags", dcp_doc_tags(marks));
 }
 
 static void print(const struct dcp_main *m, const char *path,
@@ -147,6 +141,7 @@ const struct dcp_command reshard_tag = {
     .about = "A run in training can be marked. The marks lie beside the step.",
     .opts = tag_opts,
     .settings_size_bytes = sizeof(struct settings),
+    .checks_no_signature = true,
     .examples = tag_examples,
     .exits = reshard_keeping_exits,
     .run = run,
@@ -160,6 +155,7 @@ const struct dcp_command reshard_pin = {
     .purpose = "keep steps from being removed",
     .about = "A run in training can be marked. The marks lie beside the step.",
     .settings_size_bytes = sizeof(struct settings),
+    .checks_no_signature = true,
     .examples = pin_examples,
     .exits = reshard_keeping_exits,
     .run = run,
@@ -174,6 +170,7 @@ const struct dcp_command reshard_unpin = {
     .about =
         "Tags keep a step, too: 'dcp-reshard tag STEP TAG --remove' takes them away.",
     .settings_size_bytes = sizeof(struct settings),
+    .checks_no_signature = true,
     .examples = unpin_examples,
     .exits = reshard_keeping_exits,
     .run = run,

@@ -119,6 +119,7 @@ const struct dcp_command reshard_prune = {
              "run diverged; steps that are being read not before --pin-timeout.",
     .opts = opts,
     .settings_size_bytes = sizeof(struct settings),
+    .checks_no_signature = true,
     .defaults = &defaults,
     .examples = examples,
     .exits = reshard_keeping_exits,

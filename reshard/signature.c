@@ -128,7 +128,7 @@ static const struct dcp_example sign_examples[] = {
 };
 static const struct dcp_example verify_examples[] = {
     { "dcp-reshard verify run --key me.key.pub", "the newest step of a run" },
-    { "dcp-inspect --trusted-keys team.pub run", "every verb of every program checks" },
+    { "dcp-inspect --trusted-keys team.pub run", "every verb that reads steps checks" },
     { 0 },
 };
 static const struct dcp_example keygen_examples[] = {
@@ -162,6 +162,7 @@ const struct dcp_command reshard_keygen = {
     .purpose = "make a key to sign with, and FILE.pub to verify with",
     .about = "Both are PEM, as openssl has them.",
     .settings_size_bytes = 1,
+    .checks_no_signature = true,
     .examples = keygen_examples,
     .exits = exits,
     .run = keygen,

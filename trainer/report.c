@@ -2,24 +2,31 @@
 
 #include "base/fs.h"
 #include "base/mem.h"
+#include "cli/source.h"
 #include "textfile.h"
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <time.h>
+
+enum { STEP_CAP = 32 }; /* of the name of a step */
+
+static const char *name_of(int64_t step, char name[STEP_CAP])
+{
+    snprintf(name, STEP_CAP, "step-%08" PRId64, step);
+    return name;
+}
 
 /* The real path of the run folder, or of a step in it; caller frees. NULL: no memory. */
 static char *path_of(const struct run *run, int64_t step)
 {
     const char *dir = run->settings.checkpoint_dir;
     DCP_CLEANUP_FREE char *real = realpath(dir, NULL);
-    char name[32];
+    char name[STEP_CAP];
     if (step < 0)
         return strdup(real ? real : dir);
-    snprintf(name, sizeof name, "step-%08" PRId64, step);
-    return dcp_fs_join(real ? real : dir, name);
+    return dcp_fs_join(real ? real : dir, name_of(step, name));
 }
 
 static void write_textfile(struct report *report)
@@ -57,10 +64,9 @@ static void run_hook(struct report *report, const char *key, const char *command
 /* When a step that is there already was complete; 0: unknown. */
 static double time_of(const struct run *run, int64_t step)
 {
-    struct stat st;
-    DCP_CLEANUP_FREE char *path = path_of(run, step);
-    DCP_CLEANUP_FREE char *file = path ? dcp_fs_join(path, "manifest.json") : NULL;
-    return file && stat(file, &st) == 0 ? (double)st.st_mtime : 0;
+    char name[STEP_CAP];
+    int64_t at = dcp_source_saved_at(run->settings.checkpoint_dir, name_of(step, name));
+    return at >= 0 ? (double)at : 0;
 }
 
 void report_init(struct report *out, const struct run *run, int64_t last)

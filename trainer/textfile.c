@@ -2,19 +2,16 @@
 
 #include "base/buf.h"
 #include "base/fs.h"
-#include "base/json.h"
 #include "base/mem.h"
 #include "base/str.h"
+#include "cli/scrub_file.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdbool.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#define MAX_STATE_BYTES ((size_t)16 << 20)
 
 /* The value of a label. */
 static void add_label(struct dcp_buf *out, const char *text)
@@ -43,47 +40,20 @@ static void add(struct dcp_buf *out, const struct textfile *facts, const char *n
     dcp_buf_add_fmt(out, "\"} %s\n", dcp_str_format_f64(number, value));
 }
 
-/* What `dcp-inspect verify --subset` remembers of all runs, or NULL. */
-static json_t *scrub_states(void)
-{
-    const char *state = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
-    bool given = state && *state == '/';
-    if (!given && !home)
-        return NULL;
-    DCP_CLEANUP_FREE char *path =
-        given ? dcp_fs_join(state, "libdcp/scrub.json")
-              : dcp_fs_join(home, ".local/state/libdcp/scrub.json");
-    DCP_CLEANUP_FREE void *text = NULL;
-    json_t *states = NULL;
-    size_t n;
-    if (!path || dcp_fs_read_file(path, MAX_STATE_BYTES, &text, &n, NULL) ||
-        dcp_json_parse(text, n, path, &states, NULL))
-        return NULL;
-    return states;
-}
-
-/* The step that was read last, and how much of it: {"steps": {NAME: {"from": X, "turn":
- * N}}}, where 0 means to its end. */
+/* What `dcp-inspect verify --subset` remembers of the run, if it can be read. */
 static void add_scrub(struct dcp_buf *out, const struct textfile *facts)
 {
-    DCP_CLEANUP_JSON json_t *states = scrub_states();
-    json_t *steps = json_object_get(json_object_get(states, facts->run), "steps"), *value;
-    const char *name, *last = NULL;
+    DCP_CLEANUP_JSON json_t *states = NULL;
+    struct dcp_scrub_file file;
     double from = 0;
-    json_int_t turn = -1;
-    json_object_foreach(steps, name, value)
-    {
-        json_int_t its = json_integer_value(json_object_get(value, "turn"));
-        if (!json_is_object(value) || its <= turn)
-            continue;
-        turn = its;
-        last = name;
-        from = json_number_value(json_object_get(value, "from"));
-    }
+    if (!dcp_scrub_file_find(NULL, &file, NULL))
+        dcp_scrub_file_read(&file, &states, NULL);
+    dcp_scrub_file_fini(&file);
+    const char *last = dcp_scrub_last(states, facts->run, &from);
     if (last)
         add(out, facts, "dcp_scrub_position_ratio", "gauge",
             "How much dcp-inspect verify --subset has read of the step it read last.",
-            last, from > 0 && from < 1 ? from : 1);
+            last, from > 0 ? from : 1);
 }
 
 /* Below the other's name, which the collector does not read. */

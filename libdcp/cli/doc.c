@@ -56,6 +56,17 @@ json_t *dcp_doc_shape(int ndim, const int64_t *shape)
     return list;
 }
 
+json_t *dcp_doc_tags(const struct dcp_marks *marks)
+{
+    json_t *list = json_array();
+    for (int i = 0; i < marks->n_tags && list; i++)
+        if (dcp_doc_add(list, dcp_doc_text(marks->tags[i]))) {
+            json_decref(list);
+            list = NULL;
+        }
+    return list;
+}
+
 int dcp_doc_set(json_t *object, const char *key, json_t *value)
 {
     return json_object_set_new(object, key, value) ? DCP_E_MEMORY : DCP_OK;

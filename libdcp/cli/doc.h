@@ -3,7 +3,7 @@
 #define DCP_CLI_DOC_H
 
 #include "base/json.h"
-#include <dcp/error.h>
+#include <dcp/checkpoint.h>
 #include <stdint.h>
 #include <stdio.h>
 
@@ -18,6 +18,7 @@ json_t *dcp_doc_u64(uint64_t v);
 /* 16 hex digits. */
 json_t *dcp_doc_hex(uint64_t v);
 json_t *dcp_doc_shape(int ndim, const int64_t *shape);
+json_t *dcp_doc_tags(const struct dcp_marks *marks);
 
 /* Puts a new value (reference taken, also on failure) under a key, at the end of a list.
  * A NULL value, from memory that ran out, makes them return DCP_E_MEMORY. */

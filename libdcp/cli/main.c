@@ -73,6 +73,14 @@ static void adapt(struct dcp_opt *opts, const struct dcp_common *common)
             }
 }
 
+/* A verb that checks no signature has no option for it. */
+static void adapt_to_verb(struct dcp_opt *opts, const struct dcp_command *verb)
+{
+    static const struct dcp_common without[] = { { .name = "trusted-keys" }, { 0 } };
+    if (verb && verb->checks_no_signature)
+        adapt(opts, without);
+}
+
 /* A file that the program opens must not become its standard output. */
 static void fill_streams(void)
 {
@@ -151,6 +159,19 @@ static int check_operands(const struct dcp_main *m, bool has_verb, struct dcp_er
     }
     return dcp_error_set(err, DCP_E_USAGE, "'%s' is one word too many",
                          m->operands.items[command->max_operands]);
+}
+
+static int read_keys(struct dcp_main *m, const char *path, struct dcp_error *err)
+{
+    if (!path)
+        return DCP_OK;
+    if (!m->command->checks_no_signature)
+        return dcp_keys_read(path, &m->trusted, err);
+    dcp_error_set(err, DCP_E_USAGE,
+                  "'%s %s' checks no signature: --trusted-keys is not for it",
+                  m->program->name, m->command->name);
+    dcp_error_hint(err, "'dcp-reshard verify STEP --key FILE' checks that of a step");
+    return DCP_E_USAGE;
 }
 
 static void add_usage_hint(const struct dcp_main *m, struct dcp_error *err)
@@ -243,8 +264,8 @@ static int run(struct dcp_main *m, int argc, char *const *argv, void *settings,
     }
     if (rc == DCP_OK)
         rc = check_operands(m, has_verb, err);
-    if (rc == DCP_OK && common.trusted_keys)
-        rc = dcp_keys_read(common.trusted_keys, &m->trusted, err);
+    if (rc == DCP_OK)
+        rc = read_keys(m, common.trusted_keys, err);
     if (rc)
         return rc;
     dcp_signals_watch(m->command->stops);
@@ -267,6 +288,7 @@ static int start(struct dcp_main *m, int argc, char **argv, struct dcp_error *er
     int at = first_word(m->common, argc, argv);
     const struct dcp_command *verb = at < argc ? find_verb(program, argv[at]) : NULL;
     m->command = verb ? verb : program->commands[0];
+    adapt_to_verb(m->common, verb);
     DCP_CLEANUP_FREE char **words = dcp_mem_calloc((size_t)argc + 1, sizeof *words);
     DCP_CLEANUP_FREE void *settings = dcp_mem_calloc(1, m->command->settings_size_bytes);
     if (!words || !settings)

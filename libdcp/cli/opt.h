@@ -74,6 +74,7 @@ struct dcp_command {
     const void *defaults;           /* such a struct; NULL: zeros */
     const struct dcp_example *examples; /* may be NULL */
     const struct dcp_exit *exits;
+    bool checks_no_signature; /* it lists or keeps house: --trusted-keys is refused */
     bool stops; /* asks dcp_main_stopped and cleans up; else a signal ends it at once */
     /* Does it. DCP_E_DIFFERS without a message is an answer, not a failure. */
     int (*run)(struct dcp_main *m, const void *settings, struct dcp_error *err);

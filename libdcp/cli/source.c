@@ -4,6 +4,7 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include <string.h>
+#include <sys/stat.h>
 
 /* The name in a folder that one may have meant; caller frees. */
 static char *near_name(const char *dir, const char *name)
@@ -85,6 +86,14 @@ int dcp_source_store(const struct dcp_main *m, const char *path, struct dcp_stor
     if (!rc)
         out->max_header_bytes = m->max_header_bytes;
     return rc;
+}
+
+int64_t dcp_source_saved_at(const char *run, const char *step)
+{
+    DCP_CLEANUP_FREE char *path = dcp_fs_join(run, step);
+    DCP_CLEANUP_FREE char *manifest = path ? dcp_fs_join(path, "manifest.json") : NULL;
+    struct stat st;
+    return manifest && stat(manifest, &st) == 0 ? (int64_t)st.st_mtime : -1;
 }
 
 int dcp_source_trust(struct dcp_main *m, const struct dcp_source *source,

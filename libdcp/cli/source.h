@@ -14,6 +14,9 @@ int dcp_source_open(struct dcp_main *m, const char *path, struct dcp_place *out,
  * checked: see dcp_source_trust. Errors: those of dcp_store_dir. */
 int dcp_source_store(const struct dcp_main *m, const char *path, struct dcp_store *out,
                      struct dcp_error *err);
+/* When a step of a run folder was saved: its manifest, its last file, was written, in
+ * seconds since 1970; -1: unknown. */
+int64_t dcp_source_saved_at(const char *run, const char *step);
 /* The next act where a path is none: a name that is near, a folder that is not there, the
  * checkpoint of which the file is a part. */
 void dcp_source_hint(const char *path, struct dcp_error *err);

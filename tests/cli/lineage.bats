@@ -26,6 +26,11 @@ steps_of() {
     run -0 dcp-inspect run --json
     json 'd["lineage"]["parent"] == 9 and len(d["lineage"]["run"]) == 16'
     run=$(python3 -c 'import json, sys; print(json.loads(sys.argv[1])["lineage"]["run"])' "$output")
+    rm run/step-00000008/shard-00000-of-*.json
+    run -0 dcp-inspect run
+    [[ $output == *"lineage      10 ← 9 ← 8 (not whole)   run "* ]]
+    run -0 dcp-inspect run/step-00000010 # which others are there is not looked at
+    [[ $output == *"lineage      10 ← 9   run "* ]]
     run -0 dcp-inspect show copy --json
     json 'd["lineage"] == {"run": "'"$run"'", "parent": None, "fingerprint": None}'
 }
@@ -40,7 +45,7 @@ steps_of() {
     [[ $stderr == *"is kept as 'step-00000006.aside-2'"* ]]
     dcp-inspect diff copy run/step-00000006.aside
     run -0 dcp-inspect run
-    [[ $output == *"lineage      7 ← 6   run "* ]]
+    [[ $output == *"lineage      7 ← 6 (not here)   run "* ]]
     run -1 dcp-inspect diff run/step-00000006.aside run/step-00000006.aside-2
 }
 
@@ -57,7 +62,7 @@ steps_of() {
     [ "$(steps_of other)" = "$before" ]
     train -q --set checkpoint.dir=third --resume run --steps 6
     run -0 dcp-inspect third
-    [[ $output == *"lineage      6 ← 3   run "* ]]
+    [[ $output == *"lineage      6 ← 3 (not here)   run "* ]]
     # again, as a script does that is started twice
     run -0 --separate-stderr train --set checkpoint.dir=third --resume run --steps 6
     [[ $stderr == *"step-00000006 is no part of the run any more"* ]]

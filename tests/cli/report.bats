@@ -163,6 +163,16 @@ END
     run ! grep tmp names
     run -0 --separate-stderr train --steps 16 --set checkpoint.metrics_textfile=none/dcp.prom
     [ "$(grep -c "metrics_textfile: cannot write 'none/dcp.prom'" <<<"$stderr")" = 1 ]
+    # Where that is remembered is the same for those who write it and those who read it.
+    mkdir -p .local/state
+    mv state/libdcp .local/state
+    unset XDG_STATE_HOME
+    for home in "$PWD" .; do
+        HOME=$home train -q --steps 16 --set checkpoint.metrics_textfile=dcp.prom
+        [ "$(sample dcp_scrub_position_ratio)" = "$([ "$home" = . ] || echo 0.25)" ]
+    done
+    HOME=. run -2 dcp-inspect verify run --subset 1%
+    [[ $output == *"there is no HOME to remember the place in"* ]]
 }
 
 @test "the name of a folder that needs quoting is quoted" {

@@ -76,6 +76,28 @@ torch("folder/safe.pt", pickle.dumps({"a": 1}, 2))
 with tarfile.open("folder.tar", "w") as archive:
     archive.add("folder/in/evil.pt", "in/evil.pt")
     archive.add("folder/safe.pt", "safe.pt")
+import bz2, gzip, lzma, zlib
+evil = pickle.dumps(Evil(), 2)
+for name, data in {"evil.pkl.gz": gzip.compress(evil), "evil.pkl.bz2": bz2.compress(evil),
+                   "evil.pkl.xz": lzma.compress(evil), "evil.joblib": zlib.compress(evil, 3),
+                   "evil.dat": zlib.compress(evil), "evil.7z": b"7z\xbc\xaf\x27\x1c" + bytes(9),
+                   "evil.lzma": lzma.compress(evil, lzma.FORMAT_ALONE), "evil.raw": evil,
+                   "words.md": b"x^2 + y^2\n"}.items():
+    with open(name, "wb") as file:
+        file.write(data)
+with tarfile.open("evil.tar.gz", "w:gz") as archive:
+    archive.add("folder/in/evil.pt", "evil.pt")
+with zipfile.ZipFile("inner.zip", "w") as archive:
+    archive.write("folder/in/evil.pt", "evil.pt")
+with tarfile.open("whole.tar", "w") as archive:
+    archive.add("os_system_2.pt", "evil.pt")
+with open("whole.tar", "rb") as file, open("cut.tar", "wb") as cut:
+    cut.write(file.read(700))
+os.makedirs("nested")
+os.link("whole.tar", "nested/evil.tar")
+deep = "deep" + "/d" * 20
+os.makedirs(deep)
+torch(deep + "/evil.pt", evil)
 with open("half.zip", "wb") as file:
     file.write(b"PK\3\4" + bytes(60))
 PYTHON
@@ -117,6 +139,28 @@ setup() {
     done
     run -3 dcp-inspect scan nowhere
     [[ $output == *"there is no 'nowhere'"* ]]
+}
+
+@test "scan calls nothing safe that it could not search" {
+    command -v zstd >/dev/null || skip "there is no zstd"
+    zstd -q whole.tar evil.raw
+    head -c 200 whole.tar.zst >cut.tar.zst
+    run -1 dcp-inspect scan whole.tar.zst
+    [[ $output =~ dangerous\ +(os|posix|nt)\.system ]]
+    for file in evil.raw.zst evil.pkl.gz evil.pkl.bz2 evil.pkl.xz evil.joblib evil.dat evil.7z \
+        evil.lzma evil.tar.gz inner.zip deep; do
+        run -1 dcp-inspect scan "$file"
+        [[ $output =~ ^verdict.*unknown\ +"(not searched: unpack it first)" ]] ||
+            { echo "$file: $output" && false; }
+        [[ $output == *"not known safe $file: 0 pickles, 0 names dangerous, 1 unknown"* ]]
+    done
+    for file in cut.tar cut.tar.zst; do
+        run -4 dcp-inspect scan "$file"
+        [[ $output != *"known safe"* ]]
+    done
+    run -1 --separate-stderr dcp-inspect scan nested
+    [[ $output =~ dangerous\ +"(a pickle that cannot be read)"\ +evil.tar && -z $stderr ]]
+    run -0 dcp-inspect scan words.md
 }
 
 @test "scan knows what real programs write" {

@@ -104,6 +104,30 @@ assert len(json.load(sys.stdin)["signed_by"]) == 2'
     done
 }
 
+@test "scan and show tell only of what is signed; verbs that check nothing refuse the keys" {
+    keys="--trusted-keys me.key.pub"
+    run -5 dcp-inspect scan run/step-00000004 $keys
+    [[ $output == *"is not trusted: the step is not signed"* ]]
+    run -5 dcp-inspect scan run $keys
+    [[ $output == *"only a native step can be signed"* ]]
+    dcp-reshard sign run/step-00000004 --key me.key
+    run -0 dcp-inspect scan run/step-00000004 $keys
+    run -0 dcp-inspect run $keys
+    [[ $output != *"older steps"* ]]
+    run -0 dcp-inspect run $keys --json
+    python3 -c 'import json, sys; sys.exit(json.loads(sys.argv[1])["steps"] != [])' "$output"
+    forge run/step-00000004/shard-00000-of-00001.safetensors
+    run -4 dcp-inspect scan run/step-00000004 $keys
+    for verb in "dcp-inspect steps run" "dcp-reshard prune run" "dcp-reshard gc run" \
+        "dcp-reshard tag run/step-00000004 x" "dcp-reshard pin run/step-00000004" \
+        "dcp-reshard unpin run/step-00000004" "dcp-reshard keygen new.key"; do
+        run -2 $verb $keys
+        [[ $output == *"checks no signature: --trusted-keys is not for it"* ]]
+    done
+    run -0 dcp-inspect steps --help
+    [[ $output != *--trusted-keys* ]]
+}
+
 @test "a run goes on from what is signed, and from nothing else" {
     run -5 dcp-train -q --config train.json --steps 6 --trusted-keys me.key.pub
     [[ $output == *"'step-00000004' is not trusted: the step is not signed"* ]]

@@ -136,7 +136,7 @@ signed_by[]           string    names of keys; nothing is checked
 steps[].step          integer   of a run folder, newest first
 steps[].name          string    of its folder
 steps[].whole         boolean   it can be loaded as it is
-steps[].finite        boolean   its weights and its loss were, when it was saved
+steps[].finite        boolean?  its weights and its loss were, when it was saved
 steps[].mendable      boolean   its parity gives what is missing
 steps[].why           string?   when it is not whole
 n_unfinished          integer   temporary folders
@@ -258,7 +258,7 @@ steps[].world         integer?  ranks that saved it
 steps[].whole         boolean   it can be loaded as it is
 steps[].mendable      boolean   its parity gives what is missing
 steps[].why           string?   when it is not whole
-steps[].finite        boolean   its weights and its loss were, when it was saved
+steps[].finite        boolean?  its weights and its loss were, when it was saved
 steps[].pinned        boolean   it stays until it is unpinned
 steps[].tags[]        string    it stays while it has any
 steps[].run           string?   the run it is of, 16 hexadecimal digits

@@ -36,6 +36,9 @@ struct dcp_global_visit {
 
 /* The name of a pickle that cannot be read to its end. */
 #define DCP_GLOBAL_UNREADABLE "(a pickle that cannot be read)"
+/* The unknown name of what is not searched: compressed files, archives that are no
+ * checkpoints, folders that are too deep. */
+#define DCP_GLOBAL_UNSEARCHED "(not searched: unpack it first)"
 /* What an object names: JSON that stands for values of Python, or an archive of
  * torch.save. A pickle that cannot be read is visited as a dangerous name. Errors:
  * MEMORY, those of take. */
@@ -44,7 +47,8 @@ DCP_PUBLIC int dcp_object_globals(const struct dcp_object *object,
                                   struct dcp_error *err);
 /* What all pickles of a source name: those of torch.save in its three containers, and of
  * NumPy; files of pickles; the items of distributed checkpoints; the objects of a step. A
- * source of no known format is searched, too. *out_pickles (may be NULL): how many there
+ * source of no known format is searched, too. What cannot be is visited as an unknown
+ * name. *out_pickles (may be NULL): how many there
  * are. Errors: NOT_FOUND, IO, MEMORY, those of take. */
 DCP_PUBLIC int dcp_source_globals(const struct dcp_source *source,
                                   const struct dcp_global_visit *visit,
