@@ -81,7 +81,7 @@ static int mark(struct dcp_main *m, const struct settings *s, const char *path,
     struct dcp_store store = { 0 };
     int rc = dcp_fs_split(path, &dir, &name) ? DCP_OK : dcp_error_memory(err, "a path");
     if (!rc)
-        rc = reshard_open_folder(dir, &store, err);
+        rc = reshard_open_folder(m, dir, &store, err);
     if (!rc)
         rc = dcp_marks_change(&store, name, change, &(struct act){ m, s }, &marks, err);
     if (rc == DCP_E_NOT_FOUND)

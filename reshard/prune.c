@@ -69,7 +69,7 @@ static int run(struct dcp_main *m, const void *given, struct dcp_error *err)
         .self = &act,
     };
     struct dcp_store store;
-    int rc = reshard_open_folder(m->operands.items[0], &store, err);
+    int rc = reshard_open_folder(m, m->operands.items[0], &store, err);
     if (rc)
         return rc;
     rc = dcp_prune(&store, &retention, NULL, err);

@@ -53,6 +53,16 @@ there() {
     run -0 dcp-inspect scan run/step-00000100
 }
 
+@test "prune and repair take the headers that --limit-header lets through" {
+    run -0 dcp-reshard prune run --keep 1 --limit-header 4K --json # none counts as whole
+    json 'not any(s["goes"] for s in d["steps"])'
+    run -0 dcp-reshard prune run --keep 1 --limit-header 1M --json
+    json '[s["goes"] for s in d["steps"]] == [False, True, True]'
+    run -4 dcp-reshard repair run --limit-header 4K
+    [[ $output == *"has no parity, and "*"over the limit of 4096"* ]]
+    run -3 dcp-reshard repair run --limit-header 1M # whole, without parity
+}
+
 @test "prune shows what would go, and --yes removes it" {
     run -0 dcp-reshard prune run --keep 1
     [[ ${lines[0]} == "stays     step-00000300  43.1 KiB  (one of the newest)" ]]
