@@ -71,7 +71,7 @@ static int run(struct dcp_main *m, const void *given, struct dcp_error *err)
         .dry_run = !s->yes, .aside = s->aside, .found = found, .self = &act
     };
     struct dcp_store store;
-    int rc = reshard_open_folder(m->operands.items[0], &store, err);
+    int rc = reshard_open_folder(m, m->operands.items[0], &store, err);
     if (rc)
         return rc;
     rc = dcp_gc(&store, &gc, NULL, err);

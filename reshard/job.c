@@ -43,15 +43,15 @@ static int find_config(struct reshard_job *job, char **out, struct dcp_error *er
     return *out ? DCP_OK : dcp_error_memory(err, "the model's description");
 }
 
-/* What was made here is trusted, whoever signed the source. */
-static int sign_target(struct dcp_main *m, const struct reshard_job *job,
-                       struct dcp_signature *out, struct dcp_error *err)
+/* Signs the target before it is published. */
+static int sign(void *self, const struct dcp_source *target, struct dcp_error *err)
 {
-    struct dcp_keys *trusted = m->trusted;
-    m->trusted = NULL;
+    struct reshard_job *job = self;
+    struct dcp_main *m = job->m;
+    struct dcp_signature by;
     dcp_main_progress_end(m);
-    int rc = reshard_sign(m, job->target_path, job->key, out, err);
-    m->trusted = trusted;
+    int rc = reshard_sign(m, target, job->target_path, job->key, &by, err);
+    job->sign_failed = rc != DCP_OK;
     return rc;
 }
 
@@ -72,6 +72,8 @@ static int plan_and_run(struct dcp_main *m, struct reshard_job *job,
     job->options.target.config_json = config;
     job->options.threads = m->threads;
     job->options.log = &m->log;
+    job->options.made = job->key ? sign : NULL;
+    job->options.self = job;
     job->options.progress = dcp_main_progress(m, "resharding");
     rc = dcp_reshard_plan(&job->place, job->target_path, &job->options, &job->reshard,
                           err);
@@ -81,15 +83,14 @@ static int plan_and_run(struct dcp_main *m, struct reshard_job *job,
         reshard_print_plan(m, job);
         fflush(m->out.file);
     }
-    struct dcp_signature by;
     if (!job->dry_run)
         rc = dcp_reshard_run(job->reshard, err);
-    if (!rc && !job->dry_run && job->key)
-        rc = sign_target(m, job, &by, err);
     job->seconds = dcp_clock_s() - begin;
     dcp_main_progress_end(m);
     if (!rc && !told && job->place.damage.code)
         dcp_damage_tell_mended(m, &job->place);
+    if (rc && job->sign_failed) /* it says nothing of the source */
+        return rc;
     if (rc)
         rc = dcp_place_failed(&job->place, rc, err);
     if (rc == DCP_E_CORRUPT) {
@@ -125,6 +126,7 @@ int reshard_job_start(struct dcp_main *m, const char *verb,
                       struct dcp_error *err)
 {
     struct reshard_job job = {
+        .m = m,
         .verb = verb,
         .source_path = m->operands.items[0],
         .target_path = m->operands.items[1],
@@ -139,8 +141,8 @@ int reshard_job_start(struct dcp_main *m, const char *verb,
     if (rc == DCP_OK && job.key && format && strcmp(format, "native") != 0)
         rc =
             dcp_error_set(err, DCP_E_USAGE, "--key signs native steps, not '%s'", format);
-    if (rc == DCP_OK && job.key && !dcp_fs_exists(job.key))
-        rc = dcp_error_set(err, DCP_E_NOT_FOUND, "there is no key '%s'", job.key);
+    if (rc == DCP_OK && job.key)
+        rc = dcp_keys_check(job.key, err);
     if (rc == DCP_OK)
         rc = run(m, &job, err);
     dcp_rename_free(job.options.rename);

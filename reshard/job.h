@@ -7,6 +7,7 @@
 #include <dcp/reshard.h>
 
 struct reshard_job {
+    struct dcp_main *m;
     const char *verb; /* of the document: "reshard", "export" */
     const char *source_path, *target_path;
     struct dcp_reshard_options options;
@@ -17,6 +18,7 @@ struct reshard_job {
     struct dcp_place place;
     struct dcp_catalog *source; /* for people: who saved it, how */
     struct dcp_reshard *reshard;
+    bool sign_failed; /* that is why nothing was published */
     double seconds;
 };
 

@@ -35,17 +35,23 @@ static void remove_tag(struct dcp_marks *marks, const char *tag)
     marks->n_tags = kept;
 }
 
+struct act {
+    const struct dcp_main *m;
+    const struct settings *s;
+};
+
 /* What the verb makes of the marks of a step. */
-static int change(const struct dcp_main *m, const struct settings *s,
-                  struct dcp_marks *marks, struct dcp_error *err)
+static int change(void *self, struct dcp_marks *marks, struct dcp_error *err)
 {
+    const struct act *act = self;
+    const struct dcp_main *m = act->m;
     int rc = DCP_OK;
     if (m->command != &reshard_tag) {
         marks->pinned = m->command == &reshard_pin;
         return DCP_OK;
     }
     for (size_t i = 1; i < m->operands.n && !rc; i++)
-        if (s->remove)
+        if (act->s->remove)
             remove_tag(marks, m->operands.items[i]);
         else
             rc = add_tag(marks, m->operands.items[i], err);
@@ -75,13 +81,9 @@ static int mark(struct dcp_main *m, const struct settings *s, const char *path,
     struct dcp_store store = { 0 };
     int rc = dcp_fs_split(path, &dir, &name) ? DCP_OK : dcp_error_memory(err, "a path");
     if (!rc)
-        rc = reshard_open_folder(dir, &store, err);
+        rc = reshard_open_folder(m, dir, &store, err);
     if (!rc)
-        rc = dcp_marks_read(&store, name, &marks, err);
-    if (!rc)
-        rc = change(m, s, &marks, err);
-    if (!rc)
-        rc = dcp_marks_write(&store, name, &marks, err);
+        rc = dcp_marks_change(&store, name, change, &(struct act){ m, s }, &marks, err);
     if (rc == DCP_E_NOT_FOUND)
         dcp_error_hint(err, "name a step, as run/step-00001200; 'dcp-inspect steps RUN' "
                             "lists them");

@@ -26,7 +26,8 @@ static const char *const reasons[] = {
     [DCP_STAYS_FINITE] = "finite, before the run diverged",
     [DCP_STAYS_MARKED] = "pinned or tagged",
     [DCP_STAYS_UNKNOWN] = "it cannot be judged",
-    [DCP_STAYS_READ] = "it is being read",
+    [DCP_STAYS_READ] = "it is being read, or marked",
+    [DCP_STAYS_STUCK] = "it cannot be removed",
 };
 
 static void judged(void *self, const struct dcp_step *step, enum dcp_stay stay)
@@ -68,7 +69,7 @@ static int run(struct dcp_main *m, const void *given, struct dcp_error *err)
         .self = &act,
     };
     struct dcp_store store;
-    int rc = reshard_open_folder(m->operands.items[0], &store, err);
+    int rc = reshard_open_folder(m, m->operands.items[0], &store, err);
     if (rc)
         return rc;
     rc = dcp_prune(&store, &retention, NULL, err);
@@ -114,8 +115,8 @@ const struct dcp_command reshard_prune = {
     .max_operands = 1,
     .purpose = "remove old steps of a run",
     .about = "By the rules of dcp-train's checkpoint.keep. Never removed are the newest "
-             "whole step, steps that are pinned or tagged, the last ones before a run "
-             "diverged, and steps that are being read.",
+             "whole step, steps that are pinned or tagged, and the last ones before a "
+             "run diverged; steps that are being read not before --pin-timeout.",
     .opts = opts,
     .settings_size_bytes = sizeof(struct settings),
     .checks_no_signature = true,

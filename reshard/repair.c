@@ -166,12 +166,12 @@ static int repair_operand(struct act *act, const char *path, struct dcp_error *e
     struct dcp_store store = { 0 };
     if (!dcp_fs_is_dir(path))
         return dcp_error_set(err, DCP_E_NOT_FOUND, "there is no step '%s'", path);
-    int rc = dcp_store_dir(&store, path, false, err);
+    int rc = dcp_source_store(act->m, path, &store, err);
     if (!rc && !is_step(&store)) {
         rc = repair_run(act, &store, path, err);
     } else if (!rc) {
         dcp_store_free(&store);
-        rc = dcp_fs_split(path, &dir, &name) ? dcp_store_dir(&store, dir, false, err)
+        rc = dcp_fs_split(path, &dir, &name) ? dcp_source_store(act->m, dir, &store, err)
                                              : dcp_error_memory(err, "a path");
         if (!rc)
             rc = repair(act, &store, name, path, err);

@@ -49,29 +49,29 @@ static int check_key(const struct settings *s, struct dcp_error *err)
     return s->key ? DCP_OK : dcp_error_set(err, DCP_E_USAGE, "--key is missing");
 }
 
-int reshard_sign(struct dcp_main *m, const char *path, const char *key,
-                 struct dcp_signature *out, struct dcp_error *err)
+int reshard_sign(struct dcp_main *m, const struct dcp_source *step, const char *path,
+                 const char *key, struct dcp_signature *out, struct dcp_error *err)
 {
-    struct dcp_place place;
-    int rc = dcp_source_open(m, path, &place, err);
-    if (rc)
-        return rc;
     const struct dcp_progress progress = dcp_main_progress(m, "signing");
-    rc = dcp_sign(&place.source, key, &progress, out, err);
+    int rc = dcp_sign(step, key, &progress, out, err);
     dcp_main_progress_end(m);
     if (rc)
-        dcp_error_prefix(err, "cannot sign '%s'", place.path);
-    dcp_place_close(&place);
+        dcp_error_prefix(err, "cannot sign '%s'", path);
     return rc;
 }
 
 static int sign(struct dcp_main *m, const void *settings, struct dcp_error *err)
 {
     const struct settings *s = settings;
+    struct dcp_place place;
     struct dcp_signature by;
     int rc = check_key(s, err);
     if (!rc)
-        rc = reshard_sign(m, m->operands.items[0], s->key, &by, err);
+        rc = dcp_source_open(m, m->operands.items[0], &place, err);
+    if (rc)
+        return rc;
+    rc = reshard_sign(m, &place.source, place.path, s->key, &by, err);
+    dcp_place_close(&place);
     return rc ? rc : print(m, "sign", "signed", m->operands.items[0], &by, err);
 }
 

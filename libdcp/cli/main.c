@@ -274,10 +274,10 @@ static int run(struct dcp_main *m, int argc, char *const *argv, void *settings,
                                access(m->operands.items[0], F_OK) != 0
                            ? near_verb(m->program, m->operands.items[0])
                            : NULL;
-    if (near)
+    if (near) {
         err->hint[0] = '\0';
-    if (near)
         dcp_error_hint(err, "or was the verb '%s' meant?", near);
+    }
     return rc;
 }
 

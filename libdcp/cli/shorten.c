@@ -18,16 +18,32 @@ static const char *behind(const char *name, int n)
     return name;
 }
 
+/* As many of the last parts of a name, which ends at `end`, as fit into `room`. */
+static const char *last_parts(const char *name, const char *end, int room)
+{
+    const char *tail = end, *part = end;
+    while (part > name) {
+        part--;
+        while (part > name && part[-1] != '.' && part[-1] != '/')
+            part--;
+        room -= dcp_text_width_of(part, (size_t)(tail - part));
+        if (room < 0)
+            break;
+        tail = part;
+    }
+    return tail;
+}
+
 void dcp_shorten_add(struct dcp_buf *out, const char *name, const struct dcp_shorten *how)
 {
-    if (dcp_text_width(name) <= how->width) {
-        dcp_buf_add_text(out, name);
+    size_t n = strlen(name);
+    if (dcp_text_width_of(name, n) <= how->width) {
+        dcp_buf_add(out, name, n);
         return;
     }
-    const char *rest = behind(name, how->head), *tail = rest;
-    int room = how->width - 1 - (dcp_text_width(name) - dcp_text_width(rest));
-    while (*tail && dcp_text_width(tail) > room)
-        tail = behind(tail, 1);
+    const char *rest = behind(name, how->head);
+    int room = how->width - 1 - dcp_text_width_of(name, (size_t)(rest - name));
+    const char *tail = last_parts(rest, name + n, room);
     if (!*tail) { /* not even the last part */
         dcp_text_add_cut(out, name, how->width, how->width > 0 ? how->width - 1 : 0);
         return;

@@ -21,8 +21,6 @@ static char *near_name(const char *dir, const char *name)
             names[i] = entries[i].name;
         const char *found = names ? dcp_str_nearest(name, names) : NULL;
         near = found ? dcp_fs_join(strcmp(dir, ".") ? dir : "", found) : NULL;
-        if (found && !strcmp(dir, "."))
-            memmove(near, near + (*near == '/'), strlen(near));
         dcp_store_list_free(entries, n);
     }
     dcp_store_free(&store);

@@ -46,7 +46,7 @@ static size_t step(const char *text, size_t left, int *out_width)
     return len ? len : 1;
 }
 
-static int span_width(const char *text, size_t n)
+int dcp_text_width_of(const char *text, size_t n)
 {
     int width = 0, one;
     for (size_t at = 0; at < n; width += one)
@@ -56,13 +56,13 @@ static int span_width(const char *text, size_t n)
 
 int dcp_text_width(const char *text)
 {
-    return span_width(text, strlen(text));
+    return dcp_text_width_of(text, strlen(text));
 }
 
 void dcp_text_add_cut(struct dcp_buf *out, const char *text, int width, int tail)
 {
     size_t n = strlen(text);
-    int all = span_width(text, n), one;
+    int all = dcp_text_width_of(text, n), one;
     if (all <= width) {
         dcp_buf_add(out, text, n);
         return;
@@ -100,7 +100,7 @@ void dcp_text_add_wrapped(struct dcp_buf *out, const char *text, int at, int ind
             continue;
         }
         size_t n = strcspn(text, " \n");
-        int word = span_width(text, n);
+        int word = dcp_text_width_of(text, n);
         if (!first && at + 1 + word >= width) {
             dcp_buf_add_text(out, "\n");
             dcp_buf_add_fill(out, ' ', (size_t)indent);

@@ -4,8 +4,10 @@
 
 #include "base/buf.h"
 
-/* Columns that text takes: 0 for combining marks, 2 for wide letters. */
+/* Columns that text takes: 0 for combining marks, 2 for wide letters; or its first n
+ * bytes. */
 int dcp_text_width(const char *text);
+int dcp_text_width_of(const char *text, size_t n);
 /* Adds text, cut to `width` columns by "…" where the last `tail` columns begin (both ends
  * of a tensor's name matter: width / 2 is a good tail). */
 void dcp_text_add_cut(struct dcp_buf *out, const char *text, int width, int tail);

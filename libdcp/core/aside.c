@@ -39,9 +39,12 @@ static int rename_step(const struct dcp_context *ctx, const struct dcp_step *ste
                        struct dcp_error *err)
 {
     const struct dcp_store *store = ctx->store;
+    struct dcp_store_file *held;
     char name[96];
     int rc = DCP_E_EXISTS;
 
+    /* A mark that is set meanwhile would be that of a later step. */
+    dcp_marks_hold(store, step->name, &held, NULL);
     for (int i = 1; i < MAX_NAMES && rc == DCP_E_EXISTS; i++) {
         struct dcp_error why = { 0 };
         dcp_aside_name(step->name, i, name);
@@ -49,11 +52,13 @@ static int rename_step(const struct dcp_context *ctx, const struct dcp_step *ste
         if (rc && err)
             *err = why;
     }
+    if (!rc)
+        take_marks(ctx, step->name, name);
+    dcp_unpin(store, &held);
     if (rc)
         return rc;
     if (err)
         *err = (struct dcp_error){ 0 };
-    take_marks(ctx, step->name, name);
     dcp_pin_forget(store, step->name);
     dcp_log_write(ctx->log, DCP_LOG_WARN,
                   "%s is no part of the run any more, and is kept as '%s'", step->name,

@@ -1,6 +1,7 @@
 /* marks: what people say of a step: tags, and that it stays. A small file beside the
  * step, so that no step is changed and no lease is needed: a run in training can be
- * marked. */
+ * marked. Who changes it holds the step's folder meanwhile. */
+#include "base/clock.h"
 #include "base/json.h"
 #include "base/mem.h"
 #include "base/str.h"
@@ -11,6 +12,8 @@
 
 #define MARKS_FORMAT "libdcp-marks"
 #define MAX_MARKS_BYTES ((size_t)64 << 10)
+#define PATIENCE_S 30.0 /* others hold a step while they write a line */
+#define LOOK_US 5000
 
 void dcp_marks_name(const char *step, char out[96])
 {
@@ -85,16 +88,35 @@ int dcp_marks_read(const struct dcp_store *store, const char *step, struct dcp_m
     return rc;
 }
 
-int dcp_marks_write(const struct dcp_store *store, const char *step,
-                    const struct dcp_marks *marks, struct dcp_error *err)
+int dcp_marks_hold(const struct dcp_store *store, const char *step,
+                   struct dcp_store_file **out, struct dcp_error *err)
+{
+    double until = dcp_clock_s() + PATIENCE_S;
+
+    *out = NULL;
+    while (dcp_is_in_use(store, step, out)) {
+        if (dcp_clock_s() > until)
+            return dcp_error_set(err, DCP_E_BUSY, "another process holds '%s/%s'",
+                                 store->root, step);
+        dcp_clock_sleep_us(LOOK_US);
+    }
+    return DCP_OK;
+}
+
+static int check_there(const struct dcp_store *store, const char *step,
+                       struct dcp_error *err)
+{
+    if (dcp_step_parse(step) >= 0 && !dcp_is_gone(store, step))
+        return DCP_OK;
+    return dcp_error_set(err, DCP_E_NOT_FOUND, "there is no step '%s' in '%s'", step,
+                         store->root);
+}
+
+static int write_marks(const struct dcp_store *store, const char *name,
+                       const struct dcp_marks *marks, struct dcp_error *err)
 {
     struct dcp_error why = { 0 };
-    char name[96];
 
-    if (dcp_step_parse(step) < 0 || dcp_is_gone(store, step))
-        return dcp_error_set(err, DCP_E_NOT_FOUND, "there is no step '%s' in '%s'", step,
-                             store->root);
-    dcp_marks_name(step, name);
     if (!marks->pinned && !marks->n_tags) {
         int rc = store->ops->remove(store->self, name, &why);
         if (rc && rc != DCP_E_NOT_FOUND && err)
@@ -111,4 +133,33 @@ int dcp_marks_write(const struct dcp_store *store, const char *step,
     DCP_CLEANUP_FREE char *text = made ? dcp_json_text(root, 0) : NULL;
     return text ? store->ops->replace(store->self, name, text, strlen(text), err)
                 : dcp_error_memory(err, "the marks of a step");
+}
+
+int dcp_marks_change(const struct dcp_store *store, const char *step,
+                     int (*change)(void *self, struct dcp_marks *marks,
+                                   struct dcp_error *err),
+                     void *self, struct dcp_marks *out, struct dcp_error *err)
+{
+    struct dcp_store_file *held = NULL;
+    char name[96];
+    int rc = check_there(store, step, err);
+
+    *out = (struct dcp_marks){ 0 };
+    if (!rc)
+        rc = dcp_marks_hold(store, step, &held, err);
+    if (!rc)
+        rc = dcp_marks_read(store, step, out, err);
+    if (!rc)
+        rc = change(self, out, err);
+    if (!rc)
+        rc = check_there(store, step, err); /* it may have gone while we waited */
+    dcp_marks_name(step, name);
+    if (!rc)
+        rc = write_marks(store, name, out, err);
+    /* Retention waits for whoever holds the step, where the store has locks: else a step
+     * may be gone by now, and its mark must not be that of a later one. */
+    if (!rc && (rc = check_there(store, step, err)))
+        store->ops->remove(store->self, name, NULL);
+    dcp_unpin(store, &held);
+    return rc;
 }

@@ -91,11 +91,14 @@ bool dcp_is_read(const struct dcp_store *store, const char *step,
 }
 
 bool dcp_pin_yields(const struct dcp_store *store, const char *step, double timeout_s,
-                    bool remember, struct dcp_store_file **out)
+                    bool remember, struct dcp_store_file **out,
+                    struct dcp_store_file **out_marks)
 {
     int64_t now = (int64_t)time(NULL);
+    bool busy = dcp_is_read(store, step, out);
 
-    if (!dcp_is_read(store, step, out))
+    busy |= dcp_is_in_use(store, step, out_marks);
+    if (!busy)
         return true;
     return (double)(now - due_since(store, step, now, remember)) > timeout_s;
 }

@@ -19,13 +19,15 @@ bool dcp_is_gone(const struct dcp_store *store, const char *step);
  * dcp_unpin. */
 bool dcp_is_read(const struct dcp_store *store, const char *step,
                  struct dcp_store_file **out);
-/* For who removes a step and holds the lease: false while a reader pins it, unless it has
- * been due for longer than timeout_s. With `remember` the store keeps since when it is.
- * *out keeps new readers away; given back with dcp_unpin. */
-bool dcp_pin_yields(const struct dcp_store *store, const char *step, double timeout_s,
-                    bool remember, struct dcp_store_file **out);
-/* Whether a living process makes a temporary folder. If not, *out keeps others away;
+/* For who removes a step and holds the lease: false while a reader pins it or somebody
+ * marks it, unless it has been due for longer than timeout_s. With `remember` the store
+ * keeps since when it is. *out keeps new readers away and *out_marks new marks, both are
  * given back with dcp_unpin. */
+bool dcp_pin_yields(const struct dcp_store *store, const char *step, double timeout_s,
+                    bool remember, struct dcp_store_file **out,
+                    struct dcp_store_file **out_marks);
+/* Whether a living process holds a folder: it makes a temporary one, or marks a step. If
+ * not, *out keeps others away; given back with dcp_unpin. */
 bool dcp_is_in_use(const struct dcp_store *store, const char *name,
                    struct dcp_store_file **out);
 /* Forgets since when a step is due, for it is gone or stays. */

@@ -8,19 +8,6 @@
 
 #define PIN_TIMEOUT_S 3600.0
 
-/* The victim gets a name that no discovery looks at, durably, before its files go one by
- * one. */
-static int remove_step(const struct dcp_store *store, const char *name,
-                       struct dcp_error *err)
-{
-    DCP_CLEANUP_FREE char *trash = NULL;
-    int rc = dcp_leftover_clear(store, DCP_TRASH_PREFIX, name, &trash, err);
-
-    if (!rc)
-        rc = store->ops->publish(store->self, name, trash, err);
-    return rc ? rc : store->ops->remove(store->self, trash, err);
-}
-
 /* What dead processes left: with the lease in our hands nobody else is at work here. What
  * cannot be removed stays. */
 static void reap(const struct dcp_store *store, size_t *removed, struct dcp_error *err)
@@ -57,23 +44,6 @@ static double timeout_of(const struct dcp_retention *retention)
     return retention->pin_timeout_s == 0 ? PIN_TIMEOUT_S : retention->pin_timeout_s;
 }
 
-/* A step that is to go goes, unless it is being read. */
-static enum dcp_stay retire(struct prune *prune, const struct dcp_step *step)
-{
-    const struct dcp_retention *retention = prune->retention;
-    struct dcp_store_file *pin = NULL;
-    bool yields = dcp_pin_yields(prune->store, step->name, timeout_of(retention),
-                                 !retention->dry_run, &pin);
-
-    if (yields && !retention->dry_run) {
-        bool gone = !remove_step(prune->store, step->name, prune->why_not);
-        prune->removed += gone;
-        dcp_pin_forget(prune->store, step->name);
-    }
-    dcp_unpin(prune->store, &pin);
-    return yields ? DCP_GOES : DCP_STAYS_READ;
-}
-
 /* Marks that cannot be read are as good as a pin. */
 static bool is_marked(struct prune *prune, const struct dcp_step *step)
 {
@@ -81,6 +51,41 @@ static bool is_marked(struct prune *prune, const struct dcp_step *step)
 
     return dcp_marks_read(prune->store, step->name, &marks, prune->why_not) ||
            marks.pinned || marks.n_tags;
+}
+
+/* The victim gets a name that no discovery looks at, durably, before its files go one by
+ * one. Whether it has a mark is looked at again when nobody can set one any more. */
+static enum dcp_stay remove_step(struct prune *prune, const struct dcp_step *step)
+{
+    const struct dcp_store *store = prune->store;
+    DCP_CLEANUP_FREE char *trash = NULL;
+
+    if (dcp_leftover_clear(store, DCP_TRASH_PREFIX, step->name, &trash, prune->why_not))
+        return DCP_STAYS_STUCK;
+    if (is_marked(prune, step))
+        return DCP_STAYS_MARKED;
+    int rc = store->ops->publish(store->self, step->name, trash, prune->why_not);
+    if (!rc)
+        rc = store->ops->remove(store->self, trash, prune->why_not);
+    return rc ? DCP_STAYS_STUCK : DCP_GOES;
+}
+
+/* A step that is to go goes, unless it is being read or marked. */
+static enum dcp_stay retire(struct prune *prune, const struct dcp_step *step)
+{
+    const struct dcp_retention *retention = prune->retention;
+    struct dcp_store_file *pin = NULL, *marks = NULL;
+    enum dcp_stay stay = DCP_GOES;
+
+    if (!dcp_pin_yields(prune->store, step->name, timeout_of(retention),
+                        !retention->dry_run, &pin, &marks))
+        stay = DCP_STAYS_READ;
+    else if (!retention->dry_run)
+        stay = remove_step(prune, step);
+    prune->removed += stay == DCP_GOES && !retention->dry_run;
+    dcp_unpin(prune->store, &pin);
+    dcp_unpin(prune->store, &marks);
+    return stay;
 }
 
 /* A run that diverged pushes out neither the newest step that is finite nor the one
@@ -115,7 +120,7 @@ static void judge_all(struct prune *prune, const struct dcp_step *steps, size_t 
             stay = DCP_STAYS_UNKNOWN;
         else
             stay = retire(prune, step);
-        if (stay != DCP_GOES && stay != DCP_STAYS_READ && !retention->dry_run)
+        if (stay != DCP_STAYS_READ && !retention->dry_run)
             dcp_pin_forget(prune->store, step->name); /* it is not due any more */
         diverged |= counts && !whole && step->diverged;
         whole += counts;

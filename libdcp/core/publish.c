@@ -122,11 +122,12 @@ int dcp_publish_commit(struct dcp_publish *publish, const char *file, bool repla
         rc = look(store, publish->name, &taken, err);
     if (rc)
         return rc;
-    if (taken)
-        return replace(publish, from, err);
-    rc = store->ops->publish(store->self, from, publish->name, err);
-    if (!rc)
+    rc = taken ? replace(publish, from, err)
+               : store->ops->publish(store->self, from, publish->name, err);
+    if (!rc && !taken)
         publish->made = file != NULL; /* the emptied folder is still to be removed */
+    if (!rc && !file)                 /* it is a step now, which others may mark */
+        dcp_unpin(store, &publish->held);
     return rc;
 }
 

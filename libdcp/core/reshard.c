@@ -376,6 +376,9 @@ int dcp_reshard_run(struct dcp_reshard *reshard, struct dcp_error *err)
         rc = dcp_publish_begin(&publish, &store, reshard->name, options->force, err);
     if (!rc)
         rc = write_target(reshard, &store, publish.prefix, err);
+    if (!rc && is_dir && options->made)
+        rc = options->made(options->self,
+                           &(struct dcp_source){ &store, publish.tmp, true }, err);
     if (!rc)
         rc = dcp_publish_commit(&publish,
                                 is_dir           ? NULL

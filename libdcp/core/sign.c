@@ -141,6 +141,27 @@ static int list_step(const struct dcp_source *source, const struct dcp_progress 
     return rc;
 }
 
+/* The text of a secret key, and that it is one. Caller clears and frees. */
+static int read_secret(const char *path, void **out_pem, size_t *out_n,
+                       struct dcp_error *err)
+{
+    struct dcp_ed25519_key key;
+    char signature[DCP_ED25519_TEXT];
+    int rc = dcp_fs_read_file(path, MAX_KEYS_BYTES, out_pem, out_n, err);
+    return rc ? rc
+              : dcp_ed25519_sign(*out_pem, *out_n, path, "", 0, signature, &key, err);
+}
+
+int dcp_keys_check(const char *path, struct dcp_error *err)
+{
+    DCP_CLEANUP_FREE void *pem = NULL;
+    size_t n = 0;
+    int rc = read_secret(path, &pem, &n, err);
+    if (pem)
+        explicit_bzero(pem, n);
+    return rc;
+}
+
 int dcp_sign(const struct dcp_source *source, const char *key_path,
              const struct dcp_progress *progress, struct dcp_signature *out,
              struct dcp_error *err)
@@ -153,10 +174,8 @@ int dcp_sign(const struct dcp_source *source, const char *key_path,
     char signature[DCP_ED25519_TEXT];
     size_t n = 0;
     int rc = check_native(source, DCP_E_UNSUPPORTED, err);
-    if (!rc)
-        rc = dcp_fs_read_file(key_path, MAX_KEYS_BYTES, &pem, &n, err);
     if (!rc) /* before all is read */
-        rc = dcp_ed25519_sign(pem, n, key_path, "", 0, signature, &key, err);
+        rc = read_secret(key_path, &pem, &n, err);
     if (!rc)
         rc = list_step(source, progress, &list, out, err);
     if (!rc)

@@ -28,6 +28,11 @@ void dcp_aside_name(const char *step, int64_t i, char out[96]);
 bool dcp_is_aside(const char *name);
 /* The file that has the marks of a step. */
 void dcp_marks_name(const char *step, char out[96]);
+/* Keeps the marks of a step as they are until *out is given back with dcp_unpin: waits
+ * for others who hold its folder. *out is NULL where the store has no locks, or there is
+ * no such step. Errors: BUSY. */
+int dcp_marks_hold(const struct dcp_store *store, const char *step,
+                   struct dcp_store_file **out, struct dcp_error *err);
 /* As dcp_find, among the steps below `below` (INT64_MAX: all). Collective. */
 int dcp_find_below(const struct dcp_context *ctx, int64_t step, int64_t below,
                    struct dcp_step *out_step, struct dcp_error *err);

@@ -57,6 +57,16 @@ there() {
     run -0 dcp-inspect scan run/step-00000100
 }
 
+@test "prune and repair take the headers that --limit-header lets through" {
+    run -0 dcp-reshard prune run --keep 1 --limit-header 4K --json # none counts as whole
+    json 'not any(s["goes"] for s in d["steps"])'
+    run -0 dcp-reshard prune run --keep 1 --limit-header 1M --json
+    json '[s["goes"] for s in d["steps"]] == [False, True, True]'
+    run -4 dcp-reshard repair run --limit-header 4K
+    [[ $output == *"has no parity, and "*"over the limit of 4096"* ]]
+    run -3 dcp-reshard repair run --limit-header 1M # whole, without parity
+}
+
 @test "prune shows what would go, and --yes removes it" {
     run -0 dcp-reshard prune run --keep 1
     [[ ${lines[0]} == "stays     step-00000300  43.1 KiB  (one of the newest)" ]]
@@ -75,9 +85,22 @@ there() {
     kill %1
 }
 
+@test "prune says of a step that it could not remove that it stays" {
+    chattr +i run/step-00000100 2>&- || skip "nothing can be made immutable here"
+    run dcp-reshard prune run --keep 1 --yes
+    chattr -i run/step-00000100
+    [ "$status" = 6 ]
+    [[ $output == *"removed   step-00000200 "* ]]
+    [[ $output == *"stays     step-00000100  43.1 KiB  (it cannot be removed)"* ]]
+    [[ $output == *"step-00000100'"*"Operation not permitted"* ]]
+    [ "$(there)" = "step-00000100 step-00000300" ]
+}
+
 @test "tags and pins keep steps, and go with them" {
     dcp-reshard pin run/step-00000100
     dcp-reshard tag run/step-00000200 best
+    run -0 dcp-reshard prune run --keep 1
+    [[ ${lines[1]} == *"step-00000200"*"(pinned or tagged)" ]]
     run -0 dcp-reshard prune run --keep 1 --yes
     [[ ${lines[1]} == *"step-00000200"*"(pinned or tagged)" ]]
     [ "$(there)" = "step-00000100 step-00000200 step-00000300" ]
@@ -98,6 +121,21 @@ there() {
     echo '{' >run/.marks-step-00000100
     run -4 dcp-reshard prune run --keep 1 --yes
     [ "$(there)" = "step-00000100 step-00000300" ]
+}
+
+@test "marks that are set at once are all kept" {
+    pids=
+    for i in {1..12}; do
+        dcp-reshard tag run/step-00000200 "t$i" &
+        pids+=" $!"
+    done
+    dcp-reshard pin run/step-00000200
+    for pid in $pids; do
+        wait "$pid"
+    done
+    run -0 dcp-inspect steps run --json
+    json 'd["steps"][1]["pinned"]
+          and sorted(d["steps"][1]["tags"]) == sorted("t%d" % i for i in range(1, 13))'
 }
 
 @test "a run in training can be marked, and its retention respects that" {

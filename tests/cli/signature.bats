@@ -277,3 +277,33 @@ PY
     run -3 dcp-reshard two four --key nowhere
     [ ! -e four ]
 }
+
+@test "a reshard that cannot sign publishes nothing, and does not blame the source" {
+    dcp-reshard run one --key me.key
+    find one -type f | sort | xargs sha256sum >before
+    echo junk >bad
+    for key in bad me.key.pub; do
+        run -2 --separate-stderr dcp-reshard run new --key $key
+        [[ $stderr == *"'$key' has no secret Ed25519 key"* ]]
+        [[ $stderr != *"cannot reshard"* ]]
+        [ ! -e new ]
+        run -2 dcp-reshard run one --key $key --force
+        run -2 dcp-reshard run new --key $key --dry-run
+    done
+    # A key that is gone when all is written.
+    mkfifo pipe
+    {
+        cat me.key >pipe
+        until [ -d .tmp-one ]; do
+            sleep 0.01
+        done
+        cat bad >pipe
+    } &
+    run -2 --separate-stderr dcp-reshard run one --key pipe --force
+    wait
+    [[ $stderr == *"cannot sign 'one': 'pipe' has no secret Ed25519 key"* ]]
+    [[ $stderr != *"cannot reshard"* ]]
+    sha256sum --quiet -c before
+    [ -z "$(ls -d .tmp-* .trash-* 2>&-)" ]
+    dcp-reshard verify one --key me.key.pub
+}

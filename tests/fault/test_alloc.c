@@ -6,6 +6,7 @@
  * of the libraries fail, too. Under a sanitizer, which has its own, only the calls of
  * libdcp are (the linker wraps them), and it watches what happens to memory. */
 #include "base/fs.h"
+#include "cli/source.h"
 #include "lib/acts.h"
 #include "lib/sample.h"
 #include "lib/world.h"
@@ -418,6 +419,44 @@ static void unpack(void)
     assert_true(rc == DCP_OK || rc == DCP_E_MEMORY || rc == DCP_E_UNSUPPORTED);
 }
 
+/* A path that is none: names beside it are looked at. */
+static void look_for_near(void)
+{
+    struct dcp_main m = { 0 };
+    struct dcp_place place;
+    struct dcp_error err = { 0 };
+
+    arm();
+    int rc = dcp_source_open(&m, "sorce", &place, &err);
+    disarm();
+    assert_true(rc == DCP_E_NOT_FOUND || rc == DCP_E_MEMORY);
+    if (!wanted)
+        assert_string_equal(err.hint, "did you mean 'source'?");
+}
+
+static int pin_it(void *self, struct dcp_marks *marks, struct dcp_error *err)
+{
+    (void)self;
+    (void)err;
+    marks->pinned = true;
+    return DCP_OK;
+}
+
+static void mark_here(void)
+{
+    struct dcp_store run;
+    struct dcp_marks marks;
+
+    assert_int_equal(dcp_store_dir(&run, source, false, NULL), 0);
+    arm();
+    int rc = dcp_marks_change(&run, "step-00000002", pin_it, NULL, &marks, NULL);
+    disarm();
+    assert_true(rc == DCP_OK || rc == DCP_E_MEMORY);
+    assert_int_equal(dcp_marks_read(&run, "step-00000002", &marks, NULL), 0);
+    assert_true(rc || marks.pinned);
+    dcp_store_free(&run);
+}
+
 /* --- two ranks --- */
 
 struct pair {
@@ -499,6 +538,19 @@ static void looks(void **state)
     fail_each(index_native, 30, 1);
     fail_each(prune_here, 30, 3);
     fail_each(mend_here, 100, 7);
+    fail_each(mark_here, 5, 1);
+}
+
+static void hints(void **state)
+{
+    (void)state;
+    char *back = getcwd(NULL, 0);
+
+    assert_non_null(back);
+    assert_int_equal(chdir(folder), 0);
+    fail_each(look_for_near, 5, 1);
+    assert_int_equal(chdir(back), 0);
+    free(back);
 }
 
 static void reshards(void **state)
@@ -539,6 +591,7 @@ int main(void)
         cmocka_unit_test(saves),    cmocka_unit_test(loads),
         cmocka_unit_test(looks),    cmocka_unit_test(reshards),
         cmocka_unit_test(archives), cmocka_unit_test(two_ranks),
+        cmocka_unit_test(hints),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     clean_up();

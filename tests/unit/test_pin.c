@@ -274,6 +274,131 @@ static void what_is_being_made_stays(void **state)
     assert_int_equal(prune(run, 0), 1);
 }
 
+/* --- marks --- */
+
+static int pin_it(void *self, struct dcp_marks *marks, struct dcp_error *err)
+{
+    (void)err;
+    marks->pinned = *(const bool *)self;
+    return 0;
+}
+
+static int mark(const struct dcp_store *store, const char *step, bool pinned)
+{
+    struct dcp_marks marks;
+
+    return dcp_marks_change(store, step, pin_it, &pinned, &marks, NULL);
+}
+
+/* A store in which things happen while a step is retired or set aside. */
+static struct {
+    const struct dcp_store *inner;
+    bool marks;                   /* step 1 is pinned before it is locked */
+    int n_published, n_unguarded; /* renames of step 1; those while it could be marked */
+} meanwhile;
+
+static int hold_meanwhile(void *self, const char *name, bool exclusive,
+                          struct dcp_store_file **out, struct dcp_error *err)
+{
+    if (meanwhile.marks && !strncmp(name, "step-00000001", 13)) {
+        meanwhile.marks = false;
+        assert_int_equal(mark(meanwhile.inner, "step-00000001", true), 0);
+    }
+    return meanwhile.inner->ops->hold(self, name, exclusive, out, err);
+}
+
+static int publish_meanwhile(void *self, const char *from, const char *to,
+                             struct dcp_error *err)
+{
+    struct dcp_store_file *held = NULL;
+
+    if (!strcmp(from, "step-00000001")) {
+        meanwhile.n_published++;
+        meanwhile.n_unguarded +=
+            meanwhile.inner->ops->hold(self, from, true, &held, NULL) != DCP_E_BUSY;
+        dcp_unpin(meanwhile.inner, &held);
+    }
+    return meanwhile.inner->ops->publish(self, from, to, err);
+}
+
+static void no_mark_is_lost_to_retention(void **state)
+{
+    const struct run *run = *state;
+    struct dcp_store_ops ops = *run->store.ops;
+    const struct dcp_store store = { .ops = &ops,
+                                     .self = run->store.self,
+                                     .root = run->store.root };
+    const struct dcp_retention retention = { .keep = 1 };
+    const struct dcp_context ctx = { .store = &store };
+    size_t removed = 99;
+
+    ops.hold = hold_meanwhile;
+    ops.publish = publish_meanwhile;
+    meanwhile.inner = &run->store;
+    meanwhile.marks = true;
+    save(run, 1);
+    save(run, 2);
+    assert_int_equal(dcp_prune(&store, &retention, &removed, NULL), 0);
+    assert_false(meanwhile.marks);
+    assert_int_equal(removed, 0);
+    assert_string_equal(steps(&run->store), "2 1");
+    assert_int_equal(mark(&run->store, "step-00000001", false), 0);
+    assert_int_equal(dcp_prune(&store, &retention, &removed, NULL), 0);
+    assert_int_equal(removed, 1);
+    save(run, 1);
+    assert_int_equal(dcp_set_aside(&ctx, 0, NULL), 0);
+    assert_int_equal(meanwhile.n_published, 2);
+    assert_int_equal(meanwhile.n_unguarded, 0);
+}
+
+/* Somebody who is about to mark it keeps a step, as a reader does, and no longer. */
+static void a_step_that_is_being_marked_stays(void **state)
+{
+    const struct run *run = *state;
+    const struct dcp_store *store = &run->store;
+    struct dcp_store_file *held;
+
+    save(run, 1);
+    save(run, 2);
+    assert_int_equal(store->ops->hold(store->self, "step-00000001", true, &held, NULL),
+                     0);
+    assert_int_equal(prune(run, 0), 0);
+    set_due(run, 1, (int64_t)time(NULL) - 3000);
+    assert_int_equal(prune(run, 2000), 1);
+    dcp_unpin(store, &held);
+    assert_int_equal(mark(store, "step-00000001", true), DCP_E_NOT_FOUND);
+}
+
+static int remove_replaced(void *self, const char *name, const void *data,
+                           size_t size_bytes, struct dcp_error *err)
+{
+    int rc = meanwhile.inner->ops->replace(self, name, data, size_bytes, err);
+
+    meanwhile.inner->ops->remove(self, "step-00000001", NULL);
+    return rc;
+}
+
+/* Without locks a mark may come too late: it says so, and is none of a later step. */
+static void a_mark_without_a_step_is_an_error(void **state)
+{
+    const struct run *run = *state;
+    struct dcp_store_ops ops = *run->store.ops;
+    const struct dcp_store store = { .ops = &ops,
+                                     .self = run->store.self,
+                                     .root = run->store.root };
+    struct dcp_marks marks;
+
+    ops.hold = NULL;
+    ops.replace = remove_replaced;
+    meanwhile.inner = &run->store;
+    save(run, 1);
+    assert_int_equal(mark(&store, "step-00000001", true), DCP_E_NOT_FOUND);
+    save(run, 1);
+    assert_int_equal(dcp_marks_read(&store, "step-00000001", &marks, NULL), 0);
+    assert_false(marks.pinned);
+    assert_int_equal(mark(&store, "step-1", true), DCP_E_NOT_FOUND);
+}
+
 /* --- steps that go all the same --- */
 
 /* A store that cannot pin, in which step 2 is removed when its n-th file is opened. */
@@ -390,11 +515,18 @@ int main(void)
 {
 #define EACH(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
     const struct CMUnitTest tests[] = {
-        EACH(a_pinned_step_stays),      EACH(retention_does_not_wait_for_ever),
-        EACH(places_are_pinned),        EACH(readers_need_not_write),
-        EACH(what_is_being_made_stays), EACH(steps_that_go_while_they_are_read),
-        EACH(what_stays_is_not_due),    EACH(a_look_costs_no_pin),
+        EACH(a_pinned_step_stays),
+        EACH(retention_does_not_wait_for_ever),
+        EACH(places_are_pinned),
+        EACH(readers_need_not_write),
+        EACH(what_is_being_made_stays),
+        EACH(steps_that_go_while_they_are_read),
+        EACH(what_stays_is_not_due),
+        EACH(a_look_costs_no_pin),
         EACH(the_only_step_goes),
+        EACH(no_mark_is_lost_to_retention),
+        EACH(a_step_that_is_being_marked_stays),
+        EACH(a_mark_without_a_step_is_an_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -80,6 +80,27 @@ static void short_names_stay_distinct(void **state)
     }
 }
 
+/* Names come from strangers: one of a million parts takes no longer than any other of its
+ * length. */
+static void names_of_many_parts(void **state)
+{
+    (void)state;
+    const size_t n = (size_t)2 << 20;
+    char *names[2] = { calloc(1, n + 1), calloc(1, n + 1) };
+    assert_true(names[0] && names[1]);
+    for (size_t i = 0; i < n; i++)
+        names[0][i] = names[1][i] = i % 2 ? '.' : 'a';
+    names[1][n - 2] = 'b';
+    struct dcp_shorten how = dcp_shorten_choose((const char *const *)names, 2, 9);
+    assert_int_equal(how.width, 9);
+    for (int k = 0; k < 2; k++) {
+        DCP_CLEANUP_BUF struct dcp_buf out = { 0 };
+        dcp_shorten_add(&out, names[k], &how);
+        assert_string_equal((const char *)out.data, k ? "…a.a.a.b." : "…a.a.a.a.");
+        free(names[k]);
+    }
+}
+
 static void lines_end_before_the_width(void **state)
 {
     (void)state;
@@ -205,6 +226,7 @@ int main(void)
         cmocka_unit_test(width_is_that_of_the_terminal),
         cmocka_unit_test(cutting_keeps_both_ends),
         cmocka_unit_test(short_names_stay_distinct),
+        cmocka_unit_test(names_of_many_parts),
         cmocka_unit_test(lines_end_before_the_width),
         cmocka_unit_test(escaping_is_never_cut),
         cmocka_unit_test(numbers_read_well),

@@ -246,7 +246,7 @@ enum dcp_stay {
     DCP_STAYS_FINITE,  /* one of the two newest before the run diverged */
     DCP_STAYS_MARKED,  /* somebody pinned or tagged it */
     DCP_STAYS_UNKNOWN, /* it could not be judged: a newer version may have written it */
-    DCP_STAYS_READ,    /* a reader pins it, or a process is at work on it */
+    DCP_STAYS_READ,    /* a reader pins it, or a process is at work on it or its marks */
     DCP_STAYS_STUCK,   /* it was to go, and removing it failed */
     DCP_STAYS_ASIDE, /* it was set aside, and such steps were not asked for: see dcp_gc */
 };
@@ -283,10 +283,16 @@ DCP_PUBLIC bool dcp_marks_has(const struct dcp_marks *marks, const char *tag);
 /* Of the step of that name; all zero when there are none. Errors: CORRUPT, IO, MEMORY. */
 DCP_PUBLIC int dcp_marks_read(const struct dcp_store *store, const char *step,
                               struct dcp_marks *out_marks, struct dcp_error *err);
-/* Replaces them, in one step; needs no lease. Errors: NOT_FOUND (no such step), IO,
+/* Reads them, lets `change` change them, and replaces them, in one step; needs no lease.
+ * Nobody else changes them meanwhile, nor does retention remove the step. What `change`
+ * returns, if not 0, ends it. *out_marks: as they are then. Errors: NOT_FOUND (no such
+ * step, or it went meanwhile), BUSY (others are at it for half a minute), CORRUPT, IO,
  * MEMORY. */
-DCP_PUBLIC int dcp_marks_write(const struct dcp_store *store, const char *step,
-                               const struct dcp_marks *marks, struct dcp_error *err);
+DCP_PUBLIC int dcp_marks_change(const struct dcp_store *store, const char *step,
+                                int (*change)(void *self, struct dcp_marks *marks,
+                                              struct dcp_error *err),
+                                void *self, struct dcp_marks *out_marks,
+                                struct dcp_error *err);
 
 /* What dead processes left in a folder, a run or one that targets are made in. */
 enum dcp_leftover {

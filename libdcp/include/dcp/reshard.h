@@ -100,6 +100,11 @@ struct dcp_reshard_options {
     struct dcp_target_options target;
     struct dcp_progress progress;
     const struct dcp_log *log; /* what could not be removed is a warning; NULL: silence */
+    /* Called when a target that is a folder is written and proved, under its temporary
+     * name, and may add files to it. What it returns, if not 0, ends the reshard: nothing
+     * is published. NULL: nobody is called. */
+    int (*made)(void *self, const struct dcp_source *target, struct dcp_error *err);
+    void *self;
 };
 
 /* What a reshard would do. */

@@ -19,6 +19,9 @@ struct dcp_keys;
 DCP_PUBLIC int dcp_keys_read(const char *path, struct dcp_keys **out_keys,
                              struct dcp_error *err);
 DCP_PUBLIC void dcp_keys_free(struct dcp_keys *keys);
+/* Whether a PEM file has a secret key to sign with, before there is anything to sign.
+ * Errors: USAGE (there is none), NOT_FOUND, IO, MEMORY. */
+DCP_PUBLIC int dcp_keys_check(const char *path, struct dcp_error *err);
 /* Makes a pair: `path`, for its user alone, and `path`.pub. Errors: EXISTS, IO, MEMORY.
  */
 DCP_PUBLIC int dcp_keys_make(const char *path, struct dcp_error *err);
