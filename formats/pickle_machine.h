@@ -21,7 +21,8 @@ struct dcp_pickle_machine {
     size_t *marks; /* heights of the stack */
     size_t n_marks, cap_marks;
     struct dcp_pickle_node **memo;
-    size_t n_memo, cap_memo; /* n_memo: the index that MEMOIZE takes next */
+    size_t n_memo, cap_memo; /* n_memo: 1 + the highest index */
+    size_t n_memoized;       /* indices that are set: the one that MEMOIZE takes next */
     size_t n_nodes;
     struct dcp_pickle_ids *ids; /* or NULL */
     /* Set when only the names are wanted: then every opcode is run, also those that are

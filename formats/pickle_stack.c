@@ -106,6 +106,7 @@ int dcp_pickle_memo_set(struct dcp_pickle_machine *m, uint64_t index)
         return dcp_pickle_no_memory(m);
     m->memo = memo;
     memset(memo + old_cap, 0, (m->cap_memo - old_cap) * sizeof *memo);
+    m->n_memoized += !memo[index];
     memo[index] = node;
     if (index >= m->n_memo)
         m->n_memo = (size_t)index + 1;
@@ -117,9 +118,11 @@ static int op_put(struct dcp_pickle_machine *m)
     return dcp_pickle_memo_set(m, m->arg);
 }
 
+/* The next index is how many there are, as in CPython: where BINPUT left a gap, that one
+ * may be set already. */
 static int op_memoize(struct dcp_pickle_machine *m)
 {
-    return dcp_pickle_memo_set(m, m->n_memo);
+    return dcp_pickle_memo_set(m, m->n_memoized);
 }
 
 int dcp_pickle_memo_get(struct dcp_pickle_machine *m, uint64_t index)

@@ -4,7 +4,7 @@ setup_file() {
     load helper
     cd "$BATS_FILE_TMPDIR"
     python3 - <<'PYTHON'
-import collections, datetime, os, pathlib, pickle, tarfile, zipfile
+import collections, datetime, io, json, os, pathlib, pickle, random, tarfile, zipfile
 
 
 class Evil:
@@ -78,6 +78,43 @@ with tarfile.open("folder.tar", "w") as archive:
     archive.add("folder/safe.pt", "safe.pt")
 with open("half.zip", "wb") as file:
     file.write(b"PK\3\4" + bytes(60))
+
+
+# The memo: indices of their own (PUT, BINPUT, LONG_BINPUT) between those of MEMOIZE, and
+# what Python would import then.
+def memo_pickle(rng):
+    words = ["collections", "OrderedDict", "posix", "system"]
+    memo, out = {}, b"\x80\x04"
+    for i in range(rng.randrange(2, 12)):
+        word = rng.choice(words).encode()
+        out += b"\x8c" + bytes([len(word)]) + word
+        at = rng.randrange(8)
+        how = rng.randrange(5)
+        out += (b"q" + bytes([at]) if how == 0 else b"r" + at.to_bytes(4, "little")
+                if how == 1 else b"p%d\n" % at if how == 2 else b"\x94") + b"0"
+        memo[at if how < 3 else len(memo)] = word
+    module, name = rng.choice(sorted(memo)), rng.choice(sorted(memo))
+    return out + b"h" + bytes([module]) + b"h" + bytes([name]) + b"\x93."
+
+
+class Names(pickle.Unpickler):
+    def find_class(self, module, name):
+        self.name = module + "." + name
+        return None
+
+
+os.mkdir("memo")
+want = {}
+rng = random.Random(1)
+for i in range(200):
+    data = memo_pickle(rng)
+    python = Names(io.BytesIO(data))
+    python.load()
+    want[f"{i}.pkl"] = python.name
+    with open(f"memo/{i}.pkl", "wb") as file:
+        file.write(data)
+with open("memo.json", "w") as file:
+    json.dump(want, file)
 PYTHON
 }
 
@@ -124,6 +161,11 @@ setup() {
         run -0 dcp-inspect scan "$BATS_TEST_DIRNAME/../formats/data/$folder"
         [[ $output == *", 0 names dangerous, 0 unknown, "* ]]
     done
+}
+
+@test "scan reads the memo of a pickle as Python does" {
+    run -1 dcp-inspect scan memo --all --json
+    json '{g["file"]: g["name"] for g in d["globals"]} == json.load(open("memo.json"))'
 }
 
 @test "scan as a document" {

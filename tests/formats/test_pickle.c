@@ -52,6 +52,12 @@ static const struct {
     { PICKLE("](K\x01K\x02\x65."), "[1,2]" },
     { PICKLE(")."), "{\"$tuple\":[]}" },
     { PICKLE("(K\x01K\x02K\x03K\x04t."), "{\"$tuple\":[1,2,3,4]}" },
+    /* MEMOIZE takes the number of indices that are set, as CPython: here 1 again, */
+    { PICKLE("\x8c\x01\x61q\x01\x30\x8c\x01\x62\x94\x30h\x01."), "\"b\"" },
+    /* here 2, behind 0 and 5, and then 3, behind one that was set again */
+    { PICKLE("K\0q\x05\x30K\x01q\0\x30K\x02\x94\x30K\x03q\x02\x30K\x04\x94\x30"
+             "(h\x05h\0h\x02h\x03t."),
+      "{\"$tuple\":[0,1,3,4]}" },
     { PICKLE("K\x01K\x02\x86."), "{\"$tuple\":[1,2]}" },
     { PICKLE("\x8f(K\x01\x90."), "{\"$set\":[1]}" },
     { PICKLE("(K\x01\x91."), "{\"$frozenset\":[1]}" },
