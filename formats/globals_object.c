@@ -154,8 +154,10 @@ int dcp_object_globals(const struct dcp_object *object,
 {
     DCP_CLEANUP_JSON json_t *value = NULL;
 
-    if (object->kind == DCP_OBJECT_BYTES)
-        return dcp_scan_memory(object->data, object->size_bytes, take, err);
+    if (object->kind == DCP_OBJECT_BYTES) {
+        struct dcp_scan scan = { .visit = take };
+        return dcp_scan_memory(&scan, object->data, object->size_bytes, err);
+    }
     /* Most objects have no tag, not even an escaped one: their text tells. */
     if (!object->size_bytes || (!memchr(object->data, '$', object->size_bytes) &&
                                 !memchr(object->data, '\\', object->size_bytes)))

@@ -12,16 +12,32 @@ struct dcp_scan {
     uint64_t n_pickles;
 };
 
-/* One pickle at the beginning of data; *out_used (may be NULL): where it ended, 0 when it
- * could not be read. Errors: MEMORY, those of the visitor. */
+enum { DCP_SCAN_MAX_TEXT = 16 << 20 }; /* of a pickle of protocol 0, of a header */
+
+/* A pickle that cannot be read. Errors: those of the visitor, as everywhere here. */
+int dcp_scan_unreadable(struct dcp_scan *scan, const char *where, struct dcp_error *err);
+/* One pickle at the beginning of data. Errors: MEMORY. */
 int dcp_scan_pickle(struct dcp_scan *scan, const char *where, const void *data,
-                    size_t size_bytes, size_t *out_used, struct dcp_error *err);
+                    size_t size_bytes, struct dcp_error *err);
+/* The same at a byte of a file, of at most max_bytes. *out_used: its bytes, 0 when it
+ * could not be read, which counts unless it may be no pickle at all (!is_sure) and named
+ * nothing. Errors: IO, MEMORY. */
+int dcp_scan_pickle_at(struct dcp_scan *scan, const char *where,
+                       const struct dcp_input *in, uint64_t at, size_t max_bytes,
+                       bool is_sure, size_t *out_used, struct dcp_error *err);
+
+#define DCP_SCAN_NPY_BYTES 12 /* tell how long the header of a NumPy array file is */
+/* 0: data do not begin like one. The array lies behind the header. */
+uint64_t dcp_scan_npy_head(const unsigned char *data, size_t n);
+/* Whether the array behind a header may be a pickle. */
+bool dcp_scan_npy_objects(const unsigned char *head, size_t n);
+
 /* The records of a zip archive in bytes begin .. end of a file. `where` is put before
  * their names. */
 int dcp_scan_zip(struct dcp_scan *scan, const char *where, const struct dcp_input *in,
                  uint64_t begin, uint64_t end, struct dcp_error *err);
 /* The bytes of an object: an archive, or nothing that is loaded. */
-int dcp_scan_memory(const void *data, size_t size_bytes,
-                    const struct dcp_global_visit *visit, struct dcp_error *err);
+int dcp_scan_memory(struct dcp_scan *scan, const void *data, size_t size_bytes,
+                    struct dcp_error *err);
 
 #endif
