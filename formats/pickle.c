@@ -175,6 +175,10 @@ int dcp_pickle_names(const void *data, size_t size_bytes,
                                     .names = names };
     int rc = m.arena ? run(&m) : dcp_error_memory(err, "a pickle");
 
+    if (m.n_held && (!rc || rc == DCP_E_CORRUPT || rc == DCP_E_UNSUPPORTED)) {
+        int told = names->take(names->self, "builtins.getattr", err);
+        rc = told ? told : rc;
+    }
     *out_used = m.in.at;
     free(m.stack);
     free(m.marks);

@@ -28,6 +28,8 @@ struct dcp_pickle_machine {
     /* Set when only the names are wanted: then every opcode is run, also those that are
      * refused otherwise, and what is done to objects is not looked at. */
     const struct dcp_pickle_names *names;
+    size_t n_held; /* with names: getattr on the stack, less the uses of it that are
+                    * known; what is left at the end is told */
     bool stopped;
 };
 
@@ -85,6 +87,7 @@ int dcp_pickle_push_object(struct dcp_pickle_machine *m, struct dcp_pickle_node 
                            struct dcp_pickle_node *args, struct dcp_pickle_node *kwargs);
 int dcp_pickle_push_global(struct dcp_pickle_machine *m, const char *module,
                            size_t module_len, const char *name, size_t name_len);
+bool dcp_pickle_is_getattr(const struct dcp_pickle_node *node);
 int dcp_pickle_memo_set(struct dcp_pickle_machine *m, uint64_t index);
 int dcp_pickle_memo_get(struct dcp_pickle_machine *m, uint64_t index);
 

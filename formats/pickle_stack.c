@@ -25,6 +25,7 @@ int dcp_pickle_push(struct dcp_pickle_machine *m, struct dcp_pickle_node *node)
         return dcp_pickle_no_memory(m);
     m->stack = stack;
     stack[m->n_stack++] = node;
+    m->n_held += m->names && dcp_pickle_is_getattr(node);
     return DCP_OK;
 }
 

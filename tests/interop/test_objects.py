@@ -414,7 +414,7 @@ class Scan(Folder):
                 if g["kind"] != "safe"}
 
     def test_known(self):
-        names = [n for n in KNOWN if n not in ("keys", "ZoneInfo")]
+        names = [n for n in KNOWN if n != "keys"]
         source = self.save({n: KNOWN[n] for n in names})
         stream = self.save({n: KNOWN[n] for n in names}, "stream.pt",
                            _use_new_zipfile_serialization=False)
