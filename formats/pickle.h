@@ -108,8 +108,10 @@ int dcp_pickle_find_end(const void *data, size_t size_bytes, size_t *at, bool *o
 /* The classes and functions that a pickle names, in order, each as dcp_global_judge
  * (<dcp/globals.h>) wants it; of opcodes that are refused otherwise, too. What getattr
  * reaches in a class is told by its name; getattr itself at the end, when it has another
- * use than that and members of known Enums. *out_used: where it ended. Errors: CORRUPT,
- * UNSUPPORTED (the names up to there were told), MEMORY, those of take. */
+ * use than that and members of known Enums. *out_used: where it ended. Errors: CORRUPT:
+ * Python cannot read it either (*out_used is size_bytes: data end before it does, else it
+ * is less); UNSUPPORTED: it is not read here; the names up to there were told. MEMORY,
+ * those of take. */
 struct dcp_pickle_names {
     int (*take)(void *self, const char *name, struct dcp_error *err);
     void *self;

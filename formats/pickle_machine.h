@@ -30,6 +30,9 @@ struct dcp_pickle_machine {
     const struct dcp_pickle_names *names;
     size_t n_held; /* with names: getattr on the stack, less the uses of it that are
                     * known; what is left at the end is told */
+    /* Why it ended early, where only names are wanted. Refused is what Python may read.
+     */
+    enum { DCP_PICKLE_REFUSED, DCP_PICKLE_BROKEN, DCP_PICKLE_CUT_OFF } why;
     bool stopped;
 };
 
@@ -61,6 +64,9 @@ extern const struct dcp_pickle_op dcp_pickle_name_ops[256]; /* with names alone 
 
 /* Sets the error: this opcode, here, and what is wrong with it. */
 int dcp_pickle_corrupt(struct dcp_pickle_machine *m, const char *what);
+/* The same, where Python fails as well, and where data end. */
+int dcp_pickle_broken(struct dcp_pickle_machine *m, const char *what);
+int dcp_pickle_cut_off(struct dcp_pickle_machine *m, const char *what);
 int dcp_pickle_no_memory(struct dcp_pickle_machine *m);
 
 /* Items above the last mark: no opcode but those that take a mark reaches below it. */

@@ -63,7 +63,10 @@ int dcp_pickle_push_global(struct dcp_pickle_machine *m, const char *module,
 {
     if (!identifier_ok(module, module_len, true) ||
         !identifier_ok(name, name_len, m->names != NULL))
-        return dcp_pickle_corrupt(m, "the name of a class or function is malformed");
+        return module_len > DCP_PICKLE_MAX_GLOBAL_BYTES ||
+                       name_len > DCP_PICKLE_MAX_GLOBAL_BYTES
+                   ? dcp_pickle_corrupt(m, "the name of a class or function is malformed")
+                   : dcp_pickle_broken(m, "the name of a class or function is malformed");
     struct dcp_pickle_node *node = dcp_pickle_node_new(m, DCP_PICKLE_GLOBAL);
     if (!node)
         return dcp_pickle_push_new(m, node);

@@ -55,7 +55,6 @@ static int scan_pickles(struct searcher *s, const struct dcp_input *in, bool is_
             return rc;
         bool begins = begins_pickle(head, n);
         rc = dcp_scan_pickle_at(&s->scan, where, in, at,
-                                begins ? DCP_PICKLE_MAX_BYTES : DCP_SCAN_MAX_TEXT,
                                 begins || stream || (!i && is_sure), &used, err);
         if (!used)
             return rc;
@@ -72,13 +71,12 @@ static int scan_npy(struct searcher *s, const struct dcp_input *in, uint64_t hea
 
     if (head_bytes >= in->size_bytes)
         return DCP_OK;
-    if (head_bytes > DCP_SCAN_MAX_TEXT)
+    if (head_bytes > DCP_SCAN_MAX_HEAD)
         return dcp_scan_unreadable(&s->scan, "", err);
     int rc = dcp_input_read_new(in, 0, (size_t)head_bytes, &head, err);
     return rc || !dcp_scan_npy_objects(head, (size_t)head_bytes)
                ? rc
-               : dcp_scan_pickle_at(&s->scan, "", in, head_bytes, DCP_PICKLE_MAX_BYTES,
-                                    true, &used, err);
+               : dcp_scan_pickle_at(&s->scan, "", in, head_bytes, true, &used, err);
 }
 
 /* The pickles of a tar file, in each of its members, as they are met. */

@@ -12,19 +12,19 @@ struct dcp_scan {
     uint64_t n_pickles;
 };
 
-enum { DCP_SCAN_MAX_TEXT = 16 << 20 }; /* of a pickle of protocol 0, of a header */
+enum { DCP_SCAN_MAX_HEAD = 16 << 20 }; /* of a header of NumPy */
 
 /* A pickle that cannot be read. Errors: those of the visitor, as everywhere here. */
 int dcp_scan_unreadable(struct dcp_scan *scan, const char *where, struct dcp_error *err);
 /* One pickle at the beginning of data. Errors: MEMORY. */
 int dcp_scan_pickle(struct dcp_scan *scan, const char *where, const void *data,
                     size_t size_bytes, struct dcp_error *err);
-/* The same at a byte of a file, of at most max_bytes. *out_used: its bytes, 0 when it
- * could not be read, which counts unless it may be no pickle at all (!is_sure) and named
- * nothing. Errors: IO, MEMORY. */
+/* The same at a byte of a file. *out_used: its bytes, 0 when it could not be read, which
+ * counts unless there need not be a pickle (!is_sure), nothing was named, and Python
+ * could not read it either. Errors: IO, MEMORY. */
 int dcp_scan_pickle_at(struct dcp_scan *scan, const char *where,
-                       const struct dcp_input *in, uint64_t at, size_t max_bytes,
-                       bool is_sure, size_t *out_used, struct dcp_error *err);
+                       const struct dcp_input *in, uint64_t at, bool is_sure,
+                       size_t *out_used, struct dcp_error *err);
 
 #define DCP_SCAN_NPY_BYTES 12 /* tell how long the header of a NumPy array file is */
 /* 0: data do not begin like one. The array lies behind the header. */

@@ -73,13 +73,14 @@ int dcp_scan_pickle(struct dcp_scan *scan, const char *where, const void *data,
 
 /* Where it ends is found by reading more and more of it. */
 int dcp_scan_pickle_at(struct dcp_scan *scan, const char *where,
-                       const struct dcp_input *in, uint64_t at, size_t max_bytes,
-                       bool is_sure, size_t *out_used, struct dcp_error *err)
+                       const struct dcp_input *in, uint64_t at, bool is_sure,
+                       size_t *out_used, struct dcp_error *err)
 {
     DCP_CLEANUP_BUF struct dcp_buf names = { 0 };
     const struct dcp_pickle_names keeper = { .take = keep, .self = &names };
     uint64_t left = in->size_bytes - at;
-    size_t room = left < max_bytes ? (size_t)left : max_bytes, used = 0, n = FIRST_READ;
+    size_t room = left < DCP_PICKLE_MAX_BYTES ? (size_t)left : DCP_PICKLE_MAX_BYTES,
+           used = 0, n = FIRST_READ;
     int rc;
 
     *out_used = 0;
@@ -92,10 +93,11 @@ int dcp_scan_pickle_at(struct dcp_scan *scan, const char *where,
             return rc;
         rc = dcp_pickle_names(data, n, &keeper, &used, NULL);
         n *= 2;
-    } while (rc && rc != DCP_E_MEMORY && n < 2 * room);
+    } while (rc == DCP_E_CORRUPT && used == n / 2 && n < 2 * room);
     if (rc == DCP_E_MEMORY)
         return dcp_error_memory(err, "a pickle");
-    if (rc && !is_sure && !names.size_bytes)
+    bool is_none = rc == DCP_E_CORRUPT && (used < room || room == left);
+    if (is_none && !is_sure && !names.size_bytes)
         return DCP_OK;
     *out_used = rc ? 0 : used;
     return tell(scan, where, &names, !rc, err);
@@ -135,7 +137,7 @@ static int objects_begin(const struct dcp_input *in, const struct dcp_zip_record
     *out = 0;
     if (!head_bytes || head_bytes >= record->size_bytes)
         return DCP_OK;
-    if (head_bytes > DCP_SCAN_MAX_TEXT)
+    if (head_bytes > DCP_SCAN_MAX_HEAD)
         return dcp_error_set(err, DCP_E_UNSUPPORTED, "a header of NumPy is too long");
     DCP_CLEANUP_FREE unsigned char *head = malloc(n);
     int rc = head ? dcp_zip_read_head(in, record, n, head, &n, err)

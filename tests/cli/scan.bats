@@ -121,10 +121,18 @@ with open("old-two.pkl", "wb") as file:
 for suffix in ("pkl", "pickle", "pt", "pth", "ckpt", "joblib"):
     with open(f"packed.{suffix}", "wb") as file:
         file.write(zlib.compress(pickle.dumps(Evil())))
-with open("far.pkl", "wb") as file:
-    file.write(b"N0" * (9 << 20) + b"cos\nsystem\n.")
-with open("bomb.pth", "wb") as file:
-    file.write(b"Np999999999\ncos\nsystem\n(S'true'\ntR.")
+
+# What Python reads and we do not, before the first name, in files that may be anything.
+for name, before in (("memo", b"Np9999999\n0"), ("surrogate", b"X\3\0\0\0\xed\xa0\x800"),
+                     ("left", b"NN.")):
+    for suffix in ("bin", "pth"):
+        with open(f"odd-{name}.{suffix}", "wb") as file:
+            file.write(before + b"cos\nsystem\n(S'true'\ntR.")
+for name, before in (("far", b"N0" * (9 << 20)), ("line", b"V" + b"x" * 5000 + b"\n0"),
+                     ("bytes", b"B" + (17 << 20).to_bytes(4, "little") + bytes(17 << 20) +
+                      b"0")):
+    with open(f"long-{name}.bin", "wb") as file:
+        file.write(before + b"cos\nsystem\n(S'true'\ntR.")
 
 
 def tar(path, storages, tensors, tree):
@@ -261,7 +269,7 @@ finds_all() {
 }
 
 @test "scan goes through all pickles of a file" {
-    finds_all streams/* old-behind.pkl old-two.pkl
+    finds_all streams/* old-behind.pkl old-two.pkl long-*
     run -1 dcp-inspect scan many.pkl
     [[ $output =~ "(a pickle that cannot be read)"\ +pickle\ 65 ]]
     run -0 dcp-inspect scan sixty-four.pkl
@@ -275,7 +283,7 @@ finds_all() {
 }
 
 @test "what is called a pickle and cannot be read is not known safe" {
-    for file in packed.* far.pkl bomb.pth; do
+    for file in packed.* odd-*; do
         run -1 dcp-inspect scan "$file"
         [[ $output =~ dangerous\ +"(a pickle that cannot be read)" ]] ||
             { echo "$file: $output" && false; }
