@@ -18,6 +18,10 @@ struct row {
     const char *module, *names; /* blank-separated; NULL: the whole module */
 };
 
+#define TENSOR_CLASSES                                                          \
+    "BFloat16Tensor ByteTensor CharTensor DoubleTensor FloatTensor HalfTensor " \
+    "IntTensor LongTensor ShortTensor"
+
 static const struct row safe[] = {
     /* types of values; the calls by which pickles spell bytes and sets */
     { "builtins", "bool bytearray bytes complex dict float frozenset int list object "
@@ -77,6 +81,11 @@ static const struct row safe[] = {
     { "torch.cuda", "BFloat16Storage BoolStorage ByteStorage CharStorage "
                     "ComplexDoubleStorage ComplexFloatStorage DoubleStorage FloatStorage "
                     "HalfStorage IntStorage LongStorage ShortStorage" },
+    /* classes of tensors, which the oldest files name for each of theirs */
+    { "torch", TENSOR_CLASSES " BoolTensor" },
+    { "torch.cuda", TENSOR_CLASSES " BoolTensor" },
+    { "torch.sparse", TENSOR_CLASSES },
+    { "torch.cuda.sparse", TENSOR_CLASSES },
     { "torch.storage", "TypedStorage UntypedStorage" },
     { "torch.serialization", "_get_layout" },
     { "torch._utils",

@@ -76,19 +76,21 @@ static int walk_list(struct walk *w, json_t *list)
     return rc;
 }
 
-/* [[key, value], …] */
+/* [[key, value], …]; what is none of that is walked as any value. */
 static int walk_pairs(struct walk *w, json_t *pairs)
 {
     json_t *pair;
     size_t i;
-    int rc = DCP_OK;
+    int rc = json_is_array(pairs) ? DCP_OK : walk(w, pairs);
 
     json_array_foreach(pairs, i, pair)
     {
         json_t *key = json_array_get(pair, 0);
         const char *text = json_string_value(key);
-        rc = rc ? rc : walk(w, key);
-        rc = rc ? rc : walk_part(w, text ? text : "?", json_array_get(pair, 1));
+        bool is_pair = json_array_size(pair) == 2;
+        rc = rc ? rc : walk(w, is_pair ? key : pair);
+        if (!rc && is_pair)
+            rc = walk_part(w, text ? text : "?", json_array_get(pair, 1));
     }
     return rc;
 }
@@ -110,8 +112,9 @@ static bool is_member(json_t *value)
     return dcp_global_is_enum(module, dot + 1);
 }
 
-/* Values nest no deeper than base/json.h reads them. The members of tags and objects add
- * no part to the path. */
+/* Every value is walked, whatever tag it stands below: a tag that does not fit what it
+ * tags is written as a plain dict. Values nest no deeper than base/json.h reads them. The
+ * members of tags and objects add no part to the path. */
 static int walk(struct walk *w, json_t *value)
 {
     const char *class = dcp_json_class(value), *global = dcp_json_global(value), *key;
@@ -151,8 +154,10 @@ int dcp_object_globals(const struct dcp_object *object,
 {
     DCP_CLEANUP_JSON json_t *value = NULL;
 
-    if (object->kind == DCP_OBJECT_BYTES)
-        return dcp_scan_memory(object->data, object->size_bytes, take, err);
+    if (object->kind == DCP_OBJECT_BYTES) {
+        struct dcp_scan scan = { .visit = take };
+        return dcp_scan_memory(&scan, object->data, object->size_bytes, err);
+    }
     /* Most objects have no tag, not even an escaped one: their text tells. */
     if (!object->size_bytes || (!memchr(object->data, '$', object->size_bytes) &&
                                 !memchr(object->data, '\\', object->size_bytes)))

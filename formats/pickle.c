@@ -50,10 +50,10 @@ static int read_line(struct dcp_pickle_machine *m, const char **out, size_t *out
 {
     size_t left = dcp_cursor_left(&m->in);
     const char *begin = (const char *)m->in.data + m->in.at;
-    const char *end = memchr(begin, '\n', left < MAX_LINE ? left : MAX_LINE);
+    const char *end = memchr(begin, '\n', left < MAX_LINE || m->names ? left : MAX_LINE);
 
     if (!end)
-        return dcp_pickle_corrupt(m, "a name has no end");
+        return dcp_pickle_cut_off(m, "a name has no end");
     *out = begin;
     *out_len = (size_t)(end - begin);
     dcp_cursor_take(&m->in, *out_len + 1);
@@ -94,11 +94,11 @@ static int read_argument(struct dcp_pickle_machine *m, enum dcp_pickle_argument 
     }
     if (argument == BYTES_1 || argument == BYTES_4 || argument == BYTES_8) {
         if (m->arg > dcp_cursor_left(in))
-            return dcp_pickle_corrupt(m, "its bytes reach past the end of the pickle");
+            return dcp_pickle_cut_off(m, "its bytes reach past the end of the pickle");
         m->text_len = (size_t)m->arg;
         m->text = dcp_cursor_take(in, m->text_len);
     }
-    return in->bad ? dcp_pickle_corrupt(m, "the pickle ends here") : DCP_OK;
+    return in->bad ? dcp_pickle_cut_off(m, "the pickle ends here") : DCP_OK;
 }
 
 static int run(struct dcp_pickle_machine *m)
@@ -107,9 +107,10 @@ static int run(struct dcp_pickle_machine *m)
         m->op_at = m->in.at;
         m->op_name = "STOP";
         if (!dcp_cursor_left(&m->in))
-            return dcp_pickle_corrupt(m, "it is missing; the pickle is cut off");
+            return dcp_pickle_cut_off(m, "it is missing; the pickle is cut off");
         unsigned byte = dcp_cursor_u8(&m->in);
         const struct dcp_pickle_op *op = op_of(m, byte);
+        m->why = op ? DCP_PICKLE_REFUSED : DCP_PICKLE_BROKEN;
         if (!op)
             return dcp_error_set(m->err, DCP_E_CORRUPT,
                                  "byte %zu of the pickle, 0x%02x, is no opcode", m->op_at,
@@ -175,7 +176,13 @@ int dcp_pickle_names(const void *data, size_t size_bytes,
                                     .names = names };
     int rc = m.arena ? run(&m) : dcp_error_memory(err, "a pickle");
 
-    *out_used = m.in.at;
+    if (m.n_held && (!rc || rc == DCP_E_CORRUPT || rc == DCP_E_UNSUPPORTED)) {
+        int told = names->take(names->self, "builtins.getattr", err);
+        rc = told ? told : rc;
+    }
+    if (rc == DCP_E_CORRUPT && m.why == DCP_PICKLE_REFUSED)
+        rc = DCP_E_UNSUPPORTED;
+    *out_used = rc == DCP_E_CORRUPT && m.why == DCP_PICKLE_CUT_OFF ? size_bytes : m.in.at;
     free(m.stack);
     free(m.marks);
     free(m.memo);

@@ -72,7 +72,8 @@ struct dcp_pickle_node {
         } text;                      /* LONG, STR, BYTES, BYTEARRAY */
         struct dcp_pickle_list list; /* TUPLE, LIST, SET, FROZENSET; DICT as pairs */
         struct {
-            const char *module, *name; /* Python 3 spelling, no dots in name */
+            const char *module, *name; /* Python 3 spelling; no dots in name, but
+                                        * where only names are wanted */
             size_t n_module; /* the bytes of `module` that name it; behind them follow a
                               * dot and the classes that the name stands in */
         } global;
@@ -105,8 +106,11 @@ int dcp_pickle_find_end(const void *data, size_t size_bytes, size_t *at, bool *o
                         struct dcp_error *err);
 
 /* The classes and functions that a pickle names, in order, each as dcp_global_judge
- * (<dcp/globals.h>) wants it; of opcodes that are refused otherwise, too. *out_used:
- * where it ended. Errors: CORRUPT, UNSUPPORTED (the names up to there were told), MEMORY,
+ * (<dcp/globals.h>) wants it; of opcodes that are refused otherwise, too. What getattr
+ * reaches in a class is told by its name; getattr itself at the end, when it has another
+ * use than that and members of known Enums. *out_used: where it ended. Errors: CORRUPT:
+ * Python cannot read it either (*out_used is size_bytes: data end before it does, else it
+ * is less); UNSUPPORTED: it is not read here; the names up to there were told. MEMORY,
  * those of take. */
 struct dcp_pickle_names {
     int (*take)(void *self, const char *name, struct dcp_error *err);

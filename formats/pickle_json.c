@@ -12,7 +12,7 @@ struct converter {
     const struct dcp_pickle_hook *hook;
     struct dcp_error *err;
     struct dcp_buf path;
-    size_t n_values;
+    struct dcp_pickle_used *used;
 };
 
 static int convert(struct converter *c, const struct dcp_pickle_node *node, int depth,
@@ -380,15 +380,17 @@ static int convert(struct converter *c, const struct dcp_pickle_node *node, int 
         return dcp_error_set(c->err, DCP_E_UNSUPPORTED,
                              "the objects of the pickle are nested over %d deep",
                              DCP_PICKLE_JSON_MAX_DEPTH);
-    if (++c->n_values > DCP_PICKLE_JSON_MAX_VALUES)
+    if (++c->used->n_values > DCP_PICKLE_JSON_MAX_VALUES)
         return dcp_error_set(c->err, DCP_E_UNSUPPORTED,
                              "the pickle stands for over %u values",
                              DCP_PICKLE_JSON_MAX_VALUES);
     if (c->path.failed)
         return no_memory(c);
-    if (c->hook && (node->kind == DCP_PICKLE_OBJECT || node->kind == DCP_PICKLE_GLOBAL ||
-                    node->kind == DCP_PICKLE_PERSID)) {
+    if (c->hook && c->hook->take &&
+        (node->kind == DCP_PICKLE_OBJECT || node->kind == DCP_PICKLE_GLOBAL ||
+         node->kind == DCP_PICKLE_PERSID)) {
         const char *path = c->path.data ? (const char *)c->path.data : "";
+        c->used->depth = depth + 1;
         int rc = c->hook->take(c->hook->self, node, path, out, c->err);
         if (rc || *out)
             return rc;
@@ -433,9 +435,14 @@ int dcp_pickle_to_json(const struct dcp_pickle_node *root, struct dcp_arena *are
                        const struct dcp_pickle_hook *hook, json_t **out,
                        struct dcp_error *err)
 {
-    struct converter c = { .arena = arena, .hook = hook, .err = err };
-    int rc = convert(&c, root, 0, out);
+    struct dcp_pickle_used own = { 0 };
+    struct converter c = { .arena = arena, .hook = hook, .err = err, .used = &own };
 
+    if (hook && hook->used)
+        c.used = hook->used;
+    int depth = c.used->depth, rc = convert(&c, root, depth, out);
+
+    c.used->depth = depth;
     dcp_buf_fini(&c.path);
     return rc;
 }

@@ -32,8 +32,15 @@
     "\xff" /* in a path, for a key that is empty or holds NUL */
 struct dcp_pickle_hook {
     int (*take)(void *self, const struct dcp_pickle_node *node, const char *path,
-                json_t **out, struct dcp_error *err);
+                json_t **out, struct dcp_error *err); /* or NULL */
     void *self;
+    struct dcp_pickle_used *used; /* or NULL */
+};
+/* How much of the limits is used, for a hook that converts parts of what it takes: hooks
+ * with the same one share them. Begins as zero. */
+struct dcp_pickle_used {
+    size_t n_values;
+    int depth; /* where the part that is converted next stands */
 };
 
 /* hook may be NULL; the arena is for scratch. *out is freed with json_decref. Errors:

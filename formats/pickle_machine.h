@@ -21,12 +21,18 @@ struct dcp_pickle_machine {
     size_t *marks; /* heights of the stack */
     size_t n_marks, cap_marks;
     struct dcp_pickle_node **memo;
-    size_t n_memo, cap_memo; /* n_memo: the index that MEMOIZE takes next */
+    size_t n_memo, cap_memo; /* n_memo: 1 + the highest index */
+    size_t n_memoized;       /* indices that are set: the one that MEMOIZE takes next */
     size_t n_nodes;
     struct dcp_pickle_ids *ids; /* or NULL */
     /* Set when only the names are wanted: then every opcode is run, also those that are
      * refused otherwise, and what is done to objects is not looked at. */
     const struct dcp_pickle_names *names;
+    size_t n_held; /* with names: getattr on the stack, less the uses of it that are
+                    * known; what is left at the end is told */
+    /* Why it ended early, where only names are wanted. Refused is what Python may read.
+     */
+    enum { DCP_PICKLE_REFUSED, DCP_PICKLE_BROKEN, DCP_PICKLE_CUT_OFF } why;
     bool stopped;
 };
 
@@ -58,6 +64,9 @@ extern const struct dcp_pickle_op dcp_pickle_name_ops[256]; /* with names alone 
 
 /* Sets the error: this opcode, here, and what is wrong with it. */
 int dcp_pickle_corrupt(struct dcp_pickle_machine *m, const char *what);
+/* The same, where Python fails as well, and where data end. */
+int dcp_pickle_broken(struct dcp_pickle_machine *m, const char *what);
+int dcp_pickle_cut_off(struct dcp_pickle_machine *m, const char *what);
 int dcp_pickle_no_memory(struct dcp_pickle_machine *m);
 
 /* Items above the last mark: no opcode but those that take a mark reaches below it. */
@@ -84,6 +93,7 @@ int dcp_pickle_push_object(struct dcp_pickle_machine *m, struct dcp_pickle_node 
                            struct dcp_pickle_node *args, struct dcp_pickle_node *kwargs);
 int dcp_pickle_push_global(struct dcp_pickle_machine *m, const char *module,
                            size_t module_len, const char *name, size_t name_len);
+bool dcp_pickle_is_getattr(const struct dcp_pickle_node *node);
 int dcp_pickle_memo_set(struct dcp_pickle_machine *m, uint64_t index);
 int dcp_pickle_memo_get(struct dcp_pickle_machine *m, uint64_t index);
 

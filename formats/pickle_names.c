@@ -32,7 +32,7 @@ static int op_obj(struct dcp_pickle_machine *m)
     int rc = dcp_pickle_pop_mark(m, &items, &n);
 
     if (!rc && !n)
-        rc = dcp_pickle_corrupt(m, "there is no class");
+        rc = dcp_pickle_broken(m, "there is no class");
     return rc ? rc : dcp_pickle_push_object(m, items[0], NULL, NULL);
 }
 
@@ -68,20 +68,29 @@ static bool parse_index(const struct dcp_pickle_machine *m, uint64_t *out)
     return m->text_len && m->text_len < 12;
 }
 
+/* Python takes signs, blanks and underscores, too. */
+static int bad_index(struct dcp_pickle_machine *m)
+{
+    static const char what[] = "the index is no number";
+
+    for (size_t i = 0; i < m->text_len; i++)
+        if (!strchr("0123456789+-_ \t\r\f\v", m->text[i]) || !m->text[i])
+            return dcp_pickle_broken(m, what);
+    return dcp_pickle_corrupt(m, what);
+}
+
 static int op_get(struct dcp_pickle_machine *m)
 {
     uint64_t index;
 
-    return parse_index(m, &index) ? dcp_pickle_memo_get(m, index)
-                                  : dcp_pickle_corrupt(m, "the index is no number");
+    return parse_index(m, &index) ? dcp_pickle_memo_get(m, index) : bad_index(m);
 }
 
 static int op_put(struct dcp_pickle_machine *m)
 {
     uint64_t index;
 
-    return parse_index(m, &index) ? dcp_pickle_memo_set(m, index)
-                                  : dcp_pickle_corrupt(m, "the index is no number");
+    return parse_index(m, &index) ? dcp_pickle_memo_set(m, index) : bad_index(m);
 }
 
 static int push_marked(struct dcp_pickle_machine *m, enum dcp_pickle_kind kind)

@@ -43,6 +43,11 @@ static bool is_class_path(const char *name, size_t n)
     return n && !first;
 }
 
+bool dcp_pickle_is_getattr(const struct dcp_pickle_node *node)
+{
+    return dcp_pickle_is_global(node, "builtins", "getattr");
+}
+
 /* A name with dots stands in a class, or leads through a module. */
 static int tell(struct dcp_pickle_machine *m, const struct dcp_pickle_node *node)
 {
@@ -58,7 +63,10 @@ int dcp_pickle_push_global(struct dcp_pickle_machine *m, const char *module,
 {
     if (!identifier_ok(module, module_len, true) ||
         !identifier_ok(name, name_len, m->names != NULL))
-        return dcp_pickle_corrupt(m, "the name of a class or function is malformed");
+        return module_len > DCP_PICKLE_MAX_GLOBAL_BYTES ||
+                       name_len > DCP_PICKLE_MAX_GLOBAL_BYTES
+                   ? dcp_pickle_corrupt(m, "the name of a class or function is malformed")
+                   : dcp_pickle_broken(m, "the name of a class or function is malformed");
     struct dcp_pickle_node *node = dcp_pickle_node_new(m, DCP_PICKLE_GLOBAL);
     if (!node)
         return dcp_pickle_push_new(m, node);
@@ -76,7 +84,7 @@ int dcp_pickle_push_global(struct dcp_pickle_machine *m, const char *module,
                 node->global.name = renamed[i].new_name;
             break;
         }
-    int rc = m->names ? tell(m, node) : DCP_OK;
+    int rc = m->names && !dcp_pickle_is_getattr(node) ? tell(m, node) : DCP_OK;
     return rc ? rc : dcp_pickle_push(m, node);
 }
 
@@ -131,13 +139,13 @@ static int op_stack_global(struct dcp_pickle_machine *m)
  * meaning getattr has here, for the classes that checkpoints hold. */
 static bool is_enum_member(const struct dcp_pickle_node *args)
 {
-    const struct dcp_pickle_node *name = dcp_pickle_item(args, 1);
+    const struct dcp_pickle_node *class = dcp_pickle_item(args, 0),
+                                 *name = dcp_pickle_item(args, 1);
 
-    return args->list.n == 2 && args->list.items[0]->kind == DCP_PICKLE_GLOBAL &&
-           name->kind == DCP_PICKLE_STR && name->text.size_bytes &&
-           name->text.data[0] != '_' &&
-           dcp_global_is_enum(args->list.items[0]->global.module,
-                              args->list.items[0]->global.name);
+    return class && name && args->kind == DCP_PICKLE_TUPLE && args->list.n == 2 &&
+           class->kind == DCP_PICKLE_GLOBAL && name->kind == DCP_PICKLE_STR &&
+           name->text.size_bytes && name->text.data[0] != '_' &&
+           dcp_global_is_enum(class->global.module, class->global.name);
 }
 
 /* And what stands in a class, which protocols before 4 cannot name otherwise:
@@ -147,8 +155,8 @@ static bool is_nested(const struct dcp_pickle_node *args)
     const struct dcp_pickle_node *outer = dcp_pickle_item(args, 0),
                                  *name = dcp_pickle_item(args, 1);
 
-    return outer && name && args->list.n == 2 && outer->kind == DCP_PICKLE_GLOBAL &&
-           name->kind == DCP_PICKLE_STR &&
+    return outer && name && args->kind == DCP_PICKLE_TUPLE && args->list.n == 2 &&
+           outer->kind == DCP_PICKLE_GLOBAL && name->kind == DCP_PICKLE_STR &&
            is_class_path(outer->global.name, strlen(outer->global.name)) &&
            identifier_ok(name->text.data, name->text.size_bytes, false);
 }
@@ -203,15 +211,19 @@ static int normalise_pairs(struct dcp_pickle_machine *m, struct dcp_pickle_node 
 }
 
 /* What is called, and with what, does not matter to who wants names; but a name that is
- * reached by getattr does. */
+ * reached by getattr does. A member of an Enum is no name, its class was told. */
 static int push_any(struct dcp_pickle_machine *m, struct dcp_pickle_node *cls,
                     struct dcp_pickle_node *args)
 {
     const struct dcp_pickle_node *outer = dcp_pickle_item(args, 0),
                                  *name = dcp_pickle_item(args, 1);
     struct dcp_pickle_node *node = dcp_pickle_node_new(m, DCP_PICKLE_OBJECT);
+    bool member = dcp_pickle_is_getattr(cls) && is_enum_member(args);
+    bool nested = dcp_pickle_is_getattr(cls) && !member && is_nested(args);
 
-    if (dcp_pickle_is_global(cls, "builtins", "getattr") && is_nested(args)) {
+    if (member || nested)
+        m->n_held--; /* it stood on the stack until now */
+    if (nested) {
         char text[3 * DCP_PICKLE_MAX_GLOBAL_BYTES + 4];
         snprintf(text, sizeof text, "%s.%.*s", outer->global.name,
                  (int)name->text.size_bytes, name->text.data);
@@ -234,7 +246,7 @@ int dcp_pickle_push_object(struct dcp_pickle_machine *m, struct dcp_pickle_node 
         return dcp_pickle_corrupt(m, "what it calls is not a name");
     if (args->kind != DCP_PICKLE_TUPLE)
         return dcp_pickle_corrupt(m, "its arguments are not a tuple");
-    if (dcp_pickle_is_global(cls, "builtins", "getattr") && !is_enum_member(args))
+    if (dcp_pickle_is_getattr(cls) && !is_enum_member(args))
         return is_nested(args)
                    ? push_nested(m, args)
                    : dcp_pickle_corrupt(m, "it reaches into a module by getattr");

@@ -11,6 +11,18 @@ int dcp_pickle_corrupt(struct dcp_pickle_machine *m, const char *what)
                          m->op_name, m->op_at, what);
 }
 
+int dcp_pickle_broken(struct dcp_pickle_machine *m, const char *what)
+{
+    m->why = DCP_PICKLE_BROKEN;
+    return dcp_pickle_corrupt(m, what);
+}
+
+int dcp_pickle_cut_off(struct dcp_pickle_machine *m, const char *what)
+{
+    m->why = DCP_PICKLE_CUT_OFF;
+    return dcp_pickle_corrupt(m, what);
+}
+
 int dcp_pickle_no_memory(struct dcp_pickle_machine *m)
 {
     return dcp_error_memory(m->err, "a pickle");
@@ -25,6 +37,7 @@ int dcp_pickle_push(struct dcp_pickle_machine *m, struct dcp_pickle_node *node)
         return dcp_pickle_no_memory(m);
     m->stack = stack;
     stack[m->n_stack++] = node;
+    m->n_held += m->names && dcp_pickle_is_getattr(node);
     return DCP_OK;
 }
 
@@ -37,7 +50,7 @@ size_t dcp_pickle_reach(const struct dcp_pickle_machine *m)
 int dcp_pickle_pop(struct dcp_pickle_machine *m, struct dcp_pickle_node **out)
 {
     if (!dcp_pickle_reach(m))
-        return dcp_pickle_corrupt(m, "the stack is empty");
+        return dcp_pickle_broken(m, "the stack is empty");
     *out = m->stack[--m->n_stack];
     return DCP_OK;
 }
@@ -45,7 +58,7 @@ int dcp_pickle_pop(struct dcp_pickle_machine *m, struct dcp_pickle_node **out)
 int dcp_pickle_top(struct dcp_pickle_machine *m, struct dcp_pickle_node **out)
 {
     if (!dcp_pickle_reach(m))
-        return dcp_pickle_corrupt(m, "the stack is empty");
+        return dcp_pickle_broken(m, "the stack is empty");
     *out = m->stack[m->n_stack - 1];
     return DCP_OK;
 }
@@ -56,7 +69,7 @@ int dcp_pickle_pop_mark(struct dcp_pickle_machine *m, struct dcp_pickle_node ***
                         size_t *out_n)
 {
     if (!m->n_marks)
-        return dcp_pickle_corrupt(m, "there is no mark");
+        return dcp_pickle_broken(m, "there is no mark");
     size_t height = m->marks[--m->n_marks];
     *out = m->stack ? m->stack + height : NULL;
     *out_n = m->n_stack - height;
@@ -106,6 +119,7 @@ int dcp_pickle_memo_set(struct dcp_pickle_machine *m, uint64_t index)
         return dcp_pickle_no_memory(m);
     m->memo = memo;
     memset(memo + old_cap, 0, (m->cap_memo - old_cap) * sizeof *memo);
+    m->n_memoized += !memo[index];
     memo[index] = node;
     if (index >= m->n_memo)
         m->n_memo = (size_t)index + 1;
@@ -117,15 +131,17 @@ static int op_put(struct dcp_pickle_machine *m)
     return dcp_pickle_memo_set(m, m->arg);
 }
 
+/* The next index is how many there are, as in CPython: where BINPUT left a gap, that one
+ * may be set already. */
 static int op_memoize(struct dcp_pickle_machine *m)
 {
-    return dcp_pickle_memo_set(m, m->n_memo);
+    return dcp_pickle_memo_set(m, m->n_memoized);
 }
 
 int dcp_pickle_memo_get(struct dcp_pickle_machine *m, uint64_t index)
 {
     if (index >= m->n_memo || !m->memo[index])
-        return dcp_pickle_corrupt(m, "nothing was remembered under that index");
+        return dcp_pickle_broken(m, "nothing was remembered under that index");
     return dcp_pickle_push(m, m->memo[index]);
 }
 
@@ -174,6 +190,8 @@ static int op_dup(struct dcp_pickle_machine *m)
 
 static int op_proto(struct dcp_pickle_machine *m)
 {
+    if (m->arg > MAX_PROTOCOL && m->names)
+        return dcp_pickle_broken(m, "the protocol is none");
     if (m->arg > MAX_PROTOCOL)
         return dcp_error_set(m->err, DCP_E_UNSUPPORTED,
                              "the pickle protocol is %u; 2 to %d are known",
@@ -185,12 +203,14 @@ static int op_proto(struct dcp_pickle_machine *m)
 static int op_frame(struct dcp_pickle_machine *m)
 {
     if (m->arg > dcp_cursor_left(&m->in))
-        return dcp_pickle_corrupt(m, "the frame is longer than the pickle");
+        return dcp_pickle_cut_off(m, "the frame is longer than the pickle");
     return DCP_OK;
 }
 
 static int op_stop(struct dcp_pickle_machine *m)
 {
+    if (!dcp_pickle_reach(m))
+        return dcp_pickle_broken(m, "it must leave one object");
     if (m->n_marks || m->n_stack != 1)
         return dcp_pickle_corrupt(m, "it must leave one object");
     m->stopped = true;

@@ -91,10 +91,20 @@ static bool utf8_ok(const char *text, size_t n)
     return true;
 }
 
+/* Python takes halves of surrogate pairs, which are no UTF-8. */
+static bool has_surrogate(const struct dcp_pickle_machine *m)
+{
+    for (size_t i = 0; i + 1 < m->text_len; i++)
+        if ((unsigned char)m->text[i] == 0xed && (unsigned char)m->text[i + 1] >= 0xa0)
+            return true;
+    return false;
+}
+
 static int op_str(struct dcp_pickle_machine *m)
 {
     if (!utf8_ok(m->text, m->text_len))
-        return dcp_pickle_corrupt(m, "a string is not UTF-8");
+        return has_surrogate(m) ? dcp_pickle_corrupt(m, "a string is not UTF-8")
+                                : dcp_pickle_broken(m, "a string is not UTF-8");
     return push_text(m, DCP_PICKLE_STR);
 }
 
@@ -171,7 +181,7 @@ static int op_empty_tuple(struct dcp_pickle_machine *m)
 static int push_tuple(struct dcp_pickle_machine *m, size_t n)
 {
     if (dcp_pickle_reach(m) < n)
-        return dcp_pickle_corrupt(m, "the stack is too short");
+        return dcp_pickle_broken(m, "the stack is too short");
     m->n_stack -= n;
     return push_list(m, DCP_PICKLE_TUPLE, m->stack + m->n_stack, n);
 }

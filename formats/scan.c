@@ -14,153 +14,110 @@
 
 enum {
     MAX_DEPTH = 16,
-    MAX_PICKLES = 64,      /* in a row in one file */
-    FIRST_READ = 64 << 10, /* of a pickle whose end is not known */
-    MAX_TEXT = 16 << 20    /* of one of protocol 0 */
+    MAX_PICKLES = 64,   /* in a row in one file */
+    STREAM_PICKLES = 5, /* with which a stream of torch.save begins */
 };
 
 struct searcher {
     struct dcp_scan scan;
 };
 
-static int unreadable(struct searcher *s, const char *where, struct dcp_error *err)
-{
-    const struct dcp_global global = { .file = s->scan.file,
-                                       .where = where,
-                                       .name = DCP_GLOBAL_UNREADABLE,
-                                       .kind = DCP_GLOBAL_DANGEROUS };
-
-    s->scan.n_pickles++;
-    return s->scan.visit->take(s->scan.visit->self, &global, err);
-}
-
 /* -- files of pickles ---------------------------------------------------------------- */
 
-struct counter {
-    size_t n;
-};
-
-static int count(void *self, const char *name, struct dcp_error *err)
+/* From protocol 2 on; those before begin as any text may. */
+static bool begins_pickle(const unsigned char *head, size_t n)
 {
-    (void)name;
-    (void)err;
-    ((struct counter *)self)->n++;
-    return DCP_OK;
+    return n >= 2 && head[0] == 0x80 && head[1] <= 5;
 }
 
-/* Reads as much as holds the pickle at `at`, or all there is up to max_bytes. *out_whole:
- * it ends in that; *out_named: it names something. */
-static int read_pickle(const struct dcp_input *in, uint64_t at, size_t max_bytes,
-                       void **out, size_t *out_n, bool *out_whole, bool *out_named,
-                       struct dcp_error *err)
-{
-    uint64_t left = in->size_bytes - at;
-    size_t room = left < max_bytes ? (size_t)left : max_bytes;
-
-    for (size_t n = FIRST_READ;; n *= 2) {
-        struct counter counter = { 0 };
-        const struct dcp_pickle_names names = { .take = count, .self = &counter };
-        size_t used;
-        n = n < room ? n : room;
-        free(*out);
-        *out = NULL;
-        int rc = dcp_input_read_new(in, at, n, out, err);
-        if (rc)
-            return rc;
-        rc = dcp_pickle_names(*out, n, &names, &used, NULL);
-        *out_n = n;
-        *out_whole = !rc;
-        *out_named = counter.n > 0;
-        if (!rc || n == room || rc == DCP_E_MEMORY)
-            return rc == DCP_E_MEMORY ? dcp_error_memory(err, "a pickle") : DCP_OK;
-    }
-}
-
-/* Pickles in a row, as streams of torch.save begin with five. */
-static int scan_pickles(struct searcher *s, const struct dcp_input *in,
+/* Pickles in a row. Those of a stream of torch.save are loaded whatever they begin with;
+ * what follows one in another file may be anything. */
+static int scan_pickles(struct searcher *s, const struct dcp_input *in, bool is_sure,
                         struct dcp_error *err)
 {
     unsigned char head[DCP_TORCH_HEAD_BYTES] = { 0 };
-    size_t n = in->size_bytes < sizeof head ? (size_t)in->size_bytes : sizeof head;
+    size_t n = in->size_bytes < sizeof head ? (size_t)in->size_bytes : sizeof head, used;
     uint64_t at = 0;
     int rc = dcp_input_read(in, 0, head, n, err);
-    int most = !rc && dcp_torch_stream_probe(head, n) ? 5 : MAX_PICKLES;
+    bool stream = !rc && dcp_torch_stream_probe(head, n);
 
-    for (int i = 0; i < most && !rc && at < in->size_bytes; i++) {
-        DCP_CLEANUP_FREE void *data = NULL;
+    for (int i = 0; !rc && at < in->size_bytes; i++) {
         char where[24] = "";
-        bool whole, named;
-        size_t used;
-        rc = dcp_input_read(in, at, head, 1, err);
-        if (rc || (i && head[0] != 0x80))
-            return rc;
+        if (stream && i == STREAM_PICKLES)
+            return DCP_OK;
         if (i)
             snprintf(where, sizeof where, "pickle %d", i + 1);
-        rc = read_pickle(in, at, DCP_PICKLE_MAX_BYTES, &data, &n, &whole, &named, err);
-        if (!rc)
-            rc = dcp_scan_pickle(&s->scan, where, data, n, &used, err);
-        if (rc || !used)
+        if (i == MAX_PICKLES)
+            return dcp_scan_unreadable(&s->scan, where, err);
+        n = in->size_bytes - at > 1 ? 2 : 1;
+        rc = dcp_input_read(in, at, head, n, err);
+        if (rc)
+            return rc;
+        bool begins = begins_pickle(head, n);
+        rc = dcp_scan_pickle_at(&s->scan, where, in, at,
+                                begins || stream || (!i && is_sure), &used, err);
+        if (!used)
             return rc;
         at += used;
     }
     return rc;
 }
 
-/* A pickle of protocol 0 begins as any text may: it counts when it ends, or names
- * something. */
-static int scan_text(struct searcher *s, const struct dcp_input *in,
-                     struct dcp_error *err)
+static int scan_npy(struct searcher *s, const struct dcp_input *in, uint64_t head_bytes,
+                    struct dcp_error *err)
 {
-    DCP_CLEANUP_FREE void *data = NULL;
-    bool whole, named;
-    size_t n;
-    int rc = read_pickle(in, 0, MAX_TEXT, &data, &n, &whole, &named, err);
+    DCP_CLEANUP_FREE void *head = NULL;
+    size_t used;
 
-    return rc || (!whole && !named) ? rc
-                                    : dcp_scan_pickle(&s->scan, "", data, n, NULL, err);
+    if (head_bytes >= in->size_bytes)
+        return DCP_OK;
+    if (head_bytes > DCP_SCAN_MAX_HEAD)
+        return dcp_scan_unreadable(&s->scan, "", err);
+    int rc = dcp_input_read_new(in, 0, (size_t)head_bytes, &head, err);
+    return rc || !dcp_scan_npy_objects(head, (size_t)head_bytes)
+               ? rc
+               : dcp_scan_pickle_at(&s->scan, "", in, head_bytes, true, &used, err);
 }
 
-static int scan_npy(struct searcher *s, const struct dcp_input *in, struct dcp_error *err)
-{
-    char head[DCP_TORCH_HEAD_BYTES];
-    size_t n = in->size_bytes < sizeof head ? (size_t)in->size_bytes : sizeof head;
-    int rc = dcp_input_read(in, 0, head, n, err);
-    const char *end = rc ? NULL : memchr(head, '\n', n);
+/* The pickles of a tar file, in each of its members, as they are met. */
+struct meeting {
+    struct searcher *s;
+    const struct dcp_tar *tar;
+    int rc; /* of the search */
+};
 
-    if (!end || !memmem(head, (size_t)(end - head), "'|O'", 4))
-        return rc;
-    DCP_CLEANUP_FREE void *data = NULL;
-    bool whole, named;
-    uint64_t at = (uint64_t)(end + 1 - head);
-    rc = read_pickle(in, at, DCP_PICKLE_MAX_BYTES, &data, &n, &whole, &named, err);
-    return rc ? rc : dcp_scan_pickle(&s->scan, "", data, n, NULL, err);
+static int meet_pickle(void *self, uint64_t at, const void *data, size_t n,
+                       struct dcp_error *err)
+{
+    struct meeting *m = self;
+    const char *where = "";
+
+    for (size_t i = 0; i < m->tar->n_members; i++)
+        if (at - m->tar->members[i].offset < m->tar->members[i].size_bytes)
+            where = m->tar->members[i].name;
+    m->rc = dcp_scan_pickle(&m->s->scan, where, data, n, err);
+    return m->rc;
 }
 
-/* A tar file of torch: only what is read as one by its law is trusted further. */
 static int scan_tar(struct searcher *s, const struct dcp_source *file,
                     struct dcp_error *err)
 {
     DCP_CLEANUP_TORCH struct dcp_torch_file torch = { 0 };
-    DCP_CLEANUP_FREE void *data = NULL;
+    struct meeting meeting = { .s = s };
     struct dcp_error why = { 0 };
     int rc = dcp_torch_open(&torch, file, NULL, &why);
 
-    if (!rc)
+    if (!rc) {
+        meeting.tar = torch.tar;
+        torch.meet = meet_pickle;
+        torch.self = &meeting;
         rc = dcp_torch_read_tree(&torch, &why);
-    if (rc && rc != DCP_E_MEMORY && rc != DCP_E_IO)
-        return unreadable(s, "", err);
+    }
+    if (rc && !meeting.rc && rc != DCP_E_MEMORY && rc != DCP_E_IO)
+        return dcp_scan_unreadable(&s->scan, "", err);
     if (rc && err)
         *err = why;
-    if (rc)
-        return rc;
-    const struct dcp_tar_member *member = dcp_tar_find(torch.tar, "pickle");
-    if (!member || member->size_bytes > DCP_PICKLE_MAX_BYTES)
-        return unreadable(s, "pickle", err);
-    rc = dcp_input_read_new(&torch.in, member->offset, (size_t)member->size_bytes, &data,
-                            err);
-    return rc ? rc
-              : dcp_scan_pickle(&s->scan, "pickle", data, (size_t)member->size_bytes,
-                                NULL, err);
+    return rc;
 }
 
 static int scan_file(struct searcher *s, const struct dcp_source *file,
@@ -168,6 +125,7 @@ static int scan_file(struct searcher *s, const struct dcp_source *file,
 {
     DCP_CLEANUP_INPUT struct dcp_input in = { 0 };
     unsigned char head[DCP_TORCH_HEAD_BYTES] = { 0 };
+    bool is_sure = dcp_scan_is_named_pickle(file->name);
     int rc = dcp_input_open(&in, file, NULL, err);
     size_t n = in.size_bytes < sizeof head ? (size_t)in.size_bytes : sizeof head;
 
@@ -177,22 +135,24 @@ static int scan_file(struct searcher *s, const struct dcp_source *file,
         return rc;
     if (!memcmp(head, "PK", 2))
         return dcp_scan_zip(&s->scan, "", &in, 0, in.size_bytes, err);
-    if (head[0] == 0x80 && head[1] <= 5)
-        return scan_pickles(s, &in, err);
-    if (head[0] == 0x93 && n > 5 && !memcmp(head + 1, "NUMPY", 5))
-        return scan_npy(s, &in, err);
+    uint64_t npy_bytes = dcp_scan_npy_head(head, n);
+    if (npy_bytes)
+        return scan_npy(s, &in, npy_bytes, err);
     if (dcp_torch_tar_probe(head, n))
         return scan_tar(s, file, err);
-    if (dcp_scan_is_packed(head, n, file->name) ||
-        dcp_bundle_probe(file->store, file->name))
+    bool begins = begins_pickle(head, n);
+    if (!begins && (dcp_scan_is_packed(head, n, file->name) ||
+                    dcp_bundle_probe(file->store, file->name)))
         return dcp_scan_pass_over(&s->scan, "", err);
-    return dcp_scan_is_named_pickle(file->name) ? scan_text(s, &in, err) : DCP_OK;
+    return begins || is_sure || dcp_str_ends(file->name, ".bin")
+               ? scan_pickles(s, &in, is_sure, err)
+               : DCP_OK;
 }
 
 /* -- distributed checkpoints --------------------------------------------------------- */
 
-/* An item is an archive. A compressed one of a tensor is what PyTorch writes when it can
- * be located; others are decoded. */
+/* An item is an archive. A compressed one of a tensor, too large to be decoded, must be
+ * one that can be located. */
 static int scan_part(struct searcher *s, struct dcp_items *items,
                      const struct dcp_meta_part *part, const char *name,
                      struct dcp_error *err)
@@ -205,20 +165,20 @@ static int scan_part(struct searcher *s, struct dcp_items *items,
     if (!rc && !part->zstd)
         return dcp_scan_zip(&s->scan, name, &items->in, part->offset,
                             part->offset + part->size_bytes, err);
-    if (!rc && part->tensor >= 0) {
-        rc = dcp_items_locate(items, part, &place, &why);
-    } else if (!rc) {
+    if (!rc) {
         rc = dcp_unzstd_open(&whole, &items->in, part->offset, part->size_bytes,
                              DCP_ITEM_MAX_OBJECT_BYTES, &why);
         if (!rc)
             return dcp_scan_zip(&s->scan, name, &whole.in, 0, whole.in.size_bytes, err);
     }
+    if (rc == DCP_E_UNSUPPORTED && part->tensor >= 0)
+        rc = dcp_items_locate(items, part, &place, &why);
     if (rc == DCP_E_MEMORY || rc == DCP_E_IO) {
         if (err)
             *err = why;
         return rc;
     }
-    return rc ? unreadable(s, name, err) : DCP_OK;
+    return rc ? dcp_scan_unreadable(&s->scan, name, err) : DCP_OK;
 }
 
 /* The items of .metadata, which itself is a file of one pickle. False in *out_is: it is
@@ -242,8 +202,7 @@ static int scan_items(struct searcher *s, const struct dcp_source *folder, bool 
         names[meta.objects[o].part] = meta.objects[o].name;
     for (size_t p = 0; p < meta.n_parts && !rc; p++) {
         const struct dcp_meta_part *part = &meta.parts[p];
-        const char *name =
-            part->tensor >= 0 ? meta.tensors[part->tensor].name : names[p];
+        const char *name = part->tensor >= 0 ? meta.tensors[part->tensor].name : names[p];
         if (part->file < 0)
             continue;
         char *file = dcp_str_join(shown, shown[0] ? "/" : "", meta.files[part->file]);
@@ -290,7 +249,12 @@ static int scan_objects(struct searcher *s, const struct dcp_source *step,
     for (size_t o = 0; !rc && o < catalog->n_objects; o++) {
         struct named named = { s, catalog->objects[o].name };
         const struct dcp_global_visit visit = { .take = take_object, .self = &named };
-        rc = dcp_object_globals(&catalog->objects[o], &visit, err);
+        const struct dcp_object *object = &catalog->objects[o];
+        struct dcp_scan inner = { .visit = &visit };
+        rc = object->kind == DCP_OBJECT_BYTES
+                 ? dcp_scan_memory(&inner, object->data, object->size_bytes, err)
+                 : dcp_object_globals(object, &visit, err);
+        s->scan.n_pickles += inner.n_pickles;
     }
     dcp_catalog_free(catalog);
     return rc;
@@ -331,9 +295,9 @@ static int scan_folder(struct searcher *s, const struct dcp_source *folder,
     s->scan.file = shown;
     if (depth > MAX_DEPTH)
         return dcp_scan_pass_over(&s->scan, "", err);
-    if (dcp_format_native.probe(folder) > 0)
-        return scan_objects(s, folder, err);
-    int rc = scan_items(s, folder, &is_dcp, err);
+    int rc = dcp_format_native.probe(folder) > 0 ? scan_objects(s, folder, err) : DCP_OK;
+    if (!rc)
+        rc = scan_items(s, folder, &is_dcp, err);
     if (!rc)
         rc = folder->store->ops->list(folder->store->self, folder->name, &entries, &n,
                                       err);

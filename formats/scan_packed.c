@@ -48,8 +48,8 @@ bool dcp_scan_is_packed(const unsigned char *head, size_t n, const char *name)
 
 bool dcp_scan_is_named_pickle(const char *name)
 {
-    static const char *const suffixes[] = { ".pkl",  ".pickle", ".pt",    ".pth",
-                                            ".ckpt", ".bin",    ".joblib" };
+    static const char *const suffixes[] = { ".pkl", ".pickle", ".pt",
+                                            ".pth", ".ckpt",   ".joblib" };
 
     for (size_t i = 0; i < DCP_ARRAY_LEN(suffixes); i++)
         if (dcp_str_ends(name, suffixes[i]))

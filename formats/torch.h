@@ -69,6 +69,11 @@ struct dcp_torch_file {
     struct dcp_pickle_node *tree;
     struct dcp_torch_storage *storages; /* by key, once the tree is read */
     size_t n_storages;
+    /* Called for each pickle that stands between other things, before it is read; NULL:
+     * nobody wants them. Set between dcp_torch_open and dcp_torch_read_tree. */
+    int (*meet)(void *self, uint64_t at, const void *data, size_t n,
+                struct dcp_error *err);
+    void *self;
 };
 /* Opens a container and reads its directory; dcp_torch_close also after a failure.
  * Errors: CORRUPT, UNSUPPORTED (none of the containers: said in words; TorchScript), IO.

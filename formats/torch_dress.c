@@ -62,14 +62,15 @@ static bool set(json_t *value, const char *key, json_t *member)
     return !json_object_set_new(value, key, member);
 }
 
-/* A part of a call as a member; None and empty dicts are nothing. */
+/* A part of a call as a member; None and empty dicts are nothing. hook is NULL where
+ * parts are left out. */
 static int set_json(const struct dcp_torch_file *file, const struct dcp_pickle_node *node,
                     const struct dcp_pickle_hook *hook, json_t *value, const char *key,
                     struct dcp_error *err)
 {
     json_t *json = NULL;
 
-    if (!node || node->kind == DCP_PICKLE_NONE ||
+    if (!hook || !node || node->kind == DCP_PICKLE_NONE ||
         (node->kind == DCP_PICKLE_DICT && !node->list.n))
         return DCP_OK;
     int rc = dcp_pickle_to_json(node, file->arena, hook, &json, err);
@@ -82,8 +83,11 @@ static int dress_typed(const struct dcp_torch_file *file,
                        const struct dcp_pickle_hook *hook, json_t *value,
                        struct dcp_error *err)
 {
+    const struct dcp_pickle_node *class = dcp_pickle_item(node, 1);
     json_t *type = NULL;
-    int rc = dcp_pickle_to_json(dcp_pickle_item(node, 1), file->arena, NULL, &type, err);
+    int rc = class && class->kind == DCP_PICKLE_GLOBAL
+                 ? dcp_pickle_to_json(class, file->arena, NULL, &type, err)
+                 : DCP_OK;
     json_t *name = dcp_pickle_json_tagged(type, "$global");
 
     if (!rc && name && !set(value, "type", json_incref(name)))
@@ -133,9 +137,11 @@ int dcp_torch_dress(const struct dcp_torch_file *file, const struct dcp_pickle_n
                     struct dcp_error *err)
 {
     struct below below = { hook, path };
-    const struct dcp_pickle_hook inner = { .take = take_below, .self = &below };
+    const struct dcp_pickle_hook inner = { .take = take_below,
+                                           .self = &below,
+                                           .used = hook ? hook->used : NULL };
 
-    return dress(file, node, &inner, value, err);
+    return dress(file, node, hook ? &inner : NULL, value, err);
 }
 
 /* -- writing ------------------------------------------------------------------------- */

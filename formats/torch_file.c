@@ -148,6 +148,8 @@ int dcp_torch_read_pickle(struct dcp_torch_file *file, uint64_t *at, uint64_t en
     if (*at > end || end > file->in.size_bytes)
         return dcp_error_set(err, DCP_E_CORRUPT, "'%s' is cut off", file->in.shown);
     int rc = read_whole(&file->in, *at, end, &data, &n, err);
+    if (!rc && file->meet)
+        rc = file->meet(file->self, *at, data, n, err);
     if (!rc)
         rc = dcp_pickle_parse_ids(data, n, file->arena, ids, &out->root, NULL, err);
     if (rc) {

@@ -16,6 +16,7 @@ struct walk {
     int file_index;
     const struct dcp_pickle_node **seen; /* tensors of the tree, by hash; NULL: free */
     size_t n_seen, cap_seen;             /* cap: a power of two, or 0 */
+    struct dcp_pickle_used used;
 };
 
 static const struct dcp_pickle_node **seen_slot(const struct dcp_pickle_node **seen,
@@ -136,6 +137,7 @@ static int take_sparse(struct walk *w, const struct dcp_pickle_node *node,
 {
     static const char *const parts[] = { "indices", "values" };
     const struct dcp_pickle_node *args = dcp_pickle_item(node, 1);
+    const struct dcp_pickle_hook plain = { .used = &w->used };
     json_t *tuple = json_array(), *layout = NULL, *size = NULL;
     struct dcp_torch_view view;
     char name[1024];
@@ -143,7 +145,7 @@ static int take_sparse(struct walk *w, const struct dcp_pickle_node *node,
     int rc = tuple ? DCP_OK : dcp_error_memory(err, "a sparse tensor");
 
     if (!rc)
-        rc = dcp_pickle_to_json(dcp_pickle_item(node, 0), w->file->arena, NULL, &layout,
+        rc = dcp_pickle_to_json(dcp_pickle_item(node, 0), w->file->arena, &plain, &layout,
                                 err);
     for (size_t i = 0; i < DCP_ARRAY_LEN(parts) && !rc; i++) {
         json_t *part = NULL;
@@ -160,7 +162,7 @@ static int take_sparse(struct walk *w, const struct dcp_pickle_node *node,
             rc = dcp_error_memory(err, "a sparse tensor");
     }
     if (!rc)
-        rc = dcp_pickle_to_json(dcp_pickle_item(args, 2), w->file->arena, NULL, &size,
+        rc = dcp_pickle_to_json(dcp_pickle_item(args, 2), w->file->arena, &plain, &size,
                                 err);
     if (!rc && (json_array_append(tuple, size) ||
                 !(*out = json_pack("{s:s,s:[O,{s:O}]}", "$object",
@@ -194,16 +196,17 @@ static int take(void *self, const struct dcp_pickle_node *node, const char *path
         rc = see(w, node, &again, err);
     if (!rc)
         rc = add_tensor(w, path, &view, again ? "$again" : "$tensor", out, err);
-    const struct dcp_pickle_hook hook = { .take = take, .self = w };
-    return rc || !view.has_data ? rc
-                                : dcp_torch_dress(w->file, node, path, &hook, *out, err);
+    const struct dcp_pickle_hook hook = { take, w, &w->used };
+    return rc || !view.has_data
+               ? rc
+               : dcp_torch_dress(w->file, node, path, again ? NULL : &hook, *out, err);
 }
 
 int dcp_torch_tree_index(struct dcp_torch_file *file, struct dcp_catalog *catalog,
                          int file_index, struct dcp_error *err)
 {
     struct walk w = { .file = file, .catalog = catalog, .file_index = file_index };
-    const struct dcp_pickle_hook hook = { .take = take, .self = &w };
+    const struct dcp_pickle_hook hook = { take, &w, &w.used };
     json_t *tree = NULL;
     int rc = dcp_pickle_to_json(file->tree, file->arena, &hook, &tree, err);
 

@@ -123,11 +123,13 @@ static int print_text(struct dcp_main *m, const char *path,
     int rc = n_shown ? dcp_table_print(table, &m->out, 0, err) : DCP_OK;
     dcp_table_free(table);
     bool bad = n[DCP_GLOBAL_DANGEROUS] || n[DCP_GLOBAL_UNKNOWN];
-    dcp_term_printf(
-        &m->out,
-        "%s%s%s %s: ", dcp_term_style(&m->out, bad ? DCP_STYLE_BAD : DCP_STYLE_GOOD),
-        bad ? "not known safe" : "known safe", dcp_term_style(&m->out, DCP_STYLE_OFF),
-        dcp_str_escape(shown, sizeof shown, path));
+    dcp_term_printf(&m->out, "%s%s%s %s: ",
+                    dcp_term_style(&m->out, bad ? DCP_STYLE_BAD : DCP_STYLE_GOOD),
+                    bad                       ? "not known safe"
+                    : n_pickles || globals->n ? "known safe"
+                                              : "no pickle found",
+                    dcp_term_style(&m->out, DCP_STYLE_OFF),
+                    dcp_str_escape(shown, sizeof shown, path));
     dcp_term_printf(&m->out, "%s, %s dangerous",
                     dcp_human_items(n_pickles, "pickle", "pickles").text,
                     dcp_human_items(n[DCP_GLOBAL_DANGEROUS], "name", "names").text);
@@ -174,7 +176,7 @@ static const struct dcp_example examples[] = {
 };
 
 static const struct dcp_exit exits[] = {
-    { 0, "all that the pickles name is known to build data, or there is none" },
+    { 0, "all that the pickles name is known to build data, or none was found" },
     { 1, "something is not known to be safe to load" },
     INSPECT_EXITS_FAILED,
 };

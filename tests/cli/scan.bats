@@ -4,7 +4,8 @@ setup_file() {
     load helper
     cd "$BATS_FILE_TMPDIR"
     python3 - <<'PYTHON'
-import collections, datetime, os, pathlib, pickle, tarfile, zipfile
+import collections, datetime, io, json, os, pathlib, pickle, random, tarfile, \
+    zipfile, zlib
 
 
 class Evil:
@@ -36,10 +37,12 @@ class Config:
         self.deep = [1, {"path": pathlib.PurePosixPath("x")}]
 
 
-def npy(array):
-    head = b"{'descr': '|O', 'fortran_order': False, 'shape': (1,), }"
-    head += b" " * (63 - (len(head) + 10) % 64) + b"\n"
-    return b"\x93NUMPY\x01\x00" + len(head).to_bytes(2, "little") + head + array
+def npy(array, descr="'|O'", version=1, pad=0, begin="{"):
+    head = f"{begin}'descr': {descr}, 'fortran_order': True, 'shape': (1,), }}".encode()
+    head += b" " * pad
+    head += b" " * (63 - (len(head) + 8 + 2 * version) % 64) + b"\n"
+    return (b"\x93NUMPY" + bytes([version, 0]) + len(head).to_bytes(2 * version, "little")
+            + head + array)
 
 
 weights("date.pt", datetime.date(2026, 1, 2))
@@ -70,6 +73,93 @@ with open("objects.npy", "wb") as file:
     file.write(npy(pickle.dumps([Evil()])))
 with zipfile.ZipFile("objects.npz", "w") as archive:
     archive.writestr("x.npy", npy(pickle.dumps([Evil()])))
+
+# Every way in which NumPy finds objects in a file, and in an archive.
+evil = pickle.dumps([Evil()])
+objects = {
+    "bare": npy(evil, "'O'"), "name": npy(evil, "'object'"), "quotes": npy(evil, '"|O"'),
+    "escaped": npy(evil, "'\\x4f'"), "texts": npy(evil, "'T'"), "long": npy(evil, pad=2000),
+    "version2": npy(evil, version=2), "longest": npy(evil, version=2, pad=70000),
+    "lines": npy(evil, begin="{\n"), "inside": npy(evil, "[('a', '<f4'), ('b', 'O')]"),
+    "structure": npy(evil, "'O,i4'"),
+}
+os.mkdir("npy")
+for name, data in objects.items():
+    with open(f"npy/{name}.npy", "wb") as file:
+        file.write(data)
+    for inner in (f"{name}.npy", name, f"{name}/data/0"):
+        with zipfile.ZipFile(f"npy/{name}{len(inner)}.npz", "w",
+                             zipfile.ZIP_DEFLATED if len(name) % 2 else 0) as archive:
+            archive.writestr(inner, data)
+os.mkdir("npy-plain")
+for i, descr in enumerate(["'<f4'", "'|b1'", "'<U3'", "'<M8[ns]'", "'|V4'", "'S5'",
+                           "[('x', '<f4'), ('y', '<i2')]"]):
+    with open(f"npy-plain/{i}.npy", "wb") as file:
+        file.write(npy(bytes(40), descr))
+    with zipfile.ZipFile(f"npy-plain/{i}.npz", "w") as archive:
+        archive.writestr("x.npy", npy(bytes(40), descr))
+
+# Streams of torch.save whose pickles are of any protocol; one in each of their places.
+os.mkdir("streams")
+magic = pickle.dumps(0x1950a86a20f9469cfc6c, 2)
+for protocol in (0, 1, 2, 4):
+    for place in range(1, 5):
+        rest = [pickle.dumps(1, protocol) for _ in range(4)]
+        rest[place - 1] = pickle.dumps(Evil(), protocol)
+        with open(f"streams/{protocol}-{place}.pt", "wb") as file:
+            file.write(magic + b"".join(rest) + b"\1" * 99)
+with open("many.pkl", "wb") as file:
+    file.write(pickle.dumps(1) * 64 + pickle.dumps(Evil()))
+with open("sixty-four.pkl", "wb") as file:
+    file.write(pickle.dumps(1) * 64)
+with open("old-behind.pkl", "wb") as file:
+    file.write(pickle.dumps(1) + pickle.dumps(Evil(), 0))
+with open("old-two.pkl", "wb") as file:
+    file.write(pickle.dumps(1, 0) + pickle.dumps(Evil(), 0))
+
+# Files that are called pickles.
+for suffix in ("pkl", "pickle", "pt", "pth", "ckpt", "joblib"):
+    with open(f"packed.{suffix}", "wb") as file:
+        file.write(zlib.compress(pickle.dumps(Evil())))
+
+# What Python reads and we do not, before the first name, in files that may be anything.
+for name, before in (("memo", b"Np9999999\n0"), ("surrogate", b"X\3\0\0\0\xed\xa0\x800"),
+                     ("left", b"NN.")):
+    for suffix in ("bin", "pth"):
+        with open(f"odd-{name}.{suffix}", "wb") as file:
+            file.write(before + b"cos\nsystem\n(S'true'\ntR.")
+for name, before in (("far", b"N0" * (9 << 20)), ("line", b"V" + b"x" * 5000 + b"\n0"),
+                     ("bytes", b"B" + (17 << 20).to_bytes(4, "little") + bytes(17 << 20) +
+                      b"0")):
+    with open(f"long-{name}.bin", "wb") as file:
+        file.write(before + b"cos\nsystem\n(S'true'\ntR.")
+
+
+def tar(path, storages, tensors, tree):
+    with tarfile.open(path, "w") as archive:
+        for name, data in (("storages", storages), ("tensors", tensors), ("pickle", tree)):
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+
+
+# The oldest files of torch: pickles in each member, what they ran put aside.
+one, none, call = pickle.dumps(1, 2), pickle.dumps(0, 2), b"cos\nsystem\nU\4true\x85R0"
+floats = b"ctorch\nFloatStorage\n"
+def storages(head):
+    return (one + b"\x80\2" + head + b"(U\1" + b"1U\3cpu" + floats + b"t." +
+            (1).to_bytes(8, "little") + bytes(4) + b"\x80\2].")
+def tensors(head):
+    return (one + b"\x80\2" + head + b"(U\1" + b"2U\1" + b"1ctorch\nFloatTensor\nt." +
+            (1).to_bytes(8, "little") * 3 + bytes(8))
+tree = b"\x80\2}U\1wU\1" + b"2Qs."
+tar("old.pt", storages(b""), tensors(b""), tree)
+tar("old-storages.pt", storages(call), tensors(b""), tree)
+tar("old-tensors.pt", storages(b""), tensors(call), tree)
+tar("old-pickle.pt", storages(b""), tensors(b""), b"\x80\2" + call + tree[2:])
+
+os.makedirs("/".join(["deep"] * 20))
+torch("/".join(["deep"] * 20) + "/evil.pt", pickle.dumps(Evil(), 2))
 os.makedirs("folder/in")
 torch("folder/in/evil.pt", pickle.dumps(Evil(), 2))
 torch("folder/safe.pt", pickle.dumps({"a": 1}, 2))
@@ -100,6 +190,43 @@ os.makedirs(deep)
 torch(deep + "/evil.pt", evil)
 with open("half.zip", "wb") as file:
     file.write(b"PK\3\4" + bytes(60))
+
+
+# The memo: indices of their own (PUT, BINPUT, LONG_BINPUT) between those of MEMOIZE, and
+# what Python would import then.
+def memo_pickle(rng):
+    words = ["collections", "OrderedDict", "posix", "system"]
+    memo, out = {}, b"\x80\x04"
+    for i in range(rng.randrange(2, 12)):
+        word = rng.choice(words).encode()
+        out += b"\x8c" + bytes([len(word)]) + word
+        at = rng.randrange(8)
+        how = rng.randrange(5)
+        out += (b"q" + bytes([at]) if how == 0 else b"r" + at.to_bytes(4, "little")
+                if how == 1 else b"p%d\n" % at if how == 2 else b"\x94") + b"0"
+        memo[at if how < 3 else len(memo)] = word
+    module, name = rng.choice(sorted(memo)), rng.choice(sorted(memo))
+    return out + b"h" + bytes([module]) + b"h" + bytes([name]) + b"\x93."
+
+
+class Names(pickle.Unpickler):
+    def find_class(self, module, name):
+        self.name = module + "." + name
+        return None
+
+
+os.mkdir("memo")
+want = {}
+rng = random.Random(1)
+for i in range(200):
+    data = memo_pickle(rng)
+    python = Names(io.BytesIO(data))
+    python.load()
+    want[f"{i}.pkl"] = python.name
+    with open(f"memo/{i}.pkl", "wb") as file:
+        file.write(data)
+with open("memo.json", "w") as file:
+    json.dump(want, file)
 PYTHON
 }
 
@@ -126,7 +253,7 @@ setup() {
     run -0 dcp-inspect scan safe.pt --all
     [[ $output =~ known\ safe\ +collections.OrderedDict\ +a/data.pkl ]]
     run -0 dcp-inspect scan words.bin
-    [[ $output == "known safe words.bin: 0 pickles"* ]]
+    [[ $output == "no pickle found words.bin: 0 pickles"* ]]
     run -1 dcp-inspect scan mine.pt
     [[ $output =~ unknown\ +my.module.Config ]]
     for file in cut.pt empty.pt half.zip; do
@@ -168,6 +295,61 @@ setup() {
         run -0 dcp-inspect scan "$BATS_TEST_DIRNAME/../formats/data/$folder"
         [[ $output == *", 0 names dangerous, 0 unknown, "* ]]
     done
+}
+
+# Each file and folder that is given names os.system.
+finds_all() {
+    for file in "$@"; do
+        run -1 dcp-inspect scan "$file"
+        [[ $output =~ dangerous\ +(os|posix|nt)\.system ]] ||
+            { echo "$file: $output" && false; }
+    done
+}
+
+@test "scan finds arrays of objects as NumPy does" {
+    finds_all npy/*
+    run -0 dcp-inspect scan npy-plain
+    [[ $output == "no pickle found npy-plain: 0 pickles"* ]]
+}
+
+@test "scan goes through all pickles of a file" {
+    finds_all streams/* old-behind.pkl old-two.pkl long-*
+    run -1 dcp-inspect scan many.pkl
+    [[ $output =~ "(a pickle that cannot be read)"\ +pickle\ 65 ]]
+    run -0 dcp-inspect scan sixty-four.pkl
+    [[ $output == "known safe sixty-four.pkl: 64 pickles"* ]]
+}
+
+@test "scan goes through all members of the oldest files of torch" {
+    run -0 dcp-inspect scan old.pt
+    [[ $output == "known safe old.pt: 6 pickles"* ]]
+    finds_all old-*.pt
+}
+
+@test "what is called a pickle and cannot be read is not known safe" {
+    for file in packed.* odd-*; do
+        run -1 dcp-inspect scan "$file"
+        [[ $output =~ dangerous\ +"(a pickle that cannot be read)" ]] ||
+            { echo "$file: $output" && false; }
+    done
+}
+
+@test "scan goes through all of a folder" {
+    run -1 dcp-inspect scan deep
+    [[ $output =~ "(a pickle that cannot be read)" ]]
+    run -0 dcp-reshard date.pt step-and
+    cp os_system_2.pt step-and/pytorch_model.bin
+    mkdir step-and/ckpt
+    cp os_system_2.pkl step-and/ckpt/x.pkl
+    run -1 dcp-inspect scan step-and --json
+    json 'sorted(g["file"] for g in d["globals"] if g["kind"] == "dangerous") == [
+        "ckpt/x.pkl", "pytorch_model.bin"]'
+    json 'd["n_pickles"] == 2 and d["n_safe"] == 1'
+}
+
+@test "scan reads the memo of a pickle as Python does" {
+    run -1 dcp-inspect scan memo --all --json
+    json '{g["file"]: g["name"] for g in d["globals"]} == json.load(open("memo.json"))'
 }
 
 @test "scan as a document" {

@@ -52,6 +52,12 @@ static const struct {
     { PICKLE("](K\x01K\x02\x65."), "[1,2]" },
     { PICKLE(")."), "{\"$tuple\":[]}" },
     { PICKLE("(K\x01K\x02K\x03K\x04t."), "{\"$tuple\":[1,2,3,4]}" },
+    /* MEMOIZE takes the number of indices that are set, as CPython: here 1 again, */
+    { PICKLE("\x8c\x01\x61q\x01\x30\x8c\x01\x62\x94\x30h\x01."), "\"b\"" },
+    /* here 2, behind 0 and 5, and then 3, behind one that was set again */
+    { PICKLE("K\0q\x05\x30K\x01q\0\x30K\x02\x94\x30K\x03q\x02\x30K\x04\x94\x30"
+             "(h\x05h\0h\x02h\x03t."),
+      "{\"$tuple\":[0,1,3,4]}" },
     { PICKLE("K\x01K\x02\x86."), "{\"$tuple\":[1,2]}" },
     { PICKLE("\x8f(K\x01\x90."), "{\"$set\":[1]}" },
     { PICKLE("(K\x01\x91."), "{\"$frozenset\":[1]}" },
@@ -127,6 +133,61 @@ static void test_judgement(void **state)
         if (dcp_global_judge(judged[i].name) != judged[i].kind)
             fail_msg("%s is %s", judged[i].name,
                      dcp_global_kind_name(dcp_global_judge(judged[i].name)));
+}
+
+#define GETATTR "c__builtin__\ngetattr\n"
+#define ZONE "czoneinfo\nZoneInfo\nX\x09\0\0\0_unpickle"
+#define STAGE "cdeepspeed.runtime.zero.config\nZeroStageEnum\nX\x07\0\0\0weights"
+#define STAGE_CLASS "deepspeed.runtime.zero.config.ZeroStageEnum "
+#define ZONE_NAMES "zoneinfo.ZoneInfo zoneinfo:ZoneInfo._unpickle "
+
+/* What getattr is used for: names in classes and members of Enums, or anything. */
+static const struct {
+    const char *pickle;
+    size_t size_bytes;
+    const char *names;
+} named[] = {
+    { PICKLE(GETATTR ZONE "\x86R."), ZONE_NAMES },
+    { PICKLE(GETATTR STAGE "\x86R."), STAGE_CLASS },
+    { PICKLE(GETATTR "q\0" ZONE "\x86Rh\0" STAGE "\x86R\x86."), ZONE_NAMES STAGE_CLASS },
+    { PICKLE(GETATTR "."), "builtins.getattr " },
+    { PICKLE(GETATTR "0N."), "builtins.getattr " },
+    { PICKLE(GETATTR "2" ZONE "\x86R0."), ZONE_NAMES "builtins.getattr " },
+    { PICKLE(GETATTR "q\0" ZONE "\x86R0h\0cm\nf\nK\1\x86R."),
+      ZONE_NAMES "m.f builtins.getattr " },
+    { PICKLE("cm\nf\n" GETATTR "\x85R."), "m.f builtins.getattr " },
+    { PICKLE("]" GETATTR "\x61."), "builtins.getattr " },
+    { PICKLE(GETATTR "cos\npath\nX\x03\0\0\0sep\x86R."), "os.path builtins.getattr " },
+    { PICKLE(GETATTR GETATTR STAGE "\x86RX\1\0\0\0a\x86R."),
+      STAGE_CLASS "builtins.getattr " },
+    { PICKLE(GETATTR "](" ZONE "eR."), "zoneinfo.ZoneInfo builtins.getattr " },
+    { PICKLE("(" GETATTR ZONE "o."), "zoneinfo.ZoneInfo builtins.getattr " },
+    { PICKLE("(" ZONE "ibuiltins\ngetattr\n."), "zoneinfo.ZoneInfo builtins.getattr " },
+    { PICKLE(GETATTR STAGE), STAGE_CLASS "builtins.getattr " },
+};
+
+enum { NAMES_CAP = 512 };
+
+static int take_name(void *self, const char *name, struct dcp_error *err)
+{
+    char *all = self;
+    size_t n = strlen(all);
+
+    (void)err;
+    snprintf(all + n, NAMES_CAP - n, "%s ", name);
+    return 0;
+}
+
+static void test_names(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < DCP_ARRAY_LEN(named); i++) {
+        char all[NAMES_CAP] = "";
+        const struct dcp_pickle_names names = { .take = take_name, .self = all };
+        size_t used;
+        dcp_pickle_names(named[i].pickle, named[i].size_bytes, &names, &used, NULL);
+        assert_string_equal(all, named[i].names);
+    }
 }
 
 static json_t *convert(const char *pickle, size_t size_bytes, struct dcp_arena *arena,
@@ -375,15 +436,11 @@ static void test_batches(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_judgement),
-        cmocka_unit_test(test_values),
-        cmocka_unit_test(test_cuts),
-        cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_shared_bomb),
-        cmocka_unit_test(test_depth),
-        cmocka_unit_test(test_several_in_a_row),
-        cmocka_unit_test(test_long_numbers),
-        cmocka_unit_test(test_batches),
+        cmocka_unit_test(test_judgement),    cmocka_unit_test(test_names),
+        cmocka_unit_test(test_values),       cmocka_unit_test(test_cuts),
+        cmocka_unit_test(test_refused),      cmocka_unit_test(test_shared_bomb),
+        cmocka_unit_test(test_depth),        cmocka_unit_test(test_several_in_a_row),
+        cmocka_unit_test(test_long_numbers), cmocka_unit_test(test_batches),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,6 @@
 /* torch: tensors from pickles written by hand: where views end, what they share, and what
  * is refused; roles; NumPy arrays of the other byte order. */
+#include "base/buf.h"
 #include "base/mem.h"
 #include "formats.h"
 #include "lib/format_io.h"
@@ -397,13 +398,88 @@ static void test_numpy(void **state)
     }
 }
 
+/* -- what stands in a pickle again and again ------------------------------------------
+ */
+
+#define PARAMETER "ctorch._utils\n_rebuild_parameter_with_state\n(h"
+#define SET(text) dcp_buf_add(buf, PICKLE(text))
+
+/* A parameter of memo 0, kept under `number` and popped. Its state has memo `of` twice.
+ */
+static void put_parameter(struct dcp_buf *buf, unsigned char number, unsigned char of)
+{
+    SET(PARAMETER "\0" HOOKS "}(X\1\0\0\0ah");
+    dcp_buf_add_u8(buf, of);
+    SET("X\1\0\0\0bh");
+    dcp_buf_add_u8(buf, of);
+    SET("utRq");
+    dcp_buf_add_u8(buf, number);
+    SET("0");
+}
+
+/* Each parameter has the one before in two attributes: as many tensors as stand in the
+ * pickle, not 2^levels; and no deeper than objects nest. */
+static void test_attributes_shared(void **state)
+{
+    (void)state;
+    for (unsigned char levels = 1; levels <= 40; levels++) {
+        DCP_CLEANUP_BUF struct dcp_buf all = { 0 };
+        struct dcp_buf *buf = &all;
+        struct file f;
+        SET("\x80\2" TENSOR("0", "\0", "\x10", "\1") "q\0000");
+        for (unsigned char i = 0; i < levels; i++)
+            put_parameter(buf, (unsigned char)(i + 1), i);
+        SET("}X\1\0\0\0wh");
+        dcp_buf_add_u8(buf, levels);
+        SET("s.");
+        int rc = file_index(&f, (const char *)buf->data, buf->size_bytes);
+        if (levels <= 20 ? rc || f.catalog->n_tensors != 2u * levels + 1
+                         : rc && !strstr(f.err.message, "nested over"))
+            fail_msg("%d levels: %d %s", levels, rc, f.err.message);
+        if (levels == 40)
+            assert_int_equal(rc, DCP_E_UNSUPPORTED);
+        file_fini(&f);
+    }
+}
+
+/* 255 parameters, and a state of 2^16 values that all of them have. */
+static void test_attributes_counted(void **state)
+{
+    DCP_CLEANUP_BUF struct dcp_buf all = { 0 };
+    struct dcp_buf *buf = &all;
+    struct file f;
+
+    (void)state;
+    SET("\x80\2" TENSOR("0", "\0", "\x10", "\1") "q\0000Nq\1\060");
+    for (int depth = 0; depth < 2; depth++) {
+        SET("(");
+        for (int i = 0; i < 256; i++)
+            SET("h\1");
+        SET("tq\1\060");
+    }
+    SET("](");
+    for (int i = 0; i < 255; i++)
+        SET(PARAMETER "\0" HOOKS "}X\1\0\0\0ah\1stR");
+    SET("e.");
+    int rc = file_index(&f, (const char *)buf->data, buf->size_bytes);
+    if (rc != DCP_E_UNSUPPORTED || !strstr(f.err.message, "stands for over"))
+        fail_msg("%d %s", rc, f.err.message);
+    file_fini(&f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_views),           cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_names_twice),     cmocka_unit_test(test_records),
-        cmocka_unit_test(test_optimizer_roles), cmocka_unit_test(test_numbers),
-        cmocka_unit_test(test_objects),         cmocka_unit_test(test_numpy),
+        cmocka_unit_test(test_views),
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_names_twice),
+        cmocka_unit_test(test_records),
+        cmocka_unit_test(test_optimizer_roles),
+        cmocka_unit_test(test_numbers),
+        cmocka_unit_test(test_objects),
+        cmocka_unit_test(test_numpy),
+        cmocka_unit_test(test_attributes_shared),
+        cmocka_unit_test(test_attributes_counted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
