@@ -9,6 +9,7 @@ saved them.
 3. accelerate's folders: .bin keeps the order of the weights, safetensors does not, and is
    refused unless a config.json, or the shapes, tell it.
 4. FSDP's folders, sharded and whole.
+5. What lies beside them keeps its own tensors, whatever these are called.
 """
 
 import glob
@@ -244,6 +245,35 @@ class Trainer(unittest.TestCase):
             with self.subTest(kind):
                 self.assertEqual(self.check(self.path(kind), wanted)["step"], 3)
                 self.check_dcp(self.path(kind), model, wanted)
+
+    def folder(self, name):
+        """A model of one layer and its optimizer, as accelerate's files."""
+        folder = self.path(name)
+        os.mkdir(folder)
+        model = torch.nn.Linear(4, 3)
+        optimizer = torch.optim.Adam(model.parameters())
+        model(torch.ones(1, 4)).sum().backward()
+        optimizer.step()
+        safetensors.torch.save_file(model.state_dict(), folder + "/model.safetensors")
+        torch.save(optimizer.state_dict(), folder + "/optimizer.bin")
+        return folder
+
+    def test_tensors_of_files(self):
+        """Tensors of one path in several files are several."""
+        folder, size = self.folder("tensors"), 300000
+        files = {"sampler.bin": "sampler", "custom_checkpoint_0.pkl": "custom_checkpoint_0",
+                 "custom_checkpoint_1.pkl": "custom_checkpoint_1",
+                 "rng_state_0.pth": "rng_state.rank_0", "rng_state_1.pth": "rng_state.rank_1"}
+        for number, file in enumerate(files):
+            torch.save({"x": torch.full((size,), float(number)),
+                        "a": {"b": torch.full((size,), number + 0.25)},
+                        "a.b": torch.full((size,), number + 0.5)}, f"{folder}/{file}")
+        reshard(folder, self.path("all.pt"), "torch")
+        found = torch.load(self.path("all.pt"))
+        for number, name in enumerate(files.values()):
+            for part, more in ((".x", 0), (".a.b", 0.25), (".a.b#2", 0.5)):
+                self.assertTrue(torch.equal(
+                    found[name + part], torch.full((size,), number + more)), name + part)
 
 
 if __name__ == "__main__":
