@@ -14,18 +14,29 @@
 #define STATE_NAME "trainer_state.json"
 
 /* Files of torch.save by the beginning and end of their names; '#' of an object's name
- * is what stands between, a number, or 0 where nothing does. */
+ * is what stands between, a number, or 0 where nothing does. Without an object: what a
+ * model or an optimizer is called that is not the first. */
 static const struct {
     const char *begin, *end, *object;
+    bool is_dir;
 } files[] = {
+    { "model_", ".safetensors", NULL },
+    { "pytorch_model_", ".bin", NULL },
+    { "pytorch_model_fsdp_", ".bin", NULL },
+    { "pytorch_model_fsdp_", "", NULL, .is_dir = true },
+    { "optimizer_", ".bin", NULL },
+    { "optimizer_", "", NULL, .is_dir = true },
     { "scheduler", ".pt", DCP_TRAINING_SCHEDULER },
     { "scheduler", ".bin", DCP_TRAINING_SCHEDULER },
+    { "scheduler_", ".bin", "scheduler_#" },
     { "scaler", ".pt", "scaler" },
     { "rng_state", ".pth", "rng_state.rank_#" },
     { "rng_state_", ".pth", "rng_state.rank_#" },
     { "random_states_", ".pkl", "rng_state.rank_#" },
     { "sampler", ".bin", "sampler" },
+    { "sampler_", ".bin", "sampler_#" },
     { "dl_state_dict", ".bin", "dl_state_dict" },
+    { "dl_state_dict_", ".bin", "dl_state_dict_#" },
     { "custom_checkpoint_", ".pkl", "custom_checkpoint_#" },
     { "training_args", ".bin", "training_args" },
 };
@@ -88,21 +99,39 @@ static bool match(size_t f, const char *name, char out[16])
     return true;
 }
 
-static int index_file(struct dcp_fsdp_reading *r, const char *name, struct dcp_error *err)
+/* accelerate numbers the models and optimizers of a training from 0 on; the first has no
+ * number, but for FSDP's folders. */
+static int refuse_second(const char *name, int64_t number, struct dcp_error *err)
 {
-    char number[16], object[64];
-    int64_t rank;
+    if (!number)
+        return DCP_OK;
+    dcp_error_set(err, DCP_E_UNSUPPORTED,
+                  "'%s' is of a second model or optimizer; the folder of one is read",
+                  name);
+    dcp_error_hint(err, "give each model a folder of its own, or name its file alone");
+    return DCP_E_UNSUPPORTED;
+}
+
+static int index_file(struct dcp_fsdp_reading *r, const struct dcp_store_entry *entry,
+                      struct dcp_error *err)
+{
+    const char *name = entry->name;
+    char digits[16], object[64];
+    int64_t number;
 
     for (size_t f = 0; f < DCP_ARRAY_LEN(files); f++) {
-        if (!match(f, name, number) || !dcp_str_parse_i64(number, &rank))
+        if (files[f].is_dir != entry->is_dir || !match(f, name, digits) ||
+            !dcp_str_parse_i64(digits, &number) || number >= DCP_FSDP_MAX_WORLD)
             continue;
+        if (!files[f].object)
+            return refuse_second(name, number, err);
         const char *hash = strchr(files[f].object, '#');
         snprintf(object, sizeof object, "%.*s%s",
                  hash ? (int)(hash - files[f].object) : (int)strlen(files[f].object),
-                 files[f].object, hash ? number : "");
+                 files[f].object, hash ? digits : "");
         return dcp_catalog_find_object(r->catalog, object) >= 0
                    ? DCP_OK
-                   : dcp_fsdp_index_value(r, name, object, (int)rank, err);
+                   : dcp_fsdp_index_value(r, name, object, (int)number, err);
     }
     return DCP_OK;
 }
@@ -116,8 +145,7 @@ static int index_files(struct dcp_fsdp_reading *r, struct dcp_error *err)
         source->store->ops->list(source->store->self, source->name, &entries, &n, err);
 
     for (size_t i = 0; i < n && !rc; i++)
-        if (!entries[i].is_dir)
-            rc = index_file(r, entries[i].name, err);
+        rc = index_file(r, &entries[i], err);
     dcp_store_list_free(entries, n);
     return rc;
 }

@@ -101,10 +101,10 @@ class Trainer(unittest.TestCase):
     def path(self, name):
         return os.path.join(self.work, name)
 
-    def refused(self, *arguments):
+    def refused(self, *arguments, status=5):
         done = subprocess.run([os.path.join(BIN, "dcp-reshard"), *arguments],
                               capture_output=True, text=True, check=False)
-        self.assertEqual(done.returncode, 5, done.stderr)
+        self.assertEqual(done.returncode, status, done.stderr)
         return done.stderr
 
     def check(self, folder, wanted):
@@ -274,6 +274,40 @@ class Trainer(unittest.TestCase):
             for part, more in ((".x", 0), (".a.b", 0.25), (".a.b#2", 0.5)):
                 self.assertTrue(torch.equal(
                     found[name + part], torch.full((size,), number + more)), name + part)
+
+    def test_numbered_files(self):
+        """Whatever accelerate has several of is there; but one model, one optimizer."""
+        folder = self.folder("one")
+        for name in ("scheduler", "sampler", "dl_state_dict"):
+            for number, end in enumerate(("", "_1", "_12")):
+                torch.save({"of": number}, f"{folder}/{name}{end}.bin")
+        torch.save({"of": -1}, f"{folder}/rng_state_2147483648.pth")
+        torch.save({"of": 7}, f"{folder}/rng_state_7.pth")
+        reshard(folder, self.path("step"), "native")
+        with open(self.path("step/manifest.json"), encoding="utf-8") as file:
+            objects = {o["name"]: o.get("value") for o in json.load(file)["objects"]}
+        for name in ("scheduler", "sampler", "dl_state_dict"):
+            for number, end in enumerate(("", "_1", "_12")):
+                self.assertEqual(objects[name + end], {"of": number})
+        self.assertEqual(objects["rng_state.rank_7"], {"of": 7})
+        self.assertFalse([name for name in objects if "2147483648" in name])
+        for name in ("model_1.safetensors", "pytorch_model_1.bin", "optimizer_1.bin",
+                     "pytorch_model_fsdp_2.bin", "pytorch_model_fsdp_1/", "optimizer_1/"):
+            path = os.path.join(folder, name)
+            (os.mkdir if name.endswith("/") else lambda p: open(p, "wb").close())(path)
+            self.assertIn(f"'{name.rstrip('/')}' is of a second model or optimizer",
+                          self.refused(folder, self.path("no"), status=8))
+            (os.rmdir if name.endswith("/") else os.remove)(path)
+        os.mkdir(folder + "/optimizer_0")
+        reshard(folder, self.path("step"), "native", "--force")
+
+    def test_accelerate_two(self):
+        accelerator = accelerate.Accelerator(cpu=True)
+        models = [torch.nn.Linear(4, 3), torch.nn.Linear(5, 3)]
+        accelerator.prepare(*models, *(torch.optim.Adam(m.parameters()) for m in models))
+        accelerator.save_state(self.path("two"))
+        self.assertIn("second model",
+                      self.refused(self.path("two"), self.path("no"), status=8))
 
 
 if __name__ == "__main__":
