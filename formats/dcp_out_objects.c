@@ -409,6 +409,21 @@ static int put_object(struct dcp_out *out, const struct dcp_object *object,
                                  : put_tree(out, object, value, err);
 }
 
+/* A value among the states of the optimizer, under the weight's name. A step that was
+ * made says it already. */
+static int put_state(struct dcp_out *out, const char *param, const char *member,
+                     json_t *value, struct dcp_error *err)
+{
+    const char *key = dcp_out_state_key(out, param, member);
+    const char *path = key ? dcp_keys_path(&out->keys, out->catalog, key, false) : NULL;
+
+    if (!path)
+        return no_memory(err);
+    if (!strcmp(member, "step") && dcp_out_has(out, key))
+        return DCP_OK;
+    return put_value(out, key, path, value, err);
+}
+
 static bool has_optim(const struct dcp_catalog *catalog)
 {
     for (size_t t = 0; t < catalog->n_tensors; t++)
@@ -452,7 +467,11 @@ int dcp_out_objects(struct dcp_out *out, struct dcp_error *err)
             dcp_common_carries(catalog, object->name) ||
             (optim && !strcmp(object->name, DCP_TRAINING_OPTIMIZER)))
             continue;
-        rc = put_object(out, object, err);
+        bool state = false;
+        if (out->own_optim)
+            rc = dcp_out_state(out, object, put_state, &state, err);
+        if (!rc && !state)
+            rc = put_object(out, object, err);
     }
     return rc;
 }

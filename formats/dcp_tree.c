@@ -255,8 +255,7 @@ static bool place(json_t *root, const struct dcp_out_key *key, bool flat, json_t
 }
 
 /* What stands for a key: a tensor, an object that is no JSON, or the value itself. */
-static json_t *leaf(const struct dcp_out *out, const struct dcp_out_key *key,
-                    int64_t updates)
+static json_t *leaf(const struct dcp_out *out, const struct dcp_out_key *key)
 {
     const struct dcp_catalog *catalog = out->catalog;
     const char *json = key->tensor < 0 ? out->items[key->item].json : NULL;
@@ -267,7 +266,7 @@ static json_t *leaf(const struct dcp_out *out, const struct dcp_out_key *key,
                              ? key->key
                              : catalog->tensors[key->tensor].name);
     if (key->is_step) /* PyTorch's optimizers take numbers too */
-        return json_real((double)updates);
+        return json_real((double)out->items[key->item].step);
     return json ? json_loads(json, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL)
                 : json_pack("{s:s}", "$value", key->key);
 }
@@ -276,20 +275,17 @@ int dcp_tree_make(struct dcp_catalog *catalog, json_t **out, struct dcp_error *e
 {
     DCP_CLEANUP_OUT struct dcp_out made = { 0 };
     DCP_CLEANUP_KEYS struct dcp_keys keys = { 0 };
-    int64_t updates = 0;
     int rc = dcp_keys_load(&keys, catalog, err);
 
     *out = NULL;
     if (rc || !keys.is_dict)
         return rc;
-    rc = dcp_training_updates(catalog, &updates, err);
-    if (!rc)
-        rc = dcp_out_make(catalog, NULL, &made, err);
+    rc = dcp_out_make(catalog, NULL, &made, err);
     if (rc)
         return rc;
     json_t *root = json_object();
     for (size_t k = 0; k < made.n && root; k++)
-        if (!place(root, &made.list[k], keys.flat, leaf(&made, &made.list[k], updates))) {
+        if (!place(root, &made.list[k], keys.flat, leaf(&made, &made.list[k]))) {
             json_decref(root);
             root = NULL;
         }

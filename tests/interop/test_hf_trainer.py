@@ -301,6 +301,25 @@ class Trainer(unittest.TestCase):
         os.mkdir(folder + "/optimizer_0")
         reshard(folder, self.path("step"), "native", "--force")
 
+    def test_steps_of_weights(self):
+        """Steps that are numbers and differ stay what they are."""
+        folder = self.folder("steps")
+        state = torch.load(folder + "/optimizer.bin")
+        for number, step in enumerate((5, 9)):
+            state["state"][number]["step"] = step
+        torch.save(state, folder + "/optimizer.bin")
+        reshard(folder, self.path("step"), "native")
+        with open(self.path("step/manifest.json"), encoding="utf-8") as file:
+            objects = {o["name"]: o.get("value") for o in json.load(file)["objects"]}
+        self.assertEqual([objects[f"optimizer.step.{name}"] for name in ("weight", "bias")],
+                         [5, 9])
+        self.assertEqual(objects["optimizer"]["step"], 9)
+        for source in (folder, self.path("step")):
+            reshard(source, self.path("dcp"), "dcp", "--force")
+            dcp_to_torch_save(self.path("dcp"), self.path("all.pt"))
+            states = torch.load(self.path("all.pt"), weights_only=False)["optim"]["state"]
+            self.assertEqual([states[name]["step"] for name in ("weight", "bias")], [5, 9])
+
     def test_accelerate_two(self):
         accelerator = accelerate.Accelerator(cpu=True)
         models = [torch.nn.Linear(4, 3), torch.nn.Linear(5, 3)]
