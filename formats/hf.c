@@ -3,6 +3,7 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "base/str.h"
+#include "dcp_shards.h"
 #include "foreign.h"
 #include "formats.h"
 #include "hf_files.h"
@@ -215,6 +216,8 @@ static int index_source(const struct dcp_source *source, struct dcp_catalog *cat
         rc = form->is_index
                  ? dcp_sharded_index(source, form->name, form->index_file, own, err)
                  : form->index_file(source, form->name, own, err);
+    if (!rc)
+        rc = dcp_shards_refuse(own, err);
     if (!rc)
         rc = take_tensors(catalog, own, config, err);
     if (!rc)

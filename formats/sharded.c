@@ -260,6 +260,8 @@ static int index_source(const struct dcp_source *source, struct dcp_catalog *cat
                                      catalog, err)
                  : dcp_safetensors_index_file(source, stems[i].one, catalog, err);
     if (!rc)
+        rc = dcp_shards_refuse(catalog, err);
+    if (!rc)
         rc = dcp_roles_find_plain(catalog, err);
     return rc ? rc : add_adapter_config(source, catalog, err);
 }
