@@ -15,17 +15,17 @@
 
 /* Files of torch.save by the beginning and end of their names; '#' of an object's name
  * is what stands between, a number, or 0 where nothing does. Without an object: what a
- * model or an optimizer is called that is not the first. */
+ * model or an optimizer is called that is not the first; a folder where the end is empty.
+ */
 static const struct {
     const char *begin, *end, *object;
-    bool is_dir;
 } files[] = {
     { "model_", ".safetensors", NULL },
     { "pytorch_model_", ".bin", NULL },
     { "pytorch_model_fsdp_", ".bin", NULL },
-    { "pytorch_model_fsdp_", "", NULL, .is_dir = true },
+    { "pytorch_model_fsdp_", "", NULL },
     { "optimizer_", ".bin", NULL },
-    { "optimizer_", "", NULL, .is_dir = true },
+    { "optimizer_", "", NULL },
     { "scheduler", ".pt", DCP_TRAINING_SCHEDULER },
     { "scheduler", ".bin", DCP_TRAINING_SCHEDULER },
     { "scheduler_", ".bin", "scheduler_#" },
@@ -120,7 +120,7 @@ static int index_file(struct dcp_fsdp_reading *r, const struct dcp_store_entry *
     int64_t number;
 
     for (size_t f = 0; f < DCP_ARRAY_LEN(files); f++) {
-        if (files[f].is_dir != entry->is_dir || !match(f, name, digits) ||
+        if (!files[f].end[0] != entry->is_dir || !match(f, name, digits) ||
             !dcp_str_parse_i64(digits, &number) || number >= DCP_FSDP_MAX_WORLD)
             continue;
         if (!files[f].object)
@@ -150,6 +150,16 @@ static int index_files(struct dcp_fsdp_reading *r, struct dcp_error *err)
     return rc;
 }
 
+/* What the optimizer's states say. */
+static int find_step(struct dcp_catalog *catalog, struct dcp_error *err)
+{
+    DCP_CLEANUP_JSON json_t *optimizer = NULL;
+    int rc = dcp_training_read(catalog, DCP_TRAINING_OPTIMIZER, &optimizer, err);
+
+    catalog->step = dcp_training_step(json_object_get(optimizer, "step"));
+    return rc;
+}
+
 /* Takes trainer_state.json, and its global_step in the words of training.h. */
 static int index_state(const struct dcp_source *source, struct dcp_catalog *catalog,
                        struct dcp_error *err)
@@ -159,16 +169,16 @@ static int index_state(const struct dcp_source *source, struct dcp_catalog *cata
     size_t n;
 
     if (!dcp_source_has(source, STATE_NAME))
-        return dcp_training_updates(catalog, &catalog->step, err);
+        return find_step(catalog, err);
     int rc =
         dcp_source_read(source, STATE_NAME, DCP_FORMAT_JSON_MAX_BYTES, &text, &n, err);
     if (!rc)
         rc = dcp_json_parse(text, n, STATE_NAME, &state, err);
-    const json_t *step = json_object_get(state, "global_step");
-    if (!rc && json_is_integer(step) && json_integer_value(step) >= 0) {
-        catalog->step = json_integer_value(step);
+    int64_t step = dcp_training_step(json_object_get(state, "global_step"));
+    if (!rc && step >= 0) {
+        catalog->step = step;
         rc = dcp_training_add(catalog, DCP_TRAINING_TRAINER,
-                              json_pack("{s:I}", "step", json_integer_value(step)), err);
+                              json_pack("{s:I}", "step", (json_int_t)step), err);
     }
     return rc ? rc : dcp_training_add(catalog, "trainer_state", json_incref(state), err);
 }
