@@ -320,6 +320,38 @@ class Trainer(unittest.TestCase):
             states = torch.load(self.path("all.pt"), weights_only=False)["optim"]["state"]
             self.assertEqual([states[name]["step"] for name in ("weight", "bias")], [5, 9])
 
+    def test_buffers(self):
+        """What the optimizer does not know is a buffer, as in one file of both."""
+        class Buffered(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.layer = torch.nn.Linear(4, 3)
+                self.register_buffer("ema_sum", torch.ones(7))
+                self.register_buffer("std", torch.ones(4))
+
+        model, folder = Buffered(), self.path("buffers")
+        optimizer = torch.optim.Adam(model.layer.parameters())
+        model.layer(torch.ones(1, 4)).sum().backward()
+        optimizer.step()
+        os.mkdir(folder)
+        torch.save(optimizer.state_dict(), folder + "/optimizer.pt")
+        torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()},
+                   self.path("both.pt"))
+        for form in ("model.safetensors", "pytorch_model.bin"):
+            save = safetensors.torch.save_file if "safe" in form else torch.save
+            save(model.state_dict(), f"{folder}/{form}")
+            facts = json.loads(program("dcp-reshard", folder, self.path("zero"), "--to",
+                                       "deepspeed", "--force", "--json"))
+            self.assertIn("2 tensors that the optimizer does not know are buffers",
+                          facts["assumed"])
+            for source in (folder, self.path("both.pt")):
+                listed = json.loads(program("dcp-inspect", "ls", source, "--json"))
+                roles = {t["name"].removeprefix("model."): t["role"]
+                         for t in listed["tensors"]}
+                self.assertEqual((roles["ema_sum"], roles["std"]), ("buffer", "buffer"))
+                self.assertEqual(roles["layer.weight"], "model")
+            os.remove(f"{folder}/{form}")
+
     def test_accelerate_two(self):
         accelerator = accelerate.Accelerator(cpu=True)
         models = [torch.nn.Linear(4, 3), torch.nn.Linear(5, 3)]
