@@ -44,7 +44,7 @@ static int make_array(struct extra *e, const struct dcp_torch_view *view, json_t
     if (!rc && view->memory)
         memcpy(data, view->memory, n);
     else if (!rc)
-        rc = dcp_torch_read(e->file, view->offset, data, n, err);
+        rc = dcp_torch_read(e->file, view->offset, view->codec, view->skip, data, n, err);
     if (rc)
         return rc;
     for (size_t i = 0; i < n; i++) {

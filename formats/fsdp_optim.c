@@ -221,13 +221,14 @@ static int see_step(struct optim *o, const struct dcp_torch_view *view)
     float single;
     int rc = DCP_OK;
 
-    if (!view->has_data || view->codec || view->ndim > 1 || view->stored_size != n ||
-        n > 8)
+    if (!view->has_data || view->ndim > 1 || (view->ndim && view->shape[0] != 1) ||
+        n > 8 || (view->memory && view->stored_size != n))
         return DCP_OK;
     if (view->memory)
         memcpy(data, view->memory, n);
     else
-        rc = dcp_torch_read(o->file, view->offset, data, n, o->err);
+        rc = dcp_torch_read(o->file, view->offset, view->codec, view->skip, data, n,
+                            o->err);
     if (rc)
         return rc;
     uint32_t low = dcp_le32(data);

@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import zipfile
 
 import accelerate
 import safetensors.torch
@@ -351,6 +352,37 @@ class Trainer(unittest.TestCase):
                 self.assertEqual((roles["ema_sum"], roles["std"]), ("buffer", "buffer"))
                 self.assertEqual(roles["layer.weight"], "model")
             os.remove(f"{folder}/{form}")
+
+    def test_compressed_records(self):
+        """A step in a record that somebody compressed is the number that it decodes to."""
+        for steps, name in ((7, "folder"), (0, "none")):
+            folder = self.folder(name)
+            state = torch.load(folder + "/optimizer.bin")
+            for of in state["state"].values():
+                of["step"] = torch.tensor(float(steps))
+                del of["exp_avg_sq"]
+                if not steps:
+                    del of["step"]
+            torch.save(state, folder + "/optimizer.bin")
+            weights = safetensors.torch.load_file(folder + "/model.safetensors")
+            weights = {name: weights[name] for name in ("weight", "bias")}
+            torch.save({"model": weights, "optimizer": state}, self.path("whole.pt"))
+            for file in (folder + "/optimizer.bin", self.path("whole.pt")):
+                os.rename(file, file + ".stored")
+                with zipfile.ZipFile(file + ".stored") as stored, \
+                        zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as deflated:
+                    for record in stored.namelist():
+                        deflated.writestr(record, stored.read(record))
+                os.remove(file + ".stored")
+            for source in (folder, self.path("whole.pt")):
+                reshard(source, self.path("step"), "native", "--force")
+                with open(self.path("step/manifest.json"), encoding="utf-8") as file:
+                    manifest = json.load(file)
+                optimizer, = [o["value"] for o in manifest["objects"]
+                              if o["name"] == "optimizer"]
+                self.assertEqual(optimizer.get("step"), steps or None, source)
+                if source == folder:
+                    self.assertEqual(manifest["step"], steps or -1)
 
     def test_accelerate_two(self):
         accelerator = accelerate.Accelerator(cpu=True)
