@@ -384,6 +384,33 @@ class Trainer(unittest.TestCase):
                 if source == folder:
                     self.assertEqual(manifest["step"], steps or -1)
 
+    def test_one_file_before_an_index(self):
+        """As transformers has it, whoever reads the folder."""
+        for name, more in (("plain", ()), ("hub", ("config.json",)),
+                           ("trainer", ("optimizer.bin",)),
+                           ("both", ("optimizer.bin", "config.json"))):
+            folder = self.folder(name)
+            os.rename(folder + "/model.safetensors", self.path("shard"))
+            if "optimizer.bin" not in more:
+                os.remove(folder + "/optimizer.bin")
+            if "config.json" in more:
+                with open(folder + "/config.json", "w", encoding="utf-8") as out:
+                    json.dump({"model_type": "other"}, out)
+            shard = "model-00001-of-00001.safetensors"
+            shutil.copy(self.path("shard"), f"{folder}/{shard}")
+            weights = safetensors.torch.load_file(f"{folder}/{shard}")
+            with open(folder + "/model.safetensors.index.json", "w", encoding="utf-8") as out:
+                json.dump({"weight_map": dict.fromkeys(weights, shard)}, out)
+            ones = {key: torch.ones_like(tensor) for key, tensor in weights.items()}
+            for want in (weights, ones):
+                if want is ones:
+                    safetensors.torch.save_file(ones, folder + "/model.safetensors")
+                program("dcp-reshard", folder, self.path("out.pt"), "--to", "torch",
+                        "--only", "model", "--force")
+                found = torch.load(self.path("out.pt"))
+                for key, tensor in want.items():
+                    self.assertTrue(torch.equal(found[key], tensor), f"{name} {key}")
+
     def test_accelerate_two(self):
         accelerator = accelerate.Accelerator(cpu=True)
         models = [torch.nn.Linear(4, 3), torch.nn.Linear(5, 3)]
