@@ -171,21 +171,28 @@ static int add_step_item(struct dcp_out *out, int64_t updates, size_t *out_item,
     return rc;
 }
 
-/* The step of a weight, where a source says that it is not the others'. */
+/* The step of a weight, where a source says that it is not the others': under the name
+ * that optimizer.pt gives it, or under the key that it had. */
 static int find_own_step(const struct dcp_out *out, const char *param, bool *out_found,
                          int64_t *out_updates, struct dcp_error *err)
 {
-    DCP_CLEANUP_FREE char *name = dcp_str_join("optimizer.step.", param, "");
-    DCP_CLEANUP_JSON json_t *step = NULL;
+    const char *before = out->spelled_before ? out->spelled_before : "";
+    DCP_CLEANUP_FREE char *own = dcp_str_join("optimizer.step.", param, ""),
+                          *state = dcp_str_join("state.", param, ".step"),
+                          *key = state ? dcp_str_join(before, before[0] ? "." : "", state)
+                                       : NULL;
+    int rc = own && key ? DCP_OK : no_memory(err);
 
     *out_found = false;
-    if (!name)
-        return no_memory(err);
-    if (dcp_catalog_find_object(out->catalog, name) < 0)
-        return DCP_OK;
-    int rc = dcp_training_read(out->catalog, name, &step, err);
-    *out_found = json_is_integer(step);
-    *out_updates = json_integer_value(step);
+    for (int i = 0; i < 2 && !rc && !*out_found; i++) {
+        DCP_CLEANUP_JSON json_t *step = NULL;
+        if (i && !out->spelled_before)
+            break;
+        if (dcp_catalog_find_object(out->catalog, i ? key : own) >= 0)
+            rc = dcp_training_read(out->catalog, i ? key : own, &step, err);
+        *out_found = json_is_integer(step);
+        *out_updates = json_integer_value(step);
+    }
     return rc;
 }
 

@@ -32,6 +32,8 @@ struct dcp_out {
     bool own_model, own_optim; /* but not for these: their keys are made */
     const char *groups, *optim_of_tree; /* the optimizer in the tree: the object of its
                                          * groups, its container; NULL: there is none */
+    const char *spelled_before; /* the optimizer's container of the source, where another
+                                 * is asked for; or NULL */
     json_t *params; /* names by the numbers that its states have; NULL: they stay */
     json_t *steps;  /* weights with a step that is not the optimizer's, by name */
     struct dcp_out_key *list;
@@ -67,6 +69,9 @@ typedef int (*dcp_out_state_fn)(struct dcp_out *out, const char *param,
  * names for numbers; calls fn for each of its values. Errors: CORRUPT, MEMORY, of fn. */
 int dcp_out_state(struct dcp_out *out, const struct dcp_object *object,
                   dcp_out_state_fn fn, bool *out_found, struct dcp_error *err);
+/* What follows "P.state." in the name of an object, of the optimizer's container before
+ * it was spelled anew; NULL: it is no such, or was not. */
+const char *dcp_out_state_before(const struct dcp_out *out, const char *object);
 /* Sets `params` and `steps`, of the optimizer's groups with names and with numbers. */
 int dcp_out_state_load(struct dcp_out *out, json_t *named, json_t *numbered,
                        struct dcp_error *err);

@@ -187,6 +187,7 @@ static int spell(struct dcp_out *out, const struct dcp_target_options *options,
 {
     int rc = has_optim(out->catalog) ? check_names(out, err) : DCP_OK;
 
+    out->spelled_before = out->keys.optim;
     forget(&out->keys);
     out->own_model = true;
     out->own_optim = has_optim(out->catalog);

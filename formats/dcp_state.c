@@ -28,6 +28,14 @@ const char *dcp_out_state_key(struct dcp_out *out, const char *param, const char
     return key;
 }
 
+const char *dcp_out_state_before(const struct dcp_out *out, const char *object)
+{
+    const char *rest =
+        out->spelled_before ? dcp_keys_inside(out->spelled_before, object) : NULL;
+
+    return rest && dcp_str_starts(rest, STATE ".") ? rest + sizeof STATE : NULL;
+}
+
 /* -- the values of an object --------------------------------------------------------- */
 
 struct visit {

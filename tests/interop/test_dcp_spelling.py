@@ -126,6 +126,15 @@ class Spelling(unittest.TestCase):
                                  (0.25, "hello"), file)
                 self.assertEqual(got["weight"]["in"], {"a": [1, (2,)]}, file)
                 self.assertNotIn("RMS", got["bias"], file)
+            # Spelled once more.
+            reshard(dcp_folder, self.path("other"), "--spelling", "nested", "--prefix",
+                    "app.model", "--force")
+            dcp_to_torch_save(self.path("other"), self.path("theirs.pt"))
+            tree = torch.load(self.path("theirs.pt"), weights_only=False)
+            got = tree["app"]["optim"]["state"]
+            self.assertEqual([of["step"] for of in got.values()], list(steps))
+            self.assertEqual(got["weight"]["RMS"], 0.25)
+            self.assertNotIn("optimizer", tree)
 
     def test_states_without_tensors(self):
         """The states are one object then."""
