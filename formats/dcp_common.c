@@ -3,11 +3,13 @@
  * values are shown as objects "common.<path>"; the file itself, and metadata.json, which
  * says that the folder is Megatron's, are carried as objects, so that what is written
  * again is a folder that Megatron loads. */
+#include "base/json.h"
 #include "base/mem.h"
 #include "base/str.h"
 #include "dcp.h"
 #include "merge.h"
 #include "torch.h"
+#include "training.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -59,15 +61,17 @@ static int take(struct dcp_catalog *catalog, const struct dcp_catalog *own,
 
     if (!rc && renaming.failed)
         rc = dcp_error_memory(err, "a tensor name");
+    if (!rc && catalog->step < 0) {
+        DCP_CLEANUP_JSON json_t *step = NULL;
+        rc = dcp_training_read(own, "iteration", &step, err);
+        catalog->step = dcp_training_step(step);
+    }
     for (size_t t = first; t < catalog->n_tensors && !rc; t++)
         catalog->tensors[t].role = DCP_ROLE_OTHER;
     for (size_t o = 0; o < own->n_objects && !rc; o++) {
         struct dcp_object object = own->objects[o];
         if (!strcmp(object.name, DCP_TORCH_TREE))
             continue; /* it speaks of names that are no more */
-        if (!strcmp(object.name, "iteration") && catalog->step < 0 &&
-            object.kind == DCP_OBJECT_JSON)
-            catalog->step = strtoll(object.data, NULL, 10);
         object.name = prefixed(catalog, object.name);
         rc = object.name ? dcp_catalog_add_object(catalog, &object, err)
                          : dcp_error_memory(err, "an object");

@@ -5,6 +5,7 @@
 #include "dcp.h"
 #include "dcp_shards.h"
 #include "formats.h"
+#include "training.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -321,8 +322,8 @@ static int set_facts(struct dcp_reading *r, struct dcp_error *err)
     if (world > catalog->world && world <= DCP_META_MAX_RANK)
         catalog->world = (int)world;
     catalog->mesh = (struct dcp_mesh){ catalog->world, 1, 1 };
-    if (json_is_integer(step))
-        catalog->step = json_integer_value(step);
+    if (step)
+        catalog->step = dcp_training_step(step);
     catalog->layout = dcp_catalog_text(catalog, layout ? layout : layout_of(catalog));
     return catalog->version && catalog->layout
                ? DCP_OK

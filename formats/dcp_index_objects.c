@@ -366,9 +366,8 @@ static void find_step(struct dcp_reading *r)
 
     for (size_t i = 0; i < DCP_ARRAY_LEN(names) && r->catalog->step < 0; i++)
         for (size_t e = 0; e < r->n_entries; e++)
-            if (!strcmp(r->entries[e].name, names[i]) &&
-                json_is_integer(r->entries[e].value))
-                r->catalog->step = json_integer_value(r->entries[e].value);
+            if (!strcmp(r->entries[e].name, names[i]))
+                r->catalog->step = dcp_training_step(r->entries[e].value);
 }
 
 int dcp_reading_objects(struct dcp_reading *r, struct dcp_error *err)

@@ -22,9 +22,8 @@ int dcp_dcp_lightning_index(const struct dcp_source *source, struct dcp_catalog 
     rc = dcp_fsdp_index_value(&r, META_NAME, OBJECT, 0, err);
     if (!rc)
         rc = dcp_training_read(catalog, OBJECT, &meta, err);
-    const json_t *step = json_object_get(meta, "global_step");
-    if (catalog->step < 0 && json_is_integer(step))
-        catalog->step = json_integer_value(step);
+    if (catalog->step < 0)
+        catalog->step = dcp_training_step(json_object_get(meta, "global_step"));
     free(r.is_plain);
     return rc;
 }

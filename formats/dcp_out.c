@@ -20,6 +20,8 @@ void dcp_out_fini(struct dcp_out *out)
     dcp_text_index_fini(&out->taken);
     dcp_text_index_fini(&out->values);
     json_decref(out->ours);
+    json_decref(out->params);
+    json_decref(out->steps);
     free(out->list);
     free(out->items);
     *out = (struct dcp_out){ 0 };
@@ -154,28 +156,44 @@ static int add_tensors(struct dcp_out *out, struct dcp_error *err)
 
 /* -- what PyTorch asks for ----------------------------------------------------------- */
 
-static const char *step_key(struct dcp_out *out, const char *param)
-{
-    size_t n = strlen(out->keys.optim) + strlen(param) + sizeof ".state..step";
-    char *key = dcp_catalog_alloc(out->catalog, n, 1);
-
-    if (key)
-        snprintf(key, n, "%s%sstate.%s.step", out->keys.optim,
-                 out->keys.optim[0] ? "." : "", param);
-    return key;
-}
-
-static int add_step_item(struct dcp_out *out, size_t *out_item, struct dcp_error *err)
+static int add_step_item(struct dcp_out *out, int64_t updates, size_t *out_item,
+                         struct dcp_error *err)
 {
     DCP_CLEANUP_BUF struct dcp_buf buf = { 0 };
     const struct dcp_tensor step = { .dtype = DCP_F32, .n_elems = 1 };
-    int64_t updates;
-    int rc = dcp_training_updates(out->catalog, &updates, err);
-    float value = rc ? 0 : (float)updates;
+    float value = (float)updates;
+    int rc = dcp_torch_item_tensor(out->keys.style, &step, &value, &buf, err);
 
     if (!rc)
-        rc = dcp_torch_item_tensor(out->keys.style, &step, &value, &buf, err);
-    return rc ? rc : dcp_out_add_item(out, buf.data, buf.size_bytes, out_item, err);
+        rc = dcp_out_add_item(out, buf.data, buf.size_bytes, out_item, err);
+    if (!rc)
+        out->items[*out_item].step = updates;
+    return rc;
+}
+
+/* The step of a weight, where a source says that it is not the others': under the name
+ * that optimizer.pt gives it, or under the key that it had. */
+static int find_own_step(const struct dcp_out *out, const char *param, bool *out_found,
+                         int64_t *out_updates, struct dcp_error *err)
+{
+    const char *before = out->spelled_before ? out->spelled_before : "";
+    DCP_CLEANUP_FREE char *own = dcp_str_join("optimizer.step.", param, ""),
+                          *state = dcp_str_join("state.", param, ".step"),
+                          *key = state ? dcp_str_join(before, before[0] ? "." : "", state)
+                                       : NULL;
+    int rc = own && key ? DCP_OK : no_memory(err);
+
+    *out_found = false;
+    for (int i = 0; i < 2 && !rc && !*out_found; i++) {
+        DCP_CLEANUP_JSON json_t *step = NULL;
+        if (i && !out->spelled_before)
+            break;
+        if (dcp_catalog_find_object(out->catalog, i ? key : own) >= 0)
+            rc = dcp_training_read(out->catalog, i ? key : own, &step, err);
+        *out_found = json_is_integer(step);
+        *out_updates = json_integer_value(step);
+    }
+    return rc;
 }
 
 /* Whether a key of the catalog looks like a step, P.state.<param>.step. */
@@ -194,23 +212,33 @@ static bool has_steps(const struct dcp_out *out)
 static int add_steps(struct dcp_out *out, struct dcp_error *err)
 {
     struct dcp_catalog *catalog = out->catalog;
-    bool others = has_steps(out), ok = true;
-    size_t item = 0, n_made = 0;
+    bool others = has_steps(out), own, ok = true;
+    size_t item = 0, n_made = 0, shared = 0;
+    int64_t updates;
     int rc = DCP_OK;
 
     for (size_t t = 0; t < catalog->n_tensors && !rc && ok; t++) {
         const struct dcp_tensor *tensor = &catalog->tensors[t];
         struct dcp_out_key key = { .tensor = -1, .is_step = true };
-        if (tensor->role != DCP_ROLE_EXP_AVG)
+        if (tensor->role != DCP_ROLE_EXP_AVG ||
+            (out->own_optim && json_object_get(out->steps, tensor->param)))
             continue;
-        key.key = step_key(out, tensor->param);
+        key.key = dcp_out_state_key(out, tensor->param, "step");
         if (!key.key)
             return no_memory(err);
         if (dcp_out_has(out, key.key) || dcp_catalog_find_object(catalog, key.key) >= 0)
             continue;
-        if (!n_made++)
-            rc = add_step_item(out, &item, err);
-        key.item = item;
+        rc = find_own_step(out, tensor->param, &own, &updates, err);
+        if (!rc && own) {
+            rc = add_step_item(out, updates, &key.item, err);
+        } else if (!rc) {
+            if (!shared++)
+                rc = dcp_training_updates(catalog, &updates, err);
+            if (!rc && shared == 1)
+                rc = add_step_item(out, updates, &item, err);
+            key.item = item;
+        }
+        n_made++;
         key.path = dcp_keys_path(&out->keys, catalog, key.key, false);
         ok = key.path &&
              (!others || dcp_out_note(out, "made", key.key, json_string("step")));

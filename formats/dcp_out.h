@@ -21,7 +21,8 @@ struct dcp_out_key {
 struct dcp_out_item {
     const void *data; /* belongs to the catalog */
     size_t size_bytes;
-    const char *json; /* the value; NULL: it came as an archive, or is a step */
+    const char *json; /* the value; NULL: it came as an archive, or is a step: */
+    int64_t step;
     uint64_t offset;
 };
 struct dcp_out {
@@ -31,6 +32,10 @@ struct dcp_out {
     bool own_model, own_optim; /* but not for these: their keys are made */
     const char *groups, *optim_of_tree; /* the optimizer in the tree: the object of its
                                          * groups, its container; NULL: there is none */
+    const char *spelled_before; /* the optimizer's container of the source, where another
+                                 * is asked for; or NULL */
+    json_t *params; /* names by the numbers that its states have; NULL: they stay */
+    json_t *steps;  /* weights with a step that is not the optimizer's, by name */
     struct dcp_out_key *list;
     struct dcp_out_item *items;
     size_t n, cap, n_items, cap_items;
@@ -57,6 +62,21 @@ int dcp_out_add_item(struct dcp_out *out, const void *data, size_t size_bytes,
 /* Sets a member of an object in `ours`. Takes the value; false: out of memory. */
 bool dcp_out_note(struct dcp_out *out, const char *object, const char *name,
                   json_t *value);
+/* What a state says of a weight that is no tensor, {"RMS": 0.25}. */
+typedef int (*dcp_out_state_fn)(struct dcp_out *out, const char *param,
+                                const char *member, json_t *value, struct dcp_error *err);
+/* Whether an object of the tree stands among the states of its optimizer, and these get
+ * names for numbers; calls fn for each of its values. Errors: CORRUPT, MEMORY, of fn. */
+int dcp_out_state(struct dcp_out *out, const struct dcp_object *object,
+                  dcp_out_state_fn fn, bool *out_found, struct dcp_error *err);
+/* What follows "P.state." in the name of an object, of the optimizer's container before
+ * it was spelled anew; NULL: it is no such, or was not. */
+const char *dcp_out_state_before(const struct dcp_out *out, const char *object);
+/* Sets `params` and `steps`, of the optimizer's groups with names and with numbers. */
+int dcp_out_state_load(struct dcp_out *out, json_t *named, json_t *numbered,
+                       struct dcp_error *err);
+/* "P.state.<param>.<member>"; belongs to the catalog, NULL: out of memory. */
+const char *dcp_out_state_key(struct dcp_out *out, const char *param, const char *member);
 /* Which keys are made, and how: as the options ask; else a file of torch.save keeps its
  * own, but for the numbers of an optimizer, which become names; else as the source's
  * "dcp.keys" says; and weights without an optimizer get no container. Errors: MISMATCH

@@ -389,18 +389,35 @@ static int put_bytes(struct dcp_out *out, const struct dcp_object *object, bool 
     return put_named(out, object->name, value, err);
 }
 
+/* A value among the states of the optimizer, under the weight's name. A step that was
+ * made says it already. */
+static int put_state(struct dcp_out *out, const char *param, const char *member,
+                     json_t *value, struct dcp_error *err)
+{
+    const char *key = dcp_out_state_key(out, param, member);
+    const char *path = key ? dcp_keys_path(&out->keys, out->catalog, key, false) : NULL;
+
+    if (!path)
+        return no_memory(err);
+    if (dcp_out_has(out, key) && dcp_str_ends(key, ".step"))
+        return DCP_OK;
+    return put_value(out, key, path, value, err);
+}
+
 static int put_object(struct dcp_out *out, const struct dcp_object *object,
                       struct dcp_error *err)
 {
     const char *kind = json_string_value(json_object_get(out->keys.items, object->name));
     DCP_CLEANUP_JSON json_t *value = NULL;
-    const char *key, *path;
+    const char *key, *path, *state = dcp_out_state_before(out, object->name);
 
     if (object->kind == DCP_OBJECT_BYTES)
         return put_bytes(out, object, kind && !strcmp(kind, "archive"), err);
     int rc = dcp_json_parse(object->data, object->size_bytes, object->name, &value, err);
     if (rc)
         return rc;
+    if (state)
+        return put_state(out, state, "", value, err);
     if (kind && !strcmp(kind, "value"))
         return put_whole(out, object->name, value, err);
     if (dcp_tree_find(out->tree.objects, out->catalog, object->name, &key, &path))
@@ -452,7 +469,11 @@ int dcp_out_objects(struct dcp_out *out, struct dcp_error *err)
             dcp_common_carries(catalog, object->name) ||
             (optim && !strcmp(object->name, DCP_TRAINING_OPTIMIZER)))
             continue;
-        rc = put_object(out, object, err);
+        bool state = false;
+        if (out->own_optim)
+            rc = dcp_out_state(out, object, put_state, &state, err);
+        if (!rc && !state)
+            rc = put_object(out, object, err);
     }
     return rc;
 }

@@ -9,7 +9,6 @@
 #include <string.h>
 
 #define GROUPS "param_groups"
-#define STATE "state"
 
 static const struct {
     const char *name;
@@ -107,6 +106,7 @@ static int find_optim(struct dcp_out *out, struct dcp_error *err)
         out->groups = dcp_catalog_text(catalog, name);
         out->keys.optim = out->optim_of_tree = optim;
         out->own_optim = given < n;
+        rc = dcp_out_state_load(out, json_object_get(optimizer, GROUPS), groups, err);
     }
     return rc;
 }
@@ -187,6 +187,7 @@ static int spell(struct dcp_out *out, const struct dcp_target_options *options,
 {
     int rc = has_optim(out->catalog) ? check_names(out, err) : DCP_OK;
 
+    out->spelled_before = out->keys.optim;
     forget(&out->keys);
     out->own_model = true;
     out->own_optim = has_optim(out->catalog);
@@ -224,15 +225,7 @@ int dcp_out_spell(struct dcp_out *out, const struct dcp_target_options *options,
 
 bool dcp_out_replaced(const struct dcp_out *out, const char *object)
 {
-    const char *key, *path;
-
     if (!strcmp(object, DCP_TORCH_TREE)) /* it speaks of names that are no more */
         return out->own_model || out->own_optim;
-    if (!out->own_optim || !out->groups)
-        return false;
-    if (!strcmp(object, out->groups))
-        return true;
-    return dcp_tree_find(out->tree.objects, out->catalog, object, &key, &path) && key &&
-           (key = dcp_keys_inside(out->optim_of_tree, key)) &&
-           dcp_str_starts(key, STATE) && strchr(".", key[sizeof STATE - 1]);
+    return out->own_optim && out->groups && !strcmp(object, out->groups);
 }

@@ -183,6 +183,14 @@ bool dcp_tree_find(json_t *paths, struct dcp_catalog *catalog, const char *name,
 
 /* -- a tree of paths ----------------------------------------------------------------- */
 
+/* A tensor, an object, or a value that pickle_json.h tags: no container. */
+static bool is_leaf(json_t *value)
+{
+    const char *key = json_object_iter_key(json_object_iter(value));
+
+    return key && key[0] == '$';
+}
+
 /* The container's member under a part of a path, which takes `fresh` where nothing is.
  * NULL: they do not go together. */
 static json_t *member(json_t *container, const char *part, size_t n, bool index,
@@ -191,7 +199,8 @@ static json_t *member(json_t *container, const char *part, size_t n, bool index,
     DCP_CLEANUP_JSON json_t *made = fresh;
     DCP_CLEANUP_FREE char *key = strndup(part, n);
 
-    if (!key || !made || (index ? !json_is_array(container) : !json_is_object(container)))
+    if (!key || !made || is_leaf(container) ||
+        (index ? !json_is_array(container) : !json_is_object(container)))
         return NULL;
     if (!index) {
         json_t *known = json_object_get(container, key);
@@ -233,9 +242,20 @@ static bool put(json_t *root, const char *path, json_t *value)
     return put;
 }
 
+/* Takes the value. What no container can take, as a tensor's own attribute, stands at the
+ * root under its whole key. */
+static bool place(json_t *root, const struct dcp_out_key *key, bool flat, json_t *value)
+{
+    bool placed =
+        put(root, flat ? key->key : key->path, value ? json_incref(value) : NULL);
+
+    if (placed)
+        json_decref(value);
+    return placed || put(root, key->key, value);
+}
+
 /* What stands for a key: a tensor, an object that is no JSON, or the value itself. */
-static json_t *leaf(const struct dcp_out *out, const struct dcp_out_key *key,
-                    int64_t updates)
+static json_t *leaf(const struct dcp_out *out, const struct dcp_out_key *key)
 {
     const struct dcp_catalog *catalog = out->catalog;
     const char *json = key->tensor < 0 ? out->items[key->item].json : NULL;
@@ -246,7 +266,7 @@ static json_t *leaf(const struct dcp_out *out, const struct dcp_out_key *key,
                              ? key->key
                              : catalog->tensors[key->tensor].name);
     if (key->is_step) /* PyTorch's optimizers take numbers too */
-        return json_real((double)updates);
+        return json_real((double)out->items[key->item].step);
     return json ? json_loads(json, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL)
                 : json_pack("{s:s}", "$value", key->key);
 }
@@ -255,21 +275,17 @@ int dcp_tree_make(struct dcp_catalog *catalog, json_t **out, struct dcp_error *e
 {
     DCP_CLEANUP_OUT struct dcp_out made = { 0 };
     DCP_CLEANUP_KEYS struct dcp_keys keys = { 0 };
-    int64_t updates = 0;
     int rc = dcp_keys_load(&keys, catalog, err);
 
     *out = NULL;
     if (rc || !keys.is_dict)
         return rc;
-    rc = dcp_training_updates(catalog, &updates, err);
-    if (!rc)
-        rc = dcp_out_make(catalog, NULL, &made, err);
+    rc = dcp_out_make(catalog, NULL, &made, err);
     if (rc)
         return rc;
     json_t *root = json_object();
     for (size_t k = 0; k < made.n && root; k++)
-        if (!put(root, keys.flat ? made.list[k].key : made.list[k].path,
-                 leaf(&made, &made.list[k], updates))) {
+        if (!place(root, &made.list[k], keys.flat, leaf(&made, &made.list[k]))) {
             json_decref(root);
             root = NULL;
         }

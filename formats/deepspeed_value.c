@@ -98,7 +98,8 @@ int dcp_ds_scalar(struct dcp_torch_file *file, const struct dcp_pickle_node *nod
         (!dcp_dtype_is_float(view.dtype) && view.dtype != DCP_I64 &&
          view.dtype != DCP_I32))
         return rc;
-    rc = dcp_torch_read(file, view.offset, bytes, dcp_dtype_size(view.dtype), err);
+    rc = dcp_torch_read(file, view.offset, view.codec, view.skip, bytes,
+                        dcp_dtype_size(view.dtype), err);
     if (rc)
         return rc;
     *out_found = true;

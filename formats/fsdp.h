@@ -107,7 +107,7 @@ int dcp_fsdp_index_whole_optim(struct dcp_fsdp_reading *r, const char *name,
 /* The files of extra state. */
 int dcp_fsdp_index_extra(struct dcp_fsdp_reading *r, struct dcp_error *err);
 /* One such file, as an object of that name. A tensor in it that is too large for an
- * object is a tensor of the catalog, named after rank and path. */
+ * object is a tensor of the catalog, named after the object and its path. */
 int dcp_fsdp_index_value(struct dcp_fsdp_reading *r, const char *name, const char *object,
                          int rank, struct dcp_error *err);
 

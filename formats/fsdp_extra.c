@@ -10,9 +10,12 @@
 
 #define OBJECT "extra_state"
 
+enum { MAX_SPELLINGS = 64 };
+
 struct extra {
     struct dcp_fsdp_reading *r;
     struct dcp_torch_file *file;
+    const char *object; /* what the file becomes */
     int file_index, rank;
 };
 
@@ -41,7 +44,7 @@ static int make_array(struct extra *e, const struct dcp_torch_view *view, json_t
     if (!rc && view->memory)
         memcpy(data, view->memory, n);
     else if (!rc)
-        rc = dcp_torch_read(e->file, view->offset, data, n, err);
+        rc = dcp_torch_read(e->file, view->offset, view->codec, view->skip, data, n, err);
     if (rc)
         return rc;
     for (size_t i = 0; i < n; i++) {
@@ -54,17 +57,25 @@ static int make_array(struct extra *e, const struct dcp_torch_view *view, json_t
     return *out ? DCP_OK : dcp_error_memory(err, "extra state");
 }
 
-/* A large tensor is a tensor of the catalog. */
+/* A large tensor is a tensor of the catalog, "rng_state.rank_0.cpu"; where that name is
+ * taken, "rng_state.rank_0.cpu#2". */
 static int make_tensor(struct extra *e, const struct dcp_fsdp_piece *piece,
                        const char *path, json_t **out, struct dcp_error *err)
 {
-    size_t n = strlen(path) + sizeof OBJECT + 32;
+    size_t n = strlen(e->object) + strlen(path) + 16;
     DCP_CLEANUP_FREE char *name = malloc(n);
     const struct dcp_tensor tensor = { .name = name, .role = DCP_ROLE_OTHER };
 
     if (!name)
         return dcp_error_memory(err, "extra state");
-    snprintf(name, n, OBJECT ".rank_%d.%s", e->rank, path);
+    snprintf(name, n, "%s%s%s", e->object, path[0] ? "." : "", path);
+    size_t spelled = strlen(name);
+    for (int i = 2; i <= MAX_SPELLINGS && dcp_catalog_find(e->r->catalog, name) >= 0; i++)
+        snprintf(name + spelled, n - spelled, "#%d", i);
+    if (dcp_catalog_find(e->r->catalog, name) >= 0)
+        return dcp_error_set(err, DCP_E_UNSUPPORTED,
+                             "'%s' has over %d tensors under one name", e->file->in.shown,
+                             MAX_SPELLINGS);
     int rc = dcp_fsdp_add(e->r, e->file, e->file_index, e->rank, &tensor, piece, err);
     if (!rc && !(*out = json_pack("{s:s}", "$tensor", name)))
         rc = dcp_error_memory(err, "extra state");
@@ -120,10 +131,11 @@ static int index_rank(struct extra *e, struct dcp_error *err)
     json_t *state = NULL;
     char name[64];
 
+    snprintf(name, sizeof name, OBJECT ".rank_%d", e->rank);
+    e->object = name;
     int rc = read_value(e, &state, err);
     if (!rc && e->rank == 0)
         rc = add_scheduler(e, state, err);
-    snprintf(name, sizeof name, OBJECT ".rank_%d", e->rank);
     if (!rc)
         return dcp_training_add(e->r->catalog, name, state, err);
     json_decref(state);
@@ -149,7 +161,7 @@ int dcp_fsdp_index_value(struct dcp_fsdp_reading *r, const char *name, const cha
                          int rank, struct dcp_error *err)
 {
     DCP_CLEANUP_TORCH struct dcp_torch_file file = { 0 };
-    struct extra e = { .r = r, .file = &file, .rank = rank };
+    struct extra e = { .r = r, .file = &file, .object = object, .rank = rank };
     json_t *value = NULL;
 
     int rc = dcp_fsdp_open_name(r, name, rank, &file, &e.file_index, err);

@@ -19,6 +19,7 @@ struct optim {
     struct dcp_torch_file *file;
     int file_index, rank;
     json_t *groups;  /* param_groups of the first rank, or NULL */
+    json_t *steps;   /* that are numbers, by the names they have as objects */
     int64_t updates; /* the most that a parameter has seen; -1: unknown */
     struct dcp_error *err;
 };
@@ -220,13 +221,14 @@ static int see_step(struct optim *o, const struct dcp_torch_view *view)
     float single;
     int rc = DCP_OK;
 
-    if (!view->has_data || view->codec || view->ndim > 1 || view->stored_size != n ||
-        n > 8)
+    if (!view->has_data || view->ndim > 1 || (view->ndim && view->shape[0] != 1) ||
+        n > 8 || (view->memory && view->stored_size != n))
         return DCP_OK;
     if (view->memory)
         memcpy(data, view->memory, n);
     else
-        rc = dcp_torch_read(o->file, view->offset, data, n, o->err);
+        rc = dcp_torch_read(o->file, view->offset, view->codec, view->skip, data, n,
+                            o->err);
     if (rc)
         return rc;
     uint32_t low = dcp_le32(data);
@@ -259,6 +261,19 @@ static int take_tensor(struct optim *o, const struct owner *owner, const char *k
                              o->err);
 }
 
+/* A step that is a number. */
+static int take_step(struct optim *o, const struct owner *owner, int64_t step)
+{
+    char *name = make_name(o, owner, "step", false);
+
+    o->updates = step > o->updates ? step : o->updates;
+    if (!o->steps)
+        o->steps = json_object();
+    return name && !json_object_set_new(o->steps, name, json_integer((json_int_t)step))
+               ? DCP_OK
+               : dcp_error_memory(o->err, "an optimizer");
+}
+
 /* {"exp_avg": tensor, "step": tensor or number, …} */
 static int take_state(struct optim *o, const struct dcp_pickle_node *id,
                       const struct dcp_pickle_node *state)
@@ -282,7 +297,7 @@ static int take_state(struct optim *o, const struct dcp_pickle_node *id,
         if (found)
             rc = take_tensor(o, &owner, key, &piece);
         else if (value->kind == DCP_PICKLE_INT && !strcmp(key, "step"))
-            o->updates = value->number > o->updates ? value->number : o->updates;
+            rc = take_step(o, &owner, value->number);
         else if (o->rank == 0) {
             char *name = make_name(o, &owner, key, false);
             rc = name ? dcp_fsdp_add_value(o->r, o->file, name, value, o->err)
@@ -332,6 +347,26 @@ static int add_groups(struct optim *o)
     return dcp_training_add(o->r->catalog, DCP_TRAINING_OPTIMIZER, optimizer, o->err);
 }
 
+/* Steps, where one is not what the others are. */
+static int add_steps(struct optim *o)
+{
+    const char *name;
+    json_t *step;
+    bool differ = false;
+    int rc = DCP_OK;
+
+    json_object_foreach(o->steps, name, step)
+    {
+        differ = differ || json_integer_value(step) != o->updates;
+    }
+    json_object_foreach(o->steps, name, step)
+    {
+        if (differ && !rc && dcp_catalog_find_object(o->r->catalog, name) < 0)
+            rc = dcp_training_add(o->r->catalog, name, json_incref(step), o->err);
+    }
+    return rc;
+}
+
 /* Whatever stands beside state and param_groups. */
 static int add_rest(struct optim *o)
 {
@@ -376,7 +411,10 @@ static int end(struct optim *o, int rc)
 {
     if (!rc && o->groups)
         rc = add_groups(o);
+    if (!rc)
+        rc = add_steps(o);
     json_decref(o->groups);
+    json_decref(o->steps);
     return rc;
 }
 

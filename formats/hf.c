@@ -11,9 +11,9 @@
 #include "model_config.h"
 #include "roles.h"
 #include "safetensors.h"
-#include "sharded.h"
 #include "torch.h"
 #include "training.h"
+#include "weights.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -21,19 +21,6 @@
 #define QUANTIZATION "quantization_config"
 
 enum { BID = 128, BID_NO_WEIGHTS = 1, MAX_CONFIG_BYTES = 16 << 20 };
-
-/* The forms of the weights, in the order in which transformers looks for them. */
-static const struct form {
-    const char *name;
-    bool is_index;
-    int (*index_file)(const struct dcp_source *source, const char *name,
-                      struct dcp_catalog *catalog, struct dcp_error *err);
-} forms[] = {
-    { "model.safetensors", false, dcp_safetensors_index_file },
-    { "model.safetensors.index.json", true, dcp_safetensors_index_file },
-    { "pytorch_model.bin", false, dcp_torch_index_file },
-    { "pytorch_model.bin.index.json", true, dcp_torch_index_file },
-};
 
 int dcp_hf_tied_head(const struct dcp_catalog *catalog, bool *out_tied,
                      char head[DCP_NAMES_MAX_BYTES], char embedding[DCP_NAMES_MAX_BYTES],
@@ -51,12 +38,9 @@ int dcp_hf_tied_head(const struct dcp_catalog *catalog, bool *out_tied,
     return rc;
 }
 
-static const struct form *find_form(const struct dcp_source *source)
+static const struct dcp_weights *find_weights(const struct dcp_source *source)
 {
-    for (size_t i = 0; i < DCP_ARRAY_LEN(forms); i++)
-        if (dcp_source_has(source, forms[i].name))
-            return &forms[i];
-    return NULL;
+    return dcp_weights_find(source, DCP_WEIGHTS_HF);
 }
 
 static int read_config(const struct dcp_source *source, void **out_text, size_t *out_n,
@@ -83,7 +67,7 @@ static int probe(const struct dcp_source *source)
     if (!json_object_get(config, "model_type") &&
         !json_object_get(config, "architectures"))
         return 0;
-    return find_form(source) ? BID : BID_NO_WEIGHTS;
+    return find_weights(source) ? BID : BID_NO_WEIGHTS;
 }
 
 /* -- reading ------------------------------------------------------------------------- */
@@ -200,21 +184,19 @@ static int refuse(const struct dcp_source *source, struct dcp_error *err)
 static int index_source(const struct dcp_source *source, struct dcp_catalog *catalog,
                         struct dcp_error *err)
 {
-    const struct form *form = find_form(source);
+    const struct dcp_weights *weights = find_weights(source);
     DCP_CLEANUP_FREE void *text = NULL;
     DCP_CLEANUP_JSON json_t *config = NULL;
     struct dcp_catalog *own = NULL;
     size_t n;
 
-    if (!form)
+    if (!weights)
         return refuse(source, err);
     int rc = read_config(source, &text, &n, &config, err);
     if (!rc)
         rc = dcp_catalog_new(&own, err);
     if (!rc)
-        rc = form->is_index
-                 ? dcp_sharded_index(source, form->name, form->index_file, own, err)
-                 : form->index_file(source, form->name, own, err);
+        rc = dcp_weights_index(source, weights, own, err);
     if (!rc)
         rc = take_tensors(catalog, own, config, err);
     if (!rc)
@@ -223,7 +205,7 @@ static int index_source(const struct dcp_source *source, struct dcp_catalog *cat
     if (rc)
         return rc;
     catalog->format = dcp_format_hf.name;
-    catalog->version = form->name;
+    catalog->version = weights->name;
     const struct dcp_object object = { .name = DCP_TRAINING_MODEL_CONFIG,
                                        .kind = DCP_OBJECT_JSON,
                                        .data = text,

@@ -4,6 +4,7 @@
 #include "base/str.h"
 #include "formats.h"
 #include "input.h"
+#include "roles.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -98,7 +99,9 @@ static int index_source(const struct dcp_source *source, struct dcp_catalog *cat
         return index_run(source, catalog, err);
     catalog->format = dcp_format_hf_trainer.name;
     int rc = dcp_hf_trainer_model(source, catalog, &ordered, err);
-    return rc ? rc : dcp_hf_trainer_state(source, ordered, catalog, err);
+    if (!rc)
+        rc = dcp_hf_trainer_state(source, ordered, catalog, err);
+    return rc ? rc : dcp_roles_find_buffers(catalog, err); /* now that it is all there */
 }
 
 const struct dcp_format dcp_format_hf_trainer = {

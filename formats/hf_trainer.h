@@ -7,13 +7,15 @@
  *   scheduler.pt, .bin         the state dict of a scheduler
  *   scaler.pt                  that of a GradScaler
  *   rng_state.pth, rng_state_N.pth, random_states_N.pkl      random numbers of a rank
- *   sampler.bin, dl_state_dict.bin, custom_checkpoint_N.pkl  of accelerate
+ *   sampler.bin, dl_state_dict.bin, custom_checkpoint_N.pkl  of accelerate, and more of
+ *   sampler_1.bin, dl_state_dict_1.bin, scheduler_1.bin      them where there are several
  *   trainer_state.json         {"global_step", "log_history", …}
  *   training_args.bin          the arguments of the Trainer
  *
- * A run is a folder of such folders, checkpoint-500 or checkpoint_3. Sources: files of
- * transformers 5.23 and accelerate 1.15; transformers/trainer.py,
- * accelerate/checkpointing.py, accelerate/utils/fsdp_utils.py. */
+ * A second model or optimizer, model_1.safetensors, is refused. A run is a folder of such
+ * folders, checkpoint-500 or checkpoint_3. Sources: files of transformers 5.23 and
+ * accelerate 1.15; transformers/trainer.py, accelerate/checkpointing.py,
+ * accelerate/utils/fsdp_utils.py. */
 #ifndef DCP_FORMATS_HF_TRAINER_H
 #define DCP_FORMATS_HF_TRAINER_H
 

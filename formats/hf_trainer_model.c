@@ -6,38 +6,9 @@
 #include "hf_trainer.h"
 #include "input.h"
 #include "merge.h"
-#include "sharded.h"
-#include "torch.h"
+#include "weights.h"
 
 #define FSDP_FOLDER "pytorch_model_fsdp_0"
-
-static int index_sharded_torch(const struct dcp_source *source, const char *name,
-                               struct dcp_catalog *catalog, struct dcp_error *err)
-{
-    return dcp_sharded_index(source, name, dcp_torch_index_file, catalog, err);
-}
-
-static int index_safetensors(const struct dcp_source *source, const char *name,
-                             struct dcp_catalog *catalog, struct dcp_error *err)
-{
-    (void)name;
-    return dcp_format_safetensors_sharded.index(source, catalog, err);
-}
-
-/* Files of weights, where no config.json tells more of them. */
-static const struct {
-    const char *name;
-    bool ordered; /* torch.save keeps the order of the state dict */
-    int (*index)(const struct dcp_source *source, const char *name,
-                 struct dcp_catalog *catalog, struct dcp_error *err);
-} forms[] = {
-    { "model.safetensors", false, index_safetensors },
-    { "model.safetensors.index.json", false, index_safetensors },
-    { "pytorch_model.bin", true, dcp_torch_index_file },
-    { "pytorch_model.bin.index.json", true, index_sharded_torch },
-    { "pytorch_model_fsdp.bin", true, dcp_torch_index_file },
-    { "adapter_model.safetensors", false, index_safetensors },
-};
 
 /* Whether a folder of the source is a distributed checkpoint. */
 static bool has_dcp(const struct dcp_source *source, const char *folder)
@@ -56,10 +27,7 @@ bool dcp_hf_trainer_has_optimizer(const struct dcp_source *source)
 
 bool dcp_hf_trainer_has_model(const struct dcp_source *source)
 {
-    for (size_t i = 0; i < DCP_ARRAY_LEN(forms); i++)
-        if (dcp_source_has(source, forms[i].name))
-            return true;
-    return has_dcp(source, FSDP_FOLDER);
+    return dcp_weights_find(source, DCP_WEIGHTS_TRAINER) || has_dcp(source, FSDP_FOLDER);
 }
 
 int dcp_hf_trainer_nest(struct dcp_catalog *catalog, size_t first, const char *folder,
@@ -114,25 +82,33 @@ int dcp_hf_trainer_dcp(const struct dcp_source *source, const char *folder,
     return rc;
 }
 
+/* As the format has it that knows most of them. */
+static int index_weights(const struct dcp_source *source,
+                         const struct dcp_weights *weights, struct dcp_catalog *catalog,
+                         struct dcp_error *err)
+{
+    if (dcp_format_hf.probe(source) > 1) /* a config.json, with weights */
+        return dcp_format_hf.index(source, catalog, err);
+    return weights->of & DCP_WEIGHTS_SAFETENSORS
+               ? dcp_format_safetensors_sharded.index(source, catalog, err)
+               : dcp_weights_index(source, weights, catalog, err);
+}
+
 int dcp_hf_trainer_model(const struct dcp_source *source, struct dcp_catalog *catalog,
                          bool *out_ordered, struct dcp_error *err)
 {
-    bool hf = dcp_format_hf.probe(source) > 1; /* with weights */
+    const struct dcp_weights *weights = dcp_weights_find(source, DCP_WEIGHTS_TRAINER);
     struct dcp_catalog *own = NULL;
-    size_t i = 0;
 
-    while (i < DCP_ARRAY_LEN(forms) && !dcp_source_has(source, forms[i].name))
-        i++;
-    *out_ordered = i == DCP_ARRAY_LEN(forms) || forms[i].ordered;
-    if (i == DCP_ARRAY_LEN(forms))
+    *out_ordered = !weights || weights->ordered;
+    if (!weights)
         return dcp_hf_trainer_dcp(source, FSDP_FOLDER, catalog, err);
     int rc = dcp_catalog_new(&own, err);
     if (!rc)
-        rc = hf ? dcp_format_hf.index(source, own, err)
-                : forms[i].index(source, forms[i].name, own, err);
+        rc = index_weights(source, weights, own, err);
     if (!rc)
         rc = adopt(catalog, own, err);
-    catalog->version = forms[i].name;
+    catalog->version = weights->name;
     dcp_catalog_free(own);
     return rc;
 }

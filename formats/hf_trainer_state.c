@@ -14,18 +14,29 @@
 #define STATE_NAME "trainer_state.json"
 
 /* Files of torch.save by the beginning and end of their names; '#' of an object's name
- * is what stands between, a number, or 0 where nothing does. */
+ * is what stands between, a number, or 0 where nothing does. Without an object: what a
+ * model or an optimizer is called that is not the first; a folder where the end is empty.
+ */
 static const struct {
     const char *begin, *end, *object;
 } files[] = {
+    { "model_", ".safetensors", NULL },
+    { "pytorch_model_", ".bin", NULL },
+    { "pytorch_model_fsdp_", ".bin", NULL },
+    { "pytorch_model_fsdp_", "", NULL },
+    { "optimizer_", ".bin", NULL },
+    { "optimizer_", "", NULL },
     { "scheduler", ".pt", DCP_TRAINING_SCHEDULER },
     { "scheduler", ".bin", DCP_TRAINING_SCHEDULER },
+    { "scheduler_", ".bin", "scheduler_#" },
     { "scaler", ".pt", "scaler" },
     { "rng_state", ".pth", "rng_state.rank_#" },
     { "rng_state_", ".pth", "rng_state.rank_#" },
     { "random_states_", ".pkl", "rng_state.rank_#" },
     { "sampler", ".bin", "sampler" },
+    { "sampler_", ".bin", "sampler_#" },
     { "dl_state_dict", ".bin", "dl_state_dict" },
+    { "dl_state_dict_", ".bin", "dl_state_dict_#" },
     { "custom_checkpoint_", ".pkl", "custom_checkpoint_#" },
     { "training_args", ".bin", "training_args" },
 };
@@ -88,21 +99,39 @@ static bool match(size_t f, const char *name, char out[16])
     return true;
 }
 
-static int index_file(struct dcp_fsdp_reading *r, const char *name, struct dcp_error *err)
+/* accelerate numbers the models and optimizers of a training from 0 on; the first has no
+ * number, but for FSDP's folders. */
+static int refuse_second(const char *name, int64_t number, struct dcp_error *err)
 {
-    char number[16], object[64];
-    int64_t rank;
+    if (!number)
+        return DCP_OK;
+    dcp_error_set(err, DCP_E_UNSUPPORTED,
+                  "'%s' is of a second model or optimizer; the folder of one is read",
+                  name);
+    dcp_error_hint(err, "give each model a folder of its own, or name its file alone");
+    return DCP_E_UNSUPPORTED;
+}
+
+static int index_file(struct dcp_fsdp_reading *r, const struct dcp_store_entry *entry,
+                      struct dcp_error *err)
+{
+    const char *name = entry->name;
+    char digits[16], object[64];
+    int64_t number;
 
     for (size_t f = 0; f < DCP_ARRAY_LEN(files); f++) {
-        if (!match(f, name, number) || !dcp_str_parse_i64(number, &rank))
+        if (!files[f].end[0] != entry->is_dir || !match(f, name, digits) ||
+            !dcp_str_parse_i64(digits, &number) || number >= DCP_FSDP_MAX_WORLD)
             continue;
+        if (!files[f].object)
+            return refuse_second(name, number, err);
         const char *hash = strchr(files[f].object, '#');
         snprintf(object, sizeof object, "%.*s%s",
                  hash ? (int)(hash - files[f].object) : (int)strlen(files[f].object),
-                 files[f].object, hash ? number : "");
+                 files[f].object, hash ? digits : "");
         return dcp_catalog_find_object(r->catalog, object) >= 0
                    ? DCP_OK
-                   : dcp_fsdp_index_value(r, name, object, (int)rank, err);
+                   : dcp_fsdp_index_value(r, name, object, (int)number, err);
     }
     return DCP_OK;
 }
@@ -116,9 +145,18 @@ static int index_files(struct dcp_fsdp_reading *r, struct dcp_error *err)
         source->store->ops->list(source->store->self, source->name, &entries, &n, err);
 
     for (size_t i = 0; i < n && !rc; i++)
-        if (!entries[i].is_dir)
-            rc = index_file(r, entries[i].name, err);
+        rc = index_file(r, &entries[i], err);
     dcp_store_list_free(entries, n);
+    return rc;
+}
+
+/* What the optimizer's states say. */
+static int find_step(struct dcp_catalog *catalog, struct dcp_error *err)
+{
+    DCP_CLEANUP_JSON json_t *optimizer = NULL;
+    int rc = dcp_training_read(catalog, DCP_TRAINING_OPTIMIZER, &optimizer, err);
+
+    catalog->step = dcp_training_step(json_object_get(optimizer, "step"));
     return rc;
 }
 
@@ -131,16 +169,16 @@ static int index_state(const struct dcp_source *source, struct dcp_catalog *cata
     size_t n;
 
     if (!dcp_source_has(source, STATE_NAME))
-        return dcp_training_updates(catalog, &catalog->step, err);
+        return find_step(catalog, err);
     int rc =
         dcp_source_read(source, STATE_NAME, DCP_FORMAT_JSON_MAX_BYTES, &text, &n, err);
     if (!rc)
         rc = dcp_json_parse(text, n, STATE_NAME, &state, err);
-    const json_t *step = json_object_get(state, "global_step");
-    if (!rc && json_is_integer(step) && json_integer_value(step) >= 0) {
-        catalog->step = json_integer_value(step);
+    int64_t step = dcp_training_step(json_object_get(state, "global_step"));
+    if (!rc && step >= 0) {
+        catalog->step = step;
         rc = dcp_training_add(catalog, DCP_TRAINING_TRAINER,
-                              json_pack("{s:I}", "step", json_integer_value(step)), err);
+                              json_pack("{s:I}", "step", (json_int_t)step), err);
     }
     return rc ? rc : dcp_training_add(catalog, "trainer_state", json_incref(state), err);
 }

@@ -7,6 +7,7 @@
 #include "axes.h"
 #include "base/json.h"
 #include "base/str.h"
+#include "dcp_shards.h"
 #include "formats.h"
 #include "input.h"
 #include "merge.h"
@@ -98,6 +99,8 @@ static int open_rank(struct folder *folder, int rank, bool single, struct dcp_er
                  ? dcp_safetensors_index_file(folder->source, SINGLE, folder->ranks[rank],
                                               err)
                  : dcp_torch_index_file(folder->source, name, folder->ranks[rank], err);
+    if (!rc)
+        rc = dcp_shards_refuse(folder->ranks[rank], err);
     return rc ? rc : dcp_catalog_sort(folder->ranks[rank], err);
 }
 

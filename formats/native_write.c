@@ -218,6 +218,10 @@ int dcp_native_layout(struct dcp_catalog *catalog,
     size_t placed = 0, n;
     int rc = DCP_OK;
 
+    if (catalog->step < -1)
+        return dcp_error_set(err, DCP_E_MISMATCH,
+                             "a native step cannot hold: the step %" PRId64,
+                             catalog->step);
     for (int r = 0; r < catalog->world && !rc; r++) {
         rc = layout_shard(catalog, r, literals, &n, err);
         placed += n;

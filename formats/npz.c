@@ -1,7 +1,6 @@
 /* npz: the files of numpy.savez and numpy.savez_compressed, read, and the first also
  * written: a zip archive with a record "<name>.npy" for each tensor. */
 #include "npz.h"
-#include "base/hash.h"
 #include "base/mem.h"
 #include "base/str.h"
 #include "formats.h"

@@ -46,7 +46,8 @@ static size_t id_of(const json_t *groups, size_t group, size_t i)
     return (size_t)json_integer_value(json_array_get(params_of(groups, group), i));
 }
 
-static bool fits(const struct dcp_tensor *weight, const struct dcp_optim_shape *shape)
+bool dcp_optim_shape_fits(const struct dcp_optim_shape *shape,
+                          const struct dcp_tensor *weight)
 {
     if (!shape->known)
         return true;
@@ -82,7 +83,7 @@ static bool find_by_name(const struct dcp_catalog *catalog, const size_t *weight
             const char *name = json_string_value(json_array_get(names, i));
             int at = name ? find_weight(catalog, weights, n_weights, name, &from) : -1;
             size_t id = id_of(groups, g, i);
-            if (at < 0 || !fits(&catalog->tensors[at], &shapes[id]))
+            if (at < 0 || !dcp_optim_shape_fits(&shapes[id], &catalog->tensors[at]))
                 return false;
             ids->weight[id] = at;
         }
@@ -100,7 +101,8 @@ static bool deal_out(const struct dcp_catalog *catalog, const size_t *weights,
         size_t n_fit = 0, id = 0, group = 0;
         for (size_t g = 0; g < json_array_size(groups); g++) {
             if (next[g] >= json_array_size(params_of(groups, g)) ||
-                !fits(&catalog->tensors[weights[w]], &shapes[id_of(groups, g, next[g])]))
+                !dcp_optim_shape_fits(&shapes[id_of(groups, g, next[g])],
+                                      &catalog->tensors[weights[w]]))
                 continue;
             n_fit++;
             group = g;
@@ -125,7 +127,7 @@ static bool embed(const struct dcp_catalog *catalog, const size_t *weights,
     for (size_t w = 0; w < n_weights && done < n; w++) {
         size_t at = weights[from_end ? n_weights - 1 - w : w];
         size_t id = id_of(groups, group, from_end ? n - 1 - done : done);
-        if (fits(&catalog->tensors[at], &shapes[id])) {
+        if (dcp_optim_shape_fits(&shapes[id], &catalog->tensors[at])) {
             out[id] = (int)at;
             done++;
         }

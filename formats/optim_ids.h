@@ -19,6 +19,10 @@ struct dcp_optim_shape {
     int64_t shape[DCP_MAX_NDIM];
 };
 
+/* Whether a weight can have it: any can, where it is not known. */
+bool dcp_optim_shape_fits(const struct dcp_optim_shape *shape,
+                          const struct dcp_tensor *weight);
+
 struct dcp_optim_ids {
     size_t n;    /* numbers; 0 when they are not 0, 1, … */
     int *weight; /* of each: the tensor's index, or -1 */

@@ -22,13 +22,6 @@ static bool are_named(const struct dcp_catalog *catalog, const json_t *groups,
     return true;
 }
 
-static bool fits(const struct dcp_tensor *weight, const struct dcp_optim_shape *shape)
-{
-    return shape->known && weight->ndim == shape->ndim &&
-           !memcmp(weight->shape, shape->shape,
-                   (size_t)shape->ndim * sizeof *shape->shape);
-}
-
 /* The one weight of that shape, or -1. */
 static int only_weight(const struct dcp_catalog *catalog, const size_t *weights,
                        size_t n_weights, const struct dcp_optim_shape *shape)
@@ -36,7 +29,7 @@ static int only_weight(const struct dcp_catalog *catalog, const size_t *weights,
     int found = -1;
 
     for (size_t w = 0; w < n_weights; w++) {
-        if (!fits(&catalog->tensors[weights[w]], shape))
+        if (!dcp_optim_shape_fits(shape, &catalog->tensors[weights[w]]))
             continue;
         if (found >= 0)
             return -1;
@@ -53,7 +46,8 @@ static bool find_by_shape(const struct dcp_catalog *catalog, const size_t *weigh
     if (ids->n > MAX_BY_SHAPE)
         return false;
     for (size_t i = 0; i < ids->n; i++) {
-        ids->weight[i] = only_weight(catalog, weights, n_weights, &shapes[i]);
+        ids->weight[i] =
+            shapes[i].known ? only_weight(catalog, weights, n_weights, &shapes[i]) : -1;
         if (ids->weight[i] < 0)
             return false;
         for (size_t k = 0; k < i; k++)

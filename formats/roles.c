@@ -282,28 +282,57 @@ static bool find_usual(const struct finder *f, struct container *out)
     return false;
 }
 
-/* Top-level names of what trainers keep beside a model whose weights stand at the top:
- * torchtitan's and Lightning's. */
-static bool is_beside(const char *name)
+static bool starts_with_any(const char *name, const char *const *begins, size_t n)
 {
-    static const char *const beside[] = { "train_state.", "dataloader.", "lr_scheduler.",
-                                          "callbacks.", "loops." };
-
-    for (size_t i = 0; i < DCP_ARRAY_LEN(beside); i++)
-        if (dcp_str_starts(name, beside[i]))
+    for (size_t i = 0; i < n; i++)
+        if (dcp_str_starts(name, begins[i]))
             return true;
     return false;
 }
 
+/* torchtitan keeps this beside a model whose weights stand at the top. */
+static bool is_of_titan(const struct finder *f)
+{
+    static const char *const train_state[] = { "train_state" };
+
+    for (size_t t = 0; t < f->catalog->n_tensors; t++)
+        if (starts_with_any(f->catalog->tensors[t].name, train_state, 1))
+            return true;
+    for (size_t i = 0; i < f->hints->n_beside; i++)
+        if (starts_with_any(f->hints->beside[i], train_state, 1))
+            return true;
+    return false;
+}
+
+/* Names of what trainers keep beside a model whose weights stand at the top. Lightning's
+ * show by their second level, where callbacks have the names of their classes: a model
+ * may have a module that is called loops. */
+static bool is_beside(const char *name, bool titan)
+{
+    static const char *const of_titan[] = { "train_state.", "dataloader.",
+                                            "lr_scheduler." };
+    static const char *const of_lightning[] = { "loops.fit_loop.", "loops.validate_loop.",
+                                                "loops.test_loop.",
+                                                "loops.predict_loop." };
+    static const char callbacks[] = "callbacks.";
+    size_t n = sizeof callbacks - 1;
+
+    return (titan && starts_with_any(name, of_titan, DCP_ARRAY_LEN(of_titan))) ||
+           starts_with_any(name, of_lightning, DCP_ARRAY_LEN(of_lightning)) ||
+           (dcp_str_starts(name, callbacks) && name[n] >= 'A' && name[n] <= 'Z');
+}
+
 static void set_model(const struct finder *f, const struct container *model)
 {
+    bool titan = is_of_titan(f);
+
     for (size_t t = 0; t < f->catalog->n_tensors; t++) {
         struct dcp_tensor *tensor = &f->catalog->tensors[t];
         if (dcp_role_is_optim(tensor->role))
             continue;
         const char *param = inside(model, tensor->name);
-        bool in = param &&
-                  (model->n ? is_joint(f, (int)t, model->n) : !is_beside(tensor->name));
+        bool in = param && (model->n ? is_joint(f, (int)t, model->n)
+                                     : !is_beside(tensor->name, titan));
         tensor->param = in ? param : tensor->name;
         tensor->role = !in                           ? DCP_ROLE_OTHER
                        : dcp_roles_is_buffer(tensor) ? DCP_ROLE_BUFFER

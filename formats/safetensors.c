@@ -4,6 +4,7 @@
 #include "base/json_walk.h"
 #include "base/mem.h"
 #include "base/str.h"
+#include "dcp_shards.h"
 #include "formats.h"
 #include "input.h"
 #include "roles.h"
@@ -309,6 +310,8 @@ static int index_source(const struct dcp_source *source, struct dcp_catalog *cat
 {
     catalog->format = dcp_format_safetensors.name;
     int rc = dcp_safetensors_index_file(source, NULL, catalog, err);
+    if (!rc)
+        rc = dcp_shards_refuse(catalog, err);
     return rc ? rc : dcp_roles_find_plain(catalog, err);
 }
 

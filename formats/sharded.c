@@ -12,20 +12,11 @@
 #include "safetensors.h"
 #include "text_index.h"
 #include "training.h"
+#include "weights.h"
 #include <string.h>
 
 #define STEM "model"
 #define ADAPTER_CONFIG "adapter_config.json"
-
-/* What a folder's weights are called: one file, or the index of many. */
-static const struct {
-    const char *one, *index;
-} stems[] = {
-    { STEM ".safetensors", STEM ".safetensors.index.json" },
-    { "adapter_model.safetensors", "adapter_model.safetensors.index.json" }, /* PEFT */
-    { "diffusion_pytorch_model.safetensors",
-      "diffusion_pytorch_model.safetensors.index.json" }, /* a model of diffusers */
-};
 
 enum { BID = 64 };
 
@@ -222,10 +213,10 @@ static bool probe_one(const struct dcp_source *source, const char *name)
 
 static int probe(const struct dcp_source *source)
 {
-    for (size_t i = 0; source->is_dir && i < DCP_ARRAY_LEN(stems); i++)
-        if (dcp_source_has(source, stems[i].index) || probe_one(source, stems[i].one))
-            return BID;
-    return 0;
+    const struct dcp_weights *weights =
+        source->is_dir ? dcp_weights_find(source, DCP_WEIGHTS_SAFETENSORS) : NULL;
+
+    return weights && (weights->is_index || probe_one(source, weights->name)) ? BID : 0;
 }
 
 /* The configuration of an adapter says what its weights are added to. */
@@ -249,16 +240,12 @@ static int add_adapter_config(const struct dcp_source *source,
 static int index_source(const struct dcp_source *source, struct dcp_catalog *catalog,
                         struct dcp_error *err)
 {
-    size_t i = 0;
+    const struct dcp_weights *weights = dcp_weights_find(source, DCP_WEIGHTS_SAFETENSORS);
 
     catalog->format = dcp_format_safetensors_sharded.name;
-    while (i + 1 < DCP_ARRAY_LEN(stems) && !dcp_source_has(source, stems[i].index) &&
-           !dcp_source_has(source, stems[i].one))
-        i++;
-    int rc = dcp_source_has(source, stems[i].index)
-                 ? dcp_sharded_index(source, stems[i].index, dcp_safetensors_index_file,
-                                     catalog, err)
-                 : dcp_safetensors_index_file(source, stems[i].one, catalog, err);
+    int rc = weights ? dcp_weights_index(source, weights, catalog, err)
+                     : dcp_error_set(err, DCP_E_NOT_FOUND,
+                                     "neither '" STEM ".safetensors' nor its index");
     if (!rc)
         rc = dcp_roles_find_plain(catalog, err);
     return rc ? rc : add_adapter_config(source, catalog, err);

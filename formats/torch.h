@@ -93,10 +93,11 @@ void dcp_torch_close(struct dcp_torch_file *file);
 int dcp_torch_add_file(const struct dcp_torch_file *file, const char *name, int rank,
                        struct dcp_catalog *catalog, int *out_index,
                        struct dcp_error *err);
-/* n bytes at an offset of the file, of a storage without a codec; its checksum holds.
- * Errors: CORRUPT, IO, MEMORY. */
-int dcp_torch_read(struct dcp_torch_file *file, uint64_t offset, void *out, size_t n,
-                   struct dcp_error *err);
+/* n bytes of a storage, which begin at an offset of the file, or, with a codec, `skip`
+ * decoded bytes behind it; its checksum holds. Errors: CORRUPT, UNSUPPORTED (a storage
+ * with a codec that is no small one), IO, MEMORY. */
+int dcp_torch_read(struct dcp_torch_file *file, uint64_t offset, enum dcp_codec codec,
+                   uint64_t skip, void *out, size_t n, struct dcp_error *err);
 
 /* The storage with that key, or NULL. */
 struct dcp_torch_storage *dcp_torch_find_storage(const struct dcp_torch_file *file,

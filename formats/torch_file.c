@@ -1,10 +1,13 @@
 /* torch_file: opening a PyTorch file of any container, and its table of storages. */
+#include "base/mem.h"
 #include "base/str.h"
 #include "formats.h"
 #include "tar.h"
 #include "torch_form.h"
 #include <stdio.h>
 #include <string.h>
+
+enum { MAX_DEFLATED_BYTES = 1 << 20 };
 
 static const struct {
     bool (*probe)(const unsigned char *head, size_t n);
@@ -93,9 +96,32 @@ int dcp_torch_add_file(const struct dcp_torch_file *file, const char *name, int 
                : dcp_zip_add_records(&file->zip, catalog, *out_index, err);
 }
 
-int dcp_torch_read(struct dcp_torch_file *file, uint64_t offset, void *out, size_t n,
-                   struct dcp_error *err)
+/* A number in a deflated record: all of it is decoded. */
+static int read_deflated(struct dcp_torch_file *file, uint64_t offset, uint64_t skip,
+                         void *out, size_t n, struct dcp_error *err)
 {
+    const struct dcp_zip_record *record = dcp_zip_at(&file->zip, offset, 1);
+    DCP_CLEANUP_FREE void *data = NULL;
+    size_t size_bytes;
+
+    if (!record || record->size_bytes < n || record->size_bytes - n < skip)
+        return dcp_error_set(err, DCP_E_CORRUPT, "'%s': a storage ends before its tensor",
+                             file->in.shown);
+    if (record->size_bytes > MAX_DEFLATED_BYTES)
+        return dcp_error_set(err, DCP_E_UNSUPPORTED,
+                             "'%s' has a number in a compressed storage of over %d bytes",
+                             file->in.shown, MAX_DEFLATED_BYTES);
+    int rc = dcp_zip_read(&file->in, record, MAX_DEFLATED_BYTES, &data, &size_bytes, err);
+    if (!rc)
+        memcpy(out, (const char *)data + skip, n);
+    return rc;
+}
+
+int dcp_torch_read(struct dcp_torch_file *file, uint64_t offset, enum dcp_codec codec,
+                   uint64_t skip, void *out, size_t n, struct dcp_error *err)
+{
+    if (codec != DCP_CODEC_NONE)
+        return read_deflated(file, offset, skip, out, n, err);
     return file->form == DCP_TORCH_ZIP
                ? dcp_zip_read_at(&file->in, &file->zip, offset, out, n, err)
                : dcp_input_read(&file->in, offset, out, n, err);

@@ -44,12 +44,13 @@ static int64_t read_number(struct finder *f, int tensor)
     if (t->n_elems != 1 || n > sizeof data || !f->piece[tensor])
         return -1;
     const struct dcp_piece *piece = &f->catalog->pieces[f->piece[tensor] - 1];
-    if (piece->codec || piece->stored_size != n)
+    if (piece->file < 0 && piece->stored_size != n)
         return -1;
     if (piece->file < 0)
         memcpy(data, piece->data, n);
     else if (!f->rc)
-        f->rc = dcp_torch_read(f->file, piece->offset, data, n, f->err);
+        f->rc = dcp_torch_read(f->file, piece->offset, piece->codec, piece->skip, data, n,
+                               f->err);
     if (f->rc)
         return -1;
     uint32_t low = dcp_le32(data);

@@ -16,6 +16,22 @@ struct pickler {
     bool kept;                           /* the tree is the one of a file */
 };
 
+static void mark(struct pickler *p, json_t *value);
+
+/* Of a tensor's dress only these are written (torch_dress.c). */
+static void mark_tensor(struct pickler *p, const char *name, json_t *value)
+{
+    int at = dcp_catalog_find(p->w.catalog, name);
+
+    if (at < 0)
+        return;
+    p->named_tensors[at] = true;
+    if (json_is_true(json_object_get(value, "parameter")))
+        mark(p, json_object_get(value, "attributes"));
+    if (json_is_string(json_object_get(value, "type")))
+        mark(p, json_object_get(value, "state"));
+}
+
 /* Marks what the tree refers to. The tree came from a file; its depth is limited by the
  * parser. */
 static void mark(struct pickler *p, json_t *value)
@@ -27,8 +43,10 @@ static void mark(struct pickler *p, json_t *value)
     size_t i;
     int at;
 
-    if (tensor && (at = dcp_catalog_find(p->w.catalog, tensor)) >= 0)
-        p->named_tensors[at] = true;
+    if (tensor) {
+        mark_tensor(p, tensor, value);
+        return;
+    }
     if (object && (at = dcp_catalog_find_object(p->w.catalog, object)) >= 0)
         p->named_objects[at] = true;
     json_array_foreach(value, i, item)
@@ -82,9 +100,26 @@ static bool names_all_tensors(const struct pickler *p)
     return true;
 }
 
+/* A dict by the tensors' names: a state dict. */
+static int make_dict(struct pickler *p, json_t **out, struct dcp_error *err)
+{
+    const struct dcp_catalog *catalog = p->w.catalog;
+    json_t *dict = json_object();
+
+    memset(p->named_tensors, 0, catalog->n_tensors * sizeof *p->named_tensors);
+    memset(p->named_objects, 0, catalog->n_objects * sizeof *p->named_objects);
+    p->kept = false;
+    int rc = dict ? add_rest(p, dict, err) : dcp_error_memory(err, "a PyTorch file");
+    if (rc) {
+        json_decref(dict);
+        dict = NULL;
+    }
+    *out = dict;
+    return rc;
+}
+
 /* The object to write: the tree, when there is one or keys tell of one, and the tensors
- * have their place in it or can be added to it. Otherwise a dict by the tensors' names: a
- * state dict. */
+ * have their place in it or can be added to it. Otherwise a dict. */
 static int make_tree(struct pickler *p, json_t **out, struct dcp_error *err)
 {
     const struct dcp_catalog *catalog = p->w.catalog;
@@ -113,23 +148,44 @@ static int make_tree(struct pickler *p, json_t **out, struct dcp_error *err)
         json_decref(tree);
         tree = NULL;
     }
-    if (!tree) {
-        memset(p->named_tensors, 0, catalog->n_tensors * sizeof *p->named_tensors);
-        memset(p->named_objects, 0, catalog->n_objects * sizeof *p->named_objects);
-        open = true;
-        tree = json_object();
-    } else {
-        p->kept = true;
-    }
-    int rc = tree ? DCP_OK : dcp_error_memory(err, "a PyTorch file");
-    if (!rc && open)
-        rc = add_rest(p, tree, err);
+    if (!tree)
+        return make_dict(p, out, err);
+    p->kept = true;
+    int rc = open ? add_rest(p, tree, err) : DCP_OK;
     if (rc) {
         json_decref(tree);
         tree = NULL;
     }
     *out = tree;
     return rc;
+}
+
+/* Whether every tensor was met, and its bytes have one place: a tree of a file can
+ * promise more than the writer finds in it. */
+static bool met_all(const struct pickler *p)
+{
+    size_t n_places = 0;
+
+    for (size_t i = 0; i < p->w.catalog->n_tensors; i++) {
+        if (!p->w.memo[i].has_tensor)
+            return false;
+        n_places += dcp_torch_tie(p->w.catalog, i) == i;
+    }
+    return n_places == p->w.n_storages + p->w.n_holes;
+}
+
+static int write_tree(struct pickler *p, json_t *tree, struct dcp_error *err)
+{
+    size_t n = p->w.catalog->n_tensors;
+
+    memset(p->w.memo, 0, n * sizeof *p->w.memo);
+    for (size_t i = 0; i < n; i++)
+        p->w.storage[i] = -1;
+    p->w.n_storages = p->w.n_holes = 0;
+    dcp_pickle_begin(p->w.out);
+    int rc = dcp_torch_write_value(&p->w, tree, err);
+    dcp_pickle_end(p->w.out);
+    return rc ? rc : dcp_buf_check(&p->w.out->buf, err);
 }
 
 void dcp_torch_pickle_fini(struct dcp_torch_pickled_catalog *pickle)
@@ -171,15 +227,16 @@ int dcp_torch_pickle(struct dcp_catalog *catalog, struct dcp_torch_pickled_catal
     bool ok = arena && tensors && objects && storage && memo && out->first_seen;
     int rc = ok && out->holes ? make_tree(&p, &tree, err)
                               : dcp_error_memory(err, "a PyTorch file");
-    for (size_t i = 0; i < catalog->n_tensors && !rc; i++)
-        storage[i] = -1;
-    if (!rc) {
-        dcp_pickle_begin(&pickle);
-        rc = dcp_torch_write_value(&p.w, tree, err);
-        dcp_pickle_end(&pickle);
-    }
     if (!rc)
-        rc = dcp_buf_check(&pickle.buf, err);
+        rc = write_tree(&p, tree, err);
+    if (!rc && !met_all(&p)) {
+        dcp_pickle_out_fini(&pickle);
+        json_decref(tree);
+        tree = NULL;
+        rc = make_dict(&p, &tree, err);
+        if (!rc)
+            rc = write_tree(&p, tree, err);
+    }
     if (!rc) {
         out->text = pickle.buf; /* handed over */
         pickle.buf = (struct dcp_buf){ 0 };

@@ -157,6 +157,7 @@ static int write_tensor(struct dcp_torch_writer *w, size_t tensor, json_t *value
     if (json_object_get(value, "$again") && root != tensor && w->memo &&
         w->memo[root].has_tensor) {
         dcp_pickle_fetch(w->out, w->memo[root].tensor);
+        remember(w, tensor, w->memo[root].tensor);
         return DCP_OK;
     }
     if (json_object_size(value) == 1) {

@@ -30,6 +30,13 @@ int dcp_training_add(struct dcp_catalog *catalog, const char *name, json_t *valu
     return dcp_catalog_add_object(catalog, &object, err);
 }
 
+int64_t dcp_training_step(const json_t *value)
+{
+    return json_is_integer(value) && json_integer_value(value) >= 0
+               ? json_integer_value(value)
+               : -1;
+}
+
 /* An integer member of an object, when both are there. */
 static int read_integer(const struct dcp_catalog *catalog, const char *name,
                         const char *key, bool *out_found, int64_t *out,

@@ -36,6 +36,8 @@ int dcp_training_read(const struct dcp_catalog *catalog, const char *name, json_
 int dcp_training_add(struct dcp_catalog *catalog, const char *name, json_t *value,
                      struct dcp_error *err);
 
+/* The step of training that a value says: an integer from 0 on, else -1: none. */
+int64_t dcp_training_step(const json_t *value);
 /* Updates the optimizer has made: from `optimizer`, else from `trainer`, else the
  * catalog's step, else 0. Errors: CORRUPT, MEMORY. */
 int dcp_training_updates(const struct dcp_catalog *catalog, int64_t *out,

@@ -349,6 +349,74 @@ static void test_objects(void **state)
     file_fini(&f);
 }
 
+/* A tree that names tensors where the writer writes none, or puts two things into one
+ * place: every tensor has its bytes in the file all the same. */
+static void test_trees_of_strangers(void **state)
+{
+    static const char *const trees[] = {
+        "{'w':{'$tensor':'w','foo':{'$tensor':'v'}}}",
+        "{'w':{'$tensor':'w','attributes':{'x':{'$tensor':'v'}}}}",
+        "{'w':{'$tensor':'w','parameter':true,'attributes':{'x':{'$tensor':'v'}}}}",
+        "{'w':{'$tensor':'w','parameter':true,'state':{'x':{'$tensor':'v'}}}}",
+        "{'w':{'$tensor':'w','type':'torch.Tensor','state':{'x':{'$tensor':'v'}}}}",
+        "{'w':{'$tensor':'w','array':'x','parameter':true,'attributes':[{'$tensor':'v'}]}"
+        "}",
+        "[{'$tensor':'w','array':'numpy.core.multiarray'},{'$tensor':'w'},{'$tensor':'v'}"
+        "]",
+        "{'w':{'$tensor':'none','foo':{'$tensor':'v'}}}",
+        "{'w':{'x':{'$tensor':'v'}}}",
+        "{'x':{'$object':'a.B','foo':{'$tensor':'v'}}}",
+        "{'$object':'a.B','foo':[{'$tensor':'v'},{'$tensor':'w'}]}",
+    };
+
+    (void)state;
+    for (size_t i = 0; i < DCP_ARRAY_LEN(trees); i++) {
+        const struct dcp_target_options options = { .name = "x.pt" };
+        char tree[120];
+        struct file f, out = { 0 };
+        assert_int_equal(
+            file_index(
+                &f, PICKLE("}(X\x01\0\0\0w" TENSOR(
+                        "0", "\x00", "\x04",
+                        "\x01") "X\x01\0\0\0v" TENSOR("1", "\x01", "\x02", "\x01") "u.")),
+            0);
+        size_t n = strlen(trees[i]);
+        for (size_t c = 0; c <= n; c++)
+            tree[c] = trees[i][c] == '\'' ? '"' : trees[i][c];
+        const struct dcp_object object = {
+            .name = "torch.tree", .kind = DCP_OBJECT_JSON, .data = tree, .size_bytes = n
+        };
+        assert_int_equal(dcp_catalog_add_object(f.catalog, &object, &f.err), 0);
+        assert_int_equal(dcp_store_mem(&out.store, &out.err), 0);
+        if (format_write(&f.source, f.catalog, &dcp_format_torch, &options, &out.store,
+                         &f.err))
+            fail_msg("tree %zu: %s", i, f.err.message);
+        out.source = (struct dcp_source){ .store = &out.store, .name = "x.pt" };
+        assert_int_equal(dcp_catalog_new(&out.catalog, &out.err), 0);
+        if (dcp_format_torch.index(&out.source, out.catalog, &out.err) ||
+            dcp_catalog_sort(out.catalog, &out.err))
+            fail_msg("tree %zu: %s", i, out.err.message);
+        bool found[2] = { false, false };
+        for (size_t t = 0; t < out.catalog->n_tensors; t++) {
+            void *data, *want;
+            int which = out.catalog->tensors[t].n_elems == 2;
+            if (format_read_tensor(&out.source, out.catalog, (int)t, &data, &out.err) ||
+                format_read_tensor(&f.source, f.catalog,
+                                   dcp_catalog_find(f.catalog, which ? "v" : "w"), &want,
+                                   &f.err))
+                fail_msg("tree %zu: %s %s", i, out.err.message, f.err.message);
+            assert_memory_equal(data, want, which ? 8 : 16);
+            found[which] = true;
+            free(data);
+            free(want);
+        }
+        if (!found[0] || !found[1])
+            fail_msg("tree %zu lacks a tensor", i);
+        file_fini(&out);
+        file_fini(&f);
+    }
+}
+
 /* -- NumPy --------------------------------------------------------------------------- */
 
 #define NUMPY_ARRAY(shape, code, order, fortran, bytes)                 \
@@ -480,6 +548,7 @@ int main(void)
         cmocka_unit_test(test_numpy),
         cmocka_unit_test(test_attributes_shared),
         cmocka_unit_test(test_attributes_counted),
+        cmocka_unit_test(test_trees_of_strangers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

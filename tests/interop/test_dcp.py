@@ -440,6 +440,37 @@ class Dcp(unittest.TestCase):
         program("dcp-reshard", source, self.path("file.pt"), "--to", "torch", "--force")
         same(want, torch.load(self.path("file.pt")))
 
+    def test_steps_that_are_none(self):
+        """A step is an integer from 0 on, wherever it is read; else none is known, and what
+        is written can be read."""
+        steps = {7: 7, 0: 0, -7: -1, -1: -1, None: -1, "5": -1, 2.5: -1, 2**70: -1}
+
+        def save(folder, **more):
+            dcp.save({"w": torch.ones(2, 3), **more}, checkpoint_id=folder, no_dist=True)
+
+        def common(folder, step):
+            save(folder)
+            torch.save({"iteration": step, "args": {"a": 1}}, folder + "/common.pt")
+            with open(folder + "/metadata.json", "w", encoding="utf-8") as file:
+                json.dump({"sharded_backend": "torch_dist"}, file)
+
+        def lightning(folder, step):
+            save(folder)
+            torch.save({"epoch": 1, "global_step": step}, folder + "/meta.pt")
+
+        def key(folder, step):
+            save(folder, step=step)
+
+        for make in (common, lightning, key):
+            for step, want in steps.items():
+                with self.subTest(make.__name__, step=step):
+                    folder = self.path(f"{make.__name__}{step}")
+                    make(folder, step)
+                    reshard(folder, self.path("made"), "--to", "native", "--force")
+                    with open(self.path("made/manifest.json"), encoding="utf-8") as file:
+                        self.assertEqual(json.load(file)["step"], want)
+                    program("dcp-inspect", self.path("made"))
+
     def test_nested(self):
         torch.manual_seed(5)
         model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 2))

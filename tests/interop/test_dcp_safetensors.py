@@ -2,10 +2,12 @@
 """Distributed checkpoints whose data files are safetensors: what FileSystemWriter writes with
 that serialization, which PyTorch itself has no reader for."""
 
+import json
 import os
 import tempfile
 import unittest
 
+import safetensors.torch
 import torch
 import torch.distributed.checkpoint as dcp
 from test_dcp import program, run_ranks, same
@@ -39,6 +41,29 @@ class Safetensors(unittest.TestCase):
             os.remove(os.path.join(folder, "__2_0.distcp"))
             with self.assertRaisesRegex(AssertionError, "'rows'.*a file is missing"):
                 program("dcp-inspect", "ls", folder)
+
+    def test_a_part_is_no_whole(self):
+        """A file that says it begins elsewhere is refused, whatever it is called."""
+        part = {"DCP_SHARDING_INFO": json.dumps({"w": {"saved_offsets": [2, 0]}})}
+        whole = {"DCP_SHARDING_INFO": json.dumps({"w": {"saved_offsets": [0, 0]}})}
+        config = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"]}
+        with tempfile.TemporaryDirectory(prefix="dcp-safetensors-") as work:
+            for folder, names in (("one", ["shard-00002-model-00001-of-00001.safetensors"]),
+                                  ("plain", ["model.safetensors"]),
+                                  ("adapter", ["adapter_model.safetensors"]),
+                                  ("hf", ["model.safetensors", "config.json"])):
+                os.mkdir(os.path.join(work, folder))
+                file, *more = (os.path.join(work, folder, name) for name in names)
+                for name in more:
+                    with open(name, "w", encoding="utf-8") as out:
+                        json.dump(config, out)
+                source = file if folder == "one" else os.path.join(work, folder)
+                safetensors.torch.save_file({"w": torch.ones(2, 3)}, file, metadata=whole)
+                program("dcp-inspect", source)
+                safetensors.torch.save_file({"w": torch.ones(2, 3)}, file, metadata=part)
+                with self.subTest(folder), self.assertRaisesRegex(
+                        AssertionError, "holds only a part of tensor 'w'"):
+                    program("dcp-inspect", source)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 import transformers
 from test_dcp import gpt2, program, reshard, run_ranks, state_of, train, whole
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions, set_model_state_dict, set_optimizer_state_dict)
 
@@ -95,6 +96,58 @@ class Spelling(unittest.TestCase):
                     self.assertAlmostEqual(a, b, places=5)
                 steps = {s["step"].item() for s in held["optim"]["state"].values()}
                 self.assertTrue(n == 1 or steps == {5.0}, steps)
+
+    def test_values_of_states(self):
+        """What an optimizer keeps of a weight that is no tensor stands under its name; steps
+        that differ are what they were, equal ones are made as PyTorch has them."""
+        model = torch.nn.Linear(4, 3)
+        optimizer = torch.optim.Adam(model.parameters())
+        model(torch.ones(1, 4)).sum().backward()
+        optimizer.step()
+        for steps in ((5, 9), (9, 9)):
+            state = optimizer.state_dict()
+            state["state"] = {number: dict(of) for number, of in state["state"].items()}
+            for number, step in enumerate(steps):
+                state["state"][number]["step"] = step
+            state["state"][0] |= {"RMS": 0.25, "note": "hello", "in": {"a": [1, (2,)]}}
+            torch.save({"model": model.state_dict(), "optimizer": state},
+                       self.path("both.pt"))
+            dcp_folder, again = self.path("dcp"), self.path("again.pt")
+            reshard(self.path("both.pt"), dcp_folder, "--force")
+            program("dcp-reshard", dcp_folder, again, "--to", "torch", "--force")
+            dcp_to_torch_save(dcp_folder, self.path("theirs.pt"))
+            for file in ("theirs.pt", "again.pt"):
+                got = torch.load(self.path(file), weights_only=False)["optimizer"]["state"]
+                self.assertEqual([of["step"] for of in got.values()], list(steps), file)
+                if file == "theirs.pt":
+                    self.assertEqual({type(of["step"]) for of in got.values()},
+                                     {int if steps[0] != steps[1] else torch.Tensor})
+                self.assertEqual((got["weight"]["RMS"], got["weight"]["note"]),
+                                 (0.25, "hello"), file)
+                self.assertEqual(got["weight"]["in"], {"a": [1, (2,)]}, file)
+                self.assertNotIn("RMS", got["bias"], file)
+            # Spelled once more.
+            reshard(dcp_folder, self.path("other"), "--spelling", "nested", "--prefix",
+                    "app.model", "--force")
+            dcp_to_torch_save(self.path("other"), self.path("theirs.pt"))
+            tree = torch.load(self.path("theirs.pt"), weights_only=False)
+            got = tree["app"]["optim"]["state"]
+            self.assertEqual([of["step"] for of in got.values()], list(steps))
+            self.assertEqual(got["weight"]["RMS"], 0.25)
+            self.assertNotIn("optimizer", tree)
+
+    def test_states_without_tensors(self):
+        """The states are one object then."""
+        model = torch.nn.Linear(4, 3)
+        optimizer = torch.optim.SGD(model.parameters()).state_dict()
+        optimizer["state"] = {0: {"momentum_buffer": None, "step": 4}, 1: {"step": 5}}
+        optimizer["mean"] = torch.ones(1)
+        torch.save({"model": model.state_dict(), "optimizer": optimizer}, self.path("both.pt"))
+        reshard(self.path("both.pt"), self.path("dcp"))
+        dcp_to_torch_save(self.path("dcp"), self.path("theirs.pt"))
+        got = torch.load(self.path("theirs.pt"), weights_only=False)["optimizer"]["state"]
+        self.assertEqual(got, {"weight": {"momentum_buffer": None, "step": 4},
+                               "bias": {"step": 5}})
 
     def test_spelling_refused(self):
         """Numbers that several weights fit have no names."""

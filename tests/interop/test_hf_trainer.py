@@ -9,6 +9,7 @@ saved them.
 3. accelerate's folders: .bin keeps the order of the weights, safetensors does not, and is
    refused unless a config.json, or the shapes, tell it.
 4. FSDP's folders, sharded and whole.
+5. What lies beside them keeps its own tensors, whatever these are called.
 """
 
 import glob
@@ -19,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import zipfile
 
 import accelerate
 import safetensors.torch
@@ -100,10 +102,10 @@ class Trainer(unittest.TestCase):
     def path(self, name):
         return os.path.join(self.work, name)
 
-    def refused(self, *arguments):
+    def refused(self, *arguments, status=5):
         done = subprocess.run([os.path.join(BIN, "dcp-reshard"), *arguments],
                               capture_output=True, text=True, check=False)
-        self.assertEqual(done.returncode, 5, done.stderr)
+        self.assertEqual(done.returncode, status, done.stderr)
         return done.stderr
 
     def check(self, folder, wanted):
@@ -244,6 +246,178 @@ class Trainer(unittest.TestCase):
             with self.subTest(kind):
                 self.assertEqual(self.check(self.path(kind), wanted)["step"], 3)
                 self.check_dcp(self.path(kind), model, wanted)
+
+    def folder(self, name):
+        """A model of one layer and its optimizer, as accelerate's files."""
+        folder = self.path(name)
+        os.mkdir(folder)
+        model = torch.nn.Linear(4, 3)
+        optimizer = torch.optim.Adam(model.parameters())
+        model(torch.ones(1, 4)).sum().backward()
+        optimizer.step()
+        safetensors.torch.save_file(model.state_dict(), folder + "/model.safetensors")
+        torch.save(optimizer.state_dict(), folder + "/optimizer.bin")
+        return folder
+
+    def test_tensors_of_files(self):
+        """Tensors of one path in several files are several."""
+        folder, size = self.folder("tensors"), 300000
+        files = {"sampler.bin": "sampler", "custom_checkpoint_0.pkl": "custom_checkpoint_0",
+                 "custom_checkpoint_1.pkl": "custom_checkpoint_1",
+                 "rng_state_0.pth": "rng_state.rank_0", "rng_state_1.pth": "rng_state.rank_1"}
+        for number, file in enumerate(files):
+            torch.save({"x": torch.full((size,), float(number)),
+                        "a": {"b": torch.full((size,), number + 0.25)},
+                        "a.b": torch.full((size,), number + 0.5)}, f"{folder}/{file}")
+        reshard(folder, self.path("all.pt"), "torch")
+        found = torch.load(self.path("all.pt"))
+        for number, name in enumerate(files.values()):
+            for part, more in ((".x", 0), (".a.b", 0.25), (".a.b#2", 0.5)):
+                self.assertTrue(torch.equal(
+                    found[name + part], torch.full((size,), number + more)), name + part)
+
+    def test_numbered_files(self):
+        """Whatever accelerate has several of is there; but one model, one optimizer."""
+        folder = self.folder("one")
+        for name in ("scheduler", "sampler", "dl_state_dict"):
+            for number, end in enumerate(("", "_1", "_12")):
+                torch.save({"of": number}, f"{folder}/{name}{end}.bin")
+        torch.save({"of": -1}, f"{folder}/rng_state_2147483648.pth")
+        torch.save({"of": 7}, f"{folder}/rng_state_7.pth")
+        reshard(folder, self.path("step"), "native")
+        with open(self.path("step/manifest.json"), encoding="utf-8") as file:
+            objects = {o["name"]: o.get("value") for o in json.load(file)["objects"]}
+        for name in ("scheduler", "sampler", "dl_state_dict"):
+            for number, end in enumerate(("", "_1", "_12")):
+                self.assertEqual(objects[name + end], {"of": number})
+        self.assertEqual(objects["rng_state.rank_7"], {"of": 7})
+        self.assertFalse([name for name in objects if "2147483648" in name])
+        for name in ("model_1.safetensors", "pytorch_model_1.bin", "optimizer_1.bin",
+                     "pytorch_model_fsdp_2.bin", "pytorch_model_fsdp_1/", "optimizer_1/"):
+            path = os.path.join(folder, name)
+            (os.mkdir if name.endswith("/") else lambda p: open(p, "wb").close())(path)
+            self.assertIn(f"'{name.rstrip('/')}' is of a second model or optimizer",
+                          self.refused(folder, self.path("no"), status=8))
+            (os.rmdir if name.endswith("/") else os.remove)(path)
+        os.mkdir(folder + "/optimizer_0")
+        reshard(folder, self.path("step"), "native", "--force")
+
+    def test_steps_of_weights(self):
+        """Steps that are numbers and differ stay what they are."""
+        folder = self.folder("steps")
+        state = torch.load(folder + "/optimizer.bin")
+        for number, step in enumerate((5, 9)):
+            state["state"][number]["step"] = step
+        torch.save(state, folder + "/optimizer.bin")
+        reshard(folder, self.path("step"), "native")
+        with open(self.path("step/manifest.json"), encoding="utf-8") as file:
+            objects = {o["name"]: o.get("value") for o in json.load(file)["objects"]}
+        self.assertEqual([objects[f"optimizer.step.{name}"] for name in ("weight", "bias")],
+                         [5, 9])
+        self.assertEqual(objects["optimizer"]["step"], 9)
+        for source in (folder, self.path("step")):
+            reshard(source, self.path("dcp"), "dcp", "--force")
+            dcp_to_torch_save(self.path("dcp"), self.path("all.pt"))
+            states = torch.load(self.path("all.pt"), weights_only=False)["optim"]["state"]
+            self.assertEqual([states[name]["step"] for name in ("weight", "bias")], [5, 9])
+
+    def test_buffers(self):
+        """What the optimizer does not know is a buffer, as in one file of both."""
+        class Buffered(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.layer = torch.nn.Linear(4, 3)
+                self.register_buffer("ema_sum", torch.ones(7))
+                self.register_buffer("std", torch.ones(4))
+
+        model, folder = Buffered(), self.path("buffers")
+        optimizer = torch.optim.Adam(model.layer.parameters())
+        model.layer(torch.ones(1, 4)).sum().backward()
+        optimizer.step()
+        os.mkdir(folder)
+        torch.save(optimizer.state_dict(), folder + "/optimizer.pt")
+        torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()},
+                   self.path("both.pt"))
+        for form in ("model.safetensors", "pytorch_model.bin"):
+            save = safetensors.torch.save_file if "safe" in form else torch.save
+            save(model.state_dict(), f"{folder}/{form}")
+            facts = json.loads(program("dcp-reshard", folder, self.path("zero"), "--to",
+                                       "deepspeed", "--force", "--json"))
+            self.assertIn("2 tensors that the optimizer does not know are buffers",
+                          facts["assumed"])
+            for source in (folder, self.path("both.pt")):
+                listed = json.loads(program("dcp-inspect", "ls", source, "--json"))
+                roles = {t["name"].removeprefix("model."): t["role"]
+                         for t in listed["tensors"]}
+                self.assertEqual((roles["ema_sum"], roles["std"]), ("buffer", "buffer"))
+                self.assertEqual(roles["layer.weight"], "model")
+            os.remove(f"{folder}/{form}")
+
+    def test_compressed_records(self):
+        """A step in a record that somebody compressed is the number that it decodes to."""
+        for steps, name in ((7, "folder"), (0, "none")):
+            folder = self.folder(name)
+            state = torch.load(folder + "/optimizer.bin")
+            for of in state["state"].values():
+                of["step"] = torch.tensor(float(steps))
+                del of["exp_avg_sq"]
+                if not steps:
+                    del of["step"]
+            torch.save(state, folder + "/optimizer.bin")
+            weights = safetensors.torch.load_file(folder + "/model.safetensors")
+            weights = {name: weights[name] for name in ("weight", "bias")}
+            torch.save({"model": weights, "optimizer": state}, self.path("whole.pt"))
+            for file in (folder + "/optimizer.bin", self.path("whole.pt")):
+                os.rename(file, file + ".stored")
+                with zipfile.ZipFile(file + ".stored") as stored, \
+                        zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as deflated:
+                    for record in stored.namelist():
+                        deflated.writestr(record, stored.read(record))
+                os.remove(file + ".stored")
+            for source in (folder, self.path("whole.pt")):
+                reshard(source, self.path("step"), "native", "--force")
+                with open(self.path("step/manifest.json"), encoding="utf-8") as file:
+                    manifest = json.load(file)
+                optimizer, = [o["value"] for o in manifest["objects"]
+                              if o["name"] == "optimizer"]
+                self.assertEqual(optimizer.get("step"), steps or None, source)
+                if source == folder:
+                    self.assertEqual(manifest["step"], steps or -1)
+
+    def test_one_file_before_an_index(self):
+        """As transformers has it, whoever reads the folder."""
+        for name, more in (("plain", ()), ("hub", ("config.json",)),
+                           ("trainer", ("optimizer.bin",)),
+                           ("both", ("optimizer.bin", "config.json"))):
+            folder = self.folder(name)
+            os.rename(folder + "/model.safetensors", self.path("shard"))
+            if "optimizer.bin" not in more:
+                os.remove(folder + "/optimizer.bin")
+            if "config.json" in more:
+                with open(folder + "/config.json", "w", encoding="utf-8") as out:
+                    json.dump({"model_type": "other"}, out)
+            shard = "model-00001-of-00001.safetensors"
+            shutil.copy(self.path("shard"), f"{folder}/{shard}")
+            weights = safetensors.torch.load_file(f"{folder}/{shard}")
+            with open(folder + "/model.safetensors.index.json", "w", encoding="utf-8") as out:
+                json.dump({"weight_map": dict.fromkeys(weights, shard)}, out)
+            ones = {key: torch.ones_like(tensor) for key, tensor in weights.items()}
+            for want in (weights, ones):
+                if want is ones:
+                    safetensors.torch.save_file(ones, folder + "/model.safetensors")
+                program("dcp-reshard", folder, self.path("out.pt"), "--to", "torch",
+                        "--only", "model", "--force")
+                found = torch.load(self.path("out.pt"))
+                for key, tensor in want.items():
+                    self.assertTrue(torch.equal(found[key], tensor), f"{name} {key}")
+
+    def test_accelerate_two(self):
+        accelerator = accelerate.Accelerator(cpu=True)
+        models = [torch.nn.Linear(4, 3), torch.nn.Linear(5, 3)]
+        accelerator.prepare(*models, *(torch.optim.Adam(m.parameters()) for m in models))
+        accelerator.save_state(self.path("two"))
+        self.assertIn("second model",
+                      self.refused(self.path("two"), self.path("no"), status=8))
 
 
 if __name__ == "__main__":

@@ -291,6 +291,26 @@ class Known(Folder):
         got = load(self.path("out"))["a"]
         self.assertTrue(torch.equal(got, torch.ones(3, dtype=torch.bfloat16)))
 
+    def test_tensors_of_parameters(self):
+        """Attributes of a parameter are tensors too; a dcp, which has keys, has them beside
+        it where the optimizer's numbers became names."""
+        model = torch.nn.Linear(4, 3)
+        optimizer = torch.optim.Adam(model.parameters())
+        model(torch.ones(1, 4)).sum().backward()
+        optimizer.step()
+        ema = torch.nn.Parameter(torch.ones(2))
+        ema.extra = torch.full((2,), 9.0)
+        value = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "ema": ema}
+        for way, source, at in self.ways("attributes", value):
+            got = load(at)
+            if "dcp" not in way:
+                self.assertTrue(equal(load(source), got), way)
+                continue
+            self.assertEqual(list(got), ["model", "optimizer", "ema", "ema.extra"], way)
+            self.assertTrue(torch.equal(got["ema"], ema), way)
+            self.assertTrue(torch.equal(got["ema.extra"], ema.extra), way)
+            self.assertTrue(equal(got["model"], dict(model.state_dict())), way)
+
     def test_zip_is_sound(self):
         import zipfile
         source = self.save(own([np.arange(9.0), np.arange(3), torch.ones(2)]))

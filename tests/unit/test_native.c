@@ -405,6 +405,23 @@ static void states_that_cannot_be_read_back(void **state)
     assert_int_equal(dcp_save(&ctx, &options, &one, NULL, NULL), 0);
 }
 
+/* A step of a source is an integer from 0 on, or -1: no reader takes another. */
+static void steps_that_cannot_be_read_back(void **state)
+{
+    (void)state;
+    for (int64_t step = -3; step <= 1; step++) {
+        struct dcp_literals literals = { 0 };
+        struct dcp_error err = { 0 };
+        struct dcp_catalog *catalog;
+        assert_int_equal(dcp_catalog_new(&catalog, NULL), 0);
+        catalog->step = step;
+        int rc = dcp_format_find("native")->layout(catalog, NULL, &literals, &err);
+        assert_int_equal(rc, step < -1 ? DCP_E_MISMATCH : DCP_OK);
+        assert_int_equal(!strstr(err.message, "cannot hold: the step"), step >= -1);
+        dcp_catalog_free(catalog);
+    }
+}
+
 /* A type that safetensors has no name for: its bytes, and a word for older readers. */
 static void complex_numbers_come_back(void **state)
 {
@@ -453,6 +470,7 @@ int main(void)
         EACH(objects_come_back),
         EACH(objects_that_cannot_be_read_back),
         EACH(states_that_cannot_be_read_back),
+        cmocka_unit_test(steps_that_cannot_be_read_back),
         EACH(complex_numbers_come_back),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
