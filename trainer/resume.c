@@ -188,7 +188,8 @@ static int trust(const struct run *run, const struct origin *origin,
     return run->main->trusted ? dcp_agree(&run->join->comm, rc, err) : DCP_OK;
 }
 
-/* The checkpoint's tensors and objects, nothing of its data. Collective. */
+/* The tensors and objects of a checkpoint that is trusted, nothing of its data.
+ * Collective. */
 static int read_catalog(const struct run *run, const struct origin *origin,
                         struct dcp_catalog **out_catalog, struct dcp_error *err)
 {
@@ -198,7 +199,9 @@ static int read_catalog(const struct run *run, const struct origin *origin,
                                         .format = origin->format };
     struct dcp_state nothing = { .layout = "replicated" };
     struct dcp_load_result result;
-    int rc = dcp_load(&ctx, &options, &nothing, &result, err);
+    int rc = trust(run, origin, err);
+    if (!rc)
+        rc = dcp_load(&ctx, &options, &nothing, &result, err);
     *out_catalog = rc ? NULL : result.catalog;
     return rc;
 }
@@ -340,9 +343,7 @@ static int load(struct run *run, const struct origin *origin, bool moments,
     struct dcp_load_result result = { 0 };
     struct dcp_catalog *catalog;
     struct state_want want;
-    int rc = trust(run, origin, err);
-    if (!rc)
-        rc = read_catalog(run, origin, &catalog, err);
+    int rc = read_catalog(run, origin, &catalog, err);
     if (rc)
         return rc;
     rc = dcp_agree(comm, state_check_model(catalog, &run->settings.model, err), err);
@@ -513,9 +514,7 @@ static int look_at(struct run *run, const struct origin *origin, bool moments,
                    int64_t *out_step, struct dcp_error *err)
 {
     struct dcp_catalog *catalog;
-    int rc = trust(run, origin, err);
-    if (!rc)
-        rc = read_catalog(run, origin, &catalog, err);
+    int rc = read_catalog(run, origin, &catalog, err);
     if (rc)
         return rc;
     rc = state_check_model(catalog, &run->settings.model, err);

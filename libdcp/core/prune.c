@@ -53,21 +53,13 @@ static bool is_marked(struct prune *prune, const struct dcp_step *step)
            marks.pinned || marks.n_tags;
 }
 
-/* The victim gets a name that no discovery looks at, durably, before its files go one by
- * one. Whether it has a mark is looked at again when nobody can set one any more. */
+/* Whether it has a mark is looked at again when nobody can set one any more. */
 static enum dcp_stay remove_step(struct prune *prune, const struct dcp_step *step)
 {
-    const struct dcp_store *store = prune->store;
-    DCP_CLEANUP_FREE char *trash = NULL;
-
-    if (dcp_leftover_clear(store, DCP_TRASH_PREFIX, step->name, &trash, prune->why_not))
-        return DCP_STAYS_STUCK;
     if (is_marked(prune, step))
         return DCP_STAYS_MARKED;
-    int rc = store->ops->publish(store->self, step->name, trash, prune->why_not);
-    if (!rc)
-        rc = store->ops->remove(store->self, trash, prune->why_not);
-    return rc ? DCP_STAYS_STUCK : DCP_GOES;
+    return dcp_leftover_bury(prune->store, step->name, prune->why_not) ? DCP_STAYS_STUCK
+                                                                       : DCP_GOES;
 }
 
 /* A step that is to go goes, unless it is being read or marked. */
