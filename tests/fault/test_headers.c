@@ -217,6 +217,28 @@ static void an_empty_header(void **state)
     free_step(step);
 }
 
+/* A piece's own digest, beside those of its blocks: who reads all of it looks at it. */
+static void a_digest_of_a_piece(void **state)
+{
+    (void)state;
+    static const char member[] = "\"crc64\":\"";
+    struct step *step = make_step(DCP_CODEC_NONE);
+    size_t f = step_files_find(&step->files, SHARD_MANIFEST);
+    char from[sizeof member + 1], to[sizeof from];
+    struct report report;
+
+    memcpy(from, find(step->files.files[f].data, step->files.files[f].n, member),
+           sizeof member);
+    from[sizeof member] = '\0';
+    memcpy(to, from, sizeof to);
+    to[sizeof member - 1] = from[sizeof member - 1] == '0' ? '1' : '0';
+    make_change(step, SHARD_MANIFEST, from, to);
+    assert_int_equal(verify(step, 0, &report, NULL), DCP_E_CORRUPT);
+    assert_int_equal(report.n, 1);
+    assert_string_equal(report.what, "the digest of the piece differs");
+    free_step(step);
+}
+
 /* What order, blanks and unknown members say is nothing. */
 static void what_may_differ(void **state)
 {
@@ -280,9 +302,10 @@ static void numbers_of_steps(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(headers_of_shards), cmocka_unit_test(exchanged_names),
-        cmocka_unit_test(an_empty_header),   cmocka_unit_test(what_may_differ),
-        cmocka_unit_test(manifests),         cmocka_unit_test(numbers_of_steps),
+        cmocka_unit_test(headers_of_shards),   cmocka_unit_test(exchanged_names),
+        cmocka_unit_test(an_empty_header),     cmocka_unit_test(what_may_differ),
+        cmocka_unit_test(a_digest_of_a_piece), cmocka_unit_test(manifests),
+        cmocka_unit_test(numbers_of_steps),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -306,6 +306,21 @@ class Roles(Folder):
             {"params": [(n, p) for n, p in m.named_parameters() if n[0] in part]}
             for part in ("2", "10")])
 
+    def test_damaged_step(self):
+        """What is read while a file is opened is held against its checksum, too."""
+        model, optimizer, _ = self.train(lambda m: m.parameters())
+        torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()},
+                   self.path("x.pt"))
+        tool("dump", self.path("x.pt"))
+        with zipfile.ZipFile(self.path("x.pt")) as file:
+            step = next(e for e in file.infolist() if file.read(e) == struct.pack("<f", 3))
+        with open(self.path("x.pt"), "r+b") as file:
+            at = file.read().index(struct.pack("<f", 3), step.header_offset + 30)
+            file.seek(at)
+            file.write(struct.pack("<f", 4))
+        with self.assertRaisesRegex(AssertionError, "CRC-32 of its record"):
+            tool("dump", self.path("x.pt"))
+
     def test_ambiguous_groups(self):
         """Groups of equal shapes in an order that nobody knows: no weight is guessed."""
         model, optimizer, _ = self.train(lambda m: [

@@ -61,7 +61,7 @@ unsigned char *torch_zip_storages(const void *pickle, size_t size_bytes,
         total += sizes[i];
         most = sizes[i] > most ? sizes[i] : most;
     }
-    unsigned char *zeros = total <= 1u << 20 ? calloc(1, (size_t)most + 1) : NULL;
+    unsigned char *zeros = total <= 4u << 20 ? calloc(1, (size_t)most + 1) : NULL;
     unsigned char *file = NULL;
     if (!records || (n_sizes && !names))
         abort();

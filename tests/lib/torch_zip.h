@@ -14,7 +14,7 @@ enum { TORCH_ZIP_STORAGE_BYTES = 64 };
 unsigned char *torch_zip_make(const void *pickle, size_t size_bytes, const char *version,
                               const char *byteorder, size_t *out_size_bytes);
 
-/* The same with storages "0", "1", … of those sizes, all of zeros; they may be 1 MiB
+/* The same with storages "0", "1", … of those sizes, all of zeros; they may be 4 MiB
  * together, else NULL. */
 unsigned char *torch_zip_storages(const void *pickle, size_t size_bytes,
                                   const uint32_t *sizes, size_t n_sizes,
