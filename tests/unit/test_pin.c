@@ -351,6 +351,32 @@ static void no_mark_is_lost_to_retention(void **state)
     assert_int_equal(meanwhile.n_unguarded, 0);
 }
 
+static int look_for_lock(void *self, struct dcp_marks *marks, struct dcp_error *err)
+{
+    const struct dcp_store *store = self;
+    struct dcp_store_file *held = NULL;
+
+    (void)err;
+    assert_int_equal(store->ops->hold(store->self, "step-00000001", true, &held, NULL),
+                     DCP_E_BUSY);
+    marks->pinned = true;
+    return DCP_OK;
+}
+
+/* Nobody else changes the marks of a step meanwhile. */
+static void marks_are_changed_under_a_lock(void **state)
+{
+    const struct run *run = *state;
+    struct dcp_store store = run->store;
+    struct dcp_marks marks;
+
+    save(run, 1);
+    assert_int_equal(
+        dcp_marks_change(&store, "step-00000001", look_for_lock, &store, &marks, NULL),
+        0);
+    assert_true(marks.pinned);
+}
+
 /* Somebody who is about to mark it keeps a step, as a reader does, and no longer. */
 static void a_step_that_is_being_marked_stays(void **state)
 {
@@ -525,6 +551,7 @@ int main(void)
         EACH(a_look_costs_no_pin),
         EACH(the_only_step_goes),
         EACH(no_mark_is_lost_to_retention),
+        EACH(marks_are_changed_under_a_lock),
         EACH(a_step_that_is_being_marked_stays),
         EACH(a_mark_without_a_step_is_an_error),
     };
