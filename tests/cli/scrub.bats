@@ -106,6 +106,16 @@ assert sorted(run.split("/")[-1] for run in states) == ["run", "there"], states
 assert all(len(state["steps"]) > 1 for state in states.values()), states'
 }
 
+@test "verify in parts: who changes the file of states waits for others" {
+    dcp-inspect verify run --subset 40% --state taken.json
+    before=$(cat taken.json)
+    run -124 flock .taken.json.lock timeout 2 dcp-inspect verify run --subset 40% \
+        --state taken.json
+    [ "$(cat taken.json)" = "$before" ]
+    run -0 dcp-inspect verify run --subset 40% --state taken.json
+    [ "$(cat taken.json)" != "$before" ]
+}
+
 @test "verify in parts says at once what it cannot do" {
     run -3 dcp-inspect verify nothere --subset 5% --state at-once.json
     [[ $output == *"there is no 'nothere'"* ]]
