@@ -197,9 +197,13 @@ static int take(void *self, const struct dcp_pickle_node *node, const char *path
     if (!rc)
         rc = add_tensor(w, path, &view, again ? "$again" : "$tensor", out, err);
     const struct dcp_pickle_hook hook = { take, w, &w->used };
-    return rc || !view.has_data
-               ? rc
-               : dcp_torch_dress(w->file, node, path, again ? NULL : &hook, *out, err);
+    if (!rc && view.has_data)
+        rc = dcp_torch_dress(w->file, node, path, again ? NULL : &hook, *out, err);
+    if (rc) {
+        json_decref(*out);
+        *out = NULL;
+    }
+    return rc;
 }
 
 int dcp_torch_tree_index(struct dcp_torch_file *file, struct dcp_catalog *catalog,

@@ -148,7 +148,7 @@ static size_t flip_bytes(struct run *run, size_t f, size_t begin, size_t end, in
 
     for (size_t at = begin; at < end; at++)
         for (int bit = 0; bit < 8; bit++) {
-            if (!whole_campaign && acts_pick(&numbers, 64) >= share)
+            if (!whole_campaign && acts_pick(&numbers, 64 * ACTS_SLOWER) >= share)
                 continue;
             data[at] ^= (unsigned char)(1 << bit);
             step_files_restore(&run->files, f);
@@ -177,7 +177,7 @@ static void every_bit_of_metadata(void **state)
         else if (strstr(name, "shard-")) /* the length of the header, and the header */
             n_flips += flip_bytes(run, f, 0, 8 + (size_t)(data[0] | data[1] << 8), 4, 2);
     }
-    assert_true(n_flips > 1000);
+    assert_true(n_flips > 1000 / ACTS_SLOWER);
     assert_int_equal(check_load(run), 2);
     free_run(run);
 }
@@ -244,7 +244,7 @@ static void bits_of_data(enum dcp_codec codec)
 static void many_bits_of_data(void **state)
 {
     (void)state;
-    const long n = whole_campaign ? 100000 : 4000;
+    const long n = whole_campaign ? 100000 : 4000 / ACTS_SLOWER;
 
     for (int parity = 0; parity <= 1; parity++) {
         struct run *run = make_run(DCP_CODEC_NONE, parity);
@@ -285,7 +285,7 @@ static void cut_files(void **state)
         size_t n = run->files.files[f].n;
         unsigned char *longer = calloc(1, n + 1);
         for (size_t cut = 0; cut < n; cut++) {
-            if (!whole_campaign && cut + 64 < n && acts_pick(&numbers, (int64_t)n) > 200)
+            if (!whole_campaign && cut + 64 < n && acts_pick(&numbers, (int64_t)n) > 200 / ACTS_SLOWER)
                 continue;
             step_files_put(&run->files, run->files.files[f].name,
                            run->files.files[f].data, cut);

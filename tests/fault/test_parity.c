@@ -327,13 +327,14 @@ static void spoil_stripes(const struct run *run, unsigned char **copies, uint64_
 static void random_damage_is_rebuilt(void **state)
 {
     const char *trials = getenv("DCP_TEST_TRIALS");
+    const long n_trials = trials ? strtol(trials, NULL, 10) : 40 / ACTS_SLOWER;
     uint64_t random = 20261121;
 
     (void)state;
     for (int k = 0; k < N_KINDS; k++) {
         struct run run;
         make_run(&run, &kinds[k]);
-        for (long trial = 0; trial < (trials ? strtol(trials, NULL, 10) : 40); trial++) {
+        for (long trial = 0; trial < n_trials; trial++) {
             unsigned char *copies[64];
             for (size_t f = 0; f < run.files.n; f++) {
                 copies[f] = malloc(run.files.files[f].n);
