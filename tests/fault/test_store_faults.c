@@ -236,7 +236,7 @@ static void load_all(const struct dcp_save_options *more)
     for (int world = 1; world <= 2; world++)
         for (int k = 0; k < N_KINDS; k++) {
             bool struck = true;
-            for (uint64_t at = 1; struck; at++) {
+            for (uint64_t at = 1; struck; at += ACTS_SLOWER) {
                 struct dcp_fault fault = { .kind = kinds[k], .at = at };
                 assert_int_equal(dcp_store_fault(&faulty, &store, &fault, NULL), 0);
                 struct acts acts = { .store = &faulty,
