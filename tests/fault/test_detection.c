@@ -285,7 +285,8 @@ static void cut_files(void **state)
         size_t n = run->files.files[f].n;
         unsigned char *longer = calloc(1, n + 1);
         for (size_t cut = 0; cut < n; cut++) {
-            if (!whole_campaign && cut + 64 < n && acts_pick(&numbers, (int64_t)n) > 200 / ACTS_SLOWER)
+            if (!whole_campaign && cut + 64 < n &&
+                acts_pick(&numbers, (int64_t)n) > 200 / ACTS_SLOWER)
                 continue;
             step_files_put(&run->files, run->files.files[f].name,
                            run->files.files[f].data, cut);
