@@ -24,6 +24,6 @@ int dcp_dcp_lightning_index(const struct dcp_source *source, struct dcp_catalog 
         rc = dcp_training_read(catalog, OBJECT, &meta, err);
     if (catalog->step < 0)
         catalog->step = dcp_training_step(json_object_get(meta, "global_step"));
-    free(r.is_plain);
+    free(r.known);
     return rc;
 }

@@ -78,17 +78,32 @@ static int add_tensor(struct dcp_fsdp_reading *r, const struct dcp_tensor *tenso
                       struct dcp_error *err)
 {
     struct dcp_tensor t = *tensor;
-    bool *is_plain = dcp_mem_grow(r->is_plain, &r->cap_plain, r->catalog->n_tensors + 1,
-                                  sizeof *is_plain);
+    size_t n = r->catalog->n_tensors, old = r->cap_known;
+    struct dcp_fsdp_known *known =
+        dcp_mem_grow(r->known, &r->cap_known, n + 1, sizeof *known);
 
-    if (!is_plain)
+    if (!known)
         return dcp_error_memory(err, "a tensor");
-    r->is_plain = is_plain;
-    is_plain[r->catalog->n_tensors] = piece->plain;
+    r->known = known;
+    for (; old < r->cap_known; old++)
+        known[old] = (struct dcp_fsdp_known){ .file = -1 };
+    known[n].plain = piece->plain;
     t.dtype = piece->dtype;
     t.ndim = piece->ndim;
     t.shape = piece->shape;
     return dcp_catalog_add_tensor(r->catalog, &t, out_index, err);
+}
+
+/* "a.b", and "a" with "b" in it: one of them would be lost. */
+static int same_name(const struct dcp_torch_file *file, const char *name,
+                     struct dcp_error *err)
+{
+    char shown[160];
+
+    dcp_error_set(err, DCP_E_UNSUPPORTED, "'%s': two keys give one name, '%s'",
+                  file->in.shown, dcp_str_escape(shown, sizeof shown, name));
+    dcp_error_tensor(err, name);
+    return DCP_E_UNSUPPORTED;
 }
 
 int dcp_fsdp_add(struct dcp_fsdp_reading *r, const struct dcp_torch_file *file,
@@ -106,7 +121,11 @@ int dcp_fsdp_add(struct dcp_fsdp_reading *r, const struct dcp_torch_file *file,
                            "the ranks do not agree on the dtype or shape of tensor '%s'",
                            dcp_str_escape(shown, sizeof shown, tensor->name));
         dcp_error_tensor(err, tensor->name);
+    } else if ((size_t)at < r->cap_known && r->known[at].file == file_index) {
+        return same_name(file, tensor->name, err);
     }
+    if (!rc && (size_t)at < r->cap_known)
+        r->known[at].file = file_index;
     /* what every rank has whole is taken from the first */
     if (!rc && !piece->is_empty && !piece->is_replica && (!piece->plain || is_new) &&
         (!piece->plain || piece->view.has_data))
@@ -221,6 +240,8 @@ static int walk(struct model *m, const struct dcp_pickle_list *pairs, const char
             rc = take_tensor(m, name, &piece);
         else if (dcp_pickle_pairs(value) && depth < MAX_DEPTH)
             rc = walk(m, dcp_pickle_pairs(value), name, depth + 1);
+        else if (m->rank == 0 && dcp_catalog_find_object(m->r->catalog, name) >= 0)
+            rc = same_name(m->file, name, m->err);
         else if (m->rank == 0)
             rc = dcp_fsdp_add_value(m->r, m->file, name, value, m->err);
     }
@@ -252,12 +273,12 @@ static void find_buffers(struct dcp_fsdp_reading *r, size_t n_weights)
     bool any_cut = false;
 
     for (size_t t = 0; t < n_weights; t++)
-        any_cut = any_cut || !r->is_plain[t];
+        any_cut = any_cut || !r->known[t].plain;
     for (size_t t = 0; t < n_weights && any_cut; t++) {
         bool optimized = false;
-        for (size_t i = 0; i < r->ids.n && r->is_plain[t]; i++)
+        for (size_t i = 0; i < r->ids.n && r->known[t].plain; i++)
             optimized = optimized || r->ids.weight[i] == (int)t;
-        if (r->is_plain[t] && !optimized)
+        if (r->known[t].plain && !optimized)
             r->catalog->tensors[t].role = DCP_ROLE_BUFFER;
     }
 }
@@ -313,7 +334,7 @@ static int index_source(const struct dcp_source *source, struct dcp_catalog *cat
     catalog->world = r.folder.world ? r.folder.world : 1;
     if (!rc)
         rc = index_all(&r, err);
-    free(r.is_plain);
+    free(r.known);
     dcp_optim_ids_fini(&r.ids);
     dcp_fsdp_close(&r.folder);
     return rc;

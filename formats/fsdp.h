@@ -68,11 +68,16 @@ void dcp_fsdp_cut(int64_t size, int64_t n, int64_t i, int64_t *out_begin,
 
 /* -- reading ------------------------------------------------------------------------- */
 
+/* What is known of a tensor of the catalog. */
+struct dcp_fsdp_known {
+    bool plain; /* it is not cut */
+    int file;   /* that gave of it last; -1: none of FSDP's */
+};
 struct dcp_fsdp_reading {
     struct dcp_fsdp_folder folder;
     struct dcp_catalog *catalog;
-    bool *is_plain; /* of each tensor: it is not cut */
-    size_t cap_plain;
+    struct dcp_fsdp_known *known; /* of each tensor */
+    size_t cap_known;
     struct dcp_optim_ids ids; /* of the optimizer, when it has numbers for names */
     const size_t *order;      /* of the weights, as the model has them; NULL: the order */
     bool unordered;           /* of the catalog; unordered: nobody knows it */
@@ -86,7 +91,7 @@ int dcp_fsdp_open_file(struct dcp_fsdp_reading *r, enum dcp_fsdp_kind kind, int 
                        struct dcp_torch_file *file, int *out_file, struct dcp_error *err);
 /* Adds what one rank has of a tensor, and the tensor when it is new. name, role, param
  * and group are those of `tensor`; dtype and shape are the piece's. Errors: CORRUPT (the
- * ranks do not agree), MEMORY. */
+ * ranks do not agree), UNSUPPORTED (two keys of a file give that name), MEMORY. */
 int dcp_fsdp_add(struct dcp_fsdp_reading *r, const struct dcp_torch_file *file,
                  int file_index, int rank, const struct dcp_tensor *tensor,
                  const struct dcp_fsdp_piece *piece, struct dcp_error *err);

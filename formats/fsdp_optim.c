@@ -92,7 +92,7 @@ static size_t list_weights(const struct dcp_fsdp_reading *r, size_t n_weights,
         size_t t = r->order ? r->order[i] : i;
         const struct dcp_tensor *tensor = &r->catalog->tensors[t];
         if (tensor->role == DCP_ROLE_MODEL && !tensor->tied_to &&
-            dcp_dtype_is_float(tensor->dtype) && (plain_too || !r->is_plain[t]))
+            dcp_dtype_is_float(tensor->dtype) && (plain_too || !r->known[t].plain))
             out[n++] = t;
     }
     return n;

@@ -65,11 +65,11 @@ static int index_optimizer(struct dcp_fsdp_reading *r, const char *name, bool or
     int rc = order ? read_model_type(r->catalog, &type, err)
                    : dcp_error_memory(err, "the order of weights");
 
-    r->is_plain = dcp_mem_grow(NULL, &r->cap_plain, n + 1, sizeof *r->is_plain);
-    if (!rc && !r->is_plain)
+    r->known = dcp_mem_grow(NULL, &r->cap_known, n + 1, sizeof *r->known);
+    if (!rc && !r->known)
         rc = dcp_error_memory(err, "the order of weights");
-    for (size_t t = 0; t < n && !rc; t++)
-        r->is_plain[t] = true;
+    for (size_t t = 0; t < r->cap_known && !rc; t++)
+        r->known[t] = (struct dcp_fsdp_known){ .plain = true, .file = -1 };
     if (!rc && !ordered)
         rc = dcp_hf_order(type, r->catalog, n, order, &known, err);
     r->order = known ? order : NULL;
@@ -200,7 +200,7 @@ int dcp_hf_trainer_state(const struct dcp_source *source, bool ordered,
         rc = index_files(&r, err);
     if (!rc)
         rc = index_state(source, catalog, err);
-    free(r.is_plain);
+    free(r.known);
     dcp_optim_ids_fini(&r.ids);
     return rc;
 }

@@ -16,6 +16,7 @@ enum {
     MAX_DEPTH = 16,
     MAX_PICKLES = 64,   /* in a row in one file */
     STREAM_PICKLES = 5, /* with which a stream of torch.save begins */
+    MAX_UNPACKED_BYTES = 256 << 20,
 };
 
 struct searcher {
@@ -151,14 +152,12 @@ static int scan_file(struct searcher *s, const struct dcp_source *file,
 
 /* -- distributed checkpoints --------------------------------------------------------- */
 
-/* An item is an archive. A compressed one of a tensor, too large to be decoded, must be
- * one that can be located. */
+/* An item is an archive. */
 static int scan_part(struct searcher *s, struct dcp_items *items,
                      const struct dcp_meta_part *part, const char *name,
                      struct dcp_error *err)
 {
     DCP_CLEANUP_UNZSTD struct dcp_unzstd_file whole = { 0 };
-    struct dcp_item_place place;
     struct dcp_error why = { 0 };
     int rc = dcp_items_open(items, part, &why);
 
@@ -167,12 +166,12 @@ static int scan_part(struct searcher *s, struct dcp_items *items,
                             part->offset + part->size_bytes, err);
     if (!rc) {
         rc = dcp_unzstd_open(&whole, &items->in, part->offset, part->size_bytes,
-                             DCP_ITEM_MAX_OBJECT_BYTES, &why);
+                             MAX_UNPACKED_BYTES, &why);
         if (!rc)
             return dcp_scan_zip(&s->scan, name, &whole.in, 0, whole.in.size_bytes, err);
     }
-    if (rc == DCP_E_UNSUPPORTED && part->tensor >= 0)
-        rc = dcp_items_locate(items, part, &place, &why);
+    if (rc == DCP_E_UNSUPPORTED)
+        return dcp_scan_pass_over(&s->scan, name, err);
     if (rc == DCP_E_MEMORY || rc == DCP_E_IO) {
         if (err)
             *err = why;

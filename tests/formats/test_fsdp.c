@@ -309,6 +309,40 @@ static void test_one_file(void **state)
     folder_fini(&f);
 }
 
+/* Names that two keys give would lose a tensor, or a value. */
+static void test_one_name(void **state)
+{
+    static const struct {
+        const char *pickle;
+        size_t n;
+        int rc;
+    } files[] = {
+        { BYTES("\x80\2}X\3\0\0\0a.b" GOOD0 "sX\1\0\0\0a}X\1\0\0\0b" GOOD0 "ss."),
+          DCP_E_UNSUPPORTED },
+        { BYTES("\x80\2}X\3\0\0\0a.b" GOOD0 "sX\1\0\0\0a}X\1\0\0\0c" GOOD0 "ss."), 0 },
+        { BYTES("\x80\2}X\3\0\0\0a.bK\1sX\1\0\0\0a}X\1\0\0\0bK\2ss."),
+          DCP_E_UNSUPPORTED },
+        { BYTES("\x80\2}K\1K\1sX\1\0\0\0"
+                "1K\2s."),
+          DCP_E_UNSUPPORTED },
+        { BYTES("\x80\2}K\1K\1sX\1\0\0\0"
+                "2K\2s."),
+          0 },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < DCP_ARRAY_LEN(files); i++) {
+        struct folder f;
+        folder_init(&f);
+        put(&f, "model_world_size_1_rank_0.pt", files[i].pickle, files[i].n);
+        int rc = folder_index(&f);
+        if (rc != files[i].rc)
+            fail_msg("%zu: %d %s", i, rc, f.err.message);
+        assert_int_equal(strstr(f.err.message, "two keys give one name") != NULL, !!rc);
+        folder_fini(&f);
+    }
+}
+
 /* As a file of its own, under another name, a piece is not taken for the whole. */
 static void test_alone(void **state)
 {
@@ -429,7 +463,7 @@ int main(void)
         cmocka_unit_test(test_cut_twice), cmocka_unit_test(test_pieces),
         cmocka_unit_test(test_names),     cmocka_unit_test(test_one_file),
         cmocka_unit_test(test_alone),     cmocka_unit_test(test_optim_ids),
-        cmocka_unit_test(test_params),
+        cmocka_unit_test(test_params),    cmocka_unit_test(test_one_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

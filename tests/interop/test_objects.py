@@ -495,6 +495,15 @@ class Scan(Folder):
                 dcp.save({"w": torch.ones(2)}, storage_writer=writer, no_dist=True)
             self.assertEqual(self.bad(self.path(path)), {(system, "w:archive/data.pkl")})
 
+    def test_large_compressed_items(self):
+        """Nothing of an archive that was not unpacked to its end is called safe."""
+        from torch.distributed.checkpoint._extension import ZStandard
+        for mib, verdict in ((80, set()), (257, {("(not searched: unpack it first)", "w")})):
+            path = self.path(f"{mib}")
+            writer = FileSystemWriter(path, _extensions=[ZStandard()])
+            dcp.save({"w": torch.zeros(mib << 18)}, storage_writer=writer, no_dist=True)
+            self.assertEqual(self.bad(path), verdict)
+
     def test_archives_are_counted(self):
         """An object with tensors in it is kept in a step as the archive that it was."""
         state = {"w": torch.ones(2), "x": collections.deque([torch.ones(1)])}
