@@ -3,27 +3,34 @@
 #include "base/bytes.h"
 #include "base/mem.h"
 #include "base/str.h"
+#include "formats/deepspeed/deepspeed.h"
+#include "formats/deepspeed/universal.h"
+#include "formats/fsdp/fsdp.h"
+#include "formats/gguf/gguf.h"
+#include "formats/hf/hf.h"
+#include "formats/hf/trainer.h"
+#include "formats/llmc/llmc.h"
+#include "formats/llmc/run.h"
+#include "formats/meta_llama/meta_llama.h"
+#include "formats/native/native.h"
+#include "formats/numpy/npy.h"
+#include "formats/numpy/npz.h"
+#include "formats/safetensors/safetensors.h"
+#include "formats/safetensors/sharded.h"
+#include "formats/torch_dist/torch_dist.h"
+#include "formats/torch_save/torch_save.h"
 #include <string.h>
 
 static const struct dcp_format *const formats[] = {
-    &dcp_format_native,
-    &dcp_format_bundle,
-    &dcp_format_safetensors,
-    &dcp_format_safetensors_sharded,
-    &dcp_format_torch,
-    &dcp_format_hf,
-    &dcp_format_hf_trainer,
-    &dcp_format_fsdp_ranks,
-    &dcp_format_npy,
-    &dcp_format_npz,
-    &dcp_format_dcp,
-    &dcp_format_gguf,
-    &dcp_format_llmc,
-    &dcp_format_llmc_run,
-    &dcp_format_meta_llama,
-    &dcp_format_deepspeed,
-    &dcp_format_universal,
-    NULL,
+    &dcp_format_native,      &dcp_format_bundle,
+    &dcp_format_safetensors, &dcp_format_safetensors_sharded,
+    &dcp_format_torch,       &dcp_format_hf,
+    &dcp_format_hf_trainer,  &dcp_format_fsdp_ranks,
+    &dcp_format_npy,         &dcp_format_npz,
+    &dcp_format_dcp,         &dcp_format_gguf,
+    &dcp_format_llmc,        &dcp_format_llmc_run,
+    &dcp_format_meta_llama,  &dcp_format_deepspeed,
+    &dcp_format_universal,   NULL,
 };
 
 const struct dcp_format *const *dcp_formats(void)
@@ -87,44 +94,4 @@ int dcp_format_probe_links(struct dcp_store *store, const struct dcp_source *sou
     if (!rc && *out_format == &dcp_format_native)
         dcp_store_dir_follow(store, false);
     return rc;
-}
-
-enum dcp_role dcp_role_of_name(const char *name, const char **out_param)
-{
-    static const char prefix[] = "optimizer.";
-
-    *out_param = name;
-    if (!dcp_str_starts(name, prefix))
-        return DCP_ROLE_MODEL;
-    name += sizeof prefix - 1;
-    for (int role = 0; role < DCP_N_ROLES; role++) {
-        const char *role_name = dcp_role_name((enum dcp_role)role);
-        size_t n = strlen(role_name);
-        if (dcp_role_is_optim((enum dcp_role)role) && !strncmp(name, role_name, n) &&
-            name[n] == '.' && name[n + 1]) {
-            *out_param = name + n + 1;
-            return (enum dcp_role)role;
-        }
-    }
-    return DCP_ROLE_MODEL;
-}
-
-int dcp_check_whole(const struct dcp_catalog *catalog, const char *what,
-                    struct dcp_error *err)
-{
-    for (size_t i = 0; i < catalog->n_tensors; i++) {
-        const struct dcp_tensor *tensor = &catalog->tensors[i];
-        const struct dcp_piece *piece = &catalog->pieces[tensor->first_piece];
-        char name[160];
-        if (tensor->tied_to) /* a second name: its bytes lie elsewhere */
-            continue;
-        if (tensor->n_pieces == 1 && piece->region.kind == DCP_WHOLE &&
-            piece->codec == DCP_CODEC_NONE)
-            continue;
-        dcp_str_escape(name, sizeof name, tensor->name);
-        return dcp_error_set(err, DCP_E_MISMATCH,
-                             "%s cannot hold: tensor '%s' in parts or compressed", what,
-                             name);
-    }
-    return DCP_OK;
 }

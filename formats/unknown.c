@@ -2,10 +2,10 @@
  * kind that this library does not read. */
 #include "base/mem.h"
 #include "base/str.h"
-#include "foreign.h"
 #include "formats.h"
-#include "input.h"
-#include "zip.h"
+#include "formats/archive/zip.h"
+#include "formats/common/input.h"
+#include "formats/foreign/foreign.h"
 #include <string.h>
 
 enum {

@@ -121,7 +121,7 @@ static bool keeps_names(const struct dcp_catalog *src, const struct dcp_catalog 
     return true;
 }
 
-/* What of training is no tensor: the words of formats/training.h. */
+/* What of training is no tensor: the words of formats/common/training.h. */
 static const char optimizer[] = "optimizer";
 static const char *const of_training[] = { "trainer", optimizer, "scheduler",
                                            "loss_scaler" };

@@ -2,11 +2,15 @@
 
 # dcp_sources(OUT FOLDER...): the C sources of folders, now and later.
 function(dcp_sources out)
-    set(patterns "")
-    foreach(folder IN LISTS ARGN)
-        list(APPEND patterns "${folder}/*.c")
-    endforeach()
+    list(TRANSFORM ARGN APPEND "/*.c" OUTPUT_VARIABLE patterns)
     file(GLOB sources CONFIGURE_DEPENDS ${patterns})
+    set(${out} "${sources}" PARENT_SCOPE)
+endfunction()
+
+# dcp_room_sources(OUT FOLDER...): the same of folders and all rooms in them.
+function(dcp_room_sources out)
+    list(TRANSFORM ARGN APPEND "/*.c" OUTPUT_VARIABLE patterns)
+    file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${patterns})
     set(${out} "${sources}" PARENT_SCOPE)
 endfunction()
 

@@ -18,8 +18,8 @@ dcp_sources(lib_sources lib)
 list(FILTER lib_sources EXCLUDE REGEX "_main\\.c$")
 add_library(test_lib STATIC ${lib_sources})
 target_include_directories(test_lib PUBLIC
-    "${PROJECT_SOURCE_DIR}" "${PROJECT_SOURCE_DIR}/libdcp" "${PROJECT_SOURCE_DIR}/formats"
-    "${PROJECT_SOURCE_DIR}/trainer" "${tests_dir}")
+    "${PROJECT_SOURCE_DIR}" "${PROJECT_SOURCE_DIR}/libdcp" "${PROJECT_SOURCE_DIR}/trainer"
+    "${tests_dir}")
 target_compile_definitions(test_lib PUBLIC
     DCP_TESTS_DIR="${tests_dir}" DCP_BIN_DIR="${CMAKE_BINARY_DIR}/bin")
 target_link_libraries(test_lib PUBLIC

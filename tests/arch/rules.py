@@ -6,6 +6,8 @@ A rule takes a Tree and yields what breaks it as "path:line: why".
 import os
 import re
 
+import rooms
+
 TOP = ("libdcp", "formats", "reshard", "inspect", "trainer", "tests", "docs", "scripts")
 CODE = (".c", ".h", ".cu", ".cuh", ".cpp", ".py", ".sh", ".bats", ".cmake")
 TEXT = CODE + (".md", ".txt", ".in", ".json", ".1", ".7")
@@ -78,7 +80,8 @@ def c_code(tree, folders=("",)):
 
 
 def includes(tree):
-    """A file may include its own folder, <dcp/...> and base/; a program cli/ too."""
+    """A file may include its own folder and its layer's rooms (which: rooms.floors),
+    <dcp/...> and base/; a program cli/ too."""
     pattern = re.compile(r'^\s*#\s*include\s*(?:"([^"]+)"|<([^>]+)>)')
     layers = LIBRARY + PROGRAMS + ("libdcp/cli", "libdcp/include/dcp")
     for path, number, line in tree.lines((".c", ".h", ".cu", ".cuh"), layers):
@@ -107,6 +110,11 @@ def includes(tree):
         elif name.startswith("base/"):
             if f"libdcp/{name}" not in tree.files:
                 why = "no such header"
+        elif rooms.room_of(path) and name.startswith(rooms.spelled(path)):
+            if not rooms.resolve(tree, path, name):
+                why = "no such header"
+            elif os.path.dirname(rooms.resolve(tree, path, name)) == folder:
+                why = "in the file's own folder: its name alone"
         elif not (name.startswith("cli/") and folder.startswith(PROGRAMS)):
             why = "neither its own folder, <dcp/...> nor base/"
         if why:
@@ -276,4 +284,5 @@ RULES = (
     documented,
     links,
     chapters,
+    rooms.floors,
 )

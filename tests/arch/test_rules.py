@@ -11,7 +11,7 @@ ROOT = os.path.normpath(os.path.join(os.path.dirname(__file__), "..", ".."))
 # For each rule: a file that breaks it, and the file that shows what is allowed.
 BREAKS = {
     "includes": [
-        ("formats/npy.c", '#include "core/box.h"\n'),
+        ("formats/numpy/npy.c", '#include "core/box.h"\n'),
         ("libdcp/core/box.c", '#include "../base/mem.h"\n'),
         ("libdcp/base/str.c", "#include <dcp/tensor.h>\n"),
         ("libdcp/core/box.c", '#include "cli/opt.h"\n'),
@@ -20,6 +20,8 @@ BREAKS = {
         ("inspect/show.c", '#include "reshard/run.h"\n'),
         ("inspect/show.c", "#include <base/mem.h>\n"),
         ("inspect/show.c", "#include <dcp/absent.h>\n"),
+        ("formats/numpy/npz.c", '#include "formats/numpy/npy.h"\n'),
+        ("formats/numpy/npz.c", '#include "formats/archive/absent.h"\n'),
     ],
     "sizes": [("trainer/model.c", "int x;\n" * 601)],
     "columns": [
@@ -32,7 +34,7 @@ BREAKS = {
         ("inspect/show.c", "n = atoi(text);\n"),
         ("libdcp/core/box.c", 'printf("x");\n'),
         ("libdcp/port/store_dir.c", "abort ();\n"),
-        ("formats/npy.c", "assert(n > 0);\n"),
+        ("formats/numpy/npy.c", "assert(n > 0);\n"),
     ],
     "marks": [
         ("docs/FORMAT.md", "TO" + "DO: the rest\n"),
@@ -53,21 +55,32 @@ BREAKS = {
     "chapters": [
         ("docs/FORMAT.md", "## 1. One\n## 1. Two\n"),
         ("docs/FORMAT.md", "## 1. One\nsee §2\n"),
-        ("formats/npy.h", "/* FORMAT.md " + "§" + "13 */\n"),
+        ("formats/numpy/npy.h", "/* FORMAT.md " + "§" + "13 */\n"),
+    ],
+    "floors": [
+        ("formats/pickle/json.c", '#include "formats/numpy/npy.h"\n'),
+        ("formats/archive/zip.c", '#include "formats/models/names.h"\n'),
+        ("formats/attic/old.c", "int x;\n"),
     ],
 }
 ALLOWED = {
-    "formats/npy.c": '#include "npy.h"\n#include "base/mem.h"\n#include <dcp/tensor.h>\n'
+    "formats/numpy/npy.c": '#include "npy.h"\n#include "base/mem.h"\n#include <dcp/tensor.h>\n'
     'int printf_count; /* strcpy( is no call here */ char *s = "system(1)";\n'
     "snprintf(a, n, b); static_assert(1, x);\n",
-    "formats/npy.h": "/* npy */\n",
+    "formats/numpy/npy.h": "/* npy */\n",
+    "formats/numpy/npz.c": '#include "npz.h"\n#include "own.h"\n'
+    '#include "formats/archive/zip.h"\n',
+    "formats/numpy/npz.h": '#include "npy.h"\n',
+    "formats/numpy/own.h": '#include "npy.h"\n',
+    "formats/archive/zip.h": "int x;\n",
+    "formats/models/names.h": "int x;\n",
     "libdcp/base/mem.h": "#include <dcp/error.h>\n",
     "libdcp/include/dcp/error.h": "struct dcp_error;\n#define DCP_OK 0\n",
     "libdcp/include/dcp/tensor.h": "#include <dcp/error.h>\n"
     "/* Two of a kind. */\nDCP_PUBLIC const char *dcp_a(\n    int x);\n"
     "DCP_PUBLIC int dcp_b(void);\n",
     "inspect/show.c": '#include "cli/opt.h"\nint main(void)\n{\n    puts("x");\n}\n',
-    "docs/FORMAT.md": "see [this](../formats/npy.h) and [that](https://example.org)\n",
+    "docs/FORMAT.md": "see [this](../formats/numpy/npy.h) and [that](https://example.org)\n",
 }
 
 

@@ -2,7 +2,8 @@
 #include "base/fs.h"
 #include "base/json.h"
 #include "base/mem.h"
-#include "dcp.h"
+#include "formats/torch_dist/reading.h"
+#include "formats/torch_dist/torch_dist.h"
 #include "lib/checkpoint.h"
 #include "lib/format_io.h"
 #include "lib/reshard_folder.h"
@@ -469,9 +470,9 @@ static void test_probe(void **state)
 
     (void)state;
     assert_int_equal(dcp_store_mem(&store, NULL), 0);
-    assert_int_equal(dcp_dcp_probe(&source), 0);
+    assert_int_equal(dcp_format_dcp.probe(&source), 0);
     assert_int_equal(copy_file(&store, "torch-2.2.2", "__0_0.distcp"), 0);
-    assert_true(dcp_dcp_probe(&source) > 0);
+    assert_true(dcp_format_dcp.probe(&source) > 0);
     assert_int_equal(dcp_catalog_new(&catalog, NULL), 0);
     assert_int_equal(dcp_dcp_index(&source, catalog, &err), DCP_E_CORRUPT);
     assert_non_null(strstr(err.message, "there is no '.metadata': the save did not end"));

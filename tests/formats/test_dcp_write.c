@@ -2,8 +2,8 @@
 #include "base/fs.h"
 #include "base/json.h"
 #include "base/mem.h"
-#include "dcp.h"
-#include "formats.h"
+#include "formats/torch_dist/reading.h"
+#include "formats/torch_dist/torch_dist.h"
 #include "lib/format_io.h"
 #include "lib/reshard_folder.h"
 #include <setjmp.h>

@@ -4,13 +4,12 @@
 #include "base/fs.h"
 #include "base/json.h"
 #include "base/mem.h"
-#include "deepspeed_cut.h"
-#include "deepspeed_fate.h"
-#include "formats.h"
+#include "formats/deepspeed/cut.h"
+#include "formats/deepspeed/fate.h"
+#include "formats/torch/torch.h"
 #include "lib/checkpoint.h"
 #include "lib/reshard_folder.h"
 #include "lib/sha256.h"
-#include "torch.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>

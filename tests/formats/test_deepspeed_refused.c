@@ -4,8 +4,8 @@
 #include "base/bytes.h"
 #include "base/fs.h"
 #include "base/mem.h"
-#include "formats.h"
 #include "lib/packed_folder.h"
+#include <dcp/format.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>

@@ -2,7 +2,7 @@
  * refuse; all in memory, without the real peers. */
 #include "base/json.h"
 #include "base/mem.h"
-#include "formats.h"
+#include "formats/common/roles.h"
 #include "lib/format_io.h"
 #include <setjmp.h>
 #include <stdarg.h>

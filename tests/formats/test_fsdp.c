@@ -2,8 +2,8 @@
  * what is refused; numbers of optimizers. */
 #include "base/json.h"
 #include "base/mem.h"
-#include "formats.h"
-#include "fsdp.h"
+#include "formats/fsdp/fsdp.h"
+#include "formats/torch_save/torch_save.h"
 #include "lib/format_io.h"
 #include "lib/torch_zip.h"
 #include <setjmp.h>

@@ -3,8 +3,7 @@
 #include "base/buf.h"
 #include "base/bytes.h"
 #include "base/json.h"
-#include "formats.h"
-#include "gguf.h"
+#include "formats/gguf/gguf.h"
 #include "lib/format_io.h"
 #include <math.h>
 #include <setjmp.h>

@@ -3,8 +3,8 @@
 #include "base/arena.h"
 #include "base/json.h"
 #include "base/mem.h"
-#include "pickle.h"
-#include "torch_value.h"
+#include "formats/pickle/pickle.h"
+#include "formats/torch/value.h"
 #include <dcp/globals.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -2,10 +2,9 @@
  * llm.c cannot be. Files of the program's own layout are exchanged in tests/interop. */
 #include "base/bytes.h"
 #include "base/mem.h"
-#include "formats.h"
+#include "formats/llmc/llmc.h"
+#include "formats/llmc/run.h"
 #include "lib/format_io.h"
-#include "llmc.h"
-#include "llmc_run.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>

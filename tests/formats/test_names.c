@@ -1,9 +1,9 @@
 /* names: every row in every scheme and back, names that are near one, presets; and the
  * pieces of tensors whose axes differ. */
-#include "axes.h"
 #include "base/mem.h"
+#include "formats/models/axes.h"
+#include "formats/models/names.h"
 #include "lib/format_pieces.h"
-#include "names.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>

@@ -1,10 +1,10 @@
 /* npy, npz: headers by hand, archives over 4 GiB, and what is refused; without NumPy. */
 #include "base/hash.h"
 #include "base/mem.h"
-#include "formats.h"
+#include "formats/archive/zip.h"
+#include "formats/numpy/npy.h"
+#include "formats/numpy/npz.h"
 #include "lib/sparse.h"
-#include "npy.h"
-#include "zip.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>

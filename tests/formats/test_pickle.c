@@ -3,8 +3,8 @@
 #include "base/arena.h"
 #include "base/json.h"
 #include "base/mem.h"
-#include "pickle_json.h"
-#include "pickle_write.h"
+#include "formats/pickle/json.h"
+#include "formats/pickle/write.h"
 #include <dcp/globals.h>
 #include <setjmp.h>
 #include <stdarg.h>

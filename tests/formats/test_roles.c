@@ -1,6 +1,6 @@
 /* roles: what names tell of tensors, and which container is the model's. */
 #include "base/mem.h"
-#include "roles.h"
+#include "formats/common/roles.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <string.h>

@@ -2,7 +2,7 @@
  * is refused; roles; NumPy arrays of the other byte order. */
 #include "base/buf.h"
 #include "base/mem.h"
-#include "formats.h"
+#include "formats/torch_save/torch_save.h"
 #include "lib/format_io.h"
 #include "lib/torch_zip.h"
 #include <setjmp.h>

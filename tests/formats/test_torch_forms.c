@@ -2,9 +2,9 @@
  * is refused. */
 #include "base/buf.h"
 #include "base/mem.h"
-#include "formats.h"
+#include "formats/archive/tar.h"
+#include "formats/torch_save/torch_save.h"
 #include "lib/format_io.h"
-#include "tar.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>

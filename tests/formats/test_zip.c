@@ -3,8 +3,8 @@
 #include "base/bytes.h"
 #include "base/hash.h"
 #include "base/mem.h"
+#include "formats/archive/zip.h"
 #include "lib/sparse.h"
-#include "zip.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /* An item of a distributed checkpoint, as the archive of a tensor or of an object, plain
  * or compressed: the first byte says which. */
-#include "dcp_item.h"
+#include "formats/torch_dist/item.h"
 #include "lib/fuzz_formats.h"
 #include "lib/must.h"
 #include <stdlib.h>

@@ -2,11 +2,12 @@
  * tensors and one of an object in "__0_0.distcp", one compressed item in "z", and a
  * safetensors file. What is read is written again, in the same format. */
 #include "base/buf.h"
-#include "formats.h"
+#include "formats/torch/item.h"
+#include "formats/torch_dist/reading.h"
+#include "formats/torch_dist/torch_dist.h"
 #include "lib/format_io.h"
 #include "lib/fuzz_formats.h"
 #include "lib/must.h"
-#include "torch_item.h"
 #include <dcp/reshard.h>
 #include <stdlib.h>
 #include <string.h>

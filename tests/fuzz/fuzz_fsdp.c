@@ -1,6 +1,6 @@
 /* The pickles of a rank's files of FSDP: two bytes say how long that of the model is,
  * that of the optimizer follows. */
-#include "formats.h"
+#include "formats/fsdp/fsdp.h"
 #include "lib/fuzz_formats.h"
 #include "lib/torch_zip.h"
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* A file that claims to be GGUF. */
-#include "formats.h"
+#include "formats/gguf/gguf.h"
 #include "lib/fuzz_formats.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size_bytes);

@@ -1,6 +1,6 @@
 /* The config.json and the index of a Hugging Face folder. The bytes up to the first NUL
  * are the configuration, those behind it the index. */
-#include "formats.h"
+#include "formats/hf/hf.h"
 #include "lib/fuzz_formats.h"
 #include <stdlib.h>
 #include <string.h>

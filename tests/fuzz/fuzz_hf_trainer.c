@@ -1,6 +1,6 @@
 /* The pickle of a Trainer's optimizer beside weights of safetensors. An odd first byte:
  * config.json tells their order; else nobody knows it. */
-#include "formats.h"
+#include "formats/hf/trainer.h"
 #include "lib/fuzz_formats.h"
 #include "lib/torch_zip.h"
 #include <stdlib.h>

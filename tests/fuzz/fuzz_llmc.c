@@ -1,5 +1,5 @@
 /* A file that claims to be a model of llm.c. */
-#include "formats.h"
+#include "formats/llmc/llmc.h"
 #include "lib/fuzz_formats.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size_bytes);

@@ -1,9 +1,9 @@
 /* A state of llm.c beside a sound model of one layer, two channels and two words. The
  * ranks of a run of two have the same bytes. */
 #include "base/bytes.h"
-#include "formats.h"
+#include "formats/llmc/llmc.h"
+#include "formats/llmc/run.h"
 #include "lib/fuzz_formats.h"
-#include "llmc.h"
 #include <stdlib.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size_bytes);

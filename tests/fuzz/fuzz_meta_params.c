@@ -1,5 +1,5 @@
 /* params.json of a folder of Meta's, with the tensors of one layer beside it. */
-#include "formats.h"
+#include "formats/meta_llama/meta_llama.h"
 #include "lib/fuzz_formats.h"
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* A file that claims to be NumPy's. */
-#include "formats.h"
+#include "formats/numpy/npy.h"
 #include "lib/fuzz_formats.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size_bytes);

@@ -1,7 +1,7 @@
 /* A pickle, and what is made of it: the tree, JSON, and again a pickle. */
 #include "base/arena.h"
 #include "base/json.h"
-#include "pickle_json.h"
+#include "formats/pickle/json.h"
 #include <stdlib.h>
 #include <string.h>
 

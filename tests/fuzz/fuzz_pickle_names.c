@@ -1,7 +1,7 @@
 /* The names in a pickle, of opcodes too that are refused elsewhere: what can be read as a
  * checkpoint is read as far, and tells no fewer names than stand in it. */
 #include "base/arena.h"
-#include "pickle.h"
+#include "formats/pickle/pickle.h"
 #include <dcp/globals.h>
 #include <stdlib.h>
 

@@ -1,6 +1,6 @@
 /* The data.pkl of a sound PyTorch file: no checksum stands between the fuzzer and the
  * code that reads tensors from the tree. */
-#include "formats.h"
+#include "formats/torch_save/torch_save.h"
 #include "lib/fuzz_formats.h"
 #include "lib/torch_zip.h"
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* A file that claims to be from torch.save. */
-#include "formats.h"
+#include "formats/torch_save/torch_save.h"
 #include "lib/fuzz_formats.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size_bytes);

@@ -1,7 +1,7 @@
 /* torch_zip: made with the zip writer of formats/. */
 #include "lib/torch_zip.h"
 #include "base/hash.h"
-#include "zip.h"
+#include "formats/archive/zip.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

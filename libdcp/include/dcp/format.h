@@ -24,7 +24,7 @@ struct dcp_target_options {
     uint64_t max_shard_size_bytes; /* 0: the format's default */
     const char *config_json;       /* model description for folders that carry one */
     const char *spelling; /* of keys, in a distributed checkpoint: "nested", "flat",
-                           * "torchtitan", "kept"; NULL: see formats/dcp_out.h */
+                           * "torchtitan", "kept"; NULL: see formats/state_dict/out.h */
     const char *prefix;   /* container of the weights there; "": none; NULL: as usual */
     bool untie;           /* write tensors that share their bytes once for each name */
 };

@@ -16,7 +16,8 @@ cat >train.json <<'JSON'
     "bf16": {"enabled": true},
     "model": {"n_layer": 1, "n_head": 2, "n_embd": 16, "n_positions": 16},
     "data": {"train": "text.txt", "seq_len": 16},
-    "checkpoint": {"dir": "run", "save_every": 10, "keep": 0, "parity": 1, "codec": "zstd"}
+    "checkpoint": {"dir": "run", "save_every": 10, "keep": 0,
+                   "parity": 1, "codec": "zstd"}
 }
 JSON
 dcp-train --config train.json --ranks 4 --steps 10 -q

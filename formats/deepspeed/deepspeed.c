@@ -1,0 +1,146 @@
+/* deepspeed: checkpoints of DeepSpeed's engine: ZeRO stages 1, 2 and 3, BF16_Optimizer,
+ * and training without ZeRO. A folder with "latest" and a folder for each tag, or one of
+ * the latter. What is in the files: read.h. */
+#include "deepspeed.h"
+#include "base/mem.h"
+#include "fate.h"
+#include "read.h"
+#include "write.h"
+#include <stdio.h>
+#include <string.h>
+
+enum { BID = 192 }; /* names of files, and the magic numbers of one */
+
+static int probe(const struct dcp_source *source)
+{
+    struct dcp_arena *arena = source->is_dir ? dcp_arena_new() : NULL;
+    struct dcp_ds_folder folder = { 0 };
+
+    if (!arena)
+        return 0;
+    /* What is damaged or not supported is told by index. */
+    int rc = dcp_ds_folder_open(source, DCP_DS_LATEST, arena, &folder, NULL);
+    bool mine =
+        rc ? folder.seen : !folder.universal && (folder.model || folder.n_optims > 0);
+    dcp_arena_free(arena);
+    return mine ? BID : 0;
+}
+
+static int describe(struct dcp_ds_reader *reader, struct dcp_error *err)
+{
+    static const char *const layouts[] = { "replicated", "zero1", "zero2", "zero3" };
+    static const char *const versions[] = { "without ZeRO", "ZeRO stage 1",
+                                            "ZeRO stage 2", "ZeRO stage 3" };
+    struct dcp_catalog *catalog = reader->catalog;
+
+    catalog->version = versions[reader->stage];
+    catalog->layout = layouts[reader->stage];
+    catalog->world = reader->world;
+    catalog->mesh = (struct dcp_mesh){ .dp = reader->world };
+    return dcp_ds_describe(reader, err);
+}
+
+static int index_source(const struct dcp_source *source, struct dcp_catalog *catalog,
+                        struct dcp_error *err)
+{
+    struct dcp_ds_reader reader;
+    int rc = dcp_ds_reader_init(&reader, source, catalog, err);
+
+    catalog->format = dcp_format_deepspeed.name;
+    if (!rc)
+        rc = dcp_ds_folder_open(source, DCP_DS_LATEST, reader.arena, &reader.folder, err);
+    reader.folder.universal = false; /* here every rank must have its file */
+    if (!rc)
+        rc = dcp_ds_read_model(&reader, err);
+    if (!rc && reader.stage)
+        rc = dcp_ds_read_optim(&reader, err);
+    if (!rc)
+        rc = dcp_ds_add_ties(&reader, err);
+    if (!rc)
+        rc = dcp_ds_add_objects(&reader, err);
+    if (!rc)
+        rc = describe(&reader, err);
+    dcp_ds_reader_fini(&reader);
+    return rc;
+}
+
+/* -- writing --------------------------------------------------------------------------
+ */
+
+typedef int (*visitor)(struct dcp_torch_out *out, struct dcp_catalog *catalog,
+                       struct dcp_literals *literals, struct dcp_error *err);
+
+/* The files that a rank writes: the model's, which below stage 3 is one for all, and its
+ * optimizer's. */
+static int visit_rank(const struct dcp_ds_writer *w, int rank, visitor visit,
+                      struct dcp_literals *literals, struct dcp_error *err)
+{
+    struct dcp_torch_out out = { 0 };
+    int rc = DCP_OK;
+
+    if (w->stage == 3 || rank == 0) {
+        rc = dcp_ds_model_file(w, w->stage == 3 ? rank : -1, &out, err);
+        if (!rc)
+            rc = visit(&out, w->catalog, literals, err);
+        dcp_torch_out_fini(&out);
+    }
+    if (!rc) {
+        rc = dcp_ds_optim_file(w, rank, &out, err);
+        if (!rc)
+            rc = visit(&out, w->catalog, literals, err);
+        dcp_torch_out_fini(&out);
+    }
+    return rc;
+}
+
+static int layout(struct dcp_catalog *catalog, const struct dcp_target_options *options,
+                  struct dcp_literals *literals, struct dcp_error *err)
+{
+    DCP_CLEANUP_DS_WRITER struct dcp_ds_writer w = { 0 };
+
+    (void)options;
+    int rc = dcp_ds_writer_init(&w, catalog, catalog->layout, err);
+    if (rc)
+        return rc;
+    catalog->n_pieces = 0; /* groups of parameters are cut in the optimizer's order */
+    catalog->sorted = false;
+    for (int rank = 0; rank < w.world && !rc; rank++)
+        rc = visit_rank(&w, rank, dcp_torch_out_layout, literals, err);
+    if (!rc)
+        rc = dcp_ds_pointer(&w, DCP_DS_LATEST, literals, err);
+    return rc ? rc : dcp_catalog_sort(catalog, err);
+}
+
+static int seal(struct dcp_catalog *catalog, int rank,
+                const struct dcp_target_options *options, struct dcp_literals *literals,
+                struct dcp_error *err)
+{
+    DCP_CLEANUP_DS_WRITER struct dcp_ds_writer w = { 0 };
+
+    (void)options;
+    if (rank < 0)
+        return DCP_OK;
+    int rc = dcp_ds_writer_init(&w, catalog, catalog->layout, err);
+    return rc ? rc : visit_rank(&w, rank, dcp_torch_out_seal, literals, err);
+}
+
+static enum dcp_fate fate(const struct dcp_catalog *src, const struct dcp_catalog *target,
+                          const struct dcp_tensor *tensor)
+{
+    return dcp_ds_fate(src, !strcmp(target->layout, "zero3"), tensor);
+}
+
+const struct dcp_format dcp_format_deepspeed = {
+    .name = "deepspeed",
+    .help = "DeepSpeed checkpoint: ZeRO stages 1, 2 and 3, any number of ranks",
+    .suffixes = "",
+    .flags = DCP_FORMAT_READS | DCP_FORMAT_WRITES | DCP_FORMAT_SHARDED |
+             DCP_FORMAT_IS_DIR | DCP_FORMAT_OPTIM | DCP_FORMAT_OBJECTS |
+             DCP_FORMAT_CRC32 | DCP_FORMAT_TIES | DCP_FORMAT_MASTERS,
+    .layouts = DCP_DS_LAYOUTS,
+    .probe = probe,
+    .index = index_source,
+    .fate = fate,
+    .layout = layout,
+    .seal = seal,
+};

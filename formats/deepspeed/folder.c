@@ -1,0 +1,360 @@
+/* folder: names of files, as DeepSpeed's engine makes them. */
+#include "folder.h"
+#include "base/buf.h"
+#include "base/mem.h"
+#include "base/str.h"
+#include "formats/common/input.h"
+#include <stdio.h>
+#include <string.h>
+
+enum { SHOWN_BYTES = 160, MAX_NAMED = 4 };
+
+const char *dcp_ds_shown(struct dcp_arena *arena, const char *name)
+{
+    char *shown = dcp_arena_alloc(arena, SHOWN_BYTES, 1);
+
+    return shown ? dcp_str_escape(shown, SHOWN_BYTES, name) : "?";
+}
+
+/* -- names --------------------------------------------------------------------------- */
+
+/* A file of a rank: [bf16_|fp16_]zero_pp_rank_{dp}_mp_rank_{mp}[_]{kind}.pt, or
+ * mp_rank_{mp}_model_states.pt (dp -1). */
+struct name {
+    int64_t dp, mp;
+    bool optim, bf16;
+};
+
+/* Reads a number of at most seven digits and moves on. */
+static bool take_number(const char **at, int64_t *out)
+{
+    size_t n = strspn(*at, "0123456789");
+
+    *out = 0;
+    for (size_t i = 0; i < n && n <= 7; i++)
+        *out = *out * 10 + ((*at)[i] - '0');
+    *at += n;
+    return n && n <= 7;
+}
+
+static bool take_text(const char **at, const char *text)
+{
+    if (!dcp_str_starts(*at, text))
+        return false;
+    *at += strlen(text);
+    return true;
+}
+
+static bool parse_name(const char *text, struct name *out)
+{
+    *out = (struct name){ .dp = -1, .bf16 = take_text(&text, "bf16_") };
+    if (!out->bf16)
+        take_text(&text, "fp16_");
+    if (take_text(&text, "zero_pp_rank_") &&
+        (!take_number(&text, &out->dp) || !take_text(&text, "_")))
+        return false;
+    if (!take_text(&text, "mp_rank_") || !take_number(&text, &out->mp))
+        return false;
+    take_text(&text, "_"); /* very old files leave it out */
+    out->optim = !strcmp(text, "optim_states.pt");
+    if (out->optim)
+        return out->dp >= 0;
+    return !strcmp(text, "model_states.pt");
+}
+
+/* What a file or folder tells of a checkpoint that is not read; NULL: nothing. */
+static const char *foreign_part(const char *name, bool is_dir)
+{
+    if (is_dir)
+        return !strcmp(name, "offloaded_tensors")
+                   ? "optimizer state that was offloaded to NVMe"
+                   : NULL;
+    if (dcp_str_starts(name, "expp_rank_") ||
+        (dcp_str_starts(name, "layer_") && strstr(name, "_expert_")))
+        return "experts (MoE)";
+    if (dcp_str_starts(name, "layer_") && dcp_str_ends(name, "-model_states.pt"))
+        return "pipeline stages";
+    return NULL;
+}
+
+/* -- the list ------------------------------------------------------------------------ */
+
+struct list {
+    struct dcp_arena *arena;
+    struct dcp_ds_folder *folder;
+    struct dcp_error *err;
+    size_t cap_models, cap_optims; /* of arrays that are grown outside the arena */
+    bool plain, bf16;              /* kinds of optimizer files that were seen */
+};
+
+static int put(struct list *list, const char ***names, int *n, size_t *cap, int64_t rank,
+               const char *name)
+{
+    size_t want = (size_t)rank + 1;
+
+    if (want > *cap) {
+        const char **grown = dcp_mem_grow(*names, cap, want, sizeof *grown);
+        if (!grown)
+            return dcp_error_memory(list->err, "the files of a checkpoint");
+        memset(grown + *n, 0, (*cap - (size_t)*n) * sizeof *grown);
+        *names = grown;
+    }
+    if ((*names)[rank])
+        return dcp_error_set(list->err, DCP_E_CORRUPT,
+                             "'%s' and '%s' are both of rank %lld",
+                             dcp_ds_shown(list->arena, (*names)[rank]),
+                             dcp_ds_shown(list->arena, name), (long long)rank);
+    (*names)[rank] = name;
+    if (*n < (int)want)
+        *n = (int)want;
+    return DCP_OK;
+}
+
+static int take_file(struct list *list, const char *name)
+{
+    struct dcp_ds_folder *folder = list->folder;
+    struct name parts;
+    size_t size = strlen(folder->prefix) + strlen(name) + 1;
+
+    if (!parse_name(name, &parts))
+        return DCP_OK;
+    folder->seen = true;
+    char *path = dcp_arena_alloc(list->arena, size, 1);
+    if (!path)
+        return dcp_error_memory(list->err, "the files of a checkpoint");
+    snprintf(path, size, "%s%s", folder->prefix, name);
+    if (parts.mp > 0)
+        return dcp_error_set(list->err, DCP_E_UNSUPPORTED,
+                             "'%s' is of a second model-parallel rank; checkpoints of "
+                             "tensor or pipeline parallel training are not supported",
+                             dcp_ds_shown(list->arena, path));
+    if (parts.dp >= DCP_DS_MAX_WORLD)
+        return dcp_error_set(list->err, DCP_E_UNSUPPORTED, "'%s' has a rank over %d",
+                             dcp_ds_shown(list->arena, path), DCP_DS_MAX_WORLD - 1);
+    if (parts.dp < 0) {
+        folder->model = path;
+        return DCP_OK;
+    }
+    if (!parts.optim)
+        return put(list, &folder->models, &folder->n_models, &list->cap_models, parts.dp,
+                   path);
+    list->plain = list->plain || !parts.bf16;
+    list->bf16 = list->bf16 || parts.bf16;
+    return put(list, &folder->optims, &folder->n_optims, &list->cap_optims, parts.dp,
+               path);
+}
+
+/* Moves an array that was grown to the arena. */
+static int settle(struct dcp_arena *arena, const char ***names, int n,
+                  struct dcp_error *err)
+{
+    const char **kept = dcp_arena_copy(arena, *names, (size_t)n * sizeof *kept);
+
+    free(*names);
+    *names = kept;
+    return kept ? DCP_OK : dcp_error_memory(err, "the files of a checkpoint");
+}
+
+static int take_entries(struct list *list, const struct dcp_store_entry *entries,
+                        size_t n)
+{
+    struct dcp_ds_folder *folder = list->folder;
+    int rc = DCP_OK;
+
+    for (size_t i = 0; i < n && !rc; i++) {
+        const char *foreign = foreign_part(entries[i].name, entries[i].is_dir);
+        folder->seen |= foreign && !entries[i].is_dir;
+        if (foreign)
+            rc = dcp_error_set(list->err, DCP_E_UNSUPPORTED,
+                               "'%s%s' holds %s, which is not supported",
+                               dcp_ds_shown(list->arena, folder->prefix),
+                               dcp_ds_shown(list->arena, entries[i].name), foreign);
+        else if (entries[i].is_dir)
+            folder->universal |= !strcmp(entries[i].name, "zero");
+        else
+            rc = take_file(list, entries[i].name);
+    }
+    if (!rc && list->plain && list->bf16)
+        rc = dcp_error_set(list->err, DCP_E_CORRUPT,
+                           "'%s' holds optimizer files with and without 'bf16_' in their "
+                           "names: they are of two saves",
+                           dcp_ds_shown(list->arena, folder->prefix));
+    return rc;
+}
+
+static int list_files(const struct dcp_source *source, struct dcp_arena *arena,
+                      struct dcp_ds_folder *folder, struct dcp_error *err)
+{
+    struct list list = { .arena = arena, .folder = folder, .err = err };
+    struct dcp_store_entry *entries = NULL;
+    size_t n = 0, len = strlen(folder->prefix);
+    DCP_CLEANUP_FREE char *prefix = strndup(folder->prefix, len ? len - 1 : 0);
+    DCP_CLEANUP_FREE char *path = !prefix ? NULL
+                                  : len   ? dcp_source_path(source, prefix)
+                                          : strdup(source->name);
+
+    if (!path)
+        return dcp_error_memory(err, "a file name");
+    int rc = source->store->ops->list(source->store->self, path, &entries, &n, err);
+    if (rc)
+        return rc;
+    rc = take_entries(&list, entries, n);
+    dcp_store_list_free(entries, n);
+    int settled = settle(arena, &folder->models, folder->n_models, rc ? NULL : err);
+    rc = rc ? rc : settled;
+    settled = settle(arena, &folder->optims, folder->n_optims, rc ? NULL : err);
+    rc = rc ? rc : settled;
+    if (rc)
+        return rc;
+    folder->bf16 = list.bf16;
+    folder->by_rank = folder->n_models > 0;
+    if (folder->by_rank && folder->model) {
+        dcp_error_set(err, DCP_E_CORRUPT,
+                      "'%s' and '%s' are of two saves: ZeRO stage 3 has a file for each "
+                      "rank, the others one for all",
+                      dcp_ds_shown(arena, folder->model),
+                      dcp_ds_shown(arena, folder->models[folder->n_models - 1]));
+        dcp_error_hint(err, "remove the files of the older save");
+        return DCP_E_CORRUPT;
+    }
+    if (folder->by_rank)
+        folder->model = folder->models[0];
+    return DCP_OK;
+}
+
+/* -- the tag ------------------------------------------------------------------------- */
+
+static bool is_space(char c)
+{
+    return c == ' ' || c == '\n' || c == '\r' || c == '\t';
+}
+
+/* The tag that a pointer file holds. */
+static int read_tag(const struct dcp_source *source, const char *pointer,
+                    struct dcp_arena *arena, const char **out, struct dcp_error *err)
+{
+    DCP_CLEANUP_FREE void *data = NULL;
+    size_t n;
+    int rc = dcp_source_read(source, pointer, DCP_DS_MAX_TAG_BYTES, &data, &n, err);
+
+    if (rc)
+        return rc;
+    const char *text = data;
+    while (n && is_space(text[n - 1]))
+        n--;
+    while (n && is_space(*text))
+        text++, n--;
+    char *tag = dcp_arena_text_n(arena, text, n);
+    if (!tag)
+        return dcp_error_memory(err, "a tag");
+    if (memchr(text, 0, n) || strchr(tag, '/') || !dcp_store_name_ok(tag))
+        return dcp_error_set(err, DCP_E_CORRUPT, "'%s' names no folder: '%s'", pointer,
+                             dcp_ds_shown(arena, tag));
+    *out = tag;
+    return DCP_OK;
+}
+
+static int find_tag(const struct dcp_source *source, const char *pointer,
+                    struct dcp_arena *arena, struct dcp_ds_folder *out,
+                    struct dcp_error *err)
+{
+    DCP_CLEANUP_FREE char *path = NULL;
+    uint64_t size;
+    bool is_dir = false;
+
+    int rc = read_tag(source, pointer, arena, &out->tag, err);
+    if (rc)
+        return rc;
+    size_t n = strlen(out->tag) + 2;
+    char *prefix = dcp_arena_alloc(arena, n, 1);
+    path = dcp_source_path(source, out->tag);
+    if (!prefix || !path)
+        return dcp_error_memory(err, "a tag");
+    snprintf(prefix, n, "%s/", out->tag);
+    out->prefix = prefix;
+    out->seen = dcp_str_starts(out->tag, "global_step") ||
+                dcp_source_has(source, "zero_to_fp32.py");
+    rc = source->store->ops->stat(source->store->self, path, &is_dir, &size, NULL);
+    if (!rc && is_dir)
+        return DCP_OK;
+    dcp_error_set(err, DCP_E_CORRUPT, "'%s' names '%s', and there is no such folder",
+                  pointer, dcp_ds_shown(arena, out->tag));
+    dcp_error_hint(err, "give the folder of the tag that is there");
+    return DCP_E_CORRUPT;
+}
+
+int dcp_ds_folder_open(const struct dcp_source *source, const char *pointer,
+                       struct dcp_arena *arena, struct dcp_ds_folder *out,
+                       struct dcp_error *err)
+{
+    int rc = DCP_OK;
+
+    *out = (struct dcp_ds_folder){ .tag = "", .prefix = "" };
+    if (dcp_source_has(source, pointer)) {
+        rc = find_tag(source, pointer, arena, out, err);
+    } else if (source->name[0] || source->store->root) {
+        const char *name = source->name[0] ? source->name : source->store->root;
+        const char *slash = strrchr(name, '/');
+        out->tag = dcp_arena_text(arena, slash ? slash + 1 : name);
+        if (!out->tag)
+            rc = dcp_error_memory(err, "a tag");
+    }
+    return rc ? rc : list_files(source, arena, out, err);
+}
+
+/* -- completeness -------------------------------------------------------------------- */
+
+static int missing(const struct dcp_ds_folder *folder, const char *const *names, int n,
+                   int world, const char *kind, struct dcp_error *err)
+{
+    DCP_CLEANUP_BUF struct dcp_buf list = { 0 };
+    int found = 0, named = 0;
+
+    for (int rank = 0; rank < world; rank++) {
+        if (rank < n && names[rank]) {
+            found++;
+        } else if (named++ < MAX_NAMED) {
+            bool bf16 = folder->bf16 && names == folder->optims;
+            dcp_buf_add_fmt(&list, "%s%szero_pp_rank_%d_mp_rank_00_%s_states.pt",
+                            named > 1 ? ", " : "", bf16 ? "bf16_" : "", rank, kind);
+        }
+    }
+    if (named > MAX_NAMED)
+        dcp_buf_add_fmt(&list, " and %d more", named - MAX_NAMED);
+    if (list.failed)
+        return dcp_error_memory(err, "a message");
+    if (!named)
+        return DCP_OK;
+    dcp_error_set(err, DCP_E_CORRUPT, "expected %d %s shards, found %d: missing %s",
+                  world, strcmp(kind, "optim") ? "model" : "optimizer", found,
+                  (const char *)list.data);
+    dcp_error_hint(err, "a rank did not finish its save, or saved to a disk of its own");
+    return DCP_E_CORRUPT;
+}
+
+static int stale(const char *const *names, int n, int world, struct dcp_error *err)
+{
+    char shown[SHOWN_BYTES];
+
+    if (n <= world)
+        return DCP_OK;
+    dcp_error_set(err, DCP_E_CORRUPT,
+                  "'%s' is stale: %d ranks made the last save under this tag",
+                  dcp_str_escape(shown, sizeof shown, names[n - 1]), world);
+    dcp_error_hint(err, "remove the files of rank %d and above", world);
+    return DCP_E_CORRUPT;
+}
+
+int dcp_ds_folder_check(const struct dcp_ds_folder *folder, int world,
+                        struct dcp_error *err)
+{
+    int rc = missing(folder, folder->optims, folder->n_optims, world, "optim", err);
+
+    if (!rc && folder->by_rank)
+        rc = missing(folder, folder->models, folder->n_models, world, "model", err);
+    if (!rc)
+        rc = stale(folder->optims, folder->n_optims, world, err);
+    if (!rc && folder->by_rank)
+        rc = stale(folder->models, folder->n_models, world, err);
+    return rc;
+}

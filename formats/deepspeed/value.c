@@ -1,0 +1,319 @@
+/* value: values of DeepSpeed's pickles. */
+#include "base/bytes.h"
+#include "base/json.h"
+#include "base/mem.h"
+#include "base/str.h"
+#include "formats/pickle/json.h"
+#include "read.h"
+#include <stdio.h>
+#include <string.h>
+
+bool dcp_ds_none(const struct dcp_pickle_node *node)
+{
+    return !node || node->kind == DCP_PICKLE_NONE;
+}
+
+bool dcp_ds_int(const struct dcp_pickle_node *node, int64_t *out)
+{
+    if (!node || node->kind != DCP_PICKLE_INT)
+        return false;
+    *out = node->number;
+    return true;
+}
+
+bool dcp_ds_get_int(const struct dcp_pickle_node *dict, const char *key, int64_t *out)
+{
+    return dcp_ds_int(dcp_pickle_get(dict, key), out);
+}
+
+const struct dcp_pickle_node *dcp_ds_get_nth(const struct dcp_pickle_node *dict,
+                                             int64_t key)
+{
+    const struct dcp_pickle_list *pairs = dcp_pickle_pairs(dict);
+
+    for (size_t i = 0; pairs && i + 1 < pairs->n; i += 2)
+        if (pairs->items[i]->kind == DCP_PICKLE_INT && pairs->items[i]->number == key)
+            return pairs->items[i + 1];
+    return NULL;
+}
+
+const char *dcp_ds_text(struct dcp_arena *arena, const struct dcp_pickle_node *node)
+{
+    if (!node || node->kind != DCP_PICKLE_STR ||
+        (node->text.size_bytes && memchr(node->text.data, 0, node->text.size_bytes)))
+        return NULL;
+    return dcp_arena_text_n(arena, node->text.size_bytes ? node->text.data : "",
+                            node->text.size_bytes);
+}
+
+size_t dcp_ds_count(const struct dcp_pickle_node *node)
+{
+    bool is_list =
+        node && (node->kind == DCP_PICKLE_LIST || node->kind == DCP_PICKLE_TUPLE);
+
+    return is_list ? node->list.n : 0;
+}
+
+int dcp_ds_stage(const struct dcp_pickle_node *node)
+{
+    static const char *const names[] = { "disabled", "optimizer_states", "gradients",
+                                         "weights" };
+    int64_t number;
+
+    if (dcp_pickle_is_call(node, "deepspeed.runtime.zero.config", "ZeroStageEnum"))
+        node = dcp_pickle_item(node, 0);
+    if (dcp_ds_int(node, &number))
+        return number >= 0 && number <= 3 ? (int)number : -1;
+    if (dcp_pickle_is_call(node, "builtins", "getattr")) /* some versions of Python */
+        for (int i = 0; i < 4; i++)
+            if (dcp_pickle_is_text(dcp_pickle_item(node, 1), names[i]))
+                return i;
+    return -1;
+}
+
+static double as_double(const unsigned char *bytes, enum dcp_dtype dtype)
+{
+    double value = 0;
+
+    if (dtype == DCP_I64)
+        return (double)(int64_t)dcp_le64(bytes);
+    if (dtype == DCP_I32)
+        return (double)(int32_t)dcp_le32(bytes);
+    dcp_cast(dtype, DCP_F64, bytes, &value, 1, NULL);
+    return value;
+}
+
+int dcp_ds_scalar(struct dcp_torch_file *file, const struct dcp_pickle_node *node,
+                  bool *out_found, enum dcp_dtype *out_dtype, double *out,
+                  struct dcp_error *err)
+{
+    unsigned char bytes[8] = { 0 };
+    struct dcp_torch_view view;
+    bool found;
+
+    *out_found = false;
+    int rc = dcp_torch_view(file, node, "step", &found, &view, err);
+    if (rc || !found || view.ndim || !view.has_data || view.memory ||
+        dcp_dtype_size(view.dtype) > sizeof bytes ||
+        (!dcp_dtype_is_float(view.dtype) && view.dtype != DCP_I64 &&
+         view.dtype != DCP_I32))
+        return rc;
+    rc = dcp_torch_read(file, view.offset, view.codec, view.skip, bytes,
+                        dcp_dtype_size(view.dtype), err);
+    if (rc)
+        return rc;
+    *out_found = true;
+    *out_dtype = view.dtype;
+    *out = as_double(bytes, view.dtype);
+    return DCP_OK;
+}
+
+/* -- files --------------------------------------------------------------------------- */
+
+int dcp_ds_damaged(const struct dcp_ds_file *file, struct dcp_error *err, const char *fmt,
+                   ...)
+{
+    char what[400];
+    va_list args;
+
+    va_start(args, fmt);
+    vsnprintf(what, sizeof what, fmt, args);
+    va_end(args);
+    return dcp_error_set(err, DCP_E_CORRUPT, "'%s' %s", file->torch.in.shown, what);
+}
+
+int dcp_ds_open(struct dcp_ds_reader *reader, const char *name, int rank,
+                struct dcp_ds_file *out, struct dcp_error *err)
+{
+    *out = (struct dcp_ds_file){ .index = -1 };
+    int rc = dcp_torch_open(&out->torch, reader->source, name, err);
+    if (!rc)
+        rc = dcp_torch_read_tree(&out->torch, err);
+    if (rc)
+        return rc;
+    rc = dcp_torch_add_file(&out->torch, name, rank, reader->catalog, &out->index, err);
+    if (!rc && !dcp_pickle_pairs(out->torch.tree))
+        rc = dcp_ds_damaged(out, err, "holds no dict of states");
+    return rc;
+}
+
+void dcp_ds_close(struct dcp_ds_file *file)
+{
+    dcp_torch_close(&file->torch);
+}
+
+/* -- JSON ---------------------------------------------------------------------------- */
+
+struct taker {
+    struct dcp_ds_reader *reader;
+    struct dcp_ds_file *file;
+    const char *path; /* of the value that is converted */
+};
+
+static int take(void *self, const struct dcp_pickle_node *node, const char *path,
+                json_t **out, struct dcp_error *err)
+{
+    struct taker *t = self;
+    struct dcp_torch_view view;
+    bool found;
+    int index;
+
+    if (node->kind == DCP_PICKLE_GLOBAL)
+        return DCP_OK;
+    size_t n = sizeof DCP_DS_CLIENT + strlen(t->path) + strlen(path) + 1;
+    DCP_CLEANUP_FREE char *name = malloc(n);
+    if (!name)
+        return dcp_error_memory(err, "the name of a tensor");
+    snprintf(name, n, DCP_DS_CLIENT "%s%s%s", t->path, path[0] ? "." : "", path);
+    int rc = dcp_torch_view(&t->file->torch, node, name, &found, &view, err);
+    if (rc || !found || !view.has_data)
+        return rc;
+    const struct dcp_tensor tensor = { .name = name,
+                                       .role = DCP_ROLE_OTHER,
+                                       .dtype = view.dtype,
+                                       .ndim = view.ndim,
+                                       .shape = view.shape };
+    rc = dcp_catalog_add_tensor(t->reader->catalog, &tensor, &index, err);
+    if (!rc)
+        rc = dcp_torch_add_piece(t->reader->catalog, t->file->index, index, &view, err);
+    if (!rc && !(*out = json_pack("{s:s}", "$tensor", name)))
+        rc = dcp_error_memory(err, "an object");
+    return rc;
+}
+
+int dcp_ds_json(struct dcp_ds_reader *reader, struct dcp_ds_file *file,
+                const struct dcp_pickle_node *node, const char *path, json_t **out,
+                struct dcp_error *err)
+{
+    struct taker t = { reader, file, path };
+    const struct dcp_pickle_hook hook = { .take = take, .self = &t };
+    int rc = dcp_pickle_to_json(node, file->torch.arena, &hook, out, err);
+
+    if (rc)
+        dcp_error_prefix(err, "'%s'", file->torch.in.shown);
+    return rc;
+}
+
+static bool is_known(const char *key, const char *const *known)
+{
+    for (; *known; known++)
+        if (!strcmp(*known, key))
+            return true;
+    return false;
+}
+
+int dcp_ds_json_rest(struct dcp_ds_reader *reader, struct dcp_ds_file *file,
+                     const struct dcp_pickle_node *dict, const char *path,
+                     const char *const *known, json_t **out, struct dcp_error *err)
+{
+    const struct dcp_pickle_list *pairs = dcp_pickle_pairs(dict);
+    json_t *rest = json_object();
+    int rc = rest ? DCP_OK : dcp_error_memory(err, "an object");
+
+    for (size_t i = 0; pairs && i + 1 < pairs->n && !rc; i += 2) {
+        const char *key = dcp_ds_text(reader->arena, pairs->items[i]);
+        json_t *value = NULL;
+        if (!key || !key[0] || key[0] == '$' || is_known(key, known))
+            continue; /* keys that are no names cannot come from DeepSpeed */
+        size_t n = strlen(path) + strlen(key) + 2;
+        DCP_CLEANUP_FREE char *at = malloc(n);
+        if (!at) {
+            rc = dcp_error_memory(err, "an object");
+            break;
+        }
+        snprintf(at, n, "%s%s%s", path, path[0] ? "." : "", key);
+        rc = dcp_ds_json(reader, file, pairs->items[i + 1], at, &value, err);
+        if (!rc && json_object_set_new(rest, key, value))
+            rc = dcp_error_memory(err, "an object");
+    }
+    if (rc) {
+        json_decref(rest);
+        rest = NULL;
+    }
+    *out = rest;
+    return rc;
+}
+
+/* -- the reader ---------------------------------------------------------------------- */
+
+int dcp_ds_reader_init(struct dcp_ds_reader *reader, const struct dcp_source *source,
+                       struct dcp_catalog *catalog, struct dcp_error *err)
+{
+    *reader = (struct dcp_ds_reader){ .source = source,
+                                      .catalog = catalog,
+                                      .arena = dcp_arena_new(),
+                                      .places = json_object(),
+                                      .ties = json_object(),
+                                      .note = json_object(),
+                                      .global_steps = -1,
+                                      .global_samples = -1,
+                                      .skipped_steps = -1,
+                                      .updates = -1 };
+    return reader->arena && reader->places && reader->ties && reader->note
+               ? DCP_OK
+               : dcp_error_memory(err, "a reader");
+}
+
+void dcp_ds_reader_fini(struct dcp_ds_reader *reader)
+{
+    dcp_arena_free(reader->arena);
+    json_decref(reader->places);
+    json_decref(reader->ties);
+    json_decref(reader->config);
+    json_decref(reader->note);
+    json_decref(reader->param_groups);
+    json_decref(reader->loss_scaler);
+    json_decref(reader->scheduler);
+}
+
+/* -- tensors of the optimizer -------------------------------------------------------- */
+
+enum dcp_role dcp_ds_role_of_key(const char *key)
+{
+    static const enum dcp_role own[] = { DCP_ROLE_MASTER, DCP_ROLE_EXP_AVG,
+                                         DCP_ROLE_EXP_AVG_SQ };
+
+    for (size_t i = 0; i < DCP_ARRAY_LEN(own); i++)
+        if (!strcmp(key, dcp_role_name(own[i])))
+            return own[i];
+    return DCP_ROLE_OPTIM;
+}
+
+/* "optimizer.<key>.<param>", or whatever comes last in names of other files. */
+const char *dcp_ds_key_of(struct dcp_arena *arena, const struct dcp_tensor *tensor)
+{
+    size_t n = strlen(tensor->name), param = strlen(tensor->param);
+    const char *begin = tensor->name, *end = begin + n;
+
+    if (tensor->role != DCP_ROLE_OPTIM)
+        return dcp_role_name(tensor->role);
+    if (n > param && end[-(ptrdiff_t)param - 1] == '.' &&
+        !strcmp(end - param, tensor->param))
+        end -= param + 1;
+    for (const char *c = begin; c < end; c++)
+        if (*c == '.')
+            begin = c + 1;
+    return dcp_arena_text_n(arena, begin, (size_t)(end - begin));
+}
+
+int dcp_ds_add_state(struct dcp_ds_reader *reader, const struct dcp_ds_place *place,
+                     const char *key, enum dcp_dtype dtype, int *out_index,
+                     struct dcp_error *err)
+{
+    const struct dcp_ds_group *group = &reader->groups[place->group];
+    const struct dcp_ds_param *param = &group->params[place->param];
+    size_t n = sizeof "optimizer.." + strlen(key) + strlen(param->name);
+    DCP_CLEANUP_FREE char *name = malloc(n);
+
+    if (!name)
+        return dcp_error_memory(err, "the name of a tensor");
+    snprintf(name, n, "optimizer.%s.%s", key, param->name);
+    const struct dcp_tensor tensor = { .name = name,
+                                       .param = param->name,
+                                       .role = dcp_ds_role_of_key(key),
+                                       .dtype = dtype,
+                                       .ndim = param->ndim,
+                                       .shape = param->shape,
+                                       .group = group->param_group };
+    return dcp_catalog_add_tensor(reader->catalog, &tensor, out_index, err);
+}

@@ -1,0 +1,445 @@
+/* optim: the optimizer's files. A state stands under the name of its weight, or
+ * under a number; then the model tells which weight that is, if it can. */
+#include "base/bytes.h"
+#include "base/json.h"
+#include "base/mem.h"
+#include "base/str.h"
+#include "formats/common/optim_unordered.h"
+#include "formats/common/training.h"
+#include "formats/pickle/json.h"
+#include "fsdp.h"
+#include <stdio.h>
+#include <string.h>
+
+#define CONTAINER "optimizer"
+
+/* One rank's file. */
+struct optim {
+    struct dcp_fsdp_reading *r;
+    struct dcp_torch_file *file;
+    int file_index, rank;
+    json_t *groups;  /* param_groups of the first rank, or NULL */
+    json_t *steps;   /* that are numbers, by the names they have as objects */
+    int64_t updates; /* the most that a parameter has seen; -1: unknown */
+    struct dcp_error *err;
+};
+
+/* One state: whose it is. */
+struct owner {
+    const char *id;    /* as the file spells it */
+    const char *param; /* NULL: nobody knows */
+    int group;
+    int weight; /* index of the tensor, or -1 */
+};
+
+static const char *key_text(struct optim *o, const struct dcp_pickle_node *key)
+{
+    char number[32];
+
+    if (key->kind == DCP_PICKLE_STR && !memchr(key->text.data, 0, key->text.size_bytes))
+        return dcp_arena_text_n(o->file->arena, key->text.data, key->text.size_bytes);
+    if (key->kind != DCP_PICKLE_INT)
+        return NULL;
+    snprintf(number, sizeof number, "%lld", (long long)key->number);
+    return dcp_arena_text(o->file->arena, number);
+}
+
+/* -- which weight -------------------------------------------------------------------- */
+
+/* The shape of a number's parameter, from its moments. */
+static int find_shape(struct optim *o, const struct dcp_pickle_node *state,
+                      struct dcp_optim_shape *out)
+{
+    const struct dcp_pickle_list *pairs = dcp_pickle_pairs(state);
+    int rc = DCP_OK;
+
+    for (size_t i = 0; pairs && i + 1 < pairs->n && !rc; i += 2) {
+        struct dcp_fsdp_piece piece;
+        bool found;
+        if (dcp_pickle_is_text(pairs->items[i], "step"))
+            continue;
+        rc = dcp_fsdp_view(o->file, pairs->items[i + 1], o->rank, "of the optimizer",
+                           &found, &piece, o->err);
+        if (rc || !found || out->known)
+            continue;
+        out->known = true;
+        out->ndim = piece.ndim;
+        memcpy(out->shape, piece.shape, sizeof out->shape);
+    }
+    return rc;
+}
+
+static int find_shapes(struct optim *o, const struct dcp_pickle_list *states, size_t n,
+                       struct dcp_optim_shape *shapes)
+{
+    int rc = DCP_OK;
+
+    for (size_t i = 0; i + 1 < states->n && !rc; i += 2) {
+        const struct dcp_pickle_node *id = states->items[i];
+        if (id->kind == DCP_PICKLE_INT && id->number >= 0 && (uint64_t)id->number < n)
+            rc = find_shape(o, states->items[i + 1], &shapes[id->number]);
+    }
+    return rc;
+}
+
+/* Weights that the optimizer may have, in the order of the model. */
+static size_t list_weights(const struct dcp_fsdp_reading *r, size_t n_weights,
+                           bool plain_too, size_t *out)
+{
+    size_t n = 0;
+
+    for (size_t i = 0; i < n_weights; i++) {
+        size_t t = r->order ? r->order[i] : i;
+        const struct dcp_tensor *tensor = &r->catalog->tensors[t];
+        if (tensor->role == DCP_ROLE_MODEL && !tensor->tied_to &&
+            dcp_dtype_is_float(tensor->dtype) && (plain_too || !r->known[t].plain))
+            out[n++] = t;
+    }
+    return n;
+}
+
+/* What stands in one piece in a sharded model is no parameter, as a rule. */
+static int find_ids(struct optim *o, size_t n_weights,
+                    const struct dcp_optim_shape *shapes)
+{
+    struct dcp_fsdp_reading *r = o->r;
+    DCP_CLEANUP_FREE size_t *weights = dcp_mem_calloc(n_weights, sizeof *weights);
+    int rc = weights ? DCP_OK : dcp_error_memory(o->err, "an optimizer");
+
+    for (int plain_too = 0; plain_too < 2 && !rc && !r->ids.found; plain_too++) {
+        size_t n = list_weights(r, n_weights, plain_too, weights);
+        dcp_optim_ids_fini(&r->ids);
+        rc = dcp_optim_ids_find(r->catalog, weights, n, o->groups, shapes, &r->ids,
+                                o->err);
+        if (!rc && r->unordered)
+            dcp_optim_unordered(r->catalog, weights, n, o->groups, shapes, &r->ids);
+    }
+    for (size_t i = 0; i < r->ids.n && !rc; i++)
+        if (r->ids.weight[i] >= 0)
+            r->catalog->tensors[r->ids.weight[i]].group = r->ids.group[i];
+    return rc;
+}
+
+/* The groups, and the numbers' weights, from the first rank's file. */
+static int read_groups(struct optim *o, const struct dcp_pickle_list *states,
+                       size_t n_weights)
+{
+    const struct dcp_pickle_node *groups = dcp_pickle_get(o->file->tree, "param_groups");
+    int rc = groups ? dcp_pickle_to_json(groups, o->file->arena, NULL, &o->groups, o->err)
+                    : DCP_OK;
+
+    if (rc) {
+        dcp_error_prefix(o->err, "'%s'", o->file->in.shown);
+        return rc;
+    }
+    size_t n = dcp_optim_ids_count(o->groups);
+    DCP_CLEANUP_FREE struct dcp_optim_shape *shapes = dcp_mem_calloc(n, sizeof *shapes);
+    if (!shapes)
+        return dcp_error_memory(o->err, "an optimizer");
+    rc = find_shapes(o, states, n, shapes);
+    return rc || !n ? rc : find_ids(o, n_weights, shapes);
+}
+
+static int find_owner(struct optim *o, const struct dcp_pickle_node *key,
+                      struct owner *out)
+{
+    const struct dcp_optim_ids *ids = &o->r->ids;
+
+    *out = (struct owner){ .id = key_text(o, key), .weight = -1 };
+    if (!out->id)
+        return dcp_error_set(o->err, DCP_E_UNSUPPORTED,
+                             "'%s' has a state under a key that is no name",
+                             o->file->in.shown);
+    if (key->kind == DCP_PICKLE_INT) {
+        if (key->number >= 0 && (uint64_t)key->number < ids->n) {
+            out->weight = ids->weight[key->number];
+            out->group = ids->group[key->number];
+        }
+        if (out->weight >= 0)
+            out->param = o->r->catalog->tensors[out->weight].param;
+        return DCP_OK;
+    }
+    out->weight = dcp_catalog_find(o->r->catalog, out->id);
+    out->param = dcp_fsdp_param(o->r->catalog, out->id);
+    return out->param ? DCP_OK : dcp_error_memory(o->err, "an optimizer");
+}
+
+/* -- tensors ------------------------------------------------------------------------- */
+
+static enum dcp_role role_of(const char *key)
+{
+    int role = dcp_role_parse(key);
+
+    return role >= 0 && dcp_role_is_optim((enum dcp_role)role) ? (enum dcp_role)role
+                                                               : DCP_ROLE_OPTIM;
+}
+
+/* A plain tensor that is no parameter's is what FSDP's flat parameters leave to a rank:
+ * each has its own. */
+static bool is_local(const struct optim *o, const struct owner *owner,
+                     const struct dcp_fsdp_piece *piece)
+{
+    if (!piece->plain || !piece->ndim || o->r->folder.world == 1)
+        return false;
+    if (owner->weight < 0)
+        return true;
+    const struct dcp_tensor *weight = &o->r->catalog->tensors[owner->weight];
+    if (weight->ndim != piece->ndim)
+        return true;
+    for (int d = 0; d < piece->ndim; d++)
+        if (weight->shape[d] != piece->shape[d])
+            return true;
+    return false;
+}
+
+/* "optimizer.exp_avg.<param>"; without a weight "optimizer.state.3.exp_avg", of one rank
+ * "optimizer.rank_1.state.3.exp_avg". */
+static char *make_name(struct optim *o, const struct owner *owner, const char *key,
+                       bool local)
+{
+    size_t n = strlen(owner->id) + strlen(key) +
+               (owner->param ? strlen(owner->param) : 0) + sizeof CONTAINER + 64;
+    char *name = dcp_arena_alloc(o->file->arena, n, 1);
+
+    if (!name)
+        return NULL;
+    if (local)
+        snprintf(name, n, CONTAINER ".rank_%d.state.%s.%s", o->rank, owner->id, key);
+    else if (owner->param)
+        snprintf(name, n, CONTAINER ".%s.%s", key, owner->param);
+    else
+        snprintf(name, n, CONTAINER ".state.%s.%s", owner->id, key);
+    return name;
+}
+
+/* The number of updates in a tensor of one element. */
+static int see_step(struct optim *o, const struct dcp_torch_view *view)
+{
+    unsigned char data[16] = { 0 };
+    size_t n = dcp_dtype_size(view->dtype);
+    int64_t updates = -1;
+    float single;
+    int rc = DCP_OK;
+
+    if (!view->has_data || view->ndim > 1 || (view->ndim && view->shape[0] != 1) ||
+        n > 8 || (view->memory && view->stored_size != n))
+        return DCP_OK;
+    if (view->memory)
+        memcpy(data, view->memory, n);
+    else
+        rc = dcp_torch_read(o->file, view->offset, view->codec, view->skip, data, n,
+                            o->err);
+    if (rc)
+        return rc;
+    uint32_t low = dcp_le32(data);
+    memcpy(&single, &low, sizeof single);
+    if (view->dtype == DCP_F32 && single >= 0 && single < 1e15f)
+        updates = (int64_t)single;
+    else if (view->dtype == DCP_I64)
+        updates = (int64_t)dcp_le64(data);
+    o->updates = updates > o->updates ? updates : o->updates;
+    return DCP_OK;
+}
+
+static int take_tensor(struct optim *o, const struct owner *owner, const char *key,
+                       const struct dcp_fsdp_piece *piece)
+{
+    bool local = is_local(o, owner, piece);
+    struct dcp_tensor tensor = { .role = local ? DCP_ROLE_OPTIM : role_of(key),
+                                 .param = local ? NULL : owner->param,
+                                 .group = owner->group,
+                                 .name = make_name(o, owner, key, local) };
+
+    int rc = DCP_OK;
+
+    if (!tensor.name)
+        return dcp_error_memory(o->err, "an optimizer");
+    if (!strcmp(key, "step") && piece->plain)
+        rc = see_step(o, &piece->view);
+    return rc ? rc
+              : dcp_fsdp_add(o->r, o->file, o->file_index, o->rank, &tensor, piece,
+                             o->err);
+}
+
+/* A step that is a number. */
+static int take_step(struct optim *o, const struct owner *owner, int64_t step)
+{
+    char *name = make_name(o, owner, "step", false);
+
+    o->updates = step > o->updates ? step : o->updates;
+    if (!o->steps)
+        o->steps = json_object();
+    return name && !json_object_set_new(o->steps, name, json_integer((json_int_t)step))
+               ? DCP_OK
+               : dcp_error_memory(o->err, "an optimizer");
+}
+
+/* {"exp_avg": tensor, "step": tensor or number, …} */
+static int take_state(struct optim *o, const struct dcp_pickle_node *id,
+                      const struct dcp_pickle_node *state)
+{
+    const struct dcp_pickle_list *pairs = dcp_pickle_pairs(state);
+    struct owner owner;
+    int rc = find_owner(o, id, &owner);
+
+    for (size_t i = 0; pairs && i + 1 < pairs->n && !rc; i += 2) {
+        const struct dcp_pickle_node *value = pairs->items[i + 1];
+        const char *key = key_text(o, pairs->items[i]);
+        struct dcp_fsdp_piece piece;
+        bool found;
+        if (!key)
+            return dcp_error_set(o->err, DCP_E_UNSUPPORTED,
+                                 "'%s' has a state under a key that is no name",
+                                 o->file->in.shown);
+        rc = dcp_fsdp_view(o->file, value, o->rank, owner.id, &found, &piece, o->err);
+        if (rc)
+            break;
+        if (found)
+            rc = take_tensor(o, &owner, key, &piece);
+        else if (value->kind == DCP_PICKLE_INT && !strcmp(key, "step"))
+            rc = take_step(o, &owner, value->number);
+        else if (o->rank == 0) {
+            char *name = make_name(o, &owner, key, false);
+            rc = name ? dcp_fsdp_add_value(o->r, o->file, name, value, o->err)
+                      : dcp_error_memory(o->err, "an optimizer");
+        }
+    }
+    return rc;
+}
+
+/* -- what is no tensor --------------------------------------------------------------- */
+
+/* Whether all parameters of the groups have names. */
+static bool has_names(const json_t *groups)
+{
+    for (size_t g = 0; g < json_array_size(groups); g++) {
+        json_t *params = json_object_get(json_array_get(groups, g), "params");
+        for (size_t i = 0; i < json_array_size(params); i++)
+            if (!json_is_string(json_array_get(params, i)))
+                return false;
+    }
+    return json_array_size(groups) > 0;
+}
+
+/* {"step", "param_groups"} in the words of common/training.h; when nobody knows what the
+ * numbers are, the groups as they stand, under another name. */
+static int add_groups(struct optim *o)
+{
+    json_t *groups = dcp_optim_ids_groups(o->r->catalog, o->groups, &o->r->ids);
+    bool named = has_names(groups);
+    json_t *optimizer = named ? json_object() : NULL;
+
+    if (!groups || (named && !optimizer)) {
+        json_decref(groups);
+        return dcp_error_memory(o->err, "an optimizer");
+    }
+    if (!named)
+        return dcp_training_add(o->r->catalog, CONTAINER ".param_groups", groups, o->err);
+    int failed = 0;
+    if (o->updates >= 0)
+        failed =
+            json_object_set_new(optimizer, "step", json_integer((json_int_t)o->updates));
+    failed |= json_object_set_new(optimizer, "param_groups", groups);
+    if (failed) {
+        json_decref(optimizer);
+        return dcp_error_memory(o->err, "an optimizer");
+    }
+    return dcp_training_add(o->r->catalog, DCP_TRAINING_OPTIMIZER, optimizer, o->err);
+}
+
+/* Steps, where one is not what the others are. */
+static int add_steps(struct optim *o)
+{
+    const char *name;
+    json_t *step;
+    bool differ = false;
+    int rc = DCP_OK;
+
+    json_object_foreach(o->steps, name, step)
+    {
+        differ = differ || json_integer_value(step) != o->updates;
+    }
+    json_object_foreach(o->steps, name, step)
+    {
+        if (differ && !rc && dcp_catalog_find_object(o->r->catalog, name) < 0)
+            rc = dcp_training_add(o->r->catalog, name, json_incref(step), o->err);
+    }
+    return rc;
+}
+
+/* Whatever stands beside state and param_groups. */
+static int add_rest(struct optim *o)
+{
+    const struct dcp_pickle_list *pairs = dcp_pickle_pairs(o->file->tree);
+    int rc = DCP_OK;
+
+    for (size_t i = 0; pairs && i + 1 < pairs->n && !rc; i += 2) {
+        const char *key = key_text(o, pairs->items[i]);
+        size_t n = key ? strlen(key) + sizeof CONTAINER + 1 : 1;
+        if (!key || !strcmp(key, "state") || !strcmp(key, "param_groups"))
+            continue;
+        char *name = dcp_arena_alloc(o->file->arena, n, 1);
+        if (!name)
+            return dcp_error_memory(o->err, "an optimizer");
+        snprintf(name, n, CONTAINER ".%s", key);
+        rc = dcp_fsdp_add_value(o->r, o->file, name, pairs->items[i + 1], o->err);
+    }
+    return rc;
+}
+
+/* -- the files ----------------------------------------------------------------------- */
+
+static int index_rank(struct optim *o, size_t n_weights)
+{
+    const struct dcp_pickle_list *states =
+        dcp_pickle_pairs(dcp_pickle_get(o->file->tree, "state"));
+    int rc = DCP_OK;
+
+    if (!states)
+        return dcp_error_set(o->err, DCP_E_CORRUPT,
+                             "'%s' holds no optimizer's state dict", o->file->in.shown);
+    if (o->rank == 0)
+        rc = read_groups(o, states, n_weights);
+    for (size_t i = 0; i + 1 < states->n && !rc; i += 2)
+        rc = take_state(o, states->items[i], states->items[i + 1]);
+    if (!rc && o->rank == 0)
+        rc = add_rest(o);
+    return rc;
+}
+
+static int end(struct optim *o, int rc)
+{
+    if (!rc && o->groups)
+        rc = add_groups(o);
+    if (!rc)
+        rc = add_steps(o);
+    json_decref(o->groups);
+    json_decref(o->steps);
+    return rc;
+}
+
+int dcp_fsdp_index_optim(struct dcp_fsdp_reading *r, size_t n_weights,
+                         struct dcp_error *err)
+{
+    struct optim o = { .r = r, .updates = -1, .err = err };
+    int rc = DCP_OK;
+
+    for (; o.rank < r->folder.world && !rc && r->folder.has[DCP_FSDP_OPTIM]; o.rank++) {
+        DCP_CLEANUP_TORCH struct dcp_torch_file file = { 0 };
+        o.file = &file;
+        rc = dcp_fsdp_open_file(r, DCP_FSDP_OPTIM, o.rank, &file, &o.file_index, err);
+        if (!rc)
+            rc = index_rank(&o, n_weights);
+    }
+    return end(&o, rc);
+}
+
+int dcp_fsdp_index_whole_optim(struct dcp_fsdp_reading *r, const char *name,
+                               size_t n_weights, struct dcp_error *err)
+{
+    DCP_CLEANUP_TORCH struct dcp_torch_file file = { 0 };
+    struct optim o = { .r = r, .file = &file, .updates = -1, .err = err };
+
+    int rc = dcp_fsdp_open_name(r, name, 0, &file, &o.file_index, err);
+    return end(&o, rc ? rc : index_rank(&o, n_weights));
+}

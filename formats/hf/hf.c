@@ -1,0 +1,319 @@
+/* hf: a Hugging Face model folder: config.json, and the weights in one of four forms. */
+#include "hf.h"
+#include "base/json.h"
+#include "base/mem.h"
+#include "base/str.h"
+#include "files.h"
+#include "formats/common/input.h"
+#include "formats/common/merge.h"
+#include "formats/common/roles.h"
+#include "formats/common/training.h"
+#include "formats/common/whole.h"
+#include "formats/foreign/foreign.h"
+#include "formats/models/config.h"
+#include "formats/safetensors/safetensors.h"
+#include "formats/torch/torch.h"
+#include "weights.h"
+#include <stdio.h>
+#include <string.h>
+
+#define CONFIG_NAME "config.json"
+#define QUANTIZATION "quantization_config"
+
+enum { BID = 128, BID_NO_WEIGHTS = 1, MAX_CONFIG_BYTES = 16 << 20 };
+
+static const struct dcp_weights *find_weights(const struct dcp_source *source)
+{
+    return dcp_weights_find(source, DCP_WEIGHTS_HF);
+}
+
+static int read_config(const struct dcp_source *source, void **out_text, size_t *out_n,
+                       json_t **out, struct dcp_error *err)
+{
+    int rc = dcp_source_read(source, CONFIG_NAME, MAX_CONFIG_BYTES, out_text, out_n, err);
+
+    if (!rc)
+        rc = dcp_json_parse(*out_text, *out_n, CONFIG_NAME, out, err);
+    if (!rc && !json_is_object(*out))
+        rc = dcp_error_set(err, DCP_E_CORRUPT, "'%s' is no JSON object", CONFIG_NAME);
+    return rc;
+}
+
+static int probe(const struct dcp_source *source)
+{
+    DCP_CLEANUP_FREE void *text = NULL;
+    DCP_CLEANUP_JSON json_t *config = NULL;
+    size_t n;
+
+    if (!source->is_dir || !dcp_source_has(source, CONFIG_NAME) ||
+        read_config(source, &text, &n, &config, NULL))
+        return 0;
+    if (!json_object_get(config, "model_type") &&
+        !json_object_get(config, "architectures"))
+        return 0;
+    return find_weights(source) ? BID : BID_NO_WEIGHTS;
+}
+
+/* -- reading ------------------------------------------------------------------------- */
+
+struct naming {
+    const struct dcp_names_family *family; /* NULL: names stay as they are */
+    bool tied, add_prefix;
+    size_t strip; /* bytes of a wrapper before every name */
+    char *name;   /* scratch */
+    bool failed;  /* memory ran out */
+};
+
+/* Whether the top of the file's tree is a dict with that key. */
+static bool tree_has_key(const struct dcp_catalog *catalog, const char *key)
+{
+    int at = dcp_catalog_find_object(catalog, DCP_TORCH_TREE);
+    DCP_CLEANUP_JSON json_t *tree = NULL;
+
+    return at >= 0 &&
+           !dcp_json_parse(catalog->objects[at].data, catalog->objects[at].size_bytes,
+                           DCP_TORCH_TREE, &tree, NULL) &&
+           json_object_get(tree, key);
+}
+
+/* {"state_dict": {…}, "epoch": 3}: the length of what stands before every name. */
+static size_t find_wrapper(const struct dcp_catalog *catalog)
+{
+    static const char *const wrappers[] = { "state_dict", "model", "module" };
+
+    for (size_t i = 0; i < DCP_ARRAY_LEN(wrappers); i++) {
+        size_t n = strlen(wrappers[i]), t = 0;
+        while (t < catalog->n_tensors &&
+               !strncmp(catalog->tensors[t].name, wrappers[i], n) &&
+               catalog->tensors[t].name[n] == '.' && catalog->tensors[t].name[n + 1])
+            t++;
+        if (t && t == catalog->n_tensors && tree_has_key(catalog, wrappers[i]))
+            return n + 1;
+    }
+    return 0;
+}
+
+static const char *take_named(void *self, const struct dcp_tensor *tensor)
+{
+    struct naming *naming = self;
+    const struct dcp_names_family *family = naming->family;
+    const char *name = tensor->name + naming->strip;
+
+    if (!family)
+        return name;
+    bool is_head = dcp_str_starts(name, family->head);
+    if ((naming->tied && is_head && !strcmp(name + strlen(family->head), ".weight")) ||
+        dcp_names_dropped(family, name))
+        return NULL;
+    if (!naming->add_prefix || is_head)
+        return name;
+    size_t n = strlen(family->prefix) + strlen(name) + 1;
+    free(naming->name);
+    naming->name = malloc(n);
+    if (naming->name)
+        snprintf(naming->name, n, "%s%s", family->prefix, name);
+    else
+        naming->failed = true;
+    return naming->name;
+}
+
+static bool lacks_prefix(const struct dcp_catalog *catalog, const struct naming *naming)
+{
+    for (size_t i = 0; i < catalog->n_tensors; i++)
+        if (dcp_str_starts(catalog->tensors[i].name + naming->strip,
+                           naming->family->prefix))
+            return false;
+    return true;
+}
+
+/* Takes the tensors over under the names that the family's models use. */
+static int take_tensors(struct dcp_catalog *catalog, const struct dcp_catalog *own,
+                        const json_t *config, struct dcp_error *err)
+{
+    struct naming naming = { .family = dcp_model_config_family(config),
+                             .strip = find_wrapper(own) };
+    const struct dcp_merge_rule rule = { .name = take_named, .self = &naming };
+
+    if (naming.family) {
+        naming.tied = dcp_model_config_tied(config, naming.family);
+        naming.add_prefix = !dcp_model_config_is_base(config, naming.family) &&
+                            lacks_prefix(own, &naming);
+    }
+    int rc = dcp_merge(catalog, own, &rule, err);
+    if (!rc && naming.failed)
+        rc = dcp_error_memory(err, "a tensor name");
+    free(naming.name);
+    return rc ? rc : dcp_merge_object(catalog, own, DCP_SAFETENSORS_METADATA, err);
+}
+
+/* A configuration without weights, or with those of another library. */
+static int refuse(const struct dcp_source *source, struct dcp_error *err)
+{
+    struct dcp_foreign foreign;
+
+    if (dcp_foreign_find(source, &foreign)) {
+        free(foreign.folder);
+        dcp_error_set(err, DCP_E_UNSUPPORTED, "the folder of Hugging Face %s",
+                      foreign.kind);
+        dcp_error_hint(err, "%s", foreign.hint);
+        return DCP_E_UNSUPPORTED;
+    }
+    dcp_error_set(err, DCP_E_CORRUPT,
+                  "it has a config.json of Hugging Face, but no weights: neither "
+                  "model.safetensors, nor pytorch_model.bin, nor the index of either");
+    dcp_error_hint(err, "copy or download the folder again, with its weights");
+    return DCP_E_CORRUPT;
+}
+
+static int index_source(const struct dcp_source *source, struct dcp_catalog *catalog,
+                        struct dcp_error *err)
+{
+    const struct dcp_weights *weights = find_weights(source);
+    DCP_CLEANUP_FREE void *text = NULL;
+    DCP_CLEANUP_JSON json_t *config = NULL;
+    struct dcp_catalog *own = NULL;
+    size_t n;
+
+    if (!weights)
+        return refuse(source, err);
+    int rc = read_config(source, &text, &n, &config, err);
+    if (!rc)
+        rc = dcp_catalog_new(&own, err);
+    if (!rc)
+        rc = dcp_weights_index(source, weights, own, err);
+    if (!rc)
+        rc = take_tensors(catalog, own, config, err);
+    if (!rc)
+        rc = dcp_roles_find_buffers(catalog, err);
+    dcp_catalog_free(own);
+    if (rc)
+        return rc;
+    catalog->format = dcp_format_hf.name;
+    catalog->version = weights->name;
+    const struct dcp_object object = { .name = DCP_TRAINING_MODEL_CONFIG,
+                                       .kind = DCP_OBJECT_JSON,
+                                       .data = text,
+                                       .size_bytes = n };
+    rc = dcp_catalog_add_object(catalog, &object, err);
+    return rc ? rc : dcp_hf_files_index(source, catalog, err);
+}
+
+/* -- writing ------------------------------------------------------------------------- */
+
+/* The one dtype of all floating tensors, or -1. */
+static int common_dtype(const struct dcp_catalog *catalog)
+{
+    int dtype = -1;
+
+    for (size_t i = 0; i < catalog->n_tensors; i++) {
+        const struct dcp_tensor *tensor = &catalog->tensors[i];
+        if (!dcp_dtype_is_float(tensor->dtype))
+            continue;
+        if (dtype >= 0 && dtype != (int)tensor->dtype)
+            return -1;
+        dtype = (int)tensor->dtype;
+    }
+    return dtype;
+}
+
+/* Makes the configuration tell the dtype that the weights have. *out_changed: it did not
+ * before. */
+static int set_dtype(json_t *config, int dtype, bool *out_changed)
+{
+    const char *key = json_object_get(config, "dtype") ? "dtype" : "torch_dtype";
+    const char *old = json_string_value(json_object_get(config, key));
+    const char *name = dtype >= 0 ? dcp_dtype_torch_name((enum dcp_dtype)dtype) : NULL;
+
+    *out_changed = name && (!old || strcmp(old, name));
+    return *out_changed ? json_object_set_new(config, key, json_string(name)) : 0;
+}
+
+/* Whether 8-bit floats or packed numbers are left of a quantized model. */
+static bool is_quantized(const struct dcp_catalog *catalog)
+{
+    for (size_t i = 0; i < catalog->n_tensors; i++)
+        if (dcp_dtype_size(catalog->tensors[i].dtype) == 1 ||
+            catalog->tensors[i].dtype == DCP_I32)
+            return true;
+    return false;
+}
+
+/* Weights that were cast out of 8 bits are quantized no more. */
+static int drop_quantization(const struct dcp_catalog *catalog, json_t *config,
+                             bool *out_changed)
+{
+    *out_changed = json_object_get(config, QUANTIZATION) && !is_quantized(catalog);
+    return *out_changed ? json_object_del(config, QUANTIZATION) : 0;
+}
+
+static int add_config(struct dcp_catalog *catalog,
+                      const struct dcp_target_options *options,
+                      struct dcp_literals *literals, struct dcp_error *err)
+{
+    DCP_CLEANUP_JSON json_t *config = NULL;
+    DCP_CLEANUP_FREE char *rewritten = NULL;
+    const char *text = NULL;
+    bool changed, dropped;
+    size_t n = 0;
+    int file;
+
+    int rc =
+        dcp_model_config_read(catalog, options, "a Hugging Face folder", &config, err);
+    if (rc)
+        return rc;
+    dcp_model_config_text(catalog, options, &text, &n);
+    if (set_dtype(config, common_dtype(catalog), &changed) ||
+        drop_quantization(catalog, config, &dropped) ||
+        ((changed || dropped) && !(rewritten = dcp_json_text(config, 2))))
+        return dcp_error_memory(err, CONFIG_NAME);
+    if (rewritten) {
+        text = rewritten;
+        n = strlen(rewritten);
+    }
+    bool add_newline = !n || text[n - 1] != '\n';
+    char *data = dcp_catalog_alloc(catalog, n + 1, 1);
+    if (!data)
+        return dcp_error_memory(err, CONFIG_NAME);
+    memcpy(data, text, n);
+    if (add_newline)
+        data[n++] = '\n';
+    const struct dcp_file entry = { .name = CONFIG_NAME, .size_bytes = n };
+    rc = dcp_catalog_add_file(catalog, &entry, &file, err);
+    return rc ? rc : dcp_literals_add(literals, catalog, file, 0, data, n, err);
+}
+
+static int layout(struct dcp_catalog *catalog, const struct dcp_target_options *options,
+                  struct dcp_literals *literals, struct dcp_error *err)
+{
+    uint64_t max_bytes = options->max_shard_size_bytes;
+    char name[160];
+
+    int rc = dcp_catalog_sort(catalog, err);
+    if (!rc)
+        rc = dcp_check_whole(catalog, "a Hugging Face folder", err);
+    for (size_t i = 0; i < catalog->n_tensors && !rc; i++)
+        if (dcp_role_is_optim(catalog->tensors[i].role))
+            rc = dcp_error_set(
+                err, DCP_E_MISMATCH,
+                "a Hugging Face folder cannot hold: optimizer tensor '%s'",
+                dcp_str_escape(name, sizeof name, catalog->tensors[i].name));
+    if (!rc)
+        rc = add_config(catalog, options, literals, err);
+    if (!rc)
+        rc = dcp_hf_files_layout(catalog, literals, err);
+    return rc ? rc
+              : dcp_safetensors_layout_folder(
+                    catalog, "model", max_bytes ? max_bytes : DCP_SAFETENSORS_SHARD_BYTES,
+                    literals, err);
+}
+
+const struct dcp_format dcp_format_hf = {
+    .name = "hf",
+    .help = "Hugging Face folder: config.json and weights",
+    .suffixes = "",
+    .flags = DCP_FORMAT_READS | DCP_FORMAT_WRITES | DCP_FORMAT_IS_DIR | DCP_FORMAT_TIES |
+             DCP_FORMAT_FILES,
+    .probe = probe,
+    .index = index_source,
+    .layout = layout,
+};

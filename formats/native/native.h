@@ -1,0 +1,80 @@
+/* native: the format of libdcp. docs/FORMAT.md is its law.
+ *
+ * A step is a folder: manifest.json, and for each rank a shard (a valid safetensors file)
+ * and a shard manifest. native.c has what both directions share, index.c reads the
+ * manifests and entry.c their entries, write.c writes, check.c holds
+ * the headers of shards against the manifests.
+ */
+#ifndef DCP_FORMATS_NATIVE_NATIVE_H
+#define DCP_FORMATS_NATIVE_NATIVE_H
+
+#include "base/buf.h"
+#include "base/json.h"
+#include <dcp/format.h>
+
+extern const struct dcp_format dcp_format_native;
+extern const struct dcp_format dcp_format_bundle;
+
+#define NATIVE_FORMAT "libdcp" /* manifest.json begins with it: see dcp_native_probe */
+#define NATIVE_SHARD_FORMAT "libdcp-shard"
+#define NATIVE_VERSION 1
+#define NATIVE_MANIFEST "manifest.json"
+#define NATIVE_MAX_MANIFEST_BYTES ((size_t)1 << 30)
+#define NATIVE_USUAL_MANIFEST_BYTES                    \
+    ((size_t)256 << 20) /* more is read when asked for \
+                         */
+#define NATIVE_MAX_WORLD (1 << 20)
+#define NATIVE_MAX_HEADER_BYTES \
+    ((size_t)100 * 1000 * 1000) /* of a shard: no reader of safetensors takes more */
+#define NATIVE_EXTRA \
+    "manifest.extra" /* object: members of a manifest this version does not know */
+#define NATIVE_COMPLEX128 "complex128" /* in "requires": a tensor is of that dtype */
+#define NATIVE_HEADER_ALIGN 4096       /* tensors of a shard begin at a multiple of it */
+
+/* The last member of manifest.json and what it covers: ,\n"digest":"<16 hex>"}\n closes
+ * the file and is the CRC-64/XZ of all bytes before it. */
+#define NATIVE_DIGEST_BYTES 31
+#define NATIVE_DIGEST_FORMAT ",\n\"digest\":\"%016" PRIx64 "\"}\n"
+
+/* "shard-00003-of-00008.safetensors", ".json". */
+void dcp_native_shard_name(char out[64], int rank, int world, bool manifest);
+
+/* The pieces of a rank in the order of its shard. Caller frees; NULL: out of memory. */
+size_t *dcp_native_order(const struct dcp_catalog *catalog, int rank, size_t *out_n);
+/* The key of piece order[i] in its shard: the tensor's name, and "#k" for the k-th
+ * further piece of it. Two pieces never get the same one. */
+void dcp_native_key(struct dcp_buf *buf, const struct dcp_catalog *catalog,
+                    const size_t *order, size_t i);
+
+/* Whether a piece stands in its shard as bytes, U8: it is coded, or of a dtype that
+ * safetensors has no name for. */
+bool dcp_native_is_bytes(const struct dcp_catalog *catalog,
+                         const struct dcp_piece *piece);
+
+int dcp_native_probe(const struct dcp_source *source);
+int dcp_native_index(const struct dcp_source *source, struct dcp_catalog *catalog,
+                     struct dcp_error *err);
+/* An entry of the manifest's tensors. */
+int dcp_native_index_tensor(const json_t *entry, struct dcp_catalog *catalog,
+                            struct dcp_error *err);
+/* An entry of a shard manifest's pieces; `file` is the shard. */
+int dcp_native_index_piece(const json_t *entry, struct dcp_catalog *catalog, int rank,
+                           int file, struct dcp_error *err);
+/* An entry of the manifest's objects. */
+int dcp_native_index_object(const json_t *entry, struct dcp_catalog *catalog,
+                            struct dcp_error *err);
+int dcp_native_layout(struct dcp_catalog *catalog,
+                      const struct dcp_target_options *options,
+                      struct dcp_literals *literals, struct dcp_error *err);
+int dcp_native_seal(struct dcp_catalog *catalog, int rank,
+                    const struct dcp_target_options *options,
+                    struct dcp_literals *literals, struct dcp_error *err);
+/* Whether a shard manifest is that of its rank. Errors: CORRUPT. */
+int dcp_native_check_head(const json_t *root, const char *name, int rank,
+                          const struct dcp_catalog *catalog, struct dcp_error *err);
+/* dcp_format.check. */
+int dcp_native_check(const struct dcp_source *source, const struct dcp_catalog *catalog,
+                     size_t file, const struct dcp_differs *differs,
+                     struct dcp_error *err);
+
+#endif

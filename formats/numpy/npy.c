@@ -1,0 +1,121 @@
+/* npy: the file of numpy.save: one array. Its only tensor is called "tensor". */
+#include "npy.h"
+#include "base/mem.h"
+#include "base/str.h"
+#include "formats/common/input.h"
+#include "formats/common/roles.h"
+#include "formats/common/whole.h"
+#include <stdio.h>
+#include <string.h>
+
+#define DEFAULT_NAME "tensor.npy"
+#define TENSOR_NAME "tensor"
+
+enum { BID = 8 * DCP_NPY_MAGIC_BYTES };
+
+static int probe(const struct dcp_source *source)
+{
+    DCP_CLEANUP_INPUT struct dcp_input in = { 0 };
+    char magic[DCP_NPY_MAGIC_BYTES];
+
+    return !source->is_dir && !dcp_input_open(&in, source, NULL, NULL) &&
+                   !dcp_input_read(&in, 0, magic, sizeof magic, NULL) &&
+                   !memcmp(magic, DCP_NPY_MAGIC, sizeof magic)
+               ? BID
+               : 0;
+}
+
+static int read_head(const struct dcp_input *in, struct dcp_npy *out,
+                     struct dcp_error *err)
+{
+    size_t n = in->size_bytes < DCP_NPY_MAX_HEAD_BYTES ? (size_t)in->size_bytes
+                                                       : DCP_NPY_MAX_HEAD_BYTES;
+    DCP_CLEANUP_FREE void *data = NULL;
+    char shown[300];
+    int rc = dcp_input_read_new(in, 0, n, &data, err);
+
+    snprintf(shown, sizeof shown, "'%s'", in->shown);
+    return rc ? rc : dcp_npy_parse(data, n, in->size_bytes, shown, out, err);
+}
+
+static int index_source(const struct dcp_source *source, struct dcp_catalog *catalog,
+                        struct dcp_error *err)
+{
+    DCP_CLEANUP_INPUT struct dcp_input in = { 0 };
+    struct dcp_npy npy;
+    int file, tensor;
+
+    catalog->format = dcp_format_npy.name;
+    int rc = dcp_input_open(&in, source, NULL, err);
+    if (!rc)
+        rc = read_head(&in, &npy, err);
+    if (rc)
+        return rc;
+    const struct dcp_file entry = { .name = dcp_input_base(&in, source),
+                                    .size_bytes = in.size_bytes };
+    rc = dcp_catalog_add_file(catalog, &entry, &file, err);
+    if (!rc)
+        rc = dcp_catalog_add_tensor(catalog,
+                                    &(struct dcp_tensor){ .name = TENSOR_NAME,
+                                                          .dtype = npy.dtype,
+                                                          .ndim = npy.ndim,
+                                                          .shape = npy.shape },
+                                    &tensor, err);
+    if (!rc)
+        rc = dcp_catalog_add_piece(
+            catalog,
+            &(struct dcp_piece){ .tensor = tensor,
+                                 .file = file,
+                                 .offset = npy.begin,
+                                 .stored_size = npy.size_bytes,
+                                 .swap_bytes = npy.swap_bytes,
+                                 .stride = npy.dense ? NULL : npy.stride },
+            err);
+    return rc ? rc : dcp_roles_find_plain(catalog, err);
+}
+
+static int layout(struct dcp_catalog *catalog, const struct dcp_target_options *options,
+                  struct dcp_literals *literals, struct dcp_error *err)
+{
+    DCP_CLEANUP_BUF struct dcp_buf head = { 0 };
+    int file;
+
+    int rc = dcp_catalog_sort(catalog, err);
+    if (!rc)
+        rc = dcp_check_whole(catalog, "a .npy file", err);
+    if (rc)
+        return rc;
+    if (catalog->n_tensors != 1) {
+        dcp_error_set(err, DCP_E_MISMATCH, "a .npy file cannot hold: %zu tensors",
+                      catalog->n_tensors);
+        dcp_error_hint(err, "--select takes one of them; --to npz writes a file of all");
+        return DCP_E_MISMATCH;
+    }
+    const struct dcp_tensor *tensor = &catalog->tensors[0];
+    struct dcp_piece *piece = &catalog->pieces[tensor->first_piece];
+    rc = dcp_npy_write(tensor, "a .npy file", &head, err);
+    if (rc)
+        return rc;
+    void *data = dcp_catalog_alloc(catalog, head.size_bytes, 1);
+    if (!data)
+        return dcp_error_memory(err, "a NumPy header");
+    memcpy(data, head.data, head.size_bytes);
+    piece->offset = head.size_bytes;
+    piece->stored_size = dcp_tensor_bytes(tensor);
+    const struct dcp_file entry = { .name = options->name ? options->name : DEFAULT_NAME,
+                                    .size_bytes = piece->offset + piece->stored_size };
+    rc = dcp_catalog_add_file(catalog, &entry, &file, err);
+    piece->file = file;
+    return rc ? rc
+              : dcp_literals_add(literals, catalog, file, 0, data, head.size_bytes, err);
+}
+
+const struct dcp_format dcp_format_npy = {
+    .name = "npy",
+    .help = "NumPy array file, one tensor",
+    .suffixes = ".npy",
+    .flags = DCP_FORMAT_READS | DCP_FORMAT_WRITES | DCP_FORMAT_OPTIM,
+    .probe = probe,
+    .index = index_source,
+    .layout = layout,
+};

@@ -1,0 +1,311 @@
+/* sharded: folders with an index, and the format of those that hold safetensors. */
+#include "sharded.h"
+#include "base/arena.h"
+#include "base/json_walk.h"
+#include "base/mem.h"
+#include "base/str.h"
+#include "formats/common/input.h"
+#include "formats/common/merge.h"
+#include "formats/common/roles.h"
+#include "formats/common/text_index.h"
+#include "formats/common/training.h"
+#include "formats/common/whole.h"
+#include "parts.h"
+#include "safetensors.h"
+#include <stdio.h>
+#include <string.h>
+
+#define STEM "model"
+#define ADAPTER_CONFIG "adapter_config.json"
+
+enum { BID = 64, NAME_BYTES = 64 };
+
+/* -- reading ------------------------------------------------------------------------- */
+
+/* What the index says: which file has a tensor. */
+struct map {
+    const char *shown;
+    struct dcp_json_span doc, part; /* its text */
+    struct dcp_arena *texts;
+    struct dcp_text_index tensors, files; /* by name; to the number of a file */
+    const char **names;                   /* of files */
+    size_t n_files, cap_files;
+};
+
+/* Takes from a shard what the map gives to it. */
+struct shard {
+    const struct map *map;
+    const char *file;
+    int64_t number;
+    size_t n_taken;
+};
+
+static const char *take_mapped(void *self, const struct dcp_tensor *tensor)
+{
+    struct shard *shard = self;
+    int64_t file =
+        dcp_text_index_find(&shard->map->tensors, tensor->name, strlen(tensor->name));
+
+    if (tensor->tied_to)
+        return tensor->name; /* the map knows the other name */
+    if (file != shard->number)
+        return NULL;
+    shard->n_taken++;
+    return tensor->name;
+}
+
+static int in_natural_order(const void *p, const void *q)
+{
+    return dcp_str_natural_cmp(*(const char *const *)p, *(const char *const *)q);
+}
+
+/* The number of a file, which gets one the first time; -1 with err set. */
+static int64_t number_of(struct map *map, const char *name, struct dcp_error *err)
+{
+    int64_t number = dcp_text_index_find(&map->files, name, strlen(name));
+
+    if (number >= 0)
+        return number;
+    if (!dcp_store_name_ok(name) || strchr(name, '/') || strchr(name, '\\')) {
+        dcp_error_set(err, DCP_E_CORRUPT, "'%s' names a shard that is no plain file name",
+                      map->shown);
+        return DCP_E_CORRUPT;
+    }
+    char *kept = dcp_arena_text(map->texts, name);
+    const char **names =
+        dcp_mem_grow(map->names, &map->cap_files, map->n_files + 1, sizeof *names);
+    if (names)
+        map->names = names;
+    if (!kept || !names ||
+        !dcp_text_index_set(&map->files, kept, strlen(kept), (int64_t)map->n_files))
+        return dcp_error_memory(err, "the index of shards");
+    names[map->n_files] = kept;
+    return (int64_t)map->n_files++;
+}
+
+static int add_tensor(struct map *map, const char *name, const json_t *value,
+                      struct dcp_error *err)
+{
+    const char *file = json_string_value(value), *kept;
+    int64_t number = number_of(map, file ? file : "", err);
+    char shown[160];
+
+    if (number < 0)
+        return (int)number;
+    if (dcp_text_index_find(&map->tensors, name, strlen(name)) >= 0)
+        return dcp_error_set(err, DCP_E_CORRUPT, "'%s' has the tensor '%s' twice",
+                             map->shown, dcp_str_escape(shown, sizeof shown, name));
+    kept = dcp_arena_text(map->texts, name);
+    return kept && dcp_text_index_set(&map->tensors, kept, strlen(kept), number)
+               ? DCP_OK
+               : dcp_error_memory(err, "the index of shards");
+}
+
+static int read_map(struct map *map, struct dcp_error *err)
+{
+    static const char *const large[] = { "weight_map", NULL };
+    DCP_CLEANUP_WALK struct dcp_json_walk walk = { 0 };
+    DCP_CLEANUP_JSON json_t *root = NULL;
+
+    map->texts = dcp_arena_new();
+    int rc = map->texts ? DCP_OK : dcp_error_memory(err, "the index of shards");
+    if (!rc)
+        rc = dcp_json_walk_root(map->doc, map->shown, large, &map->part, &root, err);
+    if (!rc)
+        rc = dcp_json_walk_member(&walk, map->doc, map->part, '{', large[0], map->shown,
+                                  err);
+    while (!rc && dcp_json_walk_next(&walk, err)) {
+        DCP_CLEANUP_JSON json_t *value = NULL;
+        rc = dcp_json_walk_parse(&walk, &value, err);
+        if (!rc)
+            rc = add_tensor(map, dcp_json_walk_key(&walk), value, err);
+    }
+    return rc ? rc : walk.rc;
+}
+
+static void free_map(struct map *map)
+{
+    dcp_text_index_fini(&map->tensors);
+    dcp_text_index_fini(&map->files);
+    dcp_arena_free(map->texts);
+    free(map->names);
+}
+
+/* A tensor that the index promises and no file holds. */
+static int missing(const struct map *map, const struct dcp_catalog *catalog,
+                   struct dcp_error *err)
+{
+    DCP_CLEANUP_WALK struct dcp_json_walk walk;
+    char shown[160];
+    int rc = dcp_json_walk_init(&walk, map->doc, map->part, '{', map->shown, err);
+
+    while (!rc && dcp_json_walk_next(&walk, err)) {
+        const char *name = dcp_json_walk_key(&walk);
+        if (dcp_catalog_find(catalog, name) < 0) {
+            rc = dcp_error_set(err, DCP_E_CORRUPT,
+                               "'%s' promises a tensor '%s' that is not in its shard",
+                               map->shown, dcp_str_escape(shown, sizeof shown, name));
+            dcp_error_tensor(err, name);
+        }
+    }
+    return rc ? rc : walk.rc;
+}
+
+static int index_shard(const struct dcp_source *source, struct shard *shard,
+                       int (*index_file)(const struct dcp_source *source,
+                                         const char *name, struct dcp_catalog *catalog,
+                                         struct dcp_error *err),
+                       struct dcp_catalog *catalog, struct dcp_error *err)
+{
+    const struct dcp_merge_rule rule = { .name = take_mapped, .self = shard };
+    struct dcp_catalog *own = NULL;
+
+    int rc = dcp_catalog_new(&own, err);
+    if (!rc)
+        rc = index_file(source, shard->file, own, err);
+    if (!rc)
+        rc = dcp_parts_refuse(own, err);
+    if (!rc)
+        rc = dcp_merge(catalog, own, &rule, err);
+    if (!rc)
+        rc = dcp_merge_object(catalog, own, DCP_SAFETENSORS_METADATA, err);
+    dcp_catalog_free(own);
+    return rc;
+}
+
+int dcp_sharded_index(const struct dcp_source *source, const char *index_name,
+                      int (*index_file)(const struct dcp_source *source, const char *name,
+                                        struct dcp_catalog *catalog,
+                                        struct dcp_error *err),
+                      struct dcp_catalog *catalog, struct dcp_error *err)
+{
+    DCP_CLEANUP_FREE void *text = NULL;
+    struct map map = { .shown = index_name };
+    size_t size_bytes;
+
+    int rc = dcp_source_read(source, index_name, DCP_FORMAT_JSON_MAX_BYTES, &text,
+                             &size_bytes, err);
+    if (!rc) {
+        map.doc = (struct dcp_json_span){ text, size_bytes };
+        rc = read_map(&map, err);
+    }
+    struct shard shard = { .map = &map };
+    if (map.n_files)
+        qsort(map.names, map.n_files, sizeof *map.names, in_natural_order);
+    for (size_t i = 0; i < map.n_files && !rc; i++) {
+        shard.file = map.names[i];
+        shard.number = number_of(&map, shard.file, err);
+        rc = index_shard(source, &shard, index_file, catalog, err);
+    }
+    if (!rc && shard.n_taken != map.tensors.n)
+        rc = missing(&map, catalog, err);
+    free_map(&map);
+    return rc;
+}
+
+/* The model's own names, those of PEFT and of diffusers; the first that is there. */
+static const char *const stems[] = { STEM, "adapter_model", "diffusion_pytorch_model" };
+
+static bool find(const struct dcp_source *source, char out[NAME_BYTES],
+                 bool *out_is_index)
+{
+    for (size_t i = 0; i < DCP_ARRAY_LEN(stems); i++)
+        for (int is_index = 0; is_index < 2; is_index++) {
+            snprintf(out, NAME_BYTES, "%s.safetensors%s", stems[i],
+                     is_index ? ".index.json" : "");
+            *out_is_index = is_index;
+            if (dcp_source_has(source, out))
+                return true;
+        }
+    return false;
+}
+
+static bool probe_one(const struct dcp_source *source, const char *name)
+{
+    DCP_CLEANUP_FREE char *path = dcp_source_path(source, name);
+    const struct dcp_source one = { .store = source->store, .name = path ? path : "" };
+
+    return path && dcp_format_safetensors.probe(&one) > 0;
+}
+
+static int probe(const struct dcp_source *source)
+{
+    char name[NAME_BYTES];
+    bool is_index;
+
+    return source->is_dir && find(source, name, &is_index) &&
+                   (is_index || probe_one(source, name))
+               ? BID
+               : 0;
+}
+
+/* The configuration of an adapter says what its weights are added to. */
+static int add_adapter_config(const struct dcp_source *source,
+                              struct dcp_catalog *catalog, struct dcp_error *err)
+{
+    DCP_CLEANUP_FREE void *text = NULL;
+    DCP_CLEANUP_JSON json_t *config = NULL;
+    size_t n;
+
+    if (!dcp_source_has(source, ADAPTER_CONFIG))
+        return DCP_OK;
+    int rc = dcp_source_read(source, ADAPTER_CONFIG, DCP_FORMAT_JSON_MAX_BYTES, &text, &n,
+                             err);
+    if (!rc)
+        rc = dcp_json_parse(text, n, ADAPTER_CONFIG, &config, err);
+    return rc ? rc
+              : dcp_training_add(catalog, "adapter_config", json_incref(config), err);
+}
+
+static int index_files(const struct dcp_source *source, struct dcp_catalog *catalog,
+                       struct dcp_error *err)
+{
+    char name[NAME_BYTES];
+    bool is_index;
+
+    if (!find(source, name, &is_index))
+        return dcp_error_set(err, DCP_E_NOT_FOUND,
+                             "neither '" STEM ".safetensors' nor its index");
+    if (is_index)
+        return dcp_sharded_index(source, name, dcp_safetensors_index_file, catalog, err);
+    int rc = dcp_safetensors_index_file(source, name, catalog, err);
+    return rc ? rc : dcp_parts_refuse(catalog, err);
+}
+
+static int index_source(const struct dcp_source *source, struct dcp_catalog *catalog,
+                        struct dcp_error *err)
+{
+    int rc = index_files(source, catalog, err);
+
+    catalog->format = dcp_format_safetensors_sharded.name;
+    if (!rc)
+        rc = dcp_roles_find_plain(catalog, err);
+    return rc ? rc : add_adapter_config(source, catalog, err);
+}
+
+/* -- writing ------------------------------------------------------------------------- */
+
+static int layout(struct dcp_catalog *catalog, const struct dcp_target_options *options,
+                  struct dcp_literals *literals, struct dcp_error *err)
+{
+    uint64_t max_bytes = options->max_shard_size_bytes;
+    int rc = dcp_catalog_sort(catalog, err);
+
+    if (!rc)
+        rc = dcp_check_whole(catalog, "a folder of safetensors files", err);
+    return rc ? rc
+              : dcp_safetensors_layout_folder(
+                    catalog, STEM, max_bytes ? max_bytes : DCP_SAFETENSORS_SHARD_BYTES,
+                    literals, err);
+}
+
+const struct dcp_format dcp_format_safetensors_sharded = {
+    .name = "safetensors-sharded",
+    .help = "folder of safetensors files with model.safetensors.index.json",
+    .suffixes = "",
+    .flags = DCP_FORMAT_READS | DCP_FORMAT_WRITES | DCP_FORMAT_OPTIM | DCP_FORMAT_IS_DIR |
+             DCP_FORMAT_TIES,
+    .probe = probe,
+    .index = index_source,
+    .layout = layout,
+};

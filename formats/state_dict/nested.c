@@ -1,0 +1,119 @@
+/* nested: a tree of paths. */
+#include "nested.h"
+#include "base/json.h"
+#include "base/mem.h"
+#include "formats/torch/torch.h"
+#include "out.h"
+#include <string.h>
+
+static const char marks[] = { DCP_PATH_KEY, DCP_PATH_INDEX, '\0' };
+
+/* A tensor, an object, or a value that pickle/json.h tags: no container. */
+static bool is_leaf(json_t *value)
+{
+    const char *key = json_object_iter_key(json_object_iter(value));
+
+    return key && key[0] == '$';
+}
+
+/* The container's member under a part of a path, which takes `fresh` where nothing is.
+ * NULL: they do not go together. */
+static json_t *member(json_t *container, const char *part, size_t n, bool index,
+                      json_t *fresh)
+{
+    DCP_CLEANUP_JSON json_t *made = fresh;
+    DCP_CLEANUP_FREE char *key = strndup(part, n);
+
+    if (!key || !made || is_leaf(container) ||
+        (index ? !json_is_array(container) : !json_is_object(container)))
+        return NULL;
+    if (!index) {
+        json_t *known = json_object_get(container, key);
+        /* No key may look like a tag of pickle/json.h, nor be none. */
+        return known                                   ? known
+               : !n || key[0] == '$'                   ? NULL
+               : json_object_set(container, key, made) ? NULL
+                                                       : made;
+    }
+    size_t at = (size_t)strtoull(key, NULL, 10);
+    if (at > json_array_size(container) + DCP_TORCH_MAX_OBJECTS)
+        return NULL;
+    while (json_array_size(container) <= at)
+        if (json_array_append(container, json_null()))
+            return NULL;
+    if (json_is_null(json_array_get(container, at)) &&
+        json_array_set(container, at, made))
+        return NULL;
+    return json_array_get(container, at);
+}
+
+/* Takes the value. */
+static bool put(json_t *root, const char *path, json_t *value)
+{
+    bool index = false, put = false;
+
+    for (const char *at = path; root && value; index = at[-1] == DCP_PATH_INDEX) {
+        size_t n = strcspn(at, marks);
+        json_t *fresh = !at[n]                    ? json_incref(value)
+                        : at[n] == DCP_PATH_INDEX ? json_array()
+                                                  : json_object();
+        root = member(root, at, n, index, fresh);
+        put = !at[n] && root == value;
+        if (!at[n])
+            break;
+        at += n + 1;
+    }
+    json_decref(value);
+    return put;
+}
+
+/* Takes the value. What no container can take, as a tensor's own attribute, stands at the
+ * root under its whole key. */
+static bool place(json_t *root, const struct dcp_out_key *key, bool flat, json_t *value)
+{
+    bool placed =
+        put(root, flat ? key->key : key->path, value ? json_incref(value) : NULL);
+
+    if (placed)
+        json_decref(value);
+    return placed || put(root, key->key, value);
+}
+
+/* What stands for a key: a tensor, an object that is no JSON, or the value itself. */
+static json_t *leaf(const struct dcp_out *out, const struct dcp_out_key *key)
+{
+    const struct dcp_catalog *catalog = out->catalog;
+    const char *json = key->tensor < 0 ? out->items[key->item].json : NULL;
+
+    if (key->tensor >= 0)
+        return json_pack("{s:s}", "$tensor",
+                         dcp_catalog_find(catalog, key->key) >= 0
+                             ? key->key
+                             : catalog->tensors[key->tensor].name);
+    if (key->is_step) /* PyTorch's optimizers take numbers too */
+        return json_real((double)out->items[key->item].step);
+    return json ? json_loads(json, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL)
+                : json_pack("{s:s}", "$value", key->key);
+}
+
+int dcp_nested_make(struct dcp_catalog *catalog, json_t **out, struct dcp_error *err)
+{
+    DCP_CLEANUP_OUT struct dcp_out made = { 0 };
+    DCP_CLEANUP_KEYS struct dcp_keys keys = { 0 };
+    int rc = dcp_keys_load(&keys, catalog, err);
+
+    *out = NULL;
+    if (rc || !keys.is_dict)
+        return rc;
+    rc = dcp_out_make(catalog, NULL, &made, err);
+    if (rc)
+        return rc;
+    json_t *root = json_object();
+    for (size_t k = 0; k < made.n && root; k++)
+        if (!place(root, &made.list[k], keys.flat, leaf(&made, &made.list[k]))) {
+            json_decref(root);
+            root = NULL;
+        }
+    *out = root;
+    return DCP_OK;
+}

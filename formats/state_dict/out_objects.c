@@ -1,0 +1,480 @@
+/* out_objects: objects under keys. Dicts are taken apart as PyTorch's planner does
+ * (_traverse.py): dicts always, lists when a dict stands in them, tuples never; every
+ * value is an item of its own. */
+#include "base/json.h"
+#include "base/mem.h"
+#include "base/str.h"
+#include "carried.h"
+#include "formats/common/training.h"
+#include "formats/torch/torch.h"
+#include "keys.h"
+#include "optim.h"
+#include "out.h"
+#include <stdio.h>
+#include <string.h>
+
+static int no_memory(struct dcp_error *err)
+{
+    return dcp_error_memory(err, "the objects of a checkpoint");
+}
+
+/* -- one value ----------------------------------------------------------------------- */
+
+/* The item of a value; equal values share one. */
+static int item_of(struct dcp_out *out, json_t *value, size_t *out_item,
+                   struct dcp_error *err)
+{
+    DCP_CLEANUP_FREE char *text = dcp_json_text(value, 0);
+    DCP_CLEANUP_BUF struct dcp_buf buf = { 0 };
+
+    if (!text)
+        return no_memory(err);
+    int64_t known = dcp_text_index_find(&out->values, text, strlen(text));
+    *out_item = (size_t)known;
+    if (known >= 0)
+        return DCP_OK;
+    int rc = dcp_torch_item_object(out->keys.style, value, &buf, err);
+    if (!rc)
+        rc = dcp_out_add_item(out, buf.data, buf.size_bytes, out_item, err);
+    if (rc)
+        return rc;
+    const char *kept = dcp_catalog_text(out->catalog, text);
+    out->items[*out_item].json = kept;
+    return kept && dcp_text_index_set(&out->values, kept, strlen(kept),
+                                      (int64_t)*out_item)
+               ? DCP_OK
+               : no_memory(err);
+}
+
+static int put_value(void *self, const char *key, const char *path, json_t *value,
+                     struct dcp_error *err)
+{
+    struct dcp_out *out = self;
+    struct dcp_out_key entry = { .key = key, .path = path, .tensor = -1 };
+    int rc = item_of(out, value, &entry.item, err);
+
+    return rc ? rc : dcp_out_add(out, &entry, err);
+}
+
+/* One value under the name of its object, as a path of that one part: it is found again
+ * by its name. */
+static int put_named(struct dcp_out *out, const char *name, json_t *value,
+                     struct dcp_error *err)
+{
+    return put_value(out, name, name, value, err);
+}
+
+/* The key and the path of an object in a state dict. */
+static bool place_of(struct dcp_out *out, const char *name, const char **out_key,
+                     const char **out_path)
+{
+    if (!dcp_tree_find(out->tree.objects, out->catalog, name, out_key, out_path)) {
+        *out_key = name;
+        *out_path = dcp_keys_path(&out->keys, out->catalog, name, false);
+    }
+    return *out_path;
+}
+
+/* One value that stood under such a key in a state dict. */
+static int put_whole(struct dcp_out *out, const char *name, json_t *value,
+                     struct dcp_error *err)
+{
+    const char *key, *path;
+
+    return place_of(out, name, &key, &path) ? put_value(out, key, path, value, err)
+                                            : no_memory(err);
+}
+
+/* -- dicts, taken apart -------------------------------------------------------------- */
+
+struct leaf {
+    const char *key, *path;
+    json_t *value;
+};
+struct leaves {
+    struct dcp_out *out;
+    struct leaf *items;
+    size_t n, cap;
+    bool strict;  /* no keys but PyTorch's */
+    bool reduced; /* they do not tell all: keys were no texts, or a dict empty */
+};
+
+/* A dict that stands for itself, not for a tuple or the like. */
+static bool is_dict(json_t *value)
+{
+    const char *key =
+        json_object_size(value) ? json_object_iter_key(json_object_iter(value)) : "";
+
+    return json_is_object(value) && key[0] != '$';
+}
+
+/* Whether it is a dict to Python, whatever its keys are. */
+static bool is_mapping(json_t *value)
+{
+    return is_dict(value) || dcp_torch_json_pairs(value);
+}
+
+/* A list of empty dicts is one value, unless only PyTorch's own keys may stand there: it
+ * asks for the list when it reads one. */
+static bool is_terminal(json_t *value, bool strict)
+{
+    json_t *item;
+    size_t i;
+
+    if (!json_is_array(value))
+        return !is_dict(value) || !json_object_size(value);
+    json_array_foreach(value, i, item)
+    {
+        if ((is_mapping(item) && (strict || json_object_size(item))) ||
+            (json_is_array(item) && !is_terminal(item, strict)))
+            return false;
+    }
+    return true;
+}
+
+static const char *longer(struct dcp_catalog *catalog, const char *text, char mark,
+                          const char *part)
+{
+    size_t n = strlen(text) + strlen(part) + 2;
+    char *made = dcp_catalog_alloc(catalog, n, 1);
+
+    if (made)
+        snprintf(made, n, "%s%c%s", text, mark, part);
+    return made;
+}
+
+static int collect(struct leaves *leaves, const char *key, const char *path,
+                   json_t *value, struct dcp_error *err);
+
+static int collect_part(struct leaves *leaves, const char *key, const char *path,
+                        char mark, const char *part, json_t *value, struct dcp_error *err)
+{
+    struct dcp_catalog *catalog = leaves->out->catalog;
+    const char *longer_key = longer(catalog, key, '.', part),
+               *longer_path = longer(catalog, path, mark, part);
+
+    return longer_key && longer_path
+               ? collect(leaves, longer_key, longer_path, value, err)
+               : no_memory(err);
+}
+
+/* A dict as PyTorch takes it apart: of an empty one nothing is left. */
+static int collect_mapping(struct leaves *leaves, const char *key, const char *path,
+                           json_t *value, struct dcp_error *err)
+{
+    json_t *pairs = dcp_torch_json_pairs(value), *item;
+    const char *name;
+    char digits[24];
+    size_t i;
+    int rc = DCP_OK;
+
+    leaves->reduced = leaves->reduced || pairs || !json_object_size(value);
+    json_array_foreach(pairs, i, item)
+    {
+        name = dcp_tree_key(json_array_get(item, 0), digits);
+        if (name && !rc)
+            rc = collect_part(leaves, key, path, DCP_PATH_KEY, name,
+                              json_array_get(item, 1), err);
+    }
+    if (!pairs)
+        json_object_foreach(value, name, item)
+        {
+            if (!rc)
+                rc = collect_part(leaves, key, path, DCP_PATH_KEY, name, item, err);
+        }
+    return rc;
+}
+
+/* Values nest no deeper than base/json.h reads them. */
+static int collect(struct leaves *leaves, const char *key, const char *path,
+                   json_t *value, struct dcp_error *err)
+{
+    const char *name;
+    json_t *item;
+    size_t i;
+    int rc = DCP_OK;
+
+    if (leaves->strict && is_mapping(value))
+        return collect_mapping(leaves, key, path, value, err);
+    if (is_terminal(value, leaves->strict)) {
+        struct leaf *grown =
+            dcp_mem_grow(leaves->items, &leaves->cap, leaves->n + 1, sizeof *grown);
+        if (!grown)
+            return no_memory(err);
+        leaves->items = grown;
+        grown[leaves->n++] = (struct leaf){ key, path, value };
+        return DCP_OK;
+    }
+    json_object_foreach(value, name, item)
+    {
+        if (!rc)
+            rc = collect_part(leaves, key, path, DCP_PATH_KEY, name, item, err);
+    }
+    json_array_foreach(value, i, item)
+    {
+        char digits[24];
+        snprintf(digits, sizeof digits, "%zu", i);
+        if (!rc)
+            rc = collect_part(leaves, key, path, DCP_PATH_INDEX, digits, item, err);
+    }
+    return rc;
+}
+
+/* Whether the keys are free, and do not look like the marks in paths. */
+static bool fits(const struct dcp_out *out, const struct leaves *leaves)
+{
+    for (size_t i = 0; i < leaves->n; i++) {
+        const char *key = leaves->items[i].key;
+        if (dcp_out_has(out, key) || strchr(key, DCP_PATH_KEY) ||
+            strchr(key, DCP_PATH_INDEX))
+            return false;
+    }
+    return true;
+}
+
+/* Whether it refers to tensors or objects, as "torch.tree" does. */
+static bool has_references(json_t *value)
+{
+    const char *key;
+    json_t *item;
+    size_t i;
+
+    if (json_object_get(value, "$tensor") || json_object_get(value, "$value"))
+        return true;
+    json_array_foreach(value, i, item)
+    {
+        if (has_references(item))
+            return true;
+    }
+    json_object_foreach(value, key, item)
+    {
+        if (has_references(item))
+            return true;
+    }
+    return false;
+}
+
+/* What a tensor is called in the checkpoint: the keys of all tensors come first, in their
+ * order. */
+static const char *key_of(const struct dcp_out *out, const char *name)
+{
+    int tensor = dcp_catalog_find(out->catalog, name);
+
+    return tensor < 0 ? name : out->list[tensor].key;
+}
+
+/* In a copy of a tree, the names of tensors as they are called in the checkpoint. */
+static bool name_keys(const struct dcp_out *out, json_t *value)
+{
+    static const char *const tags[] = { "$tensor", "$again" };
+    const char *name = dcp_torch_json_tensor(value), *key;
+    json_t *item;
+    bool ok = true;
+    size_t i;
+
+    for (size_t t = 0; t < DCP_ARRAY_LEN(tags) && name; t++)
+        if (json_object_get(value, tags[t]))
+            return !json_object_set_new(value, tags[t], json_string(key_of(out, name)));
+    json_array_foreach(value, i, item)
+    {
+        ok = ok && name_keys(out, item);
+    }
+    json_object_foreach(value, key, item)
+    {
+        ok = ok && name_keys(out, item);
+    }
+    return ok;
+}
+
+/* The JSON text itself, as a value that only this library understands. */
+static int put_text(struct dcp_out *out, const struct dcp_object *object, json_t *value,
+                    struct dcp_error *err)
+{
+    bool tree = !strcmp(object->name, DCP_TORCH_TREE);
+    DCP_CLEANUP_FREE char *named =
+        tree && name_keys(out, value) ? dcp_json_text(value, 0) : NULL;
+    DCP_CLEANUP_JSON json_t *text = named ? json_string(named)
+                                    : tree
+                                        ? NULL
+                                        : json_stringn(object->data, object->size_bytes);
+
+    if (!text || !dcp_out_note(out, "objects", object->name, json_string("whole")))
+        return no_memory(err);
+    return put_named(out, object->name, text, err);
+}
+
+static int put_leaves(struct dcp_out *out, const struct leaves *leaves,
+                      struct dcp_error *err)
+{
+    int rc = DCP_OK;
+
+    for (size_t i = 0; i < leaves->n && !rc; i++)
+        rc = put_value(out, leaves->items[i].key, leaves->items[i].path,
+                       leaves->items[i].value, err);
+    return rc;
+}
+
+static int put_tree(struct dcp_out *out, const struct dcp_object *object, json_t *value,
+                    struct dcp_error *err)
+{
+    struct leaves leaves = { .out = out };
+    bool terminal = is_terminal(value, false);
+
+    if (terminal && !dcp_out_has(out, object->name))
+        return put_whole(out, object->name, value, err);
+    int rc = collect(&leaves, object->name, object->name, value, err);
+
+    if (!rc && !fits(out, &leaves)) {
+        rc = terminal ? dcp_error_set(err, DCP_E_MISMATCH,
+                                      "a distributed checkpoint cannot hold: two values "
+                                      "under one key ('%s')",
+                                      object->name)
+                      : put_text(out, object, value, err);
+        leaves.n = 0;
+        terminal = true;
+    }
+    if (!rc)
+        rc = put_leaves(out, &leaves, err);
+    if (!rc && !terminal &&
+        !dcp_out_note(out, "objects", object->name, json_string("tree")))
+        rc = no_memory(err);
+    free(leaves.items);
+    return rc;
+}
+
+/* An object of a state dict, in the keys that PyTorch would give it, and no others: it
+ * asks for all of them or none. */
+static int put_placed(struct dcp_out *out, const char *name, const char *key,
+                      const char *path, json_t *value, struct dcp_error *err)
+{
+    struct leaves leaves = { .out = out, .strict = true };
+    int rc = path ? collect(&leaves, key, path, value, err) : no_memory(err);
+
+    if (!rc)
+        rc = put_leaves(out, &leaves, err);
+    bool alone = leaves.n == 1 && leaves.items[0].value == value;
+    if (!rc && !alone &&
+        !dcp_out_note(out, "objects", name,
+                      leaves.reduced ? json_pack("[s,O]", path, value)
+                                     : json_pack("[s]", path)))
+        rc = no_memory(err);
+    free(leaves.items);
+    return rc;
+}
+
+/* -- objects ------------------------------------------------------------------------- */
+
+static int put_bytes(struct dcp_out *out, const struct dcp_object *object, bool archive,
+                     struct dcp_error *err)
+{
+    static const char hex[] = "0123456789abcdef";
+    const unsigned char *data = object->data;
+    struct dcp_out_key key = { .key = object->name, .tensor = -1 };
+
+    if (archive) {
+        int rc = place_of(out, object->name, &key.key, &key.path)
+                     ? dcp_out_add_item(out, data, object->size_bytes, &key.item, err)
+                     : no_memory(err);
+        return rc ? rc : dcp_out_add(out, &key, err);
+    }
+    DCP_CLEANUP_FREE char *text = dcp_mem_calloc(object->size_bytes + 1, 2);
+    if (!text)
+        return no_memory(err);
+    for (size_t i = 0; i < object->size_bytes; i++) {
+        text[2 * i] = hex[data[i] >> 4];
+        text[2 * i + 1] = hex[data[i] & 15];
+    }
+    DCP_CLEANUP_JSON json_t *value = json_pack("{s:s}", "$bytes", text);
+    if (!value || !dcp_out_note(out, "objects", object->name, json_string("whole")))
+        return no_memory(err);
+    return put_named(out, object->name, value, err);
+}
+
+/* A value among the states of the optimizer, under the weight's name. A step that was
+ * made says it already. */
+static int put_state(struct dcp_out *out, const char *param, const char *member,
+                     json_t *value, struct dcp_error *err)
+{
+    const char *key = dcp_out_state_key(out, param, member);
+    const char *path = key ? dcp_keys_path(&out->keys, out->catalog, key, false) : NULL;
+
+    if (!path)
+        return no_memory(err);
+    if (dcp_out_has(out, key) && dcp_str_ends(key, ".step"))
+        return DCP_OK;
+    return put_value(out, key, path, value, err);
+}
+
+static int put_object(struct dcp_out *out, const struct dcp_object *object,
+                      struct dcp_error *err)
+{
+    const char *kind = json_string_value(json_object_get(out->keys.items, object->name));
+    DCP_CLEANUP_JSON json_t *value = NULL;
+    const char *key, *path, *state = dcp_out_state_before(out, object->name);
+
+    if (object->kind == DCP_OBJECT_BYTES)
+        return put_bytes(out, object, kind && !strcmp(kind, "archive"), err);
+    int rc = dcp_json_parse(object->data, object->size_bytes, object->name, &value, err);
+    if (rc)
+        return rc;
+    if (state)
+        return put_state(out, state, "", value, err);
+    if (kind && !strcmp(kind, "value"))
+        return put_whole(out, object->name, value, err);
+    if (dcp_tree_find(out->tree.objects, out->catalog, object->name, &key, &path))
+        return put_placed(out, object->name, key, path, value, err);
+    return has_references(value) ? put_text(out, object, value, err)
+                                 : put_tree(out, object, value, err);
+}
+
+static bool has_optim(const struct dcp_catalog *catalog)
+{
+    for (size_t t = 0; t < catalog->n_tensors; t++)
+        if (dcp_role_is_optim(catalog->tensors[t].role))
+            return true;
+    return false;
+}
+
+/* The groups under PyTorch's keys; what else the object says is noted. */
+static int put_optimizer(struct dcp_out *out, struct dcp_error *err)
+{
+    DCP_CLEANUP_JSON json_t *groups = NULL;
+    DCP_CLEANUP_JSON json_t *optimizer = NULL;
+    int rc = dcp_training_read(out->catalog, DCP_TRAINING_OPTIMIZER, &optimizer, err);
+    const char *type = json_string_value(json_object_get(optimizer, "type"));
+
+    if (!rc)
+        rc = dcp_training_groups(out->catalog, &groups, err);
+    bool made = !out->tree.tensors || out->own_optim;
+    if (!rc && made)
+        rc = dcp_optim_each(&out->keys, out->catalog, groups,
+                            !type || strcmp(type, "Adam") != 0, put_value, out, err);
+    if (rc || !json_is_object(optimizer))
+        return rc;
+    bool apart = made && out->keys.groups != DCP_GROUPS_NONE;
+    if ((apart && json_object_set_new(optimizer, "param_groups", json_null())) ||
+        json_object_set(out->ours, DCP_TRAINING_OPTIMIZER, optimizer))
+        return no_memory(err);
+    return DCP_OK;
+}
+
+int dcp_out_objects(struct dcp_out *out, struct dcp_error *err)
+{
+    const struct dcp_catalog *catalog = out->catalog;
+    bool optim = has_optim(catalog) || out->own_optim;
+    int rc = optim ? put_optimizer(out, err) : DCP_OK;
+
+    for (size_t o = 0; o < catalog->n_objects && !rc; o++) {
+        const struct dcp_object *object = &catalog->objects[o];
+        if (!strcmp(object->name, DCP_KEYS) || dcp_out_replaced(out, object->name) ||
+            dcp_is_carried(catalog, object->name) ||
+            (optim && !strcmp(object->name, DCP_TRAINING_OPTIMIZER)))
+            continue;
+        bool state = false;
+        if (out->own_optim)
+            rc = dcp_out_state(out, object, put_state, &state, err);
+        if (!rc && !state)
+            rc = put_object(out, object, err);
+    }
+    return rc;
+}

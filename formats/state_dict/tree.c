@@ -1,0 +1,182 @@
+/* tree: paths of a tree. */
+#include "tree.h"
+#include "base/json.h"
+#include "base/mem.h"
+#include "base/str.h"
+#include "formats/common/roles.h"
+#include "formats/common/training.h"
+#include "formats/pickle/json.h"
+#include "formats/torch/torch.h"
+#include "keys.h"
+#include <stdio.h>
+#include <string.h>
+
+static const char marks[] = { DCP_PATH_KEY, DCP_PATH_INDEX, '\0' };
+
+static int no_memory(struct dcp_error *err)
+{
+    return dcp_error_memory(err, "the nesting of a state dict");
+}
+
+/* -- paths of a tree ----------------------------------------------------------------- */
+
+struct walk {
+    struct dcp_tree *tree;
+    struct dcp_buf path;
+    bool odd; /* a key looks like the marks in paths */
+    struct dcp_error *err;
+};
+
+static int walk(struct walk *w, json_t *value);
+
+static int walk_part(struct walk *w, char mark, const char *part, json_t *value)
+{
+    size_t old = w->path.size_bytes;
+
+    w->odd = w->odd || part[strcspn(part, marks)];
+    dcp_buf_add_fmt(&w->path, "%.*s%s", old > 0, &mark, part);
+    if (w->path.failed)
+        return no_memory(w->err);
+    int rc = walk(w, value);
+    w->path.size_bytes = old;
+    w->path.data[old] = '\0';
+    return rc;
+}
+
+static int walk_list(struct walk *w, json_t *list)
+{
+    char digits[24];
+    json_t *item;
+    size_t i;
+    int rc = DCP_OK;
+
+    json_array_foreach(list, i, item)
+    {
+        snprintf(digits, sizeof digits, "%zu", i);
+        if (!rc)
+            rc = walk_part(w, DCP_PATH_INDEX, digits, item);
+    }
+    return rc;
+}
+
+const char *dcp_tree_key(const json_t *key, char digits[24])
+{
+    if (json_is_string(key))
+        return json_string_value(key);
+    snprintf(digits, 24, "%lld", (long long)json_integer_value(key));
+    return json_is_integer(key)   ? digits
+           : json_is_boolean(key) ? json_is_true(key) ? "True" : "False"
+           : json_is_null(key)    ? "None"
+                                  : NULL;
+}
+
+static int walk_pairs(struct walk *w, json_t *pairs)
+{
+    char digits[24];
+    json_t *pair;
+    size_t i;
+    int rc = DCP_OK;
+
+    json_array_foreach(pairs, i, pair)
+    {
+        const char *key = dcp_tree_key(json_array_get(pair, 0), digits);
+        if (key && !rc)
+            rc = walk_part(w, DCP_PATH_KEY, key, json_array_get(pair, 1));
+    }
+    return rc;
+}
+
+static int take(struct walk *w, json_t **paths, const char *name)
+{
+    if (!*paths)
+        *paths = json_object();
+    return !json_object_get(*paths, name) &&
+                   json_object_set_new(
+                       *paths, name,
+                       json_stringn((const char *)w->path.data, w->path.size_bytes))
+               ? no_memory(w->err)
+               : DCP_OK;
+}
+
+static int walk(struct walk *w, json_t *value)
+{
+    const char *tensor = dcp_torch_json_tensor(value), *key,
+               *object = json_string_value(dcp_pickle_json_tagged(value, "$value"));
+    json_t *pairs = dcp_torch_json_pairs(value), *item,
+           *tuple = dcp_pickle_json_tagged(value, "$tuple");
+    int rc = DCP_OK;
+
+    if ((tensor || object) && !w->path.size_bytes)
+        return DCP_OK; /* a tensor that is the whole file has no path */
+    if (tensor || object)
+        return take(w, tensor ? &w->tree->tensors : &w->tree->objects,
+                    tensor ? tensor : object);
+    if (pairs)
+        return walk_pairs(w, pairs);
+    if (tuple || json_is_array(value))
+        return walk_list(w, tuple ? tuple : value);
+    json_object_foreach(value, key, item)
+    {
+        if (key[0] == '$') /* an object of some class: what is in it has no path */
+            return DCP_OK;
+        if (!rc)
+            rc = walk_part(w, DCP_PATH_KEY, key, item);
+    }
+    return rc;
+}
+
+/* A plain dict of tensors is a model's, whatever container it is put into; so is one of
+ * this library, which names an optimizer's tensors in its own way. */
+static bool is_flat(const struct dcp_tree *tree)
+{
+    bool own = false;
+    const char *name, *param;
+    json_t *path;
+
+    json_object_foreach(tree->tensors, name, path)
+    {
+        if (strpbrk(json_string_value(path), marks))
+            return false;
+        own = own || dcp_role_is_optim(dcp_role_of_name(name, &param));
+    }
+    return own || !tree->objects;
+}
+
+int dcp_tree_load(struct dcp_tree *tree, const struct dcp_catalog *catalog,
+                  struct dcp_error *err)
+{
+    DCP_CLEANUP_JSON json_t *root = NULL;
+    struct walk w = { .tree = tree, .err = err };
+    int rc = dcp_training_read(catalog, DCP_TORCH_TREE, &root, err);
+
+    *tree = (struct dcp_tree){ 0 };
+    if (rc || !root)
+        return rc;
+    rc = walk(&w, root);
+    dcp_buf_fini(&w.path);
+    if (rc || w.odd || is_flat(tree))
+        dcp_tree_fini(tree);
+    return rc;
+}
+
+void dcp_tree_fini(struct dcp_tree *tree)
+{
+    json_decref(tree->tensors);
+    json_decref(tree->objects);
+    *tree = (struct dcp_tree){ 0 };
+}
+
+bool dcp_tree_find(json_t *paths, struct dcp_catalog *catalog, const char *name,
+                   const char **out_key, const char **out_path)
+{
+    const char *path = json_string_value(json_object_get(paths, name));
+
+    if (!path || !path[0])
+        return false;
+    char *key = dcp_catalog_alloc(catalog, strlen(path) + 1, 1);
+    *out_path = key ? dcp_catalog_text(catalog, path) : NULL;
+    *out_key = key;
+    for (size_t i = 0; key && path[i]; i++)
+        key[i] = strchr(marks, path[i]) ? '.' : path[i];
+    return true;
+}

@@ -1,0 +1,241 @@
+/* objects: what a file holds beside its tensors. Values that stand beside tensors
+ * become objects; what is left is the tree, kept unless names alone tell as much. */
+#include "base/json.h"
+#include "base/mem.h"
+#include "formats/pickle/json.h"
+#include "formats/torch/torch.h"
+#include "torch_save.h"
+#include <stdio.h>
+#include <string.h>
+
+struct splitter {
+    struct dcp_catalog *catalog;
+    struct dcp_error *err;
+    size_t n_objects;
+};
+
+static bool is_tensor(const json_t *value)
+{
+    return dcp_torch_json_tensor(value) != NULL;
+}
+
+static bool holds_tensor(json_t *value)
+{
+    const char *key;
+    json_t *item;
+    size_t i;
+
+    if (is_tensor(value))
+        return true;
+    json_array_foreach(value, i, item)
+    {
+        if (holds_tensor(item))
+            return true;
+    }
+    json_object_foreach(value, key, item)
+    {
+        if (holds_tensor(item))
+            return true;
+    }
+    return false;
+}
+
+static bool is_ordered_dict(const json_t *value)
+{
+    const char *class = json_string_value(json_object_get(value, "$object"));
+
+    return class && !strcmp(class, "collections.OrderedDict");
+}
+
+json_t *dcp_torch_json_pairs(const json_t *value)
+{
+    return is_ordered_dict(value) ? json_object_get(value, "pairs")
+                                  : dcp_pickle_json_tagged(value, "$dict");
+}
+
+/* A dict with plain strings as keys. */
+static bool is_plain_dict(json_t *value)
+{
+    const char *key;
+    json_t *item;
+
+    json_object_foreach(value, key, item)
+    {
+        if (key[0] == '$')
+            return false;
+    }
+    return json_is_object(value);
+}
+
+/* -- objects of their own ------------------------------------------------------------ */
+
+static int add_object(struct splitter *s, const char *name, const json_t *value)
+{
+    DCP_CLEANUP_FREE char *text = dcp_json_text(value, 0);
+
+    if (!text)
+        return dcp_error_memory(s->err, "an object");
+    struct dcp_object object = {
+        .name = name, .kind = DCP_OBJECT_JSON, .data = text, .size_bytes = strlen(text)
+    };
+    return dcp_catalog_add_object(s->catalog, &object, s->err);
+}
+
+static int split(struct splitter *s, json_t *value, const char *path);
+
+/* A child without tensors becomes an object, and *out_new the reference to it. */
+static int split_child(struct splitter *s, json_t *child, const char *path,
+                       const char *part, json_t **out_new)
+{
+    size_t n = strlen(path) + strlen(part) + 2;
+    DCP_CLEANUP_FREE char *name = malloc(n);
+
+    *out_new = NULL;
+    if (!name)
+        return dcp_error_memory(s->err, "the name of an object");
+    snprintf(name, n, "%s%s%s", path, path[0] ? "." : "", part);
+    if (holds_tensor(child))
+        return split(s, child, name);
+    if (!name[0] || !strcmp(name, DCP_TORCH_TREE) ||
+        s->n_objects >= DCP_TORCH_MAX_OBJECTS ||
+        dcp_catalog_find_object(s->catalog, name) >= 0)
+        return DCP_OK;
+    s->n_objects++;
+    int rc = add_object(s, name, child);
+    if (!rc && !(*out_new = json_pack("{s:s}", "$value", name)))
+        rc = dcp_error_memory(s->err, "an object");
+    return rc;
+}
+
+static int split_pairs(struct splitter *s, json_t *pairs, const char *path)
+{
+    json_t *pair, *child;
+    size_t i;
+    int rc = DCP_OK;
+
+    json_array_foreach(pairs, i, pair)
+    {
+        const json_t *key = json_array_get(pair, 0);
+        char number[32];
+        snprintf(number, sizeof number, "%lld", (long long)json_integer_value(key));
+        if (!json_is_string(key) && !json_is_integer(key))
+            continue;
+        rc = split_child(s, json_array_get(pair, 1), path,
+                         json_is_string(key) ? json_string_value(key) : number, &child);
+        if (!rc && child && json_array_set_new(pair, 1, child))
+            rc = dcp_error_memory(s->err, "an object");
+        if (rc)
+            break;
+    }
+    return rc;
+}
+
+static int split_list(struct splitter *s, json_t *list, const char *path)
+{
+    json_t *item, *child;
+    size_t i;
+    int rc = DCP_OK;
+
+    json_array_foreach(list, i, item)
+    {
+        char number[32];
+        snprintf(number, sizeof number, "%zu", i);
+        rc = split_child(s, item, path, number, &child);
+        if (!rc && child && json_array_set_new(list, i, child))
+            rc = dcp_error_memory(s->err, "an object");
+        if (rc)
+            break;
+    }
+    return rc;
+}
+
+static int split_dict(struct splitter *s, json_t *dict, const char *path)
+{
+    const char *key;
+    json_t *item, *child;
+    int rc = DCP_OK;
+
+    json_object_foreach(dict, key, item)
+    {
+        rc = split_child(s, item, path, key, &child);
+        if (!rc && child && json_object_set_new(dict, key, child))
+            rc = dcp_error_memory(s->err, "an object");
+        if (rc)
+            break;
+    }
+    return rc;
+}
+
+/* Containers are descended into; whatever else holds tensors stays whole in the tree. */
+static int split(struct splitter *s, json_t *value, const char *path)
+{
+    json_t *tuple = dcp_pickle_json_tagged(value, "$tuple"),
+           *pairs = dcp_torch_json_pairs(value);
+
+    if (pairs)
+        return split_pairs(s, pairs, path);
+    if (tuple || json_is_array(value))
+        return split_list(s, tuple ? tuple : value, path);
+    return is_plain_dict(value) ? split_dict(s, value, path) : DCP_OK;
+}
+
+/* -- the whole ----------------------------------------------------------------------- */
+
+static bool is_tensor_named(const json_t *value, const char *name)
+{
+    const char *tensor =
+        json_object_size(value) == 1 ? dcp_torch_json_tensor(value) : NULL;
+
+    return tensor && name && !strcmp(tensor, name);
+}
+
+/* A dict of plain tensors and nothing else: names and order say everything. */
+static bool is_flat(json_t *tree)
+{
+    json_t *pairs = dcp_torch_json_pairs(tree), *item;
+    const char *key;
+    size_t i;
+
+    if (is_ordered_dict(tree) && json_object_size(tree) <= 2 &&
+        (pairs || json_object_size(tree) == 1)) {
+        json_array_foreach(pairs, i, item)
+        {
+            if (!is_tensor_named(json_array_get(item, 1),
+                                 json_string_value(json_array_get(item, 0))))
+                return false;
+        }
+        return true;
+    }
+    if (!is_plain_dict(tree))
+        return false;
+    json_object_foreach(tree, key, item)
+    {
+        if (!is_tensor_named(item, key))
+            return false;
+    }
+    return true;
+}
+
+/* Ties come last in a target, so that only the tree knows the order of a dict. */
+static bool has_ties(const struct dcp_catalog *catalog)
+{
+    for (size_t i = 0; i < catalog->n_tensors; i++)
+        if (catalog->tensors[i].tied_to)
+            return true;
+    return false;
+}
+
+int dcp_torch_objects_index(struct dcp_torch_file *file, struct dcp_catalog *catalog,
+                            json_t *tree, struct dcp_error *err)
+{
+    struct splitter s = { .catalog = catalog, .err = err };
+
+    if (is_flat(tree) && !has_ties(catalog))
+        return DCP_OK;
+    int rc = dcp_torch_roles(catalog, tree, err);
+    if (!rc)
+        rc = dcp_torch_optimizers(file, catalog, tree, err);
+    if (!rc)
+        rc = split(&s, tree, "");
+    return rc ? rc : add_object(&s, DCP_TORCH_TREE, tree);
+}

@@ -1,0 +1,263 @@
+/* optim: optimizers in a file: which weights their numbers stand for, and the
+ * object "optimizer" of common/training.h. */
+#include "base/bytes.h"
+#include "base/mem.h"
+#include "formats/common/optim_ids.h"
+#include "formats/common/training.h"
+#include "formats/pickle/json.h"
+#include "formats/torch/torch.h"
+#include "torch_save.h"
+#include <string.h>
+
+struct finder {
+    struct dcp_torch_file *file;
+    struct dcp_catalog *catalog;
+    size_t *piece; /* of each tensor: 1 + the index of its piece */
+    int rc;        /* of the first value that could not be read */
+    struct dcp_error *err;
+};
+
+/* One optimizer. */
+struct optim {
+    json_t *groups, *states; /* states: pairs, or a dict by names */
+    size_t n;                /* numbers */
+    struct dcp_optim_ids ids;
+    int64_t updates; /* the most that a parameter has seen; -1: unknown */
+};
+
+static int tensor_of(const struct finder *f, const json_t *value)
+{
+    const char *name = dcp_torch_json_tensor(value);
+
+    return name ? dcp_catalog_find(f->catalog, name) : -1;
+}
+
+/* -- updates ------------------------------------------------------------------------- */
+
+/* The number in a tensor of one element; -1: it is none. A damaged one ends the act. */
+static int64_t read_number(struct finder *f, int tensor)
+{
+    const struct dcp_tensor *t = &f->catalog->tensors[tensor];
+    size_t n = dcp_dtype_size(t->dtype);
+    unsigned char data[8] = { 0 };
+    float single;
+
+    if (t->n_elems != 1 || n > sizeof data || !f->piece[tensor])
+        return -1;
+    const struct dcp_piece *piece = &f->catalog->pieces[f->piece[tensor] - 1];
+    if (piece->file < 0 && piece->stored_size != n)
+        return -1;
+    if (piece->file < 0)
+        memcpy(data, piece->data, n);
+    else if (!f->rc)
+        f->rc = dcp_torch_read(f->file, piece->offset, piece->codec, piece->skip, data, n,
+                               f->err);
+    if (f->rc)
+        return -1;
+    uint32_t low = dcp_le32(data);
+    memcpy(&single, &low, sizeof single);
+    if (t->dtype == DCP_F32)
+        return single >= 0 && single < 1e15f ? (int64_t)single : -1;
+    return t->dtype == DCP_I64 ? (int64_t)dcp_le64(data) : -1;
+}
+
+static void see_step(struct finder *f, const json_t *state, struct optim *o)
+{
+    const json_t *step = json_object_get(state, "step");
+    int at = tensor_of(f, step);
+    int64_t updates = at >= 0                 ? read_number(f, at)
+                      : json_is_integer(step) ? json_integer_value(step)
+                                              : -1;
+
+    o->updates = updates > o->updates ? updates : o->updates;
+}
+
+/* -- numbers ------------------------------------------------------------------------- */
+
+/* Weights that an optimizer may have, in the order of the model. */
+static size_t list_weights(const struct dcp_catalog *catalog, size_t *out)
+{
+    size_t n = 0;
+
+    for (size_t t = 0; t < catalog->n_tensors; t++)
+        if (catalog->tensors[t].role == DCP_ROLE_MODEL && !catalog->tensors[t].tied_to &&
+            dcp_dtype_is_float(catalog->tensors[t].dtype))
+            out[n++] = t;
+    return n;
+}
+
+/* The shape of a parameter, from a state: {"exp_avg": tensor, …}. */
+static void find_shape(const struct finder *f, json_t *state, struct dcp_optim_shape *out)
+{
+    const char *key;
+    json_t *item;
+
+    json_object_foreach(state, key, item)
+    {
+        int at = strcmp(key, "step") != 0 ? tensor_of(f, item) : -1;
+        if (at < 0 || out->known)
+            continue;
+        out->known = true;
+        out->ndim = f->catalog->tensors[at].ndim;
+        memcpy(out->shape, f->catalog->tensors[at].shape,
+               (size_t)out->ndim * sizeof *out->shape);
+    }
+}
+
+/* Tensors of a state belong to that weight; without one, to nobody: a number is no name.
+ */
+static void set_param(const struct finder *f, json_t *state, int weight, int group)
+{
+    const char *key;
+    json_t *item;
+
+    json_object_foreach(state, key, item)
+    {
+        int at = tensor_of(f, item);
+        if (at < 0)
+            continue;
+        struct dcp_tensor *tensor = &f->catalog->tensors[at];
+        tensor->param = weight >= 0 ? f->catalog->tensors[weight].param : tensor->name;
+        tensor->group = group;
+    }
+}
+
+/* The number of a state, or -1. */
+static int number_of(const json_t *pair, size_t n)
+{
+    const json_t *key = json_array_get(pair, 0);
+    json_int_t id = json_is_integer(key) ? json_integer_value(key) : -1;
+
+    return id >= 0 && (uint64_t)id < n ? (int)id : -1;
+}
+
+static void take_numbers(struct finder *f, struct optim *o)
+{
+    for (size_t i = 0; i < json_array_size(o->states); i++) {
+        const json_t *pair = json_array_get(o->states, i);
+        json_t *state = json_array_get(pair, 1);
+        int id = number_of(pair, o->n), weight = id < 0 ? -1 : o->ids.weight[id];
+        int group = id < 0 ? 0 : o->ids.group[id];
+        see_step(f, state, o);
+        if (json_is_integer(json_array_get(pair, 0)))
+            set_param(f, state, weight, group);
+        if (weight >= 0)
+            f->catalog->tensors[weight].group = group;
+    }
+}
+
+static int match(struct finder *f, struct optim *o)
+{
+    DCP_CLEANUP_FREE struct dcp_optim_shape *shapes = NULL;
+    DCP_CLEANUP_FREE size_t *weights =
+        dcp_mem_calloc(f->catalog->n_tensors, sizeof *weights);
+
+    o->n = dcp_optim_ids_count(o->groups);
+    shapes = dcp_mem_calloc(o->n, sizeof *shapes);
+    if (!shapes || !weights)
+        return dcp_error_memory(f->err, "an optimizer");
+    for (size_t i = 0; i < json_array_size(o->states); i++) {
+        const json_t *pair = json_array_get(o->states, i);
+        int id = number_of(pair, o->n);
+        if (id >= 0)
+            find_shape(f, json_array_get(pair, 1), &shapes[id]);
+    }
+    int rc = dcp_optim_ids_find(f->catalog, weights, list_weights(f->catalog, weights),
+                                o->groups, shapes, &o->ids, f->err);
+    if (!rc)
+        take_numbers(f, o);
+    return rc ? rc : f->rc;
+}
+
+/* -- the object ---------------------------------------------------------------------- */
+
+/* Whether every parameter of the groups is known by name. */
+static bool has_names(const struct optim *o)
+{
+    for (size_t g = 0; g < json_array_size(o->groups); g++) {
+        const json_t *params = json_object_get(json_array_get(o->groups, g), "params");
+        if (!json_is_array(params))
+            return false;
+        for (size_t i = 0; i < json_array_size(params); i++)
+            if (!o->ids.found && !json_is_string(json_array_get(params, i)))
+                return false;
+    }
+    return json_array_size(o->groups) > 0;
+}
+
+static int add_object(const struct finder *f, const struct optim *o)
+{
+    json_t *optimizer = json_object();
+    int failed = !optimizer;
+
+    if (!failed && o->updates >= 0)
+        failed =
+            json_object_set_new(optimizer, "step", json_integer((json_int_t)o->updates));
+    failed = failed ||
+             json_object_set_new(optimizer, "param_groups",
+                                 dcp_optim_ids_groups(f->catalog, o->groups, &o->ids));
+    if (!failed)
+        return dcp_training_add(f->catalog, DCP_TRAINING_OPTIMIZER, optimizer, f->err);
+    json_decref(optimizer);
+    return dcp_error_memory(f->err, "an optimizer");
+}
+
+static int take_optimizer(struct finder *f, json_t *groups, json_t *states)
+{
+    struct optim o = { .groups = groups, .updates = -1 };
+    const char *key;
+    json_t *state;
+    int rc = DCP_OK;
+
+    o.states = dcp_torch_json_pairs(states);
+    if (o.states)
+        rc = match(f, &o);
+    else
+        json_object_foreach(states, key, state)
+        {
+            see_step(f, state, &o);
+        }
+    rc = rc ? rc : f->rc;
+    if (!rc && has_names(&o) &&
+        dcp_catalog_find_object(f->catalog, DCP_TRAINING_OPTIMIZER) < 0)
+        rc = add_object(f, &o);
+    dcp_optim_ids_fini(&o.ids);
+    return rc;
+}
+
+/* Wherever {"state": …, "param_groups": …} stands, that is an optimizer. */
+static int take_all(struct finder *f, json_t *value)
+{
+    json_t *groups = json_object_get(value, "param_groups"), *item;
+    json_t *states = json_object_get(value, "state");
+    const char *key;
+    size_t i;
+    int rc = DCP_OK;
+
+    if (groups && states)
+        return take_optimizer(f, groups, states);
+    json_array_foreach(value, i, item)
+    {
+        if ((rc = take_all(f, item)))
+            return rc;
+    }
+    json_object_foreach(value, key, item)
+    {
+        if ((rc = take_all(f, item)))
+            return rc;
+    }
+    return rc;
+}
+
+int dcp_torch_optimizers(struct dcp_torch_file *file, struct dcp_catalog *catalog,
+                         json_t *tree, struct dcp_error *err)
+{
+    DCP_CLEANUP_FREE size_t *piece = dcp_mem_calloc(catalog->n_tensors, sizeof *piece);
+    struct finder f = { .file = file, .catalog = catalog, .piece = piece, .err = err };
+
+    if (!piece)
+        return dcp_error_memory(err, "an optimizer");
+    for (size_t p = 0; p < catalog->n_pieces; p++)
+        piece[catalog->pieces[p].tensor] = p + 1;
+    return take_all(&f, tree);
+}

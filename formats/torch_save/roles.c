@@ -1,0 +1,144 @@
+/* roles: what the tensors of a nested object are to training. The keys that lead to
+ * them tell, as common/roles.h describes it. */
+#include "formats/common/roles.h"
+#include "base/mem.h"
+#include "formats/pickle/json.h"
+#include "formats/torch/torch.h"
+#include "torch_save.h"
+#include <stdio.h>
+#include <string.h>
+
+enum { MAX_JOINTS = DCP_PICKLE_JSON_MAX_DEPTH };
+
+/* Where the parts of a tensor's path meet in its name. */
+struct joints {
+    size_t n;
+    const uint32_t *at;
+};
+
+struct finder {
+    struct dcp_catalog *catalog;
+    struct joints *joints; /* of each tensor */
+    uint32_t path[MAX_JOINTS];
+    struct dcp_error *err;
+};
+
+/* -- paths --------------------------------------------------------------------------- */
+
+static int walk(struct finder *f, const json_t *value, size_t length, size_t depth);
+
+/* A child under a key of n bytes, which stands behind `length` bytes of path. */
+static int walk_child(struct finder *f, const json_t *child, size_t length, size_t n,
+                      size_t depth)
+{
+    if (length && depth < MAX_JOINTS)
+        f->path[depth++] = (uint32_t)length;
+    return walk(f, child, length + (length ? 1 : 0) + n, depth);
+}
+
+static int walk_pairs(struct finder *f, const json_t *pairs, size_t length, size_t depth)
+{
+    int rc = DCP_OK;
+
+    for (size_t i = 0; i < json_array_size(pairs) && !rc; i++) {
+        const json_t *pair = json_array_get(pairs, i), *key = json_array_get(pair, 0);
+        char number[32];
+        int n =
+            snprintf(number, sizeof number, "%lld", (long long)json_integer_value(key));
+        if (json_is_string(key) || json_is_integer(key))
+            rc = walk_child(f, json_array_get(pair, 1), length,
+                            json_is_string(key) ? json_string_length(key) : (size_t)n,
+                            depth);
+    }
+    return rc;
+}
+
+static int walk_list(struct finder *f, const json_t *list, size_t length, size_t depth)
+{
+    int rc = DCP_OK;
+
+    for (size_t i = 0; i < json_array_size(list) && !rc; i++) {
+        int n = snprintf(NULL, 0, "%zu", i);
+        rc = walk_child(f, json_array_get(list, i), length, (size_t)n, depth);
+    }
+    return rc;
+}
+
+static int take_joints(struct finder *f, const char *name, size_t depth)
+{
+    int at = dcp_catalog_find(f->catalog, name);
+    size_t size = depth * sizeof *f->path;
+    uint32_t *copy = at < 0 ? NULL : dcp_catalog_alloc(f->catalog, size, 1);
+
+    if (at < 0)
+        return DCP_OK;
+    if (!copy)
+        return dcp_error_memory(f->err, "the roles of tensors");
+    memcpy(copy, f->path, size);
+    f->joints[at] = (struct joints){ depth, copy };
+    return DCP_OK;
+}
+
+static int walk(struct finder *f, const json_t *value, size_t length, size_t depth)
+{
+    const char *name = dcp_torch_json_tensor(value), *key;
+    json_t *pairs = dcp_torch_json_pairs(value),
+           *tuple = dcp_pickle_json_tagged(value, "$tuple"), *item;
+    int rc = DCP_OK;
+
+    if (name)
+        return take_joints(f, name, depth);
+    if (pairs)
+        return walk_pairs(f, pairs, length, depth);
+    if (tuple || json_is_array(value))
+        return walk_list(f, tuple ? tuple : value, length, depth);
+    json_object_foreach((json_t *)(uintptr_t)value, key, item)
+    {
+        if (key[0] != '$' && !rc)
+            rc = walk_child(f, item, length, strlen(key), depth);
+    }
+    return rc;
+}
+
+static bool is_joint(void *self, int tensor, size_t at)
+{
+    const struct joints *j = &((struct finder *)self)->joints[tensor];
+
+    for (size_t i = 0; i < j->n; i++)
+        if (j->at[i] == at)
+            return true;
+    return false;
+}
+
+/* -- the whole ----------------------------------------------------------------------- */
+
+/* Names that this library made tell more than their place. */
+static void keep_own(struct dcp_catalog *catalog)
+{
+    for (size_t t = 0; t < catalog->n_tensors; t++) {
+        const char *param;
+        enum dcp_role role = dcp_role_of_name(catalog->tensors[t].name, &param);
+        if (!dcp_role_is_optim(role))
+            continue;
+        catalog->tensors[t].role = role;
+        catalog->tensors[t].param = param;
+    }
+}
+
+int dcp_torch_roles(struct dcp_catalog *catalog, json_t *tree, struct dcp_error *err)
+{
+    DCP_CLEANUP_FREE struct joints *joints =
+        dcp_mem_calloc(catalog->n_tensors, sizeof *joints);
+    struct finder f = { .catalog = catalog, .joints = joints, .err = err };
+    const struct dcp_roles_hints hints = { .is_joint = is_joint, .self = &f };
+    struct dcp_roles roles;
+
+    if (!joints)
+        return dcp_error_memory(err, "the roles of tensors");
+    int rc = walk(&f, tree, 0, 0);
+    if (!rc)
+        rc = dcp_roles_find(catalog, &hints, &roles, err);
+    if (!rc)
+        keep_own(catalog);
+    return rc;
+}
