@@ -4,7 +4,7 @@
 #ifndef DCP_CLI_COMPLETE_H
 #define DCP_CLI_COMPLETE_H
 
-#include "main.h"
+#include "program.h"
 
 struct dcp_complete_shell {
     const char *name;

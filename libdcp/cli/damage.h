@@ -2,7 +2,7 @@
 #ifndef DCP_CLI_DAMAGE_H
 #define DCP_CLI_DAMAGE_H
 
-#include "main.h"
+#include "program.h"
 #include <dcp/reshard.h>
 #include <stdbool.h>
 

@@ -3,7 +3,7 @@
 #ifndef DCP_CLI_REPORT_H
 #define DCP_CLI_REPORT_H
 
-#include "main.h"
+#include "program.h"
 
 /* What failed, where, why, and the next act. A code without a message says its name in
  * the table of errors, except DIFFERS, which is an answer. */

@@ -3,7 +3,7 @@
 #ifndef DCP_CLI_SOURCE_H
 #define DCP_CLI_SOURCE_H
 
-#include "main.h"
+#include "program.h"
 #include <dcp/reshard.h>
 
 /* As dcp_place_open; with --trusted-keys it is signed by one of them, and unchanged.

@@ -2,7 +2,7 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "rename.h"
-#include "scale.h"
+#include "scales.h"
 #include <string.h>
 
 /* What a choice works with. */

@@ -3,6 +3,7 @@
 #include "base/mem.h"
 #include "fingerprint.h"
 #include "region.h"
+#include "scales.h"
 #include "scatter.h"
 #include <stdatomic.h>
 #include <string.h>
@@ -184,14 +185,71 @@ static int cast_scaled(struct dcp_copier *copier, size_t p, int64_t begin,
     return rc;
 }
 
+/* All of a tensor, in 32 bits: a copy onto one piece. */
+static int read_values(const struct dcp_catalog *src, int tensor,
+                       struct dcp_blocks *blocks, float **out, struct dcp_error *err)
+{
+    struct dcp_tensor factors = src->tensors[tensor];
+    size_t n = (size_t)factors.n_elems;
+    DCP_CLEANUP_FREE unsigned char *raw =
+        dcp_mem_calloc(n, dcp_dtype_size(factors.dtype));
+    struct dcp_catalog *one = NULL;
+    struct dcp_plan *plan = NULL;
+
+    *out = dcp_mem_calloc(n, sizeof **out);
+    if (!raw || !*out)
+        return dcp_error_memory(err, "the scales of a weight");
+    factors.tied_to = NULL;
+    int rc = dcp_catalog_new(&one, err);
+    if (!rc)
+        rc = dcp_catalog_add_tensor(one, &factors, NULL, err);
+    if (!rc)
+        rc = dcp_catalog_add_piece(one, &(struct dcp_piece){ .file = -1 }, err);
+    if (!rc)
+        rc = dcp_catalog_sort(one, err);
+    if (!rc)
+        rc = dcp_plan_new(src, one, &tensor, &plan, err);
+    struct dcp_copier copier = { .plan = plan, .src = src, .dst = one, .blocks = blocks };
+    if (!rc)
+        rc = dcp_copy_piece(&copier, 0, 0, factors.n_elems, raw, err);
+    if (!rc)
+        rc = dcp_cast(factors.dtype, DCP_F32, raw, *out, n, err);
+    dcp_plan_free(plan);
+    dcp_catalog_free(one);
+    return rc;
+}
+
+/* The factors of a weight, unless they are those that there are. */
+static int load_scale(struct dcp_copier *copier, const struct dcp_tensor *weight,
+                      struct dcp_error *err)
+{
+    struct dcp_scale *scale = &copier->scale;
+    int at;
+
+    if (scale->weight == weight)
+        return DCP_OK;
+    dcp_scale_fini(scale);
+    int rc = dcp_scale_find(copier->src, weight, &at, err);
+    if (!rc && at < 0) {
+        scale->weight = weight;
+        return DCP_OK;
+    }
+    if (!rc)
+        rc = dcp_scale_init(scale, weight, &copier->src->tensors[at], err);
+    if (!rc)
+        rc = read_values(copier->src, at, copier->blocks, &scale->values, err);
+    if (rc)
+        dcp_scale_fini(scale);
+    return rc;
+}
+
 /* Finds out whether what is cast is scaled. */
 static int find_scale(struct dcp_copier *copier, const struct dcp_tensor *from,
                       const struct dcp_tensor *to, bool *out_scaled,
                       struct dcp_error *err)
 {
     bool widens = dcp_scale_is_f8(from->dtype) && !dcp_scale_is_f8(to->dtype);
-    int rc = widens ? dcp_scale_of(&copier->scale, copier->src, from, copier->blocks, err)
-                    : DCP_OK;
+    int rc = widens ? load_scale(copier, from, err) : DCP_OK;
 
     *out_scaled = !rc && widens && copier->scale.values;
     return rc;

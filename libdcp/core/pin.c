@@ -2,7 +2,6 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "base/str.h"
-#include "steps.h"
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -5,6 +5,10 @@
 
 #include <dcp/store.h>
 
+#define DCP_DUE_PREFIX                                                                  \
+    ".due-" /* since when retention waits for the readers of a step: see dcp_pin_yields \
+             */
+
 /* Pins a step ("": the store's root) for reading, where the store can; *out is NULL where
  * it cannot, or where the step has no manifest. Given back with dcp_unpin. Errors:
  * NOT_FOUND when there is no such folder any more. */

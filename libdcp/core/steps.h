@@ -9,8 +9,6 @@
     ".tmp-" /* being written; dead when nobody holds the root's lease */
 #define DCP_TRASH_PREFIX ".trash-" /* being removed */
 #define DCP_ASIDE_SUFFIX ".aside"  /* no longer part of the run: see dcp_set_aside */
-#define DCP_DUE_PREFIX \
-    ".due-" /* since when retention waits for the readers of a step: see pin.h */
 #define DCP_MARKS_PREFIX ".marks-" /* what people say of a step: see dcp_marks */
 #define DCP_LATEST "latest"        /* a hint for people: the name of the newest step */
 #define DCP_MOST_LOOKS 100         /* at a run whose steps go while they are looked at */
