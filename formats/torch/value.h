@@ -55,8 +55,8 @@ void dcp_torch_write_view(struct dcp_pickle_out *out, enum dcp_dtype dtype, int 
 void dcp_torch_write_tensor(struct dcp_torch_writer *w, size_t tensor);
 /* Writes any value. References to what the catalog does not hold are left out of dicts
  * and are None elsewhere. Classes are written as what they are: which of them a target
- * may have is decided before (core/objects.h). Errors: CORRUPT (an object that is no
- * JSON), MEMORY. */
+ * may have is decided before (core/catalog/objects.h). Errors: CORRUPT (an object that is
+ * no JSON), MEMORY. */
 int dcp_torch_write_value(struct dcp_torch_writer *w, json_t *value,
                           struct dcp_error *err);
 /* Whether a value stands for something: false for references to what is not there. */

@@ -2,8 +2,8 @@
  *
  * CRC is linear over GF(2): crcs of parts combine into the crc of the whole, and the part
  * that a scattered run gives to the crc of a large array can be computed alone (see
- * core/fingerprint.h). CRC-64/XZ: polynomial 0x42F0E1EBA9EA3693, reflected, initial value
- * and final xor all ones; `xz --check=crc64` computes it too. */
+ * core/integrity/fingerprint.h). CRC-64/XZ: polynomial 0x42F0E1EBA9EA3693, reflected,
+ * initial value and final xor all ones; `xz --check=crc64` computes it too. */
 #ifndef DCP_BASE_HASH_H
 #define DCP_BASE_HASH_H
 

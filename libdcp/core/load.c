@@ -1,21 +1,21 @@
 /* load: the catalog of the step goes from rank 0 to all; then each rank fills its own
  * pieces, and all agree. */
-#include "await.h"
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/mem.h"
 #include "base/pool.h"
 #include "base/str.h"
-#include "copy.h"
-#include "fingerprint.h"
-#include "index.h"
-#include "local.h"
-#include "mend.h"
-#include "pack.h"
-#include "pin.h"
-#include "prove.h"
-#include "region.h"
-#include "steps.h"
+#include "core/catalog/index.h"
+#include "core/catalog/pack.h"
+#include "core/catalog/region.h"
+#include "core/collective/await.h"
+#include "core/integrity/fingerprint.h"
+#include "core/parity/mend.h"
+#include "core/plan/local.h"
+#include "core/read/copy.h"
+#include "core/read/prove.h"
+#include "core/run/pin.h"
+#include "core/run/steps.h"
 #include <inttypes.h>
 #include <string.h>
 

@@ -14,18 +14,18 @@
  * PUBLISHING: the pool of rank 0 takes fingerprints, makes the companion and the
  * manifest, renames, and prunes. When it is done they agree: the step is whole and
  * durable on all ranks. */
-#include "await.h"
 #include "base/clock.h"
 #include "base/mem.h"
 #include "base/size.h"
-#include "finish.h"
-#include "finite.h"
-#include "local.h"
-#include "pack.h"
-#include "parity_code.h"
-#include "room.h"
-#include "stage.h"
-#include "steps.h"
+#include "core/catalog/pack.h"
+#include "core/collective/await.h"
+#include "core/integrity/finite.h"
+#include "core/parity/code.h"
+#include "core/plan/local.h"
+#include "core/run/steps.h"
+#include "core/write/finish.h"
+#include "core/write/room.h"
+#include "core/write/stage.h"
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>

@@ -19,7 +19,7 @@ set_source_files_properties(${double_kernels} PROPERTIES
     LANGUAGE CXX
     COMPILE_OPTIONS "-xc++;-D__CUDACC__;-include;cuda_runtime.h;-ffp-contract=off")
 add_library(cuda_double STATIC ${double_sources} ${double_trainer} ${double_kernels}
-    "${PROJECT_SOURCE_DIR}/libdcp/port/device_cuda.c")
+    "${PROJECT_SOURCE_DIR}/libdcp/port/device/cuda.c")
 target_include_directories(cuda_double BEFORE PUBLIC "${double_dir}")
 target_include_directories(cuda_double PRIVATE
     "${PROJECT_SOURCE_DIR}/libdcp" "${PROJECT_SOURCE_DIR}/trainer")

@@ -23,6 +23,15 @@ FLOORS = {
         ("scan",),
         ("",),
     ),
+    "libdcp/core": (
+        ("collective", "catalog"),
+        ("files", "parity", "integrity", "plan"),
+        ("read", "run"),
+        ("write", "verify"),
+        ("sign",),
+        ("",),
+    ),
+    "libdcp/port": (("comm", "store", "device"),),
 }
 CODE = (".c", ".h", ".cu", ".cuh")
 INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)

@@ -1,6 +1,6 @@
 /* Planning a large change of world: 1,024 -> 768 ranks, 1,000 tensors. */
 #include "base/mem.h"
-#include "core/plan.h"
+#include "core/plan/plan.h"
 #include "lib/bench.h"
 #include <dcp/dcp.h>
 #include <stdio.h>

@@ -3,7 +3,7 @@
  * refuses or takes the step before. */
 #include "base/clock.h"
 #include "base/hash.h"
-#include "core/mend.h"
+#include "core/parity/mend.h"
 #include "lib/acts.h"
 #include "lib/sample.h"
 #include "lib/step_files.h"

@@ -1,5 +1,5 @@
 /* A DeepSpeed checkpoint or a universal one, packed as lib/packed_folder.h says. */
-#include "core/target.h"
+#include "core/plan/target.h"
 #include "lib/fuzz_formats.h"
 #include "lib/must.h"
 #include "lib/packed_folder.h"

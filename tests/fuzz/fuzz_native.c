@@ -7,8 +7,8 @@
  * has SHARD_BYTES bytes. */
 #include "base/buf.h"
 #include "base/hash.h"
-#include "core/blocks.h"
-#include "core/pack.h"
+#include "core/catalog/pack.h"
+#include "core/read/blocks.h"
 #include "lib/must.h"
 #include <dcp/dcp.h>
 #include <inttypes.h>

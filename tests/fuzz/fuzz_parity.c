@@ -2,8 +2,8 @@
  * that file: byte 0 says how much of the input is description, the rest lies behind it.
  */
 #include "base/buf.h"
-#include "core/mend.h"
-#include "core/parity.h"
+#include "core/parity/mend.h"
+#include "core/parity/parity.h"
 #include "lib/must.h"
 #include <string.h>
 

@@ -6,7 +6,7 @@
 #include "base/fs.h"
 #include "base/hash.h"
 #include "base/mem.h"
-#include "core/signature.h"
+#include "core/sign/signature.h"
 #include "lib/must.h"
 #include <dcp/dcp.h>
 #include <inttypes.h>

@@ -1,7 +1,7 @@
 /* The memory of a real GPU: what is saved from it is what was there, by ranks side by
  * side, and what is loaded into it; a step of the host's memory and one of the device's
  * are the same. Exit status 77 without a GPU. */
-#include "core/region.h"
+#include "core/catalog/region.h"
 #include "lib/must.h"
 #include "lib/sample.h"
 #include "lib/world.h"

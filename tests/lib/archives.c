@@ -1,7 +1,7 @@
 #include "lib/archives.h"
 #include "base/bytes.h"
 #include "lib/must.h"
-#include "port/tar_header.h"
+#include "port/store/tar_header.h"
 #include <string.h>
 #include <zstd.h>
 

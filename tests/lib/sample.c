@@ -1,6 +1,6 @@
 #include "sample.h"
 #include "base/hash.h"
-#include "core/region.h"
+#include "core/catalog/region.h"
 #include "must.h"
 #include <dcp/reshard.h>
 #include <stdio.h>

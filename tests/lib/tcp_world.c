@@ -1,7 +1,7 @@
 #include "tcp_world.h"
 #include "base/clock.h"
 #include "must.h"
-#include "port/tcp_hello.h"
+#include "port/comm/tcp_hello.h"
 #include <netinet/in.h>
 #include <pthread.h>
 #include <string.h>

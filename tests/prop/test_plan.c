@@ -1,7 +1,7 @@
 /* The planner against element-by-element maps: any cut of a tensor into any other, with
  * strides, replicas, mixed kinds of regions, and pieces that are missing. */
-#include "core/plan.h"
-#include "core/region.h"
+#include "core/catalog/region.h"
+#include "core/plan/plan.h"
 #include "lib/acts.h"
 #include "lib/naive.h"
 #include <inttypes.h>

@@ -1,7 +1,7 @@
 /* Replicas are written once, by one of those who hold them, and the bytes come out even.
  */
-#include "core/balance.h"
-#include "core/region.h"
+#include "core/catalog/region.h"
+#include "core/plan/balance.h"
 #include "lib/acts.h"
 #include "lib/naive.h"
 #include <setjmp.h>

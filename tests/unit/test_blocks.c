@@ -1,8 +1,8 @@
 /* The block reader: any part of any piece, from many files and with every codec, in
  * little memory; and what it says of damage. */
 #include "base/hash.h"
-#include "core/blocks.h"
-#include "core/codec.h"
+#include "core/files/codec.h"
+#include "core/read/blocks.h"
 #include "lib/acts.h"
 #include "lib/naive.h"
 #include <inttypes.h>

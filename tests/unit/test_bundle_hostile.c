@@ -2,7 +2,7 @@
 #include "base/bytes.h"
 #include "base/mem.h"
 #include "lib/archives.h"
-#include "port/tar_header.h"
+#include "port/store/tar_header.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>

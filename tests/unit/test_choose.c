@@ -1,5 +1,5 @@
 /* Which tensors a target gets: what fits, what is made of another, what is a tie. */
-#include "core/target.h"
+#include "core/plan/target.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>

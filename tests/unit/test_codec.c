@@ -1,6 +1,6 @@
 /* Codecs: every block comes back, never larger than it was, and bytes that are none are
  * refused. */
-#include "core/codec.h"
+#include "core/files/codec.h"
 #include "lib/acts.h"
 #include <setjmp.h>
 #include <stdarg.h>

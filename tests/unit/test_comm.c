@@ -3,7 +3,7 @@
 #include <dcp/device.h>
 
 #include "base/clock.h"
-#include "core/await.h"
+#include "core/collective/await.h"
 #include "lib/check_comm.h"
 #include <setjmp.h>
 #include <stdarg.h>

@@ -4,7 +4,7 @@
 #include "lib/check_comm.h"
 #include "lib/must.h"
 #include "lib/tcp_world.h"
-#include "port/tcp_link.h"
+#include "port/comm/tcp_link.h"
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>

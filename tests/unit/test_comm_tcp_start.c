@@ -4,7 +4,7 @@
 #include "lib/check_comm.h"
 #include "lib/must.h"
 #include "lib/tcp_world.h"
-#include "port/tcp_hello.h"
+#include "port/comm/tcp_hello.h"
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>

@@ -2,11 +2,11 @@
 /* The copy engine: any part of any target piece, cast or not, and the proof that finds a
  * plan that is wrong. */
 #include "base/hash.h"
-#include "core/copy.h"
-#include "core/fingerprint.h"
-#include "core/region.h"
-#include "core/stream.h"
-#include "core/target.h"
+#include "core/catalog/region.h"
+#include "core/integrity/fingerprint.h"
+#include "core/plan/target.h"
+#include "core/read/copy.h"
+#include "core/write/stream.h"
 #include "lib/acts.h"
 #include "lib/naive.h"
 #include <setjmp.h>

@@ -1,7 +1,7 @@
 /* Coded streams of other programs: read from the beginning on, in any portions, alone and
  * as pieces of a checkpoint. */
-#include "core/blocks.h"
-#include "core/decoder.h"
+#include "core/files/decoder.h"
+#include "core/read/blocks.h"
 #include "lib/acts.h"
 #include <isa-l/igzip_lib.h>
 #include <setjmp.h>

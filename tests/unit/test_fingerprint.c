@@ -1,8 +1,8 @@
 /* Fingerprints: the parts of any cut of a tensor, in any order and in any smaller runs,
  * give the CRC-64 of its bytes in one pass. */
 #include "base/hash.h"
-#include "core/fingerprint.h"
-#include "core/region.h"
+#include "core/catalog/region.h"
+#include "core/integrity/fingerprint.h"
 #include "lib/acts.h"
 #include "lib/naive.h"
 #include <setjmp.h>

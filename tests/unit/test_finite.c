@@ -1,6 +1,6 @@
 /* Which numbers are finite, in every dtype; and that steps of a run that diverged do not
  * push out the last one that did not. */
-#include "core/finite.h"
+#include "core/integrity/finite.h"
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

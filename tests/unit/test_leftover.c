@@ -1,8 +1,8 @@
 /* What cannot be removed is in nobody's way: saves, replacements and retention go on
  * beside it. */
-#include "core/leftover.h"
-#include "core/publish.h"
-#include "core/steps.h"
+#include "core/run/leftover.h"
+#include "core/run/publish.h"
+#include "core/run/steps.h"
 #include "lib/acts.h"
 #include <pthread.h>
 #include <setjmp.h>

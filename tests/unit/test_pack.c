@@ -1,7 +1,7 @@
 /* Catalogs as messages: what comes out is what went in, and a damaged message is refused
  * or gives a valid catalog, never a crash. */
-#include "core/pack.h"
-#include "core/region.h"
+#include "core/catalog/pack.h"
+#include "core/catalog/region.h"
 #include "lib/acts.h"
 #include "lib/naive.h"
 #include <setjmp.h>

@@ -1,7 +1,7 @@
 /* Readers pin the step they read: retention leaves it, for a while, and a step that went
  * all the same is no damage. */
 #include "base/clock.h"
-#include "core/pin.h"
+#include "core/run/pin.h"
 #include "lib/acts.h"
 #include <pthread.h>
 #include <setjmp.h>

@@ -1,7 +1,7 @@
 /* Records with one checksum: read in any order, in part, by several readers, plain and
  * compressed; a changed byte anywhere is found before the proof is complete. */
 #include "base/hash.h"
-#include "core/blocks.h"
+#include "core/read/blocks.h"
 #include <dcp/reshard.h>
 #include <isa-l/igzip_lib.h>
 #include <setjmp.h>

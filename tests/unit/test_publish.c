@@ -1,6 +1,6 @@
 /* Publication: a target has its name only when it is whole and durable, and what a crash
  * leaves does not stand in the way. */
-#include "core/publish.h"
+#include "core/run/publish.h"
 #include "lib/acts.h"
 #include <setjmp.h>
 #include <stdarg.h>

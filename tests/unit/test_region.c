@@ -1,5 +1,5 @@
 /* Regions against the same thing done element by element. */
-#include "core/region.h"
+#include "core/catalog/region.h"
 #include "lib/acts.h"
 #include "lib/naive.h"
 #include <setjmp.h>

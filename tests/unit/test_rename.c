@@ -1,5 +1,5 @@
 /* Rules for the names of tensors. */
-#include "core/rename.h"
+#include "core/catalog/rename.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>

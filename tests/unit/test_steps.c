@@ -1,7 +1,7 @@
 /* The steps of a run: which are whole, which is the newest, and which may go. */
 /* labels: tsan */
 #include "base/hash.h"
-#include "core/steps.h"
+#include "core/run/steps.h"
 #include "lib/acts.h"
 #include "lib/world.h"
 #include <inttypes.h>

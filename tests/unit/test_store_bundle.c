@@ -4,9 +4,9 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "lib/archives.h"
-#include "port/sink.h"
-#include "port/tape.h"
-#include "port/tar_header.h"
+#include "port/store/sink.h"
+#include "port/store/tape.h"
+#include "port/store/tar_header.h"
 #include <archive.h>
 #include <archive_entry.h>
 #include <pthread.h>

@@ -1,0 +1,464 @@
+#include "pack.h"
+#include "base/mem.h"
+#include <string.h>
+
+static int bad(struct dcp_error *err)
+{
+    return dcp_error_set(err, DCP_E_CORRUPT, "a message between ranks is damaged");
+}
+
+static void put_text(struct dcp_buf *buf, const char *text)
+{
+    size_t n = strlen(text) + 1; /* with its NUL, so that it can be borrowed in place */
+
+    dcp_buf_add_le32(buf, (uint32_t)n);
+    dcp_buf_add(buf, text, n);
+}
+
+/* Borrowed from the message. Never NULL: "" and bad when there is none. */
+static const char *get_text(struct dcp_cursor *in)
+{
+    uint32_t n = dcp_cursor_le32(in);
+    const char *text = dcp_cursor_take(in, n);
+
+    if (!text || n == 0 || text[n - 1] != '\0' || memchr(text, 0, n - 1)) {
+        in->bad = true;
+        return "";
+    }
+    return text;
+}
+
+/* A text that may be NULL; then "", which is none of these. */
+static void put_optional(struct dcp_buf *buf, const char *text)
+{
+    put_text(buf, text ? text : "");
+}
+
+static const char *get_optional(struct dcp_cursor *in)
+{
+    const char *text = get_text(in);
+
+    return text[0] ? text : NULL;
+}
+
+static void put_dims(struct dcp_buf *buf, const int64_t *dims, int n)
+{
+    for (int d = 0; d < n; d++)
+        dcp_buf_add_le64(buf, (uint64_t)dims[d]);
+}
+
+static void get_dims(struct dcp_cursor *in, int64_t *dims, int n)
+{
+    for (int d = 0; d < n; d++)
+        dims[d] = (int64_t)dcp_cursor_le64(in);
+}
+
+void dcp_pack_tensors(const struct dcp_catalog *catalog, struct dcp_buf *buf)
+{
+    dcp_buf_add_le64(buf, catalog->n_tensors);
+    for (size_t t = 0; t < catalog->n_tensors; t++) {
+        const struct dcp_tensor *tensor = &catalog->tensors[t];
+        put_text(buf, tensor->name);
+        put_text(buf, tensor->param);
+        put_optional(buf, tensor->tied_to);
+        put_optional(buf, tensor->quantized);
+        dcp_buf_add_u8(buf, (uint8_t)tensor->role);
+        dcp_buf_add_u8(buf, (uint8_t)tensor->dtype);
+        dcp_buf_add_u8(buf, (uint8_t)tensor->ndim);
+        dcp_buf_add_u8(buf, tensor->has_fingerprint);
+        dcp_buf_add_u8(buf, tensor->is_meta);
+        put_dims(buf, tensor->shape, tensor->ndim);
+        dcp_buf_add_le32(buf, (uint32_t)tensor->group);
+        dcp_buf_add_le64(buf, tensor->fingerprint);
+        dcp_buf_add_le64(buf, tensor->quantized_bytes);
+    }
+}
+
+static int unpack_tensors(struct dcp_cursor *in, struct dcp_catalog *catalog,
+                          struct dcp_error *err)
+{
+    uint64_t n = dcp_cursor_le64(in);
+    int rc = DCP_OK;
+
+    for (uint64_t t = 0; t < n && !rc && !in->bad; t++) {
+        int64_t shape[DCP_MAX_NDIM];
+        struct dcp_tensor tensor = { .shape = shape };
+        tensor.name = get_text(in);
+        tensor.param = get_text(in);
+        tensor.tied_to = get_optional(in);
+        tensor.quantized = get_optional(in);
+        tensor.role = (enum dcp_role)dcp_cursor_u8(in);
+        tensor.dtype = (enum dcp_dtype)dcp_cursor_u8(in);
+        tensor.ndim = dcp_cursor_u8(in);
+        tensor.has_fingerprint = dcp_cursor_u8(in);
+        tensor.is_meta = dcp_cursor_u8(in);
+        if (tensor.ndim > DCP_MAX_NDIM)
+            return bad(err);
+        get_dims(in, shape, tensor.ndim);
+        tensor.group = (int)dcp_cursor_le32(in);
+        tensor.fingerprint = dcp_cursor_le64(in);
+        tensor.quantized_bytes = dcp_cursor_le64(in);
+        if (!in->bad)
+            rc = dcp_catalog_add_tensor(catalog, &tensor, NULL, err);
+    }
+    return rc ? rc : in->bad ? bad(err) : DCP_OK;
+}
+
+static void put_blocks(struct dcp_buf *buf, const struct dcp_piece *piece)
+{
+    dcp_buf_add_le64(buf, piece->n_blocks);
+    for (size_t b = 0; b < piece->n_blocks; b++) {
+        dcp_buf_add_le64(buf, piece->blocks[b].xxh3);
+        dcp_buf_add_le32(buf, piece->blocks[b].stored_size);
+    }
+}
+
+/* Into memory of the catalog. */
+static int get_blocks(struct dcp_cursor *in, struct dcp_catalog *catalog,
+                      struct dcp_piece *piece, struct dcp_error *err)
+{
+    uint64_t n = dcp_cursor_le64(in);
+
+    if (in->bad || n > dcp_cursor_left(in) / 12)
+        return bad(err);
+    if (n == 0)
+        return DCP_OK;
+    struct dcp_block *blocks = dcp_catalog_alloc(catalog, (size_t)n, sizeof *blocks);
+    if (!blocks)
+        return dcp_error_memory(err, "block digests");
+    for (uint64_t b = 0; b < n; b++) {
+        blocks[b].xxh3 = dcp_cursor_le64(in);
+        blocks[b].stored_size = dcp_cursor_le32(in);
+    }
+    piece->blocks = blocks;
+    piece->n_blocks = (size_t)n;
+    return DCP_OK;
+}
+
+void dcp_pack_pieces(const struct dcp_catalog *catalog, struct dcp_buf *buf)
+{
+    dcp_buf_add_le64(buf, catalog->n_pieces);
+    for (size_t p = 0; p < catalog->n_pieces; p++) {
+        const struct dcp_piece *piece = &catalog->pieces[p];
+        int ndim = catalog->tensors[piece->tensor].ndim;
+        dcp_buf_add_le32(buf, (uint32_t)piece->tensor);
+        dcp_buf_add_le32(buf, (uint32_t)piece->rank);
+        dcp_buf_add_le32(buf, (uint32_t)piece->file);
+        dcp_buf_add_u8(buf, (uint8_t)piece->region.kind);
+        dcp_buf_add_u8(buf, (uint8_t)piece->codec);
+        dcp_buf_add_u8(buf, piece->stride != NULL);
+        dcp_buf_add_u8(buf, (uint8_t)piece->swap_bytes);
+        dcp_buf_add_u8(buf, piece->has_crc);
+        dcp_buf_add_u8(buf, piece->has_crc32);
+        if (piece->region.kind == DCP_FLAT) {
+            dcp_buf_add_le64(buf, (uint64_t)piece->region.begin);
+            dcp_buf_add_le64(buf, (uint64_t)piece->region.end);
+        } else if (piece->region.kind == DCP_BOX) {
+            put_dims(buf, piece->region.offset, ndim);
+            put_dims(buf, piece->region.size, ndim);
+        }
+        if (piece->stride)
+            put_dims(buf, piece->stride, ndim);
+        dcp_buf_add_le64(buf, piece->offset);
+        dcp_buf_add_le64(buf, piece->stored_size);
+        dcp_buf_add_le64(buf, piece->skip);
+        dcp_buf_add_le64(buf, piece->crc);
+        dcp_buf_add_le32(buf, piece->crc32);
+        put_blocks(buf, piece);
+    }
+}
+
+int dcp_unpack_pieces(struct dcp_cursor *in, struct dcp_catalog *catalog, int rank,
+                      struct dcp_error *err)
+{
+    uint64_t n = dcp_cursor_le64(in);
+    int rc = DCP_OK;
+
+    for (uint64_t p = 0; p < n && !rc && !in->bad; p++) {
+        int64_t offset[DCP_MAX_NDIM], size[DCP_MAX_NDIM], stride[DCP_MAX_NDIM];
+        struct dcp_piece piece = { .tensor = (int)dcp_cursor_le32(in) };
+        piece.rank = (int)dcp_cursor_le32(in);
+        piece.file = (int)dcp_cursor_le32(in);
+        piece.region.kind = (enum dcp_region_kind)dcp_cursor_u8(in);
+        piece.codec = (enum dcp_codec)dcp_cursor_u8(in);
+        bool strided = dcp_cursor_u8(in);
+        piece.swap_bytes = dcp_cursor_u8(in);
+        piece.has_crc = dcp_cursor_u8(in);
+        piece.has_crc32 = dcp_cursor_u8(in);
+        if (in->bad || piece.tensor < 0 || (size_t)piece.tensor >= catalog->n_tensors)
+            return bad(err);
+        int ndim = catalog->tensors[piece.tensor].ndim;
+        if (piece.region.kind == DCP_FLAT) {
+            piece.region.begin = (int64_t)dcp_cursor_le64(in);
+            piece.region.end = (int64_t)dcp_cursor_le64(in);
+        } else if (piece.region.kind == DCP_BOX) {
+            get_dims(in, offset, ndim);
+            get_dims(in, size, ndim);
+            piece.region.offset = offset;
+            piece.region.size = size;
+        }
+        if (strided) {
+            get_dims(in, stride, ndim);
+            piece.stride = stride;
+        }
+        piece.offset = dcp_cursor_le64(in);
+        piece.stored_size = dcp_cursor_le64(in);
+        piece.skip = dcp_cursor_le64(in);
+        piece.crc = dcp_cursor_le64(in);
+        piece.crc32 = dcp_cursor_le32(in);
+        rc = get_blocks(in, catalog, &piece, err);
+        if (rank >= 0)
+            piece.rank = rank;
+        if (!rc && !in->bad)
+            rc = dcp_catalog_add_piece(catalog, &piece, err);
+    }
+    return rc ? rc : in->bad ? bad(err) : DCP_OK;
+}
+
+void dcp_pack_files(const struct dcp_catalog *catalog, int rank, struct dcp_buf *buf)
+{
+    uint64_t n = 0;
+
+    for (size_t f = 0; f < catalog->n_files; f++)
+        n += rank < 0 || catalog->files[f].rank == rank;
+    dcp_buf_add_le64(buf, n);
+    for (size_t f = 0; f < catalog->n_files; f++) {
+        const struct dcp_file *file = &catalog->files[f];
+        if (rank >= 0 && file->rank != rank)
+            continue;
+        put_text(buf, file->name);
+        dcp_buf_add_le32(buf, (uint32_t)file->rank);
+        dcp_buf_add_u8(buf, file->has_crc);
+        dcp_buf_add_le64(buf, file->size_bytes);
+        dcp_buf_add_le64(buf, file->crc);
+    }
+}
+
+int dcp_unpack_files(struct dcp_cursor *in, struct dcp_catalog *catalog,
+                     struct dcp_error *err)
+{
+    uint64_t n = dcp_cursor_le64(in);
+    int rc = DCP_OK;
+
+    for (uint64_t i = 0; i < n && !rc && !in->bad; i++) {
+        struct dcp_file file = { .name = get_text(in) };
+        file.rank = (int)dcp_cursor_le32(in);
+        file.has_crc = dcp_cursor_u8(in);
+        file.size_bytes = dcp_cursor_le64(in);
+        file.crc = dcp_cursor_le64(in);
+        bool known = false;
+        for (size_t f = 0; f < catalog->n_files && !in->bad && !known; f++) {
+            known = !strcmp(catalog->files[f].name, file.name);
+            if (known) {
+                file.name = catalog->files[f].name;
+                catalog->files[f] = file;
+            }
+        }
+        if (!known && !in->bad)
+            rc = dcp_catalog_add_file(catalog, &file, NULL, err);
+    }
+    return rc ? rc : in->bad ? bad(err) : DCP_OK;
+}
+
+static void pack_records(const struct dcp_catalog *catalog, struct dcp_buf *buf)
+{
+    dcp_buf_add_le64(buf, catalog->n_records);
+    for (size_t r = 0; r < catalog->n_records; r++) {
+        const struct dcp_record *record = &catalog->records[r];
+        put_text(buf, record->name);
+        dcp_buf_add_le32(buf, (uint32_t)record->file);
+        dcp_buf_add_u8(buf, (uint8_t)record->codec);
+        dcp_buf_add_u8(buf, record->crc32_behind);
+        dcp_buf_add_le64(buf, record->offset);
+        dcp_buf_add_le64(buf, record->stored_size);
+        dcp_buf_add_le64(buf, record->skip);
+        dcp_buf_add_le64(buf, record->size_bytes);
+        dcp_buf_add_le32(buf, record->crc32);
+    }
+}
+
+static int unpack_records(struct dcp_cursor *in, struct dcp_catalog *catalog,
+                          struct dcp_error *err)
+{
+    uint64_t n = dcp_cursor_le64(in);
+    int rc = DCP_OK;
+
+    for (uint64_t r = 0; r < n && !rc && !in->bad; r++) {
+        struct dcp_record record = { .name = get_text(in) };
+        record.file = (int)dcp_cursor_le32(in);
+        record.codec = (enum dcp_codec)dcp_cursor_u8(in);
+        record.crc32_behind = dcp_cursor_u8(in);
+        record.offset = dcp_cursor_le64(in);
+        record.stored_size = dcp_cursor_le64(in);
+        record.skip = dcp_cursor_le64(in);
+        record.size_bytes = dcp_cursor_le64(in);
+        record.crc32 = dcp_cursor_le32(in);
+        if (!in->bad)
+            rc = dcp_catalog_add_record(catalog, &record, err);
+    }
+    return rc ? rc : in->bad ? bad(err) : DCP_OK;
+}
+
+void dcp_pack_written(const struct dcp_catalog *catalog, size_t p, struct dcp_buf *buf)
+{
+    const struct dcp_piece *piece = &catalog->pieces[p];
+
+    dcp_buf_add_le64(buf, p);
+    dcp_buf_add_le64(buf, piece->offset);
+    dcp_buf_add_le64(buf, piece->stored_size);
+    dcp_buf_add_le64(buf, piece->crc);
+    put_blocks(buf, piece);
+}
+
+int dcp_unpack_written(struct dcp_cursor *in, struct dcp_catalog *catalog,
+                       struct dcp_error *err)
+{
+    uint64_t p = dcp_cursor_le64(in);
+
+    if (in->bad || p >= catalog->n_pieces)
+        return bad(err);
+    struct dcp_piece *piece = &catalog->pieces[p];
+    piece->offset = dcp_cursor_le64(in);
+    piece->stored_size = dcp_cursor_le64(in);
+    piece->crc = dcp_cursor_le64(in);
+    piece->has_crc = true;
+    return get_blocks(in, catalog, piece, err);
+}
+
+static void pack_objects(const struct dcp_catalog *catalog, struct dcp_buf *buf)
+{
+    dcp_buf_add_le64(buf, catalog->n_objects);
+    for (size_t o = 0; o < catalog->n_objects; o++) {
+        const struct dcp_object *object = &catalog->objects[o];
+        put_text(buf, object->name);
+        dcp_buf_add_u8(buf, (uint8_t)object->kind);
+        dcp_buf_add_le64(buf, object->size_bytes);
+        dcp_buf_add(buf, object->data, object->size_bytes);
+    }
+}
+
+static int unpack_objects(struct dcp_cursor *in, struct dcp_catalog *catalog,
+                          struct dcp_error *err)
+{
+    uint64_t n = dcp_cursor_le64(in);
+    int rc = DCP_OK;
+
+    for (uint64_t i = 0; i < n && !rc && !in->bad; i++) {
+        struct dcp_object object = { .name = get_text(in) };
+        object.kind = (enum dcp_object_kind)dcp_cursor_u8(in);
+        object.size_bytes = (size_t)dcp_cursor_le64(in);
+        object.data = dcp_cursor_take(in, object.size_bytes);
+        if (!in->bad)
+            rc = dcp_catalog_add_object(catalog, &object, err);
+    }
+    return rc ? rc : in->bad ? bad(err) : DCP_OK;
+}
+
+/* The bytes of pieces that an index found in no file of their own, such as arrays inside
+ * a pickle. */
+static void pack_memory(const struct dcp_catalog *catalog, struct dcp_buf *buf)
+{
+    for (size_t p = 0; p < catalog->n_pieces; p++) {
+        const struct dcp_piece *piece = &catalog->pieces[p];
+        if (piece->file >= 0)
+            continue;
+        dcp_buf_add_u8(buf, piece->data != NULL);
+        if (piece->data)
+            dcp_buf_add(buf, piece->data, (size_t)dcp_piece_span(catalog, piece));
+    }
+}
+
+static int unpack_memory(struct dcp_cursor *in, struct dcp_catalog *catalog,
+                         struct dcp_error *err)
+{
+    for (size_t p = 0; p < catalog->n_pieces; p++) {
+        struct dcp_piece *piece = &catalog->pieces[p];
+        if (piece->file >= 0 || !dcp_cursor_u8(in))
+            continue;
+        uint64_t n = dcp_piece_span(catalog, piece);
+        const void *bytes = dcp_cursor_take(in, (size_t)n);
+        if (!bytes)
+            return bad(err);
+        piece->data = dcp_catalog_alloc(catalog, (size_t)n + 1, 1);
+        if (!piece->data)
+            return dcp_error_memory(err, "a tensor in memory");
+        memcpy(piece->data, bytes, (size_t)n);
+    }
+    return in->bad ? bad(err) : DCP_OK;
+}
+
+int dcp_pack_catalog(const struct dcp_catalog *catalog, struct dcp_buf *buf,
+                     struct dcp_error *err)
+{
+    put_text(buf, catalog->format);
+    put_text(buf, catalog->version);
+    put_text(buf, catalog->layout);
+    put_text(buf, catalog->producer);
+    put_optional(buf, catalog->parity);
+    put_optional(buf, catalog->assumed);
+    dcp_buf_add_u8(buf, catalog->diverged);
+    dcp_buf_add_le64(buf, (uint64_t)catalog->step);
+    dcp_buf_add_le32(buf, (uint32_t)catalog->world);
+    dcp_buf_add_le32(buf, (uint32_t)catalog->mesh.dp);
+    dcp_buf_add_le32(buf, (uint32_t)catalog->mesh.tp);
+    dcp_buf_add_le32(buf, (uint32_t)catalog->mesh.pp);
+    dcp_buf_add_le32(buf, (uint32_t)catalog->weights_dtype);
+    dcp_pack_tensors(catalog, buf);
+    dcp_pack_files(catalog, -1, buf);
+    pack_records(catalog, buf);
+    dcp_pack_pieces(catalog, buf);
+    pack_memory(catalog, buf);
+    pack_objects(catalog, buf);
+    return dcp_buf_check(buf, err);
+}
+
+int dcp_unpack_catalog(const void *data, size_t size_bytes,
+                       struct dcp_catalog **out_catalog, struct dcp_error *err)
+{
+    struct dcp_cursor in = dcp_cursor_init(data, size_bytes);
+    struct dcp_catalog *catalog;
+    int rc = dcp_catalog_new(&catalog, err);
+
+    *out_catalog = NULL;
+    if (rc)
+        return rc;
+    catalog->format = dcp_catalog_text(catalog, get_text(&in));
+    catalog->version = dcp_catalog_text(catalog, get_text(&in));
+    catalog->layout = dcp_catalog_text(catalog, get_text(&in));
+    catalog->producer = dcp_catalog_text(catalog, get_text(&in));
+    const char *parity = get_optional(&in), *assumed = get_optional(&in);
+    catalog->parity = parity ? dcp_catalog_text(catalog, parity) : NULL;
+    catalog->assumed = assumed ? dcp_catalog_text(catalog, assumed) : NULL;
+    catalog->diverged = dcp_cursor_u8(&in);
+    if (!catalog->format || !catalog->version || !catalog->layout || !catalog->producer ||
+        !catalog->parity != !parity || !catalog->assumed != !assumed)
+        rc = dcp_error_memory(err, "a catalog");
+    catalog->step = (int64_t)dcp_cursor_le64(&in);
+    catalog->world = (int)dcp_cursor_le32(&in);
+    catalog->mesh.dp = (int)dcp_cursor_le32(&in);
+    catalog->mesh.tp = (int)dcp_cursor_le32(&in);
+    catalog->mesh.pp = (int)dcp_cursor_le32(&in);
+    catalog->weights_dtype = (int)dcp_cursor_le32(&in);
+    if (!rc)
+        rc = unpack_tensors(&in, catalog, err);
+    if (!rc)
+        rc = dcp_unpack_files(&in, catalog, err);
+    if (!rc)
+        rc = unpack_records(&in, catalog, err);
+    if (!rc)
+        rc = dcp_unpack_pieces(&in, catalog, -1, err);
+    if (!rc)
+        rc = unpack_memory(&in, catalog, err);
+    if (!rc)
+        rc = unpack_objects(&in, catalog, err);
+    if (!rc && in.at != in.size_bytes)
+        rc = bad(err);
+    if (!rc)
+        rc = dcp_catalog_sort(catalog, err);
+    if (rc) {
+        dcp_catalog_free(catalog);
+        return rc;
+    }
+    *out_catalog = catalog;
+    return DCP_OK;
+}

@@ -1,0 +1,34 @@
+/* pack: catalogs and parts of them as bytes, for the control plane. The other end is a
+ * rank of the same program, yet everything is checked as if it came from a file. */
+#ifndef DCP_CORE_CATALOG_PACK_H
+#define DCP_CORE_CATALOG_PACK_H
+
+#include "base/buf.h"
+#include "base/bytes.h"
+#include <dcp/tensor.h>
+
+/* A whole catalog, and back (a new one; caller owns). Errors: CORRUPT, MEMORY. */
+int dcp_pack_catalog(const struct dcp_catalog *catalog, struct dcp_buf *buf,
+                     struct dcp_error *err);
+int dcp_unpack_catalog(const void *data, size_t size_bytes,
+                       struct dcp_catalog **out_catalog, struct dcp_error *err);
+
+/* The tensors alone: equal bytes for equal lists. */
+void dcp_pack_tensors(const struct dcp_catalog *catalog, struct dcp_buf *buf);
+/* All pieces of a catalog, and adding them to another with the same tensors; rank >= 0
+ * overrides theirs. */
+void dcp_pack_pieces(const struct dcp_catalog *catalog, struct dcp_buf *buf);
+int dcp_unpack_pieces(struct dcp_cursor *in, struct dcp_catalog *catalog, int rank,
+                      struct dcp_error *err);
+/* Files of one rank (-1: all); unpacking sets those that are there by name, and adds the
+ * others. */
+void dcp_pack_files(const struct dcp_catalog *catalog, int rank, struct dcp_buf *buf);
+int dcp_unpack_files(struct dcp_cursor *in, struct dcp_catalog *catalog,
+                     struct dcp_error *err);
+/* What writing found out of one piece: its place, crc and blocks. */
+void dcp_pack_written(const struct dcp_catalog *catalog, size_t piece,
+                      struct dcp_buf *buf);
+int dcp_unpack_written(struct dcp_cursor *in, struct dcp_catalog *catalog,
+                       struct dcp_error *err);
+
+#endif

@@ -1,0 +1,271 @@
+#include "steps.h"
+#include "base/mem.h"
+#include "base/str.h"
+#include "core/collective/await.h"
+#include "core/parity/mend.h"
+#include "pin.h"
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+void dcp_step_name(char out[64], int64_t step)
+{
+    snprintf(out, 64, "step-%08" PRId64, step);
+}
+
+int64_t dcp_step_parse(const char *name)
+{
+    int64_t step;
+    char again[64];
+
+    if (!dcp_str_starts(name, "step-") || !dcp_str_parse_i64(name + 5, &step) || step < 0)
+        return -1;
+    dcp_step_name(again, step);
+    return strcmp(again, name) ? -1
+                               : step; /* one spelling: no two folders for one step */
+}
+
+void dcp_aside_name(const char *step, int64_t i, char out[96])
+{
+    if (i == 1)
+        snprintf(out, 96, "%s" DCP_ASIDE_SUFFIX, step);
+    else
+        snprintf(out, 96, "%s" DCP_ASIDE_SUFFIX "-%" PRId64, step, i);
+}
+
+bool dcp_is_aside(const char *name)
+{
+    const char *suffix = strstr(name, DCP_ASIDE_SUFFIX);
+    char step[64], again[96];
+    int64_t i = 1;
+
+    if (!suffix || (size_t)(suffix - name) >= sizeof step)
+        return false;
+    snprintf(step, sizeof step, "%.*s", (int)(suffix - name), name);
+    suffix += strlen(DCP_ASIDE_SUFFIX);
+    if (*suffix && !dcp_str_parse_i64(suffix + 1, &i))
+        return false;
+    dcp_aside_name(step, i, again);
+    return dcp_step_parse(step) >= 0 && i >= 1 && !strcmp(again, name);
+}
+
+/* Fills what the manifest says, and whether the step is whole. */
+static int look_into(const struct dcp_store *store, const char *name,
+                     struct dcp_step *out, struct dcp_error *err)
+{
+    const struct dcp_format *native = dcp_format_find("native");
+    struct dcp_source source = { store, name, true };
+    struct dcp_catalog *catalog;
+    int rc = dcp_catalog_new(&catalog, err);
+
+    if (!rc)
+        rc = native->index(&source, catalog, err);
+    if (!rc && dcp_step_parse(name) != catalog->step)
+        rc = dcp_error_set(err, DCP_E_CORRUPT, "its manifest is that of step %" PRId64,
+                           catalog->step);
+    out->whole = !rc;
+    if (!rc) {
+        out->diverged = catalog->diverged;
+        out->world = catalog->world;
+        for (size_t t = 0; t < catalog->n_tensors; t++)
+            if (!catalog->tensors[t].tied_to)
+                out->size_bytes += dcp_tensor_bytes(&catalog->tensors[t]);
+        dcp_lineage_read(catalog, &out->lineage);
+        out->fingerprint = dcp_state_fingerprint(catalog);
+    }
+    dcp_catalog_free(catalog);
+    return rc;
+}
+
+int dcp_step_check(const struct dcp_store *store, const char *name, struct dcp_error *err)
+{
+    struct dcp_step step = { .whole = false };
+
+    return look_into(store, name, &step, err);
+}
+
+/* Whether parity gives what is missing: nothing but manifests is read through it. */
+static int check_mended(const struct dcp_store *store, struct dcp_step *step,
+                        struct dcp_error *err)
+{
+    struct dcp_step mended = { .whole = false };
+    struct dcp_mend *mend;
+    int rc = dcp_mend_open(store, step->name, &mend, err);
+
+    if (rc)
+        return rc;
+    rc = look_into(dcp_mend_store(mend), step->name, &mended, err);
+    dcp_mend_free(mend);
+    step->mendable = !rc;
+    step->diverged = !rc && mended.diverged;
+    return rc;
+}
+
+static int newest_first(const void *a, const void *b)
+{
+    const struct dcp_step *x = a, *y = b;
+
+    return x->step > y->step ? -1 : x->step < y->step;
+}
+
+int dcp_steps(const struct dcp_store *store, struct dcp_step **out, size_t *out_n,
+              size_t *out_unfinished, struct dcp_error *err)
+{
+    struct dcp_store_entry *entries;
+    size_t n, n_steps = 0, unfinished = 0;
+    int rc = store->ops->list(store->self, "", &entries, &n, err);
+
+    *out = NULL;
+    *out_n = 0;
+    if (rc)
+        return rc;
+    struct dcp_step *steps = dcp_mem_calloc(n, sizeof *steps);
+    for (size_t i = 0; steps && i < n; i++) {
+        int64_t step = dcp_step_parse(entries[i].name);
+        if (entries[i].is_dir && dcp_str_starts(entries[i].name, DCP_TMP_PREFIX))
+            unfinished++;
+        if (!entries[i].is_dir || step < 0)
+            continue;
+        struct dcp_step *s = &steps[n_steps++];
+        s->step = step;
+        dcp_step_name(s->name, step);
+        int rc_of_step = look_into(store, s->name, s, &s->why);
+        if (rc_of_step && dcp_is_gone(store, s->name)) { /* since it was listed */
+            *s = (struct dcp_step){ 0 };
+            n_steps--;
+            continue;
+        }
+        if (!s->whole)
+            check_mended(store, s, NULL);
+    }
+    dcp_store_list_free(entries, n);
+    if (!steps)
+        return dcp_error_memory(err, "the list of steps");
+    qsort(steps, n_steps, sizeof *steps, newest_first);
+    *out = steps;
+    *out_n = n_steps;
+    if (out_unfinished)
+        *out_unfinished = unfinished;
+    return DCP_OK;
+}
+
+/* Looks at the folders from the newest on and stops at the first whole step: older ones
+ * are not read. *out_gone: a step went while it was looked at, so there are newer ones.
+ */
+static int find_once(const struct dcp_context *ctx, int64_t wanted, int64_t below,
+                     struct dcp_step *out, bool *out_gone, struct dcp_error *err)
+{
+    const struct dcp_store *store = ctx->store;
+    struct dcp_store_entry *entries;
+    struct dcp_error why = { 0 };
+    size_t n, seen = 0;
+    int rc = store->ops->list(store->self, "", &entries, &n, err);
+
+    if (rc)
+        return rc;
+    for (;;) {
+        int64_t best = -1;
+        for (size_t i = 0; i < n; i++) {
+            int64_t step = entries[i].is_dir ? dcp_step_parse(entries[i].name) : -1;
+            if (step > best && step < below && (wanted < 0 || step == wanted))
+                best = step;
+        }
+        if (best < 0)
+            break;
+        below = best;
+        seen++;
+        *out = (struct dcp_step){ .step = best };
+        dcp_step_name(out->name, best);
+        struct dcp_error refused = { 0 };
+        rc = look_into(store, out->name, out, &refused);
+        if (rc == DCP_E_MEMORY && err)
+            *err = refused;
+        if (rc == DCP_OK || rc == DCP_E_MEMORY) /* it says nothing about the step */
+            break;
+        *out_gone = dcp_is_gone(store, out->name);
+        if (*out_gone)
+            break;
+        dcp_log_write(ctx->log, DCP_LOG_WARN, "%s is not whole: %s", out->name,
+                      refused.message);
+        struct dcp_error beyond = { 0 };
+        rc = check_mended(store, out, &beyond);
+        out->why = refused;
+        if (rc == DCP_E_MEMORY && err)
+            *err = beyond;
+        if (rc == DCP_OK || rc == DCP_E_MEMORY)
+            break;
+        if (!why.code)
+            why = refused;
+    }
+    dcp_store_list_free(entries, n);
+    if (out->whole || out->mendable || rc == DCP_E_MEMORY)
+        return rc;
+
+    if (!seen && wanted < 0)
+        return dcp_error_set(err, DCP_E_NOT_FOUND, "there is no step in '%s'",
+                             store->root);
+    if (!seen) {
+        dcp_error_set(err, DCP_E_NOT_FOUND, "there is no step %" PRId64 " in '%s'",
+                      wanted, store->root);
+        dcp_error_hint(err, "'dcp-inspect %s' lists the steps", store->root);
+        return DCP_E_NOT_FOUND;
+    }
+    rc = why.code == DCP_E_UNSUPPORTED ? DCP_E_UNSUPPORTED : DCP_E_CORRUPT;
+    dcp_error_set(err, rc, "no step in '%s' is whole: %s", store->root, why.message);
+    return rc;
+}
+
+static int find_here(const struct dcp_context *ctx, int64_t wanted, int64_t below,
+                     struct dcp_step *out, struct dcp_error *err)
+{
+    struct dcp_error why = { 0 };
+    bool gone = true;
+    int rc = DCP_E_NOT_FOUND;
+
+    for (int i = 0; i < DCP_MOST_LOOKS && gone; i++) {
+        why = (struct dcp_error){ 0 };
+        gone = false;
+        rc = find_once(ctx, wanted, below, out, &gone, &why);
+    }
+    if (rc && err)
+        *err = why;
+    return rc;
+}
+
+int dcp_find(const struct dcp_context *ctx, int64_t step, struct dcp_step *out_step,
+             struct dcp_error *err)
+{
+    return dcp_find_below(ctx, step, INT64_MAX, out_step, err);
+}
+
+/* What rank 0 looks for. */
+struct search {
+    const struct dcp_context *ctx;
+    int64_t wanted, below;
+    struct dcp_step found;
+};
+
+static int search_here(void *arg, struct dcp_error *err)
+{
+    struct search *search = arg;
+    return find_here(search->ctx, search->wanted, search->below, &search->found, err);
+}
+
+int dcp_find_below(const struct dcp_context *ctx, int64_t step, int64_t below,
+                   struct dcp_step *out_step, struct dcp_error *err)
+{
+    struct search search = { .ctx = ctx, .wanted = step, .below = below };
+    struct dcp_comm self;
+    struct dcp_comm *comm = ctx->comm;
+
+    if (!comm) {
+        dcp_comm_self(&self);
+        comm = &self;
+    }
+    int rc = dcp_await(comm, comm->rank == 0 ? search_here : NULL, &search, err);
+    if (!rc)
+        rc = dcp_comm_bcast(comm, &search.found, sizeof search.found, 0, err);
+    if (!rc)
+        *out_step = search.found;
+    return rc;
+}

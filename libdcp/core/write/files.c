@@ -1,0 +1,307 @@
+#include "base/hash.h"
+#include "base/mem.h"
+#include "base/str.h"
+#include "core/catalog/order.h"
+#include "own.h"
+#include <inttypes.h>
+#include <string.h>
+
+int dcp_write_index(struct dcp_write *w, struct dcp_error *err)
+{
+    struct dcp_catalog *target = w->setup.target;
+    size_t at = 0;
+
+    w->n_laid = target->n_files;
+    w->order = dcp_file_order(target);
+    w->file_first = dcp_mem_calloc(w->n_laid + 1, sizeof *w->file_first);
+    if (!w->order || !w->file_first)
+        return dcp_error_memory(err, "a writer's index");
+    for (size_t f = 0; f <= w->n_laid; f++) {
+        while (at < target->n_pieces && target->pieces[w->order[at]].file < (int)f)
+            at++;
+        w->file_first[f] = at;
+    }
+    return DCP_OK;
+}
+
+int dcp_write_at(struct dcp_write *w, int file, uint64_t offset, const void *data,
+                 size_t n, struct dcp_error *err)
+{
+    const struct dcp_store *store = w->setup.store;
+
+    atomic_fetch_add(&w->n_writes, 1);
+    return store->ops->write_at(store->self, w->files[file].handle, offset, data, n, err);
+}
+
+void dcp_write_digest(struct dcp_write *w, size_t p)
+{
+    struct dcp_catalog *target = w->setup.target;
+    struct dcp_piece *piece = &target->pieces[p];
+    struct dcp_write_digests *digests = &w->digests[p];
+    uint64_t left = dcp_piece_bytes(target, piece), stored_crc = 0;
+
+    piece->crc = 0;
+    piece->crc32 = 0;
+    for (size_t b = 0; b < digests->n; b++) {
+        uint64_t n = left < DCP_BLOCK_BYTES ? left : DCP_BLOCK_BYTES;
+        piece->crc = dcp_hash_crc64_combine(piece->crc, digests->crc[b], n);
+        if (digests->crc32)
+            piece->crc32 = dcp_hash_crc32_combine(piece->crc32, digests->crc32[b], n);
+        if (digests->stored_crc)
+            stored_crc = dcp_hash_crc64_combine(stored_crc, digests->stored_crc[b],
+                                                digests->blocks[b].stored_size);
+        left -= n;
+    }
+    piece->has_crc = true;
+    piece->has_crc32 = digests->crc32 != NULL;
+    piece->blocks = digests->blocks;
+    piece->n_blocks = digests->blocks ? digests->n : 0;
+    digests->file_crc = digests->stored_crc ? stored_crc : piece->crc;
+}
+
+struct segment {
+    uint64_t offset, size_bytes, crc;
+    const void *literal; /* NULL: a piece, or a literal that is written already */
+};
+
+static int by_offset(const void *a, const void *b)
+{
+    const struct segment *x = a, *y = b;
+
+    if (x->offset != y->offset)
+        return x->offset < y->offset ? -1 : 1;
+    return x->size_bytes < y->size_bytes ? -1 : x->size_bytes > y->size_bytes;
+}
+
+static int add_segment(struct segment **segments, size_t *n, size_t *cap,
+                       struct segment segment, struct dcp_error *err)
+{
+    struct segment *grown = dcp_mem_grow(*segments, cap, *n + 1, sizeof segment);
+
+    if (!grown)
+        return dcp_error_memory(err, "the contents of a file");
+    *segments = grown;
+    grown[(*n)++] = segment;
+    return DCP_OK;
+}
+
+/* Everything that lies in a file, in order. It must tile the file: no byte is unaccounted
+ * for. */
+static int collect(struct dcp_write *w, int file, struct segment **out, size_t *out_n,
+                   struct dcp_error *err)
+{
+    struct dcp_catalog *target = w->setup.target;
+    size_t cap = 0;
+    uint64_t at = 0;
+    char name[160];
+    int rc = DCP_OK;
+
+    if ((size_t)file < w->n_laid)
+        for (size_t i = w->file_first[file]; i < w->file_first[file + 1] && !rc; i++) {
+            const struct dcp_piece *piece = &target->pieces[w->order[i]];
+            struct segment segment = { piece->offset, piece->stored_size,
+                                       w->digests[w->order[i]].file_crc, NULL };
+            rc = add_segment(out, out_n, &cap, segment, err);
+        }
+    for (size_t i = 0; i < w->literals.n && !rc; i++) {
+        const struct dcp_literal *literal = &w->literals.items[i];
+        if (literal->file == file)
+            rc = add_segment(
+                out, out_n, &cap,
+                (struct segment){ literal->offset, literal->size_bytes,
+                                  dcp_hash_crc64(0, literal->data, literal->size_bytes),
+                                  i < w->files[file].n_early ? NULL : literal->data },
+                err);
+    }
+    if (*out_n)
+        qsort(*out, *out_n, sizeof **out, by_offset);
+    for (size_t i = 0; i < *out_n && !rc; i++) {
+        const struct segment *segment = &(*out)[i];
+        if (segment->offset != at)
+            rc = dcp_error_set(
+                err, DCP_E_CORRUPT,
+                "the layout of '%s' has %s at byte %" PRIu64 "; nothing was published",
+                dcp_str_escape(name, sizeof name, target->files[file].name),
+                segment->offset > at ? "a gap" : "an overlap", at);
+        at += segment->size_bytes;
+    }
+    return rc;
+}
+
+/* The folders of a file below the target's own: made when they are not there, or made
+ * durable from the innermost outwards. */
+static int make_folders(const struct dcp_store *store, char *path, size_t first,
+                        struct dcp_error *err)
+{
+    for (char *slash = strchr(path + first, '/'); slash; slash = strchr(slash + 1, '/')) {
+        bool is_dir;
+        uint64_t size;
+        *slash = '\0';
+        int rc = store->ops->stat(store->self, path, &is_dir, &size, NULL);
+        if (rc)
+            rc = store->ops->make_dir(store->self, path, err);
+        *slash = '/';
+        if (rc)
+            return rc;
+    }
+    return DCP_OK;
+}
+
+static int sync_folders(struct dcp_write *w, int file, struct dcp_error *err)
+{
+    const struct dcp_store *store = w->setup.store;
+    const char *name = w->setup.target->files[file].name, *prefix = w->setup.prefix;
+    size_t first = strlen(prefix);
+    DCP_CLEANUP_FREE char *path = dcp_str_join(prefix, name, "");
+    int rc = path ? DCP_OK : dcp_error_memory(err, "a file name");
+
+    for (char *slash; !rc && (slash = strrchr(path + first, '/'));) {
+        *slash = '\0';
+        rc = store->ops->sync_dir(store->self, path, err);
+    }
+    return rc;
+}
+
+int dcp_write_open(struct dcp_write *w, int file, uint64_t size, struct dcp_error *err)
+{
+    const struct dcp_store *store = w->setup.store;
+    const char *name = w->setup.target->files[file].name, *prefix = w->setup.prefix;
+    DCP_CLEANUP_FREE char *path = dcp_str_join(prefix, name, "");
+
+    if (!path)
+        return dcp_error_memory(err, "a file name");
+    int rc = make_folders(store, path, strlen(prefix), err);
+    return rc ? rc
+              : store->ops->create(store->self, path, size, &w->files[file].handle, err);
+}
+
+int dcp_write_early(struct dcp_write *w, int file, struct dcp_error *err)
+{
+    int rc = DCP_OK;
+
+    w->files[file].n_early = w->literals.n;
+    for (size_t i = 0; i < w->literals.n && !rc; i++) {
+        const struct dcp_literal *literal = &w->literals.items[i];
+        if (literal->file == file && literal->size_bytes)
+            rc = dcp_write_at(w, file, literal->offset, literal->data,
+                              literal->size_bytes, err);
+    }
+    return rc;
+}
+
+#define BACK_BYTES ((uint64_t)8 << 20) /* a job of the pool */
+
+struct back {
+    struct dcp_write *write;
+    struct dcp_store_file *handle;
+    uint64_t size_bytes;
+    uint64_t *crc; /* of each job */
+};
+
+static uint64_t back_bytes(const struct back *back, size_t i)
+{
+    uint64_t left = back->size_bytes - i * BACK_BYTES;
+    return left < BACK_BYTES ? left : BACK_BYTES;
+}
+
+static int back_job(void *arg, int worker, size_t i, struct dcp_error *err)
+{
+    const struct back *back = arg;
+    const struct dcp_store *store = back->write->setup.store;
+    unsigned char *scratch = back->write->workers[worker].scratch;
+    uint64_t at = i * BACK_BYTES, left = back_bytes(back, i);
+    int rc = DCP_OK;
+
+    while (left && !rc) {
+        size_t n = left < DCP_BLOCK_BYTES ? (size_t)left : DCP_BLOCK_BYTES;
+        rc = store->ops->read_at(store->self, back->handle, at, scratch, n, err);
+        if (!rc)
+            back->crc[i] = dcp_hash_crc64(back->crc[i], scratch, n);
+        at += n;
+        left -= n;
+    }
+    return rc;
+}
+
+/* A durable file is what was to be written. */
+static int read_back(struct dcp_write *w, int file, uint64_t size_bytes, uint64_t want,
+                     struct dcp_error *err)
+{
+    const struct dcp_store *store = w->setup.store;
+    size_t n = (size_t)((size_bytes + BACK_BYTES - 1) / BACK_BYTES);
+    DCP_CLEANUP_FREE uint64_t *crcs = dcp_mem_calloc(n, sizeof *crcs);
+    struct back back = { w, w->files[file].handle, size_bytes, crcs };
+    uint64_t crc = 0;
+    char name[160];
+
+    if (!crcs)
+        return dcp_error_memory(err, "a file that is read back");
+    if (w->setup.read_back == DCP_READ_BACK_DISK && store->ops->drop_cache)
+        store->ops->drop_cache(store->self, back.handle);
+    int rc = dcp_pool_for(w->setup.pool, n, back_job, &back, err);
+    for (size_t i = 0; i < n; i++)
+        crc = dcp_hash_crc64_combine(crc, crcs[i], back_bytes(&back, i));
+    dcp_str_escape(name, sizeof name, w->setup.target->files[file].name);
+    if (!rc && crc != want) {
+        dcp_error_set(err, DCP_E_CORRUPT,
+                      "'%s' read back is not what was written; nothing was published",
+                      name);
+        dcp_error_hint(err, "memory, a driver or a disk of this machine loses bits");
+        rc = DCP_E_CORRUPT;
+    }
+    return rc;
+}
+
+int dcp_write_finish(struct dcp_write *w, int file, struct dcp_error *err)
+{
+    const struct dcp_store *store = w->setup.store;
+    struct dcp_file *entry = &w->setup.target->files[file];
+    DCP_CLEANUP_FREE struct segment *segments = NULL;
+    struct dcp_store_file *handle;
+    size_t n = 0;
+    uint64_t size = 0, crc = 0;
+    int rc = collect(w, file, &segments, &n, err);
+
+    for (size_t i = 0; i < n && !rc; i++) {
+        crc = dcp_hash_crc64_combine(crc, segments[i].crc, segments[i].size_bytes);
+        size += segments[i].size_bytes;
+    }
+    if (!rc && !w->files[file].handle)
+        rc = dcp_write_open(w, file, size, err);
+    for (size_t i = 0; i < n && !rc; i++)
+        if (segments[i].literal && segments[i].size_bytes)
+            rc = dcp_write_at(w, file, segments[i].offset, segments[i].literal,
+                              (size_t)segments[i].size_bytes, err);
+    handle = w->files[file].handle;
+    if (!rc)
+        rc = store->ops->sync(store->self, handle, size, err);
+    if (!rc && w->setup.read_back)
+        rc = read_back(w, file, size, crc, err);
+    w->files[file].handle = NULL;
+    if (handle) {
+        int closed = store->ops->close(store->self, handle, rc ? NULL : err);
+        rc = rc ? rc : closed;
+    }
+    if (!rc)
+        rc = sync_folders(w, file, err);
+    entry->size_bytes = size;
+    entry->crc = crc;
+    entry->has_crc = true;
+    w->files[file].done = true;
+    return rc;
+}
+
+int dcp_write_reserve(struct dcp_write *w, struct dcp_error *err)
+{
+    size_t n = w->setup.target->n_files, old = w->cap_files;
+
+    if (n <= old)
+        return DCP_OK;
+    struct dcp_write_file *files =
+        dcp_mem_grow(w->files, &w->cap_files, n, sizeof *files);
+    if (!files)
+        return dcp_error_memory(err, "a writer's files");
+    memset(files + old, 0, (w->cap_files - old) * sizeof *files);
+    w->files = files;
+    return DCP_OK;
+}

@@ -1,0 +1,183 @@
+#include "finish.h"
+#include "base/hash.h"
+#include "base/mem.h"
+#include "core/catalog/objects.h"
+#include "core/integrity/fingerprint.h"
+#include "core/parity/code.h"
+#include "core/plan/target.h"
+#include "core/run/steps.h"
+#include "stream.h"
+#include <stdio.h>
+#include <string.h>
+
+#define COMPANION_MEMORY ((uint64_t)32 << 20)
+
+int dcp_finish_init(struct dcp_finish *finish, const struct dcp_context *ctx,
+                    const struct dcp_save_options *options, const char *name,
+                    struct dcp_error *err)
+{
+    finish->ctx = ctx;
+    finish->options = *options;
+    finish->name = strdup(name);
+    finish->read_back =
+        options->verify_after_save ? DCP_READ_BACK_DISK : DCP_READ_BACK_CACHE;
+    finish->parts = dcp_mem_calloc(finish->catalog->n_tensors, sizeof *finish->parts);
+    if (!finish->name || !finish->parts)
+        return dcp_error_memory(err, "a save");
+    if (!options->companion)
+        return DCP_OK;
+    finish->companion.dtype = options->companion->dtype;
+    finish->companion.name = strdup(options->companion->name);
+    finish->companion.format = strdup(options->companion->format);
+    finish->has_companion = finish->companion.name && finish->companion.format;
+    return finish->has_companion ? DCP_OK : dcp_error_memory(err, "a save");
+}
+
+uint64_t dcp_finish_companion_bytes(const struct dcp_finish *finish)
+{
+    uint64_t bytes = 0;
+
+    for (size_t t = 0; finish->has_companion && t < finish->catalog->n_tensors; t++) {
+        const struct dcp_tensor *tensor = &finish->catalog->tensors[t];
+        bool cast = finish->companion.dtype >= 0 && dcp_dtype_is_float(tensor->dtype);
+        enum dcp_dtype dtype =
+            cast ? (enum dcp_dtype)finish->companion.dtype : tensor->dtype;
+        if (!dcp_role_is_optim(tensor->role))
+            bytes += (uint64_t)tensor->n_elems * dcp_dtype_size(dtype);
+    }
+    return bytes;
+}
+
+/* The companion is a reshard of the step that lies in the temporary folder: streamed, in
+ * constant memory. */
+static int make_companion(struct dcp_finish *finish, struct dcp_error *err)
+{
+    struct dcp_catalog *target = NULL;
+    int *src_tensor = NULL;
+    struct dcp_plan *plan = NULL;
+    struct dcp_literals literals = { 0 };
+    struct dcp_source source = { finish->ctx->store, finish->publish.tmp, true };
+    struct dcp_target_options target_options = { .name = finish->companion.name };
+    struct dcp_reshard_options options = { .dtype = finish->companion.dtype,
+                                           .only = DCP_ONLY_MODEL };
+    const struct dcp_format *format = dcp_format_find(finish->companion.format);
+    struct dcp_reshard_plan facts = { 0 };
+    int rc = DCP_OK;
+
+    if (!format || (format->flags & DCP_FORMAT_IS_DIR) || format->packs)
+        return dcp_error_set(err, DCP_E_UNSUPPORTED, "'%s' is no format of one file",
+                             finish->companion.format);
+    rc = dcp_target_new(finish->catalog, format, &options, &target, &src_tensor, err);
+    if (!rc && dcp_target_holds_objects(format, target))
+        rc = dcp_objects_sift(format, &options, target, &facts, err);
+    if (!rc)
+        rc = format->layout(target, &target_options, &literals, err);
+    if (!rc)
+        rc = dcp_catalog_sort(target, err);
+    if (!rc)
+        rc = dcp_plan_new(finish->catalog, target, src_tensor, &plan, err);
+    if (!rc)
+        rc = dcp_stream_run(&(struct dcp_stream_setup){ .source = &source,
+                                                        .src = finish->catalog,
+                                                        .target = target,
+                                                        .src_tensor = src_tensor,
+                                                        .plan = plan,
+                                                        .format = format,
+                                                        .options = &target_options,
+                                                        .literals = literals,
+                                                        .store = finish->ctx->store,
+                                                        .prefix = finish->prefix,
+                                                        .threads = 1,
+                                                        .memory_bytes = COMPANION_MEMORY,
+                                                        .verify = true,
+                                                        .read_back = finish->read_back },
+                            err);
+    for (size_t f = 0; !rc && f < target->n_files; f++) {
+        target->files[f].rank = -1; /* written already: no rank's file of the step */
+        rc = dcp_catalog_add_file(finish->catalog, &target->files[f], NULL, err);
+    }
+    dcp_plan_free(plan);
+    dcp_catalog_free(target);
+    free(src_tensor);
+    return rc;
+}
+
+static void warn_once(const struct dcp_finish *finish, const char *what,
+                      const struct dcp_error *why)
+{
+    struct dcp_told *told = finish->told;
+    uint64_t digest = dcp_hash_xxh3(why->message, strlen(why->message));
+
+    for (size_t i = 0; i < DCP_ARRAY_LEN(told->digests); i++)
+        if (i < told->n && told->digests[i] == digest)
+            return;
+    told->digests[told->n++ % DCP_ARRAY_LEN(told->digests)] = digest;
+    dcp_log_write(finish->ctx->log, DCP_LOG_WARN, "%s: %s", what, why->message);
+}
+
+void dcp_finish_prune(const struct dcp_finish *finish, int keep, int64_t newest)
+{
+    struct dcp_error err = { 0 };
+    const struct dcp_retention retention = { .keep = keep,
+                                             .keep_every = finish->options.keep_every,
+                                             .pin_timeout_s =
+                                                 finish->options.pin_timeout_s };
+
+    if (dcp_prune_held(finish->ctx->store, &retention, newest, NULL, &err))
+        warn_once(finish, "retention could not do everything, saves go on", &err);
+}
+
+/* After the commit nothing may fail the save any more. */
+static void after_commit(struct dcp_finish *finish)
+{
+    const struct dcp_store *store = finish->ctx->store;
+    struct dcp_error err = { 0 };
+    char text[80];
+
+    snprintf(text, sizeof text, "%s\n", finish->name);
+    if (store->ops->replace(store->self, DCP_LATEST, text, strlen(text), &err))
+        warn_once(finish, "cannot write '" DCP_LATEST "'", &err);
+    dcp_finish_prune(finish, finish->options.keep, finish->options.step);
+}
+
+int dcp_finish_run(struct dcp_finish *finish, struct dcp_error *err)
+{
+    struct dcp_catalog *catalog = finish->catalog;
+    int rc = DCP_OK;
+
+    for (size_t t = 0; t < catalog->n_tensors; t++) {
+        catalog->tensors[t].fingerprint =
+            dcp_fingerprint_whole(&catalog->tensors[t], finish->parts[t]);
+        catalog->tensors[t].has_fingerprint = true;
+    }
+    finish->fingerprint = dcp_state_fingerprint(catalog);
+    if (finish->has_companion)
+        rc = make_companion(finish, err);
+    if (!rc && finish->parity)
+        rc = dcp_parity_tell(finish->parity, catalog, err);
+    if (!rc)
+        rc = dcp_write_global(finish->write, err);
+    if (!rc && finish->parity)
+        rc = dcp_parity_end(&(struct dcp_parity_code){ .parity = finish->parity,
+                                                       .store = finish->ctx->store,
+                                                       .prefix = finish->prefix },
+                            catalog, err);
+    if (!rc)
+        rc = dcp_publish_commit(&finish->publish, NULL, false, err);
+    if (!rc)
+        after_commit(finish);
+    return rc;
+}
+
+void dcp_finish_fini(struct dcp_finish *finish)
+{
+    dcp_write_free(finish->write);
+    dcp_publish_fini(&finish->publish);
+    dcp_parity_free(finish->parity);
+    dcp_catalog_free(finish->catalog);
+    free((char *)finish->companion.name); /* copies, made in init */
+    free((char *)finish->companion.format);
+    free(finish->name);
+    free(finish->parts);
+    *finish = (struct dcp_finish){ 0 };
+}

@@ -1,0 +1,241 @@
+#include "stream.h"
+#include "base/mem.h"
+#include "base/str.h"
+#include "core/catalog/region.h"
+#include "core/integrity/fingerprint.h"
+#include "core/parity/code.h"
+#include "core/read/copy.h"
+#include "write.h"
+#include <inttypes.h>
+#include <stdatomic.h>
+
+/* Memory of a worker beside its cache: the writer's block, the coder's two, zstd's own.
+ */
+#define WORKER_BYTES (8u << 20)
+
+struct stream {
+    const struct dcp_stream_setup *setup;
+    struct dcp_copier *copiers; /* one a worker */
+    struct dcp_blocks **blocks; /* theirs */
+    struct dcp_proof *proof;    /* of the source; NULL: it is not verified */
+    int n_workers;
+    _Atomic uint64_t *src_parts; /* NULL when the source keeps fingerprints */
+};
+
+static int feed(void *self, int worker, size_t piece, uint64_t begin, size_t n,
+                unsigned char *scratch, const unsigned char **out, struct dcp_error *err)
+{
+    struct stream *s = self;
+    const struct dcp_catalog *target = s->setup->target;
+    size_t elem = dcp_dtype_size(target->tensors[target->pieces[piece].tensor].dtype);
+
+    *out = scratch;
+    return dcp_copy_piece(&s->copiers[worker], piece, (int64_t)(begin / elem),
+                          (int64_t)((begin + n) / elem), scratch, err);
+}
+
+static bool needs_casts(const struct dcp_stream_setup *setup)
+{
+    for (size_t t = 0; t < setup->target->n_tensors; t++)
+        if (setup->target->tensors[t].dtype !=
+            setup->src->tensors[setup->src_tensor[t]].dtype)
+            return true;
+    return false;
+}
+
+static void stream_fini(struct stream *s)
+{
+    for (int i = 0; s->copiers && i < s->n_workers; i++) {
+        dcp_blocks_free(s->copiers[i].blocks);
+        free(s->copiers[i].scratch);
+        dcp_scale_fini(&s->copiers[i].scale);
+    }
+    free(s->copiers);
+    free(s->blocks);
+    free(s->src_parts);
+    dcp_proof_free(s->proof);
+}
+
+static int stream_init(struct stream *s, const struct dcp_stream_setup *setup,
+                       struct dcp_error *err)
+{
+    uint64_t worker_bytes = setup->memory_bytes / (uint64_t)setup->threads;
+    uint64_t cache =
+        worker_bytes > 2 * WORKER_BYTES ? worker_bytes - WORKER_BYTES : WORKER_BYTES;
+    bool casts = needs_casts(setup), keeps = true;
+    int rc = DCP_OK;
+
+    *s = (struct stream){ .setup = setup, .n_workers = setup->threads };
+    s->copiers = dcp_mem_calloc((size_t)s->n_workers, sizeof *s->copiers);
+    s->blocks = dcp_mem_calloc((size_t)s->n_workers, sizeof *s->blocks);
+    for (size_t t = 0; t < setup->target->n_tensors; t++)
+        keeps = keeps && setup->src->tensors[setup->src_tensor[t]].has_fingerprint;
+    if (!keeps && setup->verify)
+        s->src_parts = dcp_mem_calloc(setup->target->n_tensors, sizeof *s->src_parts);
+    if (!s->copiers || !s->blocks || (!keeps && setup->verify && !s->src_parts))
+        return dcp_error_memory(err, "a stream");
+    if (setup->verify)
+        rc = dcp_proof_new(setup->src, &s->proof, err);
+    for (int i = 0; i < s->n_workers && !rc; i++) {
+        struct dcp_copier *copier = &s->copiers[i];
+        *copier = (struct dcp_copier){ .plan = setup->plan,
+                                       .src = setup->src,
+                                       .dst = setup->target,
+                                       .overflows = setup->overflows,
+                                       .src_parts = s->src_parts };
+        if (casts && !(copier->scratch = malloc(DCP_COPY_SCRATCH)))
+            rc = dcp_error_memory(err, "a stream");
+        if (!rc)
+            rc = dcp_blocks_new(setup->source, setup->src, cache, setup->verify,
+                                &copier->blocks, err);
+        if (rc)
+            break;
+        s->blocks[i] = copier->blocks;
+        dcp_blocks_check_records(copier->blocks, s->proof);
+        if (setup->mended)
+            dcp_blocks_mend(copier->blocks);
+    }
+    return rc;
+}
+
+/* Replicas, which no fingerprint counts, are what they repeat. */
+static int prove_replicas(const struct dcp_catalog *target, struct dcp_error *err)
+{
+    char name[160];
+
+    for (size_t p = 1; p < target->n_pieces; p++) {
+        const struct dcp_piece *piece = &target->pieces[p];
+        const struct dcp_tensor *tensor = &target->tensors[piece->tensor];
+        if (!dcp_replica_differs(target, p))
+            continue;
+        dcp_error_tensor(err, tensor->name);
+        return dcp_error_set(err, DCP_E_CORRUPT,
+                             "tensor '%s' was written differently for ranks %d and %d; "
+                             "nothing was published",
+                             dcp_str_escape(name, sizeof name, tensor->name),
+                             piece[-1].rank, piece->rank);
+    }
+    return DCP_OK;
+}
+
+/* What was written is what the source holds, tensor by tensor. Casts have no equal number
+ * to be held against; their source was verified block by block. */
+static int prove(const struct stream *s, const struct dcp_write *write,
+                 struct dcp_error *err)
+{
+    struct dcp_catalog *target = s->setup->target;
+    char name[160];
+
+    for (size_t t = 0; t < target->n_tensors; t++) {
+        struct dcp_tensor *tensor = &target->tensors[t];
+        const struct dcp_tensor *from = &s->setup->src->tensors[s->setup->src_tensor[t]];
+        if (tensor->tied_to)
+            continue; /* its bytes are proved where they are */
+        tensor->fingerprint = dcp_fingerprint_whole(tensor, dcp_write_parts(write, t));
+        tensor->has_fingerprint = true;
+        if (!s->setup->verify || tensor->dtype != from->dtype)
+            continue;
+        uint64_t want = from->has_fingerprint
+                            ? from->fingerprint
+                            : dcp_fingerprint_whole(from, s->src_parts[t]);
+        if (want == tensor->fingerprint)
+            continue;
+        dcp_error_set(err, DCP_E_CORRUPT,
+                      "tensor '%s': what was written has fingerprint %016" PRIx64
+                      ", the source %016" PRIx64 "; nothing was published",
+                      dcp_str_escape(name, sizeof name, tensor->name),
+                      tensor->fingerprint, want);
+        dcp_error_tensor(err, tensor->name);
+        return DCP_E_CORRUPT;
+    }
+    return DCP_OK;
+}
+
+/* The ranks, and as many more as a layout with very many files has given files to, so
+ * that not all are open at once. */
+static int n_writers(const struct dcp_catalog *target)
+{
+    int n = target->world;
+
+    for (size_t f = 0; f < target->n_files; f++)
+        n = target->files[f].rank >= n ? target->files[f].rank + 1 : n;
+    return n;
+}
+
+/* Parity of what all ranks wrote, and, once the manifest is written, copies of that. */
+static int write_global(const struct dcp_stream_setup *setup, struct dcp_write *write,
+                        struct dcp_pool *pool, struct dcp_error *err)
+{
+    struct dcp_parity *parity = NULL;
+    DCP_CLEANUP_FREE uint64_t *sums = NULL;
+    struct dcp_parity_code code = { .store = setup->store,
+                                    .prefix = setup->prefix,
+                                    .n_shares = 1,
+                                    .pool = pool,
+                                    .memory_bytes = setup->memory_bytes / 2 };
+    int rc = DCP_OK;
+
+    if (!setup->parity)
+        return dcp_write_global(write, err);
+    rc = dcp_parity_describe(setup->target, setup->parity, &parity, err);
+    code.parity = parity;
+    if (!rc)
+        rc = dcp_parity_create(&code, err);
+    if (!rc)
+        rc = dcp_parity_run(&code, &sums, err);
+    if (!rc)
+        rc = dcp_parity_prove(parity, sums, 1, err);
+    if (!rc)
+        rc = dcp_parity_tell(parity, setup->target, err);
+    if (!rc)
+        rc = dcp_write_global(write, err);
+    if (!rc)
+        rc = dcp_parity_end(&code, setup->target, err);
+    dcp_parity_free(parity);
+    return rc;
+}
+
+int dcp_stream_run(const struct dcp_stream_setup *setup, struct dcp_error *err)
+{
+    struct stream s;
+    struct dcp_pool *pool = NULL;
+    struct dcp_write *write = NULL;
+    uint64_t total = 0;
+    int rc = stream_init(&s, setup, err);
+
+    for (size_t t = 0; t < setup->target->n_tensors; t++)
+        if (!setup->target->tensors[t].tied_to)
+            total += dcp_tensor_bytes(&setup->target->tensors[t]);
+    if (!rc && setup->threads > 1)
+        rc = dcp_pool_new(setup->threads - 1, &pool, err); /* the caller works too */
+    if (!rc)
+        rc = dcp_write_new(&(struct dcp_write_setup){ .store = setup->store,
+                                                      .prefix = setup->prefix,
+                                                      .target = setup->target,
+                                                      .format = setup->format,
+                                                      .options = setup->options,
+                                                      .literals = setup->literals,
+                                                      .feed = { &s, feed },
+                                                      .pool = pool,
+                                                      .read_back = setup->read_back,
+                                                      .progress = setup->progress,
+                                                      .total_bytes = total },
+                           &write, err);
+    for (int r = 0; r < n_writers(setup->target) && !rc; r++)
+        rc = dcp_write_rank(write, r, err);
+    if (!rc && s.proof)
+        rc = dcp_blocks_prove(s.blocks, pool, err);
+    if (!rc)
+        rc = prove(&s, write, err);
+    if (!rc && setup->verify)
+        rc = prove_replicas(setup->target, err);
+    if (!rc)
+        rc = write_global(setup, write, pool, err);
+    for (int i = 0; s.copiers && i < s.n_workers && setup->mended; i++)
+        if (!setup->mended->code && s.copiers[i].blocks)
+            *setup->mended = *dcp_blocks_mended(s.copiers[i].blocks);
+    dcp_write_free(write);
+    dcp_pool_free(pool);
+    stream_fini(&s);
+    return rc;
+}

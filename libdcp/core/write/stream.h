@@ -1,0 +1,41 @@
+/* stream: one checkpoint into another, in bounded memory: the copy engine feeds the
+ * writer, and the fingerprints of what was written are held against those of the source.
+ * Used by reshard, and by save for the companion file. */
+#ifndef DCP_CORE_WRITE_STREAM_H
+#define DCP_CORE_WRITE_STREAM_H
+
+#include "base/pool.h"
+#include "core/plan/plan.h"
+#include "write.h"
+#include <dcp/reshard.h>
+
+struct dcp_stream_setup {
+    const struct dcp_source *source; /* where src lies */
+    const struct dcp_catalog *src;
+    struct dcp_catalog *target;
+    const int *src_tensor; /* see dcp_target_new */
+    const struct dcp_plan *plan;
+    const struct dcp_format *format;
+    const struct dcp_target_options *options;
+    struct dcp_literals literals;  /* of the target's layout */
+    const struct dcp_store *store; /* to write to */
+    const char *prefix;            /* before every file name there */
+    int threads;                   /* >= 1 */
+    uint64_t memory_bytes;
+    bool verify;
+    enum dcp_read_back read_back;
+    int parity; /* see dcp_reshard_options */
+    struct dcp_progress progress;
+    struct dcp_error *mended;    /* NULL, or what was damaged and read through its parity;
+                                  * code    0: nothing */
+    _Atomic uint64_t *overflows; /* NULL, or by tensor of target: see read/copy.h */
+};
+
+/* Writes every file of the target and makes it durable. Errors: CORRUPT (the source is
+ * damaged; a fingerprint differs), IO, NO_SPACE, INTERRUPTED, MEMORY. */
+int dcp_stream_run(const struct dcp_stream_setup *setup, struct dcp_error *err);
+/* The same as one archive, the file `name`, of *out_bytes; no piece has a codec. */
+int dcp_stream_pack(const struct dcp_stream_setup *setup, const char *name,
+                    uint64_t *out_bytes, struct dcp_error *err);
+
+#endif

@@ -1,0 +1,319 @@
+#include "base/hash.h"
+#include "base/mem.h"
+#include "core/catalog/region.h"
+#include "core/integrity/fingerprint.h"
+#include "own.h"
+
+#define CHUNK_BLOCKS 8 /* blocks a job writes before another may be chosen */
+
+struct job {
+    struct dcp_write *write;
+    size_t piece, first_block, n_blocks;
+};
+
+static size_t n_blocks_of(uint64_t bytes)
+{
+    return (size_t)((bytes + DCP_BLOCK_BYTES - 1) / DCP_BLOCK_BYTES);
+}
+
+int dcp_write_new(const struct dcp_write_setup *setup, struct dcp_write **out_write,
+                  struct dcp_error *err)
+{
+    struct dcp_write *w = calloc(1, sizeof *w);
+    struct dcp_catalog *target = setup->target;
+    size_t n_workers = (size_t)dcp_pool_workers(setup->pool);
+    int rc = DCP_OK;
+
+    *out_write = NULL;
+    if (!w)
+        return dcp_error_memory(err, "a writer");
+    w->setup = *setup;
+    w->literals = setup->literals;
+    pthread_mutex_init(&w->lock, NULL);
+
+    w->digests = dcp_mem_calloc(target->n_pieces, sizeof *w->digests);
+    w->parts = dcp_mem_calloc(target->n_tensors, sizeof *w->parts);
+    w->workers = dcp_mem_calloc(n_workers, sizeof *w->workers);
+
+    if (!w->digests || !w->parts || !w->workers)
+        rc = dcp_error_memory(err, "a writer");
+    for (size_t i = 0; i < n_workers && !rc; i++) {
+
+        w->workers[i].scratch = dcp_mem_aligned(64, DCP_BLOCK_BYTES);
+        rc = w->workers[i].scratch ? dcp_coder_new(&w->workers[i].coder, err)
+                                   : dcp_error_memory(err, "a writer's buffer");
+    }
+
+    if (!rc)
+        rc = dcp_write_index(w, err);
+    if (rc) {
+        dcp_write_free(w);
+        return rc;
+    }
+    *out_write = w;
+    return DCP_OK;
+}
+
+void dcp_write_free(struct dcp_write *w)
+{
+    if (!w)
+        return;
+    for (size_t f = 0; f < w->cap_files; f++)
+        if (w->files[f].handle)
+            w->setup.store->ops->close(w->setup.store->self, w->files[f].handle, NULL);
+    for (size_t p = 0; w->digests && p < w->setup.target->n_pieces; p++) {
+        free(w->digests[p].crc);
+        free(w->digests[p].stored_crc);
+        free(w->digests[p].crc32);
+    }
+    for (int i = 0; w->workers && i < dcp_pool_workers(w->setup.pool); i++) {
+        dcp_coder_free(w->workers[i].coder);
+        free(w->workers[i].scratch);
+    }
+    free(w->files);
+    free(w->workers);
+
+    free(w->digests);
+    free(w->parts);
+    free(w->order);
+    free(w->file_first);
+    pthread_mutex_destroy(&w->lock);
+
+    free(w);
+}
+
+uint64_t dcp_write_parts(const struct dcp_write *w, size_t tensor)
+{
+    return w->parts[tensor];
+}
+
+uint64_t dcp_write_count(const struct dcp_write *w)
+{
+    return w->n_writes;
+}
+
+static int report(struct dcp_write *w, uint64_t n, struct dcp_error *err)
+{
+    uint64_t done = atomic_fetch_add(&w->done_bytes, n) + n;
+    bool stop = false;
+
+    if (w->setup.progress.report) {
+        pthread_mutex_lock(&w->lock);
+        stop =
+            w->setup.progress.report(w->setup.progress.self, done, w->setup.total_bytes);
+        pthread_mutex_unlock(&w->lock);
+    }
+    return stop ? dcp_error_set(err, DCP_E_INTERRUPTED, "interrupted") : DCP_OK;
+}
+
+/* One block: feed, digests, codec, write. *stored_at is moved on. */
+static int write_block(struct dcp_write *w, int worker, size_t p, size_t block,
+                       uint64_t *stored_at, struct dcp_error *err)
+{
+    struct dcp_catalog *target = w->setup.target;
+    struct dcp_piece *piece = &target->pieces[p];
+    const struct dcp_tensor *tensor = &target->tensors[piece->tensor];
+    struct dcp_write_digests *digests = &w->digests[p];
+    struct dcp_write_worker *me = &w->workers[worker];
+    uint64_t begin = (uint64_t)block * DCP_BLOCK_BYTES;
+    uint64_t left = dcp_piece_bytes(target, piece) - begin;
+    size_t n = (size_t)(left < DCP_BLOCK_BYTES ? left : DCP_BLOCK_BYTES), stored_n;
+    size_t elem = dcp_dtype_size(tensor->dtype);
+    const unsigned char *raw = NULL;
+    const void *stored;
+
+    int rc = w->setup.feed.read(w->setup.feed.self, worker, p, begin, n, me->scratch,
+                                &raw, err);
+    if (rc)
+        return rc;
+    digests->crc[block] = dcp_hash_crc64(0, raw, n);
+    if (digests->crc32)
+        digests->crc32[block] = dcp_hash_crc32(0, raw, n);
+    if (!dcp_region_is_replica(target, p))
+        atomic_fetch_xor(&w->parts[piece->tensor],
+                         dcp_fingerprint_piece(tensor, piece, (int64_t)(begin / elem),
+                                               (int64_t)(n / elem), raw,
+                                               digests->crc[block]));
+    rc = dcp_coder_encode(me->coder, piece->codec, elem, raw, n, &stored, &stored_n, err);
+    if (rc)
+        return rc;
+    if (digests->blocks) {
+        digests->blocks[block].xxh3 = dcp_hash_xxh3(stored, stored_n);
+        digests->blocks[block].stored_size = (uint32_t)stored_n;
+    }
+    if (digests->stored_crc)
+        digests->stored_crc[block] = dcp_hash_crc64(0, stored, stored_n);
+    rc = dcp_write_at(w, piece->file, *stored_at, stored, stored_n, err);
+    *stored_at += stored_n;
+    return rc;
+}
+
+static int run_job(void *arg, int worker, size_t i, struct dcp_error *err)
+{
+    const struct job *job = &((const struct job *)arg)[i];
+    struct dcp_write *w = job->write;
+    const struct dcp_store *store = w->setup.store;
+    const struct dcp_piece *piece = &w->setup.target->pieces[job->piece];
+    uint64_t at = piece->offset + (uint64_t)job->first_block * DCP_BLOCK_BYTES, from = at;
+    int rc = DCP_OK;
+
+    for (size_t b = 0; b < job->n_blocks && !rc; b++) {
+        uint64_t before = at;
+        rc = write_block(w, worker, job->piece, job->first_block + b, &at, err);
+        if (!rc)
+            rc = report(w, at - before, err);
+    }
+
+    if (!rc && store->ops->flush_hint)
+        store->ops->flush_hint(store->self, w->files[piece->file].handle, from,
+                               at - from);
+    return rc;
+}
+
+static int prepare_piece(struct dcp_write *w, size_t p, struct dcp_error *err)
+{
+    struct dcp_catalog *target = w->setup.target;
+    struct dcp_piece *piece = &target->pieces[p];
+    struct dcp_write_digests *digests = &w->digests[p];
+    size_t n = n_blocks_of(dcp_piece_bytes(target, piece));
+    bool ok = true;
+
+    digests->n = n;
+    digests->crc = dcp_mem_calloc(n, sizeof *digests->crc);
+    ok = digests->crc != NULL;
+    if (w->setup.format->flags & DCP_FORMAT_CRC32)
+        ok = (digests->crc32 = dcp_mem_calloc(n, sizeof *digests->crc32)) && ok;
+    if (w->setup.format->flags & DCP_FORMAT_CODECS)
+        ok = (digests->blocks = dcp_catalog_alloc(target, n, sizeof *digests->blocks)) &&
+             ok;
+    if (piece->codec != DCP_CODEC_NONE)
+        ok = (digests->stored_crc = dcp_mem_calloc(n, sizeof *digests->stored_crc)) && ok;
+    return ok ? DCP_OK : dcp_error_memory(err, "digests of a piece");
+}
+
+/* Pieces that may shrink are packed one behind the other, so a file's are written in
+ * turn. */
+static int write_packed(struct dcp_write *w, int worker, int file, struct dcp_error *err)
+{
+    struct dcp_catalog *target = w->setup.target;
+    uint64_t at = UINT64_MAX;
+    int rc = DCP_OK;
+
+    for (size_t i = w->file_first[file]; i < w->file_first[file + 1] && !rc; i++) {
+        size_t p = w->order[i];
+        struct dcp_piece *piece = &target->pieces[p];
+        piece->offset = at = at == UINT64_MAX ? piece->offset : at;
+        for (size_t b = 0; b < w->digests[p].n && !rc; b++) {
+            uint64_t before = at;
+            rc = write_block(w, worker, p, b, &at, err);
+            if (!rc)
+                rc = report(w, at - before, err);
+        }
+        piece->stored_size = at - piece->offset;
+    }
+
+    return rc;
+}
+
+static int packed_job(void *arg, int worker, size_t i, struct dcp_error *err)
+{
+    struct job *job = &((struct job *)arg)[i];
+    return write_packed(job->write, worker, (int)job->piece, err);
+}
+
+static int add_job(struct job **jobs, size_t *n, size_t *cap, struct job job,
+                   struct dcp_error *err)
+{
+    struct job *grown = dcp_mem_grow(*jobs, cap, *n + 1, sizeof job);
+
+    if (!grown)
+        return dcp_error_memory(err, "the jobs of a writer");
+    *jobs = grown;
+    grown[(*n)++] = job;
+    return DCP_OK;
+}
+
+static int write_pieces(struct dcp_write *w, int rank, struct dcp_error *err)
+{
+    struct dcp_catalog *target = w->setup.target;
+    struct job *jobs = NULL;
+    size_t n = 0, cap = 0;
+    bool packed = false;
+    int rc = DCP_OK;
+
+    for (size_t i = 0; i < target->n_pieces && !rc; i++) {
+        size_t p = w->order[i];
+        struct dcp_piece *piece = &target->pieces[p];
+        if (target->files[piece->file].rank != rank)
+            continue;
+        packed |= piece->codec != DCP_CODEC_NONE;
+        rc = prepare_piece(w, p, err);
+        for (size_t b = 0; b < w->digests[p].n && !rc && !packed; b += CHUNK_BLOCKS) {
+            size_t left = w->digests[p].n - b;
+            struct job job = { w, p, b, left < CHUNK_BLOCKS ? left : CHUNK_BLOCKS };
+            rc = add_job(&jobs, &n, &cap, job, err);
+        }
+    }
+    if (packed) { /* one job a file */
+        n = 0;
+        for (size_t f = 0; f < w->n_laid && !rc; f++)
+            if (target->files[f].rank == rank)
+                rc = add_job(&jobs, &n, &cap, (struct job){ w, f, 0, 0 }, err);
+    }
+    if (!rc)
+        rc = dcp_pool_for(w->setup.pool, n, packed ? packed_job : run_job, jobs, err);
+    free(jobs);
+    return rc;
+}
+
+int dcp_write_create(struct dcp_write *w, int rank, struct dcp_error *err)
+{
+    const struct dcp_catalog *target = w->setup.target;
+    int rc = dcp_write_reserve(w, err);
+
+    for (size_t f = 0; f < target->n_files && !rc; f++)
+        if (target->files[f].rank == rank && target->files[f].size_bytes &&
+            !w->files[f].done && !w->files[f].handle)
+            rc = dcp_write_open(w, (int)f, target->files[f].size_bytes, err);
+    return rc;
+}
+
+int dcp_write_rank(struct dcp_write *w, int rank, struct dcp_error *err)
+{
+    struct dcp_catalog *target = w->setup.target;
+    int rc = dcp_write_create(w, rank, err);
+
+    for (size_t f = 0; f < target->n_files && !rc; f++)
+        if (target->files[f].rank == rank && target->files[f].size_bytes &&
+            !w->files[f].done)
+            rc = dcp_write_early(w, (int)f, err);
+    if (!rc)
+        rc = write_pieces(w, rank, err);
+    for (size_t p = 0; p < target->n_pieces && !rc; p++)
+        if (target->files[target->pieces[p].file].rank == rank)
+            dcp_write_digest(w, p);
+    if (!rc && w->setup.format->seal)
+        rc = w->setup.format->seal(target, rank, w->setup.options, &w->literals, err);
+    if (!rc)
+        rc = dcp_write_reserve(w, err);
+    for (size_t f = 0; f < target->n_files && !rc; f++)
+        if (target->files[f].rank == rank && !w->files[f].done)
+            rc = dcp_write_finish(w, (int)f, err);
+    return rc;
+}
+
+int dcp_write_global(struct dcp_write *w, struct dcp_error *err)
+{
+    struct dcp_catalog *target = w->setup.target;
+    size_t before = target->n_files;
+    int rc = DCP_OK;
+
+    if (w->setup.format->seal)
+        rc = w->setup.format->seal(target, DCP_SEAL_GLOBAL, w->setup.options,
+                                   &w->literals, err);
+    if (!rc)
+        rc = dcp_write_reserve(w, err);
+    for (size_t f = before; f < target->n_files && !rc; f++)
+        rc = dcp_write_finish(w, (int)f, err);
+    return rc;
+}

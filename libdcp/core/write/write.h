@@ -1,0 +1,68 @@
+/* write: makes the files of a target catalog. Pieces go block by block through digest,
+ * codec and write; literals follow; then each file is synced, closed, and gets its size
+ * and digest.
+ *
+ * Save and reshard differ only in the feed that gives a piece's bytes. */
+#ifndef DCP_CORE_WRITE_WRITE_H
+#define DCP_CORE_WRITE_WRITE_H
+
+#include "base/pool.h"
+#include <dcp/format.h>
+#include <dcp/log.h>
+
+/* Where the raw bytes of target pieces come from. */
+struct dcp_feed {
+    void *self;
+    /* Bytes begin .. begin + n of a piece, n <= DCP_BLOCK_BYTES: fills scratch, or gives
+     * memory of its own. worker is 0 .. dcp_pool_workers - 1; no two calls run with the
+     * same one at once. */
+    int (*read)(void *self, int worker, size_t piece, uint64_t begin, size_t n,
+                unsigned char *scratch, const unsigned char **out, struct dcp_error *err);
+};
+
+/* Whether files are read back once they are durable: what comes must have the digests of
+ * what was to be written. */
+enum dcp_read_back {
+    DCP_READ_BACK_NOT,   /* the store cannot, or nobody wants it */
+    DCP_READ_BACK_CACHE, /* from wherever it comes: finds what went wrong on the way to
+                          * the kernel */
+    DCP_READ_BACK_DISK   /* with the page cache dropped before */
+};
+
+struct dcp_write_setup {
+    const struct dcp_store *store;
+    const char *prefix; /* before every file name: the temporary folder and '/' */
+    struct dcp_catalog *target;
+    const struct dcp_format *format;
+    const struct dcp_target_options *options;
+    struct dcp_literals literals; /* of the layout */
+    struct dcp_feed feed;
+    struct dcp_pool *pool; /* NULL: all on the caller */
+    enum dcp_read_back read_back;
+    struct dcp_progress progress;
+    uint64_t total_bytes; /* for progress */
+};
+
+struct dcp_write; /* one target being written */
+
+/* The target is laid out: every piece has its file and extent. Writes nothing. The setup
+ * is copied, what it points to is borrowed. */
+int dcp_write_new(const struct dcp_write_setup *setup, struct dcp_write **out_write,
+                  struct dcp_error *err);
+void dcp_write_free(struct dcp_write *write);
+
+/* Creates the files of one rank, with the room that the layout says; dcp_write_rank does
+ * it where that was not done before. */
+int dcp_write_create(struct dcp_write *write, int rank, struct dcp_error *err);
+/* Writes all files of one rank and makes them durable. */
+int dcp_write_rank(struct dcp_write *write, int rank, struct dcp_error *err);
+/* What the coordinator writes last, when size and crc of all other files are in the
+ * catalog. */
+int dcp_write_global(struct dcp_write *write, struct dcp_error *err);
+
+/* The fingerprint parts of a tensor that were written here, combined by exclusive or. */
+uint64_t dcp_write_parts(const struct dcp_write *write, size_t tensor);
+/* Calls of write_at so far. */
+uint64_t dcp_write_count(const struct dcp_write *write);
+
+#endif

@@ -1,0 +1,33 @@
+/* tcp_start: how the ranks of a comm over TCP find each other.
+ *
+ * Rank 0 listens, and challenges whoever connects. The others knock at every port where
+ * rank 0 may be, answer, and enter where the answer to that proves that it is rank 0 of
+ * their job. When all have, rank 0 tells them; when the start fails, it tells them why.
+ * Whoever says anything else, or cannot prove it, is dropped. */
+#ifndef DCP_PORT_COMM_TCP_START_H
+#define DCP_PORT_COMM_TCP_START_H
+
+#include "tcp_hello.h"
+#include "tcp_link.h"
+
+#define DCP_TCP_N_PORTS 16 /* behind MASTER_PORT */
+
+struct dcp_tcp_start {
+    const struct dcp_comm_tcp_options *options;
+    int first_port, last_port;
+    uint64_t begin, time_ns;
+    struct dcp_tcp_key key; /* of the job */
+};
+
+/* Rank 0: fills links[1] to links[world - 1]. Errors: COMM, USAGE (ranks that were
+ * started in contradiction), MEMORY. */
+int dcp_tcp_host(const struct dcp_tcp_start *start, struct dcp_tcp_link *links,
+                 struct dcp_error *err);
+/* Any other rank: fills the link to rank 0. Errors: COMM, USAGE, MEMORY. */
+int dcp_tcp_visit(const struct dcp_tcp_start *start, struct dcp_tcp_link *link,
+                  struct dcp_error *err);
+
+/* The next act after a start that failed. */
+void dcp_tcp_hint(const struct dcp_tcp_start *start, struct dcp_error *err);
+
+#endif

@@ -1,0 +1,253 @@
+#include "dir.h"
+
+#include "base/fs.h"
+#include "base/size.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+struct dcp_store_file {
+    int fd;
+    bool lost; /* atomic: a write or sync failed, what is on disk is unknown */
+    char name[];
+};
+
+static struct dcp_store_file *file_new(const char *name)
+{
+    size_t n = strlen(name) + 1;
+    struct dcp_store_file *file = malloc(sizeof *file + n);
+    if (file) {
+        file->fd = -1;
+        file->lost = false;
+        memcpy(file->name, name, n);
+    }
+    return file;
+}
+
+static int open_as(const struct dcp_dir *dir, const char *name, int flags, bool folders,
+                   struct dcp_store_file **out, struct dcp_error *err)
+{
+    DCP_CLEANUP_PLACE struct dcp_dir_place place;
+    *out = NULL;
+    if (dcp_dir_place_init(dir, name, &place) != 0)
+        return dcp_dir_fail(dir, errno, "open", name, err);
+    struct dcp_store_file *file = file_new(name);
+    if (!file)
+        return dcp_error_memory(err, name);
+    /* Not blocking, because a pipe would wait for its writer. */
+    file->fd = openat(place.dir_fd, place.last, flags | O_NONBLOCK | O_CLOEXEC);
+    struct stat st;
+    int why = file->fd < 0 || fstat(file->fd, &st) != 0 ? errno : 0;
+    if (!why && !S_ISREG(st.st_mode) && !(folders && S_ISDIR(st.st_mode)))
+        why = S_ISDIR(st.st_mode) ? EISDIR : ENXIO;
+    if (why) {
+        if (file->fd >= 0)
+            close(file->fd);
+        free(file);
+        return dcp_dir_fail(dir, why, "open", name, err);
+    }
+    *out = file;
+    return DCP_OK;
+}
+
+int dcp_dir_open(void *self, const char *name, struct dcp_store_file **out,
+                 struct dcp_error *err)
+{
+    const struct dcp_dir *dir = self;
+    return open_as(dir, name, O_RDONLY | (dir->follow ? 0 : O_NOFOLLOW), false, out, err);
+}
+
+int dcp_dir_reopen(void *self, const char *name, struct dcp_store_file **out,
+                   struct dcp_error *err)
+{
+    return open_as(self, name, O_RDWR | O_NOFOLLOW, false, out, err);
+}
+
+/* Whether the name still stands for what was opened; 0 or an errno. ENOENT: it does not,
+ * whatever took its place. */
+static int look_again(const struct dcp_dir *dir, const char *name, int fd)
+{
+    DCP_CLEANUP_PLACE struct dcp_dir_place place;
+    struct stat st, now;
+    if (dcp_dir_place_init(dir, name, &place) != 0 || fstat(fd, &st) != 0 ||
+        fstatat(place.dir_fd, place.last, &now, AT_SYMLINK_NOFOLLOW) != 0)
+        return errno;
+    return st.st_ino == now.st_ino && st.st_dev == now.st_dev ? 0 : ENOENT;
+}
+
+/* A lock of what was removed between being opened and being locked keeps nobody away, so
+ * the name is looked at again. NFS makes an exclusive lock of a file that is open for
+ * writing only; elsewhere, and for folders, reading is enough. */
+int dcp_dir_hold(void *self, const char *name, bool exclusive,
+                 struct dcp_store_file **out, struct dcp_error *err)
+{
+    int rc = exclusive ? open_as(self, name, O_RDWR | O_NOFOLLOW, false, out, NULL) : -1;
+    if (rc)
+        rc = open_as(self, name, O_RDONLY | O_NOFOLLOW, true, out, err);
+    if (rc)
+        return rc;
+    int why = flock((*out)->fd, (exclusive ? LOCK_EX : LOCK_SH) | LOCK_NB) ? errno : 0;
+    bool no_lock = why;
+    if (!why)
+        why = look_again(self, name, (*out)->fd);
+    if (!why)
+        return DCP_OK;
+    close((*out)->fd);
+    free(*out);
+    *out = NULL;
+    if (!no_lock)
+        return dcp_dir_fail(self, why, "hold", name, err);
+    if (why == EWOULDBLOCK)
+        return dcp_error_set(err, DCP_E_BUSY, "'%s' is being read", name);
+    bool no_locks = why == ENOSYS || why == EOPNOTSUPP || why == ENOLCK;
+    return dcp_error_sys(err, no_locks ? DCP_E_UNSUPPORTED : DCP_E_IO, why,
+                         "cannot lock '%s'", name);
+}
+
+uint64_t dcp_dir_free_bytes(void *self)
+{
+    const struct dcp_dir *dir = self;
+    struct statvfs vfs;
+    uint64_t bytes;
+    if (fstatvfs(dir->fd, &vfs) != 0 || !dcp_mul_u64(vfs.f_bavail, vfs.f_frsize, &bytes))
+        return UINT64_MAX;
+    return bytes;
+}
+
+/* Reserves the blocks of a file; 0 or an errno. File systems that cannot do it find out
+ * while writing. */
+static int reserve(int fd, uint64_t size_bytes)
+{
+    if (size_bytes > INT64_MAX)
+        return EFBIG;
+    int rc = 0;
+    do
+        rc = size_bytes ? fallocate(fd, 0, 0, (off_t)size_bytes) : 0;
+    while (rc != 0 && errno == EINTR);
+    bool unable = rc && (errno == EOPNOTSUPP || errno == ENOSYS || errno == EINVAL);
+    return rc && !unable ? errno : 0;
+}
+
+int dcp_dir_create(void *self, const char *name, uint64_t size_bytes,
+                   struct dcp_store_file **out, struct dcp_error *err)
+{
+    struct dcp_dir *dir = self;
+    DCP_CLEANUP_PLACE struct dcp_dir_place place;
+    char need[DCP_SIZE_CAP], room[DCP_SIZE_CAP];
+    *out = NULL;
+    if (dcp_dir_place_init(dir, name, &place) != 0)
+        return dcp_dir_fail(dir, errno, "create", name, err);
+    struct dcp_store_file *file = file_new(name);
+    if (!file)
+        return dcp_error_memory(err, name);
+    file->fd = openat(place.dir_fd, place.last,
+                      O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+    int why = file->fd < 0 ? errno : reserve(file->fd, size_bytes);
+    if (!why) {
+        *out = file;
+        return DCP_OK;
+    }
+    if (file->fd >= 0) {
+        close(file->fd);
+        unlinkat(place.dir_fd, place.last, 0);
+    }
+    free(file);
+    if (why == ENOSPC || why == EDQUOT)
+        return dcp_error_set(err, DCP_E_NO_SPACE, "'%s/%s' needs %s, %s are free",
+                             dir->root, name, dcp_size_format(need, size_bytes),
+                             dcp_size_format(room, dcp_dir_free_bytes(self)));
+    return dcp_dir_fail(dir, why, "create", name, err);
+}
+
+static int check_lost(const struct dcp_dir *dir, const struct dcp_store_file *file,
+                      struct dcp_error *err)
+{
+    if (!__atomic_load_n(&file->lost, __ATOMIC_ACQUIRE))
+        return DCP_OK;
+    return dcp_error_set(err, DCP_E_IO,
+                         "'%s/%s' is lost: an earlier write or sync of it failed",
+                         dir->root, file->name);
+}
+
+/* After a failed write-back the kernel may call pages clean that never reached the disk,
+ * so a second try could succeed falsely: the file is given up. */
+static int lose(const struct dcp_dir *dir, struct dcp_store_file *file, const char *act,
+                struct dcp_error *err)
+{
+    int why = errno;
+    __atomic_store_n(&file->lost, true, __ATOMIC_RELEASE);
+    return dcp_dir_fail(dir, why, act, file->name, err);
+}
+
+int dcp_dir_read_at(void *self, struct dcp_store_file *file, uint64_t offset, void *out,
+                    size_t size_bytes, struct dcp_error *err)
+{
+    const struct dcp_dir *dir = self;
+    int rc = check_lost(dir, file, err);
+    if (rc || dcp_fs_read_at(file->fd, out, size_bytes, offset) == 0)
+        return rc;
+    if (errno == ENODATA)
+        return dcp_error_set(err, DCP_E_CORRUPT,
+                             "'%s/%s' ends before byte %" PRIu64 ", where %zu bytes"
+                             " at %" PRIu64 " were to be read",
+                             dir->root, file->name, offset + size_bytes, size_bytes,
+                             offset);
+    return dcp_dir_fail(dir, errno, "read", file->name, err);
+}
+
+int dcp_dir_write_at(void *self, struct dcp_store_file *file, uint64_t offset,
+                     const void *data, size_t size_bytes, struct dcp_error *err)
+{
+    const struct dcp_dir *dir = self;
+    int rc = check_lost(dir, file, err);
+    if (rc || dcp_fs_write_at(file->fd, data, size_bytes, offset) == 0)
+        return rc;
+    return lose(dir, file, "write", err);
+}
+
+void dcp_dir_flush_hint(void *self, struct dcp_store_file *file, uint64_t offset,
+                        uint64_t size_bytes)
+{
+    (void)self;
+    sync_file_range(file->fd, (off_t)offset, (off_t)size_bytes, SYNC_FILE_RANGE_WRITE);
+}
+
+int dcp_dir_sync(void *self, struct dcp_store_file *file, uint64_t size_bytes,
+                 struct dcp_error *err)
+{
+    const struct dcp_dir *dir = self;
+    struct stat st;
+    int rc = check_lost(dir, file, err);
+    if (rc)
+        return rc;
+    if (fstat(file->fd, &st) != 0)
+        return lose(dir, file, "sync", err);
+    bool resize = (uint64_t)st.st_size != size_bytes;
+    if (resize && ftruncate(file->fd, (off_t)size_bytes) != 0)
+        return lose(dir, file, "cut", err);
+    if ((resize ? fsync(file->fd) : fdatasync(file->fd)) != 0)
+        return lose(dir, file, "sync", err);
+    return DCP_OK;
+}
+
+int dcp_dir_close(void *self, struct dcp_store_file *file, struct dcp_error *err)
+{
+    const struct dcp_dir *dir = self;
+    int rc = check_lost(dir, file, err);
+    /* Linux closes the descriptor whatever it says, also when interrupted. */
+    if (close(file->fd) != 0 && errno != EINTR)
+        rc = dcp_dir_fail(dir, errno, "close", file->name, err);
+    free(file);
+    return rc;
+}
+
+void dcp_dir_drop_cache(void *self, struct dcp_store_file *file)
+{
+    (void)self;
+    posix_fadvise(file->fd, 0, 0, POSIX_FADV_DONTNEED);
+}
