@@ -1,13 +1,13 @@
 /* dcp-train: trains a GPT-2, sharded over ranks, and takes up what was saved. */
 #include "cli/main.h"
 #include "base/mem.h"
-#include "eval.h"
-#include "generate.h"
-#include "join.h"
-#include "plan.h"
-#include "run.h"
-#include "settings_help.h"
-#include "train.h"
+#include "trainer/config/help.h"
+#include "trainer/launch/join.h"
+#include "trainer/run/eval.h"
+#include "trainer/run/generate.h"
+#include "trainer/run/plan.h"
+#include "trainer/run/run.h"
+#include "trainer/run/train.h"
 #include <limits.h>
 #include <stdlib.h>
 #include <unistd.h>

@@ -9,12 +9,12 @@ set(CMAKE_CXX_STANDARD_REQUIRED ON)
 # the double: its headers stand before all others, the C++ compiler takes the kernels.
 set(double_dir "${tests_dir}/lib/cuda_double")
 file(GLOB double_sources CONFIGURE_DEPENDS "${double_dir}/*.cpp")
-dcp_sources(double_trainer "${PROJECT_SOURCE_DIR}/trainer")
+dcp_room_sources(double_trainer "${PROJECT_SOURCE_DIR}/trainer")
 list(FILTER double_trainer EXCLUDE REGEX "/main\\.c$")
 if(NOT DCP_HAS_MPI)
-    list(FILTER double_trainer EXCLUDE REGEX "_mpi\\.c$")
+    list(FILTER double_trainer EXCLUDE REGEX "[_/]mpi\\.c$")
 endif()
-file(GLOB double_kernels CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/trainer/*.cu")
+file(GLOB_RECURSE double_kernels CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/trainer/*.cu")
 set_source_files_properties(${double_kernels} PROPERTIES
     LANGUAGE CXX
     COMPILE_OPTIONS "-xc++;-D__CUDACC__;-include;cuda_runtime.h;-ffp-contract=off")
@@ -22,7 +22,7 @@ add_library(cuda_double STATIC ${double_sources} ${double_trainer} ${double_kern
     "${PROJECT_SOURCE_DIR}/libdcp/port/device/cuda.c")
 target_include_directories(cuda_double BEFORE PUBLIC "${double_dir}")
 target_include_directories(cuda_double PRIVATE
-    "${PROJECT_SOURCE_DIR}/libdcp" "${PROJECT_SOURCE_DIR}/trainer")
+    "${PROJECT_SOURCE_DIR}" "${PROJECT_SOURCE_DIR}/libdcp")
 target_compile_definitions(cuda_double PRIVATE
     DCP_HAS_MPI=${DCP_HAS_MPI} DCP_HAS_ONEDNN=0 DCP_HAS_BLAS=0
     DCP_HAS_CUDA=1 DCP_HAS_NCCL=1 DCP_HAS_CUDNN=1)

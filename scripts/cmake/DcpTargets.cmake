@@ -15,25 +15,24 @@ function(dcp_room_sources out)
 endfunction()
 
 # dcp_add_program(NAME): the program of the current folder. Everything but main.c goes
-# into the archive <folder>_objs, which tests link too. Files X_mpi, X_cuda, X_cuda_Y,
-# X_nccl or X_cudnn are compiled only when that is on.
+# into the archive <folder>_objs, which tests link too. What is called mpi, cuda, nccl or
+# cudnn (X_mpi.c, mpi.c, cuda/X.c) is compiled only when that is on.
 function(dcp_add_program name)
     get_filename_component(folder "${CMAKE_CURRENT_SOURCE_DIR}" NAME)
-    dcp_sources(sources "${CMAKE_CURRENT_SOURCE_DIR}")
+    dcp_room_sources(sources "${CMAKE_CURRENT_SOURCE_DIR}")
     foreach(part mpi cuda nccl cudnn)
         string(TOUPPER ${part} feature)
         if(NOT DCP_HAS_${feature})
-            list(FILTER sources EXCLUDE REGEX "_${part}(_[a-z]+)?\\.c$")
+            list(FILTER sources EXCLUDE REGEX "[_/]${part}(/.*)?\\.c$")
         endif()
     endforeach()
     if(DCP_HAS_CUDA)
-        file(GLOB kernels CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/*.cu")
+        file(GLOB_RECURSE kernels CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/*.cu")
         list(APPEND sources ${kernels})
     endif()
     set(main "${CMAKE_CURRENT_SOURCE_DIR}/main.c")
     list(REMOVE_ITEM sources "${main}")
     add_library(${folder}_objs STATIC ${sources})
-    target_include_directories(${folder}_objs PRIVATE "${PROJECT_SOURCE_DIR}/libdcp")
     target_link_libraries(${folder}_objs PUBLIC dcp_cli)
     add_executable(${name} "${main}")
     target_link_libraries(${name} PRIVATE ${folder}_objs)

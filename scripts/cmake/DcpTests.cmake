@@ -18,8 +18,7 @@ dcp_sources(lib_sources lib)
 list(FILTER lib_sources EXCLUDE REGEX "_main\\.c$")
 add_library(test_lib STATIC ${lib_sources})
 target_include_directories(test_lib PUBLIC
-    "${PROJECT_SOURCE_DIR}" "${PROJECT_SOURCE_DIR}/libdcp" "${PROJECT_SOURCE_DIR}/trainer"
-    "${tests_dir}")
+    "${PROJECT_SOURCE_DIR}" "${PROJECT_SOURCE_DIR}/libdcp" "${tests_dir}")
 target_compile_definitions(test_lib PUBLIC
     DCP_TESTS_DIR="${tests_dir}" DCP_BIN_DIR="${CMAKE_BINARY_DIR}/bin")
 target_link_libraries(test_lib PUBLIC
@@ -34,8 +33,8 @@ endif()
 
 # dcp-train with kill points, for the tests that let a rank die.
 add_executable(dcp_train_killable
-    "${PROJECT_SOURCE_DIR}/trainer/main.c" "${PROJECT_SOURCE_DIR}/trainer/killpoint.c")
-target_include_directories(dcp_train_killable PRIVATE "${PROJECT_SOURCE_DIR}/libdcp")
+    "${PROJECT_SOURCE_DIR}/trainer/main.c"
+    "${PROJECT_SOURCE_DIR}/trainer/run/killpoint.c")
 target_compile_definitions(dcp_train_killable PRIVATE DCP_KILLPOINTS=1)
 target_link_libraries(dcp_train_killable PRIVATE trainer_objs)
 set_target_properties(dcp_train_killable PROPERTIES

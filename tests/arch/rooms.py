@@ -32,6 +32,17 @@ FLOORS = {
         ("",),
     ),
     "libdcp/port": (("comm", "store", "device"),),
+    "trainer": (
+        ("ops",),
+        ("ops/cpu",),
+        ("ops/dnn", "ops/cuda"),
+        ("coll",),
+        ("model", "data", "launch"),
+        ("config", "shard"),
+        ("state",),
+        ("run",),
+        ("",),
+    ),
 }
 CODE = (".c", ".h", ".cu", ".cuh")
 INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)

@@ -285,4 +285,5 @@ RULES = (
     links,
     chapters,
     rooms.floors,
+    rooms.cycles,
 )

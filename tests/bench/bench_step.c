@@ -1,11 +1,11 @@
 /* A training step (forward, backward, AdamW) in turn with its matrix products alone, at
  * the shape of GPT-2 124M and of the demo. usage: bench_step [NAME [RUNS]], NAME one of
  * the table below */
-#include "adamw.h"
 #include "base/mem.h"
 #include "lib/bench.h"
 #include "lib/whole_model.h"
-#include "ops.h"
+#include "trainer/ops/adamw.h"
+#include "trainer/ops/ops.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* The real cuDNN makes plans of our graphs of attention, for GPUs that are only
  * described: it knows them, has engines that give the same bits each time, and needs as
  * much memory as we reckon with. */
-#include "attention_cudnn.h"
+#include "trainer/ops/cuda/attention_cudnn.h"
 #include <dcp/dcp.h>
 #include <setjmp.h>
 #include <stdarg.h>

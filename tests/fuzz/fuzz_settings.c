@@ -1,7 +1,7 @@
 /* A configuration, then overrides, each behind a NUL. What is accepted must resolve to a
  * text that resolves to itself. */
 #include "base/mem.h"
-#include "trainer/settings.h"
+#include "trainer/config/settings.h"
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>

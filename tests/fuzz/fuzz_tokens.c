@@ -3,7 +3,8 @@
  * comes back from its ids. */
 #include "base/fs.h"
 #include "base/mem.h"
-#include "trainer/data.h"
+#include "trainer/data/data.h"
+#include "trainer/data/tokenizer.h"
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -3,8 +3,8 @@
 #include "lib/arrays.h"
 #include "lib/cuda.h"
 #include "lib/must.h"
-#include "ops_cpu.h"
-#include "ops_cuda.h"
+#include "trainer/ops/cpu/cpu.h"
+#include "trainer/ops/cuda/cuda.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>

@@ -1,9 +1,9 @@
 /* NCCL's collectives: a rank is a thread. On GPUs there is one for each; the double of
  * CUDA has eight, shows what each rank called in which order and on which stream, and
  * runs the streams in every order that a GPU may. */
-#include "coll.h"
 #include "lib/check_coll.h"
 #include "lib/cuda.h"
+#include "trainer/coll/coll.h"
 #include <math.h>
 #include <nccl.h>
 #include <pthread.h>

@@ -1,10 +1,10 @@
 /* A model trained on GPUs over NCCL, a rank a thread: the state has the same bits at
  * every world and stage, whatever the streams do. The double of CUDA has eight ranks. */
-#include "adamw.h"
-#include "coll.h"
 #include "lib/cuda.h"
-#include "model.h"
-#include "shard.h"
+#include "trainer/coll/coll.h"
+#include "trainer/model/model.h"
+#include "trainer/ops/adamw.h"
+#include "trainer/shard/shard.h"
 #include <nccl.h>
 #include <pthread.h>
 #include <setjmp.h>

@@ -8,8 +8,8 @@
 
 #include "arrays.h"
 #include "base/mem.h"
-#include "ops_bf16.h"
-#include "rng.h"
+#include "trainer/ops/bf16.h"
+#include "trainer/ops/rng.h"
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

@@ -3,7 +3,7 @@
 #ifndef TESTS_LIB_CHECK_OPS_H
 #define TESTS_LIB_CHECK_OPS_H
 
-#include "ops.h"
+#include "trainer/ops/ops.h"
 
 /* A group of cmocka's tests; returns how many failed. Arrays are where array_use says,
  * and the host can read them. Numbers in fp32 may be off by `bound` of their size.

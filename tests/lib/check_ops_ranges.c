@@ -6,9 +6,9 @@
 
 #include <cmocka.h>
 
-#include "adamw.h"
 #include "base/mem.h"
 #include "check_ops_own.h"
+#include "trainer/ops/adamw.h"
 #include <math.h>
 #include <string.h>
 

@@ -4,7 +4,7 @@
 #define TESTS_LIB_CUDA_H
 
 #include "arrays.h"
-#include "ops.h"
+#include "trainer/ops/ops.h"
 #include <cuda_runtime_api.h>
 #include <stdio.h>
 #include <stdlib.h>

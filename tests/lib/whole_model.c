@@ -7,8 +7,8 @@
 #include <cmocka.h>
 
 #include "base/mem.h"
-#include "ops.h"
-#include "rng.h"
+#include "trainer/ops/ops.h"
+#include "trainer/ops/rng.h"
 #include "whole_model.h"
 #include <string.h>
 

@@ -3,7 +3,7 @@
 #ifndef TESTS_LIB_WHOLE_MODEL_H
 #define TESTS_LIB_WHOLE_MODEL_H
 
-#include "model.h"
+#include "trainer/model/model.h"
 
 struct whole_model {
     struct model *model;

@@ -1,11 +1,11 @@
 /* The optimizer against the formulas in double, and bit for bit against itself however a
  * range is cut. */
-#include "adamw.h"
-#include "adamw_element.h"
 #include "base/mem.h"
-#include "ops.h"
-#include "ops_bf16.h"
-#include "rng.h"
+#include "trainer/ops/adamw.h"
+#include "trainer/ops/adamw_element.h"
+#include "trainer/ops/bf16.h"
+#include "trainer/ops/ops.h"
+#include "trainer/ops/rng.h"
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -2,7 +2,8 @@
 #include "base/bytes.h"
 #include "base/fs.h"
 #include "base/mem.h"
-#include "trainer/data.h"
+#include "trainer/data/data.h"
+#include "trainer/data/tokenizer.h"
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -2,8 +2,8 @@
  * with kept keys and values, and the configuration as JSON. */
 #include "base/mem.h"
 #include "lib/whole_model.h"
-#include "ops.h"
-#include "rng.h"
+#include "trainer/ops/ops.h"
+#include "trainer/ops/rng.h"
 #include <jansson.h>
 #include <math.h>
 #include <setjmp.h>

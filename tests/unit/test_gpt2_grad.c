@@ -2,7 +2,7 @@
  * double, by code that shares nothing with the model: the definition, written down. */
 #include "base/mem.h"
 #include "lib/whole_model.h"
-#include "ops.h"
+#include "trainer/ops/ops.h"
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -2,11 +2,11 @@
 /* Ten steps against Hugging Face's GPT2LMHeadModel and torch.optim.AdamW, from the same
  * weights and tokens, with clipping and with weight decay on matrices alone. The peer is
  * tests/oracle/gpt2_hf.py, run by the python that DCP_PEERS names. */
-#include "adamw.h"
 #include "base/fs.h"
 #include "base/mem.h"
 #include "lib/whole_model.h"
-#include "ops.h"
+#include "trainer/ops/adamw.h"
+#include "trainer/ops/ops.h"
 #include <errno.h>
 #include <math.h>
 #include <setjmp.h>

@@ -1,7 +1,7 @@
 /* metrics: every line is one JSON object, whatever happened to the line before. */
 #include "base/fs.h"
 #include "base/json.h"
-#include "trainer/metrics.h"
+#include "trainer/run/metrics.h"
 #include <fcntl.h>
 #include <math.h>
 #include <setjmp.h>

@@ -1,4 +1,4 @@
-#include "norm.h"
+#include "trainer/ops/norm.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

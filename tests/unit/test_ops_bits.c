@@ -2,10 +2,10 @@
  * where arrays lie, how many threads there are, how often it is tried. */
 #include "base/mem.h"
 #include "lib/arrays.h"
-#include "norm.h"
-#include "ops.h"
-#include "ops_bf16.h"
-#include "ops_simd.h"
+#include "trainer/ops/bf16.h"
+#include "trainer/ops/norm.h"
+#include "trainer/ops/ops.h"
+#include "trainer/ops/simd.h"
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,6 +1,6 @@
 /* rng: the published vectors of Philox, and what permutations and distributions must be.
  */
-#include "trainer/rng.h"
+#include "trainer/ops/rng.h"
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

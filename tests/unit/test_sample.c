@@ -1,6 +1,6 @@
 /* Choosing tokens: the limits of each parameter, and frequencies. */
 #include "lib/whole_model.h"
-#include "sample.h"
+#include "trainer/model/sample.h"
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -4,7 +4,7 @@
  * for the test against DeepSpeed itself. */
 #include "base/mem.h"
 #include "base/str.h"
-#include "trainer/schedule.h"
+#include "trainer/config/schedule.h"
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

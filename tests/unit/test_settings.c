@@ -5,7 +5,7 @@
 #include "base/fs.h"
 #include "base/mem.h"
 #include "base/str.h"
-#include "trainer/settings.h"
+#include "trainer/config/settings.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,7 +1,7 @@
 /* settings_load: comments, last commas, places of errors, overrides. */
 #include "base/json.h"
 #include "base/mem.h"
-#include "trainer/settings_keys.h"
+#include "trainer/config/draft.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

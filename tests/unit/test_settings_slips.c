@@ -1,5 +1,5 @@
 /* What would train another thing than was meant: slips, and switches that are "auto". */
-#include "trainer/settings.h"
+#include "trainer/config/settings.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,8 +1,8 @@
 /* labels: tsan */
-#include "shard.h"
+#include "trainer/shard/shard.h"
 
-#include "adamw.h"
-#include "ops.h"
+#include "trainer/ops/adamw.h"
+#include "trainer/ops/ops.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

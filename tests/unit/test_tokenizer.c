@@ -5,7 +5,8 @@
 #include "base/buf.h"
 #include "base/fs.h"
 #include "base/mem.h"
-#include "trainer/tokenizer.h"
+#include "trainer/data/data.h"
+#include "trainer/data/tokenizer.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

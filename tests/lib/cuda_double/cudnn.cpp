@@ -3,7 +3,7 @@
  * one ends the test. */
 #include "cudnn.h"
 #include "double.h"
-#include "ops_bf16.h"
+#include "trainer/ops/bf16.h"
 #include <cmath>
 #include <cstring>
 #include <map>

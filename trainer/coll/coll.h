@@ -1,0 +1,108 @@
+/* coll: the trainer's data plane between ranks. Sums run in a fixed order, the balanced
+ * binary tree over ranks ((0+1)+(2+3))+…, so the same world gives the same bits whatever
+ * the timing. A waiting rank sleeps. A dead or silent rank makes every other return
+ * DCP_E_COMM with its number within the time-out. Thread rule: one coll, one thread.
+ *
+ * Arrays of reduce_scatter and all_gather lie in the memory of the kernels (ops/ops.h)
+ * and take their turn among them. A coll that can work beside the kernels is told so by
+ * _begin and _wait; with others _begin does it all. */
+#ifndef TRAINER_COLL_COLL_H
+#define TRAINER_COLL_COLL_H
+
+#include <dcp/comm.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+struct kernels;
+
+struct coll;
+
+struct coll_ops {
+    /* Both may return before it is done: the arrays are the coll's until `wait`.
+     *
+     * in: the parts of all ranks, one behind the other, counts[r] floats for rank r; out:
+     * the sum over ranks of this rank's part, counts[rank] floats. out may be in + this
+     * part. */
+    int (*reduce_scatter)(void *self, const float *in, const int64_t *counts, float *out,
+                          struct dcp_error *err);
+    /* in: counts[rank] items; out: all ranks' items. in may be out + this part. */
+    int (*all_gather)(void *self, const void *in, const int64_t *counts,
+                      size_t item_bytes, void *out, struct dcp_error *err);
+    /* Optional (NULL: each call is done when it returns): kernels called from now on find
+     * the call-th of all but the splits done, counted from 1. */
+    int (*wait)(void *self, uint64_t call, struct dcp_error *err);
+    /* Sums n doubles of the host in place, the same bits on every rank. */
+    int (*all_reduce)(void *self, double *values, int n, struct dcp_error *err);
+    /* Ranks with the same color become a world of their own, ordered by key, then by
+     * rank. Fills ops, self, rank and world of *out_coll. */
+    int (*split)(void *self, int color, int key, struct coll *out_coll,
+                 struct dcp_error *err);
+    /* Optional: this rank failed, and says no more. What others or its own kernels wait
+     * for ends. */
+    void (*abort)(void *self);
+    void (*free)(void *self);
+};
+
+struct coll {
+    const struct coll_ops *ops;
+    void *self;
+    int rank, world;
+    uint64_t n_calls; /* so far, splits not counted */
+    double seconds;   /* spent in calls so far, waiting included */
+};
+
+/* The calls of the table, each collective: every rank makes the same ones in the same
+ * order. A world of one only copies. After a failure the coll can only be freed. */
+int coll_reduce_scatter(struct coll *coll, const float *in, const int64_t *counts,
+                        float *out, struct dcp_error *err);
+int coll_all_gather(struct coll *coll, const void *in, const int64_t *counts,
+                    size_t item_bytes, void *out, struct dcp_error *err);
+int coll_all_reduce(struct coll *coll, double *values, int n, struct dcp_error *err);
+/* The same in two acts, with kernels between them; *out_call is what to wait for. Calls
+ * are done in their order: one may take what the one before it makes. */
+int coll_reduce_scatter_begin(struct coll *coll, const float *in, const int64_t *counts,
+                              float *out, uint64_t *out_call, struct dcp_error *err);
+int coll_all_gather_begin(struct coll *coll, const void *in, const int64_t *counts,
+                          size_t item_bytes, void *out, uint64_t *out_call,
+                          struct dcp_error *err);
+int coll_wait(struct coll *coll, uint64_t call, struct dcp_error *err);
+/* Whether it works beside the kernels. */
+bool coll_overlaps(const struct coll *coll);
+/* After a failure, before anything that the coll may still move is freed; it can only be
+ * freed then. */
+void coll_abort(struct coll *coll);
+/* Caller owns, coll_free. */
+int coll_split(struct coll *coll, int color, int key, struct coll *out_coll,
+               struct dcp_error *err);
+
+void coll_self(struct coll *out_coll);
+/* Over a duplicate of an MPI communicator; `comm` (borrowed) is asked who is dead while
+ * it waits, and for the name of the silent one after a time-out. Errors: COMM, MEMORY. */
+int coll_mpi(struct coll *out_coll, const void *mpi_comm, struct dcp_comm *comm,
+             struct dcp_error *err);
+/* Over the control plane (borrowed): any data, but slowly; groups only of all ranks.
+ * Errors: MEMORY. */
+int coll_control(struct coll *out_coll, struct dcp_comm *comm, struct dcp_error *err);
+/* For kernels whose memory the host cannot read, over a coll that needs the host's: what
+ * it moves goes through staging. Takes *coll. Errors: MEMORY. */
+int coll_staged(struct coll *coll, const struct kernels *kernels, struct dcp_error *err);
+/* Over NCCL, one GPU a rank: the one that is CUDA's current of this thread. `kernels` are
+ * of ops_cuda() and, as `comm`, borrowed; comm finds the ranks, and names the one that
+ * died or is silent. Only with DCP_HAS_NCCL. Errors: COMM, UNSUPPORTED, MEMORY. */
+int coll_nccl(struct coll *out_coll, const struct kernels *kernels, struct dcp_comm *comm,
+              struct dcp_error *err);
+/* n ranks in one process, for tests. */
+int coll_threads(struct coll *out_colls, int world, struct dcp_error *err);
+void coll_free(struct coll *coll);
+
+/* The order of every sum: parts 0 .. n_parts-1, each of n items, in a balanced binary
+ * tree. A tree over n parts is one over its first p, plus one over the rest, with p the
+ * largest power of two below n. So a tree over pairs that were summed before is the tree
+ * over all: how many parts each rank adds by itself does not show in the sum, as long as
+ * that is a power of two. out may be one of the parts. */
+void coll_tree_sum(const float *const *parts, int n_parts, int64_t n, float *out);
+/* The same for doubles, parts one behind the other; they are overwritten and the sum is
+ * the first. */
+void coll_tree_sum_f64(double *parts, int n_parts, int n);
+
+#endif

@@ -1,0 +1,37 @@
+/* parts: the parts of all ranks that a collective moves, one behind the other, for
+ * coll_*.c only. */
+#ifndef TRAINER_COLL_PARTS_H
+#define TRAINER_COLL_PARTS_H
+
+#include <stdint.h>
+
+/* Items of a part that fall in the round of `items` that begins at item `at`. */
+static inline int64_t parts_in_round(int64_t count, int64_t at, int64_t items)
+{
+    int64_t left = count - at;
+    return left < 0 ? 0 : left < items ? left : items;
+}
+
+static inline int64_t parts_largest(const int64_t *counts, int world)
+{
+    int64_t max = 0;
+    for (int r = 0; r < world; r++)
+        max = counts[r] > max ? counts[r] : max;
+    return max;
+}
+
+static inline int64_t parts_align(int64_t n, int64_t align)
+{
+    return (n + align - 1) / align * align;
+}
+
+/* Where the part of a rank begins. */
+static inline int64_t parts_before(const int64_t *counts, int rank)
+{
+    int64_t n = 0;
+    for (int r = 0; r < rank; r++)
+        n += counts[r];
+    return n;
+}
+
+#endif

@@ -1,0 +1,100 @@
+/* draft: the table of all keys, and the draft that reading them fills. */
+#ifndef TRAINER_CONFIG_DRAFT_H
+#define TRAINER_CONFIG_DRAFT_H
+
+#include "settings.h"
+
+enum settings_kind {
+    KEY_SECTION, /* an object with `keys` */
+    KEY_ANY,     /* whatever; never used */
+    KEY_FLAG,    /* bool */
+    KEY_INT,     /* int */
+    KEY_LONG,    /* int64_t */
+    KEY_SEED,    /* uint64_t */
+    KEY_REAL,    /* double */
+    KEY_SIZE,    /* uint64_t bytes, from a number or "64M" */
+    KEY_TEXT,    /* char *, owned by the settings */
+    KEY_CHOICE,  /* int, index into `choices`; case does not matter */
+    KEY_DTYPE,   /* int, enum dcp_dtype */
+    KEY_PAIR     /* two doubles from 0 to below 1 */
+};
+
+/* What becomes of a key's value. Off is the default, "none", "auto", null, or an object
+ * that is empty or not enabled. */
+enum settings_use {
+    KEY_USED,
+    KEY_NO_EFFECT, /* checked, and told once unless it is off */
+    KEY_REJECTED   /* UNSUPPORTED unless it is off */
+};
+
+struct settings_key {
+    const char *name;
+    enum settings_kind kind;
+    enum settings_use use;
+    bool alias;                      /* a key further down says the same, and wins */
+    unsigned only;                   /* bits of the schedules that take it; 0: all */
+    size_t at;                       /* KEY_USED: offset of the value in the draft */
+    double fallback;                 /* default of a number, flag or choice */
+    double min, max;                 /* range of a number; max 0: that of its kind */
+    const char *text;                /* default of a text, NULL: none */
+    const char *const *choices;      /* ends with NULL */
+    const struct settings_key *keys; /* of a section; ends with a NULL name */
+    bool no_auto;    /* its default turns something off: "auto" is refused */
+    const char *why; /* not supported: one clause. With KEY_CHOICE: other values are */
+    const char *hint;
+};
+
+enum settings_optimizer { OPTIMIZER_ADAM, OPTIMIZER_ADAMW };
+enum { SETTINGS_MAX_AUTOS = 64, SETTINGS_PATH_CAP = 128 };
+
+/* The settings, values that become settings only together with others, and what to tell
+ * at the end. */
+struct settings_draft {
+    struct settings out;
+    int family, optimizer, schedule, warmup_type, codec, accumulation_dtype;
+    bool adam_w_mode, torch_adam;
+    double betas[2];
+    double host_cache_gib; /* of DataStates, which becomes staging */
+
+    const char *what; /* name of the configuration, in messages; borrowed */
+    const struct dcp_log *log;
+    struct {
+        const struct settings_key *key;
+        char path[SETTINGS_PATH_CAP];
+    } autos[SETTINGS_MAX_AUTOS]; /* keys that said "auto" */
+    size_t n_autos;
+};
+
+/* The top level. */
+extern const struct settings_key settings_root[];
+
+/* Sets every used key to its default. Errors: MEMORY. */
+int settings_set_defaults(struct settings_draft *draft, const struct settings_key *keys,
+                          struct dcp_error *err);
+/* Reads an object by its keys; `path` is its own, "" at the top. Errors: USAGE,
+ * UNSUPPORTED, MEMORY. */
+int settings_walk(struct settings_draft *draft, const struct settings_key *keys,
+                  const json_t *object, const char *path, struct dcp_error *err);
+/* An override must name a key of the top level. Errors: USAGE. */
+int settings_check_override(const struct settings_draft *draft, const char *text,
+                            struct dcp_error *err);
+/* True when the key at `path` said "auto". */
+bool settings_was_auto(const struct settings_draft *draft, const char *path);
+
+/* Parses the text, in which comments (//, #, slash-star) and commas before a closing
+ * bracket are allowed as in DeepSpeed's files, and applies overrides. *out is freed with
+ * json_decref. Errors: USAGE (no JSON: line and column), MEMORY. */
+int settings_load(const char *text, size_t size_bytes, const char *what,
+                  const char *const *overrides, json_t **out, struct dcp_error *err);
+/* Turns the draft into settings: "auto", defaults that depend on others, checks.
+ * `folder` is where relative paths begin. Errors: USAGE, UNSUPPORTED, MISMATCH, MEMORY.
+ */
+int settings_resolve(struct settings_draft *draft, const char *folder, int world,
+                     struct dcp_error *err);
+/* The used keys as JSON text; caller frees. NULL: out of memory. */
+char *settings_text(const struct settings_draft *draft);
+/* A used key's value as JSON text, cut to cap. */
+void settings_show(const struct settings_draft *draft, const struct settings_key *key,
+                   char *out, size_t cap);
+
+#endif

@@ -1,0 +1,252 @@
+#include "help.h"
+
+#include "base/mem.h"
+#include "base/str.h"
+#include "cli/text.h"
+#include "draft.h"
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#define WIDTH 73 /* a man page indents by 7 */
+#define INDENT 4
+
+/* What each used key means; `standard` is the default where the table of keys cannot say
+ * it. */
+static const struct {
+    const char *path, *about, *standard;
+} texts[] = {
+    { "seed", "of initial weights and of the order of samples", NULL },
+    { "steps", "train up to this step in all; 0: until stopped (--steps N)", NULL },
+    { "timeout_s", "a rank that is silent for so many seconds has failed", NULL },
+    { "stochastic_rounding",
+      "with bf16: the optimizer rounds weights to one of the two nearest at random, the "
+      "nearer the likelier; the same at every number of ranks",
+      NULL },
+    { "model.family", "the kind of model", NULL },
+    { "model.n_layer", "layers", "of model.init, or 12" },
+    { "model.n_head", "attention heads; they divide n_embd", "of model.init, or 12" },
+    { "model.n_embd", "width", "of model.init, or 768" },
+    { "model.n_positions", "tokens that the model can look at at once",
+      "of model.init, or 1024" },
+    { "model.vocab_size", "different tokens",
+      "of model.init, or 256 for bytes and 50257 else" },
+    { "model.layer_norm_epsilon", "is added to the variance in layer norms",
+      "of model.init, or 1e-05" },
+    { "model.init",
+      "a checkpoint of any known format whose weights a new run begins with; a run that "
+      "is "
+      "resumed ignores it",
+      "none" },
+    { "data.train", "a glob of token files or texts to train on", "must be given" },
+    { "data.val", "a glob of files to measure the loss on", "none" },
+    { "data.tokenizer", "\"bytes\", or \"gpt2:FOLDER\" with vocab.json and merges.txt",
+      NULL },
+    { "data.seq_len", "tokens of a sample", "model.n_positions" },
+    { "data.eval_every", "steps between two losses on data.val; 0: never", NULL },
+    { "data.eval_batches", "batches that such a loss is measured on", NULL },
+    { "checkpoint.dir", "the run folder, relative to where dcp-train is started", NULL },
+    { "checkpoint.save_every", "steps between two saves; 0: only at the end", NULL },
+    { "checkpoint.keep",
+      "newest steps that are kept; 0: all. Behind steps that diverged the two newest "
+      "that did not are kept, too",
+      NULL },
+    { "checkpoint.keep_every",
+      "steps whose number is a multiple of this are kept, too; 0: none", NULL },
+    { "checkpoint.pin_timeout",
+      "seconds that a step which is to go waits for those who read it; 0: none", NULL },
+    { "checkpoint.parity",
+      "files beside the shards, so that as many of all of them can be lost; 0: none",
+      NULL },
+    { "checkpoint.verify_after_save",
+      "read each step back from the disk before it is published; "
+      "without this it is read back through the page cache",
+      NULL },
+    { "checkpoint.async", "train on while a save is written", NULL },
+    { "checkpoint.codec",
+      "compress blocks; planes puts bytes of equal significance together first", NULL },
+    { "checkpoint.staging",
+      "memory of a rank for a save in the background; 0: what is "
+      "needed",
+      NULL },
+    { "checkpoint.fail_after",
+      "so many failed saves in a row end the run, with exit status 6; 0: training goes "
+      "on "
+      "without them",
+      NULL },
+    { "checkpoint.on_save",
+      "a command for /bin/sh, run beside the training when a step is whole: DCP_STEP is "
+      "its number, DCP_PATH its folder. What makes a process a rank, and the job's "
+      "secret, are not in its environment",
+      NULL },
+    { "checkpoint.on_failure", "the same when a save failed: DCP_MESSAGE says why",
+      NULL },
+    { "checkpoint.metrics_textfile",
+      "a file for the textfile collector of Prometheus's node exporter (NAME.prom), "
+      "relative to where dcp-train is started",
+      NULL },
+    { "train_batch_size", "samples of a step, of all ranks",
+      "product of micro-batch, accumulation and ranks" },
+    { "train_micro_batch_size_per_gpu",
+      "samples that a rank computes at once; losses are the same bits at 1, 2, 4 and 8 "
+      "ranks while this is the same",
+      "train_batch_size / accumulation / ranks" },
+    { "gradient_accumulation_steps", "micro-batches of a rank in a step",
+      "train_batch_size / micro-batch / ranks" },
+    { "optimizer.type", "Adam decouples the decay too, unless adam_w_mode is false",
+      NULL },
+    { "optimizer.params.lr", "the learning rate", NULL },
+    { "optimizer.params.betas", "decay of the two moments", "[0.9, 0.999]" },
+    { "optimizer.params.eps", "is added to the root of the second moment", NULL },
+    { "optimizer.params.weight_decay", "of weights of two dimensions",
+      "0, or 0.01 with torch_adam" },
+    { "optimizer.params.adam_w_mode", "decouple the decay from the gradient", NULL },
+    { "optimizer.params.torch_adam", "take the default decay of torch.optim.AdamW",
+      NULL },
+    { "optimizer.params.bias_correction", "correct moments for their beginning at zero",
+      NULL },
+    { "scheduler.type", "how the learning rate changes", NULL },
+    { "scheduler.params.warmup_min_lr", "where the climb begins", NULL },
+    { "scheduler.params.warmup_max_lr", "where it ends",
+      "optimizer.params.lr; 0.001 with WarmupDecayLR" },
+    { "scheduler.params.warmup_num_steps", "steps of the climb", NULL },
+    { "scheduler.params.warmup_type", "its form", NULL },
+    { "scheduler.params.total_num_steps", "where the schedule ends",
+      "must be given to decay; \"auto\": steps" },
+    { "scheduler.params.warmup_min_ratio", "share of lr where the climb begins", NULL },
+    { "scheduler.params.cos_min_ratio", "share of lr that is left at the end", NULL },
+    { "gradient_clipping", "the largest norm of all gradients; 0: any", NULL },
+    { "steps_per_print", "steps between two lines on the terminal; 0 or 1: each", NULL },
+    { "bf16.enabled", "weights and gradients in bf16, with fp32 master weights", NULL },
+    { "data_types.grad_accum_dtype",
+      "with bf16: fp32 rounds no gradient; bf16 keeps partial sums of gradients in bf16, "
+      "which takes least memory, but other numbers of ranks then differ by rounding",
+      "gradients and their sum are bf16, partial sums fp32" },
+    { "zero_optimization.stage",
+      "0: each rank holds all; 1: cuts the optimizer; 2: gradients, too; 3: weights, too",
+      NULL },
+    { "zero_optimization.mics_shard_size",
+      "stage 3: ranks that share one copy of the model", "all" },
+    { "zero_optimization.stage3_gather_16bit_weights_on_model_save",
+      "put pytorch_model.bin with bf16 weights beside each step", NULL },
+};
+
+struct walk {
+    struct dcp_buf *out, *list; /* list: names of keys without effect */
+    enum settings_use use;
+};
+
+static void add_type(struct dcp_buf *out, const struct settings_key *key)
+{
+    static const char *const kinds[] = { [KEY_FLAG] = "true|false",
+                                         [KEY_INT] = "integer",
+                                         [KEY_LONG] = "integer",
+                                         [KEY_SEED] = "integer",
+                                         [KEY_REAL] = "number",
+                                         [KEY_SIZE] = "bytes, as \"64M\"",
+                                         [KEY_TEXT] = "text",
+                                         [KEY_DTYPE] = "fp32|bf16",
+                                         [KEY_PAIR] = "[number, number]" };
+    if (key->kind != KEY_CHOICE) {
+        dcp_buf_add_text(out, kinds[key->kind]);
+        return;
+    }
+    for (int i = 0; key->choices[i]; i++)
+        dcp_buf_add_fmt(out, "%s%s", i ? "|" : "", key->choices[i]);
+}
+
+static void add_default(struct dcp_buf *out, const struct settings_key *key)
+{
+    char real[DCP_STR_F64_CAP];
+    if (key->kind == KEY_FLAG)
+        dcp_buf_add_text(out, key->fallback > 0 ? "true" : "false");
+    else if (key->kind == KEY_CHOICE)
+        dcp_buf_add_text(out, key->choices[(int)key->fallback]);
+    else if (key->kind == KEY_TEXT)
+        dcp_buf_add_text(out, key->text ? key->text : "none");
+    else
+        dcp_buf_add_text(out, dcp_str_format_f64(real, key->fallback));
+}
+
+static void add_used(struct dcp_buf *out, const struct settings_key *key,
+                     const char *path)
+{
+    size_t i = 0;
+    while (i < DCP_ARRAY_LEN(texts) && strcmp(texts[i].path, path))
+        i++;
+    bool known = i < DCP_ARRAY_LEN(texts);
+    dcp_buf_add_fmt(out, "%s\n    ", path);
+    DCP_CLEANUP_BUF struct dcp_buf line = { 0 };
+    add_type(&line, key);
+    const char *standard = known ? texts[i].standard : NULL;
+    dcp_buf_add_text(&line,
+                     standard && dcp_str_starts(standard, "must ") ? "; " : "; default ");
+    if (standard)
+        dcp_buf_add_text(&line, standard);
+    else
+        add_default(&line, key);
+    dcp_text_add_wrapped(out, line.failed ? "" : (char *)line.data, INDENT, INDENT,
+                         WIDTH);
+    dcp_buf_add_text(out, "\n    ");
+    dcp_text_add_wrapped(out, known ? texts[i].about : "(no text)", INDENT, INDENT,
+                         WIDTH);
+    dcp_buf_add_text(out, "\n");
+    out->failed = out->failed || line.failed;
+}
+
+static void add_refused(struct dcp_buf *out, const struct settings_key *key,
+                        const char *path)
+{
+    char line[512];
+    snprintf(line, sizeof line, "%s: %s", path, key->why);
+    dcp_text_add_wrapped(out, line, 0, INDENT, WIDTH);
+    dcp_buf_add_text(out, "\n");
+}
+
+/* All keys of a use, sections in the order of the table. Sections nest four deep. */
+static void add_keys(const struct walk *walk, const struct settings_key *keys,
+                     const char *above)
+{
+    for (const struct settings_key *key = keys; key->name; key++) {
+        char path[SETTINGS_PATH_CAP];
+        snprintf(path, sizeof path, "%s%s%s", above, *above ? "." : "", key->name);
+        if (key->kind == KEY_SECTION && !key->alias)
+            add_keys(walk, key->keys, path);
+        else if (key->alias || key->kind == KEY_SECTION || key->use != walk->use)
+            continue;
+        else if (walk->use == KEY_USED)
+            add_used(walk->out, key, path);
+        else if (walk->use == KEY_REJECTED)
+            add_refused(walk->out, key, path);
+        else
+            dcp_buf_add_fmt(walk->list, "%s%s", walk->list->size_bytes ? ", " : "", path);
+    }
+}
+
+int settings_help(struct dcp_buf *out, struct dcp_error *err)
+{
+    static const struct {
+        enum settings_use use;
+        const char *heading;
+    } parts[] = {
+        { KEY_USED, "Keys that decide something:\n\n" },
+        { KEY_NO_EFFECT,
+          "\nKeys of DeepSpeed that are checked and have no effect here; a "
+          "value that is\nnot off is told once:\n\n" },
+        { KEY_REJECTED, "\nKeys of DeepSpeed that are refused unless they are off:\n\n" },
+    };
+    for (size_t i = 0; i < DCP_ARRAY_LEN(parts); i++) {
+        DCP_CLEANUP_BUF struct dcp_buf list = { 0 };
+        const struct walk walk = { .out = out, .list = &list, .use = parts[i].use };
+        dcp_buf_add_text(out, parts[i].heading);
+        add_keys(&walk, settings_root, "");
+        if (list.failed || !list.size_bytes)
+            out->failed = out->failed || list.failed;
+        else
+            dcp_text_add_wrapped(out, (const char *)list.data, 0, 0, WIDTH);
+        if (list.size_bytes)
+            dcp_buf_add_text(out, "\n");
+    }
+    return dcp_buf_check(out, err);
+}

@@ -1,0 +1,205 @@
+/* ops_cuda: the kernels on ranges: the same bits as those of the host. No product is
+ * fused with a sum here: the build says so. */
+#include "kernel.cuh"
+extern "C" {
+#include "trainer/ops/adamw_element.h"
+#include "trainer/ops/norm.h"
+}
+
+/* --- casts and sums --- */
+
+template <typename T>
+static __global__ void cast_kernel(int64_t n, const float *x, T *out)
+{
+    EACH_ELEMENT(i, n)
+    store(out, i, x[i]);
+}
+
+void ops_cuda_cast(void *ctx, enum dcp_dtype dtype, int64_t n, const float *x, void *out)
+{
+    struct ops_cuda *cuda = (struct ops_cuda *)ctx;
+    if (n)
+        LAUNCH_BY(dtype, cuda, blocks_for(n, BLOCK), BLOCK, cast_kernel, n, x, out);
+}
+
+template <typename T>
+static __global__ void widen_kernel(int64_t n, const T *x, float *out)
+{
+    EACH_ELEMENT(i, n)
+    out[i] = load(x, i);
+}
+
+void ops_cuda_widen(void *ctx, enum dcp_dtype dtype, int64_t n, const void *x, float *out)
+{
+    struct ops_cuda *cuda = (struct ops_cuda *)ctx;
+    if (n)
+        LAUNCH_BY(dtype, cuda, blocks_for(n, BLOCK), BLOCK, widen_kernel, n, x, out);
+}
+
+static __global__ void round_kernel(int64_t n, float *x)
+{
+    EACH_ELEMENT(i, n)
+    x[i] = bf16_to_f32(bf16_from_f32(x[i]));
+}
+
+void ops_cuda_round(void *ctx, int64_t n, float *x)
+{
+    struct ops_cuda *cuda = (struct ops_cuda *)ctx;
+    if (n)
+        LAUNCH(cuda, blocks_for(n, BLOCK), BLOCK, round_kernel, n, x);
+}
+
+struct parts {
+    const void *at[OPS_MAX_PARTS];
+    int n;
+};
+
+template <typename T>
+static __global__ void sum_kernel(int64_t n, const float *x, struct parts parts, T *out)
+{
+    EACH_ELEMENT(i, n)
+    {
+        float sum = x[i];
+        for (int p = 0; p < parts.n; p++)
+            sum += load((const T *)parts.at[p], i);
+        store(out, i, sum);
+    }
+}
+
+void ops_cuda_sum(void *ctx, enum dcp_dtype dtype, int64_t n, const float *x,
+                  const void *const *at, int n_parts, void *out)
+{
+    struct ops_cuda *cuda = (struct ops_cuda *)ctx;
+    struct parts parts = {};
+    parts.n = n_parts;
+    for (int p = 0; p < n_parts; p++)
+        parts.at[p] = at[p];
+    if (n)
+        LAUNCH_BY(dtype, cuda, blocks_for(n, BLOCK), BLOCK, sum_kernel, n, x, parts, out);
+}
+
+/* --- the norm --- */
+
+#define NORM_BLOCKS 256 /* their results are one block's work */
+
+template <typename T>
+static __global__ void peak_kernel(int64_t n, const T *x, uint32_t *peaks)
+{
+    uint32_t peak = 0;
+    EACH_ELEMENT(i, n)
+    {
+        uint32_t here = norm_magnitude(load(x, i));
+        peak = here > peak ? here : peak;
+    }
+    peak = reduce_block(peak, max_values());
+    if (threadIdx.x == 0)
+        peaks[blockIdx.x] = peak;
+}
+
+static __global__ void peak_end_kernel(const uint32_t *peaks, unsigned n, float *peak)
+{
+    uint32_t max = threadIdx.x < n ? peaks[threadIdx.x] : 0;
+    max = reduce_block(max, max_values());
+    uint32_t before = norm_magnitude(*peak);
+    max = before > max ? before : max;
+    if (threadIdx.x == 0)
+        memcpy(peak, &max, sizeof max);
+}
+
+static unsigned norm_blocks(int64_t n)
+{
+    int64_t blocks = (n + BLOCK - 1) / BLOCK;
+    return blocks < NORM_BLOCKS ? (unsigned)blocks : NORM_BLOCKS;
+}
+
+void ops_cuda_norm_peak(void *ctx, enum dcp_dtype dtype, int64_t n, const void *x,
+                        float *peak)
+{
+    struct ops_cuda *cuda = (struct ops_cuda *)ctx;
+    uint32_t *peaks = (uint32_t *)ops_cuda_scratch(cuda, NORM_BLOCKS * sizeof *peaks);
+    if (!n || !peaks)
+        return;
+    LAUNCH_BY(dtype, cuda, norm_blocks(n), BLOCK, peak_kernel, n, x, peaks);
+    LAUNCH(cuda, 1, NORM_BLOCKS, peak_end_kernel, peaks, norm_blocks(n), peak);
+}
+
+template <typename T>
+static __global__ void count_kernel(int64_t n, const T *x, double scale,
+                                    struct norm_sums *sums)
+{
+    struct norm_sums mine = { 0, 0 };
+    EACH_ELEMENT(i, n)
+    norm_count(&mine, load(x, i), scale);
+    mine.low = reduce_block(mine.low, add_values());
+    mine.high = reduce_block(mine.high, add_values());
+    if (threadIdx.x == 0)
+        sums[blockIdx.x] = mine;
+}
+
+static __global__ void count_end_kernel(const struct norm_sums *sums, unsigned n,
+                                        double *digits)
+{
+    struct norm_sums all = { 0, 0 };
+    if (threadIdx.x < n)
+        all = sums[threadIdx.x];
+    all.low = reduce_block(all.low, add_values());
+    all.high = reduce_block(all.high, add_values());
+    if (threadIdx.x == 0)
+        norm_add_sums(digits, all);
+}
+
+void ops_cuda_norm_add(void *ctx, enum dcp_dtype dtype, int64_t n, const void *x,
+                       float peak, double *digits)
+{
+    struct ops_cuda *cuda = (struct ops_cuda *)ctx;
+    struct norm_sums *sums =
+        (struct norm_sums *)ops_cuda_scratch(cuda, NORM_BLOCKS * sizeof *sums);
+    if (!n || !sums)
+        return;
+    LAUNCH_BY(dtype, cuda, norm_blocks(n), BLOCK, count_kernel, n, x, norm_scale(peak),
+              sums);
+    LAUNCH(cuda, 1, NORM_BLOCKS, count_end_kernel, sums, norm_blocks(n), digits);
+}
+
+/* --- the optimizer --- */
+
+struct adamw_work {
+    struct adamw_range range;
+    struct adamw_factors factors;
+    bool stochastic;
+    uint64_t seed;
+    int64_t step;
+};
+
+template <typename T> static __global__ void adamw_kernel(struct adamw_work work)
+{
+    const struct adamw_range r = work.range;
+    EACH_ELEMENT(i, r.n)
+    {
+        float m = r.m[i], v = r.v[i];
+        float w =
+            adamw_element(work.factors, r.master[i], &m, &v, load((const T *)r.grad, i));
+        r.m[i] = m;
+        r.v[i] = v;
+        r.master[i] = w;
+        if (r.weights)
+            r.weights[i] = work.stochastic
+                               ? adamw_round(w, work.seed, work.step, r.first + i)
+                               : bf16_from_f32(w);
+    }
+}
+
+void ops_cuda_adamw(void *ctx, const struct adamw_params *params,
+                    const struct adamw_range *range)
+{
+    struct ops_cuda *cuda = (struct ops_cuda *)ctx;
+    struct adamw_work work = {};
+    work.range = *range;
+    work.factors = adamw_factors(params);
+    work.stochastic = params->stochastic;
+    work.seed = params->seed;
+    work.step = params->step;
+    if (range->n)
+        LAUNCH_BY(range->grad_dtype, cuda, blocks_for(range->n, BLOCK), BLOCK,
+                  adamw_kernel, work);
+}

@@ -1,0 +1,37 @@
+/* host: what tables have in common whose kernels work in the host's memory: memory,
+ * and the kernels on ranges. */
+#ifndef TRAINER_OPS_HOST_H
+#define TRAINER_OPS_HOST_H
+
+#include "ops.h"
+
+/* Entries of a table. */
+#define OPS_HOST                                                                         \
+    .alloc = ops_host_alloc, .free = ops_host_free, .put = ops_host_put,                 \
+    .get = ops_host_put, .copy = ops_host_copy, .zero = ops_host_zero,                   \
+    .sync = ops_host_sync, .widen = ops_host_widen, .round = ops_host_round,             \
+    .sum = ops_host_sum, .norm_peak = ops_host_norm_peak, .norm_add = ops_host_norm_add, \
+    .adamw = ops_host_adamw
+
+int ops_host_alloc(void *ctx, uint64_t size_bytes, const char *what, void **out,
+                   struct dcp_error *err);
+void ops_host_free(void *ctx, void *memory);
+/* put and get. */
+int ops_host_put(void *ctx, void *to, const void *from, uint64_t size_bytes,
+                 struct dcp_error *err);
+void ops_host_copy(void *ctx, void *to, const void *from, uint64_t size_bytes);
+void ops_host_zero(void *ctx, void *to, uint64_t size_bytes);
+int ops_host_sync(void *ctx, struct dcp_error *err);
+void ops_host_widen(void *ctx, enum dcp_dtype dtype, int64_t n, const void *x,
+                    float *out);
+void ops_host_round(void *ctx, int64_t n, float *x);
+void ops_host_sum(void *ctx, enum dcp_dtype dtype, int64_t n, const float *x,
+                  const void *const *parts, int n_parts, void *out);
+void ops_host_norm_peak(void *ctx, enum dcp_dtype dtype, int64_t n, const void *x,
+                        float *peak);
+void ops_host_norm_add(void *ctx, enum dcp_dtype dtype, int64_t n, const void *x,
+                       float peak, double *digits);
+void ops_host_adamw(void *ctx, const struct adamw_params *params,
+                    const struct adamw_range *range);
+
+#endif

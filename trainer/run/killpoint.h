@@ -1,0 +1,32 @@
+/* killpoint: where tests and the demo let a rank die. The environment variable
+ *
+ *     DCP_TEST_KILL=rank:step:where
+ *
+ * makes that rank of the dcp-train of tests send SIGKILL to itself (the one that is
+ * installed does not read it): where is "step", in the middle of training that
+ * step; "save-write", in the middle of writing its shard of that step; "save-publish",
+ * when all is written but not published (rank 0 alone comes there). */
+#ifndef TRAINER_RUN_KILLPOINT_H
+#define TRAINER_RUN_KILLPOINT_H
+
+#include <dcp/store.h>
+#include <stdatomic.h>
+
+enum killpoint_where { KILL_NOWHERE, KILL_STEP, KILL_SAVE_WRITE, KILL_SAVE_PUBLISH };
+
+struct killpoint {
+    enum killpoint_where where; /* KILL_NOWHERE also for the ranks not meant */
+    int64_t step;
+    atomic_llong saving;    /* the step that is saved now; pool threads read it */
+    struct dcp_store inner; /* of the store made by killpoint_store */
+};
+
+/* Reads the environment. Errors: USAGE (not understood). */
+int killpoint_read(struct killpoint *out_point, int rank, struct dcp_error *err);
+/* The rank is in the middle of a step. */
+void killpoint_step(const struct killpoint *point, int64_t step);
+/* Puts a store that watches for the kill point in the place of *store, which it owns
+ * then; leaves it alone when nothing is to be watched. `point` is borrowed. */
+void killpoint_store(struct killpoint *point, struct dcp_store *store);
+
+#endif

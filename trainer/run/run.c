@@ -1,0 +1,277 @@
+#include "run.h"
+#include "trainer/data/tokenizer.h"
+
+#include "base/mem.h"
+#include "base/str.h"
+#include "cli/text.h"
+#include "trainer/ops/ops.h"
+#include <sched.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* --- configuration --- */
+
+/* --sharding and --steps are overrides like --set. */
+static int add_overrides(const struct run_options *options, int local_world,
+                         struct dcp_opt_list *overrides, char (*room)[80],
+                         struct dcp_error *err)
+{
+    static const int stages[] = {
+        [RUN_NO_SHARD] = 0, [RUN_GRAD_OP] = 2, [RUN_FULL] = 3, [RUN_HYBRID] = 3
+    };
+    int rc = DCP_OK, n = 0;
+    for (size_t i = 0; !rc && i < options->set.n; i++)
+        rc = dcp_opt_list_add(overrides, options->set.items[i], err);
+    if (options->sharding >= 0)
+        snprintf(room[n++], sizeof *room, "zero_optimization.stage=%d",
+                 stages[options->sharding]);
+    if (options->sharding == RUN_HYBRID) /* a copy on each machine */
+        snprintf(room[n++], sizeof *room, "zero_optimization.mics_shard_size=%d",
+                 local_world);
+    if (options->steps >= 0)
+        snprintf(room[n++], sizeof *room, "steps=%lld", (long long)options->steps);
+    for (int i = 0; !rc && i < n; i++)
+        rc = dcp_opt_list_add(overrides, room[i], err);
+    return rc;
+}
+
+int run_read_settings(const struct run_options *options, int world, int local_world,
+                      const struct dcp_log *log, struct settings *out_settings,
+                      struct dcp_error *err)
+{
+    struct dcp_opt_list overrides = { 0 };
+    char room[3][80];
+    int rc = add_overrides(options, local_world, &overrides, room, err);
+    if (!rc)
+        rc = settings_read(options->config, overrides.items, world, log, out_settings,
+                           err);
+    free(overrides.items);
+    return rc;
+}
+
+void run_shard_options(const struct settings *settings, bool weights_only,
+                       struct shard_options *out_options)
+{
+    *out_options = (struct shard_options){
+        .stage = settings->stage,
+        .shard_size = settings->shard_size,
+        .bf16 = settings->bf16,
+        .grad_fp32 = settings->grad_accum_fp32,
+        .grad_bf16 = settings->grad_accum_bf16,
+        .weights_only = weights_only,
+        .accumulation = settings->accumulation,
+    };
+}
+
+/* --- opening --- */
+
+static int n_cores(void)
+{
+    cpu_set_t set;
+    return sched_getaffinity(0, sizeof set, &set) ? 1 : CPU_COUNT(&set);
+}
+
+/* Ranks that share a machine share its cores, unless the user says otherwise. */
+static int threads_per_rank(const struct join *join)
+{
+    const char *text = getenv("OMP_NUM_THREADS");
+    int64_t said = 0;
+    if (text && dcp_str_parse_i64(text, &said) && said >= 1 && said <= 1024)
+        return (int)said;
+    int threads = n_cores() / join->local_world;
+    return threads > 1 ? threads : 1;
+}
+
+static int open_data(struct run *run, enum run_purpose purpose, struct dcp_error *err)
+{
+    const struct settings *s = &run->settings;
+    int rc = tokenizer_open(s->tokenizer, &run->tokenizer, err);
+    bool train = purpose == RUN_TRAIN || purpose == RUN_PLAN;
+    if (!rc && train)
+        rc = data_open(s->data_train, run->tokenizer, s->model.vocab_size, s->seq_len,
+                       s->seed, &run->train, err);
+    if (!rc && s->data_val && purpose != RUN_GENERATE)
+        rc = data_open(s->data_val, run->tokenizer, s->model.vocab_size, s->seq_len,
+                       s->seed, &run->val, err);
+    if (!rc && run->train)
+        run->at.data_digest = data_digest(run->train);
+    return rc;
+}
+
+static int open_model(struct run *run, enum run_purpose purpose, struct dcp_error *err)
+{
+    const struct settings *s = &run->settings;
+    bool generate = purpose == RUN_GENERATE;
+    int batch = generate ? 1 : s->micro_batch;
+    int seq_len = generate ? s->model.n_positions : s->seq_len;
+    size_t n = (size_t)batch * (size_t)seq_len;
+    ops_set_threads(threads_per_rank(run->join));
+    ops_start_threads();
+    run->tokens = dcp_mem_calloc(n, sizeof *run->tokens);
+    run->targets = dcp_mem_calloc(n, sizeof *run->targets);
+    if (!run->tokens || !run->targets)
+        return dcp_error_memory(err, "a batch");
+    return model_new(&s->model, s->bf16 ? DCP_BF16 : DCP_F32, run->compute.ops, batch,
+                     seq_len, &run->model, err);
+}
+
+/* What every rank does alone. */
+static int open_alone(struct run *run, enum run_purpose purpose, struct dcp_error *err)
+{
+    struct join *join = run->join;
+    const struct run_options *options = run->options;
+    int world = purpose == RUN_PLAN && options->ranks ? (int)options->ranks : join->world;
+    int local = purpose == RUN_PLAN ? world : join->local_world;
+    int rc = killpoint_read(&run->kill, join->rank, err);
+    if (!rc)
+        rc = run_read_settings(options, world, local, &run->log, &run->settings, err);
+    return rc ? rc : open_data(run, purpose, err);
+}
+
+/* The state of the model over all ranks, and how it moves. */
+static int open_shard(struct run *run, enum run_purpose purpose, struct dcp_error *err)
+{
+    struct join *join = run->join;
+    struct kernels kernels = model_kernels(run->model);
+    struct shard_options cut;
+    join->comm.timeout_ms = run->settings.timeout_s * 1000;
+    bool gpu = run->compute.device.ops;
+    int rc = gpu ? compute_coll(&run->compute, join, &kernels, &run->coll, err) : DCP_OK;
+    rc = dcp_agree(&join->comm, rc, err);
+    if (rc)
+        return rc;
+    run_shard_options(&run->settings, purpose != RUN_TRAIN, &cut);
+    rc = shard_new(run->model, &cut, gpu ? &run->coll : &join->coll, &run->shard, err);
+    rc = dcp_agree(&join->comm, rc, err);
+    if (!rc)
+        shard_hooks(run->shard, &run->hooks);
+    return rc;
+}
+
+int run_open(struct dcp_main *m, struct join *join, const struct run_options *options,
+             enum run_purpose purpose, struct run *out_run, struct dcp_error *err)
+{
+    struct run *run = out_run;
+    *run = (struct run){ .main = m, .join = join, .options = options };
+    if (join->rank == 0)
+        run->log = m->log;
+    if (join->open_door)
+        dcp_log_write(&run->log, DCP_LOG_WARN,
+                      "the ranks met over TCP without a secret, so whoever could connect "
+                      "to rank 0 could be one: give all the same --job-secret");
+    int rc = dcp_agree(&join->comm, open_alone(run, purpose, err), err);
+    if (!rc)
+        rc = compute_open(purpose == RUN_PLAN ? COMPUTE_CPU
+                                              : (enum compute_device)options->device,
+                          join, &run->compute, err);
+    if (!rc)
+        rc = dcp_agree(&join->comm, open_model(run, purpose, err), err);
+    if (!rc && purpose != RUN_PLAN)
+        rc = open_shard(run, purpose, err);
+    if (rc) {
+        run_close(run, rc);
+        return rc;
+    }
+    int threads = threads_per_rank(join);
+    run->ctx = (struct dcp_context){
+        .comm = &join->comm,
+        .store = &run->store,
+        .device = run->compute.device.ops ? &run->compute.device : NULL,
+        .log = &run->log,
+        .threads = m->threads    ? m->threads
+                   : threads < 2 ? threads
+                                 : 2,
+    };
+    return DCP_OK;
+}
+
+int run_open_store(struct run *run, bool create, struct dcp_error *err)
+{
+    if (run->store.ops)
+        return DCP_OK;
+    int rc = dcp_store_dir(&run->store, run->settings.checkpoint_dir, create, err);
+    run->store.max_header_bytes = run->main->max_header_bytes;
+    if (!rc)
+        killpoint_store(&run->kill, &run->store);
+    else
+        run->store = (struct dcp_store){ .ops = NULL };
+    bool opened = !rc;
+    rc = dcp_agree(&run->join->comm, rc, err);
+    if (rc && opened) { /* another rank could not: all have it, or none */
+        dcp_store_free(&run->store);
+        run->store = (struct dcp_store){ .ops = NULL };
+    }
+    return rc;
+}
+
+static int lock_held(void *self, struct dcp_error *err)
+{
+    (void)self;
+    (void)err;
+    return DCP_OK;
+}
+
+static void unlock_held(void *self)
+{
+    (void)self;
+}
+
+int run_hold_store(struct run *run, struct dcp_error *err)
+{
+    struct dcp_store *store = &run->store;
+    int rc = DCP_OK;
+    if (run->join->rank == 0 && store->ops != &run->held_store) {
+        rc = store->ops->lock(store->self, err);
+        if (!rc) {
+            run->held_store = *store->ops;
+            run->held_store.lock = lock_held;
+            run->held_store.unlock = unlock_held;
+            store->ops = &run->held_store;
+        }
+    }
+    return dcp_agree(&run->join->comm, rc, err);
+}
+
+int run_sync(struct run *run, struct dcp_error *err)
+{
+    struct kernels kernels = model_kernels(run->model);
+    return kernels.ops->sync(kernels.ctx, err);
+}
+
+void run_close(struct run *run, int rc)
+{
+    if (rc && rc != DCP_E_STOPPED)
+        coll_abort(&run->coll);
+    if (run->store.ops)
+        dcp_store_free(&run->store);
+    shard_free(run->shard);
+    coll_free(&run->coll);
+    model_free(run->model);
+    compute_close(&run->compute);
+    data_free(run->train);
+    data_free(run->val);
+    tokenizer_free(run->tokenizer);
+    settings_fini(&run->settings);
+    free(run->tokens);
+    free(run->targets);
+    *run = (struct run){ .main = NULL };
+}
+
+void run_say(const struct run *run, const char *fmt, ...)
+{
+    char line[512];
+    va_list args;
+    if (run->join->rank != 0 || run->main->verbose < 0)
+        return;
+    va_start(args, fmt);
+    vsnprintf(line, sizeof line, fmt, args);
+    va_end(args);
+    const struct dcp_term *note = &run->main->note;
+    DCP_CLEANUP_BUF struct dcp_buf wrapped = { 0 };
+    if (note->width)
+        dcp_text_add_wrapped(&wrapped, line, 0, 2, note->width);
+    bool is_wrapped = wrapped.size_bytes && !wrapped.failed;
+    dcp_term_printf(note, "%s\n", is_wrapped ? (const char *)wrapped.data : line);
+}

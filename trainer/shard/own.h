@@ -1,0 +1,139 @@
+/* own: the inside of a shard, for shard*.c only.
+ *
+ * Three orders of elements occur. Full order: all parameters, those with weight decay
+ * first (stages 0 to 2). Own order: what this rank owns, one piece behind the other; in
+ * full order of a stage below 3, in model order at stage 3. Unit order: the parameters of
+ * one unit, each whole. */
+#ifndef TRAINER_SHARD_OWN_H
+#define TRAINER_SHARD_OWN_H
+
+#include "shard.h"
+#include "trainer/ops/norm.h"
+#include <stdbool.h>
+#include <stddef.h>
+
+#define SHARD_MAX_LEVELS 32
+#define SHARD_N_GROUPS 2
+
+/* A parameter group of stages 0 to 2. */
+struct shard_group {
+    int64_t begin, n; /* in full order */
+    int64_t part;     /* elements of a rank, padding counted */
+};
+
+struct shard_param {
+    int group;                  /* 0: with weight decay */
+    int64_t full_at;            /* in full order */
+    int64_t begin, end, own_at; /* what this rank owns of it, in own order */
+};
+
+/* Elements that the optimizer passes in one go. */
+struct shard_run {
+    int64_t own_at, weight_at, grad_at, n;
+    int64_t full_at; /* its number in full order, the same at every cut */
+    bool decay;
+};
+
+/* Room for one unit: gathered weights, or the gradients of a micro-batch. A slot that is
+ * released keeps its unit's weights until the room is needed or the weights change. */
+struct shard_slot {
+    void *data;
+    size_t size_bytes;
+    int unit; /* -1: nothing */
+    int users;
+    uint64_t used; /* when, in calls */
+    /* With a coll that works beside kernels: the parts of all ranks on their way. */
+    void *landing;
+    bool in_flight;
+    uint64_t call;
+};
+struct shard_slots {
+    struct shard_slot *items;
+    size_t n, cap;
+    uint64_t calls;
+};
+
+/* A unit's gradients that are being summed over ranks. */
+struct shard_reduction {
+    int unit; /* -1: none */
+    uint64_t call;
+    float *sums; /* where those that this rank keeps come */
+};
+
+/* On the way to the norm of the gradients. */
+struct shard_measure {
+    double digits[NORM_DIGITS];
+    float peak;
+};
+
+struct shard {
+    struct shard_options options;
+    const struct model *model;
+    struct kernels kernels;           /* the model's */
+    const struct model_param *params; /* likewise */
+    int n_params, n_units;
+    int *unit_first; /* first parameter of a unit; n_units + 1 numbers */
+
+    struct coll *world;          /* borrowed */
+    struct coll split_in, outer; /* hybrid: ranks of one copy; ranks of one part */
+    struct coll *inner;          /* ranks that share one copy of what is cut */
+
+    struct shard_group groups[SHARD_N_GROUPS];
+    struct shard_param *at;
+    struct shard_run *runs;
+    size_t n_runs;
+    int64_t n_elems, n_own;     /* of all parameters, of what this rank owns */
+    int64_t n_weights, n_grads; /* elements held of each */
+
+    /* In the memory of the kernels, down to the staging. */
+    void *weights;                 /* full order, at stage 3 own order */
+    float *master, *m, *v;         /* own order; master NULL in fp32 */
+    int n_levels;                  /* partial sums of gradients */
+    void *grads[SHARD_MAX_LEVELS]; /* full order, from stage 2 own order */
+    int micro;                     /* of the step, ended so far */
+
+    struct shard_slots gathered, unit_grads;
+    float *staging[2];    /* a unit, or a bucket, between two orders; the second one only
+                           * with a coll that works beside kernels */
+    size_t staging_bytes; /* of one */
+    int turn;             /* which is used next */
+    struct shard_measure *measure;
+    struct shard_reduction reduction;
+
+    /* The order in which units were asked for, so that the next can be gathered before it
+     * is asked for: by unit, and by whether the one before was lower, higher or none. */
+    int *next_unit;
+    int last_unit, before_unit; /* -1: none */
+
+    int64_t *counts, *round; /* of each rank of world */
+    double *peaks;           /* likewise */
+};
+
+/* Elements begin .. end of a parameter that a rank of `inner` owns. */
+void shard_part(const struct shard *s, int param, int rank, int64_t *out_begin,
+                int64_t *out_end);
+size_t shard_weight_bytes(const struct shard *s); /* of an element */
+size_t shard_grad_bytes(const struct shard *s);
+bool shard_grads_fp32(const struct shard *s); /* they are kept so */
+/* The gradients of a micro-batch, and their sum, are rounded to bf16. */
+bool shard_rounds(const struct shard *s);
+static inline void *shard_grad_at(const struct shard *s, int level, int64_t i)
+{
+    return (char *)s->grads[level] + (size_t)i * shard_grad_bytes(s);
+}
+static inline void *shard_weight_at(const struct shard *s, int64_t i)
+{
+    return (char *)s->weights + (size_t)i * shard_weight_bytes(s);
+}
+/* Elements of a unit, each parameter rounded up so that the next is aligned. */
+int64_t shard_unit_room(const struct shard *s, int unit);
+enum dcp_dtype shard_grad_dtype(const struct shard *s);
+void shard_slots_fini(struct shard *s, struct shard_slots *slots);
+/* An even cut of n elements in s->counts, at most `part` a rank; returns where this
+ * rank's begins. */
+int64_t shard_cut_evenly(struct shard *s, const struct coll *coll, int64_t n,
+                         int64_t part);
+/* What came of the last unit is kept. */
+int shard_settle_reduction(struct shard *s, struct dcp_error *err);
+
+#endif
