@@ -7,41 +7,76 @@ what rules.includes says. docs/ARCHITECTURE.md draws this table.
 import os
 import re
 
-# For each layer its floors, the lowest first; "" is the layer's own folder.
+# For each layer its floors, the lowest first: the rooms, each with its one subject; ""
+# is the layer's own folder.
 FLOORS = {
     "formats": (
-        ("pickle",),
-        ("common",),
-        ("archive", "models"),
-        ("foreign", "numpy"),
-        ("torch",),
-        ("state_dict",),
-        ("torch_save", "safetensors", "native", "gguf", "llmc"),
-        ("meta_llama", "fsdp", "deepspeed"),
-        ("torch_dist",),
-        ("hf",),
-        ("scan",),
-        ("",),
+        {"pickle": "pickles, read without running them, and written"},
+        {"common": "files of a source, roles, training state, merging"},
+        {"archive": "zip, tar, zstd", "models": "names and shapes of known models"},
+        {"foreign": "what is told, and not read", "numpy": ".npy and .npz"},
+        {"torch": "what files of torch.save are made of"},
+        {"state_dict": "keys and nesting of a state dict"},
+        {
+            "torch_save": "a file of torch.save",
+            "safetensors": "one file, or shards with an index",
+            "native": "our own steps, and bundles of them",
+            "gguf": "llama.cpp",
+            "llmc": "llm.c, models and runs",
+        },
+        {
+            "meta_llama": "Llama as Meta publishes it",
+            "fsdp": "files of FSDP's ranks",
+            "deepspeed": "ZeRO 0 to 3, and universal",
+        },
+        {"torch_dist": "torch.distributed.checkpoint"},
+        {"hf": "Hugging Face: models, Trainer, accelerate"},
+        {"scan": "the pickles in any source"},
+        {"": "the table of formats"},
     ),
     "libdcp/core": (
-        ("collective", "catalog"),
-        ("files", "parity", "integrity", "plan"),
-        ("read", "run"),
-        ("write", "verify"),
-        ("sign",),
-        ("",),
+        {
+            "collective": "how all ranks come to one answer",
+            "catalog": "tensors, pieces, objects, and their dtypes",
+        },
+        {
+            "files": "bytes of files, streams and codecs",
+            "integrity": "fingerprints, checksums of records",
+            "parity": "Reed-Solomon, and reading through it",
+            "plan": "who owns what; copies from one catalog to another",
+        },
+        {
+            "read": "verified blocks, and the copy engine",
+            "run": "the steps of a run: find, pin, prune, publish",
+        },
+        {
+            "write": "staging, files, and how a step is finished",
+            "verify": "what is damaged, and what is lost by it",
+        },
+        {"sign": "who made a step"},
+        {"": "the acts: save, load, reshard, repair"},
     ),
-    "libdcp/port": (("comm", "store", "device"),),
+    "libdcp/port": (
+        {
+            "comm": "the control plane: threads, MPI, TCP",
+            "store": "names to bytes: folders, memory, archives",
+            "device": "memory of the host and of GPUs",
+        },
+    ),
     "trainer": (
-        ("ops",),
-        ("ops/cpu",),
-        ("ops/dnn", "ops/cuda"),
-        ("coll",),
-        ("model", "data", "launch"),
-        ("config", "shard"),
-        ("state",),
-        ("run",),
-        ("",),
+        {"ops": "the table of kernels, and what they share"},
+        {"ops/cpu": "readable kernels, the oracle"},
+        {"ops/dnn": "oneDNN and BLAS", "ops/cuda": "CUDA, cuBLASLt, cuDNN"},
+        {"coll": "all-gather, reduce-scatter, all-reduce"},
+        {
+            "model": "families of models, forward and backward",
+            "data": "tokens, and the order of samples",
+            "launch": "processes, and how they find each other",
+        },
+        {"config": "the configuration", "shard": "ZeRO: who holds and updates what"},
+        {"state": "what a checkpoint of the trainer holds"},
+        {"run": "train, resume, save, evaluate, generate"},
+        {"": "argv to a run"},
     ),
 }
 CODE = (".c", ".h", ".cu", ".cuh")

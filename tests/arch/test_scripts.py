@@ -21,6 +21,13 @@ def run(*command, **environment):
     )
 
 
+class Pictures(unittest.TestCase):
+    def test_drawn(self):
+        """docs/pictures are those of today's tree."""
+        drawn = run(sys.executable, os.path.join(ROOT, "scripts", "draw.py"), "--check")
+        self.assertEqual((drawn.returncode, drawn.stdout), (0, ""), drawn.stderr)
+
+
 class Folder(unittest.TestCase):
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
