@@ -2,12 +2,15 @@
 """Draws docs/pictures: the rooms of each layer on their floors (tests/arch/rooms.py), and
 the course of a save, a load and a reshard.
 
-    scripts/draw.py            writes the pictures
-    scripts/draw.py --check    exit status 1 when one is not what would be drawn
+    scripts/draw.py                        writes the pictures
+    scripts/draw.py --check                exit status 1 when one is not what would be drawn
+    scripts/draw.py --terminal OUT COMMAND...   what a command prints, with its colours
 """
 
 import html
 import os
+import re
+import subprocess
 import sys
 import textwrap
 
@@ -182,6 +185,75 @@ def draw_course(name):
     return d.svg()
 
 
+# -- what a terminal shows ---------------------------------------------------------------
+
+CELL, ROW = 7.83, 17  # of 13 px monospace
+BASIC = {30: "#1f2933", 31: "#c0392b", 32: "#1e8449", 33: "#9a7d0a", 34: "#2e6da4",
+         35: "#7d3c98", 36: "#1b7f8c", 37: "#4a5560"}
+
+
+def color256(n):
+    """One of the 256 colours of a terminal."""
+    if n >= 232:
+        level = 8 + 10 * (n - 232)
+        return f"#{level:02x}{level:02x}{level:02x}"
+    levels = (0, 95, 135, 175, 215, 255)
+    n -= 16
+    return "#%02x%02x%02x" % (levels[n // 36], levels[n // 6 % 6], levels[n % 6])
+
+
+def styled(line):
+    """Runs of a line: text, colour, background, weight."""
+    color, back, weight = INK, None, "400"
+    for part in re.split(r"(\x1b\[[0-9;]*m)", line):
+        if not part.startswith("\x1b"):
+            if part:
+                yield part, color, back, weight
+            continue
+        codes = [int(c or 0) for c in part[2:-1].split(";")]
+        while codes:
+            code = codes.pop(0)
+            if code == 0:
+                color, back, weight = INK, None, "400"
+            elif code == 1:
+                weight = "700"
+            elif code == 2:
+                color = FAINT
+            elif code in BASIC:
+                color = BASIC[code]
+            elif code in (38, 48):
+                found = color256(codes[1])
+                codes = codes[2:]
+                color, back = (found, back) if code == 38 else (color, found)
+
+
+def draw_terminal(command):
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    lines = text.rstrip("\n").split("\n")
+    plain = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in lines]
+    width = MARGIN * 2 + CELL * max(map(len, plain))
+    height = MARGIN * 2 + ROW * len(lines)
+    parts = []
+    for row, line in enumerate(lines):
+        column, y = 0, MARGIN + ROW * row
+        for words, color, back, weight in styled(line):
+            x, n = MARGIN + column * CELL, len(words)
+            if back:
+                parts.append(f'<rect x="{x:.1f}" y="{y}" width="{n * CELL:.1f}" '
+                             f'height="{ROW}" fill="{back}"/>')
+            if words.strip():
+                parts.append(
+                    f'<text x="{x:.1f}" y="{y + 13}" fill="{color}" '
+                    f'font-weight="{weight}" textLength="{n * CELL:.1f}" '
+                    f'xml:space="preserve">{html.escape(words)}</text>')
+            column += n
+    return (f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" '
+            f'height="{height}" viewBox="0 0 {width:.0f} {height}" font-size="13" '
+            f'font-family="ui-monospace, DejaVu Sans Mono, Menlo, monospace">\n'
+            f'<rect width="100%" height="100%" rx="8" fill="#fbfcfd" stroke="{LINE}"/>\n'
+            + "\n".join(parts) + "\n</svg>\n")
+
+
 def pictures():
     for layer in rooms.FLOORS:
         yield f"rooms-{os.path.basename(layer)}.svg", draw_rooms(layer)
@@ -190,6 +262,10 @@ def pictures():
 
 
 def main():
+    if sys.argv[1:2] == ["--terminal"]:
+        with open(sys.argv[2], "w", encoding="utf-8") as file:
+            file.write(draw_terminal(sys.argv[3:]))
+        return 0
     check = sys.argv[1:] == ["--check"]
     stale = 0
     os.makedirs(PICTURES, exist_ok=True)
