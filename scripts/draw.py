@@ -3,7 +3,7 @@
 the course of a save, a load and a reshard.
 
     scripts/draw.py                        writes the pictures
-    scripts/draw.py --check                exit status 1 when one is not what would be drawn
+    scripts/draw.py --check                exit status 1 when one is not what would be
     scripts/draw.py --terminal OUT COMMAND...   what a command prints, with its colours
 """
 

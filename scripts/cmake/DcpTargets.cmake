@@ -14,21 +14,31 @@ function(dcp_room_sources out)
     set(${out} "${sources}" PARENT_SCOPE)
 endfunction()
 
-# dcp_add_program(NAME): the program of the current folder. Everything but main.c goes
-# into the archive <folder>_objs, which tests link too. What is called mpi, cuda, nccl or
-# cudnn (X_mpi.c, mpi.c, cuda/X.c) is compiled only when that is on.
+# dcp_cuda_sources(OUT FOLDER): those of a folder that CUDA compiles or links: what is
+# called cuda, nccl or cudnn (X_cuda.c, nccl.c, cuda/X.cu), as far as that is on.
+set(dcp_of_cuda "[_/](cuda|nccl|cudnn)(/.*)?\\.c$")
+function(dcp_cuda_sources out folder)
+    dcp_room_sources(sources "${folder}")
+    list(FILTER sources INCLUDE REGEX "${dcp_of_cuda}")
+    foreach(part nccl cudnn)
+        string(TOUPPER ${part} feature)
+        if(NOT DCP_HAS_${feature})
+            list(FILTER sources EXCLUDE REGEX "[_/]${part}\\.c$")
+        endif()
+    endforeach()
+    file(GLOB_RECURSE kernels CONFIGURE_DEPENDS "${folder}/*.cu")
+    set(${out} ${sources} ${kernels} PARENT_SCOPE)
+endfunction()
+
+# dcp_add_program(NAME): the program of the current folder. Everything but main.c and
+# what is for CUDA goes into the archive <folder>_objs, which tests link too. What is
+# called mpi (X_mpi.c, mpi.c) is compiled only when that is on.
 function(dcp_add_program name)
     get_filename_component(folder "${CMAKE_CURRENT_SOURCE_DIR}" NAME)
     dcp_room_sources(sources "${CMAKE_CURRENT_SOURCE_DIR}")
-    foreach(part mpi cuda nccl cudnn)
-        string(TOUPPER ${part} feature)
-        if(NOT DCP_HAS_${feature})
-            list(FILTER sources EXCLUDE REGEX "[_/]${part}(/.*)?\\.c$")
-        endif()
-    endforeach()
-    if(DCP_HAS_CUDA)
-        file(GLOB_RECURSE kernels CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/*.cu")
-        list(APPEND sources ${kernels})
+    list(FILTER sources EXCLUDE REGEX "${dcp_of_cuda}")
+    if(NOT DCP_HAS_MPI)
+        list(FILTER sources EXCLUDE REGEX "[_/]mpi\\.c$")
     endif()
     set(main "${CMAKE_CURRENT_SOURCE_DIR}/main.c")
     list(REMOVE_ITEM sources "${main}")

@@ -220,3 +220,11 @@ PY
     run -8 dcp-inspect --help-complete tcsh
     [[ $output == *"only for bash, zsh and fish"* ]]
 }
+
+# What is for a GPU is a module, which only dcp-train loads, and only where a driver is.
+@test "no program needs a library of CUDA to start" {
+    for program in dcp-train dcp-reshard dcp-inspect; do
+        run readelf -d "$DCP_BIN_DIR/$program"
+        [[ $output == *NEEDED* && ! $output =~ (cuda|cublas|nccl|cudnn) ]]
+    done
+}

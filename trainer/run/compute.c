@@ -54,7 +54,9 @@ int compute_open(enum compute_device wanted, struct join *join,
         take_cpu(compute);
         return DCP_OK;
     }
-    int opened = compute_open_cuda(join, compute, &why);
+    int opened = compute_module(&compute->module, &why);
+    if (!opened)
+        opened = compute->module->open(join, compute, &why);
     if (wanted == COMPUTE_CUDA) {
         if (opened && err)
             *err = why;
@@ -93,12 +95,8 @@ int compute_coll(const struct compute *compute, struct join *join,
                  const struct kernels *kernels, struct coll *out_coll,
                  struct dcp_error *err)
 {
-#if DCP_HAS_NCCL
-    if (compute->own_gpu)
-        return coll_nccl(out_coll, kernels, &join->comm, err);
-#else
-    (void)compute;
-#endif
+    if (compute->own_gpu && compute->module->coll)
+        return compute->module->coll(out_coll, kernels, &join->comm, err);
     int rc = coll_split(&join->coll, 0, join->rank, out_coll, err);
     return rc ? rc : coll_staged(out_coll, kernels, err);
 }

@@ -18,7 +18,8 @@ struct compute {
         bool is_open;
         char uuid[16]; /* the same for all ranks that share it */
     } gpu;
-    bool own_gpu;   /* no other rank uses it */
+    const struct compute_module *module; /* of the GPU, or NULL */
+    bool own_gpu;                        /* no other rank uses it */
     char name[300]; /* for people: "CPU (oneDNN)", "NVIDIA H100 80GB HBM3" */
     char why[640];  /* AUTO took the CPU, though the build has kernels for a GPU */
 };
@@ -38,9 +39,20 @@ int compute_coll(const struct compute *compute, struct join *join,
                  const struct kernels *kernels, struct coll *out_coll,
                  struct dcp_error *err);
 
-/* For compute.c: CUDA's part, the GPU of this rank. Errors: UNSUPPORTED, those of the
- * device. */
-int compute_open_cuda(const struct join *join, struct compute *compute,
-                      struct dcp_error *err);
+/* -- the part for CUDA --------------------------------------------------------------- */
+
+/* It is a module that is loaded when a GPU is asked for: the libraries that it needs take
+ * 240 MB and a fifth of a second. */
+struct compute_module {
+    /* The GPU of this rank. Errors: UNSUPPORTED, those of the device. */
+    int (*open)(const struct join *join, struct compute *compute, struct dcp_error *err);
+    /* coll_nccl; NULL: built without NCCL. */
+    int (*coll)(struct coll *out_coll, const struct kernels *kernels,
+                struct dcp_comm *comm, struct dcp_error *err);
+};
+#define COMPUTE_MODULE "dcp-train-cuda.so"
+#define COMPUTE_MODULE_SYMBOL "dcp_train_cuda" /* a struct compute_module in it */
+/* Loads it, once; it stays until the process ends. Errors: UNSUPPORTED. */
+int compute_module(const struct compute_module **out_module, struct dcp_error *err);
 
 #endif

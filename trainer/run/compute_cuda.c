@@ -1,12 +1,12 @@
-/* The GPU of a rank. */
+/* compute_cuda: the GPU of a rank, and what the module for CUDA gives. */
 #include "compute.h"
 
 #include <cuda_runtime_api.h>
 #include <stdio.h>
 #include <string.h>
 
-int compute_open_cuda(const struct join *join, struct compute *compute,
-                      struct dcp_error *err)
+static int open_gpu(const struct join *join, struct compute *compute,
+                    struct dcp_error *err)
 {
     int n = 0;
     struct cudaDeviceProp what;
@@ -33,3 +33,11 @@ int compute_open_cuda(const struct join *join, struct compute *compute,
     snprintf(compute->name, sizeof compute->name, "%s", what.name);
     return DCP_OK;
 }
+
+extern const struct compute_module dcp_train_cuda;
+__attribute__((visibility("default"))) const struct compute_module dcp_train_cuda = {
+    .open = open_gpu,
+#if DCP_HAS_NCCL
+    .coll = coll_nccl,
+#endif
+};
