@@ -3,8 +3,9 @@
  * that know them read and write them, and keep other objects as they are:
  *
  *   trainer        {"step", "samples", "tokens", "skipped_steps", "seed"}: integers,
- * those that are known; step counts calls of the optimizer, skipped ones too optimizer
- * {"type": "AdamW", "step": updates that were made, "param_groups":
+ *                  those that are known; step counts calls of the optimizer, skipped ones
+ *                  too
+ *   optimizer      {"type": "AdamW", "step": updates that were made, "param_groups":
  *                  [{"lr", "betas": [b1, b2], "eps", "weight_decay", …,
  *                    "params": [names of weights, in order]}]}
  *   scheduler      {"type": "WarmupLR" or absent, "last_batch_iteration", …}

@@ -6,8 +6,8 @@
  *    "groups": "flat", "whole", "none",  how parameter groups are spelled, see below
  *    "nested": true,                  it was a state dict; false: without paths
  *    "style": "2.6",                  of the items, when not the newest: torch/item.h
- *    "classes": "2.2",                TensorProperties stands where PyTorch 2.0 to 2.3
- * look "names": {made: real},           keys that are not made from role and param
+ *    "classes": "2.2",                TensorProperties is where PyTorch 2.0 to 2.3 has it
+ *    "names": {made: real},           keys that are not made from role and param
  *    "paths": {key: ["a", 0, "b"]},   paths that cannot be told from the key
  *    "items": {object: "archive" or "value"},  objects that are the bytes of an archive,
  *                                     or a dict in one item

@@ -31,7 +31,9 @@ static void format_text(char *out, size_t cap, const char *fmt, va_list args)
 static void set_text(struct dcp_error *err, int code, int sys_errno, size_t reserve,
                      const char *fmt, va_list args)
 {
-    *err = (struct dcp_error){ .code = code, .sys_errno = sys_errno, .rank = -1 };
+    struct dcp_error fresh = { .code = code, .sys_errno = sys_errno, .rank = -1 };
+    memcpy(fresh.tensor, err->tensor, sizeof fresh.tensor);
+    *err = fresh;
     format_text(err->message, sizeof err->message - reserve, fmt, args);
 }
 
@@ -95,7 +97,7 @@ void dcp_error_hint(struct dcp_error *err, const char *fmt, ...)
 
 void dcp_error_tensor(struct dcp_error *err, const char *name)
 {
-    if (err && err->code)
+    if (err)
         dcp_str_escape(err->tensor, sizeof err->tensor, name);
 }
 

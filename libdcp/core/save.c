@@ -223,17 +223,25 @@ static int stage(struct dcp_saver *saver, struct dcp_error *err)
                           saver->finish.catalog, saver->comm->rank, saver->crc, err);
 }
 
-int dcp_save_start(struct dcp_saver *saver, const struct dcp_save_options *options,
-                   const struct dcp_state *state, struct dcp_error *err)
+static int check(const struct dcp_saver *saver, const struct dcp_save_options *options,
+                 struct dcp_error *err)
 {
-    int rc;
-
     if (saver->phase != IDLE)
         return dcp_error_set(err, DCP_E_USAGE, "a save is in flight: wait for it first");
     if (options->step < 0)
         return dcp_error_set(err, DCP_E_USAGE, "a step cannot be negative");
     if (options->parity < 0 || options->parity > DCP_PARITY_MAX_ROWS)
         return dcp_error_set(err, DCP_E_USAGE, "parity is 0 to %d", DCP_PARITY_MAX_ROWS);
+    return DCP_OK;
+}
+
+int dcp_save_start(struct dcp_saver *saver, const struct dcp_save_options *options,
+                   const struct dcp_state *state, struct dcp_error *err)
+{
+    int rc = dcp_agree(saver->comm, check(saver, options, err), err);
+
+    if (rc)
+        return rc;
     saver->started_s = dcp_clock_s();
     rc = dcp_local_merge(saver->comm, state, &saver->finish.catalog, err);
     if (!rc)

@@ -37,11 +37,25 @@ static void null_and_ok_do_nothing(void **state)
     dcp_error_prefix(NULL, "x");
     struct dcp_error err = { 0 };
     dcp_error_hint(&err, "x");
-    dcp_error_tensor(&err, "x");
     dcp_error_prefix(&err, "x");
     assert_int_equal(dcp_error_set(&err, DCP_OK, "x"), DCP_OK);
     const struct dcp_error zero = { 0 };
     assert_memory_equal(&err, &zero, sizeof err);
+}
+
+static void a_tensor_is_named_before_or_after(void **state)
+{
+    (void)state;
+    for (int before = 0; before < 2; before++) {
+        struct dcp_error err = { 0 };
+        if (before)
+            dcp_error_tensor(&err, "w");
+        dcp_error_set(&err, DCP_E_CORRUPT, "it is damaged");
+        if (!before)
+            dcp_error_tensor(&err, "w");
+        assert_string_equal(err.tensor, "w");
+        assert_string_equal(err.message, "it is damaged");
+    }
 }
 
 static void errno_chooses_the_code(void **state)
@@ -145,6 +159,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(first_failure_wins),
         cmocka_unit_test(null_and_ok_do_nothing),
+        cmocka_unit_test(a_tensor_is_named_before_or_after),
         cmocka_unit_test(errno_chooses_the_code),
         cmocka_unit_test(names_from_files_are_escaped),
         cmocka_unit_test(long_texts_are_cut_and_say_so),

@@ -12,6 +12,15 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#define SHARD_ALIGN 64         /* bytes, of every parameter */
+#define SHARD_BUCKET (1 << 20) /* elements in staging at once, of all ranks */
+/* The room of n elements, of any dtype, in elements. */
+static inline int64_t shard_padded(int64_t n)
+{
+    const int64_t step = SHARD_ALIGN / 2;
+    return (n + step - 1) / step * step;
+}
+
 #define SHARD_MAX_LEVELS 32
 #define SHARD_N_GROUPS 2
 

@@ -3,8 +3,6 @@
 #include "base/mem.h"
 #include "trainer/ops/ops.h"
 
-#define ALIGN 64         /* bytes, of every parameter */
-#define BUCKET (1 << 20) /* elements between two dtypes at once */
 #define INIT_ELEMS (1 << 18)
 
 size_t shard_weight_bytes(const struct shard *s)
@@ -87,9 +85,9 @@ void shard_part(const struct shard *s, int param, int rank, int64_t *out_begin,
 
 int64_t shard_unit_room(const struct shard *s, int unit)
 {
-    int64_t room = 0, step = ALIGN / 2;
+    int64_t room = 0;
     for (int p = s->unit_first[unit]; p < s->unit_first[unit + 1]; p++)
-        room += (s->params[p].n_elems + step - 1) / step * step;
+        room += shard_padded(s->params[p].n_elems);
     return room;
 }
 
@@ -218,7 +216,7 @@ static size_t staging_bytes(const struct shard *s)
             bytes = need > bytes ? need : bytes;
         }
     bool buckets = !shard_grads_fp32(s) && s->outer.ops;
-    size_t bucket = (size_t)(BUCKET + s->world->world) * sizeof(float);
+    size_t bucket = (size_t)(SHARD_BUCKET + s->world->world) * sizeof(float);
     return buckets && bucket > bytes ? bucket : bytes;
 }
 

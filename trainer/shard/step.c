@@ -6,8 +6,6 @@
 #include <math.h>
 #include <string.h>
 
-#define BUCKET (1 << 20) /* elements in staging, of all ranks */
-
 void shard_begin(struct shard *s)
 {
     s->micro = 0;
@@ -49,7 +47,7 @@ static int reduce_bf16(struct shard *s, int64_t own, struct dcp_error *err)
     struct coll *coll = &s->outer;
     const struct ops *ops = s->kernels.ops;
     void *ctx = s->kernels.ctx;
-    int64_t items = BUCKET / coll->world, max = s->counts[0];
+    int64_t items = SHARD_BUCKET / coll->world, max = s->counts[0];
     int rc = DCP_OK;
     for (int64_t done = 0; !rc && done < max; done += items) {
         int64_t from = 0, to = 0, own_to = 0;

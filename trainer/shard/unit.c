@@ -4,8 +4,6 @@
 
 #include "base/mem.h"
 
-#define ALIGN 64
-
 void shard_slots_fini(struct shard *s, struct shard_slots *slots)
 {
     for (size_t i = 0; i < slots->n; i++) {
@@ -83,10 +81,9 @@ static int slot_take(struct shard *s, struct shard_slots *slots, int unit,
 static void slot_params(const struct shard *s, int unit, size_t item_bytes, char *data,
                         void **out)
 {
-    int64_t step = ALIGN / 2;
     for (int p = s->unit_first[unit], i = 0; p < s->unit_first[unit + 1]; p++, i++) {
         out[i] = data;
-        data += (size_t)((s->params[p].n_elems + step - 1) / step * step) * item_bytes;
+        data += (size_t)shard_padded(s->params[p].n_elems) * item_bytes;
     }
 }
 

@@ -3,7 +3,7 @@
 #include "base/mem.h"
 #include "base/pool.h"
 
-enum { FIRST_PAUSE_US = 200, LAST_PAUSE_US = 20000, USUAL_WORLD = 1024 };
+enum { FIRST_PAUSE_US = 200, LAST_PAUSE_US = 20000, USUAL_WORLD = 1 << 16 };
 
 int dcp_all_done(struct dcp_comm *comm, bool mine, unsigned char *flags, bool *out_done,
                  struct dcp_error *err)

@@ -27,7 +27,7 @@ struct dcp_stream_setup {
     int parity; /* see dcp_reshard_options */
     struct dcp_progress progress;
     struct dcp_error *mended;    /* NULL, or what was damaged and read through its parity;
-                                  * code    0: nothing */
+                                  * code 0: nothing */
     _Atomic uint64_t *overflows; /* NULL, or by tensor of target: see read/copy.h */
 };
 

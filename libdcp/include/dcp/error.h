@@ -63,7 +63,7 @@ struct dcp_error {
 };
 
 /* Fills err (when not NULL) and returns code, so that `return dcp_error_set(…)` works. An
- * err that is already set keeps its first message. Clears tensor and hint otherwise. */
+ * err that is already set keeps its first message. Clears the hint otherwise. */
 DCP_PUBLIC int dcp_error_set(struct dcp_error *err, int code, const char *fmt, ...)
     DCP_PRINTF(3, 4);
 
@@ -73,14 +73,14 @@ DCP_PUBLIC int dcp_error_set(struct dcp_error *err, int code, const char *fmt, .
 DCP_PUBLIC int dcp_error_sys(struct dcp_error *err, int code, int sys_errno,
                              const char *fmt, ...) DCP_PRINTF(4, 5);
 
-/* Out of memory for `size_bytes` wanted by `what`. Returns DCP_E_MEMORY. */
+/* Out of memory for `what`: "a catalog". Returns DCP_E_MEMORY. */
 DCP_PUBLIC int dcp_error_memory(struct dcp_error *err, const char *what);
 
 /* Sets the next act of an error that is set; does nothing otherwise. */
 DCP_PUBLIC void dcp_error_hint(struct dcp_error *err, const char *fmt, ...)
     DCP_PRINTF(2, 3);
 
-/* Names the tensor of an error that is set; does nothing otherwise. Escapes the name. */
+/* Names the tensor of an error, which is set already or will be. Escapes the name. */
 DCP_PUBLIC void dcp_error_tensor(struct dcp_error *err, const char *name);
 
 /* Puts "<prefix>: " before the message of an error that is set. */

@@ -1,6 +1,5 @@
 /* format: what turns header bytes into a catalog (`index`) and a catalog into header
- * bytes
- * (`layout`, `seal`). A format never moves tensor bytes. See formats/README.md. */
+ * bytes (`layout`, `seal`). A format never moves tensor bytes. See formats/README.md. */
 #ifndef DCP_FORMAT_H
 #define DCP_FORMAT_H
 
