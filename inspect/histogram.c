@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-#define HALF (INSPECT_FINE_BINS / 2)
+enum { HALF = INSPECT_FINE_BINS / 2 };
 
 /* Doubles the reach: the bins of either half move together towards the middle. */
 static void widen(struct inspect_histogram *h)

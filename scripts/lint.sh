@@ -1,18 +1,21 @@
 #!/usr/bin/env bash
 # Checks of style that need tools beyond the compiler: formatting of C, and the scripts.
-# Nothing is changed; --fix formats the C files in place.
+# Nothing is changed; --fix formats the C files in place, --tidy also runs clang-tidy,
+# which needs what scripts/setup.sh builds.
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 . "$(dirname "$0")/common.sh"
 
-fix=()
+fix=(--dry-run --Werror)
+tools=(clang-format shellcheck)
 case ${1:-} in
-"") fix=(--dry-run --Werror) ;;
+"") ;;
 --fix) fix=(-i) ;;
-*) die "usage: scripts/lint.sh [--fix]" ;;
+--tidy) tools+=(clang-tidy) ;;
+*) die "usage: scripts/lint.sh [--fix | --tidy]" ;;
 esac
-for tool in clang-format shellcheck; do
-    command -v $tool >/dev/null || die "$tool is missing: apt-get install $tool"
+for tool in "${tools[@]}"; do
+    command -v "$tool" >/dev/null || die "$tool is missing: scripts/setup.sh --lint"
 done
 
 cd "$root"
@@ -21,3 +24,12 @@ find libdcp formats reshard inspect trainer tests \( -name '*.[ch]' -o -name '*.
     xargs -0 -r clang-format "${fix[@]}"
 shellcheck -x scripts/*.sh .ci/run tests/lib/*.sh
 python3 -B tests/arch/test_rules.py
+python3 -B scripts/draw.py --check
+if [ "${1:-}" = --tidy ]; then
+    # clang has no omp.h of gcc's. What it found it prints to stdout.
+    sources="^$root/(libdcp|formats|trainer|reshard|inspect)/[^.]*\\.c\$"
+    run-clang-tidy -p build -quiet -j "$jobs" -extra-arg=-U_OPENMP \
+        -extra-arg=-fno-openmp "$sources" 2>/dev/null |
+        grep -A4 -E 'error:|warning:' && die "clang-tidy found the above"
+fi
+say "nothing to find fault with"

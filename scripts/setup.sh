@@ -7,13 +7,14 @@ set -euo pipefail
 
 usage() {
     cat <<TEXT
-usage: scripts/setup.sh [--packages-only] [--fuzzer]
+usage: scripts/setup.sh [--packages-only] [--fuzzer] [--lint]
 
 Installs the packages that are missing (Debian 12, as root or with sudo), then configures
 and builds into build/. The programs are in build/bin/. Where there is nvcc but no cuBLAS,
 NCCL or cuDNN, NVIDIA's wheels of them are unpacked into build/cuda-wheels/.
 
   --fuzzer   also clang with libFuzzer, for tests/fuzz
+  --lint     also what scripts/lint.sh needs: clang-format, clang-tidy, shellcheck
 TEXT
 }
 
@@ -107,6 +108,11 @@ packages_only=false
 for option in "$@"; do
     case $option in
     --packages-only) packages_only=true ;;
+    --lint)
+        tools+=(
+            "clang-format clang-format" "clang-tidy clang-tidy" "shellcheck shellcheck"
+        )
+        ;;
     --fuzzer) can_fuzz || libraries+=(clang libclang-rt-dev) ;;
     -h | --help)
         usage

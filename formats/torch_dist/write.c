@@ -11,7 +11,6 @@
 #include "heads.h"
 #include "item.h"
 #include "metadata.h"
-#include "write.h"
 #include <string.h>
 
 enum { PAGE_BYTES = 4096, SMALL_ALIGN = 64 };

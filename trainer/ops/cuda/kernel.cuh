@@ -3,8 +3,8 @@
 #ifndef TRAINER_OPS_CUDA_KERNEL_CUH
 #define TRAINER_OPS_CUDA_KERNEL_CUH
 
-#include "trainer/ops/bf16.h"
 #include "cuda.h"
+#include "trainer/ops/bf16.h"
 #include <cuda_runtime.h>
 
 #define WARP 32
