@@ -73,13 +73,46 @@ static int find_weight(const struct side *side, const struct dcp_tensor *tensor)
     return i;
 }
 
+/* ".step" of "optimizer.state.0.step"; NULL: its name ends as its weight's does. */
+static const char *state_word(const struct dcp_tensor *tensor)
+{
+    const char *dot = strrchr(tensor->name, '.');
+    size_t n = strlen(tensor->name), n_param = strlen(tensor->param);
+    if (n >= n_param && strcmp(tensor->name + n - n_param, tensor->param) == 0)
+        return NULL;
+    return dot;
+}
+
+/* The one tensor that an optimizer keeps of that weight under that word; -1: none, or
+ * several. */
+static int find_state(const struct dcp_catalog *catalog, const char *param,
+                      const char *word)
+{
+    int found = -1;
+    for (size_t t = 0; t < catalog->n_tensors; t++) {
+        const struct dcp_tensor *tensor = &catalog->tensors[t];
+        if (tensor->role != DCP_ROLE_OPTIM || strcmp(tensor->param, param) != 0)
+            continue;
+        const char *own = state_word(tensor);
+        if (!own || strcmp(own, word) != 0)
+            continue;
+        if (found >= 0)
+            return -1;
+        found = (int)t;
+    }
+    return found;
+}
+
 /* The tensor of the other side: the one with its name, else the one that is the same to
- * training. Of what an optimizer keeps beside moments and masters, only names tell. NULL:
- * there is none. */
-static const struct dcp_tensor *find_twin(const struct side *side,
+ * training. Of what an optimizer keeps beside moments and masters, the last word of the
+ * name tells, where each side has one such tensor of the weight. NULL: there is none. */
+static const struct dcp_tensor *find_twin(const struct side *own, const struct side *side,
                                           const struct dcp_tensor *tensor)
 {
+    const char *word = tensor->role == DCP_ROLE_OPTIM ? state_word(tensor) : NULL;
     int i = dcp_catalog_find(side->catalog, tensor->name);
+    if (i < 0 && word && find_state(own->catalog, tensor->param, word) >= 0)
+        i = find_state(side->catalog, tensor->param, word);
     if (i < 0 && tensor->role != DCP_ROLE_OPTIM && tensor->role != DCP_ROLE_OTHER)
         i = find_weight(side, tensor);
     return i < 0 ? NULL : &side->catalog->tensors[i];
@@ -95,13 +128,13 @@ static int add_pairs(struct inspect_diff_result *diff, const struct side *a,
         return dcp_error_memory(err, "the pairs of tensors");
     for (size_t i = 0; i < n_a; i++) {
         const struct dcp_tensor *t = &a->catalog->tensors[in_a[i]];
-        const struct dcp_tensor *twin = find_twin(b, t);
+        const struct dcp_tensor *twin = find_twin(a, b, t);
         if (twin || !t->tied_to)
             diff->pairs[diff->n_pairs++] = make_pair(t, twin);
     }
     for (size_t i = 0; i < n_b; i++) {
         const struct dcp_tensor *t = &b->catalog->tensors[in_b[i]];
-        if (!t->tied_to && !find_twin(a, t))
+        if (!t->tied_to && !find_twin(b, a, t))
             diff->pairs[diff->n_pairs++] = make_pair(NULL, t);
     }
     return DCP_OK;

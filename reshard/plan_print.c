@@ -11,6 +11,8 @@
 
 #define LEFT_COLUMNS 38 /* "from   native, 8 ranks, zero3" */
 
+enum { SHOWN_NAMES = 8 };
+
 /* "native, 8 ranks, zero3" */
 static void add_side(struct dcp_buf *text, const struct dcp_catalog *catalog)
 {
@@ -41,8 +43,41 @@ static void put_side(struct dcp_main *m, const char *word,
         dcp_term_put(&m->out, (const char *)text.data);
 }
 
-/* What nothing proves, what --lossy gave up, and what of training a file of weights has
- * no place for. */
+/* "trainer, scheduler and 3 more": what a target has no place for. */
+static void put_objects_left(struct dcp_main *m, const struct reshard_job *job)
+{
+    const char *const *names = dcp_reshard_facts(job->reshard)->objects_left;
+    DCP_CLEANUP_BUF struct dcp_buf text = { 0 };
+    char name[160];
+    size_t n = 0;
+
+    if (!names)
+        return;
+    for (; names[n]; n++)
+        if (n < SHOWN_NAMES)
+            dcp_buf_add_fmt(&text, "%s%s", n ? ", " : "",
+                            dcp_str_escape(name, sizeof name, names[n]));
+    if (n > SHOWN_NAMES)
+        dcp_buf_add_fmt(&text, " and %s more", dcp_human_count(n - SHOWN_NAMES).text);
+    if (!text.failed)
+        dcp_term_printf(&m->out, "left out what the format %s cannot hold: %s\n",
+                        dcp_reshard_target(job->reshard)->format,
+                        (const char *)text.data);
+}
+
+/* All of them, ", " between them; null: none. */
+static json_t *objects_left_json(const char *const *names)
+{
+    DCP_CLEANUP_BUF struct dcp_buf text = { 0 };
+
+    for (size_t n = 0; names && names[n]; n++)
+        dcp_buf_add_fmt(&text, "%s%s", n ? ", " : "", names[n]);
+    if (text.failed)
+        return NULL;
+    return text.data ? dcp_doc_text((const char *)text.data) : json_null();
+}
+
+/* What nothing proves, what --lossy gave up, and what is no tensor and has no place. */
 static void put_notes(struct dcp_main *m, const struct reshard_job *job)
 {
     const struct dcp_reshard_plan *f = dcp_reshard_facts(job->reshard);
@@ -67,9 +102,7 @@ static void put_notes(struct dcp_main *m, const struct reshard_job *job)
                         f->n_beside > 1 ? "are" : "is", f->n_beside > 1 ? "s" : "",
                         dcp_str_escape(name, sizeof name, f->first_beside),
                         f->n_beside > 1 ? " and others" : "");
-    if (f->objects_left)
-        dcp_term_printf(&m->out, "left out what the format %s cannot hold: %s\n",
-                        dcp_reshard_target(job->reshard)->format, f->objects_left);
+    put_objects_left(m, job);
     if (f->n_objects_left)
         dcp_term_printf(&m->out, "left out %s not known to be safe to load ('%s'%s)\n",
                         dcp_human_items(f->n_objects_left, "object", "objects").text,
@@ -211,8 +244,7 @@ int reshard_print_json(struct dcp_main *m, const struct reshard_job *job,
                     dcp_doc_u64(dcp_reshard_overflows(job->reshard, &n_tensors, &first)));
     rc |= dcp_doc_set(doc, "n_left_out", dcp_doc_u64(f->n_left));
     rc |= dcp_doc_set(doc, "n_beside_left_out", dcp_doc_u64(f->n_beside));
-    rc |= dcp_doc_set(doc, "objects_left_out",
-                      f->objects_left ? dcp_doc_text(f->objects_left) : json_null());
+    rc |= dcp_doc_set(doc, "objects_left_out", objects_left_json(f->objects_left));
     rc |= dcp_doc_set(doc, "n_unproved", dcp_doc_u64(f->n_unproved));
     rc |= dcp_doc_set(doc, "n_from_masters", dcp_doc_u64(f->n_from_masters));
     rc |=

@@ -22,7 +22,7 @@ static bool is_said(const char *name)
     return dcp_object_is_spelling(name);
 }
 
-int dcp_ds_others(const struct dcp_catalog *catalog, json_t **out, struct dcp_error *err)
+int dcp_ds_others(struct dcp_catalog *catalog, json_t **out, struct dcp_error *err)
 {
     json_t *others = json_object();
     int rc = others ? DCP_OK : dcp_error_memory(err, "an object");
@@ -35,6 +35,7 @@ int dcp_ds_others(const struct dcp_catalog *catalog, json_t **out, struct dcp_er
         rc = dcp_training_read(catalog, name, &value, err);
         if (!rc && json_object_set_new(others, name, value))
             rc = dcp_error_memory(err, "an object");
+        catalog->objects[o].held = true;
     }
     *out = others;
     return rc;

@@ -25,8 +25,12 @@ static int read_objects(struct dcp_ds_writer *w, struct dcp_error *err)
     };
     int rc = dcp_training_updates(w->catalog, &w->updates, err);
 
-    for (size_t i = 0; i < DCP_ARRAY_LEN(rows) && !rc; i++)
+    for (size_t i = 0; i < DCP_ARRAY_LEN(rows) && !rc; i++) {
         rc = dcp_training_read(w->catalog, rows[i].name, rows[i].value, err);
+        if (*rows[i].value)
+            dcp_catalog_hold_object(w->catalog, rows[i].name);
+    }
+    dcp_catalog_hold_object(w->catalog, DCP_TRAINING_OPTIMIZER);
     return rc ? rc : dcp_ds_others(w->catalog, &w->others, err);
 }
 

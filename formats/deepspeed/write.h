@@ -55,7 +55,7 @@ void dcp_ds_writer_fini(struct dcp_ds_writer *writer);
 
 /* The objects of a catalog that DeepSpeed has no place for; freed with json_decref, after
  * a failure too. Errors: CORRUPT, MEMORY. */
-int dcp_ds_others(const struct dcp_catalog *catalog, json_t **out, struct dcp_error *err);
+int dcp_ds_others(struct dcp_catalog *catalog, json_t **out, struct dcp_error *err);
 
 /* Classes that DeepSpeed's pickles hold. */
 extern const struct dcp_torch_class dcp_ds_classes[];

@@ -414,6 +414,10 @@ int dcp_gguf_layout(struct dcp_catalog *catalog, const struct dcp_target_options
         rc = make_entries(&w, err);
     if (!rc)
         rc = make_keys(&w, old, err);
+    if (w.config)
+        dcp_model_config_hold(catalog);
+    if (old)
+        dcp_catalog_hold_object(catalog, DCP_GGUF_METADATA);
     if (!rc)
         rc = lay_out(&w, options->name ? options->name : "model.gguf", literals, err);
     json_decref(w.config);

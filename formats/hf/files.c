@@ -90,6 +90,7 @@ int dcp_hf_files_layout(struct dcp_catalog *catalog, struct dcp_literals *litera
         if (!rc)
             rc = dcp_literals_add(literals, catalog, file, 0, object->data,
                                   object->size_bytes, err);
+        dcp_catalog_hold_object(catalog, object->name);
     }
     return rc;
 }

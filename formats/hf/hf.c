@@ -262,6 +262,7 @@ static int add_config(struct dcp_catalog *catalog,
     if (rc)
         return rc;
     dcp_model_config_text(catalog, options, &text, &n);
+    dcp_model_config_hold(catalog);
     if (set_dtype(config, common_dtype(catalog), &changed) ||
         drop_quantization(catalog, config, &dropped) ||
         ((changed || dropped) && !(rewritten = dcp_json_text(config, 2))))

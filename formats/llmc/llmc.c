@@ -307,6 +307,9 @@ int dcp_llmc_place_model(struct dcp_catalog *catalog, const char *name,
     };
     uint64_t elem = dcp_dtype_size(model->dtype), elems;
     struct dcp_llmc_array array;
+
+    dcp_model_config_hold(catalog);
+    dcp_catalog_hold_object(catalog, DCP_LLMC_MODEL);
     int file;
 
     dcp_llmc_elems(model, &elems);

@@ -190,6 +190,8 @@ static int place_state(struct writer *w, int rank, struct dcp_error *err)
     if (!rc && loader)
         rc = dcp_literals_add(w->literals, w->catalog, file, end, loader->data,
                               loader->size_bytes, err);
+    if (loader)
+        dcp_catalog_hold_object(w->catalog, loader->name);
     return rc;
 }
 
@@ -251,6 +253,11 @@ int dcp_llmc_run_layout(struct dcp_catalog *catalog,
         rc = dcp_training_read(catalog, DCP_LLMC_STATE, &w.state, err);
     if (!rc)
         rc = lay_out(&w, err);
+    dcp_catalog_hold_object(catalog, DCP_TRAINING_TRAINER); /* the step */
+    if (w.state) { /* the numbers of the optimizer's groups came from no file */
+        dcp_catalog_hold_object(catalog, DCP_LLMC_STATE);
+        dcp_catalog_hold_object(catalog, DCP_TRAINING_OPTIMIZER);
+    }
     json_decref(w.state);
     free(w.slots);
     return rc;

@@ -7,14 +7,19 @@
 
 #define OLD_OBJECT "config" /* its name in steps of earlier versions */
 
+static int find_object(const struct dcp_catalog *catalog)
+{
+    int at = dcp_catalog_find_object(catalog, DCP_TRAINING_MODEL_CONFIG);
+
+    return at < 0 ? dcp_catalog_find_object(catalog, OLD_OBJECT) : at;
+}
+
 bool dcp_model_config_text(const struct dcp_catalog *catalog,
                            const struct dcp_target_options *options, const char **out,
                            size_t *out_size_bytes)
 {
-    int at = dcp_catalog_find_object(catalog, DCP_TRAINING_MODEL_CONFIG);
+    int at = find_object(catalog);
 
-    if (at < 0)
-        at = dcp_catalog_find_object(catalog, OLD_OBJECT);
     if (options && options->config_json) {
         *out = options->config_json;
         *out_size_bytes = strlen(options->config_json);
@@ -47,6 +52,14 @@ int dcp_model_config_read(const struct dcp_catalog *catalog,
         rc = dcp_error_set(err, DCP_E_MISMATCH,
                            "the model configuration is no JSON object");
     return rc;
+}
+
+void dcp_model_config_hold(struct dcp_catalog *catalog)
+{
+    int at = find_object(catalog);
+
+    if (at >= 0)
+        dcp_catalog_hold_object(catalog, catalog->objects[at].name);
 }
 
 const struct dcp_names_family *dcp_model_config_family(const json_t *config)

@@ -18,6 +18,9 @@ int dcp_model_config_read(const struct dcp_catalog *catalog,
                           const struct dcp_target_options *options, const char *what,
                           json_t **out, struct dcp_error *err);
 
+/* The target is made by it, or by one that was given in its stead. */
+void dcp_model_config_hold(struct dcp_catalog *catalog);
+
 /* The family of its model_type, or NULL. */
 const struct dcp_names_family *dcp_model_config_family(const json_t *config);
 /* Whether the model is the family's base, without a head: its names have no prefix. */

@@ -218,6 +218,7 @@ int dcp_native_layout(struct dcp_catalog *catalog,
     size_t placed = 0, n;
     int rc = DCP_OK;
 
+    dcp_catalog_hold_object(catalog, NULL);
     if (catalog->step < -1)
         return dcp_error_set(err, DCP_E_MISMATCH,
                              "a native step cannot hold: the step %" PRId64,

@@ -84,7 +84,8 @@ struct dcp_pickle_node {
 
 /* Reads the pickle at the beginning of data; *out_used (may be NULL: then nothing may
  * follow it) says where it ended. Nodes lie in the arena, texts in data. Errors: CORRUPT,
- * UNSUPPORTED (a limit, a protocol over 5), MEMORY. */
+ * UNSUPPORTED (a limit, a protocol over 5, what Python reads and JSON cannot say),
+ * MEMORY. */
 int dcp_pickle_parse(const void *data, size_t size_bytes, struct dcp_arena *arena,
                      struct dcp_pickle_node **out_root, size_t *out_used,
                      struct dcp_error *err);

@@ -66,8 +66,9 @@ int dcp_pickle_check_tree(struct dcp_pickle_node *root, struct dcp_error *err)
                 path[n - 2].height = step->node->height;
             n--;
         } else if (node->height == ON_PATH) {
-            return dcp_error_set(err, DCP_E_CORRUPT,
-                                 "an object of the pickle contains itself");
+            return dcp_error_set(err, DCP_E_UNSUPPORTED,
+                                 "an object of the pickle contains itself, which is not "
+                                 "supported");
         } else if (node->height) {
             if (step->height < node->height)
                 step->height = node->height;

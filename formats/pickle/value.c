@@ -3,6 +3,8 @@
 #include "machine.h"
 #include <string.h>
 
+enum { SURROGATE_BYTES = 3 };
+
 static int op_none(struct dcp_pickle_machine *m)
 {
     return dcp_pickle_push_new(m, dcp_pickle_node_new(m, DCP_PICKLE_NONE));
@@ -91,20 +93,33 @@ static bool utf8_ok(const char *text, size_t n)
     return true;
 }
 
-/* Python takes halves of surrogate pairs, which are no UTF-8. */
-static bool has_surrogate(const struct dcp_pickle_machine *m)
+/* The length of the text before the next half of a surrogate pair, which Python takes and
+ * which is no UTF-8: three bytes. */
+static size_t before_surrogate(const char *text, size_t n)
 {
-    for (size_t i = 0; i + 1 < m->text_len; i++)
-        if ((unsigned char)m->text[i] == 0xed && (unsigned char)m->text[i + 1] >= 0xa0)
-            return true;
-    return false;
+    const unsigned char *at = (const unsigned char *)text;
+
+    for (size_t i = 0; i + 2 < n; i++)
+        if (at[i] == 0xed && (at[i + 1] & 0xe0) == 0xa0 && (at[i + 2] & 0xc0) == 0x80)
+            return i;
+    return n;
 }
 
 static int op_str(struct dcp_pickle_machine *m)
 {
-    if (!utf8_ok(m->text, m->text_len))
-        return has_surrogate(m) ? dcp_pickle_corrupt(m, "a string is not UTF-8")
-                                : dcp_pickle_broken(m, "a string is not UTF-8");
+    bool surrogates = false;
+
+    for (size_t i = 0; i < m->text_len; i += SURROGATE_BYTES) {
+        size_t n = before_surrogate(m->text + i, m->text_len - i);
+        if (!utf8_ok(m->text + i, n))
+            return dcp_pickle_broken(m, "a string is not UTF-8");
+        i += n;
+        surrogates |= i < m->text_len;
+    }
+    if (surrogates)
+        return dcp_error_set(m->err, DCP_E_UNSUPPORTED,
+                             "a string of the pickle holds half of a surrogate "
+                             "pair, which is not supported");
     return push_text(m, DCP_PICKLE_STR);
 }
 

@@ -150,6 +150,7 @@ int dcp_safetensors_layout_file(struct dcp_catalog *catalog, const char *name,
     int rc = make_header(catalog, tensors, n, &header, &header_bytes, err);
     if (rc)
         return rc;
+    dcp_catalog_hold_object(catalog, DCP_SAFETENSORS_METADATA);
     const struct dcp_file entry = { .name = name };
     rc = dcp_catalog_add_file(catalog, &entry, &file, err);
     if (rc)

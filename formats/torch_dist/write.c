@@ -150,6 +150,7 @@ int dcp_dcp_layout(struct dcp_catalog *catalog, const struct dcp_target_options 
             catalog->files[file[r]].size_bytes = at[r];
     if (!rc)
         rc = dcp_common_write(catalog, literals, err);
+    dcp_catalog_hold_object(catalog, NULL);
     dcp_heads_fini(&l.heads);
     return rc;
 }

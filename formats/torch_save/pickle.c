@@ -13,8 +13,7 @@
 struct pickler {
     struct dcp_torch_writer w;
     struct dcp_catalog *catalog;
-    bool *named_tensors, *named_objects; /* the tree refers to them */
-    bool kept;                           /* the tree is the one of a file */
+    bool *named_tensors, *named_objects; /* the tree refers to them, or says as much */
 };
 
 static void mark(struct pickler *p, json_t *value);
@@ -84,11 +83,11 @@ static int add_rest(struct pickler *p, json_t *dict, struct dcp_error *err)
     }
     for (size_t i = 0; i < catalog->n_objects && objects && !failed; i++) {
         const char *name = catalog->objects[i].name;
-        if (p->kept && !strcmp(name, DCP_TRAINING_OPTIMIZER))
-            continue; /* the tree has it in torch's words */
-        if (!p->named_objects[i] && !dcp_object_is_spelling(name) &&
-            !json_object_get(dict, name))
-            failed = json_object_set_new(dict, name, json_pack("{s:s}", "$value", name));
+        if (p->named_objects[i] || dcp_object_is_spelling(name) ||
+            json_object_get(dict, name))
+            continue;
+        failed = json_object_set_new(dict, name, json_pack("{s:s}", "$value", name));
+        p->named_objects[i] = true;
     }
     return failed ? dcp_error_memory(err, "a PyTorch file") : DCP_OK;
 }
@@ -109,7 +108,6 @@ static int make_dict(struct pickler *p, json_t **out, struct dcp_error *err)
 
     memset(p->named_tensors, 0, catalog->n_tensors * sizeof *p->named_tensors);
     memset(p->named_objects, 0, catalog->n_objects * sizeof *p->named_objects);
-    p->kept = false;
     int rc = dict ? add_rest(p, dict, err) : dcp_error_memory(err, "a PyTorch file");
     if (rc) {
         json_decref(dict);
@@ -151,7 +149,9 @@ static int make_tree(struct pickler *p, json_t **out, struct dcp_error *err)
     }
     if (!tree)
         return make_dict(p, out, err);
-    p->kept = true;
+    int at_optimizer = dcp_catalog_find_object(catalog, DCP_TRAINING_OPTIMIZER);
+    if (at_optimizer >= 0)
+        p->named_objects[at_optimizer] = true; /* in torch's words */
     int rc = open ? add_rest(p, tree, err) : DCP_OK;
     if (rc) {
         json_decref(tree);
@@ -238,6 +238,8 @@ int dcp_torch_pickle(struct dcp_catalog *catalog, struct dcp_torch_pickled_catal
         if (!rc)
             rc = write_tree(&p, tree, err);
     }
+    for (size_t o = 0; !rc && o < catalog->n_objects; o++)
+        catalog->objects[o].held = objects[o];
     if (!rc) {
         out->text = pickle.buf; /* handed over */
         pickle.buf = (struct dcp_buf){ 0 };

@@ -151,8 +151,8 @@ static int fill_facts(struct dcp_reshard *reshard, struct dcp_error *err)
     free(used);
     count_left(reshard);
     count_masters(reshard);
-    int rc = dcp_target_objects_left(src, reshard->format, &reshard->options,
-                                     reshard->target, &facts->objects_left, err);
+    int rc = dcp_target_objects_left(src, reshard->format, reshard->target,
+                                     &facts->objects_left, err);
     if (!rc)
         rc = count_unproved(reshard, err);
     if (rc)

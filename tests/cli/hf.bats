@@ -28,7 +28,9 @@ setup() {
     for target in step out.bin out.safetensors; do
         run -0 dcp-reshard model $target --only model \
             --to $([[ $target == step ]] && echo native || echo ${target#out.} | sed s/bin/torch/)
-        [[ $output == *"left out"*": chat_template.jinja, generation_config.json, "* ]]
+        local config="model_config, " # which a step holds
+        [ $target != step ] || config=
+        [[ $output == *": ${config}chat_template.jinja, generation_config.json, "* ]]
         [[ $output == *"modeling_own.py, tokenizer.model" ]]
     done
     run -0 dcp-reshard model again --json

@@ -323,6 +323,19 @@ open("odd.safetensors", "wb").write(
     json 'd["objects_compared"] is True and d["objects"] == []'
 }
 
+@test "diff finds what an optimizer keeps of a weight under another key" {
+    local file=$BATS_TEST_DIRNAME/../formats/data/torch/nested.pt
+    run -0 dcp-reshard "$file" spelled --to dcp
+    run -0 dcp-inspect ls spelled
+    [[ $output == *"optimizer.state.bn.bias.step"* ]]
+    run -0 dcp-inspect diff "$file" spelled
+    run -0 dcp-inspect diff spelled "$file" --read
+    [[ $output == "same      25 tensors, "* ]]
+    run -0 dcp-reshard spelled less --select '*bias*' --select '*weight' --to dcp
+    run -1 dcp-inspect diff "$file" less
+    [[ $output == *"only in A optimizer.state.0.step"* ]]
+}
+
 @test "diff sees a prefix that a wrapper adds" {
     make_safetensors a.safetensors wte.weight=4 h.0.b=2
     make_safetensors b.safetensors transformer.wte.weight=4 transformer.h.0.b=2

@@ -95,15 +95,37 @@ left() {
     json 'd["n_left_out"] == 18 and d["n_tensors"] == 6'
 }
 
-@test "what of training has no place in the target is named" {
-    run -0 dcp-reshard run out.safetensors --to safetensors
-    [[ $output == *"left out what the format safetensors cannot hold: trainer, scheduler"* ]]
-    run -0 dcp-reshard run m.safetensors --to safetensors --only model
-    [[ $output != *"left out"* ]]
+@test "what is no tensor and has no place in the target is named" {
+    local all="model_config, scheduler, rng, data, trainer"
+    for form in safetensors safetensors-sharded npz; do
+        for only in all model; do
+            run -0 dcp-reshard run out --to $form --only $only --dtype fp32 --dry-run --force
+            [[ $output == *"left out what the format $form cannot hold: $all"* ]]
+            run -0 dcp-reshard run out --to $form --only $only --dtype fp32 --json --force
+            json "d['objects_left_out'] == '$all'"
+        done
+        rm -r out
+    done
+    run -0 dcp-reshard export run x.safetensors
+    [[ $output == *"left out what the format safetensors cannot hold: $all" ]]
+    run -0 dcp-reshard export run hf/ --to hf --json
+    json 'd["objects_left_out"] == "scheduler, rng, data, trainer"'
     run -0 dcp-reshard run weights --only model --json
     json 'd["objects_left_out"] is None'
     run -0 dcp-reshard weights weights.bin --to torch --json
-    json 'd["objects_left_out"] == "trainer, scheduler"'
+    json "d['objects_left_out'] == '$all'"
+    run -0 dcp-reshard run training.pt --to torch --json
+    json 'd["objects_left_out"] is None'
+}
+
+@test "many of them are named in the document, some in the text" {
+    local file=$BATS_TEST_DIRNAME/../formats/data/torch/nested.pt
+    run -0 dcp-reshard "$file" same.pt --to torch
+    [[ $output != *"left out"* ]]
+    run -0 dcp-reshard "$file" out.safetensors --to safetensors
+    [[ $output == *"cannot hold: optimizer, epoch, big, huge, "*" and 26 more" ]]
+    run -0 dcp-reshard "$file" out.npz --to npz --dtype fp32 --json
+    json 'len(d["objects_left_out"].split(", ")) == 34 and "loss" in d["objects_left_out"]'
 }
 
 @test "a GGUF file by way of a step is the same file" {

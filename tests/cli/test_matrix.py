@@ -15,6 +15,7 @@ BIN = os.environ.get("DCP_BIN_DIR", "build/bin")
 TESTS = os.environ.get("DCP_TESTS_DIR", os.path.join(os.path.dirname(__file__), ".."))
 OPTIMIZER = ("exp_avg", "exp_avg_sq")
 HEAD = ("only_b", "lm_head.weight")
+SPELLINGS = {"torch.tree", "dcp.keys"}  # how names are nested: no state
 EMBEDDING = "transformer.wte.weight"
 
 CONFIG = {
@@ -41,16 +42,20 @@ def run(program, *args, status=0):
 
 def convert(source, target, form, options=()):
     """Converts; when the target cannot hold all, that is said, and --lossy goes on. Returns
-    whether something was left out."""
-    args = [source, target, "--to", form, *options]
+    the names of what is no tensor and was left out."""
+    args = [source, target, "--to", form, "--json", *options]
     done = run("dcp-reshard", *args, status=(0, 5))
-    if done.returncode == 0:
-        return False
-    said = done.stderr.splitlines()
-    if "cannot hold" not in said[0] or len(said) != 2 or os.path.exists(target):
-        raise AssertionError(f"{form}: {done.stderr}")
-    run("dcp-reshard", *args, "--lossy")
-    return True
+    if done.returncode:
+        said = json.loads(done.stderr)
+        if "cannot hold" not in said["message"] or not said["hint"] or os.path.exists(target):
+            raise AssertionError(f"{form}: {done.stderr}")
+        done = run("dcp-reshard", *args, "--lossy")
+    return set(filter(None, (json.loads(done.stdout)["objects_left_out"] or "").split(", ")))
+
+
+def objects(path):
+    shown = json.loads(run("dcp-inspect", "show", path, "--json").stdout)
+    return {held["name"] for held in shown["objects"]}
 
 
 def differences(a, b, *options):
@@ -87,8 +92,20 @@ class Matrix:
         options = [*options, "--model-config", os.path.join(folder, "config.json")]
         if form == "npy":
             options += ["--select", "*wte.weight", "--only", "model"]
-        convert(source, target, form, options)
+        left = convert(source, target, form, options)
+        if form == "bundle" or entry["reads"]:
+            self.check_objects(objects(source), objects(target), left, form)
         return target
+
+    def check_objects(self, before, after, left, form):
+        """What is no tensor is in the target, or named."""
+        silent = before - after - left - SPELLINGS
+        if form == "npy":  # of which the optimizer was not asked for
+            silent.discard("optimizer")
+        assert not silent, f"dropped in silence: {sorted(silent)}"
+        if form == "llmc-run":  # whose reader makes up the settings that are in no file
+            left = left - {"optimizer"}
+        assert not left & after, f"named, but there: {sorted(left & after)}"
 
     def check(self, base, path, form, optim):
         """What the checkpoint holds is what was trained. optim: moments must be there."""

@@ -319,6 +319,20 @@ class Known(Folder):
             self.assertIsNone(archive.testzip())
 
 
+class Unsupported(Folder):
+    """What torch reads and no target can say is not called damaged."""
+
+    def test_refused(self):
+        own = [torch.ones(2)]
+        own.append(own)
+        for value, why in ((own, "contains itself"), ({"\udc80": own[0]}, "surrogate"),
+                           ({"w": own[0], "text": "a\ud800"}, "surrogate")):
+            load(self.save(value))
+            status, said = refused(self.path("a.pt"), self.path("out"))
+            self.assertEqual(status, 8, said)
+            self.assertIn(why, said)
+
+
 class Dcp(Folder):
     def test_values(self):
         """dcp -> native -> dcp, each value an item."""

@@ -289,6 +289,13 @@ int dcp_catalog_add_record(struct dcp_catalog *catalog, const struct dcp_record 
     return DCP_OK;
 }
 
+void dcp_catalog_hold_object(struct dcp_catalog *catalog, const char *name)
+{
+    for (size_t o = 0; o < catalog->n_objects; o++)
+        if (!name || !strcmp(catalog->objects[o].name, name))
+            catalog->objects[o].held = true;
+}
+
 bool dcp_object_is_spelling(const char *name)
 {
     return !strcmp(name, "torch.tree") || !strcmp(name, "dcp.keys");
@@ -307,6 +314,7 @@ int dcp_catalog_add_object(struct dcp_catalog *catalog, const struct dcp_object 
     struct dcp_object o = *object;
     char name[160];
 
+    o.held = false;
     if (!o.name || !dcp_str_utf8_ok(o.name, strlen(o.name)))
         return dcp_error_set(err, DCP_E_CORRUPT, "the name of an object is not UTF-8");
     if (dcp_catalog_find_object(catalog, o.name) >= 0)

@@ -1,6 +1,5 @@
 #include "target.h"
 #include "balance.h"
-#include "base/buf.h"
 #include "base/mem.h"
 #include "base/str.h"
 #include "choose.h"
@@ -121,10 +120,8 @@ static bool keeps_names(const struct dcp_catalog *src, const struct dcp_catalog 
     return true;
 }
 
-/* What of training is no tensor: the words of formats/common/training.h. */
+/* The word of formats/common/training.h. */
 static const char optimizer[] = "optimizer";
-static const char *const of_training[] = { "trainer", optimizer, "scheduler",
-                                           "loss_scaler" };
 
 /* A source whose optimizer keeps no tensors, as plain SGD, has it as an object alone. */
 static bool has_optimizer(const struct dcp_catalog *catalog)
@@ -221,33 +218,36 @@ bool dcp_target_holds_objects(const struct dcp_format *format,
     return has_optimizer(target) || dcp_catalog_find_object(target, optimizer) >= 0;
 }
 
-static void add_left(struct dcp_buf *text, const char *name)
+/* What the reshard was not to take is not left out; what nobody may load is counted
+ * apart. */
+static bool is_left(const struct dcp_object *object, const struct dcp_format *format,
+                    const struct dcp_catalog *target)
 {
-    char shown[160];
+    int at = dcp_catalog_find_object(target, object->name);
 
-    dcp_buf_add_fmt(text, "%s%s", text->size_bytes ? ", " : "",
-                    dcp_str_escape(shown, sizeof shown, name));
+    if (at < 0)
+        return dcp_object_file(object->name) && !(format->flags & DCP_FORMAT_FILES);
+    return !dcp_object_is_spelling(object->name) && !target->objects[at].held;
 }
 
 int dcp_target_objects_left(const struct dcp_catalog *src,
-                            const struct dcp_format *format,
-                            const struct dcp_reshard_options *options,
-                            struct dcp_catalog *target, const char **out,
-                            struct dcp_error *err)
+                            const struct dcp_format *format, struct dcp_catalog *target,
+                            const char *const **out, struct dcp_error *err)
 {
-    DCP_CLEANUP_BUF struct dcp_buf text = { 0 };
-    bool asked =
-        options->only != DCP_ONLY_MODEL && !dcp_target_holds_objects(format, target);
+    const char **names = dcp_catalog_alloc(target, src->n_objects + 1, sizeof *names);
+    size_t n = 0;
 
     *out = NULL;
-    for (size_t i = 0; asked && i < DCP_ARRAY_LEN(of_training); i++)
-        if (dcp_catalog_find_object(target, of_training[i]) >= 0)
-            add_left(&text, of_training[i]);
-    for (size_t o = 0; o < src->n_objects && !(format->flags & DCP_FORMAT_FILES); o++)
-        if (dcp_object_file(src->objects[o].name))
-            add_left(&text, dcp_object_file(src->objects[o].name));
-    if (!text.size_bytes)
-        return dcp_buf_check(&text, err);
-    *out = text.failed ? NULL : dcp_catalog_text(target, (const char *)text.data);
-    return *out ? DCP_OK : dcp_error_memory(err, "a target");
+    if (!names)
+        return dcp_error_memory(err, "a target");
+    for (size_t o = 0; o < src->n_objects; o++) {
+        const char *name = src->objects[o].name, *file = dcp_object_file(name);
+        if (!is_left(&src->objects[o], format, target))
+            continue;
+        names[n] = dcp_catalog_text(target, file ? file : name);
+        if (!names[n++])
+            return dcp_error_memory(err, "a target");
+    }
+    *out = n ? names : NULL;
+    return DCP_OK;
 }

@@ -17,13 +17,11 @@ int dcp_target_new(const struct dcp_catalog *src, const struct dcp_format *forma
 /* Whether a target has a place for objects. */
 bool dcp_target_holds_objects(const struct dcp_format *format,
                               const struct dcp_catalog *target);
-/* The objects of training (unless only the model was asked for) and the files beside the
- * weights that a target has no place for, ", " between them; belongs to the target, NULL:
- * none. Errors: MEMORY. */
+/* The names of what is no tensor and has no place in a target that is laid out, and of
+ * files beside the weights, NULL-terminated; belongs to the target, NULL: none. Errors:
+ * MEMORY. */
 int dcp_target_objects_left(const struct dcp_catalog *src,
-                            const struct dcp_format *format,
-                            const struct dcp_reshard_options *options,
-                            struct dcp_catalog *target, const char **out,
-                            struct dcp_error *err);
+                            const struct dcp_format *format, struct dcp_catalog *target,
+                            const char *const **out, struct dcp_error *err);
 
 #endif

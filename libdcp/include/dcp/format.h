@@ -114,6 +114,8 @@ struct dcp_format {
      * stored_size are upper bounds here; the writer packs the pieces of a file in the
      * order of their offsets. Names in the files are the format's business: a tensor is
      * known by role and param. A piece may be cut into several, and be given strides.
+     * Tells which objects it writes (dcp_catalog_hold_object): the others are named to
+     * the user as left out.
      * Errors: MISMATCH ("cannot hold: …"), MEMORY. */
     int (*layout)(struct dcp_catalog *catalog, const struct dcp_target_options *options,
                   struct dcp_literals *literals, struct dcp_error *err);

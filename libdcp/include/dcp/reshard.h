@@ -119,11 +119,11 @@ struct dcp_reshard_plan {
     uint64_t n_left; /* tensors of the source that the target cannot hold (lossy) */
     const char *first_left; /* one of them, borrowed, or NULL */
     uint64_t n_beside; /* tensors that are no weights, where the model was asked for */
-    const char *first_beside; /* one of them, borrowed, or NULL */
-    const char *objects_left; /* what of training it has no place for: "trainer,
-                               * scheduler"; borrowed, or NULL */
-    const char *assumed;      /* of the source, where the target says which tensors are
-                               * trained; borrowed, or NULL */
+    const char *first_beside;        /* one of them, borrowed, or NULL */
+    const char *const *objects_left; /* what is no tensor and has no place in the target:
+                                      * names, NULL-terminated; borrowed; NULL: nothing */
+    const char *assumed; /* of the source, where the target says which tensors are
+                          * trained; borrowed, or NULL */
     /* Objects that name what is not known safe, or are archives that the target cannot
      * hold: left out, kept; one of them, "config: my.Config", borrowed, or NULL. */
     uint64_t n_objects_left, n_unsafe_kept;

@@ -205,6 +205,7 @@ struct dcp_object {
     enum dcp_object_kind kind;
     const void *data; /* JSON: UTF-8 text without a final NUL being counted */
     size_t size_bytes;
+    bool held; /* of a target, once it is laid out: the format has a place for it */
 };
 
 /* Whether an object of that name only says how one format spells and nests the names of
@@ -293,6 +294,9 @@ DCP_PUBLIC int dcp_catalog_sort(struct dcp_catalog *catalog, struct dcp_error *e
 DCP_PUBLIC int dcp_catalog_find(const struct dcp_catalog *catalog, const char *name);
 DCP_PUBLIC int dcp_catalog_find_object(const struct dcp_catalog *catalog,
                                        const char *name);
+/* For `layout` of a format: it writes what the object of that name says, if there is one;
+ * NULL: what every object says. */
+DCP_PUBLIC void dcp_catalog_hold_object(struct dcp_catalog *catalog, const char *name);
 
 /* The tensors of a catalog by what they are: the index of the first with that role and
  * param, or -1. The catalog is borrowed, and must not change. Caller owns. Errors:
