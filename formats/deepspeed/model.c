@@ -411,7 +411,7 @@ int dcp_ds_read_model(struct dcp_ds_reader *reader, struct dcp_error *err)
     if (!rc)
         rc = read_module(reader, &file, err);
     if (!rc && reader->stage == 3)
-        rc = dcp_ds_read_frozen(reader, &file, err);
+        rc = dcp_ds_read_ranks(reader, &file, err);
     if (!rc && reader->stage == 0 && !dcp_ds_none(dcp_pickle_get(root, "optimizer")))
         rc = dcp_ds_read_plain(reader, &file, dcp_pickle_get(root, "optimizer"), err);
     return rc;
