@@ -1,7 +1,7 @@
 /* ranks: the model files of all ranks, at stage 3: that they are of one save, and the
  * weights that are not trained, of which each has a part, padded to equal lengths. */
 #include "base/mem.h"
-#include "read.h"
+#include "ours.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -160,6 +160,8 @@ static int read_rank(struct frozen *f, int rank, int64_t *const *values,
     int rc = dcp_ds_open(f->reader, folder->models[rank], rank, &file, err);
     if (!rc)
         rc = take_values(&file, values, rank, err);
+    if (!rc)
+        rc = dcp_ds_check_model_file(f->reader, &file, rank, err);
     if (!rc && f->tensors && rank < f->reader->world)
         rc = take_rank(f, &file, rank, err);
     return rc;

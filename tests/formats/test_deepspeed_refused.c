@@ -138,6 +138,43 @@ static void test_changes(void **state)
     }
 }
 
+/* The steps of a pack's optimizer are 0, those of the model's file 3: in a folder that
+ * says 0 too, the latter is of another save. */
+static void test_tag(void **state)
+{
+    static const struct {
+        const char *pack, *tag;
+        int code;
+    } tags[] = {
+        { "z2", "global_step3", 0 },
+        { "z2", "global_step0", DCP_E_CORRUPT },
+        { "z2", "global_step2", 0 },
+        { "z2", "global_stepx", 0 },
+        { "z2-fp16", "global_step0", DCP_E_CORRUPT },
+        { "z3-parts", "global_step0", DCP_E_CORRUPT },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < DCP_ARRAY_LEN(tags); i++) {
+        struct dcp_error err;
+        struct dcp_store store;
+        char path[512];
+        size_t n, len = strlen(tags[i].tag);
+        snprintf(path, sizeof path, PACKS "%s.pack", tags[i].pack);
+        unsigned char *data = load(path, &n), *at = data;
+        while ((at = memmem(at, n - (size_t)(at - data), "global_step3", len)) != NULL)
+            memcpy(at, tags[i].tag, len), at += len;
+        packed_folder_open(&store, data, n);
+        int rc = index_store(&store, "deepspeed", &err);
+        print_message("%s of %s: %s\n", tags[i].tag, tags[i].pack,
+                      rc ? err.message : "accepted");
+        assert_int_equal(rc, tags[i].code);
+        assert_true(!rc || strstr(err.message, "model_states.pt' is of step 3, and"));
+        dcp_store_free(&store);
+        free(data);
+    }
+}
+
 /* -- changed bytes of real files
  * --------------------------------------------------------- */
 
@@ -310,9 +347,8 @@ static void test_latest(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_changes),
-        cmocka_unit_test(test_bytes),
-        cmocka_unit_test(test_folders),
+        cmocka_unit_test(test_changes), cmocka_unit_test(test_tag),
+        cmocka_unit_test(test_bytes),   cmocka_unit_test(test_folders),
         cmocka_unit_test(test_latest),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
