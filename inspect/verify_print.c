@@ -115,6 +115,8 @@ void inspect_findings_begin(void *self, const struct dcp_catalog *catalog)
 {
     struct inspect_findings *findings = self;
     findings->catalog = catalog;
+    snprintf(findings->untold, sizeof findings->untold, "%s",
+             catalog->untold ? catalog->untold : "");
     findings->retired = !dcp_fs_exists(findings->path);
     inspect_globals_warn(findings->m, catalog);
     if (findings->m->json)
@@ -147,10 +149,10 @@ void inspect_findings_damage(void *self, const struct dcp_damage *damage)
 }
 
 /* What was found, and what that rests on. */
-static void print_verdict(struct dcp_main *m, const char *path, int rc,
+static void print_verdict(const struct inspect_findings *findings, int rc,
                           const struct dcp_verify_result *result, double seconds)
 {
-    const struct dcp_term *out = &m->out;
+    const struct dcp_term *out = &findings->m->out;
     uint64_t n = result->n_damages, n_unproved = result->n_unproved;
     char shown[512];
     dcp_term_printf(
@@ -159,7 +161,8 @@ static void print_verdict(struct dcp_main *m, const char *path, int rc,
         rc == DCP_E_IO ? "unread"
         : rc           ? "not whole"
                        : "whole",
-        dcp_term_style(out, DCP_STYLE_OFF), dcp_str_escape(shown, sizeof shown, path),
+        dcp_term_style(out, DCP_STYLE_OFF),
+        dcp_str_escape(shown, sizeof shown, findings->path),
         rc == DCP_E_IO
             ? dcp_human_items(n, "file cannot be read", "files cannot be read").text
         : rc         ? dcp_human_items(n, "damaged place", "damaged places").text
@@ -173,6 +176,9 @@ static void print_verdict(struct dcp_main *m, const char *path, int rc,
         dcp_term_printf(
             out, "; %sno digest proves %s of them%s", dcp_term_style(out, DCP_STYLE_NOTE),
             dcp_human_count(n_unproved).text, dcp_term_style(out, DCP_STYLE_OFF));
+    if (!rc && findings->untold[0])
+        dcp_term_printf(out, "; %s%s%s", dcp_term_style(out, DCP_STYLE_NOTE),
+                        findings->untold, dcp_term_style(out, DCP_STYLE_OFF));
     dcp_term_put(out, "\n");
 }
 
@@ -206,7 +212,7 @@ void inspect_findings_print(struct inspect_findings *findings, int rc,
     if (part->to > 0)
         print_part(findings->m, findings->path, rc, result, part, seconds);
     else
-        print_verdict(findings->m, findings->path, rc, result, seconds);
+        print_verdict(findings, rc, result, seconds);
 }
 
 json_t *inspect_findings_json(struct inspect_findings *findings, int rc,
@@ -222,6 +228,9 @@ json_t *inspect_findings_json(struct inspect_findings *findings, int rc,
     failed |= dcp_doc_set(doc, "n_damages", dcp_doc_u64(r->n_damages));
     failed |= dcp_doc_set(doc, "n_blocks", dcp_doc_u64(r->n_blocks));
     failed |= dcp_doc_set(doc, "n_unproved", dcp_doc_u64(r->n_unproved));
+    failed |=
+        dcp_doc_set(doc, "untold",
+                    findings->untold[0] ? dcp_doc_text(findings->untold) : json_null());
     failed |= dcp_doc_set(doc, "read_bytes", dcp_doc_u64(r->size_bytes));
     failed |= dcp_doc_set(doc, "seconds", dcp_doc_real(seconds));
     failed |= dcp_doc_set(doc, "damages", findings->list);

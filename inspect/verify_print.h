@@ -19,8 +19,9 @@ struct inspect_findings {
     json_t *head, *list; /* with --json; NULL once memory ran out */
     struct dcp_buf lost; /* what is lost with the file that was named last: its parts */
     uint64_t n_lost;
-    bool is_of_file; /* they lie in it */
-    bool retired;    /* the checkpoint went while it was read: nothing is damaged */
+    char untold[160]; /* what nothing proves, see struct dcp_catalog; "": nothing */
+    bool is_of_file;  /* they lie in it */
+    bool retired;     /* the checkpoint went while it was read: nothing is damaged */
 };
 
 /* `begin` and `damage` of dcp_verify_options; self is the findings. */

@@ -54,6 +54,8 @@ static int index_source(const struct dcp_source *source, struct dcp_catalog *cat
         rc = dcp_ds_read_model(&reader, err);
     if (!rc && reader.stage)
         rc = dcp_ds_read_optim(&reader, err);
+    if (!rc && reader.stage)
+        rc = dcp_ds_check_tag(&reader, err);
     if (!rc)
         rc = dcp_ds_add_ties(&reader, err);
     if (!rc)

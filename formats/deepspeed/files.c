@@ -1,8 +1,7 @@
 /* files: the trees of the model's file and of an optimizer's, with the keys in
  * the order in which DeepSpeed 0.19 writes them. */
 #include "base/mem.h"
-#include "read.h"
-#include "write.h"
+#include "ours.h"
 #include <string.h>
 
 /* A dict that is filled key by key; once something is NULL it has failed. */
@@ -230,6 +229,7 @@ int dcp_ds_optim_file(const struct dcp_ds_writer *w, int rank, struct dcp_torch_
         w->stage == 3 ? partitioned_states(w, out, rank) : flat_states(w, out, rank));
     set(&root, "ds_config", dcp_ds_config_value(w));
     set(&root, "ds_version", json_string(version_of(w)));
+    set(&root, DCP_DS_OURS, dcp_ds_ours_of_rank(w, rank));
     out->tree = finish(&root);
     return out->tree && out->name ? DCP_OK
                                   : dcp_error_memory(err, "a file of DeepSpeed's");
@@ -498,6 +498,7 @@ static json_t *model_tree(struct model *m)
               : json_pack("{s:i, s:i}", "pp_degree", 1, "tp_degree", 1));
     set(&root, "ds_config", dcp_ds_config_value(w));
     set(&root, "ds_version", json_string(version_of(w)));
+    set(&root, DCP_DS_OURS, dcp_ds_ours_of_rank(w, m->rank));
     json_object_foreach(rest, key, value)
     {
         if (!json_object_get(root.json, key))

@@ -1,15 +1,28 @@
 /* model: the file of the model's states. */
 #include "base/mem.h"
-#include "read.h"
+#include "ours.h"
 #include <stdio.h>
 #include <string.h>
 
 /* Keys that are understood; all others are kept as they are. */
 static const char *const known_keys[] = {
-    "module",        "buffer_names", "optimizer",           "param_shapes",
-    "shared_params", "lr_scheduler", "frozen_param_shapes", "frozen_param_fragments",
-    "skipped_steps", "global_steps", "global_samples",      "dp_world_size",
-    "mp_world_size", "ds_config",    "ds_version",          NULL,
+    "module",
+    "buffer_names",
+    "optimizer",
+    "param_shapes",
+    "shared_params",
+    "lr_scheduler",
+    "frozen_param_shapes",
+    "frozen_param_fragments",
+    "skipped_steps",
+    "global_steps",
+    "global_samples",
+    "dp_world_size",
+    "mp_world_size",
+    "ds_config",
+    "ds_version",
+    DCP_DS_OURS,
+    NULL,
 };
 
 /* -- what kind of training it was ---------------------------------------------------- */
@@ -397,6 +410,8 @@ int dcp_ds_read_model(struct dcp_ds_reader *reader, struct dcp_error *err)
     int rc = dcp_ds_open(reader, reader->folder.model, 0, &file, err);
     if (!rc)
         rc = read_head(reader, &file, err);
+    if (!rc)
+        rc = dcp_ds_check_model_file(reader, &file, 0, err);
     if (rc)
         return rc;
     root = file.torch.tree;
@@ -411,7 +426,7 @@ int dcp_ds_read_model(struct dcp_ds_reader *reader, struct dcp_error *err)
     if (!rc)
         rc = read_module(reader, &file, err);
     if (!rc && reader->stage == 3)
-        rc = dcp_ds_read_frozen(reader, &file, err);
+        rc = dcp_ds_read_ranks(reader, &file, err);
     if (!rc && reader->stage == 0 && !dcp_ds_none(dcp_pickle_get(root, "optimizer")))
         rc = dcp_ds_read_plain(reader, &file, dcp_pickle_get(root, "optimizer"), err);
     return rc;

@@ -4,7 +4,7 @@
 #include "base/mem.h"
 #include "formats/common/training.h"
 #include "formats/pickle/json.h"
-#include "read.h"
+#include "ours.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -26,6 +26,7 @@ static const char *const known_keys[] = {
     "state", /* and the rest of what there is without ZeRO */
     "fp32_groups",
     "fp32_groups_flat",
+    DCP_DS_OURS, /* in a universal one */
     NULL,
 };
 

@@ -1,7 +1,7 @@
 /* optim: the optimizer's file of every rank: flat arrays of masters and
  * moments, cut into the parameters that lie in them. */
 #include "base/mem.h"
-#include "read.h"
+#include "ours.h"
 #include <math.h>
 #include <string.h>
 
@@ -444,6 +444,8 @@ static int read_file(struct shards *s, int rank, struct dcp_error *err)
     struct parts parts = { 0 };
 
     int rc = dcp_ds_open(reader, reader->folder.optims[rank], rank, &file, err);
+    if (!rc)
+        rc = dcp_ds_check_optim_file(reader, &file, rank, err);
     if (!rc)
         rc = check_stage(
             s, &file, dcp_pickle_get(file.torch.tree, "optimizer_state_dict"), rank, err);

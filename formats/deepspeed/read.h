@@ -110,9 +110,14 @@ int dcp_ds_read_group(struct dcp_ds_reader *reader, struct dcp_ds_file *file,
 /* Reads the model's file: world, stage (0, 3, or 1 for what the optimizer's files tell),
  * groups, weights, buffers, and what is kept of the rest. */
 int dcp_ds_read_model(struct dcp_ds_reader *reader, struct dcp_error *err);
-/* Stage 3: the parts of frozen weights in the model files of all ranks. */
-int dcp_ds_read_frozen(struct dcp_ds_reader *reader, struct dcp_ds_file *file,
-                       struct dcp_error *err);
+/* Stage 3: the model files of all ranks, which must be of one save, and the parts of
+ * frozen weights in them; `file` is that of rank 0. */
+int dcp_ds_read_ranks(struct dcp_ds_reader *reader, struct dcp_ds_file *file,
+                      struct dcp_error *err);
+/* Once the optimizer was read. Tags are free, so a folder "global_step20" of another step
+ * is no damage; but when the optimizer is of step 20 too, the model's file is of another
+ * save. Errors: CORRUPT. */
+int dcp_ds_check_tag(const struct dcp_ds_reader *reader, struct dcp_error *err);
 /* Reads every rank's optimizer file. */
 int dcp_ds_read_optim(struct dcp_ds_reader *reader, struct dcp_error *err);
 /* Without ZeRO: the optimizer that the model's file holds whole. */

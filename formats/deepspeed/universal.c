@@ -37,6 +37,8 @@ static int index_source(const struct dcp_source *source, struct dcp_catalog *cat
     if (!rc)
         rc = dcp_universal_read(&reader, err);
     if (!rc)
+        rc = dcp_ds_check_tag(&reader, err);
+    if (!rc)
         rc = dcp_ds_add_ties(&reader, err);
     if (!rc)
         rc = dcp_ds_add_objects(&reader, err);

@@ -1,6 +1,7 @@
 /* universal_read: a folder for each parameter. */
 #include "base/mem.h"
 #include "base/str.h"
+#include "ours.h"
 #include "universal.h"
 #include <stdio.h>
 #include <string.h>
@@ -141,6 +142,8 @@ static int read_tensor(struct params *p, size_t i, const char *key, struct dcp_e
 
     int rc = path ? open_file(p, path, &file, err) : dcp_error_memory(err, "a file name");
     if (!rc)
+        rc = dcp_ds_check_param_file(reader, &file, param->name, key, err);
+    if (!rc)
         rc = find_view(&file, param->name, &view, err);
     if (rc)
         return rc;
@@ -204,6 +207,8 @@ static int read_optimizer(struct params *p, struct dcp_error *err)
     if (!path || !ids)
         return dcp_error_memory(err, "a file name");
     int rc = dcp_ds_open(reader, path, 0, &file, err);
+    if (!rc)
+        rc = dcp_ds_check_optim_file(reader, &file, 0, err);
     if (rc)
         return rc;
     const struct dcp_pickle_node *root = file.torch.tree;

@@ -1,7 +1,7 @@
 /* universal_write: a file for each tensor of the optimizer. */
 #include "base/mem.h"
+#include "ours.h"
 #include "universal.h"
-#include "write.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -60,14 +60,17 @@ static int visit_tensor(struct walk *walk, int tensor, const char *key, int rank
     const struct dcp_tensor *t = &w->catalog->tensors[tensor];
     struct dcp_torch_out out = { .rank = rank };
 
-    out.name = param_path(w, t->param, strcmp(key, "master") ? key : "fp32");
+    const char *state = strcmp(key, "master") ? key : "fp32";
+
+    out.name = param_path(w, t->param, state);
     size_t storage = dcp_torch_out_storage(&out, t->dtype, t->n_elems, NULL);
     dcp_torch_out_part(&out, storage, tensor, 0, t->n_elems, 0);
     if (w->stage == 3)
         out.tree = dcp_torch_out_view(&out, storage, 1, &t->n_elems);
     else
-        out.tree = json_pack("{s:i, s:o}", "cat_dim", 0, "param",
-                             dcp_torch_out_view(&out, storage, t->ndim, t->shape));
+        out.tree = json_pack("{s:i, s:o, s:o}", "cat_dim", 0, "param",
+                             dcp_torch_out_view(&out, storage, t->ndim, t->shape),
+                             DCP_DS_OURS, dcp_ds_ours_of_param(w, t->param, state));
     int rc = out.name && out.tree ? DCP_OK : dcp_error_memory(err, "a parameter's file");
     return visit_file(walk, &out, rc, err);
 }
@@ -178,6 +181,7 @@ static json_t *optimizer_tree(const struct dcp_ds_writer *w, struct dcp_torch_ou
              set(tree, "partition_count", group_numbers(w, w->world)) &&
              set(tree, "ds_version", json_string(version ? version : DCP_DS_VERSION));
     ok = ok && set(tree, "param_groups", dcp_ds_group_values(w)) &&
+         set(tree, DCP_DS_OURS, dcp_ds_ours_of_rank(w, 0)) &&
          !dcp_ds_set_rest(w, out, tree);
     if (!ok) {
         json_decref(tree);

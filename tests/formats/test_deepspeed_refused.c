@@ -90,6 +90,16 @@ static const struct {
     { "z3-parts", "deepspeed", 0,
       CHANGE("frozen_param_fragments", "frozen_param_fragmentz"), DCP_E_CORRUPT,
       "has no 'frozen_param_fragments'" },
+    /* files of two saves; a folder may have any name, so it tells nothing alone */
+    { "z3-parts", "deepspeed", 0, CHANGE("stepsq\xd1K\3", "stepsq\xd1K\2"), DCP_E_CORRUPT,
+      "zero_pp_rank_0_mp_rank_00_model_states.pt' has 2: they are of two saves" },
+    { "z3-parts", "deepspeed", 0, CHANGE("stepsq\xcfK\3", "stepsq\xcfK\4"), DCP_E_CORRUPT,
+      "zero_pp_rank_1_mp_rank_00_model_states.pt' has 4 as 'global_steps', " },
+    { "z3-parts", "deepspeed", 0, CHANGE("sizeq\xd1K\2", "sizeq\xd1K\3"), DCP_E_CORRUPT,
+      "has 3 as 'dp_world_size'" },
+    { "universal-z3", "universal", 0, CHANGE("stepsq\xcfK\3", "stepsq\xcfK\4"),
+      DCP_E_CORRUPT, "has 4 as 'global_steps'" },
+    { "universal-z2", "universal", 0, CHANGE("stepsq\xd7K\3", "stepsq\xd7K\4"), 0, NULL },
     { "z0", "deepspeed", 0, CHANGE("param_groups", "param_groupz"), DCP_E_CORRUPT,
       "has an 'optimizer' of an unknown form" },
     { "universal-z2", "universal", 0, CHANGE("param_groups", "param_groupz"),
@@ -123,6 +133,43 @@ static void test_changes(void **state)
         assert_int_equal(rc, changes[i].code);
         if (rc && !strstr(err.message, changes[i].words))
             fail_msg("change %zu: not the words '%s'", i, changes[i].words);
+        dcp_store_free(&store);
+        free(data);
+    }
+}
+
+/* The steps of a pack's optimizer are 0, those of the model's file 3: in a folder that
+ * says 0 too, the latter is of another save. */
+static void test_tag(void **state)
+{
+    static const struct {
+        const char *pack, *tag;
+        int code;
+    } tags[] = {
+        { "z2", "global_step3", 0 },
+        { "z2", "global_step0", DCP_E_CORRUPT },
+        { "z2", "global_step2", 0 },
+        { "z2", "global_stepx", 0 },
+        { "z2-fp16", "global_step0", DCP_E_CORRUPT },
+        { "z3-parts", "global_step0", DCP_E_CORRUPT },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < DCP_ARRAY_LEN(tags); i++) {
+        struct dcp_error err;
+        struct dcp_store store;
+        char path[512];
+        size_t n, len = strlen(tags[i].tag);
+        snprintf(path, sizeof path, PACKS "%s.pack", tags[i].pack);
+        unsigned char *data = load(path, &n), *at = data;
+        while ((at = memmem(at, n - (size_t)(at - data), "global_step3", len)) != NULL)
+            memcpy(at, tags[i].tag, len), at += len;
+        packed_folder_open(&store, data, n);
+        int rc = index_store(&store, "deepspeed", &err);
+        print_message("%s of %s: %s\n", tags[i].tag, tags[i].pack,
+                      rc ? err.message : "accepted");
+        assert_int_equal(rc, tags[i].code);
+        assert_true(!rc || strstr(err.message, "model_states.pt' is of step 3, and"));
         dcp_store_free(&store);
         free(data);
     }
@@ -300,9 +347,8 @@ static void test_latest(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_changes),
-        cmocka_unit_test(test_bytes),
-        cmocka_unit_test(test_folders),
+        cmocka_unit_test(test_changes), cmocka_unit_test(test_tag),
+        cmocka_unit_test(test_bytes),   cmocka_unit_test(test_folders),
         cmocka_unit_test(test_latest),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

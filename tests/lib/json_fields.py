@@ -35,6 +35,7 @@ whole                    boolean   every digest holds
 n_damages                integer   findings
 n_blocks                 integer   that were read
 n_unproved               integer   tensors without any digest
+untold                   string?   what the files do not say, so that no digest can tell
 read_bytes               integer   in all
 seconds                  number    that it took
 -damages[].code          string    as in a failure

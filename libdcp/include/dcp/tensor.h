@@ -231,6 +231,8 @@ struct dcp_catalog {
     const char *parity;  /* what protects the files, as text; NULL: nothing */
     const char *assumed; /* which tensors are trained, for people, where the source does
                           * not prove it; NULL: it does */
+    const char *untold;  /* what its files do not say, so that no digest can tell: which
+                          * rank each is of; for people; NULL: nothing */
     bool partial; /* set before `index`: a file of a native step that is missing or not
                    * what it was is marked as lost, and does not end the act */
     int weights_dtype; /* enum dcp_dtype the model computes with, where only the masters
