@@ -133,8 +133,10 @@ static void act(void *arg, struct dcp_comm *comm)
     *witness = (struct witness){ .comm = comm };
     sample_make_first(&sample, run->n_tensors, "dim0", WORLD, rank, !run->load, 7);
     if (run->padding)
-        sample.objects[0] =
-            (struct dcp_object){ "padding", DCP_OBJECT_BYTES, padding, run->padding };
+        sample.objects[0] = (struct dcp_object){ .name = "padding",
+                                                 .kind = DCP_OBJECT_BYTES,
+                                                 .data = padding,
+                                                 .size_bytes = run->padding };
     fail_in = rank == run->fails ? run->at : 0;
     run->codes[rank] = run->load ? dcp_load(&ctx, &load, &sample.state, NULL, NULL)
                                  : dcp_save(&ctx, &save, &sample.state, NULL, NULL);

@@ -91,7 +91,10 @@ static void a_parameter_keeps_together(void **state)
                                  .param = "model.a",
                                  .role = DCP_ROLE_EXP_AVG };
     struct dcp_tensor other = moment;
-    struct dcp_object object = { "optimizer", DCP_OBJECT_JSON, text, sizeof text - 1 };
+    struct dcp_object object = { .name = "optimizer",
+                                 .kind = DCP_OBJECT_JSON,
+                                 .data = text,
+                                 .size_bytes = sizeof text - 1 };
 
     other.name = "model.odd";
     assert_int_equal(dcp_catalog_new(&catalog, NULL), 0);
