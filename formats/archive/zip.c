@@ -420,8 +420,7 @@ int dcp_zip_read(const struct dcp_input *in, const struct dcp_zip_record *record
     return DCP_OK;
 }
 
-/* -- checksums ------------------------------------------------------------------------
- */
+/* -- checksums --------------------------------------------------------------------- */
 
 static int check_record(const struct dcp_input *in, struct dcp_zip_record *record,
                         struct dcp_error *err)

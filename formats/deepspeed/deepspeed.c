@@ -66,8 +66,7 @@ static int index_source(const struct dcp_source *source, struct dcp_catalog *cat
     return rc;
 }
 
-/* -- writing --------------------------------------------------------------------------
- */
+/* -- writing ----------------------------------------------------------------------- */
 
 typedef int (*visitor)(struct dcp_torch_out *out, struct dcp_catalog *catalog,
                        struct dcp_literals *literals, struct dcp_error *err);

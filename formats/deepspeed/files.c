@@ -33,8 +33,7 @@ static json_t *finish(struct dict *dict)
     return dict->json;
 }
 
-/* -- the optimizer's file --------------------------------------------------------------
- */
+/* -- the optimizer's file ---------------------------------------------------------- */
 
 /* The flat array of a group and column on a rank. `filled` elements of it are shown. */
 static json_t *flat_view(const struct dcp_ds_writer *w, struct dcp_torch_out *out,
@@ -235,8 +234,7 @@ int dcp_ds_optim_file(const struct dcp_ds_writer *w, int rank, struct dcp_torch_
                                   : dcp_error_memory(err, "a file of DeepSpeed's");
 }
 
-/* -- the model's file ------------------------------------------------------------------
- */
+/* -- the model's file -------------------------------------------------------------- */
 
 /* What is known of it while it is made. */
 struct model {

@@ -30,8 +30,7 @@ static const char *const known_keys[] = {
     NULL,
 };
 
-/* -- loss scaler ----------------------------------------------------------------------
- */
+/* -- loss scaler ------------------------------------------------------------------- */
 
 static bool is_scaler(const struct dcp_pickle_node *node)
 {
@@ -87,8 +86,7 @@ int dcp_ds_read_scalars(struct dcp_ds_reader *reader, struct dcp_ds_file *file,
     return rc;
 }
 
-/* -- groups of parameters -------------------------------------------------------------
- */
+/* -- groups of parameters ---------------------------------------------------------- */
 
 int dcp_ds_read_ids(struct dcp_ds_reader *reader, struct dcp_ds_file *file,
                     const struct dcp_pickle_node *groups, int64_t *out_ids,
@@ -206,8 +204,7 @@ int dcp_ds_read_param_groups(struct dcp_ds_reader *reader, struct dcp_ds_file *f
     return rc;
 }
 
-/* -- the objects ----------------------------------------------------------------------
- */
+/* -- the objects ------------------------------------------------------------------- */
 
 static int set_integer(json_t *object, const char *key, int64_t value)
 {

@@ -26,8 +26,7 @@ struct shards {
     bool elastic;
 };
 
-/* -- which arrays there are -----------------------------------------------------------
- */
+/* -- which arrays there are -------------------------------------------------------- */
 
 static int find_column(struct shards *s, const char *key, size_t *out,
                        struct dcp_error *err)
@@ -96,8 +95,7 @@ static int take_array(struct shards *s, struct dcp_ds_file *file, size_t group, 
     return DCP_OK;
 }
 
-/* -- state of a group -----------------------------------------------------------------
- */
+/* -- state of a group -------------------------------------------------------------- */
 
 static int take_step(struct shards *s, struct dcp_ds_file *file, size_t group, int rank,
                      const struct dcp_pickle_node *node, bool *out_taken,
@@ -184,8 +182,7 @@ static int take_state(struct shards *s, struct dcp_ds_file *file, size_t group, 
     return rc;
 }
 
-/* -- one file -------------------------------------------------------------------------
- */
+/* -- one file ---------------------------------------------------------------------- */
 
 /* The parts of a file of a rank. */
 struct parts {
@@ -280,8 +277,7 @@ static int read_rank(struct shards *s, struct dcp_ds_file *file, int rank,
     return rc;
 }
 
-/* -- tensors and pieces ---------------------------------------------------------------
- */
+/* -- tensors and pieces ------------------------------------------------------------ */
 
 static int add_tensors(struct shards *s, struct dcp_error *err)
 {
@@ -349,8 +345,7 @@ static int add_pieces(struct shards *s, struct dcp_ds_file *file, int rank,
     return rc;
 }
 
-/* -- what rank 0 tells of all ---------------------------------------------------------
- */
+/* -- what rank 0 tells of all ------------------------------------------------------ */
 
 /* param_alignment_paddings: a list of lists. */
 static int read_paddings(struct shards *s, struct dcp_ds_file *file,

@@ -3,8 +3,7 @@
 
 enum { OURS_VERSION = 1 };
 
-/* -- writing -------------------------------------------------------------------------
- */
+/* -- writing ----------------------------------------------------------------------- */
 
 static int64_t step_of(const struct dcp_ds_writer *w)
 {
@@ -27,8 +26,7 @@ json_t *dcp_ds_ours_of_param(const struct dcp_ds_writer *w, const char *param,
                      state);
 }
 
-/* -- reading -------------------------------------------------------------------------
- */
+/* -- reading ----------------------------------------------------------------------- */
 
 /* The dict, of a version that is known; NULL: none. */
 static const struct dcp_pickle_node *find(const struct dcp_ds_file *file)

@@ -25,8 +25,7 @@ struct plain {
     bool named;    /* it is known which weights there are */
 };
 
-/* -- names ----------------------------------------------------------------------------
- */
+/* -- names ------------------------------------------------------------------------- */
 
 static int list_weights(struct plain *p, struct dcp_error *err)
 {
@@ -135,8 +134,7 @@ static int deal_flat(struct plain *p, struct dcp_error *err)
     return rc;
 }
 
-/* -- tensors --------------------------------------------------------------------------
- */
+/* -- tensors ----------------------------------------------------------------------- */
 
 /* Adds one tensor of the optimizer; `weight` is the tensor it belongs to, -1: unknown. */
 static int add(struct plain *p, const char *key, int64_t number, int64_t weight,
@@ -284,8 +282,7 @@ static int take_masters(struct plain *p, struct dcp_error *err)
     return rc;
 }
 
-/* -- groups ---------------------------------------------------------------------------
- */
+/* -- groups ------------------------------------------------------------------------ */
 
 /* The groups of the optimizer, with names where they are known, else with numbers. */
 static int add_names(struct plain *p, struct dcp_error *err)

@@ -8,8 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* -- objects --------------------------------------------------------------------------
- */
+/* -- objects ----------------------------------------------------------------------- */
 
 static int read_objects(struct dcp_ds_writer *w, struct dcp_error *err)
 {
@@ -53,8 +52,7 @@ static int choose_tag(struct dcp_ds_writer *w, struct dcp_error *err)
     return w->tag ? DCP_OK : dcp_error_memory(err, "a tag");
 }
 
-/* -- groups ---------------------------------------------------------------------------
- */
+/* -- groups ------------------------------------------------------------------------ */
 
 static const json_t *zero_config(const struct dcp_ds_writer *w, const char *key)
 {
@@ -280,8 +278,7 @@ bool dcp_ds_find(const struct dcp_ds_writer *w, const char *name,
     return false;
 }
 
-/* -- the optimizer's tensors ----------------------------------------------------------
- */
+/* -- the optimizer's tensors ------------------------------------------------------- */
 
 static int refuse(const struct dcp_tensor *tensor, const char *why, struct dcp_error *err)
 {
@@ -369,8 +366,7 @@ static int take_states(struct dcp_ds_writer *w, struct dcp_error *err)
     return DCP_E_MISMATCH;
 }
 
-/* -- the module -----------------------------------------------------------------------
- */
+/* -- the module -------------------------------------------------------------------- */
 
 bool dcp_ds_is_frozen(const struct dcp_ds_writer *w, int tensor)
 {
@@ -465,8 +461,7 @@ static enum dcp_dtype find_dtype(const struct dcp_ds_writer *w)
     return DCP_F32;
 }
 
-/* -- the whole ------------------------------------------------------------------------
- */
+/* -- the whole --------------------------------------------------------------------- */
 
 int dcp_ds_writer_init(struct dcp_ds_writer *w, struct dcp_catalog *catalog,
                        const char *layout, struct dcp_error *err)
@@ -509,8 +504,7 @@ void dcp_ds_writer_fini(struct dcp_ds_writer *w)
     *w = (struct dcp_ds_writer){ 0 };
 }
 
-/* -- names of files -------------------------------------------------------------------
- */
+/* -- names of files ---------------------------------------------------------------- */
 
 const char *dcp_ds_path(const struct dcp_ds_writer *w, const char *name)
 {

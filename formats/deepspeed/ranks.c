@@ -5,8 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* -- frozen weights ------------------------------------------------------------------
- */
+/* -- frozen weights ---------------------------------------------------------------- */
 
 struct frozen {
     struct dcp_ds_reader *reader;
@@ -100,8 +99,7 @@ static int begin_frozen(struct frozen *f, struct dcp_ds_file *file, struct dcp_e
     return take_rank(f, file, 0, err);
 }
 
-/* -- one save ------------------------------------------------------------------------
- */
+/* -- one save ---------------------------------------------------------------------- */
 
 /* What every rank's file says alike. */
 static const char *const alike[] = { "global_steps", "dp_world_size" };
@@ -190,8 +188,7 @@ int dcp_ds_read_ranks(struct dcp_ds_reader *reader, struct dcp_ds_file *file,
     return rc;
 }
 
-/* -- the number of the tag -----------------------------------------------------------
- */
+/* -- the number of the tag --------------------------------------------------------- */
 
 static bool tag_says(const struct dcp_ds_reader *reader, int64_t step)
 {

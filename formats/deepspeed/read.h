@@ -55,8 +55,7 @@ int dcp_ds_reader_init(struct dcp_ds_reader *reader, const struct dcp_source *so
                        struct dcp_catalog *catalog, struct dcp_error *err);
 void dcp_ds_reader_fini(struct dcp_ds_reader *reader);
 
-/* -- values of a pickle ---------------------------------------------------------------
- */
+/* -- values of a pickle ------------------------------------------------------------ */
 
 /* An integer, that of a key; false: there is none. */
 bool dcp_ds_int(const struct dcp_pickle_node *node, int64_t *out);
@@ -100,8 +99,7 @@ int dcp_ds_json_rest(struct dcp_ds_reader *reader, struct dcp_ds_file *file,
                      const struct dcp_pickle_node *dict, const char *path,
                      const char *const *known, json_t **out, struct dcp_error *err);
 
-/* -- parts ----------------------------------------------------------------------------
- */
+/* -- parts ------------------------------------------------------------------------- */
 
 /* A dict of names and shapes as a group, whose `first` is set; nothing is cut yet. */
 int dcp_ds_read_group(struct dcp_ds_reader *reader, struct dcp_ds_file *file,

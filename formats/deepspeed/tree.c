@@ -49,8 +49,7 @@ json_t *dcp_ds_stage_value(int stage)
                      "deepspeed.runtime.zero.config.ZeroStageEnum", "args", stage);
 }
 
-/* -- loss scaler ----------------------------------------------------------------------
- */
+/* -- loss scaler ------------------------------------------------------------------- */
 
 /* The attributes of a dynamic scaler in their order, and what they begin with. */
 static json_t *dynamic_defaults(void)
@@ -90,8 +89,7 @@ json_t *dcp_ds_loss_scaler(const struct dcp_ds_writer *w)
                      "state", state);
 }
 
-/* -- the optimizer --------------------------------------------------------------------
- */
+/* -- the optimizer ----------------------------------------------------------------- */
 
 /* Where the source's groups had different steps, each keeps its own. */
 static int64_t step_of(const struct dcp_ds_writer *w, int param_group)

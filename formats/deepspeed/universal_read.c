@@ -35,8 +35,7 @@ static char *path_of(const struct params *p, const char *name, const char *file)
     return path;
 }
 
-/* -- which files there are -------------------------------------------------------------
- */
+/* -- which files there are --------------------------------------------------------- */
 
 static int find_key(struct params *p, const char *name, size_t n, size_t *out,
                     struct dcp_error *err)
@@ -92,8 +91,7 @@ static int list_param(struct params *p, size_t i, struct dcp_error *err)
     return rc;
 }
 
-/* -- files -----------------------------------------------------------------------------
- */
+/* -- files ------------------------------------------------------------------------- */
 
 static int open_file(struct params *p, const char *path, struct dcp_ds_file *out,
                      struct dcp_error *err)
@@ -156,8 +154,7 @@ static int read_tensor(struct params *p, size_t i, const char *key, struct dcp_e
     return rc ? rc : dcp_torch_add_piece(reader->catalog, file.index, index, &view, err);
 }
 
-/* -- steps -----------------------------------------------------------------------------
- */
+/* -- steps ------------------------------------------------------------------------- */
 
 static int take_step(struct dcp_ds_reader *reader, struct dcp_ds_file *file,
                      const struct dcp_pickle_node *node, struct dcp_error *err)

@@ -37,8 +37,7 @@ static int visit_file(struct walk *walk, struct dcp_torch_out *out, int rc,
     return rc;
 }
 
-/* -- files of parameters ---------------------------------------------------------------
- */
+/* -- files of parameters ----------------------------------------------------------- */
 
 static const char *param_path(const struct dcp_ds_writer *w, const char *name,
                               const char *file)
@@ -127,8 +126,7 @@ static int visit_params(struct walk *walk, struct dcp_error *err)
     return DCP_OK;
 }
 
-/* -- optimizer_state.pt ----------------------------------------------------------------
- */
+/* -- optimizer_state.pt ------------------------------------------------------------ */
 
 static bool set(json_t *dict, const char *key, json_t *value)
 {
@@ -201,8 +199,7 @@ static int visit_optimizer(struct walk *walk, struct dcp_error *err)
     return visit_file(walk, &out, rc, err);
 }
 
-/* -- the whole -------------------------------------------------------------------------
- */
+/* -- the whole --------------------------------------------------------------------- */
 
 static int visit_all(struct walk *walk, struct dcp_error *err)
 {

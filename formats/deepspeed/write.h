@@ -83,8 +83,7 @@ int dcp_ds_model_file(const struct dcp_ds_writer *writer, int rank,
 int dcp_ds_optim_file(const struct dcp_ds_writer *writer, int rank,
                       struct dcp_torch_out *out, struct dcp_error *err);
 
-/* -- values; NULL when memory ran out, and each takes the values that it is given ------
- */
+/* -- values; NULL when memory ran out, and each takes the values that it is given -- */
 
 json_t *dcp_ds_pairs(json_t *pairs); /* an OrderedDict of [[key, value], …] */
 json_t *dcp_ds_size(int ndim, const int64_t *shape); /* torch.Size */

@@ -41,8 +41,7 @@ extern const struct dcp_format dcp_format_gguf;
 #define DCP_GGUF_FILE_TYPE "general.file_type"
 #define DCP_GGUF_HEAD "output.weight" /* is absent where the head is the embedding */
 
-/* -- reading --------------------------------------------------------------------------
- */
+/* -- reading ----------------------------------------------------------------------- */
 
 struct dcp_gguf_tensor {
     const char *name;
@@ -74,8 +73,7 @@ const struct dcp_gguf_tensor *dcp_gguf_find(const struct dcp_gguf *gguf,
 /* The number of a dtype in these files, or -1. */
 int dcp_gguf_type_of(enum dcp_dtype dtype);
 
-/* -- values ---------------------------------------------------------------------------
- */
+/* -- values ------------------------------------------------------------------------ */
 
 /* Reads headers from front to back in a small buffer. */
 struct dcp_gguf_cursor {
@@ -110,8 +108,7 @@ json_t *dcp_gguf_f32(double number);
 bool dcp_gguf_get_int(const json_t *metadata, const char *key, int64_t *out);
 bool dcp_gguf_get_real(const json_t *metadata, const char *key, double *out);
 
-/* -- the model ------------------------------------------------------------------------
- */
+/* -- the model --------------------------------------------------------------------- */
 
 /* config.json from the keys; *out is NULL when they do not tell enough, or something that
  * config.json of that family has no words for. */

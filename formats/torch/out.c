@@ -147,8 +147,7 @@ json_t *dcp_torch_out_value(struct dcp_torch_out *out, const struct dcp_catalog 
     return copy;
 }
 
-/* -- the archive ----------------------------------------------------------------------
- */
+/* -- the archive ------------------------------------------------------------------- */
 
 static bool take_view(struct dcp_torch_writer *w, const json_t *value)
 {
@@ -228,8 +227,7 @@ static int by_place(const void *a, const void *b)
     return x->end - x->begin < y->end - y->begin ? -1 : 1;
 }
 
-/* -- layout ---------------------------------------------------------------------------
- */
+/* -- layout ------------------------------------------------------------------------ */
 
 static int add_zeros(struct dcp_catalog *catalog, struct dcp_literals *literals, int file,
                      uint64_t offset, uint64_t n, struct dcp_error *err)
@@ -304,8 +302,7 @@ int dcp_torch_out_layout(struct dcp_torch_out *out, struct dcp_catalog *catalog,
     return rc ? rc : dcp_torch_archive_headers(&archive, file, catalog, literals, err);
 }
 
-/* -- seal -----------------------------------------------------------------------------
- */
+/* -- seal -------------------------------------------------------------------------- */
 
 static uint32_t skip_zeros(uint32_t crc, uint64_t n)
 {

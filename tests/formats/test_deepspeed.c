@@ -20,8 +20,7 @@
 
 #define DATA DCP_TESTS_DIR "/formats/data/deepspeed/"
 
-/* -- reading ---------------------------------------------------------------------------
- */
+/* -- reading ----------------------------------------------------------------------- */
 
 static void check_tensor(struct checkpoint *c, const json_t *expected)
 {
@@ -142,8 +141,7 @@ static void test_extras(void **state)
     checkpoint_close(&c);
 }
 
-/* -- writing ---------------------------------------------------------------------------
- */
+/* -- writing ----------------------------------------------------------------------- */
 
 /* A second name stands for the same weight, or for its master. */
 static void check_tie(const struct dcp_catalog *a, const struct dcp_tensor *tensor,
@@ -328,8 +326,7 @@ static void test_targets(void **state)
     json_decref(expected);
 }
 
-/* -- arithmetic ------------------------------------------------------------------------
- */
+/* -- arithmetic -------------------------------------------------------------------- */
 
 static uint64_t seed = 0x2545f4914f6cdd1du;
 

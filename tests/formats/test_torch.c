@@ -466,8 +466,7 @@ static void test_numpy(void **state)
     }
 }
 
-/* -- what stands in a pickle again and again ------------------------------------------
- */
+/* -- what stands in a pickle again and again --------------------------------------- */
 
 #define PARAMETER "ctorch._utils\n_rebuild_parameter_with_state\n(h"
 #define SET(text) dcp_buf_add(buf, PICKLE(text))

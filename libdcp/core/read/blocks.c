@@ -165,8 +165,7 @@ static int complain(const struct dcp_blocks *b, const struct dcp_piece *piece,
     return DCP_E_CORRUPT;
 }
 
-/* -- pieces ---------------------------------------------------------------------------
- */
+/* -- pieces ------------------------------------------------------------------------ */
 
 /* A block of a piece whose whole extent is one coded stream. */
 static int read_stream_block(struct dcp_blocks *b, const struct dcp_piece *piece,
@@ -249,8 +248,7 @@ static int read_piece_block(struct dcp_blocks *b, size_t p, uint64_t block,
     return rc;
 }
 
-/* -- records --------------------------------------------------------------------------
- */
+/* -- records ----------------------------------------------------------------------- */
 
 /* The CRC-32 of a zip record may stand in its descriptor, behind the content, and be
  * known to nobody before. */
@@ -290,8 +288,7 @@ static int read_record_block(struct dcp_blocks *b, size_t r, uint64_t block,
     return rc;
 }
 
-/* -- both -----------------------------------------------------------------------------
- */
+/* -- both -------------------------------------------------------------------------- */
 
 static int read_block(struct dcp_blocks *b, size_t unit, uint64_t block,
                       unsigned char *out, size_t raw_n, struct dcp_error *err)
