@@ -26,10 +26,10 @@ shellcheck -x scripts/*.sh .ci/run tests/lib/*.sh
 python3 -B tests/arch/test_rules.py
 python3 -B scripts/draw.py --check
 if [ "${1:-}" = --tidy ]; then
-    # clang has no omp.h of gcc's. What it found it prints to stdout.
+    # clang has no omp.h of gcc's, and warns of what gcc does not; only the checks count.
     sources="^$root/(libdcp|formats|trainer|reshard|inspect)/[^.]*\\.c\$"
     found=$(run-clang-tidy -p build -quiet -j "$jobs" -extra-arg=-U_OPENMP \
-        -extra-arg=-fno-openmp "$sources" 2>/dev/null |
+        -extra-arg=-fno-openmp -extra-arg=-w "$sources" 2>/dev/null |
         grep -A4 -E 'error:|warning:' || true)
     [ -z "$found" ] || die "clang-tidy finds:
 $found"
