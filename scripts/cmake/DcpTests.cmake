@@ -98,7 +98,11 @@ endfunction()
 
 # One cmocka executable for each C file of a folder; under mpirun in tests/mpi.
 function(dcp_c_tests folder)
-    dcp_sources(sources "${tests_dir}/${folder}")
+    if(folder STREQUAL "unit") # has the rooms of the tree
+        dcp_room_sources(sources "${tests_dir}/${folder}")
+    else()
+        dcp_sources(sources "${tests_dir}/${folder}")
+    endif()
     if(NOT cmocka_FOUND)
         return()
     endif()

@@ -1,4 +1,5 @@
-"""The peer of tests/unit/test_gpt2_hf.c: trains Hugging Face's GPT-2 with torch's AdamW.
+"""The peer of tests/unit/trainer/model/test_gpt2_hf.c: trains Hugging Face's GPT-2 with
+torch's AdamW.
 
 Reads FOLDER/config.json, which our model wrote, and leaves there: hf_config.json, as
 transformers writes it; names.txt, a parameter and its number of elements a line; the
