@@ -61,16 +61,16 @@ static const struct dcp_tensor *weight_of(const struct dcp_catalog *src,
 enum dcp_fate dcp_ds_fate(const struct dcp_catalog *src, bool partitioned,
                           const struct dcp_tensor *tensor)
 {
+    const char *key;
+    size_t n;
+
     if (tensor->role == DCP_ROLE_MODEL && partitioned && !tensor->tied_to &&
         is_trained(src, tensor))
         return DCP_FATE_IMPLIED;
     if (tensor->role != DCP_ROLE_OPTIM)
         return DCP_FATE_HELD;
-    struct dcp_arena *arena = dcp_arena_new();
-    const char *key = arena ? dcp_ds_key_of(arena, tensor) : NULL;
-    bool step = key && !strcmp(key, "step");
-    dcp_arena_free(arena);
-    if (step)
+    dcp_ds_key(tensor, &key, &n);
+    if (n == strlen("step") && !memcmp(key, "step", n))
         return DCP_FATE_IMPLIED;
     const struct dcp_tensor *weight = weight_of(src, tensor);
     bool fits = weight && weight->ndim == tensor->ndim &&

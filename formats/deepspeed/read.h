@@ -151,8 +151,9 @@ int dcp_ds_add_state(struct dcp_ds_reader *reader, const struct dcp_ds_place *pl
                      struct dcp_error *err);
 /* "master", "exp_avg" and "exp_avg_sq" have roles of their own. */
 enum dcp_role dcp_ds_role_of_key(const char *key);
-/* And back: what an optimizer calls a tensor of its state. In the arena or static; NULL:
- * out of memory. */
+/* And back: what an optimizer calls a tensor of its state: static, or in its name; and
+ * the same in the arena, NULL: out of memory. */
+void dcp_ds_key(const struct dcp_tensor *tensor, const char **out, size_t *out_n);
 const char *dcp_ds_key_of(struct dcp_arena *arena, const struct dcp_tensor *tensor);
 
 #endif

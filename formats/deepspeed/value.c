@@ -280,20 +280,33 @@ enum dcp_role dcp_ds_role_of_key(const char *key)
 }
 
 /* "optimizer.<key>.<param>", or whatever comes last in names of other files. */
-const char *dcp_ds_key_of(struct dcp_arena *arena, const struct dcp_tensor *tensor)
+void dcp_ds_key(const struct dcp_tensor *tensor, const char **out, size_t *out_n)
 {
     size_t n = strlen(tensor->name), param = strlen(tensor->param);
     const char *begin = tensor->name, *end = begin + n;
 
-    if (tensor->role != DCP_ROLE_OPTIM)
-        return dcp_role_name(tensor->role);
+    if (tensor->role != DCP_ROLE_OPTIM) {
+        *out = dcp_role_name(tensor->role);
+        *out_n = strlen(*out);
+        return;
+    }
     if (n > param && end[-(ptrdiff_t)param - 1] == '.' &&
         !strcmp(end - param, tensor->param))
         end -= param + 1;
     for (const char *c = begin; c < end; c++)
         if (*c == '.')
             begin = c + 1;
-    return dcp_arena_text_n(arena, begin, (size_t)(end - begin));
+    *out = begin;
+    *out_n = (size_t)(end - begin);
+}
+
+const char *dcp_ds_key_of(struct dcp_arena *arena, const struct dcp_tensor *tensor)
+{
+    const char *key;
+    size_t n;
+
+    dcp_ds_key(tensor, &key, &n);
+    return dcp_arena_text_n(arena, key, n);
 }
 
 int dcp_ds_add_state(struct dcp_ds_reader *reader, const struct dcp_ds_place *place,
