@@ -1,6 +1,5 @@
 /* out: what a distributed checkpoint that is written will hold: its keys, and the
- * items that are no tensors of the catalog. The same catalog gives the same answer in
- * layout and in seal. */
+ * items that are no tensors of the catalog. */
 #ifndef DCP_FORMATS_STATE_DICT_OUT_H
 #define DCP_FORMATS_STATE_DICT_OUT_H
 
