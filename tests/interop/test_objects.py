@@ -333,6 +333,36 @@ class Unsupported(Folder):
             self.assertIn(why, said)
 
 
+class Left(Folder):
+    """What is no tensor is in the target, or named."""
+
+    def left(self, source, form, *options):
+        said = program("dcp-reshard", source, self.path(form), "--to", form, "--json", *options)
+        return json.loads(said)["objects_left_out"]
+
+    def test_words_of_training(self):
+        """Objects that have their names by chance are no settings."""
+        own = {"optimizer": "AdamW", "loss_scaler": 1.5, "deepspeed": True,
+               "deepspeed_config": "zero.json", "scheduler": "cosine", "trainer": "mine"}
+        source = self.save({"w": torch.ones(2), **own})
+        for form in ("deepspeed", "universal"):
+            self.assertEqual(self.left(source, form, "--layout", "zero1"),
+                             "optimizer, loss_scaler, deepspeed, deepspeed_config")
+            file, = self.path(form).glob("*/mp_rank_00_model_states.pt")
+            held = load(file)
+            self.assertEqual((held["lr_scheduler"], held["dcp_objects"]["trainer"]),
+                             ("cosine", "mine"))
+
+    def test_files_that_go_along(self):
+        """Megatron-LM's metadata.json has no place in a file of torch.save."""
+        dcp.save({"w": torch.ones(2)}, checkpoint_id=self.path("megatron"), no_dist=True)
+        torch.save({"iteration": 7}, self.path("megatron/common.pt"))
+        self.path("megatron/metadata.json").write_text('{"sharded_backend": "torch_dist"}')
+        self.assertEqual(self.left(self.path("megatron"), "torch", "--lossy"),
+                         "megatron.metadata.json")
+        self.assertIsNone(self.left(self.path("megatron"), "dcp"))
+
+
 class Dcp(Folder):
     def test_values(self):
         """dcp -> native -> dcp, each value an item."""
