@@ -36,6 +36,7 @@ import numpy as np
 import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.state_dict import get_state_dict
 from torch.distributed.checkpoint.default_planner import _EmptyStateDictLoadPlanner
 from torch.distributed.checkpoint.state_dict_loader import _load_state_dict
 
@@ -331,6 +332,28 @@ class Unsupported(Folder):
             status, said = refused(self.path("a.pt"), self.path("out"))
             self.assertEqual(status, 8, said)
             self.assertIn(why, said)
+
+
+class Optimizer(Folder):
+    def test_key_beside_groups(self):
+        """A value under "optimizer" keeps its key where the states stand under another."""
+        model = torch.nn.Linear(3, 2)
+        optimizer = torch.optim.AdamW(model.parameters())
+        model(torch.ones(3)).sum().backward()
+        optimizer.step()
+        weights, states = get_state_dict(model, optimizer)
+        for value in "AdamW", 3, None, ["a", 1], {"name": "AdamW", "lr": 0.5}:
+            with self.subTest(value=value):
+                dcp.save({"model": weights, "optim": states, "optimizer": value},
+                         checkpoint_id=self.path("a"), no_dist=True)
+                reshard(self.path("a"), self.path("b"), "dcp", "--force")
+                reshard(self.path("b"), self.path("c"), "dcp", "--force", "--world", 2)
+                reshard(self.path("c"), self.path("d"), "torch", "--force")
+                want = load_dcp(self.path("a"))
+                self.assertEqual(want["optimizer"], value)
+                for got in load_dcp(self.path("b")), load_dcp(self.path("c")), load(self.path("d")):
+                    self.assertEqual(got["optimizer"], value)
+                    self.assertEqual(got["optim"]["param_groups"], want["optim"]["param_groups"])
 
 
 class Left(Folder):
