@@ -356,6 +356,33 @@ class Optimizer(Folder):
                     self.assertEqual(got["optim"]["param_groups"], want["optim"]["param_groups"])
 
 
+class Ties(Folder):
+    def test_second_names_through_steps(self):
+        """A weight's second name is the model's, whatever container it stood in."""
+        model = torch.nn.ModuleDict({"embed": torch.nn.Embedding(3, 2), "up": torch.nn.Linear(2, 2),
+                                     "head": torch.nn.Linear(2, 3, bias=False)})
+        model["head"].weight = model["embed"].weight
+        optimizer = torch.optim.AdamW(model.parameters())
+        model["head"](model["up"](model["embed"](torch.tensor([1])))).sum().backward()
+        optimizer.step()
+        weights = model.state_dict()
+        state = {"model": weights, "optimizer": optimizer.state_dict()}
+        source = self.save(state)
+        reshard(source, self.path("step"), "native", "--world", 2)
+        for form in "deepspeed", "universal":
+            reshard(self.path("step"), self.path(form), form, "--layout", "zero1")
+            file, = self.path(form).glob("*/mp_rank_00_model_states.pt")
+            self.assertEqual(sorted(load(file)["module"]), sorted(weights))
+        reshard(source, self.path("a"), "dcp")
+        reshard(self.path("a"), self.path("b"), "native")
+        reshard(self.path("b"), self.path("c"), "dcp")
+        reshard(self.path("c"), self.path("d"), "torch")
+        for got in load_dcp(self.path("c")), load(self.path("d")):
+            self.assertEqual(sorted(got), ["model", "optimizer"])
+            self.assertEqual(sorted(got["model"]), sorted(weights))
+            self.assertTrue(torch.equal(got["model"]["head.weight"], weights["embed.weight"]))
+
+
 class Left(Folder):
     """What is no tensor is in the target, or named."""
 
