@@ -22,14 +22,23 @@ static int read_objects(struct dcp_ds_writer *w, struct dcp_error *err)
         { DCP_TRAINING_SCHEDULER, &w->scheduler },
         { DCP_TRAINING_LOSS_SCALER, &w->loss_scaler },
     };
+    DCP_CLEANUP_JSON json_t *optimizer = NULL;
     int rc = dcp_training_updates(w->catalog, &w->updates, err);
 
     for (size_t i = 0; i < DCP_ARRAY_LEN(rows) && !rc; i++) {
-        rc = dcp_training_read(w->catalog, rows[i].name, rows[i].value, err);
-        if (*rows[i].value)
+        json_t **value = rows[i].value;
+        rc = dcp_training_read(w->catalog, rows[i].name, value, err);
+        if (*value && !json_is_object(*value) && value != &w->scheduler) {
+            json_decref(*value); /* somebody's own, by chance of that name */
+            *value = NULL;
+        }
+        if (*value)
             dcp_catalog_hold_object(w->catalog, rows[i].name);
     }
-    dcp_catalog_hold_object(w->catalog, DCP_TRAINING_OPTIMIZER);
+    if (!rc)
+        rc = dcp_training_read(w->catalog, DCP_TRAINING_OPTIMIZER, &optimizer, err);
+    if (json_object_get(optimizer, "param_groups") || json_object_get(optimizer, "step"))
+        dcp_catalog_hold_object(w->catalog, DCP_TRAINING_OPTIMIZER);
     return rc ? rc : dcp_ds_others(w->catalog, &w->others, err);
 }
 

@@ -1,5 +1,5 @@
 /* write: what the parts of the DeepSpeed writer share. Private to
- * formats/deepspeed_*.c and universal*.c.
+ * this folder.
  *
  * A writer is made from the target's catalog alone: it is the state of the target. */
 #ifndef DCP_FORMATS_DEEPSPEED_WRITE_H

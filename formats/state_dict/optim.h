@@ -25,10 +25,9 @@ int dcp_optim_mark(struct dcp_catalog *catalog, json_t *groups, struct dcp_error
 /* "AdamW" or "Adam" when the groups tell, else NULL. Static. */
 const char *dcp_optim_type(json_t *groups);
 
-/* Calls put for every option of every group, under its key and path
- * (torch_dist/metadata.h). Options that PyTorch's Adam has and the groups lack are added
- * to groups of other origin; decoupled: as in AdamW. The value is borrowed. Errors: those
- * of put, MEMORY. */
+/* Calls put for every option of every group, under its key and path (keys.h).
+ * Options that PyTorch's Adam has and the groups lack are added to groups of other
+ * origin; decoupled: as in AdamW. The value is borrowed. Errors: those of put, MEMORY. */
 int dcp_optim_each(const struct dcp_keys *keys, struct dcp_catalog *catalog,
                    json_t *groups, bool decoupled,
                    int (*put)(void *self, const char *key, const char *path,

@@ -165,7 +165,7 @@ static void put_state_dict(struct writer *w)
     dcp_pickle_fill_end(&w->pickle, DCP_PICKLE_FILL_DICT, w->out->n);
 }
 
-/* A path of metadata.h as a tuple. */
+/* A path of state_dict/keys.h as a tuple. */
 static void put_path(struct writer *w, const char *path)
 {
     static const char marks[] = { DCP_PATH_KEY, DCP_PATH_INDEX, '\0' };
