@@ -111,8 +111,8 @@ static int open_file(const struct run *run, struct origin *origin, const char *p
     origin->format = "auto";
     rc = keep_name(origin, place.source.name, err);
     dcp_place_unpin(&place); /* dcp_load pins it itself */
-    origin->store = place.store;
-    place.store = (struct dcp_store){ .ops = NULL };
+    origin->store = *place.store;
+    *place.store = (struct dcp_store){ .ops = NULL };
     dcp_place_close(&place);
     return rc;
 }

@@ -144,31 +144,29 @@ DCP_PUBLIC int dcp_store_bundle_finish(struct dcp_store *store, uint64_t *out_si
  * still, and nothing is ever written through a link. Does nothing to other stores. Not
  * while another thread uses the store. */
 DCP_PUBLIC void dcp_store_dir_follow(struct dcp_store *store, bool follow);
-/* A store in memory, empty. Unsynced data are kept apart: dcp_store_mem_crash drops them.
- */
+/* A store that does all that another one does, but for the calls that a wrapper does in
+ * its own way: it makes this the first member of its struct, has it filled, and puts its
+ * functions in `ops`. Their self is the wrapper; what they do not do themselves they call
+ * of `inner`. What inner cannot do (NULL) is NULL here too. */
+struct dcp_store_forward {
+    struct dcp_store_ops ops;
+    const struct dcp_store *inner;
+};
+/* Fills both; they may not move afterwards, nor `inner`, which is borrowed until the last
+ * call. Freeing the store frees nothing: a wrapper that owns anything sets ops.free.
+ * Thread rule: that of inner. */
+DCP_PUBLIC void dcp_store_forward(struct dcp_store *out_store,
+                                  struct dcp_store_forward *wrapper,
+                                  const struct dcp_store *inner);
+/* Takes the lease of the root until the store is freed, for who saves again and again:
+ * others get BUSY meanwhile, and saves, prunes and repairs in this store, which take it
+ * each for itself otherwise, work under it. Does nothing when it is held so already;
+ * after an error the store is as it was. Not while another thread uses the store. Errors:
+ * BUSY with who holds it, UNSUPPORTED (no locks there), IO, MEMORY. */
+DCP_PUBLIC int dcp_store_lease(struct dcp_store *store, struct dcp_error *err);
+
+/* A store in memory, empty. */
 DCP_PUBLIC int dcp_store_mem(struct dcp_store *out_store, struct dcp_error *err);
-/* For tests: what a power cut leaves. Data and names that were not synced are gone. */
-DCP_PUBLIC int dcp_store_mem_crash(struct dcp_store *store, struct dcp_error *err);
-
-/* For tests: the sizes of all files together may be `bytes` at most, as on a full disk;
- * UINT64_MAX: no limit. */
-DCP_PUBLIC void dcp_store_mem_limit(struct dcp_store *store, uint64_t bytes);
-
-/* For tests: wraps a store (borrowed until free). The n-th operation (from 1) does this:
- */
-enum dcp_fault_kind {
-    DCP_FAULT_NONE,
-    DCP_FAULT_FAIL, /* it fails with IO, once */
-    DCP_FAULT_TEAR, /* a write stops half way and fails; any other operation fails */
-    DCP_FAULT_STOP  /* it and all after it fail: the process is as good as dead */
-};
-struct dcp_fault {
-    enum dcp_fault_kind kind;
-    uint64_t at;    /* which operation */
-    uint64_t count; /* operations seen; atomic */
-};
-DCP_PUBLIC int dcp_store_fault(struct dcp_store *out_store, struct dcp_store *inner,
-                               struct dcp_fault *fault, struct dcp_error *err);
 
 /* Frees what self points to; a zeroed store is fine. */
 DCP_PUBLIC void dcp_store_free(struct dcp_store *store);

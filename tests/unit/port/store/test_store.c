@@ -4,7 +4,9 @@
 
 #include "base/fs.h"
 #include "base/mem.h"
+#include "lib/fault.h"
 #include "lib/store_forms.h"
+#include "port/store/mem.h"
 #include <inttypes.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -399,7 +401,7 @@ static void space_runs_out(void **state)
 
 static char folder[64];
 static struct dcp_store inner_store;
-static struct dcp_fault no_fault;
+static struct fault no_fault;
 
 static int open_dir(void **state)
 {
@@ -432,9 +434,9 @@ static int close_store(void **state)
 static int open_fault(void **state)
 {
     (void)state;
-    no_fault = (struct dcp_fault){ 0 };
+    no_fault = (struct fault){ 0 };
     return dcp_store_mem(&inner_store, NULL) ||
-           dcp_store_fault(&store, &inner_store, &no_fault, NULL);
+           fault_store(&store, &inner_store, &no_fault, NULL);
 }
 
 #define ON_DIR(f)                                \
