@@ -1,5 +1,6 @@
 /* value: tensors and plain values as opcodes. */
 #include "value.h"
+#include "base/hex.h"
 #include "base/json.h"
 #include "base/mem.h"
 #include "base/str.h"
@@ -222,13 +223,9 @@ static bool parse_hex(struct dcp_torch_writer *w, const json_t *text,
     size_t n = hex ? strlen(hex) : 1;
     unsigned char *bytes;
 
-    if (!hex || n % 2 || strspn(hex, "0123456789abcdef") != n ||
-        !(bytes = dcp_arena_alloc(w->arena, n / 2, 1)))
+    if (!hex || n % 2 || !(bytes = dcp_arena_alloc(w->arena, n / 2, 1)) ||
+        !dcp_hex_parse(hex, bytes, n / 2))
         return false;
-    for (size_t i = 0; i < n; i++) {
-        unsigned digit = (unsigned)(hex[i] <= '9' ? hex[i] - '0' : hex[i] - 'a' + 10);
-        bytes[i / 2] = (unsigned char)(bytes[i / 2] * 16u + digit);
-    }
     *out = bytes;
     *out_n = n / 2;
     return true;
