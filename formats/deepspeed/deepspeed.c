@@ -125,10 +125,12 @@ static int seal(struct dcp_catalog *catalog, int rank,
     return rc ? rc : visit_rank(&w, rank, dcp_torch_out_seal, literals, err);
 }
 
-static enum dcp_fate fate(const struct dcp_catalog *src, const struct dcp_catalog *target,
+static enum dcp_fate fate(const struct dcp_catalog *src,
+                          const struct dcp_identity *of_src,
+                          const struct dcp_catalog *target,
                           const struct dcp_tensor *tensor)
 {
-    return dcp_ds_fate(src, !strcmp(target->layout, "zero3"), tensor);
+    return dcp_ds_fate(src, of_src, !strcmp(target->layout, "zero3"), tensor);
 }
 
 const struct dcp_format dcp_format_deepspeed = {

@@ -136,6 +136,7 @@ int dcp_gguf_rope_scaling(const float *factors, size_t n, double base, json_t **
 int dcp_gguf_layout(struct dcp_catalog *catalog, const struct dcp_target_options *options,
                     struct dcp_literals *literals, struct dcp_error *err);
 enum dcp_fate dcp_gguf_fate(const struct dcp_catalog *src,
+                            const struct dcp_identity *of_src,
                             const struct dcp_catalog *target,
                             const struct dcp_tensor *tensor);
 

@@ -91,6 +91,7 @@ int dcp_llmc_add_zeros(struct dcp_catalog *catalog, int file, uint64_t offset,
                        struct dcp_error *err);
 
 enum dcp_fate dcp_llmc_fate(const struct dcp_catalog *src,
+                            const struct dcp_identity *of_src,
                             const struct dcp_catalog *target,
                             const struct dcp_tensor *tensor);
 
