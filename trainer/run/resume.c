@@ -12,7 +12,10 @@
 #include <stdio.h>
 #include <string.h>
 
-enum resume_kind resume_parse(const char *text, int64_t *out_step)
+enum resume_kind { RESUME_AUTO, RESUME_NEVER, RESUME_STEP, RESUME_PATH };
+
+/* --resume, read: "auto", "never", a number, or else a path. NULL is auto. */
+static enum resume_kind parse_resume(const char *text, int64_t *out_step)
 {
     *out_step = -1;
     if (!text || !strcmp(text, "auto"))
@@ -447,7 +450,7 @@ static int find_origin(struct run *run, struct origin *origin, bool weights_only
 {
     struct dcp_error why = { 0 };
     int64_t step;
-    enum resume_kind kind = resume_parse(run->options->resume, &step);
+    enum resume_kind kind = parse_resume(run->options->resume, &step);
     bool may_begin = kind == RESUME_NEVER || (kind == RESUME_AUTO && !weights_only);
     int rc = DCP_OK;
     if (kind == RESUME_PATH)

@@ -173,11 +173,10 @@ DCP_PUBLIC void dcp_store_free(struct dcp_store *store);
 /* Frees what `list` gave; NULL is fine. */
 DCP_PUBLIC void dcp_store_list_free(struct dcp_store_entry *entries, size_t n);
 
-/* How large a header may be that real files have of at most `usual` bytes: that, or what
+/* Refuses a header of so many bytes that is longer than real files have, `usual`, or than
  * max_header_bytes says. In an archive it is also 16 MiB and 64 times the archive at
- * most: text does not become that small, and what is nothing but blanks is an attack. */
-DCP_PUBLIC uint64_t dcp_store_header_limit(const struct dcp_store *store, uint64_t usual);
-/* Refuses a header of so many bytes that is longer. Errors: CORRUPT. */
+ * most: text does not become that small, and what is nothing but blanks is an attack.
+ * Errors: CORRUPT. */
 DCP_PUBLIC int dcp_store_check_header(const struct dcp_store *store, const char *name,
                                       uint64_t size_bytes, uint64_t usual,
                                       struct dcp_error *err);
@@ -187,7 +186,7 @@ DCP_PUBLIC int dcp_store_read_file(const struct dcp_store *store, const char *na
                                    size_t max_bytes, void **out, size_t *out_size_bytes,
                                    struct dcp_error *err);
 /* The same of a file that is a header, manifest or index, and may be as long as
- * dcp_store_header_limit says. */
+ * dcp_store_check_header allows. */
 DCP_PUBLIC int dcp_store_read_header(const struct dcp_store *store, const char *name,
                                      size_t usual_bytes, void **out,
                                      size_t *out_size_bytes, struct dcp_error *err);

@@ -16,28 +16,6 @@
 
 #include <cmocka.h>
 
-static int put(const char *name, const char *text)
-{
-    return dcp_store_write_file(&store, name, text, strlen(text), NULL);
-}
-
-static int stat_code(const char *name)
-{
-    bool is_dir;
-    uint64_t size;
-    return store.ops->stat(store.self, name, &is_dir, &size, NULL);
-}
-
-static void check_text(const char *name, const char *wanted)
-{
-    void *text = NULL;
-    size_t n = 0;
-    assert_int_equal(dcp_store_read_file(&store, name, 1 << 20, &text, &n, NULL), 0);
-    assert_int_equal(n, strlen(wanted));
-    assert_string_equal(text, wanted);
-    free(text);
-}
-
 /* "a b/ c" for the files a and c and the folder b. */
 static void check_list(const char *dir, const char *wanted)
 {

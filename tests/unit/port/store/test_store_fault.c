@@ -10,13 +10,6 @@
 
 #include <cmocka.h>
 
-static int stat_code(const char *name)
-{
-    bool is_dir;
-    uint64_t size;
-    return store.ops->stat(store.self, name, &is_dir, &size, NULL);
-}
-
 /* A fixed row of operations; returns the first failure. */
 static int act(struct dcp_store *on)
 {
