@@ -53,7 +53,7 @@ static void short_keys_are_copied(void **state)
     char key[] = "12345678";
 
     (void)state;
-    for (size_t n = 0; n <= 8; n++)
+    for (size_t n = 9; n-- > 0;)
         assert_true(dcp_map_set(&map, key, n, (int64_t)n));
     memset(key, 'x', 8);
     for (size_t n = 0; n <= 8; n++)
