@@ -16,7 +16,7 @@ static int find_steps(const struct dcp_main *m, struct inspect_shown *shown,
 {
     if (m->trusted || !inspect_is_run(&shown->checkpoint.place))
         return DCP_OK;
-    return dcp_steps(&shown->checkpoint.place.store, &shown->steps, &shown->n_steps,
+    return dcp_steps(shown->checkpoint.place.store, &shown->steps, &shown->n_steps,
                      &shown->n_unfinished, err);
 }
 

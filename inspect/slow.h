@@ -6,8 +6,7 @@
 #include <pthread.h>
 
 struct inspect_slow {
-    const struct dcp_store *inner;
-    struct dcp_store_ops ops;
+    struct dcp_store_forward forward;
     struct dcp_store store; /* borrows this */
     pthread_mutex_t lock;
     uint64_t bytes_per_s;

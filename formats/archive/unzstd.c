@@ -1,83 +1,57 @@
-/* unzstd: zstd's streaming decoder over a file. */
+/* unzstd: a decoder over a file. */
 #include "unzstd.h"
+#include "base/decoder.h"
 #include "base/mem.h"
 #include <string.h>
-#include <zstd.h>
 
 #define FILE_NAME "item"
 
 enum { STEP_BYTES = 64 << 10 };
 
-struct decoder {
-    ZSTD_DStream *zstd;
+/* Where the frame is stored. */
+struct frame {
     const struct dcp_input *in;
-    uint64_t at, end;
-    unsigned char packed[STEP_BYTES];
-    unsigned char plain[STEP_BYTES];
+    uint64_t offset;
+    bool failed; /* reading it */
 };
 
-static void decoder_free(struct decoder **decoder)
+static int read_frame(void *self, uint64_t at, void *out, size_t n, struct dcp_error *err)
 {
-    if (*decoder)
-        ZSTD_freeDStream((*decoder)->zstd);
-    free(*decoder);
-}
+    struct frame *frame = self;
+    int rc = dcp_input_read(frame->in, frame->offset + at, out, n, err);
 
-static int damaged(const struct dcp_input *in, uint64_t offset, struct dcp_error *err)
-{
-    return dcp_error_set(err, DCP_E_CORRUPT,
-                         "'%s': at byte %llu there is no sound zstd frame", in->shown,
-                         (unsigned long long)offset);
-}
-
-/* Until the frame ends or max_bytes are there. */
-static int run(struct decoder *d, uint64_t offset, size_t max_bytes, struct dcp_buf *out,
-               bool *out_ended, struct dcp_error *err)
-{
-    ZSTD_inBuffer packed = { d->packed, 0, 0 };
-
-    while (!*out_ended && out->size_bytes < max_bytes) {
-        size_t room = max_bytes - out->size_bytes;
-        ZSTD_outBuffer plain = { d->plain, room < STEP_BYTES ? room : STEP_BYTES, 0 };
-        if (packed.pos == packed.size && d->at < d->end) {
-            packed.size =
-                d->end - d->at < STEP_BYTES ? (size_t)(d->end - d->at) : STEP_BYTES;
-            packed.pos = 0;
-            int rc = dcp_input_read(d->in, d->at, d->packed, packed.size, err);
-            if (rc)
-                return rc;
-            d->at += packed.size;
-        }
-        size_t before = packed.pos;
-        size_t left = ZSTD_decompressStream(d->zstd, &plain, &packed);
-        if (ZSTD_isError(left))
-            return damaged(d->in, offset, err);
-        dcp_buf_add(out, d->plain, plain.pos);
-        *out_ended = left == 0;
-        if (left && !plain.pos && packed.pos == before && d->at == d->end)
-            return damaged(d->in, offset, err); /* it is cut off */
-    }
-    return dcp_buf_check(out, err);
+    frame->failed = rc != 0;
+    return rc;
 }
 
 int dcp_unzstd(const struct dcp_input *in, uint64_t offset, uint64_t size_bytes,
                size_t max_bytes, struct dcp_buf *out, bool *out_ended,
                struct dcp_error *err)
 {
-    DCP_CLEANUP(decoder_free) struct decoder *d = malloc(sizeof *d);
+    DCP_CLEANUP_FREE unsigned char *plain = malloc(STEP_BYTES);
+    struct frame frame = { .in = in, .offset = offset };
+    const struct dcp_decoder_input input = { &frame, read_frame, size_bytes };
+    struct dcp_decoder *decoder = NULL;
     bool ended = false;
+    int rc = plain ? dcp_decoder_new(DCP_DECODE_ZSTD, &input, &decoder, err)
+                   : dcp_error_memory(err, "a compressed item");
 
-    if (!d)
-        return dcp_error_memory(err, "a compressed item");
-    d->zstd = ZSTD_createDStream();
-    d->in = in;
-    d->at = offset;
-    d->end = offset + size_bytes; /* checked when the file was opened */
-    int rc = d->zstd ? run(d, offset, max_bytes, out, &ended, err)
-                     : dcp_error_memory(err, "a compressed item");
+    while (!rc && !ended && out->size_bytes < max_bytes) {
+        size_t n, room = max_bytes - out->size_bytes;
+        struct dcp_error why = { 0 };
+        rc = dcp_decoder_some(decoder, plain, room < STEP_BYTES ? room : STEP_BYTES, &n,
+                              &ended, &why);
+        if (rc == DCP_E_CORRUPT && !frame.failed)
+            dcp_error_set(err, rc, "'%s': at byte %llu there is no sound zstd frame",
+                          in->shown, (unsigned long long)offset);
+        else if (rc && err)
+            *err = why;
+        dcp_buf_add(out, plain, n);
+    }
+    dcp_decoder_free(decoder);
     if (out_ended)
         *out_ended = ended;
-    return rc;
+    return rc ? rc : dcp_buf_check(out, err);
 }
 
 int dcp_unzstd_open(struct dcp_unzstd_file *out, const struct dcp_input *in,

@@ -1,8 +1,8 @@
 /* roles: containers, then tensors. */
 #include "roles.h"
+#include "base/map.h"
 #include "base/mem.h"
 #include "base/str.h"
-#include "text_index.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -39,7 +39,7 @@ struct finder {
     const struct dcp_roles_hints *hints;
     struct container optims[MAX_CONTAINERS];
     size_t n_optims;
-    struct dcp_text_index taken; /* "<role> <param>" of the optimizers */
+    struct dcp_map taken; /* "<role> <param>" of the optimizers */
 };
 
 static bool is_joint(const struct finder *f, int tensor, size_t at)
@@ -180,11 +180,11 @@ static bool set_optim(struct finder *f, struct dcp_tensor *tensor, const char *s
         return false;
     key[0] = (char)('0' + (int)role);
     memcpy(key + 1, param, n);
-    if (role != DCP_ROLE_OPTIM && dcp_text_index_find(&f->taken, key, n + 1) >= 0)
+    if (role != DCP_ROLE_OPTIM && dcp_map_find(&f->taken, key, n + 1) >= 0)
         return true;
     tensor->role = role;
     tensor->param = key + 1;
-    return role == DCP_ROLE_OPTIM || dcp_text_index_set(&f->taken, key, n + 1, 0);
+    return role == DCP_ROLE_OPTIM || dcp_map_set(&f->taken, key, n + 1, 0);
 }
 
 /* -- the model ----------------------------------------------------------------------- */
@@ -371,7 +371,7 @@ int dcp_roles_find(struct dcp_catalog *catalog, const struct dcp_roles_hints *hi
         first = first < 0 ? optim : first;
         ok = set_optim(&f, tensor, state);
     }
-    dcp_text_index_fini(&f.taken);
+    dcp_map_fini(&f.taken);
     if (!ok)
         return dcp_error_memory(err, "the roles of tensors");
     int rc = find_by_optim(&f, &model, &found, err);

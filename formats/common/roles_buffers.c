@@ -3,10 +3,10 @@
  * as buffers; of the rest names tell, and whether a rank has it whole. */
 #include "base/buf.h"
 #include "base/json.h"
+#include "base/map.h"
 #include "base/mem.h"
 #include "base/str.h"
 #include "roles.h"
-#include "text_index.h"
 #include "training.h"
 #include <string.h>
 
@@ -88,8 +88,8 @@ static bool sounds_trained(const char *name)
 
 struct finder {
     struct dcp_catalog *catalog;
-    struct dcp_text_index trained; /* params that the optimizer knows */
-    bool *is_cut;                  /* of each tensor: it lies in several pieces */
+    struct dcp_map trained; /* params that the optimizer knows */
+    bool *is_cut;           /* of each tensor: it lies in several pieces */
     bool any_cut, any_trained;
     struct tally {
         size_t n;
@@ -104,7 +104,7 @@ static bool in_model(const struct dcp_tensor *t)
 
 static bool is_trained(const struct finder *f, const struct dcp_tensor *t)
 {
-    return dcp_text_index_find(&f->trained, t->param, strlen(t->param)) >= 0;
+    return dcp_map_find(&f->trained, t->param, strlen(t->param)) >= 0;
 }
 
 /* What stands in the groups of the optimizer. `groups` stays with the caller. */
@@ -119,8 +119,8 @@ static bool add_groups(struct finder *f, json_t *groups)
         json_array_foreach(json_object_get(group, "params"), i, param)
         {
             ok = ok && (!json_is_string(param) ||
-                        dcp_text_index_set(&f->trained, json_string_value(param),
-                                           json_string_length(param), 0));
+                        dcp_map_set(&f->trained, json_string_value(param),
+                                    json_string_length(param), 0));
         }
     }
     return ok;
@@ -134,7 +134,7 @@ static int find_trained(struct finder *f, json_t *groups, struct dcp_error *err)
     for (size_t t = 0; t < catalog->n_tensors && ok; t++) {
         const struct dcp_tensor *tensor = &catalog->tensors[t];
         if (dcp_role_is_optim(tensor->role))
-            ok = dcp_text_index_set(&f->trained, tensor->param, strlen(tensor->param), 0);
+            ok = dcp_map_set(&f->trained, tensor->param, strlen(tensor->param), 0);
     }
     for (size_t t = 0; t < catalog->n_tensors && ok; t++)
         f->any_trained = f->any_trained || (in_model(&catalog->tensors[t]) &&
@@ -255,6 +255,6 @@ int dcp_roles_find_buffers(struct dcp_catalog *catalog, struct dcp_error *err)
         set_ties(catalog);
         rc = tell(&f, err);
     }
-    dcp_text_index_fini(&f.trained);
+    dcp_map_fini(&f.trained);
     return rc;
 }

@@ -1,11 +1,7 @@
 /* cut: the arithmetic of partitions. */
 #include "cut.h"
 #include "base/mem.h"
-
-static int64_t ceil_div(int64_t a, int64_t b)
-{
-    return a / b + (a % b != 0);
-}
+#include "base/part.h"
 
 int dcp_ds_cut(struct dcp_ds_group *group, int stage, int world, struct dcp_error *err)
 {
@@ -16,7 +12,7 @@ int dcp_ds_cut(struct dcp_ds_group *group, int stage, int world, struct dcp_erro
         struct dcp_ds_param *param = &group->params[i];
         param->at = at;
         if (stage == 3)
-            ok = dcp_add_i64(at, ceil_div(param->n_elems, world), &at);
+            ok = dcp_add_i64(at, dcp_part_ceil(param->n_elems, world), &at);
         else
             ok = dcp_add_i64(at, param->n_elems, &at) &&
                  dcp_add_i64(at, param->padding, &at);
@@ -24,8 +20,7 @@ int dcp_ds_cut(struct dcp_ds_group *group, int stage, int world, struct dcp_erro
     /* No partition ends behind what 64 bits count, in bytes of the widest element. */
     ok = ok && at <= INT64_MAX / 32;
     group->total = ok ? at : 0;
-    group->part =
-        stage == 3 ? group->total : 2 * ceil_div(group->total, 2 * (int64_t)world);
+    group->part = stage == 3 ? group->total : dcp_part_zero(group->total, world);
     ok = ok && dcp_mul_i64(group->part, world, &whole) && whole <= INT64_MAX / 16;
     return ok ? DCP_OK
               : dcp_error_set(err, DCP_E_CORRUPT,
@@ -35,26 +30,21 @@ int dcp_ds_cut(struct dcp_ds_group *group, int stage, int world, struct dcp_erro
 bool dcp_ds_part_of(const struct dcp_ds_group *group, const struct dcp_ds_param *param,
                     int stage, int world, int rank, struct dcp_ds_part *out)
 {
-    if (stage == 3) {
-        int64_t part = ceil_div(param->n_elems, world);
-        out->begin = rank * part;
-        out->end =
-            out->begin + part < param->n_elems ? out->begin + part : param->n_elems;
-        out->at = param->at;
-        return out->begin < out->end;
-    }
-    int64_t begin = rank * group->part, end = begin + group->part;
-    out->begin = begin > param->at ? begin - param->at : 0;
-    out->end = end < param->at + param->n_elems ? end - param->at : param->n_elems;
-    out->at = param->at + out->begin - begin;
+    int64_t at = stage == 3 ? 0 : param->at;
+    int64_t size = stage == 3 ? dcp_part_ceil(param->n_elems, world) : group->part;
+    struct dcp_part part = dcp_part_of(size, rank, at, param->n_elems);
+
+    out->begin = part.begin;
+    out->end = part.end;
+    out->at = stage == 3 ? param->at : param->at + part.begin - rank * size;
     return out->begin < out->end;
 }
 
 int64_t dcp_ds_filled(const struct dcp_ds_group *group, int rank)
 {
-    int64_t left = group->total - rank * group->part;
+    struct dcp_part part = dcp_part_of(group->part, rank, 0, group->total);
 
-    return left < 0 ? 0 : left < group->part ? left : group->part;
+    return part.end - part.begin;
 }
 
 void dcp_ds_round_robin(size_t n, int world, size_t *out)

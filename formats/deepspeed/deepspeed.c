@@ -95,10 +95,12 @@ static int assign(struct dcp_target *target, struct dcp_error *err)
     return rc ? rc : dcp_ds_pointer(target, DCP_DS_LATEST, err);
 }
 
-static enum dcp_fate fate(const struct dcp_catalog *src, const struct dcp_catalog *target,
+static enum dcp_fate fate(const struct dcp_catalog *src,
+                          const struct dcp_identity *of_src,
+                          const struct dcp_catalog *target,
                           const struct dcp_tensor *tensor)
 {
-    return dcp_ds_fate(src, !strcmp(target->layout, "zero3"), tensor);
+    return dcp_ds_fate(src, of_src, !strcmp(target->layout, "zero3"), tensor);
 }
 
 const struct dcp_format dcp_format_deepspeed = {

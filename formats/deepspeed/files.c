@@ -1,6 +1,7 @@
 /* files: the trees of the model's file and of an optimizer's, with the keys in
  * the order in which DeepSpeed 0.19 writes them. */
 #include "base/mem.h"
+#include "base/part.h"
 #include "ours.h"
 #include <string.h>
 
@@ -363,7 +364,7 @@ static json_t *frozen_part(struct model *m, int t)
     const struct dcp_tensor *tensor = &m->w->catalog->tensors[t];
     struct dcp_ds_param param = { .n_elems = tensor->n_elems };
     const struct dcp_ds_group group = { .params = &param, .n_params = 1 };
-    int64_t n = tensor->n_elems / m->w->world + (tensor->n_elems % m->w->world != 0);
+    int64_t n = dcp_part_ceil(tensor->n_elems, m->w->world);
     size_t storage = dcp_torch_out_storage(m->out, tensor->dtype, n, NULL);
     struct dcp_ds_part part;
 

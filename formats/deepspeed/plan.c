@@ -1,6 +1,7 @@
 /* plan: from a target's catalog to groups, flat arrays and the module. */
 #include "base/json.h"
 #include "base/mem.h"
+#include "base/part.h"
 #include "base/str.h"
 #include "formats/common/training.h"
 #include "read.h"
@@ -157,7 +158,7 @@ static int64_t sub_group_size(const struct dcp_ds_writer *w)
 
 static int64_t rank_elems(const struct dcp_ds_writer *w, const struct dcp_ds_param *p)
 {
-    return p->n_elems / w->world + (p->n_elems % w->world != 0);
+    return dcp_part_ceil(p->n_elems, w->world);
 }
 
 /* A group of the optimizer as one flat array, or several. */
@@ -272,8 +273,9 @@ static int make_groups(struct dcp_ds_writer *w, struct dcp_error *err)
     return rc;
 }
 
-bool dcp_ds_find(const struct dcp_ds_writer *w, const char *name,
-                 const struct dcp_ds_group **out_group, size_t *out_place)
+/* Whether a parameter is trained; its group and place there. */
+static bool find_param(const struct dcp_ds_writer *w, const char *name,
+                       const struct dcp_ds_group **out_group, size_t *out_place)
 {
     const json_t *number = json_object_get(w->places, name);
     size_t at = (size_t)json_integer_value(number);
@@ -338,7 +340,7 @@ static int take_state(struct dcp_ds_writer *w, size_t t, struct dcp_error *err)
         return dcp_error_memory(err, "the optimizer's arrays");
     if (!strcmp(tensor->param, tensor->name))
         return refuse(tensor, "a number that several weights fit, or none", err);
-    if (!number || !dcp_ds_find(w, tensor->param, &group, &place))
+    if (!number || !find_param(w, tensor->param, &group, &place))
         return refuse(tensor, "whose weight is in no group of the optimizer", err);
     const struct dcp_ds_param *param = &group->params[place];
     if (tensor->ndim != param->ndim ||

@@ -51,10 +51,12 @@ static int index_source(const struct dcp_source *source, struct dcp_catalog *cat
     return rc;
 }
 
-static enum dcp_fate fate(const struct dcp_catalog *src, const struct dcp_catalog *target,
+static enum dcp_fate fate(const struct dcp_catalog *src,
+                          const struct dcp_identity *of_src,
+                          const struct dcp_catalog *target,
                           const struct dcp_tensor *tensor)
 {
-    return dcp_ds_fate(src, !strcmp(target->layout, "zero3"), tensor);
+    return dcp_ds_fate(src, of_src, !strcmp(target->layout, "zero3"), tensor);
 }
 
 const struct dcp_format dcp_format_universal = {

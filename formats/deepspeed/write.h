@@ -63,9 +63,6 @@ int dcp_ds_others(struct dcp_catalog *catalog, json_t **out, struct dcp_error *e
 /* Classes that DeepSpeed's pickles hold. */
 extern const struct dcp_torch_class dcp_ds_classes[];
 
-/* Whether a parameter is trained; its group and place there. */
-bool dcp_ds_find(const struct dcp_ds_writer *writer, const char *name,
-                 const struct dcp_ds_group **out_group, size_t *out_place);
 /* Whether a tensor of the module is frozen: neither trained nor a buffer. */
 bool dcp_ds_is_frozen(const struct dcp_ds_writer *writer, int tensor);
 

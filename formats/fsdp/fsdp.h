@@ -64,11 +64,6 @@ struct dcp_fsdp_piece {
 int dcp_fsdp_view(struct dcp_torch_file *file, const struct dcp_pickle_node *node,
                   int rank, const char *name, bool *out_found, struct dcp_fsdp_piece *out,
                   struct dcp_error *err);
-/* Part i of n of a dimension, as torch.chunk cuts it: the first ones are equal, the last
- * are shorter or empty. */
-void dcp_fsdp_cut(int64_t size, int64_t n, int64_t i, int64_t *out_begin,
-                  int64_t *out_size);
-
 /* -- reading ------------------------------------------------------------------------- */
 
 /* What is known of a tensor of the catalog. */

@@ -1,6 +1,7 @@
 /* view: DTensor and ShardedTensor, as pickles have them. Nothing is built: the mesh,
  * the rank's place in it and the placements give the box that the local tensor is. */
 #include "base/mem.h"
+#include "base/part.h"
 #include "base/str.h"
 #include "fsdp.h"
 #include <stdio.h>
@@ -55,17 +56,6 @@ static const struct dcp_pickle_node *member_of(const struct dcp_pickle_node *nod
 {
     return node && node->kind == DCP_PICKLE_OBJECT ? member(node->object->state, name)
                                                    : NULL;
-}
-
-void dcp_fsdp_cut(int64_t size, int64_t n, int64_t i, int64_t *out_begin,
-                  int64_t *out_size)
-{
-    int64_t most = size / n + (size % n != 0), begin;
-
-    if (!dcp_mul_i64(most, i, &begin) || begin > size)
-        begin = size;
-    *out_begin = begin;
-    *out_size = size - begin < most ? size - begin : most;
 }
 
 /* -- the mesh ------------------------------------------------------------------------ */
@@ -237,7 +227,7 @@ static int place(struct viewer *v, const struct dcp_pickle_node *placements,
         return corrupt(v, "has other placements than its mesh has dimensions");
     for (int m = 0; m < mesh->ndim; m++) {
         const struct dcp_pickle_node *placement = placements->list.items[m];
-        int64_t d, begin;
+        int64_t d;
         if (is_object(placement, "Replicate")) {
             out->is_replica = out->is_replica || mesh->at[m] > 0;
             continue;
@@ -246,8 +236,10 @@ static int place(struct viewer *v, const struct dcp_pickle_node *placements,
             return refuse_placement(v, placement);
         if (!shard_dim(placement, out->ndim, &d))
             return corrupt(v, "is cut in a dimension that it does not have");
-        dcp_fsdp_cut(size[d], mesh->shape[m], mesh->at[m], &begin, &size[d]);
-        out->offset[d] += begin;
+        struct dcp_part part =
+            dcp_part_of(dcp_part_ceil(size[d], mesh->shape[m]), mesh->at[m], 0, size[d]);
+        size[d] = part.end - part.begin;
+        out->offset[d] += part.begin;
     }
     return DCP_OK;
 }

@@ -136,6 +136,7 @@ int dcp_gguf_rope_scaling(const float *factors, size_t n, double base, json_t **
 /* dcp_format.assign and fate. */
 int dcp_gguf_assign(struct dcp_target *target, struct dcp_error *err);
 enum dcp_fate dcp_gguf_fate(const struct dcp_catalog *src,
+                            const struct dcp_identity *of_src,
                             const struct dcp_catalog *target,
                             const struct dcp_tensor *tensor);
 

@@ -1,5 +1,6 @@
 /* value: the typed values behind keys, as JSON and back. */
 #include "base/bytes.h"
+#include "base/hex.h"
 #include "base/json.h"
 #include "base/str.h"
 #include "gguf.h"
@@ -77,15 +78,12 @@ static json_t *u64_to_json(uint64_t value)
 
 static json_t *text_to_json(const char *text, size_t n)
 {
-    static const char digits[] = "0123456789abcdef";
 
     if (dcp_str_utf8_ok(text, n))
         return json_stringn(text, n);
     DCP_CLEANUP_FREE char *hex = malloc(2 * n + 1);
-    for (size_t i = 0; hex && i < n; i++) {
-        hex[2 * i] = digits[(unsigned char)text[i] >> 4];
-        hex[2 * i + 1] = digits[(unsigned char)text[i] & 15];
-    }
+    if (hex)
+        dcp_hex(hex, text, n);
     return hex ? json_pack("{s:s%}", BYTES_TAG, hex, 2 * n) : NULL;
 }
 
@@ -287,11 +285,6 @@ static bool add_integer(struct dcp_buf *buf, enum type type, const json_t *value
     return true;
 }
 
-static int digit_of(char c)
-{
-    return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
 static bool add_text(struct dcp_buf *buf, const json_t *value)
 {
     const char *hex = json_string_value(json_object_get(value, BYTES_TAG));
@@ -303,10 +296,10 @@ static bool add_text(struct dcp_buf *buf, const json_t *value)
     if (!hex)
         dcp_buf_add(buf, json_string_value(value), n);
     for (size_t i = 0; hex && i < n; i++) {
-        int high = digit_of(hex[2 * i]), low = digit_of(hex[2 * i + 1]);
-        if (high < 0 || low < 0)
+        uint8_t byte;
+        if (!dcp_hex_parse(hex + 2 * i, &byte, 1))
             return false;
-        dcp_buf_add_u8(buf, (uint8_t)(high << 4 | low));
+        dcp_buf_add_u8(buf, byte);
     }
     return true;
 }

@@ -36,13 +36,13 @@ struct writer {
 };
 
 enum dcp_fate dcp_gguf_fate(const struct dcp_catalog *src,
+                            const struct dcp_identity *of_src,
                             const struct dcp_catalog *target,
                             const struct dcp_tensor *tensor)
 {
     static const char *const families[] = { "gpt2", "llama" };
 
-    (void)src;
-    (void)target;
+    (void)src, (void)of_src, (void)target;
     if (dcp_role_is_optim(tensor->role))
         return DCP_FATE_REFUSED;
     if (tensor->tied_to) /* where there is no head, it is the embedding */

@@ -44,11 +44,11 @@ static int index_source(const struct dcp_source *source, struct dcp_catalog *cat
 /* -- the model of a catalog ---------------------------------------------------------- */
 
 enum dcp_fate dcp_llmc_fate(const struct dcp_catalog *src,
+                            const struct dcp_identity *of_src,
                             const struct dcp_catalog *target,
                             const struct dcp_tensor *tensor)
 {
-    (void)src;
-    (void)target;
+    (void)src, (void)of_src, (void)target;
     if (tensor->role == DCP_ROLE_OPTIM || tensor->role == DCP_ROLE_OTHER)
         return DCP_FATE_REFUSED;
     if (tensor->tied_to) /* the head is always the embedding */

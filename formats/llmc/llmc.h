@@ -86,6 +86,7 @@ int dcp_llmc_add_header(struct dcp_target *target, int file, const int32_t *numb
                         struct dcp_error *err);
 
 enum dcp_fate dcp_llmc_fate(const struct dcp_catalog *src,
+                            const struct dcp_identity *of_src,
                             const struct dcp_catalog *target,
                             const struct dcp_tensor *tensor);
 

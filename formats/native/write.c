@@ -12,20 +12,6 @@
 #include <stdio.h>
 #include <string.h>
 
-static void add_quoted(struct dcp_buf *buf, const char *text)
-{
-    dcp_buf_add_u8(buf, '"');
-    for (const char *c = text; *c; c++) {
-        if (*c == '"' || *c == '\\')
-            dcp_buf_add_fmt(buf, "\\%c", *c);
-        else if ((unsigned char)*c < 0x20)
-            dcp_buf_add_fmt(buf, "\\u%04x", (unsigned)*c);
-        else
-            dcp_buf_add_u8(buf, (uint8_t)*c);
-    }
-    dcp_buf_add_u8(buf, '"');
-}
-
 static void add_numbers(struct dcp_buf *buf, const int64_t *numbers, int n)
 {
     dcp_buf_add_u8(buf, '[');
@@ -98,7 +84,7 @@ static void add_key(struct dcp_buf *buf, const struct dcp_catalog *catalog,
     dcp_native_key(&key, catalog, order, i);
     buf->failed |= key.failed;
     if (!key.failed)
-        add_quoted(buf, (const char *)key.data);
+        dcp_json_quote(buf, (const char *)key.data);
 }
 
 /* The safetensors header of a shard: its length field and JSON, padded to total bytes (0:
@@ -309,10 +295,10 @@ int dcp_native_finalize(struct dcp_target *target, int rank, struct dcp_error *e
 static void add_tensor(struct dcp_buf *buf, const struct dcp_tensor *tensor)
 {
     dcp_buf_add_text(buf, "\n{\"name\":");
-    add_quoted(buf, tensor->name);
+    dcp_json_quote(buf, tensor->name);
     if (strcmp(tensor->param, tensor->name)) {
         dcp_buf_add_text(buf, ",\"param\":");
-        add_quoted(buf, tensor->param);
+        dcp_json_quote(buf, tensor->param);
     }
     dcp_buf_add_fmt(buf, ",\"role\":\"%s\",\"dtype\":\"%s\",\"shape\":",
                     dcp_role_name(tensor->role), dcp_dtype_name(tensor->dtype));
@@ -328,7 +314,7 @@ static int add_object(struct dcp_buf *buf, const struct dcp_object *object,
     const unsigned char *bytes = object->data;
 
     dcp_buf_add_text(buf, "\n{\"name\":");
-    add_quoted(buf, object->name);
+    dcp_json_quote(buf, object->name);
     if (object->kind == DCP_OBJECT_BYTES) {
         dcp_buf_add_text(buf, ",\"kind\":\"bytes\",\"hex\":\"");
         for (size_t i = 0; i < object->size_bytes; i++) {
@@ -395,7 +381,7 @@ static void add_other_files(struct dcp_buf *buf, const struct dcp_catalog *catal
         if (dcp_str_starts(file->name, "shard-"))
             continue;
         dcp_buf_add_text(buf, first ? "\n{\"name\":" : ",\n{\"name\":");
-        add_quoted(buf, file->name);
+        dcp_json_quote(buf, file->name);
         dcp_buf_add_fmt(buf, ",\"size_bytes\":%" PRIu64 ",\"crc64\":\"%016" PRIx64 "\"}",
                         file->size_bytes, file->crc);
         first = false;
@@ -421,7 +407,7 @@ static int add_extra(struct dcp_buf *buf, const struct dcp_catalog *catalog,
         {
             DCP_CLEANUP_FREE char *text = dcp_json_text(value, 0);
             dcp_buf_add_text(buf, ",\n");
-            add_quoted(buf, key);
+            dcp_json_quote(buf, key);
             dcp_buf_add_u8(buf, ':');
             dcp_buf_add_text(buf, text ? text : "null");
             buf->failed |= !text;
@@ -455,9 +441,9 @@ static void add_ties(struct dcp_buf *buf, const struct dcp_catalog *catalog)
         if (!tensor->tied_to)
             continue;
         dcp_buf_add_text(buf, before);
-        add_quoted(buf, tensor->name);
+        dcp_json_quote(buf, tensor->name);
         dcp_buf_add_u8(buf, ':');
-        add_quoted(buf, tensor->tied_to);
+        dcp_json_quote(buf, tensor->tied_to);
         before = ",";
     }
     if (before[1] == '\0')
@@ -485,7 +471,7 @@ int dcp_native_finish(struct dcp_target *target, struct dcp_error *err)
                     "\",\"version\":%d,\"requires\":[%s],\"step\":%" PRId64
                     ",\"world\":%d,\"layout\":",
                     NATIVE_VERSION, required(catalog), catalog->step, catalog->world);
-    add_quoted(&buf, catalog->layout);
+    dcp_json_quote(&buf, catalog->layout);
     dcp_buf_add_fmt(&buf, ",\"mesh\":{\"dp\":%d,\"tp\":%d,\"pp\":%d},\n\"tensors\":[", dp,
                     catalog->mesh.tp ? catalog->mesh.tp : 1,
                     catalog->mesh.pp ? catalog->mesh.pp : 1);

@@ -1,6 +1,7 @@
 /* json: from the tree to JSON. */
 #include "json.h"
 #include "base/buf.h"
+#include "base/hex.h"
 #include "base/json.h"
 #include "base/mem.h"
 #include "base/str.h"
@@ -102,15 +103,11 @@ static size_t path_add_key(struct converter *c, const struct dcp_pickle_node *ke
 
 static json_t *hex(struct converter *c, const unsigned char *data, size_t n)
 {
-    static const char digits[] = "0123456789abcdef";
-    char *text = dcp_arena_alloc(c->arena, n, 2);
+    char *text = dcp_arena_alloc(c->arena, n + 1, 2);
 
     if (!text)
         return NULL;
-    for (size_t i = 0; i < n; i++) {
-        text[2 * i] = digits[data[i] >> 4];
-        text[2 * i + 1] = digits[data[i] & 15];
-    }
+    dcp_hex(text, data, n);
     return json_stringn(text, 2 * n);
 }
 

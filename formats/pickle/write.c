@@ -1,24 +1,16 @@
 /* write: opcodes, memo and batches of CPython's C pickler, protocol 2. */
 #include "write.h"
 #include "base/bytes.h"
-#include "base/hash.h"
 #include "base/mem.h"
 #include <string.h>
 
 enum { BATCH = 1000 };
 
-/* An object that was written: where its bytes stand in buf. */
-struct dcp_pickle_shared {
-    uint64_t hash;
-    size_t at, size_bytes; /* in buf */
-    uint32_t memo;
-    bool used;
-};
-
 void dcp_pickle_out_fini(struct dcp_pickle_out *out)
 {
     dcp_buf_fini(&out->buf);
-    free(out->shared);
+    dcp_map_fini(&out->shared);
+    dcp_arena_free(out->keys);
     *out = (struct dcp_pickle_out){ 0 };
 }
 
@@ -121,58 +113,23 @@ uint32_t dcp_pickle_text(struct dcp_pickle_out *out, const char *text, size_t n)
     return dcp_pickle_put(out);
 }
 
-/* The slot of a text, or the free one where it belongs; NULL when memory ran out. */
-static struct dcp_pickle_shared *slot_of(struct dcp_pickle_out *out, const void *data,
-                                         size_t n)
-{
-    if (2 * (out->n_shared + 1) > out->cap_shared) {
-        size_t cap = out->cap_shared ? 2 * out->cap_shared : 64;
-        struct dcp_pickle_shared *grown = dcp_mem_calloc(cap, sizeof *grown);
-        if (!grown) {
-            out->buf.failed = true;
-            return NULL;
-        }
-        for (size_t i = 0; i < out->cap_shared; i++) {
-            size_t at = (size_t)out->shared[i].hash & (cap - 1);
-            if (!out->shared[i].used)
-                continue;
-            while (grown[at].used)
-                at = (at + 1) & (cap - 1);
-            grown[at] = out->shared[i];
-        }
-        free(out->shared);
-        out->shared = grown;
-        out->cap_shared = cap;
-    }
-    uint64_t hash = dcp_hash_xxh3(data, n);
-    size_t at = (size_t)hash & (out->cap_shared - 1);
-    for (; out->shared[at].used; at = (at + 1) & (out->cap_shared - 1)) {
-        const struct dcp_pickle_shared *s = &out->shared[at];
-        if (s->hash == hash && s->size_bytes == n &&
-            !memcmp(out->buf.data + s->at, data, n))
-            return &out->shared[at];
-    }
-    out->shared[at].hash = hash;
-    return &out->shared[at];
-}
-
 /* Writes bytes that make one object, with its PUT, or fetches it. */
-static void add_shared(struct dcp_pickle_out *out, const void *data, size_t n)
+static void add_shared(struct dcp_pickle_out *out, const struct dcp_buf *op)
 {
-    struct dcp_pickle_shared *slot = out->buf.failed ? NULL : slot_of(out, data, n);
-
-    if (!slot)
+    out->buf.failed |= op->failed;
+    if (out->buf.failed)
         return;
-    if (slot->used) {
-        dcp_pickle_fetch(out, slot->memo);
+    int64_t memo = dcp_map_find(&out->shared, op->data, op->size_bytes);
+    if (memo >= 0) {
+        dcp_pickle_fetch(out, (uint32_t)memo);
         return;
     }
-    slot->at = out->buf.size_bytes;
-    slot->size_bytes = n;
-    slot->used = true;
-    out->n_shared++;
-    dcp_buf_add(&out->buf, data, n);
-    slot->memo = dcp_pickle_put(out);
+    if (!out->keys)
+        out->keys = dcp_arena_new();
+    void *key = out->keys ? dcp_arena_copy(out->keys, op->data, op->size_bytes) : NULL;
+    dcp_buf_add(&out->buf, op->data, op->size_bytes);
+    memo = dcp_pickle_put(out);
+    out->buf.failed |= !key || !dcp_map_set(&out->shared, key, op->size_bytes, memo);
 }
 
 void dcp_pickle_shared_text(struct dcp_pickle_out *out, const char *text)
@@ -183,8 +140,7 @@ void dcp_pickle_shared_text(struct dcp_pickle_out *out, const char *text)
     dcp_buf_add_u8(&op, 'X');
     dcp_buf_add_le32(&op, (uint32_t)n);
     dcp_buf_add(&op, text, n);
-    out->buf.failed |= op.failed;
-    add_shared(out, op.data, op.size_bytes);
+    add_shared(out, &op);
     dcp_buf_fini(&op);
 }
 
@@ -193,8 +149,7 @@ void dcp_pickle_global(struct dcp_pickle_out *out, const char *module, const cha
     struct dcp_buf op = { 0 };
 
     dcp_buf_add_fmt(&op, "c%s\n%s\n", module, name);
-    out->buf.failed |= op.failed;
-    add_shared(out, op.data, op.size_bytes);
+    add_shared(out, &op);
     dcp_buf_fini(&op);
 }
 

@@ -3,7 +3,9 @@
 #ifndef DCP_FORMATS_PICKLE_WRITE_H
 #define DCP_FORMATS_PICKLE_WRITE_H
 
+#include "base/arena.h"
 #include "base/buf.h"
+#include "base/map.h"
 #include <dcp/error.h>
 #include <jansson.h>
 #include <stdbool.h>
@@ -13,9 +15,9 @@
 /* Zero-initialise; dcp_pickle_out_fini. Failures are remembered in buf. */
 struct dcp_pickle_out {
     struct dcp_buf buf;
-    uint32_t n_memo;                  /* the index the next PUT takes */
-    struct dcp_pickle_shared *shared; /* texts and names by content */
-    size_t n_shared, cap_shared;
+    uint32_t n_memo;        /* the index the next PUT takes */
+    struct dcp_map shared;  /* from what makes a text or a name to its index */
+    struct dcp_arena *keys; /* of that */
 };
 void dcp_pickle_out_fini(struct dcp_pickle_out *out);
 

@@ -2,12 +2,12 @@
 #include "sharded.h"
 #include "base/arena.h"
 #include "base/json_walk.h"
+#include "base/map.h"
 #include "base/mem.h"
 #include "base/str.h"
 #include "formats/common/input.h"
 #include "formats/common/merge.h"
 #include "formats/common/roles.h"
-#include "formats/common/text_index.h"
 #include "formats/common/training.h"
 #include "parts.h"
 #include "safetensors.h"
@@ -26,8 +26,8 @@ struct map {
     const char *shown;
     struct dcp_json_span doc, part; /* its text */
     struct dcp_arena *texts;
-    struct dcp_text_index tensors, files; /* by name; to the number of a file */
-    const char **names;                   /* of files */
+    struct dcp_map tensors, files; /* by name; to the number of a file */
+    const char **names;            /* of files */
     size_t n_files, cap_files;
 };
 
@@ -42,8 +42,7 @@ struct shard {
 static const char *take_mapped(void *self, const struct dcp_tensor *tensor)
 {
     struct shard *shard = self;
-    int64_t file =
-        dcp_text_index_find(&shard->map->tensors, tensor->name, strlen(tensor->name));
+    int64_t file = dcp_map_find(&shard->map->tensors, tensor->name, strlen(tensor->name));
 
     if (tensor->tied_to)
         return tensor->name; /* the map knows the other name */
@@ -61,7 +60,7 @@ static int in_natural_order(const void *p, const void *q)
 /* The number of a file, which gets one the first time; -1 with err set. */
 static int64_t number_of(struct map *map, const char *name, struct dcp_error *err)
 {
-    int64_t number = dcp_text_index_find(&map->files, name, strlen(name));
+    int64_t number = dcp_map_find(&map->files, name, strlen(name));
 
     if (number >= 0)
         return number;
@@ -76,7 +75,7 @@ static int64_t number_of(struct map *map, const char *name, struct dcp_error *er
     if (names)
         map->names = names;
     if (!kept || !names ||
-        !dcp_text_index_set(&map->files, kept, strlen(kept), (int64_t)map->n_files))
+        !dcp_map_set(&map->files, kept, strlen(kept), (int64_t)map->n_files))
         return dcp_error_memory(err, "the index of shards");
     names[map->n_files] = kept;
     return (int64_t)map->n_files++;
@@ -91,11 +90,11 @@ static int add_tensor(struct map *map, const char *name, const json_t *value,
 
     if (number < 0)
         return (int)number;
-    if (dcp_text_index_find(&map->tensors, name, strlen(name)) >= 0)
+    if (dcp_map_find(&map->tensors, name, strlen(name)) >= 0)
         return dcp_error_set(err, DCP_E_CORRUPT, "'%s' has the tensor '%s' twice",
                              map->shown, dcp_str_escape(shown, sizeof shown, name));
     kept = dcp_arena_text(map->texts, name);
-    return kept && dcp_text_index_set(&map->tensors, kept, strlen(kept), number)
+    return kept && dcp_map_set(&map->tensors, kept, strlen(kept), number)
                ? DCP_OK
                : dcp_error_memory(err, "the index of shards");
 }
@@ -124,8 +123,8 @@ static int read_map(struct map *map, struct dcp_error *err)
 
 static void free_map(struct map *map)
 {
-    dcp_text_index_fini(&map->tensors);
-    dcp_text_index_fini(&map->files);
+    dcp_map_fini(&map->tensors);
+    dcp_map_fini(&map->files);
     dcp_arena_free(map->texts);
     free(map->names);
 }

@@ -10,27 +10,6 @@
 
 enum { LENGTH_BYTES = 8, ALIGN = 8, OPEN_SHARD = -1, NO_SHARD = -2 };
 
-/* A JSON string with the escapes of serde_json, the reference writer's. */
-static void add_json_text(struct dcp_buf *buf, const char *text)
-{
-    static const char *const short_escapes[128] = {
-        ['"'] = "\\\"", ['\\'] = "\\\\", ['\b'] = "\\b", ['\f'] = "\\f",
-        ['\n'] = "\\n", ['\r'] = "\\r",  ['\t'] = "\\t",
-    };
-
-    dcp_buf_add(buf, "\"", 1);
-    for (const char *p = text; *p; p++) {
-        unsigned char c = (unsigned char)*p;
-        if (c < 128 && short_escapes[c])
-            dcp_buf_add_text(buf, short_escapes[c]);
-        else if (c < 0x20)
-            dcp_buf_add_fmt(buf, "\\u%04x", c);
-        else
-            dcp_buf_add_u8(buf, c);
-    }
-    dcp_buf_add(buf, "\"", 1);
-}
-
 /* {"format":"pt"}, what the catalog's own metadata say, and names that were left out for
  * another, as save_model of safetensors writes them. */
 static int add_metadata(struct dcp_buf *buf, const struct dcp_catalog *catalog,
@@ -51,24 +30,24 @@ static int add_metadata(struct dcp_buf *buf, const struct dcp_catalog *catalog,
             format = json_string_value(json_object_get(metadata, "format"));
     }
     dcp_buf_add_text(buf, "\"__metadata__\":{\"format\":");
-    add_json_text(buf, format ? format : "pt");
+    dcp_json_quote(buf, format ? format : "pt");
     json_object_foreach(metadata, key, value)
     {
         if (!json_is_string(value) || !strcmp(key, "format"))
             continue;
         dcp_buf_add(buf, ",", 1);
-        add_json_text(buf, key);
+        dcp_json_quote(buf, key);
         dcp_buf_add(buf, ":", 1);
-        add_json_text(buf, json_string_value(value));
+        dcp_json_quote(buf, json_string_value(value));
     }
     for (size_t t = 0; t < catalog->n_tensors; t++) {
         const struct dcp_tensor *tensor = &catalog->tensors[t];
         if (!tensor->tied_to || json_object_get(metadata, tensor->name))
             continue;
         dcp_buf_add(buf, ",", 1);
-        add_json_text(buf, tensor->name);
+        dcp_json_quote(buf, tensor->name);
         dcp_buf_add(buf, ":", 1);
-        add_json_text(buf, tensor->tied_to);
+        dcp_json_quote(buf, tensor->tied_to);
     }
     dcp_buf_add(buf, "}", 1);
     return DCP_OK;
@@ -89,7 +68,7 @@ static void add_tensor(struct dcp_buf *buf, const struct dcp_tensor *tensor,
                        uint64_t begin, uint64_t end)
 {
     dcp_buf_add(buf, ",", 1);
-    add_json_text(buf, tensor->name);
+    dcp_json_quote(buf, tensor->name);
     dcp_buf_add_fmt(buf, ":{\"dtype\":\"%s\",\"shape\":[", dcp_dtype_name(tensor->dtype));
     for (int d = 0; d < tensor->ndim; d++)
         dcp_buf_add_fmt(buf, "%s%lld", d ? "," : "", (long long)tensor->shape[d]);

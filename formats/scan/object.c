@@ -25,7 +25,8 @@ const char *dcp_json_class(const json_t *value)
     return first_text(value, "$object");
 }
 
-const char *dcp_json_global(const json_t *value)
+/* Of what {"$global": name} is. */
+static const char *global_of(const json_t *value)
 {
     return json_object_size(value) == 1 ? first_text(value, "$global") : NULL;
 }
@@ -99,7 +100,7 @@ static int walk_pairs(struct walk *w, json_t *pairs)
 static bool is_member(json_t *value)
 {
     json_t *args = json_object_get(value, "args");
-    const char *class = dcp_json_global(json_array_get(args, 0)),
+    const char *class = global_of(json_array_get(args, 0)),
                *dot = class ? strrchr(class, '.') : NULL;
     char module[DCP_PICKLE_MAX_GLOBAL_BYTES];
     size_t n = dot ? (size_t)(dot - class) : sizeof module;
@@ -117,7 +118,7 @@ static bool is_member(json_t *value)
  * members of tags and objects add no part to the path. */
 static int walk(struct walk *w, json_t *value)
 {
-    const char *class = dcp_json_class(value), *global = dcp_json_global(value), *key;
+    const char *class = dcp_json_class(value), *global = global_of(value), *key;
     json_t *item;
     int rc = DCP_OK;
 
@@ -139,7 +140,8 @@ static int walk(struct walk *w, json_t *value)
     return rc;
 }
 
-int dcp_json_globals(json_t *value, const struct dcp_global_visit *take,
+/* What a JSON value names, with the paths in it. Errors: MEMORY, those of take. */
+static int visit_all(json_t *value, const struct dcp_global_visit *take,
                      struct dcp_error *err)
 {
     struct walk w = { .visit = take, .err = err };
@@ -165,5 +167,5 @@ int dcp_object_globals(const struct dcp_object *object,
     int rc = dcp_json_parse(object->data, object->size_bytes, "object", &value, NULL);
     if (rc) /* no JSON: nobody makes anything of it */
         return rc == DCP_E_MEMORY ? dcp_error_memory(err, "an object") : DCP_OK;
-    return dcp_json_globals(value, take, err);
+    return visit_all(value, take, err);
 }

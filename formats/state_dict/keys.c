@@ -236,8 +236,10 @@ static void mark_all(const char *key, char *path, size_t end)
             mark(key, path, at, true);
 }
 
-void dcp_keys_guess(const struct dcp_keys *keys, const char *key, bool is_weight,
-                    char *path)
+/* The path that the key tells, with its marks; `path` has room for the key.
+ * is_weight: it stands in the model's container. */
+static void guess_path(const struct dcp_keys *keys, const char *key, bool is_weight,
+                       char *path)
 {
     const char *rest = dcp_keys_inside(keys->optim, key), *last = strrchr(key, '.');
     bool state = rest && dcp_str_starts(rest, STATE "."),
@@ -301,7 +303,7 @@ const char *dcp_keys_path(const struct dcp_keys *keys, struct dcp_catalog *catal
         return path;
     path = dcp_catalog_alloc(catalog, strlen(key) + 1, 1);
     if (path)
-        dcp_keys_guess(keys, key, is_weight, path);
+        guess_path(keys, key, is_weight, path);
     return path;
 }
 
@@ -333,7 +335,7 @@ bool dcp_keys_learn_path(struct dcp_keys *keys, const char *key, const char *pat
 
     if (!guess)
         return false;
-    dcp_keys_guess(keys, key, is_weight, guess);
+    guess_path(keys, key, is_weight, guess);
     if (!strcmp(guess, path))
         return true;
     if (!keys->paths)

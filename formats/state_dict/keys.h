@@ -65,10 +65,6 @@ const char *dcp_keys_made(const struct dcp_keys *keys, struct dcp_catalog *catal
                           const struct dcp_tensor *tensor);
 const char *dcp_keys_real(const struct dcp_keys *keys, struct dcp_catalog *catalog,
                           const struct dcp_tensor *tensor);
-/* The path that the key tells, with its marks; `path` has room for the key.
- * is_weight: it stands in the model's container. */
-void dcp_keys_guess(const struct dcp_keys *keys, const char *key, bool is_weight,
-                    char *path);
 /* The path of a key: from `paths`, or as guessed. Belongs to the catalog; NULL: out of
  * memory. */
 const char *dcp_keys_path(const struct dcp_keys *keys, struct dcp_catalog *catalog,

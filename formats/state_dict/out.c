@@ -1,6 +1,7 @@
 /* out: keys of tensors; steps of the optimizer; second names of tied weights. */
 #include "out.h"
 #include "base/json.h"
+#include "base/map.h"
 #include "base/mem.h"
 #include "base/str.h"
 #include "formats/common/training.h"
@@ -17,8 +18,8 @@ void dcp_out_fini(struct dcp_out *out)
 {
     dcp_keys_fini(&out->keys);
     dcp_tree_fini(&out->tree);
-    dcp_text_index_fini(&out->taken);
-    dcp_text_index_fini(&out->values);
+    dcp_map_fini(&out->taken);
+    dcp_map_fini(&out->values);
     json_decref(out->ours);
     json_decref(out->params);
     json_decref(out->steps);
@@ -29,7 +30,7 @@ void dcp_out_fini(struct dcp_out *out)
 
 bool dcp_out_has(const struct dcp_out *out, const char *key)
 {
-    return dcp_text_index_find(&out->taken, key, strlen(key)) >= 0;
+    return dcp_map_find(&out->taken, key, strlen(key)) >= 0;
 }
 
 int dcp_out_add(struct dcp_out *out, const struct dcp_out_key *key, struct dcp_error *err)
@@ -47,7 +48,7 @@ int dcp_out_add(struct dcp_out *out, const struct dcp_out_key *key, struct dcp_e
         return no_memory(err);
     out->list = grown;
     grown[out->n] = *key;
-    return dcp_text_index_set(&out->taken, key->key, strlen(key->key), (int64_t)out->n++)
+    return dcp_map_set(&out->taken, key->key, strlen(key->key), (int64_t)out->n++)
                ? DCP_OK
                : no_memory(err);
 }

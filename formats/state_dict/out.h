@@ -3,7 +3,7 @@
 #ifndef DCP_FORMATS_STATE_DICT_OUT_H
 #define DCP_FORMATS_STATE_DICT_OUT_H
 
-#include "formats/common/text_index.h"
+#include "base/map.h"
 #include "keys.h"
 #include "tree.h"
 #include <dcp/format.h>
@@ -38,8 +38,8 @@ struct dcp_out {
     struct dcp_out_key *list;
     struct dcp_out_item *items;
     size_t n, cap, n_items, cap_items;
-    struct dcp_text_index taken;  /* numbers of keys */
-    struct dcp_text_index values; /* numbers of items, by the JSON of their values */
+    struct dcp_map taken;  /* numbers of keys */
+    struct dcp_map values; /* numbers of items, by the JSON of their values */
     json_t *ours; /* members of the attribute "libdcp": objects, steps, tied, made,
                      params, optimizer */
 };

@@ -1,7 +1,9 @@
 /* out_objects: objects under keys. Dicts are taken apart as PyTorch's planner does
  * (_traverse.py): dicts always, lists when a dict stands in them, tuples never; every
  * value is an item of its own. */
+#include "base/hex.h"
 #include "base/json.h"
+#include "base/map.h"
 #include "base/mem.h"
 #include "base/str.h"
 #include "carried.h"
@@ -29,7 +31,7 @@ static int item_of(struct dcp_out *out, json_t *value, size_t *out_item,
 
     if (!text)
         return no_memory(err);
-    int64_t known = dcp_text_index_find(&out->values, text, strlen(text));
+    int64_t known = dcp_map_find(&out->values, text, strlen(text));
     *out_item = (size_t)known;
     if (known >= 0)
         return DCP_OK;
@@ -40,8 +42,7 @@ static int item_of(struct dcp_out *out, json_t *value, size_t *out_item,
         return rc;
     const char *kept = dcp_catalog_text(out->catalog, text);
     out->items[*out_item].json = kept;
-    return kept && dcp_text_index_set(&out->values, kept, strlen(kept),
-                                      (int64_t)*out_item)
+    return kept && dcp_map_set(&out->values, kept, strlen(kept), (int64_t)*out_item)
                ? DCP_OK
                : no_memory(err);
 }
@@ -367,23 +368,19 @@ static int put_placed(struct dcp_out *out, const char *name, const char *key,
 static int put_bytes(struct dcp_out *out, const struct dcp_object *object, bool archive,
                      struct dcp_error *err)
 {
-    static const char hex[] = "0123456789abcdef";
-    const unsigned char *data = object->data;
     struct dcp_out_key key = { .key = object->name, .tensor = -1 };
 
     if (archive) {
-        int rc = place_of(out, object->name, &key.key, &key.path)
-                     ? dcp_out_add_item(out, data, object->size_bytes, &key.item, err)
-                     : no_memory(err);
+        int rc =
+            place_of(out, object->name, &key.key, &key.path)
+                ? dcp_out_add_item(out, object->data, object->size_bytes, &key.item, err)
+                : no_memory(err);
         return rc ? rc : dcp_out_add(out, &key, err);
     }
     DCP_CLEANUP_FREE char *text = dcp_mem_calloc(object->size_bytes + 1, 2);
     if (!text)
         return no_memory(err);
-    for (size_t i = 0; i < object->size_bytes; i++) {
-        text[2 * i] = hex[data[i] >> 4];
-        text[2 * i + 1] = hex[data[i] & 15];
-    }
+    dcp_hex(text, object->data, object->size_bytes);
     DCP_CLEANUP_JSON json_t *value = json_pack("{s:s}", "$bytes", text);
     if (!value || !dcp_out_note(out, "objects", object->name, json_string("whole")))
         return no_memory(err);

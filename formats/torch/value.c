@@ -1,5 +1,6 @@
 /* value: tensors and plain values as opcodes. */
 #include "value.h"
+#include "base/hex.h"
 #include "base/json.h"
 #include "base/mem.h"
 #include "base/str.h"
@@ -187,7 +188,8 @@ static int find_object(const struct dcp_torch_writer *w, const json_t *value)
                : -1;
 }
 
-bool dcp_torch_value_is_there(const struct dcp_torch_writer *w, const json_t *value)
+/* Whether a value stands for something: false for references to what is not there. */
+static bool is_there(const struct dcp_torch_writer *w, const json_t *value)
 {
     if (dcp_torch_json_tensor(value))
         return find_tensor(w, value) >= 0;
@@ -196,8 +198,9 @@ bool dcp_torch_value_is_there(const struct dcp_torch_writer *w, const json_t *va
     return true;
 }
 
-int dcp_torch_write_object(struct dcp_torch_writer *w, const struct dcp_object *object,
-                           struct dcp_error *err)
+/* An object of the catalog. */
+static int write_object(struct dcp_torch_writer *w, const struct dcp_object *object,
+                        struct dcp_error *err)
 {
     DCP_CLEANUP_JSON json_t *value = NULL;
     char name[160];
@@ -222,13 +225,9 @@ static bool parse_hex(struct dcp_torch_writer *w, const json_t *text,
     size_t n = hex ? strlen(hex) : 1;
     unsigned char *bytes;
 
-    if (!hex || n % 2 || strspn(hex, "0123456789abcdef") != n ||
-        !(bytes = dcp_arena_alloc(w->arena, n / 2, 1)))
+    if (!hex || n % 2 || !(bytes = dcp_arena_alloc(w->arena, n / 2, 1)) ||
+        !dcp_hex_parse(hex, bytes, n / 2))
         return false;
-    for (size_t i = 0; i < n; i++) {
-        unsigned digit = (unsigned)(hex[i] <= '9' ? hex[i] - '0' : hex[i] - 'a' + 10);
-        bytes[i / 2] = (unsigned char)(bytes[i / 2] * 16u + digit);
-    }
     *out = bytes;
     *out_n = n / 2;
     return true;
@@ -371,8 +370,7 @@ static int write_key(struct dcp_torch_writer *w, json_t *key, int depth,
 
 static bool is_pair_there(const struct dcp_torch_writer *w, const json_t *pair)
 {
-    return json_array_size(pair) == 2 &&
-           dcp_torch_value_is_there(w, json_array_get(pair, 1));
+    return json_array_size(pair) == 2 && is_there(w, json_array_get(pair, 1));
 }
 
 int dcp_torch_write_pairs(struct dcp_torch_writer *w, json_t *pairs,
@@ -411,11 +409,11 @@ static int write_dict(struct dcp_torch_writer *w, json_t *dict, int depth,
     dcp_pickle_put(w->out);
     json_object_foreach(dict, key, value)
     {
-        n += dcp_torch_value_is_there(w, value);
+        n += is_there(w, value);
     }
     json_object_foreach(dict, key, value)
     {
-        if (rc || !dcp_torch_value_is_there(w, value))
+        if (rc || !is_there(w, value))
             continue;
         dcp_pickle_fill_next(w->out, DCP_PICKLE_FILL_DICT, written++, n);
         dcp_pickle_shared_text(w->out, key);
@@ -446,8 +444,8 @@ static int write_json_object(struct dcp_torch_writer *w, json_t *value, int dept
     if ((at = find_object(w, value)) >= 0)
         return depth >= MAX_DEPTH / 2
                    ? dcp_error_set(err, DCP_E_CORRUPT, "an object refers to objects")
-                   : dcp_torch_write_object(w, &w->catalog->objects[at], err);
-    if (!dcp_torch_value_is_there(w, value)) {
+                   : write_object(w, &w->catalog->objects[at], err);
+    if (!is_there(w, value)) {
         dcp_pickle_none(w->out);
         return DCP_OK;
     }

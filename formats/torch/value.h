@@ -59,11 +59,6 @@ void dcp_torch_write_tensor(struct dcp_torch_writer *w, size_t tensor);
  * no JSON), MEMORY. */
 int dcp_torch_write_value(struct dcp_torch_writer *w, json_t *value,
                           struct dcp_error *err);
-/* Whether a value stands for something: false for references to what is not there. */
-bool dcp_torch_value_is_there(const struct dcp_torch_writer *w, const json_t *value);
-/* An object of the catalog. */
-int dcp_torch_write_object(struct dcp_torch_writer *w, const struct dcp_object *object,
-                           struct dcp_error *err);
 
 /* For this folder. A value at a depth; the items of a list, and [key, value] pairs, into
  * what is on the stack; a tuple. */

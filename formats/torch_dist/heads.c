@@ -1,11 +1,12 @@
 /* heads: by style, dtype and shape. */
 #include "heads.h"
+#include "base/map.h"
 #include "base/mem.h"
 #include <string.h>
 
 void dcp_heads_fini(struct dcp_heads *heads)
 {
-    dcp_text_index_fini(&heads->numbers);
+    dcp_map_fini(&heads->numbers);
     free(heads->heads);
     *heads = (struct dcp_heads){ 0 };
 }
@@ -33,7 +34,7 @@ static int make(struct dcp_heads *heads, enum dcp_torch_style style,
     if (grown)
         heads->heads = grown;
     if (!grown || !head.data || !kept ||
-        !dcp_text_index_set(&heads->numbers, kept, key_n, (int64_t)heads->n))
+        !dcp_map_set(&heads->numbers, kept, key_n, (int64_t)heads->n))
         return no_memory(err);
     grown[heads->n++] = head;
     return DCP_OK;
@@ -48,7 +49,7 @@ int dcp_heads_get(struct dcp_heads *heads, enum dcp_torch_style style,
 
     if (tensor->ndim)
         memcpy(key + 3, tensor->shape, (size_t)tensor->ndim * sizeof *key);
-    int64_t found = dcp_text_index_find(&heads->numbers, (const char *)key, key_n);
+    int64_t found = dcp_map_find(&heads->numbers, (const char *)key, key_n);
     int rc = found < 0 ? make(heads, style, tensor, key, key_n, err) : DCP_OK;
     *out = rc ? NULL : &heads->heads[found < 0 ? (int64_t)heads->n - 1 : found];
     return rc;

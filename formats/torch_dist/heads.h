@@ -4,7 +4,7 @@
 #define DCP_FORMATS_TORCH_DIST_HEADS_H
 
 #include "base/arena.h"
-#include "formats/common/text_index.h"
+#include "base/map.h"
 #include "formats/torch/item.h"
 
 struct dcp_head {
@@ -16,7 +16,7 @@ struct dcp_head {
 /* Set the arena, which keeps the heads, and zero the rest; dcp_heads_fini. */
 struct dcp_heads {
     struct dcp_arena *arena;
-    struct dcp_text_index numbers;
+    struct dcp_map numbers;
     struct dcp_head *heads;
     size_t n, cap;
 };

@@ -2,6 +2,7 @@
  * dicts apart and stores each value under a key of its own; those of the optimizer, and
  * of objects that this library took apart, are put together again. */
 #include "base/bytes.h"
+#include "base/hex.h"
 #include "base/json.h"
 #include "base/mem.h"
 #include "base/str.h"
@@ -239,10 +240,9 @@ static int add_bytes(struct dcp_reading *r, const char *name, const char *hex,
 
     if (!data)
         return no_memory(err);
-    for (size_t i = 0; i < 2 * n; i++) {
-        unsigned digit = (unsigned)(hex[i] <= '9' ? hex[i] - '0' : hex[i] - 'a' + 10);
-        data[i / 2] = (unsigned char)(data[i / 2] * 16u + (digit & 15));
-    }
+    if (!dcp_hex_parse(hex, data, n))
+        return dcp_error_set(err, DCP_E_CORRUPT,
+                             "the bytes of the object '%s' are not hexadecimal", name);
     const struct dcp_object object = {
         .name = name, .kind = DCP_OBJECT_BYTES, .data = data, .size_bytes = n
     };

@@ -1,6 +1,7 @@
 /* metadata: the files that hold the index, and what several of them say together. */
 #include "metadata.h"
 #include "base/json.h"
+#include "base/map.h"
 #include "base/mem.h"
 #include "base/str.h"
 #include "formats/common/input.h"
@@ -9,8 +10,8 @@
 
 void dcp_meta_fini(struct dcp_meta *meta)
 {
-    dcp_text_index_fini(&meta->keys);
-    dcp_text_index_fini(&meta->file_names);
+    dcp_map_fini(&meta->keys);
+    dcp_map_fini(&meta->file_names);
     free(meta->tensors);
     free(meta->objects);
     free(meta->parts);

@@ -10,7 +10,7 @@
 #define DCP_FORMATS_TORCH_DIST_METADATA_H
 
 #include "base/arena.h"
-#include "formats/common/text_index.h"
+#include "base/map.h"
 #include <dcp/format.h>
 #include <jansson.h>
 
@@ -70,8 +70,8 @@ struct dcp_meta {
     const char **files;
     size_t n_tensors, n_objects, n_parts, n_files;
     size_t cap_tensors, cap_objects, cap_parts, cap_files;
-    struct dcp_text_index keys; /* tensor i is i, object i is -2 - i */
-    struct dcp_text_index file_names;
+    struct dcp_map keys; /* tensor i is i, object i is -2 - i */
+    struct dcp_map file_names;
     bool old_classes;    /* TensorProperties stands with sharded tensors, as before 2.4 */
     const char *version; /* "" before there were any */
     json_t *ours;        /* the dict "libdcp", or NULL */

@@ -1,6 +1,7 @@
 /* metadata_parse: the pickle of a Metadata: its attributes, and helpers for its parts. */
 #include "base/hash.h"
 #include "base/json.h"
+#include "base/map.h"
 #include "base/mem.h"
 #include "base/str.h"
 #include "formats/pickle/json.h"
@@ -161,7 +162,7 @@ int dcp_meta_parse(const void *pickle, size_t size_bytes, int rank, struct dcp_m
                  : dcp_meta_no_memory(&p);
     if (!rc)
         rc = parse_root(&p, root);
-    dcp_text_index_fini(&p.boxes);
+    dcp_map_fini(&p.boxes);
     dcp_arena_free(p.scratch);
     return rc;
 }

@@ -2,6 +2,7 @@
 #ifndef DCP_FORMATS_TORCH_DIST_METADATA_PARSER_H
 #define DCP_FORMATS_TORCH_DIST_METADATA_PARSER_H
 
+#include "base/map.h"
 #include "formats/pickle/pickle.h"
 #include "metadata.h"
 
@@ -11,8 +12,8 @@ struct dcp_meta_parser {
     int rank;
     struct dcp_error *err; /* never NULL */
     struct dcp_arena *scratch;
-    size_t first_part;           /* of this pickle */
-    struct dcp_text_index boxes; /* its parts, once a hint did not help */
+    size_t first_part;    /* of this pickle */
+    struct dcp_map boxes; /* its parts, once a hint did not help */
 };
 
 /* An instance of a class of torch.distributed, whose modules were moved about. */

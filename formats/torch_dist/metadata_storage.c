@@ -1,4 +1,5 @@
 /* metadata_storage: storage_data, which item holds which part. */
+#include "base/map.h"
 #include "base/mem.h"
 #include "base/str.h"
 #include "formats/torch/torch.h"
@@ -12,8 +13,8 @@ static int index_boxes(struct dcp_meta_parser *p)
         size_t ndim = part->tensor < 0 ? 0 : (size_t)p->meta->tensors[part->tensor].ndim;
         size_t n = (1 + ndim) * sizeof *part->box;
         const char *key = (const char *)part->box;
-        if (part->tensor >= 0 && dcp_text_index_find(&p->boxes, key, n) < 0 &&
-            !dcp_text_index_set(&p->boxes, key, n, (int64_t)i))
+        if (part->tensor >= 0 && dcp_map_find(&p->boxes, key, n) < 0 &&
+            !dcp_map_set(&p->boxes, key, n, (int64_t)i))
             return dcp_meta_no_memory(p);
     }
     return DCP_OK;
@@ -44,8 +45,7 @@ static int find_part(struct dcp_meta_parser *p, const struct dcp_pickle_node *in
         }
     }
     int rc = p->boxes.n ? DCP_OK : index_boxes(p);
-    int64_t at =
-        rc ? -1 : dcp_text_index_find(&p->boxes, (const char *)key, n + sizeof *key);
+    int64_t at = rc ? -1 : dcp_map_find(&p->boxes, (const char *)key, n + sizeof *key);
     if (at >= 0)
         *out = &p->meta->parts[at];
     return rc;
@@ -94,10 +94,10 @@ static int take_file(struct dcp_meta_parser *p, const struct dcp_pickle_node *pa
 {
     struct dcp_meta *meta = p->meta;
     const char *file;
-    int64_t known = path && path->kind == DCP_PICKLE_STR
-                        ? dcp_text_index_find(&meta->file_names, path->text.data,
-                                              path->text.size_bytes)
-                        : -1;
+    int64_t known =
+        path && path->kind == DCP_PICKLE_STR
+            ? dcp_map_find(&meta->file_names, path->text.data, path->text.size_bytes)
+            : -1;
 
     *out = (int)known;
     if (known >= 0)
@@ -116,8 +116,7 @@ static int take_file(struct dcp_meta_parser *p, const struct dcp_pickle_node *pa
     meta->files = grown;
     *out = (int)meta->n_files;
     grown[meta->n_files] = file;
-    return dcp_text_index_set(&meta->file_names, file, strlen(file),
-                              (int64_t)meta->n_files++)
+    return dcp_map_set(&meta->file_names, file, strlen(file), (int64_t)meta->n_files++)
                ? DCP_OK
                : dcp_meta_no_memory(p);
 }
@@ -162,7 +161,7 @@ int dcp_meta_take_storage_data(struct dcp_meta_parser *p,
             return dcp_error_set(p->err, DCP_E_CORRUPT,
                                  "a key of storage_data is no MetadataIndex");
         int64_t number =
-            dcp_text_index_find(&p->meta->keys, fqn->text.data, fqn->text.size_bytes);
+            dcp_map_find(&p->meta->keys, fqn->text.data, fqn->text.size_bytes);
         if (number >= 0 && p->meta->tensors[number].rank == p->rank) {
             name = p->meta->tensors[number].name;
             rc = find_part(p, index, (int)number, &part);

@@ -1,5 +1,6 @@
 /* metadata_tensors: state_dict_metadata, which tensors and objects there are, and
  * planner_data, where they stand in the state dict. */
+#include "base/map.h"
 #include "base/mem.h"
 #include "base/str.h"
 #include "formats/state_dict/keys.h"
@@ -98,8 +99,8 @@ static int add_tensor(struct dcp_meta_parser *p, const struct dcp_meta_tensor *t
     meta->tensors = grown;
     *out = (int)meta->n_tensors;
     grown[meta->n_tensors] = *tensor;
-    if (!dcp_text_index_set(&meta->keys, tensor->name, strlen(tensor->name),
-                            (int64_t)meta->n_tensors))
+    if (!dcp_map_set(&meta->keys, tensor->name, strlen(tensor->name),
+                     (int64_t)meta->n_tensors))
         return dcp_meta_no_memory(p);
     meta->n_tensors++;
     return DCP_OK;
@@ -161,8 +162,7 @@ static int take_object(struct dcp_meta_parser *p, const char *name, int64_t numb
     grown[meta->n_objects] = (struct dcp_meta_object){
         .name = name, .path = name, .rank = p->rank, .part = meta->n_parts
     };
-    if (!dcp_text_index_set(&meta->keys, name, strlen(name),
-                            -2 - (int64_t)meta->n_objects))
+    if (!dcp_map_set(&meta->keys, name, strlen(name), -2 - (int64_t)meta->n_objects))
         return dcp_meta_no_memory(p);
     meta->n_objects++;
     return add_part(p, &(struct dcp_meta_part){ .tensor = -1, .file = -1 });
@@ -182,7 +182,7 @@ int dcp_meta_take_state_dict(struct dcp_meta_parser *p,
         rc = dcp_meta_text(p, pairs->items[i], "a key of state_dict_metadata", &name);
         if (rc)
             return rc;
-        int64_t number = dcp_text_index_find(&p->meta->keys, name, strlen(name));
+        int64_t number = dcp_map_find(&p->meta->keys, name, strlen(name));
         if (dcp_meta_is(value, "TensorStorageMetadata"))
             rc = number < -1 ? dcp_meta_malformed(p, name, "is a tensor and an object")
                              : take_tensor(p, value, name, number);
@@ -240,7 +240,7 @@ int dcp_meta_take_planner_data(struct dcp_meta_parser *p,
         if (key->kind != DCP_PICKLE_STR)
             continue;
         int64_t number =
-            dcp_text_index_find(&p->meta->keys, key->text.data, key->text.size_bytes);
+            dcp_map_find(&p->meta->keys, key->text.data, key->text.size_bytes);
         if (number == -1 || pairs->items[i + 1]->kind != DCP_PICKLE_TUPLE)
             continue;
         const char **path = number >= 0 ? &p->meta->tensors[number].path

@@ -55,10 +55,12 @@ static int probe(const struct dcp_source *source)
     return bits;
 }
 
-static enum dcp_fate fate(const struct dcp_catalog *src, const struct dcp_catalog *target,
+static enum dcp_fate fate(const struct dcp_catalog *src,
+                          const struct dcp_identity *of_src,
+                          const struct dcp_catalog *target,
                           const struct dcp_tensor *tensor)
 {
-    (void)target;
+    (void)of_src, (void)target;
     return tensor->role == DCP_ROLE_OTHER && dcp_is_carried(src, tensor->name)
                ? DCP_FATE_IMPLIED
                : DCP_FATE_HELD;

@@ -1,5 +1,6 @@
 /* tree: walks the Python object of a file. Tensors go to the catalog; the rest
  * becomes JSON, in which {"$tensor": name} stands for them. */
+#include "base/map.h"
 #include "base/mem.h"
 #include "formats/common/roles.h"
 #include "formats/pickle/json.h"
@@ -15,50 +16,18 @@ struct walk {
     struct dcp_torch_file *file;
     struct dcp_catalog *catalog;
     int file_index;
-    const struct dcp_pickle_node **seen; /* tensors of the tree, by hash; NULL: free */
-    size_t n_seen, cap_seen;             /* cap: a power of two, or 0 */
+    struct dcp_map seen; /* pointers to tensors of the tree */
     struct dcp_pickle_used used;
 };
-
-static const struct dcp_pickle_node **seen_slot(const struct dcp_pickle_node **seen,
-                                                size_t cap,
-                                                const struct dcp_pickle_node *node)
-{
-    uint64_t hash = (uint64_t)(uintptr_t)node * 0x9e3779b97f4a7c15u;
-    size_t at = (size_t)(hash >> 20) & (cap - 1);
-
-    while (seen[at] && seen[at] != node)
-        at = (at + 1) & (cap - 1);
-    return &seen[at];
-}
-
-static bool seen_grow(struct walk *w)
-{
-    size_t cap = w->cap_seen ? 2 * w->cap_seen : 64;
-    const struct dcp_pickle_node **seen = dcp_mem_calloc(cap, sizeof *seen);
-
-    if (!seen)
-        return false;
-    for (size_t i = 0; i < w->cap_seen; i++)
-        if (w->seen[i])
-            *seen_slot(seen, cap, w->seen[i]) = w->seen[i];
-    free(w->seen);
-    w->seen = seen;
-    w->cap_seen = cap;
-    return true;
-}
 
 /* Remembers a node. *out_again: it stood in the tree before. */
 static int see(struct walk *w, const struct dcp_pickle_node *node, bool *out_again,
                struct dcp_error *err)
 {
-    if (2 * (w->n_seen + 1) > w->cap_seen && !seen_grow(w))
-        return dcp_error_memory(err, "the objects of a pickle");
-    const struct dcp_pickle_node **slot = seen_slot(w->seen, w->cap_seen, node);
-    *out_again = *slot != NULL;
-    w->n_seen += !*slot;
-    *slot = node;
-    return DCP_OK;
+    *out_again = dcp_map_find(&w->seen, &node, sizeof node) >= 0;
+    return dcp_map_set(&w->seen, &node, sizeof node, 0)
+               ? DCP_OK
+               : dcp_error_memory(err, "the objects of a pickle");
 }
 
 int dcp_torch_view_piece(const struct dcp_torch_view *view, int file_index,
@@ -215,7 +184,7 @@ int dcp_torch_tree_index(struct dcp_torch_file *file, struct dcp_catalog *catalo
     json_t *tree = NULL;
     int rc = dcp_pickle_to_json(file->tree, file->arena, &hook, &tree, err);
 
-    free(w.seen);
+    dcp_map_fini(&w.seen);
     if (!rc)
         rc = dcp_torch_tie_views(catalog, err);
     if (!rc)

@@ -15,7 +15,7 @@ struct chunk {
 
 struct dcp_arena {
     struct chunk *chunks; /* the one that is being filled comes first */
-    size_t next_bytes, total_bytes;
+    size_t next_bytes;
 };
 
 struct dcp_arena *dcp_arena_new(void)
@@ -74,7 +74,6 @@ void *dcp_arena_alloc(struct dcp_arena *arena, size_t n, size_t size_bytes)
     }
     void *out = (unsigned char *)c->data + c->used;
     c->used += want;
-    arena->total_bytes += want;
     return out;
 }
 
@@ -97,9 +96,4 @@ char *dcp_arena_text_n(struct dcp_arena *arena, const char *text, size_t n)
 char *dcp_arena_text(struct dcp_arena *arena, const char *text)
 {
     return dcp_arena_text_n(arena, text, strlen(text));
-}
-
-size_t dcp_arena_bytes(const struct dcp_arena *arena)
-{
-    return arena->total_bytes;
 }

@@ -14,7 +14,5 @@ void *dcp_arena_alloc(struct dcp_arena *arena, size_t n, size_t size_bytes);
 void *dcp_arena_copy(struct dcp_arena *arena, const void *data, size_t size_bytes);
 char *dcp_arena_text(struct dcp_arena *arena, const char *text);
 char *dcp_arena_text_n(struct dcp_arena *arena, const char *text, size_t n);
-/* Bytes handed out so far. */
-size_t dcp_arena_bytes(const struct dcp_arena *arena);
 
 #endif

@@ -1,6 +1,5 @@
 #include "json.h"
 
-#include "buf.h"
 #include "str.h"
 #include <errno.h>
 
@@ -164,4 +163,24 @@ char *dcp_json_text(const json_t *value, int indent)
         return NULL;
     }
     return (char *)buf.data;
+}
+
+void dcp_json_quote(struct dcp_buf *buf, const char *text)
+{
+    static const char *const short_escapes[128] = {
+        ['"'] = "\\\"", ['\\'] = "\\\\", ['\b'] = "\\b", ['\f'] = "\\f",
+        ['\n'] = "\\n", ['\r'] = "\\r",  ['\t'] = "\\t",
+    };
+
+    dcp_buf_add_u8(buf, '"');
+    for (; *text; text++) {
+        unsigned char c = (unsigned char)*text;
+        if (c < 128 && short_escapes[c])
+            dcp_buf_add_text(buf, short_escapes[c]);
+        else if (c < 0x20)
+            dcp_buf_add_fmt(buf, "\\u%04x", c);
+        else
+            dcp_buf_add_u8(buf, c);
+    }
+    dcp_buf_add_u8(buf, '"');
 }

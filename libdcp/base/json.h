@@ -2,6 +2,7 @@
 #ifndef DCP_BASE_JSON_H
 #define DCP_BASE_JSON_H
 
+#include "buf.h"
 #include <dcp/error.h>
 #include <jansson.h>
 #include <stdbool.h>
@@ -43,6 +44,9 @@ int dcp_json_get_array(const json_t *object, const char *key, const char *what,
 /* Text of a value: keys in insertion order, numbers that read back equal (%.17g), no
  * spaces when indent is 0. Caller frees with free; NULL: out of memory. */
 char *dcp_json_text(const json_t *value, int indent);
+/* Appends a JSON string, with the escapes of serde_json, which safetensors is written
+ * with: short ones, or \u00xx. */
+void dcp_json_quote(struct dcp_buf *buf, const char *text);
 
 #define DCP_CLEANUP_JSON __attribute__((cleanup(dcp_json_cleanup)))
 static inline void dcp_json_cleanup(json_t **value)

@@ -162,11 +162,6 @@ void dcp_pool_free(struct dcp_pool *pool)
     free(pool);
 }
 
-int dcp_pool_threads(const struct dcp_pool *pool)
-{
-    return pool->n_threads;
-}
-
 int dcp_pool_workers(const struct dcp_pool *pool)
 {
     return pool ? pool->n_threads + 1 : 1;

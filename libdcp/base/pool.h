@@ -14,7 +14,6 @@ struct dcp_group; /* jobs that are waited for together */
 int dcp_pool_new(int n_threads, struct dcp_pool **out, struct dcp_error *err);
 /* Waits for all jobs. */
 void dcp_pool_free(struct dcp_pool *pool);
-int dcp_pool_threads(const struct dcp_pool *pool);
 /* Workers of dcp_pool_for: the threads and the caller; 1 for NULL. */
 int dcp_pool_workers(const struct dcp_pool *pool);
 

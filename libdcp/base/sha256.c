@@ -1,5 +1,6 @@
 #include "sha256.h"
 
+#include "hex.h"
 #include <errno.h>
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
@@ -57,8 +58,7 @@ bool dcp_sha256_equal(const unsigned char a[DCP_SHA256_BYTES],
 
 void dcp_sha256_text(const unsigned char in[DCP_SHA256_BYTES], char out[DCP_SHA256_HEX])
 {
-    for (size_t i = 0; i < DCP_SHA256_BYTES; i++)
-        snprintf(out + 2 * i, 3, "%02x", in[i]);
+    dcp_hex(out, in, DCP_SHA256_BYTES);
 }
 
 int dcp_random(void *out, size_t size_bytes, struct dcp_error *err)

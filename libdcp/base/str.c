@@ -1,6 +1,8 @@
 #include "str.h"
 
+#include "hex.h"
 #include "utf8.h"
+#include <endian.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -286,25 +288,15 @@ bool dcp_str_ends(const char *text, const char *suffix)
 
 void dcp_str_hex64(char out[17], uint64_t v)
 {
-    for (int i = 15; i >= 0; i--, v >>= 4)
-        out[i] = "0123456789abcdef"[v & 15];
-    out[16] = '\0';
+    v = htobe64(v);
+    dcp_hex(out, &v, sizeof v);
 }
 
 bool dcp_str_parse_hex64(const char *text, uint64_t *out)
 {
-    uint64_t v = 0;
-    for (int i = 0; i < 16; i++) {
-        char c = text[i];
-        if (is_digit(c))
-            v = v << 4 | (uint64_t)(c - '0');
-        else if (c >= 'a' && c <= 'f')
-            v = v << 4 | (uint64_t)(c - 'a' + 10);
-        else
-            return false; /* the NUL too */
-    }
-    if (text[16])
+    uint64_t v;
+    if (!dcp_hex_parse(text, &v, sizeof v) || text[2 * sizeof v])
         return false;
-    *out = v;
+    *out = be64toh(v);
     return true;
 }

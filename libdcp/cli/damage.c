@@ -30,12 +30,12 @@ static bool find_older(const struct dcp_place *place, struct dcp_step *out)
     if (!place->source.is_dir)
         return false;
     if (place->source.name[0])
-        return find_before(&place->store, place->source.name, out);
+        return find_before(place->store, place->source.name, out);
     DCP_CLEANUP_FREE char *dir = NULL, *name = NULL;
     struct dcp_store run;
     if (!dcp_fs_split(place->path, &dir, &name) || dcp_store_dir(&run, dir, false, NULL))
         return false;
-    run.max_header_bytes = place->store.max_header_bytes;
+    run.max_header_bytes = place->store->max_header_bytes;
     bool found = find_before(&run, name, out);
     dcp_store_free(&run);
     return found;
@@ -47,7 +47,8 @@ static bool has_parity(const struct dcp_place *place)
     bool found = false;
     size_t n;
     if (!place->source.is_dir ||
-        place->store.ops->list(place->store.self, place->source.name, &entries, &n, NULL))
+        place->store->ops->list(place->store->self, place->source.name, &entries, &n,
+                                NULL))
         return false;
     for (size_t i = 0; i < n; i++)
         found |= dcp_str_starts(entries[i].name, "parity-");
@@ -84,14 +85,14 @@ void dcp_damage_hint(const struct dcp_place *place, bool all_listed,
  * could not be read only that once. */
 void dcp_damage_passed_over(const struct dcp_place *place, const struct dcp_log *log)
 {
-    struct dcp_context ctx = { .store = &place->store, .log = log };
+    struct dcp_context ctx = { .store = place->store, .log = log };
     struct dcp_step step;
     const char *name = place->source.name;
     if (!place->source.is_dir || !name || !name[0])
         return;
     if (dcp_find(&ctx, -1, &step, NULL))
         dcp_log_write(log, DCP_LOG_WARN, "the steps of '%s' are changing",
-                      place->store.root);
+                      place->store->root);
     else if (strcmp(step.name, name) != 0)
         dcp_log_write(log, place->passed_over ? DCP_LOG_WARN : DCP_LOG_INFO,
                       place->passed_over

@@ -72,7 +72,8 @@ static void warn_of_shard(const struct dcp_main *m, const struct dcp_place *plac
     if (place->source.is_dir ||
         !dcp_str_glob("shard-*-of-*.safetensors", place->source.name) ||
         !dcp_fs_split(place->path, &dir, &name) ||
-        place->store.ops->stat(place->store.self, "manifest.json", &is_dir, &size, NULL))
+        place->store->ops->stat(place->store->self, "manifest.json", &is_dir, &size,
+                                NULL))
         return;
     dcp_log_write(&m->log, DCP_LOG_WARN,
                   "'%s' is one shard of the step '%s': name the folder for all of it",

@@ -63,9 +63,12 @@ static int count_reads(struct dcp_reshard *reshard, struct dcp_error *err)
 }
 
 /* What a lossy reshard leaves out, and one of the model alone. */
-static void count_left(struct dcp_reshard *reshard)
+static int count_left(struct dcp_reshard *reshard, struct dcp_error *err)
 {
-    for (size_t t = 0; t < reshard->src->n_tensors; t++) {
+    struct dcp_identity *of_src;
+    int rc = dcp_identity_new(reshard->src, &of_src, err);
+
+    for (size_t t = 0; t < reshard->src->n_tensors && !rc; t++) {
         const struct dcp_tensor *tensor = &reshard->src->tensors[t];
         if (dcp_choose_is_beside(reshard->src, tensor, &reshard->options)) {
             if (!reshard->facts.n_beside++)
@@ -73,12 +76,14 @@ static void count_left(struct dcp_reshard *reshard)
             continue;
         }
         if (!dcp_choose_selected(tensor, &reshard->options) ||
-            dcp_choose_fate(reshard->src, reshard->format, reshard->target, tensor) !=
-                DCP_FATE_REFUSED)
+            dcp_choose_fate(reshard->src, of_src, reshard->format, reshard->target,
+                            tensor) != DCP_FATE_REFUSED)
             continue;
         if (!reshard->facts.n_left++)
             reshard->facts.first_left = tensor->name;
     }
+    dcp_identity_free(of_src);
+    return rc;
 }
 
 /* Tensors whose bytes in the source nothing vouches for. */
@@ -149,9 +154,10 @@ static int fill_facts(struct dcp_reshard *reshard, struct dcp_error *err)
         }
     }
     free(used);
-    count_left(reshard);
     count_masters(reshard);
-    int rc = dcp_contents_left(src, reshard->format, reshard->target,
+    int rc = count_left(reshard, err);
+    if (!rc)
+        rc = dcp_contents_left(src, reshard->format, reshard->target,
                                &facts->objects_left, err);
     if (!rc)
         rc = count_unproved(reshard, err);

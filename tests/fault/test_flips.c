@@ -84,26 +84,28 @@ static struct dcp_device known_device(void)
 
 /* --- stores with wrong bits --- */
 
-static const struct dcp_store *inner;
-static struct dcp_store_ops store_ops;
+static struct dcp_store_forward wrapper;
 static long flip_byte;           /* of the staging memory, at the first write; or -1 */
 static long n_reads, wrong_read; /* of the n-th read (from 1) a bit is wrong; 0: none */
 
 static int write_at(void *self, struct dcp_store_file *file, uint64_t offset,
                     const void *data, size_t size_bytes, struct dcp_error *err)
 {
+    const struct dcp_store *inner = ((const struct dcp_store_forward *)self)->inner;
+
     if (flip_byte >= 0 && target_begin) {
         must(target_begin + flip_byte < target_end);
         target_begin[flip_byte] ^= 0x20;
         flip_byte = -1;
     }
-    return inner->ops->write_at(self, file, offset, data, size_bytes, err);
+    return inner->ops->write_at(inner->self, file, offset, data, size_bytes, err);
 }
 
 static int read_at(void *self, struct dcp_store_file *file, uint64_t offset, void *out,
                    size_t size_bytes, struct dcp_error *err)
 {
-    int rc = inner->ops->read_at(self, file, offset, out, size_bytes, err);
+    const struct dcp_store *inner = ((const struct dcp_store_forward *)self)->inner;
+    int rc = inner->ops->read_at(inner->self, file, offset, out, size_bytes, err);
 
     if (!rc && size_bytes &&
         __atomic_add_fetch(&n_reads, 1, __ATOMIC_SEQ_CST) == wrong_read)
@@ -111,16 +113,16 @@ static int read_at(void *self, struct dcp_store_file *file, uint64_t offset, voi
     return rc;
 }
 
-static struct dcp_store wrap(const struct dcp_store *store)
+static struct dcp_store wrap(const struct dcp_store *right)
 {
-    inner = store;
-    store_ops = *store->ops;
-    store_ops.write_at = write_at;
-    store_ops.read_at = read_at;
+    struct dcp_store store;
+
+    dcp_store_forward(&store, &wrapper, right);
+    wrapper.ops.write_at = write_at;
+    wrapper.ops.read_at = read_at;
     flip_byte = -1;
     n_reads = wrong_read = 0;
-    return (
-        struct dcp_store){ .ops = &store_ops, .self = store->self, .root = store->root };
+    return store;
 }
 
 /* --- saves --- */

@@ -3,7 +3,9 @@
 #include "base/bytes.h"
 #include "base/mem.h"
 #include "lib/acts.h"
+#include "lib/fault.h"
 #include "lib/step_files.h"
+#include "port/store/mem.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -489,8 +491,7 @@ static void damaged_heads_do_not_count(void **state)
 
 static void interrupted_repair_can_be_repeated(void **state)
 {
-    static const enum dcp_fault_kind how[] = { DCP_FAULT_FAIL, DCP_FAULT_TEAR,
-                                               DCP_FAULT_STOP };
+    static const enum fault_kind how[] = { FAULT_FAIL, FAULT_TEAR, FAULT_STOP };
     struct run run;
 
     (void)state;
@@ -498,12 +499,12 @@ static void interrupted_repair_can_be_repeated(void **state)
     for (size_t h = 0; h < sizeof how / sizeof how[0]; h++)
         for (int crash = 0; crash < 2; crash++)
             for (uint64_t at = 1;; at++) {
-                struct dcp_fault fault = { how[h], at, 0 };
+                struct fault fault = { how[h], at, 0 };
                 struct dcp_store broken;
                 struct dcp_error err = { 0 };
                 lose(&run, 1);
                 run.store.ops->sync_dir(run.store.self, STEP, NULL);
-                assert_int_equal(dcp_store_fault(&broken, &run.store, &fault, NULL), 0);
+                assert_int_equal(fault_store(&broken, &run.store, &fault, NULL), 0);
                 dcp_repair(&broken, STEP, NULL, NULL, &err);
                 dcp_store_free(&broken);
                 run.store.ops->unlock(run.store.self);

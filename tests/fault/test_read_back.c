@@ -12,35 +12,37 @@
 #include <dcp/dcp.h>
 
 /* A store of which the n-th write (from 1) stores a bit that was not given. */
-static const struct dcp_store *inner;
-static struct dcp_store_ops ops;
+static struct dcp_store_forward wrapper;
 static long n_writes, wrong_at;
 static bool struck;
 
 static int wrong_write(void *self, struct dcp_store_file *file, uint64_t offset,
                        const void *data, size_t size_bytes, struct dcp_error *err)
 {
+    const struct dcp_store *inner = ((const struct dcp_store_forward *)self)->inner;
+
     if (__atomic_add_fetch(&n_writes, 1, __ATOMIC_SEQ_CST) != wrong_at || !size_bytes)
-        return inner->ops->write_at(self, file, offset, data, size_bytes, err);
+        return inner->ops->write_at(inner->self, file, offset, data, size_bytes, err);
     unsigned char *copy = malloc(size_bytes);
     must(copy);
     memcpy(copy, data, size_bytes);
     copy[(size_t)wrong_at * 7919 % size_bytes] ^= 0x10;
     struck = true;
-    int rc = inner->ops->write_at(self, file, offset, copy, size_bytes, err);
+    int rc = inner->ops->write_at(inner->self, file, offset, copy, size_bytes, err);
     free(copy);
     return rc;
 }
 
-static struct dcp_store wrap(const struct dcp_store *store, long at)
+static struct dcp_store wrap(const struct dcp_store *right, long at)
 {
-    inner = store;
-    ops = *store->ops;
-    ops.write_at = wrong_write;
+    struct dcp_store store;
+
+    dcp_store_forward(&store, &wrapper, right);
+    wrapper.ops.write_at = wrong_write;
     n_writes = 0;
     wrong_at = at;
     struck = false;
-    return (struct dcp_store){ .ops = &ops, .self = store->self, .root = store->root };
+    return store;
 }
 
 static bool one_flip(const struct dcp_save_options *more, enum dcp_codec codec, long at)

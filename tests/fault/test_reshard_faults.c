@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "base/fs.h"
 #include "lib/acts.h"
+#include "lib/fault.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>
@@ -22,7 +23,7 @@
 /* --- system calls that fail when told; these take the place of libc's --- */
 
 static struct {
-    enum dcp_fault_kind kind;
+    enum fault_kind kind;
     long at, count; /* atomic: the pool's threads call too */
 } fault;
 
@@ -31,10 +32,10 @@ static struct {
 /* The next call: true when it is to fail. */
 static bool strikes(void)
 {
-    if (fault.kind == DCP_FAULT_NONE)
+    if (fault.kind == FAULT_NONE)
         return false;
     long n = __atomic_add_fetch(&fault.count, 1, __ATOMIC_RELAXED);
-    return fault.kind == DCP_FAULT_STOP ? n >= fault.at : n == fault.at;
+    return fault.kind == FAULT_STOP ? n >= fault.at : n == fault.at;
 }
 
 static int refuse(void)
@@ -62,7 +63,7 @@ EXPORT ssize_t pwrite(int fd, const void *data, size_t size, off_t offset)
 {
     if (!strikes())
         return syscall(SYS_pwrite64, fd, data, size, offset);
-    if (fault.kind == DCP_FAULT_TEAR && size > 1)
+    if (fault.kind == FAULT_TEAR && size > 1)
         syscall(SYS_pwrite64, fd, data, size / 2, offset);
     return refuse();
 }
@@ -223,7 +224,7 @@ static int count_left(const struct place *place)
 
 /* False when the reshard has fewer calls. */
 static bool one_fault(const struct place *place, const struct how *how,
-                      enum dcp_fault_kind kind, long at)
+                      enum fault_kind kind, long at)
 {
     struct how again = { how->format, true };
 
@@ -236,7 +237,7 @@ static bool one_fault(const struct place *place, const struct how *how,
     fault.kind = kind;
     explored++;
     int rc = reshard(place, how, 3);
-    fault.kind = DCP_FAULT_NONE;
+    fault.kind = FAULT_NONE;
     bool struck = fault.count >= at;
 
     if (!how->force)
@@ -259,11 +260,11 @@ static bool one_fault(const struct place *place, const struct how *how,
 
 static void every_fault(const struct place *place, const struct how *how)
 {
-    static const enum dcp_fault_kind kinds[] = { DCP_FAULT_TEAR, DCP_FAULT_STOP };
+    static const enum fault_kind kinds[] = { FAULT_TEAR, FAULT_STOP };
 
     for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++) {
         /* Where names cannot be exchanged, a stop between two renames leaves none. */
-        if (how->force && kinds[k] == DCP_FAULT_STOP && !place->exchanges)
+        if (how->force && kinds[k] == FAULT_STOP && !place->exchanges)
             continue;
         long at = 1;
         while (one_fault(place, how, kinds[k], at))

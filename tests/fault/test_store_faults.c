@@ -3,6 +3,8 @@
  * Then the power goes, too. */
 #include "base/clock.h"
 #include "lib/acts.h"
+#include "lib/fault.h"
+#include "port/store/mem.h"
 #include <inttypes.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -13,8 +15,7 @@
 #include <cmocka.h>
 #include <dcp/dcp.h>
 
-static const enum dcp_fault_kind kinds[] = { DCP_FAULT_FAIL, DCP_FAULT_TEAR,
-                                             DCP_FAULT_STOP };
+static const enum fault_kind kinds[] = { FAULT_FAIL, FAULT_TEAR, FAULT_STOP };
 enum { N_KINDS = sizeof kinds / sizeof kinds[0] };
 
 static long explored; /* faults that were tried */
@@ -81,14 +82,14 @@ static size_t count_unfinished(const struct dcp_store *store)
 
 /* Saves step 2 over a whole step 1 with operation `at` failing; false when the save has
  * fewer operations. */
-static bool one_fault(const struct how *how, enum dcp_fault_kind kind, uint64_t at)
+static bool one_fault(const struct how *how, enum fault_kind kind, uint64_t at)
 {
-    struct dcp_fault fault = { .kind = kind, .at = at };
+    struct fault fault = { .kind = kind, .at = at };
     struct dcp_store store, faulty;
 
     assert_int_equal(dcp_store_mem(&store, NULL), 0);
     assert_int_equal(save(&store, how, 1), 0);
-    assert_int_equal(dcp_store_fault(&faulty, &store, &fault, NULL), 0);
+    assert_int_equal(fault_store(&faulty, &store, &fault, NULL), 0);
     explored++;
     int rc = save(&faulty, how, 2);
     bool struck = fault.count >= at;
@@ -96,7 +97,7 @@ static bool one_fault(const struct how *how, enum dcp_fault_kind kind, uint64_t 
     assert_true(struck || rc == 0);
 
     check_newest(&store, how, rc ? 1 : 2, 2);
-    if (kind != DCP_FAULT_STOP) /* who lives cleans up, unless that is what failed */
+    if (kind != FAULT_STOP) /* who lives cleans up, unless that is what failed */
         assert_true(count_unfinished(&store) <= 1);
     assert_int_equal(dcp_store_mem_crash(&store, NULL), 0);
     check_newest(&store, how, rc ? 1 : 2, 2);
@@ -174,10 +175,10 @@ static void full_disks(void **state)
 
 /* --- prune --- */
 
-static bool one_prune_fault(enum dcp_fault_kind kind, uint64_t at)
+static bool one_prune_fault(enum fault_kind kind, uint64_t at)
 {
     const struct how how = { .layout = "zero3", .world = 1 };
-    struct dcp_fault fault = { .kind = kind, .at = at };
+    struct fault fault = { .kind = kind, .at = at };
     struct dcp_store store, faulty;
     struct dcp_step *steps;
     size_t n, unfinished, removed;
@@ -185,7 +186,7 @@ static bool one_prune_fault(enum dcp_fault_kind kind, uint64_t at)
     assert_int_equal(dcp_store_mem(&store, NULL), 0);
     for (int64_t step = 1; step <= 3; step++)
         assert_int_equal(save(&store, &how, step), 0);
-    assert_int_equal(dcp_store_fault(&faulty, &store, &fault, NULL), 0);
+    assert_int_equal(fault_store(&faulty, &store, &fault, NULL), 0);
     explored++;
     int rc = dcp_prune(&faulty, &(struct dcp_retention){ .keep = 1 }, &removed, NULL);
     bool struck = fault.count >= at;
@@ -237,8 +238,8 @@ static void load_all(const struct dcp_save_options *more)
         for (int k = 0; k < N_KINDS; k++) {
             bool struck = true;
             for (uint64_t at = 1; struck; at += ACTS_SLOWER) {
-                struct dcp_fault fault = { .kind = kinds[k], .at = at };
-                assert_int_equal(dcp_store_fault(&faulty, &store, &fault, NULL), 0);
+                struct fault fault = { .kind = kinds[k], .at = at };
+                assert_int_equal(fault_store(&faulty, &store, &fault, NULL), 0);
                 struct acts acts = { .store = &faulty,
                                      .layout = "dim0",
                                      .world = world,
@@ -254,7 +255,7 @@ static void load_all(const struct dcp_save_options *more)
                 assert_true(rc == 0 || struck);
                 if (rc == 0 && acts.loaded_step == 2)
                     assert_int_equal(acts.wrong, 0);
-                assert_true(rc || acts.loaded_step == 2 || kinds[k] != DCP_FAULT_STOP);
+                assert_true(rc || acts.loaded_step == 2 || kinds[k] != FAULT_STOP);
             }
         }
     dcp_store_free(&store);

@@ -18,7 +18,6 @@ enum { MAX_OPEN = 256 };
 
 /* --- a store that watches --- */
 
-static const struct dcp_store *inner;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct dcp_store_file *dirty[MAX_OPEN]; /* written to, and not synced since */
 static long n_writes, n_forgotten;
@@ -45,33 +44,41 @@ static bool note(struct dcp_store_file *file, bool is_dirty)
 static int watch_write(void *self, struct dcp_store_file *file, uint64_t offset,
                        const void *data, size_t size_bytes, struct dcp_error *err)
 {
+    const struct dcp_store *inner = ((const struct dcp_store_forward *)self)->inner;
+
     note(file, true);
-    return inner->ops->write_at(self, file, offset, data, size_bytes, err);
+    return inner->ops->write_at(inner->self, file, offset, data, size_bytes, err);
 }
 
 static int watch_sync(void *self, struct dcp_store_file *file, uint64_t size_bytes,
                       struct dcp_error *err)
 {
+    const struct dcp_store *inner = ((const struct dcp_store_forward *)self)->inner;
+
     note(file, false);
-    return inner->ops->sync(self, file, size_bytes, err);
+    return inner->ops->sync(inner->self, file, size_bytes, err);
 }
 
 static int watch_close(void *self, struct dcp_store_file *file, struct dcp_error *err)
 {
+    const struct dcp_store *inner = ((const struct dcp_store_forward *)self)->inner;
+
     if (note(file, false))
         __atomic_add_fetch(&n_forgotten, 1, __ATOMIC_SEQ_CST);
-    return inner->ops->close(self, file, err);
+    return inner->ops->close(inner->self, file, err);
 }
 
-static struct dcp_store watched(const struct dcp_store *store, struct dcp_store_ops *ops)
+static struct dcp_store watched(const struct dcp_store *memory,
+                                struct dcp_store_forward *wrapper)
 {
-    inner = store;
-    *ops = *store->ops;
-    ops->write_at = watch_write;
-    ops->sync = watch_sync;
-    ops->close = watch_close;
+    struct dcp_store store;
+
+    dcp_store_forward(&store, wrapper, memory);
+    wrapper->ops.write_at = watch_write;
+    wrapper->ops.sync = watch_sync;
+    wrapper->ops.close = watch_close;
     n_writes = n_forgotten = 0;
-    return (struct dcp_store){ .ops = ops, .self = store->self, .root = store->root };
+    return store;
 }
 
 /* --- what writes --- */
@@ -112,10 +119,10 @@ static void saves(void **state)
 
     (void)state;
     for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++) {
-        struct dcp_store_ops ops;
+        struct dcp_store_forward wrapper;
         struct dcp_store memory;
         assert_int_equal(dcp_store_mem(&memory, NULL), 0);
-        struct dcp_store store = watched(&memory, &ops);
+        struct dcp_store store = watched(&memory, &wrapper);
         save(&store, &kinds[k]);
         dcp_store_free(&memory);
     }
@@ -124,14 +131,14 @@ static void saves(void **state)
 static void repairs(void **state)
 {
     static const struct kind kind = { 3, 2, DCP_CODEC_NONE, NULL };
-    struct dcp_store_ops ops;
+    struct dcp_store_forward wrapper;
     struct dcp_store memory;
     struct step_files files;
     struct dcp_error err = { 0 };
 
     (void)state;
     assert_int_equal(dcp_store_mem(&memory, NULL), 0);
-    struct dcp_store store = watched(&memory, &ops);
+    struct dcp_store store = watched(&memory, &wrapper);
     save(&store, &kind);
     step_files_read(&files, &memory, STEP);
     step_files_remove(&files, "shard-00001-of-00003.safetensors");

@@ -14,31 +14,6 @@
 
 #include <cmocka.h>
 
-/* -- cutting ------------------------------------------------------------------------- */
-
-static void test_cut(void **state)
-{
-    (void)state;
-    for (int64_t size = 0; size < 20; size++)
-        for (int64_t n = 1; n < 9; n++) {
-            int64_t most = (size + n - 1) / n, at = 0;
-            for (int64_t i = 0; i < n; i++) {
-                int64_t begin, len, want = size - at < most ? size - at : most;
-                dcp_fsdp_cut(size, n, i, &begin, &len);
-                assert_int_equal(begin, at);
-                assert_int_equal(len, want);
-                at += want;
-            }
-            assert_int_equal(at, size);
-        }
-    int64_t begin, len;
-    dcp_fsdp_cut(INT64_MAX, 3, 2, &begin, &len);
-    assert_int_equal(begin + len, INT64_MAX);
-    dcp_fsdp_cut(5, INT64_MAX, INT64_MAX - 1, &begin, &len);
-    assert_int_equal(begin, 5);
-    assert_int_equal(len, 0);
-}
-
 /* -- pickles ------------------------------------------------------------------------- */
 
 #define FLOATS(key, numel)                                                      \
@@ -459,11 +434,11 @@ static void test_params(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_cut),       cmocka_unit_test(test_values),
-        cmocka_unit_test(test_cut_twice), cmocka_unit_test(test_pieces),
-        cmocka_unit_test(test_names),     cmocka_unit_test(test_one_file),
-        cmocka_unit_test(test_alone),     cmocka_unit_test(test_optim_ids),
-        cmocka_unit_test(test_params),    cmocka_unit_test(test_one_name),
+        cmocka_unit_test(test_values),    cmocka_unit_test(test_cut_twice),
+        cmocka_unit_test(test_pieces),    cmocka_unit_test(test_names),
+        cmocka_unit_test(test_one_file),  cmocka_unit_test(test_alone),
+        cmocka_unit_test(test_optim_ids), cmocka_unit_test(test_params),
+        cmocka_unit_test(test_one_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,6 +3,7 @@
  * runs the streams in every order that a GPU may. */
 #include "lib/check_coll.h"
 #include "lib/cuda.h"
+#include "port/comm/threads.h"
 #include "trainer/coll/coll.h"
 #include <math.h>
 #include <nccl.h>

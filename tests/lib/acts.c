@@ -1,6 +1,7 @@
 #include "acts.h"
 #include "base/fs.h"
 #include "must.h"
+#include "port/comm/threads.h"
 #include "sample.h"
 #include "world.h"
 

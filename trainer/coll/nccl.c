@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "base/part.h"
 #include "parts.h"
 #include "trainer/ops/cuda/cuda.h"
 #include <nccl.h>
@@ -272,7 +273,7 @@ static ncclResult_t exchange(struct nccl_coll *c, const float *in, const int64_t
 {
     int64_t mine = parts_in_round(counts[c->rank], at, items);
     float *to = c->bucket;
-    int64_t stride = parts_align(mine, ALIGN);
+    int64_t stride = dcp_part_align(mine, ALIGN);
     ncclResult_t why = ncclGroupStart();
     for (int r = 0; r < c->world; in += counts[r++]) {
         int64_t theirs = parts_in_round(counts[r], at, items);
@@ -300,9 +301,9 @@ static int nccl_reduce_scatter(void *self, const float *in, const int64_t *count
         int64_t mine = parts_in_round(counts[c->rank], at, items);
         rc = settle(c, exchange(c, in, counts, at, items), "reduce", err);
         if (!rc)
-            rc =
-                ops_cuda_tree_sum(c->cuda, c->stream, c->bucket, parts_align(mine, ALIGN),
-                                  own + at, c->rank, c->world, mine, out + at, err);
+            rc = ops_cuda_tree_sum(c->cuda, c->stream, c->bucket,
+                                   dcp_part_align(mine, ALIGN), own + at, c->rank,
+                                   c->world, mine, out + at, err);
     }
     return rc ? rc : end_call(c, err);
 }

@@ -20,11 +20,6 @@ static inline int64_t parts_largest(const int64_t *counts, int world)
     return max;
 }
 
-static inline int64_t parts_align(int64_t n, int64_t align)
-{
-    return (n + align - 1) / align * align;
-}
-
 /* Where the part of a rank begins. */
 static inline int64_t parts_before(const int64_t *counts, int rank)
 {

@@ -61,11 +61,6 @@ int tokenizer_vocab_size(const struct tokenizer *tokenizer)
     return tokenizer->bpe ? bpe_vocab_size(tokenizer->bpe) : N_BYTES;
 }
 
-int tokenizer_end_of_text(const struct tokenizer *tokenizer)
-{
-    return tokenizer->end_of_text;
-}
-
 static int encode_bytes(const char *text, size_t size_bytes, struct tokenizer_ids *ids,
                         struct dcp_error *err)
 {

@@ -14,8 +14,6 @@ struct tokenizer;
 int tokenizer_open(const char *spec, struct tokenizer **out, struct dcp_error *err);
 void tokenizer_free(struct tokenizer *tokenizer);
 int tokenizer_vocab_size(const struct tokenizer *tokenizer);
-/* Id of <|endoftext|>, -1: there is none. */
-int tokenizer_end_of_text(const struct tokenizer *tokenizer);
 /* UTF-8 (any bytes) to ids; *out is freed with free. Where the vocabulary has
  * <|endoftext|>, that text becomes its id. Errors: MEMORY, UNSUPPORTED. */
 int tokenizer_encode(const struct tokenizer *tokenizer, const char *text,

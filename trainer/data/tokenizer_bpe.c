@@ -4,6 +4,7 @@
 #include "tokenizer_bpe.h"
 
 #include "base/arena.h"
+#include "base/map.h"
 #include "base/mem.h"
 #include <string.h>
 
@@ -17,10 +18,6 @@ struct token {
 struct merge {
     int32_t left, right, merged;
 };
-struct slot { /* of the table from pairs to ranks */
-    uint64_t pair;
-    uint32_t rank; /* NOWHERE: empty */
-};
 
 struct bpe {
     struct dcp_arena *arena; /* of the tokens' bytes */
@@ -29,8 +26,7 @@ struct bpe {
     int32_t byte_ids[N_BYTES];
     struct merge *merges; /* by rank */
     size_t n_merges, cap_merges;
-    struct slot *slots; /* a power of two of them, at least half empty */
-    size_t n_slots;
+    struct dcp_map ranks; /* of pairs */
 };
 
 int bpe_new(int32_t n_ids, struct bpe **out, struct dcp_error *err)
@@ -58,7 +54,7 @@ void bpe_free(struct bpe *bpe)
     dcp_arena_free(bpe->arena);
     free(bpe->tokens);
     free(bpe->merges);
-    free(bpe->slots);
+    dcp_map_fini(&bpe->ranks);
     free(bpe);
 }
 
@@ -95,16 +91,9 @@ static uint64_t pair_of(int32_t left, int32_t right)
     return (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
 }
 
-/* The slot that holds a pair, or the empty one where it belongs. */
-static struct slot *find_slot(const struct bpe *bpe, uint64_t pair)
+static int64_t rank_of(const struct bpe *bpe, uint64_t pair)
 {
-    uint64_t hash = pair * UINT64_C(0x9e3779b97f4a7c15);
-    size_t at = (size_t)(hash ^ hash >> 32);
-    for (;; at++) {
-        struct slot *slot = &bpe->slots[at & (bpe->n_slots - 1)];
-        if (slot->rank == NOWHERE || slot->pair == pair)
-            return slot;
-    }
+    return dcp_map_find(&bpe->ranks, &pair, sizeof pair);
 }
 
 int bpe_finish(struct bpe *bpe, struct dcp_error *err)
@@ -113,21 +102,14 @@ int bpe_finish(struct bpe *bpe, struct dcp_error *err)
         if (bpe->byte_ids[b] < 0)
             return dcp_error_set(err, DCP_E_CORRUPT,
                                  "the vocabulary has no token for byte 0x%02x", b);
-    bpe->n_slots = 16;
-    while (bpe->n_slots / 2 < bpe->n_merges)
-        bpe->n_slots *= 2;
-    bpe->slots = dcp_mem_calloc(bpe->n_slots, sizeof *bpe->slots);
-    if (!bpe->slots)
-        return dcp_error_memory(err, "the merges");
-    for (size_t i = 0; i < bpe->n_slots; i++)
-        bpe->slots[i].rank = NOWHERE;
     for (size_t i = 0; i < bpe->n_merges; i++) {
         uint64_t pair = pair_of(bpe->merges[i].left, bpe->merges[i].right);
-        struct slot *slot = find_slot(bpe, pair);
-        if (slot->rank != NOWHERE)
-            return dcp_error_set(err, DCP_E_CORRUPT, "merges %u and %zu are the same",
-                                 slot->rank + 1, i + 1);
-        *slot = (struct slot){ .pair = pair, .rank = (uint32_t)i };
+        int64_t rank = rank_of(bpe, pair);
+        if (rank >= 0)
+            return dcp_error_set(err, DCP_E_CORRUPT, "merges %lld and %zu are the same",
+                                 (long long)rank + 1, i + 1);
+        if (!dcp_map_set(&bpe->ranks, &pair, sizeof pair, (int64_t)i))
+            return dcp_error_memory(err, "the merges");
     }
     return DCP_OK;
 }
@@ -205,9 +187,9 @@ static void propose(const struct bpe *bpe, struct scratch *s, uint32_t place)
     if (place == NOWHERE || s->nodes[place].next == NOWHERE)
         return;
     const struct node *left = &s->nodes[place];
-    const struct slot *slot = find_slot(bpe, pair_of(left->id, s->nodes[left->next].id));
-    if (slot->rank != NOWHERE)
-        heap_push(s, (uint64_t)slot->rank << 32 | place);
+    int64_t rank = rank_of(bpe, pair_of(left->id, s->nodes[left->next].id));
+    if (rank >= 0)
+        heap_push(s, (uint64_t)rank << 32 | place);
 }
 
 /* Applies a noted merge, unless its symbols have changed since. */

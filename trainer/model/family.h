@@ -22,9 +22,8 @@ struct model {
     int n_params, n_units;
 
     /* Set by the family's open. */
-    void *activations;     /* what it keeps */
-    uint64_t memory_bytes; /* of them, in the kernels' memory */
-    int32_t *targets;      /* [rows] of the micro-batch, there */
+    void *activations; /* what it keeps */
+    int32_t *targets;  /* [rows] of the micro-batch, there */
 
     int n_kept; /* rows whose keys and values are those of the last model_logits */
 };

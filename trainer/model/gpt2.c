@@ -161,7 +161,6 @@ static int open_activations(struct model *m, struct dcp_error *err)
         dcp_error_hint(err, "make the micro-batch smaller and accumulate gradients");
         return rc;
     }
-    m->memory_bytes = carve.size_bytes;
     carve = (struct carve){ .base = a->memory };
     carve_activations(m, &carve);
     return DCP_OK;

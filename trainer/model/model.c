@@ -104,11 +104,6 @@ void model_init_values(const struct model *model, int param, uint64_t seed, int6
                 : (float)(std * rng_normal(seed, (uint64_t)param, (uint64_t)(begin + i)));
 }
 
-uint64_t model_activation_bytes(const struct model *model)
-{
-    return model->memory_bytes + model->ops->scratch_bytes(model->ctx);
-}
-
 /* Every id is in the vocabulary. */
 static int check_ids(const struct model *model, const char *what, const int32_t *ids,
                      int64_t n, struct dcp_error *err)

@@ -68,8 +68,6 @@ struct kernels model_kernels(const struct model *model);
  * any world. */
 void model_init_values(const struct model *model, int param, uint64_t seed, int64_t begin,
                        int64_t n, float *out);
-/* Bytes of activations and scratch the model holds. */
-uint64_t model_activation_bytes(const struct model *model);
 
 /* Forward and backward of one micro-batch: tokens and targets are batch × seq_len ids.
  * Gradients of grad_scale × (mean loss) go to the hooks. *out_loss is the mean

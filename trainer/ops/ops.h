@@ -51,7 +51,6 @@ struct ops {
     const char *name; /* for people: what computes the products */
     int (*open)(void **out_ctx, struct dcp_error *err);
     void (*close)(void *ctx); /* NULL is fine */
-    uint64_t (*scratch_bytes)(const void *ctx);
 
     /* Memory of the kernels, aligned to 64 bytes at least. `what` it is for: "the
      * gradients of a layer". Errors: MEMORY. */

@@ -15,10 +15,11 @@
 enum killpoint_where { KILL_NOWHERE, KILL_STEP, KILL_SAVE_WRITE, KILL_SAVE_PUBLISH };
 
 struct killpoint {
-    enum killpoint_where where; /* KILL_NOWHERE also for the ranks not meant */
+    struct dcp_store_forward forward; /* the store made by killpoint_store... */
+    struct dcp_store inner;           /* ... of this one */
+    enum killpoint_where where;       /* KILL_NOWHERE also for the ranks not meant */
     int64_t step;
-    atomic_llong saving;    /* the step that is saved now; pool threads read it */
-    struct dcp_store inner; /* of the store made by killpoint_store */
+    atomic_llong saving; /* the step that is saved now; pool threads read it */
 };
 
 /* Reads the environment. Errors: USAGE (not understood). */

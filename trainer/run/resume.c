@@ -12,7 +12,10 @@
 #include <stdio.h>
 #include <string.h>
 
-enum resume_kind resume_parse(const char *text, int64_t *out_step)
+enum resume_kind { RESUME_AUTO, RESUME_NEVER, RESUME_STEP, RESUME_PATH };
+
+/* --resume, read: "auto", "never", a number, or else a path. NULL is auto. */
+static enum resume_kind parse_resume(const char *text, int64_t *out_step)
 {
     *out_step = -1;
     if (!text || !strcmp(text, "auto"))
@@ -111,8 +114,8 @@ static int open_file(const struct run *run, struct origin *origin, const char *p
     origin->format = "auto";
     rc = keep_name(origin, place.source.name, err);
     dcp_place_unpin(&place); /* dcp_load pins it itself */
-    origin->store = place.store;
-    place.store = (struct dcp_store){ .ops = NULL };
+    origin->store = *place.store;
+    *place.store = (struct dcp_store){ .ops = NULL };
     dcp_place_close(&place);
     return rc;
 }
@@ -447,7 +450,7 @@ static int find_origin(struct run *run, struct origin *origin, bool weights_only
 {
     struct dcp_error why = { 0 };
     int64_t step;
-    enum resume_kind kind = resume_parse(run->options->resume, &step);
+    enum resume_kind kind = parse_resume(run->options->resume, &step);
     bool may_begin = kind == RESUME_NEVER || (kind == RESUME_AUTO && !weights_only);
     int rc = DCP_OK;
     if (kind == RESUME_PATH)

@@ -6,11 +6,6 @@
 
 #include "run.h"
 
-enum resume_kind { RESUME_AUTO, RESUME_NEVER, RESUME_STEP, RESUME_PATH };
-
-/* --resume, read: "auto", "never", a number, or else a path. NULL is auto. */
-enum resume_kind resume_parse(const char *text, int64_t *out_step);
-
 struct resume_result {
     bool resumed;
     int64_t step;

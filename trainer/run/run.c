@@ -206,31 +206,9 @@ int run_open_store(struct run *run, bool create, struct dcp_error *err)
     return rc;
 }
 
-static int lock_held(void *self, struct dcp_error *err)
-{
-    (void)self;
-    (void)err;
-    return DCP_OK;
-}
-
-static void unlock_held(void *self)
-{
-    (void)self;
-}
-
 int run_hold_store(struct run *run, struct dcp_error *err)
 {
-    struct dcp_store *store = &run->store;
-    int rc = DCP_OK;
-    if (run->join->rank == 0 && store->ops != &run->held_store) {
-        rc = store->ops->lock(store->self, err);
-        if (!rc) {
-            run->held_store = *store->ops;
-            run->held_store.lock = lock_held;
-            run->held_store.unlock = unlock_held;
-            store->ops = &run->held_store;
-        }
-    }
+    int rc = run->join->rank == 0 ? dcp_store_lease(&run->store, err) : DCP_OK;
     return dcp_agree(&run->join->comm, rc, err);
 }
 

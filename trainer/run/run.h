@@ -44,8 +44,7 @@ struct run {
     struct coll coll; /* of a GPU's memory; ops NULL: join's is that of the model, too */
     struct shard *shard;
     struct model_hooks hooks;
-    struct dcp_store store;          /* the run folder; ops NULL: not open */
-    struct dcp_store_ops held_store; /* its ops while rank 0 holds the lease */
+    struct dcp_store store; /* the run folder; ops NULL: not open */
     struct dcp_context ctx;
     struct dcp_log log; /* silent but on rank 0 */
     struct killpoint kill;

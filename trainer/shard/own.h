@@ -8,6 +8,8 @@
 #define TRAINER_SHARD_OWN_H
 
 #include "shard.h"
+
+#include "base/part.h"
 #include "trainer/ops/norm.h"
 #include <stdbool.h>
 #include <stddef.h>
@@ -17,8 +19,7 @@
 /* The room of n elements, of any dtype, in elements. */
 static inline int64_t shard_padded(int64_t n)
 {
-    const int64_t step = SHARD_ALIGN / 2;
-    return (n + step - 1) / step * step;
+    return dcp_part_align(n, SHARD_ALIGN / 2);
 }
 
 #define SHARD_MAX_LEVELS 32

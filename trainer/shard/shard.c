@@ -59,28 +59,18 @@ struct init_room {
     uint16_t bf16[INIT_ELEMS];
 };
 
-static int64_t clamp(int64_t v, int64_t low, int64_t high)
-{
-    return v < low ? low : v > high ? high : v;
-}
-
 void shard_part(const struct shard *s, int param, int rank, int64_t *out_begin,
                 int64_t *out_end)
 {
-    int64_t n = s->params[param].n_elems, part, from;
-    if (s->options.stage == 0) {
-        part = n;
-        from = rank * n;
-    } else if (s->options.stage == 3) {
-        part = n / s->inner->world + (n % s->inner->world != 0);
-        from = 0;
-    } else {
-        const struct shard_group *group = &s->groups[s->at[param].group];
-        part = group->part;
-        from = s->at[param].full_at - group->begin;
-    }
-    *out_begin = clamp(rank * part - from, 0, n);
-    *out_end = clamp((rank + 1) * part - from, 0, n);
+    const struct shard_group *group = &s->groups[s->at[param].group];
+    int64_t n = s->params[param].n_elems;
+    struct dcp_part part = { 0, n };
+    if (s->options.stage == 3)
+        part = dcp_part_of(dcp_part_ceil(n, s->inner->world), rank, 0, n);
+    else if (s->options.stage)
+        part = dcp_part_of(group->part, rank, s->at[param].full_at - group->begin, n);
+    *out_begin = part.begin;
+    *out_end = part.end;
 }
 
 int64_t shard_unit_room(const struct shard *s, int unit)
@@ -113,8 +103,7 @@ static void place_full(struct shard *s)
             s->n_elems += s->params[p].n_elems;
         }
         group->n = s->n_elems - group->begin;
-        int64_t pad = 2 * (int64_t)s->world->world;
-        group->part = (group->n + pad - 1) / pad * 2;
+        group->part = dcp_part_zero(group->n, s->world->world);
     }
 }
 
@@ -345,7 +334,7 @@ static int init_range(struct shard *s, uint64_t seed, int param,
     size_t item = bf16 ? sizeof *room->bf16 : sizeof *room->values;
     int rc = DCP_OK;
     for (int64_t i = held->begin; !rc && i < held->end; i += INIT_ELEMS) {
-        int64_t n = clamp(held->end - i, 0, INIT_ELEMS);
+        int64_t left = held->end - i, n = left < INIT_ELEMS ? left : INIT_ELEMS;
         model_init_values(s->model, param, seed, i, n, room->values);
         if (bf16)
             ops_to_bf16(room->values, room->bf16, n);

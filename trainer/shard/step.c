@@ -33,8 +33,8 @@ int64_t shard_cut_evenly(struct shard *s, const struct coll *coll, int64_t n,
 {
     int64_t own = 0;
     for (int r = 0; r < coll->world; r++) {
-        int64_t begin = r * part < n ? r * part : n;
-        s->counts[r] = n - begin < part ? n - begin : part;
+        struct dcp_part mine = dcp_part_of(part, r, 0, n);
+        s->counts[r] = mine.end - mine.begin;
         own += r < coll->rank ? s->counts[r] : 0;
     }
     return own;
@@ -75,7 +75,7 @@ static int reduce_copies(struct shard *s, struct dcp_error *err)
 {
     struct coll *coll = &s->outer;
     int64_t n = s->n_grads;
-    int64_t own = shard_cut_evenly(s, coll, n, (n + coll->world - 1) / coll->world);
+    int64_t own = shard_cut_evenly(s, coll, n, dcp_part_ceil(n, coll->world));
     void *sums = shard_grad_at(s, 0, own);
     int rc = shard_grads_fp32(s)
                  ? coll_reduce_scatter(coll, s->grads[0], s->counts, sums, err)
@@ -93,21 +93,21 @@ static void for_norm(const struct shard *s, bool digits, float peak)
     const struct ops *ops = s->kernels.ops;
     enum dcp_dtype dtype = shard_grad_dtype(s);
     int64_t world = s->world->world, rank = s->world->rank;
-    int64_t share = (s->n_own + world - 1) / world;
-    int64_t low = s->options.stage ? 0 : rank * share;
-    int64_t high = s->options.stage ? s->n_own : low + share;
+    int64_t share = dcp_part_ceil(s->n_own, world);
     for (size_t i = 0; i < s->n_runs; i++) {
         const struct shard_run *run = &s->runs[i];
-        int64_t begin = low > run->own_at ? low - run->own_at : 0;
-        int64_t end = high - run->own_at < run->n ? high - run->own_at : run->n;
-        const void *grads = shard_grad_at(s, 0, run->grad_at + begin);
-        if (begin >= end)
+        struct dcp_part part = s->options.stage
+                                   ? (struct dcp_part){ 0, run->n }
+                                   : dcp_part_of(share, rank, run->own_at, run->n);
+        const void *grads = shard_grad_at(s, 0, run->grad_at + part.begin);
+        if (part.begin == part.end)
             continue;
         if (digits)
-            ops->norm_add(s->kernels.ctx, dtype, end - begin, grads, peak,
+            ops->norm_add(s->kernels.ctx, dtype, part.end - part.begin, grads, peak,
                           s->measure->digits);
         else
-            ops->norm_peak(s->kernels.ctx, dtype, end - begin, grads, &s->measure->peak);
+            ops->norm_peak(s->kernels.ctx, dtype, part.end - part.begin, grads,
+                           &s->measure->peak);
     }
 }
 

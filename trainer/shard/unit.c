@@ -103,7 +103,7 @@ static int64_t unit_counts(struct shard *s, int unit)
     }
     if (s->options.stage)
         return own;
-    return shard_cut_evenly(s, s->inner, n, (n + s->inner->world - 1) / s->inner->world);
+    return shard_cut_evenly(s, s->inner, n, dcp_part_ceil(n, s->inner->world));
 }
 
 /* n elements between a parameter and a staging; the latter may be fp32 where the former

@@ -1,7 +1,7 @@
 /* catalog: adding to it, sorting and finding. Whatever is added is checked here once, so
  * that no later code meets a size that overflows or a region outside its tensor. */
 #include "base/arena.h"
-#include "base/hash.h"
+#include "base/map.h"
 #include "base/mem.h"
 #include "base/str.h"
 #include "region.h"
@@ -9,10 +9,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Open addressing; a slot holds index + 1. */
 struct dcp_name_index {
-    uint32_t *slots;
-    size_t cap; /* a power of two, over twice the number of tensors */
+    struct dcp_map map; /* of names in the arena */
 };
 
 int dcp_catalog_new(struct dcp_catalog **out_catalog, struct dcp_error *err)
@@ -41,7 +39,7 @@ void dcp_catalog_free(struct dcp_catalog *catalog)
     if (!catalog)
         return;
     if (catalog->index)
-        free(catalog->index->slots);
+        dcp_map_fini(&catalog->index->map);
     free(catalog->index);
     free(catalog->tensors);
     free(catalog->pieces);
@@ -62,41 +60,9 @@ const char *dcp_catalog_text(struct dcp_catalog *catalog, const char *text)
     return dcp_arena_text(catalog->arena, text ? text : "");
 }
 
-static size_t slot_of(const struct dcp_catalog *catalog, const char *name)
-{
-    const struct dcp_name_index *index = catalog->index;
-    size_t at = (size_t)dcp_hash_xxh3(name, strlen(name)) & (index->cap - 1);
-
-    while (index->slots[at] && strcmp(catalog->tensors[index->slots[at] - 1].name, name))
-        at = (at + 1) & (index->cap - 1);
-    return at;
-}
-
-static int index_reserve(struct dcp_catalog *catalog, size_t n, struct dcp_error *err)
-{
-    struct dcp_name_index *index = catalog->index;
-    size_t cap = index->cap ? index->cap : 64;
-
-    while (cap < 2 * n + 2)
-        cap *= 2;
-    if (cap == index->cap)
-        return DCP_OK;
-    uint32_t *slots = dcp_mem_calloc(cap, sizeof *slots);
-    if (!slots)
-        return dcp_error_memory(err, "the index of tensor names");
-    free(index->slots);
-    index->slots = slots;
-    index->cap = cap;
-    for (size_t i = 0; i < catalog->n_tensors; i++)
-        index->slots[slot_of(catalog, catalog->tensors[i].name)] = (uint32_t)i + 1;
-    return DCP_OK;
-}
-
 int dcp_catalog_find(const struct dcp_catalog *catalog, const char *name)
 {
-    if (!catalog->index->cap)
-        return -1;
-    return (int)catalog->index->slots[slot_of(catalog, name)] - 1;
+    return (int)dcp_map_find(&catalog->index->map, name, strlen(name));
 }
 
 int dcp_catalog_find_object(const struct dcp_catalog *catalog, const char *name)
@@ -157,12 +123,9 @@ int dcp_catalog_add_tensor(struct dcp_catalog *catalog, const struct dcp_tensor 
     if (catalog->n_tensors >= INT32_MAX - 1)
         return dcp_error_set(err, DCP_E_UNSUPPORTED, "there are over 2^31 tensors");
     int rc = check_shape(&t, &t.n_elems, err);
-    if (!rc)
-        rc = index_reserve(catalog, catalog->n_tensors + 1, err);
     if (rc)
         return rc;
-    size_t slot = slot_of(catalog, t.name);
-    if (catalog->index->slots[slot])
+    if (dcp_catalog_find(catalog, t.name) >= 0)
         return dcp_error_set(err, DCP_E_CORRUPT, "there are two tensors named '%s'",
                              name);
     struct dcp_tensor *tensors = dcp_mem_grow(catalog->tensors, &catalog->cap_tensors,
@@ -179,11 +142,12 @@ int dcp_catalog_add_tensor(struct dcp_catalog *catalog, const struct dcp_tensor 
     t.tied_to = t.tied_to ? dcp_arena_text(catalog->arena, t.tied_to) : NULL;
     t.quantized = t.quantized ? dcp_arena_text(catalog->arena, t.quantized) : NULL;
     if (!t.name || !t.param || !t.shape || !t.tied_to != !tensor->tied_to ||
-        !t.quantized != !tensor->quantized)
+        !t.quantized != !tensor->quantized ||
+        !dcp_map_set(&catalog->index->map, t.name, strlen(t.name),
+                     (int64_t)catalog->n_tensors))
         return dcp_error_memory(err, "the catalog's tensors");
     t.first_piece = t.n_pieces = 0;
     tensors[catalog->n_tensors++] = t;
-    catalog->index->slots[slot] = (uint32_t)catalog->n_tensors;
     catalog->sorted = false;
     if (out_index)
         *out_index = (int)catalog->n_tensors - 1;

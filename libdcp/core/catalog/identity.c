@@ -12,7 +12,7 @@ static int compare(const struct dcp_tensor *tensor, enum dcp_role role, const ch
 {
     if (tensor->role != role)
         return tensor->role < role ? -1 : 1;
-    return strcmp(tensor->param, param);
+    return param ? strcmp(tensor->param, param) : 0;
 }
 
 static int in_order(const void *p, const void *q, void *arg)

@@ -1,5 +1,5 @@
 #include "streams.h"
-#include "decoder.h"
+#include "base/decoder.h"
 
 void dcp_streams_init(struct dcp_streams *s, struct dcp_files *files)
 {
@@ -46,7 +46,9 @@ static int slot_at(struct dcp_streams *s, const struct dcp_extent *extent, uint6
         *slot = (struct dcp_stream_slot){ .streams = s,
                                           .file = extent->file,
                                           .offset = extent->offset };
-        int rc = dcp_decoder_new(extent->codec, &input, &slot->decoder, err);
+        int rc = dcp_decoder_new(
+            extent->codec == DCP_CODEC_ZSTD_STREAM ? DCP_DECODE_ZSTD : DCP_DECODE_DEFLATE,
+            &input, &slot->decoder, err);
         if (rc)
             return rc;
     }

@@ -1,5 +1,6 @@
 #include "balance.h"
 #include "base/mem.h"
+#include "base/part.h"
 #include "core/catalog/region.h"
 #include <string.h>
 
@@ -62,17 +63,15 @@ static int place_cut(struct dcp_catalog *catalog, const struct dcp_piece *candid
     if (parts <= 1)
         return place(catalog, candidates, n, *region, load, err);
     for (int64_t p = 0; p < parts && !rc; p++) {
-        int64_t begin =
-            from + units / parts * p + (p < units % parts ? p : units % parts);
-        int64_t count = units / parts + (p < units % parts);
+        struct dcp_part part = dcp_part_even(units, parts, p);
         struct dcp_region cut = { .kind = flat ? DCP_FLAT : DCP_BOX,
-                                  .begin = begin,
-                                  .end = begin + count,
+                                  .begin = from + part.begin,
+                                  .end = from + part.end,
                                   .offset = offset,
                                   .size = size };
         if (!flat) {
-            offset[0] = begin;
-            size[0] = count;
+            offset[0] = cut.begin;
+            size[0] = cut.end - cut.begin;
         }
         rc = place(catalog, candidates, n, cut, load, err);
     }

@@ -55,7 +55,8 @@ static bool is_empty(const struct dcp_tensor *tensor)
 /* A moment of nobody knows which weight: an optimizer that counts its parameters, beside
  * weights that have lost their order. Where the source's own tree goes along it stays
  * what it is. */
-static bool is_orphan(const struct dcp_catalog *src, const struct dcp_tensor *tensor)
+static bool is_orphan(const struct dcp_catalog *src, const struct dcp_identity *of_src,
+                      const struct dcp_tensor *tensor)
 {
     bool moment = tensor->role == DCP_ROLE_EXP_AVG || tensor->role == DCP_ROLE_EXP_AVG_SQ;
 
@@ -64,21 +65,19 @@ static bool is_orphan(const struct dcp_catalog *src, const struct dcp_tensor *te
     for (size_t o = 0; o < src->n_objects; o++)
         if (dcp_object_is_spelling(src->objects[o].name))
             return false;
-    for (size_t t = 0; t < src->n_tensors; t++)
-        if (src->tensors[t].role == DCP_ROLE_MODEL)
-            return true;
-    return false;
+    return dcp_identity_find(of_src, DCP_ROLE_MODEL, NULL) >= 0;
 }
 
 enum dcp_fate dcp_choose_fate(const struct dcp_catalog *src,
+                              const struct dcp_identity *of_src,
                               const struct dcp_format *format,
                               const struct dcp_catalog *target,
                               const struct dcp_tensor *tensor)
 {
-    if (is_empty(tensor) || is_orphan(src, tensor) ||
+    if (is_empty(tensor) || is_orphan(src, of_src, tensor) ||
         (dcp_role_is_optim(tensor->role) && !(format->flags & DCP_FORMAT_OPTIM)))
         return DCP_FATE_REFUSED;
-    return format->fate ? format->fate(src, target, tensor) : DCP_FATE_HELD;
+    return format->fate ? format->fate(src, of_src, target, tensor) : DCP_FATE_HELD;
 }
 
 static bool has(const struct choice *choice, enum dcp_role role, const char *param)
@@ -86,23 +85,15 @@ static bool has(const struct choice *choice, enum dcp_role role, const char *par
     return dcp_identity_find(choice->of_src, role, param) >= 0;
 }
 
-static bool has_role(const struct dcp_catalog *src, enum dcp_role role)
-{
-    for (size_t t = 0; t < src->n_tensors; t++)
-        if (src->tensors[t].role == role)
-            return true;
-    return false;
-}
-
 /* The role that tells which weights are trained: moments, or what else an optimizer that
  * has none keeps. MODEL: the source has no optimizer, and every weight may be. */
-static enum dcp_role trained_by(const struct dcp_catalog *src)
+static enum dcp_role trained_by(const struct dcp_identity *src)
 {
     static const enum dcp_role roles[] = { DCP_ROLE_EXP_AVG, DCP_ROLE_MASTER,
                                            DCP_ROLE_OPTIM };
 
     for (size_t r = 0; r < DCP_ARRAY_LEN(roles); r++)
-        if (has_role(src, roles[r]))
+        if (dcp_identity_find(src, roles[r], NULL) >= 0)
             return roles[r];
     return DCP_ROLE_MODEL;
 }
@@ -187,7 +178,7 @@ static int refuse(const struct choice *choice, const struct dcp_tensor *tensor,
         dcp_error_tensor(err, tensor->name);
         return DCP_E_UNSUPPORTED;
     }
-    if (is_orphan(choice->src, tensor)) {
+    if (is_orphan(choice->src, choice->of_src, tensor)) {
         dcp_error_set(err, DCP_E_MISMATCH,
                       "nobody knows the weight of '%s': the optimizer counts its "
                       "parameters, and the file of the weights does not keep their order",
@@ -223,8 +214,8 @@ static int place(struct choice *choice, struct dcp_tensor tensor, size_t t,
                  struct dcp_error *err)
 {
     const struct dcp_reshard_options *options = choice->options;
-    enum dcp_fate fate =
-        dcp_choose_fate(choice->src, choice->format, choice->target, &tensor);
+    enum dcp_fate fate = dcp_choose_fate(choice->src, choice->of_src, choice->format,
+                                         choice->target, &tensor);
     if (fate == DCP_FATE_REFUSED && !options->lossy)
         return refuse(choice, &tensor, err);
     if (fate != DCP_FATE_HELD)
@@ -316,7 +307,7 @@ static int take_weights(struct choice *choice, struct dcp_error *err)
 
 static int take_masters(struct choice *choice, struct dcp_error *err)
 {
-    enum dcp_role by = trained_by(choice->src);
+    enum dcp_role by = trained_by(choice->of_src);
     bool alone = choice->options->only == DCP_ONLY_MODEL;
     int rc = DCP_OK;
 
@@ -389,7 +380,7 @@ static int take_all(struct choice *choice, struct dcp_error *err)
 
     choice->from_masters = is_alone(choice) && from && from->flags & DCP_FORMAT_MASTERS;
     if (choice->options->weights == DCP_WEIGHTS_MASTER &&
-        !has_role(choice->src, DCP_ROLE_MASTER))
+        dcp_identity_find(choice->of_src, DCP_ROLE_MASTER, NULL) < 0)
         return refuse_masters(err);
 
     for (size_t t = 0; t < choice->src->n_tensors && !rc; t++)

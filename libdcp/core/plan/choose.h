@@ -14,8 +14,9 @@
 int dcp_choose(const struct dcp_catalog *src, const struct dcp_format *format,
                const struct dcp_reshard_options *options, struct dcp_catalog *target,
                int **out_src_tensor, struct dcp_error *err);
-/* What becomes of a tensor in that target. */
+/* What becomes of a tensor in that target. of_src: identity of src. */
 enum dcp_fate dcp_choose_fate(const struct dcp_catalog *src,
+                              const struct dcp_identity *of_src,
                               const struct dcp_format *format,
                               const struct dcp_catalog *target,
                               const struct dcp_tensor *tensor);

@@ -10,6 +10,7 @@
  * - replicated: every rank has all */
 #include "layout.h"
 #include "base/mem.h"
+#include "base/part.h"
 #include "base/str.h"
 #include <dcp/reshard.h>
 #include <string.h>
@@ -49,11 +50,6 @@ static int add(struct dcp_catalog *catalog, int tensor, int rank,
     return dcp_catalog_add_piece(catalog, &piece, err);
 }
 
-static int64_t ceil_div(int64_t a, int64_t b)
-{
-    return a / b + (a % b != 0);
-}
-
 /* The part of a tensor at flat_begin of its group that each rank's partition holds. */
 static int cut_flat(struct dcp_catalog *catalog, int t, int64_t flat_begin, int64_t part,
                     int world, struct dcp_error *err)
@@ -63,26 +59,11 @@ static int cut_flat(struct dcp_catalog *catalog, int t, int64_t flat_begin, int6
 
     for (int64_t r = flat_begin / part; r < world && r * part < flat_begin + n && !rc;
          r++) {
-        int64_t begin = r * part - flat_begin, end = begin + part;
-        struct dcp_region region = { .kind = DCP_FLAT,
-                                     .begin = begin > 0 ? begin : 0,
-                                     .end = end < n ? end : n };
-        rc = add(catalog, t, (int)r, region, err);
-    }
-    return rc;
-}
-
-static int cut_alone(struct dcp_catalog *catalog, int t, int world, struct dcp_error *err)
-{
-    int64_t n = catalog->tensors[t].n_elems, part = ceil_div(n, world);
-    int rc = DCP_OK;
-
-    for (int r = 0; r < world && r * part < n && !rc; r++) {
-        int64_t end = (r + 1) * part;
-        rc = add(catalog, t, r,
-                 (struct dcp_region){
-                     .kind = DCP_FLAT, .begin = r * part, .end = end < n ? end : n },
-                 err);
+        struct dcp_part held = dcp_part_of(part, r, flat_begin, n);
+        rc = add(
+            catalog, t, (int)r,
+            (struct dcp_region){ .kind = DCP_FLAT, .begin = held.begin, .end = held.end },
+            err);
     }
     return rc;
 }
@@ -91,12 +72,13 @@ static int cut_rows(struct dcp_catalog *catalog, int t, int world, struct dcp_er
 {
     int64_t offset[DCP_MAX_NDIM] = { 0 }, size[DCP_MAX_NDIM];
     int ndim = catalog->tensors[t].ndim, rc = DCP_OK;
-    int64_t rows = catalog->tensors[t].shape[0], part = ceil_div(rows, world);
+    int64_t rows = catalog->tensors[t].shape[0], part = dcp_part_ceil(rows, world);
 
     memcpy(size, catalog->tensors[t].shape, (size_t)ndim * sizeof *size);
     for (int r = 0; r < world && r * part < rows && !rc; r++) {
-        offset[0] = r * part;
-        size[0] = rows - offset[0] < part ? rows - offset[0] : part;
+        struct dcp_part held = dcp_part_of(part, r, 0, rows);
+        offset[0] = held.begin;
+        size[0] = held.end - held.begin;
         rc = add(catalog, t, r,
                  (struct dcp_region){ .kind = DCP_BOX, .offset = offset, .size = size },
                  err);
@@ -139,7 +121,7 @@ static int size_groups(const struct dcp_catalog *catalog, const char *layout, in
             return dcp_error_set(err, DCP_E_UNSUPPORTED, "a flat group overflows");
     }
     for (size_t g = 0; g < *n; g++)
-        (*groups)[g].part = 2 * ceil_div((*groups)[g].total, 2 * (int64_t)world);
+        (*groups)[g].part = dcp_part_zero((*groups)[g].total, world);
     return DCP_OK;
 }
 
@@ -184,7 +166,8 @@ int dcp_layout_apply(struct dcp_catalog *catalog, const char *layout, int world,
             rc = cut_flat(catalog, (int)t, group->at, group->part, world, err);
             group->at += tensor->n_elems;
         } else if (cut == CUT_ALONE) {
-            rc = cut_alone(catalog, (int)t, world, err);
+            rc = cut_flat(catalog, (int)t, 0, dcp_part_ceil(tensor->n_elems, world),
+                          world, err);
         } else if (cut == CUT_ROWS) {
             rc = cut_rows(catalog, (int)t, world, err);
         } else {

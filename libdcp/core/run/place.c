@@ -44,10 +44,9 @@ static void on_warning(void *self, enum dcp_log_level level, const char *text)
 }
 
 /* The newest whole step of a run folder, or "" when it is none. */
-static int choose_step(const char *path, struct dcp_place *place, char **out_name,
-                       struct dcp_error *err)
+static int choose_step(const char *path, struct dcp_place *place, struct dcp_error *err)
 {
-    const struct dcp_store *store = &place->store;
+    const struct dcp_store *store = place->store;
     const struct dcp_log log = { on_warning, &place->passed_over, DCP_LOG_WARN };
     struct dcp_source root = { store, "", true };
     const struct dcp_format *steps = dcp_format_of_steps();
@@ -70,35 +69,35 @@ static int choose_step(const char *path, struct dcp_place *place, char **out_nam
         dcp_error_hint(err, "'dcp-inspect %s' lists what is there", path);
         return rc;
     }
-    *out_name = strdup(step.name);
-    return *out_name ? DCP_OK : dcp_error_memory(err, "a path");
+    place->name = strdup(step.name);
+    return place->name ? DCP_OK : dcp_error_memory(err, "a path");
 }
 
 static int open_store(const char *dir, const struct dcp_place_options *options,
                       struct dcp_place *place, struct dcp_error *err)
 {
-    int rc = dcp_store_dir(&place->store, dir, false, err);
+    int rc = dcp_store_dir(place->store, dir, false, err);
 
     if (!rc)
-        place->store.max_header_bytes = options->max_header_bytes;
+        place->store->max_header_bytes = options->max_header_bytes;
     return rc;
 }
 
 static int open_dir(const char *path, const struct dcp_place_options *options,
-                    struct dcp_place *place, char **out_name, struct dcp_error *err)
+                    struct dcp_place *place, struct dcp_error *err)
 {
     int rc = open_store(path, options, place, err);
 
     if (!rc)
-        rc = choose_step(path, place, out_name, err);
+        rc = choose_step(path, place, err);
     if (rc)
         return rc;
-    place->path = **out_name ? dcp_fs_join(path, *out_name) : strdup(path);
+    place->path = *place->name ? dcp_fs_join(path, place->name) : strdup(path);
     return place->path ? DCP_OK : dcp_error_memory(err, "a path");
 }
 
 static int open_file(const char *path, const struct dcp_place_options *options,
-                     struct dcp_place *place, char **out_name, struct dcp_error *err)
+                     struct dcp_place *place, struct dcp_error *err)
 {
     DCP_CLEANUP_FREE char *dir = NULL;
 
@@ -107,37 +106,36 @@ static int open_file(const char *path, const struct dcp_place_options *options,
         return absent ? dcp_error_set(err, DCP_E_NOT_FOUND, "there is no '%s'", path)
                       : dcp_error_sys(err, DCP_E_IO, errno, "cannot open '%s'", path);
     }
-    if (!dcp_fs_split(path, &dir, out_name) || !(place->path = strdup(path)))
+    if (!dcp_fs_split(path, &dir, &place->name) || !(place->path = strdup(path)))
         return dcp_error_memory(err, "a path");
     return open_store(dir, options, place, err);
 }
 
 /* A tar archive becomes a folder. */
-static int enter_bundle(struct dcp_place *place, char **name, struct dcp_error *err)
+static int enter_bundle(struct dcp_place *place, struct dcp_error *err)
 {
     struct dcp_store bundle;
-    int rc = dcp_store_bundle(&bundle, &place->store, *name, err);
+    int rc = dcp_store_bundle(&bundle, place->store, place->name, err);
 
     if (rc)
         return rc;
-    place->store = bundle;
-    free(*name);
-    *name = NULL;
-    rc = choose_step(place->path, place, name, err);
-    place->source = (struct dcp_source){ &place->store, *name, true };
+    *place->store = bundle;
+    free(place->name);
+    place->name = NULL;
+    rc = choose_step(place->path, place, err);
+    place->source = (struct dcp_source){ place->store, place->name, true };
     return rc ? rc : dcp_format_probe(&place->source, &place->format, err);
 }
 
 /* A file that no format knows may still be an archive with a checkpoint in it. */
-static int choose_source(struct dcp_place *place, char **name, bool is_dir,
-                         struct dcp_error *err)
+static int choose_source(struct dcp_place *place, bool is_dir, struct dcp_error *err)
 {
     struct dcp_error why = { 0 };
 
-    place->source = (struct dcp_source){ &place->store, *name, is_dir };
-    int rc = dcp_format_probe_links(&place->store, &place->source, &place->format, &why);
-    if (rc == DCP_E_UNSUPPORTED && !is_dir && dcp_bundle_probe(&place->store, *name))
-        return enter_bundle(place, name, err);
+    place->source = (struct dcp_source){ place->store, place->name, is_dir };
+    int rc = dcp_format_probe_links(place->store, &place->source, &place->format, &why);
+    if (rc == DCP_E_UNSUPPORTED && !is_dir && dcp_bundle_probe(place->store, place->name))
+        return enter_bundle(place, err);
     if (rc && err)
         *err = why;
     return rc;
@@ -153,44 +151,37 @@ int dcp_place_open(const char *path, struct dcp_place *out_place, struct dcp_err
 int dcp_place_open_with(const char *path, const struct dcp_place_options *options,
                         struct dcp_place *out_place, struct dcp_error *err)
 {
-    struct dcp_place place = { 0 };
-    char *name = NULL;
+    struct dcp_place *place = out_place;
     bool is_dir = dcp_fs_is_dir(path);
-    int rc = is_dir ? open_dir(path, options, &place, &name, err)
-                    : open_file(path, options, &place, &name, err);
 
-    /* The store moves with the place to the caller, so the source is probed through a
-     * copy. */
+    *place = (struct dcp_place){ .store = calloc(1, sizeof *place->store) };
+    int rc = !place->store ? dcp_error_memory(err, "a path")
+             : is_dir      ? open_dir(path, options, place, err)
+                           : open_file(path, options, place, err);
     if (!rc)
-        rc = choose_source(&place, &name, is_dir, err);
-    if (rc) {
-        free(name);
-        place.source.name = NULL;
-        dcp_place_close(&place);
-        return rc;
-    }
-    *out_place = place;
-    out_place->source.store = &out_place->store;
-    return DCP_OK;
+        rc = choose_source(place, is_dir, err);
+    if (rc)
+        dcp_place_close(place);
+    return rc;
 }
 
 void dcp_place_close(struct dcp_place *place)
 {
     if (!place)
         return;
-    free((char *)place->source.name); /* NULL, or made by dcp_place_open */
-    free(place->path);
     dcp_mend_free(place->mend);
     dcp_place_unpin(place);
-    if (place->store.ops)
-        dcp_store_free(&place->store);
+    dcp_store_free(place->store);
+    free(place->store);
+    free(place->name);
+    free(place->path);
     *place = (struct dcp_place){ 0 };
 }
 
 void dcp_place_unpin(struct dcp_place *place)
 {
-    if (place->store.ops)
-        dcp_unpin(&place->store, &place->pin);
+    if (place->store)
+        dcp_unpin(place->store, &place->pin);
 }
 
 int dcp_place_failed(const struct dcp_place *place, int rc, struct dcp_error *err)
@@ -255,6 +246,6 @@ struct dcp_source dcp_place_plain(const struct dcp_place *place)
 {
     struct dcp_source source = place->source;
 
-    source.store = &place->store;
+    source.store = place->store;
     return source;
 }

@@ -77,13 +77,6 @@ static int look_into(const struct dcp_store *store, const char *name,
     return rc;
 }
 
-int dcp_step_check(const struct dcp_store *store, const char *name, struct dcp_error *err)
-{
-    struct dcp_step step = { .whole = false };
-
-    return look_into(store, name, &step, err);
-}
-
 /* Whether parity gives what is missing: nothing but manifests is read through it. */
 static int check_mended(const struct dcp_store *store, struct dcp_step *step,
                         struct dcp_error *err)

@@ -17,9 +17,6 @@
 void dcp_step_name(char out[64], int64_t step);
 /* The number of a step's folder name, or -1. */
 int64_t dcp_step_parse(const char *name);
-/* Whether a step's folder is a whole native step of that number; why not, in err. */
-int dcp_step_check(const struct dcp_store *store, const char *name,
-                   struct dcp_error *err);
 /* What a step is called that was set aside, i from 1: "step-00000060.aside", then
  * ".aside-2", and so on; and whether a name is such a one. */
 void dcp_aside_name(const char *step, int64_t i, char out[96]);

@@ -29,7 +29,6 @@ int dcp_write_at(struct dcp_write *w, int file, uint64_t offset, const void *dat
 {
     const struct dcp_store *store = w->setup.store;
 
-    atomic_fetch_add(&w->n_writes, 1);
     return store->ops->write_at(store->self, w->files[file].handle, offset, data, n, err);
 }
 

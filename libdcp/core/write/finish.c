@@ -26,10 +26,10 @@ int dcp_finish_init(struct dcp_finish *finish, const struct dcp_context *ctx,
         return dcp_error_memory(err, "a save");
     if (!options->companion)
         return DCP_OK;
-    finish->companion.dtype = options->companion->dtype;
-    finish->companion.name = strdup(options->companion->name);
-    finish->companion.format = strdup(options->companion->format);
-    finish->has_companion = finish->companion.name && finish->companion.format;
+    finish->companion_dtype = options->companion->dtype;
+    finish->companion_name = strdup(options->companion->name);
+    finish->companion_format = strdup(options->companion->format);
+    finish->has_companion = finish->companion_name && finish->companion_format;
     return finish->has_companion ? DCP_OK : dcp_error_memory(err, "a save");
 }
 
@@ -39,9 +39,9 @@ uint64_t dcp_finish_companion_bytes(const struct dcp_finish *finish)
 
     for (size_t t = 0; finish->has_companion && t < finish->catalog->n_tensors; t++) {
         const struct dcp_tensor *tensor = &finish->catalog->tensors[t];
-        bool cast = finish->companion.dtype >= 0 && dcp_dtype_is_float(tensor->dtype);
+        bool cast = finish->companion_dtype >= 0 && dcp_dtype_is_float(tensor->dtype);
         enum dcp_dtype dtype =
-            cast ? (enum dcp_dtype)finish->companion.dtype : tensor->dtype;
+            cast ? (enum dcp_dtype)finish->companion_dtype : tensor->dtype;
         if (!dcp_role_is_optim(tensor->role))
             bytes += (uint64_t)tensor->n_elems * dcp_dtype_size(dtype);
     }
@@ -56,16 +56,16 @@ static int make_companion(struct dcp_finish *finish, struct dcp_error *err)
     int *src_tensor = NULL;
     struct dcp_plan *plan = NULL;
     struct dcp_source source = { finish->ctx->store, finish->publish.tmp, true };
-    struct dcp_target_options target_options = { .name = finish->companion.name };
-    struct dcp_reshard_options options = { .dtype = finish->companion.dtype,
+    struct dcp_target_options target_options = { .name = finish->companion_name };
+    struct dcp_reshard_options options = { .dtype = finish->companion_dtype,
                                            .only = DCP_ONLY_MODEL };
-    const struct dcp_format *format = dcp_format_find(finish->companion.format);
+    const struct dcp_format *format = dcp_format_find(finish->companion_format);
     struct dcp_target target = { .format = format, .options = &target_options };
     struct dcp_reshard_plan facts = { 0 };
 
     if (!format || (format->flags & DCP_FORMAT_IS_DIR) || format->packs)
         return dcp_error_set(err, DCP_E_UNSUPPORTED, "'%s' is no format of one file",
-                             finish->companion.format);
+                             finish->companion_format);
     int rc = dcp_contents_new(finish->catalog, format, &options, &facts, &catalog,
                               &src_tensor, err);
     target.catalog = catalog;
@@ -171,8 +171,8 @@ void dcp_finish_fini(struct dcp_finish *finish)
     dcp_publish_fini(&finish->publish);
     dcp_parity_free(finish->parity);
     dcp_catalog_free(finish->catalog);
-    free((char *)finish->companion.name); /* copies, made in init */
-    free((char *)finish->companion.format);
+    free(finish->companion_name);
+    free(finish->companion_format);
     free(finish->name);
     free(finish->parts);
     *finish = (struct dcp_finish){ 0 };

@@ -41,7 +41,7 @@ struct dcp_write {
     size_t cap_files;
     struct dcp_write_worker *workers;
     pthread_mutex_t lock; /* of progress */
-    _Atomic uint64_t done_bytes, n_writes;
+    _Atomic uint64_t done_bytes;
 };
 
 /* Orders the pieces by file, once they have their extents. */

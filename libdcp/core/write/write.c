@@ -88,11 +88,6 @@ uint64_t dcp_write_parts(const struct dcp_write *w, size_t tensor)
     return w->parts[tensor];
 }
 
-uint64_t dcp_write_count(const struct dcp_write *w)
-{
-    return w->n_writes;
-}
-
 static int report(struct dcp_write *w, uint64_t n, struct dcp_error *err)
 {
     uint64_t done = atomic_fetch_add(&w->done_bytes, n) + n;

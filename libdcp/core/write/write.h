@@ -58,7 +58,5 @@ int dcp_write_global(struct dcp_write *write, struct dcp_error *err);
 
 /* The fingerprint parts of a tensor that were written here, combined by exclusive or. */
 uint64_t dcp_write_parts(const struct dcp_write *write, size_t tensor);
-/* Calls of write_at so far. */
-uint64_t dcp_write_count(const struct dcp_write *write);
 
 #endif

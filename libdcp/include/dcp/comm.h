@@ -40,12 +40,10 @@ struct dcp_comm {
 DCP_PUBLIC void dcp_comm_self(struct dcp_comm *out_comm);
 
 /* `world` comms in one process, one for each thread; comms has room for `world`. Each is
- * freed with dcp_comm_free. For tests and for programs that run ranks as threads.
+ * freed with dcp_comm_free. For programs that run ranks as threads, and for tests.
  * Errors: MEMORY. */
 DCP_PUBLIC int dcp_comm_threads(struct dcp_comm *out_comms, int world,
                                 struct dcp_error *err);
-/* For tests: from now on this rank is dead or silent, and the others must find out. */
-DCP_PUBLIC void dcp_comm_threads_kill(struct dcp_comm *comm);
 
 /* A comm over a duplicate of an MPI communicator (`mpi_comm` points to an MPI_Comm), in
  * libdcp_mpi. MPI must be initialised. Ranks on this host that die are noticed at once,

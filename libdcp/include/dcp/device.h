@@ -31,8 +31,6 @@ struct dcp_device {
 
 /* The host's own memory. Needs no freeing. */
 DCP_PUBLIC void dcp_device_host(struct dcp_device *out_device);
-/* For tests: as dcp_device_host, but host_readable is 0 and staging comes poisoned. */
-DCP_PUBLIC void dcp_device_host_poisoned(struct dcp_device *out_device);
 
 /* The memory of a CUDA device, by CUDA's number of it, in libdcp_cuda. What computes in
  * memory must have finished before a save takes it, and a load is complete when it

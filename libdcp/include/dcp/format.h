@@ -122,10 +122,12 @@ struct dcp_format {
     int (*index)(const struct dcp_source *source, struct dcp_catalog *catalog,
                  struct dcp_error *err);
 
-    /* Optional. What becomes of a tensor in a target, of which format, layout and world
-     * are set. Without it every tensor is held, those of the optimizer when the flags say
-     * OPTIM. */
-    enum dcp_fate (*fate)(const struct dcp_catalog *src, const struct dcp_catalog *target,
+    /* Optional. What becomes of a tensor of src (its tensors by role and param: of_src)
+     * in a target, of which format, layout and world are set. Without it every tensor is
+     * held, those of the optimizer when the flags say OPTIM. */
+    enum dcp_fate (*fate)(const struct dcp_catalog *src,
+                          const struct dcp_identity *of_src,
+                          const struct dcp_catalog *target,
                           const struct dcp_tensor *tensor);
 
     /* -- writing: each is called once for a target, in this order ------------------- */

@@ -14,10 +14,10 @@ extern "C" {
  * or folder of a known format, or a tar archive, plain or compressed with zstd, of such a
  * folder. */
 struct dcp_place {
-    struct dcp_store store;   /* rooted at the checkpoint's folder, or its archive */
-    struct dcp_source source; /* in that store */
+    struct dcp_store *store;  /* rooted at the checkpoint's folder, or its archive */
+    struct dcp_source source; /* in that store, by `name` */
     const struct dcp_format *format;
-    char *path;                 /* for messages: with the step that was chosen */
+    char *name, *path;          /* path: for messages, with the step that was chosen */
     struct dcp_mend *mend;      /* private */
     struct dcp_error damage;    /* what was found, where parity gives what is missing */
     struct dcp_store_file *pin; /* private */

@@ -144,42 +144,39 @@ DCP_PUBLIC int dcp_store_bundle_finish(struct dcp_store *store, uint64_t *out_si
  * still, and nothing is ever written through a link. Does nothing to other stores. Not
  * while another thread uses the store. */
 DCP_PUBLIC void dcp_store_dir_follow(struct dcp_store *store, bool follow);
-/* A store in memory, empty. Unsynced data are kept apart: dcp_store_mem_crash drops them.
- */
+/* A store that does all that another one does, but for the calls that a wrapper does in
+ * its own way: it makes this the first member of its struct, has it filled, and puts its
+ * functions in `ops`. Their self is the wrapper; what they do not do themselves they call
+ * of `inner`. What inner cannot do (NULL) is NULL here too. */
+struct dcp_store_forward {
+    struct dcp_store_ops ops;
+    const struct dcp_store *inner;
+};
+/* Fills both; they may not move afterwards, nor `inner`, which is borrowed until the last
+ * call. Freeing the store frees nothing: a wrapper that owns anything sets ops.free.
+ * Thread rule: that of inner. */
+DCP_PUBLIC void dcp_store_forward(struct dcp_store *out_store,
+                                  struct dcp_store_forward *wrapper,
+                                  const struct dcp_store *inner);
+/* Takes the lease of the root until the store is freed, for who saves again and again:
+ * others get BUSY meanwhile, and saves, prunes and repairs in this store, which take it
+ * each for itself otherwise, work under it. Does nothing when it is held so already;
+ * after an error the store is as it was. Not while another thread uses the store. Errors:
+ * BUSY with who holds it, UNSUPPORTED (no locks there), IO, MEMORY. */
+DCP_PUBLIC int dcp_store_lease(struct dcp_store *store, struct dcp_error *err);
+
+/* A store in memory, empty. */
 DCP_PUBLIC int dcp_store_mem(struct dcp_store *out_store, struct dcp_error *err);
-/* For tests: what a power cut leaves. Data and names that were not synced are gone. */
-DCP_PUBLIC int dcp_store_mem_crash(struct dcp_store *store, struct dcp_error *err);
-
-/* For tests: the sizes of all files together may be `bytes` at most, as on a full disk;
- * UINT64_MAX: no limit. */
-DCP_PUBLIC void dcp_store_mem_limit(struct dcp_store *store, uint64_t bytes);
-
-/* For tests: wraps a store (borrowed until free). The n-th operation (from 1) does this:
- */
-enum dcp_fault_kind {
-    DCP_FAULT_NONE,
-    DCP_FAULT_FAIL, /* it fails with IO, once */
-    DCP_FAULT_TEAR, /* a write stops half way and fails; any other operation fails */
-    DCP_FAULT_STOP  /* it and all after it fail: the process is as good as dead */
-};
-struct dcp_fault {
-    enum dcp_fault_kind kind;
-    uint64_t at;    /* which operation */
-    uint64_t count; /* operations seen; atomic */
-};
-DCP_PUBLIC int dcp_store_fault(struct dcp_store *out_store, struct dcp_store *inner,
-                               struct dcp_fault *fault, struct dcp_error *err);
 
 /* Frees what self points to; a zeroed store is fine. */
 DCP_PUBLIC void dcp_store_free(struct dcp_store *store);
 /* Frees what `list` gave; NULL is fine. */
 DCP_PUBLIC void dcp_store_list_free(struct dcp_store_entry *entries, size_t n);
 
-/* How large a header may be that real files have of at most `usual` bytes: that, or what
+/* Refuses a header of so many bytes that is longer than real files have, `usual`, or than
  * max_header_bytes says. In an archive it is also 16 MiB and 64 times the archive at
- * most: text does not become that small, and what is nothing but blanks is an attack. */
-DCP_PUBLIC uint64_t dcp_store_header_limit(const struct dcp_store *store, uint64_t usual);
-/* Refuses a header of so many bytes that is longer. Errors: CORRUPT. */
+ * most: text does not become that small, and what is nothing but blanks is an attack.
+ * Errors: CORRUPT. */
 DCP_PUBLIC int dcp_store_check_header(const struct dcp_store *store, const char *name,
                                       uint64_t size_bytes, uint64_t usual,
                                       struct dcp_error *err);
@@ -189,7 +186,7 @@ DCP_PUBLIC int dcp_store_read_file(const struct dcp_store *store, const char *na
                                    size_t max_bytes, void **out, size_t *out_size_bytes,
                                    struct dcp_error *err);
 /* The same of a file that is a header, manifest or index, and may be as long as
- * dcp_store_header_limit says. */
+ * dcp_store_check_header allows. */
 DCP_PUBLIC int dcp_store_read_header(const struct dcp_store *store, const char *name,
                                      size_t usual_bytes, void **out,
                                      size_t *out_size_bytes, struct dcp_error *err);

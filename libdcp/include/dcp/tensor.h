@@ -301,8 +301,8 @@ DCP_PUBLIC int dcp_catalog_find_object(const struct dcp_catalog *catalog,
 DCP_PUBLIC void dcp_catalog_hold_object(struct dcp_catalog *catalog, const char *name);
 
 /* The tensors of a catalog by what they are: the index of the first with that role and
- * param, or -1. The catalog is borrowed, and must not change. Caller owns. Errors:
- * MEMORY.
+ * param (NULL: any), or -1. The catalog is borrowed, and must not change. Caller owns.
+ * Errors: MEMORY.
  */
 struct dcp_identity;
 DCP_PUBLIC int dcp_identity_new(const struct dcp_catalog *catalog,

@@ -1,548 +1,346 @@
-/* Ranks of an MPI job.
+/* Ranks of an MPI job: messages of star.h, by nonblocking calls alone. Between two looks
+ * at them a rank sleeps.
  *
- * Every call is one round over a star: each rank sends to rank 0, which answers all. Only
- * nonblocking calls are made, and between two looks at them a rank sleeps. Rank 0 waits
- * for three quarters of the time-out and then tells the others who is missing; they wait
- * for all of it, and when no answer came, rank 0 is the one to name.
- *
- * After a failure MPI is not called again: its requests may never complete, so the memory
- * they point to is left to it. A late message can meet no later call, because there is
- * none. It uses nothing hidden of libdcp, being a library of its own. */
+ * After a failure MPI is not called again, but for the verdict of rank 0: its requests
+ * may never complete, so what they point to is memory of the link, and is left to MPI. A
+ * late message can meet no later call, because there is none. It uses nothing hidden of
+ * libdcp, being a library of its own. */
 #include <dcp/comm.h>
 
 #include "peers.h"
+#include "star.h"
 #include <limits.h>
 #include <mpi.h>
 #include <sched.h>
-#include <stdbool.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #define START_TIMEOUT_MS 60000
-#define N_TAGS 32768 /* MPI promises no more */
+#define TAG 0
 
 /* Waiting, in nanoseconds. */
-#define MS UINT64_C(1000000)
 #define QUICK_LOOKS 50 /* before the first sleep */
-#define FIRST_SLEEP (MS / 20)
-#define LONGEST_SLEEP (2 * MS)
-#define WATCH_EVERY (50 * MS)
+#define FIRST_SLEEP (DCP_STAR_MS / 20)
+#define LONGEST_SLEEP (2 * DCP_STAR_MS)
+#define WATCH_EVERY (50 * DCP_STAR_MS)
 /* A dead rank's last message may still be on its way, and rank 0's verdict is the same
  * for all, so rank 0 waits a little for the first, and the others a little more for that.
  */
-#define ROOT_GRACE (100 * MS)
-#define LEAF_GRACE (500 * MS)
-#define VERDICT_TIME (100 * MS) /* for sending it, when someone does not read */
+#define ROOT_GRACE (100 * DCP_STAR_MS)
+#define LEAF_GRACE (500 * DCP_STAR_MS)
 
-enum kind { ALLGATHER, BCAST };
-
-struct call {
-    uint64_t round, kind, root, size_bytes;
-};
-
-/* What every message begins with. */
-struct head {
-    struct call call; /* both sides must be in the same */
-    int64_t code;     /* DCP_OK: the bytes of the call follow */
-    int64_t rank;     /* who failed */
-    int64_t fate;     /* of that rank, DCP_RANK_… */
-    char why[160];
+/* What goes to and comes from one rank. */
+struct side {
+    MPI_Request head_out, body_out, head_in, body_in; /* null when there is none */
+    bool sends, has_body; /* these were started, in the present message */
+    bool lost;            /* what was to be sent before it was not */
+    unsigned char *body;  /* where it is received */
+    int error;            /* of MPI */
+    unsigned char head[DCP_STAR_HEAD_BYTES];
 };
 
 struct mpi {
+    struct dcp_star star; /* first */
     MPI_Comm comm;
-    int rank, world;
-    uint64_t round;
-    MPI_Request *sends, *receives; /* by rank; null when there is none */
-    unsigned char *buffer;         /* of the messages of a round */
-    size_t cap;
-    struct head spare[2];    /* for a verdict, and for a rank without memory */
+    struct side *sides;      /* by rank */
     struct dcp_peers *peers; /* NULL: not known */
-    struct dcp_error failure;
-};
-
-/* --- time --- */
-
-static uint64_t now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000 * MS + (uint64_t)now.tv_nsec;
-}
-
-struct wait {
-    uint64_t begin, deadline, next_watch, sleep;
+    unsigned char *buffer;   /* bodies: what is sent, then what is received */
+    size_t cap, send_bytes, received_bytes;
+    unsigned char heads[2][DCP_STAR_HEAD_BYTES]; /* of a round, and of the verdict */
+    unsigned char *head;
     int n_looks;
+    uint64_t sleep, next_watch;
     uint64_t death; /* when a dead rank was noticed, 0: none was */
     int dead;
 };
 
-static struct wait wait_begin(uint64_t time_ns)
-{
-    uint64_t begin = now_ns();
-    return (struct wait){ .begin = begin,
-                          .deadline = begin + time_ns,
-                          .next_watch = begin + WATCH_EVERY,
-                          .sleep = FIRST_SLEEP,
-                          .dead = -1 };
-}
-
-static void rest(struct wait *wait)
-{
-    if (wait->n_looks++ < QUICK_LOOKS) {
-        sched_yield();
-        return;
-    }
-    struct timespec time = { .tv_nsec = (long)wait->sleep };
-    nanosleep(&time, NULL);
-    wait->sleep += wait->sleep / 2;
-    if (wait->sleep > LONGEST_SLEEP)
-        wait->sleep = LONGEST_SLEEP;
-}
-
-/* --- failure --- */
-
-static int fail(struct mpi *mpi, int rank, int fate, const char *why)
-{
-    if (!mpi->failure.code) {
-        dcp_error_set(&mpi->failure, DCP_E_COMM, "rank %d %s", rank, why);
-        dcp_error_hint(&mpi->failure,
-                       "look at the output of rank %d; all ranks must be started again",
-                       rank);
-        mpi->failure.rank = rank;
-        mpi->failure.rank_fate = fate;
-    }
-    return DCP_E_COMM;
-}
-
-static int report_failure(const struct mpi *mpi, struct dcp_error *err)
-{
-    if (err && !err->code)
-        *err = mpi->failure;
-    return mpi->failure.code;
-}
-
-static int fail_mpi(struct mpi *mpi, int rank, int mpi_code)
-{
-    char text[MPI_MAX_ERROR_STRING] = "", why[sizeof text + 32];
-    int n;
-    MPI_Error_string(mpi_code, text, &n);
-    snprintf(why, sizeof why, "cannot be reached: %s", text);
-    return fail(mpi, rank, DCP_RANK_UNKNOWN, why);
-}
-
-static int fail_silent(struct mpi *mpi, int rank, const struct wait *wait)
-{
-    char why[80];
-    snprintf(why, sizeof why, "did not answer within %.1f s",
-             (double)(now_ns() - wait->begin) / 1e9);
-    return fail(mpi, rank, DCP_RANK_SILENT, why);
-}
+/* --- who is dead --- */
 
 static bool is_dead(const struct mpi *mpi, int rank)
 {
     return mpi->peers && dcp_peers_is_dead(mpi->peers, rank);
 }
 
-/* Lowest rank that is known to be dead, or -1; of those whose request is open, when
- * requests are given. */
-static int find_dead(struct mpi *mpi, const MPI_Request *requests)
+static int mpi_peer_dead(void *self)
 {
+    struct mpi *mpi = self;
     bool any = mpi->peers && dcp_peers_look(mpi->peers);
-    for (int r = 0; any && r < mpi->world; r++)
-        if (is_dead(mpi, r) && (!requests || requests[r] != MPI_REQUEST_NULL))
+    for (int r = 0; any && r < mpi->star.world; r++)
+        if (is_dead(mpi, r))
             return r;
     return -1;
 }
 
-/* Looks now and then whether someone that is waited for died. True: and its last message
- * has had the time to come. */
-static bool has_died(struct mpi *mpi, struct wait *wait, const MPI_Request *requests,
-                     uint64_t grace)
+/* Looks now and then. Who is told has had the time to send a last message. */
+static int link_find_gone(void *self, bool now)
 {
-    uint64_t now = now_ns();
-    if (now < wait->next_watch)
-        return false;
-    wait->next_watch = now + WATCH_EVERY;
-    wait->dead = find_dead(mpi, requests);
-    if (wait->dead < 0)
-        wait->death = 0;
-    else if (!wait->death)
-        wait->death = now;
-    return wait->death && now - wait->death >= grace;
-}
-
-/* --- requests --- */
-
-/* Tests all; lowest rank whose request is open, -1: none, or failure of the comm. */
-static int test_all(struct mpi *mpi, MPI_Request *requests)
-{
-    int open = -1;
-    for (int r = mpi->world - 1; r >= 0; r--) {
-        int done = 1;
-        int rc = requests[r] == MPI_REQUEST_NULL
-                     ? MPI_SUCCESS
-                     : MPI_Test(&requests[r], &done, MPI_STATUS_IGNORE);
-        if (rc != MPI_SUCCESS) {
-            fail_mpi(mpi, r, rc);
-            return -1;
-        }
-        if (!done)
-            open = r;
+    struct mpi *mpi = self;
+    uint64_t at = dcp_star_now(), grace = mpi->star.rank ? LEAF_GRACE : ROOT_GRACE;
+    (void)now;
+    if (at >= mpi->next_watch) {
+        mpi->next_watch = at + WATCH_EVERY;
+        mpi->dead = mpi_peer_dead(mpi);
+        if (mpi->dead < 0)
+            mpi->death = 0;
+        else if (!mpi->death)
+            mpi->death = at;
     }
-    return open;
+    return mpi->death && at - mpi->death >= grace ? mpi->dead : -1;
 }
 
-/* Waits until all are complete; a rank whose request stays open is the one that failed.
- */
-static int wait_all(struct mpi *mpi, MPI_Request *requests, struct wait *wait,
-                    uint64_t grace)
+/* --- waiting --- */
+
+static void wake_up(struct mpi *mpi)
 {
-    int open;
-    while ((open = test_all(mpi, requests)) >= 0) {
-        if (has_died(mpi, wait, requests, grace))
-            return fail(mpi, wait->dead, DCP_RANK_DEAD, "is gone");
-        if (now_ns() >= wait->deadline)
-            return fail_silent(mpi, open, wait);
-        rest(wait);
+    mpi->n_looks = 0;
+    mpi->sleep = FIRST_SLEEP;
+}
+
+static void link_wait(void *self, const bool *skip, uint64_t deadline)
+{
+    struct mpi *mpi = self;
+    (void)skip, (void)deadline;
+    if (mpi->n_looks++ < QUICK_LOOKS) {
+        sched_yield();
+        return;
     }
-    return mpi->failure.code;
+    struct timespec time = { .tv_nsec = (long)mpi->sleep };
+    nanosleep(&time, NULL);
+    mpi->sleep += mpi->sleep / 2;
+    if (mpi->sleep > LONGEST_SLEEP)
+        mpi->sleep = LONGEST_SLEEP;
 }
 
-static int start_send(struct mpi *mpi, int to, const void *data, size_t size)
+/* --- messages --- */
+
+static bool is_sending(const struct side *side)
 {
-    int tag = (int)(mpi->round % N_TAGS);
-    int rc = MPI_Isend(data, (int)size, MPI_BYTE, to, tag, mpi->comm, &mpi->sends[to]);
-    return rc == MPI_SUCCESS ? DCP_OK : fail_mpi(mpi, to, rc);
+    return side->head_out != MPI_REQUEST_NULL || side->body_out != MPI_REQUEST_NULL;
 }
 
-static int start_receive(struct mpi *mpi, int from, void *out, size_t size)
+static bool is_open(const struct side *side)
 {
-    int tag = (int)(mpi->round % N_TAGS);
-    int rc =
-        MPI_Irecv(out, (int)size, MPI_BYTE, from, tag, mpi->comm, &mpi->receives[from]);
-    return rc == MPI_SUCCESS ? DCP_OK : fail_mpi(mpi, from, rc);
+    return is_sending(side) || side->head_in != MPI_REQUEST_NULL ||
+           side->body_in != MPI_REQUEST_NULL;
 }
 
-/* No request is open between two rounds, so the buffer may move. NULL: no memory. */
-static unsigned char *get_buffer(struct mpi *mpi, size_t size)
+/* What MPI said of a side; the first error is the one to tell. */
+static bool is_good(struct side *side, int mpi_code)
 {
+    if (mpi_code != MPI_SUCCESS && !side->error)
+        side->error = mpi_code;
+    return mpi_code == MPI_SUCCESS;
+}
+
+static enum dcp_star_progress look_at(struct mpi *mpi, int rank, MPI_Request *request)
+{
+    struct side *side = &mpi->sides[rank];
+    int done = 1;
+    if (side->error || (*request != MPI_REQUEST_NULL &&
+                        !is_good(side, MPI_Test(request, &done, MPI_STATUS_IGNORE))))
+        return DCP_STAR_LOST;
+    if (done)
+        return DCP_STAR_DONE;
+    bool gone = link_find_gone(mpi, false) >= 0 && is_dead(mpi, rank);
+    return gone ? DCP_STAR_LOST : DCP_STAR_MORE;
+}
+
+/* No request is open between two rounds, so the buffer may move. */
+static bool link_reserve(void *self, size_t send_bytes, size_t receive_bytes)
+{
+    struct mpi *mpi = self;
+    size_t size = send_bytes + receive_bytes;
     if (size > mpi->cap) {
         unsigned char *grown = realloc(mpi->buffer, size);
         if (!grown)
-            return NULL;
+            return false;
         mpi->buffer = grown;
         mpi->cap = size;
     }
-    return mpi->buffer;
+    mpi->send_bytes = send_bytes;
+    return true;
 }
 
-/* --- one round --- */
-
-/* Bytes of the call that a rank sends to rank 0, and that rank 0 answers. */
-static size_t up_bytes(const struct call *call, int rank)
+static void link_begin_send(void *self, const unsigned char head[DCP_STAR_HEAD_BYTES],
+                            const void *body, size_t size_bytes)
 {
-    bool sends = call->kind == ALLGATHER || call->root == (uint64_t)rank;
-    return sends ? (size_t)call->size_bytes : 0;
-}
-
-static size_t down_bytes(const struct mpi *mpi, const struct call *call)
-{
-    return (size_t)call->size_bytes * (call->kind == ALLGATHER ? (size_t)mpi->world : 1);
-}
-
-/* Where a rank's message stands in rank 0's buffer. */
-static size_t slot_of(const struct call *call, int rank)
-{
-    size_t heads = (size_t)rank * sizeof(struct head);
-    if (call->kind == ALLGATHER)
-        return heads + (size_t)rank * (size_t)call->size_bytes;
-    return heads + ((uint64_t)rank > call->root ? (size_t)call->size_bytes : 0);
-}
-
-/* Every message is a head, then maybe bytes. Alignment is not the buffer's duty. */
-static struct head read_head(const unsigned char *message)
-{
-    struct head head;
-    memcpy(&head, message, sizeof head);
-    head.why[sizeof head.why - 1] = '\0';
-    return head;
-}
-
-static struct head refusal(const struct call *call, int code, int rank, const char *why)
-{
-    struct head head = { .call = *call, .code = code, .rank = rank };
-    snprintf(head.why, sizeof head.why, "%s", why);
-    return head;
-}
-
-/* What a head with a code says. Without memory somewhere the round is over but all are in
- * step: the comm can be used again. */
-static int obey(struct mpi *mpi, const struct head *head, struct dcp_error *err)
-{
-    int rank = (int)head->rank;
-    if (head->code != DCP_E_MEMORY) {
-        fail(mpi, rank, (int)head->fate, head->why);
-        return report_failure(mpi, err);
+    struct mpi *mpi = self;
+    mpi->head = mpi->heads[0];
+    for (int r = 0; r < mpi->star.world; r++) {
+        struct side *side = &mpi->sides[r];
+        side->lost = is_sending(side);
+        side->sends = false;
+        if (side->lost)
+            mpi->head = mpi->heads[1];
     }
-    dcp_error_set(err, DCP_E_MEMORY, "rank %d %s", rank, head->why);
-    if (err)
-        err->rank = rank;
-    return DCP_E_MEMORY;
+    memcpy(mpi->head, head, DCP_STAR_HEAD_BYTES);
+    if (size_bytes)
+        memcpy(mpi->buffer, body, size_bytes);
+    wake_up(mpi);
 }
 
-static bool same_call(const struct call *a, const struct call *b)
+static bool start_send(struct mpi *mpi, int to, size_t size)
 {
-    return memcmp(a, b, sizeof *a) == 0;
+    struct side *side = &mpi->sides[to];
+    side->sends = true;
+    return is_good(side, MPI_Isend(mpi->head, DCP_STAR_HEAD_BYTES, MPI_BYTE, to, TAG,
+                                   mpi->comm, &side->head_out)) &&
+           (!size || is_good(side, MPI_Isend(mpi->buffer, (int)size, MPI_BYTE, to, TAG,
+                                             mpi->comm, &side->body_out)));
 }
 
-/* Any rank but 0. */
-static int leaf_round(struct mpi *mpi, const struct call *call, const void *in, void *out,
-                      uint64_t time_ns, struct dcp_error *err)
+static enum dcp_star_progress link_send(void *self, int rank, size_t size_bytes)
 {
-    static const char no_memory[] = "has no memory for a message";
-    size_t n_in = up_bytes(call, mpi->rank), n_out = down_bytes(mpi, call);
-    unsigned char *up = get_buffer(mpi, n_in + n_out + 2 * sizeof(struct head));
-    unsigned char *down = up + sizeof(struct head) + n_in;
-    struct head head = { .call = *call };
-    if (!up) { /* say so; the answer to that is a head alone */
-        up = (unsigned char *)&mpi->spare[0];
-        down = (unsigned char *)&mpi->spare[1];
-        head = refusal(call, DCP_E_MEMORY, mpi->rank, no_memory);
-        n_in = n_out = 0;
+    struct mpi *mpi = self;
+    struct side *side = &mpi->sides[rank];
+    if (side->lost || (!side->sends && !start_send(mpi, rank, size_bytes)))
+        return DCP_STAR_LOST;
+    enum dcp_star_progress head = look_at(mpi, rank, &side->head_out);
+    return head == DCP_STAR_DONE ? look_at(mpi, rank, &side->body_out) : head;
+}
+
+static void link_begin_receive(void *self)
+{
+    struct mpi *mpi = self;
+    int end = mpi->star.rank ? 1 : mpi->star.world;
+    for (int r = mpi->star.rank ? 0 : 1; r < end; r++) {
+        struct side *side = &mpi->sides[r];
+        side->has_body = false;
+        is_good(side, MPI_Irecv(side->head, DCP_STAR_HEAD_BYTES, MPI_BYTE, r, TAG,
+                                mpi->comm, &side->head_in));
     }
-    memcpy(up, &head, sizeof head);
-    if (n_in)
-        memcpy(up + sizeof head, in, n_in);
-    if (start_receive(mpi, 0, down, sizeof head + n_out) ||
-        start_send(mpi, 0, up, sizeof head + n_in))
-        return report_failure(mpi, err);
+    mpi->received_bytes = 0;
+    mpi->next_watch = dcp_star_now() + WATCH_EVERY;
+    mpi->death = 0;
+    wake_up(mpi);
+}
 
-    struct wait wait = wait_begin(time_ns);
-    while (test_all(mpi, mpi->receives) >= 0) {
-        test_all(mpi, mpi->sends);
-        if (has_died(mpi, &wait, NULL, LEAF_GRACE)) {
-            fail(mpi, wait.dead, DCP_RANK_DEAD, "is gone");
-        } else if (now_ns() >= wait.deadline) {
-            fail_silent(mpi, 0, &wait);
-        } else {
-            rest(&wait);
-        }
-        if (mpi->failure.code)
-            return report_failure(mpi, err);
+static enum dcp_star_progress link_receive_head(void *self, int rank,
+                                                const unsigned char **out_head)
+{
+    struct mpi *mpi = self;
+    *out_head = mpi->sides[rank].head;
+    return look_at(mpi, rank, &mpi->sides[rank].head_in);
+}
+
+static enum dcp_star_progress link_receive_body(void *self, int rank, void *out,
+                                                size_t size_bytes)
+{
+    struct mpi *mpi = self;
+    struct side *side = &mpi->sides[rank];
+    if (!size_bytes)
+        return DCP_STAR_DONE;
+    if (!side->has_body) {
+        side->has_body = true;
+        side->body = mpi->buffer + mpi->send_bytes + mpi->received_bytes;
+        mpi->received_bytes += size_bytes;
+        if (!is_good(side, MPI_Irecv(side->body, (int)size_bytes, MPI_BYTE, rank, TAG,
+                                     mpi->comm, &side->body_in)))
+            return DCP_STAR_LOST;
     }
-    if (mpi->failure.code)
-        return report_failure(mpi, err);
-    head = read_head(down);
-    if (head.code && head.code != DCP_E_MEMORY)
-        return obey(mpi, &head, err);
-    if (!head.code && !same_call(&head.call, call))
-        fail(mpi, 0, DCP_RANK_UNKNOWN, "is in another call, or in one of another size");
-    if (mpi->failure.code || wait_all(mpi, mpi->sends, &wait, LEAF_GRACE))
-        return report_failure(mpi, err);
-    if (head.code)
-        return obey(mpi, &head, err);
-    if (n_out)
-        memcpy(out, down + sizeof head, n_out);
-    return DCP_OK;
+    enum dcp_star_progress progress = look_at(mpi, rank, &side->body_in);
+    if (progress == DCP_STAR_DONE)
+        memcpy(out, side->body, size_bytes);
+    return progress;
 }
 
-/* Rank 0 tells the others, as far as they listen, why the comm failed. */
-static int send_verdict(struct mpi *mpi, const struct call *call, struct dcp_error *err)
+static bool link_tell_loss(void *self, int rank, char *out, size_t size)
 {
-    int rank = mpi->failure.rank;
-    int n =
-        snprintf(NULL, 0, "rank %d ", rank); /* which the others put before it again */
-    mpi->spare[0] = refusal(call, DCP_E_COMM, rank, mpi->failure.message + n);
-    mpi->spare[0].fate = mpi->failure.rank_fate;
-    for (int r = 1; r < mpi->world; r++)
-        if (mpi->sends[r] == MPI_REQUEST_NULL && !is_dead(mpi, r))
-            start_send(mpi, r, &mpi->spare[0], sizeof mpi->spare[0]);
-    struct wait wait = wait_begin(VERDICT_TIME);
-    while (test_all(mpi, mpi->sends) >= 0 && now_ns() < wait.deadline)
-        rest(&wait);
-    return report_failure(mpi, err);
+    const struct mpi *mpi = self;
+    char text[MPI_MAX_ERROR_STRING] = "";
+    int n;
+    if (!mpi->sides[rank].error)
+        return false;
+    MPI_Error_string(mpi->sides[rank].error, text, &n);
+    snprintf(out, size, "cannot be reached: %s", text);
+    return true;
 }
 
-/* Rank 0: receives the messages of all others into their slots. */
-static int gather(struct mpi *mpi, const struct call *call, unsigned char *slots,
-                  struct wait *wait)
-{
-    for (int r = 1; r < mpi->world; r++)
-        if (start_receive(mpi, r, slots + slot_of(call, r),
-                          sizeof(struct head) + up_bytes(call, r)))
-            return mpi->failure.code;
-    if (wait_all(mpi, mpi->receives, wait, ROOT_GRACE))
-        return mpi->failure.code;
-    for (int r = 1; r < mpi->world; r++) {
-        struct head head = read_head(slots + slot_of(call, r));
-        if (!same_call(&head.call, call))
-            return fail(mpi, r, DCP_RANK_UNKNOWN,
-                        "is in another call, or in one of another size");
-    }
-    return DCP_OK;
-}
-
-static int root_round(struct mpi *mpi, const struct call *call, const void *in, void *out,
-                      uint64_t time_ns, struct dcp_error *err)
-{
-    size_t slots_bytes = slot_of(call, mpi->world), n_out = down_bytes(mpi, call);
-    unsigned char *slots = get_buffer(mpi, slots_bytes + sizeof(struct head) + n_out);
-    unsigned char *down = slots + slots_bytes;
-    struct wait wait = wait_begin(time_ns / 4 * 3);
-    if (!slots)
-        fail(mpi, 0, DCP_RANK_UNKNOWN, "has no memory for the messages");
-    if (!slots || gather(mpi, call, slots, &wait))
-        return send_verdict(mpi, call, err);
-
-    struct head answer = { .call = *call };
-    for (int r = mpi->world - 1; r > 0; r--) {
-        struct head head = read_head(slots + slot_of(call, r));
-        if (head.code)
-            answer = refusal(call, DCP_E_MEMORY, r, head.why);
-    }
-    unsigned char *body = down + sizeof answer;
-    memcpy(down, &answer, sizeof answer);
-    for (int r = 0; r < mpi->world && !answer.code; r++) {
-        size_t n = up_bytes(call, r);
-        const void *from = r ? slots + slot_of(call, r) + sizeof answer : in;
-        if (n)
-            memcpy(body, from, n);
-        body += n;
-    }
-    size_t size = sizeof answer + (answer.code ? 0 : n_out);
-    wait = wait_begin(time_ns);
-    for (int r = 1; r < mpi->world; r++)
-        if (start_send(mpi, r, down, size))
-            return send_verdict(mpi, call, err);
-    if (wait_all(mpi, mpi->sends, &wait, ROOT_GRACE))
-        return send_verdict(mpi, call, err);
-    if (answer.code)
-        return obey(mpi, &answer, err);
-    if (n_out)
-        memcpy(out, down + sizeof answer, n_out);
-    return DCP_OK;
-}
-
-static int run_round(struct mpi *mpi, enum kind kind, const void *in, size_t size_bytes,
-                     int root, void *out, int timeout_ms, struct dcp_error *err)
-{
-    struct call call = { .round = mpi->round + 1,
-                         .kind = kind,
-                         .root = (uint64_t)root,
-                         .size_bytes = size_bytes };
-    if (mpi->failure.code)
-        return report_failure(mpi, err);
-    if (root < 0 || root >= mpi->world)
-        return dcp_error_set(err, DCP_E_USAGE, "there is no rank %d among %d", root,
-                             mpi->world);
-    size_t limit = INT_MAX - sizeof(struct head); /* of what MPI counts */
-    if (size_bytes > limit / (kind == ALLGATHER ? (size_t)mpi->world : 1))
-        return dcp_error_set(err, DCP_E_USAGE,
-                             "%zu bytes are too many for a message between %d ranks",
-                             size_bytes, mpi->world);
-    mpi->round++;
-    uint64_t time_ns = (uint64_t)timeout_ms * MS;
-    return mpi->rank == 0 ? root_round(mpi, &call, in, out, time_ns, err)
-                          : leaf_round(mpi, &call, in, out, time_ns, err);
-}
-
-static int mpi_allgather(void *self, const void *in, size_t size_bytes, void *out,
-                         int timeout_ms, struct dcp_error *err)
-{
-    return run_round(self, ALLGATHER, in, size_bytes, 0, out, timeout_ms, err);
-}
-
-static int mpi_bcast(void *self, void *data, size_t size_bytes, int root, int timeout_ms,
-                     struct dcp_error *err)
-{
-    return run_round(self, BCAST, data, size_bytes, root, data, timeout_ms, err);
-}
-
-static int mpi_peer_dead(void *self)
-{
-    return find_dead(self, NULL);
-}
+static const struct dcp_star_link mpi_link = {
+    .reserve = link_reserve,
+    .begin_send = link_begin_send,
+    .send = link_send,
+    .begin_receive = link_begin_receive,
+    .receive_head = link_receive_head,
+    .receive_body = link_receive_body,
+    .wait = link_wait,
+    .find_gone = link_find_gone,
+    .tell_loss = link_tell_loss,
+};
 
 /* --- the life of a comm --- */
-
-static bool is_any_open(const struct mpi *mpi)
-{
-    for (int r = 0; r < mpi->world; r++)
-        if (mpi->sends[r] != MPI_REQUEST_NULL || mpi->receives[r] != MPI_REQUEST_NULL)
-            return true;
-    return false;
-}
 
 static void mpi_free(void *self)
 {
     struct mpi *mpi = self;
     int finalized = 0;
+    bool open = false;
     MPI_Finalized(&finalized);
-    dcp_peers_free(mpi->peers);
-    bool open = is_any_open(mpi);
-    if (!mpi->failure.code && mpi->comm != MPI_COMM_NULL && !finalized)
+    for (int r = 0; mpi->sides && r < mpi->star.world; r++)
+        open = open || is_open(&mpi->sides[r]);
+    if (!mpi->star.failure.code && mpi->comm != MPI_COMM_NULL && !open && !finalized)
         MPI_Comm_free(&mpi->comm);
-    free(mpi->sends);
-    free(mpi->receives);
+    dcp_peers_free(mpi->peers);
+    dcp_star_fini(&mpi->star);
     if (open && !finalized) /* the rest is where MPI may still read and write */
         return;
+    free(mpi->sides);
     free(mpi->buffer);
     free(mpi);
 }
 
 static const struct dcp_comm_ops mpi_ops = {
-    .allgather = mpi_allgather,
-    .bcast = mpi_bcast,
+    .allgather = dcp_star_allgather,
+    .bcast = dcp_star_bcast,
     .peer_dead = mpi_peer_dead,
     .free = mpi_free,
 };
 
 /* A communicator of our own, so that no message of the program meets ours. */
-static int duplicate(struct mpi *mpi, MPI_Comm from)
+static int duplicate(struct mpi *mpi, MPI_Comm from, struct dcp_error *err)
 {
-    MPI_Request *request = &mpi->sends[0];
-    int rc = MPI_Comm_idup(from, &mpi->comm, request);
-    if (rc != MPI_SUCCESS)
-        return fail_mpi(mpi, mpi->rank, rc);
-    struct wait wait = wait_begin(START_TIMEOUT_MS * MS);
-    while (test_all(mpi, mpi->sends) >= 0) {
-        if (now_ns() >= wait.deadline) {
-            fail(mpi, mpi->rank, DCP_RANK_UNKNOWN,
-                 "waited in vain for all ranks to start");
-            mpi->failure.rank = -1;
-        }
-        if (mpi->failure.code)
-            break;
-        rest(&wait);
-    }
-    if (!mpi->failure.code)
+    struct side *mine = &mpi->sides[mpi->star.rank];
+    uint64_t deadline = dcp_star_now() + START_TIMEOUT_MS * DCP_STAR_MS;
+    enum dcp_star_progress progress = DCP_STAR_LOST;
+    wake_up(mpi);
+    if (is_good(mine, MPI_Comm_idup(from, &mpi->comm, &mine->head_out)))
+        while ((progress = look_at(mpi, mpi->star.rank, &mine->head_out)) ==
+                   DCP_STAR_MORE &&
+               dcp_star_now() < deadline)
+            link_wait(mpi, NULL, deadline);
+    if (progress == DCP_STAR_DONE) {
         MPI_Comm_set_errhandler(mpi->comm, MPI_ERRORS_RETURN);
-    return mpi->failure.code;
+        return DCP_OK;
+    }
+    char why[200] = "waited in vain for all ranks to start";
+    link_tell_loss(mpi, mpi->star.rank, why, sizeof why);
+    dcp_error_set(err, DCP_E_COMM, "rank %d %s", mpi->star.rank, why);
+    dcp_error_hint(err, "look at the output of rank %d; all ranks must be started again",
+                   mpi->star.rank);
+    mpi->star.failure.code = DCP_E_COMM;
+    return DCP_E_COMM;
 }
 
 static struct mpi *mpi_new(MPI_Comm from)
 {
     struct mpi *mpi = calloc(1, sizeof *mpi);
-    if (!mpi)
-        return NULL;
-    mpi->comm = MPI_COMM_NULL;
-    MPI_Comm_rank(from, &mpi->rank);
-    MPI_Comm_size(from, &mpi->world);
-    size_t n = (size_t)mpi->world;
-    mpi->sends = calloc(n, sizeof *mpi->sends);
-    mpi->receives = calloc(n, sizeof *mpi->receives);
-    if (!mpi->sends || !mpi->receives) {
-        free(mpi->sends);
-        free(mpi->receives);
+    int rank, world;
+    MPI_Comm_rank(from, &rank);
+    MPI_Comm_size(from, &world);
+    struct side *sides = calloc((size_t)world, sizeof *sides);
+    if (!mpi || !sides ||
+        dcp_star_init(&mpi->star, &mpi_link, rank, world, INT_MAX, NULL)) {
+        free(sides);
         free(mpi);
         return NULL;
     }
-    for (size_t r = 0; r < n; r++)
-        mpi->sends[r] = mpi->receives[r] = MPI_REQUEST_NULL;
+    mpi->comm = MPI_COMM_NULL;
+    mpi->sides = sides;
+    for (int r = 0; r < world; r++)
+        sides[r].head_out = sides[r].body_out = sides[r].head_in = sides[r].body_in =
+            MPI_REQUEST_NULL;
     return mpi;
 }
 
@@ -556,21 +354,18 @@ int dcp_comm_mpi(struct dcp_comm *out_comm, const void *mpi_comm, struct dcp_err
         return dcp_error_set(err, DCP_E_USAGE, "MPI is not initialised");
     memcpy(&from, mpi_comm, sizeof from);
     struct mpi *mpi = mpi_new(from);
-    struct dcp_peer *all = mpi ? calloc((size_t)mpi->world, sizeof *all) : NULL;
+    struct dcp_peer me, *all = mpi ? calloc((size_t)mpi->star.world, sizeof *all) : NULL;
     if (!all) {
         if (mpi)
             mpi_free(mpi);
         return dcp_error_memory(err, "a comm of MPI");
     }
-    struct dcp_peer me;
     dcp_peer_identify(&me);
-    int rc = duplicate(mpi, from);
-    if (rc)
-        report_failure(mpi, err);
-    else
-        rc = mpi_allgather(mpi, &me, sizeof me, all, START_TIMEOUT_MS, err);
+    int rc = duplicate(mpi, from, err);
+    if (!rc)
+        rc = dcp_star_allgather(mpi, &me, sizeof me, all, START_TIMEOUT_MS, err);
     if (!rc) /* without memory for it the time-out is left */
-        mpi->peers = dcp_peers_new(all, mpi->world, mpi->rank);
+        mpi->peers = dcp_peers_new(all, mpi->star.world, mpi->star.rank);
     free(all);
     if (rc) {
         mpi_free(mpi);
@@ -579,8 +374,8 @@ int dcp_comm_mpi(struct dcp_comm *out_comm, const void *mpi_comm, struct dcp_err
     *out_comm = (struct dcp_comm){
         .ops = &mpi_ops,
         .self = mpi,
-        .rank = mpi->rank,
-        .world = mpi->world,
+        .rank = mpi->star.rank,
+        .world = mpi->star.world,
     };
     return DCP_OK;
 }

@@ -16,9 +16,9 @@
 /* Who has connected and not yet answered: a rank does so at once, a stranger may never.
  */
 #define MAX_GUESTS 64
-#define GUEST_TIME (3000 * DCP_TCP_MS)
-#define GUEST_TIME_FULL (250 * DCP_TCP_MS) /* when others wait at the door */
-#define MAX_NAMED 8                        /* missing ranks that the sentence lists */
+#define GUEST_TIME (3000 * DCP_STAR_MS)
+#define GUEST_TIME_FULL (250 * DCP_STAR_MS) /* when others wait at the door */
+#define MAX_NAMED 8                         /* missing ranks that the sentence lists */
 
 struct guest {
     int fd;
@@ -318,11 +318,11 @@ static int wait_for_all(struct host *host)
 /* All that have come are told how the start ended. */
 static void tell(struct host *host)
 {
-    unsigned char bytes[DCP_TCP_HEAD_BYTES];
-    struct dcp_tcp_head head = dcp_tcp_head_of(&host->failure);
+    unsigned char bytes[DCP_STAR_HEAD_BYTES];
+    struct dcp_star_head head = dcp_star_head_of(&host->failure);
     struct dcp_tcp_message message = { bytes, NULL, 0 };
     struct dcp_tcp_link refused = dcp_tcp_link_init(host->refused);
-    dcp_tcp_put_head(bytes, &head);
+    dcp_star_put_head(bytes, &head);
     for (int r = 1; r < host->world; r++)
         if (host->links[r].fd >= 0)
             (void)dcp_tcp_send(&host->links[r], &message);

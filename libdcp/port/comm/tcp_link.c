@@ -1,10 +1,10 @@
 #include "tcp_link.h"
 
-#include "base/bytes.h"
 #include "base/clock.h"
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -12,43 +12,6 @@
 #define KEEPALIVE_IDLE_S 60
 #define KEEPALIVE_EVERY_S 20
 #define KEEPALIVE_TRIES 6
-
-/* --- bytes --- */
-
-void dcp_tcp_put_head(unsigned char out[DCP_TCP_HEAD_BYTES],
-                      const struct dcp_tcp_head *head)
-{
-    dcp_put_le64(out, head->call.round);
-    dcp_put_le64(out + 8, head->call.kind);
-    dcp_put_le64(out + 16, head->call.root);
-    dcp_put_le64(out + 24, head->call.size_bytes);
-    dcp_put_le64(out + 32, (uint64_t)head->code);
-    dcp_put_le64(out + 40, (uint64_t)head->rank);
-    dcp_put_le64(out + 48, (uint64_t)head->fate);
-    memcpy(out + 56, head->why, DCP_TCP_WHY_BYTES);
-}
-
-struct dcp_tcp_head dcp_tcp_get_head(const unsigned char in[DCP_TCP_HEAD_BYTES])
-{
-    struct dcp_tcp_head head = {
-        .call = { dcp_le64(in), dcp_le64(in + 8), dcp_le64(in + 16), dcp_le64(in + 24) },
-        .code = (int)(int64_t)dcp_le64(in + 32),
-        .rank = (int)(int64_t)dcp_le64(in + 40),
-        .fate = (int)(int64_t)dcp_le64(in + 48),
-    };
-    memcpy(head.why, in + 56, DCP_TCP_WHY_BYTES - 1);
-    return head;
-}
-
-struct dcp_tcp_head dcp_tcp_head_of(const struct dcp_error *failure)
-{
-    struct dcp_tcp_head head = { .code = failure->code,
-                                 .rank = failure->rank,
-                                 .fate = failure->rank_fate };
-    memcpy(head.why, failure->message,
-           strnlen(failure->message, sizeof head.why - 1)); /* the rest is zero */
-    return head;
-}
 
 /* --- the connection --- */
 
@@ -93,25 +56,25 @@ socklen_t dcp_tcp_address(const struct addrinfo *from, int port,
 }
 
 /* What a call that moved nothing means; the first reason is the one to tell. */
-static enum dcp_tcp_progress stopped(struct dcp_tcp_link *link, ssize_t n)
+static enum dcp_star_progress stopped(struct dcp_tcp_link *link, ssize_t n)
 {
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
-        return DCP_TCP_MORE;
+        return DCP_STAR_MORE;
     if (!link->lost && n < 0 && errno != EPIPE && errno != ECONNRESET)
         link->lost_errno = errno;
     link->lost = true;
-    return DCP_TCP_LOST;
+    return DCP_STAR_LOST;
 }
 
-enum dcp_tcp_progress dcp_tcp_send(struct dcp_tcp_link *link,
-                                   const struct dcp_tcp_message *message)
+enum dcp_star_progress dcp_tcp_send(struct dcp_tcp_link *link,
+                                    const struct dcp_tcp_message *message)
 {
-    size_t total = DCP_TCP_HEAD_BYTES + message->body_bytes;
+    size_t total = DCP_STAR_HEAD_BYTES + message->body_bytes;
     while (link->sent < total) {
-        size_t head = link->sent < DCP_TCP_HEAD_BYTES ? link->sent : DCP_TCP_HEAD_BYTES;
+        size_t head = link->sent < DCP_STAR_HEAD_BYTES ? link->sent : DCP_STAR_HEAD_BYTES;
         size_t body = link->sent - head;
         struct iovec parts[2] = {
-            { (void *)(message->head + head), DCP_TCP_HEAD_BYTES - head },
+            { (void *)(message->head + head), DCP_STAR_HEAD_BYTES - head },
             { (void *)message->body, 0 },
         };
         if (message->body_bytes) {
@@ -125,12 +88,12 @@ enum dcp_tcp_progress dcp_tcp_send(struct dcp_tcp_link *link,
         link->sent += (size_t)n;
         link->midway = link->sent < total;
     }
-    return DCP_TCP_DONE;
+    return DCP_STAR_DONE;
 }
 
 /* Receives into out what of the message lies between two offsets. */
-static enum dcp_tcp_progress receive(struct dcp_tcp_link *link, unsigned char *out,
-                                     size_t begin, size_t end)
+static enum dcp_star_progress receive(struct dcp_tcp_link *link, unsigned char *out,
+                                      size_t begin, size_t end)
 {
     while (link->received < end) {
         ssize_t n = recv(link->fd, out + (link->received - begin), end - link->received,
@@ -139,18 +102,18 @@ static enum dcp_tcp_progress receive(struct dcp_tcp_link *link, unsigned char *o
             return stopped(link, n);
         link->received += (size_t)n;
     }
-    return DCP_TCP_DONE;
+    return DCP_STAR_DONE;
 }
 
-enum dcp_tcp_progress dcp_tcp_receive_head(struct dcp_tcp_link *link)
+enum dcp_star_progress dcp_tcp_receive_head(struct dcp_tcp_link *link)
 {
-    return receive(link, link->head, 0, DCP_TCP_HEAD_BYTES);
+    return receive(link, link->head, 0, DCP_STAR_HEAD_BYTES);
 }
 
-enum dcp_tcp_progress dcp_tcp_receive_body(struct dcp_tcp_link *link, void *out,
-                                           size_t size_bytes)
+enum dcp_star_progress dcp_tcp_receive_body(struct dcp_tcp_link *link, void *out,
+                                            size_t size_bytes)
 {
-    return receive(link, out, DCP_TCP_HEAD_BYTES, DCP_TCP_HEAD_BYTES + size_bytes);
+    return receive(link, out, DCP_STAR_HEAD_BYTES, DCP_STAR_HEAD_BYTES + size_bytes);
 }
 
 /* --- waiting --- */
@@ -158,7 +121,7 @@ enum dcp_tcp_progress dcp_tcp_receive_body(struct dcp_tcp_link *link, void *out,
 int dcp_tcp_wait(struct pollfd *polls, size_t n, uint64_t deadline)
 {
     uint64_t now = dcp_clock_ns();
-    uint64_t ms = deadline > now ? (deadline - now + DCP_TCP_MS - 1) / DCP_TCP_MS : 0;
+    uint64_t ms = deadline > now ? (deadline - now + DCP_STAR_MS - 1) / DCP_STAR_MS : 0;
     int ready = poll(polls, n, ms > INT32_MAX ? INT32_MAX : (int)ms);
     for (size_t i = 0; ready < 0 && i < n; i++)
         polls[i].revents = 0;

@@ -1,36 +1,19 @@
 /* tcp_link: one connection between rank 0 and another rank, and what goes over it.
  *
- * First each side proves that it belongs to the job (tcp_hello.h). Then come messages: a
- * head of 256 bytes, then the bytes of the call, if any. All numbers are little-endian.
- * Nothing here waits but dcp_tcp_wait. */
+ * First each side proves that it belongs to the job (tcp_hello.h). Then come the messages
+ * of star.h. Nothing here waits but dcp_tcp_wait. */
 #ifndef DCP_PORT_COMM_TCP_LINK_H
 #define DCP_PORT_COMM_TCP_LINK_H
 
-#include <dcp/comm.h>
+#include "star.h"
 #include <netdb.h>
 #include <poll.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/socket.h>
 
-#define DCP_TCP_MS UINT64_C(1000000) /* in nanoseconds */
-#define DCP_TCP_HEAD_BYTES 256
-#define DCP_TCP_WHY_BYTES 200
-
-/* Both sides of a message must be in the same one. */
-struct dcp_tcp_call {
-    uint64_t round, kind, root, size_bytes;
-};
-
-struct dcp_tcp_head {
-    struct dcp_tcp_call call;
-    int code;                    /* DCP_OK: the bytes of the call follow */
-    int rank, fate;              /* of whom the sentence speaks, as in dcp_error */
-    char why[DCP_TCP_WHY_BYTES]; /* the sentence */
-};
-
 struct dcp_tcp_message {
-    const unsigned char *head; /* DCP_TCP_HEAD_BYTES */
+    const unsigned char *head; /* DCP_STAR_HEAD_BYTES */
     const void *body;
     size_t body_bytes;
 };
@@ -41,16 +24,8 @@ struct dcp_tcp_link {
     bool midway;           /* part of a message is sent */
     bool lost;
     int lost_errno; /* 0: the other side closed it, or its process ended */
-    unsigned char head[DCP_TCP_HEAD_BYTES]; /* that came last */
+    unsigned char head[DCP_STAR_HEAD_BYTES]; /* that came last */
 };
-
-enum dcp_tcp_progress { DCP_TCP_MORE, DCP_TCP_DONE, DCP_TCP_LOST };
-
-void dcp_tcp_put_head(unsigned char out[DCP_TCP_HEAD_BYTES],
-                      const struct dcp_tcp_head *head);
-struct dcp_tcp_head dcp_tcp_get_head(const unsigned char in[DCP_TCP_HEAD_BYTES]);
-/* The head that tells others of a failure. */
-struct dcp_tcp_head dcp_tcp_head_of(const struct dcp_error *failure);
 
 struct dcp_tcp_link dcp_tcp_link_init(int fd);
 void dcp_tcp_link_close(struct dcp_tcp_link *link);
@@ -63,11 +38,11 @@ socklen_t dcp_tcp_address(const struct addrinfo *from, int port,
 
 /* Sends and receives as much as is possible at once. The body is received behind the
  * head, once the caller has seen from the head that it comes. */
-enum dcp_tcp_progress dcp_tcp_send(struct dcp_tcp_link *link,
-                                   const struct dcp_tcp_message *message);
-enum dcp_tcp_progress dcp_tcp_receive_head(struct dcp_tcp_link *link);
-enum dcp_tcp_progress dcp_tcp_receive_body(struct dcp_tcp_link *link, void *out,
-                                           size_t size_bytes);
+enum dcp_star_progress dcp_tcp_send(struct dcp_tcp_link *link,
+                                    const struct dcp_tcp_message *message);
+enum dcp_star_progress dcp_tcp_receive_head(struct dcp_tcp_link *link);
+enum dcp_star_progress dcp_tcp_receive_body(struct dcp_tcp_link *link, void *out,
+                                            size_t size_bytes);
 
 /* poll until a time of dcp_clock_ns; how many are ready, 0 too when a signal came. */
 int dcp_tcp_wait(struct pollfd *polls, size_t n, uint64_t deadline);

@@ -11,9 +11,9 @@
 #include <unistd.h>
 
 /* A door that says nothing for so long is not rank 0's, or a firewall's. */
-#define DOOR_TIME (2000 * DCP_TCP_MS)
-#define FIRST_PAUSE (50 * DCP_TCP_MS)
-#define LONGEST_PAUSE (1000 * DCP_TCP_MS)
+#define DOOR_TIME (2000 * DCP_STAR_MS)
+#define FIRST_PAUSE (50 * DCP_STAR_MS)
+#define LONGEST_PAUSE (1000 * DCP_STAR_MS)
 #define RESOLVE_PAUSE_US 200000
 
 /* One port where rank 0 may be; its addresses are tried in turn. */
@@ -216,10 +216,10 @@ static int wait_inside(struct visit *visit, struct dcp_error *err)
     struct dcp_tcp_link *link = visit->link;
     uint64_t deadline = start->begin + start->time_ns / 4 * 5;
     for (;;) {
-        enum dcp_tcp_progress progress = dcp_tcp_receive_head(link);
-        if (progress == DCP_TCP_LOST)
+        enum dcp_star_progress progress = dcp_tcp_receive_head(link);
+        if (progress == DCP_STAR_LOST)
             dcp_tcp_link_close(link);
-        if (progress != DCP_TCP_MORE)
+        if (progress != DCP_STAR_MORE)
             break;
         if (dcp_clock_ns() >= deadline)
             return fail_untold(visit, err);
@@ -228,7 +228,7 @@ static int wait_inside(struct visit *visit, struct dcp_error *err)
     }
     if (link->fd < 0)
         return DCP_OK;
-    struct dcp_tcp_head head = dcp_tcp_get_head(link->head);
+    struct dcp_star_head head = dcp_star_get_head(link->head);
     if (!head.code)
         return DCP_OK;
     dcp_error_set(err, head.code == DCP_E_USAGE ? DCP_E_USAGE : DCP_E_COMM, "%s",

@@ -3,7 +3,7 @@
  * Every call is one round: each rank puts its bytes into its box, waits until all have,
  * and copies from the boxes. A rank has two boxes and uses them in turn: it can fill a
  * box again only two rounds later, and by then everybody has read it. */
-#include <dcp/comm.h>
+#include "threads.h"
 
 #include "base/mem.h"
 #include <errno.h>

@@ -4,7 +4,6 @@
 #include <string.h>
 
 #define STAGING_ALIGN 4096 /* a page: what direct I/O and pinned memory would ask for */
-#define POISON 0xa5        /* a pattern that no test's data holds */
 
 static int host_alloc_staging(void *self, size_t size_bytes, void **out,
                               struct dcp_error *err)
@@ -12,15 +11,6 @@ static int host_alloc_staging(void *self, size_t size_bytes, void **out,
     (void)self;
     *out = dcp_mem_aligned(STAGING_ALIGN, size_bytes);
     return *out ? DCP_OK : dcp_error_memory(err, "staging");
-}
-
-static int poisoned_alloc_staging(void *self, size_t size_bytes, void **out,
-                                  struct dcp_error *err)
-{
-    int rc = host_alloc_staging(self, size_bytes, out, err);
-    if (!rc)
-        memset(*out, POISON, size_bytes);
-    return rc;
 }
 
 static void host_free_staging(void *self, void *staging, size_t size_bytes)
@@ -53,21 +43,9 @@ static const struct dcp_device_ops host_ops = {
     .to_device = host_to_device,
 };
 
-static const struct dcp_device_ops poisoned_ops = {
-    .alloc_staging = poisoned_alloc_staging,
-    .free_staging = host_free_staging,
-    .to_host = host_to_host,
-    .to_device = host_to_device,
-};
-
 void dcp_device_host(struct dcp_device *out_device)
 {
     *out_device = (struct dcp_device){ .ops = &host_ops, .host_readable = 1 };
-}
-
-void dcp_device_host_poisoned(struct dcp_device *out_device)
-{
-    *out_device = (struct dcp_device){ .ops = &poisoned_ops, .host_readable = 0 };
 }
 
 void dcp_device_free(struct dcp_device *device)

@@ -3,7 +3,7 @@
  * Every file has its bytes and those of its last sync; every folder its names and those
  * of its last sync. A crash goes back to the second of each, from the root down. That is
  * the least POSIX promises: real file systems often keep more. */
-#include <dcp/store.h>
+#include "mem.h"
 
 #include "base/mem.h"
 #include "base/size.h"

@@ -39,7 +39,7 @@ void dcp_store_list_free(struct dcp_store_entry *entries, size_t n)
 #define ARCHIVE_FREE_BYTES (UINT64_C(16) << 20)
 #define ARCHIVE_TIMES 64
 
-uint64_t dcp_store_header_limit(const struct dcp_store *store, uint64_t usual)
+static uint64_t header_limit(const struct dcp_store *store, uint64_t usual)
 {
     uint64_t packed = ARCHIVE_FREE_BYTES + ARCHIVE_TIMES * store->packed_bytes;
     if (store->max_header_bytes)
@@ -50,7 +50,7 @@ uint64_t dcp_store_header_limit(const struct dcp_store *store, uint64_t usual)
 int dcp_store_check_header(const struct dcp_store *store, const char *name,
                            uint64_t size_bytes, uint64_t usual, struct dcp_error *err)
 {
-    uint64_t limit = dcp_store_header_limit(store, usual);
+    uint64_t limit = header_limit(store, usual);
     char shown[160];
     if (size_bytes <= limit)
         return DCP_OK;

@@ -9,6 +9,8 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "base/pool.h"
+#include "lib/fault.h"
+#include "port/store/mem.h"
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -150,11 +152,11 @@ static int use_store(struct dcp_store *store)
 static int use_store_mem(void)
 {
     struct dcp_store store, faulty;
-    struct dcp_fault fault = { 0 };
+    struct fault fault = { 0 };
     int rc = dcp_store_mem(&store, NULL);
     if (rc)
         return rc;
-    rc = dcp_store_fault(&faulty, &store, &fault, NULL);
+    rc = fault_store(&faulty, &store, &fault, NULL);
     if (!rc)
         rc = use_store(&faulty);
     if (!rc)

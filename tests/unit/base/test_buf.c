@@ -114,7 +114,6 @@ static void arena_gives_zeroed_aligned_memory(void **state)
         for (size_t j = 0; j < n; j++)
             assert_int_equal(kept[i][j], (unsigned char)i);
     }
-    assert_true(dcp_arena_bytes(arena) >= 58 * 30000);
     assert_null(dcp_arena_alloc(arena, SIZE_MAX, 2));
     assert_null(dcp_arena_alloc(arena, SIZE_MAX - 4, 1));
     assert_string_equal(dcp_arena_text(arena, "name"), "name");

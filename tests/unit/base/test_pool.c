@@ -38,7 +38,7 @@ static void every_job_runs_once(void **state)
         struct dcp_pool *pool;
         struct sum sums[5] = { 0 };
         assert_int_equal(dcp_pool_new(threads, &pool, NULL), 0);
-        assert_int_equal(dcp_pool_threads(pool), threads);
+        assert_int_equal(dcp_pool_workers(pool), threads + 1);
         for (int g = 0; g < 5; g++)
             assert_int_equal(dcp_group_new(pool, &sums[g].group, NULL), 0);
         for (int i = 0; i < 200; i++)

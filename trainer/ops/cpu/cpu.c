@@ -19,12 +19,6 @@ static void close_cpu(void *ctx)
     (void)ctx;
 }
 
-static uint64_t scratch_bytes(const void *ctx)
-{
-    (void)ctx;
-    return 0;
-}
-
 static int matmul(void *ctx, const struct ops_matmul *s, const void *a, const void *b,
                   const void *bias, const float *add, float *c, struct dcp_error *err)
 {
@@ -297,7 +291,6 @@ const struct ops *ops_cpu(void)
         .name = "plain C",
         .open = open_cpu,
         .close = close_cpu,
-        .scratch_bytes = scratch_bytes,
         .matmul = matmul,
         .embed = embed,
         .embed_backward = embed_backward,

@@ -59,7 +59,6 @@ void *ops_cuda_scratch(struct ops_cuda *cuda, uint64_t size_bytes);
 /* Of the table; see ops/ops.h. */
 int ops_cuda_matmul_open(struct ops_cuda *cuda, struct dcp_error *err);
 void ops_cuda_matmul_close(struct ops_cuda *cuda); /* what was not opened is fine */
-uint64_t ops_cuda_matmul_bytes(const struct ops_cuda *cuda);
 int ops_cuda_matmul(void *ctx, const struct ops_matmul *shape, const void *a,
                     const void *b, const void *bias, const float *add, float *c,
                     struct dcp_error *err);

@@ -97,11 +97,6 @@ int ops_cuda_matmul_open(struct ops_cuda *cuda, struct dcp_error *err)
     return ops_cuda_report(cuda, err);
 }
 
-uint64_t ops_cuda_matmul_bytes(const struct ops_cuda *cuda)
-{
-    return WORKSPACE_BYTES + (uint64_t)cuda->matmul->bias_elems * sizeof(float);
-}
-
 /* --- planning --- */
 
 static int align_of(const void *address)

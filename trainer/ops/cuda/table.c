@@ -73,12 +73,6 @@ static int open_cuda(void **out_ctx, struct dcp_error *err)
     return rc;
 }
 
-static uint64_t scratch_bytes(const void *ctx)
-{
-    const struct ops_cuda *cuda = ctx;
-    return cuda->scratch_bytes + ops_cuda_matmul_bytes(cuda);
-}
-
 /* --- waiting --- */
 
 /* Looks quickly for a while, then sleeps between looks, and calls the watch. */
@@ -221,7 +215,6 @@ const struct ops *ops_cuda(void)
         .name = "CUDA",
         .open = open_cuda,
         .close = close_cuda,
-        .scratch_bytes = scratch_bytes,
         .alloc = alloc,
         .free = free_memory,
         .put = put,

@@ -7,6 +7,7 @@
  * first copied into dense bf16 arrays, whose keys are padded with zeros to a multiple of
  * KEYS, so that a growing sequence needs few compiled products. */
 #include "base/mem.h"
+#include "base/part.h"
 #include "dnn.h"
 #include "matlib.h"
 #include "trainer/ops/bf16.h"
@@ -39,15 +40,10 @@ struct head {
     float *dk, *dv;          /* BF16: before their cast */
 };
 
-static int64_t round_up(int64_t n, int64_t unit)
-{
-    return (n + unit - 1) / unit * unit;
-}
-
 /* Keys that a block with this many takes into its products. */
 static int64_t padded(const struct ops_attention *shape, int64_t keys)
 {
-    return shape->dtype == DCP_BF16 ? round_up(keys, KEYS) : keys;
+    return shape->dtype == DCP_BF16 ? dcp_part_align(keys, KEYS) : keys;
 }
 
 /* --- scratch --- */

@@ -21,12 +21,6 @@ void matlib_free(struct matlib *lib)
     (void)lib;
 }
 
-uint64_t matlib_scratch_bytes(const struct matlib *lib)
-{
-    (void)lib;
-    return 0;
-}
-
 int matlib_sgemm(const struct matmul_shape *s, const float *a, const float *b, float *c,
                  struct dcp_error *err)
 {

@@ -455,16 +455,6 @@ static int open_dnn(void **out_ctx, struct dcp_error *err)
     return DCP_OK;
 }
 
-static uint64_t scratch_bytes(const void *ctx)
-{
-    const struct ops_dnn *dnn = ctx;
-    uint64_t sum = matmul_scratch_bytes(dnn->matmul);
-    for (size_t i = 0; i < dnn->n_workers; i++)
-        sum +=
-            dnn->workers[i].scratch_bytes + matmul_scratch_bytes(dnn->workers[i].matmul);
-    return sum;
-}
-
 void ops_dnn_set_threads(int n)
 {
     matlib_set_threads(n);
@@ -480,7 +470,6 @@ const struct ops *ops_dnn(void)
 #endif
         .open = open_dnn,
         .close = close_dnn,
-        .scratch_bytes = scratch_bytes,
         .matmul = matmul,
         .embed = embed,
         .embed_backward = embed_backward,

@@ -10,7 +10,6 @@ struct matlib;
 /* serial: see matmul_new. Errors: MEMORY, UNSUPPORTED. */
 int matlib_new(bool serial, struct matlib **out, struct dcp_error *err);
 void matlib_free(struct matlib *lib);
-uint64_t matlib_scratch_bytes(const struct matlib *lib);
 
 /* An fp32 product. */
 int matlib_sgemm(const struct matmul_shape *shape, const float *a, const float *b,

@@ -43,12 +43,6 @@ void matmul_free(struct matmul *matmul)
     free(matmul);
 }
 
-uint64_t matmul_scratch_bytes(const struct matmul *matmul)
-{
-    return matmul->a.size_bytes + matmul->b.size_bytes +
-           matlib_scratch_bytes(matmul->lib);
-}
-
 /* Makes a dense fp32 copy of rows × columns; the rows of `in` are ld elements apart. */
 static int widen(struct wide *wide, const uint16_t *in, int64_t rows, int64_t columns,
                  int64_t ld, struct dcp_error *err)

@@ -21,7 +21,6 @@ struct matmul;
  * stands between matlib_region_begin and _end. Errors: MEMORY, UNSUPPORTED. */
 int matmul_new(bool serial, struct matmul **out, struct dcp_error *err);
 void matmul_free(struct matmul *matmul);
-uint64_t matmul_scratch_bytes(const struct matmul *matmul);
 /* Errors: MEMORY, UNSUPPORTED (the library refuses; says what). */
 int matmul_run(struct matmul *matmul, const struct matmul_shape *shape, const void *a,
                const void *b, float *c, struct dcp_error *err);

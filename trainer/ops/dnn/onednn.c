@@ -324,11 +324,6 @@ void matlib_free(struct matlib *lib)
     free(lib);
 }
 
-uint64_t matlib_scratch_bytes(const struct matlib *lib)
-{
-    return lib->work_bytes;
-}
-
 /* Its threads are OpenMP's. */
 void matlib_set_threads(int n)
 {

@@ -96,11 +96,11 @@ static void is_made_of(const struct made *made, const char *name, const char *fr
 }
 
 static enum dcp_fate refuses_moments(const struct dcp_catalog *src,
+                                     const struct dcp_identity *of_src,
                                      const struct dcp_catalog *target,
                                      const struct dcp_tensor *tensor)
 {
-    (void)src;
-    (void)target;
+    (void)src, (void)of_src, (void)target;
     return tensor->role == DCP_ROLE_EXP_AVG ? DCP_FATE_REFUSED : DCP_FATE_HELD;
 }
 

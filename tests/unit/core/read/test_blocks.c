@@ -4,6 +4,7 @@
 #include "core/files/codec.h"
 #include "core/read/blocks.h"
 #include "lib/acts.h"
+#include "lib/fault.h"
 #include "lib/naive.h"
 #include <inttypes.h>
 #include <setjmp.h>
@@ -284,7 +285,7 @@ static void a_disk_that_fails(void **state)
     (void)state;
     uint64_t seed = 75;
     struct checkpoint *c = begin();
-    struct dcp_fault fault = { .kind = DCP_FAULT_FAIL };
+    struct fault fault = { .kind = FAULT_FAIL };
     struct dcp_store faulty;
     unsigned char out[4000];
     int failed = 0;
@@ -292,7 +293,7 @@ static void a_disk_that_fails(void **state)
     add_file(c, 0);
     add_piece(c, &seed, 1000, DCP_F32, DCP_CODEC_ZSTD);
     finish(c);
-    assert_int_equal(dcp_store_fault(&faulty, &c->store, &fault, NULL), 0);
+    assert_int_equal(fault_store(&faulty, &c->store, &fault, NULL), 0);
     c->source.store = &faulty;
     for (fault.at = 1; fault.at < 4; fault.at++) {
         struct dcp_error err = { 0 };

@@ -292,7 +292,6 @@ static int mark(const struct dcp_store *store, const char *step, bool pinned)
 
 /* A store in which things happen while a step is retired or set aside. */
 static struct {
-    const struct dcp_store *inner;
     bool marks;                   /* step 1 is pinned before it is locked */
     int n_published, n_unguarded; /* renames of step 1; those while it could be marked */
 } meanwhile;
@@ -300,41 +299,42 @@ static struct {
 static int hold_meanwhile(void *self, const char *name, bool exclusive,
                           struct dcp_store_file **out, struct dcp_error *err)
 {
+    const struct dcp_store *inner = ((const struct dcp_store_forward *)self)->inner;
+
     if (meanwhile.marks && !strncmp(name, "step-00000001", 13)) {
         meanwhile.marks = false;
-        assert_int_equal(mark(meanwhile.inner, "step-00000001", true), 0);
+        assert_int_equal(mark(inner, "step-00000001", true), 0);
     }
-    return meanwhile.inner->ops->hold(self, name, exclusive, out, err);
+    return inner->ops->hold(inner->self, name, exclusive, out, err);
 }
 
 static int publish_meanwhile(void *self, const char *from, const char *to,
                              struct dcp_error *err)
 {
+    const struct dcp_store *inner = ((const struct dcp_store_forward *)self)->inner;
     struct dcp_store_file *held = NULL;
 
     if (!strcmp(from, "step-00000001")) {
         meanwhile.n_published++;
         meanwhile.n_unguarded +=
-            meanwhile.inner->ops->hold(self, from, true, &held, NULL) != DCP_E_BUSY;
-        dcp_unpin(meanwhile.inner, &held);
+            inner->ops->hold(inner->self, from, true, &held, NULL) != DCP_E_BUSY;
+        dcp_unpin(inner, &held);
     }
-    return meanwhile.inner->ops->publish(self, from, to, err);
+    return inner->ops->publish(inner->self, from, to, err);
 }
 
 static void no_mark_is_lost_to_retention(void **state)
 {
     const struct run *run = *state;
-    struct dcp_store_ops ops = *run->store.ops;
-    const struct dcp_store store = { .ops = &ops,
-                                     .self = run->store.self,
-                                     .root = run->store.root };
+    struct dcp_store_forward wrapper;
+    struct dcp_store store;
     const struct dcp_retention retention = { .keep = 1 };
     const struct dcp_context ctx = { .store = &store };
     size_t removed = 99;
 
-    ops.hold = hold_meanwhile;
-    ops.publish = publish_meanwhile;
-    meanwhile.inner = &run->store;
+    dcp_store_forward(&store, &wrapper, &run->store);
+    wrapper.ops.hold = hold_meanwhile;
+    wrapper.ops.publish = publish_meanwhile;
     meanwhile.marks = true;
     save(run, 1);
     save(run, 2);
@@ -398,9 +398,10 @@ static void a_step_that_is_being_marked_stays(void **state)
 static int remove_replaced(void *self, const char *name, const void *data,
                            size_t size_bytes, struct dcp_error *err)
 {
-    int rc = meanwhile.inner->ops->replace(self, name, data, size_bytes, err);
+    const struct dcp_store *inner = ((const struct dcp_store_forward *)self)->inner;
+    int rc = inner->ops->replace(inner->self, name, data, size_bytes, err);
 
-    meanwhile.inner->ops->remove(self, "step-00000001", NULL);
+    inner->ops->remove(inner->self, "step-00000001", NULL);
     return rc;
 }
 
@@ -408,15 +409,13 @@ static int remove_replaced(void *self, const char *name, const void *data,
 static void a_mark_without_a_step_is_an_error(void **state)
 {
     const struct run *run = *state;
-    struct dcp_store_ops ops = *run->store.ops;
-    const struct dcp_store store = { .ops = &ops,
-                                     .self = run->store.self,
-                                     .root = run->store.root };
+    struct dcp_store_forward wrapper;
+    struct dcp_store store;
     struct dcp_marks marks;
 
-    ops.hold = NULL;
-    ops.replace = remove_replaced;
-    meanwhile.inner = &run->store;
+    dcp_store_forward(&store, &wrapper, &run->store);
+    wrapper.ops.hold = NULL;
+    wrapper.ops.replace = remove_replaced;
     save(run, 1);
     assert_int_equal(mark(&store, "step-00000001", true), DCP_E_NOT_FOUND);
     save(run, 1);
@@ -429,23 +428,26 @@ static void a_mark_without_a_step_is_an_error(void **state)
 
 /* A store that cannot pin, in which step 2 is removed when its n-th file is opened. */
 static struct {
-    const struct dcp_store *inner;
     int opens, at, lists;
 } vanishing;
 
 static int count_lists(void *self, const char *dir, struct dcp_store_entry **out,
                        size_t *out_n, struct dcp_error *err)
 {
+    const struct dcp_store *inner = ((const struct dcp_store_forward *)self)->inner;
+
     vanishing.lists++;
-    return vanishing.inner->ops->list(self, dir, out, out_n, err);
+    return inner->ops->list(inner->self, dir, out, out_n, err);
 }
 
 static int vanish(void *self, const char *name, struct dcp_store_file **out,
                   struct dcp_error *err)
 {
+    const struct dcp_store *inner = ((const struct dcp_store_forward *)self)->inner;
+
     if (!strncmp(name, "step-00000002/", 14) && ++vanishing.opens == vanishing.at)
-        vanishing.inner->ops->remove(self, "step-00000002", NULL);
-    return vanishing.inner->ops->open(self, name, out, err);
+        inner->ops->remove(inner->self, "step-00000002", NULL);
+    return inner->ops->open(inner->self, name, out, err);
 }
 
 static void count_warnings(void *self, enum dcp_log_level level, const char *text)
@@ -457,10 +459,8 @@ static void count_warnings(void *self, enum dcp_log_level level, const char *tex
 static void steps_that_go_while_they_are_read(void **state)
 {
     const struct run *run = *state;
-    struct dcp_store_ops ops = *run->store.ops;
-    const struct dcp_store store = { .ops = &ops,
-                                     .self = run->store.self,
-                                     .root = run->store.root };
+    struct dcp_store_forward wrapper;
+    struct dcp_store store;
     struct dcp_step found, *list;
     size_t n;
     int warnings = 0, at;
@@ -469,9 +469,9 @@ static void steps_that_go_while_they_are_read(void **state)
                                  .level = DCP_LOG_WARN };
     const struct dcp_context ctx = { .store = &store, .log = &log };
 
-    ops.open = vanish;
-    ops.hold = NULL;
-    vanishing.inner = &run->store;
+    dcp_store_forward(&store, &wrapper, &run->store);
+    wrapper.ops.open = vanish;
+    wrapper.ops.hold = NULL;
     save(run, 1);
     for (at = 1; at < 100; at++) {
         struct acts acts = { .store = &store,
@@ -517,18 +517,16 @@ static void steps_that_go_while_they_are_read(void **state)
 static void the_only_step_goes(void **state)
 {
     const struct run *run = *state;
-    struct dcp_store_ops ops = *run->store.ops;
-    const struct dcp_store store = { .ops = &ops,
-                                     .self = run->store.self,
-                                     .root = run->store.root };
+    struct dcp_store_forward wrapper;
+    struct dcp_store store;
     struct acts acts = {
         .store = &store, .layout = "zero3", .world = 1, .step = -1, .small = true
     };
 
-    ops.open = vanish;
-    ops.list = count_lists;
-    ops.hold = NULL;
-    vanishing.inner = &run->store;
+    dcp_store_forward(&store, &wrapper, &run->store);
+    wrapper.ops.open = vanish;
+    wrapper.ops.list = count_lists;
+    wrapper.ops.hold = NULL;
     save(run, 2);
     vanishing.opens = vanishing.lists = 0;
     vanishing.at = 3; /* it is found, and then read */

@@ -2,6 +2,8 @@
  * leaves does not stand in the way. */
 #include "core/run/publish.h"
 #include "lib/acts.h"
+#include "lib/fault.h"
+#include "port/store/mem.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -119,8 +121,8 @@ static void what_cannot_be_looked_at(void **state)
     struct dcp_publish publish;
 
     for (int force = 0; force < 2; force++) {
-        struct dcp_fault fault = { .kind = DCP_FAULT_FAIL, .at = 1 };
-        assert_int_equal(dcp_store_fault(&faulty, store, &fault, NULL), 0);
+        struct fault fault = { .kind = FAULT_FAIL, .at = 1 };
+        assert_int_equal(fault_store(&faulty, store, &fault, NULL), 0);
         assert_int_equal(dcp_publish_begin(&publish, &faulty, "out", force, NULL),
                          DCP_E_IO);
         dcp_publish_fini(&publish);
@@ -238,11 +240,11 @@ static void replaced(void **state)
 static void replaced_with_faults(void **state)
 {
     struct dcp_store *store = *state;
-    static const enum dcp_fault_kind kinds[] = { DCP_FAULT_FAIL, DCP_FAULT_STOP };
+    static const enum fault_kind kinds[] = { FAULT_FAIL, FAULT_STOP };
 
     for (int k = 0; k < 4; k++)
         for (uint64_t at = 1;; at++) {
-            struct dcp_fault fault = { .kind = kinds[k % 2], .at = at };
+            struct fault fault = { .kind = kinds[k % 2], .at = at };
             struct dcp_publish publish;
             struct dcp_store faulty;
             void *data;
@@ -252,7 +254,7 @@ static void replaced_with_faults(void **state)
             write_text(store, "out/a", "old");
             assert_int_equal(store->ops->sync_dir(store->self, "out", NULL), 0);
             assert_int_equal(store->ops->sync_dir(store->self, "", NULL), 0);
-            assert_int_equal(dcp_store_fault(&faulty, store, &fault, NULL), 0);
+            assert_int_equal(fault_store(&faulty, store, &fault, NULL), 0);
             int rc = dcp_publish_begin(&publish, &faulty, "out", true, NULL);
             if (!rc) {
                 char name[32];

@@ -4,6 +4,7 @@
 #include "core/run/steps.h"
 #include "lib/acts.h"
 #include "lib/world.h"
+#include "port/store/mem.h"
 #include <inttypes.h>
 #include <setjmp.h>
 #include <stdarg.h>

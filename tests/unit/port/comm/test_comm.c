@@ -5,6 +5,8 @@
 #include "base/clock.h"
 #include "core/collective/await.h"
 #include "lib/check_comm.h"
+#include "lib/poisoned.h"
+#include "port/comm/threads.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -122,7 +124,7 @@ static void host_device(void **state)
     device.ops->free_staging(device.self, staging, 100);
     dcp_device_free(&device);
 
-    dcp_device_host_poisoned(&device);
+    poisoned_device(&device);
     assert_int_equal(device.host_readable, 0);
     assert_int_equal(device.ops->alloc_staging(device.self, 100, &staging, NULL), 0);
     for (int i = 0; i < 100; i++)

@@ -372,16 +372,16 @@ static void stopped_ranks_are_named(void **state)
 static void *give_and_take_nothing(void *arg)
 {
     int port = *(int *)arg, fd = tcp_world_connect(port);
-    unsigned char head[DCP_TCP_HEAD_BYTES];
+    unsigned char head[DCP_STAR_HEAD_BYTES];
     must(tcp_world_answer(
         fd, &(struct dcp_comm_tcp_options){ .port = port, .rank = 1, .world = 2 }));
     must(recv(fd, head, sizeof head, MSG_WAITALL) == sizeof head);
-    must(dcp_tcp_get_head(head).code == 0);
+    must(dcp_star_get_head(head).code == 0);
 
     int smallest = 1;
-    struct dcp_tcp_head mine = { .call = { 1, 1 /* bcast */, 0, 16 << 20 } };
+    struct dcp_star_head mine = { .call = { 1, 1 /* bcast */, 0, 16 << 20 } };
     setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &smallest, sizeof smallest);
-    dcp_tcp_put_head(head, &mine);
+    dcp_star_put_head(head, &mine);
     must(send(fd, head, sizeof head, 0) == sizeof head);
     char c;
     while (recv(fd, &c, 1, MSG_PEEK) > 0) /* until rank 0 has gone */

@@ -4,7 +4,9 @@
 
 #include "base/fs.h"
 #include "base/mem.h"
+#include "lib/fault.h"
 #include "lib/store_forms.h"
+#include "port/store/mem.h"
 #include <inttypes.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -13,28 +15,6 @@
 #include <string.h>
 
 #include <cmocka.h>
-
-static int put(const char *name, const char *text)
-{
-    return dcp_store_write_file(&store, name, text, strlen(text), NULL);
-}
-
-static int stat_code(const char *name)
-{
-    bool is_dir;
-    uint64_t size;
-    return store.ops->stat(store.self, name, &is_dir, &size, NULL);
-}
-
-static void check_text(const char *name, const char *wanted)
-{
-    void *text = NULL;
-    size_t n = 0;
-    assert_int_equal(dcp_store_read_file(&store, name, 1 << 20, &text, &n, NULL), 0);
-    assert_int_equal(n, strlen(wanted));
-    assert_string_equal(text, wanted);
-    free(text);
-}
 
 /* "a b/ c" for the files a and c and the folder b. */
 static void check_list(const char *dir, const char *wanted)
@@ -399,7 +379,7 @@ static void space_runs_out(void **state)
 
 static char folder[64];
 static struct dcp_store inner_store;
-static struct dcp_fault no_fault;
+static struct fault no_fault;
 
 static int open_dir(void **state)
 {
@@ -432,9 +412,9 @@ static int close_store(void **state)
 static int open_fault(void **state)
 {
     (void)state;
-    no_fault = (struct dcp_fault){ 0 };
+    no_fault = (struct fault){ 0 };
     return dcp_store_mem(&inner_store, NULL) ||
-           dcp_store_fault(&store, &inner_store, &no_fault, NULL);
+           fault_store(&store, &inner_store, &no_fault, NULL);
 }
 
 #define ON_DIR(f)                                \

@@ -4,6 +4,7 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "lib/archives.h"
+#include "lib/fault.h"
 #include "port/store/sink.h"
 #include "port/store/tape.h"
 #include "port/store/tar_header.h"
@@ -225,12 +226,12 @@ static void a_failed_read_is_forgotten(void **state)
     (void)state;
     for (enum form form = OURS; form < N_FORMS; form++) {
         struct dcp_store store, flaky, bundle;
-        struct dcp_fault fault = { 0 };
+        struct fault fault = { 0 };
         struct reader reader = { &bundle, 3, 30, 0 };
         make(&store, form);
-        assert_int_equal(dcp_store_fault(&flaky, &store, &fault, NULL), 0);
+        assert_int_equal(fault_store(&flaky, &store, &fault, NULL), 0);
         assert_int_equal(dcp_store_bundle(&bundle, &flaky, "archive", NULL), 0);
-        fault.kind = DCP_FAULT_FAIL;
+        fault.kind = FAULT_FAIL;
         fault.at = fault.count + 2;
         read_parts(&reader);
         assert_int_equal(reader.wrong, 1);
@@ -304,10 +305,10 @@ static void failures_are_told(void **state)
     for (int threads = 1; threads <= 2; threads++)
         for (uint64_t at = 1;; at++) {
             struct dcp_store store, flaky;
-            struct dcp_fault fault = { DCP_FAULT_FAIL, at, 0 };
+            struct fault fault = { FAULT_FAIL, at, 0 };
             struct dcp_error err = { 0 };
             assert_int_equal(dcp_store_mem(&store, NULL), 0);
-            assert_int_equal(dcp_store_fault(&flaky, &store, &fault, NULL), 0);
+            assert_int_equal(fault_store(&flaky, &store, &fault, NULL), 0);
             int rc = archive_pack(&flaky, files, N_FILES, threads, &err);
             dcp_store_free(&flaky);
             dcp_store_free(&store);

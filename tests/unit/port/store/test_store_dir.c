@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/fs.h"
 #include "base/mem.h"
+#include "lib/store_forms.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -92,7 +93,6 @@ EXPORT ssize_t pwrite(int fd, const void *data, size_t size, off_t offset)
 
 /* --- helpers --- */
 
-static struct dcp_store store;
 static char folder[64];
 
 static int open_store(void **state)
@@ -111,27 +111,6 @@ static int close_store(void **state)
     memset(&faults, 0, sizeof faults);
     dcp_store_free(&store);
     return chdir("/tmp") || dcp_fs_remove_all(folder, NULL);
-}
-
-static int put(const char *name, const char *text)
-{
-    return dcp_store_write_file(&store, name, text, strlen(text), NULL);
-}
-
-static void check_text(const char *name, const char *wanted)
-{
-    void *text = NULL;
-    size_t n = 0;
-    assert_int_equal(dcp_store_read_file(&store, name, 1 << 20, &text, &n, NULL), 0);
-    assert_string_equal(text, wanted);
-    free(text);
-}
-
-static int stat_code(const char *name)
-{
-    bool is_dir;
-    uint64_t size;
-    return store.ops->stat(store.self, name, &is_dir, &size, NULL);
 }
 
 /* --- tests --- */

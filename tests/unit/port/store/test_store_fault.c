@@ -2,19 +2,13 @@
 #include <dcp/store.h>
 
 #include "base/mem.h"
+#include "lib/fault.h"
 #include "lib/store_forms.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <string.h>
 
 #include <cmocka.h>
-
-static int stat_code(const char *name)
-{
-    bool is_dir;
-    uint64_t size;
-    return store.ops->stat(store.self, name, &is_dir, &size, NULL);
-}
 
 /* A fixed row of operations; returns the first failure. */
 static int act(struct dcp_store *on)
@@ -64,11 +58,11 @@ static int act(struct dcp_store *on)
 
 #define N_ACTS 15
 
-static int act_with(struct dcp_fault *fault)
+static int act_with(struct fault *fault)
 {
     struct dcp_store inner, faulty;
     assert_int_equal(dcp_store_mem(&inner, NULL), 0);
-    assert_int_equal(dcp_store_fault(&faulty, &inner, fault, NULL), 0);
+    assert_int_equal(fault_store(&faulty, &inner, fault, NULL), 0);
     int rc = act(&faulty);
     dcp_store_free(&faulty);
     dcp_store_free(&inner);
@@ -78,14 +72,13 @@ static int act_with(struct dcp_fault *fault)
 static void every_operation_can_fail(void **state)
 {
     (void)state;
-    struct dcp_fault fault = { .kind = DCP_FAULT_NONE };
+    struct fault fault = { .kind = FAULT_NONE };
     assert_int_equal(act_with(&fault), 0);
     assert_int_equal(fault.count, N_ACTS);
-    static const enum dcp_fault_kind kinds[] = { DCP_FAULT_FAIL, DCP_FAULT_TEAR,
-                                                 DCP_FAULT_STOP };
+    static const enum fault_kind kinds[] = { FAULT_FAIL, FAULT_TEAR, FAULT_STOP };
     for (size_t k = 0; k < DCP_ARRAY_LEN(kinds); k++)
         for (uint64_t at = 1; at <= N_ACTS + 1; at++) {
-            fault = (struct dcp_fault){ .kind = kinds[k], .at = at };
+            fault = (struct fault){ .kind = kinds[k], .at = at };
             assert_int_equal(act_with(&fault), at <= N_ACTS ? DCP_E_IO : 0);
             assert_true(fault.count >= (at <= N_ACTS ? at : N_ACTS));
         }
@@ -94,11 +87,11 @@ static void every_operation_can_fail(void **state)
 static void faults_strike_as_told(void **state)
 {
     (void)state;
-    struct dcp_fault fault = { .kind = DCP_FAULT_TEAR, .at = 2 };
+    struct fault fault = { .kind = FAULT_TEAR, .at = 2 };
     struct dcp_store inner;
     struct dcp_store_file *file;
     assert_int_equal(dcp_store_mem(&inner, NULL), 0);
-    assert_int_equal(dcp_store_fault(&store, &inner, &fault, NULL), 0);
+    assert_int_equal(fault_store(&store, &inner, &fault, NULL), 0);
     assert_int_equal(create("f", 0, &file), 0);
     assert_int_equal(write_at(file, 0, "12345678"), DCP_E_IO);
     assert_int_equal(store.ops->close(store.self, file, NULL), 0);
@@ -107,10 +100,10 @@ static void faults_strike_as_told(void **state)
     assert_int_equal(dcp_store_read_file(&store, "f", 100, &text, &n, NULL), 0);
     assert_string_equal(text, "1234"); /* the first half */
     free(text);
-    fault = (struct dcp_fault){ .kind = DCP_FAULT_FAIL, .at = 1 };
+    fault = (struct fault){ .kind = FAULT_FAIL, .at = 1 };
     assert_int_equal(make_dir("d"), DCP_E_IO);
     assert_int_equal(make_dir("d"), 0); /* only once */
-    fault = (struct dcp_fault){ .kind = DCP_FAULT_STOP, .at = 2 };
+    fault = (struct fault){ .kind = FAULT_STOP, .at = 2 };
     assert_int_equal(make_dir("e"), 0);
     assert_int_equal(make_dir("f"), DCP_E_IO);
     assert_int_equal(stat_code("d"), DCP_E_IO); /* and for ever */

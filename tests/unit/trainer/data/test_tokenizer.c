@@ -149,7 +149,8 @@ static void test_bytes(void **state)
     char text[1000];
     (void)state;
     assert_int_equal(tokenizer_vocab_size(tokenizer), 256);
-    assert_int_equal(tokenizer_end_of_text(tokenizer), -1);
+    CHECK(tokenizer, "<|endoftext|>", '<', '|', 'e', 'n', 'd', 'o', 'f', 't', 'e', 'x',
+          't', '|', '>');
     CHECK(tokenizer, "a\xc3\xa4", 'a', 0xc3, 0xa4);
     fill(text, sizeof text, 1);
     check_encode(tokenizer, text, sizeof text, NULL, 0);
@@ -210,7 +211,6 @@ static void test_merges_by_rank(void **state)
     struct tokenizer *tokenizer = open_ok(folder->spec);
     enum { HE = 256, LL, HELL, HELLO, SPACE_W };
     assert_int_equal(tokenizer_vocab_size(tokenizer), END_ID + 1);
-    assert_int_equal(tokenizer_end_of_text(tokenizer), END_ID);
     CHECK(tokenizer, "hello", HELLO);
     CHECK(tokenizer, "hell wo", HELL, SPACE_W, 'o');
     CHECK(tokenizer, "lll", LL, 'l'); /* leftmost first */
@@ -310,7 +310,8 @@ static void test_the_single_file(void **state)
         struct tokenizer *single = open_ok(other.spec), *pair = open_ok(folder->spec);
         CHECK(single, "hello wo", 259, 260, 'o');
         assert_int_equal(tokenizer_vocab_size(single), 301);
-        assert_int_equal(tokenizer_end_of_text(single), tokenizer_end_of_text(pair));
+        CHECK(single, "<|endoftext|>", END_ID);
+        CHECK(pair, "<|endoftext|>", END_ID);
         tokenizer_free(single);
         tokenizer_free(pair);
     }

@@ -1,12 +1,11 @@
 #include "decoder.h"
-#include "base/mem.h"
+#include "mem.h"
 #include <isa-l/igzip_lib.h>
 #include <zstd.h>
 
 enum { STORED_BYTES = 1 << 17, SKIPPED_BYTES = 1 << 16, MAX_WINDOW_LOG = 27 };
 
 struct dcp_decoder {
-    enum dcp_codec codec;
     struct dcp_decoder_input input;
     uint64_t stored_at; /* stored bytes that were read */
     uint64_t at;        /* decoded bytes that were handed out */
@@ -27,9 +26,9 @@ void dcp_decoder_free(struct dcp_decoder *decoder)
     free(decoder);
 }
 
-static bool init_codec(struct dcp_decoder *d)
+static bool init_codec(struct dcp_decoder *d, enum dcp_decoder_kind kind)
 {
-    if (d->codec == DCP_CODEC_ZSTD_STREAM) {
+    if (kind == DCP_DECODE_ZSTD) {
         d->zstd = ZSTD_createDCtx();
         return d->zstd && !ZSTD_isError(ZSTD_DCtx_setParameter(
                               d->zstd, ZSTD_d_windowLogMax, MAX_WINDOW_LOG));
@@ -40,7 +39,7 @@ static bool init_codec(struct dcp_decoder *d)
     return d->inflate != NULL;
 }
 
-int dcp_decoder_new(enum dcp_codec codec, const struct dcp_decoder_input *input,
+int dcp_decoder_new(enum dcp_decoder_kind kind, const struct dcp_decoder_input *input,
                     struct dcp_decoder **out_decoder, struct dcp_error *err)
 {
     struct dcp_decoder *d = calloc(1, sizeof *d);
@@ -48,11 +47,10 @@ int dcp_decoder_new(enum dcp_codec codec, const struct dcp_decoder_input *input,
     *out_decoder = NULL;
     if (!d)
         return dcp_error_memory(err, "a decoder");
-    d->codec = codec;
     d->input = *input;
     d->stored = malloc(STORED_BYTES);
     d->skipped = malloc(SKIPPED_BYTES);
-    if (!d->stored || !d->skipped || !init_codec(d)) {
+    if (!d->stored || !d->skipped || !init_codec(d, kind)) {
         dcp_decoder_free(d);
         return dcp_error_memory(err, "a decoder");
     }
@@ -86,20 +84,22 @@ static int fill(struct dcp_decoder *d, struct dcp_error *err)
 }
 
 static int step_zstd(struct dcp_decoder *d, unsigned char *out, size_t n, size_t *out_n,
-                     struct dcp_error *err)
+                     bool *out_ended, struct dcp_error *err)
 {
     ZSTD_inBuffer in = { d->stored, d->end, d->begin };
     ZSTD_outBuffer to = { out, n, 0 };
 
-    if (ZSTD_isError(ZSTD_decompressStream(d->zstd, &to, &in)))
+    size_t left = ZSTD_decompressStream(d->zstd, &to, &in);
+    if (ZSTD_isError(left))
         return damaged(err);
     d->begin = in.pos;
     *out_n = to.pos;
+    *out_ended = left == 0;
     return DCP_OK;
 }
 
 static int step_inflate(struct dcp_decoder *d, unsigned char *out, size_t n,
-                        size_t *out_n, struct dcp_error *err)
+                        size_t *out_n, bool *out_ended, struct dcp_error *err)
 {
     struct inflate_state *state = d->inflate;
 
@@ -111,26 +111,29 @@ static int step_inflate(struct dcp_decoder *d, unsigned char *out, size_t n,
         return damaged(err);
     d->begin = d->end - state->avail_in;
     *out_n = n - state->avail_out;
+    *out_ended = state->block_state == ISAL_BLOCK_FINISH;
     return DCP_OK;
 }
 
-/* Some of the next n decoded bytes, at least one. */
-static int step(struct dcp_decoder *d, unsigned char *out, size_t n, size_t *out_n,
-                struct dcp_error *err)
+int dcp_decoder_some(struct dcp_decoder *d, void *out, size_t n, size_t *out_n,
+                     bool *out_ended, struct dcp_error *err)
 {
     *out_n = 0;
-    while (*out_n == 0) {
+    *out_ended = false;
+    while (*out_n == 0 && !*out_ended) {
         int rc = fill(d, err);
         if (rc)
             return rc;
         size_t begin = d->begin, end = d->end;
-        rc = d->zstd ? step_zstd(d, out, n, out_n, err)
-                     : step_inflate(d, out, n, out_n, err);
+        rc = d->zstd ? step_zstd(d, out, n, out_n, out_ended, err)
+                     : step_inflate(d, out, n, out_n, out_ended, err);
         if (rc)
             return rc;
-        if (*out_n == 0 && d->begin == begin && (d->end == 0 || end > begin))
+        bool stands = *out_n == 0 && d->begin == begin;
+        if (stands && (end == 0 || end > begin))
             return dcp_error_set(err, DCP_E_CORRUPT, "the compressed data end too early");
     }
+    d->at += *out_n;
     return DCP_OK;
 }
 
@@ -142,8 +145,8 @@ int dcp_decoder_read(struct dcp_decoder *d, void *out, uint64_t n, struct dcp_er
     while (n > 0 && !rc) {
         uint64_t most = to ? (uint64_t)1 << 30 : SKIPPED_BYTES;
         size_t got, want = (size_t)(n < most ? n : most);
-        rc = step(d, to ? to : d->skipped, want, &got, err);
-        d->at += got;
+        bool ended;
+        rc = dcp_decoder_some(d, to ? to : d->skipped, want, &got, &ended, err);
         n -= got;
         if (to)
             to += got;

@@ -1,6 +1,6 @@
 /* Coded streams of other programs: read from the beginning on, in any portions, alone and
  * as pieces of a checkpoint. */
-#include "core/files/decoder.h"
+#include "base/decoder.h"
 #include "core/read/blocks.h"
 #include "lib/acts.h"
 #include <isa-l/igzip_lib.h>
@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-enum { RAW = 5 << 20, STORED = 6 << 20 };
+enum { RAW = 5 << 20, STORED = 6 << 20, FIRST_FRAME = 1000003 };
 
 static unsigned char raw[RAW], stored[STORED], got[RAW];
 
@@ -32,7 +32,7 @@ static size_t encode_zstd(void)
 
     assert_false(ZSTD_isError(ZSTD_CCtx_setParameter(ctx, ZSTD_c_contentSizeFlag, 0)));
     for (size_t part = 0; part < 2; part++) {
-        size_t at = part * 1000003, size = part ? RAW - at : 1000003;
+        size_t at = part * FIRST_FRAME, size = part ? RAW - at : FIRST_FRAME;
         size_t m = ZSTD_compress2(ctx, stored + n, STORED - n, raw + at, size);
         assert_false(ZSTD_isError(m));
         n += m;
@@ -76,6 +76,11 @@ static int read_stored(void *self, uint64_t at, void *out, size_t n,
 static const enum dcp_codec codecs[] = { DCP_CODEC_ZSTD_STREAM,
                                          DCP_CODEC_DEFLATE_STREAM };
 
+static enum dcp_decoder_kind kind_of(enum dcp_codec codec)
+{
+    return codec == DCP_CODEC_ZSTD_STREAM ? DCP_DECODE_ZSTD : DCP_DECODE_DEFLATE;
+}
+
 static void any_portions(void **state)
 {
     (void)state;
@@ -86,7 +91,7 @@ static void any_portions(void **state)
         struct dcp_decoder_input input = { NULL, read_stored, encode(codec) };
         struct dcp_decoder *decoder;
         uint64_t at = 0;
-        assert_int_equal(dcp_decoder_new(codec, &input, &decoder, NULL), 0);
+        assert_int_equal(dcp_decoder_new(kind_of(codec), &input, &decoder, NULL), 0);
         while (at < RAW) {
             uint64_t n = (uint64_t)acts_pick(&seed, 1 << (5 + 2 * i)) + 1;
             bool skip = acts_pick(&seed, 3) == 0;
@@ -110,10 +115,33 @@ static void streams_that_are_cut_off(void **state)
         for (size_t n = 0; n < whole; n += n < 100 ? 1 : whole / 7) {
             struct dcp_decoder_input input = { NULL, read_stored, n };
             struct dcp_decoder *decoder;
-            assert_int_equal(dcp_decoder_new(codecs[i], &input, &decoder, NULL), 0);
+            assert_int_equal(dcp_decoder_new(kind_of(codecs[i]), &input, &decoder, NULL),
+                             0);
             assert_int_equal(dcp_decoder_read(decoder, got, RAW, NULL), DCP_E_CORRUPT);
             dcp_decoder_free(decoder);
         }
+    }
+}
+
+/* The first frame ends where the second begins; what is deflated has one end. */
+static void an_end_is_told(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        struct dcp_decoder_input input = { NULL, read_stored, encode(codecs[i]) };
+        struct dcp_decoder *decoder;
+        size_t at = 0, n;
+        bool ended = false;
+        assert_int_equal(dcp_decoder_new(kind_of(codecs[i]), &input, &decoder, NULL), 0);
+        for (; !ended && at < RAW; at += n) {
+            size_t room = RAW - at < 70001 ? RAW - at : 70001;
+            assert_int_equal(dcp_decoder_some(decoder, got + at, room, &n, &ended, NULL),
+                             0);
+        }
+        assert_true(ended);
+        assert_int_equal(at, codecs[i] == DCP_CODEC_ZSTD_STREAM ? FIRST_FRAME : RAW);
+        assert_memory_equal(got, raw, at);
+        dcp_decoder_free(decoder);
     }
 }
 
@@ -167,6 +195,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_portions),
         cmocka_unit_test(streams_that_are_cut_off),
+        cmocka_unit_test(an_end_is_told),
         cmocka_unit_test(pieces_of_a_stream),
     };
 

@@ -1,0 +1,14 @@
+/* hex: bytes as hexadecimal digits in lower case, two each. */
+#ifndef DCP_BASE_HEX_H
+#define DCP_BASE_HEX_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* 2 * n digits, and a NUL behind them. */
+void dcp_hex(char *out, const void *data, size_t n);
+/* n bytes of the 2 * n digits that a text begins with. False: there are fewer, or others
+ * between. */
+bool dcp_hex_parse(const char *text, void *out, size_t n);
+
+#endif
