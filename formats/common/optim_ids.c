@@ -1,7 +1,7 @@
 /* optim_ids: dealing weights out to groups. */
 #include "optim_ids.h"
 #include "base/mem.h"
-#include "formats/pickle/json.h"
+#include "formats/pickle/py.h"
 #include <string.h>
 
 enum { MAX_GROUPS = 4096 };
@@ -215,13 +215,12 @@ json_t *dcp_optim_ids_groups(const struct dcp_catalog *catalog, const json_t *gr
         int failed = group == NULL;
         json_object_foreach(json_array_get(groups, g), key, value)
         {
-            json_t *tuple = dcp_pickle_json_tagged(value, "$tuple");
             bool params = !strcmp(key, "params");
             if (!failed && strcmp(key, "param_names") != 0)
                 failed =
                     json_object_set_new(group, key,
                                         params ? names_of(catalog, value, ids)
-                                               : json_deep_copy(tuple ? tuple : value));
+                                               : json_deep_copy(dcp_py_untuple(value)));
         }
         if (json_array_append_new(out, group) || failed) {
             json_decref(out);

@@ -3,7 +3,7 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "formats/common/training.h"
-#include "formats/pickle/json.h"
+#include "formats/pickle/py.h"
 #include "ours.h"
 #include <stdio.h>
 #include <string.h>
@@ -145,9 +145,9 @@ static json_t *names_of(const struct dcp_ds_reader *reader, int param_group)
 /* betas are a pair in JSON too. */
 static int plain_betas(json_t *group)
 {
-    json_t *pair = dcp_pickle_json_tagged(json_object_get(group, "betas"), "$tuple");
+    json_t *betas = json_object_get(group, "betas");
 
-    return pair ? json_object_set(group, "betas", pair) : 0;
+    return betas ? json_object_set(group, "betas", dcp_py_untuple(betas)) : 0;
 }
 
 static int add_group(struct dcp_ds_reader *reader, struct dcp_ds_file *file,

@@ -176,7 +176,7 @@ static int take(void *self, const struct dcp_pickle_node *node, const char *path
     rc = dcp_catalog_add_tensor(t->reader->catalog, &tensor, &index, err);
     if (!rc)
         rc = dcp_torch_add_piece(t->reader->catalog, t->file->index, index, &view, err);
-    if (!rc && !(*out = json_pack("{s:s}", "$tensor", name)))
+    if (!rc && !(*out = dcp_py_name(DCP_PY_TENSOR, name)))
         rc = dcp_error_memory(err, "an object");
     return rc;
 }
@@ -213,7 +213,7 @@ int dcp_ds_json_rest(struct dcp_ds_reader *reader, struct dcp_ds_file *file,
     for (size_t i = 0; pairs && i + 1 < pairs->n && !rc; i += 2) {
         const char *key = dcp_ds_text(reader->arena, pairs->items[i]);
         json_t *value = NULL;
-        if (!key || !key[0] || key[0] == '$' || is_known(key, known))
+        if (!key || !key[0] || dcp_py_is_tag(key) || is_known(key, known))
             continue; /* keys that are no names cannot come from DeepSpeed */
         size_t n = strlen(path) + strlen(key) + 2;
         DCP_CLEANUP_FREE char *at = malloc(n);

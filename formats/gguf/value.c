@@ -1,7 +1,9 @@
 /* value: the typed values behind keys, as JSON and back. */
 #include "base/bytes.h"
 #include "base/json.h"
+#include "base/mem.h"
 #include "base/str.h"
+#include "formats/pickle/py.h"
 #include "gguf.h"
 #include <inttypes.h>
 #include <math.h>
@@ -36,7 +38,6 @@ static const struct {
     [F64] = { "f64", 8 },
 };
 
-#define BYTES_TAG "$bytes"
 enum { SHOWN = 160 };
 
 /* -- reading ------------------------------------------------------------------------- */
@@ -77,16 +78,8 @@ static json_t *u64_to_json(uint64_t value)
 
 static json_t *text_to_json(const char *text, size_t n)
 {
-    static const char digits[] = "0123456789abcdef";
-
-    if (dcp_str_utf8_ok(text, n))
-        return json_stringn(text, n);
-    DCP_CLEANUP_FREE char *hex = malloc(2 * n + 1);
-    for (size_t i = 0; hex && i < n; i++) {
-        hex[2 * i] = digits[(unsigned char)text[i] >> 4];
-        hex[2 * i + 1] = digits[(unsigned char)text[i] & 15];
-    }
-    return hex ? json_pack("{s:s%}", BYTES_TAG, hex, 2 * n) : NULL;
+    return dcp_str_utf8_ok(text, n) ? json_stringn(text, n)
+                                    : dcp_py_hex(DCP_PY_BYTES, text, n);
 }
 
 /* A value without its type; not of an array. */
@@ -287,28 +280,23 @@ static bool add_integer(struct dcp_buf *buf, enum type type, const json_t *value
     return true;
 }
 
-static int digit_of(char c)
-{
-    return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
 static bool add_text(struct dcp_buf *buf, const json_t *value)
 {
-    const char *hex = json_string_value(json_object_get(value, BYTES_TAG));
+    const char *hex = json_string_value(json_object_get(value, DCP_PY_BYTES));
     size_t n = hex ? strlen(hex) / 2 : json_string_length(value);
 
     if (!hex && !json_is_string(value))
         return false;
     dcp_buf_add_le64(buf, n);
-    if (!hex)
+    if (!hex) {
         dcp_buf_add(buf, json_string_value(value), n);
-    for (size_t i = 0; hex && i < n; i++) {
-        int high = digit_of(hex[2 * i]), low = digit_of(hex[2 * i + 1]);
-        if (high < 0 || low < 0)
-            return false;
-        dcp_buf_add_u8(buf, (uint8_t)(high << 4 | low));
+        return true;
     }
-    return true;
+    DCP_CLEANUP_FREE unsigned char *bytes = dcp_mem_calloc(n, 1);
+    bool ok = bytes && dcp_str_parse_hex(hex, bytes);
+    if (ok)
+        dcp_buf_add(buf, bytes, n);
+    return ok;
 }
 
 static bool add_plain(struct dcp_buf *buf, enum type type, const json_t *value)
@@ -354,7 +342,7 @@ int dcp_gguf_add_value(struct dcp_buf *buf, const char *key, const json_t *value
                        struct dcp_error *err)
 {
     const char *tag = json_object_iter_key(json_object_iter((json_t *)(uintptr_t)value));
-    bool plain = !tag || !strcmp(tag, BYTES_TAG), ok = false;
+    bool plain = !tag || !strcmp(tag, DCP_PY_BYTES), ok = false;
     size_t n = tag ? strlen(tag) : 0;
     char shown[SHOWN];
 

@@ -3,7 +3,7 @@
 #include "archive.h"
 #include "base/hash.h"
 #include "base/mem.h"
-#include "formats/pickle/json.h"
+#include "formats/pickle/py.h"
 #include <string.h>
 
 enum { ZEROS = 1 << 16 };
@@ -86,7 +86,7 @@ json_t *dcp_torch_out_view(struct dcp_torch_out *out, size_t storage, int ndim,
     *view = (struct dcp_torch_out_view){ .storage = storage, .ndim = ndim };
     if (ndim)
         memcpy(view->shape, shape, (size_t)ndim * sizeof *shape);
-    return json_pack("{s:I}", "$view", (json_int_t)(out->n_views - 1));
+    return dcp_py_new(DCP_PY_VIEW, json_integer((json_int_t)(out->n_views - 1)));
 }
 
 json_t *dcp_torch_out_tensor(struct dcp_torch_out *out, const struct dcp_catalog *catalog,
@@ -118,7 +118,7 @@ static bool keep(json_t *into, const char *key, json_t *item)
 json_t *dcp_torch_out_value(struct dcp_torch_out *out, const struct dcp_catalog *catalog,
                             const json_t *value)
 {
-    const char *name = json_string_value(dcp_pickle_json_tagged(value, "$tensor")), *key;
+    const char *name = json_string_value(dcp_py_get(value, DCP_PY_TENSOR)), *key;
     json_t *copy, *item, *from = (json_t *)(uintptr_t)value;
     bool ok = true;
     size_t i;
@@ -152,7 +152,7 @@ json_t *dcp_torch_out_value(struct dcp_torch_out *out, const struct dcp_catalog 
 static bool take_view(struct dcp_torch_writer *w, const json_t *value)
 {
     const struct dcp_torch_out *out = w->self;
-    const json_t *index = json_object_get(value, "$view");
+    const json_t *index = json_object_get(value, DCP_PY_VIEW);
     size_t i = (size_t)json_integer_value(index);
 
     if (!json_is_integer(index) || i >= out->n_views)

@@ -6,6 +6,7 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "formats/common/training.h"
+#include "formats/pickle/py.h"
 #include "formats/state_dict/keys.h"
 #include "reading.h"
 #include <stdio.h>
@@ -230,7 +231,7 @@ static int join_tree(struct dcp_reading *r, const char *name, const char *path,
     return root ? dcp_training_add(r->catalog, name, root, err) : DCP_OK;
 }
 
-/* {"$bytes": "00ff"} to an object of bytes. */
+/* Hexadecimal to an object of bytes. */
 static int add_bytes(struct dcp_reading *r, const char *name, const char *hex,
                      struct dcp_error *err)
 {
@@ -239,10 +240,9 @@ static int add_bytes(struct dcp_reading *r, const char *name, const char *hex,
 
     if (!data)
         return no_memory(err);
-    for (size_t i = 0; i < 2 * n; i++) {
-        unsigned digit = (unsigned)(hex[i] <= '9' ? hex[i] - '0' : hex[i] - 'a' + 10);
-        data[i / 2] = (unsigned char)(data[i / 2] * 16u + (digit & 15));
-    }
+    if (!dcp_str_parse_hex(hex, data))
+        return dcp_error_set(err, DCP_E_CORRUPT, "the object '%s' is not hexadecimal",
+                             name);
     const struct dcp_object object = {
         .name = name, .kind = DCP_OBJECT_BYTES, .data = data, .size_bytes = n
     };
@@ -255,7 +255,7 @@ static int join_whole(struct dcp_reading *r, const char *name, struct dcp_error 
     for (size_t e = 0; e < r->n_entries; e++) {
         struct dcp_entry *entry = &r->entries[e];
         const char *text = json_string_value(entry->value);
-        const char *hex = json_string_value(json_object_get(entry->value, "$bytes"));
+        const char *hex = json_string_value(json_object_get(entry->value, DCP_PY_BYTES));
         if (strcmp(entry->name, name) != 0 || entry->taken || (!text && !hex))
             continue;
         entry->taken = true;
@@ -339,8 +339,7 @@ static int add_entry(struct dcp_reading *r, const struct dcp_entry *entry,
     DCP_CLEANUP_FREE char *text = entry->value ? dcp_json_text(entry->value, 0) : NULL;
     struct dcp_object object = { .kind =
                                      entry->value ? DCP_OBJECT_JSON : DCP_OBJECT_BYTES };
-    bool dict = json_object_size(entry->value) &&
-                json_object_iter_key(json_object_iter(entry->value))[0] != '$';
+    bool dict = json_object_size(entry->value) && dcp_py_is_dict(entry->value);
 
     if (entry->value && !text)
         return no_memory(err);

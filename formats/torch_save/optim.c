@@ -4,7 +4,7 @@
 #include "base/mem.h"
 #include "formats/common/optim_ids.h"
 #include "formats/common/training.h"
-#include "formats/pickle/json.h"
+#include "formats/pickle/py.h"
 #include "formats/torch/torch.h"
 #include "torch_save.h"
 #include <string.h>
@@ -27,7 +27,7 @@ struct optim {
 
 static int tensor_of(const struct finder *f, const json_t *value)
 {
-    const char *name = dcp_torch_json_tensor(value);
+    const char *name = dcp_py_tensor(value);
 
     return name ? dcp_catalog_find(f->catalog, name) : -1;
 }
@@ -209,7 +209,7 @@ static int take_optimizer(struct finder *f, json_t *groups, json_t *states)
     json_t *state;
     int rc = DCP_OK;
 
-    o.states = dcp_torch_json_pairs(states);
+    o.states = dcp_py_pairs(states);
     if (o.states)
         rc = match(f, &o);
     else

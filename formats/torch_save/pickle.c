@@ -3,7 +3,7 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "formats/common/training.h"
-#include "formats/pickle/json.h"
+#include "formats/pickle/py.h"
 #include "formats/state_dict/nested.h"
 #include "formats/torch/torch.h"
 #include "formats/torch/value.h"
@@ -36,8 +36,8 @@ static void mark_tensor(struct pickler *p, const char *name, json_t *value)
  * parser. */
 static void mark(struct pickler *p, json_t *value)
 {
-    const char *tensor = dcp_torch_json_tensor(value);
-    const char *object = json_string_value(dcp_pickle_json_tagged(value, "$value"));
+    const char *tensor = dcp_py_tensor(value);
+    const char *object = dcp_py_value(value);
     const char *key;
     json_t *item;
     size_t i;
@@ -79,14 +79,14 @@ static int add_rest(struct pickler *p, json_t *dict, struct dcp_error *err)
     for (size_t i = 0; i < catalog->n_tensors && !failed; i++) {
         const char *name = catalog->tensors[i].name;
         if (!p->named_tensors[i])
-            failed = json_object_set_new(dict, name, json_pack("{s:s}", "$tensor", name));
+            failed = json_object_set_new(dict, name, dcp_py_name(DCP_PY_TENSOR, name));
     }
     for (size_t i = 0; i < catalog->n_objects && objects && !failed; i++) {
         const char *name = catalog->objects[i].name;
         if (p->named_objects[i] || dcp_object_is_spelling(name) ||
             json_object_get(dict, name))
             continue;
-        failed = json_object_set_new(dict, name, json_pack("{s:s}", "$value", name));
+        failed = json_object_set_new(dict, name, dcp_py_name(DCP_PY_VALUE, name));
         p->named_objects[i] = true;
     }
     return failed ? dcp_error_memory(err, "a PyTorch file") : DCP_OK;
@@ -140,9 +140,7 @@ static int make_tree(struct pickler *p, json_t **out, struct dcp_error *err)
         for (size_t o = 0; tree && o < catalog->n_objects; o++)
             p->named_objects[o] = true;
     }
-    bool open =
-        json_is_object(tree) && (!json_object_size(tree) ||
-                                 json_object_iter_key(json_object_iter(tree))[0] != '$');
+    bool open = dcp_py_is_dict(tree);
     if (tree && !open && !names_all_tensors(p)) {
         json_decref(tree);
         tree = NULL;

@@ -284,10 +284,12 @@ bool dcp_str_ends(const char *text, const char *suffix)
     return n >= m && memcmp(text + n - m, suffix, m) == 0;
 }
 
+static const char hex_digits[] = "0123456789abcdef";
+
 void dcp_str_hex64(char out[17], uint64_t v)
 {
     for (int i = 15; i >= 0; i--, v >>= 4)
-        out[i] = "0123456789abcdef"[v & 15];
+        out[i] = hex_digits[v & 15];
     out[16] = '\0';
 }
 
@@ -306,5 +308,32 @@ bool dcp_str_parse_hex64(const char *text, uint64_t *out)
     if (text[16])
         return false;
     *out = v;
+    return true;
+}
+
+char *dcp_str_hex(const void *data, size_t n)
+{
+    const unsigned char *bytes = data;
+    char *text = n < SIZE_MAX / 2 ? malloc(2 * n + 1) : NULL;
+
+    for (size_t i = 0; text && i < n; i++) {
+        text[2 * i] = hex_digits[bytes[i] >> 4];
+        text[2 * i + 1] = hex_digits[bytes[i] & 15];
+    }
+    if (text)
+        text[2 * n] = '\0';
+    return text;
+}
+
+bool dcp_str_parse_hex(const char *text, void *out)
+{
+    unsigned char *bytes = out;
+    size_t n = strlen(text);
+
+    if (n % 2 || strspn(text, hex_digits) != n)
+        return false;
+    for (size_t i = 0; i < n; i += 2)
+        bytes[i / 2] = (unsigned char)((strchr(hex_digits, text[i]) - hex_digits) << 4 |
+                                       (strchr(hex_digits, text[i + 1]) - hex_digits));
     return true;
 }

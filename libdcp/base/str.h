@@ -37,5 +37,9 @@ bool dcp_str_ends(const char *text, const char *suffix);
 /* 16 hex digits. parse: exactly 16, lower case. */
 void dcp_str_hex64(char out[17], uint64_t v);
 bool dcp_str_parse_hex64(const char *text, uint64_t *out);
+/* Bytes as hex digits; caller frees. NULL: no memory. */
+char *dcp_str_hex(const void *data, size_t n);
+/* Back: pairs of lower-case digits and nothing else, to strlen(text) / 2 bytes. */
+bool dcp_str_parse_hex(const char *text, void *out);
 
 #endif

@@ -222,6 +222,17 @@ def doors(tree):
             yield f"{path}:{number}: dcp_place_open: say dcp_source_open of cli/source.h"
 
 
+def tags(tree):
+    """pickle/py.h alone spells the tags of Python values in JSON."""
+    tag = re.compile(r'"\$[a-z]+|\\"\$[a-z]+|\'\$\'')
+    for path, text in tree.select((".c", ".h"), ("formats",) + PROGRAMS):
+        text = re.sub(r"/\*.*?\*/", lambda m: re.sub(".", "", m[0]), text, flags=re.DOTALL)
+        for number, line in enumerate(text.splitlines(), 1):
+            match = tag.search(line)
+            if match and not path.startswith("formats/pickle/py."):
+                yield f"{path}:{number}: {match[0]}: say DCP_PY_… of pickle/py.h"
+
+
 def public_functions(tree):
     """path, line number, name and the text above, of every DCP_PUBLIC function."""
     for path, text in tree.select((".h",), ("libdcp/include/dcp",)):
@@ -281,6 +292,7 @@ RULES = (
     names,
     vocabulary,
     doors,
+    tags,
     documented,
     links,
     chapters,

@@ -47,6 +47,10 @@ BREAKS = {
         ("libdcp/include/dcp/tensor.h", "/* New. */\nDCP_PUBLIC int box_new(void);\n"),
     ],
     "doors": [("inspect/ls.c", "int x = dcp_place_open(p, &place, err);\n")],
+    "tags": [
+        ("formats/numpy/npy.c", 'json_t *x = json_object_get(y, "$tuple");\n'),
+        ("inspect/show.c", "bool x = key[0] == '$';\n"),
+    ],
     "vocabulary": [("libdcp/include/dcp/tensor.h", "int dcp_chunk_size;\n")],
     "documented": [
         ("libdcp/include/dcp/tensor.h", "int x;\n\nDCP_PUBLIC int dcp_a(void);\n"),

@@ -288,6 +288,15 @@ static void hex(void **state)
     assert_false(dcp_str_parse_hex64("0123456789abcdef0", &v));
     assert_false(dcp_str_parse_hex64("0123456789ABCDEF", &v));
     assert_false(dcp_str_parse_hex64("0123456789abcdeg", &v));
+    unsigned char bytes[3] = { 0x00, 0x9a, 0xff }, back[3] = { 1, 1, 1 };
+    char *digits = dcp_str_hex(bytes, sizeof bytes);
+    assert_string_equal(digits, "009aff");
+    assert_true(dcp_str_parse_hex(digits, back) && !memcmp(bytes, back, sizeof back));
+    free(digits);
+    assert_true(dcp_str_parse_hex("", back));
+    assert_false(dcp_str_parse_hex("009af", back));
+    assert_false(dcp_str_parse_hex("009AFF", back));
+    assert_false(dcp_str_parse_hex("009afg", back));
     assert_true(dcp_str_starts("abc", "ab") && !dcp_str_starts("a", "ab"));
     assert_true(dcp_str_ends("abc", "bc") && !dcp_str_ends("c", "bc"));
 }
