@@ -2,6 +2,7 @@
  * common/training.h. */
 #include "base/json.h"
 #include "base/mem.h"
+#include "formats/common/optim.h"
 #include "formats/common/training.h"
 #include "formats/pickle/py.h"
 #include "ours.h"
@@ -242,20 +243,10 @@ static const char *type_of(const struct dcp_ds_reader *reader)
 
 static int add_optimizer(struct dcp_ds_reader *reader, struct dcp_error *err)
 {
-    const char *type = type_of(reader);
-    json_t *optimizer = json_object();
-
-    if (!reader->param_groups) {
-        json_decref(optimizer);
-        return DCP_OK;
-    }
-    if ((type && json_object_set_new(optimizer, "type", json_string(type))) ||
-        set_integer(optimizer, "step", reader->updates) ||
-        json_object_set(optimizer, "param_groups", reader->param_groups)) {
-        json_decref(optimizer);
-        optimizer = NULL;
-    }
-    return dcp_training_add(reader->catalog, DCP_TRAINING_OPTIMIZER, optimizer, err);
+    return reader->param_groups
+               ? dcp_optim_add(reader->catalog, type_of(reader), reader->updates,
+                               reader->param_groups, err)
+               : DCP_OK;
 }
 
 static int add_scheduler(struct dcp_ds_reader *reader, struct dcp_error *err)

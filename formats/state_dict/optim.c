@@ -271,17 +271,6 @@ int dcp_optim_mark(struct dcp_catalog *catalog, json_t *groups, struct dcp_error
     return ok ? DCP_OK : no_memory(err);
 }
 
-const char *dcp_optim_type(json_t *groups)
-{
-    json_t *group = json_array_get(groups, 0),
-           *decoupled = json_object_get(group, "decoupled_weight_decay");
-
-    if (!json_object_get(group, "betas") || !json_object_get(group, "amsgrad") ||
-        !json_is_boolean(decoupled))
-        return NULL;
-    return json_is_true(decoupled) ? "AdamW" : "Adam";
-}
-
 /* -- back ---------------------------------------------------------------------------- */
 
 /* Sets an option that is not there. */
