@@ -4,6 +4,7 @@
 #include "base/str.h"
 #include "choose.h"
 #include "core/catalog/rename.h"
+#include <dcp/training.h>
 #include <string.h>
 
 /* Whether a blank-separated list has a word. */
@@ -120,9 +121,6 @@ static bool keeps_names(const struct dcp_catalog *src, const struct dcp_catalog 
     return true;
 }
 
-/* The word of formats/common/training.h. */
-static const char optimizer[] = "optimizer";
-
 /* A source whose optimizer keeps no tensors, as plain SGD, has it as an object alone. */
 static bool has_optimizer(const struct dcp_catalog *catalog)
 {
@@ -143,11 +141,11 @@ static int check_optimizer(const struct dcp_catalog *src, const struct dcp_forma
     *out_take = has_optimizer(src) ? options->only != DCP_ONLY_MODEL : asked;
     if (!asked || has_optimizer(src) || options->lossy ||
         (format->flags & (DCP_FORMAT_OPTIM | DCP_FORMAT_OBJECTS)) ||
-        dcp_catalog_find_object(src, optimizer) < 0)
+        dcp_catalog_find_object(src, DCP_TRAINING_OPTIMIZER) < 0)
         return DCP_OK;
     dcp_error_set(err, DCP_E_MISMATCH,
                   "a target of format %s cannot hold: the optimizer's settings ('%s')",
-                  format->name, optimizer);
+                  format->name, DCP_TRAINING_OPTIMIZER);
     dcp_error_hint(err, "--only model leaves them out; --lossy leaves out whatever does "
                         "not fit");
     return DCP_E_MISMATCH;
@@ -163,7 +161,7 @@ static int add_objects(const struct dcp_catalog *src, const struct dcp_format *f
     int rc = check_optimizer(src, format, options, &groups, err);
 
     for (size_t o = 0; o < src->n_objects && !rc; o++) {
-        if (!groups && !strcmp(src->objects[o].name, optimizer))
+        if (!groups && !strcmp(src->objects[o].name, DCP_TRAINING_OPTIMIZER))
             continue;
         if (!same && dcp_object_is_spelling(src->objects[o].name))
             continue;
@@ -215,7 +213,8 @@ bool dcp_target_holds_objects(const struct dcp_format *format,
     for (size_t o = 0; o < target->n_objects; o++)
         if (dcp_object_is_spelling(target->objects[o].name))
             return true;
-    return has_optimizer(target) || dcp_catalog_find_object(target, optimizer) >= 0;
+    return has_optimizer(target) ||
+           dcp_catalog_find_object(target, DCP_TRAINING_OPTIMIZER) >= 0;
 }
 
 /* What the reshard was not to take is not left out; what nobody may load is counted
