@@ -127,11 +127,17 @@ struct dcp_py_parts dcp_py_parts(const json_t *value)
 
     if (pairs)
         return (struct dcp_py_parts){ .kind = DCP_PY_PAIRS, .container = pairs };
-    if (list != value || json_is_array(list))
+    if (list != value)
         return (struct dcp_py_parts){ .kind = DCP_PY_LIST, .container = list };
-    return (struct dcp_py_parts){ .kind = json_is_object(value) ? DCP_PY_MEMBERS
-                                                                : DCP_PY_PLAIN,
-                                  .container = list };
+    return dcp_py_children(value);
+}
+
+struct dcp_py_parts dcp_py_children(const json_t *value)
+{
+    return (struct dcp_py_parts){ .kind = json_is_array(value)    ? DCP_PY_LIST
+                                          : json_is_object(value) ? DCP_PY_MEMBERS
+                                                                  : DCP_PY_PLAIN,
+                                  .container = any(value) };
 }
 
 const char *dcp_py_key(const json_t *key, char digits[24])

@@ -108,6 +108,8 @@ struct dcp_py_parts {
     char digits[24];
 };
 struct dcp_py_parts dcp_py_parts(const json_t *value);
+/* What JSON has in it, whatever tags mean: items of an array, members of an object. */
+struct dcp_py_parts dcp_py_children(const json_t *value);
 bool dcp_py_next(struct dcp_py_parts *parts);
 /* Puts another value in the place of the one that was given last; takes it. False: out of
  * memory. */

@@ -183,25 +183,15 @@ static bool fits(const struct dcp_out *out, const struct leaves *leaves)
 }
 
 /* Whether it refers to tensors or objects, as "torch.tree" does. */
-static bool has_references(json_t *value)
+static bool has_references(const json_t *value)
 {
-    const char *key;
-    json_t *item;
-    size_t i;
+    struct dcp_py_parts parts = dcp_py_children(value);
+    bool has =
+        json_object_get(value, DCP_PY_TENSOR) || json_object_get(value, DCP_PY_VALUE);
 
-    if (json_object_get(value, DCP_PY_TENSOR) || json_object_get(value, DCP_PY_VALUE))
-        return true;
-    json_array_foreach(value, i, item)
-    {
-        if (has_references(item))
-            return true;
-    }
-    json_object_foreach(value, key, item)
-    {
-        if (has_references(item))
-            return true;
-    }
-    return false;
+    while (!has && dcp_py_next(&parts))
+        has = has_references(parts.value);
+    return has;
 }
 
 /* What a tensor is called in the checkpoint: the keys of all tensors come first, in their
@@ -216,23 +206,15 @@ static const char *key_of(const struct dcp_out *out, const char *name)
 /* In a copy of a tree, the names of tensors as they are called in the checkpoint. */
 static bool name_keys(const struct dcp_out *out, json_t *value)
 {
-    static const char *const tags[] = { DCP_PY_TENSOR, DCP_PY_AGAIN };
-    const char *name = dcp_py_tensor(value), *key;
-    json_t *item;
+    struct dcp_py_parts parts = dcp_py_children(value);
+    const char *name = dcp_py_tensor(value);
     bool ok = true;
-    size_t i;
 
-    for (size_t t = 0; t < DCP_ARRAY_LEN(tags) && name; t++)
-        if (json_object_get(value, tags[t]))
-            return !json_object_set_new(value, tags[t], json_string(key_of(out, name)));
-    json_array_foreach(value, i, item)
-    {
-        ok = ok && name_keys(out, item);
-    }
-    json_object_foreach(value, key, item)
-    {
-        ok = ok && name_keys(out, item);
-    }
+    if (name)
+        return !json_object_set_new(value, dcp_py_tag(value),
+                                    json_string(key_of(out, name)));
+    while (ok && dcp_py_next(&parts))
+        ok = name_keys(out, parts.value);
     return ok;
 }
 

@@ -14,30 +14,14 @@ struct splitter {
     size_t n_objects;
 };
 
-static bool is_tensor(const json_t *value)
+static bool holds_tensor(const json_t *value)
 {
-    return dcp_py_tensor(value) != NULL;
-}
+    struct dcp_py_parts parts = dcp_py_children(value);
+    bool holds = dcp_py_tensor(value);
 
-static bool holds_tensor(json_t *value)
-{
-    const char *key;
-    json_t *item;
-    size_t i;
-
-    if (is_tensor(value))
-        return true;
-    json_array_foreach(value, i, item)
-    {
-        if (holds_tensor(item))
-            return true;
-    }
-    json_object_foreach(value, key, item)
-    {
-        if (holds_tensor(item))
-            return true;
-    }
-    return false;
+    while (!holds && dcp_py_next(&parts))
+        holds = holds_tensor(parts.value);
+    return holds;
 }
 
 static bool is_ordered_dict(const json_t *value)

@@ -203,24 +203,15 @@ static int take_optimizer(struct finder *f, json_t *groups, json_t *states)
 /* Wherever {"state": …, "param_groups": …} stands, that is an optimizer. */
 static int take_all(struct finder *f, json_t *value)
 {
-    json_t *groups = json_object_get(value, "param_groups"), *item;
-    json_t *states = json_object_get(value, "state");
-    const char *key;
-    size_t i;
+    json_t *groups = json_object_get(value, "param_groups"),
+           *states = json_object_get(value, "state");
+    struct dcp_py_parts parts = dcp_py_children(value);
     int rc = DCP_OK;
 
     if (groups && states)
         return take_optimizer(f, groups, states);
-    json_array_foreach(value, i, item)
-    {
-        if ((rc = take_all(f, item)))
-            return rc;
-    }
-    json_object_foreach(value, key, item)
-    {
-        if ((rc = take_all(f, item)))
-            return rc;
-    }
+    while (!rc && dcp_py_next(&parts))
+        rc = take_all(f, parts.value);
     return rc;
 }
 

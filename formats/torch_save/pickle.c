@@ -36,27 +36,18 @@ static void mark_tensor(struct pickler *p, const char *name, json_t *value)
  * parser. */
 static void mark(struct pickler *p, json_t *value)
 {
-    const char *tensor = dcp_py_tensor(value);
-    const char *object = dcp_py_value(value);
-    const char *key;
-    json_t *item;
-    size_t i;
-    int at;
+    struct dcp_py_parts parts = dcp_py_children(value);
+    const char *tensor = dcp_py_tensor(value), *object = dcp_py_value(value);
+    int at = object ? dcp_catalog_find_object(p->w.catalog, object) : -1;
 
     if (tensor) {
         mark_tensor(p, tensor, value);
         return;
     }
-    if (object && (at = dcp_catalog_find_object(p->w.catalog, object)) >= 0)
+    if (at >= 0)
         p->named_objects[at] = true;
-    json_array_foreach(value, i, item)
-    {
-        mark(p, item);
-    }
-    json_object_foreach(value, key, item)
-    {
-        mark(p, item);
-    }
+    while (dcp_py_next(&parts))
+        mark(p, parts.value);
 }
 
 /* A file of nothing but weights is a plain state dict, which is what every loader

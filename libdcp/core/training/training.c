@@ -25,19 +25,7 @@ struct dcp_training_kept {
 
 /* -- members ------------------------------------------------------------------------- */
 
-union value {
-    int64_t integer;
-    double reals[2];
-    int truth;
-    const char *text;
-};
-
 enum type { INTEGER, REAL, PAIR, TRUTH, TEXT, DIGEST };
-static const size_t sizes[] = {
-    [INTEGER] = sizeof(int64_t),   [REAL] = sizeof(double),
-    [PAIR] = 2 * sizeof(double),   [TRUTH] = sizeof(int),
-    [TEXT] = sizeof(const char *), [DIGEST] = sizeof(const char *),
-};
 
 struct member {
     enum part part;
@@ -86,93 +74,67 @@ static double real_of(const json_t *value)
     return json_is_number(value) ? json_number_value(value) : NAN;
 }
 
-/* Unknown, where the value is none of the type. */
-static union value parse(enum type type, const json_t *value)
+/* Sets a member; unknown, where the value is none of the type. */
+static void parse(enum type type, const json_t *value, void *at)
 {
     const char *text = json_string_value(value);
     uint64_t digest;
 
-    switch (type) {
-    case INTEGER:
-        return (union value){ .integer = json_is_integer(value)
-                                             ? json_integer_value(value)
-                                             : DCP_TRAINING_UNKNOWN };
-    case REAL:
-        return (union value){ .reals = { real_of(value) } };
-    case PAIR:
-        return (union value){ .reals = { real_of(json_array_get(value, 0)),
-                                         real_of(json_array_get(value, 1)) } };
-    case TRUTH:
-        return (union value){ .truth =
-                                  json_is_boolean(value) ? json_is_true(value) : -1 };
-    case DIGEST:
-        return (union value){ .text = text && dcp_str_parse_hex64(text, &digest) ? text
-                                                                                 : NULL };
-    case TEXT:
-        break;
-    }
-    return (union value){ .text = text };
+    if (type == INTEGER)
+        *(int64_t *)at =
+            json_is_integer(value) ? json_integer_value(value) : DCP_TRAINING_UNKNOWN;
+    else if (type == REAL)
+        *(double *)at = real_of(value);
+    else if (type == PAIR)
+        for (size_t i = 0; i < 2; i++)
+            ((double *)at)[i] = real_of(json_array_get(value, i));
+    else if (type == TRUTH)
+        *(int *)at = json_is_boolean(value) ? json_is_true(value) : -1;
+    else
+        *(const char **)at =
+            type == TEXT || (text && dcp_str_parse_hex64(text, &digest)) ? text : NULL;
 }
 
-static union value get(const struct member *member, const void *base)
+/* *out stays NULL where nothing is known. False: out of memory. */
+static bool to_json(enum type type, const void *at, json_t **out)
 {
-    union value value = { 0 };
+    const double *real = at;
+    int64_t integer = type == INTEGER ? *(const int64_t *)at : 0;
+    int truth = type == TRUTH ? *(const int *)at : 0;
+    const char *text = type >= TEXT ? *(const char *const *)at : "";
 
-    memcpy(&value, (const char *)base + member->at, sizes[member->type]);
-    return value;
+    if (integer == DCP_TRAINING_UNKNOWN || truth < 0 || !text ||
+        (type == REAL && isnan(real[0])) ||
+        (type == PAIR && (isnan(real[0]) || isnan(real[1]))))
+        return true;
+    *out = type == INTEGER ? json_integer((json_int_t)integer)
+           : type == REAL  ? json_real(real[0])
+           : type == PAIR  ? json_pack("[f,f]", real[0], real[1])
+           : type == TRUTH ? json_boolean(truth)
+                           : json_string(text);
+    return *out;
 }
 
-static void set(const struct member *member, void *base, union value value)
-{
-    memcpy((char *)base + member->at, &value, sizes[member->type]);
-}
-
-static bool is_known(enum type type, union value value)
-{
-    return type == INTEGER ? value.integer != DCP_TRAINING_UNKNOWN
-           : type == REAL  ? !isnan(value.reals[0])
-           : type == PAIR  ? !isnan(value.reals[0]) && !isnan(value.reals[1])
-           : type == TRUTH ? value.truth >= 0
-                           : value.text != NULL;
-}
-
-/* To the bit, as far as both are known. */
-static bool is_same(enum type type, union value a, union value b)
-{
-    if (!is_known(type, a) || !is_known(type, b))
-        return is_known(type, a) == is_known(type, b);
-    return type == TEXT || type == DIGEST ? !strcmp(a.text, b.text)
-                                          : !memcmp(&a, &b, sizes[type]);
-}
-
-static json_t *to_json(enum type type, union value value)
-{
-    switch (type) {
-    case INTEGER:
-        return json_integer((json_int_t)value.integer);
-    case REAL:
-        return json_real(value.reals[0]);
-    case PAIR:
-        return json_pack("[f,f]", value.reals[0], value.reals[1]);
-    case TRUTH:
-        return json_boolean(value.truth);
-    default:
-        return json_string(value.text);
-    }
-}
-
-/* Sets a member as the record has it: where that knows none, or the same as was read, as
- * it was read. */
+/* Sets a member as the record has it: where that knows none, or what was read says the
+ * same, as it was read. */
 static bool put(json_t *out, const struct member *member, const void *base,
                 const json_t *read)
 {
     json_t *old = json_object_get(read, member->key);
-    union value now = get(member, base);
+    DCP_CLEANUP_JSON json_t *now = NULL, *then = NULL;
+    union {
+        int64_t integer;
+        double reals[2];
+        int truth;
+        const char *text;
+    } value;
 
-    if (!is_known(member->type, now) ||
-        (old && is_same(member->type, now, parse(member->type, old))))
-        return !old || !json_object_set(out, member->key, old);
-    return !json_object_set_new(out, member->key, to_json(member->type, now));
+    parse(member->type, old, &value);
+    if (!to_json(member->type, &value, &then) ||
+        !to_json(member->type, (const char *)base + member->at, &now))
+        return false;
+    json_t *chosen = !now || json_equal(now, then) ? old : now;
+    return !chosen || !json_object_set(out, member->key, chosen);
 }
 
 /* -- groups -------------------------------------------------------------------------- */
@@ -198,8 +160,8 @@ static int parse_groups(struct dcp_training *training, const json_t *groups,
         const json_t *group = json_array_get(groups, g),
                      *params = json_object_get(group, PARAMS);
         for (size_t i = 0; i < DCP_ARRAY_LEN(options); i++)
-            set(&options[i], &list[g],
-                parse(options[i].type, json_object_get(group, options[i].key)));
+            parse(options[i].type, json_object_get(group, options[i].key),
+                  (char *)&list[g] + options[i].at);
         list[g].n_params = json_array_size(params);
         if (!(list[g].params = parse_params(arena, params)))
             list = NULL;
@@ -209,57 +171,37 @@ static int parse_groups(struct dcp_training *training, const json_t *groups,
     return list ? DCP_OK : dcp_error_memory(err, "groups of parameters");
 }
 
-static bool are_params(const struct dcp_training_group *group, const json_t *params)
-{
-    if (json_array_size(params) != group->n_params)
-        return false;
-    for (size_t i = 0; i < group->n_params; i++) {
-        const char *name = json_string_value(json_array_get(params, i));
-        if (!name != !group->params[i] || (name && strcmp(name, group->params[i]) != 0))
-            return false;
-    }
-    return true;
-}
-
+/* The names; what has none stays as it was read. */
 static bool put_params(json_t *out, const struct dcp_training_group *group,
                        const json_t *read)
 {
-    json_t *old = json_object_get(read, PARAMS), *made;
+    json_t *old = json_object_get(read, PARAMS), *made = json_array();
+    bool ok = made != NULL;
 
-    if (read && are_params(group, old))
-        return !old || !json_object_set(out, PARAMS, old);
-    made = json_array();
-    for (size_t i = 0; made && i < group->n_params; i++)
-        if (json_array_append_new(made, group->params[i] ? json_string(group->params[i])
-                                                         : json_null())) {
-            json_decref(made);
-            made = NULL;
-        }
-    return !json_object_set_new(out, PARAMS, made);
+    for (size_t i = 0; i < group->n_params && ok; i++) {
+        json_t *kept = json_array_get(old, i);
+        ok = !json_array_append_new(made, group->params[i] ? json_string(group->params[i])
+                                          : kept           ? json_incref(kept)
+                                                           : json_null());
+    }
+    if (ok && (group->n_params || !read))
+        ok = !json_object_set(out, PARAMS, made);
+    json_decref(made);
+    return ok;
 }
 
-static bool is_group(const struct dcp_training_group *group, const json_t *read)
-{
-    for (size_t i = 0; i < DCP_ARRAY_LEN(options); i++)
-        if (!is_same(options[i].type, get(&options[i], group),
-                     parse(options[i].type, json_object_get(read, options[i].key))))
-            return false;
-    return are_params(group, json_object_get(read, PARAMS));
-}
-
-/* One group: as it was read, or with what was changed. NULL: out of memory. */
+/* NULL: out of memory. */
 static json_t *make_group(const struct dcp_training_group *group, json_t *read)
 {
-    json_t *made = read && is_group(group, read) ? json_incref(read) : json_object();
+    json_t *made = !read || json_is_object(read) ? json_object() : json_incref(read);
     bool ok = made != NULL;
 
     if (made == read)
         return made;
     for (size_t i = 0; i < DCP_ARRAY_LEN(options) && ok; i++)
         ok = put(made, &options[i], group, read);
-    ok = ok && put_params(made, group, read);
-    if (ok && json_is_object(read))
-        ok = !json_object_update_missing(made, read);
+    ok = ok && put_params(made, group, read) &&
+         (!read || !json_object_update_missing(made, read));
     if (ok)
         return made;
     json_decref(made);
@@ -281,25 +223,6 @@ static bool put_groups(json_t *out, const struct dcp_training *training,
 }
 
 /* -- parts --------------------------------------------------------------------------- */
-
-/* Whether a part is what was read of it. */
-static bool is_part(const struct dcp_training *training, enum part part,
-                    const json_t *read)
-{
-    const json_t *groups = json_object_get(read, GROUPS);
-
-    for (size_t i = 0; i < DCP_ARRAY_LEN(members); i++)
-        if (members[i].part == part &&
-            !is_same(members[i].type, get(&members[i], training),
-                     parse(members[i].type, json_object_get(read, members[i].key))))
-            return false;
-    if (part != OPTIMIZER)
-        return true;
-    for (size_t g = 0; g < training->n_groups; g++)
-        if (!is_group(&training->groups[g], json_array_get(groups, g)))
-            return false;
-    return json_array_size(groups) == training->n_groups;
-}
 
 /* Known members in their order, then the others that were read. *out stays NULL where
  * nothing is known. */
@@ -333,15 +256,12 @@ static int text_of(const struct dcp_training *training, enum part part, const ch
     DCP_CLEANUP_JSON json_t *value = NULL;
     int rc = DCP_OK;
 
-    *out = kept->texts[part];
-    if (config ? given == *out : *out && is_part(training, part, kept->parts[part]))
-        return DCP_OK;
-    *out = NULL;
+    *out = config ? given : kept->texts[part];
     if (!config)
         rc = make_part(training, part, kept->parts[part], &value, err);
-    else if (given)
+    else if (given && given != kept->texts[part])
         rc = dcp_json_parse(given, strlen(given), names[part], &value, err);
-    if (rc || !value)
+    if (rc || !value || json_equal(value, kept->parts[part]))
         return rc;
     DCP_CLEANUP_FREE char *text = dcp_json_text(value, 0);
     *out = text ? dcp_arena_text(kept->arena, text) : NULL;
@@ -354,7 +274,7 @@ void dcp_training_init(struct dcp_training *training)
 {
     *training = (struct dcp_training){ 0 };
     for (size_t i = 0; i < DCP_ARRAY_LEN(members); i++)
-        set(&members[i], training, parse(members[i].type, NULL));
+        parse(members[i].type, NULL, (char *)training + members[i].at);
 }
 
 void dcp_training_fini(struct dcp_training *training)
@@ -415,9 +335,9 @@ int dcp_training_parse(const struct dcp_catalog *catalog,
         rc = parse_part(t, catalog, (enum part)p, err);
     for (size_t i = 0; i < DCP_ARRAY_LEN(members) && !rc; i++)
         if (members[i].key)
-            set(&members[i], t,
-                parse(members[i].type,
-                      json_object_get(t->kept->parts[members[i].part], members[i].key)));
+            parse(members[i].type,
+                  json_object_get(t->kept->parts[members[i].part], members[i].key),
+                  (char *)t + members[i].at);
     if (!rc)
         rc = parse_groups(t, json_object_get(t->kept->parts[OPTIMIZER], GROUPS), err);
     if (rc)
