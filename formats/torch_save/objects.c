@@ -1,7 +1,7 @@
 /* objects: what a file holds beside its tensors. Values that stand beside tensors
  * become objects; what is left is the tree, kept unless names alone tell as much. */
-#include "base/json.h"
 #include "base/mem.h"
+#include "formats/common/training.h"
 #include "formats/pickle/py.h"
 #include "formats/torch/torch.h"
 #include "torch_save.h"
@@ -47,18 +47,6 @@ static bool is_plain_dict(json_t *value)
 
 /* -- objects of their own ------------------------------------------------------------ */
 
-static int add_object(struct splitter *s, const char *name, const json_t *value)
-{
-    DCP_CLEANUP_FREE char *text = dcp_json_text(value, 0);
-
-    if (!text)
-        return dcp_error_memory(s->err, "an object");
-    struct dcp_object object = {
-        .name = name, .kind = DCP_OBJECT_JSON, .data = text, .size_bytes = strlen(text)
-    };
-    return dcp_catalog_add_object(s->catalog, &object, s->err);
-}
-
 static int split(struct splitter *s, json_t *value, const char *path);
 
 /* A child without tensors becomes an object, and *out_new the reference to it. */
@@ -79,7 +67,7 @@ static int split_child(struct splitter *s, json_t *child, const char *path,
         dcp_catalog_find_object(s->catalog, name) >= 0)
         return DCP_OK;
     s->n_objects++;
-    int rc = add_object(s, name, child);
+    int rc = dcp_training_add(s->catalog, name, json_incref(child), s->err);
     if (!rc && !(*out_new = dcp_py_name(DCP_PY_VALUE, name)))
         rc = dcp_error_memory(s->err, "an object");
     return rc;
@@ -161,5 +149,5 @@ int dcp_torch_objects_index(struct dcp_torch_file *file, struct dcp_catalog *cat
         rc = dcp_torch_optimizers(file, catalog, tree, err);
     if (!rc)
         rc = split(&s, tree, "");
-    return rc ? rc : add_object(&s, DCP_TORCH_TREE, tree);
+    return rc ? rc : dcp_training_add(catalog, DCP_TORCH_TREE, json_incref(tree), err);
 }

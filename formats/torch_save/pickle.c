@@ -113,24 +113,17 @@ static int make_dict(struct pickler *p, json_t **out, struct dcp_error *err)
 static int make_tree(struct pickler *p, json_t **out, struct dcp_error *err)
 {
     const struct dcp_catalog *catalog = p->w.catalog;
-    int at = dcp_catalog_find_object(catalog, DCP_TORCH_TREE);
     json_t *tree = NULL;
+    int rc = dcp_training_read(catalog, DCP_TORCH_TREE, &tree, err);
+    bool nested = !rc && !tree;
 
-    if (at >= 0 && catalog->objects[at].kind == DCP_OBJECT_JSON) {
-        const struct dcp_object *object = &catalog->objects[at];
-        int rc =
-            dcp_json_parse(object->data, object->size_bytes, DCP_TORCH_TREE, &tree, err);
-        if (rc)
-            return rc;
-        mark(p, tree);
-    } else {
-        int rc = dcp_nested_make(p->catalog, &tree, err);
-        if (rc)
-            return rc;
-        mark(p, tree);
-        for (size_t o = 0; tree && o < catalog->n_objects; o++)
-            p->named_objects[o] = true;
-    }
+    if (nested)
+        rc = dcp_nested_make(p->catalog, &tree, err);
+    if (rc)
+        return rc;
+    mark(p, tree);
+    for (size_t o = 0; nested && tree && o < catalog->n_objects; o++)
+        p->named_objects[o] = true;
     bool open = dcp_py_is_dict(tree);
     if (tree && !open && !names_all_tensors(p)) {
         json_decref(tree);
@@ -141,7 +134,7 @@ static int make_tree(struct pickler *p, json_t **out, struct dcp_error *err)
     int at_optimizer = dcp_catalog_find_object(catalog, DCP_TRAINING_OPTIMIZER);
     if (at_optimizer >= 0)
         p->named_objects[at_optimizer] = true; /* in torch's words */
-    int rc = open ? add_rest(p, tree, err) : DCP_OK;
+    rc = open ? add_rest(p, tree, err) : DCP_OK;
     if (rc) {
         json_decref(tree);
         tree = NULL;
