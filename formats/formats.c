@@ -46,6 +46,15 @@ const struct dcp_format *dcp_format_find(const char *name)
     return NULL;
 }
 
+const struct dcp_format *dcp_format_of_steps(void)
+{
+    size_t i = 0;
+
+    while (!(formats[i]->flags & DCP_FORMAT_STEPS))
+        i++;
+    return formats[i];
+}
+
 /* Whether one of the blank-separated suffixes ends the name. */
 static bool has_suffix(const char *name, const char *suffixes)
 {
@@ -91,7 +100,7 @@ int dcp_format_probe_links(struct dcp_store *store, const struct dcp_source *sou
 {
     dcp_store_dir_follow(store, true);
     int rc = dcp_format_probe(source, out_format, err);
-    if (!rc && *out_format == &dcp_format_native)
+    if (!rc && (*out_format)->flags & DCP_FORMAT_STEPS)
         dcp_store_dir_follow(store, false);
     return rc;
 }

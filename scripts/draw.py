@@ -77,7 +77,8 @@ COURSES = {
         )),
         ("plan", (
             ("choose: selection, names, dtypes", "libdcp/core/plan/choose.c"),
-            ("lay out the target, for its world size", "libdcp/core/plan/target.c"),
+            ("cut for the world size, assign extents",
+             "libdcp/core/plan/target.c"),
             ("copies, by place in the target", "libdcp/core/plan/plan.c"),
         )),
         ("stream", (

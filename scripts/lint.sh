@@ -11,7 +11,7 @@ tools=(clang-format shellcheck)
 case ${1:-} in
 "") ;;
 --fix) fix=(-i) ;;
---tidy) tools+=(clang-tidy) ;;
+--tidy) tools+=(clang-tidy run-clang-tidy) ;;
 *) die "usage: scripts/lint.sh [--fix | --tidy]" ;;
 esac
 for tool in "${tools[@]}"; do
@@ -19,6 +19,8 @@ for tool in "${tools[@]}"; do
 done
 
 cd "$root"
+[ "${1:-}" != --tidy ] || [ -s build/compile_commands.json ] ||
+    die "there is no build/compile_commands.json: scripts/setup.sh"
 find libdcp formats reshard inspect trainer tests \( -name '*.[ch]' -o -name '*.cu*' -o \
     -name '*.cpp' \) -print0 |
     xargs -0 -r clang-format "${fix[@]}"

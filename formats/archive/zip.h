@@ -90,11 +90,9 @@ void dcp_zip_put_directory(struct dcp_buf *out, const struct dcp_zip_out *record
                            size_t n, uint64_t directory);
 /* Appends the local headers, and the contents that have data. Errors: MEMORY. */
 int dcp_zip_write_headers(const struct dcp_zip_out *records, size_t n, int file,
-                          struct dcp_catalog *catalog, struct dcp_literals *literals,
-                          struct dcp_error *err);
+                          struct dcp_target *target, struct dcp_error *err);
 /* Appends what needs the crcs: data descriptors, directory, end records. */
 int dcp_zip_write_tail(const struct dcp_zip_out *records, size_t n, uint64_t directory,
-                       int file, struct dcp_catalog *catalog,
-                       struct dcp_literals *literals, struct dcp_error *err);
+                       int file, struct dcp_target *target, struct dcp_error *err);
 
 #endif

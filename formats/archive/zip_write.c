@@ -2,6 +2,7 @@
  * records, crc and sizes only behind the content and in the directory, zip64 end records
  * always. */
 #include "base/buf.h"
+#include "formats/common/literals.h"
 #include "zip.h"
 #include <string.h>
 
@@ -165,55 +166,38 @@ void dcp_zip_put_directory(struct dcp_buf *out, const struct dcp_zip_out *record
     dcp_buf_add_le16(out, 0);
 }
 
-/* A copy of a buffer in the catalog, as a literal; the buffer is empty then. */
-static int add_literal(struct dcp_buf *buf, int file, uint64_t offset,
-                       struct dcp_catalog *catalog, struct dcp_literals *literals,
-                       struct dcp_error *err)
-{
-    int rc = dcp_buf_check(buf, err);
-    size_t n = buf->size_bytes;
-    void *data = rc || !n ? NULL : dcp_catalog_alloc(catalog, n, 1);
-
-    if (rc || !n)
-        return rc;
-    if (!data)
-        return dcp_error_memory(err, "a zip header");
-    memcpy(data, buf->data, n);
-    buf->size_bytes = 0;
-    return dcp_literals_add(literals, catalog, file, offset, data, n, err);
-}
-
 int dcp_zip_write_headers(const struct dcp_zip_out *records, size_t n, int file,
-                          struct dcp_catalog *catalog, struct dcp_literals *literals,
-                          struct dcp_error *err)
+                          struct dcp_target *target, struct dcp_error *err)
 {
     DCP_CLEANUP_BUF struct dcp_buf buf = { 0 };
     int rc = DCP_OK;
 
     for (size_t i = 0; i < n && !rc; i++) {
+        buf.size_bytes = 0;
         dcp_zip_put_header(&buf, &records[i]);
-        rc = add_literal(&buf, file, records[i].header_offset, catalog, literals, err);
+        rc = dcp_literals_take(target, file, records[i].header_offset, &buf, err);
         if (!rc && records[i].data && records[i].size_bytes)
-            rc = dcp_literals_add(literals, catalog, file, records[i].offset,
-                                  records[i].data, (size_t)records[i].size_bytes, err);
+            rc = dcp_target_literal(target, file, records[i].offset, records[i].data,
+                                    (size_t)records[i].size_bytes, err);
     }
     return rc;
 }
 
 int dcp_zip_write_tail(const struct dcp_zip_out *records, size_t n, uint64_t directory,
-                       int file, struct dcp_catalog *catalog,
-                       struct dcp_literals *literals, struct dcp_error *err)
+                       int file, struct dcp_target *target, struct dcp_error *err)
 {
     DCP_CLEANUP_BUF struct dcp_buf buf = { 0 };
     int rc = DCP_OK;
 
     for (size_t i = 0; i < n && !rc; i++) {
+        buf.size_bytes = 0;
         dcp_zip_put_descriptor(&buf, &records[i]);
-        rc = add_literal(&buf, file, records[i].offset + records[i].size_bytes, catalog,
-                         literals, err);
+        rc = dcp_literals_take(target, file, records[i].offset + records[i].size_bytes,
+                               &buf, err);
     }
     if (rc)
         return rc;
+    buf.size_bytes = 0;
     dcp_zip_put_directory(&buf, records, n, directory);
-    return add_literal(&buf, file, directory, catalog, literals, err);
+    return dcp_literals_take(target, file, directory, &buf, err);
 }

@@ -1,5 +1,20 @@
 #include "ties.h"
+#include "base/str.h"
 #include <string.h>
+
+/* What the second name of a tensor is without what its own name has before its param:
+ * "head.weight" of "model.head.weight", when the tensor is "embed.weight" of
+ * "model.embed.weight". */
+static const char *param_of(const char *name, const struct dcp_tensor *tensor)
+{
+    size_t n = strlen(tensor->name), n_param = strlen(tensor->param),
+           before = n - n_param;
+
+    return dcp_str_ends(tensor->name, tensor->param) &&
+                   !strncmp(name, tensor->name, before) && name[before]
+               ? name + before
+               : name;
+}
 
 int dcp_ties_index(struct dcp_catalog *catalog, json_t *map, struct dcp_error *err)
 {
@@ -17,6 +32,8 @@ int dcp_ties_index(struct dcp_catalog *catalog, json_t *map, struct dcp_error *e
         rc = dcp_catalog_add_alias(catalog, name, tensor, err);
         if (rc)
             return rc;
+        struct dcp_tensor *alias = &catalog->tensors[catalog->n_tensors - 1];
+        alias->param = param_of(alias->name, &catalog->tensors[tensor]);
         json_object_del(map, name);
     }
     return rc;

@@ -68,61 +68,31 @@ static int index_source(const struct dcp_source *source, struct dcp_catalog *cat
 
 /* -- writing ----------------------------------------------------------------------- */
 
-typedef int (*visitor)(struct dcp_torch_out *out, struct dcp_catalog *catalog,
-                       struct dcp_literals *literals, struct dcp_error *err);
-
-/* The files that a rank writes: the model's, which below stage 3 is one for all, and its
+/* The files of a rank: the model's, which below stage 3 is one for all, and its
  * optimizer's. */
-static int visit_rank(const struct dcp_ds_writer *w, int rank, visitor visit,
-                      struct dcp_literals *literals, struct dcp_error *err)
+static int assign_rank(struct dcp_target *target, int rank, struct dcp_error *err)
 {
+    const struct dcp_ds_writer *w = target->state;
     struct dcp_torch_out out = { 0 };
     int rc = DCP_OK;
 
     if (w->stage == 3 || rank == 0) {
         rc = dcp_ds_model_file(w, w->stage == 3 ? rank : -1, &out, err);
-        if (!rc)
-            rc = visit(&out, w->catalog, literals, err);
-        dcp_torch_out_fini(&out);
+        rc = dcp_ds_assign_file(target, &out, rc, err);
     }
-    if (!rc) {
-        rc = dcp_ds_optim_file(w, rank, &out, err);
-        if (!rc)
-            rc = visit(&out, w->catalog, literals, err);
-        dcp_torch_out_fini(&out);
-    }
-    return rc;
-}
-
-static int layout(struct dcp_catalog *catalog, const struct dcp_target_options *options,
-                  struct dcp_literals *literals, struct dcp_error *err)
-{
-    DCP_CLEANUP_DS_WRITER struct dcp_ds_writer w = { 0 };
-
-    (void)options;
-    int rc = dcp_ds_writer_init(&w, catalog, catalog->layout, err);
     if (rc)
         return rc;
-    catalog->n_pieces = 0; /* groups of parameters are cut in the optimizer's order */
-    catalog->sorted = false;
-    for (int rank = 0; rank < w.world && !rc; rank++)
-        rc = visit_rank(&w, rank, dcp_torch_out_layout, literals, err);
-    if (!rc)
-        rc = dcp_ds_pointer(&w, DCP_DS_LATEST, literals, err);
-    return rc ? rc : dcp_catalog_sort(catalog, err);
+    rc = dcp_ds_optim_file(w, rank, &out, err);
+    return dcp_ds_assign_file(target, &out, rc, err);
 }
 
-static int seal(struct dcp_catalog *catalog, int rank,
-                const struct dcp_target_options *options, struct dcp_literals *literals,
-                struct dcp_error *err)
+static int assign(struct dcp_target *target, struct dcp_error *err)
 {
-    DCP_CLEANUP_DS_WRITER struct dcp_ds_writer w = { 0 };
+    int rc = DCP_OK;
 
-    (void)options;
-    if (rank < 0)
-        return DCP_OK;
-    int rc = dcp_ds_writer_init(&w, catalog, catalog->layout, err);
-    return rc ? rc : visit_rank(&w, rank, dcp_torch_out_seal, literals, err);
+    for (int rank = 0; rank < target->catalog->world && !rc; rank++)
+        rc = assign_rank(target, rank, err);
+    return rc ? rc : dcp_ds_pointer(target, DCP_DS_LATEST, err);
 }
 
 static enum dcp_fate fate(const struct dcp_catalog *src, const struct dcp_catalog *target,
@@ -142,6 +112,8 @@ const struct dcp_format dcp_format_deepspeed = {
     .probe = probe,
     .index = index_source,
     .fate = fate,
-    .layout = layout,
-    .seal = seal,
+    .open = dcp_ds_target_open,
+    .assign = assign,
+    .finalize = dcp_ds_target_finalize,
+    .close = dcp_ds_target_close,
 };

@@ -22,14 +22,23 @@ static int read_objects(struct dcp_ds_writer *w, struct dcp_error *err)
         { DCP_TRAINING_SCHEDULER, &w->scheduler },
         { DCP_TRAINING_LOSS_SCALER, &w->loss_scaler },
     };
+    DCP_CLEANUP_JSON json_t *optimizer = NULL;
     int rc = dcp_training_updates(w->catalog, &w->updates, err);
 
     for (size_t i = 0; i < DCP_ARRAY_LEN(rows) && !rc; i++) {
-        rc = dcp_training_read(w->catalog, rows[i].name, rows[i].value, err);
-        if (*rows[i].value)
+        json_t **value = rows[i].value;
+        rc = dcp_training_read(w->catalog, rows[i].name, value, err);
+        if (*value && !json_is_object(*value) && value != &w->scheduler) {
+            json_decref(*value); /* somebody's own, by chance of that name */
+            *value = NULL;
+        }
+        if (*value)
             dcp_catalog_hold_object(w->catalog, rows[i].name);
     }
-    dcp_catalog_hold_object(w->catalog, DCP_TRAINING_OPTIMIZER);
+    if (!rc)
+        rc = dcp_training_read(w->catalog, DCP_TRAINING_OPTIMIZER, &optimizer, err);
+    if (json_object_get(optimizer, "param_groups") || json_object_get(optimizer, "step"))
+        dcp_catalog_hold_object(w->catalog, DCP_TRAINING_OPTIMIZER);
     return rc ? rc : dcp_ds_others(w->catalog, &w->others, err);
 }
 
@@ -463,15 +472,19 @@ static enum dcp_dtype find_dtype(const struct dcp_ds_writer *w)
 
 /* -- the whole --------------------------------------------------------------------- */
 
-int dcp_ds_writer_init(struct dcp_ds_writer *w, struct dcp_catalog *catalog,
-                       const char *layout, struct dcp_error *err)
+int dcp_ds_target_open(struct dcp_target *target, struct dcp_error *err)
 {
+    struct dcp_catalog *catalog = target->catalog;
+    struct dcp_ds_writer *w = target->state = calloc(1, sizeof *w);
+
+    if (!w)
+        return dcp_error_memory(err, "a DeepSpeed checkpoint");
     *w = (struct dcp_ds_writer){ .catalog = catalog,
                                  .arena = dcp_arena_new(),
                                  .places = json_object(),
-                                 .stage = dcp_str_ends(layout, "1")   ? 1
-                                          : dcp_str_ends(layout, "2") ? 2
-                                                                      : 3,
+                                 .stage = dcp_str_ends(catalog->layout, "1")   ? 1
+                                          : dcp_str_ends(catalog->layout, "2") ? 2
+                                                                               : 3,
                                  .world = catalog->world };
     int rc = w->arena && w->places ? read_objects(w, err)
                                    : dcp_error_memory(err, "a DeepSpeed checkpoint");
@@ -489,8 +502,31 @@ int dcp_ds_writer_init(struct dcp_ds_writer *w, struct dcp_catalog *catalog,
     return rc ? rc : find_head(w, err);
 }
 
-void dcp_ds_writer_fini(struct dcp_ds_writer *w)
+int dcp_ds_assign_file(struct dcp_target *target, struct dcp_torch_out *out, int rc,
+                       struct dcp_error *err)
 {
+    struct dcp_ds_writer *w = target->state;
+
+    if (!rc)
+        rc = dcp_torch_out_assign(out, target, &w->outs, err);
+    dcp_torch_out_fini(out);
+    return rc;
+}
+
+int dcp_ds_target_finalize(struct dcp_target *target, int rank, struct dcp_error *err)
+{
+    struct dcp_ds_writer *w = target->state;
+
+    return dcp_torch_outs_finalize(&w->outs, target, rank, err);
+}
+
+void dcp_ds_target_close(struct dcp_target *target)
+{
+    struct dcp_ds_writer *w = target->state;
+
+    if (!w)
+        return;
+    dcp_torch_outs_fini(&w->outs);
     dcp_arena_free(w->arena);
     free(w->columns);
     json_decref(w->param_groups);
@@ -501,7 +537,7 @@ void dcp_ds_writer_fini(struct dcp_ds_writer *w)
     json_decref(w->trainer);
     json_decref(w->scheduler);
     json_decref(w->loss_scaler);
-    *w = (struct dcp_ds_writer){ 0 };
+    free(w);
 }
 
 /* -- names of files ---------------------------------------------------------------- */
@@ -535,16 +571,13 @@ const char *dcp_ds_optim_name(const struct dcp_ds_writer *w, int rank)
     return dcp_ds_path(w, name);
 }
 
-int dcp_ds_pointer(const struct dcp_ds_writer *w, const char *name,
-                   struct dcp_literals *literals, struct dcp_error *err)
+int dcp_ds_pointer(struct dcp_target *target, const char *name, struct dcp_error *err)
 {
+    const struct dcp_ds_writer *w = target->state;
     size_t n = strlen(w->tag);
-    const char *tag = dcp_catalog_text(w->catalog, w->tag);
     int file;
 
-    if (!tag)
-        return dcp_error_memory(err, "a tag");
     int rc = dcp_catalog_add_file(
         w->catalog, &(struct dcp_file){ .name = name, .size_bytes = n }, &file, err);
-    return rc ? rc : dcp_literals_add(literals, w->catalog, file, 0, tag, n, err);
+    return rc ? rc : dcp_target_literal_copy(target, file, 0, w->tag, n, err);
 }

@@ -1,5 +1,5 @@
 /* read: what the parts of the DeepSpeed reader share. Private to
- * formats/deepspeed_*.c and universal*.c.
+ * this folder.
  *
  * The catalog gets: the weights and buffers (stage 3 stores no trained weights, only
  * their masters); "optimizer.master.<name>", "optimizer.exp_avg.<name>" and so on of

@@ -68,6 +68,8 @@ const struct dcp_format dcp_format_universal = {
     .probe = probe,
     .index = index_source,
     .fate = fate,
-    .layout = dcp_universal_layout,
-    .seal = dcp_universal_seal,
+    .open = dcp_ds_target_open,
+    .assign = dcp_universal_assign,
+    .finalize = dcp_ds_target_finalize,
+    .close = dcp_ds_target_close,
 };

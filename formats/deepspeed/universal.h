@@ -23,11 +23,7 @@ extern const struct dcp_format dcp_format_universal;
 /* Reads what lies in zero/; the model's file was read. */
 int dcp_universal_read(struct dcp_ds_reader *reader, struct dcp_error *err);
 
-int dcp_universal_layout(struct dcp_catalog *catalog,
-                         const struct dcp_target_options *options,
-                         struct dcp_literals *literals, struct dcp_error *err);
-int dcp_universal_seal(struct dcp_catalog *catalog, int rank,
-                       const struct dcp_target_options *options,
-                       struct dcp_literals *literals, struct dcp_error *err);
+/* dcp_format.assign. */
+int dcp_universal_assign(struct dcp_target *target, struct dcp_error *err);
 
 #endif

@@ -9,33 +9,19 @@
 /* Files that one rank has open at once; the next rank takes the next ones. */
 enum { FILES_OF_A_RANK = 128 };
 
-typedef int (*visitor)(struct dcp_torch_out *out, struct dcp_catalog *catalog,
-                       struct dcp_literals *literals, struct dcp_error *err);
-
 struct walk {
+    struct dcp_target *target;
     const struct dcp_ds_writer *w;
-    int rank; /* whose files are visited, -1: all */
-    size_t n; /* files so far */
-    visitor visit;
-    struct dcp_literals *literals;
+    size_t n; /* files of parameters so far */
 };
 
-/* Ranks from `first` on take the files of parameters; lower ones have files of their own.
- */
-static int rank_of(const struct walk *walk, size_t n)
+/* Ranks from the first on take the files of parameters; lower ones have files of their
+ * own. */
+static int next_rank(struct walk *walk)
 {
     int first = walk->w->stage == 3 ? walk->w->world : 1;
 
-    return first + (int)(n / FILES_OF_A_RANK);
-}
-
-static int visit_file(struct walk *walk, struct dcp_torch_out *out, int rc,
-                      struct dcp_error *err)
-{
-    if (!rc)
-        rc = walk->visit(out, walk->w->catalog, walk->literals, err);
-    dcp_torch_out_fini(out);
-    return rc;
+    return first + (int)(walk->n++ / FILES_OF_A_RANK);
 }
 
 /* -- files of parameters ----------------------------------------------------------- */
@@ -53,13 +39,12 @@ static const char *param_path(const struct dcp_ds_writer *w, const char *name,
 }
 
 /* The file of one tensor: a dict, or at stage 3 the flat tensor alone. */
-static int visit_tensor(struct walk *walk, int tensor, const char *key, int rank,
-                        struct dcp_error *err)
+static int assign_tensor(struct walk *walk, int tensor, const char *key,
+                         struct dcp_error *err)
 {
     const struct dcp_ds_writer *w = walk->w;
     const struct dcp_tensor *t = &w->catalog->tensors[tensor];
-    struct dcp_torch_out out = { .rank = rank };
-
+    struct dcp_torch_out out = { .rank = next_rank(walk) };
     const char *state = strcmp(key, "master") ? key : "fp32";
 
     out.name = param_path(w, t->param, state);
@@ -72,18 +57,18 @@ static int visit_tensor(struct walk *walk, int tensor, const char *key, int rank
                              dcp_torch_out_view(&out, storage, t->ndim, t->shape),
                              DCP_DS_OURS, dcp_ds_ours_of_param(w, t->param, state));
     int rc = out.name && out.tree ? DCP_OK : dcp_error_memory(err, "a parameter's file");
-    return visit_file(walk, &out, rc, err);
+    return dcp_ds_assign_file(walk->target, &out, rc, err);
 }
 
-static int visit_step(struct walk *walk, const struct dcp_ds_group *group,
-                      const char *name, int rank, struct dcp_error *err)
+static int assign_step(struct walk *walk, const struct dcp_ds_group *group,
+                       const char *name, struct dcp_error *err)
 {
-    struct dcp_torch_out out = { .rank = rank };
+    struct dcp_torch_out out = { .rank = next_rank(walk) };
 
     out.name = param_path(walk->w, name, "step");
     out.tree = dcp_ds_step(walk->w, &out, group->param_group);
     int rc = out.name && out.tree ? DCP_OK : dcp_error_memory(err, "a parameter's file");
-    return visit_file(walk, &out, rc, err);
+    return dcp_ds_assign_file(walk->target, &out, rc, err);
 }
 
 static int check_name(const char *name, struct dcp_error *err)
@@ -97,7 +82,7 @@ static int check_name(const char *name, struct dcp_error *err)
     return DCP_E_MISMATCH;
 }
 
-static int visit_params(struct walk *walk, struct dcp_error *err)
+static int assign_params(struct walk *walk, struct dcp_error *err)
 {
     const struct dcp_ds_writer *w = walk->w;
     int rc = DCP_OK;
@@ -109,18 +94,11 @@ static int visit_params(struct walk *walk, struct dcp_error *err)
             rc = check_name(name, err);
             for (size_t c = 0; c < w->n_columns && !rc; c++) {
                 int tensor = w->columns[c].tensors[group->first + p];
-                int rank = rank_of(walk, walk->n);
-                if (tensor < 0)
-                    continue;
-                walk->n++;
-                if (walk->rank < 0 || walk->rank == rank)
-                    rc = visit_tensor(walk, tensor, w->columns[c].key, rank, err);
+                if (tensor >= 0)
+                    rc = assign_tensor(walk, tensor, w->columns[c].key, err);
             }
-            if (!rc && w->stage != 3 && w->n_columns > 1) {
-                int rank = rank_of(walk, walk->n++);
-                if (walk->rank < 0 || walk->rank == rank)
-                    rc = visit_step(walk, group, name, rank, err);
-            }
+            if (!rc && w->stage != 3 && w->n_columns > 1)
+                rc = assign_step(walk, group, name, err);
             if (rc)
                 return rc;
         }
@@ -189,7 +167,7 @@ static json_t *optimizer_tree(const struct dcp_ds_writer *w, struct dcp_torch_ou
     return tree;
 }
 
-static int visit_optimizer(struct walk *walk, struct dcp_error *err)
+static int assign_optimizer(struct walk *walk, struct dcp_error *err)
 {
     struct dcp_torch_out out = { .classes = dcp_ds_classes };
 
@@ -197,61 +175,25 @@ static int visit_optimizer(struct walk *walk, struct dcp_error *err)
     out.tree = optimizer_tree(walk->w, &out);
     int rc =
         out.name && out.tree ? DCP_OK : dcp_error_memory(err, "a universal checkpoint");
-    return visit_file(walk, &out, rc, err);
+    return dcp_ds_assign_file(walk->target, &out, rc, err);
 }
 
 /* -- the whole --------------------------------------------------------------------- */
 
-static int visit_all(struct walk *walk, struct dcp_error *err)
+int dcp_universal_assign(struct dcp_target *target, struct dcp_error *err)
 {
-    const struct dcp_ds_writer *w = walk->w;
+    struct walk walk = { .target = target, .w = target->state };
+    const struct dcp_ds_writer *w = walk.w;
     int n_models = w->stage == 3 ? w->world : 1, rc = DCP_OK;
 
     for (int rank = 0; rank < n_models && !rc; rank++) {
         struct dcp_torch_out out = { 0 };
-        if (walk->rank >= 0 && walk->rank != rank)
-            continue;
         rc = dcp_ds_model_file(w, w->stage == 3 ? rank : -1, &out, err);
-        rc = visit_file(walk, &out, rc, err);
+        rc = dcp_ds_assign_file(target, &out, rc, err);
     }
-    if (!rc && (walk->rank < 0 || walk->rank == 0))
-        rc = visit_optimizer(walk, err);
-    return rc ? rc : visit_params(walk, err);
-}
-
-int dcp_universal_layout(struct dcp_catalog *catalog,
-                         const struct dcp_target_options *options,
-                         struct dcp_literals *literals, struct dcp_error *err)
-{
-    DCP_CLEANUP_DS_WRITER struct dcp_ds_writer w = { 0 };
-    struct walk walk = {
-        .w = &w, .rank = -1, .visit = dcp_torch_out_layout, .literals = literals
-    };
-
-    (void)options;
-    int rc = dcp_ds_writer_init(&w, catalog, catalog->layout, err);
-    if (rc)
-        return rc;
-    catalog->n_pieces = 0;
-    catalog->sorted = false;
-    rc = visit_all(&walk, err);
     if (!rc)
-        rc = dcp_ds_pointer(&w, DCP_UNIVERSAL_LATEST, literals, err);
-    return rc ? rc : dcp_catalog_sort(catalog, err);
-}
-
-int dcp_universal_seal(struct dcp_catalog *catalog, int rank,
-                       const struct dcp_target_options *options,
-                       struct dcp_literals *literals, struct dcp_error *err)
-{
-    DCP_CLEANUP_DS_WRITER struct dcp_ds_writer w = { 0 };
-    struct walk walk = {
-        .w = &w, .rank = rank, .visit = dcp_torch_out_seal, .literals = literals
-    };
-
-    (void)options;
-    if (rank < 0)
-        return DCP_OK;
-    int rc = dcp_ds_writer_init(&w, catalog, catalog->layout, err);
-    return rc ? rc : visit_all(&walk, err);
+        rc = assign_optimizer(&walk, err);
+    if (!rc)
+        rc = assign_params(&walk, err);
+    return rc ? rc : dcp_ds_pointer(target, DCP_UNIVERSAL_LATEST, err);
 }

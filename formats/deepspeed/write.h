@@ -1,8 +1,7 @@
 /* write: what the parts of the DeepSpeed writer share. Private to
- * formats/deepspeed_*.c and universal*.c.
+ * this folder.
  *
- * A writer is made from the target's catalog alone, and the same catalog gives the same
- * files: layout and seal make them twice. */
+ * A writer is made from the target's catalog alone: it is the state of the target. */
 #ifndef DCP_FORMATS_DEEPSPEED_WRITE_H
 #define DCP_FORMATS_DEEPSPEED_WRITE_H
 
@@ -45,13 +44,17 @@ struct dcp_ds_writer {
     json_t *note, *config, *trainer, *scheduler, *loss_scaler;
     json_t *others; /* objects without a place in DeepSpeed's files, by name */
     int64_t updates;
+    struct dcp_torch_outs outs; /* files of the target */
 };
-/* `layout` is "zero1", "zero2" or "zero3". fini also after a failure. Errors: MISMATCH
- * (what DeepSpeed's files cannot say), CORRUPT (objects), MEMORY. */
-int dcp_ds_writer_init(struct dcp_ds_writer *writer, struct dcp_catalog *catalog,
-                       const char *layout, struct dcp_error *err);
-void dcp_ds_writer_fini(struct dcp_ds_writer *writer);
-#define DCP_CLEANUP_DS_WRITER DCP_CLEANUP(dcp_ds_writer_fini)
+/* dcp_format.open, finalize and close; the catalog's layout is "zero1", "zero2" or
+ * "zero3". Errors: MISMATCH (what DeepSpeed's files cannot say), CORRUPT (objects),
+ * MEMORY. */
+int dcp_ds_target_open(struct dcp_target *target, struct dcp_error *err);
+int dcp_ds_target_finalize(struct dcp_target *target, int rank, struct dcp_error *err);
+void dcp_ds_target_close(struct dcp_target *target);
+/* Assigns the extents of one file, which is freed; rc: what making it returned. */
+int dcp_ds_assign_file(struct dcp_target *target, struct dcp_torch_out *out, int rc,
+                       struct dcp_error *err);
 
 /* The objects of a catalog that DeepSpeed has no place for; freed with json_decref, after
  * a failure too. Errors: CORRUPT, MEMORY. */
@@ -73,8 +76,7 @@ const char *dcp_ds_optim_name(const struct dcp_ds_writer *writer, int rank);
 const char *dcp_ds_path(const struct dcp_ds_writer *writer, const char *name);
 
 /* Adds the file in the target's folder that names the tag. Errors: MEMORY. */
-int dcp_ds_pointer(const struct dcp_ds_writer *writer, const char *name,
-                   struct dcp_literals *literals, struct dcp_error *err);
+int dcp_ds_pointer(struct dcp_target *target, const char *name, struct dcp_error *err);
 
 /* The files: name, rank and tree are set. Freed with dcp_torch_out_fini also after a
  * failure. Errors: MISMATCH, MEMORY. */

@@ -148,5 +148,5 @@ const struct dcp_format dcp_format_gguf = {
     .probe = probe,
     .index = index_source,
     .fate = dcp_gguf_fate,
-    .layout = dcp_gguf_layout,
+    .assign = dcp_gguf_assign,
 };

@@ -133,8 +133,8 @@ int dcp_gguf_rope_factors(const json_t *config, float **out, size_t *out_n,
 int dcp_gguf_rope_scaling(const float *factors, size_t n, double base, json_t **out,
                           struct dcp_error *err);
 
-int dcp_gguf_layout(struct dcp_catalog *catalog, const struct dcp_target_options *options,
-                    struct dcp_literals *literals, struct dcp_error *err);
+/* dcp_format.assign and fate. */
+int dcp_gguf_assign(struct dcp_target *target, struct dcp_error *err);
 enum dcp_fate dcp_gguf_fate(const struct dcp_catalog *src,
                             const struct dcp_catalog *target,
                             const struct dcp_tensor *tensor);

@@ -3,8 +3,8 @@
 #include "base/bytes.h"
 #include "base/json.h"
 #include "base/str.h"
+#include "formats/common/literals.h"
 #include "formats/common/training.h"
-#include "formats/common/whole.h"
 #include "formats/models/axes.h"
 #include "formats/models/config.h"
 #include "gguf.h"
@@ -323,42 +323,27 @@ static int make_header(const struct writer *w, struct dcp_buf *buf, struct dcp_e
     return rc ? rc : dcp_buf_check(buf, err);
 }
 
-/* Appends a copy of data. */
-static int add_literal(struct writer *w, struct dcp_literals *literals, int file,
-                       uint64_t offset, const void *data, size_t n, struct dcp_error *err)
-{
-    void *kept = dcp_catalog_alloc(w->catalog, n, 1);
-
-    if (!kept)
-        return dcp_error_memory(err, "a header");
-    memcpy(kept, data, n);
-    return dcp_literals_add(literals, w->catalog, file, offset, kept, n, err);
-}
-
 /* The tensors one behind the other, each filled up with zeros. */
 static int place_tensors(struct writer *w, int file, uint64_t *at,
-                         struct dcp_literals *literals, struct dcp_error *err)
+                         struct dcp_target *target, struct dcp_error *err)
 {
     struct dcp_catalog *catalog = w->catalog;
-    const void *zeros = dcp_catalog_alloc(catalog, (size_t)w->align, 1);
-    int rc = zeros ? DCP_OK : dcp_error_memory(err, "a header");
+    int rc = DCP_OK;
 
-    catalog->n_pieces = 0;
     for (size_t i = 0; i < catalog->n_tensors && !rc; i++) {
         uint64_t size = dcp_tensor_bytes(&catalog->tensors[i]);
         uint64_t end = *at + size, next = *at + padded(w, size);
         rc = dcp_axes_add_whole(catalog, (int)i, file, *at, w->entries[i].axes,
                                 w->entries[i].heads, true, err);
-        if (!rc && next > end)
-            rc = dcp_literals_add(literals, catalog, file, end, zeros,
-                                  (size_t)(next - end), err);
+        if (!rc)
+            rc = dcp_literals_zeros(target, file, end, next - end, err);
         *at = next;
     }
-    return rc ? rc : dcp_catalog_sort(catalog, err);
+    return rc;
 }
 
 static int place_factors(struct writer *w, int file, uint64_t *at,
-                         struct dcp_literals *literals, struct dcp_error *err)
+                         struct dcp_target *target, struct dcp_error *err)
 {
     size_t n = (size_t)padded(w, 4 * w->n_factors);
     DCP_CLEANUP_FREE unsigned char *bytes = dcp_mem_calloc(n, 1);
@@ -372,14 +357,14 @@ static int place_factors(struct writer *w, int file, uint64_t *at,
         memcpy(&bits, &w->factors[i], sizeof bits);
         dcp_put_le32(bytes + 4 * i, bits);
     }
-    int rc = add_literal(w, literals, file, *at, bytes, n, err);
+    int rc = dcp_target_literal_copy(target, file, *at, bytes, n, err);
     *at += n;
     return rc;
 }
 
-static int lay_out(struct writer *w, const char *name, struct dcp_literals *literals,
-                   struct dcp_error *err)
+static int place_all(struct writer *w, struct dcp_target *target, struct dcp_error *err)
 {
+    const char *name = target->options->name ? target->options->name : "model.gguf";
     DCP_CLEANUP_BUF struct dcp_buf header = { 0 };
     int file;
 
@@ -388,28 +373,24 @@ static int lay_out(struct writer *w, const char *name, struct dcp_literals *lite
         rc = dcp_catalog_add_file(w->catalog, &(struct dcp_file){ .name = name }, &file,
                                   err);
     if (!rc)
-        rc = add_literal(w, literals, file, 0, header.data, header.size_bytes, err);
+        rc = dcp_literals_take(target, file, 0, &header, err);
     if (rc)
         return rc;
     uint64_t at = header.size_bytes;
-    rc = place_tensors(w, file, &at, literals, err);
+    rc = place_tensors(w, file, &at, target, err);
     if (!rc)
-        rc = place_factors(w, file, &at, literals, err);
+        rc = place_factors(w, file, &at, target, err);
     w->catalog->files[file].size_bytes = at;
     return rc;
 }
 
-int dcp_gguf_layout(struct dcp_catalog *catalog, const struct dcp_target_options *options,
-                    struct dcp_literals *literals, struct dcp_error *err)
+int dcp_gguf_assign(struct dcp_target *target, struct dcp_error *err)
 {
+    struct dcp_catalog *catalog = target->catalog;
     struct writer w = { .catalog = catalog, .align = DCP_GGUF_ALIGN };
     DCP_CLEANUP_JSON json_t *old = NULL;
 
-    int rc = dcp_catalog_sort(catalog, err);
-    if (!rc)
-        rc = dcp_check_whole(catalog, WHAT, err);
-    if (!rc)
-        rc = find_model(&w, options, &old, err);
+    int rc = find_model(&w, target->options, &old, err);
     if (!rc)
         rc = make_entries(&w, err);
     if (!rc)
@@ -419,7 +400,7 @@ int dcp_gguf_layout(struct dcp_catalog *catalog, const struct dcp_target_options
     if (old)
         dcp_catalog_hold_object(catalog, DCP_GGUF_METADATA);
     if (!rc)
-        rc = lay_out(&w, options->name ? options->name : "model.gguf", literals, err);
+        rc = place_all(&w, target, err);
     json_decref(w.config);
     json_decref(w.metadata);
     free(w.entries);

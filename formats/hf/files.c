@@ -6,8 +6,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#define PREFIX "hf/"
-
 /* As transformers and its hub write them. */
 static const char *const globs[] = {
     "generation_config.json",
@@ -35,7 +33,7 @@ static bool is_carried(const char *name)
 static int add(const struct dcp_source *source, const char *file,
                struct dcp_catalog *catalog, struct dcp_error *err)
 {
-    DCP_CLEANUP_FREE char *name = dcp_str_join(PREFIX, file, "");
+    DCP_CLEANUP_FREE char *name = dcp_str_join(DCP_HF_FILE, file, "");
     DCP_CLEANUP_FREE void *data = NULL;
     size_t n;
 
@@ -73,9 +71,9 @@ int dcp_hf_files_index(const struct dcp_source *source, struct dcp_catalog *cata
     return rc;
 }
 
-int dcp_hf_files_layout(struct dcp_catalog *catalog, struct dcp_literals *literals,
-                        struct dcp_error *err)
+int dcp_hf_files_assign(struct dcp_target *target, struct dcp_error *err)
 {
+    struct dcp_catalog *catalog = target->catalog;
     int rc = DCP_OK;
 
     for (size_t o = 0; o < catalog->n_objects && !rc; o++) {
@@ -88,8 +86,8 @@ int dcp_hf_files_layout(struct dcp_catalog *catalog, struct dcp_literals *litera
             catalog, &(struct dcp_file){ .name = name, .size_bytes = object->size_bytes },
             &file, err);
         if (!rc)
-            rc = dcp_literals_add(literals, catalog, file, 0, object->data,
-                                  object->size_bytes, err);
+            rc = dcp_target_literal(target, file, 0, object->data, object->size_bytes,
+                                    err);
         dcp_catalog_hold_object(catalog, object->name);
     }
     return rc;

@@ -6,6 +6,7 @@
 
 #include <dcp/format.h>
 
+#define DCP_HF_FILE "hf/"                 /* before the names of the objects */
 #define DCP_HF_MAX_FILE_BYTES (64u << 20) /* of one of them */
 
 /* Adds each as an object (dcp_object_file). Errors: UNSUPPORTED (too large), IO, MEMORY.
@@ -13,7 +14,6 @@
 int dcp_hf_files_index(const struct dcp_source *source, struct dcp_catalog *catalog,
                        struct dcp_error *err);
 /* Adds the files of these objects. Errors: MEMORY. */
-int dcp_hf_files_layout(struct dcp_catalog *catalog, struct dcp_literals *literals,
-                        struct dcp_error *err);
+int dcp_hf_files_assign(struct dcp_target *target, struct dcp_error *err);
 
 #endif

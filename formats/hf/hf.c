@@ -8,7 +8,6 @@
 #include "formats/common/merge.h"
 #include "formats/common/roles.h"
 #include "formats/common/training.h"
-#include "formats/common/whole.h"
 #include "formats/foreign/foreign.h"
 #include "formats/models/config.h"
 #include "formats/safetensors/safetensors.h"
@@ -246,10 +245,10 @@ static int drop_quantization(const struct dcp_catalog *catalog, json_t *config,
     return *out_changed ? json_object_del(config, QUANTIZATION) : 0;
 }
 
-static int add_config(struct dcp_catalog *catalog,
-                      const struct dcp_target_options *options,
-                      struct dcp_literals *literals, struct dcp_error *err)
+static int add_config(struct dcp_target *target, struct dcp_error *err)
 {
+    struct dcp_catalog *catalog = target->catalog;
+    const struct dcp_target_options *options = target->options;
     DCP_CLEANUP_JSON json_t *config = NULL;
     DCP_CLEANUP_FREE char *rewritten = NULL;
     const char *text = NULL;
@@ -280,32 +279,16 @@ static int add_config(struct dcp_catalog *catalog,
         data[n++] = '\n';
     const struct dcp_file entry = { .name = CONFIG_NAME, .size_bytes = n };
     rc = dcp_catalog_add_file(catalog, &entry, &file, err);
-    return rc ? rc : dcp_literals_add(literals, catalog, file, 0, data, n, err);
+    return rc ? rc : dcp_target_literal(target, file, 0, data, n, err);
 }
 
-static int layout(struct dcp_catalog *catalog, const struct dcp_target_options *options,
-                  struct dcp_literals *literals, struct dcp_error *err)
+static int assign(struct dcp_target *target, struct dcp_error *err)
 {
-    uint64_t max_bytes = options->max_shard_size_bytes;
-    char name[160];
+    int rc = add_config(target, err);
 
-    int rc = dcp_catalog_sort(catalog, err);
     if (!rc)
-        rc = dcp_check_whole(catalog, "a Hugging Face folder", err);
-    for (size_t i = 0; i < catalog->n_tensors && !rc; i++)
-        if (dcp_role_is_optim(catalog->tensors[i].role))
-            rc = dcp_error_set(
-                err, DCP_E_MISMATCH,
-                "a Hugging Face folder cannot hold: optimizer tensor '%s'",
-                dcp_str_escape(name, sizeof name, catalog->tensors[i].name));
-    if (!rc)
-        rc = add_config(catalog, options, literals, err);
-    if (!rc)
-        rc = dcp_hf_files_layout(catalog, literals, err);
-    return rc ? rc
-              : dcp_safetensors_layout_folder(
-                    catalog, "model", max_bytes ? max_bytes : DCP_SAFETENSORS_SHARD_BYTES,
-                    literals, err);
+        rc = dcp_hf_files_assign(target, err);
+    return rc ? rc : dcp_safetensors_assign_folder(target, "model", err);
 }
 
 const struct dcp_format dcp_format_hf = {
@@ -314,7 +297,9 @@ const struct dcp_format dcp_format_hf = {
     .suffixes = "",
     .flags = DCP_FORMAT_READS | DCP_FORMAT_WRITES | DCP_FORMAT_IS_DIR | DCP_FORMAT_TIES |
              DCP_FORMAT_FILES,
+    .beside = DCP_HF_FILE,
     .probe = probe,
     .index = index_source,
-    .layout = layout,
+    .partition = dcp_partition_whole,
+    .assign = assign,
 };

@@ -3,8 +3,8 @@
 #include "base/bytes.h"
 #include "base/json.h"
 #include "base/str.h"
+#include "formats/common/literals.h"
 #include "formats/common/training.h"
-#include "formats/common/whole.h"
 #include "formats/models/axes.h"
 #include "formats/models/config.h"
 #include <string.h>
@@ -265,40 +265,21 @@ int dcp_llmc_find_model(const struct dcp_catalog *catalog,
 
 /* -- writing ------------------------------------------------------------------------- */
 
-int dcp_llmc_add_header(struct dcp_catalog *catalog, int file, const int32_t *numbers,
-                        struct dcp_literals *literals, struct dcp_error *err)
+int dcp_llmc_add_header(struct dcp_target *target, int file, const int32_t *numbers,
+                        struct dcp_error *err)
 {
-    unsigned char *header = dcp_catalog_alloc(catalog, DCP_LLMC_HEADER_BYTES, 1);
+    unsigned char header[DCP_LLMC_HEADER_BYTES];
 
-    if (!header)
-        return dcp_error_memory(err, "a header");
     for (size_t i = 0; i < DCP_LLMC_HEADER_BYTES / 4; i++)
         dcp_put_le32(header + 4 * i, (uint32_t)numbers[i]);
-    return dcp_literals_add(literals, catalog, file, 0, header, DCP_LLMC_HEADER_BYTES,
-                            err);
+    return dcp_target_literal_copy(target, file, 0, header, sizeof header, err);
 }
 
-int dcp_llmc_add_zeros(struct dcp_catalog *catalog, int file, uint64_t offset,
-                       uint64_t size_bytes, struct dcp_literals *literals,
-                       struct dcp_error *err)
-{
-    size_t block = size_bytes < ZEROS_BYTES ? (size_t)size_bytes : ZEROS_BYTES;
-    const void *zeros = size_bytes ? dcp_catalog_alloc(catalog, block, 1) : "";
-    int rc = zeros ? DCP_OK : dcp_error_memory(err, "a header");
-
-    for (uint64_t at = 0; at < size_bytes && !rc; at += block) {
-        uint64_t left = size_bytes - at;
-        rc = dcp_literals_add(literals, catalog, file, offset + at, zeros,
-                              left < block ? (size_t)left : block, err);
-    }
-    return rc;
-}
-
-int dcp_llmc_place_model(struct dcp_catalog *catalog, const char *name,
+int dcp_llmc_place_model(struct dcp_target *target, const char *name,
                          const struct dcp_llmc_model *model,
-                         const struct dcp_llmc_slot *slots, struct dcp_literals *literals,
-                         struct dcp_error *err)
+                         const struct dcp_llmc_slot *slots, struct dcp_error *err)
 {
+    struct dcp_catalog *catalog = target->catalog;
     const int32_t header[DCP_LLMC_HEADER_BYTES / 4] = {
         DCP_LLMC_MODEL_MAGIC,     model->dtype == DCP_F32 ? 3 : 5,
         (int32_t)model->context,  (int32_t)model->vocab,
@@ -317,7 +298,7 @@ int dcp_llmc_place_model(struct dcp_catalog *catalog, const char *name,
                                     .size_bytes = DCP_LLMC_HEADER_BYTES + elems * elem };
     int rc = dcp_catalog_add_file(catalog, &entry, &file, err);
     if (!rc)
-        rc = dcp_llmc_add_header(catalog, file, header, literals, err);
+        rc = dcp_llmc_add_header(target, file, header, err);
     for (size_t t = 0; t < catalog->n_tensors && !rc; t++) {
         if (catalog->tensors[t].role != DCP_ROLE_MODEL)
             continue;
@@ -331,30 +312,24 @@ int dcp_llmc_place_model(struct dcp_catalog *catalog, const char *name,
     uint64_t used = (uint64_t)model->vocab * (uint64_t)model->channels;
     uint64_t all = (uint64_t)model->padded_vocab * (uint64_t)model->channels;
     return rc ? rc
-              : dcp_llmc_add_zeros(catalog, file, DCP_LLMC_HEADER_BYTES + used * elem,
-                                   (all - used) * elem, literals, err);
+              : dcp_literals_zeros(target, file, DCP_LLMC_HEADER_BYTES + used * elem,
+                                   (all - used) * elem, err);
 }
 
-static int layout(struct dcp_catalog *catalog, const struct dcp_target_options *options,
-                  struct dcp_literals *literals, struct dcp_error *err)
+static int assign(struct dcp_target *target, struct dcp_error *err)
 {
+    const struct dcp_catalog *catalog = target->catalog;
+    const char *name = target->options->name ? target->options->name : "model.bin";
     DCP_CLEANUP_FREE struct dcp_llmc_slot *slots = NULL;
     struct dcp_llmc_model model;
+    int rc = DCP_OK;
 
-    int rc = dcp_catalog_sort(catalog, err);
-    if (!rc)
-        rc = dcp_check_whole(catalog, WHAT, err);
     for (size_t t = 0; t < catalog->n_tensors && !rc; t++)
         if (catalog->tensors[t].role != DCP_ROLE_MODEL)
             rc = refuse(&catalog->tensors[t], WHAT, "which is no weight", err);
     if (!rc)
-        rc = dcp_llmc_find_model(catalog, options, WHAT, &model, &slots, err);
-    if (rc)
-        return rc;
-    catalog->n_pieces = 0;
-    rc = dcp_llmc_place_model(catalog, options->name ? options->name : "model.bin",
-                              &model, slots, literals, err);
-    return rc ? rc : dcp_catalog_sort(catalog, err);
+        rc = dcp_llmc_find_model(catalog, target->options, WHAT, &model, &slots, err);
+    return rc ? rc : dcp_llmc_place_model(target, name, &model, slots, err);
 }
 
 const struct dcp_format dcp_format_llmc = {
@@ -365,5 +340,5 @@ const struct dcp_format dcp_format_llmc = {
     .probe = probe,
     .index = index_source,
     .fate = dcp_llmc_fate,
-    .layout = layout,
+    .assign = assign,
 };

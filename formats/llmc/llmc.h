@@ -78,17 +78,12 @@ int dcp_llmc_find_model(const struct dcp_catalog *catalog,
                         struct dcp_error *err);
 /* Adds the model file: its header, places the pieces of the weights, zeros for the
  * padding. */
-int dcp_llmc_place_model(struct dcp_catalog *catalog, const char *name,
+int dcp_llmc_place_model(struct dcp_target *target, const char *name,
                          const struct dcp_llmc_model *model,
-                         const struct dcp_llmc_slot *slots, struct dcp_literals *literals,
-                         struct dcp_error *err);
+                         const struct dcp_llmc_slot *slots, struct dcp_error *err);
 /* Appends a header of 256 integers. */
-int dcp_llmc_add_header(struct dcp_catalog *catalog, int file, const int32_t *numbers,
-                        struct dcp_literals *literals, struct dcp_error *err);
-/* Appends zeros. */
-int dcp_llmc_add_zeros(struct dcp_catalog *catalog, int file, uint64_t offset,
-                       uint64_t size_bytes, struct dcp_literals *literals,
-                       struct dcp_error *err);
+int dcp_llmc_add_header(struct dcp_target *target, int file, const int32_t *numbers,
+                        struct dcp_error *err);
 
 enum dcp_fate dcp_llmc_fate(const struct dcp_catalog *src,
                             const struct dcp_catalog *target,

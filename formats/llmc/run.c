@@ -413,5 +413,5 @@ const struct dcp_format dcp_format_llmc_run = {
     .probe = probe,
     .index = index_source,
     .fate = dcp_llmc_fate,
-    .layout = dcp_llmc_run_layout,
+    .assign = dcp_llmc_run_assign,
 };

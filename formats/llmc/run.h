@@ -34,8 +34,7 @@ void dcp_llmc_run_name(char out[40], const char *kind, int64_t step, int rank);
 enum { DCP_LLMC_N_STATES = 3 };
 extern const enum dcp_role dcp_llmc_states[DCP_LLMC_N_STATES];
 
-int dcp_llmc_run_layout(struct dcp_catalog *catalog,
-                        const struct dcp_target_options *options,
-                        struct dcp_literals *literals, struct dcp_error *err);
+/* dcp_format.assign. */
+int dcp_llmc_run_assign(struct dcp_target *target, struct dcp_error *err);
 
 #endif

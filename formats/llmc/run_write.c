@@ -3,6 +3,7 @@
  * with layout "replicated", each holds all, as the program does without ZeRO (-z 0). */
 #include "base/json.h"
 #include "base/str.h"
+#include "formats/common/literals.h"
 #include "formats/common/training.h"
 #include "formats/models/axes.h"
 #include "run.h"
@@ -13,8 +14,8 @@
 #define WHAT "a run of llm.c"
 
 struct writer {
+    struct dcp_target *target;
     struct dcp_catalog *catalog;
-    struct dcp_literals *literals;
     struct dcp_llmc_model model;
     struct dcp_llmc_slot *slots;
     int parts;      /* that each layer is cut into: the world, or 1 */
@@ -125,7 +126,7 @@ static int add_header(const struct writer *w, int rank, int file, struct dcp_err
     };
 
     set_position(w, rank, header);
-    return dcp_llmc_add_header(w->catalog, file, header, w->literals, err);
+    return dcp_llmc_add_header(w->target, file, header, err);
 }
 
 /* -- pieces -------------------------------------------------------------------------- */
@@ -153,8 +154,8 @@ static int add_part(struct writer *w, size_t t, int role, int file, int rank,
                                 array.transposed ? DCP_AXES_TRANSPOSED : DCP_AXES_SAME,
                                 begin, end, true, err);
     return rc ? rc
-              : dcp_llmc_add_zeros(w->catalog, file, offset + 4 * (uint64_t)held,
-                                   4 * (uint64_t)(share - held), w->literals, err);
+              : dcp_literals_zeros(w->target, file, offset + 4 * (uint64_t)held,
+                                   4 * (uint64_t)(share - held), err);
 }
 
 static int role_at(enum dcp_role role)
@@ -185,11 +186,11 @@ static int place_state(struct writer *w, int rank, struct dcp_error *err)
             rc = add_part(w, t, role, file, rank, err);
     }
     if (!rc && w->fresh)
-        rc = dcp_llmc_add_zeros(w->catalog, file, DCP_LLMC_HEADER_BYTES, 8 * w->share,
-                                w->literals, err);
+        rc =
+            dcp_literals_zeros(w->target, file, DCP_LLMC_HEADER_BYTES, 8 * w->share, err);
     if (!rc && loader)
-        rc = dcp_literals_add(w->literals, w->catalog, file, end, loader->data,
-                              loader->size_bytes, err);
+        rc = dcp_target_literal(w->target, file, end, loader->data, loader->size_bytes,
+                                err);
     if (loader)
         dcp_catalog_hold_object(w->catalog, loader->name);
     return rc;
@@ -204,32 +205,27 @@ static int place_done(struct writer *w, struct dcp_error *err)
     dcp_llmc_run_name(name, "DONE", w->step, 0);
     int rc =
         dcp_catalog_add_file(w->catalog, &(struct dcp_file){ .name = name }, &file, err);
-    return rc ? rc : dcp_literals_add(w->literals, w->catalog, file, 0, "", 0, err);
+    return rc ? rc : dcp_target_literal(w->target, file, 0, "", 0, err);
 }
 
-static int lay_out(struct writer *w, struct dcp_error *err)
+static int place_all(struct writer *w, struct dcp_error *err)
 {
     uint64_t elems = 0;
     char name[40];
 
     dcp_llmc_elems(&w->model, &elems);
     w->share = elems / (uint64_t)w->parts;
-    w->catalog->n_pieces = 0;
     dcp_llmc_run_name(name, "model", w->step, 0);
-    int rc =
-        dcp_llmc_place_model(w->catalog, name, &w->model, w->slots, w->literals, err);
+    int rc = dcp_llmc_place_model(w->target, name, &w->model, w->slots, err);
     for (int rank = 0; rank < w->catalog->world && !rc; rank++)
         rc = place_state(w, rank, err);
-    if (!rc)
-        rc = place_done(w, err);
-    return rc ? rc : dcp_catalog_sort(w->catalog, err);
+    return rc ? rc : place_done(w, err);
 }
 
-int dcp_llmc_run_layout(struct dcp_catalog *catalog,
-                        const struct dcp_target_options *options,
-                        struct dcp_literals *literals, struct dcp_error *err)
+int dcp_llmc_run_assign(struct dcp_target *target, struct dcp_error *err)
 {
-    struct writer w = { .catalog = catalog, .literals = literals };
+    struct dcp_catalog *catalog = target->catalog;
+    struct writer w = { .target = target, .catalog = catalog };
 
     if (catalog->world > DCP_LLMC_MAX_WORLD)
         return dcp_error_set(err, DCP_E_MISMATCH,
@@ -238,7 +234,7 @@ int dcp_llmc_run_layout(struct dcp_catalog *catalog,
     for (size_t t = 0; t < catalog->n_tensors; t++) /* whatever the weights are */
         if (dcp_role_is_optim(catalog->tensors[t].role))
             catalog->tensors[t].dtype = DCP_F32;
-    int rc = dcp_llmc_find_model(catalog, options, WHAT, &w.model, &w.slots, err);
+    int rc = dcp_llmc_find_model(catalog, target->options, WHAT, &w.model, &w.slots, err);
     if (!rc)
         rc = check_states(&w, err);
     if (!rc)
@@ -252,7 +248,7 @@ int dcp_llmc_run_layout(struct dcp_catalog *catalog,
     if (!rc)
         rc = dcp_training_read(catalog, DCP_LLMC_STATE, &w.state, err);
     if (!rc)
-        rc = lay_out(&w, err);
+        rc = place_all(&w, err);
     dcp_catalog_hold_object(catalog, DCP_TRAINING_TRAINER); /* the step */
     if (w.state) { /* the numbers of the optimizer's groups came from no file */
         dcp_catalog_hold_object(catalog, DCP_LLMC_STATE);

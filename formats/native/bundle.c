@@ -10,6 +10,4 @@ const struct dcp_format dcp_format_bundle = {
     .flags = DCP_FORMAT_WRITES | DCP_FORMAT_SHARDED | DCP_FORMAT_OPTIM |
              DCP_FORMAT_OBJECTS | DCP_FORMAT_ARCHIVES,
     .packs = &dcp_format_native,
-    .layout = dcp_native_layout,
-    .seal = dcp_native_seal,
 };

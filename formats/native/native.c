@@ -71,10 +71,14 @@ const struct dcp_format dcp_format_native = {
     .suffixes = "",
     .flags = DCP_FORMAT_READS | DCP_FORMAT_WRITES | DCP_FORMAT_SHARDED |
              DCP_FORMAT_IS_DIR | DCP_FORMAT_OPTIM | DCP_FORMAT_OBJECTS |
-             DCP_FORMAT_ARCHIVES | DCP_FORMAT_CODECS | DCP_FORMAT_TIES,
+             DCP_FORMAT_ARCHIVES | DCP_FORMAT_CODECS | DCP_FORMAT_TIES | DCP_FORMAT_STEPS,
     .probe = dcp_native_probe,
     .index = dcp_native_index,
-    .layout = dcp_native_layout,
-    .seal = dcp_native_seal,
+    .open = dcp_native_open,
+    .partition = dcp_partition_by_layout,
+    .assign = dcp_native_assign,
+    .finalize = dcp_native_finalize,
+    .finish = dcp_native_finish,
+    .close = dcp_native_close,
     .check = dcp_native_check,
 };

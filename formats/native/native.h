@@ -63,12 +63,12 @@ int dcp_native_index_piece(const json_t *entry, struct dcp_catalog *catalog, int
 /* An entry of the manifest's objects. */
 int dcp_native_index_object(const json_t *entry, struct dcp_catalog *catalog,
                             struct dcp_error *err);
-int dcp_native_layout(struct dcp_catalog *catalog,
-                      const struct dcp_target_options *options,
-                      struct dcp_literals *literals, struct dcp_error *err);
-int dcp_native_seal(struct dcp_catalog *catalog, int rank,
-                    const struct dcp_target_options *options,
-                    struct dcp_literals *literals, struct dcp_error *err);
+/* The functions of dcp_format of these names. */
+int dcp_native_open(struct dcp_target *target, struct dcp_error *err);
+int dcp_native_assign(struct dcp_target *target, struct dcp_error *err);
+int dcp_native_finalize(struct dcp_target *target, int rank, struct dcp_error *err);
+int dcp_native_finish(struct dcp_target *target, struct dcp_error *err);
+void dcp_native_close(struct dcp_target *target);
 /* Whether a shard manifest is that of its rank. Errors: CORRUPT. */
 int dcp_native_check_head(const json_t *root, const char *name, int rank,
                           const struct dcp_catalog *catalog, struct dcp_error *err);

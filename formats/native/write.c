@@ -5,6 +5,7 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "base/str.h"
+#include "formats/common/literals.h"
 #include "native.h"
 #include <dcp/dcp.h>
 #include <inttypes.h>
@@ -31,22 +32,6 @@ static void add_numbers(struct dcp_buf *buf, const int64_t *numbers, int n)
     for (int i = 0; i < n; i++)
         dcp_buf_add_fmt(buf, "%s%" PRId64, i ? "," : "", numbers[i]);
     dcp_buf_add_u8(buf, ']');
-}
-
-/* Moves a buffer's bytes to the catalog's memory as a literal. */
-static int add_literal(struct dcp_catalog *catalog, struct dcp_literals *literals,
-                       int file, uint64_t offset, const struct dcp_buf *buf,
-                       struct dcp_error *err)
-{
-    int rc = dcp_buf_check(buf, err);
-    void *data = rc ? NULL : dcp_catalog_alloc(catalog, buf->size_bytes, 1);
-
-    if (!rc && !data)
-        rc = dcp_error_memory(err, "a manifest");
-    if (rc)
-        return rc;
-    memcpy(data, buf->data, buf->size_bytes);
-    return dcp_literals_add(literals, catalog, file, offset, data, buf->size_bytes, err);
 }
 
 /* The pieces of one rank in the order of a safetensors file: dtype descending, then name,
@@ -167,55 +152,74 @@ static bool shard_is_coded(const struct dcp_catalog *catalog, const size_t *orde
     return coded;
 }
 
-static int layout_shard(struct dcp_catalog *catalog, int rank,
-                        struct dcp_literals *literals, size_t *out_n,
-                        struct dcp_error *err)
+/* What is known of a shard between assign and finalize. */
+struct shard {
+    size_t *order, n; /* its pieces */
+    int file;
+};
+
+int dcp_native_open(struct dcp_target *target, struct dcp_error *err)
 {
-    DCP_CLEANUP_FREE size_t *order = dcp_native_order(catalog, rank, out_n);
+    target->state = dcp_mem_calloc((size_t)target->catalog->world, sizeof(struct shard));
+    return target->state ? DCP_OK : dcp_error_memory(err, "the shards of a step");
+}
+
+void dcp_native_close(struct dcp_target *target)
+{
+    struct shard *shards = target->state;
+
+    for (int r = 0; shards && r < target->catalog->world; r++)
+        free(shards[r].order);
+    free(shards);
+}
+
+static int assign_shard(struct dcp_target *target, int rank, struct dcp_error *err)
+{
+    struct dcp_catalog *catalog = target->catalog;
+    struct shard *shard = (struct shard *)target->state + rank;
     DCP_CLEANUP_BUF struct dcp_buf header = { 0 };
     char name[64];
-    int file;
 
-    if (!order)
-        return dcp_error_memory(err, "the layout of a shard");
-    for (size_t i = 0; i < *out_n; i++) {
-        struct dcp_piece *piece = &catalog->pieces[order[i]];
+    shard->order = dcp_native_order(catalog, rank, &shard->n);
+    if (!shard->order)
+        return dcp_error_memory(err, "the pieces of a shard");
+    for (size_t i = 0; i < shard->n; i++) {
+        struct dcp_piece *piece = &catalog->pieces[shard->order[i]];
         piece->stored_size = dcp_piece_bytes(catalog, piece);
     }
-    build_header(&header, catalog, order, *out_n, 0);
+    build_header(&header, catalog, shard->order, shard->n, 0);
     int rc = dcp_buf_check(&header, err);
     if (!rc && header.size_bytes > NATIVE_MAX_HEADER_BYTES)
         rc = dcp_error_set(err, DCP_E_MISMATCH,
-                           "a native step cannot hold: %zu pieces in shard %d", *out_n,
+                           "a native step cannot hold: %zu pieces in shard %d", shard->n,
                            rank);
     if (rc)
         return rc;
     uint64_t at = header.size_bytes;
     dcp_native_shard_name(name, rank, catalog->world, false);
     rc = dcp_catalog_add_file(catalog, &(struct dcp_file){ .name = name, .rank = rank },
-                              &file, err);
+                              &shard->file, err);
     if (rc)
         return rc;
-    for (size_t i = 0; i < *out_n; i++) {
-        struct dcp_piece *piece = &catalog->pieces[order[i]];
-        piece->file = file;
+    for (size_t i = 0; i < shard->n; i++) {
+        struct dcp_piece *piece = &catalog->pieces[shard->order[i]];
+        piece->file = shard->file;
         piece->offset = at;
         at += piece->stored_size;
     }
-    catalog->files[file].size_bytes = at;
-    /* With a codec the header comes last, in seal, when the stored sizes are known: this
-     * one is the longest it can become. */
-    if (shard_is_coded(catalog, order, *out_n))
+    catalog->files[shard->file].size_bytes = at;
+    /* With a codec the header comes last, in finalize, when the stored sizes are known:
+     * this one is the longest it can become. */
+    if (shard_is_coded(catalog, shard->order, shard->n))
         return DCP_OK;
-    return add_literal(catalog, literals, file, 0, &header, err);
+    return dcp_literals_take(target, shard->file, 0, &header, err);
 }
 
-int dcp_native_layout(struct dcp_catalog *catalog,
-                      const struct dcp_target_options *options,
-                      struct dcp_literals *literals, struct dcp_error *err)
+int dcp_native_assign(struct dcp_target *target, struct dcp_error *err)
 {
-    (void)options;
-    size_t placed = 0, n;
+    struct dcp_catalog *catalog = target->catalog;
+    const struct shard *shards = target->state;
+    size_t n = 0;
     int rc = DCP_OK;
 
     dcp_catalog_hold_object(catalog, NULL);
@@ -224,10 +228,10 @@ int dcp_native_layout(struct dcp_catalog *catalog,
                              "a native step cannot hold: the step %" PRId64,
                              catalog->step);
     for (int r = 0; r < catalog->world && !rc; r++) {
-        rc = layout_shard(catalog, r, literals, &n, err);
-        placed += n;
+        rc = assign_shard(target, r, err);
+        n += shards[r].n;
     }
-    if (!rc && placed != catalog->n_pieces)
+    if (!rc && n != catalog->n_pieces)
         rc = dcp_error_set(err, DCP_E_MISMATCH,
                            "a piece belongs to a rank outside the world");
     return rc;
@@ -270,44 +274,36 @@ static void add_piece(struct dcp_buf *buf, const struct dcp_catalog *catalog,
     dcp_buf_add_u8(buf, '}');
 }
 
-static int seal_shard(struct dcp_catalog *catalog, int rank,
-                      struct dcp_literals *literals, struct dcp_error *err)
+int dcp_native_finalize(struct dcp_target *target, int rank, struct dcp_error *err)
 {
-    size_t n;
-    DCP_CLEANUP_FREE size_t *order = dcp_native_order(catalog, rank, &n);
+    struct dcp_catalog *catalog = target->catalog;
+    const struct shard *shard = (struct shard *)target->state + rank;
     DCP_CLEANUP_BUF struct dcp_buf manifest = { 0 }, header = { 0 };
     char name[64];
-    int file, shard = 0, rc = DCP_OK;
+    int file, rc = DCP_OK;
 
-    if (!order)
-        return dcp_error_memory(err, "a shard manifest");
-    dcp_native_shard_name(name, rank, catalog->world, false);
-    for (size_t f = 0; f < catalog->n_files; f++)
-        if (!strcmp(catalog->files[f].name, name))
-            shard = (int)f;
-    if (shard_is_coded(catalog, order, n)) {
-        size_t total = (size_t)catalog->pieces[order[0]].offset;
-        build_header(&header, catalog, order, n, total);
-        rc = add_literal(catalog, literals, shard, 0, &header, err);
+    if (shard_is_coded(catalog, shard->order, shard->n)) {
+        size_t total = (size_t)catalog->pieces[shard->order[0]].offset;
+        build_header(&header, catalog, shard->order, shard->n, total);
+        rc = dcp_literals_take(target, shard->file, 0, &header, err);
     }
+    dcp_native_shard_name(name, rank, catalog->world, false);
     dcp_buf_add_fmt(&manifest,
                     "{\"format\":\"" NATIVE_SHARD_FORMAT
                     "\",\"version\":%d,\"step\":%" PRId64
                     ",\"rank\":%d,\"world\":%d,\"file\":\"%s\",\n\"pieces\":[",
                     NATIVE_VERSION, catalog->step, rank, catalog->world, name);
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < shard->n; i++) {
         if (i)
             dcp_buf_add_u8(&manifest, ',');
-        add_piece(&manifest, catalog, order, i);
+        add_piece(&manifest, catalog, shard->order, i);
     }
     dcp_buf_add_text(&manifest, "]}\n");
     dcp_native_shard_name(name, rank, catalog->world, true);
     if (!rc)
         rc = dcp_catalog_add_file(
             catalog, &(struct dcp_file){ .name = name, .rank = rank }, &file, err);
-    if (!rc)
-        rc = add_literal(catalog, literals, file, 0, &manifest, err);
-    return rc;
+    return rc ? rc : dcp_literals_take(target, file, 0, &manifest, err);
 }
 
 static void add_tensor(struct dcp_buf *buf, const struct dcp_tensor *tensor)
@@ -477,9 +473,9 @@ static const char *required(const struct dcp_catalog *catalog)
     return "";
 }
 
-static int seal_step(struct dcp_catalog *catalog, struct dcp_literals *literals,
-                     struct dcp_error *err)
+int dcp_native_finish(struct dcp_target *target, struct dcp_error *err)
 {
+    struct dcp_catalog *catalog = target->catalog;
     DCP_CLEANUP_BUF struct dcp_buf buf = { 0 };
     int dp = catalog->mesh.dp ? catalog->mesh.dp : catalog->world, file, rc = DCP_OK;
     bool first = true;
@@ -538,15 +534,5 @@ static int seal_step(struct dcp_catalog *catalog, struct dcp_literals *literals,
         return rc;
     rc = dcp_catalog_add_file(catalog, &(struct dcp_file){ .name = NATIVE_MANIFEST },
                               &file, err);
-    return rc ? rc : add_literal(catalog, literals, file, 0, &buf, err);
-}
-
-int dcp_native_seal(struct dcp_catalog *catalog, int rank,
-                    const struct dcp_target_options *options,
-                    struct dcp_literals *literals, struct dcp_error *err)
-{
-    (void)options;
-    if (rank == DCP_SEAL_GLOBAL)
-        return seal_step(catalog, literals, err);
-    return seal_shard(catalog, rank, literals, err);
+    return rc ? rc : dcp_literals_take(target, file, 0, &buf, err);
 }

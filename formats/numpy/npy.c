@@ -3,8 +3,8 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "formats/common/input.h"
+#include "formats/common/literals.h"
 #include "formats/common/roles.h"
-#include "formats/common/whole.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -74,17 +74,13 @@ static int index_source(const struct dcp_source *source, struct dcp_catalog *cat
     return rc ? rc : dcp_roles_find_plain(catalog, err);
 }
 
-static int layout(struct dcp_catalog *catalog, const struct dcp_target_options *options,
-                  struct dcp_literals *literals, struct dcp_error *err)
+static int assign(struct dcp_target *target, struct dcp_error *err)
 {
+    struct dcp_catalog *catalog = target->catalog;
+    const char *name = target->options->name;
     DCP_CLEANUP_BUF struct dcp_buf head = { 0 };
     int file;
 
-    int rc = dcp_catalog_sort(catalog, err);
-    if (!rc)
-        rc = dcp_check_whole(catalog, "a .npy file", err);
-    if (rc)
-        return rc;
     if (catalog->n_tensors != 1) {
         dcp_error_set(err, DCP_E_MISMATCH, "a .npy file cannot hold: %zu tensors",
                       catalog->n_tensors);
@@ -93,21 +89,16 @@ static int layout(struct dcp_catalog *catalog, const struct dcp_target_options *
     }
     const struct dcp_tensor *tensor = &catalog->tensors[0];
     struct dcp_piece *piece = &catalog->pieces[tensor->first_piece];
-    rc = dcp_npy_write(tensor, "a .npy file", &head, err);
+    int rc = dcp_npy_write(tensor, "a .npy file", &head, err);
     if (rc)
         return rc;
-    void *data = dcp_catalog_alloc(catalog, head.size_bytes, 1);
-    if (!data)
-        return dcp_error_memory(err, "a NumPy header");
-    memcpy(data, head.data, head.size_bytes);
     piece->offset = head.size_bytes;
     piece->stored_size = dcp_tensor_bytes(tensor);
-    const struct dcp_file entry = { .name = options->name ? options->name : DEFAULT_NAME,
+    const struct dcp_file entry = { .name = name ? name : DEFAULT_NAME,
                                     .size_bytes = piece->offset + piece->stored_size };
     rc = dcp_catalog_add_file(catalog, &entry, &file, err);
     piece->file = file;
-    return rc ? rc
-              : dcp_literals_add(literals, catalog, file, 0, data, head.size_bytes, err);
+    return rc ? rc : dcp_literals_take(target, file, 0, &head, err);
 }
 
 const struct dcp_format dcp_format_npy = {
@@ -117,5 +108,6 @@ const struct dcp_format dcp_format_npy = {
     .flags = DCP_FORMAT_READS | DCP_FORMAT_WRITES | DCP_FORMAT_OPTIM,
     .probe = probe,
     .index = index_source,
-    .layout = layout,
+    .partition = dcp_partition_whole,
+    .assign = assign,
 };

@@ -135,6 +135,9 @@ const struct dcp_format dcp_format_npz = {
     .flags = DCP_FORMAT_READS | DCP_FORMAT_WRITES | DCP_FORMAT_OPTIM | DCP_FORMAT_CRC32,
     .probe = probe,
     .index = index_source,
-    .layout = dcp_npz_layout,
-    .seal = dcp_npz_seal,
+    .open = dcp_npz_open,
+    .partition = dcp_partition_whole,
+    .assign = dcp_npz_assign,
+    .finalize = dcp_npz_finalize,
+    .close = dcp_npz_close,
 };

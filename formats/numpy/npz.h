@@ -8,10 +8,10 @@ extern const struct dcp_format dcp_format_npz;
 
 #define DCP_NPZ_SUFFIX ".npy" /* of every record */
 
-int dcp_npz_layout(struct dcp_catalog *catalog, const struct dcp_target_options *options,
-                   struct dcp_literals *literals, struct dcp_error *err);
-int dcp_npz_seal(struct dcp_catalog *catalog, int rank,
-                 const struct dcp_target_options *options, struct dcp_literals *literals,
-                 struct dcp_error *err);
+/* The functions of dcp_format of these names. */
+int dcp_npz_open(struct dcp_target *target, struct dcp_error *err);
+int dcp_npz_assign(struct dcp_target *target, struct dcp_error *err);
+int dcp_npz_finalize(struct dcp_target *target, int rank, struct dcp_error *err);
+void dcp_npz_close(struct dcp_target *target);
 
 #endif

@@ -3,12 +3,11 @@
  * date is the first that zip knows. The checksum stands in front of a record, so that
  * headers are written when the tensors are. Source: numpy/lib/_npyio_impl.py and
  * Lib/zipfile of CPython 3.11 and later. */
-#include "base/buf.h"
 #include "base/hash.h"
 #include "base/mem.h"
 #include "base/str.h"
 #include "formats/archive/zip.h"
-#include "formats/common/whole.h"
+#include "formats/common/literals.h"
 #include "npy.h"
 #include "npz.h"
 #include <string.h>
@@ -41,17 +40,29 @@ struct record {
     uint32_t crc32;
 };
 
+/* The state of a target. */
 struct records {
     struct record *items;
     size_t n;
+    int file;
     uint64_t directory; /* where it begins */
 };
 
-static void records_free(struct records *records)
+int dcp_npz_open(struct dcp_target *target, struct dcp_error *err)
 {
-    for (size_t i = 0; i < records->n; i++)
+    target->state = calloc(1, sizeof(struct records));
+    return target->state ? DCP_OK : dcp_error_memory(err, "a NumPy archive");
+}
+
+void dcp_npz_close(struct dcp_target *target)
+{
+    struct records *records = target->state;
+
+    for (size_t i = 0; records && i < records->n; i++)
         dcp_buf_fini(&records->items[i].head);
-    free(records->items);
+    if (records)
+        free(records->items);
+    free(records);
 }
 
 static uint64_t begin_of(const struct record *r)
@@ -80,7 +91,7 @@ static int make_name(struct dcp_catalog *catalog, const struct dcp_tensor *tenso
     return DCP_E_MISMATCH;
 }
 
-/* Decides all records and where they lie: the same in layout and in seal. */
+/* Decides all records and where they lie. */
 static int plan(struct dcp_catalog *catalog, struct records *out, struct dcp_error *err)
 {
     uint64_t at = 0;
@@ -213,92 +224,54 @@ static void put_tail(struct dcp_buf *buf, const struct records *records)
 
 /* -- the seam ------------------------------------------------------------------------ */
 
-/* A copy of a buffer, as a literal. */
-static int add_literal(const struct dcp_buf *buf, int file, uint64_t offset,
-                       struct dcp_catalog *catalog, struct dcp_literals *literals,
-                       struct dcp_error *err)
+int dcp_npz_assign(struct dcp_target *target, struct dcp_error *err)
 {
-    int rc = dcp_buf_check(buf, err);
-    void *data = rc ? NULL : dcp_catalog_alloc(catalog, buf->size_bytes, 1);
+    struct dcp_catalog *catalog = target->catalog;
+    struct records *records = target->state;
+    DCP_CLEANUP_BUF struct dcp_buf tail = { 0 };
 
+    int rc = plan(catalog, records, err);
     if (rc)
         return rc;
-    if (!data)
-        return dcp_error_memory(err, "a NumPy archive");
-    memcpy(data, buf->data, buf->size_bytes);
-    return dcp_literals_add(literals, catalog, file, offset, data, buf->size_bytes, err);
-}
-
-static int place(struct dcp_catalog *catalog, const struct records *records, int file,
-                 struct dcp_literals *literals, struct dcp_error *err)
-{
-    int rc = DCP_OK;
-
+    put_tail(&tail, records); /* for its length */
+    rc = dcp_buf_check(&tail, err);
+    const struct dcp_file entry = { .name = target->options->name ? target->options->name
+                                                                  : DEFAULT_NAME,
+                                    .size_bytes = records->directory + tail.size_bytes };
+    if (!rc)
+        rc = dcp_catalog_add_file(catalog, &entry, &records->file, err);
     for (size_t i = 0; i < records->n && !rc; i++) {
         const struct record *r = &records->items[i];
         struct dcp_piece *piece = &catalog->pieces[r->tensor->first_piece];
-        piece->file = file;
+        piece->file = records->file;
         piece->offset = begin_of(r) + r->head.size_bytes;
         piece->stored_size = dcp_tensor_bytes(r->tensor);
-        rc = add_literal(&r->head, file, begin_of(r), catalog, literals, err);
+        rc = dcp_literals_take(target, records->file, begin_of(r), &r->head, err);
     }
     return rc;
 }
 
-int dcp_npz_layout(struct dcp_catalog *catalog, const struct dcp_target_options *options,
-                   struct dcp_literals *literals, struct dcp_error *err)
+int dcp_npz_finalize(struct dcp_target *target, int rank, struct dcp_error *err)
 {
-    DCP_CLEANUP(records_free) struct records records = { 0 };
-    DCP_CLEANUP_BUF struct dcp_buf tail = { 0 };
-    int file;
-
-    int rc = dcp_catalog_sort(catalog, err);
-    if (!rc)
-        rc = dcp_check_whole(catalog, "a NumPy archive", err);
-    if (!rc)
-        rc = plan(catalog, &records, err);
-    if (rc)
-        return rc;
-    put_tail(&tail, &records); /* for its length */
-    rc = dcp_buf_check(&tail, err);
-    const struct dcp_file entry = { .name = options->name ? options->name : DEFAULT_NAME,
-                                    .size_bytes = records.directory + tail.size_bytes };
-    if (!rc)
-        rc = dcp_catalog_add_file(catalog, &entry, &file, err);
-    return rc ? rc : place(catalog, &records, file, literals, err);
-}
-
-static int write_headers(struct dcp_catalog *catalog, struct records *records,
-                         struct dcp_literals *literals, struct dcp_error *err)
-{
+    const struct dcp_catalog *catalog = target->catalog;
+    struct records *records = target->state;
     DCP_CLEANUP_BUF struct dcp_buf buf = { 0 };
-    int file = 0, rc = DCP_OK;
+    int rc = DCP_OK;
 
+    (void)rank; /* there is one */
     for (size_t i = 0; i < records->n && !rc; i++) {
         struct record *r = &records->items[i];
         const struct dcp_piece *piece = &catalog->pieces[r->tensor->first_piece];
-        file = piece->file;
         r->crc32 =
             dcp_hash_crc32_combine(dcp_hash_crc32(0, r->head.data, r->head.size_bytes),
                                    piece->crc32, piece->stored_size);
         buf.size_bytes = 0;
         put_local(&buf, r);
-        rc = add_literal(&buf, file, r->offset, catalog, literals, err);
+        rc = dcp_literals_take(target, records->file, r->offset, &buf, err);
     }
+    if (rc)
+        return rc;
     buf.size_bytes = 0;
     put_tail(&buf, records);
-    return rc ? rc : add_literal(&buf, file, records->directory, catalog, literals, err);
-}
-
-int dcp_npz_seal(struct dcp_catalog *catalog, int rank,
-                 const struct dcp_target_options *options, struct dcp_literals *literals,
-                 struct dcp_error *err)
-{
-    DCP_CLEANUP(records_free) struct records records = { 0 };
-
-    (void)options;
-    if (rank != 0)
-        return DCP_OK;
-    int rc = plan(catalog, &records, err);
-    return rc ? rc : write_headers(catalog, &records, literals, err);
+    return dcp_literals_take(target, records->file, records->directory, &buf, err);
 }

@@ -1,4 +1,4 @@
-/* machine: the state that the opcodes of a pickle share. Private to pickle*.c. */
+/* machine: the state that the opcodes of a pickle share. Private to this folder. */
 #ifndef DCP_FORMATS_PICKLE_MACHINE_H
 #define DCP_FORMATS_PICKLE_MACHINE_H
 

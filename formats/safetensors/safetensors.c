@@ -7,7 +7,6 @@
 #include "formats/common/input.h"
 #include "formats/common/roles.h"
 #include "formats/common/ties.h"
-#include "formats/common/whole.h"
 #include "parts.h"
 #include <string.h>
 
@@ -317,9 +316,10 @@ static int index_source(const struct dcp_source *source, struct dcp_catalog *cat
 
 /* -- writing ------------------------------------------------------------------------- */
 
-static int layout(struct dcp_catalog *catalog, const struct dcp_target_options *options,
-                  struct dcp_literals *literals, struct dcp_error *err)
+static int assign(struct dcp_target *target, struct dcp_error *err)
 {
+    const struct dcp_catalog *catalog = target->catalog;
+    const struct dcp_target_options *options = target->options;
     DCP_CLEANUP_FREE size_t *tensors =
         dcp_mem_calloc(catalog->n_tensors, sizeof *tensors);
     uint64_t total_bytes = 0;
@@ -327,11 +327,6 @@ static int layout(struct dcp_catalog *catalog, const struct dcp_target_options *
 
     if (!tensors)
         return dcp_error_memory(err, "a safetensors header");
-    int rc = dcp_catalog_sort(catalog, err);
-    if (!rc)
-        rc = dcp_check_whole(catalog, "a safetensors file", err);
-    if (rc)
-        return rc;
     for (size_t i = 0; i < catalog->n_tensors; i++) {
         if (catalog->tensors[i].tied_to)
             continue;
@@ -346,8 +341,8 @@ static int layout(struct dcp_catalog *catalog, const struct dcp_target_options *
         dcp_error_hint(err, "--to safetensors-sharded writes a folder of shards");
         return DCP_E_MISMATCH;
     }
-    return dcp_safetensors_layout_file(
-        catalog, options->name ? options->name : DEFAULT_NAME, tensors, n, literals, err);
+    return dcp_safetensors_assign_file(
+        target, options->name ? options->name : DEFAULT_NAME, tensors, n, err);
 }
 
 const struct dcp_format dcp_format_safetensors = {
@@ -357,5 +352,6 @@ const struct dcp_format dcp_format_safetensors = {
     .flags = DCP_FORMAT_READS | DCP_FORMAT_WRITES | DCP_FORMAT_OPTIM | DCP_FORMAT_TIES,
     .probe = probe,
     .index = index_source,
-    .layout = layout,
+    .partition = dcp_partition_whole,
+    .assign = assign,
 };

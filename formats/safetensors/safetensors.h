@@ -16,15 +16,14 @@ extern const struct dcp_format dcp_format_safetensors;
  * "pt". Errors: CORRUPT, UNSUPPORTED (a dtype), IO, MEMORY. */
 int dcp_safetensors_index_file(const struct dcp_source *source, const char *name,
                                struct dcp_catalog *catalog, struct dcp_error *err);
-/* Lays out a file that holds these tensors: adds file and header, places the pieces in
- * the order of the reference writer (widest dtype first, then by name; sorts `tensors`).
- */
-int dcp_safetensors_layout_file(struct dcp_catalog *catalog, const char *name,
-                                size_t *tensors, size_t n, struct dcp_literals *literals,
-                                struct dcp_error *err);
-/* Lays out as many files as needed: <stem>.safetensors, or shards with an index. */
-int dcp_safetensors_layout_folder(struct dcp_catalog *catalog, const char *stem,
-                                  uint64_t max_shard_size_bytes,
-                                  struct dcp_literals *literals, struct dcp_error *err);
+/* Assigns a file that holds these tensors: adds file and header, gives the pieces their
+ * extents in the order of the reference writer (widest dtype first, then by name; sorts
+ * `tensors`). */
+int dcp_safetensors_assign_file(struct dcp_target *target, const char *name,
+                                size_t *tensors, size_t n, struct dcp_error *err);
+/* Assigns as many files as needed: <stem>.safetensors, or shards with an index, none
+ * larger than the target's options say. */
+int dcp_safetensors_assign_folder(struct dcp_target *target, const char *stem,
+                                  struct dcp_error *err);
 
 #endif

@@ -9,7 +9,6 @@
 #include "formats/common/roles.h"
 #include "formats/common/text_index.h"
 #include "formats/common/training.h"
-#include "formats/common/whole.h"
 #include "parts.h"
 #include "safetensors.h"
 #include <stdio.h>
@@ -285,18 +284,9 @@ static int index_source(const struct dcp_source *source, struct dcp_catalog *cat
 
 /* -- writing ------------------------------------------------------------------------- */
 
-static int layout(struct dcp_catalog *catalog, const struct dcp_target_options *options,
-                  struct dcp_literals *literals, struct dcp_error *err)
+static int assign(struct dcp_target *target, struct dcp_error *err)
 {
-    uint64_t max_bytes = options->max_shard_size_bytes;
-    int rc = dcp_catalog_sort(catalog, err);
-
-    if (!rc)
-        rc = dcp_check_whole(catalog, "a folder of safetensors files", err);
-    return rc ? rc
-              : dcp_safetensors_layout_folder(
-                    catalog, STEM, max_bytes ? max_bytes : DCP_SAFETENSORS_SHARD_BYTES,
-                    literals, err);
+    return dcp_safetensors_assign_folder(target, STEM, err);
 }
 
 const struct dcp_format dcp_format_safetensors_sharded = {
@@ -307,5 +297,6 @@ const struct dcp_format dcp_format_safetensors_sharded = {
              DCP_FORMAT_TIES,
     .probe = probe,
     .index = index_source,
-    .layout = layout,
+    .partition = dcp_partition_whole,
+    .assign = assign,
 };

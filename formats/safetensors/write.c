@@ -133,10 +133,10 @@ static int make_header(struct dcp_catalog *catalog, const size_t *tensors, size_
     return rc;
 }
 
-int dcp_safetensors_layout_file(struct dcp_catalog *catalog, const char *name,
-                                size_t *tensors, size_t n, struct dcp_literals *literals,
-                                struct dcp_error *err)
+int dcp_safetensors_assign_file(struct dcp_target *target, const char *name,
+                                size_t *tensors, size_t n, struct dcp_error *err)
 {
+    struct dcp_catalog *catalog = target->catalog;
     size_t header_bytes;
     void *header;
     int file;
@@ -161,7 +161,7 @@ int dcp_safetensors_layout_file(struct dcp_catalog *catalog, const char *name,
         at += piece->stored_size;
     }
     catalog->files[file].size_bytes = at;
-    return dcp_literals_add(literals, catalog, file, 0, header, header_bytes, err);
+    return dcp_target_literal(target, file, 0, header, header_bytes, err);
 }
 
 /* -- shards -------------------------------------------------------------------------- */
@@ -221,10 +221,10 @@ static int by_name(const void *p, const void *q, void *arg)
                   catalog->tensors[*(const size_t *)q].name);
 }
 
-static int add_index(struct dcp_catalog *catalog, const char *stem, const int *shard_of,
-                     int n_shards, size_t *order, struct dcp_literals *literals,
-                     struct dcp_error *err)
+static int add_index(struct dcp_target *target, const char *stem, const int *shard_of,
+                     int n_shards, size_t *order, struct dcp_error *err)
 {
+    struct dcp_catalog *catalog = target->catalog;
     DCP_CLEANUP_JSON json_t *index = NULL;
     uint64_t total = 0;
     char name[256];
@@ -256,13 +256,14 @@ static int add_index(struct dcp_catalog *catalog, const char *stem, const int *s
     snprintf(name, sizeof name, "%s.safetensors.index.json", stem);
     const struct dcp_file entry = { .name = name, .size_bytes = n };
     int rc = dcp_catalog_add_file(catalog, &entry, &file, err);
-    return rc ? rc : dcp_literals_add(literals, catalog, file, 0, data, n, err);
+    return rc ? rc : dcp_target_literal(target, file, 0, data, n, err);
 }
 
-int dcp_safetensors_layout_folder(struct dcp_catalog *catalog, const char *stem,
-                                  uint64_t max_shard_size_bytes,
-                                  struct dcp_literals *literals, struct dcp_error *err)
+int dcp_safetensors_assign_folder(struct dcp_target *target, const char *stem,
+                                  struct dcp_error *err)
 {
+    const struct dcp_catalog *catalog = target->catalog;
+    uint64_t max_bytes = target->options->max_shard_size_bytes;
     DCP_CLEANUP_FREE int *shard_of = dcp_mem_calloc(catalog->n_tensors, sizeof *shard_of);
     DCP_CLEANUP_FREE size_t *tensors =
         dcp_mem_calloc(catalog->n_tensors, sizeof *tensors);
@@ -271,16 +272,17 @@ int dcp_safetensors_layout_folder(struct dcp_catalog *catalog, const char *stem,
 
     if (!shard_of || !tensors)
         return dcp_error_memory(err, "the index of shards");
-    int n_shards = assign_shards(catalog, max_shard_size_bytes, shard_of);
+    int n_shards = assign_shards(
+        catalog, max_bytes ? max_bytes : DCP_SAFETENSORS_SHARD_BYTES, shard_of);
     for (int shard = 0; shard < (n_shards ? n_shards : 1) && !rc; shard++) {
         size_t n = 0;
         for (size_t i = 0; i < catalog->n_tensors; i++)
             if (shard_of[i] == shard)
                 tensors[n++] = i;
         shard_name(name, sizeof name, stem, shard, n_shards);
-        rc = dcp_safetensors_layout_file(catalog, name, tensors, n, literals, err);
+        rc = dcp_safetensors_assign_file(target, name, tensors, n, err);
     }
     return rc || n_shards <= 1
                ? rc
-               : add_index(catalog, stem, shard_of, n_shards, tensors, literals, err);
+               : add_index(target, stem, shard_of, n_shards, tensors, err);
 }

@@ -1,6 +1,5 @@
 /* out: what a distributed checkpoint that is written will hold: its keys, and the
- * items that are no tensors of the catalog. The same catalog gives the same answer in
- * layout and in seal. */
+ * items that are no tensors of the catalog. */
 #ifndef DCP_FORMATS_STATE_DICT_OUT_H
 #define DCP_FORMATS_STATE_DICT_OUT_H
 
@@ -52,7 +51,7 @@ int dcp_out_make(struct dcp_catalog *catalog, const struct dcp_target_options *o
 void dcp_out_fini(struct dcp_out *out);
 #define DCP_CLEANUP_OUT DCP_CLEANUP(dcp_out_fini)
 
-/* For dcp_out*.c. Adds a key; MISMATCH when it is taken. */
+/* For out*.c. Adds a key; MISMATCH when it is taken. */
 int dcp_out_add(struct dcp_out *out, const struct dcp_out_key *key,
                 struct dcp_error *err);
 bool dcp_out_has(const struct dcp_out *out, const char *key);

@@ -383,6 +383,20 @@ static int put_optimizer(struct dcp_out *out, struct dcp_error *err)
     return DCP_OK;
 }
 
+/* The key of an object. "optimizer" is what is known of the groups, so a value that
+ * stands under that key has another name: torch_dist/index_objects.c. */
+static const char *own_key(const struct dcp_out *out, const struct dcp_object *object)
+{
+    static const char other[] = DCP_TRAINING_OPTIMIZER "#rank";
+
+    return object->kind == DCP_OBJECT_JSON && dcp_str_starts(object->name, other) &&
+                   !json_object_get(out->keys.items, object->name) &&
+                   strcmp(out->keys.optim, DCP_TRAINING_OPTIMIZER) != 0 &&
+                   !dcp_out_has(out, DCP_TRAINING_OPTIMIZER)
+               ? DCP_TRAINING_OPTIMIZER
+               : object->name;
+}
+
 int dcp_out_objects(struct dcp_out *out, struct dcp_error *err)
 {
     const struct dcp_catalog *catalog = out->catalog;
@@ -390,16 +404,18 @@ int dcp_out_objects(struct dcp_out *out, struct dcp_error *err)
     int rc = optim ? put_optimizer(out, err) : DCP_OK;
 
     for (size_t o = 0; o < catalog->n_objects && !rc; o++) {
-        const struct dcp_object *object = &catalog->objects[o];
-        if (!strcmp(object->name, DCP_KEYS) || dcp_out_replaced(out, object->name) ||
-            dcp_is_carried(catalog, object->name) ||
-            (optim && !strcmp(object->name, DCP_TRAINING_OPTIMIZER)))
+        struct dcp_object object = catalog->objects[o];
+        if (!strcmp(object.name, DCP_KEYS) || dcp_out_replaced(out, object.name) ||
+            dcp_is_carried(catalog, object.name) ||
+            (optim && !strcmp(object.name, DCP_TRAINING_OPTIMIZER)))
             continue;
+        if (optim)
+            object.name = own_key(out, &object);
         bool state = false;
         if (out->own_optim)
-            rc = dcp_out_state(out, object, put_state, &state, err);
+            rc = dcp_out_state(out, &object, put_state, &state, err);
         if (!rc && !state)
-            rc = put_object(out, object, err);
+            rc = put_object(out, &object, err);
     }
     return rc;
 }

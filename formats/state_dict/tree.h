@@ -1,6 +1,6 @@
 /* tree: the nesting of a state dict, which files of torch.save say by a tree
  * ("torch.tree", torch/torch.h) and distributed checkpoints by the path of each key
- * (torch_dist/metadata.h). */
+ * (keys.h). */
 #ifndef DCP_FORMATS_STATE_DICT_TREE_H
 #define DCP_FORMATS_STATE_DICT_TREE_H
 

@@ -99,12 +99,11 @@ int dcp_torch_archive_plan(struct dcp_catalog *catalog, const char *name,
     return DCP_OK;
 }
 
-int dcp_torch_archive_headers(const struct dcp_torch_archive *archive, int file,
-                              struct dcp_catalog *catalog, struct dcp_literals *literals,
-                              struct dcp_error *err)
+int dcp_torch_archive_headers(const struct dcp_torch_archive *archive,
+                              struct dcp_target *target, struct dcp_error *err)
 {
-    return dcp_zip_write_headers(archive->records, archive->n_records, file, catalog,
-                                 literals, err);
+    return dcp_zip_write_headers(archive->records, archive->n_records, archive->file,
+                                 target, err);
 }
 
 /* What the last record, which has no data yet, is filled with. */
@@ -132,17 +131,16 @@ static int make_serialization_id(struct dcp_catalog *catalog,
     return rc;
 }
 
-int dcp_torch_archive_tail(struct dcp_torch_archive *archive, int file,
-                           struct dcp_catalog *catalog, struct dcp_literals *literals,
+int dcp_torch_archive_tail(struct dcp_torch_archive *archive, struct dcp_target *target,
                            struct dcp_error *err)
 {
     const struct dcp_zip_out *id = &archive->records[archive->n_records - 1];
-    int rc = make_serialization_id(catalog, archive, err);
+    int rc = make_serialization_id(target->catalog, archive, err);
 
     if (!rc)
-        rc = dcp_literals_add(literals, catalog, file, id->offset, id->data,
-                              (size_t)id->size_bytes, err);
+        rc = dcp_target_literal(target, archive->file, id->offset, id->data,
+                                (size_t)id->size_bytes, err);
     return rc ? rc
               : dcp_zip_write_tail(archive->records, archive->n_records,
-                                   archive->directory, file, catalog, literals, err);
+                                   archive->directory, archive->file, target, err);
 }

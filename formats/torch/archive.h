@@ -9,6 +9,7 @@
 
 /* Its records and where they lie; everything belongs to the catalog. */
 struct dcp_torch_archive {
+    int file; /* in the catalog; set by the caller */
     struct dcp_zip_out *records;
     size_t n_records;
     struct dcp_zip_out *storages; /* those among them, in order */
@@ -25,12 +26,10 @@ int dcp_torch_archive_plan(struct dcp_catalog *catalog, const char *name,
                            const uint64_t *storage_bytes, size_t n_storages,
                            struct dcp_torch_archive *out, struct dcp_error *err);
 /* What does not depend on the storages: headers, and records with data. */
-int dcp_torch_archive_headers(const struct dcp_torch_archive *archive, int file,
-                              struct dcp_catalog *catalog, struct dcp_literals *literals,
-                              struct dcp_error *err);
+int dcp_torch_archive_headers(const struct dcp_torch_archive *archive,
+                              struct dcp_target *target, struct dcp_error *err);
 /* The rest, once each storage has its crc32. */
-int dcp_torch_archive_tail(struct dcp_torch_archive *archive, int file,
-                           struct dcp_catalog *catalog, struct dcp_literals *literals,
+int dcp_torch_archive_tail(struct dcp_torch_archive *archive, struct dcp_target *target,
                            struct dcp_error *err);
 
 #endif

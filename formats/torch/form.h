@@ -1,4 +1,4 @@
-/* form: the three containers of PyTorch files. Private to torch_*.c.
+/* form: the three containers of PyTorch files. Private to this folder.
  *
  * _probe looks at the first bytes only; _open reads what says that the file is sound and
  * of this form; _tree sets tree, storages and what else the form needs. */

@@ -1,12 +1,10 @@
 /* out: storages made of parts. */
 #include "out.h"
-#include "archive.h"
 #include "base/hash.h"
 #include "base/mem.h"
+#include "formats/common/literals.h"
 #include "formats/pickle/py.h"
 #include <string.h>
-
-enum { ZEROS = 1 << 16 };
 
 struct dcp_torch_out_storage {
     enum dcp_dtype dtype;
@@ -25,8 +23,6 @@ struct dcp_torch_out_part {
     int tensor;
     int64_t begin, end, at;
 };
-
-static const unsigned char zeros[ZEROS];
 
 void dcp_torch_out_fini(struct dcp_torch_out *out)
 {
@@ -212,18 +208,7 @@ static int by_place(const void *a, const void *b)
     return x->end - x->begin < y->end - y->begin ? -1 : 1;
 }
 
-/* -- layout ------------------------------------------------------------------------ */
-
-static int add_zeros(struct dcp_catalog *catalog, struct dcp_literals *literals, int file,
-                     uint64_t offset, uint64_t n, struct dcp_error *err)
-{
-    int rc = DCP_OK;
-
-    for (uint64_t at = 0; at < n && !rc; at += ZEROS)
-        rc = dcp_literals_add(literals, catalog, file, offset + at, zeros,
-                              n - at < ZEROS ? (size_t)(n - at) : ZEROS, err);
-    return rc;
-}
+/* -- assign ------------------------------------------------------------------------ */
 
 static int add_part(const struct dcp_torch_out *out,
                     const struct dcp_torch_out_part *part, uint64_t offset, int file,
@@ -244,8 +229,8 @@ static int add_part(const struct dcp_torch_out *out,
 
 /* The parts of storage s begin at part *p; zeros fill what lies between them. */
 static int lay_storage(const struct dcp_torch_out *out, size_t s, size_t *p,
-                       uint64_t offset, int file, struct dcp_catalog *catalog,
-                       struct dcp_literals *literals, struct dcp_error *err)
+                       uint64_t offset, int file, struct dcp_target *target,
+                       struct dcp_error *err)
 {
     const struct dcp_torch_out_storage *storage = &out->storages[s];
     uint64_t elem = dcp_dtype_size(storage->dtype), at = 0;
@@ -254,45 +239,60 @@ static int lay_storage(const struct dcp_torch_out *out, size_t s, size_t *p,
     for (; *p < out->n_parts && out->parts[*p].storage == s && !rc; (*p)++) {
         const struct dcp_torch_out_part *part = &out->parts[*p];
         uint64_t begin = (uint64_t)part->at * elem;
-        rc = add_zeros(catalog, literals, file, offset + at, begin - at, err);
+        rc = dcp_literals_zeros(target, file, offset + at, begin - at, err);
         if (!rc)
-            rc = add_part(out, part, offset, file, catalog, err);
+            rc = add_part(out, part, offset, file, target->catalog, err);
         at = begin + (uint64_t)(part->end - part->begin) * elem;
     }
     if (rc || storage->data)
         return rc;
-    return add_zeros(catalog, literals, file, offset + at, storage_bytes(storage) - at,
-                     err);
+    return dcp_literals_zeros(target, file, offset + at, storage_bytes(storage) - at,
+                              err);
 }
 
-int dcp_torch_out_layout(struct dcp_torch_out *out, struct dcp_catalog *catalog,
-                         struct dcp_literals *literals, struct dcp_error *err)
+int dcp_torch_out_assign(struct dcp_torch_out *out, struct dcp_target *target,
+                         struct dcp_torch_outs *outs, struct dcp_error *err)
 {
-    struct dcp_torch_archive archive;
+    struct dcp_torch_archive *items = dcp_mem_grow(outs->items, &outs->cap, outs->n + 1,
+                                                   sizeof *items),
+                             *archive;
     size_t p = 0;
-    int file;
 
-    int rc = plan(out, catalog, &archive, err);
+    if (!items)
+        return dcp_error_memory(err, out->name);
+    outs->items = items;
+    archive = &items[outs->n];
+    int rc = plan(out, target->catalog, archive, err);
     if (rc)
         return rc;
     const struct dcp_file entry = { .name = out->name,
                                     .rank = out->rank,
-                                    .size_bytes = archive.size_bytes };
-    rc = dcp_catalog_add_file(catalog, &entry, &file, err);
+                                    .size_bytes = archive->size_bytes };
+    rc = dcp_catalog_add_file(target->catalog, &entry, &archive->file, err);
     if (out->n_parts)
         qsort(out->parts, out->n_parts, sizeof *out->parts, by_place);
     for (size_t s = 0; s < out->n_storages && !rc; s++)
-        rc = lay_storage(out, s, &p, archive.storages[s].offset, file, catalog, literals,
+        rc = lay_storage(out, s, &p, archive->storages[s].offset, archive->file, target,
                          err);
-    return rc ? rc : dcp_torch_archive_headers(&archive, file, catalog, literals, err);
+    outs->n++;
+    return rc ? rc : dcp_torch_archive_headers(archive, target, err);
 }
 
-/* -- seal -------------------------------------------------------------------------- */
+void dcp_torch_outs_fini(struct dcp_torch_outs *outs)
+{
+    free(outs->items);
+    free(outs->order);
+    *outs = (struct dcp_torch_outs){ 0 };
+}
+
+/* -- finalize ---------------------------------------------------------------------- */
 
 static uint32_t skip_zeros(uint32_t crc, uint64_t n)
 {
+    static const unsigned char zeros[1 << 12];
+
     while (n) {
-        size_t step = n < ZEROS ? (size_t)n : ZEROS;
+        size_t step = n < sizeof zeros ? (size_t)n : sizeof zeros;
         crc = dcp_hash_crc32(crc, zeros, step);
         n -= step;
     }
@@ -305,35 +305,56 @@ static int by_offset(const void *a, const void *b, void *arg)
     const struct dcp_piece *x = &catalog->pieces[*(const size_t *)a];
     const struct dcp_piece *y = &catalog->pieces[*(const size_t *)b];
 
+    if (x->file != y->file)
+        return x->file < y->file ? -1 : 1;
     return x->offset < y->offset ? -1 : x->offset > y->offset;
 }
 
-/* The pieces with bytes in a file, in order. NULL: out of memory. */
-static size_t *list_pieces(struct dcp_catalog *catalog, int file, size_t *out_n)
+static int make_order(struct dcp_torch_outs *outs, struct dcp_catalog *catalog,
+                      struct dcp_error *err)
 {
-    size_t n = 0;
-
+    if (outs->order)
+        return DCP_OK;
+    outs->order = dcp_mem_calloc(catalog->n_pieces, sizeof *outs->order);
+    if (!outs->order)
+        return dcp_error_memory(err, "the pieces of a target");
     for (size_t p = 0; p < catalog->n_pieces; p++)
-        n += catalog->pieces[p].file == file && catalog->pieces[p].stored_size;
-    size_t *list = dcp_mem_calloc(n, sizeof *list);
-    *out_n = 0;
-    for (size_t p = 0; list && p < catalog->n_pieces; p++)
-        if (catalog->pieces[p].file == file && catalog->pieces[p].stored_size)
-            list[(*out_n)++] = p;
-    if (list && n)
-        qsort_r(list, n, sizeof *list, by_offset, catalog);
-    return list;
+        outs->order[p] = p;
+    qsort_r(outs->order, catalog->n_pieces, sizeof *outs->order, by_offset, catalog);
+    return DCP_OK;
 }
 
-/* The crc of a record, from those of the pieces in it and of zeros between. */
-static void sum_storage(const struct dcp_catalog *catalog, struct dcp_zip_out *record,
-                        const size_t *pieces, size_t n, size_t *p)
+/* Where the pieces of a file begin in the order. */
+static size_t first_of(const struct dcp_torch_outs *outs,
+                       const struct dcp_catalog *catalog, int file)
+{
+    size_t begin = 0, end = catalog->n_pieces;
+
+    while (begin < end) {
+        size_t middle = begin + (end - begin) / 2;
+        if (catalog->pieces[outs->order[middle]].file < file)
+            begin = middle + 1;
+        else
+            end = middle;
+    }
+    return begin;
+}
+
+/* The crc of a record, from those of the pieces in it, which are the next in the order,
+ * and of zeros between. */
+static void sum_storage(const struct dcp_torch_outs *outs,
+                        const struct dcp_catalog *catalog, int file, size_t *p,
+                        struct dcp_zip_out *record)
 {
     uint64_t at = record->offset, end = record->offset + record->size_bytes;
     uint32_t crc = 0;
 
-    for (; *p < n && catalog->pieces[pieces[*p]].offset < end; (*p)++) {
-        const struct dcp_piece *piece = &catalog->pieces[pieces[*p]];
+    for (; *p < catalog->n_pieces; (*p)++) {
+        const struct dcp_piece *piece = &catalog->pieces[outs->order[*p]];
+        if (piece->file != file || piece->offset >= end)
+            break;
+        if (!piece->stored_size)
+            continue;
         crc = skip_zeros(crc, piece->offset - at);
         crc = dcp_hash_crc32_combine(crc, piece->crc32, piece->stored_size);
         at = piece->offset + piece->stored_size;
@@ -341,22 +362,21 @@ static void sum_storage(const struct dcp_catalog *catalog, struct dcp_zip_out *r
     record->crc32 = skip_zeros(crc, end - at);
 }
 
-int dcp_torch_out_seal(struct dcp_torch_out *out, struct dcp_catalog *catalog,
-                       struct dcp_literals *literals, struct dcp_error *err)
+int dcp_torch_outs_finalize(struct dcp_torch_outs *outs, struct dcp_target *target,
+                            int rank, struct dcp_error *err)
 {
-    struct dcp_torch_archive archive = { 0 };
-    size_t n = 0, p = 0;
-    int file = -1;
+    struct dcp_catalog *catalog = target->catalog;
+    int rc = make_order(outs, catalog, err);
 
-    int rc = plan(out, catalog, &archive, err);
-    for (size_t f = 0; f < catalog->n_files && file < 0; f++)
-        if (!strcmp(catalog->files[f].name, out->name))
-            file = (int)f;
-    DCP_CLEANUP_FREE size_t *pieces = list_pieces(catalog, file, &n);
-    if (!rc && !pieces)
-        rc = dcp_error_memory(err, out->name);
-    for (size_t s = 0; s < archive.n_storages && !rc; s++)
-        if (!out->storages[s].data)
-            sum_storage(catalog, &archive.storages[s], pieces, n, &p);
-    return rc ? rc : dcp_torch_archive_tail(&archive, file, catalog, literals, err);
+    for (size_t i = 0; i < outs->n && !rc; i++) {
+        struct dcp_torch_archive *archive = &outs->items[i];
+        if (catalog->files[archive->file].rank != rank)
+            continue;
+        size_t p = first_of(outs, catalog, archive->file);
+        for (size_t s = 0; s < archive->n_storages; s++)
+            if (!archive->storages[s].data)
+                sum_storage(outs, catalog, archive->file, &p, &archive->storages[s]);
+        rc = dcp_torch_archive_tail(archive, target, err);
+    }
+    return rc;
 }

@@ -3,11 +3,11 @@
  *
  * Its object is JSON as pickle/py.h spells it, in which {"$view": i} stands for view i
  * of a storage, from its first element on. Make storages in the order in which the object
- * meets them: torch numbers them so. Every part must be one that the same calls give
- * again when the file is sealed. */
+ * meets them: torch numbers them so. */
 #ifndef DCP_FORMATS_TORCH_OUT_H
 #define DCP_FORMATS_TORCH_OUT_H
 
+#include "archive.h"
 #include "value.h"
 #include <dcp/format.h>
 #include <jansson.h>
@@ -28,7 +28,7 @@ struct dcp_torch_out {
     struct dcp_torch_out_view *views;
     struct dcp_torch_out_part *parts;
     size_t n_storages, cap_storages, n_views, cap_views, n_parts, cap_parts;
-    bool failed; /* memory ran out; reported by layout and seal */
+    bool failed; /* memory ran out; reported by assign */
 };
 void dcp_torch_out_fini(struct dcp_torch_out *out);
 
@@ -55,12 +55,19 @@ json_t *dcp_torch_out_tensor(struct dcp_torch_out *out, const struct dcp_catalog
 /* Whether some of a tensor is in the file. */
 bool dcp_torch_out_has(const struct dcp_torch_out *out, int tensor);
 
+/* The files of a target, from assign to finalize; zero: none. */
+struct dcp_torch_outs {
+    struct dcp_torch_archive *items;
+    size_t n, cap;
+    size_t *order; /* pieces by file, then by offset; made by the first finalize */
+};
 /* Adds the file, a piece for each part, and the literals that do not depend on tensors.
  * Errors: CORRUPT, MISMATCH (the tree cannot be written), MEMORY. */
-int dcp_torch_out_layout(struct dcp_torch_out *out, struct dcp_catalog *catalog,
-                         struct dcp_literals *literals, struct dcp_error *err);
-/* Adds the rest of the literals, when the pieces have their crc32. */
-int dcp_torch_out_seal(struct dcp_torch_out *out, struct dcp_catalog *catalog,
-                       struct dcp_literals *literals, struct dcp_error *err);
+int dcp_torch_out_assign(struct dcp_torch_out *out, struct dcp_target *target,
+                         struct dcp_torch_outs *outs, struct dcp_error *err);
+/* Adds the rest of the literals of a rank's files, when their pieces have their crc32. */
+int dcp_torch_outs_finalize(struct dcp_torch_outs *outs, struct dcp_target *target,
+                            int rank, struct dcp_error *err);
+void dcp_torch_outs_fini(struct dcp_torch_outs *outs);
 
 #endif

@@ -65,7 +65,7 @@ bool dcp_torch_value_is_there(const struct dcp_torch_writer *w, const json_t *va
 int dcp_torch_write_object(struct dcp_torch_writer *w, const struct dcp_object *object,
                            struct dcp_error *err);
 
-/* For torch_*.c. A value at a depth; the items of a list, and [key, value] pairs, into
+/* For this folder. A value at a depth; the items of a list, and [key, value] pairs, into
  * what is on the stack; a tuple. */
 int dcp_torch_write_inner(struct dcp_torch_writer *w, json_t *value, int depth,
                           struct dcp_error *err);

@@ -48,7 +48,7 @@ int dcp_items_locate(struct dcp_items *items, const struct dcp_meta_part *part,
 int dcp_items_read(struct dcp_items *items, const struct dcp_meta_part *part, void *out,
                    size_t size_bytes, struct dcp_error *err);
 
-/* For dcp_item*.c: opens the file of a part, and checks that the item lies in it. */
+/* For item*.c: opens the file of a part, and checks that the item lies in it. */
 int dcp_items_open(struct dcp_items *items, const struct dcp_meta_part *part,
                    struct dcp_error *err);
 /* Reads the archive in bytes begin .. end of a file, with its pickle; dcp_torch_close

@@ -127,9 +127,9 @@ int dcp_reading_common(struct dcp_reading *r, struct dcp_error *err)
 
 /* -- writing ------------------------------------------------------------------------- */
 
-int dcp_common_write(struct dcp_catalog *catalog, struct dcp_literals *literals,
-                     struct dcp_error *err)
+int dcp_common_write(struct dcp_target *target, struct dcp_error *err)
 {
+    struct dcp_catalog *catalog = target->catalog;
     int rc = DCP_OK;
 
     for (size_t i = 0; i < DCP_ARRAY_LEN(files) && !rc; i++) {
@@ -142,8 +142,8 @@ int dcp_common_write(struct dcp_catalog *catalog, struct dcp_literals *literals,
             &(struct dcp_file){ .name = files[i].file, .size_bytes = object->size_bytes },
             &file, err);
         if (!rc)
-            rc = dcp_literals_add(literals, catalog, file, 0, object->data,
-                                  object->size_bytes, err);
+            rc = dcp_target_literal(target, file, 0, object->data, object->size_bytes,
+                                    err);
     }
     return rc;
 }

@@ -1,4 +1,4 @@
-/* metadata_parser: what the parts of the parser share. Private to dcp_meta*.c. */
+/* metadata_parser: what the parts of the parser share. Private to metadata*.c. */
 #ifndef DCP_FORMATS_TORCH_DIST_METADATA_PARSER_H
 #define DCP_FORMATS_TORCH_DIST_METADATA_PARSER_H
 

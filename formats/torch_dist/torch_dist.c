@@ -75,6 +75,11 @@ const struct dcp_format dcp_format_dcp = {
     .probe = probe,
     .index = dcp_dcp_lightning_index,
     .fate = fate,
-    .layout = dcp_dcp_layout,
-    .seal = dcp_dcp_seal,
+    .spelling = DCP_KEYS,
+    .open = dcp_torch_dist_open,
+    .partition = dcp_partition_by_layout,
+    .assign = dcp_torch_dist_assign,
+    .finalize = dcp_torch_dist_finalize,
+    .finish = dcp_torch_dist_finish,
+    .close = dcp_torch_dist_close,
 };

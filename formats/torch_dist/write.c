@@ -7,19 +7,16 @@
 #include "write.h"
 #include "base/mem.h"
 #include "base/str.h"
-#include "formats/state_dict/out.h"
-#include "heads.h"
+#include "formats/common/literals.h"
 #include "item.h"
 #include "metadata.h"
 #include <string.h>
 
 enum { PAGE_BYTES = 4096, SMALL_ALIGN = 64 };
 
-static const unsigned char zeros[PAGE_BYTES];
-
 static int no_memory(struct dcp_error *err)
 {
-    return dcp_error_memory(err, "the layout of a checkpoint");
+    return dcp_error_memory(err, "the files of a checkpoint");
 }
 
 void dcp_write_part(const struct dcp_catalog *catalog, const struct dcp_piece *piece,
@@ -51,144 +48,149 @@ static int check_pieces(const struct dcp_catalog *catalog, struct dcp_error *err
     return DCP_OK;
 }
 
-/* Where the next item of each rank begins. */
-struct layout {
-    struct dcp_catalog *catalog;
-    struct dcp_literals *literals;
-    struct dcp_heads heads;
-    enum dcp_torch_style style;
+int dcp_torch_dist_open(struct dcp_target *target, struct dcp_error *err)
+{
+    struct dcp_torch_dist_state *state = target->state = calloc(1, sizeof *state);
+
+    if (!state)
+        return no_memory(err);
+    state->heads.arena = target->catalog->arena;
+    return dcp_out_make(target->catalog, target->options, &state->out, err);
+}
+
+void dcp_torch_dist_close(struct dcp_target *target)
+{
+    struct dcp_torch_dist_state *state = target->state;
+
+    if (!state)
+        return;
+    dcp_out_fini(&state->out);
+    dcp_heads_fini(&state->heads);
+    free(state);
+}
+
+/* -- assign -------------------------------------------------------------------------- */
+
+/* The files of the ranks while they grow. */
+struct files {
+    struct dcp_target *target;
+    struct dcp_torch_dist_state *state;
     int *file;    /* of each rank, -1: none yet */
     uint64_t *at; /* the end of its file so far */
 };
 
-static int open_file(struct layout *l, int rank, struct dcp_error *err)
+static int open_file(struct files *f, int rank, struct dcp_error *err)
 {
     char name[64];
 
-    if (l->file[rank] >= 0)
+    if (f->file[rank] >= 0)
         return DCP_OK;
     dcp_dcp_file_name(name, rank);
-    return dcp_catalog_add_file(l->catalog,
+    return dcp_catalog_add_file(f->target->catalog,
                                 &(struct dcp_file){ .name = name, .rank = rank },
-                                &l->file[rank], err);
+                                &f->file[rank], err);
 }
 
-static int add(struct layout *l, int rank, const void *data, size_t n,
+static int add(struct files *f, int rank, const void *data, size_t n,
                struct dcp_error *err)
 {
-    uint64_t at = l->at[rank];
+    uint64_t at = f->at[rank];
 
-    l->at[rank] += n;
-    return n ? dcp_literals_add(l->literals, l->catalog, l->file[rank], at, data, n, err)
-             : DCP_OK;
+    f->at[rank] += n;
+    return n ? dcp_target_literal(f->target, f->file[rank], at, data, n, err) : DCP_OK;
 }
 
-static int place(struct layout *l, struct dcp_piece *piece, struct dcp_error *err)
+static int align(struct files *f, int rank, uint64_t n, struct dcp_error *err)
+{
+    uint64_t at = f->at[rank];
+
+    f->at[rank] += n;
+    return dcp_literals_zeros(f->target, f->file[rank], at, n, err);
+}
+
+static int place(struct files *f, struct dcp_piece *piece, struct dcp_error *err)
 {
     const struct dcp_head *head;
     struct dcp_tensor part;
     int rank = piece->rank;
 
-    dcp_write_part(l->catalog, piece, &part);
-    int rc = dcp_heads_get(&l->heads, l->style, &part, &head, err);
+    dcp_write_part(f->target->catalog, piece, &part);
+    int rc = dcp_heads_get(&f->state->heads, f->state->out.keys.style, &part, &head, err);
     if (!rc)
-        rc = open_file(l, rank, err);
+        rc = open_file(f, rank, err);
     if (rc)
         return rc;
     uint64_t bytes = dcp_tensor_bytes(&part);
-    uint64_t align = bytes >= PAGE_BYTES ? PAGE_BYTES : SMALL_ALIGN;
-    uint64_t data_at = l->at[rank] + head->n;
-    rc = add(l, rank, zeros, (size_t)((align - data_at % align) % align), err);
+    uint64_t unit = bytes >= PAGE_BYTES ? PAGE_BYTES : SMALL_ALIGN;
+    uint64_t data_at = f->at[rank] + head->n;
+    rc = align(f, rank, (unit - data_at % unit) % unit, err);
     if (!rc)
-        rc = add(l, rank, head->data, head->n, err);
-    piece->file = l->file[rank];
-    piece->offset = l->at[rank];
+        rc = add(f, rank, head->data, head->n, err);
+    piece->file = f->file[rank];
+    piece->offset = f->at[rank];
     piece->stored_size = bytes;
-    l->at[rank] += head->item_bytes - head->n;
+    f->at[rank] += head->item_bytes - head->n;
     return rc;
 }
 
-static int place_items(struct layout *l, const struct dcp_target_options *options,
-                       struct dcp_error *err)
+static int place_items(struct files *f, struct dcp_error *err)
 {
-    DCP_CLEANUP_OUT struct dcp_out out = { 0 };
-    int rc = dcp_out_make(l->catalog, options, &out, err);
+    const struct dcp_out *out = &f->state->out;
+    int rc = out->n_items ? open_file(f, 0, err) : DCP_OK;
 
-    l->style = out.keys.style;
-    if (!rc && out.n_items)
-        rc = open_file(l, 0, err);
-    for (size_t i = 0; i < out.n_items && !rc; i++)
-        rc = add(l, 0, out.items[i].data, out.items[i].size_bytes, err);
+    for (size_t i = 0; i < out->n_items && !rc; i++)
+        rc = add(f, 0, out->items[i].data, out->items[i].size_bytes, err);
     return rc;
 }
 
-int dcp_dcp_layout(struct dcp_catalog *catalog, const struct dcp_target_options *options,
-                   struct dcp_literals *literals, struct dcp_error *err)
+int dcp_torch_dist_assign(struct dcp_target *target, struct dcp_error *err)
 {
+    struct dcp_catalog *catalog = target->catalog;
     size_t world = (size_t)catalog->world;
     DCP_CLEANUP_FREE int *file = dcp_mem_calloc(world, sizeof *file);
     DCP_CLEANUP_FREE uint64_t *at = dcp_mem_calloc(world, sizeof *at);
-    struct layout l = { .catalog = catalog,
-                        .literals = literals,
-                        .heads = { .arena = catalog->arena },
-                        .file = file,
-                        .at = at };
+    struct files f = { target, target->state, file, at };
 
     if (!file || !at)
         return no_memory(err);
     for (size_t r = 0; r < world; r++)
         file[r] = -1;
-    int rc = dcp_catalog_sort(catalog, err);
+    int rc = check_pieces(catalog, err);
     if (!rc)
-        rc = check_pieces(catalog, err);
-    if (!rc)
-        rc = place_items(&l, options, err);
+        rc = place_items(&f, err);
     for (size_t p = 0; p < catalog->n_pieces && !rc; p++)
-        rc = place(&l, &catalog->pieces[p], err);
+        rc = place(&f, &catalog->pieces[p], err);
     for (size_t r = 0; r < world && !rc; r++)
         if (file[r] >= 0)
             catalog->files[file[r]].size_bytes = at[r];
-    if (!rc)
-        rc = dcp_common_write(catalog, literals, err);
     dcp_catalog_hold_object(catalog, NULL);
-    dcp_heads_fini(&l.heads);
-    return rc;
+    return rc ? rc : dcp_common_write(target, err);
 }
 
-/* -- seal ---------------------------------------------------------------------------- */
+/* -- finalize ------------------------------------------------------------------------ */
 
 /* What follows the bytes of a piece in its archive. */
-static int add_tail(struct dcp_catalog *catalog, const struct dcp_piece *piece,
-                    enum dcp_torch_style style, struct dcp_literals *literals,
+static int add_tail(struct dcp_target *target, const struct dcp_piece *piece,
                     struct dcp_error *err)
 {
+    const struct dcp_torch_dist_state *state = target->state;
     DCP_CLEANUP_BUF struct dcp_buf buf = { 0 };
     struct dcp_tensor part;
 
-    dcp_write_part(catalog, piece, &part);
-    int rc = dcp_torch_item_tail(style, &part, piece->crc32, &buf, err);
-    if (rc)
-        return rc;
-    void *data = dcp_catalog_alloc(catalog, buf.size_bytes, 1);
-    if (!data)
-        return no_memory(err);
-    memcpy(data, buf.data, buf.size_bytes);
-    return dcp_literals_add(literals, catalog, piece->file,
-                            piece->offset + piece->stored_size, data, buf.size_bytes,
-                            err);
+    dcp_write_part(target->catalog, piece, &part);
+    int rc = dcp_torch_item_tail(state->out.keys.style, &part, piece->crc32, &buf, err);
+    return rc ? rc
+              : dcp_literals_take(target, piece->file, piece->offset + piece->stored_size,
+                                  &buf, err);
 }
 
-int dcp_dcp_seal(struct dcp_catalog *catalog, int rank,
-                 const struct dcp_target_options *options, struct dcp_literals *literals,
-                 struct dcp_error *err)
+int dcp_torch_dist_finalize(struct dcp_target *target, int rank, struct dcp_error *err)
 {
-    DCP_CLEANUP_KEYS struct dcp_keys keys = { 0 };
+    const struct dcp_catalog *catalog = target->catalog;
+    int rc = DCP_OK;
 
-    if (rank == DCP_SEAL_GLOBAL)
-        return dcp_write_meta(catalog, options, literals, err);
-    int rc = dcp_keys_load(&keys, catalog, err);
     for (size_t p = 0; p < catalog->n_pieces && !rc; p++)
         if (catalog->pieces[p].rank == rank)
-            rc = add_tail(catalog, &catalog->pieces[p], keys.style, literals, err);
+            rc = add_tail(target, &catalog->pieces[p], err);
     return rc;
 }

@@ -22,8 +22,8 @@ enum { DIGITS = 16, TEXT_HEAD_BYTES = 5 }; /* an opcode, and the length */
 
 struct writer {
     struct dcp_catalog *catalog;
-    struct dcp_out out;
-    struct dcp_heads heads;
+    const struct dcp_out *out;
+    struct dcp_heads *heads;
     struct dcp_pickle_out pickle;
     struct dcp_torch_writer values;
     int64_t properties[DCP_N_DTYPES]; /* memo of each dtype's, -1: not written */
@@ -76,7 +76,7 @@ static void put_size(struct writer *w, const char *key, const int64_t *numbers, 
 static void put_properties(struct writer *w, enum dcp_dtype dtype)
 {
     struct dcp_pickle_out *out = &w->pickle;
-    bool old = w->out.keys.old_classes;
+    bool old = w->out->keys.old_classes;
 
     put_key(w, "properties");
     if (w->properties[dtype] >= 0) {
@@ -150,9 +150,9 @@ static void put_tensor(struct writer *w, const struct dcp_out_key *key)
 static void put_state_dict(struct writer *w)
 {
     dcp_pickle_op(&w->pickle, '}');
-    for (size_t k = 0; k < w->out.n; k++) {
-        const struct dcp_out_key *key = &w->out.list[k];
-        dcp_pickle_fill_next(&w->pickle, DCP_PICKLE_FILL_DICT, k, w->out.n);
+    for (size_t k = 0; k < w->out->n; k++) {
+        const struct dcp_out_key *key = &w->out->list[k];
+        dcp_pickle_fill_next(&w->pickle, DCP_PICKLE_FILL_DICT, k, w->out->n);
         put_key(w, key->key);
         if (key->tensor >= 0 || key->is_step) {
             put_tensor(w, key);
@@ -162,10 +162,10 @@ static void put_state_dict(struct writer *w)
         dcp_pickle_op(&w->pickle, ')');
         dcp_pickle_op(&w->pickle, '\x81');
     }
-    dcp_pickle_fill_end(&w->pickle, DCP_PICKLE_FILL_DICT, w->out.n);
+    dcp_pickle_fill_end(&w->pickle, DCP_PICKLE_FILL_DICT, w->out->n);
 }
 
-/* A path of metadata.h as a tuple. */
+/* A path of state_dict/keys.h as a tuple. */
 static void put_path(struct writer *w, const char *path)
 {
     static const char marks[] = { DCP_PATH_KEY, DCP_PATH_INDEX, '\0' };
@@ -193,12 +193,12 @@ static void put_path(struct writer *w, const char *path)
 static void put_planner_data(struct writer *w)
 {
     dcp_pickle_op(&w->pickle, '}');
-    for (size_t k = 0; k < w->out.n; k++) {
-        dcp_pickle_fill_next(&w->pickle, DCP_PICKLE_FILL_DICT, k, w->out.n);
-        put_key(w, w->out.list[k].key);
-        put_path(w, w->out.list[k].path);
+    for (size_t k = 0; k < w->out->n; k++) {
+        dcp_pickle_fill_next(&w->pickle, DCP_PICKLE_FILL_DICT, k, w->out->n);
+        put_key(w, w->out->list[k].key);
+        put_path(w, w->out->list[k].path);
     }
-    dcp_pickle_fill_end(&w->pickle, DCP_PICKLE_FILL_DICT, w->out.n);
+    dcp_pickle_fill_end(&w->pickle, DCP_PICKLE_FILL_DICT, w->out->n);
 }
 
 /* A MetadataIndex and its _StorageInfo. */
@@ -240,7 +240,7 @@ static int put_pieces(struct writer *w, const struct dcp_out_key *key, size_t *a
         const struct dcp_head *head;
         struct dcp_tensor part;
         dcp_write_part(w->catalog, piece, &part);
-        rc = dcp_heads_get(&w->heads, w->out.keys.style, &part, &head, err);
+        rc = dcp_heads_get(w->heads, w->out->keys.style, &part, &head, err);
         if (rc)
             break;
         dcp_pickle_fill_next(&w->pickle, DCP_PICKLE_FILL_DICT, (*at)++, n);
@@ -258,18 +258,18 @@ static int put_storage_data(struct writer *w, struct dcp_error *err)
     int rc = DCP_OK;
 
     dcp_dcp_file_name(file, 0);
-    for (size_t k = 0; k < w->out.n; k++)
-        n += w->out.list[k].tensor < 0
+    for (size_t k = 0; k < w->out->n; k++)
+        n += w->out->list[k].tensor < 0
                  ? 1
-                 : w->catalog->tensors[w->out.list[k].tensor].n_pieces;
+                 : w->catalog->tensors[w->out->list[k].tensor].n_pieces;
     dcp_pickle_op(&w->pickle, '}');
-    for (size_t k = 0; k < w->out.n && !rc; k++) {
-        const struct dcp_out_key *key = &w->out.list[k];
+    for (size_t k = 0; k < w->out->n && !rc; k++) {
+        const struct dcp_out_key *key = &w->out->list[k];
         if (key->tensor >= 0) {
             rc = put_pieces(w, key, &at, n, err);
             continue;
         }
-        const struct dcp_out_item *item = &w->out.items[key->item];
+        const struct dcp_out_item *item = &w->out->items[key->item];
         dcp_pickle_fill_next(&w->pickle, DCP_PICKLE_FILL_DICT, at++, n);
         put_item(w, key->key, key->is_step ? &step : NULL, 0, NULL, file, item->offset,
                  item->size_bytes);
@@ -311,7 +311,7 @@ static int put_ours(struct writer *w, struct dcp_error *err)
     json_t *value;
     size_t i = 0;
 
-    if (!ours || json_object_update(ours, w->out.ours)) {
+    if (!ours || json_object_update(ours, w->out->ours)) {
         json_decref(ours);
         return dcp_error_memory(err, "the index of a checkpoint");
     }
@@ -340,7 +340,7 @@ static int put_attributes(struct writer *w, struct dcp_error *err)
     json_t *value;
     int rc = DCP_OK;
 
-    json_object_foreach(w->out.keys.attributes, key, value)
+    json_object_foreach(w->out->keys.attributes, key, value)
     {
         put_key(w, key);
         if (!rc)
@@ -373,32 +373,29 @@ static int put_all(struct writer *w, struct dcp_error *err)
     return rc ? rc : dcp_buf_check(&w->pickle.buf, err);
 }
 
-static int add_file(struct writer *w, struct dcp_literals *literals,
-                    struct dcp_error *err)
+static int add_file(struct writer *w, struct dcp_target *target, struct dcp_error *err)
 {
+    unsigned char *data = w->pickle.buf.data;
     size_t n = w->pickle.buf.size_bytes;
-    unsigned char *data = dcp_catalog_alloc(w->catalog, n, 1);
     char digits[DIGITS + 1];
     int file;
 
-    if (!data)
-        return dcp_error_memory(err, "the index of a checkpoint");
-    memcpy(data, w->pickle.buf.data, n);
     dcp_str_hex64(digits, dcp_hash_crc64(0, data, w->digest_at));
     memcpy(data + w->digest_at, digits, DIGITS);
     int rc = dcp_catalog_add_file(w->catalog, &(struct dcp_file){ .name = DCP_META_NAME },
                                   &file, err);
-    return rc ? rc : dcp_literals_add(literals, w->catalog, file, 0, data, n, err);
+    return rc ? rc : dcp_target_literal_copy(target, file, 0, data, n, err);
 }
 
-int dcp_write_meta(struct dcp_catalog *catalog, const struct dcp_target_options *options,
-                   struct dcp_literals *literals, struct dcp_error *err)
+int dcp_torch_dist_finish(struct dcp_target *target, struct dcp_error *err)
 {
+    struct dcp_torch_dist_state *state = target->state;
     struct dcp_catalog *none = NULL;
-    struct writer w = { .catalog = catalog, .heads = { .arena = catalog->arena } };
+    struct writer w = { .catalog = target->catalog,
+                        .out = &state->out,
+                        .heads = &state->heads };
     struct dcp_arena *arena = dcp_arena_new();
-    int rc = arena ? dcp_out_make(catalog, options, &w.out, err)
-                   : dcp_error_memory(err, "the index of a checkpoint");
+    int rc = arena ? DCP_OK : dcp_error_memory(err, "the index of a checkpoint");
 
     for (int d = 0; d < DCP_N_DTYPES; d++)
         w.properties[d] = -1;
@@ -409,9 +406,7 @@ int dcp_write_meta(struct dcp_catalog *catalog, const struct dcp_target_options 
     if (!rc)
         rc = put_all(&w, err);
     if (!rc)
-        rc = add_file(&w, literals, err);
-    dcp_out_fini(&w.out);
-    dcp_heads_fini(&w.heads);
+        rc = add_file(&w, target, err);
     dcp_pickle_out_fini(&w.pickle);
     dcp_catalog_free(none);
     dcp_arena_free(arena);

@@ -4,6 +4,7 @@
 #include "base/mem.h"
 #include "formats/common/training.h"
 #include "formats/pickle/py.h"
+#include "formats/state_dict/carried.h"
 #include "formats/state_dict/nested.h"
 #include "formats/torch/torch.h"
 #include "formats/torch/value.h"
@@ -14,6 +15,7 @@ struct pickler {
     struct dcp_torch_writer w;
     struct dcp_catalog *catalog;
     bool *named_tensors, *named_objects; /* the tree refers to them, or says as much */
+    bool nested; /* the tree is made of a distributed checkpoint */
 };
 
 static void mark(struct pickler *p, json_t *value);
@@ -99,6 +101,7 @@ static int make_dict(struct pickler *p, json_t **out, struct dcp_error *err)
 
     memset(p->named_tensors, 0, catalog->n_tensors * sizeof *p->named_tensors);
     memset(p->named_objects, 0, catalog->n_objects * sizeof *p->named_objects);
+    p->nested = false;
     int rc = dict ? add_rest(p, dict, err) : dcp_error_memory(err, "a PyTorch file");
     if (rc) {
         json_decref(dict);
@@ -122,7 +125,8 @@ static int make_tree(struct pickler *p, json_t **out, struct dcp_error *err)
     if (rc)
         return rc;
     mark(p, tree);
-    for (size_t o = 0; nested && tree && o < catalog->n_objects; o++)
+    p->nested = nested && tree;
+    for (size_t o = 0; p->nested && o < catalog->n_objects; o++)
         p->named_objects[o] = true;
     bool open = dcp_py_is_dict(tree);
     if (tree && !open && !names_all_tensors(p)) {
@@ -221,7 +225,9 @@ int dcp_torch_pickle(struct dcp_catalog *catalog, struct dcp_torch_pickled_catal
             rc = write_tree(&p, tree, err);
     }
     for (size_t o = 0; !rc && o < catalog->n_objects; o++)
-        catalog->objects[o].held = objects[o];
+        catalog->objects[o].held =
+            objects[o] &&
+            !(p.nested && dcp_is_carried(catalog, catalog->objects[o].name));
     if (!rc) {
         out->text = pickle.buf; /* handed over */
         pickle.buf = (struct dcp_buf){ 0 };

@@ -4,7 +4,6 @@
 #include "base/hash.h"
 #include "base/mem.h"
 #include "formats/common/roles.h"
-#include "formats/common/whole.h"
 #include "formats/torch/archive.h"
 #include "formats/torch/torch.h"
 #include "formats/torch/value.h"
@@ -58,18 +57,11 @@ static int index_source(const struct dcp_source *source, struct dcp_catalog *cat
 
 /* -- writing ------------------------------------------------------------------------- */
 
-/* The archive, and the pickle in it. The same catalog gives the same answer in layout and
- * in seal. */
-struct plan {
+/* The archive, and the pickle in it: the state of a target. */
+struct state {
     struct dcp_torch_archive archive;
     struct dcp_torch_pickled_catalog pickle;
 };
-
-static void plan_fini(struct plan *plan)
-{
-    dcp_torch_pickle_fini(&plan->pickle);
-}
-#define CLEANUP_PLAN DCP_CLEANUP(plan_fini)
 
 static uint64_t hole_bytes(const struct dcp_catalog *catalog,
                            const struct dcp_torch_hole *hole)
@@ -77,11 +69,26 @@ static uint64_t hole_bytes(const struct dcp_catalog *catalog,
     return dcp_tensor_bytes(&catalog->tensors[hole->tensor]);
 }
 
-static int make_plan(struct dcp_catalog *catalog, const char *name, struct plan *plan,
-                     struct dcp_error *err)
+static int open_target(struct dcp_target *target, struct dcp_error *err)
+{
+    target->state = calloc(1, sizeof(struct state));
+    return target->state ? DCP_OK : dcp_error_memory(err, "a PyTorch file");
+}
+
+static void close_target(struct dcp_target *target)
+{
+    struct state *state = target->state;
+
+    if (state)
+        dcp_torch_pickle_fini(&state->pickle);
+    free(state);
+}
+
+static int plan(struct dcp_catalog *catalog, const char *name, struct state *state,
+                struct dcp_error *err)
 {
     DCP_CLEANUP_FREE uint64_t *bytes = dcp_mem_calloc(catalog->n_tensors, sizeof *bytes);
-    struct dcp_torch_pickled_catalog *pickle = &plan->pickle;
+    struct dcp_torch_pickled_catalog *pickle = &state->pickle;
     uint64_t holes = 0;
 
     if (!bytes)
@@ -93,7 +100,7 @@ static int make_plan(struct dcp_catalog *catalog, const char *name, struct plan 
         holes += hole_bytes(catalog, &pickle->holes[h]);
     return rc ? rc
               : dcp_torch_archive_plan(catalog, name, &pickle->text, holes, bytes,
-                                       pickle->n_storages, &plan->archive, err);
+                                       pickle->n_storages, &state->archive, err);
 }
 
 static void place(struct dcp_catalog *catalog, size_t tensor, int file, uint64_t offset)
@@ -106,40 +113,37 @@ static void place(struct dcp_catalog *catalog, size_t tensor, int file, uint64_t
 }
 
 /* The pickle around its holes, and what lies in them. */
-static int place_pickle(struct dcp_catalog *catalog, const struct plan *plan, int file,
-                        struct dcp_literals *literals, struct dcp_error *err)
+static int place_pickle(struct dcp_target *target, struct dcp_error *err)
 {
-    const struct dcp_torch_pickled_catalog *pickle = &plan->pickle;
-    uint64_t offset = plan->archive.records[0].offset;
+    const struct state *state = target->state;
+    const struct dcp_torch_pickled_catalog *pickle = &state->pickle;
+    int file = state->archive.file;
+    uint64_t offset = state->archive.records[0].offset;
     size_t at = 0;
     int rc = DCP_OK;
 
     if (!pickle->n_holes)
         return DCP_OK;
-    bool filled = plan->archive.records[0].data; /* all holes are empty */
-    unsigned char *text = dcp_catalog_alloc(catalog, pickle->text.size_bytes, 1);
-    if (!text)
-        return dcp_error_memory(err, "a PyTorch file");
-    memcpy(text, pickle->text.data, pickle->text.size_bytes);
+    bool filled = state->archive.records[0].data; /* all holes are empty */
     for (size_t h = 0; h <= pickle->n_holes && !rc; h++) {
         bool last = h == pickle->n_holes;
         size_t end = last ? pickle->text.size_bytes : pickle->holes[h].at;
         if (!filled)
-            rc = dcp_literals_add(literals, catalog, file, offset, text + at, end - at,
-                                  err);
+            rc = dcp_target_literal(target, file, offset, pickle->text.data + at,
+                                    end - at, err);
         offset += end - at;
         at = end;
         if (!last) {
-            place(catalog, pickle->holes[h].tensor, file, offset);
-            offset += hole_bytes(catalog, &pickle->holes[h]);
+            place(target->catalog, pickle->holes[h].tensor, file, offset);
+            offset += hole_bytes(target->catalog, &pickle->holes[h]);
         }
     }
     return rc;
 }
 
-static uint32_t pickle_crc32(const struct dcp_catalog *catalog, const struct plan *plan)
+static uint32_t pickle_crc32(const struct dcp_catalog *catalog, const struct state *state)
 {
-    const struct dcp_torch_pickled_catalog *pickle = &plan->pickle;
+    const struct dcp_torch_pickled_catalog *pickle = &state->pickle;
     uint32_t crc = 0;
     size_t at = 0;
 
@@ -154,53 +158,40 @@ static uint32_t pickle_crc32(const struct dcp_catalog *catalog, const struct pla
     return dcp_hash_crc32(crc, pickle->text.data + at, pickle->text.size_bytes - at);
 }
 
-static int layout(struct dcp_catalog *catalog, const struct dcp_target_options *options,
-                  struct dcp_literals *literals, struct dcp_error *err)
+static int assign(struct dcp_target *target, struct dcp_error *err)
 {
-    const char *name = options->name ? options->name : DEFAULT_NAME;
-    CLEANUP_PLAN struct plan plan = { 0 };
-    int file;
+    const char *name = target->options->name ? target->options->name : DEFAULT_NAME;
+    struct dcp_catalog *catalog = target->catalog;
+    struct state *state = target->state;
+    struct dcp_torch_archive *archive = &state->archive;
 
-    int rc = dcp_catalog_sort(catalog, err);
-    if (!rc)
-        rc = dcp_check_whole(catalog, "a PyTorch file", err);
-    if (!rc)
-        rc = make_plan(catalog, name, &plan, err);
+    int rc = plan(catalog, name, state, err);
     if (rc)
         return rc;
-    const struct dcp_file entry = { .name = name, .size_bytes = plan.archive.size_bytes };
-    rc = dcp_catalog_add_file(catalog, &entry, &file, err);
+    const struct dcp_file entry = { .name = name, .size_bytes = archive->size_bytes };
+    rc = dcp_catalog_add_file(catalog, &entry, &archive->file, err);
     if (rc)
         return rc;
-    for (size_t i = 0; i < plan.archive.n_storages; i++)
-        place(catalog, plan.pickle.first_seen[i], file, plan.archive.storages[i].offset);
-    rc = place_pickle(catalog, &plan, file, literals, err);
-    return rc ? rc
-              : dcp_torch_archive_headers(&plan.archive, file, catalog, literals, err);
+    for (size_t i = 0; i < archive->n_storages; i++)
+        place(catalog, state->pickle.first_seen[i], archive->file,
+              archive->storages[i].offset);
+    rc = place_pickle(target, err);
+    return rc ? rc : dcp_torch_archive_headers(archive, target, err);
 }
 
-static int seal(struct dcp_catalog *catalog, int rank,
-                const struct dcp_target_options *options, struct dcp_literals *literals,
-                struct dcp_error *err)
+static int finalize(struct dcp_target *target, int rank, struct dcp_error *err)
 {
-    const char *name = options->name ? options->name : DEFAULT_NAME;
-    CLEANUP_PLAN struct plan plan = { 0 };
-    int file = -1;
+    const struct dcp_catalog *catalog = target->catalog;
+    struct state *state = target->state;
+    struct dcp_torch_archive *archive = &state->archive;
 
-    if (rank != 0)
-        return DCP_OK;
-    int rc = make_plan(catalog, name, &plan, err);
-    if (rc)
-        return rc;
-    for (size_t i = 0; i < plan.archive.n_storages; i++) {
-        const struct dcp_tensor *tensor = &catalog->tensors[plan.pickle.first_seen[i]];
-        plan.archive.storages[i].crc32 = catalog->pieces[tensor->first_piece].crc32;
+    (void)rank; /* there is one */
+    for (size_t i = 0; i < archive->n_storages; i++) {
+        const struct dcp_tensor *tensor = &catalog->tensors[state->pickle.first_seen[i]];
+        archive->storages[i].crc32 = catalog->pieces[tensor->first_piece].crc32;
     }
-    plan.archive.records[0].crc32 = pickle_crc32(catalog, &plan);
-    for (size_t i = 0; i < catalog->n_files; i++)
-        if (!strcmp(catalog->files[i].name, name))
-            file = (int)i;
-    return dcp_torch_archive_tail(&plan.archive, file, catalog, literals, err);
+    archive->records[0].crc32 = pickle_crc32(catalog, state);
+    return dcp_torch_archive_tail(archive, target, err);
 }
 
 const struct dcp_format dcp_format_torch = {
@@ -209,8 +200,12 @@ const struct dcp_format dcp_format_torch = {
     .suffixes = ".bin .pt .pth .ckpt",
     .flags = DCP_FORMAT_READS | DCP_FORMAT_WRITES | DCP_FORMAT_OPTIM |
              DCP_FORMAT_OBJECTS | DCP_FORMAT_CRC32 | DCP_FORMAT_TIES | DCP_FORMAT_PLAIN,
+    .spelling = DCP_TORCH_TREE,
     .probe = probe,
     .index = index_source,
-    .layout = layout,
-    .seal = seal,
+    .open = open_target,
+    .partition = dcp_partition_whole,
+    .assign = assign,
+    .finalize = finalize,
+    .close = close_target,
 };

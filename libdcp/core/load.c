@@ -270,12 +270,15 @@ static int index_here(void *arg, struct dcp_error *err)
 {
     struct indexing *indexing = arg;
     bool probe = indexing->format && !strcmp(indexing->format, "auto");
-    const char *name = indexing->format ? indexing->format : "native";
-    const struct dcp_format *format = probe ? NULL : dcp_format_find(name);
+    const struct dcp_format *format = dcp_format_of_steps();
+
+    if (indexing->format)
+        format = dcp_format_find(indexing->format);
     int rc = probe ? dcp_format_probe(indexing->source, &format, err) : DCP_OK;
 
     if (!rc && !format)
-        rc = dcp_error_set(err, DCP_E_UNSUPPORTED, "there is no format '%s'", name);
+        rc = dcp_error_set(err, DCP_E_UNSUPPORTED, "there is no format '%s'",
+                           indexing->format);
     if (!rc)
         rc = dcp_index(indexing->source, format, false, &indexing->catalog, err);
     return rc ? rc : dcp_catalog_check(indexing->catalog, err);
@@ -414,11 +417,11 @@ static int load_pinned(const struct dcp_context *ctx, struct dcp_comm *comm,
                        struct dcp_error *err)
 {
     struct dcp_error failure = { 0 };
-    bool native = !options->format || !strcmp(options->format, "native") ||
-                  !strcmp(options->format, "auto");
+    bool step = !options->format || !strcmp(options->format, "auto") ||
+                dcp_format_find(options->format) == dcp_format_of_steps();
     int rc = load_from(ctx, comm, ctx->store, name, options, into, out, &failure);
 
-    if (dcp_is_broken(rc) && native) {
+    if (dcp_is_broken(rc) && step) {
         struct dcp_error why = { 0 };
         int mended =
             load_mended(ctx, comm, name, options, into, out, failure.message, &why);

@@ -3,11 +3,11 @@
 #include "base/mem.h"
 #include "base/size.h"
 #include "base/str.h"
-#include "core/catalog/objects.h"
 #include "core/catalog/order.h"
 #include "core/integrity/proof.h"
 #include "core/parity/parity.h"
 #include "core/plan/choose.h"
+#include "core/plan/contents.h"
 #include "core/plan/plan.h"
 #include "core/plan/target.h"
 #include "core/run/destination.h"
@@ -27,9 +27,9 @@ struct dcp_reshard {
     bool packs; /* the files of that format become one archive */
     const struct dcp_catalog *src;
     struct dcp_catalog *own_src, *target; /* own_src: what src is, unless it was given */
+    struct dcp_target open;               /* of target */
     int *src_tensor;
     struct dcp_plan *plan;
-    struct dcp_literals literals; /* of the target's layout */
     struct dcp_reshard_plan facts;
     char *dir, *name;            /* of the target */
     _Atomic uint64_t *overflows; /* by tensor of the target; NULL: nothing is cast */
@@ -151,8 +151,8 @@ static int fill_facts(struct dcp_reshard *reshard, struct dcp_error *err)
     free(used);
     count_left(reshard);
     count_masters(reshard);
-    int rc = dcp_target_objects_left(src, reshard->format, reshard->target,
-                                     &facts->objects_left, err);
+    int rc = dcp_contents_left(src, reshard->format, reshard->target,
+                               &facts->objects_left, err);
     if (!rc)
         rc = count_unproved(reshard, err);
     if (rc)
@@ -185,27 +185,27 @@ static int decide(struct dcp_reshard *reshard, const char *target_path,
                   struct dcp_error *err)
 {
     struct dcp_reshard_options *options = &reshard->options;
-    const char *format = options->format ? options->format : "native";
+    const struct dcp_format *format =
+        options->format ? dcp_format_find(options->format) : dcp_format_of_steps();
 
-    reshard->format = dcp_format_find(format);
-    if (!reshard->format || !(reshard->format->flags & DCP_FORMAT_WRITES)) {
-        dcp_error_set(err, DCP_E_UNSUPPORTED, "there is no format '%s' to write", format);
+    if (!format || !(format->flags & DCP_FORMAT_WRITES)) {
+        dcp_error_set(err, DCP_E_UNSUPPORTED, "there is no format '%s' to write",
+                      options->format);
         dcp_error_hint(err, "'dcp-reshard formats' lists them");
         return DCP_E_UNSUPPORTED;
     }
-    reshard->packs = reshard->format->packs != NULL;
-    if (reshard->packs)
-        reshard->format = reshard->format->packs;
+    reshard->packs = format->packs != NULL;
+    reshard->format = reshard->packs ? format->packs : format;
     if (reshard->packs && options->codec != DCP_CODEC_NONE)
         return dcp_error_set(err, DCP_E_USAGE,
                              "a target of format %s is compressed as a whole: a codec"
                              " for its blocks does not fit",
-                             format);
-    if (options->parity && strcmp(format, "native"))
+                             format->name);
+    if (options->parity && !(format->flags & DCP_FORMAT_STEPS))
         return dcp_error_set(err, DCP_E_USAGE,
                              "a target of format %s has no parity; native steps can have"
                              " it",
-                             format);
+                             format->name);
     if (options->parity < 0 || options->parity > DCP_PARITY_MAX_ROWS)
         return dcp_error_set(err, DCP_E_USAGE, "parity is 0 to %d", DCP_PARITY_MAX_ROWS);
     int rc = dcp_destination_check(reshard->place, target_path, options->force,
@@ -215,20 +215,17 @@ static int decide(struct dcp_reshard *reshard, const char *target_path,
     if (!rc)
         rc = index_source(reshard, err);
     if (!rc)
-        rc = dcp_target_new(reshard->src, reshard->format, options, &reshard->target,
-                            &reshard->src_tensor, err);
-    if (!rc && dcp_target_holds_objects(reshard->format, reshard->target))
-        rc = dcp_objects_sift(reshard->format, options, reshard->target, &reshard->facts,
-                              err);
-    if (!rc && !strcmp(format, "native"))
+        rc = dcp_contents_new(reshard->src, reshard->format, options, &reshard->facts,
+                              &reshard->target, &reshard->src_tensor, err);
+    if (!rc && format->flags & DCP_FORMAT_STEPS)
         rc = dcp_destination_step(reshard->name, reshard->target, err);
-    if (!rc)
-        reshard->target->format = dcp_format_find(format)->name;
-    if (!rc)
-        rc = reshard->format->layout(reshard->target, &options->target,
-                                     &reshard->literals, err);
-    if (!rc)
-        rc = dcp_catalog_sort(reshard->target, err);
+    if (rc)
+        return rc;
+    reshard->target->format = format->name;
+    reshard->open = (struct dcp_target){ .format = reshard->format,
+                                         .catalog = reshard->target,
+                                         .options = &options->target };
+    rc = dcp_target_open(&reshard->open, options->codec, err);
     if (!rc)
         rc = dcp_plan_new(reshard->src, reshard->target, reshard->src_tensor,
                           &reshard->plan, err);
@@ -308,19 +305,16 @@ static int check_written(const struct dcp_reshard *reshard, const struct dcp_sto
 }
 
 /* Writes the target's files, or the one archive of them. */
-static int write_target(const struct dcp_reshard *reshard, const struct dcp_store *store,
+static int write_target(struct dcp_reshard *reshard, const struct dcp_store *store,
                         const char *prefix, struct dcp_error *err)
 {
     const struct dcp_reshard_options *options = &reshard->options;
     const struct dcp_stream_setup setup = { .source = &reshard->place->source,
                                             .src = reshard->src,
-                                            .target = reshard->target,
+                                            .target = &reshard->open,
                                             .src_tensor = reshard->src_tensor,
                                             .plan = reshard->plan,
-                                            .format = reshard->format,
-                                            .options = &options->target,
                                             .overflows = reshard->overflows,
-                                            .literals = reshard->literals,
                                             .store = store,
                                             .prefix = prefix,
                                             .threads = options->threads,
@@ -419,6 +413,7 @@ void dcp_reshard_free(struct dcp_reshard *reshard)
     if (!reshard)
         return;
     dcp_plan_free(reshard->plan);
+    dcp_target_close(&reshard->open);
     dcp_catalog_free(reshard->own_src);
     dcp_catalog_free(reshard->target);
     free(reshard->src_tensor);

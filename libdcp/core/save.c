@@ -22,6 +22,7 @@
 #include "core/integrity/finite.h"
 #include "core/parity/code.h"
 #include "core/plan/local.h"
+#include "core/plan/target.h"
 #include "core/run/steps.h"
 #include "core/write/finish.h"
 #include "core/write/room.h"
@@ -188,8 +189,6 @@ static int prepare(struct dcp_saver *saver, const struct dcp_save_options *optio
 {
     struct dcp_finish *finish = &saver->finish;
     struct dcp_catalog *catalog = finish->catalog;
-    const struct dcp_format *native = dcp_format_find("native");
-    struct dcp_literals literals = { 0 };
     char name[64];
     int rc;
 
@@ -199,15 +198,15 @@ static int prepare(struct dcp_saver *saver, const struct dcp_save_options *optio
     dcp_step_name(name, options->step);
     finish->told = &saver->told;
     rc = dcp_finish_init(finish, &saver->ctx, options, name, err);
+    finish->target = (struct dcp_target){ .format = dcp_format_of_steps(),
+                                          .catalog = catalog,
+                                          .options = &finish->target_options };
     if (!rc)
-        rc = native->layout(catalog, &finish->target_options, &literals, err);
+        rc = dcp_target_open_cut(&finish->target, err);
     if (!rc)
         rc = dcp_write_new(&(struct dcp_write_setup){ .store = saver->ctx.store,
                                                       .prefix = finish->prefix,
-                                                      .target = catalog,
-                                                      .format = native,
-                                                      .options = &finish->target_options,
-                                                      .literals = literals,
+                                                      .target = &finish->target,
                                                       .read_back = finish->read_back,
                                                       .feed = { saver, feed } },
                            &finish->write, err);

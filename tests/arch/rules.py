@@ -3,6 +3,7 @@
 A rule takes a Tree and yields what breaks it as "path:line: why".
 """
 
+import fnmatch
 import os
 import re
 
@@ -266,6 +267,14 @@ def links(tree):
                 yield f"{path}:{number}: leads to {match.group(1)}, which is not there"
 
 
+def patterns(tree):
+    """Files that a comment calls X*.c lie beside it."""
+    for path, number, line in tree.lines((".c", ".h", ".cu", ".cuh"), LIBRARY + PROGRAMS):
+        for name in re.findall(r"(?<![\w'])[\w/]*\w\*\.c\b", line):
+            if not fnmatch.filter(tree.files, f"{os.path.dirname(path)}/{name}"):
+                yield f"{path}:{number}: {name} is no file beside it"
+
+
 def chapters(tree):
     """Numbered chapters of a document count from 1, and what names one of FORMAT.md is right."""
     last = {}
@@ -295,6 +304,7 @@ RULES = (
     tags,
     documented,
     links,
+    patterns,
     chapters,
     rooms.floors,
     rooms.cycles,

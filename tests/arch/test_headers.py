@@ -40,10 +40,12 @@ class Headers(unittest.TestCase):
         headers = []
         for folder in ("libdcp/base", "libdcp/core", "libdcp/port", "libdcp/cli",
                        "formats", "reshard", "inspect", "trainer"):
-            headers += glob.glob(os.path.join(ROOT, folder, "*.h"))
+            found = glob.glob(os.path.join(ROOT, folder, "**", "*.h"), recursive=True)
+            self.assertGreater(len(found), 2, folder)
+            headers += found
         for header in sorted(headers):
             with self.subTest(header=os.path.relpath(header, ROOT)):
-                paths = [PUBLIC, os.path.join(ROOT, "libdcp"), os.path.dirname(header),
+                paths = [PUBLIC, os.path.join(ROOT, "libdcp"), ROOT,
                          os.path.join(ROOT, "tests", "lib", "cuda_double")]
                 self.assertEqual(complaint(C11, f'#include "{header}"', paths), "")
 

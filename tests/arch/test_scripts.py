@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import struct
 import subprocess
 import sys
@@ -39,6 +40,27 @@ class Folder(unittest.TestCase):
         with open(path, "wb") as file:
             file.write(data if isinstance(data, bytes) else data.encode())
         return path
+
+
+class Lint(Folder):
+    def test_tidy_needs_a_build(self):
+        """With nothing to look at, nothing would be found."""
+        shutil.copytree(os.path.join(ROOT, "scripts"), f"{self.folder}/scripts")
+        for name in "libdcp", "formats", "reshard", "inspect", "trainer", "tests", ".ci", "bin":
+            os.makedirs(f"{self.folder}/{name}")
+        for tool in "clang-format", "shellcheck", "python3", "clang-tidy", "run-clang-tidy":
+            os.chmod(self.write(f"bin/{tool}", "#!/bin/sh\n"), 0o755)
+        path = f"{self.folder}/bin:{os.environ['PATH']}"
+        lint = f"{self.folder}/scripts/lint.sh"
+        self.assertEqual(run(lint, PATH=path).returncode, 0)
+        blind = run(lint, "--tidy", PATH=path)
+        self.assertEqual(blind.returncode, 1)
+        self.assertIn("there is no build/compile_commands.json", blind.stderr)
+        os.makedirs(f"{self.folder}/build")
+        self.write("build/compile_commands.json", "[]")
+        self.assertEqual(run(lint, "--tidy", PATH=path).returncode, 0)
+        self.write("bin/run-clang-tidy", "#!/bin/sh\necho 'a.c:1:1: error: it is wrong'\n")
+        self.assertEqual(run(lint, "--tidy", PATH=path).returncode, 1)
 
 
 class Summary(Folder):

@@ -509,25 +509,6 @@ static void test_common_again(void **state)
     free(nested);
 }
 
-/* -- what it cannot hold ------------------------------------------------- */
-
-static void test_flat_pieces(void **state)
-{
-    struct dcp_literals literals = { 0 };
-    struct fixture f;
-
-    (void)state;
-    begin(&f);
-    add_tensor(&f, DCP_ROLE_MODEL, "w", "w");
-    f.catalog->pieces[0].region =
-        (struct dcp_region){ .kind = DCP_FLAT, .begin = 0, .end = 4 };
-    assert_int_equal(dcp_format_dcp.layout(f.catalog, &(struct dcp_target_options){ 0 },
-                                           &literals, &f.err),
-                     DCP_E_MISMATCH);
-    assert_non_null(strstr(f.err.message, "cannot hold"));
-    end(&f);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -545,7 +526,6 @@ int main(void)
         cmocka_unit_test(test_common),
         cmocka_unit_test_setup_teardown(test_common_again, reshard_folder_setup,
                                         reshard_folder_teardown),
-        cmocka_unit_test(test_flat_pieces),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,6 +2,7 @@
  * refuse; all in memory, without the real peers. */
 #include "base/json.h"
 #include "base/mem.h"
+#include "core/plan/target.h"
 #include "formats/common/roles.h"
 #include "lib/format_io.h"
 #include <setjmp.h>
@@ -231,7 +232,10 @@ static void test_table(void **state)
         assert_true((*f)->help[0]);
         assert_true((*f)->flags & (DCP_FORMAT_READS | DCP_FORMAT_WRITES));
         assert_true(!((*f)->flags & DCP_FORMAT_READS) || ((*f)->probe && (*f)->index));
-        assert_true(!((*f)->flags & DCP_FORMAT_WRITES) || (*f)->layout);
+        assert_true(!((*f)->flags & DCP_FORMAT_WRITES) || (*f)->assign || (*f)->packs);
+        /* who has files of ranks does not cut as one without */
+        assert_true((*f)->partition != dcp_partition_whole ||
+                    !((*f)->flags & DCP_FORMAT_SHARDED));
     }
     assert_true(n >= 5);
     assert_null(dcp_format_find("none"));
@@ -270,76 +274,89 @@ static void test_roles(void **state)
 
 /* -- targets ------------------------------------------------------------------------- */
 
-/* A catalog with one tensor and one piece, to be laid out. */
-static struct dcp_catalog *make_target(enum dcp_role role,
-                                       const struct dcp_region *region)
+/* A catalog with one tensor, for a target. */
+static struct dcp_catalog *make_target(enum dcp_role role)
 {
     const int64_t shape[] = { 4, 2 };
     struct dcp_catalog *catalog;
     const struct dcp_tensor tensor = {
         .name = "w", .role = role, .dtype = DCP_F32, .ndim = 2, .shape = shape
     };
-    const struct dcp_piece piece = { .file = -1, .region = *region };
 
     assert_int_equal(dcp_catalog_new(&catalog, NULL), 0);
     assert_int_equal(dcp_catalog_add_tensor(catalog, &tensor, NULL, NULL), 0);
-    assert_int_equal(dcp_catalog_add_piece(catalog, &piece, NULL), 0);
     return catalog;
 }
 
-static void check_mismatch(const char *format, enum dcp_role role,
-                           const struct dcp_region *region,
-                           const struct dcp_target_options *options, const char *words)
+static void check_mismatch(const char *format, const struct dcp_target_options *options,
+                           const char *words)
 {
-    struct dcp_catalog *catalog = make_target(role, region);
-    struct dcp_literals literals = { 0 };
+    struct dcp_catalog *catalog = make_target(DCP_ROLE_MODEL);
+    struct dcp_target target = { dcp_format_find(format), catalog, options, { 0 }, NULL };
     struct dcp_error err = { 0 };
 
-    int rc = dcp_format_find(format)->layout(catalog, options, &literals, &err);
+    int rc = dcp_target_open(&target, DCP_CODEC_NONE, &err);
     if (rc != DCP_E_MISMATCH || !strstr(err.message, words))
         fail_msg("%s: %d %s", format, rc, err.message);
+    dcp_target_close(&target);
     dcp_catalog_free(catalog);
 }
 
 static void test_mismatch(void **state)
 {
-    const struct dcp_region whole = { .kind = DCP_WHOLE },
-                            half = { .kind = DCP_FLAT, .begin = 0, .end = 4 };
     const struct dcp_target_options none = { 0 }, small = { .max_shard_size_bytes = 8 },
                                     bad = { .config_json = "[]" };
-    static const char *const formats[] = { "torch", "safetensors", "safetensors-sharded",
-                                           "hf" };
 
     (void)state;
-    for (size_t i = 0; i < DCP_ARRAY_LEN(formats); i++)
-        check_mismatch(formats[i], DCP_ROLE_MODEL, &half, &none, "in parts");
-    check_mismatch("safetensors", DCP_ROLE_MODEL, &whole, &small, "in shards of 8");
-    check_mismatch("hf", DCP_ROLE_MODEL, &whole, &none, "model configuration");
-    check_mismatch("hf", DCP_ROLE_MODEL, &whole, &bad, "no JSON object");
-    check_mismatch("hf", DCP_ROLE_EXP_AVG, &whole, &none, "optimizer tensor 'w'");
+    check_mismatch("safetensors", &small, "in shards of 8");
+    check_mismatch("hf", &none, "model configuration");
+    check_mismatch("hf", &bad, "no JSON object");
+}
+
+/* A target without ranks has one piece a tensor. */
+static void test_cut_whole(void **state)
+{
+    static const char *const formats[] = { "torch", "safetensors", "safetensors-sharded",
+                                           "npy", "npz" };
+    const struct dcp_target_options none = { 0 };
+
+    (void)state;
+    for (size_t i = 0; i < DCP_ARRAY_LEN(formats); i++) {
+        struct dcp_catalog *catalog = make_target(DCP_ROLE_MODEL);
+        struct dcp_target target = {
+            dcp_format_find(formats[i]), catalog, &none, { 0 }, NULL
+        };
+        assert_int_equal(dcp_target_open(&target, DCP_CODEC_NONE, NULL), 0);
+        assert_int_equal(catalog->n_pieces, 1);
+        assert_int_equal(catalog->pieces[0].region.kind, DCP_WHOLE);
+        assert_true(catalog->pieces[0].file >= 0);
+        dcp_target_close(&target);
+        dcp_catalog_free(catalog);
+    }
 }
 
 /* Objects ride along in a PyTorch file only beside an optimizer. */
 static void test_torch_objects(void **state)
 {
-    const struct dcp_region whole = { .kind = DCP_WHOLE };
     const struct dcp_object object = {
         .name = "scheduler", .kind = DCP_OBJECT_JSON, .data = "{\"k\":1}", .size_bytes = 7
     };
 
     (void)state;
     for (int role = 0; role < DCP_N_ROLES; role++) {
-        struct dcp_catalog *catalog = make_target((enum dcp_role)role, &whole);
-        struct dcp_literals literals = { 0 };
+        struct dcp_catalog *catalog = make_target((enum dcp_role)role);
         const struct dcp_target_options options = { .name = "x.pt" };
+        struct dcp_target target = {
+            dcp_format_find("torch"), catalog, &options, { 0 }, NULL
+        };
         bool found = false;
         assert_int_equal(dcp_catalog_add_object(catalog, &object, NULL), 0);
-        assert_int_equal(
-            dcp_format_find("torch")->layout(catalog, &options, &literals, NULL), 0);
-        for (size_t i = 0; i < literals.n; i++)
-            found |= memmem(literals.items[i].data, literals.items[i].size_bytes,
-                            "scheduler", 9) != NULL;
+        assert_int_equal(dcp_target_open(&target, DCP_CODEC_NONE, NULL), 0);
+        for (size_t i = 0; i < target.literals.n; i++)
+            found |= memmem(target.literals.items[i].data,
+                            target.literals.items[i].size_bytes, "scheduler", 9) != NULL;
         assert_int_equal(found, dcp_role_is_optim((enum dcp_role)role));
+        dcp_target_close(&target);
         dcp_catalog_free(catalog);
     }
 }
@@ -355,6 +372,7 @@ int main(void)
         cmocka_unit_test(test_table),
         cmocka_unit_test(test_roles),
         cmocka_unit_test(test_mismatch),
+        cmocka_unit_test(test_cut_whole),
         cmocka_unit_test(test_torch_objects),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

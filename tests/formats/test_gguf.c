@@ -3,6 +3,7 @@
 #include "base/buf.h"
 #include "base/bytes.h"
 #include "base/json.h"
+#include "core/plan/target.h"
 #include "formats/gguf/gguf.h"
 #include "lib/format_io.h"
 #include <math.h>
@@ -468,16 +469,16 @@ static void unwritable(const char *config, const char *name, enum dcp_dtype dtyp
     const struct dcp_tensor t = {
         .name = name, .dtype = dtype, .ndim = 2, .shape = shape
     };
-    struct dcp_literals literals = { 0 };
     struct dcp_catalog *catalog;
     struct dcp_error err = { 0 };
 
     assert_int_equal(dcp_catalog_new(&catalog, &err), 0);
     dcp_catalog_add_tensor(catalog, &t, NULL, &err);
-    dcp_catalog_add_piece(catalog, &(struct dcp_piece){ .file = -1 }, &err);
-    int rc = dcp_format_gguf.layout(catalog, &options, &literals, &err);
+    struct dcp_target target = { &dcp_format_gguf, catalog, &options, { 0 }, NULL };
+    int rc = dcp_target_open(&target, DCP_CODEC_NONE, &err);
     if (rc != DCP_E_MISMATCH || !strstr(err.message, words))
         fail_msg("'%s' is not '%s' (%d)", err.message, words, rc);
+    dcp_target_close(&target);
     dcp_catalog_free(catalog);
 }
 

@@ -2,6 +2,7 @@
  * llm.c cannot be. Files of the program's own layout are exchanged in tests/interop. */
 #include "base/bytes.h"
 #include "base/mem.h"
+#include "core/plan/target.h"
 #include "formats/llmc/llmc.h"
 #include "formats/llmc/run.h"
 #include "lib/format_io.h"
@@ -274,7 +275,6 @@ static void unwritable(const struct dcp_format *format, const char *config,
 {
     const struct dcp_target_options options = { .config_json = config };
     DCP_CLEANUP_FREE unsigned char *data = make_model();
-    struct dcp_literals literals = { 0 };
     struct dcp_catalog *catalog;
     struct run run;
 
@@ -289,12 +289,12 @@ static void unwritable(const struct dcp_format *format, const char *config,
             tensor.dtype = dtype < 0 ? tensor.dtype : (enum dcp_dtype)dtype;
         }
         dcp_catalog_add_tensor(catalog, &tensor, NULL, &run.err);
-        dcp_catalog_add_piece(
-            catalog, &(struct dcp_piece){ .tensor = (int)t, .file = -1 }, &run.err);
     }
-    int rc = format->layout(catalog, &options, &literals, &run.err);
+    struct dcp_target target = { format, catalog, &options, { 0 }, NULL };
+    int rc = dcp_target_open(&target, DCP_CODEC_NONE, &run.err);
     if (rc != (words ? DCP_E_MISMATCH : 0) || (words && !strstr(run.err.message, words)))
         fail_msg("%d %s", rc, run.err.message);
+    dcp_target_close(&target);
     dcp_catalog_free(catalog);
     end(&run);
 }

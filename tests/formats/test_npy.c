@@ -1,6 +1,7 @@
 /* npy, npz: headers by hand, archives over 4 GiB, and what is refused; without NumPy. */
 #include "base/hash.h"
 #include "base/mem.h"
+#include "core/plan/target.h"
 #include "formats/archive/zip.h"
 #include "formats/numpy/npy.h"
 #include "formats/numpy/npz.h"
@@ -210,15 +211,14 @@ static void test_large_archive(void **state)
         const struct dcp_tensor tensor = {
             .name = names[i], .dtype = DCP_F32, .ndim = 1, .shape = &shapes[i]
         };
-        const struct dcp_piece piece = { .tensor = (int)i, .file = -1 };
         assert_int_equal(dcp_catalog_add_tensor(catalog, &tensor, NULL, NULL), 0);
-        assert_int_equal(dcp_catalog_add_piece(catalog, &piece, NULL), 0);
     }
-    assert_int_equal(dcp_format_npz.layout(catalog, &options, &sparse.literals, &err), 0);
+    sparse.target =
+        (struct dcp_target){ &dcp_format_npz, catalog, &options, { 0 }, NULL };
+    assert_int_equal(dcp_target_open(&sparse.target, DCP_CODEC_NONE, &err), 0);
     for (size_t i = 0; i < catalog->n_pieces; i++)
         catalog->pieces[i].crc32 = (uint32_t)i + 1;
-    assert_int_equal(dcp_format_npz.seal(catalog, 0, &options, &sparse.literals, &err),
-                     0);
+    assert_int_equal(dcp_target_finalize(&sparse.target, 0, &err), 0);
     sparse.size_bytes = catalog->files[0].size_bytes;
     struct dcp_store store = sparse_store(&sparse);
     const struct dcp_source source = { .store = &store, .name = "x.npz" };
@@ -236,6 +236,7 @@ static void test_large_archive(void **state)
         assert_true(record->crc32);
     }
     assert_int_equal(again->n_records, DCP_ARRAY_LEN(shapes));
+    dcp_target_close(&sparse.target);
     dcp_catalog_free(catalog);
     dcp_catalog_free(again);
 }

@@ -20,7 +20,6 @@
 struct archive {
     struct sparse sparse;
     struct dcp_store store;
-    struct dcp_catalog *catalog;
     struct dcp_arena *arena;
     struct dcp_input in;
     struct dcp_zip zip;
@@ -31,13 +30,11 @@ static void archive_write(struct archive *a, struct dcp_zip_out *records, size_t
     uint64_t directory;
 
     *a = (struct archive){ .arena = dcp_arena_new() };
-    assert_int_equal(dcp_catalog_new(&a->catalog, NULL), 0);
+    assert_int_equal(dcp_catalog_new(&a->sparse.target.catalog, NULL), 0);
     dcp_zip_plan(records, n, 64, &directory, &a->sparse.size_bytes);
+    assert_int_equal(dcp_zip_write_headers(records, n, 0, &a->sparse.target, NULL), 0);
     assert_int_equal(
-        dcp_zip_write_headers(records, n, 0, a->catalog, &a->sparse.literals, NULL), 0);
-    assert_int_equal(dcp_zip_write_tail(records, n, directory, 0, a->catalog,
-                                        &a->sparse.literals, NULL),
-                     0);
+        dcp_zip_write_tail(records, n, directory, 0, &a->sparse.target, NULL), 0);
     a->store = sparse_store(&a->sparse);
 }
 
@@ -52,7 +49,7 @@ static int archive_read(struct archive *a, struct dcp_error *err)
 static void archive_free(struct archive *a)
 {
     dcp_input_close(&a->in);
-    dcp_catalog_free(a->catalog);
+    dcp_catalog_free(a->sparse.target.catalog);
     dcp_arena_free(a->arena);
 }
 
@@ -118,8 +115,7 @@ static void test_content(void **state)
 /* Changes bytes of the file in place. */
 static void change(struct archive *a, uint64_t offset, const void *bytes, size_t n)
 {
-    assert_int_equal(
-        dcp_literals_add(&a->sparse.literals, a->catalog, 0, offset, bytes, n, NULL), 0);
+    assert_int_equal(dcp_target_literal(&a->sparse.target, 0, offset, bytes, n, NULL), 0);
 }
 
 /* Where, counted from the file's end (negative) or from the central entry of the first
@@ -236,12 +232,10 @@ static void test_bytes_in_front(void **state)
     (void)state;
     archive_write(&a, records, 2);
     dcp_zip_plan(records, 2, 64, &directory, &a.sparse.size_bytes);
-    a.sparse.literals.n = 0;
+    a.sparse.target.literals.n = 0;
+    assert_int_equal(dcp_zip_write_headers(records + 1, 1, 0, &a.sparse.target, &err), 0);
     assert_int_equal(
-        dcp_zip_write_headers(records + 1, 1, 0, a.catalog, &a.sparse.literals, &err), 0);
-    assert_int_equal(dcp_zip_write_tail(records + 1, 1, directory, 0, a.catalog,
-                                        &a.sparse.literals, &err),
-                     0);
+        dcp_zip_write_tail(records + 1, 1, directory, 0, &a.sparse.target, &err), 0);
     a.sparse.size_bytes -= 46 + strlen(records[0].name);
     assert_int_equal(archive_read(&a, &err), DCP_E_CORRUPT);
     if (!strstr(err.message, "before its first record"))
@@ -264,8 +258,8 @@ static void test_slice(void **state)
     (void)state;
     archive_write(&a, records, 1);
     uint64_t size = a.sparse.size_bytes;
-    for (size_t i = 0; i < a.sparse.literals.n; i++)
-        a.sparse.literals.items[i].offset += BEFORE;
+    for (size_t i = 0; i < a.sparse.target.literals.n; i++)
+        a.sparse.target.literals.items[i].offset += BEFORE;
     a.sparse.size_bytes += BEFORE + BEHIND;
     assert_int_equal(archive_read(&a, &err), DCP_E_CORRUPT);
     assert_int_equal(dcp_zip_open(&a.in, BEFORE, BEFORE + size, a.arena, &a.zip, NULL),

@@ -1,4 +1,5 @@
 /* A DeepSpeed checkpoint or a universal one, packed as lib/packed_folder.h says. */
+#include "core/plan/contents.h"
 #include "core/plan/target.h"
 #include "lib/fuzz_formats.h"
 #include "lib/must.h"
@@ -32,7 +33,7 @@ static void lay_out(const struct dcp_catalog *catalog, const char *name,
     const struct dcp_reshard_options options = {
         .world = 2, .layout = layout, .dtype = -1, .lossy = true
     };
-    struct dcp_literals literals = { 0 };
+    struct dcp_reshard_plan facts = { 0 };
     struct dcp_catalog *target;
     struct dcp_error err = { 0 };
     int *src_tensor;
@@ -40,9 +41,14 @@ static void lay_out(const struct dcp_catalog *catalog, const char *name,
     for (size_t t = 0; t < catalog->n_tensors; t++)
         if (dcp_tensor_bytes(&catalog->tensors[t]) > MOST_BYTES)
             return;
-    int rc = dcp_target_new(catalog, format, &options, &target, &src_tensor, &err);
+    int rc =
+        dcp_contents_new(catalog, format, &options, &facts, &target, &src_tensor, &err);
+    struct dcp_target open = { .format = format,
+                               .catalog = target,
+                               .options = &options.target };
     if (!rc)
-        rc = format->layout(target, &options.target, &literals, &err);
+        rc = dcp_target_open(&open, DCP_CODEC_NONE, &err);
+    dcp_target_close(&open);
     must(!rc || ((rc == DCP_E_MISMATCH || rc == DCP_E_CORRUPT) && err.message[0]));
     if (target) {
         dcp_catalog_free(target);

@@ -3,6 +3,7 @@
 #include "base/fs.h"
 #include "base/hash.h"
 #include "base/mem.h"
+#include "core/plan/target.h"
 #include "lib/format_pieces.h"
 #include <isa-l/igzip_lib.h>
 #include <stdlib.h>
@@ -231,7 +232,7 @@ struct writer {
     struct dcp_store *store;
     struct dcp_catalog *target;
     struct dcp_store_file **files;
-    size_t cap; /* of files: `seal` may add some */
+    size_t cap; /* of files: finish may add some */
 };
 
 static int put(struct writer *w, int file, uint64_t offset, const void *data, size_t n,
@@ -274,7 +275,7 @@ static int put_literals(struct writer *w, struct dcp_literals *literals,
     return rc;
 }
 
-/* Adds the tensors that are tied, or those that are not; those with a piece for each. */
+/* Adds the tensors that are tied, or those that are not. */
 static int add_tensors(const struct dcp_catalog *catalog, bool tied, bool says,
                        struct dcp_catalog *target, struct dcp_error *err)
 {
@@ -282,15 +283,11 @@ static int add_tensors(const struct dcp_catalog *catalog, bool tied, bool says,
 
     for (size_t i = 0; i < catalog->n_tensors && !rc; i++) {
         struct dcp_tensor tensor = catalog->tensors[i];
-        int at;
         if (!says)
             tensor.tied_to = NULL;
         if ((tensor.tied_to != NULL) != tied)
             continue;
-        rc = dcp_catalog_add_tensor(target, &tensor, &at, err);
-        if (!rc && !tied)
-            rc = dcp_catalog_add_piece(
-                target, &(struct dcp_piece){ .tensor = at, .file = -1 }, err);
+        rc = dcp_catalog_add_tensor(target, &tensor, NULL, err);
     }
     return rc;
 }
@@ -303,13 +300,15 @@ static int make_target(const struct dcp_catalog *catalog, const struct dcp_forma
     bool says = format->flags & DCP_FORMAT_TIES;
     int rc = dcp_catalog_new(out, err);
 
+    if (!rc && format->partition == dcp_partition_by_layout)
+        (*out)->layout = "replicated";
     if (!rc)
         rc = add_tensors(catalog, false, says, *out, err);
     if (!rc)
         rc = add_tensors(catalog, true, says, *out, err);
     for (size_t i = 0; i < catalog->n_objects && !rc; i++)
         rc = dcp_catalog_add_object(*out, &catalog->objects[i], err);
-    return rc ? rc : dcp_catalog_sort(*out, err);
+    return rc;
 }
 
 /* One piece of a target out of the whole tensor. */
@@ -360,21 +359,22 @@ int format_write(const struct dcp_source *source, const struct dcp_catalog *cata
                  struct dcp_error *err)
 {
     struct writer w = { .store = target };
-    struct dcp_literals literals = { 0 };
-    const int ranks[] = { 0, DCP_SEAL_GLOBAL };
+    struct dcp_target open = { .format = format, .options = options };
 
     int rc = make_target(catalog, format, &w.target, err);
+    open.catalog = w.target;
     if (!rc)
-        rc = format->layout(w.target, options, &literals, err);
+        rc = dcp_target_open(&open, DCP_CODEC_NONE, err);
     if (!rc)
-        rc = put_literals(&w, &literals, err);
+        rc = put_literals(&w, &open.literals, err);
     if (!rc)
         rc = put_tensors(&w, source, catalog, err);
-    for (size_t i = 0; i < DCP_ARRAY_LEN(ranks) && !rc && format->seal; i++) {
-        rc = format->seal(w.target, ranks[i], options, &literals, err);
-        if (!rc)
-            rc = put_literals(&w, &literals, err);
-    }
+    if (!rc)
+        rc = dcp_target_finalize(&open, 0, err);
+    if (!rc)
+        rc = dcp_target_finish(&open, err);
+    if (!rc)
+        rc = put_literals(&w, &open.literals, err);
     for (size_t i = 0; i < w.cap && i < w.target->n_files; i++)
         if (w.files[i]) {
             if (!rc)
@@ -383,6 +383,7 @@ int format_write(const struct dcp_source *source, const struct dcp_catalog *cata
             target->ops->close(target->self, w.files[i], NULL);
         }
     free(w.files);
+    dcp_target_close(&open);
     dcp_catalog_free(w.target);
     return rc;
 }

@@ -19,7 +19,8 @@ int format_read_tensor(const struct dcp_source *source, const struct dcp_catalog
                        int tensor, void **out, struct dcp_error *err);
 
 /* Writes all tensors of a catalog (of the source) to a folder of a store, in a format:
- * layout, pieces, seal. Returns through out_size_bytes the size of its first file. */
+ * headers, pieces, what depends on them. Returns through out_size_bytes the size of its
+ * first file. */
 int format_write(const struct dcp_source *source, const struct dcp_catalog *catalog,
                  const struct dcp_format *format,
                  const struct dcp_target_options *options, struct dcp_store *target,

@@ -29,8 +29,8 @@ static int sparse_read(void *self, struct dcp_store_file *file, uint64_t offset,
     (void)file;
     (void)err;
     memset(out, 0, size_bytes);
-    for (size_t i = 0; i < sparse->literals.n; i++) {
-        const struct dcp_literal *l = &sparse->literals.items[i];
+    for (size_t i = 0; i < sparse->target.literals.n; i++) {
+        const struct dcp_literal *l = &sparse->target.literals.items[i];
         for (size_t k = 0; k < l->size_bytes; k++)
             if (l->offset + k >= offset && l->offset + k < offset + size_bytes)
                 ((unsigned char *)out)[l->offset + k - offset] =

@@ -7,7 +7,7 @@
 
 struct sparse {
     uint64_t size_bytes;
-    struct dcp_literals literals;
+    struct dcp_target target; /* its literals */
 };
 
 /* A store in which every name is this file. Nothing is to be freed. */

@@ -8,22 +8,22 @@
 
 static unsigned char *make(struct dcp_zip_out *records, size_t n, size_t *out_size_bytes)
 {
-    struct dcp_catalog *catalog;
-    struct dcp_literals literals = { 0 };
+    struct dcp_target target = { 0 };
     uint64_t directory, total;
 
     for (size_t i = 0; i < n; i++)
         records[i].crc32 = dcp_hash_crc32(0, records[i].data, records[i].size_bytes);
     dcp_zip_plan(records, n, 8, &directory, &total);
     unsigned char *file = calloc(1, (size_t)total);
-    if (!file || dcp_catalog_new(&catalog, NULL) ||
-        dcp_zip_write_headers(records, n, 0, catalog, &literals, NULL) ||
-        dcp_zip_write_tail(records, n, directory, 0, catalog, &literals, NULL))
+    if (!file || dcp_catalog_new(&target.catalog, NULL) ||
+        dcp_zip_write_headers(records, n, 0, &target, NULL) ||
+        dcp_zip_write_tail(records, n, directory, 0, &target, NULL))
         abort();
-    for (size_t i = 0; i < literals.n; i++)
-        memcpy(file + literals.items[i].offset, literals.items[i].data,
-               literals.items[i].size_bytes);
-    dcp_catalog_free(catalog);
+    const struct dcp_literals *literals = &target.literals;
+    for (size_t i = 0; i < literals->n; i++)
+        memcpy(file + literals->items[i].offset, literals->items[i].data,
+               literals->items[i].size_bytes);
+    dcp_catalog_free(target.catalog);
     *out_size_bytes = (size_t)total;
     return file;
 }

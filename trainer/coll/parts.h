@@ -1,5 +1,5 @@
 /* parts: the parts of all ranks that a collective moves, one behind the other, for
- * coll_*.c only. */
+ * this folder only. */
 #ifndef TRAINER_COLL_PARTS_H
 #define TRAINER_COLL_PARTS_H
 

@@ -1,4 +1,4 @@
-/* own: the inside of a shard, for shard*.c only.
+/* own: the inside of a shard, for this folder only.
  *
  * Three orders of elements occur. Full order: all parameters, those with weight decay
  * first (stages 0 to 2). Own order: what this rank owns, one piece behind the other; in

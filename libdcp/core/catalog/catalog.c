@@ -296,18 +296,6 @@ void dcp_catalog_hold_object(struct dcp_catalog *catalog, const char *name)
             catalog->objects[o].held = true;
 }
 
-bool dcp_object_is_spelling(const char *name)
-{
-    return !strcmp(name, "torch.tree") || !strcmp(name, "dcp.keys");
-}
-
-const char *dcp_object_file(const char *name)
-{
-    const char *file = dcp_str_starts(name, "hf/") ? name + 3 : NULL;
-
-    return file && file[0] && !strchr(file, '/') ? file : NULL;
-}
-
 int dcp_catalog_add_object(struct dcp_catalog *catalog, const struct dcp_object *object,
                            struct dcp_error *err)
 {
@@ -413,25 +401,5 @@ int dcp_catalog_sort(struct dcp_catalog *catalog, struct dcp_error *err)
             tensor->first_piece = i;
     }
     catalog->sorted = true;
-    return DCP_OK;
-}
-
-int dcp_literals_add(struct dcp_literals *literals, struct dcp_catalog *catalog, int file,
-                     uint64_t offset, const void *data, size_t size_bytes,
-                     struct dcp_error *err)
-{
-    if (literals->n ==
-        literals->cap) { /* the arena cannot grow in place: a larger copy */
-        size_t cap = literals->cap ? 2 * literals->cap : 16;
-        struct dcp_literal *items = dcp_catalog_alloc(catalog, cap, sizeof *items);
-        if (!items)
-            return dcp_error_memory(err, "the literals of a target");
-        if (literals->n)
-            memcpy(items, literals->items, literals->n * sizeof *items);
-        literals->items = items;
-        literals->cap = cap;
-    }
-    literals->items[literals->n++] =
-        (struct dcp_literal){ file, offset, data, size_bytes };
     return DCP_OK;
 }

@@ -6,6 +6,25 @@
 
 enum { SHOWN = 160 };
 
+bool dcp_object_is_spelling(const char *name)
+{
+    const struct dcp_format *const *format = dcp_formats();
+
+    while (*format && (!(*format)->spelling || strcmp((*format)->spelling, name)))
+        format++;
+    return *format != NULL;
+}
+
+const char *dcp_object_file(const char *name)
+{
+    const char *file = NULL;
+
+    for (const struct dcp_format *const *format = dcp_formats(); *format; format++)
+        if ((*format)->beside && dcp_str_starts(name, (*format)->beside))
+            file = name + strlen((*format)->beside);
+    return file && file[0] && !strchr(file, '/') ? file : NULL;
+}
+
 /* The first name that is not known safe, preferably a dangerous one. */
 struct found {
     const struct dcp_reshard_options *options;

@@ -1,4 +1,4 @@
-/* scale: finding factors by their names, reading them, and applying them run by run. */
+/* scales: finding factors by their names. */
 #include "scales.h"
 #include "base/mem.h"
 #include "base/str.h"

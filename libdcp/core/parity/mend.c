@@ -371,7 +371,7 @@ int dcp_mend_index(const struct dcp_source *source, const struct dcp_format *for
     *out_why = (struct dcp_error){ 0 };
     if (!rc)
         return DCP_OK;
-    if (dcp_is_broken(rc) && !strcmp(format->name, "native")) {
+    if (dcp_is_broken(rc) && (format->flags & DCP_FORMAT_STEPS)) {
         int mended = dcp_mend_open(source->store, source->name, &mend, NULL);
         if (!mended) {
             struct dcp_source through = { dcp_mend_store(mend), source->name, true };

@@ -95,13 +95,13 @@ static void add_of_manifest(struct candidates *found, const struct dcp_store *st
                             const char *folder)
 {
     const struct dcp_source source = { store, folder, true };
-    const struct dcp_format *native = dcp_format_find("native");
+    const struct dcp_format *steps = dcp_format_of_steps();
     struct dcp_parity *parity = NULL;
     struct dcp_catalog *catalog;
     int rc = dcp_catalog_new(&catalog, NULL);
 
     if (!rc)
-        rc = native->index(&source, catalog, NULL);
+        rc = steps->index(&source, catalog, NULL);
     if (catalog && catalog->parity && rc != DCP_E_MEMORY)
         rc = dcp_parity_parse(catalog->parity, strlen(catalog->parity), &parity, NULL);
     else if (!rc)

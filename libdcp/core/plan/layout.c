@@ -8,6 +8,7 @@
  * - dim0: rows of dimension 0 as torch.chunk cuts them: ceil(rows / world) each, the last
  *   ranks may have none (FSDP2, DTensor Shard(0))
  * - replicated: every rank has all */
+#include "layout.h"
 #include "base/mem.h"
 #include "base/str.h"
 #include <dcp/reshard.h>
@@ -142,11 +143,8 @@ static int size_groups(const struct dcp_catalog *catalog, const char *layout, in
     return DCP_OK;
 }
 
-int dcp_layout_apply(struct dcp_catalog *catalog, const char *layout, int world,
-                     struct dcp_error *err)
+int dcp_layout_check(const char *layout, int world, struct dcp_error *err)
 {
-    DCP_CLEANUP_FREE struct flat_group *groups = NULL;
-    size_t n_groups = 0, cap = 0;
     bool known = false;
 
     for (int i = 0; layout_names[i]; i++)
@@ -158,10 +156,23 @@ int dcp_layout_apply(struct dcp_catalog *catalog, const char *layout, int world,
                        near);
         return DCP_E_USAGE;
     }
-    if (world < 1 || world > 1 << 20)
-        return dcp_error_set(err, DCP_E_USAGE,
-                             "the world must be 1 to 1048576 ranks, not %d", world);
-    int rc = size_groups(catalog, layout, world, &groups, &n_groups, &cap, err);
+    return world >= 1 && world <= 1 << 20
+               ? DCP_OK
+               : dcp_error_set(err, DCP_E_USAGE,
+                               "the world must be 1 to 1048576 ranks, not %d", world);
+}
+
+int dcp_layout_apply(struct dcp_catalog *catalog, const char *layout, int world,
+                     struct dcp_error *err)
+{
+    DCP_CLEANUP_FREE struct flat_group *groups = NULL;
+    size_t n_groups = 0, cap = 0;
+
+    int rc = dcp_layout_check(layout, world, err);
+    if (!rc)
+        rc = size_groups(catalog, layout, world, &groups, &n_groups, &cap, err);
+    if (rc)
+        return rc;
     catalog->n_pieces = 0;
     for (size_t t = 0; t < catalog->n_tensors && !rc; t++) {
         struct dcp_tensor *tensor = &catalog->tensors[t];

@@ -1,27 +1,19 @@
-/* target: the catalog that a reshard is to write, from the source's catalog and what was
- * asked. Pure. */
+/* target: a checkpoint that is written, as its format sees it: see struct dcp_target. */
 #ifndef DCP_CORE_PLAN_TARGET_H
 #define DCP_CORE_PLAN_TARGET_H
 
-#include <dcp/reshard.h>
+#include <dcp/format.h>
 
-/* The tensors that are selected and that the format holds (see choose.h), cut by the
- * layout for the new world, replicas assigned; the objects, step and mesh.
- * *out_src_tensor[t] is the source's tensor behind tensor t; caller frees both. Errors:
- * MISMATCH (nothing selected; what the format cannot hold), USAGE, MEMORY. */
-int dcp_target_new(const struct dcp_catalog *src, const struct dcp_format *format,
-                   const struct dcp_reshard_options *options,
-                   struct dcp_catalog **out_target, int **out_src_tensor,
-                   struct dcp_error *err);
-
-/* Whether a target has a place for objects. */
-bool dcp_target_holds_objects(const struct dcp_format *format,
-                              const struct dcp_catalog *target);
-/* The names of what is no tensor and has no place in a target that is laid out, and of
- * files beside the weights, NULL-terminated; belongs to the target, NULL: none. Errors:
- * MEMORY. */
-int dcp_target_objects_left(const struct dcp_catalog *src,
-                            const struct dcp_format *format, struct dcp_catalog *target,
-                            const char *const **out, struct dcp_error *err);
+/* Format, catalog and options are set, the rest is zero. Opens the target, cuts its
+ * tensors, whose pieces get the codec, and assigns their extents; the catalog is sorted
+ * then. dcp_target_close also after a failure. Errors: MISMATCH, USAGE, MEMORY. */
+int dcp_target_open(struct dcp_target *target, enum dcp_codec codec,
+                    struct dcp_error *err);
+/* The same for tensors that are cut: their pieces lie in memory. */
+int dcp_target_open_cut(struct dcp_target *target, struct dcp_error *err);
+/* The format's finalize and finish. */
+int dcp_target_finalize(struct dcp_target *target, int rank, struct dcp_error *err);
+int dcp_target_finish(struct dcp_target *target, struct dcp_error *err);
+void dcp_target_close(struct dcp_target *target);
 
 #endif

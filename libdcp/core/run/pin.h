@@ -5,9 +5,8 @@
 
 #include <dcp/store.h>
 
-#define DCP_DUE_PREFIX                                                                  \
-    ".due-" /* since when retention waits for the readers of a step: see dcp_pin_yields \
-             */
+/* Since when retention waits for the readers of a step: see dcp_pin_yields. */
+#define DCP_DUE_PREFIX ".due-"
 
 /* Pins a step ("": the store's root) for reading, where the store can; *out is NULL where
  * it cannot, or where the step has no manifest. Given back with dcp_unpin. Errors:

@@ -50,13 +50,13 @@ static int choose_step(const char *path, struct dcp_place *place, char **out_nam
     const struct dcp_store *store = &place->store;
     const struct dcp_log log = { on_warning, &place->passed_over, DCP_LOG_WARN };
     struct dcp_source root = { store, "", true };
-    const struct dcp_format *native = dcp_format_find("native");
+    const struct dcp_format *steps = dcp_format_of_steps();
     struct dcp_context ctx = { .store = store, .log = &log };
     struct dcp_step step = { .name = "" };
     struct dcp_error why = { 0 };
     int rc = DCP_OK;
 
-    if (native->probe(&root)) {
+    if (steps->probe(&root)) {
         rc = dcp_pin(store, "", &place->pin, err);
     } else if (has_steps(store)) {
         do { /* a step that went between being found and being pinned was an old one */

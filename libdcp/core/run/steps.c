@@ -53,13 +53,13 @@ bool dcp_is_aside(const char *name)
 static int look_into(const struct dcp_store *store, const char *name,
                      struct dcp_step *out, struct dcp_error *err)
 {
-    const struct dcp_format *native = dcp_format_find("native");
+    const struct dcp_format *steps = dcp_format_of_steps();
     struct dcp_source source = { store, name, true };
     struct dcp_catalog *catalog;
     int rc = dcp_catalog_new(&catalog, err);
 
     if (!rc)
-        rc = native->index(&source, catalog, err);
+        rc = steps->index(&source, catalog, err);
     if (!rc && dcp_step_parse(name) != catalog->step)
         rc = dcp_error_set(err, DCP_E_CORRUPT, "its manifest is that of step %" PRId64,
                            catalog->step);

@@ -76,8 +76,8 @@ int dcp_keys_make(const char *path, struct dcp_error *err)
 
 static int check_native(const struct dcp_source *source, int code, struct dcp_error *err)
 {
-    const struct dcp_format *native = dcp_format_find("native");
-    if (source->is_dir && native->probe(source) > 0)
+    const struct dcp_format *steps = dcp_format_of_steps();
+    if (source->is_dir && steps->probe(source) > 0)
         return DCP_OK;
     dcp_error_set(err, code, "only a native step can be signed, and this is none");
     dcp_error_hint(err, "'dcp-reshard SRC DST --key FILE' makes one of it, and signs it");
@@ -128,7 +128,7 @@ static int list_step(const struct dcp_source *source, const struct dcp_progress 
     uint64_t n_bytes;
     int rc = dcp_catalog_new(&catalog, err);
     if (!rc)
-        rc = dcp_format_find("native")->index(source, catalog, err);
+        rc = dcp_format_of_steps()->index(source, catalog, err);
     if (!rc)
         rc = dcp_verify_parity(source, catalog, &all, refuse_parity, NULL, &n_bytes, err);
     if (!rc)

@@ -58,8 +58,8 @@ int dcp_verify_index(const struct dcp_source *source, struct dcp_catalog **out,
     if (rc)
         return rc;
     rc = dcp_mend_index(source, format, out, out_mend, &first, &why);
-    bool native = !strcmp(format->name, "native");
-    if (native && (dcp_is_broken(rc) || rc == DCP_E_UNSUPPORTED) &&
+    bool step = format->flags & DCP_FORMAT_STEPS;
+    if (step && (dcp_is_broken(rc) || rc == DCP_E_UNSUPPORTED) &&
         !dcp_index(source, format, true, out, NULL))
         rc = DCP_OK;
     bool lost = !rc && (*out_mend || (*out)->partial);

@@ -566,7 +566,7 @@ int dcp_verify(const struct dcp_source *source, const struct dcp_verify_options 
         dcp_unpin(source->store, &pin);
         return rc;
     }
-    if (v.options->to > 0 && strcmp(catalog->format, "native")) {
+    if (v.options->to > 0 && strcmp(catalog->format, dcp_format_of_steps()->name)) {
         dcp_unpin(source->store, &pin);
         dcp_catalog_free(catalog);
         return dcp_error_set(err, DCP_E_USAGE,

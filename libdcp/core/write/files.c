@@ -8,7 +8,7 @@
 
 int dcp_write_index(struct dcp_write *w, struct dcp_error *err)
 {
-    struct dcp_catalog *target = w->setup.target;
+    struct dcp_catalog *target = w->catalog;
     size_t at = 0;
 
     w->n_laid = target->n_files;
@@ -35,7 +35,7 @@ int dcp_write_at(struct dcp_write *w, int file, uint64_t offset, const void *dat
 
 void dcp_write_digest(struct dcp_write *w, size_t p)
 {
-    struct dcp_catalog *target = w->setup.target;
+    struct dcp_catalog *target = w->catalog;
     struct dcp_piece *piece = &target->pieces[p];
     struct dcp_write_digests *digests = &w->digests[p];
     uint64_t left = dcp_piece_bytes(target, piece), stored_crc = 0;
@@ -90,7 +90,7 @@ static int add_segment(struct segment **segments, size_t *n, size_t *cap,
 static int collect(struct dcp_write *w, int file, struct segment **out, size_t *out_n,
                    struct dcp_error *err)
 {
-    struct dcp_catalog *target = w->setup.target;
+    struct dcp_catalog *target = w->catalog;
     size_t cap = 0;
     uint64_t at = 0;
     char name[160];
@@ -103,8 +103,8 @@ static int collect(struct dcp_write *w, int file, struct segment **out, size_t *
                                        w->digests[w->order[i]].file_crc, NULL };
             rc = add_segment(out, out_n, &cap, segment, err);
         }
-    for (size_t i = 0; i < w->literals.n && !rc; i++) {
-        const struct dcp_literal *literal = &w->literals.items[i];
+    for (size_t i = 0; i < w->setup.target->literals.n && !rc; i++) {
+        const struct dcp_literal *literal = &w->setup.target->literals.items[i];
         if (literal->file == file)
             rc = add_segment(
                 out, out_n, &cap,
@@ -150,7 +150,7 @@ static int make_folders(const struct dcp_store *store, char *path, size_t first,
 static int sync_folders(struct dcp_write *w, int file, struct dcp_error *err)
 {
     const struct dcp_store *store = w->setup.store;
-    const char *name = w->setup.target->files[file].name, *prefix = w->setup.prefix;
+    const char *name = w->catalog->files[file].name, *prefix = w->setup.prefix;
     size_t first = strlen(prefix);
     DCP_CLEANUP_FREE char *path = dcp_str_join(prefix, name, "");
     int rc = path ? DCP_OK : dcp_error_memory(err, "a file name");
@@ -165,7 +165,7 @@ static int sync_folders(struct dcp_write *w, int file, struct dcp_error *err)
 int dcp_write_open(struct dcp_write *w, int file, uint64_t size, struct dcp_error *err)
 {
     const struct dcp_store *store = w->setup.store;
-    const char *name = w->setup.target->files[file].name, *prefix = w->setup.prefix;
+    const char *name = w->catalog->files[file].name, *prefix = w->setup.prefix;
     DCP_CLEANUP_FREE char *path = dcp_str_join(prefix, name, "");
 
     if (!path)
@@ -179,9 +179,9 @@ int dcp_write_early(struct dcp_write *w, int file, struct dcp_error *err)
 {
     int rc = DCP_OK;
 
-    w->files[file].n_early = w->literals.n;
-    for (size_t i = 0; i < w->literals.n && !rc; i++) {
-        const struct dcp_literal *literal = &w->literals.items[i];
+    w->files[file].n_early = w->setup.target->literals.n;
+    for (size_t i = 0; i < w->setup.target->literals.n && !rc; i++) {
+        const struct dcp_literal *literal = &w->setup.target->literals.items[i];
         if (literal->file == file && literal->size_bytes)
             rc = dcp_write_at(w, file, literal->offset, literal->data,
                               literal->size_bytes, err);
@@ -241,7 +241,7 @@ static int read_back(struct dcp_write *w, int file, uint64_t size_bytes, uint64_
     int rc = dcp_pool_for(w->setup.pool, n, back_job, &back, err);
     for (size_t i = 0; i < n; i++)
         crc = dcp_hash_crc64_combine(crc, crcs[i], back_bytes(&back, i));
-    dcp_str_escape(name, sizeof name, w->setup.target->files[file].name);
+    dcp_str_escape(name, sizeof name, w->catalog->files[file].name);
     if (!rc && crc != want) {
         dcp_error_set(err, DCP_E_CORRUPT,
                       "'%s' read back is not what was written; nothing was published",
@@ -255,7 +255,7 @@ static int read_back(struct dcp_write *w, int file, uint64_t size_bytes, uint64_
 int dcp_write_finish(struct dcp_write *w, int file, struct dcp_error *err)
 {
     const struct dcp_store *store = w->setup.store;
-    struct dcp_file *entry = &w->setup.target->files[file];
+    struct dcp_file *entry = &w->catalog->files[file];
     DCP_CLEANUP_FREE struct segment *segments = NULL;
     struct dcp_store_file *handle;
     size_t n = 0;
@@ -293,7 +293,7 @@ int dcp_write_finish(struct dcp_write *w, int file, struct dcp_error *err)
 
 int dcp_write_reserve(struct dcp_write *w, struct dcp_error *err)
 {
-    size_t n = w->setup.target->n_files, old = w->cap_files;
+    size_t n = w->catalog->n_files, old = w->cap_files;
 
     if (n <= old)
         return DCP_OK;

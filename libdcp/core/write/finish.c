@@ -1,9 +1,9 @@
 #include "finish.h"
 #include "base/hash.h"
 #include "base/mem.h"
-#include "core/catalog/objects.h"
 #include "core/integrity/fingerprint.h"
 #include "core/parity/code.h"
+#include "core/plan/contents.h"
 #include "core/plan/target.h"
 #include "core/run/steps.h"
 #include "stream.h"
@@ -52,39 +52,33 @@ uint64_t dcp_finish_companion_bytes(const struct dcp_finish *finish)
  * constant memory. */
 static int make_companion(struct dcp_finish *finish, struct dcp_error *err)
 {
-    struct dcp_catalog *target = NULL;
+    struct dcp_catalog *catalog = NULL;
     int *src_tensor = NULL;
     struct dcp_plan *plan = NULL;
-    struct dcp_literals literals = { 0 };
     struct dcp_source source = { finish->ctx->store, finish->publish.tmp, true };
     struct dcp_target_options target_options = { .name = finish->companion.name };
     struct dcp_reshard_options options = { .dtype = finish->companion.dtype,
                                            .only = DCP_ONLY_MODEL };
     const struct dcp_format *format = dcp_format_find(finish->companion.format);
+    struct dcp_target target = { .format = format, .options = &target_options };
     struct dcp_reshard_plan facts = { 0 };
-    int rc = DCP_OK;
 
     if (!format || (format->flags & DCP_FORMAT_IS_DIR) || format->packs)
         return dcp_error_set(err, DCP_E_UNSUPPORTED, "'%s' is no format of one file",
                              finish->companion.format);
-    rc = dcp_target_new(finish->catalog, format, &options, &target, &src_tensor, err);
-    if (!rc && dcp_target_holds_objects(format, target))
-        rc = dcp_objects_sift(format, &options, target, &facts, err);
+    int rc = dcp_contents_new(finish->catalog, format, &options, &facts, &catalog,
+                              &src_tensor, err);
+    target.catalog = catalog;
     if (!rc)
-        rc = format->layout(target, &target_options, &literals, err);
+        rc = dcp_target_open(&target, DCP_CODEC_NONE, err);
     if (!rc)
-        rc = dcp_catalog_sort(target, err);
-    if (!rc)
-        rc = dcp_plan_new(finish->catalog, target, src_tensor, &plan, err);
+        rc = dcp_plan_new(finish->catalog, catalog, src_tensor, &plan, err);
     if (!rc)
         rc = dcp_stream_run(&(struct dcp_stream_setup){ .source = &source,
                                                         .src = finish->catalog,
-                                                        .target = target,
+                                                        .target = &target,
                                                         .src_tensor = src_tensor,
                                                         .plan = plan,
-                                                        .format = format,
-                                                        .options = &target_options,
-                                                        .literals = literals,
                                                         .store = finish->ctx->store,
                                                         .prefix = finish->prefix,
                                                         .threads = 1,
@@ -92,12 +86,13 @@ static int make_companion(struct dcp_finish *finish, struct dcp_error *err)
                                                         .verify = true,
                                                         .read_back = finish->read_back },
                             err);
-    for (size_t f = 0; !rc && f < target->n_files; f++) {
-        target->files[f].rank = -1; /* written already: no rank's file of the step */
-        rc = dcp_catalog_add_file(finish->catalog, &target->files[f], NULL, err);
+    for (size_t f = 0; !rc && f < catalog->n_files; f++) {
+        catalog->files[f].rank = -1; /* written already: no rank's file of the step */
+        rc = dcp_catalog_add_file(finish->catalog, &catalog->files[f], NULL, err);
     }
     dcp_plan_free(plan);
-    dcp_catalog_free(target);
+    dcp_target_close(&target);
+    dcp_catalog_free(catalog);
     free(src_tensor);
     return rc;
 }
@@ -172,6 +167,7 @@ int dcp_finish_run(struct dcp_finish *finish, struct dcp_error *err)
 void dcp_finish_fini(struct dcp_finish *finish)
 {
     dcp_write_free(finish->write);
+    dcp_target_close(&finish->target);
     dcp_publish_fini(&finish->publish);
     dcp_parity_free(finish->parity);
     dcp_catalog_free(finish->catalog);

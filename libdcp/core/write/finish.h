@@ -27,6 +27,7 @@ struct dcp_finish {
     enum dcp_read_back read_back;
     struct dcp_target_options target_options;
     struct dcp_catalog *catalog;
+    struct dcp_target target; /* of the catalog */
     struct dcp_write *write;
     struct dcp_publish publish; /* rank 0's */
     uint64_t *parts;            /* of the fingerprints, of all ranks */

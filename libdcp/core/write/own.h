@@ -31,12 +31,12 @@ struct dcp_write_digests {
 
 struct dcp_write {
     struct dcp_write_setup setup;
-    struct dcp_literals literals;
+    struct dcp_catalog *catalog; /* of the target */
     struct dcp_write_digests *digests;
     _Atomic uint64_t *parts; /* by tensor */
     size_t *order;           /* pieces by file, then by offset; */
     size_t *file_first; /* those of file f: order[file_first[f] .. file_first[f + 1]] */
-    size_t n_laid;      /* files that the layout made; later ones hold literals only */
+    size_t n_laid;      /* files with extents; later ones hold literals only */
     struct dcp_write_file *files;
     size_t cap_files;
     struct dcp_write_worker *workers;
@@ -44,7 +44,7 @@ struct dcp_write {
     _Atomic uint64_t done_bytes, n_writes;
 };
 
-/* Orders the pieces by file, once the layout has placed them. */
+/* Orders the pieces by file, once they have their extents. */
 int dcp_write_index(struct dcp_write *write, struct dcp_error *err);
 /* Puts the digests of a piece's blocks together, in the catalog. */
 void dcp_write_digest(struct dcp_write *write, size_t piece);

@@ -15,9 +15,10 @@
 
 struct stream {
     const struct dcp_stream_setup *setup;
-    struct dcp_copier *copiers; /* one a worker */
-    struct dcp_blocks **blocks; /* theirs */
-    struct dcp_proof *proof;    /* of the source; NULL: it is not verified */
+    struct dcp_catalog *catalog; /* of the target */
+    struct dcp_copier *copiers;  /* one a worker */
+    struct dcp_blocks **blocks;  /* theirs */
+    struct dcp_proof *proof;     /* of the source; NULL: it is not verified */
     int n_workers;
     _Atomic uint64_t *src_parts; /* NULL when the source keeps fingerprints */
 };
@@ -26,7 +27,7 @@ static int feed(void *self, int worker, size_t piece, uint64_t begin, size_t n,
                 unsigned char *scratch, const unsigned char **out, struct dcp_error *err)
 {
     struct stream *s = self;
-    const struct dcp_catalog *target = s->setup->target;
+    const struct dcp_catalog *target = s->catalog;
     size_t elem = dcp_dtype_size(target->tensors[target->pieces[piece].tensor].dtype);
 
     *out = scratch;
@@ -36,9 +37,10 @@ static int feed(void *self, int worker, size_t piece, uint64_t begin, size_t n,
 
 static bool needs_casts(const struct dcp_stream_setup *setup)
 {
-    for (size_t t = 0; t < setup->target->n_tensors; t++)
-        if (setup->target->tensors[t].dtype !=
-            setup->src->tensors[setup->src_tensor[t]].dtype)
+    const struct dcp_catalog *target = setup->target->catalog;
+
+    for (size_t t = 0; t < target->n_tensors; t++)
+        if (target->tensors[t].dtype != setup->src->tensors[setup->src_tensor[t]].dtype)
             return true;
     return false;
 }
@@ -65,13 +67,15 @@ static int stream_init(struct stream *s, const struct dcp_stream_setup *setup,
     bool casts = needs_casts(setup), keeps = true;
     int rc = DCP_OK;
 
-    *s = (struct stream){ .setup = setup, .n_workers = setup->threads };
+    *s = (struct stream){ .setup = setup,
+                          .catalog = setup->target->catalog,
+                          .n_workers = setup->threads };
     s->copiers = dcp_mem_calloc((size_t)s->n_workers, sizeof *s->copiers);
     s->blocks = dcp_mem_calloc((size_t)s->n_workers, sizeof *s->blocks);
-    for (size_t t = 0; t < setup->target->n_tensors; t++)
+    for (size_t t = 0; t < s->catalog->n_tensors; t++)
         keeps = keeps && setup->src->tensors[setup->src_tensor[t]].has_fingerprint;
     if (!keeps && setup->verify)
-        s->src_parts = dcp_mem_calloc(setup->target->n_tensors, sizeof *s->src_parts);
+        s->src_parts = dcp_mem_calloc(s->catalog->n_tensors, sizeof *s->src_parts);
     if (!s->copiers || !s->blocks || (!keeps && setup->verify && !s->src_parts))
         return dcp_error_memory(err, "a stream");
     if (setup->verify)
@@ -80,7 +84,7 @@ static int stream_init(struct stream *s, const struct dcp_stream_setup *setup,
         struct dcp_copier *copier = &s->copiers[i];
         *copier = (struct dcp_copier){ .plan = setup->plan,
                                        .src = setup->src,
-                                       .dst = setup->target,
+                                       .dst = s->catalog,
                                        .overflows = setup->overflows,
                                        .src_parts = s->src_parts };
         if (casts && !(copier->scratch = malloc(DCP_COPY_SCRATCH)))
@@ -123,7 +127,7 @@ static int prove_replicas(const struct dcp_catalog *target, struct dcp_error *er
 static int prove(const struct stream *s, const struct dcp_write *write,
                  struct dcp_error *err)
 {
-    struct dcp_catalog *target = s->setup->target;
+    struct dcp_catalog *target = s->catalog;
     char name[160];
 
     for (size_t t = 0; t < target->n_tensors; t++) {
@@ -177,7 +181,7 @@ static int write_global(const struct dcp_stream_setup *setup, struct dcp_write *
 
     if (!setup->parity)
         return dcp_write_global(write, err);
-    rc = dcp_parity_describe(setup->target, setup->parity, &parity, err);
+    rc = dcp_parity_describe(setup->target->catalog, setup->parity, &parity, err);
     code.parity = parity;
     if (!rc)
         rc = dcp_parity_create(&code, err);
@@ -186,49 +190,47 @@ static int write_global(const struct dcp_stream_setup *setup, struct dcp_write *
     if (!rc)
         rc = dcp_parity_prove(parity, sums, 1, err);
     if (!rc)
-        rc = dcp_parity_tell(parity, setup->target, err);
+        rc = dcp_parity_tell(parity, setup->target->catalog, err);
     if (!rc)
         rc = dcp_write_global(write, err);
     if (!rc)
-        rc = dcp_parity_end(&code, setup->target, err);
+        rc = dcp_parity_end(&code, setup->target->catalog, err);
     dcp_parity_free(parity);
     return rc;
 }
 
 int dcp_stream_run(const struct dcp_stream_setup *setup, struct dcp_error *err)
 {
+    const struct dcp_catalog *target = setup->target->catalog;
     struct stream s;
     struct dcp_pool *pool = NULL;
     struct dcp_write *write = NULL;
     uint64_t total = 0;
     int rc = stream_init(&s, setup, err);
 
-    for (size_t t = 0; t < setup->target->n_tensors; t++)
-        if (!setup->target->tensors[t].tied_to)
-            total += dcp_tensor_bytes(&setup->target->tensors[t]);
+    for (size_t t = 0; t < target->n_tensors; t++)
+        if (!target->tensors[t].tied_to)
+            total += dcp_tensor_bytes(&target->tensors[t]);
     if (!rc && setup->threads > 1)
         rc = dcp_pool_new(setup->threads - 1, &pool, err); /* the caller works too */
     if (!rc)
         rc = dcp_write_new(&(struct dcp_write_setup){ .store = setup->store,
                                                       .prefix = setup->prefix,
                                                       .target = setup->target,
-                                                      .format = setup->format,
-                                                      .options = setup->options,
-                                                      .literals = setup->literals,
                                                       .feed = { &s, feed },
                                                       .pool = pool,
                                                       .read_back = setup->read_back,
                                                       .progress = setup->progress,
                                                       .total_bytes = total },
                            &write, err);
-    for (int r = 0; r < n_writers(setup->target) && !rc; r++)
+    for (int r = 0; r < n_writers(target) && !rc; r++)
         rc = dcp_write_rank(write, r, err);
     if (!rc && s.proof)
         rc = dcp_blocks_prove(s.blocks, pool, err);
     if (!rc)
         rc = prove(&s, write, err);
     if (!rc && setup->verify)
-        rc = prove_replicas(setup->target, err);
+        rc = prove_replicas(target, err);
     if (!rc)
         rc = write_global(setup, write, pool, err);
     for (int i = 0; s.copiers && i < s.n_workers && setup->mended; i++)

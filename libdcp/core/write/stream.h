@@ -12,12 +12,9 @@
 struct dcp_stream_setup {
     const struct dcp_source *source; /* where src lies */
     const struct dcp_catalog *src;
-    struct dcp_catalog *target;
-    const int *src_tensor; /* see dcp_target_new */
+    struct dcp_target *target; /* open, with its extents */
+    const int *src_tensor;     /* see dcp_contents_new */
     const struct dcp_plan *plan;
-    const struct dcp_format *format;
-    const struct dcp_target_options *options;
-    struct dcp_literals literals;  /* of the target's layout */
     const struct dcp_store *store; /* to write to */
     const char *prefix;            /* before every file name there */
     int threads;                   /* >= 1 */

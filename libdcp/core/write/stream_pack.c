@@ -30,7 +30,7 @@ int dcp_stream_pack(const struct dcp_stream_setup *setup, const char *name,
     *out_bytes = 0;
     if (!path)
         return dcp_error_memory(err, "a file name");
-    name_folder(folder, setup->target->step);
+    name_folder(folder, setup->target->catalog->step);
     int rc = dcp_store_bundle_new(&archive, setup->store, path, folder, setup->threads,
                                   waiting, err);
     if (rc)

@@ -2,6 +2,7 @@
 #include "base/mem.h"
 #include "core/catalog/region.h"
 #include "core/integrity/fingerprint.h"
+#include "core/plan/target.h"
 #include "own.h"
 
 #define CHUNK_BLOCKS 8 /* blocks a job writes before another may be chosen */
@@ -20,7 +21,7 @@ int dcp_write_new(const struct dcp_write_setup *setup, struct dcp_write **out_wr
                   struct dcp_error *err)
 {
     struct dcp_write *w = calloc(1, sizeof *w);
-    struct dcp_catalog *target = setup->target;
+    struct dcp_catalog *target = setup->target->catalog;
     size_t n_workers = (size_t)dcp_pool_workers(setup->pool);
     int rc = DCP_OK;
 
@@ -28,7 +29,7 @@ int dcp_write_new(const struct dcp_write_setup *setup, struct dcp_write **out_wr
     if (!w)
         return dcp_error_memory(err, "a writer");
     w->setup = *setup;
-    w->literals = setup->literals;
+    w->catalog = target;
     pthread_mutex_init(&w->lock, NULL);
 
     w->digests = dcp_mem_calloc(target->n_pieces, sizeof *w->digests);
@@ -61,7 +62,7 @@ void dcp_write_free(struct dcp_write *w)
     for (size_t f = 0; f < w->cap_files; f++)
         if (w->files[f].handle)
             w->setup.store->ops->close(w->setup.store->self, w->files[f].handle, NULL);
-    for (size_t p = 0; w->digests && p < w->setup.target->n_pieces; p++) {
+    for (size_t p = 0; w->digests && p < w->catalog->n_pieces; p++) {
         free(w->digests[p].crc);
         free(w->digests[p].stored_crc);
         free(w->digests[p].crc32);
@@ -110,7 +111,7 @@ static int report(struct dcp_write *w, uint64_t n, struct dcp_error *err)
 static int write_block(struct dcp_write *w, int worker, size_t p, size_t block,
                        uint64_t *stored_at, struct dcp_error *err)
 {
-    struct dcp_catalog *target = w->setup.target;
+    struct dcp_catalog *target = w->catalog;
     struct dcp_piece *piece = &target->pieces[p];
     const struct dcp_tensor *tensor = &target->tensors[piece->tensor];
     struct dcp_write_digests *digests = &w->digests[p];
@@ -153,7 +154,7 @@ static int run_job(void *arg, int worker, size_t i, struct dcp_error *err)
     const struct job *job = &((const struct job *)arg)[i];
     struct dcp_write *w = job->write;
     const struct dcp_store *store = w->setup.store;
-    const struct dcp_piece *piece = &w->setup.target->pieces[job->piece];
+    const struct dcp_piece *piece = &w->catalog->pieces[job->piece];
     uint64_t at = piece->offset + (uint64_t)job->first_block * DCP_BLOCK_BYTES, from = at;
     int rc = DCP_OK;
 
@@ -172,7 +173,7 @@ static int run_job(void *arg, int worker, size_t i, struct dcp_error *err)
 
 static int prepare_piece(struct dcp_write *w, size_t p, struct dcp_error *err)
 {
-    struct dcp_catalog *target = w->setup.target;
+    struct dcp_catalog *target = w->catalog;
     struct dcp_piece *piece = &target->pieces[p];
     struct dcp_write_digests *digests = &w->digests[p];
     size_t n = n_blocks_of(dcp_piece_bytes(target, piece));
@@ -181,9 +182,9 @@ static int prepare_piece(struct dcp_write *w, size_t p, struct dcp_error *err)
     digests->n = n;
     digests->crc = dcp_mem_calloc(n, sizeof *digests->crc);
     ok = digests->crc != NULL;
-    if (w->setup.format->flags & DCP_FORMAT_CRC32)
+    if (w->setup.target->format->flags & DCP_FORMAT_CRC32)
         ok = (digests->crc32 = dcp_mem_calloc(n, sizeof *digests->crc32)) && ok;
-    if (w->setup.format->flags & DCP_FORMAT_CODECS)
+    if (w->setup.target->format->flags & DCP_FORMAT_CODECS)
         ok = (digests->blocks = dcp_catalog_alloc(target, n, sizeof *digests->blocks)) &&
              ok;
     if (piece->codec != DCP_CODEC_NONE)
@@ -195,7 +196,7 @@ static int prepare_piece(struct dcp_write *w, size_t p, struct dcp_error *err)
  * turn. */
 static int write_packed(struct dcp_write *w, int worker, int file, struct dcp_error *err)
 {
-    struct dcp_catalog *target = w->setup.target;
+    struct dcp_catalog *target = w->catalog;
     uint64_t at = UINT64_MAX;
     int rc = DCP_OK;
 
@@ -235,7 +236,7 @@ static int add_job(struct job **jobs, size_t *n, size_t *cap, struct job job,
 
 static int write_pieces(struct dcp_write *w, int rank, struct dcp_error *err)
 {
-    struct dcp_catalog *target = w->setup.target;
+    struct dcp_catalog *target = w->catalog;
     struct job *jobs = NULL;
     size_t n = 0, cap = 0;
     bool packed = false;
@@ -268,7 +269,7 @@ static int write_pieces(struct dcp_write *w, int rank, struct dcp_error *err)
 
 int dcp_write_create(struct dcp_write *w, int rank, struct dcp_error *err)
 {
-    const struct dcp_catalog *target = w->setup.target;
+    const struct dcp_catalog *target = w->catalog;
     int rc = dcp_write_reserve(w, err);
 
     for (size_t f = 0; f < target->n_files && !rc; f++)
@@ -280,7 +281,7 @@ int dcp_write_create(struct dcp_write *w, int rank, struct dcp_error *err)
 
 int dcp_write_rank(struct dcp_write *w, int rank, struct dcp_error *err)
 {
-    struct dcp_catalog *target = w->setup.target;
+    struct dcp_catalog *target = w->catalog;
     int rc = dcp_write_create(w, rank, err);
 
     for (size_t f = 0; f < target->n_files && !rc; f++)
@@ -292,8 +293,8 @@ int dcp_write_rank(struct dcp_write *w, int rank, struct dcp_error *err)
     for (size_t p = 0; p < target->n_pieces && !rc; p++)
         if (target->files[target->pieces[p].file].rank == rank)
             dcp_write_digest(w, p);
-    if (!rc && w->setup.format->seal)
-        rc = w->setup.format->seal(target, rank, w->setup.options, &w->literals, err);
+    if (!rc)
+        rc = dcp_target_finalize(w->setup.target, rank, err);
     if (!rc)
         rc = dcp_write_reserve(w, err);
     for (size_t f = 0; f < target->n_files && !rc; f++)
@@ -304,13 +305,10 @@ int dcp_write_rank(struct dcp_write *w, int rank, struct dcp_error *err)
 
 int dcp_write_global(struct dcp_write *w, struct dcp_error *err)
 {
-    struct dcp_catalog *target = w->setup.target;
+    struct dcp_catalog *target = w->catalog;
     size_t before = target->n_files;
-    int rc = DCP_OK;
+    int rc = dcp_target_finish(w->setup.target, err);
 
-    if (w->setup.format->seal)
-        rc = w->setup.format->seal(target, DCP_SEAL_GLOBAL, w->setup.options,
-                                   &w->literals, err);
     if (!rc)
         rc = dcp_write_reserve(w, err);
     for (size_t f = before; f < target->n_files && !rc; f++)

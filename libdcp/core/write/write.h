@@ -31,11 +31,8 @@ enum dcp_read_back {
 
 struct dcp_write_setup {
     const struct dcp_store *store;
-    const char *prefix; /* before every file name: the temporary folder and '/' */
-    struct dcp_catalog *target;
-    const struct dcp_format *format;
-    const struct dcp_target_options *options;
-    struct dcp_literals literals; /* of the layout */
+    const char *prefix;        /* before every file name: the temporary folder and '/' */
+    struct dcp_target *target; /* open, with its extents */
     struct dcp_feed feed;
     struct dcp_pool *pool; /* NULL: all on the caller */
     enum dcp_read_back read_back;
@@ -45,14 +42,13 @@ struct dcp_write_setup {
 
 struct dcp_write; /* one target being written */
 
-/* The target is laid out: every piece has its file and extent. Writes nothing. The setup
- * is copied, what it points to is borrowed. */
+/* Writes nothing. The setup is copied, what it points to is borrowed. */
 int dcp_write_new(const struct dcp_write_setup *setup, struct dcp_write **out_write,
                   struct dcp_error *err);
 void dcp_write_free(struct dcp_write *write);
 
-/* Creates the files of one rank, with the room that the layout says; dcp_write_rank does
- * it where that was not done before. */
+/* Creates the files of one rank, with the room that their extents say; dcp_write_rank
+ * does it where that was not done before. */
 int dcp_write_create(struct dcp_write *write, int rank, struct dcp_error *err);
 /* Writes all files of one rank and makes them durable. */
 int dcp_write_rank(struct dcp_write *write, int rank, struct dcp_error *err);

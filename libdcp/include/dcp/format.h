@@ -1,5 +1,6 @@
-/* format: what turns header bytes into a catalog (`index`) and a catalog into header
- * bytes (`layout`, `seal`). A format never moves tensor bytes. See formats/README.md. */
+/* format: what turns header bytes into a catalog (`index`), and a catalog into header
+ * bytes (a target, from `open` to `close`). A format never moves tensor bytes. See
+ * formats/README.md. */
 #ifndef DCP_FORMAT_H
 #define DCP_FORMAT_H
 
@@ -46,11 +47,27 @@ struct dcp_literals {
     struct dcp_literal *items; /* belongs to the catalog */
     size_t n, cap;
 };
-/* Appends; data must live as long as the catalog (dcp_catalog_alloc). Errors: MEMORY. */
-DCP_PUBLIC int dcp_literals_add(struct dcp_literals *literals,
-                                struct dcp_catalog *catalog, int file, uint64_t offset,
-                                const void *data, size_t size_bytes,
-                                struct dcp_error *err);
+
+/* A checkpoint that is being written, from open to close. */
+struct dcp_target {
+    const struct dcp_format *format;          /* borrowed, as all here: */
+    struct dcp_catalog *catalog;              /* what is written */
+    const struct dcp_target_options *options; /* never NULL */
+    struct dcp_literals literals;
+    void *state; /* the format's own: made by open, freed by close */
+};
+/* Appends a literal; data must live until the target is closed. Errors: MEMORY. */
+DCP_PUBLIC int dcp_target_literal(struct dcp_target *target, int file, uint64_t offset,
+                                  const void *data, size_t size_bytes,
+                                  struct dcp_error *err);
+/* The same, with a copy of the bytes. */
+DCP_PUBLIC int dcp_target_literal_copy(struct dcp_target *target, int file,
+                                       uint64_t offset, const void *data,
+                                       size_t size_bytes, struct dcp_error *err);
+/* Ways to cut, for dcp_format.partition: one DCP_WHOLE piece a tensor, for targets
+ * without ranks; or by the catalog's layout for its world, with replicas dealt evenly. */
+DCP_PUBLIC int dcp_partition_whole(struct dcp_target *target, struct dcp_error *err);
+DCP_PUBLIC int dcp_partition_by_layout(struct dcp_target *target, struct dcp_error *err);
 
 enum dcp_format_flags {
     DCP_FORMAT_READS = 1,
@@ -59,18 +76,18 @@ enum dcp_format_flags {
     DCP_FORMAT_IS_DIR = 8,   /* a target is a folder, else one file */
     DCP_FORMAT_OPTIM = 16,   /* holds optimizer tensors */
     DCP_FORMAT_OBJECTS = 32, /* holds objects */
-    DCP_FORMAT_CRC32 = 64,   /* `seal` needs each piece's crc32 */
+    DCP_FORMAT_CRC32 = 64,   /* `finalize` needs each piece's crc32 */
     DCP_FORMAT_CODECS =
         128,               /* holds pieces with a codec; extents are set while writing */
     DCP_FORMAT_TIES = 256, /* says that two tensors share their bytes */
     DCP_FORMAT_MASTERS = 512, /* optimizer state has a master for every trained weight */
     DCP_FORMAT_PLAIN = 1024,  /* without an optimizer it is a plain dict of tensors */
     DCP_FORMAT_ARCHIVES =
-        2048,               /* objects may be archives of torch.save, kept as they are */
-    DCP_FORMAT_FILES = 4096 /* files that lie beside the weights have a place in it */
+        2048,                /* objects may be archives of torch.save, kept as they are */
+    DCP_FORMAT_FILES = 4096, /* files that lie beside the weights have a place in it */
+    DCP_FORMAT_STEPS = 8192  /* what a run is made of: steps, which may have parity and
+                              * signatures; one format has it */
 };
-
-#define DCP_SEAL_GLOBAL (-1)
 
 /* Who is told of a difference that `check` finds; piece NULL: it is in the file. */
 struct dcp_differs {
@@ -89,6 +106,10 @@ struct dcp_format {
                           * "zero3 zero1"; NULL: any */
     const struct dcp_format *packs; /* the target is one archive (dcp_store_bundle_new) of
                                      * the files of that format; NULL: it is not */
+    const char *spelling; /* name of the object that says how the format spells and nests
+                           * names of tensors; NULL: there is none */
+    const char *beside;   /* how names of objects begin that are the contents of files
+                           * beside the weights; NULL: there are none */
 
     /* How sure: the number of bits of the content that were verified, 0 when it is not
      * this format. Reads little, changes nothing, never fails. The highest bid wins. */
@@ -107,27 +128,33 @@ struct dcp_format {
     enum dcp_fate (*fate)(const struct dcp_catalog *src, const struct dcp_catalog *target,
                           const struct dcp_tensor *tensor);
 
-    /* Catalog to files: given tensors, pieces (rank, region, codec) and objects, adds the
-     * files, sets each piece's file, offset and stored_size, each file's size_bytes as
-     * far as known, and appends the literals that do not depend on the tensors' bytes.
-     * Formats without SHARDED get one DCP_WHOLE piece a tensor. With a codec, offset and
-     * stored_size are upper bounds here; the writer packs the pieces of a file in the
-     * order of their offsets. Names in the files are the format's business: a tensor is
-     * known by role and param. A piece may be cut into several, and be given strides.
-     * Tells which objects it writes (dcp_catalog_hold_object): the others are named to
-     * the user as left out.
-     * Errors: MISMATCH ("cannot hold: …"), MEMORY. */
-    int (*layout)(struct dcp_catalog *catalog, const struct dcp_target_options *options,
-                  struct dcp_literals *literals, struct dcp_error *err);
+    /* -- writing: each is called once for a target, in this order ------------------- */
 
-    /* Optional. After the pieces are written (offset, stored_size, crc, crc32, blocks
-     * set): appends the literals that depend on them. Called for each rank for the files
-     * that rank writes, then once with DCP_SEAL_GLOBAL, when size_bytes and crc of all
-     * earlier files are known: then it may add what the coordinator writes last. Errors:
-     * MEMORY. */
-    int (*seal)(struct dcp_catalog *catalog, int rank,
-                const struct dcp_target_options *options, struct dcp_literals *literals,
-                struct dcp_error *err);
+    /* Optional. Makes the state, when tensors, objects, layout and world are set. A
+     * target that failed to open is closed all the same. Errors: MISMATCH ("cannot hold:
+     * …"), MEMORY. */
+    int (*open)(struct dcp_target *target, struct dcp_error *err);
+    /* Cuts the tensors into the pieces of ranks; leaves the catalog sorted. Not called
+     * for a checkpoint whose pieces lie in memory. NULL: `assign` adds the pieces, with
+     * their extents. Errors: MISMATCH, MEMORY. */
+    int (*partition)(struct dcp_target *target, struct dcp_error *err);
+    /* Adds the files, gives each piece its file, offset and stored_size, each file its
+     * size_bytes as far as known, and appends the literals that do not depend on the
+     * tensors' bytes. With a codec, offset and stored_size are upper bounds here; the
+     * writer packs the pieces of a file in the order of their offsets. Names in the files
+     * are the format's business: a tensor is known by role and param. Tells which objects
+     * it writes (dcp_catalog_hold_object): the others are named to the user as left out.
+     * Errors: MISMATCH ("cannot hold: …"), MEMORY. */
+    int (*assign)(struct dcp_target *target, struct dcp_error *err);
+    /* Optional. Once for each rank that writes, when its pieces are written (offset,
+     * stored_size, crc, crc32, blocks set): appends the literals of its files that depend
+     * on them. Errors: MEMORY. */
+    int (*finalize)(struct dcp_target *target, int rank, struct dcp_error *err);
+    /* Optional. When size_bytes and crc of all files so far are known: adds the files
+     * that the coordinator writes last. Errors: MEMORY. */
+    int (*finish)(struct dcp_target *target, struct dcp_error *err);
+    /* Optional. Frees the state, after a failure too. */
+    void (*close)(struct dcp_target *target);
 
     /* Optional, for formats that say twice what is in a file, of which `index` reads one:
      * holds what a file says of itself against the sorted catalog. Errors: those of
@@ -140,6 +167,8 @@ struct dcp_format {
 DCP_PUBLIC const struct dcp_format *const *dcp_formats(void);
 /* By name, or NULL. */
 DCP_PUBLIC const struct dcp_format *dcp_format_find(const char *name);
+/* The one of steps, DCP_FORMAT_STEPS. */
+DCP_PUBLIC const struct dcp_format *dcp_format_of_steps(void);
 /* The format that writes such a file name by its suffix, or NULL. */
 DCP_PUBLIC const struct dcp_format *dcp_format_for_suffix(const char *name);
 /* The format that bids highest. Errors, when nobody bids: NOT_FOUND, IO (it cannot be

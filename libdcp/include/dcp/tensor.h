@@ -205,7 +205,7 @@ struct dcp_object {
     enum dcp_object_kind kind;
     const void *data; /* JSON: UTF-8 text without a final NUL being counted */
     size_t size_bytes;
-    bool held; /* of a target, once it is laid out: the format has a place for it */
+    bool held; /* of a target whose extents are assigned: the format writes it */
 };
 
 /* Whether an object of that name only says how one format spells and nests the names of

@@ -1,4 +1,4 @@
-/* own: the inside of the plain kernels, for ops_cpu*.c only. */
+/* own: the inside of the plain kernels, for this folder only. */
 #ifndef TRAINER_OPS_CPU_OWN_H
 #define TRAINER_OPS_CPU_OWN_H
 

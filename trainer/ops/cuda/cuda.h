@@ -1,5 +1,5 @@
-/* cuda: the kernels on a GPU, for ops_cuda*.c and .cu, and for coll_nccl, which works
- * beside them. Kernels are in families, one a file. Every sum runs in a fixed order: the
+/* cuda: the kernels on a GPU, for this folder, and for coll/nccl.c, which works beside
+ * them. Kernels are in families, one a file. Every sum runs in a fixed order: the
  * same input gives the same bits.
  *
  * All work goes to one stream. What fails there, or cannot be launched, is kept and

@@ -1,5 +1,5 @@
 /* Which tensors a target gets: what fits, what is made of another, what is a tie. */
-#include "core/plan/target.h"
+#include "core/plan/contents.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -63,11 +63,17 @@ static struct made make(struct dcp_catalog *src, const struct dcp_format *format
                         struct dcp_reshard_options options)
 {
     struct made made = { .src = src };
+    struct dcp_reshard_plan facts = { 0 };
 
     if (!options.dtype)
         options.dtype = -1;
-    made.rc =
-        dcp_target_new(src, format, &options, &made.target, &made.src_tensor, &made.err);
+    made.rc = dcp_contents_new(src, format, &options, &facts, &made.target,
+                               &made.src_tensor, &made.err);
+    struct dcp_target target = { .format = format, .catalog = made.target };
+    if (!made.rc)
+        made.rc = format->flags & DCP_FORMAT_SHARDED
+                      ? dcp_partition_by_layout(&target, &made.err)
+                      : dcp_partition_whole(&target, &made.err);
     return made;
 }
 

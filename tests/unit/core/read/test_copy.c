@@ -4,6 +4,7 @@
 #include "base/hash.h"
 #include "core/catalog/region.h"
 #include "core/integrity/fingerprint.h"
+#include "core/plan/contents.h"
 #include "core/plan/target.h"
 #include "core/read/copy.h"
 #include "core/write/stream.h"
@@ -209,17 +210,20 @@ static int stream(bool fingerprint, bool verify, const char *layout,
     unsigned char bytes[4800];
     struct dcp_catalog *src = rows(bytes, fingerprint), *target;
     struct dcp_reshard_options options = { .dtype = -1, .world = 3, .layout = layout };
-    struct dcp_target_options look = { 0 };
-    struct dcp_literals literals = { 0 };
+    const struct dcp_format *format = dcp_format_of_steps();
+    struct dcp_reshard_plan facts = { 0 };
     struct dcp_store store;
     struct dcp_plan *plan;
     int *src_tensor;
     struct dcp_source nowhere = { 0 };
 
     assert_int_equal(dcp_store_mem(&store, NULL), 0);
-    assert_int_equal(dcp_target_new(src, dcp_format_find("native"), &options, &target,
-                                    &src_tensor, NULL),
-                     0);
+    assert_int_equal(
+        dcp_contents_new(src, format, &options, &facts, &target, &src_tensor, NULL), 0);
+    struct dcp_target open = { .format = format,
+                               .catalog = target,
+                               .options = &options.target };
+    assert_int_equal(dcp_partition_by_layout(&open, NULL), 0);
     if (!strcmp(layout, "replicated")) { /* one rank has it: the others get it, too */
         int has = target->pieces[0].rank;
         for (int r = 1; r < 3; r++)
@@ -231,29 +235,25 @@ static int stream(bool fingerprint, bool verify, const char *layout,
         assert_int_equal(dcp_catalog_sort(target, NULL), 0);
     }
     assert_int_equal(dcp_plan_new(src, target, src_tensor, &plan, NULL), 0);
-    assert_int_equal(dcp_format_find("native")->layout(target, &look, &literals, NULL),
-                     0);
+    assert_int_equal(dcp_target_open_cut(&open, NULL), 0);
     spoil(plan);
-    int rc =
-        dcp_stream_run(&(struct dcp_stream_setup){ .source = &nowhere,
-                                                   .src = src,
-                                                   .target = target,
-                                                   .src_tensor = src_tensor,
-                                                   .plan = plan,
-                                                   .format = dcp_format_find("native"),
-                                                   .options = &look,
-                                                   .literals = literals,
-                                                   .store = &store,
-                                                   .prefix = "",
-                                                   .threads = 2,
-                                                   .memory_bytes = 1,
-                                                   .verify = verify },
-                       err);
+    int rc = dcp_stream_run(&(struct dcp_stream_setup){ .source = &nowhere,
+                                                        .src = src,
+                                                        .target = &open,
+                                                        .src_tensor = src_tensor,
+                                                        .plan = plan,
+                                                        .store = &store,
+                                                        .prefix = "",
+                                                        .threads = 2,
+                                                        .memory_bytes = 1,
+                                                        .verify = verify },
+                            err);
     bool is_dir;
     uint64_t size;
     int found = store.ops->stat(store.self, "manifest.json", &is_dir, &size, NULL);
     assert_int_equal(found, rc ? DCP_E_NOT_FOUND : DCP_OK);
     dcp_plan_free(plan);
+    dcp_target_close(&open);
     dcp_catalog_free(target);
     dcp_catalog_free(src);
     free(src_tensor);

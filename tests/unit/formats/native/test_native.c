@@ -3,6 +3,7 @@
  * docs/FORMAT.md says of the bytes is tested by tests/oracle. */
 /* labels: tsan */
 #include "base/hash.h"
+#include "core/plan/target.h"
 #include "lib/acts.h"
 #include "lib/world.h"
 #include <inttypes.h>
@@ -410,14 +411,18 @@ static void steps_that_cannot_be_read_back(void **state)
 {
     (void)state;
     for (int64_t step = -3; step <= 1; step++) {
-        struct dcp_literals literals = { 0 };
+        const struct dcp_target_options options = { 0 };
         struct dcp_error err = { 0 };
         struct dcp_catalog *catalog;
         assert_int_equal(dcp_catalog_new(&catalog, NULL), 0);
         catalog->step = step;
-        int rc = dcp_format_find("native")->layout(catalog, NULL, &literals, &err);
+        struct dcp_target target = { .format = dcp_format_of_steps(),
+                                     .catalog = catalog,
+                                     .options = &options };
+        int rc = dcp_target_open_cut(&target, &err);
         assert_int_equal(rc, step < -1 ? DCP_E_MISMATCH : DCP_OK);
         assert_int_equal(!strstr(err.message, "cannot hold: the step"), step >= -1);
+        dcp_target_close(&target);
         dcp_catalog_free(catalog);
     }
 }
