@@ -37,13 +37,17 @@ static void set_text(struct dcp_error *err, int code, int sys_errno, size_t rese
     format_text(err->message, sizeof err->message - reserve, fmt, args);
 }
 
+static void set_first(struct dcp_error *err, int code, const char *fmt, va_list args)
+{
+    if (err && !err->code && code)
+        set_text(err, code, 0, 0, fmt, args);
+}
+
 int dcp_error_set(struct dcp_error *err, int code, const char *fmt, ...)
 {
-    if (!err || err->code || !code)
-        return code;
     va_list args;
     va_start(args, fmt);
-    set_text(err, code, 0, 0, fmt, args);
+    set_first(err, code, fmt, args);
     va_end(args);
     return code;
 }
@@ -99,6 +103,17 @@ void dcp_error_tensor(struct dcp_error *err, const char *name)
 {
     if (err)
         dcp_str_escape(err->tensor, sizeof err->tensor, name);
+}
+
+int dcp_error_of_tensor(struct dcp_error *err, int code, const char *name,
+                        const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    set_first(err, code, fmt, args);
+    va_end(args);
+    dcp_error_tensor(err, name);
+    return code;
 }
 
 void dcp_error_prefix(struct dcp_error *err, const char *fmt, ...)

@@ -1,4 +1,5 @@
-/* mem: allocation with checked sizes, and cleanup by scope. */
+/* mem: allocation with checked sizes, and leaving a scope: what is released then, and
+ * DCP_TRY, which leaves it early. */
 #ifndef DCP_BASE_MEM_H
 #define DCP_BASE_MEM_H
 
@@ -23,6 +24,15 @@ static inline void dcp_mem_cleanup_free(void *p)
 }
 #define DCP_CLEANUP(fn) __attribute__((cleanup(fn)))
 #define DCP_CLEANUP_FREE DCP_CLEANUP(dcp_mem_cleanup_free)
+
+/* `DCP_TRY(f(x, err));` returns the code of f from this function, unless it is 0. Not
+ * where something waits for the end of the function: docs/CODING.md, "Errors". */
+#define DCP_TRY(expression)            \
+    do {                               \
+        int dcp_try_rc = (expression); \
+        if (dcp_try_rc)                \
+            return dcp_try_rc;         \
+    } while (0)
 
 /* Checked arithmetic: false when the result does not fit. */
 static inline bool dcp_mul_size(size_t a, size_t b, size_t *out)

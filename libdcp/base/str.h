@@ -11,6 +11,11 @@ bool dcp_str_utf8_ok(const char *text, size_t n);
 /* Writes text with control characters, DEL, C1 controls, bidi marks and invalid bytes as
  * \n, \xNN or \u{…}, cut to cap with "…"; always NUL-terminated. Returns out. */
 char *dcp_str_escape(char *out, size_t cap, const char *text);
+/* A name from a file as a sentence shows it: escaped, and not so long that it hides the
+ * rest. It lives until the end of the enclosing block. */
+#define DCP_SHOWN_BYTES 160
+#define DCP_SHOWN(name) \
+    dcp_str_escape((char[DCP_SHOWN_BYTES]){ 0 }, DCP_SHOWN_BYTES, name)
 /* Shell glob on a whole tensor name: * (dots too) ? [a-z] [!a-z] {a,b} and \ before a
  * plain character. A glob longer than 4095 bytes matches nothing. */
 bool dcp_str_glob(const char *glob, const char *text);

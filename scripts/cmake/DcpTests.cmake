@@ -53,7 +53,7 @@ function(dcp_register name labels file)
         string(REPLACE " " ";" more "${CMAKE_MATCH_1}")
         list(APPEND labels ${more})
     endif()
-    set(timeout 300)
+    set(timeout 1200) # a hang ends; a machine four times slower, or shared, does not fail
     if("long" IN_LIST labels)
         set(timeout 3000)
     endif()

@@ -234,6 +234,54 @@ def tags(tree):
                 yield f"{path}:{number}: {match[0]}: say DCP_PY_… of pickle/py.h"
 
 
+# What other ranks wait for; the first two end alike on all of them.
+COLLECTIVE = r"\b(dcp_agree|dcp_await|dcp_all_done|dcp_comm_(?:allgatherv?|bcast))\s*\("
+RELEASE = r"\b(?:free|\w+_(?:free|fini|close|unlock)|fclose|close|closedir)\s*\(\s*&?(\w+)\)"
+
+
+def functions(text):
+    """Number of the first line and lines of each function, of C without comments."""
+    pattern = re.compile(r"^\w[^;{}=]*\)\n\{\n(.*?)^\}", re.MULTILINE | re.DOTALL)
+    for match in pattern.finditer(text):
+        yield text.count("\n", 0, match.start(1)) + 1, match.group(1).split("\n")
+
+
+def is_held(name, lines):
+    """Whether a local variable has got something in these lines that nobody releases."""
+    declared = re.compile(rf"^\s+(?!DCP_CLEANUP)[a-z][\w ]*[ *]{name}\b\s*([=;,\[])")
+    for i, line in enumerate(lines):
+        match = declared.match(line)
+        if match:
+            rest = line[match.end(1) :] if match.group(1) == "=" else ""
+            later = "\n".join(lines[i + 1 :])
+            return "(" in rest or bool(re.search(rf"\b{name}\b", later))
+    return False
+
+
+def tries(tree):
+    """DCP_TRY leaves a function at once: nothing may wait for its end."""
+    for path, text in tree.select((".c",), LIBRARY + PROGRAMS + ("libdcp/cli",)):
+        if "DCP_TRY" not in text:
+            continue
+        for first, lines in functions(code_only(text)):
+            label = any(re.match(r"(?!\s*default\b)\s*\w+:\s*$", line) for line in lines)
+            for i, line in enumerate(lines):
+                match = re.search(r"\bDCP_TRY\((.*)", line)
+                if not match:
+                    continue
+                after, why = "\n".join(lines[i + 1 :]), None
+                agreed = re.match(r"dcp_(agree|await)\(", match.group(1))
+                held = [x for x in re.findall(RELEASE, after) if is_held(x, lines[:i])]
+                if label:
+                    why = "the function has a label that releases"
+                elif re.search(COLLECTIVE, after) and not agreed:
+                    why = "other ranks wait for the collective below"
+                elif held:
+                    why = f"{held[0]} is released below: use DCP_CLEANUP_..."
+                if why:
+                    yield f"{path}:{first + i}: DCP_TRY: {why}"
+
+
 def public_functions(tree):
     """path, line number, name and the text above, of every DCP_PUBLIC function."""
     for path, text in tree.select((".h",), ("libdcp/include/dcp",)):
@@ -302,6 +350,7 @@ RULES = (
     vocabulary,
     doors,
     tags,
+    tries,
     documented,
     links,
     patterns,

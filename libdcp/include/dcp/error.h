@@ -83,6 +83,10 @@ DCP_PUBLIC void dcp_error_hint(struct dcp_error *err, const char *fmt, ...)
 /* Names the tensor of an error, which is set already or will be. Escapes the name. */
 DCP_PUBLIC void dcp_error_tensor(struct dcp_error *err, const char *name);
 
+/* dcp_error_set and dcp_error_tensor in one. The sentence says the name itself. */
+DCP_PUBLIC int dcp_error_of_tensor(struct dcp_error *err, int code, const char *name,
+                                   const char *fmt, ...) DCP_PRINTF(4, 5);
+
 /* Puts "<prefix>: " before the message of an error that is set. */
 DCP_PUBLIC void dcp_error_prefix(struct dcp_error *err, const char *fmt, ...)
     DCP_PRINTF(2, 3);

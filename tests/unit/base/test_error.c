@@ -1,3 +1,5 @@
+#include "base/mem.h"
+#include "base/str.h"
 #include <dcp/error.h>
 #include <dcp/log.h>
 
@@ -55,6 +57,64 @@ static void a_tensor_is_named_before_or_after(void **state)
             dcp_error_tensor(&err, "w");
         assert_string_equal(err.tensor, "w");
         assert_string_equal(err.message, "it is damaged");
+    }
+}
+
+static void a_sentence_of_a_tensor(void **state)
+{
+    (void)state;
+    struct dcp_error err = { 0 };
+    const char *name = "w\n";
+    assert_int_equal(dcp_error_of_tensor(&err, DCP_E_CORRUPT, name, "'%s' has %d parts",
+                                         DCP_SHOWN(name), 3),
+                     DCP_E_CORRUPT);
+    assert_int_equal(err.code, DCP_E_CORRUPT);
+    assert_string_equal(err.tensor, "w\\n");
+    assert_string_equal(err.message, "'w\\n' has 3 parts");
+    assert_int_equal(dcp_error_of_tensor(&err, DCP_E_IO, "v", "later"), DCP_E_IO);
+    assert_string_equal(err.message, "'w\\n' has 3 parts");
+    assert_int_equal(dcp_error_of_tensor(NULL, DCP_E_IO, "v", "x"), DCP_E_IO);
+}
+
+static void a_name_is_shown_escaped_and_cut(void **state)
+{
+    (void)state;
+    char name[400] = { 0 };
+    memset(name, 'n', sizeof name - 1);
+    const char *cut = DCP_SHOWN(name), *escaped = DCP_SHOWN("a\x1b");
+    assert_int_equal(strlen(cut), DCP_SHOWN_BYTES - 1);
+    assert_string_equal(cut + strlen(cut) - strlen("…"), "…");
+    assert_string_equal(escaped, "a\\x1b");
+}
+
+static int count_call(int *calls, int rc)
+{
+    ++*calls;
+    return rc;
+}
+
+static int try_two(int *calls, int first, int second)
+{
+    if (*calls == 0)
+        DCP_TRY(count_call(calls, first));
+    else
+        return 1;
+    DCP_TRY(count_call(calls, second));
+    return DCP_OK;
+}
+
+static void the_first_that_fails_is_returned(void **state)
+{
+    (void)state;
+    static const struct {
+        int first, second, rc, calls;
+    } cases[] = { { 0, 0, 0, 2 },
+                  { DCP_E_IO, 0, DCP_E_IO, 1 },
+                  { 0, DCP_E_MEMORY, DCP_E_MEMORY, 2 } };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        int calls = 0;
+        assert_int_equal(try_two(&calls, cases[i].first, cases[i].second), cases[i].rc);
+        assert_int_equal(calls, cases[i].calls);
     }
 }
 
@@ -160,6 +220,9 @@ int main(void)
         cmocka_unit_test(first_failure_wins),
         cmocka_unit_test(null_and_ok_do_nothing),
         cmocka_unit_test(a_tensor_is_named_before_or_after),
+        cmocka_unit_test(a_sentence_of_a_tensor),
+        cmocka_unit_test(a_name_is_shown_escaped_and_cut),
+        cmocka_unit_test(the_first_that_fails_is_returned),
         cmocka_unit_test(errno_chooses_the_code),
         cmocka_unit_test(names_from_files_are_escaped),
         cmocka_unit_test(long_texts_are_cut_and_say_so),
