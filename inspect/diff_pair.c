@@ -3,6 +3,7 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include <dcp/checkpoint.h>
+#include <dcp/training.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -176,17 +177,6 @@ static bool same_object(const struct dcp_object *a, const struct dcp_object *b)
            json_equal(x, y);
 }
 
-/* What training goes on from, in every format that can hold it. */
-static bool is_training(const char *name)
-{
-    static const char *const names[] = { "trainer",     "optimizer", "scheduler",
-                                         "loss_scaler", "rng",       "data" };
-    for (size_t i = 0; i < DCP_ARRAY_LEN(names); i++)
-        if (strcmp(names[i], name) == 0)
-            return true;
-    return false;
-}
-
 /* Where a state comes from does not make it another. */
 static bool is_compared(const char *name)
 {
@@ -208,13 +198,13 @@ static int pair_objects(struct inspect_diff_result *diff, struct dcp_error *err)
             continue;
         if (other >= 0 && same_object(&a->objects[i], &b->objects[other]))
             diff->n_objects_same++;
-        else if (one_format || other >= 0 || is_training(name))
+        else if (one_format || other >= 0 || dcp_training_is_state(name))
             diff->objects[diff->n_objects++] =
                 (struct inspect_object_diff){ name, true, other >= 0 };
     }
     for (size_t i = 0; i < b->n_objects; i++)
         if (is_compared(b->objects[i].name) &&
-            (one_format || is_training(b->objects[i].name)) &&
+            (one_format || dcp_training_is_state(b->objects[i].name)) &&
             dcp_catalog_find_object(a, b->objects[i].name) < 0)
             diff->objects[diff->n_objects++] =
                 (struct inspect_object_diff){ b->objects[i].name, false, true };

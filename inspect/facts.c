@@ -114,7 +114,7 @@ static int64_t integer_of(const json_t *object, const char *key, const char *oth
 }
 
 /* Ours, and that of a Hugging Face folder. */
-static const char *const config_names[] = { "model_config", "config" };
+static const char *const config_names[] = { DCP_TRAINING_MODEL_CONFIG, "config" };
 
 bool inspect_facts_is_config(const char *object_name)
 {
@@ -198,9 +198,9 @@ static void find_missing(const struct dcp_catalog *catalog, struct inspect_facts
     static const struct {
         const char *object, *text;
     } needs[] = {
-        { "scheduler", "scheduler" },
-        { "rng", "random numbers" },
-        { "data", "data cursor" },
+        { DCP_TRAINING_SCHEDULER, "scheduler" },
+        { DCP_TRAINING_RNG, "random numbers" },
+        { DCP_TRAINING_DATA, "data cursor" },
     };
     size_t used = 0;
     bool lacks =

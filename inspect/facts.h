@@ -2,7 +2,7 @@
 #ifndef INSPECT_FACTS_H
 #define INSPECT_FACTS_H
 
-#include <dcp/tensor.h>
+#include <dcp/training.h>
 
 /* All tensors of one role and dtype. */
 struct inspect_group {

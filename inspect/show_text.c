@@ -164,9 +164,10 @@ static void add_objects(struct dcp_buf *text, const struct dcp_catalog *catalog)
         char shown[64];
         dcp_str_escape(shown, sizeof shown, file ? file : name);
         add_separator(text);
-        dcp_buf_add_text(text, strcmp(name, "data") == 0          ? "data cursor"
-                               : strcmp(name, "loss_scaler") == 0 ? "loss scaler"
-                                                                  : shown);
+        dcp_buf_add_text(text, strcmp(name, DCP_TRAINING_DATA) == 0 ? "data cursor"
+                               : strcmp(name, DCP_TRAINING_LOSS_SCALER) == 0
+                                   ? "loss scaler"
+                                   : shown);
     }
     if (others)
         dcp_buf_add_fmt(text, " · %s",

@@ -25,7 +25,7 @@ static char *config_beside(const struct reshard_job *job)
  * that was given, the source's, or one that lies beside it. */
 static int find_config(struct reshard_job *job, char **out, struct dcp_error *err)
 {
-    int i = dcp_catalog_find_object(job->source, "model_config");
+    int i = dcp_catalog_find_object(job->source, DCP_TRAINING_MODEL_CONFIG);
     void *text = NULL;
     size_t n;
     *out = NULL;

@@ -5,6 +5,7 @@
 #include "cli/main.h"
 #include "settings.h"
 #include <dcp/reshard.h>
+#include <dcp/training.h>
 
 struct reshard_job {
     struct dcp_main *m;

@@ -1,7 +1,6 @@
 /* optim_ids: dealing weights out to groups. */
 #include "optim_ids.h"
 #include "base/mem.h"
-#include "formats/pickle/json.h"
 #include <string.h>
 
 enum { MAX_GROUPS = 4096 };
@@ -182,51 +181,4 @@ int dcp_optim_ids_find(const struct dcp_catalog *catalog, const size_t *weights,
     for (size_t i = 0; i < n && !out->found; i++)
         out->weight[i] = -1;
     return DCP_OK;
-}
-
-/* -- groups -------------------------------------------------------------------------- */
-
-static json_t *names_of(const struct dcp_catalog *catalog, const json_t *params,
-                        const struct dcp_optim_ids *ids)
-{
-    json_t *names = json_array();
-
-    for (size_t i = 0; names && i < json_array_size(params); i++) {
-        const json_t *id = json_array_get(params, i);
-        const char *name = json_string_value(id);
-        if (!name && ids->found)
-            name = catalog->tensors[ids->weight[json_integer_value(id)]].param;
-        if (json_array_append_new(names, name ? json_string(name) : json_deep_copy(id))) {
-            json_decref(names);
-            names = NULL;
-        }
-    }
-    return names;
-}
-
-json_t *dcp_optim_ids_groups(const struct dcp_catalog *catalog, const json_t *groups,
-                             const struct dcp_optim_ids *ids)
-{
-    json_t *out = json_array();
-
-    for (size_t g = 0; out && g < json_array_size(groups); g++) {
-        json_t *group = json_object(), *value;
-        const char *key;
-        int failed = group == NULL;
-        json_object_foreach(json_array_get(groups, g), key, value)
-        {
-            json_t *tuple = dcp_pickle_json_tagged(value, "$tuple");
-            bool params = !strcmp(key, "params");
-            if (!failed && strcmp(key, "param_names") != 0)
-                failed =
-                    json_object_set_new(group, key,
-                                        params ? names_of(catalog, value, ids)
-                                               : json_deep_copy(tuple ? tuple : value));
-        }
-        if (json_array_append_new(out, group) || failed) {
-            json_decref(out);
-            out = NULL;
-        }
-    }
-    return out;
 }

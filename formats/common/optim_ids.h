@@ -41,9 +41,4 @@ int dcp_optim_ids_find(const struct dcp_catalog *catalog, const size_t *weights,
                        const struct dcp_optim_shape *shapes, struct dcp_optim_ids *out,
                        struct dcp_error *err);
 
-/* The groups in the words of training.h: "params" are the params of weights, tuples are
- * arrays. NULL: out of memory. */
-json_t *dcp_optim_ids_groups(const struct dcp_catalog *catalog, const json_t *groups,
-                             const struct dcp_optim_ids *ids);
-
 #endif

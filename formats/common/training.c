@@ -37,38 +37,23 @@ int64_t dcp_training_step(const json_t *value)
                : -1;
 }
 
-/* An integer member of an object, when both are there. */
-static int read_integer(const struct dcp_catalog *catalog, const char *name,
-                        const char *key, bool *out_found, int64_t *out,
-                        struct dcp_error *err)
-{
-    DCP_CLEANUP_JSON json_t *object = NULL;
-    int rc = dcp_training_read(catalog, name, &object, err);
-    const json_t *value = json_object_get(object, key);
-
-    *out_found = json_is_integer(value);
-    if (*out_found)
-        *out = json_integer_value(value);
-    return rc;
-}
-
 int dcp_training_updates(const struct dcp_catalog *catalog, int64_t *out,
                          struct dcp_error *err)
 {
-    bool found, has_skipped;
-    int64_t skipped = 0;
-    int rc = read_integer(catalog, DCP_TRAINING_OPTIMIZER, "step", &found, out, err);
+    struct dcp_training t;
+    int rc = dcp_training_parse(catalog, &t, err);
 
-    if (rc || found)
+    if (rc)
         return rc;
-    rc = read_integer(catalog, DCP_TRAINING_TRAINER, "step", &found, out, err);
-    if (!rc && found)
-        rc = read_integer(catalog, DCP_TRAINING_TRAINER, "skipped_steps", &has_skipped,
-                          &skipped, err);
-    if (!found)
-        *out = catalog->step > 0 ? catalog->step : 0;
-    *out -= skipped;
-    return rc;
+    *out = t.updates;
+    if (t.updates == DCP_TRAINING_UNKNOWN)
+        *out = t.step == DCP_TRAINING_UNKNOWN            ? catalog->step
+               : t.skipped_steps == DCP_TRAINING_UNKNOWN ? t.step
+                                                         : t.step - t.skipped_steps;
+    if (t.updates == DCP_TRAINING_UNKNOWN && t.step == DCP_TRAINING_UNKNOWN && *out < 0)
+        *out = 0;
+    dcp_training_fini(&t);
+    return DCP_OK;
 }
 
 /* -- groups of parameters ------------------------------------------------------------ */

@@ -1,32 +1,13 @@
-/* training: what a checkpoint knows of training beside its tensors, in the same words
- * whatever file it comes from. These objects, JSON texts, have a fixed meaning; formats
- * that know them read and write them, and keep other objects as they are:
- *
- *   trainer        {"step", "samples", "tokens", "skipped_steps", "seed"}: integers,
- *                  those that are known; step counts calls of the optimizer, skipped ones
- *                  too
- *   optimizer      {"type": "AdamW", "step": updates that were made, "param_groups":
- *                  [{"lr", "betas": [b1, b2], "eps", "weight_decay", …,
- *                    "params": [names of weights, in order]}]}
- *   scheduler      {"type": "WarmupLR" or absent, "last_batch_iteration", …}
- *   loss_scaler    {"type": "static" or "dynamic", "scale", …}
- *   model_config   config.json of Hugging Face
- *   deepspeed_config
+/* training: for formats, what <dcp/training.h> describes as JSON: its objects with all
+ * that stands in them, any other object, and groups of parameters that no object tells.
  *
  * A tensor of an optimizer is known by its role and by `param`, the `param` of its
  * weight; a name is only how one file spells it. */
 #ifndef DCP_FORMATS_COMMON_TRAINING_H
 #define DCP_FORMATS_COMMON_TRAINING_H
 
-#include <dcp/tensor.h>
+#include <dcp/training.h>
 #include <jansson.h>
-
-#define DCP_TRAINING_TRAINER "trainer"
-#define DCP_TRAINING_OPTIMIZER "optimizer"
-#define DCP_TRAINING_SCHEDULER "scheduler"
-#define DCP_TRAINING_LOSS_SCALER "loss_scaler"
-#define DCP_TRAINING_MODEL_CONFIG "model_config"
-#define DCP_TRAINING_DEEPSPEED_CONFIG "deepspeed_config"
 
 /* An object, parsed; *out is NULL when it is not there or no JSON. Freed with
  * json_decref. Errors: CORRUPT, MEMORY. */

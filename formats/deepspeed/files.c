@@ -2,6 +2,7 @@
  * the order in which DeepSpeed 0.19 writes them. */
 #include "base/mem.h"
 #include "base/part.h"
+#include "formats/pickle/py.h"
 #include "ours.h"
 #include <string.h>
 
@@ -97,7 +98,7 @@ static json_t *base_state(const struct dcp_ds_writer *w, struct dcp_torch_out *o
                                   json_pack("[I,o]", (json_int_t)g,
                                             group_state(w, out, &w->groups[g], rank))))
             base.failed = true;
-    set(&base, "state", dcp_ds_number_dict(pairs));
+    set(&base, "state", dcp_py_new(DCP_PY_DICT, pairs));
     set(&base, "param_groups", dcp_ds_group_values(w));
     return finish(&base);
 }
@@ -130,14 +131,15 @@ static json_t *slice_mappings(const struct dcp_ds_writer *w, int rank)
         for (size_t p = 0; p < group->n_params; p++) {
             struct dcp_ds_part part;
             if (dcp_ds_part_of(group, &group->params[p], w->stage, w->world, rank, &part))
-                append_pair(pairs, &failed, group->params[p].name,
-                            json_pack("{s:s, s:{s:I, s:I}}", "$object",
-                                      "deepspeed.utils.tensor_fragment.fragment_address",
-                                      "state", "numel",
-                                      (json_int_t)(part.end - part.begin), "start",
-                                      (json_int_t)part.at));
+                append_pair(
+                    pairs, &failed, group->params[p].name,
+                    dcp_py_object("deepspeed.utils.tensor_fragment.fragment_address",
+                                  "state",
+                                  json_pack("{s:I, s:I}", "numel",
+                                            (json_int_t)(part.end - part.begin), "start",
+                                            (json_int_t)part.at)));
         }
-        failed = failed || json_array_append_new(list, dcp_ds_pairs(pairs));
+        failed = failed || json_array_append_new(list, dcp_py_ordered(pairs));
     }
     if (failed) {
         json_decref(list);
@@ -315,7 +317,7 @@ static json_t *module_dict(struct model *m)
         append_pair(pairs, &failed, key,
                     dcp_torch_out_value(m->out, m->w->catalog, value));
     }
-    json_t *dict = dcp_ds_pairs(pairs);
+    json_t *dict = dcp_py_ordered(pairs);
     if (state && json_object_set(dict, "state", state))
         failed = true;
     if (failed) {
@@ -349,7 +351,7 @@ static json_t *param_shapes(const struct dcp_ds_writer *w)
             append_pair(pairs, &failed, param->name,
                         dcp_ds_size(param->ndim, param->shape));
         }
-        failed = failed || json_array_append_new(list, dcp_ds_pairs(pairs));
+        failed = failed || json_array_append_new(list, dcp_py_ordered(pairs));
     }
     if (failed) {
         json_decref(list);
@@ -396,7 +398,7 @@ static json_t *frozen_dict(struct model *m, bool shapes)
         json_decref(pairs);
         return failed ? NULL : json_null();
     }
-    return dcp_ds_pairs(pairs);
+    return dcp_py_ordered(pairs);
 }
 
 /* Second names; only rank 0 knows them. */

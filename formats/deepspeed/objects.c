@@ -2,8 +2,9 @@
  * common/training.h. */
 #include "base/json.h"
 #include "base/mem.h"
+#include "formats/common/optim.h"
 #include "formats/common/training.h"
-#include "formats/pickle/json.h"
+#include "formats/pickle/py.h"
 #include "ours.h"
 #include <stdio.h>
 #include <string.h>
@@ -145,9 +146,9 @@ static json_t *names_of(const struct dcp_ds_reader *reader, int param_group)
 /* betas are a pair in JSON too. */
 static int plain_betas(json_t *group)
 {
-    json_t *pair = dcp_pickle_json_tagged(json_object_get(group, "betas"), "$tuple");
+    json_t *betas = json_object_get(group, "betas");
 
-    return pair ? json_object_set(group, "betas", pair) : 0;
+    return betas ? json_object_set(group, "betas", dcp_py_untuple(betas)) : 0;
 }
 
 static int add_group(struct dcp_ds_reader *reader, struct dcp_ds_file *file,
@@ -242,20 +243,10 @@ static const char *type_of(const struct dcp_ds_reader *reader)
 
 static int add_optimizer(struct dcp_ds_reader *reader, struct dcp_error *err)
 {
-    const char *type = type_of(reader);
-    json_t *optimizer = json_object();
-
-    if (!reader->param_groups) {
-        json_decref(optimizer);
-        return DCP_OK;
-    }
-    if ((type && json_object_set_new(optimizer, "type", json_string(type))) ||
-        set_integer(optimizer, "step", reader->updates) ||
-        json_object_set(optimizer, "param_groups", reader->param_groups)) {
-        json_decref(optimizer);
-        optimizer = NULL;
-    }
-    return dcp_training_add(reader->catalog, DCP_TRAINING_OPTIMIZER, optimizer, err);
+    return reader->param_groups
+               ? dcp_optim_add(reader->catalog, type_of(reader), reader->updates,
+                               reader->param_groups, err)
+               : DCP_OK;
 }
 
 static int add_scheduler(struct dcp_ds_reader *reader, struct dcp_error *err)

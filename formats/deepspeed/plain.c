@@ -6,7 +6,7 @@
  *   fused 16-bit     {"optimizer_state_dict": by groups, "fp32_groups_flat": flat arrays}
  */
 #include "base/mem.h"
-#include "formats/common/optim_ids.h"
+#include "formats/common/optim.h"
 #include "formats/pickle/json.h"
 #include "read.h"
 #include <stdio.h>
@@ -36,8 +36,7 @@ static int list_weights(struct plain *p, struct dcp_error *err)
     if (!p->weights)
         return dcp_error_memory(err, "the names of parameters");
     for (size_t t = 0; t < catalog->n_tensors; t++)
-        if (catalog->tensors[t].role == DCP_ROLE_MODEL &&
-            dcp_dtype_is_float(catalog->tensors[t].dtype))
+        if (dcp_optim_may_have(&catalog->tensors[t]))
             p->weights[p->n_weights++] = t;
     return DCP_OK;
 }
@@ -224,8 +223,8 @@ static int take_entry(struct plain *p, size_t number, const char *key,
             step = (double)integer;
         else
             rc = dcp_ds_scalar(&p->file->torch, value, &found, &dtype, &step, err);
-        if (step >= 0 && step < 9e15 && (int64_t)step > p->reader->updates)
-            p->reader->updates = (int64_t)step;
+        if (dcp_optim_updates(step) > p->reader->updates)
+            p->reader->updates = dcp_optim_updates(step);
         if (!rc && step >= 0 &&
             json_object_set_new(p->reader->note, "step",
                                 json_string(found ? dcp_dtype_torch_name(dtype) : "int")))

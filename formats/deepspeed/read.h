@@ -12,7 +12,7 @@
  *    "steps": [of each group of the optimizer, where they differ],
  *    "state": [of each group: {what the optimizer keeps that is no flat tensor}],
  *    "module": {"state": of the state dict itself, "extra": {key: what is no tensor}},
- *    "model_states": {every other key of the model's file: value, as in pickle/json.h},
+ *    "model_states": {every other key of the model's file: value, as in pickle/py.h},
  *    "optim_states": {the same of the optimizer's file}} */
 #ifndef DCP_FORMATS_DEEPSPEED_READ_H
 #define DCP_FORMATS_DEEPSPEED_READ_H

@@ -1,6 +1,6 @@
 /* tree: values of DeepSpeed's pickles, as JSON that torch_out writes. */
 #include "base/mem.h"
-#include "formats/pickle/json.h"
+#include "formats/pickle/py.h"
 #include "read.h"
 #include "write.h"
 #include <string.h>
@@ -20,16 +20,6 @@ const struct dcp_torch_class dcp_ds_classes[] = {
     { 0 },
 };
 
-json_t *dcp_ds_pairs(json_t *pairs)
-{
-    return json_pack("{s:s, s:o}", "$object", "collections.OrderedDict", "pairs", pairs);
-}
-
-json_t *dcp_ds_number_dict(json_t *pairs)
-{
-    return json_pack("{s:o}", "$dict", pairs);
-}
-
 json_t *dcp_ds_size(int ndim, const int64_t *shape)
 {
     json_t *sizes = json_array();
@@ -39,14 +29,14 @@ json_t *dcp_ds_size(int ndim, const int64_t *shape)
             json_decref(sizes);
             return NULL;
         }
-    return json_pack("{s:s, s:[{s:o}]}", "$object", "torch.Size", "args", "$tuple",
-                     sizes);
+    return dcp_py_object("torch.Size", "args",
+                         json_pack("[o]", dcp_py_new(DCP_PY_TUPLE, sizes)));
 }
 
 json_t *dcp_ds_stage_value(int stage)
 {
-    return json_pack("{s:s, s:[i]}", "$object",
-                     "deepspeed.runtime.zero.config.ZeroStageEnum", "args", stage);
+    return dcp_py_object("deepspeed.runtime.zero.config.ZeroStageEnum", "args",
+                         json_pack("[i]", stage));
 }
 
 /* -- loss scaler ------------------------------------------------------------------- */
@@ -59,7 +49,7 @@ static json_t *dynamic_defaults(void)
                      "last_overflow_iter", -1, "scale_factor", 2.0, "scale_window", 1000,
                      "min_scale", 1, "delayed_shift", 1, "cur_hysteresis", 1,
                      "consecutive_hysteresis", 0, "raise_error_at_min_scale", 1, "dtype",
-                     "$global", "torch.float16");
+                     DCP_PY_GLOBAL, "torch.float16");
 }
 
 json_t *dcp_ds_loss_scaler(const struct dcp_ds_writer *w)
@@ -84,9 +74,8 @@ json_t *dcp_ds_loss_scaler(const struct dcp_ds_writer *w)
         json_decref(state);
         return NULL;
     }
-    return json_pack("{s:s, s:o}", "$object",
-                     dynamic ? SCALERS ".DynamicLossScaler" : SCALERS ".LossScaler",
-                     "state", state);
+    return dcp_py_object(dynamic ? SCALERS ".DynamicLossScaler" : SCALERS ".LossScaler",
+                         "state", state);
 }
 
 /* -- the optimizer ----------------------------------------------------------------- */
@@ -143,7 +132,8 @@ static int set_options(const struct dcp_ds_writer *w, json_t *group)
     int failed = 0;
 
     if (json_is_array(betas))
-        failed = json_object_set_new(group, "betas", json_pack("{s:O}", "$tuple", betas));
+        failed = json_object_set_new(group, "betas",
+                                     dcp_py_new(DCP_PY_TUPLE, json_incref(betas)));
     if (!failed && betas && !w->note && !json_object_get(group, "bias_correction"))
         failed = json_object_set_new(group, "bias_correction", json_true());
     return failed;

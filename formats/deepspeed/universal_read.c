@@ -1,6 +1,7 @@
 /* universal_read: a folder for each parameter. */
 #include "base/mem.h"
 #include "base/str.h"
+#include "formats/common/optim.h"
 #include "ours.h"
 #include "universal.h"
 #include <stdio.h>
@@ -169,9 +170,9 @@ static int take_step(struct dcp_ds_reader *reader, struct dcp_ds_file *file,
         value = (double)number;
     else if (node)
         rc = dcp_ds_scalar(&file->torch, node, &found, &dtype, &value, err);
-    if (rc || !(value >= 0 && value < 9e15))
+    if (rc || dcp_optim_updates(value) < 0)
         return rc;
-    reader->updates = (int64_t)value;
+    reader->updates = dcp_optim_updates(value);
     return json_object_set_new(reader->note, "step",
                                json_string(found ? dcp_dtype_torch_name(dtype) : "int"))
                ? dcp_error_memory(err, "an object")

@@ -1,5 +1,6 @@
 /* universal_write: a file for each tensor of the optimizer. */
 #include "base/mem.h"
+#include "formats/pickle/py.h"
 #include "ours.h"
 #include "universal.h"
 #include <stdio.h>
@@ -133,8 +134,8 @@ static json_t *inner_state(const struct dcp_ds_writer *w, struct dcp_torch_out *
             json_decref(pairs);
             return NULL;
         }
-    return json_pack("{s:o, s:o}", "state", dcp_ds_number_dict(pairs), "param_groups",
-                     dcp_ds_group_values(w));
+    return json_pack("{s:o, s:o}", "state", dcp_py_new(DCP_PY_DICT, pairs),
+                     "param_groups", dcp_ds_group_values(w));
 }
 
 static json_t *optimizer_tree(const struct dcp_ds_writer *w, struct dcp_torch_out *out)

@@ -1,8 +1,8 @@
 /* value: values of DeepSpeed's pickles. */
-#include "base/bytes.h"
 #include "base/json.h"
 #include "base/mem.h"
 #include "base/str.h"
+#include "formats/common/optim.h"
 #include "formats/pickle/json.h"
 #include "read.h"
 #include <stdio.h>
@@ -71,18 +71,6 @@ int dcp_ds_stage(const struct dcp_pickle_node *node)
     return -1;
 }
 
-static double as_double(const unsigned char *bytes, enum dcp_dtype dtype)
-{
-    double value = 0;
-
-    if (dtype == DCP_I64)
-        return (double)(int64_t)dcp_le64(bytes);
-    if (dtype == DCP_I32)
-        return (double)(int32_t)dcp_le32(bytes);
-    dcp_cast(dtype, DCP_F64, bytes, &value, 1, NULL);
-    return value;
-}
-
 int dcp_ds_scalar(struct dcp_torch_file *file, const struct dcp_pickle_node *node,
                   bool *out_found, enum dcp_dtype *out_dtype, double *out,
                   struct dcp_error *err)
@@ -94,18 +82,13 @@ int dcp_ds_scalar(struct dcp_torch_file *file, const struct dcp_pickle_node *nod
     *out_found = false;
     int rc = dcp_torch_view(file, node, "step", &found, &view, err);
     if (rc || !found || view.ndim || !view.has_data || view.memory ||
-        dcp_dtype_size(view.dtype) > sizeof bytes ||
-        (!dcp_dtype_is_float(view.dtype) && view.dtype != DCP_I64 &&
-         view.dtype != DCP_I32))
+        dcp_dtype_size(view.dtype) > sizeof bytes)
         return rc;
     rc = dcp_torch_read(file, view.offset, view.codec, view.skip, bytes,
                         dcp_dtype_size(view.dtype), err);
-    if (rc)
-        return rc;
-    *out_found = true;
+    *out_found = !rc && dcp_optim_number(view.dtype, bytes, out);
     *out_dtype = view.dtype;
-    *out = as_double(bytes, view.dtype);
-    return DCP_OK;
+    return rc;
 }
 
 /* -- files --------------------------------------------------------------------------- */
@@ -176,7 +159,7 @@ static int take(void *self, const struct dcp_pickle_node *node, const char *path
     rc = dcp_catalog_add_tensor(t->reader->catalog, &tensor, &index, err);
     if (!rc)
         rc = dcp_torch_add_piece(t->reader->catalog, t->file->index, index, &view, err);
-    if (!rc && !(*out = json_pack("{s:s}", "$tensor", name)))
+    if (!rc && !(*out = dcp_py_name(DCP_PY_TENSOR, name)))
         rc = dcp_error_memory(err, "an object");
     return rc;
 }
@@ -213,7 +196,7 @@ int dcp_ds_json_rest(struct dcp_ds_reader *reader, struct dcp_ds_file *file,
     for (size_t i = 0; pairs && i + 1 < pairs->n && !rc; i += 2) {
         const char *key = dcp_ds_text(reader->arena, pairs->items[i]);
         json_t *value = NULL;
-        if (!key || !key[0] || key[0] == '$' || is_known(key, known))
+        if (!key || !key[0] || dcp_py_is_tag(key) || is_known(key, known))
             continue; /* keys that are no names cannot come from DeepSpeed */
         size_t n = strlen(path) + strlen(key) + 2;
         DCP_CLEANUP_FREE char *at = malloc(n);

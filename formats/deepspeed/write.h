@@ -84,9 +84,7 @@ int dcp_ds_optim_file(const struct dcp_ds_writer *writer, int rank,
 
 /* -- values; NULL when memory ran out, and each takes the values that it is given -- */
 
-json_t *dcp_ds_pairs(json_t *pairs); /* an OrderedDict of [[key, value], …] */
 json_t *dcp_ds_size(int ndim, const int64_t *shape); /* torch.Size */
-json_t *dcp_ds_number_dict(json_t *pairs);           /* a dict with integers as keys */
 json_t *dcp_ds_loss_scaler(const struct dcp_ds_writer *writer);
 json_t *dcp_ds_stage_value(int stage);
 /* The step as the optimizer keeps it: an integer, or a tensor on a storage of its own. */

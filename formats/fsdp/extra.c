@@ -1,7 +1,9 @@
 /* extra: the files of extra state. What a rank keeps for itself becomes an object of
- * its own; small tensors, such as states of random numbers, stand in it:
- * {"$array": {"dtype": "uint8", "shape": [5056], "bytes": "00ff…"}}. */
+ * its own; small tensors, such as states of random numbers, stand in it as arrays of
+ * pickle/py.h. */
+#include "base/hex.h"
 #include "base/mem.h"
+#include "base/str.h"
 #include "formats/common/training.h"
 #include "formats/pickle/json.h"
 #include "fsdp.h"
@@ -35,11 +37,9 @@ static json_t *shape_json(const struct dcp_torch_view *view)
 static int make_array(struct extra *e, const struct dcp_torch_view *view, json_t **out,
                       struct dcp_error *err)
 {
-    static const char digits[] = "0123456789abcdef";
     size_t n = (size_t)view->stored_size;
     DCP_CLEANUP_FREE unsigned char *data = malloc(n + 1);
-    DCP_CLEANUP_FREE char *hex = malloc(2 * n + 1);
-    int rc = data && hex ? DCP_OK : dcp_error_memory(err, "extra state");
+    int rc = data ? DCP_OK : dcp_error_memory(err, "extra state");
 
     if (!rc && view->memory)
         memcpy(data, view->memory, n);
@@ -47,13 +47,11 @@ static int make_array(struct extra *e, const struct dcp_torch_view *view, json_t
         rc = dcp_torch_read(e->file, view->offset, view->codec, view->skip, data, n, err);
     if (rc)
         return rc;
-    for (size_t i = 0; i < n; i++) {
-        hex[2 * i] = digits[data[i] >> 4];
-        hex[2 * i + 1] = digits[data[i] & 15];
-    }
-    *out = json_pack("{s:{s:s,s:o,s:s%}}", "$array", "dtype",
-                     dcp_dtype_torch_name(view->dtype), "shape", shape_json(view),
-                     "bytes", hex, 2 * n);
+    DCP_CLEANUP_FREE char *hex = dcp_hex_new(data, n);
+    *out = hex ? json_pack("{s:{s:s,s:o,s:s}}", DCP_PY_ARRAY, "dtype",
+                           dcp_dtype_torch_name(view->dtype), "shape", shape_json(view),
+                           "bytes", hex)
+               : NULL;
     return *out ? DCP_OK : dcp_error_memory(err, "extra state");
 }
 
@@ -77,7 +75,7 @@ static int make_tensor(struct extra *e, const struct dcp_fsdp_piece *piece,
                              "'%s' has over %d tensors under one name", e->file->in.shown,
                              MAX_SPELLINGS);
     int rc = dcp_fsdp_add(e->r, e->file, e->file_index, e->rank, &tensor, piece, err);
-    if (!rc && !(*out = json_pack("{s:s}", "$tensor", name)))
+    if (!rc && !(*out = dcp_py_name(DCP_PY_TENSOR, name)))
         rc = dcp_error_memory(err, "extra state");
     return rc;
 }

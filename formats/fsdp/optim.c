@@ -1,6 +1,6 @@
 /* optim: the optimizer's files. A state stands under the name of its weight, or
  * under a number; then the model tells which weight that is, if it can. */
-#include "base/bytes.h"
+#include "formats/common/optim.h"
 #include "base/json.h"
 #include "base/mem.h"
 #include "base/str.h"
@@ -91,8 +91,7 @@ static size_t list_weights(const struct dcp_fsdp_reading *r, size_t n_weights,
     for (size_t i = 0; i < n_weights; i++) {
         size_t t = r->order ? r->order[i] : i;
         const struct dcp_tensor *tensor = &r->catalog->tensors[t];
-        if (tensor->role == DCP_ROLE_MODEL && !tensor->tied_to &&
-            dcp_dtype_is_float(tensor->dtype) && (plain_too || !r->known[t].plain))
+        if (dcp_optim_may_have(tensor) && (plain_too || !r->known[t].plain))
             out[n++] = t;
     }
     return n;
@@ -215,30 +214,23 @@ static char *make_name(struct optim *o, const struct owner *owner, const char *k
 /* The number of updates in a tensor of one element. */
 static int see_step(struct optim *o, const struct dcp_torch_view *view)
 {
-    unsigned char data[16] = { 0 };
+    unsigned char data[8] = { 0 };
     size_t n = dcp_dtype_size(view->dtype);
-    int64_t updates = -1;
-    float single;
+    double number;
     int rc = DCP_OK;
 
     if (!view->has_data || view->ndim > 1 || (view->ndim && view->shape[0] != 1) ||
-        n > 8 || (view->memory && view->stored_size != n))
+        n > sizeof data || (view->memory && view->stored_size != n))
         return DCP_OK;
     if (view->memory)
         memcpy(data, view->memory, n);
     else
         rc = dcp_torch_read(o->file, view->offset, view->codec, view->skip, data, n,
                             o->err);
-    if (rc)
-        return rc;
-    uint32_t low = dcp_le32(data);
-    memcpy(&single, &low, sizeof single);
-    if (view->dtype == DCP_F32 && single >= 0 && single < 1e15f)
-        updates = (int64_t)single;
-    else if (view->dtype == DCP_I64)
-        updates = (int64_t)dcp_le64(data);
-    o->updates = updates > o->updates ? updates : o->updates;
-    return DCP_OK;
+    if (!rc && dcp_optim_number(view->dtype, data, &number) &&
+        dcp_optim_updates(number) > o->updates)
+        o->updates = dcp_optim_updates(number);
+    return rc;
 }
 
 static int take_tensor(struct optim *o, const struct owner *owner, const char *key,
@@ -309,42 +301,19 @@ static int take_state(struct optim *o, const struct dcp_pickle_node *id,
 
 /* -- what is no tensor --------------------------------------------------------------- */
 
-/* Whether all parameters of the groups have names. */
-static bool has_names(const json_t *groups)
-{
-    for (size_t g = 0; g < json_array_size(groups); g++) {
-        json_t *params = json_object_get(json_array_get(groups, g), "params");
-        for (size_t i = 0; i < json_array_size(params); i++)
-            if (!json_is_string(json_array_get(params, i)))
-                return false;
-    }
-    return json_array_size(groups) > 0;
-}
-
-/* {"step", "param_groups"} in the words of common/training.h; when nobody knows what the
- * numbers are, the groups as they stand, under another name. */
+/* The object; when nobody knows what the numbers are, the groups as they stand, under
+ * another name. */
 static int add_groups(struct optim *o)
 {
-    json_t *groups = dcp_optim_ids_groups(o->r->catalog, o->groups, &o->r->ids);
-    bool named = has_names(groups);
-    json_t *optimizer = named ? json_object() : NULL;
+    bool named;
+    DCP_CLEANUP_JSON json_t *groups =
+        dcp_optim_groups_of(o->r->catalog, o->groups, &o->r->ids, &named);
 
-    if (!groups || (named && !optimizer)) {
-        json_decref(groups);
+    if (!groups)
         return dcp_error_memory(o->err, "an optimizer");
-    }
-    if (!named)
-        return dcp_training_add(o->r->catalog, CONTAINER ".param_groups", groups, o->err);
-    int failed = 0;
-    if (o->updates >= 0)
-        failed =
-            json_object_set_new(optimizer, "step", json_integer((json_int_t)o->updates));
-    failed |= json_object_set_new(optimizer, "param_groups", groups);
-    if (failed) {
-        json_decref(optimizer);
-        return dcp_error_memory(o->err, "an optimizer");
-    }
-    return dcp_training_add(o->r->catalog, DCP_TRAINING_OPTIMIZER, optimizer, o->err);
+    return named ? dcp_optim_add(o->r->catalog, NULL, o->updates, groups, o->err)
+                 : dcp_training_add(o->r->catalog, CONTAINER ".param_groups",
+                                    json_incref(groups), o->err);
 }
 
 /* Steps, where one is not what the others are. */

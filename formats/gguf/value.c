@@ -2,7 +2,9 @@
 #include "base/bytes.h"
 #include "base/hex.h"
 #include "base/json.h"
+#include "base/mem.h"
 #include "base/str.h"
+#include "formats/pickle/py.h"
 #include "gguf.h"
 #include <inttypes.h>
 #include <math.h>
@@ -37,7 +39,6 @@ static const struct {
     [F64] = { "f64", 8 },
 };
 
-#define BYTES_TAG "$bytes"
 enum { SHOWN = 160 };
 
 /* -- reading ------------------------------------------------------------------------- */
@@ -78,13 +79,8 @@ static json_t *u64_to_json(uint64_t value)
 
 static json_t *text_to_json(const char *text, size_t n)
 {
-
-    if (dcp_str_utf8_ok(text, n))
-        return json_stringn(text, n);
-    DCP_CLEANUP_FREE char *hex = malloc(2 * n + 1);
-    if (hex)
-        dcp_hex(hex, text, n);
-    return hex ? json_pack("{s:s%}", BYTES_TAG, hex, 2 * n) : NULL;
+    return dcp_str_utf8_ok(text, n) ? json_stringn(text, n)
+                                    : dcp_py_hex(DCP_PY_BYTES, text, n);
 }
 
 /* A value without its type; not of an array. */
@@ -287,21 +283,21 @@ static bool add_integer(struct dcp_buf *buf, enum type type, const json_t *value
 
 static bool add_text(struct dcp_buf *buf, const json_t *value)
 {
-    const char *hex = json_string_value(json_object_get(value, BYTES_TAG));
+    const char *hex = json_string_value(json_object_get(value, DCP_PY_BYTES));
     size_t n = hex ? strlen(hex) / 2 : json_string_length(value);
 
     if (!hex && !json_is_string(value))
         return false;
     dcp_buf_add_le64(buf, n);
-    if (!hex)
+    if (!hex) {
         dcp_buf_add(buf, json_string_value(value), n);
-    for (size_t i = 0; hex && i < n; i++) {
-        uint8_t byte;
-        if (!dcp_hex_parse(hex + 2 * i, &byte, 1))
-            return false;
-        dcp_buf_add_u8(buf, byte);
+        return true;
     }
-    return true;
+    DCP_CLEANUP_FREE unsigned char *bytes = dcp_mem_calloc(n, 1);
+    bool ok = bytes && dcp_hex_parse_all(hex, bytes);
+    if (ok)
+        dcp_buf_add(buf, bytes, n);
+    return ok;
 }
 
 static bool add_plain(struct dcp_buf *buf, enum type type, const json_t *value)
@@ -347,7 +343,7 @@ int dcp_gguf_add_value(struct dcp_buf *buf, const char *key, const json_t *value
                        struct dcp_error *err)
 {
     const char *tag = json_object_iter_key(json_object_iter((json_t *)(uintptr_t)value));
-    bool plain = !tag || !strcmp(tag, BYTES_TAG), ok = false;
+    bool plain = !tag || !strcmp(tag, DCP_PY_BYTES), ok = false;
     size_t n = tag ? strlen(tag) : 0;
     char shown[SHOWN];
 

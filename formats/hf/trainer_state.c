@@ -176,8 +176,11 @@ static int index_state(const struct dcp_source *source, struct dcp_catalog *cata
     int64_t step = dcp_training_step(json_object_get(state, "global_step"));
     if (!rc && step >= 0) {
         catalog->step = step;
-        rc = dcp_training_add(catalog, DCP_TRAINING_TRAINER,
-                              json_pack("{s:I}", "step", (json_int_t)step), err);
+        struct dcp_training training;
+        dcp_training_init(&training);
+        training.step = step;
+        rc = dcp_training_store(&training, catalog, err);
+        dcp_training_fini(&training);
     }
     return rc ? rc : dcp_training_add(catalog, "trainer_state", json_incref(state), err);
 }

@@ -7,6 +7,7 @@
 #include "formats/models/axes.h"
 #include "formats/models/names.h"
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -306,67 +307,53 @@ static int index_state(struct run *run, int rank, struct dcp_error *err)
     return rc || !shuffles ? rc : keep_loader(run, &in, rank, end, err);
 }
 
-/* The names of all matrices, or of all vectors. NULL: out of memory. */
-static json_t *make_params(const struct dcp_llmc_model *model, bool matrices)
+/* The program takes rate and decay from its arguments: here they are those of a run
+ * without any. The rest is fixed in it. False: out of memory. */
+static bool set_group(struct run *run, bool matrices, struct dcp_training_group *out)
 {
-    json_t *params = json_array();
+    struct dcp_llmc_array array;
     char name[DCP_NAMES_MAX_BYTES];
-    bool ok = params != NULL;
+    size_t n = 0;
 
     for (int i = 0; i < DCP_LLMC_N_ARRAYS; i++) {
-        struct dcp_llmc_array array;
-        dcp_llmc_array(model, i, &array);
-        for (int64_t layer = 0; layer < array.layers && ok; layer++) {
-            dcp_llmc_name(&array, layer, name, sizeof name);
-            if (array.is_matrix == matrices)
-                ok = !json_array_append_new(params, json_string(name));
+        dcp_llmc_array(&run->model, i, &array);
+        n += (size_t)array.layers;
+    }
+    const char **params = dcp_catalog_alloc(run->catalog, n, sizeof *params);
+    *out = (struct dcp_training_group){ .lr = 3e-4,
+                                        .initial_lr = NAN,
+                                        .betas = { 0.9, 0.95 },
+                                        .eps = 1e-8,
+                                        .bias_correction = -1,
+                                        .params = params };
+    for (int i = 0; params && i < DCP_LLMC_N_ARRAYS; i++) {
+        dcp_llmc_array(&run->model, i, &array);
+        for (int64_t l = 0; l < array.layers && array.is_matrix == matrices; l++) {
+            dcp_llmc_name(&array, l, name, sizeof name);
+            if (!(params[out->n_params++] = dcp_catalog_text(run->catalog, name)))
+                return false;
         }
     }
-    if (ok)
-        return params;
-    json_decref(params);
-    return NULL;
-}
-
-/* The program takes rate and decay from its arguments: here they are those of a run
- * without any. The rest is fixed in it. NULL: out of memory. */
-static json_t *make_group(const struct dcp_llmc_model *model, bool matrices)
-{
-    json_t *params = make_params(model, matrices);
-
-    return params ? json_pack("{s:f,s:[f,f],s:f,s:f,s:o}", "lr", 3e-4, "betas", 0.9, 0.95,
-                              "eps", 1e-8, "weight_decay", 0.0, "params", params)
-                  : NULL;
-}
-
-static int add_optimizer(struct run *run, struct dcp_error *err)
-{
-    json_t *decayed = make_group(&run->model, true);
-    json_t *others = make_group(&run->model, false);
-
-    if (!decayed || !others) {
-        json_decref(decayed);
-        json_decref(others);
-        return dcp_error_memory(err, "groups of parameters");
-    }
-    return dcp_training_add(run->catalog, DCP_TRAINING_OPTIMIZER,
-                            json_pack("{s:s,s:I,s:[o,o]}", "type", "AdamW", "step",
-                                      (json_int_t)run->step, "param_groups", decayed,
-                                      others),
-                            err);
+    return params;
 }
 
 static int add_objects(struct run *run, struct dcp_error *err)
 {
-    int rc = dcp_training_add(run->catalog, DCP_TRAINING_TRAINER,
-                              json_pack("{s:I}", "step", (json_int_t)run->step), err);
+    struct dcp_training_group groups[2];
+    struct dcp_training training;
 
-    if (!rc)
-        rc = add_optimizer(run, err);
-    if (!rc)
-        rc = dcp_training_add(run->catalog, DCP_LLMC_STATE,
-                              json_pack("{s:O}", "ranks", run->ranks), err);
-    return rc;
+    dcp_training_init(&training);
+    training.step = training.updates = run->step;
+    training.optimizer = "AdamW";
+    training.groups = groups;
+    training.n_groups = DCP_ARRAY_LEN(groups);
+    int rc = set_group(run, true, &groups[0]) && set_group(run, false, &groups[1])
+                 ? dcp_training_store(&training, run->catalog, err)
+                 : dcp_error_memory(err, "groups of parameters");
+    dcp_training_fini(&training);
+    return rc ? rc
+              : dcp_training_add(run->catalog, DCP_LLMC_STATE,
+                                 json_pack("{s:O}", "ranks", run->ranks), err);
 }
 
 static int index_states(struct run *run, struct dcp_error *err)

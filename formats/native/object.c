@@ -1,4 +1,5 @@
 /* An object of the manifest to the catalog. */
+#include "base/hex.h"
 #include "base/json.h"
 #include "base/mem.h"
 #include "base/str.h"
@@ -31,20 +32,12 @@ int dcp_native_index_object(const json_t *entry, struct dcp_catalog *catalog,
         rc = dcp_json_get_text(entry, "hex", what, &hex, err);
         if (rc)
             return rc;
-        if (strlen(hex) % 2)
-            return dcp_error_set(err, DCP_E_CORRUPT, "%s is not hexadecimal", what);
         object.kind = DCP_OBJECT_BYTES;
         object.size_bytes = strlen(hex) / 2;
         if (!(text = malloc(object.size_bytes + 1)))
             return dcp_error_memory(err, "an object");
-        for (size_t i = 0; i < object.size_bytes; i++) {
-            static const char digits[] = "0123456789abcdef";
-            const char *high = strchr(digits, hex[2 * i]),
-                       *low = strchr(digits, hex[2 * i + 1]);
-            if (!high || !low || !*high || !*low)
-                return dcp_error_set(err, DCP_E_CORRUPT, "%s is not hexadecimal", what);
-            text[i] = (char)((high - digits) << 4 | (low - digits));
-        }
+        if (!dcp_hex_parse_all(hex, text))
+            return dcp_error_set(err, DCP_E_CORRUPT, "%s is not hexadecimal", what);
     }
     object.data = text;
     return dcp_catalog_add_object(catalog, &object, err);

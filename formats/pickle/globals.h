@@ -20,8 +20,8 @@ bool dcp_global_split(const char *text, struct dcp_global_parts *out);
  * getattr(Class, 'NAME'). */
 bool dcp_global_is_enum(const char *module, const char *name);
 
-/* The full name of the class that a JSON object of json.h stands for; NULL: it stands for
- * something else. */
-const char *dcp_json_class(const json_t *value);
+/* What a JSON value names, with the paths in it. Errors: MEMORY, those of take. */
+int dcp_json_globals(json_t *value, const struct dcp_global_visit *take,
+                     struct dcp_error *err);
 
 #endif

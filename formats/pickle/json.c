@@ -34,15 +34,7 @@ static int give(struct converter *c, json_t *value, json_t **out)
 /* {tag: value}; takes the value. */
 static int give_tagged(struct converter *c, const char *tag, json_t *value, json_t **out)
 {
-    json_t *object = value ? json_object() : NULL;
-
-    if (object && json_object_set_new(object, tag, value)) {
-        json_decref(object);
-        object = NULL;
-    } else if (!object) {
-        json_decref(value);
-    }
-    return give(c, object, out);
+    return give(c, dcp_py_new(tag, value), out);
 }
 
 /* -- the path ------------------------------------------------------------------------ */
@@ -101,16 +93,6 @@ static size_t path_add_key(struct converter *c, const struct dcp_pickle_node *ke
 
 /* -- values -------------------------------------------------------------------------- */
 
-static json_t *hex(struct converter *c, const unsigned char *data, size_t n)
-{
-    char *text = dcp_arena_alloc(c->arena, n + 1, 2);
-
-    if (!text)
-        return NULL;
-    dcp_hex(text, data, n);
-    return json_stringn(text, 2 * n);
-}
-
 static int convert_text(struct converter *c, const struct dcp_pickle_node *node,
                         json_t **out)
 {
@@ -118,16 +100,16 @@ static int convert_text(struct converter *c, const struct dcp_pickle_node *node,
     size_t n = node->text.size_bytes;
 
     if (n && memchr(text, 0, n))
-        return give_tagged(c, "$text", hex(c, (const unsigned char *)text, n), out);
+        return give(c, dcp_py_hex(DCP_PY_TEXT, text, n), out);
     return give(c, json_stringn(n ? text : "", n), out);
 }
 
 static int convert_float(struct converter *c, double real, json_t **out)
 {
     if (isnan(real))
-        return give_tagged(c, "$float", json_string("nan"), out);
+        return give(c, dcp_py_name(DCP_PY_FLOAT, "nan"), out);
     if (isinf(real))
-        return give_tagged(c, "$float", json_string(real < 0 ? "-inf" : "inf"), out);
+        return give(c, dcp_py_name(DCP_PY_FLOAT, real < 0 ? "-inf" : "inf"), out);
     return give(c, json_real(real), out);
 }
 
@@ -140,7 +122,7 @@ static int convert_long(struct converter *c, const struct dcp_pickle_node *node,
                              DCP_PICKLE_JSON_MAX_INT_BYTES);
     const char *text = dcp_pickle_long_text(
         c->arena, (const unsigned char *)node->text.data, node->text.size_bytes);
-    return text ? give_tagged(c, "$int", json_string(text), out) : no_memory(c);
+    return text ? give(c, dcp_py_name(DCP_PY_INT, text), out) : no_memory(c);
 }
 
 /* "module.name"; "module:Outer.name" when it stands in a class. */
@@ -157,7 +139,7 @@ static json_t *global_text(const struct dcp_pickle_node *node)
 static int convert_global(struct converter *c, const struct dcp_pickle_node *node,
                           json_t **out)
 {
-    return give_tagged(c, "$global", global_text(node), out);
+    return give_tagged(c, DCP_PY_GLOBAL, global_text(node), out);
 }
 
 /* -- containers ---------------------------------------------------------------------- */
@@ -230,7 +212,8 @@ static bool is_plain_dict(const struct dcp_pickle_list *pairs)
     for (size_t i = 0; i < pairs->n; i += 2) {
         const struct dcp_pickle_node *key = pairs->items[i];
         if (key->kind != DCP_PICKLE_STR || !key->text.size_bytes ||
-            memchr(key->text.data, 0, key->text.size_bytes) || key->text.data[0] == '$')
+            memchr(key->text.data, 0, key->text.size_bytes) ||
+            dcp_py_is_tag(key->text.data))
             return false;
     }
     return true;
@@ -243,7 +226,7 @@ static int convert_dict(struct converter *c, const struct dcp_pickle_list *pairs
 
     if (!is_plain_dict(pairs)) {
         int rc = convert_pairs(c, pairs, depth + 1, is_state, &array);
-        return rc ? rc : give_tagged(c, "$dict", array, out);
+        return rc ? rc : give_tagged(c, DCP_PY_DICT, array, out);
     }
     object = json_object();
     int rc = object ? DCP_OK : no_memory(c);
@@ -286,7 +269,7 @@ static int convert_members(struct converter *c, const struct dcp_pickle_object *
                            int depth, json_t *object)
 {
     json_t *value = global_text(o->cls);
-    int rc = set_member(c, object, "$object", DCP_OK, &value);
+    int rc = set_member(c, object, DCP_PY_OBJECT, DCP_OK, &value);
 
     if (!rc && o->made) {
         value = json_true();
@@ -360,12 +343,13 @@ static int convert_call(struct converter *c, const struct dcp_pickle_node *node,
     if (found) {
         bool mutable = node->kind == DCP_PICKLE_BYTEARRAY ||
                        dcp_pickle_is_call(node, "builtins", "bytearray");
-        return give_tagged(c, mutable ? "$bytearray" : "$bytes", hex(c, bytes, n), out);
+        return give(c, dcp_py_hex(mutable ? DCP_PY_BYTEARRAY : DCP_PY_BYTES, bytes, n),
+                    out);
     }
     if ((list = spelled_set(node, "set")))
-        return convert_tagged_list(c, "$set", list, depth, out);
+        return convert_tagged_list(c, DCP_PY_SET, list, depth, out);
     if ((list = spelled_set(node, "frozenset")))
-        return convert_tagged_list(c, "$frozenset", list, depth, out);
+        return convert_tagged_list(c, DCP_PY_FROZENSET, list, depth, out);
     return convert_object(c, node, depth, out);
 }
 
@@ -406,15 +390,15 @@ static int convert(struct converter *c, const struct dcp_pickle_node *node, int 
     case DCP_PICKLE_STR:
         return convert_text(c, node, out);
     case DCP_PICKLE_TUPLE:
-        return convert_tagged_list(c, "$tuple", &node->list, depth, out);
+        return convert_tagged_list(c, DCP_PY_TUPLE, &node->list, depth, out);
     case DCP_PICKLE_LIST:
         return convert_list(c, &node->list, depth, out);
     case DCP_PICKLE_DICT:
         return convert_dict(c, &node->list, depth, false, out);
     case DCP_PICKLE_SET:
-        return convert_tagged_list(c, "$set", &node->list, depth, out);
+        return convert_tagged_list(c, DCP_PY_SET, &node->list, depth, out);
     case DCP_PICKLE_FROZENSET:
-        return convert_tagged_list(c, "$frozenset", &node->list, depth, out);
+        return convert_tagged_list(c, DCP_PY_FROZENSET, &node->list, depth, out);
     case DCP_PICKLE_GLOBAL:
         return convert_global(c, node, out);
     case DCP_PICKLE_BYTES:
@@ -442,11 +426,4 @@ int dcp_pickle_to_json(const struct dcp_pickle_node *root, struct dcp_arena *are
     c.used->depth = depth;
     dcp_buf_fini(&c.path);
     return rc;
-}
-
-json_t *dcp_pickle_json_tagged(const json_t *value, const char *tag)
-{
-    return json_is_object(value) && json_object_size(value) == 1
-               ? json_object_get(value, tag)
-               : NULL;
 }

@@ -1,23 +1,10 @@
-/* json: a pickle's tree as JSON that loses nothing.
- *
- * What JSON has stands as it is. The rest is an object whose first key tells what it is:
- *
- *   {"$tuple": […]}  {"$set": […]}  {"$frozenset": […]}
- *   {"$dict": [[key, value], …]}     keys that are no plain strings
- *   {"$bytes": "00ff"}  {"$bytearray": "00ff"}       in hexadecimal
- *   {"$text": "6100"}                a string with NUL, as UTF-8 in hexadecimal
- *   {"$int": "1180591620717411303424"}               over 64 bits
- *   {"$float": "nan"}                also "inf", "-inf"
- *   {"$global": "torch.bfloat16"}    "module:Outer.Inner": what stands in a class
- *   {"$object": "module.Class", "new": true, "args": […], "kwargs": …, "state": …,
- *    "items": […], "pairs": [[key, value], …]}     empty members are left out; new: made
- *                                    by __new__, else by a call
- *
- * and, from a hook, whatever stands for a node that it takes over. */
+/* json: a pickle's tree as JSON that loses nothing: as py.h spells it, and what a hook
+ * has for a node that it takes over. */
 #ifndef DCP_FORMATS_PICKLE_JSON_H
 #define DCP_FORMATS_PICKLE_JSON_H
 
 #include "pickle.h"
+#include "py.h"
 #include <jansson.h>
 
 #define DCP_PICKLE_JSON_MAX_DEPTH 60 /* base/json.h reads no deeper ones */
@@ -49,9 +36,6 @@ struct dcp_pickle_used {
 int dcp_pickle_to_json(const struct dcp_pickle_node *root, struct dcp_arena *arena,
                        const struct dcp_pickle_hook *hook, json_t **out,
                        struct dcp_error *err);
-
-/* Whether a JSON object carries that tag ("$tuple"); its value, or NULL. */
-json_t *dcp_pickle_json_tagged(const json_t *value, const char *tag);
 
 /* Two's complement, little-endian, to decimal and back; false when it is none or too
  * long. The arena owns what is made. */

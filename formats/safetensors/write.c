@@ -4,6 +4,7 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "base/str.h"
+#include "formats/common/training.h"
 #include "safetensors.h"
 #include <stdio.h>
 #include <string.h>
@@ -15,20 +16,15 @@ enum { LENGTH_BYTES = 8, ALIGN = 8, OPEN_SHARD = -1, NO_SHARD = -2 };
 static int add_metadata(struct dcp_buf *buf, const struct dcp_catalog *catalog,
                         struct dcp_error *err)
 {
-    int at = dcp_catalog_find_object(catalog, DCP_SAFETENSORS_METADATA);
     DCP_CLEANUP_JSON json_t *metadata = NULL;
+    int rc = dcp_training_read(catalog, DCP_SAFETENSORS_METADATA, &metadata, err);
     const char *key, *format = "pt";
     json_t *value;
 
-    if (at >= 0 && catalog->objects[at].kind == DCP_OBJECT_JSON) {
-        const struct dcp_object *object = &catalog->objects[at];
-        int rc = dcp_json_parse(object->data, object->size_bytes, object->name, &metadata,
-                                err);
-        if (rc)
-            return rc;
-        if (json_object_get(metadata, "format"))
-            format = json_string_value(json_object_get(metadata, "format"));
-    }
+    if (rc)
+        return rc;
+    if (json_object_get(metadata, "format"))
+        format = json_string_value(json_object_get(metadata, "format"));
     dcp_buf_add_text(buf, "\"__metadata__\":{\"format\":");
     dcp_json_quote(buf, format ? format : "pt");
     json_object_foreach(metadata, key, value)

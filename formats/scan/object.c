@@ -2,34 +2,10 @@
 #include "base/buf.h"
 #include "base/json.h"
 #include "formats/pickle/globals.h"
-#include "formats/pickle/json.h"
-#include "formats/torch/torch.h"
+#include "formats/pickle/py.h"
 #include "scan.h"
 #include <stdio.h>
 #include <string.h>
-
-static const char *first_text(const json_t *value, const char *tag)
-{
-    json_t *any = (json_t *)(uintptr_t)value;
-    void *first = json_is_object(value) ? json_object_iter(any) : NULL;
-    struct dcp_global_parts parts;
-    const char *text = first && !strcmp(json_object_iter_key(first), tag)
-                           ? json_string_value(json_object_iter_value(first))
-                           : NULL;
-
-    return text && dcp_global_split(text, &parts) ? text : NULL;
-}
-
-const char *dcp_json_class(const json_t *value)
-{
-    return first_text(value, "$object");
-}
-
-/* Of what {"$global": name} is. */
-static const char *global_of(const json_t *value)
-{
-    return json_object_size(value) == 1 ? first_text(value, "$global") : NULL;
-}
 
 struct walk {
     const struct dcp_global_visit *visit;
@@ -100,7 +76,7 @@ static int walk_pairs(struct walk *w, json_t *pairs)
 static bool is_member(json_t *value)
 {
     json_t *args = json_object_get(value, "args");
-    const char *class = global_of(json_array_get(args, 0)),
+    const char *class = dcp_py_global(json_array_get(args, 0)),
                *dot = class ? strrchr(class, '.') : NULL;
     char module[DCP_PICKLE_MAX_GLOBAL_BYTES];
     size_t n = dot ? (size_t)(dot - class) : sizeof module;
@@ -118,7 +94,7 @@ static bool is_member(json_t *value)
  * members of tags and objects add no part to the path. */
 static int walk(struct walk *w, json_t *value)
 {
-    const char *class = dcp_json_class(value), *global = global_of(value), *key;
+    const char *class = dcp_py_class(value), *global = dcp_py_global(value), *key;
     json_t *item;
     int rc = DCP_OK;
 
@@ -126,13 +102,12 @@ static int walk(struct walk *w, json_t *value)
         return walk_list(w, value);
     if (global || (class && (strcmp(class, "builtins.getattr") || !is_member(value))))
         rc = visit(w, class ? class : global);
-    bool tagged = json_object_size(value) &&
-                  json_object_iter_key(json_object_iter(value))[0] == '$';
+    bool tagged = dcp_py_tag(value) != NULL;
     json_object_foreach(value, key, item)
     {
         const char *type = !strcmp(key, "type") ? json_string_value(item) : NULL;
-        bool pairs = tagged && (!strcmp(key, "$dict") || !strcmp(key, "pairs"));
-        if (!rc && type && dcp_torch_json_tensor(value))
+        bool pairs = tagged && (!strcmp(key, DCP_PY_DICT) || !strcmp(key, "pairs"));
+        if (!rc && type && dcp_py_tensor(value))
             rc = visit(w, type);
         if (!rc)
             rc = pairs ? walk_pairs(w, item) : walk_part(w, tagged ? "" : key, item);
@@ -161,7 +136,7 @@ int dcp_object_globals(const struct dcp_object *object,
         return dcp_scan_memory(&scan, object->data, object->size_bytes, err);
     }
     /* Most objects have no tag, not even an escaped one: their text tells. */
-    if (!object->size_bytes || (!memchr(object->data, '$', object->size_bytes) &&
+    if (!object->size_bytes || (!memchr(object->data, DCP_PY_MARK, object->size_bytes) &&
                                 !memchr(object->data, '\\', object->size_bytes)))
         return DCP_OK;
     int rc = dcp_json_parse(object->data, object->size_bytes, "object", &value, NULL);

@@ -2,19 +2,12 @@
 #include "nested.h"
 #include "base/json.h"
 #include "base/mem.h"
+#include "formats/pickle/py.h"
 #include "formats/torch/torch.h"
 #include "out.h"
 #include <string.h>
 
 static const char marks[] = { DCP_PATH_KEY, DCP_PATH_INDEX, '\0' };
-
-/* A tensor, an object, or a value that pickle/json.h tags: no container. */
-static bool is_leaf(json_t *value)
-{
-    const char *key = json_object_iter_key(json_object_iter(value));
-
-    return key && key[0] == '$';
-}
 
 /* The container's member under a part of a path, which takes `fresh` where nothing is.
  * NULL: they do not go together. */
@@ -24,14 +17,14 @@ static json_t *member(json_t *container, const char *part, size_t n, bool index,
     DCP_CLEANUP_JSON json_t *made = fresh;
     DCP_CLEANUP_FREE char *key = strndup(part, n);
 
-    if (!key || !made || is_leaf(container) ||
+    if (!key || !made || dcp_py_tag(container) ||
         (index ? !json_is_array(container) : !json_is_object(container)))
         return NULL;
     if (!index) {
         json_t *known = json_object_get(container, key);
-        /* No key may look like a tag of pickle/json.h, nor be none. */
+        /* No key may look like a tag, nor be none. */
         return known                                   ? known
-               : !n || key[0] == '$'                   ? NULL
+               : !n || dcp_py_is_tag(key)              ? NULL
                : json_object_set(container, key, made) ? NULL
                                                        : made;
     }
@@ -86,14 +79,13 @@ static json_t *leaf(const struct dcp_out *out, const struct dcp_out_key *key)
     const char *json = key->tensor < 0 ? out->items[key->item].json : NULL;
 
     if (key->tensor >= 0)
-        return json_pack("{s:s}", "$tensor",
-                         dcp_catalog_find(catalog, key->key) >= 0
-                             ? key->key
-                             : catalog->tensors[key->tensor].name);
+        return dcp_py_name(DCP_PY_TENSOR, dcp_catalog_find(catalog, key->key) >= 0
+                                              ? key->key
+                                              : catalog->tensors[key->tensor].name);
     if (key->is_step) /* PyTorch's optimizers take numbers too */
         return json_real((double)out->items[key->item].step);
     return json ? json_loads(json, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL)
-                : json_pack("{s:s}", "$value", key->key);
+                : dcp_py_name(DCP_PY_VALUE, key->key);
 }
 
 int dcp_nested_make(struct dcp_catalog *catalog, json_t **out, struct dcp_error *err)

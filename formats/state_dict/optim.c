@@ -3,7 +3,7 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "base/str.h"
-#include "formats/pickle/json.h"
+#include "formats/pickle/py.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -29,16 +29,14 @@ static const char *option_of(const struct dcp_keys *keys, const struct dcp_entry
 /* betas is a list there, and a tuple in PyTorch; so in both directions. */
 static json_t *to_canonical(const char *option, json_t *value)
 {
-    json_t *tuple = dcp_pickle_json_tagged(value, "$tuple");
-
-    return json_incref(!strcmp(option, "betas") && tuple ? tuple : value);
+    return json_incref(strcmp(option, "betas") ? value : dcp_py_untuple(value));
 }
 
 static json_t *from_canonical(const char *option, json_t *value)
 {
     if (strcmp(option, "betas") != 0 || !json_is_array(value))
         return json_incref(value);
-    return json_pack("{s:O}", "$tuple", value);
+    return dcp_py_new(DCP_PY_TUPLE, json_incref(value));
 }
 
 /* -- nested -------------------------------------------------------------------------- */
@@ -271,17 +269,6 @@ int dcp_optim_mark(struct dcp_catalog *catalog, json_t *groups, struct dcp_error
         catalog->tensors[t].group =
             (int)json_integer_value(json_object_get(by_param, catalog->tensors[t].param));
     return ok ? DCP_OK : no_memory(err);
-}
-
-const char *dcp_optim_type(json_t *groups)
-{
-    json_t *group = json_array_get(groups, 0),
-           *decoupled = json_object_get(group, "decoupled_weight_decay");
-
-    if (!json_object_get(group, "betas") || !json_object_get(group, "amsgrad") ||
-        !json_is_boolean(decoupled))
-        return NULL;
-    return json_is_true(decoupled) ? "AdamW" : "Adam";
 }
 
 /* -- back ---------------------------------------------------------------------------- */

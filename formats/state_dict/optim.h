@@ -22,9 +22,6 @@ int dcp_optim_groups(struct dcp_keys *keys, const struct dcp_catalog *catalog,
                      struct dcp_error *err);
 /* Sets the group of every tensor by its parameter. Errors: MEMORY. */
 int dcp_optim_mark(struct dcp_catalog *catalog, json_t *groups, struct dcp_error *err);
-/* "AdamW" or "Adam" when the groups tell, else NULL. Static. */
-const char *dcp_optim_type(json_t *groups);
-
 /* Calls put for every option of every group, under its key and path (keys.h).
  * Options that PyTorch's Adam has and the groups lack are added to groups of other
  * origin; decoupled: as in AdamW. The value is borrowed. Errors: those of put, MEMORY. */

@@ -8,6 +8,7 @@
 #include "base/str.h"
 #include "carried.h"
 #include "formats/common/training.h"
+#include "formats/pickle/py.h"
 #include "formats/torch/torch.h"
 #include "keys.h"
 #include "optim.h"
@@ -100,19 +101,10 @@ struct leaves {
     bool reduced; /* they do not tell all: keys were no texts, or a dict empty */
 };
 
-/* A dict that stands for itself, not for a tuple or the like. */
-static bool is_dict(json_t *value)
-{
-    const char *key =
-        json_object_size(value) ? json_object_iter_key(json_object_iter(value)) : "";
-
-    return json_is_object(value) && key[0] != '$';
-}
-
 /* Whether it is a dict to Python, whatever its keys are. */
 static bool is_mapping(json_t *value)
 {
-    return is_dict(value) || dcp_torch_json_pairs(value);
+    return dcp_py_is_dict(value) || dcp_py_pairs(value);
 }
 
 /* A list of empty dicts is one value, unless only PyTorch's own keys may stand there: it
@@ -123,7 +115,7 @@ static bool is_terminal(json_t *value, bool strict)
     size_t i;
 
     if (!json_is_array(value))
-        return !is_dict(value) || !json_object_size(value);
+        return !dcp_py_is_dict(value) || !json_object_size(value);
     json_array_foreach(value, i, item)
     {
         if ((is_mapping(item) && (strict || json_object_size(item))) ||
@@ -144,60 +136,17 @@ static const char *longer(struct dcp_catalog *catalog, const char *text, char ma
     return made;
 }
 
-static int collect(struct leaves *leaves, const char *key, const char *path,
-                   json_t *value, struct dcp_error *err);
-
-static int collect_part(struct leaves *leaves, const char *key, const char *path,
-                        char mark, const char *part, json_t *value, struct dcp_error *err)
-{
-    struct dcp_catalog *catalog = leaves->out->catalog;
-    const char *longer_key = longer(catalog, key, '.', part),
-               *longer_path = longer(catalog, path, mark, part);
-
-    return longer_key && longer_path
-               ? collect(leaves, longer_key, longer_path, value, err)
-               : no_memory(err);
-}
-
-/* A dict as PyTorch takes it apart: of an empty one nothing is left. */
-static int collect_mapping(struct leaves *leaves, const char *key, const char *path,
-                           json_t *value, struct dcp_error *err)
-{
-    json_t *pairs = dcp_torch_json_pairs(value), *item;
-    const char *name;
-    char digits[24];
-    size_t i;
-    int rc = DCP_OK;
-
-    leaves->reduced = leaves->reduced || pairs || !json_object_size(value);
-    json_array_foreach(pairs, i, item)
-    {
-        name = dcp_tree_key(json_array_get(item, 0), digits);
-        if (name && !rc)
-            rc = collect_part(leaves, key, path, DCP_PATH_KEY, name,
-                              json_array_get(item, 1), err);
-    }
-    if (!pairs)
-        json_object_foreach(value, name, item)
-        {
-            if (!rc)
-                rc = collect_part(leaves, key, path, DCP_PATH_KEY, name, item, err);
-        }
-    return rc;
-}
-
-/* Values nest no deeper than base/json.h reads them. */
+/* Values nest no deeper than base/json.h reads them. Of an empty dict nothing is left
+ * where only PyTorch's keys may stand. */
 static int collect(struct leaves *leaves, const char *key, const char *path,
                    json_t *value, struct dcp_error *err)
 {
-    const char *name;
-    json_t *item;
-    size_t i;
+    struct dcp_catalog *catalog = leaves->out->catalog;
+    struct dcp_py_parts parts = dcp_py_parts(value);
+    bool mapping = leaves->strict && is_mapping(value);
     int rc = DCP_OK;
 
-    if (leaves->strict && is_mapping(value))
-        return collect_mapping(leaves, key, path, value, err);
-    if (is_terminal(value, leaves->strict)) {
+    if (!mapping && is_terminal(value, leaves->strict)) {
         struct leaf *grown =
             dcp_mem_grow(leaves->items, &leaves->cap, leaves->n + 1, sizeof *grown);
         if (!grown)
@@ -206,17 +155,18 @@ static int collect(struct leaves *leaves, const char *key, const char *path,
         grown[leaves->n++] = (struct leaf){ key, path, value };
         return DCP_OK;
     }
-    json_object_foreach(value, name, item)
-    {
-        if (!rc)
-            rc = collect_part(leaves, key, path, DCP_PATH_KEY, name, item, err);
-    }
-    json_array_foreach(value, i, item)
-    {
-        char digits[24];
-        snprintf(digits, sizeof digits, "%zu", i);
-        if (!rc)
-            rc = collect_part(leaves, key, path, DCP_PATH_INDEX, digits, item, err);
+    if (mapping && (parts.kind == DCP_PY_PAIRS || !json_object_size(value)))
+        leaves->reduced = true;
+    while (!rc && dcp_py_next(&parts)) {
+        bool index = parts.kind == DCP_PY_LIST;
+        if (!parts.name)
+            continue;
+        const char *longer_key = longer(catalog, key, '.', parts.name),
+                   *longer_path = longer(
+                       catalog, path, index ? DCP_PATH_INDEX : DCP_PATH_KEY, parts.name);
+        rc = longer_key && longer_path
+                 ? collect(leaves, longer_key, longer_path, parts.value, err)
+                 : no_memory(err);
     }
     return rc;
 }
@@ -234,25 +184,15 @@ static bool fits(const struct dcp_out *out, const struct leaves *leaves)
 }
 
 /* Whether it refers to tensors or objects, as "torch.tree" does. */
-static bool has_references(json_t *value)
+static bool has_references(const json_t *value)
 {
-    const char *key;
-    json_t *item;
-    size_t i;
+    struct dcp_py_parts parts = dcp_py_children(value);
+    bool has =
+        json_object_get(value, DCP_PY_TENSOR) || json_object_get(value, DCP_PY_VALUE);
 
-    if (json_object_get(value, "$tensor") || json_object_get(value, "$value"))
-        return true;
-    json_array_foreach(value, i, item)
-    {
-        if (has_references(item))
-            return true;
-    }
-    json_object_foreach(value, key, item)
-    {
-        if (has_references(item))
-            return true;
-    }
-    return false;
+    while (!has && dcp_py_next(&parts))
+        has = has_references(parts.value);
+    return has;
 }
 
 /* What a tensor is called in the checkpoint: the keys of all tensors come first, in their
@@ -267,23 +207,15 @@ static const char *key_of(const struct dcp_out *out, const char *name)
 /* In a copy of a tree, the names of tensors as they are called in the checkpoint. */
 static bool name_keys(const struct dcp_out *out, json_t *value)
 {
-    static const char *const tags[] = { "$tensor", "$again" };
-    const char *name = dcp_torch_json_tensor(value), *key;
-    json_t *item;
+    struct dcp_py_parts parts = dcp_py_children(value);
+    const char *name = dcp_py_tensor(value);
     bool ok = true;
-    size_t i;
 
-    for (size_t t = 0; t < DCP_ARRAY_LEN(tags) && name; t++)
-        if (json_object_get(value, tags[t]))
-            return !json_object_set_new(value, tags[t], json_string(key_of(out, name)));
-    json_array_foreach(value, i, item)
-    {
-        ok = ok && name_keys(out, item);
-    }
-    json_object_foreach(value, key, item)
-    {
-        ok = ok && name_keys(out, item);
-    }
+    if (name)
+        return !json_object_set_new(value, dcp_py_tag(value),
+                                    json_string(key_of(out, name)));
+    while (ok && dcp_py_next(&parts))
+        ok = name_keys(out, parts.value);
     return ok;
 }
 
@@ -377,11 +309,8 @@ static int put_bytes(struct dcp_out *out, const struct dcp_object *object, bool 
                 : no_memory(err);
         return rc ? rc : dcp_out_add(out, &key, err);
     }
-    DCP_CLEANUP_FREE char *text = dcp_mem_calloc(object->size_bytes + 1, 2);
-    if (!text)
-        return no_memory(err);
-    dcp_hex(text, object->data, object->size_bytes);
-    DCP_CLEANUP_JSON json_t *value = json_pack("{s:s}", "$bytes", text);
+    DCP_CLEANUP_JSON json_t *value =
+        dcp_py_hex(DCP_PY_BYTES, object->data, object->size_bytes);
     if (!value || !dcp_out_note(out, "objects", object->name, json_string("whole")))
         return no_memory(err);
     return put_named(out, object->name, value, err);

@@ -4,6 +4,7 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "formats/common/training.h"
+#include "formats/pickle/py.h"
 #include "formats/torch/torch.h"
 #include "keys.h"
 #include "out.h"
@@ -53,8 +54,7 @@ static int visit_weight(const struct visit *v, const char *number, json_t *value
     int rc = DCP_OK;
 
     param = param ? param : number;
-    key = json_object_iter_key(json_object_iter(value));
-    if (!json_is_object(value) || (key && key[0] == '$'))
+    if (!dcp_py_is_dict(value))
         return v->fn(v->out, param, "", value, v->err);
     json_object_foreach(value, key, item)
     {
@@ -67,23 +67,13 @@ static int visit_weight(const struct visit *v, const char *number, json_t *value
 /* The values of all weights: where none of them has a tensor. */
 static int visit_all(const struct visit *v, json_t *value)
 {
-    json_t *pairs = dcp_torch_json_pairs(value), *item;
-    const char *key;
-    char digits[24];
-    size_t i;
+    struct dcp_py_parts parts = dcp_py_parts(value);
+    bool pairs = parts.kind == DCP_PY_PAIRS;
     int rc = DCP_OK;
 
-    json_array_foreach(pairs, i, item)
-    {
-        key = dcp_tree_key(json_array_get(item, 0), digits);
-        if (!rc && key)
-            rc = visit_weight(v, key, json_array_get(item, 1));
-    }
-    json_object_foreach(value, key, item)
-    {
-        if (!rc && !pairs && key[0] != '$')
-            rc = visit_weight(v, key, item);
-    }
+    while (parts.kind != DCP_PY_LIST && !rc && dcp_py_next(&parts))
+        if (parts.name && (pairs || !dcp_py_is_tag(parts.name)))
+            rc = visit_weight(v, parts.name, parts.value);
     return rc;
 }
 
@@ -175,7 +165,7 @@ int dcp_out_state_load(struct dcp_out *out, json_t *named, json_t *numbered,
         json_t *names = json_object_get(json_array_get(named, g), "params");
         json_array_foreach(json_object_get(group, "params"), i, param)
         {
-            const char *number = dcp_tree_key(param, digits);
+            const char *number = dcp_py_key(param, digits);
             json_t *name = json_array_get(names, i);
             if (number && json_is_string(name))
                 ok = ok && !json_object_set(out->params, number, name);

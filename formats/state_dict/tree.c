@@ -5,10 +5,9 @@
 #include "base/str.h"
 #include "formats/common/roles.h"
 #include "formats/common/training.h"
-#include "formats/pickle/json.h"
+#include "formats/pickle/py.h"
 #include "formats/torch/torch.h"
 #include "keys.h"
-#include <stdio.h>
 #include <string.h>
 
 static const char marks[] = { DCP_PATH_KEY, DCP_PATH_INDEX, '\0' };
@@ -43,49 +42,6 @@ static int walk_part(struct walk *w, char mark, const char *part, json_t *value)
     return rc;
 }
 
-static int walk_list(struct walk *w, json_t *list)
-{
-    char digits[24];
-    json_t *item;
-    size_t i;
-    int rc = DCP_OK;
-
-    json_array_foreach(list, i, item)
-    {
-        snprintf(digits, sizeof digits, "%zu", i);
-        if (!rc)
-            rc = walk_part(w, DCP_PATH_INDEX, digits, item);
-    }
-    return rc;
-}
-
-const char *dcp_tree_key(const json_t *key, char digits[24])
-{
-    if (json_is_string(key))
-        return json_string_value(key);
-    snprintf(digits, 24, "%lld", (long long)json_integer_value(key));
-    return json_is_integer(key)   ? digits
-           : json_is_boolean(key) ? json_is_true(key) ? "True" : "False"
-           : json_is_null(key)    ? "None"
-                                  : NULL;
-}
-
-static int walk_pairs(struct walk *w, json_t *pairs)
-{
-    char digits[24];
-    json_t *pair;
-    size_t i;
-    int rc = DCP_OK;
-
-    json_array_foreach(pairs, i, pair)
-    {
-        const char *key = dcp_tree_key(json_array_get(pair, 0), digits);
-        if (key && !rc)
-            rc = walk_part(w, DCP_PATH_KEY, key, json_array_get(pair, 1));
-    }
-    return rc;
-}
-
 static int take(struct walk *w, json_t **paths, const char *name)
 {
     if (!*paths)
@@ -100,10 +56,8 @@ static int take(struct walk *w, json_t **paths, const char *name)
 
 static int walk(struct walk *w, json_t *value)
 {
-    const char *tensor = dcp_torch_json_tensor(value), *key,
-               *object = json_string_value(dcp_pickle_json_tagged(value, "$value"));
-    json_t *pairs = dcp_torch_json_pairs(value), *item,
-           *tuple = dcp_pickle_json_tagged(value, "$tuple");
+    const char *tensor = dcp_py_tensor(value), *object = dcp_py_value(value);
+    struct dcp_py_parts parts = dcp_py_parts(value);
     int rc = DCP_OK;
 
     if ((tensor || object) && !w->path.size_bytes)
@@ -111,16 +65,12 @@ static int walk(struct walk *w, json_t *value)
     if (tensor || object)
         return take(w, tensor ? &w->tree->tensors : &w->tree->objects,
                     tensor ? tensor : object);
-    if (pairs)
-        return walk_pairs(w, pairs);
-    if (tuple || json_is_array(value))
-        return walk_list(w, tuple ? tuple : value);
-    json_object_foreach(value, key, item)
-    {
-        if (key[0] == '$') /* an object of some class: what is in it has no path */
-            return DCP_OK;
-        if (!rc)
-            rc = walk_part(w, DCP_PATH_KEY, key, item);
+    while (!rc && dcp_py_next(&parts)) {
+        if (parts.kind == DCP_PY_MEMBERS && dcp_py_is_tag(parts.name))
+            return DCP_OK; /* an object of some class: what is in it has no path */
+        if (parts.name)
+            rc = walk_part(w, parts.kind == DCP_PY_LIST ? DCP_PATH_INDEX : DCP_PATH_KEY,
+                           parts.name, parts.value);
     }
     return rc;
 }

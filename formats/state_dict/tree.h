@@ -24,7 +24,4 @@ void dcp_tree_fini(struct dcp_tree *tree);
 bool dcp_tree_find(json_t *paths, struct dcp_catalog *catalog, const char *name,
                    const char **out_key, const char **out_path);
 
-/* A key of a dict as text, as PyTorch makes one (str); NULL: it stands in no path. */
-const char *dcp_tree_key(const json_t *key, char digits[24]);
-
 #endif

@@ -1,7 +1,7 @@
 /* call: classes and functions, and the objects that they make. */
 #include "base/mem.h"
 #include "formats/pickle/globals.h"
-#include "formats/pickle/json.h"
+#include "formats/pickle/py.h"
 #include "value.h"
 #include <string.h>
 
@@ -73,7 +73,7 @@ static bool is_made(const struct dcp_torch_writer *w, const char *name)
 int dcp_torch_write_call(struct dcp_torch_writer *w, json_t *object, int depth,
                          struct dcp_error *err)
 {
-    const char *class = dcp_json_class(object);
+    const char *class = dcp_py_class(object);
     bool made = json_is_true(json_object_get(object, "new")) || is_made(w, class);
     json_t *kwargs = json_object_get(object, "kwargs"),
            *state = json_object_get(object, "state");

@@ -86,7 +86,7 @@ static int dress_typed(const struct dcp_torch_file *file,
     int rc = class && class->kind == DCP_PICKLE_GLOBAL
                  ? dcp_pickle_to_json(class, file->arena, NULL, &type, err)
                  : DCP_OK;
-    json_t *name = dcp_pickle_json_tagged(type, "$global");
+    json_t *name = dcp_py_get(type, DCP_PY_GLOBAL);
 
     if (!rc && name && !set(value, "type", json_incref(name)))
         rc = no_memory(err);

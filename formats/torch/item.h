@@ -29,7 +29,7 @@ int dcp_torch_item_tail(enum dcp_torch_style style, const struct dcp_tensor *ten
 /* The whole archive of a tensor whose bytes are in memory. */
 int dcp_torch_item_tensor(enum dcp_torch_style style, const struct dcp_tensor *tensor,
                           const void *data, struct dcp_buf *out, struct dcp_error *err);
-/* The whole archive of an object: JSON as pickle/json.h describes it, in which nothing
+/* The whole archive of an object: JSON as pickle/py.h describes it, in which nothing
  * refers to tensors. Errors: CORRUPT, MISMATCH (too deep), MEMORY. */
 int dcp_torch_item_object(enum dcp_torch_style style, json_t *value, struct dcp_buf *out,
                           struct dcp_error *err);

@@ -3,7 +3,7 @@
 #include "base/hash.h"
 #include "base/mem.h"
 #include "formats/common/literals.h"
-#include "formats/pickle/json.h"
+#include "formats/pickle/py.h"
 #include <string.h>
 
 struct dcp_torch_out_storage {
@@ -82,7 +82,7 @@ json_t *dcp_torch_out_view(struct dcp_torch_out *out, size_t storage, int ndim,
     *view = (struct dcp_torch_out_view){ .storage = storage, .ndim = ndim };
     if (ndim)
         memcpy(view->shape, shape, (size_t)ndim * sizeof *shape);
-    return json_pack("{s:I}", "$view", (json_int_t)(out->n_views - 1));
+    return dcp_py_new(DCP_PY_VIEW, json_integer((json_int_t)(out->n_views - 1)));
 }
 
 json_t *dcp_torch_out_tensor(struct dcp_torch_out *out, const struct dcp_catalog *catalog,
@@ -104,38 +104,23 @@ bool dcp_torch_out_has(const struct dcp_torch_out *out, int tensor)
     return false;
 }
 
-/* Takes item; false when it could not be added. */
-static bool keep(json_t *into, const char *key, json_t *item)
-{
-    return key ? !json_object_set_new(into, key, item)
-               : !json_array_append_new(into, item);
-}
-
 json_t *dcp_torch_out_value(struct dcp_torch_out *out, const struct dcp_catalog *catalog,
                             const json_t *value)
 {
-    const char *name = json_string_value(dcp_pickle_json_tagged(value, "$tensor")), *key;
-    json_t *copy, *item, *from = (json_t *)(uintptr_t)value;
-    bool ok = true;
-    size_t i;
+    const char *name = json_string_value(dcp_py_get(value, DCP_PY_TENSOR));
+    json_t *copy = json_copy((json_t *)(uintptr_t)value);
+    struct dcp_py_parts parts = dcp_py_children(copy);
+    bool ok = copy != NULL;
 
     if (name) {
         int tensor = dcp_catalog_find(catalog, name);
+        json_decref(copy);
         return tensor < 0 || catalog->tensors[tensor].tied_to
                    ? json_null()
                    : dcp_torch_out_tensor(out, catalog, tensor);
     }
-    if (!json_is_array(value) && !json_is_object(value))
-        return json_incref(from);
-    copy = json_is_array(value) ? json_array() : json_object();
-    json_array_foreach(from, i, item)
-    {
-        ok = ok && keep(copy, NULL, dcp_torch_out_value(out, catalog, item));
-    }
-    json_object_foreach(from, key, item)
-    {
-        ok = ok && keep(copy, key, dcp_torch_out_value(out, catalog, item));
-    }
+    while (ok && dcp_py_next(&parts))
+        ok = dcp_py_put(&parts, dcp_torch_out_value(out, catalog, parts.value));
     if (!ok) {
         json_decref(copy);
         copy = NULL;
@@ -148,7 +133,7 @@ json_t *dcp_torch_out_value(struct dcp_torch_out *out, const struct dcp_catalog 
 static bool take_view(struct dcp_torch_writer *w, const json_t *value)
 {
     const struct dcp_torch_out *out = w->self;
-    const json_t *index = json_object_get(value, "$view");
+    const json_t *index = json_object_get(value, DCP_PY_VIEW);
     size_t i = (size_t)json_integer_value(index);
 
     if (!json_is_integer(index) || i >= out->n_views)

@@ -1,7 +1,7 @@
 /* out: a PyTorch file whose storages are filled with parts of tensors: what a file
  * of an optimizer that cuts flat arrays is.
  *
- * Its object is JSON as pickle/json.h spells it, in which {"$view": i} stands for view i
+ * Its object is JSON as pickle/py.h spells it, in which {"$view": i} stands for view i
  * of a storage, from its first element on. Make storages in the order in which the object
  * meets them: torch numbers them so. */
 #ifndef DCP_FORMATS_TORCH_OUT_H

@@ -2,7 +2,6 @@
  * that have the same place, shape and strides; in a catalog the later one is tied to the
  * first. */
 #include "base/mem.h"
-#include "formats/pickle/json.h"
 #include "torch.h"
 #include <string.h>
 
@@ -105,16 +104,4 @@ size_t dcp_torch_tie(const struct dcp_catalog *catalog, size_t tensor)
                    !compare_dims(root->shape, t->shape, t->ndim)
                ? (size_t)at
                : tensor;
-}
-
-const char *dcp_torch_json_tensor(const json_t *value)
-{
-    const json_t *first =
-        json_is_object(value) && json_object_size(value)
-            ? json_object_iter_value(json_object_iter((json_t *)(uintptr_t)value))
-            : NULL;
-    const char *name = json_string_value(json_object_get(value, "$tensor"));
-
-    name = name ? name : json_string_value(json_object_get(value, "$again"));
-    return name && first && json_string_value(first) == name ? name : NULL;
 }

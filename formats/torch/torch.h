@@ -8,10 +8,10 @@
  *
  * A file holds one Python object. Its tensors are named by the keys that lead to them,
  * joined by '.'. Unless the object is a flat dict of tensors, the catalog also gets the
- * object "torch.tree": the Python object as JSON (pickle/json.h) in which
- * {"$tensor": name}, {"$again": name} and {"$value": name} stand for tensors and objects;
- * from it `layout` writes the same object again, of the same classes. What holds no
- * tensor and stands beside one becomes an object of its own, named by its path. */
+ * object "torch.tree": the Python object as JSON (pickle/py.h), in which names stand for
+ * tensors and objects; from it `layout` writes the same object again, of the same
+ * classes. What holds no tensor and stands beside one becomes an object of its own, named
+ * by its path. */
 #ifndef DCP_FORMATS_TORCH_TORCH_H
 #define DCP_FORMATS_TORCH_TORCH_H
 
@@ -155,14 +155,6 @@ int dcp_torch_tie_views(struct dcp_catalog *catalog, struct dcp_error *err);
 /* The tensor that one is tied to and shares its storage with when it is written; itself
  * when there is none. */
 size_t dcp_torch_tie(const struct dcp_catalog *catalog, size_t tensor);
-/* The name in JSON that stands for a tensor, {"$tensor": name}, or {"$again": name} where
- * the very object that its first name stands for is meant; more members may say how it
- * is dressed (dress.h). NULL: it is none. */
-const char *dcp_torch_json_tensor(const json_t *value);
-/* The [key, value] pairs of an OrderedDict, or of a dict whose keys are not plain
- * strings; NULL: it is neither. Borrowed. */
-json_t *dcp_torch_json_pairs(const json_t *value);
-
 /* The dtype of a storage class, torch.FloatStorage or torch.cuda.FloatStorage;
  * *out_untyped: of UntypedStorage, whose elements are bytes. False when it is none. */
 bool dcp_torch_class_dtype(const struct dcp_pickle_node *cls, enum dcp_dtype *out,

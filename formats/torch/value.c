@@ -4,7 +4,6 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "base/str.h"
-#include "formats/pickle/globals.h"
 #include "formats/pickle/json.h"
 #include "torch.h"
 #include <math.h>
@@ -154,7 +153,7 @@ static int write_tensor(struct dcp_torch_writer *w, size_t tensor, json_t *value
 {
     size_t root = dcp_torch_tie(w->catalog, tensor);
 
-    if (json_object_get(value, "$again") && root != tensor && w->memo &&
+    if (json_object_get(value, DCP_PY_AGAIN) && root != tensor && w->memo &&
         w->memo[root].has_tensor) {
         dcp_pickle_fetch(w->out, w->memo[root].tensor);
         remember(w, tensor, w->memo[root].tensor);
@@ -174,14 +173,14 @@ static int write_tensor(struct dcp_torch_writer *w, size_t tensor, json_t *value
 /* A writer without storages has tensors of its own, and none of the catalog's. */
 static int find_tensor(const struct dcp_torch_writer *w, const json_t *value)
 {
-    const char *name = dcp_torch_json_tensor(value);
+    const char *name = dcp_py_tensor(value);
 
     return name && w->storage ? dcp_catalog_find(w->catalog, name) : -1;
 }
 
 static int find_object(const struct dcp_torch_writer *w, const json_t *value)
 {
-    const char *name = json_string_value(dcp_pickle_json_tagged(value, "$value"));
+    const char *name = dcp_py_value(value);
 
     return name && strcmp(name, DCP_TORCH_TREE)
                ? dcp_catalog_find_object(w->catalog, name)
@@ -191,9 +190,9 @@ static int find_object(const struct dcp_torch_writer *w, const json_t *value)
 /* Whether a value stands for something: false for references to what is not there. */
 static bool is_there(const struct dcp_torch_writer *w, const json_t *value)
 {
-    if (dcp_torch_json_tensor(value))
+    if (dcp_py_tensor(value))
         return find_tensor(w, value) >= 0;
-    if (json_is_string(dcp_pickle_json_tagged(value, "$value")))
+    if (dcp_py_value(value))
         return find_object(w, value) >= 0;
     return true;
 }
@@ -222,15 +221,12 @@ static bool parse_hex(struct dcp_torch_writer *w, const json_t *text,
                       const unsigned char **out, size_t *out_n)
 {
     const char *hex = json_string_value(text);
-    size_t n = hex ? strlen(hex) : 1;
-    unsigned char *bytes;
+    size_t n = json_string_length(text) / 2;
+    unsigned char *bytes = hex ? dcp_arena_alloc(w->arena, n, 1) : NULL;
 
-    if (!hex || n % 2 || !(bytes = dcp_arena_alloc(w->arena, n / 2, 1)) ||
-        !dcp_hex_parse(hex, bytes, n / 2))
-        return false;
     *out = bytes;
-    *out_n = n / 2;
-    return true;
+    *out_n = n;
+    return bytes && dcp_hex_parse_all(hex, bytes);
 }
 
 static bool write_bytes(struct dcp_torch_writer *w, json_t *value)
@@ -305,9 +301,9 @@ static const struct {
     const char *tag;
     bool (*write)(struct dcp_torch_writer *w, json_t *value); /* false: it is no such */
 } texts[] = {
-    { "$bytes", write_bytes }, { "$bytearray", write_bytearray },
-    { "$text", write_text },   { "$int", write_int },
-    { "$float", write_float }, { "$global", write_global },
+    { DCP_PY_BYTES, write_bytes }, { DCP_PY_BYTEARRAY, write_bytearray },
+    { DCP_PY_TEXT, write_text },   { DCP_PY_INT, write_int },
+    { DCP_PY_FLOAT, write_float }, { DCP_PY_GLOBAL, write_global },
 };
 
 /* -- containers ---------------------------------------------------------------------- */
@@ -430,11 +426,11 @@ static int write_json_object(struct dcp_torch_writer *w, json_t *value, int dept
     json_t *tagged;
     int at;
 
-    if (dcp_json_class(value))
+    if (dcp_py_class(value))
         return dcp_torch_write_call(w, value, depth, err);
     if (w->take && w->take(w, value))
         return DCP_OK;
-    if (dcp_torch_json_tensor(value) && (at = find_tensor(w, value)) >= 0)
+    if (dcp_py_tensor(value) && (at = find_tensor(w, value)) >= 0)
         return write_tensor(w, (size_t)at, value, depth, err);
     if (json_object_size(value) != 1)
         return write_dict(w, value, depth, err);
@@ -449,13 +445,13 @@ static int write_json_object(struct dcp_torch_writer *w, json_t *value, int dept
         dcp_pickle_none(w->out);
         return DCP_OK;
     }
-    if (json_is_array(tagged = json_object_get(value, "$tuple")))
+    if (json_is_array(tagged = json_object_get(value, DCP_PY_TUPLE)))
         return dcp_torch_write_tuple(w, tagged, depth, err);
-    if (json_is_array(tagged = json_object_get(value, "$set")))
+    if (json_is_array(tagged = json_object_get(value, DCP_PY_SET)))
         return write_set(w, "set", tagged, depth, err);
-    if (json_is_array(tagged = json_object_get(value, "$frozenset")))
+    if (json_is_array(tagged = json_object_get(value, DCP_PY_FROZENSET)))
         return write_set(w, "frozenset", tagged, depth, err);
-    if (json_is_array(tagged = json_object_get(value, "$dict"))) {
+    if (json_is_array(tagged = json_object_get(value, DCP_PY_DICT))) {
         dcp_pickle_op(w->out, '}');
         dcp_pickle_put(w->out);
         return dcp_torch_write_pairs(w, tagged, DCP_PICKLE_FILL_DICT, depth, err);

@@ -1,4 +1,4 @@
-/* value: JSON as pickle/json.h describes it, written back as Python objects. */
+/* value: JSON as pickle/py.h describes it, written back as Python objects. */
 #ifndef DCP_FORMATS_TORCH_VALUE_H
 #define DCP_FORMATS_TORCH_VALUE_H
 
@@ -16,7 +16,7 @@ struct dcp_torch_memo {
 /* The class of objects that a format makes: called with its arguments, or only made
  * (__new__) and then filled. */
 struct dcp_torch_class {
-    const char *name; /* as pickle/json.h spells it */
+    const char *name; /* as pickle/py.h spells it */
     const char *module, *class;
     bool made;
 };
@@ -70,7 +70,7 @@ int dcp_torch_write_pairs(struct dcp_torch_writer *w, json_t *pairs,
                           enum dcp_pickle_fill fill, int depth, struct dcp_error *err);
 int dcp_torch_write_tuple(struct dcp_torch_writer *w, json_t *list, int depth,
                           struct dcp_error *err);
-/* {"$object": …}, of pickle/json.h. */
+/* {"$object": …}, of pickle/py.h. */
 int dcp_torch_write_call(struct dcp_torch_writer *w, json_t *object, int depth,
                          struct dcp_error *err);
 /* "module.name", "module:Outer.name"; false when that is none. */

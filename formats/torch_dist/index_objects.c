@@ -1,12 +1,13 @@
 /* index_objects: what a distributed checkpoint holds beside tensors. PyTorch takes
  * dicts apart and stores each value under a key of its own; those of the optimizer, and
  * of objects that this library took apart, are put together again. */
-#include "base/bytes.h"
 #include "base/hex.h"
 #include "base/json.h"
 #include "base/mem.h"
 #include "base/str.h"
+#include "formats/common/optim.h"
 #include "formats/common/training.h"
+#include "formats/pickle/py.h"
 #include "formats/state_dict/keys.h"
 #include "reading.h"
 #include <stdio.h>
@@ -61,83 +62,29 @@ static bool is_step(const struct dcp_reading *r, const char *name)
     return rest && dcp_str_starts(rest, "state.") && dcp_str_ends(rest, ".step");
 }
 
-static bool step_of(double real, int64_t *out)
-{
-    if (!(real >= 0 && real < 1e15))
-        return false;
-    *out = (int64_t)real;
-    return true;
-}
-
-static bool step_of_bytes(enum dcp_dtype dtype, const unsigned char *data, int64_t *out)
-{
-    double real = -1;
-    uint32_t low = dcp_le32(data);
-    uint64_t bits = dcp_le64(data);
-    float single;
-
-    switch (dtype) {
-    case DCP_F32:
-        memcpy(&single, &low, sizeof single);
-        real = single;
-        break;
-    case DCP_F64:
-        memcpy(&real, &bits, sizeof real);
-        break;
-    case DCP_I32:
-        real = (int32_t)low;
-        break;
-    case DCP_I64:
-        real = (double)(int64_t)bits;
-        break;
-    default:
-        return false;
-    }
-    return step_of(real, out);
-}
-
 /* All parameters make the same updates; one of the tiny tensors, or numbers of older
- * versions, tells how many. *out stays when there is none. */
+ * versions, tells how many. *out: -1 when there is none. */
 static int read_step(struct dcp_reading *r, int64_t *out, struct dcp_error *err)
 {
     for (size_t e = 0; e < r->n_entries; e++)
         if (is_step(r, r->entries[e].name) && json_is_number(r->entries[e].value) &&
-            step_of(json_number_value(r->entries[e].value), out))
+            (*out = dcp_optim_updates(json_number_value(r->entries[e].value))) >= 0)
             return DCP_OK;
     for (size_t t = 0; t < r->meta.n_tensors; t++) {
         const struct dcp_meta_tensor *tensor = &r->meta.tensors[t];
         const struct dcp_meta_part *part = &r->meta.parts[tensor->first_part];
         unsigned char data[16] = { 0 };
+        double number;
         size_t n = dcp_dtype_size(tensor->dtype);
         if (!is_step(r, tensor->name) || tensor->ndim || !tensor->n_parts ||
             part->file < 0)
             continue;
         int rc = dcp_items_read(&r->items, part, data, n, err);
-        if (!rc)
-            step_of_bytes(tensor->dtype, data, out);
+        if (!rc && dcp_optim_number(tensor->dtype, data, &number))
+            *out = dcp_optim_updates(number);
         return rc;
     }
     return DCP_OK;
-}
-
-/* {"type", "step", "param_groups"}, or the object that was taken apart. */
-static json_t *make_optimizer(const struct dcp_reading *r, json_t *groups, int64_t step)
-{
-    json_t *kept = json_object_get(r->meta.ours, DCP_TRAINING_OPTIMIZER);
-    json_t *optimizer = kept ? json_deep_copy(kept) : json_object();
-    const char *type = dcp_optim_type(groups);
-    bool ok = optimizer != NULL;
-
-    if (ok && !kept && type)
-        ok = !json_object_set_new(optimizer, "type", json_string(type));
-    if (ok && !kept && step >= 0)
-        ok = !json_object_set_new(optimizer, "step", json_integer((json_int_t)step));
-    if (ok && groups)
-        ok = !json_object_set(optimizer, "param_groups", groups);
-    if (ok)
-        return optimizer;
-    json_decref(optimizer);
-    return NULL;
 }
 
 /* Groups without any state stay what they are: keys of their own. */
@@ -157,8 +104,13 @@ static int take_optimizer(struct dcp_reading *r, struct dcp_error *err)
         rc = read_step(r, &step, err);
     if (rc || (!groups && step < 0 && !kept))
         return rc;
-    return dcp_training_add(r->catalog, DCP_TRAINING_OPTIMIZER,
-                            make_optimizer(r, groups, step), err);
+    if (!kept)
+        return dcp_optim_add(r->catalog, dcp_optim_type(groups), step, groups, err);
+    DCP_CLEANUP_JSON json_t *optimizer = json_deep_copy(kept);
+    if (!optimizer || (groups && json_object_set(optimizer, "param_groups", groups)))
+        return no_memory(err);
+    return dcp_training_add(r->catalog, DCP_TRAINING_OPTIMIZER, json_incref(optimizer),
+                            err);
 }
 
 /* -- objects that were taken apart --------------------------------------------------- */
@@ -231,7 +183,7 @@ static int join_tree(struct dcp_reading *r, const char *name, const char *path,
     return root ? dcp_training_add(r->catalog, name, root, err) : DCP_OK;
 }
 
-/* {"$bytes": "00ff"} to an object of bytes. */
+/* Hexadecimal to an object of bytes. */
 static int add_bytes(struct dcp_reading *r, const char *name, const char *hex,
                      struct dcp_error *err)
 {
@@ -240,9 +192,9 @@ static int add_bytes(struct dcp_reading *r, const char *name, const char *hex,
 
     if (!data)
         return no_memory(err);
-    if (!dcp_hex_parse(hex, data, n))
-        return dcp_error_set(err, DCP_E_CORRUPT,
-                             "the bytes of the object '%s' are not hexadecimal", name);
+    if (!dcp_hex_parse_all(hex, data))
+        return dcp_error_set(err, DCP_E_CORRUPT, "the object '%s' is not hexadecimal",
+                             name);
     const struct dcp_object object = {
         .name = name, .kind = DCP_OBJECT_BYTES, .data = data, .size_bytes = n
     };
@@ -255,7 +207,7 @@ static int join_whole(struct dcp_reading *r, const char *name, struct dcp_error 
     for (size_t e = 0; e < r->n_entries; e++) {
         struct dcp_entry *entry = &r->entries[e];
         const char *text = json_string_value(entry->value);
-        const char *hex = json_string_value(json_object_get(entry->value, "$bytes"));
+        const char *hex = json_string_value(json_object_get(entry->value, DCP_PY_BYTES));
         if (strcmp(entry->name, name) != 0 || entry->taken || (!text && !hex))
             continue;
         entry->taken = true;
@@ -339,8 +291,7 @@ static int add_entry(struct dcp_reading *r, const struct dcp_entry *entry,
     DCP_CLEANUP_FREE char *text = entry->value ? dcp_json_text(entry->value, 0) : NULL;
     struct dcp_object object = { .kind =
                                      entry->value ? DCP_OBJECT_JSON : DCP_OBJECT_BYTES };
-    bool dict = json_object_size(entry->value) &&
-                json_object_iter_key(json_object_iter(entry->value))[0] != '$';
+    bool dict = json_object_size(entry->value) && dcp_py_is_dict(entry->value);
 
     if (entry->value && !text)
         return no_memory(err);

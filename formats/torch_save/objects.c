@@ -1,8 +1,8 @@
 /* objects: what a file holds beside its tensors. Values that stand beside tensors
  * become objects; what is left is the tree, kept unless names alone tell as much. */
-#include "base/json.h"
 #include "base/mem.h"
-#include "formats/pickle/json.h"
+#include "formats/common/training.h"
+#include "formats/pickle/py.h"
 #include "formats/torch/torch.h"
 #include "torch_save.h"
 #include <stdio.h>
@@ -14,43 +14,21 @@ struct splitter {
     size_t n_objects;
 };
 
-static bool is_tensor(const json_t *value)
+static bool holds_tensor(const json_t *value)
 {
-    return dcp_torch_json_tensor(value) != NULL;
-}
+    struct dcp_py_parts parts = dcp_py_children(value);
+    bool holds = dcp_py_tensor(value);
 
-static bool holds_tensor(json_t *value)
-{
-    const char *key;
-    json_t *item;
-    size_t i;
-
-    if (is_tensor(value))
-        return true;
-    json_array_foreach(value, i, item)
-    {
-        if (holds_tensor(item))
-            return true;
-    }
-    json_object_foreach(value, key, item)
-    {
-        if (holds_tensor(item))
-            return true;
-    }
-    return false;
+    while (!holds && dcp_py_next(&parts))
+        holds = holds_tensor(parts.value);
+    return holds;
 }
 
 static bool is_ordered_dict(const json_t *value)
 {
-    const char *class = json_string_value(json_object_get(value, "$object"));
+    const char *class = dcp_py_class(value);
 
-    return class && !strcmp(class, "collections.OrderedDict");
-}
-
-json_t *dcp_torch_json_pairs(const json_t *value)
-{
-    return is_ordered_dict(value) ? json_object_get(value, "pairs")
-                                  : dcp_pickle_json_tagged(value, "$dict");
+    return class && !strcmp(class, DCP_PY_ORDERED);
 }
 
 /* A dict with plain strings as keys. */
@@ -61,25 +39,13 @@ static bool is_plain_dict(json_t *value)
 
     json_object_foreach(value, key, item)
     {
-        if (key[0] == '$')
+        if (dcp_py_is_tag(key))
             return false;
     }
     return json_is_object(value);
 }
 
 /* -- objects of their own ------------------------------------------------------------ */
-
-static int add_object(struct splitter *s, const char *name, const json_t *value)
-{
-    DCP_CLEANUP_FREE char *text = dcp_json_text(value, 0);
-
-    if (!text)
-        return dcp_error_memory(s->err, "an object");
-    struct dcp_object object = {
-        .name = name, .kind = DCP_OBJECT_JSON, .data = text, .size_bytes = strlen(text)
-    };
-    return dcp_catalog_add_object(s->catalog, &object, s->err);
-}
 
 static int split(struct splitter *s, json_t *value, const char *path);
 
@@ -101,90 +67,36 @@ static int split_child(struct splitter *s, json_t *child, const char *path,
         dcp_catalog_find_object(s->catalog, name) >= 0)
         return DCP_OK;
     s->n_objects++;
-    int rc = add_object(s, name, child);
-    if (!rc && !(*out_new = json_pack("{s:s}", "$value", name)))
+    int rc = dcp_training_add(s->catalog, name, json_incref(child), s->err);
+    if (!rc && !(*out_new = dcp_py_name(DCP_PY_VALUE, name)))
         rc = dcp_error_memory(s->err, "an object");
-    return rc;
-}
-
-static int split_pairs(struct splitter *s, json_t *pairs, const char *path)
-{
-    json_t *pair, *child;
-    size_t i;
-    int rc = DCP_OK;
-
-    json_array_foreach(pairs, i, pair)
-    {
-        const json_t *key = json_array_get(pair, 0);
-        char number[32];
-        snprintf(number, sizeof number, "%lld", (long long)json_integer_value(key));
-        if (!json_is_string(key) && !json_is_integer(key))
-            continue;
-        rc = split_child(s, json_array_get(pair, 1), path,
-                         json_is_string(key) ? json_string_value(key) : number, &child);
-        if (!rc && child && json_array_set_new(pair, 1, child))
-            rc = dcp_error_memory(s->err, "an object");
-        if (rc)
-            break;
-    }
-    return rc;
-}
-
-static int split_list(struct splitter *s, json_t *list, const char *path)
-{
-    json_t *item, *child;
-    size_t i;
-    int rc = DCP_OK;
-
-    json_array_foreach(list, i, item)
-    {
-        char number[32];
-        snprintf(number, sizeof number, "%zu", i);
-        rc = split_child(s, item, path, number, &child);
-        if (!rc && child && json_array_set_new(list, i, child))
-            rc = dcp_error_memory(s->err, "an object");
-        if (rc)
-            break;
-    }
-    return rc;
-}
-
-static int split_dict(struct splitter *s, json_t *dict, const char *path)
-{
-    const char *key;
-    json_t *item, *child;
-    int rc = DCP_OK;
-
-    json_object_foreach(dict, key, item)
-    {
-        rc = split_child(s, item, path, key, &child);
-        if (!rc && child && json_object_set_new(dict, key, child))
-            rc = dcp_error_memory(s->err, "an object");
-        if (rc)
-            break;
-    }
     return rc;
 }
 
 /* Containers are descended into; whatever else holds tensors stays whole in the tree. */
 static int split(struct splitter *s, json_t *value, const char *path)
 {
-    json_t *tuple = dcp_pickle_json_tagged(value, "$tuple"),
-           *pairs = dcp_torch_json_pairs(value);
+    struct dcp_py_parts parts = dcp_py_parts(value);
+    json_t *child;
+    int rc = DCP_OK;
 
-    if (pairs)
-        return split_pairs(s, pairs, path);
-    if (tuple || json_is_array(value))
-        return split_list(s, tuple ? tuple : value, path);
-    return is_plain_dict(value) ? split_dict(s, value, path) : DCP_OK;
+    if (parts.kind == DCP_PY_MEMBERS && !is_plain_dict(value))
+        return DCP_OK;
+    while (!rc && dcp_py_next(&parts)) {
+        if (!parts.name || parts.is_word)
+            continue;
+        rc = split_child(s, parts.value, path, parts.name, &child);
+        if (!rc && child && !dcp_py_put(&parts, child))
+            rc = dcp_error_memory(s->err, "an object");
+    }
+    return rc;
 }
 
 /* -- the whole ----------------------------------------------------------------------- */
 
 static bool is_tensor_named(const json_t *value, const char *name)
 {
-    const char *tensor =
-        json_object_size(value) == 1 ? dcp_torch_json_tensor(value) : NULL;
+    const char *tensor = json_object_size(value) == 1 ? dcp_py_tensor(value) : NULL;
 
     return tensor && name && !strcmp(tensor, name);
 }
@@ -192,7 +104,7 @@ static bool is_tensor_named(const json_t *value, const char *name)
 /* A dict of plain tensors and nothing else: names and order say everything. */
 static bool is_flat(json_t *tree)
 {
-    json_t *pairs = dcp_torch_json_pairs(tree), *item;
+    json_t *pairs = dcp_py_pairs(tree), *item;
     const char *key;
     size_t i;
 
@@ -237,5 +149,5 @@ int dcp_torch_objects_index(struct dcp_torch_file *file, struct dcp_catalog *cat
         rc = dcp_torch_optimizers(file, catalog, tree, err);
     if (!rc)
         rc = split(&s, tree, "");
-    return rc ? rc : add_object(&s, DCP_TORCH_TREE, tree);
+    return rc ? rc : dcp_training_add(catalog, DCP_TORCH_TREE, json_incref(tree), err);
 }

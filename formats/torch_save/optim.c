@@ -1,10 +1,10 @@
 /* optim: optimizers in a file: which weights their numbers stand for, and the
  * object "optimizer" of common/training.h. */
-#include "base/bytes.h"
+#include "formats/common/optim.h"
+#include "base/json.h"
 #include "base/mem.h"
-#include "formats/common/optim_ids.h"
 #include "formats/common/training.h"
-#include "formats/pickle/json.h"
+#include "formats/pickle/py.h"
 #include "formats/torch/torch.h"
 #include "torch_save.h"
 #include <string.h>
@@ -27,7 +27,7 @@ struct optim {
 
 static int tensor_of(const struct finder *f, const json_t *value)
 {
-    const char *name = dcp_torch_json_tensor(value);
+    const char *name = dcp_py_tensor(value);
 
     return name ? dcp_catalog_find(f->catalog, name) : -1;
 }
@@ -40,7 +40,7 @@ static int64_t read_number(struct finder *f, int tensor)
     const struct dcp_tensor *t = &f->catalog->tensors[tensor];
     size_t n = dcp_dtype_size(t->dtype);
     unsigned char data[8] = { 0 };
-    float single;
+    double number;
 
     if (t->n_elems != 1 || n > sizeof data || !f->piece[tensor])
         return -1;
@@ -54,11 +54,7 @@ static int64_t read_number(struct finder *f, int tensor)
                                f->err);
     if (f->rc)
         return -1;
-    uint32_t low = dcp_le32(data);
-    memcpy(&single, &low, sizeof single);
-    if (t->dtype == DCP_F32)
-        return single >= 0 && single < 1e15f ? (int64_t)single : -1;
-    return t->dtype == DCP_I64 ? (int64_t)dcp_le64(data) : -1;
+    return dcp_optim_number(t->dtype, data, &number) ? dcp_optim_updates(number) : -1;
 }
 
 static void see_step(struct finder *f, const json_t *state, struct optim *o)
@@ -80,8 +76,7 @@ static size_t list_weights(const struct dcp_catalog *catalog, size_t *out)
     size_t n = 0;
 
     for (size_t t = 0; t < catalog->n_tensors; t++)
-        if (catalog->tensors[t].role == DCP_ROLE_MODEL && !catalog->tensors[t].tied_to &&
-            dcp_dtype_is_float(catalog->tensors[t].dtype))
+        if (dcp_optim_may_have(&catalog->tensors[t]))
             out[n++] = t;
     return n;
 }
@@ -171,35 +166,16 @@ static int match(struct finder *f, struct optim *o)
 
 /* -- the object ---------------------------------------------------------------------- */
 
-/* Whether every parameter of the groups is known by name. */
-static bool has_names(const struct optim *o)
-{
-    for (size_t g = 0; g < json_array_size(o->groups); g++) {
-        const json_t *params = json_object_get(json_array_get(o->groups, g), "params");
-        if (!json_is_array(params))
-            return false;
-        for (size_t i = 0; i < json_array_size(params); i++)
-            if (!o->ids.found && !json_is_string(json_array_get(params, i)))
-                return false;
-    }
-    return json_array_size(o->groups) > 0;
-}
-
+/* The object, when every parameter is known by name. */
 static int add_object(const struct finder *f, const struct optim *o)
 {
-    json_t *optimizer = json_object();
-    int failed = !optimizer;
+    bool named;
+    DCP_CLEANUP_JSON json_t *groups =
+        dcp_optim_groups_of(f->catalog, o->groups, &o->ids, &named);
 
-    if (!failed && o->updates >= 0)
-        failed =
-            json_object_set_new(optimizer, "step", json_integer((json_int_t)o->updates));
-    failed = failed ||
-             json_object_set_new(optimizer, "param_groups",
-                                 dcp_optim_ids_groups(f->catalog, o->groups, &o->ids));
-    if (!failed)
-        return dcp_training_add(f->catalog, DCP_TRAINING_OPTIMIZER, optimizer, f->err);
-    json_decref(optimizer);
-    return dcp_error_memory(f->err, "an optimizer");
+    if (!groups)
+        return dcp_error_memory(f->err, "an optimizer");
+    return named ? dcp_optim_add(f->catalog, NULL, o->updates, groups, f->err) : DCP_OK;
 }
 
 static int take_optimizer(struct finder *f, json_t *groups, json_t *states)
@@ -209,7 +185,7 @@ static int take_optimizer(struct finder *f, json_t *groups, json_t *states)
     json_t *state;
     int rc = DCP_OK;
 
-    o.states = dcp_torch_json_pairs(states);
+    o.states = dcp_py_pairs(states);
     if (o.states)
         rc = match(f, &o);
     else
@@ -218,8 +194,7 @@ static int take_optimizer(struct finder *f, json_t *groups, json_t *states)
             see_step(f, state, &o);
         }
     rc = rc ? rc : f->rc;
-    if (!rc && has_names(&o) &&
-        dcp_catalog_find_object(f->catalog, DCP_TRAINING_OPTIMIZER) < 0)
+    if (!rc && dcp_catalog_find_object(f->catalog, DCP_TRAINING_OPTIMIZER) < 0)
         rc = add_object(f, &o);
     dcp_optim_ids_fini(&o.ids);
     return rc;
@@ -228,24 +203,15 @@ static int take_optimizer(struct finder *f, json_t *groups, json_t *states)
 /* Wherever {"state": …, "param_groups": …} stands, that is an optimizer. */
 static int take_all(struct finder *f, json_t *value)
 {
-    json_t *groups = json_object_get(value, "param_groups"), *item;
-    json_t *states = json_object_get(value, "state");
-    const char *key;
-    size_t i;
+    json_t *groups = json_object_get(value, "param_groups"),
+           *states = json_object_get(value, "state");
+    struct dcp_py_parts parts = dcp_py_children(value);
     int rc = DCP_OK;
 
     if (groups && states)
         return take_optimizer(f, groups, states);
-    json_array_foreach(value, i, item)
-    {
-        if ((rc = take_all(f, item)))
-            return rc;
-    }
-    json_object_foreach(value, key, item)
-    {
-        if ((rc = take_all(f, item)))
-            return rc;
-    }
+    while (!rc && dcp_py_next(&parts))
+        rc = take_all(f, parts.value);
     return rc;
 }
 

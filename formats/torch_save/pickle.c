@@ -3,7 +3,7 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "formats/common/training.h"
-#include "formats/pickle/json.h"
+#include "formats/pickle/py.h"
 #include "formats/state_dict/carried.h"
 #include "formats/state_dict/nested.h"
 #include "formats/torch/torch.h"
@@ -38,27 +38,18 @@ static void mark_tensor(struct pickler *p, const char *name, json_t *value)
  * parser. */
 static void mark(struct pickler *p, json_t *value)
 {
-    const char *tensor = dcp_torch_json_tensor(value);
-    const char *object = json_string_value(dcp_pickle_json_tagged(value, "$value"));
-    const char *key;
-    json_t *item;
-    size_t i;
-    int at;
+    struct dcp_py_parts parts = dcp_py_children(value);
+    const char *tensor = dcp_py_tensor(value), *object = dcp_py_value(value);
+    int at = object ? dcp_catalog_find_object(p->w.catalog, object) : -1;
 
     if (tensor) {
         mark_tensor(p, tensor, value);
         return;
     }
-    if (object && (at = dcp_catalog_find_object(p->w.catalog, object)) >= 0)
+    if (at >= 0)
         p->named_objects[at] = true;
-    json_array_foreach(value, i, item)
-    {
-        mark(p, item);
-    }
-    json_object_foreach(value, key, item)
-    {
-        mark(p, item);
-    }
+    while (dcp_py_next(&parts))
+        mark(p, parts.value);
 }
 
 /* A file of nothing but weights is a plain state dict, which is what every loader
@@ -81,14 +72,14 @@ static int add_rest(struct pickler *p, json_t *dict, struct dcp_error *err)
     for (size_t i = 0; i < catalog->n_tensors && !failed; i++) {
         const char *name = catalog->tensors[i].name;
         if (!p->named_tensors[i])
-            failed = json_object_set_new(dict, name, json_pack("{s:s}", "$tensor", name));
+            failed = json_object_set_new(dict, name, dcp_py_name(DCP_PY_TENSOR, name));
     }
     for (size_t i = 0; i < catalog->n_objects && objects && !failed; i++) {
         const char *name = catalog->objects[i].name;
         if (p->named_objects[i] || dcp_object_is_spelling(name) ||
             json_object_get(dict, name))
             continue;
-        failed = json_object_set_new(dict, name, json_pack("{s:s}", "$value", name));
+        failed = json_object_set_new(dict, name, dcp_py_name(DCP_PY_VALUE, name));
         p->named_objects[i] = true;
     }
     return failed ? dcp_error_memory(err, "a PyTorch file") : DCP_OK;
@@ -125,28 +116,19 @@ static int make_dict(struct pickler *p, json_t **out, struct dcp_error *err)
 static int make_tree(struct pickler *p, json_t **out, struct dcp_error *err)
 {
     const struct dcp_catalog *catalog = p->w.catalog;
-    int at = dcp_catalog_find_object(catalog, DCP_TORCH_TREE);
     json_t *tree = NULL;
+    int rc = dcp_training_read(catalog, DCP_TORCH_TREE, &tree, err);
+    bool nested = !rc && !tree;
 
-    if (at >= 0 && catalog->objects[at].kind == DCP_OBJECT_JSON) {
-        const struct dcp_object *object = &catalog->objects[at];
-        int rc =
-            dcp_json_parse(object->data, object->size_bytes, DCP_TORCH_TREE, &tree, err);
-        if (rc)
-            return rc;
-        mark(p, tree);
-    } else {
-        int rc = dcp_nested_make(p->catalog, &tree, err);
-        if (rc)
-            return rc;
-        mark(p, tree);
-        p->nested = tree != NULL;
-        for (size_t o = 0; tree && o < catalog->n_objects; o++)
-            p->named_objects[o] = true;
-    }
-    bool open =
-        json_is_object(tree) && (!json_object_size(tree) ||
-                                 json_object_iter_key(json_object_iter(tree))[0] != '$');
+    if (nested)
+        rc = dcp_nested_make(p->catalog, &tree, err);
+    if (rc)
+        return rc;
+    mark(p, tree);
+    p->nested = nested && tree;
+    for (size_t o = 0; p->nested && o < catalog->n_objects; o++)
+        p->named_objects[o] = true;
+    bool open = dcp_py_is_dict(tree);
     if (tree && !open && !names_all_tensors(p)) {
         json_decref(tree);
         tree = NULL;
@@ -156,7 +138,7 @@ static int make_tree(struct pickler *p, json_t **out, struct dcp_error *err)
     int at_optimizer = dcp_catalog_find_object(catalog, DCP_TRAINING_OPTIMIZER);
     if (at_optimizer >= 0)
         p->named_objects[at_optimizer] = true; /* in torch's words */
-    int rc = open ? add_rest(p, tree, err) : DCP_OK;
+    rc = open ? add_rest(p, tree, err) : DCP_OK;
     if (rc) {
         json_decref(tree);
         tree = NULL;

@@ -5,7 +5,6 @@
 #include "formats/pickle/json.h"
 #include "formats/torch/torch.h"
 #include "torch_save.h"
-#include <stdio.h>
 #include <string.h>
 
 enum { MAX_JOINTS = DCP_PICKLE_JSON_MAX_DEPTH };
@@ -36,34 +35,6 @@ static int walk_child(struct finder *f, const json_t *child, size_t length, size
     return walk(f, child, length + (length ? 1 : 0) + n, depth);
 }
 
-static int walk_pairs(struct finder *f, const json_t *pairs, size_t length, size_t depth)
-{
-    int rc = DCP_OK;
-
-    for (size_t i = 0; i < json_array_size(pairs) && !rc; i++) {
-        const json_t *pair = json_array_get(pairs, i), *key = json_array_get(pair, 0);
-        char number[32];
-        int n =
-            snprintf(number, sizeof number, "%lld", (long long)json_integer_value(key));
-        if (json_is_string(key) || json_is_integer(key))
-            rc = walk_child(f, json_array_get(pair, 1), length,
-                            json_is_string(key) ? json_string_length(key) : (size_t)n,
-                            depth);
-    }
-    return rc;
-}
-
-static int walk_list(struct finder *f, const json_t *list, size_t length, size_t depth)
-{
-    int rc = DCP_OK;
-
-    for (size_t i = 0; i < json_array_size(list) && !rc; i++) {
-        int n = snprintf(NULL, 0, "%zu", i);
-        rc = walk_child(f, json_array_get(list, i), length, (size_t)n, depth);
-    }
-    return rc;
-}
-
 static int take_joints(struct finder *f, const char *name, size_t depth)
 {
     int at = dcp_catalog_find(f->catalog, name);
@@ -81,21 +52,16 @@ static int take_joints(struct finder *f, const char *name, size_t depth)
 
 static int walk(struct finder *f, const json_t *value, size_t length, size_t depth)
 {
-    const char *name = dcp_torch_json_tensor(value), *key;
-    json_t *pairs = dcp_torch_json_pairs(value),
-           *tuple = dcp_pickle_json_tagged(value, "$tuple"), *item;
+    struct dcp_py_parts parts = dcp_py_parts(value);
+    const char *name = dcp_py_tensor(value);
     int rc = DCP_OK;
 
     if (name)
         return take_joints(f, name, depth);
-    if (pairs)
-        return walk_pairs(f, pairs, length, depth);
-    if (tuple || json_is_array(value))
-        return walk_list(f, tuple ? tuple : value, length, depth);
-    json_object_foreach((json_t *)(uintptr_t)value, key, item)
-    {
-        if (key[0] != '$' && !rc)
-            rc = walk_child(f, item, length, strlen(key), depth);
+    while (!rc && dcp_py_next(&parts)) {
+        bool tag = parts.kind == DCP_PY_MEMBERS && dcp_py_is_tag(parts.name);
+        if (parts.name && !parts.is_word && !tag)
+            rc = walk_child(f, parts.value, length, strlen(parts.name), depth);
     }
     return rc;
 }

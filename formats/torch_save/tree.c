@@ -1,5 +1,5 @@
 /* tree: walks the Python object of a file. Tensors go to the catalog; the rest
- * becomes JSON, in which {"$tensor": name} stands for them. */
+ * becomes JSON, in which their names stand for them. */
 #include "base/map.h"
 #include "base/mem.h"
 #include "formats/common/roles.h"
@@ -97,7 +97,7 @@ static int add_tensor(struct walk *w, const char *name, const struct dcp_torch_v
         dcp_error_prefix(err, "'%s'", w->file->in.shown);
         return rc;
     }
-    *out = json_pack("{s:s}", tag, tensor.name);
+    *out = dcp_py_name(tag, tensor.name);
     return *out ? DCP_OK : dcp_error_memory(err, "the objects of a pickle");
 }
 
@@ -127,17 +127,17 @@ static int take_sparse(struct walk *w, const struct dcp_pickle_node *node,
             rc = dcp_error_set(err, DCP_E_CORRUPT, "'%s': a sparse tensor is malformed",
                                w->file->in.shown);
         if (!rc)
-            rc = add_tensor(w, name, &view, "$tensor", &part, err);
+            rc = add_tensor(w, name, &view, DCP_PY_TENSOR, &part, err);
         if (!rc && json_array_append_new(tuple, part))
             rc = dcp_error_memory(err, "a sparse tensor");
     }
     if (!rc)
         rc = dcp_pickle_to_json(dcp_pickle_item(args, 2), w->file->arena, &plain, &size,
                                 err);
-    if (!rc && (json_array_append(tuple, size) ||
-                !(*out = json_pack("{s:s,s:[O,{s:O}]}", "$object",
-                                   "torch._utils._rebuild_sparse_tensor", "args", layout,
-                                   "$tuple", tuple))))
+    if (!rc &&
+        (json_array_append(tuple, size) ||
+         !(*out = dcp_py_object("torch._utils._rebuild_sparse_tensor", "args",
+                                json_pack("[O,{s:O}]", layout, DCP_PY_TUPLE, tuple)))))
         rc = dcp_error_memory(err, "a sparse tensor");
     json_decref(tuple);
     json_decref(layout);
@@ -165,7 +165,7 @@ static int take(void *self, const struct dcp_pickle_node *node, const char *path
     if (view.has_data && !view.memory)
         rc = see(w, node, &again, err);
     if (!rc)
-        rc = add_tensor(w, path, &view, again ? "$again" : "$tensor", out, err);
+        rc = add_tensor(w, path, &view, again ? DCP_PY_AGAIN : DCP_PY_TENSOR, out, err);
     const struct dcp_pickle_hook hook = { take, w, &w->used };
     if (!rc && view.has_data)
         rc = dcp_torch_dress(w->file, node, path, again ? NULL : &hook, *out, err);

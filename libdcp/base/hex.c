@@ -1,4 +1,7 @@
 #include "hex.h"
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
 
 void dcp_hex(char *out, const void *data, size_t n)
 {
@@ -26,4 +29,20 @@ bool dcp_hex_parse(const char *text, void *out, size_t n)
         bytes[i] = (unsigned char)(high << 4 | low);
     }
     return true;
+}
+
+char *dcp_hex_new(const void *data, size_t n)
+{
+    char *text = n < SIZE_MAX / 2 ? malloc(2 * n + 1) : NULL;
+
+    if (text)
+        dcp_hex(text, data, n);
+    return text;
+}
+
+bool dcp_hex_parse_all(const char *text, void *out)
+{
+    size_t n = strlen(text);
+
+    return n % 2 == 0 && dcp_hex_parse(text, out, n / 2);
 }

@@ -38,6 +38,7 @@ FLOORS = {
         {
             "collective": "how all ranks come to one answer",
             "catalog": "tensors, pieces, objects, and their dtypes",
+            "training": "what a training state is beside its tensors",
         },
         {
             "files": "bytes of files, streams and codecs",

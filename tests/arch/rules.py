@@ -223,6 +223,17 @@ def doors(tree):
             yield f"{path}:{number}: dcp_place_open: say dcp_source_open of cli/source.h"
 
 
+def tags(tree):
+    """pickle/py.h alone spells the tags of Python values in JSON."""
+    tag = re.compile(r'"\$[a-z]+|\\"\$[a-z]+|\'\$\'')
+    for path, text in tree.select((".c", ".h"), ("formats",) + PROGRAMS):
+        text = re.sub(r"/\*.*?\*/", lambda m: re.sub(".", "", m[0]), text, flags=re.DOTALL)
+        for number, line in enumerate(text.splitlines(), 1):
+            match = tag.search(line)
+            if match and not path.startswith("formats/pickle/py."):
+                yield f"{path}:{number}: {match[0]}: say DCP_PY_… of pickle/py.h"
+
+
 # What other ranks wait for; the first two end alike on all of them.
 COLLECTIVE = r"\b(dcp_agree|dcp_await|dcp_all_done|dcp_comm_(?:allgatherv?|bcast))\s*\("
 RELEASE = r"\b(?:free|\w+_(?:free|fini|close|unlock)|fclose|close|closedir)\s*\(\s*&?(\w+)\)"
@@ -338,6 +349,7 @@ RULES = (
     names,
     vocabulary,
     doors,
+    tags,
     tries,
     documented,
     links,

@@ -109,8 +109,7 @@ int state_init(struct state *out_state, const struct shard *shard,
         return rc;
     rc = add_tensors(out_state, shard, model, err);
     if (!rc)
-        rc = state_objects(out_state->arena, model, settings, progress,
-                           &out_state->dcp.objects, &out_state->dcp.n_objects, err);
+        rc = state_objects(out_state, model, settings, progress, err);
     if (rc)
         state_fini(out_state);
     return rc;

@@ -1,16 +1,8 @@
 /* state: what a checkpoint of the trainer holds. Tensors: the weights in model order,
  * then the optimizer's master, exp_avg and exp_avg_sq, each in model order; every rank
- * lists all and gives its own part. Objects, JSON texts that do not depend on the world
- * size:
- *
- *   model_config      config.json of Hugging Face
- *   trainer           step, samples, tokens, skipped_steps, seed
- *   scheduler         type, last_batch_iteration
- *   loss_scaler       type, scale
- *   rng               algorithm, seed
- *   data              cursor, digest, seq_len
- *   deepspeed_config  the configuration, without what differs between machines
- *   lineage           run, parent, fingerprint: see dcp_lineage */
+ * lists all and gives its own part. Objects, which do not depend on the world size: those
+ * of <dcp/training.h>, deepspeed_config without what differs between machines, and
+ * dcp_lineage. */
 #ifndef TRAINER_STATE_STATE_H
 #define TRAINER_STATE_STATE_H
 
@@ -40,10 +32,8 @@ int state_init(struct state *out_state, const struct shard *shard,
 void state_fini(struct state *state);
 
 /* For state.c: the objects alone. */
-struct dcp_arena;
-int state_objects(struct dcp_arena *arena, const struct model *model,
+int state_objects(struct state *state, const struct model *model,
                   const struct settings *settings, const struct state_progress *progress,
-                  const struct dcp_object **out_objects, size_t *out_n,
                   struct dcp_error *err);
 
 /* For a load, from what a catalog holds. */

@@ -3,6 +3,7 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "base/str.h"
+#include <dcp/training.h>
 #include <regex.h>
 #include <stdio.h>
 #include <string.h>
@@ -317,7 +318,8 @@ int dcp_rename_object(const struct dcp_rename *rename, struct dcp_catalog *targe
     DCP_CLEANUP_JSON json_t *value = NULL;
     struct dcp_object now = *object;
 
-    if (strcmp(object->name, "optimizer") != 0 || object->kind != DCP_OBJECT_JSON)
+    if (strcmp(object->name, DCP_TRAINING_OPTIMIZER) != 0 ||
+        object->kind != DCP_OBJECT_JSON)
         return dcp_catalog_add_object(target, object, err);
     int rc = dcp_json_parse(object->data, object->size_bytes, object->name, &value, err);
     if (!rc)

@@ -5,6 +5,7 @@
 #include "core/catalog/objects.h"
 #include "core/catalog/rename.h"
 #include "layout.h"
+#include <dcp/training.h>
 #include <string.h>
 
 /* Whether a blank-separated list has a word. */
@@ -101,9 +102,6 @@ static bool keeps_names(const struct dcp_catalog *src, const struct dcp_catalog 
     return true;
 }
 
-/* The word of formats/common/training.h. */
-static const char optimizer[] = "optimizer";
-
 /* A source whose optimizer keeps no tensors, as plain SGD, has it as an object alone. */
 static bool has_optimizer(const struct dcp_catalog *catalog)
 {
@@ -124,11 +122,11 @@ static int check_optimizer(const struct dcp_catalog *src, const struct dcp_forma
     *out_take = has_optimizer(src) ? options->only != DCP_ONLY_MODEL : asked;
     if (!asked || has_optimizer(src) || options->lossy ||
         (format->flags & (DCP_FORMAT_OPTIM | DCP_FORMAT_OBJECTS)) ||
-        dcp_catalog_find_object(src, optimizer) < 0)
+        dcp_catalog_find_object(src, DCP_TRAINING_OPTIMIZER) < 0)
         return DCP_OK;
     dcp_error_set(err, DCP_E_MISMATCH,
                   "a target of format %s cannot hold: the optimizer's settings ('%s')",
-                  format->name, optimizer);
+                  format->name, DCP_TRAINING_OPTIMIZER);
     dcp_error_hint(err, "--only model leaves them out; --lossy leaves out whatever does "
                         "not fit");
     return DCP_E_MISMATCH;
@@ -144,7 +142,7 @@ static int add_objects(const struct dcp_catalog *src, const struct dcp_format *f
     int rc = check_optimizer(src, format, options, &groups, err);
 
     for (size_t o = 0; o < src->n_objects && !rc; o++) {
-        if (!groups && !strcmp(src->objects[o].name, optimizer))
+        if (!groups && !strcmp(src->objects[o].name, DCP_TRAINING_OPTIMIZER))
             continue;
         if (!same && dcp_object_is_spelling(src->objects[o].name))
             continue;
@@ -167,7 +165,8 @@ static bool holds_objects(const struct dcp_format *format,
     for (size_t o = 0; o < target->n_objects; o++)
         if (dcp_object_is_spelling(target->objects[o].name))
             return true;
-    return has_optimizer(target) || dcp_catalog_find_object(target, optimizer) >= 0;
+    return has_optimizer(target) ||
+           dcp_catalog_find_object(target, DCP_TRAINING_OPTIMIZER) >= 0;
 }
 
 int dcp_contents_new(const struct dcp_catalog *src, const struct dcp_format *format,

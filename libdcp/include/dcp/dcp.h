@@ -14,6 +14,7 @@
 #include <dcp/signature.h>
 #include <dcp/store.h>
 #include <dcp/tensor.h>
+#include <dcp/training.h>
 
 #ifdef __cplusplus
 extern "C" {

@@ -1,3 +1,4 @@
+#include "base/hex.h"
 #include "base/str.h"
 
 #include "base/mem.h"
@@ -288,6 +289,15 @@ static void hex(void **state)
     assert_false(dcp_str_parse_hex64("0123456789abcdef0", &v));
     assert_false(dcp_str_parse_hex64("0123456789ABCDEF", &v));
     assert_false(dcp_str_parse_hex64("0123456789abcdeg", &v));
+    unsigned char bytes[3] = { 0x00, 0x9a, 0xff }, back[3] = { 1, 1, 1 };
+    char *digits = dcp_hex_new(bytes, sizeof bytes);
+    assert_string_equal(digits, "009aff");
+    assert_true(dcp_hex_parse_all(digits, back) && !memcmp(bytes, back, sizeof back));
+    free(digits);
+    assert_true(dcp_hex_parse_all("", back));
+    assert_false(dcp_hex_parse_all("009af", back));
+    assert_false(dcp_hex_parse_all("009AFF", back));
+    assert_false(dcp_hex_parse_all("009afg", back));
     assert_true(dcp_str_starts("abc", "ab") && !dcp_str_starts("a", "ab"));
     assert_true(dcp_str_ends("abc", "bc") && !dcp_str_ends("c", "bc"));
 }

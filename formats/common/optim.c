@@ -1,0 +1,107 @@
+/* optim: steps, groups, and the object. */
+#include "optim.h"
+#include "base/bytes.h"
+#include "base/json.h"
+#include "base/mem.h"
+#include "formats/pickle/py.h"
+#include "training.h"
+#include <string.h>
+
+bool dcp_optim_may_have(const struct dcp_tensor *tensor)
+{
+    return tensor->role == DCP_ROLE_MODEL && !tensor->tied_to &&
+           dcp_dtype_is_float(tensor->dtype);
+}
+
+bool dcp_optim_number(enum dcp_dtype dtype, const unsigned char data[8], double *out)
+{
+    if (dtype == DCP_I64)
+        *out = (double)(int64_t)dcp_le64(data);
+    else if (dtype == DCP_I32)
+        *out = (double)(int32_t)dcp_le32(data);
+    else if (dcp_dtype_is_float(dtype) && dcp_dtype_size(dtype) <= sizeof *out)
+        return !dcp_cast(dtype, DCP_F64, data, out, 1, NULL);
+    else
+        return false;
+    return true;
+}
+
+int64_t dcp_optim_updates(double step)
+{
+    return step >= 0 && step < 9e15 ? (int64_t)step : -1;
+}
+
+/* -- groups -------------------------------------------------------------------------- */
+
+/* Numbers become the params of weights. */
+static json_t *names_of(const struct dcp_catalog *catalog, const json_t *params,
+                        const struct dcp_optim_ids *ids, bool *out_named)
+{
+    json_t *names = json_array();
+
+    for (size_t i = 0; names && i < json_array_size(params); i++) {
+        const json_t *id = json_array_get(params, i);
+        const char *name = json_string_value(id);
+        if (!name && ids->found)
+            name = catalog->tensors[ids->weight[json_integer_value(id)]].param;
+        *out_named = *out_named && name;
+        if (json_array_append_new(names, name ? json_string(name) : json_deep_copy(id))) {
+            json_decref(names);
+            names = NULL;
+        }
+    }
+    return names;
+}
+
+json_t *dcp_optim_groups_of(const struct dcp_catalog *catalog, const json_t *groups,
+                            const struct dcp_optim_ids *ids, bool *out_named)
+{
+    json_t *out = json_array();
+
+    *out_named = json_array_size(groups) > 0;
+    for (size_t g = 0; out && g < json_array_size(groups); g++) {
+        json_t *group = json_object(), *from = json_array_get(groups, g), *value;
+        const char *key;
+        int failed = group == NULL;
+        *out_named = *out_named && json_is_array(json_object_get(from, "params"));
+        json_object_foreach(from, key, value)
+        {
+            bool params = !strcmp(key, "params");
+            if (!failed && strcmp(key, "param_names") != 0)
+                failed =
+                    json_object_set_new(group, key,
+                                        params ? names_of(catalog, value, ids, out_named)
+                                               : json_deep_copy(dcp_py_untuple(value)));
+        }
+        if (json_array_append_new(out, group) || failed) {
+            json_decref(out);
+            out = NULL;
+        }
+    }
+    return out;
+}
+
+const char *dcp_optim_type(const json_t *groups)
+{
+    const json_t *group = json_array_get(groups, 0),
+                 *decoupled = json_object_get(group, "decoupled_weight_decay");
+
+    if (!json_object_get(group, "betas") || !json_object_get(group, "amsgrad") ||
+        !json_is_boolean(decoupled))
+        return NULL;
+    return json_is_true(decoupled) ? "AdamW" : "Adam";
+}
+
+int dcp_optim_add(struct dcp_catalog *catalog, const char *type, int64_t updates,
+                  json_t *groups, struct dcp_error *err)
+{
+    DCP_CLEANUP_JSON json_t *optimizer = json_object();
+
+    if (!optimizer ||
+        (type && json_object_set_new(optimizer, "type", json_string(type))) ||
+        (updates >= 0 &&
+         json_object_set_new(optimizer, "step", json_integer((json_int_t)updates))) ||
+        (groups && json_object_set(optimizer, "param_groups", groups)))
+        return dcp_error_memory(err, "an optimizer");
+    return dcp_training_add(catalog, DCP_TRAINING_OPTIMIZER, json_incref(optimizer), err);
+}
