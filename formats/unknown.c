@@ -58,12 +58,10 @@ static int check_file(const struct dcp_source *source, struct dcp_error *err)
 {
     DCP_CLEANUP_INPUT struct dcp_input in = { 0 };
     char head[LEAST_BYTES] = "";
-    int rc = dcp_input_open(&in, source, NULL, err);
 
-    if (rc)
-        return rc;
+    DCP_TRY(dcp_input_open(&in, source, NULL, err));
     size_t n = in.size_bytes < sizeof head ? (size_t)in.size_bytes : sizeof head;
-    rc = dcp_input_read(&in, 0, head, n, err);
+    int rc = dcp_input_read(&in, 0, head, n, err);
     if (!rc && n < sizeof head)
         rc = dcp_error_set(err, DCP_E_CORRUPT,
                            "'%s' has %zu bytes, too few for a checkpoint: it may be cut "
@@ -80,10 +78,8 @@ int dcp_format_unknown(const struct dcp_source *source, struct dcp_error *err)
 {
     struct dcp_foreign foreign = { 0 };
     char shown[256], folder[256];
-    int rc = source->is_dir ? open_files(source, err) : check_file(source, err);
 
-    if (rc)
-        return rc;
+    DCP_TRY(source->is_dir ? open_files(source, err) : check_file(source, err));
     bool found = dcp_foreign_find(source, &foreign);
     dcp_str_escape(shown, sizeof shown,
                    source->name[0] ? source->name : source->store->root);

@@ -18,10 +18,8 @@ int inspect_open(struct dcp_main *m, const char *path, struct inspect_checkpoint
                  struct dcp_error *err)
 {
     *out = (struct inspect_checkpoint){ 0 };
-    int rc = dcp_source_open(m, path, &out->place, err);
-    if (rc)
-        return rc;
-    rc = dcp_place_index(&out->place, &out->catalog, err);
+    DCP_TRY(dcp_source_open(m, path, &out->place, err));
+    int rc = dcp_place_index(&out->place, &out->catalog, err);
     bool again = rc == DCP_E_NOT_FOUND && inspect_is_run(&out->place) &&
                  dcp_place_failed(&out->place, DCP_E_IO, NULL) != DCP_E_IO;
     if (!rc && out->place.damage.code && m->command != &inspect_show)

@@ -2,6 +2,7 @@
 #include "diff.h"
 
 #include "base/clock.h"
+#include "base/mem.h"
 #include "verbs.h"
 
 struct settings {
@@ -23,11 +24,9 @@ static int run(struct dcp_main *m, const void *given, struct dcp_error *err)
     const struct settings *settings = given;
     struct inspect_diff_result diff = { .tolerance = settings->tolerance,
                                         .verified = !settings->no_verify };
-    int rc = check_tolerance(&settings->tolerance, err);
-    if (rc)
-        return rc;
+    DCP_TRY(check_tolerance(&settings->tolerance, err));
     double begin = dcp_clock_s();
-    rc = inspect_open(m, m->operands.items[0], &diff.a, err);
+    int rc = inspect_open(m, m->operands.items[0], &diff.a, err);
     if (rc == DCP_OK)
         rc = inspect_open(m, m->operands.items[1], &diff.b, err);
     if (rc == DCP_OK)

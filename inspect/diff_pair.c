@@ -147,14 +147,12 @@ static int pair_tensors(struct inspect_diff_result *diff,
     DCP_CLEANUP_FREE size_t *in_a = NULL, *in_b = NULL;
     const struct dcp_catalog *a = diff->a.catalog, *b = diff->b.catalog;
     size_t n_a = 0, n_b = 0;
-    int rc = select_side(&diff->a, selection, &in_a, &n_a, err);
-    rc = rc ? rc : select_side(&diff->b, selection, &in_b, &n_b, err);
-    if (rc)
-        return rc;
+    DCP_TRY(select_side(&diff->a, selection, &in_a, &n_a, err));
+    DCP_TRY(select_side(&diff->b, selection, &in_b, &n_b, err));
     if (!n_a && !n_b && a->n_tensors) /* with its sentence, which select_side drops */
         return inspect_select(&diff->a, selection, &in_a, &n_a, err);
     struct side side_a = { .catalog = a }, side_b = { .catalog = b };
-    rc = dcp_identity_new(a, &side_a.identity, err);
+    int rc = dcp_identity_new(a, &side_a.identity, err);
     rc = rc ? rc : dcp_identity_new(b, &side_b.identity, err);
     rc = rc ? rc : add_pairs(diff, &side_a, in_a, n_a, &side_b, in_b, n_b, err);
     dcp_identity_free(side_a.identity);

@@ -30,9 +30,7 @@ static int find_slice(const struct inspect_checkpoint *checkpoint, const char *t
         DCP_CLEANUP_FREE char *name = strndup(text, n);
         if (!name)
             return dcp_error_memory(err, "a name");
-        int rc = inspect_find(checkpoint, name, out_tensor, err);
-        if (rc)
-            return rc;
+        DCP_TRY(inspect_find(checkpoint, name, out_tensor, err));
     }
     const struct dcp_tensor *t = &catalog->tensors[*out_tensor];
     return inspect_slice_parse(text + n, t->ndim, t->shape, out, err);
@@ -80,9 +78,7 @@ static int dump_slice(struct dcp_main *m, const struct settings *settings,
         dcp_error_hint(err, "take a slice, or export the tensor");
         return DCP_E_USAGE;
     }
-    rc = inspect_array_read(checkpoint, tensor, &slice, most, &array, err);
-    if (rc)
-        return rc;
+    DCP_TRY(inspect_array_read(checkpoint, tensor, &slice, most, &array, err));
     if (m->json) {
         if (add_json(list, &array, text))
             rc = dcp_error_memory(err, "the JSON document");
@@ -153,10 +149,8 @@ static int dump(struct dcp_main *m, const struct settings *settings,
 static int run(struct dcp_main *m, const void *given, struct dcp_error *err)
 {
     struct inspect_checkpoint checkpoint;
-    int rc = inspect_open(m, m->operands.items[0], &checkpoint, err);
-    if (rc)
-        return rc;
-    rc = dump(m, given, &checkpoint, err);
+    DCP_TRY(inspect_open(m, m->operands.items[0], &checkpoint, err));
+    int rc = dump(m, given, &checkpoint, err);
     inspect_close(&checkpoint);
     return rc;
 }

@@ -66,17 +66,14 @@ static int read_below(const struct source *source, const struct inspect_array *a
     int64_t below = inner ? elems_below(a, d) : 0;
     for (int64_t i = 0; i < n;) {
         int64_t first = index_of(a, d, i), count = 1;
-        int rc;
         /* neighbours whose insides are runs make one run */
         while (inner && i + count < n && index_of(a, d, i + count) == first + count)
             count++;
         int64_t row = base * a->tensor->shape[d] + first;
         if (inner)
-            rc = read_run(source, size, row * below, (row + count) * below, to, err);
+            DCP_TRY(read_run(source, size, row * below, (row + count) * below, to, err));
         else
-            rc = read_below(source, a, d + 1, row, to, err);
-        if (rc)
-            return rc;
+            DCP_TRY(read_below(source, a, d + 1, row, to, err));
         i += count;
     }
     return DCP_OK;

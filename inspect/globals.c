@@ -103,12 +103,11 @@ void inspect_globals_text(const struct inspect_globals *globals, char *out, size
 {
     size_t n =
         globals->n_kinds[DCP_GLOBAL_DANGEROUS] + globals->n_kinds[DCP_GLOBAL_UNKNOWN];
-    char name[160];
     out[0] = '\0';
     if (n)
         snprintf(out, cap, "%s not known to be safe to load ('%s' is %s)",
                  n == 1 ? "1 name is" : dcp_human_items(n, "name are", "names are").text,
-                 dcp_str_escape(name, sizeof name, globals->items[0].name),
+                 DCP_SHOWN(globals->items[0].name),
                  dcp_global_kind_name(globals->items[0].kind));
 }
 

@@ -222,10 +222,8 @@ static int run(struct dcp_main *m, const void *given, struct dcp_error *err)
     struct inspect_checkpoint checkpoint;
     DCP_CLEANUP_FREE size_t *indices = NULL;
     size_t n = 0;
-    int rc = inspect_open(m, m->operands.items[0], &checkpoint, err);
-    if (rc)
-        return rc;
-    rc = inspect_select(&checkpoint, &settings->selection, &indices, &n, err);
+    DCP_TRY(inspect_open(m, m->operands.items[0], &checkpoint, err));
+    int rc = inspect_select(&checkpoint, &settings->selection, &indices, &n, err);
     if (rc == DCP_OK) {
         DCP_CLEANUP_FREE struct row *rows =
             make_rows(checkpoint.catalog, indices, n, settings->order);

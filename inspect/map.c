@@ -301,16 +301,12 @@ static int show(struct dcp_main *m, const struct settings *settings,
     DCP_CLEANUP_FREE struct inspect_map_row *rows = NULL;
     size_t n_rows = 0;
     int world = 1;
-    int rc = inspect_map_ranks(checkpoint->catalog, tensors, n, &ranks, &world, err);
-    if (rc)
-        return rc;
+    DCP_TRY(inspect_map_ranks(checkpoint->catalog, tensors, n, &ranks, &world, err));
     if (m->json)
         return print_json(m, checkpoint, tensors, n, ranks, world, err);
-    rc = inspect_map_rows(checkpoint->catalog, tensors, n, settings->each, &rows, &n_rows,
-                          err);
-    return rc ? rc
-              : print_text(m, checkpoint, rows, n_rows, settings->limit, ranks, world,
-                           err);
+    DCP_TRY(inspect_map_rows(checkpoint->catalog, tensors, n, settings->each, &rows,
+                             &n_rows, err));
+    return print_text(m, checkpoint, rows, n_rows, settings->limit, ranks, world, err);
 }
 
 static int run(struct dcp_main *m, const void *given, struct dcp_error *err)
@@ -319,10 +315,8 @@ static int run(struct dcp_main *m, const void *given, struct dcp_error *err)
     struct inspect_checkpoint checkpoint;
     DCP_CLEANUP_FREE size_t *tensors = NULL;
     size_t n = 0;
-    int rc = inspect_open(m, m->operands.items[0], &checkpoint, err);
-    if (rc)
-        return rc;
-    rc = inspect_select(&checkpoint, &settings->selection, &tensors, &n, err);
+    DCP_TRY(inspect_open(m, m->operands.items[0], &checkpoint, err));
+    int rc = inspect_select(&checkpoint, &settings->selection, &tensors, &n, err);
     if (rc == DCP_OK)
         rc = show(m, settings, &checkpoint, tensors, n, err);
     inspect_close(&checkpoint);

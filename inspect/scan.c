@@ -42,9 +42,7 @@ static int open_target(const struct dcp_main *m, const char *path, struct target
                    : dcp_error_sys(err, DCP_E_IO, errno, "cannot open '%s'", path);
     if (is_dir ? !(t->name = strdup("")) : !dcp_fs_split(path, &dir, &t->name))
         return dcp_error_memory(err, "a path");
-    int rc = dcp_source_store(m, is_dir ? path : dir, &t->store, err);
-    if (rc)
-        return rc;
+    DCP_TRY(dcp_source_store(m, is_dir ? path : dir, &t->store, err));
     dcp_store_dir_follow(&t->store, true);
     t->source = (struct dcp_source){ &t->store, t->name, is_dir };
     if (is_dir || !dcp_bundle_probe(&t->store, t->name) ||
@@ -52,7 +50,7 @@ static int open_target(const struct dcp_main *m, const char *path, struct target
         return DCP_OK;
     struct dcp_store inner;
     struct dcp_error why = { 0 };
-    rc = dcp_store_bundle(&inner, &t->store, t->name, &why);
+    int rc = dcp_store_bundle(&inner, &t->store, t->name, &why);
     if (rc == DCP_E_UNSUPPORTED) /* none that can be searched: the search tells of it */
         return DCP_OK;
     if (rc) {

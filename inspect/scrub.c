@@ -11,8 +11,8 @@
 int inspect_scrub_open(const char *file, struct inspect_scrub *out, struct dcp_error *err)
 {
     *out = (struct inspect_scrub){ 0 };
-    int rc = dcp_scrub_file_find(file, &out->file, err);
-    return rc ? rc : dcp_scrub_file_change(&out->file, NULL, NULL, &out->states, err);
+    DCP_TRY(dcp_scrub_file_find(file, &out->file, err));
+    return dcp_scrub_file_change(&out->file, NULL, NULL, &out->states, err);
 }
 
 void inspect_scrub_close(struct inspect_scrub *scrub)
@@ -111,9 +111,7 @@ int inspect_scrub_set(struct inspect_scrub *scrub, const char *run,
 {
     struct change change = { run, steps, n, read, from };
     json_t *states;
-    int rc = dcp_scrub_file_change(&scrub->file, change_run, &change, &states, err);
-    if (rc)
-        return rc;
+    DCP_TRY(dcp_scrub_file_change(&scrub->file, change_run, &change, &states, err));
     json_decref(scrub->states);
     scrub->states = states;
     return DCP_OK;

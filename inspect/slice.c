@@ -1,5 +1,6 @@
 #include "slice.h"
 
+#include "base/mem.h"
 #include "base/str.h"
 #include <ctype.h>
 #include <stdio.h>
@@ -133,9 +134,7 @@ int inspect_slice_parse(const char *text, int ndim, const int64_t *shape,
             d += ndim - parts;
             continue;
         }
-        int rc = parse_range(part, d, shape[d], &out->ranges[d], err);
-        if (rc)
-            return rc;
+        DCP_TRY(parse_range(part, d, shape[d], &out->ranges[d], err));
         d++;
     }
     return DCP_OK;

@@ -127,10 +127,8 @@ static int run(struct dcp_main *m, const void *settings, struct dcp_error *err)
     size_t n = 0, n_unfinished = 0;
     if (!dcp_fs_is_dir(path))
         return dcp_error_set(err, DCP_E_NOT_FOUND, "there is no run folder '%s'", path);
-    int rc = dcp_source_store(m, path, &store, err);
-    if (rc)
-        return rc;
-    rc = dcp_steps(&store, &steps, &n, &n_unfinished, err);
+    DCP_TRY(dcp_source_store(m, path, &store, err));
+    int rc = dcp_steps(&store, &steps, &n, &n_unfinished, err);
     if (!rc && n == 0) {
         dcp_error_set(err, DCP_E_NOT_FOUND, "there is no step in '%s'", path);
         dcp_error_hint(err, "'dcp-inspect %s' says what it is", path);

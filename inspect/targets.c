@@ -46,12 +46,11 @@ int inspect_targets_find(const struct dcp_main *m, bool newest,
                          struct inspect_targets *out, struct dcp_error *err)
 {
     const struct dcp_opt_list *operands = &m->operands;
-    int rc = DCP_OK;
     *out = (struct inspect_targets){ 0 };
-    for (size_t i = 0; i < operands->n && !rc; i++)
-        rc = newest ? add(out, operands->items[i], NULL, err)
-                    : find(m, out, operands->items[i], err);
-    return rc;
+    for (size_t i = 0; i < operands->n; i++)
+        DCP_TRY(newest ? add(out, operands->items[i], NULL, err)
+                       : find(m, out, operands->items[i], err));
+    return DCP_OK;
 }
 
 void inspect_targets_fini(struct inspect_targets *targets)

@@ -161,9 +161,7 @@ static int leave_newest(const struct act *act, const struct inspect_target *targ
     size_t newest = 0;
     if (!targets->step)
         return DCP_OK;
-    int rc = dcp_source_store(act->m, targets->run, &store, err);
-    if (rc)
-        return rc;
+    DCP_TRY(dcp_source_store(act->m, targets->run, &store, err));
     const struct dcp_context ctx = { .store = &store, .log = &act->m->log };
     if (dcp_find(&ctx, -1, &step, NULL) == DCP_OK)
         while (newest < n && strcmp(targets[newest].step, step.name) != 0)
@@ -234,10 +232,9 @@ static int verify_all(struct act *act, const struct inspect_targets *targets,
                       struct dcp_error *err)
 {
     static const struct inspect_part all = { 0 };
-    int rc = DCP_OK;
-    for (size_t i = 0; i < targets->n && !rc; i++)
-        rc = verify(act, &targets->items[i], &all, err);
-    return rc;
+    for (size_t i = 0; i < targets->n; i++)
+        DCP_TRY(verify(act, &targets->items[i], &all, err));
+    return DCP_OK;
 }
 
 static json_t *sum(const json_t *docs, const char *key)

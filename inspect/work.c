@@ -51,11 +51,10 @@ int inspect_work_run(struct dcp_main *m, const char *label, const uint64_t *size
     cut(first, n_shares, sizes, n, shares.work.total_bytes);
     shares.first = first;
     struct dcp_pool *pool = NULL;
-    int rc = n_shares > 1 ? dcp_pool_new((int)n_shares - 1, &pool, err) : DCP_OK;
-    if (rc)
-        return rc;
+    if (n_shares > 1)
+        DCP_TRY(dcp_pool_new((int)n_shares - 1, &pool, err));
     shares.work.progress = dcp_main_progress(m, label);
-    rc = dcp_pool_for(pool, n_shares, run_share, &shares, err);
+    int rc = dcp_pool_for(pool, n_shares, run_share, &shares, err);
     dcp_main_progress_end(m);
     dcp_pool_free(pool);
     return rc;

@@ -71,10 +71,8 @@ static int run(struct dcp_main *m, const void *given, struct dcp_error *err)
         .dry_run = !s->yes, .aside = s->aside, .found = found, .self = &act
     };
     struct dcp_store store;
-    int rc = reshard_open_folder(m, m->operands.items[0], &store, err);
-    if (rc)
-        return rc;
-    rc = dcp_gc(&store, &gc, NULL, err);
+    DCP_TRY(reshard_open_folder(m, m->operands.items[0], &store, err));
+    int rc = dcp_gc(&store, &gc, NULL, err);
     if ((!rc || act.n_found) && m->json) { /* what could not be removed stops nothing */
         DCP_CLEANUP_JSON json_t *doc = dcp_doc_new("gc");
         int failed = dcp_doc_set(doc, "path", dcp_doc_text(store.root));

@@ -110,11 +110,9 @@ static int plan_and_run(struct dcp_main *m, struct reshard_job *job,
 
 static int run(struct dcp_main *m, struct reshard_job *job, struct dcp_error *err)
 {
-    int rc = dcp_source_open(m, job->source_path, &job->place, err);
-    if (rc)
-        return rc;
+    DCP_TRY(dcp_source_open(m, job->source_path, &job->place, err));
     dcp_damage_passed_over(&job->place, &m->log);
-    rc = plan_and_run(m, job, err);
+    int rc = plan_and_run(m, job, err);
     dcp_reshard_free(job->reshard);
     dcp_catalog_free(job->source);
     dcp_place_close(&job->place);

@@ -45,17 +45,16 @@ static int change(void *self, struct dcp_marks *marks, struct dcp_error *err)
 {
     const struct act *act = self;
     const struct dcp_main *m = act->m;
-    int rc = DCP_OK;
     if (m->command != &reshard_tag) {
         marks->pinned = m->command == &reshard_pin;
         return DCP_OK;
     }
-    for (size_t i = 1; i < m->operands.n && !rc; i++)
+    for (size_t i = 1; i < m->operands.n; i++)
         if (act->s->remove)
             remove_tag(marks, m->operands.items[i]);
         else
-            rc = add_tag(marks, m->operands.items[i], err);
-    return rc;
+            DCP_TRY(add_tag(marks, m->operands.items[i], err));
+    return DCP_OK;
 }
 
 static json_t *marks_json(const char *path, const struct dcp_marks *marks)

@@ -48,15 +48,13 @@ static void put_objects_left(struct dcp_main *m, const struct reshard_job *job)
 {
     const char *const *names = dcp_reshard_facts(job->reshard)->objects_left;
     DCP_CLEANUP_BUF struct dcp_buf text = { 0 };
-    char name[160];
     size_t n = 0;
 
     if (!names)
         return;
     for (; names[n]; n++)
         if (n < SHOWN_NAMES)
-            dcp_buf_add_fmt(&text, "%s%s", n ? ", " : "",
-                            dcp_str_escape(name, sizeof name, names[n]));
+            dcp_buf_add_fmt(&text, "%s%s", n ? ", " : "", DCP_SHOWN(names[n]));
     if (n > SHOWN_NAMES)
         dcp_buf_add_fmt(&text, " and %s more", dcp_human_count(n - SHOWN_NAMES).text);
     if (!text.failed)
@@ -81,7 +79,6 @@ static json_t *objects_left_json(const char *const *names)
 static void put_notes(struct dcp_main *m, const struct reshard_job *job)
 {
     const struct dcp_reshard_plan *f = dcp_reshard_facts(job->reshard);
-    char name[160];
     if (f->n_from_masters)
         dcp_term_put(&m->out, "weights  made of the optimizer's masters\n");
     if (f->n_masters_left)
@@ -94,14 +91,12 @@ static void put_notes(struct dcp_main *m, const struct reshard_job *job)
         dcp_term_printf(&m->out, "left out %s that the format %s cannot hold ('%s'%s)\n",
                         dcp_human_items(f->n_left, "tensor", "tensors").text,
                         dcp_reshard_target(job->reshard)->format,
-                        dcp_str_escape(name, sizeof name, f->first_left),
-                        f->n_left > 1 ? " and others" : "");
+                        DCP_SHOWN(f->first_left), f->n_left > 1 ? " and others" : "");
     if (f->n_beside)
         dcp_term_printf(&m->out, "left out %s that %s no weight%s ('%s'%s)\n",
                         dcp_human_items(f->n_beside, "tensor", "tensors").text,
                         f->n_beside > 1 ? "are" : "is", f->n_beside > 1 ? "s" : "",
-                        dcp_str_escape(name, sizeof name, f->first_beside),
-                        f->n_beside > 1 ? " and others" : "");
+                        DCP_SHOWN(f->first_beside), f->n_beside > 1 ? " and others" : "");
     put_objects_left(m, job);
     if (f->n_objects_left)
         dcp_term_printf(&m->out, "left out %s not known to be safe to load ('%s'%s)\n",
@@ -165,7 +160,6 @@ static void put_proof(struct dcp_main *m, const struct reshard_job *job)
 static void warn_overflows(struct dcp_main *m, const struct reshard_job *job)
 {
     const char *first;
-    char name[160];
     size_t n_tensors;
     uint64_t n = dcp_reshard_overflows(job->reshard, &n_tensors, &first);
     if (n)
@@ -175,8 +169,7 @@ static void warn_overflows(struct dcp_main *m, const struct reshard_job *job)
                       dcp_human_items(n, "number", "numbers").text,
                       dcp_human_items(n_tensors, "tensor", "tensors").text,
                       dcp_dtype_name((enum dcp_dtype)job->options.dtype),
-                      dcp_str_escape(name, sizeof name, first),
-                      n_tensors > 1 ? " and others" : "");
+                      DCP_SHOWN(first), n_tensors > 1 ? " and others" : "");
 }
 
 void reshard_print_result(struct dcp_main *m, const struct reshard_job *job)

@@ -69,10 +69,8 @@ static int run(struct dcp_main *m, const void *given, struct dcp_error *err)
         .self = &act,
     };
     struct dcp_store store;
-    int rc = reshard_open_folder(m, m->operands.items[0], &store, err);
-    if (rc)
-        return rc;
-    rc = dcp_prune(&store, &retention, NULL, err);
+    DCP_TRY(reshard_open_folder(m, m->operands.items[0], &store, err));
+    int rc = dcp_prune(&store, &retention, NULL, err);
     if (!rc && m->json) {
         DCP_CLEANUP_JSON json_t *doc = dcp_doc_new("prune");
         int failed = dcp_doc_set(doc, "path", dcp_doc_text(store.root));

@@ -39,7 +39,6 @@ static void on_repaired(void *self, const char *file, uint64_t size_bytes)
 {
     struct act *act = self;
     const struct dcp_term *out = &act->m->out;
-    char name[160];
     dcp_main_progress_hide(act->m);
     if (act->m->json) {
         if (dcp_doc_add(act->files, dcp_doc_text(file))) {
@@ -49,8 +48,7 @@ static void on_repaired(void *self, const char *file, uint64_t size_bytes)
         return;
     }
     dcp_term_printf(out, "%srebuilt%s   %s  %s\n", dcp_term_style(out, DCP_STYLE_GOOD),
-                    dcp_term_style(out, DCP_STYLE_OFF),
-                    dcp_str_escape(name, sizeof name, file),
+                    dcp_term_style(out, DCP_STYLE_OFF), DCP_SHOWN(file),
                     dcp_human_size(size_bytes).text);
 }
 

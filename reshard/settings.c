@@ -91,13 +91,12 @@ static int read_rename(const char *given, struct dcp_reshard_options *out,
     DCP_CLEANUP_FREE void *text = NULL;
     char preset[64] = "";
     size_t n;
-    int rc = DCP_OK;
     for (size_t i = 0; presets[i]; i++)
         if (strcmp(presets[i]->name, given) == 0)
             snprintf(preset, sizeof preset, "preset %s", given);
     if (!preset[0])
-        rc = dcp_fs_read_file(given, MAX_RULES_BYTES, &text, &n, err);
-    return rc ? rc : dcp_rename_new(preset[0] ? preset : text, given, &out->rename, err);
+        DCP_TRY(dcp_fs_read_file(given, MAX_RULES_BYTES, &text, &n, err));
+    return dcp_rename_new(preset[0] ? preset : text, given, &out->rename, err);
 }
 
 /* How a distributed checkpoint spells its keys. */

@@ -65,12 +65,9 @@ static int sign(struct dcp_main *m, const void *settings, struct dcp_error *err)
     const struct settings *s = settings;
     struct dcp_place place;
     struct dcp_signature by;
-    int rc = check_key(s, err);
-    if (!rc)
-        rc = dcp_source_open(m, m->operands.items[0], &place, err);
-    if (rc)
-        return rc;
-    rc = reshard_sign(m, &place.source, place.path, s->key, &by, err);
+    DCP_TRY(check_key(s, err));
+    DCP_TRY(dcp_source_open(m, m->operands.items[0], &place, err));
+    int rc = reshard_sign(m, &place.source, place.path, s->key, &by, err);
     dcp_place_close(&place);
     return rc ? rc : print(m, "sign", "signed", m->operands.items[0], &by, err);
 }

@@ -68,21 +68,16 @@ static const struct run_options defaults = {
 static int print_keys(const struct dcp_main *m, struct dcp_error *err)
 {
     DCP_CLEANUP_BUF struct dcp_buf text = { 0 };
-    int rc = settings_help(&text, err);
-    if (!rc)
-        dcp_term_put(&m->out, (const char *)text.data);
-    return rc;
+    DCP_TRY(settings_help(&text, err));
+    dcp_term_put(&m->out, (const char *)text.data);
+    return DCP_OK;
 }
 
 static int check(const struct run_options *o, struct dcp_error *err)
 {
-    if (!o->config) {
-        dcp_error_set(err, DCP_E_USAGE, "--config is missing");
-        return DCP_E_USAGE;
-    }
-    int rc = compute_check((enum compute_device)o->device, err);
-    if (rc)
-        return rc;
+    if (!o->config)
+        return dcp_error_set(err, DCP_E_USAGE, "--config is missing");
+    DCP_TRY(compute_check((enum compute_device)o->device, err));
     if ((o->eval || o->dry_run) && o->generate)
         return dcp_error_set(err, DCP_E_USAGE, "--generate goes alone");
     if (o->temperature < 0 || o->top_p <= 0 || o->top_p > 1)
@@ -103,13 +98,11 @@ static int work(struct dcp_main *m, struct join *join, const struct run_options 
                                : o->eval     ? RUN_EVAL
                                              : RUN_TRAIN;
     struct run run;
-    int rc = run_open(m, join, o, purpose, &run, err);
-    if (rc)
-        return rc;
-    rc = purpose == RUN_PLAN       ? plan_print(&run, err)
-         : purpose == RUN_GENERATE ? generate_run(&run, err)
-         : purpose == RUN_EVAL     ? eval_run(&run, err)
-                                   : train_run(&run, err);
+    DCP_TRY(run_open(m, join, o, purpose, &run, err));
+    int rc = purpose == RUN_PLAN       ? plan_print(&run, err)
+             : purpose == RUN_GENERATE ? generate_run(&run, err)
+             : purpose == RUN_EVAL     ? eval_run(&run, err)
+                                       : train_run(&run, err);
     run_close(&run, rc);
     return rc;
 }
@@ -131,11 +124,8 @@ static int launch(const struct run_options *o, struct dcp_error *err)
     DCP_CLEANUP_FREE char *secret = NULL;
     struct settings settings;
     int n = (int)o->ranks;
-    int rc = join_secret(o->job_secret, false, &secret, err);
-    if (!rc)
-        rc = run_read_settings(o, n, n, NULL, &settings, err);
-    if (rc)
-        return rc;
+    DCP_TRY(join_secret(o->job_secret, false, &secret, err));
+    DCP_TRY(run_read_settings(o, n, n, NULL, &settings, err));
     settings_fini(&settings);
     return launch_ranks(n, err);
 }
@@ -147,14 +137,12 @@ static int run(struct dcp_main *m, const void *settings, struct dcp_error *err)
     struct join join;
     if (o->help_config)
         return print_keys(m, err);
-    int rc = check(o, err);
-    if (!rc && !o->dry_run && !o->generate)
-        rc = join_kind(o->ranks, &kind, err);
-    if (rc)
-        return rc;
+    DCP_TRY(check(o, err));
+    if (!o->dry_run && !o->generate)
+        DCP_TRY(join_kind(o->ranks, &kind, err));
     if (kind == JOIN_LAUNCH)
         return launch(o, err);
-    rc = join_open(kind, o->ranks, o->job_secret, &join, err);
+    int rc = join_open(kind, o->ranks, o->job_secret, &join, err);
     bool launched = join.line.fd >= 0;
     if (!rc)
         rc = work(m, &join, o, err);

@@ -61,9 +61,7 @@ static int read_end64(struct archive *a, uint64_t before, uint64_t *out_tail,
     if (dcp_le32(locator + 4) != 0 || dcp_le32(locator + 16) > 1 ||
         dcp_le64(locator + 8) != at - a->begin)
         return corrupt(a->in, err, "the zip64 locator points elsewhere");
-    rc = dcp_input_read(a->in, at, end, sizeof end, err);
-    if (rc)
-        return rc;
+    DCP_TRY(dcp_input_read(a->in, at, end, sizeof end, err));
     if (dcp_le32(end) != END64_MAGIC || dcp_le64(end + 4) != END64_BYTES - 12)
         return corrupt(a->in, err, "the zip64 end record is damaged");
     if (dcp_le32(end + 16) != 0 || dcp_le32(end + 20) != 0 ||
@@ -91,9 +89,7 @@ static int read_end(struct archive *a, struct dcp_error *err)
 
     if (size < END_BYTES)
         return corrupt(a->in, err, "it is too short; the file may be cut off");
-    int rc = dcp_input_read_new(a->in, a->end - n, n, &data, err);
-    if (rc)
-        return rc;
+    DCP_TRY(dcp_input_read_new(a->in, a->end - n, n, &data, err));
     const unsigned char *p = (const unsigned char *)data + (n - END_BYTES), *end = NULL;
     for (; p >= (const unsigned char *)data; p--)
         if (dcp_le32(p) == END_MAGIC) {
@@ -112,9 +108,7 @@ static int read_end(struct archive *a, struct dcp_error *err)
     a->directory_bytes = dcp_le32(end + 12);
     a->directory = dcp_le32(end + 16);
     uint64_t end_at = a->end - behind - END_BYTES;
-    rc = read_end64(a, end_at, &tail, err);
-    if (rc)
-        return rc;
+    DCP_TRY(read_end64(a, end_at, &tail, err));
     bool has_end64 = tail != end_at;
     if (!agrees(dcp_le16(end + 10), 0xffff, a->n_records, has_end64) ||
         !agrees(dcp_le32(end + 12), 0xffffffff, a->directory_bytes, has_end64) ||
@@ -239,9 +233,7 @@ static int read_local(const struct archive *a, struct dcp_zip_record *r,
     if (r->header_offset > room || room - r->header_offset < LOCAL_BYTES + name_len)
         return corrupt(a->in, err, "a record begins past its directory");
     r->header_offset += a->begin;
-    int rc = dcp_input_read(a->in, r->header_offset, head, LOCAL_BYTES + name_len, err);
-    if (rc)
-        return rc;
+    DCP_TRY(dcp_input_read(a->in, r->header_offset, head, LOCAL_BYTES + name_len, err));
     if (dcp_le32(head) != LOCAL_MAGIC || dcp_le16(head + 26) != name_len ||
         memcmp(head + LOCAL_BYTES, r->name, name_len) != 0)
         return corrupt(a->in, err, "a record and its directory have different names");
@@ -318,11 +310,8 @@ int dcp_zip_open(const struct dcp_input *in, uint64_t begin, uint64_t end,
     *out = (struct dcp_zip){ 0 };
     if (begin > end || end > in->size_bytes)
         return corrupt(in, err, "it reaches past the end of the file");
-    int rc = read_end(&a, err);
-    if (!rc)
-        rc = dcp_input_read_new(in, a.directory, (size_t)a.directory_bytes, &data, err);
-    if (rc)
-        return rc;
+    DCP_TRY(read_end(&a, err));
+    DCP_TRY(dcp_input_read_new(in, a.directory, (size_t)a.directory_bytes, &data, err));
     out->records = dcp_arena_alloc(arena, (size_t)a.n_records, sizeof *out->records);
     out->by_name = dcp_arena_alloc(arena, (size_t)a.n_records, sizeof *out->by_name);
     out->by_offset = dcp_arena_alloc(arena, (size_t)a.n_records, sizeof *out->by_offset);
@@ -332,11 +321,8 @@ int dcp_zip_open(const struct dcp_input *in, uint64_t begin, uint64_t end,
     for (uint64_t i = 0; i < a.n_records; i++) {
         struct dcp_zip_record *r = &out->records[out->n_records];
         bool skip = false;
-        rc = read_entry(&a, &c, arena, r, &skip, err);
-        if (!rc)
-            rc = read_local(&a, r, err);
-        if (rc)
-            return rc;
+        DCP_TRY(read_entry(&a, &c, arena, r, &skip, err));
+        DCP_TRY(read_local(&a, r, err));
         out->by_name[out->n_records] = out->by_offset[out->n_records] = out->n_records;
         out->n_records += !skip;
     }
@@ -425,7 +411,7 @@ int dcp_zip_read(const struct dcp_input *in, const struct dcp_zip_record *record
 static int check_record(const struct dcp_input *in, struct dcp_zip_record *record,
                         struct dcp_error *err)
 {
-    char name[160], what[240];
+    char what[240];
     int rc;
 
     if (record->checked || !record->crc32)
@@ -442,17 +428,15 @@ static int check_record(const struct dcp_input *in, struct dcp_zip_record *recor
     if (rc || record->checked)
         return rc;
     snprintf(what, sizeof what, "the CRC-32 of its record '%s' differs",
-             dcp_str_escape(name, sizeof name, record->name));
+             DCP_SHOWN(record->name));
     return corrupt(in, err, what);
 }
 
 int dcp_zip_check(const struct dcp_input *in, struct dcp_zip *zip, struct dcp_error *err)
 {
-    int rc = DCP_OK;
-
-    for (size_t i = 0; i < zip->n_records && !rc; i++)
-        rc = check_record(in, &zip->records[zip->by_offset[i]], err);
-    return rc;
+    for (size_t i = 0; i < zip->n_records; i++)
+        DCP_TRY(check_record(in, &zip->records[zip->by_offset[i]], err));
+    return DCP_OK;
 }
 
 struct dcp_zip_record *dcp_zip_at(const struct dcp_zip *zip, uint64_t offset, uint64_t n)
@@ -479,16 +463,14 @@ int dcp_zip_read_at(const struct dcp_input *in, struct dcp_zip *zip, uint64_t of
 
     if (!record)
         return corrupt(in, err, "a read reaches past its record");
-    int rc = check_record(in, record, err);
-    return rc ? rc : dcp_input_read(in, offset, out, n, err);
+    DCP_TRY(check_record(in, record, err));
+    return dcp_input_read(in, offset, out, n, err);
 }
 
 int dcp_zip_add_records(const struct dcp_zip *zip, struct dcp_catalog *catalog, int file,
                         struct dcp_error *err)
 {
-    int rc = DCP_OK;
-
-    for (size_t i = 0; i < zip->n_records && !rc; i++) {
+    for (size_t i = 0; i < zip->n_records; i++) {
         const struct dcp_zip_record *from = &zip->records[i];
         const struct dcp_record record = {
             .name = from->name,
@@ -500,9 +482,9 @@ int dcp_zip_add_records(const struct dcp_zip *zip, struct dcp_catalog *catalog, 
             .crc32 = from->crc32,
         };
         if (from->size_bytes && from->crc32) /* else it was not computed */
-            rc = dcp_catalog_add_record(catalog, &record, err);
+            DCP_TRY(dcp_catalog_add_record(catalog, &record, err));
     }
-    return rc;
+    return DCP_OK;
 }
 
 enum { READ_BYTES = 16384 };
@@ -523,9 +505,7 @@ static int inflate_head(const struct dcp_input *in, const struct dcp_zip_record 
         size_t part = left < sizeof stored ? (size_t)left : sizeof stored;
         if (!part || state->block_state == ISAL_BLOCK_FINISH)
             return corrupt(in, err, "a compressed record ends before its content");
-        int rc = dcp_input_read(in, record->offset + at, stored, part, err);
-        if (rc)
-            return rc;
+        DCP_TRY(dcp_input_read(in, record->offset + at, stored, part, err));
         state->next_in = stored;
         state->avail_in = (uint32_t)part;
         if (isal_inflate(state) != ISAL_DECOMP_OK)

@@ -2,6 +2,7 @@
  * records, crc and sizes only behind the content and in the directory, zip64 end records
  * always. */
 #include "base/buf.h"
+#include "base/mem.h"
 #include "formats/common/literals.h"
 #include "zip.h"
 #include <string.h>
@@ -170,33 +171,29 @@ int dcp_zip_write_headers(const struct dcp_zip_out *records, size_t n, int file,
                           struct dcp_target *target, struct dcp_error *err)
 {
     DCP_CLEANUP_BUF struct dcp_buf buf = { 0 };
-    int rc = DCP_OK;
 
-    for (size_t i = 0; i < n && !rc; i++) {
+    for (size_t i = 0; i < n; i++) {
         buf.size_bytes = 0;
         dcp_zip_put_header(&buf, &records[i]);
-        rc = dcp_literals_take(target, file, records[i].header_offset, &buf, err);
-        if (!rc && records[i].data && records[i].size_bytes)
-            rc = dcp_target_literal(target, file, records[i].offset, records[i].data,
-                                    (size_t)records[i].size_bytes, err);
+        DCP_TRY(dcp_literals_take(target, file, records[i].header_offset, &buf, err));
+        if (records[i].data && records[i].size_bytes)
+            DCP_TRY(dcp_target_literal(target, file, records[i].offset, records[i].data,
+                                       (size_t)records[i].size_bytes, err));
     }
-    return rc;
+    return DCP_OK;
 }
 
 int dcp_zip_write_tail(const struct dcp_zip_out *records, size_t n, uint64_t directory,
                        int file, struct dcp_target *target, struct dcp_error *err)
 {
     DCP_CLEANUP_BUF struct dcp_buf buf = { 0 };
-    int rc = DCP_OK;
 
-    for (size_t i = 0; i < n && !rc; i++) {
+    for (size_t i = 0; i < n; i++) {
         buf.size_bytes = 0;
         dcp_zip_put_descriptor(&buf, &records[i]);
-        rc = dcp_literals_take(target, file, records[i].offset + records[i].size_bytes,
-                               &buf, err);
+        DCP_TRY(dcp_literals_take(target, file, records[i].offset + records[i].size_bytes,
+                                  &buf, err));
     }
-    if (rc)
-        return rc;
     buf.size_bytes = 0;
     dcp_zip_put_directory(&buf, records, n, directory);
     return dcp_literals_take(target, file, directory, &buf, err);

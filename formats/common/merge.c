@@ -54,36 +54,35 @@ static void add_ties(struct dcp_catalog *into, const struct dcp_catalog *from,
 int dcp_merge_files(struct dcp_catalog *into, const struct dcp_catalog *from,
                     struct dcp_error *err)
 {
-    int first_file = (int)into->n_files, rc = DCP_OK;
+    int first_file = (int)into->n_files;
 
-    for (size_t i = 0; i < from->n_files && !rc; i++)
-        rc = dcp_catalog_add_file(into, &from->files[i], NULL, err);
-    for (size_t i = 0; i < from->n_records && !rc; i++) {
+    for (size_t i = 0; i < from->n_files; i++)
+        DCP_TRY(dcp_catalog_add_file(into, &from->files[i], NULL, err));
+    for (size_t i = 0; i < from->n_records; i++) {
         struct dcp_record record = from->records[i];
         record.file += first_file;
-        rc = dcp_catalog_add_record(into, &record, err);
+        DCP_TRY(dcp_catalog_add_record(into, &record, err));
     }
-    return rc;
+    return DCP_OK;
 }
 
 int dcp_merge(struct dcp_catalog *into, const struct dcp_catalog *from,
               const struct dcp_merge_rule *rule, struct dcp_error *err)
 {
     DCP_CLEANUP_FREE int *index_of = dcp_mem_calloc(from->n_tensors, sizeof *index_of);
-    int first_file = (int)into->n_files, rc = DCP_OK;
+    int first_file = (int)into->n_files;
 
     if (!index_of)
         return dcp_error_memory(err, "a catalog");
-    rc = dcp_merge_files(into, from, err);
-    for (size_t i = 0; i < from->n_tensors && !rc; i++)
-        rc = add_tensor(into, &from->tensors[i], rule, &index_of[i], err);
-    if (!rc)
-        add_ties(into, from, index_of);
-    for (size_t i = 0; i < from->n_pieces && !rc; i++)
+    DCP_TRY(dcp_merge_files(into, from, err));
+    for (size_t i = 0; i < from->n_tensors; i++)
+        DCP_TRY(add_tensor(into, &from->tensors[i], rule, &index_of[i], err));
+    add_ties(into, from, index_of);
+    for (size_t i = 0; i < from->n_pieces; i++)
         if (index_of[from->pieces[i].tensor] >= 0)
-            rc = add_piece(into, &from->pieces[i], index_of[from->pieces[i].tensor],
-                           first_file, err);
-    return rc;
+            DCP_TRY(add_piece(into, &from->pieces[i], index_of[from->pieces[i].tensor],
+                              first_file, err));
+    return DCP_OK;
 }
 
 int dcp_merge_object(struct dcp_catalog *into, const struct dcp_catalog *from,

@@ -374,9 +374,7 @@ int dcp_roles_find(struct dcp_catalog *catalog, const struct dcp_roles_hints *hi
     dcp_map_fini(&f.taken);
     if (!ok)
         return dcp_error_memory(err, "the roles of tensors");
-    int rc = find_by_optim(&f, &model, &found, err);
-    if (rc)
-        return rc;
+    DCP_TRY(find_by_optim(&f, &model, &found, err));
     if (!found && !find_usual(&f, &model))
         model = (struct container){ .name = "" };
     set_model(&f, &model);

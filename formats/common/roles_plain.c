@@ -44,7 +44,6 @@ static int find_optim(struct dcp_catalog *catalog, struct dcp_error *err)
 
 int dcp_roles_find_plain(struct dcp_catalog *catalog, struct dcp_error *err)
 {
-    int rc = find_optim(catalog, err);
-
-    return rc ? rc : dcp_roles_find_buffers(catalog, err);
+    DCP_TRY(find_optim(catalog, err));
+    return dcp_roles_find_buffers(catalog, err);
 }

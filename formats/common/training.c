@@ -41,10 +41,8 @@ int dcp_training_updates(const struct dcp_catalog *catalog, int64_t *out,
                          struct dcp_error *err)
 {
     struct dcp_training t;
-    int rc = dcp_training_parse(catalog, &t, err);
 
-    if (rc)
-        return rc;
+    DCP_TRY(dcp_training_parse(catalog, &t, err));
     *out = t.updates;
     if (t.updates == DCP_TRAINING_UNKNOWN)
         *out = t.step == DCP_TRAINING_UNKNOWN            ? catalog->step

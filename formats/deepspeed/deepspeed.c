@@ -88,11 +88,9 @@ static int assign_rank(struct dcp_target *target, int rank, struct dcp_error *er
 
 static int assign(struct dcp_target *target, struct dcp_error *err)
 {
-    int rc = DCP_OK;
-
-    for (int rank = 0; rank < target->catalog->world && !rc; rank++)
-        rc = assign_rank(target, rank, err);
-    return rc ? rc : dcp_ds_pointer(target, DCP_DS_LATEST, err);
+    for (int rank = 0; rank < target->catalog->world; rank++)
+        DCP_TRY(assign_rank(target, rank, err));
+    return dcp_ds_pointer(target, DCP_DS_LATEST, err);
 }
 
 static enum dcp_fate fate(const struct dcp_catalog *src,

@@ -159,27 +159,27 @@ static int take_entries(struct list *list, const struct dcp_store_entry *entries
                         size_t n)
 {
     struct dcp_ds_folder *folder = list->folder;
-    int rc = DCP_OK;
 
-    for (size_t i = 0; i < n && !rc; i++) {
+    for (size_t i = 0; i < n; i++) {
         const char *foreign = foreign_part(entries[i].name, entries[i].is_dir);
         folder->seen |= foreign && !entries[i].is_dir;
         if (foreign)
-            rc = dcp_error_set(list->err, DCP_E_UNSUPPORTED,
-                               "'%s%s' holds %s, which is not supported",
-                               dcp_ds_shown(list->arena, folder->prefix),
-                               dcp_ds_shown(list->arena, entries[i].name), foreign);
-        else if (entries[i].is_dir)
+            return dcp_error_set(list->err, DCP_E_UNSUPPORTED,
+                                 "'%s%s' holds %s, which is not supported",
+                                 dcp_ds_shown(list->arena, folder->prefix),
+                                 dcp_ds_shown(list->arena, entries[i].name), foreign);
+        if (entries[i].is_dir)
             folder->universal |= !strcmp(entries[i].name, "zero");
         else
-            rc = take_file(list, entries[i].name);
+            DCP_TRY(take_file(list, entries[i].name));
     }
-    if (!rc && list->plain && list->bf16)
-        rc = dcp_error_set(list->err, DCP_E_CORRUPT,
-                           "'%s' holds optimizer files with and without 'bf16_' in their "
-                           "names: they are of two saves",
-                           dcp_ds_shown(list->arena, folder->prefix));
-    return rc;
+    if (list->plain && list->bf16)
+        return dcp_error_set(
+            list->err, DCP_E_CORRUPT,
+            "'%s' holds optimizer files with and without 'bf16_' in their "
+            "names: they are of two saves",
+            dcp_ds_shown(list->arena, folder->prefix));
+    return DCP_OK;
 }
 
 static int list_files(const struct dcp_source *source, struct dcp_arena *arena,
@@ -195,10 +195,8 @@ static int list_files(const struct dcp_source *source, struct dcp_arena *arena,
 
     if (!path)
         return dcp_error_memory(err, "a file name");
-    int rc = source->store->ops->list(source->store->self, path, &entries, &n, err);
-    if (rc)
-        return rc;
-    rc = take_entries(&list, entries, n);
+    DCP_TRY(source->store->ops->list(source->store->self, path, &entries, &n, err));
+    int rc = take_entries(&list, entries, n);
     dcp_store_list_free(entries, n);
     int settled = settle(arena, &folder->models, folder->n_models, rc ? NULL : err);
     rc = rc ? rc : settled;
@@ -235,10 +233,8 @@ static int read_tag(const struct dcp_source *source, const char *pointer,
 {
     DCP_CLEANUP_FREE void *data = NULL;
     size_t n;
-    int rc = dcp_source_read(source, pointer, DCP_DS_MAX_TAG_BYTES, &data, &n, err);
 
-    if (rc)
-        return rc;
+    DCP_TRY(dcp_source_read(source, pointer, DCP_DS_MAX_TAG_BYTES, &data, &n, err));
     const char *text = data;
     while (n && is_space(text[n - 1]))
         n--;
@@ -262,9 +258,7 @@ static int find_tag(const struct dcp_source *source, const char *pointer,
     uint64_t size;
     bool is_dir = false;
 
-    int rc = read_tag(source, pointer, arena, &out->tag, err);
-    if (rc)
-        return rc;
+    DCP_TRY(read_tag(source, pointer, arena, &out->tag, err));
     size_t n = strlen(out->tag) + 2;
     char *prefix = dcp_arena_alloc(arena, n, 1);
     path = dcp_source_path(source, out->tag);
@@ -274,7 +268,7 @@ static int find_tag(const struct dcp_source *source, const char *pointer,
     out->prefix = prefix;
     out->seen = dcp_str_starts(out->tag, "global_step") ||
                 dcp_source_has(source, "zero_to_fp32.py");
-    rc = source->store->ops->stat(source->store->self, path, &is_dir, &size, NULL);
+    int rc = source->store->ops->stat(source->store->self, path, &is_dir, &size, NULL);
     if (!rc && is_dir)
         return DCP_OK;
     dcp_error_set(err, DCP_E_CORRUPT, "'%s' names '%s', and there is no such folder",
@@ -287,19 +281,17 @@ int dcp_ds_folder_open(const struct dcp_source *source, const char *pointer,
                        struct dcp_arena *arena, struct dcp_ds_folder *out,
                        struct dcp_error *err)
 {
-    int rc = DCP_OK;
-
     *out = (struct dcp_ds_folder){ .tag = "", .prefix = "" };
-    if (dcp_source_has(source, pointer)) {
-        rc = find_tag(source, pointer, arena, out, err);
-    } else if (source->name[0] || source->store->root) {
+    if (dcp_source_has(source, pointer))
+        DCP_TRY(find_tag(source, pointer, arena, out, err));
+    else if (source->name[0] || source->store->root) {
         const char *name = source->name[0] ? source->name : source->store->root;
         const char *slash = strrchr(name, '/');
         out->tag = dcp_arena_text(arena, slash ? slash + 1 : name);
         if (!out->tag)
-            rc = dcp_error_memory(err, "a tag");
+            return dcp_error_memory(err, "a tag");
     }
-    return rc ? rc : list_files(source, arena, out, err);
+    return list_files(source, arena, out, err);
 }
 
 /* -- completeness -------------------------------------------------------------------- */
@@ -334,13 +326,11 @@ static int missing(const struct dcp_ds_folder *folder, const char *const *names,
 
 static int stale(const char *const *names, int n, int world, struct dcp_error *err)
 {
-    char shown[SHOWN_BYTES];
-
     if (n <= world)
         return DCP_OK;
     dcp_error_set(err, DCP_E_CORRUPT,
                   "'%s' is stale: %d ranks made the last save under this tag",
-                  dcp_str_escape(shown, sizeof shown, names[n - 1]), world);
+                  DCP_SHOWN(names[n - 1]), world);
     dcp_error_hint(err, "remove the files of rank %d and above", world);
     return DCP_E_CORRUPT;
 }
@@ -348,13 +338,11 @@ static int stale(const char *const *names, int n, int world, struct dcp_error *e
 int dcp_ds_folder_check(const struct dcp_ds_folder *folder, int world,
                         struct dcp_error *err)
 {
-    int rc = missing(folder, folder->optims, folder->n_optims, world, "optim", err);
-
-    if (!rc && folder->by_rank)
-        rc = missing(folder, folder->models, folder->n_models, world, "model", err);
-    if (!rc)
-        rc = stale(folder->optims, folder->n_optims, world, err);
-    if (!rc && folder->by_rank)
-        rc = stale(folder->models, folder->n_models, world, err);
-    return rc;
+    DCP_TRY(missing(folder, folder->optims, folder->n_optims, world, "optim", err));
+    if (folder->by_rank)
+        DCP_TRY(missing(folder, folder->models, folder->n_models, world, "model", err));
+    DCP_TRY(stale(folder->optims, folder->n_optims, world, err));
+    if (folder->by_rank)
+        return stale(folder->models, folder->n_models, world, err);
+    return DCP_OK;
 }

@@ -64,9 +64,7 @@ static int read_head(struct dcp_ds_reader *reader, struct dcp_ds_file *file,
     const struct dcp_pickle_node *root = file->torch.tree;
     int64_t world = 0;
 
-    int rc = check_parallel(file, err);
-    if (rc)
-        return rc;
+    DCP_TRY(check_parallel(file, err));
     if (!dcp_ds_get_int(root, "dp_world_size", &world) || world < 1 ||
         world > DCP_DS_MAX_WORLD)
         return dcp_ds_damaged(file, err, "has no valid 'dp_world_size'");
@@ -283,15 +281,13 @@ static int take_entry(struct module *m, const struct dcp_pickle_node *key,
 
     if (!name)
         return dcp_ds_damaged(m->file, err, "has a weight without a name");
-    int rc = dcp_torch_view(&m->file->torch, value, name, &found, &view, err);
-    if (rc)
-        return rc;
+    DCP_TRY(dcp_torch_view(&m->file->torch, value, name, &found, &view, err));
     if (!found) {
         json_t *json = NULL;
-        rc = dcp_ds_json(reader, m->file, value, name, &json, err);
-        if (!rc && json_object_set_new(m->extra, name, json))
-            rc = dcp_error_memory(err, "an object");
-        return rc;
+        DCP_TRY(dcp_ds_json(reader, m->file, value, name, &json, err));
+        if (json_object_set_new(m->extra, name, json))
+            return dcp_error_memory(err, "an object");
+        return DCP_OK;
     }
     if (json_object_get(reader->places, name) && reader->catalog->weights_dtype < 0)
         reader->catalog->weights_dtype = (int)view.dtype;
@@ -306,19 +302,18 @@ static int note_module(struct module *m, const struct dcp_pickle_node *module,
                        struct dcp_error *err)
 {
     json_t *note = json_object(), *state = NULL;
-    int rc = note && !json_object_set_new(m->reader->note, "module", note)
-                 ? DCP_OK
-                 : dcp_error_memory(err, "an object");
 
-    if (!rc && module->kind == DCP_PICKLE_OBJECT && module->object->state) {
-        rc =
-            dcp_ds_json(m->reader, m->file, module->object->state, "module", &state, err);
-        if (!rc && json_object_set_new(note, "state", state))
-            rc = dcp_error_memory(err, "an object");
+    if (!note || json_object_set_new(m->reader->note, "module", note))
+        return dcp_error_memory(err, "an object");
+    if (module->kind == DCP_PICKLE_OBJECT && module->object->state) {
+        DCP_TRY(dcp_ds_json(m->reader, m->file, module->object->state, "module", &state,
+                            err));
+        if (json_object_set_new(note, "state", state))
+            return dcp_error_memory(err, "an object");
     }
-    if (!rc && json_object_size(m->extra) && json_object_set(note, "extra", m->extra))
-        rc = dcp_error_memory(err, "an object");
-    return rc;
+    if (json_object_size(m->extra) && json_object_set(note, "extra", m->extra))
+        return dcp_error_memory(err, "an object");
+    return DCP_OK;
 }
 
 static int read_module(struct dcp_ds_reader *reader, struct dcp_ds_file *file,
@@ -398,38 +393,29 @@ int dcp_ds_read_model(struct dcp_ds_reader *reader, struct dcp_error *err)
     DCP_CLEANUP_DS struct dcp_ds_file file = { 0 };
     const struct dcp_pickle_node *root;
 
-    if (!reader->folder.model) {
-        dcp_error_set(err, DCP_E_CORRUPT,
-                      "the file of the model's states is missing: there is no "
-                      "'%smp_rank_00_model_states.pt' and no "
-                      "'%szero_pp_rank_0_mp_rank_00_model_states.pt'",
-                      dcp_ds_shown(reader->arena, reader->folder.prefix),
-                      dcp_ds_shown(reader->arena, reader->folder.prefix));
-        return DCP_E_CORRUPT;
-    }
-    int rc = dcp_ds_open(reader, reader->folder.model, 0, &file, err);
-    if (!rc)
-        rc = read_head(reader, &file, err);
-    if (!rc)
-        rc = dcp_ds_check_model_file(reader, &file, 0, err);
-    if (rc)
-        return rc;
+    if (!reader->folder.model)
+        return dcp_error_set(err, DCP_E_CORRUPT,
+                             "the file of the model's states is missing: there is no "
+                             "'%smp_rank_00_model_states.pt' and no "
+                             "'%szero_pp_rank_0_mp_rank_00_model_states.pt'",
+                             dcp_ds_shown(reader->arena, reader->folder.prefix),
+                             dcp_ds_shown(reader->arena, reader->folder.prefix));
+    DCP_TRY(dcp_ds_open(reader, reader->folder.model, 0, &file, err));
+    DCP_TRY(read_head(reader, &file, err));
+    DCP_TRY(dcp_ds_check_model_file(reader, &file, 0, err));
     root = file.torch.tree;
     if (reader->stage && !reader->folder.universal)
-        rc = dcp_ds_folder_check(&reader->folder, reader->world, err);
-    if (!rc && reader->stage)
-        rc = read_groups(reader, &file, dcp_pickle_get(root, "param_shapes"), err);
-    if (!rc)
-        rc = read_rest(reader, &file, err);
-    if (!rc)
-        rc = read_shared(reader, &file, err);
-    if (!rc)
-        rc = read_module(reader, &file, err);
-    if (!rc && reader->stage == 3)
-        rc = dcp_ds_read_ranks(reader, &file, err);
-    if (!rc && reader->stage == 0 && !dcp_ds_none(dcp_pickle_get(root, "optimizer")))
-        rc = dcp_ds_read_plain(reader, &file, dcp_pickle_get(root, "optimizer"), err);
-    return rc;
+        DCP_TRY(dcp_ds_folder_check(&reader->folder, reader->world, err));
+    if (reader->stage)
+        DCP_TRY(read_groups(reader, &file, dcp_pickle_get(root, "param_shapes"), err));
+    DCP_TRY(read_rest(reader, &file, err));
+    DCP_TRY(read_shared(reader, &file, err));
+    DCP_TRY(read_module(reader, &file, err));
+    if (reader->stage == 3)
+        DCP_TRY(dcp_ds_read_ranks(reader, &file, err));
+    if (reader->stage == 0 && !dcp_ds_none(dcp_pickle_get(root, "optimizer")))
+        return dcp_ds_read_plain(reader, &file, dcp_pickle_get(root, "optimizer"), err);
+    return DCP_OK;
 }
 
 /* -- second names -------------------------------------------------------------------- */
@@ -446,7 +432,6 @@ int dcp_ds_add_ties(struct dcp_ds_reader *reader, struct dcp_error *err)
     struct dcp_catalog *catalog = reader->catalog;
     const char *name;
     json_t *value;
-    int rc = DCP_OK;
 
     json_object_foreach(reader->ties, name, value)
     {
@@ -456,13 +441,11 @@ int dcp_ds_add_ties(struct dcp_ds_reader *reader, struct dcp_error *err)
             at = find_master(catalog, kept);
         if (at < 0 || !strcmp(name, kept))
             continue;
-        rc = dcp_catalog_add_alias(catalog, name, at, err);
-        if (rc)
-            break;
+        DCP_TRY(dcp_catalog_add_alias(catalog, name, at, err));
         struct dcp_tensor *alias = &catalog->tensors[catalog->n_tensors - 1];
         alias->param = alias->name;
         if (alias->role == DCP_ROLE_MASTER)
             alias->role = DCP_ROLE_MODEL;
     }
-    return rc;
+    return DCP_OK;
 }

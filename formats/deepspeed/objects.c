@@ -273,29 +273,23 @@ int dcp_ds_add_objects(struct dcp_ds_reader *reader, struct dcp_error *err)
     struct dcp_catalog *catalog = reader->catalog;
     json_t *rest = json_object_get(reader->note, "model_states");
     DCP_CLEANUP_JSON json_t *others = json_incref(json_object_get(rest, DCP_DS_OTHERS));
-    int rc;
 
     json_object_del(rest, DCP_DS_OTHERS);
-    rc = add_trainer(reader, others, err);
-    if (!rc)
-        rc = dcp_ds_add_others(catalog, others, err);
+    DCP_TRY(add_trainer(reader, others, err));
+    DCP_TRY(dcp_ds_add_others(catalog, others, err));
 
-    if (!rc)
-        rc = add_optimizer(reader, err);
-    if (!rc)
-        rc = add_scheduler(reader, err);
-    if (!rc && reader->loss_scaler)
-        rc = dcp_training_add(catalog, DCP_TRAINING_LOSS_SCALER,
-                              json_incref(reader->loss_scaler), err);
-    if (!rc && reader->config)
-        rc = dcp_training_add(catalog, DCP_TRAINING_DEEPSPEED_CONFIG,
-                              json_incref(reader->config), err);
-    if (!rc &&
-        (json_object_set_new(reader->note, "tag", json_string(reader->folder.tag)) ||
-         set_integer(reader->note, "stage", reader->stage)))
-        rc = dcp_error_memory(err, "an object");
-    return rc ? rc
-              : dcp_training_add(catalog, DCP_DS_OBJECT, json_incref(reader->note), err);
+    DCP_TRY(add_optimizer(reader, err));
+    DCP_TRY(add_scheduler(reader, err));
+    if (reader->loss_scaler)
+        DCP_TRY(dcp_training_add(catalog, DCP_TRAINING_LOSS_SCALER,
+                                 json_incref(reader->loss_scaler), err));
+    if (reader->config)
+        DCP_TRY(dcp_training_add(catalog, DCP_TRAINING_DEEPSPEED_CONFIG,
+                                 json_incref(reader->config), err));
+    if (json_object_set_new(reader->note, "tag", json_string(reader->folder.tag)) ||
+        set_integer(reader->note, "stage", reader->stage))
+        return dcp_error_memory(err, "an object");
+    return dcp_training_add(catalog, DCP_DS_OBJECT, json_incref(reader->note), err);
 }
 
 int dcp_ds_describe(struct dcp_ds_reader *reader, struct dcp_error *err)

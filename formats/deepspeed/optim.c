@@ -70,9 +70,7 @@ static int take_array(struct shards *s, struct dcp_ds_file *file, size_t group, 
     const struct dcp_ds_reader *reader = s->reader;
     size_t c, known = s->n_columns;
 
-    int rc = find_column(s, key, &c, err);
-    if (rc)
-        return rc;
+    DCP_TRY(find_column(s, key, &c, err));
     if (rank && c == known)
         return dcp_ds_damaged(file, err, "has '%s', unlike the file of rank 0", key);
     if (!fits(reader, group, rank, view)) {
@@ -105,7 +103,6 @@ static int take_step(struct shards *s, struct dcp_ds_file *file, size_t group, i
     int64_t number;
     double value = 0;
     bool found = false;
-    int rc = DCP_OK;
 
     *out_taken = true;
     if (dcp_ds_int(node, &number))
@@ -113,9 +110,7 @@ static int take_step(struct shards *s, struct dcp_ds_file *file, size_t group, i
     else if (node->kind == DCP_PICKLE_FLOAT)
         value = node->real;
     else
-        rc = dcp_ds_scalar(&file->torch, node, &found, &dtype, &value, err);
-    if (rc)
-        return rc;
+        DCP_TRY(dcp_ds_scalar(&file->torch, node, &found, &dtype, &value, err));
     if (!found && node->kind != DCP_PICKLE_INT && node->kind != DCP_PICKLE_FLOAT) {
         *out_taken = false;
         return DCP_OK;
@@ -142,13 +137,12 @@ static int take_entry(struct shards *s, struct dcp_ds_file *file, size_t group, 
 {
     struct dcp_torch_view view;
     bool found, taken = false;
-    int rc = DCP_OK;
 
     if (!strcmp(key, "step"))
-        rc = take_step(s, file, group, rank, value, &taken, err);
-    if (rc || taken)
-        return rc;
-    rc = dcp_torch_view(&file->torch, value, key, &found, &view, err);
+        DCP_TRY(take_step(s, file, group, rank, value, &taken, err));
+    if (taken)
+        return DCP_OK;
+    int rc = dcp_torch_view(&file->torch, value, key, &found, &view, err);
     bool moment = dcp_ds_role_of_key(key) != DCP_ROLE_OPTIM;
     if (!rc && found && (moment || fits(s->reader, group, rank, &view)))
         return take_array(s, file, group, rank, key, &view, err);
@@ -162,24 +156,22 @@ static int take_entry(struct shards *s, struct dcp_ds_file *file, size_t group, 
     if (!path)
         return dcp_error_memory(err, "an object");
     snprintf(path, n, "optimizer.%zu.%s", group, key);
-    rc = dcp_ds_json(s->reader, file, value, path, &json, err);
-    return !rc && json_object_set_new(state, key, json)
-               ? dcp_error_memory(err, "an object")
-               : rc;
+    DCP_TRY(dcp_ds_json(s->reader, file, value, path, &json, err));
+    return json_object_set_new(state, key, json) ? dcp_error_memory(err, "an object")
+                                                 : DCP_OK;
 }
 
 static int take_state(struct shards *s, struct dcp_ds_file *file, size_t group, int rank,
                       const struct dcp_pickle_node *state, struct dcp_error *err)
 {
     const struct dcp_pickle_list *pairs = dcp_pickle_pairs(state);
-    int rc = DCP_OK;
 
-    for (size_t i = 0; pairs && i + 1 < pairs->n && !rc; i += 2) {
+    for (size_t i = 0; pairs && i + 1 < pairs->n; i += 2) {
         const char *key = dcp_ds_text(s->reader->arena, pairs->items[i]);
         if (key && key[0])
-            rc = take_entry(s, file, group, rank, key, pairs->items[i + 1], err);
+            DCP_TRY(take_entry(s, file, group, rank, key, pairs->items[i + 1], err));
     }
-    return rc;
+    return DCP_OK;
 }
 
 /* -- one file ---------------------------------------------------------------------- */
@@ -282,18 +274,17 @@ static int read_rank(struct shards *s, struct dcp_ds_file *file, int rank,
 static int add_tensors(struct shards *s, struct dcp_error *err)
 {
     struct dcp_ds_reader *reader = s->reader;
-    int rc = DCP_OK;
 
     for (size_t c = 0; c < s->n_columns; c++)
-        for (size_t i = 0; i < reader->n_order && !rc; i++) {
+        for (size_t i = 0; i < reader->n_order; i++) {
             const struct dcp_ds_place *place = &reader->order[i];
             size_t number = reader->groups[place->group].first + place->param;
             if (s->has[place->group * MAX_COLUMNS + c])
-                rc = dcp_ds_add_state(reader, place, s->columns[c].key,
-                                      s->columns[c].dtypes[place->group],
-                                      &s->columns[c].tensors[number], err);
+                DCP_TRY(dcp_ds_add_state(reader, place, s->columns[c].key,
+                                         s->columns[c].dtypes[place->group],
+                                         &s->columns[c].tensors[number], err));
         }
-    return rc;
+    return DCP_OK;
 }
 
 static int add_piece(struct shards *s, struct dcp_ds_file *file, int rank, size_t group,
@@ -326,7 +317,6 @@ static int add_pieces(struct shards *s, struct dcp_ds_file *file, int rank,
                       struct dcp_error *err)
 {
     const struct dcp_ds_reader *reader = s->reader;
-    int rc = DCP_OK;
 
     for (size_t g = 0; g < reader->n_groups; g++)
         for (size_t c = 0; c < s->n_columns; c++) {
@@ -337,12 +327,10 @@ static int add_pieces(struct shards *s, struct dcp_ds_file *file, int rank,
                 return dcp_ds_damaged(file, err,
                                       "%s '%s' of group %zu, unlike the file of rank 0",
                                       has ? "has" : "has no", s->columns[c].key, g);
-            for (size_t p = 0; p < group->n_params && has && !rc; p++)
-                rc = add_piece(s, file, rank, g, p, c, err);
-            if (rc)
-                return rc;
+            for (size_t p = 0; p < group->n_params && has; p++)
+                DCP_TRY(add_piece(s, file, rank, g, p, c, err));
         }
-    return rc;
+    return DCP_OK;
 }
 
 /* -- what rank 0 tells of all ------------------------------------------------------ */
@@ -374,7 +362,6 @@ static int prepare(struct shards *s, struct dcp_ds_file *file, const struct part
     struct dcp_ds_reader *reader = s->reader;
     const struct dcp_pickle_node *groups = dcp_pickle_get(parts->base, "param_groups");
     size_t n = reader->n_groups;
-    int rc = DCP_OK;
 
     s->elastic = parts->base->kind == DCP_PICKLE_LIST;
     s->views = dcp_arena_alloc(reader->arena, n * MAX_COLUMNS, sizeof *s->views);
@@ -390,17 +377,14 @@ static int prepare(struct shards *s, struct dcp_ds_file *file, const struct part
             return dcp_error_memory(err, "the optimizer's arrays");
     }
     if (reader->stage != 3)
-        rc = read_paddings(s, file,
-                           dcp_pickle_get(parts->optim, "param_alignment_paddings"), err);
-    if (!rc && !s->elastic)
-        rc = dcp_ds_read_ids(reader, file, groups, s->ids, err);
-    for (size_t g = 0; g < n && !rc; g++)
-        rc = dcp_ds_cut(&reader->groups[g], reader->stage, reader->world, err);
-    if (!rc)
-        rc = dcp_ds_read_scalars(reader, file, parts->optim, err);
-    if (!rc)
-        rc = dcp_ds_read_param_groups(reader, file, s->elastic ? NULL : groups, err);
-    return rc;
+        DCP_TRY(read_paddings(
+            s, file, dcp_pickle_get(parts->optim, "param_alignment_paddings"), err));
+    if (!s->elastic)
+        DCP_TRY(dcp_ds_read_ids(reader, file, groups, s->ids, err));
+    for (size_t g = 0; g < n; g++)
+        DCP_TRY(dcp_ds_cut(&reader->groups[g], reader->stage, reader->world, err));
+    DCP_TRY(dcp_ds_read_scalars(reader, file, parts->optim, err));
+    return dcp_ds_read_param_groups(reader, file, s->elastic ? NULL : groups, err);
 }
 
 /* The steps of all groups, where they differ, and what else their states hold. */
@@ -438,23 +422,19 @@ static int read_file(struct shards *s, int rank, struct dcp_error *err)
     DCP_CLEANUP_DS struct dcp_ds_file file = { 0 };
     struct parts parts = { 0 };
 
-    int rc = dcp_ds_open(reader, reader->folder.optims[rank], rank, &file, err);
-    if (!rc)
-        rc = dcp_ds_check_optim_file(reader, &file, rank, err);
-    if (!rc)
-        rc = check_stage(
-            s, &file, dcp_pickle_get(file.torch.tree, "optimizer_state_dict"), rank, err);
-    if (!rc)
-        rc = find_parts(s, &file, &parts, err);
-    if (!rc && !rank)
-        rc = prepare(s, &file, &parts, err);
-    if (!rc && s->elastic != (parts.base->kind == DCP_PICKLE_LIST))
-        rc = dcp_ds_damaged(&file, err, "is of another form than the file of rank 0");
-    if (!rc)
-        rc = read_rank(s, &file, rank, &parts, err);
-    if (!rc && !rank)
-        rc = add_tensors(s, err);
-    return rc ? rc : add_pieces(s, &file, rank, err);
+    DCP_TRY(dcp_ds_open(reader, reader->folder.optims[rank], rank, &file, err));
+    DCP_TRY(dcp_ds_check_optim_file(reader, &file, rank, err));
+    DCP_TRY(check_stage(s, &file, dcp_pickle_get(file.torch.tree, "optimizer_state_dict"),
+                        rank, err));
+    DCP_TRY(find_parts(s, &file, &parts, err));
+    if (!rank)
+        DCP_TRY(prepare(s, &file, &parts, err));
+    if (s->elastic != (parts.base->kind == DCP_PICKLE_LIST))
+        return dcp_ds_damaged(&file, err, "is of another form than the file of rank 0");
+    DCP_TRY(read_rank(s, &file, rank, &parts, err));
+    if (!rank)
+        DCP_TRY(add_tensors(s, err));
+    return add_pieces(s, &file, rank, err);
 }
 
 int dcp_ds_read_optim(struct dcp_ds_reader *reader, struct dcp_error *err)

@@ -1,5 +1,6 @@
 /* others: objects that DeepSpeed has no place for, random numbers and the data
  * cursor of this library's trainer, say, go along as one value of the client's state. */
+#include "base/mem.h"
 #include "formats/common/training.h"
 #include "read.h"
 #include "write.h"
@@ -45,14 +46,11 @@ int dcp_ds_add_others(struct dcp_catalog *catalog, json_t *others, struct dcp_er
 {
     const char *name;
     json_t *value;
-    int rc = DCP_OK;
 
     json_object_foreach(others, name, value)
     {
         if (!is_said(name) && dcp_catalog_find_object(catalog, name) < 0)
-            rc = dcp_training_add(catalog, name, json_incref(value), err);
-        if (rc)
-            break;
+            DCP_TRY(dcp_training_add(catalog, name, json_incref(value), err));
     }
-    return rc;
+    return DCP_OK;
 }

@@ -1,5 +1,6 @@
 /* ours: written into files, and held against them. */
 #include "ours.h"
+#include "base/mem.h"
 
 enum { OURS_VERSION = 1 };
 
@@ -108,8 +109,8 @@ int dcp_ds_check_optim_file(struct dcp_ds_reader *reader, const struct dcp_ds_fi
             take_unnamed(reader);
         return DCP_OK;
     }
-    int rc = check_save(reader, file, ours, err);
-    return rc ? rc : check_rank(file, ours, rank, err);
+    DCP_TRY(check_save(reader, file, ours, err));
+    return check_rank(file, ours, rank, err);
 }
 
 static const char *said(const struct dcp_ds_reader *reader,

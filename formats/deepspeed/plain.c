@@ -53,11 +53,9 @@ static int shape_of(struct plain *p, size_t group, size_t i, struct dcp_optim_sh
     struct dcp_torch_view view;
 
     for (size_t n = 0; n < DCP_ARRAY_LEN(nodes) && !out->known; n++) {
-        int rc = nodes[n] ? dcp_torch_view(&p->file->torch, nodes[n], "optimizer",
-                                           &out->known, &view, err)
-                          : DCP_OK;
-        if (rc)
-            return rc;
+        if (nodes[n])
+            DCP_TRY(dcp_torch_view(&p->file->torch, nodes[n], "optimizer", &out->known,
+                                   &view, err));
     }
     if (!out->known)
         return DCP_OK;
@@ -172,9 +170,8 @@ static int add_flat(struct plain *p, const char *key, const struct dcp_torch_vie
 {
     struct dcp_catalog *catalog = p->reader->catalog;
     uint64_t elem = dcp_dtype_size(view->dtype), at = view->offset;
-    int rc = DCP_OK;
 
-    for (size_t w = 0; w < p->n_weights && !rc; w++) {
+    for (size_t w = 0; w < p->n_weights; w++) {
         const struct dcp_tensor *tensor = &catalog->tensors[p->weights[w]];
         struct dcp_torch_view part = *view;
         part.ndim = tensor->ndim;
@@ -182,9 +179,9 @@ static int add_flat(struct plain *p, const char *key, const struct dcp_torch_vie
         part.offset = at;
         part.stored_size = (uint64_t)tensor->n_elems * elem;
         at += part.stored_size;
-        rc = add(p, key, (int64_t)w, (int64_t)p->weights[w], &part, err);
+        DCP_TRY(add(p, key, (int64_t)w, (int64_t)p->weights[w], &part, err));
     }
-    return rc;
+    return DCP_OK;
 }
 
 static int add_view(struct plain *p, const char *key, size_t number,
@@ -241,20 +238,19 @@ static int take_states(struct plain *p, struct dcp_error *err)
     const struct dcp_pickle_list *states = dcp_pickle_pairs(p->state);
     size_t n = p->flat ? dcp_ds_count(p->groups) : p->n_numbers;
     int64_t number;
-    int rc = DCP_OK;
 
-    for (size_t s = 0; states && s + 1 < states->n && !rc; s += 2) {
+    for (size_t s = 0; states && s + 1 < states->n; s += 2) {
         const struct dcp_pickle_list *pairs = dcp_pickle_pairs(states->items[s + 1]);
         if (!dcp_ds_int(states->items[s], &number) || number < 0 || (size_t)number >= n)
             return dcp_ds_damaged(p->file, err,
                                   "has a state of a parameter that is in no group");
-        for (size_t i = 0; pairs && i + 1 < pairs->n && !rc; i += 2) {
+        for (size_t i = 0; pairs && i + 1 < pairs->n; i += 2) {
             const char *key = dcp_ds_text(p->reader->arena, pairs->items[i]);
             if (key && key[0])
-                rc = take_entry(p, (size_t)number, key, pairs->items[i + 1], err);
+                DCP_TRY(take_entry(p, (size_t)number, key, pairs->items[i + 1], err));
         }
     }
-    return rc;
+    return DCP_OK;
 }
 
 static int take_masters(struct plain *p, struct dcp_error *err)

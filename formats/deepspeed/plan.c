@@ -167,7 +167,6 @@ static int add_groups(struct dcp_ds_writer *w, struct dcp_ds_param *params, size
 {
     int64_t size = sub_group_size(w), all = 0, at = 0;
     struct dcp_ds_group *group = NULL;
-    int rc = DCP_OK;
 
     for (size_t i = 0; i < n; i++)
         all += rank_elems(w, &params[i]);
@@ -185,12 +184,12 @@ static int add_groups(struct dcp_ds_writer *w, struct dcp_ds_param *params, size
         if (size < all && at >= size)
             group = NULL;
     }
-    for (size_t g = 0; g < w->n_groups && !rc; g++)
+    for (size_t g = 0; g < w->n_groups; g++)
         if (w->groups[g].param_group == param_group) {
             set_paddings(w, &w->groups[g]);
-            rc = dcp_ds_cut(&w->groups[g], w->stage, w->world, err);
+            DCP_TRY(dcp_ds_cut(&w->groups[g], w->stage, w->world, err));
         }
-    return rc;
+    return DCP_OK;
 }
 
 /* The parameters of a group, with the shapes of their masters. */
@@ -220,8 +219,6 @@ static int take_group(struct dcp_ds_writer *w, const struct dcp_identity *identi
 
 static int number_params(struct dcp_ds_writer *w, struct dcp_error *err)
 {
-    char shown[160];
-
     for (size_t g = 0; g < w->n_groups; g++)
         for (size_t p = 0; p < w->groups[g].n_params; p++) {
             const char *name = w->groups[g].params[p].name;
@@ -230,7 +227,7 @@ static int number_params(struct dcp_ds_writer *w, struct dcp_error *err)
                     err, DCP_E_MISMATCH,
                     "a DeepSpeed checkpoint cannot hold: the weight '%s' "
                     "twice in the groups of the optimizer",
-                    dcp_str_escape(shown, sizeof shown, name));
+                    DCP_SHOWN(name));
             if (json_object_set_new(w->places, name,
                                     json_integer((json_int_t)(w->groups[g].first + p))))
                 return dcp_error_memory(err, "groups of parameters");
@@ -293,12 +290,9 @@ static bool find_param(const struct dcp_ds_writer *w, const char *name,
 
 static int refuse(const struct dcp_tensor *tensor, const char *why, struct dcp_error *err)
 {
-    char shown[160];
-
-    dcp_error_set(err, DCP_E_MISMATCH, "a DeepSpeed checkpoint cannot hold: '%s', %s",
-                  dcp_str_escape(shown, sizeof shown, tensor->name), why);
-    dcp_error_tensor(err, tensor->name);
-    return DCP_E_MISMATCH;
+    return dcp_error_of_tensor(err, DCP_E_MISMATCH, tensor->name,
+                               "a DeepSpeed checkpoint cannot hold: '%s', %s",
+                               DCP_SHOWN(tensor->name), why);
 }
 
 static int find_column(struct dcp_ds_writer *w, const char *key, enum dcp_dtype dtype,
@@ -346,9 +340,7 @@ static int take_state(struct dcp_ds_writer *w, size_t t, struct dcp_error *err)
     if (tensor->ndim != param->ndim ||
         memcmp(tensor->shape, param->shape, (size_t)param->ndim * sizeof(int64_t)) != 0)
         return refuse(tensor, "which has not the shape of its weight", err);
-    int rc = find_column(w, key, tensor->dtype, &column, err);
-    if (rc)
-        return rc;
+    DCP_TRY(find_column(w, key, tensor->dtype, &column, err));
     if (tensor->dtype != column->dtype)
         return refuse(tensor, "which has not the dtype of others of its kind", err);
     if (column->tensors[json_integer_value(number)] >= 0)
@@ -360,17 +352,15 @@ static int take_state(struct dcp_ds_writer *w, size_t t, struct dcp_error *err)
 /* Masters first, then in the order of the catalog. */
 static int take_states(struct dcp_ds_writer *w, struct dcp_error *err)
 {
-    int rc = DCP_OK;
-
-    for (size_t t = 0; t < w->catalog->n_tensors && !rc; t++)
+    for (size_t t = 0; t < w->catalog->n_tensors; t++)
         if (w->catalog->tensors[t].role == DCP_ROLE_MASTER)
-            rc = take_state(w, t, err);
-    for (size_t t = 0; t < w->catalog->n_tensors && !rc; t++)
+            DCP_TRY(take_state(w, t, err));
+    for (size_t t = 0; t < w->catalog->n_tensors; t++)
         if (dcp_role_is_optim(w->catalog->tensors[t].role) &&
             w->catalog->tensors[t].role != DCP_ROLE_MASTER)
-            rc = take_state(w, t, err);
-    if (rc || w->n_columns)
-        return rc;
+            DCP_TRY(take_state(w, t, err));
+    if (w->n_columns)
+        return DCP_OK;
     dcp_error_set(err, DCP_E_MISMATCH,
                   "a DeepSpeed checkpoint cannot hold: a model without its optimizer");
     dcp_error_hint(err, "--only model leaves out what DeepSpeed needs to train on");
@@ -425,13 +415,12 @@ static int find_head(struct dcp_ds_writer *w, struct dcp_error *err)
     static const char *const embeddings[] = { "transformer.wte.weight",
                                               "model.embed_tokens.weight" };
     DCP_CLEANUP_JSON json_t *config = NULL;
-    int rc = dcp_training_read(w->catalog, DCP_TRAINING_MODEL_CONFIG, &config, err);
+    DCP_TRY(dcp_training_read(w->catalog, DCP_TRAINING_MODEL_CONFIG, &config, err));
     const char *type = json_string_value(json_object_get(config, "model_type"));
     const json_t *tied = json_object_get(config, "tie_word_embeddings");
 
-    if (rc || w->note || !type ||
-        (tied ? !json_is_true(tied) : strcmp(type, "gpt2") != 0))
-        return rc;
+    if (w->note || !type || (tied ? !json_is_true(tied) : strcmp(type, "gpt2") != 0))
+        return DCP_OK;
     for (size_t i = 0; i < w->n_module; i++) {
         const char *name = w->catalog->tensors[w->module[i]].param;
         if (!strcmp(name, head)) {
@@ -488,20 +477,14 @@ int dcp_ds_target_open(struct dcp_target *target, struct dcp_error *err)
                                           : dcp_str_ends(catalog->layout, "2") ? 2
                                                                                : 3,
                                  .world = catalog->world };
-    int rc = w->arena && w->places ? read_objects(w, err)
-                                   : dcp_error_memory(err, "a DeepSpeed checkpoint");
-
-    if (!rc)
-        rc = choose_tag(w, err);
-    if (!rc) {
-        w->weights_dtype = find_dtype(w);
-        rc = make_groups(w, err);
-    }
-    if (!rc)
-        rc = take_states(w, err);
-    if (!rc)
-        rc = make_module(w, err);
-    return rc ? rc : find_head(w, err);
+    DCP_TRY(w->arena && w->places ? read_objects(w, err)
+                                  : dcp_error_memory(err, "a DeepSpeed checkpoint"));
+    DCP_TRY(choose_tag(w, err));
+    w->weights_dtype = find_dtype(w);
+    DCP_TRY(make_groups(w, err));
+    DCP_TRY(take_states(w, err));
+    DCP_TRY(make_module(w, err));
+    return find_head(w, err);
 }
 
 int dcp_ds_assign_file(struct dcp_target *target, struct dcp_torch_out *out, int rc,
@@ -579,7 +562,7 @@ int dcp_ds_pointer(struct dcp_target *target, const char *name, struct dcp_error
     size_t n = strlen(w->tag);
     int file;
 
-    int rc = dcp_catalog_add_file(
-        w->catalog, &(struct dcp_file){ .name = name, .size_bytes = n }, &file, err);
-    return rc ? rc : dcp_target_literal_copy(target, file, 0, w->tag, n, err);
+    DCP_TRY(dcp_catalog_add_file(
+        w->catalog, &(struct dcp_file){ .name = name, .size_bytes = n }, &file, err));
+    return dcp_target_literal_copy(target, file, 0, w->tag, n, err);
 }

@@ -24,10 +24,8 @@ static int take_part(struct frozen *f, struct dcp_ds_file *file, int rank, size_
     struct dcp_ds_part part;
     bool found = false;
 
-    int rc = node ? dcp_torch_view(&file->torch, node, param->name, &found, &view, err)
-                  : DCP_OK;
-    if (rc)
-        return rc;
+    if (node)
+        DCP_TRY(dcp_torch_view(&file->torch, node, param->name, &found, &view, err));
     if (!found || !view.dense || !view.has_data)
         return dcp_ds_damaged(file, err, "has no part of the frozen weight '%s'", shown);
     if (f->tensors[i] < 0) {
@@ -36,9 +34,7 @@ static int take_part(struct frozen *f, struct dcp_ds_file *file, int rank, size_
                                            .dtype = view.dtype,
                                            .ndim = param->ndim,
                                            .shape = param->shape };
-        rc = dcp_catalog_add_tensor(catalog, &tensor, &f->tensors[i], err);
-        if (rc)
-            return rc;
+        DCP_TRY(dcp_catalog_add_tensor(catalog, &tensor, &f->tensors[i], err));
     }
     size_t elem = dcp_dtype_size(view.dtype);
     const struct dcp_tensor *tensor = &catalog->tensors[f->tensors[i]];
@@ -69,14 +65,13 @@ static int take_rank(struct frozen *f, struct dcp_ds_file *file, int rank,
 {
     const struct dcp_pickle_node *parts =
         dcp_pickle_get(file->torch.tree, "frozen_param_fragments");
-    int rc = DCP_OK;
 
     if (!dcp_pickle_pairs(parts))
         return dcp_ds_damaged(file, err, "has no 'frozen_param_fragments'");
-    for (size_t i = 0; i < f->group.n_params && !rc; i++)
-        rc = take_part(f, file, rank, i, dcp_pickle_get(parts, f->group.params[i].name),
-                       err);
-    return rc;
+    for (size_t i = 0; i < f->group.n_params; i++)
+        DCP_TRY(take_part(f, file, rank, i,
+                          dcp_pickle_get(parts, f->group.params[i].name), err));
+    return DCP_OK;
 }
 
 /* The frozen weights that the file of rank 0 names, and its part of them. */
@@ -87,11 +82,8 @@ static int begin_frozen(struct frozen *f, struct dcp_ds_file *file, struct dcp_e
 
     if (!dcp_pickle_pairs(shapes) || !dcp_pickle_pairs(shapes)->n)
         return DCP_OK;
-    int rc = dcp_ds_read_group(f->reader, file, shapes, &f->group, err);
-    if (!rc)
-        rc = dcp_ds_cut(&f->group, 3, f->reader->world, err);
-    if (rc)
-        return rc;
+    DCP_TRY(dcp_ds_read_group(f->reader, file, shapes, &f->group, err));
+    DCP_TRY(dcp_ds_cut(&f->group, 3, f->reader->world, err));
     f->tensors = dcp_arena_alloc(f->reader->arena, f->group.n_params, sizeof *f->tensors);
     if (!f->tensors)
         return dcp_error_memory(err, "frozen weights");
@@ -155,14 +147,12 @@ static int read_rank(struct frozen *f, int rank, int64_t *const *values,
                                    "the model file of rank %d, which has a part of each "
                                    "frozen weight, is missing",
                                    rank);
-    int rc = dcp_ds_open(f->reader, folder->models[rank], rank, &file, err);
-    if (!rc)
-        rc = take_values(&file, values, rank, err);
-    if (!rc)
-        rc = dcp_ds_check_model_file(f->reader, &file, rank, err);
-    if (!rc && f->tensors && rank < f->reader->world)
-        rc = take_rank(f, &file, rank, err);
-    return rc;
+    DCP_TRY(dcp_ds_open(f->reader, folder->models[rank], rank, &file, err));
+    DCP_TRY(take_values(&file, values, rank, err));
+    DCP_TRY(dcp_ds_check_model_file(f->reader, &file, rank, err));
+    if (f->tensors && rank < f->reader->world)
+        return take_rank(f, &file, rank, err);
+    return DCP_OK;
 }
 
 int dcp_ds_read_ranks(struct dcp_ds_reader *reader, struct dcp_ds_file *file,
@@ -177,15 +167,14 @@ int dcp_ds_read_ranks(struct dcp_ds_reader *reader, struct dcp_ds_file *file,
         if (!values[k])
             return dcp_error_memory(err, "the files of a checkpoint");
     }
-    int rc = take_values(file, values, 0, err);
-    if (!rc)
-        rc = begin_frozen(&f, file, err);
+    DCP_TRY(take_values(file, values, 0, err));
+    DCP_TRY(begin_frozen(&f, file, err));
     n = f.tensors && n < reader->world ? reader->world : n;
-    for (int rank = 1; rank < n && !rc; rank++)
-        rc = read_rank(&f, rank, values, err);
-    for (size_t k = 0; k < DCP_ARRAY_LEN(alike) && !rc; k++)
-        rc = compare(reader, alike[k], values[k], err);
-    return rc;
+    for (int rank = 1; rank < n; rank++)
+        DCP_TRY(read_rank(&f, rank, values, err));
+    for (size_t k = 0; k < DCP_ARRAY_LEN(alike); k++)
+        DCP_TRY(compare(reader, alike[k], values[k], err));
+    return DCP_OK;
 }
 
 /* -- the number of the tag --------------------------------------------------------- */

@@ -100,11 +100,8 @@ static int open_file(struct params *p, const char *path, struct dcp_ds_file *out
     struct dcp_ds_reader *reader = p->reader;
 
     *out = (struct dcp_ds_file){ .index = -1 };
-    int rc = dcp_torch_open(&out->torch, reader->source, path, err);
-    if (!rc)
-        rc = dcp_torch_read_tree(&out->torch, err);
-    if (rc)
-        return rc;
+    DCP_TRY(dcp_torch_open(&out->torch, reader->source, path, err));
+    DCP_TRY(dcp_torch_read_tree(&out->torch, err));
     return dcp_torch_add_file(&out->torch, path, 0, reader->catalog, &out->index, err);
 }
 
@@ -139,20 +136,17 @@ static int read_tensor(struct params *p, size_t i, const char *key, struct dcp_e
     int64_t n_elems;
     int index;
 
-    int rc = path ? open_file(p, path, &file, err) : dcp_error_memory(err, "a file name");
-    if (!rc)
-        rc = dcp_ds_check_param_file(reader, &file, param->name, key, err);
-    if (!rc)
-        rc = find_view(&file, param->name, &view, err);
-    if (rc)
-        return rc;
+    DCP_TRY(path ? open_file(p, path, &file, err) : dcp_error_memory(err, "a file name"));
+    DCP_TRY(dcp_ds_check_param_file(reader, &file, param->name, key, err));
+    DCP_TRY(find_view(&file, param->name, &view, err));
     if (!dcp_torch_view_elems(&view, &n_elems) || n_elems != param->n_elems)
         return dcp_ds_damaged(&file, err, "has %lld elements, its parameter has %lld",
                               (long long)n_elems, (long long)param->n_elems);
-    rc = dcp_ds_add_state(reader, &reader->order[i], strcmp(key, "fp32") ? key : "master",
-                          view.dtype, &index, err);
+    DCP_TRY(dcp_ds_add_state(reader, &reader->order[i],
+                             strcmp(key, "fp32") ? key : "master", view.dtype, &index,
+                             err));
     /* The same elements in the shape of the parameter. */
-    return rc ? rc : dcp_torch_add_piece(reader->catalog, file.index, index, &view, err);
+    return dcp_torch_add_piece(reader->catalog, file.index, index, &view, err);
 }
 
 /* -- steps ------------------------------------------------------------------------- */
@@ -164,14 +158,13 @@ static int take_step(struct dcp_ds_reader *reader, struct dcp_ds_file *file,
     bool found = false;
     int64_t number;
     double value = -1;
-    int rc = DCP_OK;
 
     if (dcp_ds_int(node, &number))
         value = (double)number;
     else if (node)
-        rc = dcp_ds_scalar(&file->torch, node, &found, &dtype, &value, err);
-    if (rc || dcp_optim_updates(value) < 0)
-        return rc;
+        DCP_TRY(dcp_ds_scalar(&file->torch, node, &found, &dtype, &value, err));
+    if (dcp_optim_updates(value) < 0)
+        return DCP_OK;
     reader->updates = dcp_optim_updates(value);
     return json_object_set_new(reader->note, "step",
                                json_string(found ? dcp_dtype_torch_name(dtype) : "int"))
@@ -188,9 +181,9 @@ static int read_step(struct params *p, struct dcp_error *err)
             if (strcmp(p->keys[k], "step") || !(p->has[i] >> k & 1))
                 continue;
             DCP_CLEANUP_FREE char *path = path_of(p, param_of(p, i)->name, "step");
-            int rc = path ? open_file(p, path, &file, err)
-                          : dcp_error_memory(err, "a file name");
-            return rc ? rc : take_step(p->reader, &file, file.torch.tree, err);
+            DCP_TRY(path ? open_file(p, path, &file, err)
+                         : dcp_error_memory(err, "a file name"));
+            return take_step(p->reader, &file, file.torch.tree, err);
         }
     return DCP_OK;
 }
@@ -204,11 +197,8 @@ static int read_optimizer(struct params *p, struct dcp_error *err)
 
     if (!path || !ids)
         return dcp_error_memory(err, "a file name");
-    int rc = dcp_ds_open(reader, path, 0, &file, err);
-    if (!rc)
-        rc = dcp_ds_check_optim_file(reader, &file, 0, err);
-    if (rc)
-        return rc;
+    DCP_TRY(dcp_ds_open(reader, path, 0, &file, err));
+    DCP_TRY(dcp_ds_check_optim_file(reader, &file, 0, err));
     const struct dcp_pickle_node *root = file.torch.tree;
     const struct dcp_pickle_node *inner = dcp_pickle_get(root, "optimizer_state_dict");
     const struct dcp_pickle_node *groups = dcp_pickle_get(root, "param_groups");
@@ -217,7 +207,7 @@ static int read_optimizer(struct params *p, struct dcp_error *err)
         reader->stage = 2;
     if (!groups)
         groups = dcp_pickle_get(inner, "param_groups");
-    rc = dcp_ds_read_ids(reader, &file, groups, ids, err);
+    int rc = dcp_ds_read_ids(reader, &file, groups, ids, err);
     if (!rc)
         rc = dcp_ds_read_scalars(reader, &file, root, err);
     if (!rc)
@@ -231,23 +221,22 @@ static int read_optimizer(struct params *p, struct dcp_error *err)
 int dcp_universal_read(struct dcp_ds_reader *reader, struct dcp_error *err)
 {
     struct params p = { .reader = reader, .keys = { "fp32" }, .n_keys = 1 };
-    int rc;
 
     if (!reader->n_groups)
         return dcp_error_set(err, DCP_E_CORRUPT,
                              "the model's file has no groups of parameters");
     p.has = dcp_arena_alloc(reader->arena, reader->n_order, sizeof *p.has);
-    rc = p.has ? read_optimizer(&p, err) : dcp_error_memory(err, "parameters");
-    for (size_t i = 0; i < reader->n_order && !rc; i++) {
-        rc = list_param(&p, i, err);
-        if (!rc && !(p.has[i] & 1))
-            rc = dcp_error_set(err, DCP_E_CORRUPT, "'%szero/%s/fp32.pt' is missing",
-                               dcp_ds_shown(reader->arena, reader->folder.prefix),
-                               dcp_ds_shown(reader->arena, param_of(&p, i)->name));
+    DCP_TRY(p.has ? read_optimizer(&p, err) : dcp_error_memory(err, "parameters"));
+    for (size_t i = 0; i < reader->n_order; i++) {
+        DCP_TRY(list_param(&p, i, err));
+        if (!(p.has[i] & 1))
+            return dcp_error_set(err, DCP_E_CORRUPT, "'%szero/%s/fp32.pt' is missing",
+                                 dcp_ds_shown(reader->arena, reader->folder.prefix),
+                                 dcp_ds_shown(reader->arena, param_of(&p, i)->name));
     }
     for (size_t k = 0; k < p.n_keys; k++)
-        for (size_t i = 0; i < reader->n_order && !rc; i++)
+        for (size_t i = 0; i < reader->n_order; i++)
             if (strcmp(p.keys[k], "step") && (p.has[i] >> k & 1))
-                rc = read_tensor(&p, i, p.keys[k], err);
-    return rc ? rc : read_step(&p, err);
+                DCP_TRY(read_tensor(&p, i, p.keys[k], err));
+    return read_step(&p, err);
 }

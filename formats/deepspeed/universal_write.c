@@ -75,32 +75,28 @@ static int check_name(const char *name, struct dcp_error *err)
 {
     if (!strchr(name, '/') && dcp_store_name_ok(name))
         return DCP_OK;
-    dcp_error_set(err, DCP_E_MISMATCH,
-                  "a universal checkpoint cannot hold: a parameter whose name is no "
-                  "folder's");
-    dcp_error_tensor(err, name);
-    return DCP_E_MISMATCH;
+    return dcp_error_of_tensor(
+        err, DCP_E_MISMATCH, name,
+        "a universal checkpoint cannot hold: a parameter whose name is no "
+        "folder's");
 }
 
 static int assign_params(struct walk *walk, struct dcp_error *err)
 {
     const struct dcp_ds_writer *w = walk->w;
-    int rc = DCP_OK;
 
     for (size_t g = 0; g < w->n_groups; g++)
         for (size_t p = 0; p < w->groups[g].n_params; p++) {
             const struct dcp_ds_group *group = &w->groups[g];
             const char *name = group->params[p].name;
-            rc = check_name(name, err);
-            for (size_t c = 0; c < w->n_columns && !rc; c++) {
+            DCP_TRY(check_name(name, err));
+            for (size_t c = 0; c < w->n_columns; c++) {
                 int tensor = w->columns[c].tensors[group->first + p];
                 if (tensor >= 0)
-                    rc = assign_tensor(walk, tensor, w->columns[c].key, err);
+                    DCP_TRY(assign_tensor(walk, tensor, w->columns[c].key, err));
             }
-            if (!rc && w->stage != 3 && w->n_columns > 1)
-                rc = assign_step(walk, group, name, err);
-            if (rc)
-                return rc;
+            if (w->stage != 3 && w->n_columns > 1)
+                DCP_TRY(assign_step(walk, group, name, err));
         }
     return DCP_OK;
 }

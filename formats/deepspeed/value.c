@@ -109,15 +109,13 @@ int dcp_ds_open(struct dcp_ds_reader *reader, const char *name, int rank,
                 struct dcp_ds_file *out, struct dcp_error *err)
 {
     *out = (struct dcp_ds_file){ .index = -1 };
-    int rc = dcp_torch_open(&out->torch, reader->source, name, err);
-    if (!rc)
-        rc = dcp_torch_read_tree(&out->torch, err);
-    if (rc)
-        return rc;
-    rc = dcp_torch_add_file(&out->torch, name, rank, reader->catalog, &out->index, err);
-    if (!rc && !dcp_pickle_pairs(out->torch.tree))
-        rc = dcp_ds_damaged(out, err, "holds no dict of states");
-    return rc;
+    DCP_TRY(dcp_torch_open(&out->torch, reader->source, name, err));
+    DCP_TRY(dcp_torch_read_tree(&out->torch, err));
+    DCP_TRY(
+        dcp_torch_add_file(&out->torch, name, rank, reader->catalog, &out->index, err));
+    if (!dcp_pickle_pairs(out->torch.tree))
+        return dcp_ds_damaged(out, err, "holds no dict of states");
+    return DCP_OK;
 }
 
 void dcp_ds_close(struct dcp_ds_file *file)
@@ -156,12 +154,11 @@ static int take(void *self, const struct dcp_pickle_node *node, const char *path
                                        .dtype = view.dtype,
                                        .ndim = view.ndim,
                                        .shape = view.shape };
-    rc = dcp_catalog_add_tensor(t->reader->catalog, &tensor, &index, err);
-    if (!rc)
-        rc = dcp_torch_add_piece(t->reader->catalog, t->file->index, index, &view, err);
-    if (!rc && !(*out = dcp_py_name(DCP_PY_TENSOR, name)))
-        rc = dcp_error_memory(err, "an object");
-    return rc;
+    DCP_TRY(dcp_catalog_add_tensor(t->reader->catalog, &tensor, &index, err));
+    DCP_TRY(dcp_torch_add_piece(t->reader->catalog, t->file->index, index, &view, err));
+    if (!(*out = dcp_py_name(DCP_PY_TENSOR, name)))
+        return dcp_error_memory(err, "an object");
+    return DCP_OK;
 }
 
 int dcp_ds_json(struct dcp_ds_reader *reader, struct dcp_ds_file *file,

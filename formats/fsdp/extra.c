@@ -39,14 +39,14 @@ static int make_array(struct extra *e, const struct dcp_torch_view *view, json_t
 {
     size_t n = (size_t)view->stored_size;
     DCP_CLEANUP_FREE unsigned char *data = malloc(n + 1);
-    int rc = data ? DCP_OK : dcp_error_memory(err, "extra state");
 
-    if (!rc && view->memory)
+    if (!data)
+        return dcp_error_memory(err, "extra state");
+    if (view->memory)
         memcpy(data, view->memory, n);
-    else if (!rc)
-        rc = dcp_torch_read(e->file, view->offset, view->codec, view->skip, data, n, err);
-    if (rc)
-        return rc;
+    else
+        DCP_TRY(
+            dcp_torch_read(e->file, view->offset, view->codec, view->skip, data, n, err));
     DCP_CLEANUP_FREE char *hex = dcp_hex_new(data, n);
     *out = hex ? json_pack("{s:{s:s,s:o,s:s}}", DCP_PY_ARRAY, "dtype",
                            dcp_dtype_torch_name(view->dtype), "shape", shape_json(view),
@@ -142,17 +142,13 @@ static int index_rank(struct extra *e, struct dcp_error *err)
 
 int dcp_fsdp_index_extra(struct dcp_fsdp_reading *r, struct dcp_error *err)
 {
-    int rc = DCP_OK;
-
-    for (int rank = 0; rank < r->folder.world && !rc && r->folder.has[DCP_FSDP_EXTRA];
-         rank++) {
+    for (int rank = 0; rank < r->folder.world && r->folder.has[DCP_FSDP_EXTRA]; rank++) {
         DCP_CLEANUP_TORCH struct dcp_torch_file file = { 0 };
         struct extra e = { .r = r, .file = &file, .rank = rank };
-        rc = dcp_fsdp_open_file(r, DCP_FSDP_EXTRA, rank, &file, &e.file_index, err);
-        if (!rc)
-            rc = index_rank(&e, err);
+        DCP_TRY(dcp_fsdp_open_file(r, DCP_FSDP_EXTRA, rank, &file, &e.file_index, err));
+        DCP_TRY(index_rank(&e, err));
     }
-    return rc;
+    return DCP_OK;
 }
 
 int dcp_fsdp_index_value(struct dcp_fsdp_reading *r, const char *name, const char *object,
@@ -162,8 +158,7 @@ int dcp_fsdp_index_value(struct dcp_fsdp_reading *r, const char *name, const cha
     struct extra e = { .r = r, .file = &file, .object = object, .rank = rank };
     json_t *value = NULL;
 
-    int rc = dcp_fsdp_open_name(r, name, rank, &file, &e.file_index, err);
-    if (!rc)
-        rc = read_value(&e, &value, err);
-    return rc ? rc : dcp_training_add(r->catalog, object, value, err);
+    DCP_TRY(dcp_fsdp_open_name(r, name, rank, &file, &e.file_index, err));
+    DCP_TRY(read_value(&e, &value, err));
+    return dcp_training_add(r->catalog, object, value, err);
 }

@@ -98,12 +98,9 @@ static int add_tensor(struct dcp_fsdp_reading *r, const struct dcp_tensor *tenso
 static int same_name(const struct dcp_torch_file *file, const char *name,
                      struct dcp_error *err)
 {
-    char shown[160];
-
-    dcp_error_set(err, DCP_E_UNSUPPORTED, "'%s': two keys give one name, '%s'",
-                  file->in.shown, dcp_str_escape(shown, sizeof shown, name));
-    dcp_error_tensor(err, name);
-    return DCP_E_UNSUPPORTED;
+    return dcp_error_of_tensor(err, DCP_E_UNSUPPORTED, name,
+                               "'%s': two keys give one name, '%s'", file->in.shown,
+                               DCP_SHOWN(name));
 }
 
 int dcp_fsdp_add(struct dcp_fsdp_reading *r, const struct dcp_torch_file *file,
@@ -112,15 +109,14 @@ int dcp_fsdp_add(struct dcp_fsdp_reading *r, const struct dcp_torch_file *file,
 {
     int at = dcp_catalog_find(r->catalog, tensor->name), rc = DCP_OK;
     bool is_new = at < 0;
-    char shown[160];
 
     if (is_new) {
         rc = add_tensor(r, tensor, piece, &at, err);
     } else if (!agrees(&r->catalog->tensors[at], piece)) {
-        rc = dcp_error_set(err, DCP_E_CORRUPT,
-                           "the ranks do not agree on the dtype or shape of tensor '%s'",
-                           dcp_str_escape(shown, sizeof shown, tensor->name));
-        dcp_error_tensor(err, tensor->name);
+        rc = dcp_error_of_tensor(
+            err, DCP_E_CORRUPT, tensor->name,
+            "the ranks do not agree on the dtype or shape of tensor '%s'",
+            DCP_SHOWN(tensor->name));
     } else if ((size_t)at < r->cap_known && r->known[at].file == file_index) {
         return same_name(file, tensor->name, err);
     }
@@ -222,9 +218,7 @@ static int take_tensor(struct model *m, const char *name,
 static int walk(struct model *m, const struct dcp_pickle_list *pairs, const char *prefix,
                 int depth)
 {
-    int rc = DCP_OK;
-
-    for (size_t i = 0; i + 1 < pairs->n && !rc; i += 2) {
+    for (size_t i = 0; i + 1 < pairs->n; i += 2) {
         const struct dcp_pickle_node *value = pairs->items[i + 1];
         const char *name = join(m, prefix, pairs->items[i]);
         struct dcp_fsdp_piece piece;
@@ -233,38 +227,31 @@ static int walk(struct model *m, const struct dcp_pickle_list *pairs, const char
             return dcp_error_set(m->err, DCP_E_UNSUPPORTED,
                                  "'%s' has a tensor under a key that is no name",
                                  m->file->in.shown);
-        rc = dcp_fsdp_view(m->file, value, m->rank, name, &found, &piece, m->err);
-        if (rc)
-            break;
+        DCP_TRY(dcp_fsdp_view(m->file, value, m->rank, name, &found, &piece, m->err));
         if (found)
-            rc = take_tensor(m, name, &piece);
+            DCP_TRY(take_tensor(m, name, &piece));
         else if (dcp_pickle_pairs(value) && depth < MAX_DEPTH)
-            rc = walk(m, dcp_pickle_pairs(value), name, depth + 1);
+            DCP_TRY(walk(m, dcp_pickle_pairs(value), name, depth + 1));
         else if (m->rank == 0 && dcp_catalog_find_object(m->r->catalog, name) >= 0)
-            rc = same_name(m->file, name, m->err);
+            return same_name(m->file, name, m->err);
         else if (m->rank == 0)
-            rc = dcp_fsdp_add_value(m->r, m->file, name, value, m->err);
+            DCP_TRY(dcp_fsdp_add_value(m->r, m->file, name, value, m->err));
     }
-    return rc;
+    return DCP_OK;
 }
 
 static int index_model(struct dcp_fsdp_reading *r, struct dcp_error *err)
 {
-    int rc = DCP_OK;
-
-    for (int rank = 0; rank < r->folder.world && !rc && r->folder.has[DCP_FSDP_MODEL];
-         rank++) {
+    for (int rank = 0; rank < r->folder.world && r->folder.has[DCP_FSDP_MODEL]; rank++) {
         DCP_CLEANUP_TORCH struct dcp_torch_file file = { 0 };
         struct model m = { .r = r, .file = &file, .rank = rank, .err = err };
-        rc = dcp_fsdp_open_file(r, DCP_FSDP_MODEL, rank, &file, &m.file_index, err);
-        if (rc)
-            break;
+        DCP_TRY(dcp_fsdp_open_file(r, DCP_FSDP_MODEL, rank, &file, &m.file_index, err));
         const struct dcp_pickle_list *pairs = dcp_pickle_pairs(file.tree);
-        rc = pairs ? walk(&m, pairs, "", 0)
-                   : dcp_error_set(err, DCP_E_CORRUPT, "'%s' holds no state dict",
-                                   file.in.shown);
+        DCP_TRY(pairs ? walk(&m, pairs, "", 0)
+                      : dcp_error_set(err, DCP_E_CORRUPT, "'%s' holds no state dict",
+                                      file.in.shown));
     }
-    return rc ? rc : dcp_torch_tie_views(r->catalog, err);
+    return dcp_torch_tie_views(r->catalog, err);
 }
 
 /* In a model that is cut, what is whole and not optimized is no weight. */
@@ -296,32 +283,24 @@ static int add_json(struct dcp_fsdp_reading *r, const char *file, const char *na
     if (!dcp_source_has(&r->folder.source, file) ||
         dcp_catalog_find_object(r->catalog, name) >= 0)
         return DCP_OK;
-    int rc = dcp_source_read(&r->folder.source, file, DCP_FORMAT_JSON_MAX_BYTES, &text,
-                             &n, err);
-    if (!rc)
-        rc = dcp_json_parse(text, n, file, &value, err);
-    return rc ? rc : dcp_training_add(r->catalog, name, value, err);
+    DCP_TRY(dcp_source_read(&r->folder.source, file, DCP_FORMAT_JSON_MAX_BYTES, &text, &n,
+                            err));
+    DCP_TRY(dcp_json_parse(text, n, file, &value, err));
+    return dcp_training_add(r->catalog, name, value, err);
 }
 
 static int index_all(struct dcp_fsdp_reading *r, struct dcp_error *err)
 {
-    int rc = index_model(r, err);
+    DCP_TRY(index_model(r, err));
     size_t n_weights = r->catalog->n_tensors;
 
-    if (!rc)
-        rc = dcp_fsdp_index_optim(r, n_weights, err);
-    if (!rc) {
-        find_buffers(r, n_weights);
-        rc = dcp_fsdp_index_extra(r, err);
-    }
-    if (!rc)
-        rc = dcp_roles_find_buffers(r->catalog, err);
-    if (!rc)
-        rc = add_json(r, "fsdp_config.json", "fsdp_config", err);
-    if (!rc)
-        rc = add_json(r, "config.json", DCP_TRAINING_MODEL_CONFIG, err);
-    return rc ? rc
-              : add_json(r, "huggingface/config.json", DCP_TRAINING_MODEL_CONFIG, err);
+    DCP_TRY(dcp_fsdp_index_optim(r, n_weights, err));
+    find_buffers(r, n_weights);
+    DCP_TRY(dcp_fsdp_index_extra(r, err));
+    DCP_TRY(dcp_roles_find_buffers(r->catalog, err));
+    DCP_TRY(add_json(r, "fsdp_config.json", "fsdp_config", err));
+    DCP_TRY(add_json(r, "config.json", DCP_TRAINING_MODEL_CONFIG, err));
+    return add_json(r, "huggingface/config.json", DCP_TRAINING_MODEL_CONFIG, err);
 }
 
 static int index_source(const struct dcp_source *source, struct dcp_catalog *catalog,

@@ -51,35 +51,32 @@ static int find_shape(struct optim *o, const struct dcp_pickle_node *state,
                       struct dcp_optim_shape *out)
 {
     const struct dcp_pickle_list *pairs = dcp_pickle_pairs(state);
-    int rc = DCP_OK;
 
-    for (size_t i = 0; pairs && i + 1 < pairs->n && !rc; i += 2) {
+    for (size_t i = 0; pairs && i + 1 < pairs->n; i += 2) {
         struct dcp_fsdp_piece piece;
         bool found;
         if (dcp_pickle_is_text(pairs->items[i], "step"))
             continue;
-        rc = dcp_fsdp_view(o->file, pairs->items[i + 1], o->rank, "of the optimizer",
-                           &found, &piece, o->err);
-        if (rc || !found || out->known)
+        DCP_TRY(dcp_fsdp_view(o->file, pairs->items[i + 1], o->rank, "of the optimizer",
+                              &found, &piece, o->err));
+        if (!found || out->known)
             continue;
         out->known = true;
         out->ndim = piece.ndim;
         memcpy(out->shape, piece.shape, sizeof out->shape);
     }
-    return rc;
+    return DCP_OK;
 }
 
 static int find_shapes(struct optim *o, const struct dcp_pickle_list *states, size_t n,
                        struct dcp_optim_shape *shapes)
 {
-    int rc = DCP_OK;
-
-    for (size_t i = 0; i + 1 < states->n && !rc; i += 2) {
+    for (size_t i = 0; i + 1 < states->n; i += 2) {
         const struct dcp_pickle_node *id = states->items[i];
         if (id->kind == DCP_PICKLE_INT && id->number >= 0 && (uint64_t)id->number < n)
-            rc = find_shape(o, states->items[i + 1], &shapes[id->number]);
+            DCP_TRY(find_shape(o, states->items[i + 1], &shapes[id->number]));
     }
-    return rc;
+    return DCP_OK;
 }
 
 /* Weights that the optimizer may have, in the order of the model. */
@@ -217,7 +214,6 @@ static int see_step(struct optim *o, const struct dcp_torch_view *view)
     unsigned char data[8] = { 0 };
     size_t n = dcp_dtype_size(view->dtype);
     double number;
-    int rc = DCP_OK;
 
     if (!view->has_data || view->ndim > 1 || (view->ndim && view->shape[0] != 1) ||
         n > sizeof data || (view->memory && view->stored_size != n))
@@ -225,12 +221,12 @@ static int see_step(struct optim *o, const struct dcp_torch_view *view)
     if (view->memory)
         memcpy(data, view->memory, n);
     else
-        rc = dcp_torch_read(o->file, view->offset, view->codec, view->skip, data, n,
-                            o->err);
-    if (!rc && dcp_optim_number(view->dtype, data, &number) &&
+        DCP_TRY(dcp_torch_read(o->file, view->offset, view->codec, view->skip, data, n,
+                               o->err));
+    if (dcp_optim_number(view->dtype, data, &number) &&
         dcp_optim_updates(number) > o->updates)
         o->updates = dcp_optim_updates(number);
-    return rc;
+    return DCP_OK;
 }
 
 static int take_tensor(struct optim *o, const struct owner *owner, const char *key,
@@ -242,15 +238,11 @@ static int take_tensor(struct optim *o, const struct owner *owner, const char *k
                                  .group = owner->group,
                                  .name = make_name(o, owner, key, local) };
 
-    int rc = DCP_OK;
-
     if (!tensor.name)
         return dcp_error_memory(o->err, "an optimizer");
     if (!strcmp(key, "step") && piece->plain)
-        rc = see_step(o, &piece->view);
-    return rc ? rc
-              : dcp_fsdp_add(o->r, o->file, o->file_index, o->rank, &tensor, piece,
-                             o->err);
+        DCP_TRY(see_step(o, &piece->view));
+    return dcp_fsdp_add(o->r, o->file, o->file_index, o->rank, &tensor, piece, o->err);
 }
 
 /* A step that is a number. */
@@ -272,9 +264,9 @@ static int take_state(struct optim *o, const struct dcp_pickle_node *id,
 {
     const struct dcp_pickle_list *pairs = dcp_pickle_pairs(state);
     struct owner owner;
-    int rc = find_owner(o, id, &owner);
 
-    for (size_t i = 0; pairs && i + 1 < pairs->n && !rc; i += 2) {
+    DCP_TRY(find_owner(o, id, &owner));
+    for (size_t i = 0; pairs && i + 1 < pairs->n; i += 2) {
         const struct dcp_pickle_node *value = pairs->items[i + 1];
         const char *key = key_text(o, pairs->items[i]);
         struct dcp_fsdp_piece piece;
@@ -283,20 +275,18 @@ static int take_state(struct optim *o, const struct dcp_pickle_node *id,
             return dcp_error_set(o->err, DCP_E_UNSUPPORTED,
                                  "'%s' has a state under a key that is no name",
                                  o->file->in.shown);
-        rc = dcp_fsdp_view(o->file, value, o->rank, owner.id, &found, &piece, o->err);
-        if (rc)
-            break;
+        DCP_TRY(dcp_fsdp_view(o->file, value, o->rank, owner.id, &found, &piece, o->err));
         if (found)
-            rc = take_tensor(o, &owner, key, &piece);
+            DCP_TRY(take_tensor(o, &owner, key, &piece));
         else if (value->kind == DCP_PICKLE_INT && !strcmp(key, "step"))
-            rc = take_step(o, &owner, value->number);
+            DCP_TRY(take_step(o, &owner, value->number));
         else if (o->rank == 0) {
             char *name = make_name(o, &owner, key, false);
-            rc = name ? dcp_fsdp_add_value(o->r, o->file, name, value, o->err)
-                      : dcp_error_memory(o->err, "an optimizer");
+            DCP_TRY(name ? dcp_fsdp_add_value(o->r, o->file, name, value, o->err)
+                         : dcp_error_memory(o->err, "an optimizer"));
         }
     }
-    return rc;
+    return DCP_OK;
 }
 
 /* -- what is no tensor --------------------------------------------------------------- */
@@ -322,7 +312,6 @@ static int add_steps(struct optim *o)
     const char *name;
     json_t *step;
     bool differ = false;
-    int rc = DCP_OK;
 
     json_object_foreach(o->steps, name, step)
     {
@@ -330,19 +319,18 @@ static int add_steps(struct optim *o)
     }
     json_object_foreach(o->steps, name, step)
     {
-        if (differ && !rc && dcp_catalog_find_object(o->r->catalog, name) < 0)
-            rc = dcp_training_add(o->r->catalog, name, json_incref(step), o->err);
+        if (differ && dcp_catalog_find_object(o->r->catalog, name) < 0)
+            DCP_TRY(dcp_training_add(o->r->catalog, name, json_incref(step), o->err));
     }
-    return rc;
+    return DCP_OK;
 }
 
 /* Whatever stands beside state and param_groups. */
 static int add_rest(struct optim *o)
 {
     const struct dcp_pickle_list *pairs = dcp_pickle_pairs(o->file->tree);
-    int rc = DCP_OK;
 
-    for (size_t i = 0; pairs && i + 1 < pairs->n && !rc; i += 2) {
+    for (size_t i = 0; pairs && i + 1 < pairs->n; i += 2) {
         const char *key = key_text(o, pairs->items[i]);
         size_t n = key ? strlen(key) + sizeof CONTAINER + 1 : 1;
         if (!key || !strcmp(key, "state") || !strcmp(key, "param_groups"))
@@ -351,9 +339,9 @@ static int add_rest(struct optim *o)
         if (!name)
             return dcp_error_memory(o->err, "an optimizer");
         snprintf(name, n, CONTAINER ".%s", key);
-        rc = dcp_fsdp_add_value(o->r, o->file, name, pairs->items[i + 1], o->err);
+        DCP_TRY(dcp_fsdp_add_value(o->r, o->file, name, pairs->items[i + 1], o->err));
     }
-    return rc;
+    return DCP_OK;
 }
 
 /* -- the files ----------------------------------------------------------------------- */
@@ -362,18 +350,17 @@ static int index_rank(struct optim *o, size_t n_weights)
 {
     const struct dcp_pickle_list *states =
         dcp_pickle_pairs(dcp_pickle_get(o->file->tree, "state"));
-    int rc = DCP_OK;
 
     if (!states)
         return dcp_error_set(o->err, DCP_E_CORRUPT,
                              "'%s' holds no optimizer's state dict", o->file->in.shown);
     if (o->rank == 0)
-        rc = read_groups(o, states, n_weights);
-    for (size_t i = 0; i + 1 < states->n && !rc; i += 2)
-        rc = take_state(o, states->items[i], states->items[i + 1]);
-    if (!rc && o->rank == 0)
-        rc = add_rest(o);
-    return rc;
+        DCP_TRY(read_groups(o, states, n_weights));
+    for (size_t i = 0; i + 1 < states->n; i += 2)
+        DCP_TRY(take_state(o, states->items[i], states->items[i + 1]));
+    if (o->rank == 0)
+        return add_rest(o);
+    return DCP_OK;
 }
 
 static int end(struct optim *o, int rc)

@@ -16,12 +16,8 @@ struct viewer {
 
 static int refuse(const struct viewer *v, int code, const char *what)
 {
-    char shown[160];
-
-    dcp_error_set(v->err, code, "'%s': tensor '%s' %s", v->file->in.shown,
-                  dcp_str_escape(shown, sizeof shown, v->name), what);
-    dcp_error_tensor(v->err, v->name);
-    return code;
+    return dcp_error_of_tensor(v->err, code, v->name, "'%s': tensor '%s' %s",
+                               v->file->in.shown, DCP_SHOWN(v->name), what);
 }
 
 static int corrupt(const struct viewer *v, const char *what)
@@ -249,11 +245,9 @@ static int view_local(struct viewer *v, const struct dcp_pickle_node *local,
                       const int64_t size[DCP_MAX_NDIM], struct dcp_fsdp_piece *out)
 {
     bool found = false;
-    int rc = local ? dcp_torch_view(v->file, local, v->name, &found, &out->view, v->err)
-                   : DCP_OK;
 
-    if (rc)
-        return rc;
+    if (local)
+        DCP_TRY(dcp_torch_view(v->file, local, v->name, &found, &out->view, v->err));
     if (!found || out->view.ndim != out->ndim)
         return corrupt(v, "has no piece of its shape");
     for (int d = 0; d < out->ndim; d++) {
@@ -288,14 +282,10 @@ static int view_dtensor(struct viewer *v, const struct dcp_pickle_node *args,
     int64_t size[DCP_MAX_NDIM];
     struct mesh mesh;
 
-    int rc = parse_whole(v, args, out);
-    if (rc)
-        return rc;
+    DCP_TRY(parse_whole(v, args, out));
     if (!is_object(spec, "DTensorSpec"))
         return corrupt(v, "is a malformed DTensor");
-    rc = parse_mesh(v, member_of(spec, "mesh"), &mesh);
-    if (rc)
-        return rc;
+    DCP_TRY(parse_mesh(v, member_of(spec, "mesh"), &mesh));
     if (!mesh.has_rank) {
         out->is_empty = true;
         return DCP_OK;
@@ -303,8 +293,8 @@ static int view_dtensor(struct viewer *v, const struct dcp_pickle_node *args,
     if (!order_is_usual(spec))
         return refuse(v, DCP_E_UNSUPPORTED,
                       "is cut by the dimensions of its mesh in an unusual order");
-    rc = place(v, member_of(spec, "placements"), &mesh, out, size);
-    return rc ? rc : view_local(v, member(state, "_local_tensor"), size, out);
+    DCP_TRY(place(v, member_of(spec, "placements"), &mesh, out, size));
+    return view_local(v, member(state, "_local_tensor"), size, out);
 }
 
 /* -- ShardedTensor ------------------------------------------------------------------- */
@@ -316,9 +306,7 @@ static int view_sharded(struct viewer *v, const struct dcp_pickle_node *args,
     const struct dcp_pickle_node *shards = dcp_pickle_item(state, 0);
     int64_t size[DCP_MAX_NDIM];
 
-    int rc = parse_whole(v, args, out);
-    if (rc)
-        return rc;
+    DCP_TRY(parse_whole(v, args, out));
     if (!shards || shards->kind != DCP_PICKLE_LIST)
         return corrupt(v, "is a malformed ShardedTensor");
     if (shards->list.n > 1)

@@ -1,6 +1,7 @@
 /* config: config.json of Hugging Face from the keys of a GGUF file, and back. */
 #include "formats/models/config.h"
 #include "base/bytes.h"
+#include "base/mem.h"
 #include "base/str.h"
 #include "formats/models/axes.h"
 #include "gguf.h"
@@ -234,16 +235,14 @@ static int set_rope_factors(struct filler *f, const struct dcp_input *in,
                 tensor->size_bytes <= 1 << 20;
     if (!f->enough)
         return DCP_OK;
-    int rc =
-        dcp_input_read_new(in, tensor->offset, (size_t)tensor->size_bytes, &data, err);
-    if (rc)
-        return rc;
+    DCP_TRY(
+        dcp_input_read_new(in, tensor->offset, (size_t)tensor->size_bytes, &data, err));
     for (int64_t i = 0; i < tensor->shape[0]; i++) { /* of this machine from now on */
         uint32_t bits = dcp_le32((unsigned char *)data + 4 * i);
         memcpy((unsigned char *)data + 4 * i, &bits, sizeof bits);
     }
     base = json_number_value(json_object_get(f->config, "rope_theta"));
-    rc = dcp_gguf_rope_scaling(data, (size_t)tensor->shape[0], base, &scaling, err);
+    int rc = dcp_gguf_rope_scaling(data, (size_t)tensor->shape[0], base, &scaling, err);
     f->enough = f->enough && scaling && !json_object_get(f->config, "rope_scaling");
     if (f->enough)
         set(f, "rope_scaling", scaling);
@@ -304,9 +303,8 @@ static int add_members(const json_t *config, const struct dcp_names_family *fami
 {
     size_t n;
     const struct member *members = members_of(family, &n);
-    int rc = DCP_OK;
 
-    for (size_t i = 0; i < n && !rc; i++) {
+    for (size_t i = 0; i < n; i++) {
         int64_t number = 0, embedding = 0;
         double real = 0;
         bool found = members[i].is_real
@@ -324,10 +322,11 @@ static int add_members(const json_t *config, const struct dcp_names_family *fami
             return dcp_error_set(err, DCP_E_MISMATCH,
                                  WHAT " needs a model configuration with '%s'",
                                  members[i].config);
-        rc = add_key(metadata, family->gguf, members[i].gguf,
-                     members[i].is_real ? dcp_gguf_f32(real) : dcp_gguf_u32(number), err);
+        DCP_TRY(add_key(metadata, family->gguf, members[i].gguf,
+                        members[i].is_real ? dcp_gguf_f32(real) : dcp_gguf_u32(number),
+                        err));
     }
-    return rc;
+    return DCP_OK;
 }
 
 static int add_rope_scaling(const json_t *scaling, const char *gguf, json_t *metadata,
@@ -347,18 +346,17 @@ static int add_rope_scaling(const json_t *scaling, const char *gguf, json_t *met
         !dcp_model_config_real(scaling, "factor", &factor))
         return dcp_error_set(err, DCP_E_MISMATCH, WHAT " cannot hold: rope scaling '%s'",
                              dcp_str_escape(shown, sizeof shown, type));
-    int rc = add_key(metadata, gguf, "rope.scaling.type", json_string(type), err);
-    if (!rc)
-        rc = add_key(metadata, gguf, "rope.scaling.factor", dcp_gguf_f32(factor), err);
-    if (!rc && yarn &&
-        dcp_model_config_int(scaling, "original_max_position_embeddings", NULL,
-                             &original))
-        rc = add_key(metadata, gguf, "rope.scaling.original_context_length",
-                     dcp_gguf_u32(original), err);
-    for (size_t i = 0; yarn && i < DCP_ARRAY_LEN(yarn_members) && !rc; i++)
+    DCP_TRY(add_key(metadata, gguf, "rope.scaling.type", json_string(type), err));
+    DCP_TRY(add_key(metadata, gguf, "rope.scaling.factor", dcp_gguf_f32(factor), err));
+    if (yarn && dcp_model_config_int(scaling, "original_max_position_embeddings", NULL,
+                                     &original))
+        DCP_TRY(add_key(metadata, gguf, "rope.scaling.original_context_length",
+                        dcp_gguf_u32(original), err));
+    for (size_t i = 0; yarn && i < DCP_ARRAY_LEN(yarn_members); i++)
         if (dcp_model_config_real(scaling, yarn_members[i].config, &factor))
-            rc = add_key(metadata, gguf, yarn_members[i].gguf, dcp_gguf_f32(factor), err);
-    return rc;
+            DCP_TRY(
+                add_key(metadata, gguf, yarn_members[i].gguf, dcp_gguf_f32(factor), err));
+    return DCP_OK;
 }
 
 /* Newer configurations have all of the rotation in rope_parameters. */
@@ -373,8 +371,8 @@ static int add_rope(const json_t *config, const char *gguf, json_t *metadata,
     if (!dcp_model_config_real(parameters, "rope_theta", &base) &&
         !dcp_model_config_real(config, "rope_theta", &base))
         base = 10000;
-    int rc = add_rope_scaling(scaling, gguf, metadata, err);
-    return rc ? rc : add_key(metadata, gguf, "rope.freq_base", dcp_gguf_f32(base), err);
+    DCP_TRY(add_rope_scaling(scaling, gguf, metadata, err));
+    return add_key(metadata, gguf, "rope.freq_base", dcp_gguf_f32(base), err);
 }
 
 static int add_llama(const json_t *config, const struct dcp_names_family *family,
@@ -383,27 +381,22 @@ static int add_llama(const json_t *config, const struct dcp_names_family *family
     static const char *const activations[] = { "silu", NULL };
     const char *gguf = family->gguf;
     int64_t size, heads = 1, hidden = 1, vocabulary;
-    int rc = dcp_model_config_check(config, "hidden_act", activations, WHAT, err);
 
-    if (!rc)
-        rc = add_rope(config, gguf, metadata, err);
-    if (rc)
-        return rc;
+    DCP_TRY(dcp_model_config_check(config, "hidden_act", activations, WHAT, err));
+    DCP_TRY(add_rope(config, gguf, metadata, err));
     dcp_model_config_int(config, "num_attention_heads", NULL, &heads);
     dcp_model_config_int(config, "hidden_size", NULL, &hidden);
     bool has_size = dcp_model_config_int(config, "head_dim", NULL, &size);
     if (has_size) {
-        rc = add_key(metadata, gguf, "attention.key_length", dcp_gguf_u32(size), err);
-        if (!rc)
-            rc = add_key(metadata, gguf, "attention.value_length", dcp_gguf_u32(size),
-                         err);
+        DCP_TRY(add_key(metadata, gguf, "attention.key_length", dcp_gguf_u32(size), err));
+        DCP_TRY(
+            add_key(metadata, gguf, "attention.value_length", dcp_gguf_u32(size), err));
     } else {
         size = hidden / heads;
     }
-    if (!rc && dcp_model_config_int(config, "vocab_size", NULL, &vocabulary))
-        rc = add_key(metadata, gguf, "vocab_size", dcp_gguf_u32(vocabulary), err);
-    return rc ? rc
-              : add_key(metadata, gguf, "rope.dimension_count", dcp_gguf_u32(size), err);
+    if (dcp_model_config_int(config, "vocab_size", NULL, &vocabulary))
+        DCP_TRY(add_key(metadata, gguf, "vocab_size", dcp_gguf_u32(vocabulary), err));
+    return add_key(metadata, gguf, "rope.dimension_count", dcp_gguf_u32(size), err);
 }
 
 int dcp_gguf_from_config(const json_t *config, const struct dcp_names_family *family,
@@ -417,24 +410,21 @@ int dcp_gguf_from_config(const json_t *config, const struct dcp_names_family *fa
         { "bos_token_id", "tokenizer.ggml.bos_token_id" },
         { "eos_token_id", "tokenizer.ggml.eos_token_id" },
     };
-    int rc = add_key(metadata, "", DCP_GGUF_ARCHITECTURE, json_string(family->gguf), err);
 
-    if (!rc)
-        rc = add_key(metadata, "", "general.type", json_string("model"), err);
-    if (!rc)
-        rc = add_key(metadata, "", "general.name", json_string(family->gguf), err);
-    if (!rc)
-        rc = add_members(config, family, metadata, err);
-    if (!rc && is_gpt2(family))
-        rc =
-            dcp_model_config_check(config, "activation_function", activations, WHAT, err);
-    else if (!rc)
-        rc = add_llama(config, family, metadata, err);
-    for (size_t i = 0; i < DCP_ARRAY_LEN(ids) && !rc; i++) {
+    DCP_TRY(add_key(metadata, "", DCP_GGUF_ARCHITECTURE, json_string(family->gguf), err));
+    DCP_TRY(add_key(metadata, "", "general.type", json_string("model"), err));
+    DCP_TRY(add_key(metadata, "", "general.name", json_string(family->gguf), err));
+    DCP_TRY(add_members(config, family, metadata, err));
+    if (is_gpt2(family))
+        DCP_TRY(dcp_model_config_check(config, "activation_function", activations, WHAT,
+                                       err));
+    else
+        DCP_TRY(add_llama(config, family, metadata, err));
+    for (size_t i = 0; i < DCP_ARRAY_LEN(ids); i++) {
         const json_t *id = json_object_get(config, ids[i].config);
         if (json_is_integer(id) && json_integer_value(id) >= 0)
-            rc = add_key(metadata, "", ids[i].gguf, dcp_gguf_u32(json_integer_value(id)),
-                         err);
+            DCP_TRY(add_key(metadata, "", ids[i].gguf,
+                            dcp_gguf_u32(json_integer_value(id)), err));
     }
-    return rc;
+    return DCP_OK;
 }

@@ -1,6 +1,7 @@
 /* gguf: probe, and a file as a catalog, under its own names or those of Hugging Face. */
 #include "gguf.h"
 #include "base/json.h"
+#include "base/mem.h"
 #include "base/str.h"
 #include "formats/common/training.h"
 #include "formats/models/axes.h"
@@ -75,7 +76,7 @@ static int add_tensor(struct dcp_catalog *catalog, int file,
 
     if (place && !place->name[0])
         return DCP_OK;
-    int rc = dcp_catalog_add_tensor(
+    DCP_TRY(dcp_catalog_add_tensor(
         catalog,
         &(struct dcp_tensor){ .name = place ? place->name : tensor->name,
                               .dtype = tensor->dtype,
@@ -84,12 +85,11 @@ static int add_tensor(struct dcp_catalog *catalog, int file,
                               .is_meta = tensor->quantized != NULL,
                               .quantized = tensor->quantized,
                               .quantized_bytes = tensor->size_bytes },
-        &index, err);
-    return rc || tensor->quantized
-               ? rc
-               : dcp_axes_add_whole(catalog, index, file, tensor->offset,
-                                    place ? place->axes : DCP_AXES_SAME,
-                                    place ? place->heads : 1, false, err);
+        &index, err));
+    return tensor->quantized ? DCP_OK
+                             : dcp_axes_add_whole(catalog, index, file, tensor->offset,
+                                                  place ? place->axes : DCP_AXES_SAME,
+                                                  place ? place->heads : 1, false, err);
 }
 
 static int fill(struct dcp_catalog *catalog, const struct dcp_gguf *gguf,
@@ -101,27 +101,25 @@ static int fill(struct dcp_catalog *catalog, const struct dcp_gguf *gguf,
         dcp_names_gguf_family(json_string_value(architecture));
     DCP_CLEANUP_JSON json_t *config = NULL;
     DCP_CLEANUP_FREE struct place *places = NULL;
-    int file, rc = DCP_OK;
+    int file;
 
     if (family)
-        rc = dcp_gguf_to_config(gguf, in, family, &config, err);
-    if (!rc && config)
-        rc = find_places(gguf, family, config, &places, err);
-    if (!rc)
-        rc = dcp_catalog_add_file(catalog,
-                                  &(struct dcp_file){ .name = dcp_input_base(in, source),
-                                                      .size_bytes = in->size_bytes },
-                                  &file, err);
-    for (size_t i = 0; i < gguf->n_tensors && !rc; i++)
-        rc =
-            add_tensor(catalog, file, &gguf->tensors[i], places ? &places[i] : NULL, err);
-    if (!rc)
-        rc = dcp_training_add(catalog, DCP_GGUF_METADATA, json_incref(gguf->metadata),
-                              err);
-    if (!rc && places)
-        rc = dcp_training_add(catalog, DCP_TRAINING_MODEL_CONFIG, json_incref(config),
-                              err);
-    return rc;
+        DCP_TRY(dcp_gguf_to_config(gguf, in, family, &config, err));
+    if (config)
+        DCP_TRY(find_places(gguf, family, config, &places, err));
+    DCP_TRY(dcp_catalog_add_file(catalog,
+                                 &(struct dcp_file){ .name = dcp_input_base(in, source),
+                                                     .size_bytes = in->size_bytes },
+                                 &file, err));
+    for (size_t i = 0; i < gguf->n_tensors; i++)
+        DCP_TRY(add_tensor(catalog, file, &gguf->tensors[i], places ? &places[i] : NULL,
+                           err));
+    DCP_TRY(
+        dcp_training_add(catalog, DCP_GGUF_METADATA, json_incref(gguf->metadata), err));
+    if (places)
+        return dcp_training_add(catalog, DCP_TRAINING_MODEL_CONFIG, json_incref(config),
+                                err);
+    return DCP_OK;
 }
 
 static int index_source(const struct dcp_source *source, struct dcp_catalog *catalog,
@@ -130,11 +128,8 @@ static int index_source(const struct dcp_source *source, struct dcp_catalog *cat
     DCP_CLEANUP_INPUT struct dcp_input in = { 0 };
     DCP_CLEANUP_GGUF struct dcp_gguf gguf = { 0 };
 
-    int rc = dcp_input_open(&in, source, NULL, err);
-    if (!rc)
-        rc = dcp_gguf_read(&in, &gguf, err);
-    if (rc)
-        return rc;
+    DCP_TRY(dcp_input_open(&in, source, NULL, err));
+    DCP_TRY(dcp_gguf_read(&in, &gguf, err));
     catalog->format = dcp_format_gguf.name;
     catalog->version = gguf.version == 2 ? "v2" : "v3";
     return fill(catalog, &gguf, &in, source, err);

@@ -1,5 +1,6 @@
 /* read: the header of a file: keys and values, the table of tensors. */
 #include "base/bytes.h"
+#include "base/mem.h"
 #include "base/str.h"
 #include "gguf.h"
 #include <string.h>
@@ -43,10 +44,8 @@ int dcp_gguf_take(struct dcp_gguf_cursor *cursor, uint64_t n, const unsigned cha
         cursor->base += cursor->at;
         cursor->at = 0;
         cursor->n = kept;
-        int rc = dcp_input_read(cursor->in, cursor->base + kept, cursor->buf + kept,
-                                (size_t)more, err);
-        if (rc)
-            return rc;
+        DCP_TRY(dcp_input_read(cursor->in, cursor->base + kept, cursor->buf + kept,
+                               (size_t)more, err));
         cursor->n += (size_t)more;
     }
     *out = cursor->buf + cursor->at;
@@ -59,7 +58,6 @@ int dcp_gguf_take_text(struct dcp_gguf_cursor *cursor, uint64_t max_bytes,
                        struct dcp_error *err)
 {
     const unsigned char *p;
-    char shown[SHOWN];
     int rc = dcp_gguf_take(cursor, 8, &p, err);
 
     *out = NULL;
@@ -67,7 +65,7 @@ int dcp_gguf_take_text(struct dcp_gguf_cursor *cursor, uint64_t max_bytes,
     if (rc)
         return rc;
     uint64_t n = dcp_le64(p);
-    dcp_str_escape(shown, sizeof shown, what);
+    const char *shown = DCP_SHOWN(what);
     if (n > dcp_gguf_left(cursor))
         return dcp_error_set(err, DCP_E_CORRUPT, "'%s': %s is longer than the file",
                              cursor->in->shown, shown);
@@ -91,10 +89,8 @@ static int take_name(struct dcp_gguf_cursor *cursor, struct dcp_arena *arena,
 {
     const char *text;
     size_t n;
-    int rc = dcp_gguf_take_text(cursor, max_bytes, what, &text, &n, err);
 
-    if (rc)
-        return rc;
+    DCP_TRY(dcp_gguf_take_text(cursor, max_bytes, what, &text, &n, err));
     if (!n || !dcp_str_utf8_ok(text, n))
         return dcp_error_set(err, DCP_E_CORRUPT, "'%s': %s is empty or not UTF-8",
                              cursor->in->shown, what);
@@ -105,9 +101,6 @@ static int take_name(struct dcp_gguf_cursor *cursor, struct dcp_arena *arena,
 static int read_metadata(struct dcp_gguf_cursor *cursor, struct dcp_gguf *gguf,
                          uint64_t n, struct dcp_error *err)
 {
-    char shown[SHOWN];
-    int rc = DCP_OK;
-
     if (n > dcp_gguf_left(cursor) / MIN_KEY_BYTES)
         return dcp_error_set(err, DCP_E_CORRUPT,
                              "'%s' announces more keys than it has room for",
@@ -115,26 +108,23 @@ static int read_metadata(struct dcp_gguf_cursor *cursor, struct dcp_gguf *gguf,
     gguf->metadata = json_object();
     if (!gguf->metadata)
         return dcp_error_memory(err, "a header");
-    for (uint64_t i = 0; i < n && !rc; i++) {
+    for (uint64_t i = 0; i < n; i++) {
         const char *key;
         json_t *value = NULL;
-        rc = take_name(cursor, gguf->arena, DCP_GGUF_MAX_KEY_BYTES, "the name of a key",
-                       &key, err);
-        if (rc)
-            break;
+        DCP_TRY(take_name(cursor, gguf->arena, DCP_GGUF_MAX_KEY_BYTES,
+                          "the name of a key", &key, err));
         if (json_object_get(gguf->metadata, key))
             return dcp_error_set(err, DCP_E_CORRUPT, "'%s' has the key '%s' twice",
-                                 cursor->in->shown,
-                                 dcp_str_escape(shown, sizeof shown, key));
-        rc = dcp_gguf_take_value(cursor, key, &value, err);
-        if (!rc && json_object_set_new(gguf->metadata, key, value))
-            rc = dcp_error_memory(err, "a header");
-        if (!rc && cursor->base + cursor->at > DCP_GGUF_MAX_METADATA_BYTES)
-            rc = dcp_error_set(err, DCP_E_UNSUPPORTED,
-                               "the keys and values of '%s' are over %u bytes long",
-                               cursor->in->shown, DCP_GGUF_MAX_METADATA_BYTES);
+                                 cursor->in->shown, DCP_SHOWN(key));
+        DCP_TRY(dcp_gguf_take_value(cursor, key, &value, err));
+        if (json_object_set_new(gguf->metadata, key, value))
+            return dcp_error_memory(err, "a header");
+        if (cursor->base + cursor->at > DCP_GGUF_MAX_METADATA_BYTES)
+            return dcp_error_set(err, DCP_E_UNSUPPORTED,
+                                 "the keys and values of '%s' are over %u bytes long",
+                                 cursor->in->shown, DCP_GGUF_MAX_METADATA_BYTES);
     }
-    return rc;
+    return DCP_OK;
 }
 
 /* ggml reads it as a u32, and ends the program when it is anything else. */
@@ -201,9 +191,8 @@ static int read_type(const char *file, uint32_t type, struct dcp_gguf_tensor *te
                      struct dcp_error *err)
 {
     const char *name = type < DCP_ARRAY_LEN(ggml_types) ? ggml_types[type].name : NULL;
-    char shown[SHOWN];
+    const char *shown = DCP_SHOWN(tensor->name);
 
-    dcp_str_escape(shown, sizeof shown, tensor->name);
     if (!name)
         return dcp_error_set(err, DCP_E_UNSUPPORTED,
                              "'%s': tensor '%s' has type %u, which is not known", file,
@@ -233,23 +222,17 @@ static int read_shape(struct dcp_gguf_cursor *cursor, struct dcp_gguf_tensor *te
                       struct dcp_error *err)
 {
     const unsigned char *p;
-    char shown[SHOWN];
     uint64_t elems = 1;
     bool zero = false, fits = true;
-
-    dcp_str_escape(shown, sizeof shown, tensor->name);
-    int rc = dcp_gguf_take(cursor, 4, &p, err);
-    if (!rc && dcp_le32(p) > DCP_GGUF_MAX_DIMS)
-        rc = dcp_error_set(err, DCP_E_CORRUPT,
-                           "'%s': tensor '%s' has %u dimensions; there are at most %d",
-                           cursor->in->shown, shown, (unsigned)dcp_le32(p),
-                           DCP_GGUF_MAX_DIMS);
-    if (rc)
-        return rc;
+    const char *shown = DCP_SHOWN(tensor->name);
+    DCP_TRY(dcp_gguf_take(cursor, 4, &p, err));
+    if (dcp_le32(p) > DCP_GGUF_MAX_DIMS)
+        return dcp_error_set(err, DCP_E_CORRUPT,
+                             "'%s': tensor '%s' has %u dimensions; there are at most %d",
+                             cursor->in->shown, shown, (unsigned)dcp_le32(p),
+                             DCP_GGUF_MAX_DIMS);
     tensor->ndim = (int)dcp_le32(p);
-    rc = dcp_gguf_take(cursor, 8 * (uint64_t)tensor->ndim, &p, err);
-    if (rc)
-        return rc;
+    DCP_TRY(dcp_gguf_take(cursor, 8 * (uint64_t)tensor->ndim, &p, err));
     for (int d = 0; d < tensor->ndim; d++) {
         uint64_t n = dcp_le64(p + 8 * (size_t)d);
         tensor->shape[tensor->ndim - 1 - d] = (int64_t)n;
@@ -268,14 +251,10 @@ static int read_tensor(struct dcp_gguf_cursor *cursor, struct dcp_gguf *gguf,
 {
     const unsigned char *p;
 
-    int rc = take_name(cursor, gguf->arena, DCP_GGUF_MAX_NAME_BYTES,
-                       "the name of a tensor", &tensor->name, err);
-    if (!rc)
-        rc = read_shape(cursor, tensor, err);
-    if (!rc)
-        rc = dcp_gguf_take(cursor, 12, &p, err);
-    if (rc)
-        return rc;
+    DCP_TRY(take_name(cursor, gguf->arena, DCP_GGUF_MAX_NAME_BYTES,
+                      "the name of a tensor", &tensor->name, err));
+    DCP_TRY(read_shape(cursor, tensor, err));
+    DCP_TRY(dcp_gguf_take(cursor, 12, &p, err));
     tensor->offset = dcp_le64(p + 4);
     return read_type(cursor->in->shown, dcp_le32(p), tensor, err);
 }
@@ -286,11 +265,10 @@ static int place_tensors(const struct dcp_gguf_cursor *cursor, struct dcp_gguf *
 {
     uint64_t size = cursor->in->size_bytes, at = cursor->base + cursor->at, sum = 0;
     uint64_t data = (at + alignment - 1) / alignment * alignment;
-    char shown[SHOWN];
 
     for (size_t i = 0; i < gguf->n_tensors; i++) {
         struct dcp_gguf_tensor *tensor = &gguf->tensors[i];
-        dcp_str_escape(shown, sizeof shown, tensor->name);
+        const char *shown = DCP_SHOWN(tensor->name);
         if (tensor->offset != sum)
             return dcp_error_set(
                 err, DCP_E_CORRUPT,

@@ -39,8 +39,6 @@ static const struct {
     [F64] = { "f64", 8 },
 };
 
-enum { SHOWN = 160 };
-
 /* -- reading ------------------------------------------------------------------------- */
 
 static float as_float(uint32_t bits)
@@ -89,20 +87,16 @@ static int take_plain(struct dcp_gguf_cursor *cursor, enum type type, const char
 {
     const unsigned char *p;
     const char *text;
-    char shown[SHOWN];
     size_t n;
-    int rc;
 
     *out = NULL;
     if (type == STRING) {
-        rc = dcp_gguf_take_text(cursor, DCP_GGUF_MAX_STRING_BYTES, key, &text, &n, err);
-        if (!rc)
-            *out = text_to_json(text, n);
-        return rc || *out ? rc : dcp_error_memory(err, "a value");
+        DCP_TRY(
+            dcp_gguf_take_text(cursor, DCP_GGUF_MAX_STRING_BYTES, key, &text, &n, err));
+        *out = text_to_json(text, n);
+        return *out ? DCP_OK : dcp_error_memory(err, "a value");
     }
-    rc = dcp_gguf_take(cursor, types[type].size_bytes, &p, err);
-    if (rc)
-        return rc;
+    DCP_TRY(dcp_gguf_take(cursor, types[type].size_bytes, &p, err));
     switch (type) {
     case U8:
         *out = json_integer(p[0]);
@@ -127,9 +121,9 @@ static int take_plain(struct dcp_gguf_cursor *cursor, enum type type, const char
         break;
     case BOOL:
         if (p[0] > 1)
-            return dcp_error_set(
-                err, DCP_E_CORRUPT, "'%s': key '%s' is neither true nor false",
-                cursor->in->shown, dcp_str_escape(shown, sizeof shown, key));
+            return dcp_error_set(err, DCP_E_CORRUPT,
+                                 "'%s': key '%s' is neither true nor false",
+                                 cursor->in->shown, DCP_SHOWN(key));
         *out = json_boolean(p[0]);
         break;
     case U64:
@@ -148,16 +142,12 @@ static int take_type(struct dcp_gguf_cursor *cursor, const char *key, enum type 
                      struct dcp_error *err)
 {
     const unsigned char *p;
-    char shown[SHOWN];
-    int rc = dcp_gguf_take(cursor, 4, &p, err);
 
-    if (rc)
-        return rc;
+    DCP_TRY(dcp_gguf_take(cursor, 4, &p, err));
     if (dcp_le32(p) >= N_TYPES)
         return dcp_error_set(err, DCP_E_UNSUPPORTED,
                              "'%s': key '%s' has a value of type %u, which is not known",
-                             cursor->in->shown, dcp_str_escape(shown, sizeof shown, key),
-                             (unsigned)dcp_le32(p));
+                             cursor->in->shown, DCP_SHOWN(key), (unsigned)dcp_le32(p));
     *out = (enum type)dcp_le32(p);
     return DCP_OK;
 }
@@ -166,25 +156,22 @@ static int take_type(struct dcp_gguf_cursor *cursor, const char *key, enum type 
 static int take_array(struct dcp_gguf_cursor *cursor, const char *key, json_t **out,
                       struct dcp_error *err)
 {
-    char shown[SHOWN], name[16];
+    char name[16];
     const unsigned char *p;
     enum type type = U8;
     uint64_t n = 0;
 
-    int rc = take_type(cursor, key, &type, err);
-    if (!rc && type == ARRAY)
+    DCP_TRY(take_type(cursor, key, &type, err));
+    if (type == ARRAY)
         return dcp_error_set(err, DCP_E_UNSUPPORTED,
                              "'%s': key '%s' is an array of arrays", cursor->in->shown,
-                             dcp_str_escape(shown, sizeof shown, key));
-    if (!rc)
-        rc = dcp_gguf_take(cursor, 8, &p, err);
-    if (rc)
-        return rc;
+                             DCP_SHOWN(key));
+    DCP_TRY(dcp_gguf_take(cursor, 8, &p, err));
     n = dcp_le64(p);
     if (n > dcp_gguf_left(cursor) / types[type].size_bytes)
         return dcp_error_set(err, DCP_E_CORRUPT,
                              "'%s': the array of key '%s' is longer than the file",
-                             cursor->in->shown, dcp_str_escape(shown, sizeof shown, key));
+                             cursor->in->shown, DCP_SHOWN(key));
     if (n > cursor->values_left)
         return dcp_error_set(err, DCP_E_UNSUPPORTED,
                              "'%s' has arrays of over %u values in its header",
@@ -195,12 +182,12 @@ static int take_array(struct dcp_gguf_cursor *cursor, const char *key, json_t **
     *out = json_pack("{s:o}", name, array);
     if (!*out)
         return dcp_error_memory(err, "a value");
-    for (uint64_t i = 0; i < n && !rc; i++) {
-        rc = take_plain(cursor, type, key, &item, err);
-        if (!rc && json_array_append_new(array, item))
-            rc = dcp_error_memory(err, "a value");
+    for (uint64_t i = 0; i < n; i++) {
+        DCP_TRY(take_plain(cursor, type, key, &item, err));
+        if (json_array_append_new(array, item))
+            return dcp_error_memory(err, "a value");
     }
-    return rc;
+    return DCP_OK;
 }
 
 int dcp_gguf_take_value(struct dcp_gguf_cursor *cursor, const char *key, json_t **out,
@@ -345,7 +332,6 @@ int dcp_gguf_add_value(struct dcp_buf *buf, const char *key, const json_t *value
     const char *tag = json_object_iter_key(json_object_iter((json_t *)(uintptr_t)value));
     bool plain = !tag || !strcmp(tag, DCP_PY_BYTES), ok = false;
     size_t n = tag ? strlen(tag) : 0;
-    char shown[SHOWN];
 
     if (plain) {
         enum type type = json_is_boolean(value) ? BOOL : STRING;
@@ -362,8 +348,7 @@ int dcp_gguf_add_value(struct dcp_buf *buf, const char *key, const json_t *value
     return ok ? DCP_OK
               : dcp_error_set(err, DCP_E_CORRUPT,
                               "object '%s': key '%s' has no value of a known type",
-                              DCP_GGUF_METADATA,
-                              dcp_str_escape(shown, sizeof shown, key));
+                              DCP_GGUF_METADATA, DCP_SHOWN(key));
 }
 
 /* -- common types -------------------------------------------------------------------- */

@@ -2,6 +2,7 @@
  */
 #include "base/bytes.h"
 #include "base/json.h"
+#include "base/mem.h"
 #include "base/str.h"
 #include "formats/common/literals.h"
 #include "formats/common/training.h"
@@ -58,11 +59,9 @@ enum dcp_fate dcp_gguf_fate(const struct dcp_catalog *src,
 
 static int refuse(const struct dcp_tensor *tensor, const char *why, struct dcp_error *err)
 {
-    char name[160];
-
-    dcp_error_tensor(err, tensor->name);
-    return dcp_error_set(err, DCP_E_MISMATCH, WHAT " cannot hold: tensor '%s' %s",
-                         dcp_str_escape(name, sizeof name, tensor->name), why);
+    return dcp_error_of_tensor(err, DCP_E_MISMATCH, tensor->name,
+                               WHAT " cannot hold: tensor '%s' %s",
+                               DCP_SHOWN(tensor->name), why);
 }
 
 static int set_name(const struct writer *w, const struct dcp_tensor *tensor,
@@ -138,22 +137,18 @@ static int check_unique(const struct writer *w, struct dcp_error *err)
 
 static int make_entries(struct writer *w, struct dcp_error *err)
 {
-    int rc = DCP_OK;
-
     w->entries = dcp_mem_calloc(w->catalog->n_tensors, sizeof *w->entries);
     if (!w->entries)
         return dcp_error_memory(err, "names of tensors");
-    for (size_t i = 0; i < w->catalog->n_tensors && !rc; i++) {
+    for (size_t i = 0; i < w->catalog->n_tensors; i++) {
         struct dcp_tensor *tensor = &w->catalog->tensors[i];
         w->entries[i].tensor = i;
         if (dcp_role_is_optim(tensor->role))
-            rc = refuse(tensor, "of the optimizer", err);
-        if (!rc)
-            rc = set_name(w, tensor, &w->entries[i], err);
-        if (!rc)
-            rc = set_type(w, tensor, &w->entries[i], err);
+            return refuse(tensor, "of the optimizer", err);
+        DCP_TRY(set_name(w, tensor, &w->entries[i], err));
+        DCP_TRY(set_type(w, tensor, &w->entries[i], err));
     }
-    return rc ? rc : check_unique(w, err);
+    return check_unique(w, err);
 }
 
 /* -- keys and values ----------------------------------------------------------------- */
@@ -246,18 +241,16 @@ static int find_model(struct writer *w, const struct dcp_target_options *options
     int rc = dcp_training_read(w->catalog, DCP_GGUF_METADATA, out_old, err);
     if (rc || (*out_old && !dcp_model_config_text(w->catalog, options, &text, &n)))
         return rc;
-    rc = dcp_model_config_read(w->catalog, options, WHAT, &w->config, err);
-    if (rc)
-        return rc;
+    DCP_TRY(dcp_model_config_read(w->catalog, options, WHAT, &w->config, err));
     w->family = dcp_model_config_family(w->config);
     type = json_string_value(json_object_get(w->config, "model_type"));
     if (!w->family)
-        rc = dcp_error_set(err, DCP_E_MISMATCH,
-                           WHAT
-                           " cannot hold: a model of type '%s', whose names there are "
-                           "not known",
-                           dcp_str_escape(shown, sizeof shown, type ? type : ""));
-    return rc ? rc : dcp_gguf_rope_factors(w->config, &w->factors, &w->n_factors, err);
+        return dcp_error_set(err, DCP_E_MISMATCH,
+                             WHAT
+                             " cannot hold: a model of type '%s', whose names there are "
+                             "not known",
+                             dcp_str_escape(shown, sizeof shown, type ? type : ""));
+    return dcp_gguf_rope_factors(w->config, &w->factors, &w->n_factors, err);
 }
 
 /* -- bytes --------------------------------------------------------------------------- */
@@ -368,16 +361,12 @@ static int place_all(struct writer *w, struct dcp_target *target, struct dcp_err
     DCP_CLEANUP_BUF struct dcp_buf header = { 0 };
     int file;
 
-    int rc = make_header(w, &header, err);
-    if (!rc)
-        rc = dcp_catalog_add_file(w->catalog, &(struct dcp_file){ .name = name }, &file,
-                                  err);
-    if (!rc)
-        rc = dcp_literals_take(target, file, 0, &header, err);
-    if (rc)
-        return rc;
+    DCP_TRY(make_header(w, &header, err));
+    DCP_TRY(
+        dcp_catalog_add_file(w->catalog, &(struct dcp_file){ .name = name }, &file, err));
+    DCP_TRY(dcp_literals_take(target, file, 0, &header, err));
     uint64_t at = header.size_bytes;
-    rc = place_tensors(w, file, &at, target, err);
+    int rc = place_tensors(w, file, &at, target, err);
     if (!rc)
         rc = place_factors(w, file, &at, target, err);
     w->catalog->files[file].size_bytes = at;

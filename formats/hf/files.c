@@ -39,11 +39,11 @@ static int add(const struct dcp_source *source, const char *file,
 
     if (!name)
         return dcp_error_memory(err, "a file name");
-    int rc = dcp_source_read(source, file, DCP_HF_MAX_FILE_BYTES, &data, &n, err);
+    DCP_TRY(dcp_source_read(source, file, DCP_HF_MAX_FILE_BYTES, &data, &n, err));
     const struct dcp_object object = {
         .name = name, .kind = DCP_OBJECT_BYTES, .data = data, .size_bytes = n
     };
-    return rc ? rc : dcp_catalog_add_object(catalog, &object, err);
+    return dcp_catalog_add_object(catalog, &object, err);
 }
 
 static int by_name(const void *a, const void *b)

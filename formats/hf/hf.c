@@ -29,13 +29,11 @@ static const struct dcp_weights *find_weights(const struct dcp_source *source)
 static int read_config(const struct dcp_source *source, void **out_text, size_t *out_n,
                        json_t **out, struct dcp_error *err)
 {
-    int rc = dcp_source_read(source, CONFIG_NAME, MAX_CONFIG_BYTES, out_text, out_n, err);
-
-    if (!rc)
-        rc = dcp_json_parse(*out_text, *out_n, CONFIG_NAME, out, err);
-    if (!rc && !json_is_object(*out))
-        rc = dcp_error_set(err, DCP_E_CORRUPT, "'%s' is no JSON object", CONFIG_NAME);
-    return rc;
+    DCP_TRY(dcp_source_read(source, CONFIG_NAME, MAX_CONFIG_BYTES, out_text, out_n, err));
+    DCP_TRY(dcp_json_parse(*out_text, *out_n, CONFIG_NAME, out, err));
+    if (!json_is_object(*out))
+        return dcp_error_set(err, DCP_E_CORRUPT, "'%s' is no JSON object", CONFIG_NAME);
+    return DCP_OK;
 }
 
 static int probe(const struct dcp_source *source)
@@ -256,10 +254,8 @@ static int add_config(struct dcp_target *target, struct dcp_error *err)
     size_t n = 0;
     int file;
 
-    int rc =
-        dcp_model_config_read(catalog, options, "a Hugging Face folder", &config, err);
-    if (rc)
-        return rc;
+    DCP_TRY(
+        dcp_model_config_read(catalog, options, "a Hugging Face folder", &config, err));
     dcp_model_config_text(catalog, options, &text, &n);
     dcp_model_config_hold(catalog);
     if (set_dtype(config, common_dtype(catalog), &changed) ||
@@ -278,17 +274,15 @@ static int add_config(struct dcp_target *target, struct dcp_error *err)
     if (add_newline)
         data[n++] = '\n';
     const struct dcp_file entry = { .name = CONFIG_NAME, .size_bytes = n };
-    rc = dcp_catalog_add_file(catalog, &entry, &file, err);
-    return rc ? rc : dcp_target_literal(target, file, 0, data, n, err);
+    DCP_TRY(dcp_catalog_add_file(catalog, &entry, &file, err));
+    return dcp_target_literal(target, file, 0, data, n, err);
 }
 
 static int assign(struct dcp_target *target, struct dcp_error *err)
 {
-    int rc = add_config(target, err);
-
-    if (!rc)
-        rc = dcp_hf_files_assign(target, err);
-    return rc ? rc : dcp_safetensors_assign_folder(target, "model", err);
+    DCP_TRY(add_config(target, err));
+    DCP_TRY(dcp_hf_files_assign(target, err));
+    return dcp_safetensors_assign_folder(target, "model", err);
 }
 
 const struct dcp_format dcp_format_hf = {

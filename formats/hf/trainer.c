@@ -61,13 +61,9 @@ static int index_run(const struct dcp_source *source, struct dcp_catalog *catalo
 
     if (!path)
         return dcp_error_set(err, DCP_E_NOT_FOUND, "the run has no checkpoint");
-    int rc = dcp_format_probe(&newest, &format, err);
-    if (!rc)
-        rc = format->index(&newest, catalog, err);
-    if (!rc)
-        rc = dcp_hf_trainer_nest(catalog, 0, name, err);
-    if (rc)
-        return rc;
+    DCP_TRY(dcp_format_probe(&newest, &format, err));
+    DCP_TRY(format->index(&newest, catalog, err));
+    DCP_TRY(dcp_hf_trainer_nest(catalog, 0, name, err));
     snprintf(text, sizeof text, "%s, %s", name, catalog->version);
     catalog->version = dcp_catalog_text(catalog, text);
     return catalog->version ? DCP_OK : dcp_error_memory(err, "a run");
@@ -97,10 +93,9 @@ static int index_source(const struct dcp_source *source, struct dcp_catalog *cat
     if (!dcp_hf_trainer_has_optimizer(source) || !dcp_hf_trainer_has_model(source))
         return index_run(source, catalog, err);
     catalog->format = dcp_format_hf_trainer.name;
-    int rc = dcp_hf_trainer_model(source, catalog, &ordered, err);
-    if (!rc)
-        rc = dcp_hf_trainer_state(source, ordered, catalog, err);
-    return rc ? rc : dcp_roles_find_buffers(catalog, err); /* now that it is all there */
+    DCP_TRY(dcp_hf_trainer_model(source, catalog, &ordered, err));
+    DCP_TRY(dcp_hf_trainer_state(source, ordered, catalog, err));
+    return dcp_roles_find_buffers(catalog, err); /* now that it is all there */
 }
 
 const struct dcp_format dcp_format_hf_trainer = {

@@ -51,12 +51,11 @@ int dcp_hf_trainer_nest(struct dcp_catalog *catalog, size_t first, const char *f
 static int adopt(struct dcp_catalog *catalog, const struct dcp_catalog *own,
                  struct dcp_error *err)
 {
-    int rc = dcp_merge(catalog, own, NULL, err);
-
-    for (size_t o = 0; !rc && o < own->n_objects; o++)
+    DCP_TRY(dcp_merge(catalog, own, NULL, err));
+    for (size_t o = 0; o < own->n_objects; o++)
         if (!dcp_object_is_spelling(own->objects[o].name))
-            rc = dcp_merge_object(catalog, own, own->objects[o].name, err);
-    return rc;
+            DCP_TRY(dcp_merge_object(catalog, own, own->objects[o].name, err));
+    return DCP_OK;
 }
 
 int dcp_hf_trainer_dcp(const struct dcp_source *source, const char *folder,

@@ -36,6 +36,6 @@ int dcp_weights_index(const struct dcp_source *source, const struct dcp_weights 
     if (weights->is_index)
         return dcp_sharded_index(source, weights->name, weights->index_file, catalog,
                                  err);
-    int rc = weights->index_file(source, weights->name, catalog, err);
-    return rc ? rc : dcp_parts_refuse(catalog, err);
+    DCP_TRY(weights->index_file(source, weights->name, catalog, err));
+    return dcp_parts_refuse(catalog, err);
 }

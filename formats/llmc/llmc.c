@@ -2,6 +2,7 @@
 #include "llmc.h"
 #include "base/bytes.h"
 #include "base/json.h"
+#include "base/mem.h"
 #include "base/str.h"
 #include "formats/common/literals.h"
 #include "formats/common/training.h"
@@ -33,12 +34,9 @@ static int index_source(const struct dcp_source *source, struct dcp_catalog *cat
     struct dcp_llmc_model model;
 
     catalog->format = dcp_format_llmc.name;
-    int rc = dcp_input_open(&in, source, NULL, err);
-    if (!rc)
-        rc = dcp_llmc_read_model(&in, &model, err);
-    return rc ? rc
-              : dcp_llmc_index_model(catalog, &in, dcp_input_base(&in, source), &model,
-                                     err);
+    DCP_TRY(dcp_input_open(&in, source, NULL, err));
+    DCP_TRY(dcp_llmc_read_model(&in, &model, err));
+    return dcp_llmc_index_model(catalog, &in, dcp_input_base(&in, source), &model, err);
 }
 
 /* -- the model of a catalog ---------------------------------------------------------- */
@@ -61,11 +59,9 @@ enum dcp_fate dcp_llmc_fate(const struct dcp_catalog *src,
 static int refuse(const struct dcp_tensor *tensor, const char *what, const char *why,
                   struct dcp_error *err)
 {
-    char name[160];
-
-    dcp_error_tensor(err, tensor->name);
-    return dcp_error_set(err, DCP_E_MISMATCH, "%s cannot hold: tensor '%s' %s", what,
-                         dcp_str_escape(name, sizeof name, tensor->name), why);
+    return dcp_error_of_tensor(err, DCP_E_MISMATCH, tensor->name,
+                               "%s cannot hold: tensor '%s' %s", what,
+                               DCP_SHOWN(tensor->name), why);
 }
 
 /* What the program has no other of. */
@@ -77,12 +73,9 @@ static int check_config(const json_t *config, const char *what, struct dcp_error
     int64_t inner, channels = 0;
     double epsilon;
 
-    int rc = dcp_model_config_check(config, "model_type", types, what, err);
-    if (!rc)
-        rc =
-            dcp_model_config_check(config, "activation_function", activations, what, err);
-    if (rc)
-        return rc;
+    DCP_TRY(dcp_model_config_check(config, "model_type", types, what, err));
+    DCP_TRY(
+        dcp_model_config_check(config, "activation_function", activations, what, err));
     dcp_model_config_int(config, "n_embd", NULL, &channels);
     if (dcp_model_config_int(config, "n_inner", NULL, &inner) &&
         (inner % 4 || inner / 4 != channels))
@@ -104,13 +97,9 @@ static int read_config(const struct dcp_catalog *catalog,
     DCP_CLEANUP_JSON json_t *config = NULL;
     DCP_CLEANUP_JSON json_t *own = NULL;
 
-    int rc = dcp_model_config_read(catalog, options, what, &config, err);
-    if (!rc)
-        rc = check_config(config, what, err);
-    if (!rc)
-        rc = dcp_training_read(catalog, DCP_LLMC_MODEL, &own, err);
-    if (rc)
-        return rc;
+    DCP_TRY(dcp_model_config_read(catalog, options, what, &config, err));
+    DCP_TRY(check_config(config, what, err));
+    DCP_TRY(dcp_training_read(catalog, DCP_LLMC_MODEL, &own, err));
     if (!dcp_model_config_int(config, "n_layer", NULL, &model->layers) ||
         !dcp_model_config_int(config, "n_head", NULL, &model->heads) ||
         !dcp_model_config_int(config, "n_embd", NULL, &model->channels) ||
@@ -241,23 +230,19 @@ int dcp_llmc_find_model(const struct dcp_catalog *catalog,
     *out = (struct dcp_llmc_model){ 0 };
     if (!slots)
         return dcp_error_memory(err, "a model");
-    int rc = read_config(catalog, options, what, out, err);
-    if (!rc)
-        rc = find_dtype(catalog, what, out, err);
-    if (!rc && !dcp_llmc_elems(out, &elems))
-        rc = dcp_error_set(err, DCP_E_MISMATCH,
-                           "%s cannot hold: a model of the numbers of this configuration",
-                           what);
-    for (size_t t = 0; t < catalog->n_tensors && !rc; t++) {
+    DCP_TRY(read_config(catalog, options, what, out, err));
+    DCP_TRY(find_dtype(catalog, what, out, err));
+    if (!dcp_llmc_elems(out, &elems))
+        return dcp_error_set(
+            err, DCP_E_MISMATCH,
+            "%s cannot hold: a model of the numbers of this configuration", what);
+    for (size_t t = 0; t < catalog->n_tensors; t++) {
         const struct dcp_tensor *tensor = &catalog->tensors[t];
-        rc = find_slot(out, tensor->param, &slots[t])
-                 ? check_tensor(out, tensor, &slots[t], what, err)
-                 : refuse(tensor, what, "which its models do not have", err);
+        DCP_TRY(find_slot(out, tensor->param, &slots[t])
+                    ? check_tensor(out, tensor, &slots[t], what, err)
+                    : refuse(tensor, what, "which its models do not have", err));
     }
-    if (!rc)
-        rc = check_all(catalog, out, slots, what, err);
-    if (rc)
-        return rc;
+    DCP_TRY(check_all(catalog, out, slots, what, err));
     *out_slots = slots;
     slots = NULL;
     return DCP_OK;
@@ -296,24 +281,22 @@ int dcp_llmc_place_model(struct dcp_target *target, const char *name,
     dcp_llmc_elems(model, &elems);
     const struct dcp_file entry = { .name = name,
                                     .size_bytes = DCP_LLMC_HEADER_BYTES + elems * elem };
-    int rc = dcp_catalog_add_file(catalog, &entry, &file, err);
-    if (!rc)
-        rc = dcp_llmc_add_header(target, file, header, err);
-    for (size_t t = 0; t < catalog->n_tensors && !rc; t++) {
+    DCP_TRY(dcp_catalog_add_file(catalog, &entry, &file, err));
+    DCP_TRY(dcp_llmc_add_header(target, file, header, err));
+    for (size_t t = 0; t < catalog->n_tensors; t++) {
         if (catalog->tensors[t].role != DCP_ROLE_MODEL)
             continue;
         dcp_llmc_array(model, slots[t].array, &array);
         uint64_t at =
             array.offset + (uint64_t)slots[t].layer * dcp_llmc_layer_elems(&array);
-        rc = dcp_axes_add_whole(catalog, (int)t, file, DCP_LLMC_HEADER_BYTES + at * elem,
-                                array.transposed ? DCP_AXES_TRANSPOSED : DCP_AXES_SAME, 1,
-                                true, err);
+        DCP_TRY(dcp_axes_add_whole(
+            catalog, (int)t, file, DCP_LLMC_HEADER_BYTES + at * elem,
+            array.transposed ? DCP_AXES_TRANSPOSED : DCP_AXES_SAME, 1, true, err));
     }
     uint64_t used = (uint64_t)model->vocab * (uint64_t)model->channels;
     uint64_t all = (uint64_t)model->padded_vocab * (uint64_t)model->channels;
-    return rc ? rc
-              : dcp_literals_zeros(target, file, DCP_LLMC_HEADER_BYTES + used * elem,
-                                   (all - used) * elem, err);
+    return dcp_literals_zeros(target, file, DCP_LLMC_HEADER_BYTES + used * elem,
+                              (all - used) * elem, err);
 }
 
 static int assign(struct dcp_target *target, struct dcp_error *err)
@@ -322,14 +305,12 @@ static int assign(struct dcp_target *target, struct dcp_error *err)
     const char *name = target->options->name ? target->options->name : "model.bin";
     DCP_CLEANUP_FREE struct dcp_llmc_slot *slots = NULL;
     struct dcp_llmc_model model;
-    int rc = DCP_OK;
 
-    for (size_t t = 0; t < catalog->n_tensors && !rc; t++)
+    for (size_t t = 0; t < catalog->n_tensors; t++)
         if (catalog->tensors[t].role != DCP_ROLE_MODEL)
-            rc = refuse(&catalog->tensors[t], WHAT, "which is no weight", err);
-    if (!rc)
-        rc = dcp_llmc_find_model(catalog, target->options, WHAT, &model, &slots, err);
-    return rc ? rc : dcp_llmc_place_model(target, name, &model, slots, err);
+            return refuse(&catalog->tensors[t], WHAT, "which is no weight", err);
+    DCP_TRY(dcp_llmc_find_model(catalog, target->options, WHAT, &model, &slots, err));
+    return dcp_llmc_place_model(target, name, &model, slots, err);
 }
 
 const struct dcp_format dcp_format_llmc = {

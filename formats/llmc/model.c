@@ -1,5 +1,6 @@
 /* model: the header and the arrays of a model file of llm.c, read. */
 #include "base/bytes.h"
+#include "base/mem.h"
 #include "base/str.h"
 #include "formats/common/training.h"
 #include "formats/models/axes.h"
@@ -115,9 +116,7 @@ int dcp_llmc_read_model(const struct dcp_input *in, struct dcp_llmc_model *out,
     int32_t n[8];
 
     *out = (struct dcp_llmc_model){ .dtype = DCP_F32 };
-    int rc = dcp_input_read(in, 0, header, sizeof header, err);
-    if (rc)
-        return rc;
+    DCP_TRY(dcp_input_read(in, 0, header, sizeof header, err));
     for (size_t i = 0; i < DCP_ARRAY_LEN(n); i++)
         n[i] = (int32_t)dcp_le32(header + 4 * i);
     if (n[0] != DCP_LLMC_MODEL_MAGIC)
@@ -160,20 +159,16 @@ static int add_tensor(struct dcp_catalog *catalog, int file,
     int index;
 
     dcp_llmc_name(array, layer, name, sizeof name);
-    int rc =
-        dcp_catalog_add_tensor(catalog,
-                               &(struct dcp_tensor){ .name = name,
-                                                     .dtype = model->dtype,
-                                                     .ndim = array->is_matrix ? 2 : 1,
-                                                     .shape = shape,
-                                                     .group = !array->is_matrix },
-                               &index, err);
-    return rc ? rc
-              : dcp_axes_add_whole(
-                    catalog, index, file,
-                    DCP_LLMC_HEADER_BYTES + at * dcp_dtype_size(model->dtype),
-                    array->transposed ? DCP_AXES_TRANSPOSED : DCP_AXES_SAME, 1, false,
-                    err);
+    DCP_TRY(dcp_catalog_add_tensor(catalog,
+                                   &(struct dcp_tensor){ .name = name,
+                                                         .dtype = model->dtype,
+                                                         .ndim = array->is_matrix ? 2 : 1,
+                                                         .shape = shape,
+                                                         .group = !array->is_matrix },
+                                   &index, err));
+    return dcp_axes_add_whole(
+        catalog, index, file, DCP_LLMC_HEADER_BYTES + at * dcp_dtype_size(model->dtype),
+        array->transposed ? DCP_AXES_TRANSPOSED : DCP_AXES_SAME, 1, false, err);
 }
 
 static int add_objects(struct dcp_catalog *catalog, const struct dcp_llmc_model *model,
@@ -205,14 +200,13 @@ static int add_tensors(struct dcp_catalog *catalog, int file,
                        struct dcp_error *err)
 {
     struct dcp_llmc_array list[DCP_LLMC_N_ARRAYS];
-    int rc = DCP_OK;
 
     for (int i = first; i < end; i++)
         dcp_llmc_array(model, i, &list[i]);
-    for (int64_t layer = 0; layer < list[first].layers && !rc; layer++)
-        for (int i = first; i < end && !rc; i++)
-            rc = add_tensor(catalog, file, model, &list[i], layer, err);
-    return rc;
+    for (int64_t layer = 0; layer < list[first].layers; layer++)
+        for (int i = first; i < end; i++)
+            DCP_TRY(add_tensor(catalog, file, model, &list[i], layer, err));
+    return DCP_OK;
 }
 
 int dcp_llmc_index_model(struct dcp_catalog *catalog, const struct dcp_input *in,
@@ -222,14 +216,11 @@ int dcp_llmc_index_model(struct dcp_catalog *catalog, const struct dcp_input *in
     int file;
 
     catalog->version = model->dtype == DCP_F32 ? "v3 fp32" : "v5 bf16";
-    int rc = dcp_catalog_add_file(
+    DCP_TRY(dcp_catalog_add_file(
         catalog, &(struct dcp_file){ .name = name, .size_bytes = in->size_bytes }, &file,
-        err);
-    if (!rc)
-        rc = add_tensors(catalog, file, model, 0, 2, err);
-    if (!rc)
-        rc = add_tensors(catalog, file, model, 2, 14, err);
-    if (!rc)
-        rc = add_tensors(catalog, file, model, 14, 16, err);
-    return rc ? rc : add_objects(catalog, model, err);
+        err));
+    DCP_TRY(add_tensors(catalog, file, model, 0, 2, err));
+    DCP_TRY(add_tensors(catalog, file, model, 2, 14, err));
+    DCP_TRY(add_tensors(catalog, file, model, 14, 16, err));
+    return add_objects(catalog, model, err);
 }

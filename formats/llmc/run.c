@@ -2,6 +2,7 @@
 #include "run.h"
 #include "base/bytes.h"
 #include "base/json.h"
+#include "base/mem.h"
 #include "base/str.h"
 #include "formats/common/training.h"
 #include "formats/models/axes.h"
@@ -89,11 +90,9 @@ static int refuse(const struct dcp_input *in, const char *why, struct dcp_error 
 static int read_header(const struct run *run, const struct dcp_input *in, int rank,
                        unsigned char *header, struct dcp_error *err)
 {
-    int rc = dcp_input_read(in, 0, header, DCP_LLMC_HEADER_BYTES, err);
+    DCP_TRY(dcp_input_read(in, 0, header, DCP_LLMC_HEADER_BYTES, err));
     int32_t n[11];
 
-    if (rc)
-        return rc;
     for (size_t i = 0; i < DCP_ARRAY_LEN(n); i++)
         n[i] = (int32_t)dcp_le32(header + 4 * i);
     if (n[DCP_LLMC_AT_MAGIC] != DCP_LLMC_STATE_MAGIC)
@@ -171,9 +170,7 @@ static int keep_loader(struct run *run, const struct dcp_input *in, int rank,
     uint64_t n = in->size_bytes - offset;
     char name[40];
 
-    int rc = dcp_input_read_new(in, offset, (size_t)n, &data, err);
-    if (rc)
-        return rc;
+    DCP_TRY(dcp_input_read_new(in, offset, (size_t)n, &data, err));
     snprintf(name, sizeof name, DCP_LLMC_LOADER ".%05d", rank);
     const struct dcp_object object = {
         .name = name, .kind = DCP_OBJECT_BYTES, .data = data, .size_bytes = (size_t)n
@@ -254,23 +251,21 @@ static int add_part(struct run *run, int tensor, int file, int rank, uint64_t of
 static int add_state(struct run *run, int file, int rank, struct dcp_error *err)
 {
     uint64_t parts = run->sharded ? (uint64_t)run->world : 1;
-    int rc = DCP_OK;
 
     for (int role = 0; role < DCP_LLMC_N_STATES - !run->masters; role++)
-        for (int i = 0; i < DCP_LLMC_N_ARRAYS && !rc; i++) {
+        for (int i = 0; i < DCP_LLMC_N_ARRAYS; i++) {
             struct dcp_llmc_array array;
             dcp_llmc_array(&run->model, i, &array);
-            for (int64_t layer = 0; layer < array.layers && !rc; layer++) {
+            for (int64_t layer = 0; layer < array.layers; layer++) {
                 uint64_t at = (uint64_t)role * run->elems / parts + array.offset / parts +
                               (uint64_t)layer * dcp_llmc_layer_elems(&array) / parts;
                 int tensor = -1;
-                rc = find_tensor(run, role, i, &array, layer, &tensor, err);
-                if (!rc)
-                    rc = add_part(run, tensor, file, rank, DCP_LLMC_HEADER_BYTES + 4 * at,
-                                  &array, err);
+                DCP_TRY(find_tensor(run, role, i, &array, layer, &tensor, err));
+                DCP_TRY(add_part(run, tensor, file, rank, DCP_LLMC_HEADER_BYTES + 4 * at,
+                                 &array, err));
             }
         }
-    return rc;
+    return DCP_OK;
 }
 
 /* -- the run ------------------------------------------------------------------------- */
@@ -284,27 +279,21 @@ static int index_state(struct run *run, int rank, struct dcp_error *err)
     int file = -1;
 
     dcp_llmc_run_name(name, "state", run->step, rank);
-    int rc = dcp_input_open(&in, run->source, name, err);
-    if (!rc)
-        rc = read_header(run, &in, rank, header, err);
-    if (rc)
-        return rc;
+    DCP_TRY(dcp_input_open(&in, run->source, name, err));
+    DCP_TRY(read_header(run, &in, rank, header, err));
     bool shuffles = dcp_le32(header + 4 * DCP_LLMC_AT_SHUFFLE) != 0;
     if (!rank) {
         run->world = (int)dcp_le32(header + 4 * DCP_LLMC_AT_WORLD);
         run->masters = dcp_le32(header + 4 * DCP_LLMC_AT_MASTERS) != 0;
     }
-    rc = find_sharding(run, &in, shuffles, rank, &end, err);
-    if (!rc)
-        rc = dcp_catalog_add_file(
-            run->catalog,
-            &(struct dcp_file){ .name = name, .rank = rank, .size_bytes = in.size_bytes },
-            &file, err);
-    if (!rc)
-        rc = add_state(run, file, rank, err);
-    if (!rc)
-        rc = keep_numbers(run, header, shuffles, err);
-    return rc || !shuffles ? rc : keep_loader(run, &in, rank, end, err);
+    DCP_TRY(find_sharding(run, &in, shuffles, rank, &end, err));
+    DCP_TRY(dcp_catalog_add_file(
+        run->catalog,
+        &(struct dcp_file){ .name = name, .rank = rank, .size_bytes = in.size_bytes },
+        &file, err));
+    DCP_TRY(add_state(run, file, rank, err));
+    DCP_TRY(keep_numbers(run, header, shuffles, err));
+    return !shuffles ? DCP_OK : keep_loader(run, &in, rank, end, err);
 }
 
 /* The program takes rate and decay from its arguments: here they are those of a run
@@ -360,7 +349,6 @@ static int index_states(struct run *run, struct dcp_error *err)
 {
     size_t n =
         (size_t)(DCP_LLMC_N_STATES * DCP_LLMC_N_ARRAYS) * (size_t)run->model.layers;
-    int rc = DCP_OK;
 
     run->tensors = dcp_mem_calloc(n, sizeof *run->tensors);
     run->ranks = json_array();
@@ -368,9 +356,9 @@ static int index_states(struct run *run, struct dcp_error *err)
         return dcp_error_memory(err, "a run");
     memset(run->tensors, -1, n * sizeof *run->tensors);
     run->world = 1;
-    for (int rank = 0; rank < run->world && !rc; rank++)
-        rc = index_state(run, rank, err);
-    return rc ? rc : add_objects(run, err);
+    for (int rank = 0; rank < run->world; rank++)
+        DCP_TRY(index_state(run, rank, err));
+    return add_objects(run, err);
 }
 
 static int index_source(const struct dcp_source *source, struct dcp_catalog *catalog,
@@ -385,15 +373,11 @@ static int index_source(const struct dcp_source *source, struct dcp_catalog *cat
         return dcp_error_set(err, DCP_E_NOT_FOUND,
                              "there is no DONE file with a model of llm.c");
     dcp_llmc_run_name(name, "model", run.step, 0);
-    int rc = dcp_input_open(&in, source, name, err);
-    if (!rc)
-        rc = dcp_llmc_read_model(&in, &run.model, err);
-    if (!rc)
-        rc = dcp_llmc_index_model(catalog, &in, name, &run.model, err);
-    if (rc)
-        return rc;
+    DCP_TRY(dcp_input_open(&in, source, name, err));
+    DCP_TRY(dcp_llmc_read_model(&in, &run.model, err));
+    DCP_TRY(dcp_llmc_index_model(catalog, &in, name, &run.model, err));
     dcp_llmc_elems(&run.model, &run.elems);
-    rc = index_states(&run, err);
+    int rc = index_states(&run, err);
     catalog->step = run.step;
     catalog->world = run.world;
     catalog->layout = run.sharded ? "zero1" : "replicated";

@@ -2,6 +2,7 @@
  * rank holds its share of every layer of every array; where they do not divide so, and
  * with layout "replicated", each holds all, as the program does without ZeRO (-z 0). */
 #include "base/json.h"
+#include "base/mem.h"
 #include "base/str.h"
 #include "formats/common/literals.h"
 #include "formats/common/training.h"
@@ -147,15 +148,13 @@ static int add_part(struct writer *w, size_t t, int role, int file, int rank,
                       4 * ((uint64_t)role * w->share + array.offset / (uint64_t)w->parts +
                            (uint64_t)slot->layer * (uint64_t)share);
     int64_t held = end > begin ? end - begin : 0;
-    int rc = DCP_OK;
 
     if (held)
-        rc = dcp_axes_add_range(w->catalog, (int)t, file, rank, offset,
-                                array.transposed ? DCP_AXES_TRANSPOSED : DCP_AXES_SAME,
-                                begin, end, true, err);
-    return rc ? rc
-              : dcp_literals_zeros(w->target, file, offset + 4 * (uint64_t)held,
-                                   4 * (uint64_t)(share - held), err);
+        DCP_TRY(dcp_axes_add_range(w->catalog, (int)t, file, rank, offset,
+                                   array.transposed ? DCP_AXES_TRANSPOSED : DCP_AXES_SAME,
+                                   begin, end, true, err));
+    return dcp_literals_zeros(w->target, file, offset + 4 * (uint64_t)held,
+                              4 * (uint64_t)(share - held), err);
 }
 
 static int role_at(enum dcp_role role)
@@ -203,9 +202,9 @@ static int place_done(struct writer *w, struct dcp_error *err)
     int file;
 
     dcp_llmc_run_name(name, "DONE", w->step, 0);
-    int rc =
-        dcp_catalog_add_file(w->catalog, &(struct dcp_file){ .name = name }, &file, err);
-    return rc ? rc : dcp_target_literal(w->target, file, 0, "", 0, err);
+    DCP_TRY(
+        dcp_catalog_add_file(w->catalog, &(struct dcp_file){ .name = name }, &file, err));
+    return dcp_target_literal(w->target, file, 0, "", 0, err);
 }
 
 static int place_all(struct writer *w, struct dcp_error *err)
@@ -216,10 +215,10 @@ static int place_all(struct writer *w, struct dcp_error *err)
     dcp_llmc_elems(&w->model, &elems);
     w->share = elems / (uint64_t)w->parts;
     dcp_llmc_run_name(name, "model", w->step, 0);
-    int rc = dcp_llmc_place_model(w->target, name, &w->model, w->slots, err);
-    for (int rank = 0; rank < w->catalog->world && !rc; rank++)
-        rc = place_state(w, rank, err);
-    return rc ? rc : place_done(w, err);
+    DCP_TRY(dcp_llmc_place_model(w->target, name, &w->model, w->slots, err));
+    for (int rank = 0; rank < w->catalog->world; rank++)
+        DCP_TRY(place_state(w, rank, err));
+    return place_done(w, err);
 }
 
 int dcp_llmc_run_assign(struct dcp_target *target, struct dcp_error *err)

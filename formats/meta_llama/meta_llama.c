@@ -6,6 +6,7 @@
  * and transformers' convert_llama_weights_to_hf.py, whose configuration is made here. */
 #include "meta_llama.h"
 #include "base/json.h"
+#include "base/mem.h"
 #include "base/str.h"
 #include "formats/common/input.h"
 #include "formats/common/merge.h"
@@ -50,11 +51,8 @@ static int read_params(const struct dcp_source *source, json_t **out,
     size_t n;
 
     *out = NULL;
-    int rc = dcp_source_read(source, PARAMS, MAX_PARAMS_BYTES, &text, &n, err);
-    if (!rc)
-        rc = dcp_json_parse(text, n, PARAMS, &whole, err);
-    if (rc)
-        return rc;
+    DCP_TRY(dcp_source_read(source, PARAMS, MAX_PARAMS_BYTES, &text, &n, err));
+    DCP_TRY(dcp_json_parse(text, n, PARAMS, &whole, err));
     json_t *inner = json_object_get(whole, "model"); /* of Llama 3's largest */
     *out = json_incref(json_is_object(inner) ? inner : whole);
     return DCP_OK;
@@ -94,28 +92,26 @@ static int open_rank(struct folder *folder, int rank, bool single, struct dcp_er
     char name[32];
 
     file_name(name, rank);
-    int rc = dcp_catalog_new(&folder->ranks[rank], err);
-    if (!rc)
-        rc = single
-                 ? dcp_safetensors_index_file(folder->source, SINGLE, folder->ranks[rank],
-                                              err)
-                 : dcp_torch_index_file(folder->source, name, folder->ranks[rank], err);
-    if (!rc)
-        rc = dcp_parts_refuse(folder->ranks[rank], err);
-    return rc ? rc : dcp_catalog_sort(folder->ranks[rank], err);
+    DCP_TRY(dcp_catalog_new(&folder->ranks[rank], err));
+    DCP_TRY(
+        single
+            ? dcp_safetensors_index_file(folder->source, SINGLE, folder->ranks[rank], err)
+            : dcp_torch_index_file(folder->source, name, folder->ranks[rank], err));
+    DCP_TRY(dcp_parts_refuse(folder->ranks[rank], err));
+    return dcp_catalog_sort(folder->ranks[rank], err);
 }
 
 static int open_ranks(struct folder *folder, struct dcp_error *err)
 {
-    int found = count_ranks(folder->source), rc = DCP_OK;
+    int found = count_ranks(folder->source);
 
     folder->world = found ? found : 1;
     folder->ranks = dcp_mem_calloc((size_t)folder->world, sizeof *folder->ranks);
     if (!folder->ranks)
         return dcp_error_memory(err, "a folder of Meta's");
-    for (int rank = 0; rank < folder->world && !rc; rank++)
-        rc = open_rank(folder, rank, !found, err);
-    return rc;
+    for (int rank = 0; rank < folder->world; rank++)
+        DCP_TRY(open_rank(folder, rank, !found, err));
+    return DCP_OK;
 }
 
 /* -- merging ------------------------------------------------------------------------- */
@@ -134,11 +130,8 @@ struct merged {
 static int refuse(const struct dcp_tensor *tensor, int code, const char *why,
                   struct dcp_error *err)
 {
-    char name[160];
-
-    dcp_error_tensor(err, tensor->name);
-    return dcp_error_set(err, (enum dcp_error_code)code, "tensor '%s' %s",
-                         dcp_str_escape(name, sizeof name, tensor->name), why);
+    return dcp_error_of_tensor(err, (enum dcp_error_code)code, tensor->name,
+                               "tensor '%s' %s", DCP_SHOWN(tensor->name), why);
 }
 
 /* The part of a rank: in one piece of a file. */
@@ -168,31 +161,29 @@ static int measure(const struct folder *folder, const struct dcp_tensor *first,
     int split = out->split == DCP_SPLIT_ROWS      ? 0
                 : out->split == DCP_SPLIT_COLUMNS ? 1
                                                   : -1;
-    int rc = DCP_OK;
 
     for (int d = 0; d < first->ndim; d++)
         out->shape[d] = d == split ? 0 : first->shape[d];
-    for (int rank = 0; rank < folder->world && !rc; rank++) {
+    for (int rank = 0; rank < folder->world; rank++) {
         const struct dcp_tensor *part;
-        rc = find_part(folder, rank, first, &part, err);
-        for (int d = 0; d < first->ndim && !rc; d++) {
+        DCP_TRY(find_part(folder, rank, first, &part, err));
+        for (int d = 0; d < first->ndim; d++) {
             bool ok = d == split
                           ? dcp_add_i64(out->shape[d], part->shape[d], &out->shape[d])
                           : part->shape[d] == first->shape[d];
             if (!ok)
-                rc = refuse(first, DCP_E_CORRUPT, "does not fit together", err);
+                DCP_TRY(refuse(first, DCP_E_CORRUPT, "does not fit together", err));
         }
     }
-    if (!rc && !dcp_axes_heads_ok(out->axes, out->shape[0], out->heads))
+    if (!dcp_axes_heads_ok(out->axes, out->shape[0], out->heads))
         return refuse(first, DCP_E_CORRUPT, "does not divide into heads", err);
-    for (int rank = 0; rank < folder->world && out->axes != DCP_AXES_SAME && !rc;
-         rank++) {
+    for (int rank = 0; rank < folder->world && out->axes != DCP_AXES_SAME; rank++) {
         const struct dcp_tensor *part;
-        rc = find_part(folder, rank, first, &part, err);
-        if (!rc && part->shape[0] % (out->shape[0] / out->heads))
-            rc = refuse(first, DCP_E_CORRUPT, "is split within a head", err);
+        DCP_TRY(find_part(folder, rank, first, &part, err));
+        if (part->shape[0] % (out->shape[0] / out->heads))
+            DCP_TRY(refuse(first, DCP_E_CORRUPT, "is split within a head", err));
     }
-    return rc;
+    return DCP_OK;
 }
 
 /* Which of the family's tensors it is, and its whole shape. */
@@ -259,35 +250,33 @@ static int add_tensor(const struct folder *folder, struct dcp_catalog *catalog,
 
     if (dcp_names_dropped(folder->family, first->name))
         return DCP_OK;
-    int rc = merge(folder, first, &merged, err);
-    if (rc)
-        return rc;
+    DCP_TRY(merge(folder, first, &merged, err));
     dcp_names_spell(&merged.match, DCP_NAMES_HF, name);
-    rc = dcp_catalog_add_tensor(catalog,
-                                &(struct dcp_tensor){ .name = name,
-                                                      .dtype = merged.dtype,
-                                                      .ndim = merged.ndim,
-                                                      .shape = merged.shape },
-                                &index, err);
+    DCP_TRY(dcp_catalog_add_tensor(catalog,
+                                   &(struct dcp_tensor){ .name = name,
+                                                         .dtype = merged.dtype,
+                                                         .ndim = merged.ndim,
+                                                         .shape = merged.shape },
+                                   &index, err));
     int n = merged.split == DCP_SPLIT_NOT ? 1 : folder->world; /* else replicas */
-    for (int rank = 0; rank < n && !rc; rank++)
-        rc = add_part(folder, catalog, index, &merged, rank, first_file, &at, err);
-    return rc;
+    for (int rank = 0; rank < n; rank++)
+        DCP_TRY(add_part(folder, catalog, index, &merged, rank, first_file, &at, err));
+    return DCP_OK;
 }
 
 static int add_tensors(const struct folder *folder, struct dcp_catalog *catalog,
                        struct dcp_error *err)
 {
     const struct dcp_catalog *own = folder->ranks[0];
-    int first_file = (int)catalog->n_files, rc = DCP_OK;
+    int first_file = (int)catalog->n_files;
 
-    for (int rank = 0; rank < folder->world && !rc; rank++)
-        rc = folder->ranks[rank]->n_files == 1
-                 ? dcp_merge_files(catalog, folder->ranks[rank], err)
-                 : dcp_error_set(err, DCP_E_CORRUPT, "a rank has no file");
-    for (size_t t = 0; t < own->n_tensors && !rc; t++)
-        rc = add_tensor(folder, catalog, &own->tensors[t], first_file, err);
-    return rc;
+    for (int rank = 0; rank < folder->world; rank++)
+        DCP_TRY(folder->ranks[rank]->n_files == 1
+                    ? dcp_merge_files(catalog, folder->ranks[rank], err)
+                    : dcp_error_set(err, DCP_E_CORRUPT, "a rank has no file"));
+    for (size_t t = 0; t < own->n_tensors; t++)
+        DCP_TRY(add_tensor(folder, catalog, &own->tensors[t], first_file, err));
+    return DCP_OK;
 }
 
 /* -- the configuration --------------------------------------------------------------- */

@@ -1,5 +1,6 @@
 /* axes: boxes with strides for transposed matrices and interleaved rows. */
 #include "axes.h"
+#include "base/mem.h"
 
 /* A box of rows and columns of the file, whose place in the tensor is another. */
 struct box {
@@ -58,10 +59,9 @@ static int add_heads(struct dcp_catalog *catalog, int index,
 {
     int64_t of_head = catalog->tensors[index].shape[0] / heads, half = of_head / 2;
     int64_t step = is_target ? 1 : half; /* rows of a box */
-    int rc = DCP_OK;
 
-    for (int64_t h = 0; h < extent->n_rows / of_head && !rc; h++)
-        for (int64_t row = 0; row < of_head && !rc; row += step) {
+    for (int64_t h = 0; h < extent->n_rows / of_head; h++)
+        for (int64_t row = 0; row < of_head; row += step) {
             int64_t a = row / half, j = row % half;
             const struct box box = {
                 .row = extent->first_row + h * of_head + row,
@@ -71,9 +71,9 @@ static int add_heads(struct dcp_catalog *catalog, int index,
                 .at = (h * of_head + 2 * j + a) * extent->row_stride,
                 .row_stride = 2 * extent->row_stride,
             };
-            rc = add_box(catalog, index, extent, &box, false, err);
+            DCP_TRY(add_box(catalog, index, extent, &box, false, err));
         }
-    return rc;
+    return DCP_OK;
 }
 
 int dcp_axes_add(struct dcp_catalog *catalog, int tensor,
@@ -127,9 +127,8 @@ static int add_transposed_range(struct dcp_catalog *catalog, int tensor, int fil
     const struct dcp_tensor *t = &catalog->tensors[tensor];
     int64_t columns = t->shape[0];
     size_t elem = dcp_dtype_size(t->dtype);
-    int rc = DCP_OK;
 
-    for (int64_t at = begin, n; at < end && !rc; at += n) {
+    for (int64_t at = begin, n; at < end; at += n) {
         int64_t column = at % columns;
         bool whole = !column && end - at >= columns;
         n = whole ? (end - at) / columns * columns : columns - column;
@@ -145,10 +144,10 @@ static int add_transposed_range(struct dcp_catalog *catalog, int tensor, int fil
             .row_stride = columns,
             .column_stride = 1,
         };
-        rc = dcp_axes_add(catalog, tensor, &extent, DCP_AXES_TRANSPOSED, 1, is_target,
-                          err);
+        DCP_TRY(dcp_axes_add(catalog, tensor, &extent, DCP_AXES_TRANSPOSED, 1, is_target,
+                             err));
     }
-    return rc;
+    return DCP_OK;
 }
 
 int dcp_axes_add_range(struct dcp_catalog *catalog, int tensor, int file, int rank,

@@ -34,25 +34,19 @@ int dcp_native_check_head(const json_t *root, const char *name, int rank,
     const char *format, *file;
     char shard[64];
     dcp_native_shard_name(shard, rank, catalog->world, false);
-    int rc = dcp_json_get_text(root, "format", name, &format, err);
-
-    if (!rc)
-        rc = dcp_json_get_i64(root, "version", name, &version, err);
-    if (!rc)
-        rc = dcp_json_get_i64(root, "step", name, &step, err);
-    if (!rc)
-        rc = dcp_json_get_i64(root, "rank", name, &its_rank, err);
-    if (!rc)
-        rc = dcp_json_get_i64(root, "world", name, &world, err);
-    if (!rc)
-        rc = dcp_json_get_text(root, "file", name, &file, err);
-    if (!rc && (strcmp(format, NATIVE_SHARD_FORMAT) || version != NATIVE_VERSION ||
-                step != catalog->step || its_rank != rank || world != catalog->world ||
-                strcmp(file, shard)))
-        rc = dcp_error_set(err, DCP_E_CORRUPT,
-                           "'%s' is of another step, rank or world than '%s' says", name,
-                           NATIVE_MANIFEST);
-    return rc;
+    DCP_TRY(dcp_json_get_text(root, "format", name, &format, err));
+    DCP_TRY(dcp_json_get_i64(root, "version", name, &version, err));
+    DCP_TRY(dcp_json_get_i64(root, "step", name, &step, err));
+    DCP_TRY(dcp_json_get_i64(root, "rank", name, &its_rank, err));
+    DCP_TRY(dcp_json_get_i64(root, "world", name, &world, err));
+    DCP_TRY(dcp_json_get_text(root, "file", name, &file, err));
+    if (strcmp(format, NATIVE_SHARD_FORMAT) || version != NATIVE_VERSION ||
+        step != catalog->step || its_rank != rank || world != catalog->world ||
+        strcmp(file, shard))
+        return dcp_error_set(err, DCP_E_CORRUPT,
+                             "'%s' is of another step, rank or world than '%s' says",
+                             name, NATIVE_MANIFEST);
+    return DCP_OK;
 }
 
 static int corrupt(const struct check *c, const char *what, struct dcp_error *err)
@@ -66,23 +60,17 @@ static int read_header(struct check *c, struct dcp_error *err)
     DCP_CLEANUP_INPUT struct dcp_input in = { 0 };
     DCP_CLEANUP_FREE void *text = NULL;
     unsigned char length[LENGTH_BYTES];
-    int rc = dcp_input_open(&in, c->source, c->file->name, err);
 
-    if (!rc)
-        rc = dcp_input_read(&in, 0, length, sizeof length, err);
-    if (rc)
-        return rc;
+    DCP_TRY(dcp_input_open(&in, c->source, c->file->name, err));
+    DCP_TRY(dcp_input_read(&in, 0, length, sizeof length, err));
     uint64_t n = dcp_le64(length);
     if (n > NATIVE_MAX_HEADER_BYTES || n + LENGTH_BYTES > in.size_bytes)
         return corrupt(c, "has a length that it cannot have", err);
     if ((n + LENGTH_BYTES) % NATIVE_HEADER_ALIGN)
         return corrupt(c, "does not end at a multiple of 4096 bytes", err);
     c->data_begin = n + LENGTH_BYTES;
-    rc = dcp_input_read_new(&in, LENGTH_BYTES, (size_t)n, &text, err);
-    if (!rc)
-        rc = dcp_json_parse(text, (size_t)n, c->file->name, &c->header, err);
-    if (rc)
-        return rc;
+    DCP_TRY(dcp_input_read_new(&in, LENGTH_BYTES, (size_t)n, &text, err));
+    DCP_TRY(dcp_json_parse(text, (size_t)n, c->file->name, &c->header, err));
     const json_t *metadata = json_object_get(c->header, METADATA_KEY);
     const char *format = json_string_value(json_object_get(metadata, "format"));
     if (!format || strcmp(format, "pt"))
@@ -150,12 +138,11 @@ static int check_pieces(struct check *c, struct dcp_error *err)
 {
     const struct dcp_differs *differs = c->differs;
     uint64_t at = 0;
-    int rc = DCP_OK;
 
     if (c->n && !json_object_size(c->header))
         return differs->report(differs->self, NULL,
                                "its header names none of its tensors", err);
-    for (size_t i = 0; i < c->n && !rc; i++) {
+    for (size_t i = 0; i < c->n; i++) {
         const struct dcp_piece *piece = &c->catalog->pieces[c->order[i]];
         DCP_CLEANUP_BUF struct dcp_buf key = { 0 };
         dcp_native_key(&key, c->catalog, c->order, i);
@@ -168,15 +155,16 @@ static int check_pieces(struct check *c, struct dcp_error *err)
         json_object_del(c->header, (char *)key.data);
         at += piece->stored_size;
         if (what)
-            rc = differs->report(differs->self, piece, what, err);
+            DCP_TRY(differs->report(differs->self, piece, what, err));
     }
-    if (!rc && c->file->size_bytes != c->data_begin + at)
-        rc = differs->report(differs->self, NULL,
-                             "it does not end where its last piece does", err);
-    if (!rc && json_object_size(c->header))
-        rc = differs->report(differs->self, NULL,
-                             "its header names tensors that the manifest does not", err);
-    return rc;
+    if (c->file->size_bytes != c->data_begin + at)
+        DCP_TRY(differs->report(differs->self, NULL,
+                                "it does not end where its last piece does", err));
+    if (json_object_size(c->header))
+        return differs->report(differs->self, NULL,
+                               "its header names tensors that the manifest does not",
+                               err);
+    return DCP_OK;
 }
 
 /* The keys that the shard manifest gives, which people look for in the header. */
@@ -187,27 +175,25 @@ static int check_keys(const struct check *c, const struct dcp_file *manifest,
     DCP_CLEANUP_JSON json_t *root = NULL;
     const json_t *piece;
     size_t n = 0, i;
-    int rc = dcp_source_read(c->source, manifest->name, NATIVE_MAX_MANIFEST_BYTES, &text,
-                             &n, err);
 
-    if (!rc && dcp_hash_crc64(0, text, n) != manifest->crc)
+    DCP_TRY(dcp_source_read(c->source, manifest->name, NATIVE_MAX_MANIFEST_BYTES, &text,
+                            &n, err));
+    if (dcp_hash_crc64(0, text, n) != manifest->crc)
         return DCP_OK; /* which is another finding */
-    if (!rc)
-        rc = dcp_json_parse(text, n, manifest->name, &root, err);
+    DCP_TRY(dcp_json_parse(text, n, manifest->name, &root, err));
     json_array_foreach(json_object_get(root, "pieces"), i, piece)
     {
         const char *key = json_string_value(json_object_get(piece, "key"));
         const json_t *known = key ? json_object_get(c->keys, key) : NULL;
-        if (rc ||
-            (known &&
-             json_equal(json_array_get(known, 0), json_object_get(piece, "tensor")) &&
-             json_equal(json_array_get(known, 1), json_object_get(piece, "offset"))))
+        if (known &&
+            json_equal(json_array_get(known, 0), json_object_get(piece, "tensor")) &&
+            json_equal(json_array_get(known, 1), json_object_get(piece, "offset")))
             continue;
-        rc = c->differs->report(c->differs->self, NULL,
-                                "its shard manifest gives a piece another key", err);
+        DCP_TRY(c->differs->report(c->differs->self, NULL,
+                                   "its shard manifest gives a piece another key", err));
         break;
     }
-    return rc;
+    return DCP_OK;
 }
 
 /* A shard manifest may name a piece twice. */

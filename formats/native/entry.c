@@ -33,21 +33,14 @@ int dcp_native_index_tensor(const json_t *entry, struct dcp_catalog *catalog,
     const char *dtype, *role;
     const json_t *param = json_object_get(entry, "param");
     struct dcp_tensor tensor = { .shape = shape, .has_fingerprint = true };
-    int rc = dcp_json_get_text(entry, "name", what, &tensor.name, err);
 
-    if (!rc)
-        rc = dcp_json_get_text(entry, "dtype", what, &dtype, err);
-    if (!rc)
-        rc = dcp_json_get_text(entry, "role", what, &role, err);
-    if (!rc)
-        rc = dcp_json_get_i64(entry, "group", what, &group, err);
-    if (!rc)
-        rc = dcp_json_get_hex64(entry, "crc64", what, &tensor.fingerprint, err);
-    if (!rc)
-        rc = get_dims(json_object_get(entry, "shape"), "a shape", shape, &tensor.ndim,
-                      err);
-    if (rc)
-        return rc;
+    DCP_TRY(dcp_json_get_text(entry, "name", what, &tensor.name, err));
+    DCP_TRY(dcp_json_get_text(entry, "dtype", what, &dtype, err));
+    DCP_TRY(dcp_json_get_text(entry, "role", what, &role, err));
+    DCP_TRY(dcp_json_get_i64(entry, "group", what, &group, err));
+    DCP_TRY(dcp_json_get_hex64(entry, "crc64", what, &tensor.fingerprint, err));
+    DCP_TRY(
+        get_dims(json_object_get(entry, "shape"), "a shape", shape, &tensor.ndim, err));
     int d = dcp_dtype_parse(dtype), r = dcp_role_parse(role);
     if (d < 0 || strcmp(dcp_dtype_name((enum dcp_dtype)d), dtype) || r < 0 || group < 0 ||
         group > INT32_MAX)
@@ -57,9 +50,7 @@ int dcp_native_index_tensor(const json_t *entry, struct dcp_catalog *catalog,
     tensor.role = (enum dcp_role)r;
     tensor.group = (int)group;
     if (param)
-        rc = dcp_json_get_text(entry, "param", what, &tensor.param, err);
-    if (rc)
-        return rc;
+        DCP_TRY(dcp_json_get_text(entry, "param", what, &tensor.param, err));
     return dcp_catalog_add_tensor(catalog, &tensor, NULL, err);
 }
 
@@ -72,10 +63,8 @@ static int get_blocks(const json_t *entry, struct dcp_piece *piece, uint64_t raw
     const json_t *stored = json_object_get(entry, "stored");
     const char *hex;
     uint64_t sum = 0;
-    int rc = dcp_json_get_text(entry, "xxh3", "a piece", &hex, err);
 
-    if (rc)
-        return rc;
+    DCP_TRY(dcp_json_get_text(entry, "xxh3", "a piece", &hex, err));
     if (strlen(hex) != 16 * n || (piece->codec && json_array_size(stored) != n))
         return dcp_error_set(err, DCP_E_CORRUPT,
                              "a piece does not describe its %zu blocks", n);
@@ -150,20 +139,13 @@ int dcp_native_index_piece(const json_t *entry, struct dcp_catalog *catalog, int
     const char *codec, *key;
     struct dcp_piece piece = { .rank = rank, .file = file, .has_crc = true };
     DCP_CLEANUP_FREE struct dcp_block *blocks = NULL;
-    int rc = dcp_json_get_i64(entry, "tensor", what, &tensor, err);
 
-    if (!rc)
-        rc = dcp_json_get_u64(entry, "offset", what, &piece.offset, err);
-    if (!rc)
-        rc = dcp_json_get_u64(entry, "size_bytes", what, &piece.stored_size, err);
-    if (!rc)
-        rc = dcp_json_get_text(entry, "codec", what, &codec, err);
-    if (!rc)
-        rc = dcp_json_get_hex64(entry, "crc64", what, &piece.crc, err);
-    if (!rc)
-        rc = dcp_json_get_text(entry, "key", what, &key, err);
-    if (rc)
-        return rc;
+    DCP_TRY(dcp_json_get_i64(entry, "tensor", what, &tensor, err));
+    DCP_TRY(dcp_json_get_u64(entry, "offset", what, &piece.offset, err));
+    DCP_TRY(dcp_json_get_u64(entry, "size_bytes", what, &piece.stored_size, err));
+    DCP_TRY(dcp_json_get_text(entry, "codec", what, &codec, err));
+    DCP_TRY(dcp_json_get_hex64(entry, "crc64", what, &piece.crc, err));
+    DCP_TRY(dcp_json_get_text(entry, "key", what, &key, err));
     if (tensor < 0 || (size_t)tensor >= catalog->n_tensors)
         return dcp_error_set(err, DCP_E_CORRUPT, "%s belongs to no tensor", what);
     int c = dcp_codec_parse(codec);
@@ -174,9 +156,7 @@ int dcp_native_index_piece(const json_t *entry, struct dcp_catalog *catalog, int
         return dcp_error_set(err, DCP_E_CORRUPT, "%s lies outside its file", what);
     piece.tensor = (int)tensor;
     piece.codec = (enum dcp_codec)c;
-    rc = get_region(entry, &catalog->tensors[tensor], dims, &piece.region, err);
-    if (rc)
-        return rc;
+    DCP_TRY(get_region(entry, &catalog->tensors[tensor], dims, &piece.region, err));
     /* The region is not checked yet (adding the piece does that), so its size is not
      * trusted: a product that overflows cannot agree with a size that fits in the file.
      */
@@ -197,6 +177,6 @@ int dcp_native_index_piece(const json_t *entry, struct dcp_catalog *catalog, int
         piece.stored_size > raw)
         return dcp_error_set(err, DCP_E_CORRUPT, "%s has not the size of its region",
                              what);
-    rc = get_blocks(entry, &piece, raw, &blocks, err);
-    return rc ? rc : dcp_catalog_add_piece(catalog, &piece, err);
+    DCP_TRY(get_blocks(entry, &piece, raw, &blocks, err));
+    return dcp_catalog_add_piece(catalog, &piece, err);
 }

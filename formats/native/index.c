@@ -24,10 +24,8 @@ static char *path_of(const struct dcp_source *source, const char *file)
 /* What the manifests name must be there. */
 static int missing(const char *file, struct dcp_error *err)
 {
-    char shown[160];
-
     return dcp_error_set(err, DCP_E_CORRUPT, "'%s' of the step is missing",
-                         dcp_str_escape(shown, sizeof shown, file));
+                         DCP_SHOWN(file));
 }
 
 static int read_text(const struct dcp_source *source, const char *file, char **out,
@@ -70,7 +68,6 @@ static int check_file(const struct dcp_source *source, const char *name, uint64_
 {
     DCP_CLEANUP_FREE char *path = path_of(source, name);
     struct dcp_error why = { 0 };
-    char shown[160];
     bool is_dir;
     uint64_t found;
 
@@ -82,9 +79,9 @@ static int check_file(const struct dcp_source *source, const char *name, uint64_
     if (rc && err)
         *err = why;
     if (!rc && (is_dir || found != size))
-        rc = dcp_error_set(
-            err, DCP_E_CORRUPT, "'%s' has %" PRIu64 " bytes, the manifest says %" PRIu64,
-            dcp_str_escape(shown, sizeof shown, name), is_dir ? 0 : found, size);
+        rc = dcp_error_set(err, DCP_E_CORRUPT,
+                           "'%s' has %" PRIu64 " bytes, the manifest says %" PRIu64,
+                           DCP_SHOWN(name), is_dir ? 0 : found, size);
     return rc;
 }
 
@@ -111,14 +108,12 @@ static int read_shard_manifest(const struct dcp_source *source,
                                const struct dcp_file *file, char **out, size_t *out_n,
                                struct dcp_error *err)
 {
-    int rc = read_text(source, file->name, out, out_n, err);
-
-    if (!rc &&
-        (*out_n != file->size_bytes || dcp_hash_crc64(0, *out, *out_n) != file->crc))
-        rc = dcp_error_set(err, DCP_E_CORRUPT,
-                           "'%s' is damaged or of another step: its digest differs",
-                           file->name);
-    return rc;
+    DCP_TRY(read_text(source, file->name, out, out_n, err));
+    if (*out_n != file->size_bytes || dcp_hash_crc64(0, *out, *out_n) != file->crc)
+        return dcp_error_set(err, DCP_E_CORRUPT,
+                             "'%s' is damaged or of another step: its digest differs",
+                             file->name);
+    return DCP_OK;
 }
 
 static int index_shard(const struct dcp_source *source, const json_t *entry, int rank,
@@ -166,22 +161,19 @@ static int index_shard(const struct dcp_source *source, const json_t *entry, int
     if (rc)
         return rc;
     int found = read_shard_manifest(source, &manifest, &text, &n, &why);
-    rc = add_file(catalog, manifest, found, &why, NULL, err);
-    if (rc || found)
-        return rc;
+    DCP_TRY(add_file(catalog, manifest, found, &why, NULL, err));
+    if (found)
+        return DCP_OK;
     const struct dcp_json_span doc = { text, n };
-    rc = dcp_json_walk_root(doc, manifest_name, large, &pieces, &root, err);
-    if (!rc)
-        rc = dcp_native_check_head(root, manifest_name, rank, catalog, err);
-    if (!rc)
-        rc = dcp_json_walk_member(&walk, doc, pieces, '[', large[0], manifest_name, err);
-    while (!rc && dcp_json_walk_next(&walk, err)) {
+    DCP_TRY(dcp_json_walk_root(doc, manifest_name, large, &pieces, &root, err));
+    DCP_TRY(dcp_native_check_head(root, manifest_name, rank, catalog, err));
+    DCP_TRY(dcp_json_walk_member(&walk, doc, pieces, '[', large[0], manifest_name, err));
+    while (dcp_json_walk_next(&walk, err)) {
         DCP_CLEANUP_JSON json_t *piece = NULL;
-        rc = dcp_json_walk_parse(&walk, &piece, err);
-        if (!rc)
-            rc = dcp_native_index_piece(piece, catalog, rank, file, err);
+        DCP_TRY(dcp_json_walk_parse(&walk, &piece, err));
+        DCP_TRY(dcp_native_index_piece(piece, catalog, rank, file, err));
     }
-    return rc ? rc : walk.rc;
+    return walk.rc;
 }
 
 static int index_other_file(const struct dcp_source *source, const json_t *entry,
@@ -189,18 +181,15 @@ static int index_other_file(const struct dcp_source *source, const json_t *entry
 {
     static const char what[] = "a file of " NATIVE_MANIFEST;
     struct dcp_file file = { .has_crc = true };
-    int rc = dcp_json_get_text(entry, "name", what, &file.name, err);
 
-    if (!rc)
-        rc = dcp_json_get_u64(entry, "size_bytes", what, &file.size_bytes, err);
-    if (!rc)
-        rc = dcp_json_get_hex64(entry, "crc64", what, &file.crc, err);
-    if (!rc && !dcp_store_name_ok(file.name))
-        rc = dcp_error_set(err, DCP_E_CORRUPT, "the manifest names a file that is none");
-    if (rc)
-        return rc;
+    DCP_TRY(dcp_json_get_text(entry, "name", what, &file.name, err));
+    DCP_TRY(dcp_json_get_u64(entry, "size_bytes", what, &file.size_bytes, err));
+    DCP_TRY(dcp_json_get_hex64(entry, "crc64", what, &file.crc, err));
+    if (!dcp_store_name_ok(file.name))
+        return dcp_error_set(err, DCP_E_CORRUPT,
+                             "the manifest names a file that is none");
     struct dcp_error why = { 0 };
-    rc = check_file(source, file.name, file.size_bytes, &why);
+    int rc = check_file(source, file.name, file.size_bytes, &why);
     return add_file(catalog, file, rc, &why, NULL, err);
 }
 
@@ -209,13 +198,11 @@ static int check_requires(const json_t *root, struct dcp_error *err)
 {
     json_t *requires;
     char shown[80];
-    int rc = dcp_json_get_array(root, "requires", NATIVE_MANIFEST, &requires, err);
+    DCP_TRY(dcp_json_get_array(root, "requires", NATIVE_MANIFEST, &requires, err));
 
     const char *feature = NULL;
     json_t *name;
     size_t i;
-    if (rc)
-        return rc;
     json_array_foreach(requires, i, name)
     {
         if (!json_is_string(name) || strcmp(json_string_value(name), NATIVE_COMPLEX128))
@@ -271,38 +258,25 @@ static int index_head(const json_t *root, struct dcp_catalog *catalog,
     int64_t version = 0, world = 0, dp = 1, tp = 1, pp = 1;
     const char *format, *layout;
     json_t *mesh;
-    int rc = dcp_json_get_text(root, "format", NATIVE_MANIFEST, &format, err);
 
-    if (!rc && strcmp(format, NATIVE_FORMAT))
-        rc = dcp_error_set(err, DCP_E_CORRUPT,
-                           NATIVE_MANIFEST " is not that of a native step");
-    if (!rc)
-        rc = dcp_json_get_i64(root, "version", NATIVE_MANIFEST, &version, err);
-    if (!rc && version != NATIVE_VERSION) {
-        dcp_error_set(err, DCP_E_UNSUPPORTED,
-                      "the step has format version %" PRId64
-                      "; this program reads version %d",
-                      version, NATIVE_VERSION);
-        return DCP_E_UNSUPPORTED;
-    }
-    if (!rc)
-        rc = check_requires(root, err);
-    if (!rc)
-        rc = dcp_json_get_i64(root, "step", NATIVE_MANIFEST, &catalog->step, err);
-    if (!rc)
-        rc = dcp_json_get_i64(root, "world", NATIVE_MANIFEST, &world, err);
-    if (!rc)
-        rc = dcp_json_get_text(root, "layout", NATIVE_MANIFEST, &layout, err);
-    if (!rc)
-        rc = dcp_json_get_object(root, "mesh", NATIVE_MANIFEST, &mesh, err);
-    if (!rc)
-        rc = dcp_json_get_i64(mesh, "dp", "mesh", &dp, err);
-    if (!rc)
-        rc = dcp_json_get_i64(mesh, "tp", "mesh", &tp, err);
-    if (!rc)
-        rc = dcp_json_get_i64(mesh, "pp", "mesh", &pp, err);
-    if (rc)
-        return rc;
+    DCP_TRY(dcp_json_get_text(root, "format", NATIVE_MANIFEST, &format, err));
+    if (strcmp(format, NATIVE_FORMAT))
+        return dcp_error_set(err, DCP_E_CORRUPT,
+                             NATIVE_MANIFEST " is not that of a native step");
+    DCP_TRY(dcp_json_get_i64(root, "version", NATIVE_MANIFEST, &version, err));
+    if (version != NATIVE_VERSION)
+        return dcp_error_set(err, DCP_E_UNSUPPORTED,
+                             "the step has format version %" PRId64
+                             "; this program reads version %d",
+                             version, NATIVE_VERSION);
+    DCP_TRY(check_requires(root, err));
+    DCP_TRY(dcp_json_get_i64(root, "step", NATIVE_MANIFEST, &catalog->step, err));
+    DCP_TRY(dcp_json_get_i64(root, "world", NATIVE_MANIFEST, &world, err));
+    DCP_TRY(dcp_json_get_text(root, "layout", NATIVE_MANIFEST, &layout, err));
+    DCP_TRY(dcp_json_get_object(root, "mesh", NATIVE_MANIFEST, &mesh, err));
+    DCP_TRY(dcp_json_get_i64(mesh, "dp", "mesh", &dp, err));
+    DCP_TRY(dcp_json_get_i64(mesh, "tp", "mesh", &tp, err));
+    DCP_TRY(dcp_json_get_i64(mesh, "pp", "mesh", &pp, err));
     if (catalog->step < -1)
         return dcp_error_set(err, DCP_E_CORRUPT,
                              "the manifest gives %" PRId64 " as the number of the step",
@@ -386,22 +360,20 @@ static int index_list(const struct dcp_source *source, enum list list,
                       struct dcp_catalog *catalog, struct dcp_error *err)
 {
     DCP_CLEANUP_WALK struct dcp_json_walk walk;
-    int rc =
-        dcp_json_walk_member(&walk, doc, part, '[', lists[list], NATIVE_MANIFEST, err);
+    DCP_TRY(
+        dcp_json_walk_member(&walk, doc, part, '[', lists[list], NATIVE_MANIFEST, err));
     size_t i = 0, world = (size_t)catalog->world;
 
-    for (; !rc && dcp_json_walk_next(&walk, err) && !(list == SHARDS && i >= world);
-         i++) {
+    for (; dcp_json_walk_next(&walk, err) && !(list == SHARDS && i >= world); i++) {
         DCP_CLEANUP_JSON json_t *entry = NULL;
-        rc = dcp_json_walk_parse(&walk, &entry, err);
-        if (!rc)
-            rc = index_entry(source, list, entry, i, catalog, err);
+        DCP_TRY(dcp_json_walk_parse(&walk, &entry, err));
+        DCP_TRY(index_entry(source, list, entry, i, catalog, err));
     }
-    rc = rc ? rc : walk.rc;
-    if (!rc && list == SHARDS && (i != world || walk.at < walk.end))
-        rc = dcp_error_set(err, DCP_E_CORRUPT,
-                           "the manifest does not name a shard a rank");
-    return rc;
+    DCP_TRY(walk.rc);
+    if (list == SHARDS && (i != world || walk.at < walk.end))
+        return dcp_error_set(err, DCP_E_CORRUPT,
+                             "the manifest does not name a shard a rank");
+    return DCP_OK;
 }
 
 int dcp_native_index(const struct dcp_source *source, struct dcp_catalog *catalog,
@@ -411,22 +383,16 @@ int dcp_native_index(const struct dcp_source *source, struct dcp_catalog *catalo
     DCP_CLEANUP_JSON json_t *root = NULL;
     struct dcp_json_span parts[N_LISTS];
     size_t n = 0;
-    int rc = read_text(source, NATIVE_MANIFEST, &text, &n, err);
 
-    if (!rc)
-        rc = check_digest(text, n, err);
+    DCP_TRY(read_text(source, NATIVE_MANIFEST, &text, &n, err));
+    DCP_TRY(check_digest(text, n, err));
     const struct dcp_json_span doc = { text, n };
-    if (!rc)
-        rc = dcp_json_walk_root(doc, NATIVE_MANIFEST, lists, parts, &root, err);
-    if (!rc)
-        rc = index_head(root, catalog, err);
-    if (!rc)
-        rc = index_parity(root, catalog, err);
-    if (!rc)
-        rc = index_finite(root, catalog, err);
-    if (!rc)
-        rc = index_extra(root, catalog, err);
-    for (int i = 0; !rc && i < N_LISTS; i++)
-        rc = index_list(source, (enum list)i, doc, parts[i], catalog, err);
-    return rc ? rc : index_ties(root, catalog, err);
+    DCP_TRY(dcp_json_walk_root(doc, NATIVE_MANIFEST, lists, parts, &root, err));
+    DCP_TRY(index_head(root, catalog, err));
+    DCP_TRY(index_parity(root, catalog, err));
+    DCP_TRY(index_finite(root, catalog, err));
+    DCP_TRY(index_extra(root, catalog, err));
+    for (int i = 0; i < N_LISTS; i++)
+        DCP_TRY(index_list(source, (enum list)i, doc, parts[i], catalog, err));
+    return index_ties(root, catalog, err);
 }

@@ -13,12 +13,9 @@ int dcp_native_index_object(const json_t *entry, struct dcp_catalog *catalog,
     struct dcp_object object = { .kind = DCP_OBJECT_JSON };
     DCP_CLEANUP_FREE char *text = NULL;
     const char *kind, *hex;
-    int rc = dcp_json_get_text(entry, "name", what, &object.name, err);
 
-    if (!rc)
-        rc = dcp_json_get_text(entry, "kind", what, &kind, err);
-    if (rc)
-        return rc;
+    DCP_TRY(dcp_json_get_text(entry, "name", what, &object.name, err));
+    DCP_TRY(dcp_json_get_text(entry, "kind", what, &kind, err));
     if (!strcmp(kind, "json")) {
         const json_t *value = json_object_get(entry, "value");
         if (!value)
@@ -29,9 +26,7 @@ int dcp_native_index_object(const json_t *entry, struct dcp_catalog *catalog,
     } else if (strcmp(kind, "bytes")) {
         return dcp_error_set(err, DCP_E_CORRUPT, "%s has no known kind", what);
     } else {
-        rc = dcp_json_get_text(entry, "hex", what, &hex, err);
-        if (rc)
-            return rc;
+        DCP_TRY(dcp_json_get_text(entry, "hex", what, &hex, err));
         object.kind = DCP_OBJECT_BYTES;
         object.size_bytes = strlen(hex) / 2;
         if (!(text = malloc(object.size_bytes + 1)))

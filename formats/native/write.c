@@ -174,19 +174,15 @@ static int assign_shard(struct dcp_target *target, int rank, struct dcp_error *e
         piece->stored_size = dcp_piece_bytes(catalog, piece);
     }
     build_header(&header, catalog, shard->order, shard->n, 0);
-    int rc = dcp_buf_check(&header, err);
-    if (!rc && header.size_bytes > NATIVE_MAX_HEADER_BYTES)
-        rc = dcp_error_set(err, DCP_E_MISMATCH,
-                           "a native step cannot hold: %zu pieces in shard %d", shard->n,
-                           rank);
-    if (rc)
-        return rc;
+    DCP_TRY(dcp_buf_check(&header, err));
+    if (header.size_bytes > NATIVE_MAX_HEADER_BYTES)
+        return dcp_error_set(err, DCP_E_MISMATCH,
+                             "a native step cannot hold: %zu pieces in shard %d",
+                             shard->n, rank);
     uint64_t at = header.size_bytes;
     dcp_native_shard_name(name, rank, catalog->world, false);
-    rc = dcp_catalog_add_file(catalog, &(struct dcp_file){ .name = name, .rank = rank },
-                              &shard->file, err);
-    if (rc)
-        return rc;
+    DCP_TRY(dcp_catalog_add_file(
+        catalog, &(struct dcp_file){ .name = name, .rank = rank }, &shard->file, err));
     for (size_t i = 0; i < shard->n; i++) {
         struct dcp_piece *piece = &catalog->pieces[shard->order[i]];
         piece->file = shard->file;
@@ -206,21 +202,20 @@ int dcp_native_assign(struct dcp_target *target, struct dcp_error *err)
     struct dcp_catalog *catalog = target->catalog;
     const struct shard *shards = target->state;
     size_t n = 0;
-    int rc = DCP_OK;
 
     dcp_catalog_hold_object(catalog, NULL);
     if (catalog->step < -1)
         return dcp_error_set(err, DCP_E_MISMATCH,
                              "a native step cannot hold: the step %" PRId64,
                              catalog->step);
-    for (int r = 0; r < catalog->world && !rc; r++) {
-        rc = assign_shard(target, r, err);
+    for (int r = 0; r < catalog->world; r++) {
+        DCP_TRY(assign_shard(target, r, err));
         n += shards[r].n;
     }
-    if (!rc && n != catalog->n_pieces)
-        rc = dcp_error_set(err, DCP_E_MISMATCH,
-                           "a piece belongs to a rank outside the world");
-    return rc;
+    if (n != catalog->n_pieces)
+        return dcp_error_set(err, DCP_E_MISMATCH,
+                             "a piece belongs to a rank outside the world");
+    return DCP_OK;
 }
 
 static void add_piece(struct dcp_buf *buf, const struct dcp_catalog *catalog,
@@ -326,9 +321,7 @@ static int add_object(struct dcp_buf *buf, const struct dcp_object *object,
     }
     /* Read and written again: what is embedded is valid, and in the one spelling. */
     DCP_CLEANUP_JSON json_t *value = NULL;
-    int rc = dcp_json_parse(object->data, object->size_bytes, object->name, &value, err);
-    if (rc)
-        return rc;
+    DCP_TRY(dcp_json_parse(object->data, object->size_bytes, object->name, &value, err));
     DCP_CLEANUP_FREE char *text = dcp_json_text(value, 0);
     if (!text)
         return dcp_error_memory(err, "an object");
@@ -394,25 +387,24 @@ static int add_extra(struct dcp_buf *buf, const struct dcp_catalog *catalog,
                      struct dcp_error *err)
 {
     DCP_CLEANUP_JSON json_t *extra = NULL;
-    int at = dcp_catalog_find_object(catalog, NATIVE_EXTRA), rc = DCP_OK;
+    int at = dcp_catalog_find_object(catalog, NATIVE_EXTRA);
     const char *key;
     json_t *value;
 
     if (at < 0)
         return DCP_OK;
     const struct dcp_object *object = &catalog->objects[at];
-    rc = dcp_json_parse(object->data, object->size_bytes, NATIVE_EXTRA, &extra, err);
-    if (!rc)
-        json_object_foreach(extra, key, value)
-        {
-            DCP_CLEANUP_FREE char *text = dcp_json_text(value, 0);
-            dcp_buf_add_text(buf, ",\n");
-            dcp_json_quote(buf, key);
-            dcp_buf_add_u8(buf, ':');
-            dcp_buf_add_text(buf, text ? text : "null");
-            buf->failed |= !text;
-        }
-    return rc;
+    DCP_TRY(dcp_json_parse(object->data, object->size_bytes, NATIVE_EXTRA, &extra, err));
+    json_object_foreach(extra, key, value)
+    {
+        DCP_CLEANUP_FREE char *text = dcp_json_text(value, 0);
+        dcp_buf_add_text(buf, ",\n");
+        dcp_json_quote(buf, key);
+        dcp_buf_add_u8(buf, ':');
+        dcp_buf_add_text(buf, text ? text : "null");
+        buf->failed |= !text;
+    }
+    return DCP_OK;
 }
 
 /* What no reader would take is found before the step exists: objects nested too deep, a
@@ -420,16 +412,15 @@ static int add_extra(struct dcp_buf *buf, const struct dcp_catalog *catalog,
 static int check_readable(const struct dcp_buf *buf, struct dcp_error *err)
 {
     DCP_CLEANUP_JSON json_t *root = NULL;
-    int rc = dcp_buf_check(buf, err);
 
-    if (!rc && buf->size_bytes > NATIVE_MAX_MANIFEST_BYTES)
-        rc = dcp_error_set(err, DCP_E_MISMATCH,
-                           "a native step cannot hold: a manifest of"
-                           " %zu bytes",
-                           buf->size_bytes);
-    return rc ? rc
-              : dcp_json_parse((const char *)buf->data, buf->size_bytes, NATIVE_MANIFEST,
-                               &root, err);
+    DCP_TRY(dcp_buf_check(buf, err));
+    if (buf->size_bytes > NATIVE_MAX_MANIFEST_BYTES)
+        return dcp_error_set(err, DCP_E_MISMATCH,
+                             "a native step cannot hold: a manifest of"
+                             " %zu bytes",
+                             buf->size_bytes);
+    return dcp_json_parse((const char *)buf->data, buf->size_bytes, NATIVE_MANIFEST,
+                          &root, err);
 }
 
 static void add_ties(struct dcp_buf *buf, const struct dcp_catalog *catalog)
@@ -515,10 +506,8 @@ int dcp_native_finish(struct dcp_target *target, struct dcp_error *err)
         return rc;
     dcp_buf_add_fmt(&buf, NATIVE_DIGEST_FORMAT,
                     dcp_hash_crc64(0, buf.data, buf.size_bytes));
-    rc = check_readable(&buf, err);
-    if (rc)
-        return rc;
-    rc = dcp_catalog_add_file(catalog, &(struct dcp_file){ .name = NATIVE_MANIFEST },
-                              &file, err);
-    return rc ? rc : dcp_literals_take(target, file, 0, &buf, err);
+    DCP_TRY(check_readable(&buf, err));
+    DCP_TRY(dcp_catalog_add_file(catalog, &(struct dcp_file){ .name = NATIVE_MANIFEST },
+                                 &file, err));
+    return dcp_literals_take(target, file, 0, &buf, err);
 }

@@ -46,32 +46,27 @@ static int index_source(const struct dcp_source *source, struct dcp_catalog *cat
     int file, tensor;
 
     catalog->format = dcp_format_npy.name;
-    int rc = dcp_input_open(&in, source, NULL, err);
-    if (!rc)
-        rc = read_head(&in, &npy, err);
-    if (rc)
-        return rc;
+    DCP_TRY(dcp_input_open(&in, source, NULL, err));
+    DCP_TRY(read_head(&in, &npy, err));
     const struct dcp_file entry = { .name = dcp_input_base(&in, source),
                                     .size_bytes = in.size_bytes };
-    rc = dcp_catalog_add_file(catalog, &entry, &file, err);
-    if (!rc)
-        rc = dcp_catalog_add_tensor(catalog,
-                                    &(struct dcp_tensor){ .name = TENSOR_NAME,
-                                                          .dtype = npy.dtype,
-                                                          .ndim = npy.ndim,
-                                                          .shape = npy.shape },
-                                    &tensor, err);
-    if (!rc)
-        rc = dcp_catalog_add_piece(
-            catalog,
-            &(struct dcp_piece){ .tensor = tensor,
-                                 .file = file,
-                                 .offset = npy.begin,
-                                 .stored_size = npy.size_bytes,
-                                 .swap_bytes = npy.swap_bytes,
-                                 .stride = npy.dense ? NULL : npy.stride },
-            err);
-    return rc ? rc : dcp_roles_find_plain(catalog, err);
+    DCP_TRY(dcp_catalog_add_file(catalog, &entry, &file, err));
+    DCP_TRY(dcp_catalog_add_tensor(catalog,
+                                   &(struct dcp_tensor){ .name = TENSOR_NAME,
+                                                         .dtype = npy.dtype,
+                                                         .ndim = npy.ndim,
+                                                         .shape = npy.shape },
+                                   &tensor, err));
+    DCP_TRY(dcp_catalog_add_piece(
+        catalog,
+        &(struct dcp_piece){ .tensor = tensor,
+                             .file = file,
+                             .offset = npy.begin,
+                             .stored_size = npy.size_bytes,
+                             .swap_bytes = npy.swap_bytes,
+                             .stride = npy.dense ? NULL : npy.stride },
+        err));
+    return dcp_roles_find_plain(catalog, err);
 }
 
 static int assign(struct dcp_target *target, struct dcp_error *err)
@@ -89,14 +84,12 @@ static int assign(struct dcp_target *target, struct dcp_error *err)
     }
     const struct dcp_tensor *tensor = &catalog->tensors[0];
     struct dcp_piece *piece = &catalog->pieces[tensor->first_piece];
-    int rc = dcp_npy_write(tensor, "a .npy file", &head, err);
-    if (rc)
-        return rc;
+    DCP_TRY(dcp_npy_write(tensor, "a .npy file", &head, err));
     piece->offset = head.size_bytes;
     piece->stored_size = dcp_tensor_bytes(tensor);
     const struct dcp_file entry = { .name = name ? name : DEFAULT_NAME,
                                     .size_bytes = piece->offset + piece->stored_size };
-    rc = dcp_catalog_add_file(catalog, &entry, &file, err);
+    int rc = dcp_catalog_add_file(catalog, &entry, &file, err);
     piece->file = file;
     return rc ? rc : dcp_literals_take(target, file, 0, &head, err);
 }

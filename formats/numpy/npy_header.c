@@ -201,9 +201,7 @@ static int parse_text(struct parser *p)
     if (!take(p, '{'))
         return corrupt(p, "its header is no dict");
     while (!take(p, '}')) {
-        int rc = comma ? parse_member(p) : corrupt(p, "its header is no dict");
-        if (rc)
-            return rc;
+        DCP_TRY(comma ? parse_member(p) : corrupt(p, "its header is no dict"));
         comma = take(p, ',');
     }
     skip_blanks(p);
@@ -267,11 +265,8 @@ int dcp_npy_parse(const void *data, size_t n, uint64_t file_bytes, const char *s
         return corrupt(&p, "its header is cut off");
     p.end = p.at + text_bytes;
     p.python2 = major < 3;
-    int rc = parse_text(&p);
-    if (!rc)
-        rc = measure(&p);
-    if (rc)
-        return rc;
+    DCP_TRY(parse_text(&p));
+    DCP_TRY(measure(&p));
     out->begin = in.at;
     if (out->size_bytes > file_bytes - out->begin)
         return corrupt(&p, "its array is cut off");
@@ -311,15 +306,13 @@ int dcp_npy_write(const struct dcp_tensor *tensor, const char *what, struct dcp_
 {
     const char *code = dcp_npy_code(tensor->dtype);
     DCP_CLEANUP_BUF struct dcp_buf text = { 0 };
-    char name[160];
 
     if (!code) {
-        dcp_error_set(err, DCP_E_MISMATCH,
-                      "%s cannot hold: %s, which NumPy does not have (tensor '%s')", what,
-                      dcp_dtype_torch_name(tensor->dtype),
-                      dcp_str_escape(name, sizeof name, tensor->name));
+        dcp_error_of_tensor(err, DCP_E_MISMATCH, tensor->name,
+                            "%s cannot hold: %s, which NumPy does not have (tensor '%s')",
+                            what, dcp_dtype_torch_name(tensor->dtype),
+                            DCP_SHOWN(tensor->name));
         dcp_error_hint(err, "--dtype fp32 or --dtype fp16 converts it");
-        dcp_error_tensor(err, tensor->name);
         return DCP_E_MISMATCH;
     }
     dcp_buf_add_fmt(&text, "{'descr': '%s%s', 'fortran_order': False, 'shape': ",

@@ -30,8 +30,8 @@ static int archive_open(struct archive *a, const struct dcp_source *source,
     a->arena = dcp_arena_new();
     if (!a->arena)
         return dcp_error_memory(err, "a zip directory");
-    int rc = dcp_input_open(&a->in, source, NULL, err);
-    return rc ? rc : dcp_zip_open(&a->in, 0, a->in.size_bytes, a->arena, &a->zip, err);
+    DCP_TRY(dcp_input_open(&a->in, source, NULL, err));
+    return dcp_zip_open(&a->in, 0, a->in.size_bytes, a->arena, &a->zip, err);
 }
 
 /* Also true of an archive of nothing, which is what savez makes of nothing. */
@@ -90,18 +90,16 @@ static int index_record(struct archive *a, const struct dcp_zip_record *record, 
                         struct dcp_catalog *catalog, struct dcp_error *err)
 {
     DCP_CLEANUP_FREE unsigned char *head = malloc(DCP_NPY_MAX_HEAD_BYTES);
-    char name[160], shown[460];
+    char shown[460];
     struct dcp_npy npy;
     size_t n = 0;
 
     if (!head)
         return dcp_error_memory(err, "a NumPy archive");
-    snprintf(shown, sizeof shown, "'%s': '%s'", a->in.shown,
-             dcp_str_escape(name, sizeof name, record->name));
-    int rc = dcp_zip_read_head(&a->in, record, DCP_NPY_MAX_HEAD_BYTES, head, &n, err);
-    if (!rc)
-        rc = dcp_npy_parse(head, n, record->size_bytes, shown, &npy, err);
-    return rc ? rc : add_array(a, record, &npy, file, catalog, err);
+    snprintf(shown, sizeof shown, "'%s': '%s'", a->in.shown, DCP_SHOWN(record->name));
+    DCP_TRY(dcp_zip_read_head(&a->in, record, DCP_NPY_MAX_HEAD_BYTES, head, &n, err));
+    DCP_TRY(dcp_npy_parse(head, n, record->size_bytes, shown, &npy, err));
+    return add_array(a, record, &npy, file, catalog, err);
 }
 
 static int index_source(const struct dcp_source *source, struct dcp_catalog *catalog,
@@ -111,21 +109,18 @@ static int index_source(const struct dcp_source *source, struct dcp_catalog *cat
     int file;
 
     catalog->format = dcp_format_npz.name;
-    int rc = archive_open(&a, source, err);
-    if (rc)
-        return rc;
+    DCP_TRY(archive_open(&a, source, err));
     if (!holds_arrays(&a))
         return dcp_error_set(err, DCP_E_UNSUPPORTED,
                              "'%s' is a zip archive of other things than NumPy arrays",
                              a.in.shown);
     const struct dcp_file entry = { .name = dcp_input_base(&a.in, source),
                                     .size_bytes = a.in.size_bytes };
-    rc = dcp_catalog_add_file(catalog, &entry, &file, err);
-    if (!rc)
-        rc = dcp_zip_add_records(&a.zip, catalog, file, err);
-    for (size_t i = 0; i < a.zip.n_records && !rc; i++)
-        rc = index_record(&a, &a.zip.records[i], file, catalog, err);
-    return rc ? rc : dcp_roles_find_plain(catalog, err);
+    DCP_TRY(dcp_catalog_add_file(catalog, &entry, &file, err));
+    DCP_TRY(dcp_zip_add_records(&a.zip, catalog, file, err));
+    for (size_t i = 0; i < a.zip.n_records; i++)
+        DCP_TRY(index_record(&a, &a.zip.records[i], file, catalog, err));
+    return dcp_roles_find_plain(catalog, err);
 }
 
 const struct dcp_format dcp_format_npz = {

@@ -75,7 +75,6 @@ static int make_name(struct dcp_catalog *catalog, const struct dcp_tensor *tenso
 {
     size_t n = strlen(tensor->name);
     char *name = dcp_catalog_alloc(catalog, n + sizeof DCP_NPZ_SUFFIX, 1);
-    char shown[160];
 
     if (!name)
         return dcp_error_memory(err, "a NumPy archive");
@@ -84,10 +83,10 @@ static int make_name(struct dcp_catalog *catalog, const struct dcp_tensor *tenso
     *out = name;
     if (dcp_zip_name_ok(name, strlen(name)))
         return DCP_OK;
-    dcp_error_set(err, DCP_E_MISMATCH, "a NumPy archive cannot hold: the name '%s'",
-                  dcp_str_escape(shown, sizeof shown, tensor->name));
+    dcp_error_of_tensor(err, DCP_E_MISMATCH, tensor->name,
+                        "a NumPy archive cannot hold: the name '%s'",
+                        DCP_SHOWN(tensor->name));
     dcp_error_hint(err, "--rename gives it another one");
-    dcp_error_tensor(err, tensor->name);
     return DCP_E_MISMATCH;
 }
 
@@ -230,25 +229,22 @@ int dcp_npz_assign(struct dcp_target *target, struct dcp_error *err)
     struct records *records = target->state;
     DCP_CLEANUP_BUF struct dcp_buf tail = { 0 };
 
-    int rc = plan(catalog, records, err);
-    if (rc)
-        return rc;
+    DCP_TRY(plan(catalog, records, err));
     put_tail(&tail, records); /* for its length */
-    rc = dcp_buf_check(&tail, err);
+    DCP_TRY(dcp_buf_check(&tail, err));
     const struct dcp_file entry = { .name = target->options->name ? target->options->name
                                                                   : DEFAULT_NAME,
                                     .size_bytes = records->directory + tail.size_bytes };
-    if (!rc)
-        rc = dcp_catalog_add_file(catalog, &entry, &records->file, err);
-    for (size_t i = 0; i < records->n && !rc; i++) {
+    DCP_TRY(dcp_catalog_add_file(catalog, &entry, &records->file, err));
+    for (size_t i = 0; i < records->n; i++) {
         const struct record *r = &records->items[i];
         struct dcp_piece *piece = &catalog->pieces[r->tensor->first_piece];
         piece->file = records->file;
         piece->offset = begin_of(r) + r->head.size_bytes;
         piece->stored_size = dcp_tensor_bytes(r->tensor);
-        rc = dcp_literals_take(target, records->file, begin_of(r), &r->head, err);
+        DCP_TRY(dcp_literals_take(target, records->file, begin_of(r), &r->head, err));
     }
-    return rc;
+    return DCP_OK;
 }
 
 int dcp_npz_finalize(struct dcp_target *target, int rank, struct dcp_error *err)
@@ -256,10 +252,9 @@ int dcp_npz_finalize(struct dcp_target *target, int rank, struct dcp_error *err)
     const struct dcp_catalog *catalog = target->catalog;
     struct records *records = target->state;
     DCP_CLEANUP_BUF struct dcp_buf buf = { 0 };
-    int rc = DCP_OK;
 
     (void)rank; /* there is one */
-    for (size_t i = 0; i < records->n && !rc; i++) {
+    for (size_t i = 0; i < records->n; i++) {
         struct record *r = &records->items[i];
         const struct dcp_piece *piece = &catalog->pieces[r->tensor->first_piece];
         r->crc32 =
@@ -267,10 +262,8 @@ int dcp_npz_finalize(struct dcp_target *target, int rank, struct dcp_error *err)
                                    piece->crc32, piece->stored_size);
         buf.size_bytes = 0;
         put_local(&buf, r);
-        rc = dcp_literals_take(target, records->file, r->offset, &buf, err);
+        DCP_TRY(dcp_literals_take(target, records->file, r->offset, &buf, err));
     }
-    if (rc)
-        return rc;
     buf.size_bytes = 0;
     put_tail(&buf, records);
     return dcp_literals_take(target, records->file, records->directory, &buf, err);

@@ -171,9 +171,9 @@ static int convert_tagged_list(struct converter *c, const char *tag,
                                json_t **out)
 {
     json_t *array = NULL;
-    int rc = convert_list(c, list, depth + 1, &array);
 
-    return rc ? rc : give_tagged(c, tag, array, out);
+    DCP_TRY(convert_list(c, list, depth + 1, &array));
+    return give_tagged(c, tag, array, out);
 }
 
 static int convert_pairs(struct converter *c, const struct dcp_pickle_list *pairs,
@@ -336,10 +336,8 @@ static int convert_call(struct converter *c, const struct dcp_pickle_node *node,
     const unsigned char *bytes;
     size_t n;
     bool found;
-    int rc = dcp_pickle_bytes(node, c->arena, &found, &bytes, &n, c->err);
 
-    if (rc)
-        return rc;
+    DCP_TRY(dcp_pickle_bytes(node, c->arena, &found, &bytes, &n, c->err));
     if (found) {
         bool mutable = node->kind == DCP_PICKLE_BYTEARRAY ||
                        dcp_pickle_is_call(node, "builtins", "bytearray");

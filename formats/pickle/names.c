@@ -1,5 +1,6 @@
 /* names: the opcodes that no checkpoint needs. They are run only where names are
  * wanted, so that a pickle tells them all. */
+#include "base/mem.h"
 #include "base/str.h"
 #include "globals.h"
 #include "machine.h"
@@ -15,13 +16,11 @@ static int op_inst(struct dcp_pickle_machine *m)
 {
     struct dcp_pickle_node **items, *cls;
     size_t n;
-    int rc = dcp_pickle_pop_mark(m, &items, &n);
 
-    if (!rc)
-        rc = dcp_pickle_push_global(m, m->text, m->text_len, m->text2, m->text2_len);
-    if (!rc)
-        rc = dcp_pickle_pop(m, &cls);
-    return rc ? rc : dcp_pickle_push_object(m, cls, NULL, NULL);
+    DCP_TRY(dcp_pickle_pop_mark(m, &items, &n));
+    DCP_TRY(dcp_pickle_push_global(m, m->text, m->text_len, m->text2, m->text2_len));
+    DCP_TRY(dcp_pickle_pop(m, &cls));
+    return dcp_pickle_push_object(m, cls, NULL, NULL);
 }
 
 /* (mark, class, args…) OBJ */
@@ -29,11 +28,11 @@ static int op_obj(struct dcp_pickle_machine *m)
 {
     struct dcp_pickle_node **items;
     size_t n;
-    int rc = dcp_pickle_pop_mark(m, &items, &n);
 
-    if (!rc && !n)
-        rc = dcp_pickle_broken(m, "there is no class");
-    return rc ? rc : dcp_pickle_push_object(m, items[0], NULL, NULL);
+    DCP_TRY(dcp_pickle_pop_mark(m, &items, &n));
+    if (!n)
+        return dcp_pickle_broken(m, "there is no class");
+    return dcp_pickle_push_object(m, items[0], NULL, NULL);
 }
 
 /* A class by a number of copyreg's registry, whatever that holds. */
@@ -97,9 +96,9 @@ static int push_marked(struct dcp_pickle_machine *m, enum dcp_pickle_kind kind)
 {
     struct dcp_pickle_node **items, *node = dcp_pickle_node_new(m, kind);
     size_t n;
-    int rc = dcp_pickle_pop_mark(m, &items, &n);
 
-    return rc ? rc : dcp_pickle_push_new(m, node);
+    DCP_TRY(dcp_pickle_pop_mark(m, &items, &n));
+    return dcp_pickle_push_new(m, node);
 }
 
 static int op_list(struct dcp_pickle_machine *m)

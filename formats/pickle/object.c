@@ -114,21 +114,17 @@ static int push_dotted(struct dcp_pickle_machine *m, const char *module,
     memcpy(outer, module, module_len);
     outer[module_len] = '.';
     memcpy(outer + module_len + 1, name, outer_len);
-    int rc = dcp_pickle_push_global(m, outer, used, dot + 1, name_len - outer_len - 1);
-    if (!rc)
-        m->stack[m->n_stack - 1]->global.n_module = module_len;
-    return rc;
+    DCP_TRY(dcp_pickle_push_global(m, outer, used, dot + 1, name_len - outer_len - 1));
+    m->stack[m->n_stack - 1]->global.n_module = module_len;
+    return DCP_OK;
 }
 
 static int op_stack_global(struct dcp_pickle_machine *m)
 {
     struct dcp_pickle_node *name, *module;
-    int rc = dcp_pickle_pop(m, &name);
 
-    if (!rc)
-        rc = dcp_pickle_pop(m, &module);
-    if (rc)
-        return rc;
+    DCP_TRY(dcp_pickle_pop(m, &name));
+    DCP_TRY(dcp_pickle_pop(m, &module));
     if (name->kind != DCP_PICKLE_STR || module->kind != DCP_PICKLE_STR)
         return dcp_pickle_corrupt(m, "the name of a class or function is not a string");
     return push_dotted(m, module->text.data, module->text.size_bytes, name->text.data,
@@ -259,18 +255,17 @@ int dcp_pickle_push_object(struct dcp_pickle_machine *m, struct dcp_pickle_node 
     node->object->cls = cls;
     node->object->args = args;
     node->object->kwargs = kwargs;
-    int rc = normalise_pairs(m, node);
-    return rc ? rc : dcp_pickle_push(m, node);
+    DCP_TRY(normalise_pairs(m, node));
+    return dcp_pickle_push(m, node);
 }
 
 static int op_reduce(struct dcp_pickle_machine *m)
 {
     struct dcp_pickle_node *cls, *args;
-    int rc = dcp_pickle_pop(m, &args);
 
-    if (!rc)
-        rc = dcp_pickle_pop(m, &cls);
-    return rc ? rc : dcp_pickle_push_object(m, cls, args, NULL);
+    DCP_TRY(dcp_pickle_pop(m, &args));
+    DCP_TRY(dcp_pickle_pop(m, &cls));
+    return dcp_pickle_push_object(m, cls, args, NULL);
 }
 
 /* What was pushed was made by __new__. */
@@ -288,36 +283,29 @@ static int mark_made(struct dcp_pickle_machine *m)
 
 static int op_newobj(struct dcp_pickle_machine *m)
 {
-    int rc = op_reduce(m);
-
-    return rc ? rc : mark_made(m);
+    DCP_TRY(op_reduce(m));
+    return mark_made(m);
 }
 
 static int op_newobj_ex(struct dcp_pickle_machine *m)
 {
     struct dcp_pickle_node *cls, *args, *kwargs;
-    int rc = dcp_pickle_pop(m, &kwargs);
 
-    if (!rc)
-        rc = dcp_pickle_pop(m, &args);
-    if (!rc)
-        rc = dcp_pickle_pop(m, &cls);
-    if (!rc && kwargs->kind != DCP_PICKLE_DICT && !m->names)
-        rc = dcp_pickle_corrupt(m, "its named arguments are not a dict");
-    if (!rc)
-        rc = dcp_pickle_push_object(m, cls, args, kwargs);
-    return rc ? rc : mark_made(m);
+    DCP_TRY(dcp_pickle_pop(m, &kwargs));
+    DCP_TRY(dcp_pickle_pop(m, &args));
+    DCP_TRY(dcp_pickle_pop(m, &cls));
+    if (kwargs->kind != DCP_PICKLE_DICT && !m->names)
+        return dcp_pickle_corrupt(m, "its named arguments are not a dict");
+    DCP_TRY(dcp_pickle_push_object(m, cls, args, kwargs));
+    return mark_made(m);
 }
 
 static int op_build(struct dcp_pickle_machine *m)
 {
     struct dcp_pickle_node *state, *node;
-    int rc = dcp_pickle_pop(m, &state);
 
-    if (!rc)
-        rc = dcp_pickle_top(m, &node);
-    if (rc)
-        return rc;
+    DCP_TRY(dcp_pickle_pop(m, &state));
+    DCP_TRY(dcp_pickle_top(m, &node));
     if (m->names)
         return DCP_OK;
     if (node->kind != DCP_PICKLE_OBJECT || node->object->state)
@@ -329,18 +317,16 @@ static int op_build(struct dcp_pickle_machine *m)
 static int op_binpersid(struct dcp_pickle_machine *m)
 {
     struct dcp_pickle_node *id, *node;
-    int rc = dcp_pickle_pop(m, &id);
 
-    if (rc)
-        return rc;
+    DCP_TRY(dcp_pickle_pop(m, &id));
     if (m->ids && m->ids->resolve && (node = m->ids->resolve(id)))
         return dcp_pickle_push(m, node);
     node = dcp_pickle_node_new(m, DCP_PICKLE_PERSID);
     if (node)
         node->id = id;
     if (node && m->ids)
-        rc = dcp_pickle_list_add(m, &m->ids->found, &node, 1);
-    return rc ? rc : dcp_pickle_push_new(m, node);
+        DCP_TRY(dcp_pickle_list_add(m, &m->ids->found, &node, 1));
+    return dcp_pickle_push_new(m, node);
 }
 
 const struct dcp_pickle_op dcp_pickle_object_ops[256] = {

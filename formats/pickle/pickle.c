@@ -63,7 +63,6 @@ static int read_line(struct dcp_pickle_machine *m, const char **out, size_t *out
 static int read_argument(struct dcp_pickle_machine *m, enum dcp_pickle_argument argument)
 {
     struct dcp_cursor *in = &m->in;
-    int rc;
 
     switch (argument) {
     case NOTHING:
@@ -87,8 +86,8 @@ static int read_argument(struct dcp_pickle_machine *m, enum dcp_pickle_argument 
         m->arg = dcp_cursor_le64(in);
         break;
     case TWO_LINES:
-        rc = read_line(m, &m->text, &m->text_len);
-        return rc ? rc : read_line(m, &m->text2, &m->text2_len);
+        DCP_TRY(read_line(m, &m->text, &m->text_len));
+        return read_line(m, &m->text2, &m->text2_len);
     case ONE_LINE:
         return read_line(m, &m->text, &m->text_len);
     }
@@ -119,11 +118,8 @@ static int run(struct dcp_pickle_machine *m)
         if (!op->run)
             return dcp_pickle_corrupt(
                 m, "no checkpoint needs it, and it is not allowed here");
-        int rc = read_argument(m, op->argument);
-        if (!rc)
-            rc = op->run(m);
-        if (rc)
-            return rc;
+        DCP_TRY(read_argument(m, op->argument));
+        DCP_TRY(op->run(m));
     }
     return DCP_OK;
 }

@@ -105,10 +105,8 @@ int dcp_pickle_push_new(struct dcp_pickle_machine *m, struct dcp_pickle_node *no
 int dcp_pickle_memo_set(struct dcp_pickle_machine *m, uint64_t index)
 {
     struct dcp_pickle_node *node = NULL;
-    int rc = dcp_pickle_top(m, &node);
 
-    if (rc)
-        return rc;
+    DCP_TRY(dcp_pickle_top(m, &node));
     /* Real writers count from 0, one opcode each: an index over the size is a bomb. */
     if (index >= m->in.size_bytes)
         return dcp_pickle_corrupt(m, "the memo index is larger than any real pickle's");
@@ -183,9 +181,9 @@ static int op_pop_mark(struct dcp_pickle_machine *m)
 static int op_dup(struct dcp_pickle_machine *m)
 {
     struct dcp_pickle_node *node = NULL;
-    int rc = dcp_pickle_top(m, &node);
 
-    return rc ? rc : dcp_pickle_push(m, node);
+    DCP_TRY(dcp_pickle_top(m, &node));
+    return dcp_pickle_push(m, node);
 }
 
 static int op_proto(struct dcp_pickle_machine *m)

@@ -1,4 +1,5 @@
 /* value: the opcodes that make values and containers. */
+#include "base/mem.h"
 #include "base/str.h"
 #include "machine.h"
 #include <string.h>
@@ -220,9 +221,9 @@ static int push_marked(struct dcp_pickle_machine *m, enum dcp_pickle_kind kind)
 {
     struct dcp_pickle_node **items;
     size_t n;
-    int rc = dcp_pickle_pop_mark(m, &items, &n);
 
-    return rc ? rc : push_list(m, kind, items, n);
+    DCP_TRY(dcp_pickle_pop_mark(m, &items, &n));
+    return push_list(m, kind, items, n);
 }
 
 static int op_tuple(struct dcp_pickle_machine *m)
@@ -241,10 +242,8 @@ static int target(struct dcp_pickle_machine *m, enum dcp_pickle_kind kind,
                   struct dcp_pickle_list **out)
 {
     struct dcp_pickle_node *node;
-    int rc = dcp_pickle_top(m, &node);
 
-    if (rc)
-        return rc;
+    DCP_TRY(dcp_pickle_top(m, &node));
     if (node->kind == kind)
         *out = &node->list;
     else if (node->kind == DCP_PICKLE_OBJECT)
@@ -259,13 +258,12 @@ static int add_marked(struct dcp_pickle_machine *m, enum dcp_pickle_kind kind)
     struct dcp_pickle_node **items;
     struct dcp_pickle_list *list = NULL;
     size_t n;
-    int rc = dcp_pickle_pop_mark(m, &items, &n);
 
-    if (!rc)
-        rc = target(m, kind, &list);
-    if (!rc && kind == DCP_PICKLE_DICT && n % 2)
-        rc = dcp_pickle_corrupt(m, "a key has no value");
-    return rc ? rc : dcp_pickle_list_add(m, list, items, n);
+    DCP_TRY(dcp_pickle_pop_mark(m, &items, &n));
+    DCP_TRY(target(m, kind, &list));
+    if (kind == DCP_PICKLE_DICT && n % 2)
+        return dcp_pickle_corrupt(m, "a key has no value");
+    return dcp_pickle_list_add(m, list, items, n);
 }
 
 static int op_appends(struct dcp_pickle_machine *m)
@@ -287,24 +285,21 @@ static int op_append(struct dcp_pickle_machine *m)
 {
     struct dcp_pickle_node *item;
     struct dcp_pickle_list *list = NULL;
-    int rc = dcp_pickle_pop(m, &item);
 
-    if (!rc)
-        rc = target(m, DCP_PICKLE_LIST, &list);
-    return rc ? rc : dcp_pickle_list_add(m, list, &item, 1);
+    DCP_TRY(dcp_pickle_pop(m, &item));
+    DCP_TRY(target(m, DCP_PICKLE_LIST, &list));
+    return dcp_pickle_list_add(m, list, &item, 1);
 }
 
 static int op_setitem(struct dcp_pickle_machine *m)
 {
     struct dcp_pickle_node *pair[2];
     struct dcp_pickle_list *list = NULL;
-    int rc = dcp_pickle_pop(m, &pair[1]);
 
-    if (!rc)
-        rc = dcp_pickle_pop(m, &pair[0]);
-    if (!rc)
-        rc = target(m, DCP_PICKLE_DICT, &list);
-    return rc ? rc : dcp_pickle_list_add(m, list, pair, 2);
+    DCP_TRY(dcp_pickle_pop(m, &pair[1]));
+    DCP_TRY(dcp_pickle_pop(m, &pair[0]));
+    DCP_TRY(target(m, DCP_PICKLE_DICT, &list));
+    return dcp_pickle_list_add(m, list, pair, 2);
 }
 
 const struct dcp_pickle_op dcp_pickle_value_ops[256] = {

@@ -38,7 +38,6 @@ int dcp_parts_refuse(const struct dcp_catalog *catalog, struct dcp_error *err)
 {
     DCP_CLEANUP_JSON json_t *info = NULL;
     int64_t offset[DCP_MAX_NDIM];
-    char shown[160];
     int rc = dcp_parts_read(catalog, &info, err);
 
     for (size_t t = 0; t < catalog->n_tensors && !rc && info; t++) {
@@ -51,8 +50,7 @@ int dcp_parts_refuse(const struct dcp_catalog *catalog, struct dcp_error *err)
         if (!part)
             continue;
         dcp_error_set(err, DCP_E_UNSUPPORTED, "'%s' holds only a part of tensor '%s'",
-                      catalog->files[0].name,
-                      dcp_str_escape(shown, sizeof shown, tensor->name));
+                      catalog->files[0].name, DCP_SHOWN(tensor->name));
         dcp_error_hint(err,
                        "save it with HuggingFaceStorageWriter(save_distributed=True)");
         return DCP_E_UNSUPPORTED;

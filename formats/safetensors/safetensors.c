@@ -32,12 +32,8 @@ struct range {
 static int corrupt(const struct header *h, const char *tensor, const char *what,
                    struct dcp_error *err)
 {
-    char shown[160];
-
-    dcp_error_set(err, DCP_E_CORRUPT, "'%s': tensor '%s' %s", h->in->shown,
-                  dcp_str_escape(shown, sizeof shown, tensor), what);
-    dcp_error_tensor(err, tensor);
-    return DCP_E_CORRUPT;
+    return dcp_error_of_tensor(err, DCP_E_CORRUPT, tensor, "'%s': tensor '%s' %s",
+                               h->in->shown, DCP_SHOWN(tensor), what);
 }
 
 /* -- reading ------------------------------------------------------------------------- */
@@ -45,7 +41,7 @@ static int corrupt(const struct header *h, const char *tensor, const char *what,
 static int parse_dtype(const struct header *h, const char *tensor, const char *name,
                        enum dcp_dtype *out, struct dcp_error *err)
 {
-    char shown[160], shown_dtype[32];
+    char shown_dtype[32];
 
     if (!name)
         return corrupt(h, tensor, "has no dtype", err);
@@ -56,7 +52,7 @@ static int parse_dtype(const struct header *h, const char *tensor, const char *n
         }
     return dcp_error_set(err, DCP_E_UNSUPPORTED,
                          "'%s': tensor '%s' has the dtype '%s', which is not supported",
-                         h->in->shown, dcp_str_escape(shown, sizeof shown, tensor),
+                         h->in->shown, DCP_SHOWN(tensor),
                          dcp_str_escape(shown_dtype, sizeof shown_dtype, name));
 }
 
@@ -105,12 +101,9 @@ static int add_tensor(struct header *h, const char *name, const json_t *entry,
                              "'%s' has a tensor whose name is empty, which is not "
                              "supported",
                              h->in->shown);
-    int rc = parse_dtype(h, name, json_string_value(json_object_get(entry, "dtype")),
-                         &tensor.dtype, err);
-    if (!rc)
-        rc = parse_shape(h, name, json_object_get(entry, "shape"), &tensor, shape, err);
-    if (rc)
-        return rc;
+    DCP_TRY(parse_dtype(h, name, json_string_value(json_object_get(entry, "dtype")),
+                        &tensor.dtype, err));
+    DCP_TRY(parse_shape(h, name, json_object_get(entry, "shape"), &tensor, shape, err));
     range = dcp_mem_grow(h->ranges, &h->cap_ranges, h->n_ranges + 1, sizeof *range);
     if (!range)
         return dcp_error_memory(err, "a safetensors header");
@@ -122,7 +115,7 @@ static int add_tensor(struct header *h, const char *name, const json_t *entry,
         range->begin > range->end)
         return corrupt(h, name, "has no valid data_offsets", err);
     tensor.role = dcp_role_of_name(name, &tensor.param);
-    rc = dcp_catalog_add_tensor(h->catalog, &tensor, &index, err);
+    int rc = dcp_catalog_add_tensor(h->catalog, &tensor, &index, err);
     if (rc) {
         dcp_error_prefix(err, "'%s'", h->in->shown);
         return rc;
@@ -189,9 +182,7 @@ static int add_metadata(struct header *h, json_t *metadata, struct dcp_error *er
     const char *format = json_string_value(json_object_get(metadata, "format"));
     if (format && !strcmp(format, "pt"))
         json_object_del(metadata, "format");
-    int rc = dcp_ties_index(h->catalog, metadata, err);
-    if (rc)
-        return rc;
+    DCP_TRY(dcp_ties_index(h->catalog, metadata, err));
     if (!json_object_size(metadata))
         return DCP_OK;
     DCP_CLEANUP_FREE char *text = dcp_json_text(metadata, 0);
@@ -208,24 +199,23 @@ static int add_members(struct header *h, struct dcp_json_span text, struct dcp_e
 {
     DCP_CLEANUP_WALK struct dcp_json_walk walk;
     DCP_CLEANUP_JSON json_t *metadata = NULL;
-    int rc = dcp_json_walk_init(&walk, text, text, '{', h->in->shown, err);
 
-    while (!rc && dcp_json_walk_next(&walk, err)) {
+    DCP_TRY(dcp_json_walk_init(&walk, text, text, '{', h->in->shown, err));
+    while (dcp_json_walk_next(&walk, err)) {
         DCP_CLEANUP_JSON json_t *entry = NULL;
         const char *name = dcp_json_walk_key(&walk);
-        rc = dcp_json_walk_parse(&walk, &entry, err);
-        if (!rc && strcmp(name, METADATA_KEY) != 0)
-            rc = add_tensor(h, name, entry, err);
-        else if (!rc && metadata)
-            rc = dcp_error_set(err, DCP_E_CORRUPT, "'%s': there are two __metadata__",
-                               h->in->shown);
-        else if (!rc)
+        DCP_TRY(dcp_json_walk_parse(&walk, &entry, err));
+        if (strcmp(name, METADATA_KEY) != 0)
+            DCP_TRY(add_tensor(h, name, entry, err));
+        else if (metadata)
+            return dcp_error_set(err, DCP_E_CORRUPT, "'%s': there are two __metadata__",
+                                 h->in->shown);
+        else
             metadata = json_incref(entry);
     }
-    rc = rc ? rc : walk.rc;
-    if (!rc)
-        rc = check_ranges(h, err);
-    return !rc && metadata ? add_metadata(h, metadata, err) : rc;
+    DCP_TRY(walk.rc);
+    DCP_TRY(check_ranges(h, err));
+    return metadata ? add_metadata(h, metadata, err) : DCP_OK;
 }
 
 static int read_length(const struct dcp_input *in, uint64_t *out, struct dcp_error *err)
@@ -257,21 +247,16 @@ int dcp_safetensors_index_file(const struct dcp_source *source, const char *name
     DCP_CLEANUP_FREE void *text = NULL;
     uint64_t length;
 
-    int rc = dcp_input_open(&in, source, name, err);
-    if (!rc)
-        rc = read_length(&in, &length, err);
-    if (!rc)
-        rc = check_length(&in, length, err);
-    if (!rc)
-        rc = dcp_input_read_new(&in, LENGTH_BYTES, (size_t)length, &text, err);
-    if (rc)
-        return rc;
+    DCP_TRY(dcp_input_open(&in, source, name, err));
+    DCP_TRY(read_length(&in, &length, err));
+    DCP_TRY(check_length(&in, length, err));
+    DCP_TRY(dcp_input_read_new(&in, LENGTH_BYTES, (size_t)length, &text, err));
     struct header h = { .in = &in,
                         .data_begin = LENGTH_BYTES + length,
                         .catalog = catalog };
     const struct dcp_file file = { .name = dcp_input_base(&in, source),
                                    .size_bytes = in.size_bytes };
-    rc = dcp_catalog_add_file(catalog, &file, &h.file, err);
+    int rc = dcp_catalog_add_file(catalog, &file, &h.file, err);
     if (!rc)
         rc = add_members(&h, (struct dcp_json_span){ text, (size_t)length }, err);
     free(h.ranges);
@@ -308,10 +293,9 @@ static int index_source(const struct dcp_source *source, struct dcp_catalog *cat
                         struct dcp_error *err)
 {
     catalog->format = dcp_format_safetensors.name;
-    int rc = dcp_safetensors_index_file(source, NULL, catalog, err);
-    if (!rc)
-        rc = dcp_parts_refuse(catalog, err);
-    return rc ? rc : dcp_roles_find_plain(catalog, err);
+    DCP_TRY(dcp_safetensors_index_file(source, NULL, catalog, err));
+    DCP_TRY(dcp_parts_refuse(catalog, err));
+    return dcp_roles_find_plain(catalog, err);
 }
 
 /* -- writing ------------------------------------------------------------------------- */

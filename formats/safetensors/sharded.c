@@ -64,11 +64,9 @@ static int64_t number_of(struct map *map, const char *name, struct dcp_error *er
 
     if (number >= 0)
         return number;
-    if (!dcp_store_name_ok(name) || strchr(name, '/') || strchr(name, '\\')) {
-        dcp_error_set(err, DCP_E_CORRUPT, "'%s' names a shard that is no plain file name",
-                      map->shown);
-        return DCP_E_CORRUPT;
-    }
+    if (!dcp_store_name_ok(name) || strchr(name, '/') || strchr(name, '\\'))
+        return dcp_error_set(err, DCP_E_CORRUPT,
+                             "'%s' names a shard that is no plain file name", map->shown);
     char *kept = dcp_arena_text(map->texts, name);
     const char **names =
         dcp_mem_grow(map->names, &map->cap_files, map->n_files + 1, sizeof *names);
@@ -86,13 +84,12 @@ static int add_tensor(struct map *map, const char *name, const json_t *value,
 {
     const char *file = json_string_value(value), *kept;
     int64_t number = number_of(map, file ? file : "", err);
-    char shown[160];
 
     if (number < 0)
         return (int)number;
     if (dcp_map_find(&map->tensors, name, strlen(name)) >= 0)
         return dcp_error_set(err, DCP_E_CORRUPT, "'%s' has the tensor '%s' twice",
-                             map->shown, dcp_str_escape(shown, sizeof shown, name));
+                             map->shown, DCP_SHOWN(name));
     kept = dcp_arena_text(map->texts, name);
     return kept && dcp_map_set(&map->tensors, kept, strlen(kept), number)
                ? DCP_OK
@@ -106,19 +103,17 @@ static int read_map(struct map *map, struct dcp_error *err)
     DCP_CLEANUP_JSON json_t *root = NULL;
 
     map->texts = dcp_arena_new();
-    int rc = map->texts ? DCP_OK : dcp_error_memory(err, "the index of shards");
-    if (!rc)
-        rc = dcp_json_walk_root(map->doc, map->shown, large, &map->part, &root, err);
-    if (!rc)
-        rc = dcp_json_walk_member(&walk, map->doc, map->part, '{', large[0], map->shown,
-                                  err);
-    while (!rc && dcp_json_walk_next(&walk, err)) {
+    if (!map->texts)
+        return dcp_error_memory(err, "the index of shards");
+    DCP_TRY(dcp_json_walk_root(map->doc, map->shown, large, &map->part, &root, err));
+    DCP_TRY(
+        dcp_json_walk_member(&walk, map->doc, map->part, '{', large[0], map->shown, err));
+    while (dcp_json_walk_next(&walk, err)) {
         DCP_CLEANUP_JSON json_t *value = NULL;
-        rc = dcp_json_walk_parse(&walk, &value, err);
-        if (!rc)
-            rc = add_tensor(map, dcp_json_walk_key(&walk), value, err);
+        DCP_TRY(dcp_json_walk_parse(&walk, &value, err));
+        DCP_TRY(add_tensor(map, dcp_json_walk_key(&walk), value, err));
     }
-    return rc ? rc : walk.rc;
+    return walk.rc;
 }
 
 static void free_map(struct map *map)
@@ -134,19 +129,17 @@ static int missing(const struct map *map, const struct dcp_catalog *catalog,
                    struct dcp_error *err)
 {
     DCP_CLEANUP_WALK struct dcp_json_walk walk;
-    char shown[160];
-    int rc = dcp_json_walk_init(&walk, map->doc, map->part, '{', map->shown, err);
 
-    while (!rc && dcp_json_walk_next(&walk, err)) {
+    DCP_TRY(dcp_json_walk_init(&walk, map->doc, map->part, '{', map->shown, err));
+    while (dcp_json_walk_next(&walk, err)) {
         const char *name = dcp_json_walk_key(&walk);
-        if (dcp_catalog_find(catalog, name) < 0) {
-            rc = dcp_error_set(err, DCP_E_CORRUPT,
-                               "'%s' promises a tensor '%s' that is not in its shard",
-                               map->shown, dcp_str_escape(shown, sizeof shown, name));
-            dcp_error_tensor(err, name);
-        }
+        if (dcp_catalog_find(catalog, name) < 0)
+            return dcp_error_of_tensor(
+                err, DCP_E_CORRUPT, name,
+                "'%s' promises a tensor '%s' that is not in its shard", map->shown,
+                DCP_SHOWN(name));
     }
-    return rc ? rc : walk.rc;
+    return walk.rc;
 }
 
 static int index_shard(const struct dcp_source *source, struct shard *shard,
@@ -247,12 +240,10 @@ static int add_adapter_config(const struct dcp_source *source,
 
     if (!dcp_source_has(source, ADAPTER_CONFIG))
         return DCP_OK;
-    int rc = dcp_source_read(source, ADAPTER_CONFIG, DCP_FORMAT_JSON_MAX_BYTES, &text, &n,
-                             err);
-    if (!rc)
-        rc = dcp_json_parse(text, n, ADAPTER_CONFIG, &config, err);
-    return rc ? rc
-              : dcp_training_add(catalog, "adapter_config", json_incref(config), err);
+    DCP_TRY(dcp_source_read(source, ADAPTER_CONFIG, DCP_FORMAT_JSON_MAX_BYTES, &text, &n,
+                            err));
+    DCP_TRY(dcp_json_parse(text, n, ADAPTER_CONFIG, &config, err));
+    return dcp_training_add(catalog, "adapter_config", json_incref(config), err);
 }
 
 static int index_files(const struct dcp_source *source, struct dcp_catalog *catalog,
@@ -266,8 +257,8 @@ static int index_files(const struct dcp_source *source, struct dcp_catalog *cata
                              "neither '" STEM ".safetensors' nor its index");
     if (is_index)
         return dcp_sharded_index(source, name, dcp_safetensors_index_file, catalog, err);
-    int rc = dcp_safetensors_index_file(source, name, catalog, err);
-    return rc ? rc : dcp_parts_refuse(catalog, err);
+    DCP_TRY(dcp_safetensors_index_file(source, name, catalog, err));
+    return dcp_parts_refuse(catalog, err);
 }
 
 static int index_source(const struct dcp_source *source, struct dcp_catalog *catalog,

@@ -17,12 +17,10 @@ static int add_metadata(struct dcp_buf *buf, const struct dcp_catalog *catalog,
                         struct dcp_error *err)
 {
     DCP_CLEANUP_JSON json_t *metadata = NULL;
-    int rc = dcp_training_read(catalog, DCP_SAFETENSORS_METADATA, &metadata, err);
+    DCP_TRY(dcp_training_read(catalog, DCP_SAFETENSORS_METADATA, &metadata, err));
     const char *key, *format = "pt";
     json_t *value;
 
-    if (rc)
-        return rc;
     if (json_object_get(metadata, "format"))
         format = json_string_value(json_object_get(metadata, "format"));
     dcp_buf_add_text(buf, "\"__metadata__\":{\"format\":");
@@ -122,14 +120,10 @@ int dcp_safetensors_assign_file(struct dcp_target *target, const char *name,
 
     if (n)
         qsort_r(tensors, n, sizeof *tensors, in_file_order, catalog);
-    int rc = make_header(catalog, tensors, n, &header, &header_bytes, err);
-    if (rc)
-        return rc;
+    DCP_TRY(make_header(catalog, tensors, n, &header, &header_bytes, err));
     dcp_catalog_hold_object(catalog, DCP_SAFETENSORS_METADATA);
     const struct dcp_file entry = { .name = name };
-    rc = dcp_catalog_add_file(catalog, &entry, &file, err);
-    if (rc)
-        return rc;
+    DCP_TRY(dcp_catalog_add_file(catalog, &entry, &file, err));
     uint64_t at = header_bytes;
     for (size_t i = 0; i < n; i++) {
         const struct dcp_tensor *tensor = &catalog->tensors[tensors[i]];
@@ -234,8 +228,8 @@ static int add_index(struct dcp_target *target, const char *stem, const int *sha
     snprintf(data, n + 1, "%s\n", text);
     snprintf(name, sizeof name, "%s.safetensors.index.json", stem);
     const struct dcp_file entry = { .name = name, .size_bytes = n };
-    int rc = dcp_catalog_add_file(catalog, &entry, &file, err);
-    return rc ? rc : dcp_target_literal(target, file, 0, data, n, err);
+    DCP_TRY(dcp_catalog_add_file(catalog, &entry, &file, err));
+    return dcp_target_literal(target, file, 0, data, n, err);
 }
 
 int dcp_safetensors_assign_folder(struct dcp_target *target, const char *stem,
@@ -247,21 +241,19 @@ int dcp_safetensors_assign_folder(struct dcp_target *target, const char *stem,
     DCP_CLEANUP_FREE size_t *tensors =
         dcp_mem_calloc(catalog->n_tensors, sizeof *tensors);
     char name[256];
-    int rc = DCP_OK;
 
     if (!shard_of || !tensors)
         return dcp_error_memory(err, "the index of shards");
     int n_shards = assign_shards(
         catalog, max_bytes ? max_bytes : DCP_SAFETENSORS_SHARD_BYTES, shard_of);
-    for (int shard = 0; shard < (n_shards ? n_shards : 1) && !rc; shard++) {
+    for (int shard = 0; shard < (n_shards ? n_shards : 1); shard++) {
         size_t n = 0;
         for (size_t i = 0; i < catalog->n_tensors; i++)
             if (shard_of[i] == shard)
                 tensors[n++] = i;
         shard_name(name, sizeof name, stem, shard, n_shards);
-        rc = dcp_safetensors_assign_file(target, name, tensors, n, err);
+        DCP_TRY(dcp_safetensors_assign_file(target, name, tensors, n, err));
     }
-    return rc || n_shards <= 1
-               ? rc
-               : add_index(target, stem, shard_of, n_shards, tensors, err);
+    return n_shards <= 1 ? DCP_OK
+                         : add_index(target, stem, shard_of, n_shards, tensors, err);
 }

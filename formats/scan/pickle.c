@@ -155,12 +155,11 @@ static int read_record(const struct dcp_input *in, const struct dcp_zip_record *
 {
     unsigned char head[HEAD_BYTES];
     size_t n;
-    int rc = dcp_zip_read_head(in, record, sizeof head, head, &n, err);
 
-    if (!rc)
-        rc = objects_begin(in, record, head, n, out_begin, err);
-    if (rc || (!*out_begin && is_storage(record->name)))
-        return rc;
+    DCP_TRY(dcp_zip_read_head(in, record, sizeof head, head, &n, err));
+    DCP_TRY(objects_begin(in, record, head, n, out_begin, err));
+    if (!*out_begin && is_storage(record->name))
+        return DCP_OK;
     if (!*out_begin && !begins_pickle(head, n)) {
         *out_packed = dcp_scan_is_packed(head, n, record->name);
         if (*out_packed || !ends(record->name, ".pkl"))

@@ -127,13 +127,12 @@ static int scan_file(struct searcher *s, const struct dcp_source *file,
     DCP_CLEANUP_INPUT struct dcp_input in = { 0 };
     unsigned char head[DCP_TORCH_HEAD_BYTES] = { 0 };
     bool is_sure = dcp_scan_is_named_pickle(file->name);
-    int rc = dcp_input_open(&in, file, NULL, err);
+    DCP_TRY(dcp_input_open(&in, file, NULL, err));
     size_t n = in.size_bytes < sizeof head ? (size_t)in.size_bytes : sizeof head;
 
-    if (!rc)
-        rc = dcp_input_read(&in, 0, head, n, err);
-    if (rc || n < 2)
-        return rc;
+    DCP_TRY(dcp_input_read(&in, 0, head, n, err));
+    if (n < 2)
+        return DCP_OK;
     if (!memcmp(head, "PK", 2))
         return dcp_scan_zip(&s->scan, "", &in, 0, in.size_bytes, err);
     uint64_t npy_bytes = dcp_scan_npy_head(head, n);

@@ -338,25 +338,21 @@ static int put_group(const struct putter *p, json_t *group, size_t number,
     const char *option;
     char digits[24];
     size_t i;
-    int rc = DCP_OK;
 
     snprintf(digits, sizeof digits, "%zu", number);
     if (p->keys->groups == DCP_GROUPS_NESTED)
         json_object_foreach(group, option, value)
-        {
-            if (!rc)
-                rc = put_option(p, digits, option, value, err);
-        }
+            DCP_TRY(put_option(p, digits, option, value, err));
     if (p->keys->groups == DCP_GROUPS_FLAT)
         json_array_foreach(params, i, param)
         {
             json_object_foreach(group, option, value)
             {
-                if (!rc && strcmp(option, "params") != 0 && json_is_string(param))
-                    rc = put_option(p, json_string_value(param), option, value, err);
+                if (strcmp(option, "params") != 0 && json_is_string(param))
+                    DCP_TRY(put_option(p, json_string_value(param), option, value, err));
             }
         }
-    return rc;
+    return DCP_OK;
 }
 
 /* All groups as one value. */

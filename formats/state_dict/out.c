@@ -35,13 +35,11 @@ bool dcp_out_has(const struct dcp_out *out, const char *key)
 
 int dcp_out_add(struct dcp_out *out, const struct dcp_out_key *key, struct dcp_error *err)
 {
-    char shown[160];
-
     if (dcp_out_has(out, key->key))
         return dcp_error_set(err, DCP_E_MISMATCH,
                              "a distributed checkpoint cannot hold: two values under the "
                              "key '%s'",
-                             dcp_str_escape(shown, sizeof shown, key->key));
+                             DCP_SHOWN(key->key));
     struct dcp_out_key *grown =
         dcp_mem_grow(out->list, &out->cap, out->n + 1, sizeof *grown);
     if (!grown)
@@ -131,9 +129,8 @@ static bool note_param(struct dcp_out *out, const struct dcp_tensor *tensor,
 static int add_tensors(struct dcp_out *out, struct dcp_error *err)
 {
     struct dcp_catalog *catalog = out->catalog;
-    int rc = DCP_OK;
 
-    for (size_t t = 0; t < catalog->n_tensors && !rc; t++) {
+    for (size_t t = 0; t < catalog->n_tensors; t++) {
         const struct dcp_tensor *tensor = &catalog->tensors[t];
         bool weight = tensor->role == DCP_ROLE_MODEL || tensor->role == DCP_ROLE_BUFFER;
         struct dcp_out_key key = { .tensor = (int)t };
@@ -148,11 +145,10 @@ static int add_tensors(struct dcp_out *out, struct dcp_error *err)
         if (!key.path)
             return no_memory(err);
         if (tensor->tied_to)
-            rc = add_tied(out, tensor, &key, err);
-        if (!rc)
-            rc = dcp_out_add(out, &key, err);
+            DCP_TRY(add_tied(out, tensor, &key, err));
+        DCP_TRY(dcp_out_add(out, &key, err));
     }
-    return rc;
+    return DCP_OK;
 }
 
 /* -- what PyTorch asks for ----------------------------------------------------------- */
@@ -163,13 +159,11 @@ static int add_step_item(struct dcp_out *out, int64_t updates, size_t *out_item,
     DCP_CLEANUP_BUF struct dcp_buf buf = { 0 };
     const struct dcp_tensor step = { .dtype = DCP_F32, .n_elems = 1 };
     float value = (float)updates;
-    int rc = dcp_torch_item_tensor(out->keys.style, &step, &value, &buf, err);
 
-    if (!rc)
-        rc = dcp_out_add_item(out, buf.data, buf.size_bytes, out_item, err);
-    if (!rc)
-        out->items[*out_item].step = updates;
-    return rc;
+    DCP_TRY(dcp_torch_item_tensor(out->keys.style, &step, &value, &buf, err));
+    DCP_TRY(dcp_out_add_item(out, buf.data, buf.size_bytes, out_item, err));
+    out->items[*out_item].step = updates;
+    return DCP_OK;
 }
 
 /* The step of a weight, where a source says that it is not the others': under the name
@@ -289,21 +283,17 @@ int dcp_out_make(struct dcp_catalog *catalog, const struct dcp_target_options *o
                  struct dcp_out *out, struct dcp_error *err)
 {
     *out = (struct dcp_out){ .catalog = catalog, .ours = json_object() };
-    int rc = dcp_keys_load(&out->keys, catalog, err);
-
-    if (!rc && !out->ours)
-        rc = no_memory(err);
-    if (!rc)
-        rc = dcp_tree_load(&out->tree, catalog, err);
-    if (!rc)
-        rc = dcp_out_spell(out, options, err);
-    if (!rc)
-        rc = add_tensors(out, err);
-    if (!rc && out->keys.flat && json_object_set_new(out->ours, "flat", json_true()))
-        rc = no_memory(err);
-    if (!rc && (!out->tree.tensors || out->own_model))
-        rc = add_tied_head(out, err);
-    if (!rc && (!out->tree.tensors || out->own_optim))
-        rc = add_steps(out, err);
-    return rc ? rc : dcp_out_objects(out, err);
+    DCP_TRY(dcp_keys_load(&out->keys, catalog, err));
+    if (!out->ours)
+        return no_memory(err);
+    DCP_TRY(dcp_tree_load(&out->tree, catalog, err));
+    DCP_TRY(dcp_out_spell(out, options, err));
+    DCP_TRY(add_tensors(out, err));
+    if (out->keys.flat && json_object_set_new(out->ours, "flat", json_true()))
+        return no_memory(err);
+    if (!out->tree.tensors || out->own_model)
+        DCP_TRY(add_tied_head(out, err));
+    if (!out->tree.tensors || out->own_optim)
+        DCP_TRY(add_steps(out, err));
+    return dcp_out_objects(out, err);
 }

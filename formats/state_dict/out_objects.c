@@ -36,11 +36,8 @@ static int item_of(struct dcp_out *out, json_t *value, size_t *out_item,
     *out_item = (size_t)known;
     if (known >= 0)
         return DCP_OK;
-    int rc = dcp_torch_item_object(out->keys.style, value, &buf, err);
-    if (!rc)
-        rc = dcp_out_add_item(out, buf.data, buf.size_bytes, out_item, err);
-    if (rc)
-        return rc;
+    DCP_TRY(dcp_torch_item_object(out->keys.style, value, &buf, err));
+    DCP_TRY(dcp_out_add_item(out, buf.data, buf.size_bytes, out_item, err));
     const char *kept = dcp_catalog_text(out->catalog, text);
     out->items[*out_item].json = kept;
     return kept && dcp_map_set(&out->values, kept, strlen(kept), (int64_t)*out_item)
@@ -53,9 +50,9 @@ static int put_value(void *self, const char *key, const char *path, json_t *valu
 {
     struct dcp_out *out = self;
     struct dcp_out_key entry = { .key = key, .path = path, .tensor = -1 };
-    int rc = item_of(out, value, &entry.item, err);
 
-    return rc ? rc : dcp_out_add(out, &entry, err);
+    DCP_TRY(item_of(out, value, &entry.item, err));
+    return dcp_out_add(out, &entry, err);
 }
 
 /* One value under the name of its object, as a path of that one part: it is found again
@@ -144,7 +141,6 @@ static int collect(struct leaves *leaves, const char *key, const char *path,
     struct dcp_catalog *catalog = leaves->out->catalog;
     struct dcp_py_parts parts = dcp_py_parts(value);
     bool mapping = leaves->strict && is_mapping(value);
-    int rc = DCP_OK;
 
     if (!mapping && is_terminal(value, leaves->strict)) {
         struct leaf *grown =
@@ -157,18 +153,18 @@ static int collect(struct leaves *leaves, const char *key, const char *path,
     }
     if (mapping && (parts.kind == DCP_PY_PAIRS || !json_object_size(value)))
         leaves->reduced = true;
-    while (!rc && dcp_py_next(&parts)) {
+    while (dcp_py_next(&parts)) {
         bool index = parts.kind == DCP_PY_LIST;
         if (!parts.name)
             continue;
         const char *longer_key = longer(catalog, key, '.', parts.name),
                    *longer_path = longer(
                        catalog, path, index ? DCP_PATH_INDEX : DCP_PATH_KEY, parts.name);
-        rc = longer_key && longer_path
-                 ? collect(leaves, longer_key, longer_path, parts.value, err)
-                 : no_memory(err);
+        DCP_TRY(longer_key && longer_path
+                    ? collect(leaves, longer_key, longer_path, parts.value, err)
+                    : no_memory(err));
     }
-    return rc;
+    return DCP_OK;
 }
 
 /* Whether the keys are free, and do not look like the marks in paths. */
@@ -239,12 +235,10 @@ static int put_text(struct dcp_out *out, const struct dcp_object *object, json_t
 static int put_leaves(struct dcp_out *out, const struct leaves *leaves,
                       struct dcp_error *err)
 {
-    int rc = DCP_OK;
-
-    for (size_t i = 0; i < leaves->n && !rc; i++)
-        rc = put_value(out, leaves->items[i].key, leaves->items[i].path,
-                       leaves->items[i].value, err);
-    return rc;
+    for (size_t i = 0; i < leaves->n; i++)
+        DCP_TRY(put_value(out, leaves->items[i].key, leaves->items[i].path,
+                          leaves->items[i].value, err));
+    return DCP_OK;
 }
 
 static int put_tree(struct dcp_out *out, const struct dcp_object *object, json_t *value,
@@ -303,11 +297,11 @@ static int put_bytes(struct dcp_out *out, const struct dcp_object *object, bool 
     struct dcp_out_key key = { .key = object->name, .tensor = -1 };
 
     if (archive) {
-        int rc =
+        DCP_TRY(
             place_of(out, object->name, &key.key, &key.path)
                 ? dcp_out_add_item(out, object->data, object->size_bytes, &key.item, err)
-                : no_memory(err);
-        return rc ? rc : dcp_out_add(out, &key, err);
+                : no_memory(err));
+        return dcp_out_add(out, &key, err);
     }
     DCP_CLEANUP_JSON json_t *value =
         dcp_py_hex(DCP_PY_BYTES, object->data, object->size_bytes);
@@ -340,9 +334,7 @@ static int put_object(struct dcp_out *out, const struct dcp_object *object,
 
     if (object->kind == DCP_OBJECT_BYTES)
         return put_bytes(out, object, kind && !strcmp(kind, "archive"), err);
-    int rc = dcp_json_parse(object->data, object->size_bytes, object->name, &value, err);
-    if (rc)
-        return rc;
+    DCP_TRY(dcp_json_parse(object->data, object->size_bytes, object->name, &value, err));
     if (state)
         return put_state(out, state, "", value, err);
     if (kind && !strcmp(kind, "value"))
@@ -366,17 +358,16 @@ static int put_optimizer(struct dcp_out *out, struct dcp_error *err)
 {
     DCP_CLEANUP_JSON json_t *groups = NULL;
     DCP_CLEANUP_JSON json_t *optimizer = NULL;
-    int rc = dcp_training_read(out->catalog, DCP_TRAINING_OPTIMIZER, &optimizer, err);
+    DCP_TRY(dcp_training_read(out->catalog, DCP_TRAINING_OPTIMIZER, &optimizer, err));
     const char *type = json_string_value(json_object_get(optimizer, "type"));
 
-    if (!rc)
-        rc = dcp_training_groups(out->catalog, &groups, err);
+    DCP_TRY(dcp_training_groups(out->catalog, &groups, err));
     bool made = !out->tree.tensors || out->own_optim;
-    if (!rc && made)
-        rc = dcp_optim_each(&out->keys, out->catalog, groups,
-                            !type || strcmp(type, "Adam") != 0, put_value, out, err);
-    if (rc || !json_is_object(optimizer))
-        return rc;
+    if (made)
+        DCP_TRY(dcp_optim_each(&out->keys, out->catalog, groups,
+                               !type || strcmp(type, "Adam") != 0, put_value, out, err));
+    if (!json_is_object(optimizer))
+        return DCP_OK;
     bool apart = made && out->keys.groups != DCP_GROUPS_NONE;
     if ((apart && json_object_set_new(optimizer, "param_groups", json_null())) ||
         json_object_set(out->ours, DCP_TRAINING_OPTIMIZER, optimizer))

@@ -152,8 +152,6 @@ static int set_prefix(struct dcp_out *out, const char *prefix, struct dcp_error 
 /* Keys that are asked for need a weight for everything of the optimizer. */
 static int check_names(const struct dcp_out *out, struct dcp_error *err)
 {
-    char shown[160];
-
     for (size_t t = 0; t < out->catalog->n_tensors; t++) {
         const struct dcp_tensor *tensor = &out->catalog->tensors[t];
         if (!dcp_role_is_optim(tensor->role) || tensor->role == DCP_ROLE_OPTIM ||
@@ -162,7 +160,7 @@ static int check_names(const struct dcp_out *out, struct dcp_error *err)
         dcp_error_set(err, DCP_E_MISMATCH,
                       "a distributed checkpoint cannot hold, in that spelling: '%s', a "
                       "number that several weights fit, or none",
-                      dcp_str_escape(shown, sizeof shown, tensor->name));
+                      DCP_SHOWN(tensor->name));
         dcp_error_hint(err, "save the optimizer's param_names with it, or --only model");
         return DCP_E_MISMATCH;
     }

@@ -51,17 +51,13 @@ static int visit_weight(const struct visit *v, const char *number, json_t *value
 {
     const char *param = json_string_value(json_object_get(v->out->params, number)), *key;
     json_t *item;
-    int rc = DCP_OK;
 
     param = param ? param : number;
     if (!dcp_py_is_dict(value))
         return v->fn(v->out, param, "", value, v->err);
     json_object_foreach(value, key, item)
-    {
-        if (!rc)
-            rc = v->fn(v->out, param, key, item, v->err);
-    }
-    return rc;
+        DCP_TRY(v->fn(v->out, param, key, item, v->err));
+    return DCP_OK;
 }
 
 /* The values of all weights: where none of them has a tensor. */
@@ -69,12 +65,11 @@ static int visit_all(const struct visit *v, json_t *value)
 {
     struct dcp_py_parts parts = dcp_py_parts(value);
     bool pairs = parts.kind == DCP_PY_PAIRS;
-    int rc = DCP_OK;
 
-    while (parts.kind != DCP_PY_LIST && !rc && dcp_py_next(&parts))
+    while (parts.kind != DCP_PY_LIST && dcp_py_next(&parts))
         if (parts.name && (pairs || !dcp_py_is_tag(parts.name)))
-            rc = visit_weight(v, parts.name, parts.value);
-    return rc;
+            DCP_TRY(visit_weight(v, parts.name, parts.value));
+    return DCP_OK;
 }
 
 /* What follows the optimizer's "state" in the path of an object; NULL: it is elsewhere.
@@ -105,9 +100,9 @@ int dcp_out_state(struct dcp_out *out, const struct dcp_object *object,
     *out_found = rest != NULL;
     if (failed || !rest)
         return failed ? no_memory(err) : DCP_OK;
-    int rc = dcp_json_parse(object->data, object->size_bytes, object->name, &value, err);
-    if (rc || !rest[0])
-        return rc ? rc : visit_all(&visit, value);
+    DCP_TRY(dcp_json_parse(object->data, object->size_bytes, object->name, &value, err));
+    if (!rest[0])
+        return visit_all(&visit, value);
     size_t n = strcspn(++rest, (const char[]){ DCP_PATH_KEY, DCP_PATH_INDEX, '\0' });
     DCP_CLEANUP_FREE char *number = strndup(rest, n);
     if (!number)

@@ -58,21 +58,21 @@ static int walk(struct walk *w, json_t *value)
 {
     const char *tensor = dcp_py_tensor(value), *object = dcp_py_value(value);
     struct dcp_py_parts parts = dcp_py_parts(value);
-    int rc = DCP_OK;
 
     if ((tensor || object) && !w->path.size_bytes)
         return DCP_OK; /* a tensor that is the whole file has no path */
     if (tensor || object)
         return take(w, tensor ? &w->tree->tensors : &w->tree->objects,
                     tensor ? tensor : object);
-    while (!rc && dcp_py_next(&parts)) {
+    while (dcp_py_next(&parts)) {
         if (parts.kind == DCP_PY_MEMBERS && dcp_py_is_tag(parts.name))
             return DCP_OK; /* an object of some class: what is in it has no path */
         if (parts.name)
-            rc = walk_part(w, parts.kind == DCP_PY_LIST ? DCP_PATH_INDEX : DCP_PATH_KEY,
-                           parts.name, parts.value);
+            DCP_TRY(walk_part(w,
+                              parts.kind == DCP_PY_LIST ? DCP_PATH_INDEX : DCP_PATH_KEY,
+                              parts.name, parts.value));
     }
-    return rc;
+    return DCP_OK;
 }
 
 /* A plain dict of tensors is a model's, whatever container it is put into; so is one of

@@ -135,12 +135,10 @@ int dcp_torch_archive_tail(struct dcp_torch_archive *archive, struct dcp_target 
                            struct dcp_error *err)
 {
     const struct dcp_zip_out *id = &archive->records[archive->n_records - 1];
-    int rc = make_serialization_id(target->catalog, archive, err);
 
-    if (!rc)
-        rc = dcp_target_literal(target, archive->file, id->offset, id->data,
-                                (size_t)id->size_bytes, err);
-    return rc ? rc
-              : dcp_zip_write_tail(archive->records, archive->n_records,
-                                   archive->directory, archive->file, target, err);
+    DCP_TRY(make_serialization_id(target->catalog, archive, err));
+    DCP_TRY(dcp_target_literal(target, archive->file, id->offset, id->data,
+                               (size_t)id->size_bytes, err));
+    return dcp_zip_write_tail(archive->records, archive->n_records, archive->directory,
+                              archive->file, target, err);
 }

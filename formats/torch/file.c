@@ -41,15 +41,11 @@ int dcp_torch_open(struct dcp_torch_file *file, const struct dcp_source *source,
     file->arena = dcp_arena_new();
     if (!file->arena)
         return dcp_error_memory(err, "a PyTorch file");
-    int rc = dcp_input_open(&file->in, source, name, err);
-    if (rc)
-        return rc;
+    DCP_TRY(dcp_input_open(&file->in, source, name, err));
     size_t n =
         file->in.size_bytes < sizeof head ? (size_t)file->in.size_bytes : sizeof head;
     file->end = file->in.size_bytes;
-    rc = dcp_input_read(&file->in, 0, head, n, err);
-    if (rc)
-        return rc;
+    DCP_TRY(dcp_input_read(&file->in, 0, head, n, err));
     for (size_t form = 0; form < DCP_ARRAY_LEN(forms); form++)
         if (forms[form].probe(head, n)) {
             file->form = (enum dcp_torch_form)form;
@@ -111,10 +107,9 @@ static int read_deflated(struct dcp_torch_file *file, uint64_t offset, uint64_t 
         return dcp_error_set(err, DCP_E_UNSUPPORTED,
                              "'%s' has a number in a compressed storage of over %d bytes",
                              file->in.shown, MAX_DEFLATED_BYTES);
-    int rc = dcp_zip_read(&file->in, record, MAX_DEFLATED_BYTES, &data, &size_bytes, err);
-    if (!rc)
-        memcpy(out, (const char *)data + skip, n);
-    return rc;
+    DCP_TRY(dcp_zip_read(&file->in, record, MAX_DEFLATED_BYTES, &data, &size_bytes, err));
+    memcpy(out, (const char *)data + skip, n);
+    return DCP_OK;
 }
 
 int dcp_torch_read(struct dcp_torch_file *file, uint64_t offset, enum dcp_codec codec,
@@ -151,11 +146,8 @@ static int read_whole(const struct dcp_input *in, uint64_t at, uint64_t end,
         if (!grown)
             return dcp_error_memory(err, "a pickle");
         *data = grown;
-        int rc = dcp_input_read(in, at + n, grown + n, want - n, err);
-        if (!rc)
-            rc = dcp_pickle_find_end(grown, want, &seen, &whole, err);
-        if (rc)
-            return rc;
+        DCP_TRY(dcp_input_read(in, at + n, grown + n, want - n, err));
+        DCP_TRY(dcp_pickle_find_end(grown, want, &seen, &whole, err));
         n = want;
         want *= 2;
     }

@@ -41,10 +41,7 @@ static void add_record(struct item *item, const char *name, const void *data,
 static int plan(struct item *item, enum dcp_torch_style style, int64_t payload_bytes,
                 struct dcp_error *err)
 {
-    int rc = dcp_buf_check(&item->pickle.buf, err);
-
-    if (rc)
-        return rc;
+    DCP_TRY(dcp_buf_check(&item->pickle.buf, err));
     snprintf(item->alignment, sizeof item->alignment, "%d", DCP_TORCH_ALIGN);
     add_record(item, ROOT "data.pkl", item->pickle.buf.data, item->pickle.buf.size_bytes);
     if (style == DCP_TORCH_STYLE_NEW) {
@@ -129,10 +126,8 @@ int dcp_torch_item_head(enum dcp_torch_style style, const struct dcp_tensor *ten
                         struct dcp_error *err)
 {
     CLEANUP_ITEM struct item item = { 0 };
-    int rc = plan_tensor(&item, style, tensor, err);
 
-    if (rc)
-        return rc;
+    DCP_TRY(plan_tensor(&item, style, tensor, err));
     put_records(&item, 0, item.storage + 1, out);
     *out_size_bytes = item.size_bytes;
     return dcp_buf_check(out, err);
@@ -142,12 +137,10 @@ int dcp_torch_item_tail(enum dcp_torch_style style, const struct dcp_tensor *ten
                         uint32_t crc32, struct dcp_buf *out, struct dcp_error *err)
 {
     CLEANUP_ITEM struct item item = { 0 };
-    int rc = plan_tensor(&item, style, tensor, err);
 
-    if (rc)
-        return rc;
+    DCP_TRY(plan_tensor(&item, style, tensor, err));
     item.records[item.storage].crc32 = crc32;
-    rc = set_id(&item, err);
+    int rc = set_id(&item, err);
     dcp_zip_put_descriptor(out, &item.records[item.storage]);
     put_records(&item, item.storage + 1, item.n, out);
     put_directory(&item, out);

@@ -95,9 +95,7 @@ int dcp_torch_numpy_view(struct dcp_torch_file *file, const struct dcp_pickle_no
     bool found = false;
     if (!data || !parse_dtype(dtype, &out->dtype, &swapped))
         return DCP_OK; /* strings, objects, structures: it stays opaque */
-    int rc = dcp_pickle_bytes(data, file->arena, &found, &bytes, &n, err);
-    if (rc)
-        return rc;
+    DCP_TRY(dcp_pickle_bytes(data, file->arena, &found, &bytes, &n, err));
     if (!found || !parse_shape(shape, fortran, out) ||
         !dcp_torch_view_elems(out, &n_elems) ||
         (uint64_t)n_elems > n / dcp_dtype_size(out->dtype) ||

@@ -262,13 +262,11 @@ int dcp_torch_out_assign(struct dcp_torch_out *out, struct dcp_target *target,
         return dcp_error_memory(err, out->name);
     outs->items = items;
     archive = &items[outs->n];
-    int rc = plan(out, target->catalog, archive, err);
-    if (rc)
-        return rc;
+    DCP_TRY(plan(out, target->catalog, archive, err));
     const struct dcp_file entry = { .name = out->name,
                                     .rank = out->rank,
                                     .size_bytes = archive->size_bytes };
-    rc = dcp_catalog_add_file(target->catalog, &entry, &archive->file, err);
+    int rc = dcp_catalog_add_file(target->catalog, &entry, &archive->file, err);
     if (out->n_parts)
         qsort(out->parts, out->n_parts, sizeof *out->parts, by_place);
     for (size_t s = 0; s < out->n_storages && !rc; s++)

@@ -65,9 +65,7 @@ int dcp_torch_stream_open(struct dcp_torch_file *file, struct dcp_error *err)
     if (rc)
         return rc;
     file->begin = find_magic(head, n);
-    rc = dcp_torch_read_pickle(file, &file->begin, end, NULL, &version, err);
-    if (rc)
-        return rc;
+    DCP_TRY(dcp_torch_read_pickle(file, &file->begin, end, NULL, &version, err));
     if (version.root->kind != DCP_PICKLE_INT || version.root->number != VERSION)
         rc = dcp_error_set(err, DCP_E_UNSUPPORTED,
                            "'%s' is a PyTorch file of another version than %d of its "
@@ -178,9 +176,7 @@ static int place(struct dcp_torch_file *file, const struct dcp_pickle_node *keys
             return corrupt(file, err,
                            "the list of its storages names one twice, or one that "
                            "nothing uses");
-        int rc = dcp_input_read(&file->in, at, count, sizeof count, err);
-        if (rc)
-            return rc;
+        DCP_TRY(dcp_input_read(&file->in, at, count, sizeof count, err));
         if (dcp_le64(count) != s->size_bytes / dcp_dtype_size((enum dcp_dtype)s->dtype))
             return corrupt(file, err, "a storage has another size than its tensors say");
         s->offset = at + sizeof count;
@@ -203,12 +199,10 @@ int dcp_torch_stream_tree(struct dcp_torch_file *file, struct dcp_error *err)
     struct dcp_torch_pickled object, keys = { 0 };
     uint64_t at = file->begin, end = file->in.size_bytes;
 
-    int rc = dcp_torch_read_pickle(file, &at, end, &ids, &object, err);
-    if (rc)
-        return rc;
+    DCP_TRY(dcp_torch_read_pickle(file, &at, end, &ids, &object, err));
     file->pickle = object.data;
     file->tree = object.root;
-    rc = collect(file, &ids.found, err);
+    int rc = collect(file, &ids.found, err);
     if (!rc)
         rc = unite(file, err);
     if (!rc)

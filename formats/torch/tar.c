@@ -71,10 +71,8 @@ static int read_pickle(struct member *m, struct dcp_torch_pickled *out)
 static int read_count(struct member *m, uint64_t *out)
 {
     struct dcp_torch_pickled p;
-    int rc = read_pickle(m, &p);
 
-    if (rc)
-        return rc;
+    DCP_TRY(read_pickle(m, &p));
     *out = p.root->kind == DCP_PICKLE_INT && p.root->number >= 0
                ? (uint64_t)p.root->number
                : UINT64_MAX;
@@ -155,10 +153,8 @@ static int read_storage(struct member *m, struct storages *all)
 
     if (!s)
         return dcp_error_memory(m->err, "a PyTorch file");
-    int rc = read_pickle(m, &p);
-    if (rc)
-        return rc;
-    rc = parse_storage(m, p.root, s);
+    DCP_TRY(read_pickle(m, &p));
+    int rc = parse_storage(m, p.root, s);
     free(p.data);
     if (!rc)
         rc = read_numbers(m, &n_elems, 1);
@@ -282,10 +278,8 @@ static int read_tensor(struct member *m, struct tensors *all)
     struct dcp_torch_pickled p;
     unsigned char ndim[NDIM_BYTES];
 
-    int rc = read_pickle(m, &p);
-    if (rc)
-        return rc;
-    rc = parse_tensor(m, p.root, &t);
+    DCP_TRY(read_pickle(m, &p));
+    int rc = parse_tensor(m, p.root, &t);
     free(p.data);
     if (!rc)
         rc = read_bytes(m, ndim, sizeof ndim);
@@ -379,13 +373,9 @@ int dcp_torch_tar_tree(struct dcp_torch_file *file, struct dcp_error *err)
     struct member m = open_member(file, "pickle", err);
     struct dcp_torch_pickled object;
 
-    int rc = read_storages(file, err);
-    if (!rc)
-        rc = read_tensors(file, err);
-    if (!rc)
-        rc = dcp_torch_read_pickle(file, &m.at, m.end, &ids, &object, err);
-    if (rc)
-        return rc;
+    DCP_TRY(read_storages(file, err));
+    DCP_TRY(read_tensors(file, err));
+    DCP_TRY(dcp_torch_read_pickle(file, &m.at, m.end, &ids, &object, err));
     file->pickle = object.data;
     file->tree = object.root;
     return check_end(&m);

@@ -202,16 +202,15 @@ static int write_object(struct dcp_torch_writer *w, const struct dcp_object *obj
                         struct dcp_error *err)
 {
     DCP_CLEANUP_JSON json_t *value = NULL;
-    char name[160];
 
     if (object->kind == DCP_OBJECT_BYTES) {
         dcp_pickle_bytes_call(w->out, object->data, object->size_bytes);
         return DCP_OK;
     }
-    dcp_str_escape(name, sizeof name, object->name);
-    int rc = dcp_json_parse(object->data, object->size_bytes, name, &value, err);
+    const char *name = DCP_SHOWN(object->name);
+    DCP_TRY(dcp_json_parse(object->data, object->size_bytes, name, &value, err));
     /* Half the depth is left: an object in an object in an object ends here. */
-    return rc ? rc : write_value(w, value, MAX_DEPTH / 2, err);
+    return write_value(w, value, MAX_DEPTH / 2, err);
 }
 
 /* -- texts that stand for other things ----------------------------------------------- */

@@ -48,12 +48,8 @@ const char *dcp_torch_storage_class(enum dcp_dtype dtype)
 static int refuse(const struct dcp_torch_file *file, int code, const char *name,
                   const char *what, struct dcp_error *err)
 {
-    char shown[160];
-
-    dcp_str_escape(shown, sizeof shown, name[0] ? name : DCP_TORCH_BARE_TENSOR);
-    dcp_error_set(err, code, "'%s': tensor '%s' %s", file->in.shown, shown, what);
-    dcp_error_tensor(err, name);
-    return code;
+    return dcp_error_of_tensor(err, code, name, "'%s': tensor '%s' %s", file->in.shown,
+                               DCP_SHOWN(name[0] ? name : DCP_TORCH_BARE_TENSOR), what);
 }
 
 /* -- storages ------------------------------------------------------------------------ */
@@ -143,9 +139,7 @@ static int parse_storage(struct dcp_torch_file *file, const struct dcp_pickle_no
     if (!dcp_torch_class_dtype(dcp_pickle_item(id, 1), &out->dtype, &out->untyped))
         return refuse(file, DCP_E_UNSUPPORTED, name,
                       "has a storage of a class that is not supported (quantized?)", err);
-    int rc = find_storage(file, key, name, out, err);
-    if (rc)
-        return rc;
+    DCP_TRY(find_storage(file, key, name, out, err));
     out->n_elems = numel->number;
     if (!dcp_mul_u64((uint64_t)out->n_elems, dcp_dtype_size(out->dtype), &size_bytes) ||
         size_bytes > out->size_bytes)
@@ -300,11 +294,8 @@ static int view_tensor(struct dcp_torch_file *file, const struct call *call,
     size_t metadata = v3 ? 7 : 6;
     struct storage storage;
 
-    int rc = parse_storage(file, arg(call, 0), name, &storage, err);
-    if (!rc)
-        rc = parse_shape(file, arg(call, 2), arg(call, 3), name, out, err);
-    if (rc)
-        return rc;
+    DCP_TRY(parse_storage(file, arg(call, 0), name, &storage, err));
+    DCP_TRY(parse_shape(file, arg(call, 2), arg(call, 3), name, out, err));
     out->dtype = storage.dtype;
     if (v3 && !dcp_torch_dtype(arg(call, 6), &out->dtype))
         return refuse(file, DCP_E_UNSUPPORTED, name, "has a dtype that is not supported",
@@ -364,12 +355,10 @@ static int view_id(struct dcp_torch_file *file, const struct dcp_pickle_node *no
 {
     struct storage storage;
     int64_t offset = -1;
-    int rc = file->form == DCP_TORCH_TAR
-                 ? view_tar(file, node, name, out, &storage, &offset, err)
-                 : parse_storage(file, node, name, &storage, err);
 
-    if (rc)
-        return rc;
+    DCP_TRY(file->form == DCP_TORCH_TAR
+                ? view_tar(file, node, name, out, &storage, &offset, err)
+                : parse_storage(file, node, name, &storage, err));
     out->dtype = storage.dtype;
     if (offset < 0) {
         out->ndim = 1;

@@ -48,11 +48,8 @@ static int find_root(struct dcp_torch_file *file, struct dcp_error *err)
 
 int dcp_torch_zip_open(struct dcp_torch_file *file, struct dcp_error *err)
 {
-    int rc =
-        dcp_zip_open(&file->in, file->begin, file->end, file->arena, &file->zip, err);
-
-    if (rc)
-        return rc;
+    DCP_TRY(
+        dcp_zip_open(&file->in, file->begin, file->end, file->arena, &file->zip, err));
     for (size_t i = 0; i < file->zip.n_records; i++)
         if (dcp_str_ends(file->zip.records[i].name, ".npy"))
             return dcp_error_set(err, DCP_E_UNSUPPORTED,
@@ -63,13 +60,14 @@ int dcp_torch_zip_open(struct dcp_torch_file *file, struct dcp_error *err)
                              "'%s' is not a sound zip archive: two records have the same "
                              "name but for case",
                              file->in.shown);
-    rc = find_root(file, err);
-    if (!rc && !find(file, "data.pkl"))
-        rc = dcp_error_set(err, DCP_E_UNSUPPORTED,
-                           "'%s' is a zip archive without a record 'data.pkl', so it is "
-                           "no PyTorch file",
-                           file->in.shown);
-    return rc;
+    DCP_TRY(find_root(file, err));
+    if (!find(file, "data.pkl"))
+        return dcp_error_set(
+            err, DCP_E_UNSUPPORTED,
+            "'%s' is a zip archive without a record 'data.pkl', so it is "
+            "no PyTorch file",
+            file->in.shown);
+    return DCP_OK;
 }
 
 /* The text of a small record; *out_text is empty when there is none. */
@@ -83,10 +81,9 @@ static int read_small(const struct dcp_torch_file *file, const char *record,
     out_text[0] = '\0';
     if (!r)
         return DCP_OK;
-    int rc = dcp_zip_read(&file->in, r, MAX_SMALL_RECORD, &data, &n, err);
-    if (!rc)
-        snprintf(out_text, MAX_SMALL_RECORD + 1, "%s", (const char *)data);
-    return rc;
+    DCP_TRY(dcp_zip_read(&file->in, r, MAX_SMALL_RECORD, &data, &n, err));
+    snprintf(out_text, MAX_SMALL_RECORD + 1, "%s", (const char *)data);
+    return DCP_OK;
 }
 
 static int check_records(const struct dcp_torch_file *file, struct dcp_error *err)
@@ -99,10 +96,8 @@ static int check_records(const struct dcp_torch_file *file, struct dcp_error *er
                              "'%s' is a TorchScript archive, which holds code; save the "
                              "model's state_dict instead",
                              file->in.shown);
-    int rc =
-        read_small(file, find(file, "version") ? "version" : ".data/version", text, err);
-    if (rc)
-        return rc;
+    DCP_TRY(
+        read_small(file, find(file, "version") ? "version" : ".data/version", text, err));
     text[strcspn(text, "\n")] = '\0';
     if (!dcp_str_parse_i64(text, &version))
         return dcp_error_set(err, DCP_E_CORRUPT, "'%s' has no record 'version'",
@@ -112,14 +107,14 @@ static int check_records(const struct dcp_torch_file *file, struct dcp_error *er
                              "'%s' has the container version %lld; %d to %d are known",
                              file->in.shown, (long long)version, MIN_VERSION,
                              MAX_VERSION);
-    rc = read_small(file, "byteorder", text, err);
-    if (!rc && text[0] && strcmp(text, "little"))
-        rc =
-            dcp_error_set(err, DCP_E_UNSUPPORTED,
-                          "'%s' was saved on a big-endian machine; load and save it once "
-                          "with torch on a little-endian one",
-                          file->in.shown);
-    return rc;
+    DCP_TRY(read_small(file, "byteorder", text, err));
+    if (text[0] && strcmp(text, "little"))
+        return dcp_error_set(
+            err, DCP_E_UNSUPPORTED,
+            "'%s' was saved on a big-endian machine; load and save it once "
+            "with torch on a little-endian one",
+            file->in.shown);
+    return DCP_OK;
 }
 
 /* "<root>/data/<number>": the number, or NULL. */
@@ -161,14 +156,11 @@ static int find_storages(struct dcp_torch_file *file, struct dcp_error *err)
 int dcp_torch_zip_tree(struct dcp_torch_file *file, struct dcp_error *err)
 {
     size_t n;
-    int rc = check_records(file, err);
 
-    if (!rc)
-        rc = dcp_zip_read(&file->in, find(file, "data.pkl"), DCP_PICKLE_MAX_BYTES,
-                          &file->pickle, &n, err);
-    if (rc)
-        return rc;
-    rc = dcp_pickle_parse(file->pickle, n, file->arena, &file->tree, NULL, err);
+    DCP_TRY(check_records(file, err));
+    DCP_TRY(dcp_zip_read(&file->in, find(file, "data.pkl"), DCP_PICKLE_MAX_BYTES,
+                         &file->pickle, &n, err));
+    int rc = dcp_pickle_parse(file->pickle, n, file->arena, &file->tree, NULL, err);
     if (rc) {
         dcp_error_prefix(err, "'%s'", file->in.shown);
         return rc;

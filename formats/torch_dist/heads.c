@@ -22,10 +22,8 @@ static int make(struct dcp_heads *heads, enum dcp_torch_style style,
 {
     DCP_CLEANUP_BUF struct dcp_buf buf = { 0 };
     struct dcp_head head;
-    int rc = dcp_torch_item_head(style, tensor, &buf, &head.item_bytes, err);
 
-    if (rc)
-        return rc;
+    DCP_TRY(dcp_torch_item_head(style, tensor, &buf, &head.item_bytes, err));
     head.n = buf.size_bytes;
     head.data = dcp_arena_copy(heads->arena, buf.data, buf.size_bytes);
     const void *kept = dcp_arena_copy(heads->arena, key, key_n);

@@ -87,36 +87,28 @@ static int read_shard(const struct dcp_source *source, const char *name,
 {
     struct shard *grown =
         dcp_mem_grow(shards->items, &shards->cap, shards->n + 1, sizeof *grown);
-    char shown[160];
 
     if (!grown)
         return dcp_error_memory(err, "the shards of a checkpoint");
     shards->items = grown;
     struct shard *shard = &grown[shards->n];
     *shard = (struct shard){ 0 };
-    int rc = dcp_catalog_new(&shard->catalog, err);
-    if (rc)
-        return rc;
+    DCP_TRY(dcp_catalog_new(&shard->catalog, err));
     shards->n++;
-    rc = dcp_safetensors_index_file(source, name, shard->catalog, err);
-    if (!rc)
-        rc = dcp_parts_read(shard->catalog, &shard->offsets, err);
-    if (!rc && !shard->offsets)
-        rc = dcp_error_set(err, DCP_E_CORRUPT, "'%s' has no " DCP_PARTS_INFO,
-                           dcp_str_escape(shown, sizeof shown, name));
-    return rc;
+    DCP_TRY(dcp_safetensors_index_file(source, name, shard->catalog, err));
+    DCP_TRY(dcp_parts_read(shard->catalog, &shard->offsets, err));
+    if (!shard->offsets)
+        return dcp_error_set(err, DCP_E_CORRUPT, "'%s' has no " DCP_PARTS_INFO,
+                             DCP_SHOWN(name));
+    return DCP_OK;
 }
 
 /* -- tensors ------------------------------------------------------------------------- */
 
 static int wrong(const struct dcp_tensor *part, const char *what, struct dcp_error *err)
 {
-    char shown[160];
-
-    dcp_error_set(err, DCP_E_CORRUPT, "tensor '%s' %s",
-                  dcp_str_escape(shown, sizeof shown, part->name), what);
-    dcp_error_tensor(err, part->name);
-    return DCP_E_CORRUPT;
+    return dcp_error_of_tensor(err, DCP_E_CORRUPT, part->name, "tensor '%s' %s",
+                               DCP_SHOWN(part->name), what);
 }
 
 /* Grows the shape of a tensor, which `sizes` has by its name, to hold a part. */
@@ -221,7 +213,6 @@ static int check_meta(const struct dcp_source *source, const struct dcp_catalog 
                       struct dcp_error *err)
 {
     DCP_CLEANUP_META struct dcp_meta meta = { 0 };
-    char shown[160];
 
     if (!dcp_source_has(source, DCP_META_NAME))
         return DCP_OK;
@@ -236,7 +227,7 @@ static int check_meta(const struct dcp_source *source, const struct dcp_catalog 
             rc = dcp_error_set(err, DCP_E_CORRUPT,
                                "tensor '%s' is not in the files as " DCP_META_NAME
                                " has it: a file is missing, or of another checkpoint",
-                               dcp_str_escape(shown, sizeof shown, want->name));
+                               DCP_SHOWN(want->name));
     }
     return rc;
 }
@@ -270,8 +261,7 @@ int dcp_shards_index(const struct dcp_source *source, struct dcp_catalog *catalo
     dcp_keys_init(&keys);
     keys.model = ""; /* the keys are names of weights, and no paths */
     keys.is_dict = keys.flat = true;
-    rc = dcp_keys_save(&keys, catalog, err);
-    if (!rc)
-        rc = dcp_roles_find_plain(catalog, err);
-    return rc ? rc : dcp_catalog_sort(catalog, err);
+    DCP_TRY(dcp_keys_save(&keys, catalog, err));
+    DCP_TRY(dcp_roles_find_plain(catalog, err));
+    return dcp_catalog_sort(catalog, err);
 }

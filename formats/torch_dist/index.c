@@ -32,10 +32,9 @@ static int add_files(struct dcp_reading *r, struct dcp_error *err)
         struct dcp_file file = { .name = r->meta.files[f] };
         DCP_CLEANUP_FREE char *path = dcp_source_path(r->source, file.name);
         bool is_dir = false;
-        char shown[160];
         if (!path)
             return dcp_error_memory(err, "a file name");
-        dcp_str_escape(shown, sizeof shown, file.name);
+        const char *shown = DCP_SHOWN(file.name);
         struct dcp_error why = { 0 };
         rc = store->ops->stat(store->self, path, &is_dir, &file.size_bytes, &why);
         if (rc == DCP_E_NOT_FOUND || (!rc && is_dir))
@@ -75,13 +74,11 @@ static bool was_made(const struct dcp_reading *r, const char *name)
 
 static int add_tensors(struct dcp_reading *r, struct dcp_error *err)
 {
-    int rc = DCP_OK;
-
     r->tensor_of = dcp_mem_calloc(r->meta.n_tensors, sizeof *r->tensor_of);
     r->meta_of = dcp_mem_calloc(r->meta.n_tensors, sizeof *r->meta_of);
     if (!r->tensor_of || !r->meta_of)
         return dcp_error_memory(err, "the tensors of a checkpoint");
-    for (size_t t = 0; t < r->meta.n_tensors && !rc; t++) {
+    for (size_t t = 0; t < r->meta.n_tensors; t++) {
         const struct dcp_meta_tensor *from = &r->meta.tensors[t];
         const struct dcp_tensor tensor = { .name = from->name,
                                            .dtype = from->dtype,
@@ -92,31 +89,28 @@ static int add_tensors(struct dcp_reading *r, struct dcp_error *err)
         r->tensor_of[t] = -1;
         if (was_made(r, from->name) || tied_to(r, from->name))
             continue;
-        rc = dcp_catalog_add_tensor(r->catalog, &tensor, &r->tensor_of[t], err);
-        if (!rc)
-            r->meta_of[r->tensor_of[t]] = t;
+        DCP_TRY(dcp_catalog_add_tensor(r->catalog, &tensor, &r->tensor_of[t], err));
+        r->meta_of[r->tensor_of[t]] = t;
     }
-    return rc;
+    return DCP_OK;
 }
 
 /* Second names, once the pieces are there. */
 static int add_tied(struct dcp_reading *r, struct dcp_error *err)
 {
     struct dcp_catalog *catalog = r->catalog;
-    int rc = DCP_OK;
 
-    for (size_t t = 0; t < r->meta.n_tensors && !rc; t++) {
+    for (size_t t = 0; t < r->meta.n_tensors; t++) {
         const char *name = r->meta.tensors[t].name, *other = tied_to(r, name);
         int kept = other ? dcp_catalog_find(catalog, other) : -1;
         if (!other || was_made(r, name))
             continue;
         if (kept < 0)
             return dcp_error_set(err, DCP_E_CORRUPT, "a tie leads to no tensor");
-        rc = dcp_catalog_add_alias(catalog, name, kept, err);
-        if (!rc)
-            r->meta_of[catalog->n_tensors - 1] = t;
+        DCP_TRY(dcp_catalog_add_alias(catalog, name, kept, err));
+        r->meta_of[catalog->n_tensors - 1] = t;
     }
-    return rc ? rc : dcp_catalog_sort(catalog, err);
+    return dcp_catalog_sort(catalog, err);
 }
 
 /* -- pieces -------------------------------------------------------------------------- */
@@ -190,7 +184,6 @@ static int add_pieces(struct dcp_reading *r, struct dcp_error *err)
     DCP_CLEANUP_FREE size_t *order = dcp_mem_calloc(r->meta.n_parts, sizeof *order);
     DCP_CLEANUP_FREE struct dcp_item_place *places =
         dcp_mem_calloc(r->meta.n_parts, sizeof *places);
-    int rc = DCP_OK;
 
     if (!order || !places)
         return dcp_error_memory(err, "the items of a checkpoint");
@@ -198,13 +191,13 @@ static int add_pieces(struct dcp_reading *r, struct dcp_error *err)
         if (is_wanted(r, &r->meta.parts[p]))
             order[n++] = p;
     qsort_r(order, n, sizeof *order, by_place, &r->meta);
-    for (size_t i = 0; i < n && !rc; i++)
-        rc =
-            dcp_items_locate(&r->items, &r->meta.parts[order[i]], &places[order[i]], err);
-    for (size_t p = 0; p < r->meta.n_parts && !rc; p++)
+    for (size_t i = 0; i < n; i++)
+        DCP_TRY(dcp_items_locate(&r->items, &r->meta.parts[order[i]], &places[order[i]],
+                                 err));
+    for (size_t p = 0; p < r->meta.n_parts; p++)
         if (is_wanted(r, &r->meta.parts[p]))
-            rc = add_piece(r, &r->meta.parts[p], &places[p], err);
-    return rc ? rc : dcp_catalog_sort(r->catalog, err);
+            DCP_TRY(add_piece(r, &r->meta.parts[p], &places[p], err));
+    return dcp_catalog_sort(r->catalog, err);
 }
 
 /* "dim0" when what is cut is cut in rows, "replicated" when several ranks cut nothing. */

@@ -32,7 +32,6 @@ static int read_entries(struct dcp_reading *r, struct dcp_error *err)
 {
     size_t n = r->meta.n_objects;
     DCP_CLEANUP_FREE size_t *order = dcp_mem_calloc(n, sizeof *order);
-    int rc = DCP_OK;
 
     r->entries = dcp_mem_calloc(n, sizeof *r->entries);
     if (!r->entries || !order)
@@ -41,15 +40,15 @@ static int read_entries(struct dcp_reading *r, struct dcp_error *err)
     for (size_t o = 0; o < n; o++)
         order[o] = o;
     qsort_r(order, n, sizeof *order, by_place, &r->meta);
-    for (size_t i = 0; i < n && !rc; i++) {
+    for (size_t i = 0; i < n; i++) {
         const struct dcp_meta_object *object = &r->meta.objects[order[i]];
         struct dcp_entry *entry = &r->entries[order[i]];
         *entry = (struct dcp_entry){ .name = object->name,
                                      .path = object->path,
                                      .rank = object->rank };
-        rc = dcp_items_object(&r->items, object, &entry->value, &entry->raw, err);
+        DCP_TRY(dcp_items_object(&r->items, object, &entry->value, &entry->raw, err));
     }
-    return rc;
+    return DCP_OK;
 }
 
 /* -- the optimizer ------------------------------------------------------------------- */
@@ -96,14 +95,13 @@ static int take_optimizer(struct dcp_reading *r, struct dcp_error *err)
 
     if (!r->has_optim && !kept)
         return DCP_OK;
-    int rc =
-        dcp_optim_groups(&r->keys, r->catalog, r->entries, r->n_entries, &groups, err);
-    if (!rc && groups)
-        rc = dcp_optim_mark(r->catalog, groups, err);
-    if (!rc)
-        rc = read_step(r, &step, err);
-    if (rc || (!groups && step < 0 && !kept))
-        return rc;
+    DCP_TRY(
+        dcp_optim_groups(&r->keys, r->catalog, r->entries, r->n_entries, &groups, err));
+    if (groups)
+        DCP_TRY(dcp_optim_mark(r->catalog, groups, err));
+    DCP_TRY(read_step(r, &step, err));
+    if (!groups && step < 0 && !kept)
+        return DCP_OK;
     if (!kept)
         return dcp_optim_add(r->catalog, dcp_optim_type(groups), step, groups, err);
     DCP_CLEANUP_JSON json_t *optimizer = json_deep_copy(kept);
@@ -247,7 +245,6 @@ static int join_objects(struct dcp_reading *r, struct dcp_error *err)
 {
     json_t *objects = json_object_get(r->meta.ours, "objects"), *value;
     const char *name;
-    int rc = DCP_OK;
 
     if (json_object_size(objects) > MAX_JOINED)
         return dcp_error_set(err, DCP_E_UNSUPPORTED, "there are over %d objects in parts",
@@ -255,13 +252,13 @@ static int join_objects(struct dcp_reading *r, struct dcp_error *err)
     json_object_foreach(objects, name, value)
     {
         const char *kind = json_string_value(value);
-        if (!rc && json_is_array(value))
-            rc = join_placed(r, name, value, err);
-        if (!rc && kind)
-            rc = !strcmp(kind, "tree") ? join_tree(r, name, name, err)
-                                       : join_whole(r, name, err);
+        if (json_is_array(value))
+            DCP_TRY(join_placed(r, name, value, err));
+        if (kind)
+            DCP_TRY(!strcmp(kind, "tree") ? join_tree(r, name, name, err)
+                                          : join_whole(r, name, err));
     }
-    return rc;
+    return DCP_OK;
 }
 
 /* -- the rest ------------------------------------------------------------------------ */
@@ -300,9 +297,7 @@ static int add_entry(struct dcp_reading *r, const struct dcp_entry *entry,
     object.name = name_of(r, entry, object.data, object.size_bytes);
     if (!object.name)
         return DCP_OK;
-    int rc = dcp_catalog_add_object(r->catalog, &object, err);
-    if (rc)
-        return rc;
+    DCP_TRY(dcp_catalog_add_object(r->catalog, &object, err));
     bool ok = (entry->value && !dict) ||
               dcp_keys_learn_item(&r->keys, object.name, dict ? "value" : "archive");
     if (entry->path != entry->name && object.name == entry->name)
@@ -324,18 +319,14 @@ static void find_step(struct dcp_reading *r)
 
 int dcp_reading_objects(struct dcp_reading *r, struct dcp_error *err)
 {
-    int rc = read_entries(r, err);
-
-    if (rc)
-        return rc;
+    DCP_TRY(read_entries(r, err));
     find_step(r);
-    rc = join_objects(r, err);
-    if (!rc)
-        rc = take_optimizer(r, err);
-    for (size_t e = 0; e < r->n_entries && !rc; e++)
+    DCP_TRY(join_objects(r, err));
+    DCP_TRY(take_optimizer(r, err));
+    for (size_t e = 0; e < r->n_entries; e++)
         if (!r->entries[e].taken)
-            rc = add_entry(r, &r->entries[e], err);
-    if (!rc && r->meta.extra)
+            DCP_TRY(add_entry(r, &r->entries[e], err));
+    if (r->meta.extra)
         r->keys.attributes = json_incref(r->meta.extra);
-    return rc;
+    return DCP_OK;
 }

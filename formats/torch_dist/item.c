@@ -44,10 +44,8 @@ int dcp_items_open(struct dcp_items *items, const struct dcp_meta_part *part,
         dcp_input_close(&items->in);
         items->file = -1;
         items->window_bytes = 0;
-        int rc = dcp_input_open(&items->in, items->source, items->meta->files[part->file],
-                                err);
-        if (rc)
-            return rc;
+        DCP_TRY(dcp_input_open(&items->in, items->source, items->meta->files[part->file],
+                               err));
         items->file = part->file;
     }
     if (part->offset > items->in.size_bytes ||
@@ -122,11 +120,9 @@ static int read_crc32(struct dcp_items *items, struct dcp_item_place *out,
     const unsigned char *in = data;
     bool near = at >= items->window_at &&
                 at + n <= items->window_at + (uint64_t)items->window_bytes;
-    int rc = near ? peek(items, at, n, false, &in, err)
-                  : dcp_input_read(&items->in, at, data, n, err);
 
-    if (rc)
-        return rc;
+    DCP_TRY(near ? peek(items, at, n, false, &in, err)
+                 : dcp_input_read(&items->in, at, data, n, err));
     *out_usual =
         !memcmp(in, "PK\7\10", 4) &&
         (big ? dcp_le64(in + 8) == size_bytes && dcp_le64(in + 16) == size_bytes
@@ -147,27 +143,26 @@ static int locate_usual(struct dcp_items *items, const struct dcp_meta_part *par
 {
     const struct dcp_head *head;
     const unsigned char *data;
-    int rc = DCP_OK;
 
     *out_usual = false;
-    for (int i = 0; i < DCP_TORCH_N_STYLES && !*out_usual && !rc; i++) {
+    for (int i = 0; i < DCP_TORCH_N_STYLES && !*out_usual; i++) {
         enum dcp_torch_style style =
             (enum dcp_torch_style)(((int)items->style + i) % DCP_TORCH_N_STYLES);
-        rc = get_head(items, style, tensor, &head, err);
-        if (rc || head->item_bytes != part->size_bytes || head->n > WINDOW_BYTES)
+        DCP_TRY(get_head(items, style, tensor, &head, err));
+        if (head->item_bytes != part->size_bytes || head->n > WINDOW_BYTES)
             continue;
-        rc = peek(items, part->offset, head->n, part->size_bytes <= SMALL_ITEM, &data,
-                  err);
-        if (rc || memcmp(data, head->data, head->n) != 0)
+        DCP_TRY(peek(items, part->offset, head->n, part->size_bytes <= SMALL_ITEM, &data,
+                     err));
+        if (memcmp(data, head->data, head->n) != 0)
             continue;
         out->offset = part->offset + head->n;
         out->stored_size = dcp_tensor_bytes(tensor);
         items->style = style;
         *out_usual = true;
         if (out->stored_size)
-            rc = read_crc32(items, out, out_usual, err);
+            DCP_TRY(read_crc32(items, out, out_usual, err));
     }
-    return rc;
+    return DCP_OK;
 }
 
 /* -- any archive --------------------------------------------------------------------- */
@@ -199,19 +194,16 @@ int dcp_items_archive(const struct dcp_input *in, uint64_t begin, uint64_t end,
                              "'%s': at byte %" PRIu64 " there is no PyTorch archive",
                              in->shown, begin);
     }
-    int rc = dcp_torch_open_part(out, in, begin, end, err);
-    return rc ? rc : dcp_torch_read_tree(out, err);
+    DCP_TRY(dcp_torch_open_part(out, in, begin, end, err));
+    return dcp_torch_read_tree(out, err);
 }
 
 static int wrong_tensor(const struct dcp_input *in, const struct dcp_tensor *tensor,
                         const char *what, struct dcp_error *err)
 {
-    char shown[160];
-
-    dcp_error_set(err, DCP_E_CORRUPT, "'%s': the item of tensor '%s' %s", in->shown,
-                  dcp_str_escape(shown, sizeof shown, tensor->name), what);
-    dcp_error_tensor(err, tensor->name);
-    return DCP_E_CORRUPT;
+    return dcp_error_of_tensor(err, DCP_E_CORRUPT, tensor->name,
+                               "'%s': the item of tensor '%s' %s", in->shown,
+                               DCP_SHOWN(tensor->name), what);
 }
 
 /* The tensor in an archive; offsets are those of the file behind `in`. */
@@ -223,12 +215,9 @@ static int locate_any(struct dcp_items *items, const struct dcp_input *in, uint6
     struct dcp_torch_view view;
     bool found;
     size_t dims = (size_t)tensor->ndim * sizeof *tensor->shape;
-    int rc = dcp_items_archive(in, begin, end, &file, err);
 
-    if (!rc)
-        rc = dcp_torch_view(&file, file.tree, tensor->name, &found, &view, err);
-    if (rc)
-        return rc;
+    DCP_TRY(dcp_items_archive(in, begin, end, &file, err));
+    DCP_TRY(dcp_torch_view(&file, file.tree, tensor->name, &found, &view, err));
     if (!found || !view.has_data || view.memory)
         return wrong_tensor(in, tensor, "holds no tensor", err);
     if (view.dtype != tensor->dtype || view.ndim != tensor->ndim ||
@@ -336,11 +325,9 @@ static int read_stream(struct dcp_items *items, const struct dcp_meta_part *part
 {
     DCP_CLEANUP_BUF struct dcp_buf buf = { 0 };
     const struct dcp_record *record = &place->record;
-    int rc = dcp_unzstd(&items->in, place->offset, place->stored_size,
-                        DCP_ITEM_MAX_OBJECT_BYTES, &buf, NULL, err);
 
-    if (rc)
-        return rc;
+    DCP_TRY(dcp_unzstd(&items->in, place->offset, place->stored_size,
+                       DCP_ITEM_MAX_OBJECT_BYTES, &buf, NULL, err));
     uint64_t end = record->skip + record->size_bytes;
     if (buf.size_bytes < place->skip + size_bytes || buf.size_bytes < end + 8)
         return damaged_item(items, part, "is cut off", err);
@@ -357,14 +344,14 @@ int dcp_items_read(struct dcp_items *items, const struct dcp_meta_part *part, vo
 {
     struct dcp_item_place place;
     bool holds = true;
-    int rc = dcp_items_locate(items, part, &place, err);
 
-    if (!rc && place.codec != DCP_CODEC_NONE)
+    DCP_TRY(dcp_items_locate(items, part, &place, err));
+    if (place.codec != DCP_CODEC_NONE)
         return read_stream(items, part, &place, out, size_bytes, err);
-    if (!rc && place.record.size_bytes)
-        rc = dcp_input_crc32(&items->in, place.record.offset, place.record.size_bytes,
-                             place.record.crc32, &holds, err);
-    if (!rc && !holds)
+    if (place.record.size_bytes)
+        DCP_TRY(dcp_input_crc32(&items->in, place.record.offset, place.record.size_bytes,
+                                place.record.crc32, &holds, err));
+    if (!holds)
         return damaged_item(items, part, "is damaged: its CRC-32 differs", err);
-    return rc ? rc : dcp_input_read(&items->in, place.offset, out, size_bytes, err);
+    return dcp_input_read(&items->in, place.offset, out, size_bytes, err);
 }

@@ -27,10 +27,8 @@ static int read_raw(const struct dcp_input *in, uint64_t begin, uint64_t end,
                     struct dcp_buf *out, struct dcp_error *err)
 {
     DCP_CLEANUP_FREE void *data = NULL;
-    int rc = dcp_input_read_new(in, begin, (size_t)(end - begin), &data, err);
 
-    if (rc)
-        return rc;
+    DCP_TRY(dcp_input_read_new(in, begin, (size_t)(end - begin), &data, err));
     dcp_buf_add(out, data, (size_t)(end - begin));
     return dcp_buf_check(out, err);
 }
@@ -42,11 +40,9 @@ static int read_object(const struct dcp_input *in, uint64_t begin, uint64_t end,
     struct dcp_error why = { 0 };
     bool has_tensors = false;
     const struct dcp_pickle_hook hook = { .take = meet_tensor, .self = &has_tensors };
-    int rc = dcp_items_archive(in, begin, end, &file, err);
 
-    if (rc)
-        return rc;
-    rc = dcp_pickle_to_json(file.tree, file.arena, &hook, out_json, &why);
+    DCP_TRY(dcp_items_archive(in, begin, end, &file, err));
+    int rc = dcp_pickle_to_json(file.tree, file.arena, &hook, out_json, &why);
     if (rc == DCP_E_MEMORY)
         return dcp_error_memory(err, "an object");
     if (!rc && !has_tensors)
@@ -62,10 +58,9 @@ int dcp_items_object(struct dcp_items *items, const struct dcp_meta_object *obje
 {
     DCP_CLEANUP_UNZSTD struct dcp_unzstd_file whole = { 0 };
     const struct dcp_meta_part *part = &items->meta->parts[object->part];
-    char shown[160];
 
     *out_json = NULL;
-    dcp_str_escape(shown, sizeof shown, object->name);
+    const char *shown = DCP_SHOWN(object->name);
     if (part->file < 0)
         return dcp_error_set(err, DCP_E_CORRUPT, "no item holds the object '%s'", shown);
     items->objects_bytes += part->size_bytes < DCP_ITEM_MAX_OBJECTS_BYTES

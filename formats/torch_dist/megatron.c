@@ -86,10 +86,9 @@ static int take(struct dcp_catalog *catalog, const struct dcp_catalog *own,
 static int check(struct dcp_reading *r, struct dcp_error *err)
 {
     DCP_CLEANUP_TORCH struct dcp_torch_file file = { 0 };
-    int rc = dcp_torch_open(&file, r->source, COMMON_NAME, err);
 
-    return rc || file.form != DCP_TORCH_ZIP ? rc
-                                            : dcp_zip_check(&file.in, &file.zip, err);
+    DCP_TRY(dcp_torch_open(&file, r->source, COMMON_NAME, err));
+    return file.form != DCP_TORCH_ZIP ? DCP_OK : dcp_zip_check(&file.in, &file.zip, err);
 }
 
 static int carry(struct dcp_reading *r, struct dcp_error *err)
@@ -130,20 +129,18 @@ int dcp_reading_common(struct dcp_reading *r, struct dcp_error *err)
 int dcp_common_write(struct dcp_target *target, struct dcp_error *err)
 {
     struct dcp_catalog *catalog = target->catalog;
-    int rc = DCP_OK;
 
-    for (size_t i = 0; i < DCP_ARRAY_LEN(files) && !rc; i++) {
+    for (size_t i = 0; i < DCP_ARRAY_LEN(files); i++) {
         int at = dcp_catalog_find_object(catalog, files[i].object), file;
         if (at < 0)
             continue;
         const struct dcp_object *object = &catalog->objects[at];
-        rc = dcp_catalog_add_file(
+        DCP_TRY(dcp_catalog_add_file(
             catalog,
             &(struct dcp_file){ .name = files[i].file, .size_bytes = object->size_bytes },
-            &file, err);
-        if (!rc)
-            rc = dcp_target_literal(target, file, 0, object->data, object->size_bytes,
-                                    err);
+            &file, err));
+        DCP_TRY(
+            dcp_target_literal(target, file, 0, object->data, object->size_bytes, err));
     }
-    return rc;
+    return DCP_OK;
 }

@@ -36,13 +36,12 @@ static int read_one(const struct dcp_source *source, const char *name, int rank,
 {
     DCP_CLEANUP_FREE void *data = NULL;
     size_t n;
-    char shown[160];
     int rc = dcp_source_read(source, name, DCP_PICKLE_MAX_BYTES, &data, &n, err);
 
     if (!rc)
         rc = dcp_meta_parse(data, n, rank, meta, err);
     if (rc && rc != DCP_E_NOT_FOUND)
-        dcp_error_prefix(err, "'%s'", dcp_str_escape(shown, sizeof shown, name));
+        dcp_error_prefix(err, "'%s'", DCP_SHOWN(name));
     return rc;
 }
 
@@ -145,11 +144,11 @@ int dcp_meta_read(const struct dcp_source *source, struct dcp_meta *out,
                   struct dcp_error *err)
 {
     *out = (struct dcp_meta){ .version = "" };
-    int rc = dcp_source_has(source, DCP_META_NAME)
-                 ? read_one(source, DCP_META_NAME, 0, out, err)
-                 : read_ranks(source, out, err);
+    DCP_TRY(dcp_source_has(source, DCP_META_NAME)
+                ? read_one(source, DCP_META_NAME, 0, out, err)
+                : read_ranks(source, out, err));
 
-    return rc ? rc : group_parts(out, err);
+    return group_parts(out, err);
 }
 
 void dcp_dcp_file_name(char out[64], int rank)

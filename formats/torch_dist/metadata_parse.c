@@ -28,12 +28,8 @@ const struct dcp_pickle_node *dcp_meta_field(const struct dcp_pickle_node *node,
 
 int dcp_meta_malformed(struct dcp_meta_parser *p, const char *name, const char *what)
 {
-    char shown[160];
-
-    dcp_error_set(p->err, DCP_E_CORRUPT, "the entry of '%s' %s",
-                  dcp_str_escape(shown, sizeof shown, name), what);
-    dcp_error_tensor(p->err, name);
-    return DCP_E_CORRUPT;
+    return dcp_error_of_tensor(p->err, DCP_E_CORRUPT, name, "the entry of '%s' %s",
+                               DCP_SHOWN(name), what);
 }
 
 int dcp_meta_no_memory(struct dcp_meta_parser *p)
@@ -109,18 +105,17 @@ static int take_attributes(struct dcp_meta_parser *p, const struct dcp_pickle_no
     static const char *const known[] = { "state_dict_metadata", "planner_data",
                                          "storage_data", "storage_meta", "version" };
     const struct dcp_pickle_list *pairs = dcp_pickle_pairs(root->object->state);
-    int rc = DCP_OK;
 
-    for (size_t i = 0; pairs && i + 1 < pairs->n && !rc; i += 2) {
+    for (size_t i = 0; pairs && i + 1 < pairs->n; i += 2) {
         bool is_known = false;
         for (size_t k = 0; k < DCP_ARRAY_LEN(known); k++)
             is_known |= dcp_pickle_is_text(pairs->items[i], known[k]);
         if (dcp_pickle_is_text(pairs->items[i], DCP_META_OURS))
-            rc = take_ours(p, pairs->items[i + 1]);
+            DCP_TRY(take_ours(p, pairs->items[i + 1]));
         else if (!is_known)
-            rc = take_extra(p, pairs->items[i], pairs->items[i + 1]);
+            DCP_TRY(take_extra(p, pairs->items[i], pairs->items[i + 1]));
     }
-    return rc;
+    return DCP_OK;
 }
 
 static int parse_root(struct dcp_meta_parser *p, const struct dcp_pickle_node *root)

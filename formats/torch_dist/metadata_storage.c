@@ -57,7 +57,7 @@ static int take_transforms(struct dcp_meta_parser *p, const struct dcp_pickle_no
 {
     static const char zstd[] = "stream.zstd";
     const struct dcp_pickle_node *item;
-    char text[80], shown[160], key[160];
+    char text[80];
 
     if (!list)
         return DCP_OK;
@@ -77,8 +77,7 @@ static int take_transforms(struct dcp_meta_parser *p, const struct dcp_pickle_no
             dcp_error_set(p->err, DCP_E_UNSUPPORTED,
                           "'%s' is stored with the transform '%s'%s, which is not "
                           "supported",
-                          dcp_str_escape(key, sizeof key, name),
-                          dcp_str_escape(shown, sizeof shown, text),
+                          DCP_SHOWN(name), DCP_SHOWN(text),
                           known ? " on top of another" : "");
             dcp_error_hint(p->err, "load and save the checkpoint once with PyTorch, "
                                    "without extensions");
@@ -102,9 +101,7 @@ static int take_file(struct dcp_meta_parser *p, const struct dcp_pickle_node *pa
     *out = (int)known;
     if (known >= 0)
         return DCP_OK;
-    int rc = dcp_meta_text(p, path, "a relative_path of storage_data", &file);
-    if (rc)
-        return rc;
+    DCP_TRY(dcp_meta_text(p, path, "a relative_path of storage_data", &file));
     if (!dcp_store_name_ok(file) || strpbrk(file, "/\\") ||
         !dcp_str_utf8_ok(file, strlen(file)))
         return dcp_meta_malformed(p, name,
@@ -137,10 +134,9 @@ static int take_info(struct dcp_meta_parser *p, const struct dcp_pickle_node *in
         !dcp_add_u64(part->offset, part->size_bytes, &end))
         return dcp_meta_malformed(p, name, "is stored nowhere");
     part->has_crc = dcp_meta_digest(dcp_meta_field(info, DCP_META_CRC), &part->crc);
-    int rc =
-        take_transforms(p, dcp_meta_field(info, "transform_descriptors"), name, part);
-    return rc ? rc
-              : take_file(p, dcp_meta_field(info, "relative_path"), name, &part->file);
+    DCP_TRY(
+        take_transforms(p, dcp_meta_field(info, "transform_descriptors"), name, part));
+    return take_file(p, dcp_meta_field(info, "relative_path"), name, &part->file);
 }
 
 /* Entries of what nothing else describes are PyTorch's to ignore, and ours. */
@@ -148,11 +144,10 @@ int dcp_meta_take_storage_data(struct dcp_meta_parser *p,
                                const struct dcp_pickle_node *dict)
 {
     const struct dcp_pickle_list *pairs = dcp_pickle_pairs(dict);
-    int rc = DCP_OK;
 
     if (!pairs)
         return dcp_error_set(p->err, DCP_E_CORRUPT, "there is no storage_data");
-    for (size_t i = 0; i + 1 < pairs->n && !rc; i += 2) {
+    for (size_t i = 0; i + 1 < pairs->n; i += 2) {
         const struct dcp_pickle_node *index = pairs->items[i],
                                      *fqn = index ? dcp_meta_field(index, "fqn") : NULL;
         struct dcp_meta_part *part = NULL;
@@ -164,14 +159,14 @@ int dcp_meta_take_storage_data(struct dcp_meta_parser *p,
             dcp_map_find(&p->meta->keys, fqn->text.data, fqn->text.size_bytes);
         if (number >= 0 && p->meta->tensors[number].rank == p->rank) {
             name = p->meta->tensors[number].name;
-            rc = find_part(p, index, (int)number, &part);
+            DCP_TRY(find_part(p, index, (int)number, &part));
         } else if (number < -1) {
             const struct dcp_meta_object *object = &p->meta->objects[-2 - number];
             name = object->name;
             part = object->rank == p->rank ? &p->meta->parts[object->part] : NULL;
         }
-        if (!rc && part)
-            rc = take_info(p, pairs->items[i + 1], name, part);
+        if (part)
+            DCP_TRY(take_info(p, pairs->items[i + 1], name, part));
     }
-    return rc;
+    return DCP_OK;
 }

@@ -18,7 +18,6 @@ static int take_dtype(struct dcp_meta_parser *p, const struct dcp_pickle_node *p
     const struct dcp_pickle_node *state =
         dcp_meta_is(properties, "TensorProperties") ? properties->object->state : NULL;
     const struct dcp_pickle_node *dtype = dcp_pickle_get(state, "dtype");
-    char shown[160];
 
     if (state && dcp_str_starts(properties->object->cls->global.module, OLD_MODULE))
         p->meta->old_classes = true;
@@ -30,8 +29,7 @@ static int take_dtype(struct dcp_meta_parser *p, const struct dcp_pickle_node *p
         return DCP_OK;
     return dcp_error_set(p->err, DCP_E_UNSUPPORTED,
                          "tensor '%s' has the dtype %s.%s, which is not supported",
-                         dcp_str_escape(shown, sizeof shown, name), dtype->global.module,
-                         dtype->global.name);
+                         DCP_SHOWN(name), dtype->global.module, dtype->global.name);
 }
 
 static int add_part(struct dcp_meta_parser *p, const struct dcp_meta_part *part)
@@ -115,17 +113,14 @@ static int take_tensor(struct dcp_meta_parser *p, const struct dcp_pickle_node *
         .name = name, .path = name, .role = -1, .rank = p->rank
     };
     int64_t shape[DCP_MAX_NDIM];
-    char shown[160];
-    int t = -1,
-        rc = take_dtype(p, dcp_meta_field(node, "properties"), name, &tensor.dtype);
+    int t = -1;
 
-    if (rc)
-        return rc;
+    DCP_TRY(take_dtype(p, dcp_meta_field(node, "properties"), name, &tensor.dtype));
     tensor.ndim = dcp_torch_numbers(dcp_meta_field(node, "size"), shape);
     if (tensor.ndim > DCP_MAX_NDIM)
         return dcp_error_set(p->err, DCP_E_UNSUPPORTED,
                              "tensor '%s' has more dimensions than supported",
-                             dcp_str_escape(shown, sizeof shown, name));
+                             DCP_SHOWN(name));
     if (tensor.ndim < 0 || !chunks || chunks->kind != DCP_PICKLE_LIST ||
         p->meta->n_tensors >= INT32_MAX)
         return dcp_meta_malformed(p, name, "is malformed");
@@ -138,14 +133,12 @@ static int take_tensor(struct dcp_meta_parser *p, const struct dcp_pickle_node *
     for (int r = 0; role && r < DCP_N_ROLES; r++)
         if (dcp_pickle_is_text(role, dcp_role_name((enum dcp_role)r)))
             tensor.role = r;
-    rc = add_tensor(p, &tensor, number, &t);
-    if (rc)
-        return rc;
+    DCP_TRY(add_tensor(p, &tensor, number, &t));
     p->meta->tensors[t].first_part = p->meta->n_parts;
     p->meta->tensors[t].n_parts = chunks->list.n;
-    for (size_t i = 0; i < chunks->list.n && !rc; i++)
-        rc = take_chunk(p, chunks->list.items[i], t);
-    return rc;
+    for (size_t i = 0; i < chunks->list.n; i++)
+        DCP_TRY(take_chunk(p, chunks->list.items[i], t));
+    return DCP_OK;
 }
 
 static int take_object(struct dcp_meta_parser *p, const char *name, int64_t number)
@@ -172,26 +165,23 @@ int dcp_meta_take_state_dict(struct dcp_meta_parser *p,
                              const struct dcp_pickle_node *dict)
 {
     const struct dcp_pickle_list *pairs = dcp_pickle_pairs(dict);
-    int rc = DCP_OK;
 
     if (!pairs)
         return dcp_error_set(p->err, DCP_E_CORRUPT, "there is no state_dict_metadata");
-    for (size_t i = 0; i + 1 < pairs->n && !rc; i += 2) {
+    for (size_t i = 0; i + 1 < pairs->n; i += 2) {
         const struct dcp_pickle_node *value = pairs->items[i + 1];
         const char *name;
-        rc = dcp_meta_text(p, pairs->items[i], "a key of state_dict_metadata", &name);
-        if (rc)
-            return rc;
+        DCP_TRY(dcp_meta_text(p, pairs->items[i], "a key of state_dict_metadata", &name));
         int64_t number = dcp_map_find(&p->meta->keys, name, strlen(name));
         if (dcp_meta_is(value, "TensorStorageMetadata"))
-            rc = number < -1 ? dcp_meta_malformed(p, name, "is a tensor and an object")
-                             : take_tensor(p, value, name, number);
+            DCP_TRY(number < -1 ? dcp_meta_malformed(p, name, "is a tensor and an object")
+                                : take_tensor(p, value, name, number));
         else if (dcp_meta_is(value, "BytesStorageMetadata"))
-            rc = take_object(p, name, number);
+            DCP_TRY(take_object(p, name, number));
         else
-            rc = dcp_meta_malformed(p, name, "is neither a tensor's nor an object's");
+            return dcp_meta_malformed(p, name, "is neither a tensor's nor an object's");
     }
-    return rc;
+    return DCP_OK;
 }
 
 /* A key whose dots between the parts of the path are marked; NULL: the path does not give

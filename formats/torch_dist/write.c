@@ -30,18 +30,15 @@ void dcp_write_part(const struct dcp_catalog *catalog, const struct dcp_piece *p
 
 static int check_pieces(const struct dcp_catalog *catalog, struct dcp_error *err)
 {
-    char shown[160];
-
     for (size_t p = 0; p < catalog->n_pieces; p++) {
         const struct dcp_piece *piece = &catalog->pieces[p];
         if (piece->region.kind != DCP_FLAT && piece->codec == DCP_CODEC_NONE &&
             piece->rank < catalog->world)
             continue;
-        dcp_error_set(
-            err, DCP_E_MISMATCH,
-            "a distributed checkpoint cannot hold: tensor '%s' in flat ranges "
-            "or compressed",
-            dcp_str_escape(shown, sizeof shown, catalog->tensors[piece->tensor].name));
+        dcp_error_set(err, DCP_E_MISMATCH,
+                      "a distributed checkpoint cannot hold: tensor '%s' in flat ranges "
+                      "or compressed",
+                      DCP_SHOWN(catalog->tensors[piece->tensor].name));
         dcp_error_hint(err, "add --layout dim0");
         return DCP_E_MISMATCH;
     }
@@ -115,15 +112,12 @@ static int place(struct files *f, struct dcp_piece *piece, struct dcp_error *err
     int rank = piece->rank;
 
     dcp_write_part(f->target->catalog, piece, &part);
-    int rc = dcp_heads_get(&f->state->heads, f->state->out.keys.style, &part, &head, err);
-    if (!rc)
-        rc = open_file(f, rank, err);
-    if (rc)
-        return rc;
+    DCP_TRY(dcp_heads_get(&f->state->heads, f->state->out.keys.style, &part, &head, err));
+    DCP_TRY(open_file(f, rank, err));
     uint64_t bytes = dcp_tensor_bytes(&part);
     uint64_t unit = bytes >= PAGE_BYTES ? PAGE_BYTES : SMALL_ALIGN;
     uint64_t data_at = f->at[rank] + head->n;
-    rc = align(f, rank, (unit - data_at % unit) % unit, err);
+    int rc = align(f, rank, (unit - data_at % unit) % unit, err);
     if (!rc)
         rc = add(f, rank, head->data, head->n, err);
     piece->file = f->file[rank];
@@ -178,19 +172,17 @@ static int add_tail(struct dcp_target *target, const struct dcp_piece *piece,
     struct dcp_tensor part;
 
     dcp_write_part(target->catalog, piece, &part);
-    int rc = dcp_torch_item_tail(state->out.keys.style, &part, piece->crc32, &buf, err);
-    return rc ? rc
-              : dcp_literals_take(target, piece->file, piece->offset + piece->stored_size,
-                                  &buf, err);
+    DCP_TRY(dcp_torch_item_tail(state->out.keys.style, &part, piece->crc32, &buf, err));
+    return dcp_literals_take(target, piece->file, piece->offset + piece->stored_size,
+                             &buf, err);
 }
 
 int dcp_torch_dist_finalize(struct dcp_target *target, int rank, struct dcp_error *err)
 {
     const struct dcp_catalog *catalog = target->catalog;
-    int rc = DCP_OK;
 
-    for (size_t p = 0; p < catalog->n_pieces && !rc; p++)
+    for (size_t p = 0; p < catalog->n_pieces; p++)
         if (catalog->pieces[p].rank == rank)
-            rc = add_tail(target, &catalog->pieces[p], err);
-    return rc;
+            DCP_TRY(add_tail(target, &catalog->pieces[p], err));
+    return DCP_OK;
 }

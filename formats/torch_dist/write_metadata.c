@@ -233,21 +233,18 @@ static int put_pieces(struct writer *w, const struct dcp_out_key *key, size_t *a
                       size_t n, struct dcp_error *err)
 {
     const struct dcp_tensor *tensor = &w->catalog->tensors[key->tensor];
-    int rc = DCP_OK;
 
-    for (size_t i = 0; i < tensor->n_pieces && !rc; i++) {
+    for (size_t i = 0; i < tensor->n_pieces; i++) {
         const struct dcp_piece *piece = &w->catalog->pieces[tensor->first_piece + i];
         const struct dcp_head *head;
         struct dcp_tensor part;
         dcp_write_part(w->catalog, piece, &part);
-        rc = dcp_heads_get(w->heads, w->out->keys.style, &part, &head, err);
-        if (rc)
-            break;
+        DCP_TRY(dcp_heads_get(w->heads, w->out->keys.style, &part, &head, err));
         dcp_pickle_fill_next(&w->pickle, DCP_PICKLE_FILL_DICT, (*at)++, n);
         put_item(w, key->key, tensor, i, piece, w->catalog->files[piece->file].name,
                  piece->offset - head->n, head->item_bytes);
     }
-    return rc;
+    return DCP_OK;
 }
 
 static int put_storage_data(struct writer *w, struct dcp_error *err)
@@ -382,9 +379,9 @@ static int add_file(struct writer *w, struct dcp_target *target, struct dcp_erro
 
     dcp_str_hex64(digits, dcp_hash_crc64(0, data, w->digest_at));
     memcpy(data + w->digest_at, digits, DIGITS);
-    int rc = dcp_catalog_add_file(w->catalog, &(struct dcp_file){ .name = DCP_META_NAME },
-                                  &file, err);
-    return rc ? rc : dcp_target_literal_copy(target, file, 0, data, n, err);
+    DCP_TRY(dcp_catalog_add_file(w->catalog, &(struct dcp_file){ .name = DCP_META_NAME },
+                                 &file, err));
+    return dcp_target_literal_copy(target, file, 0, data, n, err);
 }
 
 int dcp_torch_dist_finish(struct dcp_target *target, struct dcp_error *err)

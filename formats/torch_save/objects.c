@@ -78,18 +78,17 @@ static int split(struct splitter *s, json_t *value, const char *path)
 {
     struct dcp_py_parts parts = dcp_py_parts(value);
     json_t *child;
-    int rc = DCP_OK;
 
     if (parts.kind == DCP_PY_MEMBERS && !is_plain_dict(value))
         return DCP_OK;
-    while (!rc && dcp_py_next(&parts)) {
+    while (dcp_py_next(&parts)) {
         if (!parts.name || parts.is_word)
             continue;
-        rc = split_child(s, parts.value, path, parts.name, &child);
-        if (!rc && child && !dcp_py_put(&parts, child))
-            rc = dcp_error_memory(s->err, "an object");
+        DCP_TRY(split_child(s, parts.value, path, parts.name, &child));
+        if (child && !dcp_py_put(&parts, child))
+            return dcp_error_memory(s->err, "an object");
     }
-    return rc;
+    return DCP_OK;
 }
 
 /* -- the whole ----------------------------------------------------------------------- */
@@ -144,10 +143,8 @@ int dcp_torch_objects_index(struct dcp_torch_file *file, struct dcp_catalog *cat
 
     if (is_flat(tree) && !has_ties(catalog))
         return DCP_OK;
-    int rc = dcp_torch_roles(catalog, tree, err);
-    if (!rc)
-        rc = dcp_torch_optimizers(file, catalog, tree, err);
-    if (!rc)
-        rc = split(&s, tree, "");
-    return rc ? rc : dcp_training_add(catalog, DCP_TORCH_TREE, json_incref(tree), err);
+    DCP_TRY(dcp_torch_roles(catalog, tree, err));
+    DCP_TRY(dcp_torch_optimizers(file, catalog, tree, err));
+    DCP_TRY(split(&s, tree, ""));
+    return dcp_training_add(catalog, DCP_TORCH_TREE, json_incref(tree), err);
 }

@@ -157,11 +157,10 @@ static int match(struct finder *f, struct optim *o)
         if (id >= 0)
             find_shape(f, json_array_get(pair, 1), &shapes[id]);
     }
-    int rc = dcp_optim_ids_find(f->catalog, weights, list_weights(f->catalog, weights),
-                                o->groups, shapes, &o->ids, f->err);
-    if (!rc)
-        take_numbers(f, o);
-    return rc ? rc : f->rc;
+    DCP_TRY(dcp_optim_ids_find(f->catalog, weights, list_weights(f->catalog, weights),
+                               o->groups, shapes, &o->ids, f->err));
+    take_numbers(f, o);
+    return f->rc;
 }
 
 /* -- the object ---------------------------------------------------------------------- */
@@ -206,13 +205,12 @@ static int take_all(struct finder *f, json_t *value)
     json_t *groups = json_object_get(value, "param_groups"),
            *states = json_object_get(value, "state");
     struct dcp_py_parts parts = dcp_py_children(value);
-    int rc = DCP_OK;
 
     if (groups && states)
         return take_optimizer(f, groups, states);
-    while (!rc && dcp_py_next(&parts))
-        rc = take_all(f, parts.value);
-    return rc;
+    while (dcp_py_next(&parts))
+        DCP_TRY(take_all(f, parts.value));
+    return DCP_OK;
 }
 
 int dcp_torch_optimizers(struct dcp_torch_file *file, struct dcp_catalog *catalog,

@@ -54,16 +54,15 @@ static int walk(struct finder *f, const json_t *value, size_t length, size_t dep
 {
     struct dcp_py_parts parts = dcp_py_parts(value);
     const char *name = dcp_py_tensor(value);
-    int rc = DCP_OK;
 
     if (name)
         return take_joints(f, name, depth);
-    while (!rc && dcp_py_next(&parts)) {
+    while (dcp_py_next(&parts)) {
         bool tag = parts.kind == DCP_PY_MEMBERS && dcp_py_is_tag(parts.name);
         if (parts.name && !parts.is_word && !tag)
-            rc = walk_child(f, parts.value, length, strlen(parts.name), depth);
+            DCP_TRY(walk_child(f, parts.value, length, strlen(parts.name), depth));
     }
-    return rc;
+    return DCP_OK;
 }
 
 static bool is_joint(void *self, int tensor, size_t at)
@@ -101,10 +100,8 @@ int dcp_torch_roles(struct dcp_catalog *catalog, json_t *tree, struct dcp_error 
 
     if (!joints)
         return dcp_error_memory(err, "the roles of tensors");
-    int rc = walk(&f, tree, 0, 0);
-    if (!rc)
-        rc = dcp_roles_find(catalog, &hints, &roles, err);
-    if (!rc)
-        keep_own(catalog);
-    return rc;
+    DCP_TRY(walk(&f, tree, 0, 0));
+    DCP_TRY(dcp_roles_find(catalog, &hints, &roles, err));
+    keep_own(catalog);
+    return DCP_OK;
 }

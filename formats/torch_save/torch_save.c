@@ -51,8 +51,8 @@ static int index_source(const struct dcp_source *source, struct dcp_catalog *cat
                         struct dcp_error *err)
 {
     catalog->format = dcp_format_torch.name;
-    int rc = dcp_torch_index_file(source, NULL, catalog, err);
-    return rc ? rc : dcp_roles_find_plain(catalog, err);
+    DCP_TRY(dcp_torch_index_file(source, NULL, catalog, err));
+    return dcp_roles_find_plain(catalog, err);
 }
 
 /* -- writing ------------------------------------------------------------------------- */
@@ -93,14 +93,13 @@ static int plan(struct dcp_catalog *catalog, const char *name, struct state *sta
 
     if (!bytes)
         return dcp_error_memory(err, "a PyTorch file");
-    int rc = dcp_torch_pickle(catalog, pickle, err);
-    for (size_t i = 0; i < pickle->n_storages && !rc; i++)
+    DCP_TRY(dcp_torch_pickle(catalog, pickle, err));
+    for (size_t i = 0; i < pickle->n_storages; i++)
         bytes[i] = dcp_tensor_bytes(&catalog->tensors[pickle->first_seen[i]]);
-    for (size_t h = 0; h < pickle->n_holes && !rc; h++)
+    for (size_t h = 0; h < pickle->n_holes; h++)
         holes += hole_bytes(catalog, &pickle->holes[h]);
-    return rc ? rc
-              : dcp_torch_archive_plan(catalog, name, &pickle->text, holes, bytes,
-                                       pickle->n_storages, &state->archive, err);
+    return dcp_torch_archive_plan(catalog, name, &pickle->text, holes, bytes,
+                                  pickle->n_storages, &state->archive, err);
 }
 
 static void place(struct dcp_catalog *catalog, size_t tensor, int file, uint64_t offset)
@@ -165,18 +164,14 @@ static int assign(struct dcp_target *target, struct dcp_error *err)
     struct state *state = target->state;
     struct dcp_torch_archive *archive = &state->archive;
 
-    int rc = plan(catalog, name, state, err);
-    if (rc)
-        return rc;
+    DCP_TRY(plan(catalog, name, state, err));
     const struct dcp_file entry = { .name = name, .size_bytes = archive->size_bytes };
-    rc = dcp_catalog_add_file(catalog, &entry, &archive->file, err);
-    if (rc)
-        return rc;
+    DCP_TRY(dcp_catalog_add_file(catalog, &entry, &archive->file, err));
     for (size_t i = 0; i < archive->n_storages; i++)
         place(catalog, state->pickle.first_seen[i], archive->file,
               archive->storages[i].offset);
-    rc = place_pickle(target, err);
-    return rc ? rc : dcp_torch_archive_headers(archive, target, err);
+    DCP_TRY(place_pickle(target, err));
+    return dcp_torch_archive_headers(archive, target, err);
 }
 
 static int finalize(struct dcp_target *target, int rank, struct dcp_error *err)

@@ -121,14 +121,10 @@ int dcp_decoder_some(struct dcp_decoder *d, void *out, size_t n, size_t *out_n,
     *out_n = 0;
     *out_ended = false;
     while (*out_n == 0 && !*out_ended) {
-        int rc = fill(d, err);
-        if (rc)
-            return rc;
+        DCP_TRY(fill(d, err));
         size_t begin = d->begin, end = d->end;
-        rc = d->zstd ? step_zstd(d, out, n, out_n, out_ended, err)
-                     : step_inflate(d, out, n, out_n, out_ended, err);
-        if (rc)
-            return rc;
+        DCP_TRY(d->zstd ? step_zstd(d, out, n, out_n, out_ended, err)
+                        : step_inflate(d, out, n, out_n, out_ended, err));
         bool stands = *out_n == 0 && d->begin == begin;
         if (stands && (end == 0 || end > begin))
             return dcp_error_set(err, DCP_E_CORRUPT, "the compressed data end too early");
@@ -140,16 +136,15 @@ int dcp_decoder_some(struct dcp_decoder *d, void *out, size_t n, size_t *out_n,
 int dcp_decoder_read(struct dcp_decoder *d, void *out, uint64_t n, struct dcp_error *err)
 {
     unsigned char *to = out;
-    int rc = DCP_OK;
 
-    while (n > 0 && !rc) {
+    while (n > 0) {
         uint64_t most = to ? (uint64_t)1 << 30 : SKIPPED_BYTES;
         size_t got, want = (size_t)(n < most ? n : most);
         bool ended;
-        rc = dcp_decoder_some(d, to ? to : d->skipped, want, &got, &ended, err);
+        DCP_TRY(dcp_decoder_some(d, to ? to : d->skipped, want, &got, &ended, err));
         n -= got;
         if (to)
             to += got;
     }
-    return rc;
+    return DCP_OK;
 }

@@ -1,5 +1,6 @@
 #include "json.h"
 
+#include "mem.h"
 #include "str.h"
 #include <errno.h>
 
@@ -52,9 +53,7 @@ int dcp_json_parse_part(const char *text, const char *part, size_t size_bytes,
                         const char *what, json_t **out, struct dcp_error *err)
 {
     *out = NULL;
-    int rc = dcp_json_depth(part, size_bytes, what, err);
-    if (rc)
-        return rc;
+    DCP_TRY(dcp_json_depth(part, size_bytes, what, err));
     json_error_t why;
     errno = 0; /* where the parser cannot allocate it may speak of bad syntax instead */
     json_t *value =

@@ -1,5 +1,6 @@
 #include "json_walk.h"
 
+#include "mem.h"
 #include "utf8.h"
 #include <string.h>
 
@@ -89,10 +90,8 @@ int dcp_json_walk_init(struct dcp_json_walk *walk, struct dcp_json_span doc,
                                     .at = part.text,
                                     .end = part.text + part.size_bytes,
                                     .close = open == '{' ? '}' : ']' };
-    int rc = doc.text == part.text ? dcp_json_depth(doc.text, doc.size_bytes, what, err)
-                                   : DCP_OK;
-    if (rc)
-        return rc;
+    if (doc.text == part.text)
+        DCP_TRY(dcp_json_depth(doc.text, doc.size_bytes, what, err));
     return take(walk, open)
                ? DCP_OK
                : wrong(walk, walk->at,
@@ -128,10 +127,8 @@ static int take_key(struct dcp_json_walk *walk, struct dcp_error *err)
         return dcp_buf_check(&walk->key, err);
     }
     DCP_CLEANUP_JSON json_t *text = NULL;
-    int rc = dcp_json_parse_part(walk->doc.text, begin, (size_t)(end - begin), walk->what,
-                                 &text, err);
-    if (rc)
-        return rc;
+    DCP_TRY(dcp_json_parse_part(walk->doc.text, begin, (size_t)(end - begin), walk->what,
+                                &text, err));
     dcp_buf_add_text(&walk->key, json_string_value(text));
     return dcp_buf_check(&walk->key, err);
 }
@@ -139,9 +136,7 @@ static int take_key(struct dcp_json_walk *walk, struct dcp_error *err)
 static int next(struct dcp_json_walk *walk, struct dcp_error *err)
 {
     if (walk->close == '}') {
-        int rc = take_key(walk, err);
-        if (rc)
-            return rc;
+        DCP_TRY(take_key(walk, err));
         if (!take(walk, ':'))
             return wrong(walk, walk->at, "there must be a ':'", err);
     }

@@ -288,11 +288,8 @@ static int run_in_order(size_t n,
                         int (*fn)(void *arg, int worker, size_t i, struct dcp_error *err),
                         void *arg, struct dcp_error *err)
 {
-    for (size_t i = 0; i < n; i++) {
-        int rc = fn(arg, 0, i, err);
-        if (rc)
-            return rc;
-    }
+    for (size_t i = 0; i < n; i++)
+        DCP_TRY(fn(arg, 0, i, err));
     return DCP_OK;
 }
 

@@ -1,5 +1,6 @@
 #include "complete.h"
 
+#include "base/mem.h"
 #include "base/str.h"
 #include "source.h"
 #include <dcp/dcp.h>
@@ -87,10 +88,8 @@ int dcp_complete_tensors(struct dcp_main *m, const char *path, struct dcp_buf *o
     struct dcp_place place;
     struct dcp_catalog *catalog = NULL;
     char shown[SHOWN_BYTES];
-    int rc = dcp_source_open(m, path, &place, err);
-    if (rc)
-        return rc;
-    rc = dcp_place_index(&place, &catalog, err);
+    DCP_TRY(dcp_source_open(m, path, &place, err));
+    int rc = dcp_place_index(&place, &catalog, err);
     for (size_t t = 0; !rc && t < catalog->n_tensors; t++) {
         const char *name = catalog->tensors[t].name;
         if (!strcmp(dcp_str_escape(shown, sizeof shown, name), name))

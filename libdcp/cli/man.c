@@ -125,10 +125,8 @@ static int add_section(struct dcp_buf *out, const struct dcp_program *program,
                        struct dcp_error *err)
 {
     DCP_CLEANUP_BUF struct dcp_buf text = { 0 };
-    int rc = program->text(&text, err);
-    rc = rc ? rc : dcp_buf_check(&text, err);
-    if (rc)
-        return rc;
+    DCP_TRY(program->text(&text, err));
+    DCP_TRY(dcp_buf_check(&text, err));
     dcp_buf_add_fmt(out, ".SH %s\n.nf\n", program->section);
     for (char *line = (char *)text.data; *line;) {
         size_t n = strcspn(line, "\n");

@@ -221,10 +221,9 @@ static int read_long(const struct dcp_opt_table *tables, size_t n_tables,
         return unknown(tables, n_tables, text, n, err);
     if (value && !takes_value(to.opt))
         return dcp_error_set(err, DCP_E_USAGE, "'--%s' takes no value", to.opt->name);
-    int rc = DCP_OK;
     if (!value && takes_value(to.opt))
-        rc = next_value(words, to.opt, &value, err);
-    return rc ? rc : store(to, value, err);
+        DCP_TRY(next_value(words, to.opt, &value, err));
+    return store(to, value, err);
 }
 
 /* "-nq", "-t*.weight", "-t" "*.weight"; text is behind the dash. */
@@ -236,18 +235,15 @@ static int read_letters(const struct dcp_opt_table *tables, size_t n_tables,
         if (!to.opt)
             return dcp_error_set(err, DCP_E_USAGE, "unknown option '-%c'", *text);
         const char *value = NULL;
-        int rc = DCP_OK;
         if (!takes_value(to.opt)) {
-            rc = store(to, NULL, err);
-            if (rc)
-                return rc;
+            DCP_TRY(store(to, NULL, err));
             continue;
         }
         if (text[1])
             value = text + 1;
         else
-            rc = next_value(words, to.opt, &value, err);
-        return rc ? rc : store(to, value, err);
+            DCP_TRY(next_value(words, to.opt, &value, err));
+        return store(to, value, err);
     }
     return DCP_OK;
 }

@@ -108,10 +108,8 @@ int dcp_scrub_file_change(const struct dcp_scrub_file *file,
     struct dcp_store store;
     int fd = -1;
     *out = NULL;
-    int rc = dcp_store_dir(&store, file->dir, file->makes_dir, err);
-    if (rc)
-        return rc;
-    rc = lock(file, &fd, err);
+    DCP_TRY(dcp_store_dir(&store, file->dir, file->makes_dir, err));
+    int rc = lock(file, &fd, err);
     if (!rc)
         rc = dcp_scrub_file_read(file, out, err);
     if (!rc && change)

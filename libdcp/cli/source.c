@@ -83,10 +83,9 @@ static void warn_of_shard(const struct dcp_main *m, const struct dcp_place *plac
 int dcp_source_store(const struct dcp_main *m, const char *path, struct dcp_store *out,
                      struct dcp_error *err)
 {
-    int rc = dcp_store_dir(out, path, false, err);
-    if (!rc)
-        out->max_header_bytes = m->max_header_bytes;
-    return rc;
+    DCP_TRY(dcp_store_dir(out, path, false, err));
+    out->max_header_bytes = m->max_header_bytes;
+    return DCP_OK;
 }
 
 int64_t dcp_source_saved_at(const char *run, const char *step)

@@ -161,9 +161,7 @@ static int print_rows(const struct dcp_table *table, const struct dcp_term *term
             at += (size_t)table->widths[i] + GAP;
             cell += strlen(cell) + 1;
         }
-        int rc = put_line(&line, term, err);
-        if (rc)
-            return rc;
+        DCP_TRY(put_line(&line, term, err));
     }
     return DCP_OK;
 }

@@ -66,8 +66,6 @@ static int fill_chunk(void *arg, int worker, size_t i, struct dcp_error *err)
 static int make_copiers(struct load *load, const struct dcp_source *source, int n,
                         bool verify, struct dcp_error *err)
 {
-    int rc = DCP_OK;
-
     load->n_copiers = n;
     load->copiers = dcp_mem_calloc((size_t)n, sizeof *load->copiers);
     load->blocks = dcp_mem_calloc((size_t)n, sizeof *load->blocks);
@@ -78,27 +76,24 @@ static int make_copiers(struct load *load, const struct dcp_source *source, int 
         return dcp_error_memory(err, "a load");
 
     if (verify)
-        rc = dcp_proof_new(load->src, &load->proof, err);
-    for (int i = 0; i < n && !rc; i++) {
+        DCP_TRY(dcp_proof_new(load->src, &load->proof, err));
+    for (int i = 0; i < n; i++) {
         struct dcp_copier *copier = &load->copiers[i];
         *copier =
             (struct dcp_copier){ .plan = load->plan, .src = load->src, .dst = load->dst };
 
         copier->scratch = malloc(DCP_COPY_SCRATCH); /* pages are touched only by casts */
         if (!copier->scratch)
-            rc = dcp_error_memory(err, "a load");
-        if (!rc && load->bounce)
-            rc = load->device->ops->alloc_staging(load->device->self, (size_t)CHUNK_BYTES,
-                                                  (void **)&load->bounce[i], err);
-        if (!rc)
-            rc = dcp_blocks_new(source, load->src, WORKER_CACHE, verify, &copier->blocks,
-                                err);
-        if (rc)
-            break;
+            return dcp_error_memory(err, "a load");
+        if (load->bounce)
+            DCP_TRY(load->device->ops->alloc_staging(
+                load->device->self, (size_t)CHUNK_BYTES, (void **)&load->bounce[i], err));
+        DCP_TRY(dcp_blocks_new(source, load->src, WORKER_CACHE, verify, &copier->blocks,
+                               err));
         load->blocks[i] = copier->blocks;
         dcp_blocks_check_records(copier->blocks, load->proof);
     }
-    return rc;
+    return DCP_OK;
 }
 
 static int by_source(const void *a, const void *b)
@@ -166,8 +161,6 @@ static void load_fini(struct load *load)
 /* Tensors that this rank read whole are held against their fingerprints. */
 static int check_fingerprints(const struct load *load, struct dcp_error *err)
 {
-    char name[160];
-
     for (size_t c = 0; c < load->n_chunks;) {
         size_t p = load->chunks[c].piece;
         const struct dcp_tensor *to = &load->dst->tensors[load->dst->pieces[p].tensor];
@@ -181,21 +174,16 @@ static int check_fingerprints(const struct load *load, struct dcp_error *err)
         if (load->dst->pieces[p].region.kind != DCP_WHOLE || !from->has_fingerprint ||
             from->dtype != to->dtype || crc == from->fingerprint)
             continue;
-        dcp_error_set(err, DCP_E_CORRUPT,
-                      "tensor '%s' was read with fingerprint %016" PRIx64
-                      ", it was saved with %016" PRIx64,
-                      dcp_str_escape(name, sizeof name, to->name), crc,
-                      from->fingerprint);
-        dcp_error_tensor(err, to->name);
-        return DCP_E_CORRUPT;
+        return dcp_error_of_tensor(err, DCP_E_CORRUPT, to->name,
+                                   "tensor '%s' was read with fingerprint %016" PRIx64
+                                   ", it was saved with %016" PRIx64,
+                                   DCP_SHOWN(to->name), crc, from->fingerprint);
     }
     return DCP_OK;
 }
 
 static int check_dtypes(const struct load *load, bool allow_cast, struct dcp_error *err)
 {
-    char name[160];
-
     for (size_t t = 0; t < load->dst->n_tensors; t++) {
         const struct dcp_tensor *to = &load->dst->tensors[t];
         int found = dcp_catalog_find(load->src, to->name);
@@ -205,12 +193,10 @@ static int check_dtypes(const struct load *load, bool allow_cast, struct dcp_err
         bool floats = dcp_dtype_is_float(from->dtype) && dcp_dtype_is_float(to->dtype);
         if (from->dtype == to->dtype || (allow_cast && floats))
             continue;
-        dcp_error_set(err, DCP_E_MISMATCH,
-                      "tensor '%s' is %s in the checkpoint and %s here",
-                      dcp_str_escape(name, sizeof name, to->name),
-                      dcp_dtype_name(from->dtype), dcp_dtype_name(to->dtype));
-        dcp_error_tensor(err, to->name);
-        return DCP_E_MISMATCH;
+        return dcp_error_of_tensor(err, DCP_E_MISMATCH, to->name,
+                                   "tensor '%s' is %s in the checkpoint and %s here",
+                                   DCP_SHOWN(to->name), dcp_dtype_name(from->dtype),
+                                   dcp_dtype_name(to->dtype));
     }
     return DCP_OK;
 }
@@ -274,14 +260,13 @@ static int index_here(void *arg, struct dcp_error *err)
 
     if (indexing->format)
         format = dcp_format_find(indexing->format);
-    int rc = probe ? dcp_format_probe(indexing->source, &format, err) : DCP_OK;
-
-    if (!rc && !format)
-        rc = dcp_error_set(err, DCP_E_UNSUPPORTED, "there is no format '%s'",
-                           indexing->format);
-    if (!rc)
-        rc = dcp_index(indexing->source, format, false, &indexing->catalog, err);
-    return rc ? rc : dcp_catalog_check(indexing->catalog, err);
+    if (probe)
+        DCP_TRY(dcp_format_probe(indexing->source, &format, err));
+    if (!format)
+        return dcp_error_set(err, DCP_E_UNSUPPORTED, "there is no format '%s'",
+                             indexing->format);
+    DCP_TRY(dcp_index(indexing->source, format, false, &indexing->catalog, err));
+    return dcp_catalog_check(indexing->catalog, err);
 }
 
 /* Rank 0 reads the headers; the others get the catalog from it, so that all see the same.

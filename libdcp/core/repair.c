@@ -86,9 +86,8 @@ static int write_stripe(struct repair *r, uint64_t stripe,
 {
     const struct dcp_parity_group *g = &r->parity->groups[r->group];
     unsigned char trailer[(DCP_ERASURE_MAX_UNITS + 1) * sizeof(uint64_t)];
-    int rc = DCP_OK;
 
-    for (int c = 0; c < g->n && !rc; c++) {
+    for (int c = 0; c < g->n; c++) {
         uint64_t unit;
         const struct dcp_parity_file *file =
             dcp_parity_unit(r->parity, g->first + c, stripe, &unit);
@@ -96,24 +95,23 @@ static int write_stripe(struct repair *r, uint64_t stripe,
         if (!target || !target->bad)
             continue;
         uint64_t begin = unit * DCP_PARITY_UNIT, left = file->size_bytes - begin;
-        rc = r->store->ops->write_at(
+        DCP_TRY(r->store->ops->write_at(
             r->store->self, target->out, begin, at->units[c],
-            left < DCP_PARITY_UNIT ? (size_t)left : DCP_PARITY_UNIT, err);
+            left < DCP_PARITY_UNIT ? (size_t)left : DCP_PARITY_UNIT, err));
     }
-    for (int row = 0; row < r->parity->rows && !rc; row++) {
+    for (int row = 0; row < r->parity->rows; row++) {
         struct target *target = parity_target(r, r->group, row);
         uint64_t begin = dcp_parity_record_at(r->parity, r->group, stripe);
         if (!target->bad)
             continue;
         dcp_parity_seal(r->parity, r->group, row, stripe, at->digests, trailer);
-        rc = r->store->ops->write_at(r->store->self, target->out, begin,
-                                     at->units[g->n + row], DCP_PARITY_UNIT, err);
-        if (!rc)
-            rc = r->store->ops->write_at(r->store->self, target->out,
-                                         begin + DCP_PARITY_UNIT, trailer,
-                                         g->trailer_bytes, err);
+        DCP_TRY(r->store->ops->write_at(r->store->self, target->out, begin,
+                                        at->units[g->n + row], DCP_PARITY_UNIT, err));
+        DCP_TRY(r->store->ops->write_at(r->store->self, target->out,
+                                        begin + DCP_PARITY_UNIT, trailer,
+                                        g->trailer_bytes, err));
     }
-    return rc;
+    return DCP_OK;
 }
 
 static void count_bad(struct repair *r, uint64_t stripe, const struct dcp_mend_stripe *at)
@@ -141,14 +139,14 @@ static int stripe_job(void *arg, int worker, size_t stripe, struct dcp_error *er
 
     for (int i = 0; i < g->n + r->parity->rows; i++)
         at.units[i] = r->scratch[worker] + (size_t)i * DCP_PARITY_UNIT;
-    int rc = dcp_mend_stripe(r->mend, r->group, stripe, &at, err);
-    if (!rc && !at.proved)
+    DCP_TRY(dcp_mend_stripe(r->mend, r->group, stripe, &at, err));
+    if (!at.proved)
         r->unproved = true;
-    if (!rc && r->writing)
-        rc = write_stripe(r, stripe, &at, err);
-    else if (!rc)
+    if (r->writing)
+        DCP_TRY(write_stripe(r, stripe, &at, err));
+    else
         count_bad(r, stripe, &at);
-    return rc ? rc : report(r, (uint64_t)g->n * DCP_PARITY_UNIT, err);
+    return report(r, (uint64_t)g->n * DCP_PARITY_UNIT, err);
 }
 
 static bool group_is_bad(const struct repair *r, int group)
@@ -166,16 +164,14 @@ static bool group_is_bad(const struct repair *r, int group)
 
 static int each_stripe(struct repair *r, bool writing, struct dcp_error *err)
 {
-    int rc = DCP_OK;
-
     r->writing = writing;
-    for (int g = 0; g < r->parity->n_groups && !rc; g++) {
+    for (int g = 0; g < r->parity->n_groups; g++) {
         r->group = g;
         if (!writing || group_is_bad(r, g))
-            rc = dcp_pool_for(r->pool, (size_t)r->parity->groups[g].n_stripes, stripe_job,
-                              r, err);
+            DCP_TRY(dcp_pool_for(r->pool, (size_t)r->parity->groups[g].n_stripes,
+                                 stripe_job, r, err));
     }
-    return rc;
+    return DCP_OK;
 }
 
 static int decide(struct repair *r, struct dcp_error *err)
@@ -285,13 +281,11 @@ static int prove(const struct repair *r, const char *folder,
 
 static int prove_all(const struct repair *r, struct dcp_error *err)
 {
-    int rc = DCP_OK;
-
-    for (size_t f = 0; f < r->parity->n_files && !rc; f++)
+    for (size_t f = 0; f < r->parity->n_files; f++)
         if (r->targets[f].bad || r->unproved)
-            rc =
-                prove(r, r->targets[f].bad ? r->tmp : r->step, &r->parity->files[f], err);
-    return rc;
+            DCP_TRY(prove(r, r->targets[f].bad ? r->tmp : r->step, &r->parity->files[f],
+                          err));
+    return DCP_OK;
 }
 
 static int put_in_place(struct repair *r, const struct target *target,
@@ -324,21 +318,19 @@ static int rewrite(struct repair *r, struct dcp_error *err)
 {
     const struct dcp_store *store = r->store;
 
-    int rc = dcp_leftover_make(store, TMP_PREFIX, r->step, &r->tmp, &r->held, err);
-    for (size_t t = 0; t < r->n_targets && !rc; t++)
+    DCP_TRY(dcp_leftover_make(store, TMP_PREFIX, r->step, &r->tmp, &r->held, err));
+    for (size_t t = 0; t < r->n_targets; t++)
         if (r->targets[t].bad)
-            rc = begin_file(r, &r->targets[t], err);
-    if (!rc)
-        rc = each_stripe(r, true, err);
-    for (size_t t = 0; t < r->n_targets && !rc; t++)
+            DCP_TRY(begin_file(r, &r->targets[t], err));
+    DCP_TRY(each_stripe(r, true, err));
+    for (size_t t = 0; t < r->n_targets; t++)
         if (r->targets[t].bad)
-            rc = end_file(r, &r->targets[t], err);
-    if (!rc)
-        rc = prove_all(r, err);
-    for (size_t t = 0; t < r->n_targets && !rc; t++)
+            DCP_TRY(end_file(r, &r->targets[t], err));
+    DCP_TRY(prove_all(r, err));
+    for (size_t t = 0; t < r->n_targets; t++)
         if (r->targets[t].bad)
-            rc = put_in_place(r, &r->targets[t], err);
-    return rc;
+            DCP_TRY(put_in_place(r, &r->targets[t], err));
+    return DCP_OK;
 }
 
 /* -- the whole ----------------------------------------------------------------------- */
@@ -346,10 +338,8 @@ static int rewrite(struct repair *r, struct dcp_error *err)
 static int repair_init(struct repair *r, struct dcp_error *err)
 {
     size_t units = 0;
-    int rc = dcp_mend_open(r->store, r->step, &r->mend, err);
 
-    if (rc)
-        return rc;
+    DCP_TRY(dcp_mend_open(r->store, r->step, &r->mend, err));
     r->parity = dcp_mend_parity(r->mend);
     r->n_targets = r->parity->n_files + dcp_parity_n_rows(r->parity) + 1;
     r->targets = dcp_mem_calloc(r->n_targets, sizeof *r->targets);
@@ -418,12 +408,11 @@ int dcp_repair(const struct dcp_store *store, const char *step,
                         .step = step };
     struct dcp_repair_result result = { 0 };
     bool in_run = dcp_step_parse(step) >= 0; /* elsewhere there is no lease to take */
-    int rc = in_run ? store->ops->lock(store->self, err) : DCP_OK;
 
-    if (rc)
-        return rc;
+    if (in_run)
+        DCP_TRY(store->ops->lock(store->self, err));
     pthread_mutex_init(&r.lock, NULL);
-    rc = repair_init(&r, err);
+    int rc = repair_init(&r, err);
     if (!rc)
         rc = each_stripe(&r, false, err);
     if (!rc)

@@ -155,14 +155,10 @@ static int fill_facts(struct dcp_reshard *reshard, struct dcp_error *err)
     }
     free(used);
     count_masters(reshard);
-    int rc = count_left(reshard, err);
-    if (!rc)
-        rc = dcp_contents_left(src, reshard->format, reshard->target,
-                               &facts->objects_left, err);
-    if (!rc)
-        rc = count_unproved(reshard, err);
-    if (rc)
-        return rc;
+    DCP_TRY(count_left(reshard, err));
+    DCP_TRY(dcp_contents_left(src, reshard->format, reshard->target, &facts->objects_left,
+                              err));
+    DCP_TRY(count_unproved(reshard, err));
     if (reshard->format->flags & DCP_FORMAT_MASTERS)
         facts->assumed = src->assumed;
     facts->target_files = target->n_files;
@@ -231,11 +227,10 @@ static int decide(struct dcp_reshard *reshard, const char *target_path,
     reshard->open = (struct dcp_target){ .format = reshard->format,
                                          .catalog = reshard->target,
                                          .options = &options->target };
-    rc = dcp_target_open(&reshard->open, options->codec, err);
-    if (!rc)
-        rc = dcp_plan_new(reshard->src, reshard->target, reshard->src_tensor,
-                          &reshard->plan, err);
-    return rc ? rc : fill_facts(reshard, err);
+    DCP_TRY(dcp_target_open(&reshard->open, options->codec, err));
+    DCP_TRY(dcp_plan_new(reshard->src, reshard->target, reshard->src_tensor,
+                         &reshard->plan, err));
+    return fill_facts(reshard, err);
 }
 
 int dcp_reshard_plan(struct dcp_place *place, const char *target_path,
@@ -302,12 +297,10 @@ static int check_file(const struct dcp_reshard *reshard, const struct dcp_store 
 static int check_written(const struct dcp_reshard *reshard, const struct dcp_store *store,
                          const char *prefix, struct dcp_error *err)
 {
-    int rc = DCP_OK;
-
-    for (size_t f = 0; f < reshard->target->n_files && !rc; f++)
-        rc = check_file(reshard, store, prefix, reshard->target->files[f].name,
-                        reshard->target->files[f].size_bytes, err);
-    return rc;
+    for (size_t f = 0; f < reshard->target->n_files; f++)
+        DCP_TRY(check_file(reshard, store, prefix, reshard->target->files[f].name,
+                           reshard->target->files[f].size_bytes, err));
+    return DCP_OK;
 }
 
 /* Writes the target's files, or the one archive of them. */
@@ -334,10 +327,8 @@ static int write_target(struct dcp_reshard *reshard, const struct dcp_store *sto
                                             .progress = options->progress };
     uint64_t bytes = 0;
 
-    int rc = reshard->packs ? dcp_stream_pack(&setup, reshard->name, &bytes, err)
-                            : dcp_stream_run(&setup, err);
-    if (rc)
-        return rc;
+    DCP_TRY(reshard->packs ? dcp_stream_pack(&setup, reshard->name, &bytes, err)
+                           : dcp_stream_run(&setup, err));
     return reshard->packs ? check_file(reshard, store, prefix, reshard->name, bytes, err)
                           : check_written(reshard, store, prefix, err);
 }

@@ -139,10 +139,8 @@ static int open_step(void *arg, struct dcp_error *err)
     int64_t step = finish->options.step;
     uint64_t need = dcp_room_of_step(finish), room;
     char wanted[DCP_SIZE_CAP], left[DCP_SIZE_CAP];
-    int rc = store->ops->lock(store->self, err);
 
-    if (rc)
-        return rc;
+    DCP_TRY(store->ops->lock(store->self, err));
     saver->locked = true;
     /* Folders of dead savers go first: they may hold the very room that is needed. */
     dcp_finish_prune(finish, 0, -1);
@@ -154,10 +152,9 @@ static int open_step(void *arg, struct dcp_error *err)
         dcp_error_hint(err, "free some space, or keep fewer steps");
         return DCP_E_NO_SPACE;
     }
-    rc = dcp_publish_begin(&finish->publish, store, finish->name, false, err);
-    if (!rc)
-        snprintf(finish->prefix, sizeof finish->prefix, "%s", finish->publish.prefix);
-    return rc;
+    DCP_TRY(dcp_publish_begin(&finish->publish, store, finish->name, false, err));
+    snprintf(finish->prefix, sizeof finish->prefix, "%s", finish->publish.prefix);
+    return DCP_OK;
 }
 
 /* Before the snapshot: that a disk is too full is found while nothing waits for it. */
@@ -172,16 +169,15 @@ static int write_shard(void *arg, struct dcp_error *err)
     struct dcp_saver *saver = arg;
     struct dcp_catalog *catalog = saver->finish.catalog;
     int rank = saver->comm->rank;
-    int rc = dcp_write_rank(saver->finish.write, rank, err);
 
-    for (size_t p = 0; p < catalog->n_pieces && !rc; p++)
-        if (catalog->pieces[p].rank == rank && catalog->pieces[p].crc != saver->crc[p]) {
-            rc = dcp_error_set(err, DCP_E_CORRUPT,
-                               "tensor '%s' changed in memory between snapshot and file",
-                               catalog->tensors[catalog->pieces[p].tensor].name);
-            dcp_error_tensor(err, catalog->tensors[catalog->pieces[p].tensor].name);
-        }
-    return rc;
+    DCP_TRY(dcp_write_rank(saver->finish.write, rank, err));
+    for (size_t p = 0; p < catalog->n_pieces; p++)
+        if (catalog->pieces[p].rank == rank && catalog->pieces[p].crc != saver->crc[p])
+            return dcp_error_of_tensor(
+                err, DCP_E_CORRUPT, catalog->tensors[catalog->pieces[p].tensor].name,
+                "tensor '%s' changed in memory between snapshot and file",
+                catalog->tensors[catalog->pieces[p].tensor].name);
+    return DCP_OK;
 }
 
 static int prepare(struct dcp_saver *saver, const struct dcp_save_options *options,
@@ -436,17 +432,16 @@ int dcp_save_wait(struct dcp_saver *saver, struct dcp_save_result *out_result,
                   struct dcp_error *err)
 {
     bool done = false;
-    int rc = DCP_OK;
 
     /* Ranks come back to the collective often, so that one whose disk is slow is not
      * taken for dead. */
-    for (uint64_t pause_us = 200; !done && !rc;
+    for (uint64_t pause_us = 200; !done;
          pause_us = pause_us < 20000 ? 2 * pause_us : 20000) {
-        rc = dcp_save_poll(saver, &done, out_result, err);
-        if (!done && !rc)
+        DCP_TRY(dcp_save_poll(saver, &done, out_result, err));
+        if (!done)
             dcp_clock_sleep_us(pause_us);
     }
-    return rc;
+    return DCP_OK;
 }
 
 int dcp_save(const struct dcp_context *ctx, const struct dcp_save_options *options,

@@ -56,9 +56,7 @@ static void relax(char *text, size_t size_bytes)
 static int bad_override(const char *what, const char *text, const char *why,
                         struct dcp_error *err)
 {
-    char shown[160];
-    dcp_error_set(err, DCP_E_USAGE, "%s: '%s' %s", what,
-                  dcp_str_escape(shown, sizeof shown, text), why);
+    dcp_error_set(err, DCP_E_USAGE, "%s: '%s' %s", what, DCP_SHOWN(text), why);
     dcp_error_hint(err, "an override reads key.path=value, such as "
                         "zero_optimization.stage=2");
     return DCP_E_USAGE;
@@ -114,10 +112,8 @@ static int apply_override(json_t *root, const char *text, struct dcp_error *err)
     DCP_CLEANUP_JSON json_t *value = NULL;
     if (!path)
         return dcp_error_memory(err, "an override");
-    int rc = override_value(equals + 1, &value, err);
-    if (!rc)
-        rc = set_path(root, path, value, text, err);
-    return rc;
+    DCP_TRY(override_value(equals + 1, &value, err));
+    return set_path(root, path, value, text, err);
 }
 
 /* What the user wrote is wrong, not damaged. */
@@ -153,11 +149,9 @@ int settings_load(const char *text, size_t size_bytes, const char *what,
         return dcp_error_memory(err, what);
     memcpy(copy, text, size_bytes);
     relax(copy, size_bytes);
-    int rc = parse(copy, size_bytes, what, &root, err);
-    for (; !rc && overrides && *overrides; overrides++)
-        rc = apply_override(root, *overrides, err);
-    if (rc)
-        return rc;
+    DCP_TRY(parse(copy, size_bytes, what, &root, err));
+    for (; overrides && *overrides; overrides++)
+        DCP_TRY(apply_override(root, *overrides, err));
     *out = json_incref(root);
     return DCP_OK;
 }

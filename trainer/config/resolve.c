@@ -67,9 +67,7 @@ static int resolve_scheduler(struct settings_draft *draft, struct dcp_error *err
     s->warmup_linear = draft->warmup_type == 1;
     if (s->type == SCHEDULE_NONE)
         return DCP_OK;
-    int rc = resolve_total_steps(draft, err);
-    if (rc)
-        return rc;
+    DCP_TRY(resolve_total_steps(draft, err));
     int64_t steps = s->total_num_steps ? s->total_num_steps : draft->out.steps;
     if (settings_was_auto(draft, "scheduler.params.warmup_num_steps") && steps > 0)
         s->warmup_num_steps = clamp(steps / 20, 1, 1000);
@@ -221,9 +219,7 @@ static int absolute_tokenizer(struct settings *s, const char *folder,
     DCP_CLEANUP_FREE char *path = strdup(s->tokenizer + n);
     if (!path)
         return dcp_error_memory(err, "the configuration");
-    int rc = absolute(&path, folder, false, err);
-    if (rc)
-        return rc;
+    DCP_TRY(absolute(&path, folder, false, err));
     char *spec = dcp_mem_calloc(n + strlen(path) + 1, 1);
     if (!spec)
         return dcp_error_memory(err, "the configuration");
@@ -348,23 +344,14 @@ static void tell_autos(const struct settings_draft *draft)
 int settings_resolve(struct settings_draft *draft, const char *folder, int world,
                      struct dcp_error *err)
 {
-    int rc = resolve_optimizer(draft);
-    if (!rc)
-        rc = resolve_scheduler(draft, err);
-    if (!rc)
-        rc = resolve_batch(draft, world, err);
-    if (!rc)
-        rc = resolve_sharding(draft, world, err);
-    if (!rc)
-        rc = resolve_precision(draft, err);
-    if (!rc)
-        rc = resolve_data(draft, folder, err);
-    if (!rc)
-        rc = resolve_model(draft, folder, err);
-    if (!rc)
-        rc = check_sizes(draft, err);
-    if (rc)
-        return rc;
+    DCP_TRY(resolve_optimizer(draft));
+    DCP_TRY(resolve_scheduler(draft, err));
+    DCP_TRY(resolve_batch(draft, world, err));
+    DCP_TRY(resolve_sharding(draft, world, err));
+    DCP_TRY(resolve_precision(draft, err));
+    DCP_TRY(resolve_data(draft, folder, err));
+    DCP_TRY(resolve_model(draft, folder, err));
+    DCP_TRY(check_sizes(draft, err));
     resolve_checkpoint(draft);
     tell_autos(draft);
     return DCP_OK;

@@ -63,18 +63,17 @@ static int store_text(struct settings_draft *draft, const struct settings_key *k
 int settings_set_defaults(struct settings_draft *draft, const struct settings_key *keys,
                           struct dcp_error *err)
 {
-    int rc = DCP_OK;
-    for (const struct settings_key *key = keys; !rc && key->name; key++) {
+    for (const struct settings_key *key = keys; key->name; key++) {
         if (key->kind == KEY_SECTION)
-            rc = settings_set_defaults(draft, key->keys, err);
+            DCP_TRY(settings_set_defaults(draft, key->keys, err));
         else if (key->use != KEY_USED)
             continue;
         else if (key->kind == KEY_TEXT && key->text)
-            rc = store_text(draft, key, key->text, err);
+            DCP_TRY(store_text(draft, key, key->text, err));
         else
             store(draft, key, key->fallback);
     }
-    return rc;
+    return DCP_OK;
 }
 
 static void join(char out[SETTINGS_PATH_CAP], const char *path, const char *name)
@@ -245,13 +244,11 @@ static int read_choice(const struct settings_draft *draft, const struct settings
         const char *between = !i ? "" : key->choices[i + 1] ? ", " : " or ";
         dcp_buf_add_fmt(&list, "%s%s", between, key->choices[i]);
     }
-    int rc = dcp_buf_check(&list, err);
-    if (rc)
-        return rc;
+    DCP_TRY(dcp_buf_check(&list, err));
     const char *wanted = (const char *)list.data;
     if (!text || !key->why || key->use == KEY_REJECTED)
         return wrong(draft, path, value, wanted, err);
-    rc = rejected(draft, key, path, value, err);
+    int rc = rejected(draft, key, path, value, err);
     const char *nearest = dcp_str_nearest(text, key->choices);
     if (nearest)
         dcp_error_hint(err, "did you mean %s?", nearest);
@@ -292,25 +289,24 @@ static int read_value(struct settings_draft *draft, const struct settings_key *k
                       const char *path, const json_t *value, struct dcp_error *err)
 {
     double number = 0;
-    int rc = DCP_OK;
     switch (key->kind) {
     case KEY_FLAG:
-        rc = read_flag(draft, path, value, &number, err);
+        DCP_TRY(read_flag(draft, path, value, &number, err));
         break;
     case KEY_INT:
     case KEY_LONG:
     case KEY_SEED:
     case KEY_REAL:
-        rc = read_number(draft, key, path, value, &number, err);
+        DCP_TRY(read_number(draft, key, path, value, &number, err));
         break;
     case KEY_SIZE:
-        rc = read_size(draft, key, path, value, &number, err);
+        DCP_TRY(read_size(draft, key, path, value, &number, err));
         break;
     case KEY_CHOICE:
-        rc = read_choice(draft, key, path, value, &number, err);
+        DCP_TRY(read_choice(draft, key, path, value, &number, err));
         break;
     case KEY_DTYPE:
-        rc = read_dtype(draft, path, value, &number, err);
+        DCP_TRY(read_dtype(draft, path, value, &number, err));
         break;
     case KEY_PAIR:
         return read_pair(draft, key, path, value, err);
@@ -324,11 +320,11 @@ static int read_value(struct settings_draft *draft, const struct settings_key *k
     case KEY_ANY:
         break;
     }
-    if (!rc && key->use == KEY_USED)
+    if (key->use == KEY_USED)
         store(draft, key, number);
-    if (!rc && key->use == KEY_REJECTED && !is_off(key, value))
-        rc = rejected(draft, key, path, value, err);
-    return rc;
+    if (key->use == KEY_REJECTED && !is_off(key, value))
+        return rejected(draft, key, path, value, err);
+    return DCP_OK;
 }
 
 /* A parameter of another schedule is one that DeepSpeed's class would not take. */
@@ -394,14 +390,13 @@ static int read_key(struct settings_draft *draft, const struct settings_key *key
             return wrong(draft, path, value, "an object { }", err);
         return settings_walk(draft, key->keys, value, path, err);
     }
-    int rc = check_schedule(draft, key, path, err);
-    if (!rc && text && strcmp(text, "auto") == 0)
+    DCP_TRY(check_schedule(draft, key, path, err));
+    if (text && strcmp(text, "auto") == 0)
         return read_auto(draft, key, path, err);
-    if (!rc)
-        rc = read_value(draft, key, path, value, err);
-    if (!rc && key->use == KEY_NO_EFFECT && !is_off(key, value))
+    DCP_TRY(read_value(draft, key, path, value, err));
+    if (key->use == KEY_NO_EFFECT && !is_off(key, value))
         dcp_buf_add_fmt(idle, "%s%s", idle->size_bytes ? ", " : "", key->name);
-    return rc;
+    return DCP_OK;
 }
 
 /* A section that can be enabled and is not: its other keys mean nothing anywhere. */
@@ -416,27 +411,22 @@ int settings_walk(struct settings_draft *draft, const struct settings_key *keys,
     DCP_CLEANUP_BUF struct dcp_buf idle = { 0 };
     const char *name;
     json_t *value;
-    int rc = DCP_OK;
     json_object_foreach((json_t *)object, name, value)
     {
         if (!find_key(keys, name))
-            rc = unknown_key(draft, keys, path, name, false, err);
-        if (rc)
-            return rc;
+            DCP_TRY(unknown_key(draft, keys, path, name, false, err));
     }
-    for (const struct settings_key *key = keys; !rc && key->name; key++) {
+    for (const struct settings_key *key = keys; key->name; key++) {
         char inner[SETTINGS_PATH_CAP];
         join(inner, path, key->name);
         value = json_object_get(object, key->name);
         if (value)
-            rc = read_key(draft, key, value, inner, &idle, err);
+            DCP_TRY(read_key(draft, key, value, inner, &idle, err));
     }
-    if (rc || !idle.size_bytes || is_disabled(keys, object))
-        return rc;
-    rc = dcp_buf_check(&idle, err);
-    if (!rc)
-        dcp_log_write(draft->log, DCP_LOG_WARN,
-                      "%s: %s%sread, but without effect here: %s", draft->what, path,
-                      *path ? ": " : "", (const char *)idle.data);
-    return rc;
+    if (!idle.size_bytes || is_disabled(keys, object))
+        return DCP_OK;
+    DCP_TRY(dcp_buf_check(&idle, err));
+    dcp_log_write(draft->log, DCP_LOG_WARN, "%s: %s%sread, but without effect here: %s",
+                  draft->what, path, *path ? ": " : "", (const char *)idle.data);
+    return DCP_OK;
 }

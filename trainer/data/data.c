@@ -76,10 +76,9 @@ static int add_files(struct data *data, const char *pattern,
     if (rc)
         return dcp_error_set(err, DCP_E_NOT_FOUND, "no file matches '%s'", pattern);
     qsort(found.gl_pathv, found.gl_pathc, sizeof *found.gl_pathv, compare_paths);
-    rc = DCP_OK;
-    for (size_t i = 0; !rc && i < found.gl_pathc; i++)
-        rc = add_file(data, found.gl_pathv[i], tokenizer, err);
-    return rc;
+    for (size_t i = 0; i < found.gl_pathc; i++)
+        DCP_TRY(add_file(data, found.gl_pathv[i], tokenizer, err));
+    return DCP_OK;
 }
 
 /* A sample is a window and the token behind it, all in one file. */

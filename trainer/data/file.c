@@ -228,9 +228,7 @@ static int open_contents(struct data_file *file, const char *path,
     for (size_t row = 0; row < DCP_ARRAY_LEN(llmc_files); row++)
         if (look.size_bytes >= 4 && dcp_le32(look.data) == llmc_files[row].magic)
             return open_llmc(file, path, row, vocab_size, err);
-    int rc = data_refuse(path, look.data, look.size_bytes, look.is_all, err);
-    if (rc)
-        return rc;
+    DCP_TRY(data_refuse(path, look.data, look.size_bytes, look.is_all, err));
     if (is_utf8(&look))
         return open_text(file, path, tokenizer, vocab_size, err);
     if (is_utf16(&look) && vocab_size <= 0xfeff) { /* else the mark could be an id */

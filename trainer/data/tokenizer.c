@@ -20,9 +20,7 @@ int tokenizer_open(const char *spec, struct tokenizer **out, struct dcp_error *e
     static const char prefix[] = "gpt2:";
     bool is_bytes = strcmp(spec, "bytes") == 0;
     if (!is_bytes && (!dcp_str_starts(spec, prefix) || !spec[sizeof prefix - 1])) {
-        char shown[160];
-        dcp_error_set(err, DCP_E_USAGE, "there is no tokenizer '%s'",
-                      dcp_str_escape(shown, sizeof shown, spec));
+        dcp_error_set(err, DCP_E_USAGE, "there is no tokenizer '%s'", DCP_SHOWN(spec));
         dcp_error_hint(err, "it is \"bytes\", or \"gpt2:FOLDER\" for a folder with "
                             "vocab.json and merges.txt");
         return DCP_E_USAGE;
@@ -89,18 +87,17 @@ static int encode_bpe(const struct tokenizer *tokenizer, const char *text,
 {
     const size_t mark_size = sizeof END_OF_TEXT - 1;
     const char *at = text, *end = text + size_bytes;
-    int rc = DCP_OK;
-    while (!rc && at < end) {
+    while (at < end) {
         const char *mark = NULL;
         if (tokenizer->end_of_text >= 0)
             mark = memmem(at, (size_t)(end - at), END_OF_TEXT, mark_size);
         const char *part_end = mark ? mark : end;
-        rc = bpe_encode(tokenizer->bpe, at, (size_t)(part_end - at), ids, err);
-        if (!rc && mark)
-            rc = add_id(ids, tokenizer->end_of_text, err);
+        DCP_TRY(bpe_encode(tokenizer->bpe, at, (size_t)(part_end - at), ids, err));
+        if (mark)
+            DCP_TRY(add_id(ids, tokenizer->end_of_text, err));
         at = mark ? mark + mark_size : end;
     }
-    return rc;
+    return DCP_OK;
 }
 
 int tokenizer_encode(const struct tokenizer *tokenizer, const char *text,

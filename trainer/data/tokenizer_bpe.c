@@ -229,9 +229,7 @@ static int scratch_reserve(struct scratch *s, size_t n, struct dcp_error *err)
 static int encode_word(const struct bpe *bpe, struct scratch *s, const char *word,
                        size_t n, struct tokenizer_ids *ids, struct dcp_error *err)
 {
-    int rc = scratch_reserve(s, n, err);
-    if (rc)
-        return rc;
+    DCP_TRY(scratch_reserve(s, n, err));
     int32_t *grown = dcp_mem_grow(ids->ids, &ids->cap, ids->n + n, sizeof *grown);
     if (!grown)
         return dcp_error_memory(err, "the ids of a text");

@@ -68,11 +68,9 @@ static int add_token(struct bpe *bpe, const struct alphabet *alphabet, const cha
     DCP_CLEANUP_BUF struct dcp_buf bytes = { 0 };
     if (!spell(alphabet, token, &bytes))
         return bpe_add_token(bpe, id, token, strlen(token), true, err);
-    int rc = dcp_buf_check(&bytes, err);
-    if (!rc)
-        rc = bpe_add_token(bpe, id, bytes.data ? (char *)bytes.data : "",
-                           bytes.size_bytes, false, err);
-    return rc;
+    DCP_TRY(dcp_buf_check(&bytes, err));
+    return bpe_add_token(bpe, id, bytes.data ? (char *)bytes.data : "", bytes.size_bytes,
+                         false, err);
 }
 
 /* Adds the special tokens of a tokenizer.json that are not in its vocabulary. */
@@ -86,10 +84,8 @@ static int add_special(struct bpe *bpe, const json_t *vocab, const json_t *added
         const char *text = json_string_value(json_object_get(item, "content"));
         if (!text || json_object_get(vocab, text))
             continue;
-        int rc = bpe_add_token(bpe, id_of(json_object_get(item, "id")), text,
-                               strlen(text), true, err);
-        if (rc)
-            return rc;
+        DCP_TRY(bpe_add_token(bpe, id_of(json_object_get(item, "id")), text, strlen(text),
+                              true, err));
     }
     return DCP_OK;
 }
@@ -163,9 +159,7 @@ static int add_merge(struct bpe *bpe, const json_t *vocab, size_t rank, const ch
     DCP_CLEANUP_BUF struct dcp_buf merged = { 0 };
     dcp_buf_add_text(&merged, left);
     dcp_buf_add_text(&merged, right);
-    int rc = dcp_buf_check(&merged, err);
-    if (rc)
-        return rc;
+    DCP_TRY(dcp_buf_check(&merged, err));
     const char *texts[3] = { left, right, (const char *)merged.data };
     int32_t ids[3];
     for (int i = 0; i < 3; i++) {
@@ -193,8 +187,7 @@ static int load_merges_text(struct bpe *bpe, const json_t *vocab, char *text,
                             struct dcp_error *err)
 {
     size_t rank = 0, number = 0;
-    int rc = DCP_OK;
-    for (char *line = text, *next; !rc && line; line = next) {
+    for (char *line = text, *next; line; line = next) {
         next = strchr(line, '\n');
         if (next)
             *next++ = '\0';
@@ -209,9 +202,9 @@ static int load_merges_text(struct bpe *bpe, const json_t *vocab, char *text,
             return dcp_error_set(err, DCP_E_CORRUPT,
                                  "line %zu is not two tokens with a space between",
                                  number);
-        rc = add_merge(bpe, vocab, ++rank, line, right, err);
+        DCP_TRY(add_merge(bpe, vocab, ++rank, line, right, err));
     }
-    return rc;
+    return DCP_OK;
 }
 
 /* Merges of a tokenizer.json: "left right" or ["left", "right"]. */
@@ -235,9 +228,7 @@ static int load_merges_json(struct bpe *bpe, const json_t *vocab, const json_t *
         if (!left || !right)
             return dcp_error_set(err, DCP_E_CORRUPT, "merge %zu is not two tokens",
                                  i + 1);
-        int rc = add_merge(bpe, vocab, i + 1, left, right, err);
-        if (rc)
-            return rc;
+        DCP_TRY(add_merge(bpe, vocab, i + 1, left, right, err));
     }
     return DCP_OK;
 }
@@ -246,12 +237,11 @@ static int read_json(const char *path, json_t **out, struct dcp_error *err)
 {
     DCP_CLEANUP_FREE void *text = NULL;
     size_t size;
-    int rc = dcp_fs_read_file(path, MAX_FILE_BYTES, &text, &size, err);
-    if (!rc)
-        rc = dcp_json_parse(text, size, path, out, err);
-    if (!rc && !json_is_object(*out))
-        rc = dcp_error_set(err, DCP_E_CORRUPT, "'%s' is not a JSON object", path);
-    return rc;
+    DCP_TRY(dcp_fs_read_file(path, MAX_FILE_BYTES, &text, &size, err));
+    DCP_TRY(dcp_json_parse(text, size, path, out, err));
+    if (!json_is_object(*out))
+        return dcp_error_set(err, DCP_E_CORRUPT, "'%s' is not a JSON object", path);
+    return DCP_OK;
 }
 
 static int load_pair(const char *vocab_path, const char *merges_path, struct bpe **out,
@@ -260,17 +250,13 @@ static int load_pair(const char *vocab_path, const char *merges_path, struct bpe
     DCP_CLEANUP_JSON json_t *vocab = NULL;
     DCP_CLEANUP_FREE void *text = NULL;
     size_t size;
-    int rc = read_json(vocab_path, &vocab, err);
-    if (rc)
-        return rc;
-    rc = load_vocab(vocab, NULL, out, err);
+    DCP_TRY(read_json(vocab_path, &vocab, err));
+    int rc = load_vocab(vocab, NULL, out, err);
     if (rc) {
         dcp_error_prefix(err, "'%s'", vocab_path);
         return rc;
     }
-    rc = dcp_fs_read_file(merges_path, MAX_FILE_BYTES, &text, &size, err);
-    if (rc)
-        return rc;
+    DCP_TRY(dcp_fs_read_file(merges_path, MAX_FILE_BYTES, &text, &size, err));
     if (!dcp_str_utf8_ok(text, size))
         return dcp_error_set(err, DCP_E_CORRUPT, "'%s' is not UTF-8 text", merges_path);
     rc = load_merges_text(*out, vocab, text, err);
@@ -303,9 +289,7 @@ static const char *find_foreign(const json_t *root, const json_t *model)
 static int load_single(const char *path, struct bpe **out, struct dcp_error *err)
 {
     DCP_CLEANUP_JSON json_t *root = NULL;
-    int rc = read_json(path, &root, err);
-    if (rc)
-        return rc;
+    DCP_TRY(read_json(path, &root, err));
     const json_t *model = json_object_get(root, "model");
     json_t *vocab = json_object_get(model, "vocab");
     const json_t *merges = json_object_get(model, "merges");
@@ -316,7 +300,7 @@ static int load_single(const char *path, struct bpe **out, struct dcp_error *err
     if (!json_is_object(vocab) || !json_is_array(merges))
         return dcp_error_set(err, DCP_E_CORRUPT,
                              "'%s' has no vocabulary or no list of merges", path);
-    rc = load_vocab(vocab, json_object_get(root, "added_tokens"), out, err);
+    int rc = load_vocab(vocab, json_object_get(root, "added_tokens"), out, err);
     if (!rc)
         rc = load_merges_json(*out, vocab, merges, err);
     if (rc)

@@ -68,9 +68,7 @@ static int listen_for_ranks(struct launcher *l, struct dcp_error *err)
 {
     struct sockaddr_un address = { .sun_family = AF_UNIX };
     uint64_t random;
-    int rc = dcp_random(&random, sizeof random, err);
-    if (rc)
-        return rc;
+    DCP_TRY(dcp_random(&random, sizeof random, err));
     int n = snprintf(l->name, sizeof l->name, "dcp-train-%d-%016llx", getpid(),
                      (unsigned long long)random);
     memcpy(address.sun_path + 1, l->name, (size_t)n);
@@ -87,9 +85,7 @@ static int make_secret(struct dcp_error *err)
 {
     unsigned char bytes[DCP_SHA256_BYTES];
     char text[DCP_SHA256_HEX];
-    int rc = dcp_random(bytes, sizeof bytes, err);
-    if (rc)
-        return rc;
+    DCP_TRY(dcp_random(bytes, sizeof bytes, err));
     dcp_sha256_text(bytes, text);
     setenv(LAUNCH_SECRET, text, 1);
     return DCP_OK;

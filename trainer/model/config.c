@@ -1,5 +1,6 @@
 /* config: config.json, whose model_type says the family. */
 #include "base/json.h"
+#include "base/mem.h"
 #include "base/str.h"
 #include "family.h"
 #include <stdio.h>
@@ -21,11 +22,8 @@ int model_config_parse(const char *text, size_t size_bytes,
     const char *type;
     char shown[64];
 
-    int rc = dcp_json_parse(text, size_bytes, MODEL_CONFIG_FILE, &json, err);
-    if (!rc)
-        rc = dcp_json_get_text(json, "model_type", MODEL_CONFIG_FILE, &type, err);
-    if (rc)
-        return rc;
+    DCP_TRY(dcp_json_parse(text, size_bytes, MODEL_CONFIG_FILE, &json, err));
+    DCP_TRY(dcp_json_get_text(json, "model_type", MODEL_CONFIG_FILE, &type, err));
     const struct model_family *family = model_family_find(type);
     if (!family)
         return dcp_error_set(err, DCP_E_UNSUPPORTED,
@@ -33,9 +31,7 @@ int model_config_parse(const char *text, size_t size_bytes,
                              MODEL_CONFIG_FILE, dcp_str_escape(shown, sizeof shown, type),
                              model_family_names());
     snprintf(config.family, sizeof config.family, "%s", type);
-    rc = family->parse(json, &config, err);
-    if (rc)
-        return rc;
+    DCP_TRY(family->parse(json, &config, err));
     if (model_config_check(&config, &why))
         return dcp_error_set(err, DCP_E_CORRUPT, "%s: %s", MODEL_CONFIG_FILE,
                              why.message);

@@ -1,4 +1,5 @@
 /* gpt2_backward: gradients, from the head back to the embedding. */
+#include "base/mem.h"
 #include "gpt2.h"
 
 /* Of a linear layer, from dout T[rows,n_out]: adds to dweight and dbias; dx[rows,n_in] is
@@ -14,9 +15,7 @@ static int linear_backward(struct model *m, int64_t rows, int64_t n_in, int64_t 
         .dtype = m->dtype, .m = rows, .n = n_in, .k = n_out, .trans_b = true
     };
     m->ops->sum_rows(m->ctx, m->dtype, rows, n_out, dout, dbias);
-    int rc = m->ops->matmul(m->ctx, &to_weight, x, dout, NULL, dweight, dweight, err);
-    if (rc)
-        return rc;
+    DCP_TRY(m->ops->matmul(m->ctx, &to_weight, x, dout, NULL, dweight, dweight, err));
     return m->ops->matmul(m->ctx, &to_x, dout, weight, NULL, NULL, dx, err);
 }
 
@@ -49,30 +48,22 @@ static int block_backward(struct model *m, struct gpt2_block *b, const void *con
                                    .seq_len = seq_len,
                                    .n_head = m->config.n_head,
                                    .head_size = c / m->config.n_head };
-    int rc = linear_backward(m, rows, 4 * c, c, b->gelu, w[FC_PROJ_WEIGHT],
-                             dx_as_operand(m, rows), a->dwide, g[FC_PROJ_WEIGHT],
-                             g[FC_PROJ_BIAS], err);
-    if (rc)
-        return rc;
+    DCP_TRY(linear_backward(m, rows, 4 * c, c, b->gelu, w[FC_PROJ_WEIGHT],
+                            dx_as_operand(m, rows), a->dwide, g[FC_PROJ_WEIGHT],
+                            g[FC_PROJ_BIAS], err));
     m->ops->gelu_backward(m->ctx, m->dtype, rows * 4 * c, b->fc, a->dwide, a->dwide_t);
-    rc = linear_backward(m, rows, c, 4 * c, b->norm_2.out, w[FC_WEIGHT], a->dwide_t,
-                         a->dpart, g[FC_WEIGHT], g[FC_BIAS], err);
-    if (rc)
-        return rc;
+    DCP_TRY(linear_backward(m, rows, c, 4 * c, b->norm_2.out, w[FC_WEIGHT], a->dwide_t,
+                            a->dpart, g[FC_WEIGHT], g[FC_BIAS], err));
     norm_backward(m, rows, b->mid, &b->norm_2, w[LN_2_WEIGHT], g[LN_2_WEIGHT],
                   g[LN_2_BIAS]);
 
-    rc = linear_backward(m, rows, c, c, b->att, w[ATTN_PROJ_WEIGHT],
-                         dx_as_operand(m, rows), a->dpart, g[ATTN_PROJ_WEIGHT],
-                         g[ATTN_PROJ_BIAS], err);
-    if (!rc)
-        rc = m->ops->attention_backward(m->ctx, &shape, b->qkv, b->att, b->lse, a->dpart,
-                                        a->dwide_t, err);
-    if (!rc)
-        rc = linear_backward(m, rows, c, 3 * c, b->norm_1.out, w[ATTN_WEIGHT], a->dwide_t,
-                             a->dpart, g[ATTN_WEIGHT], g[ATTN_BIAS], err);
-    if (rc)
-        return rc;
+    DCP_TRY(linear_backward(m, rows, c, c, b->att, w[ATTN_PROJ_WEIGHT],
+                            dx_as_operand(m, rows), a->dpart, g[ATTN_PROJ_WEIGHT],
+                            g[ATTN_PROJ_BIAS], err));
+    DCP_TRY(m->ops->attention_backward(m->ctx, &shape, b->qkv, b->att, b->lse, a->dpart,
+                                       a->dwide_t, err));
+    DCP_TRY(linear_backward(m, rows, c, 3 * c, b->norm_1.out, w[ATTN_WEIGHT], a->dwide_t,
+                            a->dpart, g[ATTN_WEIGHT], g[ATTN_BIAS], err));
     norm_backward(m, rows, b->x, &b->norm_1, w[LN_1_WEIGHT], g[LN_1_WEIGHT],
                   g[LN_1_BIAS]);
     return DCP_OK;
@@ -86,10 +77,8 @@ static int unit_backward(struct model *m, const struct model_hooks *hooks, int u
     const void *w[MODEL_MAX_UNIT_PARAMS];
     float *g[MODEL_MAX_UNIT_PARAMS];
     int64_t rows = (int64_t)batch * seq_len;
-    int rc = hooks->acquire(hooks->self, unit, w, err);
-    if (rc)
-        return rc;
-    rc = hooks->grad_begin(hooks->self, unit, g, err);
+    DCP_TRY(hooks->acquire(hooks->self, unit, w, err));
+    int rc = hooks->grad_begin(hooks->self, unit, g, err);
     if (!rc && unit == m->n_units - 1) {
         m->ops->zero(m->ctx, a->dx, (uint64_t)(rows * m->config.n_embd) * sizeof *a->dx);
         norm_backward(m, rows, a->x, &a->final, w[FINAL_WEIGHT], g[FINAL_WEIGHT],
@@ -107,13 +96,10 @@ int gpt2_backward(struct model *m, const struct model_hooks *hooks, int batch,
     struct gpt2 *a = m->activations;
     int64_t rows = (int64_t)batch * seq_len;
     float *g[MODEL_MAX_UNIT_PARAMS]; /* of the embedding: open until the end */
-    int rc = hooks->grad_begin(hooks->self, 0, g, err);
-    if (!rc)
-        rc = gpt2_head(m, hooks, rows, grad_scale, g[WTE], err);
-    for (int unit = m->n_units - 1; unit > 0 && !rc; unit--)
-        rc = unit_backward(m, hooks, unit, batch, seq_len, err);
-    if (rc)
-        return rc;
+    DCP_TRY(hooks->grad_begin(hooks->self, 0, g, err));
+    DCP_TRY(gpt2_head(m, hooks, rows, grad_scale, g[WTE], err));
+    for (int unit = m->n_units - 1; unit > 0; unit--)
+        DCP_TRY(unit_backward(m, hooks, unit, batch, seq_len, err));
     m->ops->embed_backward(m->ctx, rows, seq_len, m->config.n_embd, a->tokens, a->dx,
                            g[WTE], g[WPE]);
     return hooks->grad_end(hooks->self, 0, err);

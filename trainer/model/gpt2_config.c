@@ -88,9 +88,7 @@ json_t *gpt2_json(const struct model_config *config, enum dcp_dtype dtype)
 static int get_int(const json_t *json, const char *key, int *out, struct dcp_error *err)
 {
     int64_t value;
-    int rc = dcp_json_get_i64(json, key, WHAT, &value, err);
-    if (rc)
-        return rc;
+    DCP_TRY(dcp_json_get_i64(json, key, WHAT, &value, err));
     if (value < 1 || value > INT_MAX)
         return dcp_error_set(err, DCP_E_CORRUPT, WHAT ": '%s' is %lld", key,
                              (long long)value);
@@ -151,11 +149,8 @@ int gpt2_parse(const json_t *json, struct model_config *config, struct dcp_error
         { "n_embd", &config->n_embd },         { "n_positions", &config->n_positions },
         { "vocab_size", &config->vocab_size },
     };
-    for (size_t i = 0; i < DCP_ARRAY_LEN(numbers); i++) {
-        int rc = get_int(json, numbers[i].key, numbers[i].out, err);
-        if (rc)
-            return rc;
-    }
+    for (size_t i = 0; i < DCP_ARRAY_LEN(numbers); i++)
+        DCP_TRY(get_int(json, numbers[i].key, numbers[i].out, err));
     const json_t *eps = json_object_get(json, "layer_norm_epsilon");
     if (eps && (!json_is_number(eps) || !(json_number_value(eps) > 0)))
         return dcp_error_set(err, DCP_E_CORRUPT,

@@ -1,4 +1,5 @@
 /* gpt2_forward: from tokens to what the head reads. */
+#include "base/mem.h"
 #include "gpt2.h"
 
 /* A linear layer: out[rows,n_out] = x T[rows,n_in] · weight + bias + add. */
@@ -30,21 +31,15 @@ static int block(struct model *m, struct gpt2_block *b, float *out, const void *
                                    .head_size = c / m->config.n_head,
                                    .begin = begin };
     norm(m, rows, b->x, w[LN_1_WEIGHT], w[LN_1_BIAS], &b->norm_1);
-    int rc = linear(m, rows, c, 3 * c, b->norm_1.out, w[ATTN_WEIGHT], w[ATTN_BIAS], NULL,
-                    b->qkv + begin * 3 * c, err);
-    if (!rc)
-        rc = m->ops->attention(m->ctx, &shape, b->qkv, b->att, b->lse, err);
-    if (!rc)
-        rc = linear(m, rows, c, c, gpt2_at(m, b->att, begin * c), w[ATTN_PROJ_WEIGHT],
-                    w[ATTN_PROJ_BIAS], b->x, b->mid, err);
-    if (rc)
-        return rc;
+    DCP_TRY(linear(m, rows, c, 3 * c, b->norm_1.out, w[ATTN_WEIGHT], w[ATTN_BIAS], NULL,
+                   b->qkv + begin * 3 * c, err));
+    DCP_TRY(m->ops->attention(m->ctx, &shape, b->qkv, b->att, b->lse, err));
+    DCP_TRY(linear(m, rows, c, c, gpt2_at(m, b->att, begin * c), w[ATTN_PROJ_WEIGHT],
+                   w[ATTN_PROJ_BIAS], b->x, b->mid, err));
     norm(m, rows, b->mid, w[LN_2_WEIGHT], w[LN_2_BIAS], &b->norm_2);
     struct ops_matmul fc = { .dtype = m->dtype, .m = rows, .n = 4 * c, .k = c };
-    rc = m->ops->linear_gelu(m->ctx, &fc, b->norm_2.out, w[FC_WEIGHT], w[FC_BIAS], b->fc,
-                             b->gelu, err);
-    if (rc)
-        return rc;
+    DCP_TRY(m->ops->linear_gelu(m->ctx, &fc, b->norm_2.out, w[FC_WEIGHT], w[FC_BIAS],
+                                b->fc, b->gelu, err));
     return linear(m, rows, 4 * c, c, b->gelu, w[FC_PROJ_WEIGHT], w[FC_PROJ_BIAS], b->mid,
                   out, err);
 }

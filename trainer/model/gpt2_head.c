@@ -1,5 +1,6 @@
 /* gpt2_head: logits, loss, and their gradients, a share of the rows at a time: the logits
  * of all rows are never in memory at once. */
+#include "base/mem.h"
 #include "gpt2.h"
 
 /* logits[n,V] = the final norm's rows from `row` on · wte^T */
@@ -23,10 +24,8 @@ static int logits_backward(struct model *m, const void *wte, int64_t row, int64_
     struct gpt2 *a = m->activations;
     int64_t vocab = m->config.vocab_size, c = m->config.n_embd;
     struct ops_matmul to_x = { .dtype = m->dtype, .m = n, .n = c, .k = vocab };
-    int rc = m->ops->matmul(m->ctx, &to_x, a->dlogits, wte, NULL, NULL,
-                            a->dpart + row * c, err);
-    if (rc)
-        return rc;
+    DCP_TRY(m->ops->matmul(m->ctx, &to_x, a->dlogits, wte, NULL, NULL, a->dpart + row * c,
+                           err));
     struct ops_matmul to_wte = {
         .dtype = m->dtype, .m = vocab, .n = c, .k = n, .trans_a = true
     };
@@ -80,10 +79,8 @@ int gpt2_logits(struct model *m, const struct model_hooks *hooks, int64_t row,
 {
     struct gpt2 *a = m->activations;
     const void *w[MODEL_MAX_UNIT_PARAMS];
-    int rc = hooks->acquire(hooks->self, 0, w, err);
-    if (rc)
-        return rc;
-    rc = logits_of(m, w[WTE], row, 1, a->logits, err);
+    DCP_TRY(hooks->acquire(hooks->self, 0, w, err));
+    int rc = logits_of(m, w[WTE], row, 1, a->logits, err);
     hooks->release(hooks->self, 0);
     if (!rc)
         rc = m->ops->get(m->ctx, out_logits, a->logits,

@@ -10,9 +10,7 @@ int model_new(const struct model_config *config, enum dcp_dtype dtype,
               const struct ops *ops, int batch, int seq_len, struct model **out_model,
               struct dcp_error *err)
 {
-    int rc = model_config_check(config, err);
-    if (rc)
-        return rc;
+    DCP_TRY(model_config_check(config, err));
     if (dtype != DCP_F32 && dtype != DCP_BF16)
         return dcp_error_set(err, DCP_E_USAGE,
                              "a model's weights are float32 or bfloat16, not %s",
@@ -41,7 +39,7 @@ int model_new(const struct model_config *config, enum dcp_dtype dtype,
     model->batch = batch;
     model->seq_len = seq_len;
     model->n_units = config->n_layer + 2;
-    rc = model->family->params(config, &model->params, &model->n_params, err);
+    int rc = model->family->params(config, &model->params, &model->n_params, err);
     if (!rc)
         rc = ops->open(&model->ctx, err);
     if (!rc)
@@ -128,40 +126,30 @@ static int take_batch(struct model *model, const int32_t *tokens, const int32_t 
                              "most %d × %d",
                              batch, seq_len, model->batch, model->seq_len);
     int64_t rows = (int64_t)batch * seq_len;
-    int rc = check_ids(model, "token", tokens, rows, err);
-    if (!rc)
-        rc = check_ids(model, "target", targets, rows, err);
-    return rc ? rc
-              : model->ops->put(model->ctx, model->targets, targets,
-                                (uint64_t)rows * sizeof *targets, err);
+    DCP_TRY(check_ids(model, "token", tokens, rows, err));
+    DCP_TRY(check_ids(model, "target", targets, rows, err));
+    return model->ops->put(model->ctx, model->targets, targets,
+                           (uint64_t)rows * sizeof *targets, err);
 }
 
 int model_train(struct model *model, const struct model_hooks *hooks,
                 const int32_t *tokens, const int32_t *targets, int batch, int seq_len,
                 float grad_scale, double *out_loss, struct dcp_error *err)
 {
-    int rc = take_batch(model, tokens, targets, batch, seq_len, err);
-    if (!rc)
-        rc = model->family->forward(model, hooks, tokens, batch, seq_len, 0, err);
-    if (!rc)
-        rc = model->family->backward(model, hooks, batch, seq_len, grad_scale, err);
-    if (!rc)
-        rc = model->family->mean_loss(model, (int64_t)batch * seq_len, out_loss, err);
-    return rc;
+    DCP_TRY(take_batch(model, tokens, targets, batch, seq_len, err));
+    DCP_TRY(model->family->forward(model, hooks, tokens, batch, seq_len, 0, err));
+    DCP_TRY(model->family->backward(model, hooks, batch, seq_len, grad_scale, err));
+    return model->family->mean_loss(model, (int64_t)batch * seq_len, out_loss, err);
 }
 
 int model_loss(struct model *model, const struct model_hooks *hooks,
                const int32_t *tokens, const int32_t *targets, int batch, int seq_len,
                double *out_loss, struct dcp_error *err)
 {
-    int rc = take_batch(model, tokens, targets, batch, seq_len, err);
-    if (!rc)
-        rc = model->family->forward(model, hooks, tokens, batch, seq_len, 0, err);
-    if (!rc)
-        rc = model->family->losses(model, hooks, (int64_t)batch * seq_len, err);
-    if (!rc)
-        rc = model->family->mean_loss(model, (int64_t)batch * seq_len, out_loss, err);
-    return rc;
+    DCP_TRY(take_batch(model, tokens, targets, batch, seq_len, err));
+    DCP_TRY(model->family->forward(model, hooks, tokens, batch, seq_len, 0, err));
+    DCP_TRY(model->family->losses(model, hooks, (int64_t)batch * seq_len, err));
+    return model->family->mean_loss(model, (int64_t)batch * seq_len, out_loss, err);
 }
 
 /* Tokens for the positions n_kept .. n_kept + n. */
@@ -171,14 +159,11 @@ static int logits_behind(struct model *model, const struct model_hooks *hooks,
 {
     int begin = model->n_kept;
     model->n_kept = 0;
-    int rc = check_ids(model, "token", tokens, n, err);
-    if (!rc)
-        rc = model->family->forward(model, hooks, tokens, 1, begin + n, begin, err);
-    if (!rc)
-        rc = model->family->logits(model, hooks, n - 1, out_logits, err);
-    if (!rc)
-        model->n_kept = begin + n;
-    return rc;
+    DCP_TRY(check_ids(model, "token", tokens, n, err));
+    DCP_TRY(model->family->forward(model, hooks, tokens, 1, begin + n, begin, err));
+    DCP_TRY(model->family->logits(model, hooks, n - 1, out_logits, err));
+    model->n_kept = begin + n;
+    return DCP_OK;
 }
 
 int model_logits(struct model *model, const struct model_hooks *hooks,

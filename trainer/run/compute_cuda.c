@@ -1,4 +1,5 @@
 /* compute_cuda: the GPU of a rank, and what the module for CUDA gives. */
+#include "base/mem.h"
 #include "compute.h"
 
 #include <cuda_runtime_api.h>
@@ -19,9 +20,7 @@ static int open_gpu(const struct join *join, struct compute *compute,
         return DCP_E_UNSUPPORTED;
     }
     int number = join->local_rank % n;
-    int rc = dcp_device_cuda(&compute->device, number, err);
-    if (rc)
-        return rc;
+    DCP_TRY(dcp_device_cuda(&compute->device, number, err));
     compute->ops = ops_cuda();
     why = cudaGetDeviceProperties(&what, number);
     if (why)

@@ -40,9 +40,7 @@ static int find_driver(struct dcp_error *err)
 int compute_module(const struct compute_module **out_module, struct dcp_error *err)
 {
     char exe[PATH_MAX];
-    int rc = find_driver(err);
-    if (rc)
-        return rc;
+    DCP_TRY(find_driver(err));
     ssize_t n = readlink("/proc/self/exe", exe, sizeof exe - 1);
     *out_module = NULL;
     exe[n < 0 ? 0 : n] = '\0';

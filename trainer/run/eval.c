@@ -68,14 +68,12 @@ static int print(struct run *run, int64_t step, double loss, int64_t batches,
         return DCP_OK;
     }
     DCP_CLEANUP_JSON json_t *doc = dcp_doc_new("eval");
-    int rc = doc ? DCP_OK : dcp_error_memory(err, "the answer");
-    if (!rc)
-        rc = dcp_doc_set(doc, "step", step < 0 ? json_null() : json_integer(step));
-    if (!rc)
-        rc = dcp_doc_set(doc, "loss", dcp_doc_real(loss));
-    if (!rc)
-        rc = dcp_doc_set(doc, "batches", json_integer(batches));
-    return rc ? rc : dcp_doc_print(run->main->out.file, doc, err);
+    if (!doc)
+        return dcp_error_memory(err, "the answer");
+    DCP_TRY(dcp_doc_set(doc, "step", step < 0 ? json_null() : json_integer(step)));
+    DCP_TRY(dcp_doc_set(doc, "loss", dcp_doc_real(loss)));
+    DCP_TRY(dcp_doc_set(doc, "batches", json_integer(batches)));
+    return dcp_doc_print(run->main->out.file, doc, err);
 }
 
 /* Whether it is a loss of something that learned. */

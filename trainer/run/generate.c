@@ -43,14 +43,12 @@ static bool take(void *self, int32_t token)
 static int print_json(struct text *text, struct dcp_error *err)
 {
     DCP_CLEANUP_JSON json_t *doc = dcp_doc_new("generate");
-    int rc = dcp_buf_check(&text->bytes, err);
-    if (!rc && !doc)
-        rc = dcp_error_memory(err, "the answer");
-    if (!rc)
-        rc = dcp_doc_set(doc, "text", dcp_doc_text((const char *)text->bytes.data));
-    if (!rc)
-        rc = dcp_doc_set(doc, "new_tokens", json_integer(text->n_tokens));
-    return rc ? rc : dcp_doc_print(text->run->main->out.file, doc, err);
+    DCP_TRY(dcp_buf_check(&text->bytes, err));
+    if (!doc)
+        return dcp_error_memory(err, "the answer");
+    DCP_TRY(dcp_doc_set(doc, "text", dcp_doc_text((const char *)text->bytes.data)));
+    DCP_TRY(dcp_doc_set(doc, "new_tokens", json_integer(text->n_tokens)));
+    return dcp_doc_print(text->run->main->out.file, doc, err);
 }
 
 static int go_on(struct run *run, const int32_t *prompt, size_t n_prompt,
@@ -80,18 +78,18 @@ int generate_run(struct run *run, struct dcp_error *err)
     DCP_CLEANUP_FREE int32_t *tokens = NULL;
     struct resume_result resumed;
     size_t n = 0;
-    int rc = tokenizer_encode(run->tokenizer, prompt, strlen(prompt), &tokens, &n, err);
-    if (!rc && (n == 0 || n > INT32_MAX)) {
+    DCP_TRY(tokenizer_encode(run->tokenizer, prompt, strlen(prompt), &tokens, &n, err));
+    if (n == 0 || n > INT32_MAX) {
         dcp_error_set(err, DCP_E_USAGE, "--generate needs a text to begin with");
         dcp_error_hint(err, "such as --generate 'It was a'");
-        rc = DCP_E_USAGE;
+        return DCP_E_USAGE;
     }
-    for (size_t i = 0; !rc && i < n; i++)
+    for (size_t i = 0; i < n; i++)
         if (tokens[i] >= run->settings.model.vocab_size)
-            rc = dcp_error_set(err, DCP_E_MISMATCH,
-                               "the tokenizer gives id %d, the model's vocabulary is %d",
-                               tokens[i], run->settings.model.vocab_size);
-    if (!rc)
-        rc = resume_run(run, true, &resumed, err);
-    return rc ? rc : go_on(run, tokens, n, err);
+            return dcp_error_set(
+                err, DCP_E_MISMATCH,
+                "the tokenizer gives id %d, the model's vocabulary is %d", tokens[i],
+                run->settings.model.vocab_size);
+    DCP_TRY(resume_run(run, true, &resumed, err));
+    return go_on(run, tokens, n, err);
 }

@@ -33,8 +33,8 @@ static int make(struct run *run, struct plan *plan, struct dcp_error *err)
         plan->n_elems += params[p].n_elems;
     plan->step_bytes = (uint64_t)plan->n_elems * (s->bf16 ? 14 : 12);
     run_shard_options(s, false, &cut);
-    int rc = shard_plan(run->model, &cut, plan->world, &plan->bytes, err);
-    return rc ? rc : resume_look(run, &plan->begin, err);
+    DCP_TRY(shard_plan(run->model, &cut, plan->world, &plan->bytes, err));
+    return resume_look(run, &plan->begin, err);
 }
 
 /* "data    13 k tokens, …", broken where a terminal is too narrow. */

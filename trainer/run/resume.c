@@ -88,11 +88,9 @@ static int find_auto(const struct run *run, struct origin *origin, struct dcp_er
 {
     struct dcp_step newest;
     int64_t step = -1;
-    int rc = dcp_find(&run->ctx, -1, &newest, err);
-    if (!rc && newest.diverged)
-        rc = find_finite(run, &step, err);
-    if (rc)
-        return rc;
+    DCP_TRY(dcp_find(&run->ctx, -1, &newest, err));
+    if (newest.diverged)
+        DCP_TRY(find_finite(run, &step, err));
     origin->newest = step < 0;
     if (origin->newest)
         return keep_name(origin, newest.name, err);
@@ -108,11 +106,9 @@ static int open_file(const struct run *run, struct origin *origin, const char *p
                      struct dcp_error *err)
 {
     struct dcp_place place;
-    int rc = dcp_source_open(run->main, path, &place, err);
-    if (rc)
-        return rc;
+    DCP_TRY(dcp_source_open(run->main, path, &place, err));
     origin->format = "auto";
-    rc = keep_name(origin, place.source.name, err);
+    int rc = keep_name(origin, place.source.name, err);
     dcp_place_unpin(&place); /* dcp_load pins it itself */
     origin->store = *place.store;
     *place.store = (struct dcp_store){ .ops = NULL };
@@ -273,9 +269,7 @@ static int take_progress(struct run *run, const struct dcp_catalog *catalog,
     struct state_progress saved = run->at;
     uint64_t seed = run->settings.seed;
     int seq_len = run->settings.seq_len;
-    int rc = state_read_progress(catalog, &saved, &seed, &seq_len, err);
-    if (rc)
-        return rc;
+    DCP_TRY(state_read_progress(catalog, &saved, &seed, &seq_len, err));
     compare(run, &saved, seed, seq_len);
     saved.data_digest = run->at.data_digest;
     run->at = saved;
@@ -323,10 +317,9 @@ static int begin_lineage(struct run *run, const struct dcp_catalog *resumed,
         lineage->parent = run->at.step;
         lineage->fingerprint = dcp_state_fingerprint(resumed);
     }
-    int rc = DCP_OK;
-    while (!rc && !lineage->run)
-        rc = dcp_random(&lineage->run, sizeof lineage->run, err);
-    return rc;
+    while (!lineage->run)
+        DCP_TRY(dcp_random(&lineage->run, sizeof lineage->run, err));
+    return DCP_OK;
 }
 
 static void warn_of_divergence(const struct run *run, const struct dcp_catalog *catalog)

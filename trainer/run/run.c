@@ -124,10 +124,9 @@ static int open_alone(struct run *run, enum run_purpose purpose, struct dcp_erro
     const struct run_options *options = run->options;
     int world = purpose == RUN_PLAN && options->ranks ? (int)options->ranks : join->world;
     int local = purpose == RUN_PLAN ? world : join->local_world;
-    int rc = killpoint_read(&run->kill, join->rank, err);
-    if (!rc)
-        rc = run_read_settings(options, world, local, &run->log, &run->settings, err);
-    return rc ? rc : open_data(run, purpose, err);
+    DCP_TRY(killpoint_read(&run->kill, join->rank, err));
+    DCP_TRY(run_read_settings(options, world, local, &run->log, &run->settings, err));
+    return open_data(run, purpose, err);
 }
 
 /* The state of the model over all ranks, and how it moves. */

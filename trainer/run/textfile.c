@@ -96,6 +96,6 @@ int textfile_write(const char *path, const struct textfile *facts, struct dcp_er
         add(&out, facts, "dcp_last_save_stall_seconds", "gauge",
             "How long the last complete save held the training.", NULL, facts->stall_s);
     add_scrub(&out, facts);
-    int rc = dcp_buf_check(&out, err);
-    return rc ? rc : replace(path, &out, err);
+    DCP_TRY(dcp_buf_check(&out, err));
+    return replace(path, &out, err);
 }

@@ -188,10 +188,9 @@ static int alloc(struct shard *s, void **out, int64_t n, size_t size_bytes,
     size_t total;
     if (n < 0 || !dcp_mul_size((size_t)n, size_bytes, &total))
         total = SIZE_MAX;
-    int rc = ops->alloc(s->kernels.ctx, total, "parts of the model state", out, err);
-    if (!rc)
-        ops->zero(s->kernels.ctx, *out, total);
-    return rc;
+    DCP_TRY(ops->alloc(s->kernels.ctx, total, "parts of the model state", out, err));
+    ops->zero(s->kernels.ctx, *out, total);
+    return DCP_OK;
 }
 
 static size_t staging_bytes(const struct shard *s)
@@ -332,17 +331,16 @@ static int init_range(struct shard *s, uint64_t seed, int param,
                       struct dcp_error *err)
 {
     size_t item = bf16 ? sizeof *room->bf16 : sizeof *room->values;
-    int rc = DCP_OK;
-    for (int64_t i = held->begin; !rc && i < held->end; i += INIT_ELEMS) {
+    for (int64_t i = held->begin; i < held->end; i += INIT_ELEMS) {
         int64_t left = held->end - i, n = left < INIT_ELEMS ? left : INIT_ELEMS;
         model_init_values(s->model, param, seed, i, n, room->values);
         if (bf16)
             ops_to_bf16(room->values, room->bf16, n);
-        rc = s->kernels.ops->put(
+        DCP_TRY(s->kernels.ops->put(
             s->kernels.ctx, (char *)held->data + (size_t)(i - held->begin) * item,
-            bf16 ? (const void *)room->bf16 : room->values, (uint64_t)n * item, err);
+            bf16 ? (const void *)room->bf16 : room->values, (uint64_t)n * item, err));
     }
-    return rc;
+    return DCP_OK;
 }
 
 int shard_init(struct shard *s, uint64_t seed, struct dcp_error *err)

@@ -1,5 +1,6 @@
 /* The end of a step: gradients summed over ranks, their norm, the optimizer, the new
  * weights. */
+#include "base/mem.h"
 #include "own.h"
 
 #include "trainer/ops/adamw.h"
@@ -158,10 +159,10 @@ static void round_sums(struct shard *s)
 
 int shard_reduce(struct shard *s, double *out_norm, struct dcp_error *err)
 {
-    int rc = s->outer.ops ? reduce_copies(s, err) : DCP_OK;
-    if (!rc)
-        round_sums(s);
-    return rc ? rc : measure(s, out_norm, err);
+    if (s->outer.ops)
+        DCP_TRY(reduce_copies(s, err));
+    round_sums(s);
+    return measure(s, out_norm, err);
 }
 
 /* Stages 1 and 2: every rank gets the parts of the others. Begun for a group, and ended
@@ -225,15 +226,14 @@ static int renew(struct shard *s,
                  struct dcp_error *err)
 {
     uint64_t calls[SHARD_N_GROUPS] = { 0 };
-    int rc = DCP_OK;
     shard_touch(s);
-    for (int g = 0; !rc && g < SHARD_N_GROUPS; g++) {
+    for (int g = 0; g < SHARD_N_GROUPS; g++) {
         for (size_t i = 0; make && i < s->n_runs; i++)
             if (s->runs[i].decay == (g == 0))
                 make(s, &s->runs[i], params[g]);
-        rc = gather_begin(s, g, &calls[g], err);
+        DCP_TRY(gather_begin(s, g, &calls[g], err));
     }
-    return rc ? rc : gather_end(s, calls, err);
+    return gather_end(s, calls, err);
 }
 
 int shard_spread(struct shard *s, struct dcp_error *err)

@@ -66,9 +66,7 @@ static int slot_take(struct shard *s, struct shard_slots *slots, int unit,
             return dcp_error_memory(err, what);
         slots->items = grown;
         void *data;
-        int rc = s->kernels.ops->alloc(s->kernels.ctx, size_bytes, what, &data, err);
-        if (rc)
-            return rc;
+        DCP_TRY(s->kernels.ops->alloc(s->kernels.ctx, size_bytes, what, &data, err));
         oldest = &slots->items[slots->n++];
         *oldest = (struct shard_slot){ .data = data, .size_bytes = size_bytes };
     }
@@ -221,11 +219,9 @@ static int acquire(void *self, int unit, const void **out_weights, struct dcp_er
     }
     void *params[MODEL_MAX_UNIT_PARAMS];
     struct shard_slot *slot = slot_of(&s->gathered, unit);
-    int rc = slot ? DCP_OK : gather_begin(s, unit, &slot, err);
-    if (!rc)
-        rc = gather_end(s, slot, err);
-    if (rc)
-        return rc;
+    if (!slot)
+        DCP_TRY(gather_begin(s, unit, &slot, err));
+    DCP_TRY(gather_end(s, slot, err));
     slot->users++;
     slot->used = ++s->gathered.calls;
     slot_params(s, unit, shard_weight_bytes(s), slot->data, params);
@@ -248,9 +244,7 @@ static int grad_begin(void *self, int unit, float **out_grads, struct dcp_error 
     size_t size_bytes = (size_t)shard_unit_room(s, unit) * sizeof(float);
     struct shard_slot *slot;
     void *params[MODEL_MAX_UNIT_PARAMS];
-    int rc = slot_take(s, &s->unit_grads, unit, size_bytes, 1, &slot, err);
-    if (rc)
-        return rc;
+    DCP_TRY(slot_take(s, &s->unit_grads, unit, size_bytes, 1, &slot, err));
     s->kernels.ops->zero(s->kernels.ctx, slot->data, size_bytes);
     slot->users = 1;
     slot->used = ++s->unit_grads.calls;

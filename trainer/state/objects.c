@@ -144,10 +144,8 @@ int state_read_progress(const struct dcp_catalog *catalog,
 {
     int64_t seed = (int64_t)*out_seed, seq_len = *out_seq_len;
     struct dcp_training t;
-    int rc = dcp_training_parse(catalog, &t, err);
-    if (rc)
-        return rc;
-    rc = dcp_training_check(&t, err);
+    DCP_TRY(dcp_training_parse(catalog, &t, err));
+    int rc = dcp_training_check(&t, err);
     if (!rc) {
         take(t.step, &progress->step);
         take(t.samples, &progress->samples);
@@ -182,9 +180,7 @@ int state_check_model(const struct dcp_catalog *catalog,
     if (found < 0)
         return DCP_OK; /* the shapes of the tensors will tell */
     const struct dcp_object *object = &catalog->objects[found];
-    int rc = model_config_parse(object->data, object->size_bytes, &saved, err);
-    if (rc)
-        return rc;
+    DCP_TRY(model_config_parse(object->data, object->size_bytes, &saved, err));
     describe(&saved, there, sizeof there);
     describe(config, here, sizeof here);
     if (!strcmp(there, here))

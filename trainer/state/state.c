@@ -1,6 +1,7 @@
 #include "state.h"
 
 #include "base/arena.h"
+#include "base/mem.h"
 #include "base/str.h"
 #include <stdio.h>
 #include <string.h>
@@ -104,10 +105,8 @@ int state_init(struct state *out_state, const struct shard *shard,
                const struct model *model, int world, const struct settings *settings,
                const struct state_progress *progress, struct dcp_error *err)
 {
-    int rc = begin(out_state, shard, model, world, err);
-    if (rc)
-        return rc;
-    rc = add_tensors(out_state, shard, model, err);
+    DCP_TRY(begin(out_state, shard, model, world, err));
+    int rc = add_tensors(out_state, shard, model, err);
     if (!rc)
         rc = state_objects(out_state, model, settings, progress, err);
     if (rc)
@@ -163,12 +162,9 @@ static int add_found(struct state *state, const struct dcp_catalog *catalog,
                      const struct shard_range *held, struct dcp_error *err)
 {
     int found = find(catalog, stored, param->name);
-    if (found < 0) {
-        dcp_error_set(err, DCP_E_MISMATCH, "the checkpoint has no tensor '%s'",
-                      param->name);
-        dcp_error_tensor(err, param->name);
-        return DCP_E_MISMATCH;
-    }
+    if (found < 0)
+        return dcp_error_of_tensor(err, DCP_E_MISMATCH, param->name,
+                                   "the checkpoint has no tensor '%s'", param->name);
     return add(state, param, catalog->tensors[found].name, role, dtype, held, err);
 }
 

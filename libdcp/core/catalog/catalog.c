@@ -78,9 +78,8 @@ static int check_shape(const struct dcp_tensor *tensor, int64_t *out_elems,
 {
     int64_t n = 1;
     bool zero = false;
-    char name[160];
+    const char *name = DCP_SHOWN(tensor->name);
 
-    dcp_str_escape(name, sizeof name, tensor->name);
     if (tensor->ndim < 0 || tensor->ndim > DCP_MAX_NDIM)
         return dcp_error_set(err, DCP_E_UNSUPPORTED,
                              "tensor '%s' has %d dimensions; at most %d are supported",
@@ -105,11 +104,10 @@ int dcp_catalog_add_tensor(struct dcp_catalog *catalog, const struct dcp_tensor 
                            int *out_index, struct dcp_error *err)
 {
     struct dcp_tensor t = *tensor;
-    char name[160];
 
     if (!t.name || !t.name[0])
         return dcp_error_set(err, DCP_E_CORRUPT, "a tensor has no name");
-    dcp_str_escape(name, sizeof name, t.name);
+    const char *name = DCP_SHOWN(t.name);
     if (!dcp_str_utf8_ok(t.name, strlen(t.name)))
         return dcp_error_set(err, DCP_E_CORRUPT, "the tensor name '%s' is not UTF-8",
                              name);
@@ -122,9 +120,7 @@ int dcp_catalog_add_tensor(struct dcp_catalog *catalog, const struct dcp_tensor 
                              "tensor '%s' has no known dtype, role or group", name);
     if (catalog->n_tensors >= INT32_MAX - 1)
         return dcp_error_set(err, DCP_E_UNSUPPORTED, "there are over 2^31 tensors");
-    int rc = check_shape(&t, &t.n_elems, err);
-    if (rc)
-        return rc;
+    DCP_TRY(check_shape(&t, &t.n_elems, err));
     if (dcp_catalog_find(catalog, t.name) >= 0)
         return dcp_error_set(err, DCP_E_CORRUPT, "there are two tensors named '%s'",
                              name);
@@ -163,9 +159,7 @@ int dcp_catalog_add_piece(struct dcp_catalog *catalog, const struct dcp_piece *p
         return dcp_error_set(err, DCP_E_CORRUPT, "a piece belongs to no tensor");
     const struct dcp_tensor *tensor = &catalog->tensors[p.tensor];
     size_t dims_bytes = (size_t)tensor->ndim * sizeof(int64_t);
-    int rc = dcp_region_check(tensor, &p.region, err);
-    if (rc)
-        return rc;
+    DCP_TRY(dcp_region_check(tensor, &p.region, err));
     if (p.file >= (int)catalog->n_files || (unsigned)p.codec > DCP_CODEC_DEFLATE_STREAM ||
         p.rank < 0)
         return dcp_error_set(err, DCP_E_CORRUPT,
@@ -264,14 +258,13 @@ int dcp_catalog_add_object(struct dcp_catalog *catalog, const struct dcp_object 
                            struct dcp_error *err)
 {
     struct dcp_object o = *object;
-    char name[160];
 
     o.held = false;
     if (!o.name || !dcp_str_utf8_ok(o.name, strlen(o.name)))
         return dcp_error_set(err, DCP_E_CORRUPT, "the name of an object is not UTF-8");
     if (dcp_catalog_find_object(catalog, o.name) >= 0)
         return dcp_error_set(err, DCP_E_CORRUPT, "there are two objects named '%s'",
-                             dcp_str_escape(name, sizeof name, o.name));
+                             DCP_SHOWN(o.name));
     struct dcp_object *objects = dcp_mem_grow(catalog->objects, &catalog->cap_objects,
                                               catalog->n_objects + 1, sizeof o);
     if (!objects)

@@ -8,25 +8,18 @@
 
 static int complain_meta(const struct dcp_tensor *tensor, struct dcp_error *err)
 {
-    char name[160];
-
-    dcp_error_set(err, DCP_E_UNSUPPORTED,
-                  "tensor '%s' was saved on the meta device: there is no data of it",
-                  dcp_str_escape(name, sizeof name, tensor->name));
-    dcp_error_tensor(err, tensor->name);
-    return DCP_E_UNSUPPORTED;
+    return dcp_error_of_tensor(
+        err, DCP_E_UNSUPPORTED, tensor->name,
+        "tensor '%s' was saved on the meta device: there is no data of it",
+        DCP_SHOWN(tensor->name));
 }
 
 static int complain(const struct dcp_tensor *tensor, const char *what, int64_t begin,
                     int64_t end, struct dcp_error *err)
 {
-    char name[160];
-
-    dcp_error_set(err, DCP_E_CORRUPT,
-                  "tensor '%s': elements %" PRId64 "..%" PRId64 " are %s",
-                  dcp_str_escape(name, sizeof name, tensor->name), begin, end - 1, what);
-    dcp_error_tensor(err, tensor->name);
-    return DCP_E_CORRUPT;
+    return dcp_error_of_tensor(err, DCP_E_CORRUPT, tensor->name,
+                               "tensor '%s': elements %" PRId64 "..%" PRId64 " are %s",
+                               DCP_SHOWN(tensor->name), begin, end - 1, what);
 }
 
 /* Sorted by first element, so one sweep sees both. */
@@ -152,9 +145,7 @@ static int check_boxes(const struct dcp_catalog *catalog, const struct dcp_tenso
 
 int dcp_catalog_check(const struct dcp_catalog *catalog, struct dcp_error *err)
 {
-    int rc = DCP_OK;
-
-    for (size_t t = 0; t < catalog->n_tensors && !rc; t++) {
+    for (size_t t = 0; t < catalog->n_tensors; t++) {
         const struct dcp_tensor *tensor = &catalog->tensors[t];
         bool intervals = true;
         int64_t begin, end;
@@ -164,10 +155,9 @@ int dcp_catalog_check(const struct dcp_catalog *catalog, struct dcp_error *err)
         if (tensor->quantized) /* that its blocks lie in the file is all that is known */
             continue;
         if (tensor->is_meta && tensor->n_elems)
-            rc = complain_meta(tensor, err);
-        else
-            rc = intervals ? check_intervals(catalog, tensor, err)
-                           : check_boxes(catalog, tensor, err);
+            return complain_meta(tensor, err);
+        DCP_TRY(intervals ? check_intervals(catalog, tensor, err)
+                          : check_boxes(catalog, tensor, err));
     }
-    return rc;
+    return DCP_OK;
 }

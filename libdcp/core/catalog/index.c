@@ -1,14 +1,12 @@
 #include "index.h"
+#include "base/mem.h"
 
 int dcp_index(const struct dcp_source *source, const struct dcp_format *format,
               bool partial, struct dcp_catalog **out, struct dcp_error *err)
 {
-    int rc = dcp_catalog_new(out, err);
-
-    if (rc)
-        return rc;
+    DCP_TRY(dcp_catalog_new(out, err));
     (*out)->partial = partial;
-    rc = format->index(source, *out, err);
+    int rc = format->index(source, *out, err);
     if (!rc)
         rc = dcp_catalog_sort(*out, err);
     if (!rc && !(*out)->format[0])

@@ -1,4 +1,5 @@
 #include "objects.h"
+#include "base/mem.h"
 #include "base/str.h"
 #include <dcp/globals.h>
 #include <stdio.h>
@@ -59,10 +60,9 @@ static int take(void *self, const struct dcp_global *global, struct dcp_error *e
 static void name_place(const struct dcp_object *object, const struct found *found,
                        char *out, size_t cap)
 {
-    char name[SHOWN];
     bool whole = dcp_object_is_spelling(object->name);
+    const char *name = DCP_SHOWN(object->name);
 
-    dcp_str_escape(name, sizeof name, object->name);
     if (whole)
         snprintf(out, cap, "%s", found->where[0] ? found->where : "the whole file");
     else
@@ -157,15 +157,13 @@ int dcp_objects_sift(const struct dcp_format *format,
 {
     const struct sift sift = { format, options, target, facts };
     size_t n = 0;
-    int rc = DCP_OK;
 
-    for (size_t o = 0; o < target->n_objects && !rc; o++) {
+    for (size_t o = 0; o < target->n_objects; o++) {
         bool goes;
-        rc = check(&sift, &target->objects[o], &goes, err);
-        if (!rc && goes)
+        DCP_TRY(check(&sift, &target->objects[o], &goes, err));
+        if (goes)
             target->objects[n++] = target->objects[o];
     }
-    if (!rc)
-        target->n_objects = n;
-    return rc;
+    target->n_objects = n;
+    return DCP_OK;
 }

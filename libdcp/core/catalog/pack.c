@@ -78,9 +78,8 @@ static int unpack_tensors(struct dcp_cursor *in, struct dcp_catalog *catalog,
                           struct dcp_error *err)
 {
     uint64_t n = dcp_cursor_le64(in);
-    int rc = DCP_OK;
 
-    for (uint64_t t = 0; t < n && !rc && !in->bad; t++) {
+    for (uint64_t t = 0; t < n && !in->bad; t++) {
         int64_t shape[DCP_MAX_NDIM];
         struct dcp_tensor tensor = { .shape = shape };
         tensor.name = get_text(in);
@@ -99,9 +98,9 @@ static int unpack_tensors(struct dcp_cursor *in, struct dcp_catalog *catalog,
         tensor.fingerprint = dcp_cursor_le64(in);
         tensor.quantized_bytes = dcp_cursor_le64(in);
         if (!in->bad)
-            rc = dcp_catalog_add_tensor(catalog, &tensor, NULL, err);
+            DCP_TRY(dcp_catalog_add_tensor(catalog, &tensor, NULL, err));
     }
-    return rc ? rc : in->bad ? bad(err) : DCP_OK;
+    return in->bad ? bad(err) : DCP_OK;
 }
 
 static void put_blocks(struct dcp_buf *buf, const struct dcp_piece *piece)
@@ -238,9 +237,8 @@ int dcp_unpack_files(struct dcp_cursor *in, struct dcp_catalog *catalog,
                      struct dcp_error *err)
 {
     uint64_t n = dcp_cursor_le64(in);
-    int rc = DCP_OK;
 
-    for (uint64_t i = 0; i < n && !rc && !in->bad; i++) {
+    for (uint64_t i = 0; i < n && !in->bad; i++) {
         struct dcp_file file = { .name = get_text(in) };
         file.rank = (int)dcp_cursor_le32(in);
         file.has_crc = dcp_cursor_u8(in);
@@ -255,9 +253,9 @@ int dcp_unpack_files(struct dcp_cursor *in, struct dcp_catalog *catalog,
             }
         }
         if (!known && !in->bad)
-            rc = dcp_catalog_add_file(catalog, &file, NULL, err);
+            DCP_TRY(dcp_catalog_add_file(catalog, &file, NULL, err));
     }
-    return rc ? rc : in->bad ? bad(err) : DCP_OK;
+    return in->bad ? bad(err) : DCP_OK;
 }
 
 static void pack_records(const struct dcp_catalog *catalog, struct dcp_buf *buf)
@@ -281,9 +279,8 @@ static int unpack_records(struct dcp_cursor *in, struct dcp_catalog *catalog,
                           struct dcp_error *err)
 {
     uint64_t n = dcp_cursor_le64(in);
-    int rc = DCP_OK;
 
-    for (uint64_t r = 0; r < n && !rc && !in->bad; r++) {
+    for (uint64_t r = 0; r < n && !in->bad; r++) {
         struct dcp_record record = { .name = get_text(in) };
         record.file = (int)dcp_cursor_le32(in);
         record.codec = (enum dcp_codec)dcp_cursor_u8(in);
@@ -294,9 +291,9 @@ static int unpack_records(struct dcp_cursor *in, struct dcp_catalog *catalog,
         record.size_bytes = dcp_cursor_le64(in);
         record.crc32 = dcp_cursor_le32(in);
         if (!in->bad)
-            rc = dcp_catalog_add_record(catalog, &record, err);
+            DCP_TRY(dcp_catalog_add_record(catalog, &record, err));
     }
-    return rc ? rc : in->bad ? bad(err) : DCP_OK;
+    return in->bad ? bad(err) : DCP_OK;
 }
 
 void dcp_pack_written(const struct dcp_catalog *catalog, size_t p, struct dcp_buf *buf)
@@ -341,17 +338,16 @@ static int unpack_objects(struct dcp_cursor *in, struct dcp_catalog *catalog,
                           struct dcp_error *err)
 {
     uint64_t n = dcp_cursor_le64(in);
-    int rc = DCP_OK;
 
-    for (uint64_t i = 0; i < n && !rc && !in->bad; i++) {
+    for (uint64_t i = 0; i < n && !in->bad; i++) {
         struct dcp_object object = { .name = get_text(in) };
         object.kind = (enum dcp_object_kind)dcp_cursor_u8(in);
         object.size_bytes = (size_t)dcp_cursor_le64(in);
         object.data = dcp_cursor_take(in, object.size_bytes);
         if (!in->bad)
-            rc = dcp_catalog_add_object(catalog, &object, err);
+            DCP_TRY(dcp_catalog_add_object(catalog, &object, err));
     }
-    return rc ? rc : in->bad ? bad(err) : DCP_OK;
+    return in->bad ? bad(err) : DCP_OK;
 }
 
 /* The bytes of pieces that an index found in no file of their own, such as arrays inside

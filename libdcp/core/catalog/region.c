@@ -7,7 +7,6 @@ int dcp_region_check(const struct dcp_tensor *tensor, const struct dcp_region *r
                      struct dcp_error *err)
 {
     bool ok = true;
-    char name[160];
 
     if (region->kind == DCP_FLAT)
         ok = region->begin >= 0 && region->begin <= region->end &&
@@ -21,10 +20,9 @@ int dcp_region_check(const struct dcp_tensor *tensor, const struct dcp_region *r
         ok = region->kind == DCP_WHOLE;
     if (ok)
         return DCP_OK;
-    dcp_error_set(err, DCP_E_CORRUPT, "a piece of tensor '%s' reaches outside of it",
-                  dcp_str_escape(name, sizeof name, tensor->name));
-    dcp_error_tensor(err, tensor->name);
-    return DCP_E_CORRUPT;
+    return dcp_error_of_tensor(err, DCP_E_CORRUPT, tensor->name,
+                               "a piece of tensor '%s' reaches outside of it",
+                               DCP_SHOWN(tensor->name));
 }
 
 int64_t dcp_region_elems(const struct dcp_tensor *tensor, const struct dcp_region *region)

@@ -127,7 +127,7 @@ static int parse_line(const char *line, struct rule *rule, char *why, size_t cap
 static int add_line(struct dcp_rename *rename, const char *line, int number,
                     const char *what, struct dcp_error *err)
 {
-    char why[256], shown[160];
+    char why[256];
     struct rule *rules =
         dcp_mem_grow(rename->rules, &rename->cap, rename->n + 1, sizeof *rules);
 
@@ -135,11 +135,9 @@ static int add_line(struct dcp_rename *rename, const char *line, int number,
         return dcp_error_memory(err, "rules for names");
     rename->rules = rules;
     rules[rename->n] = (struct rule){ .kind = STRIP };
-    if (parse_line(line, &rules[rename->n++], why, sizeof why)) {
-        dcp_error_set(err, DCP_E_USAGE, "%s, line %d: '%s' %s", what, number,
-                      dcp_str_escape(shown, sizeof shown, line), why);
-        return DCP_E_USAGE;
-    }
+    if (parse_line(line, &rules[rename->n++], why, sizeof why))
+        return dcp_error_set(err, DCP_E_USAGE, "%s, line %d: '%s' %s", what, number,
+                             DCP_SHOWN(line), why);
     const struct rule *rule = &rules[rename->n - 1];
     return rule->text || rule->preset ? DCP_OK : dcp_error_memory(err, "rules for names");
 }
@@ -277,11 +275,9 @@ int dcp_rename_tensor(const struct dcp_rename *rename, struct dcp_catalog *targe
 {
     const char *usual = dcp_tensor_default_name(target, tensor->role, tensor->param);
     bool named_after = usual && !strcmp(usual, tensor->name);
-    int rc = usual ? renamed(rename, target, tensor->param, &tensor->param, err)
-                   : dcp_error_memory(err, "a name");
 
-    if (rc)
-        return rc;
+    DCP_TRY(usual ? renamed(rename, target, tensor->param, &tensor->param, err)
+                  : dcp_error_memory(err, "a name"));
     if (!named_after)
         return renamed(rename, target, tensor->name, &tensor->name, err);
     tensor->name = dcp_tensor_default_name(target, tensor->role, tensor->param);
@@ -302,9 +298,7 @@ static int rename_params(const struct dcp_rename *rename, json_t *groups,
             DCP_CLEANUP_FREE char *now = NULL;
             if (!json_is_string(param))
                 continue;
-            int rc = dcp_rename_apply(rename, json_string_value(param), &now, err);
-            if (rc)
-                return rc;
+            DCP_TRY(dcp_rename_apply(rename, json_string_value(param), &now, err));
             if (json_array_set_new(params, i, json_string(now)))
                 return dcp_error_memory(err, "an object");
         }

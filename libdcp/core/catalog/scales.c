@@ -47,17 +47,16 @@ int dcp_scale_find(const struct dcp_catalog *catalog, const struct dcp_tensor *w
 {
     const char *name = weight->name;
     size_t stem = stem_bytes(name);
-    int rc = DCP_OK;
 
     *out_scale = -1;
     if (!dcp_scale_is_f8(weight->dtype))
         return DCP_OK;
-    for (size_t i = 0; i < DCP_ARRAY_LEN(added) && *out_scale < 0 && !rc; i++)
-        rc = find_named(catalog, name, strlen(name), added[i], out_scale, err);
+    for (size_t i = 0; i < DCP_ARRAY_LEN(added) && *out_scale < 0; i++)
+        DCP_TRY(find_named(catalog, name, strlen(name), added[i], out_scale, err));
     if (!strcmp(name + stem, WEIGHT))
-        for (size_t i = 0; i < DCP_ARRAY_LEN(instead) && *out_scale < 0 && !rc; i++)
-            rc = find_named(catalog, name, stem, instead[i], out_scale, err);
-    return rc;
+        for (size_t i = 0; i < DCP_ARRAY_LEN(instead) && *out_scale < 0; i++)
+            DCP_TRY(find_named(catalog, name, stem, instead[i], out_scale, err));
+    return DCP_OK;
 }
 
 static int is_scaled(const struct dcp_catalog *catalog, int weight,
@@ -76,35 +75,30 @@ int dcp_scale_check(const struct dcp_catalog *catalog, const struct dcp_tensor *
 {
     const char *name = tensor->name;
     size_t n = strlen(name), stem = stem_bytes(name);
-    int beside = -1, rc = DCP_OK;
-    char shown[160];
+    int beside = -1;
 
     *out_is_scale = false;
     if (!strstr(name + stem, "scale") || dcp_scale_is_f8(tensor->dtype))
         return DCP_OK;
-    for (size_t i = 0; i < DCP_ARRAY_LEN(added) && !*out_is_scale && !rc; i++) {
+    for (size_t i = 0; i < DCP_ARRAY_LEN(added) && !*out_is_scale; i++) {
         if (!dcp_str_ends(name, added[i]))
             continue;
-        rc = find_named(catalog, name, n - strlen(added[i]), "", &beside, err);
-        if (!rc)
-            rc = is_scaled(catalog, beside, tensor, out_is_scale, err);
+        DCP_TRY(find_named(catalog, name, n - strlen(added[i]), "", &beside, err));
+        DCP_TRY(is_scaled(catalog, beside, tensor, out_is_scale, err));
     }
-    if (rc || *out_is_scale)
-        return rc;
-    rc = find_named(catalog, name, stem, WEIGHT, &beside, err);
-    if (rc || beside < 0 || !dcp_scale_is_f8(catalog->tensors[beside].dtype))
-        return rc;
-    rc = is_scaled(catalog, beside, tensor, out_is_scale, err);
-    if (rc)
-        return rc;
+    if (*out_is_scale)
+        return DCP_OK;
+    DCP_TRY(find_named(catalog, name, stem, WEIGHT, &beside, err));
+    if (beside < 0 || !dcp_scale_is_f8(catalog->tensors[beside].dtype))
+        return DCP_OK;
+    DCP_TRY(is_scaled(catalog, beside, tensor, out_is_scale, err));
     for (size_t i = 0; i < DCP_ARRAY_LEN(of_inputs); i++)
         *out_is_scale = *out_is_scale || !strcmp(name + stem, of_inputs[i]);
     if (*out_is_scale)
         return DCP_OK;
-    dcp_error_set(err, DCP_E_UNSUPPORTED,
-                  "'%s' scales an 8-bit weight in a way that is not known",
-                  dcp_str_escape(shown, sizeof shown, name));
+    dcp_error_of_tensor(err, DCP_E_UNSUPPORTED, name,
+                        "'%s' scales an 8-bit weight in a way that is not known",
+                        DCP_SHOWN(name));
     dcp_error_hint(err, "without --dtype the 8 bits and their scales are kept");
-    dcp_error_tensor(err, name);
     return DCP_E_UNSUPPORTED;
 }

@@ -147,9 +147,7 @@ static int open_file(struct dcp_files *f, int file, struct dcp_store_file **out,
         dcp_source_file(&f->source, f->catalog->files[file].name);
     if (!path)
         return dcp_error_memory(err, "a file name");
-    int rc = store->ops->open(store->self, path, &victim->handle, err);
-    if (rc)
-        return rc;
+    DCP_TRY(store->ops->open(store->self, path, &victim->handle, err));
     victim->file = file;
     victim->used = ++f->clock;
     *out = victim->handle;
@@ -161,10 +159,8 @@ int dcp_files_read(struct dcp_files *f, int file, uint64_t offset, size_t n, voi
 {
     const struct dcp_store *store = f->source.store;
     struct dcp_store_file *handle = NULL;
-    int rc = open_file(f, file, &handle, err);
 
-    if (rc)
-        return rc;
+    DCP_TRY(open_file(f, file, &handle, err));
     f->n_bytes += n;
     return store->ops->read_at(store->self, handle, offset, out, n, err);
 }
@@ -197,9 +193,7 @@ int dcp_files_read_ahead(struct dcp_files *f, int file, uint64_t offset, size_t 
         window->n = size - offset < f->window_bytes ? size - offset : f->window_bytes;
         window->at = offset;
         window->file = -1;
-        int rc = dcp_files_read(f, file, offset, (size_t)window->n, window->data, err);
-        if (rc)
-            return rc;
+        DCP_TRY(dcp_files_read(f, file, offset, (size_t)window->n, window->data, err));
         window->file = file;
     }
     window->used = ++f->clock;

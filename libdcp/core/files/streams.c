@@ -1,5 +1,6 @@
 #include "streams.h"
 #include "base/decoder.h"
+#include "base/mem.h"
 
 void dcp_streams_init(struct dcp_streams *s, struct dcp_files *files)
 {
@@ -46,11 +47,9 @@ static int slot_at(struct dcp_streams *s, const struct dcp_extent *extent, uint6
         *slot = (struct dcp_stream_slot){ .streams = s,
                                           .file = extent->file,
                                           .offset = extent->offset };
-        int rc = dcp_decoder_new(
+        DCP_TRY(dcp_decoder_new(
             extent->codec == DCP_CODEC_ZSTD_STREAM ? DCP_DECODE_ZSTD : DCP_DECODE_DEFLATE,
-            &input, &slot->decoder, err);
-        if (rc)
-            return rc;
+            &input, &slot->decoder, err));
     }
     slot->used = ++s->clock;
     *out = slot;
@@ -61,12 +60,10 @@ int dcp_streams_read(struct dcp_streams *s, const struct dcp_extent *extent, uin
                      size_t n, void *out, struct dcp_error *err)
 {
     struct dcp_stream_slot *slot = NULL;
-    int rc = slot_at(s, extent, extent->skip + at, &slot, err);
 
-    if (rc)
-        return rc;
-    rc = dcp_decoder_read(slot->decoder, NULL,
-                          extent->skip + at - dcp_decoder_at(slot->decoder), err);
+    DCP_TRY(slot_at(s, extent, extent->skip + at, &slot, err));
+    int rc = dcp_decoder_read(slot->decoder, NULL,
+                              extent->skip + at - dcp_decoder_at(slot->decoder), err);
     if (!rc)
         rc = dcp_decoder_read(slot->decoder, out, n, err);
     if (rc)

@@ -183,23 +183,21 @@ static int complain(const struct dcp_proof *proof, size_t r, const char *what,
     const struct dcp_catalog *catalog = proof->catalog;
     const struct dcp_record *record = &catalog->records[r];
     size_t piece = proof->records[r].piece;
-    char name[160], file[160], tensor[160];
+    const char *name = DCP_SHOWN(record->name);
+    const char *file = DCP_SHOWN(catalog->files[record->file].name);
 
-    dcp_str_escape(name, sizeof name, record->name);
-    dcp_str_escape(file, sizeof file, catalog->files[record->file].name);
     if (piece == catalog->n_pieces)
         return dcp_error_set(
             err, DCP_E_CORRUPT,
             "the record '%s' of '%s' is damaged: %s (bytes %" PRIu64 "..%" PRIu64 ")",
             name, file, what, record->offset, record->offset + record->stored_size - 1);
     const char *full = catalog->tensors[catalog->pieces[piece].tensor].name;
-    dcp_error_set(err, DCP_E_CORRUPT,
-                  "tensor '%s' is damaged: %s (file '%s', record '%s', bytes %" PRIu64
-                  "..%" PRIu64 ")",
-                  dcp_str_escape(tensor, sizeof tensor, full), what, file, name,
-                  record->offset, record->offset + record->stored_size - 1);
-    dcp_error_tensor(err, full);
-    return DCP_E_CORRUPT;
+    return dcp_error_of_tensor(
+        err, DCP_E_CORRUPT, full,
+        "tensor '%s' is damaged: %s (file '%s', record '%s', bytes %" PRIu64 "..%" PRIu64
+        ")",
+        DCP_SHOWN(full), what, file, name, record->offset,
+        record->offset + record->stored_size - 1);
 }
 
 static uint32_t crc_of(const struct dcp_proof *proof, size_t r)

@@ -85,11 +85,10 @@ static int read_column(const struct part *part, size_t chunk, int column, uint64
     const struct dcp_parity *parity = part->code->parity;
     const struct dcp_store *store = part->code->store;
     uint64_t *sums = part->sums + chunk * part->n_files;
-    int rc = DCP_OK;
 
     memset(to, 0, (size_t)((end - begin) * DCP_PARITY_UNIT));
-    for (size_t f = parity->column_first[column];
-         f < parity->column_first[column + 1] && !rc; f++) {
+    for (size_t f = parity->column_first[column]; f < parity->column_first[column + 1];
+         f++) {
         const struct dcp_parity_file *file = &parity->files[f];
         uint64_t at, n = overlap(file, begin, end, &at);
         if (!n)
@@ -98,11 +97,10 @@ static int read_column(const struct part *part, size_t chunk, int column, uint64
             to +
             (file->first_unit > begin ? file->first_unit - begin : 0) * DCP_PARITY_UNIT;
         size_t i = f - part->first_file;
-        rc = store->ops->read_at(store->self, part->in[i], at, here, (size_t)n, err);
-        if (!rc)
-            sums[i] = dcp_hash_crc64(0, here, (size_t)n);
+        DCP_TRY(store->ops->read_at(store->self, part->in[i], at, here, (size_t)n, err));
+        sums[i] = dcp_hash_crc64(0, here, (size_t)n);
     }
-    return rc;
+    return DCP_OK;
 }
 
 /* One stripe: the parity units and trailers of all rows. */
@@ -137,14 +135,12 @@ static int write_records(const struct part *part, int row, uint64_t at,
     uint64_t digest = dcp_hash_xxh3(records, n);
     char name[64];
 
-    int rc = store->ops->write_at(store->self, part->out[row], at, records, n, err);
-    if (rc)
-        return rc;
+    DCP_TRY(store->ops->write_at(store->self, part->out[row], at, records, n, err));
     if (store->ops->flush_hint)
         store->ops->flush_hint(store->self, part->out[row], at, n);
-    rc = store->ops->read_at(store->self, part->out[row], at, records, n, err);
-    if (rc || dcp_hash_xxh3(records, n) == digest)
-        return rc;
+    DCP_TRY(store->ops->read_at(store->self, part->out[row], at, records, n, err));
+    if (dcp_hash_xxh3(records, n) == digest)
+        return DCP_OK;
     dcp_parity_name(part->code->parity, part->g, row, name);
     return not_written(name, err);
 }
@@ -159,12 +155,12 @@ static int code_chunk(void *arg, int worker, size_t i, struct dcp_error *err)
     size_t column_bytes = (size_t)(part->chunk * DCP_PARITY_UNIT);
     unsigned char *columns = part->scratch[worker];
     unsigned char *rows = columns + (size_t)part->group->n * column_bytes;
-    int k = part->group->n, rc = DCP_OK;
+    int k = part->group->n;
 
-    for (int c = 0; c < k && !rc; c++)
-        rc = read_column(part, i, part->group->first + c, begin, end,
-                         columns + (size_t)c * column_bytes, err);
-    for (uint64_t s = begin; s < end && !rc; s++) {
+    for (int c = 0; c < k; c++)
+        DCP_TRY(read_column(part, i, part->group->first + c, begin, end,
+                            columns + (size_t)c * column_bytes, err));
+    for (uint64_t s = begin; s < end; s++) {
         const unsigned char *units[DCP_ERASURE_MAX_UNITS];
         unsigned char *records[DCP_PARITY_MAX_ROWS];
         for (int c = 0; c < k; c++)
@@ -175,20 +171,19 @@ static int code_chunk(void *arg, int worker, size_t i, struct dcp_error *err)
                 rows + ((size_t)row * (size_t)part->chunk + (size_t)(s - begin)) * record;
         code_stripe(part, s, units, records);
     }
-    for (int row = 0; row < parity->rows && !rc; row++) {
+    for (int row = 0; row < parity->rows; row++) {
         uint64_t at = dcp_parity_record_at(parity, part->g, begin);
         size_t n = (size_t)(end - begin) * record;
-        rc = write_records(part, row, at,
-                           rows + (size_t)row * (size_t)part->chunk * record, n, err);
+        DCP_TRY(write_records(part, row, at,
+                              rows + (size_t)row * (size_t)part->chunk * record, n, err));
     }
-    return rc;
+    return DCP_OK;
 }
 
 static int open_part(struct part *part, struct dcp_error *err)
 {
     const struct dcp_parity *parity = part->code->parity;
     const struct dcp_store *store = part->code->store;
-    int rc = DCP_OK;
 
     part->in = dcp_mem_calloc(part->n_files, sizeof *part->in);
     part->out = dcp_mem_calloc((size_t)parity->rows, sizeof *part->out);
@@ -196,26 +191,26 @@ static int open_part(struct part *part, struct dcp_error *err)
     part->sums = dcp_mem_calloc(part->n_chunks * part->n_files, sizeof *part->sums);
     if (!part->in || !part->out || !part->scratch || !part->sums)
         return dcp_error_memory(err, "parity");
-    for (size_t f = 0; f < part->n_files && !rc; f++) {
+    for (size_t f = 0; f < part->n_files; f++) {
         DCP_CLEANUP_FREE char *path = dcp_str_join(
             part->code->prefix, parity->files[part->first_file + f].name, "");
-        rc = path ? store->ops->open(store->self, path, &part->in[f], err)
-                  : dcp_error_memory(err, "a file name");
+        DCP_TRY(path ? store->ops->open(store->self, path, &part->in[f], err)
+                     : dcp_error_memory(err, "a file name"));
     }
-    for (int row = 0; row < parity->rows && !rc; row++) {
+    for (int row = 0; row < parity->rows; row++) {
         char name[64];
         dcp_parity_name(parity, part->g, row, name);
         DCP_CLEANUP_FREE char *path = dcp_str_join(part->code->prefix, name, "");
-        rc = path ? store->ops->reopen(store->self, path, &part->out[row], err)
-                  : dcp_error_memory(err, "a file name");
+        DCP_TRY(path ? store->ops->reopen(store->self, path, &part->out[row], err)
+                     : dcp_error_memory(err, "a file name"));
     }
     size_t bytes =
         (size_t)part->chunk * ((size_t)part->group->n * DCP_PARITY_UNIT +
                                (size_t)parity->rows * part->group->record_bytes);
-    for (int w = 0; w < part->n_workers && !rc; w++)
+    for (int w = 0; w < part->n_workers; w++)
         if (!(part->scratch[w] = dcp_mem_aligned(64, bytes)))
-            rc = dcp_error_memory(err, "parity");
-    return rc;
+            return dcp_error_memory(err, "parity");
+    return DCP_OK;
 }
 
 static void close_part(struct part *part)

@@ -184,10 +184,9 @@ static int good_unit(struct dcp_mend *mend, int column, uint64_t stripe,
         return dcp_error_memory(err, "a repair");
     for (size_t u = 0; u < n; u++)
         at.units[u] = memory + u * DCP_PARITY_UNIT;
-    int rc = dcp_mend_stripe(mend, group, stripe, &at, err);
-    if (!rc)
-        memcpy(out, at.units[i], DCP_PARITY_UNIT);
-    return rc;
+    DCP_TRY(dcp_mend_stripe(mend, group, stripe, &at, err));
+    memcpy(out, at.units[i], DCP_PARITY_UNIT);
+    return DCP_OK;
 }
 
 static int mend_read_at(void *self, struct dcp_store_file *open, uint64_t offset,

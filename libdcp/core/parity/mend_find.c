@@ -58,9 +58,7 @@ static int parity_of(const void *manifest, size_t n, struct dcp_parity **out)
     DCP_CLEANUP_JSON json_t *root = NULL;
 
     *out = NULL;
-    int rc = dcp_json_parse(manifest, n, DCP_PARITY_MANIFEST, &root, NULL);
-    if (rc)
-        return rc;
+    DCP_TRY(dcp_json_parse(manifest, n, DCP_PARITY_MANIFEST, &root, NULL));
     const json_t *parity = json_object_get(root, "parity");
     if (!parity)
         return DCP_E_NOT_FOUND;

@@ -68,8 +68,8 @@ int dcp_parity_describe(const struct dcp_catalog *catalog, int rows,
         dcp_buf_add_u8(&buf, ']');
     }
     dcp_buf_add_text(&buf, "]}");
-    int rc = dcp_buf_check(&buf, err);
-    return rc ? rc : dcp_parity_parse((const char *)buf.data, buf.size_bytes, out, err);
+    DCP_TRY(dcp_buf_check(&buf, err));
+    return dcp_parity_parse((const char *)buf.data, buf.size_bytes, out, err);
 }
 
 static int parse_file(struct dcp_parity *p, const json_t *entry, int column,
@@ -167,37 +167,29 @@ static int parse(struct dcp_parity *p, const json_t *root, struct dcp_error *err
     int64_t version = 0, rows = 0, unit = 0;
     const char *format = NULL;
     json_t *columns = NULL;
-    int rc = dcp_json_get_text(root, "format", what, &format, err);
 
-    if (!rc && strcmp(format, FORMAT))
-        rc = dcp_error_set(err, DCP_E_CORRUPT, "%s is none", what);
-    if (!rc)
-        rc = dcp_json_get_i64(root, "version", what, &version, err);
-    if (!rc && version != VERSION)
-        rc = dcp_error_set(err, DCP_E_UNSUPPORTED,
-                           "the parity has format version %" PRId64
-                           "; this program reads version %d",
-                           version, VERSION);
-    if (!rc)
-        rc = dcp_json_get_i64(root, "step", what, &p->step, err);
-    if (!rc)
-        rc = dcp_json_get_i64(root, "rows", what, &rows, err);
-    if (!rc)
-        rc = dcp_json_get_i64(root, "unit_bytes", what, &unit, err);
-    if (!rc)
-        rc = dcp_json_get_array(root, "columns", what, &columns, err);
-    if (rc)
-        return rc;
+    DCP_TRY(dcp_json_get_text(root, "format", what, &format, err));
+    if (strcmp(format, FORMAT))
+        return dcp_error_set(err, DCP_E_CORRUPT, "%s is none", what);
+    DCP_TRY(dcp_json_get_i64(root, "version", what, &version, err));
+    if (version != VERSION)
+        return dcp_error_set(err, DCP_E_UNSUPPORTED,
+                             "the parity has format version %" PRId64
+                             "; this program reads version %d",
+                             version, VERSION);
+    DCP_TRY(dcp_json_get_i64(root, "step", what, &p->step, err));
+    DCP_TRY(dcp_json_get_i64(root, "rows", what, &rows, err));
+    DCP_TRY(dcp_json_get_i64(root, "unit_bytes", what, &unit, err));
+    DCP_TRY(dcp_json_get_array(root, "columns", what, &columns, err));
     if (json_array_size(columns) < 1 || json_array_size(columns) > MAX_COLUMNS ||
         rows < 1 || rows > DCP_PARITY_MAX_ROWS || unit != DCP_PARITY_UNIT)
         return dcp_error_set(err, DCP_E_CORRUPT, "%s has impossible numbers", what);
     p->rows = (int)rows;
     p->n_columns = (int)json_array_size(columns);
     p->n_groups = n_groups_of(p->n_columns);
-    rc = make_groups(p, err);
-    if (!rc)
-        rc = parse_columns(p, columns, err);
-    return rc ? rc : check_sizes(p, err);
+    DCP_TRY(make_groups(p, err));
+    DCP_TRY(parse_columns(p, columns, err));
+    return check_sizes(p, err);
 }
 
 int dcp_parity_parse(const char *text, size_t n, struct dcp_parity **out,
@@ -240,9 +232,7 @@ int dcp_parity_facts(const struct dcp_catalog *catalog, struct dcp_parity_facts 
     *out = (struct dcp_parity_facts){ 0 };
     if (!catalog->parity)
         return DCP_OK;
-    int rc = dcp_parity_parse(catalog->parity, strlen(catalog->parity), &p, err);
-    if (rc)
-        return rc;
+    DCP_TRY(dcp_parity_parse(catalog->parity, strlen(catalog->parity), &p, err));
     *out = (struct dcp_parity_facts){ .rows = p->rows, .n_groups = p->n_groups };
     for (int g = 0; g < p->n_groups; g++)
         out->size_bytes += (uint64_t)p->rows * dcp_parity_bytes(p, g);
@@ -321,10 +311,8 @@ static int read_text(const struct dcp_store *store, struct dcp_store_file *file,
                      struct dcp_error *err)
 {
     unsigned char front[HEAD_FRONT];
-    int rc = store->ops->read_at(store->self, file, 0, front, sizeof front, err);
 
-    if (rc)
-        return rc;
+    DCP_TRY(store->ops->read_at(store->self, file, 0, front, sizeof front, err));
     uint64_t n = dcp_le64(front);
     if (n > size_bytes || n > MAX_TEXT || (n + HEAD_FRONT) % DCP_PARITY_ALIGN)
         return dcp_error_set(err, DCP_E_CORRUPT, "'%s' has no head of a parity file",
@@ -333,7 +321,7 @@ static int read_text(const struct dcp_store *store, struct dcp_store_file *file,
     if (!text)
         return dcp_error_memory(err, "a description of parity");
     *out = text;
-    rc = store->ops->read_at(store->self, file, HEAD_FRONT, text, (size_t)n, err);
+    int rc = store->ops->read_at(store->self, file, HEAD_FRONT, text, (size_t)n, err);
     if (!rc && dcp_hash_crc64(0, text, (size_t)n) != dcp_le64(front + WORD))
         rc = dcp_error_set(err, DCP_E_CORRUPT, "the head of '%s' is damaged", name);
     while (!rc && n && text[n - 1] == ' ')
@@ -347,9 +335,9 @@ int dcp_parity_open(const struct dcp_store *store, const char *name,
                     struct dcp_error *err)
 {
     bool is_dir;
-    int rc = store->ops->stat(store->self, name, &is_dir, out_size_bytes, err);
 
-    return rc ? rc : store->ops->open(store->self, name, out, err);
+    DCP_TRY(store->ops->stat(store->self, name, &is_dir, out_size_bytes, err));
+    return store->ops->open(store->self, name, out, err);
 }
 
 int dcp_parity_read_head(const struct dcp_store *store, const char *name,

@@ -53,7 +53,6 @@ static int place_cut(struct dcp_catalog *catalog, const struct dcp_piece *candid
     int64_t offset[DCP_MAX_NDIM], size[DCP_MAX_NDIM];
     int64_t parts = (int64_t)((bytes + target - 1) / target), units, from;
     bool flat = region->kind == DCP_FLAT;
-    int rc = DCP_OK;
 
     if (!flat)
         dcp_region_box(&tensor, region, offset, size);
@@ -62,7 +61,7 @@ static int place_cut(struct dcp_catalog *catalog, const struct dcp_piece *candid
     parts = parts < units ? parts : units;
     if (parts <= 1)
         return place(catalog, candidates, n, *region, load, err);
-    for (int64_t p = 0; p < parts && !rc; p++) {
+    for (int64_t p = 0; p < parts; p++) {
         struct dcp_part part = dcp_part_even(units, parts, p);
         struct dcp_region cut = { .kind = flat ? DCP_FLAT : DCP_BOX,
                                   .begin = from + part.begin,
@@ -73,9 +72,9 @@ static int place_cut(struct dcp_catalog *catalog, const struct dcp_piece *candid
             offset[0] = cut.begin;
             size[0] = cut.end - cut.begin;
         }
-        rc = place(catalog, candidates, n, cut, load, err);
+        DCP_TRY(place(catalog, candidates, n, cut, load, err));
     }
-    return rc;
+    return DCP_OK;
 }
 
 int dcp_balance(struct dcp_catalog *catalog, struct dcp_error *err)

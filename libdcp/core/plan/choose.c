@@ -152,13 +152,10 @@ static const char *name_of(const struct choice *choice, const struct dcp_tensor 
 
 int dcp_quantized_refuse(const struct dcp_tensor *tensor, struct dcp_error *err)
 {
-    char name[160];
-
-    dcp_error_set(err, DCP_E_UNSUPPORTED,
-                  "tensor '%s' is quantized (%s): its numbers are not read",
-                  dcp_str_escape(name, sizeof name, tensor->name), tensor->quantized);
+    dcp_error_of_tensor(err, DCP_E_UNSUPPORTED, tensor->name,
+                        "tensor '%s' is quantized (%s): its numbers are not read",
+                        DCP_SHOWN(tensor->name), tensor->quantized);
     dcp_error_hint(err, "take the F32, F16 or BF16 file of the same model");
-    dcp_error_tensor(err, tensor->name);
     return DCP_E_UNSUPPORTED;
 }
 
@@ -166,45 +163,41 @@ static int refuse(const struct choice *choice, const struct dcp_tensor *tensor,
                   struct dcp_error *err)
 {
     bool optim = dcp_role_is_optim(tensor->role);
-    char name[160];
 
     if (tensor->quantized)
         return dcp_quantized_refuse(tensor, err);
     if (is_empty(tensor)) {
-        dcp_error_set(err, DCP_E_UNSUPPORTED,
-                      "tensor '%s' was saved on the meta device: there is no data of it",
-                      dcp_str_escape(name, sizeof name, tensor->name));
+        dcp_error_of_tensor(
+            err, DCP_E_UNSUPPORTED, tensor->name,
+            "tensor '%s' was saved on the meta device: there is no data of it",
+            DCP_SHOWN(tensor->name));
         dcp_error_hint(err, "--select takes others, --lossy leaves it out");
-        dcp_error_tensor(err, tensor->name);
         return DCP_E_UNSUPPORTED;
     }
     if (is_orphan(choice->src, choice->of_src, tensor)) {
-        dcp_error_set(err, DCP_E_MISMATCH,
-                      "nobody knows the weight of '%s': the optimizer counts its "
-                      "parameters, and the file of the weights does not keep their order",
-                      dcp_str_escape(name, sizeof name, tensor->name));
+        dcp_error_of_tensor(
+            err, DCP_E_MISMATCH, tensor->name,
+            "nobody knows the weight of '%s': the optimizer counts its "
+            "parameters, and the file of the weights does not keep their order",
+            DCP_SHOWN(tensor->name));
         dcp_error_hint(err, "--only model leaves the optimizer out");
-        dcp_error_tensor(err, tensor->name);
         return DCP_E_MISMATCH;
     }
-    dcp_error_set(err, DCP_E_MISMATCH, "a target of format %s cannot hold: %s ('%s')",
-                  choice->format->name,
-                  optim ? "the optimizer's tensors" : "a tensor of this kind",
-                  dcp_str_escape(name, sizeof name, tensor->name));
+    dcp_error_of_tensor(
+        err, DCP_E_MISMATCH, tensor->name, "a target of format %s cannot hold: %s ('%s')",
+        choice->format->name, optim ? "the optimizer's tensors" : "a tensor of this kind",
+        DCP_SHOWN(tensor->name));
     dcp_error_hint(err, optim
                             ? "--only model leaves them out; --lossy leaves out whatever "
                               "does not fit"
                             : "--lossy leaves out whatever does not fit");
-    dcp_error_tensor(err, tensor->name);
     return DCP_E_MISMATCH;
 }
 
 static int refuse_name(const struct dcp_tensor *tensor, struct dcp_error *err)
 {
-    char name[160];
-
     dcp_error_set(err, DCP_E_MISMATCH, "two tensors would be named '%s'",
-                  dcp_str_escape(name, sizeof name, tensor->name));
+                  DCP_SHOWN(tensor->name));
     dcp_error_hint(err, "--select takes one of them, --rename gives them other names");
     return DCP_E_MISMATCH;
 }
@@ -221,19 +214,16 @@ static int place(struct choice *choice, struct dcp_tensor tensor, size_t t,
     if (fate != DCP_FATE_HELD)
         return DCP_OK;
     bool cast = options->dtype >= 0 && dcp_dtype_is_float(tensor.dtype), scale = false;
-    int rc = cast ? dcp_scale_check(choice->src, &choice->src->tensors[t], &scale, err)
-                  : DCP_OK;
-    if (rc || (scale && !dcp_scale_is_f8((enum dcp_dtype)options->dtype)))
-        return rc; /* numbers that are not scaled any more need no scales */
+    if (cast)
+        DCP_TRY(dcp_scale_check(choice->src, &choice->src->tensors[t], &scale, err));
+    if (scale && !dcp_scale_is_f8((enum dcp_dtype)options->dtype))
+        return DCP_OK; /* numbers that are not scaled any more need no scales */
     if (cast && !scale)
         tensor.dtype = (enum dcp_dtype)options->dtype;
     tensor.has_fingerprint = false;
     tensor.name = name_of(choice, &tensor);
-    if (options->rename) {
-        rc = dcp_rename_tensor(options->rename, choice->target, &tensor, err);
-        if (rc)
-            return rc;
-    }
+    if (options->rename)
+        DCP_TRY(dcp_rename_tensor(options->rename, choice->target, &tensor, err));
     if (dcp_catalog_find(choice->target, tensor.name) >= 0)
         return refuse_name(&tensor, err);
     int *src_tensor = dcp_mem_grow(choice->src_tensor, &choice->cap,
@@ -294,31 +284,28 @@ static int take_master(struct choice *choice, size_t weight, struct dcp_error *e
 
 static int take_weights(struct choice *choice, struct dcp_error *err)
 {
-    int rc = DCP_OK;
-
-    for (size_t t = 0; t < choice->src->n_tensors && !rc; t++) {
+    for (size_t t = 0; t < choice->src->n_tensors; t++) {
         const struct dcp_tensor *tensor = &choice->src->tensors[t];
         if (tensor->role == DCP_ROLE_MASTER &&
             !has(choice, DCP_ROLE_MODEL, tensor->param))
-            rc = take_weight(choice, t, err);
+            DCP_TRY(take_weight(choice, t, err));
     }
-    return rc;
+    return DCP_OK;
 }
 
 static int take_masters(struct choice *choice, struct dcp_error *err)
 {
     enum dcp_role by = trained_by(choice->of_src);
     bool alone = choice->options->only == DCP_ONLY_MODEL;
-    int rc = DCP_OK;
 
-    for (size_t t = 0; t < choice->src->n_tensors && !rc; t++) {
+    for (size_t t = 0; t < choice->src->n_tensors; t++) {
         const struct dcp_tensor *tensor = &choice->src->tensors[t];
         if (tensor->role == DCP_ROLE_MODEL && !tensor->tied_to &&
             has(choice, by, tensor->param) && dcp_dtype_is_float(tensor->dtype) &&
             (alone || !has(choice, DCP_ROLE_MASTER, tensor->param)))
-            rc = take_master(choice, t, err);
+            DCP_TRY(take_master(choice, t, err));
     }
-    return rc;
+    return DCP_OK;
 }
 
 /* -- second names -------------------------------------------------------------------- */
@@ -350,9 +337,8 @@ static int take_ties(struct choice *choice, struct dcp_error *err)
 {
     bool says =
         (choice->format->flags & DCP_FORMAT_TIES) && !choice->options->target.untie;
-    int rc = DCP_OK;
 
-    for (size_t t = 0; t < choice->src->n_tensors && !rc; t++) {
+    for (size_t t = 0; t < choice->src->n_tensors; t++) {
         struct dcp_tensor tensor = choice->src->tensors[t];
         if (!tensor.tied_to)
             continue;
@@ -361,9 +347,9 @@ static int take_ties(struct choice *choice, struct dcp_error *err)
         if (first >= 0 && choice->target->tensors[first].role == tensor.role)
             tensor.dtype = choice->target->tensors[first].dtype;
         tensor.tied_to = says && first >= 0 ? choice->target->tensors[first].name : NULL;
-        rc = take(choice, tensor, t, err);
+        DCP_TRY(take(choice, tensor, t, err));
     }
-    return rc;
+    return DCP_OK;
 }
 
 static int refuse_masters(struct dcp_error *err)
@@ -376,29 +362,26 @@ static int refuse_masters(struct dcp_error *err)
 static int take_all(struct choice *choice, struct dcp_error *err)
 {
     const struct dcp_format *from = dcp_format_find(choice->src->format);
-    int rc = DCP_OK;
 
     choice->from_masters = is_alone(choice) && from && from->flags & DCP_FORMAT_MASTERS;
     if (choice->options->weights == DCP_WEIGHTS_MASTER &&
         dcp_identity_find(choice->of_src, DCP_ROLE_MASTER, NULL) < 0)
         return refuse_masters(err);
 
-    for (size_t t = 0; t < choice->src->n_tensors && !rc; t++)
+    for (size_t t = 0; t < choice->src->n_tensors; t++)
         if (!choice->src->tensors[t].tied_to)
-            rc = take(choice, choice->src->tensors[t], t, err);
-    if (!rc)
-        rc = take_weights(choice, err);
-    if (!rc && (choice->format->flags & DCP_FORMAT_MASTERS))
-        rc = take_masters(choice, err);
-    if (!rc)
-        rc = take_ties(choice, err);
-    if (!rc && choice->target->n_tensors == 0)
-        rc = choice->src->n_tensors
-                 ? dcp_error_set(err, DCP_E_MISMATCH,
-                                 "none of the %zu tensors is selected",
-                                 choice->src->n_tensors)
-                 : dcp_error_set(err, DCP_E_MISMATCH, "the source holds no tensors");
-    return rc;
+            DCP_TRY(take(choice, choice->src->tensors[t], t, err));
+    DCP_TRY(take_weights(choice, err));
+    if (choice->format->flags & DCP_FORMAT_MASTERS)
+        DCP_TRY(take_masters(choice, err));
+    DCP_TRY(take_ties(choice, err));
+    if (choice->target->n_tensors == 0)
+        return choice->src->n_tensors
+                   ? dcp_error_set(err, DCP_E_MISMATCH,
+                                   "none of the %zu tensors is selected",
+                                   choice->src->n_tensors)
+                   : dcp_error_set(err, DCP_E_MISMATCH, "the source holds no tensors");
+    return DCP_OK;
 }
 
 int dcp_choose(const struct dcp_catalog *src, const struct dcp_format *format,

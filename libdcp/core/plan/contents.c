@@ -78,8 +78,8 @@ static int begin(const struct dcp_catalog *src, const struct dcp_format *format,
                              "a target of format %s cannot be compressed", format->name);
     if (format->flags & DCP_FORMAT_SHARDED) {
         target->world = options->world ? options->world : src->world;
-        int rc = choose_layout(src, format, options, target, err);
-        return rc ? rc : dcp_layout_check(target->layout, target->world, err);
+        DCP_TRY(choose_layout(src, format, options, target, err));
+        return dcp_layout_check(target->layout, target->world, err);
     }
     if (options->world > 1)
         return dcp_error_set(

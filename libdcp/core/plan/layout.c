@@ -55,35 +55,33 @@ static int cut_flat(struct dcp_catalog *catalog, int t, int64_t flat_begin, int6
                     int world, struct dcp_error *err)
 {
     int64_t n = catalog->tensors[t].n_elems;
-    int rc = DCP_OK;
 
-    for (int64_t r = flat_begin / part; r < world && r * part < flat_begin + n && !rc;
-         r++) {
+    for (int64_t r = flat_begin / part; r < world && r * part < flat_begin + n; r++) {
         struct dcp_part held = dcp_part_of(part, r, flat_begin, n);
-        rc = add(
+        DCP_TRY(add(
             catalog, t, (int)r,
             (struct dcp_region){ .kind = DCP_FLAT, .begin = held.begin, .end = held.end },
-            err);
+            err));
     }
-    return rc;
+    return DCP_OK;
 }
 
 static int cut_rows(struct dcp_catalog *catalog, int t, int world, struct dcp_error *err)
 {
     int64_t offset[DCP_MAX_NDIM] = { 0 }, size[DCP_MAX_NDIM];
-    int ndim = catalog->tensors[t].ndim, rc = DCP_OK;
+    int ndim = catalog->tensors[t].ndim;
     int64_t rows = catalog->tensors[t].shape[0], part = dcp_part_ceil(rows, world);
 
     memcpy(size, catalog->tensors[t].shape, (size_t)ndim * sizeof *size);
-    for (int r = 0; r < world && r * part < rows && !rc; r++) {
+    for (int r = 0; r < world && r * part < rows; r++) {
         struct dcp_part held = dcp_part_of(part, r, 0, rows);
         offset[0] = held.begin;
         size[0] = held.end - held.begin;
-        rc = add(catalog, t, r,
-                 (struct dcp_region){ .kind = DCP_BOX, .offset = offset, .size = size },
-                 err);
+        DCP_TRY(add(
+            catalog, t, r,
+            (struct dcp_region){ .kind = DCP_BOX, .offset = offset, .size = size }, err));
     }
-    return rc;
+    return DCP_OK;
 }
 
 /* Running place and partition size of each (role, group) of flat tensors. */

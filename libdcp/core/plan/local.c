@@ -21,7 +21,6 @@ static int add_local(struct dcp_catalog *catalog, const struct dcp_local *local,
     struct dcp_piece piece = {
         .rank = rank, .region = local->region, .file = -1, .data = local->data
     };
-    char name[160];
     int rc = dcp_catalog_add_tensor(catalog, &tensor, &piece.tensor, err);
 
     if (rc == DCP_OK)
@@ -29,7 +28,7 @@ static int add_local(struct dcp_catalog *catalog, const struct dcp_local *local,
     if (!rc && !piece.data &&
         dcp_piece_bytes(catalog, &catalog->pieces[catalog->n_pieces - 1]) > 0)
         rc = dcp_error_set(err, DCP_E_USAGE, "tensor '%s' is given without data",
-                           dcp_str_escape(name, sizeof name, local->name));
+                           DCP_SHOWN(local->name));
     if (rc == DCP_E_CORRUPT && err) /* the caller's mistake, not a file's */
         rc = err->code = DCP_E_USAGE;
     return rc;

@@ -247,10 +247,8 @@ static int fill_boxes(struct dcp_plan *plan, const struct dcp_catalog *src,
             for (int h = 0; h < n_have; h++) {
                 if (!intersect(tensor->ndim, &want[w], &have[h], &common))
                     continue;
-                int rc = add_box_copy(plan, tensor, from->piece[i], &src_map, to,
-                                      &dst_map, &common, err);
-                if (rc)
-                    return rc;
+                DCP_TRY(add_box_copy(plan, tensor, from->piece[i], &src_map, to, &dst_map,
+                                     &common, err));
                 int64_t elems = 1;
                 for (int d = 0; d < tensor->ndim; d++)
                     elems *= common.size[d];
@@ -280,7 +278,6 @@ static int complain_hole(const struct dcp_plan *plan, size_t first_copy,
     struct dcp_region_walk walk;
     int64_t flat = 0, at, n;
     bool found = false;
-    char name[160];
 
     dcp_region_walk_init(&walk, tensor, &piece->region, 0);
     while (!found && dcp_region_walk_next(&walk, 1, &flat, &at, &n)) {
@@ -294,12 +291,10 @@ static int complain_hole(const struct dcp_plan *plan, size_t first_copy,
             }
         }
     }
-    dcp_str_escape(name, sizeof name, tensor->name);
-    dcp_error_set(err, DCP_E_CORRUPT,
-                  "tensor '%s': element %" PRId64 " is in no piece of %s", name, flat,
-                  src->format[0] ? "the checkpoint" : "the saved state");
-    dcp_error_tensor(err, tensor->name);
-    return DCP_E_CORRUPT;
+    return dcp_error_of_tensor(err, DCP_E_CORRUPT, tensor->name,
+                               "tensor '%s': element %" PRId64 " is in no piece of %s",
+                               DCP_SHOWN(tensor->name), flat,
+                               src->format[0] ? "the checkpoint" : "the saved state");
 }
 
 static int plan_tensor(struct dcp_plan *plan, const struct dcp_catalog *src, int from,
@@ -307,14 +302,11 @@ static int plan_tensor(struct dcp_plan *plan, const struct dcp_catalog *src, int
                        struct dcp_error *err)
 {
     const struct dcp_tensor *tensor = &dst->tensors[t];
-    char name[160];
 
-    if (from < 0 && tensor->n_pieces && tensor->n_elems) {
-        dcp_error_set(err, DCP_E_MISMATCH, "tensor '%s' is not in the checkpoint",
-                      dcp_str_escape(name, sizeof name, tensor->name));
-        dcp_error_tensor(err, tensor->name);
-        return DCP_E_MISMATCH;
-    }
+    if (from < 0 && tensor->n_pieces && tensor->n_elems)
+        return dcp_error_of_tensor(err, DCP_E_MISMATCH, tensor->name,
+                                   "tensor '%s' is not in the checkpoint",
+                                   DCP_SHOWN(tensor->name));
     int rc = from < 0 ? DCP_OK : side_fill(side, src, from, true, err);
     for (size_t i = 0; i < tensor->n_pieces && !rc; i++) {
         size_t p = tensor->first_piece + i, first_copy = plan->n_copies;
@@ -353,7 +345,6 @@ int dcp_plan_new(const struct dcp_catalog *src, const struct dcp_catalog *dst,
     struct dcp_plan *plan = calloc(1, sizeof *plan);
     struct side side = { 0 };
     int rc = DCP_OK;
-    char name[160];
 
     *out_plan = NULL;
     if (plan) {
@@ -368,10 +359,9 @@ int dcp_plan_new(const struct dcp_catalog *src, const struct dcp_catalog *dst,
         const struct dcp_tensor *tensor = &dst->tensors[t];
         int from = src_tensor ? src_tensor[t] : dcp_catalog_find(src, tensor->name);
         if (from >= 0 && !same_shape(tensor, &src->tensors[from])) {
-            rc = dcp_error_set(err, DCP_E_MISMATCH,
-                               "tensor '%s' has another shape in the checkpoint",
-                               dcp_str_escape(name, sizeof name, tensor->name));
-            dcp_error_tensor(err, tensor->name);
+            rc = dcp_error_of_tensor(err, DCP_E_MISMATCH, tensor->name,
+                                     "tensor '%s' has another shape in the checkpoint",
+                                     DCP_SHOWN(tensor->name));
         } else {
             rc = plan_tensor(plan, src, from, &side, dst, (int)t, err);
         }

@@ -7,21 +7,20 @@
 int dcp_partition_whole(struct dcp_target *target, struct dcp_error *err)
 {
     struct dcp_catalog *catalog = target->catalog;
-    int rc = DCP_OK;
 
-    for (size_t t = 0; t < catalog->n_tensors && !rc; t++)
+    for (size_t t = 0; t < catalog->n_tensors; t++)
         if (!catalog->tensors[t].tied_to)
-            rc = dcp_catalog_add_piece(
-                catalog, &(struct dcp_piece){ .tensor = (int)t, .file = -1 }, err);
-    return rc ? rc : dcp_catalog_sort(catalog, err);
+            DCP_TRY(dcp_catalog_add_piece(
+                catalog, &(struct dcp_piece){ .tensor = (int)t, .file = -1 }, err));
+    return dcp_catalog_sort(catalog, err);
 }
 
 int dcp_partition_by_layout(struct dcp_target *target, struct dcp_error *err)
 {
     struct dcp_catalog *catalog = target->catalog;
-    int rc = dcp_layout_apply(catalog, catalog->layout, catalog->world, err);
 
-    return rc ? rc : dcp_balance(catalog, err);
+    DCP_TRY(dcp_layout_apply(catalog, catalog->layout, catalog->world, err));
+    return dcp_balance(catalog, err);
 }
 
 static int open_state(struct dcp_target *target, struct dcp_error *err)
@@ -31,29 +30,27 @@ static int open_state(struct dcp_target *target, struct dcp_error *err)
 
 static int assign(struct dcp_target *target, struct dcp_error *err)
 {
-    int rc = target->format->assign(target, err);
-
-    return rc ? rc : dcp_catalog_sort(target->catalog, err);
+    DCP_TRY(target->format->assign(target, err));
+    return dcp_catalog_sort(target->catalog, err);
 }
 
 int dcp_target_open_cut(struct dcp_target *target, struct dcp_error *err)
 {
-    int rc = open_state(target, err);
-
-    return rc ? rc : assign(target, err);
+    DCP_TRY(open_state(target, err));
+    return assign(target, err);
 }
 
 int dcp_target_open(struct dcp_target *target, enum dcp_codec codec,
                     struct dcp_error *err)
 {
     const struct dcp_format *format = target->format;
-    int rc = open_state(target, err);
 
-    if (!rc && format->partition)
-        rc = format->partition(target, err);
-    for (size_t p = 0; p < target->catalog->n_pieces && !rc; p++)
+    DCP_TRY(open_state(target, err));
+    if (format->partition)
+        DCP_TRY(format->partition(target, err));
+    for (size_t p = 0; p < target->catalog->n_pieces; p++)
         target->catalog->pieces[p].codec = codec;
-    return rc ? rc : assign(target, err);
+    return assign(target, err);
 }
 
 int dcp_target_finalize(struct dcp_target *target, int rank, struct dcp_error *err)

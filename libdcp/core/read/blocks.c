@@ -148,21 +148,20 @@ static int complain(const struct dcp_blocks *b, const struct dcp_piece *piece,
     const struct dcp_tensor *tensor = &b->catalog->tensors[piece->tensor];
     uint64_t offset, stored_n;
     int64_t first, last;
-    char name[160], file[160], why[240];
+    char why[240];
 
     snprintf(why, sizeof why, "%s", what); /* it may lie in err, which is written anew */
     dcp_blocks_locate(b->catalog, piece, block * DCP_BLOCK_BYTES, raw_n, &first, &last);
     dcp_blocks_extent(piece, block, raw_n, &offset, &stored_n);
     if (err)
         *err = (struct dcp_error){ 0 };
-    dcp_error_set(err, DCP_E_CORRUPT,
-                  "tensor '%s' elements %" PRId64 "..%" PRId64
-                  " are damaged: %s (file '%s', bytes %" PRIu64 "..%" PRIu64 ")",
-                  dcp_str_escape(name, sizeof name, tensor->name), first, last, why,
-                  dcp_str_escape(file, sizeof file, b->catalog->files[piece->file].name),
-                  offset, offset + stored_n - (stored_n > 0));
-    dcp_error_tensor(err, tensor->name);
-    return DCP_E_CORRUPT;
+    return dcp_error_of_tensor(err, DCP_E_CORRUPT, tensor->name,
+                               "tensor '%s' elements %" PRId64 "..%" PRId64
+                               " are damaged: %s (file '%s', bytes %" PRIu64 "..%" PRIu64
+                               ")",
+                               DCP_SHOWN(tensor->name), first, last, why,
+                               DCP_SHOWN(b->catalog->files[piece->file].name), offset,
+                               offset + stored_n - (stored_n > 0));
 }
 
 /* -- pieces ------------------------------------------------------------------------ */
@@ -318,9 +317,7 @@ static int cached_block(struct dcp_blocks *b, size_t unit, uint64_t block, size_
     if (!victim->data && !(victim->data = malloc(DCP_BLOCK_BYTES)))
         return dcp_error_memory(err, "a cached block");
     victim->block = UINT64_MAX;
-    int rc = read_block(b, unit, block, victim->data, raw_n, err);
-    if (rc)
-        return rc;
+    DCP_TRY(read_block(b, unit, block, victim->data, raw_n, err));
     victim->unit = unit;
     victim->block = block;
     victim->used = ++b->clock;
@@ -338,10 +335,8 @@ static int read_unit(struct dcp_blocks *b, size_t unit, uint64_t raw, uint64_t b
         size_t in_block = (size_t)(begin - at);
         size_t take = raw_n - in_block < n ? raw_n - in_block : n;
         const unsigned char *data = NULL;
-        int rc = take == raw_n ? read_block(b, unit, block, out, raw_n, err)
-                               : cached_block(b, unit, block, raw_n, &data, err);
-        if (rc)
-            return rc;
+        DCP_TRY(take == raw_n ? read_block(b, unit, block, out, raw_n, err)
+                              : cached_block(b, unit, block, raw_n, &data, err));
         if (data)
             memcpy(out, data + in_block, take);
         begin += take;
@@ -401,15 +396,14 @@ int dcp_blocks_read_rest(struct dcp_blocks *b, size_t r, struct dcp_error *err)
 {
     uint64_t left = b->catalog->records[r].size_bytes;
     const unsigned char *data;
-    int rc = DCP_OK;
 
-    for (uint64_t block = 0; left && !rc; block++) {
+    for (uint64_t block = 0; left; block++) {
         size_t n = (size_t)(left < DCP_BLOCK_BYTES ? left : DCP_BLOCK_BYTES);
         if (!dcp_proof_has(b->proof, r, block))
-            rc = cached_block(b, b->catalog->n_pieces + r, block, n, &data, err);
+            DCP_TRY(cached_block(b, b->catalog->n_pieces + r, block, n, &data, err));
         left -= n;
     }
-    return rc;
+    return DCP_OK;
 }
 
 struct rest {
@@ -437,7 +431,7 @@ int dcp_blocks_prove(struct dcp_blocks *const *blocks, struct dcp_pool *pool,
 {
     DCP_CLEANUP_FREE size_t *records = NULL;
     size_t n;
-    int rc = dcp_proof_open(blocks[0]->proof, false, &records, &n, err);
 
-    return rc ? rc : dcp_blocks_read_rests(blocks, pool, records, n, err);
+    DCP_TRY(dcp_proof_open(blocks[0]->proof, false, &records, &n, err));
+    return dcp_blocks_read_rests(blocks, pool, records, n, err);
 }

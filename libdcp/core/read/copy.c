@@ -52,9 +52,8 @@ static int gather_plane(struct dcp_copier *copier, const struct dcp_copy *copy,
     bool by_target = copier->src->pieces[copy->src].stride != NULL;
     unsigned char held[RUN_BYTES]; /* columns, each with room for `most` elements */
     const int64_t most = (RUN_BYTES / DCP_TURN_COLUMNS - 64) / (int64_t)elem;
-    int rc = DCP_OK;
 
-    for (int64_t c = 0, step; c < columns->n && !rc; c += step) {
+    for (int64_t c = 0, step; c < columns->n; c += step) {
         int64_t from, to, last_from, last_to;
         dcp_scatter_clip(dst + c, rows->dst_stride, rows->n, begin, end, &from, &to);
         step = DCP_TURN_COLUMNS * 2;
@@ -63,30 +62,30 @@ static int gather_plane(struct dcp_copier *copier, const struct dcp_copy *copy,
             dcp_scatter_clip(dst + c + step - 1, rows->dst_stride, rows->n, begin, end,
                              &last_from, &last_to);
         } while (from != last_from || to != last_to);
-        for (int64_t n; from < to && !rc; from += n) {
+        for (int64_t n; from < to; from += n) {
             int64_t dst_at = dst + c + from * rows->dst_stride;
             n = to - from < most ? to - from : most;
-            for (int64_t k = 0; k < step && !rc; k++) {
+            for (int64_t k = 0; k < step; k++) {
                 unsigned char *run = held + (size_t)(k * most) * elem;
                 int64_t src_at = src + (c + k) * columns->src_stride + from;
-                rc = dcp_blocks_read(copier->blocks, copy->src, (uint64_t)src_at * elem,
-                                     (size_t)n * elem, run, err);
-                if (!rc && copier->src_parts && !by_target)
+                DCP_TRY(dcp_blocks_read(copier->blocks, copy->src,
+                                        (uint64_t)src_at * elem, (size_t)n * elem, run,
+                                        err));
+                if (copier->src_parts && !by_target)
                     account(copier, copy, src_at, dst_at + k, n, run);
             }
-            if (!rc)
-                dcp_turn(out + (size_t)(dst_at - begin) * elem, rows->dst_stride, held,
-                         most, n, step, elem);
+            dcp_turn(out + (size_t)(dst_at - begin) * elem, rows->dst_stride, held, most,
+                     n, step, elem);
         }
     }
-    for (int64_t r = 0; r < rows->n && by_target && copier->src_parts && !rc; r++) {
+    for (int64_t r = 0; r < rows->n && by_target && copier->src_parts; r++) {
         int64_t from, to, at = dst + r * rows->dst_stride;
         dcp_scatter_clip(at, 1, columns->n, begin, end, &from, &to);
         if (from < to)
             account(copier, copy, 0, at + from, to - from,
                     out + (size_t)(at + from - begin) * elem);
     }
-    return rc;
+    return DCP_OK;
 }
 
 /* The planes of a transposed copy that reach into target elements begin .. end. */
@@ -96,16 +95,15 @@ static int gather_transposed(struct dcp_copier *copier, const struct dcp_copy *c
 {
     int64_t plane = copy->dims[copy->n_dims - 2].n * copy->dims[copy->n_dims - 1].n;
     int64_t n_runs = dcp_copy_runs(copy), r = dcp_copy_seek(copy, begin);
-    int rc = DCP_OK;
 
-    for (r -= r % plane; r < n_runs && !rc; r += plane) {
+    for (r -= r % plane; r < n_runs; r += plane) {
         int64_t src, dst;
         dcp_copy_run(copy, r, &src, &dst);
         if (dst >= end)
             break;
-        rc = gather_plane(copier, copy, src, dst, begin, end, elem, out, err);
+        DCP_TRY(gather_plane(copier, copy, src, dst, begin, end, elem, out, err));
     }
-    return rc;
+    return DCP_OK;
 }
 
 static int gather_runs(struct dcp_copier *copier, const struct dcp_copy *copy,
@@ -113,9 +111,8 @@ static int gather_runs(struct dcp_copier *copier, const struct dcp_copy *copy,
                        struct dcp_error *err)
 {
     int64_t n_runs = dcp_copy_runs(copy);
-    int rc = DCP_OK;
 
-    for (int64_t r = dcp_copy_seek(copy, begin); r < n_runs && !rc; r++) {
+    for (int64_t r = dcp_copy_seek(copy, begin); r < n_runs; r++) {
         int64_t src, dst, skip, n = copy->n;
         dcp_copy_run(copy, r, &src, &dst);
         if (dst >= end)
@@ -123,12 +120,12 @@ static int gather_runs(struct dcp_copier *copier, const struct dcp_copy *copy,
         skip = dst < begin ? begin - dst : 0;
         n = (dst + n < end ? n : end - dst) - skip;
         unsigned char *to = out + (size_t)(dst + skip - begin) * elem;
-        rc = dcp_blocks_read(copier->blocks, copy->src, (uint64_t)(src + skip) * elem,
-                             (size_t)n * elem, to, err);
-        if (!rc && copier->src_parts)
+        DCP_TRY(dcp_blocks_read(copier->blocks, copy->src, (uint64_t)(src + skip) * elem,
+                                (size_t)n * elem, to, err));
+        if (copier->src_parts)
             account(copier, copy, src + skip, dst + skip, n, to);
     }
-    return rc;
+    return DCP_OK;
 }
 
 /* Elements begin .. end in the source's dtype. */
@@ -136,19 +133,18 @@ static int gather(struct dcp_copier *copier, size_t p, int64_t begin, int64_t en
                   unsigned char *out, struct dcp_error *err)
 {
     const struct dcp_plan *plan = copier->plan;
-    int rc = DCP_OK;
 
-    for (size_t c = plan->first[p]; c < plan->first[p + 1] && !rc; c++) {
+    for (size_t c = plan->first[p]; c < plan->first[p + 1]; c++) {
         const struct dcp_copy *copy = &plan->copies[c];
         size_t elem = dcp_dtype_size(
             copier->src->tensors[copier->src->pieces[copy->src].tensor].dtype);
         if (copy->dst_at >= end)
             break; /* copies are in the order of their place */
-        rc = is_transposed(copy)
-                 ? gather_transposed(copier, copy, begin, end, elem, out, err)
-                 : gather_runs(copier, copy, begin, end, elem, out, err);
+        DCP_TRY(is_transposed(copy)
+                    ? gather_transposed(copier, copy, begin, end, elem, out, err)
+                    : gather_runs(copier, copy, begin, end, elem, out, err));
     }
-    return rc;
+    return DCP_OK;
 }
 
 /* From `in` to `out`, in the dtype of a target's tensor. */
@@ -156,14 +152,13 @@ static int cast(struct dcp_copier *copier, const struct dcp_tensor *to,
                 enum dcp_dtype from, const void *in, void *out, size_t n,
                 struct dcp_error *err)
 {
-    int rc = dcp_cast(from, to->dtype, in, out, n, err);
-
-    if (!rc && copier->overflows) {
+    DCP_TRY(dcp_cast(from, to->dtype, in, out, n, err));
+    if (copier->overflows) {
         size_t found = dcp_cast_overflows(from, to->dtype, in, out, n);
         if (found)
             atomic_fetch_add(&copier->overflows[to - copier->dst->tensors], found);
     }
-    return rc;
+    return DCP_OK;
 }
 
 /* Elements begin .. begin + n of a target piece from the scratch, which has 8-bit floats
@@ -174,15 +169,15 @@ static int cast_scaled(struct dcp_copier *copier, size_t p, int64_t begin,
     const struct dcp_piece *piece = &copier->dst->pieces[p];
     const struct dcp_tensor *to = &copier->dst->tensors[piece->tensor];
     float run[RUN_BYTES / sizeof(float)];
-    int rc = DCP_OK;
 
-    for (size_t at = 0, m; at < n && !rc; at += m) {
+    for (size_t at = 0, m; at < n; at += m) {
         m = n - at < DCP_ARRAY_LEN(run) ? n - at : DCP_ARRAY_LEN(run);
         dcp_scale_apply(&copier->scale, piece, begin + (int64_t)at, m,
                         copier->scratch + at, run);
-        rc = cast(copier, to, DCP_F32, run, out + at * dcp_dtype_size(to->dtype), m, err);
+        DCP_TRY(
+            cast(copier, to, DCP_F32, run, out + at * dcp_dtype_size(to->dtype), m, err));
     }
-    return rc;
+    return DCP_OK;
 }
 
 /* All of a tensor, in 32 bits: a copy onto one piece. */

@@ -32,7 +32,6 @@ static int fit(struct dcp_scale *scale, const struct dcp_tensor *factors,
     const struct dcp_tensor *weight = scale->weight;
     int64_t stride = 1;
     bool fits = factors->ndim <= weight->ndim || factors->n_elems == 1;
-    char shown[160];
 
     for (int d = weight->ndim - 1; d >= 0; d--) {
         int64_t n = d < factors->ndim && factors->n_elems != 1 ? factors->shape[d] : 1;
@@ -43,11 +42,10 @@ static int fit(struct dcp_scale *scale, const struct dcp_tensor *factors,
     }
     if (fits && dcp_dtype_is_float(factors->dtype))
         return DCP_OK;
-    dcp_error_set(err, DCP_E_UNSUPPORTED,
-                  "the scales of the 8-bit weight '%s' do not fit its shape",
-                  dcp_str_escape(shown, sizeof shown, weight->name));
+    dcp_error_of_tensor(err, DCP_E_UNSUPPORTED, weight->name,
+                        "the scales of the 8-bit weight '%s' do not fit its shape",
+                        DCP_SHOWN(weight->name));
     dcp_error_hint(err, "without --dtype the 8 bits and their scales are kept");
-    dcp_error_tensor(err, weight->name);
     return DCP_E_UNSUPPORTED;
 }
 
@@ -59,9 +57,9 @@ int dcp_scale_init(struct dcp_scale *scale, const struct dcp_tensor *weight,
     scale->weight = weight;
     for (size_t i = 0; i < DCP_ARRAY_LEN(codes); i++)
         codes[i] = (unsigned char)i;
-    int rc = dcp_cast(weight->dtype, DCP_F32, codes, scale->of_code, DCP_ARRAY_LEN(codes),
-                      err);
-    return rc ? rc : fit(scale, factors, err);
+    DCP_TRY(dcp_cast(weight->dtype, DCP_F32, codes, scale->of_code, DCP_ARRAY_LEN(codes),
+                     err));
+    return fit(scale, factors, err);
 }
 
 /* -- applying ------------------------------------------------------------------------ */

@@ -72,11 +72,9 @@ static int set_aside(void *arg, struct dcp_error *err)
     const struct dcp_store *store = aside->ctx->store;
     DCP_CLEANUP_FREE struct dcp_step *steps = NULL;
     size_t n = 0;
-    int rc = store->ops->lock(store->self, err);
 
-    if (rc)
-        return rc;
-    rc = dcp_steps(store, &steps, &n, NULL, err);
+    DCP_TRY(store->ops->lock(store->self, err));
+    int rc = dcp_steps(store, &steps, &n, NULL, err);
     for (size_t i = 0; i < n && !rc; i++)
         if (steps[i].step > aside->above)
             rc = rename_step(aside->ctx, &steps[i], err);

@@ -47,10 +47,8 @@ static int may_be_checkpoint(const char *path, const char *name, bool *out,
     *out = dcp_format_for_suffix(name) != NULL;
     if (!dcp_fs_is_dir(path))
         return DCP_OK;
-    int rc = dcp_store_dir(&store, path, false, err);
-    if (rc)
-        return rc;
-    rc = store.ops->list(store.self, "", &entries, &n, err);
+    DCP_TRY(dcp_store_dir(&store, path, false, err));
+    int rc = store.ops->list(store.self, "", &entries, &n, err);
     if (!rc) {
         *out = n == 0;
         dcp_store_list_free(entries, n);

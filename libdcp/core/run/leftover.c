@@ -98,9 +98,8 @@ int dcp_leftover_bury(const struct dcp_store *store, const char *name,
                       struct dcp_error *err)
 {
     DCP_CLEANUP_FREE char *trash = NULL;
-    int rc = dcp_leftover_clear(store, DCP_TRASH_PREFIX, name, &trash, err);
 
-    if (!rc)
-        rc = store->ops->publish(store->self, name, trash, err);
-    return rc ? rc : store->ops->remove(store->self, trash, err);
+    DCP_TRY(dcp_leftover_clear(store, DCP_TRASH_PREFIX, name, &trash, err));
+    DCP_TRY(store->ops->publish(store->self, name, trash, err));
+    return store->ops->remove(store->self, trash, err);
 }

@@ -43,14 +43,10 @@ static int parse(const json_t *root, const char *name, struct dcp_marks *out,
     const char *format;
     int64_t version = 0;
     json_t *tags;
-    int rc = dcp_json_get_text(root, "format", name, &format, err);
 
-    if (!rc)
-        rc = dcp_json_get_i64(root, "version", name, &version, err);
-    if (!rc)
-        rc = dcp_json_get_array(root, "tags", name, &tags, err);
-    if (rc)
-        return rc;
+    DCP_TRY(dcp_json_get_text(root, "format", name, &format, err));
+    DCP_TRY(dcp_json_get_i64(root, "version", name, &version, err));
+    DCP_TRY(dcp_json_get_array(root, "tags", name, &tags, err));
     if (strcmp(format, MARKS_FORMAT) || version != 1 ||
         json_array_size(tags) > DCP_MAX_TAGS)
         return dcp_error_set(err, DCP_E_CORRUPT, "'%s' holds no marks of a step", name);

@@ -76,22 +76,16 @@ static int choose_step(const char *path, struct dcp_place *place, struct dcp_err
 static int open_store(const char *dir, const struct dcp_place_options *options,
                       struct dcp_place *place, struct dcp_error *err)
 {
-    int rc = dcp_store_dir(place->store, dir, false, err);
-
-    if (!rc)
-        place->store->max_header_bytes = options->max_header_bytes;
-    return rc;
+    DCP_TRY(dcp_store_dir(place->store, dir, false, err));
+    place->store->max_header_bytes = options->max_header_bytes;
+    return DCP_OK;
 }
 
 static int open_dir(const char *path, const struct dcp_place_options *options,
                     struct dcp_place *place, struct dcp_error *err)
 {
-    int rc = open_store(path, options, place, err);
-
-    if (!rc)
-        rc = choose_step(path, place, err);
-    if (rc)
-        return rc;
+    DCP_TRY(open_store(path, options, place, err));
+    DCP_TRY(choose_step(path, place, err));
     place->path = *place->name ? dcp_fs_join(path, place->name) : strdup(path);
     return place->path ? DCP_OK : dcp_error_memory(err, "a path");
 }
@@ -115,14 +109,12 @@ static int open_file(const char *path, const struct dcp_place_options *options,
 static int enter_bundle(struct dcp_place *place, struct dcp_error *err)
 {
     struct dcp_store bundle;
-    int rc = dcp_store_bundle(&bundle, place->store, place->name, err);
 
-    if (rc)
-        return rc;
+    DCP_TRY(dcp_store_bundle(&bundle, place->store, place->name, err));
     *place->store = bundle;
     free(place->name);
     place->name = NULL;
-    rc = choose_step(place->path, place, err);
+    int rc = choose_step(place->path, place, err);
     place->source = (struct dcp_source){ place->store, place->name, true };
     return rc ? rc : dcp_format_probe(&place->source, &place->format, err);
 }

@@ -149,10 +149,9 @@ int dcp_prune(const struct dcp_store *store, const struct dcp_retention *retenti
         *out_removed = 0;
     if (retention->keep < 0 || retention->keep_every < 0)
         return dcp_error_set(err, DCP_E_USAGE, "steps to keep cannot be negative");
-    int rc = retention->dry_run ? DCP_OK : store->ops->lock(store->self, err);
-    if (rc)
-        return rc;
-    rc = dcp_prune_held(store, retention, -1, out_removed, err);
+    if (!retention->dry_run)
+        DCP_TRY(store->ops->lock(store->self, err));
+    int rc = dcp_prune_held(store, retention, -1, out_removed, err);
     if (!retention->dry_run)
         store->ops->unlock(store->self);
     return rc;

@@ -42,20 +42,14 @@ int dcp_publish_begin(struct dcp_publish *publish, const struct dcp_store *store
     bool taken;
 
     *publish = (struct dcp_publish){ .store = store };
-    int rc = look(store, name, &taken, err);
-    if (rc)
-        return rc;
-    if (taken && !replace) {
-        dcp_error_set(err, DCP_E_EXISTS, "'%s' exists already in '%s'", name,
-                      store->root);
-        return DCP_E_EXISTS;
-    }
+    DCP_TRY(look(store, name, &taken, err));
+    if (taken && !replace)
+        return dcp_error_set(err, DCP_E_EXISTS, "'%s' exists already in '%s'", name,
+                             store->root);
     if (!taken)
         forget_old(store, name);
-    rc = dcp_leftover_make(store, DCP_TMP_PREFIX, name, &publish->tmp, &publish->held,
-                           err);
-    if (rc)
-        return rc;
+    DCP_TRY(dcp_leftover_make(store, DCP_TMP_PREFIX, name, &publish->tmp, &publish->held,
+                              err));
     publish->made = true;
     publish->name = dcp_str_join(name, "", "");
     publish->prefix = dcp_str_join(publish->tmp, "/", "");
@@ -114,21 +108,17 @@ int dcp_publish_commit(struct dcp_publish *publish, const char *file, bool repla
 
     if (!from)
         return dcp_error_memory(err, "a target's name");
-    int rc = store->ops->sync_dir(store->self, publish->tmp, err);
-    if (rc)
-        return rc;
+    DCP_TRY(store->ops->sync_dir(store->self, publish->tmp, err));
     bool taken = false;
     if (replaces)
-        rc = look(store, publish->name, &taken, err);
-    if (rc)
-        return rc;
-    rc = taken ? replace(publish, from, err)
-               : store->ops->publish(store->self, from, publish->name, err);
-    if (!rc && !taken)
+        DCP_TRY(look(store, publish->name, &taken, err));
+    DCP_TRY(taken ? replace(publish, from, err)
+                  : store->ops->publish(store->self, from, publish->name, err));
+    if (!taken)
         publish->made = file != NULL; /* the emptied folder is still to be removed */
-    if (!rc && !file)                 /* it is a step now, which others may mark */
+    if (!file)                        /* it is a step now, which others may mark */
         dcp_unpin(store, &publish->held);
-    return rc;
+    return DCP_OK;
 }
 
 static void clear(const struct dcp_store *store, const char *name, struct dcp_error *out)

@@ -83,11 +83,9 @@ static int check_mended(const struct dcp_store *store, struct dcp_step *step,
 {
     struct dcp_step mended = { .whole = false };
     struct dcp_mend *mend;
-    int rc = dcp_mend_open(store, step->name, &mend, err);
 
-    if (rc)
-        return rc;
-    rc = look_into(dcp_mend_store(mend), step->name, &mended, err);
+    DCP_TRY(dcp_mend_open(store, step->name, &mend, err));
+    int rc = look_into(dcp_mend_store(mend), step->name, &mended, err);
     dcp_mend_free(mend);
     step->mendable = !rc;
     step->diverged = !rc && mended.diverged;
@@ -204,8 +202,8 @@ static int find_once(const struct dcp_context *ctx, int64_t wanted, int64_t belo
         return DCP_E_NOT_FOUND;
     }
     rc = why.code == DCP_E_UNSUPPORTED ? DCP_E_UNSUPPORTED : DCP_E_CORRUPT;
-    dcp_error_set(err, rc, "no step in '%s' is whole: %s", store->root, why.message);
-    return rc;
+    return dcp_error_set(err, rc, "no step in '%s' is whole: %s", store->root,
+                         why.message);
 }
 
 static int find_here(const struct dcp_context *ctx, int64_t wanted, int64_t below,

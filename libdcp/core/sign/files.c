@@ -111,7 +111,6 @@ static int by_name(const void *a, const void *b)
 
 static int check_names(const struct list *list, struct dcp_error *err)
 {
-    char shown[160];
     for (size_t i = 0; i < list->n_named; i++) {
         const char *name = list->named[i].name;
         if (is_own(name))
@@ -120,7 +119,7 @@ static int check_names(const struct list *list, struct dcp_error *err)
                                  name);
         if (i && !strcmp(name, list->named[i - 1].name))
             return dcp_error_set(err, DCP_E_CORRUPT, "the manifest names '%s' twice",
-                                 dcp_str_escape(shown, sizeof shown, name));
+                                 DCP_SHOWN(name));
     }
     return DCP_OK;
 }
@@ -130,9 +129,9 @@ static int name_files(struct list *list, struct dcp_catalog *catalog,
                       struct dcp_error *err)
 {
     struct dcp_parity *parity = NULL;
-    int rc = DCP_OK;
-    if (catalog->parity)
-        rc = dcp_parity_parse(catalog->parity, strlen(catalog->parity), &parity, err);
+    int rc = catalog->parity ? dcp_parity_parse(catalog->parity, strlen(catalog->parity),
+                                                &parity, err)
+                             : DCP_OK;
     if (rc)
         return rc;
     size_t n_rows = parity ? dcp_parity_n_rows(parity) : 0;
@@ -162,9 +161,8 @@ static int check_found(const struct list *list, const struct found *found,
                        const struct dcp_file **out, struct dcp_error *err)
 {
     const struct dcp_file key = { .name = found->path };
-    char shown[160];
     bool fits = !strpbrk(found->path, "\n\r\\");
-    dcp_str_escape(shown, sizeof shown, found->path);
+    const char *shown = DCP_SHOWN(found->path);
     *out = NULL;
     if (!list->named)
         return fits ? DCP_OK
@@ -191,7 +189,7 @@ static int hash_file(struct list *list, const struct found *found,
         dcp_str_join(source->name, source->name[0] ? "/" : "", found->path);
     struct dcp_store_file *file;
     unsigned char digest[DCP_SHA256_BYTES];
-    char text[DCP_SHA256_HEX], shown[160];
+    char text[DCP_SHA256_HEX];
     uint64_t size_bytes = found->size_bytes, crc = 0;
     int rc = path ? store->ops->open(store->self, path, &file, err)
                   : dcp_error_memory(err, "a signature");
@@ -212,7 +210,7 @@ static int hash_file(struct list *list, const struct found *found,
         rc = dcp_error_memory(err, "a signature");
     if (!rc && named && named->has_crc && crc != named->crc)
         rc = dcp_error_set(err, DCP_E_CORRUPT, "'%s' is damaged: its digest differs",
-                           dcp_str_escape(shown, sizeof shown, found->path));
+                           DCP_SHOWN(found->path));
     dcp_sha256_text(digest, text);
     dcp_buf_add_fmt(list->out, "%s  %s\n", text, found->path);
     return rc;

@@ -12,7 +12,6 @@
 #include <unistd.h>
 
 #define MAX_KEYS_BYTES ((size_t)1 << 20)
-#define SHOWN_BYTES 160 /* of a name */
 
 int dcp_keys_read(const char *path, struct dcp_keys **out_keys, struct dcp_error *err)
 {
@@ -147,9 +146,8 @@ static int read_secret(const char *path, void **out_pem, size_t *out_n,
 {
     struct dcp_ed25519_key key;
     char signature[DCP_ED25519_TEXT];
-    int rc = dcp_fs_read_file(path, MAX_KEYS_BYTES, out_pem, out_n, err);
-    return rc ? rc
-              : dcp_ed25519_sign(*out_pem, *out_n, path, "", 0, signature, &key, err);
+    DCP_TRY(dcp_fs_read_file(path, MAX_KEYS_BYTES, out_pem, out_n, err));
+    return dcp_ed25519_sign(*out_pem, *out_n, path, "", 0, signature, &key, err);
 }
 
 int dcp_keys_check(const char *path, struct dcp_error *err)
@@ -249,10 +247,8 @@ static int compare(const struct dcp_buf *found, const struct dcp_signature_lines
     DCP_CLEANUP_FREE char *here = file_of(a, a_end), *meant = file_of(b, b_end);
     if (!here || !meant)
         return dcp_error_memory(err, "a signature");
-    char shown[SHOWN_BYTES];
     int order = strcmp(here, meant);
-    dcp_str_escape(shown, sizeof shown, order < 0 ? here : meant);
-    dcp_error_set(err, DCP_E_CORRUPT, "'%s' %s", shown,
+    dcp_error_set(err, DCP_E_CORRUPT, "'%s' %s", DCP_SHOWN(order < 0 ? here : meant),
                   order < 0   ? "was added after the step was signed"
                   : order > 0 ? "was signed and is missing"
                               : "is not the file that was signed");
@@ -269,10 +265,8 @@ int dcp_check_signature(const struct dcp_source *source, const struct dcp_keys *
     DCP_CLEANUP_BUF struct dcp_buf list = { 0 };
     struct dcp_error why = { 0 };
     struct dcp_signature by = { 0 };
-    int rc = check_native(source, DCP_E_MISMATCH, err);
-    if (rc)
-        return rc;
-    rc = dcp_signature_read(source, &lines, &why);
+    DCP_TRY(check_native(source, DCP_E_MISMATCH, err));
+    int rc = dcp_signature_read(source, &lines, &why);
     if (rc == DCP_E_NOT_FOUND) {
         dcp_error_set(err, DCP_E_MISMATCH, "the step is not signed");
         dcp_error_hint(err, "'dcp-reshard sign STEP --key FILE' signs it");

@@ -61,11 +61,9 @@ int dcp_signature_read(const struct dcp_source *source, struct dcp_signature_lin
     void *text = NULL;
     size_t n = 0;
     *out = (struct dcp_signature_lines){ 0 };
-    int rc = path ? dcp_store_read_file(source->store, path, SIGNATURE_MAX_BYTES, &text,
-                                        &n, err)
-                  : dcp_error_memory(err, "a signature");
-    if (rc)
-        return rc;
+    DCP_TRY(path ? dcp_store_read_file(source->store, path, SIGNATURE_MAX_BYTES, &text,
+                                       &n, err)
+                 : dcp_error_memory(err, "a signature"));
     out->text = text;
     if (strlen(text) == n && parse(text, out))
         return DCP_OK;

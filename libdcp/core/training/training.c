@@ -254,15 +254,14 @@ static int text_of(const struct dcp_training *training, enum part part, const ch
     const char *given =
         part == MODEL_CONFIG ? training->model_config : training->deepspeed_config;
     DCP_CLEANUP_JSON json_t *value = NULL;
-    int rc = DCP_OK;
 
     *out = config ? given : kept->texts[part];
     if (!config)
-        rc = make_part(training, part, kept->parts[part], &value, err);
+        DCP_TRY(make_part(training, part, kept->parts[part], &value, err));
     else if (given && given != kept->texts[part])
-        rc = dcp_json_parse(given, strlen(given), names[part], &value, err);
-    if (rc || !value || json_equal(value, kept->parts[part]))
-        return rc;
+        DCP_TRY(dcp_json_parse(given, strlen(given), names[part], &value, err));
+    if (!value || json_equal(value, kept->parts[part]))
+        return DCP_OK;
     DCP_CLEANUP_FREE char *text = dcp_json_text(value, 0);
     *out = text ? dcp_arena_text(kept->arena, text) : NULL;
     return *out ? DCP_OK : dcp_error_memory(err, names[part]);
@@ -347,23 +346,21 @@ int dcp_training_parse(const struct dcp_catalog *catalog,
 
 int dcp_training_check(const struct dcp_training *training, struct dcp_error *err)
 {
-    int rc = DCP_OK;
-
-    for (size_t i = 0; i < DCP_ARRAY_LEN(members) && !rc; i++) {
+    for (size_t i = 0; i < DCP_ARRAY_LEN(members); i++) {
         const struct member *m = &members[i];
         const json_t *read = training->kept ? training->kept->parts[m->part] : NULL;
         int64_t integer = 0;
         uint64_t digest;
         if ((m->part != TRAINER && m->part != DATA) || !json_object_get(read, m->key))
             continue;
-        rc = m->type == DIGEST
-                 ? dcp_json_get_hex64(read, m->key, names[m->part], &digest, err)
-                 : dcp_json_get_i64(read, m->key, names[m->part], &integer, err);
-        if (!rc && integer < 0)
-            rc = dcp_error_set(err, DCP_E_CORRUPT, "%s: '%s' is %lld", names[m->part],
-                               m->key, (long long)integer);
+        DCP_TRY(m->type == DIGEST
+                    ? dcp_json_get_hex64(read, m->key, names[m->part], &digest, err)
+                    : dcp_json_get_i64(read, m->key, names[m->part], &integer, err));
+        if (integer < 0)
+            return dcp_error_set(err, DCP_E_CORRUPT, "%s: '%s' is %lld", names[m->part],
+                                 m->key, (long long)integer);
     }
-    return rc;
+    return DCP_OK;
 }
 
 int dcp_training_format(struct dcp_training *training,

@@ -53,11 +53,9 @@ int dcp_verify_index(const struct dcp_source *source, struct dcp_catalog **out,
 {
     const struct dcp_format *format = NULL;
     struct dcp_error why = { 0 }, first;
-    int rc = dcp_format_probe(source, &format, err);
 
-    if (rc)
-        return rc;
-    rc = dcp_mend_index(source, format, out, out_mend, &first, &why);
+    DCP_TRY(dcp_format_probe(source, &format, err));
+    int rc = dcp_mend_index(source, format, out, out_mend, &first, &why);
     bool step = format->flags & DCP_FORMAT_STEPS;
     if (step && (dcp_is_broken(rc) || rc == DCP_E_UNSUPPORTED) &&
         !dcp_index(source, format, true, out, NULL))

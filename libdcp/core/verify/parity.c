@@ -114,10 +114,9 @@ static int check_records(struct check *c, struct dcp_store_file *file, int group
     uint64_t first = part ? (uint64_t)(n * c->options->from) : 0;
     uint64_t last =
         part && c->options->to < 1 ? (uint64_t)(n * c->options->to) : g->n_stripes;
-    int rc = DCP_OK;
 
     c->read_bytes += (last - first) * g->record_bytes;
-    for (uint64_t s = first; s <= last && !rc; s++) {
+    for (uint64_t s = first; s <= last; s++) {
         uint64_t at = dcp_parity_record_at(c->parity, group, s);
         bool good =
             s == last || (!c->store->ops->read_at(c->store->self, file, at, record,
@@ -126,11 +125,11 @@ static int check_records(struct check *c, struct dcp_store_file *file, int group
                                             record + DCP_PARITY_UNIT, digests) &&
                           dcp_hash_xxh3(record, DCP_PARITY_UNIT) == digests[g->n + row]);
         if (good && run)
-            rc = add(c, group, row, DCP_E_CORRUPT, at - run, run,
-                     "the digest of the parity differs", err);
+            DCP_TRY(add(c, group, row, DCP_E_CORRUPT, at - run, run,
+                        "the digest of the parity differs", err));
         run = good ? 0 : run + g->record_bytes;
     }
-    return rc;
+    return DCP_OK;
 }
 
 static int check_row(struct check *c, const struct dcp_mend *mend, int group, int row,

@@ -225,19 +225,18 @@ static int check_records(struct verify *v, struct dcp_pool *pool, struct dcp_err
 {
     const struct dcp_catalog *catalog = v->catalog;
     size_t n;
-    int rc = dcp_proof_open(v->proof, true, &v->open, &n, err);
 
-    if (!rc)
-        rc = dcp_pool_for(pool, n, record_job, v, err);
-    for (size_t p = 0; p < catalog->n_pieces && !rc; p++) {
+    DCP_TRY(dcp_proof_open(v->proof, true, &v->open, &n, err));
+    DCP_TRY(dcp_pool_for(pool, n, record_job, v, err));
+    for (size_t p = 0; p < catalog->n_pieces; p++) {
         uint64_t at;
         int64_t r = dcp_proof_record(v->proof, p, &at);
         if (r != DCP_NO_RECORD && dcp_proof_is_broken(v->proof, (size_t)r))
-            rc = add_piece_damage(v, &catalog->pieces[p], 0,
-                                  dcp_piece_span(catalog, &catalog->pieces[p]),
-                                  "the CRC-32 of its record differs", err);
+            DCP_TRY(add_piece_damage(v, &catalog->pieces[p], 0,
+                                     dcp_piece_span(catalog, &catalog->pieces[p]),
+                                     "the CRC-32 of its record differs", err));
     }
-    for (size_t r = 0; r < catalog->n_records && !rc; r++) {
+    for (size_t r = 0; r < catalog->n_records; r++) {
         const struct dcp_record *record = &catalog->records[r];
         const struct dcp_damage damage = { .code = DCP_E_CORRUPT,
                                            .file = catalog->files[record->file].name,
@@ -246,9 +245,9 @@ static int check_records(struct verify *v, struct dcp_pool *pool, struct dcp_err
                                            .what = "the CRC-32 of a record differs" };
         if (dcp_proof_is_broken(v->proof, r) &&
             dcp_proof_first_piece(v->proof, r) == catalog->n_pieces)
-            rc = add_damage(v, damage, err);
+            DCP_TRY(add_damage(v, damage, err));
     }
-    return rc;
+    return DCP_OK;
 }
 
 /* Replicas of a region count once in a fingerprint; damaged tensors and strided pieces
@@ -256,9 +255,7 @@ static int check_records(struct verify *v, struct dcp_pool *pool, struct dcp_err
 static int check_fingerprints(struct verify *v, struct dcp_verify_result *result,
                               struct dcp_error *err)
 {
-    int rc = DCP_OK;
-
-    for (size_t t = 0; t < v->catalog->n_tensors && !rc; t++) {
+    for (size_t t = 0; t < v->catalog->n_tensors; t++) {
         const struct dcp_tensor *tensor = &v->catalog->tensors[t];
         result->n_unproved += !dcp_proof_covers(v->proof, tensor);
         if (!tensor->has_fingerprint)
@@ -266,29 +263,27 @@ static int check_fingerprints(struct verify *v, struct dcp_verify_result *result
         if (v->broken[t] ||
             dcp_fingerprint_whole(tensor, v->parts[t]) == tensor->fingerprint)
             continue;
-        rc = add_damage(v,
-                        (struct dcp_damage){ .code = DCP_E_CORRUPT,
-                                             .tensor = tensor->name,
-                                             .begin = 0,
-                                             .end = tensor->n_elems,
-                                             .what = "the fingerprint differs" },
-                        err);
+        DCP_TRY(add_damage(v,
+                           (struct dcp_damage){ .code = DCP_E_CORRUPT,
+                                                .tensor = tensor->name,
+                                                .begin = 0,
+                                                .end = tensor->n_elems,
+                                                .what = "the fingerprint differs" },
+                           err));
     }
-    return rc;
+    return DCP_OK;
 }
 
 /* A fingerprint counts one of several replicas. Pieces are sorted. */
 static int check_replicas(struct verify *v, struct dcp_error *err)
 {
-    int rc = DCP_OK;
-
-    for (size_t p = 1; p < v->catalog->n_pieces && !rc; p++) {
+    for (size_t p = 1; p < v->catalog->n_pieces; p++) {
         const struct dcp_piece *piece = &v->catalog->pieces[p];
         if (dcp_replica_differs(v->catalog, p))
-            rc = add_piece_damage(v, piece, 0, dcp_piece_span(v->catalog, piece),
-                                  "it differs from its replica", err);
+            DCP_TRY(add_piece_damage(v, piece, 0, dcp_piece_span(v->catalog, piece),
+                                     "it differs from its replica", err));
     }
-    return rc;
+    return DCP_OK;
 }
 
 /* Whole files: what lies between the pieces (headers) and files without pieces. */
@@ -330,18 +325,16 @@ static int check_file(struct verify *v, size_t f, unsigned char *buffer,
 
 static int add_lost(struct verify *v, struct dcp_error *err)
 {
-    int rc = DCP_OK;
-
-    for (size_t f = 0; f < v->catalog->n_files && !rc; f++) {
+    for (size_t f = 0; f < v->catalog->n_files; f++) {
         const struct dcp_file *file = &v->catalog->files[f];
         if (file->lost)
-            rc = add_damage(v,
-                            (struct dcp_damage){ .code = file->lost,
-                                                 .file = file->name,
-                                                 .what = file->lost_why },
-                            err);
+            DCP_TRY(add_damage(v,
+                               (struct dcp_damage){ .code = file->lost,
+                                                    .file = file->name,
+                                                    .what = file->lost_why },
+                               err));
     }
-    return rc;
+    return DCP_OK;
 }
 
 /* What a file says of itself against the catalog. */
@@ -383,18 +376,16 @@ static int check_own_words(struct verify *v, size_t f, struct dcp_error *err)
  * is wrong with it. */
 static int check_files(struct verify *v, struct dcp_error *err)
 {
-    int rc = DCP_OK;
-
-    for (size_t f = 0; f < v->catalog->n_files && !rc; f++) {
+    for (size_t f = 0; f < v->catalog->n_files; f++) {
         const struct dcp_file *file = &v->catalog->files[f];
         bool known = !file->has_crc || file->lost || is_part(v);
-        rc = check_own_words(v, f, err);
+        DCP_TRY(check_own_words(v, f, err));
         for (size_t d = 0; d < v->n_damages && !known; d++)
             known = v->damages[d].file == v->catalog->files[f].name;
-        if (!known && !rc)
-            rc = check_file(v, f, v->workers[0].buffer, err);
+        if (!known)
+            DCP_TRY(check_file(v, f, v->workers[0].buffer, err));
     }
-    return rc;
+    return DCP_OK;
 }
 
 static int by_place(const void *a, const void *b)

@@ -92,7 +92,6 @@ static int collect(struct dcp_write *w, int file, struct segment **out, size_t *
     struct dcp_catalog *target = w->catalog;
     size_t cap = 0;
     uint64_t at = 0;
-    char name[160];
     int rc = DCP_OK;
 
     if ((size_t)file < w->n_laid)
@@ -117,11 +116,11 @@ static int collect(struct dcp_write *w, int file, struct segment **out, size_t *
     for (size_t i = 0; i < *out_n && !rc; i++) {
         const struct segment *segment = &(*out)[i];
         if (segment->offset != at)
-            rc = dcp_error_set(
-                err, DCP_E_CORRUPT,
-                "the layout of '%s' has %s at byte %" PRIu64 "; nothing was published",
-                dcp_str_escape(name, sizeof name, target->files[file].name),
-                segment->offset > at ? "a gap" : "an overlap", at);
+            rc = dcp_error_set(err, DCP_E_CORRUPT,
+                               "the layout of '%s' has %s at byte %" PRIu64
+                               "; nothing was published",
+                               DCP_SHOWN(target->files[file].name),
+                               segment->offset > at ? "a gap" : "an overlap", at);
         at += segment->size_bytes;
     }
     return rc;
@@ -169,23 +168,20 @@ int dcp_write_open(struct dcp_write *w, int file, uint64_t size, struct dcp_erro
 
     if (!path)
         return dcp_error_memory(err, "a file name");
-    int rc = make_folders(store, path, strlen(prefix), err);
-    return rc ? rc
-              : store->ops->create(store->self, path, size, &w->files[file].handle, err);
+    DCP_TRY(make_folders(store, path, strlen(prefix), err));
+    return store->ops->create(store->self, path, size, &w->files[file].handle, err);
 }
 
 int dcp_write_early(struct dcp_write *w, int file, struct dcp_error *err)
 {
-    int rc = DCP_OK;
-
     w->files[file].n_early = w->setup.target->literals.n;
-    for (size_t i = 0; i < w->setup.target->literals.n && !rc; i++) {
+    for (size_t i = 0; i < w->setup.target->literals.n; i++) {
         const struct dcp_literal *literal = &w->setup.target->literals.items[i];
         if (literal->file == file && literal->size_bytes)
-            rc = dcp_write_at(w, file, literal->offset, literal->data,
-                              literal->size_bytes, err);
+            DCP_TRY(dcp_write_at(w, file, literal->offset, literal->data,
+                                 literal->size_bytes, err));
     }
-    return rc;
+    return DCP_OK;
 }
 
 #define BACK_BYTES ((uint64_t)8 << 20) /* a job of the pool */
@@ -209,17 +205,15 @@ static int back_job(void *arg, int worker, size_t i, struct dcp_error *err)
     const struct dcp_store *store = back->write->setup.store;
     unsigned char *scratch = back->write->workers[worker].scratch;
     uint64_t at = i * BACK_BYTES, left = back_bytes(back, i);
-    int rc = DCP_OK;
 
-    while (left && !rc) {
+    while (left) {
         size_t n = left < DCP_BLOCK_BYTES ? (size_t)left : DCP_BLOCK_BYTES;
-        rc = store->ops->read_at(store->self, back->handle, at, scratch, n, err);
-        if (!rc)
-            back->crc[i] = dcp_hash_crc64(back->crc[i], scratch, n);
+        DCP_TRY(store->ops->read_at(store->self, back->handle, at, scratch, n, err));
+        back->crc[i] = dcp_hash_crc64(back->crc[i], scratch, n);
         at += n;
         left -= n;
     }
-    return rc;
+    return DCP_OK;
 }
 
 /* A durable file is what was to be written. */
@@ -231,7 +225,6 @@ static int read_back(struct dcp_write *w, int file, uint64_t size_bytes, uint64_
     DCP_CLEANUP_FREE uint64_t *crcs = dcp_mem_calloc(n, sizeof *crcs);
     struct back back = { w, w->files[file].handle, size_bytes, crcs };
     uint64_t crc = 0;
-    char name[160];
 
     if (!crcs)
         return dcp_error_memory(err, "a file that is read back");
@@ -240,7 +233,7 @@ static int read_back(struct dcp_write *w, int file, uint64_t size_bytes, uint64_
     int rc = dcp_pool_for(w->setup.pool, n, back_job, &back, err);
     for (size_t i = 0; i < n; i++)
         crc = dcp_hash_crc64_combine(crc, crcs[i], back_bytes(&back, i));
-    dcp_str_escape(name, sizeof name, w->catalog->files[file].name);
+    const char *name = DCP_SHOWN(w->catalog->files[file].name);
     if (!rc && crc != want) {
         dcp_error_set(err, DCP_E_CORRUPT,
                       "'%s' read back is not what was written; nothing was published",

@@ -138,7 +138,6 @@ static void after_commit(struct dcp_finish *finish)
 int dcp_finish_run(struct dcp_finish *finish, struct dcp_error *err)
 {
     struct dcp_catalog *catalog = finish->catalog;
-    int rc = DCP_OK;
 
     for (size_t t = 0; t < catalog->n_tensors; t++) {
         catalog->tensors[t].fingerprint =
@@ -147,21 +146,18 @@ int dcp_finish_run(struct dcp_finish *finish, struct dcp_error *err)
     }
     finish->fingerprint = dcp_state_fingerprint(catalog);
     if (finish->has_companion)
-        rc = make_companion(finish, err);
-    if (!rc && finish->parity)
-        rc = dcp_parity_tell(finish->parity, catalog, err);
-    if (!rc)
-        rc = dcp_write_global(finish->write, err);
-    if (!rc && finish->parity)
-        rc = dcp_parity_end(&(struct dcp_parity_code){ .parity = finish->parity,
-                                                       .store = finish->ctx->store,
-                                                       .prefix = finish->prefix },
-                            catalog, err);
-    if (!rc)
-        rc = dcp_publish_commit(&finish->publish, NULL, false, err);
-    if (!rc)
-        after_commit(finish);
-    return rc;
+        DCP_TRY(make_companion(finish, err));
+    if (finish->parity)
+        DCP_TRY(dcp_parity_tell(finish->parity, catalog, err));
+    DCP_TRY(dcp_write_global(finish->write, err));
+    if (finish->parity)
+        DCP_TRY(dcp_parity_end(&(struct dcp_parity_code){ .parity = finish->parity,
+                                                          .store = finish->ctx->store,
+                                                          .prefix = finish->prefix },
+                               catalog, err));
+    DCP_TRY(dcp_publish_commit(&finish->publish, NULL, false, err));
+    after_commit(finish);
+    return DCP_OK;
 }
 
 void dcp_finish_fini(struct dcp_finish *finish)

@@ -22,11 +22,10 @@ static int stage_chunk(void *arg, int worker, size_t i, struct dcp_error *err)
     const struct dcp_device *device = chunk->device;
 
     if (!device->host_readable) {
-        int rc = device->ops->to_host(device->self, chunk->to, chunk->from,
-                                      (size_t)chunk->n, err);
-        if (!rc)
-            chunk->crc = dcp_hash_crc64(0, chunk->to, (size_t)chunk->n);
-        return rc;
+        DCP_TRY(device->ops->to_host(device->self, chunk->to, chunk->from,
+                                     (size_t)chunk->n, err));
+        chunk->crc = dcp_hash_crc64(0, chunk->to, (size_t)chunk->n);
+        return DCP_OK;
     }
     for (uint64_t at = 0; at < chunk->n; at += SLICE) {
         size_t n = (size_t)(chunk->n - at < SLICE ? chunk->n - at : SLICE);
@@ -42,10 +41,9 @@ static int reserve(struct dcp_stage *stage, const struct dcp_device *device,
     if (bytes <= stage->size_bytes)
         return DCP_OK;
     dcp_stage_fini(stage, device);
-    int rc = device->ops->alloc_staging(device->self, (size_t)bytes, &stage->memory, err);
-    if (!rc)
-        stage->size_bytes = bytes;
-    return rc;
+    DCP_TRY(device->ops->alloc_staging(device->self, (size_t)bytes, &stage->memory, err));
+    stage->size_bytes = bytes;
+    return DCP_OK;
 }
 
 int dcp_stage_fill(struct dcp_stage *stage, const struct dcp_device *device,
@@ -64,9 +62,7 @@ int dcp_stage_fill(struct dcp_stage *stage, const struct dcp_device *device,
     DCP_CLEANUP_FREE struct chunk *chunks = dcp_mem_calloc(n_chunks, sizeof *chunks);
     if (!chunks)
         return dcp_error_memory(err, "a snapshot");
-    int rc = reserve(stage, device, total, err);
-    if (rc)
-        return rc;
+    DCP_TRY(reserve(stage, device, total, err));
     unsigned char *to = stage->memory;
     for (size_t p = 0; p < catalog->n_pieces; p++) {
         struct dcp_piece *piece = &catalog->pieces[p];
@@ -81,9 +77,9 @@ int dcp_stage_fill(struct dcp_stage *stage, const struct dcp_device *device,
         piece->data = to;
         to += (bytes + 63) / 64 * 64;
     }
-    rc = dcp_pool_for(pool, n_chunks, stage_chunk, chunks, err);
+    DCP_TRY(dcp_pool_for(pool, n_chunks, stage_chunk, chunks, err));
     c = 0;
-    for (size_t p = 0; p < catalog->n_pieces && !rc; p++) {
+    for (size_t p = 0; p < catalog->n_pieces; p++) {
         const struct dcp_piece *piece = &catalog->pieces[p];
         if (piece->rank != rank)
             continue;
@@ -91,7 +87,7 @@ int dcp_stage_fill(struct dcp_stage *stage, const struct dcp_device *device,
         for (uint64_t left = dcp_piece_bytes(catalog, piece); left; left -= chunks[c++].n)
             crc[p] = dcp_hash_crc64_combine(crc[p], chunks[c].crc, chunks[c].n);
     }
-    return rc;
+    return DCP_OK;
 }
 
 void dcp_stage_fini(struct dcp_stage *stage, const struct dcp_device *device)

@@ -65,7 +65,6 @@ static int stream_init(struct stream *s, const struct dcp_stream_setup *setup,
     uint64_t cache =
         worker_bytes > 2 * WORKER_BYTES ? worker_bytes - WORKER_BYTES : WORKER_BYTES;
     bool casts = needs_casts(setup), keeps = true;
-    int rc = DCP_OK;
 
     *s = (struct stream){ .setup = setup,
                           .catalog = setup->target->catalog,
@@ -79,8 +78,8 @@ static int stream_init(struct stream *s, const struct dcp_stream_setup *setup,
     if (!s->copiers || !s->blocks || (!keeps && setup->verify && !s->src_parts))
         return dcp_error_memory(err, "a stream");
     if (setup->verify)
-        rc = dcp_proof_new(setup->src, &s->proof, err);
-    for (int i = 0; i < s->n_workers && !rc; i++) {
+        DCP_TRY(dcp_proof_new(setup->src, &s->proof, err));
+    for (int i = 0; i < s->n_workers; i++) {
         struct dcp_copier *copier = &s->copiers[i];
         *copier = (struct dcp_copier){ .plan = setup->plan,
                                        .src = setup->src,
@@ -88,36 +87,30 @@ static int stream_init(struct stream *s, const struct dcp_stream_setup *setup,
                                        .overflows = setup->overflows,
                                        .src_parts = s->src_parts };
         if (casts && !(copier->scratch = malloc(DCP_COPY_SCRATCH)))
-            rc = dcp_error_memory(err, "a stream");
-        if (!rc)
-            rc = dcp_blocks_new(setup->source, setup->src, cache, setup->verify,
-                                &copier->blocks, err);
-        if (rc)
-            break;
+            return dcp_error_memory(err, "a stream");
+        DCP_TRY(dcp_blocks_new(setup->source, setup->src, cache, setup->verify,
+                               &copier->blocks, err));
         s->blocks[i] = copier->blocks;
         dcp_blocks_check_records(copier->blocks, s->proof);
         if (setup->mended)
             dcp_blocks_mend(copier->blocks);
     }
-    return rc;
+    return DCP_OK;
 }
 
 /* Replicas, which no fingerprint counts, are what they repeat. */
 static int prove_replicas(const struct dcp_catalog *target, struct dcp_error *err)
 {
-    char name[160];
-
     for (size_t p = 1; p < target->n_pieces; p++) {
         const struct dcp_piece *piece = &target->pieces[p];
         const struct dcp_tensor *tensor = &target->tensors[piece->tensor];
         if (!dcp_replica_differs(target, p))
             continue;
-        dcp_error_tensor(err, tensor->name);
-        return dcp_error_set(err, DCP_E_CORRUPT,
-                             "tensor '%s' was written differently for ranks %d and %d; "
-                             "nothing was published",
-                             dcp_str_escape(name, sizeof name, tensor->name),
-                             piece[-1].rank, piece->rank);
+        return dcp_error_of_tensor(
+            err, DCP_E_CORRUPT, tensor->name,
+            "tensor '%s' was written differently for ranks %d and %d; "
+            "nothing was published",
+            DCP_SHOWN(tensor->name), piece[-1].rank, piece->rank);
     }
     return DCP_OK;
 }
@@ -128,7 +121,6 @@ static int prove(const struct stream *s, const struct dcp_write *write,
                  struct dcp_error *err)
 {
     struct dcp_catalog *target = s->catalog;
-    char name[160];
 
     for (size_t t = 0; t < target->n_tensors; t++) {
         struct dcp_tensor *tensor = &target->tensors[t];
@@ -144,13 +136,11 @@ static int prove(const struct stream *s, const struct dcp_write *write,
                             : dcp_fingerprint_whole(from, s->src_parts[t]);
         if (want == tensor->fingerprint)
             continue;
-        dcp_error_set(err, DCP_E_CORRUPT,
-                      "tensor '%s': what was written has fingerprint %016" PRIx64
-                      ", the source %016" PRIx64 "; nothing was published",
-                      dcp_str_escape(name, sizeof name, tensor->name),
-                      tensor->fingerprint, want);
-        dcp_error_tensor(err, tensor->name);
-        return DCP_E_CORRUPT;
+        return dcp_error_of_tensor(
+            err, DCP_E_CORRUPT, tensor->name,
+            "tensor '%s': what was written has fingerprint %016" PRIx64
+            ", the source %016" PRIx64 "; nothing was published",
+            DCP_SHOWN(tensor->name), tensor->fingerprint, want);
     }
     return DCP_OK;
 }

@@ -31,16 +31,14 @@ int dcp_stream_pack(const struct dcp_stream_setup *setup, const char *name,
     if (!path)
         return dcp_error_memory(err, "a file name");
     name_folder(folder, setup->target->catalog->step);
-    int rc = dcp_store_bundle_new(&archive, setup->store, path, folder, setup->threads,
-                                  waiting, err);
-    if (rc)
-        return rc;
+    DCP_TRY(dcp_store_bundle_new(&archive, setup->store, path, folder, setup->threads,
+                                 waiting, err));
     inside.store = &archive;
     inside.prefix = "";
     inside.threads = 1;
     inside.read_back = DCP_READ_BACK_NOT; /* an archive is written from front to back */
     inside.memory_bytes -= waiting;
-    rc = dcp_stream_run(&inside, err);
+    int rc = dcp_stream_run(&inside, err);
     if (!rc)
         rc = dcp_store_bundle_finish(&archive, out_bytes, err);
     dcp_store_free(&archive);

@@ -118,10 +118,8 @@ static int write_block(struct dcp_write *w, int worker, size_t p, size_t block,
     const unsigned char *raw = NULL;
     const void *stored;
 
-    int rc = w->setup.feed.read(w->setup.feed.self, worker, p, begin, n, me->scratch,
-                                &raw, err);
-    if (rc)
-        return rc;
+    DCP_TRY(w->setup.feed.read(w->setup.feed.self, worker, p, begin, n, me->scratch, &raw,
+                               err));
     digests->crc[block] = dcp_hash_crc64(0, raw, n);
     if (digests->crc32)
         digests->crc32[block] = dcp_hash_crc32(0, raw, n);
@@ -130,16 +128,15 @@ static int write_block(struct dcp_write *w, int worker, size_t p, size_t block,
                          dcp_fingerprint_piece(tensor, piece, (int64_t)(begin / elem),
                                                (int64_t)(n / elem), raw,
                                                digests->crc[block]));
-    rc = dcp_coder_encode(me->coder, piece->codec, elem, raw, n, &stored, &stored_n, err);
-    if (rc)
-        return rc;
+    DCP_TRY(
+        dcp_coder_encode(me->coder, piece->codec, elem, raw, n, &stored, &stored_n, err));
     if (digests->blocks) {
         digests->blocks[block].xxh3 = dcp_hash_xxh3(stored, stored_n);
         digests->blocks[block].stored_size = (uint32_t)stored_n;
     }
     if (digests->stored_crc)
         digests->stored_crc[block] = dcp_hash_crc64(0, stored, stored_n);
-    rc = dcp_write_at(w, piece->file, *stored_at, stored, stored_n, err);
+    int rc = dcp_write_at(w, piece->file, *stored_at, stored, stored_n, err);
     *stored_at += stored_n;
     return rc;
 }
@@ -151,19 +148,17 @@ static int run_job(void *arg, int worker, size_t i, struct dcp_error *err)
     const struct dcp_store *store = w->setup.store;
     const struct dcp_piece *piece = &w->catalog->pieces[job->piece];
     uint64_t at = piece->offset + (uint64_t)job->first_block * DCP_BLOCK_BYTES, from = at;
-    int rc = DCP_OK;
 
-    for (size_t b = 0; b < job->n_blocks && !rc; b++) {
+    for (size_t b = 0; b < job->n_blocks; b++) {
         uint64_t before = at;
-        rc = write_block(w, worker, job->piece, job->first_block + b, &at, err);
-        if (!rc)
-            rc = report(w, at - before, err);
+        DCP_TRY(write_block(w, worker, job->piece, job->first_block + b, &at, err));
+        DCP_TRY(report(w, at - before, err));
     }
 
-    if (!rc && store->ops->flush_hint)
+    if (store->ops->flush_hint)
         store->ops->flush_hint(store->self, w->files[piece->file].handle, from,
                                at - from);
-    return rc;
+    return DCP_OK;
 }
 
 static int prepare_piece(struct dcp_write *w, size_t p, struct dcp_error *err)
@@ -277,36 +272,32 @@ int dcp_write_create(struct dcp_write *w, int rank, struct dcp_error *err)
 int dcp_write_rank(struct dcp_write *w, int rank, struct dcp_error *err)
 {
     struct dcp_catalog *target = w->catalog;
-    int rc = dcp_write_create(w, rank, err);
 
-    for (size_t f = 0; f < target->n_files && !rc; f++)
+    DCP_TRY(dcp_write_create(w, rank, err));
+    for (size_t f = 0; f < target->n_files; f++)
         if (target->files[f].rank == rank && target->files[f].size_bytes &&
             !w->files[f].done)
-            rc = dcp_write_early(w, (int)f, err);
-    if (!rc)
-        rc = write_pieces(w, rank, err);
-    for (size_t p = 0; p < target->n_pieces && !rc; p++)
+            DCP_TRY(dcp_write_early(w, (int)f, err));
+    DCP_TRY(write_pieces(w, rank, err));
+    for (size_t p = 0; p < target->n_pieces; p++)
         if (target->files[target->pieces[p].file].rank == rank)
             dcp_write_digest(w, p);
-    if (!rc)
-        rc = dcp_target_finalize(w->setup.target, rank, err);
-    if (!rc)
-        rc = dcp_write_reserve(w, err);
-    for (size_t f = 0; f < target->n_files && !rc; f++)
+    DCP_TRY(dcp_target_finalize(w->setup.target, rank, err));
+    DCP_TRY(dcp_write_reserve(w, err));
+    for (size_t f = 0; f < target->n_files; f++)
         if (target->files[f].rank == rank && !w->files[f].done)
-            rc = dcp_write_finish(w, (int)f, err);
-    return rc;
+            DCP_TRY(dcp_write_finish(w, (int)f, err));
+    return DCP_OK;
 }
 
 int dcp_write_global(struct dcp_write *w, struct dcp_error *err)
 {
     struct dcp_catalog *target = w->catalog;
     size_t before = target->n_files;
-    int rc = dcp_target_finish(w->setup.target, err);
 
-    if (!rc)
-        rc = dcp_write_reserve(w, err);
-    for (size_t f = before; f < target->n_files && !rc; f++)
-        rc = dcp_write_finish(w, (int)f, err);
-    return rc;
+    DCP_TRY(dcp_target_finish(w->setup.target, err));
+    DCP_TRY(dcp_write_reserve(w, err));
+    for (size_t f = before; f < target->n_files; f++)
+        DCP_TRY(dcp_write_finish(w, (int)f, err));
+    return DCP_OK;
 }

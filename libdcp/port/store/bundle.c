@@ -55,11 +55,8 @@ bool dcp_bundle_probe(const struct dcp_store *store, const char *name)
 
 static int not_found(const struct bundle *bundle, const char *name, struct dcp_error *err)
 {
-    char shown[160];
-
     return dcp_error_set(err, DCP_E_NOT_FOUND, "there is no '%s' in '%s'",
-                         dcp_str_escape(shown, sizeof shown, name),
-                         dcp_tape_shown(bundle->tape));
+                         DCP_SHOWN(name), dcp_tape_shown(bundle->tape));
 }
 
 static int bundle_stat(void *self, const char *name, bool *out_is_dir,
@@ -179,9 +176,7 @@ static int bundle_read_at(void *self, struct dcp_store_file *file, uint64_t offs
 {
     const struct bundle *bundle = self;
     const struct dcp_member *member = file->member;
-    char shown[160];
     size_t n = 0;
-    int rc = DCP_OK;
 
     bool inside =
         offset <= member->size_bytes && size_bytes <= member->size_bytes - offset;
@@ -190,16 +185,15 @@ static int bundle_read_at(void *self, struct dcp_store_file *file, uint64_t offs
         return DCP_OK;
     }
     if (inside && size_bytes)
-        rc = dcp_tape_read(bundle->tape, member->offset + offset, out, size_bytes, &n,
-                           err);
-    if (!rc && (!inside || n < size_bytes))
-        rc = dcp_error_set(err, DCP_E_CORRUPT,
-                           "'%s' in '%s' ends before byte %" PRIu64
-                           ", where %zu bytes at %" PRIu64 " were to be read",
-                           dcp_str_escape(shown, sizeof shown, member->name),
-                           dcp_tape_shown(bundle->tape), offset + size_bytes, size_bytes,
-                           offset);
-    return rc;
+        DCP_TRY(dcp_tape_read(bundle->tape, member->offset + offset, out, size_bytes, &n,
+                              err));
+    if (!inside || n < size_bytes)
+        return dcp_error_set(err, DCP_E_CORRUPT,
+                             "'%s' in '%s' ends before byte %" PRIu64
+                             ", where %zu bytes at %" PRIu64 " were to be read",
+                             DCP_SHOWN(member->name), dcp_tape_shown(bundle->tape),
+                             offset + size_bytes, size_bytes, offset);
+    return DCP_OK;
 }
 
 static int bundle_close(void *self, struct dcp_store_file *file, struct dcp_error *err)

@@ -35,11 +35,10 @@ static int put_header(struct packer *packer, const char *name, bool is_dir,
                       uint64_t size_bytes, struct dcp_error *err)
 {
     unsigned char header[TAR_MAX_HEADER];
-    char shown[160];
 
     if (strlen(name) + is_dir > TAR_MAX_NAME)
         return dcp_error_set(err, DCP_E_UNSUPPORTED, "'%s' is too long for an archive",
-                             dcp_str_escape(shown, sizeof shown, name));
+                             DCP_SHOWN(name));
     size_t n = dcp_tar_header(header, name, is_dir, size_bytes);
     return put(packer, header, n, err);
 }
@@ -61,9 +60,7 @@ static int packer_create(void *self, const char *name, uint64_t size_bytes,
         return dcp_error_set(
             err, DCP_E_UNSUPPORTED,
             "an archive takes one file after the other, and not '%s' now", name);
-    int rc = put_header(packer, path, false, size_bytes, err);
-    if (rc)
-        return rc;
+    DCP_TRY(put_header(packer, path, false, size_bytes, err));
     *out = packer->current = file;
     file = NULL;
     return DCP_OK;
@@ -159,6 +156,6 @@ int dcp_store_bundle_finish(struct dcp_store *store, uint64_t *out_size_bytes,
         return dcp_error_set(err, DCP_E_IO,
                              "an archive is lost: a file of it was not written to its"
                              " end");
-    int rc = put(packer, end, sizeof end, err);
-    return rc ? rc : dcp_sink_finish(packer->sink, out_size_bytes, err);
+    DCP_TRY(put(packer, end, sizeof end, err));
+    return dcp_sink_finish(packer->sink, out_size_bytes, err);
 }

@@ -1,3 +1,4 @@
+#include "base/mem.h"
 #include "dir.h"
 
 #include "base/fs.h"
@@ -222,9 +223,7 @@ int dcp_dir_sync(void *self, struct dcp_store_file *file, uint64_t size_bytes,
 {
     const struct dcp_dir *dir = self;
     struct stat st;
-    int rc = check_lost(dir, file, err);
-    if (rc)
-        return rc;
+    DCP_TRY(check_lost(dir, file, err));
     if (fstat(file->fd, &st) != 0)
         return lose(dir, file, "sync", err);
     bool resize = (uint64_t)st.st_size != size_bytes;

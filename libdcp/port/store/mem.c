@@ -86,9 +86,7 @@ static int find_node(const struct mem *mem, const char *act, const char *name,
     *out = mem->root;
     if (!*name)
         return DCP_OK;
-    int rc = find_parent(mem, act, name, &parent, &last, err);
-    if (rc)
-        return rc;
+    DCP_TRY(find_parent(mem, act, name, &parent, &last, err));
     *out = dcp_node_find(parent, last, strlen(last));
     return *out ? DCP_OK : not_found(act, name, err);
 }
@@ -212,9 +210,7 @@ static int add_new(const struct mem *mem, const char *act, const char *name,
 {
     struct dcp_node *parent;
     const char *last;
-    int rc = find_parent(mem, act, name, &parent, &last, err);
-    if (rc)
-        return rc;
+    DCP_TRY(find_parent(mem, act, name, &parent, &last, err));
     if (dcp_node_find(parent, last, strlen(last)))
         return fail(DCP_E_EXISTS, act, name, "it exists already", err);
     return dcp_node_put(parent, last, node) ? DCP_OK : no_memory(name, err);
@@ -352,11 +348,8 @@ static int publish_locked(const struct mem *mem, const char *from, const char *t
 {
     struct dcp_node *from_dir, *to_dir;
     const char *from_last, *to_last;
-    int rc = find_parent(mem, "publish", from, &from_dir, &from_last, err);
-    if (!rc)
-        rc = find_parent(mem, "publish", to, &to_dir, &to_last, err);
-    if (rc)
-        return rc;
+    DCP_TRY(find_parent(mem, "publish", from, &from_dir, &from_last, err));
+    DCP_TRY(find_parent(mem, "publish", to, &to_dir, &to_last, err));
     struct dcp_node *node = dcp_node_find(from_dir, from_last, strlen(from_last));
     if (!node)
         return not_found("publish", from, err);
@@ -388,15 +381,10 @@ static int exchange_locked(const struct mem *mem, const char *name, const char *
 {
     struct dcp_node *dir, *other_dir, *node, *other_node;
     const char *last, *other_last;
-    int rc = find_parent(mem, "exchange", name, &dir, &last, err);
-    if (!rc)
-        rc = find_parent(mem, "exchange", other, &other_dir, &other_last, err);
-    if (!rc)
-        rc = find_node(mem, "exchange", name, &node, err);
-    if (!rc)
-        rc = find_node(mem, "exchange", other, &other_node, err);
-    if (rc)
-        return rc;
+    DCP_TRY(find_parent(mem, "exchange", name, &dir, &last, err));
+    DCP_TRY(find_parent(mem, "exchange", other, &other_dir, &other_last, err));
+    DCP_TRY(find_node(mem, "exchange", name, &node, err));
+    DCP_TRY(find_node(mem, "exchange", other, &other_node, err));
     node->n_refs++; /* while it has no name */
     bool done =
         dcp_node_put(dir, last, other_node) && dcp_node_put(other_dir, other_last, node);
@@ -420,11 +408,8 @@ static int replace_locked(const struct mem *mem, const char *name, struct dcp_no
 {
     struct dcp_node *parent;
     const char *last;
-    int rc = find_parent(mem, "replace", name, &parent, &last, err);
-    if (!rc)
-        rc = check_space(mem, name, node->now.size, err);
-    if (rc)
-        return rc;
+    DCP_TRY(find_parent(mem, "replace", name, &parent, &last, err));
+    DCP_TRY(check_space(mem, name, node->now.size, err));
     const struct dcp_node *old = dcp_node_find(parent, last, strlen(last));
     if (old && old->is_dir)
         return fail(DCP_E_IO, "replace", name, "it is a folder", err);

@@ -52,7 +52,6 @@ static la_int64_t on_skip(struct archive *archive, void *self, la_int64_t reques
 static int complain(struct reader *reader, struct archive *archive, struct dcp_error *err)
 {
     const char *text = archive_error_string(archive);
-    char shown[160];
 
     if (reader->why.code) {
         if (err)
@@ -63,17 +62,14 @@ static int complain(struct reader *reader, struct archive *archive, struct dcp_e
         return dcp_error_memory(err, "an archive");
     return dcp_error_set(err, DCP_E_CORRUPT, "'%s' is damaged: its tar headers say '%s'",
                          dcp_tape_shown(reader->tape),
-                         dcp_str_escape(shown, sizeof shown, text ? text : "nothing"));
+                         DCP_SHOWN(text ? text : "nothing"));
 }
 
 static int refuse(const struct reader *reader, int code, const char *name,
                   const char *what, struct dcp_error *err)
 {
-    char shown[160];
-
     return dcp_error_set(err, code, "'%s' holds '%s', which %s",
-                         dcp_tape_shown(reader->tape),
-                         dcp_str_escape(shown, sizeof shown, name), what);
+                         dcp_tape_shown(reader->tape), DCP_SHOWN(name), what);
 }
 
 /* "./a/b/" is "a/b"; the root itself is "". */
@@ -114,9 +110,7 @@ static int add_entry(const struct reader *reader, struct dcp_members *members,
         raw = archive_entry_pathname_utf8(entry); /* as pax says it */
     if (!raw)
         return refuse(reader, DCP_E_CORRUPT, "?", "has no name", err);
-    int rc = check_kind(reader, entry, raw, err);
-    if (rc)
-        return rc;
+    DCP_TRY(check_kind(reader, entry, raw, err));
     DCP_CLEANUP_FREE char *name = plain_name(raw);
     bool is_dir = archive_entry_filetype(entry) == AE_IFDIR;
     int64_t size = is_dir ? 0 : archive_entry_size(entry);
@@ -289,7 +283,6 @@ static int check_end(struct reader *reader, const struct dcp_members *members,
     uint64_t end = 0;
     size_t n = 1;
     char byte;
-    int rc = DCP_OK;
 
     for (size_t i = 0; i < members->n; i++) {
         const struct dcp_member *item = &members->items[i];
@@ -297,12 +290,11 @@ static int check_end(struct reader *reader, const struct dcp_members *members,
             end = item->offset + item->size_bytes;
     }
     if (end > reader->seen)
-        rc = dcp_tape_read(reader->tape, end - 1, &byte, 1, &n, err);
-    return !rc && n == 0
-               ? dcp_error_set(err, DCP_E_CORRUPT,
-                               "'%s' is cut off: its last file is not all there",
-                               dcp_tape_shown(reader->tape))
-               : rc;
+        DCP_TRY(dcp_tape_read(reader->tape, end - 1, &byte, 1, &n, err));
+    return n == 0 ? dcp_error_set(err, DCP_E_CORRUPT,
+                                  "'%s' is cut off: its last file is not all there",
+                                  dcp_tape_shown(reader->tape))
+                  : DCP_OK;
 }
 
 static int read_all(struct reader *reader, struct dcp_members *members,

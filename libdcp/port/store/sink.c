@@ -86,23 +86,22 @@ static int make_slots(struct dcp_sink *sink, int threads, uint64_t memory_bytes,
 {
     uint64_t n = memory_bytes / (2 * SINK_FRAME_BYTES);
     uint64_t most = 2 * (uint64_t)threads + 1;
-    int rc = DCP_OK;
 
     sink->n_slots = n < 2 ? 2 : n > most ? (size_t)most : (size_t)n;
     sink->slots = dcp_mem_calloc(sink->n_slots, sizeof *sink->slots);
     if (!sink->slots)
         return dcp_error_memory(err, "the compression of an archive");
-    for (size_t i = 0; i < sink->n_slots && !rc; i++) {
+    for (size_t i = 0; i < sink->n_slots; i++) {
         struct slot *slot = &sink->slots[i];
         slot->sink = sink;
         slot->raw = malloc(SINK_FRAME_BYTES);
         slot->stored = malloc(ZSTD_compressBound(SINK_FRAME_BYTES));
         if (!slot->raw || !slot->stored)
-            rc = dcp_error_memory(err, "the compression of an archive");
-        if (!rc && sink->pool)
-            rc = dcp_group_new(sink->pool, &slot->group, err);
+            return dcp_error_memory(err, "the compression of an archive");
+        if (sink->pool)
+            DCP_TRY(dcp_group_new(sink->pool, &slot->group, err));
     }
-    return rc;
+    return DCP_OK;
 }
 
 int dcp_sink_new(const struct dcp_store *store, const char *name, int threads,
@@ -205,9 +204,8 @@ int dcp_sink_write(struct dcp_sink *sink, const void *data, size_t n,
                    struct dcp_error *err)
 {
     const unsigned char *from = data;
-    int rc = DCP_OK;
 
-    while (n && !rc) {
+    while (n) {
         struct slot *slot = &sink->slots[(sink->first + sink->n_waiting) % sink->n_slots];
         size_t room = SINK_FRAME_BYTES - slot->raw_n, take = n < room ? n : room;
         memcpy(slot->raw + slot->raw_n, from, take);
@@ -215,9 +213,9 @@ int dcp_sink_write(struct dcp_sink *sink, const void *data, size_t n,
         from += take;
         n -= take;
         if (slot->raw_n == SINK_FRAME_BYTES)
-            rc = send(sink, err);
+            DCP_TRY(send(sink, err));
     }
-    return rc;
+    return DCP_OK;
 }
 
 static int put_table(struct dcp_sink *sink, struct dcp_error *err)
@@ -229,10 +227,10 @@ static int put_table(struct dcp_sink *sink, struct dcp_error *err)
     dcp_put_le32(header + 4, (uint32_t)(n + sizeof footer));
     dcp_put_le32(footer, (uint32_t)sink->n_frames);
     dcp_put_le32(footer + 5, 0x8f92eab1u);
-    int rc = put(sink, header, sizeof header, err);
-    if (!rc && n)
-        rc = put(sink, sink->table, n, err);
-    return rc ? rc : put(sink, footer, sizeof footer, err);
+    DCP_TRY(put(sink, header, sizeof header, err));
+    if (n)
+        DCP_TRY(put(sink, sink->table, n, err));
+    return put(sink, footer, sizeof footer, err);
 }
 
 int dcp_sink_finish(struct dcp_sink *sink, uint64_t *out_size_bytes,

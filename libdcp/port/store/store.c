@@ -51,13 +51,12 @@ int dcp_store_check_header(const struct dcp_store *store, const char *name,
                            uint64_t size_bytes, uint64_t usual, struct dcp_error *err)
 {
     uint64_t limit = header_limit(store, usual);
-    char shown[160];
     if (size_bytes <= limit)
         return DCP_OK;
     dcp_error_set(err, DCP_E_CORRUPT,
                   "'%s' has %" PRIu64 " bytes that are no tensors, over the limit of "
                   "%" PRIu64 "%s",
-                  dcp_str_escape(shown, sizeof shown, name), size_bytes, limit,
+                  DCP_SHOWN(name), size_bytes, limit,
                   limit < usual && store->packed_bytes ? " for so small an archive" : "");
     dcp_error_hint(err, "--limit-header SIZE allows more");
     return DCP_E_CORRUPT;
@@ -66,13 +65,12 @@ int dcp_store_check_header(const struct dcp_store *store, const char *name,
 static int check_size(const char *name, uint64_t size_bytes, uint64_t max_bytes,
                       struct dcp_error *err)
 {
-    char shown[160];
     if (size_bytes <= max_bytes)
         return DCP_OK;
-    return dcp_error_set(
-        err, DCP_E_CORRUPT,
-        "'%s' has %" PRIu64 " bytes; such a file has %" PRIu64 " at most",
-        dcp_str_escape(shown, sizeof shown, name), size_bytes, max_bytes);
+    return dcp_error_set(err, DCP_E_CORRUPT,
+                         "'%s' has %" PRIu64 " bytes; such a file has %" PRIu64
+                         " at most",
+                         DCP_SHOWN(name), size_bytes, max_bytes);
 }
 
 static int read_whole(const struct dcp_store *store, const char *name, size_t max_bytes,
@@ -87,14 +85,10 @@ static int read_whole(const struct dcp_store *store, const char *name, size_t ma
         return rc;
     if (is_dir)
         return dcp_error_set(err, DCP_E_IO, "cannot read '%s': it is a folder", name);
-    rc = is_header ? dcp_store_check_header(store, name, size, max_bytes, err)
-                   : check_size(name, size, max_bytes, err);
-    if (rc)
-        return rc;
+    DCP_TRY(is_header ? dcp_store_check_header(store, name, size, max_bytes, err)
+                      : check_size(name, size, max_bytes, err));
     struct dcp_store_file *file;
-    rc = store->ops->open(store->self, name, &file, err);
-    if (rc)
-        return rc;
+    DCP_TRY(store->ops->open(store->self, name, &file, err));
     char *data = size < SIZE_MAX ? malloc((size_t)size + 1) : NULL;
     if (!data)
         rc = dcp_error_memory(err, name);

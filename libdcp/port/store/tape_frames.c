@@ -62,9 +62,7 @@ static int find_table(const struct dcp_tape *tape, struct table *out,
     uint64_t bytes = HEADER_BYTES + n * entry_bytes + FOOTER_BYTES;
     if (bytes > size || n > TAPE_MAX_FRAMES || (footer[4] & RESERVED_BITS))
         return damaged(tape, err);
-    rc = read_at(tape, size - bytes, header, sizeof header, err);
-    if (rc)
-        return rc;
+    DCP_TRY(read_at(tape, size - bytes, header, sizeof header, err));
     if (dcp_le32(header) != TABLE_MAGIC || dcp_le32(header + 4) != bytes - HEADER_BYTES)
         return damaged(tape, err);
     *out = (struct table){ size - bytes, n, entry_bytes };

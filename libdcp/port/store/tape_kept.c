@@ -1,4 +1,5 @@
 /* Small frames, decoded whole and kept as long as there is room. */
+#include "base/mem.h"
 #include "tape_own.h"
 #include <inttypes.h>
 #include <stdlib.h>
@@ -44,10 +45,8 @@ static int load(struct dcp_tape *tape, struct tape_decoder *decoder,
 
     if (!slot->data && !(slot->data = malloc(TAPE_FRAME_BYTES)))
         return dcp_error_memory(err, "a frame of an archive");
-    int rc = tape->store->ops->read_at(tape->store->self, tape->file, at, decoder->stored,
-                                       n, err);
-    if (rc)
-        return rc;
+    DCP_TRY(tape->store->ops->read_at(tape->store->self, tape->file, at, decoder->stored,
+                                      n, err));
     size_t got =
         ZSTD_decompressDCtx(decoder->zstd, slot->data, raw_n, decoder->stored, n);
     if (ZSTD_isError(got))
@@ -119,9 +118,7 @@ int dcp_tape_read_kept(struct dcp_tape *tape, size_t i, uint64_t offset, void *o
             pthread_cond_wait(&tape->change, &tape->lock);
             continue;
         }
-        int rc = fill_slot(tape, slot, i, err);
-        if (rc)
-            return rc;
+        DCP_TRY(fill_slot(tape, slot, i, err));
     }
     slot->used = ++tape->clock;
     slot->pins++;

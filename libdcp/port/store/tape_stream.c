@@ -1,4 +1,5 @@
 /* Frames that are decoded from front to back, and thrown away as they go by. */
+#include "base/mem.h"
 #include "tape_own.h"
 #include <inttypes.h>
 #include <stdlib.h>
@@ -137,18 +138,16 @@ static int decode(struct dcp_tape *tape, struct tape_stream *stream, void *out, 
 static int advance(struct dcp_tape *tape, struct tape_stream *stream, uint64_t offset,
                    unsigned char *out, size_t n, bool *out_end, struct dcp_error *err)
 {
-    int rc = DCP_OK;
-
     *out_end = false;
-    while (stream->raw < offset + n && !*out_end && !rc) {
+    while (stream->raw < offset + n && !*out_end) {
         bool skip = stream->raw < offset;
         uint64_t left = skip ? offset - stream->raw : offset + n - stream->raw;
         size_t most = skip && left > STREAM_IN ? STREAM_IN : (size_t)left;
-        rc = decode(tape, stream,
-                    skip ? stream->in + STREAM_IN : out + (stream->raw - offset), most,
-                    out_end, err);
+        DCP_TRY(decode(tape, stream,
+                       skip ? stream->in + STREAM_IN : out + (stream->raw - offset), most,
+                       out_end, err));
     }
-    return rc;
+    return DCP_OK;
 }
 
 int dcp_tape_read_stream(struct dcp_tape *tape, uint64_t offset, void *out, size_t n,

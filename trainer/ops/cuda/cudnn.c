@@ -95,9 +95,7 @@ static int find(struct ops_cuda *cuda, const struct ops_attention *s, bool backw
     shape.batch = sequences(cuda, &shape);
     if (!is_taken(s) || shape.batch == 0)
         return DCP_OK;
-    int rc = open_cudnn(cuda, err);
-    if (rc)
-        return rc;
+    DCP_TRY(open_cudnn(cuda, err));
     struct ops_cuda_cudnn *dnn = cuda->cudnn;
     for (size_t i = 0; i < dnn->n_entries; i++)
         if (is_same(&dnn->entries[i].shape, &shape)) {

@@ -321,15 +321,14 @@ int ops_cuda_matmul(void *ctx, const struct ops_matmul *shape, const void *a,
         .a = a, .b = b, .bias = wide_bias(cuda, shape, bias), .add = add, .c = c
     };
     struct plan *plan = NULL;
-    int rc = ops_cuda_report(cuda, err);
-    if (!rc)
-        rc = plan_for(cuda->matmul, shape, bias ? BIAS : PLAIN, &at, &plan, err);
-    if (!rc && !plan->possible)
+    DCP_TRY(ops_cuda_report(cuda, err));
+    DCP_TRY(plan_for(cuda->matmul, shape, bias ? BIAS : PLAIN, &at, &plan, err));
+    if (!plan->possible)
         return dcp_error_set(err, DCP_E_UNSUPPORTED,
                              "cuBLASLt has no way to multiply %lld × %lld by %lld × %lld",
                              (long long)shape->m, (long long)shape->k,
                              (long long)shape->k, (long long)shape->n);
-    return rc ? rc : run(cuda, plan, &at, err);
+    return run(cuda, plan, &at, err);
 }
 
 /* cuBLASLt's tanh is an approximation, good to some 11 bits: enough for bf16 only. */

@@ -92,9 +92,7 @@ static int wait_watching(struct ops_cuda *cuda, struct dcp_error *err)
         if (now_ns - watched_ns < WATCH_NS)
             continue;
         watched_ns = now_ns;
-        int rc = cuda->watch(cuda->watch_self, err);
-        if (rc)
-            return rc;
+        DCP_TRY(cuda->watch(cuda->watch_self, err));
     }
 }
 
@@ -144,9 +142,7 @@ static int alloc(void *ctx, uint64_t size_bytes, const char *what, void **out,
     struct ops_cuda *cuda = ctx;
     size_t free_bytes = 0, total_bytes = 0;
     *out = NULL;
-    int rc = ops_cuda_report(cuda, err);
-    if (rc)
-        return rc;
+    DCP_TRY(ops_cuda_report(cuda, err));
     cudaError_t why = size_bytes > SIZE_MAX / 2 ? cudaErrorMemoryAllocation
                                                 : cudaMalloc(out, size_bytes + 1);
     if (why != cudaErrorMemoryAllocation) {
@@ -181,19 +177,17 @@ static void move(struct ops_cuda *cuda, void *to, const void *from, uint64_t siz
 static int put(void *ctx, void *to, const void *host, uint64_t size_bytes,
                struct dcp_error *err)
 {
-    int rc = sync_stream(ctx, err);
-    if (!rc)
-        move(ctx, to, host, size_bytes, cudaMemcpyHostToDevice);
-    return rc ? rc : sync_stream(ctx, err);
+    DCP_TRY(sync_stream(ctx, err));
+    move(ctx, to, host, size_bytes, cudaMemcpyHostToDevice);
+    return sync_stream(ctx, err);
 }
 
 static int get(void *ctx, void *host, const void *from, uint64_t size_bytes,
                struct dcp_error *err)
 {
-    int rc = sync_stream(ctx, err);
-    if (!rc)
-        move(ctx, host, from, size_bytes, cudaMemcpyDeviceToHost);
-    return rc ? rc : sync_stream(ctx, err);
+    DCP_TRY(sync_stream(ctx, err));
+    move(ctx, host, from, size_bytes, cudaMemcpyDeviceToHost);
+    return sync_stream(ctx, err);
 }
 
 static void copy(void *ctx, void *to, const void *from, uint64_t size_bytes)

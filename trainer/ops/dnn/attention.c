@@ -88,9 +88,7 @@ static int reserve_workers(struct ops_dnn *dnn, const struct ops_attention *shap
     for (; dnn->n_workers < want; dnn->n_workers++) {
         struct ops_dnn_worker *worker = &dnn->workers[dnn->n_workers];
         *worker = (struct ops_dnn_worker){ 0 };
-        int rc = matmul_new(true, &worker->matmul, err);
-        if (rc)
-            return rc;
+        DCP_TRY(matmul_new(true, &worker->matmul, err));
     }
     for (size_t i = 0; i < want; i++) {
         struct ops_dnn_worker *worker = &dnn->workers[i];
@@ -262,19 +260,15 @@ static int forward_head(struct ops_dnn_worker *worker, struct head *head, void *
     for (int64_t row = s->begin; row < s->seq_len; row += ROWS) {
         int64_t rows = row + ROWS < s->seq_len ? ROWS : s->seq_len - row;
         int64_t keys = padded(s, row + rows);
-        int rc = product_scores(worker->matmul, head, head->q, row, rows, head->k, keys,
-                                head->scores, &worker->error);
-        if (rc)
-            return rc;
+        DCP_TRY(product_scores(worker->matmul, head, head->q, row, rows, head->k, keys,
+                               head->scores, &worker->error));
         for (int64_t r = 0; r < rows; r++)
             lse[lse_at(head, row + r)] =
                 softmax_row(head->scores + r * keys, row + r + 1, keys, head->scale, bf16,
                             (uint16_t *)head->p + r * keys);
         float *c = bf16 ? head->block : (float *)out + row_at(head, row);
-        rc = product_rows(worker->matmul, head, head->p, rows, keys, head->v, c,
-                          bf16 ? s->head_size : head->width, &worker->error);
-        if (rc)
-            return rc;
+        DCP_TRY(product_rows(worker->matmul, head, head->p, rows, keys, head->v, c,
+                             bf16 ? s->head_size : head->width, &worker->error));
         if (bf16)
             unpack(c, rows, s->head_size, (uint16_t *)out + row_at(head, row),
                    head->width);
@@ -325,26 +319,20 @@ static int backward_block(struct ops_dnn_worker *worker, struct head *head, int6
     int64_t rows = row + ROWS < s->seq_len ? ROWS : s->seq_len - row;
     int64_t keys = padded(s, row + rows);
     bool accumulate = row + rows < s->seq_len; /* the last block comes first */
-    int rc = product_scores(matmul, head, head->q, row, rows, head->k, keys, head->scores,
-                            err);
-    if (!rc)
-        rc = product_scores(matmul, head, dout, row, rows, head->v, keys, head->dscores,
-                            err);
-    if (rc)
-        return rc;
+    DCP_TRY(product_scores(matmul, head, head->q, row, rows, head->k, keys, head->scores,
+                           err));
+    DCP_TRY(
+        product_scores(matmul, head, dout, row, rows, head->v, keys, head->dscores, err));
     for (int64_t r = 0; r < rows; r++)
         softmax_row_backward(head->scores + r * keys, head->dscores + r * keys,
                              row + r + 1, keys, head->scale, lse[lse_at(head, row + r)],
                              s->dtype == DCP_BF16, (uint16_t *)head->p + r * keys,
                              (uint16_t *)head->ds + r * keys);
-    rc = product_keys(matmul, head, head->p, rows, keys, dout, row, accumulate, dv, ld,
-                      err);
-    if (!rc)
-        rc = product_keys(matmul, head, head->ds, rows, keys, head->q, row, accumulate,
-                          dk, ld, err);
-    if (!rc)
-        rc = product_rows(matmul, head, head->ds, rows, keys, head->k, dq, ld, err);
-    return rc;
+    DCP_TRY(product_keys(matmul, head, head->p, rows, keys, dout, row, accumulate, dv, ld,
+                         err));
+    DCP_TRY(product_keys(matmul, head, head->ds, rows, keys, head->q, row, accumulate, dk,
+                         ld, err));
+    return product_rows(matmul, head, head->ds, rows, keys, head->k, dq, ld, err);
 }
 
 static int backward_head(struct ops_dnn_worker *worker, struct head *head,
@@ -401,9 +389,7 @@ int ops_dnn_attention(void *ctx, const struct ops_attention *shape, const float 
                       void *out, float *lse, struct dcp_error *err)
 {
     struct ops_dnn *dnn = ctx;
-    int rc = reserve_workers(dnn, shape, err);
-    if (rc)
-        return rc;
+    DCP_TRY(reserve_workers(dnn, shape, err));
     matlib_region_begin();
     OPS_PARALLEL_FOR(true)
     for (int64_t i = 0; i < shape->batch * shape->n_head; i++) {
@@ -423,9 +409,7 @@ int ops_dnn_attention_backward(void *ctx, const struct ops_attention *shape,
 {
     (void)out;
     struct ops_dnn *dnn = ctx;
-    int rc = reserve_workers(dnn, shape, err);
-    if (rc)
-        return rc;
+    DCP_TRY(reserve_workers(dnn, shape, err));
     matlib_region_begin();
     OPS_PARALLEL_FOR(true)
     for (int64_t i = 0; i < shape->batch * shape->n_head; i++) {

@@ -286,9 +286,7 @@ static int linear_gelu(void *ctx, const struct ops_matmul *shape, const void *x,
 {
     int64_t n = shape->m * shape->n;
     const float *y = kept;
-    int rc = matmul(ctx, shape, x, weight, bias, NULL, kept, err);
-    if (rc)
-        return rc;
+    DCP_TRY(matmul(ctx, shape, x, weight, bias, NULL, kept, err));
     OPS_PARALLEL_FOR(n > ENOUGH)
     for (int64_t i = 0; i < n; i += PART)
         gelu_part(shape->dtype, min_i64(PART, n - i), y + i,

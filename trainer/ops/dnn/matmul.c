@@ -82,12 +82,11 @@ int matmul_run(struct matmul *matmul, const struct matmul_shape *shape, const vo
     wide.dtype = DCP_F32;
     wide.lda = shape->trans_a ? shape->m : shape->k;
     wide.ldb = shape->trans_b ? shape->k : shape->n;
-    rc = widen(&matmul->a, a, shape->trans_a ? shape->k : shape->m, wide.lda, shape->lda,
-               err);
-    if (!rc)
-        rc = widen(&matmul->b, b, shape->trans_b ? shape->n : shape->k, wide.ldb,
-                   shape->ldb, err);
-    return rc ? rc : matlib_sgemm(&wide, matmul->a.data, matmul->b.data, c, err);
+    DCP_TRY(widen(&matmul->a, a, shape->trans_a ? shape->k : shape->m, wide.lda,
+                  shape->lda, err));
+    DCP_TRY(widen(&matmul->b, b, shape->trans_b ? shape->n : shape->k, wide.ldb,
+                  shape->ldb, err));
+    return matlib_sgemm(&wide, matmul->a.data, matmul->b.data, c, err);
 }
 
 #endif

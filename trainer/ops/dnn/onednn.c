@@ -260,9 +260,7 @@ int matlib_bf16(struct matlib *lib, const struct matmul_shape *s, const uint16_t
     int rc = find_product(lib, s, &p, err);
     if (rc || !p->primitive)
         return rc;
-    rc = reserve_work(lib, p->work_bytes, err);
-    if (rc)
-        return rc;
+    DCP_TRY(reserve_work(lib, p->work_bytes, err));
     *out_done = true;
     dnnl_exec_arg_t args[] = { { DNNL_ARG_SRC, p->a },
                                { DNNL_ARG_WEIGHTS, p->b },
