@@ -193,6 +193,7 @@ static int decide(struct dcp_reshard *reshard, const char *target_path,
         dcp_error_hint(err, "'dcp-reshard formats' lists them");
         return DCP_E_UNSUPPORTED;
     }
+    format = reshard->format->name;
     reshard->packs = reshard->format->packs != NULL;
     if (reshard->packs)
         reshard->format = reshard->format->packs;

@@ -80,8 +80,9 @@ struct dcp_differs {
 };
 
 struct dcp_format {
-    const char *name; /* as in --to: "native", "safetensors", "torch", "hf" */
-    const char *help; /* one line for people */
+    const char *name;  /* as in --to: "native", "safetensors", "torch", "hf" */
+    const char *alias; /* an older name, which is understood too; or NULL */
+    const char *help;  /* one line for people */
     const char
         *suffixes; /* "model.bin" ends; blank-separated: ".bin .pt .pth"; "" for none */
     unsigned flags;
@@ -138,7 +139,7 @@ struct dcp_format {
 
 /* All formats, NULL-terminated, in the order of `dcp-reshard formats`. Static. */
 DCP_PUBLIC const struct dcp_format *const *dcp_formats(void);
-/* By name, or NULL. */
+/* By name or alias, or NULL. */
 DCP_PUBLIC const struct dcp_format *dcp_format_find(const char *name);
 /* The format that writes such a file name by its suffix, or NULL. */
 DCP_PUBLIC const struct dcp_format *dcp_format_for_suffix(const char *name);
