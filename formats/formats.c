@@ -27,7 +27,7 @@ static const struct dcp_format *const formats[] = {
     &dcp_format_torch,       &dcp_format_hf,
     &dcp_format_hf_trainer,  &dcp_format_fsdp_ranks,
     &dcp_format_npy,         &dcp_format_npz,
-    &dcp_format_dcp,         &dcp_format_gguf,
+    &dcp_format_torch_dist,  &dcp_format_gguf,
     &dcp_format_llmc,        &dcp_format_llmc_run,
     &dcp_format_meta_llama,  &dcp_format_deepspeed,
     &dcp_format_universal,   NULL,
@@ -41,7 +41,8 @@ const struct dcp_format *const *dcp_formats(void)
 const struct dcp_format *dcp_format_find(const char *name)
 {
     for (size_t i = 0; formats[i]; i++)
-        if (!strcmp(formats[i]->name, name))
+        if (!strcmp(formats[i]->name, name) ||
+            (formats[i]->alias && !strcmp(formats[i]->alias, name)))
             return formats[i];
     return NULL;
 }

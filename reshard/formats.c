@@ -31,7 +31,7 @@ static const struct {
 };
 #define N_MARKS DCP_ARRAY_LEN(marks)
 
-/* "PyTorch file: .bin .pt": the suffixes by which `export` chooses it. */
+/* "PyTorch file: .bin .pt": the suffixes by which `export` chooses it; older names. */
 static void add_row(struct dcp_table *table, const struct dcp_format *f)
 {
     char letters[N_MARKS + 1] = "";
@@ -40,8 +40,9 @@ static void add_row(struct dcp_table *table, const struct dcp_format *f)
         letters[k] = has(f, marks[k].flag) ? marks[k].letter : '-';
     dcp_table_cell(table, "%s", f->name);
     dcp_table_cell(table, "%s", letters);
-    dcp_table_cell(table, "%s%s%s", f->help, suffixed ? ": " : "",
-                   suffixed ? f->suffixes : "");
+    dcp_table_cell(table, "%s%s%s%s%s", f->help, suffixed ? ": " : "",
+                   suffixed ? f->suffixes : "", f->alias ? "; also called " : "",
+                   f->alias ? f->alias : "");
 }
 
 /* What the letters mean. */
@@ -85,8 +86,9 @@ static int print_json(struct dcp_main *m, struct dcp_error *err)
     json_t *list = json_array();
     int rc = dcp_doc_set(doc, "formats", list);
     for (size_t i = 0; formats[i] && !rc; i++) {
-        json_t *item = json_pack("{s:s, s:s, s:s}", "name", formats[i]->name, "help",
-                                 formats[i]->help, "suffixes", formats[i]->suffixes);
+        json_t *item = json_pack("{s:s, s:s?, s:s, s:s}", "name", formats[i]->name,
+                                 "alias", formats[i]->alias, "help", formats[i]->help,
+                                 "suffixes", formats[i]->suffixes);
         for (size_t k = 0; k < N_MARKS; k++)
             rc |= dcp_doc_set(item, marks[k].key,
                               json_boolean(has(formats[i], marks[k].flag)));

@@ -106,11 +106,12 @@ static int check_spelling(const struct reshard_settings *s,
     static const char *const names[] = { NULL, "nested", "flat", "torchtitan", "kept" };
     out->spelling = names[s->spelling];
     out->prefix = s->prefix;
-    if ((!out->spelling && !out->prefix) || (s->to && !strcmp(s->to, "dcp")))
+    if ((!out->spelling && !out->prefix) ||
+        (s->to && dcp_format_find(s->to) == dcp_format_find("torch-dist")))
         return DCP_OK;
-    dcp_error_set(err, DCP_E_USAGE, "'--%s' is for keys of a target of format dcp",
+    dcp_error_set(err, DCP_E_USAGE, "'--%s' is for keys of a target of format torch-dist",
                   out->spelling ? "spelling" : "prefix");
-    dcp_error_hint(err, "add --to dcp; other formats have --rename");
+    dcp_error_hint(err, "add --to torch-dist; other formats have --rename");
     return DCP_E_USAGE;
 }
 

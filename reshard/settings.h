@@ -36,13 +36,13 @@ int reshard_settings_check(const struct reshard_settings *settings,
     "the weights the model computes with, or the optimizer's masters (auto: masters " \
     "for "                                                                            \
     "another --dtype, and for a model alone out of DeepSpeed's files)"
-#define RESHARD_HELP_SPELLING                                                       \
-    "keys of the optimizer with --to dcp: nested as get_state_dict of PyTorch has " \
-    "them, "                                                                        \
+#define RESHARD_HELP_SPELLING                                                          \
+    "keys of the optimizer with --to torch-dist: nested as get_state_dict of PyTorch " \
+    "has them, "                                                                       \
     "flat as with flatten_optimizer_state_dict, torchtitan's, or kept as in SRC"
-#define RESHARD_HELP_PREFIX                                                          \
-    "container of the weights with --to dcp: model, app.model, or '' for none; the " \
-    "optimizer stands beside it, as optim"
+#define RESHARD_HELP_PREFIX                                                             \
+    "container of the weights with --to torch-dist: model, app.model, or '' for none; " \
+    "the optimizer stands beside it, as optim"
 #define RESHARD_HELP_CONFIG \
     "config.json of the model, for DST that needs one (default: SRC's)"
 #define RESHARD_HELP_LOSSY "leave out what DST cannot hold, instead of refusing"

@@ -371,7 +371,7 @@ int dcp_dcp_index(const struct dcp_source *source, struct dcp_catalog *catalog,
 {
     struct dcp_reading r = { .source = source, .catalog = catalog };
 
-    catalog->format = dcp_format_dcp.name;
+    catalog->format = dcp_format_torch_dist.name;
     if (dcp_shards_probe(source))
         return dcp_shards_index(source, catalog, err);
     dcp_keys_init(&r.keys);

@@ -66,8 +66,9 @@ static enum dcp_fate fate(const struct dcp_catalog *src,
                : DCP_FATE_HELD;
 }
 
-const struct dcp_format dcp_format_dcp = {
-    .name = "dcp",
+const struct dcp_format dcp_format_torch_dist = {
+    .name = "torch-dist",
+    .alias = "dcp",
     .help = "PyTorch distributed checkpoint (torch.distributed.checkpoint), FSDP",
     .suffixes = "",
     .flags = DCP_FORMAT_READS | DCP_FORMAT_WRITES | DCP_FORMAT_SHARDED |

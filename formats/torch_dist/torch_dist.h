@@ -5,6 +5,6 @@
 
 #include <dcp/format.h>
 
-extern const struct dcp_format dcp_format_dcp;
+extern const struct dcp_format dcp_format_torch_dist;
 
 #endif

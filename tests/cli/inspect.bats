@@ -325,13 +325,13 @@ open("odd.safetensors", "wb").write(
 
 @test "diff finds what an optimizer keeps of a weight under another key" {
     local file=$BATS_TEST_DIRNAME/../formats/data/torch/nested.pt
-    run -0 dcp-reshard "$file" spelled --to dcp
+    run -0 dcp-reshard "$file" spelled --to torch-dist
     run -0 dcp-inspect ls spelled
     [[ $output == *"optimizer.state.bn.bias.step"* ]]
     run -0 dcp-inspect diff "$file" spelled
     run -0 dcp-inspect diff spelled "$file" --read
     [[ $output == "same      25 tensors, "* ]]
-    run -0 dcp-reshard spelled less --select '*bias*' --select '*weight' --to dcp
+    run -0 dcp-reshard spelled less --select '*bias*' --select '*weight' --to torch-dist
     run -1 dcp-inspect diff "$file" less
     [[ $output == *"only in A optimizer.state.0.step"* ]]
 }

@@ -76,7 +76,7 @@ steps_of() {
     json 'd["same"]'
     run -0 dcp-inspect at-once
     [[ $output == *"lineage      6   run "* && $output != *"· lineage"* ]]
-    dcp-reshard run out.dcp --to dcp
+    dcp-reshard run out.dcp --to torch-dist
     dcp-reshard out.dcp back
     train -q --resume back --steps 7 # the run is known through other formats, too
 }

@@ -305,13 +305,25 @@ on_tty() {
     [[ $output != *…* && $output == *"digests, any"*"world and layout"*"any ranks"* ]]
 }
 
+@test "a format answers to the name it had before" {
+    dcp-reshard "$BATS_FILE_TMPDIR/run" new --to torch-dist
+    dcp-reshard "$BATS_FILE_TMPDIR/run" old --to dcp
+    diff -r new old
+    run -0 dcp-inspect old --json
+    json 'd["format"] == "torch-dist"'
+    run -2 dcp-reshard "$BATS_FILE_TMPDIR/run" x --to dcp --parity 1
+    [[ $output == *"a target of format torch-dist has no parity"* ]]
+}
+
 @test "formats" {
     run -0 dcp-reshard formats
     [[ ${lines[0]} == format*can*"what it is" && ${lines[-1]} == *codecs* ]]
     for name in native safetensors torch hf; do
         grep -q "^$name " <<<"$output"
     done
+    grep -q '^torch-dist .*' <<<"$output"
     run -0 dcp-reshard formats --json
+    json '[f["alias"] for f in d["formats"] if f["name"] == "torch-dist"] == ["dcp"]'
     json 'd["schema"] == "dcp.formats/1"
           and [f["sharded"] for f in d["formats"] if f["name"] == "native"] == [True]'
 }

@@ -356,7 +356,7 @@ assert json.loads(sys.argv[1])["resume_step"] == 5, sys.argv[1]' "$output"
 @test "resumes from checkpoints of other programs as if never stopped" {
     train -q --set checkpoint.dir=whole
     train -q --steps 10
-    for format in deepspeed universal dcp torch bundle; do
+    for format in deepspeed universal torch-dist torch bundle; do
         dcp-reshard run "other.$format" --to $format >/dev/null
         train -q --set checkpoint.dir=on-$format --resume "other.$format"
         diff <(losses whole | tail -10) <(losses on-$format)
@@ -371,7 +371,7 @@ assert json.loads(sys.argv[1])["resume_step"] == 5, sys.argv[1]' "$output"
     train -q --steps 5
     dcp-reshard export run hf >/dev/null
     train -q --set model.init=hf --set checkpoint.dir=from-hf --steps 3
-    for format in safetensors npz gguf llmc dcp deepspeed; do
+    for format in safetensors npz gguf llmc torch-dist deepspeed; do
         dcp-reshard run "model.$format" --to $format --only model >/dev/null
         train -q --set "model.init=model.$format" --set checkpoint.dir=from-$format --steps 3
         diff <(losses from-hf) <(losses from-$format)

@@ -30,7 +30,7 @@ static void open_fixture(const char *folder, struct checkpoint *out)
 
     snprintf(path, sizeof path, DATA "%s", folder);
     checkpoint_open(path, out);
-    assert_string_equal(out->place.format->name, "dcp");
+    assert_string_equal(out->place.format->name, "torch-dist");
 }
 
 static void assert_object(const struct dcp_catalog *catalog, const char *name,
@@ -335,7 +335,7 @@ static void test_written_again(void **state)
         snprintf(again, sizeof again, "%s/again%zu", folder->path, f);
         snprintf(target, sizeof target, "%s/to%zu", folder->path, f);
         open_fixture(folders[f], &from);
-        reshard(path, target, "dcp", 3, "dim0");
+        reshard(path, target, "torch-dist", 3, "dim0");
         checkpoint_open(target, &to);
         assert_same(&from, &to);
         check_places(to.catalog);
@@ -470,9 +470,9 @@ static void test_probe(void **state)
 
     (void)state;
     assert_int_equal(dcp_store_mem(&store, NULL), 0);
-    assert_int_equal(dcp_format_dcp.probe(&source), 0);
+    assert_int_equal(dcp_format_torch_dist.probe(&source), 0);
     assert_int_equal(copy_file(&store, "torch-2.2.2", "__0_0.distcp"), 0);
-    assert_true(dcp_format_dcp.probe(&source) > 0);
+    assert_true(dcp_format_torch_dist.probe(&source) > 0);
     assert_int_equal(dcp_catalog_new(&catalog, NULL), 0);
     assert_int_equal(dcp_dcp_index(&source, catalog, &err), DCP_E_CORRUPT);
     assert_non_null(strstr(err.message, "there is no '.metadata': the save did not end"));

@@ -85,8 +85,8 @@ static int write_it(struct fixture *f)
 
     f->err = (struct dcp_error){ 0 };
     assert_int_equal(dcp_catalog_sort(f->catalog, NULL), 0);
-    return format_write(&f->source, f->catalog, &dcp_format_dcp, &options, &f->store,
-                        &f->err);
+    return format_write(&f->source, f->catalog, &dcp_format_torch_dist, &options,
+                        &f->store, &f->err);
 }
 
 static void write_and_read(struct fixture *f)
@@ -94,7 +94,7 @@ static void write_and_read(struct fixture *f)
     if (write_it(f))
         fail_msg("%s", f->err.message);
     assert_int_equal(dcp_catalog_new(&f->again, NULL), 0);
-    if (dcp_format_dcp.index(&f->source, f->again, &f->err))
+    if (dcp_format_torch_dist.index(&f->source, f->again, &f->err))
         fail_msg("%s", f->err.message);
 }
 
@@ -438,12 +438,12 @@ static void test_common(void **state)
                      0);
     assert_int_equal(dcp_store_write_file(&f.store, "common.pt", data, n, NULL), 0);
     assert_int_equal(dcp_catalog_new(&f.again, NULL), 0);
-    assert_int_equal(dcp_format_dcp.index(&f.source, f.again, &f.err), 0);
+    assert_int_equal(dcp_format_torch_dist.index(&f.source, f.again, &f.err), 0);
     assert_int_equal(f.again->n_tensors, 1); /* nobody says that it is Megatron's */
     dcp_catalog_free(f.again);
     assert_int_equal(dcp_store_write_file(&f.store, "metadata.json", "{}", 2, NULL), 0);
     assert_int_equal(dcp_catalog_new(&f.again, NULL), 0);
-    if (dcp_format_dcp.index(&f.source, f.again, &f.err))
+    if (dcp_format_torch_dist.index(&f.source, f.again, &f.err))
         fail_msg("%s", f.err.message);
     assert_json(&f, "common.epoch", "3");
     assert_int_equal(tensor_of(&f, "common.rng")->role, DCP_ROLE_OTHER);
@@ -455,7 +455,8 @@ static void test_common(void **state)
     assert_int_equal(f.store.ops->remove(f.store.self, "common.pt", NULL), 0);
     assert_int_equal(dcp_store_write_file(&f.store, "common.pt", data, n, NULL), 0);
     assert_int_equal(dcp_catalog_new(&f.again, NULL), 0);
-    assert_int_equal(dcp_format_dcp.index(&f.source, f.again, &f.err), DCP_E_CORRUPT);
+    assert_int_equal(dcp_format_torch_dist.index(&f.source, f.again, &f.err),
+                     DCP_E_CORRUPT);
     free(data);
     end(&f);
 }

@@ -303,7 +303,7 @@ static void test_hostile_safetensors(void **state)
 static void test_hostile_dcp(void **state)
 {
     (void)state;
-    check_hostile("baddcp", "dcp");
+    check_hostile("baddcp", "torch-dist");
 }
 
 static void test_hostile_gguf(void **state)

@@ -229,6 +229,7 @@ static void test_table(void **state)
     (void)state;
     for (const struct dcp_format *const *f = dcp_formats(); *f; f++, n++) {
         assert_ptr_equal(dcp_format_find((*f)->name), *f);
+        assert_true(!(*f)->alias || dcp_format_find((*f)->alias) == *f);
         assert_true((*f)->help[0]);
         assert_true((*f)->flags & (DCP_FORMAT_READS | DCP_FORMAT_WRITES));
         assert_true(!((*f)->flags & DCP_FORMAT_READS) || ((*f)->probe && (*f)->index));
@@ -239,6 +240,7 @@ static void test_table(void **state)
     }
     assert_true(n >= 5);
     assert_null(dcp_format_find("none"));
+    assert_string_equal(dcp_format_find("dcp")->name, "torch-dist");
     assert_string_equal(dcp_format_for_suffix("run/model.bin")->name, "torch");
     assert_string_equal(dcp_format_for_suffix("x.ckpt")->name, "torch");
     assert_string_equal(dcp_format_for_suffix("a.safetensors")->name, "safetensors");

@@ -87,10 +87,11 @@ static void check_write(const struct dcp_source *source,
 
     must(!dcp_store_mem(&store, NULL) && !dcp_catalog_new(&again, NULL));
     const struct dcp_source written = { &store, "", true };
-    int rc = format_write(source, catalog, &dcp_format_dcp, &options, &store, &err);
+    int rc =
+        format_write(source, catalog, &dcp_format_torch_dist, &options, &store, &err);
     must(!rc || rc == DCP_E_MISMATCH || rc == DCP_E_CORRUPT);
     if (!rc) {
-        rc = dcp_format_dcp.index(&written, again, &err);
+        rc = dcp_format_torch_dist.index(&written, again, &err);
         if (rc)
             fprintf(stderr, "%s\n", err.message);
         must(!rc);
@@ -110,8 +111,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size_bytes)
     put_data(&store);
     const struct dcp_source source = { &store, "", true };
     must(!dcp_catalog_new(&catalog, NULL));
-    dcp_format_dcp.probe(&source);
-    int rc = dcp_format_dcp.index(&source, catalog, &err);
+    dcp_format_torch_dist.probe(&source);
+    int rc = dcp_format_torch_dist.index(&source, catalog, &err);
     must(rc == DCP_OK || err.message[0]);
     if (!rc) {
         must(!dcp_catalog_sort(catalog, NULL));

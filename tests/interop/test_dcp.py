@@ -56,7 +56,7 @@ def program(name, *arguments):
 
 
 def reshard(source, target, *arguments):
-    program("dcp-reshard", source, target, "--to", "dcp", "--layout", "dim0", *arguments)
+    program("dcp-reshard", source, target, "--to", "torch-dist", "--layout", "dim0", *arguments)
 
 
 # -- ranks ---------------------------------------------------------------------------

@@ -162,7 +162,7 @@ class Spelling(unittest.TestCase):
         with self.assertRaisesRegex(AssertionError, "a number that several weights fit"):
             reshard(self.path("both.pt"), self.path("flat"), "--spelling", "flat")
         reshard(self.path("both.pt"), self.path("kept"), "--spelling", "kept")
-        with self.assertRaisesRegex(AssertionError, "is for keys of a target of format dcp"):
+        with self.assertRaisesRegex(AssertionError, "is for keys of a target of format torch-dist"):
             program("dcp-reshard", self.path("both.pt"), self.path("x"), "--prefix", "m")
 
 

@@ -123,7 +123,7 @@ class Trainer(unittest.TestCase):
 
     def check_dcp(self, folder, model, wanted):
         """What PyTorch reads of a distributed checkpoint that it became."""
-        reshard(folder, self.path("dcp"), "dcp", "--force")
+        reshard(folder, self.path("dcp"), "torch-dist", "--force")
         dcp_to_torch_save(self.path("dcp"), self.path("all.pt"))
         tree = torch.load(self.path("all.pt"), weights_only=False)
         states = tree["optim"]["state"]
@@ -316,7 +316,7 @@ class Trainer(unittest.TestCase):
                          [5, 9])
         self.assertEqual(objects["optimizer"]["step"], 9)
         for source in (folder, self.path("step")):
-            reshard(source, self.path("dcp"), "dcp", "--force")
+            reshard(source, self.path("dcp"), "torch-dist", "--force")
             dcp_to_torch_save(self.path("dcp"), self.path("all.pt"))
             states = torch.load(self.path("all.pt"), weights_only=False)["optim"]["state"]
             self.assertEqual([states[name]["step"] for name in ("weight", "bias")], [5, 9])

@@ -307,6 +307,7 @@ leftovers[].why          string    or why it stays
 """),
     "formats": ("dcp-reshard formats", """
 formats[].name       string    for --to
+formats[].alias      string?   an older name, which is understood too
 formats[].help       string    what it is
 formats[].suffixes   string    that mean it
 formats[].reads      boolean   it can be read

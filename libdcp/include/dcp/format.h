@@ -97,8 +97,9 @@ struct dcp_differs {
 };
 
 struct dcp_format {
-    const char *name; /* as in --to: "native", "safetensors", "torch", "hf" */
-    const char *help; /* one line for people */
+    const char *name;  /* as in --to: "native", "safetensors", "torch", "hf" */
+    const char *alias; /* an older name, which is understood too; or NULL */
+    const char *help;  /* one line for people */
     const char
         *suffixes; /* "model.bin" ends; blank-separated: ".bin .pt .pth"; "" for none */
     unsigned flags;
@@ -167,7 +168,7 @@ struct dcp_format {
 
 /* All formats, NULL-terminated, in the order of `dcp-reshard formats`. Static. */
 DCP_PUBLIC const struct dcp_format *const *dcp_formats(void);
-/* By name, or NULL. */
+/* By name or alias, or NULL. */
 DCP_PUBLIC const struct dcp_format *dcp_format_find(const char *name);
 /* The one of steps, DCP_FORMAT_STEPS. */
 DCP_PUBLIC const struct dcp_format *dcp_format_of_steps(void);
