@@ -1,4 +1,4 @@
-/* unknown: why nobody knows a source: it cannot be read, it was cut off, or it is of a
+/* unknown: why nobody knows a source: it cannot be read, it was incomplete, or it is of a
  * kind that this library does not read. */
 #include "base/mem.h"
 #include "base/str.h"
@@ -63,10 +63,10 @@ static int check_file(const struct dcp_source *source, struct dcp_error *err)
     size_t n = in.size_bytes < sizeof head ? (size_t)in.size_bytes : sizeof head;
     int rc = dcp_input_read(&in, 0, head, n, err);
     if (!rc && n < sizeof head)
-        rc = dcp_error_set(err, DCP_E_CORRUPT,
-                           "'%s' has %zu bytes, too few for a checkpoint: it may be cut "
-                           "off",
-                           in.shown, n);
+        rc = dcp_error_set(
+            err, DCP_E_CORRUPT,
+            "'%s' has %zu bytes, too few for a checkpoint: it may be incomplete",
+            in.shown, n);
     else if (!rc && !memcmp(head, "PK\3\4", 4))
         rc = check_zip(&in, err);
     if (rc == DCP_E_CORRUPT)

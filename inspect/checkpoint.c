@@ -2,15 +2,15 @@
 
 #include "base/mem.h"
 #include "base/str.h"
-#include "cli/damage.h"
+#include "cli/corruption.h"
 #include "cli/doc.h"
 #include "cli/source.h"
 #include "verbs.h"
 #include <string.h>
 
-bool inspect_is_run(const struct dcp_place *place)
+bool inspect_is_run(const struct dcp_location *location)
 {
-    const struct dcp_source *source = &place->source;
+    const struct dcp_source *source = &location->source;
     return source->is_dir && source->name[0];
 }
 
@@ -18,17 +18,17 @@ int inspect_open(struct dcp_main *m, const char *path, struct inspect_checkpoint
                  struct dcp_error *err)
 {
     *out = (struct inspect_checkpoint){ 0 };
-    DCP_TRY(dcp_source_open(m, path, &out->place, err));
-    int rc = dcp_place_index(&out->place, &out->catalog, err);
-    bool again = rc == DCP_E_NOT_FOUND && inspect_is_run(&out->place) &&
-                 dcp_place_failed(&out->place, DCP_E_IO, NULL) != DCP_E_IO;
-    if (!rc && out->place.damage.code && m->command != &inspect_show)
-        dcp_damage_tell_mended(m, &out->place);
+    DCP_TRY(dcp_source_open(m, path, &out->location, err));
+    int rc = dcp_location_index(&out->location, &out->catalog, err);
+    bool again = rc == DCP_E_NOT_FOUND && inspect_is_run(&out->location) &&
+                 dcp_location_failed(&out->location, DCP_E_IO, NULL) != DCP_E_IO;
+    if (!rc && out->location.corruption.code && m->command != &inspect_show)
+        dcp_corruption_tell_reconstructed(m, &out->location);
     if (rc)
         inspect_close(out);
-    else if (inspect_is_run(&out->place) &&
+    else if (inspect_is_run(&out->location) &&
              m->command != &inspect_show) /* which lists them */
-        dcp_damage_passed_over(&out->place, &m->log);
+        dcp_corruption_passed_over(&out->location, &m->log);
     if (!again)
         return rc;
     *err = (struct dcp_error){ 0 }; /* it went meanwhile: a newer one is there */
@@ -39,7 +39,7 @@ void inspect_close(struct inspect_checkpoint *checkpoint)
 {
     dcp_reader_free(checkpoint->reader);
     dcp_catalog_free(checkpoint->catalog);
-    dcp_place_close(&checkpoint->place);
+    dcp_location_close(&checkpoint->location);
     *checkpoint = (struct inspect_checkpoint){ 0 };
 }
 
@@ -48,7 +48,7 @@ int inspect_reader(struct inspect_checkpoint *checkpoint, bool verify,
 {
     return checkpoint->reader
                ? DCP_OK
-               : dcp_reader_new(&checkpoint->place.source, checkpoint->catalog,
+               : dcp_reader_new(&checkpoint->location.source, checkpoint->catalog,
                                 INSPECT_READER_BYTES, verify, &checkpoint->reader, err);
 }
 
@@ -58,11 +58,11 @@ static int explain(const struct inspect_checkpoint *checkpoint, int rc,
 {
     if (rc == DCP_OK || rc == DCP_E_MEMORY)
         return rc;
-    if (dcp_place_failed(&checkpoint->place, rc, err) != rc)
+    if (dcp_location_failed(&checkpoint->location, rc, err) != rc)
         return err->code;
-    dcp_error_prefix(err, "cannot read '%s'", checkpoint->place.path);
+    dcp_error_prefix(err, "cannot read '%s'", checkpoint->location.path);
     if (rc == DCP_E_CORRUPT)
-        dcp_damage_hint(&checkpoint->place, false, err);
+        dcp_corruption_hint(&checkpoint->location, false, err);
     return rc;
 }
 
@@ -105,11 +105,11 @@ int inspect_select(const struct inspect_checkpoint *checkpoint,
     if (n == 0 && catalog->n_tensors > 0) {
         free(indices);
         dcp_error_set(err, DCP_E_NOT_FOUND, "no tensor of '%s' matches%s%s%s",
-                      checkpoint->place.path, selection->globs.n ? " '" : "",
+                      checkpoint->location.path, selection->globs.n ? " '" : "",
                       selection->globs.n ? selection->globs.items[0] : " --only",
                       selection->globs.n ? "'" : "");
         dcp_error_hint(err, "'dcp-inspect ls %s' lists the names",
-                       checkpoint->place.path);
+                       checkpoint->location.path);
         return DCP_E_NOT_FOUND;
     }
     *out = indices;
@@ -124,8 +124,8 @@ int inspect_find(const struct inspect_checkpoint *checkpoint, const char *name,
     *out_tensor = dcp_catalog_find(catalog, name);
     if (*out_tensor >= 0)
         return DCP_OK;
-    dcp_error_set(err, DCP_E_NOT_FOUND, "'%s' has no tensor '%s'", checkpoint->place.path,
-                  name);
+    dcp_error_set(err, DCP_E_NOT_FOUND, "'%s' has no tensor '%s'",
+                  checkpoint->location.path, name);
     DCP_CLEANUP_FREE const char **names =
         dcp_mem_calloc(catalog->n_tensors + 1, sizeof *names);
     for (size_t i = 0; names && i < catalog->n_tensors; i++)
@@ -135,13 +135,13 @@ int inspect_find(const struct inspect_checkpoint *checkpoint, const char *name,
         dcp_error_hint(err, "did you mean '%s'?", near);
     else
         dcp_error_hint(err, "'dcp-inspect ls %s' lists the names",
-                       checkpoint->place.path);
+                       checkpoint->location.path);
     return DCP_E_NOT_FOUND;
 }
 
 json_t *inspect_checkpoint_json(const struct inspect_checkpoint *checkpoint)
 {
-    return inspect_catalog_json(checkpoint->place.path, checkpoint->catalog);
+    return inspect_catalog_json(checkpoint->location.path, checkpoint->catalog);
 }
 
 json_t *inspect_catalog_json(const char *path, const struct dcp_catalog *catalog)
@@ -154,7 +154,7 @@ json_t *inspect_catalog_json(const char *path, const struct dcp_catalog *catalog
         dcp_doc_text(path), "format", catalog->format, "version",
         dcp_doc_text(catalog->version), "producer", dcp_doc_text(catalog->producer),
         "step", catalog->step < 0 ? json_null() : json_integer(catalog->step), "layout",
-        dcp_doc_text(catalog->layout), "world", catalog->world, "mesh", "dp",
+        dcp_doc_text(catalog->layout), "world", catalog->world_size, "mesh", "dp",
         catalog->mesh.dp ? catalog->mesh.dp : 1, "tp",
         catalog->mesh.tp ? catalog->mesh.tp : 1, "pp",
         catalog->mesh.pp ? catalog->mesh.pp : 1, "n_tensors",

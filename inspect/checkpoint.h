@@ -9,20 +9,20 @@
 #define INSPECT_READER_BYTES (16u << 20)
 
 struct inspect_checkpoint {
-    struct dcp_place place;
+    struct dcp_location location;
     struct dcp_catalog *catalog;
     struct dcp_reader *reader; /* once inspect_reader was called; threads clone it */
 };
 
-/* Opens a run folder (its newest whole step), a step, or a file or folder of a known
- * format. Steps that were passed over because they are damaged are logged. Caller owns,
- * inspect_close. Errors: those of dcp_place_open and dcp_place_index. */
+/* Opens a run folder (its newest complete step), a step, or a file or folder of a known
+ * format. Steps that were passed over because they are corrupt are logged. Caller owns,
+ * inspect_close. Errors: those of dcp_location_open and dcp_location_index. */
 int inspect_open(struct dcp_main *m, const char *path, struct inspect_checkpoint *out,
                  struct dcp_error *err);
 void inspect_close(struct inspect_checkpoint *checkpoint);
 
 /* Whether the user named a run folder, and the step in it was chosen. */
-bool inspect_is_run(const struct dcp_place *place);
+bool inspect_is_run(const struct dcp_location *location);
 
 /* Makes the reader. */
 int inspect_reader(struct inspect_checkpoint *checkpoint, bool verify,
@@ -55,12 +55,11 @@ json_t *inspect_checkpoint_json(const struct inspect_checkpoint *checkpoint);
 json_t *inspect_catalog_json(const char *path, const struct dcp_catalog *catalog);
 
 /* The option that fills the field `no_verify`, and the word that says so in a text. */
-#define INSPECT_OPT_NO_VERIFY                                              \
-    {                                                                      \
-        0, "no-verify", NULL,                                              \
-            "do not check digests: what a damaged "                        \
-            "checkpoint still holds",                                      \
-            NULL, DCP_OPT_FLAG, .at = offsetof(struct settings, no_verify) \
+#define INSPECT_OPT_NO_VERIFY                                                    \
+    {                                                                            \
+        0, "no-verify", NULL,                                                    \
+            "do not check digests: what a corrupt checkpoint still holds", NULL, \
+            DCP_OPT_FLAG, .at = offsetof(struct settings, no_verify)             \
     }
 #define INSPECT_NOT_VERIFIED "not verified (--no-verify)"
 

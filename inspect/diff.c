@@ -1,4 +1,5 @@
-/* diff: are two checkpoints the same, whatever their formats, layouts and worlds. */
+/* diff: are two checkpoints the same, whatever their formats, shardings and world sizes.
+ */
 #include "diff.h"
 
 #include "base/clock.h"
@@ -53,10 +54,10 @@ static const struct dcp_opt opts[] = {
       AT(selection.only) },
     { 0, "atol", "X", "numbers may differ by X", "Tolerance (none: bit for bit)",
       DCP_OPT_REAL, AT(tolerance.atol) },
-    { 0, "rtol", "X", "or by X times the number in B (both: their sum)", NULL,
+    { 0, "rtol", "X", "relative tolerance, times the number in B (both: their sum)", NULL,
       DCP_OPT_REAL, AT(tolerance.rtol) },
-    { 0, "ulp", "N", "or by N steps of the coarser dtype", NULL, DCP_OPT_INT,
-      AT(tolerance.ulp), .max = INT64_MAX },
+    { 0, "ulp", "N", "tolerance in units of the last place of the coarser dtype", NULL,
+      DCP_OPT_INT, AT(tolerance.ulp), .max = INT64_MAX },
     { 'n', "limit", "N", "name the first N differing tensors (default 20); 0 names all",
       "Output", DCP_OPT_INT, AT(limit), .max = INT64_MAX },
     { 0, "read", NULL, "read and compare also where stored fingerprints are equal", NULL,
@@ -87,15 +88,14 @@ const struct dcp_command inspect_diff = {
     .operands = "A B",
     .min_operands = 2,
     .max_operands = 2,
-    .purpose = "are two checkpoints the same: any formats, any worlds",
-    .about =
-        "A and B are run folders (their newest whole steps), steps, or files or "
-        "folders of known formats. Tensors are matched by name, else by what they are "
-        "(weight, master, moment) and the parameter they belong to, but for "
-        "a prefix 'transformer.', 'model.' or 'module.' of wrappers, and compared by "
-        "their fingerprints where both have them, else read. Numbers of different "
-        "dtypes are compared by value. Objects (scheduler, random numbers, data "
-        "cursor) are compared where both formats hold them.",
+    .purpose = "are two checkpoints the same: any formats, any world sizes",
+    .about = "A and B are run folders (their newest complete steps), steps, or files or "
+             "folders of known formats. Tensors are matched by name, else by what they "
+             "are (weight, master, moment) and the parameter they belong to, but for a "
+             "prefix 'transformer.', 'model.' or 'module.' of wrappers, and compared by "
+             "their fingerprints where both have them, else read. Numbers of different "
+             "dtypes are compared by value. Objects (scheduler, random numbers, data "
+             "cursor) are compared where both formats hold them.",
     .opts = opts,
     .settings_size_bytes = sizeof(struct settings),
     .defaults = &defaults,

@@ -185,7 +185,7 @@ static bool is_compared(const char *name)
 static int pair_objects(struct inspect_diff_result *diff, struct dcp_error *err)
 {
     const struct dcp_catalog *a = diff->a.catalog, *b = diff->b.catalog;
-    bool one_format = diff->a.place.format == diff->b.place.format;
+    bool one_format = diff->a.location.format == diff->b.location.format;
     diff->objects = dcp_mem_calloc(a->n_objects + b->n_objects, sizeof *diff->objects);
     if (!diff->objects)
         return dcp_error_memory(err, "the pairs of objects");
@@ -216,8 +216,8 @@ int inspect_diff_pair(struct inspect_diff_result *diff,
     /* Objects are training state: no part of a selection, and not every format holds
      * them. */
     diff->objects_compared = selection->globs.n == 0 && selection->only == DCP_ONLY_ALL &&
-                             (diff->a.place.format->flags & DCP_FORMAT_OBJECTS) &&
-                             (diff->b.place.format->flags & DCP_FORMAT_OBJECTS);
+                             (diff->a.location.format->flags & DCP_FORMAT_OBJECTS) &&
+                             (diff->b.location.format->flags & DCP_FORMAT_OBJECTS);
     if (rc == DCP_OK && diff->objects_compared)
         rc = pair_objects(diff, err);
     return rc;

@@ -96,10 +96,10 @@ static void put_object(struct dcp_main *m, const struct inspect_object_diff *obj
 static void add_sides(struct dcp_buf *text, const struct inspect_diff_result *diff)
 {
     const struct dcp_catalog *a = diff->a.catalog, *b = diff->b.catalog;
-    if (strcmp(a->format, b->format) == 0 && (a->world > 1 || b->world > 1))
+    if (strcmp(a->format, b->format) == 0 && (a->world_size > 1 || b->world_size > 1))
         dcp_buf_add_fmt(text, "%s ↔ %s",
-                        dcp_human_items((uint64_t)a->world, "rank", "ranks").text,
-                        dcp_human_items((uint64_t)b->world, "rank", "ranks").text);
+                        dcp_human_items((uint64_t)a->world_size, "rank", "ranks").text,
+                        dcp_human_items((uint64_t)b->world_size, "rank", "ranks").text);
     else
         dcp_buf_add_fmt(text, "%s ↔ %s", a->format, b->format);
 }

@@ -97,8 +97,9 @@ static int dump_object(struct dcp_main *m, const struct inspect_checkpoint *chec
     int i = dcp_catalog_find_object(catalog, name);
     if (i < 0) {
         dcp_error_set(err, DCP_E_NOT_FOUND, "'%s' has no object '%s'",
-                      checkpoint->place.path, name);
-        dcp_error_hint(err, "'dcp-inspect show %s' names them", checkpoint->place.path);
+                      checkpoint->location.path, name);
+        dcp_error_hint(err, "'dcp-inspect show %s' names them",
+                       checkpoint->location.path);
         return DCP_E_NOT_FOUND;
     }
     const struct dcp_object *object = &catalog->objects[i];
@@ -123,7 +124,7 @@ static int dump(struct dcp_main *m, const struct settings *settings,
     DCP_CLEANUP_JSON json_t *doc = dcp_doc_new("dump");
     json_t *list = json_array();
     const struct dcp_catalog *catalog = checkpoint->catalog;
-    if (dcp_doc_set(doc, "path", dcp_doc_text(checkpoint->place.path)) ||
+    if (dcp_doc_set(doc, "path", dcp_doc_text(checkpoint->location.path)) ||
         dcp_doc_set(doc, "verified", json_boolean(!settings->no_verify)) ||
         dcp_doc_set(doc, "slices", list))
         return dcp_error_memory(err, "the JSON document");
@@ -157,13 +158,13 @@ static int run(struct dcp_main *m, const void *given, struct dcp_error *err)
 
 #define AT(field) .at = offsetof(struct settings, field)
 static const struct dcp_opt opts[] = {
-    { 'f', "full", NULL, "all elements, also of more than 1000", "Output", DCP_OPT_FLAG,
+    { 'f', "full", NULL, "all elements, even more than 1000", "Output", DCP_OPT_FLAG,
       AT(full) },
     { 0, "precision", "N",
       "digits of a number (default: as few as read back to the same)", NULL, DCP_OPT_INT,
       AT(precision), .min = 1, .max = 17 },
-    { 'o', "object", "NAME", "an object instead: scheduler, rng, data, ...", NULL,
-      DCP_OPT_TEXT, AT(object) },
+    { 'o', "object", "NAME", "an object instead of a tensor: scheduler, rng, data, ...",
+      NULL, DCP_OPT_TEXT, AT(object) },
     INSPECT_OPT_NO_VERIFY,
     { 0 },
 };
@@ -181,7 +182,7 @@ const struct dcp_command inspect_dump = {
     .operands = "PATH NAME[SLICE]...",
     .min_operands = 1,
     .max_operands = -1,
-    .purpose = "values of a slice",
+    .purpose = "print values of a slice",
     .about = INSPECT_ABOUT_PATH
     "\nA SLICE is NumPy's: first:end:step in each dimension, negative from the end, "
     "'...' "

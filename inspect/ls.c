@@ -248,8 +248,9 @@ static const struct dcp_opt opts[] = {
       "Output", DCP_OPT_CHOICE, AT(order) },
     { 'n', "limit", "N", "show the first N; 0 shows all", NULL, DCP_OPT_INT, AT(limit),
       .max = INT64_MAX },
-    { 'p', "pieces", NULL, "also the pieces of each: rank, file, region, offset, size",
-      NULL, DCP_OPT_FLAG, AT(pieces) },
+    { 'p', "pieces", NULL,
+      "also list the pieces of each: rank, file, region, offset, size", NULL,
+      DCP_OPT_FLAG, AT(pieces) },
     { 0 },
 };
 

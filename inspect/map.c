@@ -71,7 +71,7 @@ static void format_roles(const struct inspect_map_row *row, char out[DCP_N_ROLES
 }
 
 struct picture {
-    struct dcp_shorten names;
+    struct dcp_shortener names;
     int name_width, n_cells;
     bool has_roles, has_holes, has_replicas;
 };
@@ -92,7 +92,7 @@ static struct picture plan_picture(const struct dcp_main *m,
     for (size_t i = 0; names && i < n; i++)
         names[i] = rows[i].tensor->name;
     p.names = names && p.name_width > most ? dcp_shorten_choose(names, n, most)
-                                           : (struct dcp_shorten){ p.name_width, 0 };
+                                           : (struct dcp_shortener){ p.name_width, 0 };
     p.name_width = p.names.width;
     /* two blanks, name, roles, the frame, size: what is left is cells */
     p.n_cells = width - 2 - p.name_width - (p.has_roles ? 6 : 1) - 2 - 10;
@@ -140,15 +140,15 @@ static int put_row(struct dcp_main *m, const struct dcp_catalog *catalog,
     return rc;
 }
 
-static int put_legend(struct dcp_main *m, const struct picture *p, int world,
+static int put_legend(struct dcp_main *m, const struct picture *p, int world_size,
                       struct dcp_error *err)
 {
     const struct dcp_term *out = &m->out;
     DCP_CLEANUP_BUF struct dcp_buf text = { 0 }, wrapped = { 0 };
     dcp_buf_add_text(&text, "each cell shows the rank that holds most of it");
-    if (world > 10)
-        dcp_buf_add_text(&text, world > 62 ? "; 0-9, a-z, A-Z, and around again"
-                                           : "; a is 10, A is 36");
+    if (world_size > 10)
+        dcp_buf_add_text(&text, world_size > 62 ? "; 0-9, a-z, A-Z, and around again"
+                                                : "; a is 10, A is 36");
     if (p->has_replicas)
         dcp_buf_add_text(&text, "; * several hold it");
     if (p->has_holes)
@@ -200,41 +200,42 @@ static void put_ranks(struct dcp_main *m, const struct inspect_map_rank *ranks, 
 }
 
 static void put_balance(struct dcp_main *m, const struct inspect_map_rank *ranks,
-                        int world)
+                        int world_size)
 {
     uint64_t most = 0, least = UINT64_MAX, all = 0;
-    for (int r = 0; r < world; r++) {
+    for (int r = 0; r < world_size; r++) {
         most = ranks[r].size_bytes > most ? ranks[r].size_bytes : most;
         least = ranks[r].size_bytes < least ? ranks[r].size_bytes : least;
         all += ranks[r].size_bytes;
     }
-    int each = (world + RANKS_MOST - 1) / RANKS_MOST;
+    int each = (world_size + RANKS_MOST - 1) / RANKS_MOST;
     dcp_term_put(&m->out, "\n");
-    for (int first = 0; first < world; first += each) {
-        int last = first + each <= world ? first + each - 1 : world - 1;
+    for (int first = 0; first < world_size; first += each) {
+        int last = first + each <= world_size ? first + each - 1 : world_size - 1;
         put_ranks(m, ranks, first, last, most, all);
     }
-    if (world > 1)
+    if (world_size > 1)
         dcp_term_printf(&m->out, "  spread %.1f %% (%s to %s a rank)\n",
-                        all ? 100.0 * (double)(most - least) * world / (double)all : 0.0,
+                        all ? 100.0 * (double)(most - least) * world_size / (double)all
+                            : 0.0,
                         dcp_human_size(least).text, dcp_human_size(most).text);
 }
 
 static int print_text(struct dcp_main *m, const struct inspect_checkpoint *checkpoint,
                       const struct inspect_map_row *rows, size_t n, int64_t limit,
-                      const struct inspect_map_rank *ranks, int world,
+                      const struct inspect_map_rank *ranks, int world_size,
                       struct dcp_error *err)
 {
     const struct dcp_catalog *catalog = checkpoint->catalog;
     char path[512], layout[64];
     size_t n_shown = limit > 0 && (uint64_t)limit < n ? (size_t)limit : n;
     struct picture p = plan_picture(m, rows, n_shown);
-    dcp_str_escape(path, sizeof path, checkpoint->place.path);
+    dcp_str_escape(path, sizeof path, checkpoint->location.path);
     dcp_str_escape(layout, sizeof layout, catalog->layout ? catalog->layout : "");
     dcp_term_printf(
         &m->out, "%s%s%s   %s%s%s\n\n", dcp_term_style(&m->out, DCP_STYLE_BOLD), path,
         dcp_term_style(&m->out, DCP_STYLE_OFF), layout, layout[0] ? " on " : "",
-        dcp_human_items((uint64_t)world, "rank", "ranks").text);
+        dcp_human_items((uint64_t)world_size, "rank", "ranks").text);
     int rc = DCP_OK;
     for (size_t i = 0; i < n_shown && rc == DCP_OK && dcp_main_is_read(m); i++)
         rc = put_row(m, catalog, &rows[i], &p, err);
@@ -243,9 +244,9 @@ static int print_text(struct dcp_main *m, const struct inspect_checkpoint *check
     if (n_shown < n)
         dcp_term_printf(&m->out, "  %s more rows (--limit)\n",
                         dcp_human_count(n - n_shown).text);
-    rc = put_legend(m, &p, world, err);
+    rc = put_legend(m, &p, world_size, err);
     if (rc == DCP_OK)
-        put_balance(m, ranks, world);
+        put_balance(m, ranks, world_size);
     return rc;
 }
 
@@ -273,7 +274,7 @@ static json_t *row_json(const struct dcp_catalog *catalog, const struct dcp_tens
 
 static int print_json(struct dcp_main *m, const struct inspect_checkpoint *checkpoint,
                       const size_t *tensors, size_t n,
-                      const struct inspect_map_rank *ranks, int world,
+                      const struct inspect_map_rank *ranks, int world_size,
                       struct dcp_error *err)
 {
     DCP_CLEANUP_JSON json_t *doc = dcp_doc_new("map");
@@ -282,7 +283,7 @@ static int print_json(struct dcp_main *m, const struct inspect_checkpoint *check
     int rc = json_object_update(doc, head) ? DCP_E_MEMORY : DCP_OK;
     rc |= dcp_doc_set(doc, "ranks", rank_list);
     rc |= dcp_doc_set(doc, "tensors", list);
-    for (int r = 0; r < world && !rc; r++)
+    for (int r = 0; r < world_size && !rc; r++)
         rc =
             dcp_doc_add(rank_list, json_pack("{s:i, s:o, s:o}", "rank", r, "size_bytes",
                                              dcp_doc_u64(ranks[r].size_bytes), "n_pieces",
@@ -300,13 +301,14 @@ static int show(struct dcp_main *m, const struct settings *settings,
     DCP_CLEANUP_FREE struct inspect_map_rank *ranks = NULL;
     DCP_CLEANUP_FREE struct inspect_map_row *rows = NULL;
     size_t n_rows = 0;
-    int world = 1;
-    DCP_TRY(inspect_map_ranks(checkpoint->catalog, tensors, n, &ranks, &world, err));
+    int world_size = 1;
+    DCP_TRY(inspect_map_ranks(checkpoint->catalog, tensors, n, &ranks, &world_size, err));
     if (m->json)
-        return print_json(m, checkpoint, tensors, n, ranks, world, err);
+        return print_json(m, checkpoint, tensors, n, ranks, world_size, err);
     DCP_TRY(inspect_map_rows(checkpoint->catalog, tensors, n, settings->each, &rows,
                              &n_rows, err));
-    return print_text(m, checkpoint, rows, n_rows, settings->limit, ranks, world, err);
+    return print_text(m, checkpoint, rows, n_rows, settings->limit, ranks, world_size,
+                      err);
 }
 
 static int run(struct dcp_main *m, const void *given, struct dcp_error *err)
@@ -329,7 +331,7 @@ static const struct dcp_opt opts[] = {
     { 'n', "limit", "N", "draw the first N rows; 0 draws all", "Output", DCP_OPT_INT,
       AT(limit), .max = INT64_MAX },
     { 'e', "each", NULL,
-      "a row for each tensor, also where those of a parameter lie alike", NULL,
+      "a row for each tensor, even where those of a parameter are placed alike", NULL,
       DCP_OPT_FLAG, AT(each) },
     { 0 },
 };
@@ -346,7 +348,7 @@ const struct dcp_command inspect_map = {
     .operands = "PATH",
     .min_operands = 1,
     .max_operands = 1,
-    .purpose = "who holds what, drawn",
+    .purpose = "draw which rank holds what",
     .about =
         INSPECT_ABOUT_PATH "\nDraws each tensor as a bar over its elements, in the "
                            "colour and letter of the rank "

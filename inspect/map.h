@@ -26,10 +26,10 @@ int inspect_map_rows(const struct dcp_catalog *catalog, const size_t *tensors, s
                      bool each, struct inspect_map_row **out, size_t *out_n,
                      struct dcp_error *err);
 
-/* What each rank holds of the tensors selected: *out has *out_world items, freed with
- * free. Errors: MEMORY. */
+/* What each rank holds of the tensors selected: *out has *out_world_size items, freed
+ * with free. Errors: MEMORY. */
 int inspect_map_ranks(const struct dcp_catalog *catalog, const size_t *tensors, size_t n,
-                      struct inspect_map_rank **out, int *out_world,
+                      struct inspect_map_rank **out, int *out_world_size,
                       struct dcp_error *err);
 
 /* Paints n cells over a tensor: the rank that holds most of each, or INSPECT_CELL_….

@@ -140,14 +140,14 @@ int inspect_map_rows(const struct dcp_catalog *catalog, const size_t *tensors, s
 }
 
 int inspect_map_ranks(const struct dcp_catalog *catalog, const size_t *tensors, size_t n,
-                      struct inspect_map_rank **out, int *out_world,
+                      struct inspect_map_rank **out, int *out_world_size,
                       struct dcp_error *err)
 {
-    int world = catalog->world > 0 ? catalog->world : 1;
+    int world_size = catalog->world_size > 0 ? catalog->world_size : 1;
     for (size_t i = 0; i < catalog->n_pieces; i++)
-        if (catalog->pieces[i].rank >= world)
-            world = catalog->pieces[i].rank + 1;
-    struct inspect_map_rank *ranks = dcp_mem_calloc((size_t)world, sizeof *ranks);
+        if (catalog->pieces[i].rank >= world_size)
+            world_size = catalog->pieces[i].rank + 1;
+    struct inspect_map_rank *ranks = dcp_mem_calloc((size_t)world_size, sizeof *ranks);
     if (!ranks)
         return dcp_error_memory(err, "the ranks");
     for (size_t i = 0; i < n; i++) {
@@ -161,6 +161,6 @@ int inspect_map_ranks(const struct dcp_catalog *catalog, const size_t *tensors, 
         }
     }
     *out = ranks;
-    *out_world = world;
+    *out_world_size = world_size;
     return DCP_OK;
 }

@@ -168,7 +168,8 @@ static const struct dcp_opt opts[] = {
 };
 
 static const struct dcp_example examples[] = {
-    { "dcp-inspect scan model.bin", "may this file be loaded with weights_only=False?" },
+    { "dcp-inspect scan model.bin",
+      "is it safe to load this file with weights_only=False?" },
     { "dcp-inspect scan downloads --json", "all files of a folder, for a script" },
     { 0 },
 };
@@ -184,7 +185,7 @@ const struct dcp_command inspect_scan = {
     .operands = "PATH",
     .min_operands = 1,
     .max_operands = 1,
-    .purpose = "what the pickles in it would import and call when loaded",
+    .purpose = "list what the pickles in it would import and call when loaded",
     .about = "PATH is any file or folder, all of which is searched: files of torch.save "
              "of all ages, distributed checkpoints, NumPy's arrays of objects, pickles, "
              "the objects of native steps, archives of such folders.\nNothing is loaded. "

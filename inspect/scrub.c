@@ -46,8 +46,8 @@ static json_t *known(const json_t *run, const char *step)
  * was read the longest ago. */
 static bool comes_before(const json_t *a, const json_t *b)
 {
-    bool a_begun = dcp_scrub_place(json_object_get(a, "from")) > 0,
-         b_begun = dcp_scrub_place(json_object_get(b, "from")) > 0;
+    bool a_begun = dcp_scrub_position(json_object_get(a, "from")) > 0,
+         b_begun = dcp_scrub_position(json_object_get(b, "from")) > 0;
     if (a_begun != b_begun)
         return a_begun;
     return json_integer_value(json_object_get(a, "turn")) <=
@@ -68,7 +68,8 @@ size_t inspect_scrub_next(const struct inspect_scrub *scrub, const char *run,
         best = step;
     }
     if (next < n)
-        *out_from = dcp_scrub_place(steps[next] ? json_object_get(best, "from") : state);
+        *out_from =
+            dcp_scrub_position(steps[next] ? json_object_get(best, "from") : state);
     return next;
 }
 

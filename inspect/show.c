@@ -1,4 +1,4 @@
-/* show: what is this, is it whole, which steps are there, can I resume from it. */
+/* show: what is this, is it complete, which steps are there, can I resume from it. */
 #include "verbs.h"
 
 #include "base/fs.h"
@@ -14,15 +14,15 @@
 static int find_steps(const struct dcp_main *m, struct inspect_shown *shown,
                       struct dcp_error *err)
 {
-    if (m->trusted || !inspect_is_run(&shown->checkpoint.place))
+    if (m->trusted || !inspect_is_run(&shown->checkpoint.location))
         return DCP_OK;
-    return dcp_steps(shown->checkpoint.place.store, &shown->steps, &shown->n_steps,
+    return dcp_steps(shown->checkpoint.location.store, &shown->steps, &shown->n_steps,
                      &shown->n_unfinished, err);
 }
 
-/* A run folder whose steps are all damaged cannot be opened: what is in it can be told.
+/* A run folder whose steps are all corrupt cannot be opened: what is in it can be told.
  */
-static int list_damaged(struct dcp_main *m, const char *path, struct dcp_error *err)
+static int list_corrupt(struct dcp_main *m, const char *path, struct dcp_error *err)
 {
     struct inspect_shown shown = { .path = path };
     struct dcp_store store;
@@ -46,22 +46,22 @@ static int run(struct dcp_main *m, const void *settings, struct dcp_error *err)
     struct inspect_shown shown = { .path = m->operands.items[0] };
     int rc = inspect_open(m, shown.path, &shown.checkpoint, err);
     if (!m->trusted && (rc == DCP_E_CORRUPT || rc == DCP_E_NOT_FOUND))
-        return list_damaged(m, shown.path, err);
+        return list_corrupt(m, shown.path, err);
     if (rc)
         return rc;
-    shown.path = shown.checkpoint.place.path;
+    shown.path = shown.checkpoint.location.path;
     rc = find_steps(m, &shown, err);
     if (rc == DCP_OK)
         rc = inspect_facts_gather(shown.checkpoint.catalog, &shown.facts, err);
     if (rc == DCP_OK) {
-        int whole = dcp_catalog_check(shown.checkpoint.catalog, &shown.hole);
+        int complete = dcp_catalog_check(shown.checkpoint.catalog, &shown.hole);
         rc = m->json ? inspect_show_json(m, &shown, err)
                      : inspect_show_text(m, &shown, err);
-        const struct dcp_error *damage = &shown.checkpoint.place.damage;
-        if (rc == DCP_OK && (whole || damage->code)) {
-            *err = whole ? shown.hole : *damage;
+        const struct dcp_error *corruption = &shown.checkpoint.location.corruption;
+        if (rc == DCP_OK && (complete || corruption->code)) {
+            *err = complete ? shown.hole : *corruption;
             rc = err->code;
-            if (!whole)
+            if (!complete)
                 dcp_error_hint(err, "'dcp-reshard repair %s' rebuilds it from its parity",
                                shown.path);
         }
@@ -73,18 +73,18 @@ static int run(struct dcp_main *m, const void *settings, struct dcp_error *err)
 }
 
 static const struct dcp_example examples[] = {
-    { "dcp-inspect run", "the newest whole step of a run, and the steps before it" },
+    { "dcp-inspect run", "the newest complete step of a run, and the steps before it" },
     { "dcp-inspect run/step-00001200", "one step" },
     { "dcp-inspect show model.safetensors --json", "the same facts for a script" },
     { 0 },
 };
 
 static const struct dcp_exit exits[] = {
-    { 0, "it is whole" },
-    { 2, "used wrongly" },
+    { 0, "it is complete" },
+    { 2, "wrong usage" },
     { 3, "not found" },
-    { 4, "damaged, also where parity gives what is lost" },
-    { 6, "input or output failed" },
+    { 4, "corrupt, also where parity gives what is lost" },
+    { 6, "I/O error" },
     { 8, "not a known format" },
     { 9, "out of memory" },
     { 130, "interrupted" },
@@ -96,7 +96,7 @@ const struct dcp_command inspect_show = {
     .operands = "PATH",
     .min_operands = 1,
     .max_operands = 1,
-    .purpose = "what is this, is it whole, which steps, can I resume here",
+    .purpose = "what is this, is it complete, which steps, can I resume here",
     .about = INSPECT_ABOUT_PATH "\nReads headers only: 'verify' reads everything.",
     .settings_size_bytes = 1,
     .examples = examples,

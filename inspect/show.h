@@ -10,7 +10,7 @@
 
 struct inspect_shown {
     const char *path;                     /* of the checkpoint that is shown */
-    struct inspect_checkpoint checkpoint; /* without a catalog: no step is whole */
+    struct inspect_checkpoint checkpoint; /* without a catalog: no step is complete */
     struct inspect_facts facts;
     struct dcp_error hole; /* what is missing or held twice; code 0: nothing */
     struct dcp_step *steps;

@@ -48,10 +48,10 @@ static json_t *steps_json(const struct inspect_shown *shown)
         if (dcp_doc_add(
                 list,
                 json_pack("{s:I, s:s, s:b, s:o, s:b, s:o}", "step", (json_int_t)s->step,
-                          "name", s->name, "whole", (int)s->whole, "finite",
-                          s->whole ? json_boolean(!s->diverged) : json_null(), "mendable",
-                          (int)s->mendable, "why",
-                          s->whole ? json_null() : dcp_doc_text(s->why.message)))) {
+                          "name", s->name, "whole", (int)s->complete, "finite",
+                          s->complete ? json_boolean(!s->diverged) : json_null(),
+                          "mendable", (int)s->recoverable, "why",
+                          s->complete ? json_null() : dcp_doc_text(s->why.message)))) {
             json_decref(list);
             return NULL;
         }
@@ -114,11 +114,11 @@ static int add_catalog(json_t *doc, const struct inspect_shown *shown)
                   dcp_doc_u64(f->shard_bytes), "least_bytes", dcp_doc_u64(f->shard_least),
                   "most_bytes", dcp_doc_u64(f->shard_most));
     const struct dcp_error *why =
-        shown->hole.code ? &shown->hole : &shown->checkpoint.place.damage;
+        shown->hole.code ? &shown->hole : &shown->checkpoint.location.corruption;
     struct dcp_parity_facts parity;
     if (dcp_parity_facts(shown->checkpoint.catalog, &parity, NULL))
         parity = (struct dcp_parity_facts){ 0 };
-    bool whole = !why->code;
+    bool complete = !why->code;
     json_t *resume =
         json_pack("{s:b, s:o}", "possible",
                   (int)(!shown->hole.code && f->n_params && !f->missing[0]), "missing",
@@ -129,15 +129,15 @@ static int add_catalog(json_t *doc, const struct inspect_shown *shown)
     rc |= dcp_doc_set(doc, "not_known_safe", unsafe_json(shown->checkpoint.catalog));
     rc |= dcp_doc_set(doc, "shards", shards);
     rc |= dcp_doc_set(doc, "has_digests", json_boolean(f->has_digests));
-    rc |= dcp_doc_set(doc, "whole", json_boolean(whole));
-    rc |= dcp_doc_set(doc, "why", whole ? json_null() : dcp_doc_text(why->message));
+    rc |= dcp_doc_set(doc, "whole", json_boolean(complete));
+    rc |= dcp_doc_set(doc, "why", complete ? json_null() : dcp_doc_text(why->message));
     rc |= dcp_doc_set(doc, "finite", json_boolean(!shown->checkpoint.catalog->diverged));
     rc |= dcp_doc_set(doc, "parity",
                       json_pack("{s:i, s:o}", "rows", parity.rows, "size_bytes",
                                 dcp_doc_u64(parity.size_bytes)));
     rc |= dcp_doc_set(doc, "resume", resume);
     rc |= dcp_doc_set(doc, "lineage", inspect_lineage_json(shown));
-    rc |= dcp_doc_set(doc, "signed_by", signers_json(&shown->checkpoint.place.source));
+    rc |= dcp_doc_set(doc, "signed_by", signers_json(&shown->checkpoint.location.source));
     return rc ? DCP_E_MEMORY : DCP_OK;
 }
 

@@ -33,9 +33,9 @@ void inspect_lineage_text(const struct inspect_shown *shown, struct dcp_buf *tex
         dcp_buf_add_fmt(text, " ← %" PRId64, lineage.parent);
         if (!parent && shown->n_steps)
             dcp_buf_add_text(text, " (not here)");
-        else if (parent && !parent->whole)
-            dcp_buf_add_text(text, " (not whole)");
-        if (!parent || !parent->whole)
+        else if (parent && !parent->complete)
+            dcp_buf_add_text(text, " (incomplete)");
+        if (!parent || !parent->complete)
             break;
         if (parent->fingerprint != lineage.fingerprint) {
             dcp_buf_add_text(text, " (another one than is here)");

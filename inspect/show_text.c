@@ -50,7 +50,7 @@ static void put_title(struct dcp_main *m, const struct inspect_shown *shown)
                     dcp_str_escape(path, sizeof path, shown->path),
                     dcp_term_style(&m->out, DCP_STYLE_OFF));
     if (!catalog) {
-        dcp_term_put(&m->out, "   run folder without a whole step\n");
+        dcp_term_put(&m->out, "   run folder without a complete step\n");
         return;
     }
     dcp_str_escape(version, sizeof version, catalog->version ? catalog->version : "");
@@ -61,8 +61,8 @@ static void put_title(struct dcp_main *m, const struct inspect_shown *shown)
     else
         dcp_term_printf(&m->out, "   %s%s%s", catalog->format, version[0] ? " " : "",
                         version);
-    if (catalog->world > 1)
-        dcp_term_printf(&m->out, ", saved by %d ranks", catalog->world);
+    if (catalog->world_size > 1)
+        dcp_term_printf(&m->out, ", saved by %d ranks", catalog->world_size);
     else if (producer[0])
         dcp_term_printf(&m->out, ", written by %s", producer);
     dcp_term_put(&m->out, "\n");
@@ -257,7 +257,7 @@ static int put_parity(struct dcp_main *m, const struct inspect_shown *shown,
         parity.n_groups > 1 ? "each of " : "",
         parity.n_groups > 1
             ? dcp_human_items((uint64_t)parity.n_groups, "group", "groups").text
-            : dcp_human_count((uint64_t)shown->checkpoint.catalog->world).text,
+            : dcp_human_count((uint64_t)shown->checkpoint.catalog->world_size).text,
         dcp_human_size(parity.size_bytes).text);
     return put_fact(m, "parity", &text, DCP_STYLE_OFF, err);
 }
@@ -267,7 +267,7 @@ static int put_parity(struct dcp_main *m, const struct inspect_shown *shown,
 static int put_signed(struct dcp_main *m, const struct inspect_shown *shown,
                       struct dcp_error *err)
 {
-    const struct dcp_source *source = &shown->checkpoint.place.source;
+    const struct dcp_source *source = &shown->checkpoint.location.source;
     DCP_CLEANUP_FREE char *keys = dcp_signers(source);
     DCP_CLEANUP_BUF struct dcp_buf text = { 0 };
     if (!keys)
@@ -286,12 +286,12 @@ static int put_whole(struct dcp_main *m, const struct inspect_shown *shown,
     DCP_CLEANUP_BUF struct dcp_buf text = { 0 };
     if (shown->hole.code) {
         dcp_buf_add_fmt(&text, "no: %s", shown->hole.message);
-        return put_fact(m, "whole", &text, DCP_STYLE_BAD, err);
+        return put_fact(m, "complete", &text, DCP_STYLE_BAD, err);
     }
-    if (shown->checkpoint.place.damage.code) {
+    if (shown->checkpoint.location.corruption.code) {
         dcp_buf_add_fmt(&text, "no: %s; its parity gives what is lost",
-                        shown->checkpoint.place.damage.message);
-        return put_fact(m, "whole", &text, DCP_STYLE_BAD, err);
+                        shown->checkpoint.location.corruption.message);
+        return put_fact(m, "complete", &text, DCP_STYLE_BAD, err);
     }
     dcp_buf_add_text(&text, "yes: ");
     add_tensor_count(&text, shown);
@@ -299,7 +299,7 @@ static int put_whole(struct dcp_main *m, const struct inspect_shown *shown,
                      shown->facts.has_digests
                          ? ", no holes, no overlaps  (digests not read; see verify)"
                          : ", no holes, no overlaps  (it holds no digests)");
-    return put_fact(m, "whole", &text, DCP_STYLE_OFF, err);
+    return put_fact(m, "complete", &text, DCP_STYLE_OFF, err);
 }
 
 /* What its objects name that is not known to be safe, if anything. */
@@ -347,7 +347,7 @@ static int put_resume(struct dcp_main *m, const struct inspect_shown *shown,
         dcp_buf_add_fmt(&text, "no: without %s; its weights can begin a run",
                         shown->facts.missing);
     else if (shown->hole.code)
-        dcp_buf_add_text(&text, "no: it is not whole");
+        dcp_buf_add_text(&text, "no: it is incomplete");
     else if (catalog->step >= 0)
         dcp_buf_add_fmt(&text, "yes: at step %s, with any number of ranks",
                         dcp_human_count((uint64_t)catalog->step).text);
@@ -372,7 +372,7 @@ static void add_older(struct dcp_buf *text, const struct inspect_shown *shown)
     size_t named = 0, others = 0;
     for (size_t i = 0; i < shown->n_steps; i++) {
         const struct dcp_step *s = &shown->steps[i];
-        if (!s->whole || (catalog && s->step == catalog->step))
+        if (!s->complete || (catalog && s->step == catalog->step))
             continue;
         if (named++ < STEPS_MOST)
             dcp_buf_add_fmt(text, "%s%lld", text->size_bytes ? " " : "",
@@ -413,17 +413,17 @@ static int put_older(struct dcp_main *m, const struct inspect_shown *shown,
     return rc || !n ? rc : put_fact(m, "unfinished", &unfinished, DCP_STYLE_OFF, err);
 }
 
-static int put_damaged(struct dcp_main *m, const struct inspect_shown *shown,
+static int put_corrupt(struct dcp_main *m, const struct inspect_shown *shown,
                        struct dcp_error *err)
 {
     int rc = DCP_OK;
     for (size_t i = 0; i < shown->n_steps && rc == DCP_OK; i++) {
         DCP_CLEANUP_BUF struct dcp_buf text = { 0 };
-        if (shown->steps[i].whole)
+        if (shown->steps[i].complete)
             continue;
         dcp_buf_add_fmt(&text, "%s: %s", shown->steps[i].name,
                         shown->steps[i].why.message);
-        rc = put_fact(m, "not whole", &text, DCP_STYLE_BAD, err);
+        rc = put_fact(m, "incomplete", &text, DCP_STYLE_BAD, err);
     }
     return rc;
 }
@@ -444,7 +444,7 @@ int inspect_show_text(struct dcp_main *m, const struct inspect_shown *shown,
         rc = lines[i](m, shown, err);
     bool is_run = shown->n_steps > 0 || shown->n_unfinished > 0;
     if (rc == DCP_OK && is_run)
-        rc = put_damaged(m, shown, err);
+        rc = put_corrupt(m, shown, err);
     if (rc == DCP_OK && is_run)
         rc = put_older(m, shown, err);
     return rc;

@@ -23,9 +23,9 @@ struct row {
 
 static const char *state_of(const struct dcp_step *step)
 {
-    return !step->whole     ? step->mendable ? "parity mends it" : "not whole"
+    return !step->complete  ? step->recoverable ? "recoverable" : "incomplete"
            : step->diverged ? "not finite"
-                            : "whole";
+                            : "complete";
 }
 
 static void add_marks(struct dcp_buf *text, const struct dcp_marks *marks)
@@ -63,13 +63,13 @@ static int print_text(struct dcp_main *m, const struct row *rows, size_t n,
         dcp_table_cell(table, "%lld", (long long)step->step);
         dcp_table_cell(table, "%s", saved);
         dcp_table_cell(table, "%s",
-                       step->whole ? dcp_human_size(step->size_bytes).text : "");
-        if (step->whole)
-            dcp_table_cell(table, "%d", step->world);
+                       step->complete ? dcp_human_size(step->size_bytes).text : "");
+        if (step->complete)
+            dcp_table_cell(table, "%d", step->world_size);
         else
             dcp_table_cell(table, "%s", "");
         dcp_table_cell(table, "%s", state_of(step));
-        if (step->whole && step->lineage.parent >= 0)
+        if (step->complete && step->lineage.parent >= 0)
             dcp_table_cell(table, "%lld", (long long)step->lineage.parent);
         else
             dcp_table_cell(table, "%s", "");
@@ -87,21 +87,22 @@ static int print_text(struct dcp_main *m, const struct row *rows, size_t n,
 static json_t *row_json(const struct row *row)
 {
     const struct dcp_step *step = row->step;
-    bool known = step->whole && step->lineage.run;
-    bool parent = step->whole && step->lineage.parent >= 0;
+    bool known = step->complete && step->lineage.run;
+    bool parent = step->complete && step->lineage.parent >= 0;
     return json_pack(
         "{s:I, s:s, s:o, s:o, s:o, s:b, s:b, s:o, s:o, s:b, s:o, s:o, s:o, s:o}", "step",
         (json_int_t)step->step, "name", step->name, "saved",
         row->saved >= 0 ? json_integer(row->saved) : json_null(), "size_bytes",
-        step->whole ? dcp_doc_u64(step->size_bytes) : json_null(), "world",
-        step->whole ? json_integer(step->world) : json_null(), "whole", (int)step->whole,
-        "mendable", (int)step->mendable, "why",
-        step->whole ? json_null() : dcp_doc_text(step->why.message), "finite",
-        step->whole ? json_boolean(!step->diverged) : json_null(), "pinned",
+        step->complete ? dcp_doc_u64(step->size_bytes) : json_null(), "world",
+        step->complete ? json_integer(step->world_size) : json_null(), "whole",
+        (int)step->complete, "mendable", (int)step->recoverable, "why",
+        step->complete ? json_null() : dcp_doc_text(step->why.message), "finite",
+        step->complete ? json_boolean(!step->diverged) : json_null(), "pinned",
         (int)row->marks.pinned, "tags", dcp_doc_tags(&row->marks), "run",
         known ? dcp_doc_hex(step->lineage.run) : json_null(), "parent",
         parent ? json_integer(step->lineage.parent) : json_null(), "fingerprint",
-        step->whole && step->fingerprint ? dcp_doc_hex(step->fingerprint) : json_null());
+        step->complete && step->fingerprint ? dcp_doc_hex(step->fingerprint)
+                                            : json_null());
 }
 
 static int print_json(struct dcp_main *m, const char *path, const struct row *rows,
@@ -162,7 +163,7 @@ const struct dcp_command inspect_steps = {
     .min_operands = 1,
     .max_operands = 1,
     .purpose = "list the steps of a run: when, size, ranks, state, marks",
-    .about = "RUN is a run folder. Whether a step is whole is told by its headers: "
+    .about = "RUN is a run folder. Whether a step is complete is told by its headers: "
              "'verify' reads everything. \"from\" is the step that training went on "
              "from, where that was recorded. 'dcp-reshard pin' and 'tag' make marks.",
     .settings_size_bytes = 1,

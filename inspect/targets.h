@@ -15,7 +15,7 @@ struct inspect_targets {
     size_t n, cap;
 };
 
-/* With `newest` an operand is what dcp_place_open makes of it. Borrows the operands.
+/* With `newest` an operand is what dcp_location_open makes of it. Borrows the operands.
  * Freed with inspect_targets_fini, also after a failure. Errors: IO, MEMORY. */
 int inspect_targets_find(const struct dcp_main *m, bool newest,
                          struct inspect_targets *out, struct dcp_error *err);

@@ -1,4 +1,4 @@
-/* verify: reads everything and names what is damaged, of as many checkpoints as are
+/* verify: reads everything and names what is corrupt, of as many checkpoints as are
  * named.
  */
 #include "verbs.h"
@@ -8,7 +8,7 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "checkpoint.h"
-#include "cli/damage.h"
+#include "cli/corruption.h"
 #include "cli/doc.h"
 #include "cli/source.h"
 #include "scrub.h"
@@ -36,8 +36,8 @@ struct act {
     double seconds;
 };
 
-/* Damage counts most; else the first error does. What is not said at the end, and was not
- * listed, is said now. */
+/* Corruption counts most; else the first error does. What is not said at the end, and was
+ * not listed, is said now. */
 static void note(struct act *act, const struct dcp_error *err)
 {
     bool worse = !act->worst.code ||
@@ -56,7 +56,7 @@ static bool is_final(int rc)
     return rc == DCP_E_MEMORY || rc == DCP_E_INTERRUPTED || rc == DCP_E_USAGE;
 }
 
-/* A step that retention removed under its reader is no damage. */
+/* A step that retention removed under its reader is no corruption. */
 static int tell_retired(struct act *act, const char *path, struct dcp_error *err)
 {
     const struct dcp_term *out = &act->m->out;
@@ -70,18 +70,18 @@ static int tell_retired(struct act *act, const char *path, struct dcp_error *err
     return DCP_OK;
 }
 
-static int verify_place(struct act *act, const struct dcp_place *place,
-                        const struct inspect_part *part, struct dcp_error *err)
+static int verify_location(struct act *act, const struct dcp_location *location,
+                           const struct inspect_part *part, struct dcp_error *err)
 {
     struct dcp_main *m = act->m;
-    struct dcp_source source = dcp_place_plain(place);
-    struct inspect_findings findings = { .m = m, .path = place->path };
+    struct dcp_source source = dcp_location_plain(location);
+    struct inspect_findings findings = { .m = m, .path = location->path };
     struct dcp_verify_result result = { 0 };
     struct inspect_slow slow;
     struct dcp_error why = { 0 };
     uint64_t rate = act->settings->rate;
     struct dcp_verify_options options = { .begin = inspect_findings_begin,
-                                          .damage = inspect_findings_damage,
+                                          .finding = inspect_findings_add,
                                           .self = &findings,
                                           .progress = dcp_main_progress(m, "verifying"),
                                           .threads = m->threads,
@@ -97,8 +97,8 @@ static int verify_place(struct act *act, const struct dcp_place *place,
     inspect_slow_fini(&slow);
     dcp_main_progress_end(m);
     act->seconds += seconds;
-    bool gone = rc && !dcp_fs_exists(place->path);
-    bool found = !gone && result.n_damages && (rc == DCP_E_CORRUPT || rc == DCP_E_IO);
+    bool gone = rc && !dcp_fs_exists(location->path);
+    bool found = !gone && result.n_findings && (rc == DCP_E_CORRUPT || rc == DCP_E_IO);
     if (!rc || found) {
         if (m->json && dcp_doc_add(act->docs, inspect_findings_json(
                                                   &findings, rc, &result, part, seconds)))
@@ -108,12 +108,12 @@ static int verify_place(struct act *act, const struct dcp_place *place,
     }
     inspect_findings_fini(&findings);
     if (rc && !found) {
-        dcp_place_name_error(place, &why);
+        dcp_location_name_error(location, &why);
     } else if (rc == DCP_E_CORRUPT) {
-        dcp_error_prefix(&why, "'%s' is damaged", place->path);
-        dcp_damage_hint(place, true, &why);
+        dcp_error_prefix(&why, "'%s' is corrupt", location->path);
+        dcp_corruption_hint(location, true, &why);
     } else if (rc) {
-        dcp_error_prefix(&why, "'%s' is not proved", place->path);
+        dcp_error_prefix(&why, "'%s' is not proved", location->path);
     }
     if (!failed && rc && err)
         *err = why;
@@ -124,18 +124,18 @@ static int verify_place(struct act *act, const struct dcp_place *place,
 static int verify(struct act *act, const struct inspect_target *target,
                   const struct inspect_part *part, struct dcp_error *err)
 {
-    struct dcp_place place;
+    struct dcp_location location;
     struct dcp_error why = { 0 };
     DCP_CLEANUP_FREE char *path =
         strdup(target->path); /* of the step, once it is known */
-    int rc = dcp_source_open(act->m, target->path, &place, &why);
+    int rc = dcp_source_open(act->m, target->path, &location, &why);
     if (!rc) {
         free(path);
-        path = strdup(place.path);
-        if (inspect_is_run(&place))
-            dcp_damage_passed_over(&place, &act->m->log);
-        rc = path ? verify_place(act, &place, part, &why) : DCP_E_MEMORY;
-        dcp_place_close(&place);
+        path = strdup(location.path);
+        if (inspect_is_run(&location))
+            dcp_corruption_passed_over(&location, &act->m->log);
+        rc = path ? verify_location(act, &location, part, &why) : DCP_E_MEMORY;
+        dcp_location_close(&location);
     }
     if (rc && is_final(rc)) {
         *err = why;
@@ -151,8 +151,8 @@ static int verify(struct act *act, const struct inspect_target *target,
     return DCP_OK;
 }
 
-/* With --newest all steps of a run are done but the newest whole one; when none is, but
- * the newest, which tells why. */
+/* With --newest all steps of a run are done but the newest complete one; when none is,
+ * but the newest, which tells why. */
 static int leave_newest(const struct act *act, const struct inspect_target *targets,
                         size_t n, bool *done, struct dcp_error *err)
 {
@@ -252,7 +252,7 @@ static int print_docs(struct act *act, struct dcp_error *err)
     static const char *const sums[] = { "n_damages", "n_blocks", "n_unproved",
                                         "read_bytes" };
     DCP_CLEANUP_JSON json_t *doc = dcp_doc_new("verify");
-    json_t *damages = json_array(), *each;
+    json_t *findings = json_array(), *each;
     size_t i;
     int rc = json_object_update(doc, json_array_get(act->docs, 0)) ? DCP_E_MEMORY : 0;
     rc |= dcp_doc_set(doc, "whole", json_boolean(!act->worst.code));
@@ -262,10 +262,10 @@ static int print_docs(struct act *act, struct dcp_error *err)
     json_array_foreach(act->docs, i, each)
     {
         json_t *list = json_object_get(each, "damages");
-        if (list && json_array_extend(damages, list))
+        if (list && json_array_extend(findings, list))
             rc = DCP_E_MEMORY;
     }
-    rc |= dcp_doc_set(doc, "damages", damages);
+    rc |= dcp_doc_set(doc, "damages", findings);
     rc |= dcp_doc_set(doc, "steps", json_incref(act->docs));
     return dcp_doc_print(act->m->out.file, rc ? NULL : doc, err);
 }
@@ -288,37 +288,37 @@ static int run(struct dcp_main *m, const void *settings, struct dcp_error *err)
         return rc;
     *err = act.worst;
     if (act.n_bad > 1)
-        dcp_error_prefix(err, "%zu checkpoints are not whole, the worst", act.n_bad);
+        dcp_error_prefix(err, "%zu checkpoints are incomplete, the worst", act.n_bad);
     return err->code;
 }
 
 #define AT(field) .at = offsetof(struct settings, field)
 static const struct dcp_opt opts[] = {
-    { 0, "newest", NULL, "of a run folder only the newest whole step", "Selection",
+    { 0, "newest", NULL, "of a run folder only the newest complete step", "Selection",
       DCP_OPT_FLAG, AT(newest) },
-    { 0, "rate", "SIZE", "read so many bytes a second at most", "In the background",
+    { 0, "rate", "SIZE", "read at most this many bytes per second", "In the background",
       DCP_OPT_SIZE, AT(rate), .min = 65536 },
     { 0, "subset", "PERCENT",
-      "so much of a native step, or of the steps of a run in turn, by the digests of "
-      "blocks; the next call goes on from there",
+      "scrub: only so much of a native step, or of the steps of a run in turn, by the "
+      "digests of blocks; the next call continues from there",
       NULL, DCP_OPT_TEXT, AT(subset) },
     { 0, "state", "FILE",
-      "remembers where that is (default ~/.local/state/libdcp/scrub.json)", NULL,
+      "file that keeps the position (default ~/.local/state/libdcp/scrub.json)", NULL,
       DCP_OPT_TEXT, AT(state) },
     { 0 },
 };
 
 static const struct dcp_example examples[] = {
     { "dcp-inspect verify run", "all steps of a run, the newest first" },
-    { "dcp-inspect verify run --newest", "its newest whole step" },
-    { "dcp-inspect verify run/step-00001200 --json", "one step; damages as a list" },
+    { "dcp-inspect verify run --newest", "its newest complete step" },
+    { "dcp-inspect verify run/step-00001200 --json", "one step; the findings as a list" },
     { "dcp-inspect verify run --rate 50M --subset 5%",
       "a part at a time, for a job that runs every hour" },
     { 0 },
 };
 
 static const struct dcp_exit exits[] = {
-    { 0, "all are whole" },
+    { 0, "all are complete" },
     INSPECT_EXITS_FAILED,
 };
 
@@ -327,15 +327,14 @@ const struct dcp_command inspect_verify = {
     .operands = "PATH...",
     .min_operands = 1,
     .max_operands = -1,
-    .purpose = "read everything, check every digest, and name what is damaged",
+    .purpose = "read everything, check every digest, and name what is corrupt",
     .about =
         "PATH is a run folder (all its steps, the newest first), one step, any file or "
         "folder of a known format, which is told by its content, or a tar archive (.tar, "
         ".tar.zst) of such a folder, of a run its newest step.\nChecks every digest of "
-        "blocks and pieces, the "
-        "fingerprint of every tensor, and that there are no holes and no overlaps. It "
-        "goes on after damage, and names the file, the tensor and the rows. With several "
-        "checkpoints the exit status is that of the worst.",
+        "blocks and pieces, the fingerprint of every tensor, and that there are no holes "
+        "and no overlaps. It continues after an error, and names the file, the tensor "
+        "and the rows. With several checkpoints the exit status is that of the worst.",
     .opts = opts,
     .settings_size_bytes = sizeof(struct settings),
     .examples = examples,

@@ -30,33 +30,33 @@ static void format_range(const struct dcp_tensor *t, int64_t begin, int64_t end,
 }
 
 static void add_part(struct dcp_buf *text, const struct dcp_tensor *t,
-                     const struct dcp_damage *damage)
+                     const struct dcp_finding *finding)
 {
     char range[80];
-    format_range(t, damage->begin, damage->end, range, sizeof range);
+    format_range(t, finding->begin, finding->end, range, sizeof range);
     dcp_buf_add_text(text, "'");
-    dcp_text_add_escaped(text, damage->tensor);
+    dcp_text_add_escaped(text, finding->tensor);
     dcp_buf_add_fmt(text, "' %s", range);
 }
 
 /* "tensor 'x' rows 0..3 in shard (1,024 bytes at 96): the block digest differs" */
-static void add_damage(struct dcp_buf *text, const struct dcp_tensor *t,
-                       const struct dcp_damage *damage)
+static void add_finding(struct dcp_buf *text, const struct dcp_tensor *t,
+                        const struct dcp_finding *finding)
 {
-    if (damage->tensor) {
+    if (finding->tensor) {
         dcp_buf_add_text(text, "tensor ");
-        add_part(text, t, damage);
+        add_part(text, t, finding);
     }
-    if (damage->file) {
-        dcp_buf_add_text(text, damage->tensor ? " in " : "");
-        dcp_text_add_escaped(text, damage->file);
-        if (damage->size_bytes)
+    if (finding->file) {
+        dcp_buf_add_text(text, finding->tensor ? " in " : "");
+        dcp_text_add_escaped(text, finding->file);
+        if (finding->size_bytes)
             dcp_buf_add_fmt(text, " (%s at %s)",
-                            dcp_human_items(damage->size_bytes, "byte", "bytes").text,
-                            dcp_human_count(damage->offset).text);
+                            dcp_human_items(finding->size_bytes, "byte", "bytes").text,
+                            dcp_human_count(finding->offset).text);
     }
     dcp_buf_add_text(text, text->size_bytes ? ": " : "");
-    dcp_text_add_escaped(text, damage->what ? damage->what : "");
+    dcp_text_add_escaped(text, finding->what ? finding->what : "");
 }
 
 /* Wrapped where the terminal is too narrow. */
@@ -82,33 +82,33 @@ static void print_lost(struct inspect_findings *f)
         dcp_buf_add_fmt(&f->lost, " and %s more (--json lists them)",
                         dcp_human_count(f->n_lost - NAMED).text);
     if (f->n_lost)
-        print_line(f->m, f->is_of_file ? "" : "damaged", &f->lost);
+        print_line(f->m, f->is_of_file ? "" : "corrupt", &f->lost);
     dcp_buf_fini(&f->lost);
     f->lost = (struct dcp_buf){ 0 };
     f->n_lost = 0;
 }
 
-static void print_damage(struct inspect_findings *f, const struct dcp_tensor *t,
-                         const struct dcp_damage *damage)
+static void print_finding(struct inspect_findings *f, const struct dcp_tensor *t,
+                          const struct dcp_finding *finding)
 {
     DCP_CLEANUP_BUF struct dcp_buf text = { 0 };
-    if (damage->with_file) {
-        if (!damage->file && f->is_of_file)
+    if (finding->with_file) {
+        if (!finding->file && f->is_of_file)
             print_lost(f);
-        f->is_of_file = damage->file;
+        f->is_of_file = finding->file;
         if (f->n_lost < NAMED) {
             dcp_buf_add_text(&f->lost, f->n_lost ? ", "
-                                       : damage->file
+                                       : finding->file
                                            ? "with it "
                                            : "no shard manifest says where these lie: ");
-            add_part(&f->lost, t, damage);
+            add_part(&f->lost, t, finding);
         }
         f->n_lost++;
         return;
     }
     print_lost(f);
-    add_damage(&text, t, damage);
-    print_line(f->m, damage->code == DCP_E_IO ? "unread" : "damaged", &text);
+    add_finding(&text, t, finding);
+    print_line(f->m, finding->code == DCP_E_IO ? "unread" : "corrupt", &text);
 }
 
 void inspect_findings_begin(void *self, const struct dcp_catalog *catalog)
@@ -123,25 +123,25 @@ void inspect_findings_begin(void *self, const struct dcp_catalog *catalog)
         findings->head = inspect_catalog_json(findings->path, catalog);
 }
 
-void inspect_findings_damage(void *self, const struct dcp_damage *damage)
+void inspect_findings_add(void *self, const struct dcp_finding *finding)
 {
     struct inspect_findings *findings = self;
-    int i = damage->tensor ? dcp_catalog_find(findings->catalog, damage->tensor) : -1;
+    int i = finding->tensor ? dcp_catalog_find(findings->catalog, finding->tensor) : -1;
     if (findings->retired)
         return;
     if (!findings->m->json) {
-        print_damage(findings, i < 0 ? NULL : &findings->catalog->tensors[i], damage);
+        print_finding(findings, i < 0 ? NULL : &findings->catalog->tensors[i], finding);
         return;
     }
     json_t *item = json_pack(
         "{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "code",
-        dcp_error_name(damage->code), "path", dcp_doc_text(findings->path), "file",
-        dcp_doc_text(damage->file), "tensor", dcp_doc_text(damage->tensor), "begin",
-        damage->tensor ? json_integer(damage->begin) : json_null(), "end",
-        damage->tensor ? json_integer(damage->end) : json_null(), "offset",
-        damage->file ? dcp_doc_u64(damage->offset) : json_null(), "size_bytes",
-        damage->file ? dcp_doc_u64(damage->size_bytes) : json_null(), "what",
-        dcp_doc_text(damage->what));
+        dcp_error_name(finding->code), "path", dcp_doc_text(findings->path), "file",
+        dcp_doc_text(finding->file), "tensor", dcp_doc_text(finding->tensor), "begin",
+        finding->tensor ? json_integer(finding->begin) : json_null(), "end",
+        finding->tensor ? json_integer(finding->end) : json_null(), "offset",
+        finding->file ? dcp_doc_u64(finding->offset) : json_null(), "size_bytes",
+        finding->file ? dcp_doc_u64(finding->size_bytes) : json_null(), "what",
+        dcp_doc_text(finding->what));
     if (dcp_doc_add(findings->list, item)) {
         json_decref(findings->list);
         findings->list = NULL;
@@ -153,19 +153,19 @@ static void print_verdict(const struct inspect_findings *findings, int rc,
                           const struct dcp_verify_result *result, double seconds)
 {
     const struct dcp_term *out = &findings->m->out;
-    uint64_t n = result->n_damages, n_unproved = result->n_unproved;
+    uint64_t n = result->n_findings, n_unproved = result->n_unproved;
     char shown[512];
     dcp_term_printf(
         out, "%s%-9s%s %s: %s\n",
         dcp_term_style(out, rc ? DCP_STYLE_BAD : DCP_STYLE_GOOD),
         rc == DCP_E_IO ? "unread"
-        : rc           ? "not whole"
-                       : "whole",
+        : rc           ? "corrupt"
+                       : "complete",
         dcp_term_style(out, DCP_STYLE_OFF),
         dcp_str_escape(shown, sizeof shown, findings->path),
         rc == DCP_E_IO
             ? dcp_human_items(n, "file cannot be read", "files cannot be read").text
-        : rc         ? dcp_human_items(n, "damaged place", "damaged places").text
+        : rc         ? dcp_human_items(n, "corrupt range", "corrupt ranges").text
         : n_unproved ? "no holes, no overlaps"
                      : "every digest and fingerprint holds");
     dcp_term_printf(out, "          %s, %s read in %s%s",
@@ -174,7 +174,7 @@ static void print_verdict(const struct inspect_findings *findings, int rc,
                     rc || n_unproved ? "" : "; no holes, no overlaps");
     if (n_unproved)
         dcp_term_printf(
-            out, "; %sno digest proves %s of them%s", dcp_term_style(out, DCP_STYLE_NOTE),
+            out, "; %s%s of them have no digest%s", dcp_term_style(out, DCP_STYLE_NOTE),
             dcp_human_count(n_unproved).text, dcp_term_style(out, DCP_STYLE_OFF));
     if (!rc && findings->untold[0])
         dcp_term_printf(out, "; %s%s%s", dcp_term_style(out, DCP_STYLE_NOTE),
@@ -187,17 +187,16 @@ static void print_part(struct dcp_main *m, const char *path, int rc,
                        double seconds)
 {
     const struct dcp_term *out = &m->out;
-    char shown[512], goes_on[80] = "the whole was read once";
+    char shown[512], goes_on[80] = "all of it was read once";
     if (part->to < 1)
         snprintf(goes_on, sizeof goes_on, "the next call goes on at %.4g %%",
                  100 * part->to);
     dcp_term_printf(
         out, "%s%-9s%s %s: %.4g %% from %.4g %% on, %s\n",
-        dcp_term_style(out, rc ? DCP_STYLE_BAD : DCP_STYLE_GOOD),
-        rc ? "not whole" : "good", dcp_term_style(out, DCP_STYLE_OFF),
-        dcp_str_escape(shown, sizeof shown, path), 100 * (part->to - part->from),
-        100 * part->from,
-        rc ? dcp_human_items(r->n_damages, "damaged place", "damaged places").text
+        dcp_term_style(out, rc ? DCP_STYLE_BAD : DCP_STYLE_GOOD), rc ? "corrupt" : "good",
+        dcp_term_style(out, DCP_STYLE_OFF), dcp_str_escape(shown, sizeof shown, path),
+        100 * (part->to - part->from), 100 * part->from,
+        rc ? dcp_human_items(r->n_findings, "corrupt range", "corrupt ranges").text
            : "every block as it was written");
     dcp_term_printf(out, "          %s read in %s; %s\n",
                     dcp_human_size(r->size_bytes).text, dcp_human_time(seconds).text,
@@ -225,7 +224,7 @@ json_t *inspect_findings_json(struct inspect_findings *findings, int rc,
     if (part->to > 0)
         failed |= dcp_doc_set(
             doc, "subset", json_pack("{s:f, s:f}", "from", part->from, "to", part->to));
-    failed |= dcp_doc_set(doc, "n_damages", dcp_doc_u64(r->n_damages));
+    failed |= dcp_doc_set(doc, "n_damages", dcp_doc_u64(r->n_findings));
     failed |= dcp_doc_set(doc, "n_blocks", dcp_doc_u64(r->n_blocks));
     failed |= dcp_doc_set(doc, "n_unproved", dcp_doc_u64(r->n_unproved));
     failed |=

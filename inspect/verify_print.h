@@ -11,7 +11,7 @@ struct inspect_part {
     double from, to;
 };
 
-/* Damage goes to the terminal, or into the document. */
+/* Corruption goes to the terminal, or into the document. */
 struct inspect_findings {
     struct dcp_main *m;
     const char *path; /* of the checkpoint */
@@ -21,12 +21,12 @@ struct inspect_findings {
     uint64_t n_lost;
     char untold[160]; /* what nothing proves, see struct dcp_catalog; "": nothing */
     bool is_of_file;  /* they lie in it */
-    bool retired;     /* the checkpoint went while it was read: nothing is damaged */
+    bool retired;     /* the checkpoint went while it was read: nothing is corrupt */
 };
 
-/* `begin` and `damage` of dcp_verify_options; self is the findings. */
+/* `begin` and `finding` of dcp_verify_options; self is the findings. */
 void inspect_findings_begin(void *self, const struct dcp_catalog *catalog);
-void inspect_findings_damage(void *self, const struct dcp_damage *damage);
+void inspect_findings_add(void *self, const struct dcp_finding *finding);
 
 /* What was found, and what that rests on; rc is what dcp_verify returned. */
 void inspect_findings_print(struct inspect_findings *findings, int rc,

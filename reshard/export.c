@@ -22,8 +22,8 @@ static int choose_format(const char *path, const char **out, struct dcp_error *e
         *out = "hf";
         return DCP_OK;
     }
-    dcp_error_set(err, DCP_E_USAGE, "no format writes files named as '%s'", name);
-    dcp_error_hint(err, "say --to FORMAT; 'dcp-reshard formats' lists them");
+    dcp_error_set(err, DCP_E_USAGE, "no format writes files named like '%s'", name);
+    dcp_error_hint(err, "give --to FORMAT; 'dcp-reshard formats' lists them");
     return DCP_E_USAGE;
 }
 
@@ -45,7 +45,7 @@ static const struct dcp_opt opts[] = {
     { 0, "rename", "FILE", RESHARD_HELP_RENAME, NULL, DCP_OPT_TEXT, RESHARD_AT(rename),
       .values = DCP_VALUES_PRESETS },
     { 0, "untie", NULL, RESHARD_HELP_UNTIE, NULL, DCP_OPT_FLAG, RESHARD_AT(untie) },
-    { 0, "to", "FORMAT", "instead of the one that FILE's suffix asks for", "Form",
+    { 0, "to", "FORMAT", "instead of the one chosen by FILE's suffix", "Form",
       DCP_OPT_TEXT, RESHARD_AT(to), .values = DCP_VALUES_FORMATS },
     { 0, "model-config", "FILE", RESHARD_HELP_CONFIG, NULL, DCP_OPT_TEXT,
       RESHARD_AT(model_config) },
@@ -66,7 +66,8 @@ static const struct dcp_opt opts[] = {
     { 0 },
 };
 
-static const struct reshard_settings defaults = { .only = DCP_ONLY_MODEL, .world = 1 };
+static const struct reshard_settings defaults = { .only = DCP_ONLY_MODEL,
+                                                  .world_size = 1 };
 
 static const struct dcp_example examples[] = {
     { "dcp-reshard export run model.bin --dtype bf16",
@@ -82,7 +83,7 @@ const struct dcp_command reshard_export = {
     .operands = "SRC FILE",
     .min_operands = 2,
     .max_operands = 2,
-    .purpose = "the weights in one piece, in the format of FILE's suffix",
+    .purpose = "export the weights, in the format of FILE's suffix",
     .about =
         "The suffix chooses: .bin, .pt and .pth are PyTorch's, .safetensors is "
         "safetensors', .gguf is llama.cpp's, a folder (or a name without a suffix) is "

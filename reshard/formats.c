@@ -1,4 +1,4 @@
-/* formats: what can be read, written, sharded. */
+/* formats: list the formats that can be read, written, sharded. */
 #include "base/buf.h"
 #include "base/mem.h"
 #include "cli/doc.h"
@@ -26,7 +26,7 @@ static const struct {
     { 'd', "a folder", "is_dir", DCP_FORMAT_IS_DIR },
     { 's', "sharded: any ranks", "sharded", DCP_FORMAT_SHARDED },
     { 'o', "optimizer", "optim", DCP_FORMAT_OPTIM },
-    { 'j', "objects, as schedulers", "objects", DCP_FORMAT_OBJECTS },
+    { 'j', "objects, such as schedulers", "objects", DCP_FORMAT_OBJECTS },
     { 'c', "codecs", "codecs", DCP_FORMAT_CODECS },
 };
 #define N_MARKS DCP_ARRAY_LEN(marks)
@@ -104,14 +104,14 @@ static int run(struct dcp_main *m, const void *settings, struct dcp_error *err)
 }
 
 static const struct dcp_exit exits[] = {
-    { 0, "done" }, { 2, "used wrongly" }, { 6, "output failed" }, { 9, "out of memory" },
+    { 0, "done" }, { 2, "wrong usage" }, { 6, "output failed" }, { 9, "out of memory" },
     { 0 },
 };
 
 const struct dcp_command reshard_formats = {
     .name = "formats",
     .operands = "",
-    .purpose = "what can be read, written, sharded",
+    .purpose = "list the formats that can be read, written, sharded",
     .settings_size_bytes = 1,
     .checks_no_signature = true,
     .exits = exits,

@@ -7,7 +7,7 @@
 #include "verbs.h"
 
 struct settings {
-    bool yes, aside;
+    bool yes, superseded;
 };
 
 struct act {
@@ -22,7 +22,7 @@ static const char *const kinds[] = {
     [DCP_LEFT_UNFINISHED] = "unfinished",
     [DCP_LEFT_TRASH] = "trash",
     [DCP_LEFT_NOTE] = "note on a step that is gone",
-    [DCP_LEFT_ASIDE] = "set aside",
+    [DCP_LEFT_SUPERSEDED] = "superseded",
 };
 
 /* Why it stays. */
@@ -31,7 +31,7 @@ static const char *const reasons[] = {
     [DCP_STAYS_MARKED] = "pinned or tagged",
     [DCP_STAYS_READ] = "in use",
     [DCP_STAYS_STUCK] = "it cannot be removed",
-    [DCP_STAYS_ASIDE] = "--aside takes it, too",
+    [DCP_STAYS_SUPERSEDED] = "--aside removes it, too",
 };
 
 static void found(void *self, const char *name, enum dcp_leftover kind,
@@ -68,7 +68,7 @@ static int run(struct dcp_main *m, const void *given, struct dcp_error *err)
     const struct settings *s = given;
     struct act act = { .m = m, .yes = s->yes, .list = m->json ? json_array() : NULL };
     const struct dcp_gc gc = {
-        .dry_run = !s->yes, .aside = s->aside, .found = found, .self = &act
+        .dry_run = !s->yes, .superseded = s->superseded, .found = found, .self = &act
     };
     struct dcp_store store;
     DCP_TRY(reshard_open_folder(m, m->operands.items[0], &store, err));
@@ -94,8 +94,8 @@ static int run(struct dcp_main *m, const void *given, struct dcp_error *err)
 #define AT(field) .at = offsetof(struct settings, field)
 static const struct dcp_opt opts[] = {
     { 0, "aside", NULL,
-      "also steps that a resume has set aside, unless read, pinned or tagged",
-      "What goes", DCP_OPT_FLAG, AT(aside) },
+      "also steps that a resume has superseded, unless read, pinned or tagged",
+      "What goes", DCP_OPT_FLAG, AT(superseded) },
     { 0, "yes", NULL, "remove it; without it is listed only", "Acting", DCP_OPT_FLAG,
       AT(yes) },
     { 0 },
@@ -112,7 +112,7 @@ const struct dcp_command reshard_gc = {
     .operands = "FOLDER",
     .min_operands = 1,
     .max_operands = 1,
-    .purpose = "remove what killed processes left over",
+    .purpose = "remove what killed processes left behind",
     .about =
         "FOLDER is a run folder, or one that targets were made in. Temporary and "
         "trash folders (.tmp-..., .trash-...) whose process is dead go, and notes on "

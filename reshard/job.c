@@ -3,7 +3,7 @@
 #include "base/clock.h"
 #include "base/fs.h"
 #include "base/mem.h"
-#include "cli/damage.h"
+#include "cli/corruption.h"
 #include "cli/source.h"
 #include "signature.h"
 #include <string.h>
@@ -13,7 +13,7 @@
 /* What lies beside the source, as in a folder of Hugging Face. */
 static char *config_beside(const struct reshard_job *job)
 {
-    const struct dcp_store *store = job->place.source.store;
+    const struct dcp_store *store = job->location.source.store;
     void *text = NULL;
     size_t n;
     return dcp_store_read_file(store, "config.json", MAX_CONFIG_BYTES, &text, &n, NULL)
@@ -59,10 +59,10 @@ static int plan_and_run(struct dcp_main *m, struct reshard_job *job,
                         struct dcp_error *err)
 {
     DCP_CLEANUP_FREE char *config = NULL;
-    int rc = dcp_place_index(&job->place, &job->source, err);
-    bool told = !rc && job->place.damage.code;
+    int rc = dcp_location_index(&job->location, &job->source, err);
+    bool told = !rc && job->location.corruption.code;
     if (told)
-        dcp_damage_tell_mended(m, &job->place);
+        dcp_corruption_tell_reconstructed(m, &job->location);
     if (rc == DCP_OK)
         rc = find_config(job, &config, err);
     if (rc)
@@ -75,10 +75,10 @@ static int plan_and_run(struct dcp_main *m, struct reshard_job *job,
     job->options.made = job->key ? sign : NULL;
     job->options.self = job;
     job->options.progress = dcp_main_progress(m, "resharding");
-    rc = dcp_reshard_plan(&job->place, job->target_path, &job->options, &job->reshard,
+    rc = dcp_reshard_plan(&job->location, job->target_path, &job->options, &job->reshard,
                           err);
     if (rc)
-        return dcp_place_failed(&job->place, rc, err);
+        return dcp_location_failed(&job->location, rc, err);
     if (!m->json && (job->dry_run || m->verbose > 0)) {
         reshard_print_plan(m, job);
         fflush(m->out.file);
@@ -87,15 +87,15 @@ static int plan_and_run(struct dcp_main *m, struct reshard_job *job,
         rc = dcp_reshard_run(job->reshard, err);
     job->seconds = dcp_clock_s() - begin;
     dcp_main_progress_end(m);
-    if (!rc && !told && job->place.damage.code)
-        dcp_damage_tell_mended(m, &job->place);
+    if (!rc && !told && job->location.corruption.code)
+        dcp_corruption_tell_reconstructed(m, &job->location);
     if (rc && job->sign_failed) /* it says nothing of the source */
         return rc;
     if (rc)
-        rc = dcp_place_failed(&job->place, rc, err);
+        rc = dcp_location_failed(&job->location, rc, err);
     if (rc == DCP_E_CORRUPT) {
-        dcp_error_prefix(err, "cannot reshard '%s'", job->place.path);
-        dcp_damage_hint(&job->place, false, err);
+        dcp_error_prefix(err, "cannot reshard '%s'", job->location.path);
+        dcp_corruption_hint(&job->location, false, err);
     }
     if (rc)
         return rc;
@@ -110,12 +110,12 @@ static int plan_and_run(struct dcp_main *m, struct reshard_job *job,
 
 static int run(struct dcp_main *m, struct reshard_job *job, struct dcp_error *err)
 {
-    DCP_TRY(dcp_source_open(m, job->source_path, &job->place, err));
-    dcp_damage_passed_over(&job->place, &m->log);
+    DCP_TRY(dcp_source_open(m, job->source_path, &job->location, err));
+    dcp_corruption_passed_over(&job->location, &m->log);
     int rc = plan_and_run(m, job, err);
     dcp_reshard_free(job->reshard);
     dcp_catalog_free(job->source);
-    dcp_place_close(&job->place);
+    dcp_location_close(&job->location);
     return rc;
 }
 
@@ -137,8 +137,8 @@ int reshard_job_start(struct dcp_main *m, const char *verb,
         rc = choose(job.target_path, &job.options.format, err);
     const char *format = job.options.format;
     if (rc == DCP_OK && job.key && format && strcmp(format, "native") != 0)
-        rc =
-            dcp_error_set(err, DCP_E_USAGE, "--key signs native steps, not '%s'", format);
+        rc = dcp_error_set(err, DCP_E_USAGE, "--key signs native steps only, not '%s'",
+                           format);
     if (rc == DCP_OK && job.key)
         rc = dcp_keys_check(job.key, err);
     if (rc == DCP_OK)

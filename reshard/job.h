@@ -16,7 +16,7 @@ struct reshard_job {
     const char *key;         /* to sign the target with, or NULL */
     bool dry_run;
 
-    struct dcp_place place;
+    struct dcp_location location;
     struct dcp_catalog *source; /* for people: who saved it, how */
     struct dcp_reshard *reshard;
     bool sign_failed; /* that is why nothing was published */

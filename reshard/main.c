@@ -20,7 +20,7 @@ static const struct dcp_command *const commands[] = {
 
 static const struct dcp_program program = {
     .name = "dcp-reshard",
-    .purpose = "bring a checkpoint to another world, layout, dtype or format",
+    .purpose = "bring a checkpoint to another world size, layout, dtype or format",
     .commands = commands,
 };
 

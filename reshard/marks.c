@@ -14,9 +14,10 @@ struct settings {
 static int add_tag(struct dcp_marks *marks, const char *tag, struct dcp_error *err)
 {
     if (!dcp_tag_ok(tag))
-        return dcp_error_set(err, DCP_E_USAGE,
-                             "'%s' is no tag: up to %d letters, digits and -_.:+=/", tag,
-                             DCP_TAG_MAX);
+        return dcp_error_set(
+            err, DCP_E_USAGE,
+            "'%s' is not a valid tag: up to %d letters, digits and -_.:+=/", tag,
+            DCP_TAG_MAX);
     if (dcp_marks_has(marks, tag))
         return DCP_OK;
     if (marks->n_tags == DCP_MAX_TAGS)
@@ -112,7 +113,7 @@ static int run(struct dcp_main *m, const void *given, struct dcp_error *err)
 }
 
 static const struct dcp_opt tag_opts[] = {
-    { 'd', "remove", NULL, "take the tags away", "Acting", DCP_OPT_FLAG,
+    { 'd', "remove", NULL, "remove the tags", "Acting", DCP_OPT_FLAG,
       .at = offsetof(struct settings, remove) },
     { 0 },
 };
@@ -127,7 +128,7 @@ static const struct dcp_example pin_examples[] = {
     { 0 },
 };
 static const struct dcp_example unpin_examples[] = {
-    { "dcp-reshard unpin run/step-00001200", "it goes when its time comes" },
+    { "dcp-reshard unpin run/step-00001200", "it is removed when it is due" },
     { 0 },
 };
 
@@ -136,7 +137,7 @@ const struct dcp_command reshard_tag = {
     .operands = "STEP TAG...",
     .min_operands = 2,
     .max_operands = -1,
-    .purpose = "give a step names, which keep it from being removed",
+    .purpose = "tag a step, which keeps it from being removed",
     .about = "A run in training can be marked. The marks lie beside the step.",
     .opts = tag_opts,
     .settings_size_bytes = sizeof(struct settings),

@@ -18,9 +18,10 @@ static void add_side(struct dcp_buf *text, const struct dcp_catalog *catalog)
 {
     char layout[64];
     dcp_buf_add_text(text, catalog->format);
-    if (catalog->world > 1 || (catalog->layout && catalog->layout[0]))
-        dcp_buf_add_fmt(text, ", %s",
-                        dcp_human_items((uint64_t)catalog->world, "rank", "ranks").text);
+    if (catalog->world_size > 1 || (catalog->layout && catalog->layout[0]))
+        dcp_buf_add_fmt(
+            text, ", %s",
+            dcp_human_items((uint64_t)catalog->world_size, "rank", "ranks").text);
     if (catalog->layout && catalog->layout[0])
         dcp_buf_add_fmt(text, ", %s",
                         dcp_str_escape(layout, sizeof layout, catalog->layout));
@@ -36,8 +37,8 @@ static void put_side(struct dcp_main *m, const char *word,
     dcp_buf_add_fill(&text, ' ',
                      (size_t)(taken < LEFT_COLUMNS ? LEFT_COLUMNS - taken : 2));
     dcp_buf_add_fmt(&text, "%s, %s\n", dcp_human_size(bytes).text,
-                    dcp_human_items(files, catalog->world > 1 ? "shard" : "file",
-                                    catalog->world > 1 ? "shards" : "files")
+                    dcp_human_items(files, catalog->world_size > 1 ? "shard" : "file",
+                                    catalog->world_size > 1 ? "shards" : "files")
                         .text);
     if (!text.failed)
         dcp_term_put(&m->out, (const char *)text.data);
@@ -184,15 +185,16 @@ void reshard_print_result(struct dcp_main *m, const struct reshard_job *job)
     bool is_native = strcmp(target->format, "native") == 0;
     if (!is_native)
         dcp_term_put(out, target->format);
-    if (is_native || target->world > 1)
-        dcp_term_printf(out, "%s%s", is_native ? "" : ", ",
-                        dcp_human_items((uint64_t)target->world, "rank", "ranks").text);
+    if (is_native || target->world_size > 1)
+        dcp_term_printf(
+            out, "%s%s", is_native ? "" : ", ",
+            dcp_human_items((uint64_t)target->world_size, "rank", "ranks").text);
     dcp_term_printf(out, ", %s, %s", dcp_human_size(f->target_bytes).text,
                     dcp_human_items(f->n_tensors, "tensor", "tensors").text);
     put_proof(m, job);
     dcp_term_printf(out, ", %s\n", dcp_human_time(job->seconds).text);
     if (f->n_unproved && !job->options.no_verify)
-        dcp_term_printf(out, "no digest proves %s of %s of the source\n",
+        dcp_term_printf(out, "%s of %s of the source have no digest to check\n",
                         dcp_human_count(f->n_unproved).text,
                         dcp_human_items(f->n_tensors, "tensor", "tensors").text);
     if (m->verbose == 0)
@@ -205,7 +207,7 @@ static json_t *side_json(const char *path, const struct dcp_catalog *catalog,
                          uint64_t bytes, size_t files)
 {
     return json_pack("{s:o, s:s, s:i, s:o, s:o, s:o, s:o}", "path", dcp_doc_text(path),
-                     "format", catalog->format, "world", catalog->world, "layout",
+                     "format", catalog->format, "world", catalog->world_size, "layout",
                      dcp_doc_text(catalog->layout), "step",
                      catalog->step < 0 ? json_null() : json_integer(catalog->step),
                      "size_bytes", dcp_doc_u64(bytes), "n_files", dcp_doc_u64(files));
@@ -225,7 +227,7 @@ int reshard_print_json(struct dcp_main *m, const struct reshard_job *job,
                   f->free_bytes == UINT64_MAX ? json_null() : dcp_doc_u64(f->free_bytes));
     int rc = dcp_doc_set(
         doc, "source",
-        side_json(job->place.path, job->source, f->source_bytes, f->source_files));
+        side_json(job->location.path, job->source, f->source_bytes, f->source_files));
     rc |= dcp_doc_set(
         doc, "target",
         side_json(job->target_path, target, f->target_bytes, f->target_files));

@@ -89,11 +89,11 @@ static int run(struct dcp_main *m, const void *given, struct dcp_error *err)
 #define AT(field) .at = offsetof(struct settings, field)
 static const struct settings defaults = { .keep = 3, .pin_timeout_s = 3600 };
 static const struct dcp_opt opts[] = {
-    { 0, "keep", "N", "so many of the newest whole steps stay", "What stays", DCP_OPT_INT,
-      AT(keep), .min = 1, .max = INT32_MAX },
-    { 0, "keep-every", "N", "steps whose number is a multiple of N stay", NULL,
+    { 0, "keep", "N", "so many of the newest complete steps stay", "What stays",
+      DCP_OPT_INT, AT(keep), .min = 1, .max = INT32_MAX },
+    { 0, "keep-every", "N", "keep steps whose number is a multiple of N", NULL,
       DCP_OPT_INT, AT(keep_every), .max = INT32_MAX },
-    { 0, "pin-timeout", "SECONDS", "so long a step that is to go waits for its readers",
+    { 0, "pin-timeout", "SECONDS", "how long a step to be removed waits for its readers",
       NULL, DCP_OPT_REAL, AT(pin_timeout_s) },
     { 0, "yes", NULL, "remove them; without it they are listed only", "Acting",
       DCP_OPT_FLAG, AT(yes) },
@@ -102,7 +102,7 @@ static const struct dcp_opt opts[] = {
 
 static const struct dcp_example examples[] = {
     { "dcp-reshard prune run --keep 5", "what would go" },
-    { "dcp-reshard prune run --keep 5 --keep-every 1000 --yes", "and away with it" },
+    { "dcp-reshard prune run --keep 5 --keep-every 1000 --yes", "and remove them" },
     { 0 },
 };
 
@@ -113,7 +113,7 @@ const struct dcp_command reshard_prune = {
     .max_operands = 1,
     .purpose = "remove old steps of a run",
     .about = "By the rules of dcp-train's checkpoint.keep. Never removed are the newest "
-             "whole step, steps that are pinned or tagged, and the last ones before a "
+             "complete step, steps that are pinned or tagged, and the last ones before a "
              "run diverged; steps that are being read not before --pin-timeout.",
     .opts = opts,
     .settings_size_bytes = sizeof(struct settings),

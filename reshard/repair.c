@@ -1,4 +1,4 @@
-/* repair: lost or damaged files of a step from its parity. */
+/* repair: lost or corrupt files of a step from its parity. */
 #include "base/clock.h"
 #include "base/fs.h"
 #include "base/mem.h"
@@ -15,7 +15,7 @@ struct act {
     struct dcp_main *m;
     json_t *docs;          /* with --json: one for each step that was looked at */
     json_t *files;         /* of the step that is being repaired */
-    size_t n_steps, n_bad; /* looked at, and not whole now */
+    size_t n_steps, n_bad; /* looked at, and incomplete now */
     struct dcp_error worst;
 };
 
@@ -69,9 +69,9 @@ static int tell(struct act *act, const char *path, const struct dcp_repair_resul
         return rc ? dcp_error_memory(err, "the JSON document") : DCP_OK;
     }
     dcp_term_printf(
-        out, "%swhole%s     %s: %s, %s read in %s\n", dcp_term_style(out, DCP_STYLE_GOOD),
+        out, "%scomplete%s  %s: %s, %s read in %s\n", dcp_term_style(out, DCP_STYLE_GOOD),
         dcp_term_style(out, DCP_STYLE_OFF), dcp_str_escape(shown, sizeof shown, path),
-        r->n_files ? "every file is again what was saved" : "nothing was to be repaired",
+        r->n_files ? "every file is again what was saved" : "nothing needed repair",
         dcp_human_size(r->size_bytes).text, dcp_human_time(seconds).text);
     return DCP_OK;
 }
@@ -140,7 +140,7 @@ static int repair_run(struct act *act, const struct dcp_store *store, const char
                           : dcp_error_memory(&why, "a path");
         bool has_none = failed == DCP_E_NOT_FOUND;
         n_parity += !has_none;
-        if (has_none && !steps[i].whole) { /* it wants one */
+        if (has_none && !steps[i].complete) { /* it wants one */
             why = (struct dcp_error){ 0 };
             failed = dcp_error_set(&why, DCP_E_CORRUPT, "'%s' has no parity, and %s",
                                    step, steps[i].why.message);
@@ -221,23 +221,23 @@ static int run(struct dcp_main *m, const void *settings, struct dcp_error *err)
         return rc;
     *err = act.worst;
     if (act.n_bad > 1)
-        dcp_error_prefix(err, "%zu steps are not whole, the worst", act.n_bad);
+        dcp_error_prefix(err, "%zu steps are incomplete, the worst", act.n_bad);
     return err->code;
 }
 
 static const struct dcp_example examples[] = {
-    { "dcp-reshard repair run/step-00001200", "what is lost or damaged of this step" },
+    { "dcp-reshard repair run/step-00001200", "what is lost or corrupt of this step" },
     { "dcp-reshard repair run", "every step of a run" },
     { 0 },
 };
 
 static const struct dcp_exit exits[] = {
     { 0, "the steps are what was saved" },
-    { 2, "used wrongly" },
+    { 2, "wrong usage" },
     { 3, "not found, or it has no parity" },
     { 4, "more is lost than parity can rebuild; nothing was changed" },
     { 5, "another process holds the run folder, or there is no space" },
-    { 6, "input or output failed" },
+    { 6, "I/O error" },
     { 9, "out of memory" },
     { 130, "interrupted" },
     { 0 },
@@ -248,14 +248,13 @@ const struct dcp_command reshard_repair = {
     .operands = "STEP...",
     .min_operands = 1,
     .max_operands = -1,
-    .purpose = "rebuild lost or damaged files of a step from its parity",
-    .about =
-        "STEP is a step, or a run folder: all its steps. With parity M any M shards or "
-        "parity files of a step can be lost or damaged, "
-        "or any M of the units of 64 KiB that stand at the same place in them. Every "
-        "unit is read and checked; what is wrong is written beside the step, proved, "
-        "and put in its place file by file, so a repair can be interrupted and begun "
-        "again. Damaged files are removed once the good ones are in their place.",
+    .purpose = "rebuild lost or corrupt files of a step from its parity",
+    .about = "STEP is a step, or a run folder: all its steps. With parity M any M shards "
+             "or parity files of a step can be lost or corrupt, or any M of the units of "
+             "64 KiB that stand at the same place in them. Every unit is read and "
+             "checked; what is wrong is written beside the step, proved, and put in its "
+             "place file by file, so a repair can be interrupted and begun again. "
+             "Corrupt files are removed once the good ones are in their place.",
     .settings_size_bytes = 1,
     .examples = examples,
     .exits = exits,

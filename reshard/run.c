@@ -1,4 +1,4 @@
-/* SRC DST: any checkpoint to another world, layout, dtype, selection or format. */
+/* SRC DST: any checkpoint to another world size, layout, dtype, selection or format. */
 #include "job.h"
 #include "verbs.h"
 
@@ -26,7 +26,7 @@ static int run(struct dcp_main *m, const void *settings, struct dcp_error *err)
 
 static const struct dcp_opt opts[] = {
     { 'w', "world", "N", "ranks of the target (default: as many as the source has)",
-      "Shape", DCP_OPT_INT, RESHARD_AT(world), .min = 1, .max = 65536 },
+      "Shape", DCP_OPT_INT, RESHARD_AT(world_size), .min = 1, .max = 65536 },
     { 0, "dp", "N", "data parallel ranks: the same as --world", NULL, DCP_OPT_INT,
       RESHARD_AT(dp), .min = 1, .max = 65536 },
     { 0, "tp", "N", "tensor parallel ranks: 1 in this version", NULL, DCP_OPT_INT,
@@ -79,7 +79,7 @@ static const struct dcp_opt opts[] = {
 static const struct dcp_example examples[] = {
     { "dcp-reshard run out --world 4 --dry-run",
       "what it would take; nothing is written" },
-    { "dcp-reshard run out --world 4", "the newest whole step, for 4 ranks" },
+    { "dcp-reshard run out --world 4", "the newest complete step, for 4 ranks" },
     { "dcp-reshard model.bin start --world 8 --layout zero3",
       "weights of PyTorch as a native step, cut for 8 ranks" },
     { "dcp-reshard run step.tar.zst", "one file, to ship or to keep" },
@@ -89,12 +89,12 @@ static const struct dcp_example examples[] = {
 };
 
 const struct dcp_exit reshard_exits[] = {
-    { 0, "the target is whole and durable, or the plan was printed" },
-    { 2, "used wrongly" },
+    { 0, "the target is complete and durable, or the plan was printed" },
+    { 2, "wrong usage" },
     { 3, "SRC or a file that an option names was not found" },
-    { 4, "the source is damaged; nothing was written" },
+    { 4, "the source is corrupt; nothing was written" },
     { 5, "the target exists, or cannot hold what was asked" },
-    { 6, "input or output failed, or no space is left" },
+    { 6, "I/O error, or no space is left" },
     { 8, "not a known format, or not in this version" },
     { 9, "out of memory" },
     { 130, "interrupted; nothing was written" },
@@ -105,13 +105,12 @@ const struct dcp_command reshard_run = {
     .operands = "SRC DST",
     .min_operands = 2,
     .max_operands = 2,
-    .purpose = "bring a checkpoint to another world, layout, dtype or format",
+    .purpose = "bring a checkpoint to another world size, layout, dtype or format",
     .about =
-        "SRC is a run folder (its newest whole step), one step, any file or folder of a "
-        "known format, which is told by its content, or a tar archive (.tar, .tar.zst) "
-        "of such a folder. It is never written to. DST must "
-        "not exist, and appears only when it is whole, durable, and proved to hold the "
-        "same numbers.",
+        "SRC is a run folder (its newest complete step), one step, any file or folder of "
+        "a known format, which is told by its content, or a tar archive (.tar, .tar.zst) "
+        "of such a folder. It is never written to. DST must not exist, and appears only "
+        "when it is complete, durable, and proved to hold the same numbers.",
     .opts = opts,
     .settings_size_bytes = sizeof(struct reshard_settings),
     .examples = examples,

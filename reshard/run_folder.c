@@ -19,11 +19,11 @@ void reshard_tell_dry(struct dcp_main *m, bool yes, size_t n)
 
 const struct dcp_exit reshard_keeping_exits[] = {
     { 0, "done" },
-    { 2, "used wrongly" },
+    { 2, "wrong usage" },
     { 3, "not found" },
-    { 4, "marks of a step are damaged" },
+    { 4, "marks of a step are corrupt" },
     { 5, "another process holds the run folder, or the step" },
-    { 6, "input or output failed" },
+    { 6, "I/O error" },
     { 9, "out of memory" },
     { 0 },
 };

@@ -54,7 +54,7 @@ static int check_dtype(const char *text, int *out, struct dcp_error *err)
 {
     *out = dcp_dtype_parse(text);
     if (*out < 0 || !dcp_dtype_is_float((enum dcp_dtype) * out)) {
-        dcp_error_set(err, DCP_E_USAGE, "'--dtype' wants a floating type, not '%s'",
+        dcp_error_set(err, DCP_E_USAGE, "'--dtype' takes a floating type, not '%s'",
                       text);
         dcp_error_hint(err, "bf16, fp16 and fp32 are the usual ones");
         return DCP_E_USAGE;
@@ -73,11 +73,11 @@ static int check_mesh(const struct reshard_settings *s, struct dcp_reshard_optio
         return dcp_error_set(err, DCP_E_UNSUPPORTED,
                              "tensor and pipeline parallel targets (--tp, --pp) are not "
                              "in this version; --dp and --world are");
-    if (meshed && s->world && s->world != ranks)
+    if (meshed && s->world_size && s->world_size != ranks)
         return dcp_error_set(err, DCP_E_USAGE,
                              "--world %lld is not --dp × --tp × --pp, which is %lld",
-                             (long long)s->world, (long long)ranks);
-    out->world = (int)(meshed ? ranks : s->world);
+                             (long long)s->world_size, (long long)ranks);
+    out->world_size = (int)(meshed ? ranks : s->world_size);
     if (meshed)
         out->mesh = (struct dcp_mesh){ (int)dp, (int)tp, (int)pp };
     return DCP_OK;

@@ -6,7 +6,7 @@
 #include <dcp/reshard.h>
 
 struct reshard_settings {
-    int64_t world, dp, tp, pp; /* 0: not given */
+    int64_t world_size, dp, tp, pp; /* 0: not given */
     const char *layout, *to, *dtype, *rename, *model_config, *prefix, *key;
     struct dcp_opt_list select, trust;
     int only, codec; /* enum dcp_only, enum dcp_codec */
@@ -49,8 +49,7 @@ int reshard_settings_check(const struct reshard_settings *settings,
 #define RESHARD_HELP_TRUST                                                            \
     "classes of yours that objects may name (module.Class, or a glob); may be given " \
     "again"
-#define RESHARD_HELP_KEEP_UNSAFE \
-    "keep objects whatever they name: loading the target may run their code"
+#define RESHARD_HELP_KEEP_UNSAFE "keep all objects: loading the target may run their code"
 #define RESHARD_HELP_PARITY                                                       \
     "parity files, so that any M shards or parity files can be lost and rebuilt " \
     "(native)"
@@ -59,8 +58,8 @@ int reshard_settings_check(const struct reshard_settings *settings,
 #define RESHARD_HELP_MAX_SHARD "largest file, as 5G (formats with shards)"
 #define RESHARD_HELP_MEMORY \
     "buffers in all (default 256M, at least 8M), however large the checkpoint"
-#define RESHARD_HELP_NO_VERIFY "check neither digests nor fingerprints"
-#define RESHARD_HELP_DRY_RUN "print the plan, write nothing"
-#define RESHARD_HELP_FORCE "replace the target if it exists, once the new one is whole"
+#define RESHARD_HELP_NO_VERIFY "do not check digests or fingerprints"
+#define RESHARD_HELP_DRY_RUN "print the plan and write nothing"
+#define RESHARD_HELP_FORCE "replace the target if it exists, once the new one is complete"
 
 #endif

@@ -17,7 +17,7 @@ static const struct dcp_opt secret_opts[] = {
     { 0 }
 };
 static const struct dcp_opt public_opts[] = {
-    { 'k', "key", "FILE", "the public key, in PEM; several may stand in one file", "What",
+    { 'k', "key", "FILE", "the public key, in PEM; a file may hold several", "What",
       DCP_OPT_TEXT, .at = offsetof(struct settings, key) },
     { 0 }
 };
@@ -63,12 +63,12 @@ int reshard_sign(struct dcp_main *m, const struct dcp_source *step, const char *
 static int sign(struct dcp_main *m, const void *settings, struct dcp_error *err)
 {
     const struct settings *s = settings;
-    struct dcp_place place;
+    struct dcp_location location;
     struct dcp_signature by;
     DCP_TRY(check_key(s, err));
-    DCP_TRY(dcp_source_open(m, m->operands.items[0], &place, err));
-    int rc = reshard_sign(m, &place.source, place.path, s->key, &by, err);
-    dcp_place_close(&place);
+    DCP_TRY(dcp_source_open(m, m->operands.items[0], &location, err));
+    int rc = reshard_sign(m, &location.source, location.path, s->key, &by, err);
+    dcp_location_close(&location);
     return rc ? rc : print(m, "sign", "signed", m->operands.items[0], &by, err);
 }
 
@@ -76,25 +76,25 @@ static int verify(struct dcp_main *m, const void *settings, struct dcp_error *er
 {
     const struct settings *s = settings;
     struct dcp_keys *keys = NULL;
-    struct dcp_place place;
+    struct dcp_location location;
     struct dcp_signature by;
     int rc = check_key(s, err);
     if (!rc)
         rc = dcp_keys_read(s->key, &keys, err);
     if (!rc)
-        rc = dcp_source_open(m, m->operands.items[0], &place, err);
+        rc = dcp_source_open(m, m->operands.items[0], &location, err);
     if (rc) {
         dcp_keys_free(keys);
         return rc;
     }
     const struct dcp_progress progress = dcp_main_progress(m, "checking the signature");
-    rc = dcp_check_signature(&place.source, keys, &progress, &by, err);
+    rc = dcp_check_signature(&location.source, keys, &progress, &by, err);
     dcp_main_progress_end(m);
     if (rc)
-        dcp_error_prefix(err, "'%s' is not trusted", place.path);
+        dcp_error_prefix(err, "'%s' is not trusted", location.path);
     else
-        rc = print(m, "signature", "good", place.path, &by, err);
-    dcp_place_close(&place);
+        rc = print(m, "signature", "good", location.path, &by, err);
+    dcp_location_close(&location);
     dcp_keys_free(keys);
     return rc;
 }
@@ -115,8 +115,8 @@ static int keygen(struct dcp_main *m, const void *settings, struct dcp_error *er
         return dcp_doc_print(m->out.file, rc || !public ? NULL : doc, err);
     }
     dcp_str_escape(shown, sizeof shown, path);
-    dcp_term_printf(&m->out, "secret    %s: keep it to yourself\npublic    %s.pub\n",
-                    shown, shown);
+    dcp_term_printf(&m->out, "secret    %s: keep it secret\npublic    %s.pub\n", shown,
+                    shown);
     return DCP_OK;
 }
 
@@ -136,12 +136,12 @@ static const struct dcp_example keygen_examples[] = {
 
 static const struct dcp_exit exits[] = {
     { 0, "done; it is signed, and unchanged" },
-    { 2, "used wrongly, or no key" },
+    { 2, "wrong usage, or no key" },
     { 3, "not found" },
-    { 4, "a file is not what was signed, or the step is damaged" },
-    { 5, "not signed, by another key, or it exists already" },
-    { 6, "input or output failed" },
-    { 8, "no native step, or one with other files in its folder" },
+    { 4, "a file is not what was signed, or the step is corrupt" },
+    { 5, "not signed, by another key, or it already exists" },
+    { 6, "I/O error" },
+    { 8, "not a native step, or other files are in its folder" },
     { 9, "out of memory" },
     { 130, "interrupted" },
     { 0 },
@@ -156,7 +156,7 @@ const struct dcp_command reshard_keygen = {
     .operands = "FILE",
     .min_operands = 1,
     .max_operands = 1,
-    .purpose = "make a key to sign with, and FILE.pub to verify with",
+    .purpose = "make a key pair: FILE to sign with, FILE.pub to verify with",
     .about = "Both are PEM, as openssl has them.",
     .settings_size_bytes = 1,
     .checks_no_signature = true,
@@ -173,7 +173,7 @@ const struct dcp_command reshard_sign_verb = {
     .purpose = "sign a native step",
     .about =
         ABOUT_RULE " All of it is read once, parity twice, and held against the digests "
-                   "of the manifest: what is damaged is not signed. A repair keeps the "
+                   "of the manifest: what is corrupt is not signed. A repair keeps the "
                    "signature; a reshard makes another step, which --key signs.",
     .opts = secret_opts,
     .settings_size_bytes = sizeof(struct settings),

@@ -96,7 +96,7 @@ say "the job ended $gap s later"
 [ "$gap" -le 10 ] || die "that took longer than 10 s"
 expect 0 dcp-inspect run
 
-title "3. Resume from the newest whole step"
+title "3. Resume from the newest complete step"
 expect 0 dcp-train --config gpt2.json --ranks 8 --resume auto --steps 240
 
 title "4. Reshard 8 -> 4 without a training job, and train on with 4 ranks"

@@ -50,7 +50,7 @@ COURSES = {
     )),
     "load": ("dcp_load: all ranks, at any world size", (
         ("find", (
-            ("the newest whole step; rank 0 decides", "libdcp/core/run/steps.c"),
+            ("the newest complete step; rank 0 decides", "libdcp/core/run/steps.c"),
             ("pin it, so that retention waits", "libdcp/core/run/pin.c"),
         )),
         ("plan", (
@@ -61,7 +61,7 @@ COURSES = {
         ("read", (
             ("blocks, verified before a byte is given out",
              "libdcp/core/read/blocks.c"),
-            ("through parity where one is damaged", "libdcp/core/parity/mend.c"),
+            ("through parity where one is bad", "libdcp/core/parity/reconstruction.c"),
             ("cast, place, to the device", "libdcp/core/read/copy.c"),
         )),
         ("prove", (

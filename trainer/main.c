@@ -20,14 +20,14 @@ static const struct dcp_opt opts[] = {
       "What to train", DCP_OPT_TEXT, AT(config) },
     { 's', "set", "KEY=VALUE", "override a key, as in zero_optimization.stage=2", NULL,
       DCP_OPT_LIST, AT(set) },
-    { 0, "steps", "N", "train up to step N in all, save there, and end", NULL,
-      DCP_OPT_INT, .min = 1, .max = INT64_MAX, AT(steps) },
+    { 0, "steps", "N", "train up to step N, save there, and exit", NULL, DCP_OPT_INT,
+      .min = 1, .max = INT64_MAX, AT(steps) },
     { 'r', "resume", "auto|never|STEP",
-      "the newest whole step that did not diverge, if there is one (auto), none, a "
+      "the newest complete step that did not diverge, if there is one (auto), none, a "
       "number, or a path",
       NULL, DCP_OPT_TEXT, AT(resume) },
-    { 'n', "dry-run", NULL, "say what would be done, and do nothing", NULL, DCP_OPT_FLAG,
-      AT(dry_run) },
+    { 'n', "dry-run", NULL, "print what would be done, and do nothing", NULL,
+      DCP_OPT_FLAG, AT(dry_run) },
     { 0, "ranks", "N", "start N ranks on this machine (not under mpirun or srun)",
       "On what", DCP_OPT_INT, .min = 1, .max = 4096, AT(ranks) },
     { 0, "job-secret", "FILE",
@@ -38,25 +38,24 @@ static const struct dcp_opt opts[] = {
       "ZeRO stage 0, 2, 3, or 3 on each machine, by the names of FSDP", NULL,
       DCP_OPT_CHOICE, AT(sharding) },
     { 0, "device", "auto|cpu|cuda",
-      "what computes; auto: a GPU when every rank sees one, ranks share out those of "
-      "their "
-      "machine",
+      "where to compute; auto: a GPU when every rank sees one; ranks share those of "
+      "their machine",
       NULL, DCP_OPT_CHOICE, AT(device) },
-    { 0, "eval", NULL, "print the loss on data.val of what was saved",
-      "Instead of training", DCP_OPT_FLAG, AT(eval) },
+    { 0, "eval", NULL, "evaluate the checkpoint on data.val", "Instead of training",
+      DCP_OPT_FLAG, AT(eval) },
     { 0, "help-config", NULL, "list the keys of a configuration, and what they mean",
       NULL, DCP_OPT_FLAG, AT(help_config) },
     { 0, "generate", "TEXT", "go on with a text by what was saved", NULL, DCP_OPT_TEXT,
       AT(generate) },
-    { 0, "max-tokens", "N", "length of what is generated (default 200)", NULL,
-      DCP_OPT_INT, .min = 1, .max = 1000000, AT(max_tokens) },
-    { 0, "temperature", "X", "0: always the likeliest token (default 0.8)", NULL,
+    { 0, "max-tokens", "N", "tokens to generate (default 200)", NULL, DCP_OPT_INT,
+      .min = 1, .max = 1000000, AT(max_tokens) },
+    { 0, "temperature", "X", "sampling temperature; 0: greedy (default 0.8)", NULL,
       DCP_OPT_REAL, AT(temperature) },
-    { 0, "top-k", "N", "choose among the N likeliest tokens", NULL, DCP_OPT_INT, .min = 0,
+    { 0, "top-k", "N", "sample from the N likeliest tokens", NULL, DCP_OPT_INT, .min = 0,
       .max = INT32_MAX, AT(top_k) },
-    { 0, "top-p", "X", "choose among the likeliest that make up X of 1", NULL,
-      DCP_OPT_REAL, AT(top_p) },
-    { 0, "seed", "N", "of the choice (default 0)", NULL, DCP_OPT_INT, .min = 0,
+    { 0, "top-p", "X", "sample from the likeliest tokens whose probabilities sum to X",
+      NULL, DCP_OPT_REAL, AT(top_p) },
+    { 0, "seed", "N", "sampling seed (default 0)", NULL, DCP_OPT_INT, .min = 0,
       .max = INT64_MAX, AT(seed) },
     { 0 }
 };
@@ -85,7 +84,7 @@ static int check(const struct run_options *o, struct dcp_error *err)
                              "--temperature must be 0 or more, --top-p above 0 and at "
                              "most 1");
     if (o->generate && o->ranks > 1)
-        return dcp_error_set(err, DCP_E_USAGE, "--generate is done by one process");
+        return dcp_error_set(err, DCP_E_USAGE, "--generate runs in a single process");
     return DCP_OK;
 }
 
@@ -113,7 +112,7 @@ static bool is_teller(const struct join *join, bool launched, int rc,
                       const struct dcp_error *err)
 {
     bool alone = err->rank < 0 && rc != DCP_E_STOPPED;
-    bool zero_died = rc == DCP_E_COMM && err->rank == 0 && join->world > 1;
+    bool zero_died = rc == DCP_E_COMM && err->rank == 0 && join->world_size > 1;
     return !launched && (join->rank == (zero_died ? 1 : 0) || alone);
 }
 
@@ -157,8 +156,9 @@ static const struct dcp_example examples[] = {
       "go on with 4, from what 8 saved" },
     { "mpirun -np 64 dcp-train --config gpt2.json", "train on several machines" },
     { "dcp-train --config gpt2.json --set bf16.enabled=true --dry-run",
-      "how much memory would that take" },
-    { "dcp-train --config gpt2.json --generate 'It was a'", "what has it learned" },
+      "how much memory it would take" },
+    { "dcp-train --config gpt2.json --generate 'It was a'",
+      "sample from the trained model" },
     { 0 },
 };
 
@@ -166,10 +166,10 @@ static const struct dcp_exit exits[] = {
     { 0, "done" },
     { 2, "the command or the configuration is wrong" },
     { 3, "a file or step is not there" },
-    { 4, "a checkpoint is damaged" },
+    { 4, "a checkpoint is corrupt" },
     { 5, "a checkpoint does not fit, or another run holds the folder" },
     { 6, "reading or writing failed" },
-    { 7, "a rank died; the newest whole step can be resumed" },
+    { 7, "a rank died; the newest complete step can be resumed" },
     { 8, "not supported by this build or on this machine" },
     { 9, "out of memory" },
     { 75, "stopped by a signal, after a save: it can be resumed" },
@@ -179,7 +179,7 @@ static const struct dcp_exit exits[] = {
 
 static const struct dcp_command train = {
     .operands = "",
-    .purpose = "train GPT-2 models, cut over any number of ranks",
+    .purpose = "train GPT-2 models, sharded over any number of ranks",
     .about =
         "Reads a DeepSpeed configuration as it is. The state is cut over the ranks "
         "as ZeRO stages 0 to 3 do it, and saved in the background; any number of "
@@ -209,7 +209,7 @@ static const struct dcp_common common[] = {
 
 static const struct dcp_program program = {
     .name = "dcp-train",
-    .purpose = "train GPT-2 models, cut over any number of ranks",
+    .purpose = "train GPT-2 models, sharded over any number of ranks",
     .commands = commands,
     .common = common,
     .section = "CONFIGURATION",

@@ -39,7 +39,7 @@ struct walk {
 static int corrupt(const struct walk *w, struct dcp_error *err, const char *what)
 {
     return dcp_error_set(err, DCP_E_CORRUPT,
-                         "'%s' is not a sound tar archive: %s at byte %llu", w->in->shown,
+                         "'%s' is not a valid tar archive: %s at byte %llu", w->in->shown,
                          what, (unsigned long long)w->at);
 }
 
@@ -165,7 +165,7 @@ static int read_pax(struct walk *w, uint64_t offset, uint64_t size_bytes, struct
     while (!rc && at < n) {
         if (!parse_record(data, n, &at, &key, &n_key, &value, &n_value) ||
             memchr(value, 0, n_value))
-            return corrupt(w, err, "there is a damaged pax header");
+            return corrupt(w, err, "there is a corrupt pax header");
         if (n_key >= 10 && !memcmp(key, "GNU.sparse", 10))
             return unsupported(w, err, "sparse files, which no checkpoint has");
         char *text = dcp_arena_text_n(w->arena, value, n_value);
@@ -175,7 +175,7 @@ static int read_pax(struct walk *w, uint64_t offset, uint64_t size_bytes, struct
             out->path = text;
         } else if (key_is(key, n_key, "size")) {
             if (!dcp_str_parse_i64(text, &number) || number < 0)
-                return corrupt(w, err, "there is a damaged pax header");
+                return corrupt(w, err, "there is a corrupt pax header");
             out->size_bytes = (uint64_t)number;
             out->has_size = true;
         }
@@ -191,7 +191,7 @@ static int add_member(struct walk *w, const char *name, uint64_t offset,
     if (!strncmp(name, "./", 2))
         name += 2;
     if (!dcp_store_name_ok(name) || !dcp_str_utf8_ok(name, strlen(name)))
-        return corrupt(w, err, "a member has a name that could leave its folder");
+        return corrupt(w, err, "a member's name leads outside its folder");
     if (w->n >= DCP_TAR_MAX_MEMBERS)
         return unsupported(w, err, "more members than any checkpoint has");
     for (size_t i = 0; i < w->n; i++)
@@ -230,7 +230,7 @@ static int read_member(struct walk *w, const unsigned char *head, struct dcp_err
 
     if (memcmp(head + MAGIC_AT, "ustar", 5) != 0 || !sum_ok(head) ||
         !parse_number(head + SIZE_AT, SIZE_BYTES, &size_bytes))
-        return corrupt(w, err, "there is no header, or a damaged one");
+        return corrupt(w, err, "there is no header, or a corrupt one");
     bool is_pax = type == 'x' || type == 'g';
     if (!is_pax && w->pax.has_size)
         size_bytes = w->pax.size_bytes;
@@ -241,7 +241,7 @@ static int read_member(struct walk *w, const unsigned char *head, struct dcp_err
     } else if (type == 'g') {
         rc = read_pax(w, offset, size_bytes, &whole, err);
         if (!rc && (whole.path || whole.has_size))
-            rc = corrupt(w, err, "one name or size is given to all members");
+            rc = corrupt(w, err, "a global pax header sets a name or size");
     } else if (type == '0' || type == '\0') {
         char *name = w->pax.path ? w->pax.path : header_name(w->arena, head);
         rc = name ? add_member(w, name, offset, size_bytes, err)
@@ -256,7 +256,7 @@ static int read_member(struct walk *w, const unsigned char *head, struct dcp_err
     /* the last block of a member is filled up */
     uint64_t stored = size_bytes + (BLOCK - size_bytes % BLOCK) % BLOCK;
     if (!rc && stored > left)
-        rc = corrupt(w, err, "a member is cut off");
+        rc = corrupt(w, err, "a member is incomplete");
     w->at = offset + stored;
     return rc;
 }
@@ -268,7 +268,7 @@ static int read_members(struct walk *w, struct dcp_error *err)
 
     while (!rc) {
         if (w->in->size_bytes - w->at < BLOCK)
-            return corrupt(w, err, "it is cut off");
+            return corrupt(w, err, "it is incomplete");
         rc = dcp_input_read(w->in, w->at, head, sizeof head, err);
         if (!rc && is_zero(head, sizeof head))
             return check_tail(w, err);

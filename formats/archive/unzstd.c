@@ -42,7 +42,7 @@ int dcp_unzstd(const struct dcp_input *in, uint64_t offset, uint64_t size_bytes,
         rc = dcp_decoder_some(decoder, plain, room < STEP_BYTES ? room : STEP_BYTES, &n,
                               &ended, &why);
         if (rc == DCP_E_CORRUPT && !frame.failed)
-            dcp_error_set(err, rc, "'%s': at byte %llu there is no sound zstd frame",
+            dcp_error_set(err, rc, "'%s': at byte %llu there is no valid zstd frame",
                           in->shown, (unsigned long long)offset);
         else if (rc && err)
             *err = why;

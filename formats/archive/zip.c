@@ -41,7 +41,7 @@ struct archive {
 
 static int corrupt(const struct dcp_input *in, struct dcp_error *err, const char *what)
 {
-    return dcp_error_set(err, DCP_E_CORRUPT, "'%s' is not a sound zip archive: %s",
+    return dcp_error_set(err, DCP_E_CORRUPT, "'%s' is not a valid zip archive: %s",
                          in->shown, what);
 }
 
@@ -63,7 +63,7 @@ static int read_end64(struct archive *a, uint64_t before, uint64_t *out_tail,
         return corrupt(a->in, err, "the zip64 locator points elsewhere");
     DCP_TRY(dcp_input_read(a->in, at, end, sizeof end, err));
     if (dcp_le32(end) != END64_MAGIC || dcp_le64(end + 4) != END64_BYTES - 12)
-        return corrupt(a->in, err, "the zip64 end record is damaged");
+        return corrupt(a->in, err, "the zip64 end record is corrupt");
     if (dcp_le32(end + 16) != 0 || dcp_le32(end + 20) != 0 ||
         dcp_le64(end + 24) != dcp_le64(end + 32))
         return corrupt(a->in, err, "it spans several disks");
@@ -88,7 +88,7 @@ static int read_end(struct archive *a, struct dcp_error *err)
     uint64_t tail;
 
     if (size < END_BYTES)
-        return corrupt(a->in, err, "it is too short; the file may be cut off");
+        return corrupt(a->in, err, "it is too short; the file may be incomplete");
     DCP_TRY(dcp_input_read_new(a->in, a->end - n, n, &data, err));
     const unsigned char *p = (const unsigned char *)data + (n - END_BYTES), *end = NULL;
     for (; p >= (const unsigned char *)data; p--)
@@ -97,7 +97,8 @@ static int read_end(struct archive *a, struct dcp_error *err)
             break;
         }
     if (!end)
-        return corrupt(a->in, err, "its end record is missing; the file may be cut off");
+        return corrupt(a->in, err,
+                       "its end record is missing; the file may be incomplete");
     size_t behind = n - (size_t)(end - (const unsigned char *)data) - END_BYTES;
     if (dcp_le16(end + 20) != behind)
         return corrupt(a->in, err, "bytes follow its end");
@@ -116,11 +117,11 @@ static int read_end(struct archive *a, struct dcp_error *err)
         return corrupt(a->in, err, "its two end records differ");
     uint64_t tail_size = tail - a->begin;
     if (a->directory > tail_size || a->directory_bytes != tail_size - a->directory)
-        return corrupt(a->in, err, "its directory does not end where its end begins");
+        return corrupt(a->in, err, "its directory does not end at its end record");
     if (a->directory_bytes > DCP_ZIP_MAX_DIRECTORY_BYTES ||
         a->n_records > DCP_ZIP_MAX_RECORDS ||
         a->n_records > a->directory_bytes / ENTRY_BYTES)
-        return corrupt(a->in, err, "it claims more records than it can hold");
+        return corrupt(a->in, err, "it declares more records than it can hold");
     a->directory += a->begin;
     return DCP_OK;
 }
@@ -193,11 +194,11 @@ static int read_entry(const struct archive *a, struct dcp_cursor *c,
     const void *extra = dcp_cursor_take(c, extra_len);
     dcp_cursor_take(c, comment_len);
     if (c->bad || magic != ENTRY_MAGIC)
-        return corrupt(a->in, err, "an entry of its directory is damaged");
+        return corrupt(a->in, err, "an entry of its directory is corrupt");
     if (!dcp_zip_name_ok(name, name_len))
-        return corrupt(a->in, err, "a record has a name that could leave its folder");
+        return corrupt(a->in, err, "a record's name leads outside its folder");
     if (!apply_zip64(dcp_cursor_init(extra, extra_len), out))
-        return corrupt(a->in, err, "the zip64 field of an entry is damaged");
+        return corrupt(a->in, err, "the zip64 field of an entry is corrupt");
     if (disk != 0)
         return corrupt(a->in, err, "it spans several disks");
     if (flags & FLAG_ENCRYPTED)
@@ -243,7 +244,8 @@ static int read_local(const struct archive *a, struct dcp_zip_record *r,
     if (r->offset > a->directory || r->stored_size > a->directory - r->offset)
         return corrupt(a->in, err, "a record reaches past its directory");
     if (r->deflated && r->size_bytes / MAX_DEFLATE_RATIO > r->stored_size)
-        return corrupt(a->in, err, "a compressed record claims more than it can hold");
+        return corrupt(a->in, err,
+                       "a compressed record declares more bytes than it can hold");
     return DCP_OK;
 }
 
@@ -284,7 +286,7 @@ static int check_records(const struct archive *a, struct dcp_zip *zip,
     for (size_t i = 0; i < zip->n_records; i++) {
         const struct dcp_zip_record *r = &zip->records[zip->by_offset[i]];
         if (i == 0 && r->header_offset != a->begin)
-            return corrupt(a->in, err, "bytes stand before its first record");
+            return corrupt(a->in, err, "there are bytes before its first record");
         if (r->header_offset < covered)
             return corrupt(a->in, err, "two records overlap");
         covered = r->offset + r->stored_size;
@@ -366,7 +368,7 @@ static int inflate_record(const struct dcp_input *in, const void *stored,
     bool sound =
         isal_inflate_stateless(state) == ISAL_DECOMP_OK && state->total_out == size_bytes;
     free(state);
-    return sound ? DCP_OK : corrupt(in, err, "a compressed record is damaged");
+    return sound ? DCP_OK : corrupt(in, err, "a compressed record is corrupt");
 }
 
 int dcp_zip_read(const struct dcp_input *in, const struct dcp_zip_record *record,
@@ -509,7 +511,7 @@ static int inflate_head(const struct dcp_input *in, const struct dcp_zip_record 
         state->next_in = stored;
         state->avail_in = (uint32_t)part;
         if (isal_inflate(state) != ISAL_DECOMP_OK)
-            return corrupt(in, err, "a compressed record is damaged");
+            return corrupt(in, err, "a compressed record is corrupt");
         at += part;
     }
     return DCP_OK;

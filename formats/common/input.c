@@ -85,7 +85,7 @@ int dcp_input_read(const struct dcp_input *in, uint64_t offset, void *out,
 {
     if (offset > in->size_bytes || size_bytes > in->size_bytes - offset)
         return dcp_error_set(err, DCP_E_CORRUPT,
-                             "'%s' ends before byte %llu: it is cut off", in->shown,
+                             "'%s' ends before byte %llu: it is incomplete", in->shown,
                              (unsigned long long)offset + size_bytes);
     if (!size_bytes)
         return DCP_OK;

@@ -2,10 +2,10 @@
  *
  * The parameters of a group of the optimizer stand in its order. ZeRO-1 and 2 put them
  * one behind the other into one flat array, with a padding behind a parameter where the
- * configuration aligns them, pad its end to 2 x world and cut it evenly: boundaries fall
- * inside parameters, and the last ranks may have none. ZeRO-3 cuts every parameter alone
- * into ceil(n / world) elements a rank and puts the parts of a rank one behind the other;
- * a group is divided into sub-groups, each a flat array of its own.
+ * configuration aligns them, pad its end to 2 x world_size and cut it evenly: boundaries
+ * fall inside parameters, and the last ranks may have none. ZeRO-3 cuts every parameter
+ * alone into ceil(n / world_size) elements a rank and puts the parts of a rank one behind
+ * the other; a group is divided into sub-groups, each a flat array of its own.
  *
  * Source: runtime/zero/stage_1_and_2.py, stage3.py and utils/zero_to_fp32.py of DeepSpeed
  * 0.19.8; tests/interop/test_deepspeed.py holds it against files of that version. */
@@ -47,16 +47,17 @@ struct dcp_ds_part {
 };
 
 /* Computes places and sizes. Errors: CORRUPT (an overflow). */
-int dcp_ds_cut(struct dcp_ds_group *group, int stage, int world, struct dcp_error *err);
+int dcp_ds_cut(struct dcp_ds_group *group, int stage, int world_size,
+               struct dcp_error *err);
 /* What a rank holds of a parameter of a group that was cut; false: nothing. */
 bool dcp_ds_part_of(const struct dcp_ds_group *group, const struct dcp_ds_param *param,
-                    int stage, int world, int rank, struct dcp_ds_part *out);
+                    int stage, int world_size, int rank, struct dcp_ds_part *out);
 /* Elements of a rank's partition before the padding at its end (stages 1 and 2). */
 int64_t dcp_ds_filled(const struct dcp_ds_group *group, int rank);
 
 /* Where a parameter of the optimizer's order stands under round_robin_gradients: every
- * world-th from the first, then every world-th from the second… out[i] is the place of
- * parameter i; n numbers. */
-void dcp_ds_round_robin(size_t n, int world, size_t *out);
+ * world_size-th from the first, then every world_size-th from the second… out[i] is the
+ * place of parameter i; n numbers. */
+void dcp_ds_round_robin(size_t n, int world_size, size_t *out);
 
 #endif

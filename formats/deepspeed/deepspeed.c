@@ -3,7 +3,7 @@
  * the latter. What is in the files: read.h. */
 #include "deepspeed.h"
 #include "base/mem.h"
-#include "fate.h"
+#include "disposition.h"
 #include "read.h"
 #include "write.h"
 #include <stdio.h>
@@ -18,7 +18,7 @@ static int probe(const struct dcp_source *source)
 
     if (!arena)
         return 0;
-    /* What is damaged or not supported is told by index. */
+    /* What is corrupt or not supported is told by index. */
     int rc = dcp_ds_folder_open(source, DCP_DS_LATEST, arena, &folder, NULL);
     bool mine =
         rc ? folder.seen : !folder.universal && (folder.model || folder.n_optims > 0);
@@ -35,8 +35,8 @@ static int describe(struct dcp_ds_reader *reader, struct dcp_error *err)
 
     catalog->version = versions[reader->stage];
     catalog->layout = layouts[reader->stage];
-    catalog->world = reader->world;
-    catalog->mesh = (struct dcp_mesh){ .dp = reader->world };
+    catalog->world_size = reader->world_size;
+    catalog->mesh = (struct dcp_mesh){ .dp = reader->world_size };
     return dcp_ds_describe(reader, err);
 }
 
@@ -88,17 +88,17 @@ static int assign_rank(struct dcp_target *target, int rank, struct dcp_error *er
 
 static int assign(struct dcp_target *target, struct dcp_error *err)
 {
-    for (int rank = 0; rank < target->catalog->world; rank++)
+    for (int rank = 0; rank < target->catalog->world_size; rank++)
         DCP_TRY(assign_rank(target, rank, err));
     return dcp_ds_pointer(target, DCP_DS_LATEST, err);
 }
 
-static enum dcp_fate fate(const struct dcp_catalog *src,
-                          const struct dcp_identity *of_src,
-                          const struct dcp_catalog *target,
-                          const struct dcp_tensor *tensor)
+static enum dcp_disposition disposition(const struct dcp_catalog *src,
+                                        const struct dcp_identity *of_src,
+                                        const struct dcp_catalog *target,
+                                        const struct dcp_tensor *tensor)
 {
-    return dcp_ds_fate(src, of_src, !strcmp(target->layout, "zero3"), tensor);
+    return dcp_ds_disposition(src, of_src, !strcmp(target->layout, "zero3"), tensor);
 }
 
 const struct dcp_format dcp_format_deepspeed = {
@@ -111,7 +111,7 @@ const struct dcp_format dcp_format_deepspeed = {
     .layouts = DCP_DS_LAYOUTS,
     .probe = probe,
     .index = index_source,
-    .fate = fate,
+    .disposition = disposition,
     .open = dcp_ds_target_open,
     .assign = assign,
     .finalize = dcp_ds_target_finalize,

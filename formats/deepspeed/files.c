@@ -47,8 +47,8 @@ static json_t *flat_view(const struct dcp_ds_writer *w, struct dcp_torch_out *ou
     for (size_t p = 0; p < group->n_params; p++) {
         struct dcp_ds_part part;
         int tensor = column->tensors[group->first + p];
-        if (tensor >= 0 &&
-            dcp_ds_part_of(group, &group->params[p], w->stage, w->world, rank, &part))
+        if (tensor >= 0 && dcp_ds_part_of(group, &group->params[p], w->stage,
+                                          w->world_size, rank, &part))
             dcp_torch_out_part(out, storage, tensor, part.begin, part.end, part.at);
     }
     return dcp_torch_out_view(out, storage, 1, &filled);
@@ -130,7 +130,8 @@ static json_t *slice_mappings(const struct dcp_ds_writer *w, int rank)
         json_t *pairs = json_array();
         for (size_t p = 0; p < group->n_params; p++) {
             struct dcp_ds_part part;
-            if (dcp_ds_part_of(group, &group->params[p], w->stage, w->world, rank, &part))
+            if (dcp_ds_part_of(group, &group->params[p], w->stage, w->world_size, rank,
+                               &part))
                 append_pair(
                     pairs, &failed, group->params[p].name,
                     dcp_py_object("deepspeed.utils.tensor_fragment.fragment_address",
@@ -148,14 +149,14 @@ static json_t *slice_mappings(const struct dcp_ds_writer *w, int rank)
     return list;
 }
 
-/* One number for each group: the padding of the rank's partition, or the world. */
+/* One number for each group: the padding of the rank's partition, or the world size. */
 static json_t *group_numbers(const struct dcp_ds_writer *w, int rank)
 {
     json_t *list = json_array();
 
     for (size_t g = 0; g < w->n_groups; g++) {
         const struct dcp_ds_group *group = &w->groups[g];
-        int64_t n = rank < 0 ? w->world : group->part - dcp_ds_filled(group, rank);
+        int64_t n = rank < 0 ? w->world_size : group->part - dcp_ds_filled(group, rank);
         json_array_append_new(list, json_integer((json_int_t)n));
     }
     return list;
@@ -212,7 +213,7 @@ static json_t *partitioned_states(const struct dcp_ds_writer *w,
     set(&d, "loss_scaler", dcp_ds_loss_scaler(w));
     set(&d, "dynamic_loss_scale", dcp_ds_scalar_value(w, "dynamic_loss_scale"));
     set(&d, "overflow", dcp_ds_scalar_value(w, "overflow"));
-    set(&d, "partition_count", json_integer(w->world));
+    set(&d, "partition_count", json_integer(w->world_size));
     set(&d, "optimizer_state_dict", base_state(w, out, rank));
     set(&d, "fp32_flat_groups", masters(w, out, rank));
     d.failed = d.failed || dcp_ds_set_rest(w, out, d.json);
@@ -366,11 +367,11 @@ static json_t *frozen_part(struct model *m, int t)
     const struct dcp_tensor *tensor = &m->w->catalog->tensors[t];
     struct dcp_ds_param param = { .n_elems = tensor->n_elems };
     const struct dcp_ds_group group = { .params = &param, .n_params = 1 };
-    int64_t n = dcp_part_ceil(tensor->n_elems, m->w->world);
+    int64_t n = dcp_part_ceil(tensor->n_elems, m->w->world_size);
     size_t storage = dcp_torch_out_storage(m->out, tensor->dtype, n, NULL);
     struct dcp_ds_part part;
 
-    if (dcp_ds_part_of(&group, &param, 3, m->w->world, m->rank, &part))
+    if (dcp_ds_part_of(&group, &param, 3, m->w->world_size, m->rank, &part))
         dcp_torch_out_part(m->out, storage, t, part.begin, part.end, 0);
     return dcp_torch_out_view(m->out, storage, 1, &n);
 }
@@ -467,7 +468,7 @@ static void set_counts(const struct dcp_ds_writer *w, struct dict *root)
                 : i == 1 ? json_integer((json_int_t)w->updates)
                          : json_integer(0));
     }
-    set(root, "dp_world_size", json_integer(w->world));
+    set(root, "dp_world_size", json_integer(w->world_size));
     set(root, "mp_world_size", json_integer(1));
 }
 

@@ -128,9 +128,9 @@ static int take_file(struct list *list, const char *name)
                              "'%s' is of a second model-parallel rank; checkpoints of "
                              "tensor or pipeline parallel training are not supported",
                              dcp_ds_shown(list->arena, path));
-    if (parts.dp >= DCP_DS_MAX_WORLD)
+    if (parts.dp >= DCP_DS_MAX_WORLD_SIZE)
         return dcp_error_set(list->err, DCP_E_UNSUPPORTED, "'%s' has a rank over %d",
-                             dcp_ds_shown(list->arena, path), DCP_DS_MAX_WORLD - 1);
+                             dcp_ds_shown(list->arena, path), DCP_DS_MAX_WORLD_SIZE - 1);
     if (parts.dp < 0) {
         folder->model = path;
         return DCP_OK;
@@ -297,12 +297,12 @@ int dcp_ds_folder_open(const struct dcp_source *source, const char *pointer,
 /* -- completeness -------------------------------------------------------------------- */
 
 static int missing(const struct dcp_ds_folder *folder, const char *const *names, int n,
-                   int world, const char *kind, struct dcp_error *err)
+                   int world_size, const char *kind, struct dcp_error *err)
 {
     DCP_CLEANUP_BUF struct dcp_buf list = { 0 };
     int found = 0, named = 0;
 
-    for (int rank = 0; rank < world; rank++) {
+    for (int rank = 0; rank < world_size; rank++) {
         if (rank < n && names[rank]) {
             found++;
         } else if (named++ < MAX_NAMED) {
@@ -318,31 +318,32 @@ static int missing(const struct dcp_ds_folder *folder, const char *const *names,
     if (!named)
         return DCP_OK;
     dcp_error_set(err, DCP_E_CORRUPT, "expected %d %s shards, found %d: missing %s",
-                  world, strcmp(kind, "optim") ? "model" : "optimizer", found,
+                  world_size, strcmp(kind, "optim") ? "model" : "optimizer", found,
                   (const char *)list.data);
     dcp_error_hint(err, "a rank did not finish its save, or saved to a disk of its own");
     return DCP_E_CORRUPT;
 }
 
-static int stale(const char *const *names, int n, int world, struct dcp_error *err)
+static int stale(const char *const *names, int n, int world_size, struct dcp_error *err)
 {
-    if (n <= world)
+    if (n <= world_size)
         return DCP_OK;
     dcp_error_set(err, DCP_E_CORRUPT,
-                  "'%s' is stale: %d ranks made the last save under this tag",
-                  DCP_SHOWN(names[n - 1]), world);
-    dcp_error_hint(err, "remove the files of rank %d and above", world);
+                  "'%s' is stale: %d ranks wrote the last save with this tag",
+                  DCP_SHOWN(names[n - 1]), world_size);
+    dcp_error_hint(err, "remove the files of rank %d and above", world_size);
     return DCP_E_CORRUPT;
 }
 
-int dcp_ds_folder_check(const struct dcp_ds_folder *folder, int world,
+int dcp_ds_folder_check(const struct dcp_ds_folder *folder, int world_size,
                         struct dcp_error *err)
 {
-    DCP_TRY(missing(folder, folder->optims, folder->n_optims, world, "optim", err));
+    DCP_TRY(missing(folder, folder->optims, folder->n_optims, world_size, "optim", err));
     if (folder->by_rank)
-        DCP_TRY(missing(folder, folder->models, folder->n_models, world, "model", err));
-    DCP_TRY(stale(folder->optims, folder->n_optims, world, err));
+        DCP_TRY(
+            missing(folder, folder->models, folder->n_models, world_size, "model", err));
+    DCP_TRY(stale(folder->optims, folder->n_optims, world_size, err));
     if (folder->by_rank)
-        return stale(folder->models, folder->n_models, world, err);
+        return stale(folder->models, folder->n_models, world_size, err);
     return DCP_OK;
 }

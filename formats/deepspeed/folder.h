@@ -7,7 +7,7 @@
 #include <dcp/format.h>
 
 #define DCP_DS_LATEST "latest"
-#define DCP_DS_MAX_WORLD (1 << 20)
+#define DCP_DS_MAX_WORLD_SIZE (1 << 20)
 #define DCP_DS_MAX_TAG_BYTES 255
 
 /* Names are relative to the source's folder; everything lies in the arena. */
@@ -29,9 +29,9 @@ struct dcp_ds_folder {
 int dcp_ds_folder_open(const struct dcp_source *source, const char *pointer,
                        struct dcp_arena *arena, struct dcp_ds_folder *out,
                        struct dcp_error *err);
-/* Every rank of the world has its optimizer file (and at stage 3 its model's), and nobody
+/* Every rank has its optimizer file (and at stage 3 its model's), and nobody
  * else has one. Errors: CORRUPT, naming what is missing or stale. */
-int dcp_ds_folder_check(const struct dcp_ds_folder *folder, int world,
+int dcp_ds_folder_check(const struct dcp_ds_folder *folder, int world_size,
                         struct dcp_error *err);
 
 /* A name for messages, in the arena or static; never NULL. */

@@ -49,7 +49,7 @@ static int check_parallel(const struct dcp_ds_file *file, struct dcp_error *err)
                                  file->torch.in.shown);
     }
     if (!dcp_pickle_get(root, "module"))
-        return dcp_ds_damaged(file, err, "has no 'module': it is no file of DeepSpeed's");
+        return dcp_ds_corrupt(file, err, "has no 'module': it is not a DeepSpeed file");
     if (dcp_ds_none(dcp_pickle_get(root, "module")))
         return dcp_error_set(err, DCP_E_UNSUPPORTED,
                              "'%s' is of a pipeline, whose weights lie in files for each "
@@ -62,23 +62,23 @@ static int read_head(struct dcp_ds_reader *reader, struct dcp_ds_file *file,
                      struct dcp_error *err)
 {
     const struct dcp_pickle_node *root = file->torch.tree;
-    int64_t world = 0;
+    int64_t world_size = 0;
 
     DCP_TRY(check_parallel(file, err));
-    if (!dcp_ds_get_int(root, "dp_world_size", &world) || world < 1 ||
-        world > DCP_DS_MAX_WORLD)
-        return dcp_ds_damaged(file, err, "has no valid 'dp_world_size'");
-    reader->world = (int)world;
+    if (!dcp_ds_get_int(root, "dp_world_size", &world_size) || world_size < 1 ||
+        world_size > DCP_DS_MAX_WORLD_SIZE)
+        return dcp_ds_corrupt(file, err, "has no valid 'dp_world_size'");
+    reader->world_size = (int)world_size;
     if (!dcp_ds_get_int(root, "global_steps", &reader->global_steps) ||
         reader->global_steps < 0)
-        return dcp_ds_damaged(file, err, "has no valid 'global_steps'");
+        return dcp_ds_corrupt(file, err, "has no valid 'global_steps'");
     dcp_ds_get_int(root, "global_samples", &reader->global_samples);
     dcp_ds_get_int(root, "skipped_steps", &reader->skipped_steps);
     reader->stage = reader->folder.by_rank                              ? 3
                     : dcp_ds_none(dcp_pickle_get(root, "param_shapes")) ? 0
                                                                         : 1;
     if (!reader->stage && (reader->folder.n_optims || reader->folder.universal))
-        return dcp_ds_damaged(file, err,
+        return dcp_ds_corrupt(file, err,
                               "has no 'param_shapes', which tell what the files of the "
                               "optimizer hold");
     const char *version = dcp_ds_text(reader->arena, dcp_pickle_get(root, "ds_version"));
@@ -118,7 +118,7 @@ int dcp_ds_read_group(struct dcp_ds_reader *reader, struct dcp_ds_file *file,
     size_t n = pairs ? pairs->n / 2 : 0;
 
     if (!pairs)
-        return dcp_ds_damaged(file, err, "has a group of parameters that is no dict");
+        return dcp_ds_corrupt(file, err, "has a group of parameters that is no dict");
     out->params = dcp_arena_alloc(reader->arena, n + 1, sizeof *out->params);
     if (!out->params)
         return dcp_error_memory(err, "a group of parameters");
@@ -126,11 +126,11 @@ int dcp_ds_read_group(struct dcp_ds_reader *reader, struct dcp_ds_file *file,
         struct dcp_ds_param *param = &out->params[i];
         param->name = dcp_ds_text(reader->arena, pairs->items[2 * i]);
         if (!param->name || !read_shape(reader->arena, pairs->items[2 * i + 1], param))
-            return dcp_ds_damaged(
+            return dcp_ds_corrupt(
                 file, err, "has a malformed shape of '%s'",
                 dcp_ds_shown(reader->arena, param->name ? param->name : "?"));
         if (json_object_get(reader->places, param->name))
-            return dcp_ds_damaged(file, err, "has the parameter '%s' in two groups",
+            return dcp_ds_corrupt(file, err, "has the parameter '%s' in two groups",
                                   dcp_ds_shown(reader->arena, param->name));
         if (json_object_set_new(reader->places, param->name,
                                 json_integer((json_int_t)(out->first + i))))
@@ -148,7 +148,7 @@ static int read_groups(struct dcp_ds_reader *reader, struct dcp_ds_file *file,
     int rc = DCP_OK;
 
     if (!n || n > DCP_DS_MAX_GROUPS)
-        return dcp_ds_damaged(file, err, "has no list of groups in 'param_shapes'");
+        return dcp_ds_corrupt(file, err, "has no list of groups in 'param_shapes'");
     reader->groups = dcp_arena_alloc(reader->arena, n, sizeof *reader->groups);
     if (!reader->groups)
         return dcp_error_memory(err, "groups of parameters");
@@ -280,7 +280,7 @@ static int take_entry(struct module *m, const struct dcp_pickle_node *key,
     bool found;
 
     if (!name)
-        return dcp_ds_damaged(m->file, err, "has a weight without a name");
+        return dcp_ds_corrupt(m->file, err, "has a weight without a name");
     DCP_TRY(dcp_torch_view(&m->file->torch, value, name, &found, &view, err));
     if (!found) {
         json_t *json = NULL;
@@ -331,7 +331,7 @@ static int read_module(struct dcp_ds_reader *reader, struct dcp_ds_file *file,
         m.by_place && m.extra ? DCP_OK : dcp_error_memory(err, "the weights of a model");
 
     if (!rc && !pairs)
-        rc = dcp_ds_damaged(file, err, "has a 'module' that is no dict");
+        rc = dcp_ds_corrupt(file, err, "has a 'module' that is no dict");
     for (size_t i = 0; !rc && i + 1 < pairs->n; i += 2)
         rc = take_entry(&m, pairs->items[i], pairs->items[i + 1], err);
     if (!rc)
@@ -356,7 +356,7 @@ static int read_shared(struct dcp_ds_reader *reader, struct dcp_ds_file *file,
         const char *name = dcp_ds_text(reader->arena, pairs->items[i]);
         const char *kept = dcp_ds_text(reader->arena, pairs->items[i + 1]);
         if (!name || !kept)
-            return dcp_ds_damaged(file, err, "has malformed 'shared_params'");
+            return dcp_ds_corrupt(file, err, "has malformed 'shared_params'");
         if (json_object_set_new(reader->ties, name, json_string(kept)))
             return dcp_error_memory(err, "the weights of a model");
     }
@@ -405,7 +405,7 @@ int dcp_ds_read_model(struct dcp_ds_reader *reader, struct dcp_error *err)
     DCP_TRY(dcp_ds_check_model_file(reader, &file, 0, err));
     root = file.torch.tree;
     if (reader->stage && !reader->folder.universal)
-        DCP_TRY(dcp_ds_folder_check(&reader->folder, reader->world, err));
+        DCP_TRY(dcp_ds_folder_check(&reader->folder, reader->world_size, err));
     if (reader->stage)
         DCP_TRY(read_groups(reader, &file, dcp_pickle_get(root, "param_shapes"), err));
     DCP_TRY(read_rest(reader, &file, err));

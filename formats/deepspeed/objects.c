@@ -58,7 +58,7 @@ static int read_scaler(struct dcp_ds_reader *reader, struct dcp_ds_file *file,
     bool dynamic = json_is_true(json_object_get(state, "dynamic"));
     if (!json_is_number(scale)) {
         json_decref(state);
-        return dcp_ds_damaged(file, err, "has a loss scaler without a scale");
+        return dcp_ds_corrupt(file, err, "has a loss scaler without a scale");
     }
     reader->loss_scaler =
         json_pack("{s:s, s:O}", "type", dynamic ? "dynamic" : "static", "scale", scale);
@@ -100,13 +100,13 @@ int dcp_ds_read_ids(struct dcp_ds_reader *reader, struct dcp_ds_file *file,
             dcp_pickle_get(groups->list.items[g], "params");
         for (size_t i = 0; i < dcp_ds_count(ids) && n < reader->n_groups; i++, n++) {
             if (!dcp_ds_int(ids->list.items[i], &out_ids[n]))
-                return dcp_ds_damaged(file, err, "has malformed 'param_groups'");
+                return dcp_ds_corrupt(file, err, "has malformed 'param_groups'");
             reader->groups[n].param_group = (int)g;
         }
     }
     if (n == reader->n_groups)
         return DCP_OK;
-    return dcp_ds_damaged(file, err,
+    return dcp_ds_corrupt(file, err,
                           "has %zu arrays in its 'param_groups', %zu are "
                           "expected",
                           n, reader->n_groups);
@@ -131,7 +131,7 @@ static json_t *names_of(const struct dcp_ds_reader *reader, int param_group)
         for (size_t i = 0; i < group->n_params && !failed; i++)
             places[i] = i;
         if (shuffled && !failed)
-            dcp_ds_round_robin(group->n_params, reader->world, places);
+            dcp_ds_round_robin(group->n_params, reader->world_size, places);
         for (size_t i = 0; i < group->n_params && !failed; i++)
             failed =
                 json_array_append_new(names, json_string(group->params[places[i]].name));

@@ -72,20 +72,20 @@ static int take_array(struct shards *s, struct dcp_ds_file *file, size_t group, 
 
     DCP_TRY(find_column(s, key, &c, err));
     if (rank && c == known)
-        return dcp_ds_damaged(file, err, "has '%s', unlike the file of rank 0", key);
+        return dcp_ds_corrupt(file, err, "has '%s', unlike the file of rank 0", key);
     if (!fits(reader, group, rank, view)) {
         if (reader->stage == 3 && view->ndim == 1 && !view->shape[0])
             return dcp_error_set(err, DCP_E_UNSUPPORTED,
                                  "'%s' has no elements in '%s' of group %zu: they were "
                                  "offloaded to NVMe, which is not supported",
                                  file->torch.in.shown, key, group);
-        return dcp_ds_damaged(file, err,
+        return dcp_ds_corrupt(file, err,
                               "has %lld elements in '%s' of group %zu, %lld are expected",
                               (long long)(view->ndim ? view->shape[0] : 1), key, group,
                               (long long)reader->groups[group].part);
     }
     if (rank && s->columns[c].dtypes[group] != view->dtype)
-        return dcp_ds_damaged(file, err, "has '%s' of group %zu in another dtype", key,
+        return dcp_ds_corrupt(file, err, "has '%s' of group %zu in another dtype", key,
                               group);
     s->columns[c].dtypes[group] = view->dtype;
     s->views[group * MAX_COLUMNS + c] = *view;
@@ -116,9 +116,9 @@ static int take_step(struct shards *s, struct dcp_ds_file *file, size_t group, i
         return DCP_OK;
     }
     if (!(value >= 0 && value < 9e15))
-        return dcp_ds_damaged(file, err, "has no valid step");
+        return dcp_ds_corrupt(file, err, "has no valid step");
     if (rank && s->steps[group] != value)
-        return dcp_ds_damaged(
+        return dcp_ds_corrupt(
             file, err,
             "is of step %.0f, and the file of rank 0 of step %.0f: they "
             "are of two saves",
@@ -196,10 +196,10 @@ static int find_parts(struct shards *s, struct dcp_ds_file *file, struct parts *
     out->base =
         dcp_pickle_get(optim, three ? "optimizer_state_dict" : "base_optimizer_state");
     if (!dcp_pickle_pairs(optim) || !out->masters || !out->base)
-        return dcp_ds_damaged(file, err, "holds no optimizer state of ZeRO stage %s",
+        return dcp_ds_corrupt(file, err, "holds no optimizer state of ZeRO stage %s",
                               three ? "3" : "1 or 2");
     if (dcp_ds_count(out->masters) != s->reader->n_groups)
-        return dcp_ds_damaged(file, err, "has masters of %zu groups, %zu are expected",
+        return dcp_ds_corrupt(file, err, "has masters of %zu groups, %zu are expected",
                               dcp_ds_count(out->masters), s->reader->n_groups);
     return DCP_OK;
 }
@@ -214,12 +214,11 @@ static int check_count(struct shards *s, struct dcp_ds_file *file,
         const struct dcp_pickle_node *one =
             dcp_ds_count(count) ? count->list.items[i] : count;
         if (!dcp_ds_int(one, &number))
-            return dcp_ds_damaged(file, err, "has a malformed 'partition_count'");
-        if (number != s->reader->world)
-            return dcp_ds_damaged(file, err,
-                                  "was cut for %lld ranks, and the model's file is of %d "
-                                  "ranks",
-                                  (long long)number, s->reader->world);
+            return dcp_ds_corrupt(file, err, "has a malformed 'partition_count'");
+        if (number != s->reader->world_size)
+            return dcp_ds_corrupt(
+                file, err, "was partitioned for %lld ranks, the model's file for %d",
+                (long long)number, s->reader->world_size);
         if (!dcp_ds_count(count))
             break;
     }
@@ -238,7 +237,7 @@ static int check_stage(struct shards *s, struct dcp_ds_file *file,
         reader->stage = stage;
     if (stage == reader->stage)
         return DCP_OK;
-    return dcp_ds_damaged(file, err, "is of ZeRO stage %d, %s of stage %d", stage,
+    return dcp_ds_corrupt(file, err, "is of ZeRO stage %d, %s of stage %d", stage,
                           rank ? "and the file of rank 0" : "and the model's file",
                           reader->stage);
 }
@@ -257,7 +256,7 @@ static int read_rank(struct shards *s, struct dcp_ds_file *file, int rank,
         rc = dcp_torch_view(&file->torch, parts->masters->list.items[g], "master", &found,
                             &view, err);
         if (!rc && !found)
-            rc = dcp_ds_damaged(file, err, "has no masters of group %zu", g);
+            rc = dcp_ds_corrupt(file, err, "has no masters of group %zu", g);
         if (!rc)
             rc = take_array(s, file, g, rank, "master", &view, err);
         if (!rc)
@@ -297,7 +296,7 @@ static int add_piece(struct shards *s, struct dcp_ds_file *file, int rank, size_
     uint64_t elem = dcp_dtype_size(view->dtype);
     struct dcp_ds_part part;
 
-    if (!dcp_ds_part_of(g, p, reader->stage, reader->world, rank, &part)) {
+    if (!dcp_ds_part_of(g, p, reader->stage, reader->world_size, rank, &part)) {
         if (rank || p->n_elems)
             return DCP_OK;
         part = (struct dcp_ds_part){ 0 }; /* no elements, in the file of rank 0 */
@@ -324,7 +323,7 @@ static int add_pieces(struct shards *s, struct dcp_ds_file *file, int rank,
             bool has = s->has[g * MAX_COLUMNS + c];
             bool first = group->n_params && s->columns[c].tensors[group->first] >= 0;
             if (rank && group->n_params && has != first)
-                return dcp_ds_damaged(file, err,
+                return dcp_ds_corrupt(file, err,
                                       "%s '%s' of group %zu, unlike the file of rank 0",
                                       has ? "has" : "has no", s->columns[c].key, g);
             for (size_t p = 0; p < group->n_params && has; p++)
@@ -351,7 +350,7 @@ static int read_paddings(struct shards *s, struct dcp_ds_file *file,
             ok = dcp_ds_int(of_group->list.items[p], &group->params[p].padding) &&
                  group->params[p].padding >= 0;
         if (!ok)
-            return dcp_ds_damaged(file, err, "has malformed 'param_alignment_paddings'");
+            return dcp_ds_corrupt(file, err, "has malformed 'param_alignment_paddings'");
     }
     return DCP_OK;
 }
@@ -382,7 +381,7 @@ static int prepare(struct shards *s, struct dcp_ds_file *file, const struct part
     if (!s->elastic)
         DCP_TRY(dcp_ds_read_ids(reader, file, groups, s->ids, err));
     for (size_t g = 0; g < n; g++)
-        DCP_TRY(dcp_ds_cut(&reader->groups[g], reader->stage, reader->world, err));
+        DCP_TRY(dcp_ds_cut(&reader->groups[g], reader->stage, reader->world_size, err));
     DCP_TRY(dcp_ds_read_scalars(reader, file, parts->optim, err));
     return dcp_ds_read_param_groups(reader, file, s->elastic ? NULL : groups, err);
 }
@@ -430,7 +429,7 @@ static int read_file(struct shards *s, int rank, struct dcp_error *err)
     if (!rank)
         DCP_TRY(prepare(s, &file, &parts, err));
     if (s->elastic != (parts.base->kind == DCP_PICKLE_LIST))
-        return dcp_ds_damaged(&file, err, "is of another form than the file of rank 0");
+        return dcp_ds_corrupt(&file, err, "is of another form than the file of rank 0");
     DCP_TRY(read_rank(s, &file, rank, &parts, err));
     if (!rank)
         DCP_TRY(add_tensors(s, err));
@@ -442,7 +441,7 @@ int dcp_ds_read_optim(struct dcp_ds_reader *reader, struct dcp_error *err)
     struct shards s = { .reader = reader };
     int rc = DCP_OK;
 
-    for (int rank = 0; rank < reader->world && !rc; rank++)
+    for (int rank = 0; rank < reader->world_size && !rc; rank++)
         rc = read_file(&s, rank, err);
     if (!rc)
         rc = finish(&s, err);

@@ -16,15 +16,15 @@ static int64_t step_of(const struct dcp_ds_writer *w)
 json_t *dcp_ds_ours_of_rank(const struct dcp_ds_writer *w, int rank)
 {
     return json_pack("{s:i, s:I, s:i, s:i}", "version", OURS_VERSION, "step",
-                     (json_int_t)step_of(w), "world", w->world, "rank", rank);
+                     (json_int_t)step_of(w), "world", w->world_size, "rank", rank);
 }
 
 json_t *dcp_ds_ours_of_param(const struct dcp_ds_writer *w, const char *param,
                              const char *state)
 {
     return json_pack("{s:i, s:I, s:i, s:s, s:s}", "version", OURS_VERSION, "step",
-                     (json_int_t)step_of(w), "world", w->world, "param", param, "state",
-                     state);
+                     (json_int_t)step_of(w), "world", w->world_size, "param", param,
+                     "state", state);
 }
 
 /* -- reading ----------------------------------------------------------------------- */
@@ -45,20 +45,21 @@ static int check_save(const struct dcp_ds_reader *reader, const struct dcp_ds_fi
                       const struct dcp_pickle_node *ours, struct dcp_error *err)
 {
     const char *model = dcp_ds_shown(reader->arena, reader->folder.model);
-    int64_t step, world;
+    int64_t step, world_size;
 
-    if (!dcp_ds_get_int(ours, "step", &step) || !dcp_ds_get_int(ours, "world", &world))
-        return dcp_ds_damaged(file, err, "has a malformed '" DCP_DS_OURS "'");
+    if (!dcp_ds_get_int(ours, "step", &step) ||
+        !dcp_ds_get_int(ours, "world", &world_size))
+        return dcp_ds_corrupt(file, err, "has a malformed '" DCP_DS_OURS "'");
     if (step != reader->global_steps)
-        return dcp_ds_damaged(file, err,
+        return dcp_ds_corrupt(file, err,
                               "was written at step %lld, and '%s' at step %lld: they are "
                               "of two saves",
                               (long long)step, model, (long long)reader->global_steps);
-    if (world != reader->world)
-        return dcp_ds_damaged(file, err,
+    if (world_size != reader->world_size)
+        return dcp_ds_corrupt(file, err,
                               "was written for %lld ranks, and '%s' for %d: they are of "
                               "two saves",
-                              (long long)world, model, reader->world);
+                              (long long)world_size, model, reader->world_size);
     return DCP_OK;
 }
 
@@ -68,18 +69,18 @@ static int check_rank(const struct dcp_ds_file *file, const struct dcp_pickle_no
     int64_t said;
 
     if (!dcp_ds_get_int(ours, "rank", &said))
-        return dcp_ds_damaged(file, err, "has a malformed '" DCP_DS_OURS "'");
+        return dcp_ds_corrupt(file, err, "has a malformed '" DCP_DS_OURS "'");
     return said == rank ? DCP_OK
-                        : dcp_ds_damaged(file, err,
+                        : dcp_ds_corrupt(file, err,
                                          "was written as the file of rank %lld: it has "
-                                         "another file's name",
+                                         "the name of another file",
                                          (long long)said);
 }
 
 /* With one rank there is nobody else whose file it could be. */
 static void take_unnamed(struct dcp_ds_reader *reader)
 {
-    if (reader->world > 1)
+    if (reader->world_size > 1)
         reader->catalog->untold = "nothing in a file says which rank it is of";
 }
 
@@ -87,12 +88,12 @@ int dcp_ds_check_model_file(struct dcp_ds_reader *reader, const struct dcp_ds_fi
                             int rank, struct dcp_error *err)
 {
     const struct dcp_pickle_node *ours = find(file), *root = file->torch.tree;
-    int64_t step, world, said;
+    int64_t step, world_size, said;
 
     if (ours && dcp_ds_get_int(ours, "step", &step) &&
-        dcp_ds_get_int(ours, "world", &world) &&
+        dcp_ds_get_int(ours, "world", &world_size) &&
         dcp_ds_get_int(root, "global_steps", &said) && said == step &&
-        dcp_ds_get_int(root, "dp_world_size", &said) && said == world)
+        dcp_ds_get_int(root, "dp_world_size", &said) && said == world_size)
         return check_rank(file, ours, rank, err);
     if (reader->folder.by_rank)
         take_unnamed(reader);
@@ -134,7 +135,7 @@ int dcp_ds_check_param_file(struct dcp_ds_reader *reader, const struct dcp_ds_fi
     if (rc || (dcp_pickle_is_text(dcp_pickle_get(ours, "param"), param) &&
                dcp_pickle_is_text(dcp_pickle_get(ours, "state"), state)))
         return rc;
-    return dcp_ds_damaged(file, err,
+    return dcp_ds_corrupt(file, err,
                           "was written as another file: as '%s' of the parameter '%s'",
                           said(reader, ours, "state"), said(reader, ours, "param"));
 }

@@ -11,7 +11,7 @@
  * At stage 3 the files of universal parameters are bare tensors, and step.pt a bare
  * number: they have no place for it. DeepSpeed hands the unknown keys of a model's file
  * to its caller, who may give them to its next save; so there the dict counts only where
- * it says the step and world of the file itself. */
+ * it says the step and world size of the file itself. */
 #ifndef DCP_FORMATS_DEEPSPEED_OURS_H
 #define DCP_FORMATS_DEEPSPEED_OURS_H
 

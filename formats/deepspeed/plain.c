@@ -81,7 +81,7 @@ static int read_numbers(struct plain *p, struct dcp_error *err)
             int64_t id;
             if (!dcp_ds_int(ids->list.items[i], &id) || id != (int64_t)p->n_numbers++) {
                 json_decref(params);
-                return dcp_ds_damaged(p->file, err,
+                return dcp_ds_corrupt(p->file, err,
                                       "has parameters of an optimizer that are not "
                                       "numbered one by one");
             }
@@ -242,7 +242,7 @@ static int take_states(struct plain *p, struct dcp_error *err)
     for (size_t s = 0; states && s + 1 < states->n; s += 2) {
         const struct dcp_pickle_list *pairs = dcp_pickle_pairs(states->items[s + 1]);
         if (!dcp_ds_int(states->items[s], &number) || number < 0 || (size_t)number >= n)
-            return dcp_ds_damaged(p->file, err,
+            return dcp_ds_corrupt(p->file, err,
                                   "has a state of a parameter that is in no group");
         for (size_t i = 0; pairs && i + 1 < pairs->n; i += 2) {
             const char *key = dcp_ds_text(p->reader->arena, pairs->items[i]);
@@ -262,7 +262,7 @@ static int take_masters(struct plain *p, struct dcp_error *err)
         size_t n = p->flat ? 1 : dcp_ds_count(of_group);
         if (g >= dcp_ds_count(p->groups) ||
             (!p->flat && n != p->first[g + 1] - p->first[g]))
-            return dcp_ds_damaged(p->file, err,
+            return dcp_ds_corrupt(p->file, err,
                                   "has other masters than its groups have parameters");
         for (size_t i = 0; i < n && !rc; i++) {
             const struct dcp_pickle_node *node =
@@ -325,7 +325,7 @@ int dcp_ds_read_plain(struct dcp_ds_reader *reader, struct dcp_ds_file *file,
     p.groups = dcp_pickle_get(inner ? inner : optimizer, "param_groups");
     if (!dcp_pickle_pairs(p.state) || !dcp_ds_count(p.groups) ||
         dcp_ds_count(p.groups) > DCP_DS_MAX_GROUPS)
-        return dcp_ds_damaged(file, err, "has an 'optimizer' of an unknown form");
+        return dcp_ds_corrupt(file, err, "has an 'optimizer' of an unknown form");
     int rc = list_weights(&p, err);
     if (!rc)
         rc = dcp_ds_read_param_groups(reader, file, p.groups, err);

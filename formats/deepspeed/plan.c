@@ -34,12 +34,12 @@ static int read_objects(struct dcp_ds_writer *w, struct dcp_error *err)
             *value = NULL;
         }
         if (*value)
-            dcp_catalog_hold_object(w->catalog, rows[i].name);
+            dcp_catalog_mark_stored(w->catalog, rows[i].name);
     }
     if (!rc)
         rc = dcp_training_read(w->catalog, DCP_TRAINING_OPTIMIZER, &optimizer, err);
     if (json_object_get(optimizer, "param_groups") || json_object_get(optimizer, "step"))
-        dcp_catalog_hold_object(w->catalog, DCP_TRAINING_OPTIMIZER);
+        dcp_catalog_mark_stored(w->catalog, DCP_TRAINING_OPTIMIZER);
     return rc ? rc : dcp_ds_others(w->catalog, &w->others, err);
 }
 
@@ -137,7 +137,7 @@ static void reorder(const struct dcp_ds_writer *w, struct dcp_ds_param *params, 
     DCP_CLEANUP_FREE size_t *places = shuffled ? dcp_mem_calloc(n, sizeof *places) : NULL;
 
     if (places)
-        dcp_ds_round_robin(n, w->world, places);
+        dcp_ds_round_robin(n, w->world_size, places);
     for (size_t i = 0; i < n; i++)
         out[places ? places[i] : i] = params[i];
 }
@@ -158,7 +158,7 @@ static int64_t sub_group_size(const struct dcp_ds_writer *w)
 
 static int64_t rank_elems(const struct dcp_ds_writer *w, const struct dcp_ds_param *p)
 {
-    return dcp_part_ceil(p->n_elems, w->world);
+    return dcp_part_ceil(p->n_elems, w->world_size);
 }
 
 /* A group of the optimizer as one flat array, or several. */
@@ -187,7 +187,7 @@ static int add_groups(struct dcp_ds_writer *w, struct dcp_ds_param *params, size
     for (size_t g = 0; g < w->n_groups; g++)
         if (w->groups[g].param_group == param_group) {
             set_paddings(w, &w->groups[g]);
-            DCP_TRY(dcp_ds_cut(&w->groups[g], w->stage, w->world, err));
+            DCP_TRY(dcp_ds_cut(&w->groups[g], w->stage, w->world_size, err));
         }
     return DCP_OK;
 }
@@ -272,7 +272,7 @@ static int make_groups(struct dcp_ds_writer *w, struct dcp_error *err)
 
 /* Whether a parameter is trained; its group and place there. */
 static bool find_param(const struct dcp_ds_writer *w, const char *name,
-                       const struct dcp_ds_group **out_group, size_t *out_place)
+                       const struct dcp_ds_group **out_group, size_t *out_location)
 {
     const json_t *number = json_object_get(w->places, name);
     size_t at = (size_t)json_integer_value(number);
@@ -280,7 +280,7 @@ static bool find_param(const struct dcp_ds_writer *w, const char *name,
     for (size_t g = 0; number && g < w->n_groups; g++)
         if (at - w->groups[g].first < w->groups[g].n_params) {
             *out_group = &w->groups[g];
-            *out_place = at - w->groups[g].first;
+            *out_location = at - w->groups[g].first;
             return true;
         }
     return false;
@@ -476,7 +476,7 @@ int dcp_ds_target_open(struct dcp_target *target, struct dcp_error *err)
                                  .stage = dcp_str_ends(catalog->layout, "1")   ? 1
                                           : dcp_str_ends(catalog->layout, "2") ? 2
                                                                                : 3,
-                                 .world = catalog->world };
+                                 .world_size = catalog->world_size };
     DCP_TRY(w->arena && w->places ? read_objects(w, err)
                                   : dcp_error_memory(err, "a DeepSpeed checkpoint"));
     DCP_TRY(choose_tag(w, err));

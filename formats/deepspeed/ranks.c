@@ -27,7 +27,7 @@ static int take_part(struct frozen *f, struct dcp_ds_file *file, int rank, size_
     if (node)
         DCP_TRY(dcp_torch_view(&file->torch, node, param->name, &found, &view, err));
     if (!found || !view.dense || !view.has_data)
-        return dcp_ds_damaged(file, err, "has no part of the frozen weight '%s'", shown);
+        return dcp_ds_corrupt(file, err, "has no part of the frozen weight '%s'", shown);
     if (f->tensors[i] < 0) {
         const struct dcp_tensor tensor = { .name = param->name,
                                            .role = DCP_ROLE_MODEL,
@@ -38,11 +38,11 @@ static int take_part(struct frozen *f, struct dcp_ds_file *file, int rank, size_
     }
     size_t elem = dcp_dtype_size(view.dtype);
     const struct dcp_tensor *tensor = &catalog->tensors[f->tensors[i]];
-    if (!dcp_ds_part_of(&f->group, param, 3, f->reader->world, rank, &part))
+    if (!dcp_ds_part_of(&f->group, param, 3, f->reader->world_size, rank, &part))
         part.begin = part.end = 0;
     uint64_t size = (uint64_t)(part.end - part.begin) * elem;
     if (view.dtype != tensor->dtype || size > view.stored_size)
-        return dcp_ds_damaged(file, err,
+        return dcp_ds_corrupt(file, err,
                               "has %llu bytes of the frozen weight '%s', %llu are "
                               "expected",
                               (unsigned long long)view.stored_size, shown,
@@ -67,7 +67,7 @@ static int take_rank(struct frozen *f, struct dcp_ds_file *file, int rank,
         dcp_pickle_get(file->torch.tree, "frozen_param_fragments");
 
     if (!dcp_pickle_pairs(parts))
-        return dcp_ds_damaged(file, err, "has no 'frozen_param_fragments'");
+        return dcp_ds_corrupt(file, err, "has no 'frozen_param_fragments'");
     for (size_t i = 0; i < f->group.n_params; i++)
         DCP_TRY(take_part(f, file, rank, i,
                           dcp_pickle_get(parts, f->group.params[i].name), err));
@@ -83,7 +83,7 @@ static int begin_frozen(struct frozen *f, struct dcp_ds_file *file, struct dcp_e
     if (!dcp_pickle_pairs(shapes) || !dcp_pickle_pairs(shapes)->n)
         return DCP_OK;
     DCP_TRY(dcp_ds_read_group(f->reader, file, shapes, &f->group, err));
-    DCP_TRY(dcp_ds_cut(&f->group, 3, f->reader->world, err));
+    DCP_TRY(dcp_ds_cut(&f->group, 3, f->reader->world_size, err));
     f->tensors = dcp_arena_alloc(f->reader->arena, f->group.n_params, sizeof *f->tensors);
     if (!f->tensors)
         return dcp_error_memory(err, "frozen weights");
@@ -130,7 +130,7 @@ static int take_values(struct dcp_ds_file *file, int64_t *const *values, int ran
 {
     for (size_t k = 0; k < DCP_ARRAY_LEN(alike); k++)
         if (!dcp_ds_get_int(file->torch.tree, alike[k], &values[k][rank]))
-            return dcp_ds_damaged(file, err, "has no valid '%s'", alike[k]);
+            return dcp_ds_corrupt(file, err, "has no valid '%s'", alike[k]);
     return DCP_OK;
 }
 
@@ -150,7 +150,7 @@ static int read_rank(struct frozen *f, int rank, int64_t *const *values,
     DCP_TRY(dcp_ds_open(f->reader, folder->models[rank], rank, &file, err));
     DCP_TRY(take_values(&file, values, rank, err));
     DCP_TRY(dcp_ds_check_model_file(f->reader, &file, rank, err));
-    if (f->tensors && rank < f->reader->world)
+    if (f->tensors && rank < f->reader->world_size)
         return take_rank(f, &file, rank, err);
     return DCP_OK;
 }
@@ -169,7 +169,7 @@ int dcp_ds_read_ranks(struct dcp_ds_reader *reader, struct dcp_ds_file *file,
     }
     DCP_TRY(take_values(file, values, 0, err));
     DCP_TRY(begin_frozen(&f, file, err));
-    n = f.tensors && n < reader->world ? reader->world : n;
+    n = f.tensors && n < reader->world_size ? reader->world_size : n;
     for (int rank = 1; rank < n; rank++)
         DCP_TRY(read_rank(&f, rank, values, err));
     for (size_t k = 0; k < DCP_ARRAY_LEN(alike); k++)

@@ -36,7 +36,7 @@ struct dcp_ds_reader {
     struct dcp_catalog *catalog;
     struct dcp_arena *arena;
     struct dcp_ds_folder folder;
-    int stage, world;
+    int stage, world_size;
     struct dcp_ds_group *groups; /* of each flat array, in the file's order */
     size_t n_groups, n_params;
     json_t *places; /* name of a trained parameter: first of its group + place */
@@ -87,7 +87,7 @@ int dcp_ds_open(struct dcp_ds_reader *reader, const char *name, int rank,
 void dcp_ds_close(struct dcp_ds_file *file);
 #define DCP_CLEANUP_DS DCP_CLEANUP(dcp_ds_close)
 /* CORRUPT: what is wrong with a file. */
-int dcp_ds_damaged(const struct dcp_ds_file *file, struct dcp_error *err, const char *fmt,
+int dcp_ds_corrupt(const struct dcp_ds_file *file, struct dcp_error *err, const char *fmt,
                    ...) DCP_PRINTF(3, 4);
 /* Any value as JSON; its tensors go to the catalog, named by DCP_DS_CLIENT and the path.
  */
@@ -105,16 +105,16 @@ int dcp_ds_json_rest(struct dcp_ds_reader *reader, struct dcp_ds_file *file,
 int dcp_ds_read_group(struct dcp_ds_reader *reader, struct dcp_ds_file *file,
                       const struct dcp_pickle_node *dict, struct dcp_ds_group *out,
                       struct dcp_error *err);
-/* Reads the model's file: world, stage (0, 3, or 1 for what the optimizer's files tell),
- * groups, weights, buffers, and what is kept of the rest. */
+/* Reads the model's file: world size, stage (0, 3, or 1 for what the optimizer's files
+ * tell), groups, weights, buffers, and what is kept of the rest. */
 int dcp_ds_read_model(struct dcp_ds_reader *reader, struct dcp_error *err);
 /* Stage 3: the model files of all ranks, which must be of one save, and the parts of
  * frozen weights in them; `file` is that of rank 0. */
 int dcp_ds_read_ranks(struct dcp_ds_reader *reader, struct dcp_ds_file *file,
                       struct dcp_error *err);
 /* Once the optimizer was read. Tags are free, so a folder "global_step20" of another step
- * is no damage; but when the optimizer is of step 20 too, the model's file is of another
- * save. Errors: CORRUPT. */
+ * is no corruption; but when the optimizer is of step 20 too, the model's file is of
+ * another save. Errors: CORRUPT. */
 int dcp_ds_check_tag(const struct dcp_ds_reader *reader, struct dcp_error *err);
 /* Reads every rank's optimizer file. */
 int dcp_ds_read_optim(struct dcp_ds_reader *reader, struct dcp_error *err);

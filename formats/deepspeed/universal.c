@@ -1,7 +1,7 @@
 /* universal: the format. */
 #include "universal.h"
 #include "base/mem.h"
-#include "fate.h"
+#include "disposition.h"
 #include "write.h"
 #include <string.h>
 
@@ -43,20 +43,20 @@ static int index_source(const struct dcp_source *source, struct dcp_catalog *cat
     if (!rc)
         rc = dcp_ds_add_objects(&reader, err);
     catalog->layout = layouts[reader.stage];
-    catalog->world = reader.world ? reader.world : 1;
-    catalog->mesh = (struct dcp_mesh){ .dp = catalog->world };
+    catalog->world_size = reader.world_size ? reader.world_size : 1;
+    catalog->mesh = (struct dcp_mesh){ .dp = catalog->world_size };
     if (!rc)
         rc = dcp_ds_describe(&reader, err);
     dcp_ds_reader_fini(&reader);
     return rc;
 }
 
-static enum dcp_fate fate(const struct dcp_catalog *src,
-                          const struct dcp_identity *of_src,
-                          const struct dcp_catalog *target,
-                          const struct dcp_tensor *tensor)
+static enum dcp_disposition disposition(const struct dcp_catalog *src,
+                                        const struct dcp_identity *of_src,
+                                        const struct dcp_catalog *target,
+                                        const struct dcp_tensor *tensor)
 {
-    return dcp_ds_fate(src, of_src, !strcmp(target->layout, "zero3"), tensor);
+    return dcp_ds_disposition(src, of_src, !strcmp(target->layout, "zero3"), tensor);
 }
 
 const struct dcp_format dcp_format_universal = {
@@ -69,7 +69,7 @@ const struct dcp_format dcp_format_universal = {
     .layouts = "zero1 zero2 zero3",
     .probe = probe,
     .index = index_source,
-    .fate = fate,
+    .disposition = disposition,
     .open = dcp_ds_target_open,
     .assign = dcp_universal_assign,
     .finalize = dcp_ds_target_finalize,

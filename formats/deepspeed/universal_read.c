@@ -122,7 +122,7 @@ static int find_view(struct dcp_ds_file *file, const char *name,
         node = dcp_pickle_get(node, "param");
     int rc = node ? dcp_torch_view(&file->torch, node, name, &found, out, err) : DCP_OK;
     if (!rc && (!found || !out->dense || !out->has_data))
-        rc = dcp_ds_damaged(file, err, "holds no tensor of a parameter");
+        rc = dcp_ds_corrupt(file, err, "holds no tensor of a parameter");
     return rc;
 }
 
@@ -140,7 +140,7 @@ static int read_tensor(struct params *p, size_t i, const char *key, struct dcp_e
     DCP_TRY(dcp_ds_check_param_file(reader, &file, param->name, key, err));
     DCP_TRY(find_view(&file, param->name, &view, err));
     if (!dcp_torch_view_elems(&view, &n_elems) || n_elems != param->n_elems)
-        return dcp_ds_damaged(&file, err, "has %lld elements, its parameter has %lld",
+        return dcp_ds_corrupt(&file, err, "has %lld elements, its parameter has %lld",
                               (long long)n_elems, (long long)param->n_elems);
     DCP_TRY(dcp_ds_add_state(reader, &reader->order[i],
                              strcmp(key, "fp32") ? key : "master", view.dtype, &index,

@@ -19,7 +19,7 @@ struct walk {
  * own. */
 static int next_rank(struct walk *walk)
 {
-    int first = walk->w->stage == 3 ? walk->w->world : 1;
+    int first = walk->w->stage == 3 ? walk->w->world_size : 1;
 
     return first + (int)(walk->n++ / FILES_OF_A_RANK);
 }
@@ -146,12 +146,12 @@ static json_t *optimizer_tree(const struct dcp_ds_writer *w, struct dcp_torch_ou
         set(tree, "overflow", dcp_ds_scalar_value(w, "overflow"));
 
     if (three)
-        ok = ok && set(tree, "partition_count", json_integer(w->world)) &&
+        ok = ok && set(tree, "partition_count", json_integer(w->world_size)) &&
              set(tree, "optimizer_state_dict", inner_state(w, out));
     else
         ok = ok && set(tree, "clip_grad", dcp_ds_scalar_value(w, "clip_grad")) &&
              set(tree, "group_paddings", group_numbers(w, 0)) &&
-             set(tree, "partition_count", group_numbers(w, w->world)) &&
+             set(tree, "partition_count", group_numbers(w, w->world_size)) &&
              set(tree, "ds_version", json_string(version ? version : DCP_DS_VERSION));
     ok = ok && set(tree, "param_groups", dcp_ds_group_values(w)) &&
          set(tree, DCP_DS_OURS, dcp_ds_ours_of_rank(w, 0)) &&
@@ -180,7 +180,7 @@ int dcp_universal_assign(struct dcp_target *target, struct dcp_error *err)
 {
     struct walk walk = { .target = target, .w = target->state };
     const struct dcp_ds_writer *w = walk.w;
-    int n_models = w->stage == 3 ? w->world : 1, rc = DCP_OK;
+    int n_models = w->stage == 3 ? w->world_size : 1, rc = DCP_OK;
 
     for (int rank = 0; rank < n_models && !rc; rank++) {
         struct dcp_torch_out out = { 0 };

@@ -93,7 +93,7 @@ int dcp_ds_scalar(struct dcp_torch_file *file, const struct dcp_pickle_node *nod
 
 /* -- files --------------------------------------------------------------------------- */
 
-int dcp_ds_damaged(const struct dcp_ds_file *file, struct dcp_error *err, const char *fmt,
+int dcp_ds_corrupt(const struct dcp_ds_file *file, struct dcp_error *err, const char *fmt,
                    ...)
 {
     char what[400];
@@ -114,7 +114,7 @@ int dcp_ds_open(struct dcp_ds_reader *reader, const char *name, int rank,
     DCP_TRY(
         dcp_torch_add_file(&out->torch, name, rank, reader->catalog, &out->index, err));
     if (!dcp_pickle_pairs(out->torch.tree))
-        return dcp_ds_damaged(out, err, "holds no dict of states");
+        return dcp_ds_corrupt(out, err, "holds no dict of states");
     return DCP_OK;
 }
 

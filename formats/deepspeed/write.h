@@ -24,7 +24,7 @@ struct dcp_ds_column {
 struct dcp_ds_writer {
     struct dcp_catalog *catalog;
     struct dcp_arena *arena;
-    int stage, world;
+    int stage, world_size;
     const char *tag;
     /* trained parameters */
     json_t *param_groups;        /* of the optimizer, only of what is trained */

@@ -15,7 +15,7 @@
 enum { MAX_SPELLINGS = 64 };
 
 struct extra {
-    struct dcp_fsdp_reading *r;
+    struct dcp_fsdp_reader *r;
     struct dcp_torch_file *file;
     const char *object; /* what the file becomes */
     int file_index, rank;
@@ -140,9 +140,10 @@ static int index_rank(struct extra *e, struct dcp_error *err)
     return rc;
 }
 
-int dcp_fsdp_index_extra(struct dcp_fsdp_reading *r, struct dcp_error *err)
+int dcp_fsdp_index_extra(struct dcp_fsdp_reader *r, struct dcp_error *err)
 {
-    for (int rank = 0; rank < r->folder.world && r->folder.has[DCP_FSDP_EXTRA]; rank++) {
+    for (int rank = 0; rank < r->folder.world_size && r->folder.has[DCP_FSDP_EXTRA];
+         rank++) {
         DCP_CLEANUP_TORCH struct dcp_torch_file file = { 0 };
         struct extra e = { .r = r, .file = &file, .rank = rank };
         DCP_TRY(dcp_fsdp_open_file(r, DCP_FSDP_EXTRA, rank, &file, &e.file_index, err));
@@ -151,7 +152,7 @@ int dcp_fsdp_index_extra(struct dcp_fsdp_reading *r, struct dcp_error *err)
     return DCP_OK;
 }
 
-int dcp_fsdp_index_value(struct dcp_fsdp_reading *r, const char *name, const char *object,
+int dcp_fsdp_index_value(struct dcp_fsdp_reader *r, const char *name, const char *object,
                          int rank, struct dcp_error *err)
 {
     DCP_CLEANUP_TORCH struct dcp_torch_file file = { 0 };

@@ -26,7 +26,7 @@ static int probe(const struct dcp_source *source)
                : 0;
 }
 
-int dcp_fsdp_open_name(struct dcp_fsdp_reading *r, const char *name, int rank,
+int dcp_fsdp_open_name(struct dcp_fsdp_reader *r, const char *name, int rank,
                        struct dcp_torch_file *file, int *out_file, struct dcp_error *err)
 {
     int rc = dcp_torch_open(file, &r->folder.source, name, err);
@@ -37,12 +37,12 @@ int dcp_fsdp_open_name(struct dcp_fsdp_reading *r, const char *name, int rank,
     return rc ? rc : dcp_torch_add_file(file, name, rank, r->catalog, out_file, err);
 }
 
-int dcp_fsdp_open_file(struct dcp_fsdp_reading *r, enum dcp_fsdp_kind kind, int rank,
+int dcp_fsdp_open_file(struct dcp_fsdp_reader *r, enum dcp_fsdp_kind kind, int rank,
                        struct dcp_torch_file *file, int *out_file, struct dcp_error *err)
 {
     char name[80];
 
-    dcp_fsdp_name(name, kind, r->folder.world, rank);
+    dcp_fsdp_name(name, kind, r->folder.world_size, rank);
     return dcp_fsdp_open_name(r, name, rank, file, out_file, err);
 }
 
@@ -58,7 +58,7 @@ static bool agrees(const struct dcp_tensor *tensor, const struct dcp_fsdp_piece 
     return true;
 }
 
-static int add_piece(struct dcp_fsdp_reading *r, int file_index, int rank, int tensor,
+static int add_piece(struct dcp_fsdp_reader *r, int file_index, int rank, int tensor,
                      const struct dcp_fsdp_piece *piece, struct dcp_error *err)
 {
     struct dcp_piece p;
@@ -73,20 +73,20 @@ static int add_piece(struct dcp_fsdp_reading *r, int file_index, int rank, int t
     return rc ? rc : dcp_catalog_add_piece(r->catalog, &p, err);
 }
 
-static int add_tensor(struct dcp_fsdp_reading *r, const struct dcp_tensor *tensor,
+static int add_tensor(struct dcp_fsdp_reader *r, const struct dcp_tensor *tensor,
                       const struct dcp_fsdp_piece *piece, int *out_index,
                       struct dcp_error *err)
 {
     struct dcp_tensor t = *tensor;
     size_t n = r->catalog->n_tensors, old = r->cap_known;
-    struct dcp_fsdp_known *known =
+    struct dcp_fsdp_known_tensor *known =
         dcp_mem_grow(r->known, &r->cap_known, n + 1, sizeof *known);
 
     if (!known)
         return dcp_error_memory(err, "a tensor");
     r->known = known;
     for (; old < r->cap_known; old++)
-        known[old] = (struct dcp_fsdp_known){ .file = -1 };
+        known[old] = (struct dcp_fsdp_known_tensor){ .file = -1 };
     known[n].plain = piece->plain;
     t.dtype = piece->dtype;
     t.ndim = piece->ndim;
@@ -103,7 +103,7 @@ static int same_name(const struct dcp_torch_file *file, const char *name,
                                DCP_SHOWN(name));
 }
 
-int dcp_fsdp_add(struct dcp_fsdp_reading *r, const struct dcp_torch_file *file,
+int dcp_fsdp_add(struct dcp_fsdp_reader *r, const struct dcp_torch_file *file,
                  int file_index, int rank, const struct dcp_tensor *tensor,
                  const struct dcp_fsdp_piece *piece, struct dcp_error *err)
 {
@@ -151,7 +151,7 @@ const char *dcp_fsdp_param(struct dcp_catalog *catalog, const char *name)
     return out;
 }
 
-int dcp_fsdp_add_value(struct dcp_fsdp_reading *r, const struct dcp_torch_file *file,
+int dcp_fsdp_add_value(struct dcp_fsdp_reader *r, const struct dcp_torch_file *file,
                        const char *name, const struct dcp_pickle_node *node,
                        struct dcp_error *err)
 {
@@ -169,7 +169,7 @@ int dcp_fsdp_add_value(struct dcp_fsdp_reading *r, const struct dcp_torch_file *
 /* -- the model ----------------------------------------------------------------------- */
 
 struct model {
-    struct dcp_fsdp_reading *r;
+    struct dcp_fsdp_reader *r;
     struct dcp_torch_file *file;
     int file_index, rank;
     struct dcp_error *err;
@@ -240,9 +240,10 @@ static int walk(struct model *m, const struct dcp_pickle_list *pairs, const char
     return DCP_OK;
 }
 
-static int index_model(struct dcp_fsdp_reading *r, struct dcp_error *err)
+static int index_model(struct dcp_fsdp_reader *r, struct dcp_error *err)
 {
-    for (int rank = 0; rank < r->folder.world && r->folder.has[DCP_FSDP_MODEL]; rank++) {
+    for (int rank = 0; rank < r->folder.world_size && r->folder.has[DCP_FSDP_MODEL];
+         rank++) {
         DCP_CLEANUP_TORCH struct dcp_torch_file file = { 0 };
         struct model m = { .r = r, .file = &file, .rank = rank, .err = err };
         DCP_TRY(dcp_fsdp_open_file(r, DCP_FSDP_MODEL, rank, &file, &m.file_index, err));
@@ -255,7 +256,7 @@ static int index_model(struct dcp_fsdp_reading *r, struct dcp_error *err)
 }
 
 /* In a model that is cut, what is whole and not optimized is no weight. */
-static void find_buffers(struct dcp_fsdp_reading *r, size_t n_weights)
+static void find_buffers(struct dcp_fsdp_reader *r, size_t n_weights)
 {
     bool any_cut = false;
 
@@ -273,7 +274,7 @@ static void find_buffers(struct dcp_fsdp_reading *r, size_t n_weights)
 /* -- the folder ---------------------------------------------------------------------- */
 
 /* Adds a JSON file of the folder as an object. */
-static int add_json(struct dcp_fsdp_reading *r, const char *file, const char *name,
+static int add_json(struct dcp_fsdp_reader *r, const char *file, const char *name,
                     struct dcp_error *err)
 {
     DCP_CLEANUP_FREE void *text = NULL;
@@ -289,7 +290,7 @@ static int add_json(struct dcp_fsdp_reading *r, const char *file, const char *na
     return dcp_training_add(r->catalog, name, value, err);
 }
 
-static int index_all(struct dcp_fsdp_reading *r, struct dcp_error *err)
+static int index_all(struct dcp_fsdp_reader *r, struct dcp_error *err)
 {
     DCP_TRY(index_model(r, err));
     size_t n_weights = r->catalog->n_tensors;
@@ -306,11 +307,11 @@ static int index_all(struct dcp_fsdp_reading *r, struct dcp_error *err)
 static int index_source(const struct dcp_source *source, struct dcp_catalog *catalog,
                         struct dcp_error *err)
 {
-    struct dcp_fsdp_reading r = { .catalog = catalog };
+    struct dcp_fsdp_reader r = { .catalog = catalog };
 
     catalog->format = dcp_format_fsdp_ranks.name;
     int rc = dcp_fsdp_open(&r.folder, source, err);
-    catalog->world = r.folder.world ? r.folder.world : 1;
+    catalog->world_size = r.folder.world_size ? r.folder.world_size : 1;
     if (!rc)
         rc = index_all(&r, err);
     free(r.known);

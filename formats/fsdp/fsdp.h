@@ -19,7 +19,7 @@
 
 extern const struct dcp_format dcp_format_fsdp_ranks;
 
-#define DCP_FSDP_MAX_WORLD (1 << 16)
+#define DCP_FSDP_MAX_WORLD_SIZE (1 << 16)
 #define DCP_FSDP_INLINE_BYTES                                 \
     (64u << 10) /* of a tensor of one rank, kept in an object \
                  */
@@ -31,15 +31,15 @@ enum dcp_fsdp_kind { DCP_FSDP_MODEL, DCP_FSDP_OPTIM, DCP_FSDP_EXTRA, DCP_FSDP_N_
 struct dcp_fsdp_folder {
     struct dcp_source source; /* a folder */
     char *dir;                /* its name; owned */
-    int world;
+    int world_size;
     bool has[DCP_FSDP_N_KINDS];
 };
 /* "model_world_size_4_rank_0.pt" */
-void dcp_fsdp_name(char out[80], enum dcp_fsdp_kind kind, int world, int rank);
+void dcp_fsdp_name(char out[80], enum dcp_fsdp_kind kind, int world_size, int rank);
 /* What a source's folder holds; of a source that is one file, the folder around it and
- * that file's world. Every rank has each kind that is there at all. Freed with
+ * that file's world size. Every rank has each kind that is there at all. Freed with
  * dcp_fsdp_close, also after a failure. Errors: NOT_FOUND (a rank's file: it is named),
- * UNSUPPORTED (files of several worlds; none), IO, MEMORY. */
+ * UNSUPPORTED (files of several world sizes; none), IO, MEMORY. */
 int dcp_fsdp_open(struct dcp_fsdp_folder *out, const struct dcp_source *source,
                   struct dcp_error *err);
 void dcp_fsdp_close(struct dcp_fsdp_folder *folder);
@@ -67,14 +67,14 @@ int dcp_fsdp_view(struct dcp_torch_file *file, const struct dcp_pickle_node *nod
 /* -- reading ------------------------------------------------------------------------- */
 
 /* What is known of a tensor of the catalog. */
-struct dcp_fsdp_known {
+struct dcp_fsdp_known_tensor {
     bool plain; /* it is not cut */
     int file;   /* that gave of it last; -1: none of FSDP's */
 };
-struct dcp_fsdp_reading {
+struct dcp_fsdp_reader {
     struct dcp_fsdp_folder folder;
     struct dcp_catalog *catalog;
-    struct dcp_fsdp_known *known; /* of each tensor */
+    struct dcp_fsdp_known_tensor *known; /* of each tensor */
     size_t cap_known;
     struct dcp_optim_ids ids; /* of the optimizer, when it has numbers for names */
     const size_t *order;      /* of the weights, as the model has them; NULL: the order */
@@ -82,36 +82,36 @@ struct dcp_fsdp_reading {
 };
 /* Opens a file of the folder and reads its tree; adds it to the catalog. Closed with
  * dcp_torch_close, also after a failure. */
-int dcp_fsdp_open_name(struct dcp_fsdp_reading *r, const char *name, int rank,
+int dcp_fsdp_open_name(struct dcp_fsdp_reader *r, const char *name, int rank,
                        struct dcp_torch_file *file, int *out_file, struct dcp_error *err);
 /* The same for the file of a rank. */
-int dcp_fsdp_open_file(struct dcp_fsdp_reading *r, enum dcp_fsdp_kind kind, int rank,
+int dcp_fsdp_open_file(struct dcp_fsdp_reader *r, enum dcp_fsdp_kind kind, int rank,
                        struct dcp_torch_file *file, int *out_file, struct dcp_error *err);
 /* Adds what one rank has of a tensor, and the tensor when it is new. name, role, param
  * and group are those of `tensor`; dtype and shape are the piece's. Errors: CORRUPT (the
  * ranks do not agree), UNSUPPORTED (two keys of a file give that name), MEMORY. */
-int dcp_fsdp_add(struct dcp_fsdp_reading *r, const struct dcp_torch_file *file,
+int dcp_fsdp_add(struct dcp_fsdp_reader *r, const struct dcp_torch_file *file,
                  int file_index, int rank, const struct dcp_tensor *tensor,
                  const struct dcp_fsdp_piece *piece, struct dcp_error *err);
 /* The name of a weight without the words that wrappers of modules put into it. Belongs to
  * the catalog; NULL: out of memory. */
 const char *dcp_fsdp_param(struct dcp_catalog *catalog, const char *name);
 /* Adds a value of a pickle as an object; what is there already stays. */
-int dcp_fsdp_add_value(struct dcp_fsdp_reading *r, const struct dcp_torch_file *file,
+int dcp_fsdp_add_value(struct dcp_fsdp_reader *r, const struct dcp_torch_file *file,
                        const char *name, const struct dcp_pickle_node *node,
                        struct dcp_error *err);
 /* The optimizer's files, once the model's are read; n_weights of the catalog's tensors
  * are the model's. */
-int dcp_fsdp_index_optim(struct dcp_fsdp_reading *r, size_t n_weights,
+int dcp_fsdp_index_optim(struct dcp_fsdp_reader *r, size_t n_weights,
                          struct dcp_error *err);
-/* One file of a whole optimizer, whoever saved it: the world is 1. */
-int dcp_fsdp_index_whole_optim(struct dcp_fsdp_reading *r, const char *name,
+/* One file of a whole optimizer, whoever saved it: the world size is 1. */
+int dcp_fsdp_index_whole_optim(struct dcp_fsdp_reader *r, const char *name,
                                size_t n_weights, struct dcp_error *err);
 /* The files of extra state. */
-int dcp_fsdp_index_extra(struct dcp_fsdp_reading *r, struct dcp_error *err);
+int dcp_fsdp_index_extra(struct dcp_fsdp_reader *r, struct dcp_error *err);
 /* One such file, as an object of that name. A tensor in it that is too large for an
  * object is a tensor of the catalog, named after the object and its path. */
-int dcp_fsdp_index_value(struct dcp_fsdp_reading *r, const char *name, const char *object,
+int dcp_fsdp_index_value(struct dcp_fsdp_reader *r, const char *name, const char *object,
                          int rank, struct dcp_error *err);
 
 #endif

@@ -15,7 +15,7 @@
 
 /* One rank's file. */
 struct optim {
-    struct dcp_fsdp_reading *r;
+    struct dcp_fsdp_reader *r;
     struct dcp_torch_file *file;
     int file_index, rank;
     json_t *groups;  /* param_groups of the first rank, or NULL */
@@ -80,7 +80,7 @@ static int find_shapes(struct optim *o, const struct dcp_pickle_list *states, si
 }
 
 /* Weights that the optimizer may have, in the order of the model. */
-static size_t list_weights(const struct dcp_fsdp_reading *r, size_t n_weights,
+static size_t list_weights(const struct dcp_fsdp_reader *r, size_t n_weights,
                            bool plain_too, size_t *out)
 {
     size_t n = 0;
@@ -98,7 +98,7 @@ static size_t list_weights(const struct dcp_fsdp_reading *r, size_t n_weights,
 static int find_ids(struct optim *o, size_t n_weights,
                     const struct dcp_optim_shape *shapes)
 {
-    struct dcp_fsdp_reading *r = o->r;
+    struct dcp_fsdp_reader *r = o->r;
     DCP_CLEANUP_FREE size_t *weights = dcp_mem_calloc(n_weights, sizeof *weights);
     int rc = weights ? DCP_OK : dcp_error_memory(o->err, "an optimizer");
 
@@ -175,7 +175,7 @@ static enum dcp_role role_of(const char *key)
 static bool is_local(const struct optim *o, const struct owner *owner,
                      const struct dcp_fsdp_piece *piece)
 {
-    if (!piece->plain || !piece->ndim || o->r->folder.world == 1)
+    if (!piece->plain || !piece->ndim || o->r->folder.world_size == 1)
         return false;
     if (owner->weight < 0)
         return true;
@@ -374,13 +374,14 @@ static int end(struct optim *o, int rc)
     return rc;
 }
 
-int dcp_fsdp_index_optim(struct dcp_fsdp_reading *r, size_t n_weights,
+int dcp_fsdp_index_optim(struct dcp_fsdp_reader *r, size_t n_weights,
                          struct dcp_error *err)
 {
     struct optim o = { .r = r, .updates = -1, .err = err };
     int rc = DCP_OK;
 
-    for (; o.rank < r->folder.world && !rc && r->folder.has[DCP_FSDP_OPTIM]; o.rank++) {
+    for (; o.rank < r->folder.world_size && !rc && r->folder.has[DCP_FSDP_OPTIM];
+         o.rank++) {
         DCP_CLEANUP_TORCH struct dcp_torch_file file = { 0 };
         o.file = &file;
         rc = dcp_fsdp_open_file(r, DCP_FSDP_OPTIM, o.rank, &file, &o.file_index, err);
@@ -390,7 +391,7 @@ int dcp_fsdp_index_optim(struct dcp_fsdp_reading *r, size_t n_weights,
     return end(&o, rc);
 }
 
-int dcp_fsdp_index_whole_optim(struct dcp_fsdp_reading *r, const char *name,
+int dcp_fsdp_index_whole_optim(struct dcp_fsdp_reader *r, const char *name,
                                size_t n_weights, struct dcp_error *err)
 {
     DCP_CLEANUP_TORCH struct dcp_torch_file file = { 0 };

@@ -149,7 +149,7 @@ static int parse_mesh(struct viewer *v, const struct dcp_pickle_node *node,
     if (!is_object(node, "DeviceMesh") || !parse_mesh_shape(v, node, out))
         return corrupt(v, "has a malformed mesh of ranks");
     for (int d = 0; d < out->ndim; d++)
-        if (out->shape[d] < 1 || out->shape[d] > DCP_FSDP_MAX_WORLD)
+        if (out->shape[d] < 1 || out->shape[d] > DCP_FSDP_MAX_WORLD_SIZE)
             return corrupt(v, "has a malformed mesh of ranks");
     if (rank && rank->kind == DCP_PICKLE_INT && rank->number != v->rank)
         return corrupt(v, "was saved by another rank than the file's name says");
@@ -158,7 +158,7 @@ static int parse_mesh(struct viewer *v, const struct dcp_pickle_node *node,
     if (!at && find_rank(v, node, out))
         return DCP_OK;
     if (dcp_torch_numbers(at, out->at) != out->ndim)
-        return corrupt(v, "does not say where its rank is in the mesh");
+        return corrupt(v, "does not say which coordinates in the mesh its rank has");
     for (int d = 0; d < out->ndim; d++)
         if (out->at[d] >= out->shape[d])
             return corrupt(v, "has a rank outside its mesh");
@@ -231,7 +231,7 @@ static int place(struct viewer *v, const struct dcp_pickle_node *placements,
         if (!is_object(placement, "Shard"))
             return refuse_placement(v, placement);
         if (!shard_dim(placement, out->ndim, &d))
-            return corrupt(v, "is cut in a dimension that it does not have");
+            return corrupt(v, "is sharded along a dimension that it does not have");
         struct dcp_part part =
             dcp_part_of(dcp_part_ceil(size[d], mesh->shape[m]), mesh->at[m], 0, size[d]);
         size[d] = part.end - part.begin;
@@ -292,7 +292,7 @@ static int view_dtensor(struct viewer *v, const struct dcp_pickle_node *args,
     }
     if (!order_is_usual(spec))
         return refuse(v, DCP_E_UNSUPPORTED,
-                      "is cut by the dimensions of its mesh in an unusual order");
+                      "is sharded over the dimensions of its mesh in an unusual order");
     DCP_TRY(place(v, member_of(spec, "placements"), &mesh, out, size));
     return view_local(v, member(state, "_local_tensor"), size, out);
 }

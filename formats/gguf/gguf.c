@@ -142,6 +142,6 @@ const struct dcp_format dcp_format_gguf = {
     .flags = DCP_FORMAT_READS | DCP_FORMAT_WRITES | DCP_FORMAT_TIES,
     .probe = probe,
     .index = index_source,
-    .fate = dcp_gguf_fate,
+    .disposition = dcp_gguf_disposition,
     .assign = dcp_gguf_assign,
 };

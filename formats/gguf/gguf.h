@@ -83,7 +83,7 @@ struct dcp_gguf_cursor {
     uint64_t base;        /* of buf in the file */
     uint64_t values_left; /* of arrays */
 };
-/* The next n bytes, valid until the next call. Errors: CORRUPT (the file is cut off),
+/* The next n bytes, valid until the next call. Errors: CORRUPT (the file is incomplete),
  * IO, MEMORY. */
 int dcp_gguf_take(struct dcp_gguf_cursor *cursor, uint64_t n, const unsigned char **out,
                   struct dcp_error *err);
@@ -135,9 +135,9 @@ int dcp_gguf_rope_scaling(const float *factors, size_t n, double base, json_t **
 
 /* dcp_format.assign and fate. */
 int dcp_gguf_assign(struct dcp_target *target, struct dcp_error *err);
-enum dcp_fate dcp_gguf_fate(const struct dcp_catalog *src,
-                            const struct dcp_identity *of_src,
-                            const struct dcp_catalog *target,
-                            const struct dcp_tensor *tensor);
+enum dcp_disposition dcp_gguf_disposition(const struct dcp_catalog *src,
+                                          const struct dcp_identity *of_src,
+                                          const struct dcp_catalog *target,
+                                          const struct dcp_tensor *tensor);
 
 #endif

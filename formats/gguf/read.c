@@ -103,7 +103,7 @@ static int read_metadata(struct dcp_gguf_cursor *cursor, struct dcp_gguf *gguf,
 {
     if (n > dcp_gguf_left(cursor) / MIN_KEY_BYTES)
         return dcp_error_set(err, DCP_E_CORRUPT,
-                             "'%s' announces more keys than it has room for",
+                             "'%s' declares more keys than fit into the file",
                              cursor->in->shown);
     gguf->metadata = json_object();
     if (!gguf->metadata)
@@ -143,7 +143,7 @@ static int read_alignment(const struct dcp_gguf_cursor *cursor,
     if (found && (!dcp_gguf_get_int(gguf->metadata, DCP_GGUF_ALIGNMENT, &value) ||
                   value <= 0 || value > (1 << 30) || (value & (value - 1))))
         return dcp_error_set(err, DCP_E_CORRUPT,
-                             "'%s': " DCP_GGUF_ALIGNMENT " is no power of two",
+                             "'%s': " DCP_GGUF_ALIGNMENT " is not a power of two",
                              cursor->in->shown);
     *out = (uint64_t)value;
     return DCP_OK;
@@ -278,7 +278,7 @@ static int place_tensors(const struct dcp_gguf_cursor *cursor, struct dcp_gguf *
         if (tensor->size_bytes &&
             (data > size || sum > size - data || tensor->size_bytes > size - data - sum))
             return dcp_error_set(err, DCP_E_CORRUPT,
-                                 "'%s' ends before tensor '%s' does: it is cut off",
+                                 "'%s' ends before tensor '%s' does: it is incomplete",
                                  cursor->in->shown, shown);
         if (!tensor->size_bytes && data + sum > size)
             tensor->offset = size;
@@ -300,7 +300,7 @@ static int read_tensors(struct dcp_gguf_cursor *cursor, struct dcp_gguf *gguf, u
 
     if (!rc && n > dcp_gguf_left(cursor) / MIN_TENSOR_BYTES)
         rc = dcp_error_set(err, DCP_E_CORRUPT,
-                           "'%s' announces more tensors than it has room for",
+                           "'%s' declares more tensors than fit into the file",
                            cursor->in->shown);
     if (!rc && n > DCP_GGUF_MAX_TENSORS)
         rc = dcp_error_set(err, DCP_E_UNSUPPORTED, "'%s' has over %u tensors",

@@ -36,23 +36,23 @@ struct writer {
     uint64_t align; /* of tensors: as in the source, or what every reader expects */
 };
 
-enum dcp_fate dcp_gguf_fate(const struct dcp_catalog *src,
-                            const struct dcp_identity *of_src,
-                            const struct dcp_catalog *target,
-                            const struct dcp_tensor *tensor)
+enum dcp_disposition dcp_gguf_disposition(const struct dcp_catalog *src,
+                                          const struct dcp_identity *of_src,
+                                          const struct dcp_catalog *target,
+                                          const struct dcp_tensor *tensor)
 {
     static const char *const families[] = { "gpt2", "llama" };
 
     (void)src, (void)of_src, (void)target;
     if (dcp_role_is_optim(tensor->role))
-        return DCP_FATE_REFUSED;
+        return DCP_DISPOSITION_UNSUPPORTED;
     if (tensor->tied_to) /* where there is no head, it is the embedding */
-        return strcmp(tensor->param, "lm_head.weight") ? DCP_FATE_REFUSED
-                                                       : DCP_FATE_IMPLIED;
+        return strcmp(tensor->param, "lm_head.weight") ? DCP_DISPOSITION_UNSUPPORTED
+                                                       : DCP_DISPOSITION_DERIVED;
     for (size_t i = 0; i < DCP_ARRAY_LEN(families); i++)
         if (dcp_names_dropped(dcp_names_family(families[i]), tensor->param))
-            return DCP_FATE_IMPLIED;
-    return DCP_FATE_HELD;
+            return DCP_DISPOSITION_DERIVED;
+    return DCP_DISPOSITION_STORED;
 }
 
 /* -- names and types ----------------------------------------------------------------- */
@@ -78,13 +78,13 @@ static int set_name(const struct writer *w, const struct dcp_tensor *tensor,
     }
     if (!dcp_names_match(w->family, DCP_NAMES_HF, tensor->param, &match) ||
         !dcp_names_spell(&match, DCP_NAMES_GGUF, entry->name))
-        return refuse(tensor, "whose name has no place in a model of its kind", err);
+        return refuse(tensor, "whose name is unknown in a model of its kind", err);
     entry->axes = dcp_names_axes_of(&match, tensor->ndim);
     if (entry->axes != DCP_AXES_SAME &&
         ((tensor->ndim != 1 && tensor->ndim != 2) ||
          (entry->axes != DCP_AXES_TRANSPOSED &&
           !dcp_gguf_heads(w->config, entry->axes, tensor->shape[0], &entry->heads))))
-        return refuse(tensor, "that does not divide into the heads of the configuration",
+        return refuse(tensor, "that does not divide into the configured number of heads",
                       err);
     return DCP_OK;
 }
@@ -387,7 +387,7 @@ int dcp_gguf_assign(struct dcp_target *target, struct dcp_error *err)
     if (w.config)
         dcp_model_config_hold(catalog);
     if (old)
-        dcp_catalog_hold_object(catalog, DCP_GGUF_METADATA);
+        dcp_catalog_mark_stored(catalog, DCP_GGUF_METADATA);
     if (!rc)
         rc = place_all(&w, target, err);
     json_decref(w.config);

@@ -88,7 +88,7 @@ int dcp_hf_files_assign(struct dcp_target *target, struct dcp_error *err)
         if (!rc)
             rc = dcp_target_literal(target, file, 0, object->data, object->size_bytes,
                                     err);
-        dcp_catalog_hold_object(catalog, object->name);
+        dcp_catalog_mark_stored(catalog, object->name);
     }
     return rc;
 }

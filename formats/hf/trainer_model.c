@@ -18,7 +18,7 @@ static bool has_dcp(const struct dcp_source *source, const char *folder)
     DCP_CLEANUP_FREE char *path = dcp_source_path(source, folder);
     const struct dcp_source sub = { source->store, path, true };
 
-    return path && dcp_source_has(&sub, DCP_META_NAME);
+    return path && dcp_source_has(&sub, DCP_TORCH_DIST_METADATA_NAME);
 }
 
 bool dcp_hf_trainer_has_optimizer(const struct dcp_source *source)
@@ -68,13 +68,13 @@ int dcp_hf_trainer_dcp(const struct dcp_source *source, const char *folder,
 
     int rc = path ? dcp_catalog_new(&own, err) : dcp_error_memory(err, "a file name");
     if (!rc)
-        rc = dcp_dcp_index(&sub, own, err);
+        rc = dcp_torch_dist_index(&sub, own, err);
     if (!rc)
         rc = adopt(catalog, own, err);
     if (!rc)
         rc = dcp_hf_trainer_nest(catalog, first, folder, err);
     if (!rc) {
-        catalog->world = own->world;
+        catalog->world_size = own->world_size;
         catalog->layout = dcp_catalog_text(catalog, own->layout);
         catalog->version = "FSDP";
         rc = catalog->layout ? DCP_OK : dcp_error_memory(err, "a layout");

@@ -54,7 +54,7 @@ static int read_model_type(const struct dcp_catalog *catalog, char **out,
     return rc || !type || *out ? rc : dcp_error_memory(err, "a model's type");
 }
 
-static int index_optimizer(struct dcp_fsdp_reading *r, const char *name, bool ordered,
+static int index_optimizer(struct dcp_fsdp_reader *r, const char *name, bool ordered,
                            struct dcp_error *err)
 {
     size_t n = r->catalog->n_tensors;
@@ -68,7 +68,7 @@ static int index_optimizer(struct dcp_fsdp_reading *r, const char *name, bool or
     if (!rc && !r->known)
         rc = dcp_error_memory(err, "the order of weights");
     for (size_t t = 0; t < r->cap_known && !rc; t++)
-        r->known[t] = (struct dcp_fsdp_known){ .plain = true, .file = -1 };
+        r->known[t] = (struct dcp_fsdp_known_tensor){ .plain = true, .file = -1 };
     if (!rc && !ordered)
         rc = dcp_hf_order(type, r->catalog, n, order, &known, err);
     r->order = known ? order : NULL;
@@ -111,7 +111,7 @@ static int refuse_second(const char *name, int64_t number, struct dcp_error *err
     return DCP_E_UNSUPPORTED;
 }
 
-static int index_file(struct dcp_fsdp_reading *r, const struct dcp_store_entry *entry,
+static int index_file(struct dcp_fsdp_reader *r, const struct dcp_store_entry *entry,
                       struct dcp_error *err)
 {
     const char *name = entry->name;
@@ -120,7 +120,7 @@ static int index_file(struct dcp_fsdp_reading *r, const struct dcp_store_entry *
 
     for (size_t f = 0; f < DCP_ARRAY_LEN(files); f++) {
         if (!files[f].end[0] != entry->is_dir || !match(f, name, digits) ||
-            !dcp_str_parse_i64(digits, &number) || number >= DCP_FSDP_MAX_WORLD)
+            !dcp_str_parse_i64(digits, &number) || number >= DCP_FSDP_MAX_WORLD_SIZE)
             continue;
         if (!files[f].object)
             return refuse_second(name, number, err);
@@ -135,7 +135,7 @@ static int index_file(struct dcp_fsdp_reading *r, const struct dcp_store_entry *
     return DCP_OK;
 }
 
-static int index_files(struct dcp_fsdp_reading *r, struct dcp_error *err)
+static int index_files(struct dcp_fsdp_reader *r, struct dcp_error *err)
 {
     const struct dcp_source *source = &r->folder.source;
     struct dcp_store_entry *entries = NULL;
@@ -189,8 +189,8 @@ int dcp_hf_trainer_state(const struct dcp_source *source, bool ordered,
                          struct dcp_catalog *catalog, struct dcp_error *err)
 {
     static const char *const names[] = { "optimizer.pt", "optimizer.bin" };
-    struct dcp_fsdp_reading r = { .catalog = catalog,
-                                  .folder = { .source = *source, .world = 1 } };
+    struct dcp_fsdp_reader r = { .catalog = catalog,
+                                 .folder = { .source = *source, .world_size = 1 } };
     size_t i = 0;
 
     while (i < DCP_ARRAY_LEN(names) && !dcp_source_has(source, names[i]))

@@ -41,19 +41,20 @@ static int index_source(const struct dcp_source *source, struct dcp_catalog *cat
 
 /* -- the model of a catalog ---------------------------------------------------------- */
 
-enum dcp_fate dcp_llmc_fate(const struct dcp_catalog *src,
-                            const struct dcp_identity *of_src,
-                            const struct dcp_catalog *target,
-                            const struct dcp_tensor *tensor)
+enum dcp_disposition dcp_llmc_disposition(const struct dcp_catalog *src,
+                                          const struct dcp_identity *of_src,
+                                          const struct dcp_catalog *target,
+                                          const struct dcp_tensor *tensor)
 {
     (void)src, (void)of_src, (void)target;
     if (tensor->role == DCP_ROLE_OPTIM || tensor->role == DCP_ROLE_OTHER)
-        return DCP_FATE_REFUSED;
+        return DCP_DISPOSITION_UNSUPPORTED;
     if (tensor->tied_to) /* the head is always the embedding */
-        return strcmp(tensor->param, "lm_head.weight") ? DCP_FATE_REFUSED
-                                                       : DCP_FATE_IMPLIED;
-    return dcp_names_dropped(dcp_names_family("gpt2"), tensor->param) ? DCP_FATE_IMPLIED
-                                                                      : DCP_FATE_HELD;
+        return strcmp(tensor->param, "lm_head.weight") ? DCP_DISPOSITION_UNSUPPORTED
+                                                       : DCP_DISPOSITION_DERIVED;
+    return dcp_names_dropped(dcp_names_family("gpt2"), tensor->param)
+               ? DCP_DISPOSITION_DERIVED
+               : DCP_DISPOSITION_STORED;
 }
 
 static int refuse(const struct dcp_tensor *tensor, const char *what, const char *why,
@@ -275,7 +276,7 @@ int dcp_llmc_place_model(struct dcp_target *target, const char *name,
     struct dcp_llmc_array array;
 
     dcp_model_config_hold(catalog);
-    dcp_catalog_hold_object(catalog, DCP_LLMC_MODEL);
+    dcp_catalog_mark_stored(catalog, DCP_LLMC_MODEL);
     int file;
 
     dcp_llmc_elems(model, &elems);
@@ -320,6 +321,6 @@ const struct dcp_format dcp_format_llmc = {
     .flags = DCP_FORMAT_READS | DCP_FORMAT_WRITES | DCP_FORMAT_TIES,
     .probe = probe,
     .index = index_source,
-    .fate = dcp_llmc_fate,
+    .disposition = dcp_llmc_disposition,
     .assign = assign,
 };

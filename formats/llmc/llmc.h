@@ -18,7 +18,7 @@ extern const struct dcp_format dcp_format_llmc;
 #define DCP_LLMC_HEADER_BYTES 1024
 #define DCP_LLMC_MODEL_MAGIC 20240326
 #define DCP_LLMC_STATE_MAGIC 20240527
-#define DCP_LLMC_MAX_WORLD 99999
+#define DCP_LLMC_MAX_WORLD_SIZE 99999
 #define DCP_LLMC_STATE "llmc.state" /* object: what the states say beside tensors */
 #define DCP_LLMC_LOADER                                             \
     "llmc.loader" /* object: the data loader of each rank, as bytes \
@@ -85,9 +85,9 @@ int dcp_llmc_place_model(struct dcp_target *target, const char *name,
 int dcp_llmc_add_header(struct dcp_target *target, int file, const int32_t *numbers,
                         struct dcp_error *err);
 
-enum dcp_fate dcp_llmc_fate(const struct dcp_catalog *src,
-                            const struct dcp_identity *of_src,
-                            const struct dcp_catalog *target,
-                            const struct dcp_tensor *tensor);
+enum dcp_disposition dcp_llmc_disposition(const struct dcp_catalog *src,
+                                          const struct dcp_identity *of_src,
+                                          const struct dcp_catalog *target,
+                                          const struct dcp_tensor *tensor);
 
 #endif

@@ -134,8 +134,8 @@ int dcp_llmc_read_model(const struct dcp_input *in, struct dcp_llmc_model *out,
                                     .channels = n[6],
                                     .padded_vocab = n[7] };
     if (!dcp_llmc_elems(out, &elems))
-        return dcp_error_set(err, DCP_E_CORRUPT, "the numbers of '%s' make no model",
-                             in->shown);
+        return dcp_error_set(err, DCP_E_CORRUPT,
+                             "the numbers in '%s' do not describe a model", in->shown);
     size_bytes = DCP_LLMC_HEADER_BYTES + elems * dcp_dtype_size(out->dtype);
     if (size_bytes != in->size_bytes)
         return dcp_error_set(err, DCP_E_CORRUPT,

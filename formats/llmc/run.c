@@ -75,7 +75,7 @@ struct run {
     struct dcp_catalog *catalog;
     struct dcp_llmc_model model;
     int64_t step;
-    int world;
+    int world_size;
     bool masters, sharded;
     int *tensors;   /* of the states: role, array, layer; -1: not added yet */
     uint64_t elems; /* of the model */
@@ -101,14 +101,15 @@ static int read_header(const struct run *run, const struct dcp_input *in, int ra
         return dcp_error_set(err, DCP_E_UNSUPPORTED,
                              "'%s' is a state of llm.c of version %d; 1 is supported",
                              in->shown, (int)n[DCP_LLMC_AT_VERSION]);
-    if (n[DCP_LLMC_AT_WORLD] < 1 || n[DCP_LLMC_AT_WORLD] > DCP_LLMC_MAX_WORLD)
+    if (n[DCP_LLMC_AT_WORLD_SIZE] < 1 ||
+        n[DCP_LLMC_AT_WORLD_SIZE] > DCP_LLMC_MAX_WORLD_SIZE)
         return refuse(in, "has an impossible number of processes", err);
     if (n[DCP_LLMC_AT_RANK] != rank || n[DCP_LLMC_AT_STEP] != run->step)
         return refuse(in, "is of another rank or step than its name says", err);
     if ((unsigned)n[DCP_LLMC_AT_MASTERS] > 1 || (unsigned)n[DCP_LLMC_AT_SHUFFLE] > 1)
         return refuse(in, "has flags that are neither 0 nor 1", err);
-    if (rank &&
-        (n[DCP_LLMC_AT_WORLD] != run->world || n[DCP_LLMC_AT_MASTERS] != run->masters))
+    if (rank && (n[DCP_LLMC_AT_WORLD_SIZE] != run->world_size ||
+                 n[DCP_LLMC_AT_MASTERS] != run->masters))
         return refuse(in, "does not belong to the state of rank 0", err);
     return DCP_OK;
 }
@@ -144,10 +145,10 @@ static bool has_length(const struct run *run, const struct dcp_input *in, bool s
 static int find_sharding(struct run *run, const struct dcp_input *in, bool shuffles,
                          int rank, uint64_t *out_end, struct dcp_error *err)
 {
-    uint64_t end = 0, shard_end = 0, world = (uint64_t)run->world;
+    uint64_t end = 0, shard_end = 0, world_size = (uint64_t)run->world_size;
     bool whole = has_length(run, in, shuffles, run->elems, &end);
-    bool shard = run->world > 1 && run->elems % world == 0 &&
-                 has_length(run, in, shuffles, run->elems / world, &shard_end);
+    bool shard = run->world_size > 1 && run->elems % world_size == 0 &&
+                 has_length(run, in, shuffles, run->elems / world_size, &shard_end);
 
     if (!rank)
         run->sharded = shard && !whole;
@@ -157,7 +158,7 @@ static int find_sharding(struct run *run, const struct dcp_input *in, bool shuff
     for (int i = 0; i < DCP_LLMC_N_ARRAYS && run->sharded; i++) {
         struct dcp_llmc_array array;
         dcp_llmc_array(&run->model, i, &array);
-        if (dcp_llmc_layer_elems(&array) % world)
+        if (dcp_llmc_layer_elems(&array) % world_size)
             return refuse(in, "is a shard of a model that does not divide so", err);
     }
     return DCP_OK;
@@ -237,7 +238,7 @@ static int add_part(struct run *run, int tensor, int file, int rank, uint64_t of
 {
     int64_t all = array->rows * array->columns;
     int64_t stored = (int64_t)dcp_llmc_layer_elems(array);
-    int64_t share = run->sharded ? stored / run->world : stored;
+    int64_t share = run->sharded ? stored / run->world_size : stored;
     int64_t begin = run->sharded ? rank * share : 0;
     int64_t end = begin + share < all ? begin + share : all;
 
@@ -250,7 +251,7 @@ static int add_part(struct run *run, int tensor, int file, int rank, uint64_t of
 
 static int add_state(struct run *run, int file, int rank, struct dcp_error *err)
 {
-    uint64_t parts = run->sharded ? (uint64_t)run->world : 1;
+    uint64_t parts = run->sharded ? (uint64_t)run->world_size : 1;
 
     for (int role = 0; role < DCP_LLMC_N_STATES - !run->masters; role++)
         for (int i = 0; i < DCP_LLMC_N_ARRAYS; i++) {
@@ -283,7 +284,7 @@ static int index_state(struct run *run, int rank, struct dcp_error *err)
     DCP_TRY(read_header(run, &in, rank, header, err));
     bool shuffles = dcp_le32(header + 4 * DCP_LLMC_AT_SHUFFLE) != 0;
     if (!rank) {
-        run->world = (int)dcp_le32(header + 4 * DCP_LLMC_AT_WORLD);
+        run->world_size = (int)dcp_le32(header + 4 * DCP_LLMC_AT_WORLD_SIZE);
         run->masters = dcp_le32(header + 4 * DCP_LLMC_AT_MASTERS) != 0;
     }
     DCP_TRY(find_sharding(run, &in, shuffles, rank, &end, err));
@@ -355,8 +356,8 @@ static int index_states(struct run *run, struct dcp_error *err)
     if (!run->tensors || !run->ranks)
         return dcp_error_memory(err, "a run");
     memset(run->tensors, -1, n * sizeof *run->tensors);
-    run->world = 1;
-    for (int rank = 0; rank < run->world; rank++)
+    run->world_size = 1;
+    for (int rank = 0; rank < run->world_size; rank++)
         DCP_TRY(index_state(run, rank, err));
     return add_objects(run, err);
 }
@@ -379,7 +380,7 @@ static int index_source(const struct dcp_source *source, struct dcp_catalog *cat
     dcp_llmc_elems(&run.model, &run.elems);
     int rc = index_states(&run, err);
     catalog->step = run.step;
-    catalog->world = run.world;
+    catalog->world_size = run.world_size;
     catalog->layout = run.sharded ? "zero1" : "replicated";
     free(run.tensors);
     json_decref(run.ranks);
@@ -396,6 +397,6 @@ const struct dcp_format dcp_format_llmc_run = {
     .layouts = "zero1 replicated",
     .probe = probe,
     .index = index_source,
-    .fate = dcp_llmc_fate,
+    .disposition = dcp_llmc_disposition,
     .assign = dcp_llmc_run_assign,
 };

@@ -11,7 +11,7 @@ extern const struct dcp_format dcp_format_llmc_run;
 enum {
     DCP_LLMC_AT_MAGIC,
     DCP_LLMC_AT_VERSION,
-    DCP_LLMC_AT_WORLD,
+    DCP_LLMC_AT_WORLD_SIZE,
     DCP_LLMC_AT_RANK,
     DCP_LLMC_AT_MASTERS,
     DCP_LLMC_AT_SHUFFLE,

@@ -19,7 +19,7 @@ struct writer {
     struct dcp_catalog *catalog;
     struct dcp_llmc_model model;
     struct dcp_llmc_slot *slots;
-    int parts;      /* that each layer is cut into: the world, or 1 */
+    int parts;      /* that each layer is cut into: the world size, or 1 */
     uint64_t share; /* elements of the model that a rank holds */
     bool fresh;     /* there are no moments: the run begins with none */
     int64_t step;
@@ -33,7 +33,7 @@ static bool divides(const struct writer *w)
     for (int i = 0; i < DCP_LLMC_N_ARRAYS; i++) {
         struct dcp_llmc_array array;
         dcp_llmc_array(&w->model, i, &array);
-        if (dcp_llmc_layer_elems(&array) % (uint64_t)w->catalog->world)
+        if (dcp_llmc_layer_elems(&array) % (uint64_t)w->catalog->world_size)
             return false;
     }
     return true;
@@ -82,8 +82,9 @@ static const struct dcp_object *find_loader(const struct writer *w, int rank)
     size_t old = json_array_size(json_object_get(w->state, "ranks"));
 
     snprintf(name, sizeof name, DCP_LLMC_LOADER ".%05d", rank);
-    int at =
-        old == (size_t)w->catalog->world ? dcp_catalog_find_object(w->catalog, name) : -1;
+    int at = old == (size_t)w->catalog->world_size
+                 ? dcp_catalog_find_object(w->catalog, name)
+                 : -1;
     return at >= 0 && w->catalog->objects[at].kind == DCP_OBJECT_BYTES
                ? &w->catalog->objects[at]
                : NULL;
@@ -96,7 +97,7 @@ static void set_position(const struct writer *w, int rank, int32_t *header)
 {
     json_t *ranks = json_object_get(w->state, "ranks");
     size_t old = json_array_size(ranks);
-    bool same = old == (size_t)w->catalog->world;
+    bool same = old == (size_t)w->catalog->world_size;
     const json_t *state = json_array_get(ranks, same ? (size_t)rank : 0);
     uint64_t rng = DCP_LLMC_RNG_SEED + (uint64_t)rank;
     int64_t sample = json_integer_value(json_object_get(state, "current_sample_idx"));
@@ -104,7 +105,7 @@ static void set_position(const struct writer *w, int rank, int32_t *header)
 
     if (!same)
         sample = sample > 0 && sample < INT32_MAX
-                     ? sample * (int64_t)old / w->catalog->world
+                     ? sample * (int64_t)old / w->catalog->world_size
                      : 0;
     rng = hex_of(same ? state : NULL, "rng_state", rng);
     put_u64(header + DCP_LLMC_AT_RNG, rng);
@@ -120,7 +121,7 @@ static int add_header(const struct writer *w, int rank, int file, struct dcp_err
     int32_t header[DCP_LLMC_HEADER_BYTES / 4] = {
         [DCP_LLMC_AT_MAGIC] = DCP_LLMC_STATE_MAGIC,
         [DCP_LLMC_AT_VERSION] = 1,
-        [DCP_LLMC_AT_WORLD] = w->catalog->world,
+        [DCP_LLMC_AT_WORLD_SIZE] = w->catalog->world_size,
         [DCP_LLMC_AT_RANK] = rank,
         [DCP_LLMC_AT_MASTERS] = 1,
         [DCP_LLMC_AT_STEP] = (int32_t)w->step,
@@ -191,7 +192,7 @@ static int place_state(struct writer *w, int rank, struct dcp_error *err)
         rc = dcp_target_literal(w->target, file, end, loader->data, loader->size_bytes,
                                 err);
     if (loader)
-        dcp_catalog_hold_object(w->catalog, loader->name);
+        dcp_catalog_mark_stored(w->catalog, loader->name);
     return rc;
 }
 
@@ -216,7 +217,7 @@ static int place_all(struct writer *w, struct dcp_error *err)
     w->share = elems / (uint64_t)w->parts;
     dcp_llmc_run_name(name, "model", w->step, 0);
     DCP_TRY(dcp_llmc_place_model(w->target, name, &w->model, w->slots, err));
-    for (int rank = 0; rank < w->catalog->world; rank++)
+    for (int rank = 0; rank < w->catalog->world_size; rank++)
         DCP_TRY(place_state(w, rank, err));
     return place_done(w, err);
 }
@@ -226,10 +227,10 @@ int dcp_llmc_run_assign(struct dcp_target *target, struct dcp_error *err)
     struct dcp_catalog *catalog = target->catalog;
     struct writer w = { .target = target, .catalog = catalog };
 
-    if (catalog->world > DCP_LLMC_MAX_WORLD)
+    if (catalog->world_size > DCP_LLMC_MAX_WORLD_SIZE)
         return dcp_error_set(err, DCP_E_MISMATCH,
                              WHAT " cannot hold: more than %d processes",
-                             DCP_LLMC_MAX_WORLD);
+                             DCP_LLMC_MAX_WORLD_SIZE);
     for (size_t t = 0; t < catalog->n_tensors; t++) /* whatever the weights are */
         if (dcp_role_is_optim(catalog->tensors[t].role))
             catalog->tensors[t].dtype = DCP_F32;
@@ -237,8 +238,9 @@ int dcp_llmc_run_assign(struct dcp_target *target, struct dcp_error *err)
     if (!rc)
         rc = check_states(&w, err);
     if (!rc)
-        w.parts =
-            strcmp(catalog->layout, "replicated") && divides(&w) ? catalog->world : 1;
+        w.parts = strcmp(catalog->layout, "replicated") && divides(&w)
+                      ? catalog->world_size
+                      : 1;
     if (!rc)
         rc = dcp_training_updates(catalog, &w.step, err);
     if (!rc && (w.step < 0 || w.step > 99999999))
@@ -248,10 +250,10 @@ int dcp_llmc_run_assign(struct dcp_target *target, struct dcp_error *err)
         rc = dcp_training_read(catalog, DCP_LLMC_STATE, &w.state, err);
     if (!rc)
         rc = place_all(&w, err);
-    dcp_catalog_hold_object(catalog, DCP_TRAINING_TRAINER); /* the step */
+    dcp_catalog_mark_stored(catalog, DCP_TRAINING_TRAINER); /* the step */
     if (w.state) { /* the numbers of the optimizer's groups came from no file */
-        dcp_catalog_hold_object(catalog, DCP_LLMC_STATE);
-        dcp_catalog_hold_object(catalog, DCP_TRAINING_OPTIMIZER);
+        dcp_catalog_mark_stored(catalog, DCP_LLMC_STATE);
+        dcp_catalog_mark_stored(catalog, DCP_TRAINING_OPTIMIZER);
     }
     json_decref(w.state);
     free(w.slots);

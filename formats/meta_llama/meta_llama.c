@@ -25,7 +25,7 @@
 #define PARAMS "params.json"
 #define SINGLE "consolidated.safetensors"
 
-enum { BID = 128, MAX_PARAMS_BYTES = 1 << 20, MAX_WORLD = 1024 };
+enum { BID = 128, MAX_PARAMS_BYTES = 1 << 20, MAX_WORLD_SIZE = 1024 };
 
 /* The vocabulary of Llama 3 and later, which params.json does not tell from others. */
 enum { LLAMA3_VOCAB = 100000 };
@@ -35,7 +35,7 @@ struct folder {
     const struct dcp_names_family *family;
     json_t *params;
     struct dcp_catalog **ranks;
-    int world;
+    int world_size;
 };
 
 static void file_name(char out[32], int rank)
@@ -77,14 +77,14 @@ static int probe(const struct dcp_source *source)
 static int count_ranks(const struct dcp_source *source)
 {
     char name[32];
-    int world = 0;
+    int world_size = 0;
 
-    for (; world < MAX_WORLD; world++) {
-        file_name(name, world);
+    for (; world_size < MAX_WORLD_SIZE; world_size++) {
+        file_name(name, world_size);
         if (!dcp_source_has(source, name))
             break;
     }
-    return world;
+    return world_size;
 }
 
 static int open_rank(struct folder *folder, int rank, bool single, struct dcp_error *err)
@@ -105,11 +105,11 @@ static int open_ranks(struct folder *folder, struct dcp_error *err)
 {
     int found = count_ranks(folder->source);
 
-    folder->world = found ? found : 1;
-    folder->ranks = dcp_mem_calloc((size_t)folder->world, sizeof *folder->ranks);
+    folder->world_size = found ? found : 1;
+    folder->ranks = dcp_mem_calloc((size_t)folder->world_size, sizeof *folder->ranks);
     if (!folder->ranks)
         return dcp_error_memory(err, "a folder of Meta's");
-    for (int rank = 0; rank < folder->world; rank++)
+    for (int rank = 0; rank < folder->world_size; rank++)
         DCP_TRY(open_rank(folder, rank, !found, err));
     return DCP_OK;
 }
@@ -164,7 +164,7 @@ static int measure(const struct folder *folder, const struct dcp_tensor *first,
 
     for (int d = 0; d < first->ndim; d++)
         out->shape[d] = d == split ? 0 : first->shape[d];
-    for (int rank = 0; rank < folder->world; rank++) {
+    for (int rank = 0; rank < folder->world_size; rank++) {
         const struct dcp_tensor *part;
         DCP_TRY(find_part(folder, rank, first, &part, err));
         for (int d = 0; d < first->ndim; d++) {
@@ -177,7 +177,7 @@ static int measure(const struct folder *folder, const struct dcp_tensor *first,
     }
     if (!dcp_axes_heads_ok(out->axes, out->shape[0], out->heads))
         return refuse(first, DCP_E_CORRUPT, "does not divide into heads", err);
-    for (int rank = 0; rank < folder->world && out->axes != DCP_AXES_SAME; rank++) {
+    for (int rank = 0; rank < folder->world_size && out->axes != DCP_AXES_SAME; rank++) {
         const struct dcp_tensor *part;
         DCP_TRY(find_part(folder, rank, first, &part, err));
         if (part->shape[0] % (out->shape[0] / out->heads))
@@ -195,7 +195,7 @@ static int merge(const struct folder *folder, const struct dcp_tensor *first,
     *out = (struct merged){ .ndim = first->ndim, .dtype = first->dtype };
     if (!dcp_names_match(folder->family, DCP_NAMES_META, first->name, &out->match) ||
         first->ndim < 1 || first->ndim > 2)
-        return refuse(first, DCP_E_UNSUPPORTED, "is none of Llama's", err);
+        return refuse(first, DCP_E_UNSUPPORTED, "is not a tensor of Llama", err);
     out->axes = dcp_names_axes_of(&out->match, first->ndim);
     out->split = out->match.row->split;
     dcp_model_config_int(folder->params, "dim", NULL, &dim);
@@ -258,7 +258,7 @@ static int add_tensor(const struct folder *folder, struct dcp_catalog *catalog,
                                                          .ndim = merged.ndim,
                                                          .shape = merged.shape },
                                    &index, err));
-    int n = merged.split == DCP_SPLIT_NOT ? 1 : folder->world; /* else replicas */
+    int n = merged.split == DCP_SPLIT_NOT ? 1 : folder->world_size; /* else replicas */
     for (int rank = 0; rank < n; rank++)
         DCP_TRY(add_part(folder, catalog, index, &merged, rank, first_file, &at, err));
     return DCP_OK;
@@ -270,7 +270,7 @@ static int add_tensors(const struct folder *folder, struct dcp_catalog *catalog,
     const struct dcp_catalog *own = folder->ranks[0];
     int first_file = (int)catalog->n_files;
 
-    for (int rank = 0; rank < folder->world; rank++)
+    for (int rank = 0; rank < folder->world_size; rank++)
         DCP_TRY(folder->ranks[rank]->n_files == 1
                     ? dcp_merge_files(catalog, folder->ranks[rank], err)
                     : dcp_error_set(err, DCP_E_CORRUPT, "a rank has no file"));
@@ -342,7 +342,7 @@ static int add_config(const struct folder *folder, struct dcp_catalog *catalog,
         !dcp_model_config_real(params, "norm_eps", &epsilon) || !vocabulary || !inner ||
         !has_layers(catalog, layers))
         return dcp_error_set(err, DCP_E_CORRUPT,
-                             "'" PARAMS "' and the tensors make no Llama model");
+                             "'" PARAMS "' and the tensors do not make a Llama model");
     if (!dcp_model_config_int(params, "n_kv_heads", NULL, &kv_heads))
         kv_heads = heads;
     if (!dcp_model_config_int(params, "head_dim", NULL, &head_dim))
@@ -395,7 +395,7 @@ static int index_source(const struct dcp_source *source, struct dcp_catalog *cat
         rc = add_config(&folder, catalog, err);
     if (!rc)
         rc = dcp_training_add(catalog, "meta.params", json_incref(folder.params), err);
-    for (int rank = 0; folder.ranks && rank < folder.world; rank++)
+    for (int rank = 0; folder.ranks && rank < folder.world_size; rank++)
         dcp_catalog_free(folder.ranks[rank]);
     free(folder.ranks);
     json_decref(folder.params);

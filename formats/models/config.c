@@ -59,7 +59,7 @@ void dcp_model_config_hold(struct dcp_catalog *catalog)
     int at = find_object(catalog);
 
     if (at >= 0)
-        dcp_catalog_hold_object(catalog, catalog->objects[at].name);
+        dcp_catalog_mark_stored(catalog, catalog->objects[at].name);
 }
 
 const struct dcp_names_family *dcp_model_config_family(const json_t *config)

@@ -18,7 +18,7 @@ enum { LENGTH_BYTES = 8 };
 struct check {
     const struct dcp_source *source;
     const struct dcp_catalog *catalog;
-    const struct dcp_differs *differs;
+    const struct dcp_difference_listener *differs;
     const struct dcp_file *file;
     uint64_t data_begin; /* in the shard */
     size_t *order;       /* the pieces of the shard, as its header has them */
@@ -30,21 +30,21 @@ struct check {
 int dcp_native_check_head(const json_t *root, const char *name, int rank,
                           const struct dcp_catalog *catalog, struct dcp_error *err)
 {
-    int64_t version, step, its_rank, world;
+    int64_t version, step, its_rank, world_size;
     const char *format, *file;
     char shard[64];
-    dcp_native_shard_name(shard, rank, catalog->world, false);
+    dcp_native_shard_name(shard, rank, catalog->world_size, false);
     DCP_TRY(dcp_json_get_text(root, "format", name, &format, err));
     DCP_TRY(dcp_json_get_i64(root, "version", name, &version, err));
     DCP_TRY(dcp_json_get_i64(root, "step", name, &step, err));
     DCP_TRY(dcp_json_get_i64(root, "rank", name, &its_rank, err));
-    DCP_TRY(dcp_json_get_i64(root, "world", name, &world, err));
+    DCP_TRY(dcp_json_get_i64(root, "world", name, &world_size, err));
     DCP_TRY(dcp_json_get_text(root, "file", name, &file, err));
     if (strcmp(format, NATIVE_SHARD_FORMAT) || version != NATIVE_VERSION ||
-        step != catalog->step || its_rank != rank || world != catalog->world ||
+        step != catalog->step || its_rank != rank || world_size != catalog->world_size ||
         strcmp(file, shard))
         return dcp_error_set(err, DCP_E_CORRUPT,
-                             "'%s' is of another step, rank or world than '%s' says",
+                             "'%s' is of another step, rank or world size than '%s' says",
                              name, NATIVE_MANIFEST);
     return DCP_OK;
 }
@@ -136,7 +136,7 @@ static const char *difference(const struct check *c, const struct dcp_piece *pie
 
 static int check_pieces(struct check *c, struct dcp_error *err)
 {
-    const struct dcp_differs *differs = c->differs;
+    const struct dcp_difference_listener *differs = c->differs;
     uint64_t at = 0;
 
     if (c->n && !json_object_size(c->header))
@@ -232,15 +232,15 @@ static const struct dcp_file *manifest_of(const struct dcp_catalog *catalog, siz
     const struct dcp_file *shard = &catalog->files[file], *manifest = shard + 1;
     char name[64];
 
-    dcp_native_shard_name(name, shard->rank, catalog->world, false);
+    dcp_native_shard_name(name, shard->rank, catalog->world_size, false);
     if (strcmp(shard->name, name) || shard->lost || file + 1 == catalog->n_files)
         return NULL;
-    dcp_native_shard_name(name, shard->rank, catalog->world, true);
+    dcp_native_shard_name(name, shard->rank, catalog->world_size, true);
     return strcmp(manifest->name, name) || manifest->lost ? NULL : manifest;
 }
 
 int dcp_native_check(const struct dcp_source *source, const struct dcp_catalog *catalog,
-                     size_t file, const struct dcp_differs *differs,
+                     size_t file, const struct dcp_difference_listener *differs,
                      struct dcp_error *err)
 {
     struct check c = { .source = source,

@@ -94,7 +94,7 @@ static int get_blocks(const json_t *entry, struct dcp_piece *piece, uint64_t raw
     piece->n_blocks = n;
     if (sum != piece->stored_size)
         return dcp_error_set(err, DCP_E_CORRUPT,
-                             "the blocks of a piece are not its size");
+                             "the blocks of a piece do not add up to its size");
     return DCP_OK;
 }
 
@@ -124,7 +124,7 @@ static int get_region(const json_t *entry, const struct dcp_tensor *tensor,
             rc = get_dims(json_array_get(box, 1), "a box", dims[1], &m, err);
         if (!rc && (n != tensor->ndim || m != tensor->ndim))
             rc = dcp_error_set(err, DCP_E_CORRUPT,
-                               "a box has not its tensor's dimensions");
+                               "a box has another number of dimensions than its tensor");
         *out = (struct dcp_region){ .kind = DCP_BOX, .offset = dims[0], .size = dims[1] };
     }
     return rc;
@@ -151,7 +151,7 @@ int dcp_native_index_piece(const json_t *entry, struct dcp_catalog *catalog, int
     int c = dcp_codec_parse(codec);
     if (c < 0)
         return dcp_error_set(err, DCP_E_UNSUPPORTED,
-                             "the codec of a piece is not known here");
+                             "the codec of a piece is unknown to this version");
     if (piece.offset > file_size || piece.stored_size > file_size - piece.offset)
         return dcp_error_set(err, DCP_E_CORRUPT, "%s lies outside its file", what);
     piece.tensor = (int)tensor;
@@ -175,8 +175,8 @@ int dcp_native_index_piece(const json_t *entry, struct dcp_catalog *catalog, int
                             &raw);
     if (!ok || (piece.codec == DCP_CODEC_NONE && raw != piece.stored_size) ||
         piece.stored_size > raw)
-        return dcp_error_set(err, DCP_E_CORRUPT, "%s has not the size of its region",
-                             what);
+        return dcp_error_set(err, DCP_E_CORRUPT,
+                             "the size of %s is not that of its region", what);
     DCP_TRY(get_blocks(entry, &piece, raw, &blocks, err));
     return dcp_catalog_add_piece(catalog, &piece, err);
 }

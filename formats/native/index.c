@@ -40,7 +40,7 @@ static int read_text(const struct dcp_source *source, const char *file, char **o
     int rc = dcp_store_read_header(source->store, path, NATIVE_USUAL_MANIFEST_BYTES,
                                    &data, out_n, &why);
     *out = data;
-    /* A folder without manifest and shards is no step, rather than a damaged one. */
+    /* A folder without manifest and shards is no step, rather than a corrupt one. */
     if (rc == DCP_E_NOT_FOUND && dcp_native_probe(source))
         return missing(file, err);
     if (rc && err)
@@ -59,7 +59,7 @@ static int check_digest(const char *text, size_t n, struct dcp_error *err)
             return DCP_OK;
     }
     return dcp_error_set(err, DCP_E_CORRUPT,
-                         NATIVE_MANIFEST " is damaged: its digest differs");
+                         NATIVE_MANIFEST " is corrupt: its digest differs");
 }
 
 /* A file the manifest names: there, a file, and of the size it says. */
@@ -111,7 +111,7 @@ static int read_shard_manifest(const struct dcp_source *source,
     DCP_TRY(read_text(source, file->name, out, out_n, err));
     if (*out_n != file->size_bytes || dcp_hash_crc64(0, *out, *out_n) != file->crc)
         return dcp_error_set(err, DCP_E_CORRUPT,
-                             "'%s' is damaged or of another step: its digest differs",
+                             "'%s' is corrupt or of another step: its digest differs",
                              file->name);
     return DCP_OK;
 }
@@ -135,8 +135,8 @@ static int index_shard(const struct dcp_source *source, const json_t *entry, int
     int file = 0,
         rc = dcp_json_get_u64(entry, "size_bytes", what, &shard.size_bytes, err);
 
-    dcp_native_shard_name(name, rank, catalog->world, false);
-    dcp_native_shard_name(manifest_name, rank, catalog->world, true);
+    dcp_native_shard_name(name, rank, catalog->world_size, false);
+    dcp_native_shard_name(manifest_name, rank, catalog->world_size, true);
     if (!rc)
         rc = dcp_json_get_hex64(entry, "crc64", what, &shard.crc, err);
     if (!rc)
@@ -187,7 +187,7 @@ static int index_other_file(const struct dcp_source *source, const json_t *entry
     DCP_TRY(dcp_json_get_hex64(entry, "crc64", what, &file.crc, err));
     if (!dcp_store_name_ok(file.name))
         return dcp_error_set(err, DCP_E_CORRUPT,
-                             "the manifest names a file that is none");
+                             "the manifest names a file that is not one of a step");
     struct dcp_error why = { 0 };
     int rc = check_file(source, file.name, file.size_bytes, &why);
     return add_file(catalog, file, rc, &why, NULL, err);
@@ -255,7 +255,7 @@ static int index_extra(const json_t *root, struct dcp_catalog *catalog,
 static int index_head(const json_t *root, struct dcp_catalog *catalog,
                       struct dcp_error *err)
 {
-    int64_t version = 0, world = 0, dp = 1, tp = 1, pp = 1;
+    int64_t version = 0, world_size = 0, dp = 1, tp = 1, pp = 1;
     const char *format, *layout;
     json_t *mesh;
 
@@ -271,7 +271,7 @@ static int index_head(const json_t *root, struct dcp_catalog *catalog,
                              version, NATIVE_VERSION);
     DCP_TRY(check_requires(root, err));
     DCP_TRY(dcp_json_get_i64(root, "step", NATIVE_MANIFEST, &catalog->step, err));
-    DCP_TRY(dcp_json_get_i64(root, "world", NATIVE_MANIFEST, &world, err));
+    DCP_TRY(dcp_json_get_i64(root, "world", NATIVE_MANIFEST, &world_size, err));
     DCP_TRY(dcp_json_get_text(root, "layout", NATIVE_MANIFEST, &layout, err));
     DCP_TRY(dcp_json_get_object(root, "mesh", NATIVE_MANIFEST, &mesh, err));
     DCP_TRY(dcp_json_get_i64(mesh, "dp", "mesh", &dp, err));
@@ -281,11 +281,11 @@ static int index_head(const json_t *root, struct dcp_catalog *catalog,
         return dcp_error_set(err, DCP_E_CORRUPT,
                              "the manifest gives %" PRId64 " as the number of the step",
                              catalog->step);
-    if (world < 1 || world > NATIVE_MAX_WORLD || dp < 1 || tp < 1 || pp < 1 ||
-        dp > world || tp > world || pp > world)
+    if (world_size < 1 || world_size > NATIVE_MAX_WORLD_SIZE || dp < 1 || tp < 1 ||
+        pp < 1 || dp > world_size || tp > world_size || pp > world_size)
         return dcp_error_set(err, DCP_E_CORRUPT,
-                             "the manifest has no valid world or mesh");
-    catalog->world = (int)world;
+                             "the manifest has no valid world size or mesh");
+    catalog->world_size = (int)world_size;
     catalog->mesh = (struct dcp_mesh){ (int)dp, (int)tp, (int)pp };
     catalog->format = "native";
     catalog->version = "v1";
@@ -321,7 +321,7 @@ static int index_finite(const json_t *root, struct dcp_catalog *catalog,
     return DCP_OK;
 }
 
-/* What protects the files, as the manifest has it; read by those who mend. */
+/* What protects the files, as the manifest has it; read by what reconstructs. */
 static int index_parity(const json_t *root, struct dcp_catalog *catalog,
                         struct dcp_error *err)
 {
@@ -362,15 +362,15 @@ static int index_list(const struct dcp_source *source, enum list list,
     DCP_CLEANUP_WALK struct dcp_json_walk walk;
     DCP_TRY(
         dcp_json_walk_member(&walk, doc, part, '[', lists[list], NATIVE_MANIFEST, err));
-    size_t i = 0, world = (size_t)catalog->world;
+    size_t i = 0, world_size = (size_t)catalog->world_size;
 
-    for (; dcp_json_walk_next(&walk, err) && !(list == SHARDS && i >= world); i++) {
+    for (; dcp_json_walk_next(&walk, err) && !(list == SHARDS && i >= world_size); i++) {
         DCP_CLEANUP_JSON json_t *entry = NULL;
         DCP_TRY(dcp_json_walk_parse(&walk, &entry, err));
         DCP_TRY(index_entry(source, list, entry, i, catalog, err));
     }
     DCP_TRY(walk.rc);
-    if (list == SHARDS && (i != world || walk.at < walk.end))
+    if (list == SHARDS && (i != world_size || walk.at < walk.end))
         return dcp_error_set(err, DCP_E_CORRUPT,
                              "the manifest does not name a shard a rank");
     return DCP_OK;

@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-void dcp_native_shard_name(char out[64], int rank, int world, bool manifest)
+void dcp_native_shard_name(char out[64], int rank, int world_size, bool manifest)
 {
-    snprintf(out, 64, "shard-%05d-of-%05d.%s", rank, world,
+    snprintf(out, 64, "shard-%05d-of-%05d.%s", rank, world_size,
              manifest ? "json" : "safetensors");
 }
 
@@ -32,7 +32,7 @@ static int probe_manifest(const struct dcp_source *source)
                                                          : 0;
 }
 
-/* A step whose manifest is damaged or gone is still a native step, so that what is said
+/* A step whose manifest is corrupt or gone is still a native step, so that what is said
  * of it names the manifest; so is one of which little but its parity is left. */
 static int probe_shards(const struct dcp_source *source)
 {
@@ -67,7 +67,7 @@ bool dcp_native_is_bytes(const struct dcp_catalog *catalog, const struct dcp_pie
 
 const struct dcp_format dcp_format_native = {
     .name = "native",
-    .help = "libdcp step: safetensors shards with digests, any world and layout",
+    .help = "libdcp step: safetensors shards with digests, any world size and sharding",
     .suffixes = "",
     .flags = DCP_FORMAT_READS | DCP_FORMAT_WRITES | DCP_FORMAT_SHARDED |
              DCP_FORMAT_IS_DIR | DCP_FORMAT_OPTIM | DCP_FORMAT_OBJECTS |

@@ -1,4 +1,4 @@
-/* native: the format of libdcp. docs/FORMAT.md is its law.
+/* native: the format of libdcp. docs/FORMAT.md is the specification.
  *
  * A step is a folder: manifest.json, and for each rank a shard (a valid safetensors file)
  * and a shard manifest. native.c has what both directions share, index.c reads the
@@ -23,7 +23,7 @@ extern const struct dcp_format dcp_format_bundle;
 #define NATIVE_USUAL_MANIFEST_BYTES                    \
     ((size_t)256 << 20) /* more is read when asked for \
                          */
-#define NATIVE_MAX_WORLD (1 << 20)
+#define NATIVE_MAX_WORLD_SIZE (1 << 20)
 #define NATIVE_MAX_HEADER_BYTES \
     ((size_t)100 * 1000 * 1000) /* of a shard: no reader of safetensors takes more */
 #define NATIVE_EXTRA \
@@ -37,7 +37,7 @@ extern const struct dcp_format dcp_format_bundle;
 #define NATIVE_DIGEST_FORMAT ",\n\"digest\":\"%016" PRIx64 "\"}\n"
 
 /* "shard-00003-of-00008.safetensors", ".json". */
-void dcp_native_shard_name(char out[64], int rank, int world, bool manifest);
+void dcp_native_shard_name(char out[64], int rank, int world_size, bool manifest);
 
 /* The pieces of a rank in the order of its shard. Caller frees; NULL: out of memory. */
 size_t *dcp_native_order(const struct dcp_catalog *catalog, int rank, size_t *out_n);
@@ -74,7 +74,7 @@ int dcp_native_check_head(const json_t *root, const char *name, int rank,
                           const struct dcp_catalog *catalog, struct dcp_error *err);
 /* dcp_format.check. */
 int dcp_native_check(const struct dcp_source *source, const struct dcp_catalog *catalog,
-                     size_t file, const struct dcp_differs *differs,
+                     size_t file, const struct dcp_difference_listener *differs,
                      struct dcp_error *err);
 
 #endif

@@ -146,7 +146,8 @@ struct shard {
 
 int dcp_native_open(struct dcp_target *target, struct dcp_error *err)
 {
-    target->state = dcp_mem_calloc((size_t)target->catalog->world, sizeof(struct shard));
+    target->state =
+        dcp_mem_calloc((size_t)target->catalog->world_size, sizeof(struct shard));
     return target->state ? DCP_OK : dcp_error_memory(err, "the shards of a step");
 }
 
@@ -154,7 +155,7 @@ void dcp_native_close(struct dcp_target *target)
 {
     struct shard *shards = target->state;
 
-    for (int r = 0; shards && r < target->catalog->world; r++)
+    for (int r = 0; shards && r < target->catalog->world_size; r++)
         free(shards[r].order);
     free(shards);
 }
@@ -180,7 +181,7 @@ static int assign_shard(struct dcp_target *target, int rank, struct dcp_error *e
                              "a native step cannot hold: %zu pieces in shard %d",
                              shard->n, rank);
     uint64_t at = header.size_bytes;
-    dcp_native_shard_name(name, rank, catalog->world, false);
+    dcp_native_shard_name(name, rank, catalog->world_size, false);
     DCP_TRY(dcp_catalog_add_file(
         catalog, &(struct dcp_file){ .name = name, .rank = rank }, &shard->file, err));
     for (size_t i = 0; i < shard->n; i++) {
@@ -203,18 +204,19 @@ int dcp_native_assign(struct dcp_target *target, struct dcp_error *err)
     const struct shard *shards = target->state;
     size_t n = 0;
 
-    dcp_catalog_hold_object(catalog, NULL);
+    dcp_catalog_mark_stored(catalog, NULL);
     if (catalog->step < -1)
         return dcp_error_set(err, DCP_E_MISMATCH,
                              "a native step cannot hold: the step %" PRId64,
                              catalog->step);
-    for (int r = 0; r < catalog->world; r++) {
+    for (int r = 0; r < catalog->world_size; r++) {
         DCP_TRY(assign_shard(target, r, err));
         n += shards[r].n;
     }
     if (n != catalog->n_pieces)
-        return dcp_error_set(err, DCP_E_MISMATCH,
-                             "a piece belongs to a rank outside the world");
+        return dcp_error_set(
+            err, DCP_E_MISMATCH,
+            "a piece belongs to a rank that the world size does not have");
     return DCP_OK;
 }
 
@@ -268,19 +270,19 @@ int dcp_native_finalize(struct dcp_target *target, int rank, struct dcp_error *e
         build_header(&header, catalog, shard->order, shard->n, total);
         rc = dcp_literals_take(target, shard->file, 0, &header, err);
     }
-    dcp_native_shard_name(name, rank, catalog->world, false);
+    dcp_native_shard_name(name, rank, catalog->world_size, false);
     dcp_buf_add_fmt(&manifest,
                     "{\"format\":\"" NATIVE_SHARD_FORMAT
                     "\",\"version\":%d,\"step\":%" PRId64
                     ",\"rank\":%d,\"world\":%d,\"file\":\"%s\",\n\"pieces\":[",
-                    NATIVE_VERSION, catalog->step, rank, catalog->world, name);
+                    NATIVE_VERSION, catalog->step, rank, catalog->world_size, name);
     for (size_t i = 0; i < shard->n; i++) {
         if (i)
             dcp_buf_add_u8(&manifest, ',');
         add_piece(&manifest, catalog, shard->order, i);
     }
     dcp_buf_add_text(&manifest, "]}\n");
-    dcp_native_shard_name(name, rank, catalog->world, true);
+    dcp_native_shard_name(name, rank, catalog->world_size, true);
     if (!rc)
         rc = dcp_catalog_add_file(
             catalog, &(struct dcp_file){ .name = name, .rank = rank }, &file, err);
@@ -345,8 +347,8 @@ static int add_shard(struct dcp_buf *buf, const struct dcp_catalog *catalog, int
 {
     char name[64], manifest_name[64];
 
-    dcp_native_shard_name(name, rank, catalog->world, false);
-    dcp_native_shard_name(manifest_name, rank, catalog->world, true);
+    dcp_native_shard_name(name, rank, catalog->world_size, false);
+    dcp_native_shard_name(manifest_name, rank, catalog->world_size, true);
     const struct dcp_file *shard = file_named(catalog, name);
     const struct dcp_file *manifest = file_named(catalog, manifest_name);
     if (!shard || !manifest || !shard->has_crc || !manifest->has_crc)
@@ -454,14 +456,15 @@ int dcp_native_finish(struct dcp_target *target, struct dcp_error *err)
 {
     struct dcp_catalog *catalog = target->catalog;
     DCP_CLEANUP_BUF struct dcp_buf buf = { 0 };
-    int dp = catalog->mesh.dp ? catalog->mesh.dp : catalog->world, file, rc = DCP_OK;
+    int dp = catalog->mesh.dp ? catalog->mesh.dp : catalog->world_size, file, rc = DCP_OK;
     bool first = true;
 
     dcp_buf_add_fmt(&buf,
                     "{\"format\":\"" NATIVE_FORMAT
                     "\",\"version\":%d,\"requires\":[%s],\"step\":%" PRId64
                     ",\"world\":%d,\"layout\":",
-                    NATIVE_VERSION, required(catalog), catalog->step, catalog->world);
+                    NATIVE_VERSION, required(catalog), catalog->step,
+                    catalog->world_size);
     dcp_json_quote(&buf, catalog->layout);
     dcp_buf_add_fmt(&buf, ",\"mesh\":{\"dp\":%d,\"tp\":%d,\"pp\":%d},\n\"tensors\":[", dp,
                     catalog->mesh.tp ? catalog->mesh.tp : 1,
@@ -474,7 +477,7 @@ int dcp_native_finish(struct dcp_target *target, struct dcp_error *err)
         add_tensor(&buf, &catalog->tensors[t]);
     }
     dcp_buf_add_text(&buf, "],\n\"shards\":[");
-    for (int r = 0; r < catalog->world && !rc; r++) {
+    for (int r = 0; r < catalog->world_size && !rc; r++) {
         if (r)
             dcp_buf_add_u8(&buf, ',');
         rc = add_shard(&buf, catalog, r, err);

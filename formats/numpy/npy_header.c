@@ -42,7 +42,7 @@ struct parser {
 
 static int corrupt(const struct parser *p, const char *what)
 {
-    return dcp_error_set(p->err, DCP_E_CORRUPT, "%s is not a sound NumPy array file: %s",
+    return dcp_error_set(p->err, DCP_E_CORRUPT, "%s is not a valid NumPy array file: %s",
                          p->shown, what);
 }
 
@@ -139,7 +139,7 @@ static int parse_descr(struct parser *p)
 
     skip_blanks(p);
     if (p->at < p->end && *p->at == '[')
-        return unsupported(p, "of structures, which are no tensors");
+        return unsupported(p, "of structures, which are not tensors");
     if (!take_text(p, &text, &n) || n < 2)
         return corrupt(p, "its dtype is no text");
     char order = text[0];
@@ -148,7 +148,7 @@ static int parse_descr(struct parser *p)
         n--;
     }
     if (text[0] == 'O')
-        return unsupported(p, "of Python objects, which would have to be run");
+        return unsupported(p, "of Python objects, which would have to be executed");
     if (!dcp_npy_dtype(text, n, &p->out->dtype))
         return unsupported(p, "of a dtype that tensors do not have (texts, times, long "
                               "double, bfloat16 and others)");
@@ -191,7 +191,7 @@ static int parse_member(struct parser *p)
         *seen = true;
         return members[i].parse(p);
     }
-    return corrupt(p, "its header has a key that NumPy does not know");
+    return corrupt(p, "its header has a key unknown to NumPy");
 }
 
 static int parse_text(struct parser *p)
@@ -249,7 +249,7 @@ int dcp_npy_parse(const void *data, size_t n, uint64_t file_bytes, const char *s
     const void *magic = dcp_cursor_take(&in, DCP_NPY_MAGIC_BYTES);
     unsigned major = dcp_cursor_u8(&in), minor = dcp_cursor_u8(&in);
     if (in.bad || memcmp(magic, DCP_NPY_MAGIC, DCP_NPY_MAGIC_BYTES) != 0)
-        return corrupt(&p, "it does not begin like one");
+        return corrupt(&p, "it lacks the magic bytes");
     if (major < 1 || major > 3 || minor != 0)
         return dcp_error_set(err, DCP_E_UNSUPPORTED,
                              "%s is a NumPy array file of version %u.%u; 1.0 to 3.0 are "
@@ -262,14 +262,14 @@ int dcp_npy_parse(const void *data, size_t n, uint64_t file_bytes, const char *s
         return corrupt(&p, "its header is longer than any that NumPy reads");
     p.at = dcp_cursor_take(&in, text_bytes);
     if (!p.at)
-        return corrupt(&p, "its header is cut off");
+        return corrupt(&p, "its header is incomplete");
     p.end = p.at + text_bytes;
     p.python2 = major < 3;
     DCP_TRY(parse_text(&p));
     DCP_TRY(measure(&p));
     out->begin = in.at;
     if (out->size_bytes > file_bytes - out->begin)
-        return corrupt(&p, "its array is cut off");
+        return corrupt(&p, "its array is incomplete");
     return out->size_bytes == file_bytes - out->begin
                ? DCP_OK
                : corrupt(&p, "bytes follow its array");

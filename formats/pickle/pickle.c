@@ -106,7 +106,7 @@ static int run(struct dcp_pickle_machine *m)
         m->op_at = m->in.at;
         m->op_name = "STOP";
         if (!dcp_cursor_left(&m->in))
-            return dcp_pickle_cut_off(m, "it is missing; the pickle is cut off");
+            return dcp_pickle_cut_off(m, "it is missing; the pickle is incomplete");
         unsigned byte = dcp_cursor_u8(&m->in);
         const struct dcp_pickle_op *op = op_of(m, byte);
         m->why = op ? DCP_PICKLE_REFUSED : DCP_PICKLE_BROKEN;

@@ -189,7 +189,7 @@ static int op_dup(struct dcp_pickle_machine *m)
 static int op_proto(struct dcp_pickle_machine *m)
 {
     if (m->arg > MAX_PROTOCOL && m->names)
-        return dcp_pickle_broken(m, "the protocol is none");
+        return dcp_pickle_broken(m, "the protocol is invalid");
     if (m->arg > MAX_PROTOCOL)
         return dcp_error_set(m->err, DCP_E_UNSUPPORTED,
                              "the pickle protocol is %u; 2 to %d are known",

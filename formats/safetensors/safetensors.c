@@ -155,7 +155,7 @@ static int check_ranges(struct header *h, struct dcp_error *err)
         at = h->ranges[i].end;
         if (at > data_bytes)
             return corrupt(h, h->ranges[i].name,
-                           "reaches past the end of the file, which is cut off", err);
+                           "reaches past the end of the file, which is incomplete", err);
     }
     if (at != data_bytes)
         return dcp_error_set(err, DCP_E_CORRUPT,
@@ -231,7 +231,7 @@ static int check_length(const struct dcp_input *in, uint64_t length,
                         struct dcp_error *err)
 {
     if (length > in->size_bytes - LENGTH_BYTES) {
-        dcp_error_set(err, DCP_E_CORRUPT, "'%s' ends inside its header: it is cut off",
+        dcp_error_set(err, DCP_E_CORRUPT, "'%s' ends inside its header: it is incomplete",
                       in->shown);
         dcp_error_hint(err, "copy or download it again");
         return DCP_E_CORRUPT;

@@ -65,8 +65,9 @@ static int64_t number_of(struct map *map, const char *name, struct dcp_error *er
     if (number >= 0)
         return number;
     if (!dcp_store_name_ok(name) || strchr(name, '/') || strchr(name, '\\'))
-        return dcp_error_set(err, DCP_E_CORRUPT,
-                             "'%s' names a shard that is no plain file name", map->shown);
+        return dcp_error_set(
+            err, DCP_E_CORRUPT,
+            "'%s' names a shard by something else than a plain file name", map->shown);
     char *kept = dcp_arena_text(map->texts, name);
     const char **names =
         dcp_mem_grow(map->names, &map->cap_files, map->n_files + 1, sizeof *names);
@@ -136,7 +137,7 @@ static int missing(const struct map *map, const struct dcp_catalog *catalog,
         if (dcp_catalog_find(catalog, name) < 0)
             return dcp_error_of_tensor(
                 err, DCP_E_CORRUPT, name,
-                "'%s' promises a tensor '%s' that is not in its shard", map->shown,
+                "'%s' lists a tensor '%s' that is not in its shard", map->shown,
                 DCP_SHOWN(name));
     }
     return walk.rc;

@@ -121,7 +121,7 @@ int dcp_safetensors_assign_file(struct dcp_target *target, const char *name,
     if (n)
         qsort_r(tensors, n, sizeof *tensors, in_file_order, catalog);
     DCP_TRY(make_header(catalog, tensors, n, &header, &header_bytes, err));
-    dcp_catalog_hold_object(catalog, DCP_SAFETENSORS_METADATA);
+    dcp_catalog_mark_stored(catalog, DCP_SAFETENSORS_METADATA);
     const struct dcp_file entry = { .name = name };
     DCP_TRY(dcp_catalog_add_file(catalog, &entry, &file, err));
     uint64_t at = header_bytes;

@@ -138,7 +138,7 @@ static int objects_begin(const struct dcp_input *in, const struct dcp_zip_record
     if (!head_bytes || head_bytes >= record->size_bytes)
         return DCP_OK;
     if (head_bytes > DCP_SCAN_MAX_HEAD)
-        return dcp_error_set(err, DCP_E_UNSUPPORTED, "a header of NumPy is too long");
+        return dcp_error_set(err, DCP_E_UNSUPPORTED, "a NumPy header is too long");
     DCP_CLEANUP_FREE unsigned char *head = malloc(n);
     int rc = head ? dcp_zip_read_head(in, record, n, head, &n, err)
                   : dcp_error_memory(err, "a header of NumPy");

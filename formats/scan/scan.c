@@ -152,13 +152,13 @@ static int scan_file(struct searcher *s, const struct dcp_source *file,
 /* -- distributed checkpoints --------------------------------------------------------- */
 
 /* An item is an archive. */
-static int scan_part(struct searcher *s, struct dcp_items *items,
-                     const struct dcp_meta_part *part, const char *name,
+static int scan_part(struct searcher *s, struct dcp_torch_dist_items *items,
+                     const struct dcp_torch_dist_part *part, const char *name,
                      struct dcp_error *err)
 {
     DCP_CLEANUP_UNZSTD struct dcp_unzstd_file whole = { 0 };
     struct dcp_error why = { 0 };
-    int rc = dcp_items_open(items, part, &why);
+    int rc = dcp_torch_dist_items_open(items, part, &why);
 
     if (!rc && !part->zstd)
         return dcp_scan_zip(&s->scan, name, &items->in, part->offset,
@@ -184,14 +184,14 @@ static int scan_part(struct searcher *s, struct dcp_items *items,
 static int scan_items(struct searcher *s, const struct dcp_source *folder, bool *out_is,
                       struct dcp_error *err)
 {
-    DCP_CLEANUP_META struct dcp_meta meta = { 0 };
-    struct dcp_items items;
-    int rc = dcp_meta_read(folder, &meta, NULL);
+    DCP_CLEANUP_TORCH_DIST_METADATA struct dcp_torch_dist_metadata meta = { 0 };
+    struct dcp_torch_dist_items items;
+    int rc = dcp_torch_dist_metadata_read(folder, &meta, NULL);
 
     *out_is = !rc;
     if (rc)
         return rc == DCP_E_MEMORY ? dcp_error_memory(err, "a checkpoint") : DCP_OK;
-    dcp_items_init(&items, folder, &meta);
+    dcp_torch_dist_items_init(&items, folder, &meta);
     const char *shown = s->scan.file;
     DCP_CLEANUP_FREE const char **names = dcp_mem_calloc(meta.n_parts, sizeof *names);
     if (!names)
@@ -199,7 +199,7 @@ static int scan_items(struct searcher *s, const struct dcp_source *folder, bool 
     for (size_t o = 0; o < meta.n_objects && !rc; o++)
         names[meta.objects[o].part] = meta.objects[o].name;
     for (size_t p = 0; p < meta.n_parts && !rc; p++) {
-        const struct dcp_meta_part *part = &meta.parts[p];
+        const struct dcp_torch_dist_part *part = &meta.parts[p];
         const char *name = part->tensor >= 0 ? meta.tensors[part->tensor].name : names[p];
         if (part->file < 0)
             continue;
@@ -210,7 +210,7 @@ static int scan_items(struct searcher *s, const struct dcp_source *folder, bool 
         s->scan.file = shown;
         free(file);
     }
-    dcp_items_fini(&items);
+    dcp_torch_dist_items_fini(&items);
     return rc;
 }
 
@@ -300,7 +300,7 @@ static int scan_folder(struct searcher *s, const struct dcp_source *folder,
         rc = folder->store->ops->list(folder->store->self, folder->name, &entries, &n,
                                       err);
     for (size_t i = 0; i < n && !rc; i++)
-        if (!is_dcp || !dcp_str_ends(entries[i].name, DCP_META_FILE_SUFFIX))
+        if (!is_dcp || !dcp_str_ends(entries[i].name, DCP_TORCH_DIST_FILE_SUFFIX))
             rc = scan_entry(s, folder, shown, &entries[i], depth, err);
     dcp_store_list_free(entries, n);
     return rc;

@@ -159,7 +159,7 @@ static int check_names(const struct dcp_out *out, struct dcp_error *err)
             continue;
         dcp_error_set(err, DCP_E_MISMATCH,
                       "a distributed checkpoint cannot hold, in that spelling: '%s', a "
-                      "number that several weights fit, or none",
+                      "number that matches several weights, or none",
                       DCP_SHOWN(tensor->name));
         dcp_error_hint(err, "save the optimizer's param_names with it, or --only model");
         return DCP_E_MISMATCH;
@@ -168,7 +168,7 @@ static int check_names(const struct dcp_out *out, struct dcp_error *err)
         return DCP_OK;
     return dcp_error_set(err, DCP_E_MISMATCH,
                          "a distributed checkpoint cannot hold, in that spelling: the "
-                         "optimizer's groups, which nobody understands");
+                         "optimizer's groups, whose form is unknown");
 }
 
 /* Names, paths and options of the source's spelling are no longer true. */

@@ -29,7 +29,7 @@ static int refuse(const struct dcp_torch_file *file, const struct dcp_source *so
 
     return dcp_error_set(err, kind ? DCP_E_UNSUPPORTED : DCP_E_CORRUPT, "'%s' %s",
                          file->in.shown,
-                         kind ? kind : "does not begin like a PyTorch file");
+                         kind ? kind : "does not have the magic bytes of a PyTorch file");
 }
 
 int dcp_torch_open(struct dcp_torch_file *file, const struct dcp_source *source,
@@ -164,7 +164,7 @@ int dcp_torch_read_pickle(struct dcp_torch_file *file, uint64_t *at, uint64_t en
 
     *out = (struct dcp_torch_pickled){ 0 };
     if (*at > end || end > file->in.size_bytes)
-        return dcp_error_set(err, DCP_E_CORRUPT, "'%s' is cut off", file->in.shown);
+        return dcp_error_set(err, DCP_E_CORRUPT, "'%s' is incomplete", file->in.shown);
     int rc = read_whole(&file->in, *at, end, &data, &n, err);
     if (!rc && file->meet)
         rc = file->meet(file->self, *at, data, n, err);

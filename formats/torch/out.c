@@ -218,7 +218,7 @@ static int add_part(const struct dcp_torch_out *out,
     uint64_t elem = dcp_dtype_size(storage->dtype);
     const struct dcp_piece piece = {
         .tensor = part->tensor,
-        .rank = out->rank < catalog->world ? out->rank : 0,
+        .rank = out->rank < catalog->world_size ? out->rank : 0,
         .region = { .kind = DCP_FLAT, .begin = part->begin, .end = part->end },
         .file = file,
         .offset = offset + (uint64_t)part->at * elem,

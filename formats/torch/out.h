@@ -20,7 +20,7 @@ struct dcp_torch_out_part;
 struct dcp_torch_out {
     const char *name; /* of the file; must live as long as the catalog */
     int rank;         /* who writes it; its parts are his, or of rank 0 when there is no
-                       * such rank in the world */
+                       * such rank in the world size */
     json_t *tree;     /* owned */
     const struct dcp_torch_class *classes; /* see value.h */
 

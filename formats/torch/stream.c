@@ -37,7 +37,7 @@ bool dcp_torch_stream_probe(const unsigned char *head, size_t n)
 static int corrupt(const struct dcp_torch_file *file, struct dcp_error *err,
                    const char *what)
 {
-    return dcp_error_set(err, DCP_E_CORRUPT, "'%s' is not a sound PyTorch file: %s",
+    return dcp_error_set(err, DCP_E_CORRUPT, "'%s' is not a valid PyTorch file: %s",
                          file->in.shown, what);
 }
 
@@ -182,7 +182,7 @@ static int place(struct dcp_torch_file *file, const struct dcp_pickle_node *keys
         s->offset = at + sizeof count;
         s->stored_size = s->size_bytes;
         if (s->size_bytes > file->in.size_bytes - s->offset)
-            return corrupt(file, err, "a storage is not all there; it is cut off");
+            return corrupt(file, err, "a storage is not all there; it is incomplete");
         at = s->offset + s->size_bytes;
         n_placed++;
     }

@@ -83,7 +83,7 @@ static int read_count(struct member *m, uint64_t *out)
 static int read_bytes(struct member *m, void *out, size_t n)
 {
     if (n > m->end - m->at)
-        return corrupt(m, "is cut off");
+        return corrupt(m, "is incomplete");
     int rc = dcp_input_read(&m->file->in, m->at, out, n, m->err);
     m->at += n;
     return rc;

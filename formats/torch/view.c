@@ -402,7 +402,7 @@ static bool is_piece(const struct call *call)
 static int refuse_piece(struct dcp_torch_file *file, const char *name,
                         struct dcp_error *err)
 {
-    refuse(file, DCP_E_UNSUPPORTED, name, "is only the piece of one rank", err);
+    refuse(file, DCP_E_UNSUPPORTED, name, "is only one rank's piece of a tensor", err);
     dcp_error_hint(err, "the files of all ranks are read together, when they are named "
                         "model_world_size_4_rank_0.pt and so on");
     return DCP_E_UNSUPPORTED;

@@ -57,7 +57,7 @@ int dcp_torch_zip_open(struct dcp_torch_file *file, struct dcp_error *err)
                                  file->in.shown);
     if (file->zip.folded_twice) /* torch finds records whatever their case */
         return dcp_error_set(err, DCP_E_CORRUPT,
-                             "'%s' is not a sound zip archive: two records have the same "
+                             "'%s' is not a valid zip archive: two records have the same "
                              "name but for case",
                              file->in.shown);
     DCP_TRY(find_root(file, err));

@@ -42,8 +42,8 @@ static void shards_fini(struct shards *shards)
 static bool is_shard_name(const struct dcp_store_entry *entry)
 {
     bool of_hf = dcp_str_starts(entry->name, PREFIX) && dcp_str_ends(entry->name, SUFFIX);
-    bool of_items = dcp_dcp_file_rank(entry->name) >= 0 &&
-                    dcp_str_ends(entry->name, DCP_META_FILE_SUFFIX);
+    bool of_items = dcp_torch_dist_file_rank(entry->name) >= 0 &&
+                    dcp_str_ends(entry->name, DCP_TORCH_DIST_FILE_SUFFIX);
 
     return !entry->is_dir && (of_hf || of_items);
 }
@@ -62,7 +62,7 @@ static bool is_shard(const struct dcp_source *source, const char *name)
            memmem(head, n, DCP_PARTS_INFO, sizeof DCP_PARTS_INFO - 1);
 }
 
-bool dcp_shards_probe(const struct dcp_source *source)
+bool dcp_torch_dist_shards_probe(const struct dcp_source *source)
 {
     struct dcp_store_entry *entries;
     size_t n;
@@ -212,22 +212,23 @@ static int join(const struct shards *shards, struct dcp_catalog *catalog,
 static int check_meta(const struct dcp_source *source, const struct dcp_catalog *catalog,
                       struct dcp_error *err)
 {
-    DCP_CLEANUP_META struct dcp_meta meta = { 0 };
+    DCP_CLEANUP_TORCH_DIST_METADATA struct dcp_torch_dist_metadata meta = { 0 };
 
-    if (!dcp_source_has(source, DCP_META_NAME))
+    if (!dcp_source_has(source, DCP_TORCH_DIST_METADATA_NAME))
         return DCP_OK;
-    int rc = dcp_meta_read(source, &meta, err);
+    int rc = dcp_torch_dist_metadata_read(source, &meta, err);
     for (size_t t = 0; t < meta.n_tensors && !rc; t++) {
-        const struct dcp_meta_tensor *want = &meta.tensors[t];
+        const struct dcp_torch_dist_tensor *want = &meta.tensors[t];
         int at = dcp_catalog_find(catalog, want->name);
         const struct dcp_tensor *have = at < 0 ? NULL : &catalog->tensors[at];
         if (!have || have->ndim != want->ndim || have->dtype != want->dtype ||
             memcmp(have->shape, want->shape, (size_t)want->ndim * sizeof *want->shape) !=
                 0)
-            rc = dcp_error_set(err, DCP_E_CORRUPT,
-                               "tensor '%s' is not in the files as " DCP_META_NAME
-                               " has it: a file is missing, or of another checkpoint",
-                               DCP_SHOWN(want->name));
+            rc = dcp_error_set(
+                err, DCP_E_CORRUPT,
+                "tensor '%s' is not in the files as " DCP_TORCH_DIST_METADATA_NAME
+                " has it: a file is missing, or of another checkpoint",
+                DCP_SHOWN(want->name));
     }
     return rc;
 }
@@ -256,8 +257,8 @@ int dcp_shards_index(const struct dcp_source *source, struct dcp_catalog *catalo
         return rc;
     catalog->version = "safetensors shards";
     catalog->producer = "PyTorch";
-    catalog->world = shards.n ? (int)shards.n : 1;
-    catalog->mesh = (struct dcp_mesh){ catalog->world, 1, 1 };
+    catalog->world_size = shards.n ? (int)shards.n : 1;
+    catalog->mesh = (struct dcp_mesh){ catalog->world_size, 1, 1 };
     dcp_keys_init(&keys);
     keys.model = ""; /* the keys are names of weights, and no paths */
     keys.is_dict = keys.flat = true;

@@ -10,7 +10,7 @@
 
 #include <dcp/format.h>
 
-bool dcp_shards_probe(const struct dcp_source *source);
+bool dcp_torch_dist_shards_probe(const struct dcp_source *source);
 /* Errors: CORRUPT, UNSUPPORTED, IO, MEMORY. */
 int dcp_shards_index(const struct dcp_source *source, struct dcp_catalog *catalog,
                      struct dcp_error *err);

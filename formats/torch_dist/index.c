@@ -14,7 +14,7 @@
 /* -- files --------------------------------------------------------------------------- */
 
 /* [size, crc64] of a file, when this library wrote it. */
-static void take_digest(const struct dcp_reading *r, struct dcp_file *file)
+static void take_digest(const struct dcp_torch_dist_reader *r, struct dcp_file *file)
 {
     json_t *known = json_object_get(json_object_get(r->meta.ours, "files"), file->name);
     json_t *crc = json_array_get(known, 1);
@@ -23,7 +23,7 @@ static void take_digest(const struct dcp_reading *r, struct dcp_file *file)
     file->crc = (uint64_t)json_integer_value(crc);
 }
 
-static int add_files(struct dcp_reading *r, struct dcp_error *err)
+static int add_files(struct dcp_torch_dist_reader *r, struct dcp_error *err)
 {
     const struct dcp_store *store = r->source->store;
     int rc = DCP_OK;
@@ -42,13 +42,13 @@ static int add_files(struct dcp_reading *r, struct dcp_error *err)
                                  shown);
         if (rc && err)
             *err = why;
-        int rank = dcp_dcp_file_rank(file.name);
-        file.rank = rank >= 0 ? rank : f < DCP_META_MAX_RANK ? (int)f : 0;
+        int rank = dcp_torch_dist_file_rank(file.name);
+        file.rank = rank >= 0 ? rank : f < DCP_TORCH_DIST_MAX_RANK ? (int)f : 0;
         take_digest(r, &file);
         if (!rc)
             rc = dcp_catalog_add_file(r->catalog, &file, NULL, err);
-        if (file.rank >= r->catalog->world)
-            r->catalog->world = file.rank + 1;
+        if (file.rank >= r->catalog->world_size)
+            r->catalog->world_size = file.rank + 1;
     }
     return rc;
 }
@@ -56,14 +56,14 @@ static int add_files(struct dcp_reading *r, struct dcp_error *err)
 /* -- tensors ------------------------------------------------------------------------- */
 
 /* The tensor whose second name it is, or NULL. */
-static const char *tied_to(const struct dcp_reading *r, const char *name)
+static const char *tied_to(const struct dcp_torch_dist_reader *r, const char *name)
 {
     return json_string_value(
         json_object_get(json_object_get(r->meta.ours, "tied"), name));
 }
 
 /* What this library made for PyTorch to find: steps, and names of tied weights. */
-static bool was_made(const struct dcp_reading *r, const char *name)
+static bool was_made(const struct dcp_torch_dist_reader *r, const char *name)
 {
     const char *optim = json_string_value(json_object_get(r->meta.ours, "steps"));
     const char *state = optim ? dcp_keys_inside(optim, name) : NULL;
@@ -72,14 +72,14 @@ static bool was_made(const struct dcp_reading *r, const char *name)
            json_object_get(json_object_get(r->meta.ours, "made"), name);
 }
 
-static int add_tensors(struct dcp_reading *r, struct dcp_error *err)
+static int add_tensors(struct dcp_torch_dist_reader *r, struct dcp_error *err)
 {
     r->tensor_of = dcp_mem_calloc(r->meta.n_tensors, sizeof *r->tensor_of);
     r->meta_of = dcp_mem_calloc(r->meta.n_tensors, sizeof *r->meta_of);
     if (!r->tensor_of || !r->meta_of)
         return dcp_error_memory(err, "the tensors of a checkpoint");
     for (size_t t = 0; t < r->meta.n_tensors; t++) {
-        const struct dcp_meta_tensor *from = &r->meta.tensors[t];
+        const struct dcp_torch_dist_tensor *from = &r->meta.tensors[t];
         const struct dcp_tensor tensor = { .name = from->name,
                                            .dtype = from->dtype,
                                            .ndim = from->ndim,
@@ -96,7 +96,7 @@ static int add_tensors(struct dcp_reading *r, struct dcp_error *err)
 }
 
 /* Second names, once the pieces are there. */
-static int add_tied(struct dcp_reading *r, struct dcp_error *err)
+static int add_tied(struct dcp_torch_dist_reader *r, struct dcp_error *err)
 {
     struct dcp_catalog *catalog = r->catalog;
 
@@ -117,15 +117,16 @@ static int add_tied(struct dcp_reading *r, struct dcp_error *err)
 
 static int by_place(const void *a, const void *b, void *arg)
 {
-    const struct dcp_meta *meta = arg;
+    const struct dcp_torch_dist_metadata *meta = arg;
 
-    return dcp_meta_part_order(&meta->parts[*(const size_t *)a],
-                               &meta->parts[*(const size_t *)b]);
+    return dcp_torch_dist_part_order(&meta->parts[*(const size_t *)a],
+                                     &meta->parts[*(const size_t *)b]);
 }
 
-static int64_t part_elems(const struct dcp_meta *meta, const struct dcp_meta_part *part)
+static int64_t part_elems(const struct dcp_torch_dist_metadata *meta,
+                          const struct dcp_torch_dist_part *part)
 {
-    const struct dcp_meta_tensor *tensor = &meta->tensors[part->tensor];
+    const struct dcp_torch_dist_tensor *tensor = &meta->tensors[part->tensor];
     int64_t n = 1;
 
     for (int d = 0; d < tensor->ndim; d++)
@@ -137,18 +138,21 @@ static int64_t part_elems(const struct dcp_meta *meta, const struct dcp_meta_par
 }
 
 /* Empty shards hold nothing, and of an empty tensor one is enough. */
-static bool is_wanted(const struct dcp_reading *r, const struct dcp_meta_part *part)
+static bool is_wanted(const struct dcp_torch_dist_reader *r,
+                      const struct dcp_torch_dist_part *part)
 {
     if (part->tensor < 0 || part->file < 0 || r->tensor_of[part->tensor] < 0)
         return false;
     const struct dcp_tensor *tensor = &r->catalog->tensors[r->tensor_of[part->tensor]];
-    const struct dcp_meta_tensor *from = &r->meta.tensors[part->tensor];
+    const struct dcp_torch_dist_tensor *from = &r->meta.tensors[part->tensor];
     return tensor->n_elems ? part_elems(&r->meta, part) > 0
                            : part == &r->meta.parts[from->first_part];
 }
 
-static int add_piece(struct dcp_reading *r, const struct dcp_meta_part *part,
-                     const struct dcp_item_place *place, struct dcp_error *err)
+static int add_piece(struct dcp_torch_dist_reader *r,
+                     const struct dcp_torch_dist_part *part,
+                     const struct dcp_torch_dist_item_location *place,
+                     struct dcp_error *err)
 {
     int ndim = r->meta.tensors[part->tensor].ndim;
     struct dcp_piece piece = {
@@ -178,11 +182,11 @@ static int add_piece(struct dcp_reading *r, const struct dcp_meta_part *part,
 }
 
 /* Items are read from front to back, pieces added tensor by tensor. */
-static int add_pieces(struct dcp_reading *r, struct dcp_error *err)
+static int add_pieces(struct dcp_torch_dist_reader *r, struct dcp_error *err)
 {
     size_t n = 0;
     DCP_CLEANUP_FREE size_t *order = dcp_mem_calloc(r->meta.n_parts, sizeof *order);
-    DCP_CLEANUP_FREE struct dcp_item_place *places =
+    DCP_CLEANUP_FREE struct dcp_torch_dist_item_location *places =
         dcp_mem_calloc(r->meta.n_parts, sizeof *places);
 
     if (!order || !places)
@@ -192,8 +196,8 @@ static int add_pieces(struct dcp_reading *r, struct dcp_error *err)
             order[n++] = p;
     qsort_r(order, n, sizeof *order, by_place, &r->meta);
     for (size_t i = 0; i < n; i++)
-        DCP_TRY(dcp_items_locate(&r->items, &r->meta.parts[order[i]], &places[order[i]],
-                                 err));
+        DCP_TRY(dcp_torch_dist_items_locate(&r->items, &r->meta.parts[order[i]],
+                                            &places[order[i]], err));
     for (size_t p = 0; p < r->meta.n_parts; p++)
         if (is_wanted(r, &r->meta.parts[p]))
             DCP_TRY(add_piece(r, &r->meta.parts[p], &places[p], err));
@@ -215,15 +219,15 @@ static const char *layout_of(const struct dcp_catalog *catalog)
             if (region->size[d] != tensor->shape[d])
                 return "";
     }
-    return cut ? "dim0" : catalog->world > 1 ? "replicated" : "";
+    return cut ? "dim0" : catalog->world_size > 1 ? "replicated" : "";
 }
 
 /* -- what names say ------------------------------------------------------------------ */
 
 static bool is_joint(void *self, int tensor, size_t at)
 {
-    const struct dcp_reading *r = self;
-    const struct dcp_meta_tensor *from = &r->meta.tensors[r->meta_of[tensor]];
+    const struct dcp_torch_dist_reader *r = self;
+    const struct dcp_torch_dist_tensor *from = &r->meta.tensors[r->meta_of[tensor]];
 
     /* The same pointer: there is no path. */
     return from->path == from->name || from->path[at] == DCP_PATH_KEY ||
@@ -231,7 +235,7 @@ static bool is_joint(void *self, int tensor, size_t at)
 }
 
 /* What the keys of a tree did not tell. */
-static int take_params(struct dcp_reading *r, struct dcp_error *err)
+static int take_params(struct dcp_torch_dist_reader *r, struct dcp_error *err)
 {
     json_t *params = json_object_get(r->meta.ours, "params"), *facts;
     const char *name;
@@ -252,7 +256,7 @@ static int take_params(struct dcp_reading *r, struct dcp_error *err)
     return DCP_OK;
 }
 
-static int set_roles(struct dcp_reading *r, struct dcp_error *err)
+static int set_roles(struct dcp_torch_dist_reader *r, struct dcp_error *err)
 {
     const char **beside = dcp_mem_calloc(r->meta.n_objects, sizeof *beside);
     struct dcp_roles roles = { 0 };
@@ -286,13 +290,13 @@ static int set_roles(struct dcp_reading *r, struct dcp_error *err)
 }
 
 /* Keys and paths that are not what they would be made as. */
-static int learn_keys(struct dcp_reading *r, struct dcp_error *err)
+static int learn_keys(struct dcp_torch_dist_reader *r, struct dcp_error *err)
 {
     bool ok = true;
 
     for (size_t t = 0; t < r->catalog->n_tensors && ok; t++) {
         const struct dcp_tensor *tensor = &r->catalog->tensors[t];
-        const struct dcp_meta_tensor *from = &r->meta.tensors[r->meta_of[t]];
+        const struct dcp_torch_dist_tensor *from = &r->meta.tensors[r->meta_of[t]];
         const char *made = dcp_keys_made(&r->keys, r->catalog, tensor);
         bool weight = tensor->role == DCP_ROLE_MODEL || tensor->role == DCP_ROLE_BUFFER;
         ok = made && dcp_keys_learn_name(&r->keys, made, from->name) &&
@@ -304,19 +308,19 @@ static int learn_keys(struct dcp_reading *r, struct dcp_error *err)
 
 /* -- the whole ----------------------------------------------------------------------- */
 
-static int set_facts(struct dcp_reading *r, struct dcp_error *err)
+static int set_facts(struct dcp_torch_dist_reader *r, struct dcp_error *err)
 {
     struct dcp_catalog *catalog = r->catalog;
     json_t *ours = r->meta.ours;
-    json_int_t world = json_integer_value(json_object_get(ours, "world"));
+    json_int_t world_size = json_integer_value(json_object_get(ours, "world"));
     const json_t *step = json_object_get(ours, "step");
     const char *layout = json_string_value(json_object_get(ours, "layout"));
 
     catalog->version = dcp_catalog_text(catalog, r->meta.version);
     catalog->producer = ours ? "libdcp" : "PyTorch";
-    if (world > catalog->world && world <= DCP_META_MAX_RANK)
-        catalog->world = (int)world;
-    catalog->mesh = (struct dcp_mesh){ catalog->world, 1, 1 };
+    if (world_size > catalog->world_size && world_size <= DCP_TORCH_DIST_MAX_RANK)
+        catalog->world_size = (int)world_size;
+    catalog->mesh = (struct dcp_mesh){ catalog->world_size, 1, 1 };
     if (step)
         catalog->step = dcp_training_step(step);
     catalog->layout = dcp_catalog_text(catalog, layout ? layout : layout_of(catalog));
@@ -326,7 +330,7 @@ static int set_facts(struct dcp_reading *r, struct dcp_error *err)
 }
 
 /* Whether the keys are said to be paths. */
-static bool has_paths(const struct dcp_meta *meta)
+static bool has_paths(const struct dcp_torch_dist_metadata *meta)
 {
     for (size_t t = 0; t < meta->n_tensors; t++)
         if (meta->tensors[t].path != meta->tensors[t].name)
@@ -334,15 +338,15 @@ static bool has_paths(const struct dcp_meta *meta)
     return false;
 }
 
-static int read_all(struct dcp_reading *r, struct dcp_error *err)
+static int read_all(struct dcp_torch_dist_reader *r, struct dcp_error *err)
 {
-    int rc = dcp_meta_read(r->source, &r->meta, err);
+    int rc = dcp_torch_dist_metadata_read(r->source, &r->meta, err);
 
     if (!rc)
         rc = add_files(r, err);
     if (!rc)
         rc = add_tensors(r, err);
-    dcp_items_init(&r->items, r->source, &r->meta);
+    dcp_torch_dist_items_init(&r->items, r->source, &r->meta);
     if (!rc)
         rc = add_pieces(r, err);
     r->keys.style = r->items.style;
@@ -366,13 +370,13 @@ static int read_all(struct dcp_reading *r, struct dcp_error *err)
     return rc ? rc : dcp_keys_save(&r->keys, r->catalog, err);
 }
 
-int dcp_dcp_index(const struct dcp_source *source, struct dcp_catalog *catalog,
-                  struct dcp_error *err)
+int dcp_torch_dist_index(const struct dcp_source *source, struct dcp_catalog *catalog,
+                         struct dcp_error *err)
 {
-    struct dcp_reading r = { .source = source, .catalog = catalog };
+    struct dcp_torch_dist_reader r = { .source = source, .catalog = catalog };
 
     catalog->format = dcp_format_torch_dist.name;
-    if (dcp_shards_probe(source))
+    if (dcp_torch_dist_shards_probe(source))
         return dcp_shards_index(source, catalog, err);
     dcp_keys_init(&r.keys);
     int rc = read_all(&r, err);
@@ -383,8 +387,8 @@ int dcp_dcp_index(const struct dcp_source *source, struct dcp_catalog *catalog,
     free(r.entries);
     free(r.tensor_of);
     free(r.meta_of);
-    dcp_items_fini(&r.items);
+    dcp_torch_dist_items_fini(&r.items);
     dcp_keys_fini(&r.keys);
-    dcp_meta_fini(&r.meta);
+    dcp_torch_dist_metadata_fini(&r.meta);
     return rc;
 }

@@ -22,13 +22,14 @@ static int no_memory(struct dcp_error *err)
 
 static int by_place(const void *a, const void *b, void *arg)
 {
-    const struct dcp_meta *meta = arg;
+    const struct dcp_torch_dist_metadata *meta = arg;
 
-    return dcp_meta_part_order(&meta->parts[meta->objects[*(const size_t *)a].part],
-                               &meta->parts[meta->objects[*(const size_t *)b].part]);
+    return dcp_torch_dist_part_order(
+        &meta->parts[meta->objects[*(const size_t *)a].part],
+        &meta->parts[meta->objects[*(const size_t *)b].part]);
 }
 
-static int read_entries(struct dcp_reading *r, struct dcp_error *err)
+static int read_entries(struct dcp_torch_dist_reader *r, struct dcp_error *err)
 {
     size_t n = r->meta.n_objects;
     DCP_CLEANUP_FREE size_t *order = dcp_mem_calloc(n, sizeof *order);
@@ -41,12 +42,13 @@ static int read_entries(struct dcp_reading *r, struct dcp_error *err)
         order[o] = o;
     qsort_r(order, n, sizeof *order, by_place, &r->meta);
     for (size_t i = 0; i < n; i++) {
-        const struct dcp_meta_object *object = &r->meta.objects[order[i]];
+        const struct dcp_torch_dist_object *object = &r->meta.objects[order[i]];
         struct dcp_entry *entry = &r->entries[order[i]];
         *entry = (struct dcp_entry){ .name = object->name,
                                      .path = object->path,
                                      .rank = object->rank };
-        DCP_TRY(dcp_items_object(&r->items, object, &entry->value, &entry->raw, err));
+        DCP_TRY(dcp_torch_dist_items_object(&r->items, object, &entry->value, &entry->raw,
+                                            err));
     }
     return DCP_OK;
 }
@@ -54,7 +56,7 @@ static int read_entries(struct dcp_reading *r, struct dcp_error *err)
 /* -- the optimizer ------------------------------------------------------------------- */
 
 /* P.state.<param>.step, whatever the parameter. */
-static bool is_step(const struct dcp_reading *r, const char *name)
+static bool is_step(const struct dcp_torch_dist_reader *r, const char *name)
 {
     const char *rest = dcp_keys_inside(r->keys.optim, name);
 
@@ -63,22 +65,22 @@ static bool is_step(const struct dcp_reading *r, const char *name)
 
 /* All parameters make the same updates; one of the tiny tensors, or numbers of older
  * versions, tells how many. *out: -1 when there is none. */
-static int read_step(struct dcp_reading *r, int64_t *out, struct dcp_error *err)
+static int read_step(struct dcp_torch_dist_reader *r, int64_t *out, struct dcp_error *err)
 {
     for (size_t e = 0; e < r->n_entries; e++)
         if (is_step(r, r->entries[e].name) && json_is_number(r->entries[e].value) &&
             (*out = dcp_optim_updates(json_number_value(r->entries[e].value))) >= 0)
             return DCP_OK;
     for (size_t t = 0; t < r->meta.n_tensors; t++) {
-        const struct dcp_meta_tensor *tensor = &r->meta.tensors[t];
-        const struct dcp_meta_part *part = &r->meta.parts[tensor->first_part];
+        const struct dcp_torch_dist_tensor *tensor = &r->meta.tensors[t];
+        const struct dcp_torch_dist_part *part = &r->meta.parts[tensor->first_part];
         unsigned char data[16] = { 0 };
         double number;
         size_t n = dcp_dtype_size(tensor->dtype);
         if (!is_step(r, tensor->name) || tensor->ndim || !tensor->n_parts ||
             part->file < 0)
             continue;
-        int rc = dcp_items_read(&r->items, part, data, n, err);
+        int rc = dcp_torch_dist_items_read(&r->items, part, data, n, err);
         if (!rc && dcp_optim_number(tensor->dtype, data, &number))
             *out = dcp_optim_updates(number);
         return rc;
@@ -87,7 +89,7 @@ static int read_step(struct dcp_reading *r, int64_t *out, struct dcp_error *err)
 }
 
 /* Groups without any state stay what they are: keys of their own. */
-static int take_optimizer(struct dcp_reading *r, struct dcp_error *err)
+static int take_optimizer(struct dcp_torch_dist_reader *r, struct dcp_error *err)
 {
     DCP_CLEANUP_JSON json_t *groups = NULL;
     json_t *kept = json_object_get(r->meta.ours, DCP_TRAINING_OPTIMIZER);
@@ -156,7 +158,7 @@ static bool put_value(json_t *root, const char *path, json_t *value)
 
 /* An object in parts: entries whose paths begin with its own, which is its name when the
  * note says no other. */
-static int join_tree(struct dcp_reading *r, const char *name, const char *path,
+static int join_tree(struct dcp_torch_dist_reader *r, const char *name, const char *path,
                      struct dcp_error *err)
 {
     json_t *root = NULL;
@@ -182,7 +184,7 @@ static int join_tree(struct dcp_reading *r, const char *name, const char *path,
 }
 
 /* Hexadecimal to an object of bytes. */
-static int add_bytes(struct dcp_reading *r, const char *name, const char *hex,
+static int add_bytes(struct dcp_torch_dist_reader *r, const char *name, const char *hex,
                      struct dcp_error *err)
 {
     size_t n = strlen(hex) / 2;
@@ -200,7 +202,8 @@ static int add_bytes(struct dcp_reading *r, const char *name, const char *hex,
 }
 
 /* An object that is one text, or bytes. */
-static int join_whole(struct dcp_reading *r, const char *name, struct dcp_error *err)
+static int join_whole(struct dcp_torch_dist_reader *r, const char *name,
+                      struct dcp_error *err)
 {
     for (size_t e = 0; e < r->n_entries; e++) {
         struct dcp_entry *entry = &r->entries[e];
@@ -222,7 +225,7 @@ static int join_whole(struct dcp_reading *r, const char *name, struct dcp_error 
 
 /* An object of a state dict, [path] or [path, value]: its entries have that path, or one
  * below it. */
-static int join_placed(struct dcp_reading *r, const char *name, json_t *note,
+static int join_placed(struct dcp_torch_dist_reader *r, const char *name, json_t *note,
                        struct dcp_error *err)
 {
     const char *path = json_string_value(json_array_get(note, 0));
@@ -241,7 +244,7 @@ static int join_placed(struct dcp_reading *r, const char *name, json_t *note,
 }
 
 /* {"trainer": "tree", "torch.tree": "whole", "a.b": [path]} */
-static int join_objects(struct dcp_reading *r, struct dcp_error *err)
+static int join_objects(struct dcp_torch_dist_reader *r, struct dcp_error *err)
 {
     json_t *objects = json_object_get(r->meta.ours, "objects"), *value;
     const char *name;
@@ -265,8 +268,8 @@ static int join_objects(struct dcp_reading *r, struct dcp_error *err)
 
 /* The name of an entry in the catalog: ranks that saved alone may hold different values
  * under one key. NULL: it is there already. */
-static const char *name_of(const struct dcp_reading *r, const struct dcp_entry *entry,
-                           const char *text, size_t n)
+static const char *name_of(const struct dcp_torch_dist_reader *r,
+                           const struct dcp_entry *entry, const char *text, size_t n)
 {
     int known = dcp_catalog_find_object(r->catalog, entry->name);
     size_t cap = strlen(entry->name) + 32;
@@ -282,7 +285,7 @@ static const char *name_of(const struct dcp_reading *r, const struct dcp_entry *
     return name ? name : entry->name;
 }
 
-static int add_entry(struct dcp_reading *r, const struct dcp_entry *entry,
+static int add_entry(struct dcp_torch_dist_reader *r, const struct dcp_entry *entry,
                      struct dcp_error *err)
 {
     DCP_CLEANUP_FREE char *text = entry->value ? dcp_json_text(entry->value, 0) : NULL;
@@ -306,7 +309,7 @@ static int add_entry(struct dcp_reading *r, const struct dcp_entry *entry,
 }
 
 /* The step of training, from the key where people keep it. */
-static void find_step(struct dcp_reading *r)
+static void find_step(struct dcp_torch_dist_reader *r)
 {
     static const char *const names[] = { "step", "global_step", "train_state.step",
                                          "app.step", "trainer.step" };
@@ -317,7 +320,7 @@ static void find_step(struct dcp_reading *r)
                 r->catalog->step = dcp_training_step(r->entries[e].value);
 }
 
-int dcp_reading_objects(struct dcp_reading *r, struct dcp_error *err)
+int dcp_reading_objects(struct dcp_torch_dist_reader *r, struct dcp_error *err)
 {
     DCP_TRY(read_entries(r, err));
     find_step(r);

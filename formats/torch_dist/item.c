@@ -16,25 +16,27 @@ enum {
     MAX_ZSTD_RATIO = 32 << 10, /* a block of 128 KiB is 4 bytes at least */
 };
 
-void dcp_items_init(struct dcp_items *items, const struct dcp_source *source,
-                    const struct dcp_meta *meta)
+void dcp_torch_dist_items_init(struct dcp_torch_dist_items *items,
+                               const struct dcp_source *source,
+                               const struct dcp_torch_dist_metadata *meta)
 {
-    *items = (struct dcp_items){ .source = source, .meta = meta, .file = -1 };
+    *items = (struct dcp_torch_dist_items){ .source = source, .meta = meta, .file = -1 };
 }
 
-void dcp_items_fini(struct dcp_items *items)
+void dcp_torch_dist_items_fini(struct dcp_torch_dist_items *items)
 {
     dcp_input_close(&items->in);
     dcp_heads_fini(&items->heads);
     free(items->window);
     dcp_arena_free(items->arena);
-    *items = (struct dcp_items){ 0 };
+    *items = (struct dcp_torch_dist_items){ 0 };
 }
 
 /* -- bytes --------------------------------------------------------------------------- */
 
-int dcp_items_open(struct dcp_items *items, const struct dcp_meta_part *part,
-                   struct dcp_error *err)
+int dcp_torch_dist_items_open(struct dcp_torch_dist_items *items,
+                              const struct dcp_torch_dist_part *part,
+                              struct dcp_error *err)
 {
     if (!items->arena && !(items->arena = dcp_arena_new()))
         return dcp_error_memory(err, "the items of a checkpoint");
@@ -52,14 +54,14 @@ int dcp_items_open(struct dcp_items *items, const struct dcp_meta_part *part,
         part->size_bytes > items->in.size_bytes - part->offset)
         return dcp_error_set(
             err, DCP_E_CORRUPT,
-            "'%s' has %" PRIu64 " bytes, the index promises %" PRIu64 ": it is cut off",
+            "'%s' has %" PRIu64 " bytes, the index says %" PRIu64 ": it is incomplete",
             items->in.shown, items->in.size_bytes, part->offset + part->size_bytes);
     return DCP_OK;
 }
 
 /* n bytes at offset of the open file, n <= WINDOW_BYTES; they stay until the next call.
  */
-static int peek(struct dcp_items *items, uint64_t offset, size_t n, bool ahead,
+static int peek(struct dcp_torch_dist_items *items, uint64_t offset, size_t n, bool ahead,
                 const unsigned char **out, struct dcp_error *err)
 {
     uint64_t left = items->in.size_bytes - offset;
@@ -81,10 +83,10 @@ static int peek(struct dcp_items *items, uint64_t offset, size_t n, bool ahead,
 /* -- the usual archive --------------------------------------------------------------- */
 
 /* The tensor that a part's item holds. */
-static void part_tensor(const struct dcp_items *items, const struct dcp_meta_part *part,
-                        struct dcp_tensor *out)
+static void part_tensor(const struct dcp_torch_dist_items *items,
+                        const struct dcp_torch_dist_part *part, struct dcp_tensor *out)
 {
-    const struct dcp_meta_tensor *whole = &items->meta->tensors[part->tensor];
+    const struct dcp_torch_dist_tensor *whole = &items->meta->tensors[part->tensor];
     int64_t n = 1;
 
     *out = (struct dcp_tensor){ .name = whole->name,
@@ -99,9 +101,9 @@ static void part_tensor(const struct dcp_items *items, const struct dcp_meta_par
     out->n_elems = n;
 }
 
-static int get_head(struct dcp_items *items, enum dcp_torch_style style,
-                    const struct dcp_tensor *tensor, const struct dcp_head **out,
-                    struct dcp_error *err)
+static int get_head(struct dcp_torch_dist_items *items, enum dcp_torch_style style,
+                    const struct dcp_tensor *tensor,
+                    const struct dcp_torch_dist_head **out, struct dcp_error *err)
 {
     items->heads.arena = items->arena;
     return dcp_heads_get(&items->heads, style, tensor, out, err);
@@ -110,8 +112,9 @@ static int get_head(struct dcp_items *items, enum dcp_torch_style style,
 #define RECORD_NAME "data/0" /* of the storage in the usual archive */
 
 /* The crc32 behind the content, when it stands where the usual archive has it. */
-static int read_crc32(struct dcp_items *items, struct dcp_item_place *out,
-                      bool *out_usual, struct dcp_error *err)
+static int read_crc32(struct dcp_torch_dist_items *items,
+                      struct dcp_torch_dist_item_location *out, bool *out_usual,
+                      struct dcp_error *err)
 {
     uint64_t size_bytes = out->stored_size, at = out->offset + size_bytes;
     unsigned char data[DESCRIPTOR_BYTES];
@@ -137,11 +140,13 @@ static int read_crc32(struct dcp_items *items, struct dcp_item_place *out,
 }
 
 /* *out_usual: the item is the archive that torch makes of such a tensor. */
-static int locate_usual(struct dcp_items *items, const struct dcp_meta_part *part,
-                        const struct dcp_tensor *tensor, struct dcp_item_place *out,
-                        bool *out_usual, struct dcp_error *err)
+static int locate_usual(struct dcp_torch_dist_items *items,
+                        const struct dcp_torch_dist_part *part,
+                        const struct dcp_tensor *tensor,
+                        struct dcp_torch_dist_item_location *out, bool *out_usual,
+                        struct dcp_error *err)
 {
-    const struct dcp_head *head;
+    const struct dcp_torch_dist_head *head;
     const unsigned char *data;
 
     *out_usual = false;
@@ -207,9 +212,9 @@ static int wrong_tensor(const struct dcp_input *in, const struct dcp_tensor *ten
 }
 
 /* The tensor in an archive; offsets are those of the file behind `in`. */
-static int locate_any(struct dcp_items *items, const struct dcp_input *in, uint64_t begin,
-                      uint64_t end, const struct dcp_tensor *tensor,
-                      struct dcp_item_place *out, struct dcp_error *err)
+static int locate_any(struct dcp_torch_dist_items *items, const struct dcp_input *in,
+                      uint64_t begin, uint64_t end, const struct dcp_tensor *tensor,
+                      struct dcp_torch_dist_item_location *out, struct dcp_error *err)
 {
     DCP_CLEANUP_TORCH struct dcp_torch_file file = { 0 };
     struct dcp_torch_view view;
@@ -224,8 +229,8 @@ static int locate_any(struct dcp_items *items, const struct dcp_input *in, uint6
         memcmp(view.shape, tensor->shape, dims) != 0)
         return wrong_tensor(in, tensor, "has another dtype or shape than the index says",
                             err);
-    *out =
-        (struct dcp_item_place){ .offset = view.offset, .stored_size = view.stored_size };
+    *out = (struct dcp_torch_dist_item_location){ .offset = view.offset,
+                                                  .stored_size = view.stored_size };
     const struct dcp_zip_record *record =
         dcp_zip_at(&file.zip, view.offset, view.stored_size);
     if (record && record->crc32)
@@ -241,13 +246,14 @@ static int locate_any(struct dcp_items *items, const struct dcp_input *in, uint6
 }
 
 /* A compressed item: its head is decoded, and all of it when that is an unusual one. */
-static int locate_stream(struct dcp_items *items, const struct dcp_meta_part *part,
-                         const struct dcp_tensor *tensor, struct dcp_item_place *out,
-                         struct dcp_error *err)
+static int locate_stream(struct dcp_torch_dist_items *items,
+                         const struct dcp_torch_dist_part *part,
+                         const struct dcp_tensor *tensor,
+                         struct dcp_torch_dist_item_location *out, struct dcp_error *err)
 {
     DCP_CLEANUP_UNZSTD struct dcp_unzstd_file whole = { 0 };
     DCP_CLEANUP_BUF struct dcp_buf buf = { 0 };
-    const struct dcp_head *head;
+    const struct dcp_torch_dist_head *head;
     int rc = DCP_OK;
 
     for (int style = 0; style < DCP_TORCH_N_STYLES && !rc; style++) {
@@ -260,8 +266,9 @@ static int locate_stream(struct dcp_items *items, const struct dcp_meta_part *pa
         if (rc || buf.size_bytes < head->n || memcmp(buf.data, head->data, head->n) != 0)
             continue;
         if (dcp_tensor_bytes(tensor) / MAX_ZSTD_RATIO > part->size_bytes)
-            return wrong_tensor(&items->in, tensor, "claims more than it can hold", err);
-        *out = (struct dcp_item_place){ .skip = head->n };
+            return wrong_tensor(&items->in, tensor,
+                                "declares more bytes than it can hold", err);
+        *out = (struct dcp_torch_dist_item_location){ .skip = head->n };
         out->record = (struct dcp_record){ .name = RECORD_NAME,
                                            .offset = head->n,
                                            .size_bytes = dcp_tensor_bytes(tensor),
@@ -285,14 +292,16 @@ static int locate_stream(struct dcp_items *items, const struct dcp_meta_part *pa
     return rc;
 }
 
-int dcp_items_locate(struct dcp_items *items, const struct dcp_meta_part *part,
-                     struct dcp_item_place *out, struct dcp_error *err)
+int dcp_torch_dist_items_locate(struct dcp_torch_dist_items *items,
+                                const struct dcp_torch_dist_part *part,
+                                struct dcp_torch_dist_item_location *out,
+                                struct dcp_error *err)
 {
     struct dcp_tensor tensor;
     bool usual = false;
-    int rc = dcp_items_open(items, part, err);
+    int rc = dcp_torch_dist_items_open(items, part, err);
 
-    *out = (struct dcp_item_place){ 0 };
+    *out = (struct dcp_torch_dist_item_location){ 0 };
     if (rc)
         return rc;
     part_tensor(items, part, &tensor);
@@ -309,8 +318,9 @@ int dcp_items_locate(struct dcp_items *items, const struct dcp_meta_part *part,
     return rc;
 }
 
-static int damaged_item(const struct dcp_items *items, const struct dcp_meta_part *part,
-                        const char *what, struct dcp_error *err)
+static int corrupt_item(const struct dcp_torch_dist_items *items,
+                        const struct dcp_torch_dist_part *part, const char *what,
+                        struct dcp_error *err)
 {
     struct dcp_tensor tensor;
 
@@ -319,9 +329,10 @@ static int damaged_item(const struct dcp_items *items, const struct dcp_meta_par
 }
 
 /* A small compressed part: its whole archive is decoded. */
-static int read_stream(struct dcp_items *items, const struct dcp_meta_part *part,
-                       const struct dcp_item_place *place, void *out, size_t size_bytes,
-                       struct dcp_error *err)
+static int read_stream(struct dcp_torch_dist_items *items,
+                       const struct dcp_torch_dist_part *part,
+                       const struct dcp_torch_dist_item_location *place, void *out,
+                       size_t size_bytes, struct dcp_error *err)
 {
     DCP_CLEANUP_BUF struct dcp_buf buf = { 0 };
     const struct dcp_record *record = &place->record;
@@ -330,28 +341,29 @@ static int read_stream(struct dcp_items *items, const struct dcp_meta_part *part
                        DCP_ITEM_MAX_OBJECT_BYTES, &buf, NULL, err));
     uint64_t end = record->skip + record->size_bytes;
     if (buf.size_bytes < place->skip + size_bytes || buf.size_bytes < end + 8)
-        return damaged_item(items, part, "is cut off", err);
+        return corrupt_item(items, part, "is incomplete", err);
     uint32_t want = record->crc32_behind ? dcp_le32(buf.data + end + 4) : record->crc32;
     if (want && record->size_bytes &&
         dcp_hash_crc32(0, buf.data + record->skip, (size_t)record->size_bytes) != want)
-        return damaged_item(items, part, "is damaged: its CRC-32 differs", err);
+        return corrupt_item(items, part, "is corrupt: its CRC-32 differs", err);
     memcpy(out, buf.data + place->skip, size_bytes);
     return DCP_OK;
 }
 
-int dcp_items_read(struct dcp_items *items, const struct dcp_meta_part *part, void *out,
-                   size_t size_bytes, struct dcp_error *err)
+int dcp_torch_dist_items_read(struct dcp_torch_dist_items *items,
+                              const struct dcp_torch_dist_part *part, void *out,
+                              size_t size_bytes, struct dcp_error *err)
 {
-    struct dcp_item_place place;
+    struct dcp_torch_dist_item_location place;
     bool holds = true;
 
-    DCP_TRY(dcp_items_locate(items, part, &place, err));
+    DCP_TRY(dcp_torch_dist_items_locate(items, part, &place, err));
     if (place.codec != DCP_CODEC_NONE)
         return read_stream(items, part, &place, out, size_bytes, err);
     if (place.record.size_bytes)
         DCP_TRY(dcp_input_crc32(&items->in, place.record.offset, place.record.size_bytes,
                                 place.record.crc32, &holds, err));
     if (!holds)
-        return damaged_item(items, part, "is damaged: its CRC-32 differs", err);
+        return corrupt_item(items, part, "is corrupt: its CRC-32 differs", err);
     return dcp_input_read(&items->in, place.offset, out, size_bytes, err);
 }

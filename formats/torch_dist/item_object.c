@@ -53,11 +53,13 @@ static int read_object(const struct dcp_input *in, uint64_t begin, uint64_t end,
     return rc ? rc : read_raw(in, begin, end, out_raw, err);
 }
 
-int dcp_items_object(struct dcp_items *items, const struct dcp_meta_object *object,
-                     json_t **out_json, struct dcp_buf *out_raw, struct dcp_error *err)
+int dcp_torch_dist_items_object(struct dcp_torch_dist_items *items,
+                                const struct dcp_torch_dist_object *object,
+                                json_t **out_json, struct dcp_buf *out_raw,
+                                struct dcp_error *err)
 {
     DCP_CLEANUP_UNZSTD struct dcp_unzstd_file whole = { 0 };
-    const struct dcp_meta_part *part = &items->meta->parts[object->part];
+    const struct dcp_torch_dist_part *part = &items->meta->parts[object->part];
 
     *out_json = NULL;
     const char *shown = DCP_SHOWN(object->name);
@@ -73,7 +75,7 @@ int dcp_items_object(struct dcp_items *items, const struct dcp_meta_object *obje
                              "bytes of all together, are supported",
                              shown, DCP_ITEM_MAX_OBJECT_BYTES,
                              DCP_ITEM_MAX_OBJECTS_BYTES);
-    int rc = dcp_items_open(items, part, err);
+    int rc = dcp_torch_dist_items_open(items, part, err);
     if (!rc && part->zstd) {
         rc = dcp_unzstd_open(&whole, &items->in, part->offset, part->size_bytes,
                              DCP_ITEM_MAX_OBJECT_BYTES, err);

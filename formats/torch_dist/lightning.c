@@ -9,13 +9,13 @@
 #define META_NAME "meta.pt"
 #define OBJECT "lightning"
 
-int dcp_dcp_lightning_index(const struct dcp_source *source, struct dcp_catalog *catalog,
-                            struct dcp_error *err)
+int dcp_torch_dist_lightning_index(const struct dcp_source *source,
+                                   struct dcp_catalog *catalog, struct dcp_error *err)
 {
-    struct dcp_fsdp_reading r = { .catalog = catalog,
-                                  .folder = { .source = *source, .world = 1 } };
+    struct dcp_fsdp_reader r = { .catalog = catalog,
+                                 .folder = { .source = *source, .world_size = 1 } };
     DCP_CLEANUP_JSON json_t *meta = NULL;
-    int rc = dcp_dcp_index(source, catalog, err);
+    int rc = dcp_torch_dist_index(source, catalog, err);
 
     if (rc || !dcp_source_has(source, META_NAME))
         return rc;

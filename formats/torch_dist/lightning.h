@@ -8,7 +8,7 @@
 
 /* Reads a checkpoint, and meta.pt as the object "lightning" where it is there; its
  * global_step is the step. */
-int dcp_dcp_lightning_index(const struct dcp_source *source, struct dcp_catalog *catalog,
-                            struct dcp_error *err);
+int dcp_torch_dist_lightning_index(const struct dcp_source *source,
+                                   struct dcp_catalog *catalog, struct dcp_error *err);
 
 #endif

@@ -83,7 +83,7 @@ static int take(struct dcp_catalog *catalog, const struct dcp_catalog *own,
 }
 
 /* What goes along byte for byte is never read as tensors: all of it is checked here. */
-static int check(struct dcp_reading *r, struct dcp_error *err)
+static int check(struct dcp_torch_dist_reader *r, struct dcp_error *err)
 {
     DCP_CLEANUP_TORCH struct dcp_torch_file file = { 0 };
 
@@ -91,7 +91,7 @@ static int check(struct dcp_reading *r, struct dcp_error *err)
     return file.form != DCP_TORCH_ZIP ? DCP_OK : dcp_zip_check(&file.in, &file.zip, err);
 }
 
-static int carry(struct dcp_reading *r, struct dcp_error *err)
+static int carry(struct dcp_torch_dist_reader *r, struct dcp_error *err)
 {
     int rc = DCP_OK;
 
@@ -107,7 +107,7 @@ static int carry(struct dcp_reading *r, struct dcp_error *err)
     return rc;
 }
 
-int dcp_reading_common(struct dcp_reading *r, struct dcp_error *err)
+int dcp_reading_common(struct dcp_torch_dist_reader *r, struct dcp_error *err)
 {
     struct dcp_catalog *own = NULL;
 

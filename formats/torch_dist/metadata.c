@@ -8,7 +8,7 @@
 #include "formats/pickle/pickle.h"
 #include <string.h>
 
-void dcp_meta_fini(struct dcp_meta *meta)
+void dcp_torch_dist_metadata_fini(struct dcp_torch_dist_metadata *meta)
 {
     dcp_map_fini(&meta->keys);
     dcp_map_fini(&meta->file_names);
@@ -19,10 +19,11 @@ void dcp_meta_fini(struct dcp_meta *meta)
     json_decref(meta->ours);
     json_decref(meta->extra);
     dcp_arena_free(meta->arena);
-    *meta = (struct dcp_meta){ 0 };
+    *meta = (struct dcp_torch_dist_metadata){ 0 };
 }
 
-int dcp_meta_part_order(const struct dcp_meta_part *p, const struct dcp_meta_part *q)
+int dcp_torch_dist_part_order(const struct dcp_torch_dist_part *p,
+                              const struct dcp_torch_dist_part *q)
 {
     if (p->file != q->file)
         return p->file < q->file ? -1 : 1;
@@ -32,14 +33,14 @@ int dcp_meta_part_order(const struct dcp_meta_part *p, const struct dcp_meta_par
 }
 
 static int read_one(const struct dcp_source *source, const char *name, int rank,
-                    struct dcp_meta *meta, struct dcp_error *err)
+                    struct dcp_torch_dist_metadata *meta, struct dcp_error *err)
 {
     DCP_CLEANUP_FREE void *data = NULL;
     size_t n;
     int rc = dcp_source_read(source, name, DCP_PICKLE_MAX_BYTES, &data, &n, err);
 
     if (!rc)
-        rc = dcp_meta_parse(data, n, rank, meta, err);
+        rc = dcp_torch_dist_metadata_parse(data, n, rank, meta, err);
     if (rc && rc != DCP_E_NOT_FOUND)
         dcp_error_prefix(err, "'%s'", DCP_SHOWN(name));
     return rc;
@@ -52,12 +53,12 @@ static int64_t rank_of(const char *name)
     int64_t rank;
     size_t n = dcp_str_starts(name, "__") ? strcspn(name + 2, ".") : 0;
 
-    if (!n || n >= sizeof digits || strcmp(name + 2 + n, DCP_META_RANK_SUFFIX) != 0)
+    if (!n || n >= sizeof digits || strcmp(name + 2 + n, DCP_TORCH_DIST_RANK_SUFFIX) != 0)
         return -1;
     memcpy(digits, name + 2, n);
     digits[n] = '\0';
     return strspn(digits, "0123456789") == n && dcp_str_parse_i64(digits, &rank) &&
-                   rank < DCP_META_MAX_RANK
+                   rank < DCP_TORCH_DIST_MAX_RANK
                ? rank
                : -1;
 }
@@ -69,8 +70,8 @@ static int by_rank(const void *a, const void *b)
 }
 
 /* Saves without collectives: each rank has an index of its own. */
-static int read_ranks(const struct dcp_source *source, struct dcp_meta *meta,
-                      struct dcp_error *err)
+static int read_ranks(const struct dcp_source *source,
+                      struct dcp_torch_dist_metadata *meta, struct dcp_error *err)
 {
     struct dcp_store_entry *entries;
     size_t n;
@@ -84,12 +85,13 @@ static int read_ranks(const struct dcp_source *source, struct dcp_meta *meta,
     qsort(entries, n, sizeof *entries, by_rank);
     for (size_t i = 0; i < n && !rc; i++) {
         int64_t rank = rank_of(entries[i].name);
-        has_data |= dcp_str_ends(entries[i].name, DCP_META_FILE_SUFFIX);
+        has_data |= dcp_str_ends(entries[i].name, DCP_TORCH_DIST_FILE_SUFFIX);
         if (rank < 0)
             continue;
         if (rank != next++)
             rc = dcp_error_set(err, DCP_E_CORRUPT,
-                               "'__%lld" DCP_META_RANK_SUFFIX "' is missing: a rank's "
+                               "'__%lld" DCP_TORCH_DIST_RANK_SUFFIX
+                               "' is missing: a rank's "
                                "part of the checkpoint is not there",
                                (long long)next - 1);
         else
@@ -98,18 +100,18 @@ static int read_ranks(const struct dcp_source *source, struct dcp_meta *meta,
     dcp_store_list_free(entries, n);
     if (!rc && !next) {
         dcp_error_set(err, has_data ? DCP_E_CORRUPT : DCP_E_NOT_FOUND,
-                      "there is no '" DCP_META_NAME "'%s",
-                      has_data ? ": the save did not end" : "");
+                      "there is no '" DCP_TORCH_DIST_METADATA_NAME "'%s",
+                      has_data ? ": the save did not finish" : "");
         rc = has_data ? DCP_E_CORRUPT : DCP_E_NOT_FOUND;
     }
     return rc;
 }
 
 /* Parts by tensor, those of objects last, without changing their order otherwise. */
-static int group_parts(struct dcp_meta *meta, struct dcp_error *err)
+static int group_parts(struct dcp_torch_dist_metadata *meta, struct dcp_error *err)
 {
     DCP_CLEANUP_FREE size_t *moved = dcp_mem_calloc(meta->n_parts, sizeof *moved);
-    struct dcp_meta_part *grouped = dcp_mem_calloc(meta->n_parts, sizeof *grouped);
+    struct dcp_torch_dist_part *grouped = dcp_mem_calloc(meta->n_parts, sizeof *grouped);
     size_t at = 0;
 
     if (!moved || !grouped) {
@@ -140,23 +142,24 @@ static int group_parts(struct dcp_meta *meta, struct dcp_error *err)
     return DCP_OK;
 }
 
-int dcp_meta_read(const struct dcp_source *source, struct dcp_meta *out,
-                  struct dcp_error *err)
+int dcp_torch_dist_metadata_read(const struct dcp_source *source,
+                                 struct dcp_torch_dist_metadata *out,
+                                 struct dcp_error *err)
 {
-    *out = (struct dcp_meta){ .version = "" };
-    DCP_TRY(dcp_source_has(source, DCP_META_NAME)
-                ? read_one(source, DCP_META_NAME, 0, out, err)
+    *out = (struct dcp_torch_dist_metadata){ .version = "" };
+    DCP_TRY(dcp_source_has(source, DCP_TORCH_DIST_METADATA_NAME)
+                ? read_one(source, DCP_TORCH_DIST_METADATA_NAME, 0, out, err)
                 : read_ranks(source, out, err));
 
     return group_parts(out, err);
 }
 
-void dcp_dcp_file_name(char out[64], int rank)
+void dcp_torch_dist_file_name(char out[64], int rank)
 {
-    snprintf(out, 64, "__%d_0" DCP_META_FILE_SUFFIX, rank);
+    snprintf(out, 64, "__%d_0" DCP_TORCH_DIST_FILE_SUFFIX, rank);
 }
 
-int dcp_dcp_file_rank(const char *name)
+int dcp_torch_dist_file_rank(const char *name)
 {
     char digits[16] = "";
     int64_t rank;
@@ -165,5 +168,6 @@ int dcp_dcp_file_rank(const char *name)
     if (!n || n >= sizeof digits || name[2 + n] != '_')
         return -1;
     memcpy(digits, name + 2, n);
-    return dcp_str_parse_i64(digits, &rank) && rank < DCP_META_MAX_RANK ? (int)rank : -1;
+    return dcp_str_parse_i64(digits, &rank) && rank < DCP_TORCH_DIST_MAX_RANK ? (int)rank
+                                                                              : -1;
 }

@@ -14,11 +14,12 @@
 #include <dcp/format.h>
 #include <jansson.h>
 
-#define DCP_META_NAME ".metadata"
-#define DCP_META_RANK_SUFFIX ".metadata"     /* of __<rank>.metadata */
-#define DCP_META_FILE_SUFFIX ".distcp"       /* of __<rank>_<n>.distcp */
-#define DCP_META_MAX_EXTRA_VALUES (1u << 16) /* of attributes that are not torch's */
-#define DCP_META_MAX_RANK (1 << 20)
+#define DCP_TORCH_DIST_METADATA_NAME ".metadata"
+#define DCP_TORCH_DIST_RANK_SUFFIX ".metadata" /* of __<rank>.metadata */
+#define DCP_TORCH_DIST_FILE_SUFFIX ".distcp"   /* of __<rank>_<n>.distcp */
+#define DCP_TORCH_DIST_MAX_EXTRA_VALUES \
+    (1u << 16) /* of attributes that are not torch's */
+#define DCP_TORCH_DIST_MAX_RANK (1 << 20)
 
 /* What this library adds to a .metadata, attributes that PyTorch ignores. In Metadata,
  * last: "libdcp", a dict with "version", "step", "world", "layout", "files", what was
@@ -28,15 +29,15 @@
  * keys do not tell them, and last of all "digest", the CRC-64 of all bytes before its 16
  * digits. In each tensor: "libdcp_fingerprint", "libdcp_role"; in each item:
  * "libdcp_crc64" of the piece in it. Numbers are signed as pickles have them. */
-#define DCP_META_OURS "libdcp"
-#define DCP_META_FINGERPRINT "libdcp_fingerprint"
-#define DCP_META_ROLE "libdcp_role"
-#define DCP_META_CRC "libdcp_crc64"
-#define DCP_META_DIGEST "digest"
-#define DCP_META_VERSION 1
+#define DCP_TORCH_DIST_OURS "libdcp"
+#define DCP_TORCH_DIST_FINGERPRINT "libdcp_fingerprint"
+#define DCP_TORCH_DIST_ROLE "libdcp_role"
+#define DCP_TORCH_DIST_CRC "libdcp_crc64"
+#define DCP_TORCH_DIST_DIGEST "digest"
+#define DCP_TORCH_DIST_VERSION 1
 
 /* A box of a tensor, or an object, and the item that holds it. */
-struct dcp_meta_part {
+struct dcp_torch_dist_part {
     int tensor;         /* -1: it is an object */
     int file;           /* -1: no item holds it */
     const int64_t *box; /* of a tensor: its number, offset, and size: 1 + 2 ndim */
@@ -44,7 +45,7 @@ struct dcp_meta_part {
     uint64_t crc;                /* of the piece */
     bool has_crc, zstd;
 };
-struct dcp_meta_tensor {
+struct dcp_torch_dist_tensor {
     const char *name, *path;
     const int64_t *shape;
     enum dcp_dtype dtype;
@@ -55,18 +56,18 @@ struct dcp_meta_tensor {
     uint64_t fingerprint;
     size_t first_part, n_parts; /* in the order of the file */
 };
-struct dcp_meta_object {
+struct dcp_torch_dist_object {
     const char *name, *path;
     int rank; /* of the file that names it */
     size_t part;
 };
 
 /* All texts and arrays belong to the arena. */
-struct dcp_meta {
+struct dcp_torch_dist_metadata {
     struct dcp_arena *arena;
-    struct dcp_meta_tensor *tensors;
-    struct dcp_meta_object *objects;
-    struct dcp_meta_part *parts;
+    struct dcp_torch_dist_tensor *tensors;
+    struct dcp_torch_dist_object *objects;
+    struct dcp_torch_dist_part *parts;
     const char **files;
     size_t n_tensors, n_objects, n_parts, n_files;
     size_t cap_tensors, cap_objects, cap_parts, cap_files;
@@ -78,23 +79,26 @@ struct dcp_meta {
     json_t *extra;       /* other attributes of Metadata, or NULL */
 };
 
-/* Reads all there is of .metadata or __<rank>.metadata in a folder. dcp_meta_fini also
- * after a failure. Errors: CORRUPT, UNSUPPORTED (a dtype, a transform), NOT_FOUND, IO,
- * MEMORY. */
-int dcp_meta_read(const struct dcp_source *source, struct dcp_meta *out,
-                  struct dcp_error *err);
-void dcp_meta_fini(struct dcp_meta *meta);
-#define DCP_CLEANUP_META DCP_CLEANUP(dcp_meta_fini)
+/* Reads all there is of .metadata or __<rank>.metadata in a folder.
+ * dcp_torch_dist_metadata_fini also after a failure. Errors: CORRUPT, UNSUPPORTED (a
+ * dtype, a transform), NOT_FOUND, IO, MEMORY. */
+int dcp_torch_dist_metadata_read(const struct dcp_source *source,
+                                 struct dcp_torch_dist_metadata *out,
+                                 struct dcp_error *err);
+void dcp_torch_dist_metadata_fini(struct dcp_torch_dist_metadata *meta);
+#define DCP_CLEANUP_TORCH_DIST_METADATA DCP_CLEANUP(dcp_torch_dist_metadata_fini)
 
 /* Parts in the order of files and offsets, in which they are read fastest. */
-int dcp_meta_part_order(const struct dcp_meta_part *p, const struct dcp_meta_part *q);
+int dcp_torch_dist_part_order(const struct dcp_torch_dist_part *p,
+                              const struct dcp_torch_dist_part *q);
 
 /* Adds what one pickle says. Errors: as above. */
-int dcp_meta_parse(const void *pickle, size_t size_bytes, int rank, struct dcp_meta *meta,
-                   struct dcp_error *err);
+int dcp_torch_dist_metadata_parse(const void *pickle, size_t size_bytes, int rank,
+                                  struct dcp_torch_dist_metadata *meta,
+                                  struct dcp_error *err);
 
 /* "__3_0.distcp"; and the rank in such a name, or -1. */
-void dcp_dcp_file_name(char out[64], int rank);
-int dcp_dcp_file_rank(const char *name);
+void dcp_torch_dist_file_name(char out[64], int rank);
+int dcp_torch_dist_file_rank(const char *name);
 
 #endif

@@ -8,15 +8,15 @@
 #include "metadata.h"
 
 /* Reads a checkpoint. Errors: CORRUPT, UNSUPPORTED, NOT_FOUND, IO, MEMORY. */
-int dcp_dcp_index(const struct dcp_source *source, struct dcp_catalog *catalog,
-                  struct dcp_error *err);
+int dcp_torch_dist_index(const struct dcp_source *source, struct dcp_catalog *catalog,
+                         struct dcp_error *err);
 
 /* A checkpoint that is being read. */
-struct dcp_reading {
+struct dcp_torch_dist_reader {
     const struct dcp_source *source;
     struct dcp_catalog *catalog;
-    struct dcp_meta meta;
-    struct dcp_items items;
+    struct dcp_torch_dist_metadata meta;
+    struct dcp_torch_dist_items items;
     struct dcp_keys keys;
     bool has_optim;            /* in keys.optim */
     int *tensor_of;            /* of each of the meta's tensors: the catalog's, or -1 */
@@ -26,8 +26,8 @@ struct dcp_reading {
 };
 /* All objects, once tensors and their roles are there. Errors: CORRUPT, UNSUPPORTED,
  * NOT_FOUND, IO, MEMORY. */
-int dcp_reading_objects(struct dcp_reading *r, struct dcp_error *err);
+int dcp_reading_objects(struct dcp_torch_dist_reader *r, struct dcp_error *err);
 /* What Megatron-LM keeps in common.pt, when it is there. Comes last. Errors: as above. */
-int dcp_reading_common(struct dcp_reading *r, struct dcp_error *err);
+int dcp_reading_common(struct dcp_torch_dist_reader *r, struct dcp_error *err);
 
 #endif

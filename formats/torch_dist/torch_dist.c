@@ -39,31 +39,31 @@ static int probe(const struct dcp_source *source)
 
     if (!source->is_dir)
         return 0;
-    if (is_metadata(source, DCP_META_NAME) ||
-        (!dcp_source_has(source, DCP_META_NAME) &&
-         is_metadata(source, "__0" DCP_META_RANK_SUFFIX)))
+    if (is_metadata(source, DCP_TORCH_DIST_METADATA_NAME) ||
+        (!dcp_source_has(source, DCP_TORCH_DIST_METADATA_NAME) &&
+         is_metadata(source, "__0" DCP_TORCH_DIST_RANK_SUFFIX)))
         return BID;
-    if (dcp_shards_probe(source))
+    if (dcp_torch_dist_shards_probe(source))
         return BID_OF_SHARDS;
     if (source->store->ops->list(source->store->self, source->name, &entries, &n, NULL))
         return 0;
     for (size_t i = 0; i < n; i++) /* so that what is said of it names .metadata */
-        if (dcp_dcp_file_rank(entries[i].name) >= 0 &&
-            dcp_str_ends(entries[i].name, DCP_META_FILE_SUFFIX))
+        if (dcp_torch_dist_file_rank(entries[i].name) >= 0 &&
+            dcp_str_ends(entries[i].name, DCP_TORCH_DIST_FILE_SUFFIX))
             bits = BID_OF_NAMES;
     dcp_store_list_free(entries, n);
     return bits;
 }
 
-static enum dcp_fate fate(const struct dcp_catalog *src,
-                          const struct dcp_identity *of_src,
-                          const struct dcp_catalog *target,
-                          const struct dcp_tensor *tensor)
+static enum dcp_disposition disposition(const struct dcp_catalog *src,
+                                        const struct dcp_identity *of_src,
+                                        const struct dcp_catalog *target,
+                                        const struct dcp_tensor *tensor)
 {
     (void)of_src, (void)target;
     return tensor->role == DCP_ROLE_OTHER && dcp_is_carried(src, tensor->name)
-               ? DCP_FATE_IMPLIED
-               : DCP_FATE_HELD;
+               ? DCP_DISPOSITION_DERIVED
+               : DCP_DISPOSITION_STORED;
 }
 
 const struct dcp_format dcp_format_torch_dist = {
@@ -76,8 +76,8 @@ const struct dcp_format dcp_format_torch_dist = {
              DCP_FORMAT_ARCHIVES | DCP_FORMAT_CRC32 | DCP_FORMAT_TIES,
     .layouts = "dim0 replicated",
     .probe = probe,
-    .index = dcp_dcp_lightning_index,
-    .fate = fate,
+    .index = dcp_torch_dist_lightning_index,
+    .disposition = disposition,
     .spelling = DCP_KEYS,
     .open = dcp_torch_dist_open,
     .partition = dcp_partition_by_layout,

@@ -33,7 +33,7 @@ static int check_pieces(const struct dcp_catalog *catalog, struct dcp_error *err
     for (size_t p = 0; p < catalog->n_pieces; p++) {
         const struct dcp_piece *piece = &catalog->pieces[p];
         if (piece->region.kind != DCP_FLAT && piece->codec == DCP_CODEC_NONE &&
-            piece->rank < catalog->world)
+            piece->rank < catalog->world_size)
             continue;
         dcp_error_set(err, DCP_E_MISMATCH,
                       "a distributed checkpoint cannot hold: tensor '%s' in flat ranges "
@@ -82,7 +82,7 @@ static int open_file(struct files *f, int rank, struct dcp_error *err)
 
     if (f->file[rank] >= 0)
         return DCP_OK;
-    dcp_dcp_file_name(name, rank);
+    dcp_torch_dist_file_name(name, rank);
     return dcp_catalog_add_file(f->target->catalog,
                                 &(struct dcp_file){ .name = name, .rank = rank },
                                 &f->file[rank], err);
@@ -107,7 +107,7 @@ static int align(struct files *f, int rank, uint64_t n, struct dcp_error *err)
 
 static int place(struct files *f, struct dcp_piece *piece, struct dcp_error *err)
 {
-    const struct dcp_head *head;
+    const struct dcp_torch_dist_head *head;
     struct dcp_tensor part;
     int rank = piece->rank;
 
@@ -140,24 +140,24 @@ static int place_items(struct files *f, struct dcp_error *err)
 int dcp_torch_dist_assign(struct dcp_target *target, struct dcp_error *err)
 {
     struct dcp_catalog *catalog = target->catalog;
-    size_t world = (size_t)catalog->world;
-    DCP_CLEANUP_FREE int *file = dcp_mem_calloc(world, sizeof *file);
-    DCP_CLEANUP_FREE uint64_t *at = dcp_mem_calloc(world, sizeof *at);
+    size_t world_size = (size_t)catalog->world_size;
+    DCP_CLEANUP_FREE int *file = dcp_mem_calloc(world_size, sizeof *file);
+    DCP_CLEANUP_FREE uint64_t *at = dcp_mem_calloc(world_size, sizeof *at);
     struct files f = { target, target->state, file, at };
 
     if (!file || !at)
         return no_memory(err);
-    for (size_t r = 0; r < world; r++)
+    for (size_t r = 0; r < world_size; r++)
         file[r] = -1;
     int rc = check_pieces(catalog, err);
     if (!rc)
         rc = place_items(&f, err);
     for (size_t p = 0; p < catalog->n_pieces && !rc; p++)
         rc = place(&f, &catalog->pieces[p], err);
-    for (size_t r = 0; r < world && !rc; r++)
+    for (size_t r = 0; r < world_size && !rc; r++)
         if (file[r] >= 0)
             catalog->files[file[r]].size_bytes = at[r];
-    dcp_catalog_hold_object(catalog, NULL);
+    dcp_catalog_mark_stored(catalog, NULL);
     return rc ? rc : dcp_common_write(target, err);
 }
 

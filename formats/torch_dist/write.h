@@ -9,7 +9,7 @@
 /* The state of a target. */
 struct dcp_torch_dist_state {
     struct dcp_out out; /* keys, and items that are no tensors */
-    struct dcp_heads heads;
+    struct dcp_torch_dist_heads heads;
 };
 
 /* The functions of dcp_format of these names. */

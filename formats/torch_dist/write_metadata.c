@@ -23,7 +23,7 @@ enum { DIGITS = 16, TEXT_HEAD_BYTES = 5 }; /* an opcode, and the length */
 struct writer {
     struct dcp_catalog *catalog;
     const struct dcp_out *out;
-    struct dcp_heads *heads;
+    struct dcp_torch_dist_heads *heads;
     struct dcp_pickle_out pickle;
     struct dcp_torch_writer values;
     int64_t properties[DCP_N_DTYPES]; /* memo of each dtype's, -1: not written */
@@ -139,9 +139,9 @@ static void put_tensor(struct writer *w, const struct dcp_out_key *key)
     }
     dcp_pickle_fill_end(&w->pickle, DCP_PICKLE_FILL_LIST, n);
     if (tensor->has_fingerprint)
-        put_number(w, DCP_META_FINGERPRINT, (int64_t)tensor->fingerprint);
+        put_number(w, DCP_TORCH_DIST_FINGERPRINT, (int64_t)tensor->fingerprint);
     if (key->tensor >= 0 && weight) {
-        put_key(w, DCP_META_ROLE);
+        put_key(w, DCP_TORCH_DIST_ROLE);
         dcp_pickle_shared_text(&w->pickle, dcp_role_name(tensor->role));
     }
     end_instance(w);
@@ -225,7 +225,7 @@ static void put_item(struct writer *w, const char *key, const struct dcp_tensor 
     put_number(w, "offset", (int64_t)offset);
     put_number(w, "length", (int64_t)size_bytes);
     if (piece && piece->has_crc)
-        put_number(w, DCP_META_CRC, (int64_t)piece->crc);
+        put_number(w, DCP_TORCH_DIST_CRC, (int64_t)piece->crc);
     end_instance(w);
 }
 
@@ -236,7 +236,7 @@ static int put_pieces(struct writer *w, const struct dcp_out_key *key, size_t *a
 
     for (size_t i = 0; i < tensor->n_pieces; i++) {
         const struct dcp_piece *piece = &w->catalog->pieces[tensor->first_piece + i];
-        const struct dcp_head *head;
+        const struct dcp_torch_dist_head *head;
         struct dcp_tensor part;
         dcp_write_part(w->catalog, piece, &part);
         DCP_TRY(dcp_heads_get(w->heads, w->out->keys.style, &part, &head, err));
@@ -254,7 +254,7 @@ static int put_storage_data(struct writer *w, struct dcp_error *err)
     size_t n = 0, at = 0;
     int rc = DCP_OK;
 
-    dcp_dcp_file_name(file, 0);
+    dcp_torch_dist_file_name(file, 0);
     for (size_t k = 0; k < w->out->n; k++)
         n += w->out->list[k].tensor < 0
                  ? 1
@@ -301,9 +301,10 @@ static int put_ours(struct writer *w, struct dcp_error *err)
 {
     static const char zeros[DIGITS + 1] = "0000000000000000";
     const struct dcp_catalog *catalog = w->catalog;
-    json_t *ours = json_pack("{s:i, s:I, s:i, s:s, s:o}", "version", DCP_META_VERSION,
-                             "step", (json_int_t)catalog->step, "world", catalog->world,
-                             "layout", catalog->layout, "files", files_of(catalog));
+    json_t *ours =
+        json_pack("{s:i, s:I, s:i, s:s, s:o}", "version", DCP_TORCH_DIST_VERSION, "step",
+                  (json_int_t)catalog->step, "world", catalog->world_size, "layout",
+                  catalog->layout, "files", files_of(catalog));
     const char *key;
     json_t *value;
     size_t i = 0;
@@ -323,7 +324,7 @@ static int put_ours(struct writer *w, struct dcp_error *err)
             rc = dcp_torch_write_value(&w->values, value, err);
     }
     dcp_pickle_fill_next(&w->pickle, DCP_PICKLE_FILL_DICT, i, n);
-    put_key(w, DCP_META_DIGEST);
+    put_key(w, DCP_TORCH_DIST_DIGEST);
     w->digest_at = w->pickle.buf.size_bytes + TEXT_HEAD_BYTES;
     dcp_pickle_text(&w->pickle, zeros, DIGITS);
     dcp_pickle_fill_end(&w->pickle, DCP_PICKLE_FILL_DICT, n);
@@ -362,7 +363,7 @@ static int put_all(struct writer *w, struct dcp_error *err)
     dcp_pickle_shared_text(&w->pickle, VERSION);
     if (!rc)
         rc = put_attributes(w, err);
-    put_key(w, DCP_META_OURS);
+    put_key(w, DCP_TORCH_DIST_OURS);
     if (!rc)
         rc = put_ours(w, err);
     end_instance(w);
@@ -379,8 +380,9 @@ static int add_file(struct writer *w, struct dcp_target *target, struct dcp_erro
 
     dcp_str_hex64(digits, dcp_hash_crc64(0, data, w->digest_at));
     memcpy(data + w->digest_at, digits, DIGITS);
-    DCP_TRY(dcp_catalog_add_file(w->catalog, &(struct dcp_file){ .name = DCP_META_NAME },
-                                 &file, err));
+    DCP_TRY(dcp_catalog_add_file(
+        w->catalog, &(struct dcp_file){ .name = DCP_TORCH_DIST_METADATA_NAME }, &file,
+        err));
     return dcp_target_literal_copy(target, file, 0, data, n, err);
 }
 

@@ -34,7 +34,7 @@ static int tensor_of(const struct finder *f, const json_t *value)
 
 /* -- updates ------------------------------------------------------------------------- */
 
-/* The number in a tensor of one element; -1: it is none. A damaged one ends the act. */
+/* The number in a tensor of one element; -1: it is none. A corrupt one ends the act. */
 static int64_t read_number(struct finder *f, int tensor)
 {
     const struct dcp_tensor *t = &f->catalog->tensors[tensor];

@@ -63,9 +63,9 @@ uint64_t dcp_decoder_at(const struct dcp_decoder *decoder)
     return decoder->at;
 }
 
-static int damaged(struct dcp_error *err)
+static int corrupt(struct dcp_error *err)
 {
-    return dcp_error_set(err, DCP_E_CORRUPT, "the compressed data are damaged");
+    return dcp_error_set(err, DCP_E_CORRUPT, "the compressed data are corrupt");
 }
 
 /* Stored bytes to work on; there may be none left. */
@@ -91,7 +91,7 @@ static int step_zstd(struct dcp_decoder *d, unsigned char *out, size_t n, size_t
 
     size_t left = ZSTD_decompressStream(d->zstd, &to, &in);
     if (ZSTD_isError(left))
-        return damaged(err);
+        return corrupt(err);
     d->begin = in.pos;
     *out_n = to.pos;
     *out_ended = left == 0;
@@ -108,7 +108,7 @@ static int step_inflate(struct dcp_decoder *d, unsigned char *out, size_t n,
     state->next_out = out;
     state->avail_out = (uint32_t)n;
     if (isal_inflate(state) != ISAL_DECOMP_OK)
-        return damaged(err);
+        return corrupt(err);
     d->begin = d->end - state->avail_in;
     *out_n = n - state->avail_out;
     *out_ended = state->block_state == ISAL_BLOCK_FINISH;

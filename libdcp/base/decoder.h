@@ -27,7 +27,7 @@ void dcp_decoder_free(struct dcp_decoder *decoder);
 /* Decoded bytes taken so far. */
 uint64_t dcp_decoder_at(const struct dcp_decoder *decoder);
 /* The next n decoded bytes; out NULL throws them away. After a failure the decoder is of
- * no more use. Errors: CORRUPT (damaged, or it ends before), those of the input. */
+ * no more use. Errors: CORRUPT (corrupt, or it ends before), those of the input. */
 int dcp_decoder_read(struct dcp_decoder *decoder, void *out, uint64_t n,
                      struct dcp_error *err);
 /* Some of the next n decoded bytes, at least one unless *out_ended: a frame, or what is

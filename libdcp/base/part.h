@@ -26,7 +26,7 @@ static inline int64_t dcp_part_ceil(int64_t n, int64_t w)
 
 /* Elements of a part of a flat array of ZeRO-1 and 2, which is padded to 2 x w, so that
  * every part is even (DeepSpeed runtime/zero/stage_1_and_2.py,
- * nccl_start_alignment_factor x world). */
+ * nccl_start_alignment_factor x world size). */
 static inline int64_t dcp_part_zero(int64_t n, int64_t w)
 {
     return 2 * dcp_part_ceil(n, 2 * w);

@@ -6,7 +6,7 @@
 #include <stdint.h>
 
 /* Decodes the character at text (n bytes left): its length, or 0 when it is not valid
- * UTF-8 (too long a form, a surrogate, beyond U+10FFFF, cut off). Table 3-7 of the
+ * UTF-8 (too long a form, a surrogate, beyond U+10FFFF, incomplete). Table 3-7 of the
  * Unicode standard. */
 static inline size_t dcp_utf8_decode(const char *text, size_t n, uint32_t *out_code)
 {

@@ -85,11 +85,11 @@ bool dcp_complete_names(const struct dcp_command *command)
 int dcp_complete_tensors(struct dcp_main *m, const char *path, struct dcp_buf *out,
                          struct dcp_error *err)
 {
-    struct dcp_place place;
+    struct dcp_location location;
     struct dcp_catalog *catalog = NULL;
     char shown[SHOWN_BYTES];
-    DCP_TRY(dcp_source_open(m, path, &place, err));
-    int rc = dcp_place_index(&place, &catalog, err);
+    DCP_TRY(dcp_source_open(m, path, &location, err));
+    int rc = dcp_location_index(&location, &catalog, err);
     for (size_t t = 0; !rc && t < catalog->n_tensors; t++) {
         const char *name = catalog->tensors[t].name;
         if (!strcmp(dcp_str_escape(shown, sizeof shown, name), name))
@@ -97,6 +97,6 @@ int dcp_complete_tensors(struct dcp_main *m, const char *path, struct dcp_buf *o
     }
     dcp_buf_add_text(out, "");
     dcp_catalog_free(catalog);
-    dcp_place_close(&place);
+    dcp_location_close(&location);
     return rc;
 }

@@ -15,7 +15,7 @@ struct dcp_complete_shell {
 extern const struct dcp_complete_shell dcp_complete_shells[];
 
 /* The names of the tensors of a checkpoint, one a line; those a shell cannot hold are
- * left out. Errors: those of dcp_source_open and dcp_place_index. */
+ * left out. Errors: those of dcp_source_open and dcp_location_index. */
 int dcp_complete_tensors(struct dcp_main *m, const char *path, struct dcp_buf *out,
                          struct dcp_error *err);
 

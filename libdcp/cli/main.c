@@ -30,35 +30,36 @@ struct common {
 
 #define AT(field) .at = offsetof(struct common, field)
 static const struct dcp_opt common_opts[] = {
-    { 'h', "help", NULL, "this text", "Common", DCP_OPT_FLAG, AT(help) },
-    { 'V', "version", NULL, "the versions of this program and its libraries", NULL,
+    { 'h', "help", NULL, "show this help", "Common", DCP_OPT_FLAG, AT(help) },
+    { 'V', "version", NULL, "show the versions of this program and its libraries", NULL,
       DCP_OPT_FLAG, AT(version) },
-    { 0, "json", NULL, "the answer, or the failure, as JSON", NULL, DCP_OPT_FLAG,
+    { 0, "json", NULL, "print the result, or the error, as JSON", NULL, DCP_OPT_FLAG,
       AT(json) },
     { 'q', "quiet", NULL, "no progress, no warnings", NULL, DCP_OPT_FLAG, AT(quiet) },
     { 'v', "verbose", NULL, "say what is done; twice, say more", NULL, DCP_OPT_COUNT,
       AT(verbose) },
-    { 'j', "threads", "N", "threads that work at once (default 2)", NULL, DCP_OPT_INT,
-      AT(threads), .min = 1, .max = 1024 },
+    { 'j', "threads", "N", "worker threads (default 2)", NULL, DCP_OPT_INT, AT(threads),
+      .min = 1, .max = 1024 },
     { 0, "limit-header", "SIZE",
       "read headers and manifests up to this size into memory (default: what real files "
       "need)",
       NULL, DCP_OPT_SIZE, AT(limit_header), .min = 4096 },
     { 0, "trusted-keys", "FILE",
-      "take only native steps that one of these public keys signed; all of a step is "
+      "accept only native steps signed by one of these public keys; all of a step is "
       "hashed before it is used",
       NULL, DCP_OPT_TEXT, AT(trusted_keys) },
     { 0, "color", "auto|always|never", "colours (auto: on a terminal, without NO_COLOR)",
       NULL, DCP_OPT_CHOICE, AT(color) },
     { 0, "progress", "auto|always|never",
-      "a bar (auto: on a terminal; else a line every 10 s)", NULL, DCP_OPT_CHOICE,
+      "progress bar (auto: on a terminal; else a line every 10 s)", NULL, DCP_OPT_CHOICE,
       AT(progress) },
-    { 0, "help-man", NULL, "the manual page as roff", NULL, DCP_OPT_FLAG, .hidden = true,
-      AT(man) },
-    { 0, "help-complete", "SHELL", "a completion script for bash, zsh or fish", NULL,
-      DCP_OPT_TEXT, .hidden = true, AT(complete) },
-    { 0, "help-tensors", "PATH", "the names of a checkpoint's tensors, for completion",
-      NULL, DCP_OPT_TEXT, .hidden = true, AT(tensors) },
+    { 0, "help-man", NULL, "print the manual page as roff", NULL, DCP_OPT_FLAG,
+      .hidden = true, AT(man) },
+    { 0, "help-complete", "SHELL", "print a completion script for bash, zsh or fish",
+      NULL, DCP_OPT_TEXT, .hidden = true, AT(complete) },
+    { 0, "help-tensors", "PATH",
+      "print the names of a checkpoint's tensors, for completion", NULL, DCP_OPT_TEXT,
+      .hidden = true, AT(tensors) },
     { 0 }
 };
 
@@ -157,7 +158,7 @@ static int check_operands(const struct dcp_main *m, bool has_verb, struct dcp_er
             dcp_error_hint(err, "did you mean '%s %s'?", m->program->name, near);
         return DCP_E_USAGE;
     }
-    return dcp_error_set(err, DCP_E_USAGE, "'%s' is one word too many",
+    return dcp_error_set(err, DCP_E_USAGE, "unexpected argument '%s'",
                          m->operands.items[command->max_operands]);
 }
 
@@ -168,7 +169,7 @@ static int read_keys(struct dcp_main *m, const char *path, struct dcp_error *err
     if (!m->command->checks_no_signature)
         return dcp_keys_read(path, &m->trusted, err);
     dcp_error_set(err, DCP_E_USAGE,
-                  "'%s %s' checks no signature: --trusted-keys is not for it",
+                  "'%s %s' does not check signatures: --trusted-keys does not apply",
                   m->program->name, m->command->name);
     dcp_error_hint(err, "'dcp-reshard verify STEP --key FILE' checks that of a step");
     return DCP_E_USAGE;

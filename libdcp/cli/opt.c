@@ -112,7 +112,7 @@ static int bad_choice(const struct dcp_opt *opt, const char *value, struct dcp_e
                                  : i + 1 == n ? " or "
                                               : ", ",
                                  list[i]);
-    dcp_error_set(err, DCP_E_USAGE, "'--%s' wants %s, not '%s'", opt->name, all, value);
+    dcp_error_set(err, DCP_E_USAGE, "'--%s' takes %s, not '%s'", opt->name, all, value);
     const char *near = dcp_str_nearest(value, list);
     if (near)
         dcp_error_hint(err, "did you mean '--%s %s'?", opt->name, near);
@@ -122,14 +122,14 @@ static int bad_choice(const struct dcp_opt *opt, const char *value, struct dcp_e
 static int bad_number(const struct dcp_opt *opt, const char *value, struct dcp_error *err)
 {
     if (opt->min == 0 && opt->max == 0)
-        return dcp_error_set(err, DCP_E_USAGE, "'--%s' wants a whole number, not '%s'",
+        return dcp_error_set(err, DCP_E_USAGE, "'--%s' takes a whole number, not '%s'",
                              opt->name, value);
     if (opt->max == INT64_MAX)
         return dcp_error_set(err, DCP_E_USAGE,
-                             "'--%s' wants a whole number, %lld or more, not '%s'",
+                             "'--%s' takes a whole number, %lld or more, not '%s'",
                              opt->name, (long long)opt->min, value);
     return dcp_error_set(err, DCP_E_USAGE,
-                         "'--%s' wants a whole number from %lld to %lld, not '%s'",
+                         "'--%s' takes a whole number from %lld to %lld, not '%s'",
                          opt->name, (long long)opt->min, (long long)opt->max, value);
 }
 
@@ -144,8 +144,8 @@ static int check_least(const struct dcp_opt *opt, uint64_t v, const char *value,
     char least[DCP_SIZE_CAP];
     if (v >= (uint64_t)opt->min)
         return DCP_OK;
-    return dcp_error_set(err, DCP_E_USAGE, "'--%s' wants %s or more, not '%s'", opt->name,
-                         dcp_size_format(least, (uint64_t)opt->min), value);
+    return dcp_error_set(err, DCP_E_USAGE, "'--%s' must be %s or more, not '%s'",
+                         opt->name, dcp_size_format(least, (uint64_t)opt->min), value);
 }
 
 /* Puts a value (NULL for FLAG and COUNT) into its field. */
@@ -174,13 +174,13 @@ static int store(struct found to, const char *value, struct dcp_error *err)
     case DCP_OPT_REAL:
         if (dcp_str_parse_f64(value, to.field))
             return DCP_OK;
-        return dcp_error_set(err, DCP_E_USAGE, "'--%s' wants a number, not '%s'",
+        return dcp_error_set(err, DCP_E_USAGE, "'--%s' takes a number, not '%s'",
                              opt->name, value);
     case DCP_OPT_SIZE:
         if (dcp_str_parse_size(value, to.field))
             return check_least(opt, *(uint64_t *)to.field, value, err);
         return dcp_error_set(err, DCP_E_USAGE,
-                             "'--%s' wants a size such as 256M or 1.5GiB, not '%s'",
+                             "'--%s' takes a size such as 256M or 1.5GiB, not '%s'",
                              opt->name, value);
     case DCP_OPT_CHOICE: {
         int i = dcp_opt_choice(opt->arg, value);
@@ -204,7 +204,7 @@ static int next_value(struct words *words, const struct dcp_opt *opt, const char
                       struct dcp_error *err)
 {
     if (words->at >= words->n)
-        return dcp_error_set(err, DCP_E_USAGE, "'--%s' wants a value: --%s %s", opt->name,
+        return dcp_error_set(err, DCP_E_USAGE, "'--%s' needs a value: --%s %s", opt->name,
                              opt->name, opt->arg);
     *out = words->argv[words->at++];
     return DCP_OK;

@@ -25,8 +25,9 @@ int dcp_scrub_file_find(const char *path, struct dcp_scrub_file *out,
                    : dcp_error_memory(err, "a path");
     bool given = state && state[0] == '/';
     if (!given && !(home && home[0] == '/'))
-        return dcp_error_set(err, DCP_E_USAGE,
-                             "there is no HOME to remember the place in: give --state");
+        return dcp_error_set(
+            err, DCP_E_USAGE,
+            "HOME is not set, so there is nowhere to keep the state: give --state");
     out->dir =
         dcp_fs_join(given ? state : home, given ? "libdcp" : ".local/state/libdcp");
     out->name = strdup(STATE_NAME);
@@ -60,7 +61,7 @@ int dcp_scrub_file_read(const struct dcp_scrub_file *file, json_t **out,
     if (!rc && !json_is_object(*out)) {
         json_decref(*out);
         *out = NULL;
-        rc = dcp_error_set(&why, DCP_E_CORRUPT, "'%s' is no file of states", path);
+        rc = dcp_error_set(&why, DCP_E_CORRUPT, "'%s' is not a scrub state file", path);
     }
     if (rc && err)
         *err = why;
@@ -126,7 +127,7 @@ int dcp_scrub_file_change(const struct dcp_scrub_file *file,
     return rc;
 }
 
-double dcp_scrub_place(const json_t *from)
+double dcp_scrub_position(const json_t *from)
 {
     double place = json_number_value(from);
     return place > 0 && place < 1 ? place : 0;
@@ -144,7 +145,7 @@ const char *dcp_scrub_last(const json_t *states, const char *run, double *out_fr
             continue;
         turn = its;
         last = name;
-        *out_from = dcp_scrub_place(json_object_get(step, "from"));
+        *out_from = dcp_scrub_position(json_object_get(step, "from"));
     }
     return last;
 }

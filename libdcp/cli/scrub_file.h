@@ -37,7 +37,7 @@ int dcp_scrub_file_change(const struct dcp_scrub_file *file,
                           void *self, json_t **out, struct dcp_error *err);
 
 /* A fraction of a checkpoint that was begun, else 0. */
-double dcp_scrub_place(const json_t *from);
+double dcp_scrub_position(const json_t *from);
 /* The step of a run that was read last, and up to where; NULL: none. Borrowed. */
 const char *dcp_scrub_last(const json_t *states, const char *run, double *out_from);
 

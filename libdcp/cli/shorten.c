@@ -34,7 +34,8 @@ static const char *last_parts(const char *name, const char *end, int room)
     return tail;
 }
 
-void dcp_shorten_add(struct dcp_buf *out, const char *name, const struct dcp_shorten *how)
+void dcp_shorten_add(struct dcp_buf *out, const char *name,
+                     const struct dcp_shortener *how)
 {
     size_t n = strlen(name);
     if (dcp_text_width_of(name, n) <= how->width) {
@@ -66,7 +67,7 @@ static int by_text(const void *a, const void *b)
 }
 
 static bool stay_distinct(const char *const *names, size_t n, struct short_name *made,
-                          const struct dcp_shorten *how)
+                          const struct dcp_shortener *how)
 {
     DCP_CLEANUP_BUF struct dcp_buf text = { 0 };
     for (size_t i = 0; i < n; i++) {
@@ -87,9 +88,9 @@ static bool stay_distinct(const char *const *names, size_t n, struct short_name 
     return true;
 }
 
-struct dcp_shorten dcp_shorten_choose(const char *const *names, size_t n, int width)
+struct dcp_shortener dcp_shorten_choose(const char *const *names, size_t n, int width)
 {
-    struct dcp_shorten how = { .width = width };
+    struct dcp_shortener how = { .width = width };
     int longest = 0;
     for (size_t i = 0; i < n; i++) {
         int w = dcp_text_width(names[i]);
@@ -101,5 +102,5 @@ struct dcp_shorten dcp_shorten_choose(const char *const *names, size_t n, int wi
         for (how.head = 0; how.head <= HEAD_MOST; how.head++)
             if (stay_distinct(names, n, made, &how))
                 return how;
-    return (struct dcp_shorten){ .width = longest };
+    return (struct dcp_shortener){ .width = longest };
 }

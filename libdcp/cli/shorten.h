@@ -5,15 +5,15 @@
 
 #include "base/buf.h"
 
-struct dcp_shorten {
+struct dcp_shortener {
     int width; /* of the longest, in columns */
     int head;  /* parts (which end at '.' or '/') that are kept at the beginning */
 };
 
 /* How to shorten names, to `width` columns if they can be told apart then, else to as few
  * more as that takes. Without memory they stay as they are. */
-struct dcp_shorten dcp_shorten_choose(const char *const *names, size_t n, int width);
+struct dcp_shortener dcp_shorten_choose(const char *const *names, size_t n, int width);
 void dcp_shorten_add(struct dcp_buf *out, const char *name,
-                     const struct dcp_shorten *how);
+                     const struct dcp_shortener *how);
 
 #endif

@@ -44,15 +44,15 @@ static void hint_absent(const char *path, struct dcp_error *err)
 /* A file of a checkpoint that is a folder. */
 static void hint_part(const char *path, struct dcp_error *err)
 {
-    const struct dcp_place_options options = { 0 };
+    const struct dcp_location_options options = { 0 };
     DCP_CLEANUP_FREE char *dir = NULL, *name = NULL;
-    struct dcp_place whole;
+    struct dcp_location whole;
     if (!dcp_fs_split(path, &dir, &name) ||
-        dcp_place_open_with(dir, &options, &whole, NULL))
+        dcp_location_open_with(dir, &options, &whole, NULL))
         return;
     err->hint[0] = '\0';
     dcp_error_hint(err, "it is a part of the checkpoint '%s': name the folder", dir);
-    dcp_place_close(&whole);
+    dcp_location_close(&whole);
 }
 
 void dcp_source_hint(const char *path, struct dcp_error *err)
@@ -64,20 +64,20 @@ void dcp_source_hint(const char *path, struct dcp_error *err)
 }
 
 /* One shard is a whole safetensors file, and not the whole of a step. */
-static void warn_of_shard(const struct dcp_main *m, const struct dcp_place *place)
+static void warn_of_shard(const struct dcp_main *m, const struct dcp_location *location)
 {
     DCP_CLEANUP_FREE char *dir = NULL, *name = NULL;
     bool is_dir;
     uint64_t size;
-    if (place->source.is_dir ||
-        !dcp_str_glob("shard-*-of-*.safetensors", place->source.name) ||
-        !dcp_fs_split(place->path, &dir, &name) ||
-        place->store->ops->stat(place->store->self, "manifest.json", &is_dir, &size,
-                                NULL))
+    if (location->source.is_dir ||
+        !dcp_str_glob("shard-*-of-*.safetensors", location->source.name) ||
+        !dcp_fs_split(location->path, &dir, &name) ||
+        location->store->ops->stat(location->store->self, "manifest.json", &is_dir, &size,
+                                   NULL))
         return;
     dcp_log_write(&m->log, DCP_LOG_WARN,
                   "'%s' is one shard of the step '%s': name the folder for all of it",
-                  place->path, dir);
+                  location->path, dir);
 }
 
 int dcp_source_store(const struct dcp_main *m, const char *path, struct dcp_store *out,
@@ -110,11 +110,12 @@ int dcp_source_trust(struct dcp_main *m, const struct dcp_source *source,
     return rc;
 }
 
-int dcp_source_open(struct dcp_main *m, const char *path, struct dcp_place *out,
+int dcp_source_open(struct dcp_main *m, const char *path, struct dcp_location *out,
                     struct dcp_error *err)
 {
-    const struct dcp_place_options options = { .max_header_bytes = m->max_header_bytes };
-    int rc = dcp_place_open_with(path, &options, out, err);
+    const struct dcp_location_options options = { .max_header_bytes =
+                                                      m->max_header_bytes };
+    int rc = dcp_location_open_with(path, &options, out, err);
     if (rc) {
         dcp_source_hint(path, err);
         return rc;
@@ -122,6 +123,6 @@ int dcp_source_open(struct dcp_main *m, const char *path, struct dcp_place *out,
     warn_of_shard(m, out);
     rc = dcp_source_trust(m, &out->source, out->path, err);
     if (rc)
-        dcp_place_close(out);
+        dcp_location_close(out);
     return rc;
 }

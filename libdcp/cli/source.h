@@ -6,9 +6,9 @@
 #include "program.h"
 #include <dcp/reshard.h>
 
-/* As dcp_place_open; with --trusted-keys it is signed by one of them, and unchanged.
+/* As dcp_location_open; with --trusted-keys it is signed by one of them, and unchanged.
  * Errors besides: those of dcp_check_signature. */
-int dcp_source_open(struct dcp_main *m, const char *path, struct dcp_place *out,
+int dcp_source_open(struct dcp_main *m, const char *path, struct dcp_location *out,
                     struct dcp_error *err);
 /* A folder's store, as a run folder's, opened as the common options say. No signature is
  * checked: see dcp_source_trust. Errors: those of dcp_store_dir. */

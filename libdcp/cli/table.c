@@ -15,8 +15,8 @@ struct dcp_table {
     size_t n_columns;
     struct dcp_buf text; /* all cells, each with its NUL, row by row */
     size_t n_cells;
-    int *widths;              /* of the columns, so far */
-    struct dcp_shorten names; /* of the cells that are cut */
+    int *widths;                /* of the columns, so far */
+    struct dcp_shortener names; /* of the cells that are cut */
 };
 
 struct dcp_table *dcp_table_new(const struct dcp_column *columns, size_t n)
@@ -191,7 +191,7 @@ int dcp_table_print(struct dcp_table *table, const struct dcp_term *term, int in
         rc = print_rows(table, term, indent, err);
     table->text.size_bytes = 0;
     table->n_cells = 0;
-    table->names = (struct dcp_shorten){ 0 };
+    table->names = (struct dcp_shortener){ 0 };
     memset(table->widths, 0, table->n_columns * sizeof *table->widths);
     return rc;
 }

@@ -113,7 +113,7 @@ void dcp_term_printf(const struct dcp_term *term, const char *fmt, ...)
     } else {
         DCP_CLEANUP_FREE char *text = NULL;
         if (vasprintf(&text, fmt, args) < 0)
-            text = NULL; /* out of memory: this text is lost, nothing else */
+            text = NULL; /* out of memory: show this help is lost, nothing else */
         else
             dcp_term_put(term, text);
     }

@@ -10,7 +10,7 @@
 #include "core/catalog/region.h"
 #include "core/collective/await.h"
 #include "core/integrity/fingerprint.h"
-#include "core/parity/mend.h"
+#include "core/parity/reconstruction.h"
 #include "core/plan/local.h"
 #include "core/read/copy.h"
 #include "core/read/prove.h"
@@ -282,11 +282,11 @@ static int share_catalog(struct dcp_comm *comm, const struct dcp_source *source,
     *out = NULL;
     int rc = dcp_await(comm, comm->rank == 0 ? index_here : NULL, &indexing, err);
     struct dcp_catalog *catalog = indexing.catalog;
-    if (!rc && comm->rank == 0 && comm->world > 1)
+    if (!rc && comm->rank == 0 && comm->world_size > 1)
         rc = dcp_pack_catalog(catalog, &buf, err);
     n = buf.size_bytes;
     rc = dcp_agree(comm, rc, err);
-    if (!rc && comm->world > 1) {
+    if (!rc && comm->world_size > 1) {
         rc = dcp_comm_bcast(comm, &n, sizeof n, 0, err);
         DCP_CLEANUP_FREE unsigned char *data = NULL;
         if (!rc && comm->rank != 0 && !(data = malloc(n + 1)))
@@ -318,7 +318,7 @@ static size_t count_unproved(const struct load *load)
     return n;
 }
 
-/* One step, from the store as it is or through `store` that mends it. */
+/* One step, from the store as it is or through `store` that reconstructs it. */
 static int load_from(const struct dcp_context *ctx, struct dcp_comm *comm,
                      const struct dcp_store *store, const char *name,
                      const struct dcp_load_options *options, const struct dcp_state *into,
@@ -356,32 +356,32 @@ static int load_from(const struct dcp_context *ctx, struct dcp_comm *comm,
         return rc;
     }
     out->step = load.src->step;
-    out->world = load.src->world;
+    out->world_size = load.src->world_size;
     out->catalog = load.src;
     return DCP_OK;
 }
 
-/* A damaged step is read once more, slower, with what parity gives for what is not as it
+/* A corrupt step is read once more, slower, with what parity gives for what is not as it
  * was written. Every rank opens its own way to it. */
-static int load_mended(const struct dcp_context *ctx, struct dcp_comm *comm,
-                       const char *name, const struct dcp_load_options *options,
-                       const struct dcp_state *into, struct dcp_load_result *out,
-                       const char *why, struct dcp_error *err)
+static int load_reconstructed(const struct dcp_context *ctx, struct dcp_comm *comm,
+                              const char *name, const struct dcp_load_options *options,
+                              const struct dcp_state *into, struct dcp_load_result *out,
+                              const char *why, struct dcp_error *err)
 {
-    struct dcp_mend *mend = NULL;
+    struct dcp_reconstruction *rebuilt = NULL;
     struct dcp_error failure = { 0 };
-    int rc = dcp_mend_open(ctx->store, name, &mend, &failure);
+    int rc = dcp_reconstruction_open(ctx->store, name, &rebuilt, &failure);
 
     rc = dcp_agree(comm, rc, &failure);
     if (!rc)
-        rc = load_from(ctx, comm, dcp_mend_store(mend), name, options, into, out,
-                       &failure);
+        rc = load_from(ctx, comm, dcp_reconstruction_store(rebuilt), name, options, into,
+                       out, &failure);
     if (!rc && comm->rank == 0)
         dcp_log_write(ctx->log, DCP_LOG_WARN,
-                      "%s is damaged and was mended from its parity while it was read "
-                      "(%s); 'dcp-reshard repair %s/%s' repairs it",
+                      "%s is corrupt and was reconstructed from its parity while it was "
+                      "read (%s); 'dcp-reshard repair %s/%s' repairs it",
                       name, why, ctx->store->root, name);
-    dcp_mend_free(mend);
+    dcp_reconstruction_free(rebuilt);
     if (rc && err)
         *err = failure;
     return rc;
@@ -408,11 +408,12 @@ static int load_pinned(const struct dcp_context *ctx, struct dcp_comm *comm,
 
     if (dcp_is_broken(rc) && step) {
         struct dcp_error why = { 0 };
-        int mended =
-            load_mended(ctx, comm, name, options, into, out, failure.message, &why);
-        if (mended && !dcp_is_broken(mended)) /* it says nothing of the step */
+        int reconstructed = load_reconstructed(ctx, comm, name, options, into, out,
+                                               failure.message, &why);
+        if (reconstructed &&
+            !dcp_is_broken(reconstructed)) /* it says nothing of the step */
             failure = why;
-        rc = mended && dcp_is_broken(mended) ? rc : mended;
+        rc = reconstructed && dcp_is_broken(reconstructed) ? rc : reconstructed;
     }
     if (rc && err)
         *err = failure;
@@ -477,8 +478,8 @@ int dcp_load(const struct dcp_context *ctx, const struct dcp_load_options *optio
                 first = failure;
             if (!dcp_is_broken(rc) || options->step >= 0 || step.step < 0)
                 break;
-            /* Damaged, or it cannot be read: the one before it, and that is told. */
-            dcp_log_write(ctx->log, DCP_LOG_WARN, "%s was passed over: %s", step.name,
+            /* Corrupt, or it cannot be read: the one before it, and that is told. */
+            dcp_log_write(ctx->log, DCP_LOG_WARN, "%s was skipped: %s", step.name,
                           failure.message);
             below = step.step;
         }

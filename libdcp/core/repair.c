@@ -1,4 +1,4 @@
-/* repair: what is lost or damaged of a step is written again beside it, proved, and put
+/* repair: what is lost or corrupt of a step is written again beside it, proved, and put
  * in its place file by file. Until then nothing of the step is touched, so that a repair
  * that is interrupted can be begun again. */
 #include "base/hash.h"
@@ -6,7 +6,7 @@
 #include "base/pool.h"
 #include "base/str.h"
 #include "core/parity/code.h"
-#include "core/parity/mend.h"
+#include "core/parity/reconstruction.h"
 #include "core/run/leftover.h"
 #include "core/run/pin.h"
 #include "core/run/steps.h"
@@ -36,7 +36,7 @@ struct repair {
     const char *step;
     char *prefix, *tmp;          /* "step-…/", ".tmp-repair-step-…" */
     struct dcp_store_file *held; /* tmp, while it is written */
-    struct dcp_mend *mend;
+    struct dcp_reconstruction *rebuilt;
     const struct dcp_parity *parity;
     struct target *targets; /* columns' files, then parity files, then the manifest */
     size_t n_targets;
@@ -82,7 +82,7 @@ static int report(struct repair *r, uint64_t n, struct dcp_error *err)
 /* -- what is wrong ------------------------------------------------------------------- */
 
 static int write_stripe(struct repair *r, uint64_t stripe,
-                        const struct dcp_mend_stripe *at, struct dcp_error *err)
+                        const struct dcp_reconstruction_stripe *at, struct dcp_error *err)
 {
     const struct dcp_parity_group *g = &r->parity->groups[r->group];
     unsigned char trailer[(DCP_ERASURE_MAX_UNITS + 1) * sizeof(uint64_t)];
@@ -114,7 +114,8 @@ static int write_stripe(struct repair *r, uint64_t stripe,
     return DCP_OK;
 }
 
-static void count_bad(struct repair *r, uint64_t stripe, const struct dcp_mend_stripe *at)
+static void count_bad(struct repair *r, uint64_t stripe,
+                      const struct dcp_reconstruction_stripe *at)
 {
     const struct dcp_parity_group *g = &r->parity->groups[r->group];
     uint64_t unit;
@@ -135,11 +136,11 @@ static int stripe_job(void *arg, int worker, size_t stripe, struct dcp_error *er
 {
     struct repair *r = arg;
     const struct dcp_parity_group *g = &r->parity->groups[r->group];
-    struct dcp_mend_stripe at;
+    struct dcp_reconstruction_stripe at;
 
     for (int i = 0; i < g->n + r->parity->rows; i++)
         at.units[i] = r->scratch[worker] + (size_t)i * DCP_PARITY_UNIT;
-    DCP_TRY(dcp_mend_stripe(r->mend, r->group, stripe, &at, err));
+    DCP_TRY(dcp_reconstruction_stripe(r->rebuilt, r->group, stripe, &at, err));
     if (!at.proved)
         r->unproved = true;
     if (r->writing)
@@ -190,13 +191,13 @@ static int decide(struct repair *r, struct dcp_error *err)
         if (!rc && target->file)
             target->bad |= is_dir || size != target->file->size_bytes;
         else if (!rc && target != manifest_target(r))
-            rc = dcp_parity_check_ends(r->mend, r->store, r->prefix, target->group,
+            rc = dcp_parity_check_ends(r->rebuilt, r->store, r->prefix, target->group,
                                        target->row);
         if (rc == DCP_E_MEMORY)
             return dcp_error_memory(err, "a repair");
         target->bad |= rc != DCP_OK;
     }
-    dcp_mend_manifest(r->mend, &n, &intact);
+    dcp_reconstruction_manifest(r->rebuilt, &n, &intact);
     manifest_target(r)->bad = !intact;
     return DCP_OK;
 }
@@ -210,7 +211,7 @@ static uint64_t size_of(const struct repair *r, const struct target *target)
 
     if (target->file)
         return target->file->size_bytes;
-    dcp_mend_manifest(r->mend, &n, &intact);
+    dcp_reconstruction_manifest(r->rebuilt, &n, &intact);
     return target == manifest_target(r) ? n : dcp_parity_bytes(r->parity, target->group);
 }
 
@@ -219,7 +220,7 @@ static int begin_file(struct repair *r, struct target *target, struct dcp_error 
     DCP_CLEANUP_FREE char *path = dcp_str_join(r->tmp, "/", name_of(target));
     size_t n;
     bool intact;
-    const void *manifest = dcp_mend_manifest(r->mend, &n, &intact);
+    const void *manifest = dcp_reconstruction_manifest(r->rebuilt, &n, &intact);
     int rc = path ? r->store->ops->create(r->store->self, path, size_of(r, target),
                                           &target->out, err)
                   : dcp_error_memory(err, "a file name");
@@ -234,7 +235,7 @@ static int end_file(struct repair *r, struct target *target, struct dcp_error *e
     const struct dcp_store *store = r->store;
     size_t n;
     bool intact;
-    const void *manifest = dcp_mend_manifest(r->mend, &n, &intact);
+    const void *manifest = dcp_reconstruction_manifest(r->rebuilt, &n, &intact);
     uint64_t size = size_of(r, target);
     int rc = DCP_OK;
 
@@ -339,8 +340,8 @@ static int repair_init(struct repair *r, struct dcp_error *err)
 {
     size_t units = 0;
 
-    DCP_TRY(dcp_mend_open(r->store, r->step, &r->mend, err));
-    r->parity = dcp_mend_parity(r->mend);
+    DCP_TRY(dcp_reconstruction_open(r->store, r->step, &r->rebuilt, err));
+    r->parity = dcp_reconstruction_parity(r->rebuilt);
     r->n_targets = r->parity->n_files + dcp_parity_n_rows(r->parity) + 1;
     r->targets = dcp_mem_calloc(r->n_targets, sizeof *r->targets);
     r->prefix = dcp_str_join(r->step, r->step[0] ? "/" : "", "");
@@ -378,7 +379,7 @@ static void repair_fini(struct repair *r)
     for (int w = 0; r->scratch && w < r->n_workers; w++)
         free(r->scratch[w]);
     dcp_pool_free(r->pool);
-    dcp_mend_free(r->mend);
+    dcp_reconstruction_free(r->rebuilt);
     free(r->scratch);
     free(r->targets);
     free(r->prefix);

@@ -21,7 +21,7 @@
 #define DEFAULT_MEMORY ((uint64_t)256 << 20)
 
 struct dcp_reshard {
-    struct dcp_place *place; /* borrowed */
+    struct dcp_location *location; /* borrowed */
     struct dcp_reshard_options options;
     const struct dcp_format *format;
     bool packs; /* the files of that format become one archive */
@@ -76,8 +76,8 @@ static int count_left(struct dcp_reshard *reshard, struct dcp_error *err)
             continue;
         }
         if (!dcp_choose_selected(tensor, &reshard->options) ||
-            dcp_choose_fate(reshard->src, of_src, reshard->format, reshard->target,
-                            tensor) != DCP_FATE_REFUSED)
+            dcp_choose_disposition(reshard->src, of_src, reshard->format, reshard->target,
+                                   tensor) != DCP_DISPOSITION_UNSUPPORTED)
             continue;
         if (!reshard->facts.n_left++)
             reshard->facts.first_left = tensor->name;
@@ -178,7 +178,7 @@ static int index_source(struct dcp_reshard *reshard, struct dcp_error *err)
     reshard->src = reshard->options.source;
     if (reshard->src)
         return DCP_OK;
-    int rc = dcp_place_index(reshard->place, &reshard->own_src, err);
+    int rc = dcp_location_index(reshard->location, &reshard->own_src, err);
     reshard->src = reshard->own_src;
     return rc;
 }
@@ -200,8 +200,8 @@ static int decide(struct dcp_reshard *reshard, const char *target_path,
     reshard->format = reshard->packs ? format->packs : format;
     if (reshard->packs && options->codec != DCP_CODEC_NONE)
         return dcp_error_set(err, DCP_E_USAGE,
-                             "a target of format %s is compressed as a whole: a codec"
-                             " for its blocks does not fit",
+                             "a target of format %s is compressed as a whole: a codec "
+                             "for its blocks does not apply",
                              format->name);
     if (options->parity && !(format->flags & DCP_FORMAT_STEPS))
         return dcp_error_set(err, DCP_E_USAGE,
@@ -210,7 +210,7 @@ static int decide(struct dcp_reshard *reshard, const char *target_path,
                              format->name);
     if (options->parity < 0 || options->parity > DCP_PARITY_MAX_ROWS)
         return dcp_error_set(err, DCP_E_USAGE, "parity is 0 to %d", DCP_PARITY_MAX_ROWS);
-    int rc = dcp_destination_check(reshard->place, target_path, options->force,
+    int rc = dcp_destination_check(reshard->location, target_path, options->force,
                                    &reshard->dir, &reshard->name, err);
     if (!options->target.name)
         options->target.name = reshard->name;
@@ -233,7 +233,7 @@ static int decide(struct dcp_reshard *reshard, const char *target_path,
     return fill_facts(reshard, err);
 }
 
-int dcp_reshard_plan(struct dcp_place *place, const char *target_path,
+int dcp_reshard_plan(struct dcp_location *location, const char *target_path,
                      const struct dcp_reshard_options *options,
                      struct dcp_reshard **out_reshard, struct dcp_error *err)
 {
@@ -242,7 +242,7 @@ int dcp_reshard_plan(struct dcp_place *place, const char *target_path,
     *out_reshard = NULL;
     if (!reshard)
         return dcp_error_memory(err, "a reshard");
-    reshard->place = place;
+    reshard->location = location;
     reshard->options = *options;
     if (!reshard->options.memory_bytes)
         reshard->options.memory_bytes = DEFAULT_MEMORY;
@@ -308,23 +308,23 @@ static int write_target(struct dcp_reshard *reshard, const struct dcp_store *sto
                         const char *prefix, struct dcp_error *err)
 {
     const struct dcp_reshard_options *options = &reshard->options;
-    const struct dcp_stream_setup setup = { .source = &reshard->place->source,
-                                            .src = reshard->src,
-                                            .target = &reshard->open,
-                                            .src_tensor = reshard->src_tensor,
-                                            .plan = reshard->plan,
-                                            .overflows = reshard->overflows,
-                                            .store = store,
-                                            .prefix = prefix,
-                                            .threads = options->threads,
-                                            .memory_bytes = options->memory_bytes,
-                                            .verify = !options->no_verify,
-                                            .read_back = options->no_verify
-                                                             ? DCP_READ_BACK_NOT
-                                                             : DCP_READ_BACK_CACHE,
-                                            .parity = options->parity,
-                                            .mended = &reshard->place->damage,
-                                            .progress = options->progress };
+    const struct dcp_stream_setup setup = {
+        .source = &reshard->location->source,
+        .src = reshard->src,
+        .target = &reshard->open,
+        .src_tensor = reshard->src_tensor,
+        .plan = reshard->plan,
+        .overflows = reshard->overflows,
+        .store = store,
+        .prefix = prefix,
+        .threads = options->threads,
+        .memory_bytes = options->memory_bytes,
+        .verify = !options->no_verify,
+        .read_back = options->no_verify ? DCP_READ_BACK_NOT : DCP_READ_BACK_CACHE,
+        .parity = options->parity,
+        .reconstructed = &reshard->location->corruption,
+        .progress = options->progress
+    };
     uint64_t bytes = 0;
 
     DCP_TRY(reshard->packs ? dcp_stream_pack(&setup, reshard->name, &bytes, err)
@@ -338,7 +338,7 @@ int dcp_reshard_run(struct dcp_reshard *reshard, struct dcp_error *err)
     const struct dcp_reshard_options *options = &reshard->options;
     bool is_dir = !reshard->packs && reshard->format->flags & DCP_FORMAT_IS_DIR;
     struct dcp_store store = { 0 };
-    struct dcp_publish publish = { 0 };
+    struct dcp_publication publish = { 0 };
     char need[DCP_SIZE_CAP], room[DCP_SIZE_CAP];
     int rc = DCP_OK;
 

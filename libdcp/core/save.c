@@ -11,8 +11,8 @@
  * the pools of all ranks read back what was written, each a share of the stripes, and
  * write their part of the parity files. They agree, and tell the sums of what they read.
  *
- * PUBLISHING: the pool of rank 0 takes fingerprints, makes the companion and the
- * manifest, renames, and prunes. When it is done they agree: the step is whole and
+ * PUBLISHING: the pool of rank 0 takes fingerprints, makes the consolidated export and
+ * the manifest, renames, and prunes. When it is done they agree: the step is complete and
  * durable on all ranks. */
 #include "base/clock.h"
 #include "base/mem.h"
@@ -70,7 +70,7 @@ int dcp_saver_new(const struct dcp_context *ctx, struct dcp_saver **out_saver,
     saver->comm = ctx->comm ? ctx->comm : &saver->self_comm;
     dcp_device_host(&saver->host);
     saver->device = ctx->device ? ctx->device : &saver->host;
-    saver->flags = malloc((size_t)saver->comm->world);
+    saver->flags = malloc((size_t)saver->comm->world_size);
     int rc = saver->flags ? DCP_OK : dcp_error_memory(err, "a saver");
     if (!rc)
         rc = dcp_pool_new(ctx->threads > 0 ? ctx->threads : 2, &saver->pool, err);
@@ -113,8 +113,9 @@ void dcp_saver_free(struct dcp_saver *saver)
 }
 
 /* Memory pieces are handed to the writer where they lie. */
-static int feed(void *self, int worker, size_t piece, uint64_t begin, size_t n,
-                unsigned char *scratch, const unsigned char **out, struct dcp_error *err)
+static int read_callback(void *self, int worker, size_t piece, uint64_t begin, size_t n,
+                         unsigned char *scratch, const unsigned char **out,
+                         struct dcp_error *err)
 {
     struct dcp_saver *saver = self;
 
@@ -200,12 +201,13 @@ static int prepare(struct dcp_saver *saver, const struct dcp_save_options *optio
     if (!rc)
         rc = dcp_target_open_cut(&finish->target, err);
     if (!rc)
-        rc = dcp_write_new(&(struct dcp_write_setup){ .store = saver->ctx.store,
-                                                      .prefix = finish->prefix,
-                                                      .target = &finish->target,
-                                                      .read_back = finish->read_back,
-                                                      .feed = { saver, feed } },
-                           &finish->write, err);
+        rc = dcp_write_new(
+            &(struct dcp_write_setup){ .store = saver->ctx.store,
+                                       .prefix = finish->prefix,
+                                       .target = &finish->target,
+                                       .read_back = finish->read_back,
+                                       .read_callback = { saver, read_callback } },
+            &finish->write, err);
     saver->crc = dcp_mem_calloc(catalog->n_pieces, sizeof *saver->crc);
     if (!rc && !saver->crc)
         rc = dcp_error_memory(err, "a save");
@@ -222,7 +224,8 @@ static int check(const struct dcp_saver *saver, const struct dcp_save_options *o
                  struct dcp_error *err)
 {
     if (saver->phase != IDLE)
-        return dcp_error_set(err, DCP_E_USAGE, "a save is in flight: wait for it first");
+        return dcp_error_set(err, DCP_E_USAGE,
+                             "a save is in progress: wait for it first");
     if (options->step < 0)
         return dcp_error_set(err, DCP_E_USAGE, "a step cannot be negative");
     if (options->parity < 0 || options->parity > DCP_PARITY_MAX_ROWS)
@@ -273,7 +276,8 @@ static int gather_written(struct dcp_saver *saver, struct dcp_error *err)
     struct dcp_catalog *catalog = saver->finish.catalog;
     struct dcp_comm *comm = saver->comm;
     DCP_CLEANUP_BUF struct dcp_buf message = { 0 };
-    DCP_CLEANUP_FREE size_t *sizes = dcp_mem_calloc((size_t)comm->world, sizeof *sizes);
+    DCP_CLEANUP_FREE size_t *sizes =
+        dcp_mem_calloc((size_t)comm->world_size, sizeof *sizes);
     DCP_CLEANUP_FREE void *all = NULL;
     uint64_t n_mine = 0;
 
@@ -294,7 +298,7 @@ static int gather_written(struct dcp_saver *saver, struct dcp_error *err)
             dcp_comm_allgatherv(comm, message.data, message.size_bytes, &all, sizes, err);
     const unsigned char *at = all;
     bool wanted = comm->rank == 0 || saver->finish.options.parity;
-    for (int r = 0; r < comm->world && !rc && wanted; r++) {
+    for (int r = 0; r < comm->world_size && !rc && wanted; r++) {
         struct dcp_cursor in = dcp_cursor_init(at, sizes[r]);
         catalog->diverged |= dcp_cursor_u8(&in) != 0;
         for (size_t t = 0; t < catalog->n_tensors; t++)
@@ -331,7 +335,7 @@ static int describe_parity(struct dcp_saver *saver, struct dcp_error *err)
                                             .store = saver->ctx.store,
                                             .prefix = finish->prefix,
                                             .share = saver->comm->rank,
-                                            .n_shares = saver->comm->world,
+                                            .n_shares = saver->comm->world_size,
                                             .memory_bytes = PARITY_MEMORY };
     return dcp_agree(saver->comm, rc, err);
 }
@@ -342,13 +346,13 @@ static int prove_parity(struct dcp_saver *saver, struct dcp_error *err)
     const struct dcp_parity *parity = saver->finish.parity;
     struct dcp_comm *comm = saver->comm;
     size_t n = parity->n_files * sizeof *saver->sums;
-    DCP_CLEANUP_FREE uint64_t *all = dcp_mem_calloc((size_t)comm->world, n);
+    DCP_CLEANUP_FREE uint64_t *all = dcp_mem_calloc((size_t)comm->world_size, n);
     int rc = dcp_agree(comm, all ? DCP_OK : dcp_error_memory(err, "parity"), err);
 
     if (!rc)
         rc = dcp_comm_allgather(comm, saver->sums, n, all, err);
     if (!rc)
-        rc = dcp_parity_prove(parity, all, comm->world, err);
+        rc = dcp_parity_prove(parity, all, comm->world_size, err);
     return rc;
 }
 

@@ -24,7 +24,7 @@ if(BUILD_SHARED_LIBS)
 endif()
 
 add_compile_definitions(_GNU_SOURCE)
-# C++ is only the double of CUDA in tests; nvcc hands options on to the host's compiler.
+# C++ is only the fake of CUDA in tests; nvcc hands options on to the host's compiler.
 set(not_cuda "$<NOT:$<COMPILE_LANGUAGE:CUDA>>")
 add_compile_options("$<${not_cuda}:-Wall;-Wextra>"
     "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra>")

@@ -1,46 +1,46 @@
-# tests/gpu/X.c is two tests: cuda.X, everywhere, with the double of CUDA that stands in
-# tests/lib/cuda_double; gpu.X, with the toolkit, which is skipped without a GPU.
+# tests/gpu/X.c is two tests: cuda.X, everywhere, with the fake of CUDA that stands in
+# tests/lib/cuda_fake; gpu.X, with the toolkit, which is skipped without a GPU.
 
 enable_language(CXX)
 set(CMAKE_CXX_STANDARD 17)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
 
 # The trainer and the port of libdcp once more, as they are with CUDA and NCCL, but for
-# the double: its headers stand before all others, the C++ compiler takes the kernels.
-set(double_dir "${tests_dir}/lib/cuda_double")
-file(GLOB double_sources CONFIGURE_DEPENDS "${double_dir}/*.cpp" "${double_dir}/*.c")
-dcp_room_sources(double_trainer "${PROJECT_SOURCE_DIR}/trainer")
-list(FILTER double_trainer EXCLUDE REGEX "/(main|compute_module)\\.c$")
+# the fake: its headers stand before all others, the C++ compiler takes the kernels.
+set(fake_dir "${tests_dir}/lib/cuda_fake")
+file(GLOB fake_sources CONFIGURE_DEPENDS "${fake_dir}/*.cpp" "${fake_dir}/*.c")
+dcp_room_sources(fake_trainer "${PROJECT_SOURCE_DIR}/trainer")
+list(FILTER fake_trainer EXCLUDE REGEX "/(main|compute_module)\\.c$")
 if(NOT DCP_HAS_MPI)
-    list(FILTER double_trainer EXCLUDE REGEX "[_/]mpi\\.c$")
+    list(FILTER fake_trainer EXCLUDE REGEX "[_/]mpi\\.c$")
 endif()
-file(GLOB_RECURSE double_kernels CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/trainer/*.cu")
-set_source_files_properties(${double_kernels} PROPERTIES
+file(GLOB_RECURSE fake_kernels CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/trainer/*.cu")
+set_source_files_properties(${fake_kernels} PROPERTIES
     LANGUAGE CXX
     COMPILE_OPTIONS "-xc++;-D__CUDACC__;-include;cuda_runtime.h;-ffp-contract=off")
-add_library(cuda_double STATIC ${double_sources} ${double_trainer} ${double_kernels}
+add_library(cuda_fake STATIC ${fake_sources} ${fake_trainer} ${fake_kernels}
     "${PROJECT_SOURCE_DIR}/libdcp/port/device/cuda.c")
-target_include_directories(cuda_double BEFORE PUBLIC "${double_dir}")
-target_include_directories(cuda_double PRIVATE
+target_include_directories(cuda_fake BEFORE PUBLIC "${fake_dir}")
+target_include_directories(cuda_fake PRIVATE
     "${PROJECT_SOURCE_DIR}" "${PROJECT_SOURCE_DIR}/libdcp")
-target_compile_definitions(cuda_double PRIVATE
+target_compile_definitions(cuda_fake PRIVATE
     DCP_HAS_MPI=${DCP_HAS_MPI} DCP_HAS_ONEDNN=0 DCP_HAS_BLAS=0
     DCP_HAS_CUDA=1 DCP_HAS_NCCL=1 DCP_HAS_CUDNN=1)
-target_compile_options(cuda_double PRIVATE "$<$<COMPILE_LANGUAGE:C>:-fno-math-errno>")
-target_link_libraries(cuda_double PRIVATE
+target_compile_options(cuda_fake PRIVATE "$<$<COMPILE_LANGUAGE:C>:-fno-math-errno>")
+target_link_libraries(cuda_fake PRIVATE
     dcp_cli PkgConfig::jansson Threads::Threads m)
 if(DCP_HAS_MPI)
-    target_link_libraries(cuda_double PRIVATE dcp_mpi_internal MPI::MPI_C)
+    target_link_libraries(cuda_fake PRIVATE dcp_mpi_internal MPI::MPI_C)
 endif()
 if(DCP_HAS_OPENMP)
-    target_link_libraries(cuda_double PRIVATE OpenMP::OpenMP_C)
+    target_link_libraries(cuda_fake PRIVATE OpenMP::OpenMP_C)
 endif()
 
-# dcp-train on the double, for tests of the command line.
-add_executable(dcp_train_double "${PROJECT_SOURCE_DIR}/trainer/main.c")
-target_link_libraries(dcp_train_double PRIVATE
-    -Wl,--whole-archive cuda_double -Wl,--no-whole-archive dcp_cli)
-set_target_properties(dcp_train_double PROPERTIES
+# dcp-train on the fake, for tests of the command line.
+add_executable(dcp_train_fake "${PROJECT_SOURCE_DIR}/trainer/main.c")
+target_link_libraries(dcp_train_fake PRIVATE
+    -Wl,--whole-archive cuda_fake -Wl,--no-whole-archive dcp_cli)
+set_target_properties(dcp_train_fake PROPERTIES
     RUNTIME_OUTPUT_DIRECTORY "${test_work_dir}/double" OUTPUT_NAME dcp-train)
 
 # tests/cudnn/X.c is cuda.X, with the real cuDNN and no driver of CUDA.
@@ -73,7 +73,7 @@ function(dcp_cuda_tests)
         string(REGEX REPLACE "^test_" "" stem "${stem}")
         add_executable(test_cuda_${stem} "${source}")
         target_link_libraries(test_cuda_${stem} PRIVATE
-            -Wl,--whole-archive cuda_double -Wl,--no-whole-archive test_lib)
+            -Wl,--whole-archive cuda_fake -Wl,--no-whole-archive test_lib)
         target_compile_definitions(test_cuda_${stem} PRIVATE TEST_HAS_CUDNN=1)
         set_target_properties(test_cuda_${stem} PROPERTIES
             RUNTIME_OUTPUT_DIRECTORY "${test_work_dir}")

@@ -31,11 +31,11 @@ if(cmocka_FOUND)
     target_link_libraries(test_lib PUBLIC PkgConfig::cmocka)
 endif()
 
-# dcp-train with kill points, for the tests that let a rank die.
+# dcp-train with failpoints, for the tests that let a rank die.
 add_executable(dcp_train_killable
     "${PROJECT_SOURCE_DIR}/trainer/main.c"
-    "${PROJECT_SOURCE_DIR}/trainer/run/killpoint.c")
-target_compile_definitions(dcp_train_killable PRIVATE DCP_KILLPOINTS=1)
+    "${PROJECT_SOURCE_DIR}/trainer/run/failpoint.c")
+target_compile_definitions(dcp_train_killable PRIVATE DCP_FAILPOINTS=1)
 target_link_libraries(dcp_train_killable PRIVATE trainer_objs)
 set_target_properties(dcp_train_killable PROPERTIES
     RUNTIME_OUTPUT_DIRECTORY "${test_work_dir}/killable" OUTPUT_NAME dcp-train)

@@ -52,7 +52,7 @@ FLOORS = {
         },
         {
             "write": "staging, files, and how a step is finished",
-            "verify": "what is damaged, and what is lost by it",
+            "verify": "what is corrupt, and what is lost by it",
         },
         {"sign": "who made a step"},
         {"": "the acts: save, load, reshard, repair"},

@@ -46,7 +46,7 @@ class Headers(unittest.TestCase):
         for header in sorted(headers):
             with self.subTest(header=os.path.relpath(header, ROOT)):
                 paths = [PUBLIC, os.path.join(ROOT, "libdcp"), ROOT,
-                         os.path.join(ROOT, "tests", "lib", "cuda_double")]
+                         os.path.join(ROOT, "tests", "lib", "cuda_fake")]
                 self.assertEqual(complaint(C11, f'#include "{header}"', paths), "")
 
     def test_catches(self):

@@ -48,7 +48,7 @@ BREAKS = {
         ("libdcp/include/dcp/tensor.h", "#define MAX_NDIM 8\n"),
         ("libdcp/include/dcp/tensor.h", "/* New. */\nDCP_PUBLIC int box_new(void);\n"),
     ],
-    "doors": [("inspect/ls.c", "int x = dcp_place_open(p, &place, err);\n")],
+    "doors": [("inspect/ls.c", "int x = dcp_location_open(p, &place, err);\n")],
     "tags": [
         ("formats/numpy/npy.c", 'json_t *x = json_object_get(y, "$tuple");\n'),
         ("inspect/show.c", "bool x = key[0] == '$';\n"),
@@ -60,7 +60,6 @@ BREAKS = {
         ("trainer/model.c", FUNCTION % "    int fd;\n    DCP_TRY(g(&fd));\n"
          "    DCP_TRY(h(fd));\n    close(fd);\n"),
     ],
-    "vocabulary": [("libdcp/include/dcp/tensor.h", "int dcp_chunk_size;\n")],
     "documented": [
         ("libdcp/include/dcp/tensor.h", "int x;\n\nDCP_PUBLIC int dcp_a(void);\n"),
     ],

@@ -2,7 +2,7 @@
  * state, each in turn with what the machine does at best. usage: bench_checkpoint [FOLDER
  * [GIB [RUNS]]] */
 #include "lib/bench.h"
-#include "lib/world.h"
+#include "lib/rank_threads.h"
 #include <dcp/dcp.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,7 +23,7 @@ struct setup {
     struct dcp_store store;
     int64_t step;
     double seconds; /* of rank 0 */
-    int world, failures;
+    int world_size, failures;
     bool load;
     int parity;
 };
@@ -32,11 +32,12 @@ static const enum dcp_role roles[N_KINDS] = { DCP_ROLE_MODEL, DCP_ROLE_MASTER,
                                               DCP_ROLE_EXP_AVG, DCP_ROLE_EXP_AVG_SQ };
 
 /* zero3 cut by hand: rank r of RANKS holds rows r*128 .. (r+1)*128 as a flat range. */
-static struct dcp_local *locals_of(struct setup *s, int world, int rank,
-                                   int64_t (*shape)[2], char (*names)[64])
+static struct dcp_local_tensor *locals_of(struct setup *s, int world_size, int rank,
+                                          int64_t (*shape)[2], char (*names)[64])
 {
-    struct dcp_local *locals = calloc((size_t)(s->n_params * N_KINDS), sizeof *locals);
-    int64_t part = ROWS * s->cols / world;
+    struct dcp_local_tensor *locals =
+        calloc((size_t)(s->n_params * N_KINDS), sizeof *locals);
+    int64_t part = ROWS * s->cols / world_size;
 
     *shape[0] = ROWS;
     (*shape)[1] = s->cols;
@@ -47,7 +48,7 @@ static struct dcp_local *locals_of(struct setup *s, int world, int rank,
                      param);
         else
             snprintf(names[i], 64, "h.%d.weight", param);
-        locals[i] = (struct dcp_local){
+        locals[i] = (struct dcp_local_tensor){
             .name = names[i],
             .param = names[param],
             .role = roles[kind],
@@ -68,13 +69,14 @@ static void act(void *arg, struct dcp_comm *comm)
     struct setup *s = arg;
     int64_t shape[1][2];
     char(*names)[64] = calloc((size_t)(s->n_params * N_KINDS), sizeof *names);
-    struct dcp_local *locals = locals_of(s, comm->world, comm->rank, shape, names);
+    struct dcp_local_tensor *locals =
+        locals_of(s, comm->world_size, comm->rank, shape, names);
     struct dcp_state state = { .locals = locals,
                                .n_locals = (size_t)(s->n_params * N_KINDS),
                                .layout = "zero3" };
     struct dcp_context ctx = { .comm = comm,
                                .store = &s->store,
-                               .threads = comm->world > 1 ? 1 : 2 };
+                               .threads = comm->world_size > 1 ? 1 : 2 };
     struct dcp_error err = { 0 };
     double started = bench_now();
     int rc;
@@ -103,7 +105,7 @@ static double save_s(void *arg)
     struct setup *s = arg;
     s->step++;
     s->load = false;
-    world_run(RANKS, act, s);
+    rank_threads_run(RANKS, act, s);
     return s->failures ? -1 : s->seconds;
 }
 
@@ -120,7 +122,7 @@ static double load_s(void *arg)
 {
     struct setup *s = arg;
     s->load = true;
-    world_run(RANKS, act, s);
+    rank_threads_run(RANKS, act, s);
     return s->failures ? -1 : s->seconds;
 }
 
@@ -229,7 +231,7 @@ static bool run_stall(struct setup *s, int runs)
     int64_t shape[1][2];
     char(*names)[64] = calloc((size_t)(s->n_params * N_KINDS), sizeof *names);
     struct dcp_context ctx = { .store = &s->store };
-    struct dcp_local *locals = locals_of(s, 1, 0, shape, names);
+    struct dcp_local_tensor *locals = locals_of(s, 1, 0, shape, names);
     struct dcp_error err = { 0 };
     bool met = false;
 

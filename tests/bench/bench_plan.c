@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static struct dcp_catalog *catalog_at(const char *layout, int world)
+static struct dcp_catalog *catalog_at(const char *layout, int world_size)
 {
     struct dcp_catalog *catalog;
     int64_t shape[2] = { 4096, 1024 };
@@ -23,7 +23,7 @@ static struct dcp_catalog *catalog_at(const char *layout, int world)
         if (dcp_catalog_add_tensor(catalog, &tensor, NULL, NULL))
             return NULL;
     }
-    return dcp_layout_apply(catalog, layout, world, NULL) ? NULL : catalog;
+    return dcp_layout_apply(catalog, layout, world_size, NULL) ? NULL : catalog;
 }
 
 int main(void)

@@ -26,18 +26,18 @@ damage() {
     tar --zstd -xf step.tar.zst
     diff -r step-00000300 run/step-00000300
     run -0 dcp-inspect verify step-00000300
-    [[ $output == "whole "* ]]
+    [[ $output == "complete "* ]]
 }
 
 @test "every program reads a bundle as it lies" {
     run -0 dcp-inspect step.tar.zst
     [[ ${lines[0]} == "step.tar.zst "*"native v1, saved by 4 ranks" ]]
-    [[ $output == *"whole        yes"*"resume       yes: at step 300"* ]]
+    [[ $output == *"complete     yes"*"resume       yes: at step 300"* ]]
     [[ $output != *"older steps"* ]]
     diff <(dcp-inspect ls step.tar.zst) <(dcp-inspect ls run)
     diff <(dcp-inspect stats step.tar.zst) <(dcp-inspect stats run)
     run -0 dcp-inspect verify step.tar.zst
-    [[ $output == "whole     step.tar.zst: every digest and fingerprint holds"* ]]
+    [[ $output == "complete  step.tar.zst: every digest and fingerprint holds"* ]]
     run -0 dcp-inspect diff step.tar.zst run --read
     [[ $output == "same "* ]]
     run -0 dcp-reshard step.tar.zst three --world 3 --layout dim0
@@ -69,7 +69,7 @@ damage() {
     [[ $output == *"compressed as a whole"* ]]
     run -2 dcp-reshard run x --to bundle --codec planes
     run -5 dcp-reshard run step.tar.zst
-    [[ $output == *"exists already"* ]]
+    [[ $output == *"already exists"* ]]
     run -2 dcp-reshard step.tar.zst step.tar.zst --force
     [[ $output == *"the source"*"never written"* ]]
     run -0 dcp-reshard run step.tar.zst --force --world 1
@@ -90,14 +90,14 @@ damage() {
     for archive in step.tar ustar.tar pax.tar v7.tar here.tar step2.tar.zst other.tar.zst \
         parts.tar.zst; do
         run -0 dcp-inspect verify $archive
-        [[ $output == "whole "* ]]
+        [[ $output == "complete "* ]]
         run -0 dcp-inspect diff $archive run --read
         run -0 dcp-reshard $archive "$archive.out" --world 3
         run -0 dcp-inspect diff "$archive.out" run
     done
 }
 
-@test "an archive of a run means its newest whole step" {
+@test "an archive of a run means its newest complete step" {
     tar --zstd --dereference -cf run.tar.zst run
     run -0 dcp-inspect run.tar.zst
     [[ $output == *"older steps  200 100"* ]]
@@ -114,31 +114,31 @@ damage() {
     [[ $output == "same "* ]]
 }
 
-@test "a damaged bundle is refused with a sentence" {
+@test "a corrupt bundle is refused with a sentence" {
     head -c 3000 step.tar.zst >cut.tar.zst
     run -4 dcp-inspect cut.tar.zst
-    [[ $output == *"cut.tar.zst' is cut off"* ]]
+    [[ $output == *"cut.tar.zst' is incomplete"* ]]
     tar -C run -cf step.tar step-00000300
     head -c 40000 step.tar >cut.tar
     run -4 dcp-inspect verify cut.tar
     [[ $output == *"cut.tar' is"* ]]
     damage step.tar.zst
     run -4 dcp-reshard step.tar.zst out
-    [[ $output == *"step.tar.zst' is damaged: the zstd frame at byte"* ]]
+    [[ $output == *"step.tar.zst' is corrupt: the zstd frame at byte"* ]]
     [ ! -e out ]
     damage step.tar
     run -4 dcp-inspect verify step.tar
-    [[ $output == *"step.tar'"*"damaged"* ]]
+    [[ $output == *"step.tar'"*"corrupt"* ]]
 }
 
-@test "damage behind the headers names the tensor" {
+@test "corruption behind the headers names the tensor" {
     make_safetensors big.safetensors a=600000 b=600000 c=600000
     dcp-reshard big.safetensors big.tar.zst
     damage big.tar.zst
     run -4 dcp-inspect verify big.tar.zst
-    [[ $output == *"damaged   tensor 'b'"*"not whole"* ]]
+    [[ $output == *"corrupt   tensor 'b'"*"corrupt"* ]]
     run -4 dcp-reshard big.tar.zst out --select b
-    [[ $output == *"tensor 'b' elements"*"are damaged: "*"does not decode"* ]]
+    [[ $output == *"tensor 'b' elements"*"are corrupt: "*"does not decode"* ]]
     run -0 dcp-reshard big.tar.zst out --select c
 }
 
@@ -174,5 +174,5 @@ damage() {
     [[ $stderr == *"weights from "*"/ten.tar.zst, "* ]]
     damage ten.tar.zst
     run -4 --separate-stderr train --resume ten.tar.zst --set checkpoint.dir=none
-    [[ $stderr == *"ten.tar.zst' is damaged"* ]]
+    [[ $stderr == *"ten.tar.zst' is corrupt"* ]]
 }

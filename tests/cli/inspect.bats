@@ -65,23 +65,23 @@ mask_sizes() {
               == {"model_config", "scheduler", "rng", "data", "trainer"}'
 }
 
-@test "show a run whose newest step is damaged, and one without a whole step" {
+@test "show a run whose newest step is corrupt, and one without a complete step" {
     cp -r run bad
     truncate -s -1 bad/step-00000300/*00002-of-*.safetensors
     run -0 dcp-inspect bad
     [[ ${lines[0]} == bad/step-00000200* ]]
-    [[ $output == *"not whole    step-00000300: "*00002-of* ]]
+    [[ $output == *"incomplete   step-00000300: "*00002-of* ]]
     run -0 --separate-stderr dcp-inspect bad --json
     json '[s["finite"] for s in d["steps"]] == [None, True, True]'
     run -0 --separate-stderr dcp-inspect ls bad
-    [[ $stderr == *"warning: step-00000300 is not whole"* ]]
+    [[ $stderr == *"warning: step-00000300 is incomplete"* ]]
     run -0 --separate-stderr dcp-inspect ls bad -q
     [ -z "$stderr" ]
     rm bad/step-00000[12]00/manifest.json
     run -4 --separate-stderr dcp-inspect bad
-    [[ ${lines[0]} == "bad   run folder without a whole step" ]]
-    [[ $(grep -c "not whole" <<<"$output") -eq 3 ]]
-    [[ $stderr == "dcp-inspect: no step in 'bad' is whole"* ]]
+    [[ ${lines[0]} == "bad   run folder without a complete step" ]]
+    [[ $(grep -c "incomplete" <<<"$output") -eq 3 ]]
+    [[ $stderr == "dcp-inspect: no step in 'bad' is complete"* ]]
     [[ $stderr != *"hint:"* ]] # it would name this very command
     run -4 --separate-stderr dcp-inspect ls bad
     [[ $stderr == *"hint: 'dcp-inspect bad' lists what is there"* ]]
@@ -117,17 +117,17 @@ mask_sizes() {
     size=$(stat -c %s "$shard")
     printf '\377\376' | dd of="$shard" bs=1 seek=$((size - 9)) conv=notrunc status=none
     run -4 --separate-stderr dcp-inspect verify several
-    [[ ${lines[0]} == "whole     several/step-00000300: "* ]]
-    [[ ${lines[4]} == "damaged "* && ${lines[5]} == "not whole several/step-00000100: "* ]]
-    [[ $stderr == *"'several/step-00000100' is damaged: 1 damaged place"* ]]
+    [[ ${lines[0]} == "complete  several/step-00000300: "* ]]
+    [[ ${lines[4]} == "corrupt "* && ${lines[5]} == "corrupt   several/step-00000100: "* ]]
+    [[ $stderr == *"'several/step-00000100' is corrupt: 1 corrupt range"* ]]
     run -0 dcp-inspect verify several --newest
-    [[ $output == "whole     several/step-00000300: "* && ${#lines[@]} -eq 2 ]]
+    [[ $output == "complete  several/step-00000300: "* && ${#lines[@]} -eq 2 ]]
     run -4 dcp-inspect verify several/step-* run/step-00000300 model.bin
-    [[ $(grep -c "^whole " <<<"$output") -eq 4 ]]
+    [[ $(grep -c "^complete " <<<"$output") -eq 4 ]]
     run -4 --separate-stderr dcp-inspect verify nothing several
-    [[ $stderr == *"there is no 'nothing'"*"2 checkpoints are not whole, the worst: 'several/"* ]]
+    [[ $stderr == *"there is no 'nothing'"*"2 checkpoints are incomplete, the worst: 'several/"* ]]
     run -3 --separate-stderr dcp-inspect verify run nothing
-    [[ $(grep -c "^whole " <<<"$output") -eq 3 ]]
+    [[ $(grep -c "^complete " <<<"$output") -eq 3 ]]
     run -4 --separate-stderr dcp-inspect verify several --json
     json 'd["path"] == "several/step-00000300" and d["whole"] is False
           and [s["whole"] for s in d["steps"]] == [True, True, False]
@@ -135,23 +135,23 @@ mask_sizes() {
           and d["read_bytes"] == sum(s["read_bytes"] for s in d["steps"])'
 }
 
-@test "what is cut off is damaged, wherever it is cut" {
+@test "what is incomplete is corrupt, wherever it is cut" {
     size=$(stat -c %s model.bin)
     for n in 0 3 4 20 40 70 200 $((size / 2)) $((size - 60)) $((size - 22)) $((size - 1)); do
         head -c $n model.bin >cut.bin
         run -4 dcp-inspect cut.bin
-        [[ $output == *"cut.bin'"*"may be cut off"* && $output == *"again"* ]]
+        [[ $output == *"cut.bin'"*"may be incomplete"* && $output == *"again"* ]]
     done
     size=$(stat -c %s full.safetensors)
     for n in 0 7 8 9 15 16 60 200; do
         head -c $n full.safetensors >cut.safetensors
         run -4 dcp-inspect cut.safetensors
-        [[ $output == *"cut.safetensors'"*"cut off"* && $output == *"again"* ]]
+        [[ $output == *"cut.safetensors'"*"incomplete"* && $output == *"again"* ]]
     done
     for n in 1000 $((size - 1)); do
         head -c $n full.safetensors >cut.safetensors
         run -4 dcp-inspect cut.safetensors
-        [[ $output == *"cut off"* ]]
+        [[ $output == *"incomplete"* ]]
     done
     mkdir -p below
     mv cut.safetensors below
@@ -345,13 +345,13 @@ open("odd.safetensors", "wb").write(
     run -1 dcp-inspect diff b.safetensors a.safetensors
 }
 
-@test "verify what is whole" {
+@test "verify what is complete" {
     run -0 dcp-inspect verify run --newest
     mask_sizes
-    [ "$output" = "whole     run/step-00000300: every digest and fingerprint holds
+    [ "$output" = "complete  run/step-00000300: every digest and fingerprint holds
           24 tensors, SIZE read in TIME; no holes, no overlaps" ]
     run -0 dcp-inspect verify full.safetensors
-    [[ ${lines[1]} == *"no digest proves 6 of them" ]]
+    [[ ${lines[1]} == *"6 of them have no digest" ]]
     run -0 dcp-inspect verify run --json
     json 'd["schema"] == "dcp.verify/1" and d["whole"] is True and d["damages"] == []
           and d["n_tensors"] == 24 and d["n_unproved"] == 0'
@@ -375,20 +375,20 @@ open("odd.safetensors", "wb").write(
     run -4 script -qec \
         "stty cols 80; NO_COLOR=1 dcp-inspect verify hurt80/step-00000300 2>/dev/null" /dev/null
     [ "$(tr -d '\r' <<<"$output" | wc -L)" -le 80 ]
-    [[ ${lines[0]} == "damaged   tensor"* && ${lines[1]} == "          "* ]]
+    [[ ${lines[0]} == "corrupt   tensor"* && ${lines[1]} == "          "* ]]
 }
 
-@test "verify names the damage, and every reader refuses it" {
+@test "verify names the corruption, and every reader refuses it" {
     cp -r run hurt
     file=$(echo hurt/step-00000300/*00001-of-*.safetensors)
     # the last byte of the file is the last element of the shard's last piece
     size=$(stat -c %s "$file")
     printf '\x5a' | dd of="$file" bs=1 seek=$((size - 1)) conv=notrunc status=none
     run -4 --separate-stderr dcp-inspect verify hurt --newest
-    [[ ${lines[0]} == "damaged   tensor '"*"' rows "*"block digest differs" ]]
+    [[ ${lines[0]} == "corrupt   tensor '"*"' rows "*"block digest differs" ]]
     [[ ${lines[0]} == *" in shard-00001-of-00004.safetensors ("* ]]
-    [[ ${lines[1]} == "not whole hurt/step-00000300: 1 damaged place" ]]
-    [[ $stderr == *"is damaged"*"step-00000200 is whole"* ]]
+    [[ ${lines[1]} == "corrupt   hurt/step-00000300: 1 corrupt range" ]]
+    [[ $stderr == *"is corrupt"*"step-00000200 is complete"* ]]
     run -4 --separate-stderr dcp-inspect verify hurt --json
     json 'd["whole"] is False and len(d["damages"]) == 1
           and d["damages"][0]["file"] == "shard-00001-of-00004.safetensors"
@@ -397,8 +397,8 @@ open("odd.safetensors", "wb").write(
     run -4 --separate-stderr dcp-inspect stats hurt
     [ -z "$output" ]
     [[ $stderr == *"cannot read 'hurt/step-00000300': tensor '"* ]]
-    [[ $stderr == *"'dcp-inspect verify hurt/step-00000300' lists all damage"* ]]
-    [[ $stderr == *"; step-00000200 is whole"* ]]
+    [[ $stderr == *"'dcp-inspect verify hurt/step-00000300' lists everything that is corrupt"* ]]
+    [[ $stderr == *"; step-00000200 is complete"* ]]
     run -4 dcp-inspect diff hurt run --read
     run -4 --separate-stderr dcp-inspect stats hurt --json
     output=$stderr
@@ -428,7 +428,7 @@ with open("verified.bin", "r+b") as f:
     f.write(bytes([byte[0] ^ 4]))
 PYTHON
     run -4 --separate-stderr dcp-inspect verify verified.bin
-    [[ $output == *"damaged   tensor '"*" in verified.bin "*": the CRC-32 of its record "* ]]
+    [[ $output == *"corrupt   tensor '"*" in verified.bin "*": the CRC-32 of its record "* ]]
     run -4 dcp-inspect stats verified.bin
     run -0 dcp-inspect stats verified.bin --no-verify --json
     json 'd["verified"] is False and d["n_selected"] == d["n_tensors"]'
@@ -438,7 +438,7 @@ PYTHON
     cp -r run lost
     rm lost/step-00000300/shard-*.safetensors
     run -4 --separate-stderr dcp-inspect verify lost/step-00000300
-    [[ ${lines[0]} =~ ^"damaged   shard-00000-of-0000"[0-9]".safetensors: the file is missing"$ ]]
+    [[ ${lines[0]} =~ ^"corrupt   shard-00000-of-0000"[0-9]".safetensors: the file is missing"$ ]]
     [[ ${lines[1]} =~ ^"          with it '"[^\']+"' "(all|rows|elements)" " ]]
     [[ ${lines[1]} == *" more (--json lists them)" ]]
     run -4 --separate-stderr dcp-inspect verify lost/step-00000300 --json
@@ -446,10 +446,10 @@ PYTHON
         len({x["tensor"] for x in d["damages"]}) == d["n_tensors"] + 1'
     rm lost/step-00000300/shard-*.json
     run -4 --separate-stderr dcp-inspect verify lost/step-00000300
-    [[ $output == *"damaged   no shard manifest says where these lie: '"* ]]
+    [[ $output == *"corrupt   no shard manifest says where these lie: '"* ]]
 }
 
-@test "a file that verify cannot read is one line, and no damage" {
+@test "a file that verify cannot read is one line, and no corruption" {
     rm -rf locked
     cp -r run locked
     chmod -R a+rX "$BATS_FILE_TMPDIR"
@@ -488,10 +488,10 @@ for byte in text:
 open(sys.argv[1], "wb").write(text + b',\n"digest":"%016x"}\n' % (crc ^ 2**64 - 1))
 PYTHON
     run -4 dcp-inspect verify holed
-    [[ $output == *"damaged   tensor '"*"wte.weight': elements 1536..1551 are in no piece"* ]]
+    [[ $output == *"corrupt   tensor '"*"wte.weight': elements 1536..1551 are in no piece"* ]]
 }
 
-@test "a piece without elements that is damaged has no elements" {
+@test "a piece without elements that is corrupt has no elements" {
     make_safetensors empty.safetensors x=4 none=0
     rm -rf empty
     dcp-reshard empty.safetensors empty

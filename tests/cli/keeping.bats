@@ -28,9 +28,9 @@ there() {
     rm run/step-00000300/shard-00000-of-*.json
     run -0 --separate-stderr env TZ=UTC dcp-inspect steps run
     [[ ${lines[0]} == "step  saved "*" size  ranks  state "*" marks"* ]]
-    [[ ${lines[1]} == " 300  2026-01-02 03:04 "*" not whole"* ]]
-    [[ ${lines[2]} == " 200  2026-01-02 03:04  43.1 KiB      4  whole "*" best, v1.0"* ]]
-    [[ ${lines[3]} == " 100  2026-01-02 03:04  43.1 KiB      4  whole "*" pinned"* ]]
+    [[ ${lines[1]} == " 300  2026-01-02 03:04 "*" incomplete"* ]]
+    [[ ${lines[2]} == " 200  2026-01-02 03:04  43.1 KiB      4  complete "*" best, v1.0"* ]]
+    [[ ${lines[3]} == " 100  2026-01-02 03:04  43.1 KiB      4  complete "*" pinned"* ]]
     [[ ${lines[4]} == "unfinished: 1 temporary folder" ]]
     run -0 env TZ=UTC dcp-inspect steps run --json
     json 'd["schema"] == "dcp.steps/1" and [s["step"] for s in d["steps"]] == [300, 200, 100]
@@ -50,7 +50,7 @@ there() {
     json '[s["whole"] for s in d["steps"]] == [False] * 3
           and "over the limit of 4096" in d["steps"][0]["why"]'
     run -4 --separate-stderr dcp-inspect run --limit-header 4K
-    [[ $output == *"not whole    step-00000300: "*"over the limit of 4096"* ]]
+    [[ $output == *"incomplete   step-00000300: "*"over the limit of 4096"* ]]
     [[ $output == *"older steps  none"* ]]
     run -4 dcp-inspect scan run/step-00000100 --limit-header 4K
     [[ $output == *"over the limit of 4096"* ]]
@@ -148,7 +148,7 @@ there() {
     wait
     train -q --steps 12 --set checkpoint.save_every=2 --set checkpoint.keep=2
     [ "$(there)" = "step-00000004 step-00000010 step-00000012" ]
-    # Set aside, it takes its mark along: a new step 4 is another one.
+    # Superseded, it takes its mark along: a new step 4 is another one.
     run -0 --separate-stderr train -q --resume 4 --steps 4
     train -q --steps 5 --resume never --set checkpoint.dir=other
     dcp-reshard pin other/step-00000005
@@ -168,7 +168,7 @@ there() {
     [[ $output == *"goes      .due-step-00000050 "*"note on a step that is gone"* ]]
     [[ $output == *"goes      .tmp-step-00000400 "*"unfinished"* ]]
     [[ $output == *"goes      .trash-step-00000050 "*"trash"* ]]
-    [[ $output == *"stays     step-00000150.aside  "*"--aside takes it"* ]]
+    [[ $output == *"stays     step-00000150.aside  "*"--aside removes it"* ]]
     [[ $output == *"nothing was removed yet"* ]]
     flock -o run/.dcp-lock sleep 3 &
     sleep 0.2
@@ -183,7 +183,7 @@ there() {
     [ "$(there)" = "step-00000100 step-00000200 step-00000300" ]
 }
 
-@test "gc --aside takes its own, and not what is read or kept" {
+@test "gc --aside removes its own, and not what is read or kept" {
     for name in .aside .aside-2 .aside.keep .aside-02 .aside-1; do
         cp -r run/step-00000100 "run/step-00000150$name"
     done
@@ -200,9 +200,9 @@ there() {
     for yes in '' --yes; do
         run -0 dcp-reshard gc run --aside $yes
         [[ $output == *" step-00000150.aside  "*" step-00000150.aside-2  "* ]]
-        [[ $output == *"stays     step-00000160.aside "*"(set aside; pinned or tagged)"* ]]
-        [[ $output == *"stays     step-00000170.aside "*"(set aside; pinned or tagged)"* ]]
-        [[ $output == *"stays     step-00000180.aside "*"(set aside; in use)"* ]]
+        [[ $output == *"stays     step-00000160.aside "*"(superseded; pinned or tagged)"* ]]
+        [[ $output == *"stays     step-00000170.aside "*"(superseded; pinned or tagged)"* ]]
+        [[ $output == *"stays     step-00000180.aside "*"(superseded; in use)"* ]]
         [[ $output != *keep* && $output != *-02* && $output != *aside-1* ]]
     done
     kill %1
@@ -226,7 +226,7 @@ step-00000150.aside.keep step-00000160.aside step-00000170.aside step-00000180.a
     [[ $stderr == *"cannot remove 'targets/.tmp-a/x'"* ]]
     [[ ${lines[0]} == "stays     .tmp-a  "*"(unfinished; it cannot be removed)" ]]
     [[ ${lines[1]} == "removed   .tmp-b  "*"(unfinished)" ]]
-    [[ ${lines[2]} == "stays     step-00000100.aside "*"(set aside; it cannot be removed)" ]]
+    [[ ${lines[2]} == "stays     step-00000100.aside "*"(superseded; it cannot be removed)" ]]
     # It lost its name before its files.
     [ "$(ls -A targets)" = ".tmp-a
 .trash-step-00000100.aside" ]

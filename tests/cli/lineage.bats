@@ -28,7 +28,7 @@ steps_of() {
     run=$(python3 -c 'import json, sys; print(json.loads(sys.argv[1])["lineage"]["run"])' "$output")
     rm run/step-00000008/shard-00000-of-*.json
     run -0 dcp-inspect run
-    [[ $output == *"lineage      10 ← 9 ← 8 (not whole)   run "* ]]
+    [[ $output == *"lineage      10 ← 9 ← 8 (incomplete)   run "* ]]
     run -0 dcp-inspect run/step-00000010 # which others are there is not looked at
     [[ $output == *"lineage      10 ← 9   run "* ]]
     run -0 dcp-inspect show copy --json
@@ -39,7 +39,7 @@ steps_of() {
     train -q --steps 6
     dcp-reshard run copy
     run -0 --separate-stderr train --resume copy --steps 6
-    [[ $stderr == *"step 6 is reached already"* && $stderr != *aside* ]]
+    [[ $stderr == *"step 6 has already been reached"* && $stderr != *aside* ]]
     train -q --resume 3 --steps 6 --set optimizer.params.lr=0.001
     run -0 --separate-stderr train --resume run/step-00000006.aside --steps 7 # and back
     [[ $stderr == *"is kept as 'step-00000006.aside-2'"* ]]

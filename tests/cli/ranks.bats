@@ -103,7 +103,7 @@ ranks_of() {
     status=0
     wait $pid || status=$?
     [ $status = 7 ]
-    [ "$(head -n 1 said)" = "dcp-train: what started the ranks was ended, and the ranks with it" ]
+    [ "$(head -n 1 said)" = "dcp-train: what started the ranks was killed, and the ranks with it" ]
     all_gone ranks
 }
 

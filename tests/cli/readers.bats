@@ -27,12 +27,12 @@ newest() {
     sed 's/step-0*//' run/latest
 }
 
-@test "verify of a run in training finds no damage, however slowly it reads" {
+@test "verify of a run in training finds no corruption, however slowly it reads" {
     run -0 --separate-stderr dcp-inspect verify run --rate 2M
     [ -z "$stderr" ]
-    [[ ${lines[0]} == "whole "* && $output != *damaged* ]]
+    [[ ${lines[0]} == "complete "* && $output != *corrupt* ]]
     run -0 --separate-stderr dcp-inspect verify run --newest --rate 2M
-    [[ ${lines[0]} == "whole "* && -z $stderr ]]
+    [[ ${lines[0]} == "complete "* && -z $stderr ]]
     kill -0 $trainer
     ! grep -i warning train.log
 }
@@ -51,7 +51,7 @@ newest() {
     [ -d "$pinned" ]
     [ "$(find run -maxdepth 1 -name 'step-*' | wc -l)" -le 5 ]
     wait $reader
-    [[ $(<verify.log) == "whole "* ]]
+    [[ $(<verify.log) == "complete "* ]]
     first=$(newest)
     until [ "$(newest)" -gt $((first + 3)) ]; do
         kill -0 $trainer
@@ -64,7 +64,7 @@ newest() {
 @test "show, ls, stats, diff and reshard of a run in training" {
     for i in 1 2 3 4 5 6; do
         run -0 --separate-stderr dcp-inspect run
-        [[ $output != *"not whole"* && -z $stderr ]]
+        [[ $output != *"incomplete"* && -z $stderr ]]
         run -0 --separate-stderr dcp-inspect ls run --limit 1
         [ -z "$stderr" ]
         run -0 --separate-stderr dcp-inspect stats run -t '*.bias'

@@ -64,10 +64,10 @@ sample() {
     head -c 10M /dev/zero >small/ballast 2>/dev/null || true
     run -0 --separate-stderr train --steps 60 --set checkpoint.dir=small/run \
         --set checkpoint.save_every=40 --set checkpoint.on_failure="rm $PWD/small/ballast"
-    [[ $stderr == *"warning: the metrics of step "*" are lost, training goes on: "*"No space"* ]]
+    [[ $stderr == *"warning: the metrics of step "*" are lost; training continues: "*"No space"* ]]
     [ "$(grep -c "metrics of step" <<<"$stderr")" = 1 ]
     [[ $stderr == *"warning: metrics are written again from step "*" on; those of the "* ]]
-    [[ $stderr == *"warning: 1 of 2 saves failed; the last whole step is 60"* ]]
+    [[ $stderr == *"warning: 1 of 2 saves failed; the last complete step is 60"* ]]
     python3 - <<'PYTHON'
 import json
 text = open("small/run/metrics.jsonl").read()
@@ -87,26 +87,26 @@ PYTHON
     train -q --steps 5
     block 10 15 25
     run -6 --separate-stderr train --steps 1000 --set checkpoint.fail_after=2
-    [[ $stderr == *"step 10 was not saved, training goes on: "* ]]
-    [[ $stderr == *"dcp-train: 2 saves in a row failed: 'step-00000015' exists already"* ]]
+    [[ $stderr == *"step 10 was not saved; training continues: "* ]]
+    [[ $stderr == *"dcp-train: 2 saves in a row failed: 'step-00000015' already exists"* ]]
     [[ $stderr == *"hint: checkpoint.fail_after is 2"* ]]
-    [[ $stderr == *"2 of 2 saves failed; the last whole step is 5"* ]]
+    [[ $stderr == *"2 of 2 saves failed; the last complete step is 5"* ]]
     [ "$(last_metric run step)" -lt 25 ]
     rm run/step-00000010 run/step-00000015
     # one that works in between begins the count anew
     block 15
     run -0 --separate-stderr train --steps 30 --set checkpoint.fail_after=2
-    [[ $stderr == *"2 of 5 saves failed; the last whole step is 30"* ]]
+    [[ $stderr == *"2 of 5 saves failed; the last complete step is 30"* ]]
 }
 
-@test "commands are run for saves that are whole, and for those that failed" {
+@test "commands are run for saves that are complete, and for those that failed" {
     train -q --steps 5
     block 10
     run -0 --separate-stderr train --steps 15 \
         --set checkpoint.on_save='echo "saved $DCP_STEP $DCP_PATH" >>told; exit 3' \
         --set checkpoint.on_failure='echo "failed $DCP_STEP $DCP_PATH: $DCP_MESSAGE" >>told'
     diff <(sort told) - <<END
-failed 10 $PWD/run/step-00000010: 'step-00000010' exists already in 'run'
+failed 10 $PWD/run/step-00000010: 'step-00000010' already exists in 'run'
 saved 15 $PWD/run/step-00000015
 END
     [[ $stderr == *"warning: checkpoint.on_save of step 15 ended with exit status 3"* ]]
@@ -119,7 +119,7 @@ END
         --set checkpoint.on_save='echo $$ >>pids; exec sleep 100'
     [ $(($(date +%s) - begin)) -lt 60 ]
     [[ $stderr == *"checkpoint.on_save was not run for step 45: 8 of its kind still run"* ]]
-    [[ $stderr == *"checkpoint.on_save of step 5 still runs, as process "*"left alone"* ]]
+    [[ $stderr == *"checkpoint.on_save of step 5 is still running as process "*"left alone"* ]]
     [ "$(wc -l <pids)" = 8 ]
     xargs kill <pids
 }
@@ -172,7 +172,7 @@ END
         [ "$(sample dcp_scrub_position_ratio)" = "$([ "$home" = . ] || echo 0.25)" ]
     done
     HOME=. run -2 dcp-inspect verify run --subset 1%
-    [[ $output == *"there is no HOME to remember the place in"* ]]
+    [[ $output == *"HOME is not set"* ]]
 }
 
 @test "the name of a folder that needs quoting is quoted" {

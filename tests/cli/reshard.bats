@@ -29,13 +29,13 @@ left() {
     [ "$(left)" = "./four ./one ./seven " ]
 }
 
-@test "a newest step that is damaged is passed over, and told" {
+@test "a newest step that is corrupt is passed over, and told" {
     cp -r run/. bad
     truncate -s -1 bad/step-00000300/*00002-of-*.safetensors
     run -0 --separate-stderr dcp-reshard bad two --world 2
-    [[ $stderr == *"warning: step-00000300 is not whole: "*00002-of* ]]
+    [[ $stderr == *"warning: step-00000300 is incomplete: "*00002-of* ]]
     run -0 --separate-stderr dcp-reshard export bad two.safetensors
-    [[ $stderr == *"warning: step-00000300 is not whole"* ]]
+    [[ $stderr == *"warning: step-00000300 is incomplete"* ]]
     run -0 --separate-stderr dcp-reshard bad/step-00000200 three --world 3
     [ -z "$stderr" ]
 }
@@ -149,7 +149,7 @@ left() {
     mkdir papers
     echo precious >papers/thesis.tex
     run -5 dcp-reshard run papers --force
-    [[ $output == *"is no checkpoint"*"hint: "* ]]
+    [[ $output == *"is not a checkpoint"*"hint: "* ]]
     [ "$(cat papers/thesis.tex)" = precious ]
     echo precious >thesis
     run -5 dcp-reshard run thesis --force
@@ -233,7 +233,7 @@ left() {
     run -0 dcp-reshard export run model.bin
     before=$(sha256sum model.bin)
     run -5 dcp-reshard export run model.bin --dtype fp32
-    [[ $output == *"exists already"*"--force"* ]]
+    [[ $output == *"already exists"*"--force"* ]]
     [ "$before" = "$(sha256sum model.bin)" ]
     run -0 dcp-reshard export run model.bin --dtype fp32 --force
     [ "$before" != "$(sha256sum model.bin)" ]
@@ -254,12 +254,12 @@ left() {
     [ "$before" = "$(cd mine && find . -type f -exec sha256sum {} + | sort)" ]
 }
 
-@test "a damaged source makes no target" {
+@test "a corrupt source makes no target" {
     cp -rL run hurt
     file=$(echo hurt/step-00000300/*00001-of-*.safetensors)
     printf '\x5a' | dd of="$file" bs=1 seek=$(($(stat -c %s "$file") - 1)) conv=notrunc status=none
     run -4 dcp-reshard hurt out --world 2
-    [[ $output == *"cannot reshard 'hurt/step-00000300': tensor '"*"step-00000200 is whole"* ]]
+    [[ $output == *"cannot reshard 'hurt/step-00000300': tensor '"*"step-00000200 is complete"* ]]
     run -4 dcp-reshard export hurt model.bin --only all --to torch
     [ "$(left)" = "./hurt " ]
 }
@@ -288,7 +288,7 @@ left() {
     [ -d kept ] && [ ! -e kept/deep ]
     run -6 dcp-reshard run damaged/manifest.json/x/out
     run -2 dcp-reshard run run/step-00000300/new/out
-    [[ $output == *"lies in the source"* ]]
+    [[ $output == *"is in the source"* ]]
     run -3 dcp-reshard run nowhere/../out
 }
 
@@ -302,7 +302,7 @@ on_tty() {
 @test "formats fit a terminal of 80 columns, and nothing is cut" {
     on_tty "dcp-reshard formats"
     [ "$(wc -L <<<"$output")" -le 80 ]
-    [[ $output != *…* && $output == *"digests, any"*"world and layout"*"any ranks"* ]]
+    [[ $output != *…* && $output == *"digests, any"*"world size and sharding"*"any ranks"* ]]
 }
 
 @test "a format answers to the name it had before" {

@@ -24,7 +24,7 @@ setup() {
         [[ $output == "good "*"30 % from $at % on, every block as it was written"* ]]
     done
     part one
-    [[ $output == *"10 % from 90 % on"*"the whole was read once"* ]]
+    [[ $output == *"10 % from 90 % on"*"all of it was read once"* ]]
     part one/step-00000300
     [[ $output == *"30 % from 0 % on"* ]]
     cp -r run spoiled
@@ -84,8 +84,8 @@ setup() {
     [[ $output == *"growing/step-00000300: 60 % from 0 %"* && ${#lines[@]} -eq 2 ]]
     rm growing/step-00000300/shard-00000-of-*.json
     read_newest 10%
-    [[ $output == *"growing/step-00000200: 10 % from 90 %"*"the whole was read once"* ]]
-    [[ $stderr == *"step-00000300 is not whole: "*"is missing"* ]]
+    [[ $output == *"growing/step-00000200: 10 % from 90 %"*"all of it was read once"* ]]
+    [[ $stderr == *"step-00000300 is incomplete: "*"is missing"* ]]
     python3 -c 'import json
 [(run, state)] = json.load(open("growing.json")).items()
 assert run.endswith("/growing") and len(state["steps"]) == 3, state'
@@ -133,5 +133,5 @@ assert all(len(state["steps"]) > 1 for state in states.values()), states'
     done
     echo '[]' >list.json
     run -4 dcp-inspect verify run --subset 100% --state list.json
-    [[ $output == *"'./list.json' is no file of states" && $(<list.json) = "[]" ]]
+    [[ $output == *"'./list.json' is not a scrub state file" && $(<list.json) = "[]" ]]
 }

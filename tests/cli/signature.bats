@@ -37,7 +37,7 @@ PY
     [ "$(stat -c %a me.key)" = 600 ]
     openssl pkey -in me.key -pubout | cmp - me.key.pub
     run -5 dcp-reshard keygen me.key
-    [[ $output == *"'me.key' exists already"* ]]
+    [[ $output == *"'me.key' already exists"* ]]
     mv me.key kept
     run -5 dcp-reshard keygen me.key # its public half is in the way
     [ ! -e me.key ]
@@ -72,7 +72,7 @@ assert len(json.load(sys.stdin)["signed_by"]) == 2'
     [[ $output == *"is not trusted: the step is not signed"* ]]
     dcp-reshard sign run --key me.key
     run -5 dcp-reshard verify run --key other.key.pub
-    [[ $output == *"signed by none of the trusted keys"* ]]
+    [[ $output == *"not signed by any of the trusted keys"* ]]
     dcp-reshard export run m.safetensors
     run -5 dcp-inspect --trusted-keys me.key.pub m.safetensors
     [[ $output == *"only a native step can be signed"* ]]
@@ -129,7 +129,7 @@ PY
     dcp-reshard verify run --key me.key.pub
 }
 
-@test "a damaged step is not signed, nor what is no part of a step" {
+@test "a corrupt step is not signed, nor what is no part of a step" {
     dcp-reshard run two --world 2 --parity 1
     cp -r two good
     for how in shard parity lost_parity lost_shard; do
@@ -151,8 +151,8 @@ PY
     done
     forge run/step-00000004/shard-00000-of-00001.safetensors
     run -4 dcp-reshard sign run/step-00000004 --key me.key
-    [[ $output == *"'shard-00000-of-00001.safetensors' is damaged: its digest differs"* ]]
-    [[ $output == *"'dcp-inspect verify' lists all damage"* ]]
+    [[ $output == *"'shard-00000-of-00001.safetensors' is corrupt: its digest differs"* ]]
+    [[ $output == *"'dcp-inspect verify' lists everything that is corrupt"* ]]
     touch good/notes.txt
     run -8 dcp-reshard sign good --key me.key
     [[ $output == *"'notes.txt' is no file of the step"*"move it away"* ]]
@@ -174,7 +174,7 @@ PY
         { cat good; printf '%s\n' "$how"; } >$sig
         echo "behind it: '$how'"
         run -4 dcp-reshard verify run --key me.key.pub
-        [[ $output == *"manifest.json.sig is damaged, or of another version"* ]]
+        [[ $output == *"manifest.json.sig is corrupt, or of another version"* ]]
         run -0 dcp-inspect run
         [[ $output != *"by key"* ]]
     done
@@ -240,7 +240,7 @@ PY
         "dcp-reshard tag run/step-00000004 x" "dcp-reshard pin run/step-00000004" \
         "dcp-reshard unpin run/step-00000004" "dcp-reshard keygen new.key"; do
         run -2 $verb $keys
-        [[ $output == *"checks no signature: --trusted-keys is not for it"* ]]
+        [[ $output == *"does not check signatures: --trusted-keys does not apply"* ]]
     done
     run -0 dcp-inspect steps --help
     [[ $output != *--trusted-keys* ]]

@@ -25,7 +25,7 @@ make_held() {
     make_held
     run -0 --separate-stderr train --steps 60 --set checkpoint.keep=2
     [ "$(grep -c warning: <<<"$stderr")" = 1 ]
-    [[ $stderr == *"retention could not do everything, saves go on: cannot remove \
+    [[ $stderr == *"retention could not remove everything; saves continue: cannot remove \
 'run/.trash-step-00000005/manifest.json': Operation not permitted"* ]]
     [ "$(ls -d run/step-*)" = "$(printf '%s\n' run/step-000000{55,60})" ]
     [ "$(ls run/.trash-step-00000005)" = manifest.json ] # whatever could go went

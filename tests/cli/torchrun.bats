@@ -53,7 +53,7 @@ rank() {
     done
     wait %1 || [ $? -eq 2 ]
     wait %2 || [ $? -eq 2 ]
-    grep -q -- "--ranks says 3, but 2 ranks were started" out.0
+    grep -q -- "--ranks is 3, but 2 ranks were started" out.0
 }
 
 @test "ranks that share a secret, each told in its own way; without one that is said" {
@@ -69,7 +69,7 @@ rank() {
         rank $r 2 --steps 1 --set checkpoint.dir=open &
     done
     wait %1 && wait %2
-    [ "$(grep -c 'met over TCP without a secret' out.0)" = 1 ]
+    [ "$(grep -c 'connected over TCP without a secret' out.0)" = 1 ]
     DCP_JOB_SECRET=short run -2 rank 0 2
     grep -q "the secret of the job in DCP_JOB_SECRET has 5 bytes, not 16" out.0
     grep -q "hint: make one with 'openssl rand -hex 32'" out.0

@@ -37,7 +37,7 @@ setup() {
     [[ $stderr == *"resumed step 10 (saved by 1 rank) on 1 rank in "* ]]
     same_run whole run
     run -0 --separate-stderr train
-    [[ $stderr == *"step 20 is reached already"* ]]
+    [[ $stderr == *"step 20 has already been reached"* ]]
 }
 
 @test "resumes a step by number, by path, and from another folder" {
@@ -75,7 +75,7 @@ setup() {
     train -q --steps "$(last_metric run step)" # the lease ended with its holder
 }
 
-@test "a damaged step is passed over for the one before" {
+@test "a corrupt step is passed over for the one before" {
     train -q --steps 10
     python3 - run/step-00000010 <<'PYTHON'
 import glob, os, sys
@@ -87,7 +87,7 @@ with open(shard, "r+b") as f:
     f.write(bytes([byte[0] ^ 1]))
 PYTHON
     run -0 --separate-stderr train --steps 12
-    [[ $stderr == *"step-00000010 was passed over: "*damaged* ]]
+    [[ $stderr == *"step-00000010 was skipped: "*corrupt* ]]
     [[ $stderr == *"resumed step 5 "* ]]
     dcp-inspect verify run
     dcp-inspect verify run/step-00000010
@@ -183,7 +183,7 @@ PYTHON
     dcp-reshard export run model.safetensors
     run -0 --separate-stderr train --set model.init=model.safetensors \
         --set checkpoint.dir=tuned --steps 2
-    [[ $stderr == *"no digest proves 28 of 28 tensors that were read"* ]]
+    [[ $stderr == *"28 of 28 tensors that were read have no digest"* ]]
     [[ $stderr == *"weights from "*"model.safetensors"* ]]
     dcp-reshard export run hf # a folder of links, as in the cache of Hugging Face
     mkdir links
@@ -332,12 +332,12 @@ assert json.loads(sys.argv[1])["resume_step"] == 5, sys.argv[1]' "$output"
     mkfifo pipe
     for key in data.train data.val; do
         run -2 --separate-stderr timeout -s KILL 20 dcp-train --config train.json --set $key=pipe
-        [[ $stderr == *"pipe' is a pipe, a socket or a device, no file"* ]]
+        [[ $stderr == *"pipe' is a pipe, a socket or a device, not a file"* ]]
     done
     [ ! -e run ]
 }
 
-@test "the program that is installed has no kill points" {
+@test "the program that is installed has no failpoints" {
     run -0 env DCP_TEST_KILL=0:1:step "$DCP_BIN_DIR/dcp-train" -q --config train.json --steps 2
     [ "$(grep -c DCP_TEST_KILL "$DCP_BIN_DIR/dcp-train")" = 0 ]
     DCP_TEST_KILL=0:1:step run -137 dcp-train -q --config train.json --set checkpoint.dir=two
@@ -408,7 +408,7 @@ assert json.loads(sys.argv[1])["resume_step"] == 5, sys.argv[1]' "$output"
     [[ $stderr == *"warning: step 10 diverged: "*" step 4 is resumed, the newest that did not"* ]]
     run -0 --separate-stderr train --dry-run --resume 10
     [[ $output == *"resume  run/step-00000010"* ]]
-    [[ $stderr == *"warning: what is resumed had diverged when it was saved"* ]]
+    [[ $stderr == *"warning: the resumed step had diverged when it was saved"* ]]
     for ranks in 1 2; do
         rm -rf again
         cp -r run again
@@ -421,7 +421,7 @@ assert json.loads(sys.argv[1])["resume_step"] == 5, sys.argv[1]' "$output"
     done
     # whoever names it gets it, and is told
     run -0 --separate-stderr train --steps 11 --resume 10
-    [[ $stderr == *"warning: what is resumed had diverged when it was saved"* ]]
+    [[ $stderr == *"warning: the resumed step had diverged when it was saved"* ]]
     [[ $stderr == *"resumed step 10 "* ]]
 }
 
@@ -437,6 +437,6 @@ assert json.loads(sys.argv[1])["resume_step"] == 5, sys.argv[1]' "$output"
 @test "auto goes on from a step that diverged where all did" {
     train -q --steps 5 --set optimizer.params.lr=1e30 --set checkpoint.save_every=0
     run -0 --separate-stderr train --steps 6
-    [[ $stderr == *"warning: what is resumed had diverged when it was saved"* ]]
+    [[ $stderr == *"warning: the resumed step had diverged when it was saved"* ]]
     [[ $stderr == *"resumed step 5 "* ]]
 }

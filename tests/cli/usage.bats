@@ -24,7 +24,7 @@ refused() {
     refused 2 dcp-reshard model.safetensors
     [[ $stderr == *"DST is missing"* ]]
     refused 2 dcp-inspect ls model.safetensors more
-    [[ $stderr == *"'more' is one word too many"* ]]
+    [[ $stderr == *"unexpected argument 'more'"* ]]
     refused 2 dcp-reshard formats x
 }
 
@@ -55,12 +55,12 @@ refused() {
     refused 2 dcp-inspect ls --sort siz model.safetensors
     [[ $stderr == *"did you mean '--sort size'?"* ]]
     refused 2 dcp-inspect ls model.safetensors --sort
-    [[ $stderr == *"'--sort' wants a value"* ]]
+    [[ $stderr == *"'--sort' needs a value"* ]]
     refused 2 dcp-inspect diff a b --rtol=-1
     refused 2 dcp-reshard model.safetensors out --memory 3x
     [[ $stderr == *"such as 256M"* ]]
     refused 2 dcp-reshard model.safetensors out --memory 1
-    [[ $stderr == *"'--memory' wants 8 MiB or more, not '1'"* ]]
+    [[ $stderr == *"'--memory' must be 8 MiB or more, not '1'"* ]]
     for n in 0 -1 65537 x 1.5 ''; do
         refused 2 dcp-reshard model.safetensors out "--world=$n"
     done
@@ -119,10 +119,10 @@ refused() {
     refused 2 dcp-reshard model.safetensors out.bin
     [[ $stderr == *"dcp-reshard export"* ]]
     refused 2 dcp-reshard export model.safetensors out.xyz
-    [[ $stderr == *"say --to FORMAT"* ]]
+    [[ $stderr == *"give --to FORMAT"* ]]
 }
 
-@test "worlds that disagree" {
+@test "world sizes that disagree" {
     refused 2 dcp-reshard model.safetensors out --world 4 --dp 2
     run -0 dcp-reshard model.safetensors out --world 2 --dp 2 --tp 1
 }

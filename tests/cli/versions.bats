@@ -17,7 +17,7 @@ trained = json.load(open(sys.argv[1]))
 assert len(trained) == 64 and trained.items() <= there.items()' "$old/fingerprints.json"
 }
 
-@test "a step, a DeepSpeed and a DCP folder of version 0.1.0 are whole" {
+@test "a step, a DeepSpeed and a DCP folder of version 0.1.0 are complete" {
     for form in native deepspeed dcp; do
         dcp-inspect verify "$old/$form"
     done

@@ -1,5 +1,5 @@
 #!/usr/bin/env bats
-# dcp-train on a GPU: the double of CUDA, or with DCP_CUDA_TRAIN=build/bin a real one. Ranks
+# dcp-train on a GPU: the fake of CUDA, or with DCP_CUDA_TRAIN=build/bin a real one. Ranks
 # share it: what NCCL does is in tests/gpu.
 
 load ../lib/train

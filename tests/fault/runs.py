@@ -298,7 +298,7 @@ class Run:
     # -- what must hold, always --
 
     def check(self, damaged=False):
-        """None, or what is wrong. `damaged`: parity is at work, files may be."""
+        """None, or what is wrong. `corrupt`: parity is at work, files may be."""
         found = self.tool("dcp-inspect", "--json", "root/run")
         if found.returncode:
             if not self.acked and found.returncode in (3, 8) and not self.step_names():

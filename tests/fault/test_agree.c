@@ -4,9 +4,9 @@
 #include "base/hash.h"
 #include "lib/acts.h"
 #include "lib/must.h"
+#include "lib/rank_threads.h"
 #include "lib/sample.h"
 #include "lib/step_files.h"
-#include "lib/world.h"
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -17,7 +17,7 @@
 #include <cmocka.h>
 #include <dcp/dcp.h>
 
-enum { WORLD = 2, TIMEOUT_MS = 3000, MOST_PADDING = 8192 };
+enum { WORLD_SIZE = 2, TIMEOUT_MS = 3000, MOST_PADDING = 8192 };
 
 /* --- an allocation of one thread that fails --- */
 
@@ -112,8 +112,8 @@ struct run {
     long at;                      /* the n-th (from 1) */
     bool done;                    /* it has failed */
     size_t padding;               /* bytes of an object */
-    int codes[WORLD];
-    struct witness witnesses[WORLD];
+    int codes[WORLD_SIZE];
+    struct witness witnesses[WORLD_SIZE];
 };
 
 static void act(void *arg, struct dcp_comm *comm)
@@ -121,7 +121,7 @@ static void act(void *arg, struct dcp_comm *comm)
     struct run *run = arg;
     int rank = comm->rank;
     struct witness *witness = &run->witnesses[rank];
-    struct dcp_comm wrapped = { &ops, witness, rank, comm->world, TIMEOUT_MS };
+    struct dcp_comm wrapped = { &ops, witness, rank, comm->world_size, TIMEOUT_MS };
     struct dcp_context ctx = { .comm = &wrapped, .store = run->store, .threads = 1 };
     struct dcp_save_options save = { .step = 1,
                                      .parity = run->parity,
@@ -131,7 +131,7 @@ static void act(void *arg, struct dcp_comm *comm)
     struct sample sample;
 
     *witness = (struct witness){ .comm = comm };
-    sample_make_first(&sample, run->n_tensors, "dim0", WORLD, rank, !run->load, 7);
+    sample_make_first(&sample, run->n_tensors, "dim0", WORLD_SIZE, rank, !run->load, 7);
     if (run->padding)
         sample.objects[0] = (struct dcp_object){ .name = "padding",
                                                  .kind = DCP_OBJECT_BYTES,
@@ -157,7 +157,7 @@ static bool try(struct run *run)
         assert_int_equal(dcp_store_mem(&fresh, NULL), 0);
         run->store = &fresh;
     }
-    world_run(WORLD, act, run);
+    rank_threads_run(WORLD_SIZE, act, run);
     run->store = store;
     dcp_store_free(&fresh);
     const struct witness *first = &run->witnesses[0], *second = &run->witnesses[1];
@@ -175,7 +175,7 @@ static void each(struct run *run)
 {
     if (!OWN_MALLOC)
         return;
-    for (run->fails = 0; run->fails < WORLD; run->fails++) {
+    for (run->fails = 0; run->fails < WORLD_SIZE; run->fails++) {
         for (run->at = 1; try(run);)
             run->at++;
         assert_true(run->at > 10);
@@ -212,7 +212,7 @@ static void loads(void **state)
 
     (void)state;
     assert_int_equal(dcp_store_mem(&store, NULL), 0);
-    world_run(WORLD, act, &run);
+    rank_threads_run(WORLD_SIZE, act, &run);
     assert_int_equal(run.codes[0], 0);
     run.load = true;
     each(&run);

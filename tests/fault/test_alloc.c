@@ -8,8 +8,8 @@
 #include "base/fs.h"
 #include "cli/source.h"
 #include "lib/acts.h"
+#include "lib/rank_threads.h"
 #include "lib/sample.h"
-#include "lib/world.h"
 #include <errno.h>
 #include <jansson.h>
 #include <pthread.h>
@@ -170,9 +170,9 @@ static void fail_each(void (*act)(void), long least, long stride)
 
 /* --- what the acts work with --- */
 
-static struct sample samples[2]; /* of a world of two, */
+static struct sample samples[2]; /* of two ranks, */
 static struct sample one;        /* and of one */
-static struct dcp_store store;   /* with whole steps 1 and 2 of world 2 */
+static struct dcp_store store;   /* with complete steps 1 and 2 of world size 2 */
 static char folder[256], source[300], target[300], bundle[300];
 
 static void prepare(void)
@@ -180,7 +180,7 @@ static void prepare(void)
     struct dcp_store dir;
     struct acts acts = { .store = &store,
                          .layout = "zero3",
-                         .world = 2,
+                         .world_size = 2,
                          .step = 1,
                          .salt = 1,
                          .small = true };
@@ -214,13 +214,12 @@ static void clean_up(void)
 
 /* --- acts --- */
 
-static void save_one(enum dcp_codec codec, const struct dcp_companion *companion,
-                     int parity)
+static void save_one(enum dcp_codec codec, const struct dcp_export *second, int parity)
 {
     struct dcp_store fresh;
     struct dcp_context ctx = { .store = &fresh, .threads = 1 };
     struct dcp_save_options options = {
-        .step = 3, .keep = 2, .codec = codec, .parity = parity, .companion = companion
+        .step = 3, .keep = 2, .codec = codec, .parity = parity, .consolidated = second
     };
     struct dcp_step step;
 
@@ -242,9 +241,8 @@ static void save_plainly(void)
 
 static void save_with_all(void)
 {
-    static const struct dcp_companion companion = { "pytorch_model.bin", "torch",
-                                                    DCP_BF16 };
-    save_one(DCP_CODEC_PLANES, &companion, 2);
+    static const struct dcp_export second = { "pytorch_model.bin", "torch", DCP_BF16 };
+    save_one(DCP_CODEC_PLANES, &second, 2);
 }
 
 /* A lack of memory says nothing of the step: there is no fall-back to an older one. */
@@ -278,7 +276,7 @@ static void look(void)
     rc = dcp_steps(&store, &steps, &n, NULL, NULL);
     assert_true(rc == DCP_OK || rc == DCP_E_MEMORY);
     if (!rc)
-        assert_true(n == 2 && (steps[0].whole || steps[0].why.code == DCP_E_MEMORY));
+        assert_true(n == 2 && (steps[0].complete || steps[0].why.code == DCP_E_MEMORY));
     free(steps);
     rc = dcp_verify(&native, &(struct dcp_verify_options){ .threads = 1 }, NULL, NULL);
     assert_true(rc == DCP_OK || rc == DCP_E_MEMORY);
@@ -301,7 +299,7 @@ static void index_native(void)
 
 /* A step of which parity gives what is lost: found, loaded, verified, repaired, or there
  * was no memory for it. */
-static void mend_here(void)
+static void reconstruct_here(void)
 {
     static const char *const lost[] = {
         "step-00000001/manifest.json", "step-00000001/shard-00000-of-00001.safetensors"
@@ -355,30 +353,30 @@ static void prune_here(void)
 
 static void reshard_to(const char *format)
 {
-    struct dcp_reshard_options options = { .world = format ? 0 : 3,
+    struct dcp_reshard_options options = { .world_size = format ? 0 : 3,
                                            .format = format,
                                            .dtype = DCP_BF16,
                                            .only = DCP_ONLY_MODEL,
                                            .threads = 1 };
-    struct dcp_place place;
+    struct dcp_location location;
     struct dcp_reshard *job;
 
     if (dcp_fs_exists(target))
         acts_folder_remove(target);
     arm();
-    int rc = dcp_place_open(source, &place, NULL);
+    int rc = dcp_location_open(source, &location, NULL);
     if (rc ==
         DCP_E_UNSUPPORTED) { /* a format that could not look says that it is not it */
         disarm();
         return;
     }
     if (!rc) {
-        rc = dcp_reshard_plan(&place, target, &options, &job, NULL);
+        rc = dcp_reshard_plan(&location, target, &options, &job, NULL);
         if (!rc) {
             rc = dcp_reshard_run(job, NULL);
             dcp_reshard_free(job);
         }
-        dcp_place_close(&place);
+        dcp_location_close(&location);
     }
     disarm();
     assert_true(rc == DCP_OK || rc == DCP_E_MEMORY);
@@ -402,18 +400,18 @@ static void pack(void)
 
 static void unpack(void)
 {
-    struct dcp_place place;
+    struct dcp_location location;
     struct dcp_catalog *catalog = NULL;
 
     arm();
-    int rc = dcp_place_open(bundle, &place, NULL);
+    int rc = dcp_location_open(bundle, &location, NULL);
     if (!rc) {
-        rc = dcp_place_index(&place, &catalog, NULL);
+        rc = dcp_location_index(&location, &catalog, NULL);
         if (!rc)
-            rc = dcp_verify(&place.source, &(struct dcp_verify_options){ .threads = 1 },
-                            NULL, NULL);
+            rc = dcp_verify(&location.source,
+                            &(struct dcp_verify_options){ .threads = 1 }, NULL, NULL);
         dcp_catalog_free(catalog);
-        dcp_place_close(&place);
+        dcp_location_close(&location);
     }
     disarm();
     assert_true(rc == DCP_OK || rc == DCP_E_MEMORY || rc == DCP_E_UNSUPPORTED);
@@ -423,11 +421,11 @@ static void unpack(void)
 static void look_for_near(void)
 {
     struct dcp_main m = { 0 };
-    struct dcp_place place;
+    struct dcp_location location;
     struct dcp_error err = { 0 };
 
     arm();
-    int rc = dcp_source_open(&m, "sorce", &place, &err);
+    int rc = dcp_source_open(&m, "sorce", &location, &err);
     disarm();
     assert_true(rc == DCP_E_NOT_FOUND || rc == DCP_E_MEMORY);
     if (!wanted)
@@ -495,7 +493,7 @@ static void run_two(bool load)
     assert_int_equal(dcp_store_mem(&fresh, NULL), 0);
     assert_int_equal(pthread_barrier_init(&pair.ready, NULL, 2), 0);
     pair.store = load ? &store : &fresh;
-    world_run(2, rank_of_two, &pair);
+    rank_threads_run(2, rank_of_two, &pair);
     for (int r = 0; r < 2; r++) {
         int rc = pair.codes[r];
         assert_true(rc == DCP_OK || rc == DCP_E_MEMORY || rc == DCP_E_COMM);
@@ -537,7 +535,7 @@ static void looks(void **state)
     fail_each(look, 80, 5);
     fail_each(index_native, 30, 1);
     fail_each(prune_here, 30, 3);
-    fail_each(mend_here, 100, 7);
+    fail_each(reconstruct_here, 100, 7);
     fail_each(mark_here, 5, 1);
 }
 

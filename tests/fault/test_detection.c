@@ -3,7 +3,7 @@
  * refuses or takes the step before. */
 #include "base/clock.h"
 #include "base/hash.h"
-#include "core/parity/mend.h"
+#include "core/parity/reconstruction.h"
 #include "lib/acts.h"
 #include "lib/sample.h"
 #include "lib/step_files.h"
@@ -17,7 +17,7 @@
 #include <cmocka.h>
 #include <dcp/dcp.h>
 
-#define WORLD 3
+#define WORLD_SIZE 3
 #define STEP "step-00000002"
 
 static bool whole_campaign;  /* --long */
@@ -35,10 +35,11 @@ static struct run *make_run(enum dcp_codec codec, int parity)
 {
     struct run *run = calloc(1, sizeof *run);
     struct acts acts = {
-        .layout = "dim0", .world = WORLD, .small = true, .codec = codec
+        .layout = "dim0", .world_size = WORLD_SIZE, .small = true, .codec = codec
     };
-    const struct dcp_companion companion = { "pytorch_model.bin", "torch", -1 };
-    const struct dcp_save_options more = { .companion = &companion, .parity = parity };
+    const struct dcp_export consolidated = { "pytorch_model.bin", "torch", -1 };
+    const struct dcp_save_options more = { .consolidated = &consolidated,
+                                           .parity = parity };
 
     assert_non_null(run);
     assert_int_equal(dcp_store_mem(&run->store, NULL), 0);
@@ -50,7 +51,7 @@ static struct run *make_run(enum dcp_codec codec, int parity)
         assert_int_equal(acts_save(&acts), 0);
     }
     step_files_read(&run->files, &run->store, STEP);
-    assert_int_equal(run->files.n, 2 * WORLD + 2 + parity);
+    assert_int_equal(run->files.n, 2 * WORLD_SIZE + 2 + parity);
     return run;
 }
 
@@ -65,30 +66,30 @@ static void free_run(struct run *run)
 
 struct report {
     size_t n, n_ranges; /* that name a tensor and some of its elements */
-    struct dcp_damage last;
+    struct dcp_finding last;
     char file[80], tensor[80];
 };
 
-static void hear(void *self, const struct dcp_damage *damage)
+static void hear(void *self, const struct dcp_finding *finding)
 {
     struct report *report = self;
 
     report->n++;
     report->n_ranges +=
-        damage->tensor && damage->begin >= 0 && damage->begin < damage->end;
-    if (report->file[0] && !damage->file)
+        finding->tensor && finding->begin >= 0 && finding->begin < finding->end;
+    if (report->file[0] && !finding->file)
         return;
-    report->last = *damage;
-    snprintf(report->file, sizeof report->file, "%s", damage->file ? damage->file : "");
+    report->last = *finding;
+    snprintf(report->file, sizeof report->file, "%s", finding->file ? finding->file : "");
     snprintf(report->tensor, sizeof report->tensor, "%s",
-             damage->tensor ? damage->tensor : "");
+             finding->tensor ? finding->tensor : "");
 }
 
 /* Verify says no, naming the file in its report or in its sentence. */
 static struct report check_verify(struct run *run, const char *file)
 {
     struct report report = { 0 };
-    const struct dcp_verify_options options = { .damage = hear,
+    const struct dcp_verify_options options = { .finding = hear,
                                                 .self = &report,
                                                 .threads = 1 };
     const struct dcp_source source = { &run->store, STEP, true };
@@ -108,7 +109,7 @@ static int64_t check_load(struct run *run)
 {
     struct acts acts = { .store = &run->store,
                          .layout = "zero3",
-                         .world = 1,
+                         .world_size = 1,
                          .step = -1,
                          .salt = 2,
                          .small = true };
@@ -188,11 +189,11 @@ static void every_bit_of_parity(void **state)
     (void)state;
     struct run *run = make_run(DCP_CODEC_NONE, 1);
     size_t f = step_files_find(&run->files, "parity-00000-of-00001.bin");
-    struct dcp_mend *mend;
+    struct dcp_reconstruction *rebuilt;
     size_t n_flips = 0;
 
-    assert_int_equal(dcp_mend_open(&run->store, STEP, &mend, NULL), 0);
-    const struct dcp_parity *parity = dcp_mend_parity(mend);
+    assert_int_equal(dcp_reconstruction_open(&run->store, STEP, &rebuilt, NULL), 0);
+    const struct dcp_parity *parity = dcp_reconstruction_parity(rebuilt);
     size_t head = parity->head_bytes, end = dcp_parity_bytes(parity, 0);
     n_flips += flip_bytes(run, f, 0, head, 1, 2);
     for (uint64_t s = 0; s < parity->groups[0].n_stripes; s++) {
@@ -200,7 +201,7 @@ static void every_bit_of_parity(void **state)
         n_flips += flip_bytes(run, f, at, at + parity->groups[0].trailer_bytes, 16, 2);
     }
     n_flips += flip_bytes(run, f, end, run->files.files[f].n, 1, 2);
-    dcp_mend_free(mend);
+    dcp_reconstruction_free(rebuilt);
     assert_true(n_flips > 100);
     free_run(run);
 }
@@ -343,7 +344,8 @@ static void exchanged_files(void **state)
             step_files_put(&run->files, run->files.files[g].name,
                            run->files.files[f].data, run->files.files[f].n);
             struct report report = { 0 };
-            const struct dcp_verify_options options = { .damage = hear, .self = &report };
+            const struct dcp_verify_options options = { .finding = hear,
+                                                        .self = &report };
             const struct dcp_source source = { &run->store, STEP, true };
             assert_int_equal(dcp_verify(&source, &options, NULL, NULL), DCP_E_CORRUPT);
             check_load(run);
@@ -377,8 +379,8 @@ static void stale_files(void **state)
             check_verify(run, run->files.files[f].name);
         }
         /* The second file is no part of the state. */
-        bool companion = !strcmp(run->files.files[f].name, "pytorch_model.bin");
-        assert_int_equal(check_load(run), companion ? 2 : 1);
+        bool consolidated = !strcmp(run->files.files[f].name, "pytorch_model.bin");
+        assert_int_equal(check_load(run), consolidated ? 2 : 1);
         step_files_restore(&run->files, f);
     }
     free_run(run);
@@ -416,7 +418,7 @@ static void another_fingerprint(void **state)
     memcpy(text + n - 31, digest, 30);
     step_files_restore(&run->files, f);
     struct report report = { 0 };
-    const struct dcp_verify_options options = { .damage = hear, .self = &report };
+    const struct dcp_verify_options options = { .finding = hear, .self = &report };
     const struct dcp_source source = { &run->store, STEP, true };
     assert_int_equal(dcp_verify(&source, &options, NULL, NULL), DCP_E_CORRUPT);
     assert_int_equal(report.n, 1);

@@ -209,7 +209,7 @@ static void wrong_reads_of_a_save(void **state)
         struct dcp_store wrong = wrap(&store);
         struct acts acts = { .store = &wrong,
                              .layout = "dim0",
-                             .world = 2,
+                             .world_size = 2,
                              .step = 1,
                              .more = &more,
                              .small = true };
@@ -238,7 +238,7 @@ static void wrong_copies_of_a_reshard(void **state)
 {
     const struct reshard_folder *folder = *state;
     struct dcp_reshard_options options = {
-        .world = 3, .layout = "zero1", .dtype = -1, .threads = 1
+        .world_size = 3, .layout = "zero1", .dtype = -1, .threads = 1
     };
     long at = 0, refused = 0;
 

@@ -28,7 +28,7 @@ static struct step *make_step(enum dcp_codec codec)
     struct step *step = calloc(1, sizeof *step);
     static float a[6] = { 1, 2, 3, 4, 5, 6 }, b[6] = { 7, 8, 9, 10, 11, 12 };
     static const int64_t shape[2] = { 2, 3 };
-    const struct dcp_local locals[] = {
+    const struct dcp_local_tensor locals[] = {
         { .name = "a.weight", .dtype = DCP_F32, .ndim = 2, .shape = shape, .data = a },
         { .name = "b.weight", .dtype = DCP_F32, .ndim = 2, .shape = shape, .data = b },
     };
@@ -85,15 +85,15 @@ struct report {
     char file[80], tensor[80], what[160];
 };
 
-static void hear(void *self, const struct dcp_damage *damage)
+static void hear(void *self, const struct dcp_finding *finding)
 {
     struct report *report = self;
 
     report->n++;
-    snprintf(report->file, sizeof report->file, "%s", damage->file ? damage->file : "");
+    snprintf(report->file, sizeof report->file, "%s", finding->file ? finding->file : "");
     snprintf(report->tensor, sizeof report->tensor, "%s",
-             damage->tensor ? damage->tensor : "");
-    snprintf(report->what, sizeof report->what, "%s", damage->what);
+             finding->tensor ? finding->tensor : "");
+    snprintf(report->what, sizeof report->what, "%s", finding->what);
 }
 
 static int verify(struct step *step, double to, struct report *report,
@@ -101,7 +101,7 @@ static int verify(struct step *step, double to, struct report *report,
 {
     const struct dcp_source source = { &step->store, STEP, true };
     const struct dcp_verify_options options = {
-        .damage = hear, .self = report, .threads = 1, .to = to
+        .finding = hear, .self = report, .threads = 1, .to = to
     };
 
     *report = (struct report){ 0 };
@@ -293,8 +293,9 @@ static void numbers_of_steps(void **state)
         snprintf(to, sizeof to, "\"step\":%d%s", number, rest);
         make_change(step, MANIFEST, from, to);
         assert_int_equal(verify(step, 0, &report, &err), DCP_E_CORRUPT);
-        assert_non_null(strstr(err.message, number < -1 ? "as the number of the step"
-                                                        : "another step, rank or world"));
+        assert_non_null(strstr(err.message, number < -1
+                                                ? "as the number of the step"
+                                                : "another step, rank or world size"));
         free_step(step);
     }
 }

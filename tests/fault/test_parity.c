@@ -1,4 +1,4 @@
-/* Promise d: with parity k + m any m lost or damaged shards are rebuilt bit for bit, by
+/* Promise d: with parity k + m any m lost or corrupt shards are rebuilt bit for bit, by
  * repair in their folder and by load in memory; with more lost nothing is changed. */
 #include "base/bytes.h"
 #include "base/mem.h"
@@ -19,7 +19,7 @@
 enum { UNIT = 65536, MAX_MEMBERS = 24, MAX_RANGES = 128 };
 
 static const struct kind {
-    int world, rows;
+    int world_size, rows;
     enum dcp_codec codec;
 } kinds[] = {
     { 8, 2, DCP_CODEC_NONE }, { 1, 2, DCP_CODEC_NONE },   { 2, 1, DCP_CODEC_PLANES },
@@ -27,7 +27,7 @@ static const struct kind {
 };
 enum { N_KINDS = sizeof kinds / sizeof kinds[0] };
 
-/* Steps 1 and 2 of a run; step 2 is what gets damaged. */
+/* Steps 1 and 2 of a run; step 2 is what gets corrupt. */
 struct run {
     struct kind kind;
     struct dcp_store store;
@@ -39,7 +39,7 @@ static void make_run(struct run *run, const struct kind *kind)
     const struct dcp_save_options more = { .parity = kind->rows };
     struct acts acts = { .store = &run->store,
                          .layout = "zero3",
-                         .world = kind->world,
+                         .world_size = kind->world_size,
                          .codec = kind->codec,
                          .more = &more };
 
@@ -50,7 +50,7 @@ static void make_run(struct run *run, const struct kind *kind)
         assert_int_equal(acts_save(&acts), 0);
     }
     step_files_read(&run->files, &run->store, STEP);
-    assert_int_equal(run->files.n, 2 * kind->world + kind->rows + 1);
+    assert_int_equal(run->files.n, 2 * kind->world_size + kind->rows + 1);
 }
 
 static void free_run(struct run *run)
@@ -63,21 +63,21 @@ static void free_run(struct run *run)
 
 static int n_members(const struct run *run)
 {
-    return run->kind.world + run->kind.rows + 1;
+    return run->kind.world_size + run->kind.rows + 1;
 }
 
 /* Names of the files of a member; one or two. */
 static int member_files(const struct run *run, int member, char out[2][80])
 {
-    int world = run->kind.world, rows = run->kind.rows;
+    int world_size = run->kind.world_size, rows = run->kind.rows;
 
-    if (member < world) {
-        snprintf(out[0], 80, "shard-%05d-of-%05d.safetensors", member, world);
-        snprintf(out[1], 80, "shard-%05d-of-%05d.json", member, world);
+    if (member < world_size) {
+        snprintf(out[0], 80, "shard-%05d-of-%05d.safetensors", member, world_size);
+        snprintf(out[1], 80, "shard-%05d-of-%05d.json", member, world_size);
         return 2;
     }
-    if (member < world + rows)
-        snprintf(out[0], 80, "parity-%05d-of-%05d.bin", member - world, rows);
+    if (member < world_size + rows)
+        snprintf(out[0], 80, "parity-%05d-of-%05d.bin", member - world_size, rows);
     else
         snprintf(out[0], 80, "manifest.json");
     return 1;
@@ -97,7 +97,7 @@ static void check_load(const struct run *run, int64_t want)
 {
     struct acts acts = { .store = &run->store,
                          .layout = "dim0",
-                         .world = 2,
+                         .world_size = 2,
                          .step = -1,
                          .salt = (unsigned)want };
 
@@ -117,13 +117,13 @@ static void check_repair(const struct run *run)
     assert_true(step_files_same(&run->files));
 }
 
-static void check_mends(const struct run *run)
+static void check_reconstructs(const struct run *run)
 {
     check_load(run, 2);
     check_repair(run);
 }
 
-/* What parity cannot mend stays as it is, and the step before is taken. */
+/* What parity cannot reconstruct stays as it is, and the step before is taken. */
 static void check_refuses(const struct run *run)
 {
     struct step_files before;
@@ -168,7 +168,7 @@ static void each_choice_is_rebuilt(void **state)
             do {
                 for (int i = 0; i < n; i++)
                     lose(&run, chosen[i]);
-                check_mends(&run);
+                check_reconstructs(&run);
             } while (next_choice(chosen, n, n_members(&run)));
         }
         free_run(&run);
@@ -181,7 +181,7 @@ static void one_more_is_refused(void **state)
     for (int k = 0; k < N_KINDS; k++) {
         struct run run;
         make_run(&run, &kinds[k]);
-        int lost = 0, last = run.kind.world + run.kind.rows;
+        int lost = 0, last = run.kind.world_size + run.kind.rows;
         /* Shards first, and as many parity files as are needed. */
         for (int m = 0; m < last && lost <= run.kind.rows; m++, lost++)
             lose(&run, m);
@@ -215,11 +215,11 @@ struct range {
 static bool range_of(const struct run *run, int member, size_t stripe, struct range *out)
 {
     char names[2][80];
-    int n = member_files(run, member, names), world = run->kind.world;
+    int n = member_files(run, member, names), world_size = run->kind.world_size;
     size_t file = step_files_find(&run->files, names[0]);
-    size_t record = UNIT + (size_t)(world + run->kind.rows + 1) * 8;
+    size_t record = UNIT + (size_t)(world_size + run->kind.rows + 1) * 8;
 
-    if (member >= world) {
+    if (member >= world_size) {
         size_t head = 16 + (size_t)dcp_le64(run->files.files[file].data);
         *out =
             (struct range){ file, head + stripe * record, head + (stripe + 1) * record };
@@ -246,11 +246,11 @@ static bool ends_of(const struct run *run, int member, bool tail, struct range *
     struct range last = { 0 }, next;
     size_t stripe = 0;
 
-    if (member < run->kind.world)
+    if (member < run->kind.world_size)
         return false;
     member_files(run, member, names);
     size_t file = step_files_find(&run->files, names[0]);
-    if (member == run->kind.world + run->kind.rows) {
+    if (member == run->kind.world_size + run->kind.rows) {
         *out = (struct range){ file, 0, run->files.files[file].n };
         return true;
     }
@@ -261,10 +261,10 @@ static bool ends_of(const struct run *run, int member, bool tail, struct range *
     }
     while (stripe < 64 && range_of(run, member, stripe, &next)) {
         last = next;
-        for (int c = 0, any = 0; c < run->kind.world; c++) {
+        for (int c = 0, any = 0; c < run->kind.world_size; c++) {
             struct range column;
             any |= range_of(run, c, stripe, &column);
-            if (c == run->kind.world - 1 && !any)
+            if (c == run->kind.world_size - 1 && !any)
                 goto found;
         }
         stripe++;
@@ -277,7 +277,7 @@ found:
     return out->begin < out->end;
 }
 
-/* Some damage in a range of a file's copy. */
+/* Some corruption in a range of a file's copy. */
 static void spoil(unsigned char *data, const struct range *range, uint64_t *random)
 {
     size_t n = range->end - range->begin;
@@ -300,12 +300,12 @@ static void spoil(unsigned char *data, const struct range *range, uint64_t *rand
 /* Up to so many members of each stripe, at random, in copies of the files. */
 static void spoil_stripes(const struct run *run, unsigned char **copies, uint64_t *random)
 {
-    int members = run->kind.world + run->kind.rows;
+    int members = run->kind.world_size + run->kind.rows;
     struct range range;
 
     for (size_t stripe = 0; stripe < 64; stripe++) {
         bool any = false;
-        for (int c = 0; c < run->kind.world; c++)
+        for (int c = 0; c < run->kind.world_size; c++)
             any |= range_of(run, c, stripe, &range);
         if (!any)
             break;
@@ -320,13 +320,13 @@ static void spoil_stripes(const struct run *run, unsigned char **copies, uint64_
     /* The manifest has its copies in the tails: not all of them at once. */
     for (int tail = 0; tail < 2; tail++)
         for (int64_t i = acts_pick(random, run->kind.rows + 1); i > 0; i--) {
-            int m = run->kind.world + (int)acts_pick(random, run->kind.rows + tail);
+            int m = run->kind.world_size + (int)acts_pick(random, run->kind.rows + tail);
             if (ends_of(run, m, tail, &range))
                 spoil(copies[range.file], &range, random);
         }
 }
 
-static void random_damage_is_rebuilt(void **state)
+static void random_corruption_is_rebuilt(void **state)
 {
     const char *trials = getenv("DCP_TEST_TRIALS");
     const long n_trials = trials ? strtol(trials, NULL, 10) : 40 / ACTS_SLOWER;
@@ -353,7 +353,7 @@ static void random_damage_is_rebuilt(void **state)
                 free(copies[f]);
             }
             if (spoiled)
-                check_mends(&run);
+                check_reconstructs(&run);
         }
         free_run(&run);
     }
@@ -372,9 +372,9 @@ static void cut_and_grown_files_are_rebuilt(void **state)
         step_files_put(&run.files, run.files.files[f].name, grown, n + 100);
         check_repair(&run);
         step_files_put(&run.files, run.files.files[f].name, grown, n - 1);
-        check_mends(&run);
+        check_reconstructs(&run);
         step_files_put(&run.files, run.files.files[f].name, grown, 0);
-        check_mends(&run);
+        check_reconstructs(&run);
         free(grown);
     }
     free_run(&run);
@@ -392,7 +392,7 @@ static void stale_and_exchanged_files_are_rebuilt(void **state)
     step_files_read(&old, &run.store, "step-00000001");
     for (size_t f = 0; f < run.files.n; f++) {
         step_files_put(&run.files, old.files[f].name, old.files[f].data, old.files[f].n);
-        check_mends(&run);
+        check_reconstructs(&run);
     }
     step_files_free(&old);
     member_files(&run, 2, a);
@@ -403,7 +403,7 @@ static void stale_and_exchanged_files_are_rebuilt(void **state)
         step_files_put(&run.files, a[i], run.files.files[y].data, run.files.files[y].n);
         step_files_put(&run.files, b[i], run.files.files[x].data, run.files.files[x].n);
     }
-    check_mends(&run);
+    check_reconstructs(&run);
     member_files(&run, 8, a);
     member_files(&run, 9, b);
     size_t x = step_files_find(&run.files, a[0]), y = step_files_find(&run.files, b[0]);
@@ -464,7 +464,7 @@ static void the_lease_is_held_while_it_is_repaired(void **state)
 
 /* A head that lost a bit does not speak, even where nobody contradicts but the manifest:
  * what is lost is rebuilt all the same. */
-static void damaged_heads_do_not_count(void **state)
+static void corrupt_heads_do_not_count(void **state)
 {
     struct run run;
     unsigned char copy[4096];
@@ -526,12 +526,12 @@ int main(void)
         cmocka_unit_test(each_choice_is_rebuilt),
         cmocka_unit_test(one_more_is_refused),
         cmocka_unit_test(nothing_is_repaired_where_nothing_is_wrong),
-        cmocka_unit_test(random_damage_is_rebuilt),
+        cmocka_unit_test(random_corruption_is_rebuilt),
         cmocka_unit_test(cut_and_grown_files_are_rebuilt),
         cmocka_unit_test(stale_and_exchanged_files_are_rebuilt),
         cmocka_unit_test(what_cannot_be_proved_is_not_rebuilt),
         cmocka_unit_test(the_lease_is_held_while_it_is_repaired),
-        cmocka_unit_test(damaged_heads_do_not_count),
+        cmocka_unit_test(corrupt_heads_do_not_count),
         cmocka_unit_test(interrupted_repair_can_be_repeated),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,6 +1,6 @@
 /* labels: tsan */
 /* A rank dies at every point of a save or a load: every other rank says which, soon, and
- * the steps that were promised are whole. */
+ * the steps that were promised are complete. */
 #include "lib/acts.h"
 #include <setjmp.h>
 #include <stdarg.h>
@@ -10,7 +10,7 @@
 #include <cmocka.h>
 #include <dcp/dcp.h>
 
-#define WORLD 4
+#define WORLD_SIZE 4
 #define LONG_MS 120000 /* nobody waits as long as this: the dead are known at once */
 
 /* All that live return COMM and name the dead rank. */
@@ -18,7 +18,7 @@ static void check_named(const struct acts *acts, int rc)
 {
     assert_int_equal(rc, DCP_E_COMM);
     assert_true(acts->agreed);
-    for (int r = 0; r < WORLD; r++)
+    for (int r = 0; r < WORLD_SIZE; r++)
         if (r != acts->dies) {
             assert_int_equal(acts->errs[r].rank, acts->dies);
             assert_true(acts->errs[r].message[0]);
@@ -27,9 +27,12 @@ static void check_named(const struct acts *acts, int rc)
 
 static void check_newest(const struct dcp_store *store, int64_t least, int64_t most)
 {
-    struct acts acts = {
-        .store = store, .layout = "dim0", .world = 1, .step = -1, .salt = 2, .small = true
-    };
+    struct acts acts = { .store = store,
+                         .layout = "dim0",
+                         .world_size = 1,
+                         .step = -1,
+                         .salt = 2,
+                         .small = true };
 
     assert_int_equal(acts_load(&acts), 0);
     assert_in_range(acts.loaded_step, least, most);
@@ -46,7 +49,7 @@ static bool die_in_save(int rank, int at, const struct dcp_save_options *more)
     struct dcp_store store;
     struct acts acts = { .store = &store,
                          .layout = "zero3",
-                         .world = WORLD,
+                         .world_size = WORLD_SIZE,
                          .step = 1,
                          .salt = 1,
                          .small = true,
@@ -67,7 +70,7 @@ static bool die_in_save(int rank, int at, const struct dcp_save_options *more)
     check_newest(&store, died ? 1 : 2, 2);
     /* The next save, of those who are left, needs no help. */
     acts.dies_at = 0;
-    acts.world = WORLD - 1;
+    acts.world_size = WORLD_SIZE - 1;
     acts.step = acts.salt = 3;
     assert_int_equal(acts_save(&acts), 0);
     check_newest(&store, 3, 3);
@@ -77,7 +80,7 @@ static bool die_in_save(int rank, int at, const struct dcp_save_options *more)
 
 static void save_each(const struct dcp_save_options *more)
 {
-    for (int rank = 0; rank < WORLD; rank++) {
+    for (int rank = 0; rank < WORLD_SIZE; rank++) {
         int at = 1;
         while (die_in_save(rank, at, more))
             at += at < 12 || rank % 2 ? 1 : 3;
@@ -103,7 +106,7 @@ static void loads(void **state)
     struct dcp_store store;
     struct acts acts = { .store = &store,
                          .layout = "zero3",
-                         .world = WORLD,
+                         .world_size = WORLD_SIZE,
                          .step = 1,
                          .salt = 1,
                          .small = true };
@@ -112,7 +115,7 @@ static void loads(void **state)
     assert_int_equal(acts_save(&acts), 0);
     acts.timeout_ms = LONG_MS;
     acts.layout = "dim0";
-    for (acts.dies = 0; acts.dies < WORLD; acts.dies++) {
+    for (acts.dies = 0; acts.dies < WORLD_SIZE; acts.dies++) {
         acts.dies_at = 0;
         do {
             acts.dies_at++;

@@ -55,7 +55,7 @@ static bool one_flip(const struct dcp_save_options *more, enum dcp_codec codec, 
     struct dcp_store wrong = wrap(&store, at);
     struct acts acts = { .store = &wrong,
                          .layout = "zero3",
-                         .world = 2,
+                         .world_size = 2,
                          .step = 1,
                          .codec = codec,
                          .more = more,
@@ -73,9 +73,9 @@ static bool one_flip(const struct dcp_save_options *more, enum dcp_codec codec, 
 
 static void saves(void **state)
 {
-    const struct dcp_companion companion = { "pytorch_model.bin", "torch", DCP_BF16 };
+    const struct dcp_export consolidated = { "pytorch_model.bin", "torch", DCP_BF16 };
     const struct dcp_save_options all = { .parity = 1,
-                                          .companion = &companion,
+                                          .consolidated = &consolidated,
                                           .verify_after_save = true };
     long at = 1;
 

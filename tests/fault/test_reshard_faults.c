@@ -1,5 +1,5 @@
 /* Every system call of a reshard fails once, tears, or is the last: the target is absent
- * or whole (with force: the old one or the new one), the source is untouched, and the
+ * or complete (with force: the old one or the new one), the source is untouched, and the
  * next reshard needs no help. */
 #include "base/clock.h"
 #include "base/fs.h"
@@ -125,95 +125,95 @@ struct how {
 
 static long explored; /* faults that were tried */
 
-struct place {
+struct location {
     char folder[256], source[300], target[300];
     bool exchanges; /* the file system can exchange names */
 };
 
 static int setup(void **state)
 {
-    struct place *place = calloc(1, sizeof *place);
+    struct location *location = calloc(1, sizeof *location);
     struct dcp_store store;
 
-    acts_folder(place->folder);
-    snprintf(place->source, sizeof place->source, "%s/source", place->folder);
-    snprintf(place->target, sizeof place->target, "%s/target", place->folder);
-    assert_int_equal(dcp_store_dir(&store, place->source, true, NULL), 0);
+    acts_folder(location->folder);
+    snprintf(location->source, sizeof location->source, "%s/source", location->folder);
+    snprintf(location->target, sizeof location->target, "%s/target", location->folder);
+    assert_int_equal(dcp_store_dir(&store, location->source, true, NULL), 0);
     struct acts acts = {
-        .store = &store, .layout = "zero3", .world = 2, .step = 1, .small = true
+        .store = &store, .layout = "zero3", .world_size = 2, .step = 1, .small = true
     };
     assert_int_equal(acts_save(&acts), 0);
     store.ops->make_dir(store.self, "a", NULL);
     store.ops->make_dir(store.self, "b", NULL);
-    place->exchanges = store.ops->exchange(store.self, "a", "b", NULL) == 0;
+    location->exchanges = store.ops->exchange(store.self, "a", "b", NULL) == 0;
     store.ops->remove(store.self, "a", NULL);
     store.ops->remove(store.self, "b", NULL);
     dcp_store_free(&store);
-    *state = place;
+    *state = location;
     return 0;
 }
 
 static int teardown(void **state)
 {
-    struct place *place = *state;
+    struct location *location = *state;
 
-    acts_folder_remove(place->folder);
-    free(place);
+    acts_folder_remove(location->folder);
+    free(location);
     return 0;
 }
 
-static int reshard(const struct place *place, const struct how *how, int world)
+static int reshard(const struct location *location, const struct how *how, int world_size)
 {
-    struct dcp_reshard_options options = { .world = how->format ? 0 : world,
+    struct dcp_reshard_options options = { .world_size = how->format ? 0 : world_size,
                                            .format = how->format,
                                            .dtype = -1,
                                            .only = DCP_ONLY_MODEL,
                                            .force = how->force,
                                            .threads = 2 };
-    struct dcp_place source;
+    struct dcp_location source;
     struct dcp_reshard *job;
     struct dcp_error err = { 0 };
 
-    int rc = dcp_place_open(place->source, &source, &err);
+    int rc = dcp_location_open(location->source, &source, &err);
     if (!rc) {
-        rc = dcp_reshard_plan(&source, place->target, &options, &job, &err);
+        rc = dcp_reshard_plan(&source, location->target, &options, &job, &err);
         if (!rc) {
             rc = dcp_reshard_run(job, &err);
             dcp_reshard_free(job);
         }
-        dcp_place_close(&source);
+        dcp_location_close(&source);
     }
     assert_int_equal(rc != 0, err.message[0] != '\0');
     return rc;
 }
 
-/* The world of a checkpoint every digest of which holds. */
+/* The world size of a checkpoint every digest of which holds. */
 static int check_whole(const char *path)
 {
-    struct dcp_place place;
+    struct dcp_location location;
     struct dcp_catalog *catalog;
     struct dcp_error err = { 0 };
 
-    int rc = dcp_place_open(path, &place, &err);
+    int rc = dcp_location_open(path, &location, &err);
     if (!rc)
-        rc = dcp_verify(&place.source, NULL, NULL, &err);
+        rc = dcp_verify(&location.source, NULL, NULL, &err);
     assert_string_equal(err.message, "");
     assert_int_equal(rc, 0);
-    assert_int_equal(dcp_place_index(&place, &catalog, NULL), 0);
-    int world = catalog->world;
+    assert_int_equal(dcp_location_index(&location, &catalog, NULL), 0);
+    int world_size = catalog->world_size;
     dcp_catalog_free(catalog);
-    dcp_place_close(&place);
-    return world;
+    dcp_location_close(&location);
+    return world_size;
 }
 
-static int count_left(const struct place *place)
+static int count_left(const struct location *location)
 {
     struct dcp_store store;
     struct dcp_store_entry *entries;
     size_t n;
     int left = 0;
 
-    assert_int_equal(dcp_store_dir(&store, place->folder, false, NULL), 0);
+    assert_int_equal(dcp_store_dir(&store, location->folder, false, NULL), 0);
     assert_int_equal(store.ops->list(store.self, "", &entries, &n, NULL), 0);
     for (size_t i = 0; i < n; i++)
         left += entries[i].name[0] == '.' && strcmp(entries[i].name, ".dcp-lock") != 0;
@@ -223,51 +223,51 @@ static int count_left(const struct place *place)
 }
 
 /* False when the reshard has fewer calls. */
-static bool one_fault(const struct place *place, const struct how *how,
+static bool one_fault(const struct location *location, const struct how *how,
                       enum fault_kind kind, long at)
 {
     struct how again = { how->format, true };
 
-    if (dcp_fs_exists(place->target))
-        acts_folder_remove(place->target);
+    if (dcp_fs_exists(location->target))
+        acts_folder_remove(location->target);
     if (how->force)
-        assert_int_equal(reshard(place, how, 4), 0);
+        assert_int_equal(reshard(location, how, 4), 0);
     fault.at = at;
     fault.count = 0;
     fault.kind = kind;
     explored++;
-    int rc = reshard(place, how, 3);
+    int rc = reshard(location, how, 3);
     fault.kind = FAULT_NONE;
     bool struck = fault.count >= at;
 
     if (!how->force)
         assert_int_not_equal(rc, DCP_E_EXISTS); /* it does not */
-    assert_int_equal(check_whole(place->source), 2);
+    assert_int_equal(check_whole(location->source), 2);
     if (how->force)
-        assert_true(dcp_fs_exists(place->target));
-    if (dcp_fs_exists(place->target)) {
-        int world = check_whole(place->target);
+        assert_true(dcp_fs_exists(location->target));
+    if (dcp_fs_exists(location->target)) {
+        int world_size = check_whole(location->target);
         if (!how->format)
-            assert_true(world == 3 || (world == 4 && how->force && rc));
+            assert_true(world_size == 3 || (world_size == 4 && how->force && rc));
     } else {
         assert_int_not_equal(rc, 0);
     }
-    assert_int_equal(reshard(place, &again, 3), 0);
-    assert_true(how->format || check_whole(place->target) == 3);
-    assert_int_equal(count_left(place), 0);
+    assert_int_equal(reshard(location, &again, 3), 0);
+    assert_true(how->format || check_whole(location->target) == 3);
+    assert_int_equal(count_left(location), 0);
     return struck;
 }
 
-static void every_fault(const struct place *place, const struct how *how)
+static void every_fault(const struct location *location, const struct how *how)
 {
     static const enum fault_kind kinds[] = { FAULT_TEAR, FAULT_STOP };
 
     for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++) {
         /* Where names cannot be exchanged, a stop between two renames leaves none. */
-        if (how->force && kinds[k] == FAULT_STOP && !place->exchanges)
+        if (how->force && kinds[k] == FAULT_STOP && !location->exchanges)
             continue;
         long at = 1;
-        while (one_fault(place, how, kinds[k], at))
+        while (one_fault(location, how, kinds[k], at))
             at += ACTS_SLOWER;
         assert_true(at > 40); /* the loop saw the whole reshard */
     }

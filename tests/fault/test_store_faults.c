@@ -23,7 +23,7 @@ static long explored; /* faults that were tried */
 /* How a run of saves looks. */
 struct how {
     const char *layout;
-    int world;
+    int world_size;
     enum dcp_codec codec;
     const struct dcp_save_options *more;
 };
@@ -32,7 +32,7 @@ static int save(const struct dcp_store *store, const struct how *how, int64_t st
 {
     struct acts acts = { .store = store,
                          .layout = how->layout,
-                         .world = how->world,
+                         .world_size = how->world_size,
                          .step = step,
                          .salt = (unsigned)step,
                          .codec = how->codec,
@@ -59,7 +59,7 @@ static void check_newest(const struct dcp_store *store, const struct how *how,
     assert_in_range(step.step, least, most);
     struct acts acts = { .store = store,
                          .layout = how->layout,
-                         .world = 1,
+                         .world_size = 1,
                          .step = -1,
                          .salt = (unsigned)step.step,
                          .small = true };
@@ -80,8 +80,8 @@ static size_t count_unfinished(const struct dcp_store *store)
     return unfinished;
 }
 
-/* Saves step 2 over a whole step 1 with operation `at` failing; false when the save has
- * fewer operations. */
+/* Saves step 2 over a complete step 1 with operation `at` failing; false when the save
+ * has fewer operations. */
 static bool one_fault(const struct how *how, enum fault_kind kind, uint64_t at)
 {
     struct fault fault = { .kind = kind, .at = at };
@@ -121,13 +121,13 @@ static void every_fault(const struct how *how, uint64_t least)
 static void one_rank(void **state)
 {
     (void)state;
-    every_fault(&(struct how){ .layout = "zero3", .world = 1 }, 20);
+    every_fault(&(struct how){ .layout = "zero3", .world_size = 1 }, 20);
 }
 
 static void three_ranks(void **state)
 {
     (void)state;
-    every_fault(&(struct how){ .layout = "zero2", .world = 3 }, 40);
+    every_fault(&(struct how){ .layout = "zero2", .world_size = 3 }, 40);
 }
 
 /* With everything a save can do: compress, make a second file and parity, remove the old
@@ -135,14 +135,14 @@ static void three_ranks(void **state)
 static void all_that_a_save_can_do(void **state)
 {
     (void)state;
-    const struct dcp_companion companion = { "pytorch_model.bin", "torch", DCP_BF16 };
+    const struct dcp_export consolidated = { "pytorch_model.bin", "torch", DCP_BF16 };
     const struct dcp_save_options more = { .keep = 1,
                                            .parity = 2,
-                                           .companion = &companion };
+                                           .consolidated = &consolidated };
 
     every_fault(
         &(struct how){
-            .layout = "flat", .world = 2, .codec = DCP_CODEC_PLANES, .more = &more },
+            .layout = "flat", .world_size = 2, .codec = DCP_CODEC_PLANES, .more = &more },
         40);
 }
 
@@ -150,7 +150,7 @@ static void all_that_a_save_can_do(void **state)
 static void full_disks(void **state)
 {
     (void)state;
-    const struct how how = { .layout = "zero3", .world = 2 };
+    const struct how how = { .layout = "zero3", .world_size = 2 };
     struct dcp_store store;
     int n_full = 0;
 
@@ -177,7 +177,7 @@ static void full_disks(void **state)
 
 static bool one_prune_fault(enum fault_kind kind, uint64_t at)
 {
-    const struct how how = { .layout = "zero3", .world = 1 };
+    const struct how how = { .layout = "zero3", .world_size = 1 };
     struct fault fault = { .kind = kind, .at = at };
     struct dcp_store store, faulty;
     struct dcp_step *steps;
@@ -197,7 +197,7 @@ static bool one_prune_fault(enum fault_kind kind, uint64_t at)
         /* No step is there in part. */
         assert_int_equal(dcp_steps(&store, &steps, &n, &unfinished, NULL), 0);
         for (size_t i = 0; i < n; i++)
-            assert_true(steps[i].whole);
+            assert_true(steps[i].complete);
         free(steps);
         if (!crash)
             assert_int_equal(dcp_store_mem_crash(&store, NULL), 0);
@@ -228,13 +228,13 @@ static void prune(void **state)
 /* A read that fails is an error or a fall-back to the step before, never wrong bytes. */
 static void load_all(const struct dcp_save_options *more)
 {
-    const struct how how = { .layout = "zero3", .world = 3, .more = more };
+    const struct how how = { .layout = "zero3", .world_size = 3, .more = more };
     struct dcp_store store, faulty;
 
     assert_int_equal(dcp_store_mem(&store, NULL), 0);
     assert_int_equal(save(&store, &how, 1), 0);
     assert_int_equal(save(&store, &how, 2), 0);
-    for (int world = 1; world <= 2; world++)
+    for (int world_size = 1; world_size <= 2; world_size++)
         for (int k = 0; k < N_KINDS; k++) {
             bool struck = true;
             for (uint64_t at = 1; struck; at += ACTS_SLOWER) {
@@ -242,7 +242,7 @@ static void load_all(const struct dcp_save_options *more)
                 assert_int_equal(fault_store(&faulty, &store, &fault, NULL), 0);
                 struct acts acts = { .store = &faulty,
                                      .layout = "dim0",
-                                     .world = world,
+                                     .world_size = world_size,
                                      .step = -1,
                                      .salt = 2,
                                      .small = true };

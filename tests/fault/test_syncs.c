@@ -84,27 +84,27 @@ static struct dcp_store watched(const struct dcp_store *memory,
 /* --- what writes --- */
 
 struct kind {
-    int world, parity;
+    int world_size, parity;
     enum dcp_codec codec;
-    const char *companion;
+    const char *consolidated;
 };
 
 static void save(const struct dcp_store *store, const struct kind *kind)
 {
-    struct dcp_companion companion = { kind->companion, "torch", DCP_BF16 };
-    const struct dcp_save_options more = { .parity = kind->parity,
-                                           .companion =
-                                               kind->companion ? &companion : NULL };
+    struct dcp_export consolidated = { kind->consolidated, "torch", DCP_BF16 };
+    const struct dcp_save_options more = {
+        .parity = kind->parity, .consolidated = kind->consolidated ? &consolidated : NULL
+    };
     struct acts acts = { .store = store,
                          .layout = "zero3",
-                         .world = kind->world,
+                         .world_size = kind->world_size,
                          .step = 1,
                          .codec = kind->codec,
                          .more = &more };
 
     if (acts_save(&acts))
         fail_msg("%s", acts.err.message);
-    assert_true(n_writes > kind->world + kind->parity);
+    assert_true(n_writes > kind->world_size + kind->parity);
     assert_int_equal(n_forgotten, 0);
 }
 

@@ -1,11 +1,11 @@
 /* deepspeed: files of the real DeepSpeed give the tensors it says, go to every other
- * stage and world and back, and are refused in words when they are not whole; the
+ * stage and world size and back, and are refused in words when they are incomplete; the
  * arithmetic of partitions against a naive oracle. */
 #include "base/fs.h"
 #include "base/json.h"
 #include "base/mem.h"
 #include "formats/deepspeed/cut.h"
-#include "formats/deepspeed/fate.h"
+#include "formats/deepspeed/disposition.h"
 #include "formats/torch/torch.h"
 #include "lib/checkpoint.h"
 #include "lib/reshard_folder.h"
@@ -72,10 +72,10 @@ static void check_fixture(const char *name, const json_t *expected)
     print_message("%s\n", name);
     snprintf(path, sizeof path, DATA "%s", name);
     checkpoint_open(path, &c);
-    assert_string_equal(c.place.format->name, universal ? "universal" : "deepspeed");
+    assert_string_equal(c.location.format->name, universal ? "universal" : "deepspeed");
     assert_string_equal(c.catalog->layout,
                         json_string_value(json_object_get(expected, "layout")));
-    assert_int_equal(c.catalog->world,
+    assert_int_equal(c.catalog->world_size,
                      json_integer_value(json_object_get(expected, "world")));
     json_array_foreach(tensors, i, tensor)
     {
@@ -111,8 +111,8 @@ static void test_tag_folder(void **state)
     struct checkpoint c;
 
     checkpoint_open(DATA "z2/global_step3", &c);
-    assert_string_equal(c.place.format->name, "deepspeed");
-    assert_int_equal(c.catalog->world, 3);
+    assert_string_equal(c.location.format->name, "deepspeed");
+    assert_int_equal(c.catalog->world_size, 3);
     checkpoint_close(&c);
 }
 
@@ -217,7 +217,7 @@ static void check_archives(const struct checkpoint *c)
         size_t n = strlen(name);
         if (n < 3 || strcmp(name + n - 3, ".pt") != 0)
             continue;
-        int rc = dcp_torch_open(&file, &c->place.source, name, &err);
+        int rc = dcp_torch_open(&file, &c->location.source, name, &err);
         for (size_t r = 0; r < file.zip.n_records && !rc; r++) {
             void *data = NULL;
             rc = dcp_zip_read(&file.in, &file.zip.records[r], 1 << 20, &data, &n, &err);
@@ -244,7 +244,7 @@ static void check_frozen(const struct checkpoint *c)
         const char *name = c->catalog->files[f].name;
         if (!strstr(name, "model_states.pt"))
             continue;
-        assert_int_equal(dcp_torch_open(&file, &c->place.source, name, NULL), 0);
+        assert_int_equal(dcp_torch_open(&file, &c->location.source, name, NULL), 0);
         assert_int_equal(dcp_torch_read_tree(&file, NULL), 0);
         const struct dcp_pickle_node *parts =
             dcp_pickle_get(file.tree, "frozen_param_fragments");
@@ -254,9 +254,9 @@ static void check_frozen(const struct checkpoint *c)
 }
 
 static void check_target(const char *name, const char *format, const char *layout,
-                         int world, const struct reshard_folder *folder)
+                         int world_size, const struct reshard_folder *folder)
 {
-    const struct dcp_reshard_options options = { .world = world,
+    const struct dcp_reshard_options options = { .world_size = world_size,
                                                  .layout = layout,
                                                  .format = format,
                                                  .dtype = -1,
@@ -266,13 +266,13 @@ static void check_target(const char *name, const char *format, const char *layou
     char path[512];
 
     snprintf(path, sizeof path, DATA "%s", name);
-    print_message("%s to %s %s of %d\n", name, format, layout, world);
+    print_message("%s to %s %s of %d\n", name, format, layout, world_size);
     reshard_folder_must_run(path, folder->target, &options);
     checkpoint_open(path, &a);
     checkpoint_open(folder->target, &b);
-    assert_string_equal(b.place.format->name, format);
+    assert_string_equal(b.location.format->name, format);
     assert_string_equal(b.catalog->layout, layout);
-    assert_int_equal(b.catalog->world, world);
+    assert_int_equal(b.catalog->world_size, world_size);
     check_same(&a, &b);
     check_objects(&a, &b);
     check_archives(&b);
@@ -291,8 +291,9 @@ static void test_frozen_without_moments(void **state)
         { .name = "frozen", .dtype = DCP_BF16 },
         { .name = "optimizer.momentum_buffer.a", .role = DCP_ROLE_OPTIM, .param = "a" },
     };
-    static const enum dcp_fate fates[] = { DCP_FATE_IMPLIED, DCP_FATE_HELD,
-                                           DCP_FATE_HELD };
+    static const enum dcp_disposition fates[] = { DCP_DISPOSITION_DERIVED,
+                                                  DCP_DISPOSITION_STORED,
+                                                  DCP_DISPOSITION_STORED };
     struct dcp_catalog *src;
     struct dcp_identity *of_src;
 
@@ -305,7 +306,8 @@ static void test_frozen_without_moments(void **state)
     }
     assert_int_equal(dcp_identity_new(src, &of_src, NULL), 0);
     for (size_t t = 0; t < DCP_ARRAY_LEN(tensors); t++)
-        assert_int_equal(dcp_ds_fate(src, of_src, true, &src->tensors[t]), fates[t]);
+        assert_int_equal(dcp_ds_disposition(src, of_src, true, &src->tensors[t]),
+                         fates[t]);
     dcp_identity_free(of_src);
     dcp_catalog_free(src);
 }
@@ -313,7 +315,7 @@ static void test_frozen_without_moments(void **state)
 static void test_targets(void **state)
 {
     static const char *const layouts[] = { "zero1", "zero2", "zero3" };
-    static const int worlds[] = { 1, 2, 3, 7, 64 };
+    static const int world_sizes[] = { 1, 2, 3, 7, 64 };
     json_t *expected = checkpoint_load_json(DATA "expected.json"), *entry;
     const char *name;
 
@@ -321,9 +323,9 @@ static void test_targets(void **state)
     {
         if (!strcmp(name, "z2-elastic")) /* says no options of groups */
             continue;
-        for (size_t w = 0; w < DCP_ARRAY_LEN(worlds); w++)
-            check_target(name, "deepspeed", layouts[(w + strlen(name)) % 3], worlds[w],
-                         *state);
+        for (size_t w = 0; w < DCP_ARRAY_LEN(world_sizes); w++)
+            check_target(name, "deepspeed", layouts[(w + strlen(name)) % 3],
+                         world_sizes[w], *state);
         check_target(name, "universal", "zero3", 2, *state);
         check_target(name, "universal", "zero2", 1, *state);
     }
@@ -344,7 +346,7 @@ static int64_t random_below(int64_t n)
 
 /* The element that stands at `at` of a rank's partition, as parameter and index, laid out
  * element by element; -1: padding. */
-static void lay_naively(const struct dcp_ds_group *group, int stage, int world,
+static void lay_naively(const struct dcp_ds_group *group, int stage, int world_size,
                         int64_t *param_at, int64_t *elem_at, int64_t n)
 {
     int64_t at = 0;
@@ -353,42 +355,42 @@ static void lay_naively(const struct dcp_ds_group *group, int stage, int world,
         param_at[i] = -1;
     for (size_t p = 0; p < group->n_params; p++) {
         const struct dcp_ds_param *param = &group->params[p];
-        int64_t part = (param->n_elems + world - 1) / world;
+        int64_t part = (param->n_elems + world_size - 1) / world_size;
         for (int64_t e = 0; e < param->n_elems; e++) {
-            int64_t place =
+            int64_t location =
                 stage == 3 ? (e / part) * group->part + at + e % part : at + e;
-            assert_true(place < n && param_at[place] < 0);
-            param_at[place] = (int64_t)p;
-            elem_at[place] = e;
+            assert_true(location < n && param_at[location] < 0);
+            param_at[location] = (int64_t)p;
+            elem_at[location] = e;
         }
         at += stage == 3 ? part : param->n_elems + param->padding;
     }
 }
 
-static void check_cut(struct dcp_ds_group *group, int stage, int world)
+static void check_cut(struct dcp_ds_group *group, int stage, int world_size)
 {
-    assert_int_equal(dcp_ds_cut(group, stage, world, NULL), 0);
-    int64_t n = group->part * world, held = 0, wanted = 0;
+    assert_int_equal(dcp_ds_cut(group, stage, world_size, NULL), 0);
+    int64_t n = group->part * world_size, held = 0, wanted = 0;
     int64_t *param_at = calloc((size_t)n + 1, sizeof *param_at);
     int64_t *elem_at = calloc((size_t)n + 1, sizeof *elem_at);
 
     assert_true(param_at && elem_at);
-    lay_naively(group, stage, world, param_at, elem_at, n);
-    for (int rank = 0; rank < world; rank++)
+    lay_naively(group, stage, world_size, param_at, elem_at, n);
+    for (int rank = 0; rank < world_size; rank++)
         for (size_t p = 0; p < group->n_params; p++) {
             struct dcp_ds_part part;
-            if (!dcp_ds_part_of(group, &group->params[p], stage, world, rank, &part))
+            if (!dcp_ds_part_of(group, &group->params[p], stage, world_size, rank, &part))
                 continue;
             for (int64_t e = part.begin; e < part.end; e++, held++) {
-                int64_t place = rank * group->part + part.at + e - part.begin;
-                assert_int_equal(param_at[place], (int64_t)p);
-                assert_int_equal(elem_at[place], e);
+                int64_t location = rank * group->part + part.at + e - part.begin;
+                assert_int_equal(param_at[location], (int64_t)p);
+                assert_int_equal(elem_at[location], e);
             }
         }
     for (size_t p = 0; p < group->n_params; p++)
         wanted += group->params[p].n_elems;
     assert_int_equal(held, wanted);
-    for (int rank = 0; rank < world && stage != 3; rank++)
+    for (int rank = 0; rank < world_size && stage != 3; rank++)
         for (int64_t i = dcp_ds_filled(group, rank); i < group->part; i++)
             assert_int_equal(param_at[rank * group->part + i], -1);
     free(param_at);
@@ -403,13 +405,13 @@ static void test_cut(void **state)
     for (int i = 0; i < 3000; i++) {
         struct dcp_ds_group group = { .params = params,
                                       .n_params = 1 + (size_t)random_below(6) };
-        int stage = 1 + (int)random_below(3), world = 1 + (int)random_below(9);
+        int stage = 1 + (int)random_below(3), world_size = 1 + (int)random_below(9);
         for (size_t p = 0; p < group.n_params; p++)
             params[p] = (struct dcp_ds_param){
                 .n_elems = random_below(4) ? random_below(40) : random_below(3),
                 .padding = stage != 3 && random_below(3) == 0 ? random_below(8) : 0
             };
-        check_cut(&group, stage, world);
+        check_cut(&group, stage, world_size);
     }
     /* The examples of the format's description: ranks at the end that hold nothing. */
     params[0] = (struct dcp_ds_param){ .n_elems = 7 };

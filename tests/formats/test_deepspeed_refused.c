@@ -1,4 +1,4 @@
-/* deepspeed: folders that are not whole, pickles that contradict each other, and changed
+/* deepspeed: folders that are incomplete, pickles that contradict each other, and changed
  * bytes: refused in words, or read within their files. */
 #include "base/buf.h"
 #include "base/bytes.h"
@@ -249,7 +249,7 @@ static const struct {
     { "global_step3/zero_pp_rank_0_mp_rank_00_model_states.pt", NULL, DCP_E_CORRUPT,
       "the file of the model's states is missing" },
     { NULL, "global_step3/zero_pp_rank_4_mp_rank_00_optim_states.pt", DCP_E_CORRUPT,
-      "is stale: 4 ranks made the last save" },
+      "is stale: 4 ranks wrote the last save" },
     { NULL, "global_step3/bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt", DCP_E_CORRUPT,
       "are both of rank 0" },
     { NULL, "global_step3/mp_rank_00_model_states.pt", DCP_E_CORRUPT,

@@ -17,15 +17,15 @@
 #define DATA DCP_TESTS_DIR "/formats/data/"
 
 static int index_path(const char *path, const struct dcp_format *format,
-                      struct format_place *place, struct dcp_catalog **out,
+                      struct format_location *location, struct dcp_catalog **out,
                       struct dcp_error *err)
 {
     assert_int_equal(dcp_catalog_new(out, err), 0);
-    int rc = format_place_open(path, place, err);
+    int rc = format_location_open(path, location, err);
     if (!rc && !format)
-        rc = dcp_format_probe(&place->source, &format, err);
+        rc = dcp_format_probe(&location->source, &format, err);
     if (!rc)
-        rc = format->index(&place->source, *out, err);
+        rc = format->index(&location->source, *out, err);
     return rc ? rc : dcp_catalog_sort(*out, err);
 }
 
@@ -69,8 +69,9 @@ static void check_reader(struct dcp_reader *reader, const struct dcp_catalog *ca
     free(read);
 }
 
-static void check_tensor(const struct format_place *place, struct dcp_reader *reader,
-                         const struct dcp_catalog *catalog, const json_t *expected)
+static void check_tensor(const struct format_location *location,
+                         struct dcp_reader *reader, const struct dcp_catalog *catalog,
+                         const json_t *expected)
 {
     int at = dcp_catalog_find(catalog, name_of(expected));
     const char *note = json_string_value(json_object_get(expected, "note"));
@@ -86,7 +87,7 @@ static void check_tensor(const struct format_place *place, struct dcp_reader *re
         assert_int_equal(tensor->n_pieces, 0);
         return;
     }
-    if (format_read_tensor(&place->source, catalog, at, &data, &err))
+    if (format_read_tensor(&location->source, catalog, at, &data, &err))
         fail_msg("%s", err.message);
     sha256_hex(data, (size_t)dcp_tensor_bytes(tensor), digest);
     check_reader(reader, catalog, at, data);
@@ -142,7 +143,7 @@ static void check_object(const struct dcp_catalog *catalog, const char *path,
 static void check_file(const char *folder, const char *name, const json_t *expected)
 {
     json_t *tensors = json_object_get(expected, "tensors"), *tensor, *object;
-    struct format_place place;
+    struct format_location location;
     struct dcp_catalog *catalog;
     struct dcp_error err = { 0 };
     char path[512];
@@ -150,16 +151,16 @@ static void check_file(const char *folder, const char *name, const json_t *expec
     size_t i;
 
     snprintf(path, sizeof path, DATA "%s/%s", folder, name);
-    if (index_path(path, NULL, &place, &catalog, &err))
+    if (index_path(path, NULL, &location, &catalog, &err))
         fail_msg("%s: %s", name, err.message);
     assert_int_equal(catalog->n_tensors, json_array_size(tensors));
     struct dcp_reader *reader = NULL;
     if (catalog->n_pieces >= catalog->n_tensors &&
-        dcp_reader_new(&place.source, catalog, 1 << 20, true, &reader, &err))
+        dcp_reader_new(&location.source, catalog, 1 << 20, true, &reader, &err))
         fail_msg("%s: %s", name, err.message);
     json_array_foreach(tensors, i, tensor)
     {
-        check_tensor(&place, reader, catalog, tensor);
+        check_tensor(&location, reader, catalog, tensor);
     }
     dcp_reader_free(reader);
     json_object_foreach(json_object_get(expected, "objects"), key, object)
@@ -167,7 +168,7 @@ static void check_file(const char *folder, const char *name, const json_t *expec
         check_object(catalog, key, object);
     }
     dcp_catalog_free(catalog);
-    format_place_close(&place);
+    format_location_close(&location);
 }
 
 /* A file of a form that is not read must be refused, and the sentence must say what it
@@ -175,17 +176,18 @@ static void check_file(const char *folder, const char *name, const json_t *expec
  */
 static void check_refused(const char *folder, const char *name, const char *words)
 {
-    struct format_place place;
+    struct format_location location;
     struct dcp_catalog *catalog;
     struct dcp_error err = { 0 };
     char path[512];
 
     snprintf(path, sizeof path, DATA "%s/%s", folder, name);
-    assert_int_equal(index_path(path, NULL, &place, &catalog, &err), DCP_E_UNSUPPORTED);
+    assert_int_equal(index_path(path, NULL, &location, &catalog, &err),
+                     DCP_E_UNSUPPORTED);
     if (!strstr(err.message, words))
         fail_msg("%s: %s", name, err.message);
     dcp_catalog_free(catalog);
-    format_place_close(&place);
+    format_location_close(&location);
 }
 
 static const struct {
@@ -263,18 +265,18 @@ static void check_hostile(const char *folder, const char *format)
     snprintf(path, sizeof path, DATA "hostile/%s/index.tsv", folder);
     assert_int_equal(dcp_fs_read_file(path, 1 << 20, &text, &n, NULL), 0);
     for (char *line = strchr(text, '\n') + 1; *line; line = strchr(line, '\n') + 1) {
-        struct format_place place;
+        struct format_location location;
         struct dcp_catalog *catalog;
         struct dcp_error err = { 0 };
         snprintf(path, sizeof path, DATA "hostile/%s/%.*s", folder,
                  (int)strcspn(line, "\t"), line);
         bool accept = !strncmp(strchr(strchr(line, '\t') + 1, '\t') + 1, "accept", 6);
-        int rc = index_path(path, dcp_format_find(format), &place, &catalog, &err);
+        int rc = index_path(path, dcp_format_find(format), &location, &catalog, &err);
         print_message("%s: %s\n", path + sizeof DATA - 1, rc ? err.message : "accepted");
         assert_true(accept ? rc == 0 : rc == DCP_E_CORRUPT || rc == DCP_E_UNSUPPORTED);
         assert_true(accept || err.message[0]);
         dcp_catalog_free(catalog);
-        format_place_close(&place);
+        format_location_close(&location);
         n_files++;
     }
     assert_true(n_files > 10);

@@ -166,7 +166,7 @@ static void test_shards(void **state)
     } cases[] = {
         { "{\"a\":\"s1\",\"b\":\"s2\"}", 0, "" },
         { "{\"a\":\"s1\"}", 0, "" },
-        { "{\"a\":\"s1\",\"b\":\"s1\"}", DCP_E_CORRUPT, "promises a tensor 'b'" },
+        { "{\"a\":\"s1\",\"b\":\"s1\"}", DCP_E_CORRUPT, "lists a tensor 'b'" },
         { "{\"a\":\"s1\",\"b\":\"s3\"}", DCP_E_NOT_FOUND, "s3" },
         { "{\"a\":\"s1\",\"b\":\"../s2\"}", DCP_E_CORRUPT, "plain file name" },
         { "{\"a\":\"s1\",\"b\":\"x/s2\"}", DCP_E_CORRUPT, "plain file name" },

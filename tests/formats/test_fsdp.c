@@ -99,7 +99,7 @@ static void test_values(void **state)
         fail_msg("%s", f.err.message);
     assert_int_equal(f.catalog->n_tensors, 1);
     assert_int_equal(f.catalog->n_pieces, 2);
-    assert_int_equal(f.catalog->world, 2);
+    assert_int_equal(f.catalog->world_size, 2);
     assert_int_equal(f.catalog->pieces[1].rank, 1);
     assert_int_equal(dcp_catalog_check(f.catalog, NULL), 0);
     assert_int_equal(format_read_tensor(&f.source, f.catalog, 0, &data, &f.err), 0);
@@ -260,7 +260,7 @@ static void test_names(void **state)
     }
 }
 
-/* One file stands for its folder, and for its world where there are several. */
+/* One file stands for its folder, and for its world size where there are several. */
 static void test_one_file(void **state)
 {
     struct folder f;
@@ -331,7 +331,7 @@ static void test_alone(void **state)
     assert_int_equal(dcp_catalog_new(&f.catalog, NULL), 0);
     assert_int_equal(dcp_format_torch.index(&f.source, f.catalog, &f.err),
                      DCP_E_UNSUPPORTED);
-    assert_non_null(strstr(f.err.message, "piece of one rank"));
+    assert_non_null(strstr(f.err.message, "rank's piece of a tensor"));
     folder_fini(&f);
 }
 

@@ -417,7 +417,7 @@ static void test_refused(void **state)
     f = (struct file){ 0 };
     key(&f, "a", V_BOOL);
     dcp_buf_add_u8(&f.keys, 2);
-    refused(&f, 3, DCP_E_CORRUPT, "neither true nor false");
+    refused(&f, 3, DCP_E_CORRUPT, "is neither true nor false");
     f = (struct file){ 0 };
     key_text(&f, "general.alignment", "32");
     refused(&f, 3, DCP_E_CORRUPT, "is no u32");
@@ -495,13 +495,13 @@ static void test_unwritable(void **state)
     (void)state;
     unwritable(NULL, "wte.weight", DCP_F32, "needs a model configuration");
     unwritable("{\"model_type\":\"bert\"}", "wte.weight", DCP_F32, "type 'bert'");
-    unwritable(GPT2 "}", "other", DCP_F32, "'other' whose name has no place");
+    unwritable(GPT2 "}", "other", DCP_F32, "'other' whose name is unknown");
     unwritable(GPT2 "}", "wte.weight", DCP_F8_E4M3, "'wte.weight' of its dtype");
     unwritable(GPT2 ",\"activation_function\":\"relu\"}", "wte.weight", DCP_F32,
                "activation_function 'relu'");
     unwritable("{\"model_type\":\"gpt2\"}", "wte.weight", DCP_F32, "with 'n_layer'");
     unwritable(LLAMA "}", "model.layers.0.self_attn.q_proj.weight", DCP_F32,
-               "does not divide into the heads");
+               "does not divide into the configured");
     unwritable(LLAMA ",\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":2.0}}",
                "model.embed_tokens.weight", DCP_F32, "rope scaling 'dynamic'");
     unwritable(LLAMA ",\"hidden_act\":\"gelu\"}", "model.embed_tokens.weight", DCP_F32,

@@ -46,10 +46,11 @@ static unsigned char *make_model(void)
 }
 
 /* A state of one rank, or of one of several shards. */
-static unsigned char *make_state(uint32_t world, uint32_t rank, size_t *out_n)
+static unsigned char *make_state(uint32_t world_size, uint32_t rank, size_t *out_n)
 {
-    const uint32_t header[] = { DCP_LLMC_STATE_MAGIC, 1, world, rank, 1, 0 };
-    size_t n = (tiny_bytes() - DCP_LLMC_HEADER_BYTES) / world * 3 + DCP_LLMC_HEADER_BYTES;
+    const uint32_t header[] = { DCP_LLMC_STATE_MAGIC, 1, world_size, rank, 1, 0 };
+    size_t n =
+        (tiny_bytes() - DCP_LLMC_HEADER_BYTES) / world_size * 3 + DCP_LLMC_HEADER_BYTES;
     unsigned char *data = calloc(n, 1);
 
     for (size_t i = 0; i < DCP_ARRAY_LEN(header); i++)
@@ -145,13 +146,13 @@ static void test_lying_models(void **state)
         { VERSION, 1, DCP_E_UNSUPPORTED, "of version 1" },
         { VERSION, 5, DCP_E_CORRUPT, "a model of its numbers" },
         { CONTEXT, 4, DCP_E_CORRUPT, "a model of its numbers" },
-        { CONTEXT, 0, DCP_E_CORRUPT, "make no model" },
-        { VOCAB, 9, DCP_E_CORRUPT, "make no model" },
-        { VOCAB, 0x80000000, DCP_E_CORRUPT, "make no model" },
-        { LAYERS, 100001, DCP_E_CORRUPT, "make no model" },
-        { HEADS, 3, DCP_E_CORRUPT, "make no model" },
-        { HEADS, 0, DCP_E_CORRUPT, "make no model" },
-        { CHANNELS, 0x7ffffffe, DCP_E_CORRUPT, "make no model" },
+        { CONTEXT, 0, DCP_E_CORRUPT, "do not describe a model" },
+        { VOCAB, 9, DCP_E_CORRUPT, "do not describe a model" },
+        { VOCAB, 0x80000000, DCP_E_CORRUPT, "do not describe a model" },
+        { LAYERS, 100001, DCP_E_CORRUPT, "do not describe a model" },
+        { HEADS, 3, DCP_E_CORRUPT, "do not describe a model" },
+        { HEADS, 0, DCP_E_CORRUPT, "do not describe a model" },
+        { CHANNELS, 0x7ffffffe, DCP_E_CORRUPT, "do not describe a model" },
         { PADDED, 0x7fffffff, DCP_E_CORRUPT, "a model of its numbers" },
     };
 
@@ -179,7 +180,7 @@ static void test_lying_models(void **state)
 
 /* -- runs ---------------------------------------------------------------------------- */
 
-static void make_run(struct run *run, uint32_t world)
+static void make_run(struct run *run, uint32_t world_size)
 {
     DCP_CLEANUP_FREE unsigned char *data = make_model();
     char name[40];
@@ -190,9 +191,9 @@ static void make_run(struct run *run, uint32_t world)
     put(run, "DONE_00000005", "", 0);                   /* was removed */
     put(run, "DONE_00000007", "", 0);
     put(run, "main.log", "x", 1);
-    for (uint32_t rank = 0; rank < world; rank++) {
+    for (uint32_t rank = 0; rank < world_size; rank++) {
         size_t n;
-        DCP_CLEANUP_FREE unsigned char *shard = make_state(world, rank, &n);
+        DCP_CLEANUP_FREE unsigned char *shard = make_state(world_size, rank, &n);
         dcp_llmc_run_name(name, "state", 7, (int)rank);
         put(run, name, shard, n);
     }
@@ -200,17 +201,17 @@ static void make_run(struct run *run, uint32_t world)
 
 static void test_runs(void **state)
 {
-    static const uint32_t worlds[] = { 1, 2, 4 };
+    static const uint32_t world_sizes[] = { 1, 2, 4 };
 
     (void)state;
-    for (size_t i = 0; i < DCP_ARRAY_LEN(worlds); i++) {
+    for (size_t i = 0; i < DCP_ARRAY_LEN(world_sizes); i++) {
         struct run run;
-        make_run(&run, worlds[i]);
+        make_run(&run, world_sizes[i]);
         if (index_as(&run, &dcp_format_llmc_run))
             fail_msg("%s", run.err.message);
         assert_int_equal(run.catalog->n_tensors, 4 * 28);
         assert_int_equal(run.catalog->step, 7);
-        assert_int_equal(run.catalog->world, worlds[i]);
+        assert_int_equal(run.catalog->world_size, world_sizes[i]);
         if (dcp_catalog_check(run.catalog, &run.err))
             fail_msg("%s", run.err.message);
         int m = dcp_catalog_find(run.catalog,

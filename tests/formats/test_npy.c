@@ -124,7 +124,7 @@ static void test_refused(void **state)
         { "{'descr': '<f4', 'shape': (3,)", DCP_E_CORRUPT, "no dict" },
         { DICT("'<f4'", "False", "(3,)") "x", DCP_E_CORRUPT, "follows" },
         { DICT("'<f4'", "False", "(3,)"), DCP_E_CORRUPT, "bytes follow its array" },
-        { DICT("'<f4'", "False", "(5,)"), DCP_E_CORRUPT, "cut off" },
+        { DICT("'<f4'", "False", "(5,)"), DCP_E_CORRUPT, "incomplete" },
         { "", DCP_E_CORRUPT, "no dict" },
     };
 

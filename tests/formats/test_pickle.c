@@ -256,7 +256,7 @@ static const struct {
     { PICKLE("}K\x01\x61."), "cannot take items" },
     { PICKLE("]}b."), "cannot take a state" },
     { PICKLE("cm\nC\n)R}b}b."), "cannot take a state" },
-    { PICKLE("N)R."), "is not a name" },
+    { PICKLE("N)R."), "what it calls is not a name" },
     { PICKLE("cm\nC\nNR."), "not a tuple" },
     { PICKLE("cm\nC\n)]\x92."), "not a dict" },
     { PICKLE("cm\nC.d\n."), "malformed" },
@@ -301,7 +301,7 @@ static void test_refused(void **state)
     }
 }
 
-/* What Python reads, and what is damaged: not the same refusal. */
+/* What Python reads, and what is corrupt: not the same refusal. */
 static void test_unsupported(void **state)
 {
     static const struct {

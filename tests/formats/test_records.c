@@ -67,7 +67,7 @@ static int load(const char *folder, struct dcp_error *err)
 {
     static const int64_t shape[] = { 4 };
     float numbers[4] = { 1, 1, 1, 1 };
-    const struct dcp_local local = {
+    const struct dcp_local_tensor local = {
         .name = "w", .dtype = DCP_F32, .ndim = 1, .shape = shape, .data = numbers
     };
     const struct dcp_state state = { .locals = &local, .n_locals = 1 };
@@ -90,7 +90,7 @@ static int load(const char *folder, struct dcp_error *err)
     return rc;
 }
 
-static const long places[] = { 8, 100, RECORD_BYTES / 2, RECORD_BYTES - 1 };
+static const long locations[] = { 8, 100, RECORD_BYTES / 2, RECORD_BYTES - 1 };
 
 static void what_a_load_left(void **state)
 {
@@ -103,8 +103,8 @@ static void what_a_load_left(void **state)
     put_part(path, -1);
     if (load(folder, &err))
         fail_msg("%s", err.message);
-    for (size_t i = 0; i < DCP_ARRAY_LEN(places); i++) {
-        put_part(path, places[i]);
+    for (size_t i = 0; i < DCP_ARRAY_LEN(locations); i++) {
+        put_part(path, locations[i]);
         assert_int_equal(load(folder, &err), DCP_E_CORRUPT);
         assert_non_null(strstr(err.message, "data/0"));
     }
@@ -121,8 +121,8 @@ static void what_a_reshard_left(void **state)
     acts_folder(folder);
     snprintf(source, sizeof source, "%s/x.pt", folder);
     snprintf(target, sizeof target, "%s/out", folder);
-    for (size_t i = 0; i < DCP_ARRAY_LEN(places); i++) {
-        put_part(source, places[i]);
+    for (size_t i = 0; i < DCP_ARRAY_LEN(locations); i++) {
+        put_part(source, locations[i]);
         assert_int_equal(reshard_folder_run(source, target, &options, &err),
                          DCP_E_CORRUPT);
         assert_int_equal(reshard_folder_count(folder, "out"), 0);
@@ -142,15 +142,15 @@ static void what_an_index_read(void **state)
     snprintf(path, sizeof path, "%s/x.pt", folder);
     for (int flipped = 0; flipped < 2; flipped++) {
         struct dcp_error err = { 0 };
-        struct dcp_place place;
+        struct dcp_location location;
         struct dcp_catalog *catalog = NULL;
         put_file(path, training, sizeof training - 1, "x/data/1", flipped ? 2 : -1);
-        assert_int_equal(dcp_place_open(path, &place, &err), 0);
-        int rc = dcp_place_index(&place, &catalog, &err);
+        assert_int_equal(dcp_location_open(path, &location, &err), 0);
+        int rc = dcp_location_index(&location, &catalog, &err);
         if (rc != (flipped ? DCP_E_CORRUPT : 0))
             fail_msg("%d: %s", rc, err.message);
         dcp_catalog_free(catalog);
-        dcp_place_close(&place);
+        dcp_location_close(&location);
     }
     acts_folder_remove(folder);
 }

@@ -92,22 +92,22 @@ static int copy(const struct dcp_source *source, const struct dcp_catalog *catal
 static int run_tool(int argc, char **argv)
 {
     struct dcp_error err = { 0 };
-    struct format_place place = { 0 };
+    struct format_location location = { 0 };
     struct dcp_catalog *catalog = NULL;
     int rc = DCP_E_USAGE;
 
     if (argc >= 3)
-        rc = format_place_open(argv[2], &place, &err);
+        rc = format_location_open(argv[2], &location, &err);
     if (!rc)
-        rc = index_source(&place.source, &catalog, &err);
+        rc = index_source(&location.source, &catalog, &err);
     if (!rc && !strcmp(argv[1], "dump"))
-        rc = dump(&place.source, catalog, &err);
+        rc = dump(&location.source, catalog, &err);
     else if (!rc && argc >= 5)
-        rc = copy(&place.source, catalog, argv + 3, &err);
+        rc = copy(&location.source, catalog, argv + 3, &err);
     if (rc)
         fprintf(stderr, "%s: %s\n", dcp_error_name(rc), err.message);
     dcp_catalog_free(catalog);
-    format_place_close(&place);
+    format_location_close(&location);
     return dcp_error_exit(rc);
 }
 
@@ -208,26 +208,26 @@ enum {
 
 static void check_fixture(const char *name, int what)
 {
-    struct format_place place;
+    struct format_location location;
     struct dcp_catalog *catalog;
     struct dcp_error err = { 0 };
     char path[512];
 
     snprintf(path, sizeof path, DATA "%s", name);
     print_message("%s\n", name);
-    assert_int_equal(format_place_open(path, &place, &err), 0);
-    if (index_source(&place.source, &catalog, &err))
+    assert_int_equal(format_location_open(path, &location, &err), 0);
+    if (index_source(&location.source, &catalog, &err))
         fail_msg("%s", err.message);
     for (const struct dcp_format *const *f = dcp_formats(); *f; f++) {
         bool is_torch = !strcmp((*f)->name, "torch");
         if (!((*f)->flags & DCP_FORMAT_WRITES) || ((*f)->flags & DCP_FORMAT_SHARDED) ||
             (what == OPTIM && !is_torch))
             continue;
-        check_format(&place.source, catalog, *f, 0, is_torch && what != OPAQUE);
-        check_format(&place.source, catalog, *f, 40, is_torch && what != OPAQUE);
+        check_format(&location.source, catalog, *f, 0, is_torch && what != OPAQUE);
+        check_format(&location.source, catalog, *f, 40, is_torch && what != OPAQUE);
     }
     dcp_catalog_free(catalog);
-    format_place_close(&place);
+    format_location_close(&location);
 }
 
 static void test_fixtures(void **state)

@@ -114,7 +114,7 @@ static const struct stream streams[] = {
       "",
       0,
       "" },
-    { "another order",
+    { "an unusual order",
       BYTES(DICT(WHOLE, TENSOR(ID("FloatStorage", "42", "\x06", "N")))),
       BYTES(KEYS(KEY("42") KEY("41"))),
       { 6, 8 },
@@ -147,22 +147,22 @@ static const struct stream streams[] = {
       "x",
       DCP_E_CORRUPT,
       "bytes follow" },
-    { "cut off",
+    { "incomplete",
       BYTES(DICT(WHOLE, "N")),
       BYTES(KEYS(KEY("41"))),
       { 8, -1 },
       { 7, -1 },
       "",
       DCP_E_CORRUPT,
-      "cut off" },
-    { "no count",
+      "incomplete" },
+    { "negative or fractional",
       BYTES(DICT(WHOLE, "N")),
       BYTES(KEYS(KEY("41"))),
       { -1, -1 },
       { -1, -1 },
       "",
       DCP_E_CORRUPT,
-      "cut off" },
+      "incomplete" },
     { "another count",
       BYTES(DICT(WHOLE, "N")),
       BYTES(KEYS(KEY("41"))),
@@ -392,7 +392,7 @@ static const struct parts tars[] = {
     { "too many tensors", 1, 4, 4, NONE, 2, 1, 3, 1, 1, DICT1, DCP_E_CORRUPT, "" },
     { "too few tensors", 1, 4, 4, NONE, 0, 1, 3, 1, 1, DICT1, DCP_E_CORRUPT,
       "behind its end" },
-    { "storage cut off", 1, 400, 4, NONE, 1, 1, 3, 1, 1, DICT1, DCP_E_CORRUPT,
+    { "storage incomplete", 1, 400, 4, NONE, 1, 1, 3, 1, 1, DICT1, DCP_E_CORRUPT,
       "ends before" },
     { "nine dimensions", 1, 4, 4, NONE, 1, 9, 3, 1, 1, DICT1, DCP_E_UNSUPPORTED,
       "dimensions" },
@@ -486,7 +486,7 @@ static void change(struct dcp_buf *buf, const char *what)
         put_member(buf, "x", 'x', size, sizeof size - 1);
     else if (!strcmp(what, "sparse"))
         put_member(buf, "x", 'x', sparse, sizeof sparse - 1);
-    else if (!strcmp(what, "damaged pax"))
+    else if (!strcmp(what, "corrupt pax"))
         put_member(buf, "x", 'x', "99 path=x\n", 10);
     else if (!strcmp(what, "a checksum"))
         put_member(buf, "x", '0', "", 0);
@@ -507,13 +507,13 @@ static void test_archives(void **state)
         { "a folder", 0, "" },
         { "a pax name", 0, "" },
         { "a pax size", DCP_E_CORRUPT, "past the end" },
-        { "pax for all", DCP_E_CORRUPT, "to all members" },
-        { "damaged pax", DCP_E_CORRUPT, "damaged pax" },
+        { "pax for all", DCP_E_CORRUPT, "sets a name or size" },
+        { "corrupt pax", DCP_E_CORRUPT, "corrupt pax" },
         { "sparse", DCP_E_UNSUPPORTED, "sparse" },
         { "a link", DCP_E_UNSUPPORTED, "not plain files" },
         { "a name twice", DCP_E_CORRUPT, "name of an earlier one" },
-        { "a name that climbs", DCP_E_CORRUPT, "leave its folder" },
-        { "a checksum", DCP_E_CORRUPT, "damaged one" },
+        { "a name that climbs", DCP_E_CORRUPT, "outside its folder" },
+        { "a checksum", DCP_E_CORRUPT, "corrupt one" },
     };
 
     (void)state;
@@ -540,9 +540,9 @@ static void test_archive_ends(void **state)
     buf.data[buf.size_bytes - 1] = 1;
     expect(&buf, DCP_E_CORRUPT, "bytes follow", "bytes behind the end");
     buf.size_bytes = whole - 2 * BLOCK;
-    expect(&buf, DCP_E_CORRUPT, "cut off", "no end");
+    expect(&buf, DCP_E_CORRUPT, "incomplete", "no end");
     buf.size_bytes -= 1;
-    expect(&buf, DCP_E_CORRUPT, "cut off", "the last member");
+    expect(&buf, DCP_E_CORRUPT, "incomplete", "the last member");
     dcp_buf_fini(&buf);
 
     put_member(&buf, "x", '0', "y", 1);

@@ -134,19 +134,19 @@ static const struct {
     { "two sizes", true, 20, 1, "\x02" },
     { "several disks", true, 34, 1, "\x01" },
     { "different names", true, 46 + 2, 1, "G" },
-    { "leave its folder", true, 46, 6, "../ood" },
-    { "leave its folder", true, 46, 6, "/a/ood" },
-    { "leave its folder", true, 46, 6, "r//ood" },
-    { "leave its folder", true, 46, 6, "r\\good" },
+    { "outside its folder", true, 46, 6, "../ood" },
+    { "outside its folder", true, 46, 6, "/a/ood" },
+    { "outside its folder", true, 46, 6, "r//ood" },
+    { "outside its folder", true, 46, 6, "r\\good" },
     { "different names", true, 42, 1, "\x40" }, /* the header of another place */
-    { "damaged", true, 0, 1, "X" },
+    { "corrupt", true, 0, 1, "X" },
     { "end record is missing", false, -22, 1, "X" },
     { "bytes follow", false, -2, 1, "\x01" },
     { "several disks", false, -18, 1, "\x01" },
     { "two end records differ", false, -10, 1, "\x09" },
     { "two end records differ", false, -6, 1, "\x01" },
     { "locator points elsewhere", false, -34, 1, "\x01" },
-    { "zip64 end record is damaged", false, -98, 1, "X" },
+    { "zip64 end record is corrupt", false, -98, 1, "X" },
 };
 
 static void test_lies(void **state)
@@ -192,7 +192,7 @@ static void test_overlap(void **state)
     archive_free(&a);
 }
 
-/* No deflated byte gives more than 1032: a record that claims more is refused before
+/* No deflated byte gives more than 1032: a record that declares more is refused before
  * anything is made ready for its content. */
 static void test_claims(void **state)
 {
@@ -212,7 +212,7 @@ static void test_claims(void **state)
         change(&a, entry + 10, deflated, 2);
         change(&a, entry + 24, size_bytes, 4);
         assert_int_equal(archive_read(&a, &err), over ? DCP_E_CORRUPT : 0);
-        assert_int_equal(strstr(err.message, "claims more") != NULL, over);
+        assert_int_equal(strstr(err.message, "declares more") != NULL, over);
         archive_free(&a);
     }
 }

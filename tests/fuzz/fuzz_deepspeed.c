@@ -19,7 +19,7 @@ static void check_catalog(const struct dcp_catalog *catalog)
         if (piece->file < 0)
             continue;
         uint64_t size = catalog->files[piece->file].size_bytes;
-        must(piece->rank >= 0 && piece->rank < catalog->world);
+        must(piece->rank >= 0 && piece->rank < catalog->world_size);
         must(piece->offset <= size && piece->stored_size <= size - piece->offset);
         must(dcp_piece_bytes(catalog, piece) <= piece->stored_size || piece->stride);
     }
@@ -31,7 +31,7 @@ static void lay_out(const struct dcp_catalog *catalog, const char *name,
 {
     const struct dcp_format *format = dcp_format_find(name);
     const struct dcp_reshard_options options = {
-        .world = 2, .layout = layout, .dtype = -1, .lossy = true
+        .world_size = 2, .layout = layout, .dtype = -1, .lossy = true
     };
     struct dcp_reshard_plan facts = { 0 };
     struct dcp_catalog *target;

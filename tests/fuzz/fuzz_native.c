@@ -14,7 +14,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-#define MAX_WORLD 3
+#define MAX_WORLD_SIZE 3
 #define SHARD_BYTES 8192
 #define MOST_BYTES ((uint64_t)1 << 20) /* tensors larger than this are not read */
 
@@ -26,13 +26,13 @@ struct part {
 };
 
 /* Cuts at the lines "---"; returns how many parts there are. */
-static int cut(const uint8_t *data, size_t n, struct part parts[1 + MAX_WORLD])
+static int cut(const uint8_t *data, size_t n, struct part parts[1 + MAX_WORLD_SIZE])
 {
     static const char line[] = "\n---\n";
     const char *at = (const char *)data;
     int count = 0;
 
-    while (count <= MAX_WORLD) {
+    while (count <= MAX_WORLD_SIZE) {
         const char *end = n ? memmem(at, n, line, sizeof line - 1) : NULL;
         parts[count++] = (struct part){ at, end ? (size_t)(end - at) : n };
         if (!end)
@@ -97,7 +97,7 @@ static void check_catalog(const struct dcp_catalog *catalog)
     for (size_t p = 0; p < catalog->n_pieces; p++) {
         const struct dcp_piece *piece = &catalog->pieces[p];
         uint64_t bytes = dcp_piece_bytes(catalog, piece), sum = 0;
-        must(piece->rank >= 0 && piece->rank < catalog->world);
+        must(piece->rank >= 0 && piece->rank < catalog->world_size);
         must(piece->offset <= SHARD_BYTES &&
              piece->stored_size <= SHARD_BYTES - piece->offset);
         must(bytes <= dcp_tensor_bytes(&catalog->tensors[piece->tensor]));
@@ -161,7 +161,7 @@ static void read_tensors(const struct dcp_source *source,
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size_bytes)
 {
-    struct part parts[1 + MAX_WORLD];
+    struct part parts[1 + MAX_WORLD_SIZE];
     struct dcp_store store;
     struct dcp_catalog *catalog;
     struct dcp_error err = { 0 };

@@ -2,8 +2,8 @@
  * that file: byte 0 says how much of the input is description, the rest lies behind it.
  */
 #include "base/buf.h"
-#include "core/parity/mend.h"
 #include "core/parity/parity.h"
+#include "core/parity/reconstruction.h"
 #include "lib/must.h"
 #include <string.h>
 
@@ -29,10 +29,10 @@ static void write_parity(const struct dcp_store *store, const struct dcp_parity 
 }
 
 /* Reads the beginning and the end of every file through its parity. */
-static void read_mended(const struct dcp_mend *mend)
+static void read_reconstructed(const struct dcp_reconstruction *rebuilt)
 {
-    const struct dcp_parity *parity = dcp_mend_parity(mend);
-    const struct dcp_store *store = dcp_mend_store(mend);
+    const struct dcp_parity *parity = dcp_reconstruction_parity(rebuilt);
+    const struct dcp_store *store = dcp_reconstruction_store(rebuilt);
     struct dcp_store_file *file;
     unsigned char bytes[16];
     char path[512];
@@ -55,7 +55,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct dcp_parity *parity;
     struct dcp_store store;
-    struct dcp_mend *mend;
+    struct dcp_reconstruction *rebuilt;
 
     if (!size || size > 1 << 16)
         return 0;
@@ -64,9 +64,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         return 0;
     must(dcp_store_mem(&store, NULL) == 0);
     write_parity(&store, parity, data + 1 + n, size - 1 - n);
-    if (!dcp_mend_open(&store, STEP, &mend, NULL)) {
-        read_mended(mend);
-        dcp_mend_free(mend);
+    if (!dcp_reconstruction_open(&store, STEP, &rebuilt, NULL)) {
+        read_reconstructed(rebuilt);
+        dcp_reconstruction_free(rebuilt);
     }
     dcp_repair(&store, STEP, &(struct dcp_repair_options){ .threads = 1 }, NULL, NULL);
     dcp_parity_free(parity);

@@ -8,13 +8,13 @@
 #include <string.h>
 
 #define MAX_OVERRIDES 8
-#define WORLD 4
+#define WORLD_SIZE 4
 
 static int parse(const char *text, size_t size, const char *const *overrides,
                  struct settings *out, struct dcp_error *err)
 {
-    return settings_parse(text, size, "fuzz", "/nowhere", overrides, WORLD, NULL, out,
-                          err);
+    return settings_parse(text, size, "fuzz", "/nowhere", overrides, WORLD_SIZE, NULL,
+                          out, err);
 }
 
 static void stop(const char *why, const char *text)

@@ -1,6 +1,6 @@
-/* NCCL's collectives: a rank is a thread. On GPUs there is one for each; the double of
- * CUDA has eight, shows what each rank called in which order and on which stream, and
- * runs the streams in every order that a GPU may. */
+/* NCCL's collectives: a rank is a thread. On GPUs there is one for each; the fake of CUDA
+ * has eight, shows what each rank called in which order and on which stream, and runs the
+ * streams in every order that a GPU may. */
 #include "lib/check_coll.h"
 #include "lib/cuda.h"
 #include "port/comm/threads.h"
@@ -15,7 +15,7 @@
 
 #include <cmocka.h>
 
-enum { MAX_WORLD = 8, TIMEOUT_MS = 20000 };
+enum { MAX_WORLD_SIZE = 8, TIMEOUT_MS = 20000 };
 
 struct rank {
     struct dcp_comm *comm;
@@ -28,7 +28,7 @@ struct rank {
 
 static int failed(const struct rank *r, const char *what)
 {
-    fprintf(stderr, "rank %d of %d: %s: %s\n", r->comm->rank, r->comm->world, what,
+    fprintf(stderr, "rank %d of %d: %s: %s\n", r->comm->rank, r->comm->world_size, what,
             r->err.message);
     return 1;
 }
@@ -38,7 +38,7 @@ static int dies_early = -1; /* a rank that knows where the others meet, and neve
 static void die_early(struct rank *r)
 {
     (void)r;
-#ifdef CUDA_DOUBLE_NCCL_H
+#ifdef CUDA_FAKE_NCCL_H
     ncclUniqueId id;
     dcp_agree(r->comm, DCP_OK, &r->err);
     dcp_comm_bcast(r->comm, &id, sizeof id, 0, &r->err);
@@ -74,25 +74,25 @@ static void *run_rank(void *arg)
     return NULL;
 }
 
-/* All ranks of a world do the act; returns how many failed. */
-static int run_world(int world, int timeout_ms, int (*act)(struct rank *rank))
+/* All ranks of a process group do the act; returns how many failed. */
+static int run_ranks(int world_size, int timeout_ms, int (*act)(struct rank *rank))
 {
-    struct dcp_comm comms[MAX_WORLD];
-    struct rank ranks[MAX_WORLD] = { { .failed = 0 } };
-    pthread_t threads[MAX_WORLD];
+    struct dcp_comm comms[MAX_WORLD_SIZE];
+    struct rank ranks[MAX_WORLD_SIZE] = { { .failed = 0 } };
+    pthread_t threads[MAX_WORLD_SIZE];
     int n_failed = 0;
-    assert_int_equal(dcp_comm_threads(comms, world, NULL), 0);
-    for (int r = 0; r < world; r++) {
+    assert_int_equal(dcp_comm_threads(comms, world_size, NULL), 0);
+    for (int r = 0; r < world_size; r++) {
         comms[r].timeout_ms = timeout_ms;
         ranks[r].comm = &comms[r];
         ranks[r].act = act;
         assert_int_equal(pthread_create(&threads[r], NULL, run_rank, &ranks[r]), 0);
     }
-    for (int r = 0; r < world; r++) {
+    for (int r = 0; r < world_size; r++) {
         pthread_join(threads[r], NULL);
         n_failed += ranks[r].failed != 0;
     }
-    for (int r = 0; r < world; r++) /* a rank whose comm is gone counts as dead */
+    for (int r = 0; r < world_size; r++) /* a rank whose comm is gone counts as dead */
         dcp_comm_free(&comms[r]);
     return n_failed;
 }
@@ -101,17 +101,17 @@ static int run_world(int world, int timeout_ms, int (*act)(struct rank *rank))
 static int most_ranks(void)
 {
     int n = 0;
-#ifdef CUDA_DOUBLE_NCCL_H
-    n = MAX_WORLD;
+#ifdef CUDA_FAKE_NCCL_H
+    n = MAX_WORLD_SIZE;
 #else
     cuda_must(cudaGetDeviceCount(&n));
 #endif
-    return n < MAX_WORLD ? n : MAX_WORLD;
+    return n < MAX_WORLD_SIZE ? n : MAX_WORLD_SIZE;
 }
 
 static void set_way(const char *way)
 {
-#ifdef CUDA_DOUBLE_NCCL_H
+#ifdef CUDA_FAKE_NCCL_H
     setenv("CUDA_DOUBLE", way, 1);
 #else
     (void)way;
@@ -125,14 +125,14 @@ static int check(struct rank *r)
     return check_coll(&r->coll, 3001);
 }
 
-static void all_worlds(void **state)
+static void all_world_sizes(void **state)
 {
     (void)state;
     static const char *const ways[] = { "late", "others", "eager" };
     for (int w = 0; w < 3; w++) {
         set_way(ways[w]);
-        for (int world = 1; world <= most_ranks(); world++)
-            assert_int_equal(run_world(world, TIMEOUT_MS, check), 0);
+        for (int world_size = 1; world_size <= most_ranks(); world_size++)
+            assert_int_equal(run_ranks(world_size, TIMEOUT_MS, check), 0);
     }
     set_way("late");
 }
@@ -146,35 +146,36 @@ static int interleave(struct rank *r)
     enum { N = 1000, TIMES = 24 };
     const struct ops *ops = r->kernels.ops;
     void *ctx = r->kernels.ctx;
-    int world = r->coll.world, rank = r->coll.rank, wrong = 0, rc = 0;
+    int world_size = r->coll.world_size, rank = r->coll.rank, wrong = 0, rc = 0;
     float *in[TIMES], *all[TIMES], *out[TIMES], *source = array_bytes(N, 4);
-    int64_t counts[MAX_WORLD];
+    int64_t counts[MAX_WORLD_SIZE];
     uint64_t calls[TIMES];
-    for (int k = 0; k < world; k++)
+    for (int k = 0; k < world_size; k++)
         counts[k] = N;
     for (int t = 0; t < TIMES; t++) {
         in[t] = array_bytes(N, 4);
-        all[t] = array_bytes(N * world, 4);
-        out[t] = array_bytes(N * world, 4);
+        all[t] = array_bytes(N * world_size, 4);
+        out[t] = array_bytes(N * world_size, 4);
         for (int i = 0; i < N; i++)
             source[i] = (float)(t * 1000 + rank);
         rc |= ops->put(ctx, in[t], source, N * 4, NULL);
-        ops->zero(ctx, all[t], (uint64_t)N * 4 * (uint64_t)world);
+        ops->zero(ctx, all[t], (uint64_t)N * 4 * (uint64_t)world_size);
         ops->round(ctx, N, in[t]); /* 1000 t + rank of bf16 */
         if (t >= 12) {
             rc |= coll_wait(&r->coll, calls[t - 12], &r->err);
-            ops->copy(ctx, out[t - 12], all[t - 12], (uint64_t)N * 4 * (uint64_t)world);
+            ops->copy(ctx, out[t - 12], all[t - 12],
+                      (uint64_t)N * 4 * (uint64_t)world_size);
         }
         rc |=
             coll_all_gather_begin(&r->coll, in[t], counts, 4, all[t], &calls[t], &r->err);
     }
     for (int t = TIMES - 12; t < TIMES; t++) {
         rc |= coll_wait(&r->coll, calls[t], &r->err);
-        ops->copy(ctx, out[t], all[t], (uint64_t)N * 4 * (uint64_t)world);
+        ops->copy(ctx, out[t], all[t], (uint64_t)N * 4 * (uint64_t)world_size);
     }
     rc |= ops->sync(ctx, &r->err);
     for (int t = 0; t < TIMES; t++)
-        for (int k = 0; k < world; k++) {
+        for (int k = 0; k < world_size; k++) {
             float want = (float)(t * 1000 + k), got = out[t][k * N + N - 1];
             wrong += !(fabsf(got - want) <= want / 128); /* rounded */
         }
@@ -190,12 +191,12 @@ static void kernels_and_collectives(void **state)
     static const char *const ways[] = { "late", "others", "eager" };
     for (int w = 0; w < 3; w++) {
         set_way(ways[w]);
-        assert_int_equal(run_world(most_ranks(), TIMEOUT_MS, interleave), 0);
+        assert_int_equal(run_ranks(most_ranks(), TIMEOUT_MS, interleave), 0);
     }
     set_way("late");
 }
 
-#ifdef CUDA_DOUBLE_NCCL_H
+#ifdef CUDA_FAKE_NCCL_H
 
 /* --- what is called --- */
 
@@ -203,9 +204,9 @@ static int look_at_calls(struct rank *r)
 {
     enum { N = 64 };
     struct nccl_record calls[N];
-    int world = r->coll.world, rank = r->coll.rank, bad = 0;
-    int64_t even[MAX_WORLD], uneven[MAX_WORLD], total = 0;
-    for (int k = 0; k < world; k++) {
+    int world_size = r->coll.world_size, rank = r->coll.rank, bad = 0;
+    int64_t even[MAX_WORLD_SIZE], uneven[MAX_WORLD_SIZE], total = 0;
+    for (int k = 0; k < world_size; k++) {
         even[k] = 10;
         uneven[k] = k;
         total += 10;
@@ -216,7 +217,7 @@ static int look_at_calls(struct rank *r)
     /* A reduce-scatter: each gives each other its part, all in one group. */
     bad += coll_reduce_scatter(&r->coll, in, uneven, out, &r->err);
     int n = nccl_records(calls, N);
-    for (int i = 0, peer = 0, k = 0; k < world; k++) {
+    for (int i = 0, peer = 0, k = 0; k < world_size; k++) {
         if (k == rank)
             continue;
         peer = k;
@@ -230,11 +231,11 @@ static int look_at_calls(struct rank *r)
                    calls[i].size_bytes != (size_t)uneven[rank] * 4;
             i++;
         }
-        bad += k == world - 1 && i != n;
+        bad += k == world_size - 1 && i != n;
     }
     for (int i = 0; i < n; i++)
         bad += calls[i].group != calls[0].group || calls[i].stream != calls[0].stream ||
-               calls[i].world != world || calls[i].rank != rank;
+               calls[i].world_size != world_size || calls[i].rank != rank;
     cudaStream_t stream = calls[0].stream;
     if (bad)
         return failed(r, "a reduce-scatter calls something else");
@@ -246,7 +247,7 @@ static int look_at_calls(struct rank *r)
            calls[0].stream != stream;
     bad += coll_all_gather(&r->coll, in, uneven, 2, out, &r->err);
     n = nccl_records(calls, N);
-    bad += n != world - 1;
+    bad += n != world_size - 1;
     for (int i = 0; i < n; i++)
         bad += strcmp(calls[i].what, "broadcast") || calls[i].peer != i + 1 ||
                calls[i].size_bytes != 2 * (size_t)(i + 1) || calls[i].stream != stream ||
@@ -259,7 +260,7 @@ static int look_at_calls(struct rank *r)
 static void calls_are_right(void **state)
 {
     (void)state;
-    assert_int_equal(run_world(MAX_WORLD, TIMEOUT_MS, look_at_calls), 0);
+    assert_int_equal(run_ranks(MAX_WORLD_SIZE, TIMEOUT_MS, look_at_calls), 0);
 }
 
 /* --- ranks that fail --- */
@@ -270,17 +271,17 @@ static atomic_int n_there; /* ranks that have their coll */
 /* The absent rank leaves when all others have theirs. */
 static void leave(const struct rank *r)
 {
-    while (atomic_load(&n_there) < r->comm->world - 1)
+    while (atomic_load(&n_there) < r->comm->world_size - 1)
         usleep(1000);
 }
 
 static int gather_once(struct rank *r)
 {
-    float in[4] = { 0 }, out[4 * MAX_WORLD];
-    int64_t counts[MAX_WORLD];
+    float in[4] = { 0 }, out[4 * MAX_WORLD_SIZE];
+    int64_t counts[MAX_WORLD_SIZE];
     void *from, *to;
     const struct ops *ops = r->kernels.ops;
-    for (int k = 0; k < r->coll.world; k++)
+    for (int k = 0; k < r->coll.world_size; k++)
         counts[k] = 4;
     int rc = ops->alloc(r->kernels.ctx, sizeof in, "a test", &from, &r->err);
     rc |= ops->alloc(r->kernels.ctx, sizeof out, "a test", &to, &r->err);
@@ -288,8 +289,8 @@ static int gather_once(struct rank *r)
     if (!rc)
         rc = coll_all_gather(&r->coll, from, counts, sizeof *in, to, &r->err);
     if (!rc)
-        rc = ops->get(r->kernels.ctx, out, to, sizeof *in * 4 * (size_t)r->coll.world,
-                      &r->err);
+        rc = ops->get(r->kernels.ctx, out, to,
+                      sizeof *in * 4 * (size_t)r->coll.world_size, &r->err);
     ops->free(r->kernels.ctx, from), ops->free(r->kernels.ctx, to);
     return rc;
 }
@@ -331,11 +332,11 @@ static int dead(struct rank *r)
 static void absent_ranks_are_named(void **state)
 {
     (void)state;
-    assert_int_equal(run_world(4, TIMEOUT_MS, silent), 0);
+    assert_int_equal(run_ranks(4, TIMEOUT_MS, silent), 0);
     atomic_store(&n_there, 0);
-    assert_int_equal(run_world(4, TIMEOUT_MS, dead), 0);
+    assert_int_equal(run_ranks(4, TIMEOUT_MS, dead), 0);
     dies_early = ABSENT;
-    assert_int_equal(run_world(4, 1000000, NULL), 0);
+    assert_int_equal(run_ranks(4, 1000000, NULL), 0);
     dies_early = -1;
 }
 
@@ -368,7 +369,7 @@ static void a_rank_can_leave(void **state)
 {
     (void)state;
     atomic_store(&n_there, 0);
-    assert_int_equal(run_world(2, TIMEOUT_MS, leaving), 0);
+    assert_int_equal(run_ranks(2, TIMEOUT_MS, leaving), 0);
 }
 
 static int broken(struct rank *r)
@@ -383,7 +384,7 @@ static int broken(struct rank *r)
 static void failures_are_told(void **state)
 {
     (void)state;
-    assert_int_equal(run_world(2, TIMEOUT_MS, broken), 0);
+    assert_int_equal(run_ranks(2, TIMEOUT_MS, broken), 0);
 }
 
 #endif
@@ -391,8 +392,8 @@ static void failures_are_told(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(all_worlds),       cmocka_unit_test(kernels_and_collectives),
-#ifdef CUDA_DOUBLE_NCCL_H
+        cmocka_unit_test(all_world_sizes),  cmocka_unit_test(kernels_and_collectives),
+#ifdef CUDA_FAKE_NCCL_H
         cmocka_unit_test(calls_are_right),  cmocka_unit_test(absent_ranks_are_named),
         cmocka_unit_test(a_rank_can_leave), cmocka_unit_test(failures_are_told),
 #endif

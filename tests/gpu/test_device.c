@@ -3,8 +3,8 @@
  * are the same. Exit status 77 without a GPU. */
 #include "core/catalog/region.h"
 #include "lib/must.h"
+#include "lib/rank_threads.h"
 #include "lib/sample.h"
-#include "lib/world.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -23,7 +23,7 @@ enum { SALT = 5 };
 static void move(struct sample *sample, enum cudaMemcpyKind kind)
 {
     for (size_t t = 0; t < sample->state.n_locals; t++) {
-        struct dcp_local *local = &sample->locals[t];
+        struct dcp_local_tensor *local = &sample->locals[t];
         const struct dcp_tensor *tensor = &sample->catalog->tensors[t];
         size_t n = (size_t)dcp_region_elems(tensor, &local->region) *
                    dcp_dtype_size(tensor->dtype);
@@ -61,7 +61,7 @@ static void act(void *arg, struct dcp_comm *comm)
     struct sample sample;
     struct dcp_error err = { 0 };
 
-    sample_make(&sample, a->layout, comm->world, comm->rank, !a->load, SALT);
+    sample_make(&sample, a->layout, comm->world_size, comm->rank, !a->load, SALT);
     if (a->on_device) {
         must(!dcp_device_cuda(&device, 0, NULL));
         ctx.device = &device;
@@ -86,17 +86,17 @@ static void saves_and_loads(void **state)
     (void)state;
     for (int from = 0; from < 2; from++) /* the host, the device */
         for (int to = 0; to < 2; to++)
-            for (int world = 1; world <= 4; world *= 2) {
+            for (int world_size = 1; world_size <= 4; world_size *= 2) {
                 struct dcp_store store;
                 struct act a = { .store = &store, .layout = "zero3", .on_device = from };
                 const struct dcp_source source = { &store, "step-00000001", true };
                 assert_int_equal(dcp_store_mem(&store, NULL), 0);
-                world_run(world, act, &a);
+                rank_threads_run(world_size, act, &a);
                 assert_int_equal(dcp_verify(&source, NULL, NULL, NULL), 0);
                 a.load = true;
                 a.on_device = to;
                 a.layout = "dim0";
-                world_run(5 - world, act, &a);
+                rank_threads_run(5 - world_size, act, &a);
                 assert_int_equal(a.wrong, 0);
                 dcp_store_free(&store);
             }

@@ -1,5 +1,6 @@
 /* A model trained on GPUs over NCCL, a rank a thread: the state has the same bits at
- * every world and stage, whatever the streams do. The double of CUDA has eight ranks. */
+ * every world size and stage, whatever the streams do. The fake of CUDA has eight ranks.
+ */
 #include "lib/cuda.h"
 #include "trainer/coll/coll.h"
 #include "trainer/model/model.h"
@@ -12,7 +13,7 @@
 
 #include <cmocka.h>
 
-enum { MAX_WORLD = 8, STEPS = 2, MICROS = 8, SEQ_LEN = 4 };
+enum { MAX_WORLD_SIZE = 8, STEPS = 2, MICROS = 8, SEQ_LEN = 4 };
 
 static const struct model_config config = { .family = "gpt2",
                                             .n_layer = 3,
@@ -22,7 +23,7 @@ static const struct model_config config = { .family = "gpt2",
                                             .vocab_size = 19 };
 
 struct way {
-    int world, stage, shard_size;
+    int world_size, stage, shard_size;
     bool bf16;
 };
 
@@ -58,7 +59,7 @@ static int run_step(struct rank *r, struct model *model, struct shard *shard, in
     int rc = DCP_OK;
     shard_hooks(shard, &hooks);
     shard_begin(shard);
-    for (int i = 0; !rc && i < MICROS / r->way->world; i++) {
+    for (int i = 0; !rc && i < MICROS / r->way->world_size; i++) {
         int32_t ids[SEQ_LEN + 1];
         int64_t micro = shard_micro(shard, r->comm->rank, i);
         for (int t = 0; t <= SEQ_LEN; t++)
@@ -102,7 +103,7 @@ static int train(struct rank *r, struct model *model, struct coll *coll)
     const struct shard_options options = { .stage = r->way->stage,
                                            .shard_size = r->way->shard_size,
                                            .bf16 = r->way->bf16,
-                                           .accumulation = MICROS / r->way->world };
+                                           .accumulation = MICROS / r->way->world_size };
     struct shard *shard;
     int rc = shard_new(model, &options, coll, &shard, &r->err);
     if (!rc)
@@ -140,10 +141,10 @@ static void *run_rank(void *arg)
 
 static struct outcome outcome_of(struct way way)
 {
-    struct dcp_comm comms[MAX_WORLD];
-    struct rank ranks[MAX_WORLD];
-    struct outcome outs[MAX_WORLD], whole = { 0 };
-    pthread_t threads[MAX_WORLD];
+    struct dcp_comm comms[MAX_WORLD_SIZE];
+    struct rank ranks[MAX_WORLD_SIZE];
+    struct outcome outs[MAX_WORLD_SIZE], whole = { 0 };
+    pthread_t threads[MAX_WORLD_SIZE];
     struct model *model;
     int n_params;
     assert_int_equal(model_new(&config, DCP_F32, ops_cpu(), 1, SEQ_LEN, &model, NULL), 0);
@@ -153,18 +154,18 @@ static struct outcome outcome_of(struct way way)
     model_free(model);
     for (int a = 0; a < 3; a++)
         assert_non_null(whole.values[a] = calloc((size_t)whole.n, sizeof(float)));
-    assert_int_equal(dcp_comm_threads(comms, way.world, NULL), 0);
-    for (int r = 0; r < way.world; r++) {
+    assert_int_equal(dcp_comm_threads(comms, way.world_size, NULL), 0);
+    for (int r = 0; r < way.world_size; r++) {
         outs[r] = whole; /* ranks that own the same write the same */
         ranks[r] = (struct rank){ .way = &way, .comm = &comms[r], .out = &outs[r] };
         assert_int_equal(pthread_create(&threads[r], NULL, run_rank, &ranks[r]), 0);
     }
-    for (int r = 0; r < way.world; r++)
+    for (int r = 0; r < way.world_size; r++)
         pthread_join(threads[r], NULL);
-    for (int r = 0; r < way.world; r++) {
+    for (int r = 0; r < way.world_size; r++) {
         dcp_comm_free(&comms[r]);
         if (ranks[r].rc)
-            fail_msg("rank %d of %d, stage %d: %s", r, way.world, way.stage,
+            fail_msg("rank %d of %d, stage %d: %s", r, way.world_size, way.stage,
                      ranks[r].err.message);
         for (int s = 0; s < STEPS; s++)
             assert_true(outs[r].norms[s] == outs[0].norms[s]);
@@ -190,33 +191,34 @@ static void same_bits_as(const struct outcome *one, struct way way)
     outcome_free(&other);
 }
 
-/* Worlds that there are ranks for. */
-static bool there_is(int world)
+/* World sizes that there are ranks for. */
+static bool there_is(int world_size)
 {
     int n = 0;
     cuda_must(cudaGetDeviceCount(&n));
-#ifdef CUDA_DOUBLE_NCCL_H
-    n = MAX_WORLD;
+#ifdef CUDA_FAKE_NCCL_H
+    n = MAX_WORLD_SIZE;
 #endif
-    return world <= n;
+    return world_size <= n;
 }
 
-static void every_world(const char *order, bool bf16)
+static void every_world_size(const char *order, bool bf16)
 {
-    struct way way = { .world = 1, .bf16 = bf16 };
-#ifdef CUDA_DOUBLE_NCCL_H
+    struct way way = { .world_size = 1, .bf16 = bf16 };
+#ifdef CUDA_FAKE_NCCL_H
     setenv("CUDA_DOUBLE", order, 1);
 #else
     (void)order;
 #endif
     struct outcome one = outcome_of(way);
     assert_true(one.norms[0] > 0);
-    for (; way.world <= MAX_WORLD && there_is(way.world); way.world *= 4)
-        for (way.stage = way.world == 1; way.stage < 4; way.stage++)
+    for (; way.world_size <= MAX_WORLD_SIZE && there_is(way.world_size);
+         way.world_size *= 4)
+        for (way.stage = way.world_size == 1; way.stage < 4; way.stage++)
             same_bits_as(&one, way);
-    if (there_is(MAX_WORLD)) {
-        same_bits_as(&one, (struct way){ MAX_WORLD, 3, 0, bf16 });
-        same_bits_as(&one, (struct way){ MAX_WORLD, 3, 4, bf16 });
+    if (there_is(MAX_WORLD_SIZE)) {
+        same_bits_as(&one, (struct way){ MAX_WORLD_SIZE, 3, 0, bf16 });
+        same_bits_as(&one, (struct way){ MAX_WORLD_SIZE, 3, 4, bf16 });
     }
     outcome_free(&one);
 }
@@ -224,15 +226,15 @@ static void every_world(const char *order, bool bf16)
 static void late_streams(void **state)
 {
     (void)state;
-    every_world("late", false);
-    every_world("late", true);
+    every_world_size("late", false);
+    every_world_size("late", true);
 }
 
 static void early_streams(void **state)
 {
     (void)state;
-    every_world("others", true);
-    every_world("eager", false);
+    every_world_size("others", true);
+    every_world_size("eager", false);
 }
 
 int main(void)

@@ -301,11 +301,11 @@ def add_trained(work, resumes):
     add(3, 3)
 
 
-# -- what is not whole ------------------------------------------------------------------
+# -- what is incomplete ------------------------------------------------------------------
 
 
 def check_refused(folder, work):
-    """Every damage is told by name. The folder is of stage 3 and four ranks."""
+    """Every corruption is told by name. The folder is of stage 3 and four ranks."""
     broken = os.path.join(work, "broken")
 
     def told(words, act):
@@ -331,7 +331,7 @@ def check_refused(folder, work):
              os.path.join(tag, "zero_pp_rank_0_mp_rank_01_optim_states.pt")))  # fmt: skip
     told(("pipeline stages", 8),
          lambda tag: open(os.path.join(tag, "layer_01-model_00-model_states.pt"), "w"))
-    print("ok: folders that are not whole", flush=True)
+    print("ok: folders that are incomplete", flush=True)
 
 
 def main():

@@ -210,9 +210,9 @@ class Llama(unittest.TestCase):
         cases = {
             "a rank is missing": ("not as wide as",
                                   lambda f: os.remove(f + "/consolidated.01.pth")),
-            "more layers": ("make no Llama model", lambda f: self.edit(f, n_layers=3)),
+            "more layers": ("do not make a Llama model", lambda f: self.edit(f, n_layers=3)),
             "other heads": ("heads|head", lambda f: self.edit(f, n_heads=3)),
-            "foreign": ("is none of Llama's", lambda f: torch.save(
+            "foreign": ("is not a tensor of Llama", lambda f: torch.save(
                 {"x": torch.ones(2)}, f + "/consolidated.00.pth")),
         }
         for name, (words, spoil) in cases.items():

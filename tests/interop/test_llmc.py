@@ -196,7 +196,7 @@ class Llmc(unittest.TestCase):
     def test_other_worlds(self):
         states = self.states(3)
         write_run(self.path("four"), states, self.config, 4, True, False)
-        # Three parts of a layer are not whole: then there is no ZeRO, as in the program.
+        # Three parts of a layer are incomplete: then there is no ZeRO, as in the program.
         for world, layout in ((1, "zero1"), (2, "zero1"), (8, "zero1"), (3, "zero1"),
                               (2, "replicated")):
             folder = self.path(f"{world}{layout}")

@@ -320,7 +320,7 @@ class Known(Folder):
 
 
 class Unsupported(Folder):
-    """What torch reads and no target can say is not called damaged."""
+    """What torch reads and no target can say is not called corrupt."""
 
     def test_refused(self):
         own = [torch.ones(2)]

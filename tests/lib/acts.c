@@ -2,8 +2,8 @@
 #include "base/fs.h"
 #include "must.h"
 #include "port/comm/threads.h"
+#include "rank_threads.h"
 #include "sample.h"
-#include "world.h"
 
 enum { MAX_ERRORS = sizeof((struct acts *)0)->errs / sizeof(struct dcp_error) };
 
@@ -96,7 +96,7 @@ static void act(void *arg, struct dcp_comm *comm)
     struct run *run = arg;
     struct acts *acts = run->acts;
     struct mortal mortal = { run, comm };
-    struct dcp_comm wrapped = { &mortal_ops, &mortal, comm->rank, comm->world, 0 };
+    struct dcp_comm wrapped = { &mortal_ops, &mortal, comm->rank, comm->world_size, 0 };
     bool dies = acts->dies_at && acts->dies == comm->rank;
     struct dcp_context ctx = { .comm = dies ? &wrapped : comm,
                                .store = acts->store,
@@ -106,7 +106,7 @@ static void act(void *arg, struct dcp_comm *comm)
 
     ctx.comm->timeout_ms = acts->timeout_ms;
     sample_make_first(&sample, sample_n_tensors() - acts->small, acts->layout,
-                      comm->world, comm->rank, !run->load, acts->salt);
+                      comm->world_size, comm->rank, !run->load, acts->salt);
     run->codes[comm->rank] = run->load
                                  ? load(run, &ctx, &sample, &run->errs[comm->rank])
                                  : save(run, &ctx, &sample.state, &run->errs[comm->rank]);
@@ -116,21 +116,21 @@ static void act(void *arg, struct dcp_comm *comm)
 static int run_act(struct acts *acts, bool load_it)
 {
     struct run run = { .acts = acts, .load = load_it };
-    size_t world = (size_t)acts->world;
+    size_t world_size = (size_t)acts->world_size;
 
-    run.codes = calloc(world, sizeof *run.codes);
-    run.errs = calloc(world, sizeof *run.errs);
+    run.codes = calloc(world_size, sizeof *run.codes);
+    run.errs = calloc(world_size, sizeof *run.errs);
     must(run.codes && run.errs);
     acts->n_calls = 0;
-    world_run(acts->world, act, &run);
-    int first = acts->dies_at && acts->dies == 0 && acts->world > 1;
+    rank_threads_run(acts->world_size, act, &run);
+    int first = acts->dies_at && acts->dies == 0 && acts->world_size > 1;
     int rc = run.codes[first];
     acts->err = run.errs[first];
     acts->agreed = true;
-    for (int r = 0; r < acts->world; r++)
+    for (int r = 0; r < acts->world_size; r++)
         if (!acts->dies_at || r != acts->dies)
             acts->agreed = acts->agreed && run.codes[r] == rc;
-    for (int r = 0; r < acts->world && r < MAX_ERRORS; r++)
+    for (int r = 0; r < acts->world_size && r < MAX_ERRORS; r++)
         acts->errs[r] = run.errs[r];
     acts->wrong = run.wrong;
     acts->loaded_step = run.loaded_step;

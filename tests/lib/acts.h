@@ -1,4 +1,4 @@
-/* acts: save and load of the sample state by a world of threads, as one call. */
+/* acts: save and load of the sample state by a group of threads, as one call. */
 #ifndef TESTS_LIB_ACTS_H
 #define TESTS_LIB_ACTS_H
 
@@ -8,12 +8,13 @@
 struct acts {
     const struct dcp_store *store;
     const char *layout;
-    int world;
+    int world_size;
     int64_t step; /* of a save; of a load: -1 is the newest */
     unsigned salt;
     enum dcp_codec codec;
     const char *name; /* folder of the step to load; NULL: by its number */
-    const struct dcp_save_options *more; /* keep, companion; step and codec are ours */
+    const struct dcp_save_options
+        *more; /* keep, consolidated export; step and codec are ours */
     const struct dcp_log *log;
     bool small; /* without the last tensor, which is most of the bytes */
     int timeout_ms;
@@ -24,7 +25,7 @@ struct acts {
     bool agreed;                /* all ranks that live returned the same code */
     int64_t loaded_step, wrong; /* of a load: elements that are not the sample's */
     int n_calls;                /* of comm by the rank that dies */
-    struct dcp_error errs[16];  /* of all ranks, when the world is not larger */
+    struct dcp_error errs[16];  /* of all ranks, when the world size is not larger */
 };
 
 /* Return the code of the lowest rank that lives. */

@@ -29,7 +29,7 @@ void bench_header(void);
 /* Seconds of a shell command, negative when it fails. */
 double bench_shell(const char *command);
 double bench_now(void);
-/* Writes back and forgets the cached pages of all files below a path. */
+/* Writes back and invalidates the cached pages of all files below a path. */
 void bench_drop_cache(const char *path);
 
 #endif

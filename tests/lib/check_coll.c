@@ -10,7 +10,7 @@
 static int n_failed(const struct coll *coll, bool ok, const char *what)
 {
     if (!ok)
-        fprintf(stderr, "rank %d of %d: %s\n", coll->rank, coll->world, what);
+        fprintf(stderr, "rank %d of %d: %s\n", coll->rank, coll->world_size, what);
     return ok ? 0 : 1;
 }
 
@@ -42,7 +42,7 @@ static int64_t part(int rank, int64_t n)
 static int check_reduce_scatter(struct coll *coll, int64_t n, bool in_place)
 {
     int64_t counts[64] = { 0 }, total = 0, begin = 0;
-    for (int r = 0; r < coll->world; r++) {
+    for (int r = 0; r < coll->world_size; r++) {
         counts[r] = part(r, n);
         begin += r < coll->rank ? counts[r] : 0;
         total += counts[r];
@@ -58,7 +58,7 @@ static int check_reduce_scatter(struct coll *coll, int64_t n, bool in_place)
     int64_t wrong = 0;
     array_sync();
     for (int64_t i = 0; i < counts[coll->rank]; i++)
-        wrong += out[i] != tree(0, coll->world, begin + i);
+        wrong += out[i] != tree(0, coll->world_size, begin + i);
     failed += n_failed(coll, !wrong, "a reduced part is not the tree's sum");
     array_free(in);
     array_free(apart);
@@ -68,7 +68,7 @@ static int check_reduce_scatter(struct coll *coll, int64_t n, bool in_place)
 static int check_all_gather(struct coll *coll, int64_t n, bool in_place)
 {
     int64_t counts[64] = { 0 }, total = 0, begin = 0;
-    for (int r = 0; r < coll->world; r++) {
+    for (int r = 0; r < coll->world_size; r++) {
         counts[r] = part(r, n);
         begin += r < coll->rank ? counts[r] : 0;
         total += counts[r];
@@ -83,7 +83,7 @@ static int check_all_gather(struct coll *coll, int64_t n, bool in_place)
                           err.message);
     int64_t at = 0, wrong = 0;
     array_sync();
-    for (int r = 0; r < coll->world; r++)
+    for (int r = 0; r < coll->world_size; r++)
         for (int64_t i = 0; i < counts[r]; i++)
             wrong += out[at++] != (uint16_t)(r * 7919 + i);
     failed += n_failed(coll, !wrong, "a gathered item is not its rank's");
@@ -99,11 +99,11 @@ static int check_values(struct coll *coll)
     struct dcp_error err = { 0 };
     int failed = n_failed(coll, !coll_all_reduce(coll, values, 3, &err), err.message);
     double parts[64];
-    for (int r = 0; r < coll->world; r++)
+    for (int r = 0; r < coll->world_size; r++)
         parts[r] = 1.0 / (1 + r);
-    coll_tree_sum_f64(parts, coll->world, 1);
+    coll_tree_sum_f64(parts, coll->world_size, 1);
     third = parts[0];
-    int w = coll->world;
+    int w = coll->world_size;
     failed += n_failed(coll, values[0] == w && values[1] == w * (w - 1) / 2,
                        "all-reduce does not sum");
     failed += n_failed(coll, values[2] == third, "all-reduce is not in the tree's order");
@@ -114,13 +114,13 @@ static int check_split(struct coll *coll)
 {
     struct coll odd;
     struct dcp_error err = { 0 };
-    int color = coll->rank % 2, rank = coll->rank, w = coll->world;
+    int color = coll->rank % 2, rank = coll->rank, w = coll->world_size;
     int failed = 0;
     for (int turn = 0; turn < 2; turn++) { /* the second time in reverse order */
         int key = turn ? -rank : 0;
         failed += n_failed(coll, !coll_split(coll, color, key, &odd, &err), err.message);
         int n = color ? w / 2 : (w + 1) / 2, place = turn ? n - 1 - rank / 2 : rank / 2;
-        failed += n_failed(coll, odd.world == n && odd.rank == place,
+        failed += n_failed(coll, odd.world_size == n && odd.rank == place,
                            "split gives a wrong place");
         double sum = rank, want = 0;
         for (int r = color; r < w; r += 2)

@@ -4,7 +4,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#define MAX_WORLD CHECK_COMM_MAX_WORLD
+#define MAX_WORLD_SIZE CHECK_COMM_MAX_WORLD_SIZE
 
 struct rank {
     struct dcp_comm *comm;
@@ -20,22 +20,22 @@ static void *run_rank(void *arg)
     return NULL;
 }
 
-int check_comm_run(struct dcp_comm *comms, int world, int timeout_ms,
+int check_comm_run(struct dcp_comm *comms, int world_size, int timeout_ms,
                    int (*run)(struct dcp_comm *comm))
 {
-    struct rank ranks[MAX_WORLD];
+    struct rank ranks[MAX_WORLD_SIZE];
     int n_wrong = 0;
-    must(world <= MAX_WORLD);
-    for (int r = 0; r < world; r++) {
+    must(world_size <= MAX_WORLD_SIZE);
+    for (int r = 0; r < world_size; r++) {
         comms[r].timeout_ms = timeout_ms;
         ranks[r] = (struct rank){ .comm = &comms[r], .run = run };
         must(pthread_create(&ranks[r].thread, NULL, run_rank, &ranks[r]) == 0);
     }
-    for (int r = 0; r < world; r++)
+    for (int r = 0; r < world_size; r++)
         pthread_join(ranks[r].thread, NULL);
-    for (int r = 0; r < world; r++) {
+    for (int r = 0; r < world_size; r++) {
         if (ranks[r].wrong)
-            fprintf(stderr, "rank %d of %d: line %d\n", r, world, ranks[r].wrong);
+            fprintf(stderr, "rank %d of %d: line %d\n", r, world_size, ranks[r].wrong);
         n_wrong += ranks[r].wrong != 0;
         dcp_comm_free(&comms[r]);
     }
@@ -57,20 +57,20 @@ static int check_part(const unsigned char *part, int rank, size_t n, int round)
 int check_comm_values(struct dcp_comm *comm)
 {
     for (int round = 0; round < 200; round++) {
-        unsigned char mine[700], all[700 * MAX_WORLD];
-        size_t n = (size_t)(round * 37 % 700), got[MAX_WORLD];
-        int root = round % comm->world;
+        unsigned char mine[700], all[700 * MAX_WORLD_SIZE];
+        size_t n = (size_t)(round * 37 % 700), got[MAX_WORLD_SIZE];
+        int root = round % comm->world_size;
         for (size_t i = 0; i < n; i++)
             mine[i] = byte_of(comm->rank, i, round);
         WANT(dcp_comm_allgather(comm, mine, n, all, NULL) == 0);
-        for (int r = 0; r < comm->world; r++)
+        for (int r = 0; r < comm->world_size; r++)
             WANT(check_part(all + (size_t)r * n, r, n, round) == 0);
 
         size_t my_size = comm->rank % 3 ? n / (size_t)comm->rank : 0;
         void *parts;
         WANT(dcp_comm_allgatherv(comm, mine, my_size, &parts, got, NULL) == 0);
         const unsigned char *part = parts;
-        for (int r = 0; r < comm->world; r++) {
+        for (int r = 0; r < comm->world_size; r++) {
             WANT(got[r] == (r % 3 ? n / (size_t)r : 0));
             WANT(check_part(part, r, got[r], round) == 0);
             part += got[r];
@@ -80,21 +80,21 @@ int check_comm_values(struct dcp_comm *comm)
         WANT(dcp_comm_bcast(comm, mine, n, root, NULL) == 0);
         WANT(check_part(mine, root, n, round) == 0);
     }
-    WANT(dcp_comm_bcast(comm, NULL, 0, comm->world, NULL) == DCP_E_USAGE);
+    WANT(dcp_comm_bcast(comm, NULL, 0, comm->world_size, NULL) == DCP_E_USAGE);
     return 0;
 }
 
 int check_comm_failure(struct dcp_comm *comm, int wanted, int fate, const char *message)
 {
     for (int i = 0; i < 3; i++) {
-        char c = 0, all[MAX_WORLD];
+        char c = 0, all[MAX_WORLD_SIZE];
         struct dcp_error err = { 0 };
         WANT(dcp_comm_allgather(comm, &c, 1, all, &err) == DCP_E_COMM);
         WANT(err.code == DCP_E_COMM && err.rank == wanted && err.rank_fate == fate);
         WANT(strstr(err.message, message) && err.hint[0]);
         WANT(dcp_comm_bcast(comm, &c, 1, 0, NULL) == DCP_E_COMM);
         void *out = &c;
-        size_t sizes[MAX_WORLD];
+        size_t sizes[MAX_WORLD_SIZE];
         WANT(dcp_comm_allgatherv(comm, &c, 1, &out, sizes, NULL) == DCP_E_COMM);
         WANT(!out);
     }
@@ -112,15 +112,15 @@ int check_comm_silent(struct dcp_comm *comm)
 /* All ranks hear of it. */
 static int expect_other_call(struct dcp_comm *comm, int rc, const struct dcp_error *err)
 {
-    WANT(rc == DCP_E_COMM && strstr(err->message, "is in another call"));
-    char c = 0, all[MAX_WORLD];
+    WANT(rc == DCP_E_COMM && strstr(err->message, "called another collective"));
+    char c = 0, all[MAX_WORLD_SIZE];
     WANT(dcp_comm_allgather(comm, &c, 1, all, NULL) == DCP_E_COMM);
     return 0;
 }
 
 int check_comm_other_size(struct dcp_comm *comm)
 {
-    char data[16] = { 0 }, all[16 * MAX_WORLD];
+    char data[16] = { 0 }, all[16 * MAX_WORLD_SIZE];
     size_t n = comm->rank == 1 ? 8 : 16;
     struct dcp_error err = { 0 };
     int rc = dcp_comm_allgather(comm, data, n, all, &err);
@@ -129,7 +129,7 @@ int check_comm_other_size(struct dcp_comm *comm)
 
 int check_comm_other_kind(struct dcp_comm *comm)
 {
-    char data[16] = { 0 }, all[16 * MAX_WORLD];
+    char data[16] = { 0 }, all[16 * MAX_WORLD_SIZE];
     struct dcp_error err = { 0 };
     int rc = comm->rank == 1 ? dcp_comm_bcast(comm, data, 16, 0, &err)
                              : dcp_comm_allgather(comm, data, 16, all, &err);
@@ -147,7 +147,7 @@ int check_comm_other_root(struct dcp_comm *comm)
 int check_comm_bad_arguments(struct dcp_comm *comm)
 {
     char c = 0;
-    WANT(dcp_comm_bcast(comm, &c, 1, comm->world, NULL) == DCP_E_USAGE);
+    WANT(dcp_comm_bcast(comm, &c, 1, comm->world_size, NULL) == DCP_E_USAGE);
     WANT(dcp_comm_bcast(comm, &c, 1, -1, NULL) == DCP_E_USAGE);
     WANT(dcp_comm_bcast(comm, &c, SIZE_MAX, 0, NULL) == DCP_E_USAGE);
     WANT(dcp_comm_allgather(comm, &c, SIZE_MAX / 2, &c, NULL) == DCP_E_USAGE);

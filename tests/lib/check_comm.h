@@ -7,7 +7,7 @@
 
 #include <dcp/comm.h>
 
-#define CHECK_COMM_MAX_WORLD 8
+#define CHECK_COMM_MAX_WORLD_SIZE 8
 
 #define WANT(condition)      \
     do {                     \
@@ -17,7 +17,7 @@
 
 /* Runs a rank on a thread for each comm, then frees the comms. Returns how many ranks had
  * something wrong, and tells which on stderr. */
-int check_comm_run(struct dcp_comm *comms, int world, int timeout_ms,
+int check_comm_run(struct dcp_comm *comms, int world_size, int timeout_ms,
                    int (*run)(struct dcp_comm *comm));
 
 /* Values of many sizes through all functions. */

@@ -12,11 +12,11 @@ void checkpoint_open(const char *path, struct checkpoint *out)
     struct dcp_error err = { 0 };
 
     *out = (struct checkpoint){ 0 };
-    if (dcp_place_open(path, &out->place, &err) ||
-        dcp_place_index(&out->place, &out->catalog, &err) ||
+    if (dcp_location_open(path, &out->location, &err) ||
+        dcp_location_index(&out->location, &out->catalog, &err) ||
         dcp_catalog_check(out->catalog, &err) ||
         dcp_identity_new(out->catalog, &out->identity, &err) ||
-        dcp_reader_new(&out->place.source, out->catalog, 1 << 20, true, &out->reader,
+        dcp_reader_new(&out->location.source, out->catalog, 1 << 20, true, &out->reader,
                        &err))
         fail_msg("%s: %s", path, err.message);
 }
@@ -26,7 +26,7 @@ void checkpoint_close(struct checkpoint *c)
     dcp_reader_free(c->reader);
     dcp_identity_free(c->identity);
     dcp_catalog_free(c->catalog);
-    dcp_place_close(&c->place);
+    dcp_location_close(&c->location);
 }
 
 void *checkpoint_read(struct checkpoint *c, int tensor)

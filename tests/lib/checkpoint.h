@@ -7,13 +7,13 @@
 #include <dcp/reshard.h>
 
 struct checkpoint {
-    struct dcp_place place;
+    struct dcp_location location;
     struct dcp_catalog *catalog;
     struct dcp_identity *identity;
     struct dcp_reader *reader;
 };
 
-/* Of any format; its catalog is whole. */
+/* Of any format; its catalog is complete. */
 void checkpoint_open(const char *path, struct checkpoint *out);
 void checkpoint_close(struct checkpoint *checkpoint);
 

@@ -1,4 +1,4 @@
-/* cuda: what tests on a GPU begin with; with the double of CUDA there is always one. Of
+/* cuda: what tests on a GPU begin with; with the fake of CUDA there is always one. Of
  * functions, so that every test is compiled for what it runs on. */
 #ifndef TESTS_LIB_CUDA_H
 #define TESTS_LIB_CUDA_H

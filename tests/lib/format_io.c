@@ -9,12 +9,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-int format_place_open(const char *path, struct format_place *out, struct dcp_error *err)
+int format_location_open(const char *path, struct format_location *out,
+                         struct dcp_error *err)
 {
     char *dir = NULL, *name = NULL;
     int rc;
 
-    *out = (struct format_place){ 0 };
+    *out = (struct format_location){ 0 };
     if (dcp_fs_is_dir(path)) {
         rc = dcp_store_dir(&out->store, path, false, err);
         name = strdup("");
@@ -30,11 +31,11 @@ int format_place_open(const char *path, struct format_place *out, struct dcp_err
     return rc;
 }
 
-void format_place_close(struct format_place *place)
+void format_location_close(struct format_location *location)
 {
-    if (place->store.ops)
-        dcp_store_free(&place->store);
-    free(place->name);
+    if (location->store.ops)
+        dcp_store_free(&location->store);
+    free(location->name);
 }
 
 static int read_extent(const struct dcp_source *source, const char *file, uint64_t offset,
@@ -100,7 +101,7 @@ static int inflate_extent(unsigned char **data, size_t stored_size, size_t skip,
     state->next_out = out;
     state->avail_out = (uint32_t)(skip + n);
     int rc = skip + n && (isal_inflate(state) || state->avail_out)
-                 ? dcp_error_set(err, DCP_E_CORRUPT, "a deflated extent is damaged")
+                 ? dcp_error_set(err, DCP_E_CORRUPT, "a deflated extent is corrupt")
                  : DCP_OK;
     memmove(out, out + skip, n);
     free(state);

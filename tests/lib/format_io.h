@@ -6,13 +6,14 @@
 #include <dcp/format.h>
 
 /* A file or folder on disk as a source. */
-struct format_place {
+struct format_location {
     struct dcp_store store;
     struct dcp_source source;
     char *name;
 };
-int format_place_open(const char *path, struct format_place *out, struct dcp_error *err);
-void format_place_close(struct format_place *place);
+int format_location_open(const char *path, struct format_location *out,
+                         struct dcp_error *err);
+void format_location_close(struct format_location *location);
 
 /* A tensor's row-major bytes; caller frees. Also checks that its pieces cover it. */
 int format_read_tensor(const struct dcp_source *source, const struct dcp_catalog *catalog,

@@ -124,7 +124,7 @@ shards.least_bytes    integer   of the smallest
 shards.most_bytes     integer   of the largest
 has_digests           boolean   whether verify can prove its bytes
 whole                 boolean   nothing is missing, by the headers
-why                   string?   when it is not whole
+why                   string?   when it is incomplete
 finite                boolean   its weights and its loss were, when it was saved
 parity.rows           integer   files that can be lost of a group
 parity.size_bytes     integer   of the parity files
@@ -139,7 +139,7 @@ steps[].name          string    of its folder
 steps[].whole         boolean   it can be loaded as it is
 steps[].finite        boolean?  its weights and its loss were, when it was saved
 steps[].mendable      boolean   its parity gives what is missing
-steps[].why           string?   when it is not whole
+steps[].why           string?   when it is incomplete
 n_unfinished          integer   temporary folders
 """),
     "ls": ("dcp-inspect ls PATH", CHECKPOINT + TENSOR + """
@@ -258,7 +258,7 @@ steps[].size_bytes    integer?  of all files
 steps[].world         integer?  ranks that saved it
 steps[].whole         boolean   it can be loaded as it is
 steps[].mendable      boolean   its parity gives what is missing
-steps[].why           string?   when it is not whole
+steps[].why           string?   when it is incomplete
 steps[].finite        boolean?  its weights and its loss were, when it was saved
 steps[].pinned        boolean   it stays until it is unpinned
 steps[].tags[]        string    it stays while it has any
@@ -313,7 +313,7 @@ formats[].suffixes   string    that mean it
 formats[].reads      boolean   it can be read
 formats[].writes     boolean   and written
 formats[].is_dir     boolean   it is a folder
-formats[].sharded    boolean   of any world
+formats[].sharded    boolean   of any world size
 formats[].optim      boolean   it holds optimizer state
 formats[].objects    boolean   and what is not a tensor
 formats[].codecs     boolean   and compressed blocks
@@ -330,7 +330,7 @@ parameters          integer   numbers in the weights
 resume_step         integer?  it goes on from
 -dir                string    after training: the run folder
 -step               integer   after training: that it is at
--saved_step         integer?  after training: the newest that is whole
+-saved_step         integer?  after training: the newest complete one
 -loss               number?   after training: of the last step, if one was made
 -seconds            number    after training: that it took
 -config             any       with --dry-run: the configuration with all defaults, see CONFIG.md

@@ -120,7 +120,7 @@ int64_t naive_place(const struct dcp_tensor *tensor, const struct dcp_piece *pie
 struct cutter {
     uint64_t *seed;
     struct dcp_catalog *catalog;
-    int tensor, world;
+    int tensor, world_size;
     bool replicas;
 };
 
@@ -130,7 +130,7 @@ static void add(const struct cutter *c, struct dcp_region region)
     int copies = c->replicas && acts_pick(c->seed, 4) == 0 ? 2 : 1;
 
     for (int i = 0; i < copies; i++) {
-        piece.rank = (int)acts_pick(c->seed, c->world);
+        piece.rank = (int)acts_pick(c->seed, c->world_size);
         must(!dcp_catalog_add_piece(c->catalog, &piece, NULL));
     }
 }
@@ -188,9 +188,9 @@ static void cut_mixed(const struct cutter *c, const int64_t *shape, int ndim)
 }
 
 void naive_cut(uint64_t *seed, struct dcp_catalog *catalog, int tensor,
-               enum naive_cut cut, int world, bool replicas)
+               enum naive_cut cut, int world_size, bool replicas)
 {
-    const struct cutter c = { seed, catalog, tensor, world, replicas };
+    const struct cutter c = { seed, catalog, tensor, world_size, replicas };
     const struct dcp_tensor t = catalog->tensors[tensor];
     static const int64_t zero[DCP_MAX_NDIM];
 

@@ -25,11 +25,11 @@ int64_t naive_place(const struct dcp_tensor *tensor, const struct dcp_piece *pie
                     int64_t elem, int64_t k);
 
 enum naive_cut { NAIVE_FLAT, NAIVE_BOXES, NAIVE_MIXED, NAIVE_N_CUTS };
-/* Cuts a tensor at random into pieces that hold each element once. Ranks are 0 .. world -
- * 1; with replicas some pieces stand there twice. Not sorted afterwards. */
+/* Cuts a tensor at random into pieces that hold each element once. Ranks are 0 .. world
+ * size - 1; with replicas some pieces stand there twice. Not sorted afterwards. */
 void naive_cut(uint64_t *seed, struct dcp_catalog *catalog, int tensor,
-               enum naive_cut cut, int world, bool replicas);
-/* Random strides for a piece of these dimensions: its elements in another order, with
+               enum naive_cut cut, int world_size, bool replicas);
+/* Random strides for a piece of these dimensions: its elements in an unusual order, with
  * gaps. Returns the elements its memory spans. */
 int64_t naive_strides(uint64_t *seed, int ndim, const int64_t *size,
                       int64_t out[DCP_MAX_NDIM]);

@@ -31,7 +31,7 @@ static void make_file(const struct dcp_store *store, char *name, const uint8_t *
     free(zip);
 }
 
-/* Reads one entry; false at the end, or where it is cut off. */
+/* Reads one entry; false at the end, or where it is incomplete. */
 static bool take_entry(struct dcp_cursor *c, const struct dcp_store *store)
 {
     const uint8_t *rest = c->data + c->at;

@@ -11,7 +11,7 @@
 
 #include <dcp/store.h>
 
-/* A store in memory with the files; what is cut off or malformed ends the list. */
+/* A store in memory with the files; what is incomplete or malformed ends the list. */
 void packed_folder_open(struct dcp_store *out, const void *data, size_t size_bytes);
 
 #endif

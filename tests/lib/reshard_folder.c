@@ -29,13 +29,13 @@ int reshard_folder_teardown(void **state)
     return 0;
 }
 
-void reshard_folder_save(const char *path, const char *layout, int world,
+void reshard_folder_save(const char *path, const char *layout, int world_size,
                          enum dcp_codec codec)
 {
     struct dcp_store store;
     struct acts acts = { .store = &store,
                          .layout = layout,
-                         .world = world,
+                         .world_size = world_size,
                          .step = 5,
                          .salt = RESHARD_SALT,
                          .codec = codec };
@@ -56,20 +56,20 @@ static uint64_t fingerprint_of(const struct sample *sample, const char *name)
     return sample_fingerprint(sample, t, RESHARD_SALT);
 }
 
-size_t reshard_folder_check(const char *path, const char *layout, int world)
+size_t reshard_folder_check(const char *path, const char *layout, int world_size)
 {
-    struct dcp_place place;
+    struct dcp_location location;
     struct dcp_catalog *catalog;
     struct dcp_error err = { 0 };
     struct sample sample;
 
-    int rc = dcp_place_open(path, &place, &err);
+    int rc = dcp_location_open(path, &location, &err);
     assert_string_equal(err.message, "");
     assert_int_equal(rc, 0);
-    assert_string_equal(place.format->name, "native");
-    assert_int_equal(dcp_verify(&place.source, NULL, NULL, &err), 0);
-    assert_int_equal(dcp_place_index(&place, &catalog, &err), 0);
-    assert_int_equal(catalog->world, world);
+    assert_string_equal(location.format->name, "native");
+    assert_int_equal(dcp_verify(&location.source, NULL, NULL, &err), 0);
+    assert_int_equal(dcp_location_index(&location, &catalog, &err), 0);
+    assert_int_equal(catalog->world_size, world_size);
     assert_string_equal(catalog->layout, layout);
     assert_int_equal(catalog->step, 5);
     sample_make(&sample, "replicated", 1, 0, false, RESHARD_SALT);
@@ -81,25 +81,25 @@ size_t reshard_folder_check(const char *path, const char *layout, int world)
     assert_true(dcp_catalog_find_object(catalog, "trainer") >= 0);
     size_t n = catalog->n_tensors;
     dcp_catalog_free(catalog);
-    dcp_place_close(&place);
+    dcp_location_close(&location);
     return n;
 }
 
 int reshard_folder_run(const char *source, const char *target,
                        const struct dcp_reshard_options *options, struct dcp_error *err)
 {
-    struct dcp_place place;
+    struct dcp_location location;
     struct dcp_reshard *job;
 
-    int rc = dcp_place_open(source, &place, err);
+    int rc = dcp_location_open(source, &location, err);
     if (rc)
         return rc;
-    rc = dcp_reshard_plan(&place, target, options, &job, err);
+    rc = dcp_reshard_plan(&location, target, options, &job, err);
     if (!rc) {
         rc = dcp_reshard_run(job, err);
         dcp_reshard_free(job);
     }
-    dcp_place_close(&place);
+    dcp_location_close(&location);
     return rc;
 }
 

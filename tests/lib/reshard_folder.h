@@ -16,14 +16,14 @@ int reshard_folder_setup(void **state);
 int reshard_folder_teardown(void **state);
 
 /* Saves the sample as step 5 of the run folder `path`. */
-void reshard_folder_save(const char *path, const char *layout, int world,
+void reshard_folder_save(const char *path, const char *layout, int world_size,
                          enum dcp_codec codec);
 int reshard_folder_run(const char *source, const char *target,
                        const struct dcp_reshard_options *options, struct dcp_error *err);
 void reshard_folder_must_run(const char *source, const char *target,
                              const struct dcp_reshard_options *options);
-/* Whole by its digests, and every fingerprint is the sample's. Returns the tensors. */
-size_t reshard_folder_check(const char *path, const char *layout, int world);
+/* Complete by its digests, and every fingerprint is the sample's. Returns the tensors. */
+size_t reshard_folder_check(const char *path, const char *layout, int world_size);
 /* How many names in a folder begin so. */
 int reshard_folder_count(const char *path, const char *prefix);
 

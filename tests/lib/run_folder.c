@@ -1,7 +1,7 @@
 #include "run_folder.h"
 
 #include "base/mem.h"
-#include "world.h"
+#include "rank_threads.h"
 #include <dcp/checkpoint.h>
 #include <dcp/reshard.h>
 #include <stdio.h>
@@ -48,8 +48,8 @@ static const char *const objects[][2] = {
 struct run {
     struct dcp_store *store;
     int64_t step;
-    int codes[RUN_FOLDER_WORLD]; /* of the ranks */
-    struct dcp_error errors[RUN_FOLDER_WORLD];
+    int codes[RUN_FOLDER_WORLD_SIZE]; /* of the ranks */
+    struct dcp_error errors[RUN_FOLDER_WORLD_SIZE];
 };
 
 /* Between -0.5 and 0.5; every step is another state. */
@@ -64,8 +64,8 @@ static double number(size_t p, size_t kind, int64_t elem, int64_t step)
     return v * kinds[kind].scale;
 }
 
-static int fill(struct dcp_local *local, size_t p, size_t kind, int64_t n, int64_t step,
-                struct dcp_error *err)
+static int fill(struct dcp_local_tensor *local, size_t p, size_t kind, int64_t n,
+                int64_t step, struct dcp_error *err)
 {
     local->data = dcp_mem_calloc((size_t)n, dcp_dtype_size(local->dtype));
     if (!local->data)
@@ -83,7 +83,7 @@ static int fill(struct dcp_local *local, size_t p, size_t kind, int64_t n, int64
 /* ZeRO-3: each tensor in as many equal parts as there are ranks; all sizes allow it. */
 static struct dcp_region part_of(int64_t n_elems, int rank)
 {
-    int64_t part = n_elems / RUN_FOLDER_WORLD;
+    int64_t part = n_elems / RUN_FOLDER_WORLD_SIZE;
     return (struct dcp_region){ .kind = DCP_FLAT,
                                 .begin = part * rank,
                                 .end = part * (rank + 1) };
@@ -91,7 +91,7 @@ static struct dcp_region part_of(int64_t n_elems, int rank)
 
 static int save(struct run *run, struct dcp_comm *comm, struct dcp_error *err)
 {
-    struct dcp_local locals[N_PARAMS * N_KINDS] = { 0 };
+    struct dcp_local_tensor locals[N_PARAMS * N_KINDS] = { 0 };
     char names[N_PARAMS * N_KINDS][96];
     struct dcp_object list[DCP_ARRAY_LEN(objects)];
     int rc = DCP_OK;
@@ -107,13 +107,13 @@ static int save(struct run *run, struct dcp_comm *comm, struct dcp_error *err)
         snprintf(names[i], sizeof names[i], "%s%s%s%s", kind ? "optimizer." : "",
                  kind ? dcp_role_name(kinds[kind].role) : "", kind ? "." : "",
                  params[p].name);
-        locals[i] = (struct dcp_local){ .name = names[i],
-                                        .param = params[p].name,
-                                        .role = kinds[kind].role,
-                                        .dtype = kinds[kind].dtype,
-                                        .ndim = params[p].ndim,
-                                        .shape = params[p].shape,
-                                        .region = region };
+        locals[i] = (struct dcp_local_tensor){ .name = names[i],
+                                               .param = params[p].name,
+                                               .role = kinds[kind].role,
+                                               .dtype = kinds[kind].dtype,
+                                               .ndim = params[p].ndim,
+                                               .shape = params[p].shape,
+                                               .region = region };
         rc = fill(&locals[i], p, kind, region.end - region.begin, run->step, err);
     }
     struct dcp_context ctx = { .comm = comm, .store = run->store };
@@ -123,7 +123,7 @@ static int save(struct run *run, struct dcp_comm *comm, struct dcp_error *err)
                                .objects = list,
                                .n_objects = DCP_ARRAY_LEN(objects),
                                .layout = "zero3",
-                               .mesh = { RUN_FOLDER_WORLD, 1, 1 } };
+                               .mesh = { RUN_FOLDER_WORLD_SIZE, 1, 1 } };
     if (!rc)
         rc = dcp_save(&ctx, &options, &state, NULL, err);
     for (size_t i = 0; i < N_PARAMS * N_KINDS; i++)
@@ -149,8 +149,8 @@ int run_folder_make(const char *path)
     int failed = 0;
     for (int64_t step = 100; step <= 300; step += 100) {
         struct run run = { .store = &store, .step = step };
-        world_run(RUN_FOLDER_WORLD, save_rank, &run);
-        for (int r = 0; r < RUN_FOLDER_WORLD; r++)
+        rank_threads_run(RUN_FOLDER_WORLD_SIZE, save_rank, &run);
+        for (int r = 0; r < RUN_FOLDER_WORLD_SIZE; r++)
             if (run.codes[r]) {
                 fprintf(stderr, "rank %d: %s\n", r, run.errors[r].message);
                 failed = 1;

@@ -4,7 +4,7 @@
 #ifndef TESTS_LIB_RUN_FOLDER_H
 #define TESTS_LIB_RUN_FOLDER_H
 
-#define RUN_FOLDER_WORLD 4
+#define RUN_FOLDER_WORLD_SIZE 4
 #define RUN_FOLDER_PARAMS 3152 /* elements of its weights */
 
 /* Makes it at `path`, which does not exist. Returns 0, or prints why and returns 1. */

@@ -55,7 +55,7 @@ int sample_n_tensors(void)
     return N_TENSORS;
 }
 
-static struct dcp_catalog *make_catalog(const char *layout, int world)
+static struct dcp_catalog *make_catalog(const char *layout, int world_size)
 {
     struct dcp_catalog *catalog;
     struct dcp_error err = { 0 };
@@ -74,12 +74,12 @@ static struct dcp_catalog *make_catalog(const char *layout, int world)
                                      .group = tensors[t].group };
         must(dcp_catalog_add_tensor(catalog, &tensor, NULL, &err) == 0);
     }
-    must(dcp_layout_apply(catalog, layout, world, &err) == 0);
+    must(dcp_layout_apply(catalog, layout, world_size, &err) == 0);
     return catalog;
 }
 
 static void each_byte(const struct dcp_tensor *tensor, int t,
-                      const struct dcp_local *local, unsigned salt, bool fill,
+                      const struct dcp_local_tensor *local, unsigned salt, bool fill,
                       int64_t *out_wrong)
 {
     size_t elem = dcp_dtype_size(tensor->dtype);
@@ -102,30 +102,30 @@ static void each_byte(const struct dcp_tensor *tensor, int t,
         }
 }
 
-void sample_make(struct sample *out, const char *layout, int world, int rank, bool fill,
-                 unsigned salt)
+void sample_make(struct sample *out, const char *layout, int world_size, int rank,
+                 bool fill, unsigned salt)
 {
-    sample_make_first(out, N_TENSORS, layout, world, rank, fill, salt);
+    sample_make_first(out, N_TENSORS, layout, world_size, rank, fill, salt);
 }
 
-void sample_make_first(struct sample *out, int n, const char *layout, int world, int rank,
-                       bool fill, unsigned salt)
+void sample_make_first(struct sample *out, int n, const char *layout, int world_size,
+                       int rank, bool fill, unsigned salt)
 {
-    *out = (struct sample){ .catalog = make_catalog(layout, world) };
+    *out = (struct sample){ .catalog = make_catalog(layout, world_size) };
     out->locals = calloc(N_TENSORS, sizeof *out->locals);
     must(out->locals);
     for (int t = 0; t < n; t++) {
         const struct dcp_tensor *tensor = &out->catalog->tensors[t];
-        struct dcp_local *local = &out->locals[t];
+        struct dcp_local_tensor *local = &out->locals[t];
         int64_t wrong = 0;
-        *local = (struct dcp_local){ .name = tensor->name,
-                                     .param = tensor->param,
-                                     .role = tensor->role,
-                                     .dtype = tensor->dtype,
-                                     .ndim = tensor->ndim,
-                                     .shape = tensor->shape,
-                                     .group = tensor->group,
-                                     .region = { .kind = DCP_FLAT } };
+        *local = (struct dcp_local_tensor){ .name = tensor->name,
+                                            .param = tensor->param,
+                                            .role = tensor->role,
+                                            .dtype = tensor->dtype,
+                                            .ndim = tensor->ndim,
+                                            .shape = tensor->shape,
+                                            .group = tensor->group,
+                                            .region = { .kind = DCP_FLAT } };
         for (size_t i = 0; i < tensor->n_pieces; i++) {
             const struct dcp_piece *piece =
                 &out->catalog->pieces[tensor->first_piece + i];
@@ -149,7 +149,7 @@ void sample_make_first(struct sample *out, int n, const char *layout, int world,
                                      .objects = out->objects,
                                      .n_objects = 2,
                                      .layout = layout,
-                                     .mesh = { world, 1, 1 } };
+                                     .mesh = { world_size, 1, 1 } };
 }
 
 void sample_free(struct sample *sample)

@@ -13,15 +13,15 @@ unsigned char sample_byte(int tensor, int64_t elem, size_t byte, unsigned salt);
  * sample_free. With fill, the memory holds the sample's bytes, else a poison. */
 struct sample {
     struct dcp_state state;
-    struct dcp_local *locals;
+    struct dcp_local_tensor *locals;
     struct dcp_object objects[2];
     struct dcp_catalog *catalog; /* owns names and shapes */
 };
-void sample_make(struct sample *out, const char *layout, int world, int rank, bool fill,
-                 unsigned salt);
+void sample_make(struct sample *out, const char *layout, int world_size, int rank,
+                 bool fill, unsigned salt);
 /* The same with the first n tensors only; the last one is most of the bytes. */
-void sample_make_first(struct sample *out, int n, const char *layout, int world, int rank,
-                       bool fill, unsigned salt);
+void sample_make_first(struct sample *out, int n, const char *layout, int world_size,
+                       int rank, bool fill, unsigned salt);
 void sample_free(struct sample *sample);
 /* The number of elements whose bytes are not the sample's. */
 int64_t sample_wrong(const struct sample *sample, unsigned salt);

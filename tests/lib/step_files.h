@@ -1,4 +1,4 @@
-/* step_files: the files of a step as they were saved, to damage some and to see whether
+/* step_files: the files of a step as they were saved, to corrupt some and to see whether
  * they are whole again. */
 #ifndef TESTS_LIB_STEP_FILES_H
 #define TESTS_LIB_STEP_FILES_H

@@ -26,7 +26,7 @@ make_config() {
 JSON
 }
 
-# Where a rank is to die it is the program with kill points, which is not installed: the
+# Where a rank is to die it is the program with failpoints, which is not installed: the
 # program of that name in this folder chooses.
 export PATH=$DCP_TESTS_DIR/lib/programs:$PATH
 

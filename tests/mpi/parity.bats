@@ -12,7 +12,7 @@ lose_ranks() {
     done
 }
 
-@test "two of eight shards are lost: training goes on from the step, and repair makes it whole" {
+@test "two of eight shards are lost: training goes on from the step, and repair makes it complete" {
     train -q --ranks 8 --steps 10 --set checkpoint.parity=2
     cp -r run whole
     lose_ranks run/step-00000010 2 7
@@ -22,18 +22,18 @@ lose_ranks() {
     [[ $stderr == *"hint: 'dcp-reshard repair run/step-00000010' rebuilds it"* ]]
     cp -r run broken
     run -0 --separate-stderr train --ranks 4 --steps 20 --set checkpoint.dir=broken
-    [[ $stderr == *"was mended from its parity"*"'dcp-reshard repair broken/step-00000010'"* ]]
+    [[ $stderr == *"reconstructed from its parity"*"'dcp-reshard repair broken/step-00000010'"* ]]
     [[ $stderr == *"resumed step 10 (saved by 8 ranks) on 4 ranks"* ]]
     train -q --ranks 4 --steps 20 --set checkpoint.dir=whole
     same_run whole broken
     run -0 dcp-reshard repair run
-    [[ $output == *"whole     run/step-00000005: nothing was to be repaired"* ]]
+    [[ $output == *"complete  run/step-00000005: nothing needed repair"* ]]
     [[ $(grep -c "^rebuilt " <<<"$output") -eq 4 ]]
     [[ $output == *"run/step-00000010: every file is again what was saved"* ]]
     diff -r run/step-00000010 whole/step-00000010
     run -0 dcp-inspect verify run
     run -0 dcp-reshard repair run/step-00000010
-    [[ $output == *"nothing was to be repaired"* ]]
+    [[ $output == *"nothing needed repair"* ]]
 }
 
 @test "repair looks at every step of a run, and at as many as are named" {
@@ -63,34 +63,34 @@ lose_ranks() {
     lose_ranks run/step-00000010 0 3
     cp -r run/step-00000010 before
     run -4 --separate-stderr dcp-reshard repair run/step-00000010
-    [[ $stderr == *"2 of the 5 files of a stripe are lost or damaged"*"parity mends 1"* ]]
+    [[ $stderr == *"2 of the 5 files of a stripe are lost or corrupt"*"parity can reconstruct 1"* ]]
     diff -r before run/step-00000010
     run -0 --separate-stderr train --ranks 2 --steps 11
     [[ $stderr == *"resumed step 5 "* ]]
 }
 
-@test "damage inside of shards is found while they are read, and mended in memory" {
+@test "corruption inside of shards is found while they are read, and reconstructed in memory" {
     train -q --ranks 4 --steps 5 --set checkpoint.parity=1
     cp -r run whole
     shard=run/step-00000005/shard-00001-of-00004.safetensors
     at=$(($(stat -c %s $shard) - 100))
     printf 'damage' | dd of=$shard bs=1 seek=$at conv=notrunc status=none
     run -0 --separate-stderr dcp-reshard run/step-00000005 two --world 2
-    [[ $stderr == *"'run/step-00000005' is damaged and is read through its parity (tensor '"* ]]
+    [[ $stderr == *"'run/step-00000005' is corrupt and is read through its parity (tensor '"* ]]
     run -0 dcp-inspect diff two whole/step-00000005
     run -0 --separate-stderr train --ranks 2 --steps 8
-    [[ $stderr == *"step-00000005 is damaged and was mended"* ]]
+    [[ $stderr == *"step-00000005 is corrupt and was reconstructed"* ]]
     train -q --ranks 2 --steps 8 --set checkpoint.dir=whole
     same_run whole run
     run -4 --separate-stderr dcp-inspect verify run/step-00000005
-    [[ $output == *"damaged   "*"shard-00001-of-00004.safetensors"* ]]
+    [[ $output == *"corrupt   "*"shard-00001-of-00004.safetensors"* ]]
     run -0 --separate-stderr dcp-reshard repair run/step-00000005 --json
     [[ $output == *'"schema": "dcp.repair/1"'*'"shard-00001-of-00004.safetensors"'* ]]
     [[ $output == *'"n_units": 1'* ]]
     diff -r run/step-00000005 whole/step-00000005
 }
 
-@test "a reshard can have parity; what is left of it is read as if it were whole" {
+@test "a reshard can have parity; what is left of it is read as if it were complete" {
     train -q --ranks 2 --steps 5
     dcp-reshard -q run out --world 5 --parity 2
     [ -f out/parity-00001-of-00002.bin ]
@@ -100,9 +100,9 @@ lose_ranks() {
     lose_ranks out 4
     rm out/manifest.json
     run -0 --separate-stderr dcp-inspect diff run out
-    [[ $stderr == *"'out' is damaged and is read through its parity"* ]]
+    [[ $stderr == *"'out' is corrupt and is read through its parity"* ]]
     run -4 --separate-stderr dcp-inspect out
-    [[ $output == *"whole        no: 'manifest.json' of the step is missing; its parity"* ]]
+    [[ $output == *"complete     no: 'manifest.json' of the step is missing; its parity"* ]]
     [[ $stderr == *"hint: 'dcp-reshard repair out' rebuilds it from its parity"* ]]
     run -0 dcp-reshard -q out again --world 2
     run -0 dcp-inspect diff run again

@@ -15,8 +15,8 @@ static void collectives(void **state)
 {
     (void)state;
     struct coll coll;
-    MPI_Comm world = MPI_COMM_WORLD;
-    assert_int_equal(coll_mpi(&coll, &world, &comm, NULL), 0);
+    MPI_Comm world_size = MPI_COMM_WORLD;
+    assert_int_equal(coll_mpi(&coll, &world_size, &comm, NULL), 0);
     assert_int_equal(check_coll(&coll, 700001), 0);
     coll_free(&coll);
 }
@@ -26,8 +26,8 @@ static void silence(void **state)
 {
     (void)state;
     struct coll coll;
-    MPI_Comm world = MPI_COMM_WORLD;
-    assert_int_equal(coll_mpi(&coll, &world, &comm, NULL), 0);
+    MPI_Comm world_size = MPI_COMM_WORLD;
+    assert_int_equal(coll_mpi(&coll, &world_size, &comm, NULL), 0);
     int timeout_ms = comm.timeout_ms;
     comm.timeout_ms = 300;
     if (comm.rank != 2) {
@@ -46,8 +46,8 @@ static void silence(void **state)
 int main(int argc, char **argv)
 {
     MPI_Init(&argc, &argv);
-    MPI_Comm world = MPI_COMM_WORLD;
-    if (dcp_comm_mpi(&comm, &world, NULL))
+    MPI_Comm world_size = MPI_COMM_WORLD;
+    if (dcp_comm_mpi(&comm, &world_size, NULL))
         return 1;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(collectives),

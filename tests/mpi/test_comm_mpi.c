@@ -39,10 +39,10 @@ __attribute__((visibility("default"))) void *realloc(void *old, size_t size)
 static int make_comm(void **state)
 {
     static struct dcp_comm comm;
-    MPI_Comm world = MPI_COMM_WORLD;
+    MPI_Comm world_size = MPI_COMM_WORLD;
     struct dcp_error err = { 0 };
     MPI_Barrier(MPI_COMM_WORLD);
-    if (dcp_comm_mpi(&comm, &world, &err)) {
+    if (dcp_comm_mpi(&comm, &world_size, &err)) {
         fprintf(stderr, "%s\n", err.message);
         return -1;
     }
@@ -94,7 +94,7 @@ static size_t draw_size(uint64_t *seed)
 static pid_t pid_of_rank(struct dcp_comm *comm, int rank)
 {
     pid_t mine = getpid(), all[16];
-    assert_true(comm->world <= 16);
+    assert_true(comm->world_size <= 16);
     assert_int_equal(dcp_comm_allgather(comm, &mine, sizeof mine, all, NULL), 0);
     return all[rank];
 }
@@ -107,16 +107,16 @@ static void values(void **state)
     uint64_t seed = 11;
     for (int round = 0; round < 300; round++) {
         size_t n = draw_size(&seed);
-        int root = (int)(next(&seed) % (uint64_t)comm->world);
+        int root = (int)(next(&seed) % (uint64_t)comm->world_size);
         if (next(&seed) % 4 == 0 && comm->rank == (int)(next(&seed) % 4))
             usleep((useconds_t)(next(&seed) % 3000)); /* not all come at once */
         seed = 11 + (uint64_t)round * 7919;
 
         unsigned char *mine = make_data(comm->rank, n, round);
-        unsigned char *all = malloc(n * (size_t)comm->world + 1);
+        unsigned char *all = malloc(n * (size_t)comm->world_size + 1);
         assert_non_null(all);
         assert_int_equal(dcp_comm_allgather(comm, mine, n, all, NULL), 0);
-        for (int r = 0; r < comm->world; r++)
+        for (int r = 0; r < comm->world_size; r++)
             check_data(all + (size_t)r * n, r, n, round);
         assert_int_equal(dcp_comm_bcast(comm, mine, n, root, NULL), 0);
         check_data(mine, root, n, round);
@@ -132,14 +132,14 @@ static void values_of_different_sizes(void **state)
     uint64_t seed = 5;
     for (int round = 0; round < 50; round++) {
         size_t sizes[16], got[16];
-        for (int r = 0; r < comm->world; r++)
+        for (int r = 0; r < comm->world_size; r++)
             sizes[r] = next(&seed) % 3 ? draw_size(&seed) : 0;
         unsigned char *mine = make_data(comm->rank, sizes[comm->rank], round);
         void *all;
         assert_int_equal(
             dcp_comm_allgatherv(comm, mine, sizes[comm->rank], &all, got, NULL), 0);
         const unsigned char *part = all;
-        for (int r = 0; r < comm->world; r++) {
+        for (int r = 0; r < comm->world_size; r++) {
             assert_int_equal(got[r], sizes[r]);
             check_data(part, r, sizes[r], round);
             part += sizes[r];
@@ -225,7 +225,7 @@ static void different_calls(void **state)
     size_t n = comm->rank == 3 ? 8 : 16;
     assert_int_equal(dcp_comm_allgather(comm, data, n, all, &err), DCP_E_COMM);
     assert_int_equal(err.rank, 3);
-    expect_failure(comm, 3, "is in another call");
+    expect_failure(comm, 3, "called another collective");
 }
 
 /* A rank without memory fails the call on all, and the next call works. */
@@ -234,7 +234,7 @@ static void no_memory(void **state)
     struct dcp_comm *comm = *state;
     const size_t n = 1 << 20;
     unsigned char *mine = make_data(comm->rank, n, 1);
-    unsigned char *all = malloc(n * (size_t)comm->world);
+    unsigned char *all = malloc(n * (size_t)comm->world_size);
     assert_non_null(all);
     struct dcp_error err = { 0 };
     if (comm->rank == 3)
@@ -244,12 +244,12 @@ static void no_memory(void **state)
     assert_int_equal(rc, DCP_E_MEMORY);
     assert_int_equal(err.rank, 3);
     assert_int_equal(dcp_comm_allgather(comm, mine, n, all, NULL), 0);
-    for (int r = 0; r < comm->world; r++)
+    for (int r = 0; r < comm->world_size; r++)
         check_data(all + (size_t)r * n, r, n, 1);
     if (comm->rank == 0)
         realloc_limit = n;
     err = (struct dcp_error){ 0 };
-    unsigned char *more = calloc((size_t)comm->world, 3 * n);
+    unsigned char *more = calloc((size_t)comm->world_size, 3 * n);
     assert_non_null(more);
     rc = dcp_comm_allgather(comm, more, 3 * n / 2, more, &err);
     realloc_limit = SIZE_MAX;
@@ -264,7 +264,7 @@ static void bad_arguments(void **state)
 {
     struct dcp_comm *comm = *state;
     char c = 0;
-    assert_int_equal(dcp_comm_bcast(comm, &c, 1, comm->world, NULL), DCP_E_USAGE);
+    assert_int_equal(dcp_comm_bcast(comm, &c, 1, comm->world_size, NULL), DCP_E_USAGE);
     assert_int_equal(dcp_comm_bcast(comm, &c, 1, -1, NULL), DCP_E_USAGE);
     assert_int_equal(dcp_comm_bcast(comm, &c, SIZE_MAX, 0, NULL), DCP_E_USAGE);
     assert_int_equal(dcp_comm_allgather(comm, &c, SIZE_MAX / 2, &c, NULL), DCP_E_USAGE);
@@ -276,10 +276,11 @@ static void bad_arguments(void **state)
 static int lose_rank(int victim, const char *folder)
 {
     struct dcp_comm comm;
-    MPI_Comm world = MPI_COMM_WORLD;
+    MPI_Comm world_size = MPI_COMM_WORLD;
     struct dcp_error err = { 0 };
     char c = 0, all[16], path[4096];
-    if (dcp_comm_mpi(&comm, &world, &err) || dcp_comm_allgather(&comm, &c, 1, all, &err))
+    if (dcp_comm_mpi(&comm, &world_size, &err) ||
+        dcp_comm_allgather(&comm, &c, 1, all, &err))
         return 1;
     if (comm.rank == victim)
         raise(SIGKILL);

@@ -6,7 +6,7 @@ setup() {
     make_config
 }
 
-# Worlds 1, 2, 4, 8 and stages 0 to 3 train the same to the last bit, interrupted or not.
+# World sizes 1, 2, 4, 8 and stages 0 to 3 train the same to the last bit, interrupted or not.
 @test "every stage at every world, interrupted and resumed, gives the same bits" {
     train -q --set zero_optimization.stage=0 --set checkpoint.dir=one
     [ "$(losses one | wc -l)" = 20 ]
@@ -56,7 +56,7 @@ setup() {
     done
 }
 
-@test "stages and worlds change on the way" {
+@test "stages and world sizes change on the way" {
     train -q --set checkpoint.dir=one
     at() {
         train -q --steps "$1" --ranks "$2" --set zero_optimization.stage="$3"
@@ -87,7 +87,7 @@ setup() {
     [[ $stderr == *"tar.tar.zst' is"* ]]
 }
 
-@test "worlds that are no powers of two" {
+@test "world sizes that are not powers of two" {
     train -q --set train_batch_size=12 --set checkpoint.dir=one
     train -q --set train_batch_size=12 --ranks 3 --steps 10
     train -q --set train_batch_size=12 --ranks 6 --set train_micro_batch_size_per_gpu=2
@@ -108,7 +108,7 @@ PYTHON
     dcp-inspect diff hybrid two
 }
 
-@test "a rank that dies is named, and the newest whole step goes on" {
+@test "a rank that dies is named, and the newest complete step goes on" {
     train -q --set checkpoint.dir=one
     for kill in 3:7:step 5:10:save-write 0:10:save-publish 0:12:step; do
         rm -rf run
@@ -147,7 +147,7 @@ END
     status=0
     wait $pid || status=$?
     [ $status = 7 ]
-    [ "$(head -n 1 said)" = "dcp-train: mpirun was ended, and the ranks with it" ]
+    [ "$(head -n 1 said)" = "dcp-train: mpirun was killed, and the ranks with it" ]
     for rank in "${ranks[@]}"; do
         run ! grep -qs '^State:.[^ZX]' "/proc/$rank/status"
     done
@@ -216,7 +216,7 @@ END
     train -q --steps 5 --set checkpoint.dir=other
     told 5 "holds steps of another run" --resume other
     told 2 "--eval needs data.val" --eval
-    told 2 "--ranks says 3" --ranks 3
+    told 2 "--ranks is 3" --ranks 3
     told 3 "cannot open 'missing'" --job-secret missing
     train -q --steps 8 --set optimizer.params.lr=1e30
     told 4 "the loss is not finite" --eval --set data.val=text.txt \
@@ -246,7 +246,7 @@ END
     [[ $output == *"resumed step 2 (saved by 2 ranks) on 2 ranks"* ]]
     run mpirun -np 2 dcp-train --config train.json --ranks 3
     [ "$status" = 2 ]
-    [[ $output == *"--ranks says 3, but 2 ranks were started"* ]]
+    [[ $output == *"--ranks is 3, but 2 ranks were started"* ]]
 }
 
 @test "the loss on other data is the same at every world" {

@@ -224,7 +224,7 @@ class Step:
             with open(os.path.join(self.folder, shard), "rb") as stream:
                 stream.seek(piece["offset"])
                 raw = stream.read(piece["size_bytes"])
-            require(crc64(raw) == piece["crc64"], shard, f"{tensor['name']} is damaged")
+            require(crc64(raw) == piece["crc64"], shard, f"{tensor['name']} is corrupt")
             if tuple(runs) in seen:
                 continue  # a replica
             seen.add(tuple(runs))

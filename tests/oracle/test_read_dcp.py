@@ -219,7 +219,7 @@ HARMLESS = {
         m.update(future={"a": [1]}), m["tensors"][0].update(colour="red"),
         p[0].update(note="x"), m["shards"][0].update(host="a")),
     "a replica": lambda m, s, p: p.append(dict(p[0])),
-    "another order of members": lambda m, s, p: [
+    "an unusual order of members": lambda m, s, p: [
         piece.update(tensor=piece.pop("tensor")) for piece in p],
 }  # fmt: skip
 

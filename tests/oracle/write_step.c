@@ -1,8 +1,8 @@
-/* Saves the sample state: write_step FOLDER LAYOUT WORLD CODEC makes
+/* Saves the sample state: write_step FOLDER LAYOUT World size CODEC makes
  * FOLDER/step-00000007. Prints every tensor's name and its fingerprint, taken naively
  * from the state. */
+#include "lib/rank_threads.h"
 #include "lib/sample.h"
-#include "lib/world.h"
 #include <dcp/dcp.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -25,7 +25,7 @@ static void save(void *arg, struct dcp_comm *comm)
     struct dcp_error err = { 0 };
     struct sample sample;
 
-    sample_make(&sample, job->layout, comm->world, comm->rank, true, SALT);
+    sample_make(&sample, job->layout, comm->world_size, comm->rank, true, SALT);
     if (dcp_save(&ctx, &options, &sample.state, NULL, &err)) {
         fprintf(stderr, "rank %d: %s\n", comm->rank, err.message);
         __atomic_fetch_add(&job->failures, 1, __ATOMIC_SEQ_CST);
@@ -43,9 +43,9 @@ int main(int argc, char **argv)
     struct dcp_error err = { 0 };
 
     int codec = argc == 5 ? dcp_codec_parse(argv[4]) : -1;
-    int world = argc == 5 ? (int)strtol(argv[3], NULL, 10) : 0;
-    if (codec < 0 || world < 1) {
-        fprintf(stderr, "usage: write_step FOLDER LAYOUT WORLD CODEC\n");
+    int world_size = argc == 5 ? (int)strtol(argv[3], NULL, 10) : 0;
+    if (codec < 0 || world_size < 1) {
+        fprintf(stderr, "usage: write_step FOLDER LAYOUT World size CODEC\n");
         return 2;
     }
     if (dcp_store_dir(&store, argv[1], true, &err)) {
@@ -55,7 +55,7 @@ int main(int argc, char **argv)
     struct job job = { .store = &store,
                        .layout = argv[2],
                        .codec = (enum dcp_codec)codec };
-    world_run(world, save, &job);
+    rank_threads_run(world_size, save, &job);
     dcp_store_free(&store);
     return job.failures ? 1 : 0;
 }

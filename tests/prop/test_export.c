@@ -19,16 +19,16 @@
  */
 static size_t check_values(const char *source, const char *path, const char *format)
 {
-    struct dcp_place a, b;
+    struct dcp_location a, b;
     struct dcp_catalog *from, *to;
     struct dcp_reader *old, *new;
     struct dcp_error err = { 0 };
 
-    assert_int_equal(dcp_place_open(source, &a, &err), 0);
-    assert_int_equal(dcp_place_open(path, &b, &err), 0);
+    assert_int_equal(dcp_location_open(source, &a, &err), 0);
+    assert_int_equal(dcp_location_open(path, &b, &err), 0);
     assert_string_equal(b.format->name, format);
-    assert_int_equal(dcp_place_index(&a, &from, &err), 0);
-    assert_int_equal(dcp_place_index(&b, &to, &err), 0);
+    assert_int_equal(dcp_location_index(&a, &from, &err), 0);
+    assert_int_equal(dcp_location_index(&b, &to, &err), 0);
     assert_int_equal(dcp_reader_new(&a.source, from, 8 << 20, true, &old, &err), 0);
     assert_int_equal(dcp_reader_new(&b.source, to, 8 << 20, true, &new, &err), 0);
     for (size_t t = 0; t < to->n_tensors; t++) {
@@ -52,8 +52,8 @@ static size_t check_values(const char *source, const char *path, const char *for
     dcp_reader_free(new);
     dcp_catalog_free(from);
     dcp_catalog_free(to);
-    dcp_place_close(&a);
-    dcp_place_close(&b);
+    dcp_location_close(&a);
+    dcp_location_close(&b);
     return n;
 }
 
@@ -64,7 +64,7 @@ static void casts(void **state)
 
     reshard_folder_save(folder->source, "zero3", 3, DCP_CODEC_NONE);
     for (size_t i = 0; i < sizeof dtypes / sizeof dtypes[0]; i++) {
-        struct dcp_reshard_options options = { .world = 2,
+        struct dcp_reshard_options options = { .world_size = 2,
                                                .layout = "flat",
                                                .dtype = (int)dtypes[i],
                                                .weights = DCP_WEIGHTS_MODEL,
@@ -106,7 +106,7 @@ static void exports(void **state)
 {
     struct reshard_folder *folder = *state;
     static const char *const formats[] = { "torch", "safetensors" };
-    struct dcp_reshard_options back = { .world = 4, .layout = "dim0", .dtype = -1 };
+    struct dcp_reshard_options back = { .world_size = 4, .layout = "dim0", .dtype = -1 };
     char again[600];
 
     reshard_folder_save(folder->source, "flat", 7, DCP_CODEC_PLANES);
@@ -134,15 +134,15 @@ static void exports(void **state)
 }
 
 /* The second file of a step is an export of it. */
-static void companions(void **state)
+static void consolidated_exports(void **state)
 {
     struct reshard_folder *folder = *state;
-    const struct dcp_companion companion = { "pytorch_model.bin", "torch", DCP_BF16 };
-    const struct dcp_save_options more = { .companion = &companion };
+    const struct dcp_export consolidated = { "pytorch_model.bin", "torch", DCP_BF16 };
+    const struct dcp_save_options more = { .consolidated = &consolidated };
     struct dcp_store store;
     struct acts acts = { .store = &store,
                          .layout = "zero2",
-                         .world = 3,
+                         .world_size = 3,
                          .step = 5,
                          .salt = RESHARD_SALT,
                          .codec = DCP_CODEC_ZSTD,
@@ -165,7 +165,7 @@ int main(void)
         EACH(casts),
         EACH(selections),
         EACH(exports),
-        EACH(companions),
+        EACH(consolidated_exports),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

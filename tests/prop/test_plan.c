@@ -104,7 +104,7 @@ static void run_plan(const struct dcp_plan *plan, const struct dcp_catalog *src,
     assert_int_equal(plan->n_runs, runs);
 }
 
-/* Gives some whole or box pieces another order in memory, as a view of torch has. */
+/* Gives some whole or box pieces an unusual order in memory, as a view of torch has. */
 static void add_strides(uint64_t *seed, struct dcp_catalog *catalog)
 {
     for (size_t p = 0; p < catalog->n_pieces; p++) {

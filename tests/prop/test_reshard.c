@@ -1,5 +1,5 @@
 /* labels: tsan */
-/* Reshard through real folders: every layout pair at many worlds, codecs; what would
+/* Reshard through real folders: every layout pair at many world sizes, codecs; what would
  * change a bit it was not asked to change is not published, and nothing is left of it. */
 #include "base/fs.h"
 #include "base/hash.h"
@@ -18,16 +18,16 @@
 #include <string.h>
 #include <unistd.h>
 
-static const int worlds[] = { 1, 2, 3, 4, 7, 8 };
-enum { N_WORLDS = sizeof worlds / sizeof worlds[0], N_LAYOUTS = 6 };
+static const int world_sizes[] = { 1, 2, 3, 4, 7, 8 };
+enum { N_WORLD_SIZES = sizeof world_sizes / sizeof world_sizes[0], N_LAYOUTS = 6 };
 
-/* Loads a step folder at a world and layout: every byte is the sample's. */
-static void check_load(const char *path, const char *layout, int world)
+/* Loads a step folder at a world size and sharding: every byte is the sample's. */
+static void check_load(const char *path, const char *layout, int world_size)
 {
     struct dcp_store store;
     struct acts acts = { .store = &store,
                          .layout = layout,
-                         .world = world,
+                         .world_size = world_size,
                          .step = -1,
                          .salt = RESHARD_SALT,
                          .name = "" };
@@ -61,10 +61,11 @@ static void check_nothing_left(const struct reshard_folder *folder)
     assert_int_equal(reshard_folder_count(folder->path, ".trash-"), 0);
 }
 
-/* --- every layout, every world --- */
+/* --- every layout, every world size --- */
 
-/* 36 pairs of layouts and 36 pairs of worlds, each once, matched by a permutation. */
-static void layout_and_world_pairs(void **state)
+/* 36 pairs of layouts and 36 pairs of world sizes, each once, matched by a permutation.
+ */
+static void layout_and_world_size_pairs(void **state)
 {
     struct reshard_folder *folder = *state;
     const char *const *layouts = dcp_layout_names();
@@ -78,20 +79,21 @@ static void layout_and_world_pairs(void **state)
     }
     for (int i = 0; i < N_LAYOUTS * N_LAYOUTS; i++) {
         const char *from = layouts[i / N_LAYOUTS], *to = layouts[i % N_LAYOUTS];
-        int from_world = worlds[order[i] / N_WORLDS], world = worlds[order[i] % N_WORLDS];
-        struct dcp_reshard_options options = { .world = world,
+        int from_world_size = world_sizes[order[i] / N_WORLD_SIZES],
+            world_size = world_sizes[order[i] % N_WORLD_SIZES];
+        struct dcp_reshard_options options = { .world_size = world_size,
                                                .layout = to,
                                                .dtype = -1,
                                                .threads = 1 + i % 3,
                                                .memory_bytes = i % 2 ? 1 : 0 };
         snprintf(folder->source, sizeof folder->source, "%s/%s-%d-%d", folder->path, from,
-                 from_world, i);
+                 from_world_size, i);
         snprintf(folder->target, sizeof folder->target, "%s/target-%d", folder->path, i);
-        reshard_folder_save(folder->source, from, from_world, DCP_CODEC_NONE);
+        reshard_folder_save(folder->source, from, from_world_size, DCP_CODEC_NONE);
         reshard_folder_must_run(folder->source, folder->target, &options);
-        assert_int_equal(reshard_folder_check(folder->target, to, world),
+        assert_int_equal(reshard_folder_check(folder->target, to, world_size),
                          sample_n_tensors());
-        check_load(folder->target, from, worlds[acts_pick(&seed, N_WORLDS)]);
+        check_load(folder->target, from, world_sizes[acts_pick(&seed, N_WORLD_SIZES)]);
         acts_folder_remove(folder->source);
         acts_folder_remove(folder->target);
     }
@@ -100,7 +102,9 @@ static void layout_and_world_pairs(void **state)
 static void codecs(void **state)
 {
     struct reshard_folder *folder = *state;
-    struct dcp_reshard_options options = { .world = 3, .layout = "dim0", .dtype = -1 };
+    struct dcp_reshard_options options = { .world_size = 3,
+                                           .layout = "dim0",
+                                           .dtype = -1 };
     char again[512];
 
     reshard_folder_save(folder->source, "zero2", 4, DCP_CODEC_ZSTD);
@@ -137,14 +141,14 @@ static void no_ranks_in_one_file(void **state)
 {
     struct reshard_folder *folder = *state;
     struct dcp_reshard_options options = {
-        .format = "torch", .dtype = -1, .world = 2, .only = DCP_ONLY_MODEL
+        .format = "torch", .dtype = -1, .world_size = 2, .only = DCP_ONLY_MODEL
     };
     struct dcp_error err = { 0 };
 
     reshard_folder_save(folder->source, "flat", 2, DCP_CODEC_NONE);
     assert_int_equal(reshard_folder_run(folder->source, folder->target, &options, &err),
                      DCP_E_MISMATCH);
-    options.world = 0;
+    options.world_size = 0;
     options.codec = DCP_CODEC_ZSTD;
     err = (struct dcp_error){ 0 };
     assert_int_equal(reshard_folder_run(folder->source, folder->target, &options, &err),
@@ -162,12 +166,14 @@ static void no_ranks_in_one_file(void **state)
 static void existing_targets(void **state)
 {
     struct reshard_folder *folder = *state;
-    struct dcp_reshard_options options = { .world = 2, .layout = "dim0", .dtype = -1 };
+    struct dcp_reshard_options options = { .world_size = 2,
+                                           .layout = "dim0",
+                                           .dtype = -1 };
     struct dcp_error err = { 0 };
 
     reshard_folder_save(folder->source, "zero3", 3, DCP_CODEC_NONE);
     reshard_folder_must_run(folder->source, folder->target, &options);
-    options.world = 4;
+    options.world_size = 4;
     assert_int_equal(reshard_folder_run(folder->source, folder->target, &options, &err),
                      DCP_E_EXISTS);
     reshard_folder_check(folder->target, "dim0", 2);
@@ -218,11 +224,13 @@ static void flip(const char *path, long at)
     assert_int_equal(fclose(file), 0);
 }
 
-static void damaged_source(void **state)
+static void corrupt_source(void **state)
 {
     struct reshard_folder *folder = *state;
-    struct dcp_reshard_options options = { .world = 2, .layout = "dim0", .dtype = -1 };
-    struct dcp_place place;
+    struct dcp_reshard_options options = { .world_size = 2,
+                                           .layout = "dim0",
+                                           .dtype = -1 };
+    struct dcp_location location;
     struct dcp_reshard *job;
     struct dcp_error err = { 0 };
     char shard[700];
@@ -230,13 +238,14 @@ static void damaged_source(void **state)
     reshard_folder_save(folder->source, "zero3", 3, DCP_CODEC_NONE);
     snprintf(shard, sizeof shard, "%s/step-00000005/shard-00001-of-00003.safetensors",
              folder->source);
-    assert_int_equal(dcp_place_open(folder->source, &place, &err), 0);
-    assert_int_equal(dcp_reshard_plan(&place, folder->target, &options, &job, &err), 0);
+    assert_int_equal(dcp_location_open(folder->source, &location, &err), 0);
+    assert_int_equal(dcp_reshard_plan(&location, folder->target, &options, &job, &err),
+                     0);
     flip(shard, 5000); /* in the tensor 'big', after the decision */
     assert_int_equal(dcp_reshard_run(job, &err), DCP_E_CORRUPT);
     assert_string_equal(err.tensor, "big");
     dcp_reshard_free(job);
-    dcp_place_close(&place);
+    dcp_location_close(&location);
     check_nothing_left(folder);
     flip(shard, 5000);
 
@@ -244,7 +253,7 @@ static void damaged_source(void **state)
     reshard_folder_must_run(folder->source, folder->target, &options);
     flip(shard, -1);
     options.force = true;
-    options.world = 5;
+    options.world_size = 5;
     assert_int_equal(reshard_folder_run(folder->source, folder->target, &options, NULL),
                      DCP_E_CORRUPT);
     reshard_folder_check(folder->target, "dim0", 2);
@@ -262,7 +271,7 @@ static void interrupted(void **state)
 {
     struct reshard_folder *folder = *state;
     int calls = 0;
-    struct dcp_reshard_options options = { .world = 2,
+    struct dcp_reshard_options options = { .world_size = 2,
                                            .dtype = -1,
                                            .progress = { stop_soon, &calls } };
     struct dcp_error err = { 0 };
@@ -289,7 +298,7 @@ static bool take_away(void *self, uint64_t done, uint64_t total)
 static void disturbed(void **state)
 {
     struct reshard_folder *folder = *state;
-    struct dcp_reshard_options options = { .world = 2,
+    struct dcp_reshard_options options = { .world_size = 2,
                                            .dtype = -1,
                                            .progress = { take_away, folder } };
 
@@ -303,15 +312,16 @@ static void facts(void **state)
 {
     struct reshard_folder *folder = *state;
     struct dcp_reshard_options options = {
-        .world = 2, .layout = "dim0", .dtype = DCP_BF16, .only = DCP_ONLY_OPTIM
+        .world_size = 2, .layout = "dim0", .dtype = DCP_BF16, .only = DCP_ONLY_OPTIM
     };
-    struct dcp_place place;
+    struct dcp_location location;
     struct dcp_reshard *job;
     struct dcp_error err = { 0 };
 
     reshard_folder_save(folder->source, "zero3", 3, DCP_CODEC_NONE);
-    assert_int_equal(dcp_place_open(folder->source, &place, &err), 0);
-    assert_int_equal(dcp_reshard_plan(&place, folder->target, &options, &job, &err), 0);
+    assert_int_equal(dcp_location_open(folder->source, &location, &err), 0);
+    assert_int_equal(dcp_reshard_plan(&location, folder->target, &options, &job, &err),
+                     0);
     const struct dcp_reshard_plan *plan = dcp_reshard_facts(job);
     const struct dcp_catalog *target = dcp_reshard_target(job);
     assert_int_equal(plan->n_tensors, 5);
@@ -320,10 +330,10 @@ static void facts(void **state)
     assert_int_equal(plan->read_bytes, plan->source_bytes);
     assert_int_equal(plan->source_files, 3);
     assert_int_equal(plan->target_files, 2);
-    assert_int_equal(target->world, 2);
+    assert_int_equal(target->world_size, 2);
     assert_int_equal(target->n_tensors, 5);
     dcp_reshard_free(job);
-    dcp_place_close(&place);
+    dcp_location_close(&location);
     check_nothing_left(folder);
 }
 
@@ -332,13 +342,13 @@ int main(void)
 #define EACH(test) \
     cmocka_unit_test_setup_teardown(test, reshard_folder_setup, reshard_folder_teardown)
     const struct CMUnitTest tests[] = {
-        EACH(layout_and_world_pairs),
+        EACH(layout_and_world_size_pairs),
         EACH(codecs),
         EACH(same_bytes_again),
         EACH(no_ranks_in_one_file),
         EACH(existing_targets),
         EACH(targets_in_and_around_the_source),
-        EACH(damaged_source),
+        EACH(corrupt_source),
         EACH(interrupted),
         EACH(disturbed),
         EACH(facts),

@@ -1,7 +1,8 @@
 /* coll: the trainer's data plane between ranks. Sums run in a fixed order, the balanced
- * binary tree over ranks ((0+1)+(2+3))+…, so the same world gives the same bits whatever
- * the timing. A waiting rank sleeps. A dead or silent rank makes every other return
- * DCP_E_COMM with its number within the time-out. Thread rule: one coll, one thread.
+ * binary tree over ranks ((0+1)+(2+3))+…, so the same world size gives the same bits
+ * whatever the timing. A waiting rank sleeps. A dead or silent rank makes every other
+ * return DCP_E_COMM with its number within the time-out. Thread rule: one coll, one
+ * thread.
  *
  * Arrays of reduce_scatter and all_gather lie in the memory of the kernels (ops/ops.h)
  * and take their turn among them. A coll that can work beside the kernels is told so by
@@ -33,8 +34,8 @@ struct coll_ops {
     int (*wait)(void *self, uint64_t call, struct dcp_error *err);
     /* Sums n doubles of the host in place, the same bits on every rank. */
     int (*all_reduce)(void *self, double *values, int n, struct dcp_error *err);
-    /* Ranks with the same color become a world of their own, ordered by key, then by
-     * rank. Fills ops, self, rank and world of *out_coll. */
+    /* Ranks with the same color become a process group of their own, ordered by key, then
+     * by rank. Fills ops, self, rank and world size of *out_coll. */
     int (*split)(void *self, int color, int key, struct coll *out_coll,
                  struct dcp_error *err);
     /* Optional: this rank failed, and says no more. What others or its own kernels wait
@@ -46,13 +47,13 @@ struct coll_ops {
 struct coll {
     const struct coll_ops *ops;
     void *self;
-    int rank, world;
+    int rank, world_size;
     uint64_t n_calls; /* so far, splits not counted */
     double seconds;   /* spent in calls so far, waiting included */
 };
 
 /* The calls of the table, each collective: every rank makes the same ones in the same
- * order. A world of one only copies. After a failure the coll can only be freed. */
+ * order. A single rank only copies. After a failure the coll can only be freed. */
 int coll_reduce_scatter(struct coll *coll, const float *in, const int64_t *counts,
                         float *out, struct dcp_error *err);
 int coll_all_gather(struct coll *coll, const void *in, const int64_t *counts,
@@ -92,7 +93,7 @@ int coll_staged(struct coll *coll, const struct kernels *kernels, struct dcp_err
 int coll_nccl(struct coll *out_coll, const struct kernels *kernels, struct dcp_comm *comm,
               struct dcp_error *err);
 /* n ranks in one process, for tests. */
-int coll_threads(struct coll *out_colls, int world, struct dcp_error *err);
+int coll_threads(struct coll *out_colls, int world_size, struct dcp_error *err);
 void coll_free(struct coll *coll);
 
 /* The order of every sum: parts 0 .. n_parts-1, each of n items, in a balanced binary

@@ -19,20 +19,21 @@ static int control_reduce_scatter(void *self, const float *in, const int64_t *co
                                   float *out, struct dcp_error *err)
 {
     struct control *c = self;
-    int world = c->comm->world;
+    int world_size = c->comm->world_size;
     int64_t items = (int64_t)(ROUND_BYTES / sizeof *in);
-    DCP_CLEANUP_FREE const float **parts = dcp_mem_calloc((size_t)world, sizeof *parts);
+    DCP_CLEANUP_FREE const float **parts =
+        dcp_mem_calloc((size_t)world_size, sizeof *parts);
     int rc = parts ? DCP_OK : dcp_error_memory(err, "a reduce-scatter");
-    for (int owner = 0; !rc && owner < world; owner++) {
+    for (int owner = 0; !rc && owner < world_size; owner++) {
         const float *part = in + parts_before(counts, owner);
         for (int64_t at = 0; !rc && at < counts[owner]; at += items) {
             int64_t n = parts_in_round(counts[owner], at, items);
             rc = dcp_comm_allgather(c->comm, part + at, (size_t)n * sizeof *in, c->all,
                                     err);
-            for (int r = 0; r < world; r++)
+            for (int r = 0; r < world_size; r++)
                 parts[r] = (const float *)(void *)c->all + r * n;
             if (!rc && owner == c->comm->rank)
-                coll_tree_sum(parts, world, n, out + at);
+                coll_tree_sum(parts, world_size, n, out + at);
         }
     }
     return rc;
@@ -42,9 +43,9 @@ static int control_all_gather(void *self, const void *in, const int64_t *counts,
                               size_t item_bytes, void *out, struct dcp_error *err)
 {
     struct control *c = self;
-    int world = c->comm->world, rank = c->comm->rank, rc = DCP_OK;
+    int world_size = c->comm->world_size, rank = c->comm->rank, rc = DCP_OK;
     int64_t items = (int64_t)(ROUND_BYTES / item_bytes),
-            most = parts_largest(counts, world);
+            most = parts_largest(counts, world_size);
     for (int64_t at = 0; !rc && at < most; at += items) {
         size_t room = (size_t)parts_in_round(most, at, items) * item_bytes;
         size_t mine = (size_t)parts_in_round(counts[rank], at, items) * item_bytes;
@@ -52,7 +53,7 @@ static int control_all_gather(void *self, const void *in, const int64_t *counts,
         if (mine)
             memcpy(c->mine, (const char *)in + (size_t)at * item_bytes, mine);
         rc = dcp_comm_allgather(c->comm, c->mine, room, c->all, err);
-        for (int r = 0; !rc && r < world; r++) {
+        for (int r = 0; !rc && r < world_size; r++) {
             size_t theirs = (size_t)parts_in_round(counts[r], at, items) * item_bytes;
             char *to = (char *)out + (size_t)(parts_before(counts, r) + at) * item_bytes;
             if (theirs)
@@ -73,7 +74,7 @@ static int control_all_reduce(void *self, double *values, int n, struct dcp_erro
                                 err);
         if (rc)
             break;
-        coll_tree_sum_f64(all, c->comm->world, size);
+        coll_tree_sum_f64(all, c->comm->world_size, size);
         memcpy(values + at, all, (size_t)size * sizeof *values);
     }
     return rc;
@@ -97,10 +98,10 @@ static int control_split(void *self, int color, int key, struct coll *out_coll,
     int *colors = (int *)(void *)c->all;
     int rc = dcp_comm_allgather(c->comm, &color, sizeof color, colors, err);
     (void)key;
-    for (int r = 0; !rc && r < c->comm->world; r++)
+    for (int r = 0; !rc && r < c->comm->world_size; r++)
         if (colors[r] != colors[0]) {
             dcp_error_set(err, DCP_E_UNSUPPORTED,
-                          "groups of ranks need MPI, or NCCL and a GPU for each rank");
+                          "process groups need MPI, or NCCL and a GPU for each rank");
             dcp_error_hint(err, "start it with mpirun");
             return DCP_E_UNSUPPORTED;
         }
@@ -121,14 +122,14 @@ int coll_control(struct coll *out_coll, struct dcp_comm *comm, struct dcp_error 
     if (c) {
         c->comm = comm;
         c->mine = dcp_mem_calloc(1, ROUND_BYTES);
-        c->all = dcp_mem_calloc((size_t)comm->world, ROUND_BYTES);
+        c->all = dcp_mem_calloc((size_t)comm->world_size, ROUND_BYTES);
     }
     if (!c || !c->mine || !c->all) {
         control_free(c);
         return dcp_error_memory(err, "collectives");
     }
     *out_coll = (struct coll){
-        .ops = &control_ops, .self = c, .rank = comm->rank, .world = comm->world
+        .ops = &control_ops, .self = c, .rank = comm->rank, .world_size = comm->world_size
     };
     return DCP_OK;
 }

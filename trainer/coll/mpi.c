@@ -29,11 +29,12 @@ enum tag { TAG_REDUCE = 1, TAG_GATHER, TAG_VALUES };
 
 struct mpi_coll {
     MPI_Comm comm;
-    int rank, world;
-    struct dcp_comm *watch; /* borrowed; knows ranks by their number in the first world */
-    int *world_rank;        /* that number, of each rank here */
-    float *recv;            /* RECV_FLOATS, when there are two ranks or more */
-    const float **parts;    /* of each rank, for a sum */
+    int rank, world_size;
+    struct dcp_comm
+        *watch; /* borrowed; knows ranks by their number in the first process group */
+    int *world_rank;     /* that number, of each rank here */
+    float *recv;         /* RECV_FLOATS, when there are two ranks or more */
+    const float **parts; /* of each rank, for a sum */
     MPI_Request *requests;
     int *peers; /* of each request */
     int n;      /* requests in flight */
@@ -139,7 +140,7 @@ static int post(struct mpi_coll *c, const void *data, size_t size_bytes, int pee
 static int usable(const struct mpi_coll *c, struct dcp_error *err)
 {
     if (c->broken)
-        return dcp_error_set(err, DCP_E_COMM, "a collective failed before");
+        return dcp_error_set(err, DCP_E_COMM, "an earlier collective failed");
     return DCP_OK;
 }
 
@@ -148,13 +149,13 @@ static int mpi_reduce_scatter(void *self, const float *in, const int64_t *counts
 {
     struct mpi_coll *c = self;
     int rc = usable(c, err);
-    int64_t items = RECV_FLOATS / (c->world > 1 ? c->world - 1 : 1);
-    int64_t max = parts_largest(counts, c->world);
+    int64_t items = RECV_FLOATS / (c->world_size > 1 ? c->world_size - 1 : 1);
+    int64_t max = parts_largest(counts, c->world_size);
     const float *own = in + parts_before(counts, c->rank);
     for (int64_t at = 0; !rc && at < max; at += items) {
         int64_t mine = parts_in_round(counts[c->rank], at, items);
         float *slot = c->recv;
-        for (int r = 0; !rc && r < c->world; r++) {
+        for (int r = 0; !rc && r < c->world_size; r++) {
             c->parts[r] = r == c->rank ? own + at : slot;
             if (r == c->rank)
                 continue;
@@ -162,7 +163,7 @@ static int mpi_reduce_scatter(void *self, const float *in, const int64_t *counts
             slot += mine;
         }
         const float *part = in;
-        for (int r = 0; !rc && r < c->world; r++) {
+        for (int r = 0; !rc && r < c->world_size; r++) {
             int64_t theirs = parts_in_round(counts[r], at, items);
             if (r != c->rank)
                 rc = post(c, part + at, (size_t)theirs * sizeof *in, r, TAG_REDUCE, err);
@@ -171,7 +172,7 @@ static int mpi_reduce_scatter(void *self, const float *in, const int64_t *counts
         if (!rc)
             rc = wait_all(c, "reduce-scatter", err);
         if (!rc)
-            coll_tree_sum(c->parts, c->world, mine, out + at);
+            coll_tree_sum(c->parts, c->world_size, mine, out + at);
     }
     return rc;
 }
@@ -182,20 +183,20 @@ static int mpi_all_gather(void *self, const void *in, const int64_t *counts,
     struct mpi_coll *c = self;
     int rc = usable(c, err);
     int64_t items = (int64_t)(MESSAGE_BYTES / item_bytes);
-    int64_t max = parts_largest(counts, c->world);
+    int64_t max = parts_largest(counts, c->world_size);
     char *own = (char *)out + (size_t)parts_before(counts, c->rank) * item_bytes;
     if (!rc && in != own)
         memcpy(own, in, (size_t)counts[c->rank] * item_bytes);
     for (int64_t at = 0; !rc && at < max; at += items) {
         char *part = out;
-        for (int r = 0; !rc && r < c->world; r++) {
+        for (int r = 0; !rc && r < c->world_size; r++) {
             size_t size = (size_t)parts_in_round(counts[r], at, items) * item_bytes;
             if (r != c->rank)
                 rc = receive(c, part + (size_t)at * item_bytes, size, r, TAG_GATHER, err);
             part += (size_t)counts[r] * item_bytes;
         }
         size_t size = (size_t)parts_in_round(counts[c->rank], at, items) * item_bytes;
-        for (int r = 0; !rc && r < c->world; r++)
+        for (int r = 0; !rc && r < c->world_size; r++)
             if (r != c->rank)
                 rc = post(c, own + (size_t)at * item_bytes, size, r, TAG_GATHER, err);
         if (!rc)
@@ -208,15 +209,15 @@ static int mpi_all_reduce(void *self, double *values, int n, struct dcp_error *e
 {
     struct mpi_coll *c = self;
     size_t size_bytes = (size_t)n * sizeof *values;
-    DCP_CLEANUP_FREE double *parts = dcp_mem_calloc((size_t)c->world, size_bytes);
+    DCP_CLEANUP_FREE double *parts = dcp_mem_calloc((size_t)c->world_size, size_bytes);
     if (!parts)
         return dcp_error_memory(err, "an all-reduce");
     int rc = usable(c, err);
-    for (int r = 0; !rc && r < c->world; r++)
+    for (int r = 0; !rc && r < c->world_size; r++)
         if (r != c->rank)
             rc =
                 receive(c, parts + (size_t)r * (size_t)n, size_bytes, r, TAG_VALUES, err);
-    for (int r = 0; !rc && r < c->world; r++)
+    for (int r = 0; !rc && r < c->world_size; r++)
         if (r != c->rank)
             rc = post(c, values, size_bytes, r, TAG_VALUES, err);
     if (!rc)
@@ -226,7 +227,7 @@ static int mpi_all_reduce(void *self, double *values, int n, struct dcp_error *e
         return rc;
     }
     memcpy(parts + (size_t)c->rank * (size_t)n, values, size_bytes);
-    coll_tree_sum_f64(parts, c->world, n);
+    coll_tree_sum_f64(parts, c->world_size, n);
     memcpy(values, parts, size_bytes);
     return DCP_OK;
 }
@@ -285,8 +286,8 @@ static int coll_over(MPI_Comm comm, struct dcp_comm *watch, struct coll *out_col
     *c = (struct mpi_coll){ .comm = comm, .watch = watch };
     MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
     MPI_Comm_rank(comm, &c->rank);
-    MPI_Comm_size(comm, &c->world);
-    size_t n = (size_t)c->world;
+    MPI_Comm_size(comm, &c->world_size);
+    size_t n = (size_t)c->world_size;
     c->world_rank = dcp_mem_calloc(n, sizeof *c->world_rank);
     c->parts = dcp_mem_calloc(n, sizeof *c->parts);
     c->requests = dcp_mem_calloc(2 * n, sizeof *c->requests);
@@ -305,8 +306,9 @@ static int coll_over(MPI_Comm comm, struct dcp_comm *watch, struct coll *out_col
         mpi_free(c);
         return rc;
     }
-    *out_coll =
-        (struct coll){ .ops = &mpi_ops, .self = c, .rank = c->rank, .world = c->world };
+    *out_coll = (struct coll){
+        .ops = &mpi_ops, .self = c, .rank = c->rank, .world_size = c->world_size
+    };
     return DCP_OK;
 }
 

@@ -1,6 +1,6 @@
 /* The data plane over NCCL, on a stream of its own. A reduce-scatter is messages to the
  * owners of the parts, who sum them in the order of the tree: NCCL's own reductions sum
- * in an order that depends on the world and on its choice of algorithm.
+ * in an order that depends on the world size and on its choice of algorithm.
  *
  * NCCL's calls do not block, so that a rank can give up: while the host waits, for NCCL
  * or for the kernels, it looks whether somebody died, or whether a call that could go on
@@ -33,7 +33,7 @@ struct slot {
 
 struct nccl_coll {
     ncclComm_t comm;
-    int rank, world;
+    int rank, world_size;
     struct kernels kernels;
     struct ops_cuda *cuda;  /* their context */
     struct dcp_comm *watch; /* borrowed */
@@ -121,15 +121,15 @@ static uint64_t timeout_ns(const struct nccl_coll *c)
  * not. */
 static int timed_out(struct nccl_coll *c, const char *act, struct dcp_error *err)
 {
-    DCP_CLEANUP_FREE char *all = dcp_mem_calloc((size_t)c->watch->world, 1);
+    DCP_CLEANUP_FREE char *all = dcp_mem_calloc((size_t)c->watch->world_size, 1);
     char here = 1;
     give_up_all(c);
     int rc = all ? dcp_comm_allgather(c->watch, &here, 1, all, err)
-                 : dcp_error_memory(err, "a question to all ranks");
+                 : dcp_error_memory(err, "an all-gather of status");
     if (rc)
         return rc;
     return dcp_error_set(err, DCP_E_COMM,
-                         "NCCL could not %s in %d s, though all ranks answer", act,
+                         "NCCL could not %s within %d s, though all ranks respond", act,
                          (int)(timeout_ns(c) / (1000 * MS)));
 }
 
@@ -142,7 +142,7 @@ static int look(struct nccl_coll *c, const char *act, bool *out_busy,
     ncclResult_t why = ncclSuccess;
     *out_busy = false;
     if (c->broken)
-        return dcp_error_set(err, DCP_E_COMM, "a collective failed before");
+        return dcp_error_set(err, DCP_E_COMM, "an earlier collective failed");
     ncclResult_t asked = ncclCommGetAsyncError(c->comm, &why);
     if (asked || (why && why != ncclInProgress))
         return nccl_failed(c, asked ? asked : why, act, err);
@@ -187,7 +187,7 @@ static int settle(struct nccl_coll *c, ncclResult_t why, const char *act,
 static int watch_one(struct nccl_coll *c, struct dcp_error *err)
 {
     bool busy;
-    int rc = look(c, "move data", &busy, err);
+    int rc = look(c, "exchange data", &busy, err);
     if (!rc)
         rc = look_at_peers(c, err);
     while (!rc && c->n_done < c->n_calls) {
@@ -199,7 +199,7 @@ static int watch_one(struct nccl_coll *c, struct dcp_error *err)
         if (!slot->ready_ns && cudaEventQuery(slot->ready) == cudaSuccess)
             slot->ready_ns = dcp_clock_ns();
         if (slot->ready_ns && dcp_clock_ns() - slot->ready_ns > timeout_ns(c))
-            return timed_out(c, "move data", err);
+            return timed_out(c, "exchange data", err);
         break;
     }
     return rc;
@@ -223,7 +223,7 @@ static int begin_call(struct nccl_coll *c, struct dcp_error *err)
 {
     struct slot *slot = &c->slots[c->n_calls % N_SLOTS];
     if (c->broken)
-        return dcp_error_set(err, DCP_E_COMM, "a collective failed before");
+        return dcp_error_set(err, DCP_E_COMM, "an earlier collective failed");
     while (c->n_calls - c->n_done == N_SLOTS) {
         int rc = watch_one(c, err);
         if (rc)
@@ -275,7 +275,7 @@ static ncclResult_t exchange(struct nccl_coll *c, const float *in, const int64_t
     float *to = c->bucket;
     int64_t stride = dcp_part_align(mine, ALIGN);
     ncclResult_t why = ncclGroupStart();
-    for (int r = 0; r < c->world; in += counts[r++]) {
+    for (int r = 0; r < c->world_size; in += counts[r++]) {
         int64_t theirs = parts_in_round(counts[r], at, items);
         if (r == c->rank)
             continue;
@@ -293,8 +293,8 @@ static int nccl_reduce_scatter(void *self, const float *in, const int64_t *count
                                float *out, struct dcp_error *err)
 {
     struct nccl_coll *c = self;
-    int64_t items = BUCKET / (c->world > 1 ? c->world - 1 : 1) / ALIGN * ALIGN;
-    int64_t most = parts_largest(counts, c->world);
+    int64_t items = BUCKET / (c->world_size > 1 ? c->world_size - 1 : 1) / ALIGN * ALIGN;
+    int64_t most = parts_largest(counts, c->world_size);
     const float *own = in + parts_before(counts, c->rank);
     int rc = begin_call(c, err);
     for (int64_t at = 0; !rc && at < most; at += items) {
@@ -303,7 +303,7 @@ static int nccl_reduce_scatter(void *self, const float *in, const int64_t *count
         if (!rc)
             rc = ops_cuda_tree_sum(c->cuda, c->stream, c->bucket,
                                    dcp_part_align(mine, ALIGN), own + at, c->rank,
-                                   c->world, mine, out + at, err);
+                                   c->world_size, mine, out + at, err);
     }
     return rc ? rc : end_call(c, err);
 }
@@ -324,13 +324,13 @@ static int nccl_all_gather(void *self, const void *in, const int64_t *counts,
     if (rc)
         return rc;
     ncclResult_t why;
-    if (are_equal(counts, c->world)) {
+    if (are_equal(counts, c->world_size)) {
         why = ncclAllGather(in, out, (size_t)counts[0] * item_bytes, ncclChar, c->comm,
                             c->stream);
     } else { /* each part from its owner, all at once */
         char *part = out;
         why = ncclGroupStart();
-        for (int r = 0; r < c->world; r++) {
+        for (int r = 0; r < c->world_size; r++) {
             size_t size_bytes = (size_t)counts[r] * item_bytes;
             if (!why && size_bytes)
                 add(&why, ncclBroadcast(r == c->rank ? in : part, part, size_bytes,
@@ -345,7 +345,7 @@ static int nccl_all_gather(void *self, const void *in, const int64_t *counts,
 
 static int grow_values(struct nccl_coll *c, int n, struct dcp_error *err)
 {
-    size_t size_bytes = (size_t)n * (size_t)(c->world + 1) * sizeof *c->values;
+    size_t size_bytes = (size_t)n * (size_t)(c->world_size + 1) * sizeof *c->values;
     if (n <= c->values_cap)
         return DCP_OK;
     const struct ops *ops = c->kernels.ops;
@@ -372,7 +372,7 @@ static int nccl_all_reduce(void *self, double *values, int n, struct dcp_error *
     int rc = grow_values(c, n, err);
     if (rc)
         return rc;
-    double *own = c->values + (size_t)c->world * (size_t)n;
+    double *own = c->values + (size_t)c->world_size * (size_t)n;
     rc = ops->put(c->kernels.ctx, own, values, size_bytes, err);
     if (!rc)
         rc = begin_call(c, err);
@@ -386,10 +386,10 @@ static int nccl_all_reduce(void *self, double *values, int n, struct dcp_error *
         rc = nccl_wait(c, c->n_calls, err);
     if (!rc)
         rc = ops->get(c->kernels.ctx, c->host_values, c->values,
-                      size_bytes * (size_t)c->world, err);
+                      size_bytes * (size_t)c->world_size, err);
     if (rc)
         return rc;
-    coll_tree_sum_f64(c->host_values, c->world, n);
+    coll_tree_sum_f64(c->host_values, c->world_size, n);
     for (int i = 0; i < n; i++)
         values[i] = c->host_values[i];
     return DCP_OK;
@@ -487,8 +487,8 @@ static int finish(struct nccl_coll *c, int rc, struct coll *out_coll,
     if (!rc) {
         ncclResult_t why = ncclCommUserRank(c->comm, &c->rank);
         if (!why)
-            why = ncclCommCount(c->comm, &c->world);
-        rc = settle(c, why, "say where it is", err);
+            why = ncclCommCount(c->comm, &c->world_size);
+        rc = settle(c, why, "exchange addresses", err);
     }
     if (rc) {
         if (c)
@@ -498,8 +498,9 @@ static int finish(struct nccl_coll *c, int rc, struct coll *out_coll,
         return rc;
     }
     link_coll(c);
-    *out_coll =
-        (struct coll){ .ops = &nccl_ops, .self = c, .rank = c->rank, .world = c->world };
+    *out_coll = (struct coll){
+        .ops = &nccl_ops, .self = c, .rank = c->rank, .world_size = c->world_size
+    };
     return DCP_OK;
 }
 
@@ -510,7 +511,7 @@ static int nccl_split(void *self, int color, int key, struct coll *out_coll,
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
     if (whole->broken)
-        return dcp_error_set(err, DCP_E_COMM, "a collective failed before");
+        return dcp_error_set(err, DCP_E_COMM, "an earlier collective failed");
     int rc = open_coll(&whole->kernels, whole->watch, &c, err);
     if (!rc)
         rc = settle(whole, ncclCommSplit(whole->comm, color, key, &c->comm, &config),
@@ -537,7 +538,8 @@ int coll_nccl(struct coll *out_coll, const struct kernels *kernels, struct dcp_c
         rc = dcp_comm_bcast(comm, &id, sizeof id, 0, err);
     if (!rc)
         rc = settle(
-            c, ncclCommInitRankConfig(&c->comm, comm->world, id, comm->rank, &config),
-            "find the other ranks", err);
+            c,
+            ncclCommInitRankConfig(&c->comm, comm->world_size, id, comm->rank, &config),
+            "rendezvous with the other ranks", err);
     return finish(c, rc, out_coll, err);
 }

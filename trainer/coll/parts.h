@@ -12,10 +12,10 @@ static inline int64_t parts_in_round(int64_t count, int64_t at, int64_t items)
     return left < 0 ? 0 : left < items ? left : items;
 }
 
-static inline int64_t parts_largest(const int64_t *counts, int world)
+static inline int64_t parts_largest(const int64_t *counts, int world_size)
 {
     int64_t max = 0;
-    for (int r = 0; r < world; r++)
+    for (int r = 0; r < world_size; r++)
         max = counts[r] > max ? counts[r] : max;
     return max;
 }

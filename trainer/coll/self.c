@@ -1,4 +1,4 @@
-/* A world of one: every sum is its one part. */
+/* A single rank: every sum is its one part. */
 #include "coll.h"
 
 #include <string.h>
@@ -52,5 +52,5 @@ static const struct coll_ops self_ops = {
 
 void coll_self(struct coll *out_coll)
 {
-    *out_coll = (struct coll){ .ops = &self_ops, .world = 1 };
+    *out_coll = (struct coll){ .ops = &self_ops, .world_size = 1 };
 }

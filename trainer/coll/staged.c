@@ -20,8 +20,8 @@ struct staged {
 static bool next_round(struct staged *s, const int64_t *counts, int64_t at,
                        size_t item_bytes, int64_t *out_own)
 {
-    int64_t most = STAGING_BYTES / (int64_t)item_bytes / s->below.world, total = 0;
-    for (int r = 0; r < s->below.world; r++) {
+    int64_t most = STAGING_BYTES / (int64_t)item_bytes / s->below.world_size, total = 0;
+    for (int r = 0; r < s->below.world_size; r++) {
         if (r == s->below.rank)
             *out_own = total;
         s->counts[r] = parts_in_round(counts[r], at, most);
@@ -37,7 +37,7 @@ static int move_parts(struct staged *s, char *whole, const int64_t *counts, int6
     const struct ops *ops = s->kernels.ops;
     char *staging = s->staging;
     int rc = DCP_OK;
-    for (int r = 0; !rc && r < s->below.world; r++) {
+    for (int r = 0; !rc && r < s->below.world_size; r++) {
         char *part = whole + (size_t)at * item_bytes;
         size_t size_bytes = (size_t)s->counts[r] * item_bytes;
         if (size_bytes && to_staging)
@@ -54,7 +54,7 @@ static int staged_reduce_scatter(void *self, const float *in, const int64_t *cou
                                  float *out, struct dcp_error *err)
 {
     struct staged *s = self;
-    int64_t most = STAGING_BYTES / (int64_t)sizeof *in / s->below.world, own = 0;
+    int64_t most = STAGING_BYTES / (int64_t)sizeof *in / s->below.world_size, own = 0;
     int rc = DCP_OK;
     for (int64_t at = 0; !rc && next_round(s, counts, at, sizeof *in, &own); at += most) {
         float *sum = (float *)(void *)s->staging + own;
@@ -73,7 +73,7 @@ static int staged_all_gather(void *self, const void *in, const int64_t *counts,
                              size_t item_bytes, void *out, struct dcp_error *err)
 {
     struct staged *s = self;
-    int64_t most = STAGING_BYTES / (int64_t)item_bytes / s->below.world, own = 0;
+    int64_t most = STAGING_BYTES / (int64_t)item_bytes / s->below.world_size, own = 0;
     int rc = DCP_OK;
     for (int64_t at = 0; !rc && next_round(s, counts, at, item_bytes, &own); at += most) {
         char *mine = s->staging + (size_t)own * item_bytes;
@@ -126,7 +126,7 @@ int coll_staged(struct coll *coll, const struct kernels *kernels, struct dcp_err
     if (s) {
         s->kernels = *kernels;
         s->staging = dcp_mem_aligned(64, (size_t)STAGING_BYTES);
-        s->counts = dcp_mem_calloc((size_t)coll->world, sizeof *s->counts);
+        s->counts = dcp_mem_calloc((size_t)coll->world_size, sizeof *s->counts);
     }
     if (!s || !s->staging || !s->counts) {
         if (s)
@@ -134,8 +134,9 @@ int coll_staged(struct coll *coll, const struct kernels *kernels, struct dcp_err
         return dcp_error_memory(err, "the staging of collectives");
     }
     s->below = *coll;
-    *coll = (struct coll){
-        .ops = &staged_ops, .self = s, .rank = s->below.rank, .world = s->below.world
-    };
+    *coll = (struct coll){ .ops = &staged_ops,
+                           .self = s,
+                           .rank = s->below.rank,
+                           .world_size = s->below.world_size };
     return DCP_OK;
 }

@@ -14,7 +14,7 @@
 struct group {
     pthread_mutex_t lock;
     pthread_cond_t met;
-    int world, refs;
+    int world_size, refs;
     bool broken; /* somebody timed out: nobody waits again */
     uint64_t turn;
     int n_here;
@@ -42,19 +42,19 @@ static void group_free(struct group *g)
     free(g);
 }
 
-static struct group *group_new(int world)
+static struct group *group_new(int world_size)
 {
     struct group *g = dcp_mem_calloc(1, sizeof *g);
     if (!g)
         return NULL;
-    size_t n = (size_t)world;
+    size_t n = (size_t)world_size;
     pthread_condattr_t attr;
     pthread_mutex_init(&g->lock, NULL);
     pthread_condattr_init(&attr);
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     pthread_cond_init(&g->met, &attr);
     pthread_condattr_destroy(&attr);
-    g->world = g->refs = world;
+    g->world_size = g->refs = world_size;
     g->here = dcp_mem_calloc(n, sizeof *g->here);
     g->data = dcp_mem_calloc(n, sizeof *g->data);
     g->color_keys = dcp_mem_calloc(n, sizeof *g->color_keys);
@@ -79,8 +79,8 @@ static int meet(struct member *m, struct dcp_error *err)
     pthread_mutex_lock(&g->lock);
     uint64_t turn = g->turn;
     g->here[m->rank] = true;
-    if (++g->n_here == g->world) {
-        memset(g->here, 0, (size_t)g->world * sizeof *g->here);
+    if (++g->n_here == g->world_size) {
+        memset(g->here, 0, (size_t)g->world_size * sizeof *g->here);
         g->n_here = 0;
         g->turn++;
         pthread_cond_broadcast(&g->met);
@@ -91,13 +91,13 @@ static int meet(struct member *m, struct dcp_error *err)
             pthread_cond_broadcast(&g->met);
         }
     int missing = -1;
-    for (int r = 0; g->turn == turn && missing < 0 && r < g->world; r++)
+    for (int r = 0; g->turn == turn && missing < 0 && r < g->world_size; r++)
         if (!g->here[r])
             missing = r;
     pthread_mutex_unlock(&g->lock);
     if (missing < 0)
         return DCP_OK;
-    dcp_error_set(err, DCP_E_COMM, "rank %d did not come to a collective within %d s",
+    dcp_error_set(err, DCP_E_COMM, "rank %d did not join a collective within %d s",
                   missing, TIMEOUT_S);
     if (err) {
         err->rank = missing;
@@ -120,15 +120,15 @@ static int threads_reduce_scatter(void *self, const float *in, const int64_t *co
     struct group *g = m->group;
     int64_t n = counts[m->rank], at = parts_before(counts, m->rank);
     DCP_CLEANUP_FREE const float **parts =
-        dcp_mem_calloc((size_t)g->world, sizeof(float *));
+        dcp_mem_calloc((size_t)g->world_size, sizeof(float *));
     DCP_CLEANUP_FREE float *sum = dcp_mem_calloc((size_t)n, sizeof *sum);
     int rc = show(m, in, err);
     if (rc)
         return rc;
     if (parts && sum) {
-        for (int r = 0; r < g->world; r++)
+        for (int r = 0; r < g->world_size; r++)
             parts[r] = (const float *)g->data[r] + at;
-        coll_tree_sum(parts, g->world, n, sum);
+        coll_tree_sum(parts, g->world_size, n, sum);
     }
     rc = meet(m, err); /* nobody reads `in` any more, so out may lie in it */
     if (rc)
@@ -148,7 +148,7 @@ static int threads_all_gather(void *self, const void *in, const int64_t *counts,
     if (rc)
         return rc;
     char *to = out;
-    for (int r = 0; r < g->world; r++) {
+    for (int r = 0; r < g->world_size; r++) {
         size_t size_bytes = (size_t)counts[r] * item_bytes;
         if (g->data[r] != to)
             memcpy(to, g->data[r], size_bytes);
@@ -162,18 +162,18 @@ static int threads_all_reduce(void *self, double *values, int n, struct dcp_erro
     struct member *m = self;
     struct group *g = m->group;
     size_t size_bytes = (size_t)n * sizeof *values;
-    DCP_CLEANUP_FREE double *parts = dcp_mem_calloc((size_t)g->world, size_bytes);
+    DCP_CLEANUP_FREE double *parts = dcp_mem_calloc((size_t)g->world_size, size_bytes);
     int rc = show(m, values, err);
     if (rc)
         return rc;
-    for (int r = 0; parts && r < g->world; r++)
+    for (int r = 0; parts && r < g->world_size; r++)
         memcpy(parts + (size_t)r * (size_t)n, g->data[r], size_bytes);
     rc = meet(m, err);
     if (rc)
         return rc;
     if (!parts)
         return dcp_error_memory(err, "an all-reduce");
-    coll_tree_sum_f64(parts, g->world, n);
+    coll_tree_sum_f64(parts, g->world_size, n);
     memcpy(values, parts, size_bytes);
     return DCP_OK;
 }
@@ -188,8 +188,8 @@ static int threads_split(void *self, int color, int key, struct coll *out_coll,
     int rc = meet(m, err);
     if (rc)
         return rc;
-    int first = g->world, place = 0, n = 0;
-    for (int r = 0; r < g->world; r++) {
+    int first = g->world_size, place = 0, n = 0;
+    for (int r = 0; r < g->world_size; r++) {
         const int *ck = g->color_keys[r];
         if (ck[0] != color)
             continue;
@@ -205,7 +205,7 @@ static int threads_split(void *self, int color, int key, struct coll *out_coll,
     struct group *mine = g->splits[first];
     rc = meet(m, err); /* the slots are free for the next split */
     if (rc || !mine)
-        return rc ? rc : dcp_error_memory(err, "a group of ranks");
+        return rc ? rc : dcp_error_memory(err, "a process group");
     return member_of(mine, place, out_coll, err);
 }
 
@@ -242,22 +242,23 @@ static int member_of(struct group *g, int rank, struct coll *out_coll,
         return dcp_error_memory(err, "a rank");
     }
     *m = (struct member){ .group = g, .rank = rank };
-    *out_coll =
-        (struct coll){ .ops = &threads_ops, .self = m, .rank = rank, .world = g->world };
+    *out_coll = (struct coll){
+        .ops = &threads_ops, .self = m, .rank = rank, .world_size = g->world_size
+    };
     return DCP_OK;
 }
 
-int coll_threads(struct coll *out_colls, int world, struct dcp_error *err)
+int coll_threads(struct coll *out_colls, int world_size, struct dcp_error *err)
 {
-    struct group *g = group_new(world);
+    struct group *g = group_new(world_size);
     if (!g)
         return dcp_error_memory(err, "ranks as threads");
     int rc = DCP_OK;
-    for (int r = 0; r < world; r++)
+    for (int r = 0; r < world_size; r++)
         out_colls[r] = (struct coll){ .ops = NULL };
-    for (int r = 0; r < world; r++)
+    for (int r = 0; r < world_size; r++)
         rc = member_of(g, r, &out_colls[r], err) ? DCP_E_MEMORY : rc;
-    for (int r = 0; rc && r < world; r++)
+    for (int r = 0; rc && r < world_size; r++)
         coll_free(&out_colls[r]);
     return rc;
 }

@@ -89,7 +89,7 @@ int settings_load(const char *text, size_t size_bytes, const char *what,
 /* Turns the draft into settings: "auto", defaults that depend on others, checks.
  * `folder` is where relative paths begin. Errors: USAGE, UNSUPPORTED, MISMATCH, MEMORY.
  */
-int settings_resolve(struct settings_draft *draft, const char *folder, int world,
+int settings_resolve(struct settings_draft *draft, const char *folder, int world_size,
                      struct dcp_error *err);
 /* The used keys as JSON text; caller frees. NULL: out of memory. */
 char *settings_text(const struct settings_draft *draft);

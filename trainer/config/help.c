@@ -76,8 +76,8 @@ static const struct {
       "without them",
       NULL },
     { "checkpoint.on_save",
-      "a command for /bin/sh, run beside the training when a step is whole: DCP_STEP is "
-      "its number, DCP_PATH its folder. What makes a process a rank, and the job's "
+      "a command for /bin/sh, run beside the training when a step is complete: DCP_STEP "
+      "is its number, DCP_PATH its folder. What makes a process a rank, and the job's "
       "secret, are not in its environment",
       NULL },
     { "checkpoint.on_failure", "the same when a save failed: DCP_MESSAGE says why",

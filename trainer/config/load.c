@@ -92,7 +92,7 @@ static int set_path(json_t *root, char *path, json_t *value, const char *text,
         }
         if (!json_is_object(inner))
             return bad_override("override", text,
-                                "goes through a value that is no object", err);
+                                "goes through a value that is not an object", err);
         object = inner;
     }
     if (json_object_set(object, path, value))
@@ -116,7 +116,7 @@ static int apply_override(json_t *root, const char *text, struct dcp_error *err)
     return set_path(root, path, value, text, err);
 }
 
-/* What the user wrote is wrong, not damaged. */
+/* What the user wrote is wrong, not corrupt. */
 static int parse(const char *text, size_t size_bytes, const char *what, json_t **out,
                  struct dcp_error *err)
 {

@@ -76,8 +76,8 @@ static int resolve_scheduler(struct settings_draft *draft, struct dcp_error *err
         s->warmup_max_lr = 0.001; /* its default, whatever the optimizer says */
         if (base_lr < 0.001 || base_lr > 0.001)
             dcp_log_write(draft->log, DCP_LOG_WARN,
-                          "%s: WarmupDecayLR climbs to 0.001, not to optimizer.params.lr "
-                          "%g: give scheduler.params.warmup_max_lr",
+                          "%s: WarmupDecayLR warms up to 0.001, not to "
+                          "optimizer.params.lr %g: give scheduler.params.warmup_max_lr",
                           draft->what, base_lr);
     } else if (s->warmup_max_lr < 0) {
         s->warmup_max_lr = base_lr;
@@ -92,7 +92,7 @@ static int resolve_scheduler(struct settings_draft *draft, struct dcp_error *err
 
 /* The sizes do not make the batch: says all of them, and which batch would do: multiples
  * of `unit`, the sizes that were given. */
-static int wrong_batch(const struct settings_draft *draft, int world, int64_t unit,
+static int wrong_batch(const struct settings_draft *draft, int world_size, int64_t unit,
                        struct dcp_error *err)
 {
     const struct settings *s = &draft->out;
@@ -101,8 +101,8 @@ static int wrong_batch(const struct settings_draft *draft, int world, int64_t un
                   "%s: train_batch_size %" PRId64 " is not micro batch %d × accumulation "
                   "%d × %d rank%s = %" PRId64,
                   draft->what, s->train_batch_size, s->micro_batch, s->accumulation,
-                  world, world == 1 ? "" : "s",
-                  (int64_t)s->micro_batch * s->accumulation * world);
+                  world_size, world_size == 1 ? "" : "s",
+                  (int64_t)s->micro_batch * s->accumulation * world_size);
     if (below)
         dcp_error_hint(err, "train_batch_size %" PRId64 " or %" PRId64 " would do", below,
                        below + unit);
@@ -113,7 +113,8 @@ static int wrong_batch(const struct settings_draft *draft, int world, int64_t un
 
 /* As DeepSpeedConfig._set_batch_related_parameters: what is missing follows by integer
  * division, and then all must agree. */
-static int resolve_batch(struct settings_draft *draft, int world, struct dcp_error *err)
+static int resolve_batch(struct settings_draft *draft, int world_size,
+                         struct dcp_error *err)
 {
     struct settings *s = &draft->out;
     int64_t train = s->train_batch_size, micro = s->micro_batch, steps = s->accumulation;
@@ -127,29 +128,29 @@ static int resolve_batch(struct settings_draft *draft, int world, struct dcp_err
         micro = AUTO_MICRO_BATCH;
     }
     int64_t unit = (micro ? micro : 1) * (steps ? steps : 1);
-    if (!dcp_mul_i64(unit, world, &unit) || unit > INT64_MAX / 2)
+    if (!dcp_mul_i64(unit, world_size, &unit) || unit > INT64_MAX / 2)
         return fail(draft, "micro batch × accumulation × ranks is too large", err);
     if (train && micro && !steps)
-        steps = train / micro / world;
+        steps = train / micro / world_size;
     else if (train && !micro && steps)
-        micro = train / world / steps;
+        micro = train / world_size / steps;
     else if (train && !micro)
-        micro = train / world;
+        micro = train / world_size;
     if (!steps && !(train && s->micro_batch))
         steps = 1;
     if (!train)
-        train = micro * steps * world;
+        train = micro * steps * world_size;
     if (micro > INT_MAX || steps > INT_MAX)
         return fail(draft, "train_batch_size is too large", err);
     s->train_batch_size = train;
     s->micro_batch = (int)micro;
     s->accumulation = (int)steps;
-    if (!micro || !steps || micro * steps * world != train)
-        return wrong_batch(draft, world, unit, err);
+    if (!micro || !steps || micro * steps * world_size != train)
+        return wrong_batch(draft, world_size, unit, err);
     return DCP_OK;
 }
 
-static int resolve_sharding(struct settings_draft *draft, int world,
+static int resolve_sharding(struct settings_draft *draft, int world_size,
                             struct dcp_error *err)
 {
     struct settings *s = &draft->out;
@@ -160,10 +161,10 @@ static int resolve_sharding(struct settings_draft *draft, int world,
                              "%s: 'zero_optimization.mics_shard_size' %d needs stage 3, "
                              "not %d",
                              draft->what, s->shard_size, s->stage);
-    if (s->shard_size && world % s->shard_size)
+    if (s->shard_size && world_size % s->shard_size)
         return dcp_error_set(err, DCP_E_USAGE,
                              "%s: %d ranks are no whole number of sharding groups of %d",
-                             draft->what, world, s->shard_size);
+                             draft->what, world_size, s->shard_size);
     return DCP_OK;
 }
 
@@ -317,9 +318,10 @@ static int check_sizes(struct settings_draft *draft, struct dcp_error *err)
                              "%s: 'data.seq_len' %d is more than 'model.n_positions' %d",
                              draft->what, s->seq_len, s->model.n_positions);
     if (s->model.n_embd % s->model.n_head)
-        return dcp_error_set(err, DCP_E_USAGE,
-                             "%s: 'model.n_embd' %d is no multiple of 'model.n_head' %d",
-                             draft->what, s->model.n_embd, s->model.n_head);
+        return dcp_error_set(
+            err, DCP_E_USAGE,
+            "%s: 'model.n_embd' %d is not a multiple of 'model.n_head' %d", draft->what,
+            s->model.n_embd, s->model.n_head);
     return DCP_OK;
 }
 
@@ -341,13 +343,13 @@ static void tell_autos(const struct settings_draft *draft)
     }
 }
 
-int settings_resolve(struct settings_draft *draft, const char *folder, int world,
+int settings_resolve(struct settings_draft *draft, const char *folder, int world_size,
                      struct dcp_error *err)
 {
     DCP_TRY(resolve_optimizer(draft));
     DCP_TRY(resolve_scheduler(draft, err));
-    DCP_TRY(resolve_batch(draft, world, err));
-    DCP_TRY(resolve_sharding(draft, world, err));
+    DCP_TRY(resolve_batch(draft, world_size, err));
+    DCP_TRY(resolve_sharding(draft, world_size, err));
     DCP_TRY(resolve_precision(draft, err));
     DCP_TRY(resolve_data(draft, folder, err));
     DCP_TRY(resolve_model(draft, folder, err));

@@ -23,15 +23,15 @@ static int check_scheduler(const json_t *root, const char *what, struct dcp_erro
 }
 
 int settings_parse(const char *text, size_t size_bytes, const char *what,
-                   const char *folder, const char *const *overrides, int world,
+                   const char *folder, const char *const *overrides, int world_size,
                    const struct dcp_log *log, struct settings *out, struct dcp_error *err)
 {
     DCP_CLEANUP_JSON json_t *root = NULL;
     struct settings_draft draft = { .what = what, .log = log, .betas = { 0.9, 0.999 } };
     *out = (struct settings){ 0 };
-    if (world < 1)
-        return dcp_error_set(err, DCP_E_USAGE, "%s: a world of %d ranks cannot train",
-                             what, world);
+    if (world_size < 1)
+        return dcp_error_set(err, DCP_E_USAGE, "%s: a world size of %d cannot train",
+                             what, world_size);
     int rc = settings_load(text, size_bytes, what, overrides, &root, err);
     for (size_t i = 0; !rc && overrides && overrides[i]; i++)
         rc = settings_check_override(&draft, overrides[i], err);
@@ -42,7 +42,7 @@ int settings_parse(const char *text, size_t size_bytes, const char *what,
     if (!rc)
         rc = settings_walk(&draft, settings_root, root, "", err);
     if (!rc)
-        rc = settings_resolve(&draft, folder, world, err);
+        rc = settings_resolve(&draft, folder, world_size, err);
     if (!rc) {
         draft.out.text = settings_text(&draft);
         if (!draft.out.text)
@@ -56,7 +56,7 @@ int settings_parse(const char *text, size_t size_bytes, const char *what,
     return DCP_OK;
 }
 
-int settings_read(const char *path, const char *const *overrides, int world,
+int settings_read(const char *path, const char *const *overrides, int world_size,
                   const struct dcp_log *log, struct settings *out, struct dcp_error *err)
 {
     DCP_CLEANUP_FREE void *text = NULL;
@@ -75,7 +75,7 @@ int settings_read(const char *path, const char *const *overrides, int world,
     if (!folder)
         return dcp_error_sys(err, DCP_E_IO, errno, "cannot find the folder of '%s'",
                              path);
-    return settings_parse(text, size, path, folder, overrides, world, log, out, err);
+    return settings_parse(text, size, path, folder, overrides, world_size, log, out, err);
 }
 
 void settings_fini(struct settings *settings)

@@ -34,7 +34,8 @@ struct settings {
     int seq_len;
 
     int64_t train_batch_size;
-    int micro_batch, accumulation; /* resolved: train = micro × accumulation × world */
+    int micro_batch,
+        accumulation; /* resolved: train = micro × accumulation × world_size */
 
     double lr, beta1, beta2, eps, weight_decay;
     bool bias_correction,
@@ -43,7 +44,7 @@ struct settings {
     double gradient_clipping; /* 0: off */
 
     int stage;      /* ZeRO 0..3 */
-    int shard_size; /* ranks in a sharding group (mics_shard_size); 0: the world */
+    int shard_size; /* ranks in a sharding group (mics_shard_size); 0: the world size */
     bool bf16;      /* bf16 weights with fp32 master, else fp32 */
     bool grad_accum_fp32, grad_accum_bf16; /* data_types.grad_accum_dtype */
     bool stochastic_rounding;              /* of bf16 weights; see ops/adamw.h */
@@ -78,16 +79,16 @@ struct settings {
  *
  * Reads `path`, applies each "key.path=value" of overrides (NULL-terminated, value as
  * JSON or else as text), resolves "auto", checks, and infers the batch sizes for this
- * world. Warnings (parsed but without effect here) go to log once each. Errors:
+ * world size. Warnings (parsed but without effect here) go to log once each. Errors:
  * NOT_FOUND, USAGE (no JSON, with line and column; what is impossible, with the numbers;
  * unknown key, with the nearest known one), UNSUPPORTED (why, and what instead), MISMATCH
  * (sizes that are not those of model.init), IO, MEMORY. *out is zero then. */
-int settings_read(const char *path, const char *const *overrides, int world,
+int settings_read(const char *path, const char *const *overrides, int world_size,
                   const struct dcp_log *log, struct settings *out, struct dcp_error *err);
 /* The same for a text in memory, called `what` in messages, with relative paths below
  * `folder`. */
 int settings_parse(const char *text, size_t size_bytes, const char *what,
-                   const char *folder, const char *const *overrides, int world,
+                   const char *folder, const char *const *overrides, int world_size,
                    const struct dcp_log *log, struct settings *out,
                    struct dcp_error *err);
 /* Takes settings that were never read, too, when they are zero. */

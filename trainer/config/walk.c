@@ -358,7 +358,7 @@ static int read_auto(struct settings_draft *draft, const struct settings_key *ke
                       "%s: '%s' is \"auto\", and nothing here can choose it: it would be "
                       "off",
                       draft->what, path);
-        dcp_error_hint(err, "say what it is to be, or leave it out");
+        dcp_error_hint(err, "give a value, or leave it out");
         return DCP_E_USAGE;
     }
     if (key->use != KEY_USED || draft->n_autos == SETTINGS_MAX_AUTOS)

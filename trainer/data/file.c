@@ -114,7 +114,7 @@ static bool is_utf8(const struct look *look)
         uint32_t code;
         size_t left = look->size_bytes - at;
         len = dcp_utf8_decode(text + at, left, &code);
-        if (!len) /* a character may be cut off by the end of the look */
+        if (!len) /* a character may be incomplete by the end of the look */
             return !look->is_all && left < 4;
         if (!code)
             return false;
@@ -149,7 +149,7 @@ static int open_llmc(struct data_file *file, const char *path, size_t row, int v
                              llmc_files[row].what);
     if (file->size_bytes < HEADER_BYTES)
         return dcp_error_set(err, DCP_E_CORRUPT,
-                             "'%s' is cut off: it has %llu bytes, its header %d", path,
+                             "'%s' is incomplete: it has %llu bytes, its header %d", path,
                              (unsigned long long)file->size_bytes, HEADER_BYTES);
     if (version != llmc_files[row].version)
         return dcp_error_set(err, DCP_E_UNSUPPORTED,
@@ -159,11 +159,11 @@ static int open_llmc(struct data_file *file, const char *path, size_t row, int v
     uint64_t body = file->size_bytes - HEADER_BYTES;
     uint64_t want = (uint64_t)n_tokens * (uint64_t)llmc_files[row].width;
     if (n_tokens > INT32_MAX || body != want)
-        return dcp_error_set(
-            err, DCP_E_CORRUPT,
-            "'%s' is damaged: its header says %u tokens of %d bytes, but "
-            "%llu bytes follow",
-            path, n_tokens, llmc_files[row].width, (unsigned long long)body);
+        return dcp_error_set(err, DCP_E_CORRUPT,
+                             "'%s' is corrupt: its header says %u tokens of %d bytes, "
+                             "but %llu bytes follow",
+                             path, n_tokens, llmc_files[row].width,
+                             (unsigned long long)body);
     file->ids = (const unsigned char *)file->mapping + HEADER_BYTES;
     file->n_tokens = n_tokens;
     file->width = llmc_files[row].width;
@@ -175,8 +175,8 @@ static int open_raw(struct data_file *file, const char *path, int vocab_size,
 {
     if (file->size_bytes % 2)
         return dcp_error_set(err, DCP_E_CORRUPT,
-                             "'%s' is neither text nor tokens: it is binary and has an "
-                             "odd number of bytes, %llu",
+                             "'%s' is neither text nor tokens: it is binary with an odd "
+                             "number of bytes, %llu",
                              path, (unsigned long long)file->size_bytes);
     file->ids = file->mapping;
     file->n_tokens = (int64_t)(file->size_bytes / 2);
@@ -252,8 +252,8 @@ static int map_file(struct data_file *file, const char *path, struct dcp_error *
     if (fd >= 0 && fstat(fd, &st) != 0) {
         rc = dcp_error_sys(err, DCP_E_IO, errno, "cannot read '%s'", path);
     } else if (fd < 0 || !(S_ISREG(st.st_mode) || S_ISDIR(st.st_mode))) {
-        dcp_error_set(err, DCP_E_USAGE, "'%s' is a pipe, a socket or a device, no file",
-                      path);
+        dcp_error_set(err, DCP_E_USAGE,
+                      "'%s' is a pipe, a socket or a device, not a file", path);
         dcp_error_hint(err, "data are read in any order: write them to a file first");
         rc = DCP_E_USAGE;
     } else if (S_ISDIR(st.st_mode)) {

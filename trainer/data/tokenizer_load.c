@@ -277,9 +277,9 @@ static const char *find_foreign(const json_t *root, const json_t *model)
     if (!pre_type || strcmp(pre_type, "ByteLevel") != 0 ||
         json_is_true(json_object_get(pre, "add_prefix_space")) ||
         json_is_false(json_object_get(pre, "use_regex")))
-        return "it does not cut words as GPT-2 does";
+        return "it does not split words as GPT-2 does";
     if (normalizer && !json_is_null(normalizer))
-        return "it changes the text before it cuts it";
+        return "it normalizes the text before splitting it";
     if (json_is_true(json_object_get(model, "byte_fallback")) ||
         json_is_true(json_object_get(model, "ignore_merges")))
         return "it does not merge as GPT-2 does";
@@ -295,7 +295,7 @@ static int load_single(const char *path, struct bpe **out, struct dcp_error *err
     const json_t *merges = json_object_get(model, "merges");
     const char *foreign = find_foreign(root, model);
     if (foreign)
-        return dcp_error_set(err, DCP_E_UNSUPPORTED, "'%s' is no GPT-2 tokenizer: %s",
+        return dcp_error_set(err, DCP_E_UNSUPPORTED, "'%s' is not a GPT-2 tokenizer: %s",
                              path, foreign);
     if (!json_is_object(vocab) || !json_is_array(merges))
         return dcp_error_set(err, DCP_E_CORRUPT,

@@ -12,9 +12,9 @@
 
 /* Of MPI jobs. */
 static const struct join_starter mpi_starters[] = {
-    { .rank = "OMPI_COMM_WORLD_RANK", .world = "OMPI_COMM_WORLD_SIZE" },
-    { .rank = "PMI_RANK", .world = "PMI_SIZE" },
-    { .rank = "PMIX_RANK", .world = "SLURM_STEP_NUM_TASKS" },
+    { .rank = "OMPI_COMM_WORLD_RANK", .world_size = "OMPI_COMM_WORLD_SIZE" },
+    { .rank = "PMI_RANK", .world_size = "PMI_SIZE" },
+    { .rank = "PMIX_RANK", .world_size = "SLURM_STEP_NUM_TASKS" },
 };
 /* Of others. */
 static const struct join_starter tcp_starters[] = {
@@ -38,11 +38,11 @@ static const struct join_starter *find_mpi(void)
     return NULL;
 }
 
-/* Of a world of one nobody needs to be found. */
+/* Of a single rank nobody needs to be found. */
 static const struct join_starter *find_tcp(void)
 {
     for (size_t i = 0; i < DCP_ARRAY_LEN(tcp_starters); i++)
-        if (number(tcp_starters[i].rank) >= 0 && number(tcp_starters[i].world) > 1)
+        if (number(tcp_starters[i].rank) >= 0 && number(tcp_starters[i].world_size) > 1)
             return &tcp_starters[i];
     return NULL;
 }
@@ -69,16 +69,16 @@ int join_kind(int64_t n_ranks, enum join_kind *out_kind, struct dcp_error *err)
                 : find_tcp()  ? JOIN_TCP
                 : n_ranks > 1 ? JOIN_LAUNCH
                               : JOIN_ALONE;
-    bool needs_mpi = mpi && number(mpi->world) > 1;
+    bool needs_mpi = mpi && number(mpi->world_size) > 1;
     return needs_mpi && !DCP_HAS_MPI ? no_mpi(err) : DCP_OK;
 }
 
 static int check_ranks(const struct join *join, int64_t n_ranks, struct dcp_error *err)
 {
-    if (!n_ranks || n_ranks == join->world)
+    if (!n_ranks || n_ranks == join->world_size)
         return DCP_OK;
-    return dcp_error_set(err, DCP_E_USAGE, "--ranks says %lld, but %d ranks were started",
-                         (long long)n_ranks, join->world);
+    return dcp_error_set(err, DCP_E_USAGE, "--ranks is %lld, but %d ranks were started",
+                         (long long)n_ranks, join->world_size);
 }
 
 static int open_mpi(struct join *join, const struct join_starter *starter,
@@ -88,8 +88,8 @@ static int open_mpi(struct join *join, const struct join_starter *starter,
 #if DCP_HAS_MPI
     rc = join_mpi_open(join, err);
 #endif
-    int64_t tasks = number(starter->world);
-    if (!rc && tasks > 1 && join->world == 1) {
+    int64_t tasks = number(starter->world_size);
+    if (!rc && tasks > 1 && join->world_size == 1) {
         dcp_error_set(err, DCP_E_UNSUPPORTED,
                       "%lld ranks were started, but the MPI library of this program does "
                       "not see the others",
@@ -111,7 +111,7 @@ int join_open(enum join_kind kind, int64_t n_ranks, const char *secret_file,
     DCP_CLEANUP_FREE char *secret = NULL;
     struct dcp_error why = { 0 };
     int rc = DCP_OK;
-    *out_join = (struct join){ .world = 1, .local_world = 1, .line.fd = -1 };
+    *out_join = (struct join){ .world_size = 1, .local_world_size = 1, .line.fd = -1 };
     dcp_comm_self(&out_join->comm);
     coll_self(&out_join->coll);
     int of_secret = join_secret(secret_file, kind == JOIN_TCP, &secret, &why);
@@ -135,7 +135,7 @@ void join_close(struct join *join, int rc, const struct dcp_error *err)
     /* A failure that was not agreed on names no rank: the others still wait for this one,
      * and must see it go. */
     bool alone = rc && rc != DCP_E_STOPPED && err->rank < 0;
-    bool broken = join->world > 1 && (rc == DCP_E_COMM || alone);
+    bool broken = join->world_size > 1 && (rc == DCP_E_COMM || alone);
     if (broken && !alone)
         dcp_clock_sleep_us(LEAVE_US);
     launch_line_close(&join->line, rc, err);

@@ -9,7 +9,7 @@
 #include <stdbool.h>
 
 enum join_kind {
-    JOIN_ALONE, /* a world of one, without MPI */
+    JOIN_ALONE, /* a single rank, without MPI */
     JOIN_MPI,   /* one of the ranks of an MPI job */
     JOIN_TCP,   /* one of those that find each other by MASTER_ADDR and MASTER_PORT */
     JOIN_LAUNCH /* start the ranks: launch_ranks */
@@ -20,8 +20,8 @@ enum join_kind {
 int join_kind(int64_t n_ranks, enum join_kind *out_kind, struct dcp_error *err);
 
 struct join {
-    int rank, world;
-    int local_rank, local_world; /* among the ranks on this machine */
+    int rank, world_size;
+    int local_rank, local_world_size; /* among the ranks on this machine */
     bool mpi, tcp;
     bool open_door; /* the start over TCP was without a secret */
     struct dcp_comm comm;
@@ -40,7 +40,7 @@ void join_close(struct join *join, int rc, const struct dcp_error *err);
 
 /* For join.c. What starters tell each process: names in the environment. */
 struct join_starter {
-    const char *rank, *world, *local_rank, *local_world;
+    const char *rank, *world_size, *local_rank, *local_world_size;
 };
 int join_tcp_open(struct join *join, const struct join_starter *starter,
                   const char *secret, struct dcp_error *err);

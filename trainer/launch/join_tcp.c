@@ -44,7 +44,7 @@ int join_tcp_open(struct join *join, const struct join_starter *starter,
     char job[256];
     struct dcp_comm_tcp_options options = {
         .rank = (int)number(starter->rank, -1),
-        .world = (int)number(starter->world, 0),
+        .world_size = (int)number(starter->world_size, 0),
         .host = text("MASTER_ADDR"),
         .port = (int)number("MASTER_PORT", 0),
         .job = job,
@@ -55,7 +55,7 @@ int join_tcp_open(struct join *join, const struct join_starter *starter,
         dcp_error_set(err, DCP_E_USAGE,
                       "%s says that this is one of %d ranks, but MASTER_ADDR and "
                       "MASTER_PORT do not say where rank 0 is",
-                      starter->world, options.world);
+                      starter->world_size, options.world_size);
         dcp_error_hint(err, "start it with torchrun, mpirun or 'dcp-train --ranks N', or "
                             "set both on all ranks");
         return DCP_E_USAGE;
@@ -66,8 +66,8 @@ int join_tcp_open(struct join *join, const struct join_starter *starter,
     join->tcp = true;
     join->open_door = !secret;
     join->rank = options.rank;
-    join->world = options.world;
+    join->world_size = options.world_size;
     join->local_rank = (int)number(starter->local_rank, options.rank);
-    join->local_world = (int)number(starter->local_world, options.world);
+    join->local_world_size = (int)number(starter->local_world_size, options.world_size);
     return coll_control(&join->coll, &join->comm, err);
 }

@@ -478,7 +478,7 @@ static int result(const struct launcher *l, struct dcp_error *err)
     if (count(l, ENDED) == l->n)
         return DCP_OK;
     if (l->orphaned || l->killed) {
-        dcp_error_set(err, DCP_E_COMM, "%s was ended, and the ranks with it",
+        dcp_error_set(err, DCP_E_COMM, "%s was killed, and the ranks with it",
                       l->here ? "what started the ranks" : "mpirun");
         dcp_error_hint(err, "start it again with --resume auto");
         return DCP_E_COMM;
@@ -487,12 +487,12 @@ static int result(const struct launcher *l, struct dcp_error *err)
     bool dead = count(l, DEAD) > 0, unstarted = !dead && count(l, STARTING);
     name_ranks(l, dead ? DEAD : unstarted ? STARTING : KILLED, &who);
     if (unstarted && dcp_main_stopped())
-        return dcp_error_set(err, DCP_E_INTERRUPTED, "interrupted before it began");
+        return dcp_error_set(err, DCP_E_INTERRUPTED, "interrupted before it started");
     dcp_error_set(err, DCP_E_COMM, "%s of %d %s",
                   who.failed ? "a rank" : (const char *)who.data, l->n,
                   dead        ? "died"
                   : unstarted ? "could not be started"
-                              : "did not end with the others, and was killed");
+                              : "did not exit with the others, and was killed");
     for (int r = l->n - 1; r >= 0; r--)
         if (l->ranks[r].state == DEAD)
             err->rank = r;

@@ -64,7 +64,7 @@ int launch_line_open(int rank, struct launch_line *out_line, struct dcp_error *e
         return DCP_OK;
     size_t n = strlen(name);
     if (n == 0 || n + 1 > sizeof address.sun_path)
-        return dcp_error_set(err, DCP_E_COMM, "%s names no launcher", LAUNCH_ENV);
+        return dcp_error_set(err, DCP_E_COMM, "%s does not name a launcher", LAUNCH_ENV);
     memcpy(address.sun_path + 1, name, n); /* a name without a file begins with a NUL */
     socklen_t size = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + n);
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);

@@ -172,8 +172,7 @@ int model_logits(struct model *model, const struct model_hooks *hooks,
 {
     model->n_kept = 0;
     if (n_tokens < 1)
-        return dcp_error_set(err, DCP_E_USAGE,
-                             "there is no token whose successor could be told");
+        return dcp_error_set(err, DCP_E_USAGE, "there is no token to predict from");
     int n = n_tokens < model->seq_len ? n_tokens : model->seq_len;
     return logits_behind(model, hooks, tokens + n_tokens - n, n, out_logits, err);
 }

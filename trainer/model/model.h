@@ -65,7 +65,7 @@ int model_seq_len(const struct model *model);
 struct kernels model_kernels(const struct model *model);
 /* Fills `n` elements from `begin` on of a parameter with its initial values: a pure
  * function of (seed, parameter, element), so that every rank can make just its part, at
- * any world. */
+ * any world size. */
 void model_init_values(const struct model *model, int param, uint64_t seed, int64_t begin,
                        int64_t n, float *out);
 

@@ -85,7 +85,7 @@ int sampler_pick(struct sampler *s, const float *logits, uint64_t draw,
         if (!(logits[i] < INFINITY))
             return dcp_error_set(err, DCP_E_CORRUPT,
                                  "the model gives token %d the logit %g: its weights are "
-                                 "damaged, or training diverged",
+                                 "corrupt, or training diverged",
                                  i, (double)logits[i]);
         if (logits[i] > logits[best])
             best = i;

@@ -1,6 +1,6 @@
 /* rng: counter-based random numbers (Philox 4x32-10, Salmon et al., SC'11): a pure
  * function of (key, counter), so there is no state to carry between ranks, threads or
- * worlds. */
+ * world sizes. */
 #ifndef TRAINER_OPS_RNG_H
 #define TRAINER_OPS_RNG_H
 

@@ -28,13 +28,13 @@ static int compare(struct join *join, struct compute *compute, bool *out_all,
                    struct dcp_error *err)
 {
     DCP_CLEANUP_FREE struct compute_gpu *gpus =
-        dcp_mem_calloc((size_t)join->world, sizeof *gpus);
+        dcp_mem_calloc((size_t)join->world_size, sizeof *gpus);
     int rc = gpus ? DCP_OK : dcp_error_memory(err, "the GPUs of all ranks");
     rc = dcp_agree(&join->comm, rc, err);
     if (!rc)
         rc = dcp_comm_allgather(&join->comm, &compute->gpu, sizeof *gpus, gpus, err);
     *out_all = compute->own_gpu = !rc;
-    for (int r = 0; !rc && r < join->world; r++) {
+    for (int r = 0; !rc && r < join->world_size; r++) {
         *out_all = *out_all && gpus[r].is_open;
         for (int other = 0; other < r; other++)
             if (!memcmp(gpus[r].uuid, gpus[other].uuid, sizeof gpus[r].uuid))

@@ -36,7 +36,7 @@ int eval_loss(struct run *run, double *out_loss, int64_t *out_batches,
     DCP_CLEANUP_FREE double *losses = dcp_mem_calloc((size_t)batches, sizeof *losses);
     int rc = losses ? DCP_OK : dcp_error_memory(err, "the validation losses");
     /* Layers are gathered by all ranks together, so that all run equally often. */
-    for (int64_t first = 0; !rc && first < batches; first += coll->world) {
+    for (int64_t first = 0; !rc && first < batches; first += coll->world_size) {
         int64_t mine = first + coll->rank;
         double loss;
         rc = batch_loss(run, mine < batches ? mine : batches - 1, n, &loss, err);
@@ -81,8 +81,7 @@ static int check_loss(double loss, struct dcp_error *err)
 {
     if (isfinite(loss))
         return DCP_OK;
-    dcp_error_set(err, DCP_E_CORRUPT,
-                  "the loss is not finite: what was trained has diverged");
+    dcp_error_set(err, DCP_E_CORRUPT, "the loss is not finite: training has diverged");
     dcp_error_hint(err,
                    "'dcp-inspect steps' lists steps that did not; --resume N takes one");
     return DCP_E_CORRUPT;

@@ -5,7 +5,7 @@
 #include "run.h"
 
 /* Prints the text as far as it is given, then token by token what follows, to stdout.
- * In a world of one. Errors: USAGE (no token in the text), and those of a load. */
+ * In a single rank. Errors: USAGE (no token in the text), and those of a load. */
 int generate_run(struct run *run, struct dcp_error *err);
 
 #endif

@@ -168,7 +168,7 @@ void hook_finish(struct hooks *hooks, int timeout_s)
     for (size_t i = 0; i < hooks->n; i++)
         dcp_log_write(
             hooks->log, DCP_LOG_WARN,
-            "%s of step %" PRId64 " still runs, as process %ld, and is left alone",
+            "%s of step %" PRId64 " is still running as process %ld, and is left alone",
             hooks->running[i].key, hooks->running[i].step, (long)hooks->running[i].pid);
     hooks->n = 0;
 }

@@ -22,7 +22,7 @@ struct metrics {
 };
 
 /* Looks whether a crash left half a line behind. */
-static int find_torn_line(struct metrics *metrics, struct dcp_error *err)
+static int find_incomplete_line(struct metrics *metrics, struct dcp_error *err)
 {
     struct stat st;
     char last = '\n';
@@ -49,7 +49,7 @@ static int open_file(struct metrics *metrics, struct dcp_error *err)
         dcp_error_hint(err, "remove it: dcp-train makes a file of that name");
         return DCP_E_UNSUPPORTED;
     }
-    return find_torn_line(metrics, err);
+    return find_incomplete_line(metrics, err);
 }
 
 static void close_file(struct metrics *metrics)
@@ -125,7 +125,7 @@ static void add_step(struct dcp_buf *line, const struct metrics_step *step)
     add_count(line, "gradient_bytes", step->gradient_bytes);
     add_count(line, "optimizer_bytes", step->optimizer_bytes);
     add_count(line, "peak_rss_bytes", step->peak_rss_bytes);
-    dcp_buf_add_fmt(line, ",\"world\":%d,\"stage\":%d}\n", step->world, step->stage);
+    dcp_buf_add_fmt(line, ",\"world\":%d,\"stage\":%d}\n", step->world_size, step->stage);
 }
 
 int metrics_write(struct metrics *metrics, const struct metrics_step *step,

@@ -15,7 +15,7 @@ struct metrics_step {
     uint64_t state_bytes; /* model state of this rank: weights, gradients, optimizer */
     uint64_t weight_bytes, gradient_bytes, optimizer_bytes; /* its parts */
     uint64_t peak_rss_bytes;                                /* of this process */
-    int world, stage;
+    int world_size, stage;
 };
 
 struct metrics;

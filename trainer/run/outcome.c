@@ -15,7 +15,7 @@ int outcome_print(const struct outcome *outcome, struct dcp_error *err)
         return DCP_OK;
     DCP_CLEANUP_JSON json_t *doc = dcp_doc_new("train");
     int rc = dcp_doc_set(doc, "dir", dcp_doc_text(run->settings.checkpoint_dir));
-    rc |= dcp_doc_set(doc, "world", json_integer(run->join->world));
+    rc |= dcp_doc_set(doc, "world", json_integer(run->join->world_size));
     rc |=
         dcp_doc_set(doc, "parameters", dcp_doc_u64((uint64_t)shard_n_elems(run->shard)));
     rc |= dcp_doc_set(doc, "resume_step",

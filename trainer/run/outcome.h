@@ -8,7 +8,7 @@
 struct outcome {
     const struct run *run;
     const struct resume_result *resumed;
-    int64_t saved_step; /* the newest that is whole, or -1 */
+    int64_t saved_step; /* the newest that is complete, or -1 */
     double loss;        /* of the last step; NaN: none was made */
     double seconds;
 };

@@ -14,7 +14,7 @@
 #define INDENT 8 /* of what is said in a row */
 
 struct plan {
-    int world;
+    int world_size;
     int64_t n_elems;
     struct shard_bytes bytes; /* of a rank */
     uint64_t step_bytes;      /* of a saved step */
@@ -27,13 +27,13 @@ static int make(struct run *run, struct plan *plan, struct dcp_error *err)
     struct shard_options cut;
     int n_params;
     const struct model_param *params = model_params(run->model, &n_params);
-    *plan = (struct plan){ .world = run->options->ranks ? (int)run->options->ranks
-                                                        : run->join->world };
+    *plan = (struct plan){ .world_size = run->options->ranks ? (int)run->options->ranks
+                                                             : run->join->world_size };
     for (int p = 0; p < n_params; p++)
         plan->n_elems += params[p].n_elems;
     plan->step_bytes = (uint64_t)plan->n_elems * (s->bf16 ? 14 : 12);
     run_shard_options(s, false, &cut);
-    DCP_TRY(shard_plan(run->model, &cut, plan->world, &plan->bytes, err));
+    DCP_TRY(shard_plan(run->model, &cut, plan->world_size, &plan->bytes, err));
     return resume_look(run, &plan->begin, err);
 }
 
@@ -66,8 +66,8 @@ static void print_text(const struct run *run, const struct plan *plan)
         dcp_human_count((uint64_t)plan->n_elems).text);
     row(run, "batch",
         "%" PRId64 " samples of %d tokens = %d micro × %d accumulation × %d rank%s",
-        s->train_batch_size, s->seq_len, s->micro_batch, s->accumulation, plan->world,
-        plan->world == 1 ? "" : "s");
+        s->train_batch_size, s->seq_len, s->micro_batch, s->accumulation,
+        plan->world_size, plan->world_size == 1 ? "" : "s");
     row(run, "data", "%s tokens, %s; a model of frequencies alone has loss %.3f",
         dcp_human_count((uint64_t)data_tokens(run->train)).text,
         dcp_human_items((uint64_t)data_samples(run->train), "sample", "samples").text,
@@ -103,7 +103,7 @@ static int print_json(const struct run *run, const struct plan *plan,
         const char *name;
         uint64_t value;
     } rows[] = {
-        { "world", (uint64_t)plan->world },
+        { "world", (uint64_t)plan->world_size },
         { "parameters", (uint64_t)plan->n_elems },
         { "train_tokens", (uint64_t)data_tokens(run->train) },
         { "train_samples", (uint64_t)data_samples(run->train) },

@@ -88,7 +88,7 @@ void report_saved(struct report *report, const struct dcp_save_result *result)
     report->stall_s = result->stall_s;
     write_textfile(report);
     run_hook(report, "checkpoint.on_save", report->run->settings.on_save, result->step,
-             "the step is whole and durable");
+             "the step is complete and durable");
 }
 
 int report_failed(struct report *report, int64_t step, const struct dcp_error *why,
@@ -105,8 +105,8 @@ int report_failed(struct report *report, int64_t step, const struct dcp_error *w
     dcp_error_set(err, DCP_E_IO, "%" PRIu64 " saves in a row failed: %s",
                   report->n_failed_in_a_row, why->message);
     dcp_error_hint(err,
-                   "checkpoint.fail_after is %d; with the cause gone --resume auto "
-                   "goes on from the last whole step",
+                   "checkpoint.fail_after is %d; with the cause gone --resume auto goes "
+                   "on from the last complete step",
                    s->fail_after);
     return DCP_E_IO;
 }
@@ -119,11 +119,11 @@ void report_poll(struct report *report)
 
 void report_fini(struct report *report)
 {
-    char left[64] = "no step is whole";
+    char left[64] = "no step is complete";
     if (!report->run)
         return;
     if (report->last >= 0)
-        snprintf(left, sizeof left, "the last whole step is %" PRId64, report->last);
+        snprintf(left, sizeof left, "the last complete step is %" PRId64, report->last);
     if (report->n_failed)
         dcp_log_write(&report->run->log, DCP_LOG_WARN,
                       "%" PRIu64 " of %" PRIu64 " saves failed; %s", report->n_failed,

@@ -31,7 +31,7 @@ struct origin {
     struct dcp_store store; /* ops NULL: that of the run */
     char *name;             /* of the step or file in the store */
     const char *format;     /* NULL: native */
-    bool newest;            /* an older step may take its place when it is damaged */
+    bool newest;            /* an older step may take its place when it is corrupt */
 };
 
 static void origin_fini(struct origin *origin)
@@ -76,7 +76,7 @@ static int find_finite(const struct run *run, int64_t *out_step, struct dcp_erro
     int rc = comm->rank ? DCP_OK : dcp_steps(&run->store, &steps, &n, NULL, err);
     *out_step = -1;
     for (size_t i = 0; i < n && *out_step < 0; i++)
-        if ((steps[i].whole || steps[i].mendable) && !steps[i].diverged)
+        if ((steps[i].complete || steps[i].recoverable) && !steps[i].diverged)
             *out_step = steps[i].step;
     rc = dcp_agree(comm, rc, err);
     return rc ? rc : dcp_comm_bcast(comm, out_step, sizeof *out_step, 0, err);
@@ -105,14 +105,14 @@ static int find_auto(const struct run *run, struct origin *origin, struct dcp_er
 static int open_file(const struct run *run, struct origin *origin, const char *path,
                      struct dcp_error *err)
 {
-    struct dcp_place place;
+    struct dcp_location place;
     DCP_TRY(dcp_source_open(run->main, path, &place, err));
     origin->format = "auto";
     int rc = keep_name(origin, place.source.name, err);
-    dcp_place_unpin(&place); /* dcp_load pins it itself */
+    dcp_location_unpin(&place); /* dcp_load pins it itself */
     origin->store = *place.store;
     *place.store = (struct dcp_store){ .ops = NULL };
-    dcp_place_close(&place);
+    dcp_location_close(&place);
     return rc;
 }
 
@@ -258,8 +258,8 @@ static void compare(const struct run *run, const struct state_progress *saved,
                       seed, run->settings.seed);
     else if (saved->data_digest != run->at.data_digest)
         dcp_log_write(&run->log, DCP_LOG_WARN,
-                      "the training data are not those that were trained on before: some "
-                      "samples may come twice, others never");
+                      "the training data have changed: some samples may be seen twice, "
+                      "others never");
 }
 
 /* Takes over where training was. */
@@ -327,8 +327,8 @@ static void warn_of_divergence(const struct run *run, const struct dcp_catalog *
     if (catalog->diverged)
         dcp_log_write(
             &run->log, DCP_LOG_WARN,
-            "what is resumed had diverged when it was saved: its weights or its "
-            "loss are not finite, and what is trained from it may never be");
+            "the resumed step had diverged when it was saved: its weights or its loss "
+            "are not finite, and what is trained from it may not be either");
 }
 
 /* Loads weights, and unless they are all that is wanted the rest. Collective. */
@@ -357,9 +357,9 @@ static int load(struct run *run, const struct origin *origin, bool moments,
     rc = dcp_agree(comm, rc, err);
     if (!rc && moments && !want.moments)
         dcp_log_write(&run->log, DCP_LOG_WARN,
-                      "the checkpoint has no optimizer moments: they begin with zero");
+                      "the checkpoint has no optimizer moments: they start from zero");
     if (!rc && result.n_unproved)
-        run_say(run, "no digest proves %zu of %zu tensors that were read",
+        run_say(run, "%zu of %zu tensors that were read have no digest to check",
                 result.n_unproved, result.n_tensors);
     if (!rc && moments)
         warn_of_divergence(run, result.catalog);
@@ -367,7 +367,7 @@ static int load(struct run *run, const struct origin *origin, bool moments,
                                    .step = result.step,
                                    .saved = -1,
                                    .fingerprint = dcp_state_fingerprint(result.catalog),
-                                   .world = result.world,
+                                   .world_size = result.world_size,
                                    .read_s = result.read_s };
     for (size_t t = 0; t < result.catalog->n_tensors; t++)
         out->size_bytes += dcp_tensor_bytes(&result.catalog->tensors[t]);
@@ -424,16 +424,16 @@ static int check_empty(struct run *run, struct dcp_error *err)
 static void tell(const struct run *run, const struct resume_result *result)
 {
     char saved_by[48] = "";
-    const char *s = run->join->world == 1 ? "" : "s";
+    const char *s = run->join->world_size == 1 ? "" : "s";
     if (result->step < 0) { /* a model of another format */
         run_say(run, "weights from %s, %s", run->options->resume,
                 dcp_human_size(result->size_bytes).text);
         return;
     }
-    snprintf(saved_by, sizeof saved_by, "%d rank%s", result->world,
-             result->world == 1 ? "" : "s");
+    snprintf(saved_by, sizeof saved_by, "%d rank%s", result->world_size,
+             result->world_size == 1 ? "" : "s");
     run_say(run, "resumed step %" PRId64 " (saved by %s) on %d rank%s in %s, %s",
-            result->step, saved_by, run->join->world, s,
+            result->step, saved_by, run->join->world_size, s,
             dcp_human_time(result->read_s).text, dcp_human_size(result->size_bytes).text);
 }
 
@@ -463,7 +463,7 @@ static int find_origin(struct run *run, struct origin *origin, bool weights_only
     return nothing ? DCP_OK : rc;
 }
 
-/* What comes after the resumed state is done anew, and steps of it are set aside: with
+/* What comes after the resumed state is done anew, and steps of it are superseded: with
  * them, unless it is that very state, the folder's own step of that number. */
 static int clear_the_way(struct run *run, bool own, struct resume_result *result,
                          struct dcp_error *err)
@@ -477,10 +477,10 @@ static int clear_the_way(struct run *run, bool own, struct resume_result *result
             *err = none;
         return rc;
     }
-    bool same = own || (!rc && there.whole && result->fingerprint &&
+    bool same = own || (!rc && there.complete && result->fingerprint &&
                         there.fingerprint == result->fingerprint);
     result->saved = same ? step : -1;
-    return dcp_set_aside(&run->ctx, same ? step : step - 1, err);
+    return dcp_supersede(&run->ctx, same ? step : step - 1, err);
 }
 
 int resume_run(struct run *run, bool weights_only, struct resume_result *out_result,

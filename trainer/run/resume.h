@@ -1,6 +1,6 @@
-/* resume: where training goes on: the newest whole step of the run (auto; to train, the
- * newest that did not diverge, if there is one), a step that was named, or the beginning.
- * Any world size and stage takes up what any other saved. */
+/* resume: where training goes on: the newest complete step of the run (auto; to train,
+ * the newest that did not diverge, if there is one), a step that was named, or the
+ * beginning. Any world size and stage takes up what any other saved. */
 #ifndef TRAINER_RUN_RESUME_H
 #define TRAINER_RUN_RESUME_H
 
@@ -11,14 +11,14 @@ struct resume_result {
     int64_t step;
     int64_t saved;        /* the step of the run folder that is the state, -1: none */
     uint64_t fingerprint; /* of the checkpoint's state, 0: unknown */
-    int world;            /* that saved it */
+    int world_size;       /* that saved it */
     uint64_t size_bytes;  /* of its tensors */
     double read_s;
 };
 
 /* Collective. Fills the state and run->at as --resume says, and tells; without a step to
  * resume from, from model.init or with initial values. Opens the run folder, which holds
- * one run, in one line: steps that come after what was resumed are set aside. With
+ * one run, in one line: steps that come after what was resumed are superseded. With
  * weights_only the optimizer is left alone, and a step or path must be there. Errors:
  * NOT_FOUND, EXISTS (steps of an earlier run with "never", of another one with a path),
  * MISMATCH, CORRUPT, COMM, IO, MEMORY. */
@@ -35,7 +35,7 @@ struct resume_look {
 /* Collective. Looks for it, at its signature where that must be trusted, and at its
  * model's sizes as resume_run does, fills no tensor and makes nothing; the weights of
  * model.init count as what is begun with. Errors: those of resume_run, but for data that
- * are damaged. */
+ * are corrupt. */
 int resume_look(struct run *run, struct resume_look *out_look, struct dcp_error *err);
 
 #endif

@@ -14,7 +14,7 @@
 /* --- configuration --- */
 
 /* --sharding and --steps are overrides like --set. */
-static int add_overrides(const struct run_options *options, int local_world,
+static int add_overrides(const struct run_options *options, int local_world_size,
                          struct dcp_opt_list *overrides, char (*room)[80],
                          struct dcp_error *err)
 {
@@ -29,7 +29,7 @@ static int add_overrides(const struct run_options *options, int local_world,
                  stages[options->sharding]);
     if (options->sharding == RUN_HYBRID) /* a copy on each machine */
         snprintf(room[n++], sizeof *room, "zero_optimization.mics_shard_size=%d",
-                 local_world);
+                 local_world_size);
     if (options->steps >= 0)
         snprintf(room[n++], sizeof *room, "steps=%lld", (long long)options->steps);
     for (int i = 0; !rc && i < n; i++)
@@ -37,16 +37,16 @@ static int add_overrides(const struct run_options *options, int local_world,
     return rc;
 }
 
-int run_read_settings(const struct run_options *options, int world, int local_world,
-                      const struct dcp_log *log, struct settings *out_settings,
-                      struct dcp_error *err)
+int run_read_settings(const struct run_options *options, int world_size,
+                      int local_world_size, const struct dcp_log *log,
+                      struct settings *out_settings, struct dcp_error *err)
 {
     struct dcp_opt_list overrides = { 0 };
     char room[3][80];
-    int rc = add_overrides(options, local_world, &overrides, room, err);
+    int rc = add_overrides(options, local_world_size, &overrides, room, err);
     if (!rc)
-        rc = settings_read(options->config, overrides.items, world, log, out_settings,
-                           err);
+        rc = settings_read(options->config, overrides.items, world_size, log,
+                           out_settings, err);
     free(overrides.items);
     return rc;
 }
@@ -80,7 +80,7 @@ static int threads_per_rank(const struct join *join)
     int64_t said = 0;
     if (text && dcp_str_parse_i64(text, &said) && said >= 1 && said <= 1024)
         return (int)said;
-    int threads = n_cores() / join->local_world;
+    int threads = n_cores() / join->local_world_size;
     return threads > 1 ? threads : 1;
 }
 
@@ -122,10 +122,12 @@ static int open_alone(struct run *run, enum run_purpose purpose, struct dcp_erro
 {
     struct join *join = run->join;
     const struct run_options *options = run->options;
-    int world = purpose == RUN_PLAN && options->ranks ? (int)options->ranks : join->world;
-    int local = purpose == RUN_PLAN ? world : join->local_world;
-    DCP_TRY(killpoint_read(&run->kill, join->rank, err));
-    DCP_TRY(run_read_settings(options, world, local, &run->log, &run->settings, err));
+    int world_size =
+        purpose == RUN_PLAN && options->ranks ? (int)options->ranks : join->world_size;
+    int local = purpose == RUN_PLAN ? world_size : join->local_world_size;
+    DCP_TRY(failpoint_read(&run->kill, join->rank, err));
+    DCP_TRY(
+        run_read_settings(options, world_size, local, &run->log, &run->settings, err));
     return open_data(run, purpose, err);
 }
 
@@ -157,9 +159,10 @@ int run_open(struct dcp_main *m, struct join *join, const struct run_options *op
     if (join->rank == 0)
         run->log = m->log;
     if (join->open_door)
-        dcp_log_write(&run->log, DCP_LOG_WARN,
-                      "the ranks met over TCP without a secret, so whoever could connect "
-                      "to rank 0 could be one: give all the same --job-secret");
+        dcp_log_write(
+            &run->log, DCP_LOG_WARN,
+            "the ranks connected over TCP without a secret, so any process that reaches "
+            "rank 0 could have joined: give all the same --job-secret");
     int rc = dcp_agree(&join->comm, open_alone(run, purpose, err), err);
     if (!rc)
         rc = compute_open(purpose == RUN_PLAN ? COMPUTE_CPU
@@ -193,7 +196,7 @@ int run_open_store(struct run *run, bool create, struct dcp_error *err)
     int rc = dcp_store_dir(&run->store, run->settings.checkpoint_dir, create, err);
     run->store.max_header_bytes = run->main->max_header_bytes;
     if (!rc)
-        killpoint_store(&run->kill, &run->store);
+        failpoint_store(&run->kill, &run->store);
     else
         run->store = (struct dcp_store){ .ops = NULL };
     bool opened = !rc;

@@ -6,7 +6,7 @@
 
 #include "cli/main.h"
 #include "compute.h"
-#include "killpoint.h"
+#include "failpoint.h"
 #include "trainer/config/settings.h"
 #include "trainer/data/data.h"
 #include "trainer/launch/join.h"
@@ -47,15 +47,15 @@ struct run {
     struct dcp_store store; /* the run folder; ops NULL: not open */
     struct dcp_context ctx;
     struct dcp_log log; /* silent but on rank 0 */
-    struct killpoint kill;
+    struct failpoint kill;
     struct state_progress at;
     int32_t *tokens, *targets; /* a micro-batch */
 };
 
-/* Reads the configuration for a world. Errors: those of settings_read. */
-int run_read_settings(const struct run_options *options, int world, int local_world,
-                      const struct dcp_log *log, struct settings *out_settings,
-                      struct dcp_error *err);
+/* Reads the configuration for a world size. Errors: those of settings_read. */
+int run_read_settings(const struct run_options *options, int world_size,
+                      int local_world_size, const struct dcp_log *log,
+                      struct settings *out_settings, struct dcp_error *err);
 /* Collective. Everything but the run folder; weights are not set yet. *out_run is zeroed
  * or complete. Errors: those of what it opens. */
 int run_open(struct dcp_main *m, struct join *join, const struct run_options *options,

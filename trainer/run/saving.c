@@ -53,7 +53,7 @@ static int forgive(struct saving *saving, int64_t step, int rc, struct dcp_error
         return rc;
     }
     dcp_log_write(&run->log, DCP_LOG_WARN,
-                  "step %" PRId64 " was not saved, training goes on: %s", step,
+                  "step %" PRId64 " was not saved; training continues: %s", step,
                   failure->message);
     rc = report_failed(&saving->report, step, failure, err);
     return dcp_agree(&run->join->comm, rc, err);
@@ -64,7 +64,7 @@ static int start(struct saving *saving, struct dcp_error *err)
 {
     struct run *run = saving->run;
     const struct settings *s = &run->settings;
-    const struct dcp_companion companion = { .name = "pytorch_model.bin",
+    const struct dcp_export consolidated = { .name = "pytorch_model.bin",
                                              .format = "torch",
                                              .dtype = DCP_BF16 };
     struct dcp_save_options options = {
@@ -76,13 +76,13 @@ static int start(struct saving *saving, struct dcp_error *err)
         .parity = s->parity,
         .verify_after_save = s->verify_after_save,
         .diverged = saving->diverged,
-        .companion = s->gather_16bit_on_save ? &companion : NULL,
+        .consolidated = s->gather_16bit_on_save ? &consolidated : NULL,
     };
     struct state state;
     int rc = run_sync(run, err);
     if (!rc)
-        rc = state_init(&state, run->shard, run->model, run->join->world, s, &run->at,
-                        err);
+        rc = state_init(&state, run->shard, run->model, run->join->world_size, s,
+                        &run->at, err);
     rc = dcp_agree(&run->join->comm, rc, err);
     if (rc)
         return rc;
@@ -94,7 +94,7 @@ static int start(struct saving *saving, struct dcp_error *err)
     return rc;
 }
 
-/* The step that was in flight is whole: the next one comes after it. */
+/* The step that was in flight is complete: the next one comes after it. */
 static void take_saved(struct saving *saving, const struct dcp_save_result *result)
 {
     struct dcp_lineage *lineage = &saving->run->at.lineage;

@@ -8,7 +8,7 @@ struct saving {
     struct run *run; /* borrowed */
     struct dcp_saver *saver;
     int64_t in_flight; /* the step, -1: none */
-    int64_t last;      /* the newest step that is whole, -1: none known */
+    int64_t last;      /* the newest step that is complete, -1: none known */
     bool diverged;     /* the loss of the step run->at is at is not finite */
     bool told;         /* that steps are not finite */
     double stall_s;    /* of training, since it was last asked for */

@@ -79,7 +79,7 @@ int textfile_write(const char *path, const struct textfile *facts, struct dcp_er
     DCP_CLEANUP_BUF struct dcp_buf out = { 0 };
     if (facts->step >= 0) {
         add(&out, facts, "dcp_last_complete_step", "gauge",
-            "Number of the last step that is whole and durable.", NULL,
+            "Number of the last step that is complete and durable.", NULL,
             (double)facts->step);
         add(&out, facts, "dcp_last_complete_step_timestamp_seconds", "gauge",
             "When it was, in seconds since 1970; time() minus this is its age.", NULL,

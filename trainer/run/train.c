@@ -59,7 +59,7 @@ static int share_losses(struct train *t, double *out_loss, struct dcp_error *err
         return rc;
     t->stop = false;
     const double *told = t->told;
-    for (int r = 0; r < run->join->world; r++, told += n + 1) {
+    for (int r = 0; r < run->join->world_size; r++, told += n + 1) {
         for (int i = 0; i < n; i++)
             t->losses[shard_micro(run->shard, r, i)] = told[i];
         t->stop = t->stop || told[n] > 0;
@@ -119,7 +119,7 @@ static int train_step(struct train *t, struct metrics_step *m, struct dcp_error 
         rc = micro_batch(t, i, err);
         if (!rc)
             rc = shard_end_micro(run->shard, err);
-        killpoint_step(&run->kill, step);
+        failpoint_step(&run->kill, step);
     }
     if (!rc)
         rc = share_losses(t, &m->loss, err);
@@ -154,7 +154,7 @@ static void fill_metrics(const struct train *t, struct metrics_step *m)
     m->optimizer_bytes = bytes.optimizer;
     m->state_bytes = bytes.weights + bytes.gradients + bytes.optimizer;
     m->peak_rss_bytes = metrics_peak_rss();
-    m->world = run->join->world;
+    m->world_size = run->join->world_size;
     m->stage = run->settings.stage;
 }
 
@@ -202,7 +202,7 @@ static void write_metrics(struct train *t, const struct metrics_step *m)
     int rc = metrics_write(t->metrics, m, &err);
     if (rc && !t->n_unwritten++)
         dcp_log_write(&t->run->log, DCP_LOG_WARN,
-                      "the metrics of step %" PRId64 " are lost, training goes on: %s",
+                      "the metrics of step %" PRId64 " are lost; training continues: %s",
                       m->step, err.message);
     if (rc || !t->n_unwritten)
         return;
@@ -260,7 +260,7 @@ static int loop(struct train *t, struct dcp_error *err)
             &run->log, DCP_LOG_INFO, "%.1f s of %.1f s were spent waiting in collectives",
             run->join->coll.seconds + run->coll.seconds, dcp_clock_s() - begin_s);
     else if (!rc)
-        run_say(run, "step %" PRId64 " is reached already", run->at.step);
+        run_say(run, "step %" PRId64 " has already been reached", run->at.step);
     if (!rc)
         rc = saving_finish(&t->saving, err);
     if (rc || !t->stop || run->at.step == s->steps)
@@ -275,7 +275,7 @@ static int loop(struct train *t, struct dcp_error *err)
 static void explain_death(const struct run *run, struct dcp_error *err)
 {
     struct dcp_step *steps = NULL;
-    size_t n = 0, whole = 0;
+    size_t n = 0, complete = 0;
     int rank = err->rank, fate = err->rank_fate;
     char how[160], left[64] = "no step was saved";
     if (rank < 0 || fate == DCP_RANK_UNKNOWN)
@@ -283,10 +283,11 @@ static void explain_death(const struct run *run, struct dcp_error *err)
     snprintf(how, sizeof how, "rank %d %s during step %" PRId64, rank,
              fate == DCP_RANK_DEAD ? "died" : "does not answer", run->at.step + 1);
     if (!dcp_steps(&run->store, &steps, &n, NULL, NULL)) {
-        while (whole < n && !steps[whole].whole)
-            whole++;
-        if (whole < n)
-            snprintf(left, sizeof left, "step %" PRId64 " is whole", steps[whole].step);
+        while (complete < n && !steps[complete].complete)
+            complete++;
+        if (complete < n)
+            snprintf(left, sizeof left, "step %" PRId64 " is complete",
+                     steps[complete].step);
     }
     free(steps);
     *err = (struct dcp_error){ 0 };
@@ -304,15 +305,15 @@ static void announce(const struct train *t)
     const struct run *run = t->run;
     const struct settings *s = &run->settings;
     struct shard_bytes bytes;
-    int world = run->join->world;
+    int world_size = run->join->world_size;
     shard_memory(run->shard, &bytes);
     run_say(run, "%s, %s parameters in %s, %s", s->model.family,
             dcp_human_count((uint64_t)shard_n_elems(run->shard)).text,
             s->bf16 ? "bf16" : "fp32", run->compute.name);
     if (run->compute.why[0] && (dcp_fs_exists(DRIVER) || run->main->verbose > 0))
         run_say(run, "on the CPU: %s", run->compute.why);
-    run_say(run, "ZeRO stage %d on %d rank%s, %s a rank", s->stage, world,
-            world == 1 ? "" : "s",
+    run_say(run, "ZeRO stage %d on %d rank%s, %s a rank", s->stage, world_size,
+            world_size == 1 ? "" : "s",
             dcp_human_size(bytes.weights + bytes.gradients + bytes.optimizer).text);
 }
 
@@ -337,8 +338,8 @@ static void warn_of_init(const struct run *run, const struct resume_result *resu
     const char *init = run->settings.model_init;
     if (init && resumed->resumed)
         dcp_log_write(&run->log, DCP_LOG_WARN,
-                      "model.init '%s' is ignored: the run goes on from what was saved; "
-                      "--set checkpoint.dir=OTHER begins a new one",
+                      "model.init '%s' is ignored: the run continues from its "
+                      "checkpoint; --set checkpoint.dir=OTHER starts a new one",
                       init);
 }
 
@@ -353,13 +354,14 @@ static int open_metrics(struct train *t, struct dcp_error *err)
 static int make_room(struct train *t, struct dcp_error *err)
 {
     const struct run *run = t->run;
-    size_t world = (size_t)run->join->world, n = (size_t)run->settings.accumulation;
-    t->n_micros = (int64_t)(world * n);
-    t->losses = dcp_mem_calloc(world * n, sizeof *t->losses);
+    size_t world_size = (size_t)run->join->world_size,
+           n = (size_t)run->settings.accumulation;
+    t->n_micros = (int64_t)(world_size * n);
+    t->losses = dcp_mem_calloc(world_size * n, sizeof *t->losses);
     t->own = dcp_mem_calloc(n + 1, sizeof *t->own);
-    t->told = dcp_mem_calloc(world * (n + 1), sizeof *t->told);
-    t->n_told = dcp_mem_calloc(world, sizeof *t->n_told);
-    for (size_t r = 0; t->n_told && r < world; r++)
+    t->told = dcp_mem_calloc(world_size * (n + 1), sizeof *t->told);
+    t->n_told = dcp_mem_calloc(world_size, sizeof *t->n_told);
+    for (size_t r = 0; t->n_told && r < world_size; r++)
         t->n_told[r] = (int64_t)n + 1;
     bool made = t->losses && t->own && t->told && t->n_told;
     return made ? DCP_OK : dcp_error_memory(err, "the losses of a step");

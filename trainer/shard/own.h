@@ -84,7 +84,7 @@ struct shard {
     int n_params, n_units;
     int *unit_first; /* first parameter of a unit; n_units + 1 numbers */
 
-    struct coll *world;          /* borrowed */
+    struct coll *world_size;     /* borrowed */
     struct coll split_in, outer; /* hybrid: ranks of one copy; ranks of one part */
     struct coll *inner;          /* ranks that share one copy of what is cut */
 
@@ -115,7 +115,7 @@ struct shard {
     int *next_unit;
     int last_unit, before_unit; /* -1: none */
 
-    int64_t *counts, *round; /* of each rank of world */
+    int64_t *counts, *round; /* of each of world_size ranks */
     double *peaks;           /* likewise */
 };
 

@@ -19,7 +19,7 @@ bool shard_rounds(const struct shard *s)
  */
 bool shard_grads_fp32(const struct shard *s)
 {
-    bool copies = s->inner->world != s->world->world;
+    bool copies = s->inner->world_size != s->world_size->world_size;
     bool adds = s->options.accumulation > 1 || copies;
     return !shard_rounds(s) || (adds && !s->options.grad_bf16);
 }
@@ -66,7 +66,7 @@ void shard_part(const struct shard *s, int param, int rank, int64_t *out_begin,
     int64_t n = s->params[param].n_elems;
     struct dcp_part part = { 0, n };
     if (s->options.stage == 3)
-        part = dcp_part_of(dcp_part_ceil(n, s->inner->world), rank, 0, n);
+        part = dcp_part_of(dcp_part_ceil(n, s->inner->world_size), rank, 0, n);
     else if (s->options.stage)
         part = dcp_part_of(group->part, rank, s->at[param].full_at - group->begin, n);
     *out_begin = part.begin;
@@ -103,7 +103,7 @@ static void place_full(struct shard *s)
             s->n_elems += s->params[p].n_elems;
         }
         group->n = s->n_elems - group->begin;
-        group->part = dcp_part_zero(group->n, s->world->world);
+        group->part = dcp_part_zero(group->n, s->world_size->world_size);
     }
 }
 
@@ -160,9 +160,9 @@ static int place(struct shard *s, struct dcp_error *err)
     s->runs = dcp_mem_calloc((size_t)s->n_params, sizeof *s->runs);
     s->unit_first = dcp_mem_calloc((size_t)s->n_units + 1, sizeof *s->unit_first);
     s->next_unit = dcp_mem_calloc(3 * (size_t)s->n_units, sizeof *s->next_unit);
-    s->counts = dcp_mem_calloc((size_t)s->world->world, sizeof *s->counts);
-    s->round = dcp_mem_calloc((size_t)s->world->world, sizeof *s->round);
-    s->peaks = dcp_mem_calloc((size_t)s->world->world, sizeof *s->peaks);
+    s->counts = dcp_mem_calloc((size_t)s->world_size->world_size, sizeof *s->counts);
+    s->round = dcp_mem_calloc((size_t)s->world_size->world_size, sizeof *s->round);
+    s->peaks = dcp_mem_calloc((size_t)s->world_size->world_size, sizeof *s->peaks);
     if (!s->at || !s->runs || !s->unit_first || !s->next_unit || !s->counts ||
         !s->round || !s->peaks)
         return dcp_error_memory(err, "the places of parameters");
@@ -195,7 +195,7 @@ static int alloc(struct shard *s, void **out, int64_t n, size_t size_bytes,
 
 static size_t staging_bytes(const struct shard *s)
 {
-    if (s->world->world == 1)
+    if (s->world_size->world_size == 1)
         return 0;
     size_t bytes = 0;
     if (s->options.stage == 3 || !s->options.weights_only)
@@ -204,7 +204,7 @@ static size_t staging_bytes(const struct shard *s)
             bytes = need > bytes ? need : bytes;
         }
     bool buckets = !shard_grads_fp32(s) && s->outer.ops;
-    size_t bucket = (size_t)(SHARD_BUCKET + s->world->world) * sizeof(float);
+    size_t bucket = (size_t)(SHARD_BUCKET + s->world_size->world_size) * sizeof(float);
     return buckets && bucket > bytes ? bucket : bytes;
 }
 
@@ -230,43 +230,44 @@ static int allocate(struct shard *s, struct dcp_error *err)
 }
 
 /* Ranks of one copy of the model stand side by side. */
-static int check_groups(int world, int size, struct dcp_error *err)
+static int check_groups(int world_size, int size, struct dcp_error *err)
 {
-    if (size >= 0 && (size == 0 || world % size == 0))
+    if (size >= 0 && (size == 0 || world_size % size == 0))
         return DCP_OK;
     return dcp_error_set(err, DCP_E_USAGE,
                          "%d ranks cannot be cut into groups of %d that share one copy "
                          "of the model",
-                         world, size);
+                         world_size, size);
 }
 
 static int split(struct shard *s, struct dcp_error *err)
 {
-    int size = s->options.shard_size, rank = s->world->rank;
-    s->inner = s->world;
-    int rc = check_groups(s->world->world, size, err);
-    if (rc || s->options.stage < 3 || size == 0 || size == s->world->world)
+    int size = s->options.shard_size, rank = s->world_size->rank;
+    s->inner = s->world_size;
+    int rc = check_groups(s->world_size->world_size, size, err);
+    if (rc || s->options.stage < 3 || size == 0 || size == s->world_size->world_size)
         return rc;
-    rc = coll_split(s->world, rank / size, rank, &s->split_in, err);
+    rc = coll_split(s->world_size, rank / size, rank, &s->split_in, err);
     if (!rc)
-        rc = coll_split(s->world, rank % size, rank, &s->outer, err);
+        rc = coll_split(s->world_size, rank % size, rank, &s->outer, err);
     s->inner = &s->split_in;
     return rc;
 }
 
-int shard_plan(const struct model *model, const struct shard_options *options, int world,
-               struct shard_bytes *out_bytes, struct dcp_error *err)
+int shard_plan(const struct model *model, const struct shard_options *options,
+               int world_size, struct shard_bytes *out_bytes, struct dcp_error *err)
 {
-    struct coll all = { .world = world }, copy = { .world = options->shard_size };
+    struct coll all = { .world_size = world_size },
+                copy = { .world_size = options->shard_size };
     struct shard *s = dcp_mem_calloc(1, sizeof *s);
     if (!s)
         return dcp_error_memory(err, "a plan of the model state");
     s->options = *options;
     s->model = model;
     s->kernels = model_kernels(model);
-    s->world = &all;
+    s->world_size = &all;
     s->inner = options->stage == 3 && options->shard_size ? &copy : &all;
-    int rc = check_groups(world, options->shard_size, err);
+    int rc = check_groups(world_size, options->shard_size, err);
     if (!rc)
         rc = place(s, err);
     if (!rc)
@@ -285,7 +286,7 @@ int shard_new(const struct model *model, const struct shard_options *options,
     s->options = *options;
     s->model = model;
     s->kernels = model_kernels(model);
-    s->world = coll;
+    s->world_size = coll;
     int rc = split(s, err);
     if (!rc)
         rc = place(s, err);

@@ -13,9 +13,9 @@
  * never stored. In fp32 the weights are the masters.
  *
  * Sums of gradients over micro-batches run in the tree of coll/coll.h over the number of
- * the micro-batch in the whole batch, whatever rank it fell to: worlds and accumulations
- * that are powers of two, and all stages, give the same bits. That takes one more buffer
- * of gradients each time accumulation - 1 doubles.
+ * the micro-batch in the whole batch, whatever rank it fell to: world sizes and
+ * accumulations that are powers of two, and all stages, give the same bits. That takes
+ * one more buffer of gradients each time accumulation - 1 doubles.
  *
  * With bf16 weights the gradients of a micro-batch are rounded to bf16, added in fp32,
  * and the whole sum is rounded to bf16. So a rank with one micro-batch in a step needs 2
@@ -35,11 +35,12 @@
 struct adamw_params;
 
 struct shard_options {
-    int stage;         /* ZeRO 0 .. 3 */
-    int shard_size;    /* stage 3: ranks that share one copy; 0: all. Divides the world */
-    bool bf16;         /* weights, with fp32 masters; else fp32 */
-    bool grad_fp32;    /* gradients are fp32 also when weights are bf16 */
-    bool grad_bf16;    /* with bf16: partial sums are bf16, too */
+    int stage;      /* ZeRO 0 .. 3 */
+    int shard_size; /* stage 3: ranks that share one copy; 0: all. Divides the world size
+                     */
+    bool bf16;      /* weights, with fp32 masters; else fp32 */
+    bool grad_fp32; /* gradients are fp32 also when weights are bf16 */
+    bool grad_bf16; /* with bf16: partial sums are bf16, too */
     bool weights_only; /* no gradients, no optimizer */
     int accumulation;  /* micro-batches of a rank in a step */
 };
@@ -64,9 +65,9 @@ int shard_new(const struct model *model, const struct shard_options *options,
               struct coll *coll, struct shard **out_shard, struct dcp_error *err);
 void shard_free(struct shard *shard);
 
-/* What rank 0 would hold in a world, without making it; nothing is transient yet. */
-int shard_plan(const struct model *model, const struct shard_options *options, int world,
-               struct shard_bytes *out_bytes, struct dcp_error *err);
+/* What rank 0 would hold at a world size, without making it; nothing is transient yet. */
+int shard_plan(const struct model *model, const struct shard_options *options,
+               int world_size, struct shard_bytes *out_bytes, struct dcp_error *err);
 
 /* Initial weights and masters, moments zero. Not collective. Errors: those of kernels. */
 int shard_init(struct shard *shard, uint64_t seed, struct dcp_error *err);
@@ -84,7 +85,7 @@ void shard_memory(const struct shard *shard, struct shard_bytes *out_bytes);
 /* Floating-point parameters in all. */
 int64_t shard_n_elems(const struct shard *shard);
 
-/* Weights changed from outside: forgets what was gathered of the old ones. */
+/* Weights changed from outside: invalidates what was gathered of the old ones. */
 void shard_touch(struct shard *shard);
 /* bf16: makes the weights from the masters, on all ranks. Collective. */
 int shard_spread(struct shard *shard, struct dcp_error *err);

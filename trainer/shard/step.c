@@ -24,7 +24,7 @@ int shard_end_micro(struct shard *s, struct dcp_error *err)
  * below those the other ranks. */
 int64_t shard_micro(const struct shard *s, int rank, int i)
 {
-    int together = s->options.stage >= 2 ? s->inner->world : 1;
+    int together = s->options.stage >= 2 ? s->inner->world_size : 1;
     int64_t block = rank / together, place = rank % together;
     return (block * s->options.accumulation + i) * together + place;
 }
@@ -33,7 +33,7 @@ int64_t shard_cut_evenly(struct shard *s, const struct coll *coll, int64_t n,
                          int64_t part)
 {
     int64_t own = 0;
-    for (int r = 0; r < coll->world; r++) {
+    for (int r = 0; r < coll->world_size; r++) {
         struct dcp_part mine = dcp_part_of(part, r, 0, n);
         s->counts[r] = mine.end - mine.begin;
         own += r < coll->rank ? s->counts[r] : 0;
@@ -48,11 +48,11 @@ static int reduce_bf16(struct shard *s, int64_t own, struct dcp_error *err)
     struct coll *coll = &s->outer;
     const struct ops *ops = s->kernels.ops;
     void *ctx = s->kernels.ctx;
-    int64_t items = SHARD_BUCKET / coll->world, max = s->counts[0];
+    int64_t items = SHARD_BUCKET / coll->world_size, max = s->counts[0];
     int rc = DCP_OK;
     for (int64_t done = 0; !rc && done < max; done += items) {
         int64_t from = 0, to = 0, own_to = 0;
-        for (int r = 0; r < coll->world; r++) {
+        for (int r = 0; r < coll->world_size; r++) {
             int64_t left = s->counts[r] - done;
             int64_t n = left < 0 ? 0 : left < items ? left : items;
             ops->widen(ctx, DCP_BF16, n, shard_grad_at(s, 0, from + done),
@@ -76,7 +76,7 @@ static int reduce_copies(struct shard *s, struct dcp_error *err)
 {
     struct coll *coll = &s->outer;
     int64_t n = s->n_grads;
-    int64_t own = shard_cut_evenly(s, coll, n, dcp_part_ceil(n, coll->world));
+    int64_t own = shard_cut_evenly(s, coll, n, dcp_part_ceil(n, coll->world_size));
     void *sums = shard_grad_at(s, 0, own);
     int rc = shard_grads_fp32(s)
                  ? coll_reduce_scatter(coll, s->grads[0], s->counts, sums, err)
@@ -93,8 +93,8 @@ static void for_norm(const struct shard *s, bool digits, float peak)
 {
     const struct ops *ops = s->kernels.ops;
     enum dcp_dtype dtype = shard_grad_dtype(s);
-    int64_t world = s->world->world, rank = s->world->rank;
-    int64_t share = dcp_part_ceil(s->n_own, world);
+    int64_t world_size = s->world_size->world_size, rank = s->world_size->rank;
+    int64_t share = dcp_part_ceil(s->n_own, world_size);
     for (size_t i = 0; i < s->n_runs; i++) {
         const struct shard_run *run = &s->runs[i];
         struct dcp_part part = s->options.stage
@@ -119,17 +119,17 @@ static int measure(struct shard *s, double *out_norm, struct dcp_error *err)
     const struct ops *ops = s->kernels.ops;
     struct norm norm;
     float peak;
-    int world = s->inner->world;
+    int world_size = s->inner->world_size;
     ops->zero(s->kernels.ctx, s->measure, sizeof *s->measure);
     for_norm(s, false, 0);
     int rc = ops->get(s->kernels.ctx, &peak, &s->measure->peak, sizeof peak, err);
-    memset(s->peaks, 0, (size_t)world * sizeof *s->peaks);
+    memset(s->peaks, 0, (size_t)world_size * sizeof *s->peaks);
     s->peaks[s->inner->rank] = (double)peak;
     if (!rc)
-        rc = coll_all_reduce(s->inner, s->peaks, world, err);
+        rc = coll_all_reduce(s->inner, s->peaks, world_size, err);
     if (rc)
         return rc;
-    for (int r = 0; r < world; r++) {
+    for (int r = 0; r < world_size; r++) {
         float theirs = (float)s->peaks[r];
         peak = norm_peak(peak, &theirs, 1);
     }
@@ -169,7 +169,8 @@ int shard_reduce(struct shard *s, double *out_norm, struct dcp_error *err)
  * for both. */
 static bool gathers(const struct shard *s)
 {
-    return (s->options.stage == 1 || s->options.stage == 2) && s->world->world > 1;
+    return (s->options.stage == 1 || s->options.stage == 2) &&
+           s->world_size->world_size > 1;
 }
 
 static int gather_begin(struct shard *s, int g, uint64_t *out_call, struct dcp_error *err)
@@ -177,8 +178,8 @@ static int gather_begin(struct shard *s, int g, uint64_t *out_call, struct dcp_e
     const struct shard_group *group = &s->groups[g];
     if (!gathers(s))
         return DCP_OK;
-    int64_t own = shard_cut_evenly(s, s->world, group->n, group->part);
-    return coll_all_gather_begin(s->world, shard_weight_at(s, group->begin + own),
+    int64_t own = shard_cut_evenly(s, s->world_size, group->n, group->part);
+    return coll_all_gather_begin(s->world_size, shard_weight_at(s, group->begin + own),
                                  s->counts, shard_weight_bytes(s),
                                  shard_weight_at(s, group->begin), out_call, err);
 }
@@ -187,7 +188,7 @@ static int gather_end(struct shard *s, const uint64_t *calls, struct dcp_error *
 {
     int rc = DCP_OK;
     for (int g = 0; !rc && gathers(s) && g < SHARD_N_GROUPS; g++)
-        rc = coll_wait(s->world, calls[g], err);
+        rc = coll_wait(s->world_size, calls[g], err);
     return rc;
 }
 

@@ -90,7 +90,7 @@ static void slot_params(const struct shard *s, int unit, size_t item_bytes, char
 static int64_t unit_counts(struct shard *s, int unit)
 {
     int64_t begin, end, own = 0, n = 0;
-    for (int r = 0; r < s->inner->world; r++) {
+    for (int r = 0; r < s->inner->world_size; r++) {
         s->counts[r] = 0;
         for (int p = s->unit_first[unit]; p < s->unit_first[unit + 1]; p++) {
             shard_part(s, p, r, &begin, &end);
@@ -101,7 +101,7 @@ static int64_t unit_counts(struct shard *s, int unit)
     }
     if (s->options.stage)
         return own;
-    return shard_cut_evenly(s, s->inner, n, dcp_part_ceil(n, s->inner->world));
+    return shard_cut_evenly(s, s->inner, n, dcp_part_ceil(n, s->inner->world_size));
 }
 
 /* n elements between a parameter and a staging; the latter may be fp32 where the former
@@ -128,7 +128,7 @@ static void restage(struct shard *s, int unit, void *const *params, enum dcp_dty
 {
     size_t item = dcp_dtype_size(dtype);
     char *part = staging;
-    for (int r = 0; r < (s->options.stage ? s->inner->world : 1); r++)
+    for (int r = 0; r < (s->options.stage ? s->inner->world_size : 1); r++)
         for (int p = s->unit_first[unit], i = 0; p < s->unit_first[unit + 1]; p++, i++) {
             int64_t begin, end;
             shard_part(s, p, r, &begin, &end);
@@ -209,7 +209,7 @@ static int acquire(void *self, int unit, const void **out_weights, struct dcp_er
 {
     struct shard *s = self;
     int first = s->unit_first[unit], n = s->unit_first[unit + 1] - first;
-    if (s->options.stage < 3 || s->inner->world == 1) {
+    if (s->options.stage < 3 || s->inner->world_size == 1) {
         for (int i = 0; i < n; i++) {
             struct shard_range held;
             shard_weights(s, first + i, &held);
@@ -317,7 +317,7 @@ static int reduce_unit(struct shard *s, int unit, void *const *grads,
     float *staging = s->staging[s->turn], *own = staging + unit_counts(s, unit);
     struct shard_reduction now = { .unit = unit, .sums = to_all ? staging : own };
     int64_t n = 0;
-    for (int r = 0; r < s->inner->world; r++)
+    for (int r = 0; r < s->inner->world_size; r++)
         n += s->counts[r];
     restage(s, unit, grads, dtype, DCP_F32, staging, true);
     if (shard_rounds(s) && s->options.stage >= 2)
@@ -349,7 +349,7 @@ static int add_unit(struct shard *s, int unit, void *const *grads, int64_t room,
         add(s, grads[i], at, s->params[p].n_elems);
         sums[i] = shard_grad_at(s, 0, at);
     }
-    if (s->inner->world == 1 || s->micro < s->options.accumulation - 1)
+    if (s->inner->world_size == 1 || s->micro < s->options.accumulation - 1)
         return DCP_OK;
     return reduce_unit(s, unit, sums, shard_grad_dtype(s), err);
 }
@@ -360,9 +360,10 @@ static int grad_end(void *self, int unit, struct dcp_error *err)
     struct shard_slot *slot = slot_of(&s->unit_grads, unit);
     void *grads[MODEL_MAX_UNIT_PARAMS];
     if (!slot)
-        return dcp_error_set(err, DCP_E_USAGE, "gradients end that did not begin");
+        return dcp_error_set(err, DCP_E_USAGE,
+                             "gradients were finished that were not started");
     slot_params(s, unit, sizeof(float), slot->data, grads);
-    int rc = s->options.stage >= 2 && s->inner->world > 1
+    int rc = s->options.stage >= 2 && s->inner->world_size > 1
                  ? reduce_unit(s, unit, grads, DCP_F32, err)
                  : add_unit(s, unit, grads, shard_unit_room(s, unit), err);
     slot->users = 0;

@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* What differs between machines and worlds but changes nothing that is computed. */
+/* What differs between machines and world sizes but changes nothing that is computed. */
 static const char *const not_kept[][2] = {
     { "model", "init" },
     { "data", "train" },

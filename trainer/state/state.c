@@ -20,7 +20,7 @@ static const char *layout_name(const struct shard *shard)
 
 /* Room for four tensors a parameter. */
 static int begin(struct state *state, const struct shard *shard,
-                 const struct model *model, int world, struct dcp_error *err)
+                 const struct model *model, int world_size, struct dcp_error *err)
 {
     int n_params;
     model_params(model, &n_params);
@@ -34,7 +34,7 @@ static int begin(struct state *state, const struct shard *shard,
         return dcp_error_memory(err, "the list of tensors");
     }
     state->dcp.layout = layout_name(shard);
-    state->dcp.mesh = (struct dcp_mesh){ world, 1, 1 };
+    state->dcp.mesh = (struct dcp_mesh){ world_size, 1, 1 };
     return DCP_OK;
 }
 
@@ -53,8 +53,8 @@ static int add(struct state *state, const struct model_param *param, const char 
         region = (struct dcp_region){ .kind = DCP_WHOLE };
     if (held->begin == held->end)
         region = (struct dcp_region){ .kind = DCP_FLAT };
-    struct dcp_local *locals = (struct dcp_local *)state->dcp.locals;
-    locals[state->dcp.n_locals++] = (struct dcp_local){
+    struct dcp_local_tensor *locals = (struct dcp_local_tensor *)state->dcp.locals;
+    locals[state->dcp.n_locals++] = (struct dcp_local_tensor){
         .name = copy,
         .param = param->name,
         .role = role,
@@ -102,10 +102,10 @@ static int add_tensors(struct state *state, const struct shard *shard,
 }
 
 int state_init(struct state *out_state, const struct shard *shard,
-               const struct model *model, int world, const struct settings *settings,
+               const struct model *model, int world_size, const struct settings *settings,
                const struct state_progress *progress, struct dcp_error *err)
 {
-    DCP_TRY(begin(out_state, shard, model, world, err));
+    DCP_TRY(begin(out_state, shard, model, world_size, err));
     int rc = add_tensors(out_state, shard, model, err);
     if (!rc)
         rc = state_objects(out_state, model, settings, progress, err);
@@ -186,7 +186,7 @@ int state_init_load(struct state *out_state, const struct shard *shard,
         .master = has_master,
         .weights = is_bf16,
     };
-    int rc = begin(state, shard, model, catalog->world, err);
+    int rc = begin(state, shard, model, catalog->world_size, err);
     if (rc)
         return rc;
     enum dcp_role exact = want.master ? DCP_ROLE_MASTER : DCP_ROLE_MODEL;

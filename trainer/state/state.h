@@ -27,7 +27,7 @@ struct state {
 /* For a save. The shard is borrowed: what it holds when the save starts is saved. Caller
  * owns, state_fini. Errors: MEMORY. */
 int state_init(struct state *out_state, const struct shard *shard,
-               const struct model *model, int world, const struct settings *settings,
+               const struct model *model, int world_size, const struct settings *settings,
                const struct state_progress *progress, struct dcp_error *err);
 void state_fini(struct state *state);
 

@@ -28,7 +28,7 @@ int dcp_catalog_new(struct dcp_catalog **out_catalog, struct dcp_error *err)
     }
     catalog->format = catalog->version = catalog->layout = catalog->producer = "";
     catalog->step = -1;
-    catalog->world = 1;
+    catalog->world_size = 1;
     catalog->weights_dtype = -1;
     *out_catalog = catalog;
     return DCP_OK;
@@ -247,7 +247,7 @@ int dcp_catalog_add_record(struct dcp_catalog *catalog, const struct dcp_record 
     return DCP_OK;
 }
 
-void dcp_catalog_hold_object(struct dcp_catalog *catalog, const char *name)
+void dcp_catalog_mark_stored(struct dcp_catalog *catalog, const char *name)
 {
     for (size_t o = 0; o < catalog->n_objects; o++)
         if (!name || !strcmp(catalog->objects[o].name, name))

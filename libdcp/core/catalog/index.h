@@ -9,7 +9,7 @@
 int dcp_index(const struct dcp_source *source, const struct dcp_format *format,
               bool partial, struct dcp_catalog **out_catalog, struct dcp_error *err);
 
-/* Whether an error says that what was to be read is lost or damaged. */
+/* Whether an error says that what was to be read is lost or corrupt. */
 bool dcp_is_broken(int rc);
 
 #endif

@@ -4,7 +4,7 @@
 
 static int bad(struct dcp_error *err)
 {
-    return dcp_error_set(err, DCP_E_CORRUPT, "a message between ranks is damaged");
+    return dcp_error_set(err, DCP_E_CORRUPT, "a message between ranks is corrupt");
 }
 
 static void put_text(struct dcp_buf *buf, const char *text)
@@ -395,7 +395,7 @@ int dcp_pack_catalog(const struct dcp_catalog *catalog, struct dcp_buf *buf,
     put_optional(buf, catalog->untold);
     dcp_buf_add_u8(buf, catalog->diverged);
     dcp_buf_add_le64(buf, (uint64_t)catalog->step);
-    dcp_buf_add_le32(buf, (uint32_t)catalog->world);
+    dcp_buf_add_le32(buf, (uint32_t)catalog->world_size);
     dcp_buf_add_le32(buf, (uint32_t)catalog->mesh.dp);
     dcp_buf_add_le32(buf, (uint32_t)catalog->mesh.tp);
     dcp_buf_add_le32(buf, (uint32_t)catalog->mesh.pp);
@@ -434,7 +434,7 @@ int dcp_unpack_catalog(const void *data, size_t size_bytes,
         !catalog->untold != !untold)
         rc = dcp_error_memory(err, "a catalog");
     catalog->step = (int64_t)dcp_cursor_le64(&in);
-    catalog->world = (int)dcp_cursor_le32(&in);
+    catalog->world_size = (int)dcp_cursor_le32(&in);
     catalog->mesh.dp = (int)dcp_cursor_le32(&in);
     catalog->mesh.tp = (int)dcp_cursor_le32(&in);
     catalog->mesh.pp = (int)dcp_cursor_le32(&in);

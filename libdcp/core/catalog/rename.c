@@ -20,12 +20,12 @@ struct rule {
     const struct dcp_name_preset *preset;
 };
 
-struct dcp_rename {
+struct dcp_rename_rules {
     struct rule *rules;
     size_t n, cap;
 };
 
-void dcp_rename_free(struct dcp_rename *rename)
+void dcp_rename_free(struct dcp_rename_rules *rename)
 {
     if (!rename)
         return;
@@ -124,7 +124,7 @@ static int parse_line(const char *line, struct rule *rule, char *why, size_t cap
     return -1;
 }
 
-static int add_line(struct dcp_rename *rename, const char *line, int number,
+static int add_line(struct dcp_rename_rules *rename, const char *line, int number,
                     const char *what, struct dcp_error *err)
 {
     char why[256];
@@ -142,10 +142,10 @@ static int add_line(struct dcp_rename *rename, const char *line, int number,
     return rule->text || rule->preset ? DCP_OK : dcp_error_memory(err, "rules for names");
 }
 
-int dcp_rename_new(const char *text, const char *what, struct dcp_rename **out_rename,
-                   struct dcp_error *err)
+int dcp_rename_new(const char *text, const char *what,
+                   struct dcp_rename_rules **out_rename, struct dcp_error *err)
 {
-    struct dcp_rename *rename = calloc(1, sizeof *rename);
+    struct dcp_rename_rules *rename = calloc(1, sizeof *rename);
     DCP_CLEANUP_FREE char *copy = strdup(text);
     int number = 0,
         rc = rename && copy ? DCP_OK : dcp_error_memory(err, "rules for names");
@@ -232,8 +232,8 @@ static void apply(const struct rule *rule, const char *name, struct dcp_buf *buf
     dcp_buf_add_u8(buf, 0);
 }
 
-int dcp_rename_apply(const struct dcp_rename *rename, const char *name, char **out_name,
-                     struct dcp_error *err)
+int dcp_rename_apply(const struct dcp_rename_rules *rename, const char *name,
+                     char **out_name, struct dcp_error *err)
 {
     char *now = strdup(name), shown[160];
 
@@ -259,7 +259,7 @@ int dcp_rename_apply(const struct dcp_rename *rename, const char *name, char **o
 /* -- tensors and objects ------------------------------------------------------------- */
 
 /* The new name in the target's memory. */
-static int renamed(const struct dcp_rename *rename, struct dcp_catalog *target,
+static int renamed(const struct dcp_rename_rules *rename, struct dcp_catalog *target,
                    const char *name, const char **out, struct dcp_error *err)
 {
     DCP_CLEANUP_FREE char *now = NULL;
@@ -270,7 +270,7 @@ static int renamed(const struct dcp_rename *rename, struct dcp_catalog *target,
     return rc;
 }
 
-int dcp_rename_tensor(const struct dcp_rename *rename, struct dcp_catalog *target,
+int dcp_rename_tensor(const struct dcp_rename_rules *rename, struct dcp_catalog *target,
                       struct dcp_tensor *tensor, struct dcp_error *err)
 {
     const char *usual = dcp_tensor_default_name(target, tensor->role, tensor->param);
@@ -284,7 +284,7 @@ int dcp_rename_tensor(const struct dcp_rename *rename, struct dcp_catalog *targe
     return tensor->name ? DCP_OK : dcp_error_memory(err, "a name");
 }
 
-static int rename_params(const struct dcp_rename *rename, json_t *groups,
+static int rename_params(const struct dcp_rename_rules *rename, json_t *groups,
                          struct dcp_error *err)
 {
     json_t *group, *param;
@@ -306,7 +306,7 @@ static int rename_params(const struct dcp_rename *rename, json_t *groups,
     return DCP_OK;
 }
 
-int dcp_rename_object(const struct dcp_rename *rename, struct dcp_catalog *target,
+int dcp_rename_object(const struct dcp_rename_rules *rename, struct dcp_catalog *target,
                       const struct dcp_object *object, struct dcp_error *err)
 {
     DCP_CLEANUP_JSON json_t *value = NULL;

@@ -7,11 +7,11 @@
 
 /* Renames a tensor that is to be added to the target: its param, and its name with it;
  * texts go to the target's memory. Errors: MISMATCH, MEMORY. */
-int dcp_rename_tensor(const struct dcp_rename *rename, struct dcp_catalog *target,
+int dcp_rename_tensor(const struct dcp_rename_rules *rename, struct dcp_catalog *target,
                       struct dcp_tensor *tensor, struct dcp_error *err);
 /* Adds an object to the target, the parameters it lists renamed. Errors: CORRUPT,
  * MISMATCH, MEMORY. */
-int dcp_rename_object(const struct dcp_rename *rename, struct dcp_catalog *target,
+int dcp_rename_object(const struct dcp_rename_rules *rename, struct dcp_catalog *target,
                       const struct dcp_object *object, struct dcp_error *err);
 
 #endif

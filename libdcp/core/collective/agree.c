@@ -3,13 +3,13 @@
 #include <dcp/comm.h>
 #include <string.h>
 
-enum { USUAL_WORLD = 8 };
+enum { USUAL_WORLD_SIZE = 8 };
 
 int dcp_agree(struct dcp_comm *comm, int rc, struct dcp_error *err)
 {
     struct dcp_error mine = { 0 };
 
-    if (comm->world == 1)
+    if (comm->world_size == 1)
         return rc;
     if (rc) {
         if (err)
@@ -17,11 +17,11 @@ int dcp_agree(struct dcp_comm *comm, int rc, struct dcp_error *err)
         mine.code = rc;
         mine.rank = rc == DCP_E_COMM && mine.rank >= 0 ? mine.rank : comm->rank;
     }
-    struct dcp_error usual[USUAL_WORLD], failure = { 0 };
+    struct dcp_error usual[USUAL_WORLD_SIZE], failure = { 0 };
     DCP_CLEANUP_FREE struct dcp_error *more = NULL;
     struct dcp_error *all = usual;
-    if (comm->world > USUAL_WORLD)
-        all = more = dcp_mem_calloc((size_t)comm->world, sizeof *all);
+    if (comm->world_size > USUAL_WORLD_SIZE)
+        all = more = dcp_mem_calloc((size_t)comm->world_size, sizeof *all);
     if (!all) /* the others must still hear of it: they see this rank fall silent */
         return dcp_error_memory(err, "an agreement");
     int failed = dcp_comm_allgather(comm, &mine, sizeof mine, all, &failure);
@@ -32,7 +32,7 @@ int dcp_agree(struct dcp_comm *comm, int rc, struct dcp_error *err)
         return rc ? rc : failed;
     }
     int agreed = DCP_OK;
-    for (int r = 0; r < comm->world && !agreed; r++) {
+    for (int r = 0; r < comm->world_size && !agreed; r++) {
         agreed = all[r].code;
         if (agreed && err)
             *err = all[r];

@@ -3,7 +3,7 @@
 #include "base/mem.h"
 #include "base/pool.h"
 
-enum { FIRST_PAUSE_US = 200, LAST_PAUSE_US = 20000, USUAL_WORLD = 1 << 16 };
+enum { FIRST_PAUSE_US = 200, LAST_PAUSE_US = 20000, USUAL_WORLD_SIZE = 1 << 16 };
 
 int dcp_all_done(struct dcp_comm *comm, bool mine, unsigned char *flags, bool *out_done,
                  struct dcp_error *err)
@@ -12,7 +12,7 @@ int dcp_all_done(struct dcp_comm *comm, bool mine, unsigned char *flags, bool *o
     int rc = dcp_comm_allgather(comm, &flag, 1, flags, err);
 
     *out_done = !rc;
-    for (int r = 0; r < comm->world && !rc; r++)
+    for (int r = 0; r < comm->world_size && !rc; r++)
         *out_done = *out_done && flags[r];
     return rc;
 }
@@ -37,15 +37,15 @@ static int poll_all(struct dcp_comm *comm, struct dcp_group *group, unsigned cha
 int dcp_await(struct dcp_comm *comm, int (*work)(void *arg, struct dcp_error *err),
               void *arg, struct dcp_error *err)
 {
-    unsigned char usual[USUAL_WORLD];
+    unsigned char usual[USUAL_WORLD_SIZE];
     DCP_CLEANUP_FREE unsigned char *more = NULL;
     struct dcp_pool *pool = NULL;
     struct dcp_group *group = NULL;
     struct dcp_error failure = { 0 };
 
-    if (comm->world == 1)
+    if (comm->world_size == 1)
         return work ? work(arg, err) : DCP_OK;
-    if (comm->world > USUAL_WORLD && !(more = malloc((size_t)comm->world)))
+    if (comm->world_size > USUAL_WORLD_SIZE && !(more = malloc((size_t)comm->world_size)))
         return dcp_error_memory(
             err, "an agreement"); /* the others see this rank fall silent */
     int rc = work ? dcp_pool_new(1, &pool, &failure) : DCP_OK;

@@ -28,7 +28,7 @@ void dcp_streams_init(struct dcp_streams *streams, struct dcp_files *files);
 void dcp_streams_fini(struct dcp_streams *streams);
 
 /* n decoded bytes of an extent, from byte `at` behind its skipped ones on. Errors:
- * CORRUPT (damaged, or it ends before), those of dcp_files_read, MEMORY. */
+ * CORRUPT (corrupt, or it ends before), those of dcp_files_read, MEMORY. */
 int dcp_streams_read(struct dcp_streams *streams, const struct dcp_extent *extent,
                      uint64_t at, size_t n, void *out, struct dcp_error *err);
 

@@ -3,8 +3,8 @@
  * CRC is linear over GF(2). The bytes of a tensor are the exclusive or of its parts, each
  * in its place with zeros around it, so the raw registers (no initial value, no final
  * xor) of the parts, each shifted by the bytes that follow it, add up to the register of
- * the whole. Where a part lies and who holds it does not matter: every layout, world and
- * codec gives the same number. Pure. */
+ * the whole. Where a part lies and who holds it does not matter: every sharding, world
+ * size and codec gives the same number. Pure. */
 #ifndef DCP_CORE_INTEGRITY_FINGERPRINT_H
 #define DCP_CORE_INTEGRITY_FINGERPRINT_H
 

@@ -189,12 +189,12 @@ static int complain(const struct dcp_proof *proof, size_t r, const char *what,
     if (piece == catalog->n_pieces)
         return dcp_error_set(
             err, DCP_E_CORRUPT,
-            "the record '%s' of '%s' is damaged: %s (bytes %" PRIu64 "..%" PRIu64 ")",
+            "the record '%s' of '%s' is corrupt: %s (bytes %" PRIu64 "..%" PRIu64 ")",
             name, file, what, record->offset, record->offset + record->stored_size - 1);
     const char *full = catalog->tensors[catalog->pieces[piece].tensor].name;
     return dcp_error_of_tensor(
         err, DCP_E_CORRUPT, full,
-        "tensor '%s' is damaged: %s (file '%s', record '%s', bytes %" PRIu64 "..%" PRIu64
+        "tensor '%s' is corrupt: %s (file '%s', record '%s', bytes %" PRIu64 "..%" PRIu64
         ")",
         DCP_SHOWN(full), what, file, name, record->offset,
         record->offset + record->stored_size - 1);

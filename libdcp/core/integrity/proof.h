@@ -39,7 +39,7 @@ bool dcp_proof_has(const struct dcp_proof *proof, size_t record, uint64_t block)
  * read, too. Errors: MEMORY. */
 int dcp_proof_open(const struct dcp_proof *proof, bool all, size_t **out_records,
                    size_t *out_n, struct dcp_error *err);
-/* Whether a record was found to be damaged. */
+/* Whether a record was found to be corrupt. */
 bool dcp_proof_is_broken(const struct dcp_proof *proof, size_t record);
 /* Whether digests prove all of a tensor: its fingerprint, or for each of its pieces one
  * of the piece, of its blocks or of the record it lies in. */

@@ -123,7 +123,7 @@ static int not_written(const char *name, struct dcp_error *err)
 {
     dcp_error_set(err, DCP_E_CORRUPT,
                   "'%s' read back is not what was written; nothing was published", name);
-    dcp_error_hint(err, "memory, a driver or a disk of this machine loses bits");
+    dcp_error_hint(err, "memory, a driver or a disk of this machine corrupts data");
     return DCP_E_CORRUPT;
 }
 
@@ -456,7 +456,7 @@ int dcp_parity_read_tail(const struct dcp_store *store, const char *name, void *
     if (rc) {
         free(data);
         return rc == DCP_E_CORRUPT
-                   ? dcp_error_set(err, rc, "the tail of '%s' is damaged", name)
+                   ? dcp_error_set(err, rc, "the tail of '%s' is corrupt", name)
                    : rc;
     }
     data[n] = '\0';

@@ -51,7 +51,7 @@ int dcp_parity_describe(const struct dcp_catalog *catalog, int rows,
                     "{\"format\":\"" FORMAT "\",\"version\":%d,\"step\":%" PRId64
                     ",\"rows\":%d,\"unit_bytes\":%u,\"columns\":[",
                     VERSION, catalog->step, rows, DCP_PARITY_UNIT);
-    for (int r = 0; r < catalog->world; r++) {
+    for (int r = 0; r < catalog->world_size; r++) {
         const char *before = "";
         dcp_buf_add_text(&buf, r ? ",[" : "[");
         for (size_t f = 0; f < catalog->n_files; f++) {
@@ -85,7 +85,7 @@ static int parse_file(struct dcp_parity *p, const json_t *entry, int column,
         !dcp_str_parse_hex64(crc, &digest) || !dcp_store_name_ok(name) ||
         strchr(name, '/'))
         return dcp_error_set(err, DCP_E_CORRUPT,
-                             "the description of the parity names a file that is none");
+                             "the description of the parity names an invalid file");
     *file = (struct dcp_parity_file){ .name = dcp_arena_text(p->arena, name),
                                       .size_bytes = (uint64_t)json_integer_value(size),
                                       .crc = digest,
@@ -95,7 +95,7 @@ static int parse_file(struct dcp_parity *p, const json_t *entry, int column,
         return dcp_error_memory(err, "a description of parity");
     p->n_files++;
     if (!dcp_add_u64(*unit, units_of(file->size_bytes), unit))
-        return dcp_error_set(err, DCP_E_CORRUPT, "the parity is of too large files");
+        return dcp_error_set(err, DCP_E_CORRUPT, "the files under parity are too large");
     return DCP_OK;
 }
 
@@ -156,7 +156,8 @@ static int check_sizes(const struct dcp_parity *p, struct dcp_error *err)
         uint64_t bytes;
         if (!dcp_mul_u64(p->groups[g].n_stripes, p->groups[g].record_bytes, &bytes) ||
             bytes > INT64_MAX / 2)
-            return dcp_error_set(err, DCP_E_CORRUPT, "the parity is of too large files");
+            return dcp_error_set(err, DCP_E_CORRUPT,
+                                 "the files under parity are too large");
     }
     return DCP_OK;
 }
@@ -170,7 +171,7 @@ static int parse(struct dcp_parity *p, const json_t *root, struct dcp_error *err
 
     DCP_TRY(dcp_json_get_text(root, "format", what, &format, err));
     if (strcmp(format, FORMAT))
-        return dcp_error_set(err, DCP_E_CORRUPT, "%s is none", what);
+        return dcp_error_set(err, DCP_E_CORRUPT, "%s is invalid", what);
     DCP_TRY(dcp_json_get_i64(root, "version", what, &version, err));
     if (version != VERSION)
         return dcp_error_set(err, DCP_E_UNSUPPORTED,
@@ -282,8 +283,9 @@ uint64_t dcp_parity_bytes(const struct dcp_parity *p, int group)
 /* As long as the longest shard; what its manifest takes is a small part of it. */
 uint64_t dcp_parity_expect(const struct dcp_catalog *catalog, int rows)
 {
-    int groups = n_groups_of(catalog->world);
-    uint64_t record = DCP_PARITY_UNIT + trailer_bytes(catalog->world / groups + 1, rows);
+    int groups = n_groups_of(catalog->world_size);
+    uint64_t record =
+        DCP_PARITY_UNIT + trailer_bytes(catalog->world_size / groups + 1, rows);
     uint64_t most = 0;
 
     for (size_t f = 0; f < catalog->n_files; f++)
@@ -323,7 +325,7 @@ static int read_text(const struct dcp_store *store, struct dcp_store_file *file,
     *out = text;
     int rc = store->ops->read_at(store->self, file, HEAD_FRONT, text, (size_t)n, err);
     if (!rc && dcp_hash_crc64(0, text, (size_t)n) != dcp_le64(front + WORD))
-        rc = dcp_error_set(err, DCP_E_CORRUPT, "the head of '%s' is damaged", name);
+        rc = dcp_error_set(err, DCP_E_CORRUPT, "the head of '%s' is corrupt", name);
     while (!rc && n && text[n - 1] == ' ')
         n--;
     *out_n = (size_t)n;

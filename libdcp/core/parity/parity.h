@@ -1,5 +1,5 @@
 /* parity: what protects the files of a step, and where it lies. docs/FORMAT.md §11 is the
- * law.
+ * specification.
  *
  * A column is what one rank wrote: its files, each begun at a multiple of the unit. Up to
  * DCP_PARITY_GROUP columns in a row are a group, which has `rows` parity files. A stripe

@@ -83,7 +83,7 @@ int dcp_balance(struct dcp_catalog *catalog, struct dcp_error *err)
     DCP_CLEANUP_FREE struct dcp_piece *old = dcp_mem_calloc(n_old, sizeof *old);
     DCP_CLEANUP_FREE struct replica *replicas = dcp_mem_calloc(n_old, sizeof *replicas);
     DCP_CLEANUP_FREE uint64_t *load =
-        dcp_mem_calloc((size_t)catalog->world, sizeof *load);
+        dcp_mem_calloc((size_t)catalog->world_size, sizeof *load);
     uint64_t total = 0;
     int rc = DCP_OK;
 
@@ -111,7 +111,7 @@ int dcp_balance(struct dcp_catalog *catalog, struct dcp_error *err)
     }
     if (n_replicas)
         qsort(replicas, n_replicas, sizeof *replicas, larger_first);
-    uint64_t share = total / (uint64_t)catalog->world;
+    uint64_t share = total / (uint64_t)catalog->world_size;
     for (size_t k = 0; k < n_replicas && !rc; k++) {
         const struct replica *r = &replicas[k];
         uint64_t target = share / 8 > MIN_CUT_BYTES ? share / 8 : MIN_CUT_BYTES;

@@ -68,16 +68,17 @@ static bool is_orphan(const struct dcp_catalog *src, const struct dcp_identity *
     return dcp_identity_find(of_src, DCP_ROLE_MODEL, NULL) >= 0;
 }
 
-enum dcp_fate dcp_choose_fate(const struct dcp_catalog *src,
-                              const struct dcp_identity *of_src,
-                              const struct dcp_format *format,
-                              const struct dcp_catalog *target,
-                              const struct dcp_tensor *tensor)
+enum dcp_disposition dcp_choose_disposition(const struct dcp_catalog *src,
+                                            const struct dcp_identity *of_src,
+                                            const struct dcp_format *format,
+                                            const struct dcp_catalog *target,
+                                            const struct dcp_tensor *tensor)
 {
     if (is_empty(tensor) || is_orphan(src, of_src, tensor) ||
         (dcp_role_is_optim(tensor->role) && !(format->flags & DCP_FORMAT_OPTIM)))
-        return DCP_FATE_REFUSED;
-    return format->fate ? format->fate(src, of_src, target, tensor) : DCP_FATE_HELD;
+        return DCP_DISPOSITION_UNSUPPORTED;
+    return format->disposition ? format->disposition(src, of_src, target, tensor)
+                               : DCP_DISPOSITION_STORED;
 }
 
 static bool has(const struct choice *choice, enum dcp_role role, const char *param)
@@ -207,11 +208,11 @@ static int place(struct choice *choice, struct dcp_tensor tensor, size_t t,
                  struct dcp_error *err)
 {
     const struct dcp_reshard_options *options = choice->options;
-    enum dcp_fate fate = dcp_choose_fate(choice->src, choice->of_src, choice->format,
-                                         choice->target, &tensor);
-    if (fate == DCP_FATE_REFUSED && !options->lossy)
+    enum dcp_disposition disposition = dcp_choose_disposition(
+        choice->src, choice->of_src, choice->format, choice->target, &tensor);
+    if (disposition == DCP_DISPOSITION_UNSUPPORTED && !options->lossy)
         return refuse(choice, &tensor, err);
-    if (fate != DCP_FATE_HELD)
+    if (disposition != DCP_DISPOSITION_STORED)
         return DCP_OK;
     bool cast = options->dtype >= 0 && dcp_dtype_is_float(tensor.dtype), scale = false;
     if (cast)

@@ -7,19 +7,19 @@
 
 #include <dcp/reshard.h>
 
-/* Adds the tensors to a target whose format, layout and world are set, without pieces;
- * those that only are a second name say so in tied_to and get none. *out_src_tensor[t] is
- * the source's tensor behind tensor t; caller frees. Errors: MISMATCH (nothing selected;
- * what the format cannot hold, unless lossy), MEMORY. */
+/* Adds the tensors to a target whose format, layout and world size are set, without
+ * pieces; those that only are a second name say so in tied_to and get none.
+ * *out_src_tensor[t] is the source's tensor behind tensor t; caller frees. Errors:
+ * MISMATCH (nothing selected; what the format cannot hold, unless lossy), MEMORY. */
 int dcp_choose(const struct dcp_catalog *src, const struct dcp_format *format,
                const struct dcp_reshard_options *options, struct dcp_catalog *target,
                int **out_src_tensor, struct dcp_error *err);
 /* What becomes of a tensor in that target. of_src: identity of src. */
-enum dcp_fate dcp_choose_fate(const struct dcp_catalog *src,
-                              const struct dcp_identity *of_src,
-                              const struct dcp_format *format,
-                              const struct dcp_catalog *target,
-                              const struct dcp_tensor *tensor);
+enum dcp_disposition dcp_choose_disposition(const struct dcp_catalog *src,
+                                            const struct dcp_identity *of_src,
+                                            const struct dcp_format *format,
+                                            const struct dcp_catalog *target,
+                                            const struct dcp_tensor *tensor);
 /* Says that the numbers of a quantized tensor are not read: UNSUPPORTED. */
 int dcp_quantized_refuse(const struct dcp_tensor *tensor, struct dcp_error *err);
 /* Whether it was asked for. */

@@ -64,7 +64,7 @@ static int weights_dtype(const struct dcp_catalog *src,
     return -1;
 }
 
-/* The shape of the target: format, layout, world; no tensors yet. */
+/* The shape of the target: format, layout, world size; no tensors yet. */
 static int begin(const struct dcp_catalog *src, const struct dcp_format *format,
                  const struct dcp_reshard_options *options, struct dcp_catalog *target,
                  struct dcp_error *err)
@@ -77,16 +77,16 @@ static int begin(const struct dcp_catalog *src, const struct dcp_format *format,
         return dcp_error_set(err, DCP_E_MISMATCH,
                              "a target of format %s cannot be compressed", format->name);
     if (format->flags & DCP_FORMAT_SHARDED) {
-        target->world = options->world ? options->world : src->world;
+        target->world_size = options->world_size ? options->world_size : src->world_size;
         DCP_TRY(choose_layout(src, format, options, target, err));
-        return dcp_layout_check(target->layout, target->world, err);
+        return dcp_layout_check(target->layout, target->world_size, err);
     }
-    if (options->world > 1)
+    if (options->world_size > 1)
         return dcp_error_set(
             err, DCP_E_MISMATCH,
-            "a target of format %s has no ranks: --world %d does not fit", format->name,
-            options->world);
-    target->world = 1;
+            "a target of format %s has no ranks: --world %d does not apply", format->name,
+            options->world_size);
+    target->world_size = 1;
     return DCP_OK;
 }
 

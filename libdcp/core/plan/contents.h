@@ -7,9 +7,9 @@
 
 /* A catalog of the tensors that are selected and that the format holds (see choose.h),
  * without pieces, and of the objects that may go along, which facts count; step, world
- * and layout are set. *out_src_tensor[t] is the source's tensor behind tensor t; caller
- * frees both. Errors: MISMATCH (nothing selected; what the format cannot hold), USAGE,
- * MEMORY. */
+ * size and layout are set. *out_src_tensor[t] is the source's tensor behind tensor t;
+ * caller frees both. Errors: MISMATCH (nothing selected; what the format cannot hold),
+ * USAGE, MEMORY. */
 int dcp_contents_new(const struct dcp_catalog *src, const struct dcp_format *format,
                      const struct dcp_reshard_options *options,
                      struct dcp_reshard_plan *facts, struct dcp_catalog **out_target,

@@ -1,12 +1,13 @@
 /* layout: the rules that say which rank owns which part of a tensor. They cut the tensors
  * of the model and of the optimizer; every rank has all of any other.
  *
- * - flat: those of one role and group, one behind the other, padded to 2 x world and cut
- *   evenly, boundaries inside tensors (DeepSpeed ZeRO-1 and 2; padding is never stored)
+ * - flat: those of one role and group, one behind the other, padded to 2 x world_size and
+ * cut evenly, boundaries inside tensors (DeepSpeed ZeRO-1 and 2; padding is never stored)
  * - zero1, zero2: weights replicated, the optimizer's tensors as flat
- * - zero3: each tensor cut alone: rank r has elements r·p .. (r+1)·p, p = ceil(n / world)
- * - dim0: rows of dimension 0 as torch.chunk cuts them: ceil(rows / world) each, the last
- *   ranks may have none (FSDP2, DTensor Shard(0))
+ * - zero3: each tensor cut alone: rank r has elements r·p .. (r+1)·p, p = ceil(n /
+ * world_size)
+ * - dim0: rows of dimension 0 as torch.chunk cuts them: ceil(rows / world_size) each, the
+ * last ranks may have none (FSDP2, DTensor Shard(0))
  * - replicated: every rank has all */
 #include "layout.h"
 #include "base/mem.h"
@@ -52,11 +53,12 @@ static int add(struct dcp_catalog *catalog, int tensor, int rank,
 
 /* The part of a tensor at flat_begin of its group that each rank's partition holds. */
 static int cut_flat(struct dcp_catalog *catalog, int t, int64_t flat_begin, int64_t part,
-                    int world, struct dcp_error *err)
+                    int world_size, struct dcp_error *err)
 {
     int64_t n = catalog->tensors[t].n_elems;
 
-    for (int64_t r = flat_begin / part; r < world && r * part < flat_begin + n; r++) {
+    for (int64_t r = flat_begin / part; r < world_size && r * part < flat_begin + n;
+         r++) {
         struct dcp_part held = dcp_part_of(part, r, flat_begin, n);
         DCP_TRY(add(
             catalog, t, (int)r,
@@ -66,14 +68,15 @@ static int cut_flat(struct dcp_catalog *catalog, int t, int64_t flat_begin, int6
     return DCP_OK;
 }
 
-static int cut_rows(struct dcp_catalog *catalog, int t, int world, struct dcp_error *err)
+static int cut_rows(struct dcp_catalog *catalog, int t, int world_size,
+                    struct dcp_error *err)
 {
     int64_t offset[DCP_MAX_NDIM] = { 0 }, size[DCP_MAX_NDIM];
     int ndim = catalog->tensors[t].ndim;
-    int64_t rows = catalog->tensors[t].shape[0], part = dcp_part_ceil(rows, world);
+    int64_t rows = catalog->tensors[t].shape[0], part = dcp_part_ceil(rows, world_size);
 
     memcpy(size, catalog->tensors[t].shape, (size_t)ndim * sizeof *size);
-    for (int r = 0; r < world && r * part < rows; r++) {
+    for (int r = 0; r < world_size && r * part < rows; r++) {
         struct dcp_part held = dcp_part_of(part, r, 0, rows);
         offset[0] = held.begin;
         size[0] = held.end - held.begin;
@@ -104,8 +107,8 @@ static struct flat_group *group_of(struct flat_group **groups, size_t *n, size_t
     return &grown[(*n)++];
 }
 
-static int size_groups(const struct dcp_catalog *catalog, const char *layout, int world,
-                       struct flat_group **groups, size_t *n, size_t *cap,
+static int size_groups(const struct dcp_catalog *catalog, const char *layout,
+                       int world_size, struct flat_group **groups, size_t *n, size_t *cap,
                        struct dcp_error *err)
 {
     for (size_t t = 0; t < catalog->n_tensors; t++) {
@@ -119,11 +122,11 @@ static int size_groups(const struct dcp_catalog *catalog, const char *layout, in
             return dcp_error_set(err, DCP_E_UNSUPPORTED, "a flat group overflows");
     }
     for (size_t g = 0; g < *n; g++)
-        (*groups)[g].part = dcp_part_zero((*groups)[g].total, world);
+        (*groups)[g].part = dcp_part_zero((*groups)[g].total, world_size);
     return DCP_OK;
 }
 
-int dcp_layout_check(const char *layout, int world, struct dcp_error *err)
+int dcp_layout_check(const char *layout, int world_size, struct dcp_error *err)
 {
     bool known = false;
 
@@ -136,21 +139,22 @@ int dcp_layout_check(const char *layout, int world, struct dcp_error *err)
                        near);
         return DCP_E_USAGE;
     }
-    return world >= 1 && world <= 1 << 20
+    return world_size >= 1 && world_size <= 1 << 20
                ? DCP_OK
                : dcp_error_set(err, DCP_E_USAGE,
-                               "the world must be 1 to 1048576 ranks, not %d", world);
+                               "the world size must be 1 to 1048576 ranks, not %d",
+                               world_size);
 }
 
-int dcp_layout_apply(struct dcp_catalog *catalog, const char *layout, int world,
+int dcp_layout_apply(struct dcp_catalog *catalog, const char *layout, int world_size,
                      struct dcp_error *err)
 {
     DCP_CLEANUP_FREE struct flat_group *groups = NULL;
     size_t n_groups = 0, cap = 0;
 
-    int rc = dcp_layout_check(layout, world, err);
+    int rc = dcp_layout_check(layout, world_size, err);
     if (!rc)
-        rc = size_groups(catalog, layout, world, &groups, &n_groups, &cap, err);
+        rc = size_groups(catalog, layout, world_size, &groups, &n_groups, &cap, err);
     if (rc)
         return rc;
     catalog->n_pieces = 0;
@@ -161,21 +165,21 @@ int dcp_layout_apply(struct dcp_catalog *catalog, const char *layout, int world,
         enum cut cut = cut_of(layout, tensor);
         if (cut == CUT_FLAT) {
             struct flat_group *group = group_of(&groups, &n_groups, &cap, tensor);
-            rc = cut_flat(catalog, (int)t, group->at, group->part, world, err);
+            rc = cut_flat(catalog, (int)t, group->at, group->part, world_size, err);
             group->at += tensor->n_elems;
         } else if (cut == CUT_ALONE) {
-            rc = cut_flat(catalog, (int)t, 0, dcp_part_ceil(tensor->n_elems, world),
-                          world, err);
+            rc = cut_flat(catalog, (int)t, 0, dcp_part_ceil(tensor->n_elems, world_size),
+                          world_size, err);
         } else if (cut == CUT_ROWS) {
-            rc = cut_rows(catalog, (int)t, world, err);
+            rc = cut_rows(catalog, (int)t, world_size, err);
         } else {
-            for (int r = 0; r < world && !rc; r++)
+            for (int r = 0; r < world_size && !rc; r++)
                 rc = add(catalog, (int)t, r, (struct dcp_region){ .kind = DCP_WHOLE },
                          err);
         }
     }
-    catalog->world = world;
-    catalog->mesh = (struct dcp_mesh){ world, 1, 1 };
+    catalog->world_size = world_size;
+    catalog->mesh = (struct dcp_mesh){ world_size, 1, 1 };
     catalog->layout = dcp_catalog_text(catalog, layout);
     return rc ? rc : dcp_catalog_sort(catalog, err);
 }

@@ -5,6 +5,6 @@
 #include <dcp/error.h>
 
 /* Whether there is such a layout, for that many ranks. Errors: USAGE. */
-int dcp_layout_check(const char *layout, int world, struct dcp_error *err);
+int dcp_layout_check(const char *layout, int world_size, struct dcp_error *err);
 
 #endif

@@ -8,8 +8,8 @@
 #include "core/catalog/region.h"
 #include <string.h>
 
-static int add_local(struct dcp_catalog *catalog, const struct dcp_local *local, int rank,
-                     struct dcp_error *err)
+static int add_local(struct dcp_catalog *catalog, const struct dcp_local_tensor *local,
+                     int rank, struct dcp_error *err)
 {
     struct dcp_tensor tensor = { .name = local->name,
                                  .param = local->param,
@@ -57,7 +57,8 @@ static int exchange(struct dcp_comm *comm, struct dcp_catalog *mine,
                     struct dcp_catalog *merged, struct dcp_error *err)
 {
     DCP_CLEANUP_BUF struct dcp_buf tensors = { 0 }, message = { 0 };
-    DCP_CLEANUP_FREE size_t *sizes = dcp_mem_calloc((size_t)comm->world, sizeof *sizes);
+    DCP_CLEANUP_FREE size_t *sizes =
+        dcp_mem_calloc((size_t)comm->world_size, sizeof *sizes);
     DCP_CLEANUP_FREE void *all = NULL;
     struct dcp_error failure = { 0 };
     uint64_t crc;
@@ -76,7 +77,7 @@ static int exchange(struct dcp_comm *comm, struct dcp_catalog *mine,
         rc = dcp_comm_allgatherv(comm, message.data, message.size_bytes, &all, sizes,
                                  &failure);
     const unsigned char *at = all;
-    for (int r = 0; r < comm->world && !rc; r++) {
+    for (int r = 0; r < comm->world_size && !rc; r++) {
         struct dcp_cursor in = dcp_cursor_init(at, sizes[r]);
         uint64_t their_crc = dcp_cursor_le64(&in), their_n = dcp_cursor_le64(&in);
         if (their_crc != crc || their_n != mine->n_tensors)
@@ -121,16 +122,17 @@ static void find_data(const struct dcp_catalog *mine, struct dcp_catalog *merged
 
 /* What a step could not be read back with is the caller's mistake: told before anything
  * is written. */
-static int check_state(const struct dcp_state *state, int world, struct dcp_error *err)
+static int check_state(const struct dcp_state *state, int world_size,
+                       struct dcp_error *err)
 {
     const struct dcp_mesh *mesh = &state->mesh;
     char name[160];
 
-    if (mesh->dp < 0 || mesh->tp < 0 || mesh->pp < 0 || mesh->dp > world ||
-        mesh->tp > world || mesh->pp > world)
+    if (mesh->dp < 0 || mesh->tp < 0 || mesh->pp < 0 || mesh->dp > world_size ||
+        mesh->tp > world_size || mesh->pp > world_size)
         return dcp_error_set(err, DCP_E_USAGE,
                              "a mesh of %d x %d x %d is none of %d ranks", mesh->dp,
-                             mesh->tp, mesh->pp, world);
+                             mesh->tp, mesh->pp, world_size);
     if (state->layout && !dcp_str_utf8_ok(state->layout, strlen(state->layout)))
         return dcp_error_set(err, DCP_E_USAGE, "the layout's name is not UTF-8");
     for (size_t o = 0; o < state->n_objects; o++) {
@@ -152,7 +154,7 @@ int dcp_local_merge(struct dcp_comm *comm, const struct dcp_state *state,
                     struct dcp_catalog **out_catalog, struct dcp_error *err)
 {
     struct dcp_catalog *mine = NULL, *merged = NULL;
-    int rc = check_state(state, comm->world, err);
+    int rc = check_state(state, comm->world_size, err);
 
     *out_catalog = NULL;
     if (!rc)
@@ -172,7 +174,7 @@ int dcp_local_merge(struct dcp_comm *comm, const struct dcp_state *state,
     if (!rc)
         rc = exchange(comm, mine, merged, err);
     if (!rc) {
-        merged->world = comm->world;
+        merged->world_size = comm->world_size;
         merged->mesh = state->mesh;
         merged->layout = dcp_catalog_text(merged, state->layout);
         rc = dcp_catalog_sort(merged, err);

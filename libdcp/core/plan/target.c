@@ -19,7 +19,7 @@ int dcp_partition_by_layout(struct dcp_target *target, struct dcp_error *err)
 {
     struct dcp_catalog *catalog = target->catalog;
 
-    DCP_TRY(dcp_layout_apply(catalog, catalog->layout, catalog->world, err));
+    DCP_TRY(dcp_layout_apply(catalog, catalog->layout, catalog->world_size, err));
     return dcp_balance(catalog, err);
 }
 

@@ -8,7 +8,7 @@
 #include "core/files/codec.h"
 #include "core/files/files.h"
 #include "core/files/streams.h"
-#include "core/parity/mend.h"
+#include "core/parity/reconstruction.h"
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -23,10 +23,11 @@ struct cached {
 struct dcp_blocks {
     struct dcp_source source;
     const struct dcp_catalog *catalog;
-    bool verify, mends;
+    bool verify, reconstructs;
     struct dcp_proof *proof; /* borrowed; NULL: records are not checked */
-    struct dcp_mend *mend;   /* what is read through it; NULL: nothing was damaged yet */
-    struct dcp_error mended; /* why it is */
+    struct dcp_reconstruction
+        *rebuilt; /* what is read through it; NULL: nothing was corrupt yet */
+    struct dcp_error reconstructed; /* why it is */
     uint64_t clock;
     struct dcp_coder *coder;
     unsigned char *stored; /* a block as it lies in the file */
@@ -76,7 +77,7 @@ void dcp_blocks_free(struct dcp_blocks *b)
         return;
     dcp_streams_fini(&b->streams);
     dcp_files_free(b->files); /* before the store that they may be read through */
-    dcp_mend_free(b->mend);
+    dcp_reconstruction_free(b->rebuilt);
     for (size_t i = 0; b->cache && i < b->n_cache; i++)
         free(b->cache[i].data);
     free(b->cache);
@@ -90,14 +91,14 @@ void dcp_blocks_check_records(struct dcp_blocks *b, struct dcp_proof *proof)
     b->proof = proof;
 }
 
-void dcp_blocks_mend(struct dcp_blocks *b)
+void dcp_blocks_reconstruct(struct dcp_blocks *b)
 {
-    b->mends = b->catalog->parity;
+    b->reconstructs = b->catalog->parity;
 }
 
-const struct dcp_error *dcp_blocks_mended(const struct dcp_blocks *b)
+const struct dcp_error *dcp_blocks_reconstructed(const struct dcp_blocks *b)
 {
-    return &b->mended;
+    return &b->reconstructed;
 }
 
 uint64_t dcp_blocks_bytes(const struct dcp_blocks *b)
@@ -157,7 +158,7 @@ static int complain(const struct dcp_blocks *b, const struct dcp_piece *piece,
         *err = (struct dcp_error){ 0 };
     return dcp_error_of_tensor(err, DCP_E_CORRUPT, tensor->name,
                                "tensor '%s' elements %" PRId64 "..%" PRId64
-                               " are damaged: %s (file '%s', bytes %" PRIu64 "..%" PRIu64
+                               " are corrupt: %s (file '%s', bytes %" PRIu64 "..%" PRIu64
                                ")",
                                DCP_SHOWN(tensor->name), first, last, why,
                                DCP_SHOWN(b->catalog->files[piece->file].name), offset,
@@ -220,12 +221,12 @@ static int read_plain(struct dcp_blocks *b, const struct dcp_piece *piece, uint6
 }
 
 /* All that is read from now on comes through the parity: slower, but right. */
-static bool begin_mending(struct dcp_blocks *b)
+static bool begin_reconstruction(struct dcp_blocks *b)
 {
-    b->mends = false;
-    if (dcp_mend_open(b->source.store, b->source.name, &b->mend, NULL))
+    b->reconstructs = false;
+    if (dcp_reconstruction_open(b->source.store, b->source.name, &b->rebuilt, NULL))
         return false;
-    dcp_files_move(b->files, dcp_mend_store(b->mend));
+    dcp_files_move(b->files, dcp_reconstruction_store(b->rebuilt));
     return true;
 }
 
@@ -237,9 +238,9 @@ static int read_piece_block(struct dcp_blocks *b, size_t p, uint64_t block,
     struct dcp_error why = { 0 };
     int rc = read_plain(b, piece, block, out, raw_n, &why);
 
-    if (dcp_is_broken(rc) && b->mends && begin_mending(b) &&
+    if (dcp_is_broken(rc) && b->reconstructs && begin_reconstruction(b) &&
         !read_plain(b, piece, block, out, raw_n, NULL)) {
-        b->mended = why;
+        b->reconstructed = why;
         return DCP_OK;
     }
     if (rc && err)

@@ -24,11 +24,11 @@ void dcp_blocks_free(struct dcp_blocks *blocks);
  * by all threads that read it. Who has read all that was wanted calls dcp_blocks_prove.
  */
 void dcp_blocks_check_records(struct dcp_blocks *blocks, struct dcp_proof *proof);
-/* From now on what is damaged is read through the parity of the step, where it has one
+/* From now on what is corrupt is read through the parity of the step, where it has one
  * and that gives it. */
-void dcp_blocks_mend(struct dcp_blocks *blocks);
-/* The first damage that was read so; code 0: none. */
-const struct dcp_error *dcp_blocks_mended(const struct dcp_blocks *blocks);
+void dcp_blocks_reconstruct(struct dcp_blocks *blocks);
+/* The first corruption that was read so; code 0: none. */
+const struct dcp_error *dcp_blocks_reconstructed(const struct dcp_blocks *blocks);
 
 /* Bytes begin .. begin + n of a piece's memory (its extent's raw bytes). Errors: CORRUPT,
  * naming the tensor, its elements, the file and its bytes; IO; NOT_FOUND (the file). */

@@ -28,7 +28,8 @@ static int deal(struct dcp_comm *comm, struct rest *rest, size_t n_records,
 {
     size_t n_bytes = n_records / 8 + 1, dealt = 0;
     DCP_CLEANUP_FREE unsigned char *mine = dcp_mem_calloc(n_bytes, 1);
-    DCP_CLEANUP_FREE unsigned char *all = dcp_mem_calloc((size_t)comm->world, n_bytes);
+    DCP_CLEANUP_FREE unsigned char *all =
+        dcp_mem_calloc((size_t)comm->world_size, n_bytes);
     int rc = mine && all ? DCP_OK : dcp_error_memory(err, "the checksums of a load");
 
     rc = dcp_agree(comm, rc, err);
@@ -39,9 +40,9 @@ static int deal(struct dcp_comm *comm, struct rest *rest, size_t n_records,
     rest->n = 0;
     for (size_t r = 0; r < n_records && !rc; r++) {
         unsigned char any = 0;
-        for (int rank = 0; rank < comm->world; rank++)
+        for (int rank = 0; rank < comm->world_size; rank++)
             any |= all[(size_t)rank * n_bytes + r / 8];
-        if (any >> r % 8 & 1 && dealt++ % (size_t)comm->world == (size_t)comm->rank)
+        if (any >> r % 8 & 1 && dealt++ % (size_t)comm->world_size == (size_t)comm->rank)
             rest->records[rest->n++] = r;
     }
     return rc;
@@ -54,7 +55,7 @@ int dcp_prove(struct dcp_comm *comm, const struct dcp_proof *proof, size_t n_rec
     int rc = dcp_proof_open(proof, false, &rest.records, &rest.n, err);
 
     rc = dcp_agree(comm, rc, err);
-    if (!rc && comm->world > 1)
+    if (!rc && comm->world_size > 1)
         rc = deal(comm, &rest, n_records, err);
     if (!rc)
         rc = dcp_await(comm, read_here, &rest, err);

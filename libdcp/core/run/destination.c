@@ -8,12 +8,12 @@
 #include <string.h>
 
 /* Neither the source nor anything inside it may become the target. */
-static int check_outside(const struct dcp_place *place, const char *dir, const char *name,
-                         struct dcp_error *err)
+static int check_outside(const struct dcp_location *location, const char *dir,
+                         const char *name, struct dcp_error *err)
 {
     DCP_CLEANUP_FREE char *target_dir = dcp_fs_real(dir);
     bool no_memory = !target_dir && errno == ENOMEM;
-    DCP_CLEANUP_FREE char *source = realpath(place->path, NULL);
+    DCP_CLEANUP_FREE char *source = realpath(location->path, NULL);
     DCP_CLEANUP_FREE char *target = NULL;
 
     if (no_memory)
@@ -30,12 +30,12 @@ static int check_outside(const struct dcp_place *place, const char *dir, const c
     if (inside || around)
         return dcp_error_set(
             err, DCP_E_USAGE,
-            "the target '%s' lies %s the source '%s', which is never written", target,
+            "the target '%s' is %s the source '%s', which is never written to", target,
             inside ? "in" : "around", source);
     return DCP_OK;
 }
 
-/* Something of a name that only checkpoints have, or nothing at all: what a damaged or
+/* Something of a name that only checkpoints have, or nothing at all: what a corrupt or
  * unfinished checkpoint may look like. */
 static int may_be_checkpoint(const char *path, const char *name, bool *out,
                              struct dcp_error *err)
@@ -60,13 +60,13 @@ static int may_be_checkpoint(const char *path, const char *name, bool *out,
 /* What --force may take away is one checkpoint, never a run or anything else. */
 static int check_replaced(const char *path, const char *name, struct dcp_error *err)
 {
-    struct dcp_place old = { 0 };
+    struct dcp_location old = { 0 };
     struct dcp_error why = { 0 };
     bool may_go = true;
-    int rc = dcp_place_open(path, &old, &why);
+    int rc = dcp_location_open(path, &old, &why);
     bool is_run = !rc && strcmp(old.path, path) != 0 && dcp_fs_is_dir(path);
 
-    dcp_place_close(&old);
+    dcp_location_close(&old);
     if (is_run) {
         dcp_error_set(err, DCP_E_EXISTS, "'%s' is a run folder, which is never replaced",
                       path);
@@ -83,12 +83,13 @@ static int check_replaced(const char *path, const char *name, struct dcp_error *
     if (rc || may_go)
         return rc;
     dcp_error_set(err, DCP_E_EXISTS,
-                  "'%s' exists and is no checkpoint: --force does not replace it", path);
+                  "'%s' exists and is not a checkpoint: --force does not replace it",
+                  path);
     dcp_error_hint(err, "choose another name, or remove it yourself");
     return DCP_E_EXISTS;
 }
 
-int dcp_destination_check(const struct dcp_place *source, const char *path, bool force,
+int dcp_destination_check(const struct dcp_location *source, const char *path, bool force,
                           char **out_dir, char **out_name, struct dcp_error *err)
 {
     *out_dir = *out_name = NULL;
@@ -101,7 +102,7 @@ int dcp_destination_check(const struct dcp_place *source, const char *path, bool
         return rc;
     if (force)
         return check_replaced(path, *out_name, err);
-    dcp_error_set(err, DCP_E_EXISTS, "the target '%s' exists already", path);
+    dcp_error_set(err, DCP_E_EXISTS, "the target '%s' already exists", path);
     dcp_error_hint(err, "choose another name, or replace it with --force");
     return DCP_E_EXISTS;
 }

@@ -9,7 +9,7 @@
  * unless `force`, and then whatever is no checkpoint, and run folders. Errors: USAGE,
  * EXISTS, NOT_FOUND (a folder that is not there, and a path that climbs out of it),
  * MEMORY. Other folders that are not there are made by dcp_reshard_run. */
-int dcp_destination_check(const struct dcp_place *source, const char *path, bool force,
+int dcp_destination_check(const struct dcp_location *source, const char *path, bool force,
                           char **out_dir, char **out_name, struct dcp_error *err);
 
 /* A target named as a step of a run is that step: the number must be the one it holds, or

@@ -1,4 +1,4 @@
-/* gc: what dead processes left in a folder, and steps that were set aside. */
+/* gc: what dead processes left in a folder, and superseded steps. */
 #include "base/mem.h"
 #include "base/str.h"
 #include "leftover.h"
@@ -71,8 +71,8 @@ static enum dcp_leftover kind_of(const struct dcp_store *store,
         return DCP_LEFT_UNFINISHED;
     if (dcp_str_starts(entry->name, DCP_TRASH_PREFIX))
         return DCP_LEFT_TRASH;
-    if (entry->is_dir && dcp_is_aside(entry->name))
-        return DCP_LEFT_ASIDE;
+    if (entry->is_dir && dcp_is_superseded(entry->name))
+        return DCP_LEFT_SUPERSEDED;
     return is_orphan(store, entry->name) ? DCP_LEFT_NOTE : DCP_LEFT_NOTHING;
 }
 
@@ -100,14 +100,14 @@ static bool is_alive(const struct dcp_store *store, struct look *look, bool leas
     if (of_step && leased)
         return true;
     bool lives = dcp_is_in_use(store, name, &look->held);
-    if (look->kind != DCP_LEFT_ASIDE)
+    if (look->kind != DCP_LEFT_SUPERSEDED)
         dcp_unpin(store, &look->held); /* it is held again when it is removed */
     return lives;
 }
 
-/* A step that was set aside is whole: it is read, pinned and tagged as any other. */
-static enum dcp_stay judge_aside(const struct dcp_store *store, struct look *look,
-                                 struct dcp_error *err)
+/* A superseded step is complete: it is read, pinned and tagged as any other. */
+static enum dcp_stay judge_superseded(const struct dcp_store *store, struct look *look,
+                                      struct dcp_error *err)
 {
     struct dcp_marks marks;
 
@@ -125,12 +125,13 @@ static int collect_one(const struct dcp_store *store, const struct dcp_gc *gc,
 
     if (is_alive(store, look, leased))
         look->stay = DCP_STAYS_READ;
-    else if (look->kind == DCP_LEFT_ASIDE)
-        look->stay = gc->aside ? judge_aside(store, look, &why) : DCP_STAYS_ASIDE;
+    else if (look->kind == DCP_LEFT_SUPERSEDED)
+        look->stay =
+            gc->superseded ? judge_superseded(store, look, &why) : DCP_STAYS_SUPERSEDED;
     int rc = why.code;
     if (look->stay == DCP_GOES && !gc->dry_run) {
-        rc = look->kind == DCP_LEFT_ASIDE ? dcp_leftover_bury(store, name, &why)
-                                          : dcp_leftover_remove(store, name, &why);
+        rc = look->kind == DCP_LEFT_SUPERSEDED ? dcp_leftover_bury(store, name, &why)
+                                               : dcp_leftover_remove(store, name, &why);
         look->stay = rc == DCP_E_BUSY              ? DCP_STAYS_READ
                      : rc && rc != DCP_E_NOT_FOUND ? DCP_STAYS_STUCK
                                                    : DCP_GOES;

@@ -15,7 +15,8 @@ int dcp_leftover_remove(const struct dcp_store *store, const char *name,
         store->ops->hold ? store->ops->hold(store->self, name, true, &held, NULL) : 0;
 
     if (rc == DCP_E_BUSY)
-        return dcp_error_set(err, rc, "another process holds '%s/%s'", store->root, name);
+        return dcp_error_set(err, rc, "'%s/%s' is locked by another process", store->root,
+                             name);
     if (rc == DCP_E_NOT_FOUND) /* others removed it, and may make it anew */
         return dcp_error_set(err, rc, "'%s/%s' is gone", store->root, name);
     rc = store->ops->remove(store->self, name, err);

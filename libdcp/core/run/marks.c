@@ -54,8 +54,7 @@ static int parse(const json_t *root, const char *name, struct dcp_marks *out,
     for (size_t i = 0; i < json_array_size(tags); i++) {
         const char *tag = json_string_value(json_array_get(tags, i));
         if (!tag || !dcp_tag_ok(tag))
-            return dcp_error_set(err, DCP_E_CORRUPT, "'%s' holds a tag that is none",
-                                 name);
+            return dcp_error_set(err, DCP_E_CORRUPT, "'%s' holds an invalid tag", name);
         snprintf(out->tags[out->n_tags++], sizeof out->tags[0], "%s", tag);
     }
     return DCP_OK;
@@ -92,7 +91,7 @@ int dcp_marks_hold(const struct dcp_store *store, const char *step,
     *out = NULL;
     while (dcp_is_in_use(store, step, out)) {
         if (dcp_clock_s() > until)
-            return dcp_error_set(err, DCP_E_BUSY, "another process holds '%s/%s'",
+            return dcp_error_set(err, DCP_E_BUSY, "'%s/%s' is locked by another process",
                                  store->root, step);
         dcp_clock_sleep_us(LOOK_US);
     }

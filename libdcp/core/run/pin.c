@@ -110,7 +110,7 @@ bool dcp_is_in_use(const struct dcp_store *store, const char *name,
            store->ops->hold(store->self, name, true, out, NULL) == DCP_E_BUSY;
 }
 
-void dcp_pin_forget(const struct dcp_store *store, const char *step)
+void dcp_pin_invalidate(const struct dcp_store *store, const char *step)
 {
     char name[96];
 

@@ -33,7 +33,7 @@ bool dcp_pin_yields(const struct dcp_store *store, const char *step, double time
  * not, *out keeps others away; given back with dcp_unpin. */
 bool dcp_is_in_use(const struct dcp_store *store, const char *name,
                    struct dcp_store_file **out);
-/* Forgets since when a step is due, for it is gone or stays. */
-void dcp_pin_forget(const struct dcp_store *store, const char *step);
+/* Invalidates since when a step is due, for it is gone or stays. */
+void dcp_pin_invalidate(const struct dcp_store *store, const char *step);
 
 #endif

@@ -87,20 +87,20 @@ static void judge_all(struct prune *prune, const struct dcp_step *steps, size_t 
                       int64_t newest)
 {
     const struct dcp_retention *retention = prune->retention;
-    int whole = 0, finite = 0;
+    int complete = 0, finite = 0;
     bool diverged = false; /* the newest one */
 
     for (size_t i = 0; i < n; i++) { /* newest first */
         const struct dcp_step *step = &steps[i];
         bool every = retention->keep_every > 0 && step->step % retention->keep_every == 0;
         bool above = newest >= 0 && step->step > newest;
-        bool counts = step->whole && !above, is_finite = counts && !step->diverged;
+        bool counts = step->complete && !above, is_finite = counts && !step->diverged;
         int why = step->why.code;
-        /* Only whole steps count, and only what lies behind enough of them goes: a
-         * damaged step is never a reason to lose a good one. What could not be read, or
-         * was written by a newer version, may be whole. */
+        /* Only complete steps count, and only what lies behind enough of them goes: a
+         * corrupt step is never a reason to lose a good one. What could not be read, or
+         * was written by a newer version, may be complete. */
         enum dcp_stay stay = DCP_GOES;
-        if (above || whole < retention->keep || !retention->keep)
+        if (above || complete < retention->keep || !retention->keep)
             stay = DCP_STAYS_NEW;
         else if (every)
             stay = DCP_STAYS_EVERY;
@@ -113,9 +113,9 @@ static void judge_all(struct prune *prune, const struct dcp_step *steps, size_t 
         else
             stay = retire(prune, step);
         if (stay != DCP_STAYS_READ && !retention->dry_run)
-            dcp_pin_forget(prune->store, step->name); /* it is not due any more */
-        diverged |= counts && !whole && step->diverged;
-        whole += counts;
+            dcp_pin_invalidate(prune->store, step->name); /* it is not due any more */
+        diverged |= counts && !complete && step->diverged;
+        complete += counts;
         finite += is_finite;
         if (retention->judged)
             retention->judged(retention->self, step, stay);

@@ -24,8 +24,8 @@ static int look(const struct dcp_store *store, const char *name, bool *out_taken
 }
 
 /* What was said of a step of that number is not said of a new one. It is there when the
- * step was removed by hand, or when setting it aside was cut short. */
-static void forget_old(const struct dcp_store *store, const char *step)
+ * step was removed by hand, or when superseding it was cut short. */
+static void invalidate_old(const struct dcp_store *store, const char *step)
 {
     char marks[96];
 
@@ -33,21 +33,21 @@ static void forget_old(const struct dcp_store *store, const char *step)
         return;
     dcp_marks_name(step, marks);
     store->ops->remove(store->self, marks, NULL);
-    dcp_pin_forget(store, step);
+    dcp_pin_invalidate(store, step);
 }
 
-int dcp_publish_begin(struct dcp_publish *publish, const struct dcp_store *store,
+int dcp_publish_begin(struct dcp_publication *publish, const struct dcp_store *store,
                       const char *name, bool replace, struct dcp_error *err)
 {
     bool taken;
 
-    *publish = (struct dcp_publish){ .store = store };
+    *publish = (struct dcp_publication){ .store = store };
     DCP_TRY(look(store, name, &taken, err));
     if (taken && !replace)
-        return dcp_error_set(err, DCP_E_EXISTS, "'%s' exists already in '%s'", name,
+        return dcp_error_set(err, DCP_E_EXISTS, "'%s' already exists in '%s'", name,
                              store->root);
     if (!taken)
-        forget_old(store, name);
+        invalidate_old(store, name);
     DCP_TRY(dcp_leftover_make(store, DCP_TMP_PREFIX, name, &publish->tmp, &publish->held,
                               err));
     publish->made = true;
@@ -61,7 +61,8 @@ int dcp_publish_begin(struct dcp_publish *publish, const struct dcp_store *store
 /* For stores that cannot exchange names: what has the final name is moved out of the way
  * first, and back when the new one does not come. A crash in between leaves the name
  * empty and both under other names. */
-static int displace(struct dcp_publish *publish, const char *from, struct dcp_error *err)
+static int displace(struct dcp_publication *publish, const char *from,
+                    struct dcp_error *err)
 {
     const struct dcp_store *store = publish->store;
     char *trash;
@@ -84,7 +85,8 @@ static int displace(struct dcp_publish *publish, const char *from, struct dcp_er
 }
 
 /* Afterwards what was replaced lies in the temporary folder, or is gone. */
-static int replace(struct dcp_publish *publish, const char *from, struct dcp_error *err)
+static int replace(struct dcp_publication *publish, const char *from,
+                   struct dcp_error *err)
 {
     const struct dcp_store *store = publish->store;
     struct dcp_error why = { 0 };
@@ -99,7 +101,7 @@ static int replace(struct dcp_publish *publish, const char *from, struct dcp_err
     return rc;
 }
 
-int dcp_publish_commit(struct dcp_publish *publish, const char *file, bool replaces,
+int dcp_publish_commit(struct dcp_publication *publish, const char *file, bool replaces,
                        struct dcp_error *err)
 {
     const struct dcp_store *store = publish->store;
@@ -131,7 +133,7 @@ static void clear(const struct dcp_store *store, const char *name, struct dcp_er
         *out = why;
 }
 
-int dcp_publish_clear(struct dcp_publish *publish, struct dcp_error *err)
+int dcp_publish_clear(struct dcp_publication *publish, struct dcp_error *err)
 {
     struct dcp_error stays = { 0 };
 
@@ -148,11 +150,11 @@ int dcp_publish_clear(struct dcp_publish *publish, struct dcp_error *err)
     return stays.code;
 }
 
-void dcp_publish_fini(struct dcp_publish *publish)
+void dcp_publish_fini(struct dcp_publication *publish)
 {
     dcp_publish_clear(publish, NULL);
     free(publish->name);
     free(publish->tmp);
     free(publish->prefix);
-    *publish = (struct dcp_publish){ 0 };
+    *publish = (struct dcp_publication){ 0 };
 }

@@ -6,7 +6,7 @@
 #include <dcp/store.h>
 
 /* A target being made: ".tmp-<name>/" beside the final name. */
-struct dcp_publish {
+struct dcp_publication {
     const struct dcp_store *store; /* of the folder both live in */
     char *name;                    /* final */
     char *tmp;                     /* ".tmp-<name>"; see dcp_leftover_make */
@@ -20,18 +20,18 @@ struct dcp_publish {
  * is not in the way, as does one of a living process. Of two that make one target the
  * first to commit has the name. Errors: EXISTS (the final name, unless replace), IO,
  * MEMORY. */
-int dcp_publish_begin(struct dcp_publish *publish, const struct dcp_store *store,
+int dcp_publish_begin(struct dcp_publication *publish, const struct dcp_store *store,
                       const char *name, bool replace, struct dcp_error *err);
 /* Every file is written, synced and closed: syncs the folder and gives it its name (file
  * NULL), or gives one file of it its name and removes the folder. What stood there is
  * replaced, in one step where the store can, when `replaces` is set. The step exists when
  * this returns 0. */
-int dcp_publish_commit(struct dcp_publish *publish, const char *file, bool replaces,
+int dcp_publish_commit(struct dcp_publication *publish, const char *file, bool replaces,
                        struct dcp_error *err);
 /* Removes what is left: of a target that was not committed, or of what was replaced.
  * Errors: IO, it stays. */
-int dcp_publish_clear(struct dcp_publish *publish, struct dcp_error *err);
+int dcp_publish_clear(struct dcp_publication *publish, struct dcp_error *err);
 /* The same, and frees. */
-void dcp_publish_fini(struct dcp_publish *publish);
+void dcp_publish_fini(struct dcp_publication *publish);
 
 #endif

@@ -2,7 +2,7 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "core/collective/await.h"
-#include "core/parity/mend.h"
+#include "core/parity/reconstruction.h"
 #include "pin.h"
 #include <inttypes.h>
 #include <stdio.h>
@@ -25,31 +25,31 @@ int64_t dcp_step_parse(const char *name)
                                : step; /* one spelling: no two folders for one step */
 }
 
-void dcp_aside_name(const char *step, int64_t i, char out[96])
+void dcp_superseded_name(const char *step, int64_t i, char out[96])
 {
     if (i == 1)
-        snprintf(out, 96, "%s" DCP_ASIDE_SUFFIX, step);
+        snprintf(out, 96, "%s" DCP_SUPERSEDED_SUFFIX, step);
     else
-        snprintf(out, 96, "%s" DCP_ASIDE_SUFFIX "-%" PRId64, step, i);
+        snprintf(out, 96, "%s" DCP_SUPERSEDED_SUFFIX "-%" PRId64, step, i);
 }
 
-bool dcp_is_aside(const char *name)
+bool dcp_is_superseded(const char *name)
 {
-    const char *suffix = strstr(name, DCP_ASIDE_SUFFIX);
+    const char *suffix = strstr(name, DCP_SUPERSEDED_SUFFIX);
     char step[64], again[96];
     int64_t i = 1;
 
     if (!suffix || (size_t)(suffix - name) >= sizeof step)
         return false;
     snprintf(step, sizeof step, "%.*s", (int)(suffix - name), name);
-    suffix += strlen(DCP_ASIDE_SUFFIX);
+    suffix += strlen(DCP_SUPERSEDED_SUFFIX);
     if (*suffix && !dcp_str_parse_i64(suffix + 1, &i))
         return false;
-    dcp_aside_name(step, i, again);
+    dcp_superseded_name(step, i, again);
     return dcp_step_parse(step) >= 0 && i >= 1 && !strcmp(again, name);
 }
 
-/* Fills what the manifest says, and whether the step is whole. */
+/* Fills what the manifest says, and whether the step is complete. */
 static int look_into(const struct dcp_store *store, const char *name,
                      struct dcp_step *out, struct dcp_error *err)
 {
@@ -63,10 +63,10 @@ static int look_into(const struct dcp_store *store, const char *name,
     if (!rc && dcp_step_parse(name) != catalog->step)
         rc = dcp_error_set(err, DCP_E_CORRUPT, "its manifest is that of step %" PRId64,
                            catalog->step);
-    out->whole = !rc;
+    out->complete = !rc;
     if (!rc) {
         out->diverged = catalog->diverged;
-        out->world = catalog->world;
+        out->world_size = catalog->world_size;
         for (size_t t = 0; t < catalog->n_tensors; t++)
             if (!catalog->tensors[t].tied_to)
                 out->size_bytes += dcp_tensor_bytes(&catalog->tensors[t]);
@@ -78,17 +78,18 @@ static int look_into(const struct dcp_store *store, const char *name,
 }
 
 /* Whether parity gives what is missing: nothing but manifests is read through it. */
-static int check_mended(const struct dcp_store *store, struct dcp_step *step,
-                        struct dcp_error *err)
+static int check_reconstructed(const struct dcp_store *store, struct dcp_step *step,
+                               struct dcp_error *err)
 {
-    struct dcp_step mended = { .whole = false };
-    struct dcp_mend *mend;
+    struct dcp_step reconstructed = { .complete = false };
+    struct dcp_reconstruction *rebuilt;
 
-    DCP_TRY(dcp_mend_open(store, step->name, &mend, err));
-    int rc = look_into(dcp_mend_store(mend), step->name, &mended, err);
-    dcp_mend_free(mend);
-    step->mendable = !rc;
-    step->diverged = !rc && mended.diverged;
+    DCP_TRY(dcp_reconstruction_open(store, step->name, &rebuilt, err));
+    int rc =
+        look_into(dcp_reconstruction_store(rebuilt), step->name, &reconstructed, err);
+    dcp_reconstruction_free(rebuilt);
+    step->recoverable = !rc;
+    step->diverged = !rc && reconstructed.diverged;
     return rc;
 }
 
@@ -126,8 +127,8 @@ int dcp_steps(const struct dcp_store *store, struct dcp_step **out, size_t *out_
             n_steps--;
             continue;
         }
-        if (!s->whole)
-            check_mended(store, s, NULL);
+        if (!s->complete)
+            check_reconstructed(store, s, NULL);
     }
     dcp_store_list_free(entries, n);
     if (!steps)
@@ -140,8 +141,9 @@ int dcp_steps(const struct dcp_store *store, struct dcp_step **out, size_t *out_
     return DCP_OK;
 }
 
-/* Looks at the folders from the newest on and stops at the first whole step: older ones
- * are not read. *out_gone: a step went while it was looked at, so there are newer ones.
+/* Looks at the folders from the newest on and stops at the first complete step: older
+ * ones are not read. *out_gone: a step went while it was looked at, so there are newer
+ * ones.
  */
 static int find_once(const struct dcp_context *ctx, int64_t wanted, int64_t below,
                      struct dcp_step *out, bool *out_gone, struct dcp_error *err)
@@ -176,10 +178,10 @@ static int find_once(const struct dcp_context *ctx, int64_t wanted, int64_t belo
         *out_gone = dcp_is_gone(store, out->name);
         if (*out_gone)
             break;
-        dcp_log_write(ctx->log, DCP_LOG_WARN, "%s is not whole: %s", out->name,
+        dcp_log_write(ctx->log, DCP_LOG_WARN, "%s is incomplete: %s", out->name,
                       refused.message);
         struct dcp_error beyond = { 0 };
-        rc = check_mended(store, out, &beyond);
+        rc = check_reconstructed(store, out, &beyond);
         out->why = refused;
         if (rc == DCP_E_MEMORY && err)
             *err = beyond;
@@ -189,7 +191,7 @@ static int find_once(const struct dcp_context *ctx, int64_t wanted, int64_t belo
             why = refused;
     }
     dcp_store_list_free(entries, n);
-    if (out->whole || out->mendable || rc == DCP_E_MEMORY)
+    if (out->complete || out->recoverable || rc == DCP_E_MEMORY)
         return rc;
 
     if (!seen && wanted < 0)
@@ -202,7 +204,7 @@ static int find_once(const struct dcp_context *ctx, int64_t wanted, int64_t belo
         return DCP_E_NOT_FOUND;
     }
     rc = why.code == DCP_E_UNSUPPORTED ? DCP_E_UNSUPPORTED : DCP_E_CORRUPT;
-    return dcp_error_set(err, rc, "no step in '%s' is whole: %s", store->root,
+    return dcp_error_set(err, rc, "no step in '%s' is complete: %s", store->root,
                          why.message);
 }
 

@@ -1,5 +1,5 @@
 /* steps: the folders of a run: what is a step, what is unfinished, and which steps are
- * whole. */
+ * complete. */
 #ifndef DCP_CORE_RUN_STEPS_H
 #define DCP_CORE_RUN_STEPS_H
 
@@ -8,7 +8,9 @@
 #define DCP_TMP_PREFIX \
     ".tmp-" /* being written; dead when nobody holds the root's lease */
 #define DCP_TRASH_PREFIX ".trash-" /* being removed */
-#define DCP_ASIDE_SUFFIX ".aside"  /* no longer part of the run: see dcp_set_aside */
+#define DCP_SUPERSEDED_SUFFIX                                                      \
+    ".aside"                       /* no longer part of the run: see dcp_supersede \
+                                    */
 #define DCP_MARKS_PREFIX ".marks-" /* what people say of a step: see dcp_marks */
 #define DCP_LATEST "latest"        /* a hint for people: the name of the newest step */
 #define DCP_MOST_LOOKS 100         /* at a run whose steps go while they are looked at */
@@ -17,10 +19,10 @@
 void dcp_step_name(char out[64], int64_t step);
 /* The number of a step's folder name, or -1. */
 int64_t dcp_step_parse(const char *name);
-/* What a step is called that was set aside, i from 1: "step-00000060.aside", then
+/* What a step is called that was superseded, i from 1: "step-00000060.aside", then
  * ".aside-2", and so on; and whether a name is such a one. */
-void dcp_aside_name(const char *step, int64_t i, char out[96]);
-bool dcp_is_aside(const char *name);
+void dcp_superseded_name(const char *step, int64_t i, char out[96]);
+bool dcp_is_superseded(const char *name);
 /* The file that has the marks of a step. */
 void dcp_marks_name(const char *step, char out[96]);
 /* Keeps the marks of a step as they are until *out is given back with dcp_unpin: waits

@@ -209,7 +209,7 @@ static int hash_file(struct list *list, const struct found *found,
     if (!dcp_sha256_end(list->sha256, digest) && !rc)
         rc = dcp_error_memory(err, "a signature");
     if (!rc && named && named->has_crc && crc != named->crc)
-        rc = dcp_error_set(err, DCP_E_CORRUPT, "'%s' is damaged: its digest differs",
+        rc = dcp_error_set(err, DCP_E_CORRUPT, "'%s' is corrupt: its digest differs",
                            DCP_SHOWN(found->path));
     dcp_sha256_text(digest, text);
     dcp_buf_add_fmt(list->out, "%s  %s\n", text, found->path);

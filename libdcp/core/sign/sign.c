@@ -42,7 +42,7 @@ static int write_new(const char *path, const struct dcp_buf *text, mode_t mode,
 {
     int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode);
     if (fd < 0 && errno == EEXIST)
-        return dcp_error_set(err, DCP_E_EXISTS, "'%s' exists already", path);
+        return dcp_error_set(err, DCP_E_EXISTS, "'%s' already exists", path);
     if (fd < 0)
         return dcp_error_sys(err, DCP_E_IO, errno, "cannot write '%s'", path);
     int failed = dcp_fs_write_at(fd, text->data, text->size_bytes, 0) || fsync(fd);
@@ -104,17 +104,17 @@ static int keep_others(const struct dcp_source *source, const struct dcp_buf *li
         return DCP_OK;
     dcp_error_set(err, DCP_E_UNSUPPORTED, "the step has %d signatures already",
                   SIGNATURE_MAX);
-    dcp_error_hint(err, "take a line out of " SIGNATURE_FILE);
+    dcp_error_hint(err, "remove a line from " SIGNATURE_FILE);
     return DCP_E_UNSUPPORTED;
 }
 
-static int refuse_parity(void *self, const struct dcp_damage *damage,
+static int refuse_parity(void *self, const struct dcp_finding *finding,
                          struct dcp_error *err)
 {
     (void)self;
     return dcp_error_set(
-        err, damage->code == DCP_E_IO ? DCP_E_IO : DCP_E_CORRUPT, "'%s' is damaged: %s",
-        damage->file ? damage->file : "the parity of the step", damage->what);
+        err, finding->code == DCP_E_IO ? DCP_E_IO : DCP_E_CORRUPT, "'%s' is corrupt: %s",
+        finding->file ? finding->file : "the parity of the step", finding->what);
 }
 
 /* What a repair would change is not signed: every file is what the manifest says. */
@@ -133,9 +133,11 @@ static int list_step(const struct dcp_source *source, const struct dcp_progress 
     if (!rc)
         rc = dcp_signature_list(source, catalog, progress, list, out, err);
     if (rc == DCP_E_CORRUPT)
-        dcp_error_hint(err, catalog->parity ? "'dcp-reshard repair' rebuilds it from its "
-                                              "parity: sign it then"
-                                            : "'dcp-inspect verify' lists all damage");
+        dcp_error_hint(err,
+                       catalog->parity
+                           ? "'dcp-reshard repair' rebuilds it from its "
+                             "parity: sign it then"
+                           : "'dcp-inspect verify' lists everything that is corrupt");
     dcp_catalog_free(catalog);
     return rc;
 }
@@ -215,7 +217,8 @@ static int find_signature(const struct dcp_keys *keys,
             }
         }
     }
-    dcp_error_set(err, DCP_E_MISMATCH, "the step is signed by none of the trusted keys");
+    dcp_error_set(err, DCP_E_MISMATCH,
+                  "the step is not signed by any of the trusted keys");
     dcp_error_hint(err, SIGNATURE_FILE " names the keys that signed it");
     return DCP_E_MISMATCH;
 }

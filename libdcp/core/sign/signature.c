@@ -38,7 +38,7 @@ static const char *skip_signature(const char *at)
     return at + LINE_BYTES;
 }
 
-/* False: it is not of this version, or not whole. */
+/* False: it is not of this version, or incomplete. */
 static bool parse(const char *text, struct dcp_signature_lines *out)
 {
     const char *at = text, *next;
@@ -69,7 +69,7 @@ int dcp_signature_read(const struct dcp_source *source, struct dcp_signature_lin
         return DCP_OK;
     dcp_signature_fini(out);
     return dcp_error_set(err, DCP_E_CORRUPT,
-                         SIGNATURE_FILE " is damaged, or of another version");
+                         SIGNATURE_FILE " is corrupt, or of another version");
 }
 
 void dcp_signature_fini(struct dcp_signature_lines *lines)

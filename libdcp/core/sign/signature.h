@@ -1,4 +1,5 @@
-/* signature: what dcp_sign and dcp_check_signature share. docs/FORMAT.md §12 is the law.
+/* signature: what dcp_sign and dcp_check_signature share. docs/FORMAT.md §12 is the
+ * specification.
  */
 #ifndef DCP_CORE_SIGN_SIGNATURE_H
 #define DCP_CORE_SIGN_SIGNATURE_H

@@ -49,25 +49,25 @@ static int mark(const struct dcp_source *source, struct dcp_catalog *catalog,
 }
 
 int dcp_verify_index(const struct dcp_source *source, struct dcp_catalog **out,
-                     struct dcp_mend **out_mend, struct dcp_error *err)
+                     struct dcp_reconstruction **out_rebuilt, struct dcp_error *err)
 {
     const struct dcp_format *format = NULL;
     struct dcp_error why = { 0 }, first;
 
     DCP_TRY(dcp_format_probe(source, &format, err));
-    int rc = dcp_mend_index(source, format, out, out_mend, &first, &why);
+    int rc = dcp_reconstruction_index(source, format, out, out_rebuilt, &first, &why);
     bool step = format->flags & DCP_FORMAT_STEPS;
     if (step && (dcp_is_broken(rc) || rc == DCP_E_UNSUPPORTED) &&
         !dcp_index(source, format, true, out, NULL))
         rc = DCP_OK;
-    bool lost = !rc && (*out_mend || (*out)->partial);
+    bool lost = !rc && (*out_rebuilt || (*out)->partial);
     for (size_t f = 0; lost && !rc && f < (*out)->n_files; f++)
         rc = mark(source, *out, &(*out)->files[f], &why);
     if (rc) {
         dcp_catalog_free(*out);
-        dcp_mend_free(*out_mend);
+        dcp_reconstruction_free(*out_rebuilt);
         *out = NULL;
-        *out_mend = NULL;
+        *out_rebuilt = NULL;
         if (err)
             *err = why;
     }
@@ -127,7 +127,7 @@ static struct interval gap(const struct interval *intervals, size_t n, int64_t n
 }
 
 int dcp_verify_lost(const struct dcp_catalog *catalog, _Atomic bool *broken,
-                    int (*add)(void *self, const struct dcp_damage *damage,
+                    int (*add)(void *self, const struct dcp_finding *finding,
                                struct dcp_error *err),
                     void *self, struct dcp_error *err)
 {
@@ -136,19 +136,19 @@ int dcp_verify_lost(const struct dcp_catalog *catalog, _Atomic bool *broken,
     for (size_t t = 0; t < catalog->n_tensors && !rc; t++) {
         const struct dcp_tensor *tensor = &catalog->tensors[t];
         DCP_CLEANUP_FREE struct interval *intervals = NULL;
-        struct dcp_damage damage = { .code = DCP_E_CORRUPT,
-                                     .tensor = tensor->name,
-                                     .what = "nothing says where it lies",
-                                     .with_file = true };
+        struct dcp_finding finding = { .code = DCP_E_CORRUPT,
+                                       .tensor = tensor->name,
+                                       .what = "nothing says where it lies",
+                                       .with_file = true };
         size_t n = 0;
         rc = collect(catalog, tensor, &intervals, &n, err);
         struct interval lost = gap(intervals, n, tensor->n_elems);
         if (rc || lost.begin >= lost.end)
             continue;
-        damage.begin = lost.begin;
-        damage.end = lost.end;
+        finding.begin = lost.begin;
+        finding.end = lost.end;
         broken[t] = true;
-        rc = add(self, &damage, err);
+        rc = add(self, &finding, err);
     }
     return rc;
 }

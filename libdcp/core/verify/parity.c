@@ -10,8 +10,8 @@ struct check {
     const struct dcp_store *store;
     const char *prefix;
     const struct dcp_verify_options *options;
-    struct dcp_catalog *catalog; /* keeps the names of damages */
-    int (*add)(void *self, const struct dcp_damage *damage, struct dcp_error *err);
+    struct dcp_catalog *catalog; /* keeps the names of findings */
+    int (*add)(void *self, const struct dcp_finding *finding, struct dcp_error *err);
     void *self;
     uint64_t read_bytes;
 };
@@ -52,15 +52,16 @@ static int check_head(const struct dcp_parity *parity, const struct dcp_store *s
     return rc || memcmp(there, head.data, head.size_bytes) ? DCP_E_CORRUPT : DCP_OK;
 }
 
-static int check_tail(const struct dcp_mend *mend, const struct dcp_store *store,
-                      const char *prefix, int group, int row)
+static int check_tail(const struct dcp_reconstruction *rebuilt,
+                      const struct dcp_store *store, const char *prefix, int group,
+                      int row)
 {
-    const struct dcp_parity *parity = dcp_mend_parity(mend);
+    const struct dcp_parity *parity = dcp_reconstruction_parity(rebuilt);
     DCP_CLEANUP_FREE void *tail = NULL;
     size_t n = 0, manifest_n;
     uint64_t at = 0;
     bool intact;
-    const void *manifest = dcp_mend_manifest(mend, &manifest_n, &intact);
+    const void *manifest = dcp_reconstruction_manifest(rebuilt, &manifest_n, &intact);
     DCP_CLEANUP_FREE char *path = row_path(parity, prefix, group, row);
     int rc =
         path ? dcp_parity_read_tail(store, path, &tail, &n, &at, NULL) : DCP_E_MEMORY;
@@ -72,17 +73,19 @@ static int check_tail(const struct dcp_mend *mend, const struct dcp_store *store
     return good ? DCP_OK : DCP_E_CORRUPT;
 }
 
-int dcp_parity_check_ends(const struct dcp_mend *mend, const struct dcp_store *store,
-                          const char *prefix, int group, int row)
+int dcp_parity_check_ends(const struct dcp_reconstruction *rebuilt,
+                          const struct dcp_store *store, const char *prefix, int group,
+                          int row)
 {
     struct dcp_store_file *file;
-    int rc = open_row(dcp_mend_parity(mend), store, prefix, group, row, &file, NULL);
+    int rc = open_row(dcp_reconstruction_parity(rebuilt), store, prefix, group, row,
+                      &file, NULL);
 
     if (rc)
         return rc == DCP_E_MEMORY ? rc : DCP_E_CORRUPT;
-    rc = check_head(dcp_mend_parity(mend), store, file);
+    rc = check_head(dcp_reconstruction_parity(rebuilt), store, file);
     store->ops->close(store->self, file, NULL);
-    return rc ? rc : check_tail(mend, store, prefix, group, row);
+    return rc ? rc : check_tail(rebuilt, store, prefix, group, row);
 }
 
 static int add(const struct check *c, int group, int row, int code, uint64_t offset,
@@ -93,16 +96,16 @@ static int add(const struct check *c, int group, int row, int code, uint64_t off
     dcp_parity_name(c->parity, group, row, name);
     const char *kept = dcp_catalog_text(c->catalog, name);
     return kept ? c->add(c->self,
-                         &(struct dcp_damage){ .code = code,
-                                               .file = kept,
-                                               .offset = offset,
-                                               .size_bytes = size_bytes,
-                                               .what = what },
+                         &(struct dcp_finding){ .code = code,
+                                                .file = kept,
+                                                .offset = offset,
+                                                .size_bytes = size_bytes,
+                                                .what = what },
                          err)
                 : dcp_error_memory(err, "a verification");
 }
 
-/* The records of an open parity file; damaged ones that follow each other are one place.
+/* The records of an open parity file; corrupt ones that follow each other are one place.
  */
 static int check_records(struct check *c, struct dcp_store_file *file, int group, int row,
                          unsigned char *record, struct dcp_error *err)
@@ -132,8 +135,8 @@ static int check_records(struct check *c, struct dcp_store_file *file, int group
     return DCP_OK;
 }
 
-static int check_row(struct check *c, const struct dcp_mend *mend, int group, int row,
-                     unsigned char *record, struct dcp_error *err)
+static int check_row(struct check *c, const struct dcp_reconstruction *rebuilt, int group,
+                     int row, unsigned char *record, struct dcp_error *err)
 {
     struct dcp_store_file *file;
     struct dcp_error why = { 0 };
@@ -152,7 +155,7 @@ static int check_row(struct check *c, const struct dcp_mend *mend, int group, in
                  "the head of the parity differs", err);
     if (!rc)
         rc = check_records(c, file, group, row, record, err);
-    tail = check_tail(mend, c->store, c->prefix, group, row);
+    tail = check_tail(rebuilt, c->store, c->prefix, group, row);
     if (!rc && tail == DCP_E_CORRUPT)
         rc = add(c, group, row, DCP_E_CORRUPT, end, 0, "its copy of the manifest differs",
                  err);
@@ -164,11 +167,11 @@ static int check_row(struct check *c, const struct dcp_mend *mend, int group, in
 
 int dcp_verify_parity(const struct dcp_source *source, const struct dcp_catalog *catalog,
                       const struct dcp_verify_options *options,
-                      int (*add_damage)(void *self, const struct dcp_damage *damage,
-                                        struct dcp_error *err),
+                      int (*add_finding)(void *self, const struct dcp_finding *finding,
+                                         struct dcp_error *err),
                       void *self, uint64_t *out_bytes, struct dcp_error *err)
 {
-    struct dcp_mend *mend;
+    struct dcp_reconstruction *rebuilt;
     size_t most = 0;
     DCP_CLEANUP_FREE char *prefix =
         dcp_str_join(source->name, source->name[0] ? "/" : "", "");
@@ -176,7 +179,7 @@ int dcp_verify_parity(const struct dcp_source *source, const struct dcp_catalog 
                        .options = options,
                        .prefix = prefix,
                        .catalog = (struct dcp_catalog *)catalog,
-                       .add = add_damage,
+                       .add = add_finding,
                        .self = self };
     *out_bytes = 0;
     if (!catalog->parity)
@@ -184,15 +187,15 @@ int dcp_verify_parity(const struct dcp_source *source, const struct dcp_catalog 
     if (!prefix)
         return dcp_error_memory(err, "a verification");
     struct dcp_error why = { 0 };
-    int rc = dcp_mend_open(source->store, source->name, &mend, &why);
+    int rc = dcp_reconstruction_open(source->store, source->name, &rebuilt, &why);
     if (rc == DCP_E_MEMORY)
         return dcp_error_memory(err, "a verification");
     if (rc)
-        return add_damage(self,
-                          &(struct dcp_damage){ .code = DCP_E_CORRUPT,
-                                                .what = "the parity cannot be read" },
-                          err);
-    c.parity = dcp_mend_parity(mend);
+        return add_finding(self,
+                           &(struct dcp_finding){ .code = DCP_E_CORRUPT,
+                                                  .what = "the parity cannot be read" },
+                           err);
+    c.parity = dcp_reconstruction_parity(rebuilt);
     for (int g = 0; g < c.parity->n_groups; g++)
         if (c.parity->groups[g].record_bytes > most)
             most = c.parity->groups[g].record_bytes;
@@ -200,9 +203,9 @@ int dcp_verify_parity(const struct dcp_source *source, const struct dcp_catalog 
     if (!record)
         rc = dcp_error_memory(err, "a verification");
     for (size_t i = 0; i < dcp_parity_n_rows(c.parity) && !rc; i++)
-        rc = check_row(&c, mend, (int)i / c.parity->rows, (int)i % c.parity->rows, record,
-                       err);
+        rc = check_row(&c, rebuilt, (int)i / c.parity->rows, (int)i % c.parity->rows,
+                       record, err);
     *out_bytes = c.read_bytes;
-    dcp_mend_free(mend);
+    dcp_reconstruction_free(rebuilt);
     return rc;
 }

@@ -1,5 +1,5 @@
-/* verify: reads everything and believes nothing. Goes on after damage, and names all of
- * it. */
+/* verify: reads everything and believes nothing. Continues after an error, and names all
+ * of it. */
 #include "base/hash.h"
 #include "base/mem.h"
 #include "base/pool.h"
@@ -28,8 +28,8 @@ struct verify {
     const struct dcp_source *source;
     struct dcp_catalog *catalog; /* texts of findings are kept in it, under the lock */
     const struct dcp_verify_options *options;
-    struct dcp_damage *damages;
-    size_t n_damages, cap;
+    struct dcp_finding *findings;
+    size_t n_findings, cap;
     struct worker *workers;
     int n_workers;
     struct dcp_proof *proof; /* of records, */
@@ -37,30 +37,31 @@ struct verify {
     size_t *order;           /* pieces as they lie in files, which are read in turn */
     uint64_t *before;        /* by piece: bytes of those before it in that order */
     uint64_t begin, end;     /* of the bytes in that order: what is read */
-    pthread_mutex_t lock;    /* of damages and progress */
+    pthread_mutex_t lock;    /* of findings and progress */
     _Atomic uint64_t *parts; /* fingerprint parts, by tensor */
-    _Atomic bool *broken;    /* by tensor: damage is reported already */
+    _Atomic bool *broken;    /* by tensor: corruption is reported already */
     bool *unread;            /* by file: reported as a whole, under the lock */
     uint64_t done_bytes, total_bytes, n_blocks;
 };
 
 /* Under the lock. */
-static int append_damage(struct verify *v, struct dcp_damage damage,
-                         struct dcp_error *err)
+static int append_finding(struct verify *v, struct dcp_finding finding,
+                          struct dcp_error *err)
 {
-    struct dcp_damage *grown =
-        dcp_mem_grow(v->damages, &v->cap, v->n_damages + 1, sizeof damage);
+    struct dcp_finding *grown =
+        dcp_mem_grow(v->findings, &v->cap, v->n_findings + 1, sizeof finding);
     if (!grown)
-        return dcp_error_memory(err, "the list of damages");
-    v->damages = grown;
-    grown[v->n_damages++] = damage;
+        return dcp_error_memory(err, "the list of findings");
+    v->findings = grown;
+    grown[v->n_findings++] = finding;
     return DCP_OK;
 }
 
-static int add_damage(struct verify *v, struct dcp_damage damage, struct dcp_error *err)
+static int add_finding(struct verify *v, struct dcp_finding finding,
+                       struct dcp_error *err)
 {
     pthread_mutex_lock(&v->lock);
-    int rc = append_damage(v, damage, err);
+    int rc = append_finding(v, finding, err);
     pthread_mutex_unlock(&v->lock);
     return rc;
 }
@@ -69,41 +70,40 @@ static int add_damage(struct verify *v, struct dcp_damage damage, struct dcp_err
 static int add_unread(struct verify *v, int file, const struct dcp_error *why,
                       struct dcp_error *err)
 {
-    struct dcp_damage damage = { .code = why->code,
-                                 .file = v->catalog->files[file].name };
+    struct dcp_finding finding = { .code = why->code,
+                                   .file = v->catalog->files[file].name };
     char text[DCP_VERIFY_WHY_CAP];
     int rc = DCP_OK;
 
     dcp_verify_why(why, text);
     pthread_mutex_lock(&v->lock);
     if (!v->unread[file]) {
-        damage.what = dcp_catalog_text(v->catalog, text);
-        rc = damage.what ? append_damage(v, damage, err)
-                         : dcp_error_memory(err, "the list of damages");
+        finding.what = dcp_catalog_text(v->catalog, text);
+        rc = finding.what ? append_finding(v, finding, err)
+                          : dcp_error_memory(err, "the list of findings");
         v->unread[file] = true;
     }
     pthread_mutex_unlock(&v->lock);
     return rc;
 }
 
-static int add_piece_damage(struct verify *v, const struct dcp_piece *piece,
-                            uint64_t begin, uint64_t n, const char *what,
-                            struct dcp_error *err)
+static int add_in_piece(struct verify *v, const struct dcp_piece *piece, uint64_t begin,
+                        uint64_t n, const char *what, struct dcp_error *err)
 {
-    struct dcp_damage damage = { .code = DCP_E_CORRUPT, .what = what };
+    struct dcp_finding finding = { .code = DCP_E_CORRUPT, .what = what };
 
-    damage.file = piece->file >= 0 ? v->catalog->files[piece->file].name : NULL;
-    damage.tensor = v->catalog->tensors[piece->tensor].name;
-    damage.offset = piece->offset;
-    damage.size_bytes = piece->stored_size;
+    finding.file = piece->file >= 0 ? v->catalog->files[piece->file].name : NULL;
+    finding.tensor = v->catalog->tensors[piece->tensor].name;
+    finding.offset = piece->offset;
+    finding.size_bytes = piece->stored_size;
     if (n <= DCP_BLOCK_BYTES) /* not all of a larger piece, but one block */
-        dcp_blocks_extent(piece, begin / DCP_BLOCK_BYTES, n, &damage.offset,
-                          &damage.size_bytes);
+        dcp_blocks_extent(piece, begin / DCP_BLOCK_BYTES, n, &finding.offset,
+                          &finding.size_bytes);
     if (n) /* else it has no elements: begin == end */
-        dcp_blocks_locate(v->catalog, piece, begin, n, &damage.begin, &damage.end);
-    damage.end += n > 0;
+        dcp_blocks_locate(v->catalog, piece, begin, n, &finding.begin, &finding.end);
+    finding.end += n > 0;
     v->broken[piece->tensor] = true;
-    return add_damage(v, damage, err);
+    return add_finding(v, finding, err);
 }
 
 static int progress(struct verify *v, uint64_t n, uint64_t blocks, struct dcp_error *err)
@@ -131,20 +131,20 @@ static int lose_piece(struct verify *v, size_t p, struct dcp_error *err)
     const struct dcp_piece *piece = &v->catalog->pieces[p];
     const struct dcp_file *file = &v->catalog->files[piece->file];
     uint64_t bytes = dcp_piece_span(v->catalog, piece);
-    struct dcp_damage damage = { .code = file->lost,
-                                 .file = file->name,
-                                 .tensor = v->catalog->tensors[piece->tensor].name,
-                                 .offset = piece->offset,
-                                 .size_bytes = piece->stored_size,
-                                 .what = "it is lost with its file",
-                                 .with_file = true };
+    struct dcp_finding finding = { .code = file->lost,
+                                   .file = file->name,
+                                   .tensor = v->catalog->tensors[piece->tensor].name,
+                                   .offset = piece->offset,
+                                   .size_bytes = piece->stored_size,
+                                   .what = "it is lost with its file",
+                                   .with_file = true };
 
     v->broken[piece->tensor] = true;
     if (!bytes)
         return DCP_OK;
-    dcp_blocks_locate(v->catalog, piece, 0, bytes, &damage.begin, &damage.end);
-    damage.end++;
-    return add_damage(v, damage, err);
+    dcp_blocks_locate(v->catalog, piece, 0, bytes, &finding.begin, &finding.end);
+    finding.end++;
+    return add_finding(v, finding, err);
 }
 
 static int verify_piece(struct verify *v, struct worker *worker, size_t p,
@@ -155,7 +155,7 @@ static int verify_piece(struct verify *v, struct worker *worker, size_t p,
     uint64_t bytes = dcp_piece_span(v->catalog, piece), crc = 0, part = 0, in_record;
     bool recorded = dcp_proof_record(v->proof, p, &in_record) != DCP_NO_RECORD;
     size_t elem = dcp_dtype_size(tensor->dtype);
-    bool damaged = false;
+    bool corrupt = false;
     int rc = DCP_OK;
 
     for (uint64_t at = 0; at < bytes && !rc; at += DCP_BLOCK_BYTES) {
@@ -171,10 +171,10 @@ static int verify_piece(struct verify *v, struct worker *worker, size_t p,
             v->broken[piece->tensor] = true;
             rc = bad == DCP_E_CORRUPT && recorded ? DCP_OK /* told with its record */
                  : bad == DCP_E_CORRUPT
-                     ? add_piece_damage(v, piece, at, n, "the block digest differs", err)
+                     ? add_in_piece(v, piece, at, n, "the block digest differs", err)
                      : add_unread(v, piece->file, &why, err);
-            damaged = true;
-        } else if (!damaged && !piece->stride) {
+            corrupt = true;
+        } else if (!corrupt && !piece->stride) {
             uint64_t block_crc = dcp_hash_crc64(0, worker->buffer, n);
             crc = dcp_hash_crc64_combine(crc, block_crc, n);
             part ^= dcp_fingerprint_part(tensor, &piece->region, (int64_t)(at / elem),
@@ -184,8 +184,8 @@ static int verify_piece(struct verify *v, struct worker *worker, size_t p,
             rc = progress(v, n, 1, err);
     }
     bool differs = piece->has_crc && !piece->stride && crc != piece->crc;
-    if (!rc && !damaged && differs && !is_part(v))
-        rc = add_piece_damage(v, piece, 0, bytes, "the digest of the piece differs", err);
+    if (!rc && !corrupt && differs && !is_part(v))
+        rc = add_in_piece(v, piece, 0, bytes, "the digest of the piece differs", err);
     /* Pieces are sorted: of replicas the first counts. */
     bool replica =
         p > tensor->first_piece &&
@@ -220,7 +220,7 @@ static int record_job(void *arg, int worker, size_t i, struct dcp_error *err)
     return progress(v, 0, 0, err);
 }
 
-/* A damaged record is told of once for each piece in it, or for itself. */
+/* A corrupt record is told of once for each piece in it, or for itself. */
 static int check_records(struct verify *v, struct dcp_pool *pool, struct dcp_error *err)
 {
     const struct dcp_catalog *catalog = v->catalog;
@@ -232,25 +232,25 @@ static int check_records(struct verify *v, struct dcp_pool *pool, struct dcp_err
         uint64_t at;
         int64_t r = dcp_proof_record(v->proof, p, &at);
         if (r != DCP_NO_RECORD && dcp_proof_is_broken(v->proof, (size_t)r))
-            DCP_TRY(add_piece_damage(v, &catalog->pieces[p], 0,
-                                     dcp_piece_span(catalog, &catalog->pieces[p]),
-                                     "the CRC-32 of its record differs", err));
+            DCP_TRY(add_in_piece(v, &catalog->pieces[p], 0,
+                                 dcp_piece_span(catalog, &catalog->pieces[p]),
+                                 "the CRC-32 of its record differs", err));
     }
     for (size_t r = 0; r < catalog->n_records; r++) {
         const struct dcp_record *record = &catalog->records[r];
-        const struct dcp_damage damage = { .code = DCP_E_CORRUPT,
-                                           .file = catalog->files[record->file].name,
-                                           .offset = record->offset,
-                                           .size_bytes = record->stored_size,
-                                           .what = "the CRC-32 of a record differs" };
+        const struct dcp_finding finding = { .code = DCP_E_CORRUPT,
+                                             .file = catalog->files[record->file].name,
+                                             .offset = record->offset,
+                                             .size_bytes = record->stored_size,
+                                             .what = "the CRC-32 of a record differs" };
         if (dcp_proof_is_broken(v->proof, r) &&
             dcp_proof_first_piece(v->proof, r) == catalog->n_pieces)
-            DCP_TRY(add_damage(v, damage, err));
+            DCP_TRY(add_finding(v, finding, err));
     }
     return DCP_OK;
 }
 
-/* Replicas of a region count once in a fingerprint; damaged tensors and strided pieces
+/* Replicas of a region count once in a fingerprint; corrupt tensors and strided pieces
  * are not summed. */
 static int check_fingerprints(struct verify *v, struct dcp_verify_result *result,
                               struct dcp_error *err)
@@ -263,13 +263,13 @@ static int check_fingerprints(struct verify *v, struct dcp_verify_result *result
         if (v->broken[t] ||
             dcp_fingerprint_whole(tensor, v->parts[t]) == tensor->fingerprint)
             continue;
-        DCP_TRY(add_damage(v,
-                           (struct dcp_damage){ .code = DCP_E_CORRUPT,
-                                                .tensor = tensor->name,
-                                                .begin = 0,
-                                                .end = tensor->n_elems,
-                                                .what = "the fingerprint differs" },
-                           err));
+        DCP_TRY(add_finding(v,
+                            (struct dcp_finding){ .code = DCP_E_CORRUPT,
+                                                  .tensor = tensor->name,
+                                                  .begin = 0,
+                                                  .end = tensor->n_elems,
+                                                  .what = "the fingerprint differs" },
+                            err));
     }
     return DCP_OK;
 }
@@ -280,8 +280,8 @@ static int check_replicas(struct verify *v, struct dcp_error *err)
     for (size_t p = 1; p < v->catalog->n_pieces; p++) {
         const struct dcp_piece *piece = &v->catalog->pieces[p];
         if (dcp_replica_differs(v->catalog, p))
-            DCP_TRY(add_piece_damage(v, piece, 0, dcp_piece_span(v->catalog, piece),
-                                     "it differs from its replica", err));
+            DCP_TRY(add_in_piece(v, piece, 0, dcp_piece_span(v->catalog, piece),
+                                 "it differs from its replica", err));
     }
     return DCP_OK;
 }
@@ -316,11 +316,11 @@ static int check_file(struct verify *v, size_t f, unsigned char *buffer,
         return dcp_error_memory(err, "a verification");
     if (rc && rc != DCP_E_CORRUPT)
         return add_unread(v, (int)f, &why, err);
-    const struct dcp_damage damage = { .code = rc,
-                                       .file = entry->name,
-                                       .size_bytes = entry->size_bytes,
-                                       .what = "the digest of the file differs" };
-    return rc ? add_damage(v, damage, err) : DCP_OK;
+    const struct dcp_finding finding = { .code = rc,
+                                         .file = entry->name,
+                                         .size_bytes = entry->size_bytes,
+                                         .what = "the digest of the file differs" };
+    return rc ? add_finding(v, finding, err) : DCP_OK;
 }
 
 static int add_lost(struct verify *v, struct dcp_error *err)
@@ -328,11 +328,11 @@ static int add_lost(struct verify *v, struct dcp_error *err)
     for (size_t f = 0; f < v->catalog->n_files; f++) {
         const struct dcp_file *file = &v->catalog->files[f];
         if (file->lost)
-            DCP_TRY(add_damage(v,
-                               (struct dcp_damage){ .code = file->lost,
-                                                    .file = file->name,
-                                                    .what = file->lost_why },
-                               err));
+            DCP_TRY(add_finding(v,
+                                (struct dcp_finding){ .code = file->lost,
+                                                      .file = file->name,
+                                                      .what = file->lost_why },
+                                err));
     }
     return DCP_OK;
 }
@@ -347,21 +347,21 @@ static int on_differs(void *self, const struct dcp_piece *piece, const char *wha
                       struct dcp_error *err)
 {
     const struct own_words *own = self;
-    struct dcp_damage damage = { .code = DCP_E_CORRUPT,
-                                 .file = own->file->name,
-                                 .what = what };
+    struct dcp_finding finding = { .code = DCP_E_CORRUPT,
+                                   .file = own->file->name,
+                                   .what = what };
 
     if (piece)
-        return add_piece_damage(own->v, piece, 0, dcp_piece_span(own->v->catalog, piece),
-                                what, err);
-    return add_damage(own->v, damage, err);
+        return add_in_piece(own->v, piece, 0, dcp_piece_span(own->v->catalog, piece),
+                            what, err);
+    return add_finding(own->v, finding, err);
 }
 
 static int check_own_words(struct verify *v, size_t f, struct dcp_error *err)
 {
     const struct dcp_format *format = dcp_format_find(v->catalog->format);
     struct own_words own = { v, &v->catalog->files[f] };
-    const struct dcp_differs differs = { on_differs, &own };
+    const struct dcp_difference_listener differs = { on_differs, &own };
     struct dcp_error why = { 0 };
 
     if (!format || !format->check || own.file->lost || v->unread[f])
@@ -380,8 +380,8 @@ static int check_files(struct verify *v, struct dcp_error *err)
         const struct dcp_file *file = &v->catalog->files[f];
         bool known = !file->has_crc || file->lost || is_part(v);
         DCP_TRY(check_own_words(v, f, err));
-        for (size_t d = 0; d < v->n_damages && !known; d++)
-            known = v->damages[d].file == v->catalog->files[f].name;
+        for (size_t d = 0; d < v->n_findings && !known; d++)
+            known = v->findings[d].file == v->catalog->files[f].name;
         if (!known)
             DCP_TRY(check_file(v, f, v->workers[0].buffer, err));
     }
@@ -390,7 +390,7 @@ static int check_files(struct verify *v, struct dcp_error *err)
 
 static int by_place(const void *a, const void *b)
 {
-    const struct dcp_damage *x = a, *y = b;
+    const struct dcp_finding *x = a, *y = b;
     int order = !x->file - !y->file;
 
     if (!order && x->file)
@@ -408,27 +408,27 @@ static int by_place(const void *a, const void *b)
 static int check_holes(struct verify *v, struct dcp_error *err)
 {
     struct dcp_error hole = { 0 };
-    struct dcp_damage damage = { .code = dcp_catalog_check(v->catalog, &hole) };
+    struct dcp_finding finding = { .code = dcp_catalog_check(v->catalog, &hole) };
 
-    if (!damage.code || damage.code == DCP_E_MEMORY)
-        return damage.code ? dcp_error_memory(err, "a verification") : DCP_OK;
-    damage.what = dcp_catalog_text(v->catalog, hole.message);
-    return damage.what ? add_damage(v, damage, err)
-                       : dcp_error_memory(err, "a verification");
+    if (!finding.code || finding.code == DCP_E_MEMORY)
+        return finding.code ? dcp_error_memory(err, "a verification") : DCP_OK;
+    finding.what = dcp_catalog_text(v->catalog, hole.message);
+    return finding.what ? add_finding(v, finding, err)
+                        : dcp_error_memory(err, "a verification");
 }
 
 /* Where the manifest was read from its parity, the file itself is still to be told. */
-static int check_manifest(struct verify *v, const struct dcp_mend *mend,
+static int check_manifest(struct verify *v, const struct dcp_reconstruction *rebuilt,
                           struct dcp_error *err)
 {
-    const struct dcp_damage damage = { .code = DCP_E_CORRUPT,
-                                       .file = DCP_PARITY_MANIFEST,
-                                       .what = "it is missing or damaged" };
+    const struct dcp_finding finding = { .code = DCP_E_CORRUPT,
+                                         .file = DCP_PARITY_MANIFEST,
+                                         .what = "it is missing or corrupt" };
     bool intact;
     size_t n;
 
-    dcp_mend_manifest(mend, &n, &intact);
-    return intact ? DCP_OK : add_damage(v, damage, err);
+    dcp_reconstruction_manifest(rebuilt, &n, &intact);
+    return intact ? DCP_OK : add_finding(v, finding, err);
 }
 
 /* Begin and end are places in the bytes of all pieces, in the order they are read in. */
@@ -451,10 +451,10 @@ static void choose_part(struct verify *v)
     v->total_bytes = (v->end < all ? v->end : all) - v->begin;
 }
 
-static int add_parity_damage(void *self, const struct dcp_damage *damage,
-                             struct dcp_error *err)
+static int add_parity_finding(void *self, const struct dcp_finding *finding,
+                              struct dcp_error *err)
 {
-    return add_damage(self, *damage, err);
+    return add_finding(self, *finding, err);
 }
 
 static int run(struct verify *v, struct dcp_verify_result *result, struct dcp_error *err)
@@ -487,7 +487,7 @@ static int run(struct verify *v, struct dcp_verify_result *result, struct dcp_er
         rc = add_lost(v, err);
     if (!rc)
         rc = v->catalog->partial
-                 ? dcp_verify_lost(v->catalog, v->broken, add_parity_damage, v, err)
+                 ? dcp_verify_lost(v->catalog, v->broken, add_parity_finding, v, err)
                  : check_holes(v, err);
     if (!rc && v->n_workers > 1)
         rc = dcp_pool_new(v->n_workers - 1, &pool, err); /* the caller works too */
@@ -503,7 +503,7 @@ static int run(struct verify *v, struct dcp_verify_result *result, struct dcp_er
     if (!rc)
         rc = check_files(v, err);
     if (!rc)
-        rc = dcp_verify_parity(v->source, v->catalog, v->options, add_parity_damage, v,
+        rc = dcp_verify_parity(v->source, v->catalog, v->options, add_parity_finding, v,
                                &parity, err);
     v->done_bytes += parity;
     return rc;
@@ -523,22 +523,22 @@ static void verify_fini(struct verify *v)
     free(v->order);
     free(v->before);
     free(v->unread);
-    free(v->damages);
+    free(v->findings);
     pthread_mutex_destroy(&v->lock);
 }
 
-/* What cannot be read is not damaged for all that is known. */
+/* What cannot be read is not corrupt for all that is known. */
 static int judge(const struct verify *v, struct dcp_error *err)
 {
     bool only_io = true;
 
-    for (size_t d = 0; d < v->n_damages; d++)
-        only_io = only_io && v->damages[d].code == DCP_E_IO;
+    for (size_t d = 0; d < v->n_findings; d++)
+        only_io = only_io && v->findings[d].code == DCP_E_IO;
     if (only_io)
-        return dcp_error_set(err, DCP_E_IO, "%zu %s could not be read", v->n_damages,
-                             v->n_damages == 1 ? "file" : "files");
-    return dcp_error_set(err, DCP_E_CORRUPT, "%zu damaged %s", v->n_damages,
-                         v->n_damages == 1 ? "place was found" : "places were found");
+        return dcp_error_set(err, DCP_E_IO, "%zu %s could not be read", v->n_findings,
+                             v->n_findings == 1 ? "file" : "files");
+    return dcp_error_set(err, DCP_E_CORRUPT, "%zu corrupt %s", v->n_findings,
+                         v->n_findings == 1 ? "range was found" : "ranges were found");
 }
 
 int dcp_verify(const struct dcp_source *source, const struct dcp_verify_options *options,
@@ -548,11 +548,11 @@ int dcp_verify(const struct dcp_source *source, const struct dcp_verify_options 
     struct verify v = { .source = source, .options = options ? options : &none };
     struct dcp_verify_result result = { 0 };
     struct dcp_catalog *catalog = NULL;
-    struct dcp_mend *mend = NULL;
+    struct dcp_reconstruction *rebuilt = NULL;
     struct dcp_store_file *pin;
 
     dcp_pin(source->store, source->name, &pin, NULL);
-    int rc = dcp_verify_index(source, &catalog, &mend, err);
+    int rc = dcp_verify_index(source, &catalog, &rebuilt, err);
     if (rc) {
         dcp_unpin(source->store, &pin);
         return rc;
@@ -566,21 +566,21 @@ int dcp_verify(const struct dcp_source *source, const struct dcp_verify_options 
     v.catalog = catalog;
     pthread_mutex_init(&v.lock, NULL);
     rc = run(&v, &result, err);
-    if (!rc && mend)
-        rc = check_manifest(&v, mend, err);
-    dcp_mend_free(mend);
+    if (!rc && rebuilt)
+        rc = check_manifest(&v, rebuilt, err);
+    dcp_reconstruction_free(rebuilt);
     dcp_unpin(source->store, &pin);
-    if (v.n_damages)
-        qsort(v.damages, v.n_damages, sizeof *v.damages, by_place);
+    if (v.n_findings)
+        qsort(v.findings, v.n_findings, sizeof *v.findings, by_place);
     if (v.options->begin)
         v.options->begin(v.options->self, catalog);
-    for (size_t d = 0; d < v.n_damages && v.options->damage; d++)
-        v.options->damage(v.options->self, &v.damages[d]);
-    result.n_damages = v.n_damages;
+    for (size_t d = 0; d < v.n_findings && v.options->finding; d++)
+        v.options->finding(v.options->self, &v.findings[d]);
+    result.n_findings = v.n_findings;
     result.size_bytes = v.done_bytes;
     result.n_blocks = v.n_blocks;
     result.n_tensors = catalog->n_tensors;
-    if (!rc && v.n_damages)
+    if (!rc && v.n_findings)
         rc = judge(&v, err);
     verify_fini(&v);
     dcp_catalog_free(catalog);

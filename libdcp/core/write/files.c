@@ -238,7 +238,7 @@ static int read_back(struct dcp_write *w, int file, uint64_t size_bytes, uint64_
         dcp_error_set(err, DCP_E_CORRUPT,
                       "'%s' read back is not what was written; nothing was published",
                       name);
-        dcp_error_hint(err, "memory, a driver or a disk of this machine loses bits");
+        dcp_error_hint(err, "memory, a driver or a disk of this machine corrupts data");
         rc = DCP_E_CORRUPT;
     }
     return rc;

@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define COMPANION_MEMORY ((uint64_t)32 << 20)
+#define CONSOLIDATED_MEMORY ((uint64_t)32 << 20)
 
 int dcp_finish_init(struct dcp_finish *finish, const struct dcp_context *ctx,
                     const struct dcp_save_options *options, const char *name,
@@ -24,20 +24,20 @@ int dcp_finish_init(struct dcp_finish *finish, const struct dcp_context *ctx,
     finish->parts = dcp_mem_calloc(finish->catalog->n_tensors, sizeof *finish->parts);
     if (!finish->name || !finish->parts)
         return dcp_error_memory(err, "a save");
-    if (!options->companion)
+    if (!options->consolidated)
         return DCP_OK;
-    finish->companion_dtype = options->companion->dtype;
-    finish->companion_name = strdup(options->companion->name);
-    finish->companion_format = strdup(options->companion->format);
-    finish->has_companion = finish->companion_name && finish->companion_format;
-    return finish->has_companion ? DCP_OK : dcp_error_memory(err, "a save");
+    finish->companion_dtype = options->consolidated->dtype;
+    finish->companion_name = strdup(options->consolidated->name);
+    finish->companion_format = strdup(options->consolidated->format);
+    finish->has_consolidated = finish->companion_name && finish->companion_format;
+    return finish->has_consolidated ? DCP_OK : dcp_error_memory(err, "a save");
 }
 
-uint64_t dcp_finish_companion_bytes(const struct dcp_finish *finish)
+uint64_t dcp_finish_consolidated_bytes(const struct dcp_finish *finish)
 {
     uint64_t bytes = 0;
 
-    for (size_t t = 0; finish->has_companion && t < finish->catalog->n_tensors; t++) {
+    for (size_t t = 0; finish->has_consolidated && t < finish->catalog->n_tensors; t++) {
         const struct dcp_tensor *tensor = &finish->catalog->tensors[t];
         bool cast = finish->companion_dtype >= 0 && dcp_dtype_is_float(tensor->dtype);
         enum dcp_dtype dtype =
@@ -48,9 +48,9 @@ uint64_t dcp_finish_companion_bytes(const struct dcp_finish *finish)
     return bytes;
 }
 
-/* The companion is a reshard of the step that lies in the temporary folder: streamed, in
- * constant memory. */
-static int make_companion(struct dcp_finish *finish, struct dcp_error *err)
+/* The consolidated export is a reshard of the step that lies in the temporary folder:
+ * streamed, in constant memory. */
+static int make_consolidated(struct dcp_finish *finish, struct dcp_error *err)
 {
     struct dcp_catalog *catalog = NULL;
     int *src_tensor = NULL;
@@ -64,7 +64,8 @@ static int make_companion(struct dcp_finish *finish, struct dcp_error *err)
     struct dcp_reshard_plan facts = { 0 };
 
     if (!format || (format->flags & DCP_FORMAT_IS_DIR) || format->packs)
-        return dcp_error_set(err, DCP_E_UNSUPPORTED, "'%s' is no format of one file",
+        return dcp_error_set(err, DCP_E_UNSUPPORTED,
+                             "'%s' is not a format of a single file",
                              finish->companion_format);
     int rc = dcp_contents_new(finish->catalog, format, &options, &facts, &catalog,
                               &src_tensor, err);
@@ -74,18 +75,19 @@ static int make_companion(struct dcp_finish *finish, struct dcp_error *err)
     if (!rc)
         rc = dcp_plan_new(finish->catalog, catalog, src_tensor, &plan, err);
     if (!rc)
-        rc = dcp_stream_run(&(struct dcp_stream_setup){ .source = &source,
-                                                        .src = finish->catalog,
-                                                        .target = &target,
-                                                        .src_tensor = src_tensor,
-                                                        .plan = plan,
-                                                        .store = finish->ctx->store,
-                                                        .prefix = finish->prefix,
-                                                        .threads = 1,
-                                                        .memory_bytes = COMPANION_MEMORY,
-                                                        .verify = true,
-                                                        .read_back = finish->read_back },
-                            err);
+        rc = dcp_stream_run(
+            &(struct dcp_stream_setup){ .source = &source,
+                                        .src = finish->catalog,
+                                        .target = &target,
+                                        .src_tensor = src_tensor,
+                                        .plan = plan,
+                                        .store = finish->ctx->store,
+                                        .prefix = finish->prefix,
+                                        .threads = 1,
+                                        .memory_bytes = CONSOLIDATED_MEMORY,
+                                        .verify = true,
+                                        .read_back = finish->read_back },
+            err);
     for (size_t f = 0; !rc && f < catalog->n_files; f++) {
         catalog->files[f].rank = -1; /* written already: no rank's file of the step */
         rc = dcp_catalog_add_file(finish->catalog, &catalog->files[f], NULL, err);
@@ -119,7 +121,7 @@ void dcp_finish_prune(const struct dcp_finish *finish, int keep, int64_t newest)
                                                  finish->options.pin_timeout_s };
 
     if (dcp_prune_held(finish->ctx->store, &retention, newest, NULL, &err))
-        warn_once(finish, "retention could not do everything, saves go on", &err);
+        warn_once(finish, "retention could not remove everything; saves continue", &err);
 }
 
 /* After the commit nothing may fail the save any more. */
@@ -145,8 +147,8 @@ int dcp_finish_run(struct dcp_finish *finish, struct dcp_error *err)
         catalog->tensors[t].has_fingerprint = true;
     }
     finish->fingerprint = dcp_state_fingerprint(catalog);
-    if (finish->has_companion)
-        DCP_TRY(make_companion(finish, err));
+    if (finish->has_consolidated)
+        DCP_TRY(make_consolidated(finish, err));
     if (finish->parity)
         DCP_TRY(dcp_parity_tell(finish->parity, catalog, err));
     DCP_TRY(dcp_write_global(finish->write, err));

@@ -1,6 +1,6 @@
 /* finish: what the coordinator does once every shard is durable: fingerprints, the
- * companion file, the manifest, the commit, the pointer for people, retention. Runs on
- * the pool; touches no comm. */
+ * consolidated export, the manifest, the commit, the pointer for people, retention. Runs
+ * on the pool; touches no comm. */
 #ifndef DCP_CORE_WRITE_FINISH_H
 #define DCP_CORE_WRITE_FINISH_H
 
@@ -22,7 +22,7 @@ struct dcp_finish {
     struct dcp_save_options options;
     char *companion_name, *companion_format; /* copies of what the caller gave */
     int companion_dtype;
-    bool has_companion;
+    bool has_consolidated;
     char *name;      /* "step-00001200" */
     char prefix[96]; /* ".tmp-step-00001200/", once rank 0 has told it */
     enum dcp_read_back read_back;
@@ -30,10 +30,10 @@ struct dcp_finish {
     struct dcp_catalog *catalog;
     struct dcp_target target; /* of the catalog */
     struct dcp_write *write;
-    struct dcp_publish publish; /* rank 0's */
-    uint64_t *parts;            /* of the fingerprints, of all ranks */
-    uint64_t fingerprint;       /* of the state, once it is published */
-    struct dcp_parity *parity;  /* NULL: none */
+    struct dcp_publication publish; /* rank 0's */
+    uint64_t *parts;                /* of the fingerprints, of all ranks */
+    uint64_t fingerprint;           /* of the state, once it is published */
+    struct dcp_parity *parity;      /* NULL: none */
 };
 
 /* finish->catalog is set and stays. Copies the options. Errors: MEMORY. */
@@ -43,8 +43,8 @@ int dcp_finish_init(struct dcp_finish *finish, const struct dcp_context *ctx,
 /* Retention, and what dead savers left; see dcp_prune_held. What cannot be removed is
  * told once, and fails nothing. */
 void dcp_finish_prune(const struct dcp_finish *finish, int keep, int64_t newest);
-/* How large the companion gets, but for its headers; 0 without one. */
-uint64_t dcp_finish_companion_bytes(const struct dcp_finish *finish);
+/* How large the consolidated export gets, but for its headers; 0 without one. */
+uint64_t dcp_finish_consolidated_bytes(const struct dcp_finish *finish);
 /* Publishes. The step exists when it returns 0; failures of the pointer and of retention
  * do not undo that, they are logged. */
 int dcp_finish_run(struct dcp_finish *finish, struct dcp_error *err);

@@ -10,15 +10,15 @@
 #define SHARD_BYTES 320u
 #define FILE_BYTES 96u /* of the description of parity */
 #define MANIFEST_BYTES 1024u
-#define COMPANION_BYTES 768u /* of each tensor: its zip entries, padding, pickle */
-#define FS_BLOCK 4096u       /* a file's last block; and the blocks of a folder */
+#define CONSOLIDATED_BYTES 768u /* of each tensor: its zip entries, padding, pickle */
+#define FS_BLOCK 4096u          /* a file's last block; and the blocks of a folder */
 
 /* Of all ranks; and of the one that has the most to tell. */
 static uint64_t shard_manifests(const struct dcp_catalog *catalog, uint64_t *out_largest)
 {
     uint64_t all = 0;
     DCP_CLEANUP_FREE uint64_t *ranks =
-        dcp_mem_calloc((size_t)catalog->world, sizeof *ranks);
+        dcp_mem_calloc((size_t)catalog->world_size, sizeof *ranks);
 
     *out_largest = 0;
     for (size_t p = 0; p < catalog->n_pieces; p++) {
@@ -27,19 +27,19 @@ static uint64_t shard_manifests(const struct dcp_catalog *catalog, uint64_t *out
         uint64_t bytes = PIECE_BYTES + blocks * BLOCK_BYTES +
                          2 * strlen(catalog->tensors[piece->tensor].name);
         all += bytes;
-        if (ranks && piece->rank >= 0 && piece->rank < catalog->world)
+        if (ranks && piece->rank >= 0 && piece->rank < catalog->world_size)
             ranks[piece->rank] += bytes;
     }
-    for (int r = 0; r < catalog->world; r++)
+    for (int r = 0; r < catalog->world_size; r++)
         if (!ranks || ranks[r] > *out_largest)
             *out_largest = ranks ? ranks[r] : all;
-    return all + (uint64_t)catalog->world * MANIFEST_BYTES;
+    return all + (uint64_t)catalog->world_size * MANIFEST_BYTES;
 }
 
 static uint64_t manifest(const struct dcp_finish *finish)
 {
     const struct dcp_catalog *catalog = finish->catalog;
-    uint64_t bytes = MANIFEST_BYTES + (uint64_t)catalog->world * SHARD_BYTES;
+    uint64_t bytes = MANIFEST_BYTES + (uint64_t)catalog->world_size * SHARD_BYTES;
 
     for (size_t t = 0; t < catalog->n_tensors; t++) {
         const struct dcp_tensor *tensor = &catalog->tensors[t];
@@ -52,30 +52,30 @@ static uint64_t manifest(const struct dcp_finish *finish)
         bytes += TENSOR_BYTES + strlen(object->name) + object->size_bytes * (hex ? 2 : 1);
     }
     if (finish->options.parity)
-        bytes += (uint64_t)catalog->world * 2 * FILE_BYTES;
+        bytes += (uint64_t)catalog->world_size * 2 * FILE_BYTES;
     return bytes;
 }
 
 uint64_t dcp_room_of_step(const struct dcp_finish *finish)
 {
     const struct dcp_catalog *catalog = finish->catalog;
-    uint64_t world = (uint64_t)catalog->world, largest, bytes = 0;
-    uint64_t n_files = 2 * world + 2; /* manifest.json and the pointer */
+    uint64_t world_size = (uint64_t)catalog->world_size, largest, bytes = 0;
+    uint64_t n_files = 2 * world_size + 2; /* manifest.json and the pointer */
 
     for (size_t f = 0; f < catalog->n_files; f++)
         bytes += catalog->files[f].size_bytes;
     bytes += shard_manifests(catalog, &largest) + manifest(finish);
     if (finish->options.parity) {
-        uint64_t groups = (world + DCP_PARITY_GROUP - 1) / DCP_PARITY_GROUP;
+        uint64_t groups = (world_size + DCP_PARITY_GROUP - 1) / DCP_PARITY_GROUP;
         uint64_t parities = groups * (uint64_t)finish->options.parity;
-        uint64_t head = world * 2 * FILE_BYTES + DCP_PARITY_ALIGN;
+        uint64_t head = world_size * 2 * FILE_BYTES + DCP_PARITY_ALIGN;
         bytes += dcp_parity_expect(catalog, finish->options.parity) +
                  parities * (head + largest + manifest(finish));
         n_files += parities;
     }
-    if (finish->has_companion) {
-        bytes +=
-            dcp_finish_companion_bytes(finish) + catalog->n_tensors * COMPANION_BYTES;
+    if (finish->has_consolidated) {
+        bytes += dcp_finish_consolidated_bytes(finish) +
+                 catalog->n_tensors * CONSOLIDATED_BYTES;
         n_files++;
     }
     return bytes + (n_files + 2) * FS_BLOCK; /* the step's folder and the run's grow */

@@ -23,8 +23,9 @@ struct stream {
     _Atomic uint64_t *src_parts; /* NULL when the source keeps fingerprints */
 };
 
-static int feed(void *self, int worker, size_t piece, uint64_t begin, size_t n,
-                unsigned char *scratch, const unsigned char **out, struct dcp_error *err)
+static int read_callback(void *self, int worker, size_t piece, uint64_t begin, size_t n,
+                         unsigned char *scratch, const unsigned char **out,
+                         struct dcp_error *err)
 {
     struct stream *s = self;
     const struct dcp_catalog *target = s->catalog;
@@ -92,8 +93,8 @@ static int stream_init(struct stream *s, const struct dcp_stream_setup *setup,
                                &copier->blocks, err));
         s->blocks[i] = copier->blocks;
         dcp_blocks_check_records(copier->blocks, s->proof);
-        if (setup->mended)
-            dcp_blocks_mend(copier->blocks);
+        if (setup->reconstructed)
+            dcp_blocks_reconstruct(copier->blocks);
     }
     return DCP_OK;
 }
@@ -149,7 +150,7 @@ static int prove(const struct stream *s, const struct dcp_write *write,
  * that not all are open at once. */
 static int n_writers(const struct dcp_catalog *target)
 {
-    int n = target->world;
+    int n = target->world_size;
 
     for (size_t f = 0; f < target->n_files; f++)
         n = target->files[f].rank >= n ? target->files[f].rank + 1 : n;
@@ -204,15 +205,16 @@ int dcp_stream_run(const struct dcp_stream_setup *setup, struct dcp_error *err)
     if (!rc && setup->threads > 1)
         rc = dcp_pool_new(setup->threads - 1, &pool, err); /* the caller works too */
     if (!rc)
-        rc = dcp_write_new(&(struct dcp_write_setup){ .store = setup->store,
-                                                      .prefix = setup->prefix,
-                                                      .target = setup->target,
-                                                      .feed = { &s, feed },
-                                                      .pool = pool,
-                                                      .read_back = setup->read_back,
-                                                      .progress = setup->progress,
-                                                      .total_bytes = total },
-                           &write, err);
+        rc = dcp_write_new(
+            &(struct dcp_write_setup){ .store = setup->store,
+                                       .prefix = setup->prefix,
+                                       .target = setup->target,
+                                       .read_callback = { &s, read_callback },
+                                       .pool = pool,
+                                       .read_back = setup->read_back,
+                                       .progress = setup->progress,
+                                       .total_bytes = total },
+            &write, err);
     for (int r = 0; r < n_writers(target) && !rc; r++)
         rc = dcp_write_rank(write, r, err);
     if (!rc && s.proof)
@@ -223,9 +225,9 @@ int dcp_stream_run(const struct dcp_stream_setup *setup, struct dcp_error *err)
         rc = prove_replicas(target, err);
     if (!rc)
         rc = write_global(setup, write, pool, err);
-    for (int i = 0; s.copiers && i < s.n_workers && setup->mended; i++)
-        if (!setup->mended->code && s.copiers[i].blocks)
-            *setup->mended = *dcp_blocks_mended(s.copiers[i].blocks);
+    for (int i = 0; s.copiers && i < s.n_workers && setup->reconstructed; i++)
+        if (!setup->reconstructed->code && s.copiers[i].blocks)
+            *setup->reconstructed = *dcp_blocks_reconstructed(s.copiers[i].blocks);
     dcp_write_free(write);
     dcp_pool_free(pool);
     stream_fini(&s);

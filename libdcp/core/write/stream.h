@@ -1,6 +1,6 @@
 /* stream: one checkpoint into another, in bounded memory: the copy engine feeds the
  * writer, and the fingerprints of what was written are held against those of the source.
- * Used by reshard, and by save for the companion file. */
+ * Used by reshard, and by save for the consolidated export. */
 #ifndef DCP_CORE_WRITE_STREAM_H
 #define DCP_CORE_WRITE_STREAM_H
 
@@ -23,13 +23,13 @@ struct dcp_stream_setup {
     enum dcp_read_back read_back;
     int parity; /* see dcp_reshard_options */
     struct dcp_progress progress;
-    struct dcp_error *mended;    /* NULL, or what was damaged and read through its parity;
-                                  * code 0: nothing */
-    _Atomic uint64_t *overflows; /* NULL, or by tensor of target: see read/copy.h */
+    struct dcp_error *reconstructed; /* NULL, or what was corrupt and read through its
+                                      * parity; code 0: nothing */
+    _Atomic uint64_t *overflows;     /* NULL, or by tensor of target: see read/copy.h */
 };
 
 /* Writes every file of the target and makes it durable. Errors: CORRUPT (the source is
- * damaged; a fingerprint differs), IO, NO_SPACE, INTERRUPTED, MEMORY. */
+ * corrupt; a fingerprint differs), IO, NO_SPACE, INTERRUPTED, MEMORY. */
 int dcp_stream_run(const struct dcp_stream_setup *setup, struct dcp_error *err);
 /* The same as one archive, the file `name`, of *out_bytes; no piece has a codec. */
 int dcp_stream_pack(const struct dcp_stream_setup *setup, const char *name,

@@ -118,8 +118,8 @@ static int write_block(struct dcp_write *w, int worker, size_t p, size_t block,
     const unsigned char *raw = NULL;
     const void *stored;
 
-    DCP_TRY(w->setup.feed.read(w->setup.feed.self, worker, p, begin, n, me->scratch, &raw,
-                               err));
+    DCP_TRY(w->setup.read_callback.read(w->setup.read_callback.self, worker, p, begin, n,
+                                        me->scratch, &raw, err));
     digests->crc[block] = dcp_hash_crc64(0, raw, n);
     if (digests->crc32)
         digests->crc32[block] = dcp_hash_crc32(0, raw, n);

@@ -11,7 +11,7 @@
 #include <dcp/log.h>
 
 /* Where the raw bytes of target pieces come from. */
-struct dcp_feed {
+struct dcp_read_callback {
     void *self;
     /* Bytes begin .. begin + n of a piece, n <= DCP_BLOCK_BYTES: fills scratch, or gives
      * memory of its own. worker is 0 .. dcp_pool_workers - 1; no two calls run with the
@@ -33,7 +33,7 @@ struct dcp_write_setup {
     const struct dcp_store *store;
     const char *prefix;        /* before every file name: the temporary folder and '/' */
     struct dcp_target *target; /* open, with its extents */
-    struct dcp_feed feed;
+    struct dcp_read_callback read_callback;
     struct dcp_pool *pool; /* NULL: all on the caller */
     enum dcp_read_back read_back;
     struct dcp_progress progress;

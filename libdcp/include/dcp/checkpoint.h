@@ -18,7 +18,7 @@ extern "C" {
 
 /* What the acts work with: plain data the caller fills; zero means default. */
 struct dcp_context {
-    struct dcp_comm *comm;           /* NULL: a world of one */
+    struct dcp_comm *comm;           /* NULL: a single rank */
     const struct dcp_store *store;   /* the run folder */
     const struct dcp_device *device; /* NULL: host memory */
     const struct dcp_log *log;       /* NULL: silence */
@@ -28,7 +28,7 @@ struct dcp_context {
 /* A piece of a tensor in the caller's memory. Every rank lists every tensor in the same
  * order; one that holds nothing of it gives an empty flat range and no data. Two ranks
  * that give the same region hold replicas: it is written once. */
-struct dcp_local {
+struct dcp_local_tensor {
     const char *name;  /* unique */
     const char *param; /* the model tensor it belongs to; NULL: name */
     enum dcp_role role;
@@ -41,18 +41,18 @@ struct dcp_local {
 };
 
 struct dcp_state {
-    const struct dcp_local *locals;
+    const struct dcp_local_tensor *locals;
     size_t n_locals;
     const struct dcp_object *objects; /* rank 0's are saved */
     size_t n_objects;
     const char
-        *layout; /* name of the rule behind the regions, for people and for reshard */
+        *layout; /* name of the sharding behind the regions, for people and for reshard */
     struct dcp_mesh mesh;
 };
 
 /* A second file of the step that is made from it before it is published: the 16-bit
  * pytorch_model.bin. Streamed by the coordinator, in constant memory. */
-struct dcp_companion {
+struct dcp_export {
     const char *name;   /* "pytorch_model.bin" */
     const char *format; /* "torch", "safetensors" */
     int dtype;          /* enum dcp_dtype of floating weights, -1: as they are */
@@ -66,14 +66,14 @@ struct dcp_companion {
 struct dcp_save_options {
     int64_t step;
     enum dcp_codec codec;
-    int keep;               /* whole steps to keep after this one is durable; 0: all */
+    int keep;               /* complete steps to keep after this one is durable; 0: all */
     int keep_every;         /* steps divisible by it are kept for ever; 0: none */
     double pin_timeout_s;   /* so long a reader may keep a step: see dcp_retention */
     int parity;             /* shards of each DCP_PARITY_GROUP that may be lost: 0 to
                              * DCP_PARITY_MAX_ROWS */
     bool verify_after_save; /* read back from the disk, the page cache dropped; else from
                              * wherever it comes. Then only the step is published */
-    const struct dcp_companion *companion; /* NULL: none */
+    const struct dcp_export *consolidated; /* NULL: none */
     bool diverged; /* the caller knows that the state is of no use: its loss is not
                     * finite. That weights are not is found here */
 };
@@ -94,8 +94,8 @@ DCP_PUBLIC void dcp_lineage_read(const struct dcp_catalog *catalog,
 DCP_PUBLIC void dcp_lineage_object(const struct dcp_lineage *lineage,
                                    char text[DCP_LINEAGE_CAP],
                                    struct dcp_object *out_object);
-/* One number for all tensors with their names: equal at every layout, world and codec.
- * 0: unknown, since a tensor has no fingerprint. */
+/* One number for all tensors with their names: equal at every sharding, world size and
+ * codec. 0: unknown, since a tensor has no fingerprint. */
 DCP_PUBLIC uint64_t dcp_state_fingerprint(const struct dcp_catalog *catalog);
 
 struct dcp_save_result {
@@ -125,11 +125,11 @@ DCP_PUBLIC int dcp_save_start(struct dcp_saver *saver,
                               const struct dcp_save_options *options,
                               const struct dcp_state *state, struct dcp_error *err);
 /* Collective, cheap, does not wait: moves the save in flight on. *out_done says whether
- * it is published, on all ranks alike. A failed save is over; the previous step is whole.
- * With no save in flight *out_done is true. */
+ * it is published, on all ranks alike. A failed save is over; the previous step is
+ * complete. With no save in flight *out_done is true. */
 DCP_PUBLIC int dcp_save_poll(struct dcp_saver *saver, bool *out_done,
                              struct dcp_save_result *out_result, struct dcp_error *err);
-/* Collective. Returns when the step is whole and durable: 0 is that promise. */
+/* Collective. Returns when the step is complete and durable: 0 is that promise. */
 DCP_PUBLIC int dcp_save_wait(struct dcp_saver *saver, struct dcp_save_result *out_result,
                              struct dcp_error *err);
 /* Collective. A saver, start and wait in one. */
@@ -141,14 +141,14 @@ DCP_PUBLIC int dcp_save(const struct dcp_context *ctx,
 /* A step of a run folder. */
 struct dcp_step {
     int64_t step;
-    char name[64]; /* of its folder in the store */
-    bool
-        whole; /* manifest parses, its digest holds, every shard is there with its size */
-    bool mendable; /* it is not, yet its parity gives what is missing: dcp_load takes it,
-                    * dcp_repair makes it whole */
-    struct dcp_error why; /* when it is not whole */
+    char name[64];    /* of its folder in the store */
+    bool complete;    /* manifest parses, its digest holds, every shard is there with its
+                         size */
+    bool recoverable; /* it is not, yet its parity gives what is missing: dcp_load takes
+                       * it, dcp_repair makes it complete */
+    struct dcp_error why; /* when it is incomplete */
     bool diverged;        /* its weights or its loss were not finite when it was saved */
-    int world;            /* the ranks that saved it */
+    int world_size;       /* the ranks that saved it */
     uint64_t size_bytes;  /* of its tensors */
     struct dcp_lineage lineage; /* when it is, with the fingerprint of its own state */
     uint64_t fingerprint;
@@ -158,24 +158,25 @@ struct dcp_step {
  * MEMORY. */
 DCP_PUBLIC int dcp_steps(const struct dcp_store *store, struct dcp_step **out,
                          size_t *out_n, size_t *out_unfinished, struct dcp_error *err);
-/* Collective: rank 0 looks and tells. The newest whole step, or the one numbered `step`
+/* Collective: rank 0 looks and tells. The newest complete step, or the one numbered
+ * `step`
  * (-1: newest). Steps that were passed over are logged as warnings. Errors: NOT_FOUND,
  * CORRUPT. */
 DCP_PUBLIC int dcp_find(const struct dcp_context *ctx, int64_t step,
                         struct dcp_step *out_step, struct dcp_error *err);
 
-/* Collective: rank 0 acts. For a run that goes on from `step`: the steps above it, whole
- * or not, are renamed to "step-00000060.aside" and are no longer part of the run. They
- * are of a course of training that was given up, or damaged; left where they are they
- * would be in the way of new steps of their number, and be taken for the newest. Nothing
- * is deleted; each is logged as a warning. Errors: BUSY, IO, COMM, MEMORY. */
-DCP_PUBLIC int dcp_set_aside(const struct dcp_context *ctx, int64_t step,
+/* Collective: rank 0 acts. For a run that goes on from `step`: the steps above it,
+ * complete or not, are renamed to "step-00000060.aside" and are no longer part of the
+ * run. They are of a course of training that was given up, or corrupt; left where they
+ * are they would be in the way of new steps of their number, and be taken for the newest.
+ * Nothing is deleted; each is logged as a warning. Errors: BUSY, IO, COMM, MEMORY. */
+DCP_PUBLIC int dcp_supersede(const struct dcp_context *ctx, int64_t step,
                              struct dcp_error *err);
 
 struct dcp_load_options {
     const char
         *name;    /* folder of the step in the store ("" is the root); NULL: dcp_find */
-    int64_t step; /* with name NULL; -1: the newest whole one */
+    int64_t step; /* with name NULL; -1: the newest complete one */
     const char *format; /* NULL: native. "auto" probes: any readable format */
     bool only_model;    /* leave tensors of the optimizer in `into` as they are */
     bool allow_cast;    /* a stored floating dtype may differ from the wanted one */
@@ -184,7 +185,7 @@ struct dcp_load_options {
 
 struct dcp_load_result {
     int64_t step;
-    int world;           /* that saved it */
+    int world_size;      /* that saved it */
     uint64_t size_bytes; /* read by this rank */
     double read_s;
     size_t n_tensors;            /* that were filled */
@@ -193,10 +194,10 @@ struct dcp_load_result {
 };
 
 /* Collective, at any world size. Fills the caller's pieces from a step, each block
- * verified while it is read. With name NULL and step -1 a step that turns out damaged is
- * passed over for the one before, and logged, unless its parity mends what is read of it.
- * Errors: NOT_FOUND, CORRUPT (names tensor
- * and range), MISMATCH (shape, dtype, or a tensor that is not stored), COMM, IO, MEMORY.
+ * verified while it is read. With name NULL and step -1 a step that turns out corrupt is
+ * passed over for the one before, and logged, unless its parity reconstructs what is read
+ * of it. Errors: NOT_FOUND, CORRUPT (names tensor and range), MISMATCH (shape, dtype, or
+ * a tensor that is not stored), COMM, IO, MEMORY.
  */
 DCP_PUBLIC int dcp_load(const struct dcp_context *ctx,
                         const struct dcp_load_options *options,
@@ -204,7 +205,7 @@ DCP_PUBLIC int dcp_load(const struct dcp_context *ctx,
                         struct dcp_error *err);
 
 /* One finding of dcp_verify. */
-struct dcp_damage {
+struct dcp_finding {
     int code;           /* DCP_E_CORRUPT; DCP_E_NOT_FOUND, DCP_E_IO and DCP_E_UNSUPPORTED
                          * (a link): of a whole file, once, without a tensor */
     const char *file;   /* or NULL */
@@ -218,7 +219,7 @@ struct dcp_damage {
 struct dcp_verify_options {
     /* What is verified, once, before the findings; borrowed until dcp_verify returns. */
     void (*begin)(void *self, const struct dcp_catalog *catalog);
-    void (*damage)(void *self, const struct dcp_damage *damage); /* each finding */
+    void (*finding)(void *self, const struct dcp_finding *finding); /* each finding */
     void *self;
     struct dcp_progress progress;
     int threads; /* 0: 2 */
@@ -228,12 +229,12 @@ struct dcp_verify_options {
     double from, to;
 };
 struct dcp_verify_result {
-    uint64_t n_damages, size_bytes, n_blocks, n_tensors;
+    uint64_t n_findings, size_bytes, n_blocks, n_tensors;
     uint64_t n_unproved; /* tensors whose format keeps no digest: read, not proved */
 };
-/* Reads everything and checks every digest, every fingerprint, holes and overlaps. Goes
- * on after damage. 0 when whole, DCP_E_CORRUPT when not, DCP_E_IO when files could not be
- * read and nothing else was found. Not collective. */
+/* Reads everything and checks every digest, every fingerprint, holes and overlaps.
+ * Continues after an error. 0 when complete, DCP_E_CORRUPT when not, DCP_E_IO when files
+ * could not be read and nothing else was found. Not collective. */
 DCP_PUBLIC int dcp_verify(const struct dcp_source *source,
                           const struct dcp_verify_options *options,
                           struct dcp_verify_result *out_result, struct dcp_error *err);
@@ -248,13 +249,14 @@ enum dcp_stay {
     DCP_STAYS_UNKNOWN, /* it could not be judged: a newer version may have written it */
     DCP_STAYS_READ,    /* a reader pins it, or a process is at work on it or its marks */
     DCP_STAYS_STUCK,   /* it was to go, and removing it failed */
-    DCP_STAYS_ASIDE, /* it was set aside, and such steps were not asked for: see dcp_gc */
+    DCP_STAYS_SUPERSEDED, /* it was superseded, and such steps were not asked for: see
+                             dcp_gc */
 };
 /* Which steps stay. Zero means default. */
 struct dcp_retention {
-    int keep;             /* whole steps; 0: all stay */
+    int keep;             /* complete steps; 0: all stay */
     int keep_every;       /* steps divisible by it stay for ever; 0: none */
-    double pin_timeout_s; /* so long a step that is to go waits for its readers; 0: an
+    double pin_timeout_s; /* how long a step to be removed waits for its readers; 0: an
                            * hour, below 0: not at all */
     bool dry_run;         /* nothing is removed */
     /* Called for each step, newest first; NULL: nobody is told. */
@@ -262,9 +264,8 @@ struct dcp_retention {
     void *self;
 };
 /* Removes the steps that are not to stay, oldest last, and what dead savers left. Never
- * the newest whole step, nor the newest one that did not diverge, and none that a reader
- * pins. Not collective; takes the lease,
- * but for a dry run. */
+ * the newest complete step, nor the newest one that did not diverge, and none that a
+ * reader pins. Not collective; takes the lease, but for a dry run. */
 DCP_PUBLIC int dcp_prune(const struct dcp_store *store,
                          const struct dcp_retention *retention, size_t *out_removed,
                          struct dcp_error *err);
@@ -300,11 +301,11 @@ enum dcp_leftover {
     DCP_LEFT_UNFINISHED, /* ".tmp-…", or what was to replace a small file */
     DCP_LEFT_TRASH,      /* ".trash-…" */
     DCP_LEFT_NOTE,       /* beside a step that is gone */
-    DCP_LEFT_ASIDE       /* a step that was set aside: see dcp_set_aside */
+    DCP_LEFT_SUPERSEDED  /* a superseded step: see dcp_supersede */
 };
 struct dcp_gc {
-    bool dry_run; /* nothing is removed */
-    bool aside;   /* steps that were set aside go, too; READ and MARKED ones stay */
+    bool dry_run;    /* nothing is removed */
+    bool superseded; /* superseded steps go, too; READ and MARKED ones stay */
     /* Called for each, which stays when a living process is at work on it (READ), or it
      * cannot be removed (STUCK); NULL: nobody is told. */
     void (*found)(void *self, const char *name, enum dcp_leftover kind,
@@ -313,7 +314,7 @@ struct dcp_gc {
 };
 /* Finds and removes them, but for what a living process makes. Goes on after what cannot
  * be removed, and tells the first of it. Not collective. Errors: IO, MEMORY; CORRUPT (the
- * marks of a step that was set aside). */
+ * marks of a superseded step). */
 DCP_PUBLIC int dcp_gc(const struct dcp_store *store, const struct dcp_gc *gc,
                       size_t *out_removed, struct dcp_error *err);
 
@@ -328,7 +329,7 @@ DCP_PUBLIC int dcp_parity_facts(const struct dcp_catalog *catalog,
                                 struct dcp_parity_facts *out_facts,
                                 struct dcp_error *err);
 
-/* Rebuilding what is lost or damaged of a step with parity. */
+/* Rebuilding what is lost or corrupt of a step with parity. */
 struct dcp_repair_options {
     int threads; /* 0: 2 */
     struct dcp_progress progress;
@@ -338,7 +339,7 @@ struct dcp_repair_options {
 };
 struct dcp_repair_result {
     size_t n_files;      /* written again; 0: nothing was wrong */
-    uint64_t n_units;    /* of 64 KiB of them that were lost or damaged */
+    uint64_t n_units;    /* of 64 KiB of them that were lost or corrupt */
     uint64_t size_bytes; /* read */
 };
 /* Takes the lease of the run folder. Every file is proved before the step is touched, and

@@ -16,8 +16,8 @@ extern "C" {
 #endif
 
 struct dcp_comm_ops {
-    /* Gives `size_bytes` of every rank to every rank: out has world × size_bytes, in rank
-     * order. The size is equal on all ranks. */
+    /* Gives `size_bytes` of every rank to every rank: out has world_size × size_bytes, in
+     * rank order. The size is equal on all ranks. */
     int (*allgather)(void *self, const void *in, size_t size_bytes, void *out,
                      int timeout_ms, struct dcp_error *err);
     /* Gives root's bytes to every rank. */
@@ -32,17 +32,17 @@ struct dcp_comm_ops {
 struct dcp_comm {
     const struct dcp_comm_ops *ops;
     void *self;
-    int rank, world;
+    int rank, world_size;
     int timeout_ms; /* of each call; 0: 60 s */
 };
 
-/* A world of one. Needs no freeing, fails never. */
+/* A single rank. Needs no freeing, fails never. */
 DCP_PUBLIC void dcp_comm_self(struct dcp_comm *out_comm);
 
-/* `world` comms in one process, one for each thread; comms has room for `world`. Each is
- * freed with dcp_comm_free. For programs that run ranks as threads, and for tests.
- * Errors: MEMORY. */
-DCP_PUBLIC int dcp_comm_threads(struct dcp_comm *out_comms, int world,
+/* `world_size` comms in one process, one for each thread; comms has room for
+ * `world_size`. Each is freed with dcp_comm_free. For programs that run ranks as threads,
+ * and for tests. Errors: MEMORY. */
+DCP_PUBLIC int dcp_comm_threads(struct dcp_comm *out_comms, int world_size,
                                 struct dcp_error *err);
 
 /* A comm over a duplicate of an MPI communicator (`mpi_comm` points to an MPI_Comm), in
@@ -54,9 +54,9 @@ DCP_PUBLIC int dcp_comm_mpi(struct dcp_comm *out_comm, const void *mpi_comm,
 /* How ranks that were started without MPI (torchrun, srun) find each other. The texts are
  * borrowed for the call. */
 struct dcp_comm_tcp_options {
-    int rank, world;    /* RANK, WORLD_SIZE */
-    const char *host;   /* MASTER_ADDR: where rank 0 runs; name, IPv4 or IPv6 */
-    int port;           /* MASTER_PORT: what starts the ranks may listen at it itself */
+    int rank, world_size; /* RANK, WORLD_SIZE */
+    const char *host;     /* MASTER_ADDR: where rank 0 runs; name, IPv4 or IPv6 */
+    int port;             /* MASTER_PORT: what starts the ranks may listen at it itself */
     const char *job;    /* the same on all ranks, and best on no others, also not on those
                          * of the same job before it was started again; NULL: none */
     int timeout_ms;     /* of the start; 0: 60 s */
@@ -65,16 +65,16 @@ struct dcp_comm_tcp_options {
                          * connect and knows the job's name may be one */
 };
 
-/* A comm over TCP: all ranks of `world` call it, each on a host of its own or not. Rank 0
- * listens at the first free port of port + 1 to port + 16, at the address of host (at all
- * addresses where that is not one of this machine's), until all ranks have come; the
- * others try these ports until the time-out, and wait up to a quarter of it longer once
- * they have found rank 0. Each side proves to the other that it knows the secret, without
- * telling it; whoever connects and cannot, or is of another job (job, port), is dropped
- * and delays nothing. What the ranks then say is neither encrypted nor signed, as with
- * MPI: it is for networks where nobody changes what others send. A host that a name
+/* A comm over TCP: all ranks of `world_size` call it, each on a host of its own or not.
+ * Rank 0 listens at the first free port of port + 1 to port + 16, at the address of host
+ * (at all addresses where that is not one of this machine's), until all ranks have come;
+ * the others try these ports until the time-out, and wait up to a quarter of it longer
+ * once they have found rank 0. Each side proves to the other that it knows the secret,
+ * without telling it; whoever connects and cannot, or is of another job (job, port), is
+ * dropped and delays nothing. What the ranks then say is neither encrypted nor signed, as
+ * with MPI: it is for networks where nobody changes what others send. A host that a name
  * server does not know yet is asked for until the time-out; how long one question takes
- * is the resolver's matter. No signals; sockets are closed on exec. A world of one opens
+ * is the resolver's matter. No signals; sockets are closed on exec. A single rank opens
  * none.
  *
  * In the calls any size works. A rank whose connection is closed is dead at once, one
@@ -84,7 +84,8 @@ struct dcp_comm_tcp_options {
  *
  * Errors: COMM (who did not come, with its rank; rank 0 does not answer; host does not
  * resolve; no port is free), USAGE (options that cannot be; two processes with one rank,
- * other worlds or versions of libdcp in one job: on all ranks that are there), MEMORY. */
+ * other world sizes or versions of libdcp in one job: on all ranks that are there),
+ * MEMORY. */
 DCP_PUBLIC int dcp_comm_tcp(struct dcp_comm *out_comm,
                             const struct dcp_comm_tcp_options *options,
                             struct dcp_error *err);
@@ -103,7 +104,8 @@ DCP_PUBLIC int dcp_comm_bcast(struct dcp_comm *comm, void *data, size_t size_byt
 DCP_PUBLIC int dcp_comm_peer_dead(struct dcp_comm *comm);
 
 /* As allgather with a size of its own on each rank. *out (caller frees with free) holds
- * all parts in rank order; out_sizes has room for `world` sizes. Errors: COMM, MEMORY. */
+ * all parts in rank order; out_sizes has room for `world_size` sizes. Errors: COMM,
+ * MEMORY. */
 DCP_PUBLIC int dcp_comm_allgatherv(struct dcp_comm *comm, const void *in,
                                    size_t size_bytes, void **out, size_t *out_sizes,
                                    struct dcp_error *err);

@@ -19,21 +19,21 @@ extern "C" {
 #endif
 
 /*    X(code,          value, exit, text) */
-#define DCP_ERROR_TABLE(X)                            \
-    X(OK, 0, 0, "done")                               \
-    X(DIFFERS, -1, 1, "the answer is no")             \
-    X(USAGE, -2, 2, "used wrongly")                   \
-    X(NOT_FOUND, -3, 3, "not found")                  \
-    X(CORRUPT, -4, 4, "damaged")                      \
-    X(MISMATCH, -5, 5, "does not fit what was asked") \
-    X(EXISTS, -6, 5, "exists already")                \
-    X(BUSY, -7, 5, "in use by another process")       \
-    X(IO, -8, 6, "input or output failed")            \
-    X(NO_SPACE, -9, 6, "no space left")               \
-    X(COMM, -10, 7, "a rank failed")                  \
-    X(UNSUPPORTED, -11, 8, "not supported")           \
-    X(MEMORY, -12, 9, "out of memory")                \
-    X(STOPPED, -13, 75, "stopped, can be resumed")    \
+#define DCP_ERROR_TABLE(X)                           \
+    X(OK, 0, 0, "done")                              \
+    X(DIFFERS, -1, 1, "the check failed")            \
+    X(USAGE, -2, 2, "wrong usage")                   \
+    X(NOT_FOUND, -3, 3, "not found")                 \
+    X(CORRUPT, -4, 4, "corrupt")                     \
+    X(MISMATCH, -5, 5, "does not match the request") \
+    X(EXISTS, -6, 5, "already exists")               \
+    X(BUSY, -7, 5, "in use by another process")      \
+    X(IO, -8, 6, "I/O error")                        \
+    X(NO_SPACE, -9, 6, "no space left")              \
+    X(COMM, -10, 7, "a rank failed")                 \
+    X(UNSUPPORTED, -11, 8, "not supported")          \
+    X(MEMORY, -12, 9, "out of memory")               \
+    X(STOPPED, -13, 75, "stopped; can be resumed")   \
     X(INTERRUPTED, -14, 130, "interrupted")
 
 enum dcp_error_code {
@@ -94,7 +94,7 @@ DCP_PUBLIC void dcp_error_prefix(struct dcp_error *err, const char *fmt, ...)
 /* "CORRUPT" for DCP_E_CORRUPT; "UNKNOWN" for no code of the table. Static. */
 DCP_PUBLIC const char *dcp_error_name(int code);
 
-/* "damaged" for DCP_E_CORRUPT. Static. */
+/* "corrupt" for DCP_E_CORRUPT. Static. */
 DCP_PUBLIC const char *dcp_error_text(int code);
 
 /* The exit status of a program that ends with this code. */

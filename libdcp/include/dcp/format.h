@@ -30,10 +30,11 @@ struct dcp_target_options {
 };
 
 /* What becomes of a tensor of the source in a target. */
-enum dcp_fate {
-    DCP_FATE_HELD,    /* it gets a place */
-    DCP_FATE_IMPLIED, /* the target says it in other words, and needs no place for it */
-    DCP_FATE_REFUSED  /* the target cannot hold it */
+enum dcp_disposition {
+    DCP_DISPOSITION_STORED,  /* it gets an extent */
+    DCP_DISPOSITION_DERIVED, /* the target says it in other words, and needs no extent for
+                                it */
+    DCP_DISPOSITION_UNSUPPORTED /* the target cannot hold it */
 };
 
 /* Bytes of a file that are no piece: headers, tables, manifests. */
@@ -65,14 +66,15 @@ DCP_PUBLIC int dcp_target_literal_copy(struct dcp_target *target, int file,
                                        uint64_t offset, const void *data,
                                        size_t size_bytes, struct dcp_error *err);
 /* Ways to cut, for dcp_format.partition: one DCP_WHOLE piece a tensor, for targets
- * without ranks; or by the catalog's layout for its world, with replicas dealt evenly. */
+ * without ranks; or by the catalog's layout for its world size, with replicas dealt
+ * evenly. */
 DCP_PUBLIC int dcp_partition_whole(struct dcp_target *target, struct dcp_error *err);
 DCP_PUBLIC int dcp_partition_by_layout(struct dcp_target *target, struct dcp_error *err);
 
 enum dcp_format_flags {
     DCP_FORMAT_READS = 1,
     DCP_FORMAT_WRITES = 2,
-    DCP_FORMAT_SHARDED = 4,  /* a target may have any world and layout */
+    DCP_FORMAT_SHARDED = 4,  /* a target may have any world size and sharding */
     DCP_FORMAT_IS_DIR = 8,   /* a target is a folder, else one file */
     DCP_FORMAT_OPTIM = 16,   /* holds optimizer tensors */
     DCP_FORMAT_OBJECTS = 32, /* holds objects */
@@ -89,8 +91,8 @@ enum dcp_format_flags {
                               * signatures; one format has it */
 };
 
-/* Who is told of a difference that `check` finds; piece NULL: it is in the file. */
-struct dcp_differs {
+/* Listens to the differences that `check` finds; piece NULL: it is in the file. */
+struct dcp_difference_listener {
     int (*report)(void *self, const struct dcp_piece *piece, const char *what,
                   struct dcp_error *err);
     void *self;
@@ -116,7 +118,7 @@ struct dcp_format {
      * this format. Reads little, changes nothing, never fails. The highest bid wins. */
     int (*probe)(const struct dcp_source *source);
 
-    /* Headers to catalog: tensors, pieces with extents, files, objects, step, world.
+    /* Headers to catalog: tensors, pieces with extents, files, objects, step, world size.
      * Trusts nothing: every offset, size and name is checked against the files. File
      * names in the catalog are relative to the source's folder. Errors: CORRUPT,
      * UNSUPPORTED, IO, MEMORY. */
@@ -124,16 +126,16 @@ struct dcp_format {
                  struct dcp_error *err);
 
     /* Optional. What becomes of a tensor of src (its tensors by role and param: of_src)
-     * in a target, of which format, layout and world are set. Without it every tensor is
-     * held, those of the optimizer when the flags say OPTIM. */
-    enum dcp_fate (*fate)(const struct dcp_catalog *src,
-                          const struct dcp_identity *of_src,
-                          const struct dcp_catalog *target,
-                          const struct dcp_tensor *tensor);
+     * in a target, of which format, layout and world size are set. Without it every
+     * tensor is stored, those of the optimizer when the flags say OPTIM. */
+    enum dcp_disposition (*disposition)(const struct dcp_catalog *src,
+                                        const struct dcp_identity *of_src,
+                                        const struct dcp_catalog *target,
+                                        const struct dcp_tensor *tensor);
 
     /* -- writing: each is called once for a target, in this order ------------------- */
 
-    /* Optional. Makes the state, when tensors, objects, layout and world are set. A
+    /* Optional. Makes the state, when tensors, objects, layout and world size are set. A
      * target that failed to open is closed all the same. Errors: MISMATCH ("cannot hold:
      * …"), MEMORY. */
     int (*open)(struct dcp_target *target, struct dcp_error *err);
@@ -146,7 +148,7 @@ struct dcp_format {
      * tensors' bytes. With a codec, offset and stored_size are upper bounds here; the
      * writer packs the pieces of a file in the order of their offsets. Names in the files
      * are the format's business: a tensor is known by role and param. Tells which objects
-     * it writes (dcp_catalog_hold_object): the others are named to the user as left out.
+     * it writes (dcp_catalog_mark_stored): the others are named to the user as left out.
      * Errors: MISMATCH ("cannot hold: …"), MEMORY. */
     int (*assign)(struct dcp_target *target, struct dcp_error *err);
     /* Optional. Once for each rank that writes, when its pieces are written (offset,
@@ -163,7 +165,8 @@ struct dcp_format {
      * holds what a file says of itself against the sorted catalog. Errors: those of
      * report; CORRUPT (what it says cannot be understood), IO, MEMORY. */
     int (*check)(const struct dcp_source *source, const struct dcp_catalog *catalog,
-                 size_t file, const struct dcp_differs *differs, struct dcp_error *err);
+                 size_t file, const struct dcp_difference_listener *differs,
+                 struct dcp_error *err);
 };
 
 /* All formats, NULL-terminated, in the order of `dcp-reshard formats`. Static. */
@@ -175,7 +178,7 @@ DCP_PUBLIC const struct dcp_format *dcp_format_of_steps(void);
 /* The format that writes such a file name by its suffix, or NULL. */
 DCP_PUBLIC const struct dcp_format *dcp_format_for_suffix(const char *name);
 /* The format that bids highest. Errors, when nobody bids: NOT_FOUND, IO (it cannot be
- * read), CORRUPT (it is cut off), UNSUPPORTED (nobody knows it). */
+ * read), CORRUPT (it is incomplete), UNSUPPORTED (nobody knows it). */
 DCP_PUBLIC int dcp_format_probe(const struct dcp_source *source,
                                 const struct dcp_format **out_format,
                                 struct dcp_error *err);

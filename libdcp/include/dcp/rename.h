@@ -23,15 +23,16 @@
 extern "C" {
 #endif
 
-struct dcp_rename; /* rules; thread rule: one thread at a time */
+struct dcp_rename_rules; /* rules; thread rule: one thread at a time */
 
 /* Reads rules. `what` names the text in messages. Caller owns. Errors: USAGE (names the
  * line), MEMORY. */
 DCP_PUBLIC int dcp_rename_new(const char *text, const char *what,
-                              struct dcp_rename **out_rename, struct dcp_error *err);
-DCP_PUBLIC void dcp_rename_free(struct dcp_rename *rename);
+                              struct dcp_rename_rules **out_rename,
+                              struct dcp_error *err);
+DCP_PUBLIC void dcp_rename_free(struct dcp_rename_rules *rename);
 /* The new name; caller frees. Errors: MISMATCH (an empty name), MEMORY. */
-DCP_PUBLIC int dcp_rename_apply(const struct dcp_rename *rename, const char *name,
+DCP_PUBLIC int dcp_rename_apply(const struct dcp_rename_rules *rename, const char *name,
                                 char **out_name, struct dcp_error *err);
 
 /* How another program names the tensors of the models this library knows. */

@@ -1,5 +1,6 @@
 /* reshard: one checkpoint into another, in one process and bounded memory. Change of
- * world, layout, dtype, selection and format are all this one act; export is world 1. */
+ * world size, layout, dtype, selection and format are all this one act; export is world
+ * size 1. */
 #ifndef DCP_RESHARD_H
 #define DCP_RESHARD_H
 
@@ -10,54 +11,56 @@
 extern "C" {
 #endif
 
-/* What a user means by a path: a run folder (its newest whole step), one step, any file
- * or folder of a known format, or a tar archive, plain or compressed with zstd, of such a
- * folder. */
-struct dcp_place {
+/* What a user means by a path: a run folder (its newest complete step), one step, any
+ * file or folder of a known format, or a tar archive, plain or compressed with zstd, of
+ * such a folder. */
+struct dcp_location {
     struct dcp_store *store;  /* rooted at the checkpoint's folder, or its archive */
     struct dcp_source source; /* in that store, by `name` */
     const struct dcp_format *format;
-    char *name, *path;          /* path: for messages, with the step that was chosen */
-    struct dcp_mend *mend;      /* private */
-    struct dcp_error damage;    /* what was found, where parity gives what is missing */
-    struct dcp_store_file *pin; /* private */
-    bool passed_over; /* a newer step was there and was not whole, or not readable */
+    char *name, *path; /* path: for messages, with the step that was chosen */
+    struct dcp_reconstruction *rebuilt; /* private */
+    struct dcp_error corruption; /* what was found, where parity gives what is missing */
+    struct dcp_store_file *pin;  /* private */
+    bool passed_over; /* a newer step was there and was incomplete, or not readable */
 };
-struct dcp_place_options {
+struct dcp_location_options {
     uint64_t max_header_bytes; /* as in dcp_store; 0: what real files have */
 };
 /* A native step that lies in a folder is pinned, so that retention does not take it away
- * meanwhile. Caller owns, dcp_place_close. Errors: NOT_FOUND, CORRUPT (no whole step),
- * UNSUPPORTED, IO. */
-DCP_PUBLIC int dcp_place_open_with(const char *path,
-                                   const struct dcp_place_options *options,
-                                   struct dcp_place *out_place, struct dcp_error *err);
+ * meanwhile. Caller owns, dcp_location_close. Errors: NOT_FOUND, CORRUPT (no complete
+ * step), UNSUPPORTED, IO. */
+DCP_PUBLIC int dcp_location_open_with(const char *path,
+                                      const struct dcp_location_options *options,
+                                      struct dcp_location *out_location,
+                                      struct dcp_error *err);
 /* The same without options. */
-DCP_PUBLIC int dcp_place_open(const char *path, struct dcp_place *out_place,
-                              struct dcp_error *err);
-DCP_PUBLIC void dcp_place_close(struct dcp_place *place);
+DCP_PUBLIC int dcp_location_open(const char *path, struct dcp_location *out_location,
+                                 struct dcp_error *err);
+DCP_PUBLIC void dcp_location_close(struct dcp_location *location);
 /* Gives the pin back before the place is closed: before its store is taken out of it. */
-DCP_PUBLIC void dcp_place_unpin(struct dcp_place *place);
+DCP_PUBLIC void dcp_location_unpin(struct dcp_location *location);
 /* What reading a place failed with, rc: NOT_FOUND, saying so, when the step was removed
  * meanwhile (there was no pin, or retention waited no longer), else rc itself. */
-DCP_PUBLIC int dcp_place_failed(const struct dcp_place *place, int rc,
-                                struct dcp_error *err);
+DCP_PUBLIC int dcp_location_failed(const struct dcp_location *location, int rc,
+                                   struct dcp_error *err);
 /* Its catalog, sorted; caller owns. When a file of a native step is missing or a manifest
- * is damaged, and the step has parity for it, `damage` says so, and the source reads what
- * was written from then on. */
-DCP_PUBLIC int dcp_place_index(struct dcp_place *place, struct dcp_catalog **out_catalog,
-                               struct dcp_error *err);
+ * is corrupt, and the step has parity for it, `corruption` says so, and the source reads
+ * what was written from then on. */
+DCP_PUBLIC int dcp_location_index(struct dcp_location *location,
+                                  struct dcp_catalog **out_catalog,
+                                  struct dcp_error *err);
 /* Puts the place's path into an error of reading it. */
-DCP_PUBLIC void dcp_place_name_error(const struct dcp_place *place,
-                                     struct dcp_error *err);
-/* The source as it lies, not mended. */
-DCP_PUBLIC struct dcp_source dcp_place_plain(const struct dcp_place *place);
+DCP_PUBLIC void dcp_location_name_error(const struct dcp_location *location,
+                                        struct dcp_error *err);
+/* The source as it lies, not reconstructed. */
+DCP_PUBLIC struct dcp_source dcp_location_plain(const struct dcp_location *location);
 
 /* The pieces of every tensor at a world: the rule behind a layout name. Replaces the
  * pieces of the catalog by pieces in no file. Names: "flat", "zero1", "zero2", "zero3",
- * "dim0", "replicated". Errors: USAGE (unknown name, world < 1), MEMORY. */
+ * "dim0", "replicated". Errors: USAGE (unknown name, world_size < 1), MEMORY. */
 DCP_PUBLIC int dcp_layout_apply(struct dcp_catalog *catalog, const char *layout,
-                                int world, struct dcp_error *err);
+                                int world_size, struct dcp_error *err);
 /* NULL-terminated. Static. */
 DCP_PUBLIC const char *const *dcp_layout_names(void);
 
@@ -76,15 +79,15 @@ enum dcp_weights {
 struct dcp_reshard_options {
     const struct dcp_catalog *source; /* of the place, if it is indexed already; borrowed
                                        * until free. NULL: it is read */
-    int world;                        /* 0: the source's */
-    struct dcp_mesh mesh;             /* zero: { world, 1, 1 } */
+    int world_size;                   /* 0: the source's */
+    struct dcp_mesh mesh;             /* zero: { world size, 1, 1 } */
     const char *layout;               /* NULL: the source's, or "zero3" */
     const char *format;               /* NULL: native */
     int dtype;                 /* enum dcp_dtype of floating tensors, -1: as they are */
     const char *const *select; /* globs on tensor names, NULL-terminated; NULL: all */
     enum dcp_only only;
     enum dcp_weights weights;
-    struct dcp_rename *rename; /* borrowed until free; NULL: names stay */
+    struct dcp_rename_rules *rename; /* borrowed until free; NULL: names stay */
     enum dcp_codec codec;
     int parity;            /* see dcp_save_options; native targets only */
     uint64_t memory_bytes; /* buffers in all; 0: 256 MiB */
@@ -141,8 +144,8 @@ struct dcp_reshard; /* a decided reshard */
 
 /* Decides everything, writes nothing. Caller owns *out. Errors: MISMATCH (the target
  * cannot hold it, nothing selected), EXISTS (the target), USAGE, and those of
- * dcp_place_index. */
-DCP_PUBLIC int dcp_reshard_plan(struct dcp_place *place, const char *target_path,
+ * dcp_location_index. */
+DCP_PUBLIC int dcp_reshard_plan(struct dcp_location *location, const char *target_path,
                                 const struct dcp_reshard_options *options,
                                 struct dcp_reshard **out_reshard, struct dcp_error *err);
 DCP_PUBLIC const struct dcp_reshard_plan *dcp_reshard_facts(
@@ -150,11 +153,12 @@ DCP_PUBLIC const struct dcp_reshard_plan *dcp_reshard_facts(
 /* The target's catalog, borrowed until free. */
 DCP_PUBLIC const struct dcp_catalog *dcp_reshard_target(
     const struct dcp_reshard *reshard);
-/* Streams, proves and publishes. Where the source is damaged and has parity for it, what
- * was written is read, and place->damage says so afterwards. On failure nothing is left
- * at the target's name, or what was there; only when the very last sync fails the target
- * is there, whole. Errors: CORRUPT (source damaged, or fingerprints of what was written
- * differ), NO_SPACE, IO, BUSY (another process makes the same target), INTERRUPTED. */
+/* Streams, proves and publishes. Where the source is corrupt and has parity for it, what
+ * was written is read, and location->corruption says so afterwards. On failure nothing is
+ * left at the target's name, or what was there; only when the very last sync fails the
+ * target is there, whole. Errors: CORRUPT (source corrupt, or fingerprints of what was
+ * written differ), NO_SPACE, IO, BUSY (another process makes the same target),
+ * INTERRUPTED. */
 DCP_PUBLIC int dcp_reshard_run(struct dcp_reshard *reshard, struct dcp_error *err);
 /* After a run: how many numbers were out of the range of the dtype they were cast to, and
  * became infinite or NaN; *out_tensors of how many tensors, *out_first (borrowed) one of

@@ -1,6 +1,6 @@
 /* signature: who made a native step, proved by Ed25519 over the SHA-256 of every file of
  * it. The digests of the format find accidents; only this finds a forger. FORMAT.md §12
- * is its law. */
+ * is the specification. */
 #ifndef DCP_SIGNATURE_H
 #define DCP_SIGNATURE_H
 
@@ -34,7 +34,7 @@ struct dcp_signature {
 /* Signs the native step that a source is, with the secret key of a PEM file: reads all of
  * it, holds every file against the manifest, and writes manifest.json.sig beside that. A
  * signature of the same files by another key stays. Errors: CORRUPT (a file is missing or
- * damaged), USAGE (no key), UNSUPPORTED (no native step, a file in its folder that is
+ * corrupt), USAGE (no key), UNSUPPORTED (no native step, a file in its folder that is
  * none of its, 64 signatures of others, or a store that cannot be written), INTERRUPTED,
  * IO, MEMORY. */
 DCP_PUBLIC int dcp_sign(const struct dcp_source *source, const char *key_path,

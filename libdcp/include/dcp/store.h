@@ -91,7 +91,8 @@ struct dcp_store_ops {
                 struct dcp_error *err);
     /* Bytes that can still be written; UINT64_MAX when unknown. */
     uint64_t (*free_bytes)(void *self);
-    /* Optional (NULL: nothing): forget cached pages, so that reads come from the disk. */
+    /* Optional (NULL: nothing): invalidates cached pages, so that reads come from the
+     * disk. */
     void (*drop_cache)(void *self, struct dcp_store_file *file);
     void (*free)(void *self);
 };
@@ -116,9 +117,9 @@ DCP_PUBLIC int dcp_store_dir(struct dcp_store *out_store, const char *path, bool
  * compressed archives from their beginning, so that reading from front to back is one
  * pass. Memory: tens of megabytes at most, 128 MiB for archives compressed with so large
  * a window, and the names. On success *inner, which has the file `name`,
- * moves into the new store; caller owns. Errors: NOT_FOUND, CORRUPT (cut off, damaged, a
- * name twice or leading outside), UNSUPPORTED (no tar archive; links, devices, files with
- * holes), IO, MEMORY. */
+ * moves into the new store; caller owns. Errors: NOT_FOUND, CORRUPT (incomplete, corrupt,
+ * a name twice or leading outside), UNSUPPORTED (no tar archive; links, devices, files
+ * with holes), IO, MEMORY. */
 DCP_PUBLIC int dcp_store_bundle(struct dcp_store *out_store, struct dcp_store *inner,
                                 const char *name, struct dcp_error *err);
 /* True when a file begins as a tar archive or as zstd does. */

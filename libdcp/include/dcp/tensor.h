@@ -225,7 +225,7 @@ struct dcp_catalog {
     const char *layout;      /* "zero3", "dim0", … or "" */
     const char *producer;    /* who wrote it, for people, or "" */
     int64_t step;            /* -1 when unknown */
-    int world;               /* ranks that saved it; 1 when unknown */
+    int world_size;          /* ranks that saved it; 1 when unknown */
     struct dcp_mesh mesh;
     bool diverged;       /* its weights or its loss were not finite when it was saved */
     const char *parity;  /* what protects the files, as text; NULL: nothing */
@@ -298,7 +298,7 @@ DCP_PUBLIC int dcp_catalog_find_object(const struct dcp_catalog *catalog,
                                        const char *name);
 /* For `layout` of a format: it writes what the object of that name says, if there is one;
  * NULL: what every object says. */
-DCP_PUBLIC void dcp_catalog_hold_object(struct dcp_catalog *catalog, const char *name);
+DCP_PUBLIC void dcp_catalog_mark_stored(struct dcp_catalog *catalog, const char *name);
 
 /* The tensors of a catalog by what they are: the index of the first with that role and
  * param (NULL: any), or -1. The catalog is borrowed, and must not change. Caller owns.

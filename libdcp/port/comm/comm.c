@@ -38,19 +38,19 @@ int dcp_comm_bcast(struct dcp_comm *comm, void *data, size_t size_bytes, int roo
 #define NO_MEMORY SIZE_MAX /* what a rank says instead of its size */
 
 /* Lowest rank whose size says so, or -1. */
-static int rank_without_memory(const size_t *sizes, int world)
+static int rank_without_memory(const size_t *sizes, int world_size)
 {
-    for (int r = 0; r < world; r++)
+    for (int r = 0; r < world_size; r++)
         if (sizes[r] == NO_MEMORY)
             return r;
     return -1;
 }
 
-/* `world` parts and one more for sending, each `each` bytes long; NULL: none, or their
- * size overflows. */
-static unsigned char *alloc_parts(int world, size_t each)
+/* `world_size` parts and one more for sending, each `each` bytes long; NULL: none, or
+ * their size overflows. */
+static unsigned char *alloc_parts(int world_size, size_t each)
 {
-    return dcp_mem_calloc((size_t)world + 1, each);
+    return dcp_mem_calloc((size_t)world_size + 1, each);
 }
 
 int dcp_comm_allgatherv(struct dcp_comm *comm, const void *in, size_t size_bytes,
@@ -61,24 +61,24 @@ int dcp_comm_allgatherv(struct dcp_comm *comm, const void *in, size_t size_bytes
     if (rc)
         return rc;
     size_t largest = 0;
-    for (int r = 0; r < comm->world; r++)
+    for (int r = 0; r < comm->world_size; r++)
         if (out_sizes[r] > largest)
             largest = out_sizes[r];
 
     /* A rank without memory cannot take part in what follows: all must know before. */
-    unsigned char *parts = alloc_parts(comm->world, largest);
+    unsigned char *parts = alloc_parts(comm->world_size, largest);
     size_t said = parts ? size_bytes : NO_MEMORY;
     rc = dcp_comm_allgather(comm, &said, sizeof said, out_sizes, err);
-    int poor = rc ? -1 : rank_without_memory(out_sizes, comm->world);
+    int poor = rc ? -1 : rank_without_memory(out_sizes, comm->world_size);
     if (poor >= 0) {
         rc = dcp_error_set(err, DCP_E_MEMORY,
                            "rank %d: out of memory for the answers of %d ranks", poor,
-                           comm->world);
+                           comm->world_size);
         if (err)
             err->rank = poor;
     }
     if (!rc && largest) {
-        unsigned char *sent = parts + (size_t)comm->world * largest;
+        unsigned char *sent = parts + (size_t)comm->world_size * largest;
         if (size_bytes)
             memcpy(sent, in, size_bytes);
         rc = dcp_comm_allgather(comm, sent, largest, parts, err);
@@ -88,7 +88,7 @@ int dcp_comm_allgatherv(struct dcp_comm *comm, const void *in, size_t size_bytes
         return rc;
     }
     size_t used = 0; /* close the gaps between the parts */
-    for (int r = 0; r < comm->world; r++) {
+    for (int r = 0; r < comm->world_size; r++) {
         memmove(parts + used, parts + (size_t)r * largest, out_sizes[r]);
         used += out_sizes[r];
     }

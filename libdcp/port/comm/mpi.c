@@ -67,7 +67,7 @@ static int mpi_peer_dead(void *self)
 {
     struct mpi *mpi = self;
     bool any = mpi->peers && dcp_peers_look(mpi->peers);
-    for (int r = 0; any && r < mpi->star.world; r++)
+    for (int r = 0; any && r < mpi->star.world_size; r++)
         if (is_dead(mpi, r))
             return r;
     return -1;
@@ -168,7 +168,7 @@ static void link_begin_send(void *self, const unsigned char head[DCP_STAR_HEAD_B
 {
     struct mpi *mpi = self;
     mpi->head = mpi->heads[0];
-    for (int r = 0; r < mpi->star.world; r++) {
+    for (int r = 0; r < mpi->star.world_size; r++) {
         struct side *side = &mpi->sides[r];
         side->lost = is_sending(side);
         side->sends = false;
@@ -204,7 +204,7 @@ static enum dcp_star_progress link_send(void *self, int rank, size_t size_bytes)
 static void link_begin_receive(void *self)
 {
     struct mpi *mpi = self;
-    int end = mpi->star.rank ? 1 : mpi->star.world;
+    int end = mpi->star.rank ? 1 : mpi->star.world_size;
     for (int r = mpi->star.rank ? 0 : 1; r < end; r++) {
         struct side *side = &mpi->sides[r];
         side->has_body = false;
@@ -278,7 +278,7 @@ static void mpi_free(void *self)
     int finalized = 0;
     bool open = false;
     MPI_Finalized(&finalized);
-    for (int r = 0; mpi->sides && r < mpi->star.world; r++)
+    for (int r = 0; mpi->sides && r < mpi->star.world_size; r++)
         open = open || is_open(&mpi->sides[r]);
     if (!mpi->star.failure.code && mpi->comm != MPI_COMM_NULL && !open && !finalized)
         MPI_Comm_free(&mpi->comm);
@@ -314,7 +314,7 @@ static int duplicate(struct mpi *mpi, MPI_Comm from, struct dcp_error *err)
         MPI_Comm_set_errhandler(mpi->comm, MPI_ERRORS_RETURN);
         return DCP_OK;
     }
-    char why[200] = "waited in vain for all ranks to start";
+    char why[200] = "not all ranks started in time";
     link_tell_loss(mpi, mpi->star.rank, why, sizeof why);
     dcp_error_set(err, DCP_E_COMM, "rank %d %s", mpi->star.rank, why);
     dcp_error_hint(err, "look at the output of rank %d; all ranks must be started again",
@@ -326,19 +326,19 @@ static int duplicate(struct mpi *mpi, MPI_Comm from, struct dcp_error *err)
 static struct mpi *mpi_new(MPI_Comm from)
 {
     struct mpi *mpi = calloc(1, sizeof *mpi);
-    int rank, world;
+    int rank, world_size;
     MPI_Comm_rank(from, &rank);
-    MPI_Comm_size(from, &world);
-    struct side *sides = calloc((size_t)world, sizeof *sides);
+    MPI_Comm_size(from, &world_size);
+    struct side *sides = calloc((size_t)world_size, sizeof *sides);
     if (!mpi || !sides ||
-        dcp_star_init(&mpi->star, &mpi_link, rank, world, INT_MAX, NULL)) {
+        dcp_star_init(&mpi->star, &mpi_link, rank, world_size, INT_MAX, NULL)) {
         free(sides);
         free(mpi);
         return NULL;
     }
     mpi->comm = MPI_COMM_NULL;
     mpi->sides = sides;
-    for (int r = 0; r < world; r++)
+    for (int r = 0; r < world_size; r++)
         sides[r].head_out = sides[r].body_out = sides[r].head_in = sides[r].body_in =
             MPI_REQUEST_NULL;
     return mpi;
@@ -354,18 +354,19 @@ int dcp_comm_mpi(struct dcp_comm *out_comm, const void *mpi_comm, struct dcp_err
         return dcp_error_set(err, DCP_E_USAGE, "MPI is not initialised");
     memcpy(&from, mpi_comm, sizeof from);
     struct mpi *mpi = mpi_new(from);
-    struct dcp_peer me, *all = mpi ? calloc((size_t)mpi->star.world, sizeof *all) : NULL;
+    struct dcp_peer me,
+        *all = mpi ? calloc((size_t)mpi->star.world_size, sizeof *all) : NULL;
     if (!all) {
         if (mpi)
             mpi_free(mpi);
-        return dcp_error_memory(err, "a comm of MPI");
+        return dcp_error_memory(err, "an MPI communicator");
     }
     dcp_peer_identify(&me);
     int rc = duplicate(mpi, from, err);
     if (!rc)
         rc = dcp_star_allgather(mpi, &me, sizeof me, all, START_TIMEOUT_MS, err);
     if (!rc) /* without memory for it the time-out is left */
-        mpi->peers = dcp_peers_new(all, mpi->star.world, mpi->star.rank);
+        mpi->peers = dcp_peers_new(all, mpi->star.world_size, mpi->star.rank);
     free(all);
     if (rc) {
         mpi_free(mpi);
@@ -375,7 +376,7 @@ int dcp_comm_mpi(struct dcp_comm *out_comm, const void *mpi_comm, struct dcp_err
         .ops = &mpi_ops,
         .self = mpi,
         .rank = mpi->star.rank,
-        .world = mpi->star.world,
+        .world_size = mpi->star.world_size,
     };
     return DCP_OK;
 }

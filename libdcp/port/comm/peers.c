@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 struct dcp_peers {
-    int world;
+    int world_size;
     struct pollfd watch[]; /* by rank: a pidfd, or -1, which poll passes over */
 };
 
@@ -43,14 +43,14 @@ static int open_process(int64_t pid)
 #endif
 }
 
-struct dcp_peers *dcp_peers_new(const struct dcp_peer *all, int world, int rank)
+struct dcp_peers *dcp_peers_new(const struct dcp_peer *all, int world_size, int rank)
 {
-    size_t n = (size_t)world;
+    size_t n = (size_t)world_size;
     struct dcp_peers *peers = calloc(1, sizeof *peers + n * sizeof peers->watch[0]);
     if (!peers)
         return NULL;
-    peers->world = world;
-    for (int r = 0; r < world; r++) {
+    peers->world_size = world_size;
+    for (int r = 0; r < world_size; r++) {
         bool here = r != rank && same_host(&all[r], &all[rank]);
         peers->watch[r].fd = here ? open_process(all[r].pid) : -1;
         peers->watch[r].events = POLLIN; /* it has ended */
@@ -60,7 +60,7 @@ struct dcp_peers *dcp_peers_new(const struct dcp_peer *all, int world, int rank)
 
 void dcp_peers_free(struct dcp_peers *peers)
 {
-    for (int r = 0; peers && r < peers->world; r++)
+    for (int r = 0; peers && r < peers->world_size; r++)
         if (peers->watch[r].fd >= 0)
             close(peers->watch[r].fd);
     free(peers);
@@ -68,7 +68,7 @@ void dcp_peers_free(struct dcp_peers *peers)
 
 bool dcp_peers_look(struct dcp_peers *peers)
 {
-    return poll(peers->watch, (nfds_t)peers->world, 0) > 0;
+    return poll(peers->watch, (nfds_t)peers->world_size, 0) > 0;
 }
 
 bool dcp_peers_is_dead(const struct dcp_peers *peers, int rank)

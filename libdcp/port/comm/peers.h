@@ -18,7 +18,7 @@ struct dcp_peers;
 void dcp_peer_identify(struct dcp_peer *out_self);
 /* Watches all but `rank`; a rank that cannot be watched never counts as dead. Caller
  * owns; NULL: no memory. */
-struct dcp_peers *dcp_peers_new(const struct dcp_peer *all, int world, int rank);
+struct dcp_peers *dcp_peers_new(const struct dcp_peer *all, int world_size, int rank);
 void dcp_peers_free(struct dcp_peers *peers);
 /* Asks the kernel, at once. True: someone is dead. */
 bool dcp_peers_look(struct dcp_peers *peers);

@@ -38,5 +38,5 @@ static const struct dcp_comm_ops self_ops = {
 
 void dcp_comm_self(struct dcp_comm *out_comm)
 {
-    *out_comm = (struct dcp_comm){ .ops = &self_ops, .rank = 0, .world = 1 };
+    *out_comm = (struct dcp_comm){ .ops = &self_ops, .rank = 0, .world_size = 1 };
 }

@@ -116,7 +116,7 @@ static int fail_lost(struct dcp_star *star, int rank)
 static int fail_other_call(struct dcp_star *star, int rank)
 {
     return fail(star, rank, DCP_RANK_UNKNOWN,
-                "is in another call, or in one of another size");
+                "called another collective, or one of another size");
 }
 
 /* As rank 0's verdict says. */
@@ -165,7 +165,7 @@ static size_t up_bytes(const struct dcp_star_call *call, int rank)
 
 static size_t all_bytes(const struct dcp_star *star, const struct dcp_star_call *call)
 {
-    size_t n = call->kind == ALLGATHER ? (size_t)star->world : 1;
+    size_t n = call->kind == ALLGATHER ? (size_t)star->world_size : 1;
     return n * (size_t)call->size_bytes;
 }
 
@@ -234,10 +234,10 @@ struct act {
  * there would be a success that others call a failure. */
 static int drive(struct dcp_star *star, const struct round *round, const struct act *act)
 {
-    memset(star->done, 0, (size_t)star->world * sizeof *star->done);
+    memset(star->done, 0, (size_t)star->world_size * sizeof *star->done);
     for (;;) {
         int open = 0;
-        for (int r = 1; r < star->world; r++) {
+        for (int r = 1; r < star->world_size; r++) {
             enum dcp_star_progress progress =
                 star->done[r] ? DCP_STAR_DONE : act->step(star, round, r);
             if (progress == DCP_STAR_LOST)
@@ -279,12 +279,12 @@ static int gather(struct dcp_star *star, struct round *round)
     star->link->begin_receive(star);
     if (drive(star, round, &act))
         return star->failure.code;
-    for (int r = star->world - 1; r > 0; r--) {
+    for (int r = star->world_size - 1; r > 0; r--) {
         struct dcp_star_head head = head_from(star, r);
         if (head.code)
             round->refusal = head;
     }
-    for (int r = 1; r < star->world; r++) {
+    for (int r = 1; r < star->world_size; r++) {
         struct dcp_star_head head = head_from(star, r);
         if (!same_call(&head.call, &round->call))
             return fail_other_call(star, r);
@@ -387,15 +387,15 @@ static int run(struct dcp_star *star, const struct dcp_star_call *call, const vo
     size_t most, size_bytes = (size_t)call->size_bytes;
     if (star->failure.code)
         return report_failure(star, err);
-    if (call->root >= (uint64_t)star->world)
+    if (call->root >= (uint64_t)star->world_size)
         return dcp_error_set(err, DCP_E_USAGE, "there is no rank %d among %d",
-                             (int)call->root, star->world);
-    if (!dcp_mul_size(size_bytes, call->kind == ALLGATHER ? (size_t)star->world : 1,
+                             (int)call->root, star->world_size);
+    if (!dcp_mul_size(size_bytes, call->kind == ALLGATHER ? (size_t)star->world_size : 1,
                       &most) ||
         most > star->max_bytes)
         return dcp_error_set(err, DCP_E_USAGE,
                              "%zu bytes are too many for a message between %d ranks",
-                             size_bytes, star->world);
+                             size_bytes, star->world_size);
     round.call.round = ++star->round;
     round.begin = dcp_star_now();
     round.time_ns = (uint64_t)timeout_ms * DCP_STAR_MS;
@@ -424,12 +424,12 @@ int dcp_star_bcast(void *self, void *data, size_t size_bytes, int root, int time
 /* --- the life of a star --- */
 
 int dcp_star_init(struct dcp_star *star, const struct dcp_star_link *link, int rank,
-                  int world, size_t max_bytes, struct dcp_error *err)
+                  int world_size, size_t max_bytes, struct dcp_error *err)
 {
     *star = (struct dcp_star){
-        .link = link, .rank = rank, .world = world, .max_bytes = max_bytes
+        .link = link, .rank = rank, .world_size = world_size, .max_bytes = max_bytes
     };
-    star->done = calloc((size_t)world, sizeof *star->done);
+    star->done = calloc((size_t)world_size, sizeof *star->done);
     return star->done ? DCP_OK : dcp_error_memory(err, "a comm");
 }
 

@@ -68,7 +68,7 @@ struct dcp_star_link {
 
 struct dcp_star {
     const struct dcp_star_link *link;
-    int rank, world;
+    int rank, world_size;
     size_t max_bytes;         /* of a body */
     uint64_t round;           /* how many were begun */
     struct dcp_error failure; /* the first; from then on every round fails so */
@@ -78,7 +78,7 @@ struct dcp_star {
 
 /* Errors: MEMORY. */
 int dcp_star_init(struct dcp_star *star, const struct dcp_star_link *link, int rank,
-                  int world, size_t max_bytes, struct dcp_error *err);
+                  int world_size, size_t max_bytes, struct dcp_error *err);
 void dcp_star_fini(struct dcp_star *star);
 /* Those of dcp_comm_ops: self is what begins with the star. MEMORY: a rank's link has
  * none; all are told, and the next round may do. USAGE: no such root, or a size that no

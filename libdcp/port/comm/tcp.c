@@ -202,14 +202,14 @@ static const struct dcp_comm_ops tcp_ops = {
     .free = tcp_free,
 };
 
-static struct tcp *tcp_new(int rank, int world)
+static struct tcp *tcp_new(int rank, int world_size)
 {
     struct tcp *tcp = dcp_mem_calloc(1, sizeof *tcp);
-    size_t n = rank == 0 ? (size_t)world : 1;
+    size_t n = rank == 0 ? (size_t)world_size : 1;
     struct dcp_tcp_link *links = dcp_mem_calloc(n, sizeof *links);
     struct pollfd *polls = dcp_mem_calloc(n, sizeof *polls);
     if (!tcp || !links || !polls ||
-        dcp_star_init(&tcp->star, &tcp_link, rank, world, PTRDIFF_MAX, NULL)) {
+        dcp_star_init(&tcp->star, &tcp_link, rank, world_size, PTRDIFF_MAX, NULL)) {
         free(links);
         free(polls);
         free(tcp);
@@ -228,14 +228,16 @@ static struct tcp *tcp_new(int rank, int world)
 static int check_options(const struct dcp_comm_tcp_options *options,
                          struct dcp_error *err)
 {
-    if (options->world < 1 || options->rank < 0 || options->rank >= options->world)
-        return dcp_error_set(err, DCP_E_USAGE, "there is no rank %d in a world of %d",
-                             options->rank, options->world);
-    if (options->world > 1 && (options->port < 1 || options->port > 65534))
+    if (options->world_size < 1 || options->rank < 0 ||
+        options->rank >= options->world_size)
         return dcp_error_set(err, DCP_E_USAGE,
-                             "MASTER_PORT %d leaves no port behind it for rank 0",
+                             "rank %d is out of range: the world size is %d",
+                             options->rank, options->world_size);
+    if (options->world_size > 1 && (options->port < 1 || options->port > 65534))
+        return dcp_error_set(err, DCP_E_USAGE,
+                             "MASTER_PORT %d leaves no port above it for rank 0",
                              options->port);
-    if (options->world > 1 && (!options->host || !options->host[0]))
+    if (options->world_size > 1 && (!options->host || !options->host[0]))
         return dcp_error_set(err, DCP_E_USAGE,
                              "there is no MASTER_ADDR to find rank 0 at");
     return DCP_OK;
@@ -265,10 +267,10 @@ int dcp_comm_tcp(struct dcp_comm *out_comm, const struct dcp_comm_tcp_options *o
     rc = dcp_tcp_key_of(options, &start.key, err);
     if (rc)
         return rc;
-    struct tcp *tcp = tcp_new(options->rank, options->world);
+    struct tcp *tcp = tcp_new(options->rank, options->world_size);
     if (!tcp)
-        return dcp_error_memory(err, "a comm over TCP");
-    if (options->world > 1)
+        return dcp_error_memory(err, "a TCP communicator");
+    if (options->world_size > 1)
         rc = options->rank ? dcp_tcp_visit(&start, tcp->links, err)
                            : dcp_tcp_host(&start, tcp->links, err);
     if (rc) {
@@ -279,7 +281,7 @@ int dcp_comm_tcp(struct dcp_comm *out_comm, const struct dcp_comm_tcp_options *o
         .ops = &tcp_ops,
         .self = tcp,
         .rank = options->rank,
-        .world = options->world,
+        .world_size = options->world_size,
     };
     return DCP_OK;
 }

@@ -67,11 +67,11 @@ int dcp_tcp_put_challenge(struct dcp_tcp_talk *talk, struct dcp_error *err)
 }
 
 int dcp_tcp_put_answer(struct dcp_tcp_talk *talk, const struct dcp_tcp_key *key,
-                       uint32_t world, uint32_t rank, struct dcp_error *err)
+                       uint32_t world_size, uint32_t rank, struct dcp_error *err)
 {
     unsigned char *at = talk->answer + DCP_TCP_VERSION_BYTES;
     put_version(talk->answer);
-    dcp_put_le32(at, world);
+    dcp_put_le32(at, world_size);
     dcp_put_le32(at + 4, rank);
     dcp_put_le32(at + 8, 0);
     int rc = dcp_random(at + 12, NONCE_BYTES, err);
@@ -81,10 +81,10 @@ int dcp_tcp_put_answer(struct dcp_tcp_talk *talk, const struct dcp_tcp_key *key,
 }
 
 bool dcp_tcp_check_answer(const struct dcp_tcp_talk *talk, const struct dcp_tcp_key *key,
-                          uint32_t *out_world, uint32_t *out_rank)
+                          uint32_t *out_world_size, uint32_t *out_rank)
 {
     unsigned char proof[DCP_TCP_PROOF_BYTES];
-    *out_world = dcp_le32(talk->answer + DCP_TCP_VERSION_BYTES);
+    *out_world_size = dcp_le32(talk->answer + DCP_TCP_VERSION_BYTES);
     *out_rank = dcp_le32(talk->answer + DCP_TCP_VERSION_BYTES + 4);
     return prove_guest(talk, key, proof) &&
            dcp_sha256_equal(proof, talk->answer + ANSWERED_BYTES);

@@ -2,7 +2,7 @@
  * say anything else.
  *
  *   rank 0   challenge   magic, version, 0, nonce                          32 bytes
- *   other    answer      magic, version, world, rank, 0, nonce, proof      72 bytes
+ *   other    answer      magic, version, world size, rank, 0, nonce, proof      72 bytes
  *   rank 0   proof                                                         32 bytes
  *
  * A proof is the HMAC-SHA256 of who speaks, of the port where rank 0 listens and of all
@@ -45,10 +45,10 @@ enum dcp_tcp_speech dcp_tcp_recognise(const unsigned char *in);
 int dcp_tcp_put_challenge(struct dcp_tcp_talk *talk, struct dcp_error *err);
 /* The answer of a rank to the challenge. Errors: IO, MEMORY. */
 int dcp_tcp_put_answer(struct dcp_tcp_talk *talk, const struct dcp_tcp_key *key,
-                       uint32_t world, uint32_t rank, struct dcp_error *err);
+                       uint32_t world_size, uint32_t rank, struct dcp_error *err);
 /* False: it is not of this job. */
 bool dcp_tcp_check_answer(const struct dcp_tcp_talk *talk, const struct dcp_tcp_key *key,
-                          uint32_t *out_world, uint32_t *out_rank);
+                          uint32_t *out_world_size, uint32_t *out_rank);
 /* Rank 0's own, once it has checked the answer. False: out of memory. */
 bool dcp_tcp_put_proof(const struct dcp_tcp_talk *talk, const struct dcp_tcp_key *key,
                        unsigned char out[DCP_TCP_PROOF_BYTES]);

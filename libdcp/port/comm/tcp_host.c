@@ -30,7 +30,7 @@ struct guest {
 struct host {
     const struct dcp_tcp_start *start;
     struct dcp_tcp_link *links; /* of the ranks that have come */
-    int world, listener, port;
+    int world_size, listener, port;
     struct guest guests[MAX_GUESTS];
     int n_guests;
     struct pollfd *polls; /* listener, ranks from 1 on, guests */
@@ -123,7 +123,7 @@ static int open_listener(struct host *host)
     }
     if (host->listener < 0)
         return dcp_error_sys(&host->failure, DCP_E_COMM, why,
-                             "rank 0 can listen at none of the ports %d to %d",
+                             "rank 0 cannot listen on any of the ports %d to %d",
                              start->first_port, start->last_port);
     return DCP_OK;
 }
@@ -185,22 +185,23 @@ static bool prove(const struct host *host, const struct guest *guest)
 /* A guest that has answered is a rank, a stranger, or a mistake of whoever started us. */
 static int judge_guest(struct host *host, int i)
 {
-    uint32_t world, said;
-    bool knows =
-        dcp_tcp_check_answer(&host->guests[i].talk, &host->start->key, &world, &said);
+    uint32_t world_size, said;
+    bool knows = dcp_tcp_check_answer(&host->guests[i].talk, &host->start->key,
+                                      &world_size, &said);
     host->met_others |= !knows;
     if (!knows || said < 1 || said > INT32_MAX || !prove(host, &host->guests[i])) {
         drop_guest(host, i);
         return DCP_OK;
     }
     int rank = (int)said;
-    if (world != (uint32_t)host->world)
+    if (world_size != (uint32_t)host->world_size)
         dcp_error_set(&host->failure, DCP_E_USAGE,
                       "rank %d was started as one of %u ranks, rank 0 as one of %d", rank,
-                      world, host->world);
-    else if (rank >= host->world)
-        dcp_error_set(&host->failure, DCP_E_USAGE, "there is no rank %d in a world of %d",
-                      rank, host->world);
+                      world_size, host->world_size);
+    else if (rank >= host->world_size)
+        dcp_error_set(&host->failure, DCP_E_USAGE,
+                      "rank %d is out of range: the world size is %d", rank,
+                      host->world_size);
     else if (host->links[rank].fd >= 0 && !dcp_tcp_is_gone(host->links[rank].fd))
         dcp_error_set(&host->failure, DCP_E_USAGE,
                       "two processes of this job were started as rank %d", rank);
@@ -248,7 +249,7 @@ static int hear_guests(struct host *host)
 static int count_missing(const struct host *host)
 {
     int n = 0;
-    for (int r = 1; r < host->world; r++)
+    for (int r = 1; r < host->world_size; r++)
         n += host->links[r].fd < 0;
     return n;
 }
@@ -258,16 +259,16 @@ static void wait_for_news(struct host *host, uint64_t deadline)
     struct pollfd *polls = host->polls;
     bool full = host->n_guests == MAX_GUESTS;
     polls[0] = (struct pollfd){ .fd = full ? -1 : host->listener, .events = POLLIN };
-    for (int r = 1; r < host->world; r++)
+    for (int r = 1; r < host->world_size; r++)
         polls[r] = (struct pollfd){ .fd = host->links[r].fd, .events = POLLRDHUP };
     for (int i = 0; i < host->n_guests; i++)
-        polls[host->world + i] =
+        polls[host->world_size + i] =
             (struct pollfd){ .fd = host->guests[i].fd, .events = POLLIN };
     uint64_t look = dcp_clock_ns() + (full ? GUEST_TIME_FULL : GUEST_TIME) / 2;
     if (host->n_guests && look < deadline) /* for those who say nothing */
         deadline = look;
-    dcp_tcp_wait(polls, (size_t)(host->world + host->n_guests), deadline);
-    for (int r = 1; r < host->world; r++) /* who has left again must come again */
+    dcp_tcp_wait(polls, (size_t)(host->world_size + host->n_guests), deadline);
+    for (int r = 1; r < host->world_size; r++) /* who has left again must come again */
         if (dcp_tcp_has_gone(polls[r].revents))
             dcp_tcp_link_close(&host->links[r]);
 }
@@ -278,7 +279,7 @@ static int fail_missing(struct host *host, int n_missing)
     DCP_CLEANUP_BUF struct dcp_buf text = { 0 };
     int n = 0, first = -1, listed = n_missing <= MAX_NAMED ? n_missing : MAX_NAMED;
     dcp_buf_add_text(&text, n_missing == 1 ? "rank " : "ranks ");
-    for (int r = 1; r < host->world && n < listed; r++) {
+    for (int r = 1; r < host->world_size && n < listed; r++) {
         if (host->links[r].fd >= 0)
             continue;
         first = n ? first : r;
@@ -290,10 +291,10 @@ static int fail_missing(struct host *host, int n_missing)
         dcp_buf_add_fmt(&text, " and %d more", n_missing - listed);
     if (dcp_buf_check(&text, &host->failure))
         return host->failure.code;
-    dcp_error_set(&host->failure, DCP_E_COMM, "%s of %d did not come within %.3g s%s",
-                  (char *)text.data, host->world, (double)host->start->time_ns / 1e9,
+    dcp_error_set(&host->failure, DCP_E_COMM, "%s of %d did not connect within %.3g s%s",
+                  (char *)text.data, host->world_size, (double)host->start->time_ns / 1e9,
                   host->met_others ? "; a process with another secret, or of another "
-                                     "job or version, was turned away"
+                                     "job or version, was rejected"
                                    : "");
     host->failure.rank = first;
     host->failure.rank_fate = DCP_RANK_SILENT;
@@ -323,28 +324,28 @@ static void tell(struct host *host)
     struct dcp_tcp_message message = { bytes, NULL, 0 };
     struct dcp_tcp_link refused = dcp_tcp_link_init(host->refused);
     dcp_star_put_head(bytes, &head);
-    for (int r = 1; r < host->world; r++)
+    for (int r = 1; r < host->world_size; r++)
         if (host->links[r].fd >= 0)
             (void)dcp_tcp_send(&host->links[r], &message);
     if (refused.fd >= 0)
         (void)dcp_tcp_send(&refused, &message);
     dcp_tcp_link_close(&refused);
-    for (int r = 1; host->failure.code && r < host->world; r++)
+    for (int r = 1; host->failure.code && r < host->world_size; r++)
         dcp_tcp_link_close(&host->links[r]);
 }
 
 int dcp_tcp_host(const struct dcp_tcp_start *start, struct dcp_tcp_link *links,
                  struct dcp_error *err)
 {
-    int world = start->options->world;
+    int world_size = start->options->world_size;
     DCP_CLEANUP_FREE struct host *host = dcp_mem_calloc(1, sizeof *host);
     DCP_CLEANUP_FREE struct pollfd *polls =
-        dcp_mem_calloc((size_t)world + MAX_GUESTS, sizeof *polls);
+        dcp_mem_calloc((size_t)world_size + MAX_GUESTS, sizeof *polls);
     if (!host || !polls)
-        return dcp_error_memory(err, "the start of a comm over TCP");
+        return dcp_error_memory(err, "the start of a TCP communicator");
     *host = (struct host){ .start = start,
                            .links = links,
-                           .world = world,
+                           .world_size = world_size,
                            .listener = -1,
                            .polls = polls,
                            .refused = -1 };

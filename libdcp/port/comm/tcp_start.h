@@ -1,4 +1,4 @@
-/* tcp_start: how the ranks of a comm over TCP find each other.
+/* tcp_start: how the ranks of a TCP communicator find each other.
  *
  * Rank 0 listens, and challenges whoever connects. The others knock at every port where
  * rank 0 may be, answer, and enter where the answer to that proves that it is rank 0 of
@@ -19,7 +19,7 @@ struct dcp_tcp_start {
     struct dcp_tcp_key key; /* of the job */
 };
 
-/* Rank 0: fills links[1] to links[world - 1]. Errors: COMM, USAGE (ranks that were
+/* Rank 0: fills links[1] to links[world_size - 1]. Errors: COMM, USAGE (ranks that were
  * started in contradiction), MEMORY. */
 int dcp_tcp_host(const struct dcp_tcp_start *start, struct dcp_tcp_link *links,
                  struct dcp_error *err);

@@ -90,8 +90,9 @@ static int answer(struct visit *visit, struct door *door, struct dcp_error *err)
     const struct dcp_comm_tcp_options *options = visit->start->options;
     enum dcp_tcp_speech speech = dcp_tcp_recognise(door->talk.challenge);
     visit->met_other |= speech == DCP_TCP_OTHER_VERSION;
-    int rc = dcp_tcp_put_answer(&door->talk, &visit->start->key, (uint32_t)options->world,
-                                (uint32_t)options->rank, err);
+    int rc =
+        dcp_tcp_put_answer(&door->talk, &visit->start->key, (uint32_t)options->world_size,
+                           (uint32_t)options->rank, err);
     door->answered = true;
     door->got = 0;
     if (rc || speech != DCP_TCP_OURS ||

@@ -35,7 +35,7 @@ struct member {
 struct shared {
     pthread_mutex_t lock; /* guards all of this and the members */
     pthread_cond_t changed;
-    int world, n_open;
+    int world_size, n_open;
     struct dcp_error failure; /* the first; from then on every call fails so */
     struct member members[];
 };
@@ -63,7 +63,7 @@ static void fail(struct shared *shared, int rank, int fate, const char *why)
  * `gone`. */
 static int missing(const struct shared *shared, uint64_t round, bool gone)
 {
-    for (int r = 0; r < shared->world; r++) {
+    for (int r = 0; r < shared->world_size; r++) {
         const struct member *m = &shared->members[r];
         if (m->round < round && (m->gone || !gone))
             return r;
@@ -106,12 +106,12 @@ static void wait_for_all(struct shared *shared, uint64_t round, int timeout_ms)
 /* All ranks must be in the same call. */
 static void check_round(struct shared *shared, const struct box *mine, unsigned turn)
 {
-    for (int r = 0; r < shared->world; r++) {
+    for (int r = 0; r < shared->world_size; r++) {
         const struct box *box = &shared->members[r].boxes[turn];
         if (box->kind != mine->kind || box->root != mine->root ||
             box->call_bytes != mine->call_bytes)
             fail(shared, r, DCP_RANK_UNKNOWN,
-                 "is in another call, or in one of another size");
+                 "called another collective, or one of another size");
     }
 }
 
@@ -154,7 +154,7 @@ static int enter_round(struct member *me, enum kind kind, const void *in, size_t
                        shared->failure.rank, timeout_ms / 1e3);
         return name_rank(err, shared->failure.rank, shared->failure.rank_fate);
     }
-    for (int r = 0; r < shared->world; r++)
+    for (int r = 0; r < shared->world_size; r++)
         if (shared->members[r].boxes[turn].no_memory) {
             dcp_error_set(err, DCP_E_MEMORY, "rank %d: out of memory for %zu bytes", r,
                           call_bytes);
@@ -172,7 +172,7 @@ static int threads_allgather(void *self, const void *in, size_t size_bytes, void
     pthread_mutex_lock(&shared->lock);
     unsigned turn = (unsigned)(me->round & 1);
     int rc = enter_round(me, ALLGATHER, in, size_bytes, size_bytes, 0, timeout_ms, err);
-    for (int r = 0; !rc && size_bytes && r < shared->world; r++)
+    for (int r = 0; !rc && size_bytes && r < shared->world_size; r++)
         memcpy((unsigned char *)out + (size_t)r * size_bytes,
                shared->members[r].boxes[turn].data, size_bytes);
     pthread_mutex_unlock(&shared->lock);
@@ -184,9 +184,9 @@ static int threads_bcast(void *self, void *data, size_t size_bytes, int root,
 {
     struct member *me = self;
     struct shared *shared = me->shared;
-    if (root < 0 || root >= shared->world)
+    if (root < 0 || root >= shared->world_size)
         return dcp_error_set(err, DCP_E_USAGE, "there is no rank %d among %d", root,
-                             shared->world);
+                             shared->world_size);
     pthread_mutex_lock(&shared->lock);
     unsigned turn = (unsigned)(me->round & 1);
     bool sends = me->rank == root;
@@ -204,7 +204,7 @@ static int threads_peer_dead(void *self)
     struct shared *shared = me->shared;
     pthread_mutex_lock(&shared->lock);
     int dead = -1;
-    for (int r = 0; r < shared->world && dead < 0; r++)
+    for (int r = 0; r < shared->world_size && dead < 0; r++)
         if (shared->members[r].gone)
             dead = r;
     pthread_mutex_unlock(&shared->lock);
@@ -213,7 +213,7 @@ static int threads_peer_dead(void *self)
 
 static void shared_free(struct shared *shared)
 {
-    for (int r = 0; r < shared->world; r++)
+    for (int r = 0; r < shared->world_size; r++)
         for (int turn = 0; turn < 2; turn++)
             free(shared->members[r].boxes[turn].data);
     pthread_cond_destroy(&shared->changed);
@@ -246,29 +246,30 @@ static const struct dcp_comm_ops threads_ops = {
     .free = threads_free,
 };
 
-int dcp_comm_threads(struct dcp_comm *out_comms, int world, struct dcp_error *err)
+int dcp_comm_threads(struct dcp_comm *out_comms, int world_size, struct dcp_error *err)
 {
-    if (world < 1)
-        return dcp_error_set(err, DCP_E_USAGE, "a world of %d ranks is none", world);
+    if (world_size < 1)
+        return dcp_error_set(err, DCP_E_USAGE, "a world size of %d is invalid",
+                             world_size);
     struct shared *shared =
-        calloc(1, sizeof *shared + (size_t)world * sizeof shared->members[0]);
+        calloc(1, sizeof *shared + (size_t)world_size * sizeof shared->members[0]);
     if (!shared)
-        return dcp_error_memory(err, "a comm of threads");
-    shared->world = shared->n_open = world;
+        return dcp_error_memory(err, "a communicator of threads");
+    shared->world_size = shared->n_open = world_size;
     pthread_mutex_init(&shared->lock, NULL);
     pthread_condattr_t attr;
     pthread_condattr_init(&attr);
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     pthread_cond_init(&shared->changed, &attr);
     pthread_condattr_destroy(&attr);
-    for (int r = 0; r < world; r++) {
+    for (int r = 0; r < world_size; r++) {
         shared->members[r].shared = shared;
         shared->members[r].rank = r;
         out_comms[r] = (struct dcp_comm){
             .ops = &threads_ops,
             .self = &shared->members[r],
             .rank = r,
-            .world = world,
+            .world_size = world_size,
         };
     }
     return DCP_OK;

@@ -59,7 +59,7 @@ static int packer_create(void *self, const char *name, uint64_t size_bytes,
     if (packer->current || !dcp_store_name_ok(name) || size_bytes > INT64_MAX)
         return dcp_error_set(
             err, DCP_E_UNSUPPORTED,
-            "an archive takes one file after the other, and not '%s' now", name);
+            "an archive is written one file after the other; '%s' is out of order", name);
     DCP_TRY(put_header(packer, path, false, size_bytes, err));
     *out = packer->current = file;
     file = NULL;

@@ -171,8 +171,8 @@ static int check_lost(const struct dcp_dir *dir, const struct dcp_store_file *fi
     if (!__atomic_load_n(&file->lost, __ATOMIC_ACQUIRE))
         return DCP_OK;
     return dcp_error_set(err, DCP_E_IO,
-                         "'%s/%s' is lost: an earlier write or sync of it failed",
-                         dir->root, file->name);
+                         "'%s/%s' is lost: an earlier write or sync failed", dir->root,
+                         file->name);
 }
 
 /* After a failed write-back the kernel may call pages clean that never reached the disk,

@@ -55,7 +55,8 @@ static int sign(int fd)
 
 /* Who may read a file can lock it, so only those may read the lease who may write it: at
  * first the owner alone, so that there is no moment in between, then all whom the umask
- * lets write. One that is there already may be another user's, who alone can mend it. */
+ * lets write. One that is there already may be another user's, who alone can repair it.
+ */
 static int open_lease(int dir_fd)
 {
     const int flags = O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;

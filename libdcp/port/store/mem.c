@@ -212,7 +212,7 @@ static int add_new(const struct mem *mem, const char *act, const char *name,
     const char *last;
     DCP_TRY(find_parent(mem, act, name, &parent, &last, err));
     if (dcp_node_find(parent, last, strlen(last)))
-        return fail(DCP_E_EXISTS, act, name, "it exists already", err);
+        return fail(DCP_E_EXISTS, act, name, "it already exists", err);
     return dcp_node_put(parent, last, node) ? DCP_OK : no_memory(name, err);
 }
 
@@ -246,11 +246,11 @@ static int mem_create(void *self, const char *name, uint64_t size_bytes,
 
 static int check_lost(const struct dcp_store_file *file, struct dcp_error *err)
 {
-    return file->lost ? dcp_error_set(err, DCP_E_IO,
-                                      "a file in '%s' is lost: an earlier "
-                                      "write or sync of it failed",
-                                      ROOT_NAME)
-                      : DCP_OK;
+    return file->lost
+               ? dcp_error_set(err, DCP_E_IO,
+                               "a file in '%s' is lost: an earlier write or sync failed",
+                               ROOT_NAME)
+               : DCP_OK;
 }
 
 static int mem_read_at(void *self, struct dcp_store_file *file, uint64_t offset,
@@ -354,7 +354,7 @@ static int publish_locked(const struct mem *mem, const char *from, const char *t
     if (!node)
         return not_found("publish", from, err);
     if (dcp_node_find(to_dir, to_last, strlen(to_last)))
-        return fail(DCP_E_EXISTS, "publish", to, "it exists already", err);
+        return fail(DCP_E_EXISTS, "publish", to, "it already exists", err);
     size_t n = strlen(from);
     if (dcp_str_starts(to, from) && to[n] == '/')
         return fail(DCP_E_IO, "publish", to, "a folder cannot go into itself", err);

@@ -60,7 +60,7 @@ static int complain(struct reader *reader, struct archive *archive, struct dcp_e
     }
     if (archive_errno(archive) == ENOMEM)
         return dcp_error_memory(err, "an archive");
-    return dcp_error_set(err, DCP_E_CORRUPT, "'%s' is damaged: its tar headers say '%s'",
+    return dcp_error_set(err, DCP_E_CORRUPT, "'%s' is corrupt: its tar headers say '%s'",
                          dcp_tape_shown(reader->tape),
                          DCP_SHOWN(text ? text : "nothing"));
 }
@@ -97,7 +97,8 @@ static int check_kind(const struct reader *reader, struct archive_entry *entry,
     if (archive_entry_sparse_count(entry) > 0)
         return refuse(reader, DCP_E_UNSUPPORTED, name, "is stored with holes", err);
     if (strlen(name) > MEMBERS_MAX_NAME)
-        return refuse(reader, DCP_E_UNSUPPORTED, name, "has too long a name", err);
+        return refuse(reader, DCP_E_UNSUPPORTED, name, "has a name that is too long",
+                      err);
     return DCP_OK;
 }
 
@@ -292,7 +293,7 @@ static int check_end(struct reader *reader, const struct dcp_members *members,
     if (end > reader->seen)
         DCP_TRY(dcp_tape_read(reader->tape, end - 1, &byte, 1, &n, err));
     return n == 0 ? dcp_error_set(err, DCP_E_CORRUPT,
-                                  "'%s' is cut off: its last file is not all there",
+                                  "'%s' is incomplete: its last file is not all there",
                                   dcp_tape_shown(reader->tape))
                   : DCP_OK;
 }

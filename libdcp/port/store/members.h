@@ -28,9 +28,9 @@ struct dcp_members {
 };
 
 /* Walks through the archive. When one folder holds everything its name is taken away, so
- * that its contents stand at the root. Errors: CORRUPT (cut off; a header that does not
- * hold; a name twice, or one that leads outside), UNSUPPORTED (no tar archive; a link, a
- * device, a file with holes; too many members), IO, MEMORY. */
+ * that its contents stand at the root. Errors: CORRUPT (incomplete; a header that does
+ * not hold; a name twice, or one that leads outside), UNSUPPORTED (no tar archive; a
+ * link, a device, a file with holes; too many members), IO, MEMORY. */
 int dcp_members_read(struct dcp_tape *tape, struct dcp_members *out,
                      struct dcp_error *err);
 void dcp_members_fini(struct dcp_members *members);

@@ -204,7 +204,7 @@ int dcp_tape_complain(const struct dcp_tape *tape, uint64_t at, size_t zstd_code
         return DCP_E_UNSUPPORTED;
     default:
         return dcp_error_set(err, DCP_E_CORRUPT,
-                             "'%s' is damaged: the zstd frame at byte %" PRIu64
+                             "'%s' is corrupt: the zstd frame at byte %" PRIu64
                              " does not decode (%s)",
                              tape->shown, at, ZSTD_getErrorName(zstd_code));
     }

@@ -33,7 +33,7 @@ const char *dcp_tape_shown(const struct dcp_tape *tape);
 /* Bytes of the tape; UINT64_MAX while its end was not met yet. */
 uint64_t dcp_tape_bytes(struct dcp_tape *tape);
 /* Reads up to n bytes; fewer only at the end of the tape. Errors: CORRUPT (a frame does
- * not decode, or is cut off), UNSUPPORTED (it needs too much memory), IO, MEMORY. */
+ * not decode, or is incomplete), UNSUPPORTED (it needs too much memory), IO, MEMORY. */
 int dcp_tape_read(struct dcp_tape *tape, uint64_t offset, void *out, size_t n,
                   size_t *out_n, struct dcp_error *err);
 

@@ -37,10 +37,10 @@ static int read_at(const struct dcp_tape *tape, uint64_t at, void *out, size_t n
     return tape->store->ops->read_at(tape->store->self, tape->file, at, out, n, err);
 }
 
-static int damaged(const struct dcp_tape *tape, struct dcp_error *err)
+static int corrupt(const struct dcp_tape *tape, struct dcp_error *err)
 {
     return dcp_error_set(err, DCP_E_CORRUPT,
-                         "'%s' is damaged: its seek table does not fit its frames",
+                         "'%s' is corrupt: its seek table does not fit its frames",
                          tape->shown);
 }
 
@@ -61,10 +61,10 @@ static int find_table(const struct dcp_tape *tape, struct table *out,
     size_t entry_bytes = footer[4] & DIGEST_BIT ? 12 : 8;
     uint64_t bytes = HEADER_BYTES + n * entry_bytes + FOOTER_BYTES;
     if (bytes > size || n > TAPE_MAX_FRAMES || (footer[4] & RESERVED_BITS))
-        return damaged(tape, err);
+        return corrupt(tape, err);
     DCP_TRY(read_at(tape, size - bytes, header, sizeof header, err));
     if (dcp_le32(header) != TABLE_MAGIC || dcp_le32(header + 4) != bytes - HEADER_BYTES)
-        return damaged(tape, err);
+        return corrupt(tape, err);
     *out = (struct table){ size - bytes, n, entry_bytes };
     return DCP_OK;
 }
@@ -91,7 +91,7 @@ int dcp_tape_read_table(struct dcp_tape *tape, bool *out_found, struct dcp_error
                          (size_t)left * table.entry_bytes, err);
         const unsigned char *entry = batch + in_batch * table.entry_bytes;
         if (!rc && dcp_le32(entry) < LEAST_FRAME)
-            rc = damaged(tape, err);
+            rc = corrupt(tape, err);
         tape->frames[i] = next;
         next.at += rc ? 0 : dcp_le32(entry); /* 32 bits, 2^24 times: no wrap */
         next.raw += rc ? 0 : dcp_le32(entry + 4);
@@ -99,7 +99,7 @@ int dcp_tape_read_table(struct dcp_tape *tape, bool *out_found, struct dcp_error
     tape->frames[table.n] = next;
     tape->n_frames = (size_t)table.n + 1;
     tape->complete = true;
-    return !rc && next.at != table.at ? damaged(tape, err) : rc;
+    return !rc && next.at != table.at ? corrupt(tape, err) : rc;
 }
 
 size_t dcp_tape_find_frame(const struct dcp_tape *tape, uint64_t offset)
@@ -122,7 +122,7 @@ int dcp_tape_note_frame(struct dcp_tape *tape, size_t i, struct tape_frame frame
     if (i < tape->n_frames)
         return tape->frames[i].at == frame.at && tape->frames[i].raw == frame.raw
                    ? DCP_OK
-                   : damaged(tape, err);
+                   : corrupt(tape, err);
     if (i >= TAPE_MAX_FRAMES)
         return dcp_error_set(err, DCP_E_UNSUPPORTED, "'%s' has more than %zu zstd frames",
                              tape->shown, TAPE_MAX_FRAMES);

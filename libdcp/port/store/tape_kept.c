@@ -53,7 +53,7 @@ static int load(struct dcp_tape *tape, struct tape_decoder *decoder,
         return dcp_tape_complain(tape, at, got, err);
     if (got != raw_n)
         return dcp_error_set(err, DCP_E_CORRUPT,
-                             "'%s' is damaged: the zstd frame at byte %" PRIu64
+                             "'%s' is corrupt: the zstd frame at byte %" PRIu64
                              " holds %zu bytes, its seek table says %zu",
                              tape->shown, at, got, raw_n);
     return DCP_OK;

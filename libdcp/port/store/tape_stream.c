@@ -102,7 +102,7 @@ static int refill(struct dcp_tape *tape, struct tape_stream *stream, bool *out_e
     *out_end = n == 0 && !stream->begun;
     if (n == 0 && stream->begun)
         return dcp_error_set(err, DCP_E_CORRUPT,
-                             "'%s' is cut off: it ends in the middle of a zstd frame",
+                             "'%s' is incomplete: it ends in the middle of a zstd frame",
                              tape->shown);
     int rc = n ? tape->store->ops->read_at(tape->store->self, tape->file, stream->at,
                                            stream->in, n, err)

@@ -17,7 +17,7 @@ int main(int argc, char **argv)
     struct dcp_error err;
     struct dcp_store store;
     struct dcp_context ctx;
-    struct dcp_local local;
+    struct dcp_local_tensor local;
     struct dcp_state state;
     struct dcp_save_options save;
     struct dcp_save_result done;

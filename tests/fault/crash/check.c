@@ -82,10 +82,10 @@ static bool steps_are(const struct dcp_store *store, const struct run_want *want
         return wrong(why, "%s", err.message);
     for (size_t i = 0; i < n && fine; i++) {
         bool again = want->again && steps[i].step == want->again;
-        fine = steps[i].whole ? step_is(store, steps[i].name, STEP_SALT(steps[i].step),
-                                        again ? want->again_salt : 0, why)
-                              : wrong(why, "%s is not whole: %s", steps[i].name,
-                                      steps[i].why.message);
+        fine = steps[i].complete ? step_is(store, steps[i].name, STEP_SALT(steps[i].step),
+                                           again ? want->again_salt : 0, why)
+                                 : wrong(why, "%s is incomplete: %s", steps[i].name,
+                                         steps[i].why.message);
     }
     int rc = dcp_find(&ctx, -1, &found, &err);
     *out_newest = found.step;

@@ -21,8 +21,8 @@ struct run_want {
     bool latest; /* the file "latest" names a step that is there, `least` or newer */
 };
 
-/* A folder of a step is whole, every digest holds, and every tensor has the fingerprint
- * of the sample with this salt (or the other). */
+/* A folder of a step is complete, every digest holds, and every tensor has the
+ * fingerprint of the sample with this salt (or the other). */
 bool step_is(const struct dcp_store *store, const char *name, unsigned salt,
              unsigned other, char why[512]);
 bool run_is(const char *folder, const struct run_want *want, char why[512]);

@@ -50,7 +50,7 @@ bool tree_write(const struct tree *tree, const char *folder);
 size_t model_choices(const struct model *model);
 /* How many ways choice i can go; 0 is always "nothing of it", 1 "all of it". */
 unsigned model_ways(const struct model *model, size_t i);
-/* The tree when choice i went the way ways[i]; `seed` is for those that are torn at
+/* The tree when choice i went the way ways[i]; `seed` is for those that are cut short at
  * random. */
 void model_tree(const struct model *model, const unsigned char *ways, uint64_t seed,
                 struct tree *out);

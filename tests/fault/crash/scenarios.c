@@ -4,8 +4,8 @@
 #include "check.h"
 #include "lib/acts.h"
 #include "lib/must.h"
+#include "lib/rank_threads.h"
 #include "lib/sample.h"
-#include "lib/world.h"
 #include <dcp/dcp.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -41,17 +41,17 @@ void open_run(struct dcp_store *store, const char *folder)
 
 /* --- saves --- */
 
-static const struct dcp_companion companion = { "pytorch_model.bin", "torch", DCP_BF16 };
+static const struct dcp_export consolidated = { "pytorch_model.bin", "torch", DCP_BF16 };
 
 static int save(const struct dcp_store *store, int64_t step, unsigned salt,
                 const struct dcp_save_options *more)
 {
     struct acts acts = { .store = store,
                          .layout = "zero2",
-                         .world = 2,
+                         .world_size = 2,
                          .step = step,
                          .salt = salt,
-                         .codec = more && more->companion ? DCP_CODEC_PLANES : 0,
+                         .codec = more && more->consolidated ? DCP_CODEC_PLANES : 0,
                          .more = more,
                          .small = true };
 
@@ -102,9 +102,9 @@ static void act_parity(const char *folder)
     save_steps(folder, STEPS + 1, STEPS + 2, &more);
 }
 
-static void act_companion(const char *folder)
+static void act_consolidated(const char *folder)
 {
-    const struct dcp_save_options more = { .keep = 1, .companion = &companion };
+    const struct dcp_save_options more = { .keep = 1, .consolidated = &consolidated };
 
     save_steps(folder, STEPS + 1, STEPS + 1, &more);
 }
@@ -137,8 +137,8 @@ static bool check_saves(const struct facts *facts, const struct tree *state,
     return check_run(facts, promise, 2, STEPS, why);
 }
 
-static bool check_companion(const struct facts *facts, const struct tree *state,
-                            struct promise promise, char why[512])
+static bool check_consolidated(const struct facts *facts, const struct tree *state,
+                               struct promise promise, char why[512])
 {
     static const char name[] = "run/step-00000004";
 
@@ -182,7 +182,7 @@ static int save_smooth(const struct dcp_store *store, int64_t step)
     enum { N = 6000 };
     static float values[N];
     static const int64_t shape[1] = { N };
-    const struct dcp_local local = {
+    const struct dcp_local_tensor local = {
         .name = "w", .dtype = DCP_F32, .ndim = 1, .shape = shape, .data = values
     };
     const struct dcp_save_options options = { .step = step, .codec = DCP_CODEC_PLANES };
@@ -246,7 +246,7 @@ static void save_behind(void *arg, struct dcp_comm *comm)
     for (int64_t step = 1; step <= STEPS; step++) {
         const struct dcp_save_options options = { .step = step, .keep = 2 };
         struct sample sample;
-        sample_make_first(&sample, sample_n_tensors() - 1, "zero3", comm->world,
+        sample_make_first(&sample, sample_n_tensors() - 1, "zero3", comm->world_size,
                           comm->rank, true, STEP_SALT(step));
         if (comm->rank == 0)
             act_begins(step);
@@ -266,21 +266,21 @@ static void act_behind(const char *folder)
 
     act_begins(1);
     open_run(&store, folder);
-    world_run(2, save_behind, &store);
+    rank_threads_run(2, save_behind, &store);
     dcp_store_free(&store);
 }
 
-/* --- set aside, prune --- */
+/* --- superseded, prune --- */
 
 /* Act 2: steps 2 and 3 are given up; act 3: another step 2 is saved. */
-static void act_aside(const char *folder)
+static void act_supersede(const char *folder)
 {
     struct dcp_store store;
     struct dcp_context ctx = { .store = &store };
 
     act_begins(2);
     open_run(&store, folder);
-    must(dcp_set_aside(&ctx, 1, NULL) == 0);
+    must(dcp_supersede(&ctx, 1, NULL) == 0);
     act_is_done(2);
     act_begins(3);
     must(save(&store, 2, AGAIN_SALT, NULL) == 0);
@@ -291,17 +291,17 @@ static void act_aside(const char *folder)
 /* A step of the old course is there under its name or the other. */
 static bool is_kept(const struct dcp_store *store, int64_t step, char why[512])
 {
-    char name[64], aside[64], ignored[512];
+    char name[64], superseded[64], ignored[512];
 
     snprintf(name, sizeof name, "step-%08" PRId64, step);
-    snprintf(aside, sizeof aside, "step-%08" PRId64 ".aside", step);
-    return step_is(store, aside, STEP_SALT(step), 0, ignored) ||
+    snprintf(superseded, sizeof superseded, "step-%08" PRId64 ".aside", step);
+    return step_is(store, superseded, STEP_SALT(step), 0, ignored) ||
            step_is(store, name, STEP_SALT(step), 0, ignored) ||
            wrong(why, "%s is lost: %s", name, ignored);
 }
 
-static bool check_aside(const struct facts *facts, const struct tree *state,
-                        struct promise promise, char why[512])
+static bool check_supersede(const struct facts *facts, const struct tree *state,
+                            struct promise promise, char why[512])
 {
     char path[512];
     struct dcp_store store;
@@ -351,7 +351,7 @@ static bool check_prune(const struct facts *facts, const struct tree *state,
 
 /* --- repair --- */
 
-static const char mended[] = "step-00000003";
+static const char reconstructed[] = "step-00000003";
 
 static void prepare_repair(const char *folder)
 {
@@ -370,7 +370,7 @@ static int repair(const char *folder, struct dcp_error *err)
     struct dcp_store store;
 
     open_run(&store, folder);
-    int rc = dcp_repair(&store, mended, NULL, NULL, err);
+    int rc = dcp_repair(&store, reconstructed, NULL, NULL, err);
     dcp_store_free(&store);
     return rc;
 }
@@ -382,7 +382,7 @@ static void act_repair(const char *folder)
     act_is_done(1);
 }
 
-/* The damaged step can be read through its parity at every moment; the others are none
+/* The corrupt step can be read through its parity at every moment; the others are none
  * of a repair's business. */
 static bool check_repair(const struct facts *facts, const struct tree *state,
                          struct promise promise, char why[512])
@@ -398,10 +398,11 @@ static bool check_repair(const struct facts *facts, const struct tree *state,
     if (n != STEPS)
         fine = wrong(why, "%zu steps are left", n);
     for (size_t i = 0; i < n && fine; i++)
-        if (steps[i].whole)
+        if (steps[i].complete)
             fine = step_is(&store, steps[i].name, STEP_SALT(steps[i].step), 0, why);
-        else if (promise.done || steps[i].step != 3 || !steps[i].mendable)
-            fine = wrong(why, "%s is not whole: %s", steps[i].name, steps[i].why.message);
+        else if (promise.done || steps[i].step != 3 || !steps[i].recoverable)
+            fine =
+                wrong(why, "%s is incomplete: %s", steps[i].name, steps[i].why.message);
     free(steps);
     dcp_store_free(&store);
     return fine;
@@ -421,10 +422,10 @@ static const struct scenario scenarios[] = {
     { "first-save", prepare_nothing, act_first, check_new_run, save_next },
     { "saves", prepare_steps, act_saves, check_saves, save_next },
     { "parity", prepare_steps, act_parity, check_saves, save_next },
-    { "companion", prepare_steps, act_companion, check_companion, save_next },
+    { "companion", prepare_steps, act_consolidated, check_consolidated, save_next },
     { "compressed", prepare_nothing, act_smooth, check_smooth, smooth_again },
     { "background", prepare_nothing, act_behind, check_new_run, save_next },
-    { "set-aside", prepare_steps, act_aside, check_aside, save_next },
+    { "set-aside", prepare_steps, act_supersede, check_supersede, save_next },
     { "prune", prepare_steps, act_prune, check_prune, save_next },
     { "repair", prepare_repair, act_repair, check_repair, repair_again },
 };

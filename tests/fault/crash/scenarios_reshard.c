@@ -14,16 +14,16 @@ struct how {
     bool force;
 };
 
-static int reshard(const char *folder, const struct how *how, int world, bool force,
+static int reshard(const char *folder, const struct how *how, int world_size, bool force,
                    struct dcp_error *err)
 {
-    struct dcp_reshard_options options = { .world = how->format ? 0 : world,
+    struct dcp_reshard_options options = { .world_size = how->format ? 0 : world_size,
                                            .format = how->format,
                                            .dtype = -1,
-                                           .only = world == 4 ? DCP_ONLY_MODEL : 0,
+                                           .only = world_size == 4 ? DCP_ONLY_MODEL : 0,
                                            .force = force,
                                            .threads = 2 };
-    struct dcp_place source;
+    struct dcp_location source;
     struct dcp_reshard *job;
     char from[512], to[512];
 
@@ -31,13 +31,13 @@ static int reshard(const char *folder, const struct how *how, int world, bool fo
         options.only = DCP_ONLY_MODEL;
     if (how->format && !strcmp(how->format, "deepspeed"))
         options.lossy = true;
-    if (how->format && world == 4)
+    if (how->format && world_size == 4)
         options.dtype = DCP_F16; /* another old one */
-    if (how->format && !strcmp(how->format, "bundle") && world == 4)
+    if (how->format && !strcmp(how->format, "bundle") && world_size == 4)
         options.dtype = -1;
     path_of(from, folder, "run");
     path_of(to, folder, how->target);
-    int rc = dcp_place_open(from, &source, err);
+    int rc = dcp_location_open(from, &source, err);
     if (rc)
         return rc;
     rc = dcp_reshard_plan(&source, to, &options, &job, err);
@@ -45,7 +45,7 @@ static int reshard(const char *folder, const struct how *how, int world, bool fo
         rc = dcp_reshard_run(job, err);
         dcp_reshard_free(job);
     }
-    dcp_place_close(&source);
+    dcp_location_close(&source);
     return rc;
 }
 
@@ -66,14 +66,14 @@ static void act_reshard(const char *folder, const struct how *how)
 /* Verified by its digests, if its format has any. */
 static bool is_whole(const char *path, char why[512])
 {
-    struct dcp_place place;
+    struct dcp_location location;
     struct dcp_verify_options options = { .threads = 1 };
     struct dcp_error err = { 0 };
 
-    int rc = dcp_place_open(path, &place, &err);
+    int rc = dcp_location_open(path, &location, &err);
     if (!rc) {
-        rc = dcp_verify(&place.source, &options, NULL, &err);
-        dcp_place_close(&place);
+        rc = dcp_verify(&location.source, &options, NULL, &err);
+        dcp_location_close(&location);
     }
     return !rc || wrong(why, "%s", err.message);
 }

@@ -2,9 +2,9 @@
  *
  *   power_saver save RUN FIRST LAST   saves steps; says "begin N" before each and "done
  * N" when it is promised power_saver check RUN LEAST MOST  the newest step is one of
- * these, every step is whole and what was saved
+ * these, every step is complete and what was saved
  *
- * Three steps are kept; every third save is made in a world of three, every fifth has a
+ * Three steps are kept; every third save is made in three ranks, every fifth has a
  * second file. Exit status 1 and a sentence: something is wrong. */
 #include "lib/acts.h"
 #include "tests/fault/crash/check.h"
@@ -17,7 +17,7 @@
 
 enum { KEEP = 3 };
 
-static const struct dcp_companion companion = { "pytorch_model.bin", "torch", DCP_BF16 };
+static const struct dcp_export consolidated = { "pytorch_model.bin", "torch", DCP_BF16 };
 
 static int save(const char *run, int64_t first, int64_t last)
 {
@@ -30,11 +30,11 @@ static int save(const char *run, int64_t first, int64_t last)
     }
     for (int64_t step = first; step <= last; step++) {
         const struct dcp_save_options more = { .keep = KEEP,
-                                               .companion =
-                                                   step % 5 ? NULL : &companion };
+                                               .consolidated =
+                                                   step % 5 ? NULL : &consolidated };
         struct acts acts = { .store = &store,
                              .layout = "zero3",
-                             .world = step % 3 ? 1 : 3,
+                             .world_size = step % 3 ? 1 : 3,
                              .step = step,
                              .salt = STEP_SALT(step),
                              .more = &more,

@@ -52,11 +52,11 @@ static void a_tensor_is_named_before_or_after(void **state)
         struct dcp_error err = { 0 };
         if (before)
             dcp_error_tensor(&err, "w");
-        dcp_error_set(&err, DCP_E_CORRUPT, "it is damaged");
+        dcp_error_set(&err, DCP_E_CORRUPT, "it is corrupt");
         if (!before)
             dcp_error_tensor(&err, "w");
         assert_string_equal(err.tensor, "w");
-        assert_string_equal(err.message, "it is damaged");
+        assert_string_equal(err.message, "it is corrupt");
     }
 }
 

@@ -71,7 +71,7 @@ static void short_names_stay_distinct(void **state)
           8 }, /* it takes all of them */
     };
     for (size_t i = 0; i < DCP_ARRAY_LEN(cases); i++) {
-        struct dcp_shorten how = dcp_shorten_choose(cases[i].names, 4, cases[i].width);
+        struct dcp_shortener how = dcp_shorten_choose(cases[i].names, 4, cases[i].width);
         for (int k = 0; k < 4; k++) {
             DCP_CLEANUP_BUF struct dcp_buf out = { 0 };
             dcp_shorten_add(&out, cases[i].names[k], &how);
@@ -91,7 +91,7 @@ static void names_of_many_parts(void **state)
     for (size_t i = 0; i < n; i++)
         names[0][i] = names[1][i] = i % 2 ? '.' : 'a';
     names[1][n - 2] = 'b';
-    struct dcp_shorten how = dcp_shorten_choose((const char *const *)names, 2, 9);
+    struct dcp_shortener how = dcp_shorten_choose((const char *const *)names, 2, 9);
     assert_int_equal(how.width, 9);
     for (int k = 0; k < 2; k++) {
         DCP_CLEANUP_BUF struct dcp_buf out = { 0 };

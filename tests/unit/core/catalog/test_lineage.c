@@ -59,7 +59,7 @@ static void what_is_none(void **state)
                      -1);
 }
 
-/* Equal at every world and codec; another state has another one. */
+/* Equal at every world size and codec; another state has another one. */
 static void fingerprints(void **state)
 {
     struct dcp_store store;
@@ -71,7 +71,7 @@ static void fingerprints(void **state)
     for (int i = 1; i <= 3; i++) {
         struct acts acts = { .store = &store,
                              .layout = i == 2 ? "dim0" : "zero3",
-                             .world = i,
+                             .world_size = i,
                              .step = i,
                              .salt = i == 3 ? 2 : 1,
                              .codec = i == 2 ? DCP_CODEC_ZSTD : DCP_CODEC_NONE };

@@ -1,4 +1,4 @@
-/* Catalogs as messages: what comes out is what went in, and a damaged message is refused
+/* Catalogs as messages: what comes out is what went in, and a corrupt message is refused
  * or gives a valid catalog, never a crash. */
 #include "core/catalog/pack.h"
 #include "core/catalog/region.h"
@@ -27,7 +27,7 @@ static struct dcp_catalog *random_catalog(uint64_t *seed)
     catalog->layout = "zero3";
     catalog->producer = "caf\xc3\xa9";
     catalog->step = acts_pick(seed, 1000) - 1;
-    catalog->world = 1 + (int)acts_pick(seed, 8);
+    catalog->world_size = 1 + (int)acts_pick(seed, 8);
     catalog->mesh = (struct dcp_mesh){ 2, 3, 4 };
     catalog->weights_dtype = acts_pick(seed, 2) ? DCP_BF16 : -1;
     catalog->diverged = acts_pick(seed, 2);
@@ -169,7 +169,7 @@ static void same_catalog(const struct dcp_catalog *a, const struct dcp_catalog *
     assert_string_equal(a->layout, b->layout);
     assert_string_equal(a->producer, b->producer);
     assert_int_equal(a->step, b->step);
-    assert_int_equal(a->world, b->world);
+    assert_int_equal(a->world_size, b->world_size);
     assert_memory_equal(&a->mesh, &b->mesh, sizeof a->mesh);
     assert_int_equal(a->weights_dtype, b->weights_dtype);
     assert_int_equal(a->diverged, b->diverged);
@@ -253,7 +253,7 @@ static int unpack(const unsigned char *data, size_t n)
     return rc;
 }
 
-static void damaged_messages(void **state)
+static void corrupt_messages(void **state)
 {
     (void)state;
     uint64_t seed = 92;
@@ -349,7 +349,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(catalogs_come_back),
-        cmocka_unit_test(damaged_messages),
+        cmocka_unit_test(corrupt_messages),
         cmocka_unit_test(what_was_written),
         cmocka_unit_test(lists_of_tensors),
     };

@@ -9,7 +9,7 @@
 
 static void becomes(const char *rules, const char *name, const char *want)
 {
-    struct dcp_rename *rename;
+    struct dcp_rename_rules *rename;
     char *now;
 
     assert_int_equal(dcp_rename_new(rules, "rules", &rename, NULL), 0);
@@ -48,7 +48,7 @@ static void rules_follow_each_other(void **state)
 static void refused(const char *rules, const char *why)
 {
     struct dcp_error err = { 0 };
-    struct dcp_rename *rename;
+    struct dcp_rename_rules *rename;
 
     assert_int_equal(dcp_rename_new(rules, "names.txt", &rename, &err), DCP_E_USAGE);
     assert_null(rename);
@@ -71,7 +71,7 @@ static void nothing_left_of_a_name(void **state)
 {
     (void)state;
     struct dcp_error err = { 0 };
-    struct dcp_rename *rename;
+    struct dcp_rename_rules *rename;
     char *now;
 
     assert_int_equal(dcp_rename_new("s/.*//", "rules", &rename, NULL), 0);
@@ -86,7 +86,7 @@ static void a_parameter_keeps_together(void **state)
     (void)state;
     static const char text[] = "{\"param_groups\":[{\"params\":[\"model.a\",\"b\"]}]}";
     struct dcp_catalog *catalog;
-    struct dcp_rename *rename;
+    struct dcp_rename_rules *rename;
     struct dcp_tensor moment = { .name = "optimizer.exp_avg.model.a",
                                  .param = "model.a",
                                  .role = DCP_ROLE_EXP_AVG };

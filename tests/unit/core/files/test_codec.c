@@ -127,7 +127,7 @@ static void coders_have_no_memory(void **state)
     free(other);
 }
 
-static void damaged_blocks(void **state)
+static void corrupt_blocks(void **state)
 {
     const size_t n = 20000;
     unsigned char *raw = make(WEIGHTS, n, 10), *out = malloc(n);
@@ -182,7 +182,7 @@ int main(void)
         cmocka_unit_test(round_trips),
         cmocka_unit_test(weights_become_smaller),
         cmocka_unit_test(coders_have_no_memory),
-        cmocka_unit_test(damaged_blocks),
+        cmocka_unit_test(corrupt_blocks),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

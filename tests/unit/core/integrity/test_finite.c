@@ -65,12 +65,12 @@ static bool save(const struct dcp_store *store, const struct save *save)
 {
     float data[8] = { 1, 2, 3, 4, 5, 6, 7, save->value };
     const int64_t shape = 8;
-    const struct dcp_local local = { .name = "x",
-                                     .role = save->role,
-                                     .dtype = DCP_F32,
-                                     .ndim = 1,
-                                     .shape = &shape,
-                                     .data = data };
+    const struct dcp_local_tensor local = { .name = "x",
+                                            .role = save->role,
+                                            .dtype = DCP_F32,
+                                            .ndim = 1,
+                                            .shape = &shape,
+                                            .data = data };
     const struct dcp_state whole = { .locals = &local, .n_locals = 1 };
     const struct dcp_context ctx = { .store = store, .threads = 1 };
     const struct dcp_save_options options = { .step = save->step,

@@ -135,15 +135,15 @@ static void sound_records(void **state)
 static void a_changed_byte(void **state)
 {
     (void)state;
-    static unsigned char damaged[RAW];
+    static unsigned char corrupt[RAW];
 
     for (size_t at = 0; at < RAW; at += RAW / 23)
         for (unsigned which = 0; which < 1 << N_PIECES; which++) {
             struct dcp_error err = { 0 };
             struct checkpoint c;
-            memcpy(damaged, raw, RAW);
-            damaged[at] ^= 4;
-            make(&c, DCP_CODEC_NONE, damaged, RAW);
+            memcpy(corrupt, raw, RAW);
+            corrupt[at] ^= 4;
+            make(&c, DCP_CODEC_NONE, corrupt, RAW);
             assert_int_equal(read_some(&c, which, false, &err),
                              which ? DCP_E_CORRUPT : 0);
             if (which)

@@ -13,7 +13,7 @@
 #include <dcp/reshard.h>
 
 #define MIB ((int64_t)1 << 20)
-#define MAX_WORLD 64
+#define MAX_WORLD_SIZE 64
 
 static struct dcp_catalog *new_catalog(void)
 {
@@ -24,11 +24,11 @@ static struct dcp_catalog *new_catalog(void)
 }
 
 /* Fills load with the bytes of each rank and returns their sum. */
-static uint64_t loads(const struct dcp_catalog *catalog, uint64_t load[MAX_WORLD])
+static uint64_t loads(const struct dcp_catalog *catalog, uint64_t load[MAX_WORLD_SIZE])
 {
     uint64_t total = 0;
 
-    memset(load, 0, MAX_WORLD * sizeof *load);
+    memset(load, 0, MAX_WORLD_SIZE * sizeof *load);
     for (size_t p = 0; p < catalog->n_pieces; p++) {
         load[catalog->pieces[p].rank] += dcp_piece_bytes(catalog, &catalog->pieces[p]);
         total += dcp_piece_bytes(catalog, &catalog->pieces[p]);
@@ -67,16 +67,16 @@ static void random_replicas(void **state)
 
     for (int i = 0; i < 400; i++) {
         struct dcp_catalog *catalog = new_catalog(), *before = new_catalog();
-        int world = 1 + (int)acts_pick(&seed, 8);
+        int world_size = 1 + (int)acts_pick(&seed, 8);
         for (int t = 0; t < 5; t++) {
             int64_t shape[DCP_MAX_NDIM];
             int ndim = naive_shape(&seed, 400, shape);
             naive_tensor(catalog, DCP_F32, ndim, shape);
             naive_tensor(before, DCP_F32, ndim, shape);
             naive_cut(&seed, catalog, t, (enum naive_cut)acts_pick(&seed, NAIVE_N_CUTS),
-                      world, true);
+                      world_size, true);
         }
-        catalog->world = world;
+        catalog->world_size = world_size;
         for (size_t p = 0; p < catalog->n_pieces; p++)
             assert_int_equal(dcp_catalog_add_piece(before, &catalog->pieces[p], NULL), 0);
         assert_int_equal(dcp_catalog_sort(catalog, NULL), 0);
@@ -101,10 +101,10 @@ static void random_replicas(void **state)
 static void even_bytes(void **state)
 {
     (void)state;
-    static const int worlds[] = { 1, 2, 3, 7, 8, 64 };
-    uint64_t load[MAX_WORLD];
+    static const int world_sizes[] = { 1, 2, 3, 7, 8, 64 };
+    uint64_t load[MAX_WORLD_SIZE];
 
-    for (size_t w = 0; w < sizeof worlds / sizeof worlds[0]; w++) {
+    for (size_t w = 0; w < sizeof world_sizes / sizeof world_sizes[0]; w++) {
         struct dcp_catalog *catalog = new_catalog();
         const int64_t table[] = { 50257, 768 }, square[] = { 768, 3072 },
                       bias[] = { 3072 };
@@ -113,13 +113,14 @@ static void even_bytes(void **state)
             naive_tensor(catalog, DCP_F32, 2, square);
             naive_tensor(catalog, DCP_F32, 1, bias);
         }
-        assert_int_equal(dcp_layout_apply(catalog, "replicated", worlds[w], NULL), 0);
+        assert_int_equal(dcp_layout_apply(catalog, "replicated", world_sizes[w], NULL),
+                         0);
         assert_int_equal(dcp_balance(catalog, NULL), 0);
         assert_int_equal(dcp_catalog_check(catalog, NULL), 0);
-        uint64_t mean = loads(catalog, load) / (uint64_t)worlds[w];
-        for (int r = 0; r < worlds[w]; r++) {
+        uint64_t mean = loads(catalog, load) / (uint64_t)world_sizes[w];
+        for (int r = 0; r < world_sizes[w]; r++) {
             assert_true(load[r] <= mean + 768 * 3072 * 4);
-            assert_true(worlds[w] > 8 || load[r] >= mean - 768 * 3072 * 4);
+            assert_true(world_sizes[w] > 8 || load[r] >= mean - 768 * 3072 * 4);
         }
         /* The pieces that the table was cut into are rows, and not many. */
         assert_true(catalog->tensors[0].n_pieces <= 37);
@@ -138,10 +139,10 @@ static void flat_replicas(void **state)
     (void)state;
     struct dcp_catalog *catalog = new_catalog();
     const int64_t shape[] = { 64 * MIB };
-    uint64_t load[MAX_WORLD];
+    uint64_t load[MAX_WORLD_SIZE];
 
     naive_tensor(catalog, DCP_F32, 1, shape);
-    catalog->world = 4;
+    catalog->world_size = 4;
     for (int r = 0; r < 4; r++) {
         struct dcp_region region = { .kind = DCP_FLAT,
                                      .begin = r / 2 * 32 * MIB,
@@ -170,7 +171,7 @@ static void what_is_held_counts(void **state)
 
     naive_tensor(catalog, DCP_F32, 1, shape);
     naive_tensor(catalog, DCP_F32, 1, small);
-    catalog->world = 2;
+    catalog->world_size = 2;
     for (int i = 0; i < 3; i++) {
         struct dcp_piece piece = { .tensor = i > 0, .rank = i == 2, .file = -1 };
         assert_int_equal(dcp_catalog_add_piece(catalog, &piece, NULL), 0);

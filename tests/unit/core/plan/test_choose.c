@@ -95,13 +95,14 @@ static void is_made_of(const struct made *made, const char *name, const char *fr
     assert_int_equal(made->target->tensors[at].dtype, dtype);
 }
 
-static enum dcp_fate refuses_moments(const struct dcp_catalog *src,
-                                     const struct dcp_identity *of_src,
-                                     const struct dcp_catalog *target,
-                                     const struct dcp_tensor *tensor)
+static enum dcp_disposition refuses_moments(const struct dcp_catalog *src,
+                                            const struct dcp_identity *of_src,
+                                            const struct dcp_catalog *target,
+                                            const struct dcp_tensor *tensor)
 {
     (void)src, (void)of_src, (void)target;
-    return tensor->role == DCP_ROLE_EXP_AVG ? DCP_FATE_REFUSED : DCP_FATE_HELD;
+    return tensor->role == DCP_ROLE_EXP_AVG ? DCP_DISPOSITION_UNSUPPORTED
+                                            : DCP_DISPOSITION_STORED;
 }
 
 static const struct dcp_format plain = { .name = "plain", .flags = DCP_FORMAT_OPTIM };
@@ -113,7 +114,7 @@ static const struct dcp_format masters = { .name = "masters",
                                                DCP_FORMAT_OPTIM | DCP_FORMAT_MASTERS };
 static const struct dcp_format picky = { .name = "picky",
                                          .flags = DCP_FORMAT_OPTIM,
-                                         .fate = refuses_moments };
+                                         .disposition = refuses_moments };
 static const struct dcp_format sharded = { .name = "sharded",
                                            .flags = DCP_FORMAT_OPTIM | DCP_FORMAT_SHARDED,
                                            .layouts = "dim0 replicated" };
@@ -275,13 +276,14 @@ static void layouts_of_a_format(void **state)
     (void)state;
     struct dcp_catalog *src = training(false, true);
     src->layout = "zero3";
-    struct made made = make(src, &sharded, (struct dcp_reshard_options){ .world = 3 });
+    struct made made =
+        make(src, &sharded, (struct dcp_reshard_options){ .world_size = 3 });
 
     assert_string_equal(made.target->layout, "dim0");
     unmake(&made);
     src = training(false, true);
     src->layout = "replicated";
-    made = make(src, &sharded, (struct dcp_reshard_options){ .world = 3 });
+    made = make(src, &sharded, (struct dcp_reshard_options){ .world_size = 3 });
     assert_string_equal(made.target->layout, "replicated");
     unmake(&made);
     made = make(training(false, true), &sharded,

@@ -12,7 +12,7 @@
 #include <dcp/reshard.h>
 
 #define MOST 300
-#define MAX_WORLD 20
+#define MAX_WORLD_SIZE 20
 #define EVERYBODY (-1)
 
 static int64_t ceil_div(int64_t a, int64_t b)
@@ -49,29 +49,30 @@ static bool is_state(const struct dcp_tensor *tensor)
 
 /* --- the rules, in the words of those who made them --- */
 
-/* torch.chunk: pieces of ceil(rows / world) rows; the last ones smaller or empty. */
-static int owner_dim0(const struct dcp_tensor *tensor, int64_t elem, int world)
+/* torch.chunk: pieces of ceil(rows / world_size) rows; the last ones smaller or empty. */
+static int owner_dim0(const struct dcp_tensor *tensor, int64_t elem, int world_size)
 {
     if (!is_state(tensor) || tensor->ndim == 0)
         return EVERYBODY;
     int64_t row = elem / (tensor->n_elems / tensor->shape[0]);
-    return (int)(row / ceil_div(tensor->shape[0], world));
+    return (int)(row / ceil_div(tensor->shape[0], world_size));
 }
 
-/* Stage 3: every parameter alone, padded to a multiple of the world. */
-static int owner_zero3(const struct dcp_tensor *tensor, int64_t elem, int world)
+/* Stage 3: every parameter alone, padded to a multiple of the world size. */
+static int owner_zero3(const struct dcp_tensor *tensor, int64_t elem, int world_size)
 {
     if (!is_state(tensor))
         return EVERYBODY;
     int64_t padded = tensor->n_elems;
-    while (padded % world)
+    while (padded % world_size)
         padded++;
-    return (int)(elem / (padded / world));
+    return (int)(elem / (padded / world_size));
 }
 
-/* Stages 1 and 2: the tensors of a group one behind the other, padded to 2 x world. */
+/* Stages 1 and 2: the tensors of a group one behind the other, padded to 2 x world_size.
+ */
 static int owner_flat(const struct dcp_catalog *catalog, size_t t, int64_t elem,
-                      int world)
+                      int world_size)
 {
     const struct dcp_tensor *tensor = &catalog->tensors[t];
     int64_t total = 0, before = 0;
@@ -83,25 +84,25 @@ static int owner_flat(const struct dcp_catalog *catalog, size_t t, int64_t elem,
         before += u < t ? other->n_elems : 0;
         total += other->n_elems;
     }
-    while (total % (2 * world))
+    while (total % (2 * world_size))
         total++;
-    return (int)((before + elem) / (total / world));
+    return (int)((before + elem) / (total / world_size));
 }
 
 static int owner_of(const struct dcp_catalog *catalog, const char *layout, size_t t,
-                    int64_t elem, int world)
+                    int64_t elem, int world_size)
 {
     const struct dcp_tensor *tensor = &catalog->tensors[t];
     bool optim = dcp_role_is_optim(tensor->role);
 
     if (!strcmp(layout, "dim0"))
-        return owner_dim0(tensor, elem, world);
+        return owner_dim0(tensor, elem, world_size);
     if (!strcmp(layout, "zero3"))
-        return owner_zero3(tensor, elem, world);
+        return owner_zero3(tensor, elem, world_size);
     if (!strcmp(layout, "replicated") || !is_state(tensor) ||
         (!optim && strcmp(layout, "flat") != 0))
         return EVERYBODY;
-    return owner_flat(catalog, t, elem, world);
+    return owner_flat(catalog, t, elem, world_size);
 }
 
 /* --- */
@@ -109,16 +110,16 @@ static int owner_of(const struct dcp_catalog *catalog, const char *layout, size_
 /* Every rank has of a tensor exactly the elements that the rule gives it, and at most
  * one piece. */
 static void check_tensor(const struct dcp_catalog *catalog, const char *layout, size_t t,
-                         int world)
+                         int world_size)
 {
     const struct dcp_tensor *tensor = &catalog->tensors[t];
-    bool held[MAX_WORLD][MOST] = { { false } };
-    int n_pieces[MAX_WORLD] = { 0 };
+    bool held[MAX_WORLD_SIZE][MOST] = { { false } };
+    int n_pieces[MAX_WORLD_SIZE] = { 0 };
     int64_t elems[MOST];
 
     for (size_t p = 0; p < tensor->n_pieces; p++) {
         const struct dcp_piece *piece = &catalog->pieces[tensor->first_piece + p];
-        assert_in_range(piece->rank, 0, world - 1);
+        assert_in_range(piece->rank, 0, world_size - 1);
         assert_int_equal(piece->file, -1);
         assert_int_equal(n_pieces[piece->rank]++, 0);
         int64_t n = naive_elems(tensor, &piece->region, elems);
@@ -126,8 +127,8 @@ static void check_tensor(const struct dcp_catalog *catalog, const char *layout, 
             held[piece->rank][elems[k]] = true;
     }
     for (int64_t e = 0; e < tensor->n_elems; e++) {
-        int owner = owner_of(catalog, layout, t, e, world);
-        for (int r = 0; r < world; r++)
+        int owner = owner_of(catalog, layout, t, e, world_size);
+        for (int r = 0; r < world_size; r++)
             assert_int_equal(held[r][e], owner == EVERYBODY || owner == r);
     }
 }
@@ -140,15 +141,15 @@ static void every_rule(void **state)
     for (int i = 0; i < 300; i++) {
         struct dcp_catalog *catalog = random_catalog(&seed);
         for (const char *const *layout = dcp_layout_names(); *layout; layout++) {
-            int world = 1 + (int)acts_pick(&seed, MAX_WORLD);
-            assert_int_equal(dcp_layout_apply(catalog, *layout, world, NULL), 0);
+            int world_size = 1 + (int)acts_pick(&seed, MAX_WORLD_SIZE);
+            assert_int_equal(dcp_layout_apply(catalog, *layout, world_size, NULL), 0);
             assert_true(catalog->sorted);
-            assert_int_equal(catalog->world, world);
+            assert_int_equal(catalog->world_size, world_size);
             assert_string_equal(catalog->layout, *layout);
-            assert_int_equal(catalog->mesh.dp, world);
+            assert_int_equal(catalog->mesh.dp, world_size);
             assert_int_equal(dcp_catalog_check(catalog, NULL), 0);
             for (size_t t = 0; t < catalog->n_tensors; t++)
-                check_tensor(catalog, *layout, t, world);
+                check_tensor(catalog, *layout, t, world_size);
         }
         dcp_catalog_free(catalog);
     }
@@ -157,7 +158,7 @@ static void every_rule(void **state)
 /* Numbers that others wrote down: elements of each rank. */
 struct example {
     const char *layout;
-    int world, ndim[3];
+    int world_size, ndim[3];
     int64_t shape[3][2];
     int64_t held[3][8]; /* of each tensor by each rank */
 };
@@ -192,15 +193,15 @@ static void known_numbers(void **state)
         assert_int_equal(dcp_catalog_new(&catalog, NULL), 0);
         for (int t = 0; t < 3 && example->ndim[t] >= 0; t++)
             naive_tensor(catalog, DCP_F32, example->ndim[t], example->shape[t]);
-        assert_int_equal(dcp_layout_apply(catalog, example->layout, example->world, NULL),
-                         0);
+        assert_int_equal(
+            dcp_layout_apply(catalog, example->layout, example->world_size, NULL), 0);
         for (size_t t = 0; t < catalog->n_tensors; t++) {
             int64_t held[8] = { 0 };
             for (size_t p = 0; p < catalog->n_pieces; p++)
                 if (catalog->pieces[p].tensor == (int)t)
                     held[catalog->pieces[p].rank] +=
                         dcp_piece_elems(catalog, &catalog->pieces[p]);
-            for (int r = 0; r < example->world; r++)
+            for (int r = 0; r < example->world_size; r++)
                 assert_int_equal(held[r], example->held[t][r]);
         }
         dcp_catalog_free(catalog);

@@ -1,5 +1,5 @@
 /* The block reader: any part of any piece, from many files and with every codec, in
- * little memory; and what it says of damage. */
+ * little memory; and what it says of corruption. */
 #include "base/hash.h"
 #include "core/files/codec.h"
 #include "core/read/blocks.h"
@@ -230,12 +230,11 @@ static void damage(void **state)
         assert_int_equal(dcp_blocks_read(blocks, 0, 2 * BLOCK, 1000, out, NULL), 0);
         assert_int_equal(dcp_blocks_read(blocks, 0, BLOCK, BLOCK, out, &err),
                          DCP_E_CORRUPT);
-        snprintf(
-            want, sizeof want,
-            "tensor 'tensor.0' elements 262144..524287 are damaged: the block digest "
-            "differs (file 'file-0', bytes %u..%u)",
-            100 + piece->blocks[0].stored_size,
-            100 + piece->blocks[0].stored_size + piece->blocks[1].stored_size - 1);
+        snprintf(want, sizeof want,
+                 "tensor 'tensor.0' elements 262144..524287 are corrupt: the block "
+                 "digest differs (file 'file-0', bytes %u..%u)",
+                 100 + piece->blocks[0].stored_size,
+                 100 + piece->blocks[0].stored_size + piece->blocks[1].stored_size - 1);
         assert_string_equal(err.message, want);
         assert_string_equal(err.tensor, "tensor.0");
         assert_int_equal(dcp_blocks_read(blocks, 0, BLOCK + 40, 4, out, NULL),
@@ -268,7 +267,7 @@ static void files_that_are_not_as_said(void **state)
     write_file(c, 0, 3999);
     struct dcp_blocks *blocks = reader(c, 1, true);
     assert_int_equal(dcp_blocks_read(blocks, 0, 0, 4, out, &err), DCP_E_CORRUPT);
-    assert_non_null(strstr(err.message, "are damaged: a file in 'memory' has 3999"));
+    assert_non_null(strstr(err.message, "are corrupt: a file in 'memory' has 3999"));
     dcp_blocks_free(blocks);
     assert_int_equal(c->store.ops->remove(c->store.self, "step/file-0", NULL), 0);
     blocks = reader(c, 1, true);
@@ -279,7 +278,7 @@ static void files_that_are_not_as_said(void **state)
     end(c);
 }
 
-/* A disk that fails is no damage: IO, every time but the failure goes away. */
+/* A disk that fails is no corruption: IO, every time but the failure goes away. */
 static void a_disk_that_fails(void **state)
 {
     (void)state;

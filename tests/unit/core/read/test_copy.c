@@ -209,7 +209,9 @@ static int stream(bool fingerprint, bool verify, const char *layout,
 {
     unsigned char bytes[4800];
     struct dcp_catalog *src = rows(bytes, fingerprint), *target;
-    struct dcp_reshard_options options = { .dtype = -1, .world = 3, .layout = layout };
+    struct dcp_reshard_options options = { .dtype = -1,
+                                           .world_size = 3,
+                                           .layout = layout };
     const struct dcp_format *format = dcp_format_of_steps();
     struct dcp_reshard_plan facts = { 0 };
     struct dcp_store store;

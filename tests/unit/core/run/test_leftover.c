@@ -100,7 +100,7 @@ enum { MAKERS = 6, ROUNDS = 100 };
 static void *make_and_check(void *arg)
 {
     const struct dcp_store *store = arg;
-    struct dcp_publish publish;
+    struct dcp_publication publish;
     intptr_t wrong = 0;
     bool is_dir;
     uint64_t size;
@@ -138,7 +138,7 @@ static void one_folder_one_maker(void **state)
         pthread_join(threads[i], &wrong);
         assert_null(wrong);
     }
-    struct dcp_publish publish; /* the last to come takes away what is left */
+    struct dcp_publication publish; /* the last to come takes away what is left */
     assert_int_equal(dcp_publish_begin(&publish, &dir, "x", false, NULL), 0);
     dcp_publish_fini(&publish);
     assert_int_equal(dir.ops->list(dir.self, "", &entries, &n, NULL), 0);
@@ -158,7 +158,7 @@ static void saves_go_on(void **state)
     for (int step = 1; step <= 6; step++) {
         struct acts acts = { .store = store,
                              .layout = "zero3",
-                             .world = 2,
+                             .world_size = 2,
                              .step = step,
                              .salt = (unsigned)step,
                              .more = &keep };
@@ -191,7 +191,7 @@ static void the_same_number_again(void **state)
 {
     struct dcp_store *store = *state;
     struct acts acts = {
-        .store = store, .layout = "zero3", .world = 2, .step = 1, .salt = 1
+        .store = store, .layout = "zero3", .world_size = 2, .step = 1, .salt = 1
     };
 
     make(store, ".tmp-step-00000001");
@@ -214,7 +214,7 @@ static void replacements(void **state)
 {
     struct dcp_store *store = *state;
     const struct dcp_store_ops all = held.forward.ops;
-    struct dcp_publish publish;
+    struct dcp_publication publish;
     struct dcp_error err = { 0 };
 
     for (int can_exchange = 0; can_exchange < 2; can_exchange++) {

@@ -1,5 +1,5 @@
 /* Readers pin the step they read: retention leaves it, for a while, and a step that went
- * all the same is no damage. */
+ * all the same is no corruption. */
 #include "base/clock.h"
 #include "core/run/pin.h"
 #include "lib/acts.h"
@@ -44,7 +44,7 @@ static void save(const struct run *run, int64_t step)
 {
     struct acts acts = { .store = &run->store,
                          .layout = "zero3",
-                         .world = 1,
+                         .world_size = 1,
                          .step = step,
                          .salt = (unsigned)step,
                          .small = true };
@@ -215,25 +215,25 @@ static void a_look_costs_no_pin(void **state)
 }
 
 /* What a person names is pinned until it is closed. */
-static void places_are_pinned(void **state)
+static void locations_are_pinned(void **state)
 {
     const struct run *run = *state;
     char path[300];
-    struct dcp_place newest, step;
+    struct dcp_location newest, step;
 
     save(run, 1);
     save(run, 2);
     snprintf(path, sizeof path, "%s/step-00000001", run->folder);
-    assert_int_equal(dcp_place_open(path, &step, NULL), 0);
-    assert_int_equal(dcp_place_open(run->folder, &newest, NULL), 0);
+    assert_int_equal(dcp_location_open(path, &step, NULL), 0);
+    assert_int_equal(dcp_location_open(run->folder, &newest, NULL), 0);
     save(run, 3);
     save(run, 4);
     assert_int_equal(prune(run, 0), 1);
     assert_string_equal(steps(&run->store), "4 2 1");
-    const struct dcp_source source = dcp_place_plain(&newest);
+    const struct dcp_source source = dcp_location_plain(&newest);
     assert_int_equal(dcp_verify(&source, NULL, NULL, NULL), 0);
-    dcp_place_close(&step);
-    dcp_place_close(&newest);
+    dcp_location_close(&step);
+    dcp_location_close(&newest);
     assert_int_equal(prune(run, 0), 2);
 }
 
@@ -290,7 +290,7 @@ static int mark(const struct dcp_store *store, const char *step, bool pinned)
     return dcp_marks_change(store, step, pin_it, &pinned, &marks, NULL);
 }
 
-/* A store in which things happen while a step is retired or set aside. */
+/* A store in which things happen while a step is retired or superseded. */
 static struct {
     bool marks;                   /* step 1 is pinned before it is locked */
     int n_published, n_unguarded; /* renames of step 1; those while it could be marked */
@@ -346,7 +346,7 @@ static void no_mark_is_lost_to_retention(void **state)
     assert_int_equal(dcp_prune(&store, &retention, &removed, NULL), 0);
     assert_int_equal(removed, 1);
     save(run, 1);
-    assert_int_equal(dcp_set_aside(&ctx, 0, NULL), 0);
+    assert_int_equal(dcp_supersede(&ctx, 0, NULL), 0);
     assert_int_equal(meanwhile.n_published, 2);
     assert_int_equal(meanwhile.n_unguarded, 0);
 }
@@ -476,7 +476,7 @@ static void steps_that_go_while_they_are_read(void **state)
     for (at = 1; at < 100; at++) {
         struct acts acts = { .store = &store,
                              .layout = "zero3",
-                             .world = 2,
+                             .world_size = 2,
                              .salt = 1,
                              .step = -1,
                              .small = true,
@@ -506,7 +506,7 @@ static void steps_that_go_while_they_are_read(void **state)
     vanishing.opens = 0;
     vanishing.at = 3;
     struct acts asked = {
-        .store = &store, .layout = "zero3", .world = 1, .step = 2, .small = true
+        .store = &store, .layout = "zero3", .world_size = 1, .step = 2, .small = true
     };
     assert_int_equal(acts_load(&asked), DCP_E_NOT_FOUND);
     assert_non_null(strstr(asked.err.message, "was removed while it was read"));
@@ -520,7 +520,7 @@ static void the_only_step_goes(void **state)
     struct dcp_store_forward wrapper;
     struct dcp_store store;
     struct acts acts = {
-        .store = &store, .layout = "zero3", .world = 1, .step = -1, .small = true
+        .store = &store, .layout = "zero3", .world_size = 1, .step = -1, .small = true
     };
 
     dcp_store_forward(&store, &wrapper, &run->store);
@@ -541,7 +541,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         EACH(a_pinned_step_stays),
         EACH(retention_does_not_wait_for_ever),
-        EACH(places_are_pinned),
+        EACH(locations_are_pinned),
         EACH(readers_need_not_write),
         EACH(what_is_being_made_stays),
         EACH(steps_that_go_while_they_are_read),

@@ -1,5 +1,5 @@
-/* Publication: a target has its name only when it is whole and durable, and what a crash
- * leaves does not stand in the way. */
+/* Publication: a target has its name only when it is complete and durable, and what a
+ * crash leaves does not stand in the way. */
 #include "core/run/publish.h"
 #include "lib/acts.h"
 #include "lib/fault.h"
@@ -63,7 +63,7 @@ static size_t count(const struct dcp_store *store)
 static void a_folder(void **state)
 {
     struct dcp_store *store = *state;
-    struct dcp_publish publish;
+    struct dcp_publication publish;
 
     assert_int_equal(dcp_publish_begin(&publish, store, "step", false, NULL), 0);
     assert_string_equal(publish.prefix, ".tmp-step/");
@@ -81,7 +81,7 @@ static void a_folder(void **state)
 static void one_file(void **state)
 {
     struct dcp_store *store = *state;
-    struct dcp_publish publish;
+    struct dcp_publication publish;
 
     assert_int_equal(dcp_publish_begin(&publish, store, "model.bin", false, NULL), 0);
     write_text(store, ".tmp-model.bin/data", "1");
@@ -94,13 +94,13 @@ static void one_file(void **state)
 static void what_exists_stays(void **state)
 {
     struct dcp_store *store = *state;
-    struct dcp_publish publish;
+    struct dcp_publication publish;
     struct dcp_error err = { 0 };
 
     write_text(store, "out", "old");
     assert_int_equal(dcp_publish_begin(&publish, store, "out", false, &err),
                      DCP_E_EXISTS);
-    assert_string_equal(err.message, "'out' exists already in 'memory'");
+    assert_string_equal(err.message, "'out' already exists in 'memory'");
     dcp_publish_fini(&publish);
     assert_int_equal(count(store), 1);
 
@@ -118,7 +118,7 @@ static void what_exists_stays(void **state)
 static void what_cannot_be_looked_at(void **state)
 {
     struct dcp_store *store = *state, faulty;
-    struct dcp_publish publish;
+    struct dcp_publication publish;
 
     for (int force = 0; force < 2; force++) {
         struct fault fault = { .kind = FAULT_FAIL, .at = 1 };
@@ -134,7 +134,7 @@ static void what_cannot_be_looked_at(void **state)
 static void abandoned(void **state)
 {
     struct dcp_store *store = *state;
-    struct dcp_publish publish;
+    struct dcp_publication publish;
 
     assert_int_equal(dcp_publish_begin(&publish, store, "step", false, NULL), 0);
     write_text(store, ".tmp-step/a", "1");
@@ -145,7 +145,7 @@ static void abandoned(void **state)
 static void left_by_the_dead(void **state)
 {
     struct dcp_store *store = *state;
-    struct dcp_publish publish;
+    struct dcp_publication publish;
 
     assert_int_equal(store->ops->make_dir(store->self, ".tmp-step", NULL), 0);
     write_text(store, ".tmp-step/old", "1");
@@ -162,7 +162,7 @@ static void left_by_the_living(void **state)
 {
     char folder[256];
     struct dcp_store dir;
-    struct dcp_publish first, second;
+    struct dcp_publication first, second;
 
     (void)state;
     acts_folder(folder);
@@ -203,7 +203,7 @@ static void check_replacing(struct dcp_store *store)
 {
     for (int old_dir = 0; old_dir < 2; old_dir++)
         for (int new_dir = 0; new_dir < 2; new_dir++) {
-            struct dcp_publish publish;
+            struct dcp_publication publish;
             if (old_dir)
                 assert_int_equal(store->ops->make_dir(store->self, "out", NULL), 0);
             write_text(store, old_dir ? "out/a" : "out", "old");
@@ -245,7 +245,7 @@ static void replaced_with_faults(void **state)
     for (int k = 0; k < 4; k++)
         for (uint64_t at = 1;; at++) {
             struct fault fault = { .kind = kinds[k % 2], .at = at };
-            struct dcp_publish publish;
+            struct dcp_publication publish;
             struct dcp_store faulty;
             void *data;
             size_t n;

@@ -1,9 +1,9 @@
-/* The steps of a run: which are whole, which is the newest, and which may go. */
+/* The steps of a run: which are complete, which is the newest, and which may go. */
 /* labels: tsan */
 #include "base/hash.h"
 #include "core/run/steps.h"
 #include "lib/acts.h"
-#include "lib/world.h"
+#include "lib/rank_threads.h"
 #include "port/store/mem.h"
 #include <inttypes.h>
 #include <setjmp.h>
@@ -35,7 +35,7 @@ static void save(const struct dcp_store *store, int64_t step,
 {
     struct acts acts = { .store = store,
                          .layout = "zero3",
-                         .world = 2,
+                         .world_size = 2,
                          .step = step,
                          .salt = (unsigned)step,
                          .more = more };
@@ -81,7 +81,7 @@ static int64_t newest(const struct dcp_store *store)
     return dcp_find(&ctx, -1, &step, NULL) ? -1 : step.step;
 }
 
-/* "3 2! 1" for whole steps 3 and 1 and a step 2 that is not. */
+/* "3 2! 1" for complete steps 3 and 1 and a step 2 that is not. */
 static void check_steps(const struct dcp_store *store, const char *want,
                         size_t want_unfinished)
 {
@@ -91,10 +91,11 @@ static void check_steps(const struct dcp_store *store, const char *want,
 
     assert_int_equal(dcp_steps(store, &steps, &n, &unfinished, NULL), 0);
     for (size_t i = 0; i < n; i++) {
-        used += (size_t)snprintf(found + used, sizeof found - used, "%s%" PRId64 "%s",
-                                 i ? " " : "", steps[i].step, steps[i].whole ? "" : "!");
+        used +=
+            (size_t)snprintf(found + used, sizeof found - used, "%s%" PRId64 "%s",
+                             i ? " " : "", steps[i].step, steps[i].complete ? "" : "!");
         assert_int_equal(dcp_step_parse(steps[i].name), steps[i].step);
-        assert_int_equal(steps[i].whole, steps[i].why.code == 0);
+        assert_int_equal(steps[i].complete, steps[i].why.code == 0);
     }
     free(steps);
     assert_string_equal(found, want);
@@ -152,7 +153,7 @@ static void nothing_there(void **state)
     assert_int_equal(dcp_find(&ctx, 4, &step, &err), DCP_E_NOT_FOUND);
     assert_string_equal(err.message, "there is no step 4 in 'memory'");
     assert_int_equal(dcp_find(&ctx, 3, &step, NULL), 0);
-    assert_true(step.whole && step.step == 3);
+    assert_true(step.complete && step.step == 3);
     assert_string_equal(step.name, "step-00000003");
 }
 
@@ -188,7 +189,7 @@ static void hear(void *self, enum dcp_log_level level, const char *message)
     }
 }
 
-static void damaged_ones_are_passed_over(void **state)
+static void corrupt_ones_are_passed_over(void **state)
 {
     const struct dcp_store *store = *state;
     struct heard heard = { 0 };
@@ -203,7 +204,7 @@ static void damaged_ones_are_passed_over(void **state)
     assert_int_equal(dcp_find(&ctx, -1, &step, NULL), 0);
     assert_int_equal(step.step, 2);
     assert_int_equal(heard.n, 1);
-    assert_non_null(strstr(heard.last, "step-00000003 is not whole: manifest.json"));
+    assert_non_null(strstr(heard.last, "step-00000003 is incomplete: manifest.json"));
     assert_int_equal(dcp_find(&ctx, 3, &step, &err), DCP_E_CORRUPT);
     assert_non_null(strstr(err.message, "its digest differs"));
     assert_int_equal(
@@ -241,13 +242,13 @@ static void ranks_find_the_same(void **state)
 {
     struct finders finders = { .store = *state };
 
-    world_run(3, find_rank, &finders);
+    rank_threads_run(3, find_rank, &finders);
     for (int r = 0; r < 3; r++) {
         assert_int_equal(finders.codes[r], DCP_E_NOT_FOUND);
         assert_string_equal(finders.errs[r].message, "there is no step in 'memory'");
     }
     save(*state, 6, NULL);
-    world_run(3, find_rank, &finders);
+    rank_threads_run(3, find_rank, &finders);
     for (int r = 0; r < 3; r++) {
         assert_int_equal(finders.codes[r], 0);
         assert_int_equal(finders.steps[r], 6);
@@ -286,8 +287,8 @@ static void old_steps_go(void **state)
     check_steps(store, "9", 0);
 }
 
-/* A damaged step does not count, and is no reason to lose a good one. */
-static void damaged_steps_do_not_count(void **state)
+/* A corrupt step does not count, and is no reason to lose a good one. */
+static void corrupt_steps_do_not_count(void **state)
 {
     const struct dcp_store *store = *state;
 
@@ -365,7 +366,7 @@ static void prune_needs_the_lease(void **state)
 static void saves_need_the_lease(void **state)
 {
     const struct dcp_store *store = *state;
-    struct acts acts = { .store = store, .layout = "zero3", .world = 2, .step = 2 };
+    struct acts acts = { .store = store, .layout = "zero3", .world_size = 2, .step = 2 };
 
     save(store, 1, NULL);
     assert_int_equal(store->ops->make_dir(store->self, ".tmp-step-00000002", NULL), 0);
@@ -392,7 +393,7 @@ static void saves_keep_what_is_asked(void **state)
     assert_int_equal(dcp_store_read_file(store, "latest", 64, &text, &n, NULL), 0);
     assert_string_equal(text, "step-00000008\n");
     free(text);
-    struct acts acts = { .store = store, .layout = "zero3", .world = 1, .step = 7 };
+    struct acts acts = { .store = store, .layout = "zero3", .world_size = 1, .step = 7 };
     assert_int_equal(acts_save(&acts), DCP_E_EXISTS);
     check_steps(store, "8 7 6 3", 0);
 }
@@ -411,7 +412,7 @@ static void the_step_just_saved_stays(void **state)
     check_steps(*state, "61", 0);
 }
 
-static void setting_aside_needs_the_lease(void **state)
+static void superseding_needs_the_lease(void **state)
 {
     const struct dcp_store *store = *state;
     struct dcp_context ctx = { .store = store };
@@ -419,12 +420,12 @@ static void setting_aside_needs_the_lease(void **state)
     save(store, 1, NULL);
     save(store, 2, NULL);
     assert_int_equal(store->ops->lock(store->self, NULL), 0);
-    assert_int_equal(dcp_set_aside(&ctx, 1, NULL), DCP_E_BUSY);
+    assert_int_equal(dcp_supersede(&ctx, 1, NULL), DCP_E_BUSY);
     store->ops->unlock(store->self);
     check_steps(store, "2 1", 0);
 }
 
-static void steps_are_set_aside(void **state)
+static void steps_are_superseded(void **state)
 {
     struct dcp_context ctx = { .store = *state };
     struct dcp_store_entry *entries;
@@ -433,12 +434,12 @@ static void steps_are_set_aside(void **state)
     for (int64_t step = 1; step <= 4; step++)
         save(*state, step, NULL);
     damage(*state, 4);
-    assert_int_equal(dcp_set_aside(&ctx, 2, NULL), 0);
+    assert_int_equal(dcp_supersede(&ctx, 2, NULL), 0);
     check_steps(*state, "2 1", 0);
     save(*state, 3, NULL);
-    assert_int_equal(dcp_set_aside(&ctx, 2, NULL), 0);
+    assert_int_equal(dcp_supersede(&ctx, 2, NULL), 0);
     check_steps(*state, "2 1", 0);
-    assert_int_equal(dcp_set_aside(&ctx, 2, NULL), 0);
+    assert_int_equal(dcp_supersede(&ctx, 2, NULL), 0);
     const struct dcp_store *store = *state;
     assert_int_equal(store->ops->list(store->self, "", &entries, &n, NULL), 0);
     for (size_t i = 0; i < n; i++)
@@ -477,14 +478,14 @@ static void marks_go_with_their_step(void **state)
     save(store, 1, NULL);
     save(store, 2, NULL);
     put(store, ".marks-step-00000002", true);
-    /* Of steps that were set aside, and removed by hand. */
+    /* Of superseded steps, removed by hand. */
     put(store, ".marks-step-00000002.aside", false);
-    assert_int_equal(dcp_set_aside(&ctx, 1, NULL), 0);
+    assert_int_equal(dcp_supersede(&ctx, 1, NULL), 0);
     assert_true(is_pinned(store, "step-00000002.aside"));
     save(store, 2, NULL);
     assert_false(is_pinned(store, "step-00000002"));
     put(store, ".marks-step-00000002.aside-2", true);
-    assert_int_equal(dcp_set_aside(&ctx, 1, NULL), 0);
+    assert_int_equal(dcp_supersede(&ctx, 1, NULL), 0);
     assert_false(is_pinned(store, "step-00000002.aside-2"));
 
     /* The power went between the two names, or the step was removed by hand. */
@@ -506,18 +507,18 @@ int main(void)
         cmocka_unit_test(names),
         EACH(nothing_there),
         EACH(listed),
-        EACH(damaged_ones_are_passed_over),
+        EACH(corrupt_ones_are_passed_over),
         EACH(ranks_find_the_same),
         EACH(old_steps_go),
-        EACH(damaged_steps_do_not_count),
+        EACH(corrupt_steps_do_not_count),
         EACH(unknown_steps_stay),
         EACH(what_the_dead_left_goes),
         EACH(prune_needs_the_lease),
         EACH(saves_need_the_lease),
         EACH(saves_keep_what_is_asked),
         EACH(the_step_just_saved_stays),
-        EACH(setting_aside_needs_the_lease),
-        EACH(steps_are_set_aside),
+        EACH(superseding_needs_the_lease),
+        EACH(steps_are_superseded),
         EACH(marks_go_with_their_step),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

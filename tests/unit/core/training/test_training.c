@@ -202,7 +202,7 @@ static void odd_json(void **state)
         }
 }
 
-static void damaged(void **state)
+static void corrupt(void **state)
 {
     static const struct row rows[] = {
         { "trainer", "{\"step\":-1}" },
@@ -252,7 +252,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(written),  cmocka_unit_test(read_back),
         cmocka_unit_test(odd_json), cmocka_unit_test(unknown_members),
-        cmocka_unit_test(damaged),  cmocka_unit_test(names),
+        cmocka_unit_test(corrupt),  cmocka_unit_test(names),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,11 +1,11 @@
 /* The native format's own promises: valid safetensors shards with unique keys, members of
- * the future kept, damage named, and nothing published that could not be read back. What
- * docs/FORMAT.md says of the bytes is tested by tests/oracle. */
+ * the future kept, corruption named, and nothing published that could not be read back.
+ * What docs/FORMAT.md says of the bytes is tested by tests/oracle. */
 /* labels: tsan */
 #include "base/hash.h"
 #include "core/plan/target.h"
 #include "lib/acts.h"
-#include "lib/world.h"
+#include "lib/rank_threads.h"
 #include <inttypes.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -57,7 +57,7 @@ static void shards_are_safetensors_files(void **state)
     for (int codec = 0; codec < DCP_N_CODECS; codec++) {
         struct acts acts = { .store = store,
                              .layout = "zero2",
-                             .world = 3,
+                             .world_size = 3,
                              .step = codec,
                              .codec = (enum dcp_codec)codec };
         char name[128];
@@ -112,7 +112,7 @@ static unsigned char plain_byte(size_t tensor, size_t at)
 static void plain_rank(void *arg, struct dcp_comm *comm)
 {
     struct plain *plain = arg;
-    struct dcp_local locals[8];
+    struct dcp_local_tensor locals[8];
     struct dcp_context ctx = { .comm = comm, .store = plain->store, .threads = 1 };
     struct dcp_save_options options = { .step = 1 };
     struct dcp_load_options load = { .step = -1 };
@@ -120,11 +120,11 @@ static void plain_rank(void *arg, struct dcp_comm *comm)
 
     for (size_t t = 0; t < plain->n; t++) {
         unsigned char *data = malloc((size_t)plain->sizes[t]);
-        locals[t] = (struct dcp_local){ .name = plain->names[t],
-                                        .dtype = DCP_U8,
-                                        .ndim = 1,
-                                        .shape = &plain->sizes[t],
-                                        .data = data };
+        locals[t] = (struct dcp_local_tensor){ .name = plain->names[t],
+                                               .dtype = DCP_U8,
+                                               .ndim = 1,
+                                               .shape = &plain->sizes[t],
+                                               .data = data };
         for (size_t i = 0; i < (size_t)plain->sizes[t]; i++)
             data[i] = plain_byte(t, i);
     }
@@ -155,7 +155,7 @@ static void keys_are_unique(void **state)
     struct plain plain = { .store = *state, .names = names, .sizes = sizes, .n = 6 };
     size_t n_pieces = 0;
 
-    world_run(2, plain_rank, &plain);
+    rank_threads_run(2, plain_rank, &plain);
     for (int r = 0; r < 2; r++) {
         assert_string_equal(plain.errs[r].message, "");
         assert_int_equal(plain.codes[r], 0);
@@ -180,7 +180,7 @@ static void probes(void **state)
 {
     struct dcp_store *store = *state;
     const struct dcp_store_ops *ops = store->ops;
-    struct acts acts = { .store = store, .layout = "zero3", .world = 2, .step = 1 };
+    struct acts acts = { .store = store, .layout = "zero3", .world_size = 2, .step = 1 };
     struct dcp_source run = { store, "", true }, step = { store, "step-00000001", true };
     const struct dcp_format *format;
     struct dcp_error err = { 0 };
@@ -192,14 +192,14 @@ static void probes(void **state)
     assert_string_equal(format->name, "native");
     assert_int_equal(format->probe(&run), 0);
     assert_int_equal(dcp_verify(&step, NULL, NULL, NULL), 0);
-    /* Its first byte is gone, then all of it: still a native step, and a damaged one. */
+    /* Its first byte is gone, then all of it: still a native step, and a corrupt one. */
     dcp_store_read_file(store, "step-00000001/manifest.json", 1 << 20, &text, &n, NULL);
     ((char *)text)[0] = '[';
     ops->remove(store->self, "step-00000001/manifest.json", NULL);
     dcp_store_write_file(store, "step-00000001/manifest.json", text, n, NULL);
     free(text);
     assert_int_equal(dcp_verify(&step, NULL, NULL, &err), DCP_E_CORRUPT);
-    assert_string_equal(err.message, "manifest.json is damaged: its digest differs");
+    assert_string_equal(err.message, "manifest.json is corrupt: its digest differs");
     ops->remove(store->self, "step-00000001/manifest.json", NULL);
     err = (struct dcp_error){ 0 };
     assert_int_equal(dcp_verify(&step, NULL, NULL, &err), DCP_E_CORRUPT);
@@ -217,16 +217,16 @@ static void members_of_the_future_are_kept(void **state)
     char folder[256], source[512], target[512],
         manifest[] = "step-00000001/manifest.json";
     struct dcp_store store;
-    struct dcp_place place;
+    struct dcp_location location;
     struct dcp_reshard *job;
-    struct dcp_reshard_options options = { .dtype = -1, .world = 3 };
+    struct dcp_reshard_options options = { .dtype = -1, .world_size = 3 };
     struct dcp_error err = { 0 };
     void *text;
     size_t n;
 
     acts_folder(folder);
     assert_int_equal(dcp_store_dir(&store, folder, false, NULL), 0);
-    struct acts acts = { .store = &store, .layout = "zero3", .world = 2, .step = 1 };
+    struct acts acts = { .store = &store, .layout = "zero3", .world_size = 2, .step = 1 };
     assert_int_equal(acts_save(&acts), 0);
     assert_int_equal(dcp_store_read_file(&store, manifest, 1 << 20, &text, &n, NULL), 0);
     size_t body = n - 31 + sizeof future - 1;
@@ -243,18 +243,18 @@ static void members_of_the_future_are_kept(void **state)
 
     snprintf(source, sizeof source, "%s/step-00000001", folder);
     snprintf(target, sizeof target, "%s/out", folder);
-    assert_int_equal(dcp_place_open(source, &place, NULL), 0);
-    assert_int_equal(dcp_reshard_plan(&place, target, &options, &job, &err), 0);
+    assert_int_equal(dcp_location_open(source, &location, NULL), 0);
+    assert_int_equal(dcp_reshard_plan(&location, target, &options, &job, &err), 0);
     assert_int_equal(dcp_reshard_run(job, &err), 0);
     dcp_reshard_free(job);
-    dcp_place_close(&place);
+    dcp_location_close(&location);
     assert_int_equal(
         dcp_store_read_file(&store, "out/manifest.json", 1 << 20, &text, &n, NULL), 0);
     assert_non_null(
         strstr(text, "\n\"future\":{\"text\":\"\xc3\xa9\",\"list\":[1,2.5,null]}"));
     free(text);
     struct dcp_catalog *catalog = index_step(&store, "native", "out", true);
-    assert_int_equal(catalog->world, 3);
+    assert_int_equal(catalog->world_size, 3);
     dcp_catalog_free(catalog);
     dcp_store_free(&store);
     acts_folder_remove(folder);
@@ -265,7 +265,7 @@ static int save_objects(struct dcp_store *store, const struct dcp_object *object
 {
     int64_t shape = 3;
     float data[3] = { 1, 2, 3 };
-    struct dcp_local local = {
+    struct dcp_local_tensor local = {
         .name = "x", .dtype = DCP_F32, .ndim = 1, .shape = &shape, .data = data
     };
     struct dcp_state state = {
@@ -362,10 +362,10 @@ static void states_that_cannot_be_read_back(void **state)
     struct dcp_store *store = *state;
     const int64_t shape[] = { 2, 2 }, offset[] = { 1, 1 }, size[] = { 2, 1 };
     unsigned char data[64] = { 0 };
-    const struct dcp_local good = {
+    const struct dcp_local_tensor good = {
         .name = "x", .dtype = DCP_F32, .ndim = 2, .shape = shape, .data = data
     };
-    struct dcp_local bad[8];
+    struct dcp_local_tensor bad[8];
     for (int i = 0; i < 8; i++)
         bad[i] = good;
     bad[0].name = "";
@@ -433,7 +433,7 @@ static void complex_numbers_come_back(void **state)
     struct dcp_store *store = *state;
     const int64_t shape = 2;
     double data[4] = { 1, -2, 0.5, 1e300 };
-    const struct dcp_local local = {
+    const struct dcp_local_tensor local = {
         .name = "z", .dtype = DCP_C128, .ndim = 1, .shape = &shape, .data = data
     };
     struct dcp_state one = { .locals = &local, .n_locals = 1 };

@@ -16,30 +16,30 @@
 
 #include <cmocka.h>
 
-static void run_world(int world, int timeout_ms, int (*run)(struct dcp_comm *comm))
+static void run_ranks(int world_size, int timeout_ms, int (*run)(struct dcp_comm *comm))
 {
-    struct dcp_comm comms[CHECK_COMM_MAX_WORLD];
-    assert_int_equal(dcp_comm_threads(comms, world, NULL), 0);
-    assert_int_equal(check_comm_run(comms, world, timeout_ms, run), 0);
+    struct dcp_comm comms[CHECK_COMM_MAX_WORLD_SIZE];
+    assert_int_equal(dcp_comm_threads(comms, world_size, NULL), 0);
+    assert_int_equal(check_comm_run(comms, world_size, timeout_ms, run), 0);
 }
 
 static void values(void **state)
 {
     (void)state;
-    for (int world = 1; world <= CHECK_COMM_MAX_WORLD; world++)
-        run_world(world, 0, check_comm_values);
+    for (int world_size = 1; world_size <= CHECK_COMM_MAX_WORLD_SIZE; world_size++)
+        run_ranks(world_size, 0, check_comm_values);
 }
 
 static void silent_rank_is_named(void **state)
 {
     (void)state;
-    run_world(5, 100, check_comm_silent);
+    run_ranks(5, 100, check_comm_silent);
 }
 
 /* With the time-out a minute away, the test would not end were the death not noticed. */
 static int die(struct dcp_comm *comm)
 {
-    char c = 0, all[CHECK_COMM_MAX_WORLD];
+    char c = 0, all[CHECK_COMM_MAX_WORLD_SIZE];
     WANT(dcp_comm_allgather(comm, &c, 1, all, NULL) == 0);
     if (comm->rank == 2) {
         dcp_clock_sleep_us(20000); /* most others wait already */
@@ -55,15 +55,15 @@ static int die(struct dcp_comm *comm)
 static void dead_rank_is_named_at_once(void **state)
 {
     (void)state;
-    run_world(4, 60000, die);
+    run_ranks(4, 60000, die);
 }
 
 static void different_calls_are_noticed(void **state)
 {
     (void)state;
-    run_world(3, 60000, check_comm_other_size);
-    run_world(3, 60000, check_comm_other_kind);
-    run_world(3, 60000, check_comm_other_root);
+    run_ranks(3, 60000, check_comm_other_size);
+    run_ranks(3, 60000, check_comm_other_kind);
+    run_ranks(3, 60000, check_comm_other_root);
 }
 
 static void a_rank_that_left_is_gone(void **state)
@@ -89,7 +89,7 @@ static void alone(void **state)
     struct dcp_comm comm;
     dcp_comm_self(&comm);
     assert_int_equal(comm.rank, 0);
-    assert_int_equal(comm.world, 1);
+    assert_int_equal(comm.world_size, 1);
     int in = 7, out = 0;
     size_t size = 0;
     void *all;
@@ -164,7 +164,7 @@ static int wait_for_the_slow(struct dcp_comm *comm)
 static void slow_is_not_dead(void **state)
 {
     (void)state;
-    run_world(3, 200, wait_for_the_slow);
+    run_ranks(3, 200, wait_for_the_slow);
 }
 
 int main(void)

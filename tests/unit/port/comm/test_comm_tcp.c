@@ -1,9 +1,10 @@
 /* labels: tsan */
-/* The calls of a comm over TCP; how ranks find each other is in test_comm_tcp_start.c. */
+/* The calls of a TCP communicator; how ranks find each other is in test_comm_tcp_start.c.
+ */
 #include "base/clock.h"
 #include "lib/check_comm.h"
 #include "lib/must.h"
-#include "lib/tcp_world.h"
+#include "lib/tcp_group.h"
 #include "port/comm/tcp_link.h"
 #include <pthread.h>
 #include <setjmp.h>
@@ -18,52 +19,52 @@
 
 #include <cmocka.h>
 
-#define MAX_WORLD CHECK_COMM_MAX_WORLD
+#define MAX_WORLD_SIZE CHECK_COMM_MAX_WORLD_SIZE
 
-/* A world that is started; the comms are for check_comm_run. */
-static void start_world(int world, struct dcp_comm *comms)
+/* A process group that is started; the comms are for check_comm_run. */
+static void start_ranks(int world_size, struct dcp_comm *comms)
 {
-    struct tcp_rank ranks[MAX_WORLD];
-    int port, agent = tcp_world_agent(&port);
-    tcp_world_fill(ranks, world, port, "a job");
-    tcp_world_start(ranks, world);
+    struct tcp_rank ranks[MAX_WORLD_SIZE];
+    int port, agent = tcp_group_agent(&port);
+    tcp_group_fill(ranks, world_size, port, "a job");
+    tcp_group_start(ranks, world_size);
     close(agent);
-    for (int r = 0; r < world; r++) {
+    for (int r = 0; r < world_size; r++) {
         if (ranks[r].rc)
             fail_msg("rank %d: %s", r, ranks[r].err.message);
         comms[r] = ranks[r].comm;
         assert_int_equal(comms[r].rank, r);
-        assert_int_equal(comms[r].world, world);
+        assert_int_equal(comms[r].world_size, world_size);
     }
 }
 
-static void run_world(int world, int timeout_ms, int (*run)(struct dcp_comm *comm))
+static void run_ranks(int world_size, int timeout_ms, int (*run)(struct dcp_comm *comm))
 {
-    struct dcp_comm comms[MAX_WORLD];
-    start_world(world, comms);
-    assert_int_equal(check_comm_run(comms, world, timeout_ms, run), 0);
+    struct dcp_comm comms[MAX_WORLD_SIZE];
+    start_ranks(world_size, comms);
+    assert_int_equal(check_comm_run(comms, world_size, timeout_ms, run), 0);
 }
 
 static void values(void **state)
 {
     (void)state;
-    for (int world = 1; world <= MAX_WORLD; world++)
-        run_world(world, 0, check_comm_values);
-    run_world(3, 0, check_comm_bad_arguments);
+    for (int world_size = 1; world_size <= MAX_WORLD_SIZE; world_size++)
+        run_ranks(world_size, 0, check_comm_values);
+    run_ranks(3, 0, check_comm_bad_arguments);
 }
 
 static void silent_rank_is_named(void **state)
 {
     (void)state;
-    run_world(5, 400, check_comm_silent);
+    run_ranks(5, 400, check_comm_silent);
 }
 
 static void different_calls_are_noticed(void **state)
 {
     (void)state;
-    run_world(3, 60000, check_comm_other_size);
-    run_world(3, 60000, check_comm_other_kind);
-    run_world(3, 60000, check_comm_other_root);
+    run_ranks(3, 60000, check_comm_other_size);
+    run_ranks(3, 60000, check_comm_other_kind);
+    run_ranks(3, 60000, check_comm_other_root);
 }
 
 /* --- large messages --- */
@@ -87,15 +88,15 @@ static unsigned char large_byte(int rank, size_t i)
 static int exchange_large(struct dcp_comm *comm)
 {
     enum { N = 4 << 20 };
-    unsigned char *mine = malloc(N), *all = malloc((size_t)comm->world * N);
+    unsigned char *mine = malloc(N), *all = malloc((size_t)comm->world_size * N);
     must(mine && all);
     for (size_t i = 0; i < N; i++)
         mine[i] = large_byte(comm->rank, i);
     WANT(dcp_comm_allgather(comm, mine, N, all, NULL) == 0);
-    for (int r = 0; r < comm->world; r++)
+    for (int r = 0; r < comm->world_size; r++)
         for (size_t i = 0; i < N; i++)
             WANT(all[(size_t)r * N + i] == large_byte(r, i));
-    for (int root = 0; root < comm->world; root++) {
+    for (int root = 0; root < comm->world_size; root++) {
         memset(all, 0, N);
         WANT(dcp_comm_bcast(comm, comm->rank == root ? mine : all, N, root, NULL) == 0);
         for (size_t i = 0; comm->rank != root && i < N; i++)
@@ -109,8 +110,8 @@ static int exchange_large(struct dcp_comm *comm)
 static void large_messages_through_small_buffers(void **state)
 {
     (void)state;
-    struct dcp_comm comms[MAX_WORLD];
-    start_world(4, comms);
+    struct dcp_comm comms[MAX_WORLD_SIZE];
+    start_ranks(4, comms);
     shrink_socket_buffers();
     assert_int_equal(check_comm_run(comms, 4, 0, exchange_large), 0);
 }
@@ -120,11 +121,11 @@ static void large_messages_through_small_buffers(void **state)
 static int send_too_much(struct dcp_comm *comm)
 {
     size_t n = comm->rank == 2 ? 4 << 20 : 16;
-    unsigned char *mine = calloc(1, n), *all = calloc((size_t)comm->world, n);
+    unsigned char *mine = calloc(1, n), *all = calloc((size_t)comm->world_size, n);
     must(mine && all);
     struct dcp_error err = { 0 };
     WANT(dcp_comm_allgather(comm, mine, n, all, &err) == DCP_E_COMM);
-    WANT(err.rank == 2 && strstr(err.message, "is in another call"));
+    WANT(err.rank == 2 && strstr(err.message, "called another collective"));
     free(mine);
     free(all);
     return 0;
@@ -133,8 +134,8 @@ static int send_too_much(struct dcp_comm *comm)
 static void verdict_reaches_who_is_sending(void **state)
 {
     (void)state;
-    struct dcp_comm comms[MAX_WORLD];
-    start_world(3, comms);
+    struct dcp_comm comms[MAX_WORLD_SIZE];
+    start_ranks(3, comms);
     shrink_socket_buffers();
     assert_int_equal(check_comm_run(comms, 3, 60000, send_too_much), 0);
 }
@@ -151,7 +152,7 @@ static double cpu_s(void)
 
 static int wait_for_rank_1(struct dcp_comm *comm)
 {
-    char c = 0, all[MAX_WORLD];
+    char c = 0, all[MAX_WORLD_SIZE];
     double before = cpu_s();
     if (comm->rank == 1)
         dcp_clock_sleep_us(1000000);
@@ -163,14 +164,14 @@ static int wait_for_rank_1(struct dcp_comm *comm)
 static void waiting_ranks_sleep(void **state)
 {
     (void)state;
-    run_world(3, 0, wait_for_rank_1);
+    run_ranks(3, 0, wait_for_rank_1);
 }
 
 /* --- ranks that leave or die; the time-out is a minute away --- */
 
 static int leave(struct dcp_comm *comm)
 {
-    char c = 0, all[MAX_WORLD];
+    char c = 0, all[MAX_WORLD_SIZE];
     WANT(dcp_comm_allgather(comm, &c, 1, all, NULL) == 0);
     if (comm->rank == 2) {
         dcp_comm_free(comm);
@@ -183,7 +184,7 @@ static int leave(struct dcp_comm *comm)
 
 static int root_leaves(struct dcp_comm *comm)
 {
-    char c = 0, all[MAX_WORLD];
+    char c = 0, all[MAX_WORLD_SIZE];
     WANT(dcp_comm_peer_dead(comm) == -1);
     WANT(dcp_comm_allgather(comm, &c, 1, all, NULL) == 0);
     if (comm->rank == 0) {
@@ -198,14 +199,14 @@ static int root_leaves(struct dcp_comm *comm)
 static void a_rank_that_left_is_gone(void **state)
 {
     (void)state;
-    run_world(4, 60000, leave);
-    run_world(4, 60000, root_leaves);
+    run_ranks(4, 60000, leave);
+    run_ranks(4, 60000, root_leaves);
 }
 
 /* Rank 2 has given its bytes and dies; rank 1 will never come. */
 static int die_in_the_round(struct dcp_comm *comm)
 {
-    char c = 0, all[MAX_WORLD];
+    char c = 0, all[MAX_WORLD_SIZE];
     if (comm->rank == 2) {
         comm->timeout_ms = 50;
         WANT(dcp_comm_allgather(comm, &c, 1, all, NULL) == DCP_E_COMM);
@@ -221,13 +222,13 @@ static int die_in_the_round(struct dcp_comm *comm)
 static void death_of_who_has_given_is_noticed(void **state)
 {
     (void)state;
-    run_world(3, 60000, die_in_the_round);
+    run_ranks(3, 60000, die_in_the_round);
 }
 
 /* All others have given up, so rank 0 must not take the call for a good one. */
 static int root_is_late(struct dcp_comm *comm)
 {
-    char c = 0, all[MAX_WORLD];
+    char c = 0, all[MAX_WORLD_SIZE];
     if (comm->rank == 0) {
         dcp_clock_sleep_us(600000);
         return dcp_comm_allgather(comm, &c, 1, all, NULL) == DCP_E_COMM ? 0 : __LINE__;
@@ -238,7 +239,7 @@ static int root_is_late(struct dcp_comm *comm)
 static void late_rank_0_fails_too(void **state)
 {
     (void)state;
-    run_world(3, 200, root_is_late);
+    run_ranks(3, 200, root_is_late);
 }
 
 /* Nobody is in a call: rank 0 sees the death and tells the others. */
@@ -258,7 +259,7 @@ static int watch(struct dcp_comm *comm)
 static void death_is_seen_between_calls(void **state)
 {
     (void)state;
-    run_world(4, 60000, watch);
+    run_ranks(4, 60000, watch);
 }
 
 /* Rank 0 leaves because rank 1 did; the others hear of rank 1, also one that is still
@@ -276,7 +277,7 @@ static int root_follows(struct dcp_comm *comm)
         return 0;
     if (comm->rank == 3)
         dcp_clock_sleep_us(600000);
-    unsigned char *mine = calloc(1, n), *all = calloc((size_t)comm->world, n);
+    unsigned char *mine = calloc(1, n), *all = calloc((size_t)comm->world_size, n);
     must(mine && all);
     WANT(dcp_comm_allgather(comm, mine, n, all, NULL) == DCP_E_COMM);
     free(mine);
@@ -287,7 +288,7 @@ static int root_follows(struct dcp_comm *comm)
 static void leaving_rank_0_says_who_was_first(void **state)
 {
     (void)state;
-    run_world(4, 60000, root_follows);
+    run_ranks(4, 60000, root_follows);
 }
 
 /* --- processes --- */
@@ -295,7 +296,7 @@ static void leaving_rank_0_says_who_was_first(void **state)
 static int end_by(struct dcp_comm *comm, int victim, int number, int fate,
                   const char *message)
 {
-    char c = 0, all[MAX_WORLD];
+    char c = 0, all[MAX_WORLD_SIZE];
     WANT(dcp_comm_allgather(comm, &c, 1, all, NULL) == 0);
     if (comm->rank == victim)
         raise(number);
@@ -329,7 +330,7 @@ static int stop_root(struct dcp_comm *comm)
 {
     comm->timeout_ms = 800;
     if (comm->rank == 0) {
-        char c = 0, all[MAX_WORLD];
+        char c = 0, all[MAX_WORLD_SIZE];
         WANT(dcp_comm_allgather(comm, &c, 1, all, NULL) == 0);
         raise(SIGSTOP);
         return dcp_comm_allgather(comm, &c, 1, all, NULL) == DCP_E_COMM ? 0 : __LINE__;
@@ -341,16 +342,16 @@ static void run_processes(int victim, int expected, int (*run)(struct dcp_comm *
 {
     struct tcp_rank ranks[4];
     pid_t pids[4];
-    int port, agent = tcp_world_agent(&port);
-    tcp_world_fill(ranks, 4, port, "processes");
+    int port, agent = tcp_group_agent(&port);
+    tcp_group_fill(ranks, 4, port, "processes");
     for (int r = 0; r < 4; r++)
-        pids[r] = tcp_world_fork(&ranks[r], run);
+        pids[r] = tcp_group_fork(&ranks[r], run);
     close(agent);
     for (int r = 0; r < 4; r++)
         if (r != victim)
-            assert_int_equal(tcp_world_wait(pids[r]), 0);
+            assert_int_equal(tcp_group_wait(pids[r]), 0);
     kill(pids[victim], SIGCONT);
-    assert_int_equal(tcp_world_wait(pids[victim]), expected);
+    assert_int_equal(tcp_group_wait(pids[victim]), expected);
 }
 
 static void killed_ranks_are_named(void **state)
@@ -371,10 +372,10 @@ static void stopped_ranks_are_named(void **state)
 
 static void *give_and_take_nothing(void *arg)
 {
-    int port = *(int *)arg, fd = tcp_world_connect(port);
+    int port = *(int *)arg, fd = tcp_group_connect(port);
     unsigned char head[DCP_STAR_HEAD_BYTES];
-    must(tcp_world_answer(
-        fd, &(struct dcp_comm_tcp_options){ .port = port, .rank = 1, .world = 2 }));
+    must(tcp_group_answer(
+        fd, &(struct dcp_comm_tcp_options){ .port = port, .rank = 1, .world_size = 2 }));
     must(recv(fd, head, sizeof head, MSG_WAITALL) == sizeof head);
     must(dcp_star_get_head(head).code == 0);
 
@@ -395,9 +396,9 @@ static void rank_that_takes_no_answer_is_silent(void **state)
     (void)state;
     struct tcp_rank rank;
     pthread_t thread;
-    int port, agent = tcp_world_agent(&port);
-    tcp_world_fill(&rank, 1, port, NULL);
-    rank.options.world = 2;
+    int port, agent = tcp_group_agent(&port);
+    tcp_group_fill(&rank, 1, port, NULL);
+    rank.options.world_size = 2;
     assert_int_equal(pthread_create(&thread, NULL, give_and_take_nothing, &port), 0);
     assert_int_equal(dcp_comm_tcp(&rank.comm, &rank.options, &rank.err), 0);
     unsigned char *data = calloc(16, 1 << 20);

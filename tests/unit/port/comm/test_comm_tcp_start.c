@@ -1,9 +1,9 @@
 /* labels: tsan */
-/* How the ranks of a comm over TCP find each other, and who is turned away. */
+/* How the ranks of a TCP communicator find each other, and who is rejected. */
 #include "base/clock.h"
 #include "lib/check_comm.h"
 #include "lib/must.h"
-#include "lib/tcp_world.h"
+#include "lib/tcp_group.h"
 #include "port/comm/tcp_hello.h"
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -23,23 +23,23 @@
 /* The ranks of one comm see themselves and nobody else, then leave. */
 static int only_us(struct dcp_comm *comm)
 {
-    int mine = comm->timeout_ms * 100 + comm->rank, all[CHECK_COMM_MAX_WORLD];
+    int mine = comm->timeout_ms * 100 + comm->rank, all[CHECK_COMM_MAX_WORLD_SIZE];
     WANT(dcp_comm_allgather(comm, &mine, sizeof mine, all, NULL) == 0);
-    for (int r = 0; r < comm->world; r++)
+    for (int r = 0; r < comm->world_size; r++)
         WANT(all[r] == comm->timeout_ms * 100 + r);
     return 0;
 }
 
 /* `mark` is the time-out of the calls, and what the ranks tell each other. */
-static void expect_world(struct tcp_rank *ranks, int world, int mark)
+static void expect_world_size(struct tcp_rank *ranks, int world_size, int mark)
 {
-    struct dcp_comm comms[CHECK_COMM_MAX_WORLD];
-    for (int r = 0; r < world; r++) {
+    struct dcp_comm comms[CHECK_COMM_MAX_WORLD_SIZE];
+    for (int r = 0; r < world_size; r++) {
         if (ranks[r].rc)
             fail_msg("rank %d: %s", r, ranks[r].err.message);
         comms[r] = ranks[r].comm;
     }
-    assert_int_equal(check_comm_run(comms, world, mark, only_us), 0);
+    assert_int_equal(check_comm_run(comms, world_size, mark, only_us), 0);
 }
 
 static void expect_refusal(const struct tcp_rank *rank, int rc, int culprit,
@@ -59,18 +59,18 @@ static void addresses(void **state)
     static const char *const hosts[] = { "127.0.0.1", "localhost", "::1", "0.0.0.0" };
     for (size_t h = 0; h < sizeof hosts / sizeof *hosts; h++) {
         struct tcp_rank ranks[3];
-        int port, agent = tcp_world_agent(&port);
+        int port, agent = tcp_group_agent(&port);
         struct sockaddr_in6 six = { .sin6_family = AF_INET6,
                                     .sin6_addr = IN6ADDR_LOOPBACK_INIT };
         int fd = socket(AF_INET6, SOCK_STREAM, 0);
         int has_six = fd >= 0 && !bind(fd, (struct sockaddr *)&six, sizeof six);
         close(fd);
-        tcp_world_fill(ranks, 3, port, "addresses");
+        tcp_group_fill(ranks, 3, port, "addresses");
         for (int r = 0; r < 3; r++)
             ranks[r].options.host = hosts[h];
         if (strcmp(hosts[h], "::1") != 0 || has_six) {
-            tcp_world_start(ranks, 3);
-            expect_world(ranks, 3, 60000);
+            tcp_group_start(ranks, 3);
+            expect_world_size(ranks, 3, 60000);
         }
         close(agent);
     }
@@ -80,9 +80,9 @@ static void sockets_are_as_they_should_be(void **state)
 {
     (void)state;
     struct tcp_rank ranks[2];
-    int port, agent = tcp_world_agent(&port), n = 0;
-    tcp_world_fill(ranks, 2, port, NULL);
-    tcp_world_start(ranks, 2);
+    int port, agent = tcp_group_agent(&port), n = 0;
+    tcp_group_fill(ranks, 2, port, NULL);
+    tcp_group_start(ranks, 2);
     close(agent);
     for (int fd = 3; fd < 256; fd++) {
         int on = 0, listens = 1;
@@ -99,28 +99,28 @@ static void sockets_are_as_they_should_be(void **state)
         assert_true(on);
     }
     assert_int_equal(n, 2);
-    expect_world(ranks, 2, 60000);
+    expect_world_size(ranks, 2, 60000);
 }
 
 static void one_rank_needs_nobody(void **state)
 {
     (void)state;
-    struct tcp_rank rank = { .options = { .world = 1 } };
+    struct tcp_rank rank = { .options = { .world_size = 1 } };
     assert_int_equal(dcp_comm_tcp(&rank.comm, &rank.options, &rank.err), 0);
-    expect_world(&rank, 1, 60000);
+    expect_world_size(&rank, 1, 60000);
 }
 
 static void options_that_cannot_be(void **state)
 {
     (void)state;
     static const struct dcp_comm_tcp_options wrong[] = {
-        { .rank = 0, .world = 0, .host = "::1", .port = 1000 },
-        { .rank = 2, .world = 2, .host = "::1", .port = 1000 },
-        { .rank = -1, .world = 2, .host = "::1", .port = 1000 },
-        { .rank = 0, .world = 2, .host = "::1", .port = 0 },
-        { .rank = 0, .world = 2, .host = "::1", .port = 65535 },
-        { .rank = 0, .world = 2, .port = 1000 },
-        { .rank = 1, .world = 2, .host = "", .port = 1000 },
+        { .rank = 0, .world_size = 0, .host = "::1", .port = 1000 },
+        { .rank = 2, .world_size = 2, .host = "::1", .port = 1000 },
+        { .rank = -1, .world_size = 2, .host = "::1", .port = 1000 },
+        { .rank = 0, .world_size = 2, .host = "::1", .port = 0 },
+        { .rank = 0, .world_size = 2, .host = "::1", .port = 65535 },
+        { .rank = 0, .world_size = 2, .port = 1000 },
+        { .rank = 1, .world_size = 2, .host = "", .port = 1000 },
     };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         struct dcp_comm comm;
@@ -171,7 +171,7 @@ static void talk(struct strangers *s, enum stranger who, int fd)
     if (who == WEB_CLIENT || who == CUT_OFF)
         say(fd, http, who == CUT_OFF ? 5 : sizeof http - 1);
     if (who == NO_SECRET || who == OTHER_SECRET || who == OTHER_JOB)
-        must(!tcp_world_answer(fd, &options));
+        must(!tcp_group_answer(fd, &options));
     if (who == ECHO || who == OTHER_VERSION)
         must(recv(fd, text, DCP_TCP_CHALLENGE_BYTES, MSG_WAITALL) > 0);
     text[8] ^= who == OTHER_VERSION;
@@ -186,7 +186,7 @@ static void *send_strangers(void *arg)
 {
     struct strangers *s = arg;
     for (int i = 0; i < N_ALL; i++)
-        s->fds[i] = tcp_world_connect(s->options.port);
+        s->fds[i] = tcp_group_connect(s->options.port);
     for (int i = 0; i < N_TALKING; i++)
         talk(s, (enum stranger)i, s->fds[i]);
     return NULL;
@@ -226,10 +226,10 @@ static void strangers_who_connect(void **state)
     pthread_t root, others;
     int port, server, agent;
     do {
-        agent = tcp_world_agent(&port);
-        server = tcp_world_listen(port + 1);
+        agent = tcp_group_agent(&port);
+        server = tcp_group_listen(port + 1);
     } while (server < 0);
-    tcp_world_fill(ranks, 3, port, "strangers");
+    tcp_group_fill(ranks, 3, port, "strangers");
     for (int r = 0; r < 3; r++)
         ranks[r].options.secret = "the secret of this job";
     listen_to_rank(ranks[1], server, strangers.heard);
@@ -238,9 +238,9 @@ static void strangers_who_connect(void **state)
     assert_int_equal(pthread_create(&root, NULL, start_one, &ranks[0]), 0);
     assert_int_equal(pthread_create(&others, NULL, send_strangers, &strangers), 0);
     pthread_join(others, NULL);
-    tcp_world_start(ranks + 1, 2);
+    tcp_group_start(ranks + 1, 2);
     pthread_join(root, NULL);
-    expect_world(ranks, 3, 60000);
+    expect_world_size(ranks, 3, 60000);
     for (int i = 0; i < N_ALL; i++) {
         unsigned char said[DCP_TCP_CHALLENGE_BYTES];
         ssize_t n = recv(strangers.fds[i], said, sizeof said, MSG_WAITALL);
@@ -261,11 +261,11 @@ static void strangers_between(void **state)
     struct dcp_tcp_key key;
     struct dcp_tcp_talk talk;
     pthread_t root;
-    int port, agent = tcp_world_agent(&port);
+    int port, agent = tcp_group_agent(&port);
     unsigned char proof[DCP_TCP_PROOF_BYTES];
-    tcp_world_fill(ranks, 2, port, "between");
+    tcp_group_fill(ranks, 2, port, "between");
     assert_int_equal(pthread_create(&root, NULL, start_one, &ranks[0]), 0);
-    int fd = tcp_world_connect(port);
+    int fd = tcp_group_connect(port);
     assert_int_equal(recv(fd, talk.challenge, sizeof talk.challenge, MSG_WAITALL),
                      sizeof talk.challenge);
     struct sockaddr_in at;
@@ -277,9 +277,9 @@ static void strangers_between(void **state)
     say(fd, talk.answer, sizeof talk.answer);
     assert_true(recv(fd, proof, sizeof proof, MSG_WAITALL) <= 0); /* no proof comes */
     close(fd);
-    tcp_world_start(ranks + 1, 1);
+    tcp_group_start(ranks + 1, 1);
     pthread_join(root, NULL);
-    expect_world(ranks, 2, 60000);
+    expect_world_size(ranks, 2, 60000);
     close(agent);
 }
 
@@ -309,9 +309,9 @@ static void binds_to_one_address(void **state)
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct tcp_rank rank;
         pthread_t thread;
-        int port, agent = tcp_world_agent(&port);
-        tcp_world_fill(&rank, 1, port, "binds");
-        rank.options.world = 2;
+        int port, agent = tcp_group_agent(&port);
+        tcp_group_fill(&rank, 1, port, "binds");
+        rank.options.world_size = 2;
         rank.options.host = rows[i].host;
         rank.options.timeout_ms = 1000;
         assert_int_equal(pthread_create(&thread, NULL, start_one, &rank), 0);
@@ -320,7 +320,7 @@ static void binds_to_one_address(void **state)
         assert_true(listening_at(port, INADDR_LOOPBACK + 1)); /* 127.0.0.2 */
         assert_int_equal(listening_at(port, INADDR_LOOPBACK + 2), rows[i].elsewhere);
         pthread_join(thread, NULL);
-        expect_refusal(&rank, DCP_E_COMM, 1, "rank 1 of 2 did not come within 1 s");
+        expect_refusal(&rank, DCP_E_COMM, 1, "rank 1 of 2 did not connect within 1 s");
         close(agent);
     }
 }
@@ -345,13 +345,13 @@ static void strangers_who_listen(void **state)
     (void)state;
     struct tcp_rank ranks[3];
     pthread_t thread;
-    int port, agent = tcp_world_agent(&port);
-    int silent = tcp_world_listen(port + 1), talks = tcp_world_listen(port + 2);
-    tcp_world_fill(ranks, 3, port, NULL);
+    int port, agent = tcp_group_agent(&port);
+    int silent = tcp_group_listen(port + 1), talks = tcp_group_listen(port + 2);
+    tcp_group_fill(ranks, 3, port, NULL);
     if (talks >= 0)
         assert_int_equal(pthread_create(&thread, NULL, serve_strangers, &talks), 0);
-    tcp_world_start(ranks, 3);
-    expect_world(ranks, 3, 60000);
+    tcp_group_start(ranks, 3);
+    expect_world_size(ranks, 3, 60000);
     if (talks >= 0) {
         shutdown(talks, SHUT_RDWR);
         pthread_join(thread, NULL);
@@ -376,31 +376,31 @@ static void jobs_do_not_mix(void **state)
     for (int named = 0; named < 2; named++) {
         struct tcp_rank ranks[6];
         pthread_t late, later;
-        int port, agent = tcp_world_agent(&port);
-        tcp_world_fill(ranks, 3, port, named ? "one" : NULL);
-        tcp_world_fill(ranks + 3, 3, named ? port : port + 1, named ? "two" : NULL);
+        int port, agent = tcp_group_agent(&port);
+        tcp_group_fill(ranks, 3, port, named ? "one" : NULL);
+        tcp_group_fill(ranks + 3, 3, named ? port : port + 1, named ? "two" : NULL);
         assert_int_equal(pthread_create(&late, NULL, start_late, &ranks[0]), 0);
         assert_int_equal(pthread_create(&later, NULL, start_late, &ranks[5]), 0);
-        tcp_world_start(ranks + 1, 4);
+        tcp_group_start(ranks + 1, 4);
         pthread_join(late, NULL);
         pthread_join(later, NULL);
-        expect_world(ranks, 3, 10000);
-        expect_world(ranks + 3, 3, 20000);
+        expect_world_size(ranks, 3, 10000);
+        expect_world_size(ranks + 3, 3, 20000);
         close(agent);
     }
 }
 
 /* --- starts that fail --- */
 
-static void other_world(void **state)
+static void other_world_size(void **state)
 {
     (void)state;
     struct tcp_rank ranks[3];
-    int port, agent = tcp_world_agent(&port);
-    tcp_world_fill(ranks, 3, port, "worlds");
+    int port, agent = tcp_group_agent(&port);
+    tcp_group_fill(ranks, 3, port, "world sizes");
     ranks[1].options.timeout_ms = 2000;
-    ranks[2].options.world = 4;
-    tcp_world_start(ranks, 3);
+    ranks[2].options.world_size = 4;
+    tcp_group_start(ranks, 3);
     for (int r = 0; r < 3; r++)
         if (r != 1 || ranks[r].rc == DCP_E_USAGE) /* or it came when all was over */
             expect_refusal(&ranks[r], DCP_E_USAGE, 2,
@@ -412,12 +412,12 @@ static void rank_twice(void **state)
 {
     (void)state;
     struct tcp_rank ranks[3];
-    int port, agent = tcp_world_agent(&port);
-    tcp_world_fill(ranks, 3, port, "twins");
+    int port, agent = tcp_group_agent(&port);
+    tcp_group_fill(ranks, 3, port, "twins");
     for (int r = 0; r < 3; r++)
-        ranks[r].options.world = 4;
+        ranks[r].options.world_size = 4;
     ranks[2].options.rank = 1;
-    tcp_world_start(ranks, 3);
+    tcp_group_start(ranks, 3);
     for (int r = 0; r < 3; r++)
         expect_refusal(&ranks[r], DCP_E_USAGE, 1,
                        "two processes of this job were started as rank 1");
@@ -430,20 +430,20 @@ static void other_version(void **state)
     (void)state;
     struct tcp_rank rank;
     pthread_t thread;
-    int port, agent = tcp_world_agent(&port);
-    tcp_world_fill(&rank, 1, port, "versions");
-    rank.options.world = 2;
+    int port, agent = tcp_group_agent(&port);
+    tcp_group_fill(&rank, 1, port, "versions");
+    rank.options.world_size = 2;
     rank.options.timeout_ms = 1000;
     assert_int_equal(pthread_create(&thread, NULL, start_one, &rank), 0);
     unsigned char said[DCP_TCP_CHALLENGE_BYTES];
-    int fd = tcp_world_connect(port);
+    int fd = tcp_group_connect(port);
     assert_int_equal(recv(fd, said, sizeof said, MSG_WAITALL), sizeof said);
     said[8]++;
     assert_int_equal(send(fd, said, sizeof said, MSG_NOSIGNAL), sizeof said);
     pthread_join(thread, NULL);
     expect_refusal(&rank, DCP_E_COMM, 1,
-                   "rank 1 of 2 did not come within 1 s; a process with another secret, "
-                   "or of another job or version, was turned away");
+                   "rank 1 of 2 did not connect within 1 s; a process with another "
+                   "secret, or of another job or version, was rejected");
     close(fd);
     close(agent);
 }
@@ -452,27 +452,27 @@ static void missing_ranks_are_named(void **state)
 {
     (void)state;
     struct tcp_rank all[16], here[16];
-    int port, agent = tcp_world_agent(&port), n = 0;
-    tcp_world_fill(all, 8, port, "missing");
+    int port, agent = tcp_group_agent(&port), n = 0;
+    tcp_group_fill(all, 8, port, "missing");
     for (int r = 0; r < 8; r++)
         if (r != 2 && r != 5) {
             here[n] = all[r];
             here[n++].options.timeout_ms = 1000;
         }
-    tcp_world_start(here, n);
+    tcp_group_start(here, n);
     for (int i = 0; i < n; i++) {
         expect_refusal(&here[i], DCP_E_COMM, 2,
-                       "ranks 2 and 5 of 8 did not come within 1 s");
+                       "ranks 2 and 5 of 8 did not connect within 1 s");
         assert_int_equal(here[i].err.rank_fate, DCP_RANK_SILENT);
     }
-    tcp_world_fill(all, 1, port, "missing");
+    tcp_group_fill(all, 1, port, "missing");
     all[0].options.timeout_ms = 50;
-    all[0].options.world = 2;
-    tcp_world_start(all, 1);
-    expect_refusal(&all[0], DCP_E_COMM, 1, "rank 1 of 2 did not come within 0.05 s");
+    all[0].options.world_size = 2;
+    tcp_group_start(all, 1);
+    expect_refusal(&all[0], DCP_E_COMM, 1, "rank 1 of 2 did not connect within 0.05 s");
     all[0].err = (struct dcp_error){ 0 };
-    all[0].options.world = 30;
-    tcp_world_start(all, 1);
+    all[0].options.world_size = 30;
+    tcp_group_start(all, 1);
     expect_refusal(&all[0], DCP_E_COMM, 1,
                    "ranks 1, 2, 3, 4, 5, 6, 7, 8 and 21 more of 30 did not");
     close(agent);
@@ -483,10 +483,10 @@ static void nobody_answers(void **state)
     (void)state;
     struct tcp_rank ranks[3];
     char message[200];
-    int port, agent = tcp_world_agent(&port);
-    tcp_world_fill(ranks, 3, port, "nobody");
+    int port, agent = tcp_group_agent(&port);
+    tcp_group_fill(ranks, 3, port, "nobody");
     ranks[2].options.timeout_ms = 300;
-    tcp_world_start(&ranks[2], 1);
+    tcp_group_start(&ranks[2], 1);
     snprintf(message, sizeof message,
              "rank 0 did not answer at host '127.0.0.1', ports %d to %d, within 0.3 s",
              port + 1, port + 16);
@@ -494,7 +494,7 @@ static void nobody_answers(void **state)
 
     ranks[0].options.timeout_ms = ranks[1].options.timeout_ms = 1000;
     ranks[1].options.job = "somebody";
-    tcp_world_start(ranks, 2);
+    tcp_group_start(ranks, 2);
     expect_refusal(&ranks[1], DCP_E_COMM, 0,
                    "only a rank 0 of another job, secret or version did");
     close(agent);
@@ -507,10 +507,10 @@ static void host_that_does_not_resolve(void **state)
     struct tcp_rank ranks[2];
     char host[80] = { 0 };
     memset(host, 'a', 70);
-    tcp_world_fill(ranks, 2, 1000, NULL);
+    tcp_group_fill(ranks, 2, 1000, NULL);
     ranks[1].options.host = host;
     ranks[1].options.timeout_ms = 300;
-    tcp_world_start(&ranks[1], 1);
+    tcp_group_start(&ranks[1], 1);
     expect_refusal(&ranks[1], DCP_E_COMM, 0, "of rank 0 does not resolve: ");
     assert_non_null(strstr(ranks[1].err.hint, "MASTER_ADDR"));
 }
@@ -521,19 +521,19 @@ static void no_port_is_free(void **state)
     struct tcp_rank rank;
     int port, agent, n = 0, fds[16];
     while (n < 16) { /* others may have some of them */
-        agent = tcp_world_agent(&port);
-        for (n = 0; n < 16 && (fds[n] = tcp_world_listen(port + 1 + n)) >= 0; n++)
+        agent = tcp_group_agent(&port);
+        for (n = 0; n < 16 && (fds[n] = tcp_group_listen(port + 1 + n)) >= 0; n++)
             ;
         for (int i = 0; n < 16 && i < n; i++)
             close(fds[i]);
         if (n < 16)
             close(agent);
     }
-    tcp_world_fill(&rank, 1, port, NULL);
-    rank.options.world = 2;
+    tcp_group_fill(&rank, 1, port, NULL);
+    rank.options.world_size = 2;
     rank.options.timeout_ms = 300;
-    tcp_world_start(&rank, 1);
-    expect_refusal(&rank, DCP_E_COMM, 0, "rank 0 can listen at none of the ports");
+    tcp_group_start(&rank, 1);
+    expect_refusal(&rank, DCP_E_COMM, 0, "rank 0 cannot listen on any of the ports");
     for (int i = 0; i < 16; i++)
         close(fds[i]);
     close(agent);
@@ -545,19 +545,19 @@ static void rank_that_comes_again(void **state)
 {
     (void)state;
     struct tcp_rank ranks[3];
-    int port, agent = tcp_world_agent(&port);
-    tcp_world_fill(ranks, 3, port, "again");
-    pid_t first = tcp_world_fork(&ranks[1], only_us);
-    pid_t root = tcp_world_fork(&ranks[0], only_us);
+    int port, agent = tcp_group_agent(&port);
+    tcp_group_fill(ranks, 3, port, "again");
+    pid_t first = tcp_group_fork(&ranks[1], only_us);
+    pid_t root = tcp_group_fork(&ranks[0], only_us);
     dcp_clock_sleep_us(500000);
     kill(first, SIGKILL);
-    assert_int_equal(tcp_world_wait(first), -SIGKILL);
-    pid_t last = tcp_world_fork(&ranks[2], only_us);
+    assert_int_equal(tcp_group_wait(first), -SIGKILL);
+    pid_t last = tcp_group_fork(&ranks[2], only_us);
     dcp_clock_sleep_us(200000);
-    pid_t second = tcp_world_fork(&ranks[1], only_us);
-    assert_int_equal(tcp_world_wait(root), 0);
-    assert_int_equal(tcp_world_wait(second), 0);
-    assert_int_equal(tcp_world_wait(last), 0);
+    pid_t second = tcp_group_fork(&ranks[1], only_us);
+    assert_int_equal(tcp_group_wait(root), 0);
+    assert_int_equal(tcp_group_wait(second), 0);
+    assert_int_equal(tcp_group_wait(last), 0);
     close(agent);
 }
 
@@ -574,7 +574,7 @@ int main(void)
         cmocka_unit_test(binds_to_one_address),
         cmocka_unit_test(strangers_who_listen),
         cmocka_unit_test(jobs_do_not_mix),
-        cmocka_unit_test(other_world),
+        cmocka_unit_test(other_world_size),
         cmocka_unit_test(rank_twice),
         cmocka_unit_test(other_version),
         cmocka_unit_test(missing_ranks_are_named),

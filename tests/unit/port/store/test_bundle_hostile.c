@@ -1,4 +1,4 @@
-/* Archives that are damaged or lie: refused with a sentence, or read as they were. */
+/* Archives that are corrupt or lie: refused with a sentence, or read as they were. */
 #include "base/bytes.h"
 #include "base/mem.h"
 #include "lib/archives.h"
@@ -47,11 +47,11 @@ static void check_refused(const struct dcp_buf *data, int code, const char *word
 
 /* Every file that can be read is as it was; how many cannot be, or -1: none. A message
  * says what is wrong. */
-static int count_damage(const struct dcp_buf *data)
+static int count_finding(const struct dcp_buf *data)
 {
     struct dcp_store bundle;
     struct dcp_error err = { 0 };
-    int damaged = 0;
+    int corrupt = 0;
 
     if (open_bytes(data, &bundle, &err)) {
         assert_true(err.message[0] != '\0');
@@ -63,7 +63,7 @@ static int count_damage(const struct dcp_buf *data)
         struct dcp_error why = { 0 };
         int rc = dcp_store_read_file(&bundle, files[i].name, 1u << 24, &bytes, &n, &why);
         assert_int_equal(rc != 0, why.message[0] != '\0');
-        damaged += rc != 0;
+        corrupt += rc != 0;
         if (rc)
             continue;
         assert_int_equal(n, files[i].size_bytes);
@@ -71,7 +71,7 @@ static int count_damage(const struct dcp_buf *data)
         free(bytes);
     }
     dcp_store_free(&bundle);
-    return damaged;
+    return corrupt;
 }
 
 static void make(struct dcp_buf *ours, struct dcp_buf *one_frame)
@@ -95,17 +95,17 @@ static void cut_off(void **state)
 
     (void)state;
     make(&ours, &foreign);
-    assert_int_equal(count_damage(&ours), 0);
-    assert_int_equal(count_damage(&foreign), 0);
+    assert_int_equal(count_finding(&ours), 0);
+    assert_int_equal(count_finding(&foreign), 0);
     for (size_t n = 0; n < ours.size_bytes; n += 1 + ours.size_bytes / 97) {
         struct dcp_buf part = { .data = ours.data, .size_bytes = n };
         /* Only the table is gone: nothing is lost. */
         bool whole = n >= ours.size_bytes - TABLE_BYTES;
-        assert_int_equal(count_damage(&part) == -1, !whole);
+        assert_int_equal(count_finding(&part) == -1, !whole);
         if (n > foreign.size_bytes - 16)
             continue;
         part.data = foreign.data;
-        assert_int_equal(count_damage(&part), -1);
+        assert_int_equal(count_finding(&part), -1);
     }
 }
 
@@ -121,8 +121,8 @@ static void cut_off_plain(void **state)
     end -= dcp_tar_padding(files[N_FILES - 1].size_bytes);
     for (size_t n = 0; n < tar.size_bytes; n += 1 + tar.size_bytes / 997) {
         struct dcp_buf part = { .data = tar.data, .size_bytes = n };
-        int damaged = count_damage(&part);
-        assert_true(n < end ? damaged != 0 : damaged <= 0);
+        int corrupt = count_finding(&part);
+        assert_true(n < end ? corrupt != 0 : corrupt <= 0);
     }
 }
 
@@ -151,13 +151,13 @@ static void flipped(void **state)
     make(&ours, NULL);
     for (size_t at = 0; at < ours.size_bytes; at += 1 + ours.size_bytes / 211, n++) {
         ours.data[at] ^= (unsigned char)(1 + at % 255);
-        n_found += count_damage(&ours) != 0;
+        n_found += count_finding(&ours) != 0;
         ours.data[at] ^= (unsigned char)(1 + at % 255);
     }
     assert_int_equal(n_found, n);
     for (size_t at = ours.size_bytes - TABLE_BYTES; at < ours.size_bytes; at++) {
         ours.data[at] ^= 0x10;
-        count_damage(&ours); /* it may go without the table */
+        count_finding(&ours); /* it may go without the table */
         ours.data[at] ^= 0x10;
     }
 }
@@ -232,7 +232,10 @@ static void bad_entries(void **state)
         int code;
         const char *words;
     } cases[] = {
-        { { { .name = "/etc/x" } }, 1, DCP_E_CORRUPT, "'/etc/x', which is no name" },
+        { { { .name = "/etc/x" } },
+          1,
+          DCP_E_CORRUPT,
+          "'/etc/x', which is no name" },
         { { { .name = "../x" } }, 1, DCP_E_CORRUPT, "'../x', which is no name" },
         { { { .name = "a/../b" } }, 1, DCP_E_CORRUPT, "is no name" },
         { { { .name = "a//b" } }, 1, DCP_E_CORRUPT, "is no name" },

@@ -404,7 +404,7 @@ static void modes_follow_the_umask(void **state)
         assert_int_equal(store.ops->remove(store.self, "m", NULL), 0);
         assert_int_equal(unlink("root/.dcp-lock"), 0);
     }
-    /* One that was left readable is mended by its owner. */
+    /* One that was left readable is repaired by its owner. */
     int fd = open("root/.dcp-lock", O_CREAT | O_RDWR | O_CLOEXEC, 0644);
     assert_true(fd >= 0);
     close(fd);

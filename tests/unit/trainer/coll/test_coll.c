@@ -34,17 +34,17 @@ static void *run_rank(void *arg)
 static void ranks_as_threads(void **state)
 {
     (void)state;
-    static const int worlds[] = { 1, 2, 3, 5, 7, 8, 16 };
-    for (size_t w = 0; w < sizeof worlds / sizeof *worlds; w++) {
+    static const int world_sizes[] = { 1, 2, 3, 5, 7, 8, 16 };
+    for (size_t w = 0; w < sizeof world_sizes / sizeof *world_sizes; w++) {
         struct coll colls[16];
         struct rank ranks[16];
         pthread_t threads[16];
-        assert_int_equal(coll_threads(colls, worlds[w], NULL), 0);
-        for (int r = 0; r < worlds[w]; r++) {
+        assert_int_equal(coll_threads(colls, world_sizes[w], NULL), 0);
+        for (int r = 0; r < world_sizes[w]; r++) {
             ranks[r] = (struct rank){ .coll = &colls[r] };
             assert_int_equal(pthread_create(&threads[r], NULL, run_rank, &ranks[r]), 0);
         }
-        for (int r = 0; r < worlds[w]; r++) {
+        for (int r = 0; r < world_sizes[w]; r++) {
             pthread_join(threads[r], NULL);
             assert_int_equal(ranks[r].failed, 0);
         }

@@ -32,25 +32,25 @@ static void keep(void *self, enum dcp_log_level level, const char *message)
     snprintf(logged + used, sizeof logged - used, "%c %s\n", "EWID"[level], message);
 }
 
-static int parse_with(const char *text, const char *const *overrides, int world)
+static int parse_with(const char *text, const char *const *overrides, int world_size)
 {
     const struct dcp_log log = { .write = keep, .level = DCP_LOG_INFO };
     settings_fini(&got);
     why = (struct dcp_error){ 0 };
     logged[0] = '\0';
-    return settings_parse(text, strlen(text), "c.json", "/srv/conf", overrides, world,
-                          &log, &got, &why);
+    return settings_parse(text, strlen(text), "c.json", "/srv/conf", overrides,
+                          world_size, &log, &got, &why);
 }
 
-static void accept_world(const char *text, int world)
+static void accept_ranks(const char *text, int world_size)
 {
-    if (parse_with(text, NULL, world))
+    if (parse_with(text, NULL, world_size))
         fail_msg("%s\n%s", text, why.message);
 }
 
 static void accept(const char *text)
 {
-    accept_world(text, 1);
+    accept_ranks(text, 1);
 }
 
 static void refuse(const char *text, int code, const char *message, const char *hint)
@@ -70,7 +70,7 @@ static bool is(double a, double b)
 static void test_the_documented_example(void **state)
 {
     (void)state;
-    accept_world(
+    accept_ranks(
         "{\"seed\": 7, \"train_batch_size\": 32, \"train_micro_batch_size_per_gpu\": 4,"
         " \"model\": {\"family\": \"gpt2\", \"n_layer\": 4, \"n_head\": 4,"
         "   \"n_embd\": 128, \"n_positions\": 128, \"vocab_size\": 256},"
@@ -153,7 +153,7 @@ static void test_defaults_are_deepspeeds(void **state)
 static void test_batch_sizes(void **state)
 {
     static const struct {
-        int train, micro, steps, world; /* 0: not given */
+        int train, micro, steps, world_size; /* 0: not given */
         int want_train, want_micro, want_steps;
     } rows[] = {
         { 32, 4, 2, 4, 32, 4, 2 }, { 32, 4, 0, 4, 32, 4, 2 },   { 32, 0, 2, 4, 32, 4, 2 },
@@ -172,7 +172,7 @@ static void test_batch_sizes(void **state)
                 snprintf(text + strlen(text), sizeof text - strlen(text), ", \"%s\": %d",
                          names[k], given[k]);
         snprintf(text + strlen(text), sizeof text - strlen(text), "}");
-        accept_world(text, rows[i].world);
+        accept_ranks(text, rows[i].world_size);
         assert_int_equal(got.train_batch_size, rows[i].want_train);
         assert_int_equal(got.micro_batch, rows[i].want_micro);
         assert_int_equal(got.accumulation, rows[i].want_steps);
@@ -262,7 +262,7 @@ static void test_schedules(void **state)
            "\"scheduler\": {\"type\": \"WarmupDecayLR\","
            "\"params\": {\"total_num_steps\": 9000}}}");
     assert_true(is(got.scheduler.warmup_max_lr, 1e-3));
-    assert_non_null(strstr(logged, "WarmupDecayLR climbs to 0.001"));
+    assert_non_null(strstr(logged, "WarmupDecayLR warms up to 0.001"));
     accept("{" NEEDED BATCH "\"optimizer\": {\"params\": {\"lr\": 5e-4}},"
            "\"scheduler\": {\"type\": \"WarmupLR\"}}");
     assert_true(is(got.scheduler.warmup_max_lr, 5e-4));
@@ -274,7 +274,7 @@ static void test_schedules(void **state)
 static void test_auto_becomes_something_and_says_so(void **state)
 {
     (void)state;
-    accept_world("{" NEEDED "\"train_batch_size\": \"auto\","
+    accept_ranks("{" NEEDED "\"train_batch_size\": \"auto\","
                  "\"train_micro_batch_size_per_gpu\": \"auto\","
                  "\"gradient_accumulation_steps\": \"auto\","
                  "\"gradient_clipping\": \"auto\", \"steps\": 400,"
@@ -398,7 +398,7 @@ static void test_wrong_values(void **state)
         { "\"stochastic_rounding\": true", "'stochastic_rounding' needs bf16.enabled" },
         { "\"seed\": 1e300", "'seed' is 1e300" },
         { "\"seed\": -1", "'seed' is -1" },
-        { "\"model\": {\"n_head\": 5, \"n_embd\": 128}", "128 is no multiple of" },
+        { "\"model\": {\"n_head\": 5, \"n_embd\": 128}", "128 is not a multiple of" },
         { "\"model\": {\"n_positions\": 8}, \"data\": {\"train\": \"x\","
           " \"seq_len\": 9}",
           "'data.seq_len' 9 is more than 'model.n_positions' 8" },
@@ -466,10 +466,10 @@ static void test_the_text_is_a_fixed_point(void **state)
     };
     (void)state;
     for (size_t i = 0; i < DCP_ARRAY_LEN(texts); i++) {
-        accept_world(texts[i], 4);
+        accept_ranks(texts[i], 4);
         char first[4096];
         snprintf(first, sizeof first, "%s", got.text);
-        accept_world(first, 4);
+        accept_ranks(first, 4);
         assert_string_equal(got.text, first);
         assert_string_equal(logged, "");
     }
@@ -524,12 +524,12 @@ static void test_read_a_file(void **state)
     assert_int_equal(dcp_fs_remove_all(dir, NULL), 0);
 }
 
-static int print_resolved(const char *path, const char *world)
+static int print_resolved(const char *path, const char *world_size)
 {
     struct settings settings;
     struct dcp_error err = { 0 };
     int64_t ranks;
-    if (!dcp_str_parse_i64(world, &ranks) || ranks > 1 << 20)
+    if (!dcp_str_parse_i64(world_size, &ranks) || ranks > 1 << 20)
         return 2;
     int rc = settings_read(path, NULL, (int)ranks, NULL, &settings, &err);
     if (rc)

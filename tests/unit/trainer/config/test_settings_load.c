@@ -85,7 +85,7 @@ static void test_overrides(void **state)
     refuse("{}", "a..b=3", DCP_E_USAGE, "is no key.path=value");
     refuse("{}", ".a=3", DCP_E_USAGE, "is no key.path=value");
     refuse("{}", "a.=3", DCP_E_USAGE, "is no key.path=value");
-    refuse("{\"a\": 1}", "a.b=3", DCP_E_USAGE, "through a value that is no object");
+    refuse("{\"a\": 1}", "a.b=3", DCP_E_USAGE, "through a value that is not an object");
     refuse("{}", "a=\xff", DCP_E_USAGE, "is not UTF-8");
     refuse("{}", "\xff=1", DCP_E_USAGE, "is not UTF-8");
 }

@@ -75,7 +75,7 @@ static void test_auto_that_would_be_off(void **state)
                  paths[i][1]);
         snprintf(message, sizeof message, "'%s.%s' is \"auto\", and nothing here",
                  paths[i][0], paths[i][1]);
-        refuse(text, message, "say what it is to be");
+        refuse(text, message, "give a value");
     }
     refuse("{" NEEDED BATCH "\"scheduler\": {\"params\": {\"warmup_num_steps\": 4}}}",
            "c.json: 'scheduler' has no type", "\"WarmupLR\"");

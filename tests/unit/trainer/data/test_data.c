@@ -205,7 +205,7 @@ static void test_files_that_lie(void **state)
     put_tokens("t.bin", 10, 2, 20240326, 3, 0);
     refuse("t.bin", VOCAB, DCP_E_UNSUPPORTED, "is a model of llm.c");
     put("t.bin", "\x88\xd8\x34\x01\x01", 5);
-    refuse("t.bin", VOCAB, DCP_E_CORRUPT, "cut off: it has 5 bytes");
+    refuse("t.bin", VOCAB, DCP_E_CORRUPT, "incomplete: it has 5 bytes");
     put("t.bin", "\x01\x00\x02\x00\xff\x00\x03", 7);
     refuse("t.bin", VOCAB, DCP_E_CORRUPT, "an odd number of bytes, 7");
     put("t.bin", "\xff\xfeh\0i\0", 6);

@@ -24,18 +24,18 @@ static void fill(float scale)
     }
 }
 
-/* The norm of x as it comes from `world` ranks with uneven parts. */
-static double norm_over(int world)
+/* The norm of x as it comes from `world_size` ranks with uneven parts. */
+static double norm_over(int world_size)
 {
     struct norm sum = { { 0 } };
     float peak = 0;
     int64_t cuts[65] = { 0 };
-    for (int r = 1; r < world; r++)
-        cuts[r] = (int64_t)N * r * r / (world * world);
-    cuts[world] = N;
-    for (int r = 0; r < world; r++)
+    for (int r = 1; r < world_size; r++)
+        cuts[r] = (int64_t)N * r * r / (world_size * world_size);
+    cuts[world_size] = N;
+    for (int r = 0; r < world_size; r++)
         peak = norm_peak(peak, x + cuts[r], cuts[r + 1] - cuts[r]);
-    for (int r = world - 1; r >= 0; r--) { /* and added in any order */
+    for (int r = world_size - 1; r >= 0; r--) { /* and added in any order */
         struct norm part = { { 0 } };
         int64_t half = (cuts[r] + cuts[r + 1]) / 2;
         norm_add(&part, peak, x + half, cuts[r + 1] - half);
@@ -65,9 +65,9 @@ static void does_not_depend_on_cuts(void **state)
     (void)state;
     fill(1e-3f);
     double want = norm_over(1);
-    static const int worlds[] = { 2, 3, 7, 8, 64 };
-    for (size_t w = 0; w < sizeof worlds / sizeof *worlds; w++)
-        assert_true(norm_over(worlds[w]) == want);
+    static const int world_sizes[] = { 2, 3, 7, 8, 64 };
+    for (size_t w = 0; w < sizeof world_sizes / sizeof *world_sizes; w++)
+        assert_true(norm_over(world_sizes[w]) == want);
 }
 
 static void keeps_small_ones_beside_a_large_one(void **state)

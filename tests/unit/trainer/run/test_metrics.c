@@ -71,7 +71,7 @@ static void write_step(struct metrics *metrics, int64_t number)
                                  .step_s = 0.1 + 0.2,
                                  .loss_scale = 1,
                                  .state_bytes = UINT64_C(1) << 40,
-                                 .world = 8,
+                                 .world_size = 8,
                                  .stage = 3 };
     assert_int_equal(metrics_write(metrics, &step, &err), 0);
 }
@@ -147,7 +147,7 @@ static void test_a_resumed_run_appends(void **state)
     free(text);
 }
 
-static void test_a_torn_line_is_closed(void **state)
+static void test_an_incomplete_line_is_closed(void **state)
 {
     write_steps(*state, 1, 1);
     append(*state, "{\"step\":2,\"lo");
@@ -240,7 +240,8 @@ int main(void)
                                         teardown),
         cmocka_unit_test_setup_teardown(test_infinity_is_null_too, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_resumed_run_appends, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_a_torn_line_is_closed, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_an_incomplete_line_is_closed, setup,
+                                        teardown),
         cmocka_unit_test_setup_teardown(test_a_full_disk_is_an_error_and_not_the_end,
                                         setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_link_or_pipe_is_refused, setup, teardown),

@@ -16,7 +16,7 @@
 #include <string.h>
 
 #define STEPS 3
-#define MAX_WORLD 8
+#define MAX_WORLD_SIZE 8
 
 static const struct model_config config = {
     .family = "gpt2",
@@ -24,12 +24,12 @@ static const struct model_config config = {
     .n_head = 1,
     .n_embd = 10,
     .n_positions = 6,
-    .vocab_size = 23 /* no size is a multiple of any world */
+    .vocab_size = 23 /* no size is a multiple of any world size */
 };
 
 /* One way to train the same thing. */
 struct way {
-    int world, stage, shard_size;
+    int world_size, stage, shard_size;
     int micros; /* micro-batches in a step, of all ranks */
     bool bf16, grad_fp32, grad_bf16, stochastic;
 };
@@ -50,13 +50,13 @@ struct rank {
     int failed;
 };
 
-#define CHECK(r, condition)                                                         \
-    do {                                                                            \
-        if (!(condition)) {                                                         \
-            fprintf(stderr, "line %d: rank %d of %d, stage %d: %s\n", __LINE__,     \
-                    (r)->coll->rank, (r)->way->world, (r)->way->stage, #condition); \
-            (r)->failed++;                                                          \
-        }                                                                           \
+#define CHECK(r, condition)                                                              \
+    do {                                                                                 \
+        if (!(condition)) {                                                              \
+            fprintf(stderr, "line %d: rank %d of %d, stage %d: %s\n", __LINE__,          \
+                    (r)->coll->rank, (r)->way->world_size, (r)->way->stage, #condition); \
+            (r)->failed++;                                                               \
+        }                                                                                \
     } while (0)
 
 /* A gradient whose sums depend on their order. */
@@ -173,7 +173,7 @@ static void train(struct rank *r, struct model *model, struct shard *shard)
     CHECK(r, !shard_init(shard, 7, NULL));
     for (int step = 0; step < STEPS; step++) {
         shard_begin(shard);
-        for (int i = 0; i < r->way->micros / r->way->world; i++) {
+        for (int i = 0; i < r->way->micros / r->way->world_size; i++) {
             visit(r, model, &hooks, shard_micro(shard, r->coll->rank, i), step);
             CHECK(r, !shard_end_micro(shard, NULL));
         }
@@ -187,7 +187,7 @@ static void train(struct rank *r, struct model *model, struct shard *shard)
     }
     float *weights = calloc((size_t)r->out->n, sizeof *weights);
     read_weights(r, model, &hooks, weights);
-    if (r->coll->rank == r->coll->world - 1)
+    if (r->coll->rank == r->coll->world_size - 1)
         memcpy(r->out->values[0], weights, (size_t)r->out->n * sizeof *weights);
     free(weights);
     collect(r, model, shard);
@@ -204,7 +204,7 @@ static void *run_rank(void *arg)
         .bf16 = r->way->bf16,
         .grad_fp32 = r->way->grad_fp32,
         .grad_bf16 = r->way->grad_bf16,
-        .accumulation = r->way->micros / r->way->world,
+        .accumulation = r->way->micros / r->way->world_size,
     };
     CHECK(r, !model_new(&config, r->way->bf16 ? DCP_BF16 : DCP_F32, ops_cpu(), 1, 2,
                         &model, NULL));
@@ -228,12 +228,12 @@ static void outcome_free(struct outcome *out)
 static struct outcome outcome_of(struct way way)
 {
     struct outcome out = { .lock = PTHREAD_MUTEX_INITIALIZER };
-    struct coll colls[MAX_WORLD];
-    struct rank ranks[MAX_WORLD];
-    pthread_t threads[MAX_WORLD];
+    struct coll colls[MAX_WORLD_SIZE];
+    struct rank ranks[MAX_WORLD_SIZE];
+    pthread_t threads[MAX_WORLD_SIZE];
     struct model *model;
-    int n_params, copies = way.shard_size   ? way.world / way.shard_size
-                           : way.stage == 0 ? way.world
+    int n_params, copies = way.shard_size   ? way.world_size / way.shard_size
+                           : way.stage == 0 ? way.world_size
                                             : 1;
     assert_int_equal(model_new(&config, DCP_F32, ops_cpu(), 1, 2, &model, NULL), 0);
     const struct model_param *params = model_params(model, &n_params);
@@ -243,13 +243,13 @@ static struct outcome outcome_of(struct way way)
     for (int a = 0; a < 4; a++)
         out.values[a] = calloc((size_t)out.n, sizeof(float));
     out.times_held = calloc((size_t)out.n, sizeof(int));
-    assert_int_equal(coll_threads(colls, way.world, NULL), 0);
-    for (int r = 0; r < way.world; r++) {
+    assert_int_equal(coll_threads(colls, way.world_size, NULL), 0);
+    for (int r = 0; r < way.world_size; r++) {
         ranks[r] = (struct rank){ .way = &way, .coll = &colls[r], .out = &out };
         assert_int_equal(pthread_create(&threads[r], NULL, run_rank, &ranks[r]), 0);
     }
     int failed = 0;
-    for (int r = 0; r < way.world; r++) {
+    for (int r = 0; r < way.world_size; r++) {
         pthread_join(threads[r], NULL);
         failed += ranks[r].failed;
     }
@@ -304,7 +304,8 @@ static void plain_training(const struct model *model, struct outcome *out)
 static void is_plain_training(void **state)
 {
     (void)state;
-    struct outcome got = outcome_of((struct way){ .world = 4, .stage = 3, .micros = 8 });
+    struct outcome got =
+        outcome_of((struct way){ .world_size = 4, .stage = 3, .micros = 8 });
     struct outcome want = { .n = got.n };
     struct model *model;
     for (int a = 0; a < 4; a++)
@@ -329,8 +330,8 @@ static void same_bits_as(const struct outcome *one, struct way way)
     outcome_free(&other);
 }
 
-/* Every stage at every world gives the same bits: in fp32, and with bf16 weights whether
- * gradients are rounded or not. */
+/* Every stage at every world size gives the same bits: in fp32, and with bf16 weights
+ * whether gradients are rounded or not. */
 static void same_bits_everywhere(void **state)
 {
     (void)state;
@@ -342,15 +343,15 @@ static void same_bits_everywhere(void **state)
     };
     for (size_t w = 0; w < sizeof ways / sizeof *ways; w++) {
         struct way way = ways[w];
-        way.world = 1;
+        way.world_size = 1;
         struct outcome one = outcome_of(way);
         assert_true(one.norms[0] > 0);
-        for (; way.world <= MAX_WORLD; way.world *= 2)
+        for (; way.world_size <= MAX_WORLD_SIZE; way.world_size *= 2)
             for (way.stage = 0; way.stage < 4; way.stage++)
                 same_bits_as(&one, way);
-        way.world = MAX_WORLD;
+        way.world_size = MAX_WORLD_SIZE;
         way.stage = 3;
-        for (way.shard_size = 1; way.shard_size < MAX_WORLD; way.shard_size *= 2)
+        for (way.shard_size = 1; way.shard_size < MAX_WORLD_SIZE; way.shard_size *= 2)
             same_bits_as(&one, way);
         outcome_free(&one);
     }
@@ -360,7 +361,7 @@ static void same_bits_everywhere(void **state)
 static void bf16_sums_agree_over_stages(void **state)
 {
     (void)state;
-    struct way way = { .world = 1, .micros = 4, .bf16 = true, .grad_bf16 = true };
+    struct way way = { .world_size = 1, .micros = 4, .bf16 = true, .grad_bf16 = true };
     struct outcome zero = outcome_of(way);
     for (way.stage = 1; way.stage < 4; way.stage++)
         same_bits_as(&zero, way);
@@ -368,14 +369,16 @@ static void bf16_sums_agree_over_stages(void **state)
 }
 
 /* One micro-batch a rank: the stages agree also where gradients are kept in bf16, and at
- * worlds that are no powers of two. */
+ * world sizes that are not powers of two. */
 static void stages_agree(void **state)
 {
     (void)state;
-    static const int worlds[] = { 3, 5, 7, 8 };
-    for (size_t w = 0; w < sizeof worlds / sizeof *worlds; w++)
+    static const int world_sizes[] = { 3, 5, 7, 8 };
+    for (size_t w = 0; w < sizeof world_sizes / sizeof *world_sizes; w++)
         for (int bf16 = 0; bf16 < 2; bf16++) {
-            struct way way = { .world = worlds[w], .micros = worlds[w], .bf16 = bf16 };
+            struct way way = { .world_size = world_sizes[w],
+                               .micros = world_sizes[w],
+                               .bf16 = bf16 };
             struct outcome zero = outcome_of(way);
             for (way.stage = 1; way.stage < 4; way.stage++) {
                 struct outcome other = outcome_of(way);
@@ -386,15 +389,16 @@ static void stages_agree(void **state)
         }
 }
 
-/* Worlds that are no powers of two add in another order. */
-static void odd_worlds_are_close(void **state)
+/* World sizes that are not powers of two add in an unusual order. */
+static void odd_world_sizes_are_close(void **state)
 {
     (void)state;
-    for (int world = 3; world < 8; world += 2) {
-        struct outcome one = outcome_of((struct way){ .world = 1, .micros = 2 * world });
+    for (int world_size = 3; world_size < 8; world_size += 2) {
+        struct outcome one =
+            outcome_of((struct way){ .world_size = 1, .micros = 2 * world_size });
         for (int stage = 0; stage < 4; stage++) {
-            struct outcome other = outcome_of(
-                (struct way){ .world = world, .micros = 2 * world, .stage = stage });
+            struct outcome other = outcome_of((struct way){
+                .world_size = world_size, .micros = 2 * world_size, .stage = stage });
             for (int64_t i = 0; i < one.n; i++)
                 assert_true(fabsf(one.values[0][i] - other.values[0][i]) < 1e-5f);
             outcome_free(&other);
@@ -455,7 +459,7 @@ int main(void)
         cmocka_unit_test(is_plain_training),
         cmocka_unit_test(same_bits_everywhere),
         cmocka_unit_test(stages_agree),
-        cmocka_unit_test(odd_worlds_are_close),
+        cmocka_unit_test(odd_world_sizes_are_close),
         cmocka_unit_test(memory_follows_zero),
         cmocka_unit_test(refuses_uneven_groups),
         cmocka_unit_test(bf16_sums_agree_over_stages),
