@@ -232,10 +232,7 @@ static void bad_entries(void **state)
         int code;
         const char *words;
     } cases[] = {
-        { { { .name = "/etc/x" } },
-          1,
-          DCP_E_CORRUPT,
-          "'/etc/x', which is no name" },
+        { { { .name = "/etc/x" } }, 1, DCP_E_CORRUPT, "'/etc/x', which is no name" },
         { { { .name = "../x" } }, 1, DCP_E_CORRUPT, "'../x', which is no name" },
         { { { .name = "a/../b" } }, 1, DCP_E_CORRUPT, "is no name" },
         { { { .name = "a//b" } }, 1, DCP_E_CORRUPT, "is no name" },
