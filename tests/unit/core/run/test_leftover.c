@@ -55,6 +55,7 @@ static int setup(void **state)
 static int teardown(void **state)
 {
     dcp_store_free(*state);
+    dcp_store_free(&held.memory);
     return 0;
 }
 
