@@ -57,6 +57,10 @@ function(dcp_register name labels file)
     if("long" IN_LIST labels)
         set(timeout 3000)
     endif()
+    set(cost 0)
+    if(labels MATCHES "fault|prop|mpi|cuda|interop") # they take long: first, so that no
+        set(cost 10)                                 # core is idle at the end
+    endif()
     set(environment ${test_environment})
     if(NOT labels MATCHES "gpu|cuda") # the same on a machine with a GPU
         list(APPEND environment "CUDA_VISIBLE_DEVICES=")
@@ -65,6 +69,7 @@ function(dcp_register name labels file)
         LABELS "${labels}"
         SKIP_RETURN_CODE 77
         TIMEOUT ${timeout}
+        COST ${cost}
         WORKING_DIRECTORY "${test_work_dir}"
         ENVIRONMENT "${environment}"
         ENVIRONMENT_MODIFICATION "PATH=path_list_prepend:${CMAKE_BINARY_DIR}/bin")
