@@ -17,7 +17,7 @@ static const struct dcp_example examples[] = {
 };
 
 static const struct dcp_exit exits[] = {
-    { 0, "done; whole; the same" },
+    { 0, "done; complete; the same" },
     { 1, "diff: they differ; scan: not all names are known safe" },
     INSPECT_EXITS_FAILED,
 };

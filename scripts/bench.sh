@@ -10,9 +10,10 @@ usage() {
     cat <<TEXT
 usage: scripts/bench.sh [NAME...] [-- OPTION...]
 
-Runs build/bin/bench_NAME, or all of them, with the options behind "--". "convert" is the
-one that needs the peers (DeepSpeed, PyTorch): scripts/test.sh installs them, or DCP_PEERS
-names their python.
+Runs build/bin/bench_NAME or tests/bench/NAME, or all programs and "convert", with the
+options behind "--". "convert" is the one that needs the peers (DeepSpeed, PyTorch):
+scripts/test.sh installs them, or DCP_PEERS names their python. "same_bits" measures no
+time: it shows which world sizes and stages train the same bits.
 TEXT
 }
 
@@ -53,7 +54,7 @@ over=0
 cd "$build/bench"
 for name in "${names[@]}"; do
     program=$build/bin/bench_$name
-    [ "$name" != convert ] || program=$root/tests/bench/convert
+    [ ! -x "$root/tests/bench/$name" ] || program=$root/tests/bench/$name
     [ -x "$program" ] || die "there is no benchmark '$name'"
     say
     rm -f "$name.jsonl"

@@ -3,12 +3,15 @@
 #include "base/mem.h"
 #include "trainer/config/help.h"
 #include "trainer/launch/join.h"
+#include "trainer/run/certify.h"
+#include "trainer/run/estimate.h"
 #include "trainer/run/eval.h"
 #include "trainer/run/generate.h"
 #include "trainer/run/plan.h"
 #include "trainer/run/run.h"
 #include "trainer/run/train.h"
 #include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -41,8 +44,19 @@ static const struct dcp_opt opts[] = {
       "where to compute; auto: a GPU when every rank sees one; ranks share those of "
       "their machine",
       NULL, DCP_OPT_CHOICE, AT(device) },
-    { 0, "eval", NULL, "evaluate the checkpoint on data.val", "Instead of training",
-      DCP_OPT_FLAG, AT(eval) },
+    { 0, "estimate", NULL,
+      "print the memory of a rank at each ZeRO stage and at several numbers of ranks; "
+      "needs no data and makes nothing",
+      "Instead of training", DCP_OPT_FLAG, AT(estimate) },
+    { 0, "worlds", "N,...",
+      "the numbers of ranks for --estimate (default 1,8,64,512,1024; --ranks N is added)",
+      NULL, DCP_OPT_TEXT, AT(worlds) },
+    { 0, "eval", NULL, "evaluate the checkpoint on data.val", NULL, DCP_OPT_FLAG,
+      AT(eval) },
+    { 0, "certify", "STEP",
+      "train again from a saved step on, and compare every loss and every saved step "
+      "after it, bit for bit; writes nothing",
+      NULL, DCP_OPT_INT, .min = 0, .max = INT64_MAX, AT(certify) },
     { 0, "help-config", NULL, "list the keys of a configuration, and what they mean",
       NULL, DCP_OPT_FLAG, AT(help_config) },
     { 0, "generate", "TEXT", "go on with a text by what was saved", NULL, DCP_OPT_TEXT,
@@ -60,9 +74,12 @@ static const struct dcp_opt opts[] = {
     { 0 }
 };
 
-static const struct run_options defaults = {
-    .steps = -1, .sharding = -1, .max_tokens = 200, .temperature = 0.8, .top_p = 1
-};
+static const struct run_options defaults = { .steps = -1,
+                                             .certify = -1,
+                                             .sharding = -1,
+                                             .max_tokens = 200,
+                                             .temperature = 0.8,
+                                             .top_p = 1 };
 
 static int print_keys(const struct dcp_main *m, struct dcp_error *err)
 {
@@ -76,6 +93,12 @@ static int check(const struct run_options *o, struct dcp_error *err)
 {
     if (!o->config)
         return dcp_error_set(err, DCP_E_USAGE, "--config is missing");
+    if (o->estimate && (o->eval || o->dry_run || o->generate))
+        return dcp_error_set(err, DCP_E_USAGE, "--estimate goes alone");
+    if (o->worlds && !o->estimate)
+        return dcp_error_set(err, DCP_E_USAGE, "--worlds is for --estimate");
+    if (o->estimate) /* of any device, here or not */
+        return DCP_OK;
     DCP_TRY(compute_check((enum compute_device)o->device, err));
     if ((o->eval || o->dry_run) && o->generate)
         return dcp_error_set(err, DCP_E_USAGE, "--generate goes alone");
@@ -83,15 +106,23 @@ static int check(const struct run_options *o, struct dcp_error *err)
         return dcp_error_set(err, DCP_E_USAGE,
                              "--temperature must be 0 or more, --top-p above 0 and at "
                              "most 1");
+    if (o->certify >= 0 && (o->eval || o->dry_run || o->generate || o->resume))
+        return dcp_error_set(err, DCP_E_USAGE,
+                             "--certify goes alone: it names the step to begin with");
     if (o->generate && o->ranks > 1)
         return dcp_error_set(err, DCP_E_USAGE, "--generate runs in a single process");
     return DCP_OK;
 }
 
 /* What a rank does. */
-static int work(struct dcp_main *m, struct join *join, const struct run_options *o,
+static int work(struct dcp_main *m, struct join *join, const struct run_options *given,
                 struct dcp_error *err)
 {
+    struct run_options options = *given, *o = &options;
+    char step[24];
+    snprintf(step, sizeof step, "%lld", (long long)o->certify);
+    if (o->certify >= 0)
+        o->resume = step;
     enum run_purpose purpose = o->dry_run    ? RUN_PLAN
                                : o->generate ? RUN_GENERATE
                                : o->eval     ? RUN_EVAL
@@ -101,6 +132,7 @@ static int work(struct dcp_main *m, struct join *join, const struct run_options 
     int rc = purpose == RUN_PLAN       ? plan_print(&run, err)
              : purpose == RUN_GENERATE ? generate_run(&run, err)
              : purpose == RUN_EVAL     ? eval_run(&run, err)
+             : o->certify >= 0         ? certify_run(&run, err)
                                        : train_run(&run, err);
     run_close(&run, rc);
     return rc;
@@ -137,6 +169,8 @@ static int run(struct dcp_main *m, const void *settings, struct dcp_error *err)
     if (o->help_config)
         return print_keys(m, err);
     DCP_TRY(check(o, err));
+    if (o->estimate)
+        return estimate_print(m, o, err);
     if (!o->dry_run && !o->generate)
         DCP_TRY(join_kind(o->ranks, &kind, err));
     if (kind == JOIN_LAUNCH)
@@ -156,7 +190,9 @@ static const struct dcp_example examples[] = {
       "go on with 4, from what 8 saved" },
     { "mpirun -np 64 dcp-train --config gpt2.json", "train on several machines" },
     { "dcp-train --config gpt2.json --set bf16.enabled=true --dry-run",
-      "how much memory it would take" },
+      "what it would do" },
+    { "dcp-train --config gpt2.json --estimate --worlds 8,64",
+      "how much memory it would take, at every ZeRO stage" },
     { "dcp-train --config gpt2.json --generate 'It was a'",
       "sample from the trained model" },
     { 0 },
@@ -164,6 +200,7 @@ static const struct dcp_example examples[] = {
 
 static const struct dcp_exit exits[] = {
     { 0, "done" },
+    { 1, "what --certify trained again is not what was trained" },
     { 2, "the command or the configuration is wrong" },
     { 3, "a file or step is not there" },
     { 4, "a checkpoint is corrupt" },

@@ -13,6 +13,16 @@ bool dcp_optim_may_have(const struct dcp_tensor *tensor)
            dcp_dtype_is_float(tensor->dtype);
 }
 
+size_t dcp_optim_weights(const struct dcp_catalog *catalog, size_t *out)
+{
+    size_t n = 0;
+
+    for (size_t t = 0; t < catalog->n_tensors; t++)
+        if (dcp_optim_may_have(&catalog->tensors[t]))
+            out[n++] = t;
+    return n;
+}
+
 bool dcp_optim_number(enum dcp_dtype dtype, const unsigned char data[8], double *out)
 {
     if (dtype == DCP_I64)

@@ -13,6 +13,8 @@
 
 /* Whether an optimizer may have states of a tensor: a weight that can be trained. */
 bool dcp_optim_may_have(const struct dcp_tensor *tensor);
+/* All of those, in the catalog's order; out has room for every tensor. How many. */
+size_t dcp_optim_weights(const struct dcp_catalog *catalog, size_t *out);
 
 /* The one number in a tensor of that dtype, of at most 8 bytes; false when the dtype has
  * no such numbers. */

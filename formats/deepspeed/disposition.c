@@ -1,4 +1,4 @@
-/* fate: masters are the weights, steps are in the groups. */
+/* disposition: masters are the weights, steps are in the groups. */
 #include "disposition.h"
 #include "base/mem.h"
 #include "read.h"

@@ -168,7 +168,7 @@ static int put_in_order(struct dcp_ds_reader *reader,
 {
     DCP_CLEANUP_FREE bool *listed = dcp_mem_calloc(reader->n_params, sizeof *listed);
     size_t *at = dcp_arena_alloc(reader->arena, reader->n_params, sizeof *at);
-    struct dcp_ds_place *all =
+    struct dcp_ds_slot *all =
         dcp_arena_alloc(reader->arena, reader->n_params, sizeof *all);
     size_t n = 0;
 
@@ -177,7 +177,7 @@ static int put_in_order(struct dcp_ds_reader *reader,
         return dcp_error_memory(err, "groups of parameters");
     for (size_t g = 0; g < reader->n_groups; g++)
         for (size_t p = 0; p < reader->groups[g].n_params; p++)
-            all[n++] = (struct dcp_ds_place){ g, p };
+            all[n++] = (struct dcp_ds_slot){ g, p };
     for (size_t i = 0; i + 1 < module->n; i += 2) {
         const char *name = dcp_ds_text(reader->arena, module->items[i]);
         const json_t *place = name ? json_object_get(reader->places, name) : NULL;

@@ -276,11 +276,11 @@ static int add_tensors(struct shards *s, struct dcp_error *err)
 
     for (size_t c = 0; c < s->n_columns; c++)
         for (size_t i = 0; i < reader->n_order; i++) {
-            const struct dcp_ds_place *place = &reader->order[i];
-            size_t number = reader->groups[place->group].first + place->param;
-            if (s->has[place->group * MAX_COLUMNS + c])
-                DCP_TRY(dcp_ds_add_state(reader, place, s->columns[c].key,
-                                         s->columns[c].dtypes[place->group],
+            const struct dcp_ds_slot *slot = &reader->order[i];
+            size_t number = reader->groups[slot->group].first + slot->param;
+            if (s->has[slot->group * MAX_COLUMNS + c])
+                DCP_TRY(dcp_ds_add_state(reader, slot, s->columns[c].key,
+                                         s->columns[c].dtypes[slot->group],
                                          &s->columns[c].tensors[number], err));
         }
     return DCP_OK;

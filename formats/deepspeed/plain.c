@@ -27,20 +27,6 @@ struct plain {
 
 /* -- names ------------------------------------------------------------------------- */
 
-static int list_weights(struct plain *p, struct dcp_error *err)
-{
-    const struct dcp_catalog *catalog = p->reader->catalog;
-
-    p->weights =
-        dcp_arena_alloc(p->reader->arena, catalog->n_tensors, sizeof *p->weights);
-    if (!p->weights)
-        return dcp_error_memory(err, "the names of parameters");
-    for (size_t t = 0; t < catalog->n_tensors; t++)
-        if (dcp_optim_may_have(&catalog->tensors[t]))
-            p->weights[p->n_weights++] = t;
-    return DCP_OK;
-}
-
 /* The shape of number i of a group: that of its master or its first moment. */
 static int shape_of(struct plain *p, size_t group, size_t i, struct dcp_optim_shape *out,
                     struct dcp_error *err)
@@ -326,9 +312,12 @@ int dcp_ds_read_plain(struct dcp_ds_reader *reader, struct dcp_ds_file *file,
     if (!dcp_pickle_pairs(p.state) || !dcp_ds_count(p.groups) ||
         dcp_ds_count(p.groups) > DCP_DS_MAX_GROUPS)
         return dcp_ds_corrupt(file, err, "has an 'optimizer' of an unknown form");
-    int rc = list_weights(&p, err);
-    if (!rc)
-        rc = dcp_ds_read_param_groups(reader, file, p.groups, err);
+    p.weights =
+        dcp_arena_alloc(reader->arena, reader->catalog->n_tensors, sizeof *p.weights);
+    if (!p.weights)
+        return dcp_error_memory(err, "the names of parameters");
+    p.n_weights = dcp_optim_weights(reader->catalog, p.weights);
+    int rc = dcp_ds_read_param_groups(reader, file, p.groups, err);
     if (!rc)
         rc = p.flat ? deal_flat(&p, err) : read_numbers(&p, err);
     if (!rc && !p.flat)

@@ -339,10 +339,10 @@ static int take_state(struct dcp_ds_writer *w, size_t t, struct dcp_error *err)
     const struct dcp_ds_param *param = &group->params[place];
     if (tensor->ndim != param->ndim ||
         memcmp(tensor->shape, param->shape, (size_t)param->ndim * sizeof(int64_t)) != 0)
-        return refuse(tensor, "which has not the shape of its weight", err);
+        return refuse(tensor, "whose shape is not that of its weight", err);
     DCP_TRY(find_column(w, key, tensor->dtype, &column, err));
     if (tensor->dtype != column->dtype)
-        return refuse(tensor, "which has not the dtype of others of its kind", err);
+        return refuse(tensor, "whose dtype is not that of the others of its kind", err);
     if (column->tensors[json_integer_value(number)] >= 0)
         return refuse(tensor, "which there is twice", err);
     column->tensors[json_integer_value(number)] = (int)t;

@@ -27,7 +27,7 @@
 #define DCP_DS_MAX_GROUPS 65536
 
 /* A trained parameter: its group, and its place there. */
-struct dcp_ds_place {
+struct dcp_ds_slot {
     size_t group, param;
 };
 
@@ -40,7 +40,7 @@ struct dcp_ds_reader {
     struct dcp_ds_group *groups; /* of each flat array, in the file's order */
     size_t n_groups, n_params;
     json_t *places; /* name of a trained parameter: first of its group + place */
-    struct dcp_ds_place *order; /* all of them, in the order of the module */
+    struct dcp_ds_slot *order; /* all of them, in the order of the module */
     size_t n_order;
     json_t *ties;         /* second name: the name that is stored */
     json_t *config;       /* ds_config; NULL when it is no dict */
@@ -146,7 +146,7 @@ int dcp_ds_add_objects(struct dcp_ds_reader *reader, struct dcp_error *err);
 int dcp_ds_describe(struct dcp_ds_reader *reader, struct dcp_error *err);
 
 /* Adds a tensor of a trained parameter; `key` is what the optimizer calls it. */
-int dcp_ds_add_state(struct dcp_ds_reader *reader, const struct dcp_ds_place *place,
+int dcp_ds_add_state(struct dcp_ds_reader *reader, const struct dcp_ds_slot *slot,
                      const char *key, enum dcp_dtype dtype, int *out_index,
                      struct dcp_error *err);
 /* "master", "exp_avg" and "exp_avg_sq" have roles of their own. */

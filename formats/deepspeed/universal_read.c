@@ -18,9 +18,9 @@ struct params {
 
 static const struct dcp_ds_param *param_of(const struct params *p, size_t i)
 {
-    const struct dcp_ds_place *place = &p->reader->order[i];
+    const struct dcp_ds_slot *slot = &p->reader->order[i];
 
-    return &p->reader->groups[place->group].params[place->param];
+    return &p->reader->groups[slot->group].params[slot->param];
 }
 
 /* "<tag>/zero/<name>", and behind it "/<file>.pt" when there is one; caller frees. */

@@ -75,20 +75,15 @@ int dcp_ds_scalar(struct dcp_torch_file *file, const struct dcp_pickle_node *nod
                   bool *out_found, enum dcp_dtype *out_dtype, double *out,
                   struct dcp_error *err)
 {
-    unsigned char bytes[8] = { 0 };
     struct dcp_torch_view view;
     bool found;
 
     *out_found = false;
-    int rc = dcp_torch_view(file, node, "step", &found, &view, err);
-    if (rc || !found || view.ndim || !view.has_data || view.memory ||
-        dcp_dtype_size(view.dtype) > sizeof bytes)
-        return rc;
-    rc = dcp_torch_read(file, view.offset, view.codec, view.skip, bytes,
-                        dcp_dtype_size(view.dtype), err);
-    *out_found = !rc && dcp_optim_number(view.dtype, bytes, out);
+    DCP_TRY(dcp_torch_view(file, node, "step", &found, &view, err));
+    if (!found || view.ndim || view.memory)
+        return DCP_OK;
     *out_dtype = view.dtype;
-    return rc;
+    return dcp_torch_number(file, &view, out_found, out, err);
 }
 
 /* -- files --------------------------------------------------------------------------- */
@@ -289,12 +284,12 @@ const char *dcp_ds_key_of(struct dcp_arena *arena, const struct dcp_tensor *tens
     return dcp_arena_text_n(arena, key, n);
 }
 
-int dcp_ds_add_state(struct dcp_ds_reader *reader, const struct dcp_ds_place *place,
+int dcp_ds_add_state(struct dcp_ds_reader *reader, const struct dcp_ds_slot *slot,
                      const char *key, enum dcp_dtype dtype, int *out_index,
                      struct dcp_error *err)
 {
-    const struct dcp_ds_group *group = &reader->groups[place->group];
-    const struct dcp_ds_param *param = &group->params[place->param];
+    const struct dcp_ds_group *group = &reader->groups[slot->group];
+    const struct dcp_ds_param *param = &group->params[slot->param];
     size_t n = sizeof "optimizer.." + strlen(key) + strlen(param->name);
     DCP_CLEANUP_FREE char *name = malloc(n);
 

@@ -211,20 +211,11 @@ static char *make_name(struct optim *o, const struct owner *owner, const char *k
 /* The number of updates in a tensor of one element. */
 static int see_step(struct optim *o, const struct dcp_torch_view *view)
 {
-    unsigned char data[8] = { 0 };
-    size_t n = dcp_dtype_size(view->dtype);
     double number;
+    bool found;
 
-    if (!view->has_data || view->ndim > 1 || (view->ndim && view->shape[0] != 1) ||
-        n > sizeof data || (view->memory && view->stored_size != n))
-        return DCP_OK;
-    if (view->memory)
-        memcpy(data, view->memory, n);
-    else
-        DCP_TRY(dcp_torch_read(o->file, view->offset, view->codec, view->skip, data, n,
-                               o->err));
-    if (dcp_optim_number(view->dtype, data, &number) &&
-        dcp_optim_updates(number) > o->updates)
+    DCP_TRY(dcp_torch_number(o->file, view, &found, &number, o->err));
+    if (found && dcp_optim_updates(number) > o->updates)
         o->updates = dcp_optim_updates(number);
     return DCP_OK;
 }

@@ -133,7 +133,7 @@ int dcp_gguf_rope_factors(const json_t *config, float **out, size_t *out_n,
 int dcp_gguf_rope_scaling(const float *factors, size_t n, double base, json_t **out,
                           struct dcp_error *err);
 
-/* dcp_format.assign and fate. */
+/* dcp_format.assign and disposition. */
 int dcp_gguf_assign(struct dcp_target *target, struct dcp_error *err);
 enum dcp_disposition dcp_gguf_disposition(const struct dcp_catalog *src,
                                           const struct dcp_identity *of_src,

@@ -203,9 +203,10 @@ static int read_type(const char *file, uint32_t type, struct dcp_gguf_tensor *te
     if (per_block) {
         int64_t row = tensor->ndim ? tensor->shape[tensor->ndim - 1] : 1;
         if ((uint64_t)row % per_block)
-            return dcp_error_set(err, DCP_E_CORRUPT,
-                                 "'%s': the rows of tensor '%s' are no whole blocks (%s)",
-                                 file, shown, name);
+            return dcp_error_set(
+                err, DCP_E_CORRUPT,
+                "'%s': the rows of tensor '%s' are not a multiple of the block size (%s)",
+                file, shown, name);
         tensor->quantized = name;
         tensor->size_bytes /= per_block;
     } else {

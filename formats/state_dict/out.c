@@ -4,6 +4,7 @@
 #include "base/map.h"
 #include "base/mem.h"
 #include "base/str.h"
+#include "formats/common/roles.h"
 #include "formats/common/training.h"
 #include "formats/models/config.h"
 #include <stdio.h>
@@ -202,6 +203,18 @@ static bool has_steps(const struct dcp_out *out)
     return false;
 }
 
+/* What PyTorch keeps a step beside: Adam's moments, and Adagrad's sum; SGD has none. */
+static bool wants_step(const struct dcp_tensor *tensor)
+{
+    const char *key;
+    size_t n;
+
+    if (tensor->role != DCP_ROLE_OPTIM)
+        return tensor->role == DCP_ROLE_EXP_AVG;
+    dcp_roles_key(tensor, &key, &n);
+    return n == strlen("sum") && !memcmp(key, "sum", n);
+}
+
 /* Every parameter with moments has a step, a tensor without dimensions. One item serves
  * them all. That they were made here is said once, or of each when there are others. */
 static int add_steps(struct dcp_out *out, struct dcp_error *err)
@@ -215,7 +228,7 @@ static int add_steps(struct dcp_out *out, struct dcp_error *err)
     for (size_t t = 0; t < catalog->n_tensors && !rc && ok; t++) {
         const struct dcp_tensor *tensor = &catalog->tensors[t];
         struct dcp_out_key key = { .tensor = -1, .is_step = true };
-        if (tensor->role != DCP_ROLE_EXP_AVG ||
+        if (!wants_step(tensor) ||
             (out->own_optim && json_object_get(out->steps, tensor->param)))
             continue;
         key.key = dcp_out_state_key(out, tensor->param, "step");

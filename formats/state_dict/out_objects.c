@@ -64,7 +64,7 @@ static int put_named(struct dcp_out *out, const char *name, json_t *value,
 }
 
 /* The key and the path of an object in a state dict. */
-static bool place_of(struct dcp_out *out, const char *name, const char **out_key,
+static bool find_key(struct dcp_out *out, const char *name, const char **out_key,
                      const char **out_path)
 {
     if (!dcp_tree_find(out->tree.objects, out->catalog, name, out_key, out_path)) {
@@ -80,7 +80,7 @@ static int put_whole(struct dcp_out *out, const char *name, json_t *value,
 {
     const char *key, *path;
 
-    return place_of(out, name, &key, &path) ? put_value(out, key, path, value, err)
+    return find_key(out, name, &key, &path) ? put_value(out, key, path, value, err)
                                             : no_memory(err);
 }
 
@@ -298,7 +298,7 @@ static int put_bytes(struct dcp_out *out, const struct dcp_object *object, bool 
 
     if (archive) {
         DCP_TRY(
-            place_of(out, object->name, &key.key, &key.path)
+            find_key(out, object->name, &key.key, &key.path)
                 ? dcp_out_add_item(out, object->data, object->size_bytes, &key.item, err)
                 : no_memory(err));
         return dcp_out_add(out, &key, err);

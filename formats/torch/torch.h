@@ -134,6 +134,11 @@ bool dcp_torch_view_is_dense(const struct dcp_torch_view *view);
 /* Product of the shape, checked; 0 when a dimension is. */
 bool dcp_torch_view_elems(const struct dcp_torch_view *view, int64_t *out);
 
+/* The one number that a view of one element is, of at most 8 bytes; *out_found false: it
+ * is no such. Errors: as dcp_torch_read. */
+int dcp_torch_number(struct dcp_torch_file *file, const struct dcp_torch_view *view,
+                     bool *out_found, double *out, struct dcp_error *err);
+
 /* The piece of a catalog that a view is, of the file with that index; tensor, rank and
  * region are the caller's. A view of memory is copied. Errors: MEMORY. */
 int dcp_torch_view_piece(const struct dcp_torch_view *view, int file_index,

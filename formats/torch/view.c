@@ -3,6 +3,7 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "form.h"
+#include "formats/common/optim.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -199,6 +200,26 @@ bool dcp_torch_view_elems(const struct dcp_torch_view *view, int64_t *out)
         if (!dcp_mul_i64(*out, view->shape[d], out))
             return false;
     return true;
+}
+
+int dcp_torch_number(struct dcp_torch_file *file, const struct dcp_torch_view *view,
+                     bool *out_found, double *out, struct dcp_error *err)
+{
+    unsigned char data[8] = { 0 };
+    size_t n = dcp_dtype_size(view->dtype);
+    int64_t n_elems;
+
+    *out_found = false;
+    if (!view->has_data || n > sizeof data || !dcp_torch_view_elems(view, &n_elems) ||
+        n_elems != 1 || (view->memory && view->stored_size != n))
+        return DCP_OK;
+    if (view->memory)
+        memcpy(data, view->memory, n);
+    else
+        DCP_TRY(
+            dcp_torch_read(file, view->offset, view->codec, view->skip, data, n, err));
+    *out_found = dcp_optim_number(view->dtype, data, out);
+    return DCP_OK;
 }
 
 bool dcp_torch_view_is_dense(const struct dcp_torch_view *view)

@@ -37,24 +37,23 @@ static int tensor_of(const struct finder *f, const json_t *value)
 /* The number in a tensor of one element; -1: it is none. A corrupt one ends the act. */
 static int64_t read_number(struct finder *f, int tensor)
 {
+    if (f->rc || !f->piece[tensor])
+        return -1;
     const struct dcp_tensor *t = &f->catalog->tensors[tensor];
-    size_t n = dcp_dtype_size(t->dtype);
-    unsigned char data[8] = { 0 };
-    double number;
-
-    if (t->n_elems != 1 || n > sizeof data || !f->piece[tensor])
-        return -1;
     const struct dcp_piece *piece = &f->catalog->pieces[f->piece[tensor] - 1];
-    if (piece->file < 0 && piece->stored_size != n)
-        return -1;
-    if (piece->file < 0)
-        memcpy(data, piece->data, n);
-    else if (!f->rc)
-        f->rc = dcp_torch_read(f->file, piece->offset, piece->codec, piece->skip, data, n,
-                               f->err);
-    if (f->rc)
-        return -1;
-    return dcp_optim_number(t->dtype, data, &number) ? dcp_optim_updates(number) : -1;
+    struct dcp_torch_view view = { .dtype = t->dtype,
+                                   .ndim = t->ndim,
+                                   .has_data = true,
+                                   .offset = piece->offset,
+                                   .stored_size = piece->stored_size,
+                                   .codec = piece->codec,
+                                   .skip = piece->skip,
+                                   .memory = piece->file < 0 ? piece->data : NULL };
+    double number = -1;
+    bool found;
+    memcpy(view.shape, t->shape, (size_t)t->ndim * sizeof *view.shape);
+    f->rc = dcp_torch_number(f->file, &view, &found, &number, f->err);
+    return found ? dcp_optim_updates(number) : -1;
 }
 
 static void see_step(struct finder *f, const json_t *state, struct optim *o)
@@ -69,17 +68,6 @@ static void see_step(struct finder *f, const json_t *state, struct optim *o)
 }
 
 /* -- numbers ------------------------------------------------------------------------- */
-
-/* Weights that an optimizer may have, in the order of the model. */
-static size_t list_weights(const struct dcp_catalog *catalog, size_t *out)
-{
-    size_t n = 0;
-
-    for (size_t t = 0; t < catalog->n_tensors; t++)
-        if (dcp_optim_may_have(&catalog->tensors[t]))
-            out[n++] = t;
-    return n;
-}
 
 /* The shape of a parameter, from a state: {"exp_avg": tensor, …}. */
 static void find_shape(const struct finder *f, json_t *state, struct dcp_optim_shape *out)
@@ -157,8 +145,9 @@ static int match(struct finder *f, struct optim *o)
         if (id >= 0)
             find_shape(f, json_array_get(pair, 1), &shapes[id]);
     }
-    DCP_TRY(dcp_optim_ids_find(f->catalog, weights, list_weights(f->catalog, weights),
-                               o->groups, shapes, &o->ids, f->err));
+    DCP_TRY(dcp_optim_ids_find(f->catalog, weights,
+                               dcp_optim_weights(f->catalog, weights), o->groups, shapes,
+                               &o->ids, f->err));
     take_numbers(f, o);
     return f->rc;
 }

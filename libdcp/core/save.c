@@ -51,6 +51,10 @@ struct dcp_saver {
     struct dcp_parity_code code;
     uint64_t *sums;        /* what this rank read while it coded */
     _Atomic bool diverged; /* numbers of this rank are not finite */
+    _Atomic bool learned;  /* its moments are not all zero */
+    bool any_learned;      /* those of some rank */
+    int64_t last_step;     /* saved before, with weights of this fingerprint */
+    uint64_t last_weights; /* 0: none */
     bool locked;
     struct dcp_told told; /* warnings of all saves so far */
     double started_s;
@@ -128,6 +132,8 @@ static int read_callback(void *self, int worker, size_t piece, uint64_t begin, s
     /* Here, because the block comes to the cache for its digest anyway. */
     if (dcp_finite_matters(tensor) && !dcp_finite_all(tensor->dtype, *out, n))
         saver->diverged = true;
+    if (!saver->learned && dcp_finite_is_moment(tensor) && !dcp_finite_is_zero(*out, n))
+        saver->learned = true;
     return DCP_OK;
 }
 
@@ -262,7 +268,7 @@ int dcp_save_start(struct dcp_saver *saver, const struct dcp_save_options *optio
     saver->result = (struct dcp_save_result){ .step = options->step };
     for (size_t t = 0; t < saver->finish.catalog->n_tensors; t++)
         saver->result.size_bytes += dcp_tensor_bytes(&saver->finish.catalog->tensors[t]);
-    saver->diverged = false;
+    saver->diverged = saver->learned = saver->any_learned = false;
     saver->phase = WRITING;
     dcp_group_start(saver->group, write_shard, saver);
     saver->result.stall_s = dcp_clock_s() - saver->started_s;
@@ -282,6 +288,7 @@ static int gather_written(struct dcp_saver *saver, struct dcp_error *err)
     uint64_t n_mine = 0;
 
     dcp_buf_add_u8(&message, saver->diverged || saver->finish.options.diverged);
+    dcp_buf_add_u8(&message, saver->learned);
     for (size_t t = 0; t < catalog->n_tensors; t++)
         dcp_buf_add_le64(&message, dcp_write_parts(saver->finish.write, t));
     dcp_pack_files(catalog, comm->rank, &message);
@@ -301,6 +308,7 @@ static int gather_written(struct dcp_saver *saver, struct dcp_error *err)
     for (int r = 0; r < comm->world_size && !rc && wanted; r++) {
         struct dcp_cursor in = dcp_cursor_init(at, sizes[r]);
         catalog->diverged |= dcp_cursor_u8(&in) != 0;
+        saver->any_learned |= dcp_cursor_u8(&in) != 0;
         for (size_t t = 0; t < catalog->n_tensors; t++)
             saver->finish.parts[t] ^= dcp_cursor_le64(&in);
         if (r != comm->rank)
@@ -394,6 +402,40 @@ static int advance(struct dcp_saver *saver, struct dcp_error *err)
     }
 }
 
+static bool has_moments(const struct dcp_catalog *catalog)
+{
+    for (size_t t = 0; t < catalog->n_tensors; t++)
+        if (dcp_finite_is_moment(&catalog->tensors[t]) && catalog->tensors[t].n_elems)
+            return true;
+    return false;
+}
+
+/* Whether what was saved looks as if it were not what was trained: the weights of the
+ * save before, or moments that nothing was learned with. On rank 0. */
+static bool is_stale(struct dcp_saver *saver)
+{
+    const struct dcp_catalog *catalog = saver->finish.catalog;
+    uint64_t weights = dcp_weights_fingerprint(catalog);
+    int64_t step = saver->result.step, last = saver->last_step;
+    bool trains = !saver->finish.options.idle;
+    bool same = trains && weights && weights == saver->last_weights && step != last;
+    bool unlearned = trains && !saver->any_learned && has_moments(catalog);
+
+    if (same)
+        dcp_log_write(saver->ctx.log, DCP_LOG_WARN,
+                      "the weights of step %" PRId64 " are those of step %" PRId64
+                      ", bit for bit: was something else trained than saved?",
+                      step, last);
+    if (unlearned)
+        dcp_log_write(saver->ctx.log, DCP_LOG_WARN,
+                      "the optimizer's moments in step %" PRId64
+                      " are all zero: was something else trained than saved?",
+                      step);
+    saver->last_step = step;
+    saver->last_weights = weights;
+    return same || unlearned;
+}
+
 int dcp_save_poll(struct dcp_saver *saver, bool *out_done,
                   struct dcp_save_result *out_result, struct dcp_error *err)
 {
@@ -424,6 +466,7 @@ int dcp_save_poll(struct dcp_saver *saver, bool *out_done,
         saver->result.write_s = dcp_clock_s() - saver->started_s;
         saver->result.fingerprint = saver->finish.fingerprint;
         saver->result.diverged = saver->finish.catalog->diverged;
+        saver->result.stale = saver->comm->rank == 0 && is_stale(saver);
         if (out_result)
             *out_result = saver->result;
     }

@@ -4,8 +4,8 @@
 #include "base/mem.h"
 #include "lib/bench.h"
 #include "lib/whole_model.h"
-#include "trainer/ops/adamw.h"
 #include "trainer/ops/ops.h"
+#include "trainer/ops/optim.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,10 +20,13 @@ static const struct shape {
 } shapes[] = {
     { "demo-fp32", 4, 4, 128, 256, 4, 128, 1, DCP_F32, 1.6 },
     { "demo-bf16", 4, 4, 128, 256, 4, 128, 1, DCP_BF16, 2.0 },
+    { "demo-fp16", 4, 4, 128, 256, 4, 128, 1, DCP_F16, 2.0 },
     { "gpt2-fp32-1", 12, 12, 768, 50257, 4, 64, 1, DCP_F32, 1.3 },
     { "gpt2-bf16-1", 12, 12, 768, 50257, 4, 64, 1, DCP_BF16, 1.6 },
+    { "gpt2-fp16-1", 12, 12, 768, 50257, 4, 64, 1, DCP_F16, 1.4 },
     { "gpt2-fp32-2", 12, 12, 768, 50257, 4, 64, 2, DCP_F32, 1.4 },
     { "gpt2-bf16-2", 12, 12, 768, 50257, 4, 64, 2, DCP_BF16, 1.8 },
+    { "gpt2-fp16-2", 12, 12, 768, 50257, 4, 64, 2, DCP_F16, 1.5 },
     { "gpt2-long-bf16-2", 12, 12, 768, 50257, 1, 1024, 2, DCP_BF16, 1.8 },
 };
 
@@ -50,7 +53,7 @@ static double step_s(void *arg)
     if (model_train(w->model, &w->hooks, r->tokens, r->tokens + 1, r->shape->batch,
                     r->shape->seq_len, 1, &loss, NULL))
         return -1;
-    struct adamw_params params = { .lr = 1e-4,
+    struct optim_params params = { .lr = 1e-4,
                                    .beta1 = 0.9,
                                    .beta2 = 0.95,
                                    .eps = 1e-8,
@@ -59,16 +62,16 @@ static double step_s(void *arg)
                                    .decoupled = true,
                                    .grad_scale = 1 };
     for (int k = 0; k < w->n_params; k++) {
-        const struct adamw_range range = {
+        const struct optim_range range = {
             .master = w->weights[k],
-            .m = r->m[k],
-            .v = r->v[k],
+            .state = { r->m[k], r->v[k] },
             .grad = w->grads[k],
             .grad_dtype = DCP_F32,
-            .weights = w->dtype == DCP_BF16 ? w->compute[k] : NULL,
+            .weights = w->dtype == DCP_F32 ? NULL : w->compute[k],
+            .weight_dtype = w->dtype,
             .n = w->params[k].n_elems,
         };
-        adamw_step(&range, &params);
+        optim_step(&range, &params);
     }
     return r->seconds[r->n++ % MAX_RUNS] = bench_now() - started;
 }

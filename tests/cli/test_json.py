@@ -54,6 +54,7 @@ COMMANDS = {
     "signature": ["dcp-reshard verify two --key me.key.pub"],
     "train": ["dcp-train --config train.json --steps 3", "dcp-train --config train.json --steps 4",
               "dcp-train --config train.json --dry-run"],
+    "estimate": ["dcp-train --config train.json --estimate"],
     "eval": ["dcp-train --config train.json --eval"],
     "generate": ["dcp-train --config train.json --generate x --max-tokens 3"],
 }

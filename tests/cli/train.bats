@@ -155,13 +155,39 @@ PYTHON
     total=$(last_metric run state_bytes)
     n=$(($(last_metric run weight_bytes) / 2))
     [ "$total" = $((16 * n)) ]
-    # partial sums of 8 micro-batches: three in fp32, or one in bf16
+    # sums of 8 micro-batches: integers of 8 bytes, or bf16
     bf16 sums
-    [ "$(last_metric sums gradient_bytes)" = $((12 * n)) ]
+    [ "$(last_metric sums gradient_bytes)" = $((8 * n)) ]
     bf16 small --set data_types.grad_accum_dtype=bf16
     [ "$(last_metric small gradient_bytes)" = $((2 * n)) ]
     bf16 precise --set train_batch_size=2 --set data_types.grad_accum_dtype=fp32
     [ "$(last_metric precise gradient_bytes)" = $((4 * n)) ]
+}
+
+@test "fp16 with a loss scale that is found on the way, resumed and trained again" {
+    half() {
+        train -q --set fp16.enabled=true --set fp16.initial_scale_power=26 \
+            --set fp16.loss_scale_window=3 "$@"
+    }
+    half --set checkpoint.dir=one
+    half --ranks 3 --steps 7
+    half --ranks 2 --set zero_optimization.stage=1
+    same_run one run
+    run -0 dcp-inspect ls run
+    [[ $output == *" F16 "*optimizer.master.transformer.wte.weight* ]]
+    half --certify 10 --ranks 2
+    python3 - run/metrics.jsonl <<'PYTHON'
+import json, sys
+scales = [json.loads(line)["loss_scale"] for line in open(sys.argv[1])]
+assert scales[0] == 2 ** 26 and min(scales) < 2 ** 24, scales
+assert any(b == 2 * a for a, b in zip(scales, scales[1:])), scales
+PYTHON
+    run -4 half --set fp16.min_loss_scale=67108864 --set checkpoint.dir=none
+    [[ $output == *"overflow with the least loss scale, 6.71089e+07"* ]]
+    dcp-reshard run ds --to deepspeed --world 2
+    half --resume ds --ranks 2 --steps 22 --set checkpoint.dir=from-ds
+    half --steps 22
+    diff <(losses run | tail -2) <(losses from-ds)
 }
 
 @test "precision can change on the way" {
@@ -170,6 +196,51 @@ PYTHON
     train -q --steps 15 --set checkpoint.dir=back --resume bf16
     run -0 dcp-inspect ls back
     [[ $output != *optimizer.master* ]]
+}
+
+@test "the batch of a checkpoint is kept, and what else has changed is told" {
+    few() {
+        train --set train_batch_size=null --set train_micro_batch_size_per_gpu=2 "$@"
+    }
+    few -q --ranks 4 --steps 2
+    run -0 --separate-stderr few --ranks 3 --steps 4
+    [[ $stderr == *"train_batch_size 8 is kept from the checkpoint; 3 ranks would have"* ]]
+    [ "$(last_metric run samples)" = 32 ]
+    run -0 --separate-stderr few --ranks 3 --dry-run
+    [[ $output == *"8 samples of 16 tokens = micro-batches of 2, 2 at most on each of 3 ranks"* ]]
+    run -0 --separate-stderr train --steps 5 --set optimizer.params.eps=1e-6
+    [[ $stderr == *"optimizer.params.eps was 1e-08 and is 1e-06: training goes on with"* ]]
+    [[ $stderr == *"train_batch_size was 8 and is 16: training goes on with the new value"* ]]
+    run -0 --separate-stderr train --steps 6 --set train_batch_size=null \
+        --set train_micro_batch_size_per_gpu=3
+    [[ $stderr == *"the batch of 16 samples cannot be kept"* ]]
+}
+
+@test "certify trains again, and names the first step and tensor that differ" {
+    train -q --ranks 2 --set fingerprint_every=2
+    cp -r run before
+    run -0 --separate-stderr train -q --certify 10 --ranks 3 --set fingerprint_every=2 \
+        --set zero_optimization.stage=1
+    same="the same  steps 11 to 20, trained again on 3 ranks (saved by 2)"
+    [ "$output" = "$same: 10 losses, 2 saved steps bit for bit" ]
+    diff -r run before
+    run -1 --separate-stderr train -q --certify 10 --set optimizer.params.weight_decay=0.2
+    [[ $output == *"first at step 12: loss was "*"in step 15: "*", first transformer.wte"* ]]
+    [[ $stderr == *"training again from step 10 is not what was trained, from step 12 on"* ]]
+    sed -i '/"step":14,/s/"weights":"[0-9a-f]*"/"weights":"0123456789abcdef"/' run/metrics.jsonl
+    run -1 --separate-stderr train -q --certify 10 --set fingerprint_every=2 --json
+    [[ $output == *'"same": false'*'"first_step": 14'*'"first_tensor": null'* ]]
+    run -3 train -q --certify 11
+    run -2 train -q --certify 20
+    [[ $output == *"has no complete step after 20"* ]]
+    run -2 train --certify 10 --resume auto
+}
+
+@test "a run that learns nothing any more ends" {
+    run -4 --separate-stderr train -q --steps 15 --set optimizer.params.lr=1e30 \
+        --set max_skipped_steps=4
+    [[ $stderr == *"training has diverged: the gradients of 4 steps in a row, up to step "* ]]
+    [ "$(losses run | wc -l)" -lt 10 ]
 }
 
 @test "16-bit weights beside each step" {
@@ -321,8 +392,8 @@ assert json.loads(sys.argv[1])["resume_step"] == 5, sys.argv[1]' "$output"
     [[ $stderr == *"slip.json: unknown key 'optimzer'"*"hint: did you mean 'optimizer'?"* ]]
     run -2 --separate-stderr train --set scheduler.type=null
     [[ $stderr == *"'scheduler' has no type"* ]]
-    run -2 --separate-stderr train --set bf16.enabled=auto
-    [[ $stderr == *"'bf16.enabled' is \"auto\""* ]]
+    run -2 --separate-stderr train --set zero_optimization.stage=auto
+    [[ $stderr == *"'zero_optimization.stage' is \"auto\""* ]]
     gzip -k text.txt
     run -8 --separate-stderr train --set data.train=text.txt.gz
     [[ $stderr == *"text.txt.gz' is compressed with gzip, no text"*"hint: "*"gunzip -k"* ]]

@@ -112,6 +112,20 @@ PYTHON
     same_run one hybrid
 }
 
+@test "what is computed again has the bits of what was kept" {
+    gpu --set model.n_layer=4 --set checkpoint.dir=one
+    for what in full 2 selective; do
+        gpu --set model.n_layer=4 --set model.activation_checkpointing=$what \
+            --set checkpoint.dir=run-$what
+        same_run one run-$what
+    done
+    for what in full 2 selective; do
+        gpu --set model.n_layer=4 --set model.activation_checkpointing=$what \
+            --set activation_checkpointing.cpu_checkpointing=true --set checkpoint.dir=host-$what
+        same_run one host-$what
+    done
+}
+
 @test "for 50 steps GPU and CPU stay together" {
     local way=(--set steps=50 --set train_batch_size=2 --set checkpoint.save_every=0)
     train --device cpu "${way[@]}" --set checkpoint.dir=cpu

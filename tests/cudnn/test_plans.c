@@ -33,10 +33,13 @@ static const struct {
     struct cudnn_attention shape;
     bool possible;
 } cases[] = {
-    { { 4, 1024, 12, 64, false }, true }, { { 1, 2048, 16, 128, false }, true },
-    { { 1, 100, 6, 64, false }, true },   { { 2, 33, 3, 8, false }, true },
-    { { 2, 64, 3, 80, false }, true },    { { 3, 2, 1, 16, false }, true },
-    { { 2, 64, 3, 12, false }, false }, /* a head is a multiple of 8 */
+    { { 4, 1024, 12, 64, false, DCP_BF16 }, true },
+    { { 1, 2048, 16, 128, false, DCP_BF16 }, true },
+    { { 1, 100, 6, 64, false, DCP_BF16 }, true },
+    { { 2, 33, 3, 8, false, DCP_BF16 }, true },
+    { { 2, 64, 3, 80, false, DCP_BF16 }, true },
+    { { 3, 2, 1, 16, false, DCP_BF16 }, true },
+    { { 2, 64, 3, 12, false, DCP_BF16 }, false }, /* a head is a multiple of 8 */
 };
 
 static cudnn_node device_of(const char *gpu)
@@ -53,17 +56,18 @@ static cudnn_node device_of(const char *gpu)
 }
 
 static void plan_one(const struct cudnn_target *target, struct cudnn_attention shape,
-                     bool backward, bool possible)
+                     bool backward, enum dcp_dtype dtype, bool possible)
 {
     struct cudnn_plan plan;
     struct dcp_error err = { 0 };
     shape.backward = backward;
+    shape.dtype = dtype;
     int rc = cudnn_attention_plan(&shape, target, &plan, &err);
-    print_message("%s of %lld x %lld, %lld heads of %lld: %s%.1f MiB\n",
+    print_message("%s of %lld x %lld in %s, %lld heads of %lld: %s%.1f MiB\n",
                   backward ? "gradient" : "attention", (long long)shape.batch,
-                  (long long)shape.seq_len, (long long)shape.n_head,
-                  (long long)shape.head_size, rc ? err.message : "",
-                  (double)plan.workspace_bytes / (1 << 20));
+                  (long long)shape.seq_len, dcp_dtype_name(dtype),
+                  (long long)shape.n_head, (long long)shape.head_size,
+                  rc ? err.message : "", (double)plan.workspace_bytes / (1 << 20));
     assert_int_equal(rc, possible ? DCP_OK : DCP_E_UNSUPPORTED);
     assert_in_range(plan.workspace_bytes, 0,
                     shape.batch * cudnn_attention_bytes(&shape) + (1 << 12));
@@ -78,8 +82,10 @@ static void test_plans(void **state)
         const struct cudnn_target target = { .device = device_of(gpus[g]) };
         print_message("%s\n", strstr(gpus[g], "NVIDIA"));
         for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-            for (int backward = 0; backward < 2; backward++)
-                plan_one(&target, cases[i].shape, backward, cases[i].possible);
+            for (int backward = 0; backward < 2; backward++) {
+                plan_one(&target, cases[i].shape, backward, DCP_BF16, cases[i].possible);
+                plan_one(&target, cases[i].shape, backward, DCP_F16, cases[i].possible);
+            }
         cudnnBackendDestroyDescriptor(target.device);
     }
 }

@@ -3,7 +3,7 @@ folder, what is known of it, and what must hold of it whatever happened.
 
 What is expected comes from one run that nobody disturbed: the losses of every step, and
 the fingerprints of every tensor of every step. Training gives the same bits at every
-world of a power of two, so that this one run is what all others are held against.
+world size, so that this one run is what all others are held against.
 """
 
 import argparse

@@ -291,9 +291,9 @@ static void test_frozen_without_moments(void **state)
         { .name = "frozen", .dtype = DCP_BF16 },
         { .name = "optimizer.momentum_buffer.a", .role = DCP_ROLE_OPTIM, .param = "a" },
     };
-    static const enum dcp_disposition fates[] = { DCP_DISPOSITION_DERIVED,
-                                                  DCP_DISPOSITION_STORED,
-                                                  DCP_DISPOSITION_STORED };
+    static const enum dcp_disposition dispositions[] = { DCP_DISPOSITION_DERIVED,
+                                                         DCP_DISPOSITION_STORED,
+                                                         DCP_DISPOSITION_STORED };
     struct dcp_catalog *src;
     struct dcp_identity *of_src;
 
@@ -307,7 +307,7 @@ static void test_frozen_without_moments(void **state)
     assert_int_equal(dcp_identity_new(src, &of_src, NULL), 0);
     for (size_t t = 0; t < DCP_ARRAY_LEN(tensors); t++)
         assert_int_equal(dcp_ds_disposition(src, of_src, true, &src->tensors[t]),
-                         fates[t]);
+                         dispositions[t]);
     dcp_identity_free(of_src);
     dcp_catalog_free(src);
 }

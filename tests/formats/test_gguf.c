@@ -400,7 +400,7 @@ static void test_refused(void **state)
     refused(&f, 0x03000000, DCP_E_UNSUPPORTED, "big-endian");
     f = (struct file){ 0 };
     tensor(&f, "w", Q4_K, 255, 0);
-    refused(&f, 3, DCP_E_CORRUPT, "no whole blocks (Q4_K)");
+    refused(&f, 3, DCP_E_CORRUPT, "block size (Q4_K)");
     f = (struct file){ 0 };
     key_u32(&f, "split.count", 3);
     refused(&f, 3, DCP_E_UNSUPPORTED, "one of 3 parts");

@@ -64,7 +64,7 @@ static void *run_rank(void *arg)
     int rc = coll_nccl(&r->coll, &r->kernels, r->comm, &r->err);
     if (dies_early >= 0)
         r->failed = rc != DCP_E_COMM || r->err.rank != dies_early ||
-                    r->err.rank_fate != DCP_RANK_DEAD;
+                    r->err.rank_state != DCP_RANK_DEAD;
     else if (rc)
         r->failed = failed(r, "no collectives");
     else
@@ -160,7 +160,7 @@ static int interleave(struct rank *r)
             source[i] = (float)(t * 1000 + rank);
         rc |= ops->put(ctx, in[t], source, N * 4, NULL);
         ops->zero(ctx, all[t], (uint64_t)N * 4 * (uint64_t)world_size);
-        ops->round(ctx, N, in[t]); /* 1000 t + rank of bf16 */
+        ops->round(ctx, DCP_BF16, N, in[t]); /* 1000 t + rank of bf16 */
         if (t >= 12) {
             rc |= coll_wait(&r->coll, calls[t - 12], &r->err);
             ops->copy(ctx, out[t - 12], all[t - 12],
@@ -211,28 +211,19 @@ static int look_at_calls(struct rank *r)
         uneven[k] = k;
         total += 10;
     }
-    float *in = array_bytes(total, 4), *out = array_bytes(total, 4);
+    int64_t *in = array_bytes(total, 8), *out = array_bytes(total, 8);
     nccl_records(calls, 0);
 
-    /* A reduce-scatter: each gives each other its part, all in one group. */
-    bad += coll_reduce_scatter(&r->coll, in, uneven, out, &r->err);
+    /* Even parts are one reduce-scatter; uneven ones a reduction to each owner. */
+    bad += coll_reduce_scatter(&r->coll, in, even, out, &r->err);
     int n = nccl_records(calls, N);
-    for (int i = 0, peer = 0, k = 0; k < world_size; k++) {
-        if (k == rank)
-            continue;
-        peer = k;
-        if (uneven[peer]) {
-            bad += strcmp(calls[i].what, "send") || calls[i].peer != peer ||
-                   calls[i].size_bytes != (size_t)uneven[peer] * 4;
-            i++;
-        }
-        if (uneven[rank]) {
-            bad += strcmp(calls[i].what, "recv") || calls[i].peer != peer ||
-                   calls[i].size_bytes != (size_t)uneven[rank] * 4;
-            i++;
-        }
-        bad += k == world_size - 1 && i != n;
-    }
+    bad += n != 1 || strcmp(calls[0].what, "reducescatter") || calls[0].size_bytes != 80;
+    bad += coll_reduce_scatter(&r->coll, in, uneven, out, &r->err);
+    n = nccl_records(calls, N);
+    bad += n != world_size - 1;
+    for (int i = 0; i < n; i++)
+        bad += strcmp(calls[i].what, "reduce") || calls[i].peer != i + 1 ||
+               calls[i].size_bytes != 8 * (size_t)(i + 1);
     for (int i = 0; i < n; i++)
         bad += calls[i].group != calls[0].group || calls[i].stream != calls[0].stream ||
                calls[i].world_size != world_size || calls[i].rank != rank;
@@ -295,10 +286,10 @@ static int gather_once(struct rank *r)
     return rc;
 }
 
-static int named(struct rank *r, int rc, enum dcp_rank_fate fate)
+static int named(struct rank *r, int rc, enum dcp_rank_state rank_state)
 {
     struct dcp_error again = { 0 };
-    if (rc != DCP_E_COMM || r->err.rank != ABSENT || r->err.rank_fate != (int)fate)
+    if (rc != DCP_E_COMM || r->err.rank != ABSENT || r->err.rank_state != (int)rank_state)
         return failed(r, "the absent rank is not named");
     double one = 1; /* nothing goes on after a failure */
     if (coll_all_reduce(&r->coll, &one, 1, &again) != DCP_E_COMM)
@@ -353,7 +344,7 @@ static int leaving(struct rank *r)
         return 0;
     }
     atomic_fetch_add(&n_there, 1);
-    int rc = ops->alloc(r->kernels.ctx, 16 * sizeof(float), "a test", &sums, &r->err);
+    int rc = ops->alloc(r->kernels.ctx, 16 * sizeof(int64_t), "a test", &sums, &r->err);
     if (!rc)
         rc = coll_reduce_scatter_begin(&r->coll, sums, counts, sums, &call, &r->err);
     if (!rc)

@@ -4,6 +4,7 @@
 #include "port/comm/threads.h"
 #include "rank_threads.h"
 #include "sample.h"
+#include <stdlib.h>
 
 enum { MAX_ERRORS = sizeof((struct acts *)0)->errs / sizeof(struct dcp_error) };
 
@@ -179,4 +180,19 @@ uint64_t acts_random(uint64_t *state)
 int64_t acts_pick(uint64_t *state, int64_t n)
 {
     return (int64_t)(acts_random(state) % (uint64_t)n);
+}
+
+int acts_setup(void **state)
+{
+    struct dcp_store *store = calloc(1, sizeof *store);
+
+    *state = store;
+    return store ? dcp_store_mem(store, NULL) : -1;
+}
+
+int acts_teardown(void **state)
+{
+    dcp_store_free(*state);
+    free(*state);
+    return 0;
 }

@@ -49,4 +49,8 @@ uint64_t acts_random(uint64_t *state);
 /* 0 .. n - 1. */
 int64_t acts_pick(uint64_t *state, int64_t n);
 
+/* Fixtures of cmocka: *state is a store in memory. */
+int acts_setup(void **state);
+int acts_teardown(void **state);
+
 #endif

@@ -8,8 +8,8 @@
 
 #include "arrays.h"
 #include "base/mem.h"
-#include "trainer/ops/bf16.h"
 #include "trainer/ops/rng.h"
+#include "trainer/ops/value.h"
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -74,7 +74,7 @@ int32_t *array_tokens(int64_t n, int32_t vocab_size)
 struct array array_poisoned(enum dcp_dtype dtype, int64_t n)
 {
     struct array a = { n, dtype, array_bytes(n, 4), NULL };
-    a.t = dtype == DCP_BF16 ? array_bytes(n, 2) : a.f32;
+    a.t = dtype == DCP_F32 ? a.f32 : array_bytes(n, 2);
     return a;
 }
 
@@ -97,17 +97,15 @@ struct array array_constant(enum dcp_dtype dtype, int64_t n, float value)
 
 void array_set(struct array *a, int64_t i, float value)
 {
-    uint16_t half = bf16_from_f32(value);
-    a->f32[i] = a->dtype == DCP_BF16 ? bf16_to_f32(half) : value;
-    if (a->dtype == DCP_BF16)
-        ((uint16_t *)a->t)[i] = half;
+    value_put(a->dtype, a->t, i, value);
+    a->f32[i] = value_get(a->dtype, a->t, i);
 }
 
 struct array array_copy(const struct array *a)
 {
     struct array b = array_poisoned(a->dtype, a->n);
     memcpy(b.f32, a->f32, (size_t)a->n * 4);
-    if (a->dtype == DCP_BF16)
+    if (a->dtype != DCP_F32)
         memcpy(b.t, a->t, (size_t)a->n * 2);
     return b;
 }
@@ -123,8 +121,8 @@ void array_fini(struct array *a)
 void array_widen(struct array *a)
 {
     array_sync();
-    for (int64_t i = 0; a->dtype == DCP_BF16 && i < a->n; i++)
-        a->f32[i] = bf16_to_f32(((uint16_t *)a->t)[i]);
+    for (int64_t i = 0; a->dtype != DCP_F32 && i < a->n; i++)
+        a->f32[i] = value_get(a->dtype, a->t, i);
 }
 
 void assert_array_near(const char *what, struct array *got, struct array *want,

@@ -1,4 +1,4 @@
-/* arrays: random inputs and poisoned outputs of kernels, in both dtypes of the trainer.
+/* arrays: random inputs and poisoned outputs of kernels, in each dtype of the trainer.
  */
 #ifndef TESTS_LIB_ARRAYS_H
 #define TESTS_LIB_ARRAYS_H
@@ -52,9 +52,14 @@ void assert_array_sum(const char *what, struct array *got, struct array *want,
 void assert_array_near(const char *what, struct array *got, struct array *want,
                        double bound);
 
-/* Runs what follows for F32 and BF16. */
+/* Runs what follows for F32, BF16 and F16; for BF16 and F16. */
 #define EACH_DTYPE(dtype)                                       \
     for (enum dcp_dtype dtype = DCP_F32; dtype != DCP_N_DTYPES; \
-         dtype = dtype == DCP_F32 ? DCP_BF16 : DCP_N_DTYPES)
+         dtype = dtype == DCP_F32    ? DCP_BF16                 \
+                 : dtype == DCP_BF16 ? DCP_F16                  \
+                                     : DCP_N_DTYPES)
+#define EACH_16BIT_DTYPE(dtype)                                  \
+    for (enum dcp_dtype dtype = DCP_BF16; dtype != DCP_N_DTYPES; \
+         dtype = dtype == DCP_BF16 ? DCP_F16 : DCP_N_DTYPES)
 
 #endif

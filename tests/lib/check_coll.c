@@ -14,23 +14,19 @@ static int n_failed(const struct coll *coll, bool ok, const char *what)
     return ok ? 0 : 1;
 }
 
-/* A value whose sums depend on their order. */
-static float value(int rank, int64_t i)
+static int64_t value(int rank, int64_t i)
 {
-    uint32_t x = (uint32_t)(i + 1) * 2654435761u + (uint32_t)rank * 40503u;
-    x ^= x >> 13;
-    return ((float)(x % 20011) - 10005.0f) * (rank % 2 ? 1e-3f : 1.0f) / 3.0f;
+    uint64_t x = ((uint64_t)i + 1) * 11400714819323198485u + (uint64_t)rank * 40503;
+    return (int64_t)(x ^ x >> 29);
 }
 
-/* The tree, written down as its definition says. */
-static float tree(int first, int n, int64_t i)
+/* Wraps around. */
+static int64_t sum_of(int world_size, int64_t i)
 {
-    if (n == 1)
-        return value(first, i);
-    int half = 1;
-    while (half * 2 < n)
-        half *= 2;
-    return tree(first, half, i) + tree(first + half, n - half, i);
+    uint64_t sum = 0;
+    for (int r = 0; r < world_size; r++)
+        sum += (uint64_t)value(r, i);
+    return (int64_t)sum;
 }
 
 /* Uneven parts, some of them empty. */
@@ -47,19 +43,19 @@ static int check_reduce_scatter(struct coll *coll, int64_t n, bool in_place)
         begin += r < coll->rank ? counts[r] : 0;
         total += counts[r];
     }
-    float *in = array_bytes(total, sizeof *in);
-    float *apart = array_bytes(counts[coll->rank], sizeof *apart);
+    int64_t *in = array_bytes(total, sizeof *in);
+    int64_t *apart = array_bytes(counts[coll->rank], sizeof *apart);
     for (int64_t i = 0; i < total; i++)
         in[i] = value(coll->rank, i);
-    float *out = in_place ? in + begin : apart;
+    int64_t *out = in_place ? in + begin : apart;
     struct dcp_error err = { 0 };
     int failed =
         n_failed(coll, !coll_reduce_scatter(coll, in, counts, out, &err), err.message);
     int64_t wrong = 0;
     array_sync();
     for (int64_t i = 0; i < counts[coll->rank]; i++)
-        wrong += out[i] != tree(0, coll->world_size, begin + i);
-    failed += n_failed(coll, !wrong, "a reduced part is not the tree's sum");
+        wrong += out[i] != sum_of(coll->world_size, begin + i);
+    failed += n_failed(coll, !wrong, "a reduced part is not the sum");
     array_free(in);
     array_free(apart);
     return failed;

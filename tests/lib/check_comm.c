@@ -84,13 +84,15 @@ int check_comm_values(struct dcp_comm *comm)
     return 0;
 }
 
-int check_comm_failure(struct dcp_comm *comm, int wanted, int fate, const char *message)
+int check_comm_failure(struct dcp_comm *comm, int wanted, int rank_state,
+                       const char *message)
 {
     for (int i = 0; i < 3; i++) {
         char c = 0, all[MAX_WORLD_SIZE];
         struct dcp_error err = { 0 };
         WANT(dcp_comm_allgather(comm, &c, 1, all, &err) == DCP_E_COMM);
-        WANT(err.code == DCP_E_COMM && err.rank == wanted && err.rank_fate == fate);
+        WANT(err.code == DCP_E_COMM && err.rank == wanted &&
+             err.rank_state == rank_state);
         WANT(strstr(err.message, message) && err.hint[0]);
         WANT(dcp_comm_bcast(comm, &c, 1, 0, NULL) == DCP_E_COMM);
         void *out = &c;

@@ -23,7 +23,8 @@ int check_comm_run(struct dcp_comm *comms, int world_size, int timeout_ms,
 /* Values of many sizes through all functions. */
 int check_comm_values(struct dcp_comm *comm);
 /* This and every later call fails the same way. */
-int check_comm_failure(struct dcp_comm *comm, int wanted, int fate, const char *message);
+int check_comm_failure(struct dcp_comm *comm, int wanted, int rank_state,
+                       const char *message);
 /* Rank 3 stays away. */
 int check_comm_silent(struct dcp_comm *comm);
 /* Rank 1 makes another call than the others. */

@@ -341,6 +341,26 @@ resume_step         integer?  it goes on from
 -optimizer_bytes    integer   with --dry-run: likewise
 -step_bytes         integer   with --dry-run: of a saved step
 """),
+    "estimate": ("dcp-train --estimate: bytes of a rank, for each number of ranks and stage", """
+parameters                                integer  numbers in the weights
+dtype                                     string   of the weights: "bf16" or "fp32"
+activation_checkpointing                  string   what "checkpointed" means: "full", "every 2", ...
+estimates[].world                         integer  ranks
+estimates[].stage                         integer  of ZeRO
+estimates[].micro_batch                   integer  samples that a rank computes at once
+estimates[].accumulation                  integer  micro-batches of a rank in a step
+estimates[].weight_bytes                  integer  held all the time
+estimates[].gradient_bytes                integer  likewise
+estimates[].optimizer_bytes               integer  likewise: masters and moments
+estimates[].layer_bytes                   integer  gathered layers, their gradients, what is sent
+estimates[].activation_bytes              integer  when all are kept
+estimates[].checkpointed_activation_bytes integer  when they are computed again
+estimates[].save_bytes                    integer  the copy that is written in the background
+estimates[].total_bytes                   integer  all of it; with a GPU without save_bytes
+estimates[].checkpointed_total_bytes      integer  the same with activation checkpointing
+impossible[].world                        integer  ranks that the configuration cannot have
+impossible[].why                          string   the sentence
+"""),
     "eval": ("dcp-train --eval", """
 step      integer?  that was measured
 loss      number    its mean on data.val

@@ -49,14 +49,15 @@ import json, sys
 steps = {}
 for line in open(sys.argv[1]):
     m = json.loads(line)
-    steps[m["step"]] = "%d %.9g %.9g %.9g" % (m["step"], m["loss"], m["grad_norm"], m["lr"])
+    values = ("%.9g" % m[k] if m[k] is not None else "none" for k in ("loss", "grad_norm", "lr"))
+    steps[m["step"]] = " ".join((str(m["step"]), *values))
 print("\n".join(steps[s] for s in sorted(steps)))
 PYTHON
 }
 
 # Two runs trained alike: every loss of every step, and the last step bit for bit.
 same_run() {
-    diff <(losses "$1") <(losses "$2") && dcp-inspect diff "$1" "$2"
+    [ -n "$(losses "$1")" ] && diff <(losses "$1") <(losses "$2") && dcp-inspect diff "$1" "$2"
 }
 
 # A field of the last line of metrics.jsonl.

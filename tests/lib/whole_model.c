@@ -68,13 +68,13 @@ static int grad_end(void *self, int unit, struct dcp_error *err)
     return DCP_OK;
 }
 
-void whole_model_init_with(struct whole_model *w, const struct model_config *config,
-                           enum dcp_dtype dtype, const struct ops *ops, int batch,
-                           int seq_len)
+void whole_model_make(struct whole_model *w, const struct model_config *config,
+                      const struct model_options *options, const struct ops *ops)
 {
+    enum dcp_dtype dtype = options->dtype;
     *w = (struct whole_model){ .dtype = dtype };
     struct dcp_error err = { 0 };
-    if (model_new(config, dtype, ops, batch, seq_len, &w->model, &err))
+    if (model_make(config, options, ops, &w->model, &err))
         fail_msg("%s", err.message);
     w->params = model_params(w->model, &w->n_params);
     size_t n = (size_t)w->n_params;
@@ -87,7 +87,7 @@ void whole_model_init_with(struct whole_model *w, const struct model_config *con
         w->weights[i] = dcp_mem_calloc(elems, sizeof(float));
         w->grads[i] = dcp_mem_calloc(elems, sizeof(float));
         w->compute[i] =
-            dtype == DCP_BF16 ? dcp_mem_calloc(elems, sizeof(uint16_t)) : w->weights[i];
+            dtype == DCP_F32 ? w->weights[i] : dcp_mem_calloc(elems, sizeof(uint16_t));
         assert_true(w->weights[i] && w->grads[i] && w->compute[i]);
         model_init_values(w->model, i, 1, 0, w->params[i].n_elems, w->weights[i]);
     }
@@ -101,6 +101,16 @@ void whole_model_init_with(struct whole_model *w, const struct model_config *con
     };
 }
 
+void whole_model_init_with(struct whole_model *w, const struct model_config *config,
+                           enum dcp_dtype dtype, const struct ops *ops, int batch,
+                           int seq_len)
+{
+    const struct model_options options = { .dtype = dtype,
+                                           .batch = batch,
+                                           .seq_len = seq_len };
+    whole_model_make(w, config, &options, ops);
+}
+
 void whole_model_init(struct whole_model *w, const struct model_config *config,
                       enum dcp_dtype dtype, int batch, int seq_len)
 {
@@ -110,7 +120,7 @@ void whole_model_init(struct whole_model *w, const struct model_config *config,
 void whole_model_fini(struct whole_model *w)
 {
     for (int i = 0; i < w->n_params; i++) {
-        if (w->dtype == DCP_BF16)
+        if (w->dtype != DCP_F32)
             free(w->compute[i]);
         free(w->weights[i]);
         free(w->grads[i]);
@@ -123,9 +133,9 @@ void whole_model_fini(struct whole_model *w)
 
 void whole_model_sync(struct whole_model *w)
 {
-    for (int i = 0; i < w->n_params && w->dtype == DCP_BF16; i++) {
-        ops_to_bf16(w->weights[i], w->compute[i], w->params[i].n_elems);
-        ops_from_bf16(w->compute[i], w->weights[i], w->params[i].n_elems);
+    for (int i = 0; i < w->n_params && w->dtype != DCP_F32; i++) {
+        ops_to_16bit(w->dtype, w->weights[i], w->compute[i], w->params[i].n_elems);
+        ops_from_16bit(w->dtype, w->compute[i], w->weights[i], w->params[i].n_elems);
     }
 }
 

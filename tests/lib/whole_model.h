@@ -27,6 +27,8 @@ void whole_model_init(struct whole_model *whole, const struct model_config *conf
 void whole_model_init_with(struct whole_model *whole, const struct model_config *config,
                            enum dcp_dtype dtype, const struct ops *ops, int batch,
                            int seq_len);
+void whole_model_make(struct whole_model *whole, const struct model_config *config,
+                      const struct model_options *options, const struct ops *ops);
 void whole_model_fini(struct whole_model *whole);
 /* Weights to the compute dtype (and back: they become what is computed with). */
 void whole_model_sync(struct whole_model *whole);

@@ -5,9 +5,12 @@ Reads FOLDER/config.json, which our model wrote, and leaves there: hf_config.jso
 transformers writes it; names.txt, a parameter and its number of elements a line; the
 fp32 weights in this order before (first.bin) and after (last.bin) the steps; tokens.bin,
 int32; losses.txt and norms.txt, a step a line; logits.bin, behind each token of the
-first sequence, after the steps.
+first sequence, after the steps; grads.bin, the gradients of the first step in fp32, and
+grads_half.bin, those of the same model in float16 with a loss scale, which is taken out
+again.
 """
 
+import copy
 import json
 import os
 import sys
@@ -16,6 +19,7 @@ import torch
 import transformers
 
 STEPS, BATCH, SEQ_LEN = 10, 4, 32
+LOSS_SCALE = 1024
 LR, BETAS, EPS, DECAY, CLIP = 3e-3, (0.9, 0.95), 1e-8, 0.1, 1.0
 
 
@@ -48,6 +52,20 @@ def main(folder):
     shape = (STEPS, BATCH, SEQ_LEN + 1)
     tokens = torch.randint(config.vocab_size, shape, dtype=torch.int32)
     save("tokens.bin", [tokens])
+
+    def gradients(model, scale):
+        batch = tokens[0].long()
+        logits = model(batch[:, :-1]).logits.float()
+        loss = torch.nn.functional.cross_entropy(
+            logits.flatten(0, 1), batch[:, 1:].flatten()
+        )
+        (loss * scale).backward()
+        grads = [parameter.grad.float() / scale for parameter in model.parameters()]
+        model.zero_grad()
+        return grads
+
+    save("grads.bin", gradients(model, 1))
+    save("grads_half.bin", gradients(copy.deepcopy(model).half(), LOSS_SCALE))
 
     groups = [
         {"params": [p for p in parameters.values() if p.dim() >= 2],

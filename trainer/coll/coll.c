@@ -3,8 +3,8 @@
 #include "base/clock.h"
 #include <string.h>
 
-int coll_reduce_scatter_begin(struct coll *coll, const float *in, const int64_t *counts,
-                              float *out, uint64_t *out_call, struct dcp_error *err)
+int coll_reduce_scatter_begin(struct coll *coll, const int64_t *in, const int64_t *counts,
+                              int64_t *out, uint64_t *out_call, struct dcp_error *err)
 {
     double begin_s = dcp_clock_s();
     int rc = coll->ops->reduce_scatter(coll->self, in, counts, out, err);
@@ -34,8 +34,8 @@ bool coll_overlaps(const struct coll *coll)
     return coll->ops->wait != NULL;
 }
 
-int coll_reduce_scatter(struct coll *coll, const float *in, const int64_t *counts,
-                        float *out, struct dcp_error *err)
+int coll_reduce_scatter(struct coll *coll, const int64_t *in, const int64_t *counts,
+                        int64_t *out, struct dcp_error *err)
 {
     uint64_t call;
     int rc = coll_reduce_scatter_begin(coll, in, counts, out, &call, err);
@@ -79,47 +79,19 @@ void coll_free(struct coll *coll)
     *coll = (struct coll){ .ops = NULL };
 }
 
-/* Parts are summed block by block, so that every level of the tree stays in the
- * first-level cache: 16 levels are 65,536 parts. */
-#define BLOCK 256
+/* Block by block, so that the sum stays in the cache while parts are added to it; out may
+ * be one of them. */
+#define BLOCK 1024
 
-/* The largest power of two below n. */
-static int left_half(int n)
-{
-    int half = 1;
-    while (half * 2 < n)
-        half *= 2;
-    return half;
-}
-
-static void sum_block(const float *const *parts, int n_parts, int64_t at, int n,
-                      float *out)
-{
-    if (n_parts == 1) {
-        memcpy(out, parts[0] + at, (size_t)n * sizeof *out);
-        return;
-    }
-    if (n_parts == 2) {
-        const float *a = parts[0] + at, *b = parts[1] + at;
-        for (int i = 0; i < n; i++)
-            out[i] = a[i] + b[i];
-        return;
-    }
-    float right[BLOCK];
-    int half = left_half(n_parts);
-    sum_block(parts, half, at, n, out);
-    sum_block(parts + half, n_parts - half, at, n, right);
-    for (int i = 0; i < n; i++)
-        out[i] += right[i];
-}
-
-void coll_tree_sum(const float *const *parts, int n_parts, int64_t n, float *out)
+void coll_sum(const int64_t *const *parts, int n_parts, int64_t n, int64_t *out)
 {
     for (int64_t at = 0; at < n; at += BLOCK) {
-        float block[BLOCK];
+        uint64_t sum[BLOCK] = { 0 };
         int size = n - at < BLOCK ? (int)(n - at) : BLOCK;
-        sum_block(parts, n_parts, at, size, block);
-        memcpy(out + at, block, (size_t)size * sizeof *out);
+        for (int p = 0; p < n_parts; p++)
+            for (int i = 0; i < size; i++)
+                sum[i] += (uint64_t)parts[p][at + i];
+        memcpy(out + at, sum, (size_t)size * sizeof *out);
     }
 }
 

@@ -1,8 +1,7 @@
-/* coll: the trainer's data plane between ranks. Sums run in a fixed order, the balanced
- * binary tree over ranks ((0+1)+(2+3))+…, so the same world size gives the same bits
- * whatever the timing. A waiting rank sleeps. A dead or silent rank makes every other
- * return DCP_E_COMM with its number within the time-out. Thread rule: one coll, one
- * thread.
+/* coll: the trainer's data plane between ranks. What is summed over ranks are integers
+ * (ops/exact.h), or doubles in a fixed order, so that the timing never shows in the bits.
+ * A waiting rank sleeps. A dead or silent rank makes every other return DCP_E_COMM with
+ * its number within the time-out. Thread rule: one coll, one thread.
  *
  * Arrays of reduce_scatter and all_gather lie in the memory of the kernels (ops/ops.h)
  * and take their turn among them. A coll that can work beside the kernels is told so by
@@ -21,11 +20,11 @@ struct coll;
 struct coll_ops {
     /* Both may return before it is done: the arrays are the coll's until `wait`.
      *
-     * in: the parts of all ranks, one behind the other, counts[r] floats for rank r; out:
-     * the sum over ranks of this rank's part, counts[rank] floats. out may be in + this
-     * part. */
-    int (*reduce_scatter)(void *self, const float *in, const int64_t *counts, float *out,
-                          struct dcp_error *err);
+     * in: the parts of all ranks, one behind the other, counts[r] integers for rank r;
+     * out: the sum over ranks of this rank's part, counts[rank] integers, wrapped around.
+     * out may be in + this part. */
+    int (*reduce_scatter)(void *self, const int64_t *in, const int64_t *counts,
+                          int64_t *out, struct dcp_error *err);
     /* in: counts[rank] items; out: all ranks' items. in may be out + this part. */
     int (*all_gather)(void *self, const void *in, const int64_t *counts,
                       size_t item_bytes, void *out, struct dcp_error *err);
@@ -54,15 +53,15 @@ struct coll {
 
 /* The calls of the table, each collective: every rank makes the same ones in the same
  * order. A single rank only copies. After a failure the coll can only be freed. */
-int coll_reduce_scatter(struct coll *coll, const float *in, const int64_t *counts,
-                        float *out, struct dcp_error *err);
+int coll_reduce_scatter(struct coll *coll, const int64_t *in, const int64_t *counts,
+                        int64_t *out, struct dcp_error *err);
 int coll_all_gather(struct coll *coll, const void *in, const int64_t *counts,
                     size_t item_bytes, void *out, struct dcp_error *err);
 int coll_all_reduce(struct coll *coll, double *values, int n, struct dcp_error *err);
 /* The same in two acts, with kernels between them; *out_call is what to wait for. Calls
  * are done in their order: one may take what the one before it makes. */
-int coll_reduce_scatter_begin(struct coll *coll, const float *in, const int64_t *counts,
-                              float *out, uint64_t *out_call, struct dcp_error *err);
+int coll_reduce_scatter_begin(struct coll *coll, const int64_t *in, const int64_t *counts,
+                              int64_t *out, uint64_t *out_call, struct dcp_error *err);
 int coll_all_gather_begin(struct coll *coll, const void *in, const int64_t *counts,
                           size_t item_bytes, void *out, uint64_t *out_call,
                           struct dcp_error *err);
@@ -96,14 +95,10 @@ int coll_nccl(struct coll *out_coll, const struct kernels *kernels, struct dcp_c
 int coll_threads(struct coll *out_colls, int world_size, struct dcp_error *err);
 void coll_free(struct coll *coll);
 
-/* The order of every sum: parts 0 .. n_parts-1, each of n items, in a balanced binary
- * tree. A tree over n parts is one over its first p, plus one over the rest, with p the
- * largest power of two below n. So a tree over pairs that were summed before is the tree
- * over all: how many parts each rank adds by itself does not show in the sum, as long as
- * that is a power of two. out may be one of the parts. */
-void coll_tree_sum(const float *const *parts, int n_parts, int64_t n, float *out);
-/* The same for doubles, parts one behind the other; they are overwritten and the sum is
- * the first. */
+/* Sums n doubles of each of n_parts in the balanced binary tree ((0+1)+(2+3))+…: parts
+ * one behind the other; they are overwritten and the sum is the first. */
 void coll_tree_sum_f64(double *parts, int n_parts, int n);
+/* The same for integers, which no order changes, in place of the sum's n. */
+void coll_sum(const int64_t *const *parts, int n_parts, int64_t n, int64_t *out);
 
 #endif

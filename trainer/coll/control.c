@@ -15,25 +15,25 @@ struct control {
 };
 
 /* For each rank a round of its own: it gets that part of everybody's. */
-static int control_reduce_scatter(void *self, const float *in, const int64_t *counts,
-                                  float *out, struct dcp_error *err)
+static int control_reduce_scatter(void *self, const int64_t *in, const int64_t *counts,
+                                  int64_t *out, struct dcp_error *err)
 {
     struct control *c = self;
     int world_size = c->comm->world_size;
     int64_t items = (int64_t)(ROUND_BYTES / sizeof *in);
-    DCP_CLEANUP_FREE const float **parts =
+    DCP_CLEANUP_FREE const int64_t **parts =
         dcp_mem_calloc((size_t)world_size, sizeof *parts);
     int rc = parts ? DCP_OK : dcp_error_memory(err, "a reduce-scatter");
     for (int owner = 0; !rc && owner < world_size; owner++) {
-        const float *part = in + parts_before(counts, owner);
+        const int64_t *part = in + parts_before(counts, owner);
         for (int64_t at = 0; !rc && at < counts[owner]; at += items) {
             int64_t n = parts_in_round(counts[owner], at, items);
             rc = dcp_comm_allgather(c->comm, part + at, (size_t)n * sizeof *in, c->all,
                                     err);
             for (int r = 0; r < world_size; r++)
-                parts[r] = (const float *)(void *)c->all + r * n;
+                parts[r] = (const int64_t *)(void *)c->all + r * n;
             if (!rc && owner == c->comm->rank)
-                coll_tree_sum(parts, world_size, n, out + at);
+                coll_sum(parts, world_size, n, out + at);
         }
     }
     return rc;

@@ -11,9 +11,9 @@
 #include <sched.h>
 #include <string.h>
 
-/* Floats that a reduce-scatter receives at once, from all ranks together: 4 MiB. This and
+/* Items that a reduce-scatter receives at once, from all ranks together: 4 MiB. This and
  * two requests a rank is all the memory a coll holds. */
-#define RECV_FLOATS (1 << 20)
+#define RECV_ITEMS (1 << 19)
 /* One message at most; MPI counts in int. */
 #define MESSAGE_BYTES ((size_t)64 << 20)
 
@@ -32,9 +32,9 @@ struct mpi_coll {
     int rank, world_size;
     struct dcp_comm
         *watch; /* borrowed; knows ranks by their number in the first process group */
-    int *world_rank;     /* that number, of each rank here */
-    float *recv;         /* RECV_FLOATS, when there are two ranks or more */
-    const float **parts; /* of each rank, for a sum */
+    int *world_rank;       /* that number, of each rank here */
+    int64_t *recv;         /* RECV_ITEMS, when there are two ranks or more */
+    const int64_t **parts; /* of each rank, for a sum */
     MPI_Request *requests;
     int *peers; /* of each request */
     int n;      /* requests in flight */
@@ -52,14 +52,14 @@ static int mpi_failed(struct mpi_coll *c, int code, const char *what,
 }
 
 static int rank_failed(struct mpi_coll *c, int world_rank, struct dcp_error *err,
-                       enum dcp_rank_fate fate)
+                       enum dcp_rank_state rank_state)
 {
     c->broken = true;
     int rc = dcp_error_set(err, DCP_E_COMM, "rank %d %s", world_rank,
-                           fate == DCP_RANK_DEAD ? "died" : "does not answer");
+                           rank_state == DCP_RANK_DEAD ? "died" : "does not answer");
     if (err) {
         err->rank = world_rank;
-        err->rank_fate = fate;
+        err->rank_state = rank_state;
     }
     return rc;
 }
@@ -144,17 +144,17 @@ static int usable(const struct mpi_coll *c, struct dcp_error *err)
     return DCP_OK;
 }
 
-static int mpi_reduce_scatter(void *self, const float *in, const int64_t *counts,
-                              float *out, struct dcp_error *err)
+static int mpi_reduce_scatter(void *self, const int64_t *in, const int64_t *counts,
+                              int64_t *out, struct dcp_error *err)
 {
     struct mpi_coll *c = self;
     int rc = usable(c, err);
-    int64_t items = RECV_FLOATS / (c->world_size > 1 ? c->world_size - 1 : 1);
+    int64_t items = RECV_ITEMS / (c->world_size > 1 ? c->world_size - 1 : 1);
     int64_t max = parts_largest(counts, c->world_size);
-    const float *own = in + parts_before(counts, c->rank);
+    const int64_t *own = in + parts_before(counts, c->rank);
     for (int64_t at = 0; !rc && at < max; at += items) {
         int64_t mine = parts_in_round(counts[c->rank], at, items);
-        float *slot = c->recv;
+        int64_t *slot = c->recv;
         for (int r = 0; !rc && r < c->world_size; r++) {
             c->parts[r] = r == c->rank ? own + at : slot;
             if (r == c->rank)
@@ -162,7 +162,7 @@ static int mpi_reduce_scatter(void *self, const float *in, const int64_t *counts
             rc = receive(c, slot, (size_t)mine * sizeof *in, r, TAG_REDUCE, err);
             slot += mine;
         }
-        const float *part = in;
+        const int64_t *part = in;
         for (int r = 0; !rc && r < c->world_size; r++) {
             int64_t theirs = parts_in_round(counts[r], at, items);
             if (r != c->rank)
@@ -172,7 +172,7 @@ static int mpi_reduce_scatter(void *self, const float *in, const int64_t *counts
         if (!rc)
             rc = wait_all(c, "reduce-scatter", err);
         if (!rc)
-            coll_tree_sum(c->parts, c->world_size, mine, out + at);
+            coll_sum(c->parts, c->world_size, mine, out + at);
     }
     return rc;
 }
@@ -292,7 +292,7 @@ static int coll_over(MPI_Comm comm, struct dcp_comm *watch, struct coll *out_col
     c->parts = dcp_mem_calloc(n, sizeof *c->parts);
     c->requests = dcp_mem_calloc(2 * n, sizeof *c->requests);
     c->peers = dcp_mem_calloc(2 * n, sizeof *c->peers);
-    c->recv = n > 1 ? dcp_mem_calloc(RECV_FLOATS, sizeof *c->recv) : NULL;
+    c->recv = n > 1 ? dcp_mem_calloc(RECV_ITEMS, sizeof *c->recv) : NULL;
     int rc = DCP_OK;
     if (!c->world_rank || !c->parts || !c->requests || !c->peers || (n > 1 && !c->recv))
         rc = dcp_error_memory(err, "collectives");

@@ -16,9 +16,7 @@
 #include <nccl.h>
 #include <sched.h>
 
-#define BUCKET ((int64_t)4 << 20) /* floats that are received at once, of all ranks */
-#define N_SLOTS 16                /* calls that are remembered */
-#define ALIGN 32                 /* floats: what lies so, NCCL moves 16 bytes at a time */
+#define N_SLOTS 16               /* calls that are remembered */
 #define SPIN_NS UINT64_C(300000) /* before it sleeps between two looks */
 #define SLEEP_US 50
 #define PEERS_NS UINT64_C(20000000)   /* between two looks at the other ranks */
@@ -40,7 +38,6 @@ struct nccl_coll {
     cudaStream_t stream;
     struct slot slots[N_SLOTS];
     uint64_t n_calls, n_done; /* begun; seen to be done */
-    float *bucket;
     double *values; /* of an all-reduce, on the GPU, and of all ranks on the host */
     double *host_values;
     int64_t values_cap; /* of a rank */
@@ -80,15 +77,15 @@ static void give_up_all(struct nccl_coll *c)
         ncclGroupEnd();
 }
 
-static int rank_failed(struct nccl_coll *c, int rank, enum dcp_rank_fate fate,
+static int rank_failed(struct nccl_coll *c, int rank, enum dcp_rank_state rank_state,
                        struct dcp_error *err)
 {
     give_up_all(c);
     dcp_error_set(err, DCP_E_COMM, "rank %d %s", rank,
-                  fate == DCP_RANK_DEAD ? "died" : "does not answer");
+                  rank_state == DCP_RANK_DEAD ? "died" : "does not answer");
     if (err) {
         err->rank = rank;
-        err->rank_fate = fate;
+        err->rank_state = rank_state;
     }
     return DCP_E_COMM;
 }
@@ -266,54 +263,35 @@ static ncclResult_t end_group(ncclResult_t why)
     return why ? why : ended;
 }
 
-/* Messages of one round: a rank gives each other its piece, and gets pieces of its own.
- */
-static ncclResult_t exchange(struct nccl_coll *c, const float *in, const int64_t *counts,
-                             int64_t at, int64_t items)
-{
-    int64_t mine = parts_in_round(counts[c->rank], at, items);
-    float *to = c->bucket;
-    int64_t stride = dcp_part_align(mine, ALIGN);
-    ncclResult_t why = ncclGroupStart();
-    for (int r = 0; r < c->world_size; in += counts[r++]) {
-        int64_t theirs = parts_in_round(counts[r], at, items);
-        if (r == c->rank)
-            continue;
-        if (!why && theirs)
-            add(&why,
-                ncclSend(in + at, (size_t)theirs, ncclFloat, r, c->comm, c->stream));
-        if (!why && mine)
-            add(&why, ncclRecv(to, (size_t)mine, ncclFloat, r, c->comm, c->stream));
-        to += stride;
-    }
-    return end_group(why);
-}
-
-static int nccl_reduce_scatter(void *self, const float *in, const int64_t *counts,
-                               float *out, struct dcp_error *err)
-{
-    struct nccl_coll *c = self;
-    int64_t items = BUCKET / (c->world_size > 1 ? c->world_size - 1 : 1) / ALIGN * ALIGN;
-    int64_t most = parts_largest(counts, c->world_size);
-    const float *own = in + parts_before(counts, c->rank);
-    int rc = begin_call(c, err);
-    for (int64_t at = 0; !rc && at < most; at += items) {
-        int64_t mine = parts_in_round(counts[c->rank], at, items);
-        rc = settle(c, exchange(c, in, counts, at, items), "reduce", err);
-        if (!rc)
-            rc = ops_cuda_tree_sum(c->cuda, c->stream, c->bucket,
-                                   dcp_part_align(mine, ALIGN), own + at, c->rank,
-                                   c->world_size, mine, out + at, err);
-    }
-    return rc ? rc : end_call(c, err);
-}
-
 static bool are_equal(const int64_t *counts, int n)
 {
     int r = 1;
     while (r < n && counts[r] == counts[0])
         r++;
     return r >= n;
+}
+
+static int nccl_reduce_scatter(void *self, const int64_t *in, const int64_t *counts,
+                               int64_t *out, struct dcp_error *err)
+{
+    struct nccl_coll *c = self;
+    int rc = begin_call(c, err);
+    if (rc)
+        return rc;
+    ncclResult_t why;
+    if (are_equal(counts, c->world_size)) {
+        why = ncclReduceScatter(in, out, (size_t)counts[0], ncclInt64, ncclSum, c->comm,
+                                c->stream);
+    } else { /* each part to its owner, all at once */
+        why = ncclGroupStart();
+        for (int r = 0; r < c->world_size; in += counts[r++])
+            if (!why && counts[r])
+                add(&why, ncclReduce(in, r == c->rank ? out : NULL, (size_t)counts[r],
+                                     ncclInt64, ncclSum, r, c->comm, c->stream));
+        why = end_group(why);
+    }
+    rc = settle(c, why, "reduce", err);
+    return rc ? rc : end_call(c, err);
 }
 
 static int nccl_all_gather(void *self, const void *in, const int64_t *counts,
@@ -438,8 +416,6 @@ static void nccl_free(void *self)
         if (c->slots[i].done)
             cudaEventDestroy(c->slots[i].done);
     }
-    if (c->bucket)
-        cudaFree(c->bucket);
     if (c->stream)
         cudaStreamDestroy(c->stream);
     free(c->host_values);
@@ -462,8 +438,6 @@ static int open_coll(const struct kernels *kernels, struct dcp_comm *comm,
         if (!why)
             why = cudaEventCreateWithFlags(&c->slots[i].done, cudaEventDisableTiming);
     }
-    if (!why)
-        why = cudaMalloc((void **)&c->bucket, (size_t)BUCKET * sizeof *c->bucket);
     return why ? CUDA_FAILED(why, "make room for collectives", err) : DCP_OK;
 }
 

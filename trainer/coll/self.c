@@ -3,8 +3,8 @@
 
 #include <string.h>
 
-static int self_reduce_scatter(void *self, const float *in, const int64_t *counts,
-                               float *out, struct dcp_error *err)
+static int self_reduce_scatter(void *self, const int64_t *in, const int64_t *counts,
+                               int64_t *out, struct dcp_error *err)
 {
     (void)self;
     (void)err;

@@ -50,18 +50,18 @@ static int move_parts(struct staged *s, char *whole, const int64_t *counts, int6
     return rc;
 }
 
-static int staged_reduce_scatter(void *self, const float *in, const int64_t *counts,
-                                 float *out, struct dcp_error *err)
+static int staged_reduce_scatter(void *self, const int64_t *in, const int64_t *counts,
+                                 int64_t *out, struct dcp_error *err)
 {
     struct staged *s = self;
     int64_t most = STAGING_BYTES / (int64_t)sizeof *in / s->below.world_size, own = 0;
     int rc = DCP_OK;
     for (int64_t at = 0; !rc && next_round(s, counts, at, sizeof *in, &own); at += most) {
-        float *sum = (float *)(void *)s->staging + own;
+        int64_t *sum = (int64_t *)(void *)s->staging + own;
         uint64_t size_bytes = (uint64_t)s->counts[s->below.rank] * sizeof *sum;
         rc = move_parts(s, (char *)(uintptr_t)in, counts, at, sizeof *in, true, err);
         if (!rc)
-            rc = coll_reduce_scatter(&s->below, (float *)(void *)s->staging, s->counts,
+            rc = coll_reduce_scatter(&s->below, (int64_t *)(void *)s->staging, s->counts,
                                      sum, err);
         if (!rc)
             rc = s->kernels.ops->put(s->kernels.ctx, out + at, sum, size_bytes, err);

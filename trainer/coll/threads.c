@@ -101,7 +101,7 @@ static int meet(struct member *m, struct dcp_error *err)
                   missing, TIMEOUT_S);
     if (err) {
         err->rank = missing;
-        err->rank_fate = DCP_RANK_SILENT;
+        err->rank_state = DCP_RANK_SILENT;
     }
     return DCP_E_COMM;
 }
@@ -113,22 +113,22 @@ static int show(struct member *m, const void *data, struct dcp_error *err)
     return meet(m, err);
 }
 
-static int threads_reduce_scatter(void *self, const float *in, const int64_t *counts,
-                                  float *out, struct dcp_error *err)
+static int threads_reduce_scatter(void *self, const int64_t *in, const int64_t *counts,
+                                  int64_t *out, struct dcp_error *err)
 {
     struct member *m = self;
     struct group *g = m->group;
     int64_t n = counts[m->rank], at = parts_before(counts, m->rank);
-    DCP_CLEANUP_FREE const float **parts =
-        dcp_mem_calloc((size_t)g->world_size, sizeof(float *));
-    DCP_CLEANUP_FREE float *sum = dcp_mem_calloc((size_t)n, sizeof *sum);
+    DCP_CLEANUP_FREE const int64_t **parts =
+        dcp_mem_calloc((size_t)g->world_size, sizeof(int64_t *));
+    DCP_CLEANUP_FREE int64_t *sum = dcp_mem_calloc((size_t)n, sizeof *sum);
     int rc = show(m, in, err);
     if (rc)
         return rc;
     if (parts && sum) {
         for (int r = 0; r < g->world_size; r++)
-            parts[r] = (const float *)g->data[r] + at;
-        coll_tree_sum(parts, g->world_size, n, sum);
+            parts[r] = (const int64_t *)g->data[r] + at;
+        coll_sum(parts, g->world_size, n, sum);
     }
     rc = meet(m, err); /* nobody reads `in` any more, so out may lie in it */
     if (rc)

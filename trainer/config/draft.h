@@ -16,7 +16,15 @@ enum settings_kind {
     KEY_TEXT,    /* char *, owned by the settings */
     KEY_CHOICE,  /* int, index into `choices`; case does not matter */
     KEY_DTYPE,   /* int, enum dcp_dtype */
-    KEY_PAIR     /* two doubles from 0 to below 1 */
+    KEY_PAIR,    /* two doubles from 0 to below 1 */
+    KEY_LAYERS   /* int, enum settings_layers, or n: every n-th layer; true is ALL */
+};
+
+enum settings_layers {
+    LAYERS_NOT_GIVEN = -2,
+    LAYERS_SELECTIVE = -1,
+    LAYERS_NONE = 0,
+    LAYERS_ALL = 1 /* every single one */
 };
 
 /* What becomes of a key's value. Off is the default, "none", "auto", null, or an object
@@ -33,18 +41,30 @@ struct settings_key {
     enum settings_use use;
     bool alias;                      /* a key further down says the same, and wins */
     unsigned only;                   /* bits of the schedules that take it; 0: all */
+    unsigned only_optims;            /* likewise of settings_optimizer */
     size_t at;                       /* KEY_USED: offset of the value in the draft */
     double fallback;                 /* default of a number, flag or choice */
     double min, max;                 /* range of a number; max 0: that of its kind */
     const char *text;                /* default of a text, NULL: none */
     const char *const *choices;      /* ends with NULL */
     const struct settings_key *keys; /* of a section; ends with a NULL name */
-    bool no_auto;    /* its default turns something off: "auto" is refused */
-    const char *why; /* not supported: one clause. With KEY_CHOICE: other values are */
+    bool no_auto; /* its default turns something off: "auto" is refused */
+    const char
+        *auto_by;    /* who chooses it elsewhere: "auto" is off here, with a warning */
+    bool or_flag;    /* a section, or true or false: a bool at `at` */
+    const char *why; /* not supported: one clause. With KEY_CHOICE: other values are. With
+                      * KEY_NO_EFFECT: why it cannot matter; it gets a line of its own */
     const char *hint;
 };
 
-enum settings_optimizer { OPTIMIZER_ADAM, OPTIMIZER_ADAMW };
+enum settings_offload { OFFLOAD_NONE, OFFLOAD_CPU, OFFLOAD_NVME };
+enum settings_optimizer {
+    OPTIMIZER_ADAM,
+    OPTIMIZER_ADAMW,
+    OPTIMIZER_SGD,
+    OPTIMIZER_LION,
+    OPTIMIZER_ADAGRAD
+};
 enum { SETTINGS_MAX_AUTOS = 64, SETTINGS_PATH_CAP = 128 };
 
 /* The settings, values that become settings only together with others, and what to tell
@@ -52,12 +72,18 @@ enum { SETTINGS_MAX_AUTOS = 64, SETTINGS_PATH_CAP = 128 };
 struct settings_draft {
     struct settings out;
     int family, optimizer, schedule, warmup_type, codec, accumulation_dtype;
-    bool adam_w_mode, torch_adam;
+    int scale_power, offload_param, offload_optimizer; /* enum settings_offload */
+    bool cpu_offload, cpu_offload_param;               /* older names */
+    bool fp16, bf16, adam_w_mode, torch_adam;
     double betas[2];
+    int recompute; /* enum settings_layers, or every n-th */
+    int number_checkpoints;
+    bool checkpoint_all;   /* "activation_checkpointing": true, as FSDP has it */
     double host_cache_gib; /* of DataStates, which becomes staging */
 
     const char *what; /* name of the configuration, in messages; borrowed */
     const struct dcp_log *log;
+    bool no_data; /* data.train may be missing */
     struct {
         const struct settings_key *key;
         char path[SETTINGS_PATH_CAP];
@@ -65,8 +91,8 @@ struct settings_draft {
     size_t n_autos;
 };
 
-/* The top level. */
-extern const struct settings_key settings_root[];
+/* The top level, and its section "scheduler". */
+extern const struct settings_key settings_root[], settings_scheduler_keys[];
 
 /* Sets every used key to its default. Errors: MEMORY. */
 int settings_set_defaults(struct settings_draft *draft, const struct settings_key *keys,
@@ -91,6 +117,8 @@ int settings_load(const char *text, size_t size_bytes, const char *what,
  */
 int settings_resolve(struct settings_draft *draft, const char *folder, int world_size,
                      struct dcp_error *err);
+/* The part of it that is the schedule's, after the optimizer's. */
+int settings_resolve_scheduler(struct settings_draft *draft, struct dcp_error *err);
 /* The used keys as JSON text; caller frees. NULL: out of memory. */
 char *settings_text(const struct settings_draft *draft);
 /* A used key's value as JSON text, cut to cap. */

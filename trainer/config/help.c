@@ -20,6 +20,14 @@ static const struct {
     { "seed", "of initial weights and of the order of samples", NULL },
     { "steps", "train up to this step in all; 0: until stopped (--steps N)", NULL },
     { "timeout_s", "a rank that is silent for so many seconds has failed", NULL },
+    { "fingerprint_every",
+      "every so many steps metrics.jsonl has \"weights\", a fingerprint of all weights: "
+      "equal for equal weights at any number of ranks and any ZeRO stage; 0: never",
+      NULL },
+    { "max_skipped_steps",
+      "a run ends when the gradients of so many steps in a row are not finite: it has "
+      "diverged; 0: never",
+      NULL },
     { "stochastic_rounding",
       "with bf16: the optimizer rounds weights to one of the two nearest at random, the "
       "nearer the likelier; the same at every number of ranks",
@@ -39,6 +47,12 @@ static const struct {
       "is "
       "resumed ignores it",
       "none" },
+    { "model.activation_checkpointing",
+      "what of a layer the backward pass computes again, to the same bits, instead of "
+      "having kept it; full: all but its input; n: of n layers at a time all but the "
+      "first one's input; selective: what attention makes",
+      "none; full with \"activation_checkpointing\": true; as many layers as "
+      "activation_checkpointing.number_checkpoints says" },
     { "data.train", "a glob of token files or texts to train on", "must be given" },
     { "data.val", "a glob of files to measure the loss on", "none" },
     { "data.tokenizer", "\"bytes\", or \"gpt2:FOLDER\" with vocab.json and merges.txt",
@@ -89,24 +103,48 @@ static const struct {
     { "train_batch_size", "samples of a step, of all ranks",
       "product of micro-batch, accumulation and ranks" },
     { "train_micro_batch_size_per_gpu",
-      "samples that a rank computes at once; losses are the same bits at 1, 2, 4 and 8 "
-      "ranks while this is the same",
+      "samples that a rank computes at once; losses are the same bits at any number of "
+      "ranks while this and train_batch_size are the same",
       "train_batch_size / accumulation / ranks" },
-    { "gradient_accumulation_steps", "micro-batches of a rank in a step",
-      "train_batch_size / micro-batch / ranks" },
-    { "optimizer.type", "Adam decouples the decay too, unless adam_w_mode is false",
+    { "gradient_accumulation_steps",
+      "micro-batches of a rank in a step; where train_batch_size says otherwise, or the "
+      "ranks do not divide it, that counts",
+      "train_batch_size / micro-batch / ranks, rounded up" },
+    { "optimizer.type",
+      "Adam decouples the decay too, unless adam_w_mode is false; SGD and Adagrad are "
+      "those of torch.optim, Lion is DeepSpeed's. A parameter of another one is an error",
       NULL },
-    { "optimizer.params.lr", "the learning rate", NULL },
-    { "optimizer.params.betas", "decay of the two moments", "[0.9, 0.999]" },
-    { "optimizer.params.eps", "is added to the root of the second moment", NULL },
-    { "optimizer.params.weight_decay", "of weights of two dimensions",
+    { "optimizer.params.lr", "the learning rate", "0.001; 0.01 with Adagrad" },
+    { "optimizer.params.betas",
+      "Adam, AdamW: decay of the two moments; Lion: weights of the moment in the step, "
+      "and of its decay",
+      "[0.9, 0.999]" },
+    { "optimizer.params.eps",
+      "Adam, AdamW, Adagrad: is added to the root of the second moment",
+      "1e-08; 1e-10 with Adagrad" },
+    { "optimizer.params.weight_decay", "of weights of two dimensions, see decay_all",
       "0, or 0.01 with torch_adam" },
     { "optimizer.params.adam_w_mode", "decouple the decay from the gradient", NULL },
     { "optimizer.params.torch_adam", "take the default decay of torch.optim.AdamW",
       NULL },
     { "optimizer.params.bias_correction", "correct moments for their beginning at zero",
       NULL },
-    { "scheduler.type", "how the learning rate changes", NULL },
+    { "optimizer.params.momentum", "SGD: decay of the sum of gradients; 0: no sum",
+      NULL },
+    { "optimizer.params.dampening",
+      "SGD: gradients after the first are multiplied by 1 minus this", NULL },
+    { "optimizer.params.nesterov", "SGD: look one step ahead", NULL },
+    { "optimizer.params.lr_decay",
+      "Adagrad: the rate of step n is divided by 1 + (n - 1) times this", NULL },
+    { "optimizer.decay_all",
+      "weight_decay is of all parameters, biases and norms too, as when a PyTorch "
+      "optimizer gets them in one group",
+      NULL },
+    { "scheduler.type",
+      "how the learning rate changes; parameters are those of the class, in DeepSpeed or "
+      "in PyTorch, and it is stepped after every update that is not skipped. Without a "
+      "schedule the rate is constant",
+      NULL },
     { "scheduler.params.warmup_min_lr", "where the climb begins", NULL },
     { "scheduler.params.warmup_max_lr", "where it ends",
       "optimizer.params.lr; 0.001 with WarmupDecayLR" },
@@ -116,15 +154,88 @@ static const struct {
       "must be given to decay; \"auto\": steps" },
     { "scheduler.params.warmup_min_ratio", "share of lr where the climb begins", NULL },
     { "scheduler.params.cos_min_ratio", "share of lr that is left at the end", NULL },
+    { "scheduler.params.cycle_min_lr", "OneCycle: where the rate begins and ends",
+      "must be given with OneCycle" },
+    { "scheduler.params.cycle_max_lr", "OneCycle: where it turns",
+      "must be given with OneCycle" },
+    { "scheduler.params.decay_lr_rate",
+      "OneCycle: n times decay_step_size steps after the cycle the rate is divided by 1 "
+      "+ n "
+      "times this",
+      NULL },
+    { "scheduler.params.cycle_first_step_size", "OneCycle: steps of the way up", NULL },
+    { "scheduler.params.cycle_second_step_size", "OneCycle: steps of the way down",
+      "cycle_first_step_size" },
+    { "scheduler.params.cycle_first_stair_count",
+      "OneCycle: stairs of the way up; 0: none", NULL },
+    { "scheduler.params.cycle_second_stair_count",
+      "OneCycle: stairs of the way down; 0: none", "cycle_first_stair_count" },
+    { "scheduler.params.decay_step_size", "OneCycle: steps of a decay; 0: none", NULL },
+    { "scheduler.params.cycle_momentum",
+      "OneCycle: beta1 goes the other way, and, as in DeepSpeed, beta2 is 0.99", NULL },
+    { "scheduler.params.cycle_min_mom",
+      "OneCycle: beta1 of the first step and where the rate turns", NULL },
+    { "scheduler.params.cycle_max_mom", "OneCycle: beta1 where the rate is least", NULL },
+    { "scheduler.params.decay_mom_rate",
+      "OneCycle: then beta1 is multiplied by 1 + n times this", NULL },
+    { "scheduler.params.lr_range_test_min_lr", "LRRangeTest: where the rate begins",
+      NULL },
+    { "scheduler.params.lr_range_test_step_size",
+      "LRRangeTest: steps in which it grows by lr_range_test_step_rate times that",
+      NULL },
+    { "scheduler.params.lr_range_test_step_rate", "LRRangeTest: how fast it grows",
+      NULL },
+    { "scheduler.params.lr_range_test_staircase",
+      "LRRangeTest: grow once in lr_range_test_step_size steps, not in each", NULL },
+    { "scheduler.params.step_size", "StepLR: steps between two decays",
+      "must be given with StepLR" },
+    { "scheduler.params.gamma", "StepLR: what the rate is multiplied by", NULL },
+    { "scheduler.params.T_max", "CosineAnnealingLR: steps of half a wave",
+      "must be given with CosineAnnealingLR; \"auto\": steps" },
+    { "scheduler.params.eta_min", "CosineAnnealingLR: the least rate", NULL },
+    { "scheduler.params.factor", "ConstantLR: share of lr in the first steps", "1/3" },
+    { "scheduler.params.total_iters", "ConstantLR: how many these are", NULL },
     { "gradient_clipping", "the largest norm of all gradients; 0: any", NULL },
     { "steps_per_print", "steps between two lines on the terminal; 0 or 1: each", NULL },
+    { "activation_checkpointing.number_checkpoints",
+      "keep the inputs of so many layers: the same as model.activation_checkpointing "
+      "with "
+      "n_layer divided by this, rounded up; 0 or null: as that key says",
+      NULL },
+    { "activation_checkpointing.cpu_checkpointing",
+      "keep these inputs in the memory of the host, where the CPU has them in any case",
+      NULL },
     { "bf16.enabled", "weights and gradients in bf16, with fp32 master weights", NULL },
+    { "fp16.enabled",
+      "weights and gradients in fp16, with fp32 master weights and a loss scale; a step "
+      "whose gradients overflow is skipped",
+      NULL },
+    { "fp16.loss_scale", "what losses are multiplied with; 0: found out on the way",
+      NULL },
+    { "fp16.initial_scale_power", "it begins with 2 to this power", NULL },
+    { "fp16.loss_scale_window", "steps without an overflow after which it doubles",
+      NULL },
+    { "fp16.hysteresis", "overflows up to the one that halves it", NULL },
+    { "fp16.consecutive_hysteresis",
+      "each step without an overflow begins to count them anew", NULL },
+    { "fp16.min_loss_scale",
+      "the least it can get; a run that needs less ends: it has diverged", NULL },
     { "data_types.grad_accum_dtype",
-      "with bf16: fp32 rounds no gradient; bf16 keeps partial sums of gradients in bf16, "
-      "which takes least memory, but other numbers of ranks then differ by rounding",
-      "gradients and their sum are bf16, partial sums fp32" },
+      "with 16-bit weights: fp32 rounds no gradient; their own dtype keeps partial sums "
+      "of "
+      "gradients in it, which takes least memory, but other numbers of ranks then differ "
+      "by rounding",
+      "gradients and their sum are rounded, partial sums exact" },
     { "zero_optimization.stage",
       "0: each rank holds all; 1: cuts the optimizer; 2: gradients, too; 3: weights, too",
+      NULL },
+    { "zero_optimization.offload_param.device",
+      "cpu: on the CPU weights are in host memory already; on a GPU, and nvme: refused",
+      NULL },
+    { "zero_optimization.offload_optimizer.device", "the same of the optimizer", NULL },
+    { "zero_optimization.cpu_offload", "an older name of offload_optimizer to the cpu",
+      NULL },
+    { "zero_optimization.cpu_offload_param", "an older name of offload_param to the cpu",
       NULL },
     { "zero_optimization.mics_shard_size",
       "stage 3: ranks that share one copy of the model", "all" },
@@ -146,14 +257,19 @@ static void add_type(struct dcp_buf *out, const struct settings_key *key)
                                          [KEY_REAL] = "number",
                                          [KEY_SIZE] = "bytes, as \"64M\"",
                                          [KEY_TEXT] = "text",
-                                         [KEY_DTYPE] = "fp32|bf16",
+                                         [KEY_DTYPE] = "fp32|bf16|fp16",
+                                         [KEY_LAYERS] = "none|full|selective|n",
                                          [KEY_PAIR] = "[number, number]" };
     if (key->kind != KEY_CHOICE) {
         dcp_buf_add_text(out, kinds[key->kind]);
         return;
     }
+    size_t width = 0; /* a list that is wider than a line needs blanks */
     for (int i = 0; key->choices[i]; i++)
-        dcp_buf_add_fmt(out, "%s%s", i ? "|" : "", key->choices[i]);
+        width += strlen(key->choices[i]) + 1;
+    const char *between = width > WIDTH / 2 ? ", " : "|";
+    for (int i = 0; key->choices[i]; i++)
+        dcp_buf_add_fmt(out, "%s%s", i ? between : "", key->choices[i]);
 }
 
 static void add_default(struct dcp_buf *out, const struct settings_key *key)

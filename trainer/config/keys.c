@@ -10,6 +10,10 @@
     {                                                                 \
         .name = key, .kind = KEY_FLAG, .fallback = default, NO_EFFECT \
     }
+#define IDLE(key, reason)                                       \
+    {                                                           \
+        .name = key, .kind = KEY_FLAG, NO_EFFECT, .why = reason \
+    }
 #define NUMBER(key)                                                          \
     {                                                                        \
         .name = key, .kind = KEY_REAL, .fallback = NAN, .min = -1, NO_EFFECT \
@@ -32,16 +36,11 @@
     }
 #define NO_EFFECT .use = KEY_NO_EFFECT
 #define REJECTED(reason) .use = KEY_REJECTED, .why = reason
-#define ONLY_LR .only = 1u << SCHEDULE_WARMUP | 1u << SCHEDULE_WARMUP_DECAY
-#define ONLY_COSINE .only = 1u << SCHEDULE_WARMUP_COSINE
-#define ONLY_ANY ONLY_LR | 1u << SCHEDULE_WARMUP_COSINE
-#define ONLY_TOTAL .only = 1u << SCHEDULE_WARMUP_DECAY | 1u << SCHEDULE_WARMUP_COSINE
 
 static const char *const families[] = { "gpt2", NULL };
-static const char *const optimizers[] = { "Adam", "AdamW", NULL };
-static const char *const schedules[] = { "none", "WarmupLR", "WarmupDecayLR",
-                                         "WarmupCosineLR", NULL };
-static const char *const warmups[] = { "log", "linear", NULL };
+static const char *const optimizers[] = {
+    "Adam", "AdamW", "SGD", "Lion", "Adagrad", NULL
+};
 static const char *const codecs[] = { "none", "zstd", "planes", NULL };
 static const char *const devices[] = { "none", "cpu", "nvme", NULL };
 static const char *const reductions[] = { "mean", "sum", NULL };
@@ -49,17 +48,41 @@ static const char *const validations[] = { "Ignore", "Warn", "Fail", NULL };
 _Static_assert(DCP_CODEC_NONE == 0 && DCP_CODEC_ZSTD == 1 && DCP_CODEC_PLANES == 2,
                "the order of codecs");
 
+#define BIT(type) 1u << OPTIMIZER_##type
+#define ADAM (BIT(ADAM) | BIT(ADAMW))
+
+/* A default that is NaN is the optimizer's own. */
 static const struct settings_key optimizer_params[] = {
-    { .name = "lr", .kind = KEY_REAL, AT(out.lr), .fallback = 1e-3 },
-    { .name = "betas", .kind = KEY_PAIR, AT(betas) },
-    { .name = "eps", .kind = KEY_REAL, AT(out.eps), .fallback = 1e-8 },
+    { .name = "lr", .kind = KEY_REAL, AT(out.lr), .fallback = NAN },
+    { .name = "betas", .kind = KEY_PAIR, .only_optims = ADAM | BIT(LION), AT(betas) },
+    { .name = "eps",
+      .kind = KEY_REAL,
+      .only_optims = ADAM | BIT(ADAGRAD),
+      AT(out.eps),
+      .fallback = NAN },
     { .name = "weight_decay", .kind = KEY_REAL, AT(out.weight_decay), .fallback = NAN },
-    { .name = "adam_w_mode", .kind = KEY_FLAG, AT(adam_w_mode), .fallback = 1 },
-    { .name = "torch_adam", .kind = KEY_FLAG, AT(torch_adam) },
+    { .name = "adam_w_mode",
+      .kind = KEY_FLAG,
+      .only_optims = ADAM,
+      AT(adam_w_mode),
+      .fallback = 1 },
+    { .name = "torch_adam", .kind = KEY_FLAG, .only_optims = ADAM, AT(torch_adam) },
     { .name = "bias_correction",
       .kind = KEY_FLAG,
+      .only_optims = ADAM,
       AT(out.bias_correction),
       .fallback = 1 },
+    { .name = "momentum", .kind = KEY_REAL, .only_optims = BIT(SGD), AT(out.momentum) },
+    { .name = "dampening", .kind = KEY_REAL, .only_optims = BIT(SGD), AT(out.dampening) },
+    { .name = "nesterov", .kind = KEY_FLAG, .only_optims = BIT(SGD), AT(out.nesterov) },
+    { .name = "lr_decay",
+      .kind = KEY_REAL,
+      .only_optims = BIT(ADAGRAD),
+      AT(out.lr_decay) },
+    { .name = "initial_accumulator_value",
+      .kind = KEY_REAL,
+      .only_optims = BIT(ADAGRAD),
+      REJECTED("sums of squares begin at zero") },
     FLAG("fused", 0),
     FLAG("foreach", 0),
     FLAG("capturable", 0),
@@ -83,83 +106,43 @@ static const struct settings_key optimizer_keys[] = {
       .choices = optimizers,
       .why = "there is no such optimizer here" },
     SECTION("params", optimizer_params),
+    { .name = "decay_all", .kind = KEY_FLAG, AT(out.decay_all) },
     FLAG("legacy_fusion", 0),
     { 0 },
 };
 
-static const struct settings_key scheduler_params[] = {
-    { .name = "warmup_min_lr",
-      .kind = KEY_REAL,
-      ONLY_LR,
-      AT(out.scheduler.warmup_min_lr) },
-    { .name = "warmup_max_lr",
-      .kind = KEY_REAL,
-      ONLY_LR,
-      AT(out.scheduler.warmup_max_lr),
-      .fallback = -1 },
-    { .name = "warmup_num_steps",
-      .kind = KEY_LONG,
-      ONLY_ANY,
-      .min = 1,
-      .fallback = 1000,
-      AT(out.scheduler.warmup_num_steps) },
-    { .name = "warmup_type",
-      .kind = KEY_CHOICE,
-      ONLY_ANY,
-      .choices = warmups,
-      AT(warmup_type) },
-    { .name = "total_num_steps",
-      .kind = KEY_LONG,
-      .min = 1,
-      ONLY_TOTAL,
-      AT(out.scheduler.total_num_steps) },
-    { .name = "warmup_min_ratio",
-      .kind = KEY_REAL,
-      ONLY_COSINE,
-      AT(out.scheduler.warmup_min_ratio) },
-    { .name = "cos_min_ratio",
-      .kind = KEY_REAL,
-      ONLY_COSINE,
-      .fallback = 1e-4,
-      AT(out.scheduler.cos_min_ratio) },
-    { .name = "last_batch_iteration",
-      .kind = KEY_LONG,
-      .min = -1,
-      .fallback = -1,
-      REJECTED("the schedule follows the step of the checkpoint") },
-    { 0 },
-};
-
-static const struct settings_key scheduler_keys[] = {
-    { .name = "type",
-      .kind = KEY_CHOICE,
-      AT(schedule),
-      .choices = schedules,
-      .why = "there is no such schedule here" },
-    SECTION("params", scheduler_params),
-    { 0 },
-};
-
-static const char no_half[] =
-    "float16 would need a loss scale, which does not exist here";
-static const char use_bf16[] =
-    "use \"bf16\": {\"enabled\": true}: same size, no loss scale";
+static const char by_option[] = "the Hugging Face Trainer takes from its options";
 
 static const struct settings_key fp16_keys[] = {
-    { .name = "enabled", .kind = KEY_FLAG, REJECTED(no_half), .hint = use_bf16 },
+    { .name = "enabled", .kind = KEY_FLAG, AT(fp16), .auto_by = by_option },
     FLAG("auto_cast", 0),
-    NUMBER("loss_scale"),
-    NUMBER("initial_scale_power"),
-    NUMBER("loss_scale_window"),
-    NUMBER("hysteresis"),
-    FLAG("consecutive_hysteresis", 0),
-    NUMBER("min_loss_scale"),
-    FLAG("fp16_master_weights_and_grads", 0),
+    { .name = "loss_scale", .kind = KEY_REAL, AT(out.loss_scale.static_to) },
+    { .name = "initial_scale_power",
+      .kind = KEY_INT,
+      AT(scale_power),
+      .max = 127,
+      .fallback = 16 },
+    { .name = "loss_scale_window",
+      .kind = KEY_LONG,
+      AT(out.loss_scale.window),
+      .min = 1,
+      .fallback = 1000 },
+    { .name = "hysteresis",
+      .kind = KEY_LONG,
+      AT(out.loss_scale.tolerance),
+      .min = 1,
+      .fallback = 2 },
+    { .name = "consecutive_hysteresis", .kind = KEY_FLAG, AT(out.loss_scale.refills) },
+    { .name = "min_loss_scale",
+      .kind = KEY_REAL,
+      AT(out.loss_scale.least),
+      .fallback = 1 },
+    OTHER("fp16_master_weights_and_grads", "master weights are float32"),
     { 0 },
 };
 
 static const struct settings_key bf16_keys[] = {
-    { .name = "enabled", .kind = KEY_FLAG, AT(out.bf16) },
+    { .name = "enabled", .kind = KEY_FLAG, AT(bf16), .auto_by = by_option },
     FLAG("immediate_grad_update", 0),
     FLAG("check_grad_overflow", 1),
     FLAG("check_overflow", 0),
@@ -179,28 +162,27 @@ static const struct settings_key data_types_keys[] = {
     { 0 },
 };
 
-static const char no_offload[] = "weights and optimizer stay in the memory of their rank";
-static const char more_ranks[] = "stage 3 on more ranks needs less memory on each";
+static const char no_zenflow[] = "the optimizer does not run apart from the rest";
 
-static const struct settings_key offload_keys[] = {
-    { .name = "device",
-      .kind = KEY_CHOICE,
-      .choices = devices,
-      REJECTED(no_offload),
-      .hint = more_ranks },
-    TEXT("nvme_path"),
-    NUMBER("buffer_count"),
-    NUMBER("buffer_size"),
-    NUMBER("max_in_cpu"),
-    FLAG("pin_memory", 1),
-    FLAG("pipeline_read", 0),
-    FLAG("pipeline_write", 0),
-    FLAG("fast_init", 0),
-    NUMBER("ratio"),
-    FLAG("super_offload", 0),
-    NUMBER("cpuadam_cores_perc"),
-    { 0 },
-};
+/* offload_param and offload_optimizer: where the state is while it is not needed. */
+#define OFFLOAD(table, member)                                                    \
+    static const struct settings_key table[] = {                                  \
+        { .name = "device", .kind = KEY_CHOICE, .choices = devices, AT(member) }, \
+        TEXT("nvme_path"),                                                        \
+        NUMBER("buffer_count"),                                                   \
+        NUMBER("buffer_size"),                                                    \
+        NUMBER("max_in_cpu"),                                                     \
+        FLAG("pin_memory", 1),                                                    \
+        FLAG("pipeline_read", 0),                                                 \
+        FLAG("pipeline_write", 0),                                                \
+        FLAG("fast_init", 0),                                                     \
+        NUMBER("ratio"),                                                          \
+        FLAG("super_offload", 0),                                                 \
+        NUMBER("cpuadam_cores_perc"),                                             \
+        { 0 },                                                                    \
+    }
+OFFLOAD(offload_param_keys, offload_param);
+OFFLOAD(offload_optimizer_keys, offload_optimizer);
 
 static const char no_quantized[] = "communication is not quantized here";
 
@@ -222,13 +204,10 @@ static const struct settings_key zero_keys[] = {
     { .name = "stage3_gather_16bit_weights_on_model_save",
       .kind = KEY_FLAG,
       AT(out.gather_16bit_on_save) },
-    SECTION("offload_param", offload_keys),
-    SECTION("offload_optimizer", offload_keys),
-    { .name = "cpu_offload", .kind = KEY_FLAG, REJECTED(no_offload), .hint = more_ranks },
-    { .name = "cpu_offload_param",
-      .kind = KEY_FLAG,
-      REJECTED(no_offload),
-      .hint = more_ranks },
+    SECTION("offload_param", offload_param_keys),
+    SECTION("offload_optimizer", offload_optimizer_keys),
+    { .name = "cpu_offload", .kind = KEY_FLAG, AT(cpu_offload) },
+    { .name = "cpu_offload_param", .kind = KEY_FLAG, AT(cpu_offload_param) },
     { .name = "zero_hpz_partition_size",
       .kind = KEY_INT,
       .fallback = 1,
@@ -238,7 +217,7 @@ static const struct settings_key zero_keys[] = {
     OTHER("zero_quantized_gradients", no_quantized),
     OTHER("zero_quantized_nontrainable_weights", no_quantized),
     OTHER("zeropp_loco_param", no_quantized),
-    OTHER("zenflow", no_offload),
+    OTHER("zenflow", no_zenflow),
     FLAG("contiguous_gradients", 1),
     FLAG("reduce_scatter", 1),
     FLAG("use_multi_rank_bucket_allreduce", 1),
@@ -283,12 +262,17 @@ static const struct settings_key zero_keys[] = {
 };
 
 static const struct settings_key activation_keys[] = {
-    FLAG("partition_activations", 0),
-    FLAG("cpu_checkpointing", 0),
-    FLAG("contiguous_memory_optimization", 0),
-    NUMBER("number_checkpoints"),
-    FLAG("synchronize_checkpoint_boundary", 0),
-    FLAG("profile", 0),
+    IDLE("partition_activations",
+         "it cuts activations over model-parallel ranks, and there are none"),
+    { .name = "cpu_checkpointing", .kind = KEY_FLAG, AT(out.cpu_checkpointing) },
+    IDLE("contiguous_memory_optimization", "activations are in one block in any case"),
+    { .name = "number_checkpoints",
+      .kind = KEY_INT,
+      AT(number_checkpoints),
+      .no_auto = true },
+    IDLE("synchronize_checkpoint_boundary",
+         "kernels run in the order of their calls, so it would change times alone"),
+    IDLE("profile", "times are measured of whole steps, in metrics.jsonl"),
     { 0 },
 };
 
@@ -368,6 +352,11 @@ static const struct settings_key model_keys[] = {
       .max = 1,
       AT(out.model.layer_norm_epsilon) },
     { .name = "init", .kind = KEY_TEXT, AT(out.model_init) },
+    { .name = "activation_checkpointing",
+      .kind = KEY_LAYERS,
+      AT(recompute),
+      .fallback = LAYERS_NOT_GIVEN,
+      .no_auto = true },
     { 0 },
 };
 
@@ -398,6 +387,12 @@ const struct settings_key settings_root[] = {
       .max = 1000000,
       .fallback = 120 },
     { .name = "stochastic_rounding", .kind = KEY_FLAG, AT(out.stochastic_rounding) },
+    { .name = "fingerprint_every", .kind = KEY_LONG, AT(out.fingerprint_every) },
+    { .name = "max_skipped_steps",
+      .kind = KEY_INT,
+      AT(out.max_skipped_steps),
+      .max = 1000000000,
+      .fallback = 100 },
     SECTION("model", model_keys),
     SECTION("data", data_keys),
     SECTION("checkpoint", checkpoint_keys),
@@ -411,7 +406,7 @@ const struct settings_key settings_root[] = {
       .min = 1,
       AT(out.accumulation) },
     SECTION("optimizer", optimizer_keys),
-    SECTION("scheduler", scheduler_keys),
+    SECTION("scheduler", settings_scheduler_keys),
     { .name = "gradient_clipping",
       .kind = KEY_REAL,
       AT(out.gradient_clipping),
@@ -422,7 +417,11 @@ const struct settings_key settings_root[] = {
     SECTION("fp16", fp16_keys),
     SECTION("data_types", data_types_keys),
     SECTION("zero_optimization", zero_keys),
-    SECTION("activation_checkpointing", activation_keys),
+    { .name = "activation_checkpointing",
+      .kind = KEY_SECTION,
+      .keys = activation_keys,
+      .or_flag = true,
+      AT(checkpoint_all) },
     SECTION("datastates_ckpt", datastates_keys),
     { .name = "gradient_allreduce_op",
       .kind = KEY_CHOICE,

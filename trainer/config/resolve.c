@@ -1,9 +1,12 @@
 /* resolve: what keys mean together. */
 #include "draft.h"
+#include "trainer/ops/exact.h"
 
 #include "base/fs.h"
 #include "base/mem.h"
+#include "base/part.h"
 #include "base/str.h"
+#include <float.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <math.h>
@@ -11,6 +14,7 @@
 #include <string.h>
 
 #define AUTO_MICRO_BATCH 8 /* the per-device default of the Hugging Face Trainer */
+#define MAX_UNEVEN_MICRO 4096
 #define MAX_CONFIG_BYTES ((size_t)1 << 20)
 
 /* Sizes of the HF GPT2Config: those of the 124M model. */
@@ -24,86 +28,66 @@ static int fail(const struct settings_draft *draft, const char *sentence,
     return dcp_error_set(err, DCP_E_USAGE, "%s: %s", draft->what, sentence);
 }
 
-static int resolve_optimizer(struct settings_draft *draft)
+static void set_default(double *value, double fallback)
 {
+    if (isnan(*value))
+        *value = fallback;
+}
+
+/* Defaults are those of DeepSpeed's classes, and of PyTorch's where it has none. */
+static int resolve_optimizer(struct settings_draft *draft, struct dcp_error *err)
+{
+    static const enum optim_type types[] = { [OPTIMIZER_ADAM] = OPTIM_ADAM,
+                                             [OPTIMIZER_ADAMW] = OPTIM_ADAM,
+                                             [OPTIMIZER_SGD] = OPTIM_MOMENTUM,
+                                             [OPTIMIZER_LION] = OPTIM_LION,
+                                             [OPTIMIZER_ADAGRAD] = OPTIM_ADAGRAD };
     struct settings *s = &draft->out;
+    bool adagrad = draft->optimizer == OPTIMIZER_ADAGRAD;
+    s->optimizer = types[draft->optimizer];
+    if (s->optimizer == OPTIM_MOMENTUM && s->momentum <= 0)
+        s->optimizer = OPTIM_SGD;
     /* In DeepSpeed Adam too decouples the decay, unless adam_w_mode is false. */
-    s->decoupled_decay = draft->optimizer == OPTIMIZER_ADAMW || draft->adam_w_mode;
+    s->decoupled_decay = draft->optimizer == OPTIMIZER_ADAMW ||
+                         (draft->optimizer == OPTIMIZER_ADAM && draft->adam_w_mode);
+    set_default(&draft->betas[0], 0.9);
+    set_default(&draft->betas[1], 0.999);
     s->beta1 = draft->betas[0];
     s->beta2 = draft->betas[1];
-    if (isnan(s->weight_decay)) /* torch.optim.AdamW has a default of its own */
-        s->weight_decay = draft->torch_adam && s->decoupled_decay ? 0.01 : 0.0;
+    set_default(&s->lr, adagrad ? 1e-2 : 1e-3);
+    set_default(&s->eps, adagrad ? 1e-10 : 1e-8);
+    /* torch.optim.AdamW has a default of its own */
+    set_default(&s->weight_decay, draft->torch_adam && s->decoupled_decay ? 0.01 : 0.0);
+    if (s->nesterov && (s->momentum <= 0 || s->dampening > 0))
+        return fail(draft,
+                    "'optimizer.params.nesterov' needs a momentum above 0 and a "
+                    "dampening of 0",
+                    err);
     return DCP_OK;
 }
 
-static int resolve_total_steps(struct settings_draft *draft, struct dcp_error *err)
-{
-    struct settings_scheduler *s = &draft->out.scheduler;
-    if (s->type == SCHEDULE_WARMUP || s->total_num_steps > 0)
-        return DCP_OK;
-    if (settings_was_auto(draft, "scheduler.params.total_num_steps") &&
-        draft->out.steps > 0) {
-        s->total_num_steps = draft->out.steps;
-        return DCP_OK;
-    }
-    fail(draft,
-         "'scheduler.params.total_num_steps' must be given for a schedule that "
-         "decays",
-         err);
-    dcp_error_hint(err, "give it, or say \"auto\" and how many steps to train (--steps)");
-    return DCP_E_USAGE;
-}
-
-static int64_t clamp(int64_t value, int64_t least, int64_t most)
-{
-    return value < least ? least : value > most ? most : value;
-}
-
-static int resolve_scheduler(struct settings_draft *draft, struct dcp_error *err)
-{
-    struct settings_scheduler *s = &draft->out.scheduler;
-    double base_lr = draft->out.lr;
-    s->type = (enum settings_schedule)draft->schedule;
-    s->warmup_linear = draft->warmup_type == 1;
-    if (s->type == SCHEDULE_NONE)
-        return DCP_OK;
-    DCP_TRY(resolve_total_steps(draft, err));
-    int64_t steps = s->total_num_steps ? s->total_num_steps : draft->out.steps;
-    if (settings_was_auto(draft, "scheduler.params.warmup_num_steps") && steps > 0)
-        s->warmup_num_steps = clamp(steps / 20, 1, 1000);
-    if (s->warmup_max_lr < 0 && s->type == SCHEDULE_WARMUP_DECAY &&
-        !settings_was_auto(draft, "scheduler.params.warmup_max_lr")) {
-        s->warmup_max_lr = 0.001; /* its default, whatever the optimizer says */
-        if (base_lr < 0.001 || base_lr > 0.001)
-            dcp_log_write(draft->log, DCP_LOG_WARN,
-                          "%s: WarmupDecayLR warms up to 0.001, not to "
-                          "optimizer.params.lr %g: give scheduler.params.warmup_max_lr",
-                          draft->what, base_lr);
-    } else if (s->warmup_max_lr < 0) {
-        s->warmup_max_lr = base_lr;
-    }
-    if (s->total_num_steps && s->total_num_steps < s->warmup_num_steps)
-        dcp_log_write(draft->log, DCP_LOG_WARN,
-                      "%s: total_num_steps %" PRId64
-                      " is less than warmup_num_steps %" PRId64,
-                      draft->what, s->total_num_steps, s->warmup_num_steps);
-    return DCP_OK;
-}
-
-/* The sizes do not make the batch: says all of them, and which batch would do: multiples
- * of `unit`, the sizes that were given. */
+/* The batch is no multiple of what was given: says so, and which batch would do. */
 static int wrong_batch(const struct settings_draft *draft, int world_size, int64_t unit,
                        struct dcp_error *err)
 {
     const struct settings *s = &draft->out;
     int64_t below = s->train_batch_size / unit * unit;
-    dcp_error_set(err, DCP_E_USAGE,
-                  "%s: train_batch_size %" PRId64 " is not micro batch %d × accumulation "
-                  "%d × %d rank%s = %" PRId64,
-                  draft->what, s->train_batch_size, s->micro_batch, s->accumulation,
-                  world_size, world_size == 1 ? "" : "s",
-                  (int64_t)s->micro_batch * s->accumulation * world_size);
-    if (below)
+    char of[120];
+    if (!s->micro_batch)
+        snprintf(of, sizeof of, "a multiple of the %d ranks%s", world_size,
+                 s->accumulation ? " × gradient_accumulation_steps" : "");
+    else if (s->accumulation)
+        snprintf(of, sizeof of, "micro batch %d × accumulation %d × a number of ranks",
+                 s->micro_batch, s->accumulation);
+    else
+        snprintf(of, sizeof of, "a multiple of train_micro_batch_size_per_gpu %d",
+                 s->micro_batch);
+    dcp_error_set(err, DCP_E_USAGE, "%s: train_batch_size %" PRId64 " is not %s",
+                  draft->what, s->train_batch_size, of);
+    if (!s->micro_batch)
+        dcp_error_hint(err, "give train_micro_batch_size_per_gpu: then any number of "
+                            "ranks will do");
+    else if (below)
         dcp_error_hint(err, "train_batch_size %" PRId64 " or %" PRId64 " would do", below,
                        below + unit);
     else
@@ -111,8 +95,26 @@ static int wrong_batch(const struct settings_draft *draft, int world_size, int64
     return DCP_E_USAGE;
 }
 
-/* As DeepSpeedConfig._set_batch_related_parameters: what is missing follows by integer
- * division, and then all must agree. */
+/* A batch that the ranks do not divide, and nothing else given: the largest micro-batch
+ * of which every rank has one. */
+static int64_t uneven_micro(const struct settings_draft *draft, int world_size)
+{
+    int64_t train = draft->out.train_batch_size;
+    int64_t micro = train / world_size;
+    if (micro > MAX_UNEVEN_MICRO)
+        micro = MAX_UNEVEN_MICRO;
+    while (train % micro)
+        micro--;
+    dcp_log_write(draft->log, DCP_LOG_INFO,
+                  "%s: %d ranks do not divide train_batch_size %" PRId64
+                  ": micro-batches of %" PRId64 " do",
+                  draft->what, world_size, train, micro);
+    return micro;
+}
+
+/* The sizes that were given: what is missing follows as in DeepSpeedConfig.
+ * _set_batch_related_parameters, but micro-batches need not come out even over the ranks:
+ * the batch and the micro-batch say what is trained, and any world size can train it. */
 static int resolve_batch(struct settings_draft *draft, int world_size,
                          struct dcp_error *err)
 {
@@ -130,24 +132,51 @@ static int resolve_batch(struct settings_draft *draft, int world_size,
     int64_t unit = (micro ? micro : 1) * (steps ? steps : 1);
     if (!dcp_mul_i64(unit, world_size, &unit) || unit > INT64_MAX / 2)
         return fail(draft, "micro batch × accumulation × ranks is too large", err);
-    if (train && micro && !steps)
-        steps = train / micro / world_size;
-    else if (train && !micro && steps)
-        micro = train / world_size / steps;
-    else if (train && !micro)
-        micro = train / world_size;
-    if (!steps && !(train && s->micro_batch))
-        steps = 1;
+    if (!micro && !steps && train > world_size && train % world_size)
+        micro = uneven_micro(draft, world_size);
+    s->batch_inferred = !train;
     if (!train)
-        train = micro * steps * world_size;
-    if (micro > INT_MAX || steps > INT_MAX)
+        train = micro * (steps ? steps : 1) * world_size;
+    if (!micro && train % (world_size * (steps ? steps : 1)))
+        return wrong_batch(draft, world_size, unit, err);
+    if (!micro)
+        micro = train / world_size / (steps ? steps : 1);
+    int64_t n_micros = train / micro, rounds = dcp_part_ceil(n_micros, world_size);
+    /* Micro-batches dealt out unevenly come to those rounds without being a multiple. */
+    unit = steps && steps != rounds ? micro * steps : micro;
+    if (train % unit)
+        return wrong_batch(draft, world_size, unit, err);
+    if (micro > INT_MAX || n_micros > EXACT_MAX_VALUES)
         return fail(draft, "train_batch_size is too large", err);
+    if (steps && steps != rounds)
+        dcp_log_write(draft->log, DCP_LOG_WARN,
+                      "%s: train_batch_size %" PRId64 " takes %" PRId64
+                      " micro-batches of %" PRId64 " on each of %d rank%s, not "
+                      "gradient_accumulation_steps %" PRId64,
+                      draft->what, train, rounds, micro, world_size,
+                      world_size == 1 ? "" : "s", steps);
     s->train_batch_size = train;
     s->micro_batch = (int)micro;
-    s->accumulation = (int)steps;
-    if (!micro || !steps || micro * steps * world_size != train)
-        return wrong_batch(draft, world_size, unit, err);
+    s->n_micros = (int)n_micros;
+    s->accumulation = (int)rounds;
     return DCP_OK;
+}
+
+static int resolve_offload(struct settings_draft *draft, struct dcp_error *err)
+{
+    bool param = draft->offload_param == OFFLOAD_NVME;
+    draft->out.offload_cpu = draft->offload_param == OFFLOAD_CPU ||
+                             draft->offload_optimizer == OFFLOAD_CPU ||
+                             draft->cpu_offload || draft->cpu_offload_param;
+    if (!param && draft->offload_optimizer != OFFLOAD_NVME)
+        return DCP_OK;
+    dcp_error_set(
+        err, DCP_E_UNSUPPORTED,
+        "%s: 'zero_optimization.offload_%s.device' is \"nvme\", but state is not "
+        "kept in files here",
+        draft->what, param ? "param" : "optimizer");
+    dcp_error_hint(err, "stage 3 on more ranks needs less memory on each");
+    return DCP_E_UNSUPPORTED;
 }
 
 static int resolve_sharding(struct settings_draft *draft, int world_size,
@@ -163,8 +192,23 @@ static int resolve_sharding(struct settings_draft *draft, int world_size,
                              draft->what, s->shard_size, s->stage);
     if (s->shard_size && world_size % s->shard_size)
         return dcp_error_set(err, DCP_E_USAGE,
-                             "%s: %d ranks are no whole number of sharding groups of %d",
+                             "%s: %d ranks cannot be divided into sharding groups of %d",
                              draft->what, world_size, s->shard_size);
+    return DCP_OK;
+}
+
+static int resolve_loss_scale(struct settings_draft *draft, struct dcp_error *err)
+{
+    struct loss_scale_rule *rule = &draft->out.loss_scale;
+    rule->scales = draft->fp16;
+    rule->initial = ldexp(1, draft->scale_power);
+    if (rule->scales && !loss_scale_is_dynamic(rule) && rule->static_to > FLT_MAX)
+        return fail(draft, "'fp16.loss_scale' is too large", err);
+    if (loss_scale_is_dynamic(rule) && !(rule->least > 0 && rule->least <= rule->initial))
+        return fail(draft,
+                    "'fp16.min_loss_scale' must be above 0, and not above 2 to the power "
+                    "of fp16.initial_scale_power",
+                    err);
     return DCP_OK;
 }
 
@@ -172,19 +216,22 @@ static int resolve_precision(struct settings_draft *draft, struct dcp_error *err
 {
     struct settings *s = &draft->out;
     int dtype = draft->accumulation_dtype;
-    if (dtype == DCP_BF16 && !s->bf16)
-        return fail(draft, "'data_types.grad_accum_dtype' bf16 needs bf16.enabled true",
-                    err);
-    if (dtype >= 0 && dtype != DCP_BF16 && dtype != DCP_F32)
-        return dcp_error_set(err, DCP_E_UNSUPPORTED,
-                             "%s: 'data_types.grad_accum_dtype' is %s; gradients are "
-                             "added up in fp32 or bf16",
-                             draft->what, dcp_dtype_torch_name((enum dcp_dtype)dtype));
-    if (s->stochastic_rounding && !s->bf16)
+    if (draft->fp16 && draft->bf16)
+        return fail(draft, "'fp16.enabled' and 'bf16.enabled' exclude each other", err);
+    s->dtype = draft->bf16 ? DCP_BF16 : draft->fp16 ? DCP_F16 : DCP_F32;
+    if (dtype >= 0 && dtype != DCP_F32 && dtype != (int)s->dtype)
+        return dcp_error_set(
+            err, DCP_E_USAGE,
+            "%s: 'data_types.grad_accum_dtype' is %s; with weights in %s "
+            "gradients are added up in fp32%s%s",
+            draft->what, dcp_dtype_torch_name((enum dcp_dtype)dtype),
+            settings_precision(s), s->dtype == DCP_F32 ? "" : " or ",
+            s->dtype == DCP_F32 ? "" : settings_precision(s));
+    if (s->stochastic_rounding && s->dtype != DCP_BF16)
         return fail(draft, "'stochastic_rounding' needs bf16.enabled true", err);
-    s->grad_accum_fp32 = dtype == DCP_F32 || !s->bf16;
-    s->grad_accum_bf16 = dtype == DCP_BF16;
-    return DCP_OK;
+    s->grad_accum_fp32 = dtype == DCP_F32 || s->dtype == DCP_F32;
+    s->grad_accum_bf16 = dtype >= 0 && !s->grad_accum_fp32;
+    return resolve_loss_scale(draft, err);
 }
 
 /* Makes a path that is not absolute one below the folder. In a glob the folder's own name
@@ -235,7 +282,7 @@ static int resolve_data(struct settings_draft *draft, const char *folder,
                         struct dcp_error *err)
 {
     struct settings *s = &draft->out;
-    if (!s->data_train) {
+    if (!s->data_train && !draft->no_data) {
         fail(draft, "'data.train' must say which files to train on", err);
         dcp_error_hint(err, "such as \"data\": {\"train\": \"text/*.txt\"}");
         return DCP_E_USAGE;
@@ -325,6 +372,39 @@ static int check_sizes(struct settings_draft *draft, struct dcp_error *err)
     return DCP_OK;
 }
 
+/* In DeepSpeed the section turns nothing on by itself, the model's code does; so here
+ * does a number of checkpoints. Our own key counts more. */
+static void resolve_recompute(struct settings_draft *draft)
+{
+    struct settings *s = &draft->out;
+    int n_layer = s->model.n_layer, asked = draft->checkpoint_all ? LAYERS_ALL : 0;
+    const char *by = "activation_checkpointing true";
+    if (draft->number_checkpoints) {
+        asked = (int)dcp_part_ceil(n_layer, draft->number_checkpoints);
+        by = "activation_checkpointing.number_checkpoints";
+    }
+    if (draft->recompute == LAYERS_NOT_GIVEN)
+        draft->recompute = asked;
+    else if (asked && asked != draft->recompute)
+        dcp_log_write(draft->log, DCP_LOG_WARN,
+                      "%s: %s does not count: model.activation_checkpointing says "
+                      "otherwise",
+                      draft->what, by);
+    if (draft->recompute >= n_layer && n_layer > 1)
+        dcp_log_write(draft->log, DCP_LOG_WARN,
+                      "%s: no activations are computed again: what the last %d layers "
+                      "make is kept in any case, and there are %d",
+                      draft->what, draft->recompute, n_layer);
+    if (s->cpu_checkpointing && draft->recompute == LAYERS_NONE)
+        dcp_log_write(draft->log, DCP_LOG_WARN,
+                      "%s: activation_checkpointing.cpu_checkpointing has no effect: it "
+                      "turns nothing on without model.activation_checkpointing or "
+                      "number_checkpoints",
+                      draft->what);
+    s->recompute.attention = draft->recompute == LAYERS_SELECTIVE;
+    s->recompute.every = s->recompute.attention ? 0 : draft->recompute;
+}
+
 static void resolve_checkpoint(struct settings_draft *draft)
 {
     struct settings *s = &draft->out;
@@ -346,14 +426,16 @@ static void tell_autos(const struct settings_draft *draft)
 int settings_resolve(struct settings_draft *draft, const char *folder, int world_size,
                      struct dcp_error *err)
 {
-    DCP_TRY(resolve_optimizer(draft));
-    DCP_TRY(resolve_scheduler(draft, err));
+    DCP_TRY(resolve_optimizer(draft, err));
+    DCP_TRY(settings_resolve_scheduler(draft, err));
     DCP_TRY(resolve_batch(draft, world_size, err));
+    DCP_TRY(resolve_offload(draft, err));
     DCP_TRY(resolve_sharding(draft, world_size, err));
     DCP_TRY(resolve_precision(draft, err));
     DCP_TRY(resolve_data(draft, folder, err));
     DCP_TRY(resolve_model(draft, folder, err));
     DCP_TRY(check_sizes(draft, err));
+    resolve_recompute(draft);
     resolve_checkpoint(draft);
     tell_autos(draft);
     return DCP_OK;

@@ -1,10 +1,15 @@
 #include "draft.h"
 
+#include "base/buf.h"
 #include "base/fs.h"
 #include "base/json.h"
 #include "base/mem.h"
+#include "base/part.h"
+#include "trainer/ops/exact.h"
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define MAX_FILE_BYTES ((size_t)16 << 20)
 
@@ -17,17 +22,23 @@ static int check_scheduler(const json_t *root, const char *what, struct dcp_erro
         return DCP_OK;
     dcp_error_set(err, DCP_E_USAGE, "%s: 'scheduler' has no type, so it would do nothing",
                   what);
-    dcp_error_hint(err, "give \"type\": \"WarmupLR\", \"WarmupDecayLR\" or "
-                        "\"WarmupCosineLR\", or \"none\"");
+    DCP_CLEANUP_BUF struct dcp_buf list = { 0 };
+    const char *const *types = settings_scheduler_keys[0].choices;
+    for (size_t i = 1; types[i]; i++)
+        dcp_buf_add_fmt(&list, "\"%s\", ", types[i]);
+    DCP_TRY(dcp_buf_check(&list, err));
+    dcp_error_hint(err, "give \"type\": %sor \"none\"", (const char *)list.data);
     return DCP_E_USAGE;
 }
 
-int settings_parse(const char *text, size_t size_bytes, const char *what,
-                   const char *folder, const char *const *overrides, int world_size,
-                   const struct dcp_log *log, struct settings *out, struct dcp_error *err)
+static int parse(const char *text, size_t size_bytes, struct settings_draft start,
+                 const char *folder, const char *const *overrides, int world_size,
+                 struct settings *out, struct dcp_error *err)
 {
     DCP_CLEANUP_JSON json_t *root = NULL;
-    struct settings_draft draft = { .what = what, .log = log, .betas = { 0.9, 0.999 } };
+    struct settings_draft draft = start;
+    const char *what = draft.what;
+    draft.betas[0] = draft.betas[1] = NAN;
     *out = (struct settings){ 0 };
     if (world_size < 1)
         return dcp_error_set(err, DCP_E_USAGE, "%s: a world size of %d cannot train",
@@ -56,9 +67,24 @@ int settings_parse(const char *text, size_t size_bytes, const char *what,
     return DCP_OK;
 }
 
-int settings_read(const char *path, const char *const *overrides, int world_size,
-                  const struct dcp_log *log, struct settings *out, struct dcp_error *err)
+const char *settings_precision(const struct settings *s)
 {
+    return s->dtype == DCP_F32 ? "fp32" : s->dtype == DCP_BF16 ? "bf16" : "fp16";
+}
+
+int settings_parse(const char *text, size_t size_bytes, const char *what,
+                   const char *folder, const char *const *overrides, int world_size,
+                   const struct dcp_log *log, struct settings *out, struct dcp_error *err)
+{
+    const struct settings_draft start = { .what = what, .log = log };
+    return parse(text, size_bytes, start, folder, overrides, world_size, out, err);
+}
+
+static int read_file(const char *path, bool no_data, const char *const *overrides,
+                     int world_size, const struct dcp_log *log, struct settings *out,
+                     struct dcp_error *err)
+{
+    const struct settings_draft start = { .what = path, .log = log, .no_data = no_data };
     DCP_CLEANUP_FREE void *text = NULL;
     DCP_CLEANUP_FREE char *dir = NULL;
     DCP_CLEANUP_FREE char *name = NULL;
@@ -75,7 +101,47 @@ int settings_read(const char *path, const char *const *overrides, int world_size
     if (!folder)
         return dcp_error_sys(err, DCP_E_IO, errno, "cannot find the folder of '%s'",
                              path);
-    return settings_parse(text, size, path, folder, overrides, world_size, log, out, err);
+    return parse(text, size, start, folder, overrides, world_size, out, err);
+}
+
+int settings_read(const char *path, const char *const *overrides, int world_size,
+                  const struct dcp_log *log, struct settings *out, struct dcp_error *err)
+{
+    return read_file(path, false, overrides, world_size, log, out, err);
+}
+
+int settings_read_sizes(const char *path, const char *const *overrides, int world_size,
+                        const struct dcp_log *log, struct settings *out,
+                        struct dcp_error *err)
+{
+    return read_file(path, true, overrides, world_size, log, out, err);
+}
+
+int settings_set_batch(struct settings *settings, int64_t train_batch_size,
+                       int world_size, struct dcp_error *err)
+{
+    DCP_CLEANUP_JSON json_t *root = NULL;
+    int64_t n_micros = train_batch_size / settings->micro_batch;
+    if (train_batch_size < 1 || train_batch_size % settings->micro_batch ||
+        n_micros > EXACT_MAX_VALUES)
+        return dcp_error_set(err, DCP_E_USAGE,
+                             "train_batch_size %lld is not a multiple of "
+                             "train_micro_batch_size_per_gpu %d",
+                             (long long)train_batch_size, settings->micro_batch);
+    DCP_TRY(dcp_json_parse(settings->text, strlen(settings->text), "the configuration",
+                           &root, err));
+    char *text = json_object_set_new(root, "train_batch_size",
+                                     json_integer((json_int_t)train_batch_size))
+                     ? NULL
+                     : dcp_json_text(root, JSON_INDENT(4));
+    if (!text)
+        return dcp_error_memory(err, "the configuration");
+    free(settings->text);
+    settings->text = text;
+    settings->train_batch_size = train_batch_size;
+    settings->n_micros = (int)n_micros;
+    settings->accumulation = (int)dcp_part_ceil(n_micros, world_size);
+    return DCP_OK;
 }
 
 void settings_fini(struct settings *settings)

@@ -25,6 +25,16 @@ static void add_string(struct dcp_buf *out, const char *text)
         out->failed = true;
 }
 
+static void add_layers(struct dcp_buf *out, int layers)
+{
+    if (layers > LAYERS_ALL)
+        dcp_buf_add_fmt(out, "%d", layers);
+    else
+        add_string(out, layers == LAYERS_ALL         ? "full"
+                        : layers == LAYERS_SELECTIVE ? "selective"
+                                                     : "none");
+}
+
 static void add_value(struct dcp_buf *out, const struct settings_draft *draft,
                       const struct settings_key *key)
 {
@@ -63,6 +73,9 @@ static void add_value(struct dcp_buf *out, const struct settings_draft *draft,
     case KEY_DTYPE:
         add_string(out, dcp_dtype_torch_name((enum dcp_dtype) * (const int *)at));
         break;
+    case KEY_LAYERS:
+        add_layers(out, *(const int *)at);
+        break;
     case KEY_SECTION:
     case KEY_ANY:
         break;
@@ -70,13 +83,15 @@ static void add_value(struct dcp_buf *out, const struct settings_draft *draft,
 }
 
 /* Whether a key says something: a text that is not given does not, nor do parameters of
- * another schedule. */
+ * another schedule or optimizer. */
 static bool has_value(const struct settings_draft *draft, const struct settings_key *key)
 {
     const void *at = (const char *)draft + key->at;
     if (key->use != KEY_USED || key->alias || key->kind == KEY_ANY)
         return false;
     if (key->only && !(key->only & 1u << draft->schedule))
+        return false;
+    if (key->only_optims && !(key->only_optims & 1u << draft->optimizer))
         return false;
     if (key->kind == KEY_TEXT)
         return *(char *const *)at != NULL;

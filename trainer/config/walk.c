@@ -29,6 +29,7 @@ static void store(struct settings_draft *draft, const struct settings_key *key,
     case KEY_INT:
     case KEY_CHOICE:
     case KEY_DTYPE:
+    case KEY_LAYERS:
         *(int *)at = (int)number;
         break;
     case KEY_LONG:
@@ -270,6 +271,30 @@ static int read_dtype(const struct settings_draft *draft, const char *path,
     return DCP_OK;
 }
 
+static int read_layers(const struct settings_draft *draft, const char *path,
+                       const json_t *value, double *out, struct dcp_error *err)
+{
+    static const struct {
+        const char *name;
+        enum settings_layers layers;
+    } names[] = { { "none", LAYERS_NONE },
+                  { "full", LAYERS_ALL },
+                  { "selective", LAYERS_SELECTIVE } };
+    const char *text = json_string_value(value);
+    *out = json_is_true(value) ? LAYERS_ALL : number_of(value);
+    if (json_is_boolean(value) ||
+        (json_is_number(value) && *out >= 0 && *out <= INT_MAX && *out == floor(*out)))
+        return DCP_OK;
+    for (size_t i = 0; text && i < DCP_ARRAY_LEN(names); i++) {
+        *out = names[i].layers;
+        if (strcasecmp(text, names[i].name) == 0)
+            return DCP_OK;
+    }
+    return wrong(draft, path, value,
+                 "none, full, selective, or n to keep the input of every n-th layer",
+                 err);
+}
+
 static int read_pair(struct settings_draft *draft, const struct settings_key *key,
                      const char *path, const json_t *value, struct dcp_error *err)
 {
@@ -308,6 +333,9 @@ static int read_value(struct settings_draft *draft, const struct settings_key *k
     case KEY_DTYPE:
         DCP_TRY(read_dtype(draft, path, value, &number, err));
         break;
+    case KEY_LAYERS:
+        DCP_TRY(read_layers(draft, path, value, &number, err));
+        break;
     case KEY_PAIR:
         return read_pair(draft, key, path, value, err);
     case KEY_TEXT:
@@ -327,18 +355,26 @@ static int read_value(struct settings_draft *draft, const struct settings_key *k
     return DCP_OK;
 }
 
-/* A parameter of another schedule is one that DeepSpeed's class would not take. */
-static int check_schedule(const struct settings_draft *draft,
-                          const struct settings_key *key, const char *path,
-                          struct dcp_error *err)
+static int other_class(const struct settings_draft *draft, const char *section, int type,
+                       const char *path, struct dcp_error *err)
 {
+    const struct settings_key *key =
+        find_key(find_key(settings_root, section)->keys, "type");
+    return dcp_error_set(err, DCP_E_USAGE, "%s: '%s' is no parameter of %s", draft->what,
+                         path, key->choices[type]);
+}
+
+/* A parameter of another schedule or optimizer is one that DeepSpeed's or PyTorch's class
+ * would not take. */
+static int check_class(const struct settings_draft *draft, const struct settings_key *key,
+                       const char *path, struct dcp_error *err)
+{
+    if (key->only_optims && !(key->only_optims & 1u << draft->optimizer))
+        return other_class(draft, "optimizer", draft->optimizer, path, err);
     if (!key->only || draft->schedule == SCHEDULE_NONE ||
         key->only & 1u << draft->schedule)
         return DCP_OK;
-    const struct settings_key *type =
-        find_key(find_key(settings_root, "scheduler")->keys, "type");
-    return dcp_error_set(err, DCP_E_USAGE, "%s: '%s' is no parameter of %s", draft->what,
-                         path, type->choices[draft->schedule]);
+    return other_class(draft, "scheduler", draft->schedule, path, err);
 }
 
 /* Whoever says "auto" of a switch wants it set for them, not off. */
@@ -353,6 +389,14 @@ static bool is_off_by_default(const struct settings_key *key)
 static int read_auto(struct settings_draft *draft, const struct settings_key *key,
                      const char *path, struct dcp_error *err)
 {
+    if (key->auto_by) {
+        dcp_log_write(
+            draft->log, DCP_LOG_WARN,
+            "%s: '%s' is \"auto\", which %s: it is off here; --set %s=true turns "
+            "it on",
+            draft->what, path, key->auto_by, path);
+        return DCP_OK;
+    }
     if (key->use == KEY_USED && is_off_by_default(key)) {
         dcp_error_set(err, DCP_E_USAGE,
                       "%s: '%s' is \"auto\", and nothing here can choose it: it would be "
@@ -386,15 +430,26 @@ static int read_key(struct settings_draft *draft, const struct settings_key *key
     if (json_is_null(value))
         return DCP_OK;
     if (key->kind == KEY_SECTION) {
+        if (key->or_flag && json_is_boolean(value)) {
+            *(bool *)value_at(draft, key) = json_is_true(value);
+            return DCP_OK;
+        }
         if (!json_is_object(value))
-            return wrong(draft, path, value, "an object { }", err);
+            return wrong(draft, path, value,
+                         key->or_flag ? "an object { }, true or false" : "an object { }",
+                         err);
         return settings_walk(draft, key->keys, value, path, err);
     }
-    DCP_TRY(check_schedule(draft, key, path, err));
+    DCP_TRY(check_class(draft, key, path, err));
     if (text && strcmp(text, "auto") == 0)
         return read_auto(draft, key, path, err);
     DCP_TRY(read_value(draft, key, path, value, err));
-    if (key->use == KEY_NO_EFFECT && !is_off(key, value))
+    if (key->use != KEY_NO_EFFECT || is_off(key, value))
+        return DCP_OK;
+    if (key->why)
+        dcp_log_write(draft->log, DCP_LOG_WARN, "%s: %s has no effect here: %s",
+                      draft->what, path, key->why);
+    else
         dcp_buf_add_fmt(idle, "%s%s", idle->size_bytes ? ", " : "", key->name);
     return DCP_OK;
 }

@@ -17,13 +17,16 @@ struct model {
     const struct ops *ops;
     void *ctx; /* of the ops */
     int batch, seq_len;
+    struct model_recompute recompute;
+    bool plan; /* without memory for activations */
 
     struct model_param *params;
     int n_params, n_units;
 
     /* Set by the family's open. */
     void *activations; /* what it keeps */
-    int32_t *targets;  /* [rows] of the micro-batch, there */
+    uint64_t activation_bytes;
+    int32_t *targets; /* [rows] of the micro-batch, there */
 
     int n_kept; /* rows whose keys and values are those of the last model_logits */
 };
@@ -38,7 +41,8 @@ struct model_family {
     /* The parameters of a configuration that was checked; caller frees *out_params. */
     int (*params)(const struct model_config *config, struct model_param **out_params,
                   int *out_n, struct dcp_error *err);
-    /* Allocates the activations. Errors: MEMORY. Close takes what was half opened. */
+    /* Allocates the activations, or only counts them. Errors: MEMORY. Close takes what
+     * was half opened. */
     int (*open)(struct model *model, struct dcp_error *err);
     void (*close)(struct model *model);
 
@@ -68,6 +72,11 @@ struct model_family {
     int (*parse)(const json_t *json, struct model_config *out_config,
                  struct dcp_error *err);
 };
+
+/* The first unit whose layer is computed again before the backward of `unit`, from there
+ * up to `unit` itself; above it: none. The weights of those below it are asked for in
+ * between. */
+int model_recompute_from(const struct model *model, int unit);
 
 /* NULL: no such family. */
 const struct model_family *model_family_find(const char *name);

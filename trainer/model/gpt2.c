@@ -90,30 +90,66 @@ static int params(const struct model_config *config, struct model_param **out_pa
     return DCP_OK;
 }
 
-/* The activations: for each row and block, 64 C bytes in F32 and 50 C in BF16, and for
- * all blocks together 32 C or 40 C more, and the logits of the head's rows. */
+static void carve_norm(struct model *m, struct gpt2_norm *norm, struct carve *carve)
+{
+    int64_t rows = (int64_t)m->batch * m->seq_len;
+    norm->out = carve_take(carve, rows * m->config.n_embd, dcp_dtype_size(m->dtype));
+    norm->mean = carve_take(carve, rows, sizeof *norm->mean);
+    norm->rstd = carve_take(carve, rows, sizeof *norm->rstd);
+}
+
+static void carve_attention(struct model *m, struct gpt2_block *b, struct carve *carve)
+{
+    int64_t rows = (int64_t)m->batch * m->seq_len, c = m->config.n_embd;
+    carve_norm(m, &b->norm_1, carve);
+    b->qkv = carve_take(carve, rows * 3 * c, sizeof *b->qkv);
+    b->lse = carve_take(carve, rows * m->config.n_head, sizeof *b->lse);
+    b->att = carve_take(carve, rows * c, dcp_dtype_size(m->dtype));
+}
+
+static void carve_mlp(struct model *m, struct gpt2_block *b, struct carve *carve)
+{
+    int64_t rows = (int64_t)m->batch * m->seq_len, c = m->config.n_embd;
+    b->mid = carve_take(carve, rows * c, sizeof *b->mid);
+    carve_norm(m, &b->norm_2, carve);
+    b->fc = carve_take(carve, rows * 4 * c, sizeof(float));
+    b->gelu = carve_take(carve, rows * 4 * c, dcp_dtype_size(m->dtype));
+}
+
+/* What is computed again lies where the same of other blocks does: that of a segment's
+ * i-th in the i-th block's, that of attention in the first one's. Inputs that wait on the
+ * host have one place, or two where a block makes the next one's of its own. */
+static void carve_blocks(struct model *m, struct carve *carve)
+{
+    const struct model_recompute *r = &m->recompute;
+    struct gpt2_block *blocks = ((struct gpt2 *)m->activations)->blocks;
+    int64_t rows = (int64_t)m->batch * m->seq_len, c = m->config.n_embd;
+    for (int l = 0; l < m->config.n_layer; l++) {
+        int like = r->every ? l % r->every : r->attention ? 0 : l;
+        struct gpt2_block *b = &blocks[l];
+        *b = blocks[like];
+        if (r->host && r->every <= 1 && l > 1)
+            b->x = blocks[l % 2].x;
+        else if (like == l || (!like && !(r->host && r->every > 1)))
+            b->x = carve_take(carve, rows * c, sizeof *b->x);
+        if (like == l)
+            carve_attention(m, b, carve);
+        if (like == l || !r->every)
+            carve_mlp(m, b, carve);
+    }
+}
+
+/* The activations: for each row and block that is kept 64 C bytes in F32 and 50 C in
+ * 16 bits, of which 20 C or 16 C are attention's, and for one of which only the input is
+ * kept 4 C; for all blocks together 32 C or 40 C more, and the logits of the head's rows.
+ */
 static void carve_activations(struct model *m, struct carve *carve)
 {
     struct gpt2 *a = m->activations;
     int64_t rows = (int64_t)m->batch * m->seq_len, c = m->config.n_embd;
-    bool bf16 = m->dtype == DCP_BF16;
+    bool is_cast = m->dtype != DCP_F32;
     size_t t = dcp_dtype_size(m->dtype), f = sizeof(float);
-    for (int l = 0; l < m->config.n_layer; l++) {
-        struct gpt2_block *b = &a->blocks[l];
-        b->x = carve_take(carve, rows * c, f);
-        b->qkv = carve_take(carve, rows * 3 * c, f);
-        b->lse = carve_take(carve, rows * m->config.n_head, f);
-        b->att = carve_take(carve, rows * c, t);
-        b->mid = carve_take(carve, rows * c, f);
-        b->fc = carve_take(carve, rows * 4 * c, f);
-        b->gelu = carve_take(carve, rows * 4 * c, t);
-        struct gpt2_norm *norms[] = { &b->norm_1, &b->norm_2 };
-        for (int i = 0; i < 2; i++) {
-            norms[i]->out = carve_take(carve, rows * c, t);
-            norms[i]->mean = carve_take(carve, rows, f);
-            norms[i]->rstd = carve_take(carve, rows, f);
-        }
-    }
+    carve_blocks(m, carve);
     a->tokens = carve_take(carve, rows, sizeof *a->tokens);
     m->targets = carve_take(carve, rows, sizeof *m->targets);
     a->x = carve_take(carve, rows * c, f);
@@ -123,14 +159,44 @@ static void carve_activations(struct model *m, struct carve *carve)
 
     a->logits = carve_take(carve, a->head_rows * m->config.vocab_size, f);
     a->dlogits =
-        bf16 ? carve_take(carve, a->head_rows * m->config.vocab_size, t) : a->logits;
+        is_cast ? carve_take(carve, a->head_rows * m->config.vocab_size, t) : a->logits;
     a->losses = carve_take(carve, rows, sizeof *a->losses);
 
     a->dx = carve_take(carve, rows * c, f);
-    a->dx_t = bf16 ? carve_take(carve, rows * c, t) : a->dx;
+    a->dx_t = is_cast ? carve_take(carve, rows * c, t) : a->dx;
     a->dpart = carve_take(carve, rows * c, f);
     a->dwide = carve_take(carve, rows * 4 * c, f);
-    a->dwide_t = bf16 ? carve_take(carve, rows * 4 * c, t) : a->dwide;
+    a->dwide_t = is_cast ? carve_take(carve, rows * 4 * c, t) : a->dwide;
+}
+
+/* Blocks whose inputs are kept but in the last segment, as in model_recompute_from. */
+static int n_waiting(const struct model *m)
+{
+    int n = m->recompute.every > 1 ? m->recompute.every : 1;
+    return m->recompute.host ? (m->config.n_layer - 1) / n : 0;
+}
+
+float *gpt2_host_x(const struct model *m, int layer)
+{
+    const struct gpt2 *a = m->activations;
+    int n = m->recompute.every > 1 ? m->recompute.every : 1;
+    size_t size = (size_t)m->batch * (size_t)m->seq_len * (size_t)m->config.n_embd;
+    return layer % n || layer / n >= n_waiting(m)
+               ? NULL
+               : a->host_x + size * (size_t)(layer / n);
+}
+
+static int alloc_host(struct model *m, struct dcp_error *err)
+{
+    struct gpt2 *a = m->activations;
+    size_t rows = (size_t)m->batch * (size_t)m->seq_len, n = (size_t)n_waiting(m);
+    size_t size_bytes = rows * (size_t)m->config.n_embd * sizeof *a->host_x;
+    a->host_losses = dcp_mem_calloc(rows, sizeof *a->host_losses);
+    if (n)
+        a->host_x = dcp_mem_calloc(n, size_bytes);
+    return a->host_losses && (a->host_x || !n)
+               ? DCP_OK
+               : dcp_error_memory(err, "activations on the host");
 }
 
 static int open_activations(struct model *m, struct dcp_error *err)
@@ -140,9 +206,10 @@ static int open_activations(struct model *m, struct dcp_error *err)
         return dcp_error_memory(err, "the blocks of the model");
     a->blocks = dcp_mem_calloc((size_t)m->config.n_layer, sizeof *a->blocks);
     int64_t rows = (int64_t)m->batch * m->seq_len;
-    a->host_losses = dcp_mem_calloc((size_t)rows, sizeof *a->host_losses);
-    if (!a->blocks || !a->host_losses)
+    if (!a->blocks)
         return dcp_error_memory(err, "the blocks of the model");
+    if (!m->plan)
+        DCP_TRY(alloc_host(m, err));
 
     /* Equal shares of the rows, as large as HEAD_BYTES allows. */
     int64_t most = HEAD_BYTES / ((int64_t)sizeof(float) * m->config.vocab_size);
@@ -152,13 +219,16 @@ static int open_activations(struct model *m, struct dcp_error *err)
 
     struct carve carve = { 0 };
     carve_activations(m, &carve);
+    m->activation_bytes = carve.too_large ? UINT64_MAX : carve.size_bytes;
+    if (m->plan)
+        return DCP_OK;
     char what[80];
     snprintf(what, sizeof what, "the activations of %d × %d tokens", m->batch,
              m->seq_len);
-    int rc = m->ops->alloc(m->ctx, carve.too_large ? UINT64_MAX : carve.size_bytes, what,
-                           &a->memory, err);
+    int rc = m->ops->alloc(m->ctx, m->activation_bytes, what, &a->memory, err);
     if (rc) {
-        dcp_error_hint(err, "make the micro-batch smaller and accumulate gradients");
+        dcp_error_hint(err, "make the micro-batch smaller and accumulate gradients, or "
+                            "give model.activation_checkpointing");
         return rc;
     }
     carve = (struct carve){ .base = a->memory };
@@ -174,6 +244,7 @@ static void close_activations(struct model *m)
     if (a->memory)
         m->ops->free(m->ctx, a->memory);
     free(a->host_losses);
+    free(a->host_x);
     free(a->blocks);
     free(a);
 }

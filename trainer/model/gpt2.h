@@ -34,7 +34,8 @@ struct gpt2_norm {
     float *mean, *rstd;
 };
 
-/* What a block keeps. C: n_embd; T: the compute dtype, as in ops/ops.h. A row is a token.
+/* What a block keeps, or makes again where others do (carve_blocks in gpt2.c). C: n_embd;
+ * T: the compute dtype, as in ops/ops.h. A row is a token.
  */
 struct gpt2_block {
     float *x; /* [rows,C] its input */
@@ -52,6 +53,7 @@ struct gpt2_block {
 struct gpt2 {
     void *memory;
     struct gpt2_block *blocks;
+    float *host_x;   /* inputs of blocks on the host, [rows,C] each; or NULL */
     int32_t *tokens; /* [rows] of the micro-batch */
     float *x;        /* [rows,C] what the last block gives */
     struct gpt2_norm final;
@@ -80,6 +82,12 @@ extern const struct model_family gpt2_family;
 int gpt2_forward(struct model *model, const struct model_hooks *hooks,
                  const int32_t *tokens, int batch, int seq_len, int begin,
                  struct dcp_error *err);
+/* What the backward of a layer needs and does not find, from its input; out: what the
+ * layer gives, or NULL. w: its weights. */
+int gpt2_recompute(struct model *model, int layer, const void *const *w, float *out,
+                   int batch, int seq_len, struct dcp_error *err);
+/* Where a block's input waits on the host; NULL: it does not. */
+float *gpt2_host_x(const struct model *model, int layer);
 int gpt2_head(struct model *model, const struct model_hooks *hooks, int64_t rows,
               float grad_scale, float *dwte, struct dcp_error *err);
 int gpt2_losses(struct model *model, const struct model_hooks *hooks, int64_t rows,

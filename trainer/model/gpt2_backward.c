@@ -69,6 +69,29 @@ static int block_backward(struct model *m, struct gpt2_block *b, const void *con
     return DCP_OK;
 }
 
+/* Computes again what the backward of a unit's segment needs, up to the unit itself, for
+ * which the caller has the weights. */
+static int segment_forward(struct model *m, const struct model_hooks *hooks, int unit,
+                           int batch, int seq_len, struct dcp_error *err)
+{
+    struct gpt2 *a = m->activations;
+    const void *w[MODEL_MAX_UNIT_PARAMS];
+    int first = model_recompute_from(m, unit);
+    const float *x = first <= unit ? gpt2_host_x(m, first - 1) : NULL;
+    uint64_t size_bytes =
+        (uint64_t)batch * (uint64_t)seq_len * (uint64_t)m->config.n_embd * sizeof *x;
+    if (x)
+        DCP_TRY(m->ops->put(m->ctx, a->blocks[first - 1].x, x, size_bytes, err));
+    for (int u = first; u < unit; u++) {
+        DCP_TRY(hooks->acquire(hooks->self, u, w, err));
+        int rc = gpt2_recompute(m, u - 1, w, a->blocks[u].x, batch, seq_len, err);
+        hooks->release(hooks->self, u);
+        if (rc)
+            return rc;
+    }
+    return DCP_OK;
+}
+
 /* One unit with its weights and gradients: the final norm, or a block. */
 static int unit_backward(struct model *m, const struct model_hooks *hooks, int unit,
                          int batch, int seq_len, struct dcp_error *err)
@@ -77,6 +100,7 @@ static int unit_backward(struct model *m, const struct model_hooks *hooks, int u
     const void *w[MODEL_MAX_UNIT_PARAMS];
     float *g[MODEL_MAX_UNIT_PARAMS];
     int64_t rows = (int64_t)batch * seq_len;
+    DCP_TRY(segment_forward(m, hooks, unit, batch, seq_len, err));
     DCP_TRY(hooks->acquire(hooks->self, unit, w, err));
     int rc = hooks->grad_begin(hooks->self, unit, g, err);
     if (!rc && unit == m->n_units - 1) {
@@ -84,7 +108,10 @@ static int unit_backward(struct model *m, const struct model_hooks *hooks, int u
         norm_backward(m, rows, a->x, &a->final, w[FINAL_WEIGHT], g[FINAL_WEIGHT],
                       g[FINAL_BIAS]);
     } else if (!rc) {
-        rc = block_backward(m, &a->blocks[unit - 1], w, g, batch, seq_len, err);
+        if (model_recompute_from(m, unit) <= unit)
+            rc = gpt2_recompute(m, unit - 1, w, NULL, batch, seq_len, err);
+        if (!rc)
+            rc = block_backward(m, &a->blocks[unit - 1], w, g, batch, seq_len, err);
     }
     hooks->release(hooks->self, unit);
     return rc ? rc : hooks->grad_end(hooks->self, unit, err);

@@ -19,9 +19,9 @@ static void norm(struct model *m, int64_t rows, const float *x, const void *weig
                        out->rstd);
 }
 
-/* x + attention(norm_1(x)), then + mlp(norm_2(…)). w: the unit's weights. */
-static int block(struct model *m, struct gpt2_block *b, float *out, const void *const *w,
-                 int batch, int seq_len, int begin, struct dcp_error *err)
+/* attention(norm_1(x)). w: the unit's weights, also below. */
+static int attention(struct model *m, struct gpt2_block *b, const void *const *w,
+                     int batch, int seq_len, int begin, struct dcp_error *err)
 {
     int64_t rows = (int64_t)batch * (seq_len - begin), c = m->config.n_embd;
     struct ops_attention shape = { .dtype = m->dtype,
@@ -33,15 +33,46 @@ static int block(struct model *m, struct gpt2_block *b, float *out, const void *
     norm(m, rows, b->x, w[LN_1_WEIGHT], w[LN_1_BIAS], &b->norm_1);
     DCP_TRY(linear(m, rows, c, 3 * c, b->norm_1.out, w[ATTN_WEIGHT], w[ATTN_BIAS], NULL,
                    b->qkv + begin * 3 * c, err));
-    DCP_TRY(m->ops->attention(m->ctx, &shape, b->qkv, b->att, b->lse, err));
+    return m->ops->attention(m->ctx, &shape, b->qkv, b->att, b->lse, err);
+}
+
+/* x and attention's part, and the wide half of mlp(norm_2(…)). */
+static int widen(struct model *m, struct gpt2_block *b, const void *const *w, int batch,
+                 int seq_len, int begin, struct dcp_error *err)
+{
+    int64_t rows = (int64_t)batch * (seq_len - begin), c = m->config.n_embd;
     DCP_TRY(linear(m, rows, c, c, gpt2_at(m, b->att, begin * c), w[ATTN_PROJ_WEIGHT],
                    w[ATTN_PROJ_BIAS], b->x, b->mid, err));
     norm(m, rows, b->mid, w[LN_2_WEIGHT], w[LN_2_BIAS], &b->norm_2);
     struct ops_matmul fc = { .dtype = m->dtype, .m = rows, .n = 4 * c, .k = c };
-    DCP_TRY(m->ops->linear_gelu(m->ctx, &fc, b->norm_2.out, w[FC_WEIGHT], w[FC_BIAS],
-                                b->fc, b->gelu, err));
+    return m->ops->linear_gelu(m->ctx, &fc, b->norm_2.out, w[FC_WEIGHT], w[FC_BIAS],
+                               b->fc, b->gelu, err);
+}
+
+static int narrow(struct model *m, struct gpt2_block *b, float *out, const void *const *w,
+                  int64_t rows, struct dcp_error *err)
+{
+    int64_t c = m->config.n_embd;
     return linear(m, rows, 4 * c, c, b->gelu, w[FC_PROJ_WEIGHT], w[FC_PROJ_BIAS], b->mid,
                   out, err);
+}
+
+static int block(struct model *m, struct gpt2_block *b, float *out, const void *const *w,
+                 int batch, int seq_len, int begin, struct dcp_error *err)
+{
+    DCP_TRY(attention(m, b, w, batch, seq_len, begin, err));
+    DCP_TRY(widen(m, b, w, batch, seq_len, begin, err));
+    return narrow(m, b, out, w, (int64_t)batch * (seq_len - begin), err);
+}
+
+int gpt2_recompute(struct model *m, int layer, const void *const *w, float *out,
+                   int batch, int seq_len, struct dcp_error *err)
+{
+    struct gpt2_block *b = &((struct gpt2 *)m->activations)->blocks[layer];
+    DCP_TRY(attention(m, b, w, batch, seq_len, 0, err));
+    if (m->recompute.every)
+        DCP_TRY(widen(m, b, w, batch, seq_len, 0, err));
+    return out ? narrow(m, b, out, w, (int64_t)batch * seq_len, err) : DCP_OK;
 }
 
 int gpt2_forward(struct model *m, const struct model_hooks *hooks, const int32_t *tokens,
@@ -64,7 +95,11 @@ int gpt2_forward(struct model *m, const struct model_hooks *hooks, const int32_t
         if (rc)
             return rc;
         float *out = l + 1 < m->config.n_layer ? a->blocks[l + 1].x : a->x;
-        rc = block(m, &a->blocks[l], out, w, batch, seq_len, begin, err);
+        if (gpt2_host_x(m, l))
+            rc = m->ops->get(m->ctx, gpt2_host_x(m, l), a->blocks[l].x,
+                             (uint64_t)(rows * m->config.n_embd) * sizeof(float), err);
+        if (!rc)
+            rc = block(m, &a->blocks[l], out, w, batch, seq_len, begin, err);
         hooks->release(hooks->self, 1 + l);
         if (rc)
             return rc;

@@ -6,14 +6,14 @@
 
 #define ENOUGH 4096 /* random numbers that are worth waking threads */
 
-int model_new(const struct model_config *config, enum dcp_dtype dtype,
-              const struct ops *ops, int batch, int seq_len, struct model **out_model,
-              struct dcp_error *err)
+static int check_options(const struct model_config *config,
+                         const struct model_options *options, struct dcp_error *err)
 {
-    DCP_TRY(model_config_check(config, err));
-    if (dtype != DCP_F32 && dtype != DCP_BF16)
+    enum dcp_dtype dtype = options->dtype;
+    int batch = options->batch, seq_len = options->seq_len;
+    if (dtype != DCP_F32 && dtype != DCP_BF16 && dtype != DCP_F16)
         return dcp_error_set(err, DCP_E_USAGE,
-                             "a model's weights are float32 or bfloat16, not %s",
+                             "a model's weights are float32, bfloat16 or float16, not %s",
                              dcp_dtype_torch_name(dtype));
     if (batch < 1)
         return dcp_error_set(err, DCP_E_USAGE,
@@ -27,6 +27,24 @@ int model_new(const struct model_config *config, enum dcp_dtype dtype,
         return dcp_error_set(err, DCP_E_USAGE,
                              "a micro-batch of %d × %d tokens is too large", batch,
                              seq_len);
+    return DCP_OK;
+}
+
+int model_new(const struct model_config *config, enum dcp_dtype dtype,
+              const struct ops *ops, int batch, int seq_len, struct model **out_model,
+              struct dcp_error *err)
+{
+    const struct model_options options = { .dtype = dtype,
+                                           .batch = batch,
+                                           .seq_len = seq_len };
+    return model_make(config, &options, ops, out_model, err);
+}
+
+int model_make(const struct model_config *config, const struct model_options *options,
+               const struct ops *ops, struct model **out_model, struct dcp_error *err)
+{
+    DCP_TRY(model_config_check(config, err));
+    DCP_TRY(check_options(config, options, err));
     struct model *model = dcp_mem_calloc(1, sizeof *model);
     if (!model)
         return dcp_error_memory(err, "a model");
@@ -34,10 +52,12 @@ int model_new(const struct model_config *config, enum dcp_dtype dtype,
     model->config = *config;
     if (model->config.layer_norm_epsilon == 0)
         model->config.layer_norm_epsilon = 1e-5;
-    model->dtype = dtype;
+    model->dtype = options->dtype;
     model->ops = ops;
-    model->batch = batch;
-    model->seq_len = seq_len;
+    model->batch = options->batch;
+    model->seq_len = options->seq_len;
+    model->recompute = options->recompute;
+    model->plan = options->plan;
     model->n_units = config->n_layer + 2;
     int rc = model->family->params(config, &model->params, &model->n_params, err);
     if (!rc)
@@ -76,6 +96,22 @@ const struct model_param *model_params(const struct model *model, int *out_n)
 int model_n_units(const struct model *model)
 {
     return model->n_units;
+}
+
+uint64_t model_activation_bytes(const struct model *model)
+{
+    return model->activation_bytes;
+}
+
+/* The layers of the last segment are as forward left them. */
+int model_recompute_from(const struct model *model, int unit)
+{
+    int n = model->recompute.every, layer = unit - 1, n_layer = model->config.n_layer;
+    if (layer < 0 || layer >= n_layer || (!n && !model->recompute.attention))
+        return unit + 1;
+    n = n ? n : 1;
+    bool last = layer / n == (n_layer - 1) / n;
+    return last || (layer + 1) % n ? unit + 1 : unit + 1 - n;
 }
 
 int model_seq_len(const struct model *model)
@@ -142,6 +178,34 @@ int model_train(struct model *model, const struct model_hooks *hooks,
     return model->family->mean_loss(model, (int64_t)batch * seq_len, out_loss, err);
 }
 
+int model_idle(const struct model *model, const struct model_hooks *hooks,
+               struct dcp_error *err)
+{
+    int last = model->n_units - 1;
+    const void *w[MODEL_MAX_UNIT_PARAMS];
+    float *g[MODEL_MAX_UNIT_PARAMS];
+    for (int unit = 0; unit <= last; unit++) {
+        DCP_TRY(hooks->acquire(hooks->self, unit, w, err));
+        hooks->release(hooks->self, unit);
+    }
+    DCP_TRY(hooks->grad_begin(hooks->self, 0, g, err));
+    for (int unit = 0, next = last; unit >= 0; unit = next--) {
+        for (int u = model_recompute_from(model, unit); u < unit; u++) {
+            DCP_TRY(hooks->acquire(hooks->self, u, w, err));
+            hooks->release(hooks->self, u);
+        }
+        DCP_TRY(hooks->acquire(hooks->self, unit, w, err));
+        if (unit)
+            DCP_TRY(hooks->grad_begin(hooks->self, unit, g, err));
+        hooks->release(hooks->self, unit);
+        if (unit)
+            DCP_TRY(hooks->grad_end(hooks->self, unit, err));
+        if (!next)
+            break;
+    }
+    return hooks->grad_end(hooks->self, 0, err);
+}
+
 int model_loss(struct model *model, const struct model_hooks *hooks,
                const int32_t *tokens, const int32_t *targets, int batch, int seq_len,
                double *out_loss, struct dcp_error *err)
@@ -162,7 +226,8 @@ static int logits_behind(struct model *model, const struct model_hooks *hooks,
     DCP_TRY(check_ids(model, "token", tokens, n, err));
     DCP_TRY(model->family->forward(model, hooks, tokens, 1, begin + n, begin, err));
     DCP_TRY(model->family->logits(model, hooks, n - 1, out_logits, err));
-    model->n_kept = begin + n;
+    bool keeps = !model->recompute.every && !model->recompute.attention;
+    model->n_kept = keeps ? begin + n : 0;
     return DCP_OK;
 }
 

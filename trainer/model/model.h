@@ -47,9 +47,27 @@ struct model_hooks {
 
 struct model;
 
-/* The parameters follow from the configuration alone. `dtype` (F32 or BF16) is that of
- * the weights; batch × seq_len is the largest micro-batch. Caller owns. Errors: USAGE
+/* What the backward pass computes again of a layer, from the same bytes by the same
+ * kernels and so to the same bits, instead of having kept it. (Chen et al., "Training
+ * deep nets with sublinear memory cost", 2016.) */
+struct model_recompute {
+    int every; /* n > 0: all but the input of every n-th layer; 0: nothing, or only */
+    bool attention; /* what attention makes: its input, queries, keys, values, output */
+    bool host; /* with either: inputs of layers that are kept wait in the host's memory */
+};
+
+struct model_options {
+    enum dcp_dtype dtype; /* of the weights: F32, BF16 or F16 */
+    int batch, seq_len;   /* the largest micro-batch */
+    struct model_recompute recompute;
+    bool plan; /* no memory: the model can be asked about, and nothing else */
+};
+
+/* The parameters follow from the configuration alone. Caller owns. Errors: USAGE
  * (impossible configuration, says which number), UNSUPPORTED (another family), MEMORY. */
+int model_make(const struct model_config *config, const struct model_options *options,
+               const struct ops *ops, struct model **out_model, struct dcp_error *err);
+/* The same, and everything is kept. */
 int model_new(const struct model_config *config, enum dcp_dtype dtype,
               const struct ops *ops, int batch, int seq_len, struct model **out_model,
               struct dcp_error *err);
@@ -59,6 +77,8 @@ const struct model_config *model_config(const struct model *model);
 /* All parameters, by unit; belongs to the model. */
 const struct model_param *model_params(const struct model *model, int *out_n);
 int model_n_units(const struct model *model);
+/* Of its activations, in the memory of the kernels; UINT64_MAX: more than can be. */
+uint64_t model_activation_bytes(const struct model *model);
 /* The longest sequence, as given to model_new. */
 int model_seq_len(const struct model *model);
 /* What it computes with; the context belongs to the model. */
@@ -76,6 +96,11 @@ void model_init_values(const struct model *model, int param, uint64_t seed, int6
 int model_train(struct model *model, const struct model_hooks *hooks,
                 const int32_t *tokens, const int32_t *targets, int batch, int seq_len,
                 float grad_scale, double *out_loss, struct dcp_error *err);
+/* The calls of the hooks that model_train makes, in their order, with nothing between:
+ * for a rank without a micro-batch, as weights are gathered and gradients reduced
+ * together. What the hooks give is not touched. */
+int model_idle(const struct model *model, const struct model_hooks *hooks,
+               struct dcp_error *err);
 /* The loss alone. */
 int model_loss(struct model *model, const struct model_hooks *hooks,
                const int32_t *tokens, const int32_t *targets, int batch, int seq_len,
@@ -88,8 +113,8 @@ int model_logits(struct model *model, const struct model_hooks *hooks,
                  struct dcp_error *err);
 /* The same for the tokens of the last model_logits or model_logits_next and one more,
  * with the keys and values kept from then: the weights must be the same still, and no
- * other call between. Errors: as model_logits, USAGE (nothing is kept, or seq_len tokens
- * are: then call model_logits). */
+ * other call between. Errors: as model_logits, USAGE (nothing is kept, as where layers
+ * are computed again, or seq_len tokens are: then call model_logits). */
 int model_logits_next(struct model *model, const struct model_hooks *hooks, int32_t token,
                       float *out_logits, struct dcp_error *err);
 

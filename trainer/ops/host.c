@@ -1,10 +1,11 @@
 /* host: ranges are worked on in parts, in threads when there are several. */
 #include "host.h"
-#include "adamw.h"
 #include "base/mem.h"
-#include "bf16.h"
+#include "exact.h"
 #include "norm.h"
+#include "optim.h"
 #include "simd.h"
+#include "value.h"
 
 #define ALIGN 64
 #define PART (INT64_C(1) << 18) /* elements that a thread takes at a time */
@@ -69,86 +70,108 @@ static int64_t size_at(int64_t n, int64_t begin, int64_t size)
     return n - begin < size ? n - begin : size;
 }
 
-OPS_CLONES
-static void to_bf16(const float *x, uint16_t *out, int64_t n)
+INLINE void narrow_as(enum dcp_dtype dtype, const float *x, void *out, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)
-        out[i] = bf16_from_f32(x[i]);
+        value_put(dtype, out, i, x[i]);
 }
 
 OPS_CLONES
-static void from_bf16(const uint16_t *x, float *out, int64_t n)
+static void narrow(enum dcp_dtype dtype, const float *x, void *out, int64_t n)
+{
+    BY_DTYPE(dtype, narrow_as, x, out, n);
+}
+
+INLINE void widen_as(enum dcp_dtype dtype, const void *x, float *out, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)
-        out[i] = bf16_to_f32(x[i]);
+        out[i] = value_get(dtype, x, i);
 }
 
 OPS_CLONES
-static void round_bf16(float *x, int64_t n)
+static void widen(enum dcp_dtype dtype, const void *x, float *out, int64_t n)
 {
-    for (int64_t i = 0; i < n; i++)
-        x[i] = bf16_to_f32(bf16_from_f32(x[i]));
+    BY_DTYPE(dtype, widen_as, x, out, n);
+}
+
+INLINE void round_as(enum dcp_dtype dtype, float *x, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        uint16_t half;
+        value_put(dtype, &half, 0, x[i]);
+        x[i] = value_get(dtype, &half, 0);
+    }
 }
 
 OPS_CLONES
-static void add(float *sum, const float *x, int64_t n)
+static void round_part(enum dcp_dtype dtype, float *x, int64_t n)
+{
+    if (dtype == DCP_BF16)
+        round_as(DCP_BF16, x, n);
+    else
+        round_as(DCP_F16, x, n);
+}
+
+INLINE void add_as(enum dcp_dtype dtype, float *sum, const void *x, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)
-        sum[i] += x[i];
+        sum[i] += value_get(dtype, x, i);
 }
 
 OPS_CLONES
-static void add_bf16(float *sum, const uint16_t *x, int64_t n)
+static void add(enum dcp_dtype dtype, float *sum, const void *x, int64_t n)
 {
-    for (int64_t i = 0; i < n; i++)
-        sum[i] += bf16_to_f32(x[i]);
+    BY_DTYPE(dtype, add_as, sum, x, n);
 }
 
-void ops_to_bf16(const float *x, uint16_t *out, int64_t n)
+static const void *at(enum dcp_dtype dtype, const void *array, int64_t i)
+{
+    return (const char *)array + (size_t)i * dcp_dtype_size(dtype);
+}
+
+static void *at_out(enum dcp_dtype dtype, void *array, int64_t i)
+{
+    return (char *)array + (size_t)i * dcp_dtype_size(dtype);
+}
+
+void ops_to_16bit(enum dcp_dtype dtype, const float *x, uint16_t *out, int64_t n)
 {
     OPS_PARALLEL_FOR(n > PART)
     for (int64_t p = 0; p < n_parts_of(n); p++)
-        to_bf16(x + p * PART, out + p * PART, size_at(n, p * PART, PART));
+        narrow(dtype, x + p * PART, out + p * PART, size_at(n, p * PART, PART));
 }
 
-void ops_from_bf16(const uint16_t *x, float *out, int64_t n)
+void ops_from_16bit(enum dcp_dtype dtype, const uint16_t *x, float *out, int64_t n)
 {
     OPS_PARALLEL_FOR(n > PART)
     for (int64_t p = 0; p < n_parts_of(n); p++)
-        from_bf16(x + p * PART, out + p * PART, size_at(n, p * PART, PART));
+        widen(dtype, x + p * PART, out + p * PART, size_at(n, p * PART, PART));
 }
 
 void ops_host_widen(void *ctx, enum dcp_dtype dtype, int64_t n, const void *x, float *out)
 {
-    if (dtype == DCP_BF16)
-        ops_from_bf16(x, out, n);
-    else
+    if (dtype == DCP_F32)
         ops_host_copy(ctx, out, x, (uint64_t)n * sizeof *out);
+    else
+        ops_from_16bit(dtype, x, out, n);
 }
 
-void ops_host_round(void *ctx, int64_t n, float *x)
+void ops_host_round(void *ctx, enum dcp_dtype dtype, int64_t n, float *x)
 {
     (void)ctx;
     OPS_PARALLEL_FOR(n > PART)
     for (int64_t p = 0; p < n_parts_of(n); p++)
-        round_bf16(x + p * PART, size_at(n, p * PART, PART));
+        round_part(dtype, x + p * PART, size_at(n, p * PART, PART));
 }
 
-static void sum_block(bool bf16, int64_t at, int64_t n, const float *x,
+static void sum_block(enum dcp_dtype dtype, int64_t begin, int64_t n, const float *x,
                       const void *const *parts, int n_parts, void *out)
 {
     float sum[BLOCK];
-    memcpy(sum, x + at, (size_t)n * sizeof *sum);
-    for (int k = 0; k < n_parts; k++) {
-        if (bf16)
-            add_bf16(sum, (const uint16_t *)parts[k] + at, n);
-        else
-            add(sum, (const float *)parts[k] + at, n);
-    }
-    if (bf16)
-        to_bf16(sum, (uint16_t *)out + at, n);
-    else
-        memcpy((float *)out + at, sum, (size_t)n * sizeof *sum);
+    memcpy(sum, x + begin, (size_t)n * sizeof *sum);
+    for (int k = 0; k < n_parts; k++)
+        add(dtype, sum, at(dtype, parts[k], begin), n);
+    narrow(dtype, sum, at_out(dtype, out, begin), n);
 }
 
 void ops_host_sum(void *ctx, enum dcp_dtype dtype, int64_t n, const float *x,
@@ -157,29 +180,97 @@ void ops_host_sum(void *ctx, enum dcp_dtype dtype, int64_t n, const float *x,
     (void)ctx;
     OPS_PARALLEL_FOR(n > PART)
     for (int64_t at = 0; at < n; at += BLOCK)
-        sum_block(dtype == DCP_BF16, at, size_at(n, at, BLOCK), x, parts, n_parts, out);
+        sum_block(dtype, at, size_at(n, at, BLOCK), x, parts, n_parts, out);
+}
+
+/* --- exact sums --- */
+
+OPS_CLONES
+static void units_of(const float *x, double scale, int64_t *units, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        units[i] = exact_units(x[i], scale);
+}
+
+OPS_CLONES
+static void add_units_of(const float *x, double scale, int64_t *units, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        units[i] = exact_plus(units[i], exact_units(x[i], scale));
+}
+
+OPS_CLONES
+static void merge(const int64_t *more, int64_t *units, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        units[i] = exact_plus(units[i], more[i]);
+}
+
+OPS_CLONES
+static void values_of(const int64_t *units, double scale, float *values, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        values[i] = exact_value(units[i], scale);
+}
+
+void ops_host_exact_add(void *ctx, int64_t n, const float *x, const float *reference,
+                        int n_values, bool add, int64_t *units)
+{
+    (void)ctx;
+    double scale = exact_power(exact_shift(*reference, n_values));
+    OPS_PARALLEL_FOR(n > PART)
+    for (int64_t p = 0; p < n_parts_of(n); p++) {
+        int64_t at = p * PART, size = size_at(n, at, PART);
+        if (add)
+            add_units_of(x + at, scale, units + at, size);
+        else
+            units_of(x + at, scale, units + at, size);
+    }
+}
+
+void ops_host_exact_merge(void *ctx, int64_t n, const int64_t *more, int64_t *units)
+{
+    (void)ctx;
+    OPS_PARALLEL_FOR(n > PART)
+    for (int64_t p = 0; p < n_parts_of(n); p++)
+        merge(more + p * PART, units + p * PART, size_at(n, p * PART, PART));
+}
+
+void ops_host_exact_get(void *ctx, enum dcp_dtype dtype, int64_t n, const int64_t *units,
+                        const float *reference, int n_values, void *out)
+{
+    (void)ctx;
+    double scale = exact_power(-exact_shift(*reference, n_values));
+    OPS_PARALLEL_FOR(n > PART)
+    for (int64_t at = 0; at < n; at += BLOCK) {
+        float values[BLOCK];
+        int64_t size = size_at(n, at, BLOCK);
+        values_of(units + at, scale, values, size);
+        narrow(dtype, values, at_out(dtype, out, at), size);
+    }
 }
 
 /* --- the norm --- */
 
 enum { TURN = 64 }; /* parts that are worked on before their results are put together */
 
-static const float *as_f32(bool bf16, const void *x, int64_t at, int64_t n, float *room)
+static const float *as_f32(enum dcp_dtype dtype, const void *x, int64_t begin, int64_t n,
+                           float *room)
 {
-    if (!bf16)
-        return (const float *)x + at;
-    from_bf16((const uint16_t *)x + at, room, n);
+    if (dtype == DCP_F32)
+        return (const float *)x + begin;
+    widen(dtype, at(dtype, x, begin), room, n);
     return room;
 }
 
 /* Of one part; with digits it adds, without it finds the peak. */
-static float norm_part(bool bf16, const void *x, int64_t begin, int64_t n, float peak,
-                       struct norm *norm)
+static float norm_part(enum dcp_dtype dtype, const void *x, int64_t begin, int64_t n,
+                       float peak, struct norm *norm)
 {
     float room[BLOCK];
     for (int64_t at = 0; at < n; at += BLOCK) {
         int64_t size = size_at(n, at, BLOCK);
-        const float *values = as_f32(bf16, x, begin + at, size, room);
+        const float *values = as_f32(dtype, x, begin + at, size, room);
         if (norm)
             norm_add(norm, peak, values, size);
         else
@@ -196,8 +287,8 @@ void ops_host_norm_peak(void *ctx, enum dcp_dtype dtype, int64_t n, const void *
         float peaks[TURN] = { 0 };
         OPS_PARALLEL_FOR(n > PART)
         for (int64_t p = first; p < first + size_at(n_parts_of(n), first, TURN); p++)
-            peaks[p - first] = norm_part(dtype == DCP_BF16, x, p * PART,
-                                         size_at(n, p * PART, PART), 0, NULL);
+            peaks[p - first] =
+                norm_part(dtype, x, p * PART, size_at(n, p * PART, PART), 0, NULL);
         *peak = norm_peak(*peak, peaks, TURN);
     }
 }
@@ -212,7 +303,7 @@ void ops_host_norm_add(void *ctx, enum dcp_dtype dtype, int64_t n, const void *x
         struct norm norms[TURN] = { { { 0 } } };
         OPS_PARALLEL_FOR(n > PART)
         for (int64_t p = first; p < first + size_at(n_parts_of(n), first, TURN); p++)
-            norm_part(dtype == DCP_BF16, x, p * PART, size_at(n, p * PART, PART), peak,
+            norm_part(dtype, x, p * PART, size_at(n, p * PART, PART), peak,
                       &norms[p - first]);
         for (int t = 0; t < TURN; t++)
             norm_merge(&sum, &norms[t]);
@@ -222,9 +313,9 @@ void ops_host_norm_add(void *ctx, enum dcp_dtype dtype, int64_t n, const void *x
 
 /* --- the optimizer --- */
 
-void ops_host_adamw(void *ctx, const struct adamw_params *params,
-                    const struct adamw_range *range)
+void ops_host_optim(void *ctx, const struct optim_params *params,
+                    const struct optim_range *range)
 {
     (void)ctx;
-    adamw_step(range, params);
+    optim_step(range, params);
 }

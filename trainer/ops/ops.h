@@ -3,7 +3,7 @@
  *
  * Arrays are dense and row-major, and lie in the memory of the kernels, which the host
  * may not be able to read; what lies elsewhere is called `host`. "T" marks an array in
- * the compute dtype (F32 or BF16): weights, and activations that go into a matrix
+ * the compute dtype (F32, BF16 or F16): weights, and activations that go into a matrix
  * product. Everything else is fp32, and every sum is kept in fp32 or better. Outputs may
  * be poisoned before; no input may overlap an output unless a comment allows it.
  *
@@ -44,8 +44,8 @@ struct ops_rope {
     double base;
 };
 
-struct adamw_params;
-struct adamw_range;
+struct optim_params;
+struct optim_range;
 
 struct ops {
     const char *name; /* for people: what computes the products */
@@ -150,23 +150,34 @@ struct ops {
 
     /* out[n] = x T[n]. */
     void (*widen)(void *ctx, enum dcp_dtype dtype, int64_t n, const void *x, float *out);
-    /* x[n] becomes what it would be after a cast to BF16 and back. */
-    void (*round)(void *ctx, int64_t n, float *x);
+    /* x[n] becomes what it would be after a cast to BF16 or F16 and back. */
+    void (*round)(void *ctx, enum dcp_dtype dtype, int64_t n, float *x);
     /* out T[n] = x + parts[0] + parts[1] + …, in this order, parts T[n] each; the sum is
      * fp32 until it is stored. out may be x or a part. At most OPS_MAX_PARTS. */
     void (*sum)(void *ctx, enum dcp_dtype dtype, int64_t n, const float *x,
                 const void *const *parts, int n_parts, void *out);
+    /* Sums of exact.h, of up to n_values: units[n] of x, or added to what units has.
+     * *reference is in the memory of the kernels. */
+    void (*exact_add)(void *ctx, int64_t n, const float *x, const float *reference,
+                      int n_values, bool add, int64_t *units);
+    /* units[n] += more[n]. */
+    void (*exact_merge)(void *ctx, int64_t n, const int64_t *more, int64_t *units);
+    /* out T[n] = the values of the sums. out may be `units` when n is at most
+     * OPS_EXACT_IN_PLACE; no other overlap. */
+    void (*exact_get)(void *ctx, enum dcp_dtype dtype, int64_t n, const int64_t *units,
+                      const float *reference, int n_values, void *out);
     /* norm_peak and norm_add of norm.h for x T[n]; *peak and digits[NORM_DIGITS] are in
      * the memory of the kernels. */
     void (*norm_peak)(void *ctx, enum dcp_dtype dtype, int64_t n, const void *x,
                       float *peak);
     void (*norm_add)(void *ctx, enum dcp_dtype dtype, int64_t n, const void *x,
                      float peak, double *digits);
-    /* adamw_step of adamw.h. */
-    void (*adamw)(void *ctx, const struct adamw_params *params,
-                  const struct adamw_range *range);
+    /* optim_step of optim.h. */
+    void (*optim)(void *ctx, const struct optim_params *params,
+                  const struct optim_range *range);
 };
 #define OPS_MAX_PARTS 32
+#define OPS_EXACT_IN_PLACE 64
 
 /* A table with its context. */
 struct kernels {
@@ -192,9 +203,10 @@ int ops_threads(void);
  */
 void ops_start_threads(void);
 
-/* Between fp32 and bf16 in host memory. Rounds to nearest, ties to even; NaN becomes
- * 0x7fc0, as in torch. */
-void ops_to_bf16(const float *x, uint16_t *out, int64_t n);
-void ops_from_bf16(const uint16_t *x, float *out, int64_t n);
+/* Between fp32 and BF16 or F16 in host memory, as cast and widen do it. Rounds to
+ * nearest, ties to even; what is larger than the largest becomes infinity. NaN becomes
+ * 0x7fc0 of BF16, and keeps its sign and its upper bits in F16, as in torch. */
+void ops_to_16bit(enum dcp_dtype dtype, const float *x, uint16_t *out, int64_t n);
+void ops_from_16bit(enum dcp_dtype dtype, const uint16_t *x, float *out, int64_t n);
 
 #endif

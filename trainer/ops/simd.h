@@ -27,14 +27,18 @@
 #endif
 
 /* Iterations are independent and are shared out among threads, in a fixed way; `enough`
- * says when that pays. The thread sanitizer does not know OpenMP's barriers. */
+ * says when that pays. TASKS: so many threads take them as they get done. The thread
+ * sanitizer does not know OpenMP's barriers. */
 #define OPS_PRAGMA(text) _Pragma(#text)
 #if defined(_OPENMP) && !defined(OPS_TSAN)
 #include <omp.h>
 #define OPS_PARALLEL_FOR(enough) OPS_PRAGMA(omp parallel for schedule(static) if (enough))
+#define OPS_PARALLEL_TASKS(threads) \
+    OPS_PRAGMA(omp parallel for schedule(dynamic) num_threads(threads) if (threads > 1))
 #define OPS_THREAD() omp_get_thread_num()
 #else
 #define OPS_PARALLEL_FOR(enough)
+#define OPS_PARALLEL_TASKS(threads)
 #define OPS_THREAD() 0
 #endif
 

@@ -125,7 +125,10 @@ static void add_step(struct dcp_buf *line, const struct metrics_step *step)
     add_count(line, "gradient_bytes", step->gradient_bytes);
     add_count(line, "optimizer_bytes", step->optimizer_bytes);
     add_count(line, "peak_rss_bytes", step->peak_rss_bytes);
-    dcp_buf_add_fmt(line, ",\"world\":%d,\"stage\":%d}\n", step->world_size, step->stage);
+    dcp_buf_add_fmt(line, ",\"world\":%d,\"stage\":%d", step->world_size, step->stage);
+    if (step->weights)
+        dcp_buf_add_fmt(line, ",\"weights\":\"%016" PRIx64 "\"", step->weights);
+    dcp_buf_add_text(line, "}\n");
 }
 
 int metrics_write(struct metrics *metrics, const struct metrics_step *step,

@@ -16,6 +16,7 @@ struct metrics_step {
     uint64_t weight_bytes, gradient_bytes, optimizer_bytes; /* its parts */
     uint64_t peak_rss_bytes;                                /* of this process */
     int world_size, stage;
+    uint64_t weights; /* their fingerprint, 0: not taken */
 };
 
 struct metrics;

@@ -31,10 +31,10 @@ static int make(struct run *run, struct plan *plan, struct dcp_error *err)
                                                              : run->join->world_size };
     for (int p = 0; p < n_params; p++)
         plan->n_elems += params[p].n_elems;
-    plan->step_bytes = (uint64_t)plan->n_elems * (s->bf16 ? 14 : 12);
+    plan->step_bytes = (uint64_t)plan->n_elems * (s->dtype == DCP_F32 ? 12 : 14);
+    DCP_TRY(resume_look(run, &plan->begin, err)); /* it may tell the batch */
     run_shard_options(s, false, &cut);
-    DCP_TRY(shard_plan(run->model, &cut, plan->world_size, &plan->bytes, err));
-    return resume_look(run, &plan->begin, err);
+    return shard_plan(run->model, &cut, plan->world_size, false, &plan->bytes, err);
 }
 
 /* "data    13 k tokens, …", broken where a terminal is too narrow. */
@@ -65,7 +65,11 @@ static void print_text(const struct run *run, const struct plan *plan)
         s->model.n_layer, s->model.n_head, s->model.n_embd,
         dcp_human_count((uint64_t)plan->n_elems).text);
     row(run, "batch",
-        "%" PRId64 " samples of %d tokens = %d micro × %d accumulation × %d rank%s",
+        s->n_micros % plan->world_size
+            ? "%" PRId64
+              " samples of %d tokens = micro-batches of %d, %d at most on each "
+              "of %d rank%s"
+            : "%" PRId64 " samples of %d tokens = %d micro × %d accumulation × %d rank%s",
         s->train_batch_size, s->seq_len, s->micro_batch, s->accumulation,
         plan->world_size, plan->world_size == 1 ? "" : "s");
     row(run, "data", "%s tokens, %s; a model of frequencies alone has loss %.3f",
@@ -74,7 +78,7 @@ static void print_text(const struct run *run, const struct plan *plan)
         data_unigram_entropy(run->train));
     row(run, "state",
         "ZeRO stage %d, %s: %s a rank = weights %s + gradients %s + optimizer %s",
-        s->stage, s->bf16 ? "bf16" : "fp32",
+        s->stage, settings_precision(s),
         dcp_human_size(b->weights + b->gradients + b->optimizer).text,
         dcp_human_size(b->weights).text, dcp_human_size(b->gradients).text,
         dcp_human_size(b->optimizer).text);

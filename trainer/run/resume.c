@@ -4,8 +4,10 @@
 #include "base/mem.h"
 #include "base/sha256.h"
 #include "base/str.h"
+#include "batch.h"
 #include "cli/human.h"
 #include "cli/source.h"
+#include "trainer/state/compare.h"
 #include <dcp/reshard.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -242,11 +244,12 @@ static int fill(struct run *run, const struct origin *origin,
 }
 
 /* Warns of what makes the continuation another run than the one that was saved. */
-static void compare(const struct run *run, const struct state_progress *saved,
-                    uint64_t seed, int seq_len)
+static void compare(const struct run *run, const struct dcp_catalog *catalog,
+                    const struct state_progress *saved, uint64_t seed, int seq_len)
 {
     if (!run->train)
         return;
+    state_compare(catalog, &run->settings, &run->log);
     if (seq_len != run->settings.seq_len)
         dcp_log_write(&run->log, DCP_LOG_WARN,
                       "data.seq_len was %d and is %d: samples are other ones now",
@@ -270,8 +273,10 @@ static int take_progress(struct run *run, const struct dcp_catalog *catalog,
     uint64_t seed = run->settings.seed;
     int seq_len = run->settings.seq_len;
     DCP_TRY(state_read_progress(catalog, &saved, &seed, &seq_len, err));
-    compare(run, &saved, seed, seq_len);
+    compare(run, catalog, &saved, seed, seq_len);
     saved.data_digest = run->at.data_digest;
+    if (!loss_scale_is_dynamic(&run->settings.loss_scale))
+        saved.loss_scale = run->at.loss_scale;
     run->at = saved;
     return DCP_OK;
 }
@@ -345,6 +350,8 @@ static int load(struct run *run, const struct origin *origin, bool moments,
     rc = dcp_agree(comm, state_check_model(catalog, &run->settings.model, err), err);
     if (!rc && moments && origin->store.ops)
         rc = check_guest(run, catalog, err);
+    if (!rc && moments)
+        rc = dcp_agree(comm, batch_keep(run, catalog, run->join->world_size, err), err);
     if (!rc)
         rc = fill(run, origin, catalog, moments, &want, &result, err);
     dcp_catalog_free(catalog);
@@ -505,6 +512,23 @@ int resume_run(struct run *run, bool weights_only, struct resume_result *out_res
     return rc;
 }
 
+int resume_again(struct run *run, struct resume_result *out_result, struct dcp_error *err)
+{
+    struct origin origin = { .name = NULL };
+    int64_t step;
+    *out_result = (struct resume_result){ .step = -1, .saved = -1 };
+    parse_resume(run->options->resume, &step);
+    int rc = run_open_store(run, false, err);
+    if (!rc)
+        rc = find_step(run, &origin, step, err);
+    if (!rc)
+        rc = load(run, &origin, true, out_result, err);
+    origin_fini(&origin);
+    if (!rc)
+        tell(run, out_result);
+    return rc;
+}
+
 /* As load, without its tensors. */
 static int look_at(struct run *run, const struct origin *origin, bool moments,
                    int64_t *out_step, struct dcp_error *err)
@@ -519,6 +543,10 @@ static int look_at(struct run *run, const struct origin *origin, bool moments,
         rc = check_guest(run, catalog, err);
     if (!rc && moments)
         warn_of_divergence(run, catalog);
+    if (!rc && moments)
+        rc = batch_keep(
+            run, catalog,
+            run->options->ranks ? (int)run->options->ranks : run->join->world_size, err);
     *out_step = catalog->step;
     dcp_catalog_free(catalog);
     return rc;

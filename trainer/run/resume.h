@@ -25,6 +25,11 @@ struct resume_result {
 int resume_run(struct run *run, bool weights_only, struct resume_result *out_result,
                struct dcp_error *err);
 
+/* Collective. The same from a step that must be there, to train it again: the folder
+ * stays as it is. Errors: also NOT_FOUND (no such step). */
+int resume_again(struct run *run, struct resume_result *out_result,
+                 struct dcp_error *err);
+
 /* What resume_run would begin with. */
 struct resume_look {
     bool found;     /* else a new run begins */

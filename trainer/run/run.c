@@ -44,9 +44,11 @@ int run_read_settings(const struct run_options *options, int world_size,
     struct dcp_opt_list overrides = { 0 };
     char room[3][80];
     int rc = add_overrides(options, local_world_size, &overrides, room, err);
+    int (*read)(const char *, const char *const *, int, const struct dcp_log *,
+                struct settings *, struct dcp_error *) =
+        options->estimate ? settings_read_sizes : settings_read;
     if (!rc)
-        rc = settings_read(options->config, overrides.items, world_size, log,
-                           out_settings, err);
+        rc = read(options->config, overrides.items, world_size, log, out_settings, err);
     free(overrides.items);
     return rc;
 }
@@ -57,11 +59,12 @@ void run_shard_options(const struct settings *settings, bool weights_only,
     *out_options = (struct shard_options){
         .stage = settings->stage,
         .shard_size = settings->shard_size,
-        .bf16 = settings->bf16,
+        .dtype = settings->dtype,
         .grad_fp32 = settings->grad_accum_fp32,
         .grad_bf16 = settings->grad_accum_bf16,
+        .optimizer = settings->optimizer,
         .weights_only = weights_only,
-        .accumulation = settings->accumulation,
+        .n_micros = settings->n_micros,
     };
 }
 
@@ -97,7 +100,22 @@ static int open_data(struct run *run, enum run_purpose purpose, struct dcp_error
                        s->seed, &run->val, err);
     if (!rc && run->train)
         run->at.data_digest = data_digest(run->train);
+    loss_scale_begin(&s->loss_scale, &run->at.loss_scale);
     return rc;
+}
+
+/* What is computed again, and whether what is kept for it waits on the host. */
+static struct model_recompute recompute_of(const struct run *run)
+{
+    struct model_recompute r = run->settings.recompute;
+    if (!run->settings.cpu_checkpointing || (!r.every && !r.attention))
+        return r;
+    r.host = run->compute.device.ops;
+    if (!r.host)
+        dcp_log_write(&run->log, DCP_LOG_WARN,
+                      "activation_checkpointing.cpu_checkpointing has no effect on the "
+                      "CPU, whose memory is the host's");
+    return r;
 }
 
 static int open_model(struct run *run, enum run_purpose purpose, struct dcp_error *err)
@@ -109,12 +127,18 @@ static int open_model(struct run *run, enum run_purpose purpose, struct dcp_erro
     size_t n = (size_t)batch * (size_t)seq_len;
     ops_set_threads(threads_per_rank(run->join));
     ops_start_threads();
-    run->tokens = dcp_mem_calloc(n, sizeof *run->tokens);
-    run->targets = dcp_mem_calloc(n, sizeof *run->targets);
-    if (!run->tokens || !run->targets)
-        return dcp_error_memory(err, "a batch");
-    return model_new(&s->model, s->bf16 ? DCP_BF16 : DCP_F32, run->compute.ops, batch,
-                     seq_len, &run->model, err);
+    if (purpose != RUN_PLAN) {
+        run->tokens = dcp_mem_calloc(n, sizeof *run->tokens);
+        run->targets = dcp_mem_calloc(n, sizeof *run->targets);
+        if (!run->tokens || !run->targets)
+            return dcp_error_memory(err, "a batch");
+    }
+    struct model_options options = {
+        .dtype = s->dtype, .batch = batch, .seq_len = seq_len, .plan = purpose == RUN_PLAN
+    };
+    if (!generate) /* which goes on from keys and values of all layers */
+        options.recompute = recompute_of(run);
+    return model_make(&s->model, &options, run->compute.ops, &run->model, err);
 }
 
 /* What every rank does alone. */
@@ -139,6 +163,16 @@ static int open_shard(struct run *run, enum run_purpose purpose, struct dcp_erro
     struct shard_options cut;
     join->comm.timeout_ms = run->settings.timeout_s * 1000;
     bool gpu = run->compute.device.ops;
+    if (gpu && run->settings.offload_cpu) { /* the same on every rank */
+        dcp_error_set(
+            err, DCP_E_UNSUPPORTED,
+            "zero_optimization.offload_... to the CPU is not supported on a GPU: "
+            "weights and optimizer stay in its memory");
+        dcp_error_hint(err,
+                       "stage 3 on more GPUs needs less memory on each, or compute on "
+                       "the CPU with --device cpu");
+        return DCP_E_UNSUPPORTED;
+    }
     int rc = gpu ? compute_coll(&run->compute, join, &kernels, &run->coll, err) : DCP_OK;
     rc = dcp_agree(&join->comm, rc, err);
     if (rc)

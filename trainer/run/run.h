@@ -20,10 +20,12 @@ struct run_options {
     int64_t ranks;           /* 0: not given */
     const char *job_secret;  /* a file, or NULL */
     const char *resume;      /* "auto", "never", a number or a path; NULL: auto */
+    int64_t certify;         /* the step to train again from, -1: train */
     int64_t steps;           /* -1: as configured */
     int sharding;            /* enum run_sharding, -1: as configured */
     int device;              /* enum compute_device */
-    bool dry_run, eval, help_config;
+    bool dry_run, estimate, eval, help_config;
+    const char *worlds;   /* "8,64", of an estimate; or NULL */
     const char *generate; /* the beginning of a text */
     int64_t max_tokens, top_k, seed;
     double temperature, top_p;
@@ -52,7 +54,8 @@ struct run {
     int32_t *tokens, *targets; /* a micro-batch */
 };
 
-/* Reads the configuration for a world size. Errors: those of settings_read. */
+/* Reads the configuration for a world size; for an estimate without data. Errors: those
+ * of settings_read. */
 int run_read_settings(const struct run_options *options, int world_size,
                       int local_world_size, const struct dcp_log *log,
                       struct settings *out_settings, struct dcp_error *err);

@@ -64,9 +64,11 @@ static int start(struct saving *saving, struct dcp_error *err)
 {
     struct run *run = saving->run;
     const struct settings *s = &run->settings;
-    const struct dcp_export consolidated = { .name = "pytorch_model.bin",
-                                             .format = "torch",
-                                             .dtype = DCP_BF16 };
+    const struct dcp_export consolidated = {
+        .name = "pytorch_model.bin",
+        .format = "torch",
+        .dtype = s->dtype == DCP_F32 ? DCP_BF16 : (int)s->dtype, /* 16 bits */
+    };
     struct dcp_save_options options = {
         .step = run->at.step,
         .codec = s->codec,
@@ -76,6 +78,7 @@ static int start(struct saving *saving, struct dcp_error *err)
         .parity = s->parity,
         .verify_after_save = s->verify_after_save,
         .diverged = saving->diverged,
+        .idle = !saving->learned,
         .consolidated = s->gather_16bit_on_save ? &consolidated : NULL,
     };
     struct state state;
@@ -89,8 +92,10 @@ static int start(struct saving *saving, struct dcp_error *err)
     atomic_store(&run->kill.saving, run->at.step);
     rc = dcp_save_start(saving->saver, &options, &state.dcp, err);
     state_fini(&state);
-    if (!rc)
+    if (!rc) {
         saving->in_flight = run->at.step;
+        saving->learned = false;
+    }
     return rc;
 }
 

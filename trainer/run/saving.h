@@ -10,8 +10,9 @@ struct saving {
     int64_t in_flight; /* the step, -1: none */
     int64_t last;      /* the newest step that is complete, -1: none known */
     bool diverged;     /* the loss of the step run->at is at is not finite */
-    bool told;         /* that steps are not finite */
-    double stall_s;    /* of training, since it was last asked for */
+    bool learned;   /* weights were changed since the save before: the rate was not 0 */
+    bool told;      /* that steps are not finite */
+    double stall_s; /* of training, since it was last asked for */
     struct report report;
 };
 

@@ -9,8 +9,7 @@
 #include "outcome.h"
 #include "resume.h"
 #include "saving.h"
-#include "trainer/config/schedule.h"
-#include "trainer/ops/adamw.h"
+#include "step.h"
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -21,122 +20,9 @@ struct train {
     struct saving saving;
     struct metrics *metrics; /* rank 0 */
     uint64_t n_unwritten;    /* steps before this one without a line */
-    double *losses;          /* of every micro-batch of a step */
-    int64_t n_micros;        /* of all ranks in a step */
     double loss;             /* of the last step; NaN before the first */
-    /* What ranks tell each other: the losses of their own, and whether to stop. */
-    double *own, *told;
-    int64_t *n_told; /* by each rank */
-    bool stop;       /* some rank was told to */
+    struct step step;
 };
-
-/* This rank's i-th micro-batch: samples are dealt out in the order of the whole batch, so
- * they do not depend on the world size. */
-static int micro_batch(struct train *t, int i, struct dcp_error *err)
-{
-    struct run *run = t->run;
-    const struct settings *s = &run->settings;
-    int64_t micro = shard_micro(run->shard, run->join->rank, i);
-    int64_t cursor = run->at.samples + micro * s->micro_batch;
-    for (int b = 0; b < s->micro_batch; b++) {
-        size_t at = (size_t)b * (size_t)s->seq_len;
-        data_sample(run->train, cursor + b, run->tokens + at, run->targets + at);
-    }
-    return model_train(run->model, &run->hooks, run->tokens, run->targets, s->micro_batch,
-                       s->seq_len, 1.0f / (float)t->n_micros, &t->own[i], err);
-}
-
-/* The mean loss of all micro-batches; and whether any rank was told to stop, so that all
- * stop after the same step. */
-static int share_losses(struct train *t, double *out_loss, struct dcp_error *err)
-{
-    struct run *run = t->run;
-    int n = run->settings.accumulation;
-    t->own[n] = dcp_main_stopped();
-    int rc = coll_all_gather(&run->join->coll, t->own, t->n_told, sizeof *t->own, t->told,
-                             err);
-    if (rc)
-        return rc;
-    t->stop = false;
-    const double *told = t->told;
-    for (int r = 0; r < run->join->world_size; r++, told += n + 1) {
-        for (int i = 0; i < n; i++)
-            t->losses[shard_micro(run->shard, r, i)] = told[i];
-        t->stop = t->stop || told[n] > 0;
-    }
-    coll_tree_sum_f64(t->losses, (int)t->n_micros, 1);
-    *out_loss = t->losses[0] / (double)t->n_micros;
-    return DCP_OK;
-}
-
-/* DeepSpeed: clip = (norm + 1e-6) / max_norm, when that is above 1 gradients are divided
- * by it. */
-static double clip_factor(const struct settings *s, double norm)
-{
-    double clip = s->gradient_clipping > 0 ? (norm + 1e-6) / s->gradient_clipping : 1;
-    return clip > 1 ? 1 / clip : 1;
-}
-
-/* The optimizer; gradients that are not finite change nothing. `applied` counts the
- * updates with this one. */
-static int update(struct train *t, double norm, double lr, int64_t applied,
-                  struct dcp_error *err)
-{
-    struct run *run = t->run;
-    const struct settings *s = &run->settings;
-    if (!isfinite(norm)) {
-        run->at.skipped_steps++;
-        dcp_log_write(&run->log, DCP_LOG_WARN,
-                      "step %" PRId64 ": gradients are not finite, the update is skipped",
-                      run->at.step + 1);
-        return DCP_OK;
-    }
-    const struct adamw_params params = {
-        .lr = lr,
-        .beta1 = s->beta1,
-        .beta2 = s->beta2,
-        .eps = s->eps,
-        .weight_decay = s->weight_decay,
-        .step = applied,
-        .bias_correction = s->bias_correction,
-        .decoupled = s->decoupled_decay,
-        .grad_scale = (float)clip_factor(s, norm),
-        .stochastic = s->stochastic_rounding,
-        .seed = s->seed,
-    };
-    return shard_update(run->shard, &params, err);
-}
-
-static int train_step(struct train *t, struct metrics_step *m, struct dcp_error *err)
-{
-    struct run *run = t->run;
-    const struct settings *s = &run->settings;
-    int64_t step = run->at.step + 1;
-    int64_t applied = step - run->at.skipped_steps;
-    int rc = DCP_OK;
-    shard_begin(run->shard);
-    for (int i = 0; !rc && i < s->accumulation; i++) {
-        rc = micro_batch(t, i, err);
-        if (!rc)
-            rc = shard_end_micro(run->shard, err);
-        failpoint_step(&run->kill, step);
-    }
-    if (!rc)
-        rc = share_losses(t, &m->loss, err);
-    if (!rc)
-        t->loss = m->loss;
-    if (!rc)
-        rc = shard_reduce(run->shard, &m->grad_norm, err);
-    m->lr = schedule_lr(&s->scheduler, s->lr, applied);
-    if (!rc)
-        rc = update(t, m->grad_norm, m->lr, applied, err);
-    if (rc)
-        return rc;
-    run->at.step = step;
-    run->at.samples += s->train_batch_size;
-    run->at.tokens += s->train_batch_size * s->seq_len;
-    return DCP_OK;
-}
 
 /* --- what is told --- */
 
@@ -148,7 +34,6 @@ static void fill_metrics(const struct train *t, struct metrics_step *m)
     m->step = run->at.step;
     m->samples = run->at.samples;
     m->tokens = run->at.tokens;
-    m->loss_scale = 1;
     m->weight_bytes = bytes.weights;
     m->gradient_bytes = bytes.gradients;
     m->optimizer_bytes = bytes.optimizer;
@@ -222,10 +107,12 @@ static int one_step(struct train *t, struct dcp_error *err)
     const struct settings *s = &run->settings;
     struct metrics_step m = { .val_loss = NAN };
     double begin_s = dcp_clock_s();
-    int rc = train_step(t, &m, err);
+    int rc = step_train(&t->step, &m, err);
+    t->loss = rc ? t->loss : m.loss;
     m.step_s = dcp_clock_s() - begin_s;
     t->saving.diverged = !isfinite(m.loss);
-    bool last = run->at.step == s->steps || t->stop;
+    t->saving.learned |= m.lr > 0 && t->step.n_skipped == 0;
+    bool last = run->at.step == s->steps || t->step.stop;
     if (!rc && run->val && s->eval_every &&
         (run->at.step % s->eval_every == 0 || run->at.step == s->steps))
         rc = eval_loss(run, &m.val_loss, NULL, err);
@@ -251,7 +138,7 @@ static int loop(struct train *t, struct dcp_error *err)
     int rc = DCP_OK;
     bool trained = false;
     double begin_s = dcp_clock_s();
-    while (!rc && !t->stop && (s->steps == 0 || run->at.step < s->steps)) {
+    while (!rc && !t->step.stop && (s->steps == 0 || run->at.step < s->steps)) {
         rc = one_step(t, err);
         trained = true;
     }
@@ -263,7 +150,7 @@ static int loop(struct train *t, struct dcp_error *err)
         run_say(run, "step %" PRId64 " has already been reached", run->at.step);
     if (!rc)
         rc = saving_finish(&t->saving, err);
-    if (rc || !t->stop || run->at.step == s->steps)
+    if (rc || !t->step.stop || run->at.step == s->steps)
         return rc;
     dcp_error_set(err, DCP_E_STOPPED, "stopped after step %" PRId64 ", which is saved",
                   run->at.step);
@@ -276,12 +163,12 @@ static void explain_death(const struct run *run, struct dcp_error *err)
 {
     struct dcp_step *steps = NULL;
     size_t n = 0, complete = 0;
-    int rank = err->rank, fate = err->rank_fate;
+    int rank = err->rank, state = err->rank_state;
     char how[160], left[64] = "no step was saved";
-    if (rank < 0 || fate == DCP_RANK_UNKNOWN)
+    if (rank < 0 || state == DCP_RANK_UNKNOWN)
         return;
     snprintf(how, sizeof how, "rank %d %s during step %" PRId64, rank,
-             fate == DCP_RANK_DEAD ? "died" : "does not answer", run->at.step + 1);
+             state == DCP_RANK_DEAD ? "died" : "does not answer", run->at.step + 1);
     if (!dcp_steps(&run->store, &steps, &n, NULL, NULL)) {
         while (complete < n && !steps[complete].complete)
             complete++;
@@ -294,7 +181,7 @@ static void explain_death(const struct run *run, struct dcp_error *err)
     dcp_error_set(err, DCP_E_COMM, "%s; %s", how, left);
     dcp_error_hint(err, "run again with --resume auto");
     err->rank = rank;
-    err->rank_fate = fate;
+    err->rank_state = state;
 }
 
 /* Whoever has no GPU need not be told so; the driver's folder says that there is one. */
@@ -309,9 +196,12 @@ static void announce(const struct train *t)
     shard_memory(run->shard, &bytes);
     run_say(run, "%s, %s parameters in %s, %s", s->model.family,
             dcp_human_count((uint64_t)shard_n_elems(run->shard)).text,
-            s->bf16 ? "bf16" : "fp32", run->compute.name);
+            settings_precision(s), run->compute.name);
     if (run->compute.why[0] && (dcp_fs_exists(DRIVER) || run->main->verbose > 0))
         run_say(run, "on the CPU: %s", run->compute.why);
+    if (s->offload_cpu)
+        run_say(run,
+                "offload to the CPU: weights and optimizer are in host memory already");
     run_say(run, "ZeRO stage %d on %d rank%s, %s a rank", s->stage, world_size,
             world_size == 1 ? "" : "s",
             dcp_human_size(bytes.weights + bytes.gradients + bytes.optimizer).text);
@@ -351,35 +241,17 @@ static int open_metrics(struct train *t, struct dcp_error *err)
     return dcp_agree(&t->run->join->comm, rc, err);
 }
 
-static int make_room(struct train *t, struct dcp_error *err)
-{
-    const struct run *run = t->run;
-    size_t world_size = (size_t)run->join->world_size,
-           n = (size_t)run->settings.accumulation;
-    t->n_micros = (int64_t)(world_size * n);
-    t->losses = dcp_mem_calloc(world_size * n, sizeof *t->losses);
-    t->own = dcp_mem_calloc(n + 1, sizeof *t->own);
-    t->told = dcp_mem_calloc(world_size * (n + 1), sizeof *t->told);
-    t->n_told = dcp_mem_calloc(world_size, sizeof *t->n_told);
-    for (size_t r = 0; t->n_told && r < world_size; r++)
-        t->n_told[r] = (int64_t)n + 1;
-    bool made = t->losses && t->own && t->told && t->n_told;
-    return made ? DCP_OK : dcp_error_memory(err, "the losses of a step");
-}
-
 int train_run(struct run *run, struct dcp_error *err)
 {
     struct train t = { .run = run, .loss = NAN };
     struct resume_result resumed = { 0 };
     double begin_s = dcp_clock_s();
-    int rc = make_room(&t, err);
-    rc = dcp_agree(&run->join->comm, rc, err);
-    if (!rc) {
-        announce(&t);
-        rc = hold_folder(run, err);
-    }
+    announce(&t);
+    int rc = hold_folder(run, err);
     if (!rc)
         rc = resume_run(run, false, &resumed, err);
+    if (!rc) /* what is resumed may tell the batch */
+        rc = dcp_agree(&run->join->comm, step_init(&t.step, run, err), err);
     if (!rc) {
         warn_of_init(run, &resumed);
         rc = run_hold_store(run, err);
@@ -403,9 +275,6 @@ int train_run(struct run *run, struct dcp_error *err)
         explain_death(run, err);
     saving_fini(&t.saving);
     metrics_close(t.metrics);
-    free(t.losses);
-    free(t.own);
-    free(t.told);
-    free(t.n_told);
+    step_fini(&t.step);
     return rc;
 }

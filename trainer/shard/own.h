@@ -11,18 +11,17 @@
 
 #include "base/part.h"
 #include "trainer/ops/norm.h"
+#include "trainer/ops/optim.h"
 #include <stdbool.h>
 #include <stddef.h>
 
-#define SHARD_ALIGN 64         /* bytes, of every parameter */
-#define SHARD_BUCKET (1 << 20) /* elements in staging at once, of all ranks */
+#define SHARD_ALIGN 64 /* bytes, of every parameter */
 /* The room of n elements, of any dtype, in elements. */
 static inline int64_t shard_padded(int64_t n)
 {
     return dcp_part_align(n, SHARD_ALIGN / 2);
 }
 
-#define SHARD_MAX_LEVELS 32
 #define SHARD_N_GROUPS 2
 
 /* A parameter group of stages 0 to 2. */
@@ -67,7 +66,7 @@ struct shard_slots {
 struct shard_reduction {
     int unit; /* -1: none */
     uint64_t call;
-    float *sums; /* where those that this rank keeps come */
+    int64_t *sums; /* where those that this rank keeps come */
 };
 
 /* On the way to the norm of the gradients. */
@@ -84,7 +83,7 @@ struct shard {
     int n_params, n_units;
     int *unit_first; /* first parameter of a unit; n_units + 1 numbers */
 
-    struct coll *world_size;     /* borrowed */
+    struct coll *all;            /* the world; borrowed */
     struct coll split_in, outer; /* hybrid: ranks of one copy; ranks of one part */
     struct coll *inner;          /* ranks that share one copy of what is cut */
 
@@ -96,17 +95,24 @@ struct shard {
     int64_t n_weights, n_grads; /* elements held of each */
 
     /* In the memory of the kernels, down to the staging. */
-    void *weights;                 /* full order, at stage 3 own order */
-    float *master, *m, *v;         /* own order; master NULL in fp32 */
-    int n_levels;                  /* partial sums of gradients */
-    void *grads[SHARD_MAX_LEVELS]; /* full order, from stage 2 own order */
-    int micro;                     /* of the step, ended so far */
+    void *weights;                  /* full order, at stage 3 own order */
+    float *master;                  /* own order; NULL in fp32 */
+    float *state[OPTIM_MAX_STATES]; /* of the optimizer, own order */
+    bool keeps_sums;                /* grads are sums in units until the step ends */
+    void *grads;                    /* full order, from stage 2 own order */
+    float *peaks, *references; /* of each parameter: of this rank's gradients; of units */
+    float *wide;               /* room for a unit's, where partial sums are bf16 */
+    float *host_peaks;         /* on the host: peaks and references */
+    bool again, references_given; /* the next step, this one, by the peaks of all ranks */
+    int micro, n_rounds;          /* micro-batches of the step: ended so far, of a rank */
 
     struct shard_slots gathered, unit_grads;
-    float *staging[2];    /* a unit, or a bucket, between two orders; the second one only
-                           * with a coll that works beside kernels */
+    int64_t *staging[2];  /* a unit between two orders; the second one only with a coll
+                           * that works beside kernels */
     size_t staging_bytes; /* of one */
-    int turn;             /* which is used next */
+    uint64_t allocated_bytes; /* all of these */
+    uint64_t step_bytes;      /* of them: what depends on the micro-batches of a step */
+    int turn;                 /* which is used next */
     struct shard_measure *measure;
     struct shard_reduction reduction;
 
@@ -115,21 +121,38 @@ struct shard {
     int *next_unit;
     int last_unit, before_unit; /* -1: none */
 
-    int64_t *counts, *round; /* of each of world_size ranks */
-    double *peaks;           /* likewise */
+    int64_t *counts; /* of each rank of the world */
+    double *told;    /* what ranks tell each other of their gradients: two numbers each */
 };
 
+/* The parts of shard_new: where everything lies, and memory for it; what can be cut. */
+int shard_place(struct shard *s, struct dcp_error *err);
+int shard_allocate(struct shard *s, struct dcp_error *err);
+int shard_check_groups(int world_size, int size, struct dcp_error *err);
+/* Slots of one size for the gathered weights of a unit. */
+int shard_slots_wanted(const struct shard *s, int unit);
+
+/* Own order, as a loop over groups with one over parameters in it: whether the
+ * parameter's turn is in that group's. */
+static inline bool shard_in_turn(const struct shard *s, int param, int group)
+{
+    return s->options.stage < 3 ? s->at[param].group == group : group == 0;
+}
 /* Elements begin .. end of a parameter that a rank of `inner` owns. */
 void shard_part(const struct shard *s, int param, int rank, int64_t *out_begin,
                 int64_t *out_end);
 size_t shard_weight_bytes(const struct shard *s); /* of an element */
 size_t shard_grad_bytes(const struct shard *s);
-bool shard_grads_fp32(const struct shard *s); /* they are kept so */
-/* The gradients of a micro-batch, and their sum, are rounded to bf16. */
+/* The gradients of a micro-batch, and their sum, are rounded to the weights' dtype. */
 bool shard_rounds(const struct shard *s);
-static inline void *shard_grad_at(const struct shard *s, int level, int64_t i)
+static inline void *shard_grad_at(const struct shard *s, int64_t i)
 {
-    return (char *)s->grads[level] + (size_t)i * shard_grad_bytes(s);
+    return (char *)s->grads + (size_t)i * shard_grad_bytes(s);
+}
+/* The same while sums are kept. */
+static inline int64_t *shard_sum_at(const struct shard *s, int64_t i)
+{
+    return (int64_t *)s->grads + i;
 }
 static inline void *shard_weight_at(const struct shard *s, int64_t i)
 {
@@ -143,7 +166,25 @@ void shard_slots_fini(struct shard *s, struct shard_slots *slots);
  * rank's begins. */
 int64_t shard_cut_evenly(struct shard *s, const struct coll *coll, int64_t n,
                          int64_t part);
+
+/* Of slots: the one of a unit, or NULL; one that is free, or new; the unit's parameters
+ * in it. */
+struct shard_slot *shard_slot_of(struct shard_slots *slots, int unit);
+int shard_slot_take(struct shard *s, struct shard_slots *slots, int unit,
+                    size_t size_bytes, int wanted, struct shard_slot **out_slot,
+                    struct dcp_error *err);
+void shard_slot_params(const struct shard *s, int unit, size_t item_bytes, char *data,
+                       void **out);
+/* What each rank owns of a unit, in s->counts; at stage 0, where all own all, an even
+ * share. Returns where this rank's part begins. */
+int64_t shard_unit_counts(struct shard *s, int unit);
+
+/* Hooks of the model. */
+int shard_grad_begin(void *self, int unit, float **out_grads, struct dcp_error *err);
+int shard_grad_end(void *self, int unit, struct dcp_error *err);
 /* What came of the last unit is kept. */
 int shard_settle_reduction(struct shard *s, struct dcp_error *err);
+/* Sums that were kept become gradients. */
+void shard_settle_sums(struct shard *s);
 
 #endif

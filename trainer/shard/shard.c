@@ -7,41 +7,32 @@
 
 size_t shard_weight_bytes(const struct shard *s)
 {
-    return s->options.bf16 ? 2 : 4;
+    return dcp_dtype_size(s->options.dtype);
 }
 
 bool shard_rounds(const struct shard *s)
 {
-    return s->options.bf16 && !s->options.grad_fp32;
-}
-
-/* What is added to something that was rounded already would depend on who added before.
- */
-bool shard_grads_fp32(const struct shard *s)
-{
-    bool copies = s->inner->world_size != s->world_size->world_size;
-    bool adds = s->options.accumulation > 1 || copies;
-    return !shard_rounds(s) || (adds && !s->options.grad_bf16);
+    return s->options.dtype != DCP_F32 && !s->options.grad_fp32;
 }
 
 size_t shard_grad_bytes(const struct shard *s)
 {
-    return shard_grads_fp32(s) ? 4 : 2;
+    return shard_rounds(s) ? 2 : 4;
 }
 
 enum dcp_dtype shard_grad_dtype(const struct shard *s)
 {
-    return shard_grads_fp32(s) ? DCP_F32 : DCP_BF16;
+    return shard_rounds(s) ? s->options.dtype : DCP_F32;
 }
 
 enum dcp_dtype shard_dtype(const struct shard *s)
 {
-    return s->options.bf16 ? DCP_BF16 : DCP_F32;
+    return s->options.dtype;
 }
 
 bool shard_has_master(const struct shard *s)
 {
-    return s->options.bf16 && !s->options.weights_only;
+    return s->options.dtype != DCP_F32 && !s->options.weights_only;
 }
 
 int shard_stage(const struct shard *s)
@@ -56,7 +47,7 @@ int64_t shard_n_elems(const struct shard *s)
 
 struct init_room {
     float values[INIT_ELEMS];
-    uint16_t bf16[INIT_ELEMS];
+    uint16_t halves[INIT_ELEMS];
 };
 
 void shard_part(const struct shard *s, int param, int rank, int64_t *out_begin,
@@ -81,16 +72,6 @@ int64_t shard_unit_room(const struct shard *s, int unit)
     return room;
 }
 
-/* Partial sums that are alive at once while `n` parts are added in the tree: after i
- * parts, one for each bit of i. */
-static int levels_for(int n)
-{
-    int levels = 1;
-    while ((n - 1) >> levels > 0)
-        levels++;
-    return levels;
-}
-
 static void place_full(struct shard *s)
 {
     for (int g = 0; g < SHARD_N_GROUPS; g++) {
@@ -103,7 +84,7 @@ static void place_full(struct shard *s)
             s->n_elems += s->params[p].n_elems;
         }
         group->n = s->n_elems - group->begin;
-        group->part = dcp_part_zero(group->n, s->world_size->world_size);
+        group->part = dcp_part_zero(group->n, s->all->world_size);
     }
 }
 
@@ -137,7 +118,7 @@ static void place_own(struct shard *s)
     for (int g = 0; g < SHARD_N_GROUPS; g++)
         for (int p = 0; p < s->n_params; p++) {
             struct shard_param *at = &s->at[p];
-            if (stage < 3 ? at->group != g : g != 0)
+            if (!shard_in_turn(s, p, g))
                 continue;
             at->begin = 0;
             at->end = s->params[p].n_elems;
@@ -152,7 +133,15 @@ static void place_own(struct shard *s)
     s->n_grads = stage >= 2 ? s->n_own : s->n_elems;
 }
 
-static int place(struct shard *s, struct dcp_error *err)
+/* What follows from the number of micro-batches. */
+static void count_rounds(struct shard *s)
+{
+    s->n_rounds = (int)dcp_part_ceil(s->options.n_micros, s->all->world_size);
+    s->keeps_sums = (s->n_rounds > 1 && !s->options.grad_bf16) ||
+                    s->inner->world_size != s->all->world_size;
+}
+
+int shard_place(struct shard *s, struct dcp_error *err)
 {
     s->params = model_params(s->model, &s->n_params);
     s->n_units = model_n_units(s->model);
@@ -160,11 +149,11 @@ static int place(struct shard *s, struct dcp_error *err)
     s->runs = dcp_mem_calloc((size_t)s->n_params, sizeof *s->runs);
     s->unit_first = dcp_mem_calloc((size_t)s->n_units + 1, sizeof *s->unit_first);
     s->next_unit = dcp_mem_calloc(3 * (size_t)s->n_units, sizeof *s->next_unit);
-    s->counts = dcp_mem_calloc((size_t)s->world_size->world_size, sizeof *s->counts);
-    s->round = dcp_mem_calloc((size_t)s->world_size->world_size, sizeof *s->round);
-    s->peaks = dcp_mem_calloc((size_t)s->world_size->world_size, sizeof *s->peaks);
-    if (!s->at || !s->runs || !s->unit_first || !s->next_unit || !s->counts ||
-        !s->round || !s->peaks)
+    s->counts = dcp_mem_calloc((size_t)s->all->world_size, sizeof *s->counts);
+    s->told = dcp_mem_calloc(2 * (size_t)s->all->world_size, sizeof *s->told);
+    s->host_peaks = dcp_mem_calloc(2 * (size_t)s->n_params, sizeof *s->host_peaks);
+    if (!s->at || !s->runs || !s->unit_first || !s->next_unit || !s->counts || !s->told ||
+        !s->host_peaks)
         return dcp_error_memory(err, "the places of parameters");
     for (int i = 0; i < 3 * s->n_units; i++)
         s->next_unit[i] = -1;
@@ -176,8 +165,7 @@ static int place(struct shard *s, struct dcp_error *err)
         s->at[p].group = s->params[p].decay ? 0 : 1;
     place_full(s);
     place_own(s);
-    if (!s->options.weights_only)
-        s->n_levels = shard_grads_fp32(s) ? levels_for(s->options.accumulation) : 1;
+    count_rounds(s);
     return DCP_OK;
 }
 
@@ -189,48 +177,100 @@ static int alloc(struct shard *s, void **out, int64_t n, size_t size_bytes,
     if (n < 0 || !dcp_mul_size((size_t)n, size_bytes, &total))
         total = SIZE_MAX;
     DCP_TRY(ops->alloc(s->kernels.ctx, total, "parts of the model state", out, err));
+    s->allocated_bytes += total;
     ops->zero(s->kernels.ctx, *out, total);
     return DCP_OK;
 }
 
+/* Of the largest unit: its sums over ranks, or its weights. */
 static size_t staging_bytes(const struct shard *s)
 {
-    if (s->world_size->world_size == 1)
-        return 0;
-    size_t bytes = 0;
-    if (s->options.stage == 3 || !s->options.weights_only)
-        for (int u = 0; u < s->n_units; u++) {
-            size_t need = (size_t)shard_unit_room(s, u) * sizeof(float);
-            bytes = need > bytes ? need : bytes;
-        }
-    bool buckets = !shard_grads_fp32(s) && s->outer.ops;
-    size_t bucket = (size_t)(SHARD_BUCKET + s->world_size->world_size) * sizeof(float);
-    return buckets && bucket > bytes ? bucket : bytes;
+    bool gathers = s->options.stage == 3 && s->inner->world_size > 1;
+    bool reduces =
+        !s->options.weights_only && !(s->keeps_sums && s->inner->world_size == 1);
+    size_t item = reduces   ? sizeof **s->staging
+                  : gathers ? shard_weight_bytes(s)
+                            : 0,
+           bytes = 0;
+    for (int u = 0; u < s->n_units; u++) {
+        size_t need = (size_t)shard_unit_room(s, u) * item;
+        bytes = need > bytes ? need : bytes;
+    }
+    return bytes;
 }
 
-static int allocate(struct shard *s, struct dcp_error *err)
+/* Of the gradients, while they are summed. */
+static uint64_t grads_bytes(const struct shard *s)
 {
-    int rc = alloc(s, &s->weights, s->n_weights, shard_weight_bytes(s), err);
+    if (s->options.weights_only)
+        return 0;
+    return (uint64_t)s->n_grads * (s->keeps_sums ? sizeof(int64_t) : shard_grad_bytes(s));
+}
+
+static int alloc_gradients(struct shard *s, struct dcp_error *err)
+{
+    int64_t widest = 0;
+    for (int p = 0; p < s->n_params; p++)
+        if (s->params[p].n_elems > widest)
+            widest = s->params[p].n_elems;
+    DCP_TRY(alloc(s, &s->grads, (int64_t)grads_bytes(s), 1, err));
+    if (shard_rounds(s) && s->options.grad_bf16 && s->n_rounds > 1)
+        DCP_TRY(alloc(s, (void **)&s->wide, widest, sizeof *s->wide, err));
+    DCP_TRY(alloc(s, (void **)&s->peaks, s->n_params, sizeof *s->peaks, err));
+    return alloc(s, (void **)&s->references, s->n_params, sizeof *s->references, err);
+}
+
+/* What a step needs, which depends on how many micro-batches it has. */
+static int alloc_step(struct shard *s, struct dcp_error *err)
+{
+    uint64_t before = s->allocated_bytes;
     s->staging_bytes = staging_bytes(s);
-    for (int i = 0; !rc && s->staging_bytes && i < (coll_overlaps(s->inner) ? 2 : 1); i++)
-        rc = alloc(s, (void **)&s->staging[i], (int64_t)s->staging_bytes, 1, err);
-    if (!rc)
-        rc = alloc(s, (void **)&s->measure, 1, sizeof *s->measure, err);
-    if (rc || s->options.weights_only)
-        return rc;
-    if (s->options.bf16)
-        rc = alloc(s, (void **)&s->master, s->n_own, sizeof(float), err);
-    if (!rc)
-        rc = alloc(s, (void **)&s->m, s->n_own, sizeof(float), err);
-    if (!rc)
-        rc = alloc(s, (void **)&s->v, s->n_own, sizeof(float), err);
-    for (int l = 0; !rc && l < s->n_levels; l++)
-        rc = alloc(s, &s->grads[l], s->n_grads, shard_grad_bytes(s), err);
-    return rc;
+    for (int i = 0; s->staging_bytes && i < (coll_overlaps(s->inner) ? 2 : 1); i++)
+        DCP_TRY(alloc(s, (void **)&s->staging[i], (int64_t)s->staging_bytes, 1, err));
+    if (!s->options.weights_only)
+        DCP_TRY(alloc_gradients(s, err));
+    s->step_bytes = s->allocated_bytes - before;
+    return DCP_OK;
+}
+
+static void free_step(struct shard *s)
+{
+    void *const memory[] = { s->grads,      s->peaks,      s->references,
+                             s->staging[0], s->staging[1], s->wide };
+    for (size_t i = 0; i < DCP_ARRAY_LEN(memory); i++)
+        s->kernels.ops->free(s->kernels.ctx, memory[i]);
+    s->grads = NULL;
+    s->peaks = s->references = s->wide = NULL;
+    s->staging[0] = s->staging[1] = NULL;
+    s->allocated_bytes -= s->step_bytes;
+    s->step_bytes = 0;
+}
+
+int shard_set_micros(struct shard *s, int n_micros, struct dcp_error *err)
+{
+    if (n_micros == s->options.n_micros)
+        return DCP_OK;
+    free_step(s);
+    s->options.n_micros = n_micros;
+    count_rounds(s);
+    return alloc_step(s, err);
+}
+
+int shard_allocate(struct shard *s, struct dcp_error *err)
+{
+    DCP_TRY(alloc(s, &s->weights, s->n_weights, shard_weight_bytes(s), err));
+    DCP_TRY(alloc(s, (void **)&s->measure, 1, sizeof *s->measure, err));
+    if (!s->options.weights_only) {
+        if (shard_has_master(s))
+            DCP_TRY(alloc(s, (void **)&s->master, s->n_own, sizeof(float), err));
+        for (int i = 0; i < optim_n_states(s->options.optimizer); i++)
+            DCP_TRY(alloc(s, (void **)&s->state[i], s->n_own, sizeof(float), err));
+    }
+    return alloc_step(s, err);
 }
 
 /* Ranks of one copy of the model stand side by side. */
-static int check_groups(int world_size, int size, struct dcp_error *err)
+int shard_check_groups(int world_size, int size, struct dcp_error *err)
 {
     if (size >= 0 && (size == 0 || world_size % size == 0))
         return DCP_OK;
@@ -242,37 +282,15 @@ static int check_groups(int world_size, int size, struct dcp_error *err)
 
 static int split(struct shard *s, struct dcp_error *err)
 {
-    int size = s->options.shard_size, rank = s->world_size->rank;
-    s->inner = s->world_size;
-    int rc = check_groups(s->world_size->world_size, size, err);
-    if (rc || s->options.stage < 3 || size == 0 || size == s->world_size->world_size)
+    int size = s->options.shard_size, rank = s->all->rank;
+    s->inner = s->all;
+    int rc = shard_check_groups(s->all->world_size, size, err);
+    if (rc || s->options.stage < 3 || size == 0 || size == s->all->world_size)
         return rc;
-    rc = coll_split(s->world_size, rank / size, rank, &s->split_in, err);
+    rc = coll_split(s->all, rank / size, rank, &s->split_in, err);
     if (!rc)
-        rc = coll_split(s->world_size, rank % size, rank, &s->outer, err);
+        rc = coll_split(s->all, rank % size, rank, &s->outer, err);
     s->inner = &s->split_in;
-    return rc;
-}
-
-int shard_plan(const struct model *model, const struct shard_options *options,
-               int world_size, struct shard_bytes *out_bytes, struct dcp_error *err)
-{
-    struct coll all = { .world_size = world_size },
-                copy = { .world_size = options->shard_size };
-    struct shard *s = dcp_mem_calloc(1, sizeof *s);
-    if (!s)
-        return dcp_error_memory(err, "a plan of the model state");
-    s->options = *options;
-    s->model = model;
-    s->kernels = model_kernels(model);
-    s->world_size = &all;
-    s->inner = options->stage == 3 && options->shard_size ? &copy : &all;
-    int rc = check_groups(world_size, options->shard_size, err);
-    if (!rc)
-        rc = place(s, err);
-    if (!rc)
-        shard_memory(s, out_bytes);
-    shard_free(s);
     return rc;
 }
 
@@ -286,12 +304,12 @@ int shard_new(const struct model *model, const struct shard_options *options,
     s->options = *options;
     s->model = model;
     s->kernels = model_kernels(model);
-    s->world_size = coll;
+    s->all = coll;
     int rc = split(s, err);
     if (!rc)
-        rc = place(s, err);
+        rc = shard_place(s, err);
     if (!rc)
-        rc = allocate(s, err);
+        rc = shard_allocate(s, err);
     if (!rc) /* others write there next, on streams of their own */
         rc = s->kernels.ops->sync(s->kernels.ctx, err);
     if (rc) {
@@ -306,12 +324,11 @@ void shard_free(struct shard *s)
 {
     if (!s)
         return;
-    void *const memory[] = { s->weights, s->master,     s->m,         s->v,
-                             s->measure, s->staging[0], s->staging[1] };
+    void *const memory[] = { s->weights, s->master, s->state[0], s->state[1],
+                             s->measure };
     for (size_t i = 0; i < DCP_ARRAY_LEN(memory); i++)
         s->kernels.ops->free(s->kernels.ctx, memory[i]);
-    for (int l = 0; l < SHARD_MAX_LEVELS; l++)
-        s->kernels.ops->free(s->kernels.ctx, s->grads[l]);
+    free_step(s);
     shard_slots_fini(s, &s->gathered);
     shard_slots_fini(s, &s->unit_grads);
     free(s->at);
@@ -319,8 +336,8 @@ void shard_free(struct shard *s)
     free(s->unit_first);
     free(s->next_unit);
     free(s->counts);
-    free(s->round);
-    free(s->peaks);
+    free(s->told);
+    free(s->host_peaks);
     coll_free(&s->split_in);
     coll_free(&s->outer);
     free(s);
@@ -328,18 +345,20 @@ void shard_free(struct shard *s)
 
 /* The initial values of a range, made on the host a part at a time. */
 static int init_range(struct shard *s, uint64_t seed, int param,
-                      const struct shard_range *held, bool bf16, struct init_room *room,
-                      struct dcp_error *err)
+                      const struct shard_range *held, enum dcp_dtype dtype,
+                      struct init_room *room, struct dcp_error *err)
 {
-    size_t item = bf16 ? sizeof *room->bf16 : sizeof *room->values;
+    bool is_cast = dtype != DCP_F32;
+    size_t item = dcp_dtype_size(dtype);
     for (int64_t i = held->begin; i < held->end; i += INIT_ELEMS) {
         int64_t left = held->end - i, n = left < INIT_ELEMS ? left : INIT_ELEMS;
         model_init_values(s->model, param, seed, i, n, room->values);
-        if (bf16)
-            ops_to_bf16(room->values, room->bf16, n);
-        DCP_TRY(s->kernels.ops->put(
-            s->kernels.ctx, (char *)held->data + (size_t)(i - held->begin) * item,
-            bf16 ? (const void *)room->bf16 : room->values, (uint64_t)n * item, err));
+        if (is_cast)
+            ops_to_16bit(dtype, room->values, room->halves, n);
+        DCP_TRY(s->kernels.ops->put(s->kernels.ctx,
+                                    (char *)held->data + (size_t)(i - held->begin) * item,
+                                    is_cast ? (const void *)room->halves : room->values,
+                                    (uint64_t)n * item, err));
     }
     return DCP_OK;
 }
@@ -351,10 +370,10 @@ int shard_init(struct shard *s, uint64_t seed, struct dcp_error *err)
     int rc = room ? DCP_OK : dcp_error_memory(err, "initial values");
     for (int p = 0; !rc && p < s->n_params; p++) {
         shard_weights(s, p, &held);
-        rc = init_range(s, seed, p, &held, s->options.bf16, room, err);
-        shard_optim(s, DCP_ROLE_MASTER, p, &held);
+        rc = init_range(s, seed, p, &held, s->options.dtype, room, err);
+        shard_master(s, p, &held);
         if (!rc && held.data)
-            rc = init_range(s, seed, p, &held, false, room, err);
+            rc = init_range(s, seed, p, &held, DCP_F32, room, err);
     }
     shard_touch(s);
     return rc;
@@ -371,15 +390,27 @@ void shard_weights(const struct shard *s, int param, struct shard_range *out_ran
                                            shard_weight_at(s, at->full_at) };
 }
 
-void shard_optim(const struct shard *s, enum dcp_role role, int param,
-                 struct shard_range *out_range)
+static void own_range(const struct shard *s, float *array, int param,
+                      struct shard_range *out_range)
 {
     const struct shard_param *at = &s->at[param];
-    float *array = role == DCP_ROLE_MASTER    ? s->master
-                   : role == DCP_ROLE_EXP_AVG ? s->m
-                                              : s->v;
     *out_range =
         (struct shard_range){ at->begin, at->end, array ? array + at->own_at : NULL };
+}
+
+void shard_master(const struct shard *s, int param, struct shard_range *out_range)
+{
+    own_range(s, s->master, param, out_range);
+}
+
+void shard_state(const struct shard *s, int i, int param, struct shard_range *out_range)
+{
+    own_range(s, s->state[i], param, out_range);
+}
+
+enum optim_type shard_optimizer(const struct shard *s)
+{
+    return s->options.optimizer;
 }
 
 static uint64_t slots_bytes(const struct shard_slots *slots)
@@ -392,12 +423,14 @@ static uint64_t slots_bytes(const struct shard_slots *slots)
 
 void shard_memory(const struct shard *s, struct shard_bytes *out_bytes)
 {
-    uint64_t optim = s->options.weights_only ? 0 : s->options.bf16 ? 12 : 8;
+    int n_arrays = optim_n_states(s->options.optimizer) + shard_has_master(s);
+    uint64_t optim = s->options.weights_only ? 0 : (uint64_t)n_arrays * sizeof(float);
     *out_bytes = (struct shard_bytes){
         .weights = (uint64_t)s->n_weights * shard_weight_bytes(s),
-        .gradients = (uint64_t)s->n_grads * shard_grad_bytes(s) * (uint64_t)s->n_levels,
+        .gradients = grads_bytes(s),
         .optimizer = (uint64_t)s->n_own * optim,
-        .transient = slots_bytes(&s->gathered) + slots_bytes(&s->unit_grads) +
-                     s->staging_bytes * (s->staging[1] ? 2 : 1),
+        .transient = slots_bytes(&s->gathered) + slots_bytes(&s->unit_grads),
     };
+    out_bytes->transient += s->allocated_bytes - out_bytes->weights -
+                            out_bytes->gradients - out_bytes->optimizer;
 }

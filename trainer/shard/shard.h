@@ -2,7 +2,7 @@
  * it: gathering weights, reducing gradients, the optimizer. (Rajbhandari et al., "ZeRO:
  * memory optimizations toward training trillion parameter models", SC20.)
  *
- *   stage  weights  gradients  master, m, v   bytes a parameter, bf16, of N ranks
+ *   stage  weights  gradients  master, states bytes a parameter, bf16, Adam, N ranks
  *   0      all      all        all            16
  *   1      all      all        part           4 + 12/N
  *   2      all      part       part           2 + 14/N
@@ -12,17 +12,15 @@
  * cut evenly after padding to 2 N; stage 3 cuts each parameter alone. The padding is
  * never stored. In fp32 the weights are the masters.
  *
- * Sums of gradients over micro-batches run in the tree of coll/coll.h over the number of
- * the micro-batch in the whole batch, whatever rank it fell to: world sizes and
- * accumulations that are powers of two, and all stages, give the same bits. That takes
- * one more buffer of gradients each time accumulation - 1 doubles.
+ * Gradients are summed in units (ops/exact.h), which add up to the same bits in any
+ * order: world sizes, stages, copies of the model and the micro-batches that a rank has
+ * do not show. Where a rank has several micro-batches in a step, or the model several
+ * copies, that takes 8 bytes for each gradient that a rank holds instead of those above.
  *
- * With bf16 weights the gradients of a micro-batch are rounded to bf16, added in fp32,
- * and the whole sum is rounded to bf16. So a rank with one micro-batch in a step needs 2
- * bytes for a gradient, as above; one with more keeps its partial sums in fp32, and so
- * does one of several copies of the model. grad_fp32 rounds nothing. grad_bf16 keeps
- * partial sums in bf16, added one after the other: the table holds at any accumulation,
- * but only stages agree in every bit, not accumulations.
+ * With bf16 weights (fp16 likewise) the gradients of a micro-batch are rounded to bf16,
+ * and so is the whole sum, that of stage 0 as that of others. grad_fp32 rounds nothing.
+ * grad_bf16 keeps partial sums in bf16, added one after the other: the table holds at any
+ * accumulation, but how many micro-batches a rank has shows in the bits.
  *
  * Thread rule: one shard, one thread. Everything collective is in model order. */
 #ifndef TRAINER_SHARD_SHARD_H
@@ -30,19 +28,20 @@
 
 #include "trainer/coll/coll.h"
 #include "trainer/model/model.h"
+#include "trainer/ops/optim.h"
 #include <stdint.h>
-
-struct adamw_params;
 
 struct shard_options {
     int stage;      /* ZeRO 0 .. 3 */
     int shard_size; /* stage 3: ranks that share one copy; 0: all. Divides the world size
                      */
-    bool bf16;      /* weights, with fp32 masters; else fp32 */
-    bool grad_fp32; /* gradients are fp32 also when weights are bf16 */
-    bool grad_bf16; /* with bf16: partial sums are bf16, too */
+    enum dcp_dtype dtype; /* of weights: F32, or BF16 or F16 with fp32 masters */
+    bool grad_fp32;       /* gradients are fp32 also when weights have 16 bits */
+    bool grad_bf16;       /* with 16-bit weights: partial sums are in their dtype, too */
+    enum optim_type optimizer;
     bool weights_only; /* no gradients, no optimizer */
-    int accumulation;  /* micro-batches of a rank in a step */
+    int n_micros;      /* micro-batches of all ranks in a step; a rank has every
+                        * world_size-th, some one less than others */
 };
 
 /* What this rank holds of a parameter: elements begin .. end. */
@@ -65,18 +64,23 @@ int shard_new(const struct model *model, const struct shard_options *options,
               struct coll *coll, struct shard **out_shard, struct dcp_error *err);
 void shard_free(struct shard *shard);
 
-/* What rank 0 would hold at a world size, without making it; nothing is transient yet. */
+/* What rank 0 would hold at a world size after its first step, without making it; the
+ * model may be a plan. overlaps: the coll works beside the kernels, as NCCL's does, which
+ * takes more that is transient. Errors: USAGE (shard_size), MEMORY. */
 int shard_plan(const struct model *model, const struct shard_options *options,
-               int world_size, struct shard_bytes *out_bytes, struct dcp_error *err);
+               int world_size, bool overlaps, struct shard_bytes *out_bytes,
+               struct dcp_error *err);
 
 /* Initial weights and masters, moments zero. Not collective. Errors: those of kernels. */
 int shard_init(struct shard *shard, uint64_t seed, struct dcp_error *err);
 
-/* What this rank holds of the weights, and of a tensor of the optimizer (role MASTER,
- * EXP_AVG or EXP_AVG_SQ, fp32; no MASTER in fp32). */
+/* What this rank holds of the weights; of the masters (data NULL in fp32); of the
+ * optimizer's i-th state. */
 void shard_weights(const struct shard *shard, int param, struct shard_range *out_range);
-void shard_optim(const struct shard *shard, enum dcp_role role, int param,
+void shard_master(const struct shard *shard, int param, struct shard_range *out_range);
+void shard_state(const struct shard *shard, int i, int param,
                  struct shard_range *out_range);
+enum optim_type shard_optimizer(const struct shard *shard);
 /* False in fp32, and with weights_only. */
 bool shard_has_master(const struct shard *shard);
 int shard_stage(const struct shard *shard);
@@ -87,27 +91,35 @@ int64_t shard_n_elems(const struct shard *shard);
 
 /* Weights changed from outside: invalidates what was gathered of the old ones. */
 void shard_touch(struct shard *shard);
-/* bf16: makes the weights from the masters, on all ranks. Collective. */
+/* 16 bits: makes the weights from the masters, on all ranks. Collective. */
 int shard_spread(struct shard *shard, struct dcp_error *err);
-/* bf16: makes the masters from the weights. Not collective. */
+/* 16 bits: makes the masters from the weights. Not collective. */
 void shard_raise(struct shard *shard);
 
 /* How the model reaches the state. Collective at stage 3, and with gradients at stage 2:
  * all ranks run the model alike. */
 void shard_hooks(struct shard *shard, struct model_hooks *out_hooks);
 
-/* A step: begin; for each of this rank's micro-batches the model's work and end_micro;
- * reduce; update. */
+/* Another number of micro-batches in a step from now on, and the memory that it takes.
+ * Not collective. Errors: MEMORY. */
+int shard_set_micros(struct shard *shard, int n_micros, struct dcp_error *err);
+
+/* A step: begin; n_rounds times the model's work, or model_idle where this rank has no
+ * micro-batch any more, and end_micro; reduce; update. */
 void shard_begin(struct shard *shard);
-/* The number in the whole batch of a rank's i-th micro-batch. */
+int shard_n_rounds(const struct shard *shard);
+/* The number in the whole batch of a rank's i-th micro-batch; none from n_micros on. */
 int64_t shard_micro(const struct shard *shard, int rank, int i);
 int shard_end_micro(struct shard *shard, struct dcp_error *err);
 /* The last micro-batch left each rank the sums over ranks of the gradients that it owns,
  * at stage 0 of all; this sums them over the copies of the model, and gives the norm of
- * all: infinity or NaN when one is. Collective. */
-int shard_reduce(struct shard *shard, double *out_norm, struct dcp_error *err);
+ * all: infinity or NaN when one is. *out_again: a gradient was too large beside those of
+ * the first micro-batch; the same step is to be begun again, and will have room for it.
+ * Collective. */
+int shard_reduce(struct shard *shard, double *out_norm, bool *out_again,
+                 struct dcp_error *err);
 /* The optimizer on what this rank owns, and the new weights to all. Collective. */
-int shard_update(struct shard *shard, const struct adamw_params *params,
+int shard_update(struct shard *shard, const struct optim_params *params,
                  struct dcp_error *err);
 
 #endif

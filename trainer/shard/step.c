@@ -1,15 +1,24 @@
-/* The end of a step: gradients summed over ranks, their norm, the optimizer, the new
+/* step: its end: gradients summed over ranks, their norm, the optimizer, the new
  * weights. */
 #include "base/mem.h"
 #include "own.h"
 
-#include "trainer/ops/adamw.h"
+#include "trainer/ops/exact.h"
 #include <math.h>
 #include <string.h>
 
 void shard_begin(struct shard *s)
 {
+    size_t size_bytes = (size_t)s->n_params * sizeof *s->peaks;
     s->micro = 0;
+    s->references_given = s->again;
+    s->again = false;
+    s->kernels.ops->zero(s->kernels.ctx, s->peaks, size_bytes);
+}
+
+int shard_n_rounds(const struct shard *s)
+{
+    return s->n_rounds;
 }
 
 int shard_end_micro(struct shard *s, struct dcp_error *err)
@@ -19,14 +28,10 @@ int shard_end_micro(struct shard *s, struct dcp_error *err)
     return rc;
 }
 
-/* Ranks that are summed before a rank's own micro-batches are (stage 2 and 3: at once,
- * unit by unit) stand next to each other in the tree; below them its own micro-batches;
- * below those the other ranks. */
+/* Dealt out one by one, so that no rank has two more than another. */
 int64_t shard_micro(const struct shard *s, int rank, int i)
 {
-    int together = s->options.stage >= 2 ? s->inner->world_size : 1;
-    int64_t block = rank / together, place = rank % together;
-    return (block * s->options.accumulation + i) * together + place;
+    return (int64_t)i * s->all->world_size + rank;
 }
 
 int64_t shard_cut_evenly(struct shard *s, const struct coll *coll, int64_t n,
@@ -41,50 +46,15 @@ int64_t shard_cut_evenly(struct shard *s, const struct coll *coll, int64_t n,
     return own;
 }
 
-/* Gradients in bf16 are summed over the copies in fp32, a bucket at a time, cut as
- * s->counts says. */
-static int reduce_bf16(struct shard *s, int64_t own, struct dcp_error *err)
-{
-    struct coll *coll = &s->outer;
-    const struct ops *ops = s->kernels.ops;
-    void *ctx = s->kernels.ctx;
-    int64_t items = SHARD_BUCKET / coll->world_size, max = s->counts[0];
-    int rc = DCP_OK;
-    for (int64_t done = 0; !rc && done < max; done += items) {
-        int64_t from = 0, to = 0, own_to = 0;
-        for (int r = 0; r < coll->world_size; r++) {
-            int64_t left = s->counts[r] - done;
-            int64_t n = left < 0 ? 0 : left < items ? left : items;
-            ops->widen(ctx, DCP_BF16, n, shard_grad_at(s, 0, from + done),
-                       s->staging[0] + to);
-            own_to = r == coll->rank ? to : own_to;
-            s->round[r] = n;
-            from += s->counts[r];
-            to += n;
-        }
-        float *sum = s->staging[0] + own_to;
-        rc = coll_reduce_scatter(coll, s->staging[0], s->round, sum, err);
-        if (!rc)
-            ops->cast(ctx, DCP_BF16, s->round[coll->rank], sum,
-                      shard_grad_at(s, 0, own + done));
-    }
-    return rc;
-}
-
-/* Sums the gradients that this rank holds over the copies of the model. */
+/* Adds the sums that this rank holds to those of the other copies of the model. */
 static int reduce_copies(struct shard *s, struct dcp_error *err)
 {
     struct coll *coll = &s->outer;
     int64_t n = s->n_grads;
     int64_t own = shard_cut_evenly(s, coll, n, dcp_part_ceil(n, coll->world_size));
-    void *sums = shard_grad_at(s, 0, own);
-    int rc = shard_grads_fp32(s)
-                 ? coll_reduce_scatter(coll, s->grads[0], s->counts, sums, err)
-                 : reduce_bf16(s, own, err);
-    if (!rc)
-        rc =
-            coll_all_gather(coll, sums, s->counts, shard_grad_bytes(s), s->grads[0], err);
-    return rc;
+    int64_t *sums = shard_sum_at(s, 0), *mine = sums + own;
+    DCP_TRY(coll_reduce_scatter(coll, sums, s->counts, mine, err));
+    return coll_all_gather(coll, mine, s->counts, sizeof *sums, sums, err);
 }
 
 /* Passes over what this rank counts in the norm, at stage 0 an even share of all: finds
@@ -93,14 +63,14 @@ static void for_norm(const struct shard *s, bool digits, float peak)
 {
     const struct ops *ops = s->kernels.ops;
     enum dcp_dtype dtype = shard_grad_dtype(s);
-    int64_t world_size = s->world_size->world_size, rank = s->world_size->rank;
+    int64_t world_size = s->all->world_size, rank = s->all->rank;
     int64_t share = dcp_part_ceil(s->n_own, world_size);
     for (size_t i = 0; i < s->n_runs; i++) {
         const struct shard_run *run = &s->runs[i];
         struct dcp_part part = s->options.stage
                                    ? (struct dcp_part){ 0, run->n }
                                    : dcp_part_of(share, rank, run->own_at, run->n);
-        const void *grads = shard_grad_at(s, 0, run->grad_at + part.begin);
+        const void *grads = shard_grad_at(s, run->grad_at + part.begin);
         if (part.begin == part.end)
             continue;
         if (digits)
@@ -112,65 +82,119 @@ static void for_norm(const struct shard *s, bool digits, float peak)
     }
 }
 
-/* The norm of all gradients, the same bits at every cut. Ranks of other copies hold the
- * same gradients, so they do not count. */
-static int measure(struct shard *s, double *out_norm, struct dcp_error *err)
+/* --- what ranks tell each other of their gradients --- */
+
+enum verdict { FITS, TOO_LARGE, INFINITE, NOT_A_NUMBER };
+
+/* Of this rank's micro-batches. */
+static int judge(struct shard *s, enum verdict *out, struct dcp_error *err)
 {
     const struct ops *ops = s->kernels.ops;
-    struct norm norm;
-    float peak;
-    int world_size = s->inner->world_size;
-    ops->zero(s->kernels.ctx, s->measure, sizeof *s->measure);
-    for_norm(s, false, 0);
-    int rc = ops->get(s->kernels.ctx, &peak, &s->measure->peak, sizeof peak, err);
-    memset(s->peaks, 0, (size_t)world_size * sizeof *s->peaks);
-    s->peaks[s->inner->rank] = (double)peak;
-    if (!rc)
-        rc = coll_all_reduce(s->inner, s->peaks, world_size, err);
-    if (rc)
-        return rc;
-    for (int r = 0; r < world_size; r++) {
-        float theirs = (float)s->peaks[r];
-        peak = norm_peak(peak, &theirs, 1);
+    size_t n = (size_t)s->n_params, size_bytes = n * sizeof *s->peaks;
+    const float *peaks = s->host_peaks, *references = s->host_peaks + n;
+    *out = FITS;
+    DCP_TRY(ops->get(s->kernels.ctx, s->host_peaks, s->peaks, size_bytes, err));
+    DCP_TRY(ops->get(s->kernels.ctx, s->host_peaks + n, s->references, size_bytes, err));
+    for (size_t p = 0; p < n; p++) {
+        enum verdict now = isnan(peaks[p])                            ? NOT_A_NUMBER
+                           : isinf(peaks[p])                          ? INFINITE
+                           : exact_overflows(references[p], peaks[p]) ? TOO_LARGE
+                                                                      : FITS;
+        *out = now > *out ? now : *out;
     }
-    *out_norm = (double)peak;
-    if (!isfinite(peak))
-        return DCP_OK;
-    for_norm(s, true, peak);
-    rc = ops->get(s->kernels.ctx, norm.digits, s->measure->digits, sizeof norm.digits,
-                  err);
+    return DCP_OK;
+}
+
+/* The largest peak, and the worst verdict, of all ranks. */
+static int share(struct shard *s, float *peak, enum verdict *verdict,
+                 struct dcp_error *err)
+{
+    int n = s->all->world_size;
+    memset(s->told, 0, 2 * (size_t)n * sizeof *s->told);
+    s->told[s->all->rank] = (double)*peak;
+    s->told[n + s->all->rank] = *verdict;
+    DCP_TRY(coll_all_reduce(s->all, s->told, 2 * n, err));
+    for (int r = 0; r < n; r++) {
+        float theirs = (float)s->told[r];
+        *peak = norm_peak(*peak, &theirs, 1);
+        if (s->told[n + r] > (double)*verdict)
+            *verdict = (enum verdict)(int)s->told[n + r];
+    }
+    return DCP_OK;
+}
+
+/* The step's references become the largest peaks of all ranks. */
+static int share_peaks(struct shard *s, struct dcp_error *err)
+{
+    const struct ops *ops = s->kernels.ops;
+    size_t n = (size_t)s->n_params, world_size = (size_t)s->all->world_size;
+    size_t size_bytes = n * world_size * sizeof(float);
+    DCP_CLEANUP_FREE float *host = dcp_mem_calloc(n * world_size, sizeof *host);
+    void *all = NULL;
+    int rc = host ? DCP_OK : dcp_error_memory(err, "the gradients' peaks");
     if (!rc)
-        rc = coll_all_reduce(s->inner, norm.digits, NORM_DIGITS, err);
-    if (rc)
-        return rc;
-    *out_norm = norm_value(&norm, peak);
+        rc = ops->alloc(s->kernels.ctx, size_bytes, "the gradients' peaks", &all, err);
+    for (size_t r = 0; r < world_size; r++)
+        s->counts[r] = s->n_params;
+    if (!rc)
+        rc = coll_all_gather(s->all, s->peaks, s->counts, sizeof *host, all, err);
+    if (!rc)
+        rc = ops->get(s->kernels.ctx, host, all, size_bytes, err);
+    for (size_t p = 0; !rc && p < n; p++)
+        for (size_t r = 1; r < world_size; r++)
+            host[p] = norm_peak(host[p], &host[r * n + p], 1);
+    if (!rc)
+        rc = ops->put(s->kernels.ctx, s->references, host, n * sizeof *host, err);
+    ops->free(s->kernels.ctx, all);
+    s->again = !rc;
     return rc;
 }
 
-/* Sums that were kept in fp32 become what they would be had nobody kept partial ones. */
-static void round_sums(struct shard *s)
+/* The norm of all gradients, none above peak, the same bits at every cut. Ranks of other
+ * copies hold the same gradients, so they do not count. */
+static int measure(struct shard *s, float peak, double *out_norm, struct dcp_error *err)
 {
-    if (!shard_rounds(s) || !shard_grads_fp32(s))
-        return;
-    for (size_t i = 0; i < s->n_runs; i++)
-        s->kernels.ops->round(s->kernels.ctx, s->runs[i].n,
-                              shard_grad_at(s, 0, s->runs[i].grad_at));
+    struct norm norm;
+    s->kernels.ops->zero(s->kernels.ctx, s->measure, sizeof *s->measure);
+    for_norm(s, true, peak);
+    DCP_TRY(s->kernels.ops->get(s->kernels.ctx, norm.digits, s->measure->digits,
+                                sizeof norm.digits, err));
+    DCP_TRY(coll_all_reduce(s->inner, norm.digits, NORM_DIGITS, err));
+    *out_norm = norm_value(&norm, peak);
+    return DCP_OK;
 }
 
-int shard_reduce(struct shard *s, double *out_norm, struct dcp_error *err)
+int shard_reduce(struct shard *s, double *out_norm, bool *out_again,
+                 struct dcp_error *err)
 {
+    enum verdict verdict;
+    float peak;
+    *out_again = false;
     if (s->outer.ops)
         DCP_TRY(reduce_copies(s, err));
-    round_sums(s);
-    return measure(s, out_norm, err);
+    shard_settle_sums(s);
+    s->kernels.ops->zero(s->kernels.ctx, s->measure, sizeof *s->measure);
+    for_norm(s, false, 0);
+    DCP_TRY(
+        s->kernels.ops->get(s->kernels.ctx, &peak, &s->measure->peak, sizeof peak, err));
+    DCP_TRY(judge(s, &verdict, err));
+    DCP_TRY(share(s, &peak, &verdict, err));
+    *out_norm = verdict == NOT_A_NUMBER ? (double)NAN : (double)INFINITY;
+    if (verdict > TOO_LARGE)
+        return DCP_OK;
+    if (verdict == TOO_LARGE) {
+        *out_again = true;
+        return share_peaks(s, err);
+    }
+    *out_norm = (double)peak;
+    return isfinite(peak) ? measure(s, peak, out_norm, err) : DCP_OK;
 }
 
 /* Stages 1 and 2: every rank gets the parts of the others. Begun for a group, and ended
  * for both. */
 static bool gathers(const struct shard *s)
 {
-    return (s->options.stage == 1 || s->options.stage == 2) &&
-           s->world_size->world_size > 1;
+    return (s->options.stage == 1 || s->options.stage == 2) && s->all->world_size > 1;
 }
 
 static int gather_begin(struct shard *s, int g, uint64_t *out_call, struct dcp_error *err)
@@ -178,8 +202,8 @@ static int gather_begin(struct shard *s, int g, uint64_t *out_call, struct dcp_e
     const struct shard_group *group = &s->groups[g];
     if (!gathers(s))
         return DCP_OK;
-    int64_t own = shard_cut_evenly(s, s->world_size, group->n, group->part);
-    return coll_all_gather_begin(s->world_size, shard_weight_at(s, group->begin + own),
+    int64_t own = shard_cut_evenly(s, s->all, group->n, group->part);
+    return coll_all_gather_begin(s->all, shard_weight_at(s, group->begin + own),
                                  s->counts, shard_weight_bytes(s),
                                  shard_weight_at(s, group->begin), out_call, err);
 }
@@ -188,42 +212,43 @@ static int gather_end(struct shard *s, const uint64_t *calls, struct dcp_error *
 {
     int rc = DCP_OK;
     for (int g = 0; !rc && gathers(s) && g < SHARD_N_GROUPS; g++)
-        rc = coll_wait(s->world_size, calls[g], err);
+        rc = coll_wait(s->all, calls[g], err);
     return rc;
 }
 
 /* The new weights of one run. */
 static void update_run(struct shard *s, const struct shard_run *run,
-                       const struct adamw_params *params)
+                       const struct optim_params *params)
 {
     void *weights = shard_weight_at(s, run->weight_at);
-    const struct adamw_range range = {
+    struct optim_range range = {
         .master = s->master ? s->master + run->own_at : weights,
-        .m = s->m + run->own_at,
-        .v = s->v + run->own_at,
-        .grad = shard_grad_at(s, 0, run->grad_at),
+        .grad = shard_grad_at(s, run->grad_at),
         .grad_dtype = shard_grad_dtype(s),
         .weights = s->master ? weights : NULL,
+        .weight_dtype = s->options.dtype,
         .n = run->n,
         .first = run->full_at,
     };
-    s->kernels.ops->adamw(s->kernels.ctx, params, &range);
+    for (int i = 0; i < optim_n_states(s->options.optimizer); i++)
+        range.state[i] = s->state[i] + run->own_at;
+    s->kernels.ops->optim(s->kernels.ctx, params, &range);
 }
 
-/* bf16: the weights of one run from its masters. */
+/* 16 bits: the weights of one run from its masters. */
 static void spread_run(struct shard *s, const struct shard_run *run,
-                       const struct adamw_params *params)
+                       const struct optim_params *params)
 {
     (void)params;
-    s->kernels.ops->cast(s->kernels.ctx, DCP_BF16, run->n, s->master + run->own_at,
-                         shard_weight_at(s, run->weight_at));
+    s->kernels.ops->cast(s->kernels.ctx, s->options.dtype, run->n,
+                         s->master + run->own_at, shard_weight_at(s, run->weight_at));
 }
 
 /* New weights, group by group: one is on its way to all while the next is made. */
 static int renew(struct shard *s,
                  void (*make)(struct shard *s, const struct shard_run *run,
-                              const struct adamw_params *params),
-                 const struct adamw_params *const params[SHARD_N_GROUPS],
+                              const struct optim_params *params),
+                 const struct optim_params *const params[SHARD_N_GROUPS],
                  struct dcp_error *err)
 {
     uint64_t calls[SHARD_N_GROUPS] = { 0 };
@@ -239,7 +264,7 @@ static int renew(struct shard *s,
 
 int shard_spread(struct shard *s, struct dcp_error *err)
 {
-    static const struct adamw_params *const none[SHARD_N_GROUPS];
+    static const struct optim_params *const none[SHARD_N_GROUPS];
     return renew(s, s->master ? spread_run : NULL, none, err);
 }
 
@@ -247,17 +272,18 @@ void shard_raise(struct shard *s)
 {
     for (size_t i = 0; s->master && i < s->n_runs; i++) {
         const struct shard_run *run = &s->runs[i];
-        s->kernels.ops->widen(s->kernels.ctx, DCP_BF16, run->n,
+        s->kernels.ops->widen(s->kernels.ctx, s->options.dtype, run->n,
                               shard_weight_at(s, run->weight_at),
                               s->master + run->own_at);
     }
 }
 
-int shard_update(struct shard *s, const struct adamw_params *params,
+int shard_update(struct shard *s, const struct optim_params *params,
                  struct dcp_error *err)
 {
-    struct adamw_params plain = *params;
-    plain.weight_decay = 0;
-    const struct adamw_params *const groups[SHARD_N_GROUPS] = { params, &plain };
+    struct optim_params plain = *params;
+    if (!params->decay_all)
+        plain.weight_decay = 0;
+    const struct optim_params *const groups[SHARD_N_GROUPS] = { params, &plain };
     return renew(s, update_run, groups, err);
 }

@@ -1,5 +1,4 @@
-/* The hooks: one unit's weights when the model needs them, and its gradients when they
- * are complete. */
+/* unit: one unit's weights when the model needs them. */
 #include "own.h"
 
 #include "base/mem.h"
@@ -23,7 +22,7 @@ void shard_touch(struct shard *s)
     }
 }
 
-static struct shard_slot *slot_of(struct shard_slots *slots, int unit)
+struct shard_slot *shard_slot_of(struct shard_slots *slots, int unit)
 {
     for (size_t i = 0; i < slots->n; i++)
         if (slots->items[i].unit == unit)
@@ -33,19 +32,19 @@ static struct shard_slot *slot_of(struct shard_slots *slots, int unit)
 
 /* Two slots for units of which there are several alike: one can be gathered while the
  * other is used, and the last one used is still there when it comes next. */
-static int slots_wanted(const struct shard *s, int unit)
+int shard_slots_wanted(const struct shard *s, int unit)
 {
     int alike = 0;
-    for (int u = 0; u < s->n_units; u++)
+    for (int u = 0; u < s->n_units && alike < 2; u++)
         alike += shard_unit_room(s, u) == shard_unit_room(s, unit);
     return alike > 1 ? 2 : 1;
 }
 
 /* Room for a unit: of the free slots that fit, without wasting more than half, the one
  * that was used least recently, once there are as many as wanted. */
-static int slot_take(struct shard *s, struct shard_slots *slots, int unit,
-                     size_t size_bytes, int wanted, struct shard_slot **out_slot,
-                     struct dcp_error *err)
+int shard_slot_take(struct shard *s, struct shard_slots *slots, int unit,
+                    size_t size_bytes, int wanted, struct shard_slot **out_slot,
+                    struct dcp_error *err)
 {
     const char *what =
         slots == &s->gathered ? "the weights of a layer" : "the gradients of a layer";
@@ -76,8 +75,8 @@ static int slot_take(struct shard *s, struct shard_slots *slots, int unit,
 }
 
 /* The places of a unit's parameters in a slot. */
-static void slot_params(const struct shard *s, int unit, size_t item_bytes, char *data,
-                        void **out)
+void shard_slot_params(const struct shard *s, int unit, size_t item_bytes, char *data,
+                       void **out)
 {
     for (int p = s->unit_first[unit], i = 0; p < s->unit_first[unit + 1]; p++, i++) {
         out[i] = data;
@@ -87,7 +86,7 @@ static void slot_params(const struct shard *s, int unit, size_t item_bytes, char
 
 /* What each rank owns of a unit, in elements; at stage 0, where all own all, an even
  * share. Returns where this rank's part begins. */
-static int64_t unit_counts(struct shard *s, int unit)
+int64_t shard_unit_counts(struct shard *s, int unit)
 {
     int64_t begin, end, own = 0, n = 0;
     for (int r = 0; r < s->inner->world_size; r++) {
@@ -104,37 +103,20 @@ static int64_t unit_counts(struct shard *s, int unit)
     return shard_cut_evenly(s, s->inner, n, dcp_part_ceil(n, s->inner->world_size));
 }
 
-/* n elements between a parameter and a staging; the latter may be fp32 where the former
- * is bf16. */
-static void move(struct shard *s, enum dcp_dtype dtype, enum dcp_dtype staged,
-                 void *whole, void *part, int64_t n, bool to_staging)
+/* A unit from a staging, where the parts of all ranks lie one rank behind the other, to
+ * its parameters, each whole. */
+static void unstage(struct shard *s, int unit, const void *staging, void *const *params)
 {
-    const struct ops *ops = s->kernels.ops;
-    if (!n)
-        return;
-    if (dtype == staged)
-        ops->copy(s->kernels.ctx, to_staging ? part : whole, to_staging ? whole : part,
-                  (size_t)n * dcp_dtype_size(dtype));
-    else if (to_staging)
-        ops->widen(s->kernels.ctx, dtype, n, whole, part);
-    else
-        ops->cast(s->kernels.ctx, dtype, n, part, whole);
-}
-
-/* A unit between its parameters, each whole, and a staging, where the parts of all ranks
- * lie one rank behind the other; at stage 0 they are whole there, too. */
-static void restage(struct shard *s, int unit, void *const *params, enum dcp_dtype dtype,
-                    enum dcp_dtype staged, void *staging, bool to_staging)
-{
-    size_t item = dcp_dtype_size(dtype);
-    char *part = staging;
-    for (int r = 0; r < (s->options.stage ? s->inner->world_size : 1); r++)
+    size_t item = shard_weight_bytes(s);
+    const char *part = staging;
+    for (int r = 0; r < s->inner->world_size; r++)
         for (int p = s->unit_first[unit], i = 0; p < s->unit_first[unit + 1]; p++, i++) {
             int64_t begin, end;
             shard_part(s, p, r, &begin, &end);
-            move(s, dtype, staged, (char *)params[i] + (size_t)begin * item, part,
-                 end - begin, to_staging);
-            part += (size_t)(end - begin) * dcp_dtype_size(staged);
+            size_t size_bytes = (size_t)(end - begin) * item;
+            s->kernels.ops->copy(s->kernels.ctx, (char *)params[i] + (size_t)begin * item,
+                                 part, size_bytes);
+            part += size_bytes;
         }
 }
 
@@ -145,19 +127,19 @@ static int gather_begin(struct shard *s, int unit, struct shard_slot **out_slot,
     size_t item = shard_weight_bytes(s),
            size_bytes = (size_t)shard_unit_room(s, unit) * item;
     struct shard_slot *slot;
-    int rc =
-        slot_take(s, &s->gathered, unit, size_bytes, slots_wanted(s, unit), &slot, err);
+    int rc = shard_slot_take(s, &s->gathered, unit, size_bytes,
+                             shard_slots_wanted(s, unit), &slot, err);
     if (!rc && coll_overlaps(s->inner) && !slot->landing)
         rc = s->kernels.ops->alloc(s->kernels.ctx, slot->size_bytes,
                                    "the weights of a layer on their way", &slot->landing,
                                    err);
     if (rc)
         return rc;
-    unit_counts(s, unit);
+    shard_unit_counts(s, unit);
     const void *own = shard_weight_at(s, s->at[s->unit_first[unit]].own_at);
     rc = coll_all_gather_begin(s->inner, own, s->counts, item,
-                               slot->landing ? slot->landing : s->staging[0], &slot->call,
-                               err);
+                               slot->landing ? slot->landing : (void *)s->staging[0],
+                               &slot->call, err);
     slot->unit = rc ? -1 : unit;
     slot->in_flight = !rc;
     *out_slot = slot;
@@ -177,9 +159,8 @@ static int gather_end(struct shard *s, struct shard_slot *slot, struct dcp_error
         slot->unit = -1;
         return rc;
     }
-    slot_params(s, slot->unit, item, slot->data, params);
-    restage(s, slot->unit, params, shard_dtype(s), shard_dtype(s),
-            slot->landing ? slot->landing : s->staging[0], false);
+    shard_slot_params(s, slot->unit, item, slot->data, params);
+    unstage(s, slot->unit, slot->landing ? slot->landing : (void *)s->staging[0], params);
     return DCP_OK;
 }
 
@@ -201,8 +182,9 @@ static int look_ahead(struct shard *s, int unit, struct dcp_error *err)
     s->before_unit = s->last_unit;
     s->last_unit = unit;
     int next = *next_of(s, s->before_unit, unit);
-    return next < 0 || slot_of(&s->gathered, next) ? DCP_OK
-                                                   : gather_begin(s, next, &slot, err);
+    return next < 0 || shard_slot_of(&s->gathered, next)
+               ? DCP_OK
+               : gather_begin(s, next, &slot, err);
 }
 
 static int acquire(void *self, int unit, const void **out_weights, struct dcp_error *err)
@@ -218,13 +200,13 @@ static int acquire(void *self, int unit, const void **out_weights, struct dcp_er
         return DCP_OK;
     }
     void *params[MODEL_MAX_UNIT_PARAMS];
-    struct shard_slot *slot = slot_of(&s->gathered, unit);
+    struct shard_slot *slot = shard_slot_of(&s->gathered, unit);
     if (!slot)
         DCP_TRY(gather_begin(s, unit, &slot, err));
     DCP_TRY(gather_end(s, slot, err));
     slot->users++;
     slot->used = ++s->gathered.calls;
-    slot_params(s, unit, shard_weight_bytes(s), slot->data, params);
+    shard_slot_params(s, unit, shard_weight_bytes(s), slot->data, params);
     for (int i = 0; i < n; i++)
         out_weights[i] = params[i];
     return look_ahead(s, unit, err);
@@ -233,142 +215,9 @@ static int acquire(void *self, int unit, const void **out_weights, struct dcp_er
 static void release(void *self, int unit)
 {
     struct shard *s = self;
-    struct shard_slot *slot = slot_of(&s->gathered, unit);
+    struct shard_slot *slot = shard_slot_of(&s->gathered, unit);
     if (slot && slot->users > 0)
         slot->users--;
-}
-
-static int grad_begin(void *self, int unit, float **out_grads, struct dcp_error *err)
-{
-    struct shard *s = self;
-    size_t size_bytes = (size_t)shard_unit_room(s, unit) * sizeof(float);
-    struct shard_slot *slot;
-    void *params[MODEL_MAX_UNIT_PARAMS];
-    DCP_TRY(slot_take(s, &s->unit_grads, unit, size_bytes, 1, &slot, err));
-    s->kernels.ops->zero(s->kernels.ctx, slot->data, size_bytes);
-    slot->users = 1;
-    slot->used = ++s->unit_grads.calls;
-    slot_params(s, unit, sizeof(float), slot->data, params);
-    for (int i = 0; i < s->unit_first[unit + 1] - s->unit_first[unit]; i++)
-        out_grads[i] = params[i];
-    return DCP_OK;
-}
-
-/* Adds n gradients of the micro-batch to the sums at element `at` of the grads.
- *
- * Adding in the tree is counting in binary: after i micro-batches there is a partial sum
- * for each bit of i, of that many. The next one takes in the sums of the low bits that
- * are set; the last one takes in all that are left. In bf16 there is one sum, which takes
- * in each. */
-static void add(struct shard *s, const float *grads, int64_t at, int64_t n)
-{
-    const void *parts[SHARD_MAX_LEVELS];
-    unsigned done = (unsigned)s->micro;
-    int n_parts = 0, level = 0;
-    if (shard_grads_fp32(s)) {
-        bool last = s->micro == s->options.accumulation - 1;
-        for (; done >> level; level++) {
-            if (done >> level & 1)
-                parts[n_parts++] = shard_grad_at(s, level, at);
-            else if (!last)
-                break;
-        }
-        level = last ? 0 : level;
-    } else if (done) {
-        parts[n_parts++] = shard_grad_at(s, 0, at);
-    }
-    s->kernels.ops->sum(s->kernels.ctx, shard_grad_dtype(s), n, grads, parts, n_parts,
-                        shard_grad_at(s, level, at));
-}
-
-/* Adds a part of the sums over ranks to the gradients; at stages 0 and 1 those are of
- * this rank, and it takes their place. */
-static void keep(struct shard *s, const struct shard_param *at, float *sums, int64_t n)
-{
-    if (s->options.stage >= 2)
-        add(s, sums, at->own_at, n);
-    else
-        move(s, shard_grad_dtype(s), DCP_F32,
-             shard_grad_at(s, 0, at->full_at + at->begin), sums, n, false);
-}
-
-int shard_settle_reduction(struct shard *s, struct dcp_error *err)
-{
-    struct shard_reduction *r = &s->reduction;
-    float *sums = r->sums;
-    if (r->unit < 0)
-        return DCP_OK;
-    int rc = coll_wait(s->inner, r->call, err);
-    for (int p = s->unit_first[r->unit]; !rc && p < s->unit_first[r->unit + 1]; p++) {
-        int64_t n = s->at[p].end - s->at[p].begin;
-        keep(s, &s->at[p], sums, n);
-        sums += n;
-    }
-    r->unit = -1;
-    return rc;
-}
-
-/* Begins to sum a unit's gradients over ranks, each rank its own part; at stage 0 all get
- * all of it. What came of the unit before is kept meanwhile. */
-static int reduce_unit(struct shard *s, int unit, void *const *grads,
-                       enum dcp_dtype dtype, struct dcp_error *err)
-{
-    bool overlap = s->staging[1] != NULL, to_all = s->options.stage == 0;
-    float *staging = s->staging[s->turn], *own = staging + unit_counts(s, unit);
-    struct shard_reduction now = { .unit = unit, .sums = to_all ? staging : own };
-    int64_t n = 0;
-    for (int r = 0; r < s->inner->world_size; r++)
-        n += s->counts[r];
-    restage(s, unit, grads, dtype, DCP_F32, staging, true);
-    if (shard_rounds(s) && s->options.stage >= 2)
-        s->kernels.ops->round(s->kernels.ctx, n, staging);
-    int rc = coll_reduce_scatter_begin(s->inner, staging, s->counts, own, &now.call, err);
-    if (!rc && to_all)
-        rc = coll_all_gather_begin(s->inner, own, s->counts, sizeof *own, staging,
-                                   &now.call, err);
-    if (!rc)
-        rc = shard_settle_reduction(s, err);
-    if (rc)
-        return rc;
-    s->reduction = now;
-    s->turn = overlap ? 1 - s->turn : 0;
-    return overlap ? DCP_OK : shard_settle_reduction(s, err);
-}
-
-/* Adds this rank's gradients of a unit; those of the last micro-batch of stages 0 and 1
- * make the sums whole. */
-static int add_unit(struct shard *s, int unit, void *const *grads, int64_t room,
-                    struct dcp_error *err)
-{
-    void *sums[MODEL_MAX_UNIT_PARAMS];
-    bool full = s->options.stage <= 1;
-    if (shard_rounds(s))
-        s->kernels.ops->round(s->kernels.ctx, room, grads[0]);
-    for (int p = s->unit_first[unit], i = 0; p < s->unit_first[unit + 1]; p++, i++) {
-        int64_t at = full ? s->at[p].full_at : s->at[p].own_at;
-        add(s, grads[i], at, s->params[p].n_elems);
-        sums[i] = shard_grad_at(s, 0, at);
-    }
-    if (s->inner->world_size == 1 || s->micro < s->options.accumulation - 1)
-        return DCP_OK;
-    return reduce_unit(s, unit, sums, shard_grad_dtype(s), err);
-}
-
-static int grad_end(void *self, int unit, struct dcp_error *err)
-{
-    struct shard *s = self;
-    struct shard_slot *slot = slot_of(&s->unit_grads, unit);
-    void *grads[MODEL_MAX_UNIT_PARAMS];
-    if (!slot)
-        return dcp_error_set(err, DCP_E_USAGE,
-                             "gradients were finished that were not started");
-    slot_params(s, unit, sizeof(float), slot->data, grads);
-    int rc = s->options.stage >= 2 && s->inner->world_size > 1
-                 ? reduce_unit(s, unit, grads, DCP_F32, err)
-                 : add_unit(s, unit, grads, shard_unit_room(s, unit), err);
-    slot->users = 0;
-    slot->unit = -1;
-    return rc;
 }
 
 void shard_hooks(struct shard *s, struct model_hooks *out_hooks)
@@ -377,7 +226,7 @@ void shard_hooks(struct shard *s, struct model_hooks *out_hooks)
         .self = s,
         .acquire = acquire,
         .release = release,
-        .grad_begin = grad_begin,
-        .grad_end = grad_end,
+        .grad_begin = shard_grad_begin,
+        .grad_end = shard_grad_end,
     };
 }

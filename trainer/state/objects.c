@@ -5,23 +5,31 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "base/str.h"
+#include "json.h"
+#include "optimizer.h"
+#include "scheduler.h"
 #include "trainer/config/schedule.h"
 #include <dcp/training.h>
+#include <float.h>
 #include <stdio.h>
 #include <string.h>
 
 /* What differs between machines and world sizes but changes nothing that is computed. */
 static const char *const not_kept[][2] = {
     { "model", "init" },
+    { "model", "activation_checkpointing" },
     { "data", "train" },
     { "data", "val" },
     { "data", "tokenizer" },
     { "checkpoint", NULL },
+    { "activation_checkpointing", NULL },
     { "steps_per_print", NULL },
     { "steps", NULL },
     { "gradient_accumulation_steps", NULL },
     { "train_micro_batch_size_per_gpu", NULL },
     { "zero_optimization", NULL },
+    { "fingerprint_every", NULL },
+    { "max_skipped_steps", NULL },
     { "timeout_s", NULL },
 };
 
@@ -41,41 +49,75 @@ static char *config_of(const struct settings *settings)
     return dcp_json_text(config, 0);
 }
 
-/* The options of one group of parameters, and its members: those that decay, or not. As
- * in torch and DeepSpeed lr is the one of the last update. False: out of memory. */
-static bool set_group(struct dcp_arena *arena, const struct model *model,
-                      const struct settings *settings, int64_t updates, bool decay,
-                      struct dcp_training_group *out)
+/* A text instead of the object's own. */
+static void replace(struct dcp_object *object, const char *text)
 {
-    int n;
-    const struct model_param *params = model_params(model, &n);
-    const char **names = dcp_arena_alloc(arena, (size_t)n, sizeof *names);
-    *out = (struct dcp_training_group){
-        .lr = schedule_lr(&settings->scheduler, settings->lr, updates ? updates : 1),
-        .initial_lr = settings->lr,
-        .betas = { settings->beta1, settings->beta2 },
-        .eps = settings->eps,
-        .weight_decay = decay ? settings->weight_decay : 0.0,
-        .bias_correction = settings->bias_correction,
-        .params = names,
-    };
-    for (int p = 0; names && p < n; p++)
-        if (params[p].decay == decay)
-            names[out->n_params++] = params[p].name;
-    return names;
+    object->data = text;
+    object->size_bytes = strlen(text);
 }
 
-/* Copies the objects into the state, and adds where it comes from. */
+/* The state of DeepSpeed's class; caller frees, NULL: out of memory. */
+static char *loss_scaler_text(const struct loss_scale_rule *rule,
+                              const struct loss_scale *at)
+{
+    bool dynamic = loss_scale_is_dynamic(rule);
+    DCP_CLEANUP_JSON json_t *state = json_pack(
+        "{s:s, s:f}", "type", dynamic ? "dynamic" : "static", "scale", at->scale);
+    DCP_CLEANUP_JSON json_t *more = json_pack(
+        "{s:I, s:I, s:f, s:I, s:f, s:I, s:I, s:b, s:b}", "cur_iter", (json_int_t)at->iter,
+        "last_overflow_iter", (json_int_t)at->last_overflow, "scale_factor", 2.0,
+        "scale_window", (json_int_t)rule->window, "min_scale", rule->least,
+        "delayed_shift", (json_int_t)rule->tolerance, "cur_hysteresis",
+        (json_int_t)at->tolerance, "consecutive_hysteresis", rule->refills,
+        "raise_error_at_min_scale", 1);
+    if (!state || !more || (dynamic && json_object_update(state, more)))
+        return NULL;
+    return dcp_json_text(state, 0);
+}
+
+/* Of a step whose loss was scaled here or by DeepSpeed; what it does not say stays. */
+static void read_loss_scale(const struct dcp_catalog *catalog, struct loss_scale *out)
+{
+    DCP_CLEANUP_JSON json_t *state = state_json_object(catalog, DCP_TRAINING_LOSS_SCALER);
+    const char *type = json_string_value(json_object_get(state, "type"));
+    double scale = json_number_value(json_object_get(state, "scale"));
+    const struct {
+        const char *key;
+        int64_t *to;
+    } rows[] = { { "cur_iter", &out->iter },
+                 { "last_overflow_iter", &out->last_overflow },
+                 { "cur_hysteresis", &out->tolerance } };
+    if (!type || strcmp(type, "dynamic") != 0 || !(scale > 0) || scale > FLT_MAX)
+        return;
+    out->scale = scale;
+    for (size_t i = 0; i < DCP_ARRAY_LEN(rows); i++) {
+        const json_t *value = json_object_get(state, rows[i].key);
+        if (json_is_integer(value) && json_integer_value(value) >= -1 &&
+            json_integer_value(value) < INT64_MAX / 2)
+            *rows[i].to = json_integer_value(value);
+    }
+}
+
+/* An object whose text is made here. */
+struct replaced {
+    const char *name, *text;
+};
+
+/* Copies the objects into the state, some with other texts, and adds where it comes from.
+ */
 static int keep(struct state *state, const struct dcp_object *objects, size_t n,
-                const struct dcp_lineage *lineage, struct dcp_error *err)
+                const struct replaced replaced[3], const struct dcp_lineage *lineage,
+                struct dcp_error *err)
 {
     struct dcp_object *kept = dcp_arena_alloc(state->arena, n + 1, sizeof *kept);
     char *text = dcp_arena_alloc(state->arena, DCP_LINEAGE_CAP, 1);
     bool ok = kept && text;
     for (size_t i = 0; i < n && ok; i++) {
         kept[i] = objects[i];
-        kept[i].data =
-            dcp_arena_copy(state->arena, objects[i].data, objects[i].size_bytes);
+        for (int r = 0; r < 3; r++)
+            if (!strcmp(kept[i].name, replaced[r].name))
+                replace(&kept[i], replaced[r].text);
+        kept[i].data = dcp_arena_copy(state->arena, kept[i].data, kept[i].size_bytes);
         ok = kept[i].data != NULL;
     }
     if (!ok)
@@ -84,6 +126,17 @@ static int keep(struct state *state, const struct dcp_object *objects, size_t n,
     state->dcp.objects = kept;
     state->dcp.n_objects = n + 1;
     return DCP_OK;
+}
+
+/* The text of the optimizer's object, which is among these. */
+static int text_of_optimizer(const struct dcp_object *objects, size_t n,
+                             const struct settings *settings, char **out_text,
+                             struct dcp_error *err)
+{
+    size_t i = 0;
+    while (i + 1 < n && strcmp(objects[i].name, DCP_TRAINING_OPTIMIZER) != 0)
+        i++;
+    return optimizer_text(&objects[i], settings, out_text, err);
 }
 
 int state_objects(struct state *state, const struct model *model,
@@ -95,10 +148,14 @@ int state_objects(struct state *state, const struct model *model,
     char digest[17];
     DCP_CLEANUP_FREE char *config = config_of(settings);
     DCP_CLEANUP_FREE char *described =
-        model_config_json(model_config(model), settings->bf16 ? DCP_BF16 : DCP_F32);
-    bool ok = config && described &&
-              set_group(state->arena, model, settings, updates, true, &groups[0]) &&
-              set_group(state->arena, model, settings, updates, false, &groups[1]);
+        model_config_json(model_config(model), settings->dtype);
+    DCP_CLEANUP_FREE char *scheduler =
+        scheduler_text(settings, progress->scheduled, DCP_ARRAY_LEN(groups));
+    DCP_CLEANUP_FREE char *scaler =
+        loss_scaler_text(&settings->loss_scale, &progress->loss_scale);
+    bool ok =
+        config && described && scheduler && scaler &&
+        optimizer_groups(state->arena, model, settings, progress->scheduled, groups);
     dcp_str_hex64(digest, progress->data_digest);
     struct dcp_training t = {
         .step = progress->step,
@@ -106,13 +163,13 @@ int state_objects(struct state *state, const struct model *model,
         .tokens = progress->tokens,
         .skipped_steps = progress->skipped_steps,
         .seed = (int64_t)settings->seed,
-        .optimizer = settings->decoupled_decay ? "AdamW" : "Adam",
+        .optimizer = optimizer_name(settings),
         .updates = updates,
         .groups = groups,
         .n_groups = DCP_ARRAY_LEN(groups),
-        .scheduler = schedule_name(settings->scheduler.type),
-        .last_batch_iteration = updates - 1,
-        .loss_scaler = "static",
+        .scheduler = schedule_names[settings->scheduler.type],
+        .last_batch_iteration = progress->scheduled - 1,
+        .loss_scaler = "static", /* replaced */
         .loss_scale = 1.0,
         .rng = "philox4x32-10",
         .rng_seed = (int64_t)settings->seed,
@@ -126,8 +183,14 @@ int state_objects(struct state *state, const struct model *model,
     size_t n = 0;
     int rc = ok ? dcp_training_format(&t, &made, &n, err)
                 : dcp_error_memory(err, "the objects of a checkpoint");
+    DCP_CLEANUP_FREE char *optimizer = NULL;
     if (!rc)
-        rc = keep(state, made, n, &progress->lineage, err);
+        rc = text_of_optimizer(made, n, settings, &optimizer, err);
+    const struct replaced replaced[3] = { { DCP_TRAINING_SCHEDULER, scheduler },
+                                          { DCP_TRAINING_LOSS_SCALER, scaler },
+                                          { DCP_TRAINING_OPTIMIZER, optimizer } };
+    if (!rc)
+        rc = keep(state, made, n, replaced, &progress->lineage, err);
     dcp_training_fini(&t);
     return rc;
 }
@@ -147,6 +210,7 @@ int state_read_progress(const struct dcp_catalog *catalog,
     DCP_TRY(dcp_training_parse(catalog, &t, err));
     int rc = dcp_training_check(&t, err);
     if (!rc) {
+        take(t.updates, &progress->step); /* all that an optimizer alone tells */
         take(t.step, &progress->step);
         take(t.samples, &progress->samples);
         take(t.tokens, &progress->tokens);
@@ -154,6 +218,9 @@ int state_read_progress(const struct dcp_catalog *catalog,
         take(t.seed, &seed);
         take(t.cursor, &progress->samples);
         take(t.seq_len, &seq_len);
+        progress->scheduled =
+            scheduler_done(catalog, progress->step - progress->skipped_steps);
+        read_loss_scale(catalog, &progress->loss_scale);
         if (t.data_digest)
             dcp_str_parse_hex64(t.data_digest, &progress->data_digest);
         *out_seed = (uint64_t)seed;

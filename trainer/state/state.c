@@ -68,17 +68,39 @@ static int add(struct state *state, const struct model_param *param, const char 
     return DCP_OK;
 }
 
-static void default_name(char *out, size_t cap, enum dcp_role role, const char *param)
+/* A kind of tensor that there may be of every parameter: weights have no key, of the
+ * optimizer's it is the name of the role, or of the state. */
+struct kind {
+    enum dcp_role role;
+    const char *key;
+};
+static const struct kind weights = { DCP_ROLE_MODEL, NULL },
+                         masters = { DCP_ROLE_MASTER, "master" };
+
+/* The optimizer's i-th state. */
+static struct kind state_of(enum optim_type optimizer, int i)
 {
-    if (role == DCP_ROLE_MODEL)
-        snprintf(out, cap, "%s", param);
-    else
-        snprintf(out, cap, "optimizer.%s.%s", dcp_role_name(role), param);
+    const char *name = optim_states[optimizer][i];
+    int role = dcp_role_parse(name);
+    return (struct kind){ role < 0 ? DCP_ROLE_OPTIM : (enum dcp_role)role, name };
 }
 
-static const enum dcp_role optim_roles[] = { DCP_ROLE_MASTER, DCP_ROLE_EXP_AVG,
-                                             DCP_ROLE_EXP_AVG_SQ };
-#define N_OPTIM_ROLES (sizeof optim_roles / sizeof *optim_roles)
+static void default_name(char *out, size_t cap, struct kind kind, const char *param)
+{
+    if (!kind.key)
+        snprintf(out, cap, "%s", param);
+    else
+        snprintf(out, cap, "optimizer.%s.%s", kind.key, param);
+}
+
+static int add_optim(struct state *state, const struct model_param *param,
+                     struct kind kind, const struct shard_range *held,
+                     struct dcp_error *err)
+{
+    char name[160];
+    default_name(name, sizeof name, kind, param->name);
+    return add(state, param, name, kind.role, DCP_F32, held, err);
+}
 
 static int add_tensors(struct state *state, const struct shard *shard,
                        const struct model *model, struct dcp_error *err)
@@ -91,12 +113,15 @@ static int add_tensors(struct state *state, const struct shard *shard,
         rc = add(state, &params[p], params[p].name, DCP_ROLE_MODEL, shard_dtype(shard),
                  &held, err);
     }
-    for (size_t r = shard_has_master(shard) ? 0 : 1; r < N_OPTIM_ROLES; r++)
+    for (int p = 0; !rc && shard_has_master(shard) && p < n_params; p++) {
+        shard_master(shard, p, &held);
+        rc = add_optim(state, &params[p], masters, &held, err);
+    }
+    enum optim_type optimizer = shard_optimizer(shard);
+    for (int i = 0; i < optim_n_states(optimizer); i++)
         for (int p = 0; !rc && p < n_params; p++) {
-            char name[160];
-            default_name(name, sizeof name, optim_roles[r], params[p].name);
-            shard_optim(shard, optim_roles[r], p, &held);
-            rc = add(state, &params[p], name, optim_roles[r], DCP_F32, &held, err);
+            shard_state(shard, i, p, &held);
+            rc = add_optim(state, &params[p], state_of(optimizer, i), &held, err);
         }
     return rc;
 }
@@ -114,19 +139,31 @@ int state_init(struct state *out_state, const struct shard *shard,
     return rc;
 }
 
+/* Whether a tensor is of that kind: those without a role of their own go by the first or
+ * last part of what stands around their parameter: "optimizer.sum.P", "state.P.sum". */
+static bool is_of(const struct dcp_tensor *tensor, struct kind kind)
+{
+    char middle[64], end[64];
+    if (tensor->role != kind.role || kind.role != DCP_ROLE_OPTIM)
+        return tensor->role == kind.role;
+    snprintf(middle, sizeof middle, "optimizer.%s.", kind.key);
+    snprintf(end, sizeof end, ".%s", kind.key);
+    return dcp_str_starts(tensor->name, middle) || dcp_str_ends(tensor->name, end);
+}
+
 /* A tensor of a catalog by what it is. Weights also go without the name of the model that
  * the head was put on. -1: not there. */
-static int find(const struct dcp_catalog *catalog, enum dcp_role role, const char *param)
+static int find(const struct dcp_catalog *catalog, struct kind kind, const char *param)
 {
     static const char prefix[] = "transformer.";
     char name[160];
-    default_name(name, sizeof name, role, param);
+    default_name(name, sizeof name, kind, param);
     int found = dcp_catalog_find(catalog, name);
     const char *bare = dcp_str_starts(param, prefix) ? param + sizeof prefix - 1 : param;
-    if (found < 0 && role == DCP_ROLE_MODEL)
+    if (found < 0 && kind.role == DCP_ROLE_MODEL)
         found = dcp_catalog_find(catalog, bare);
     for (size_t t = 0; found < 0 && t < catalog->n_tensors; t++)
-        if (catalog->tensors[t].role == role &&
+        if (is_of(&catalog->tensors[t], kind) &&
             (!strcmp(catalog->tensors[t].param, param) ||
              !strcmp(catalog->tensors[t].param, bare)))
             found = (int)t;
@@ -135,29 +172,44 @@ static int find(const struct dcp_catalog *catalog, enum dcp_role role, const cha
 
 /* Whether the catalog has that tensor of every parameter. */
 static bool has_all(const struct dcp_catalog *catalog, const struct model *model,
-                    enum dcp_role role)
+                    struct kind kind)
 {
     int n_params, n = 0;
     const struct model_param *params = model_params(model, &n_params);
-    while (n < n_params && find(catalog, role, params[n].name) >= 0)
+    while (n < n_params && find(catalog, kind, params[n].name) >= 0)
         n++;
     return n == n_params;
 }
 
-static bool all_bf16(const struct dcp_catalog *catalog, const struct model *model)
+/* Whether the catalog has what the optimizer keeps. The first moment beside a second one
+ * is Adam's, and not what Lion calls so. */
+static bool has_states(const struct dcp_catalog *catalog, const struct model *model,
+                       enum optim_type optimizer)
+{
+    static const struct kind second = { DCP_ROLE_EXP_AVG_SQ, "exp_avg_sq" };
+    bool has = true;
+    int n_states = optim_n_states(optimizer);
+    for (int i = 0; has && i < n_states; i++)
+        has = has_all(catalog, model, state_of(optimizer, i));
+    return has && !(n_states == 1 && has_all(catalog, model, second));
+}
+
+/* Whether the weights are stored in this dtype. */
+static bool all_are(const struct dcp_catalog *catalog, const struct model *model,
+                    enum dcp_dtype dtype)
 {
     int n_params;
     const struct model_param *params = model_params(model, &n_params);
     for (int p = 0; p < n_params; p++) {
-        int found = find(catalog, DCP_ROLE_MODEL, params[p].name);
-        if (found < 0 || catalog->tensors[found].dtype != DCP_BF16)
+        int found = find(catalog, weights, params[p].name);
+        if (found < 0 || catalog->tensors[found].dtype != dtype)
             return false;
     }
     return true;
 }
 
 static int add_found(struct state *state, const struct dcp_catalog *catalog,
-                     enum dcp_role stored, const struct model_param *param,
+                     struct kind stored, const struct model_param *param,
                      enum dcp_role role, enum dcp_dtype dtype,
                      const struct shard_range *held, struct dcp_error *err)
 {
@@ -177,38 +229,40 @@ int state_init_load(struct state *out_state, const struct shard *shard,
     struct state *state = out_state;
     struct shard_range held;
     /* ZeRO-3 stores a model as its masters. */
-    bool has_master = has_all(catalog, model, DCP_ROLE_MASTER) &&
-                      (moments || !has_all(catalog, model, DCP_ROLE_MODEL));
-    bool is_bf16 = all_bf16(catalog, model), keeps = shard_has_master(shard);
+    bool has_master = has_all(catalog, model, masters) &&
+                      (moments || !has_all(catalog, model, weights));
+    enum dcp_dtype dtype = shard_dtype(shard);
+    bool keeps = shard_has_master(shard);
     struct state_want want = {
-        .moments = moments && has_all(catalog, model, DCP_ROLE_EXP_AVG) &&
-                   has_all(catalog, model, DCP_ROLE_EXP_AVG_SQ),
+        .moments = moments && has_states(catalog, model, shard_optimizer(shard)),
         .master = has_master,
-        .weights = is_bf16,
+        .weights = all_are(catalog, model, dtype),
     };
     int rc = begin(state, shard, model, catalog->world_size, err);
     if (rc)
         return rc;
-    enum dcp_role exact = want.master ? DCP_ROLE_MASTER : DCP_ROLE_MODEL;
+    struct kind exact = want.master ? masters : weights;
     for (int p = 0; !rc && p < n_params; p++) {
         shard_weights(shard, p, &held);
-        if (!keeps && shard_dtype(shard) == DCP_F32) /* fp32 weights are the masters */
+        if (!keeps && dtype == DCP_F32) /* fp32 weights are the masters */
             rc = add_found(state, catalog, exact, &params[p], DCP_ROLE_MODEL, DCP_F32,
                            &held, err);
         else if (want.weights || !keeps)
-            rc = add_found(state, catalog, DCP_ROLE_MODEL, &params[p], DCP_ROLE_MODEL,
-                           DCP_BF16, &held, err);
+            rc = add_found(state, catalog, weights, &params[p], DCP_ROLE_MODEL, dtype,
+                           &held, err);
         if (rc || !keeps || (want.weights && !want.master))
             continue; /* then masters are made from the weights */
-        shard_optim(shard, DCP_ROLE_MASTER, p, &held);
+        shard_master(shard, p, &held);
         rc = add_found(state, catalog, exact, &params[p], DCP_ROLE_MASTER, DCP_F32, &held,
                        err);
     }
-    for (size_t r = 1; want.moments && r < N_OPTIM_ROLES; r++)
+    enum optim_type optimizer = shard_optimizer(shard);
+    for (int i = 0; want.moments && i < optim_n_states(optimizer); i++)
         for (int p = 0; !rc && p < n_params; p++) {
-            shard_optim(shard, optim_roles[r], p, &held);
-            rc = add_found(state, catalog, optim_roles[r], &params[p], optim_roles[r],
-                           DCP_F32, &held, err);
+            struct kind kind = state_of(optimizer, i);
+            shard_state(shard, i, p, &held);
+            rc = add_found(state, catalog, kind, &params[p], kind.role, DCP_F32, &held,
+                           err);
         }
     if (rc)
         state_fini(state);

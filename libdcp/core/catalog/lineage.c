@@ -50,7 +50,7 @@ void dcp_lineage_object(const struct dcp_lineage *lineage, char text[DCP_LINEAGE
 }
 
 /* A sum does not depend on the order of the tensors. */
-uint64_t dcp_state_fingerprint(const struct dcp_catalog *catalog)
+static uint64_t fingerprint_of(const struct dcp_catalog *catalog, bool weights_only)
 {
     uint64_t sum = 0;
 
@@ -58,7 +58,7 @@ uint64_t dcp_state_fingerprint(const struct dcp_catalog *catalog)
         const struct dcp_tensor *tensor = &catalog->tensors[t];
         uint64_t name = dcp_hash_xxh3(tensor->name, strlen(tensor->name));
         unsigned char pair[16];
-        if (tensor->tied_to)
+        if (tensor->tied_to || (weights_only && tensor->role != DCP_ROLE_MODEL))
             continue;
         if (!tensor->has_fingerprint)
             return 0;
@@ -67,4 +67,14 @@ uint64_t dcp_state_fingerprint(const struct dcp_catalog *catalog)
         sum += dcp_hash_xxh3(pair, sizeof pair);
     }
     return sum;
+}
+
+uint64_t dcp_state_fingerprint(const struct dcp_catalog *catalog)
+{
+    return fingerprint_of(catalog, false);
+}
+
+uint64_t dcp_weights_fingerprint(const struct dcp_catalog *catalog)
+{
+    return fingerprint_of(catalog, true);
 }

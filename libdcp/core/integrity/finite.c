@@ -56,3 +56,15 @@ bool dcp_finite_all(enum dcp_dtype dtype, const void *data, size_t n)
         return true;
     }
 }
+
+bool dcp_finite_is_moment(const struct dcp_tensor *tensor)
+{
+    return tensor->role == DCP_ROLE_EXP_AVG || tensor->role == DCP_ROLE_EXP_AVG_SQ;
+}
+
+bool dcp_finite_is_zero(const void *data, size_t n)
+{
+    const unsigned char *bytes = data;
+
+    return n == 0 || (bytes[0] == 0 && memcmp(bytes, bytes + 1, n - 1) == 0);
+}

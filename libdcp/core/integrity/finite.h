@@ -1,5 +1,5 @@
 /* finite: whether a state is of any use: the numbers that training computes with are
- * neither infinite nor NaN. */
+ * neither infinite nor NaN, and moments are not all zero. */
 #ifndef DCP_CORE_INTEGRITY_FINITE_H
 #define DCP_CORE_INTEGRITY_FINITE_H
 
@@ -10,5 +10,9 @@
 bool dcp_finite_matters(const struct dcp_tensor *tensor);
 /* Whether the elements in size_bytes bytes are neither infinite nor NaN. */
 bool dcp_finite_all(enum dcp_dtype dtype, const void *data, size_t size_bytes);
+/* Whether an optimizer's mean of gradients or of their squares is in it, which only what
+ * was never trained has as zeros; and whether all of some bytes are zero. */
+bool dcp_finite_is_moment(const struct dcp_tensor *tensor);
+bool dcp_finite_is_zero(const void *data, size_t size_bytes);
 
 #endif

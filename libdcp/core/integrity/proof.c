@@ -23,36 +23,36 @@ struct dcp_proof {
     const struct dcp_catalog *catalog;
     struct state *records;
     struct block *blocks;
-    size_t *order;        /* records by place */
+    size_t *order;        /* records by extent */
     int64_t *record_of;   /* of each piece; NULL: the catalog has no records */
     pthread_mutex_t lock; /* of records and blocks */
 };
 
 /* Where bytes are: in a file, or in what a stream of it decodes to. */
-struct place {
+struct extent {
     int file;
     bool coded;
     uint64_t stream, at, n;
 };
 
-static struct place place_of_record(const struct dcp_record *r)
+static struct extent extent_of_record(const struct dcp_record *r)
 {
     bool coded = r->codec != DCP_CODEC_NONE;
 
-    return (struct place){ r->file, coded, coded ? r->offset : 0,
-                           coded ? r->skip : r->offset, r->size_bytes };
+    return (struct extent){ r->file, coded, coded ? r->offset : 0,
+                            coded ? r->skip : r->offset, r->size_bytes };
 }
 
-static struct place place_of_piece(const struct dcp_catalog *catalog, size_t piece)
+static struct extent extent_of_piece(const struct dcp_catalog *catalog, size_t piece)
 {
     const struct dcp_piece *p = &catalog->pieces[piece];
     bool coded = p->codec >= DCP_N_CODECS;
 
-    return (struct place){ p->file, coded, coded ? p->offset : 0,
-                           coded ? p->skip : p->offset, dcp_piece_span(catalog, p) };
+    return (struct extent){ p->file, coded, coded ? p->offset : 0,
+                            coded ? p->skip : p->offset, dcp_piece_span(catalog, p) };
 }
 
-static int compare(const struct place *a, const struct place *b)
+static int compare(const struct extent *a, const struct extent *b)
 {
     if (a->file != b->file)
         return a->file < b->file ? -1 : 1;
@@ -66,8 +66,8 @@ static int compare(const struct place *a, const struct place *b)
 static int by_place(const void *a, const void *b, void *arg)
 {
     const struct dcp_catalog *catalog = arg;
-    struct place x = place_of_record(&catalog->records[*(const size_t *)a]);
-    struct place y = place_of_record(&catalog->records[*(const size_t *)b]);
+    struct extent x = extent_of_record(&catalog->records[*(const size_t *)a]);
+    struct extent y = extent_of_record(&catalog->records[*(const size_t *)b]);
 
     return compare(&x, &y);
 }
@@ -77,14 +77,14 @@ static int64_t find_record(const struct dcp_proof *proof, size_t p)
 {
     const struct dcp_record *records = proof->catalog->records;
     const struct dcp_piece *piece = &proof->catalog->pieces[p];
-    struct place wanted = place_of_piece(proof->catalog, p), found;
+    struct extent wanted = extent_of_piece(proof->catalog, p), found;
     size_t lo = 0, hi = proof->catalog->n_records;
 
     if (piece->file < 0 || (piece->codec != DCP_CODEC_NONE && !wanted.coded))
         return DCP_NO_RECORD;
     while (lo < hi) {
         size_t mid = lo + (hi - lo) / 2;
-        found = place_of_record(&records[proof->order[mid]]);
+        found = extent_of_record(&records[proof->order[mid]]);
         if (compare(&found, &wanted) <= 0)
             lo = mid + 1;
         else
@@ -92,7 +92,7 @@ static int64_t find_record(const struct dcp_proof *proof, size_t p)
     }
     if (lo == 0)
         return DCP_NO_RECORD;
-    found = place_of_record(&records[proof->order[lo - 1]]);
+    found = extent_of_record(&records[proof->order[lo - 1]]);
     if (found.file != wanted.file || found.coded != wanted.coded ||
         found.stream != wanted.stream || wanted.at - found.at > found.n ||
         wanted.n > found.n - (wanted.at - found.at))
@@ -171,8 +171,9 @@ int64_t dcp_proof_record(const struct dcp_proof *proof, size_t piece, uint64_t *
 {
     if (!proof->record_of || proof->record_of[piece] < 0)
         return DCP_NO_RECORD;
-    struct place of = place_of_piece(proof->catalog, piece);
-    struct place in = place_of_record(&proof->catalog->records[proof->record_of[piece]]);
+    struct extent of = extent_of_piece(proof->catalog, piece);
+    struct extent in =
+        extent_of_record(&proof->catalog->records[proof->record_of[piece]]);
     *out_at = of.at - in.at;
     return proof->record_of[piece];
 }

@@ -178,7 +178,7 @@ static int refuse(const struct choice *choice, const struct dcp_tensor *tensor,
     if (is_orphan(choice->src, choice->of_src, tensor)) {
         dcp_error_of_tensor(
             err, DCP_E_MISMATCH, tensor->name,
-            "nobody knows the weight of '%s': the optimizer counts its "
+            "the weight of '%s' is unknown: the optimizer counts its "
             "parameters, and the file of the weights does not keep their order",
             DCP_SHOWN(tensor->name));
         dcp_error_hint(err, "--only model leaves the optimizer out");

@@ -131,7 +131,7 @@ static int check_state(const struct dcp_state *state, int world_size,
     if (mesh->dp < 0 || mesh->tp < 0 || mesh->pp < 0 || mesh->dp > world_size ||
         mesh->tp > world_size || mesh->pp > world_size)
         return dcp_error_set(err, DCP_E_USAGE,
-                             "a mesh of %d x %d x %d is none of %d ranks", mesh->dp,
+                             "a mesh of %d x %d x %d does not have %d ranks", mesh->dp,
                              mesh->tp, mesh->pp, world_size);
     if (state->layout && !dcp_str_utf8_ok(state->layout, strlen(state->layout)))
         return dcp_error_set(err, DCP_E_USAGE, "the layout's name is not UTF-8");

@@ -65,17 +65,16 @@ int dcp_scale_init(struct dcp_scale *scale, const struct dcp_tensor *weight,
 /* -- applying ------------------------------------------------------------------------ */
 
 /* Where the elements of a piece lie in its tensor: a box, and strides in its memory. */
-struct place {
+struct view {
     int ndim;
     int order[DCP_MAX_NDIM]; /* dimensions, the one with the largest stride first */
     int64_t offset[DCP_MAX_NDIM], size[DCP_MAX_NDIM], stride[DCP_MAX_NDIM];
     int64_t flat; /* element of the box that is the piece's first */
 };
 
-static struct place place_of(const struct dcp_tensor *tensor,
-                             const struct dcp_piece *piece)
+static struct view view_of(const struct dcp_tensor *tensor, const struct dcp_piece *piece)
 {
-    struct place p = { .ndim = tensor->ndim };
+    struct view p = { .ndim = tensor->ndim };
     struct dcp_region region = piece->region;
 
     if (region.kind == DCP_FLAT) {
@@ -97,7 +96,7 @@ static struct place place_of(const struct dcp_tensor *tensor,
 
 /* The factor of an element of the piece's memory; *out_n: how many from there on have the
  * same one, at most `most`. */
-static float factor_at(const struct dcp_scale *scale, const struct place *p, int64_t at,
+static float factor_at(const struct dcp_scale *scale, const struct view *p, int64_t at,
                        int64_t most, int64_t *out_n)
 {
     int64_t rest = p->flat + at, index = 0, n = 1;
@@ -118,11 +117,11 @@ static float factor_at(const struct dcp_scale *scale, const struct place *p, int
 void dcp_scale_apply(const struct dcp_scale *scale, const struct dcp_piece *piece,
                      int64_t begin, size_t n, const unsigned char *in, float *out)
 {
-    struct place place = place_of(scale->weight, piece);
+    struct view view = view_of(scale->weight, piece);
     int64_t count = (int64_t)n;
 
     for (int64_t i = 0, run; i < count; i += run) {
-        float factor = factor_at(scale, &place, begin + i, count - i, &run);
+        float factor = factor_at(scale, &view, begin + i, count - i, &run);
         for (int64_t k = i; k < i + run; k++)
             out[k] = scale->of_code[in[k]] * factor;
     }

@@ -78,7 +78,7 @@ static int check_native(const struct dcp_source *source, int code, struct dcp_er
     const struct dcp_format *steps = dcp_format_of_steps();
     if (source->is_dir && steps->probe(source) > 0)
         return DCP_OK;
-    dcp_error_set(err, code, "only a native step can be signed, and this is none");
+    dcp_error_set(err, code, "only a native step can be signed, and this is not one");
     dcp_error_hint(err, "'dcp-reshard SRC DST --key FILE' makes one of it, and signs it");
     return code;
 }

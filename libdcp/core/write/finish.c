@@ -26,10 +26,10 @@ int dcp_finish_init(struct dcp_finish *finish, const struct dcp_context *ctx,
         return dcp_error_memory(err, "a save");
     if (!options->consolidated)
         return DCP_OK;
-    finish->companion_dtype = options->consolidated->dtype;
-    finish->companion_name = strdup(options->consolidated->name);
-    finish->companion_format = strdup(options->consolidated->format);
-    finish->has_consolidated = finish->companion_name && finish->companion_format;
+    finish->export_dtype = options->consolidated->dtype;
+    finish->export_name = strdup(options->consolidated->name);
+    finish->export_format = strdup(options->consolidated->format);
+    finish->has_consolidated = finish->export_name && finish->export_format;
     return finish->has_consolidated ? DCP_OK : dcp_error_memory(err, "a save");
 }
 
@@ -39,9 +39,9 @@ uint64_t dcp_finish_consolidated_bytes(const struct dcp_finish *finish)
 
     for (size_t t = 0; finish->has_consolidated && t < finish->catalog->n_tensors; t++) {
         const struct dcp_tensor *tensor = &finish->catalog->tensors[t];
-        bool cast = finish->companion_dtype >= 0 && dcp_dtype_is_float(tensor->dtype);
+        bool cast = finish->export_dtype >= 0 && dcp_dtype_is_float(tensor->dtype);
         enum dcp_dtype dtype =
-            cast ? (enum dcp_dtype)finish->companion_dtype : tensor->dtype;
+            cast ? (enum dcp_dtype)finish->export_dtype : tensor->dtype;
         if (!dcp_role_is_optim(tensor->role))
             bytes += (uint64_t)tensor->n_elems * dcp_dtype_size(dtype);
     }
@@ -56,17 +56,17 @@ static int make_consolidated(struct dcp_finish *finish, struct dcp_error *err)
     int *src_tensor = NULL;
     struct dcp_plan *plan = NULL;
     struct dcp_source source = { finish->ctx->store, finish->publish.tmp, true };
-    struct dcp_target_options target_options = { .name = finish->companion_name };
-    struct dcp_reshard_options options = { .dtype = finish->companion_dtype,
+    struct dcp_target_options target_options = { .name = finish->export_name };
+    struct dcp_reshard_options options = { .dtype = finish->export_dtype,
                                            .only = DCP_ONLY_MODEL };
-    const struct dcp_format *format = dcp_format_find(finish->companion_format);
+    const struct dcp_format *format = dcp_format_find(finish->export_format);
     struct dcp_target target = { .format = format, .options = &target_options };
     struct dcp_reshard_plan facts = { 0 };
 
     if (!format || (format->flags & DCP_FORMAT_IS_DIR) || format->packs)
         return dcp_error_set(err, DCP_E_UNSUPPORTED,
                              "'%s' is not a format of a single file",
-                             finish->companion_format);
+                             finish->export_format);
     int rc = dcp_contents_new(finish->catalog, format, &options, &facts, &catalog,
                               &src_tensor, err);
     target.catalog = catalog;
@@ -169,8 +169,8 @@ void dcp_finish_fini(struct dcp_finish *finish)
     dcp_publish_fini(&finish->publish);
     dcp_parity_free(finish->parity);
     dcp_catalog_free(finish->catalog);
-    free(finish->companion_name);
-    free(finish->companion_format);
+    free(finish->export_name);
+    free(finish->export_format);
     free(finish->name);
     free(finish->parts);
     *finish = (struct dcp_finish){ 0 };

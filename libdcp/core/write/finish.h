@@ -20,8 +20,8 @@ struct dcp_finish {
     const struct dcp_context *ctx; /* borrowed */
     struct dcp_told *told;         /* borrowed */
     struct dcp_save_options options;
-    char *companion_name, *companion_format; /* copies of what the caller gave */
-    int companion_dtype;
+    char *export_name, *export_format; /* copies of what the caller gave */
+    int export_dtype;
     bool has_consolidated;
     char *name;      /* "step-00001200" */
     char prefix[96]; /* ".tmp-step-00001200/", once rank 0 has told it */

@@ -102,7 +102,7 @@ static int report(struct dcp_write *w, uint64_t n, struct dcp_error *err)
     return stop ? dcp_error_set(err, DCP_E_INTERRUPTED, "interrupted") : DCP_OK;
 }
 
-/* One block: feed, digests, codec, write. *stored_at is moved on. */
+/* One block: read callback, digests, codec, write. *stored_at is moved on. */
 static int write_block(struct dcp_write *w, int worker, size_t p, size_t block,
                        uint64_t *stored_at, struct dcp_error *err)
 {

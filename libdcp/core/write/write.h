@@ -2,7 +2,7 @@
  * codec and write; literals follow; then each file is synced, closed, and gets its size
  * and digest.
  *
- * Save and reshard differ only in the feed that gives a piece's bytes. */
+ * Save and reshard differ only in the read callback that gives a piece's bytes. */
 #ifndef DCP_CORE_WRITE_WRITE_H
 #define DCP_CORE_WRITE_WRITE_H
 

@@ -76,6 +76,8 @@ struct dcp_save_options {
     const struct dcp_export *consolidated; /* NULL: none */
     bool diverged; /* the caller knows that the state is of no use: its loss is not
                     * finite. That weights are not is found here */
+    bool idle; /* the caller knows that nothing was learned since the save before: that
+                * the state is the same is no warning */
 };
 
 /* Where a state comes from: what training adds to a step as the object "lineage". It is
@@ -97,14 +99,18 @@ DCP_PUBLIC void dcp_lineage_object(const struct dcp_lineage *lineage,
 /* One number for all tensors with their names: equal at every sharding, world size and
  * codec. 0: unknown, since a tensor has no fingerprint. */
 DCP_PUBLIC uint64_t dcp_state_fingerprint(const struct dcp_catalog *catalog);
+/* The same of the weights alone, without what an optimizer keeps. */
+DCP_PUBLIC uint64_t dcp_weights_fingerprint(const struct dcp_catalog *catalog);
 
 struct dcp_save_result {
     int64_t step;
     uint64_t fingerprint; /* of the state; known to rank 0 alone */
     bool diverged;        /* weights or loss are not finite; known to rank 0 alone */
-    uint64_t size_bytes;  /* of all shards */
-    double stall_s;       /* time the caller was held in start */
-    double write_s;       /* from start to durable */
+    bool stale; /* the weights are those of the step that this saver saved before, or the
+                 * moments are all zero; logged as a warning; known to rank 0 alone */
+    uint64_t size_bytes; /* of all shards */
+    double stall_s;      /* time the caller was held in start */
+    double write_s;      /* from start to durable */
 };
 
 struct dcp_saver; /* keeps staging memory and the plan from one save to the next */
@@ -137,6 +143,13 @@ DCP_PUBLIC int dcp_save(const struct dcp_context *ctx,
                         const struct dcp_save_options *options,
                         const struct dcp_state *state, struct dcp_save_result *out_result,
                         struct dcp_error *err);
+
+/* Collective. The tensors of a state with the fingerprints that a step of it would have,
+ * the same on every rank; nothing is written. Caller owns *out_catalog. Errors: those of
+ * dcp_save_start that are about the state, COMM, MEMORY. */
+DCP_PUBLIC int dcp_fingerprint(const struct dcp_context *ctx,
+                               const struct dcp_state *state,
+                               struct dcp_catalog **out_catalog, struct dcp_error *err);
 
 /* A step of a run folder. */
 struct dcp_step {

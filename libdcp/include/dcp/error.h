@@ -45,7 +45,7 @@ enum dcp_error_code {
 #define DCP_OK 0
 
 /* What became of the rank that a COMM error is about. */
-enum dcp_rank_fate {
+enum dcp_rank_state {
     DCP_RANK_UNKNOWN,
     DCP_RANK_DEAD,  /* its process has ended */
     DCP_RANK_SILENT /* it lives as far as anybody knows, but did not answer in time */
@@ -56,7 +56,7 @@ struct dcp_error {
     int code;          /* DCP_E_…, 0 when nothing failed */
     int sys_errno;     /* errno of the system call behind it, or 0 */
     int rank;          /* the rank that failed, -1 when none is meant */
-    int rank_fate;     /* DCP_RANK_…; UNKNOWN unless code is COMM */
+    int rank_state;    /* DCP_RANK_…; UNKNOWN unless code is COMM */
     char tensor[160];  /* the tensor concerned, escaped for printing, or "" */
     char message[640]; /* one sentence: what, where, why; no final newline */
     char hint[240];    /* the next act, or "" */

@@ -9,7 +9,8 @@
  *   optimizer         {"type": "AdamW", "step": updates that were made, "param_groups":
  *                     [{"lr", "initial_lr", "betas": [b1, b2], "eps", "weight_decay",
  *                       "bias_correction", …, "params": [names of weights, in order]}]}
- *   scheduler         {"type": "WarmupLR" or absent, "last_batch_iteration", …}
+ *   scheduler         {"type": "WarmupLR" or absent, "last_batch_iteration", …} as
+ *                     DeepSpeed's classes have it; "last_epoch", … as PyTorch's have it
  *   loss_scaler       {"type": "static" or "dynamic", "scale", …}
  *   rng               {"algorithm", "seed"}
  *   data              {"cursor": samples, "digest": 16 hex digits, "seq_len"}
@@ -41,7 +42,7 @@ extern "C" {
 /* A group of parameters, and how the optimizer treats them. A weight that is in no group
  * is frozen. */
 struct dcp_training_group {
-    double lr, initial_lr; /* of the last update, as in PyTorch; of the configuration */
+    double lr, initial_lr; /* of the next update, as in PyTorch; of the configuration */
     double betas[2];
     double eps, weight_decay;
     int bias_correction;
@@ -56,7 +57,7 @@ struct dcp_training {
     const struct dcp_training_group *groups;
     size_t n_groups;
     const char *scheduler;
-    int64_t last_batch_iteration; /* of the scheduler: -1 before the first update */
+    int64_t last_batch_iteration; /* of DeepSpeed's classes: -1 before the first update */
     const char *loss_scaler;
     double loss_scale;
     const char *rng; /* the algorithm */

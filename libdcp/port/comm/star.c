@@ -38,7 +38,7 @@ void dcp_star_put_head(unsigned char out[DCP_STAR_HEAD_BYTES],
     dcp_put_le64(out + 24, head->call.size_bytes);
     dcp_put_le64(out + 32, (uint64_t)head->code);
     dcp_put_le64(out + 40, (uint64_t)head->rank);
-    dcp_put_le64(out + 48, (uint64_t)head->fate);
+    dcp_put_le64(out + 48, (uint64_t)head->rank_state);
     memcpy(out + 56, head->why, DCP_STAR_WHY_BYTES);
 }
 
@@ -48,7 +48,7 @@ struct dcp_star_head dcp_star_get_head(const unsigned char in[DCP_STAR_HEAD_BYTE
         .call = { dcp_le64(in), dcp_le64(in + 8), dcp_le64(in + 16), dcp_le64(in + 24) },
         .code = (int)(int64_t)dcp_le64(in + 32),
         .rank = (int)(int64_t)dcp_le64(in + 40),
-        .fate = (int)(int64_t)dcp_le64(in + 48),
+        .rank_state = (int)(int64_t)dcp_le64(in + 48),
     };
     memcpy(head.why, in + 56, DCP_STAR_WHY_BYTES - 1);
     return head;
@@ -58,7 +58,7 @@ struct dcp_star_head dcp_star_head_of(const struct dcp_error *failure)
 {
     struct dcp_star_head head = { .code = failure->code,
                                   .rank = failure->rank,
-                                  .fate = failure->rank_fate };
+                                  .rank_state = failure->rank_state };
     memcpy(head.why, failure->message,
            strnlen(failure->message, sizeof head.why - 1)); /* the rest is zero */
     return head;
@@ -82,12 +82,12 @@ static void begin_send(struct dcp_star *star, const struct dcp_star_head *head,
 
 /* --- failure --- */
 
-static int fail(struct dcp_star *star, int rank, int fate, const char *why)
+static int fail(struct dcp_star *star, int rank, int rank_state, const char *why)
 {
     if (!star->failure.code) {
         dcp_error_set(&star->failure, DCP_E_COMM, "rank %d %s", rank, why);
         star->failure.rank = rank;
-        star->failure.rank_fate = fate;
+        star->failure.rank_state = rank_state;
     }
     return DCP_E_COMM;
 }
@@ -125,7 +125,7 @@ static int fail_as_told(struct dcp_star *star, const struct dcp_star_head *head)
     if (!star->failure.code) {
         dcp_error_set(&star->failure, DCP_E_COMM, "%s", head->why);
         star->failure.rank = head->rank;
-        star->failure.rank_fate = head->fate;
+        star->failure.rank_state = head->rank_state;
     }
     return DCP_E_COMM;
 }
@@ -182,7 +182,7 @@ static bool reserve(struct dcp_star *star, size_t send_bytes, size_t receive_byt
 }
 
 /* Rank 0: where a rank's bytes go. */
-static unsigned char *place_of(const struct round *round, int rank)
+static unsigned char *slot_of(const struct round *round, int rank)
 {
     if (round->call.kind == BCAST || !round->call.size_bytes)
         return round->out;
@@ -199,7 +199,7 @@ static enum dcp_star_progress receive_up(struct dcp_star *star, const struct rou
     struct dcp_star_head head = dcp_star_get_head(bytes);
     if (head.code || !same_call(&head.call, &round->call))
         return DCP_STAR_DONE; /* no bytes, or nobody knows how many: gather says so */
-    return star->link->receive_body(star, rank, place_of(round, rank),
+    return star->link->receive_body(star, rank, slot_of(round, rank),
                                     up_bytes(&round->call, rank));
 }
 
@@ -305,7 +305,7 @@ static int root_round(struct dcp_star *star, struct round *round)
 {
     size_t n = up_bytes(&round->call, 0), all = all_bytes(star, &round->call);
     if (n)
-        memmove(place_of(round, 0), round->in, n);
+        memmove(slot_of(round, 0), round->in, n);
     if (star->gone)
         fail_lost(star, star->gone);
     else if (!reserve(star, all, all))

@@ -26,7 +26,7 @@ struct dcp_star_call {
 struct dcp_star_head {
     struct dcp_star_call call;
     int code;                     /* DCP_OK: the bytes of the call follow */
-    int rank, fate;               /* of whom the sentence speaks, as in dcp_error */
+    int rank, rank_state;         /* of whom the sentence speaks, as in dcp_error */
     char why[DCP_STAR_WHY_BYTES]; /* the sentence */
 };
 

@@ -156,7 +156,7 @@ static int dead_by_verdict(const struct tcp *tcp)
     if (n != sizeof bytes)
         return -1;
     struct dcp_star_head head = dcp_star_get_head(bytes);
-    return head.code && head.fate == DCP_RANK_DEAD ? head.rank : -1;
+    return head.code && head.rank_state == DCP_RANK_DEAD ? head.rank : -1;
 }
 
 /* Rank 0 alone sees all others. Between two rounds no answer is half sent, so it can tell
@@ -165,7 +165,7 @@ static int tcp_peer_dead(void *self)
 {
     struct tcp *tcp = self;
     const struct dcp_error *failure = &tcp->star.failure;
-    if (failure->code && failure->rank_fate == DCP_RANK_DEAD)
+    if (failure->code && failure->rank_state == DCP_RANK_DEAD)
         return failure->rank;
     if (tcp->star.rank) {
         int told = failure->code ? -1 : dead_by_verdict(tcp);

@@ -297,7 +297,7 @@ static int fail_missing(struct host *host, int n_missing)
                                      "job or version, was rejected"
                                    : "");
     host->failure.rank = first;
-    host->failure.rank_fate = DCP_RANK_SILENT;
+    host->failure.rank_state = DCP_RANK_SILENT;
     return host->failure.code;
 }
 

@@ -169,7 +169,7 @@ static void wait_at_doors(struct visit *visit, uint64_t deadline)
 static int fail_silent(struct dcp_error *err)
 {
     err->rank = 0;
-    err->rank_fate = DCP_RANK_SILENT;
+    err->rank_state = DCP_RANK_SILENT;
     return err->code;
 }
 
@@ -235,7 +235,7 @@ static int wait_inside(struct visit *visit, struct dcp_error *err)
     dcp_error_set(err, head.code == DCP_E_USAGE ? DCP_E_USAGE : DCP_E_COMM, "%s",
                   head.why);
     err->rank = head.rank;
-    err->rank_fate = head.fate;
+    err->rank_state = head.rank_state;
     return err->code;
 }
 

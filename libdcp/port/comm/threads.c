@@ -40,22 +40,22 @@ struct shared {
     struct member members[];
 };
 
-static int name_rank(struct dcp_error *err, int rank, int fate)
+static int name_rank(struct dcp_error *err, int rank, int rank_state)
 {
     if (err && err->rank < 0) {
         err->rank = rank;
-        err->rank_fate = fate;
+        err->rank_state = rank_state;
     }
     return DCP_E_COMM;
 }
 
 /* The comm is broken for good: everybody returns this. */
-static void fail(struct shared *shared, int rank, int fate, const char *why)
+static void fail(struct shared *shared, int rank, int rank_state, const char *why)
 {
     if (shared->failure.code)
         return;
     dcp_error_set(&shared->failure, DCP_E_COMM, "rank %d %s", rank, why);
-    name_rank(&shared->failure, rank, fate);
+    name_rank(&shared->failure, rank, rank_state);
     pthread_cond_broadcast(&shared->changed);
 }
 
@@ -152,7 +152,7 @@ static int enter_round(struct member *me, enum kind kind, const void *in, size_t
         dcp_error_set(err, DCP_E_COMM, "%s", shared->failure.message);
         dcp_error_hint(err, "look at what rank %d was doing; the time-out is %.1f s",
                        shared->failure.rank, timeout_ms / 1e3);
-        return name_rank(err, shared->failure.rank, shared->failure.rank_fate);
+        return name_rank(err, shared->failure.rank, shared->failure.rank_state);
     }
     for (int r = 0; r < shared->world_size; r++)
         if (shared->members[r].boxes[turn].no_memory) {

@@ -62,10 +62,10 @@ static int open_folder(const struct dcp_dir *dir, const char *name, size_t n)
 }
 
 /* Finds a name's folder; 0, or -1 with errno. Released with place_fini. */
-int dcp_dir_place_init(const struct dcp_dir *dir, const char *name,
-                       struct dcp_dir_place *out)
+int dcp_dir_entry_init(const struct dcp_dir *dir, const char *name,
+                       struct dcp_dir_entry *out)
 {
-    *out = (struct dcp_dir_place){ .dir_fd = -1 };
+    *out = (struct dcp_dir_entry){ .dir_fd = -1 };
     if (!dcp_store_name_ok(name)) {
         errno = EINVAL;
         return -1;
@@ -77,11 +77,11 @@ int dcp_dir_place_init(const struct dcp_dir *dir, const char *name,
 }
 
 /* errno stays: it says why what was done in the folder failed. */
-void dcp_dir_place_fini(struct dcp_dir_place *place)
+void dcp_dir_entry_fini(struct dcp_dir_entry *entry)
 {
     int why = errno;
-    if (place->dir_fd >= 0)
-        close(place->dir_fd);
+    if (entry->dir_fd >= 0)
+        close(entry->dir_fd);
     errno = why;
 }
 
@@ -180,10 +180,10 @@ static int dir_stat(void *self, const char *name, bool *out_is_dir,
     if (!*name) {
         rc = fstat(dir->fd, &st);
     } else {
-        DCP_CLEANUP_PLACE struct dcp_dir_place place;
-        rc = dcp_dir_place_init(dir, name, &place);
+        DCP_CLEANUP_ENTRY struct dcp_dir_entry entry;
+        rc = dcp_dir_entry_init(dir, name, &entry);
         if (!rc)
-            rc = look(place.dir_fd, place.last, dir->follow, &st);
+            rc = look(entry.dir_fd, entry.last, dir->follow, &st);
     }
     if (!rc && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode)) {
         errno = ELOOP;
@@ -201,9 +201,9 @@ static int dir_stat(void *self, const char *name, bool *out_is_dir,
 static int dir_make_dir(void *self, const char *name, struct dcp_error *err)
 {
     const struct dcp_dir *dir = self;
-    DCP_CLEANUP_PLACE struct dcp_dir_place place;
-    if (dcp_dir_place_init(dir, name, &place) != 0 ||
-        mkdirat(place.dir_fd, place.last, 0777) != 0)
+    DCP_CLEANUP_ENTRY struct dcp_dir_entry entry;
+    if (dcp_dir_entry_init(dir, name, &entry) != 0 ||
+        mkdirat(entry.dir_fd, entry.last, 0777) != 0)
         return dcp_dir_fail(dir, errno, "make folder", name, err);
     return DCP_OK;
 }
@@ -223,8 +223,8 @@ static int dir_sync_dir(void *self, const char *name, struct dcp_error *err)
 }
 
 /* Both folders, the one of `to` first. */
-static int sync_folders(const struct dcp_dir *dir, const struct dcp_dir_place *from,
-                        const char *from_name, const struct dcp_dir_place *to,
+static int sync_folders(const struct dcp_dir *dir, const struct dcp_dir_entry *from,
+                        const char *from_name, const struct dcp_dir_entry *to,
                         const char *to_name, struct dcp_error *err)
 {
     if (fsync(to->dir_fd) != 0)
@@ -241,11 +241,11 @@ static int dir_publish(void *self, const char *from_name, const char *to_name,
                        struct dcp_error *err)
 {
     const struct dcp_dir *dir = self;
-    DCP_CLEANUP_PLACE struct dcp_dir_place from;
-    DCP_CLEANUP_PLACE struct dcp_dir_place to = { .dir_fd = -1 };
-    if (dcp_dir_place_init(dir, from_name, &from) != 0)
+    DCP_CLEANUP_ENTRY struct dcp_dir_entry from;
+    DCP_CLEANUP_ENTRY struct dcp_dir_entry to = { .dir_fd = -1 };
+    if (dcp_dir_entry_init(dir, from_name, &from) != 0)
         return dcp_dir_fail(dir, errno, "publish", from_name, err);
-    if (dcp_dir_place_init(dir, to_name, &to) != 0)
+    if (dcp_dir_entry_init(dir, to_name, &to) != 0)
         return dcp_dir_fail(dir, errno, "publish", to_name, err);
     if (dcp_fs_rename_new(from.dir_fd, from.last, to.dir_fd, to.last) != 0)
         return dcp_error_sys(err, errno == EEXIST ? DCP_E_EXISTS : DCP_E_IO, errno,
@@ -259,42 +259,42 @@ static int dir_exchange(void *self, const char *name, const char *other_name,
                         struct dcp_error *err)
 {
     const struct dcp_dir *dir = self;
-    DCP_CLEANUP_PLACE struct dcp_dir_place place;
-    DCP_CLEANUP_PLACE struct dcp_dir_place other = { .dir_fd = -1 };
-    if (dcp_dir_place_init(dir, name, &place) != 0)
+    DCP_CLEANUP_ENTRY struct dcp_dir_entry entry;
+    DCP_CLEANUP_ENTRY struct dcp_dir_entry other = { .dir_fd = -1 };
+    if (dcp_dir_entry_init(dir, name, &entry) != 0)
         return dcp_dir_fail(dir, errno, "exchange", name, err);
-    if (dcp_dir_place_init(dir, other_name, &other) != 0)
+    if (dcp_dir_entry_init(dir, other_name, &other) != 0)
         return dcp_dir_fail(dir, errno, "exchange", other_name, err);
-    if (dcp_fs_exchange(place.dir_fd, place.last, other.dir_fd, other.last) != 0)
+    if (dcp_fs_exchange(entry.dir_fd, entry.last, other.dir_fd, other.last) != 0)
         return dcp_error_sys(err, errno == EOPNOTSUPP ? DCP_E_UNSUPPORTED : DCP_E_IO,
                              errno, "cannot exchange '%s/%s' with '%s'", dir->root, name,
                              other_name);
-    return sync_folders(dir, &place, name, &other, other_name, err);
+    return sync_folders(dir, &entry, name, &other, other_name, err);
 }
 
 static int dir_replace(void *self, const char *name, const void *data, size_t size_bytes,
                        struct dcp_error *err)
 {
     struct dcp_dir *dir = self;
-    DCP_CLEANUP_PLACE struct dcp_dir_place place;
-    if (dcp_dir_place_init(dir, name, &place) != 0)
+    DCP_CLEANUP_ENTRY struct dcp_dir_entry entry;
+    if (dcp_dir_entry_init(dir, name, &entry) != 0)
         return dcp_dir_fail(dir, errno, "replace", name, err);
     /* One fixed name, so that a crash leaves at most one file, and the next call takes it
      * away. */
-    size_t n = strlen(place.last) + sizeof "..tmp";
+    size_t n = strlen(entry.last) + sizeof "..tmp";
     DCP_CLEANUP_FREE char *temporary = malloc(n);
     if (!temporary)
         return dcp_error_memory(err, name);
-    snprintf(temporary, n, ".%s.tmp", place.last);
+    snprintf(temporary, n, ".%s.tmp", entry.last);
 
     int rc = DCP_OK;
     pthread_mutex_lock(&dir->replacing);
-    if (dcp_fs_write_new(place.dir_fd, temporary, data, size_bytes) != 0) {
+    if (dcp_fs_write_new(entry.dir_fd, temporary, data, size_bytes) != 0) {
         rc = dcp_dir_fail(dir, errno, "replace", name, err);
-    } else if (renameat(place.dir_fd, temporary, place.dir_fd, place.last) != 0) {
+    } else if (renameat(entry.dir_fd, temporary, entry.dir_fd, entry.last) != 0) {
         rc = dcp_dir_fail(dir, errno, "replace", name, err);
-        unlinkat(place.dir_fd, temporary, 0);
-    } else if (fsync(place.dir_fd) != 0) {
+        unlinkat(entry.dir_fd, temporary, 0);
+    } else if (fsync(entry.dir_fd) != 0) {
         rc = dcp_dir_fail(dir, errno, "sync the folder of", name, err);
     }
     pthread_mutex_unlock(&dir->replacing);
@@ -305,9 +305,9 @@ static int dir_remove(void *self, const char *name, struct dcp_error *err)
 {
     const struct dcp_dir *dir = self;
     char stuck[DCP_FS_STUCK_CAP] = "";
-    DCP_CLEANUP_PLACE struct dcp_dir_place place;
-    if (dcp_dir_place_init(dir, name, &place) == 0 &&
-        dcp_fs_remove_at(place.dir_fd, place.last, stuck) == 0)
+    DCP_CLEANUP_ENTRY struct dcp_dir_entry entry;
+    if (dcp_dir_entry_init(dir, name, &entry) == 0 &&
+        dcp_fs_remove_at(entry.dir_fd, entry.last, stuck) == 0)
         return DCP_OK;
     int why = errno;
     DCP_CLEANUP_FREE char *path = dcp_str_join(name, *stuck ? "/" : "", stuck);

@@ -17,7 +17,7 @@ struct dcp_dir {
 };
 
 /* A name, found: the open folder it stands in, and its last part. */
-struct dcp_dir_place {
+struct dcp_dir_entry {
     int dir_fd;
     const char *last;
 };
@@ -25,11 +25,11 @@ struct dcp_dir_place {
 /* The error of a call that failed with errno `why`. */
 int dcp_dir_fail(const struct dcp_dir *dir, int why, const char *act, const char *name,
                  struct dcp_error *err);
-/* Finds a name's folder; 0, or -1 with errno. Released with dcp_dir_place_fini. */
-int dcp_dir_place_init(const struct dcp_dir *dir, const char *name,
-                       struct dcp_dir_place *out);
-void dcp_dir_place_fini(struct dcp_dir_place *place);
-#define DCP_CLEANUP_PLACE DCP_CLEANUP(dcp_dir_place_fini)
+/* Finds a name's folder; 0, or -1 with errno. Released with dcp_dir_entry_fini. */
+int dcp_dir_entry_init(const struct dcp_dir *dir, const char *name,
+                       struct dcp_dir_entry *out);
+void dcp_dir_entry_fini(struct dcp_dir_entry *entry);
+#define DCP_CLEANUP_ENTRY DCP_CLEANUP(dcp_dir_entry_fini)
 
 /* Operations of the store, see dcp_store_ops. */
 int dcp_dir_open(void *self, const char *name, struct dcp_store_file **out,

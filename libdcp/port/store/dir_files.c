@@ -33,15 +33,15 @@ static struct dcp_store_file *file_new(const char *name)
 static int open_as(const struct dcp_dir *dir, const char *name, int flags, bool folders,
                    struct dcp_store_file **out, struct dcp_error *err)
 {
-    DCP_CLEANUP_PLACE struct dcp_dir_place place;
+    DCP_CLEANUP_ENTRY struct dcp_dir_entry entry;
     *out = NULL;
-    if (dcp_dir_place_init(dir, name, &place) != 0)
+    if (dcp_dir_entry_init(dir, name, &entry) != 0)
         return dcp_dir_fail(dir, errno, "open", name, err);
     struct dcp_store_file *file = file_new(name);
     if (!file)
         return dcp_error_memory(err, name);
     /* Not blocking, because a pipe would wait for its writer. */
-    file->fd = openat(place.dir_fd, place.last, flags | O_NONBLOCK | O_CLOEXEC);
+    file->fd = openat(entry.dir_fd, entry.last, flags | O_NONBLOCK | O_CLOEXEC);
     struct stat st;
     int why = file->fd < 0 || fstat(file->fd, &st) != 0 ? errno : 0;
     if (!why && !S_ISREG(st.st_mode) && !(folders && S_ISDIR(st.st_mode)))
@@ -73,10 +73,10 @@ int dcp_dir_reopen(void *self, const char *name, struct dcp_store_file **out,
  * whatever took its place. */
 static int look_again(const struct dcp_dir *dir, const char *name, int fd)
 {
-    DCP_CLEANUP_PLACE struct dcp_dir_place place;
+    DCP_CLEANUP_ENTRY struct dcp_dir_entry entry;
     struct stat st, now;
-    if (dcp_dir_place_init(dir, name, &place) != 0 || fstat(fd, &st) != 0 ||
-        fstatat(place.dir_fd, place.last, &now, AT_SYMLINK_NOFOLLOW) != 0)
+    if (dcp_dir_entry_init(dir, name, &entry) != 0 || fstat(fd, &st) != 0 ||
+        fstatat(entry.dir_fd, entry.last, &now, AT_SYMLINK_NOFOLLOW) != 0)
         return errno;
     return st.st_ino == now.st_ino && st.st_dev == now.st_dev ? 0 : ENOENT;
 }
@@ -138,15 +138,15 @@ int dcp_dir_create(void *self, const char *name, uint64_t size_bytes,
                    struct dcp_store_file **out, struct dcp_error *err)
 {
     struct dcp_dir *dir = self;
-    DCP_CLEANUP_PLACE struct dcp_dir_place place;
+    DCP_CLEANUP_ENTRY struct dcp_dir_entry entry;
     char need[DCP_SIZE_CAP], room[DCP_SIZE_CAP];
     *out = NULL;
-    if (dcp_dir_place_init(dir, name, &place) != 0)
+    if (dcp_dir_entry_init(dir, name, &entry) != 0)
         return dcp_dir_fail(dir, errno, "create", name, err);
     struct dcp_store_file *file = file_new(name);
     if (!file)
         return dcp_error_memory(err, name);
-    file->fd = openat(place.dir_fd, place.last,
+    file->fd = openat(entry.dir_fd, entry.last,
                       O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
     int why = file->fd < 0 ? errno : reserve(file->fd, size_bytes);
     if (!why) {
@@ -155,7 +155,7 @@ int dcp_dir_create(void *self, const char *name, uint64_t size_bytes,
     }
     if (file->fd >= 0) {
         close(file->fd);
-        unlinkat(place.dir_fd, place.last, 0);
+        unlinkat(entry.dir_fd, entry.last, 0);
     }
     free(file);
     if (why == ENOSPC || why == EDQUOT)

@@ -422,7 +422,7 @@ static const struct scenario scenarios[] = {
     { "first-save", prepare_nothing, act_first, check_new_run, save_next },
     { "saves", prepare_steps, act_saves, check_saves, save_next },
     { "parity", prepare_steps, act_parity, check_saves, save_next },
-    { "companion", prepare_steps, act_consolidated, check_consolidated, save_next },
+    { "consolidated", prepare_steps, act_consolidated, check_consolidated, save_next },
     { "compressed", prepare_nothing, act_smooth, check_smooth, smooth_again },
     { "background", prepare_nothing, act_behind, check_new_run, save_next },
     { "set-aside", prepare_steps, act_supersede, check_supersede, save_next },

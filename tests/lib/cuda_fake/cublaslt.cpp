@@ -1,6 +1,7 @@
 /* Products, in double, element by element. */
 #include "cublasLt.h"
 #include "fake.h"
+#include "trainer/ops/f16.h"
 #include <vector>
 
 struct cublas_handle {
@@ -171,6 +172,8 @@ static double value(const void *array, cudaDataType_t type, int64_t i)
 {
     if (type == CUDA_R_32F)
         return ((const float *)array)[i];
+    if (type == CUDA_R_16F)
+        return f16_to_f32(((const uint16_t *)array)[i]);
     uint32_t bits = (uint32_t)((const uint16_t *)array)[i] << 16;
     float v;
     std::memcpy(&v, &bits, sizeof v);
@@ -184,6 +187,8 @@ static void put(void *array, cudaDataType_t type, int64_t i, double v)
     std::memcpy(&bits, &f, sizeof bits);
     if (type == CUDA_R_32F)
         ((float *)array)[i] = f;
+    else if (type == CUDA_R_16F)
+        ((uint16_t *)array)[i] = f16_from_f32(f);
     else
         ((uint16_t *)array)[i] =
             std::isnan(f) ? 0x7fff : (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);

@@ -4,6 +4,7 @@
 #include "cudnn.h"
 #include "fake.h"
 #include "trainer/ops/bf16.h"
+#include "trainer/ops/f16.h"
 #include <cmath>
 #include <cstring>
 #include <map>
@@ -242,6 +243,7 @@ static int64_t place_of(const tensor &t, const int64_t *at)
 static double rounded(cudnnDataType_t dtype, double value)
 {
     return dtype == CUDNN_DATA_BFLOAT16 ? bf16_to_f32(bf16_from_f32((float)value))
+           : dtype == CUDNN_DATA_HALF   ? f16_to_f32(f16_from_f32((float)value))
            : dtype == CUDNN_DATA_FLOAT  ? (float)value
                                         : value;
 }
@@ -251,9 +253,10 @@ static void load(tensor &t, const void *from)
     t.values.resize(t.n());
     each(t, [&](size_t i, const int64_t *at) {
         int64_t p = place_of(t, at);
-        t.values[i] = t.dtype == CUDNN_DATA_BFLOAT16
-                          ? bf16_to_f32(((const uint16_t *)from)[p])
-                          : ((const float *)from)[p];
+        t.values[i] =
+            t.dtype == CUDNN_DATA_BFLOAT16 ? bf16_to_f32(((const uint16_t *)from)[p])
+            : t.dtype == CUDNN_DATA_HALF   ? f16_to_f32(((const uint16_t *)from)[p])
+                                           : ((const float *)from)[p];
     });
 }
 
@@ -263,6 +266,8 @@ static void store(const tensor &t, void *to)
         int64_t p = place_of(t, at);
         if (t.dtype == CUDNN_DATA_BFLOAT16)
             ((uint16_t *)to)[p] = bf16_from_f32((float)t.values[i]);
+        else if (t.dtype == CUDNN_DATA_HALF)
+            ((uint16_t *)to)[p] = f16_from_f32((float)t.values[i]);
         else
             ((float *)to)[p] = (float)t.values[i];
     });

@@ -81,44 +81,12 @@ ncclResult_t failure()
 
 /* --- one round --- */
 
-const call *find(const part &p, const char *what, int peer, size_t nth)
-{
-    for (const call &c : p.calls)
-        if (c.what == what && c.peer == peer && !nth--)
-            return &c;
-    return nullptr;
-}
-
-/* Every send meets its receive, in order, and they agree on the size. */
-void move_messages(round &now, int rank)
-{
-    std::map<int, size_t> nth;
-    for (const call &c : now.parts[rank].calls) {
-        if (c.what == "send") {
-            const call *other = find(now.parts[c.peer], "recv", rank, nth[c.peer]++);
-            if (!other || other->size_bytes != c.size_bytes)
-                cuda_fake_fail("rank %d sends %zu bytes to rank %d, which does not "
-                               "receive them in the same group",
-                               rank, c.size_bytes, c.peer);
-            std::memmove(other->to, c.from, c.size_bytes);
-        }
-    }
-    for (const call &c : now.parts[rank].calls)
-        if (c.what == "recv" && !find(now.parts[c.peer], "send", rank, 0))
-            cuda_fake_fail("rank %d waits for rank %d, which sends nothing", rank,
-                           c.peer);
-}
-
 void check_same(const round &now)
 {
     const part &first = now.parts[0];
     for (size_t r = 1; r < now.parts.size(); r++) {
         const part &p = now.parts[r];
         size_t n = first.calls.size();
-        bool messages =
-            n && (first.calls[0].what == "send" || first.calls[0].what == "recv");
-        if (messages)
-            continue;
         bool same = p.calls.size() == n;
         for (size_t i = 0; same && i < n; i++)
             same = p.calls[i].what == first.calls[i].what &&
@@ -132,6 +100,28 @@ void check_same(const round &now)
                            n ? first.calls[0].what.c_str() : "none",
                            n ? first.calls[0].size_bytes : 0);
     }
+}
+
+/* One sum of integers: of all that lies in `from`, at its root; or each rank's share. */
+void reduce(round &now, size_t i)
+{
+    const call &c = now.parts[0].calls[i];
+    size_t world_size = now.parts.size(), n = c.size_bytes / sizeof(uint64_t);
+    bool scatter = c.what == "reducescatter";
+    if (!scatter && c.what != "reduce")
+        return;
+    std::vector<uint64_t> sums(scatter ? n * world_size : n);
+    for (const part &p : now.parts)
+        for (size_t k = 0; k < sums.size(); k++) {
+            uint64_t value;
+            std::memcpy(&value, (const char *)p.calls[i].from + k * sizeof value,
+                        sizeof value);
+            sums[k] += value;
+        }
+    for (size_t r = 0; r < world_size; r++)
+        if (scatter || (int)r == c.peer)
+            std::memcpy(now.parts[r].calls[i].to, &sums[scatter ? r * n : 0],
+                        c.size_bytes);
 }
 
 void run_round(round &now)
@@ -149,8 +139,8 @@ void run_round(round &now)
                 std::memmove((char *)now.parts[to].calls[i].to + from * c.size_bytes,
                              now.parts[from].calls[i].from, c.size_bytes);
     }
-    for (int r = 0; r < world_size; r++)
-        move_messages(now, r);
+    for (size_t i = 0; i < now.parts[0].calls.size(); i++)
+        reduce(now, i);
     now.done = true;
 }
 
@@ -236,16 +226,20 @@ ncclResult_t ncclGroupEnd(void)
     return give(comm, std::move(calls), open_stream);
 }
 
-ncclResult_t ncclSend(const void *from, size_t n, ncclDataType_t type, int peer,
-                      ncclComm_t comm, cudaStream_t stream)
+ncclResult_t ncclReduceScatter(const void *from, void *to, size_t n, ncclDataType_t type,
+                               ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream)
 {
-    return add(comm, { "send", from, nullptr, n * size_of(type), peer }, stream);
+    if (type != ncclInt64 || op != ncclSum)
+        return ncclInvalidArgument;
+    return add(comm, { "reducescatter", from, to, n * size_of(type), -1 }, stream);
 }
 
-ncclResult_t ncclRecv(void *to, size_t n, ncclDataType_t type, int peer, ncclComm_t comm,
-                      cudaStream_t stream)
+ncclResult_t ncclReduce(const void *from, void *to, size_t n, ncclDataType_t type,
+                        ncclRedOp_t op, int root, ncclComm_t comm, cudaStream_t stream)
 {
-    return add(comm, { "recv", nullptr, to, n * size_of(type), peer }, stream);
+    if (type != ncclInt64 || op != ncclSum)
+        return ncclInvalidArgument;
+    return add(comm, { "reduce", from, to, n * size_of(type), root }, stream);
 }
 
 ncclResult_t ncclAllGather(const void *from, void *to, size_t n, ncclDataType_t type,

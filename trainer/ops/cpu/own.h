@@ -3,22 +3,17 @@
 #define TRAINER_OPS_CPU_OWN_H
 
 #include "cpu.h"
-#include "trainer/ops/bf16.h"
+#include "trainer/ops/value.h"
 
 /* Element i of a T array. */
 static inline double get(enum dcp_dtype dtype, const void *array, int64_t i)
 {
-    if (dtype == DCP_BF16)
-        return (double)bf16_to_f32(((const uint16_t *)array)[i]);
-    return (double)((const float *)array)[i];
+    return (double)value_get(dtype, array, i);
 }
 
 static inline void put(enum dcp_dtype dtype, void *array, int64_t i, double value)
 {
-    if (dtype == DCP_BF16)
-        ((uint16_t *)array)[i] = bf16_from_f32((float)value);
-    else
-        ((float *)array)[i] = (float)value;
+    value_put(dtype, array, i, (float)value);
 }
 
 #endif

@@ -288,6 +288,8 @@ int ops_cuda_attention(void *ctx, const struct ops_attention *shape, const float
         return rc;
     if (shape->dtype == DCP_BF16)
         forward<bf16>(cuda, shape, qkv, out, lse);
+    else if (shape->dtype == DCP_F16)
+        forward<f16>(cuda, shape, qkv, out, lse);
     else
         forward<float>(cuda, shape, qkv, out, lse);
     return ops_cuda_report(cuda, err);
@@ -309,6 +311,8 @@ int ops_cuda_attention_backward(void *ctx, const struct ops_attention *shape,
     float *delta = (float *)ops_cuda_scratch(cuda, rows * sizeof *delta);
     if (delta && shape->dtype == DCP_BF16)
         backward<bf16>(cuda, shape, qkv, lse, dout, delta, dqkv);
+    else if (delta && shape->dtype == DCP_F16)
+        backward<f16>(cuda, shape, qkv, lse, dout, delta, dqkv);
     else if (delta)
         backward<float>(cuda, shape, qkv, lse, dout, delta, dqkv);
     return ops_cuda_report(cuda, err);

@@ -7,7 +7,7 @@ struct shapes {
     struct cudnn_shape part, turned; /* of qkv: [seq_len,head_size], and transposed */
     struct cudnn_shape heads;        /* out: likewise, packed */
     struct cudnn_shape scores;       /* [seq_len,seq_len] of fp32 */
-    struct cudnn_shape p, p_turned;  /* the same in bf16, and transposed */
+    struct cudnn_shape p, p_turned;  /* the same in 16 bits, and transposed */
     struct cudnn_shape seen, index;  /* likewise */
     struct cudnn_shape row;          /* [seq_len,1] of fp32 */
     struct cudnn_shape products;     /* [seq_len,head_size] of fp32 */
@@ -28,14 +28,16 @@ static struct cudnn_shape of(cudnnDataType_t dtype, const struct cudnn_attention
 static struct shapes shapes_of(const struct cudnn_attention *a)
 {
     int64_t t = a->seq_len, h = a->n_head, c = a->head_size;
-    const cudnnDataType_t f32 = CUDNN_DATA_FLOAT, bf16 = CUDNN_DATA_BFLOAT16;
+    const cudnnDataType_t f32 = CUDNN_DATA_FLOAT;
+    const cudnnDataType_t half =
+        a->dtype == DCP_F16 ? CUDNN_DATA_HALF : CUDNN_DATA_BFLOAT16;
     return (struct shapes){
-        .part = of(bf16, a, t, c, t * 3 * h * c, c, 3 * h * c, 1),
-        .turned = of(bf16, a, c, t, t * 3 * h * c, c, 1, 3 * h * c),
-        .heads = of(bf16, a, t, c, t * h * c, c, h * c, 1),
+        .part = of(half, a, t, c, t * 3 * h * c, c, 3 * h * c, 1),
+        .turned = of(half, a, c, t, t * 3 * h * c, c, 1, 3 * h * c),
+        .heads = of(half, a, t, c, t * h * c, c, h * c, 1),
         .scores = of(f32, a, t, t, h * t * t, t * t, t, 1),
-        .p = of(bf16, a, t, t, h * t * t, t * t, t, 1),
-        .p_turned = of(bf16, a, t, t, h * t * t, t * t, 1, t),
+        .p = of(half, a, t, t, h * t * t, t * t, t, 1),
+        .p_turned = of(half, a, t, t, h * t * t, t * t, 1, t),
         .seen = of(CUDNN_DATA_BOOLEAN, a, t, t, h * t * t, t * t, t, 1),
         .index = of(CUDNN_DATA_INT32, a, t, t, h * t * t, t * t, t, 1),
         .row = of(f32, a, t, 1, h * t, t, 1, 1),

@@ -4,12 +4,13 @@
 #define TRAINER_OPS_CUDA_ATTENTION_CUDNN_H
 
 #include "graph_cudnn.h"
+#include <dcp/tensor.h>
 #include <stdbool.h>
 
-/* What a run names. Of bf16: parts of qkv[batch,seq_len,3,n_head,head_size] and of dqkv,
- * likewise; out and dout [batch,seq_len,n_head,head_size]. Of fp32: lse and, for the
- * gradient, delta [batch,n_head,seq_len], which it makes. Numbers: the scale of scores,
- * what scores become that are not seen, and one. */
+/* What a run names. Of 16 bits: parts of qkv[batch,seq_len,3,n_head,head_size] and of
+ * dqkv, likewise; out and dout [batch,seq_len,n_head,head_size]. Of fp32: lse and, for
+ * the gradient, delta [batch,n_head,seq_len], which it makes. Numbers: the scale of
+ * scores, what scores become that are not seen, and one. */
 enum cudnn_attention_id {
     CUDNN_ATTENTION_Q = 1,
     CUDNN_ATTENTION_K,
@@ -31,10 +32,11 @@ enum cudnn_attention_id {
 struct cudnn_attention {
     int64_t batch, seq_len, n_head, head_size;
     bool backward;
+    enum dcp_dtype dtype; /* BF16 or F16 */
 };
 
 /* Workspace of a plan, for each sequence: a gradient that has the same bits each time
- * keeps that of all scores, in bf16. A little more comes on top. */
+ * keeps that of all scores, in 16 bits. A little more comes on top. */
 int64_t cudnn_attention_bytes(const struct cudnn_attention *shape);
 
 /* See cudnn_plan_init. */

@@ -42,13 +42,6 @@ int ops_cuda_failed(struct ops_cuda *cuda, cudaError_t why, const char *act,
 /* The kept failure, which is reported with this. */
 int ops_cuda_report(struct ops_cuda *cuda, struct dcp_error *err);
 
-/* The sum of coll_tree_sum on a stream: part r of n_parts is own when r is `rank`, the
- * others lie one behind the other in `parts`, each n elements in `stride`. out may be
- * own. */
-int ops_cuda_tree_sum(struct ops_cuda *cuda, cudaStream_t stream, const float *parts,
-                      int64_t stride, const float *own, int rank, int n_parts, int64_t n,
-                      float *out, struct dcp_error *err);
-
 /* Before something in which CUDA would wait unwatched: all that was launched is done.
  * False: a failure that is kept. */
 bool ops_cuda_settle(struct ops_cuda *cuda);
@@ -109,15 +102,20 @@ void ops_cuda_sum_rows(void *ctx, enum dcp_dtype dtype, int64_t rows, int64_t n,
 void ops_cuda_cast(void *ctx, enum dcp_dtype dtype, int64_t n, const float *x, void *out);
 void ops_cuda_widen(void *ctx, enum dcp_dtype dtype, int64_t n, const void *x,
                     float *out);
-void ops_cuda_round(void *ctx, int64_t n, float *x);
+void ops_cuda_round(void *ctx, enum dcp_dtype dtype, int64_t n, float *x);
 void ops_cuda_sum(void *ctx, enum dcp_dtype dtype, int64_t n, const float *x,
                   const void *const *parts, int n_parts, void *out);
+void ops_cuda_exact_add(void *ctx, int64_t n, const float *x, const float *reference,
+                        int n_values, bool add, int64_t *units);
+void ops_cuda_exact_merge(void *ctx, int64_t n, const int64_t *more, int64_t *units);
+void ops_cuda_exact_get(void *ctx, enum dcp_dtype dtype, int64_t n, const int64_t *units,
+                        const float *reference, int n_values, void *out);
 void ops_cuda_norm_peak(void *ctx, enum dcp_dtype dtype, int64_t n, const void *x,
                         float *peak);
 void ops_cuda_norm_add(void *ctx, enum dcp_dtype dtype, int64_t n, const void *x,
                        float peak, double *digits);
-void ops_cuda_adamw(void *ctx, const struct adamw_params *params,
-                    const struct adamw_range *range);
+void ops_cuda_optim(void *ctx, const struct optim_params *params,
+                    const struct optim_range *range);
 
 #ifdef __cplusplus
 }

@@ -73,7 +73,7 @@ static int64_t sequences(const struct ops_cuda *cuda, const struct cudnn_attenti
 
 static bool is_taken(const struct ops_attention *s)
 {
-    return cudnnGetVersion() >= MIN_VERSION && s->dtype == DCP_BF16 && s->begin == 0 &&
+    return cudnnGetVersion() >= MIN_VERSION && s->dtype != DCP_F32 && s->begin == 0 &&
            s->seq_len >= MIN_ROWS && s->head_size % HEAD_STEP == 0 &&
            s->head_size <= MAX_HEAD;
 }
@@ -81,15 +81,16 @@ static bool is_taken(const struct ops_attention *s)
 static bool is_same(const struct cudnn_attention *a, const struct cudnn_attention *b)
 {
     return a->batch == b->batch && a->seq_len == b->seq_len && a->n_head == b->n_head &&
-           a->head_size == b->head_size && a->backward == b->backward;
+           a->head_size == b->head_size && a->backward == b->backward &&
+           a->dtype == b->dtype;
 }
 
 /* The plan of a shape; *out NULL when cuDNN has none. */
 static int find(struct ops_cuda *cuda, const struct ops_attention *s, bool backward,
                 const struct entry **out, struct dcp_error *err)
 {
-    struct cudnn_attention shape = { s->batch, s->seq_len, s->n_head, s->head_size,
-                                     backward };
+    struct cudnn_attention shape = { s->batch,     s->seq_len, s->n_head,
+                                     s->head_size, backward,   s->dtype };
     struct dcp_error refused = { 0 };
     *out = NULL;
     shape.batch = sequences(cuda, &shape);
@@ -117,7 +118,7 @@ static int find(struct ops_cuda *cuda, const struct ops_attention *s, bool backw
 
 /* --- runs --- */
 
-/* Where one run's sequences lie; of bf16, but for lse. */
+/* Where one run's sequences lie; of 16 bits, but for lse. */
 struct operands {
     char *qkv, *out, *dout, *dqkv;
     float *lse, *delta;
@@ -159,7 +160,7 @@ static uint64_t aligned(uint64_t bytes)
     return (bytes + ALIGN_BYTES - 1) / ALIGN_BYTES * ALIGN_BYTES;
 }
 
-/* Runs it over the whole batch. `qkv` and `dout` are fp32 and become bf16 first. */
+/* Runs it over the whole batch. `qkv` and `dout` are fp32 and are cast first. */
 static int run_all(struct ops_cuda *cuda, const struct ops_attention *s,
                    const struct entry *entry, const float *qkv, void *out, float *lse,
                    const float *dout, void *dqkv, struct dcp_error *err)
@@ -175,9 +176,9 @@ static int run_all(struct ops_cuda *cuda, const struct ops_attention *s,
     if (!scratch)
         return ops_cuda_report(cuda, err);
     char *dout_at = scratch + qkv_bytes, *delta = dout_at + dout_bytes;
-    ops_cuda_cast(cuda, DCP_BF16, rows * 3 * width, qkv, scratch);
+    ops_cuda_cast(cuda, s->dtype, rows * 3 * width, qkv, scratch);
     if (backward)
-        ops_cuda_cast(cuda, DCP_BF16, rows * width, dout, dout_at);
+        ops_cuda_cast(cuda, s->dtype, rows * width, dout, dout_at);
     int rc = ops_cuda_report(cuda, err);
     for (int64_t row = 0; !rc && row < rows; row += some) {
         size_t at = (size_t)(row * width) * 2;

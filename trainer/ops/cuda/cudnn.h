@@ -1,4 +1,4 @@
-/* cudnn: attention of cuDNN, fused and on tensor cores. For bf16 in training, at
+/* cudnn: attention of cuDNN, fused and on tensor cores. For bf16 and fp16 in training, at
  * the sizes that cuDNN takes; the kernels of attention.cu do the others. */
 #ifndef TRAINER_OPS_CUDA_CUDNN_H
 #define TRAINER_OPS_CUDA_CUDNN_H

@@ -1,10 +1,11 @@
-/* kernel: what all families of kernels need: launching, values of both dtypes,
+/* kernel: what all families of kernels need: launching, values of each dtype,
  * sums over a block. */
 #ifndef TRAINER_OPS_CUDA_KERNEL_CUH
 #define TRAINER_OPS_CUDA_KERNEL_CUH
 
 #include "cuda.h"
 #include "trainer/ops/bf16.h"
+#include "trainer/ops/f16.h"
 #include <cuda_runtime.h>
 
 #define WARP 32
@@ -38,6 +39,8 @@ static void ops_cuda_launch(struct ops_cuda *cuda, const char *act, const char *
     do {                                                           \
         if ((dtype) == DCP_BF16)                                   \
             LAUNCH(cuda, grid, block, kernel<bf16>, __VA_ARGS__);  \
+        else if ((dtype) == DCP_F16)                               \
+            LAUNCH(cuda, grid, block, kernel<f16>, __VA_ARGS__);   \
         else                                                       \
             LAUNCH(cuda, grid, block, kernel<float>, __VA_ARGS__); \
     } while (0)
@@ -59,6 +62,9 @@ static inline unsigned blocks_for(int64_t n, int64_t per_block)
 struct bf16 {
     uint16_t bits;
 };
+struct f16 {
+    uint16_t bits;
+};
 
 static __device__ __forceinline__ float load(const float *x, int64_t i)
 {
@@ -68,6 +74,10 @@ static __device__ __forceinline__ float load(const bf16 *x, int64_t i)
 {
     return bf16_to_f32(x[i].bits);
 }
+static __device__ __forceinline__ float load(const f16 *x, int64_t i)
+{
+    return f16_to_f32(x[i].bits);
+}
 static __device__ __forceinline__ void store(float *x, int64_t i, float value)
 {
     x[i] = value;
@@ -75,6 +85,10 @@ static __device__ __forceinline__ void store(float *x, int64_t i, float value)
 static __device__ __forceinline__ void store(bf16 *x, int64_t i, float value)
 {
     x[i].bits = bf16_from_f32(value);
+}
+static __device__ __forceinline__ void store(f16 *x, int64_t i, float value)
+{
+    x[i].bits = f16_from_f32(value);
 }
 
 /* --- sums --- */

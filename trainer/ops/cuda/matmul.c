@@ -41,7 +41,7 @@ struct plan {
 struct ops_cuda_matmul {
     cublasLtHandle_t handle;
     void *workspace;
-    float *bias; /* in fp32, when it was bf16 */
+    float *bias; /* in fp32, when it had 16 bits */
     int64_t bias_elems;
     struct plan *plans;
     size_t n_plans, cap_plans;
@@ -107,7 +107,7 @@ static int align_of(const void *address)
 
 static cudaDataType_t type_of(enum dcp_dtype dtype)
 {
-    return dtype == DCP_BF16 ? CUDA_R_16BF : CUDA_R_32F;
+    return dtype == DCP_BF16 ? CUDA_R_16BF : dtype == DCP_F16 ? CUDA_R_16F : CUDA_R_32F;
 }
 
 /* Everything of a plan but the algorithm. */
@@ -296,7 +296,7 @@ static const float *wide_bias(struct ops_cuda *cuda, const struct ops_matmul *s,
     return cuda->matmul->bias;
 }
 
-/* The bias in bf16 where it can be read 16 bytes at a time: cuBLASLt does so without
+/* The bias in 16 bits where it can be read 16 bytes at a time: cuBLASLt does so without
  * being asked whether it may, in the epilogue with GELU. */
 static const void *aligned_bias(struct ops_cuda *cuda, const struct ops_matmul *s,
                                 const void *bias)
@@ -331,7 +331,8 @@ int ops_cuda_matmul(void *ctx, const struct ops_matmul *shape, const void *a,
     return run(cuda, plan, &at, err);
 }
 
-/* cuBLASLt's tanh is an approximation, good to some 11 bits: enough for bf16 only. */
+/* cuBLASLt's tanh is an approximation, good to some 11 bits: enough for bf16 only,
+ * fp16 has as many. */
 static bool has_epilogue(const struct ops_matmul *shape, const void *kept)
 {
     return shape->dtype == DCP_BF16 && shape->n % AUX_ELEMS == 0 &&

@@ -41,10 +41,10 @@ void ops_cuda_layer_norm(void *ctx, enum dcp_dtype dtype, int64_t rows, int64_t 
 
 /* As in ops_cpu: dx = rstd (g - mean(g) - xhat mean(g xhat)). RMSNorm has no mean. */
 template <typename T, bool with_mean>
-static __global__ void norm_backward_kernel(int64_t rows, int64_t width,
-                                            const float *dout, const float *x,
-                                            const T *weight, const float *mean,
-                                            const float *rstd, float *dx)
+static __device__ __forceinline__ void norm_backward(int64_t rows, int64_t width,
+                                                     const float *dout, const float *x,
+                                                     const T *weight, const float *mean,
+                                                     const float *rstd, float *dx)
 {
     for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
         const float *in = x + row * width, *d = dout + row * width;
@@ -61,6 +61,15 @@ static __global__ void norm_backward_kernel(int64_t rows, int64_t width,
             dx[row * width + j] += s * (d[j] * load(weight, j) - g_mean - xhat * gx_mean);
         }
     }
+}
+
+template <typename T>
+static __global__ void layer_norm_backward_kernel(int64_t rows, int64_t width,
+                                                  const float *dout, const float *x,
+                                                  const T *weight, const float *mean,
+                                                  const float *rstd, float *dx)
+{
+    norm_backward<T, true>(rows, width, dout, x, weight, mean, rstd, dx);
 }
 
 /* What the gradients of weight and bias are sums of. */
@@ -85,12 +94,8 @@ void ops_cuda_layer_norm_backward(void *ctx, enum dcp_dtype dtype, int64_t rows,
     struct layer_norm_terms terms = { dout, x, mean, rstd, width };
     if (!rows)
         return;
-    if (dtype == DCP_BF16)
-        LAUNCH(cuda, blocks_for(rows, 1), BLOCK, (norm_backward_kernel<bf16, true>), rows,
-               width, dout, x, weight, mean, rstd, dx);
-    else
-        LAUNCH(cuda, blocks_for(rows, 1), BLOCK, (norm_backward_kernel<float, true>),
-               rows, width, dout, x, weight, mean, rstd, dx);
+    LAUNCH_BY(dtype, cuda, blocks_for(rows, 1), BLOCK, layer_norm_backward_kernel, rows,
+              width, dout, x, weight, mean, rstd, dx);
     sum_columns<2>(cuda, terms, rows, width, dweight, dbias);
 }
 
@@ -124,6 +129,15 @@ void ops_cuda_rms_norm(void *ctx, enum dcp_dtype dtype, int64_t rows, int64_t wi
                   eps, x, weight, out, rstd);
 }
 
+template <typename T>
+static __global__ void rms_norm_backward_kernel(int64_t rows, int64_t width,
+                                                const float *dout, const float *x,
+                                                const T *weight, const float *rstd,
+                                                float *dx)
+{
+    norm_backward<T, false>(rows, width, dout, x, weight, NULL, rstd, dx);
+}
+
 struct rms_norm_terms {
     const float *dout, *x, *rstd;
     int64_t width;
@@ -141,15 +155,10 @@ void ops_cuda_rms_norm_backward(void *ctx, enum dcp_dtype dtype, int64_t rows,
 {
     struct ops_cuda *cuda = (struct ops_cuda *)ctx;
     struct rms_norm_terms terms = { dout, x, rstd, width };
-    const float *no_mean = NULL;
     if (!rows)
         return;
-    if (dtype == DCP_BF16)
-        LAUNCH(cuda, blocks_for(rows, 1), BLOCK, (norm_backward_kernel<bf16, false>),
-               rows, width, dout, x, weight, no_mean, rstd, dx);
-    else
-        LAUNCH(cuda, blocks_for(rows, 1), BLOCK, (norm_backward_kernel<float, false>),
-               rows, width, dout, x, weight, no_mean, rstd, dx);
+    LAUNCH_BY(dtype, cuda, blocks_for(rows, 1), BLOCK, rms_norm_backward_kernel, rows,
+              width, dout, x, weight, rstd, dx);
     sum_columns<1>(cuda, terms, rows, width, dweight, (float *)NULL);
 }
 
@@ -164,18 +173,24 @@ template <typename T> struct row_terms {
     }
 };
 
+template <typename T>
+static void sum_rows(struct ops_cuda *cuda, int64_t rows, int64_t n, const void *x,
+                     float *sums)
+{
+    struct row_terms<T> terms = {
+        (const T *)x, n
+    };
+    sum_columns<1>(cuda, terms, rows, n, sums, (float *)NULL);
+}
+
 void ops_cuda_sum_rows(void *ctx, enum dcp_dtype dtype, int64_t rows, int64_t n,
                        const void *x, float *sums)
 {
     struct ops_cuda *cuda = (struct ops_cuda *)ctx;
-    struct row_terms<bf16> halves = {
-        (const bf16 *)x, n
-    };
-    struct row_terms<float> floats = {
-        (const float *)x, n
-    };
     if (dtype == DCP_BF16)
-        sum_columns<1>(cuda, halves, rows, n, sums, (float *)NULL);
+        sum_rows<bf16>(cuda, rows, n, x, sums);
+    else if (dtype == DCP_F16)
+        sum_rows<f16>(cuda, rows, n, x, sums);
     else
-        sum_columns<1>(cuda, floats, rows, n, sums, (float *)NULL);
+        sum_rows<float>(cuda, rows, n, x, sums);
 }

@@ -2,8 +2,9 @@
  * fused with a sum here: the build says so. */
 #include "kernel.cuh"
 extern "C" {
-#include "trainer/ops/adamw_element.h"
+#include "trainer/ops/exact.h"
 #include "trainer/ops/norm.h"
+#include "trainer/ops/optim_element.h"
 }
 
 /* --- casts and sums --- */
@@ -36,17 +37,21 @@ void ops_cuda_widen(void *ctx, enum dcp_dtype dtype, int64_t n, const void *x, f
         LAUNCH_BY(dtype, cuda, blocks_for(n, BLOCK), BLOCK, widen_kernel, n, x, out);
 }
 
-static __global__ void round_kernel(int64_t n, float *x)
+template <typename T> static __global__ void round_kernel(int64_t n, float *x)
 {
     EACH_ELEMENT(i, n)
-    x[i] = bf16_to_f32(bf16_from_f32(x[i]));
+    {
+        T rounded;
+        store(&rounded, 0, x[i]);
+        x[i] = load(&rounded, 0);
+    }
 }
 
-void ops_cuda_round(void *ctx, int64_t n, float *x)
+void ops_cuda_round(void *ctx, enum dcp_dtype dtype, int64_t n, float *x)
 {
     struct ops_cuda *cuda = (struct ops_cuda *)ctx;
     if (n)
-        LAUNCH(cuda, blocks_for(n, BLOCK), BLOCK, round_kernel, n, x);
+        LAUNCH_BY(dtype, cuda, blocks_for(n, BLOCK), BLOCK, round_kernel, n, x);
 }
 
 struct parts {
@@ -76,6 +81,72 @@ void ops_cuda_sum(void *ctx, enum dcp_dtype dtype, int64_t n, const float *x,
         parts.at[p] = at[p];
     if (n)
         LAUNCH_BY(dtype, cuda, blocks_for(n, BLOCK), BLOCK, sum_kernel, n, x, parts, out);
+}
+
+/* --- exact sums --- */
+
+static __global__ void exact_add_kernel(int64_t n, const float *x, const float *reference,
+                                        int n_values, bool add, int64_t *units)
+{
+    double scale = exact_power(exact_shift(*reference, n_values));
+    EACH_ELEMENT(i, n)
+    units[i] = exact_plus(add ? units[i] : 0, exact_units(x[i], scale));
+}
+
+void ops_cuda_exact_add(void *ctx, int64_t n, const float *x, const float *reference,
+                        int n_values, bool add, int64_t *units)
+{
+    struct ops_cuda *cuda = (struct ops_cuda *)ctx;
+    if (n)
+        LAUNCH(cuda, blocks_for(n, BLOCK), BLOCK, exact_add_kernel, n, x, reference,
+               n_values, add, units);
+}
+
+static __global__ void exact_merge_kernel(int64_t n, const int64_t *more, int64_t *units)
+{
+    EACH_ELEMENT(i, n)
+    units[i] = exact_plus(units[i], more[i]);
+}
+
+void ops_cuda_exact_merge(void *ctx, int64_t n, const int64_t *more, int64_t *units)
+{
+    struct ops_cuda *cuda = (struct ops_cuda *)ctx;
+    if (n)
+        LAUNCH(cuda, blocks_for(n, BLOCK), BLOCK, exact_merge_kernel, n, more, units);
+}
+
+template <typename T>
+static __global__ void exact_get_kernel(int64_t n, const int64_t *units,
+                                        const float *reference, int n_values, T *out)
+{
+    double scale = exact_power(-exact_shift(*reference, n_values));
+    EACH_ELEMENT(i, n)
+    store(out, i, exact_value(units[i], scale));
+}
+
+/* One block of as many threads: all have read before the first writes. */
+template <typename T>
+static __global__ void exact_get_in_place_kernel(int64_t n, const int64_t *units,
+                                                 const float *reference, int n_values,
+                                                 T *out)
+{
+    double scale = exact_power(-exact_shift(*reference, n_values));
+    float value = threadIdx.x < n ? exact_value(units[threadIdx.x], scale) : 0;
+    __syncthreads();
+    if (threadIdx.x < n)
+        store(out, threadIdx.x, value);
+}
+
+void ops_cuda_exact_get(void *ctx, enum dcp_dtype dtype, int64_t n, const int64_t *units,
+                        const float *reference, int n_values, void *out)
+{
+    struct ops_cuda *cuda = (struct ops_cuda *)ctx;
+    if (n && (const void *)units == out)
+        LAUNCH_BY(dtype, cuda, 1, OPS_EXACT_IN_PLACE, exact_get_in_place_kernel, n, units,
+                  reference, n_values, out);
+    else if (n)
+        LAUNCH_BY(dtype, cuda, blocks_for(n, BLOCK), BLOCK, exact_get_kernel, n, units,
+                  reference, n_values, out);
 }
 
 /* --- the norm --- */
@@ -163,43 +234,49 @@ void ops_cuda_norm_add(void *ctx, enum dcp_dtype dtype, int64_t n, const void *x
 
 /* --- the optimizer --- */
 
-struct adamw_work {
-    struct adamw_range range;
-    struct adamw_factors factors;
+struct optim_work {
+    enum optim_type type;
+    struct optim_range range;
+    struct optim_factors factors;
     bool stochastic;
     uint64_t seed;
     int64_t step;
 };
 
-template <typename T> static __global__ void adamw_kernel(struct adamw_work work)
+template <typename T> static __global__ void optim_kernel(struct optim_work work)
 {
-    const struct adamw_range r = work.range;
+    const struct optim_range r = work.range;
+    int n_states = optim_n_states(work.type);
     EACH_ELEMENT(i, r.n)
     {
-        float m = r.m[i], v = r.v[i];
-        float w =
-            adamw_element(work.factors, r.master[i], &m, &v, load((const T *)r.grad, i));
-        r.m[i] = m;
-        r.v[i] = v;
+        float a = n_states > 0 ? r.state[0][i] : 0, b = n_states > 1 ? r.state[1][i] : 0;
+        float w = optim_element(work.type, work.factors, r.master[i], &a, &b,
+                                load((const T *)r.grad, i));
+        if (n_states > 0)
+            r.state[0][i] = a;
+        if (n_states > 1)
+            r.state[1][i] = b;
         r.master[i] = w;
         if (r.weights)
             r.weights[i] = work.stochastic
-                               ? adamw_round(w, work.seed, work.step, r.first + i)
-                               : bf16_from_f32(w);
+                               ? optim_round(w, work.seed, work.step, r.first + i)
+                           : r.weight_dtype == DCP_F16 ? f16_from_f32(w)
+                                                       : bf16_from_f32(w);
     }
 }
 
-void ops_cuda_adamw(void *ctx, const struct adamw_params *params,
-                    const struct adamw_range *range)
+void ops_cuda_optim(void *ctx, const struct optim_params *params,
+                    const struct optim_range *range)
 {
     struct ops_cuda *cuda = (struct ops_cuda *)ctx;
-    struct adamw_work work = {};
+    struct optim_work work = {};
+    work.type = params->type;
     work.range = *range;
-    work.factors = adamw_factors(params);
+    work.factors = optim_factors(params);
     work.stochastic = params->stochastic;
     work.seed = params->seed;
     work.step = params->step;
     if (range->n)
         LAUNCH_BY(range->grad_dtype, cuda, blocks_for(range->n, BLOCK), BLOCK,
-                  adamw_kernel, work);
+                  optim_kernel, work);
 }

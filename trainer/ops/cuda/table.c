@@ -236,9 +236,12 @@ const struct ops *ops_cuda(void)
         .widen = ops_cuda_widen,
         .round = ops_cuda_round,
         .sum = ops_cuda_sum,
+        .exact_add = ops_cuda_exact_add,
+        .exact_merge = ops_cuda_exact_merge,
+        .exact_get = ops_cuda_exact_get,
         .norm_peak = ops_cuda_norm_peak,
         .norm_add = ops_cuda_norm_add,
-        .adamw = ops_cuda_adamw,
+        .optim = ops_cuda_optim,
     };
     return &table;
 }

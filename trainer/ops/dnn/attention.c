@@ -3,16 +3,16 @@
  * is made from them. The backward pass computes them again from the kept row sums (Dao et
  * al., "FlashAttention", arXiv:2205.14135, with blocks over rows only).
  *
- * In F32 products read and write the parts of a head where they lie. In BF16 a head is
- * first copied into dense bf16 arrays, whose keys are padded with zeros to a multiple of
- * KEYS, so that a growing sequence needs few compiled products. */
+ * In F32 products read and write the parts of a head where they lie. In 16 bits a head is
+ * first copied into dense arrays, whose keys are padded with zeros to a multiple of KEYS,
+ * so that a growing sequence needs few compiled products. */
 #include "base/mem.h"
 #include "base/part.h"
 #include "dnn.h"
 #include "matlib.h"
-#include "trainer/ops/bf16.h"
 #include "trainer/ops/carve.h"
 #include "trainer/ops/simd.h"
+#include "trainer/ops/value.h"
 #include <math.h>
 
 #if DCP_HAS_ONEDNN || DCP_HAS_BLAS
@@ -35,15 +35,15 @@ struct head {
     struct part q, k, v;     /* in the dtype of the shape */
     float *scores, *dscores; /* ROWS × keys, fp32 */
     void *p, *ds;            /* the same in the dtype; in F32 the arrays above */
-    float *block;            /* BF16: ROWS × head_size, a product before its cast */
-    uint16_t *packed[4];     /* BF16: q, k, v, dout */
-    float *dk, *dv;          /* BF16: before their cast */
+    float *block;            /* 16 bits: ROWS × head_size, a product before its cast */
+    uint16_t *packed[4];     /* 16 bits: q, k, v, dout */
+    float *dk, *dv;          /* 16 bits: before their cast */
 };
 
 /* Keys that a block with this many takes into its products. */
 static int64_t padded(const struct ops_attention *shape, int64_t keys)
 {
-    return shape->dtype == DCP_BF16 ? dcp_part_align(keys, KEYS) : keys;
+    return shape->dtype == DCP_F32 ? keys : dcp_part_align(keys, KEYS);
 }
 
 /* --- scratch --- */
@@ -105,24 +105,20 @@ static int reserve_workers(struct ops_dnn *dnn, const struct ops_attention *shap
 
 /* --- a head's parts --- */
 
-/* Packs n rows of head_size, and zeros behind them up to the padded number. */
-OPS_CLONES
-static void pack(const float *in, int64_t ld, int64_t n, int64_t n_padded, int64_t size,
-                 uint16_t *out)
+/* n rows of `size` elements, which are so far apart. */
+INLINE void cast_rows_as(enum dcp_dtype dtype, int64_t n, int64_t size, const float *in,
+                         int64_t ld_in, uint16_t *out, int64_t ld_out)
 {
     for (int64_t i = 0; i < n; i++)
         for (int64_t c = 0; c < size; c++)
-            out[i * size + c] = bf16_from_f32(in[i * ld + c]);
-    memset(out + n * size, 0, (size_t)((n_padded - n) * size) * sizeof *out);
+            value_put(dtype, out, i * ld_out + c, in[i * ld_in + c]);
 }
 
-/* Casts n dense rows of head_size into rows that are ld apart. */
 OPS_CLONES
-static void unpack(const float *in, int64_t n, int64_t size, uint16_t *out, int64_t ld)
+static void cast_rows(enum dcp_dtype dtype, int64_t n, int64_t size, const float *in,
+                      int64_t ld_in, uint16_t *out, int64_t ld_out)
 {
-    for (int64_t i = 0; i < n; i++)
-        for (int64_t c = 0; c < size; c++)
-            out[i * ld + c] = bf16_from_f32(in[i * size + c]);
+    BY_DTYPE(dtype, cast_rows_as, n, size, in, ld_in, out, ld_out);
 }
 
 static struct part part_of(struct head *head, const float *data, int64_t ld,
@@ -131,7 +127,10 @@ static struct part part_of(struct head *head, const float *data, int64_t ld,
     const struct ops_attention *s = head->shape;
     if (s->dtype == DCP_F32)
         return (struct part){ data, ld };
-    pack(data, ld, s->seq_len, padded(s, s->seq_len), s->head_size, packed);
+    int64_t dense = s->seq_len * s->head_size;
+    int64_t whole = padded(s, s->seq_len) * s->head_size;
+    cast_rows(s->dtype, s->seq_len, s->head_size, data, ld, packed, s->head_size);
+    memset(packed + dense, 0, (size_t)(whole - dense) * sizeof *packed);
     return (struct part){ packed, s->head_size };
 }
 
@@ -168,8 +167,14 @@ static int64_t lse_at(const struct head *head, int64_t row)
 
 static const void *row_of(const struct head *head, struct part part, int64_t row)
 {
-    size_t size_bytes = head->shape->dtype == DCP_BF16 ? 2 : 4;
+    size_t size_bytes = dcp_dtype_size(head->shape->dtype);
     return (const char *)part.data + (size_t)(row * part.ld) * size_bytes;
+}
+
+/* Element i of a T array. */
+static void *at(enum dcp_dtype dtype, void *array, int64_t i)
+{
+    return (char *)array + (size_t)i * dcp_dtype_size(dtype);
 }
 
 /* c[rows,keys] = x[rows from row on] · y[the first keys]^T */
@@ -223,11 +228,25 @@ static int product_keys(struct matmul *matmul, const struct head *head,
 
 /* --- forward --- */
 
+INLINE void scale_as(enum dcp_dtype dtype, int64_t n, const float *x, float factor,
+                     void *out)
+{
+    OPS_SIMD
+    for (int64_t j = 0; j < n; j++)
+        value_put(dtype, out, j, x[j] * factor);
+}
+
+/* Elements begin .. end of a T array. */
+static void zero(enum dcp_dtype dtype, void *array, int64_t begin, int64_t end)
+{
+    memset(at(dtype, array, begin), 0, (size_t)(end - begin) * dcp_dtype_size(dtype));
+}
+
 /* Softmax of the first n of `keys` scores, zeros behind; p may be the scores. Returns the
  * logarithm of the sum of exponentials. */
 OPS_CLONES
-static float softmax_row(float *scores, int64_t n, int64_t keys, float scale, bool bf16,
-                         void *p)
+static float softmax_row(enum dcp_dtype dtype, float *scores, int64_t n, int64_t keys,
+                         float scale, void *p)
 {
     float max = scores[0], sum = 0;
     OPS_SIMD_MAX(max)
@@ -238,17 +257,8 @@ static float softmax_row(float *scores, int64_t n, int64_t keys, float scale, bo
         scores[j] = ops_exp(scale * (scores[j] - max));
         sum += scores[j];
     }
-    float inverse = 1 / sum;
-    if (bf16) {
-        uint16_t *out = p;
-        for (int64_t j = 0; j < n; j++)
-            out[j] = bf16_from_f32(scores[j] * inverse);
-        memset(out + n, 0, (size_t)(keys - n) * sizeof *out);
-    } else {
-        for (int64_t j = 0; j < n; j++)
-            scores[j] *= inverse;
-        memset(scores + n, 0, (size_t)(keys - n) * sizeof *scores);
-    }
+    BY_DTYPE(dtype, scale_as, n, scores, 1 / sum, p);
+    zero(dtype, p, n, keys);
     return scale * max + logf(sum);
 }
 
@@ -256,7 +266,7 @@ static int forward_head(struct ops_dnn_worker *worker, struct head *head, void *
                         float *lse)
 {
     const struct ops_attention *s = head->shape;
-    bool bf16 = s->dtype == DCP_BF16;
+    bool is_cast = s->dtype != DCP_F32;
     for (int64_t row = s->begin; row < s->seq_len; row += ROWS) {
         int64_t rows = row + ROWS < s->seq_len ? ROWS : s->seq_len - row;
         int64_t keys = padded(s, row + rows);
@@ -264,25 +274,38 @@ static int forward_head(struct ops_dnn_worker *worker, struct head *head, void *
                                head->scores, &worker->error));
         for (int64_t r = 0; r < rows; r++)
             lse[lse_at(head, row + r)] =
-                softmax_row(head->scores + r * keys, row + r + 1, keys, head->scale, bf16,
-                            (uint16_t *)head->p + r * keys);
-        float *c = bf16 ? head->block : (float *)out + row_at(head, row);
+                softmax_row(s->dtype, head->scores + r * keys, row + r + 1, keys,
+                            head->scale, at(s->dtype, head->p, r * keys));
+        float *c = is_cast ? head->block : (float *)out + row_at(head, row);
         DCP_TRY(product_rows(worker->matmul, head, head->p, rows, keys, head->v, c,
-                             bf16 ? s->head_size : head->width, &worker->error));
-        if (bf16)
-            unpack(c, rows, s->head_size, (uint16_t *)out + row_at(head, row),
-                   head->width);
+                             is_cast ? s->head_size : head->width, &worker->error));
+        if (is_cast)
+            cast_rows(s->dtype, rows, s->head_size, c, s->head_size,
+                      (uint16_t *)out + row_at(head, row), head->width);
     }
     return DCP_OK;
 }
 
 /* --- backward --- */
 
+INLINE void softmax_grads_as(enum dcp_dtype dtype, int64_t n, const float *scores,
+                             const float *dscores, float scale, float d, void *p,
+                             void *ds)
+{
+    OPS_SIMD
+    for (int64_t j = 0; j < n; j++) {
+        if (dtype != DCP_F32) /* else p is the scores */
+            value_put(dtype, p, j, scores[j]);
+        value_put(dtype, ds, j, scale * scores[j] * (dscores[j] - d));
+    }
+}
+
 /* From scores and dscores = dout · v: p, the softmax again, and ds, the gradient of the
  * unscaled scores (formula in ops/cpu/cpu.c); zeros behind the first n. */
 OPS_CLONES
-static void softmax_row_backward(float *scores, float *dscores, int64_t n, int64_t keys,
-                                 float scale, float lse, bool bf16, void *p, void *ds)
+static void softmax_row_backward(enum dcp_dtype dtype, float *scores, float *dscores,
+                                 int64_t n, int64_t keys, float scale, float lse, void *p,
+                                 void *ds)
 {
     float d = 0;
     OPS_SIMD_SUM(d)
@@ -290,22 +313,9 @@ static void softmax_row_backward(float *scores, float *dscores, int64_t n, int64
         scores[j] = ops_exp(scale * scores[j] - lse);
         d += scores[j] * dscores[j];
     }
-    if (bf16) {
-        uint16_t *out_p = p, *out_ds = ds;
-        OPS_SIMD
-        for (int64_t j = 0; j < n; j++) {
-            out_p[j] = bf16_from_f32(scores[j]);
-            out_ds[j] = bf16_from_f32(scale * scores[j] * (dscores[j] - d));
-        }
-        memset(out_p + n, 0, (size_t)(keys - n) * sizeof *out_p);
-        memset(out_ds + n, 0, (size_t)(keys - n) * sizeof *out_ds);
-    } else {
-        OPS_SIMD
-        for (int64_t j = 0; j < n; j++)
-            dscores[j] = scale * scores[j] * (dscores[j] - d);
-        memset(scores + n, 0, (size_t)(keys - n) * sizeof *scores);
-        memset(dscores + n, 0, (size_t)(keys - n) * sizeof *dscores);
-    }
+    BY_DTYPE(dtype, softmax_grads_as, n, scores, dscores, scale, d, p, ds);
+    zero(dtype, p, n, keys);
+    zero(dtype, ds, n, keys);
 }
 
 /* One block of rows. dq, dk, dv: where products go, rows ld apart. */
@@ -324,10 +334,10 @@ static int backward_block(struct ops_dnn_worker *worker, struct head *head, int6
     DCP_TRY(
         product_scores(matmul, head, dout, row, rows, head->v, keys, head->dscores, err));
     for (int64_t r = 0; r < rows; r++)
-        softmax_row_backward(head->scores + r * keys, head->dscores + r * keys,
+        softmax_row_backward(s->dtype, head->scores + r * keys, head->dscores + r * keys,
                              row + r + 1, keys, head->scale, lse[lse_at(head, row + r)],
-                             s->dtype == DCP_BF16, (uint16_t *)head->p + r * keys,
-                             (uint16_t *)head->ds + r * keys);
+                             at(s->dtype, head->p, r * keys),
+                             at(s->dtype, head->ds, r * keys));
     DCP_TRY(product_keys(matmul, head, head->p, rows, keys, dout, row, accumulate, dv, ld,
                          err));
     DCP_TRY(product_keys(matmul, head, head->ds, rows, keys, head->q, row, accumulate, dk,
@@ -359,10 +369,10 @@ static int backward_head(struct ops_dnn_worker *worker, struct head *head,
                                 head->dv, size);
         if (rc)
             return rc;
-        unpack(head->block, rows, size, dq + row * ld, ld);
+        cast_rows(s->dtype, rows, size, head->block, size, dq + row * ld, ld);
     }
-    unpack(head->dk, s->seq_len, size, dq + head->width, ld);
-    unpack(head->dv, s->seq_len, size, dq + 2 * head->width, ld);
+    cast_rows(s->dtype, s->seq_len, size, head->dk, size, dq + head->width, ld);
+    cast_rows(s->dtype, s->seq_len, size, head->dv, size, dq + 2 * head->width, ld);
     return DCP_OK;
 }
 

@@ -1,13 +1,13 @@
 /* dnn: rows or columns are shared out among threads; each is worked on by a function
- * that is compiled for every width of vectors, and for both dtypes by being inlined with
+ * that is compiled for every width of vectors, and for each dtype by being inlined with
  * a constant. No result depends on how many threads there are. */
 #include "dnn.h"
 #include "base/mem.h"
 #include "matlib.h"
-#include "trainer/ops/bf16.h"
 #include "trainer/ops/cpu/cpu.h"
 #include "trainer/ops/host.h"
 #include "trainer/ops/simd.h"
+#include "trainer/ops/value.h"
 #include <math.h>
 
 #if DCP_HAS_ONEDNN || DCP_HAS_BLAS
@@ -20,29 +20,14 @@
 #define SQRT_2_OVER_PI 0.797884561f
 #define GELU_CUBIC 0.044715f
 
-#define INLINE static inline __attribute__((always_inline))
-
-INLINE float get(bool bf16, const void *array, int64_t i)
-{
-    return bf16 ? bf16_to_f32(((const uint16_t *)array)[i]) : ((const float *)array)[i];
-}
-
-INLINE void put(bool bf16, void *array, int64_t i, float value)
-{
-    if (bf16)
-        ((uint16_t *)array)[i] = bf16_from_f32(value);
-    else
-        ((float *)array)[i] = value;
-}
-
 static const void *at(enum dcp_dtype dtype, const void *array, int64_t i)
 {
-    return (const char *)array + (size_t)i * (dtype == DCP_BF16 ? 2 : 4);
+    return (const char *)array + (size_t)i * dcp_dtype_size(dtype);
 }
 
 static void *at_out(enum dcp_dtype dtype, void *array, int64_t i)
 {
-    return (char *)array + (size_t)i * (dtype == DCP_BF16 ? 2 : 4);
+    return (char *)array + (size_t)i * dcp_dtype_size(dtype);
 }
 
 static int64_t min_i64(int64_t a, int64_t b)
@@ -50,26 +35,17 @@ static int64_t min_i64(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* Calls a function with `bf16` a constant, so that each case is compiled on its own. */
-#define BY_DTYPE(dtype, call, ...)    \
-    do {                              \
-        if ((dtype) == DCP_BF16)      \
-            call(true, __VA_ARGS__);  \
-        else                          \
-            call(false, __VA_ARGS__); \
-    } while (0)
-
 /* --- matrix products --- */
 
-INLINE void begin_row_as(bool bf16, int64_t n, const void *bias, const float *add,
-                         float *c)
+INLINE void begin_row_as(enum dcp_dtype dtype, int64_t n, const void *bias,
+                         const float *add, float *c)
 {
     if (bias && add)
         for (int64_t j = 0; j < n; j++)
-            c[j] = add[j] + get(bf16, bias, j);
+            c[j] = add[j] + value_get(dtype, bias, j);
     else if (bias)
         for (int64_t j = 0; j < n; j++)
-            c[j] = get(bf16, bias, j);
+            c[j] = value_get(dtype, bias, j);
     else
         memcpy(c, add, (size_t)n * sizeof *c);
 }
@@ -105,11 +81,11 @@ static int matmul(void *ctx, const struct ops_matmul *s, const void *a, const vo
 
 /* --- embedding --- */
 
-INLINE void embed_row_as(bool bf16, int64_t width, const void *wte, const void *wpe,
-                         float *out)
+INLINE void embed_row_as(enum dcp_dtype dtype, int64_t width, const void *wte,
+                         const void *wpe, float *out)
 {
     for (int64_t j = 0; j < width; j++)
-        out[j] = get(bf16, wte, j) + get(bf16, wpe, j);
+        out[j] = value_get(dtype, wte, j) + value_get(dtype, wpe, j);
 }
 
 OPS_CLONES
@@ -155,7 +131,7 @@ static void embed_backward(void *ctx, int64_t rows, int64_t seq_len, int64_t wid
 
 /* --- layer norm --- */
 
-INLINE void norm_row_as(bool bf16, int64_t width, float eps, const float *x,
+INLINE void norm_row_as(enum dcp_dtype dtype, int64_t width, float eps, const float *x,
                         const void *weight, const void *bias, void *out, float *out_mean,
                         float *out_rstd)
 {
@@ -169,8 +145,9 @@ INLINE void norm_row_as(bool bf16, int64_t width, float eps, const float *x,
         squares += (x[j] - mean) * (x[j] - mean);
     float rstd = 1 / sqrtf(squares / (float)width + eps);
     for (int64_t j = 0; j < width; j++)
-        put(bf16, out, j,
-            (x[j] - mean) * rstd * get(bf16, weight, j) + get(bf16, bias, j));
+        value_put(dtype, out, j,
+                  (x[j] - mean) * rstd * value_get(dtype, weight, j) +
+                      value_get(dtype, bias, j));
     *out_mean = mean;
     *out_rstd = rstd;
 }
@@ -195,21 +172,21 @@ static void layer_norm(void *ctx, enum dcp_dtype dtype, int64_t rows, int64_t wi
 }
 
 /* The formula stands in ops/cpu/cpu.c. */
-INLINE void norm_row_backward_as(bool bf16, int64_t width, const float *dout,
+INLINE void norm_row_backward_as(enum dcp_dtype dtype, int64_t width, const float *dout,
                                  const float *x, const void *weight, float mean,
                                  float rstd, float *dx)
 {
     float g_sum = 0, gx_sum = 0;
     OPS_SIMD_SUM(g_sum, gx_sum)
     for (int64_t j = 0; j < width; j++) {
-        float g = dout[j] * get(bf16, weight, j);
+        float g = dout[j] * value_get(dtype, weight, j);
         g_sum += g;
         gx_sum += g * (x[j] - mean);
     }
     float g_mean = g_sum / (float)width, gx_mean = gx_sum * rstd / (float)width;
     OPS_SIMD
     for (int64_t j = 0; j < width; j++) {
-        float g = dout[j] * get(bf16, weight, j);
+        float g = dout[j] * value_get(dtype, weight, j);
         dx[j] += rstd * (g - g_mean - (x[j] - mean) * rstd * gx_mean);
     }
 }
@@ -267,11 +244,11 @@ INLINE float gelu_gate(float x)
     return 1 / (1 + ops_exp(-2 * u));
 }
 
-INLINE void gelu_part_as(bool bf16, int64_t n, const float *x, void *out)
+INLINE void gelu_part_as(enum dcp_dtype dtype, int64_t n, const float *x, void *out)
 {
     OPS_SIMD
     for (int64_t i = 0; i < n; i++)
-        put(bf16, out, i, x[i] * gelu_gate(x[i]));
+        value_put(dtype, out, i, x[i] * gelu_gate(x[i]));
 }
 
 OPS_CLONES
@@ -294,14 +271,14 @@ static int linear_gelu(void *ctx, const struct ops_matmul *shape, const void *x,
     return DCP_OK;
 }
 
-INLINE void gelu_part_backward_as(bool bf16, int64_t n, const float *x, const float *dout,
-                                  void *dx)
+INLINE void gelu_part_backward_as(enum dcp_dtype dtype, int64_t n, const float *x,
+                                  const float *dout, void *dx)
 {
     OPS_SIMD
     for (int64_t i = 0; i < n; i++) {
         float gate = gelu_gate(x[i]);
         float du = SQRT_2_OVER_PI * (1 + 3 * GELU_CUBIC * x[i] * x[i]);
-        put(bf16, dx, i, dout[i] * (gate + 2 * x[i] * gate * (1 - gate) * du));
+        value_put(dtype, dx, i, dout[i] * (gate + 2 * x[i] * gate * (1 - gate) * du));
     }
 }
 
@@ -349,12 +326,12 @@ INLINE double sum_exp(int64_t n, const float *x, float max)
     return total;
 }
 
-INLINE void scaled_exp_as(bool bf16, int64_t n, const float *x, float max, float factor,
-                          void *out)
+INLINE void scaled_exp_as(enum dcp_dtype dtype, int64_t n, const float *x, float max,
+                          float factor, void *out)
 {
     OPS_SIMD
     for (int64_t j = 0; j < n; j++)
-        put(bf16, out, j, factor * ops_exp(x[j] - max));
+        value_put(dtype, out, j, factor * ops_exp(x[j] - max));
 }
 
 OPS_CLONES
@@ -367,7 +344,7 @@ static double cross_entropy_row(enum dcp_dtype dtype, int64_t n, const float *lo
     if (dlogits) {
         BY_DTYPE(dtype, scaled_exp_as, n, logits, max, (float)((double)scale / sum),
                  dlogits);
-        put(dtype == DCP_BF16, dlogits, target, scale * (float)expm1(-loss));
+        value_put(dtype, dlogits, target, scale * (float)expm1(-loss));
     }
     return loss;
 }
@@ -385,14 +362,14 @@ static void cross_entropy(void *ctx, enum dcp_dtype dtype, int64_t rows, int64_t
 
 /* --- the rest --- */
 
-INLINE void sum_columns_as(bool bf16, int64_t rows, int64_t width, int64_t n,
+INLINE void sum_columns_as(enum dcp_dtype dtype, int64_t rows, int64_t width, int64_t n,
                            const void *x, float *sums)
 {
     float sum[COLUMNS] = { 0 };
     for (int64_t r = 0; r < rows; r++) {
         OPS_SIMD
         for (int64_t j = 0; j < n; j++)
-            sum[j] += get(bf16, x, r * width + j);
+            sum[j] += value_get(dtype, x, r * width + j);
     }
     for (int64_t j = 0; j < n; j++)
         sums[j] += sum[j];
@@ -417,10 +394,10 @@ static void sum_rows(void *ctx, enum dcp_dtype dtype, int64_t rows, int64_t n,
 static void cast(void *ctx, enum dcp_dtype dtype, int64_t n, const float *x, void *out)
 {
     (void)ctx;
-    if (dtype == DCP_BF16)
-        ops_to_bf16(x, out, n);
-    else
+    if (dtype == DCP_F32)
         memcpy(out, x, (size_t)n * sizeof *x);
+    else
+        ops_to_16bit(dtype, x, out, n);
 }
 
 /* --- the context --- */

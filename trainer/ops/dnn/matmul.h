@@ -1,4 +1,4 @@
-/* matmul: matrix products by a library, in fp32 and bf16. */
+/* matmul: matrix products by a library, in fp32, bf16 and fp16. */
 #ifndef TRAINER_OPS_DNN_MATMUL_H
 #define TRAINER_OPS_DNN_MATMUL_H
 
@@ -7,12 +7,15 @@
 /* c = op(a) op(b), or c += …, with fp32 sums. Rows of the arrays, as they lie, are lda,
  * ldb and ldc elements apart. */
 struct matmul_shape {
-    enum dcp_dtype dtype; /* of a and b: F32 or BF16 */
+    enum dcp_dtype dtype; /* of a and b: F32, BF16 or F16 */
     int64_t m, n, k;
     int64_t lda, ldb, ldc;
     bool trans_a, trans_b; /* a lies as k × m, b as n × k */
     bool accumulate;
 };
+
+/* Rows or columns of c that one thread computes, of n: whatever the number of threads. */
+int64_t matmul_strip(int64_t n);
 
 /* What products need and keep: compiled kernels, scratch. Thread rule: one at a time. */
 struct matmul;

@@ -1,8 +1,12 @@
-/* onednn: products by oneDNN, 2.x or 3.x. bf16 products are primitives, compiled
- * once for each shape and number of threads, and kept. */
+/* onednn: products by oneDNN, 2.x or 3.x. bf16 products are primitives, compiled once for
+ * each shape, and kept. With threads a primitive adds up in an order that depends on how
+ * many there are; so a product is cut into strips of columns, the same ones whatever the
+ * number of threads, and each strip is one thread's work. */
 #include "base/mem.h"
+#include "base/part.h"
 #include "matlib.h"
 #include "trainer/ops/ops.h"
+#include "trainer/ops/simd.h"
 
 #if DCP_HAS_ONEDNN
 
@@ -24,8 +28,9 @@ struct matlib {
     dnnl_stream_t stream;
     struct product *products;
     int n_products, next; /* next: the one to replace when all are taken */
-    void *work;           /* scratch of the primitive that runs */
-    size_t work_bytes;
+    void **work;          /* of each thread: scratch of the primitive that runs */
+    size_t *work_bytes;
+    int n_threads; /* with scratch */
 };
 
 static int failed(dnnl_status_t status, const char *what, struct dcp_error *err)
@@ -45,12 +50,11 @@ int matlib_sgemm(const struct matmul_shape *s, const float *a, const float *b, f
     return status == dnnl_success ? DCP_OK : failed(status, "a matrix product", err);
 }
 
-/* A primitive for one shape and number of threads; NULL where oneDNN has none. */
+/* A primitive for one thread and one shape; NULL where oneDNN has none. */
 struct product {
     struct matmul_shape shape;
-    int threads;
     dnnl_primitive_t primitive;
-    dnnl_memory_t a, b, c, work;
+    dnnl_memory_desc_t md[4]; /* a, b, c, scratch */
     size_t work_bytes;
 };
 
@@ -83,6 +87,11 @@ static dnnl_status_t append_sum(dnnl_post_ops_t post_ops)
 {
     return dnnl_post_ops_append_sum(post_ops, 1, 0, dnnl_data_type_undef);
 }
+
+static dnnl_status_t keep(dnnl_memory_desc_t *out, const_dnnl_memory_desc_t md)
+{
+    return dnnl_memory_desc_clone(out, md);
+}
 #else
 #define MD_REF(md) (&(md))
 #define MD_CONST_REF const dnnl_memory_desc_t *
@@ -113,14 +122,18 @@ static dnnl_status_t append_sum(dnnl_post_ops_t post_ops)
 {
     return dnnl_post_ops_append_sum(post_ops, 1);
 }
+
+static dnnl_status_t keep(dnnl_memory_desc_t *out, const dnnl_memory_desc_t *md)
+{
+    *out = *md;
+    return dnnl_success;
+}
 #endif
 
 static void product_fini(struct product *p)
 {
-    dnnl_memory_t memories[] = { p->a, p->b, p->c, p->work };
-    for (size_t i = 0; i < DCP_ARRAY_LEN(memories); i++)
-        if (memories[i])
-            dnnl_memory_destroy(memories[i]);
+    for (size_t i = 0; i < DCP_ARRAY_LEN(p->md); i++)
+        undescribe(p->md[i]);
     if (p->primitive)
         dnnl_primitive_destroy(p->primitive);
     memset(p, 0, sizeof *p);
@@ -145,52 +158,41 @@ static dnnl_status_t make_attr(bool accumulate, dnnl_primitive_attr_t *out)
     return status;
 }
 
-static dnnl_status_t make_memories(struct product *p, dnnl_engine_t engine,
-                                   const dnnl_memory_desc_t md[3],
-                                   const_dnnl_primitive_desc_t pd)
+static dnnl_status_t take_scratch(struct product *p, const_dnnl_primitive_desc_t pd)
 {
     MD_CONST_REF work = dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0);
     p->work_bytes = work ? dnnl_memory_desc_get_size(work) : 0;
-    dnnl_status_t status = dnnl_success;
-    if (p->work_bytes)
-        status = dnnl_memory_create(&p->work, work, engine, DNNL_MEMORY_NONE);
-    dnnl_memory_t *memories[] = { &p->a, &p->b, &p->c };
-    for (int i = 0; i < 3 && status == dnnl_success; i++)
-        status = dnnl_memory_create(memories[i], MD_REF(md[i]), engine, DNNL_MEMORY_NONE);
-    return status;
+    return p->work_bytes ? keep(&p->md[3], work) : dnnl_success;
 }
 
 static int product_init(struct product *p, const struct matlib *lib,
-                        const struct matmul_shape *s, int threads, struct dcp_error *err)
+                        const struct matmul_shape *s, struct dcp_error *err)
 {
-    *p = (struct product){ .shape = *s, .threads = threads };
+    memset(p, 0, sizeof *p);
+    p->shape = *s;
     const dnnl_dims_t dims[] = { { s->m, s->k }, { s->k, s->n }, { s->m, s->n } };
     const dnnl_dims_t strides[] = {
         { s->trans_a ? 1 : s->lda, s->trans_a ? s->lda : 1 },
         { s->trans_b ? 1 : s->ldb, s->trans_b ? s->ldb : 1 },
         { s->ldc, 1 },
     };
-    dnnl_memory_desc_t md[3];
-    memset(md, 0, sizeof md);
     dnnl_primitive_attr_t attr = NULL;
     dnnl_primitive_desc_t pd = NULL;
     dnnl_status_t status = dnnl_success;
     for (int i = 0; i < 3 && status == dnnl_success; i++)
-        status = describe(&md[i], dims[i], i < 2 ? dnnl_bf16 : dnnl_f32, strides[i]);
+        status = describe(&p->md[i], dims[i], i < 2 ? dnnl_bf16 : dnnl_f32, strides[i]);
     if (status == dnnl_success)
         status = make_attr(s->accumulate, &attr);
     if (status == dnnl_success)
-        status = choose(&pd, lib->engine, md, attr);
+        status = choose(&pd, lib->engine, p->md, attr);
     if (status == dnnl_success)
-        status = make_memories(p, lib->engine, md, pd);
+        status = take_scratch(p, pd);
     if (status == dnnl_success)
         status = dnnl_primitive_create(&p->primitive, pd);
     if (pd)
         dnnl_primitive_desc_destroy(pd);
     if (attr)
         dnnl_primitive_attr_destroy(attr);
-    for (int i = 0; i < 3; i++)
-        undescribe(md[i]);
     if (status == dnnl_success || status == dnnl_unimplemented)
         return DCP_OK;
     product_fini(p);
@@ -207,10 +209,9 @@ static bool same(const struct matmul_shape *a, const struct matmul_shape *b)
 static int find_product(struct matlib *lib, const struct matmul_shape *s,
                         struct product **out, struct dcp_error *err)
 {
-    int threads = lib->serial ? 1 : ops_threads();
     for (int i = 0; i < lib->n_products; i++) {
         *out = &lib->products[i];
-        if ((*out)->threads == threads && same(&(*out)->shape, s))
+        if (same(&(*out)->shape, s))
             return DCP_OK;
     }
     if (lib->n_products < MAX_PRODUCTS) {
@@ -222,32 +223,77 @@ static int find_product(struct matlib *lib, const struct matmul_shape *s,
     }
     /* A primitive plans for the threads that it finds when it is made. */
     int before = ops_threads();
-    if (threads != before)
-        ops_set_threads(threads);
-    int rc = product_init(*out, lib, s, threads, err);
-    if (threads != before)
-        ops_set_threads(before);
+    ops_set_threads(1);
+    int rc = product_init(*out, lib, s, err);
+    ops_set_threads(before);
     return rc;
 }
 
-static int reserve_work(struct matlib *lib, size_t size_bytes, struct dcp_error *err)
+static int reserve_work(struct matlib *lib, int threads, size_t size_bytes,
+                        struct dcp_error *err)
 {
-    if (size_bytes <= lib->work_bytes)
-        return DCP_OK;
-    free(lib->work);
-    lib->work = dcp_mem_aligned(ALIGN, size_bytes);
-    lib->work_bytes = lib->work ? size_bytes : 0;
-    return lib->work ? DCP_OK : dcp_error_memory(err, "scratch of a matrix product");
+    if (threads > lib->n_threads) {
+        void **work = dcp_mem_calloc((size_t)threads, sizeof *work);
+        size_t *bytes = dcp_mem_calloc((size_t)threads, sizeof *bytes);
+        for (int t = 0; work && bytes && t < lib->n_threads; t++) {
+            work[t] = lib->work[t];
+            bytes[t] = lib->work_bytes[t];
+        }
+        if (!work || !bytes) {
+            free(work);
+            free(bytes);
+            return dcp_error_memory(err, "scratch of a matrix product");
+        }
+        free(lib->work);
+        free(lib->work_bytes);
+        lib->work = work;
+        lib->work_bytes = bytes;
+        lib->n_threads = threads;
+    }
+    for (int t = 0; t < threads; t++) {
+        if (size_bytes <= lib->work_bytes[t])
+            continue;
+        free(lib->work[t]);
+        lib->work[t] = dcp_mem_aligned(ALIGN, size_bytes);
+        lib->work_bytes[t] = lib->work[t] ? size_bytes : 0;
+        if (!lib->work[t])
+            return dcp_error_memory(err, "scratch of a matrix product");
+    }
+    return DCP_OK;
 }
 
 /* The API has no const; a source is only read. */
-static dnnl_status_t set_source(dnnl_memory_t memory, const void *data)
+static void *as_handle(const void *data)
 {
     union {
         const void *in;
         void *out;
     } handle = { data };
-    return dnnl_memory_set_data_handle(memory, handle.out);
+    return handle.out;
+}
+
+/* One strip, by this thread alone. */
+static dnnl_status_t run_strip(const struct matlib *lib, const struct product *p,
+                               const uint16_t *a, const uint16_t *b, float *c, void *work)
+{
+    static const int names[] = { DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST,
+                                 DNNL_ARG_SCRATCHPAD };
+    void *const data[] = { as_handle(a), as_handle(b), c, work };
+    dnnl_exec_arg_t args[4];
+    int n = p->work_bytes ? 4 : 3, made = 0;
+    dnnl_status_t status = dnnl_success;
+    for (; made < n && status == dnnl_success; made++) {
+        args[made].arg = names[made];
+        status = dnnl_memory_create(&args[made].memory, MD_REF(p->md[made]), lib->engine,
+                                    data[made]);
+    }
+    if (status == dnnl_success)
+        status = dnnl_primitive_execute(p->primitive, lib->stream, n, args);
+    else
+        made--;
+    while (made-- > 0)
+        dnnl_memory_destroy(args[made].memory);
+    return status;
 }
 
 int matlib_bf16(struct matlib *lib, const struct matmul_shape *s, const uint16_t *a,
@@ -256,28 +302,38 @@ int matlib_bf16(struct matlib *lib, const struct matmul_shape *s, const uint16_t
     *out_done = false;
     if (!lib->bf16)
         return DCP_OK;
-    struct product *p;
-    int rc = find_product(lib, s, &p, err);
-    if (rc || !p->primitive)
-        return rc;
-    DCP_TRY(reserve_work(lib, p->work_bytes, err));
+    int64_t strip = matmul_strip(s->n), n_strips = dcp_part_ceil(s->n, strip);
+    int threads = lib->serial || n_strips == 1 ? 1 : ops_threads(),
+        before = ops_threads();
+    struct matmul_shape of_strip = *s;
+    struct product *all, *last;
+    of_strip.n = s->n < strip ? s->n : strip;
+    DCP_TRY(find_product(lib, &of_strip, &all, err));
+    of_strip.n = s->n - (n_strips - 1) * strip;
+    DCP_TRY(find_product(lib, &of_strip, &last, err));
+    of_strip.n = s->n < strip ? s->n : strip; /* it may have had to make room */
+    DCP_TRY(find_product(lib, &of_strip, &all, err));
+    if (!all->primitive || !last->primitive)
+        return DCP_OK;
+    DCP_TRY(reserve_work(
+        lib, threads,
+        all->work_bytes > last->work_bytes ? all->work_bytes : last->work_bytes, err));
     *out_done = true;
-    dnnl_exec_arg_t args[] = { { DNNL_ARG_SRC, p->a },
-                               { DNNL_ARG_WEIGHTS, p->b },
-                               { DNNL_ARG_DST, p->c },
-                               { DNNL_ARG_SCRATCHPAD, p->work } };
-    int n_args = p->work ? 4 : 3;
-    dnnl_status_t status = set_source(p->a, a);
-    if (status == dnnl_success)
-        status = set_source(p->b, b);
-    if (status == dnnl_success)
-        status = dnnl_memory_set_data_handle(p->c, c);
-    if (status == dnnl_success && p->work)
-        status = dnnl_memory_set_data_handle(p->work, lib->work);
-    if (status == dnnl_success)
-        status = dnnl_primitive_execute(p->primitive, lib->stream, n_args, args);
-    if (status == dnnl_success)
-        status = dnnl_stream_wait(lib->stream);
+    _Atomic dnnl_status_t status = dnnl_success;
+    if (threads == 1)
+        ops_set_threads(1); /* also for oneDNN, where it is not called from threads */
+    OPS_PARALLEL_TASKS(threads)
+    for (int64_t i = 0; i < n_strips; i++) {
+        int64_t at = i * strip;
+        int t = threads > 1 ? OPS_THREAD() : 0;
+        dnnl_status_t now =
+            run_strip(lib, i == n_strips - 1 ? last : all, a,
+                      b + (s->trans_b ? at * s->ldb : at), c + at, lib->work[t]);
+        if (now != dnnl_success)
+            status = now;
+    }
+    if (threads == 1)
+        ops_set_threads(before);
     return status == dnnl_success ? DCP_OK : failed(status, "a bf16 matrix product", err);
 }
 
@@ -313,8 +369,11 @@ void matlib_free(struct matlib *lib)
         return;
     for (int i = 0; i < lib->n_products; i++)
         product_fini(&lib->products[i]);
-    free(lib->products);
+    for (int t = 0; t < lib->n_threads; t++)
+        free(lib->work[t]);
     free(lib->work);
+    free(lib->work_bytes);
+    free(lib->products);
     if (lib->stream)
         dnnl_stream_destroy(lib->stream);
     if (lib->engine)

@@ -12,21 +12,6 @@
 
 #include <cmocka.h>
 
-static int setup(void **state)
-{
-    struct dcp_store *store = calloc(1, sizeof *store);
-
-    *state = store;
-    return store ? dcp_store_mem(store, NULL) : -1;
-}
-
-static int teardown(void **state)
-{
-    dcp_store_free(*state);
-    free(*state);
-    return 0;
-}
-
 static void write_text(const struct dcp_store *store, const char *name, const char *text)
 {
     assert_int_equal(dcp_store_write_file(store, name, text, strlen(text), NULL), 0);
@@ -316,7 +301,7 @@ static void exchanged(void **state)
 
 int main(void)
 {
-#define EACH(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
+#define EACH(test) cmocka_unit_test_setup_teardown(test, acts_setup, acts_teardown)
     const struct CMUnitTest tests[] = {
         EACH(a_folder),
         EACH(one_file),

@@ -15,21 +15,6 @@
 #include <cmocka.h>
 #include <dcp/dcp.h>
 
-static int setup(void **state)
-{
-    struct dcp_store *store = calloc(1, sizeof *store);
-
-    *state = store;
-    return store ? dcp_store_mem(store, NULL) : -1;
-}
-
-static int teardown(void **state)
-{
-    dcp_store_free(*state);
-    free(*state);
-    return 0;
-}
-
 static void save(const struct dcp_store *store, int64_t step,
                  const struct dcp_save_options *more)
 {
@@ -502,7 +487,7 @@ static void marks_go_with_their_step(void **state)
 
 int main(void)
 {
-#define EACH(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
+#define EACH(test) cmocka_unit_test_setup_teardown(test, acts_setup, acts_teardown)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(names),
         EACH(nothing_there),

@@ -18,21 +18,6 @@
 
 #define MIB ((int64_t)1 << 20)
 
-static int setup(void **state)
-{
-    struct dcp_store *store = calloc(1, sizeof *store);
-
-    *state = store;
-    return store ? dcp_store_mem(store, NULL) : -1;
-}
-
-static int teardown(void **state)
-{
-    dcp_store_free(*state);
-    free(*state);
-    return 0;
-}
-
 static struct dcp_catalog *index_step(const struct dcp_store *store, const char *format,
                                       const char *name, bool is_dir)
 {
@@ -466,7 +451,7 @@ static void complex_numbers_come_back(void **state)
 
 int main(void)
 {
-#define EACH(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
+#define EACH(test) cmocka_unit_test_setup_teardown(test, acts_setup, acts_teardown)
     const struct CMUnitTest tests[] = {
         EACH(shards_are_safetensors_files),
         EACH(keys_are_unique),

@@ -293,14 +293,14 @@ static void leaving_rank_0_says_who_was_first(void **state)
 
 /* --- processes --- */
 
-static int end_by(struct dcp_comm *comm, int victim, int number, int fate,
+static int end_by(struct dcp_comm *comm, int victim, int number, int rank_state,
                   const char *message)
 {
     char c = 0, all[MAX_WORLD_SIZE];
     WANT(dcp_comm_allgather(comm, &c, 1, all, NULL) == 0);
     if (comm->rank == victim)
         raise(number);
-    WANT(check_comm_failure(comm, victim, fate, message) == 0);
+    WANT(check_comm_failure(comm, victim, rank_state, message) == 0);
     if (comm->rank != victim) /* who ended first must not be taken for the victim */
         dcp_clock_sleep_us(300000);
     return 0;
@@ -407,7 +407,7 @@ static void rank_that_takes_no_answer_is_silent(void **state)
     assert_int_equal(dcp_comm_bcast(&rank.comm, data, 16 << 20, 0, &rank.err),
                      DCP_E_COMM);
     assert_int_equal(rank.err.rank, 1);
-    assert_int_equal(rank.err.rank_fate, DCP_RANK_SILENT);
+    assert_int_equal(rank.err.rank_state, DCP_RANK_SILENT);
     assert_int_equal(dcp_comm_peer_dead(&rank.comm), -1);
     dcp_comm_free(&rank.comm);
     shutdown(agent, SHUT_RDWR);

@@ -463,7 +463,7 @@ static void missing_ranks_are_named(void **state)
     for (int i = 0; i < n; i++) {
         expect_refusal(&here[i], DCP_E_COMM, 2,
                        "ranks 2 and 5 of 8 did not connect within 1 s");
-        assert_int_equal(here[i].err.rank_fate, DCP_RANK_SILENT);
+        assert_int_equal(here[i].err.rank_state, DCP_RANK_SILENT);
     }
     tcp_group_fill(all, 1, port, "missing");
     all[0].options.timeout_ms = 50;

@@ -51,39 +51,11 @@ static void ranks_as_threads(void **state)
     }
 }
 
-/* A tree over pairs that were summed before is the tree over all. */
-static void trees_nest(void **state)
-{
-    (void)state;
-    enum { N = 1000, PARTS = 16 };
-    static float parts[PARTS][N], whole[N], halves[2][N], nested[N];
-    const float *all[PARTS], *two[2] = { halves[0], halves[1] };
-    for (int p = 0; p < PARTS; p++) {
-        all[p] = parts[p];
-        for (int i = 0; i < N; i++)
-            parts[p][i] = (float)((p * 7919 + i * 104729) % 30011) / 7.0f - 2000.0f;
-    }
-    coll_tree_sum(all, PARTS, N, whole);
-    coll_tree_sum(all, PARTS / 2, N, halves[0]);
-    coll_tree_sum(all + PARTS / 2, PARTS / 2, N, halves[1]);
-    coll_tree_sum(two, 2, N, nested);
-    int in_order = 0;
-    for (int i = 0; i < N; i++) {
-        float sum = 0;
-        for (int p = 0; p < PARTS; p++)
-            sum += parts[p][i];
-        in_order += sum == whole[i];
-        assert_true(whole[i] == nested[i]);
-    }
-    assert_true(in_order < N); /* the values do tell orders apart */
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_rank),
         cmocka_unit_test(ranks_as_threads),
-        cmocka_unit_test(trees_nest),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

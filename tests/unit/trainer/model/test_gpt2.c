@@ -33,14 +33,20 @@ static int make_tokens(void **state)
     return 0;
 }
 
-static double train(struct whole_model *w)
+static double train_scaled(struct whole_model *w, float grad_scale)
 {
     double loss;
     struct dcp_error err = { 0 };
     whole_model_zero_grads(w);
-    if (model_train(w->model, &w->hooks, tokens, targets, BATCH, T, 1, &loss, &err))
+    if (model_train(w->model, &w->hooks, tokens, targets, BATCH, T, grad_scale, &loss,
+                    &err))
         fail_msg("%s", err.message);
     return loss;
+}
+
+static double train(struct whole_model *w)
+{
+    return train_scaled(w, 1);
 }
 
 /* The norm of the difference of two arrays, relative to that of the second. */
@@ -222,26 +228,38 @@ static void test_large_vocabulary(void **state)
     whole_model_fini(&two);
 }
 
-/* The bound of the bf16 path: the same weights, so only activations are rounded. */
-static void test_bf16(void **state)
+/* The bounds of the 16-bit paths: the same weights, so only activations and gradients on
+ * their way are rounded. In fp16 a loss scale keeps these above its smallest numbers. */
+static void check_16bit(enum dcp_dtype dtype, float scale, double loss_bound,
+                        double grad_bound)
 {
-    (void)state;
     struct whole_model half, full;
-    whole_model_init(&half, &config, DCP_BF16, BATCH, T);
+    whole_model_init(&half, &config, dtype, BATCH, T);
     whole_model_init(&full, &config, DCP_F32, BATCH, T);
     whole_model_shake(&half, 3, 0.05);
     for (int k = 0; k < half.n_params; k++)
         memcpy(full.weights[k], half.weights[k], (size_t)half.params[k].n_elems * 4);
-    double a = train(&half), b = train(&full);
-    print_message("loss %.6f in bf16, %.6f in fp32\n", a, b);
-    assert_true(fabs(a - b) < 2e-3 * b);
+    double a = train_scaled(&half, scale), b = train(&full), worst = 0;
     for (int k = 0; k < half.n_params; k++) {
+        for (int64_t i = 0; i < half.params[k].n_elems; i++)
+            half.grads[k][i] /= scale;
         double off = grad_distance(&half, &full, k);
-        if (!(off < 0.03))
+        if (!(off < grad_bound))
             fail_msg("the gradient of %s is off by %g", half.params[k].name, off);
+        worst = fmax(worst, off);
     }
+    print_message("loss %.6f in %s, %.6f in fp32; gradients within %.2g\n", a,
+                  dcp_dtype_name(dtype), b, worst);
+    assert_true(fabs(a - b) < loss_bound * b);
     whole_model_fini(&half);
     whole_model_fini(&full);
+}
+
+static void test_16bit(void **state)
+{
+    (void)state;
+    check_16bit(DCP_BF16, 1, 2e-3, 0.03);
+    check_16bit(DCP_F16, 1024, 2.5e-4, 0.003);
 }
 
 /* The fast kernels and the readable ones train alike, with any number of threads. */
@@ -249,18 +267,23 @@ static void test_kernels_agree(void **state)
 {
     (void)state;
     int threads = ops_threads();
-    for (int i = 0; i < 4; i++) {
-        enum dcp_dtype dtype = i & 1 ? DCP_BF16 : DCP_F32;
-        ops_set_threads(i & 2 ? 3 : 1);
+    for (int i = 0; i < 6; i++) {
+        static const enum dcp_dtype dtypes[] = { DCP_F32, DCP_BF16, DCP_F16 };
+        static const double bounds[][2] = { { 2e-6, 1e-5 },
+                                            { 1e-3, 0.03 },
+                                            { 1e-4, 0.003 } };
+        enum dcp_dtype dtype = dtypes[i / 2];
+        float scale = dtype == DCP_F16 ? 1024 : 1;
+        ops_set_threads(i & 1 ? 3 : 1);
         struct whole_model fast, plain;
         whole_model_init(&fast, &config, dtype, BATCH, T);
         whole_model_init_with(&plain, &config, dtype, ops_cpu(), BATCH, T);
         whole_model_shake(&fast, 4, 0.05);
         whole_model_shake(&plain, 4, 0.05);
-        double a = train(&fast), b = train(&plain), bound = i & 1 ? 0.03 : 1e-5;
-        assert_true(fabs(a - b) < (i & 1 ? 1e-3 : 2e-6) * b);
+        double a = train_scaled(&fast, scale), b = train_scaled(&plain, scale);
+        assert_true(fabs(a - b) < bounds[i / 2][0] * b);
         for (int k = 0; k < fast.n_params; k++)
-            assert_true(grad_distance(&fast, &plain, k) < bound);
+            assert_true(grad_distance(&fast, &plain, k) < bounds[i / 2][1]);
         whole_model_fini(&fast);
         whole_model_fini(&plain);
     }
@@ -271,9 +294,10 @@ static void test_kernels_agree(void **state)
 static void test_generation(void **state)
 {
     (void)state;
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 3; i++) {
         struct whole_model w;
-        enum dcp_dtype dtype = i ? DCP_BF16 : DCP_F32;
+        enum dcp_dtype dtype = i == 1 ? DCP_BF16 : i == 2 ? DCP_F16 : DCP_F32;
+        static const double bounds[] = { 1e-5, 0.02, 0.0025 };
         float whole[VOCAB], grown[VOCAB];
         whole_model_init(&w, &config, dtype, 2, T);
         whole_model_shake(&w, 6, 0.1);
@@ -284,7 +308,7 @@ static void test_generation(void **state)
         for (int n = 6; n <= T; n++)
             assert_int_equal(
                 model_logits_next(w.model, &w.hooks, tokens[n - 1], grown, NULL), 0);
-        assert_true(distance(grown, whole, VOCAB) < (i ? 0.02 : 1e-5));
+        assert_true(distance(grown, whole, VOCAB) < bounds[i]);
         assert_int_equal(model_logits_next(w.model, &w.hooks, 0, grown, NULL),
                          DCP_E_USAGE); /* full */
         /* Longer texts are seen by their end. */
@@ -335,10 +359,16 @@ static void test_refusals(void **state)
     bad = config, bad.n_layer = 2000, bad.n_embd = 1 << 20, bad.n_head = 1;
     refuse(bad, 1 << 20, 80, DCP_E_MEMORY, "activations");
 
+    struct model *model;
+    struct dcp_error err = { 0 };
+    assert_int_equal(model_new(&config, DCP_F64, ops_best(), 1, 8, &model, &err),
+                     DCP_E_USAGE);
+    assert_non_null(strstr(err.message, "float16, not float64"));
+    err = (struct dcp_error){ 0 };
+
     struct whole_model w;
     whole_model_init(&w, &config, DCP_F32, 1, 8);
     int32_t in[9] = { 0 }, out[9] = { 0 };
-    struct dcp_error err = { 0 };
     double loss;
     in[5] = VOCAB;
     assert_int_equal(model_train(w.model, &w.hooks, in, out, 1, 8, 1, &loss, &err),
@@ -431,7 +461,7 @@ int main(void)
         cmocka_unit_test(test_hooks),
         cmocka_unit_test(test_repeat),
         cmocka_unit_test(test_large_vocabulary),
-        cmocka_unit_test(test_bf16),
+        cmocka_unit_test(test_16bit),
         cmocka_unit_test(test_kernels_agree),
         cmocka_unit_test(test_generation),
         cmocka_unit_test(test_refusals),

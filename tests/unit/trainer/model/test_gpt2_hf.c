@@ -5,8 +5,8 @@
 #include "base/fs.h"
 #include "base/mem.h"
 #include "lib/whole_model.h"
-#include "trainer/ops/adamw.h"
 #include "trainer/ops/ops.h"
+#include "trainer/ops/optim.h"
 #include <errno.h>
 #include <math.h>
 #include <setjmp.h>
@@ -19,7 +19,8 @@
 
 #include <cmocka.h>
 
-enum { STEPS = 10, BATCH = 4, SEQ_LEN = 32, SKIPPED = 77 }; /* as in the peer */
+enum { STEPS = 10, BATCH = 4, SEQ_LEN = 32, LOSS_SCALE = 1024 }; /* as in the peer */
+enum { SKIPPED = 77 };
 #define LR 3e-3
 #define DECAY 0.1
 #define CLIP 1.0
@@ -80,8 +81,10 @@ static bool is_noise(const char *param, long long i)
            i < 2 * config.n_embd;
 }
 
-/* Takes the weights of a .bin of the peer, by name; or compares with them. */
-static void for_each_weight(struct whole_model *w, const char *name, bool compare)
+/* Calls `what` for each tensor of a .bin of the peer, by name: parameter k, which there
+ * has the values at `at`. */
+static void for_each_tensor(struct whole_model *w, const char *name,
+                            void (*what)(struct whole_model *w, int k, const float *at))
 {
     size_t size, names_size;
     float *values = read_file(name, &size), *at = values;
@@ -98,16 +101,7 @@ static void for_each_weight(struct whole_model *w, const char *name, bool compar
             k++;
         if (k == w->n_params || w->params[k].n_elems != n)
             fail_msg("%s of %lld elements is not in our model", param, n);
-        double off = 0;
-        for (long long i = 0; i < n; i++) {
-            double difference = (double)w->weights[k][i] - (double)at[i];
-            off += is_noise(param, i) ? 0 : difference * difference;
-        }
-        /* Adam also makes large steps of the tiniest gradients: bound the mean. */
-        if (compare && sqrt(off / (double)n) > 1e-3 * STEPS * LR)
-            fail_msg("%s is off by %g in the mean", param, sqrt(off / (double)n));
-        if (!compare)
-            memcpy(w->weights[k], at, (size_t)n * sizeof *at);
+        what(w, k, at);
         at += n;
         n_found++;
     }
@@ -115,6 +109,23 @@ static void for_each_weight(struct whole_model *w, const char *name, bool compar
     assert_int_equal((char *)at - (char *)values, size);
     free(values);
     free(names);
+}
+
+static void take_weight(struct whole_model *w, int k, const float *at)
+{
+    memcpy(w->weights[k], at, (size_t)w->params[k].n_elems * sizeof *at);
+}
+
+/* Adam also makes large steps of the tiniest gradients: bound the mean. */
+static void compare_weight(struct whole_model *w, int k, const float *at)
+{
+    double off = 0, n = (double)w->params[k].n_elems;
+    for (int64_t i = 0; i < w->params[k].n_elems; i++) {
+        double difference = (double)w->weights[k][i] - (double)at[i];
+        off += is_noise(w->params[k].name, i) ? 0 : difference * difference;
+    }
+    if (sqrt(off / n) > 1e-3 * STEPS * LR)
+        fail_msg("%s is off by %g in the mean", w->params[k].name, sqrt(off / n));
 }
 
 /* One number a line. */
@@ -180,11 +191,21 @@ static void compare_logits(struct whole_model *w, const int32_t *tokens)
     free(want);
 }
 
+/* Of one step, in the order of the peer's files. */
+static void take_batch(const int32_t *batch, int32_t *tokens, int32_t *targets)
+{
+    for (int b = 0; b < BATCH; b++) {
+        const int32_t *row = batch + b * (SEQ_LEN + 1);
+        memcpy(tokens + b * SEQ_LEN, row, SEQ_LEN * sizeof *row);
+        memcpy(targets + b * SEQ_LEN, row + 1, SEQ_LEN * sizeof *row);
+    }
+}
+
 static void train(const struct ops *ops)
 {
     struct whole_model w;
     whole_model_init_with(&w, &config, DCP_F32, ops, BATCH, SEQ_LEN);
-    for_each_weight(&w, "first.bin", false);
+    for_each_tensor(&w, "first.bin", take_weight);
     size_t n_all = (size_t)whole_model_elems(&w);
     float *moments[2] = { dcp_mem_calloc(n_all, 4), dcp_mem_calloc(n_all, 4) };
     double losses[STEPS], norms[STEPS];
@@ -197,17 +218,13 @@ static void train(const struct ops *ops)
 
     for (int step = 0; step < STEPS; step++) {
         const int32_t *batch = all + step * BATCH * (SEQ_LEN + 1);
-        for (int b = 0; b < BATCH; b++) {
-            const int32_t *row = batch + b * (SEQ_LEN + 1);
-            memcpy(tokens + b * SEQ_LEN, row, SEQ_LEN * sizeof *row);
-            memcpy(targets + b * SEQ_LEN, row + 1, SEQ_LEN * sizeof *row);
-        }
         double loss;
+        take_batch(batch, tokens, targets);
         whole_model_zero_grads(&w);
         assert_int_equal(model_train(w.model, &w.hooks, tokens, targets, BATCH, SEQ_LEN,
                                      1, &loss, NULL),
                          0);
-        struct adamw_params params = { .lr = LR,
+        struct optim_params params = { .lr = LR,
                                        .beta1 = 0.9,
                                        .beta2 = 0.95,
                                        .eps = 1e-8,
@@ -222,17 +239,17 @@ static void train(const struct ops *ops)
         size_t at = 0;
         for (int k = 0; k < w.n_params; k++) {
             params.weight_decay = w.params[k].decay ? DECAY : 0;
-            const struct adamw_range range = { .master = w.weights[k],
-                                               .m = moments[0] + at,
-                                               .v = moments[1] + at,
+            const struct optim_range range = { .master = w.weights[k],
+                                               .state[0] = moments[0] + at,
+                                               .state[1] = moments[1] + at,
                                                .grad = w.grads[k],
                                                .grad_dtype = DCP_F32,
                                                .n = w.params[k].n_elems };
-            adamw_step(&range, &params);
+            optim_step(&range, &params);
             at += (size_t)w.params[k].n_elems;
         }
     }
-    for_each_weight(&w, "last.bin", true);
+    for_each_tensor(&w, "last.bin", compare_weight);
     for (int t = 0; t < SEQ_LEN; t++)
         tokens[t] = all[t];
     compare_logits(&w, tokens);
@@ -240,6 +257,58 @@ static void train(const struct ops *ops)
     free(moments[0]);
     free(moments[1]);
     whole_model_fini(&w);
+}
+
+/* The gradients of the first step in fp16 under a loss scale, against those in fp32: the
+ * weights are rounded, too. torch's own float16 is 0.003 of the norm away. */
+#define HALF_BOUND 0.005
+
+static void compare_grad(struct whole_model *w, int k, const float *at)
+{
+    double off = 0, squares = 0;
+    for (int64_t i = 0; i < w->params[k].n_elems; i++) {
+        double difference = (double)w->grads[k][i] / LOSS_SCALE - (double)at[i];
+        if (is_noise(w->params[k].name, i))
+            continue;
+        off += difference * difference;
+        squares += (double)at[i] * (double)at[i];
+    }
+    print_message("%s: %.2g of its norm\n", w->params[k].name, sqrt(off / squares));
+    if (!(off <= HALF_BOUND * HALF_BOUND * squares))
+        fail_msg("the gradient of %s is off by %g of its norm", w->params[k].name,
+                 sqrt(off / squares));
+}
+
+static void train_half(const struct ops *ops)
+{
+    struct whole_model w;
+    size_t size;
+    int32_t *all = read_file("tokens.bin", &size);
+    int32_t tokens[BATCH * SEQ_LEN], targets[BATCH * SEQ_LEN];
+    double loss, losses[STEPS];
+    whole_model_init_with(&w, &config, DCP_F16, ops, BATCH, SEQ_LEN);
+    for_each_tensor(&w, "first.bin", take_weight);
+    whole_model_sync(&w);
+    take_batch(all, tokens, targets);
+    assert_int_equal(model_train(w.model, &w.hooks, tokens, targets, BATCH, SEQ_LEN,
+                                 LOSS_SCALE, &loss, NULL),
+                     0);
+    read_lines("losses.txt", losses);
+    print_message("loss %.9g, there %.9g\n", loss, losses[0]);
+    assert_true(fabs(loss - losses[0]) < 2e-4 * losses[0]);
+    print_message("beside torch in fp32:\n");
+    for_each_tensor(&w, "grads.bin", compare_grad);
+    print_message("beside torch in float16:\n");
+    for_each_tensor(&w, "grads_half.bin", compare_grad);
+    free(all);
+    whole_model_fini(&w);
+}
+
+static void test_half(void **state)
+{
+    (void)state;
+    train_half(ops_best());
+    train_half(ops_cpu());
 }
 
 static void test_fast(void **state)
@@ -262,6 +331,7 @@ int main(void)
         return SKIPPED;
     }
     const struct CMUnitTest tests[] = { cmocka_unit_test(test_same_configuration),
+                                        cmocka_unit_test(test_half),
                                         cmocka_unit_test(test_fast),
                                         cmocka_unit_test(test_plain) };
     return cmocka_run_group_tests(tests, run_peer, remove_folder);

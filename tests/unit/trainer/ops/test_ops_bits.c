@@ -2,10 +2,11 @@
  * where arrays lie, how many threads there are, how often it is tried. */
 #include "base/mem.h"
 #include "lib/arrays.h"
-#include "trainer/ops/bf16.h"
+#include "lib/check_ops.h"
 #include "trainer/ops/norm.h"
 #include "trainer/ops/ops.h"
 #include "trainer/ops/simd.h"
+#include "trainer/ops/value.h"
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -48,47 +49,120 @@ static void test_bf16_rounding(void **state)
     uint16_t out[DCP_ARRAY_LEN(cases)];
     for (size_t i = 0; i < DCP_ARRAY_LEN(cases); i++)
         memcpy(&x[i], &cases[i].in, 4);
-    ops_to_bf16(x, out, (int64_t)DCP_ARRAY_LEN(cases));
+    ops_to_16bit(DCP_BF16, x, out, (int64_t)DCP_ARRAY_LEN(cases));
     for (size_t i = 0; i < DCP_ARRAY_LEN(cases); i++)
         assert_int_equal(out[i], cases[i].out);
 }
 
-/* An element's result must not depend on where its range was cut. */
-static void test_cuts(void **state)
+static float f32_of(uint32_t bits)
+{
+    float out;
+    memcpy(&out, &bits, sizeof out);
+    return out;
+}
+
+static uint16_t f16_of(float x)
+{
+    uint16_t out;
+    ops_to_16bit(DCP_F16, &x, &out, 1);
+    return out;
+}
+
+/* As its definition reads. */
+static double f16_value(uint16_t bits)
+{
+    int exponent = bits >> 10 & 0x1f, fraction = bits & 0x3ff;
+    double value =
+        exponent ? ldexp(1024 + fraction, exponent - 25) : ldexp(fraction, -24);
+    return bits & 0x8000 ? -value : value;
+}
+
+/* Every number there is; what lies between two goes to the nearer, ties to even. */
+static void test_f16_rounding(void **state)
 {
     (void)state;
+    static uint16_t all[1 << 16], back[1 << 16];
+    static float wide[1 << 16];
+    for (int i = 0; i < 1 << 16; i++)
+        all[i] = (uint16_t)i;
+    ops_from_16bit(DCP_F16, all, wide, 1 << 16);
+    ops_to_16bit(DCP_F16, wide, back, 1 << 16);
+    for (int i = 0; i < 1 << 16; i++) {
+        bool is_nan = (i & 0x7fff) > 0x7c00;
+        assert_int_equal(back[i], is_nan ? i | 0x200 : i);
+        if ((i & 0x7c00) == 0x7c00) {
+            assert_true(is_nan ? isnan(wide[i]) : isinf(wide[i]));
+            assert_int_equal(!!signbit(wide[i]), i >> 15);
+            continue;
+        }
+        assert_true((double)wide[i] == f16_value((uint16_t)i));
+        assert_int_equal(!!signbit(wide[i]), i >> 15);
+        uint16_t next = (uint16_t)(i + 1); /* away from zero */
+        double far =
+            (i & 0x7fff) == 0x7bff ? ldexp(i >> 15 ? -1 : 1, 16) : f16_value(next);
+        float middle = (float)(((double)wide[i] + far) / 2); /* exact */
+        assert_int_equal(f16_of(middle), i & 1 ? next : i);
+        assert_int_equal(f16_of(nextafterf(middle, 0)), i);
+        assert_int_equal(f16_of(nextafterf(middle, (float)far)), next);
+    }
+    /* What torch 2 makes of them. */
+    static const struct {
+        uint32_t in;
+        uint16_t out;
+    } cases[] = {
+        { 0x7fc00000, 0x7e00 }, { 0xffc00000, 0xfe00 }, { 0x7f800001, 0x7e00 },
+        { 0xff812345, 0xfe09 }, { 0x7fffffff, 0x7fff }, { 0x7fabc123, 0x7f5e },
+        { 0x477fefff, 0x7bff }, { 0x477ff000, 0x7c00 }, { 0x7f7fffff, 0x7c00 },
+        { 0x33000000, 0x0000 }, { 0x33000001, 0x0001 }, { 0x00000001, 0x0000 },
+        { 0x80000001, 0x8000 }, { 0x387fe000, 0x0400 },
+    };
+    for (size_t i = 0; i < DCP_ARRAY_LEN(cases); i++)
+        assert_int_equal(f16_of(f32_of(cases[i].in)), cases[i].out);
+}
+
+/* An element's result must not depend on where its range was cut. */
+static void cut_anywhere(enum dcp_dtype dtype)
+{
     enum { N = 1003 };
     struct array x = array_normal(DCP_F32, N, 1), y = array_normal(DCP_F32, N, 1);
     const struct ops *ops = ops_best();
-    uint16_t whole16[N], cut16[N];
+    uint16_t whole16[N], cut16[N], one[2];
     float whole[N], cut[N], back[N];
-    ops->cast(ctx, DCP_BF16, N, x.f32, whole16);
-    ops->widen(ctx, DCP_BF16, N, whole16, back);
+    ops->cast(ctx, dtype, N, x.f32, whole16);
+    ops->widen(ctx, dtype, N, whole16, back);
     for (int i = 0; i < N; i++)
-        assert_true(back[i] == bf16_to_f32(whole16[i]));
+        assert_true(back[i] == value_get(dtype, whole16, i));
     memcpy(whole, x.f32, sizeof whole);
-    ops->round(ctx, N, whole);
+    ops->round(ctx, dtype, N, whole);
     assert_memory_equal(whole, back, sizeof whole);
     const void *parts[] = { y.f32, x.f32 }, *parts16[] = { whole16 };
     ops->sum(ctx, DCP_F32, N, x.f32, parts, 2, whole);
-    ops->sum(ctx, DCP_BF16, N, y.f32, parts16, 1, whole16);
+    ops->sum(ctx, dtype, N, y.f32, parts16, 1, whole16);
     for (int i = 0; i < N; i++) {
         assert_true(whole[i] == (x.f32[i] + y.f32[i]) + x.f32[i]);
-        assert_int_equal(whole16[i], bf16_from_f32(y.f32[i] + back[i]));
+        value_put(dtype, one, 0, y.f32[i] + back[i]);
+        assert_int_equal(whole16[i], one[0]);
     }
     for (int64_t step = 1; step < 40; step++) {
         memcpy(cut, x.f32, sizeof cut); /* the sum may go where a summand is */
-        ops->cast(ctx, DCP_BF16, N, x.f32, cut16);
+        ops->cast(ctx, dtype, N, x.f32, cut16);
         for (int64_t i = 0; i < N; i += step) {
             int64_t n = i + step < N ? step : N - i;
             const void *at[] = { y.f32 + i, x.f32 + i }, *at16[] = { cut16 + i };
             ops->sum(ctx, DCP_F32, n, cut + i, at, 2, cut + i);
-            ops->sum(ctx, DCP_BF16, n, y.f32 + i, at16, 1, cut16 + i);
+            ops->sum(ctx, dtype, n, y.f32 + i, at16, 1, cut16 + i);
         }
         assert_memory_equal(cut16, whole16, sizeof whole16);
         assert_memory_equal(cut, whole, sizeof whole);
     }
     array_fini(&x), array_fini(&y);
+}
+
+static void test_cuts(void **state)
+{
+    (void)state;
+    EACH_16BIT_DTYPE(dtype)
+    cut_anywhere(dtype);
 }
 
 /* The norm of a range has the same bits at any cut, alignment and number of threads, and
@@ -158,6 +232,90 @@ static void test_deterministic(void **state)
     assert_memory_equal(s1.f32, s2.f32, N * 4);
     array_fini(&a), array_fini(&b), array_fini(&c1), array_fini(&c2);
     array_fini(&s1), array_fini(&s2);
+}
+
+/* What kernels make of the same arrays, a fresh one for each. */
+static struct array made_by(int threads, int kernel, enum dcp_dtype dtype,
+                            const struct array *x, const struct array *t)
+{
+    enum { ROWS = 601, N = 1009, HEADS = 4, SIZE = 20 };
+    const struct ops *ops = ops_best();
+    const struct ops_attention shape = { dtype, 1, ROWS, HEADS, SIZE, 0 };
+    static const struct {
+        int64_t m, n, k;
+        bool trans_a, trans_b;
+    } shapes[] = { { 300, 400, N, true, false },   { 601, 640, 900, false, false },
+                   { 64, 2000, 250, false, true }, { 2000, 70, 250, true, false },
+                   { 48, 80, 7000, true, false },  { 70, 90, 6000, false, true } };
+    int64_t n = (int64_t)ROWS * N;
+    struct array out = array_poisoned(DCP_F32, n + 2 * N), more;
+    memset(out.f32, 0, (size_t)out.n * 4);
+    more = array_copy(&out);
+    const void *parts[] = { t->t };
+    ops_set_threads(threads);
+    if (kernel == 0)
+        ops->cast(ctx, dtype, n, x->f32, out.f32);
+    else if (kernel == 1)
+        ops->widen(ctx, dtype, n, t->t, out.f32);
+    else if (kernel == 2)
+        ops->sum(ctx, dtype, n, x->f32, parts, 1, out.f32);
+    else if (kernel == 3)
+        ops->layer_norm(ctx, dtype, ROWS, N, 1e-5, x->f32, t->t, t->t, out.f32,
+                        out.f32 + n, out.f32 + n + N);
+    else if (kernel == 4)
+        ops->layer_norm_backward(ctx, dtype, ROWS, N, x->f32, x->f32 + N, t->t, x->f32,
+                                 x->f32 + N, out.f32, out.f32 + n, out.f32 + n + N);
+    else if (kernel == 5)
+        ops->gelu_backward(ctx, dtype, n, x->f32, x->f32 + N, out.f32);
+    else if (kernel == 6)
+        ops->sum_rows(ctx, dtype, ROWS, N, t->t, out.f32);
+    else if (kernel == 7)
+        assert_int_equal(ops->attention(ctx, &shape, x->f32, out.f32, more.f32, NULL), 0);
+    else if (kernel == 8)
+        assert_int_equal(ops->attention_backward(ctx, &shape, x->f32, t->t, x->f32,
+                                                 x->f32, out.f32, NULL),
+                         0);
+    else {
+        const struct ops_matmul product = { dtype,
+                                            shapes[kernel - 9].m,
+                                            shapes[kernel - 9].n,
+                                            shapes[kernel - 9].k,
+                                            shapes[kernel - 9].trans_a,
+                                            shapes[kernel - 9].trans_b };
+        assert_int_equal(
+            ops->matmul(ctx, &product, t->t, t->t, NULL, NULL, out.f32, NULL), 0);
+    }
+    array_fini(&more);
+    return out;
+}
+
+/* All kernels give the same bits with any number of threads. (Without OpenMP a library's
+ * own threads make products as they like.) */
+static void test_threads(void **state)
+{
+    (void)state;
+    enum { N = 603 * 1009, KERNELS = 15, PRODUCT = 9 };
+    int threads = ops_threads();
+    ops_set_threads(2);
+    bool has_threads = ops_threads() == 2;
+    EACH_DTYPE(dtype)
+    {
+        struct array x = array_normal(DCP_F32, N, 1), t = array_normal(dtype, N, 1);
+        int n_kernels = has_threads ? KERNELS : PRODUCT;
+        for (int kernel = 0; kernel < n_kernels; kernel++) {
+            struct array one = made_by(1, kernel, dtype, &x, &t);
+            for (int n = 2; n <= 4; n++) {
+                struct array more = made_by(n, kernel, dtype, &x, &t);
+                if (memcmp(one.f32, more.f32, (size_t)one.n * 4) != 0)
+                    fail_msg("kernel %d in %s differs with %d threads", kernel,
+                             dcp_dtype_name(dtype), n);
+                array_fini(&more);
+            }
+            array_fini(&one);
+        }
+        array_fini(&x), array_fini(&t);
+    }
+    ops_set_threads(threads);
 }
 
 /* A copy that begins `shift` elements after a multiple of 64 bytes. */
@@ -240,35 +398,19 @@ static void test_alignment(void **state)
     }
 }
 
-static int one_thread(void **state)
-{
-    (void)state;
-    ops_set_threads(1);
-    return 0;
-}
-
-static int three_threads(void **state)
-{
-    (void)state;
-    ops_set_threads(3);
-    return 0;
-}
-
-#define WITH_THREADS(test)                                    \
-    cmocka_unit_test_setup(test, one_thread),                 \
-    {                                                         \
-#test " (3 threads)", test, three_threads, NULL, NULL \
+#define WITH_THREADS(test)                                              \
+    cmocka_unit_test_setup(test, check_ops_one_thread),                 \
+    {                                                                   \
+#test " (3 threads)", test, check_ops_three_threads, NULL, NULL \
     }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        WITH_THREADS(test_deterministic),
-        WITH_THREADS(test_alignment),
-        cmocka_unit_test(test_bf16_rounding),
-        cmocka_unit_test(test_cuts),
-        WITH_THREADS(test_norm),
-        cmocka_unit_test(test_exp),
+        WITH_THREADS(test_deterministic),     WITH_THREADS(test_alignment),
+        cmocka_unit_test(test_bf16_rounding), cmocka_unit_test(test_f16_rounding),
+        cmocka_unit_test(test_cuts),          WITH_THREADS(test_norm),
+        cmocka_unit_test(test_threads),       cmocka_unit_test(test_exp),
     };
     return cmocka_run_group_tests(tests, open_ops, close_ops);
 }

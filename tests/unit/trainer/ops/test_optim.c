@@ -1,11 +1,12 @@
 /* The optimizer against the formulas in double, and bit for bit against itself however a
  * range is cut. */
 #include "base/mem.h"
-#include "trainer/ops/adamw.h"
-#include "trainer/ops/adamw_element.h"
-#include "trainer/ops/bf16.h"
+#include "lib/arrays.h"
 #include "trainer/ops/ops.h"
+#include "trainer/ops/optim.h"
+#include "trainer/ops/optim_element.h"
 #include "trainer/ops/rng.h"
+#include "trainer/ops/value.h"
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -18,7 +19,7 @@
 
 struct state {
     float w[N], m[N], v[N], g[N];
-    uint16_t g16[N], w16[N];
+    uint16_t g_bf16[N], g_f16[N], w16[N];
 };
 
 static void state_init(struct state *s, uint64_t stream)
@@ -28,13 +29,16 @@ static void state_init(struct state *s, uint64_t stream)
         s->w[i] = (float)rng_normal(SEED, stream, i);
         s->m[i] = 0.1f * (float)rng_normal(SEED, stream + 1, i);
         s->v[i] = (float)pow(rng_normal(SEED, stream + 2, i), 2) * 0.01f;
-        s->g16[i] = bf16_from_f32((float)rng_normal(SEED, stream + 3, i));
-        s->g[i] = bf16_to_f32(s->g16[i]);
+        s->g_bf16[i] = bf16_from_f32((float)rng_normal(SEED, stream + 3, i));
+        s->g[i] = bf16_to_f32(s->g_bf16[i]);
+        s->g_f16[i] = f16_from_f32(s->g[i]);
+        assert_true(f16_to_f32(s->g_f16[i]) == s->g[i]); /* none is that small */
     }
-    s->g[0] = 0, s->g16[0] = 0, s->m[0] = 0, s->v[0] = 0; /* what was never touched */
+    s->g[0] = 0, s->g_bf16[0] = 0, s->g_f16[0] = 0; /* what was never touched */
+    s->m[0] = 0, s->v[0] = 0;
 }
 
-static const struct adamw_params typical = { .lr = 3e-3,
+static const struct optim_params typical = { .lr = 3e-3,
                                              .beta1 = 0.9,
                                              .beta2 = 0.95,
                                              .eps = 1e-8,
@@ -44,30 +48,35 @@ static const struct adamw_params typical = { .lr = 3e-3,
                                              .decoupled = true,
                                              .grad_scale = 0.75f };
 
+enum { NONE = -1 }; /* weights beside the masters */
+
 /* Elements first .. first + n. */
-static void step(struct state *s, bool bf16_grad, bool weights, int64_t first, int64_t n,
-                 const struct adamw_params *p)
+static void step(struct state *s, enum dcp_dtype grad, int weights, int64_t first,
+                 int64_t n, const struct optim_params *p)
 {
-    const struct adamw_range range = {
+    const void *grads = grad == DCP_BF16  ? (const void *)(s->g_bf16 + first)
+                        : grad == DCP_F16 ? (const void *)(s->g_f16 + first)
+                                          : s->g + first;
+    const struct optim_range range = {
         .master = s->w + first,
-        .m = s->m + first,
-        .v = s->v + first,
-        .grad = bf16_grad ? (const void *)(s->g16 + first) : s->g + first,
-        .grad_dtype = bf16_grad ? DCP_BF16 : DCP_F32,
-        .weights = weights ? s->w16 + first : NULL,
+        .state = { s->m + first, s->v + first },
+        .grad = grads,
+        .grad_dtype = grad,
+        .weights = weights == NONE ? NULL : s->w16 + first,
+        .weight_dtype = weights == NONE ? DCP_F32 : (enum dcp_dtype)weights,
         .n = n,
         .first = first,
     };
-    adamw_step(&range, p);
+    optim_step(&range, p);
 }
 
 /* As the papers write it. */
-static void check_step(const struct adamw_params *p)
+static void check_step(const struct optim_params *p)
 {
     struct state s, old;
     state_init(&s, 10);
     old = s;
-    step(&s, false, false, 0, N, p);
+    step(&s, DCP_F32, NONE, 0, N, p);
     for (int i = 0; i < N; i++) {
         double w = (double)old.w[i], g = (double)old.g[i] * (double)p->grad_scale;
         if (!p->decoupled)
@@ -91,7 +100,7 @@ static void check_step(const struct adamw_params *p)
 static void test_formulas(void **state)
 {
     (void)state;
-    struct adamw_params p = typical;
+    struct optim_params p = typical;
     check_step(&p);
     p.step = 1, p.grad_scale = 1;
     check_step(&p);
@@ -118,35 +127,37 @@ static void test_cuts(void **state)
 {
     (void)state;
     struct state whole, cut;
-    for (int way = 0; way < 4; way++) {
-        struct adamw_params p = typical;
+    for (int way = 0; way < 6; way++) {
+        enum dcp_dtype dtype = way < 4 ? DCP_BF16 : DCP_F16;
+        struct optim_params p = typical;
         p.decoupled = way & 1;
-        p.stochastic = way & 2;
+        p.stochastic = way == 2 || way == 3;
         state_init(&whole, 20);
-        step(&whole, true, true, 0, N, &p);
+        step(&whole, dtype, (int)dtype, 0, N, &p);
         for (int64_t size = 1; size < 70; size++) {
             state_init(&cut, 20);
             for (int64_t i = 0; i < N; i += size)
-                step(&cut, true, true, i, i + size < N ? size : N - i, &p);
+                step(&cut, dtype, (int)dtype, i, i + size < N ? size : N - i, &p);
             assert_same(&whole, &cut);
         }
     }
 }
 
-/* The four kinds of arguments agree. */
+/* All kinds of arguments agree. */
 static void test_mixed(void **state)
 {
     (void)state;
     struct state a, b;
     state_init(&a, 30);
-    step(&a, false, false, 0, N, &typical);
-    ops_to_bf16(a.w, a.w16, N);
-    for (int kind = 0; kind < 4; kind++) {
+    step(&a, DCP_F32, NONE, 0, N, &typical);
+    static const int weights[] = { NONE, DCP_BF16, DCP_F16 };
+    EACH_DTYPE(grad)
+    for (size_t i = 0; i < DCP_ARRAY_LEN(weights); i++) {
         state_init(&b, 30);
-        bool bf16 = kind & 1, with_weights = kind & 2;
-        step(&b, bf16, with_weights, 0, N, &typical);
-        if (!with_weights)
-            ops_to_bf16(b.w, b.w16, N);
+        step(&b, grad, weights[i], 0, N, &typical);
+        memset(a.w16, 0, sizeof a.w16);
+        if (weights[i] != NONE)
+            ops_to_16bit((enum dcp_dtype)weights[i], a.w, a.w16, N);
         assert_same(&a, &b);
     }
 }
@@ -164,13 +175,12 @@ static void test_threads(void **state)
                 arrays[t][k][i] = (float)rng_uniform(SEED, 40 + (uint64_t)k, i);
         }
         ops_set_threads(t ? 4 : 1);
-        const struct adamw_range range = { .master = arrays[t][0],
-                                           .m = arrays[t][1],
-                                           .v = arrays[t][2],
+        const struct optim_range range = { .master = arrays[t][0],
+                                           .state = { arrays[t][1], arrays[t][2] },
                                            .grad = arrays[t][3],
                                            .grad_dtype = DCP_F32,
                                            .n = MANY };
-        adamw_step(&range, &typical);
+        optim_step(&range, &typical);
     }
     for (int k = 0; k < 4; k++) {
         assert_memory_equal(arrays[0][k], arrays[1][k], MANY * sizeof(float));
@@ -197,7 +207,7 @@ static void test_stochastic(void **state)
         double share = (double)(bits & 0xffff) / 65536;
         int n_high = 0;
         for (int64_t i = 0; i < TRIES; i++) {
-            uint16_t got = adamw_round(x, SEED, 1 + i % 7, i / 7);
+            uint16_t got = optim_round(x, SEED, 1 + i % 7, i / 7);
             assert_true(got == low || (got == high && share > 0));
             n_high += got == high;
         }
@@ -209,15 +219,15 @@ static void test_stochastic(void **state)
 
     struct state first, other;
     for (int change = 0; change < 4; change++) {
-        struct adamw_params p = typical;
+        struct optim_params p = typical;
         p.stochastic = true;
         state_init(&first, 60);
         other = first;
-        step(&first, false, true, 0, N, &p);
+        step(&first, DCP_F32, DCP_BF16, 0, N, &p);
         p.seed += change == 1;
         p.step += change == 2;
         p.stochastic = change != 3;
-        step(&other, false, true, 0, N, &p);
+        step(&other, DCP_F32, DCP_BF16, 0, N, &p);
         int differ = 0;
         for (int i = 0; i < N; i++)
             differ += first.w16[i] != other.w16[i];
@@ -233,8 +243,8 @@ static void test_not_finite(void **state)
     state_init(&s, 50);
     clean = s;
     s.g[5] = NAN, s.g[6] = INFINITY;
-    step(&s, false, false, 0, N, &typical);
-    step(&clean, false, false, 0, N, &typical);
+    step(&s, DCP_F32, NONE, 0, N, &typical);
+    step(&clean, DCP_F32, NONE, 0, N, &typical);
     assert_true(isnan(s.w[5]) && isnan(s.w[6]));
     for (int i = 0; i < N; i++)
         if (i != 5 && i != 6)

@@ -1,0 +1,74 @@
+# Optimizers of dcp-train: the same bits at any number of ranks and any ZeRO stage, also
+# where a checkpoint of another number goes on.
+
+setup() {
+    load ../lib/train
+    cd "$BATS_TEST_TMPDIR"
+    make_config
+}
+
+# of OPTIMIZER ARGUMENT...: trains with it in micro-batches of 1.
+of() {
+    train -q --set "optimizer=$1" --set fingerprint_every=6 \
+        --set train_micro_batch_size_per_gpu=1 "${@:2}"
+}
+
+# The fingerprint of the weights after the last step of a run.
+weights() {
+    grep -o '"weights":"[^"]*"' "$1/metrics.jsonl" | tail -1
+}
+
+# check OPTIMIZER: 6 steps on a rank, and 3 on 2 ranks that go on at each stage.
+check() {
+    of "$1" --steps 6 --set checkpoint.dir=whole
+    of "$1" --steps 3 --set checkpoint.dir=half --ranks 2
+    [ -n "$(weights whole)" ]
+    for stage in 0 1 2 3; do
+        cp -r half "stage$stage"
+        of "$1" --steps 6 --set "checkpoint.dir=stage$stage" --ranks $((stage % 3 + 1)) \
+            --set "zero_optimization.stage=$stage"
+        [ "$(weights "stage$stage")" = "$(weights whole)" ]
+    done
+}
+
+@test "SGD with momentum goes on at other ranks and stages" {
+    check '{"type": "SGD", "params": {"lr": 0.1, "momentum": 0.9, "nesterov": true}}'
+    run -0 dcp-inspect ls whole
+    [[ $output == *"optimizer.momentum_buffer."* && $output != *exp_avg* ]]
+}
+
+@test "SGD with dampening goes on at other ranks and stages" {
+    check '{"type": "SGD", "params": {"lr": 0.1, "momentum": 0.9, "dampening": 0.5}}'
+}
+
+@test "Lion goes on at other ranks and stages" {
+    check '{"type": "Lion", "params": {"lr": 1e-3, "weight_decay": 0.1}}'
+    run -0 dcp-inspect ls whole
+    [[ $output == *"optimizer.exp_avg."* && $output != *exp_avg_sq* ]]
+}
+
+@test "Adagrad goes on at other ranks and stages" {
+    check '{"type": "Adagrad", "params": {"lr": 0.01, "lr_decay": 0.1}}'
+}
+
+@test "SGD without momentum keeps nothing" {
+    check '{"type": "SGD", "params": {"lr": 0.1}}'
+    run -0 dcp-inspect ls whole
+    [[ $output != *optimizer.* ]]
+}
+
+@test "decay_all decays what has one dimension, too" {
+    local sgd='{"type": "SGD", "params": {"lr": 0.1, "weight_decay": 0.5}'
+    of "$sgd}" --steps 6 --set checkpoint.dir=some
+    of "$sgd, \"decay_all\": true}" --steps 6 --set checkpoint.dir=all
+    [ "$(weights some)" != "$(weights all)" ]
+    run -0 grep -ohaE '"weight_decay":0\.[05]' all/step-00000006/manifest.json
+    [[ $output != *0.0* ]]
+}
+
+@test "what another optimizer kept is not taken for one's own" {
+    train --steps 2 -q
+    run --separate-stderr -0 train --steps 3 --set 'optimizer={"type": "Lion"}'
+    [[ $stderr == *"optimizer.type was AdamW and is Lion"* ]]
+    [[ $stderr == *"has no optimizer moments: they start from zero"* ]]
+}

@@ -1,0 +1,188 @@
+# labels: interop
+"""SGD with momentum, and Adagrad, between dcp-train, PyTorch and DeepSpeed.
+
+1. What dcp-train trained goes on in torch.optim, by way of a distributed checkpoint of
+   PyTorch, and in DeepSpeed, at stages 1 to 3, with the losses of dcp-train itself.
+2. What PyTorch trained goes on in dcp-train with the losses that PyTorch goes on with.
+
+The text is one letter, so that every sample is the same."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+os.environ.setdefault("DS_ACCELERATOR", "cpu")
+
+import torch
+import torch.distributed.checkpoint as torch_dist
+import transformers
+from torch.distributed.checkpoint import state_dict as states
+
+from programs import BIN, reshard
+
+SEQ, BEFORE, AFTER, LETTER = 16, 3, 4, ord("a")
+GPT2 = {"n_layer": 2, "n_head": 2, "n_embd": 32, "n_positions": SEQ, "vocab_size": 256}
+#    type: parameters, what torch keeps
+CASES = {
+    "SGD": ({"lr": 0.01, "momentum": 0.9, "nesterov": True, "weight_decay": 0.1},
+            "momentum_buffer"),
+    "Adagrad": ({"lr": 0.002, "lr_decay": 0.1, "weight_decay": 0.1}, "sum"),
+}
+
+
+def model_of(seed=0):
+    torch.manual_seed(seed)
+    return transformers.GPT2LMHeadModel(transformers.GPT2Config(
+        resid_pdrop=0, embd_pdrop=0, attn_pdrop=0, attn_implementation="eager", **GPT2))
+
+
+def optimizer_of(name, model):
+    params, _ = CASES[name]
+    weights = list(model.parameters())
+    groups = [{"params": [w for w in weights if w.ndim >= 2]},
+              {"params": [w for w in weights if w.ndim < 2], "weight_decay": 0.0}]
+    return getattr(torch.optim, name)(groups, **params)
+
+
+def loss_of(model):
+    tokens = torch.full((2, SEQ), LETTER)
+    logits = model(tokens).logits
+    return torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens.flatten())
+
+
+def train(model, optimizer, n):
+    losses = []
+    for _ in range(n):
+        optimizer.zero_grad()
+        loss = loss_of(model)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+class Optimizers(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        os.chdir(self.folder.name)
+        with open("text.txt", "w") as text:
+            text.write(chr(LETTER) * 4000)
+
+    def tearDown(self):
+        os.chdir("/")
+        self.folder.cleanup()
+
+    def dcp_train(self, name, steps, *arguments, ranks=1, run=None):
+        """The losses in the run folder, and what was said."""
+        config = {"model": GPT2, "data": {"train": "text.txt", "seq_len": SEQ},
+                  "train_batch_size": 2, "train_micro_batch_size_per_gpu": 1,
+                  "gradient_clipping": 0, "checkpoint": {"dir": run or name},
+                  "optimizer": {"type": name, "params": CASES[name][0]}}
+        with open("c.json", "w") as file:
+            json.dump(config, file)
+        done = subprocess.run(
+            [os.path.join(BIN, "dcp-train"), "--config", "c.json", "--ranks", str(ranks),
+             "--steps", str(steps), *arguments], capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        with open(os.path.join(run or name, "metrics.jsonl")) as lines:
+            losses = {line["step"]: line["loss"] for line in map(json.loads, lines)
+                      if "loss" in line}
+        return [losses[step] for step in sorted(losses)], done.stdout + done.stderr
+
+    def near(self, got, want):
+        self.assertEqual(len(got), len(want))
+        for x, y in zip(got, want):
+            self.assertAlmostEqual(x, y, delta=2e-5 * (abs(y) + 0.1), msg=f"{got}, {want}")
+
+    def load_into_torch(self, name, source):
+        """Model and optimizer from a distributed checkpoint, as users load them."""
+        model = model_of(seed=5)
+        optimizer = optimizer_of(name, model)
+        weights, state = states.get_state_dict(model, optimizer)
+        torch_dist.load({"model": weights, "optim": state}, checkpoint_id=source)
+        states.set_state_dict(model, optimizer, model_state_dict=weights,
+                              optim_state_dict=state)
+        return model, optimizer
+
+    def test_dcp_train_to_torch(self):
+        for name, (params, key) in CASES.items():
+            with self.subTest(name):
+                self.dcp_train(name, BEFORE, ranks=2)
+                reshard(name, name + ".dist", "torch-dist")
+                losses, _ = self.dcp_train(name, BEFORE + AFTER)
+                model, optimizer = self.load_into_torch(name, name + ".dist")
+                self.assertEqual(len(optimizer.state), len(list(model.parameters())))
+                for state in optimizer.state.values():
+                    self.assertGreater(state[key].abs().max().item(), 0)
+                for option, value in params.items():
+                    self.assertEqual(optimizer.param_groups[0][option], value)
+                self.near(train(model, optimizer, AFTER), losses[BEFORE:])
+
+    def test_torch_to_dcp_train(self):
+        for name in CASES:
+            with self.subTest(name):
+                model = model_of()
+                optimizer = optimizer_of(name, model)
+                train(model, optimizer, BEFORE)
+                weights, state = states.get_state_dict(model, optimizer)
+                torch_dist.save({"model": weights, "optim": state},
+                                checkpoint_id=name + ".torch")
+                want = train(model, optimizer, AFTER)
+                if name == "Adagrad":  # its rate follows the step
+                    self.assertEqual(optimizer.state[next(model.parameters())]["step"],
+                                     BEFORE + AFTER)
+                losses, said = self.dcp_train(name, BEFORE + AFTER, "--resume",
+                                              name + ".torch", ranks=2)
+                self.assertNotIn("start from zero", said)
+                self.near(losses[:AFTER], want)
+
+    def test_dcp_train_to_deepspeed(self):
+        for stage in (1, 2, 3):
+            with self.subTest(stage):
+                self.dcp_train("SGD", BEFORE, "--set", f"zero_optimization.stage={stage}",
+                               ranks=2, run=f"ds{stage}")
+                reshard(f"ds{stage}", f"made{stage}", "deepspeed", "--world", 1,
+                        "--layout", f"zero{stage}")
+                done = subprocess.run([sys.executable, __file__, "deepspeed", str(stage)],
+                                      capture_output=True, text=True)
+                self.assertEqual(done.returncode, 0, done.stderr[-3000:])
+                got = json.loads(done.stdout.splitlines()[-1])
+                losses, _ = self.dcp_train("SGD", BEFORE + AFTER, run=f"ds{stage}")
+                self.near(got, losses[BEFORE:])
+
+
+def go_on_in_deepspeed(stage):
+    import socket
+
+    import deepspeed
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        os.environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1",
+                          MASTER_PORT=str(free.getsockname()[1]))
+    model = model_of(seed=5)
+    config = {"train_batch_size": 2, "gradient_clipping": 0.0,
+              "zero_allow_untested_optimizer": True,
+              "zero_optimization": {"stage": stage}}
+    engine = deepspeed.initialize(model=model, optimizer=optimizer_of("SGD", model),
+                                  config=config)[0]
+    path, _ = engine.load_checkpoint(f"made{stage}")
+    assert path, "DeepSpeed found nothing to load"
+    losses = []
+    for _ in range(AFTER):
+        loss = loss_of(engine)
+        engine.backward(loss)
+        engine.step()
+        losses.append(loss.item())
+    print()
+    print(json.dumps(losses))
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["deepspeed"]:
+        go_on_in_deepspeed(int(sys.argv[2]))
+    else:
+        unittest.main()

@@ -1,0 +1,71 @@
+/* The optimizers: their defaults, and what they do not take. */
+#include "base/mem.h"
+#include "lib/parsed.h"
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* Defaults of their classes, and parameters that these do not take. */
+static void test_other_optimizers(void **state)
+{
+    static const struct {
+        const char *optimizer;
+        enum optim_type type;
+        double lr, eps;
+    } rows[] = {
+        { "{\"type\": \"sgd\"}", OPTIM_SGD, 1e-3, 1e-8 },
+        { "{\"type\": \"SGD\", \"params\": {\"momentum\": 0.9, \"nesterov\": true}}",
+          OPTIM_MOMENTUM, 1e-3, 1e-8 },
+        { "{\"type\": \"Lion\", \"params\": {\"lr\": \"auto\"}}", OPTIM_LION, 1e-3,
+          1e-8 },
+        { "{\"type\": \"Adagrad\"}", OPTIM_ADAGRAD, 1e-2, 1e-10 },
+    };
+    static const char *const not_taken[][2] = {
+        { "SGD\", \"params\": {\"betas\": [0.9, 0.99]", "betas' is no parameter of SGD" },
+        { "Lion\", \"params\": {\"eps\": 1e-8", "eps' is no parameter of Lion" },
+        { "AdamW\", \"params\": {\"momentum\": 0.9", "is no parameter of AdamW" },
+        { "Adagrad\", \"params\": {\"nesterov\": true", "is no parameter of Adagrad" },
+        { "SGD\", \"params\": {\"nesterov\": true", "needs a momentum above 0" },
+        { "SGD\", \"params\": {\"nesterov\": true, \"momentum\": 0.9, \"dampening\": 0.1",
+          "and a dampening of 0" },
+    };
+    char text[256];
+    (void)state;
+    for (size_t i = 0; i < DCP_ARRAY_LEN(rows); i++) {
+        snprintf(text, sizeof text, "{" NEEDED BATCH "\"optimizer\": %s}",
+                 rows[i].optimizer);
+        expect_read(text);
+        assert_int_equal(got.optimizer, rows[i].type);
+        assert_true(is(got.lr, rows[i].lr) && is(got.eps, rows[i].eps));
+        assert_true(is(got.beta1, 0.9) && is(got.beta2, 0.999));
+        assert_true(is(got.weight_decay, 0) && !got.decay_all && !got.decoupled_decay);
+    }
+    for (size_t i = 0; i < DCP_ARRAY_LEN(not_taken); i++) {
+        snprintf(text, sizeof text, "{" NEEDED BATCH "\"optimizer\": {\"type\": \"%s}}}",
+                 not_taken[i][0]);
+        expect_refused(text, DCP_E_USAGE, not_taken[i][1], "");
+    }
+    expect_refused("{" NEEDED BATCH "\"optimizer\": {\"type\": \"Adagrad\", \"params\": "
+                   "{\"initial_accumulator_value\": 0.1}}}",
+                   DCP_E_UNSUPPORTED, "sums of squares begin at zero", "");
+    expect_read("{" NEEDED BATCH "\"optimizer\": {\"decay_all\": true}}");
+    assert_true(got.decay_all);
+    expect_read("{" NEEDED BATCH
+                "\"optimizer\": {\"type\": \"SGD\"}, \"scheduler\": {\"type\": "
+                "\"OneCycle\", \"params\": {\"cycle_min_lr\": 0, \"cycle_max_lr\": 1}}}");
+    assert_false(got.scheduler.cycle_momentum);
+    assert_non_null(strstr(logged, "OneCycle cycles no momentum"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_other_optimizers),
+    };
+    return cmocka_run_group_tests(tests, NULL, forget_parsed);
+}

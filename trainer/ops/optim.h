@@ -1,0 +1,74 @@
+/* optim: optimizers on a range of parameters.
+ *
+ *   Adam, AdamW  Kingma and Ba, arXiv:1412.6980; Loshchilov and Hutter, arXiv:1711.05101
+ *   SGD          with momentum: Sutskever et al., ICML 2013
+ *   Lion         Chen et al., "Symbolic discovery of optimization algorithms",
+ *                arXiv:2302.06675
+ *   Adagrad      Duchi et al., JMLR 12 (2011)
+ *
+ * in the order of operations of torch.optim, Lion in that of DeepSpeed's FusedLion.
+ * (Where its sum is 0 Lion adds nothing, as in the paper: DeepSpeed's kernels for GPUs
+ * and for CPUs take one sign each.)
+ *
+ * Elementwise, in fp32, each operation rounded on its own: an element's new values depend
+ * on nothing but its old ones, so a range may be cut anywhere, at any alignment, over any
+ * number of threads and ranks, with the same bits. */
+#ifndef TRAINER_OPS_OPTIM_H
+#define TRAINER_OPS_OPTIM_H
+
+#include "portable.h"
+#include <dcp/tensor.h>
+
+enum optim_type {
+    OPTIM_ADAM, /* and AdamW, see `decoupled` */
+    OPTIM_SGD,  /* without momentum */
+    OPTIM_MOMENTUM,
+    OPTIM_LION,
+    OPTIM_ADAGRAD,
+    OPTIM_N_TYPES
+};
+enum { OPTIM_MAX_STATES = 2 };
+
+/* What an optimizer keeps for each parameter: arrays, zero at first; named as in torch or
+ * DeepSpeed. */
+PORTABLE int optim_n_states(enum optim_type type)
+{
+    return type == OPTIM_ADAM ? 2 : type == OPTIM_SGD ? 0 : 1;
+}
+extern const char *const optim_states[OPTIM_N_TYPES][OPTIM_MAX_STATES];
+
+struct optim_params {
+    enum optim_type type;
+    double lr, weight_decay;
+    double beta1, beta2; /* Adam, Lion */
+    double eps;          /* Adam, Adagrad */
+    double momentum, dampening, lr_decay;
+    bool nesterov;
+    int64_t step;         /* of this update, from 1 */
+    bool bias_correction; /* Adam: moments are divided by 1 - beta^step */
+    /* Adam: AdamW; decay shrinks the weight, as with Lion; else it joins the gradient. */
+    bool decoupled;
+    bool decay_all;   /* for shard_update: weight_decay is of all parameters */
+    float grad_scale; /* what gradients are multiplied by first (clipping); else 1 */
+    /* Weights in BF16 are rounded at random, the nearer neighbour the likelier, instead
+     * of to nearest: a pure function of (seed, step, number of the element). (Gupta et
+     * al., "Deep learning with limited numerical precision", ICML 2015, section 3.1.) */
+    bool stochastic;
+    uint64_t seed;
+};
+
+/* n elements: fp32 weights and states, changed in place; gradients in F32, BF16
+ * or F16. */
+struct optim_range {
+    float *master, *state[OPTIM_MAX_STATES]; /* those that the optimizer has */
+    const void *grad;
+    enum dcp_dtype grad_dtype;
+    uint16_t *weights;           /* NULL, or where the new weights also go */
+    enum dcp_dtype weight_dtype; /* of these: BF16 or F16 */
+    int64_t n;
+    int64_t first; /* number of the first element, the same at every cut */
+};
+
+void optim_step(const struct optim_range *range, const struct optim_params *params);
+
+#endif

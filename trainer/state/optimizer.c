@@ -1,0 +1,94 @@
+#include "optimizer.h"
+
+#include "base/json.h"
+#include "base/mem.h"
+#include "trainer/config/schedule.h"
+#include <math.h>
+
+const char *optimizer_name(const struct settings *settings)
+{
+    static const char *const names[OPTIM_N_TYPES] = { [OPTIM_SGD] = "SGD",
+                                                      [OPTIM_MOMENTUM] = "SGD",
+                                                      [OPTIM_LION] = "Lion",
+                                                      [OPTIM_ADAGRAD] = "Adagrad" };
+    if (settings->optimizer != OPTIM_ADAM)
+        return names[settings->optimizer];
+    return settings->decoupled_decay ? "AdamW" : "Adam";
+}
+
+/* The options that classes share; what a class has not is unknown. */
+static void set_options(const struct settings *s, int64_t scheduled, bool decay,
+                        struct dcp_training_group *out)
+{
+    const double betas[] = { s->beta1, s->beta2 };
+    bool adam = s->optimizer == OPTIM_ADAM;
+    *out = (struct dcp_training_group){
+        .lr = schedule_lr(&s->scheduler, s->lr, scheduled + 1, NULL),
+        .initial_lr = s->lr,
+        .betas = { NAN, NAN },
+        .eps = adam || s->optimizer == OPTIM_ADAGRAD ? s->eps : NAN,
+        .weight_decay = decay || s->decay_all ? s->weight_decay : 0.0,
+        .bias_correction = adam ? s->bias_correction : -1,
+    };
+    if (adam || s->optimizer == OPTIM_LION)
+        schedule_betas(&s->scheduler, betas, scheduled + 1, out->betas);
+}
+
+bool optimizer_groups(struct dcp_arena *arena, const struct model *model,
+                      const struct settings *settings, int64_t scheduled,
+                      struct dcp_training_group out_groups[2])
+{
+    int n;
+    const struct model_param *params = model_params(model, &n);
+    for (int g = 0; g < 2; g++) {
+        struct dcp_training_group *group = &out_groups[g];
+        const char **names = dcp_arena_alloc(arena, (size_t)n, sizeof *names);
+        if (!names)
+            return false;
+        set_options(settings, scheduled, g == 0, group);
+        group->params = names;
+        for (int p = 0; p < n; p++)
+            if (params[p].decay == (g == 0))
+                names[group->n_params++] = params[p].name;
+    }
+    return true;
+}
+
+/* Of torch.optim.SGD and Adagrad, all that their steps ask for. */
+static json_t *own_options(const struct settings *s)
+{
+    if (s->optimizer == OPTIM_SGD || s->optimizer == OPTIM_MOMENTUM)
+        return json_pack("{s:f, s:f, s:b, s:b, s:n, s:b, s:n}", "momentum", s->momentum,
+                         "dampening", s->dampening, "nesterov", s->nesterov, "maximize",
+                         false, "foreach", "differentiable", false, "fused");
+    if (s->optimizer == OPTIM_ADAGRAD)
+        return json_pack("{s:f, s:f, s:b, s:n, s:b, s:n}", "lr_decay", s->lr_decay,
+                         "initial_accumulator_value", 0.0, "maximize", false, "foreach",
+                         "differentiable", false, "fused");
+    return json_object();
+}
+
+/* Before the list of parameters, which comes last, as elsewhere. */
+static bool add_options(json_t *group, json_t *own)
+{
+    json_t *params = json_incref(json_object_get(group, "params"));
+    bool ok = !json_object_del(group, "params") && !json_object_update(group, own);
+    return !json_object_set_new(group, "params", params) && ok;
+}
+
+int optimizer_text(const struct dcp_object *object, const struct settings *settings,
+                   char **out_text, struct dcp_error *err)
+{
+    DCP_CLEANUP_JSON json_t *own = own_options(settings);
+    DCP_CLEANUP_JSON json_t *whole = NULL;
+    json_t *group;
+    size_t g;
+    bool ok = own;
+    DCP_TRY(dcp_json_parse(object->data, object->size_bytes, object->name, &whole, err));
+    json_array_foreach(json_object_get(whole, "param_groups"), g, group)
+    {
+        ok = ok && add_options(group, own);
+    }
+    *out_text = ok ? dcp_json_text(whole, 0) : NULL;
+    return *out_text ? DCP_OK : dcp_error_memory(err, object->name);
+}

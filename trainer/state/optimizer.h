@@ -1,0 +1,26 @@
+/* optimizer: what a checkpoint says of the optimizer beside its tensors, in the words of
+ * torch.optim and DeepSpeed. */
+#ifndef TRAINER_STATE_OPTIMIZER_H
+#define TRAINER_STATE_OPTIMIZER_H
+
+#include "base/arena.h"
+#include "trainer/config/settings.h"
+#include <dcp/training.h>
+
+/* "AdamW": the class. */
+const char *optimizer_name(const struct settings *settings);
+
+/* Both groups of parameters, those that decay first; names are in the arena. lr and betas
+ * are those of the next update after `scheduled` steps of the schedule: torch and
+ * DeepSpeed step the schedule before they save, and go on with what they find here.
+ * False: out of memory. */
+bool optimizer_groups(struct dcp_arena *arena, const struct model *model,
+                      const struct settings *settings, int64_t scheduled,
+                      struct dcp_training_group out_groups[2]);
+
+/* The text of the object with the options that are this optimizer's alone; caller frees.
+ * Errors: MEMORY. */
+int optimizer_text(const struct dcp_object *object, const struct settings *settings,
+                   char **out_text, struct dcp_error *err);
+
+#endif
