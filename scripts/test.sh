@@ -102,7 +102,7 @@ run_tests() {
     [ -s "$results/$name.xml" ] || die "ctest gave no results for $name"
 }
 
-# Eight seconds of each fuzz target, from its corpus on.
+# Five seconds of each fuzz target, from its corpus on.
 run_fuzz() {
     if ! can_fuzz; then
         say "WARNING: no clang with libFuzzer: nothing is fuzzed (setup.sh --fuzzer)"

@@ -89,18 +89,18 @@ PYTHON
 }
 
 @test "every ZeRO stage and world gives the same bits, twice" {
-    gpu --set zero_optimization.stage=0 --set checkpoint.dir=one
-    gpu --set zero_optimization.stage=0 --set checkpoint.dir=again
+    gpu --steps 2 --set zero_optimization.stage=0 --set checkpoint.dir=one
+    gpu --steps 2 --set zero_optimization.stage=0 --set checkpoint.dir=again
     same_run one again
     for stage in 1 2 3; do
-        ranks 2 --set zero_optimization.stage=$stage --set checkpoint.dir=two-$stage
+        ranks 2 --steps 2 --set zero_optimization.stage=$stage --set checkpoint.dir=two-$stage
         same_run one two-$stage
     done
-    ranks 4 --set zero_optimization.stage=3 --set checkpoint.dir=four
+    ranks 4 --steps 2 --set zero_optimization.stage=3 --set checkpoint.dir=four
     same_run one four
-    ranks 8 --set zero_optimization.stage=2 --set checkpoint.dir=eight
+    ranks 8 --steps 2 --set zero_optimization.stage=2 --set checkpoint.dir=eight
     same_run one eight
-    tcp_ranks 2 --set zero_optimization.stage=3 --set checkpoint.dir=tcp
+    tcp_ranks 2 --steps 2 --set zero_optimization.stage=3 --set checkpoint.dir=tcp
     same_run one tcp
 }
 
@@ -113,21 +113,21 @@ PYTHON
 }
 
 @test "what is computed again has the bits of what was kept" {
-    gpu --set model.n_layer=4 --set checkpoint.dir=one
+    gpu --steps 2 --set model.n_layer=4 --set checkpoint.dir=one
     for what in full 2 selective; do
-        gpu --set model.n_layer=4 --set model.activation_checkpointing=$what \
+        gpu --steps 2 --set model.n_layer=4 --set model.activation_checkpointing=$what \
             --set checkpoint.dir=run-$what
         same_run one run-$what
     done
     for what in full 2 selective; do
-        gpu --set model.n_layer=4 --set model.activation_checkpointing=$what \
+        gpu --steps 2 --set model.n_layer=4 --set model.activation_checkpointing=$what \
             --set activation_checkpointing.cpu_checkpointing=true --set checkpoint.dir=host-$what
         same_run one host-$what
     done
 }
 
-@test "for 50 steps GPU and CPU stay together" {
-    local way=(--set steps=50 --set train_batch_size=2 --set checkpoint.save_every=0)
+@test "for 30 steps GPU and CPU stay together" {
+    local way=(--set steps=30 --set train_batch_size=2 --set checkpoint.save_every=0)
     train --device cpu "${way[@]}" --set checkpoint.dir=cpu
     gpu "${way[@]}" --set checkpoint.dir=gpu
     close cpu gpu 1e-4

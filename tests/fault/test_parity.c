@@ -475,7 +475,7 @@ static void corrupt_heads_do_not_count(void **state)
     size_t head = 16 + (size_t)dcp_le64(run.files.files[f].data);
     size_t n = run.files.files[f].n;
     assert_in_range(head, 17, sizeof copy);
-    for (size_t at = 0; at < 8 * head; at += 131) {
+    for (size_t at = 0; at < 8 * head; at += 131 * ACTS_SLOWER) {
         unsigned char *data = malloc(n);
         assert_non_null(data);
         memcpy(data, run.files.files[f].data, n);
@@ -498,7 +498,7 @@ static void interrupted_repair_can_be_repeated(void **state)
     make_run(&run, &kinds[2]);
     for (size_t h = 0; h < sizeof how / sizeof how[0]; h++)
         for (int crash = 0; crash < 2; crash++)
-            for (uint64_t at = 1;; at++) {
+            for (uint64_t at = 1;; at += ACTS_SLOWER) {
                 struct fault fault = { how[h], at, 0 };
                 struct dcp_store broken;
                 struct dcp_error err = { 0 };

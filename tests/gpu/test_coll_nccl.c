@@ -148,6 +148,7 @@ static int interleave(struct rank *r)
     void *ctx = r->kernels.ctx;
     int world_size = r->coll.world_size, rank = r->coll.rank, wrong = 0, rc = 0;
     float *in[TIMES], *all[TIMES], *out[TIMES], *source = array_bytes(N, 4);
+    void *half = array_bytes(N, 2);
     int64_t counts[MAX_WORLD_SIZE];
     uint64_t calls[TIMES];
     for (int k = 0; k < world_size; k++)
@@ -160,7 +161,8 @@ static int interleave(struct rank *r)
             source[i] = (float)(t * 1000 + rank);
         rc |= ops->put(ctx, in[t], source, N * 4, NULL);
         ops->zero(ctx, all[t], (uint64_t)N * 4 * (uint64_t)world_size);
-        ops->round(ctx, DCP_BF16, N, in[t]); /* 1000 t + rank of bf16 */
+        ops->cast(ctx, DCP_BF16, N, in[t], half); /* 1000 t + rank of bf16 */
+        ops->widen(ctx, DCP_BF16, N, half, in[t]);
         if (t >= 12) {
             rc |= coll_wait(&r->coll, calls[t - 12], &r->err);
             ops->copy(ctx, out[t - 12], all[t - 12],
@@ -179,7 +181,7 @@ static int interleave(struct rank *r)
             float want = (float)(t * 1000 + k), got = out[t][k * N + N - 1];
             wrong += !(fabsf(got - want) <= want / 128); /* rounded */
         }
-    array_free(source);
+    array_free(source), array_free(half);
     for (int t = 0; t < TIMES; t++)
         array_free(in[t]), array_free(all[t]), array_free(out[t]);
     return rc || wrong ? failed(r, "kernels and collectives are out of order") : 0;
@@ -243,9 +245,22 @@ static int look_at_calls(struct rank *r)
         bad += strcmp(calls[i].what, "broadcast") || calls[i].peer != i + 1 ||
                calls[i].size_bytes != 2 * (size_t)(i + 1) || calls[i].stream != stream ||
                calls[i].group != calls[0].group;
+    if (bad)
+        return failed(r, "a gather calls something else");
+
+    /* A message to each rank that has a part, and one from each, in one group. */
+    bad += coll_all_to_all(&r->coll, in, uneven, 1, 2, 4, out, &r->err);
+    n = nccl_records(calls, N);
+    bad += n != world_size - 2 + (rank > 1 ? world_size : 0);
+    for (int i = 0; i < n; i++)
+        bad += calls[i].group != calls[0].group || calls[i].stream != stream ||
+               (strcmp(calls[i].what, "send") && strcmp(calls[i].what, "recv")) ||
+               calls[i].size_bytes !=
+                   4 * (size_t)coll_in_round(
+                           strcmp(calls[i].what, "send") ? rank : calls[i].peer, 1, 2);
     bad += r->kernels.ops->sync(r->kernels.ctx, &r->err);
     array_free(in), array_free(out);
-    return bad ? failed(r, "a gather calls something else") : 0;
+    return bad ? failed(r, "an all-to-all calls something else") : 0;
 }
 
 static void calls_are_right(void **state)
@@ -331,28 +346,29 @@ static void absent_ranks_are_named(void **state)
     dies_early = -1;
 }
 
-/* Something else failed while a sum is under way, whose other rank never comes: the
+/* Something else failed while an exchange is under way, whose other rank never comes: the
  * memory it is in can be freed. */
 static int leaving(struct rank *r)
 {
     int64_t counts[2] = { 8, 8 };
     uint64_t call;
-    void *sums;
+    char *items;
     const struct ops *ops = r->kernels.ops;
     if (r->comm->rank == 1) {
         leave(r);
         return 0;
     }
     atomic_fetch_add(&n_there, 1);
-    int rc = ops->alloc(r->kernels.ctx, 16 * sizeof(int64_t), "a test", &sums, &r->err);
+    int rc = ops->alloc(r->kernels.ctx, 32, "a test", (void **)&items, &r->err);
     if (!rc)
-        rc = coll_reduce_scatter_begin(&r->coll, sums, counts, sums, &call, &r->err);
+        rc = coll_all_to_all_begin(&r->coll, items, counts, 0, 8, 1, items + 16, &call,
+                                   &r->err);
     if (!rc)
         rc = coll_wait(&r->coll, call, &r->err);
     if (rc)
-        return failed(r, "a sum cannot be begun");
+        return failed(r, "an exchange cannot be begun");
     coll_abort(&r->coll);
-    ops->free(r->kernels.ctx, sums);
+    ops->free(r->kernels.ctx, items);
     return 0;
 }
 

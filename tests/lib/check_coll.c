@@ -61,6 +61,43 @@ static int check_reduce_scatter(struct coll *coll, int64_t n, bool in_place)
     return failed;
 }
 
+/* What rank `from` has for rank `to`. */
+static uint16_t item(int from, int to, int64_t i)
+{
+    return (uint16_t)(from * 7919 + to * 104729 + i);
+}
+
+/* In rounds of `most` items, the last of which is short. */
+static int check_all_to_all(struct coll *coll, int64_t n, int64_t most)
+{
+    int64_t counts[64] = { 0 }, total = 0, at = 0, wrong = 0;
+    for (int r = 0; r < coll->world_size; r++) {
+        counts[r] = part(r, n);
+        total += counts[r];
+    }
+    uint16_t *in = array_bytes(total, sizeof *in);
+    uint16_t *out = array_bytes(coll->world_size * most, sizeof *out);
+    for (int r = 0; r < coll->world_size; r++)
+        for (int64_t i = 0; i < counts[r]; i++)
+            in[at++] = item(coll->rank, r, i);
+    struct dcp_error err = { 0 };
+    int failed = 0;
+    for (int64_t begin = 0; begin < n; begin += most) {
+        int64_t mine = coll_in_round(counts[coll->rank], begin, most);
+        failed += n_failed(
+            coll, !coll_all_to_all(coll, in, counts, begin, most, sizeof *in, out, &err),
+            err.message);
+        array_sync();
+        for (int r = 0; r < coll->world_size; r++)
+            for (int64_t i = 0; i < mine; i++)
+                wrong += out[r * mine + i] != item(r, coll->rank, begin + i);
+    }
+    failed += n_failed(coll, !wrong, "an item is not what its rank gave");
+    array_free(in);
+    array_free(out);
+    return failed;
+}
+
 static int check_all_gather(struct coll *coll, int64_t n, bool in_place)
 {
     int64_t counts[64] = { 0 }, total = 0, begin = 0;
@@ -137,6 +174,8 @@ int check_coll(struct coll *coll, int64_t n_elems)
         failed += check_all_gather(coll, 3, in_place);
         failed += check_all_gather(coll, n_elems, in_place);
     }
+    failed += check_all_to_all(coll, 5, 5);
+    failed += check_all_to_all(coll, n_elems, n_elems / 3 + 1);
     failed += check_values(coll);
     return failed + check_split(coll);
 }

@@ -8,6 +8,7 @@
 
 #include "base/mem.h"
 #include "check_ops_own.h"
+#include "trainer/ops/norm.h"
 #include "trainer/ops/optim.h"
 #include <math.h>
 #include <string.h>
@@ -37,12 +38,11 @@ static void one_range(enum optim_type type, enum dcp_dtype dtype,
                                          .seed = 77 };
     const struct ops *ops[] = { both.fast, both.oracle };
     void *ctx[] = { both.fast_ctx, both.oracle_ctx };
-    struct array out[2], wide[2], rounded[2], weights[2], norm[2];
+    struct array out[2], wide[2], weights[2], norm[2];
     const void *parts[] = { part.t, more.t };
     for (int i = 0; i < 2; i++) {
         out[i] = array_poisoned(dtype, n);
         wide[i] = array_poisoned(DCP_F32, n);
-        rounded[i] = array_copy(&x);
         weights[i] = array_poisoned(weight_dtype, n);
         norm[i] = array_constant(DCP_F32, 16, 0);
         for (int k = 0; k < 4; k++)
@@ -64,7 +64,6 @@ static void one_range(enum optim_type type, enum dcp_dtype dtype,
         double *digits = (double *)(void *)(norm[i].f32 + 8);
         ops[i]->sum(ctx[i], dtype, n, x.f32, parts, 2, out[i].t);
         ops[i]->widen(ctx[i], dtype, n, part.t, wide[i].f32);
-        ops[i]->round(ctx[i], weight_dtype, n, rounded[i].f32);
         ops[i]->norm_peak(ctx[i], dtype, n, part.t, norm[i].f32);
         ops[i]->norm_peak(ctx[i], dtype, n, more.t, norm[i].f32);
         array_sync();
@@ -75,61 +74,99 @@ static void one_range(enum optim_type type, enum dcp_dtype dtype,
     array_sync();
     assert_memory_equal(out[0].t, out[1].t, size);
     assert_memory_equal(wide[0].f32, wide[1].f32, (size_t)n * 4);
-    assert_memory_equal(rounded[0].f32, rounded[1].f32, (size_t)n * 4);
     assert_memory_equal(norm[0].f32, norm[1].f32, 16 * 4);
     assert_memory_equal(weights[0].t, weights[1].t, (size_t)n * 2);
     for (int k = 0; k < 3; k++)
         assert_memory_equal(state[0][k].f32, state[1][k].f32, (size_t)n * 4);
     array_fini(&x), array_fini(&part), array_fini(&more);
     for (int i = 0; i < 2; i++) {
-        struct array *all[] = { &out[i],      &wide[i],     &rounded[i],
-                                &weights[i],  &norm[i],     &state[i][0],
-                                &state[i][1], &state[i][2], &state[i][3] };
+        struct array *all[] = { &out[i],      &wide[i],     &weights[i],  &norm[i],
+                                &state[i][0], &state[i][1], &state[i][2], &state[i][3] };
         for (size_t k = 0; k < DCP_ARRAY_LEN(all); k++)
             array_fini(all[k]);
     }
 }
 
-/* Sums in units: added, merged, and taken back, also in place from the front. */
+/* Sums in units: added, merged, and taken back, also in place from the front; and made of
+ * parts at once. */
 static void one_exact(enum dcp_dtype dtype, int64_t n)
 {
-    enum { N_VALUES = 3000 };
+    enum { N_VALUES = 3000, N_PARTS = 3 };
     const struct ops *ops[] = { both.fast, both.oracle };
     void *ctx[] = { both.fast_ctx, both.oracle_ctx };
-    struct array x = array_normal(DCP_F32, n, 1), odd = array_normal(DCP_F32, n, 1e-7f);
-    struct array peak = array_constant(DCP_F32, 1, 3), out[2];
+    int64_t stride = n + 5, size_f32 = n * 4;
+    struct array x = array_normal(dtype, N_PARTS * stride, 1);
+    struct array values = array_poisoned(DCP_F32, x.n);
+    struct array reference = array_constant(DCP_F32, 1, 3), peaks[2], out[2], wide[2],
+                 sum[2];
     int64_t *units[2], *more[2], first = n < OPS_EXACT_IN_PLACE ? n : OPS_EXACT_IN_PLACE;
     size_t size = (size_t)n * dcp_dtype_size(dtype);
-    odd.f32[0] = NAN, odd.f32[n / 2] = INFINITY, odd.f32[n - 1] = 1e30f;
+    const float odd[] = { NAN, INFINITY, 30000 };
+    ops[1]->widen(ctx[1], dtype, x.n, x.t, values.f32);
+    for (int k = 0; k < 3; k++) /* of the second part; none has a place */
+        values.f32[stride + (k == 0 ? 0 : k == 1 ? n / 2 : n - 1)] = odd[k];
+    ops[1]->cast(ctx[1], dtype, x.n, values.f32, x.t);
+    ops[1]->widen(ctx[1], dtype, x.n, x.t, values.f32);
     for (int i = 0; i < 2; i++) {
+        struct ops_exact of = { .dtype = dtype,
+                                .n_parts = N_PARTS,
+                                .stride = stride,
+                                .n_values = N_VALUES,
+                                .reference = reference.f32 },
+                         one = of;
+        one.n_parts = 1;
         units[i] = array_bytes(n, sizeof **units);
         more[i] = array_bytes(n, sizeof **more);
         out[i] = array_poisoned(dtype, n);
-        ops[i]->exact_add(ctx[i], n, x.f32, peak.f32, N_VALUES, false, units[i]);
-        ops[i]->exact_add(ctx[i], n, odd.f32, peak.f32, N_VALUES, true, units[i]);
-        ops[i]->exact_add(ctx[i], n, x.f32, peak.f32, N_VALUES, false, more[i]);
+        sum[i] = array_poisoned(dtype, n);
+        wide[i] = array_poisoned(DCP_F32, n);
+        peaks[i] = array_constant(DCP_F32, 3, 0.25f);
+        of.peak = peaks[i].f32;
+        one.peak = peaks[i].f32 + 1;
+        ops[i]->exact_sum(ctx[i], &of, n, x.t, dtype, sum[i].t);
+        ops[i]->exact_sum(ctx[i], &of, n, x.t, DCP_F32, wide[i].t);
+        ops[i]->exact_add(ctx[i], &one, n, x.t, false, units[i]);
+        one.n_parts = 0, one.peak++;
+        ops[i]->exact_add(ctx[i], &one, n, NULL, false, more[i]);
+        ops[i]->exact_add(ctx[i], &one, n, NULL, true, units[i]);
+        of.n_parts = N_PARTS - 1;
+        ops[i]->exact_add(ctx[i], &of, n,
+                          (const char *)x.t + (size_t)stride * dcp_dtype_size(dtype),
+                          true, more[i]);
         ops[i]->exact_merge(ctx[i], n, more[i], units[i]);
-        ops[i]->exact_get(ctx[i], dtype, n, units[i], peak.f32, N_VALUES, out[i].t);
-        ops[i]->exact_get(ctx[i], dtype, first, units[i], peak.f32, N_VALUES, units[i]);
+        ops[i]->exact_get(ctx[i], dtype, n, units[i], reference.f32, N_VALUES, out[i].t);
+        ops[i]->exact_get(ctx[i], dtype, first, units[i], reference.f32, N_VALUES,
+                          units[i]);
     }
     array_sync();
-    assert_memory_equal(out[0].t, out[1].t, size);
-    for (int i = 0; i < 2; i++)
-        assert_memory_equal(units[i], out[i].t, (size_t)first * dcp_dtype_size(dtype));
-    assert_memory_equal(more[0], more[1], (size_t)n * sizeof **more);
-    struct array want = array_poisoned(DCP_F32, n);
-    ops[1]->widen(ctx[1], dtype, n, out[1].t, want.f32);
-    for (int64_t i = 0; i < n; i++) {
-        bool counts = i && i != n / 2 && i != n - 1;
-        double sum = 2 * (double)x.f32[i] + (counts ? (double)odd.f32[i] : 0);
-        double rounded = fabs(sum) * (dtype == DCP_F32 ? 0x1p-24 : 0x1p-8);
-        double least = dtype == DCP_F16 ? 0x1p-25 : 0; /* half of a subnormal */
-        /* Units of 2^-40, three values of which each is off by half of one. */
-        assert_true(fabs((double)want.f32[i] - sum) <= rounded + least + 0x1p-39);
-    }
-    array_fini(&x), array_fini(&odd), array_fini(&peak), array_fini(&want);
     for (int i = 0; i < 2; i++) {
-        array_fini(&out[i]);
+        assert_memory_equal(sum[i].t, out[0].t, size);
+        assert_memory_equal(out[i].t, out[0].t, size);
+        assert_memory_equal(units[i], out[i].t, (size_t)first * dcp_dtype_size(dtype));
+    }
+    assert_memory_equal(more[0], more[1], (size_t)n * sizeof **more);
+    assert_memory_equal(wide[0].t, wide[1].t, (size_t)size_f32);
+    assert_memory_equal(peaks[0].f32, peaks[1].f32, 3 * sizeof(float));
+    float want_peaks[] = { 0.25f, norm_peak(0.25f, values.f32, n), 0.25f };
+    for (int p = 0; p < N_PARTS; p++)
+        want_peaks[0] = norm_peak(want_peaks[0], values.f32 + p * stride, n);
+    assert_memory_equal(peaks[0].f32, want_peaks, sizeof want_peaks);
+    for (int64_t i = 0; i < n; i++) {
+        double want = 0;
+        for (int p = 0; p < N_PARTS; p++) {
+            double value = (double)values.f32[p * stride + i];
+            want += p == 1 && !(fabs(value) < 1000) ? 0 : value;
+        }
+        double rounded = fabs(want) * 0x1p-24;
+        /* Units of 2^-40, three values of which each is off by half of one. */
+        assert_true(fabs((double)wide[0].f32[i] - want) <= rounded + 0x1p-39);
+    }
+    struct array *all[] = { &x, &values, &reference };
+    for (size_t k = 0; k < DCP_ARRAY_LEN(all); k++)
+        array_fini(all[k]);
+    for (int i = 0; i < 2; i++) {
+        array_fini(&out[i]), array_fini(&sum[i]), array_fini(&wide[i]);
+        array_fini(&peaks[i]);
         array_free(units[i]), array_free(more[i]);
     }
 }
@@ -142,7 +179,7 @@ static void every_number(enum dcp_dtype dtype)
     const struct ops *ops[] = { both.fast, both.oracle };
     void *ctx[] = { both.fast_ctx, both.oracle_ctx };
     struct array x = array_poisoned(DCP_F32, N * KINDS), all = array_poisoned(dtype, N);
-    struct array cast[2], rounded[2], wide[2];
+    struct array cast[2], wide[2];
     for (uint32_t i = 0; i < N; i++) {
         ((uint16_t *)all.t)[i] = (uint16_t)i;
         for (uint32_t k = 0; k < KINDS; k++) {
@@ -152,19 +189,16 @@ static void every_number(enum dcp_dtype dtype)
     }
     for (int i = 0; i < 2; i++) {
         cast[i] = array_poisoned(dtype, x.n);
-        rounded[i] = array_copy(&x);
         wide[i] = array_poisoned(DCP_F32, N);
         ops[i]->cast(ctx[i], dtype, x.n, x.f32, cast[i].t);
-        ops[i]->round(ctx[i], dtype, x.n, rounded[i].f32);
         ops[i]->widen(ctx[i], dtype, N, all.t, wide[i].f32);
     }
     array_sync();
     assert_memory_equal(cast[0].t, cast[1].t, (size_t)x.n * 2);
-    assert_memory_equal(rounded[0].f32, rounded[1].f32, (size_t)x.n * 4);
     assert_memory_equal(wide[0].f32, wide[1].f32, N * 4);
     array_fini(&x), array_fini(&all);
     for (int i = 0; i < 2; i++)
-        array_fini(&cast[i]), array_fini(&rounded[i]), array_fini(&wide[i]);
+        array_fini(&cast[i]), array_fini(&wide[i]);
 }
 
 void check_ops_ranges(void **state)

@@ -3,11 +3,13 @@
 #include "base/clock.h"
 #include <string.h>
 
-int coll_reduce_scatter_begin(struct coll *coll, const int64_t *in, const int64_t *counts,
-                              int64_t *out, uint64_t *out_call, struct dcp_error *err)
+int coll_all_to_all_begin(struct coll *coll, const void *in, const int64_t *counts,
+                          int64_t begin, int64_t most, size_t item_bytes, void *out,
+                          uint64_t *out_call, struct dcp_error *err)
 {
     double begin_s = dcp_clock_s();
-    int rc = coll->ops->reduce_scatter(coll->self, in, counts, out, err);
+    int rc =
+        coll->ops->all_to_all(coll->self, in, counts, begin, most, item_bytes, out, err);
     *out_call = ++coll->n_calls;
     coll->seconds += dcp_clock_s() - begin_s;
     return rc;
@@ -37,8 +39,20 @@ bool coll_overlaps(const struct coll *coll)
 int coll_reduce_scatter(struct coll *coll, const int64_t *in, const int64_t *counts,
                         int64_t *out, struct dcp_error *err)
 {
+    double begin_s = dcp_clock_s();
+    int rc = coll->ops->reduce_scatter(coll->self, in, counts, out, err);
+    coll->n_calls++;
+    coll->seconds += dcp_clock_s() - begin_s;
+    return rc ? rc : coll_wait(coll, coll->n_calls, err);
+}
+
+int coll_all_to_all(struct coll *coll, const void *in, const int64_t *counts,
+                    int64_t begin, int64_t most, size_t item_bytes, void *out,
+                    struct dcp_error *err)
+{
     uint64_t call;
-    int rc = coll_reduce_scatter_begin(coll, in, counts, out, &call, err);
+    int rc =
+        coll_all_to_all_begin(coll, in, counts, begin, most, item_bytes, out, &call, err);
     return rc ? rc : coll_wait(coll, call, err);
 }
 

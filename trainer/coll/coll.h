@@ -1,9 +1,9 @@
-/* coll: the trainer's data plane between ranks. What is summed over ranks are integers
- * (ops/exact.h), or doubles in a fixed order, so that the timing never shows in the bits.
+/* coll: the trainer's data plane between ranks. What it sums are integers (ops/exact.h),
+ * or doubles in a fixed order, so that the timing never shows in the bits.
  * A waiting rank sleeps. A dead or silent rank makes every other return DCP_E_COMM with
  * its number within the time-out. Thread rule: one coll, one thread.
  *
- * Arrays of reduce_scatter and all_gather lie in the memory of the kernels (ops/ops.h)
+ * Arrays of all but all_reduce lie in the memory of the kernels (ops/ops.h)
  * and take their turn among them. A coll that can work beside the kernels is told so by
  * _begin and _wait; with others _begin does it all. */
 #ifndef TRAINER_COLL_COLL_H
@@ -17,6 +17,13 @@ struct kernels;
 
 struct coll;
 
+/* Items of a part that fall in the round of up to `most` that begins at item `begin`. */
+static inline int64_t coll_in_round(int64_t count, int64_t begin, int64_t most)
+{
+    int64_t left = count - begin;
+    return left < 0 ? 0 : left < most ? left : most;
+}
+
 struct coll_ops {
     /* Both may return before it is done: the arrays are the coll's until `wait`.
      *
@@ -25,6 +32,11 @@ struct coll_ops {
      * out may be in + this part. */
     int (*reduce_scatter)(void *self, const int64_t *in, const int64_t *counts,
                           int64_t *out, struct dcp_error *err);
+    /* in: items for all ranks, one rank's behind the other, counts[r] for rank r, of
+     * which this call moves coll_in_round(counts[r], begin, most); out: as many of this
+     * rank's from each rank, one behind the other. */
+    int (*all_to_all)(void *self, const void *in, const int64_t *counts, int64_t begin,
+                      int64_t most, size_t item_bytes, void *out, struct dcp_error *err);
     /* in: counts[rank] items; out: all ranks' items. in may be out + this part. */
     int (*all_gather)(void *self, const void *in, const int64_t *counts,
                       size_t item_bytes, void *out, struct dcp_error *err);
@@ -55,13 +67,17 @@ struct coll {
  * order. A single rank only copies. After a failure the coll can only be freed. */
 int coll_reduce_scatter(struct coll *coll, const int64_t *in, const int64_t *counts,
                         int64_t *out, struct dcp_error *err);
+int coll_all_to_all(struct coll *coll, const void *in, const int64_t *counts,
+                    int64_t begin, int64_t most, size_t item_bytes, void *out,
+                    struct dcp_error *err);
 int coll_all_gather(struct coll *coll, const void *in, const int64_t *counts,
                     size_t item_bytes, void *out, struct dcp_error *err);
 int coll_all_reduce(struct coll *coll, double *values, int n, struct dcp_error *err);
 /* The same in two acts, with kernels between them; *out_call is what to wait for. Calls
  * are done in their order: one may take what the one before it makes. */
-int coll_reduce_scatter_begin(struct coll *coll, const int64_t *in, const int64_t *counts,
-                              int64_t *out, uint64_t *out_call, struct dcp_error *err);
+int coll_all_to_all_begin(struct coll *coll, const void *in, const int64_t *counts,
+                          int64_t begin, int64_t most, size_t item_bytes, void *out,
+                          uint64_t *out_call, struct dcp_error *err);
 int coll_all_gather_begin(struct coll *coll, const void *in, const int64_t *counts,
                           size_t item_bytes, void *out, uint64_t *out_call,
                           struct dcp_error *err);

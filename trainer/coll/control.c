@@ -27,13 +27,37 @@ static int control_reduce_scatter(void *self, const int64_t *in, const int64_t *
     for (int owner = 0; !rc && owner < world_size; owner++) {
         const int64_t *part = in + parts_before(counts, owner);
         for (int64_t at = 0; !rc && at < counts[owner]; at += items) {
-            int64_t n = parts_in_round(counts[owner], at, items);
+            int64_t n = coll_in_round(counts[owner], at, items);
             rc = dcp_comm_allgather(c->comm, part + at, (size_t)n * sizeof *in, c->all,
                                     err);
             for (int r = 0; r < world_size; r++)
                 parts[r] = (const int64_t *)(void *)c->all + r * n;
             if (!rc && owner == c->comm->rank)
                 coll_sum(parts, world_size, n, out + at);
+        }
+    }
+    return rc;
+}
+
+/* As in reduce_scatter. */
+static int control_all_to_all(void *self, const void *in, const int64_t *counts,
+                              int64_t begin, int64_t most, size_t item_bytes, void *out,
+                              struct dcp_error *err)
+{
+    struct control *c = self;
+    int world_size = c->comm->world_size, rc = DCP_OK;
+    int64_t items = (int64_t)(ROUND_BYTES / item_bytes);
+    for (int owner = 0; !rc && owner < world_size; owner++) {
+        int64_t n = coll_in_round(counts[owner], begin, most);
+        const char *part =
+            (const char *)in + (size_t)(parts_before(counts, owner) + begin) * item_bytes;
+        for (int64_t at = 0; !rc && at < n; at += items) {
+            size_t size_bytes = (size_t)coll_in_round(n, at, items) * item_bytes;
+            rc = dcp_comm_allgather(c->comm, part + (size_t)at * item_bytes, size_bytes,
+                                    c->all, err);
+            for (int r = 0; !rc && owner == c->comm->rank && r < world_size; r++)
+                memcpy((char *)out + (size_t)(r * n + at) * item_bytes,
+                       c->all + (size_t)r * size_bytes, size_bytes);
         }
     }
     return rc;
@@ -47,14 +71,14 @@ static int control_all_gather(void *self, const void *in, const int64_t *counts,
     int64_t items = (int64_t)(ROUND_BYTES / item_bytes),
             most = parts_largest(counts, world_size);
     for (int64_t at = 0; !rc && at < most; at += items) {
-        size_t room = (size_t)parts_in_round(most, at, items) * item_bytes;
-        size_t mine = (size_t)parts_in_round(counts[rank], at, items) * item_bytes;
+        size_t room = (size_t)coll_in_round(most, at, items) * item_bytes;
+        size_t mine = (size_t)coll_in_round(counts[rank], at, items) * item_bytes;
         memset(c->mine, 0, room);
         if (mine)
             memcpy(c->mine, (const char *)in + (size_t)at * item_bytes, mine);
         rc = dcp_comm_allgather(c->comm, c->mine, room, c->all, err);
         for (int r = 0; !rc && r < world_size; r++) {
-            size_t theirs = (size_t)parts_in_round(counts[r], at, items) * item_bytes;
+            size_t theirs = (size_t)coll_in_round(counts[r], at, items) * item_bytes;
             char *to = (char *)out + (size_t)(parts_before(counts, r) + at) * item_bytes;
             if (theirs)
                 memcpy(to, c->all + (size_t)r * room, theirs);
@@ -110,6 +134,7 @@ static int control_split(void *self, int color, int key, struct coll *out_coll,
 
 static const struct coll_ops control_ops = {
     .reduce_scatter = control_reduce_scatter,
+    .all_to_all = control_all_to_all,
     .all_gather = control_all_gather,
     .all_reduce = control_all_reduce,
     .split = control_split,

@@ -1,7 +1,7 @@
-/* The data plane over MPI, point to point: the owner of a part receives what every rank
- * gives to it and sums it in the order of the tree, so nothing depends on the algorithms
- * of an MPI library. A rank that waits looks for a while, then sleeps between looks, and
- * asks now and then whether somebody died. */
+/* The data plane over MPI, point to point, so that nothing depends on the algorithms of
+ * an MPI library: the owner of a part receives what every rank gives to it. A rank that
+ * waits looks for a while, then sleeps between looks, and asks now and then whether
+ * somebody died. */
 #include "coll.h"
 
 #include "base/clock.h"
@@ -25,7 +25,7 @@
 #define CHECK_NS UINT64_C(20000000)  /* time between questions who died */
 #define GRACE_NS UINT64_C(100000000) /* in which a dead rank's last messages arrive */
 
-enum tag { TAG_REDUCE = 1, TAG_GATHER, TAG_VALUES };
+enum tag { TAG_REDUCE = 1, TAG_EXCHANGE, TAG_GATHER, TAG_VALUES };
 
 struct mpi_coll {
     MPI_Comm comm;
@@ -153,7 +153,7 @@ static int mpi_reduce_scatter(void *self, const int64_t *in, const int64_t *coun
     int64_t max = parts_largest(counts, c->world_size);
     const int64_t *own = in + parts_before(counts, c->rank);
     for (int64_t at = 0; !rc && at < max; at += items) {
-        int64_t mine = parts_in_round(counts[c->rank], at, items);
+        int64_t mine = coll_in_round(counts[c->rank], at, items);
         int64_t *slot = c->recv;
         for (int r = 0; !rc && r < c->world_size; r++) {
             c->parts[r] = r == c->rank ? own + at : slot;
@@ -164,7 +164,7 @@ static int mpi_reduce_scatter(void *self, const int64_t *in, const int64_t *coun
         }
         const int64_t *part = in;
         for (int r = 0; !rc && r < c->world_size; r++) {
-            int64_t theirs = parts_in_round(counts[r], at, items);
+            int64_t theirs = coll_in_round(counts[r], at, items);
             if (r != c->rank)
                 rc = post(c, part + at, (size_t)theirs * sizeof *in, r, TAG_REDUCE, err);
             part += counts[r];
@@ -173,6 +173,41 @@ static int mpi_reduce_scatter(void *self, const int64_t *in, const int64_t *coun
             rc = wait_all(c, "reduce-scatter", err);
         if (!rc)
             coll_sum(c->parts, c->world_size, mine, out + at);
+    }
+    return rc;
+}
+
+static int mpi_all_to_all(void *self, const void *in, const int64_t *counts,
+                          int64_t begin, int64_t most, size_t item_bytes, void *out,
+                          struct dcp_error *err)
+{
+    struct mpi_coll *c = self;
+    int rc = usable(c, err);
+    int64_t n = coll_in_round(counts[c->rank], begin, most);
+    int64_t items = (int64_t)(MESSAGE_BYTES / item_bytes);
+    int64_t max = coll_in_round(parts_largest(counts, c->world_size), begin, most);
+    const char *own =
+        (const char *)in + (size_t)(parts_before(counts, c->rank) + begin) * item_bytes;
+    if (!rc && n)
+        memcpy((char *)out + (size_t)(c->rank * n) * item_bytes, own,
+               (size_t)n * item_bytes);
+    for (int64_t at = 0; !rc && at < max; at += items) {
+        size_t mine = (size_t)coll_in_round(n, at, items) * item_bytes;
+        for (int r = 0; !rc && r < c->world_size; r++)
+            if (r != c->rank)
+                rc = receive(c, (char *)out + (size_t)(r * n + at) * item_bytes, mine, r,
+                             TAG_EXCHANGE, err);
+        const char *part = in;
+        for (int r = 0; !rc && r < c->world_size; r++) {
+            int64_t theirs = coll_in_round(counts[r], begin, most);
+            if (r != c->rank)
+                rc = post(c, part + (size_t)(begin + at) * item_bytes,
+                          (size_t)coll_in_round(theirs, at, items) * item_bytes, r,
+                          TAG_EXCHANGE, err);
+            part += (size_t)counts[r] * item_bytes;
+        }
+        if (!rc)
+            rc = wait_all(c, "all-to-all", err);
     }
     return rc;
 }
@@ -190,12 +225,12 @@ static int mpi_all_gather(void *self, const void *in, const int64_t *counts,
     for (int64_t at = 0; !rc && at < max; at += items) {
         char *part = out;
         for (int r = 0; !rc && r < c->world_size; r++) {
-            size_t size = (size_t)parts_in_round(counts[r], at, items) * item_bytes;
+            size_t size = (size_t)coll_in_round(counts[r], at, items) * item_bytes;
             if (r != c->rank)
                 rc = receive(c, part + (size_t)at * item_bytes, size, r, TAG_GATHER, err);
             part += (size_t)counts[r] * item_bytes;
         }
-        size_t size = (size_t)parts_in_round(counts[c->rank], at, items) * item_bytes;
+        size_t size = (size_t)coll_in_round(counts[c->rank], at, items) * item_bytes;
         for (int r = 0; !rc && r < c->world_size; r++)
             if (r != c->rank)
                 rc = post(c, own + (size_t)at * item_bytes, size, r, TAG_GATHER, err);
@@ -269,6 +304,7 @@ static int mpi_split(void *self, int color, int key, struct coll *out_coll,
 
 static const struct coll_ops mpi_ops = {
     .reduce_scatter = mpi_reduce_scatter,
+    .all_to_all = mpi_all_to_all,
     .all_gather = mpi_all_gather,
     .all_reduce = mpi_all_reduce,
     .split = mpi_split,

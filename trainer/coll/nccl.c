@@ -1,6 +1,5 @@
-/* The data plane over NCCL, on a stream of its own. A reduce-scatter is messages to the
- * owners of the parts, who sum them in the order of the tree: NCCL's own reductions sum
- * in an order that depends on the world size and on its choice of algorithm.
+/* The data plane over NCCL, on a stream of its own. Its reductions, whose order depends
+ * on the world size and on its choice of algorithm, are of integers.
  *
  * NCCL's calls do not block, so that a rank can give up: while the host waits, for NCCL
  * or for the kernels, it looks whether somebody died, or whether a call that could go on
@@ -294,6 +293,33 @@ static int nccl_reduce_scatter(void *self, const int64_t *in, const int64_t *cou
     return rc ? rc : end_call(c, err);
 }
 
+/* A rank gives its own part to itself, too. */
+static int nccl_all_to_all(void *self, const void *in, const int64_t *counts,
+                           int64_t begin, int64_t most, size_t item_bytes, void *out,
+                           struct dcp_error *err)
+{
+    struct nccl_coll *c = self;
+    int rc = begin_call(c, err);
+    if (rc)
+        return rc;
+    size_t mine = (size_t)coll_in_round(counts[c->rank], begin, most) * item_bytes;
+    const char *part = (const char *)in + (size_t)begin * item_bytes;
+    char *from = out;
+    ncclResult_t why = ncclGroupStart();
+    for (int r = 0; r < c->world_size; r++) {
+        size_t theirs = (size_t)coll_in_round(counts[r], begin, most) * item_bytes;
+        if (!why && theirs)
+            add(&why, ncclSend(part, theirs, ncclChar, r, c->comm, c->stream));
+        if (!why && mine)
+            add(&why, ncclRecv(from, mine, ncclChar, r, c->comm, c->stream));
+        part += (size_t)counts[r] * item_bytes;
+        from += mine;
+    }
+    why = end_group(why);
+    rc = settle(c, why, "exchange", err);
+    return rc ? rc : end_call(c, err);
+}
+
 static int nccl_all_gather(void *self, const void *in, const int64_t *counts,
                            size_t item_bytes, void *out, struct dcp_error *err)
 {
@@ -446,6 +472,7 @@ static int nccl_split(void *self, int color, int key, struct coll *out_coll,
 
 static const struct coll_ops nccl_ops = {
     .reduce_scatter = nccl_reduce_scatter,
+    .all_to_all = nccl_all_to_all,
     .all_gather = nccl_all_gather,
     .wait = nccl_wait,
     .all_reduce = nccl_all_reduce,

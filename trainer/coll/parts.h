@@ -5,13 +5,6 @@
 
 #include <stdint.h>
 
-/* Items of a part that fall in the round of `items` that begins at item `at`. */
-static inline int64_t parts_in_round(int64_t count, int64_t at, int64_t items)
-{
-    int64_t left = count - at;
-    return left < 0 ? 0 : left < items ? left : items;
-}
-
 static inline int64_t parts_largest(const int64_t *counts, int world_size)
 {
     int64_t max = 0;

@@ -13,6 +13,17 @@ static int self_reduce_scatter(void *self, const int64_t *in, const int64_t *cou
     return DCP_OK;
 }
 
+static int self_all_to_all(void *self, const void *in, const int64_t *counts,
+                           int64_t begin, int64_t most, size_t item_bytes, void *out,
+                           struct dcp_error *err)
+{
+    (void)self;
+    (void)err;
+    memcpy(out, (const char *)in + (size_t)begin * item_bytes,
+           (size_t)coll_in_round(counts[0], begin, most) * item_bytes);
+    return DCP_OK;
+}
+
 static int self_all_gather(void *self, const void *in, const int64_t *counts,
                            size_t item_bytes, void *out, struct dcp_error *err)
 {
@@ -45,6 +56,7 @@ static int self_split(void *self, int color, int key, struct coll *out_coll,
 
 static const struct coll_ops self_ops = {
     .reduce_scatter = self_reduce_scatter,
+    .all_to_all = self_all_to_all,
     .all_gather = self_all_gather,
     .all_reduce = self_all_reduce,
     .split = self_split,

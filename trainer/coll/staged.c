@@ -11,20 +11,20 @@
 struct staged {
     struct coll below; /* owned */
     struct kernels kernels;
-    char *staging;
-    int64_t *counts; /* of a round */
+    char *staging, *landing; /* the second one for what all give to this rank */
+    int64_t *counts;         /* of a round */
 };
 
-/* The round that begins at item `at` of every part; false when there is none any more.
- * *out_own: where this rank's part lies in the round. */
-static bool next_round(struct staged *s, const int64_t *counts, int64_t at,
-                       size_t item_bytes, int64_t *out_own)
+/* The round of up to `most` items from item `at` of every part on; false when there are
+ * none any more. *out_own: where this rank's part lies in the round. */
+static bool next_round(struct staged *s, const int64_t *counts, int64_t at, int64_t most,
+                       int64_t *out_own)
 {
-    int64_t most = STAGING_BYTES / (int64_t)item_bytes / s->below.world_size, total = 0;
+    int64_t total = 0;
     for (int r = 0; r < s->below.world_size; r++) {
         if (r == s->below.rank)
             *out_own = total;
-        s->counts[r] = parts_in_round(counts[r], at, most);
+        s->counts[r] = coll_in_round(counts[r], at, most);
         total += s->counts[r];
     }
     return total > 0;
@@ -56,7 +56,7 @@ static int staged_reduce_scatter(void *self, const int64_t *in, const int64_t *c
     struct staged *s = self;
     int64_t most = STAGING_BYTES / (int64_t)sizeof *in / s->below.world_size, own = 0;
     int rc = DCP_OK;
-    for (int64_t at = 0; !rc && next_round(s, counts, at, sizeof *in, &own); at += most) {
+    for (int64_t at = 0; !rc && next_round(s, counts, at, most, &own); at += most) {
         int64_t *sum = (int64_t *)(void *)s->staging + own;
         uint64_t size_bytes = (uint64_t)s->counts[s->below.rank] * sizeof *sum;
         rc = move_parts(s, (char *)(uintptr_t)in, counts, at, sizeof *in, true, err);
@@ -69,13 +69,37 @@ static int staged_reduce_scatter(void *self, const int64_t *in, const int64_t *c
     return rc;
 }
 
+static int staged_all_to_all(void *self, const void *in, const int64_t *counts,
+                             int64_t begin, int64_t most, size_t item_bytes, void *out,
+                             struct dcp_error *err)
+{
+    struct staged *s = self;
+    int world_size = s->below.world_size, rc = DCP_OK;
+    int64_t n = coll_in_round(counts[s->below.rank], begin, most), own = 0;
+    int64_t items = STAGING_BYTES / (int64_t)item_bytes / world_size, end = begin + most;
+    for (int64_t at = begin; !rc && at < end; at += items) {
+        if (!next_round(s, counts, at, end - at < items ? end - at : items, &own))
+            break;
+        size_t size_bytes = (size_t)s->counts[s->below.rank] * item_bytes;
+        rc = move_parts(s, (char *)(uintptr_t)in, counts, at, item_bytes, true, err);
+        if (!rc)
+            rc = coll_all_to_all(&s->below, s->staging, s->counts, 0, items, item_bytes,
+                                 s->landing, err);
+        for (int r = 0; !rc && size_bytes && r < world_size; r++)
+            rc = s->kernels.ops->put(
+                s->kernels.ctx, (char *)out + (size_t)(r * n + at - begin) * item_bytes,
+                s->landing + (size_t)r * size_bytes, size_bytes, err);
+    }
+    return rc;
+}
+
 static int staged_all_gather(void *self, const void *in, const int64_t *counts,
                              size_t item_bytes, void *out, struct dcp_error *err)
 {
     struct staged *s = self;
     int64_t most = STAGING_BYTES / (int64_t)item_bytes / s->below.world_size, own = 0;
     int rc = DCP_OK;
-    for (int64_t at = 0; !rc && next_round(s, counts, at, item_bytes, &own); at += most) {
+    for (int64_t at = 0; !rc && next_round(s, counts, at, most, &own); at += most) {
         char *mine = s->staging + (size_t)own * item_bytes;
         uint64_t size_bytes = (uint64_t)s->counts[s->below.rank] * item_bytes;
         rc = s->kernels.ops->get(s->kernels.ctx, mine,
@@ -100,6 +124,7 @@ static void staged_free(void *self)
     struct staged *s = self;
     coll_free(&s->below);
     free(s->staging);
+    free(s->landing);
     free(s->counts);
     free(s);
 }
@@ -114,6 +139,7 @@ static int staged_split(void *self, int color, int key, struct coll *out_coll,
 
 static const struct coll_ops staged_ops = {
     .reduce_scatter = staged_reduce_scatter,
+    .all_to_all = staged_all_to_all,
     .all_gather = staged_all_gather,
     .all_reduce = staged_all_reduce,
     .split = staged_split,
@@ -126,9 +152,10 @@ int coll_staged(struct coll *coll, const struct kernels *kernels, struct dcp_err
     if (s) {
         s->kernels = *kernels;
         s->staging = dcp_mem_aligned(64, (size_t)STAGING_BYTES);
+        s->landing = dcp_mem_aligned(64, (size_t)STAGING_BYTES);
         s->counts = dcp_mem_calloc((size_t)coll->world_size, sizeof *s->counts);
     }
-    if (!s || !s->staging || !s->counts) {
+    if (!s || !s->staging || !s->landing || !s->counts) {
         if (s)
             staged_free(s);
         return dcp_error_memory(err, "the staging of collectives");

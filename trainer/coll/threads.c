@@ -139,6 +139,22 @@ static int threads_reduce_scatter(void *self, const int64_t *in, const int64_t *
     return DCP_OK;
 }
 
+static int threads_all_to_all(void *self, const void *in, const int64_t *counts,
+                              int64_t begin, int64_t most, size_t item_bytes, void *out,
+                              struct dcp_error *err)
+{
+    struct member *m = self;
+    size_t at = (size_t)(parts_before(counts, m->rank) + begin) * item_bytes;
+    size_t size_bytes = (size_t)coll_in_round(counts[m->rank], begin, most) * item_bytes;
+    int rc = show(m, in, err);
+    if (rc)
+        return rc;
+    for (int r = 0; size_bytes && r < m->group->world_size; r++)
+        memcpy((char *)out + (size_t)r * size_bytes, (const char *)m->group->data[r] + at,
+               size_bytes);
+    return meet(m, err);
+}
+
 static int threads_all_gather(void *self, const void *in, const int64_t *counts,
                               size_t item_bytes, void *out, struct dcp_error *err)
 {
@@ -227,6 +243,7 @@ static void threads_free(void *self)
 
 static const struct coll_ops threads_ops = {
     .reduce_scatter = threads_reduce_scatter,
+    .all_to_all = threads_all_to_all,
     .all_gather = threads_all_gather,
     .all_reduce = threads_all_reduce,
     .split = threads_split,

@@ -10,6 +10,7 @@
 #define ALIGN 64
 #define PART (INT64_C(1) << 18) /* elements that a thread takes at a time */
 #define BLOCK 1024 /* elements that are kept in the cache between two passes */
+#define TURN 64    /* parts that are worked on before their results are put together */
 
 /* --- memory --- */
 
@@ -94,24 +95,6 @@ static void widen(enum dcp_dtype dtype, const void *x, float *out, int64_t n)
     BY_DTYPE(dtype, widen_as, x, out, n);
 }
 
-INLINE void round_as(enum dcp_dtype dtype, float *x, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++) {
-        uint16_t half;
-        value_put(dtype, &half, 0, x[i]);
-        x[i] = value_get(dtype, &half, 0);
-    }
-}
-
-OPS_CLONES
-static void round_part(enum dcp_dtype dtype, float *x, int64_t n)
-{
-    if (dtype == DCP_BF16)
-        round_as(DCP_BF16, x, n);
-    else
-        round_as(DCP_F16, x, n);
-}
-
 INLINE void add_as(enum dcp_dtype dtype, float *sum, const void *x, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)
@@ -132,6 +115,15 @@ static const void *at(enum dcp_dtype dtype, const void *array, int64_t i)
 static void *at_out(enum dcp_dtype dtype, void *array, int64_t i)
 {
     return (char *)array + (size_t)i * dcp_dtype_size(dtype);
+}
+
+static const float *as_f32(enum dcp_dtype dtype, const void *x, int64_t begin, int64_t n,
+                           float *room)
+{
+    if (dtype == DCP_F32)
+        return (const float *)x + begin;
+    widen(dtype, at(dtype, x, begin), room, n);
+    return room;
 }
 
 void ops_to_16bit(enum dcp_dtype dtype, const float *x, uint16_t *out, int64_t n)
@@ -156,14 +148,6 @@ void ops_host_widen(void *ctx, enum dcp_dtype dtype, int64_t n, const void *x, f
         ops_from_16bit(dtype, x, out, n);
 }
 
-void ops_host_round(void *ctx, enum dcp_dtype dtype, int64_t n, float *x)
-{
-    (void)ctx;
-    OPS_PARALLEL_FOR(n > PART)
-    for (int64_t p = 0; p < n_parts_of(n); p++)
-        round_part(dtype, x + p * PART, size_at(n, p * PART, PART));
-}
-
 static void sum_block(enum dcp_dtype dtype, int64_t begin, int64_t n, const float *x,
                       const void *const *parts, int n_parts, void *out)
 {
@@ -186,13 +170,6 @@ void ops_host_sum(void *ctx, enum dcp_dtype dtype, int64_t n, const float *x,
 /* --- exact sums --- */
 
 OPS_CLONES
-static void units_of(const float *x, double scale, int64_t *units, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++)
-        units[i] = exact_units(x[i], scale);
-}
-
-OPS_CLONES
 static void add_units_of(const float *x, double scale, int64_t *units, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)
@@ -213,19 +190,79 @@ static void values_of(const int64_t *units, double scale, float *values, int64_t
         values[i] = exact_value(units[i], scale);
 }
 
-void ops_host_exact_add(void *ctx, int64_t n, const float *x, const float *reference,
-                        int n_values, bool add, int64_t *units)
+/* A block of sums. */
+static void put_values(const int64_t *units, int64_t n, double scale,
+                       enum dcp_dtype dtype, void *out)
+{
+    float values[BLOCK];
+    values_of(units, scale, values, n);
+    narrow(dtype, values, out, n);
+}
+
+/* A block of all parts joins units; the largest of them and `peak`. */
+static float add_parts(const struct ops_exact *sum, const void *x, int64_t begin,
+                       int64_t n, double scale, float peak, int64_t *units)
+{
+    float room[BLOCK];
+    for (int p = 0; p < sum->n_parts; p++) {
+        const float *values = as_f32(sum->dtype, x, p * sum->stride + begin, n, room);
+        peak = norm_peak(peak, values, n);
+        add_units_of(values, scale, units, n);
+    }
+    return peak;
+}
+
+/* What becomes of the sums: they are kept in units, or are values at once. */
+struct sums {
+    int64_t *units;
+    bool add;
+    enum dcp_dtype dtype;
+    void *values;
+};
+
+static float sum_part(const struct ops_exact *sum, const void *x, int64_t begin,
+                      int64_t n, const struct sums *out)
+{
+    int shift = exact_shift(*sum->reference, sum->n_values);
+    float peak = 0;
+    for (int64_t at = begin; at < begin + n; at += BLOCK) {
+        int64_t room[BLOCK], size = size_at(begin + n, at, BLOCK);
+        int64_t *units = out->units ? out->units + at : room;
+        if (!out->add)
+            memset(units, 0, (size_t)size * sizeof *units);
+        peak = add_parts(sum, x, at, size, exact_power(shift), peak, units);
+        if (!out->units)
+            put_values(units, size, exact_power(-shift), out->dtype,
+                       at_out(out->dtype, out->values, at));
+    }
+    return peak;
+}
+
+static void sum_parts(const struct ops_exact *sum, int64_t n, const void *x,
+                      const struct sums *out)
+{
+    for (int64_t first = 0; first < n_parts_of(n); first += TURN) {
+        float peaks[TURN] = { 0 };
+        OPS_PARALLEL_FOR(n > PART)
+        for (int64_t p = first; p < first + size_at(n_parts_of(n), first, TURN); p++)
+            peaks[p - first] =
+                sum_part(sum, x, p * PART, size_at(n, p * PART, PART), out);
+        *sum->peak = norm_peak(*sum->peak, peaks, TURN);
+    }
+}
+
+void ops_host_exact_add(void *ctx, const struct ops_exact *sum, int64_t n, const void *x,
+                        bool add, int64_t *units)
 {
     (void)ctx;
-    double scale = exact_power(exact_shift(*reference, n_values));
-    OPS_PARALLEL_FOR(n > PART)
-    for (int64_t p = 0; p < n_parts_of(n); p++) {
-        int64_t at = p * PART, size = size_at(n, at, PART);
-        if (add)
-            add_units_of(x + at, scale, units + at, size);
-        else
-            units_of(x + at, scale, units + at, size);
-    }
+    sum_parts(sum, n, x, &(struct sums){ .units = units, .add = add });
+}
+
+void ops_host_exact_sum(void *ctx, const struct ops_exact *sum, int64_t n, const void *x,
+                        enum dcp_dtype out_dtype, void *out)
+{
+    (void)ctx;
+    sum_parts(sum, n, x, &(struct sums){ .dtype = out_dtype, .values = out });
 }
 
 void ops_host_exact_merge(void *ctx, int64_t n, const int64_t *more, int64_t *units)
@@ -242,26 +279,12 @@ void ops_host_exact_get(void *ctx, enum dcp_dtype dtype, int64_t n, const int64_
     (void)ctx;
     double scale = exact_power(-exact_shift(*reference, n_values));
     OPS_PARALLEL_FOR(n > PART)
-    for (int64_t at = 0; at < n; at += BLOCK) {
-        float values[BLOCK];
-        int64_t size = size_at(n, at, BLOCK);
-        values_of(units + at, scale, values, size);
-        narrow(dtype, values, at_out(dtype, out, at), size);
-    }
+    for (int64_t at = 0; at < n; at += BLOCK)
+        put_values(units + at, size_at(n, at, BLOCK), scale, dtype,
+                   at_out(dtype, out, at));
 }
 
 /* --- the norm --- */
-
-enum { TURN = 64 }; /* parts that are worked on before their results are put together */
-
-static const float *as_f32(enum dcp_dtype dtype, const void *x, int64_t begin, int64_t n,
-                           float *room)
-{
-    if (dtype == DCP_F32)
-        return (const float *)x + begin;
-    widen(dtype, at(dtype, x, begin), room, n);
-    return room;
-}
 
 /* Of one part; with digits it adds, without it finds the peak. */
 static float norm_part(enum dcp_dtype dtype, const void *x, int64_t begin, int64_t n,

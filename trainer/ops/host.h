@@ -6,13 +6,13 @@
 #include "ops.h"
 
 /* Entries of a table. */
-#define OPS_HOST                                                             \
-    .alloc = ops_host_alloc, .free = ops_host_free, .put = ops_host_put,     \
-    .get = ops_host_put, .copy = ops_host_copy, .zero = ops_host_zero,       \
-    .sync = ops_host_sync, .widen = ops_host_widen, .round = ops_host_round, \
-    .sum = ops_host_sum, .exact_add = ops_host_exact_add,                    \
-    .exact_merge = ops_host_exact_merge, .exact_get = ops_host_exact_get,    \
-    .norm_peak = ops_host_norm_peak, .norm_add = ops_host_norm_add,          \
+#define OPS_HOST                                                          \
+    .alloc = ops_host_alloc, .free = ops_host_free, .put = ops_host_put,  \
+    .get = ops_host_put, .copy = ops_host_copy, .zero = ops_host_zero,    \
+    .sync = ops_host_sync, .widen = ops_host_widen, .sum = ops_host_sum,  \
+    .exact_add = ops_host_exact_add, .exact_sum = ops_host_exact_sum,     \
+    .exact_merge = ops_host_exact_merge, .exact_get = ops_host_exact_get, \
+    .norm_peak = ops_host_norm_peak, .norm_add = ops_host_norm_add,       \
     .optim = ops_host_optim
 
 int ops_host_alloc(void *ctx, uint64_t size_bytes, const char *what, void **out,
@@ -26,11 +26,12 @@ void ops_host_zero(void *ctx, void *to, uint64_t size_bytes);
 int ops_host_sync(void *ctx, struct dcp_error *err);
 void ops_host_widen(void *ctx, enum dcp_dtype dtype, int64_t n, const void *x,
                     float *out);
-void ops_host_round(void *ctx, enum dcp_dtype dtype, int64_t n, float *x);
 void ops_host_sum(void *ctx, enum dcp_dtype dtype, int64_t n, const float *x,
                   const void *const *parts, int n_parts, void *out);
-void ops_host_exact_add(void *ctx, int64_t n, const float *x, const float *reference,
-                        int n_values, bool add, int64_t *units);
+void ops_host_exact_add(void *ctx, const struct ops_exact *sum, int64_t n, const void *x,
+                        bool add, int64_t *units);
+void ops_host_exact_sum(void *ctx, const struct ops_exact *sum, int64_t n, const void *x,
+                        enum dcp_dtype out_dtype, void *out);
 void ops_host_exact_merge(void *ctx, int64_t n, const int64_t *more, int64_t *units);
 void ops_host_exact_get(void *ctx, enum dcp_dtype dtype, int64_t n, const int64_t *units,
                         const float *reference, int n_values, void *out);

@@ -44,6 +44,18 @@ struct ops_rope {
     double base;
 };
 
+/* Values that become part of a sum of exact.h: of n_parts arrays T, `stride` items apart.
+ * *reference and *peak are in the memory of the kernels; the largest value raises the
+ * peak, as norm_peak does. */
+struct ops_exact {
+    enum dcp_dtype dtype;
+    int n_parts; /* may be none */
+    int64_t stride;
+    int n_values; /* of the whole sum */
+    const float *reference;
+    float *peak;
+};
+
 struct optim_params;
 struct optim_range;
 
@@ -150,16 +162,16 @@ struct ops {
 
     /* out[n] = x T[n]. */
     void (*widen)(void *ctx, enum dcp_dtype dtype, int64_t n, const void *x, float *out);
-    /* x[n] becomes what it would be after a cast to BF16 or F16 and back. */
-    void (*round)(void *ctx, enum dcp_dtype dtype, int64_t n, float *x);
     /* out T[n] = x + parts[0] + parts[1] + …, in this order, parts T[n] each; the sum is
      * fp32 until it is stored. out may be x or a part. At most OPS_MAX_PARTS. */
     void (*sum)(void *ctx, enum dcp_dtype dtype, int64_t n, const float *x,
                 const void *const *parts, int n_parts, void *out);
-    /* Sums of exact.h, of up to n_values: units[n] of x, or added to what units has.
-     * *reference is in the memory of the kernels. */
-    void (*exact_add)(void *ctx, int64_t n, const float *x, const float *reference,
-                      int n_values, bool add, int64_t *units);
+    /* units[n] of the parts of x, or added to what units has. */
+    void (*exact_add)(void *ctx, const struct ops_exact *sum, int64_t n, const void *x,
+                      bool add, int64_t *units);
+    /* out T[n] = the values of the sums, of the parts' dtype or F32. */
+    void (*exact_sum)(void *ctx, const struct ops_exact *sum, int64_t n, const void *x,
+                      enum dcp_dtype out_dtype, void *out);
     /* units[n] += more[n]. */
     void (*exact_merge)(void *ctx, int64_t n, const int64_t *more, int64_t *units);
     /* out T[n] = the values of the sums. out may be `units` when n is at most

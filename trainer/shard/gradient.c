@@ -1,10 +1,11 @@
 /* gradient: what becomes of a unit's gradients of a micro-batch: they are summed over
  * micro-batches and ranks in units of ops/exact.h, so that no order shows in the bits.
  *
- * A sum that is complete after one reduction is kept as a gradient at once. Where there
- * are several rounds of micro-batches, or copies of the model, sums stay integers until
- * the step ends: of this rank's micro-batches at stages 0 and 1, which are reduced with
- * the last one; of all ranks' from stage 2 on, where each micro-batch is reduced. */
+ * At stages 0 and 1 a rank sums its own micro-batches, and ranks put their sums together
+ * when the step ends (step.c). From stage 2 on, or where a rank has but one micro-batch,
+ * ranks exchange each micro-batch's gradients in the dtype that these are kept in, and
+ * the owner of a part sums what all have given. A sum of which nothing is missing becomes
+ * a gradient at once; others stay integers until the step ends. */
 #include "own.h"
 
 #include "base/mem.h"
@@ -14,16 +15,18 @@ bool shard_is_idle(const struct shard *s)
     return shard_micro(s, s->all->rank, s->micro) >= s->options.n_micros;
 }
 
-/* Sums over this rank's micro-batches come before those over ranks. */
-static bool sums_here(const struct shard *s)
+bool shard_sums_here(const struct shard *s)
 {
     return s->keeps_sums && (s->options.stage <= 1 || s->inner->world_size == 1);
 }
 
-/* Where a parameter's part that this rank owns begins in the gradients. */
-static int64_t grad_at(const struct shard *s, const struct shard_param *at)
+int64_t shard_grad_place(const struct shard *s, int param)
 {
-    return s->options.stage <= 1 ? at->full_at + at->begin : at->own_at;
+    int64_t begin, end;
+    if (s->options.stage > 1)
+        return s->at[param].own_at;
+    shard_part(s, param, s->inner->rank, &begin, &end);
+    return s->at[param].full_at + begin;
 }
 
 int shard_grad_begin(void *self, int unit, float **out_grads, struct dcp_error *err)
@@ -44,143 +47,182 @@ int shard_grad_begin(void *self, int unit, float **out_grads, struct dcp_error *
     return DCP_OK;
 }
 
-/* --- references --- */
+/* --- a unit's gradients of this rank's micro-batch, as they are given away --- */
 
-static void measure_unit(struct shard *s, int unit, void *const *grads)
+/* Elements of a parameter for one of those whom they are cut for. Returns the bytes that
+ * they take: sums of this rank want them as they lie in a slot. */
+static size_t piece_of(const struct shard *s, int param, int owner, int64_t *out_begin,
+                       int64_t *out_end)
 {
-    for (int p = s->unit_first[unit], i = 0; p < s->unit_first[unit + 1]; p++, i++)
-        s->kernels.ops->norm_peak(s->kernels.ctx, DCP_F32, s->params[p].n_elems, grads[i],
-                                  &s->peaks[p]);
+    int64_t n = s->params[param].n_elems;
+    *out_begin = 0;
+    *out_end = n;
+    if (shard_sums_here(s))
+        return (size_t)shard_padded(n) * shard_grad_bytes(s);
+    shard_part(s, param, owner, out_begin, out_end);
+    return (size_t)(*out_end - *out_begin) * shard_grad_bytes(s);
+}
+
+static int n_owners(const struct shard *s)
+{
+    return shard_sums_here(s) ? 1 : s->inner->world_size;
+}
+
+/* The pieces of all owners, one owner's behind the other. */
+static const char *pack_unit(struct shard *s, int unit, const struct shard_slot *slot)
+{
+    void *grads[MODEL_MAX_UNIT_PARAMS];
+    char *staging = s->staging[s->packed], *packed = staging;
+    if (shard_sums_here(s) && shard_grad_dtype(s) == DCP_F32)
+        return slot->data;
+    shard_slot_params(s, unit, sizeof(float), slot->data, grads);
+    for (int r = 0; r < n_owners(s); r++)
+        for (int p = s->unit_first[unit], i = 0; p < s->unit_first[unit + 1]; p++, i++) {
+            int64_t begin, end;
+            size_t size_bytes = piece_of(s, p, r, &begin, &end);
+            s->kernels.ops->cast(s->kernels.ctx, shard_grad_dtype(s), end - begin,
+                                 (const float *)grads[i] + begin, packed);
+            packed += size_bytes;
+        }
+    return staging;
 }
 
 /* The first micro-batch of a step is rank 0's; all get its peaks. */
-static int share_references(struct shard *s, int unit, struct dcp_error *err)
+static int share_references(struct shard *s, int unit, const char *packed,
+                            struct dcp_error *err)
 {
-    int first = s->unit_first[unit];
+    int first = s->unit_first[unit], end = s->unit_first[unit + 1];
     if (s->micro > 0 || s->references_given)
         return DCP_OK;
+    for (int r = 0; s->all->rank == 0 && r < n_owners(s); r++)
+        for (int p = first; p < end; p++) {
+            int64_t from, to;
+            size_t size_bytes = piece_of(s, p, r, &from, &to);
+            s->kernels.ops->norm_peak(s->kernels.ctx, shard_grad_dtype(s), to - from,
+                                      packed, &s->peaks[p]);
+            packed += size_bytes;
+        }
     for (int r = 0; r < s->all->world_size; r++)
-        s->counts[r] = r ? 0 : s->unit_first[unit + 1] - first;
+        s->counts[r] = r ? 0 : end - first;
     return coll_all_gather(s->all, &s->peaks[first], s->counts, sizeof *s->peaks,
                            &s->references[first], err);
 }
 
-/* --- sums of this rank --- */
+/* --- sums --- */
 
-/* A unit's gradients join the sums; those of an idle rank are none. */
-static void add_unit(struct shard *s, int unit, void *const *grads)
+static struct ops_exact sum_of(struct shard *s, int param, int n_parts, int64_t stride)
 {
-    const struct ops *ops = s->kernels.ops;
-    for (int p = s->unit_first[unit], i = 0; p < s->unit_first[unit + 1]; p++, i++) {
-        int64_t n = s->params[p].n_elems,
-                *sums = shard_sum_at(s, grad_at(s, &s->at[p]) - s->at[p].begin);
-        if (grads)
-            ops->exact_add(s->kernels.ctx, n, grads[i], &s->references[p],
-                           s->options.n_micros, s->micro > 0, sums);
-        else if (s->micro == 0)
-            ops->zero(s->kernels.ctx, sums, (uint64_t)n * sizeof *sums);
+    return (struct ops_exact){ .dtype = shard_grad_dtype(s),
+                               .n_parts = n_parts,
+                               .stride = stride,
+                               .n_values = s->options.n_micros,
+                               .reference = &s->references[param],
+                               .peak = &s->peaks[param] };
+}
+
+/* A unit joins the sums of this rank; NULL: it is idle, and nothing does. */
+static void add_unit(struct shard *s, int unit, const char *packed)
+{
+    size_t from = 0;
+    for (int p = s->unit_first[unit]; p < s->unit_first[unit + 1]; p++) {
+        int64_t begin, end,
+            at = s->options.stage <= 1 ? s->at[p].full_at : s->at[p].own_at;
+        struct ops_exact sum = sum_of(s, p, packed ? 1 : 0, 0);
+        size_t size_bytes = piece_of(s, p, 0, &begin, &end);
+        s->kernels.ops->exact_add(s->kernels.ctx, &sum, end,
+                                  packed ? packed + from : NULL, s->micro > 0,
+                                  shard_sum_at(s, at));
+        from += size_bytes;
     }
 }
 
-/* --- sums over ranks --- */
-
-/* n elements of a parameter from `begin` on, for the one who owns them. */
-static void stage_part(struct shard *s, int param, const float *grads, int64_t begin,
-                       int64_t n, int64_t *staging)
+/* n elements of a parameter that this rank owns, from `at` in the gradients on: what all
+ * have given is summed. Partial sums that are bf16 take it in. */
+static void sum_parts(struct shard *s, int param, int64_t at, int64_t n,
+                      const char *parts, const struct shard_exchange *x)
 {
     const struct ops *ops = s->kernels.ops;
-    if (!n)
-        return;
-    if (sums_here(s))
-        ops->copy(s->kernels.ctx, staging, shard_sum_at(s, s->at[param].full_at + begin),
-                  (uint64_t)n * sizeof *staging);
-    else if (grads)
-        ops->exact_add(s->kernels.ctx, n, grads + begin, &s->references[param],
-                       s->options.n_micros, false, staging);
-    else
-        ops->zero(s->kernels.ctx, staging, (uint64_t)n * sizeof *staging);
-}
-
-/* A unit's parts of all ranks, one rank behind the other; at stage 0, where each rank has
- * all, the unit. */
-static void stage_unit(struct shard *s, int unit, void *const *grads, int64_t *staging)
-{
-    for (int r = 0; r < (s->options.stage ? s->inner->world_size : 1); r++)
-        for (int p = s->unit_first[unit], i = 0; p < s->unit_first[unit + 1]; p++, i++) {
-            int64_t begin, end;
-            shard_part(s, p, r, &begin, &end);
-            stage_part(s, p, grads ? grads[i] : NULL, begin, end - begin, staging);
-            staging += end - begin;
-        }
-}
-
-/* Sums that are complete become gradients; partial sums that are bf16 take them in. */
-static void keep_values(struct shard *s, int param, const int64_t *sums, int64_t n)
-{
-    const struct ops *ops = s->kernels.ops;
-    void *grads = shard_grad_at(s, grad_at(s, &s->at[param]));
-    if (s->micro == 0) {
-        ops->exact_get(s->kernels.ctx, shard_grad_dtype(s), n, sums,
-                       &s->references[param], s->options.n_micros, grads);
-        return;
+    struct ops_exact sum = sum_of(s, param, x->n_parts, x->n);
+    void *grads = shard_grad_at(s, at);
+    if (s->keeps_sums) {
+        ops->exact_add(s->kernels.ctx, &sum, n, parts, s->micro > 0, shard_sum_at(s, at));
+    } else if (s->micro == 0) {
+        ops->exact_sum(s->kernels.ctx, &sum, n, parts, sum.dtype, grads);
+    } else {
+        const void *const before[] = { grads };
+        ops->exact_sum(s->kernels.ctx, &sum, n, parts, DCP_F32, s->wide);
+        ops->sum(s->kernels.ctx, sum.dtype, n, s->wide, before, 1, grads);
     }
-    const void *parts[] = { grads };
-    ops->exact_get(s->kernels.ctx, DCP_F32, n, sums, &s->references[param],
-                   s->options.n_micros, s->wide);
-    ops->sum(s->kernels.ctx, shard_grad_dtype(s), n, s->wide, parts, 1, grads);
 }
 
-/* What this rank owns of a parameter, summed over ranks. */
-static void keep(struct shard *s, int param, const int64_t *sums, int64_t n)
+int shard_settle_exchange(struct shard *s, struct dcp_error *err)
 {
-    const struct ops *ops = s->kernels.ops;
-    int64_t *kept = shard_sum_at(s, grad_at(s, &s->at[param]));
-    if (!n)
-        return;
-    if (!s->keeps_sums)
-        keep_values(s, param, sums, n);
-    else if (sums_here(s) || s->micro == 0)
-        ops->copy(s->kernels.ctx, kept, sums, (uint64_t)n * sizeof *sums);
-    else
-        ops->exact_merge(s->kernels.ctx, n, sums, kept);
-}
-
-int shard_settle_reduction(struct shard *s, struct dcp_error *err)
-{
-    struct shard_reduction *r = &s->reduction;
-    const int64_t *sums = r->sums;
-    if (r->unit < 0)
+    struct shard_exchange *x = &s->exchange;
+    int64_t first = 0; /* of a parameter, among this rank's items of the unit */
+    if (x->unit < 0)
         return DCP_OK;
-    int rc = coll_wait(s->inner, r->call, err);
-    for (int p = s->unit_first[r->unit]; !rc && p < s->unit_first[r->unit + 1]; p++) {
-        int64_t n = s->at[p].end - s->at[p].begin;
-        keep(s, p, sums, n);
-        sums += n;
+    int rc = x->call ? coll_wait(s->inner, x->call, err) : DCP_OK;
+    for (int p = s->unit_first[x->unit]; !rc && p < s->unit_first[x->unit + 1]; p++) {
+        int64_t begin, end;
+        shard_part(s, p, s->inner->rank, &begin, &end);
+        struct dcp_part now = { first < x->begin ? x->begin : first,
+                                first + end - begin };
+        now.end = now.end < x->begin + x->n ? now.end : x->begin + x->n;
+        if (now.begin < now.end)
+            sum_parts(s, p, shard_grad_place(s, p) + now.begin - first,
+                      now.end - now.begin,
+                      x->parts + (size_t)(now.begin - x->begin) * shard_grad_bytes(s), x);
+        first += end - begin;
     }
-    r->unit = -1;
+    x->unit = -1;
     return rc;
 }
 
-/* Begins to sum a unit over ranks, each rank its own part; at stage 0 all get all of it.
- * What came of the unit before is kept meanwhile. */
-static int reduce_unit(struct shard *s, int unit, void *const *grads,
-                       struct dcp_error *err)
+/* Ranks of this copy of the model that have a micro-batch: the first of them. */
+static int n_active(const struct shard *s)
 {
-    bool overlap = s->staging[1] != NULL, to_all = s->options.stage == 0;
-    int64_t *staging = s->staging[s->turn], *own = staging + shard_unit_counts(s, unit);
-    struct shard_reduction now = { .unit = unit, .sums = to_all ? staging : own };
-    stage_unit(s, unit, grads, staging);
-    int rc = coll_reduce_scatter_begin(s->inner, staging, s->counts, own, &now.call, err);
-    if (!rc && to_all)
-        rc = coll_all_gather_begin(s->inner, own, s->counts, sizeof *own, staging,
-                                   &now.call, err);
-    if (!rc)
-        rc = shard_settle_reduction(s, err);
-    if (rc)
-        return rc;
-    s->reduction = now;
-    s->turn = overlap ? 1 - s->turn : 0;
-    return overlap ? DCP_OK : shard_settle_reduction(s, err);
+    int first = s->all->rank - s->inner->rank, n = 0;
+    while (n < s->inner->world_size &&
+           shard_micro(s, first + n, s->micro) < s->options.n_micros)
+        n++;
+    return n;
+}
+
+/* Ranks give each other their gradients of a unit, as much at a time as there is room
+ * for. What came before is summed meanwhile. */
+static int exchange_unit(struct shard *s, int unit, const char *packed,
+                         struct dcp_error *err)
+{
+    bool overlap = s->landing[1] != NULL, alone = s->inner->world_size == 1;
+    int64_t most =
+                (int64_t)(s->landing_bytes / shard_grad_bytes(s)) / s->inner->world_size,
+            longest = shard_unit_counts(s, unit);
+    int n_parts = n_active(s), rc = DCP_OK;
+    const char *given = packed ? packed : s->staging[s->packed]; /* nobody looks */
+    if (alone || !n_parts)
+        most = longest;
+    for (int64_t begin = 0; !rc && begin < longest; begin += most) {
+        struct shard_exchange now = {
+            .unit = unit,
+            .begin = begin,
+            .n = coll_in_round(s->counts[s->inner->rank], begin, most),
+            .n_parts = n_parts,
+            .parts = alone ? packed : s->landing[s->turn],
+        };
+        if (!alone && n_parts)
+            rc = coll_all_to_all_begin(s->inner, given, s->counts, begin, most,
+                                       shard_grad_bytes(s), s->landing[s->turn],
+                                       &now.call, err);
+        if (!rc)
+            rc = shard_settle_exchange(s, err);
+        if (rc)
+            return rc;
+        s->exchange = now;
+        s->turn = overlap ? 1 - s->turn : 0;
+        if (!overlap)
+            rc = shard_settle_exchange(s, err);
+    }
+    return rc;
 }
 
 int shard_grad_end(void *self, int unit, struct dcp_error *err)
@@ -188,23 +230,16 @@ int shard_grad_end(void *self, int unit, struct dcp_error *err)
     struct shard *s = self;
     bool idle = shard_is_idle(s);
     struct shard_slot *slot = idle ? NULL : shard_slot_of(&s->unit_grads, unit);
-    void *of_slot[MODEL_MAX_UNIT_PARAMS], *const *grads = slot ? of_slot : NULL;
     if (!slot && !idle)
         return dcp_error_set(err, DCP_E_USAGE,
                              "gradients were finished that were not started");
-    if (slot) {
-        shard_slot_params(s, unit, sizeof(float), slot->data, of_slot);
-        if (shard_rounds(s))
-            s->kernels.ops->round(s->kernels.ctx, s->options.dtype,
-                                  shard_unit_room(s, unit), slot->data);
-        measure_unit(s, unit, grads);
-    }
-    int rc = share_references(s, unit, err);
-    bool last = s->micro == s->n_rounds - 1;
-    if (!rc && sums_here(s))
-        add_unit(s, unit, grads);
-    if (!rc && (!sums_here(s) || (last && s->inner->world_size > 1)))
-        rc = reduce_unit(s, unit, grads, err);
+    const char *packed = slot ? pack_unit(s, unit, slot) : NULL;
+    int rc = share_references(s, unit, packed, err);
+    if (!rc && shard_sums_here(s))
+        add_unit(s, unit, packed);
+    else if (!rc)
+        rc = exchange_unit(s, unit, packed, err);
+    s->packed = s->staging[1] ? 1 - s->packed : 0;
     if (slot) {
         slot->users = 0;
         slot->unit = -1;
@@ -218,9 +253,9 @@ int shard_grad_end(void *self, int unit, struct dcp_error *err)
  * less: from the front, and so much at once that nothing unread is written over. */
 static void settle_param(struct shard *s, int param)
 {
-    int64_t at = grad_at(s, &s->at[param]),
-            end = at + s->at[param].end - s->at[param].begin, next;
-    for (; at < end; at = next) {
+    int64_t begin, end, at = shard_grad_place(s, param), next;
+    shard_part(s, param, s->inner->rank, &begin, &end);
+    for (end = at + end - begin; at < end; at = next) {
         next = at < OPS_EXACT_IN_PLACE ? OPS_EXACT_IN_PLACE : 2 * at;
         next = next < end ? next : end;
         s->kernels.ops->exact_get(s->kernels.ctx, shard_grad_dtype(s), next - at,

@@ -62,11 +62,15 @@ struct shard_slots {
     uint64_t calls;
 };
 
-/* A unit's gradients that are being summed over ranks. */
-struct shard_reduction {
+/* What ranks have given this one of a unit's gradients, and what is still to be summed.
+ */
+struct shard_exchange {
     int unit; /* -1: none */
-    uint64_t call;
-    int64_t *sums; /* where those that this rank keeps come */
+    int64_t begin,
+        n;       /* of this rank's items of the unit, one parameter's behind another's */
+    int n_parts; /* ranks that gave some */
+    const char *parts;
+    uint64_t call; /* 0: they are there */
 };
 
 /* On the way to the norm of the gradients. */
@@ -107,14 +111,15 @@ struct shard {
     int micro, n_rounds;          /* micro-batches of the step: ended so far, of a rank */
 
     struct shard_slots gathered, unit_grads;
-    int64_t *staging[2];  /* a unit between two orders; the second one only with a coll
-                           * that works beside kernels */
-    size_t staging_bytes; /* of one */
-    uint64_t allocated_bytes; /* all of these */
-    uint64_t step_bytes;      /* of them: what depends on the micro-batches of a step */
-    int turn;                 /* which is used next */
+    /* The second ones only with a coll that works beside kernels. */
+    char *staging[2];                    /* a unit between two orders */
+    char *landing[2];                    /* gradients that others give */
+    size_t staging_bytes, landing_bytes; /* of one */
+    uint64_t allocated_bytes;            /* all of these */
+    uint64_t step_bytes; /* of them: what depends on the micro-batches of a step */
+    int packed, turn;    /* which staging, which landing is used next */
     struct shard_measure *measure;
-    struct shard_reduction reduction;
+    struct shard_exchange exchange;
 
     /* The order in which units were asked for, so that the next can be gathered before it
      * is asked for: by unit, and by whether the one before was lower, higher or none. */
@@ -138,7 +143,8 @@ static inline bool shard_in_turn(const struct shard *s, int param, int group)
 {
     return s->options.stage < 3 ? s->at[param].group == group : group == 0;
 }
-/* Elements begin .. end of a parameter that a rank of `inner` owns. */
+/* Elements begin .. end of a parameter that a rank of `inner` sums the gradients of, and
+ * from stage 1 on owns. */
 void shard_part(const struct shard *s, int param, int rank, int64_t *out_begin,
                 int64_t *out_end);
 size_t shard_weight_bytes(const struct shard *s); /* of an element */
@@ -175,16 +181,19 @@ int shard_slot_take(struct shard *s, struct shard_slots *slots, int unit,
                     struct dcp_error *err);
 void shard_slot_params(const struct shard *s, int unit, size_t item_bytes, char *data,
                        void **out);
-/* What each rank owns of a unit, in s->counts; at stage 0, where all own all, an even
- * share. Returns where this rank's part begins. */
+/* The items of each rank of a unit, in s->counts; returns the most of one. */
 int64_t shard_unit_counts(struct shard *s, int unit);
 
 /* Hooks of the model. */
 int shard_grad_begin(void *self, int unit, float **out_grads, struct dcp_error *err);
 int shard_grad_end(void *self, int unit, struct dcp_error *err);
-/* What came of the last unit is kept. */
-int shard_settle_reduction(struct shard *s, struct dcp_error *err);
-/* Sums that were kept become gradients. */
+/* What was given last is summed. */
+int shard_settle_exchange(struct shard *s, struct dcp_error *err);
+/* Whether sums over this rank's micro-batches come before those over ranks. */
+bool shard_sums_here(const struct shard *s);
+/* Where a parameter's part that this rank sums begins in the gradients. */
+int64_t shard_grad_place(const struct shard *s, int param);
+/* This rank's part of the sums that were kept becomes gradients. */
 void shard_settle_sums(struct shard *s);
 
 #endif

@@ -4,6 +4,10 @@
 #include "trainer/ops/ops.h"
 
 #define INIT_ELEMS (1 << 18)
+/* What ranks give one another at once: little enough to be summed from the cache; more
+ * where a message costs more than its bytes. */
+#define LANDING ((size_t)4 << 20)
+#define LANDING_BESIDE ((size_t)64 << 20)
 
 size_t shard_weight_bytes(const struct shard *s)
 {
@@ -55,10 +59,10 @@ void shard_part(const struct shard *s, int param, int rank, int64_t *out_begin,
 {
     const struct shard_group *group = &s->groups[s->at[param].group];
     int64_t n = s->params[param].n_elems;
-    struct dcp_part part = { 0, n };
+    struct dcp_part part;
     if (s->options.stage == 3)
         part = dcp_part_of(dcp_part_ceil(n, s->inner->world_size), rank, 0, n);
-    else if (s->options.stage)
+    else
         part = dcp_part_of(group->part, rank, s->at[param].full_at - group->begin, n);
     *out_begin = part.begin;
     *out_end = part.end;
@@ -157,7 +161,7 @@ int shard_place(struct shard *s, struct dcp_error *err)
         return dcp_error_memory(err, "the places of parameters");
     for (int i = 0; i < 3 * s->n_units; i++)
         s->next_unit[i] = -1;
-    s->last_unit = s->before_unit = s->reduction.unit = -1;
+    s->last_unit = s->before_unit = s->exchange.unit = -1;
     for (int p = s->n_params - 1, u = s->n_units; p >= -1; p--)
         while (u > (p < 0 ? -1 : s->params[p].unit))
             s->unit_first[u--] = p + 1;
@@ -182,21 +186,33 @@ static int alloc(struct shard *s, void **out, int64_t n, size_t size_bytes,
     return DCP_OK;
 }
 
-/* Of the largest unit: its sums over ranks, or its weights. */
+static size_t largest_unit(const struct shard *s)
+{
+    int64_t room = 0;
+    for (int u = 0; u < s->n_units; u++)
+        room = shard_unit_room(s, u) > room ? shard_unit_room(s, u) : room;
+    return (size_t)room;
+}
+
+/* Of the largest unit: its gradients, or its weights. */
 static size_t staging_bytes(const struct shard *s)
 {
     bool gathers = s->options.stage == 3 && s->inner->world_size > 1;
-    bool reduces =
-        !s->options.weights_only && !(s->keeps_sums && s->inner->world_size == 1);
-    size_t item = reduces   ? sizeof **s->staging
-                  : gathers ? shard_weight_bytes(s)
-                            : 0,
-           bytes = 0;
-    for (int u = 0; u < s->n_units; u++) {
-        size_t need = (size_t)shard_unit_room(s, u) * item;
-        bytes = need > bytes ? need : bytes;
-    }
-    return bytes;
+    size_t gathered = gathers ? shard_weight_bytes(s) : 0, given = shard_grad_bytes(s);
+    if (s->options.weights_only || (shard_sums_here(s) && given == sizeof(float)))
+        given = 0;
+    return largest_unit(s) * (given > gathered ? given : gathered);
+}
+
+static size_t landing_bytes(const struct shard *s)
+{
+    size_t all = largest_unit(s) * shard_grad_bytes(s) * (size_t)s->inner->world_size,
+           room = coll_overlaps(s->inner) ? LANDING_BESIDE : LANDING,
+           least = (size_t)s->inner->world_size * sizeof(float);
+    if (s->options.weights_only || shard_sums_here(s) || s->inner->world_size == 1)
+        return 0;
+    room = room > least ? room : least;
+    return all < room ? all : room;
 }
 
 /* Of the gradients, while they are summed. */
@@ -225,8 +241,13 @@ static int alloc_step(struct shard *s, struct dcp_error *err)
 {
     uint64_t before = s->allocated_bytes;
     s->staging_bytes = staging_bytes(s);
-    for (int i = 0; s->staging_bytes && i < (coll_overlaps(s->inner) ? 2 : 1); i++)
-        DCP_TRY(alloc(s, (void **)&s->staging[i], (int64_t)s->staging_bytes, 1, err));
+    s->landing_bytes = landing_bytes(s);
+    for (int i = 0; i < (coll_overlaps(s->inner) ? 2 : 1); i++) {
+        if (s->staging_bytes)
+            DCP_TRY(alloc(s, (void **)&s->staging[i], (int64_t)s->staging_bytes, 1, err));
+        if (s->landing_bytes)
+            DCP_TRY(alloc(s, (void **)&s->landing[i], (int64_t)s->landing_bytes, 1, err));
+    }
     if (!s->options.weights_only)
         DCP_TRY(alloc_gradients(s, err));
     s->step_bytes = s->allocated_bytes - before;
@@ -235,13 +256,14 @@ static int alloc_step(struct shard *s, struct dcp_error *err)
 
 static void free_step(struct shard *s)
 {
-    void *const memory[] = { s->grads,      s->peaks,      s->references,
-                             s->staging[0], s->staging[1], s->wide };
+    void *const memory[] = { s->grads,      s->peaks,      s->references, s->wide,
+                             s->staging[0], s->staging[1], s->landing[0], s->landing[1] };
     for (size_t i = 0; i < DCP_ARRAY_LEN(memory); i++)
         s->kernels.ops->free(s->kernels.ctx, memory[i]);
     s->grads = NULL;
     s->peaks = s->references = s->wide = NULL;
-    s->staging[0] = s->staging[1] = NULL;
+    s->staging[0] = s->staging[1] = s->landing[0] = s->landing[1] = NULL;
+    s->packed = s->turn = 0;
     s->allocated_bytes -= s->step_bytes;
     s->step_bytes = 0;
 }

@@ -23,7 +23,7 @@ int shard_n_rounds(const struct shard *s)
 
 int shard_end_micro(struct shard *s, struct dcp_error *err)
 {
-    int rc = shard_settle_reduction(s, err);
+    int rc = shard_settle_exchange(s, err);
     s->micro++;
     return rc;
 }
@@ -46,6 +46,21 @@ int64_t shard_cut_evenly(struct shard *s, const struct coll *coll, int64_t n,
     return own;
 }
 
+/* --- what ranks have summed becomes one --- */
+
+/* Stages 0 and 1: each rank gets its part of the sums of all. */
+static int reduce_sums(struct shard *s, struct dcp_error *err)
+{
+    int rc = DCP_OK;
+    for (int g = 0; !rc && g < SHARD_N_GROUPS; g++) {
+        const struct shard_group *group = &s->groups[g];
+        int64_t own = shard_cut_evenly(s, s->all, group->n, group->part);
+        int64_t *sums = shard_sum_at(s, group->begin);
+        rc = coll_reduce_scatter(s->all, sums, s->counts, sums + own, err);
+    }
+    return rc;
+}
+
 /* Adds the sums that this rank holds to those of the other copies of the model. */
 static int reduce_copies(struct shard *s, struct dcp_error *err)
 {
@@ -56,6 +71,32 @@ static int reduce_copies(struct shard *s, struct dcp_error *err)
     DCP_TRY(coll_reduce_scatter(coll, sums, s->counts, mine, err));
     return coll_all_gather(coll, mine, s->counts, sizeof *sums, sums, err);
 }
+
+/* Stage 0: every rank gets the gradients of all. */
+static int gather_gradients(struct shard *s, struct dcp_error *err)
+{
+    int rc = DCP_OK;
+    for (int g = 0; !rc && g < SHARD_N_GROUPS; g++) {
+        const struct shard_group *group = &s->groups[g];
+        int64_t own = shard_cut_evenly(s, s->all, group->n, group->part);
+        rc = coll_all_gather(s->all, shard_grad_at(s, group->begin + own), s->counts,
+                             shard_grad_bytes(s), shard_grad_at(s, group->begin), err);
+    }
+    return rc;
+}
+
+static int complete_gradients(struct shard *s, struct dcp_error *err)
+{
+    bool several = s->all->world_size > 1;
+    if (s->outer.ops)
+        DCP_TRY(reduce_copies(s, err));
+    else if (several && shard_sums_here(s))
+        DCP_TRY(reduce_sums(s, err));
+    shard_settle_sums(s);
+    return several && s->options.stage == 0 ? gather_gradients(s, err) : DCP_OK;
+}
+
+/* --- their size --- */
 
 /* Passes over what this rank counts in the norm, at stage 0 an even share of all: finds
  * the peak, or adds to the digits. */
@@ -170,9 +211,7 @@ int shard_reduce(struct shard *s, double *out_norm, bool *out_again,
     enum verdict verdict;
     float peak;
     *out_again = false;
-    if (s->outer.ops)
-        DCP_TRY(reduce_copies(s, err));
-    shard_settle_sums(s);
+    DCP_TRY(complete_gradients(s, err));
     s->kernels.ops->zero(s->kernels.ctx, s->measure, sizeof *s->measure);
     for_norm(s, false, 0);
     DCP_TRY(

@@ -84,23 +84,18 @@ void shard_slot_params(const struct shard *s, int unit, size_t item_bytes, char 
     }
 }
 
-/* What each rank owns of a unit, in elements; at stage 0, where all own all, an even
- * share. Returns where this rank's part begins. */
 int64_t shard_unit_counts(struct shard *s, int unit)
 {
-    int64_t begin, end, own = 0, n = 0;
+    int64_t begin, end, most = 0;
     for (int r = 0; r < s->inner->world_size; r++) {
         s->counts[r] = 0;
         for (int p = s->unit_first[unit]; p < s->unit_first[unit + 1]; p++) {
             shard_part(s, p, r, &begin, &end);
             s->counts[r] += end - begin;
         }
-        own += r < s->inner->rank ? s->counts[r] : 0;
-        n = s->counts[r];
+        most = s->counts[r] > most ? s->counts[r] : most;
     }
-    if (s->options.stage)
-        return own;
-    return shard_cut_evenly(s, s->inner, n, dcp_part_ceil(n, s->inner->world_size));
+    return most;
 }
 
 /* A unit from a staging, where the parts of all ranks lie one rank behind the other, to

@@ -81,12 +81,42 @@ ncclResult_t failure()
 
 /* --- one round --- */
 
+const call *find(const part &p, const char *what, int peer, size_t nth)
+{
+    for (const call &c : p.calls)
+        if (c.what == what && c.peer == peer && !nth--)
+            return &c;
+    return nullptr;
+}
+
+/* Every send meets its receive, in order, and they agree on the size. */
+void move_messages(round &now, int rank)
+{
+    std::map<int, size_t> nth;
+    for (const call &c : now.parts[rank].calls) {
+        if (c.what == "send") {
+            const call *other = find(now.parts[c.peer], "recv", rank, nth[c.peer]++);
+            if (!other || other->size_bytes != c.size_bytes)
+                cuda_fake_fail("rank %d sends %zu bytes to rank %d, which does not "
+                               "receive them in the same group",
+                               rank, c.size_bytes, c.peer);
+            std::memmove(other->to, c.from, c.size_bytes);
+        }
+    }
+    for (const call &c : now.parts[rank].calls)
+        if (c.what == "recv" && !find(now.parts[c.peer], "send", rank, 0))
+            cuda_fake_fail("rank %d waits for rank %d, which sends nothing", rank,
+                           c.peer);
+}
+
 void check_same(const round &now)
 {
     const part &first = now.parts[0];
     for (size_t r = 1; r < now.parts.size(); r++) {
         const part &p = now.parts[r];
         size_t n = first.calls.size();
+        if (n && (first.calls[0].what == "send" || first.calls[0].what == "recv"))
+            continue;
         bool same = p.calls.size() == n;
         for (size_t i = 0; same && i < n; i++)
             same = p.calls[i].what == first.calls[i].what &&
@@ -141,6 +171,8 @@ void run_round(round &now)
     }
     for (size_t i = 0; i < now.parts[0].calls.size(); i++)
         reduce(now, i);
+    for (int rank = 0; rank < world_size; rank++)
+        move_messages(now, rank);
     now.done = true;
 }
 
@@ -224,6 +256,18 @@ ncclResult_t ncclGroupEnd(void)
         calls.push_back(c.second);
     open_calls.clear();
     return give(comm, std::move(calls), open_stream);
+}
+
+ncclResult_t ncclSend(const void *from, size_t n, ncclDataType_t type, int peer,
+                      ncclComm_t comm, cudaStream_t stream)
+{
+    return add(comm, { "send", from, nullptr, n * size_of(type), peer }, stream);
+}
+
+ncclResult_t ncclRecv(void *to, size_t n, ncclDataType_t type, int peer, ncclComm_t comm,
+                      cudaStream_t stream)
+{
+    return add(comm, { "recv", nullptr, to, n * size_of(type), peer }, stream);
 }
 
 ncclResult_t ncclReduceScatter(const void *from, void *to, size_t n, ncclDataType_t type,

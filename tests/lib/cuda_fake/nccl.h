@@ -52,6 +52,10 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm);
 ncclResult_t ncclCommAbort(ncclComm_t comm);
 ncclResult_t ncclGroupStart(void);
 ncclResult_t ncclGroupEnd(void);
+ncclResult_t ncclSend(const void *from, size_t n, ncclDataType_t type, int peer,
+                      ncclComm_t comm, cudaStream_t stream);
+ncclResult_t ncclRecv(void *to, size_t n, ncclDataType_t type, int peer, ncclComm_t comm,
+                      cudaStream_t stream);
 /* Sums of integers alone. */
 ncclResult_t ncclReduceScatter(const void *from, void *to, size_t n, ncclDataType_t type,
                                ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream);
@@ -66,7 +70,8 @@ ncclResult_t ncclBroadcast(const void *from, void *to, size_t n, ncclDataType_t 
 
 /* Calls of this thread since it asked last: what a rank told NCCL to do. */
 struct nccl_record {
-    char what[16]; /* "reducescatter", "reduce", "allgather", "broadcast" */
+    char what[16]; /* "send", "recv", "reducescatter", "reduce", "allgather", "broadcast"
+                    */
     int world_size, rank, peer;
     size_t size_bytes;
     cudaStream_t stream;

@@ -102,11 +102,12 @@ void ops_cuda_sum_rows(void *ctx, enum dcp_dtype dtype, int64_t rows, int64_t n,
 void ops_cuda_cast(void *ctx, enum dcp_dtype dtype, int64_t n, const float *x, void *out);
 void ops_cuda_widen(void *ctx, enum dcp_dtype dtype, int64_t n, const void *x,
                     float *out);
-void ops_cuda_round(void *ctx, enum dcp_dtype dtype, int64_t n, float *x);
 void ops_cuda_sum(void *ctx, enum dcp_dtype dtype, int64_t n, const float *x,
                   const void *const *parts, int n_parts, void *out);
-void ops_cuda_exact_add(void *ctx, int64_t n, const float *x, const float *reference,
-                        int n_values, bool add, int64_t *units);
+void ops_cuda_exact_add(void *ctx, const struct ops_exact *sum, int64_t n, const void *x,
+                        bool add, int64_t *units);
+void ops_cuda_exact_sum(void *ctx, const struct ops_exact *sum, int64_t n, const void *x,
+                        enum dcp_dtype out_dtype, void *out);
 void ops_cuda_exact_merge(void *ctx, int64_t n, const int64_t *more, int64_t *units);
 void ops_cuda_exact_get(void *ctx, enum dcp_dtype dtype, int64_t n, const int64_t *units,
                         const float *reference, int n_values, void *out);

@@ -37,23 +37,6 @@ void ops_cuda_widen(void *ctx, enum dcp_dtype dtype, int64_t n, const void *x, f
         LAUNCH_BY(dtype, cuda, blocks_for(n, BLOCK), BLOCK, widen_kernel, n, x, out);
 }
 
-template <typename T> static __global__ void round_kernel(int64_t n, float *x)
-{
-    EACH_ELEMENT(i, n)
-    {
-        T rounded;
-        store(&rounded, 0, x[i]);
-        x[i] = load(&rounded, 0);
-    }
-}
-
-void ops_cuda_round(void *ctx, enum dcp_dtype dtype, int64_t n, float *x)
-{
-    struct ops_cuda *cuda = (struct ops_cuda *)ctx;
-    if (n)
-        LAUNCH_BY(dtype, cuda, blocks_for(n, BLOCK), BLOCK, round_kernel, n, x);
-}
-
 struct parts {
     const void *at[OPS_MAX_PARTS];
     int n;
@@ -83,23 +66,123 @@ void ops_cuda_sum(void *ctx, enum dcp_dtype dtype, int64_t n, const float *x,
         LAUNCH_BY(dtype, cuda, blocks_for(n, BLOCK), BLOCK, sum_kernel, n, x, parts, out);
 }
 
-/* --- exact sums --- */
+/* --- the largest of all --- */
 
-static __global__ void exact_add_kernel(int64_t n, const float *x, const float *reference,
-                                        int n_values, bool add, int64_t *units)
+#define NORM_BLOCKS 256 /* their results are one block's work */
+
+static __device__ void keep_peak(uint32_t peak, uint32_t *peaks)
 {
-    double scale = exact_power(exact_shift(*reference, n_values));
-    EACH_ELEMENT(i, n)
-    units[i] = exact_plus(add ? units[i] : 0, exact_units(x[i], scale));
+    peak = reduce_block(peak, max_values());
+    if (threadIdx.x == 0)
+        peaks[blockIdx.x] = peak;
 }
 
-void ops_cuda_exact_add(void *ctx, int64_t n, const float *x, const float *reference,
-                        int n_values, bool add, int64_t *units)
+template <typename T>
+static __global__ void peak_kernel(int64_t n, const T *x, uint32_t *peaks)
+{
+    uint32_t peak = 0;
+    EACH_ELEMENT(i, n)
+    peak = max_values()(peak, norm_magnitude(load(x, i)));
+    keep_peak(peak, peaks);
+}
+
+static __global__ void peak_end_kernel(const uint32_t *peaks, unsigned n, float *peak)
+{
+    uint32_t max = threadIdx.x < n ? peaks[threadIdx.x] : 0;
+    max = reduce_block(max, max_values());
+    uint32_t before = norm_magnitude(*peak);
+    max = before > max ? before : max;
+    if (threadIdx.x == 0)
+        memcpy(peak, &max, sizeof max);
+}
+
+static unsigned norm_blocks(int64_t n)
+{
+    int64_t blocks = (n + BLOCK - 1) / BLOCK;
+    return blocks < NORM_BLOCKS ? (unsigned)blocks : NORM_BLOCKS;
+}
+
+/* --- exact sums --- */
+
+/* The i-th elements of all parts in units, and the largest of them and `peak`. */
+template <typename T>
+static __device__ int64_t sum_parts(const T *x, int64_t i, int n_parts, int64_t stride,
+                                    double scale, uint32_t *peak)
+{
+    int64_t units = 0;
+    for (int p = 0; p < n_parts; p++) {
+        float value = load(x, p * stride + i);
+        *peak = max_values()(*peak, norm_magnitude(value));
+        units = exact_plus(units, exact_units(value, scale));
+    }
+    return units;
+}
+
+template <typename T>
+static __global__ void exact_add_kernel(int64_t n, const T *x, struct ops_exact sum,
+                                        bool add, int64_t *units, uint32_t *peaks)
+{
+    double scale = exact_power(exact_shift(*sum.reference, sum.n_values));
+    uint32_t peak = 0;
+    EACH_ELEMENT(i, n)
+    units[i] = exact_plus(add ? units[i] : 0,
+                          sum_parts(x, i, sum.n_parts, sum.stride, scale, &peak));
+    keep_peak(peak, peaks);
+}
+
+template <typename T, typename Out>
+static __device__ void sum_values(int64_t n, const T *x, const struct ops_exact &sum,
+                                  Out *out, uint32_t *peaks)
+{
+    int shift = exact_shift(*sum.reference, sum.n_values);
+    double scale = exact_power(shift), unit = exact_power(-shift);
+    uint32_t peak = 0;
+    EACH_ELEMENT(i, n)
+    store(out, i,
+          exact_value(sum_parts(x, i, sum.n_parts, sum.stride, scale, &peak), unit));
+    keep_peak(peak, peaks);
+}
+
+template <typename T>
+static __global__ void exact_sum_kernel(int64_t n, const T *x, struct ops_exact sum,
+                                        T *out, uint32_t *peaks)
+{
+    sum_values(n, x, sum, out, peaks);
+}
+
+template <typename T>
+static __global__ void exact_sum_wide_kernel(int64_t n, const T *x, struct ops_exact sum,
+                                             float *out, uint32_t *peaks)
+{
+    sum_values(n, x, sum, out, peaks);
+}
+
+void ops_cuda_exact_add(void *ctx, const struct ops_exact *sum, int64_t n, const void *x,
+                        bool add, int64_t *units)
 {
     struct ops_cuda *cuda = (struct ops_cuda *)ctx;
-    if (n)
-        LAUNCH(cuda, blocks_for(n, BLOCK), BLOCK, exact_add_kernel, n, x, reference,
-               n_values, add, units);
+    uint32_t *peaks = (uint32_t *)ops_cuda_scratch(cuda, NORM_BLOCKS * sizeof *peaks);
+    if (!n || !peaks)
+        return;
+    LAUNCH_BY(sum->dtype, cuda, norm_blocks(n), BLOCK, exact_add_kernel, n, x, *sum, add,
+              units, peaks);
+    LAUNCH(cuda, 1, NORM_BLOCKS, peak_end_kernel, peaks, norm_blocks(n), sum->peak);
+}
+
+void ops_cuda_exact_sum(void *ctx, const struct ops_exact *sum, int64_t n, const void *x,
+                        enum dcp_dtype out_dtype, void *out)
+{
+    struct ops_cuda *cuda = (struct ops_cuda *)ctx;
+    uint32_t *peaks = (uint32_t *)ops_cuda_scratch(cuda, NORM_BLOCKS * sizeof *peaks);
+    if (!n || !peaks)
+        return;
+    if (out_dtype == sum->dtype)
+        LAUNCH_BY(sum->dtype, cuda, norm_blocks(n), BLOCK, exact_sum_kernel, n, x, *sum,
+                  out, peaks);
+    else
+        LAUNCH_BY(sum->dtype, cuda, norm_blocks(n), BLOCK, exact_sum_wide_kernel, n, x,
+                  *sum, (float *)out, peaks);
+    LAUNCH(cuda, 1, NORM_BLOCKS, peak_end_kernel, peaks, norm_blocks(n), sum->peak);
 }
 
 static __global__ void exact_merge_kernel(int64_t n, const int64_t *more, int64_t *units)
@@ -150,38 +233,6 @@ void ops_cuda_exact_get(void *ctx, enum dcp_dtype dtype, int64_t n, const int64_
 }
 
 /* --- the norm --- */
-
-#define NORM_BLOCKS 256 /* their results are one block's work */
-
-template <typename T>
-static __global__ void peak_kernel(int64_t n, const T *x, uint32_t *peaks)
-{
-    uint32_t peak = 0;
-    EACH_ELEMENT(i, n)
-    {
-        uint32_t here = norm_magnitude(load(x, i));
-        peak = here > peak ? here : peak;
-    }
-    peak = reduce_block(peak, max_values());
-    if (threadIdx.x == 0)
-        peaks[blockIdx.x] = peak;
-}
-
-static __global__ void peak_end_kernel(const uint32_t *peaks, unsigned n, float *peak)
-{
-    uint32_t max = threadIdx.x < n ? peaks[threadIdx.x] : 0;
-    max = reduce_block(max, max_values());
-    uint32_t before = norm_magnitude(*peak);
-    max = before > max ? before : max;
-    if (threadIdx.x == 0)
-        memcpy(peak, &max, sizeof max);
-}
-
-static unsigned norm_blocks(int64_t n)
-{
-    int64_t blocks = (n + BLOCK - 1) / BLOCK;
-    return blocks < NORM_BLOCKS ? (unsigned)blocks : NORM_BLOCKS;
-}
 
 void ops_cuda_norm_peak(void *ctx, enum dcp_dtype dtype, int64_t n, const void *x,
                         float *peak)

@@ -192,6 +192,16 @@ static void micro_batches(struct rank *r, const struct model *model, struct shar
 }
 
 /* The first weights are the initial values in their dtype. */
+/* A cast to 16 bits and back. */
+static void round_as(enum dcp_dtype dtype, float *values, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        uint16_t half;
+        ops_to_16bit(dtype, &values[i], &half, 1);
+        ops_from_16bit(dtype, &half, &values[i], 1);
+    }
+}
+
 static void check_init(struct rank *r, const struct model *model,
                        struct model_hooks *hooks)
 {
@@ -204,7 +214,7 @@ static void check_init(struct rank *r, const struct model *model,
         int64_t n = params[p].n_elems;
         model_init_values(model, p, 7, 0, n, values);
         if (r->way->bf16 || r->way->fp16)
-            ops_cpu()->round(NULL, dtype_of(r->way), n, values);
+            round_as(dtype_of(r->way), values, n);
         CHECK(r, !memcmp(at, values, (size_t)n * sizeof *values));
     }
     free(weights);
@@ -345,7 +355,7 @@ static struct outcome outcome_of(struct way way)
         float weight = out.values[1][i];
         assert_int_equal(out.times_held[i], copies);
         if (has_masters)
-            ops_cpu()->round(NULL, dtype_of(&way), 1, &weight);
+            round_as(dtype_of(&way), &weight, 1);
         assert_true(!has_masters || out.values[0][i] == weight);
     }
     return out;
