@@ -2,7 +2,7 @@
  * while the bytes are written by the pool.
  *
  * start: the ranks' pieces are merged; rank 0 takes the lease and makes the temporary
- * folder; all stage, and agree.
+ * folder; all stage, unless they save in place, and agree.
  *
  * WRITING: the pool of each rank writes its shard and makes it durable. When all are done
  * they agree, and tell what they wrote.
@@ -171,6 +171,12 @@ static int reserve_shard(void *arg, struct dcp_error *err)
     return dcp_write_create(saver->finish.write, saver->comm->rank, err);
 }
 
+/* Whether bytes go to the file from the caller's memory. */
+static bool in_place(const struct dcp_saver *saver)
+{
+    return saver->finish.options.in_place && saver->device->host_readable;
+}
+
 static int write_shard(void *arg, struct dcp_error *err)
 {
     struct dcp_saver *saver = arg;
@@ -178,7 +184,7 @@ static int write_shard(void *arg, struct dcp_error *err)
     int rank = saver->comm->rank;
 
     DCP_TRY(dcp_write_rank(saver->finish.write, rank, err));
-    for (size_t p = 0; p < catalog->n_pieces; p++)
+    for (size_t p = 0; p < catalog->n_pieces && !in_place(saver); p++)
         if (catalog->pieces[p].rank == rank && catalog->pieces[p].crc != saver->crc[p])
             return dcp_error_of_tensor(
                 err, DCP_E_CORRUPT, catalog->tensors[catalog->pieces[p].tensor].name,
@@ -259,7 +265,7 @@ int dcp_save_start(struct dcp_saver *saver, const struct dcp_save_options *optio
                             sizeof saver->finish.prefix, 0, err);
     if (!rc)
         rc = dcp_await(saver->comm, reserve_shard, saver, err);
-    if (!rc)
+    if (!rc && !in_place(saver))
         rc = dcp_agree(saver->comm, stage(saver, err), err);
     if (rc) {
         end_save(saver);
@@ -464,6 +470,8 @@ int dcp_save_poll(struct dcp_saver *saver, bool *out_done,
             *err = failure;
     } else {
         saver->result.write_s = dcp_clock_s() - saver->started_s;
+        if (in_place(saver))
+            saver->result.stall_s = saver->result.write_s;
         saver->result.fingerprint = saver->finish.fingerprint;
         saver->result.diverged = saver->finish.catalog->diverged;
         saver->result.stale = saver->comm->rank == 0 && is_stale(saver);
@@ -495,13 +503,15 @@ int dcp_save(const struct dcp_context *ctx, const struct dcp_save_options *optio
              const struct dcp_state *state, struct dcp_save_result *out_result,
              struct dcp_error *err)
 {
+    struct dcp_save_options here = *options;
     struct dcp_saver *saver;
     int rc = dcp_saver_new(ctx, &saver, err);
 
+    here.in_place = true;
     if (ctx->comm)
         rc = dcp_agree(ctx->comm, rc, err);
     if (!rc)
-        rc = dcp_save_start(saver, options, state, err);
+        rc = dcp_save_start(saver, &here, state, err);
     if (!rc)
         rc = dcp_save_wait(saver, out_result, err);
     dcp_saver_free(saver);

@@ -165,13 +165,16 @@ static const struct settings_key data_types_keys[] = {
 static const char no_zenflow[] = "the optimizer does not run apart from the rest";
 
 /* offload_param and offload_optimizer: where the state is while it is not needed. */
-#define OFFLOAD(table, member)                                                    \
+#define OFFLOAD(table, member, swap, n_buffers, ...)                              \
     static const struct settings_key table[] = {                                  \
         { .name = "device", .kind = KEY_CHOICE, .choices = devices, AT(member) }, \
-        TEXT("nvme_path"),                                                        \
-        NUMBER("buffer_count"),                                                   \
-        NUMBER("buffer_size"),                                                    \
-        NUMBER("max_in_cpu"),                                                     \
+        { .name = "nvme_path", .kind = KEY_TEXT, AT(out.swap.path) },             \
+        { .name = "buffer_count",                                                 \
+          .kind = KEY_INT,                                                        \
+          AT(out.swap.buffers),                                                   \
+          .min = 1,                                                               \
+          .fallback = n_buffers },                                                \
+        __VA_ARGS__,                                                              \
         FLAG("pin_memory", 1),                                                    \
         FLAG("pipeline_read", 0),                                                 \
         FLAG("pipeline_write", 0),                                                \
@@ -181,8 +184,18 @@ static const char no_zenflow[] = "the optimizer does not run apart from the rest
         NUMBER("cpuadam_cores_perc"),                                             \
         { 0 },                                                                    \
     }
-OFFLOAD(offload_param_keys, offload_param);
-OFFLOAD(offload_optimizer_keys, offload_optimizer);
+OFFLOAD(offload_param_keys, offload_param, swap_param, 5,
+        { .name = "buffer_size",
+          .kind = KEY_LONG,
+          AT(out.swap_param.buffer_size),
+          .min = 1,
+          .fallback = 1e8 },
+        { .name = "max_in_cpu",
+          .kind = KEY_LONG,
+          AT(out.swap_param.max_in_cpu),
+          .fallback = 1e9 });
+OFFLOAD(offload_optimizer_keys, offload_optimizer, swap_optim, 4, NUMBER("buffer_size"),
+        NUMBER("max_in_cpu"));
 
 static const char no_quantized[] = "communication is not quantized here";
 
@@ -244,7 +257,11 @@ static const struct settings_key zero_keys[] = {
     FLAG("allgather_sequential", 0),
     NUMBER("reduce_bucket_size"),
     NUMBER("allgather_bucket_size"),
-    NUMBER("sub_group_size"),
+    { .name = "sub_group_size",
+      .kind = KEY_LONG,
+      AT(out.sub_group_size),
+      .min = 1,
+      .fallback = 1e9 },
     NUMBER("stage3_prefetch_bucket_size"),
     NUMBER("prefetch_bucket_size"),
     NUMBER("stage3_param_persistence_threshold"),

@@ -162,21 +162,37 @@ static int resolve_batch(struct settings_draft *draft, int world_size,
     return DCP_OK;
 }
 
+static int check_swap(const struct settings_draft *draft, const char *of,
+                      const struct settings_swap *swap, struct dcp_error *err)
+{
+    if (swap->path && *swap->path)
+        return DCP_OK;
+    dcp_error_set(err, DCP_E_USAGE,
+                  "%s: 'zero_optimization.offload_%s.nvme_path' must say in which folder",
+                  draft->what, of);
+    dcp_error_hint(err, "such as \"nvme_path\": \"/local_nvme\"");
+    return DCP_E_USAGE;
+}
+
 static int resolve_offload(struct settings_draft *draft, struct dcp_error *err)
 {
-    bool param = draft->offload_param == OFFLOAD_NVME;
-    draft->out.offload_cpu = draft->offload_param == OFFLOAD_CPU ||
-                             draft->offload_optimizer == OFFLOAD_CPU ||
-                             draft->cpu_offload || draft->cpu_offload_param;
-    if (!param && draft->offload_optimizer != OFFLOAD_NVME)
-        return DCP_OK;
-    dcp_error_set(
-        err, DCP_E_UNSUPPORTED,
-        "%s: 'zero_optimization.offload_%s.device' is \"nvme\", but state is not "
-        "kept in files here",
-        draft->what, param ? "param" : "optimizer");
-    dcp_error_hint(err, "stage 3 on more ranks needs less memory on each");
-    return DCP_E_UNSUPPORTED;
+    struct settings *s = &draft->out;
+    s->offload_cpu = draft->offload_param == OFFLOAD_CPU ||
+                     draft->offload_optimizer == OFFLOAD_CPU || draft->cpu_offload ||
+                     draft->cpu_offload_param;
+    s->swap_weights = draft->offload_param == OFFLOAD_NVME;
+    s->swap_optimizer = draft->offload_optimizer == OFFLOAD_NVME;
+    if (s->swap_weights && s->stage < 3) { /* as in DeepSpeed */
+        s->swap_weights = false;
+        dcp_log_write(draft->log, DCP_LOG_WARN,
+                      "%s: zero_optimization.offload_param has no effect at stage %d: "
+                      "weights are offloaded at stage 3",
+                      draft->what, s->stage);
+    }
+    if (s->swap_weights)
+        DCP_TRY(check_swap(draft, "param", &s->swap_param, err));
+    return s->swap_optimizer ? check_swap(draft, "optimizer", &s->swap_optim, err)
+                             : DCP_OK;
 }
 
 static int resolve_sharding(struct settings_draft *draft, int world_size,

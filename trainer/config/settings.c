@@ -151,6 +151,8 @@ void settings_fini(struct settings *settings)
     free(settings->data_val);
     free(settings->tokenizer);
     free(settings->checkpoint_dir);
+    free(settings->swap_param.path);
+    free(settings->swap_optim.path);
     free(settings->on_save);
     free(settings->on_failure);
     free(settings->metrics_textfile);

@@ -44,6 +44,13 @@ struct settings_scheduler {
     double gamma, eta_min, factor;
 };
 
+/* Offloading to files: DeepSpeed's keys of offload_param and offload_optimizer. */
+struct settings_swap {
+    char *path;
+    int buffers;
+    int64_t buffer_size, max_in_cpu; /* elements */
+};
+
 struct settings {
     uint64_t seed;
     struct model_config model;
@@ -73,8 +80,11 @@ struct settings {
     enum dcp_dtype dtype; /* of weights: F32, or BF16 with fp32 masters */
     bool grad_accum_fp32, grad_accum_bf16; /* data_types.grad_accum_dtype */
     struct loss_scale_rule loss_scale;
-    bool stochastic_rounding; /* of bf16 weights; see ops/optim.h */
-    bool offload_cpu;         /* what is not needed waits in host memory */
+    bool stochastic_rounding;          /* of bf16 weights; see ops/optim.h */
+    bool offload_cpu;                  /* what is not needed waits in host memory */
+    bool swap_weights, swap_optimizer; /* or in files */
+    struct settings_swap swap_param, swap_optim;
+    int64_t sub_group_size; /* elements that the optimizer works on at a time */
     bool gather_16bit_on_save;
 
     char *checkpoint_dir; /* as given: relative to the working folder */

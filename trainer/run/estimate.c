@@ -30,6 +30,7 @@ struct estimate {
 
     /* Of the first world that is possible. */
     bool known;
+    bool swaps; /* some state is in files */
     struct model_config model;
     const char *precision;
     int64_t n_elems;
@@ -106,10 +107,16 @@ static int plan_state(struct estimate *e, struct world *w, const struct settings
     struct shard_options cut;
     struct shard_bytes whole;
     run_shard_options(s, false, &cut);
+    struct shard_offload of_weights = cut.offload_weights;
     for (cut.stage = 0; cut.stage < N_STAGES; cut.stage++) {
         cut.shard_size = cut.stage == 3 ? s->shard_size : 0;
+        cut.offload_weights =
+            cut.stage == 3 ? of_weights : (struct shard_offload){ .folder = NULL };
         DCP_TRY(shard_plan(model, &cut, w->world_size, e->gpu, &w->of[cut.stage], err));
     }
+    e->swaps |= s->swap_optimizer || s->swap_weights;
+    if (!run_saves_aside(s))
+        return DCP_OK;
     /* A save writes weights and optimizer once, each rank an even share. */
     cut.stage = cut.shard_size = 0;
     DCP_TRY(shard_plan(model, &cut, 1, false, &whole, err));
@@ -207,8 +214,9 @@ static int print_world(const struct estimate *e, const struct world *w,
         { .title = "stage", .right = true },     { .title = "weights", .right = true },
         { .title = "gradients", .right = true }, { .title = "optimizer", .right = true },
         { .title = "layers", .right = true },    { .title = "in all", .right = true },
-        { .title = e->way, .right = true }
+        { .title = e->way, .right = true },      { .title = "on disk", .right = true }
     };
+    size_t n_columns = DCP_ARRAY_LEN(columns) - (e->swaps ? 0 : 1);
     dcp_term_printf(out, "\n%s",
                     dcp_human_items((uint64_t)w->world_size, "rank", "ranks").text);
     if (w->why[0]) {
@@ -221,7 +229,7 @@ static int print_world(const struct estimate *e, const struct world *w,
                     dcp_human_size(w->activations[0]).text, e->way,
                     dcp_human_size(w->activations[1]).text,
                     dcp_human_size(w->saving).text, e->gpu ? " of the host" : "");
-    struct dcp_table *table = dcp_table_new(columns, DCP_ARRAY_LEN(columns));
+    struct dcp_table *table = dcp_table_new(columns, n_columns);
     if (!table)
         return dcp_error_memory(err, "a table");
     for (int stage = 0; stage < N_STAGES; stage++) {
@@ -231,9 +239,10 @@ static int print_world(const struct estimate *e, const struct world *w,
                                    b->optimizer,
                                    b->transient,
                                    total(e, w, stage, false),
-                                   total(e, w, stage, true) };
+                                   total(e, w, stage, true),
+                                   b->swapped };
         dcp_table_cell(table, "%d", stage);
-        for (size_t i = 0; i < DCP_ARRAY_LEN(sizes); i++)
+        for (size_t i = 0; i + 1 < n_columns; i++)
             dcp_table_cell(table, "%s", dcp_human_size(sizes[i]).text);
     }
     int rc = dcp_table_print(table, out, 0, err);
@@ -273,6 +282,7 @@ static json_t *row_of(const struct estimate *e, const struct world *w, int stage
         { "gradient_bytes", b->gradients },
         { "optimizer_bytes", b->optimizer },
         { "layer_bytes", b->transient },
+        { "disk_bytes", b->swapped },
         { "activation_bytes", w->activations[0] },
         { "checkpointed_activation_bytes", w->activations[1] },
         { "save_bytes", w->saving },

@@ -53,9 +53,21 @@ int run_read_settings(const struct run_options *options, int world_size,
     return rc;
 }
 
+bool run_saves_aside(const struct settings *s)
+{
+    return s->checkpoint_async && !s->swap_optimizer && !s->swap_weights;
+}
+
+/* Elements that the optimizer works on at a time when its state is in files: enough for a
+ * disk to be fast. */
+#define SWAP_WINDOW ((int64_t)4 << 20)
+
 void run_shard_options(const struct settings *settings, bool weights_only,
                        struct shard_options *out_options)
 {
+    const struct settings_swap *param = &settings->swap_param,
+                               *optim = &settings->swap_optim;
+    int64_t group = settings->sub_group_size;
     *out_options = (struct shard_options){
         .stage = settings->stage,
         .shard_size = settings->shard_size,
@@ -66,6 +78,17 @@ void run_shard_options(const struct settings *settings, bool weights_only,
         .weights_only = weights_only,
         .n_micros = settings->n_micros,
     };
+    if (settings->swap_weights)
+        out_options->offload_weights =
+            (struct shard_offload){ .folder = param->path,
+                                    .window = param->buffer_size,
+                                    .buffers = param->buffers,
+                                    .kept = param->max_in_cpu };
+    if (settings->swap_optimizer && !weights_only)
+        out_options->offload_optimizer =
+            (struct shard_offload){ .folder = optim->path,
+                                    .window = group < SWAP_WINDOW ? group : SWAP_WINDOW,
+                                    .buffers = optim->buffers };
 }
 
 /* --- opening --- */
@@ -163,11 +186,14 @@ static int open_shard(struct run *run, enum run_purpose purpose, struct dcp_erro
     struct shard_options cut;
     join->comm.timeout_ms = run->settings.timeout_s * 1000;
     bool gpu = run->compute.device.ops;
-    if (gpu && run->settings.offload_cpu) { /* the same on every rank */
+    const struct settings *s = &run->settings;
+    if (gpu && (s->offload_cpu || s->swap_weights || s->swap_optimizer)) {
+        /* the same on every rank */
         dcp_error_set(
             err, DCP_E_UNSUPPORTED,
-            "zero_optimization.offload_... to the CPU is not supported on a GPU: "
-            "weights and optimizer stay in its memory");
+            "zero_optimization.offload_... to the %s is not supported on a GPU: "
+            "weights and optimizer stay in its memory",
+            s->offload_cpu ? "CPU" : "disk");
         dcp_error_hint(err,
                        "stage 3 on more GPUs needs less memory on each, or compute on "
                        "the CPU with --device cpu");

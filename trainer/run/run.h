@@ -76,6 +76,9 @@ int run_sync(struct run *run, struct dcp_error *err);
 /* rc: how it ended. After a failure nothing waits for other ranks. */
 void run_close(struct run *run, int rc);
 
+/* Whether a save copies the state first, so that training goes on while it is written.
+ * What is in files is not copied: that would take the very memory that it must not. */
+bool run_saves_aside(const struct settings *settings);
 /* How the state is cut. */
 void run_shard_options(const struct settings *settings, bool weights_only,
                        struct shard_options *out_options);

@@ -29,7 +29,7 @@ static void tell(struct saving *saving, const struct dcp_save_result *result)
         (double)result->size_bytes / (result->write_s > 0 ? result->write_s : 1);
     snprintf(label, sizeof label, "step %" PRId64, result->step);
     run_say(run, "%-16s saved%s: %s stall, %s at %s", label,
-            run->settings.checkpoint_async ? " in background" : "",
+            saving->in_place ? "" : " in background",
             dcp_human_time(result->stall_s).text, dcp_human_size(result->size_bytes).text,
             dcp_human_rate(rate).text);
     if (result->diverged && !saving->told)
@@ -59,8 +59,9 @@ static int forgive(struct saving *saving, int64_t step, int rc, struct dcp_error
     return dcp_agree(&run->join->comm, rc, err);
 }
 
-/* Begins to save the state as it is now. */
-static int start(struct saving *saving, struct dcp_error *err)
+/* Begins to save the state as it is now; in place: it does not change until it is
+ * saved. */
+static int start(struct saving *saving, bool in_place, struct dcp_error *err)
 {
     struct run *run = saving->run;
     const struct settings *s = &run->settings;
@@ -79,6 +80,7 @@ static int start(struct saving *saving, struct dcp_error *err)
         .verify_after_save = s->verify_after_save,
         .diverged = saving->diverged,
         .idle = !saving->learned,
+        .in_place = in_place,
         .consolidated = s->gather_16bit_on_save ? &consolidated : NULL,
     };
     struct state state;
@@ -89,6 +91,7 @@ static int start(struct saving *saving, struct dcp_error *err)
     rc = dcp_agree(&run->join->comm, rc, err);
     if (rc)
         return rc;
+    saving->in_place = in_place;
     atomic_store(&run->kill.saving, run->at.step);
     rc = dcp_save_start(saving->saver, &options, &state.dcp, err);
     state_fini(&state);
@@ -136,9 +139,10 @@ int saving_start(struct saving *saving, struct dcp_error *err)
     double begin_s = dcp_clock_s();
     int rc = wait_or_forgive(saving, err);
     if (!rc)
-        rc =
-            forgive(saving, saving->run->at.step, start(saving, &failure), &failure, err);
-    if (!rc && !saving->run->settings.checkpoint_async)
+        rc = forgive(saving, saving->run->at.step,
+                     start(saving, !run_saves_aside(&saving->run->settings), &failure),
+                     &failure, err);
+    if (!rc && !run_saves_aside(&saving->run->settings))
         rc = wait_or_forgive(saving, err);
     saving->stall_s += dcp_clock_s() - begin_s;
     return rc;
@@ -176,7 +180,7 @@ int saving_finish(struct saving *saving, struct dcp_error *err)
     if (!rc && saving->last != run->at.step) {
         failure = (struct dcp_error){ 0 };
         now = true;
-        rc = start(saving, &failure);
+        rc = start(saving, true, &failure);
         if (!rc)
             rc = wait_for(saving, &failure);
     }

@@ -8,6 +8,7 @@ struct saving {
     struct run *run; /* borrowed */
     struct dcp_saver *saver;
     int64_t in_flight; /* the step, -1: none */
+    bool in_place;     /* it is written from where the state lies, and training waits */
     int64_t last;      /* the newest step that is complete, -1: none known */
     bool diverged;     /* the loss of the step run->at is at is not finite */
     bool learned;   /* weights were changed since the save before: the rate was not 0 */

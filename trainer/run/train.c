@@ -202,9 +202,18 @@ static void announce(const struct train *t)
     if (s->offload_cpu)
         run_say(run,
                 "offload to the CPU: weights and optimizer are in host memory already");
+    if (bytes.swapped)
+        run_say(run, "offload to disk: %s a rank, of %s in %s",
+                dcp_human_size(bytes.swapped).text,
+                s->swap_weights && s->swap_optimizer ? "weights, gradients and optimizer"
+                : s->swap_weights                    ? "weights"
+                                                     : "gradients and optimizer",
+                s->swap_optimizer ? s->swap_optim.path : s->swap_param.path);
     run_say(run, "ZeRO stage %d on %d rank%s, %s a rank", s->stage, world_size,
             world_size == 1 ? "" : "s",
-            dcp_human_size(bytes.weights + bytes.gradients + bytes.optimizer).text);
+            dcp_human_size(bytes.weights + bytes.gradients + bytes.optimizer +
+                           (bytes.swapped ? bytes.transient : 0))
+                .text);
 }
 
 /* No other run may change the folder from here on. Where there is none yet, nothing is

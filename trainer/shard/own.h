@@ -8,6 +8,7 @@
 #define TRAINER_SHARD_OWN_H
 
 #include "shard.h"
+#include "swap.h"
 
 #include "base/part.h"
 #include "trainer/ops/norm.h"
@@ -112,12 +113,15 @@ struct shard {
 
     struct shard_slots gathered, unit_grads;
     /* The second ones only with a coll that works beside kernels. */
-    char *staging[2];                    /* a unit between two orders */
-    char *landing[2];                    /* gradients that others give */
-    size_t staging_bytes, landing_bytes; /* of one */
-    uint64_t allocated_bytes;            /* all of these */
-    uint64_t step_bytes; /* of them: what depends on the micro-batches of a step */
-    int packed, turn;    /* which staging, which landing is used next */
+    char *staging[2];                      /* a unit between two orders */
+    char *landing[2];                      /* gradients that others give */
+    size_t staging_bytes, landing_bytes;   /* of one */
+    struct swap *optim_swap, *weight_swap; /* that some of these are in, or NULL */
+    uint64_t swapped_bytes;
+    uint64_t allocated_bytes; /* all of these, but for what is swapped */
+    /* Of them: what depends on the micro-batches of a step. */
+    uint64_t step_bytes, step_swapped_bytes;
+    int packed, turn; /* which staging, which landing is used next */
     struct shard_measure *measure;
     struct shard_exchange exchange;
 
@@ -125,15 +129,27 @@ struct shard {
      * is asked for: by unit, and by whether the one before was lower, higher or none. */
     int *next_unit;
     int last_unit, before_unit; /* -1: none */
+    int swapped_unit;           /* the last one that was asked for */
 
     int64_t *counts; /* of each rank of the world */
     double *told;    /* what ranks tell each other of their gradients: two numbers each */
 };
 
-/* The parts of shard_new: where everything lies, and memory for it; what can be cut. */
+/* The parts of shard_new: files for what is offloaded, where everything lies, and memory
+ * for it, which shard_release frees; what can be cut. */
+int shard_open_swaps(struct shard *s, struct dcp_error *err);
 int shard_place(struct shard *s, struct dcp_error *err);
 int shard_allocate(struct shard *s, struct dcp_error *err);
+void shard_release(struct shard *s);
+/* What follows from the number of micro-batches. */
+void shard_count_rounds(struct shard *s);
 int shard_check_groups(int world_size, int size, struct dcp_error *err);
+/* Kernels that work on a run's optimizer state, as much of it at a time as a buffer holds
+ * where it is in a file. */
+void shard_in_windows(struct shard *s, const struct shard_run *run,
+                      void (*work)(struct shard *s, const struct shard_run *run,
+                                   const struct optim_params *params),
+                      const struct optim_params *params);
 /* Slots of one size for the gathered weights of a unit. */
 int shard_slots_wanted(const struct shard *s, int unit);
 

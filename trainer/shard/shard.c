@@ -4,11 +4,6 @@
 #include "trainer/ops/ops.h"
 
 #define INIT_ELEMS (1 << 18)
-/* What ranks give one another at once: little enough to be summed from the cache; more
- * where a message costs more than its bytes. */
-#define LANDING ((size_t)4 << 20)
-#define LANDING_BESIDE ((size_t)64 << 20)
-
 size_t shard_weight_bytes(const struct shard *s)
 {
     return dcp_dtype_size(s->options.dtype);
@@ -138,7 +133,7 @@ static void place_own(struct shard *s)
 }
 
 /* What follows from the number of micro-batches. */
-static void count_rounds(struct shard *s)
+void shard_count_rounds(struct shard *s)
 {
     s->n_rounds = (int)dcp_part_ceil(s->options.n_micros, s->all->world_size);
     s->keeps_sums = (s->n_rounds > 1 && !s->options.grad_bf16) ||
@@ -169,126 +164,8 @@ int shard_place(struct shard *s, struct dcp_error *err)
         s->at[p].group = s->params[p].decay ? 0 : 1;
     place_full(s);
     place_own(s);
-    count_rounds(s);
+    shard_count_rounds(s);
     return DCP_OK;
-}
-
-static int alloc(struct shard *s, void **out, int64_t n, size_t size_bytes,
-                 struct dcp_error *err)
-{
-    const struct ops *ops = s->kernels.ops;
-    size_t total;
-    if (n < 0 || !dcp_mul_size((size_t)n, size_bytes, &total))
-        total = SIZE_MAX;
-    DCP_TRY(ops->alloc(s->kernels.ctx, total, "parts of the model state", out, err));
-    s->allocated_bytes += total;
-    ops->zero(s->kernels.ctx, *out, total);
-    return DCP_OK;
-}
-
-static size_t largest_unit(const struct shard *s)
-{
-    int64_t room = 0;
-    for (int u = 0; u < s->n_units; u++)
-        room = shard_unit_room(s, u) > room ? shard_unit_room(s, u) : room;
-    return (size_t)room;
-}
-
-/* Of the largest unit: its gradients, or its weights. */
-static size_t staging_bytes(const struct shard *s)
-{
-    bool gathers = s->options.stage == 3 && s->inner->world_size > 1;
-    size_t gathered = gathers ? shard_weight_bytes(s) : 0, given = shard_grad_bytes(s);
-    if (s->options.weights_only || (shard_sums_here(s) && given == sizeof(float)))
-        given = 0;
-    return largest_unit(s) * (given > gathered ? given : gathered);
-}
-
-static size_t landing_bytes(const struct shard *s)
-{
-    size_t all = largest_unit(s) * shard_grad_bytes(s) * (size_t)s->inner->world_size,
-           room = coll_overlaps(s->inner) ? LANDING_BESIDE : LANDING,
-           least = (size_t)s->inner->world_size * sizeof(float);
-    if (s->options.weights_only || shard_sums_here(s) || s->inner->world_size == 1)
-        return 0;
-    room = room > least ? room : least;
-    return all < room ? all : room;
-}
-
-/* Of the gradients, while they are summed. */
-static uint64_t grads_bytes(const struct shard *s)
-{
-    if (s->options.weights_only)
-        return 0;
-    return (uint64_t)s->n_grads * (s->keeps_sums ? sizeof(int64_t) : shard_grad_bytes(s));
-}
-
-static int alloc_gradients(struct shard *s, struct dcp_error *err)
-{
-    int64_t widest = 0;
-    for (int p = 0; p < s->n_params; p++)
-        if (s->params[p].n_elems > widest)
-            widest = s->params[p].n_elems;
-    DCP_TRY(alloc(s, &s->grads, (int64_t)grads_bytes(s), 1, err));
-    if (shard_rounds(s) && s->options.grad_bf16 && s->n_rounds > 1)
-        DCP_TRY(alloc(s, (void **)&s->wide, widest, sizeof *s->wide, err));
-    DCP_TRY(alloc(s, (void **)&s->peaks, s->n_params, sizeof *s->peaks, err));
-    return alloc(s, (void **)&s->references, s->n_params, sizeof *s->references, err);
-}
-
-/* What a step needs, which depends on how many micro-batches it has. */
-static int alloc_step(struct shard *s, struct dcp_error *err)
-{
-    uint64_t before = s->allocated_bytes;
-    s->staging_bytes = staging_bytes(s);
-    s->landing_bytes = landing_bytes(s);
-    for (int i = 0; i < (coll_overlaps(s->inner) ? 2 : 1); i++) {
-        if (s->staging_bytes)
-            DCP_TRY(alloc(s, (void **)&s->staging[i], (int64_t)s->staging_bytes, 1, err));
-        if (s->landing_bytes)
-            DCP_TRY(alloc(s, (void **)&s->landing[i], (int64_t)s->landing_bytes, 1, err));
-    }
-    if (!s->options.weights_only)
-        DCP_TRY(alloc_gradients(s, err));
-    s->step_bytes = s->allocated_bytes - before;
-    return DCP_OK;
-}
-
-static void free_step(struct shard *s)
-{
-    void *const memory[] = { s->grads,      s->peaks,      s->references, s->wide,
-                             s->staging[0], s->staging[1], s->landing[0], s->landing[1] };
-    for (size_t i = 0; i < DCP_ARRAY_LEN(memory); i++)
-        s->kernels.ops->free(s->kernels.ctx, memory[i]);
-    s->grads = NULL;
-    s->peaks = s->references = s->wide = NULL;
-    s->staging[0] = s->staging[1] = s->landing[0] = s->landing[1] = NULL;
-    s->packed = s->turn = 0;
-    s->allocated_bytes -= s->step_bytes;
-    s->step_bytes = 0;
-}
-
-int shard_set_micros(struct shard *s, int n_micros, struct dcp_error *err)
-{
-    if (n_micros == s->options.n_micros)
-        return DCP_OK;
-    free_step(s);
-    s->options.n_micros = n_micros;
-    count_rounds(s);
-    return alloc_step(s, err);
-}
-
-int shard_allocate(struct shard *s, struct dcp_error *err)
-{
-    DCP_TRY(alloc(s, &s->weights, s->n_weights, shard_weight_bytes(s), err));
-    DCP_TRY(alloc(s, (void **)&s->measure, 1, sizeof *s->measure, err));
-    if (!s->options.weights_only) {
-        if (shard_has_master(s))
-            DCP_TRY(alloc(s, (void **)&s->master, s->n_own, sizeof(float), err));
-        for (int i = 0; i < optim_n_states(s->options.optimizer); i++)
-            DCP_TRY(alloc(s, (void **)&s->state[i], s->n_own, sizeof(float), err));
-    }
-    return alloc_step(s, err);
 }
 
 /* Ranks of one copy of the model stand side by side. */
@@ -329,6 +206,8 @@ int shard_new(const struct model *model, const struct shard_options *options,
     s->all = coll;
     int rc = split(s, err);
     if (!rc)
+        rc = shard_open_swaps(s, err);
+    if (!rc)
         rc = shard_place(s, err);
     if (!rc)
         rc = shard_allocate(s, err);
@@ -346,13 +225,7 @@ void shard_free(struct shard *s)
 {
     if (!s)
         return;
-    void *const memory[] = { s->weights, s->master, s->state[0], s->state[1],
-                             s->measure };
-    for (size_t i = 0; i < DCP_ARRAY_LEN(memory); i++)
-        s->kernels.ops->free(s->kernels.ctx, memory[i]);
-    free_step(s);
-    shard_slots_fini(s, &s->gathered);
-    shard_slots_fini(s, &s->unit_grads);
+    shard_release(s);
     free(s->at);
     free(s->runs);
     free(s->unit_first);
@@ -433,26 +306,4 @@ void shard_state(const struct shard *s, int i, int param, struct shard_range *ou
 enum optim_type shard_optimizer(const struct shard *s)
 {
     return s->options.optimizer;
-}
-
-static uint64_t slots_bytes(const struct shard_slots *slots)
-{
-    uint64_t bytes = 0;
-    for (size_t i = 0; i < slots->n; i++)
-        bytes += slots->items[i].size_bytes * (slots->items[i].landing ? 2 : 1);
-    return bytes;
-}
-
-void shard_memory(const struct shard *s, struct shard_bytes *out_bytes)
-{
-    int n_arrays = optim_n_states(s->options.optimizer) + shard_has_master(s);
-    uint64_t optim = s->options.weights_only ? 0 : (uint64_t)n_arrays * sizeof(float);
-    *out_bytes = (struct shard_bytes){
-        .weights = (uint64_t)s->n_weights * shard_weight_bytes(s),
-        .gradients = grads_bytes(s),
-        .optimizer = (uint64_t)s->n_own * optim,
-        .transient = slots_bytes(&s->gathered) + slots_bytes(&s->unit_grads),
-    };
-    out_bytes->transient += s->allocated_bytes - out_bytes->weights -
-                            out_bytes->gradients - out_bytes->optimizer;
 }

@@ -31,6 +31,15 @@
 #include "trainer/ops/optim.h"
 #include <stdint.h>
 
+/* State that waits in a file of `folder` while it is not worked on; in the host's memory,
+ * so the kernels must work there. */
+struct shard_offload {
+    const char *folder; /* borrowed; NULL: it stays in memory */
+    int64_t window;     /* elements of a buffer */
+    int buffers;        /* that may be in memory at once */
+    int64_t kept;       /* weights: elements that stay in memory */
+};
+
 struct shard_options {
     int stage;      /* ZeRO 0 .. 3 */
     int shard_size; /* stage 3: ranks that share one copy; 0: all. Divides the world size
@@ -42,6 +51,8 @@ struct shard_options {
     bool weights_only; /* no gradients, no optimizer */
     int n_micros;      /* micro-batches of all ranks in a step; a rank has every
                         * world_size-th, some one less than others */
+    struct shard_offload offload_optimizer; /* masters, states and gradients */
+    struct shard_offload offload_weights;   /* stage 3 */
 };
 
 /* What this rank holds of a parameter: elements begin .. end. */
@@ -50,16 +61,17 @@ struct shard_range {
     void *data; /* in the memory of the model's kernels; belongs to the shard */
 };
 
-/* Memory, in bytes. Transient: gathered units and staging. */
+/* In bytes. Of memory; transient: gathered units, staging, and buffers of what is in a
+ * file. Swapped: what is in files, and counts nowhere else. */
 struct shard_bytes {
-    uint64_t weights, gradients, optimizer, transient;
+    uint64_t weights, gradients, optimizer, transient, swapped;
 };
 
 struct shard;
 
 /* Zeroed state for a model (borrowed) over a coll (borrowed), which moves what lies in
  * the memory of the model's kernels. Collective. Caller owns. Errors: USAGE (shard_size),
- * MEMORY, COMM. */
+ * MEMORY, COMM; of offloading IO, NO_SPACE. */
 int shard_new(const struct model *model, const struct shard_options *options,
               struct coll *coll, struct shard **out_shard, struct dcp_error *err);
 void shard_free(struct shard *shard);

@@ -255,6 +255,54 @@ static int gather_end(struct shard *s, const uint64_t *calls, struct dcp_error *
     return rc;
 }
 
+/* --- the optimizer --- */
+
+/* What of a run's state comes next, or is done with. */
+static void for_arrays(struct shard *s, const struct shard_run *run,
+                       void (*act)(struct swap *swap, const void *from,
+                                   uint64_t size_bytes))
+{
+    uint64_t size_bytes = (uint64_t)run->n * sizeof(float);
+    if (s->master)
+        act(s->optim_swap, s->master + run->own_at, size_bytes);
+    for (int i = 0; i < optim_n_states(s->options.optimizer); i++)
+        act(s->optim_swap, s->state[i] + run->own_at, size_bytes);
+    act(s->weight_swap, shard_weight_at(s, run->weight_at),
+        (uint64_t)run->n * shard_weight_bytes(s));
+}
+
+static struct shard_run window_of(const struct shard_run *run, int64_t at, int64_t most)
+{
+    struct shard_run window = *run;
+    window.own_at += at;
+    window.weight_at += at;
+    window.grad_at += at;
+    window.full_at += at;
+    window.n = run->n - at < most ? run->n - at : most;
+    return window;
+}
+
+void shard_in_windows(struct shard *s, const struct shard_run *run,
+                      void (*work)(struct shard *s, const struct shard_run *run,
+                                   const struct optim_params *params),
+                      const struct optim_params *params)
+{
+    bool swapped = s->optim_swap || s->weight_swap;
+    int64_t most = !swapped        ? run->n
+                   : s->optim_swap ? s->options.offload_optimizer.window
+                                   : s->options.offload_weights.window;
+    for (int64_t at = 0; at < run->n; at += most) {
+        struct shard_run now = window_of(run, at, most), next;
+        if (swapped && at + most < run->n) {
+            next = window_of(run, at + most, most);
+            for_arrays(s, &next, swap_want);
+        }
+        work(s, &now, params);
+        if (swapped)
+            for_arrays(s, &now, swap_leave);
+    }
+}
+
 /* The new weights of one run. */
 static void update_run(struct shard *s, const struct shard_run *run,
                        const struct optim_params *params)
@@ -295,7 +343,7 @@ static int renew(struct shard *s,
     for (int g = 0; g < SHARD_N_GROUPS; g++) {
         for (size_t i = 0; make && i < s->n_runs; i++)
             if (s->runs[i].decay == (g == 0))
-                make(s, &s->runs[i], params[g]);
+                shard_in_windows(s, &s->runs[i], make, params[g]);
         DCP_TRY(gather_begin(s, g, &calls[g], err));
     }
     return gather_end(s, calls, err);
@@ -307,14 +355,18 @@ int shard_spread(struct shard *s, struct dcp_error *err)
     return renew(s, s->master ? spread_run : NULL, none, err);
 }
 
+static void raise_run(struct shard *s, const struct shard_run *run,
+                      const struct optim_params *params)
+{
+    (void)params;
+    s->kernels.ops->widen(s->kernels.ctx, s->options.dtype, run->n,
+                          shard_weight_at(s, run->weight_at), s->master + run->own_at);
+}
+
 void shard_raise(struct shard *s)
 {
-    for (size_t i = 0; s->master && i < s->n_runs; i++) {
-        const struct shard_run *run = &s->runs[i];
-        s->kernels.ops->widen(s->kernels.ctx, s->options.dtype, run->n,
-                              shard_weight_at(s, run->weight_at),
-                              s->master + run->own_at);
-    }
+    for (size_t i = 0; s->master && i < s->n_runs; i++)
+        shard_in_windows(s, &s->runs[i], raise_run, NULL);
 }
 
 int shard_update(struct shard *s, const struct optim_params *params,

@@ -182,10 +182,37 @@ static int look_ahead(struct shard *s, int unit, struct dcp_error *err)
                : gather_begin(s, next, &slot, err);
 }
 
+/* What this rank owns of a unit's weights comes next, or is done with: all but what stays
+ * in memory. */
+static void swap_unit(struct shard *s, int unit,
+                      void (*act)(struct swap *swap, const void *from,
+                                  uint64_t size_bytes))
+{
+    if (!s->weight_swap || unit < 0 || unit >= s->n_units)
+        return;
+    for (int p = s->unit_first[unit]; p < s->unit_first[unit + 1]; p++) {
+        const struct shard_param *at = &s->at[p];
+        int64_t kept = s->options.offload_weights.kept;
+        int64_t begin = at->own_at > kept ? at->own_at : kept,
+                end = at->own_at + at->end - at->begin;
+        if (begin < end)
+            act(s->weight_swap, shard_weight_at(s, begin),
+                (uint64_t)(end - begin) * shard_weight_bytes(s));
+    }
+}
+
+/* Units come one after the other, up and down again. */
+static void swap_ahead(struct shard *s, int unit)
+{
+    swap_unit(s, unit + (unit < s->swapped_unit ? -1 : 1), swap_want);
+    s->swapped_unit = unit;
+}
+
 static int acquire(void *self, int unit, const void **out_weights, struct dcp_error *err)
 {
     struct shard *s = self;
     int first = s->unit_first[unit], n = s->unit_first[unit + 1] - first;
+    swap_ahead(s, unit);
     if (s->options.stage < 3 || s->inner->world_size == 1) {
         for (int i = 0; i < n; i++) {
             struct shard_range held;
@@ -213,6 +240,7 @@ static void release(void *self, int unit)
     struct shard_slot *slot = shard_slot_of(&s->gathered, unit);
     if (slot && slot->users > 0)
         slot->users--;
+    swap_unit(s, unit, swap_leave);
 }
 
 void shard_hooks(struct shard *s, struct model_hooks *out_hooks)

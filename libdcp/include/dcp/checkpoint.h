@@ -78,6 +78,9 @@ struct dcp_save_options {
                     * finite. That weights are not is found here */
     bool idle; /* the caller knows that nothing was learned since the save before: that
                 * the state is the same is no warning */
+    bool in_place; /* the caller leaves the state as it is until dcp_save_wait returns: it
+                    * is written from where it lies, without staging memory, unless the
+                    * host cannot read it there */
 };
 
 /* Where a state comes from: what training adds to a step as the object "lineage". It is
@@ -109,7 +112,7 @@ struct dcp_save_result {
     bool stale; /* the weights are those of the step that this saver saved before, or the
                  * moments are all zero; logged as a warning; known to rank 0 alone */
     uint64_t size_bytes; /* of all shards */
-    double stall_s;      /* time the caller was held in start */
+    double stall_s;      /* time the caller was held in start; in place: write_s */
     double write_s;      /* from start to durable */
 };
 
@@ -123,7 +126,8 @@ DCP_PUBLIC int dcp_saver_new(const struct dcp_context *ctx, struct dcp_saver **o
 DCP_PUBLIC void dcp_saver_free(struct dcp_saver *saver);
 
 /* Collective. Copies the state to staging memory, digests it on the way, and returns:
- * training may go on and change it. The writing happens on the pool. Errors: USAGE (a
+ * training may go on and change it, unless it is saved in place. The writing happens on
+ * the pool. Errors: USAGE (a
  * save is in flight), NO_SPACE with the numbers, BUSY (another saver has the root),
  * EXISTS (the step), MISMATCH (holes or overlaps between ranks, names the tensor), COMM,
  * IO, MEMORY. */
@@ -138,7 +142,7 @@ DCP_PUBLIC int dcp_save_poll(struct dcp_saver *saver, bool *out_done,
 /* Collective. Returns when the step is complete and durable: 0 is that promise. */
 DCP_PUBLIC int dcp_save_wait(struct dcp_saver *saver, struct dcp_save_result *out_result,
                              struct dcp_error *err);
-/* Collective. A saver, start and wait in one. */
+/* Collective. A saver, start and wait in one, in place. */
 DCP_PUBLIC int dcp_save(const struct dcp_context *ctx,
                         const struct dcp_save_options *options,
                         const struct dcp_state *state, struct dcp_save_result *out_result,

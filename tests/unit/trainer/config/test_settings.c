@@ -249,10 +249,6 @@ static void test_what_is_not_supported_says_why(void **state)
     static const struct {
         const char *text, *message, *hint;
     } rows[] = {
-        { "\"zero_optimization\": {\"offload_param\": {\"device\": \"nvme\"}}",
-          "'zero_optimization.offload_param.device' is \"nvme\"", "more ranks" },
-        { "\"zero_optimization\": {\"offload_optimizer\": {\"device\": \"nvme\"}}",
-          "'zero_optimization.offload_optimizer.device' is \"nvme\"", "more ranks" },
         { "\"zero_optimization\": {\"zero_hpz_partition_size\": 8}", "is 8, but",
           "mics_shard_size" },
         { "\"zero_optimization\": {\"zero_quantized_weights\": true}", "quantized", "" },

@@ -1,0 +1,231 @@
+/* memory: what a shard takes of it, and of files where state is offloaded. */
+#include "own.h"
+
+#include "base/mem.h"
+#include "trainer/ops/ops.h"
+
+/* What ranks give one another at once: little enough to be summed from the cache; more
+ * where a message costs more than its bytes. */
+#define LANDING ((size_t)4 << 20)
+#define LANDING_BESIDE ((size_t)64 << 20)
+
+static int alloc(struct shard *s, void **out, int64_t n, size_t size_bytes,
+                 struct dcp_error *err)
+{
+    const struct ops *ops = s->kernels.ops;
+    size_t total;
+    if (n < 0 || !dcp_mul_size((size_t)n, size_bytes, &total))
+        total = SIZE_MAX;
+    DCP_TRY(ops->alloc(s->kernels.ctx, total, "parts of the model state", out, err));
+    s->allocated_bytes += total;
+    ops->zero(s->kernels.ctx, *out, total);
+    return DCP_OK;
+}
+
+/* Where an array lies, of a kind that may be offloaded. */
+static int alloc_offload(struct shard *s, const struct shard_offload *offload,
+                         struct swap *swap, void **out, int64_t n, size_t size_bytes,
+                         struct dcp_error *err)
+{
+    size_t total;
+    if (!offload->folder)
+        return alloc(s, out, n, size_bytes, err);
+    if (n < 0 || !dcp_mul_size((size_t)n, size_bytes, &total))
+        total = SIZE_MAX / 2;
+    s->swapped_bytes += total;
+    /* A plan has no files. */
+    return swap ? swap_alloc(swap, total, "parts of the model state", out, err) : DCP_OK;
+}
+
+static void free_array(struct shard *s, void *array)
+{
+    if (!swap_drop(s->optim_swap, array) && !swap_drop(s->weight_swap, array))
+        s->kernels.ops->free(s->kernels.ctx, array);
+}
+
+static size_t largest_unit(const struct shard *s)
+{
+    int64_t room = 0;
+    for (int u = 0; u < s->n_units; u++)
+        room = shard_unit_room(s, u) > room ? shard_unit_room(s, u) : room;
+    return (size_t)room;
+}
+
+/* Of the largest unit: its gradients, or its weights. */
+static size_t staging_bytes(const struct shard *s)
+{
+    bool gathers = s->options.stage == 3 && s->inner->world_size > 1;
+    size_t gathered = gathers ? shard_weight_bytes(s) : 0, given = shard_grad_bytes(s);
+    if (s->options.weights_only || (shard_sums_here(s) && given == sizeof(float)))
+        given = 0;
+    return largest_unit(s) * (given > gathered ? given : gathered);
+}
+
+static size_t landing_bytes(const struct shard *s)
+{
+    size_t all = largest_unit(s) * shard_grad_bytes(s) * (size_t)s->inner->world_size,
+           room = coll_overlaps(s->inner) ? LANDING_BESIDE : LANDING,
+           least = (size_t)s->inner->world_size * sizeof(float);
+    if (s->options.weights_only || shard_sums_here(s) || s->inner->world_size == 1)
+        return 0;
+    room = room > least ? room : least;
+    return all < room ? all : room;
+}
+
+/* Of the gradients, while they are summed. */
+static uint64_t grads_bytes(const struct shard *s)
+{
+    if (s->options.weights_only)
+        return 0;
+    return (uint64_t)s->n_grads * (s->keeps_sums ? sizeof(int64_t) : shard_grad_bytes(s));
+}
+
+static int alloc_gradients(struct shard *s, struct dcp_error *err)
+{
+    int64_t widest = 0;
+    for (int p = 0; p < s->n_params; p++)
+        if (s->params[p].n_elems > widest)
+            widest = s->params[p].n_elems;
+    DCP_TRY(alloc_offload(s, &s->options.offload_optimizer, s->optim_swap, &s->grads,
+                          (int64_t)grads_bytes(s), 1, err));
+    if (shard_rounds(s) && s->options.grad_bf16 && s->n_rounds > 1)
+        DCP_TRY(alloc(s, (void **)&s->wide, widest, sizeof *s->wide, err));
+    DCP_TRY(alloc(s, (void **)&s->peaks, s->n_params, sizeof *s->peaks, err));
+    return alloc(s, (void **)&s->references, s->n_params, sizeof *s->references, err);
+}
+
+/* What a step needs, which depends on how many micro-batches it has. */
+static int alloc_step(struct shard *s, struct dcp_error *err)
+{
+    uint64_t before = s->allocated_bytes, swapped = s->swapped_bytes;
+    s->staging_bytes = staging_bytes(s);
+    s->landing_bytes = landing_bytes(s);
+    for (int i = 0; i < (coll_overlaps(s->inner) ? 2 : 1); i++) {
+        if (s->staging_bytes)
+            DCP_TRY(alloc(s, (void **)&s->staging[i], (int64_t)s->staging_bytes, 1, err));
+        if (s->landing_bytes)
+            DCP_TRY(alloc(s, (void **)&s->landing[i], (int64_t)s->landing_bytes, 1, err));
+    }
+    if (!s->options.weights_only)
+        DCP_TRY(alloc_gradients(s, err));
+    s->step_bytes = s->allocated_bytes - before;
+    s->step_swapped_bytes = s->swapped_bytes - swapped;
+    return DCP_OK;
+}
+
+static void free_step(struct shard *s)
+{
+    void *const memory[] = { s->grads,      s->peaks,      s->references, s->wide,
+                             s->staging[0], s->staging[1], s->landing[0], s->landing[1] };
+    for (size_t i = 0; i < DCP_ARRAY_LEN(memory); i++)
+        free_array(s, memory[i]);
+    s->grads = NULL;
+    s->peaks = s->references = s->wide = NULL;
+    s->staging[0] = s->staging[1] = s->landing[0] = s->landing[1] = NULL;
+    s->packed = s->turn = 0;
+    s->allocated_bytes -= s->step_bytes;
+    s->swapped_bytes -= s->step_swapped_bytes;
+    s->step_bytes = s->step_swapped_bytes = 0;
+}
+
+int shard_set_micros(struct shard *s, int n_micros, struct dcp_error *err)
+{
+    if (n_micros == s->options.n_micros)
+        return DCP_OK;
+    free_step(s);
+    s->options.n_micros = n_micros;
+    shard_count_rounds(s);
+    return alloc_step(s, err);
+}
+
+int shard_allocate(struct shard *s, struct dcp_error *err)
+{
+    const struct shard_offload *optim = &s->options.offload_optimizer;
+    DCP_TRY(alloc_offload(s, &s->options.offload_weights, s->weight_swap, &s->weights,
+                          s->n_weights, shard_weight_bytes(s), err));
+    DCP_TRY(alloc(s, (void **)&s->measure, 1, sizeof *s->measure, err));
+    if (!s->options.weights_only) {
+        if (shard_has_master(s))
+            DCP_TRY(alloc_offload(s, optim, s->optim_swap, (void **)&s->master, s->n_own,
+                                  sizeof(float), err));
+        for (int i = 0; i < optim_n_states(s->options.optimizer); i++)
+            DCP_TRY(alloc_offload(s, optim, s->optim_swap, (void **)&s->state[i],
+                                  s->n_own, sizeof(float), err));
+    }
+    return alloc_step(s, err);
+}
+
+void shard_release(struct shard *s)
+{
+    void *const memory[] = { s->weights, s->master, s->state[0], s->state[1],
+                             s->measure };
+    for (size_t i = 0; i < DCP_ARRAY_LEN(memory); i++)
+        free_array(s, memory[i]);
+    free_step(s);
+    swap_free(s->optim_swap);
+    swap_free(s->weight_swap);
+    shard_slots_fini(s, &s->gathered);
+    shard_slots_fini(s, &s->unit_grads);
+}
+
+static int open_swap(const struct shard_offload *offload, size_t item_bytes,
+                     struct swap **out, struct dcp_error *err)
+{
+    uint64_t most = (uint64_t)offload->window * item_bytes;
+    if (!offload->folder)
+        return DCP_OK;
+    if (!dcp_mul_u64(most, (uint64_t)offload->buffers, &most))
+        most = UINT64_MAX;
+    return swap_new(offload->folder, most, out, err);
+}
+
+int shard_open_swaps(struct shard *s, struct dcp_error *err)
+{
+    DCP_TRY(open_swap(&s->options.offload_optimizer, sizeof(float), &s->optim_swap, err));
+    return open_swap(&s->options.offload_weights, shard_weight_bytes(s), &s->weight_swap,
+                     err);
+}
+
+static uint64_t slots_bytes(const struct shard_slots *slots)
+{
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < slots->n; i++)
+        bytes += slots->items[i].size_bytes * (slots->items[i].landing ? 2 : 1);
+    return bytes;
+}
+
+static uint64_t buffers_of(const struct shard_offload *offload, int64_t n_elems,
+                           size_t item_bytes)
+{
+    double elems = (double)offload->window * offload->buffers + (double)offload->kept;
+    if (!offload->folder)
+        return 0;
+    return (uint64_t)(elems < (double)n_elems ? elems : (double)n_elems) * item_bytes;
+}
+
+/* Of what is in files: what may be in memory at once. */
+static uint64_t buffer_bytes(const struct shard *s)
+{
+    int n_arrays = optim_n_states(s->options.optimizer) + shard_has_master(s);
+    return buffers_of(&s->options.offload_optimizer, n_arrays * s->n_own, sizeof(float)) +
+           buffers_of(&s->options.offload_weights, s->n_weights, shard_weight_bytes(s));
+}
+
+void shard_memory(const struct shard *s, struct shard_bytes *out_bytes)
+{
+    int n_arrays = optim_n_states(s->options.optimizer) + shard_has_master(s);
+    uint64_t optim = s->options.weights_only ? 0 : (uint64_t)n_arrays * sizeof(float);
+    bool held = !s->options.offload_optimizer.folder;
+    *out_bytes = (struct shard_bytes){
+        .weights = s->options.offload_weights.folder
+                       ? 0
+                       : (uint64_t)s->n_weights * shard_weight_bytes(s),
+        .gradients = held ? grads_bytes(s) : 0,
+        .optimizer = held ? (uint64_t)s->n_own * optim : 0,
+        .transient = slots_bytes(&s->gathered) + slots_bytes(&s->unit_grads),
+        .swapped = s->swapped_bytes,
+    };
+    out_bytes->transient += s->allocated_bytes - out_bytes->weights -
+                            out_bytes->gradients - out_bytes->optimizer;
+    out_bytes->transient += buffer_bytes(s);
+}
