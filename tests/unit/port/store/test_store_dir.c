@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
@@ -425,6 +426,7 @@ static void lease_of_another_process(void **state)
     pid_t child = fork();
     if (child == 0) {
         struct dcp_store mine;
+        prctl(PR_SET_PDEATHSIG, SIGKILL); /* the test may fail before it kills us */
         int rc = dcp_store_dir(&mine, "root", false, NULL);
         if (!rc)
             rc = mine.ops->lock(mine.self, NULL);
