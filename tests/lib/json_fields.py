@@ -339,6 +339,7 @@ resume_step         integer?  it goes on from
 -weight_bytes       integer   with --dry-run: of the largest rank
 -gradient_bytes     integer   with --dry-run: likewise
 -optimizer_bytes    integer   with --dry-run: likewise
+-disk_bytes         integer   with --dry-run: of these in files
 -step_bytes         integer   with --dry-run: of a saved step
 """),
     "estimate": ("dcp-train --estimate: bytes of a rank, for each number of ranks and stage", """

@@ -246,8 +246,8 @@ static const struct {
     { "zero_optimization.offload_optimizer.buffer_count",
       "buffers that may be in memory at once", NULL },
     { "zero_optimization.sub_group_size",
-      "parameters that the optimizer works on at a time where its state is in a file; at "
-      "most 4,194,304",
+      "parameters that the optimizer works on at a time where its state is in a file, "
+      "between 4,096 and 4,194,304",
       NULL },
     { "zero_optimization.cpu_offload", "an older name of offload_optimizer to the cpu",
       NULL },

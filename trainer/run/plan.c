@@ -82,6 +82,9 @@ static void print_text(const struct run *run, const struct plan *plan)
         dcp_human_size(b->weights + b->gradients + b->optimizer).text,
         dcp_human_size(b->weights).text, dcp_human_size(b->gradients).text,
         dcp_human_size(b->optimizer).text);
+    if (b->swapped)
+        row(run, "disk", "%s a rank in files, with buffers of %s in memory",
+            dcp_human_size(b->swapped).text, dcp_human_size(b->buffers).text);
     if (s->save_every)
         snprintf(every, sizeof every, "every %" PRId64 " steps", s->save_every);
     row(run, "saves", "%s to %s, %s each", every, s->checkpoint_dir,
@@ -114,6 +117,7 @@ static int print_json(const struct run *run, const struct plan *plan,
         { "weight_bytes", plan->bytes.weights },
         { "gradient_bytes", plan->bytes.gradients },
         { "optimizer_bytes", plan->bytes.optimizer },
+        { "disk_bytes", plan->bytes.swapped },
         { "step_bytes", plan->step_bytes },
     };
     for (size_t i = 0; !rc && i < DCP_ARRAY_LEN(rows); i++)

@@ -60,14 +60,17 @@ bool run_saves_aside(const struct settings *s)
 
 /* Elements that the optimizer works on at a time when its state is in files: enough for a
  * disk to be fast. */
-#define SWAP_WINDOW ((int64_t)4 << 20)
+#define SWAP_LEAST ((int64_t)4 << 10)
+#define SWAP_MOST ((int64_t)4 << 20)
 
 void run_shard_options(const struct settings *settings, bool weights_only,
                        struct shard_options *out_options)
 {
     const struct settings_swap *param = &settings->swap_param,
                                *optim = &settings->swap_optim;
-    int64_t group = settings->sub_group_size;
+    int64_t group = settings->sub_group_size < SWAP_LEAST  ? SWAP_LEAST
+                    : settings->sub_group_size > SWAP_MOST ? SWAP_MOST
+                                                           : settings->sub_group_size;
     *out_options = (struct shard_options){
         .stage = settings->stage,
         .shard_size = settings->shard_size,
@@ -85,10 +88,9 @@ void run_shard_options(const struct settings *settings, bool weights_only,
                                     .buffers = param->buffers,
                                     .kept = param->max_in_cpu };
     if (settings->swap_optimizer && !weights_only)
-        out_options->offload_optimizer =
-            (struct shard_offload){ .folder = optim->path,
-                                    .window = group < SWAP_WINDOW ? group : SWAP_WINDOW,
-                                    .buffers = optim->buffers };
+        out_options->offload_optimizer = (struct shard_offload){
+            .folder = optim->path, .window = group, .buffers = optim->buffers
+        };
 }
 
 /* --- opening --- */

@@ -209,11 +209,11 @@ static void announce(const struct train *t)
                 : s->swap_weights                    ? "weights"
                                                      : "gradients and optimizer",
                 s->swap_optimizer ? s->swap_optim.path : s->swap_param.path);
-    run_say(run, "ZeRO stage %d on %d rank%s, %s a rank", s->stage, world_size,
-            world_size == 1 ? "" : "s",
-            dcp_human_size(bytes.weights + bytes.gradients + bytes.optimizer +
-                           (bytes.swapped ? bytes.transient : 0))
-                .text);
+    run_say(
+        run, "ZeRO stage %d on %d rank%s, %s a rank", s->stage, world_size,
+        world_size == 1 ? "" : "s",
+        dcp_human_size(bytes.weights + bytes.gradients + bytes.optimizer + bytes.buffers)
+            .text);
 }
 
 /* No other run may change the folder from here on. Where there is none yet, nothing is

@@ -224,8 +224,9 @@ void shard_memory(const struct shard *s, struct shard_bytes *out_bytes)
         .optimizer = held ? (uint64_t)s->n_own * optim : 0,
         .transient = slots_bytes(&s->gathered) + slots_bytes(&s->unit_grads),
         .swapped = s->swapped_bytes,
+        .buffers = buffer_bytes(s),
     };
     out_bytes->transient += s->allocated_bytes - out_bytes->weights -
                             out_bytes->gradients - out_bytes->optimizer;
-    out_bytes->transient += buffer_bytes(s);
+    out_bytes->transient += out_bytes->buffers;
 }

@@ -62,9 +62,10 @@ struct shard_range {
 };
 
 /* In bytes. Of memory; transient: gathered units, staging, and buffers of what is in a
- * file. Swapped: what is in files, and counts nowhere else. */
+ * file. Swapped: what is in files, and counts nowhere else.
+ * Buffers: the part of transient that is for it. */
 struct shard_bytes {
-    uint64_t weights, gradients, optimizer, transient, swapped;
+    uint64_t weights, gradients, optimizer, transient, swapped, buffers;
 };
 
 struct shard;
