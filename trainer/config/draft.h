@@ -52,8 +52,7 @@ struct settings_key {
     const char
         *auto_by;    /* who chooses it elsewhere: "auto" is off here, with a warning */
     bool or_flag;    /* a section, or true or false: a bool at `at` */
-    const char *why; /* not supported: one clause. With KEY_CHOICE: other values are. With
-                      * KEY_NO_EFFECT: why it cannot matter; it gets a line of its own */
+    const char *why; /* not supported: one clause. With KEY_CHOICE: other values are */
     const char *hint;
 };
 
@@ -71,7 +70,8 @@ enum { SETTINGS_MAX_AUTOS = 64, SETTINGS_PATH_CAP = 128 };
  * at the end. */
 struct settings_draft {
     struct settings out;
-    int family, optimizer, schedule, warmup_type, codec, accumulation_dtype;
+    int family, optimizer, schedule, warmup_type, codec;
+    int accumulation_dtype, param_dtype;               /* enum dcp_dtype; -1: not given */
     int scale_power, offload_param, offload_optimizer; /* enum settings_offload */
     bool cpu_offload, cpu_offload_param;               /* older names */
     bool fp16, bf16, adam_w_mode, torch_adam;
@@ -93,6 +93,11 @@ struct settings_draft {
 
 /* The top level, and its section "scheduler". */
 extern const struct settings_key settings_root[], settings_scheduler_keys[];
+
+/* Why a key without effect cannot matter here; NULL when nothing is known of it. */
+const char *settings_reason(const char *name);
+/* The reasons one by one; NULL behind the last. */
+const char *settings_reason_at(size_t i);
 
 /* Sets every used key to its default. Errors: MEMORY. */
 int settings_set_defaults(struct settings_draft *draft, const struct settings_key *keys,

@@ -220,6 +220,9 @@ static const struct {
       "each step without an overflow begins to count them anew", NULL },
     { "fp16.min_loss_scale",
       "the least it can get; a run that needs less ends: it has diverged", NULL },
+    { "data_types.param_dtype",
+      "what weights are in, as bf16.enabled and fp16.enabled say it: another is refused",
+      "theirs" },
     { "data_types.grad_accum_dtype",
       "with 16-bit weights: fp32 rounds no gradient; their own dtype keeps partial sums "
       "of "
@@ -262,6 +265,7 @@ static const struct {
 struct walk {
     struct dcp_buf *out, *list; /* list: names of keys without effect */
     enum settings_use use;
+    const char *why; /* of those: their reason */
 };
 
 static void add_type(struct dcp_buf *out, const struct settings_key *key)
@@ -351,8 +355,29 @@ static void add_keys(const struct walk *walk, const struct settings_key *keys,
             add_used(walk->out, key, path);
         else if (walk->use == KEY_REJECTED)
             add_refused(walk->out, key, path);
-        else
+        else if (settings_reason(key->name) == walk->why)
             dcp_buf_add_fmt(walk->list, "%s%s", walk->list->size_bytes ? ", " : "", path);
+    }
+}
+
+/* Keys without effect, by their reasons. */
+static void add_idle(struct dcp_buf *out)
+{
+    const char *why;
+    for (size_t r = 0; (why = settings_reason_at(r)); r++) {
+        DCP_CLEANUP_BUF struct dcp_buf list = { 0 };
+        const struct walk walk = { .list = &list, .use = KEY_NO_EFFECT, .why = why };
+        char line[200];
+        add_keys(&walk, settings_root, "");
+        snprintf(line, sizeof line, "Because %s:", why);
+        dcp_buf_add_text(out, r ? "\n" : "");
+        dcp_text_add_wrapped(out, line, 0, 0, WIDTH);
+        dcp_buf_add_text(out, "\n\n");
+        if (list.failed || !list.size_bytes)
+            out->failed = out->failed || list.failed;
+        else
+            dcp_text_add_wrapped(out, (const char *)list.data, 0, 0, WIDTH);
+        dcp_buf_add_text(out, "\n");
     }
 }
 
@@ -364,21 +389,17 @@ int settings_help(struct dcp_buf *out, struct dcp_error *err)
     } parts[] = {
         { KEY_USED, "Keys that decide something:\n\n" },
         { KEY_NO_EFFECT,
-          "\nKeys of DeepSpeed that are checked and have no effect here; a "
-          "value that is\nnot off is told once:\n\n" },
+          "\nKeys of DeepSpeed that are checked and cannot matter here; a value that is\n"
+          "not off is told once.\n\n" },
         { KEY_REJECTED, "\nKeys of DeepSpeed that are refused unless they are off:\n\n" },
     };
     for (size_t i = 0; i < DCP_ARRAY_LEN(parts); i++) {
-        DCP_CLEANUP_BUF struct dcp_buf list = { 0 };
-        const struct walk walk = { .out = out, .list = &list, .use = parts[i].use };
+        const struct walk walk = { .out = out, .use = parts[i].use };
         dcp_buf_add_text(out, parts[i].heading);
-        add_keys(&walk, settings_root, "");
-        if (list.failed || !list.size_bytes)
-            out->failed = out->failed || list.failed;
+        if (parts[i].use == KEY_NO_EFFECT)
+            add_idle(out);
         else
-            dcp_text_add_wrapped(out, (const char *)list.data, 0, 0, WIDTH);
-        if (list.size_bytes)
-            dcp_buf_add_text(out, "\n");
+            add_keys(&walk, settings_root, "");
     }
     return dcp_buf_check(out, err);
 }

@@ -10,10 +10,6 @@
     {                                                                 \
         .name = key, .kind = KEY_FLAG, .fallback = default, NO_EFFECT \
     }
-#define IDLE(key, reason)                                       \
-    {                                                           \
-        .name = key, .kind = KEY_FLAG, NO_EFFECT, .why = reason \
-    }
 #define NUMBER(key)                                                          \
     {                                                                        \
         .name = key, .kind = KEY_REAL, .fallback = NAN, .min = -1, NO_EFFECT \
@@ -156,9 +152,9 @@ static const struct settings_key data_types_keys[] = {
       .kind = KEY_DTYPE,
       AT(accumulation_dtype),
       .fallback = -1 },
-    { .name = "param_dtype", .kind = KEY_DTYPE, NO_EFFECT },
+    { .name = "param_dtype", .kind = KEY_DTYPE, AT(param_dtype), .fallback = -1 },
     { .name = "buffer_dtype", .kind = KEY_DTYPE, NO_EFFECT },
-    ANY("keep_in_fp32_modules"),
+    OTHER("keep_in_fp32_modules", "all weights have one dtype"),
     { 0 },
 };
 
@@ -279,17 +275,15 @@ static const struct settings_key zero_keys[] = {
 };
 
 static const struct settings_key activation_keys[] = {
-    IDLE("partition_activations",
-         "it cuts activations over model-parallel ranks, and there are none"),
+    FLAG("partition_activations", 0),
     { .name = "cpu_checkpointing", .kind = KEY_FLAG, AT(out.cpu_checkpointing) },
-    IDLE("contiguous_memory_optimization", "activations are in one block in any case"),
+    FLAG("contiguous_memory_optimization", 0),
     { .name = "number_checkpoints",
       .kind = KEY_INT,
       AT(number_checkpoints),
       .no_auto = true },
-    IDLE("synchronize_checkpoint_boundary",
-         "kernels run in the order of their calls, so it would change times alone"),
-    IDLE("profile", "times are measured of whole steps, in metrics.jsonl"),
+    FLAG("synchronize_checkpoint_boundary", 0),
+    FLAG("profile", 0),
     { 0 },
 };
 

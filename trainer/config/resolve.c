@@ -235,6 +235,14 @@ static int resolve_precision(struct settings_draft *draft, struct dcp_error *err
     if (draft->fp16 && draft->bf16)
         return fail(draft, "'fp16.enabled' and 'bf16.enabled' exclude each other", err);
     s->dtype = draft->bf16 ? DCP_BF16 : draft->fp16 ? DCP_F16 : DCP_F32;
+    if (draft->param_dtype >= 0 && draft->param_dtype != (int)s->dtype) {
+        dcp_error_set(
+            err, DCP_E_USAGE, "%s: 'data_types.param_dtype' is %s, but weights are in %s",
+            draft->what, dcp_dtype_torch_name((enum dcp_dtype)draft->param_dtype),
+            settings_precision(s));
+        dcp_error_hint(err, "bf16.enabled and fp16.enabled say what weights are in");
+        return DCP_E_USAGE;
+    }
     if (dtype >= 0 && dtype != DCP_F32 && dtype != (int)s->dtype)
         return dcp_error_set(
             err, DCP_E_USAGE,

@@ -12,6 +12,8 @@
 
 enum { SHOWN_CAP = 96, MAX_KEYS = 128 };
 
+#define MAX_IDLE 96 /* keys of a section */
+
 static void *value_at(struct settings_draft *draft, const struct settings_key *key)
 {
     return (char *)draft + key->at;
@@ -423,7 +425,7 @@ bool settings_was_auto(const struct settings_draft *draft, const char *path)
 
 /* One key of an object. Names of keys without effect are added to `idle`. */
 static int read_key(struct settings_draft *draft, const struct settings_key *key,
-                    const json_t *value, const char *path, struct dcp_buf *idle,
+                    const json_t *value, const char *path, bool *out_idle,
                     struct dcp_error *err)
 {
     const char *text = json_string_value(value);
@@ -444,13 +446,28 @@ static int read_key(struct settings_draft *draft, const struct settings_key *key
     if (text && strcmp(text, "auto") == 0)
         return read_auto(draft, key, path, err);
     DCP_TRY(read_value(draft, key, path, value, err));
-    if (key->use != KEY_NO_EFFECT || is_off(key, value))
-        return DCP_OK;
-    if (key->why)
-        dcp_log_write(draft->log, DCP_LOG_WARN, "%s: %s has no effect here: %s",
-                      draft->what, path, key->why);
-    else
-        dcp_buf_add_fmt(idle, "%s%s", idle->size_bytes ? ", " : "", key->name);
+    *out_idle = key->use == KEY_NO_EFFECT && !is_off(key, value);
+    return DCP_OK;
+}
+
+/* Names a section's keys that have no effect, in a line for each reason. */
+static int tell_idle(const struct settings_draft *draft,
+                     const struct settings_key *const *idle, size_t n, const char *path,
+                     struct dcp_error *err)
+{
+    const char *why;
+    for (size_t r = 0; (why = settings_reason_at(r)); r++) {
+        DCP_CLEANUP_BUF struct dcp_buf list = { 0 };
+        for (size_t i = 0; i < n; i++)
+            if (settings_reason(idle[i]->name) == why)
+                dcp_buf_add_fmt(&list, "%s%s", list.size_bytes ? ", " : "",
+                                idle[i]->name);
+        if (!list.size_bytes)
+            continue;
+        DCP_TRY(dcp_buf_check(&list, err));
+        dcp_log_write(draft->log, DCP_LOG_WARN, "%s: %s%swithout effect here: %s: %s",
+                      draft->what, path, *path ? ": " : "", (const char *)list.data, why);
+    }
     return DCP_OK;
 }
 
@@ -463,7 +480,8 @@ static bool is_disabled(const struct settings_key *keys, const json_t *object)
 int settings_walk(struct settings_draft *draft, const struct settings_key *keys,
                   const json_t *object, const char *path, struct dcp_error *err)
 {
-    DCP_CLEANUP_BUF struct dcp_buf idle = { 0 };
+    const struct settings_key *idle[MAX_IDLE];
+    size_t n_idle = 0;
     const char *name;
     json_t *value;
     json_object_foreach((json_t *)object, name, value)
@@ -474,14 +492,12 @@ int settings_walk(struct settings_draft *draft, const struct settings_key *keys,
     for (const struct settings_key *key = keys; key->name; key++) {
         char inner[SETTINGS_PATH_CAP];
         join(inner, path, key->name);
+        bool is_idle = false;
         value = json_object_get(object, key->name);
         if (value)
-            DCP_TRY(read_key(draft, key, value, inner, &idle, err));
+            DCP_TRY(read_key(draft, key, value, inner, &is_idle, err));
+        if (is_idle && n_idle < MAX_IDLE)
+            idle[n_idle++] = key;
     }
-    if (!idle.size_bytes || is_disabled(keys, object))
-        return DCP_OK;
-    DCP_TRY(dcp_buf_check(&idle, err));
-    dcp_log_write(draft->log, DCP_LOG_WARN, "%s: %s%sread, but without effect here: %s",
-                  draft->what, path, *path ? ": " : "", (const char *)idle.data);
-    return DCP_OK;
+    return is_disabled(keys, object) ? DCP_OK : tell_idle(draft, idle, n_idle, path, err);
 }

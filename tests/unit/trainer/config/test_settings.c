@@ -192,13 +192,13 @@ static void test_keys_without_effect_are_told_once(void **state)
         "\"fp16\": {\"enabled\": false, \"loss_scale\": 5},"
         "\"checkpoint\": {\"load_universal\": true, \"writer\": {\"type\": \"fast\"}}"
         "}");
-    assert_non_null(strstr(logged, "W c.json: zero_optimization: read, but without "
-                                   "effect here: overlap_comm, reduce_bucket_size\n"));
-    assert_non_null(strstr(logged,
-                           "W c.json: read, but without effect here: prescale_gradients, "
-                           "tensorboard\n"));
-    assert_non_null(strstr(logged, "checkpoint: read, but without effect here: "
-                                   "load_universal\n"));
+    assert_non_null(strstr(logged, "W c.json: zero_optimization: without effect here: "
+                                   "overlap_comm, reduce_bucket_size: a layer at a "));
+    assert_non_null(strstr(logged, "W c.json: without effect here: prescale_gradients: "
+                                   "gradients are given"));
+    assert_non_null(strstr(logged, "W c.json: without effect here: tensorboard: what"));
+    assert_non_null(strstr(logged, "checkpoint: without effect here: "
+                                   "load_universal: steps"));
     assert_null(strstr(logged, "fp16"));
     assert_null(strstr(logged, "wandb"));
     assert_null(strstr(logged, "offload"));

@@ -111,7 +111,7 @@ static void test_nothing_in_silence(void **state)
         char beside[128], said[128];
         snprintf(beside, sizeof beside, SECTION("\"%s\": true"), keys[i]);
         snprintf(said, sizeof said,
-                 "activation_checkpointing.%s has no effect here: ", keys[i]);
+                 "activation_checkpointing: without effect here: %s: ", keys[i]);
         want("", beside, 0, false, said);
     }
     want("", SECTION("\"cpu_checkpointing\": true"), 0, false,

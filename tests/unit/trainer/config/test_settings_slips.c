@@ -1,5 +1,6 @@
 /* What would train another thing than was meant: slips, and switches that are "auto". */
 #include "lib/parsed.h"
+#include "trainer/config/draft.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -58,11 +59,41 @@ static void test_auto_that_would_be_off(void **state)
     expect_read("{" NEEDED BATCH "\"scheduler\": {}}");
 }
 
+/* Nothing is without effect and without a reason. */
+static void check_reasons(const struct settings_key *keys)
+{
+    for (const struct settings_key *key = keys; key->name; key++) {
+        if (key->kind == KEY_SECTION)
+            check_reasons(key->keys);
+        else if (key->use == KEY_NO_EFFECT && !settings_reason(key->name))
+            fail_msg("%s: no reason", key->name);
+    }
+}
+
+static void test_all_have_reasons(void **state)
+{
+    (void)state;
+    check_reasons(settings_root);
+    for (size_t i = 0; settings_reason_at(i); i++)
+        assert_true(strlen(settings_reason_at(i)) > 10);
+    assert_null(settings_reason("lr"));
+    expect_read("{" NEEDED BATCH "\"zero_optimization\": {\"overlap_comm\": true, "
+                "\"stage3_max_live_parameters\": 7, \"reduce_bucket_size\": 5}}");
+    assert_non_null(strstr(logged, ": overlap_comm, reduce_bucket_size: a layer"));
+    assert_non_null(strstr(logged, ": stage3_max_live_parameters: two layers"));
+    expect_refused(
+        "{" NEEDED BATCH "\"data_types\": {\"param_dtype\": \"bf16\"}}", DCP_E_USAGE,
+        "'data_types.param_dtype' is bfloat16, but weights are in", "bf16.enabled");
+    expect_read("{" NEEDED BATCH "\"bf16\": {\"enabled\": true}, "
+                "\"data_types\": {\"param_dtype\": \"bf16\"}}");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_slips),
         cmocka_unit_test(test_auto_that_would_be_off),
+        cmocka_unit_test(test_all_have_reasons),
     };
     return cmocka_run_group_tests(tests, NULL, forget_parsed);
 }
