@@ -50,7 +50,5 @@ PYTHON
 
 @test "what cannot be done yet is one sentence" {
     run -8 --separate-stderr dcp-train --config zeropp.json
-    [[ $stderr == *"'optimizer.type' is \"Lamb\", but there is no such optimizer here"* ]]
-    run -8 --separate-stderr dcp-train --config zeropp.json --set optimizer.type=AdamW
     [[ $stderr == *"zero_hpz_partition_size"* || $stderr == *quantized* ]]
 }

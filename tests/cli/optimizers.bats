@@ -51,6 +51,15 @@ check() {
     check '{"type": "Adagrad", "params": {"lr": 0.01, "lr_decay": 0.1}}'
 }
 
+@test "Lamb goes on at other ranks and stages" {
+    check '{"type": "Lamb", "params": {"lr": 0.01, "weight_decay": 0.1, "max_coeff": 3}}'
+    for stage in 1 3; do
+        of '{"type": "Lamb"}' --steps 6 --ranks $stage --set checkpoint.dir="bf16-$stage" \
+            --set bf16.enabled=true --set "zero_optimization.stage=$stage"
+    done
+    [ "$(weights bf16-1)" = "$(weights bf16-3)" ]
+}
+
 @test "SGD without momentum keeps nothing" {
     check '{"type": "SGD", "params": {"lr": 0.1}}'
     run -0 dcp-inspect ls whole

@@ -112,7 +112,9 @@ static const struct {
       "train_batch_size / micro-batch / ranks, rounded up" },
     { "optimizer.type",
       "Adam decouples the decay too, unless adam_w_mode is false; SGD and Adagrad are "
-      "those of torch.optim, Lion is DeepSpeed's. A parameter of another one is an error",
+      "those of torch.optim, Lion and Lamb are DeepSpeed's. A parameter of another one "
+      "is "
+      "an error",
       NULL },
     { "optimizer.params.lr", "the learning rate", "0.001; 0.01 with Adagrad" },
     { "optimizer.params.betas",
@@ -120,7 +122,7 @@ static const struct {
       "and of its decay",
       "[0.9, 0.999]" },
     { "optimizer.params.eps",
-      "Adam, AdamW, Adagrad: is added to the root of the second moment",
+      "Adam, AdamW, Adagrad, Lamb: is added to the root of the second moment",
       "1e-08; 1e-10 with Adagrad" },
     { "optimizer.params.weight_decay", "of weights of two dimensions, see decay_all",
       "0, or 0.01 with torch_adam" },
@@ -133,6 +135,11 @@ static const struct {
       NULL },
     { "optimizer.params.dampening",
       "SGD: gradients after the first are multiplied by 1 minus this", NULL },
+    { "optimizer.params.max_coeff",
+      "Lamb: the most that a parameter's step is scaled by, which is the norm of its "
+      "weights by that of the step",
+      NULL },
+    { "optimizer.params.min_coeff", "Lamb: the least", NULL },
     { "optimizer.params.nesterov", "SGD: look one step ahead", NULL },
     { "optimizer.params.lr_decay",
       "Adagrad: the rate of step n is divided by 1 + (n - 1) times this", NULL },

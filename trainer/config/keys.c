@@ -34,9 +34,8 @@
 #define REJECTED(reason) .use = KEY_REJECTED, .why = reason
 
 static const char *const families[] = { "gpt2", NULL };
-static const char *const optimizers[] = {
-    "Adam", "AdamW", "SGD", "Lion", "Adagrad", NULL
-};
+static const char *const optimizers[] = { "Adam",    "AdamW", "SGD", "Lion",
+                                          "Adagrad", "Lamb",  NULL };
 static const char *const codecs[] = { "none", "zstd", "planes", NULL };
 static const char *const devices[] = { "none", "cpu", "nvme", NULL };
 static const char *const reductions[] = { "mean", "sum", NULL };
@@ -50,10 +49,13 @@ _Static_assert(DCP_CODEC_NONE == 0 && DCP_CODEC_ZSTD == 1 && DCP_CODEC_PLANES ==
 /* A default that is NaN is the optimizer's own. */
 static const struct settings_key optimizer_params[] = {
     { .name = "lr", .kind = KEY_REAL, AT(out.lr), .fallback = NAN },
-    { .name = "betas", .kind = KEY_PAIR, .only_optims = ADAM | BIT(LION), AT(betas) },
+    { .name = "betas",
+      .kind = KEY_PAIR,
+      .only_optims = ADAM | BIT(LION) | BIT(LAMB),
+      AT(betas) },
     { .name = "eps",
       .kind = KEY_REAL,
-      .only_optims = ADAM | BIT(ADAGRAD),
+      .only_optims = ADAM | BIT(ADAGRAD) | BIT(LAMB),
       AT(out.eps),
       .fallback = NAN },
     { .name = "weight_decay", .kind = KEY_REAL, AT(out.weight_decay), .fallback = NAN },
@@ -65,9 +67,23 @@ static const struct settings_key optimizer_params[] = {
     { .name = "torch_adam", .kind = KEY_FLAG, .only_optims = ADAM, AT(torch_adam) },
     { .name = "bias_correction",
       .kind = KEY_FLAG,
-      .only_optims = ADAM,
+      .only_optims = ADAM | BIT(LAMB),
       AT(out.bias_correction),
       .fallback = 1 },
+    { .name = "max_coeff",
+      .kind = KEY_REAL,
+      .only_optims = BIT(LAMB),
+      AT(out.max_coeff),
+      .fallback = 10 },
+    { .name = "min_coeff",
+      .kind = KEY_REAL,
+      .only_optims = BIT(LAMB),
+      AT(out.min_coeff),
+      .fallback = 0.01 },
+    { .name = "eps_inside_sqrt",
+      .kind = KEY_FLAG,
+      .only_optims = BIT(LAMB),
+      REJECTED("eps is added to the root") },
     { .name = "momentum", .kind = KEY_REAL, .only_optims = BIT(SGD), AT(out.momentum) },
     { .name = "dampening", .kind = KEY_REAL, .only_optims = BIT(SGD), AT(out.dampening) },
     { .name = "nesterov", .kind = KEY_FLAG, .only_optims = BIT(SGD), AT(out.nesterov) },

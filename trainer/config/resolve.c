@@ -37,11 +37,11 @@ static void set_default(double *value, double fallback)
 /* Defaults are those of DeepSpeed's classes, and of PyTorch's where it has none. */
 static int resolve_optimizer(struct settings_draft *draft, struct dcp_error *err)
 {
-    static const enum optim_type types[] = { [OPTIMIZER_ADAM] = OPTIM_ADAM,
-                                             [OPTIMIZER_ADAMW] = OPTIM_ADAM,
-                                             [OPTIMIZER_SGD] = OPTIM_MOMENTUM,
-                                             [OPTIMIZER_LION] = OPTIM_LION,
-                                             [OPTIMIZER_ADAGRAD] = OPTIM_ADAGRAD };
+    static const enum optim_type types[] = {
+        [OPTIMIZER_ADAM] = OPTIM_ADAM,       [OPTIMIZER_ADAMW] = OPTIM_ADAM,
+        [OPTIMIZER_SGD] = OPTIM_MOMENTUM,    [OPTIMIZER_LION] = OPTIM_LION,
+        [OPTIMIZER_ADAGRAD] = OPTIM_ADAGRAD, [OPTIMIZER_LAMB] = OPTIM_LAMB
+    };
     struct settings *s = &draft->out;
     bool adagrad = draft->optimizer == OPTIMIZER_ADAGRAD;
     s->optimizer = types[draft->optimizer];
@@ -58,6 +58,8 @@ static int resolve_optimizer(struct settings_draft *draft, struct dcp_error *err
     set_default(&s->eps, adagrad ? 1e-10 : 1e-8);
     /* torch.optim.AdamW has a default of its own */
     set_default(&s->weight_decay, draft->torch_adam && s->decoupled_decay ? 0.01 : 0.0);
+    if (!(s->min_coeff <= s->max_coeff))
+        return fail(draft, "'optimizer.params.min_coeff' is above max_coeff", err);
     if (s->nesterov && (s->momentum <= 0 || s->dampening > 0))
         return fail(draft,
                     "'optimizer.params.nesterov' needs a momentum above 0 and a "

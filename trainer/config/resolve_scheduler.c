@@ -76,7 +76,8 @@ static void resolve_cycle(struct settings_draft *draft)
     struct settings_scheduler *s = &draft->out.scheduler;
     enum optim_type optimizer = draft->out.optimizer;
     /* As in DeepSpeed. */
-    if (s->cycle_momentum && optimizer != OPTIM_ADAM && optimizer != OPTIM_LION) {
+    if (s->cycle_momentum && optimizer != OPTIM_ADAM && optimizer != OPTIM_LION &&
+        optimizer != OPTIM_LAMB) {
         s->cycle_momentum = false;
         dcp_log_write(draft->log, DCP_LOG_WARN,
                       "%s: OneCycle cycles no momentum: the optimizer has no betas",

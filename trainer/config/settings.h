@@ -69,7 +69,8 @@ struct settings {
 
     enum optim_type optimizer;
     double lr, beta1, beta2, eps, weight_decay, momentum, dampening, lr_decay;
-    bool nesterov, decay_all; /* decay_all: norms and biases, too */
+    double min_coeff, max_coeff; /* Lamb: of its trust ratio */
+    bool nesterov, decay_all;    /* decay_all: norms and biases, too */
     bool bias_correction,
         decoupled_decay; /* AdamW; false: Adam with L2 in the gradient */
     struct settings_scheduler scheduler;

@@ -14,6 +14,7 @@ const char *const optim_states[OPTIM_N_TYPES][OPTIM_MAX_STATES] = {
     [OPTIM_MOMENTUM] = { "momentum_buffer" },
     [OPTIM_LION] = { "exp_avg" },
     [OPTIM_ADAGRAD] = { "sum" },
+    [OPTIM_LAMB] = { "exp_avg", "exp_avg_sq" },
 };
 
 /* A range's arrays from an element on. */
@@ -74,13 +75,21 @@ STEP_OF(step_sgd, OPTIM_SGD)
 STEP_OF(step_momentum, OPTIM_MOMENTUM)
 STEP_OF(step_lion, OPTIM_LION)
 STEP_OF(step_adagrad, OPTIM_ADAGRAD)
+STEP_OF(lamb_moments, OPTIM_LAMB)
+STEP_OF(lamb_direction, OPTIM_LAMB_DIRECTION)
+STEP_OF(lamb_step, OPTIM_LAMB_STEP)
 
-static void (*const steps[OPTIM_N_TYPES])(enum dcp_dtype grad_dtype, int weight_dtype,
-                                          const struct at *at,
-                                          const struct optim_factors *f) = {
-    [OPTIM_ADAM] = step_adam,         [OPTIM_SGD] = step_sgd,
-    [OPTIM_MOMENTUM] = step_momentum, [OPTIM_LION] = step_lion,
+static void (*const steps[OPTIM_LAMB_STEP + 1])(enum dcp_dtype grad_dtype,
+                                                int weight_dtype, const struct at *at,
+                                                const struct optim_factors *f) = {
+    [OPTIM_ADAM] = step_adam,
+    [OPTIM_SGD] = step_sgd,
+    [OPTIM_MOMENTUM] = step_momentum,
+    [OPTIM_LION] = step_lion,
     [OPTIM_ADAGRAD] = step_adagrad,
+    [OPTIM_LAMB] = lamb_moments,
+    [OPTIM_LAMB_DIRECTION] = lamb_direction,
+    [OPTIM_LAMB_STEP] = lamb_step,
 };
 
 static void round_part(const float *master, uint16_t *weights, int64_t n, int64_t first,

@@ -5,6 +5,9 @@
  *   Lion         Chen et al., "Symbolic discovery of optimization algorithms",
  *                arXiv:2302.06675
  *   Adagrad      Duchi et al., JMLR 12 (2011)
+ *   LAMB         You et al., "Large batch optimization for deep learning", ICLR 2020, as
+ * in DeepSpeed's FusedLamb: in three parts, since a parameter's step depends on norms
+ * over all of it (shard/lamb.c)
  *
  * in the order of operations of torch.optim, Lion in that of DeepSpeed's FusedLion.
  * (Where its sum is 0 Lion adds nothing, as in the paper: DeepSpeed's kernels for GPUs
@@ -25,7 +28,12 @@ enum optim_type {
     OPTIM_MOMENTUM,
     OPTIM_LION,
     OPTIM_ADAGRAD,
-    OPTIM_N_TYPES
+    OPTIM_LAMB, /* of a step: the moments; weights stay */
+    OPTIM_N_TYPES,
+    /* What a step of LAMB goes on with: weights become the direction of the step, for
+     * its norm, in a copy; they take the step. */
+    OPTIM_LAMB_DIRECTION = OPTIM_N_TYPES,
+    OPTIM_LAMB_STEP
 };
 enum { OPTIM_MAX_STATES = 2 };
 
@@ -33,19 +41,21 @@ enum { OPTIM_MAX_STATES = 2 };
  * DeepSpeed. */
 PORTABLE int optim_n_states(enum optim_type type)
 {
-    return type == OPTIM_ADAM ? 2 : type == OPTIM_SGD ? 0 : 1;
+    return type == OPTIM_ADAM || type >= OPTIM_LAMB ? 2 : type == OPTIM_SGD ? 0 : 1;
 }
 extern const char *const optim_states[OPTIM_N_TYPES][OPTIM_MAX_STATES];
 
 struct optim_params {
     enum optim_type type;
     double lr, weight_decay;
-    double beta1, beta2; /* Adam, Lion */
-    double eps;          /* Adam, Adagrad */
+    double beta1, beta2; /* Adam, Lion, LAMB */
+    double eps;          /* Adam, Adagrad, LAMB */
     double momentum, dampening, lr_decay;
     bool nesterov;
-    int64_t step;         /* of this update, from 1 */
-    bool bias_correction; /* Adam: moments are divided by 1 - beta^step */
+    double min_trust, max_trust; /* LAMB: of norms of weights by norms of steps */
+    float trust;                 /* LAMB_STEP: that ratio */
+    int64_t step;                /* of this update, from 1 */
+    bool bias_correction;        /* Adam, LAMB: moments are divided by 1 - beta^step */
     /* Adam: AdamW; decay shrinks the weight, as with Lion; else it joins the gradient. */
     bool decoupled;
     bool decay_all;   /* for shard_update: weight_decay is of all parameters */

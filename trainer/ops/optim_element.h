@@ -26,14 +26,17 @@ struct optim_factors {
 static inline struct optim_factors optim_factors(const struct optim_params *p)
 {
     double correction1 = 1, correction2 = 1, rate = p->lr;
+    bool lamb = p->type >= OPTIM_LAMB;
     bool decoupled = p->type == OPTIM_LION || (p->type == OPTIM_ADAM && p->decoupled);
     struct optim_factors f;
-    if (p->type == OPTIM_ADAM && p->bias_correction) {
+    if ((p->type == OPTIM_ADAM || lamb) && p->bias_correction) {
         correction1 = 1 - pow(p->beta1, (double)p->step);
         correction2 = 1 - pow(p->beta2, (double)p->step);
     }
     if (p->type == OPTIM_ADAGRAD)
         rate = p->lr / (1 + (double)(p->step - 1) * p->lr_decay);
+    if (lamb) /* both corrections are of the rate */
+        rate = p->lr * sqrt(correction2) * (double)(p->type == OPTIM_LAMB ? 1 : p->trust);
     f.grad_scale = p->grad_scale;
     f.l2_decay = decoupled ? 0 : (float)p->weight_decay;
     f.keep = decoupled ? (float)(1 - p->lr * p->weight_decay) : 1;
@@ -93,6 +96,18 @@ PORTABLE float optim_adagrad(struct optim_factors f, float w, float *sum, float 
     return w - f.step_size * g / (sqrtf(*sum) + f.eps);
 }
 
+PORTABLE float optim_lamb(struct optim_factors f, float w, float *m, float *v, float g)
+{
+    *m = f.beta1 * *m + f.beta1_rest * g;
+    *v = f.beta2 * *v + f.beta2_rest * g * g;
+    return w;
+}
+
+PORTABLE float optim_lamb_direction(struct optim_factors f, float w, float m, float v)
+{
+    return m / (sqrtf(v) + f.eps) + f.l2_decay * w;
+}
+
 /* first, second: the states, as many as the optimizer has. */
 PORTABLE float optim_element(enum optim_type type, struct optim_factors f, float w,
                              float *first, float *second, float g)
@@ -102,7 +117,11 @@ PORTABLE float optim_element(enum optim_type type, struct optim_factors f, float
            : type == OPTIM_SGD      ? optim_sgd(f, w, g)
            : type == OPTIM_MOMENTUM ? optim_momentum(f, w, first, g)
            : type == OPTIM_LION     ? optim_lion(f, w, first, g)
-                                    : optim_adagrad(f, w, first, g);
+           : type == OPTIM_ADAGRAD  ? optim_adagrad(f, w, first, g)
+           : type == OPTIM_LAMB     ? optim_lamb(f, w, first, second, g)
+           : type == OPTIM_LAMB_DIRECTION
+               ? optim_lamb_direction(f, w, *first, *second)
+               : w - f.step_size * optim_lamb_direction(f, w, *first, *second);
 }
 
 /* The bf16 of element number `at` of the model, rounded at random. */

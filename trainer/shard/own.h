@@ -150,6 +150,9 @@ void shard_in_windows(struct shard *s, const struct shard_run *run,
                       void (*work)(struct shard *s, const struct shard_run *run,
                                    const struct optim_params *params),
                       const struct optim_params *params);
+/* LAMB on what this rank owns, by the parameters of each group. Collective. */
+int shard_lamb(struct shard *s, const struct optim_params *const *groups,
+               struct dcp_error *err);
 /* Slots of one size for the gathered weights of a unit. */
 int shard_slots_wanted(const struct shard *s, int unit);
 

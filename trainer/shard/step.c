@@ -376,5 +376,8 @@ int shard_update(struct shard *s, const struct optim_params *params,
     if (!params->decay_all)
         plain.weight_decay = 0;
     const struct optim_params *const groups[SHARD_N_GROUPS] = { params, &plain };
-    return renew(s, update_run, groups, err);
+    bool lamb = s->options.optimizer == OPTIM_LAMB;
+    if (lamb)
+        DCP_TRY(shard_lamb(s, groups, err));
+    return renew(s, lamb ? NULL : update_run, groups, err);
 }

@@ -10,7 +10,8 @@ const char *optimizer_name(const struct settings *settings)
     static const char *const names[OPTIM_N_TYPES] = { [OPTIM_SGD] = "SGD",
                                                       [OPTIM_MOMENTUM] = "SGD",
                                                       [OPTIM_LION] = "Lion",
-                                                      [OPTIM_ADAGRAD] = "Adagrad" };
+                                                      [OPTIM_ADAGRAD] = "Adagrad",
+                                                      [OPTIM_LAMB] = "Lamb" };
     if (settings->optimizer != OPTIM_ADAM)
         return names[settings->optimizer];
     return settings->decoupled_decay ? "AdamW" : "Adam";
@@ -21,7 +22,7 @@ static void set_options(const struct settings *s, int64_t scheduled, bool decay,
                         struct dcp_training_group *out)
 {
     const double betas[] = { s->beta1, s->beta2 };
-    bool adam = s->optimizer == OPTIM_ADAM;
+    bool adam = s->optimizer == OPTIM_ADAM || s->optimizer == OPTIM_LAMB;
     *out = (struct dcp_training_group){
         .lr = schedule_lr(&s->scheduler, s->lr, scheduled + 1, NULL),
         .initial_lr = s->lr,
@@ -54,7 +55,8 @@ bool optimizer_groups(struct dcp_arena *arena, const struct model *model,
     return true;
 }
 
-/* Of torch.optim.SGD and Adagrad, all that their steps ask for. */
+/* Of torch.optim.SGD and Adagrad, and DeepSpeed's FusedLamb, all that their steps ask
+ * for. */
 static json_t *own_options(const struct settings *s)
 {
     if (s->optimizer == OPTIM_SGD || s->optimizer == OPTIM_MOMENTUM)
@@ -65,6 +67,9 @@ static json_t *own_options(const struct settings *s)
         return json_pack("{s:f, s:f, s:b, s:n, s:b, s:n}", "lr_decay", s->lr_decay,
                          "initial_accumulator_value", 0.0, "maximize", false, "foreach",
                          "differentiable", false, "fused");
+    if (s->optimizer == OPTIM_LAMB)
+        return json_pack("{s:f, s:f, s:f}", "max_grad_norm", 0.0, "max_coeff",
+                         s->max_coeff, "min_coeff", s->min_coeff);
     return json_object();
 }
 

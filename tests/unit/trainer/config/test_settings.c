@@ -127,10 +127,10 @@ static void test_optimizers(void **state)
         assert_int_equal(got.decoupled_decay, rows[i].decoupled);
         assert_true(is(got.weight_decay, rows[i].decay));
     }
-    expect_refused("{" NEEDED BATCH "\"optimizer\": {\"type\": \"Lamb\"}}",
+    expect_refused("{" NEEDED BATCH "\"optimizer\": {\"type\": \"Adafactor\"}}",
                    DCP_E_UNSUPPORTED,
-                   "'optimizer.type' is \"Lamb\", but there is no such optimizer",
-                   "Adam, AdamW, SGD, Lion or Adagrad");
+                   "'optimizer.type' is \"Adafactor\", but there is no such optimizer",
+                   "Adam, AdamW, SGD, Lion, Adagrad or Lamb");
     expect_refused("{" NEEDED BATCH "\"optimizer\": {\"type\": \"AdmW\"}}",
                    DCP_E_UNSUPPORTED, "AdmW", "did you mean AdamW");
     expect_refused("{" NEEDED BATCH

@@ -24,6 +24,7 @@ static void test_other_optimizers(void **state)
         { "{\"type\": \"Lion\", \"params\": {\"lr\": \"auto\"}}", OPTIM_LION, 1e-3,
           1e-8 },
         { "{\"type\": \"Adagrad\"}", OPTIM_ADAGRAD, 1e-2, 1e-10 },
+        { "{\"type\": \"Lamb\"}", OPTIM_LAMB, 1e-3, 1e-8 },
     };
     static const char *const not_taken[][2] = {
         { "SGD\", \"params\": {\"betas\": [0.9, 0.99]", "betas' is no parameter of SGD" },
@@ -31,6 +32,8 @@ static void test_other_optimizers(void **state)
         { "AdamW\", \"params\": {\"momentum\": 0.9", "is no parameter of AdamW" },
         { "Adagrad\", \"params\": {\"nesterov\": true", "is no parameter of Adagrad" },
         { "SGD\", \"params\": {\"nesterov\": true", "needs a momentum above 0" },
+        { "AdamW\", \"params\": {\"max_coeff\": 3", "is no parameter of AdamW" },
+        { "Lamb\", \"params\": {\"max_coeff\": 0.001", "min_coeff' is above max_coeff" },
         { "SGD\", \"params\": {\"nesterov\": true, \"momentum\": 0.9, \"dampening\": 0.1",
           "and a dampening of 0" },
     };

@@ -191,7 +191,6 @@ static void micro_batches(struct rank *r, const struct model *model, struct shar
     }
 }
 
-/* The first weights are the initial values in their dtype. */
 /* A cast to 16 bits and back. */
 static void round_as(enum dcp_dtype dtype, float *values, int64_t n)
 {
@@ -202,6 +201,7 @@ static void round_as(enum dcp_dtype dtype, float *values, int64_t n)
     }
 }
 
+/* The first weights are the initial values in their dtype. */
 static void check_init(struct rank *r, const struct model *model,
                        struct model_hooks *hooks)
 {
