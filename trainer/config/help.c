@@ -263,6 +263,11 @@ static const struct {
       NULL },
     { "zero_optimization.cpu_offload_param", "an older name of offload_param to the cpu",
       NULL },
+    { "zero_optimization.zero_hpz_partition_size",
+      "stage 3: ranks side by side, those of a machine, that keep a second copy of the "
+      "weights among them: what was gathered from all ranks once in a step is gathered "
+      "from these again; the same bits. 1: none",
+      NULL },
     { "zero_optimization.mics_shard_size",
       "stage 3: ranks that share one copy of the model", "all" },
     { "zero_optimization.stage3_gather_16bit_weights_on_model_save",

@@ -208,6 +208,18 @@ static int resolve_sharding(struct settings_draft *draft, int world_size,
                              "%s: 'zero_optimization.mics_shard_size' %d needs stage 3, "
                              "not %d",
                              draft->what, s->shard_size, s->stage);
+    if (s->near_size > 1 && (s->stage != 3 || s->shard_size))
+        return dcp_error_set(err, DCP_E_USAGE,
+                             "%s: 'zero_optimization.zero_hpz_partition_size' %d needs "
+                             "stage 3 without mics_shard_size",
+                             draft->what, s->near_size);
+    if (s->near_size > 1 && world_size % s->near_size) {
+        dcp_log_write(draft->log, DCP_LOG_WARN,
+                      "%s: zero_optimization.zero_hpz_partition_size %d does not divide "
+                      "%d rank%s: there is no second copy of the weights",
+                      draft->what, s->near_size, world_size, world_size == 1 ? "" : "s");
+        s->near_size = 1;
+    }
     if (s->shard_size && world_size % s->shard_size)
         return dcp_error_set(err, DCP_E_USAGE,
                              "%s: %d ranks cannot be divided into sharding groups of %d",

@@ -77,6 +77,7 @@ struct settings {
     double gradient_clipping; /* 0: off */
 
     int stage;      /* ZeRO 0..3 */
+    int near_size;  /* ranks that share a second copy of the weights; 1: there is none */
     int shard_size; /* ranks in a sharding group (mics_shard_size); 0: the world size */
     enum dcp_dtype dtype; /* of weights: F32, or BF16 with fp32 masters */
     bool grad_accum_fp32, grad_accum_bf16; /* data_types.grad_accum_dtype */

@@ -110,6 +110,7 @@ static int plan_state(struct estimate *e, struct world *w, const struct settings
     struct shard_offload of_weights = cut.offload_weights;
     for (cut.stage = 0; cut.stage < N_STAGES; cut.stage++) {
         cut.shard_size = cut.stage == 3 ? s->shard_size : 0;
+        cut.near_size = cut.stage == 3 ? s->near_size : 0;
         cut.offload_weights =
             cut.stage == 3 ? of_weights : (struct shard_offload){ .folder = NULL };
         DCP_TRY(shard_plan(model, &cut, w->world_size, e->gpu, &w->of[cut.stage], err));
@@ -118,7 +119,7 @@ static int plan_state(struct estimate *e, struct world *w, const struct settings
     if (!run_saves_aside(s))
         return DCP_OK;
     /* A save writes weights and optimizer once, each rank an even share. */
-    cut.stage = cut.shard_size = 0;
+    cut.stage = cut.shard_size = cut.near_size = 0;
     DCP_TRY(shard_plan(model, &cut, 1, false, &whole, err));
     w->saving = (whole.weights + whole.optimizer) / (uint64_t)w->world_size;
     return DCP_OK;

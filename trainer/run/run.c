@@ -74,6 +74,7 @@ void run_shard_options(const struct settings *settings, bool weights_only,
     *out_options = (struct shard_options){
         .stage = settings->stage,
         .shard_size = settings->shard_size,
+        .near_size = settings->near_size,
         .dtype = settings->dtype,
         .grad_fp32 = settings->grad_accum_fp32,
         .grad_bf16 = settings->grad_accum_bf16,

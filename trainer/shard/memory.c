@@ -143,6 +143,9 @@ int shard_allocate(struct shard *s, struct dcp_error *err)
     const struct shard_offload *optim = &s->options.offload_optimizer;
     DCP_TRY(alloc_offload(s, &s->options.offload_weights, s->weight_swap, &s->weights,
                           s->n_weights, shard_weight_bytes(s), err));
+    if (s->near_at[s->n_units])
+        DCP_TRY(alloc(s, (void **)&s->near_weights, s->near_at[s->n_units],
+                      shard_weight_bytes(s), err));
     DCP_TRY(alloc(s, (void **)&s->measure, 1, sizeof *s->measure, err));
     if (!s->options.weights_only) {
         if (shard_has_master(s))
@@ -157,8 +160,8 @@ int shard_allocate(struct shard *s, struct dcp_error *err)
 
 void shard_release(struct shard *s)
 {
-    void *const memory[] = { s->weights, s->master, s->state[0], s->state[1],
-                             s->measure };
+    void *const memory[] = { s->weights,  s->near_weights, s->master,
+                             s->state[0], s->state[1],     s->measure };
     for (size_t i = 0; i < DCP_ARRAY_LEN(memory); i++)
         free_array(s, memory[i]);
     free_step(s);
@@ -216,10 +219,10 @@ void shard_memory(const struct shard *s, struct shard_bytes *out_bytes)
     int n_arrays = optim_n_states(s->options.optimizer) + shard_has_master(s);
     uint64_t optim = s->options.weights_only ? 0 : (uint64_t)n_arrays * sizeof(float);
     bool held = !s->options.offload_optimizer.folder;
+    uint64_t near = (uint64_t)s->near_at[s->n_units] * shard_weight_bytes(s),
+             own = (uint64_t)s->n_weights * shard_weight_bytes(s);
     *out_bytes = (struct shard_bytes){
-        .weights = s->options.offload_weights.folder
-                       ? 0
-                       : (uint64_t)s->n_weights * shard_weight_bytes(s),
+        .weights = near + (s->options.offload_weights.folder ? 0 : own),
         .gradients = held ? grads_bytes(s) : 0,
         .optimizer = held ? (uint64_t)s->n_own * optim : 0,
         .transient = slots_bytes(&s->gathered) + slots_bytes(&s->unit_grads),

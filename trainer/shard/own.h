@@ -52,6 +52,7 @@ struct shard_slot {
     int unit; /* -1: nothing */
     int users;
     uint64_t used; /* when, in calls */
+    bool is_near;  /* it comes from the second copy */
     /* With a coll that works beside kernels: the parts of all ranks on their way. */
     void *landing;
     bool in_flight;
@@ -86,11 +87,14 @@ struct shard {
     struct kernels kernels;           /* the model's */
     const struct model_param *params; /* likewise */
     int n_params, n_units;
-    int *unit_first; /* first parameter of a unit; n_units + 1 numbers */
+    int *unit_first;  /* first parameter of a unit; n_units + 1 numbers */
+    int64_t *near_at; /* where each unit begins in the second copy; likewise */
+    bool *near_there; /* whether a unit is in it */
 
     struct coll *all;            /* the world; borrowed */
     struct coll split_in, outer; /* hybrid: ranks of one copy; ranks of one part */
     struct coll *inner;          /* ranks that share one copy of what is cut */
+    struct coll near; /* ranks that keep a second copy of the weights; or none */
 
     struct shard_group groups[SHARD_N_GROUPS];
     struct shard_param *at;
@@ -101,6 +105,7 @@ struct shard {
 
     /* In the memory of the kernels, down to the staging. */
     void *weights;                  /* full order, at stage 3 own order */
+    char *near_weights;             /* of the second copy: unit order, each cut */
     float *master;                  /* own order; NULL in fp32 */
     float *state[OPTIM_MAX_STATES]; /* of the optimizer, own order */
     bool keeps_sums;                /* grads are sums in units until the step ends */
@@ -144,6 +149,9 @@ void shard_release(struct shard *s);
 /* What follows from the number of micro-batches. */
 void shard_count_rounds(struct shard *s);
 int shard_check_groups(int world_size, int size, struct dcp_error *err);
+/* Elements begin .. end of a parameter that a rank of `near` keeps. */
+void shard_near_part(const struct shard *s, int param, int rank, int64_t *out_begin,
+                     int64_t *out_end);
 /* Kernels that work on a run's optimizer state, as much of it at a time as a buffer holds
  * where it is in a file. */
 void shard_in_windows(struct shard *s, const struct shard_run *run,

@@ -63,6 +63,32 @@ void shard_part(const struct shard *s, int param, int rank, int64_t *out_begin,
     *out_end = part.end;
 }
 
+static int near_size(const struct shard *s)
+{
+    return s->options.stage == 3 && s->options.near_size > 1 ? s->options.near_size : 1;
+}
+
+void shard_near_part(const struct shard *s, int param, int rank, int64_t *out_begin,
+                     int64_t *out_end)
+{
+    int64_t n = s->params[param].n_elems;
+    struct dcp_part part = dcp_part_of(dcp_part_ceil(n, near_size(s)), rank, 0, n);
+    *out_begin = part.begin;
+    *out_end = part.end;
+}
+
+/* Every rank has room for the largest share, so that one plan fits all. */
+static void place_near(struct shard *s)
+{
+    int64_t at = 0;
+    for (int u = 0; u < s->n_units; u++) {
+        s->near_at[u] = at;
+        for (int p = s->unit_first[u]; near_size(s) > 1 && p < s->unit_first[u + 1]; p++)
+            at += dcp_part_ceil(s->params[p].n_elems, near_size(s));
+    }
+    s->near_at[s->n_units] = at;
+}
+
 int64_t shard_unit_room(const struct shard *s, int unit)
 {
     int64_t room = 0;
@@ -147,10 +173,14 @@ int shard_place(struct shard *s, struct dcp_error *err)
     s->at = dcp_mem_calloc((size_t)s->n_params, sizeof *s->at);
     s->runs = dcp_mem_calloc((size_t)s->n_params, sizeof *s->runs);
     s->unit_first = dcp_mem_calloc((size_t)s->n_units + 1, sizeof *s->unit_first);
+    s->near_at = dcp_mem_calloc((size_t)s->n_units + 1, sizeof *s->near_at);
+    s->near_there = dcp_mem_calloc((size_t)s->n_units, sizeof *s->near_there);
     s->next_unit = dcp_mem_calloc(3 * (size_t)s->n_units, sizeof *s->next_unit);
     s->counts = dcp_mem_calloc((size_t)s->all->world_size, sizeof *s->counts);
     s->told = dcp_mem_calloc(2 * (size_t)s->all->world_size, sizeof *s->told);
     s->host_peaks = dcp_mem_calloc(2 * (size_t)s->n_params, sizeof *s->host_peaks);
+    if (!s->near_at || !s->near_there)
+        return dcp_error_memory(err, "the places of parameters");
     if (!s->at || !s->runs || !s->unit_first || !s->next_unit || !s->counts || !s->told ||
         !s->host_peaks)
         return dcp_error_memory(err, "the places of parameters");
@@ -162,6 +192,7 @@ int shard_place(struct shard *s, struct dcp_error *err)
             s->unit_first[u--] = p + 1;
     for (int p = 0; p < s->n_params; p++)
         s->at[p].group = s->params[p].decay ? 0 : 1;
+    place_near(s);
     place_full(s);
     place_own(s);
     shard_count_rounds(s);
@@ -184,6 +215,11 @@ static int split(struct shard *s, struct dcp_error *err)
     int size = s->options.shard_size, rank = s->all->rank;
     s->inner = s->all;
     int rc = shard_check_groups(s->all->world_size, size, err);
+    if (!rc && near_size(s) > 1) {
+        rc = shard_check_groups(s->all->world_size, near_size(s), err);
+        if (!rc)
+            rc = coll_split(s->all, rank / near_size(s), rank, &s->near, err);
+    }
     if (rc || s->options.stage < 3 || size == 0 || size == s->all->world_size)
         return rc;
     rc = coll_split(s->all, rank / size, rank, &s->split_in, err);
@@ -229,10 +265,13 @@ void shard_free(struct shard *s)
     free(s->at);
     free(s->runs);
     free(s->unit_first);
+    free(s->near_at);
+    free(s->near_there);
     free(s->next_unit);
     free(s->counts);
     free(s->told);
     free(s->host_peaks);
+    coll_free(&s->near);
     coll_free(&s->split_in);
     coll_free(&s->outer);
     free(s);

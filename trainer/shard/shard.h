@@ -44,6 +44,10 @@ struct shard_options {
     int stage;      /* ZeRO 0 .. 3 */
     int shard_size; /* stage 3: ranks that share one copy; 0: all. Divides the world size
                      */
+    int near_size;  /* stage 3: ranks side by side that keep a copy of the weights cut
+                     * among them, once these were gathered from all, so that they are
+                     * gathered there until they change (ZeRO++'s hpZ, Wang et al.,
+                     * arXiv:2306.10209); 0 or 1: none. Divides the world size */
     enum dcp_dtype dtype; /* of weights: F32, or BF16 or F16 with fp32 masters */
     bool grad_fp32;       /* gradients are fp32 also when weights have 16 bits */
     bool grad_bf16;       /* with 16-bit weights: partial sums are in their dtype, too */

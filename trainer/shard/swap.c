@@ -7,6 +7,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -137,10 +138,14 @@ static int open_file(struct swap *swap, struct dcp_error *err)
     if (swap->fd >= 0)
         return DCP_OK;
     /* A file system that knows no files without a name. */
-    DCP_CLEANUP_FREE char *path = dcp_fs_join(swap->folder, "dcp-swap-XXXXXX");
+    char name[64];
+    static atomic_int n;
+    snprintf(name, sizeof name, "dcp-swap-%ld-%d", (long)getpid(),
+             atomic_fetch_add(&n, 1));
+    DCP_CLEANUP_FREE char *path = dcp_fs_join(swap->folder, name);
     if (!path)
         return dcp_error_memory(err, "a swap file");
-    swap->fd = mkostemp(path, O_CLOEXEC);
+    swap->fd = open(path, O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600);
     if (swap->fd < 0)
         return failed(swap, errno, "make a file", err);
     unlink(path);
@@ -227,6 +232,18 @@ static int no_room(const struct swap *swap, uint64_t size_bytes, const char *wha
                          (double)dcp_fs_free_bytes(swap->folder) / (1 << 20));
 }
 
+/* At the end of the file. A file system that reserves nothing is asked what is free. */
+static int take_room(const struct swap *swap, uint64_t size_bytes)
+{
+    if (!fallocate(swap->fd, 0, (off_t)swap->end, (off_t)size_bytes))
+        return 0;
+    if (errno != EOPNOTSUPP)
+        return errno;
+    if (dcp_fs_free_bytes(swap->folder) < size_bytes)
+        return ENOSPC;
+    return ftruncate(swap->fd, (off_t)(swap->end + size_bytes)) ? errno : 0;
+}
+
 int swap_alloc(struct swap *swap, uint64_t size_bytes, const char *what, void **out,
                struct dcp_error *err)
 {
@@ -239,7 +256,7 @@ int swap_alloc(struct swap *swap, uint64_t size_bytes, const char *what, void **
     size_bytes = size_bytes ? size_bytes : 1;
     if (size_bytes > (uint64_t)1 << 60)
         return no_room(swap, size_bytes, what, err);
-    int why = posix_fallocate(swap->fd, (off_t)swap->end, (off_t)size_bytes);
+    int why = take_room(swap, size_bytes);
     if (why == ENOSPC || why == EFBIG || why == EDQUOT)
         return no_room(swap, size_bytes, what, err);
     if (why)

@@ -20,6 +20,8 @@ void shard_touch(struct shard *s)
         s->gathered.items[i].in_flight = false;
         s->gathered.items[i].unit = -1;
     }
+    for (int u = 0; u < s->n_units; u++)
+        s->near_there[u] = false;
 }
 
 struct shard_slot *shard_slot_of(struct shard_slots *slots, int unit)
@@ -98,22 +100,57 @@ int64_t shard_unit_counts(struct shard *s, int unit)
     return most;
 }
 
-/* A unit from a staging, where the parts of all ranks lie one rank behind the other, to
- * its parameters, each whole. */
-static void unstage(struct shard *s, int unit, const void *staging, void *const *params)
+/* A unit from a staging, where the parts of all ranks of a coll lie one rank behind the
+ * other, to its parameters, each whole. */
+static void unstage(struct shard *s, int unit, bool is_near, const void *staging,
+                    void *const *params)
 {
     size_t item = shard_weight_bytes(s);
     const char *part = staging;
-    for (int r = 0; r < s->inner->world_size; r++)
+    int world_size = is_near ? s->near.world_size : s->inner->world_size;
+    for (int r = 0; r < world_size; r++)
         for (int p = s->unit_first[unit], i = 0; p < s->unit_first[unit + 1]; p++, i++) {
             int64_t begin, end;
-            shard_part(s, p, r, &begin, &end);
+            (is_near ? shard_near_part : shard_part)(s, p, r, &begin, &end);
             size_t size_bytes = (size_t)(end - begin) * item;
             s->kernels.ops->copy(s->kernels.ctx, (char *)params[i] + (size_t)begin * item,
                                  part, size_bytes);
             part += size_bytes;
         }
 }
+
+/* --- the second copy --- */
+
+/* What each rank of `near` has of a unit, in s->counts. */
+static void near_counts(struct shard *s, int unit)
+{
+    for (int r = 0; r < s->near.world_size; r++) {
+        s->counts[r] = 0;
+        for (int p = s->unit_first[unit]; p < s->unit_first[unit + 1]; p++) {
+            int64_t begin, end;
+            shard_near_part(s, p, r, &begin, &end);
+            s->counts[r] += end - begin;
+        }
+    }
+}
+
+/* This rank's share of a unit that was gathered from all. */
+static void keep_near(struct shard *s, int unit, void *const *params)
+{
+    size_t item = shard_weight_bytes(s);
+    char *to = s->near_weights + (size_t)s->near_at[unit] * item;
+    for (int p = s->unit_first[unit], i = 0; p < s->unit_first[unit + 1]; p++, i++) {
+        int64_t begin, end;
+        shard_near_part(s, p, s->near.rank, &begin, &end);
+        size_t size_bytes = (size_t)(end - begin) * item;
+        s->kernels.ops->copy(s->kernels.ctx, to,
+                             (const char *)params[i] + (size_t)begin * item, size_bytes);
+        to += size_bytes;
+    }
+    s->near_there[unit] = true;
+}
+
+/* --- gathering --- */
 
 /* Begins to gather a unit of stage 3 into a slot of its own. */
 static int gather_begin(struct shard *s, int unit, struct shard_slot **out_slot,
@@ -130,9 +167,15 @@ static int gather_begin(struct shard *s, int unit, struct shard_slot **out_slot,
                                    err);
     if (rc)
         return rc;
-    shard_unit_counts(s, unit);
     const void *own = shard_weight_at(s, s->at[s->unit_first[unit]].own_at);
-    rc = coll_all_gather_begin(s->inner, own, s->counts, item,
+    slot->is_near = s->near.ops && s->near_there[unit];
+    if (slot->is_near) {
+        own = s->near_weights + (size_t)s->near_at[unit] * item;
+        near_counts(s, unit);
+    } else {
+        shard_unit_counts(s, unit);
+    }
+    rc = coll_all_gather_begin(slot->is_near ? &s->near : s->inner, own, s->counts, item,
                                slot->landing ? slot->landing : (void *)s->staging[0],
                                &slot->call, err);
     slot->unit = rc ? -1 : unit;
@@ -148,14 +191,17 @@ static int gather_end(struct shard *s, struct shard_slot *slot, struct dcp_error
     size_t item = shard_weight_bytes(s);
     if (!slot->in_flight)
         return DCP_OK;
-    int rc = coll_wait(s->inner, slot->call, err);
+    int rc = coll_wait(slot->is_near ? &s->near : s->inner, slot->call, err);
     slot->in_flight = false;
     if (rc) {
         slot->unit = -1;
         return rc;
     }
     shard_slot_params(s, slot->unit, item, slot->data, params);
-    unstage(s, slot->unit, slot->landing ? slot->landing : (void *)s->staging[0], params);
+    unstage(s, slot->unit, slot->is_near,
+            slot->landing ? slot->landing : (void *)s->staging[0], params);
+    if (s->near.ops && !slot->is_near)
+        keep_near(s, slot->unit, params);
     return DCP_OK;
 }
 

@@ -31,7 +31,7 @@ static const struct model_config config = {
 
 /* One way to train the same thing. */
 struct way {
-    int world_size, stage, shard_size;
+    int world_size, stage, shard_size, near_size;
     int micros; /* micro-batches in a step, of all ranks */
     bool bf16, fp16, grad_fp32, grad_bf16, stochastic;
     bool grows; /* the last micro-batch's gradients are 10^5 times those of the first */
@@ -297,6 +297,7 @@ static void *run_rank(void *arg)
     const struct shard_options options = {
         .stage = r->way->stage,
         .shard_size = r->way->shard_size,
+        .near_size = r->way->near_size,
         .dtype = dtype_of(r->way),
         .grad_fp32 = r->way->grad_fp32,
         .grad_bf16 = r->way->grad_bf16,
@@ -473,6 +474,10 @@ static void same_bits_everywhere(void **state)
             for (way.shard_size = 1; way.shard_size < 6; way.shard_size++)
                 if (way.world_size % way.shard_size == 0)
                     same_bits_as(&one, way);
+        way.world_size = 6, way.shard_size = 0;
+        for (way.near_size = 2; way.near_size <= 6; way.near_size++)
+            if (way.world_size % way.near_size == 0)
+                same_bits_as(&one, way);
         outcome_free(&one);
     }
 }
