@@ -1,3 +1,4 @@
+/* labels: tsan */
 /* swap: arrays keep what was written to them, whatever was put away meanwhile; a disk
  * that fails is told. */
 #include "base/mem.h"
