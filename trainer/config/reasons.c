@@ -1,4 +1,5 @@
-/* reasons: why keys that DeepSpeed and FSDP have cannot matter here. */
+/* reasons: why keys that DeepSpeed and FSDP have cannot matter here. They go by name
+ * alone: one that stands in two sections means the same in both. */
 #include "draft.h"
 
 #include "base/mem.h"

@@ -85,28 +85,13 @@ static bool is_cut(const struct shard *s)
 
 static int share_peaks(const struct lamb *l, struct dcp_error *err)
 {
-    struct shard *s = l->s;
-    const struct ops *ops = s->kernels.ops;
-    size_t world_size = is_cut(s) ? (size_t)s->inner->world_size : 1;
-    size_t size_bytes = l->n * world_size * sizeof(float);
-    DCP_CLEANUP_FREE float *host = dcp_mem_calloc(l->n, world_size * sizeof *host);
-    void *all = NULL;
-    int rc = host ? DCP_OK : dcp_error_memory(err, "norms of parameters");
-    if (!rc)
-        rc = ops->alloc(s->kernels.ctx, size_bytes, "norms of parameters", &all, err);
-    for (size_t r = 0; r < world_size; r++)
-        s->counts[r] = (int64_t)l->n;
-    if (!rc && is_cut(s))
-        rc = coll_all_gather(s->inner, l->peaks, s->counts, sizeof *host, all, err);
-    if (!rc)
-        rc = ops->get(s->kernels.ctx, host, is_cut(s) ? all : l->peaks, size_bytes, err);
-    for (size_t i = 0; !rc && i < l->n; i++)
-        for (size_t r = 0; r < world_size; r++)
-            l->host_peaks[i] = norm_peak(l->host_peaks[i], &host[r * l->n + i], 1);
-    for (size_t i = 0; !rc && i < l->n; i++) /* what is not finite has no norm */
+    struct coll here;
+    coll_self(&here);
+    DCP_TRY(shard_largest(l->s, is_cut(l->s) ? l->s->inner : &here, l->n, l->peaks,
+                          l->host_peaks, err));
+    for (size_t i = 0; i < l->n; i++) /* what is not finite has no norm */
         l->host_peaks[i] = isfinite(l->host_peaks[i]) ? l->host_peaks[i] : 0;
-    ops->free(s->kernels.ctx, all);
-    return rc;
+    return DCP_OK;
 }
 
 static int share_norms(const struct lamb *l, struct dcp_error *err)

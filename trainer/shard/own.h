@@ -152,12 +152,15 @@ int shard_check_groups(int world_size, int size, struct dcp_error *err);
 /* Elements begin .. end of a parameter that a rank of `near` keeps. */
 void shard_near_part(const struct shard *s, int param, int rank, int64_t *out_begin,
                      int64_t *out_end);
-/* Kernels that work on a run's optimizer state, as much of it at a time as a buffer holds
- * where it is in a file. */
-void shard_in_windows(struct shard *s, const struct shard_run *run,
-                      void (*work)(struct shard *s, const struct shard_run *run,
-                                   const struct optim_params *params),
-                      const struct optim_params *params);
+/* Weights in a file that come next, or are done with: all but those that stay in memory.
+ * `begin`: of those held. */
+void shard_swap_weights(struct shard *s, int64_t begin, int64_t n,
+                        void (*act)(struct swap *swap, const void *from,
+                                    uint64_t size_bytes));
+/* Of n values that are not negative, in the memory of the kernels: the largest of all
+ * ranks of a coll, on the host; infinity or NaN when one is. Collective. */
+int shard_largest(struct shard *s, struct coll *coll, size_t n, const float *peaks,
+                  float *out, struct dcp_error *err);
 /* LAMB on what this rank owns, by the parameters of each group. Collective. */
 int shard_lamb(struct shard *s, const struct optim_params *const *groups,
                struct dcp_error *err);

@@ -179,10 +179,8 @@ int shard_place(struct shard *s, struct dcp_error *err)
     s->counts = dcp_mem_calloc((size_t)s->all->world_size, sizeof *s->counts);
     s->told = dcp_mem_calloc(2 * (size_t)s->all->world_size, sizeof *s->told);
     s->host_peaks = dcp_mem_calloc(2 * (size_t)s->n_params, sizeof *s->host_peaks);
-    if (!s->near_at || !s->near_there)
-        return dcp_error_memory(err, "the places of parameters");
-    if (!s->at || !s->runs || !s->unit_first || !s->next_unit || !s->counts || !s->told ||
-        !s->host_peaks)
+    if (!s->at || !s->runs || !s->unit_first || !s->near_at || !s->near_there ||
+        !s->next_unit || !s->counts || !s->told || !s->host_peaks)
         return dcp_error_memory(err, "the places of parameters");
     for (int i = 0; i < 3 * s->n_units; i++)
         s->next_unit[i] = -1;

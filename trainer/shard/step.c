@@ -1,5 +1,4 @@
-/* step: its end: gradients summed over ranks, their norm, the optimizer, the new
- * weights. */
+/* step: its beginning and its end: gradients summed over ranks, and their norm. */
 #include "base/mem.h"
 #include "own.h"
 
@@ -164,31 +163,42 @@ static int share(struct shard *s, float *peak, enum verdict *verdict,
     return DCP_OK;
 }
 
+int shard_largest(struct shard *s, struct coll *coll, size_t n, const float *peaks,
+                  float *out, struct dcp_error *err)
+{
+    const struct ops *ops = s->kernels.ops;
+    size_t world_size = (size_t)coll->world_size;
+    size_t size_bytes = n * world_size * sizeof *out;
+    DCP_CLEANUP_FREE float *host = dcp_mem_calloc(n * world_size, sizeof *host);
+    void *all = NULL;
+    int rc = host ? DCP_OK : dcp_error_memory(err, "the largest values of all ranks");
+    if (!rc)
+        rc = ops->alloc(s->kernels.ctx, size_bytes, "the largest values of all ranks",
+                        &all, err);
+    for (size_t r = 0; r < world_size; r++)
+        s->counts[r] = (int64_t)n;
+    if (!rc)
+        rc = coll_all_gather(coll, peaks, s->counts, sizeof *host, all, err);
+    if (!rc)
+        rc = ops->get(s->kernels.ctx, host, all, size_bytes, err);
+    for (size_t i = 0; !rc && i < n; i++) {
+        out[i] = 0;
+        for (size_t r = 0; r < world_size; r++)
+            out[i] = norm_peak(out[i], &host[r * n + i], 1);
+    }
+    ops->free(s->kernels.ctx, all);
+    return rc;
+}
+
 /* The step's references become the largest peaks of all ranks. */
 static int share_peaks(struct shard *s, struct dcp_error *err)
 {
-    const struct ops *ops = s->kernels.ops;
-    size_t n = (size_t)s->n_params, world_size = (size_t)s->all->world_size;
-    size_t size_bytes = n * world_size * sizeof(float);
-    DCP_CLEANUP_FREE float *host = dcp_mem_calloc(n * world_size, sizeof *host);
-    void *all = NULL;
-    int rc = host ? DCP_OK : dcp_error_memory(err, "the gradients' peaks");
-    if (!rc)
-        rc = ops->alloc(s->kernels.ctx, size_bytes, "the gradients' peaks", &all, err);
-    for (size_t r = 0; r < world_size; r++)
-        s->counts[r] = s->n_params;
-    if (!rc)
-        rc = coll_all_gather(s->all, s->peaks, s->counts, sizeof *host, all, err);
-    if (!rc)
-        rc = ops->get(s->kernels.ctx, host, all, size_bytes, err);
-    for (size_t p = 0; !rc && p < n; p++)
-        for (size_t r = 1; r < world_size; r++)
-            host[p] = norm_peak(host[p], &host[r * n + p], 1);
-    if (!rc)
-        rc = ops->put(s->kernels.ctx, s->references, host, n * sizeof *host, err);
-    ops->free(s->kernels.ctx, all);
-    s->again = !rc;
-    return rc;
+    size_t n = (size_t)s->n_params;
+    DCP_TRY(shard_largest(s, s->all, n, s->peaks, s->host_peaks, err));
+    DCP_TRY(s->kernels.ops->put(s->kernels.ctx, s->references, s->host_peaks,
+                                n * sizeof *s->host_peaks, err));
+    s->again = true;
+    return DCP_OK;
 }
 
 /* The norm of all gradients, none above peak, the same bits at every cut. Ranks of other
@@ -227,157 +237,4 @@ int shard_reduce(struct shard *s, double *out_norm, bool *out_again,
     }
     *out_norm = (double)peak;
     return isfinite(peak) ? measure(s, peak, out_norm, err) : DCP_OK;
-}
-
-/* Stages 1 and 2: every rank gets the parts of the others. Begun for a group, and ended
- * for both. */
-static bool gathers(const struct shard *s)
-{
-    return (s->options.stage == 1 || s->options.stage == 2) && s->all->world_size > 1;
-}
-
-static int gather_begin(struct shard *s, int g, uint64_t *out_call, struct dcp_error *err)
-{
-    const struct shard_group *group = &s->groups[g];
-    if (!gathers(s))
-        return DCP_OK;
-    int64_t own = shard_cut_evenly(s, s->all, group->n, group->part);
-    return coll_all_gather_begin(s->all, shard_weight_at(s, group->begin + own),
-                                 s->counts, shard_weight_bytes(s),
-                                 shard_weight_at(s, group->begin), out_call, err);
-}
-
-static int gather_end(struct shard *s, const uint64_t *calls, struct dcp_error *err)
-{
-    int rc = DCP_OK;
-    for (int g = 0; !rc && gathers(s) && g < SHARD_N_GROUPS; g++)
-        rc = coll_wait(s->all, calls[g], err);
-    return rc;
-}
-
-/* --- the optimizer --- */
-
-/* What of a run's state comes next, or is done with. */
-static void for_arrays(struct shard *s, const struct shard_run *run,
-                       void (*act)(struct swap *swap, const void *from,
-                                   uint64_t size_bytes))
-{
-    uint64_t size_bytes = (uint64_t)run->n * sizeof(float);
-    if (s->master)
-        act(s->optim_swap, s->master + run->own_at, size_bytes);
-    for (int i = 0; i < optim_n_states(s->options.optimizer); i++)
-        act(s->optim_swap, s->state[i] + run->own_at, size_bytes);
-    act(s->weight_swap, shard_weight_at(s, run->weight_at),
-        (uint64_t)run->n * shard_weight_bytes(s));
-}
-
-static struct shard_run window_of(const struct shard_run *run, int64_t at, int64_t most)
-{
-    struct shard_run window = *run;
-    window.own_at += at;
-    window.weight_at += at;
-    window.grad_at += at;
-    window.full_at += at;
-    window.n = run->n - at < most ? run->n - at : most;
-    return window;
-}
-
-void shard_in_windows(struct shard *s, const struct shard_run *run,
-                      void (*work)(struct shard *s, const struct shard_run *run,
-                                   const struct optim_params *params),
-                      const struct optim_params *params)
-{
-    bool swapped = s->optim_swap || s->weight_swap;
-    int64_t most = !swapped        ? run->n
-                   : s->optim_swap ? s->options.offload_optimizer.window
-                                   : s->options.offload_weights.window;
-    for (int64_t at = 0; at < run->n; at += most) {
-        struct shard_run now = window_of(run, at, most), next;
-        if (swapped && at + most < run->n) {
-            next = window_of(run, at + most, most);
-            for_arrays(s, &next, swap_want);
-        }
-        work(s, &now, params);
-        if (swapped)
-            for_arrays(s, &now, swap_leave);
-    }
-}
-
-/* The new weights of one run. */
-static void update_run(struct shard *s, const struct shard_run *run,
-                       const struct optim_params *params)
-{
-    void *weights = shard_weight_at(s, run->weight_at);
-    struct optim_range range = {
-        .master = s->master ? s->master + run->own_at : weights,
-        .grad = shard_grad_at(s, run->grad_at),
-        .grad_dtype = shard_grad_dtype(s),
-        .weights = s->master ? weights : NULL,
-        .weight_dtype = s->options.dtype,
-        .n = run->n,
-        .first = run->full_at,
-    };
-    for (int i = 0; i < optim_n_states(s->options.optimizer); i++)
-        range.state[i] = s->state[i] + run->own_at;
-    s->kernels.ops->optim(s->kernels.ctx, params, &range);
-}
-
-/* 16 bits: the weights of one run from its masters. */
-static void spread_run(struct shard *s, const struct shard_run *run,
-                       const struct optim_params *params)
-{
-    (void)params;
-    s->kernels.ops->cast(s->kernels.ctx, s->options.dtype, run->n,
-                         s->master + run->own_at, shard_weight_at(s, run->weight_at));
-}
-
-/* New weights, group by group: one is on its way to all while the next is made. */
-static int renew(struct shard *s,
-                 void (*make)(struct shard *s, const struct shard_run *run,
-                              const struct optim_params *params),
-                 const struct optim_params *const params[SHARD_N_GROUPS],
-                 struct dcp_error *err)
-{
-    uint64_t calls[SHARD_N_GROUPS] = { 0 };
-    shard_touch(s);
-    for (int g = 0; g < SHARD_N_GROUPS; g++) {
-        for (size_t i = 0; make && i < s->n_runs; i++)
-            if (s->runs[i].decay == (g == 0))
-                shard_in_windows(s, &s->runs[i], make, params[g]);
-        DCP_TRY(gather_begin(s, g, &calls[g], err));
-    }
-    return gather_end(s, calls, err);
-}
-
-int shard_spread(struct shard *s, struct dcp_error *err)
-{
-    static const struct optim_params *const none[SHARD_N_GROUPS];
-    return renew(s, s->master ? spread_run : NULL, none, err);
-}
-
-static void raise_run(struct shard *s, const struct shard_run *run,
-                      const struct optim_params *params)
-{
-    (void)params;
-    s->kernels.ops->widen(s->kernels.ctx, s->options.dtype, run->n,
-                          shard_weight_at(s, run->weight_at), s->master + run->own_at);
-}
-
-void shard_raise(struct shard *s)
-{
-    for (size_t i = 0; s->master && i < s->n_runs; i++)
-        shard_in_windows(s, &s->runs[i], raise_run, NULL);
-}
-
-int shard_update(struct shard *s, const struct optim_params *params,
-                 struct dcp_error *err)
-{
-    struct optim_params plain = *params;
-    if (!params->decay_all)
-        plain.weight_decay = 0;
-    const struct optim_params *const groups[SHARD_N_GROUPS] = { params, &plain };
-    bool lamb = s->options.optimizer == OPTIM_LAMB;
-    if (lamb)
-        DCP_TRY(shard_lamb(s, groups, err));
-    return renew(s, lamb ? NULL : update_run, groups, err);
 }

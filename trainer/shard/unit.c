@@ -86,18 +86,38 @@ void shard_slot_params(const struct shard *s, int unit, size_t item_bytes, char 
     }
 }
 
-int64_t shard_unit_counts(struct shard *s, int unit)
+/* How a parameter is cut over ranks of all, or of the group that keeps a second copy. */
+typedef void cut_of_param(const struct shard *s, int param, int rank, int64_t *out_begin,
+                          int64_t *out_end);
+
+static cut_of_param *part_of(bool is_near)
+{
+    return is_near ? shard_near_part : shard_part;
+}
+
+static struct coll *coll_of(struct shard *s, bool is_near)
+{
+    return is_near ? &s->near : s->inner;
+}
+
+static int64_t count_unit(struct shard *s, int unit, bool is_near)
 {
     int64_t begin, end, most = 0;
-    for (int r = 0; r < s->inner->world_size; r++) {
+    int world_size = coll_of(s, is_near)->world_size;
+    for (int r = 0; r < world_size; r++) {
         s->counts[r] = 0;
         for (int p = s->unit_first[unit]; p < s->unit_first[unit + 1]; p++) {
-            shard_part(s, p, r, &begin, &end);
+            part_of(is_near)(s, p, r, &begin, &end);
             s->counts[r] += end - begin;
         }
         most = s->counts[r] > most ? s->counts[r] : most;
     }
     return most;
+}
+
+int64_t shard_unit_counts(struct shard *s, int unit)
+{
+    return count_unit(s, unit, false);
 }
 
 /* A unit from a staging, where the parts of all ranks of a coll lie one rank behind the
@@ -107,11 +127,11 @@ static void unstage(struct shard *s, int unit, bool is_near, const void *staging
 {
     size_t item = shard_weight_bytes(s);
     const char *part = staging;
-    int world_size = is_near ? s->near.world_size : s->inner->world_size;
+    int world_size = coll_of(s, is_near)->world_size;
     for (int r = 0; r < world_size; r++)
         for (int p = s->unit_first[unit], i = 0; p < s->unit_first[unit + 1]; p++, i++) {
             int64_t begin, end;
-            (is_near ? shard_near_part : shard_part)(s, p, r, &begin, &end);
+            part_of(is_near)(s, p, r, &begin, &end);
             size_t size_bytes = (size_t)(end - begin) * item;
             s->kernels.ops->copy(s->kernels.ctx, (char *)params[i] + (size_t)begin * item,
                                  part, size_bytes);
@@ -120,19 +140,6 @@ static void unstage(struct shard *s, int unit, bool is_near, const void *staging
 }
 
 /* --- the second copy --- */
-
-/* What each rank of `near` has of a unit, in s->counts. */
-static void near_counts(struct shard *s, int unit)
-{
-    for (int r = 0; r < s->near.world_size; r++) {
-        s->counts[r] = 0;
-        for (int p = s->unit_first[unit]; p < s->unit_first[unit + 1]; p++) {
-            int64_t begin, end;
-            shard_near_part(s, p, r, &begin, &end);
-            s->counts[r] += end - begin;
-        }
-    }
-}
 
 /* This rank's share of a unit that was gathered from all. */
 static void keep_near(struct shard *s, int unit, void *const *params)
@@ -169,13 +176,10 @@ static int gather_begin(struct shard *s, int unit, struct shard_slot **out_slot,
         return rc;
     const void *own = shard_weight_at(s, s->at[s->unit_first[unit]].own_at);
     slot->is_near = s->near.ops && s->near_there[unit];
-    if (slot->is_near) {
+    if (slot->is_near)
         own = s->near_weights + (size_t)s->near_at[unit] * item;
-        near_counts(s, unit);
-    } else {
-        shard_unit_counts(s, unit);
-    }
-    rc = coll_all_gather_begin(slot->is_near ? &s->near : s->inner, own, s->counts, item,
+    count_unit(s, unit, slot->is_near);
+    rc = coll_all_gather_begin(coll_of(s, slot->is_near), own, s->counts, item,
                                slot->landing ? slot->landing : (void *)s->staging[0],
                                &slot->call, err);
     slot->unit = rc ? -1 : unit;
@@ -191,7 +195,7 @@ static int gather_end(struct shard *s, struct shard_slot *slot, struct dcp_error
     size_t item = shard_weight_bytes(s);
     if (!slot->in_flight)
         return DCP_OK;
-    int rc = coll_wait(slot->is_near ? &s->near : s->inner, slot->call, err);
+    int rc = coll_wait(coll_of(s, slot->is_near), slot->call, err);
     slot->in_flight = false;
     if (rc) {
         slot->unit = -1;
@@ -228,8 +232,18 @@ static int look_ahead(struct shard *s, int unit, struct dcp_error *err)
                : gather_begin(s, next, &slot, err);
 }
 
-/* What this rank owns of a unit's weights comes next, or is done with: all but what stays
- * in memory. */
+void shard_swap_weights(struct shard *s, int64_t begin, int64_t n,
+                        void (*act)(struct swap *swap, const void *from,
+                                    uint64_t size_bytes))
+{
+    int64_t kept = s->options.offload_weights.kept, end = begin + n;
+    begin = begin > kept ? begin : kept;
+    if (s->weight_swap && begin < end)
+        act(s->weight_swap, shard_weight_at(s, begin),
+            (uint64_t)(end - begin) * shard_weight_bytes(s));
+}
+
+/* What this rank owns of a unit's weights. */
 static void swap_unit(struct shard *s, int unit,
                       void (*act)(struct swap *swap, const void *from,
                                   uint64_t size_bytes))
@@ -238,12 +252,7 @@ static void swap_unit(struct shard *s, int unit,
         return;
     for (int p = s->unit_first[unit]; p < s->unit_first[unit + 1]; p++) {
         const struct shard_param *at = &s->at[p];
-        int64_t kept = s->options.offload_weights.kept;
-        int64_t begin = at->own_at > kept ? at->own_at : kept,
-                end = at->own_at + at->end - at->begin;
-        if (begin < end)
-            act(s->weight_swap, shard_weight_at(s, begin),
-                (uint64_t)(end - begin) * shard_weight_bytes(s));
+        shard_swap_weights(s, at->own_at, at->end - at->begin, act);
     }
 }
 
