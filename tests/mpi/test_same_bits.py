@@ -56,6 +56,12 @@ def draw_way(draw):
     copies = [n for n in range(1, world) if world % n == 0]
     if way["zero_optimization.stage"] == 3 and copies and draw.random() < 0.5:
         way["zero_optimization.mics_shard_size"] = draw.choice(copies)
+    if draw.random() < 0.5:
+        way["zero_optimization.overlap_comm"] = True
+        way["zero_optimization.stage3_prefetch_bucket_size"] = draw.choice([0, 20000])
+    if draw.random() < 0.3:
+        way["zero_optimization.reduce_bucket_size"] = draw.choice([1000, 500000000])
+        way["zero_optimization.stage3_max_live_parameters"] = draw.choice([0, 30000, 10**9])
     return world, draw.randint(1, 4 if world < 3 else 1), way
 
 

@@ -125,7 +125,8 @@ setup() {
     train -q --set checkpoint.dir=one
     for kill in 3:7:step 5:10:save-write 0:10:save-publish 0:12:step; do
         rm -rf run
-        DCP_TEST_KILL=$kill run -7 train -q --ranks 8
+        DCP_TEST_KILL=$kill run -7 train -q --ranks 8 \
+            --set zero_optimization.overlap_comm=$([[ $kill == 3:* ]] && echo true || echo false)
         [[ $output == "dcp-train: rank ${kill%%:*} died during step "*"; "* ]]
         [[ $output == *"hint: run again with --resume auto"* ]]
         [ "$(grep -c died <<<"$output")" = 1 ]

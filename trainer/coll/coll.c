@@ -28,7 +28,10 @@ int coll_all_gather_begin(struct coll *coll, const void *in, const int64_t *coun
 
 int coll_wait(struct coll *coll, uint64_t call, struct dcp_error *err)
 {
-    return coll->ops->wait ? coll->ops->wait(coll->self, call, err) : DCP_OK;
+    double begin_s = dcp_clock_s();
+    int rc = coll->ops->wait ? coll->ops->wait(coll->self, call, err) : DCP_OK;
+    coll->seconds += dcp_clock_s() - begin_s;
+    return rc;
 }
 
 bool coll_overlaps(const struct coll *coll)

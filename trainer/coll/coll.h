@@ -49,8 +49,8 @@ struct coll_ops {
      * by rank. Fills ops, self, rank and world size of *out_coll. */
     int (*split)(void *self, int color, int key, struct coll *out_coll,
                  struct dcp_error *err);
-    /* Optional: this rank failed, and says no more. What others or its own kernels wait
-     * for ends. */
+    /* Optional: this rank failed, and says no more. What others, its own kernels or
+     * another thread of it wait for ends. */
     void (*abort)(void *self);
     void (*free)(void *self);
 };
@@ -102,6 +102,10 @@ int coll_control(struct coll *out_coll, struct dcp_comm *comm, struct dcp_error 
 /* For kernels whose memory the host cannot read, over a coll that needs the host's: what
  * it moves goes through staging. Takes *coll. Errors: MEMORY. */
 int coll_staged(struct coll *coll, const struct kernels *kernels, struct dcp_error *err);
+/* Over a coll of the host's memory: its calls are made on a thread, so that they go on
+ * beside the kernels; another thread than this one makes the calls of `coll`, and asks
+ * what that asks. Takes *coll. Errors: MEMORY. */
+int coll_beside(struct coll *coll, struct dcp_error *err);
 /* Over NCCL, one GPU a rank: the one that is CUDA's current of this thread. `kernels` are
  * of ops_cuda() and, as `comm`, borrowed; comm finds the ranks, and names the one that
  * died or is silent. Only with DCP_HAS_NCCL. Errors: COMM, UNSUPPORTED, MEMORY. */

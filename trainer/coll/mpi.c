@@ -9,6 +9,7 @@
 #include "parts.h"
 #include <mpi.h>
 #include <sched.h>
+#include <stdatomic.h>
 #include <string.h>
 
 /* Items that a reduce-scatter receives at once, from all ranks together: 4 MiB. This and
@@ -36,9 +37,9 @@ struct mpi_coll {
     int64_t *recv;         /* RECV_ITEMS, when there are two ranks or more */
     const int64_t **parts; /* of each rank, for a sum */
     MPI_Request *requests;
-    int *peers; /* of each request */
-    int n;      /* requests in flight */
-    bool broken;
+    int *peers;         /* of each request */
+    int n;              /* requests in flight */
+    atomic_bool broken; /* a call failed, or another thread wants no more of them */
 };
 
 static int mpi_failed(struct mpi_coll *c, int code, const char *what,
@@ -78,6 +79,13 @@ static int silent_rank(struct mpi_coll *c)
     return c->world_rank[c->rank];
 }
 
+static int usable(struct mpi_coll *c, struct dcp_error *err)
+{
+    if (c->broken)
+        return dcp_error_set(err, DCP_E_COMM, "an earlier collective failed");
+    return DCP_OK;
+}
+
 /* Completes all requests in flight. */
 static int wait_all(struct mpi_coll *c, const char *what, struct dcp_error *err)
 {
@@ -90,6 +98,7 @@ static int wait_all(struct mpi_coll *c, const char *what, struct dcp_error *err)
             return mpi_failed(c, code, what, err);
         if (flag)
             break;
+        DCP_TRY(usable(c, err));
         if (looks < LOOKS) {
             sched_yield();
             continue;
@@ -135,13 +144,6 @@ static int post(struct mpi_coll *c, const void *data, size_t size_bytes, int pee
     int code = MPI_Isend(data, (int)size_bytes, MPI_BYTE, peer, tag, c->comm,
                          &c->requests[c->n++]);
     return code == MPI_SUCCESS ? DCP_OK : mpi_failed(c, code, "send", err);
-}
-
-static int usable(const struct mpi_coll *c, struct dcp_error *err)
-{
-    if (c->broken)
-        return dcp_error_set(err, DCP_E_COMM, "an earlier collective failed");
-    return DCP_OK;
 }
 
 static int mpi_reduce_scatter(void *self, const int64_t *in, const int64_t *counts,
@@ -267,6 +269,12 @@ static int mpi_all_reduce(void *self, double *values, int n, struct dcp_error *e
     return DCP_OK;
 }
 
+static void mpi_abort(void *self)
+{
+    struct mpi_coll *c = self;
+    c->broken = true;
+}
+
 static void mpi_free(void *self)
 {
     struct mpi_coll *c = self;
@@ -308,6 +316,7 @@ static const struct coll_ops mpi_ops = {
     .all_gather = mpi_all_gather,
     .all_reduce = mpi_all_reduce,
     .split = mpi_split,
+    .abort = mpi_abort,
     .free = mpi_free,
 };
 

@@ -8,6 +8,7 @@ enum settings_kind {
     KEY_SECTION, /* an object with `keys` */
     KEY_ANY,     /* whatever; never used */
     KEY_FLAG,    /* bool */
+    KEY_SWITCH,  /* int: 1, 0, or -1 when not given */
     KEY_INT,     /* int */
     KEY_LONG,    /* int64_t */
     KEY_SEED,    /* uint64_t */
@@ -127,6 +128,10 @@ int settings_resolve(struct settings_draft *draft, const char *folder, int world
 int settings_resolve_scheduler(struct settings_draft *draft, struct dcp_error *err);
 /* The used keys as JSON text; caller frees. NULL: out of memory. */
 char *settings_text(const struct settings_draft *draft);
+/* Whether a key says something: a text that is not given does not, nor do parameters of
+ * another schedule or optimizer. */
+bool settings_has_value(const struct settings_draft *draft,
+                        const struct settings_key *key);
 /* A used key's value as JSON text, cut to cap. */
 void settings_show(const struct settings_draft *draft, const struct settings_key *key,
                    char *out, size_t cap);

@@ -259,6 +259,28 @@ static const struct {
       "parameters that the optimizer works on at a time where its state is in a file, "
       "between 4,096 and 4,194,304",
       NULL },
+    { "zero_optimization.overlap_comm",
+      "true: ranks exchange weights and gradients beside the computing, over MPI on a "
+      "thread of its own, which wants a core; false: nothing overlaps",
+      "where the network works by itself (NCCL)" },
+    { "zero_optimization.reduce_bucket_size",
+      "elements of gradients that are exchanged at a time, at most; they wait in a "
+      "buffer "
+      "of this size",
+      "what 4 MiB hold, or 64 MiB where that overlaps" },
+    { "zero_optimization.stage3_prefetch_bucket_size",
+      "stage 3, where communication overlaps: elements of weights that are gathered "
+      "ahead "
+      "of use, whole layers",
+      "the next layer" },
+    { "zero_optimization.stage3_max_live_parameters",
+      "stage 3: elements of weights that stay gathered until they change, as long as "
+      "they "
+      "are used again within stage3_max_reuse_distance elements; more memory, and less "
+      "to communicate",
+      "two layers; 1e+09 beside a stage3_max_reuse_distance" },
+    { "zero_optimization.stage3_max_reuse_distance",
+      "see stage3_max_live_parameters; 0: none stays", "without limit" },
     { "zero_optimization.cpu_offload", "an older name of offload_optimizer to the cpu",
       NULL },
     { "zero_optimization.cpu_offload_param", "an older name of offload_param to the cpu",
@@ -283,6 +305,7 @@ struct walk {
 static void add_type(struct dcp_buf *out, const struct settings_key *key)
 {
     static const char *const kinds[] = { [KEY_FLAG] = "true|false",
+                                         [KEY_SWITCH] = "true|false",
                                          [KEY_INT] = "integer",
                                          [KEY_LONG] = "integer",
                                          [KEY_SEED] = "integer",

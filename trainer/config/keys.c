@@ -211,6 +211,13 @@ OFFLOAD(offload_optimizer_keys, offload_optimizer, swap_optim, 4, NUMBER("buffer
 
 static const char no_quantized[] = "communication is not quantized here";
 
+/* Elements; -1: not given. */
+#define LIMIT(key, member, least, is_alias)                                             \
+    {                                                                                   \
+        .name = key, .kind = KEY_LONG, .alias = is_alias, AT(out.member), .min = least, \
+        .fallback = -1                                                                  \
+    }
+
 static const struct settings_key zero_keys[] = {
     { .name = "stage", .kind = KEY_INT, AT(out.stage), .max = 3, .no_auto = true },
     { .name = "mics_shard_size",
@@ -247,7 +254,7 @@ static const struct settings_key zero_keys[] = {
     FLAG("reduce_scatter", 1),
     FLAG("use_multi_rank_bucket_allreduce", 1),
     FLAG("allgather_partitions", 1),
-    FLAG("overlap_comm", 0),
+    { .name = "overlap_comm", .kind = KEY_SWITCH, AT(out.overlap), .fallback = -1 },
     FLAG("compute_grad_norm", 1),
     FLAG("load_from_fp32_weights", 1),
     FLAG("elastic_checkpoint", 0),
@@ -267,23 +274,23 @@ static const struct settings_key zero_keys[] = {
     FLAG("use_all_reduce_for_fetch_params", 0),
     FLAG("stage3_allgather_sequential", 0),
     FLAG("allgather_sequential", 0),
-    NUMBER("reduce_bucket_size"),
+    LIMIT("reduce_bucket_size", reduce_bucket, 1, false),
     NUMBER("allgather_bucket_size"),
     { .name = "sub_group_size",
       .kind = KEY_LONG,
       AT(out.sub_group_size),
       .min = 1,
       .fallback = 1e9 },
-    NUMBER("stage3_prefetch_bucket_size"),
-    NUMBER("prefetch_bucket_size"),
+    LIMIT("prefetch_bucket_size", prefetch, 0, true),
+    LIMIT("stage3_prefetch_bucket_size", prefetch, 0, false),
     NUMBER("stage3_param_persistence_threshold"),
     NUMBER("param_persistence_threshold"),
     NUMBER("stage3_model_persistence_threshold"),
     NUMBER("model_persistence_threshold"),
-    NUMBER("stage3_max_live_parameters"),
-    NUMBER("max_live_parameters"),
-    NUMBER("stage3_max_reuse_distance"),
-    NUMBER("max_reuse_distance"),
+    LIMIT("max_live_parameters", max_live, 0, true),
+    LIMIT("stage3_max_live_parameters", max_live, 0, false),
+    LIMIT("max_reuse_distance", max_reuse, 0, true),
+    LIMIT("stage3_max_reuse_distance", max_reuse, 0, false),
     NUMBER("stage3_module_granularity_threshold"),
     NUMBER("module_granularity_threshold"),
     ANY("leaf_module"),

@@ -455,6 +455,8 @@ static void tell_autos(const struct settings_draft *draft)
 {
     for (size_t i = 0; i < draft->n_autos; i++) {
         char shown[160];
+        if (!settings_has_value(draft, draft->autos[i].key))
+            continue;
         settings_show(draft, draft->autos[i].key, shown, sizeof shown);
         dcp_log_write(draft->log, DCP_LOG_INFO, "%s: %s is \"auto\": %s", draft->what,
                       draft->autos[i].path, shown);

@@ -88,6 +88,10 @@ struct settings {
     struct settings_swap swap_param, swap_optim;
     int64_t sub_group_size; /* elements that the optimizer works on at a time */
     bool gather_16bit_on_save;
+    int overlap; /* communication goes on beside the computing: yes, no, or -1: where the
+                  * network works by itself */
+    /* Elements; -1: not given. */
+    int64_t reduce_bucket, prefetch, max_live, max_reuse;
 
     char *checkpoint_dir; /* as given: relative to the working folder */
     int64_t save_every;   /* 0: only at the end */

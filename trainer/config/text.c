@@ -44,6 +44,9 @@ static void add_value(struct dcp_buf *out, const struct settings_draft *draft,
     case KEY_FLAG:
         dcp_buf_add_text(out, *(const bool *)at ? "true" : "false");
         break;
+    case KEY_SWITCH:
+        dcp_buf_add_text(out, *(const int *)at ? "true" : "false");
+        break;
     case KEY_INT:
         dcp_buf_add_fmt(out, "%d", *(const int *)at);
         break;
@@ -82,9 +85,8 @@ static void add_value(struct dcp_buf *out, const struct settings_draft *draft,
     }
 }
 
-/* Whether a key says something: a text that is not given does not, nor do parameters of
- * another schedule or optimizer. */
-static bool has_value(const struct settings_draft *draft, const struct settings_key *key)
+bool settings_has_value(const struct settings_draft *draft,
+                        const struct settings_key *key)
 {
     const void *at = (const char *)draft + key->at;
     if (key->use != KEY_USED || key->alias || key->kind == KEY_ANY)
@@ -95,7 +97,9 @@ static bool has_value(const struct settings_draft *draft, const struct settings_
         return false;
     if (key->kind == KEY_TEXT)
         return *(char *const *)at != NULL;
-    return key->kind != KEY_DTYPE || *(const int *)at >= 0;
+    if (key->kind == KEY_DTYPE || key->kind == KEY_SWITCH)
+        return *(const int *)at >= 0;
+    return key->kind != KEY_LONG || key->fallback >= 0 || *(const int64_t *)at >= 0;
 }
 
 /* Adds the object of a section; false, and nothing added, when it would be empty. */
@@ -105,7 +109,7 @@ static bool add_section(struct dcp_buf *out, const struct settings_draft *draft,
     size_t begin = out->size_bytes, n = 0;
     dcp_buf_add_text(out, "{");
     for (const struct settings_key *key = keys; key->name; key++) {
-        if (!has_value(draft, key))
+        if (!settings_has_value(draft, key))
             continue;
         size_t before = out->size_bytes;
         dcp_buf_add_text(out, n ? ",\n" : "\n");
@@ -143,7 +147,7 @@ void settings_show(const struct settings_draft *draft, const struct settings_key
                    char *out, size_t cap)
 {
     DCP_CLEANUP_BUF struct dcp_buf text = { 0 };
-    if (has_value(draft, key))
+    if (settings_has_value(draft, key))
         add_value(&text, draft, key);
     else
         dcp_buf_add_text(&text, "nothing");

@@ -28,6 +28,7 @@ static void store(struct settings_draft *draft, const struct settings_key *key,
     case KEY_FLAG:
         *(bool *)at = number != 0;
         break;
+    case KEY_SWITCH:
     case KEY_INT:
     case KEY_CHOICE:
     case KEY_DTYPE:
@@ -318,6 +319,7 @@ static int read_value(struct settings_draft *draft, const struct settings_key *k
     double number = 0;
     switch (key->kind) {
     case KEY_FLAG:
+    case KEY_SWITCH:
         DCP_TRY(read_flag(draft, path, value, &number, err));
         break;
     case KEY_INT:

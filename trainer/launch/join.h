@@ -23,7 +23,8 @@ struct join {
     int rank, world_size;
     int local_rank, local_world_size; /* among the ranks on this machine */
     bool mpi, tcp;
-    bool open_door; /* the start over TCP was without a secret */
+    bool mpi_threads; /* MPI may be called by several threads of a rank */
+    bool open_door;   /* the start over TCP was without a secret */
     struct dcp_comm comm;
     struct coll coll;
     struct launch_line line;

@@ -10,9 +10,10 @@ int join_mpi_open(struct join *join, struct dcp_error *err)
     int given;
     /* More ranks than cores: a rank that waits gives its core away. */
     setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
-    if (MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &given) != MPI_SUCCESS)
+    if (MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &given) != MPI_SUCCESS)
         return dcp_error_set(err, DCP_E_COMM, "MPI cannot be started");
     join->mpi = true;
+    join->mpi_threads = given == MPI_THREAD_MULTIPLE;
     MPI_Comm_set_errhandler(world_size, MPI_ERRORS_RETURN);
     MPI_Comm_rank(world_size, &join->rank);
     MPI_Comm_size(world_size, &join->world_size);

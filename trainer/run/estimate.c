@@ -113,7 +113,9 @@ static int plan_state(struct estimate *e, struct world *w, const struct settings
         cut.near_size = cut.stage == 3 ? s->near_size : 0;
         cut.offload_weights =
             cut.stage == 3 ? of_weights : (struct shard_offload){ .folder = NULL };
-        DCP_TRY(shard_plan(model, &cut, w->world_size, e->gpu, &w->of[cut.stage], err));
+        DCP_TRY(shard_plan(model, &cut, w->world_size,
+                           s->overlap && (e->gpu || s->overlap > 0), &w->of[cut.stage],
+                           err));
     }
     e->swaps |= s->swap_optimizer || s->swap_weights;
     if (!run_saves_aside(s))

@@ -63,6 +63,17 @@ bool run_saves_aside(const struct settings *s)
 #define SWAP_LEAST ((int64_t)4 << 10)
 #define SWAP_MOST ((int64_t)4 << 20)
 
+/* Layers come up and down again, so that what is used again within a distance is the last
+ * half of it. One limit alone stands beside DeepSpeed's default of the other. */
+static int64_t live_elems(const struct settings *s)
+{
+    int64_t live = s->max_live < 0 ? 1000000000 : s->max_live,
+            reuse = s->max_reuse < 0 ? 1000000000 : s->max_reuse;
+    if (s->max_live < 0 && s->max_reuse < 0)
+        return 0;
+    return live < reuse / 2 ? live : reuse / 2;
+}
+
 void run_shard_options(const struct settings *settings, bool weights_only,
                        struct shard_options *out_options)
 {
@@ -81,6 +92,12 @@ void run_shard_options(const struct settings *settings, bool weights_only,
         .optimizer = settings->optimizer,
         .weights_only = weights_only,
         .n_micros = settings->n_micros,
+        .no_overlap = settings->overlap == 0,
+        .reduce_bucket = settings->reduce_bucket > 0 ? settings->reduce_bucket : 0,
+        .prefetch = settings->prefetch < 0    ? 0
+                    : settings->prefetch == 0 ? -1
+                                              : settings->prefetch,
+        .max_live = live_elems(settings),
     };
     if (settings->swap_weights)
         out_options->offload_weights =
@@ -181,6 +198,23 @@ static int open_alone(struct run *run, enum run_purpose purpose, struct dcp_erro
     return open_data(run, purpose, err);
 }
 
+/* On the CPU communication overlaps where it is wished: run->coll. */
+static int open_beside(struct run *run, enum run_purpose purpose, struct dcp_error *err)
+{
+    struct join *join = run->join;
+    if (run->settings.overlap != 1 || purpose != RUN_TRAIN || join->world_size == 1)
+        return DCP_OK;
+    if (!join->mpi_threads) {
+        dcp_log_write(&run->log, DCP_LOG_WARN,
+                      "zero_optimization.overlap_comm: %s, so nothing overlaps",
+                      join->mpi ? "this MPI was built without threads"
+                                : "these ranks were started without MPI");
+        return DCP_OK;
+    }
+    DCP_TRY(coll_split(&join->coll, 0, join->rank, &run->coll, err));
+    return coll_beside(&run->coll, err);
+}
+
 /* The state of the model over all ranks, and how it moves. */
 static int open_shard(struct run *run, enum run_purpose purpose, struct dcp_error *err)
 {
@@ -202,12 +236,14 @@ static int open_shard(struct run *run, enum run_purpose purpose, struct dcp_erro
                        "the CPU with --device cpu");
         return DCP_E_UNSUPPORTED;
     }
-    int rc = gpu ? compute_coll(&run->compute, join, &kernels, &run->coll, err) : DCP_OK;
+    int rc = gpu ? compute_coll(&run->compute, join, &kernels, &run->coll, err)
+                 : open_beside(run, purpose, err);
     rc = dcp_agree(&join->comm, rc, err);
     if (rc)
         return rc;
     run_shard_options(&run->settings, purpose != RUN_TRAIN, &cut);
-    rc = shard_new(run->model, &cut, gpu ? &run->coll : &join->coll, &run->shard, err);
+    rc = shard_new(run->model, &cut, run->coll.ops ? &run->coll : &join->coll,
+                   &run->shard, err);
     rc = dcp_agree(&join->comm, rc, err);
     if (!rc)
         shard_hooks(run->shard, &run->hooks);

@@ -64,7 +64,10 @@ static size_t staging_bytes(const struct shard *s)
 static size_t landing_bytes(const struct shard *s)
 {
     size_t all = largest_unit(s) * shard_grad_bytes(s) * (size_t)s->inner->world_size,
-           room = coll_overlaps(s->inner) ? LANDING_BESIDE : LANDING,
+           room = s->options.reduce_bucket
+                      ? (size_t)s->options.reduce_bucket * shard_grad_bytes(s)
+                  : shard_overlaps(s) ? LANDING_BESIDE
+                                      : LANDING,
            least = (size_t)s->inner->world_size * sizeof(float);
     if (s->options.weights_only || shard_sums_here(s) || s->inner->world_size == 1)
         return 0;
@@ -100,7 +103,7 @@ static int alloc_step(struct shard *s, struct dcp_error *err)
     uint64_t before = s->allocated_bytes, swapped = s->swapped_bytes;
     s->staging_bytes = staging_bytes(s);
     s->landing_bytes = landing_bytes(s);
-    for (int i = 0; i < (coll_overlaps(s->inner) ? 2 : 1); i++) {
+    for (int i = 0; i < (shard_overlaps(s) ? 2 : 1); i++) {
         if (s->staging_bytes)
             DCP_TRY(alloc(s, (void **)&s->staging[i], (int64_t)s->staging_bytes, 1, err));
         if (s->landing_bytes)

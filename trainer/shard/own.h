@@ -164,6 +164,14 @@ int shard_largest(struct shard *s, struct coll *coll, size_t n, const float *pea
 /* LAMB on what this rank owns, by the parameters of each group. Collective. */
 int shard_lamb(struct shard *s, const struct optim_params *const *groups,
                struct dcp_error *err);
+/* Nothing is gathered, nor on its way: that comes first, and is not looked at. What fails
+ * there the next call of the coll tells. */
+void shard_land(struct shard *s);
+/* Whether communication goes on beside the kernels. */
+static inline bool shard_overlaps(const struct shard *s)
+{
+    return coll_overlaps(s->inner) && !s->options.no_overlap;
+}
 /* Slots of one size for the gathered weights of a unit. */
 int shard_slots_wanted(const struct shard *s, int unit);
 

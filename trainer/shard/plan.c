@@ -57,7 +57,7 @@ static int acquire(void *self, int unit, const void **out_weights, struct dcp_er
     if (!slot)
         DCP_TRY(shard_slot_take(s, &s->gathered, unit, size_bytes,
                                 shard_slots_wanted(s, unit), &slot, err));
-    if (coll_overlaps(s->inner) && !slot->landing)
+    if (shard_overlaps(s) && !slot->landing)
         DCP_TRY(s->kernels.ops->alloc(s->kernels.ctx, slot->size_bytes, "",
                                       &slot->landing, err));
     slot->users++;

@@ -259,6 +259,7 @@ void shard_free(struct shard *s)
 {
     if (!s)
         return;
+    shard_land(s);
     shard_release(s);
     free(s->at);
     free(s->runs);

@@ -52,9 +52,16 @@ struct shard_options {
     bool grad_fp32;       /* gradients are fp32 also when weights have 16 bits */
     bool grad_bf16;       /* with 16-bit weights: partial sums are in their dtype, too */
     enum optim_type optimizer;
-    bool weights_only; /* no gradients, no optimizer */
-    int n_micros;      /* micro-batches of all ranks in a step; a rank has every
-                        * world_size-th, some one less than others */
+    bool weights_only;     /* no gradients, no optimizer */
+    int n_micros;          /* micro-batches of all ranks in a step; a rank has every
+                            * world_size-th, some one less than others */
+    bool no_overlap;       /* also with a coll that could work beside the kernels */
+    int64_t reduce_bucket; /* elements of gradients that are exchanged at a time, at
+                            * most; 0: a few MiB */
+    int64_t prefetch;      /* stage 3, where it overlaps: elements of weights that are
+                            * gathered ahead of use; 0: a unit; -1: none */
+    int64_t max_live;      /* stage 3: elements of weights that stay gathered until they
+                            * change, least recently used first to go; 0: two units */
     struct shard_offload offload_optimizer; /* masters, states and gradients */
     struct shard_offload offload_weights;   /* stage 3 */
 };

@@ -2,6 +2,7 @@
 #include "own.h"
 
 #include "base/mem.h"
+#include <limits.h>
 
 void shard_slots_fini(struct shard *s, struct shard_slots *slots)
 {
@@ -13,17 +14,6 @@ void shard_slots_fini(struct shard *s, struct shard_slots *slots)
     *slots = (struct shard_slots){ .items = NULL };
 }
 
-/* What is on its way still comes, before anything else does, and is not looked at. */
-void shard_touch(struct shard *s)
-{
-    for (size_t i = 0; i < s->gathered.n; i++) {
-        s->gathered.items[i].in_flight = false;
-        s->gathered.items[i].unit = -1;
-    }
-    for (int u = 0; u < s->n_units; u++)
-        s->near_there[u] = false;
-}
-
 struct shard_slot *shard_slot_of(struct shard_slots *slots, int unit)
 {
     for (size_t i = 0; i < slots->n; i++)
@@ -32,18 +22,32 @@ struct shard_slot *shard_slot_of(struct shard_slots *slots, int unit)
     return NULL;
 }
 
-/* Two slots for units of which there are several alike: one can be gathered while the
- * other is used, and the last one used is still there when it comes next. */
-int shard_slots_wanted(const struct shard *s, int unit)
+/* Whether one more unit may stay gathered. */
+static bool may_live(const struct shard *s, int64_t room)
 {
-    int alike = 0;
-    for (int u = 0; u < s->n_units && alike < 2; u++)
-        alike += shard_unit_room(s, u) == shard_unit_room(s, unit);
-    return alike > 1 ? 2 : 1;
+    size_t item = shard_weight_bytes(s);
+    for (size_t i = 0; i < s->gathered.n; i++)
+        room += (int64_t)(s->gathered.items[i].size_bytes / item);
+    return room <= s->options.max_live;
 }
 
-/* Room for a unit: of the free slots that fit, without wasting more than half, the one
- * that was used least recently, once there are as many as wanted. */
+/* Two slots for units of which there are several alike: one can be gathered while the
+ * other is used, and the last one used is still there when it comes next. More where
+ * more are wished. */
+int shard_slots_wanted(const struct shard *s, int unit)
+{
+    int64_t room = shard_unit_room(s, unit), alike = 0, most = 2;
+    if (may_live(s, room))
+        return INT_MAX;
+    for (int u = 0; u < s->n_units; u++)
+        alike += shard_unit_room(s, u) == room;
+    if (shard_overlaps(s) && s->options.prefetch / room >= most)
+        most = 1 + s->options.prefetch / room;
+    return (int)(alike < most ? alike : most);
+}
+
+/* Room for a unit: of the free slots that fit, without wasting more than half, an empty
+ * one, or, once there are as many as wanted, the one that was used least recently. */
 int shard_slot_take(struct shard *s, struct shard_slots *slots, int unit,
                     size_t size_bytes, int wanted, struct shard_slot **out_slot,
                     struct dcp_error *err)
@@ -57,10 +61,12 @@ int shard_slot_take(struct shard *s, struct shard_slots *slots, int unit,
         if (slot->size_bytes < size_bytes || slot->size_bytes / 2 > size_bytes)
             continue;
         fitting++;
-        if (!slot->users && !slot->in_flight && (!oldest || slot->used < oldest->used))
+        if (slot->users || slot->in_flight)
+            continue;
+        if (!oldest || slot->unit < 0 || (oldest->unit >= 0 && slot->used < oldest->used))
             oldest = slot;
     }
-    if (!oldest || fitting < wanted) {
+    if (!oldest || (oldest->unit >= 0 && fitting < wanted)) {
         struct shard_slot *grown =
             dcp_mem_grow(slots->items, &slots->cap, slots->n + 1, sizeof *grown);
         if (!grown)
@@ -98,6 +104,24 @@ static cut_of_param *part_of(bool is_near)
 static struct coll *coll_of(struct shard *s, bool is_near)
 {
     return is_near ? &s->near : s->inner;
+}
+
+void shard_land(struct shard *s)
+{
+    for (size_t i = 0; i < s->gathered.n; i++) {
+        struct shard_slot *slot = &s->gathered.items[i];
+        if (slot->in_flight)
+            (void)coll_wait(coll_of(s, slot->is_near), slot->call, NULL);
+        slot->in_flight = false;
+        slot->unit = -1;
+    }
+}
+
+void shard_touch(struct shard *s)
+{
+    shard_land(s);
+    for (int u = 0; u < s->n_units; u++)
+        s->near_there[u] = false;
 }
 
 static int64_t count_unit(struct shard *s, int unit, bool is_near)
@@ -168,7 +192,7 @@ static int gather_begin(struct shard *s, int unit, struct shard_slot **out_slot,
     struct shard_slot *slot;
     int rc = shard_slot_take(s, &s->gathered, unit, size_bytes,
                              shard_slots_wanted(s, unit), &slot, err);
-    if (!rc && coll_overlaps(s->inner) && !slot->landing)
+    if (!rc && shard_overlaps(s) && !slot->landing)
         rc = s->kernels.ops->alloc(s->kernels.ctx, slot->size_bytes,
                                    "the weights of a layer on their way", &slot->landing,
                                    err);
@@ -215,21 +239,32 @@ static int *next_of(struct shard *s, int before, int unit)
     return &s->next_unit[3 * unit + (before < 0 ? 2 : before < unit ? 0 : 1)];
 }
 
-/* Remembers that `unit` came now, and begins to gather what came after it last time. All
- * ranks ask for the same units, so they guess alike. */
+/* Remembers that `unit` came now, and begins to gather what came after it last time: the
+ * next unit, or as many as the prefetch has room for. All ranks ask for the same units,
+ * so they guess alike. */
 static int look_ahead(struct shard *s, int unit, struct dcp_error *err)
 {
     struct shard_slot *slot;
-    if (unit == s->last_unit || !coll_overlaps(s->inner))
+    if (unit == s->last_unit || !shard_overlaps(s))
         return DCP_OK;
     if (s->last_unit >= 0)
         *next_of(s, s->before_unit, s->last_unit) = unit;
     s->before_unit = s->last_unit;
     s->last_unit = unit;
-    int next = *next_of(s, s->before_unit, unit);
-    return next < 0 || shard_slot_of(&s->gathered, next)
-               ? DCP_OK
-               : gather_begin(s, next, &slot, err);
+    int64_t left = s->options.prefetch;
+    for (int before = s->before_unit, at = unit, n = 0; n < s->n_units; n++) {
+        int next = *next_of(s, before, at);
+        if (next < 0)
+            break;
+        left -= shard_unit_room(s, next);
+        if (left < 0 && (n > 0 || s->options.prefetch))
+            break;
+        if (!shard_slot_of(&s->gathered, next))
+            DCP_TRY(gather_begin(s, next, &slot, err));
+        before = at;
+        at = next;
+    }
+    return DCP_OK;
 }
 
 void shard_swap_weights(struct shard *s, int64_t begin, int64_t n,

@@ -16,9 +16,10 @@ static int gather_begin(struct shard *s, int g, uint64_t *out_call, struct dcp_e
     if (!gathers(s))
         return DCP_OK;
     int64_t own = shard_cut_evenly(s, s->all, group->n, group->part);
-    return coll_all_gather_begin(s->all, shard_weight_at(s, group->begin + own),
-                                 s->counts, shard_weight_bytes(s),
-                                 shard_weight_at(s, group->begin), out_call, err);
+    DCP_TRY(coll_all_gather_begin(s->all, shard_weight_at(s, group->begin + own),
+                                  s->counts, shard_weight_bytes(s),
+                                  shard_weight_at(s, group->begin), out_call, err));
+    return shard_overlaps(s) ? DCP_OK : coll_wait(s->all, *out_call, err);
 }
 
 static int gather_end(struct shard *s, const uint64_t *calls, struct dcp_error *err)

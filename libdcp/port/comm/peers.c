@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -10,6 +11,7 @@
 
 struct dcp_peers {
     int world_size;
+    pthread_mutex_t lock;
     struct pollfd watch[]; /* by rank: a pidfd, or -1, which poll passes over */
 };
 
@@ -50,6 +52,7 @@ struct dcp_peers *dcp_peers_new(const struct dcp_peer *all, int world_size, int 
     if (!peers)
         return NULL;
     peers->world_size = world_size;
+    pthread_mutex_init(&peers->lock, NULL);
     for (int r = 0; r < world_size; r++) {
         bool here = r != rank && same_host(&all[r], &all[rank]);
         peers->watch[r].fd = here ? open_process(all[r].pid) : -1;
@@ -63,15 +66,23 @@ void dcp_peers_free(struct dcp_peers *peers)
     for (int r = 0; peers && r < peers->world_size; r++)
         if (peers->watch[r].fd >= 0)
             close(peers->watch[r].fd);
+    if (peers)
+        pthread_mutex_destroy(&peers->lock);
     free(peers);
 }
 
 bool dcp_peers_look(struct dcp_peers *peers)
 {
-    return poll(peers->watch, (nfds_t)peers->world_size, 0) > 0;
+    pthread_mutex_lock(&peers->lock);
+    int n = poll(peers->watch, (nfds_t)peers->world_size, 0);
+    pthread_mutex_unlock(&peers->lock);
+    return n > 0;
 }
 
-bool dcp_peers_is_dead(const struct dcp_peers *peers, int rank)
+bool dcp_peers_is_dead(struct dcp_peers *peers, int rank)
 {
-    return peers->watch[rank].revents != 0;
+    pthread_mutex_lock(&peers->lock);
+    bool is_dead = peers->watch[rank].revents != 0;
+    pthread_mutex_unlock(&peers->lock);
+    return is_dead;
 }

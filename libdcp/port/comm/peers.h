@@ -1,5 +1,6 @@
 /* peers: the processes of a job's other ranks, watched as far as they run on this host
- * and share our process numbers. No communication: the kernel tells when one ends. */
+ * and share our process numbers. No communication: the kernel tells when one ends.
+ * Thread rule: all but new and free from any thread. */
 #ifndef DCP_PORT_COMM_PEERS_H
 #define DCP_PORT_COMM_PEERS_H
 
@@ -23,6 +24,6 @@ void dcp_peers_free(struct dcp_peers *peers);
 /* Asks the kernel, at once. True: someone is dead. */
 bool dcp_peers_look(struct dcp_peers *peers);
 /* As of the last look. */
-bool dcp_peers_is_dead(const struct dcp_peers *peers, int rank);
+bool dcp_peers_is_dead(struct dcp_peers *peers, int rank);
 
 #endif

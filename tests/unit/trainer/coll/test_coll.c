@@ -27,6 +27,9 @@ static void *run_rank(void *arg)
 {
     struct rank *rank = arg;
     rank->failed = check_coll(rank->coll, 3001);
+    if (coll_beside(rank->coll, NULL))
+        rank->failed++;
+    rank->failed += check_coll(rank->coll, 3001);
     coll_free(rank->coll);
     return NULL;
 }

@@ -184,7 +184,7 @@ static void test_keys_without_effect_are_told_once(void **state)
     (void)state;
     expect_read(
         "{" NEEDED BATCH "\"zero_optimization\": {\"stage\": 2,"
-        "\"overlap_comm\": true, \"reduce_bucket_size\": 5e8,"
+        "\"reduce_scatter\": false, \"allgather_bucket_size\": 5e8,"
         "\"contiguous_gradients\": true, \"round_robin_gradients\": false,"
         "\"offload_optimizer\": {\"device\": \"none\"}},"
         "\"tensorboard\": {\"enabled\": true}, \"wandb\": {\"enabled\": false},"
@@ -192,8 +192,9 @@ static void test_keys_without_effect_are_told_once(void **state)
         "\"fp16\": {\"enabled\": false, \"loss_scale\": 5},"
         "\"checkpoint\": {\"load_universal\": true, \"writer\": {\"type\": \"fast\"}}"
         "}");
-    assert_non_null(strstr(logged, "W c.json: zero_optimization: without effect here: "
-                                   "overlap_comm, reduce_bucket_size: a layer at a "));
+    assert_non_null(strstr(logged,
+                           "W c.json: zero_optimization: without effect here: "
+                           "reduce_scatter, allgather_bucket_size: a layer at a "));
     assert_non_null(strstr(logged, "W c.json: without effect here: prescale_gradients: "
                                    "gradients are given"));
     assert_non_null(strstr(logged, "W c.json: without effect here: tensorboard: what"));

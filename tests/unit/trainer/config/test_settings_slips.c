@@ -77,10 +77,19 @@ static void test_all_have_reasons(void **state)
     for (size_t i = 0; settings_reason_at(i); i++)
         assert_true(strlen(settings_reason_at(i)) > 10);
     assert_null(settings_reason("lr"));
+    expect_read("{" NEEDED BATCH "\"zero_optimization\": {\"reduce_scatter\": false, "
+                "\"param_persistence_threshold\": 7, \"allgather_bucket_size\": 5}}");
+    assert_non_null(
+        strstr(logged, ": reduce_scatter, allgather_bucket_size: a layer at"));
+    assert_non_null(strstr(logged, ": param_persistence_threshold: a layer is"));
     expect_read("{" NEEDED BATCH "\"zero_optimization\": {\"overlap_comm\": true, "
-                "\"stage3_max_live_parameters\": 7, \"reduce_bucket_size\": 5}}");
-    assert_non_null(strstr(logged, ": overlap_comm, reduce_bucket_size: a layer"));
-    assert_non_null(strstr(logged, ": stage3_max_live_parameters: two layers"));
+                "\"max_live_parameters\": 7, \"stage3_max_live_parameters\": 8, "
+                "\"max_reuse_distance\": 9, \"reduce_bucket_size\": 5}}");
+    assert_int_equal(got.overlap, 1);
+    assert_int_equal(got.max_live, 8);
+    assert_int_equal(got.max_reuse, 9);
+    assert_int_equal(got.reduce_bucket, 5);
+    assert_int_equal(got.prefetch, -1);
     expect_refused(
         "{" NEEDED BATCH "\"data_types\": {\"param_dtype\": \"bf16\"}}", DCP_E_USAGE,
         "'data_types.param_dtype' is bfloat16, but weights are in", "bf16.enabled");
