@@ -49,14 +49,13 @@ launcher=() # what ctest is started by
 
 install_peers() {
     local list=$root/tests/interop/requirements.txt
+    local pip=("$1/bin/python" -m pip install --no-compile --disable-pip-version-check)
     # The second index has the CPU build of torch, a tenth of the size; where it cannot be
     # reached pip goes on without it, after a while for each package that it asks for.
     python3 -m venv --clear "$1" &&
-        "$1/bin/python" -m pip install --retries 1 --disable-pip-version-check --no-deps \
-            --extra-index-url https://download.pytorch.org/whl/cpu \
-            "$(grep '^torch==' "$list")" &&
-        "$1/bin/python" -m pip install --retries 2 --disable-pip-version-check \
-            -r "$list" &&
+        "${pip[@]}" --retries 1 --no-deps "$(grep '^torch==' "$list")" \
+            --extra-index-url https://download.pytorch.org/whl/cpu &&
+        "${pip[@]}" --retries 2 -r "$list" &&
         "$1/bin/python" -c 'import numpy, safetensors, torch, transformers'
 }
 
@@ -94,7 +93,9 @@ run_tests() {
     [ "$long" = true ] || skipped="long|$skipped"
     [ -z "$skipped" ] || set -- "$@" -LE "^($skipped)\$"
     say "testing $name"
-    "${launcher[@]}" ctest --test-dir "$dir" --parallel "$jobs" --output-on-failure \
+    # One more than there are cores: some tests wait now and then.
+    "${launcher[@]}" ctest --test-dir "$dir" --parallel $((jobs + 1)) \
+        --output-on-failure \
         --no-tests=ignore --no-label-summary \
         --test-output-size-passed 65536 --test-output-size-failed 65536 \
         --output-junit "$results/$name.xml" -R "$pattern" "$@" </dev/null |
@@ -102,7 +103,7 @@ run_tests() {
     [ -s "$results/$name.xml" ] || die "ctest gave no results for $name"
 }
 
-# Five seconds of each fuzz target, from its corpus on.
+# Three seconds of each fuzz target, from its corpus on.
 run_fuzz() {
     if ! can_fuzz; then
         say "WARNING: no clang with libFuzzer: nothing is fuzzed (setup.sh --fuzzer)"

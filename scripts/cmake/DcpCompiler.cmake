@@ -2,7 +2,7 @@
 
 option(DCP_WERROR "Warnings are errors" $ENV{CI})
 option(DCP_FUZZ "Build tests/fuzz with libFuzzer (needs clang)" OFF)
-set(DCP_FUZZ_S 5 CACHE STRING "Seconds that a test of tests/fuzz searches")
+set(DCP_FUZZ_S 3 CACHE STRING "Seconds that a test of tests/fuzz searches")
 set(DCP_SANITIZE "" CACHE STRING "Sanitizers: address,undefined or thread")
 
 if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)

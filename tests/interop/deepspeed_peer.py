@@ -16,11 +16,15 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import deepspeed  # noqa: E402
 import multiprocessing  # noqa: E402
 import torch  # noqa: E402
+import functorch.compile  # noqa: E402, F401  this and the next, or each rank imports them
+import torch._dynamo.testing  # noqa: E402, F401
+import torch._inductor.compile_fx  # noqa: E402, F401
 import transformers  # noqa: E402
 from deepspeed.accelerator import get_accelerator  # noqa: E402
 from deepspeed.utils import safe_get_full_fp32_param  # noqa: E402
 from deepspeed.utils import safe_get_full_optimizer_state  # noqa: E402
 
+GPT2 = transformers.GPT2LMHeadModel  # likewise: transformers imports it when it is named
 torch.set_num_threads(1)
 deepspeed.utils.logger.setLevel(logging.ERROR)
 type(get_accelerator()).is_fp16_supported = lambda self: True  # torch can, on a CPU too
@@ -68,7 +72,7 @@ class Odd(torch.nn.Module):
 
 def gpt2(layers=1, width=8):
     torch.manual_seed(0)
-    return transformers.GPT2LMHeadModel(transformers.GPT2Config(
+    return GPT2(transformers.GPT2Config(
         vocab_size=VOCABULARY, n_positions=LENGTH, n_embd=width, n_layer=layers, n_head=2,
         resid_pdrop=0, embd_pdrop=0, attn_pdrop=0))  # fmt: skip
 

@@ -140,29 +140,24 @@ class Optimizers(unittest.TestCase):
                 self.near(losses[:AFTER], want)
 
     def test_dcp_train_to_deepspeed(self):
-        for stage in (1, 2, 3):
+        stages = (1, 2, 3)
+        for stage in stages:
+            self.dcp_train("SGD", BEFORE, "--set", f"zero_optimization.stage={stage}",
+                           ranks=2, run=f"ds{stage}")
+            reshard(f"ds{stage}", f"made{stage}", "deepspeed", "--world", 1,
+                    "--layout", f"zero{stage}")
+        done = subprocess.run([sys.executable, __file__, "deepspeed", *map(str, stages)],
+                              capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr[-3000:])
+        for stage, got in zip(stages, json.loads(done.stdout.splitlines()[-1])):
             with self.subTest(stage):
-                self.dcp_train("SGD", BEFORE, "--set", f"zero_optimization.stage={stage}",
-                               ranks=2, run=f"ds{stage}")
-                reshard(f"ds{stage}", f"made{stage}", "deepspeed", "--world", 1,
-                        "--layout", f"zero{stage}")
-                done = subprocess.run([sys.executable, __file__, "deepspeed", str(stage)],
-                                      capture_output=True, text=True)
-                self.assertEqual(done.returncode, 0, done.stderr[-3000:])
-                got = json.loads(done.stdout.splitlines()[-1])
                 losses, _ = self.dcp_train("SGD", BEFORE + AFTER, run=f"ds{stage}")
                 self.near(got, losses[BEFORE:])
 
 
 def go_on_in_deepspeed(stage):
-    import socket
-
     import deepspeed
 
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        os.environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1",
-                          MASTER_PORT=str(free.getsockname()[1]))
     model = model_of(seed=5)
     config = {"train_batch_size": 2, "gradient_clipping": 0.0,
               "zero_allow_untested_optimizer": True,
@@ -177,12 +172,24 @@ def go_on_in_deepspeed(stage):
         engine.backward(loss)
         engine.step()
         losses.append(loss.item())
+    return losses
+
+
+def all_go_on_in_deepspeed(stages):
+    """In one process: DeepSpeed is long in coming."""
+    import socket
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        os.environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1",
+                          MASTER_PORT=str(free.getsockname()[1]))
+    losses = [go_on_in_deepspeed(stage) for stage in stages]
     print()
     print(json.dumps(losses))
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["deepspeed"]:
-        go_on_in_deepspeed(int(sys.argv[2]))
+        all_go_on_in_deepspeed(map(int, sys.argv[2:]))
     else:
         unittest.main()

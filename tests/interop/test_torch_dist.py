@@ -44,6 +44,7 @@ from tensors import DTYPES, tensor_of  # noqa: E402
 BIN = os.environ.get("DCP_BIN_DIR", "build/bin")
 TOOL = os.path.join(os.environ.get("DCP_BUILD_DIR", "build"), "tests",
                     "test_formats_roundtrip")
+GPT2 = transformers.GPT2LMHeadModel  # imported when it is named: once, not in each rank
 SEQ = 32
 MODEL = {"n_layer": 2, "n_head": 2, "n_embd": 32, "n_positions": SEQ, "vocab_size": 256}
 
@@ -172,7 +173,7 @@ def dump(folder):
 def gpt2(world):
     """Sharded; with no world as it is."""
     torch.manual_seed(7)
-    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(
+    model = GPT2(transformers.GPT2Config(
         **MODEL, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0, attn_implementation="eager"))
     mesh = init_device_mesh("cpu", (world,)) if world else None
     for block in model.transformer.h if world else ():

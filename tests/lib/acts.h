@@ -35,7 +35,7 @@ int acts_load(struct acts *acts);
 /* How much slower an act is in a sanitizer's build, where a campaign takes fewer samples:
  * what they cannot find elsewhere they find in each. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define ACTS_SLOWER 4
+#define ACTS_SLOWER 8
 #else
 #define ACTS_SLOWER 1
 #endif

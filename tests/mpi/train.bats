@@ -11,7 +11,7 @@ setup() {
     train -q --set zero_optimization.stage=0 --set checkpoint.dir=one
     [ "$(losses one | wc -l)" = 20 ]
     for stage in 0 1 2 3; do
-        for ranks in 1 2 3 8; do
+        for ranks in 1 3 8; do
             rm -rf run
             for steps in 10 20; do
                 train -q --ranks $ranks --steps $steps --set zero_optimization.stage=$stage
@@ -26,7 +26,7 @@ setup() {
     train -q --set bf16.enabled=true --steps 6 --set zero_optimization.stage=0 \
         --set checkpoint.dir=one
     for stage in 0 1 2 3; do
-        for ranks in 1 2 4 8; do
+        for ranks in 2 4; do
             rm -rf run
             train -q --set bf16.enabled=true --steps 6 --ranks $ranks \
                 --set zero_optimization.stage=$stage

@@ -139,7 +139,7 @@ static void same_bits_however_it_moves(void **state)
         for (int i = 0; i < 24; i++) {
             way.stage = i % 4;
             way.beside = i & 4;
-            way.bucket = i < 8 ? 0 : i < 16 ? 1 : 100;
+            way.bucket = i < 8 ? 0 : i < 16 ? 50 : 1000;
             way.prefetch = i < 8 ? 0 : i < 16 ? -1 : 2000;
             way.live = i < 16 ? 0 : 100000;
             same_bits_as(&one, way);
