@@ -57,6 +57,7 @@ struct settings_key {
     const char *hint;
 };
 
+enum settings_strategy { STRATEGY_NO_SHARD, STRATEGY_GRAD_OP, STRATEGY_FULL };
 enum settings_offload { OFFLOAD_NONE, OFFLOAD_CPU, OFFLOAD_NVME };
 enum settings_optimizer {
     OPTIMIZER_ADAM,
@@ -76,6 +77,7 @@ struct settings_draft {
     int accumulation_dtype, param_dtype;               /* enum dcp_dtype; -1: not given */
     int scale_power, offload_param, offload_optimizer; /* enum settings_offload */
     bool cpu_offload, cpu_offload_param;               /* older names */
+    int strategy, reshard_after_forward;               /* of fsdp_config; -1: not given */
     bool fp16, bf16, adam_w_mode, torch_adam;
     double betas[2];
     int recompute; /* enum settings_layers, or every n-th */
@@ -93,8 +95,9 @@ struct settings_draft {
     size_t n_autos;
 };
 
-/* The top level, and its section "scheduler". */
-extern const struct settings_key settings_root[], settings_scheduler_keys[];
+/* The top level, and its sections "scheduler" and "fsdp_config". */
+extern const struct settings_key settings_root[], settings_scheduler_keys[],
+    settings_fsdp_keys[];
 
 /* Why a key without effect cannot matter here; NULL when nothing is known of it. */
 const char *settings_reason(const char *name);
@@ -126,6 +129,8 @@ int settings_resolve(struct settings_draft *draft, const char *folder, int world
                      struct dcp_error *err);
 /* The part of it that is the schedule's, after the optimizer's. */
 int settings_resolve_scheduler(struct settings_draft *draft, struct dcp_error *err);
+/* That of fsdp_config, before what depends on the stage. */
+int settings_resolve_fsdp(struct settings_draft *draft, struct dcp_error *err);
 /* The used keys as JSON text; caller frees. NULL: out of memory. */
 char *settings_text(const struct settings_draft *draft);
 /* Whether a key says something: a text that is not given does not, nor do parameters of

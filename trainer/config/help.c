@@ -281,6 +281,23 @@ static const struct {
       "two layers; 1e+09 beside a stage3_max_reuse_distance" },
     { "zero_optimization.stage3_max_reuse_distance",
       "see stage3_max_live_parameters; 0: none stays", "without limit" },
+    { "fsdp_config.sharding_strategy",
+      "full_shard is stage 3, shard_grad_op stage 2, no_shard stage 0; of a copy on each "
+      "machine see --sharding hybrid_shard",
+      "what zero_optimization.stage says" },
+    { "fsdp_config.reshard_after_forward",
+      "stage 3; false: all layers stay gathered until the weights change, as with a "
+      "large "
+      "stage3_max_live_parameters",
+      "true" },
+    { "fsdp_config.backward_prefetch",
+      "stage 3, where communication overlaps: whether the next layer is gathered while "
+      "one's gradients are made",
+      "backward_pre, as is backward_post" },
+    { "fsdp_config.forward_prefetch", "likewise in the forward pass", "true" },
+    { "fsdp_config.offload_params", "the same as cpu_offload_param", NULL },
+    { "fsdp_config.activation_checkpointing",
+      "the same as model.activation_checkpointing full", NULL },
     { "zero_optimization.cpu_offload", "an older name of offload_optimizer to the cpu",
       NULL },
     { "zero_optimization.cpu_offload_param", "an older name of offload_param to the cpu",

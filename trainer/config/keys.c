@@ -451,6 +451,7 @@ const struct settings_key settings_root[] = {
     SECTION("fp16", fp16_keys),
     SECTION("data_types", data_types_keys),
     SECTION("zero_optimization", zero_keys),
+    SECTION("fsdp_config", settings_fsdp_keys),
     { .name = "activation_checkpointing",
       .kind = KEY_SECTION,
       .keys = activation_keys,

@@ -469,6 +469,7 @@ int settings_resolve(struct settings_draft *draft, const char *folder, int world
     DCP_TRY(resolve_optimizer(draft, err));
     DCP_TRY(settings_resolve_scheduler(draft, err));
     DCP_TRY(resolve_batch(draft, world_size, err));
+    DCP_TRY(settings_resolve_fsdp(draft, err));
     DCP_TRY(resolve_offload(draft, err));
     DCP_TRY(resolve_sharding(draft, world_size, err));
     DCP_TRY(resolve_precision(draft, err));

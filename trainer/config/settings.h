@@ -92,6 +92,8 @@ struct settings {
                   * network works by itself */
     /* Elements; -1: not given. */
     int64_t reduce_bucket, prefetch, max_live, max_reuse;
+    /* FSDP's: whether the next layer is gathered while one is worked on; -1: not given */
+    int forward_prefetch, backward_prefetch;
 
     char *checkpoint_dir; /* as given: relative to the working folder */
     int64_t save_every;   /* 0: only at the end */

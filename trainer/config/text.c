@@ -97,7 +97,7 @@ bool settings_has_value(const struct settings_draft *draft,
         return false;
     if (key->kind == KEY_TEXT)
         return *(char *const *)at != NULL;
-    if (key->kind == KEY_DTYPE || key->kind == KEY_SWITCH)
+    if (key->kind == KEY_DTYPE || key->kind == KEY_SWITCH || key->kind == KEY_CHOICE)
         return *(const int *)at >= 0;
     return key->kind != KEY_LONG || key->fallback >= 0 || *(const int64_t *)at >= 0;
 }

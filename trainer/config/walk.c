@@ -385,7 +385,7 @@ static int check_class(const struct settings_draft *draft, const struct settings
 static bool is_off_by_default(const struct settings_key *key)
 {
     return key->no_auto || (key->kind == KEY_FLAG && key->fallback == 0) ||
-           (key->kind == KEY_CHOICE &&
+           (key->kind == KEY_CHOICE && key->fallback >= 0 &&
             strcmp(key->choices[(int)key->fallback], "none") == 0) ||
            (key->kind == KEY_TEXT && !key->text);
 }

@@ -97,6 +97,8 @@ void run_shard_options(const struct settings *settings, bool weights_only,
         .prefetch = settings->prefetch < 0    ? 0
                     : settings->prefetch == 0 ? -1
                                               : settings->prefetch,
+        .no_forward_prefetch = settings->forward_prefetch == 0,
+        .no_backward_prefetch = settings->backward_prefetch == 0,
         .max_live = live_elems(settings),
     };
     if (settings->swap_weights)

@@ -60,8 +60,10 @@ struct shard_options {
                             * most; 0: a few MiB */
     int64_t prefetch;      /* stage 3, where it overlaps: elements of weights that are
                             * gathered ahead of use; 0: a unit; -1: none */
-    int64_t max_live;      /* stage 3: elements of weights that stay gathered until they
-                            * change, least recently used first to go; 0: two units */
+    bool no_forward_prefetch, no_backward_prefetch; /* likewise, of units that come up,
+                                                     * or down again */
+    int64_t max_live; /* stage 3: elements of weights that stay gathered until they
+                       * change, least recently used first to go; 0: two units */
     struct shard_offload offload_optimizer; /* masters, states and gradients */
     struct shard_offload offload_weights;   /* stage 3 */
 };

@@ -254,7 +254,8 @@ static int look_ahead(struct shard *s, int unit, struct dcp_error *err)
     int64_t left = s->options.prefetch;
     for (int before = s->before_unit, at = unit, n = 0; n < s->n_units; n++) {
         int next = *next_of(s, before, at);
-        if (next < 0)
+        if (next < 0 || (next > at ? s->options.no_forward_prefetch
+                                   : s->options.no_backward_prefetch))
             break;
         left -= shard_unit_room(s, next);
         if (left < 0 && (n > 0 || s->options.prefetch))

@@ -90,6 +90,19 @@ static void test_all_have_reasons(void **state)
     assert_int_equal(got.max_reuse, 9);
     assert_int_equal(got.reduce_bucket, 5);
     assert_int_equal(got.prefetch, -1);
+    expect_read("{" NEEDED BATCH
+                "\"fsdp_config\": {\"sharding_strategy\": \"FULL_SHARD\", "
+                "\"backward_prefetch\": \"no_prefetch\", \"min_num_params\": 100, "
+                "\"reshard_after_forward\": false, \"use_orig_params\": true}}");
+    assert_int_equal(got.stage, 3);
+    assert_int_equal(got.backward_prefetch, 0);
+    assert_int_equal(got.forward_prefetch, -1);
+    assert_true(got.max_live > 1000000000000);
+    assert_non_null(strstr(logged, ": min_num_params: a layer is"));
+    expect_refused(
+        "{" NEEDED BATCH "\"fsdp_config\": {\"sharding_strategy\": \"full_shard\"}, "
+        "\"zero_optimization\": {\"stage\": 2}}",
+        DCP_E_USAGE, "is ZeRO's stage 3, but zero_optimization.stage is 2", "");
     expect_refused(
         "{" NEEDED BATCH "\"data_types\": {\"param_dtype\": \"bf16\"}}", DCP_E_USAGE,
         "'data_types.param_dtype' is bfloat16, but weights are in", "bf16.enabled");

@@ -1,0 +1,51 @@
+/* The keys of "fsdp_config", as transformers and accelerate pass them to PyTorch's FSDP.
+ * They become settings of "zero_optimization" (resolve_fsdp.c). */
+#include "draft.h"
+
+#define AT(member) .at = offsetof(struct settings_draft, member)
+#define NO_EFFECT(key, type)                            \
+    {                                                   \
+        .name = key, .kind = type, .use = KEY_NO_EFFECT \
+    }
+
+/* In the order of enum settings_strategy. */
+static const char *const strategies[] = { "no_shard", "shard_grad_op", "full_shard",
+                                          NULL };
+static const char *const prefetches[] = { "no_prefetch", "backward_pre", "backward_post",
+                                          NULL };
+
+const struct settings_key settings_fsdp_keys[] = {
+    { .name = "sharding_strategy",
+      .kind = KEY_CHOICE,
+      .choices = strategies,
+      .fallback = -1,
+      AT(strategy) },
+    { .name = "reshard_after_forward",
+      .kind = KEY_SWITCH,
+      .fallback = -1,
+      AT(reshard_after_forward) },
+    { .name = "backward_prefetch",
+      .kind = KEY_CHOICE,
+      .choices = prefetches,
+      .fallback = -1,
+      AT(out.backward_prefetch) },
+    { .name = "forward_prefetch",
+      .kind = KEY_SWITCH,
+      .fallback = -1,
+      AT(out.forward_prefetch) },
+    { .name = "offload_params", .kind = KEY_FLAG, .alias = true, AT(cpu_offload_param) },
+    { .name = "activation_checkpointing",
+      .kind = KEY_FLAG,
+      .alias = true,
+      AT(checkpoint_all) },
+    NO_EFFECT("limit_all_gathers", KEY_FLAG),
+    NO_EFFECT("min_num_params", KEY_REAL),
+    NO_EFFECT("auto_wrap_policy", KEY_TEXT),
+    NO_EFFECT("transformer_layer_cls_to_wrap", KEY_ANY),
+    NO_EFFECT("version", KEY_REAL),
+    NO_EFFECT("use_orig_params", KEY_FLAG),
+    NO_EFFECT("sync_module_states", KEY_FLAG),
+    NO_EFFECT("cpu_ram_efficient_loading", KEY_FLAG),
+    NO_EFFECT("state_dict_type", KEY_TEXT),
+    { 0 },
+};
