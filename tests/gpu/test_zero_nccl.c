@@ -26,6 +26,7 @@ static const struct model_config config = { .family = "gpt2",
 struct way {
     int world_size, stage, shard_size;
     enum dcp_dtype dtype;
+    bool quantized; /* weights and gradients, on their way */
 };
 
 /* What all ranks made: the moments and fp32 weights, whole, by parameter. */
@@ -103,6 +104,8 @@ static int train(struct rank *r, struct model *model, struct coll *coll)
 {
     const struct shard_options options = { .stage = r->way->stage,
                                            .shard_size = r->way->shard_size,
+                                           .quantized_weights = r->way->quantized,
+                                           .quantized_grads = r->way->quantized,
                                            .dtype = r->way->dtype,
                                            .n_micros = MICROS };
     struct shard *shard;
@@ -223,7 +226,26 @@ static void every_world_size(const char *order, enum dcp_dtype dtype, bool all)
             same_bits_as(&one, way);
         }
     if (there_is(6))
-        same_bits_as(&one, (struct way){ 6, 3, 2, dtype });
+        same_bits_as(&one, (struct way){ 6, 3, 2, dtype, false });
+    outcome_free(&one);
+}
+
+/* Blocks are made and taken apart in the order of the streams, too. */
+static void quantized(void **state)
+{
+    static const char *const orders[] = { "late", "others" };
+    (void)state;
+    struct way way = { 1, 3, 0, DCP_BF16, true };
+    struct outcome one = outcome_of(way);
+    for (way.world_size = 2; way.world_size < 4 && there_is(way.world_size);
+         way.world_size++) {
+#ifdef CUDA_FAKE_NCCL_H
+        setenv("CUDA_DOUBLE", orders[way.world_size % 2], 1);
+#else
+        (void)orders;
+#endif
+        same_bits_as(&one, way);
+    }
     outcome_free(&one);
 }
 
@@ -246,6 +268,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(late_streams),
         cmocka_unit_test(early_streams),
+        cmocka_unit_test(quantized),
     };
     cuda_need();
     setenv("CUDA_DOUBLE_OPEN", "1", 1);

@@ -422,7 +422,7 @@ int check_ops_three_threads(void **state)
     TEST(check_ops_memory), TEST(check_ops_ranges), TEST(test_matmul),    \
         TEST(test_large_matmul), TEST(test_embed), TEST(test_layer_norm), \
         TEST(test_gelu), TEST(test_attention), TEST(test_cross_entropy),  \
-        TEST(test_sums_and_casts), TEST(check_ops_llama)
+        TEST(test_sums_and_casts), TEST(check_ops_llama), TEST(check_ops_quant)
 #define ONE_THREAD(test) cmocka_unit_test_setup(test, check_ops_one_thread)
 #define THREE_THREADS(test)                                             \
     {                                                                   \

@@ -19,6 +19,7 @@ double norm_condition(int64_t rows, const float *mean, const float *rstd);
 
 void check_ops_memory(void **state);
 void check_ops_ranges(void **state);
+void check_ops_quant(void **state);
 void check_ops_llama(void **state);
 
 #endif

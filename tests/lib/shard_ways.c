@@ -1,6 +1,7 @@
 #include "shard_ways.h"
 
 #include "trainer/ops/ops.h"
+#include "trainer/ops/value.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -23,6 +24,7 @@ static struct model_config config_of(const struct way *way)
 {
     struct model_config config = way_model;
     config.n_layer += way->more_layers;
+    config.n_embd = way->width ? way->width : config.n_embd;
     return config;
 }
 
@@ -55,6 +57,11 @@ float way_gradient(int64_t micro, int step, int param, int64_t i)
     return ((float)(h % 20011) - 10005.0f) / 3e4f;
 }
 
+float way_seen(float gradient, float weight)
+{
+    return gradient + 0.25f * weight;
+}
+
 struct optim_params way_adamw(int step)
 {
     return (struct optim_params){
@@ -71,8 +78,8 @@ struct optim_params way_adamw(int step)
 }
 
 /* The gradients of a micro-batch for a unit. */
-static void give(struct rank *r, const struct model *model, int unit, float **to,
-                 int64_t micro, int step)
+static void give(struct rank *r, const struct model *model, int unit,
+                 const void *const *weights, float **to, int64_t micro, int step)
 {
     int n_params, wrong = 0;
     const struct model_param *params = model_params(model, &n_params);
@@ -82,10 +89,12 @@ static void give(struct rank *r, const struct model *model, int unit, float **to
         for (int64_t i = 0; i < params[p].n_elems; i++) {
             wrong += to[k][i] != 0;
             to[k][i] += way_gradient(micro, step, p, i) / (float)r->way->micros;
+            if (r->way->sees)
+                to[k][i] = way_seen(to[k][i], value_get(dtype_of(r->way), weights[k], i));
             if (r->way->grows && micro == r->way->micros - 1)
                 to[k][i] *= 1e5f;
         }
-        if (r->way->odd != 0 && p == 3 && micro == r->way->micros - 1)
+        if (r->way->odd != 0 && p == 4 && micro == r->way->micros - 1)
             to[k][1] = r->way->odd;
         k++;
     }
@@ -113,7 +122,7 @@ static void visit(struct rank *r, const struct model *model, struct model_hooks 
         CHECK(r, !hooks->acquire(hooks->self, u, weights, NULL));
         if (u > 0)
             CHECK(r, !hooks->grad_begin(hooks->self, u, grads, NULL));
-        give(r, model, u, u == 0 ? first : grads, micro, step);
+        give(r, model, u, weights, u == 0 ? first : grads, micro, step);
         hooks->release(hooks->self, u);
         CHECK(r, u == 0 || !hooks->grad_end(hooks->self, u, NULL));
     }
@@ -146,12 +155,15 @@ static void collect(struct rank *r, const struct model *model, const struct shar
     int64_t at = 0;
     pthread_mutex_lock(&r->out->lock);
     for (int p = 0; p < n_params; p++) {
-        for (int a = shard_has_master(shard) ? 0 : 1; a < 3; a++) {
+        bool kept = shard_has_master(shard) || r->way->quantized_weights;
+        for (int a = kept ? 0 : 1; a < 3; a++) {
             struct shard_range held;
             if (a)
                 shard_state(shard, a - 1, p, &held);
-            else
+            else if (shard_has_master(shard))
                 shard_master(shard, p, &held);
+            else
+                shard_weights(shard, p, &held);
             for (int64_t i = held.begin; i < held.end; i++) {
                 r->out->values[1 + a][at + i] = ((float *)held.data)[i - held.begin];
                 if (a == 2)
@@ -192,6 +204,8 @@ static void check_init(struct rank *r, const struct model *model,
                        struct model_hooks *hooks)
 {
     int n_params;
+    if (r->way->quantized_weights)
+        return;
     const struct model_param *params = model_params(model, &n_params);
     float *weights = calloc((size_t)r->out->n, sizeof *weights), *at = weights;
     float *values = calloc((size_t)r->out->n, sizeof *values);
@@ -220,7 +234,8 @@ static void check_masters(struct rank *r, const struct model *model, struct shar
         CHECK(r, !memcmp(again, weights, (size_t)r->out->n * sizeof *again));
     }
     shard_raise(shard);
-    for (int p = 0; p < n_params; weights += params[p++].n_elems) {
+    for (int p = 0; p < n_params && !r->way->quantized_weights;
+         weights += params[p++].n_elems) {
         struct shard_range held;
         shard_master(shard, p, &held);
         if (held.data)
@@ -284,6 +299,8 @@ static void *run_rank(void *arg)
         .stage = r->way->stage,
         .shard_size = r->way->shard_size,
         .near_size = r->way->near_size,
+        .quantized_weights = r->way->quantized_weights,
+        .quantized_grads = r->way->quantized_grads,
         .dtype = dtype_of(r->way),
         .grad_fp32 = r->way->grad_fp32,
         .grad_bf16 = r->way->grad_bf16,
@@ -301,8 +318,10 @@ static void *run_rank(void *arg)
     check_plan(r, model, &options, shard);
     shard_free(shard);
     model_free(model);
-    if (r->coll->rank == 0)
+    if (r->coll->rank == 0) {
         r->out->n_calls = r->coll->n_calls;
+        r->out->received_bytes = r->coll->received_bytes;
+    }
     coll_free(r->coll);
     return NULL;
 }
@@ -344,7 +363,8 @@ struct outcome outcome_of(struct way way)
         failed += ranks[r].failed;
     }
     assert_int_equal(failed, 0);
-    bool has_masters = (way.bf16 || way.fp16) && !way.stochastic;
+    bool has_masters =
+        (way.bf16 || way.fp16) && !way.stochastic && !way.quantized_weights;
     for (int64_t i = 0; i < out.n; i++) {
         float weight = out.values[1][i];
         assert_int_equal(out.times_held[i], copies);

@@ -21,16 +21,19 @@ struct way {
     float odd;   /* one gradient of the last micro-batch, when it is not 0 */
     bool beside; /* communication overlaps; its limits as in shard_options */
     int64_t bucket, prefetch, live;
-    int more_layers;
+    int more_layers, width; /* of the model; 0: as it is */
+    bool quantized_weights, quantized_grads;
+    bool sees; /* gradients depend on the weights that the model sees: way_seen */
 };
 
 /* What all ranks of a way made together: whole arrays. */
 struct outcome {
     int64_t n;        /* parameters */
-    float *values[4]; /* weights, masters, m, v */
+    float *values[4]; /* weights as the model sees them, masters, m, v; with quantized
+                       * ones of fp32 those that are kept stand for masters */
     int *times_held;  /* by ranks, of v: 1 where each element is owned once */
     double norms[WAY_STEPS];
-    uint64_t n_calls;     /* of a rank's coll */
+    uint64_t n_calls, received_bytes; /* of the first rank's coll */
     pthread_mutex_t lock; /* copies of one part are put in one after the other */
 };
 
@@ -42,6 +45,7 @@ void outcome_assert_same(const struct outcome *a, const struct outcome *b);
 
 /* What it is trained with: a gradient whose sums depend on their order, the optimizer. */
 float way_gradient(int64_t micro, int step, int param, int64_t i);
+float way_seen(float gradient, float weight);
 struct optim_params way_adamw(int step);
 
 #endif

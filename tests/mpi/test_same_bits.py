@@ -50,12 +50,13 @@ def known():
     return [steps[s] for s in range(1, STEPS + 1)]
 
 
-def draw_way(draw):
+def draw_way(draw, least_stage):
     world = draw.choice([1, 2, 3, 4, 5, 6, 7, 8])
-    way = {"zero_optimization.stage": draw.randint(0, 3)}
+    way = {"zero_optimization.stage": draw.randint(least_stage, 3)}
     copies = [n for n in range(1, world) if world % n == 0]
     if way["zero_optimization.stage"] == 3 and copies and draw.random() < 0.5:
-        way["zero_optimization.mics_shard_size"] = draw.choice(copies)
+        way["zero_optimization." + draw.choice(["mics_shard_size", "zero_hpz_partition_size"])] = (
+            draw.choice(copies))
     if draw.random() < 0.5:
         way["zero_optimization.overlap_comm"] = True
         way["zero_optimization.stage3_prefetch_bucket_size"] = draw.choice([0, 20000])
@@ -82,11 +83,18 @@ def main():
         base.update(draw.choice([{}, {"bf16.enabled": True}, {"fp16.enabled": True},
                                  {"bf16.enabled": True, "data_types.grad_accum_dtype": "fp32"},
                                  {"bf16.enabled": True, "stochastic_rounding": True}]))
-        train(base, 1, 1, STEPS)
+        # What is quantized is so from a stage on, and shows in the bits.
+        least, quantized = draw.choice([(0, {})] * 3 + [
+            (2, {"zero_optimization.zero_quantized_gradients": True}),
+            (3, {"zero_optimization.zero_quantized_gradients": True,
+                 "zero_optimization.zero_quantized_weights": True}),
+        ])  # fmt: skip
+        base.update(quantized)
+        train({**base, "zero_optimization.stage": least}, 1, 1, STEPS)
         want, ways, at = known(), [], 0
         while at < STEPS:
             at = min(STEPS, at + draw.randint(1, STEPS))
-            world, threads, way = draw_way(draw)
+            world, threads, way = draw_way(draw, least)
             ways.append((at, world, threads, way))
             train({**base, **way}, world, threads, at)
         got = known()

@@ -261,6 +261,7 @@ static int open_over(struct coll *below, struct queue *queue, struct coll *out_c
     if (!b)
         return dcp_error_memory(err, "collectives");
     *b = (struct beside){ .below = *below, .queue = queue };
+    b->below.whole = NULL; /* what it does is counted above it, by the thread that asks */
     pthread_mutex_lock(&queue->lock);
     queue->n_users++;
     pthread_mutex_unlock(&queue->lock);

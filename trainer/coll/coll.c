@@ -1,17 +1,29 @@
 #include "coll.h"
 
 #include "base/clock.h"
+#include "parts.h"
 #include <string.h>
+
+/* A call has ended: `items` came from other ranks. */
+static void count(struct coll *coll, double begin_s, int64_t items, size_t item_bytes)
+{
+    double seconds = dcp_clock_s() - begin_s;
+    for (; coll; coll = coll->whole) {
+        coll->seconds += seconds;
+        coll->received_bytes += (uint64_t)items * item_bytes;
+    }
+}
 
 int coll_all_to_all_begin(struct coll *coll, const void *in, const int64_t *counts,
                           int64_t begin, int64_t most, size_t item_bytes, void *out,
                           uint64_t *out_call, struct dcp_error *err)
 {
     double begin_s = dcp_clock_s();
+    int64_t each = coll_in_round(counts[coll->rank], begin, most);
     int rc =
         coll->ops->all_to_all(coll->self, in, counts, begin, most, item_bytes, out, err);
     *out_call = ++coll->n_calls;
-    coll->seconds += dcp_clock_s() - begin_s;
+    count(coll, begin_s, each * (coll->world_size - 1), item_bytes);
     return rc;
 }
 
@@ -20,9 +32,10 @@ int coll_all_gather_begin(struct coll *coll, const void *in, const int64_t *coun
                           struct dcp_error *err)
 {
     double begin_s = dcp_clock_s();
+    int64_t others = parts_before(counts, coll->world_size) - counts[coll->rank];
     int rc = coll->ops->all_gather(coll->self, in, counts, item_bytes, out, err);
     *out_call = ++coll->n_calls;
-    coll->seconds += dcp_clock_s() - begin_s;
+    count(coll, begin_s, others, item_bytes);
     return rc;
 }
 
@@ -30,7 +43,7 @@ int coll_wait(struct coll *coll, uint64_t call, struct dcp_error *err)
 {
     double begin_s = dcp_clock_s();
     int rc = coll->ops->wait ? coll->ops->wait(coll->self, call, err) : DCP_OK;
-    coll->seconds += dcp_clock_s() - begin_s;
+    count(coll, begin_s, 0, 0);
     return rc;
 }
 
@@ -43,9 +56,10 @@ int coll_reduce_scatter(struct coll *coll, const int64_t *in, const int64_t *cou
                         int64_t *out, struct dcp_error *err)
 {
     double begin_s = dcp_clock_s();
+    int64_t others = counts[coll->rank] * (coll->world_size - 1);
     int rc = coll->ops->reduce_scatter(coll->self, in, counts, out, err);
     coll->n_calls++;
-    coll->seconds += dcp_clock_s() - begin_s;
+    count(coll, begin_s, others, sizeof *in);
     return rc ? rc : coll_wait(coll, coll->n_calls, err);
 }
 
@@ -72,7 +86,7 @@ int coll_all_reduce(struct coll *coll, double *values, int n, struct dcp_error *
     double begin_s = dcp_clock_s();
     int rc = coll->ops->all_reduce(coll->self, values, n, err);
     coll->n_calls++;
-    coll->seconds += dcp_clock_s() - begin_s;
+    count(coll, begin_s, (int64_t)n * (coll->world_size - 1), sizeof *values);
     return rc;
 }
 
@@ -80,7 +94,9 @@ int coll_split(struct coll *coll, int color, int key, struct coll *out_coll,
                struct dcp_error *err)
 {
     *out_coll = (struct coll){ .ops = NULL };
-    return coll->ops->split(coll->self, color, key, out_coll, err);
+    int rc = coll->ops->split(coll->self, color, key, out_coll, err);
+    out_coll->whole = coll;
+    return rc;
 }
 
 void coll_abort(struct coll *coll)

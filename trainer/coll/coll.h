@@ -60,7 +60,13 @@ struct coll {
     void *self;
     int rank, world_size;
     uint64_t n_calls; /* so far, splits not counted */
-    double seconds;   /* spent in calls so far, waiting included */
+    /* So far, of this one and of those that were split from it. Seconds: spent in calls,
+     * waiting included. Bytes: what other ranks gave this one, their parts of a sum
+     * counted one by one. */
+    double seconds;
+    uint64_t received_bytes;
+    struct coll
+        *whole; /* which this one was split from, and which outlives it; or NULL */
 };
 
 /* The calls of the table, each collective: every rank makes the same ones in the same

@@ -161,6 +161,7 @@ int coll_staged(struct coll *coll, const struct kernels *kernels, struct dcp_err
         return dcp_error_memory(err, "the staging of collectives");
     }
     s->below = *coll;
+    s->below.whole = NULL; /* what it does is counted above it */
     *coll = (struct coll){ .ops = &staged_ops,
                            .self = s,
                            .rank = s->below.rank,

@@ -307,6 +307,16 @@ static const struct {
       "weights among them: what was gathered from all ranks once in a step is gathered "
       "from these again; the same bits. 1: none",
       NULL },
+    { "zero_optimization.zero_quantized_weights",
+      "stage 3: weights are gathered with 8 bits a number and a step for each block of "
+      "128, and the model sees what comes of that, at any number of ranks; masters and "
+      "checkpoints are as ever. Norms and biases are not quantized",
+      NULL },
+    { "zero_optimization.zero_quantized_gradients",
+      "stages 2 and 3: the gradients of a micro-batch go to their owners with 4 bits a "
+      "number and a step for each block of 128, and are summed exactly; the same bits at "
+      "any number of ranks. Norms and biases are not quantized",
+      NULL },
     { "zero_optimization.mics_shard_size",
       "stage 3: ranks that share one copy of the model", "all" },
     { "zero_optimization.stage3_gather_16bit_weights_on_model_save",

@@ -209,8 +209,6 @@ OFFLOAD(offload_param_keys, offload_param, swap_param, 5,
 OFFLOAD(offload_optimizer_keys, offload_optimizer, swap_optim, 4, NUMBER("buffer_size"),
         NUMBER("max_in_cpu"));
 
-static const char no_quantized[] = "communication is not quantized here";
-
 /* Elements; -1: not given. */
 #define LIMIT(key, member, least, is_alias)                                             \
     {                                                                                   \
@@ -245,10 +243,13 @@ static const struct settings_key zero_keys[] = {
       AT(out.near_size),
       .min = 1,
       .fallback = 1 },
-    OTHER("zero_quantized_weights", no_quantized),
-    OTHER("zero_quantized_gradients", no_quantized),
-    OTHER("zero_quantized_nontrainable_weights", no_quantized),
-    OTHER("zeropp_loco_param", no_quantized),
+    { .name = "zero_quantized_weights", .kind = KEY_FLAG, AT(out.quantized_weights) },
+    { .name = "zero_quantized_gradients", .kind = KEY_FLAG, AT(out.quantized_grads) },
+    FLAG("zero_quantized_nontrainable_weights", 0),
+    OTHER("zeropp_loco_param",
+          "a rank's rounding errors are not kept for its next "
+          "gradients, since then how many ranks there are would show "
+          "in the bits"),
     OTHER("zenflow", no_zenflow),
     FLAG("contiguous_gradients", 1),
     FLAG("reduce_scatter", 1),

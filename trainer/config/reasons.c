@@ -26,7 +26,9 @@ static const struct {
         "stage3_model_persistence_threshold", "model_persistence_threshold",
         "stage3_module_granularity_threshold", "module_granularity_threshold",
         "leaf_module" } },
-    { "gradients are given to other ranks as they are kept, and their sum is exact",
+    { "gradients are given to other ranks as they are kept, or quantized, and their sum "
+      "is "
+      "exact",
       { "communication_data_type", "seq_parallel_communication_data_type",
         "prescale_gradients", "gradient_predivide_factor" } },
     { "each optimizer is one fused kernel, with fp32 states",
@@ -38,6 +40,7 @@ static const struct {
       { "pin_memory", "pipeline_read", "pipeline_write", "fast_init", "ratio",
         "super_offload", "cpuadam_cores_perc", "cpu_offload_use_pin_memory", "aio",
         "buffer_size", "max_in_cpu" } },
+    { "all weights are trained", { "zero_quantized_nontrainable_weights" } },
     { "every step is checked for gradients that are not finite",
       { "immediate_grad_update", "check_grad_overflow", "check_overflow",
         "compute_grad_norm" } },

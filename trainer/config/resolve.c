@@ -197,10 +197,26 @@ static int resolve_offload(struct settings_draft *draft, struct dcp_error *err)
                              : DCP_OK;
 }
 
+/* Below it there is nothing that the key could make smaller. */
+static void needs_stage(const struct settings_draft *draft, bool *flag, int stage,
+                        const char *key, const char *why)
+{
+    if (!*flag || draft->out.stage >= stage)
+        return;
+    *flag = false;
+    dcp_log_write(draft->log, DCP_LOG_WARN,
+                  "%s: zero_optimization.%s has no effect at stage %d: %s", draft->what,
+                  key, draft->out.stage, why);
+}
+
 static int resolve_sharding(struct settings_draft *draft, int world_size,
                             struct dcp_error *err)
 {
     struct settings *s = &draft->out;
+    needs_stage(draft, &s->quantized_weights, 3, "zero_quantized_weights",
+                "weights are gathered layer by layer at stage 3");
+    needs_stage(draft, &s->quantized_grads, 2, "zero_quantized_gradients",
+                "gradients go to their owners at stages 2 and 3");
     if (s->shard_size < 0)
         s->shard_size = 0;
     if (s->shard_size && s->stage != 3)

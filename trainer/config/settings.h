@@ -79,6 +79,7 @@ struct settings {
     int stage;      /* ZeRO 0..3 */
     int near_size;  /* ranks that share a second copy of the weights; 1: there is none */
     int shard_size; /* ranks in a sharding group (mics_shard_size); 0: the world size */
+    bool quantized_weights, quantized_grads; /* on their way between ranks (ZeRO++) */
     enum dcp_dtype dtype; /* of weights: F32, or BF16 with fp32 masters */
     bool grad_accum_fp32, grad_accum_bf16; /* data_types.grad_accum_dtype */
     struct loss_scale_rule loss_scale;

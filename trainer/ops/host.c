@@ -4,6 +4,7 @@
 #include "exact.h"
 #include "norm.h"
 #include "optim.h"
+#include "quant.h"
 #include "simd.h"
 #include "value.h"
 
@@ -199,13 +200,23 @@ static void put_values(const int64_t *units, int64_t n, double scale,
     narrow(dtype, values, out, n);
 }
 
+/* n values of all parts from the i-th on, as they lie or in `room`. */
+static const float *parts_as_f32(const struct ops_exact *sum, const void *x, int64_t i,
+                                 int64_t n, float *room)
+{
+    if (!sum->quantized)
+        return as_f32(sum->dtype, x, i, n, room);
+    ops_host_values4((const struct quant4 *)x + i / QUANT_BLOCK, n, room);
+    return room;
+}
+
 /* A block of all parts joins units; the largest of them and `peak`. */
 static float add_parts(const struct ops_exact *sum, const void *x, int64_t begin,
                        int64_t n, double scale, float peak, int64_t *units)
 {
     float room[BLOCK];
     for (int p = 0; p < sum->n_parts; p++) {
-        const float *values = as_f32(sum->dtype, x, p * sum->stride + begin, n, room);
+        const float *values = parts_as_f32(sum, x, p * sum->stride + begin, n, room);
         peak = norm_peak(peak, values, n);
         add_units_of(values, scale, units, n);
     }

@@ -5,6 +5,8 @@
 
 #include "ops.h"
 
+struct quant4;
+
 /* Entries of a table. */
 #define OPS_HOST                                                          \
     .alloc = ops_host_alloc, .free = ops_host_free, .put = ops_host_put,  \
@@ -12,6 +14,7 @@
     .sync = ops_host_sync, .widen = ops_host_widen, .sum = ops_host_sum,  \
     .exact_add = ops_host_exact_add, .exact_sum = ops_host_exact_sum,     \
     .exact_merge = ops_host_exact_merge, .exact_get = ops_host_exact_get, \
+    .quantize = ops_host_quantize, .dequantize = ops_host_dequantize,     \
     .norm_peak = ops_host_norm_peak, .norm_add = ops_host_norm_add,       \
     .optim = ops_host_optim
 
@@ -35,6 +38,12 @@ void ops_host_exact_sum(void *ctx, const struct ops_exact *sum, int64_t n, const
 void ops_host_exact_merge(void *ctx, int64_t n, const int64_t *more, int64_t *units);
 void ops_host_exact_get(void *ctx, enum dcp_dtype dtype, int64_t n, const int64_t *units,
                         const float *reference, int n_values, void *out);
+void ops_host_quantize(void *ctx, int bits, enum dcp_dtype dtype, int64_t n,
+                       const void *x, enum dcp_dtype as, void *blocks);
+void ops_host_dequantize(void *ctx, int bits, enum dcp_dtype dtype, int64_t n,
+                         const void *blocks, void *out);
+/* The same of blocks with 4 bits a number, by the thread that calls. */
+void ops_host_values4(const struct quant4 *blocks, int64_t n, float *out);
 void ops_host_norm_peak(void *ctx, enum dcp_dtype dtype, int64_t n, const void *x,
                         float *peak);
 void ops_host_norm_add(void *ctx, enum dcp_dtype dtype, int64_t n, const void *x,

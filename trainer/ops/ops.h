@@ -44,12 +44,14 @@ struct ops_rope {
     double base;
 };
 
-/* Values that become part of a sum of exact.h: of n_parts arrays T, `stride` items apart.
- * *reference and *peak are in the memory of the kernels; the largest value raises the
- * peak, as norm_peak does. */
+/* Values that become part of a sum of exact.h: of n_parts arrays T, `stride` elements
+ * apart. *reference and *peak are in the memory of the kernels; the largest value raises
+ * the peak, as norm_peak does. */
 struct ops_exact {
     enum dcp_dtype dtype;
-    int n_parts; /* may be none */
+    bool quantized; /* the parts are blocks of quant.h with 4 bits a number instead, and
+                     * stride is a multiple of QUANT_BLOCK */
+    int n_parts;    /* may be none */
     int64_t stride;
     int n_values; /* of the whole sum */
     const float *reference;
@@ -169,7 +171,7 @@ struct ops {
     /* units[n] of the parts of x, or added to what units has. */
     void (*exact_add)(void *ctx, const struct ops_exact *sum, int64_t n, const void *x,
                       bool add, int64_t *units);
-    /* out T[n] = the values of the sums, of the parts' dtype or F32. */
+    /* out T[n] = the values of the sums: the dtype of `sum`, or F32. */
     void (*exact_sum)(void *ctx, const struct ops_exact *sum, int64_t n, const void *x,
                       enum dcp_dtype out_dtype, void *out);
     /* units[n] += more[n]. */
@@ -178,6 +180,13 @@ struct ops {
      * OPS_EXACT_IN_PLACE; no other overlap. */
     void (*exact_get)(void *ctx, enum dcp_dtype dtype, int64_t n, const int64_t *units,
                       const float *reference, int n_values, void *out);
+    /* Blocks of quant.h, of `bits` (8 or 4) bits a number, of x T[n], each block's
+     * largest number rounded to `as`; out T[n] = the numbers of blocks. A range begins
+     * where a block does. */
+    void (*quantize)(void *ctx, int bits, enum dcp_dtype dtype, int64_t n, const void *x,
+                     enum dcp_dtype as, void *blocks);
+    void (*dequantize)(void *ctx, int bits, enum dcp_dtype dtype, int64_t n,
+                       const void *blocks, void *out);
     /* norm_peak and norm_add of norm.h for x T[n]; *peak and digits[NORM_DIGITS] are in
      * the memory of the kernels. */
     void (*norm_peak)(void *ctx, enum dcp_dtype dtype, int64_t n, const void *x,

@@ -125,6 +125,7 @@ static void add_step(struct dcp_buf *line, const struct metrics_step *step)
     add_count(line, "gradient_bytes", step->gradient_bytes);
     add_count(line, "optimizer_bytes", step->optimizer_bytes);
     add_count(line, "peak_rss_bytes", step->peak_rss_bytes);
+    add_count(line, "received_bytes", step->received_bytes);
     dcp_buf_add_fmt(line, ",\"world\":%d,\"stage\":%d", step->world_size, step->stage);
     if (step->weights)
         dcp_buf_add_fmt(line, ",\"weights\":\"%016" PRIx64 "\"", step->weights);

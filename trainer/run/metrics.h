@@ -15,6 +15,7 @@ struct metrics_step {
     uint64_t state_bytes; /* model state of this rank: weights, gradients, optimizer */
     uint64_t weight_bytes, gradient_bytes, optimizer_bytes; /* its parts */
     uint64_t peak_rss_bytes;                                /* of this process */
+    uint64_t received_bytes; /* from other ranks, by this one, since the step before */
     int world_size, stage;
     uint64_t weights; /* their fingerprint, 0: not taken */
 };

@@ -21,15 +21,17 @@ struct train {
     struct metrics *metrics; /* rank 0 */
     uint64_t n_unwritten;    /* steps before this one without a line */
     double loss;             /* of the last step; NaN before the first */
+    uint64_t received_bytes; /* until the end of the last step */
     struct step step;
 };
 
 /* --- what is told --- */
 
-static void fill_metrics(const struct train *t, struct metrics_step *m)
+static void fill_metrics(struct train *t, struct metrics_step *m)
 {
     const struct run *run = t->run;
     struct shard_bytes bytes;
+    uint64_t received = run->join->coll.received_bytes + run->coll.received_bytes;
     shard_memory(run->shard, &bytes);
     m->step = run->at.step;
     m->samples = run->at.samples;
@@ -39,6 +41,8 @@ static void fill_metrics(const struct train *t, struct metrics_step *m)
     m->optimizer_bytes = bytes.optimizer;
     m->state_bytes = bytes.weights + bytes.gradients + bytes.optimizer;
     m->peak_rss_bytes = metrics_peak_rss();
+    m->received_bytes = received - t->received_bytes;
+    t->received_bytes = received;
     m->world_size = run->join->world_size;
     m->stage = run->settings.stage;
 }

@@ -50,17 +50,20 @@ int shard_grad_begin(void *self, int unit, float **out_grads, struct dcp_error *
 /* --- a unit's gradients of this rank's micro-batch, as they are given away --- */
 
 /* Elements of a parameter for one of those whom they are cut for. Returns the bytes that
- * they take: sums of this rank want them as they lie in a slot. */
+ * they take: sums of this rank want them as they lie in a slot, if nothing is quantized.
+ */
 static size_t piece_of(const struct shard *s, int param, int owner, int64_t *out_begin,
                        int64_t *out_end)
 {
+    struct shard_item item = shard_grad_item(s, param);
     int64_t n = s->params[param].n_elems;
     *out_begin = 0;
     *out_end = n;
-    if (shard_sums_here(s))
+    if (shard_sums_here(s) && !shard_quantizes_grads(s))
         return (size_t)shard_padded(n) * shard_grad_bytes(s);
-    shard_part(s, param, owner, out_begin, out_end);
-    return (size_t)(*out_end - *out_begin) * shard_grad_bytes(s);
+    if (!shard_sums_here(s))
+        shard_part(s, param, owner, out_begin, out_end);
+    return (size_t)shard_n_items(item, *out_end - *out_begin) * item.size_bytes;
 }
 
 static int n_owners(const struct shard *s)
@@ -73,35 +76,55 @@ static const char *pack_unit(struct shard *s, int unit, const struct shard_slot 
 {
     void *grads[MODEL_MAX_UNIT_PARAMS];
     char *staging = s->staging[s->packed], *packed = staging;
-    if (shard_sums_here(s) && shard_grad_dtype(s) == DCP_F32)
+    const struct ops *ops = s->kernels.ops;
+    enum dcp_dtype dtype = shard_grad_dtype(s);
+    if (shard_sums_here(s) && dtype == DCP_F32 && !shard_quantizes_grads(s))
         return slot->data;
     shard_slot_params(s, unit, sizeof(float), slot->data, grads);
     for (int r = 0; r < n_owners(s); r++)
         for (int p = s->unit_first[unit], i = 0; p < s->unit_first[unit + 1]; p++, i++) {
             int64_t begin, end;
             size_t size_bytes = piece_of(s, p, r, &begin, &end);
-            s->kernels.ops->cast(s->kernels.ctx, shard_grad_dtype(s), end - begin,
-                                 (const float *)grads[i] + begin, packed);
+            const float *piece = (const float *)grads[i] + begin;
+            if (shard_grad_item(s, p).quantized)
+                ops->quantize(s->kernels.ctx, 4, DCP_F32, end - begin, piece, dtype,
+                              packed);
+            else
+                ops->cast(s->kernels.ctx, dtype, end - begin, piece, packed);
             packed += size_bytes;
         }
     return staging;
 }
 
+static void find_peaks(struct shard *s, int unit, const struct shard_slot *slot,
+                       const char *packed)
+{
+    const struct ops *ops = s->kernels.ops;
+    void *grads[MODEL_MAX_UNIT_PARAMS];
+    int first = s->unit_first[unit], end = s->unit_first[unit + 1];
+    shard_slot_params(s, unit, sizeof(float), slot->data, grads);
+    for (int p = first; shard_quantizes_grads(s) && p < end; p++)
+        ops->norm_peak(s->kernels.ctx, DCP_F32, s->params[p].n_elems, grads[p - first],
+                       &s->peaks[p]);
+    for (int r = 0; !shard_quantizes_grads(s) && r < n_owners(s); r++)
+        for (int p = first; p < end; p++) {
+            int64_t from, to;
+            size_t size_bytes = piece_of(s, p, r, &from, &to);
+            ops->norm_peak(s->kernels.ctx, shard_grad_dtype(s), to - from, packed,
+                           &s->peaks[p]);
+            packed += size_bytes;
+        }
+}
+
 /* The first micro-batch of a step is rank 0's; all get its peaks. */
-static int share_references(struct shard *s, int unit, const char *packed,
-                            struct dcp_error *err)
+static int share_references(struct shard *s, int unit, const struct shard_slot *slot,
+                            const char *packed, struct dcp_error *err)
 {
     int first = s->unit_first[unit], end = s->unit_first[unit + 1];
     if (s->micro > 0 || s->references_given)
         return DCP_OK;
-    for (int r = 0; s->all->rank == 0 && r < n_owners(s); r++)
-        for (int p = first; p < end; p++) {
-            int64_t from, to;
-            size_t size_bytes = piece_of(s, p, r, &from, &to);
-            s->kernels.ops->norm_peak(s->kernels.ctx, shard_grad_dtype(s), to - from,
-                                      packed, &s->peaks[p]);
-            packed += size_bytes;
-        }
+    if (s->all->rank == 0)
+        find_peaks(s, unit, slot, packed);
     for (int r = 0; r < s->all->world_size; r++)
         s->counts[r] = r ? 0 : end - first;
     return coll_all_gather(s->all, &s->peaks[first], s->counts, sizeof *s->peaks,
@@ -113,6 +136,7 @@ static int share_references(struct shard *s, int unit, const char *packed,
 static struct ops_exact sum_of(struct shard *s, int param, int n_parts, int64_t stride)
 {
     return (struct ops_exact){ .dtype = shard_grad_dtype(s),
+                               .quantized = shard_grad_item(s, param).quantized,
                                .n_parts = n_parts,
                                .stride = stride,
                                .n_values = s->options.n_micros,
@@ -142,7 +166,8 @@ static void sum_parts(struct shard *s, int param, int64_t at, int64_t n,
                       const char *parts, const struct shard_exchange *x)
 {
     const struct ops *ops = s->kernels.ops;
-    struct ops_exact sum = sum_of(s, param, x->n_parts, x->n);
+    struct ops_exact sum =
+        sum_of(s, param, x->n_parts, x->n * shard_grad_item(s, param).n);
     void *grads = shard_grad_at(s, at);
     if (s->keeps_sums) {
         ops->exact_add(s->kernels.ctx, &sum, n, parts, s->micro > 0, shard_sum_at(s, at));
@@ -155,24 +180,37 @@ static void sum_parts(struct shard *s, int param, int64_t at, int64_t n,
     }
 }
 
+/* A parameter whose items that this rank owns are first .. last of its items of the unit:
+ * those that are in the exchange are summed. */
+static void settle_items(struct shard *s, int param, int64_t first, int64_t last,
+                         const struct shard_exchange *x)
+{
+    const struct shard_item item = shard_grad_item(s, param);
+    int64_t begin, end;
+    struct dcp_part now = { first < x->begin ? x->begin : first,
+                            last < x->begin + x->n ? last : x->begin + x->n };
+    if (now.begin >= now.end)
+        return;
+    shard_part(s, param, s->inner->rank, &begin, &end);
+    int64_t from = (now.begin - first) * item.n, to = (now.end - first) * item.n;
+    to = to < end - begin ? to : end - begin;
+    sum_parts(s, param, shard_grad_place(s, param) + from, to - from,
+              x->parts + (size_t)(now.begin - x->begin) * item.size_bytes, x);
+}
+
 int shard_settle_exchange(struct shard *s, struct dcp_error *err)
 {
     struct shard_exchange *x = &s->exchange;
-    int64_t first = 0; /* of a parameter, among this rank's items of the unit */
+    int64_t first = 0;
     if (x->unit < 0)
         return DCP_OK;
     int rc = x->call ? coll_wait(s->inner, x->call, err) : DCP_OK;
     for (int p = s->unit_first[x->unit]; !rc && p < s->unit_first[x->unit + 1]; p++) {
         int64_t begin, end;
         shard_part(s, p, s->inner->rank, &begin, &end);
-        struct dcp_part now = { first < x->begin ? x->begin : first,
-                                first + end - begin };
-        now.end = now.end < x->begin + x->n ? now.end : x->begin + x->n;
-        if (now.begin < now.end)
-            sum_parts(s, p, shard_grad_place(s, p) + now.begin - first,
-                      now.end - now.begin,
-                      x->parts + (size_t)(now.begin - x->begin) * shard_grad_bytes(s), x);
-        first += end - begin;
+        int64_t last = first + shard_n_items(shard_grad_item(s, p), end - begin);
+        settle_items(s, p, first, last, x);
+        first = last;
     }
     x->unit = -1;
     return rc;
@@ -194,9 +232,10 @@ static int exchange_unit(struct shard *s, int unit, const char *packed,
                          struct dcp_error *err)
 {
     bool overlap = s->landing[1] != NULL, alone = s->inner->world_size == 1;
-    int64_t most =
-                (int64_t)(s->landing_bytes / shard_grad_bytes(s)) / s->inner->world_size,
-            longest = shard_unit_counts(s, unit);
+    size_t item_bytes = shard_grad_item(s, s->unit_first[unit]).size_bytes;
+    int64_t most = (int64_t)(s->landing_bytes / item_bytes) / s->inner->world_size,
+            longest = shard_count_items(s, unit, s->inner->world_size, shard_part,
+                                        shard_grad_item);
     int n_parts = n_active(s), rc = DCP_OK;
     const char *given = packed ? packed : s->staging[s->packed]; /* nobody looks */
     if (alone || !n_parts)
@@ -211,8 +250,7 @@ static int exchange_unit(struct shard *s, int unit, const char *packed,
         };
         if (!alone && n_parts)
             rc = coll_all_to_all_begin(s->inner, given, s->counts, begin, most,
-                                       shard_grad_bytes(s), s->landing[s->turn],
-                                       &now.call, err);
+                                       item_bytes, s->landing[s->turn], &now.call, err);
         if (!rc)
             rc = shard_settle_exchange(s, err);
         if (rc)
@@ -234,7 +272,7 @@ int shard_grad_end(void *self, int unit, struct dcp_error *err)
         return dcp_error_set(err, DCP_E_USAGE,
                              "gradients were finished that were not started");
     const char *packed = slot ? pack_unit(s, unit, slot) : NULL;
-    int rc = share_references(s, unit, packed, err);
+    int rc = share_references(s, unit, slot, packed, err);
     if (!rc && shard_sums_here(s))
         add_unit(s, unit, packed);
     else if (!rc)

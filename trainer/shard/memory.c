@@ -51,24 +51,54 @@ static size_t largest_unit(const struct shard *s)
     return (size_t)room;
 }
 
+/* As it travels. */
+static size_t largest_travel(const struct shard *s,
+                             struct shard_item (*item_of)(const struct shard *s,
+                                                          int param))
+{
+    size_t most = 0;
+    for (int u = 0; u < s->n_units; u++) {
+        size_t now = shard_travel_bytes(s, u, item_of);
+        most = now > most ? now : most;
+    }
+    return most;
+}
+
+static size_t gathered_bytes(const struct shard *s)
+{
+    if (!shard_gathers(s))
+        return 0;
+    return shard_quantizes_weights(s) ? largest_travel(s, shard_weight_item)
+                                      : largest_unit(s) * shard_weight_bytes(s);
+}
+
+static size_t given_bytes(const struct shard *s)
+{
+    if (s->options.weights_only)
+        return 0;
+    if (shard_quantizes_grads(s))
+        return largest_travel(s, shard_grad_item);
+    return shard_sums_here(s) && shard_grad_bytes(s) == sizeof(float)
+               ? 0
+               : largest_unit(s) * shard_grad_bytes(s);
+}
+
 /* Of the largest unit: its gradients, or its weights. */
 static size_t staging_bytes(const struct shard *s)
 {
-    bool gathers = s->options.stage == 3 && s->inner->world_size > 1;
-    size_t gathered = gathers ? shard_weight_bytes(s) : 0, given = shard_grad_bytes(s);
-    if (s->options.weights_only || (shard_sums_here(s) && given == sizeof(float)))
-        given = 0;
-    return largest_unit(s) * (given > gathered ? given : gathered);
+    size_t gathered = gathered_bytes(s), given = given_bytes(s);
+    return given > gathered ? given : gathered;
 }
 
 static size_t landing_bytes(const struct shard *s)
 {
-    size_t all = largest_unit(s) * shard_grad_bytes(s) * (size_t)s->inner->world_size,
+    struct shard_item item = shard_grad_item(s, 0);
+    size_t world_size = (size_t)s->inner->world_size, all = given_bytes(s) * world_size,
            room = s->options.reduce_bucket
-                      ? (size_t)s->options.reduce_bucket * shard_grad_bytes(s)
+                      ? shard_item_bytes(item, s->options.reduce_bucket)
                   : shard_overlaps(s) ? LANDING_BESIDE
                                       : LANDING,
-           least = (size_t)s->inner->world_size * sizeof(float);
+           least = world_size * item.size_bytes;
     if (s->options.weights_only || shard_sums_here(s) || s->inner->world_size == 1)
         return 0;
     room = room > least ? room : least;
@@ -148,7 +178,7 @@ int shard_allocate(struct shard *s, struct dcp_error *err)
                           s->n_weights, shard_weight_bytes(s), err));
     if (s->near_at[s->n_units])
         DCP_TRY(alloc(s, (void **)&s->near_weights, s->near_at[s->n_units],
-                      shard_weight_bytes(s), err));
+                      shard_weight_item(s, 0).size_bytes, err));
     DCP_TRY(alloc(s, (void **)&s->measure, 1, sizeof *s->measure, err));
     if (!s->options.weights_only) {
         if (shard_has_master(s))
@@ -196,7 +226,7 @@ static uint64_t slots_bytes(const struct shard_slots *slots)
 {
     uint64_t bytes = 0;
     for (size_t i = 0; i < slots->n; i++)
-        bytes += slots->items[i].size_bytes * (slots->items[i].landing ? 2 : 1);
+        bytes += slots->items[i].size_bytes + slots->items[i].landing_bytes;
     return bytes;
 }
 
@@ -222,7 +252,7 @@ void shard_memory(const struct shard *s, struct shard_bytes *out_bytes)
     int n_arrays = optim_n_states(s->options.optimizer) + shard_has_master(s);
     uint64_t optim = s->options.weights_only ? 0 : (uint64_t)n_arrays * sizeof(float);
     bool held = !s->options.offload_optimizer.folder;
-    uint64_t near = (uint64_t)s->near_at[s->n_units] * shard_weight_bytes(s),
+    uint64_t near = (uint64_t)s->near_at[s->n_units] * shard_weight_item(s, 0).size_bytes,
              own = (uint64_t)s->n_weights * shard_weight_bytes(s);
     *out_bytes = (struct shard_bytes){
         .weights = near + (s->options.offload_weights.folder ? 0 : own),

@@ -44,6 +44,15 @@ struct shard_run {
     bool decay;
 };
 
+/* How a parameter's numbers go from rank to rank: in items of n numbers, the last one of
+ * a part filled up. All of a unit's weights are in items of one size, and so are its
+ * gradients; where some are quantized, those that are not are so many that fit. */
+struct shard_item {
+    int64_t n;
+    size_t size_bytes;
+    bool quantized; /* a block of ops/quant.h */
+};
+
 /* Room for one unit: gathered weights, or the gradients of a micro-batch. A slot that is
  * released keeps its unit's weights until the room is needed or the weights change. */
 struct shard_slot {
@@ -55,6 +64,7 @@ struct shard_slot {
     bool is_near;  /* it comes from the second copy */
     /* With a coll that works beside kernels: the parts of all ranks on their way. */
     void *landing;
+    size_t landing_bytes;
     bool in_flight;
     uint64_t call;
 };
@@ -69,7 +79,7 @@ struct shard_slots {
 struct shard_exchange {
     int unit; /* -1: none */
     int64_t begin,
-        n;       /* of this rank's items of the unit, one parameter's behind another's */
+        n;       /* items: of this rank's of the unit, one parameter's behind another's */
     int n_parts; /* ranks that gave some */
     const char *parts;
     uint64_t call; /* 0: they are there */
@@ -88,7 +98,7 @@ struct shard {
     const struct model_param *params; /* likewise */
     int n_params, n_units;
     int *unit_first;  /* first parameter of a unit; n_units + 1 numbers */
-    int64_t *near_at; /* where each unit begins in the second copy; likewise */
+    int64_t *near_at; /* where each unit begins in the second copy, items; likewise */
     bool *near_there; /* whether a unit is in it */
 
     struct coll *all;            /* the world; borrowed */
@@ -104,9 +114,9 @@ struct shard {
     int64_t n_weights, n_grads; /* elements held of each */
 
     /* In the memory of the kernels, down to the staging. */
-    void *weights;                  /* full order, at stage 3 own order */
-    char *near_weights;             /* of the second copy: unit order, each cut */
-    float *master;                  /* own order; NULL in fp32 */
+    void *weights;      /* full order, at stage 3 own order */
+    char *near_weights; /* of the second copy: unit order, each cut; as they travel */
+    float *master;      /* own order; NULL in fp32 */
     float *state[OPTIM_MAX_STATES]; /* of the optimizer, own order */
     bool keeps_sums;                /* grads are sums in units until the step ends */
     void *grads;                    /* full order, from stage 2 own order */
@@ -118,7 +128,7 @@ struct shard {
 
     struct shard_slots gathered, unit_grads;
     /* The second ones only with a coll that works beside kernels. */
-    char *staging[2];                      /* a unit between two orders */
+    char *staging[2];                      /* a unit between two orders, as it travels */
     char *landing[2];                      /* gradients that others give */
     size_t staging_bytes, landing_bytes;   /* of one */
     struct swap *optim_swap, *weight_swap; /* that some of these are in, or NULL */
@@ -185,6 +195,8 @@ static inline bool shard_in_turn(const struct shard *s, int param, int group)
  * from stage 1 on owns. */
 void shard_part(const struct shard *s, int param, int rank, int64_t *out_begin,
                 int64_t *out_end);
+/* Whether a unit's weights are put together when the model asks for them. */
+bool shard_gathers(const struct shard *s);
 size_t shard_weight_bytes(const struct shard *s); /* of an element */
 size_t shard_grad_bytes(const struct shard *s);
 /* The gradients of a micro-batch, and their sum, are rounded to the weights' dtype. */
@@ -210,6 +222,8 @@ void shard_slots_fini(struct shard *s, struct shard_slots *slots);
  * rank's begins. */
 int64_t shard_cut_evenly(struct shard *s, const struct coll *coll, int64_t n,
                          int64_t part);
+/* What ranks own of a parameter group of stages 1 and 2, likewise. */
+int64_t shard_cut_group(struct shard *s, int group);
 
 /* Of slots: the one of a unit, or NULL; one that is free, or new; the unit's parameters
  * in it. */
@@ -219,8 +233,36 @@ int shard_slot_take(struct shard *s, struct shard_slots *slots, int unit,
                     struct dcp_error *err);
 void shard_slot_params(const struct shard *s, int unit, size_t item_bytes, char *data,
                        void **out);
+/* Memory for its parts on their way. */
+int shard_slot_landing(struct shard *s, struct shard_slot *slot, struct dcp_error *err);
+
+/* Whether weights, or gradients, are quantized on their way. */
+bool shard_quantizes_weights(const struct shard *s);
+bool shard_quantizes_grads(const struct shard *s);
+/* Elements of a parameter that no border between ranks divides. */
+int64_t shard_block(const struct shard *s, int param);
+struct shard_item shard_weight_item(const struct shard *s, int param);
+struct shard_item shard_grad_item(const struct shard *s, int param);
+/* So many that n numbers take; the bytes of n numbers without what the last is filled up
+ * with; of n that are not cut, where they end. */
+static inline int64_t shard_n_items(struct shard_item item, int64_t n)
+{
+    return dcp_part_ceil(n, item.n);
+}
+static inline size_t shard_item_bytes(struct shard_item item, int64_t n)
+{
+    return item.quantized ? (size_t)shard_n_items(item, n) * item.size_bytes
+                          : (size_t)n * item.size_bytes / (size_t)item.n;
+}
+/* Elements begin .. end of a parameter that a rank has. */
+typedef void shard_cut(const struct shard *s, int param, int rank, int64_t *out_begin,
+                       int64_t *out_end);
 /* The items of each rank of a unit, in s->counts; returns the most of one. */
-int64_t shard_unit_counts(struct shard *s, int unit);
+int64_t shard_count_items(struct shard *s, int unit, int world_size, shard_cut *cut,
+                          struct shard_item (*item_of)(const struct shard *s, int param));
+/* No cut makes more bytes of a unit on its way. */
+size_t shard_travel_bytes(const struct shard *s, int unit,
+                          struct shard_item (*item_of)(const struct shard *s, int param));
 
 /* Hooks of the model. */
 int shard_grad_begin(void *self, int unit, float **out_grads, struct dcp_error *err);

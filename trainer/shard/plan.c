@@ -50,16 +50,14 @@ static int acquire(void *self, int unit, const void **out_weights, struct dcp_er
 {
     struct shard *s = self;
     (void)out_weights;
-    if (s->options.stage < 3 || s->inner->world_size == 1)
+    if (!shard_gathers(s))
         return DCP_OK;
     struct shard_slot *slot = shard_slot_of(&s->gathered, unit);
     size_t size_bytes = (size_t)shard_unit_room(s, unit) * shard_weight_bytes(s);
     if (!slot)
         DCP_TRY(shard_slot_take(s, &s->gathered, unit, size_bytes,
                                 shard_slots_wanted(s, unit), &slot, err));
-    if (shard_overlaps(s) && !slot->landing)
-        DCP_TRY(s->kernels.ops->alloc(s->kernels.ctx, slot->size_bytes, "",
-                                      &slot->landing, err));
+    DCP_TRY(shard_slot_landing(s, slot, err));
     slot->users++;
     slot->used = ++s->gathered.calls;
     return DCP_OK;

@@ -49,6 +49,15 @@ struct init_room {
     uint16_t halves[INIT_ELEMS];
 };
 
+/* Where a border between ranks, at element `at` of a parameter, falls: no block is cut.
+ */
+static int64_t border(const struct shard *s, int param, int64_t at)
+{
+    int64_t n = s->params[param].n_elems;
+    at = dcp_part_align(at, shard_block(s, param));
+    return at < n ? at : n;
+}
+
 void shard_part(const struct shard *s, int param, int rank, int64_t *out_begin,
                 int64_t *out_end)
 {
@@ -59,8 +68,14 @@ void shard_part(const struct shard *s, int param, int rank, int64_t *out_begin,
         part = dcp_part_of(dcp_part_ceil(n, s->inner->world_size), rank, 0, n);
     else
         part = dcp_part_of(group->part, rank, s->at[param].full_at - group->begin, n);
-    *out_begin = part.begin;
-    *out_end = part.end;
+    *out_begin = border(s, param, part.begin);
+    *out_end = border(s, param, part.end);
+}
+
+bool shard_gathers(const struct shard *s)
+{
+    return s->options.stage == 3 &&
+           (s->inner->world_size > 1 || shard_quantizes_weights(s));
 }
 
 static int near_size(const struct shard *s)
@@ -73,18 +88,23 @@ void shard_near_part(const struct shard *s, int param, int rank, int64_t *out_be
 {
     int64_t n = s->params[param].n_elems;
     struct dcp_part part = dcp_part_of(dcp_part_ceil(n, near_size(s)), rank, 0, n);
-    *out_begin = part.begin;
-    *out_end = part.end;
+    *out_begin = border(s, param, part.begin);
+    *out_end = border(s, param, part.end);
 }
 
-/* Every rank has room for the largest share, so that one plan fits all. */
+/* Every rank has room for the largest share, the first one's, so that one plan fits all.
+ */
 static void place_near(struct shard *s)
 {
     int64_t at = 0;
     for (int u = 0; u < s->n_units; u++) {
         s->near_at[u] = at;
-        for (int p = s->unit_first[u]; near_size(s) > 1 && p < s->unit_first[u + 1]; p++)
-            at += dcp_part_ceil(s->params[p].n_elems, near_size(s));
+        for (int p = s->unit_first[u]; near_size(s) > 1 && p < s->unit_first[u + 1];
+             p++) {
+            int64_t begin, end;
+            shard_near_part(s, p, 0, &begin, &end);
+            at += shard_n_items(shard_weight_item(s, p), end - begin);
+        }
     }
     s->near_at[s->n_units] = at;
 }

@@ -22,6 +22,11 @@
  * grad_bf16 keeps partial sums in bf16, added one after the other: the table holds at any
  * accumulation, but how many micro-batches a rank has shows in the bits.
  *
+ * quantized_weights and quantized_grads make what goes between ranks small, in blocks of
+ * ops/quant.h: of parameters with two dimensions or more, which are cut where blocks end.
+ * One rank alone goes through the same, so that the world size does not show. Masters,
+ * and weights as they are kept and saved, are never quantized.
+ *
  * Thread rule: one shard, one thread. Everything collective is in model order. */
 #ifndef TRAINER_SHARD_SHARD_H
 #define TRAINER_SHARD_SHARD_H
@@ -48,9 +53,13 @@ struct shard_options {
                      * among them, once these were gathered from all, so that they are
                      * gathered there until they change (ZeRO++'s hpZ, Wang et al.,
                      * arXiv:2306.10209); 0 or 1: none. Divides the world size */
-    enum dcp_dtype dtype; /* of weights: F32, or BF16 or F16 with fp32 masters */
-    bool grad_fp32;       /* gradients are fp32 also when weights have 16 bits */
-    bool grad_bf16;       /* with 16-bit weights: partial sums are in their dtype, too */
+    bool quantized_weights; /* stage 3: they are gathered with 8 bits a number, and the
+                             * model sees what comes of that (ZeRO++'s qwZ) */
+    bool quantized_grads;   /* stages 2 and 3: those of a micro-batch go to their owners
+                             * with 4 bits a number (qgZ) */
+    enum dcp_dtype dtype;   /* of weights: F32, or BF16 or F16 with fp32 masters */
+    bool grad_fp32;         /* gradients are fp32 also when weights have 16 bits */
+    bool grad_bf16; /* with 16-bit weights: partial sums are in their dtype, too */
     enum optim_type optimizer;
     bool weights_only;     /* no gradients, no optimizer */
     int n_micros;          /* micro-batches of all ranks in a step; a rank has every

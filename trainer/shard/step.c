@@ -45,6 +45,25 @@ int64_t shard_cut_evenly(struct shard *s, const struct coll *coll, int64_t n,
     return own;
 }
 
+int64_t shard_cut_group(struct shard *s, int group)
+{
+    const struct shard_group *g = &s->groups[group];
+    int64_t begin, end, own = 0;
+    if (!shard_quantizes_grads(s))
+        return shard_cut_evenly(s, s->all, g->n, g->part);
+    for (int r = 0; r < s->all->world_size; r++) {
+        s->counts[r] = 0;
+        for (int p = 0; p < s->n_params; p++) {
+            if (s->at[p].group != group)
+                continue;
+            shard_part(s, p, r, &begin, &end);
+            s->counts[r] += end - begin;
+        }
+        own += r < s->all->rank ? s->counts[r] : 0;
+    }
+    return own;
+}
+
 /* --- what ranks have summed becomes one --- */
 
 /* Stages 0 and 1: each rank gets its part of the sums of all. */

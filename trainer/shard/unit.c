@@ -82,6 +82,24 @@ int shard_slot_take(struct shard *s, struct shard_slots *slots, int unit,
     return DCP_OK;
 }
 
+/* A slot may have any unit that fits. */
+int shard_slot_landing(struct shard *s, struct shard_slot *slot, struct dcp_error *err)
+{
+    size_t size_bytes = shard_quantizes_weights(s) ? 0 : slot->size_bytes;
+    if (!shard_overlaps(s) || slot->landing)
+        return DCP_OK;
+    for (int u = 0; shard_quantizes_weights(s) && u < s->n_units; u++) {
+        size_t room = (size_t)shard_unit_room(s, u) * shard_weight_bytes(s),
+               travels = shard_travel_bytes(s, u, shard_weight_item);
+        if (room <= slot->size_bytes && travels > size_bytes)
+            size_bytes = travels;
+    }
+    slot->landing_bytes = size_bytes;
+    return s->kernels.ops->alloc(s->kernels.ctx, size_bytes,
+                                 "the weights of a layer on their way", &slot->landing,
+                                 err);
+}
+
 /* The places of a unit's parameters in a slot. */
 void shard_slot_params(const struct shard *s, int unit, size_t item_bytes, char *data,
                        void **out)
@@ -93,10 +111,7 @@ void shard_slot_params(const struct shard *s, int unit, size_t item_bytes, char 
 }
 
 /* How a parameter is cut over ranks of all, or of the group that keeps a second copy. */
-typedef void cut_of_param(const struct shard *s, int param, int rank, int64_t *out_begin,
-                          int64_t *out_end);
-
-static cut_of_param *part_of(bool is_near)
+static shard_cut *part_of(bool is_near)
 {
     return is_near ? shard_near_part : shard_part;
 }
@@ -124,88 +139,126 @@ void shard_touch(struct shard *s)
         s->near_there[u] = false;
 }
 
-static int64_t count_unit(struct shard *s, int unit, bool is_near)
+/* --- a unit's weights as they travel --- */
+
+/* Where a unit's share of the second copy begins. */
+static char *near_of(const struct shard *s, int unit)
 {
-    int64_t begin, end, most = 0;
-    int world_size = coll_of(s, is_near)->world_size;
-    for (int r = 0; r < world_size; r++) {
-        s->counts[r] = 0;
-        for (int p = s->unit_first[unit]; p < s->unit_first[unit + 1]; p++) {
-            part_of(is_near)(s, p, r, &begin, &end);
-            s->counts[r] += end - begin;
-        }
-        most = s->counts[r] > most ? s->counts[r] : most;
-    }
-    return most;
+    size_t size_bytes = shard_weight_item(s, s->unit_first[unit]).size_bytes;
+    return s->near_weights + (size_t)s->near_at[unit] * size_bytes;
 }
 
-int64_t shard_unit_counts(struct shard *s, int unit)
+/* What this rank gives of a unit, in its place among the parts of all, where it is to be
+ * quantized: s->counts are the items of each. */
+static const char *own_items(struct shard *s, int unit, char *staging)
 {
-    return count_unit(s, unit, false);
+    const struct ops *ops = s->kernels.ops;
+    int first = s->unit_first[unit];
+    if (!shard_quantizes_weights(s))
+        return shard_weight_at(s, s->at[first].own_at);
+    for (int r = 0; r < s->inner->rank; r++)
+        staging += (size_t)s->counts[r] * shard_weight_item(s, first).size_bytes;
+    char *to = staging;
+    for (int p = first; p < s->unit_first[unit + 1]; p++) {
+        const struct shard_param *at = &s->at[p];
+        const struct shard_item item = shard_weight_item(s, p);
+        const void *weights = shard_weight_at(s, at->own_at);
+        int64_t n = at->end - at->begin;
+        if (item.quantized)
+            ops->quantize(s->kernels.ctx, 8, s->options.dtype, n, weights,
+                          s->options.dtype, to);
+        else
+            ops->copy(s->kernels.ctx, to, weights, shard_item_bytes(item, n));
+        to += (size_t)shard_n_items(item, n) * item.size_bytes;
+    }
+    return staging;
 }
 
 /* A unit from a staging, where the parts of all ranks of a coll lie one rank behind the
  * other, to its parameters, each whole. */
-static void unstage(struct shard *s, int unit, bool is_near, const void *staging,
+static void unstage(struct shard *s, int unit, bool is_near, const char *staging,
                     void *const *params)
 {
-    size_t item = shard_weight_bytes(s);
-    const char *part = staging;
+    const struct ops *ops = s->kernels.ops;
     int world_size = coll_of(s, is_near)->world_size;
     for (int r = 0; r < world_size; r++)
         for (int p = s->unit_first[unit], i = 0; p < s->unit_first[unit + 1]; p++, i++) {
+            const struct shard_item item = shard_weight_item(s, p);
             int64_t begin, end;
             part_of(is_near)(s, p, r, &begin, &end);
-            size_t size_bytes = (size_t)(end - begin) * item;
-            s->kernels.ops->copy(s->kernels.ctx, (char *)params[i] + (size_t)begin * item,
-                                 part, size_bytes);
-            part += size_bytes;
+            char *to = (char *)params[i] + (size_t)begin * shard_weight_bytes(s);
+            if (item.quantized)
+                ops->dequantize(s->kernels.ctx, 8, s->options.dtype, end - begin, staging,
+                                to);
+            else
+                ops->copy(s->kernels.ctx, to, staging,
+                          shard_item_bytes(item, end - begin));
+            staging += (size_t)shard_n_items(item, end - begin) * item.size_bytes;
         }
 }
 
-/* --- the second copy --- */
-
-/* This rank's share of a unit that was gathered from all. */
-static void keep_near(struct shard *s, int unit, void *const *params)
+/* What a rank gave of a parameter, as far as it is in this rank's share. */
+static void keep_part(struct shard *s, int param, int rank, const char *from, char *to)
 {
-    size_t item = shard_weight_bytes(s);
-    char *to = s->near_weights + (size_t)s->near_at[unit] * item;
-    for (int p = s->unit_first[unit], i = 0; p < s->unit_first[unit + 1]; p++, i++) {
-        int64_t begin, end;
-        shard_near_part(s, p, s->near.rank, &begin, &end);
-        size_t size_bytes = (size_t)(end - begin) * item;
-        s->kernels.ops->copy(s->kernels.ctx, to,
-                             (const char *)params[i] + (size_t)begin * item, size_bytes);
-        to += size_bytes;
+    const struct shard_item item = shard_weight_item(s, param);
+    int64_t begin, end, near_begin, near_end;
+    shard_part(s, param, rank, &begin, &end);
+    shard_near_part(s, param, s->near.rank, &near_begin, &near_end);
+    int64_t first = begin > near_begin ? begin : near_begin,
+            last = end < near_end ? end : near_end;
+    if (first < last)
+        s->kernels.ops->copy(s->kernels.ctx,
+                             to + shard_item_bytes(item, first - near_begin),
+                             from + shard_item_bytes(item, first - begin),
+                             shard_item_bytes(item, last - first));
+}
+
+/* This rank's share of a unit that was gathered from all, for the second copy. */
+static void keep_near(struct shard *s, int unit, const char *staging)
+{
+    for (int r = 0; r < s->inner->world_size; r++) {
+        char *to = near_of(s, unit);
+        for (int p = s->unit_first[unit]; p < s->unit_first[unit + 1]; p++) {
+            const struct shard_item item = shard_weight_item(s, p);
+            int64_t begin, end;
+            keep_part(s, p, r, staging, to);
+            shard_part(s, p, r, &begin, &end);
+            staging += (size_t)shard_n_items(item, end - begin) * item.size_bytes;
+            shard_near_part(s, p, s->near.rank, &begin, &end);
+            to += (size_t)shard_n_items(item, end - begin) * item.size_bytes;
+        }
     }
     s->near_there[unit] = true;
 }
 
 /* --- gathering --- */
 
+static char *landing_of(const struct shard *s, const struct shard_slot *slot)
+{
+    return slot->landing ? slot->landing : s->staging[0];
+}
+
 /* Begins to gather a unit of stage 3 into a slot of its own. */
 static int gather_begin(struct shard *s, int unit, struct shard_slot **out_slot,
                         struct dcp_error *err)
 {
-    size_t item = shard_weight_bytes(s),
-           size_bytes = (size_t)shard_unit_room(s, unit) * item;
+    size_t size_bytes = (size_t)shard_unit_room(s, unit) * shard_weight_bytes(s);
     struct shard_slot *slot;
     int rc = shard_slot_take(s, &s->gathered, unit, size_bytes,
                              shard_slots_wanted(s, unit), &slot, err);
-    if (!rc && shard_overlaps(s) && !slot->landing)
-        rc = s->kernels.ops->alloc(s->kernels.ctx, slot->size_bytes,
-                                   "the weights of a layer on their way", &slot->landing,
-                                   err);
+    if (!rc)
+        rc = shard_slot_landing(s, slot, err);
     if (rc)
         return rc;
-    const void *own = shard_weight_at(s, s->at[s->unit_first[unit]].own_at);
     slot->is_near = s->near.ops && s->near_there[unit];
-    if (slot->is_near)
-        own = s->near_weights + (size_t)s->near_at[unit] * item;
-    count_unit(s, unit, slot->is_near);
-    rc = coll_all_gather_begin(coll_of(s, slot->is_near), own, s->counts, item,
-                               slot->landing ? slot->landing : (void *)s->staging[0],
-                               &slot->call, err);
+    struct coll *coll = coll_of(s, slot->is_near);
+    shard_count_items(s, unit, coll->world_size, part_of(slot->is_near),
+                      shard_weight_item);
+    const char *own =
+        slot->is_near ? near_of(s, unit) : own_items(s, unit, landing_of(s, slot));
+    rc = coll_all_gather_begin(coll, own, s->counts,
+                               shard_weight_item(s, s->unit_first[unit]).size_bytes,
+                               landing_of(s, slot), &slot->call, err);
     slot->unit = rc ? -1 : unit;
     slot->in_flight = !rc;
     *out_slot = slot;
@@ -216,7 +269,7 @@ static int gather_begin(struct shard *s, int unit, struct shard_slot **out_slot,
 static int gather_end(struct shard *s, struct shard_slot *slot, struct dcp_error *err)
 {
     void *params[MODEL_MAX_UNIT_PARAMS];
-    size_t item = shard_weight_bytes(s);
+    const char *landing = landing_of(s, slot);
     if (!slot->in_flight)
         return DCP_OK;
     int rc = coll_wait(coll_of(s, slot->is_near), slot->call, err);
@@ -225,11 +278,10 @@ static int gather_end(struct shard *s, struct shard_slot *slot, struct dcp_error
         slot->unit = -1;
         return rc;
     }
-    shard_slot_params(s, slot->unit, item, slot->data, params);
-    unstage(s, slot->unit, slot->is_near,
-            slot->landing ? slot->landing : (void *)s->staging[0], params);
+    shard_slot_params(s, slot->unit, shard_weight_bytes(s), slot->data, params);
+    unstage(s, slot->unit, slot->is_near, landing, params);
     if (s->near.ops && !slot->is_near)
-        keep_near(s, slot->unit, params);
+        keep_near(s, slot->unit, landing);
     return DCP_OK;
 }
 
@@ -304,7 +356,7 @@ static int acquire(void *self, int unit, const void **out_weights, struct dcp_er
     struct shard *s = self;
     int first = s->unit_first[unit], n = s->unit_first[unit + 1] - first;
     swap_ahead(s, unit);
-    if (s->options.stage < 3 || s->inner->world_size == 1) {
+    if (!shard_gathers(s)) {
         for (int i = 0; i < n; i++) {
             struct shard_range held;
             shard_weights(s, first + i, &held);

@@ -15,7 +15,7 @@ static int gather_begin(struct shard *s, int g, uint64_t *out_call, struct dcp_e
     const struct shard_group *group = &s->groups[g];
     if (!gathers(s))
         return DCP_OK;
-    int64_t own = shard_cut_evenly(s, s->all, group->n, group->part);
+    int64_t own = shard_cut_group(s, g);
     DCP_TRY(coll_all_gather_begin(s->all, shard_weight_at(s, group->begin + own),
                                   s->counts, shard_weight_bytes(s),
                                   shard_weight_at(s, group->begin), out_call, err));

@@ -111,6 +111,10 @@ void ops_cuda_exact_sum(void *ctx, const struct ops_exact *sum, int64_t n, const
 void ops_cuda_exact_merge(void *ctx, int64_t n, const int64_t *more, int64_t *units);
 void ops_cuda_exact_get(void *ctx, enum dcp_dtype dtype, int64_t n, const int64_t *units,
                         const float *reference, int n_values, void *out);
+void ops_cuda_quantize(void *ctx, int bits, enum dcp_dtype dtype, int64_t n,
+                       const void *x, enum dcp_dtype as, void *blocks);
+void ops_cuda_dequantize(void *ctx, int bits, enum dcp_dtype dtype, int64_t n,
+                         const void *blocks, void *out);
 void ops_cuda_norm_peak(void *ctx, enum dcp_dtype dtype, int64_t n, const void *x,
                         float *peak);
 void ops_cuda_norm_add(void *ctx, enum dcp_dtype dtype, int64_t n, const void *x,

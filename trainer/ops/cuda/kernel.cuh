@@ -7,6 +7,9 @@
 #include "trainer/ops/bf16.h"
 #include "trainer/ops/f16.h"
 #include <cuda_runtime.h>
+extern "C" {
+#include "trainer/ops/quant.h"
+}
 
 #define WARP 32
 #define ALL_LANES 0xffffffffu
@@ -77,6 +80,14 @@ static __device__ __forceinline__ float load(const bf16 *x, int64_t i)
 static __device__ __forceinline__ float load(const f16 *x, int64_t i)
 {
     return f16_to_f32(x[i].bits);
+}
+static __device__ __forceinline__ float load(const quant8 *x, int64_t i)
+{
+    return quant8_value(&x[i / QUANT_BLOCK], (int)(i % QUANT_BLOCK));
+}
+static __device__ __forceinline__ float load(const quant4 *x, int64_t i)
+{
+    return quant4_value(&x[i / QUANT_BLOCK], (int)(i % QUANT_BLOCK));
 }
 static __device__ __forceinline__ void store(float *x, int64_t i, float value)
 {

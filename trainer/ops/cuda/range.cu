@@ -157,6 +157,14 @@ static __global__ void exact_sum_wide_kernel(int64_t n, const T *x, struct ops_e
     sum_values(n, x, sum, out, peaks);
 }
 
+template <typename Out>
+static __global__ void exact_sum_blocks_kernel(int64_t n, const quant4 *x,
+                                               struct ops_exact sum, Out *out,
+                                               uint32_t *peaks)
+{
+    sum_values(n, x, sum, out, peaks);
+}
+
 void ops_cuda_exact_add(void *ctx, const struct ops_exact *sum, int64_t n, const void *x,
                         bool add, int64_t *units)
 {
@@ -164,8 +172,12 @@ void ops_cuda_exact_add(void *ctx, const struct ops_exact *sum, int64_t n, const
     uint32_t *peaks = (uint32_t *)ops_cuda_scratch(cuda, NORM_BLOCKS * sizeof *peaks);
     if (!n || !peaks)
         return;
-    LAUNCH_BY(sum->dtype, cuda, norm_blocks(n), BLOCK, exact_add_kernel, n, x, *sum, add,
-              units, peaks);
+    if (sum->quantized)
+        LAUNCH(cuda, norm_blocks(n), BLOCK, exact_add_kernel<quant4>, n, x, *sum, add,
+               units, peaks);
+    else
+        LAUNCH_BY(sum->dtype, cuda, norm_blocks(n), BLOCK, exact_add_kernel, n, x, *sum,
+                  add, units, peaks);
     LAUNCH(cuda, 1, NORM_BLOCKS, peak_end_kernel, peaks, norm_blocks(n), sum->peak);
 }
 
@@ -176,7 +188,10 @@ void ops_cuda_exact_sum(void *ctx, const struct ops_exact *sum, int64_t n, const
     uint32_t *peaks = (uint32_t *)ops_cuda_scratch(cuda, NORM_BLOCKS * sizeof *peaks);
     if (!n || !peaks)
         return;
-    if (out_dtype == sum->dtype)
+    if (sum->quantized)
+        LAUNCH_BY(out_dtype, cuda, norm_blocks(n), BLOCK, exact_sum_blocks_kernel, n, x,
+                  *sum, out, peaks);
+    else if (out_dtype == sum->dtype)
         LAUNCH_BY(sum->dtype, cuda, norm_blocks(n), BLOCK, exact_sum_kernel, n, x, *sum,
                   out, peaks);
     else

@@ -239,6 +239,8 @@ const struct ops *ops_cuda(void)
         .exact_sum = ops_cuda_exact_sum,
         .exact_merge = ops_cuda_exact_merge,
         .exact_get = ops_cuda_exact_get,
+        .quantize = ops_cuda_quantize,
+        .dequantize = ops_cuda_dequantize,
         .norm_peak = ops_cuda_norm_peak,
         .norm_add = ops_cuda_norm_add,
         .optim = ops_cuda_optim,

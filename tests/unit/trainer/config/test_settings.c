@@ -250,9 +250,10 @@ static void test_what_is_not_supported_says_why(void **state)
     static const struct {
         const char *text, *message, *hint;
     } rows[] = {
-        { "\"zero_optimization\": {\"zero_quantized_gradients\": true}",
-          "communication is not quantized here", "" },
-        { "\"zero_optimization\": {\"zero_quantized_weights\": true}", "quantized", "" },
+        { "\"zero_optimization\": {\"zeropp_loco_param\": {\"err_beta\": 0.8}}",
+          "'zero_optimization.zeropp_loco_param' is enabled, but a rank's rounding "
+          "errors",
+          "" },
         { "\"gradient_allreduce_op\": \"sum\"", "averaged", "optimizer.params.lr" },
         { "\"elasticity\": {\"enabled\": true}", "elasticity", "train_batch_size" },
         { "\"sparse_attention\": {\"mode\": \"fixed\"}",
@@ -270,6 +271,27 @@ static void test_what_is_not_supported_says_why(void **state)
                 "\"sequence_parallel_size\": 1, \"sparse_gradients\": false,"
                 "\"gradient_allreduce_op\": \"Mean\", \"checkpoint\": {\"parity\": 0}}");
     assert_string_equal(logged, "");
+}
+
+/* From the stage on where they make something smaller. */
+static void test_quantized(void **state)
+{
+    (void)state;
+    for (int stage = 0; stage < 4; stage++) {
+        char text[256];
+        snprintf(text, sizeof text,
+                 "{" NEEDED BATCH "\"zero_optimization\": {\"stage\": %d, "
+                 "\"zero_quantized_weights\": true, \"zero_quantized_gradients\": true}}",
+                 stage);
+        expect_read(text);
+        assert_int_equal(got.quantized_weights, stage == 3);
+        assert_int_equal(got.quantized_grads, stage >= 2);
+        assert_true(!strstr(logged, "quantized_weights has no effect") == (stage == 3));
+        assert_true(!strstr(logged, "quantized_gradients has no effect") == (stage >= 2));
+    }
+    expect_read("{" NEEDED BATCH "\"zero_optimization\": {"
+                "\"zero_quantized_nontrainable_weights\": true}}");
+    assert_non_null(strstr(logged, "all weights are trained"));
 }
 
 static void test_unknown_keys(void **state)
@@ -464,6 +486,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_keys_without_effect_are_told_once),
         cmocka_unit_test(test_fp16),
         cmocka_unit_test(test_what_is_not_supported_says_why),
+        cmocka_unit_test(test_quantized),
         cmocka_unit_test(test_unknown_keys),
         cmocka_unit_test(test_wrong_values),
         cmocka_unit_test(test_overrides),

@@ -102,8 +102,8 @@ static void test_a_line_is_an_object_with_all_fields(void **state)
                                           "save_stall_s",   "loss_scale",
                                           "state_bytes",    "weight_bytes",
                                           "gradient_bytes", "optimizer_bytes",
-                                          "peak_rss_bytes", "world",
-                                          "stage" };
+                                          "peak_rss_bytes", "received_bytes",
+                                          "world",          "stage" };
     assert_int_equal(json_object_size(line), sizeof fields / sizeof *fields);
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
         assert_non_null(json_object_get(line, fields[i]));
