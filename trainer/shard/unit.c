@@ -46,25 +46,47 @@ int shard_slots_wanted(const struct shard *s, int unit)
     return (int)(alike < most ? alike : most);
 }
 
+static struct coll *coll_of(struct shard *s, bool is_near)
+{
+    return is_near ? &s->near : s->inner;
+}
+
+/* What is on its way to a slot has come. */
+static int land(struct shard *s, struct shard_slot *slot, struct dcp_error *err)
+{
+    if (!slot->in_flight)
+        return DCP_OK;
+    slot->in_flight = false;
+    return coll_wait(coll_of(s, slot->is_near), slot->call, err);
+}
+
 /* Room for a unit: of the free slots that fit, without wasting more than half, an empty
- * one, or, once there are as many as wanted, the one that was used least recently. */
+ * one, or, once there are as many as wanted, the one that was used least recently; at
+ * last one to which a unit is on its way that did not come next. */
 int shard_slot_take(struct shard *s, struct shard_slots *slots, int unit,
                     size_t size_bytes, int wanted, struct shard_slot **out_slot,
                     struct dcp_error *err)
 {
     const char *what =
         slots == &s->gathered ? "the weights of a layer" : "the gradients of a layer";
-    struct shard_slot *oldest = NULL;
+    struct shard_slot *oldest = NULL, *guessed = NULL;
     int fitting = 0;
     for (size_t i = 0; i < slots->n; i++) {
         struct shard_slot *slot = &slots->items[i];
         if (slot->size_bytes < size_bytes || slot->size_bytes / 2 > size_bytes)
             continue;
         fitting++;
-        if (slot->users || slot->in_flight)
+        if (slot->users)
             continue;
-        if (!oldest || slot->unit < 0 || (oldest->unit >= 0 && slot->used < oldest->used))
+        if (slot->in_flight)
+            guessed = slot;
+        else if (!oldest || slot->unit < 0 ||
+                 (oldest->unit >= 0 && slot->used < oldest->used))
             oldest = slot;
+    }
+    if (!oldest && guessed && fitting >= wanted) {
+        oldest = guessed;
+        DCP_TRY(land(s, oldest, err));
     }
     if (!oldest || (oldest->unit >= 0 && fitting < wanted)) {
         struct shard_slot *grown =
@@ -116,19 +138,11 @@ static shard_cut *part_of(bool is_near)
     return is_near ? shard_near_part : shard_part;
 }
 
-static struct coll *coll_of(struct shard *s, bool is_near)
-{
-    return is_near ? &s->near : s->inner;
-}
-
 void shard_land(struct shard *s)
 {
     for (size_t i = 0; i < s->gathered.n; i++) {
-        struct shard_slot *slot = &s->gathered.items[i];
-        if (slot->in_flight)
-            (void)coll_wait(coll_of(s, slot->is_near), slot->call, NULL);
-        slot->in_flight = false;
-        slot->unit = -1;
+        (void)land(s, &s->gathered.items[i], NULL);
+        s->gathered.items[i].unit = -1;
     }
 }
 
@@ -272,8 +286,7 @@ static int gather_end(struct shard *s, struct shard_slot *slot, struct dcp_error
     const char *landing = landing_of(s, slot);
     if (!slot->in_flight)
         return DCP_OK;
-    int rc = coll_wait(coll_of(s, slot->is_near), slot->call, err);
-    slot->in_flight = false;
+    int rc = land(s, slot, err);
     if (rc) {
         slot->unit = -1;
         return rc;

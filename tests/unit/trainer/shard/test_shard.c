@@ -149,6 +149,10 @@ static void same_bits_however_it_moves(void **state)
     way.live = 100000; /* all: a second gather is none */
     struct outcome live = outcome_of(way);
     assert_true(live.n_calls < two.n_calls);
+    for (way.live = 0, way.beside = true; way.more_layers > 0; way.more_layers--) {
+        struct outcome planned = outcome_of(way); /* which is checked there */
+        outcome_free(&planned);
+    }
     outcome_free(&live);
     outcome_free(&two);
     outcome_free(&one);
