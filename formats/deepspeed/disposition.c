@@ -5,20 +5,12 @@
 #include <string.h>
 
 /* A weight that has a master in the target: its own, or one that is made of it. That is
- * what has moments; where the optimizer has none, what else it keeps tells. */
+ * what has moments, or what else the optimizer keeps. */
 static bool is_trained(const struct dcp_identity *src, const struct dcp_tensor *tensor)
 {
-    static const enum dcp_role roles[] = { DCP_ROLE_EXP_AVG, DCP_ROLE_MASTER,
-                                           DCP_ROLE_OPTIM };
-
     if (!dcp_dtype_is_float(tensor->dtype) || !tensor->n_elems)
         return false;
-    if (dcp_identity_find(src, DCP_ROLE_MASTER, tensor->param) >= 0)
-        return true;
-    for (size_t r = 0; r < DCP_ARRAY_LEN(roles); r++)
-        if (dcp_identity_find(src, roles[r], NULL) >= 0)
-            return dcp_identity_find(src, roles[r], tensor->param) >= 0;
-    return true;
+    return dcp_identity_is_trained(src, tensor->param);
 }
 
 /* Whether a tensor of the optimizer has the shape of its weight, or of its master:

@@ -60,6 +60,20 @@ check() {
     [ "$(weights bf16-1)" = "$(weights bf16-3)" ]
 }
 
+@test "Muon goes on at other ranks and stages" {
+    local params='{"muon_lr": 0.02, "adam_lr": 0.01, "weight_decay": 0.1}'
+    check "{\"type\": \"Muon\", \"params\": $params}"
+    run -0 dcp-inspect ls whole
+    [[ $output == *"optimizer.momentum_buffer.transformer.h.0.attn.c_attn.weight"* ]]
+    [[ $output == *"optimizer.exp_avg_sq.transformer.wte.weight"* ]]
+    run -1 grep -E 'exp_avg.*c_attn.weight|momentum_buffer.*(wte|bias|ln_)' <<<"$output"
+    for stage in 1 3; do
+        of '{"type": "Muon"}' --steps 6 --ranks $stage --set checkpoint.dir="bf16-$stage" \
+            --set bf16.enabled=true --set "zero_optimization.stage=$stage"
+    done
+    [ "$(weights bf16-1)" = "$(weights bf16-3)" ]
+}
+
 @test "SGD without momentum keeps nothing" {
     check '{"type": "SGD", "params": {"lr": 0.1}}'
     run -0 dcp-inspect ls whole

@@ -63,6 +63,15 @@ close() {
     close cpu gpu 1e-2
 }
 
+@test "Muon makes the same of every cut of a matrix" {
+    local muon=(--set 'optimizer={"type": "Muon"}')
+    train --device cpu "${muon[@]}" --set checkpoint.dir=cpu
+    gpu "${muon[@]}" --set checkpoint.dir=gpu
+    close cpu gpu 1e-5
+    ranks 3 "${muon[@]}" --set zero_optimization.stage=2 --set checkpoint.dir=three
+    same_run gpu three
+}
+
 @test "what one saved the other goes on from" {
     train --device cpu --set checkpoint.dir=cpu
     for first in cpu cuda; do

@@ -1,11 +1,12 @@
 # labels: interop
-"""SGD with momentum, and Adagrad, between dcp-train, PyTorch and DeepSpeed.
+"""SGD with momentum, Adagrad and Muon between dcp-train, PyTorch and DeepSpeed.
 
 1. What dcp-train trained goes on in torch.optim, by way of a distributed checkpoint of
    PyTorch, and in DeepSpeed, at stages 1 to 3, with the losses of dcp-train itself.
 2. What PyTorch trained goes on in dcp-train with the losses that PyTorch goes on with.
 
-The text is one letter, so that every sample is the same."""
+The text is one letter, so that every sample is the same. torch.optim.Muon makes momenta
+orthogonal in bf16, dcp-train in fp32: here PyTorch's code has fp32, too."""
 
 import json
 import os
@@ -25,12 +26,14 @@ from programs import BIN, reshard
 
 SEQ, BEFORE, AFTER, LETTER = 16, 3, 4, ord("a")
 GPT2 = {"n_layer": 2, "n_head": 2, "n_embd": 32, "n_positions": SEQ, "vocab_size": 256}
-#    type: parameters, what torch keeps
+#    type: parameters, what torch keeps of every weight
 CASES = {
     "SGD": ({"lr": 0.01, "momentum": 0.9, "nesterov": True, "weight_decay": 0.1},
             "momentum_buffer"),
     "Adagrad": ({"lr": 0.002, "lr_decay": 0.1, "weight_decay": 0.1}, "sum"),
+    "Muon": ({"lr": 0.002, "momentum": 0.9, "weight_decay": 0.1, "ns_steps": 4}, None),
 }
+torch.Tensor.bfloat16 = torch.Tensor.clone  # of torch.optim.Muon, which alone calls it
 
 
 def model_of(seed=0):
@@ -39,12 +42,19 @@ def model_of(seed=0):
         resid_pdrop=0, embd_pdrop=0, attn_pdrop=0, attn_implementation="eager", **GPT2))
 
 
-def optimizer_of(name, model):
+def optimizers_of(name, model):
+    """One, or with Muon a second one for what is no matrix of a layer."""
     params, _ = CASES[name]
     weights = list(model.parameters())
-    groups = [{"params": [w for w in weights if w.ndim >= 2]},
-              {"params": [w for w in weights if w.ndim < 2], "weight_decay": 0.0}]
-    return getattr(torch.optim, name)(groups, **params)
+    hidden = [w for n, w in model.named_parameters() if w.ndim == 2 and ".h." in n]
+    made = [torch.optim.Muon(hidden, **params)] if name == "Muon" else []
+    rest = [w for w in weights if not made or all(w is not h for h in hidden)]
+    groups = [{"params": [w for w in rest if w.ndim >= 2]},
+              {"params": [w for w in rest if w.ndim < 2], "weight_decay": 0.0}]
+    if made:
+        return made + [torch.optim.AdamW(groups, lr=params["lr"], betas=(0.9, 0.95), eps=1e-10,
+                                         weight_decay=params["weight_decay"])]
+    return [getattr(torch.optim, name)(groups, **params)]
 
 
 def loss_of(model):
@@ -53,13 +63,14 @@ def loss_of(model):
     return torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens.flatten())
 
 
-def train(model, optimizer, n):
+def train(model, optimizers, n):
     losses = []
     for _ in range(n):
-        optimizer.zero_grad()
+        model.zero_grad()
         loss = loss_of(model)
         loss.backward()
-        optimizer.step()
+        for optimizer in optimizers:
+            optimizer.step()
         losses.append(loss.item())
     return losses
 
@@ -98,14 +109,14 @@ class Optimizers(unittest.TestCase):
             self.assertAlmostEqual(x, y, delta=2e-5 * (abs(y) + 0.1), msg=f"{got}, {want}")
 
     def load_into_torch(self, name, source):
-        """Model and optimizer from a distributed checkpoint, as users load them."""
+        """Model and optimizers from a distributed checkpoint, as users load them."""
         model = model_of(seed=5)
-        optimizer = optimizer_of(name, model)
-        weights, state = states.get_state_dict(model, optimizer)
+        optimizers = optimizers_of(name, model)
+        weights, state = states.get_state_dict(model, optimizers)
         torch_dist.load({"model": weights, "optim": state}, checkpoint_id=source)
-        states.set_state_dict(model, optimizer, model_state_dict=weights,
+        states.set_state_dict(model, optimizers, model_state_dict=weights,
                               optim_state_dict=state)
-        return model, optimizer
+        return model, optimizers
 
     def test_dcp_train_to_torch(self):
         for name, (params, key) in CASES.items():
@@ -113,26 +124,28 @@ class Optimizers(unittest.TestCase):
                 self.dcp_train(name, BEFORE, ranks=2)
                 reshard(name, name + ".dist", "torch-dist")
                 losses, _ = self.dcp_train(name, BEFORE + AFTER)
-                model, optimizer = self.load_into_torch(name, name + ".dist")
-                self.assertEqual(len(optimizer.state), len(list(model.parameters())))
-                for state in optimizer.state.values():
-                    self.assertGreater(state[key].abs().max().item(), 0)
+                model, optimizers = self.load_into_torch(name, name + ".dist")
+                held = [state for optimizer in optimizers for state in optimizer.state.values()]
+                self.assertEqual(len(held), len(list(model.parameters())))
+                for state in held:
+                    kept = key or ("exp_avg_sq" if "step" in state else "momentum_buffer")
+                    self.assertGreater(state[kept].abs().max().item(), 0)
                 for option, value in params.items():
-                    self.assertEqual(optimizer.param_groups[0][option], value)
-                self.near(train(model, optimizer, AFTER), losses[BEFORE:])
+                    self.assertEqual(optimizers[0].param_groups[0][option], value)
+                self.near(train(model, optimizers, AFTER), losses[BEFORE:])
 
     def test_torch_to_dcp_train(self):
         for name in CASES:
             with self.subTest(name):
                 model = model_of()
-                optimizer = optimizer_of(name, model)
-                train(model, optimizer, BEFORE)
-                weights, state = states.get_state_dict(model, optimizer)
+                optimizers = optimizers_of(name, model)
+                train(model, optimizers, BEFORE)
+                weights, state = states.get_state_dict(model, optimizers)
                 torch_dist.save({"model": weights, "optim": state},
                                 checkpoint_id=name + ".torch")
-                want = train(model, optimizer, AFTER)
+                want = train(model, optimizers, AFTER)
                 if name == "Adagrad":  # its rate follows the step
-                    self.assertEqual(optimizer.state[next(model.parameters())]["step"],
+                    self.assertEqual(optimizers[0].state[next(model.parameters())]["step"],
                                      BEFORE + AFTER)
                 losses, said = self.dcp_train(name, BEFORE + AFTER, "--resume",
                                               name + ".torch", ranks=2)
@@ -162,7 +175,7 @@ def go_on_in_deepspeed(stage):
     config = {"train_batch_size": 2, "gradient_clipping": 0.0,
               "zero_allow_untested_optimizer": True,
               "zero_optimization": {"stage": stage}}
-    engine = deepspeed.initialize(model=model, optimizer=optimizer_of("SGD", model),
+    engine = deepspeed.initialize(model=model, optimizer=optimizers_of("SGD", model)[0],
                                   config=config)[0]
     path, _ = engine.load_checkpoint(f"made{stage}")
     assert path, "DeepSpeed found nothing to load"

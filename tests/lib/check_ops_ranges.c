@@ -29,6 +29,7 @@ static void one_range(enum optim_type type, enum dcp_dtype dtype,
                                          .momentum = 0.9,
                                          .dampening = 0.1,
                                          .lr_decay = 0.01,
+                                         .stride = 0.02,
                                          .nesterov = n % 2,
                                          .step = 3,
                                          .bias_correction = true,
@@ -85,6 +86,25 @@ static void one_range(enum optim_type type, enum dcp_dtype dtype,
         for (size_t k = 0; k < DCP_ARRAY_LEN(all); k++)
             array_fini(all[k]);
     }
+}
+
+static void one_blend(int64_t n)
+{
+    const struct ops *ops[] = { both.fast, both.oracle };
+    void *ctx[] = { both.fast_ctx, both.oracle_ctx };
+    struct array x = array_normal(DCP_F32, n, 1), y = array_normal(DCP_F32, n, 1);
+    struct array out[2];
+    for (int i = 0; i < 2; i++) {
+        out[i] = array_poisoned(DCP_F32, n);
+        ops[i]->blend(ctx[i], n, 0.3f, x.f32, -1.7f, y.f32, out[i].f32);
+        ops[i]->blend(ctx[i], n, 1.1f, x.f32, 0.9f, out[i].f32, out[i].f32);
+    }
+    array_sync();
+    assert_memory_equal(out[0].f32, out[1].f32, (size_t)n * 4);
+    double want =
+        1.1 * (double)x.f32[0] + 0.9 * (0.3 * (double)x.f32[0] - 1.7 * (double)y.f32[0]);
+    assert_true(fabs((double)out[0].f32[0] - want) < 1e-5);
+    array_fini(&x), array_fini(&y), array_fini(&out[0]), array_fini(&out[1]);
 }
 
 /* Sums in units: added, merged, and taken back, also in place from the front; and made of
@@ -212,11 +232,14 @@ void check_ops_ranges(void **state)
         one_range(OPTIM_ADAM, dtype, DCP_F16, 70001, false);
         for (int type = 0; type < OPTIM_N_TYPES; type++)
             one_range((enum optim_type)type, dtype, DCP_BF16, 1003, type % 2);
+        one_range(OPTIM_ALONG, dtype, DCP_BF16, 1003, true);
         one_exact(dtype, 1);
         one_exact(dtype, 70001);
     }
     EACH_16BIT_DTYPE(dtype)
     every_number(dtype);
+    one_blend(1);
+    one_blend(600001);
 }
 
 /* Memory of the table: what is put there comes back, what is zeroed is zero. */

@@ -29,6 +29,8 @@ CONFIG = {
     "checkpoint": {"dir": "run", "save_every": 2, "keep": 1},
 }
 
+MUON = {"muon_lr": 0.02, "adam_lr": 0.01, "weight_decay": 0.1}
+
 
 def train(overrides, world, threads, steps):
     command = [os.path.join(BIN, "dcp-train"), "-q", "-c", "train.json", "--ranks", str(world),
@@ -83,6 +85,7 @@ def main():
         base.update(draw.choice([{}, {"bf16.enabled": True}, {"fp16.enabled": True},
                                  {"bf16.enabled": True, "data_types.grad_accum_dtype": "fp32"},
                                  {"bf16.enabled": True, "stochastic_rounding": True}]))
+        base.update(draw.choice([{}, {}, {"optimizer.type": "Muon", "optimizer.params": MUON}]))
         # What is quantized is so from a stage on, and shows in the bits.
         least, quantized = draw.choice([(0, {})] * 3 + [
             (2, {"zero_optimization.zero_quantized_gradients": True}),

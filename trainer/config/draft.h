@@ -18,6 +18,7 @@ enum settings_kind {
     KEY_CHOICE,  /* int, index into `choices`; case does not matter */
     KEY_DTYPE,   /* int, enum dcp_dtype */
     KEY_PAIR,    /* two doubles from 0 to below 1 */
+    KEY_TRIPLE,  /* three doubles */
     KEY_LAYERS   /* int, enum settings_layers, or n: every n-th layer; true is ALL */
 };
 
@@ -42,7 +43,8 @@ struct settings_key {
     enum settings_use use;
     bool alias;                      /* a key further down says the same, and wins */
     unsigned only;                   /* bits of the schedules that take it; 0: all */
-    unsigned only_optims;            /* likewise of settings_optimizer */
+    unsigned only_optims;            /* likewise of settings_optimizer; a name may stand
+                                      * in two rows, for some of them each */
     size_t at;                       /* KEY_USED: offset of the value in the draft */
     double fallback;                 /* default of a number, flag or choice */
     double min, max;                 /* range of a number; max 0: that of its kind */
@@ -65,7 +67,8 @@ enum settings_optimizer {
     OPTIMIZER_SGD,
     OPTIMIZER_LION,
     OPTIMIZER_ADAGRAD,
-    OPTIMIZER_LAMB
+    OPTIMIZER_LAMB,
+    OPTIMIZER_MUON
 };
 enum { SETTINGS_MAX_AUTOS = 64, SETTINGS_PATH_CAP = 128 };
 
@@ -80,6 +83,9 @@ struct settings_draft {
     int strategy, reshard_after_forward;               /* of fsdp_config; -1: not given */
     bool fp16, bf16, adam_w_mode, torch_adam;
     double betas[2];
+    double muon_lr, ns_coefficients[3];
+    bool muon_nesterov;
+    int adjust_lr; /* index into its choices */
     int recompute; /* enum settings_layers, or every n-th */
     int number_checkpoints;
     bool checkpoint_all;   /* "activation_checkpointing": true, as FSDP has it */
@@ -107,6 +113,9 @@ const char *settings_reason_at(size_t i);
 /* Sets every used key to its default. Errors: MEMORY. */
 int settings_set_defaults(struct settings_draft *draft, const struct settings_key *keys,
                           struct dcp_error *err);
+/* Whether a key is one of another schedule or optimizer. */
+bool settings_is_others(const struct settings_draft *draft,
+                        const struct settings_key *key);
 /* Reads an object by its keys; `path` is its own, "" at the top. Errors: USAGE,
  * UNSUPPORTED, MEMORY. */
 int settings_walk(struct settings_draft *draft, const struct settings_key *keys,
@@ -133,8 +142,8 @@ int settings_resolve_scheduler(struct settings_draft *draft, struct dcp_error *e
 int settings_resolve_fsdp(struct settings_draft *draft, struct dcp_error *err);
 /* The used keys as JSON text; caller frees. NULL: out of memory. */
 char *settings_text(const struct settings_draft *draft);
-/* Whether a key says something: a text that is not given does not, nor do parameters of
- * another schedule or optimizer. */
+/* Whether a key says something: a text or number that is not given does not, nor do
+ * parameters of another schedule or optimizer. */
 bool settings_has_value(const struct settings_draft *draft,
                         const struct settings_key *key);
 /* A used key's value as JSON text, cut to cap. */

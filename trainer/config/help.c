@@ -112,18 +112,20 @@ static const struct {
       "train_batch_size / micro-batch / ranks, rounded up" },
     { "optimizer.type",
       "Adam decouples the decay too, unless adam_w_mode is false; SGD and Adagrad are "
-      "those of torch.optim, Lion and Lamb are DeepSpeed's. A parameter of another one "
-      "is "
-      "an error",
+      "those of torch.optim, Lion and Lamb are DeepSpeed's. Muon is that of torch.optim "
+      "for matrices within layers; embeddings, norms and biases have AdamW, as in "
+      "DeepSpeed. A parameter of another one is an error",
       NULL },
-    { "optimizer.params.lr", "the learning rate", "0.001; 0.01 with Adagrad" },
+    { "optimizer.params.lr", "the learning rate",
+      "0.001; 0.01 with Adagrad; with Muon as muon_lr and adam_lr" },
     { "optimizer.params.betas",
       "Adam, AdamW: decay of the two moments; Lion: weights of the moment in the step, "
-      "and of its decay",
-      "[0.9, 0.999]" },
+      "and of its decay; Muon: of AdamW's moments",
+      "[0.9, 0.999]; [0.9, 0.95] with Muon" },
     { "optimizer.params.eps",
-      "Adam, AdamW, Adagrad, Lamb: is added to the root of the second moment",
-      "1e-08; 1e-10 with Adagrad" },
+      "Adam, AdamW, Adagrad, Lamb, and Muon's AdamW: is added to the root of the second "
+      "moment",
+      "1e-08; 1e-10 with Adagrad and Muon" },
     { "optimizer.params.weight_decay", "of weights of two dimensions, see decay_all",
       "0, or 0.01 with torch_adam" },
     { "optimizer.params.adam_w_mode", "decouple the decay from the gradient", NULL },
@@ -131,8 +133,9 @@ static const struct {
       NULL },
     { "optimizer.params.bias_correction", "correct moments for their beginning at zero",
       NULL },
-    { "optimizer.params.momentum", "SGD: decay of the sum of gradients; 0: no sum",
-      NULL },
+    { "optimizer.params.momentum",
+      "SGD: decay of the sum of gradients; 0: no sum; Muon: decay of their mean",
+      "0; 0.95 with Muon" },
     { "optimizer.params.dampening",
       "SGD: gradients after the first are multiplied by 1 minus this", NULL },
     { "optimizer.params.max_coeff",
@@ -140,7 +143,25 @@ static const struct {
       "weights by that of the step",
       NULL },
     { "optimizer.params.min_coeff", "Lamb: the least", NULL },
-    { "optimizer.params.nesterov", "SGD: look one step ahead", NULL },
+    { "optimizer.params.nesterov", "SGD, Muon: look one step ahead",
+      "false; true with Muon" },
+    { "optimizer.params.muon_lr", "Muon: the rate of matrices within layers",
+      "optimizer.params.lr, or 0.02" },
+    { "optimizer.params.adam_lr", "Muon: the rate of the rest, which has AdamW",
+      "optimizer.params.lr, or 0.0003" },
+    { "optimizer.params.adjust_lr_fn",
+      "Muon: the rate of a matrix of A rows and B columns is multiplied by the root of "
+      "max(1, A / B), or by 0.2 times that of max(A, B), which suits the rate and decay "
+      "of "
+      "AdamW",
+      NULL },
+    { "optimizer.params.ns_coefficients",
+      "Muon: of Newton-Schulz, which makes momenta orthogonal",
+      "[3.4445, -4.775, 2.0315]" },
+    { "optimizer.params.ns_steps", "Muon: its steps", NULL },
+    { "optimizer.params.ns_eps",
+      "Muon: the least norm that a matrix is divided by before, eps of torch.optim.Muon",
+      NULL },
     { "optimizer.params.lr_decay",
       "Adagrad: the rate of step n is divided by 1 + (n - 1) times this", NULL },
     { "optimizer.decay_all",
@@ -154,7 +175,7 @@ static const struct {
       NULL },
     { "scheduler.params.warmup_min_lr", "where the climb begins", NULL },
     { "scheduler.params.warmup_max_lr", "where it ends",
-      "optimizer.params.lr; 0.001 with WarmupDecayLR" },
+      "optimizer.params.lr, with Muon each group's own; 0.001 with WarmupDecayLR" },
     { "scheduler.params.warmup_num_steps", "steps of the climb", NULL },
     { "scheduler.params.warmup_type", "its form", NULL },
     { "scheduler.params.total_num_steps", "where the schedule ends",
@@ -341,7 +362,8 @@ static void add_type(struct dcp_buf *out, const struct settings_key *key)
                                          [KEY_TEXT] = "text",
                                          [KEY_DTYPE] = "fp32|bf16|fp16",
                                          [KEY_LAYERS] = "none|full|selective|n",
-                                         [KEY_PAIR] = "[number, number]" };
+                                         [KEY_PAIR] = "[number, number]",
+                                         [KEY_TRIPLE] = "[number, number, number]" };
     if (key->kind != KEY_CHOICE) {
         dcp_buf_add_text(out, kinds[key->kind]);
         return;
@@ -402,6 +424,14 @@ static void add_refused(struct dcp_buf *out, const struct settings_key *key,
     dcp_buf_add_text(out, "\n");
 }
 
+/* A name in two rows is told once. */
+static bool is_told(const struct settings_key *keys, const struct settings_key *key)
+{
+    while (keys != key && strcmp(keys->name, key->name) != 0)
+        keys++;
+    return keys != key;
+}
+
 /* All keys of a use, sections in the order of the table. Sections nest four deep. */
 static void add_keys(const struct walk *walk, const struct settings_key *keys,
                      const char *above)
@@ -411,7 +441,8 @@ static void add_keys(const struct walk *walk, const struct settings_key *keys,
         snprintf(path, sizeof path, "%s%s%s", above, *above ? "." : "", key->name);
         if (key->kind == KEY_SECTION && !key->alias)
             add_keys(walk, key->keys, path);
-        else if (key->alias || key->kind == KEY_SECTION || key->use != walk->use)
+        else if (key->alias || key->kind == KEY_SECTION || key->use != walk->use ||
+                 is_told(keys, key))
             continue;
         else if (walk->use == KEY_USED)
             add_used(walk->out, key, path);

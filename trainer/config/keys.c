@@ -34,14 +34,17 @@
 #define REJECTED(reason) .use = KEY_REJECTED, .why = reason
 
 static const char *const families[] = { "gpt2", NULL };
-static const char *const optimizers[] = { "Adam",    "AdamW", "SGD", "Lion",
-                                          "Adagrad", "Lamb",  NULL };
+static const char *const optimizers[] = { "Adam",    "AdamW", "SGD",  "Lion",
+                                          "Adagrad", "Lamb",  "Muon", NULL };
 static const char *const codecs[] = { "none", "zstd", "planes", NULL };
 static const char *const devices[] = { "none", "cpu", "nvme", NULL };
 static const char *const reductions[] = { "mean", "sum", NULL };
 static const char *const validations[] = { "Ignore", "Warn", "Fail", NULL };
 _Static_assert(DCP_CODEC_NONE == 0 && DCP_CODEC_ZSTD == 1 && DCP_CODEC_PLANES == 2,
                "the order of codecs");
+
+static const char *const adjustments[] = { "original", "match_rms_adamw", NULL };
+static const char *const ns_methods[] = { "standard", "gram", NULL };
 
 #define BIT(type) 1u << OPTIMIZER_##type
 #define ADAM (BIT(ADAM) | BIT(ADAMW))
@@ -51,11 +54,11 @@ static const struct settings_key optimizer_params[] = {
     { .name = "lr", .kind = KEY_REAL, AT(out.lr), .fallback = NAN },
     { .name = "betas",
       .kind = KEY_PAIR,
-      .only_optims = ADAM | BIT(LION) | BIT(LAMB),
+      .only_optims = ADAM | BIT(LION) | BIT(LAMB) | BIT(MUON),
       AT(betas) },
     { .name = "eps",
       .kind = KEY_REAL,
-      .only_optims = ADAM | BIT(ADAGRAD) | BIT(LAMB),
+      .only_optims = ADAM | BIT(ADAGRAD) | BIT(LAMB) | BIT(MUON),
       AT(out.eps),
       .fallback = NAN },
     { .name = "weight_decay", .kind = KEY_REAL, AT(out.weight_decay), .fallback = NAN },
@@ -84,9 +87,54 @@ static const struct settings_key optimizer_params[] = {
       .kind = KEY_FLAG,
       .only_optims = BIT(LAMB),
       REJECTED("eps is added to the root") },
-    { .name = "momentum", .kind = KEY_REAL, .only_optims = BIT(SGD), AT(out.momentum) },
+    { .name = "momentum",
+      .kind = KEY_REAL,
+      .only_optims = BIT(SGD) | BIT(MUON),
+      AT(out.momentum),
+      .fallback = NAN },
     { .name = "dampening", .kind = KEY_REAL, .only_optims = BIT(SGD), AT(out.dampening) },
     { .name = "nesterov", .kind = KEY_FLAG, .only_optims = BIT(SGD), AT(out.nesterov) },
+    { .name = "nesterov",
+      .kind = KEY_FLAG,
+      .only_optims = BIT(MUON),
+      AT(muon_nesterov),
+      .fallback = 1 },
+    { .name = "muon_lr",
+      .kind = KEY_REAL,
+      .only_optims = BIT(MUON),
+      AT(muon_lr),
+      .fallback = NAN },
+    { .name = "adam_lr",
+      .kind = KEY_REAL,
+      .only_optims = BIT(MUON),
+      AT(out.adam_lr),
+      .fallback = NAN },
+    { .name = "adjust_lr_fn",
+      .kind = KEY_CHOICE,
+      .only_optims = BIT(MUON),
+      AT(adjust_lr),
+      .choices = adjustments },
+    { .name = "ns_coefficients",
+      .kind = KEY_TRIPLE,
+      .only_optims = BIT(MUON),
+      AT(ns_coefficients) },
+    { .name = "ns_steps",
+      .kind = KEY_INT,
+      .only_optims = BIT(MUON),
+      .max = 99,
+      AT(out.newton_schulz.steps),
+      .fallback = 5 },
+    { .name = "ns_eps",
+      .kind = KEY_REAL,
+      .only_optims = BIT(MUON),
+      AT(out.newton_schulz.eps),
+      .fallback = 1e-7 },
+    { .name = "ns_method",
+      .kind = KEY_CHOICE,
+      .only_optims = BIT(MUON),
+      .choices = ns_methods,
+      NO_EFFECT },
+    { .name = "use_addmm", .kind = KEY_FLAG, .only_optims = BIT(MUON), NO_EFFECT },
     { .name = "lr_decay",
       .kind = KEY_REAL,
       .only_optims = BIT(ADAGRAD),

@@ -35,6 +35,9 @@ static const struct {
       { "fused", "foreach", "capturable", "set_grad_none", "fp32_optimizer_states",
         "legacy_fusion", "zero_allow_untested_optimizer", "zero_force_ds_cpu_optimizer",
         "save_muon_momentum_buffer_in_memory" } },
+    { "matrices are made orthogonal in fp32, where the ways to do it differ in rounding "
+      "alone",
+      { "ns_method", "use_addmm" } },
     { "state is in the memory of the host, or in files that are read and written beside "
       "the computing",
       { "pin_memory", "pipeline_read", "pipeline_write", "fast_init", "ratio",

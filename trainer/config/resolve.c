@@ -34,21 +34,45 @@ static void set_default(double *value, double fallback)
         *value = fallback;
 }
 
+/* DeepSpeed's, and of Newton-Schulz torch.optim.Muon's. */
+static void resolve_muon(struct settings_draft *draft)
+{
+    struct settings *s = &draft->out;
+    static const double coefficients[] = { 3.4445, -4.7750, 2.0315 };
+    set_default(&draft->muon_lr, isnan(s->lr) ? 0.02 : s->lr);
+    set_default(&s->adam_lr, isnan(s->lr) ? 3e-4 : s->lr);
+    s->lr = draft->muon_lr;
+    set_default(&draft->betas[1], 0.95);
+    set_default(&s->eps, 1e-10);
+    set_default(&s->momentum, 0.95);
+    s->nesterov = draft->muon_nesterov;
+    s->bias_correction = true;
+    s->match_rms = draft->adjust_lr == 1;
+    if (isnan(draft->ns_coefficients[0]))
+        memcpy(draft->ns_coefficients, coefficients, sizeof coefficients);
+    memcpy(s->newton_schulz.coefficients, draft->ns_coefficients, sizeof coefficients);
+}
+
 /* Defaults are those of DeepSpeed's classes, and of PyTorch's where it has none. */
 static int resolve_optimizer(struct settings_draft *draft, struct dcp_error *err)
 {
     static const enum optim_type types[] = {
         [OPTIMIZER_ADAM] = OPTIM_ADAM,       [OPTIMIZER_ADAMW] = OPTIM_ADAM,
         [OPTIMIZER_SGD] = OPTIM_MOMENTUM,    [OPTIMIZER_LION] = OPTIM_LION,
-        [OPTIMIZER_ADAGRAD] = OPTIM_ADAGRAD, [OPTIMIZER_LAMB] = OPTIM_LAMB
+        [OPTIMIZER_ADAGRAD] = OPTIM_ADAGRAD, [OPTIMIZER_LAMB] = OPTIM_LAMB,
+        [OPTIMIZER_MUON] = OPTIM_MUON
     };
     struct settings *s = &draft->out;
     bool adagrad = draft->optimizer == OPTIMIZER_ADAGRAD;
     s->optimizer = types[draft->optimizer];
+    if (s->optimizer == OPTIM_MUON)
+        resolve_muon(draft);
+    set_default(&s->momentum, 0);
     if (s->optimizer == OPTIM_MOMENTUM && s->momentum <= 0)
         s->optimizer = OPTIM_SGD;
     /* In DeepSpeed Adam too decouples the decay, unless adam_w_mode is false. */
     s->decoupled_decay = draft->optimizer == OPTIMIZER_ADAMW ||
+                         draft->optimizer == OPTIMIZER_MUON ||
                          (draft->optimizer == OPTIMIZER_ADAM && draft->adam_w_mode);
     set_default(&draft->betas[0], 0.9);
     set_default(&draft->betas[1], 0.999);
@@ -60,7 +84,8 @@ static int resolve_optimizer(struct settings_draft *draft, struct dcp_error *err
     set_default(&s->weight_decay, draft->torch_adam && s->decoupled_decay ? 0.01 : 0.0);
     if (!(s->min_coeff <= s->max_coeff))
         return fail(draft, "'optimizer.params.min_coeff' is above max_coeff", err);
-    if (s->nesterov && (s->momentum <= 0 || s->dampening > 0))
+    if (draft->optimizer == OPTIMIZER_SGD && s->nesterov &&
+        (s->momentum <= 0 || s->dampening > 0))
         return fail(draft,
                     "'optimizer.params.nesterov' needs a momentum above 0 and a "
                     "dampening of 0",

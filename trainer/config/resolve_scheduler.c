@@ -59,8 +59,8 @@ static void resolve_warmup(struct settings_draft *draft)
                           "%s: WarmupDecayLR warms up to 0.001, not to "
                           "optimizer.params.lr %g: give scheduler.params.warmup_max_lr",
                           draft->what, base_lr);
-    } else if (s->warmup_max_lr < 0) {
-        s->warmup_max_lr = base_lr;
+    } else if (s->warmup_max_lr < 0 && draft->out.optimizer != OPTIM_MUON) {
+        s->warmup_max_lr = base_lr; /* Muon has two; each group's is its own */
     }
     if (s->total_num_steps && s->total_num_steps < s->warmup_num_steps)
         dcp_log_write(draft->log, DCP_LOG_WARN,

@@ -38,7 +38,7 @@ static int parse(const char *text, size_t size_bytes, struct settings_draft star
     DCP_CLEANUP_JSON json_t *root = NULL;
     struct settings_draft draft = start;
     const char *what = draft.what;
-    draft.betas[0] = draft.betas[1] = NAN;
+    draft.betas[0] = draft.betas[1] = draft.ns_coefficients[0] = NAN;
     *out = (struct settings){ 0 };
     if (world_size < 1)
         return dcp_error_set(err, DCP_E_USAGE, "%s: a world size of %d cannot train",

@@ -70,7 +70,11 @@ struct settings {
     enum optim_type optimizer;
     double lr, beta1, beta2, eps, weight_decay, momentum, dampening, lr_decay;
     double min_coeff, max_coeff; /* Lamb: of its trust ratio */
-    bool nesterov, decay_all;    /* decay_all: norms and biases, too */
+    double
+        adam_lr; /* Muon: of what is no hidden matrix, and has AdamW; lr is the others' */
+    struct newton_schulz newton_schulz;
+    bool match_rms;           /* Muon: steps are as long as those of AdamW */
+    bool nesterov, decay_all; /* decay_all: norms and biases, too */
     bool bias_correction,
         decoupled_decay; /* AdamW; false: Adam with L2 in the gradient */
     struct settings_scheduler scheduler;

@@ -15,6 +15,15 @@ static void add_real(struct dcp_buf *out, double value)
     dcp_buf_add_text(out, dcp_str_format_f64(text, value));
 }
 
+static void add_list(struct dcp_buf *out, const double *values, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        dcp_buf_add_text(out, i ? ", " : "[");
+        add_real(out, values[i]);
+    }
+    dcp_buf_add_text(out, "]");
+}
+
 static void add_string(struct dcp_buf *out, const char *text)
 {
     DCP_CLEANUP_JSON json_t *string = json_string(text);
@@ -39,7 +48,6 @@ static void add_value(struct dcp_buf *out, const struct settings_draft *draft,
                       const struct settings_key *key)
 {
     const void *at = (const char *)draft + key->at;
-    const double *pair = at;
     switch (key->kind) {
     case KEY_FLAG:
         dcp_buf_add_text(out, *(const bool *)at ? "true" : "false");
@@ -61,11 +69,10 @@ static void add_value(struct dcp_buf *out, const struct settings_draft *draft,
         add_real(out, *(const double *)at);
         break;
     case KEY_PAIR:
-        dcp_buf_add_text(out, "[");
-        add_real(out, pair[0]);
-        dcp_buf_add_text(out, ", ");
-        add_real(out, pair[1]);
-        dcp_buf_add_text(out, "]");
+        add_list(out, at, 2);
+        break;
+    case KEY_TRIPLE:
+        add_list(out, at, 3);
         break;
     case KEY_TEXT:
         add_string(out, *(char *const *)at);
@@ -91,12 +98,12 @@ bool settings_has_value(const struct settings_draft *draft,
     const void *at = (const char *)draft + key->at;
     if (key->use != KEY_USED || key->alias || key->kind == KEY_ANY)
         return false;
-    if (key->only && !(key->only & 1u << draft->schedule))
-        return false;
-    if (key->only_optims && !(key->only_optims & 1u << draft->optimizer))
+    if (settings_is_others(draft, key))
         return false;
     if (key->kind == KEY_TEXT)
         return *(char *const *)at != NULL;
+    if (key->kind == KEY_REAL && *(const double *)at < key->min)
+        return false;
     if (key->kind == KEY_DTYPE || key->kind == KEY_SWITCH || key->kind == KEY_CHOICE)
         return *(const int *)at >= 0;
     return key->kind != KEY_LONG || key->fallback >= 0 || *(const int64_t *)at >= 0;

@@ -46,6 +46,7 @@ static void store(struct settings_draft *draft, const struct settings_key *key,
         *(double *)at = number;
         break;
     case KEY_PAIR:
+    case KEY_TRIPLE:
     case KEY_TEXT:
     case KEY_SECTION:
     case KEY_ANY:
@@ -312,6 +313,18 @@ static int read_pair(struct settings_draft *draft, const struct settings_key *ke
               : wrong(draft, path, value, "two numbers from 0 to below 1 in [ ]", err);
 }
 
+static int read_triple(struct settings_draft *draft, const struct settings_key *key,
+                       const char *path, const json_t *value, struct dcp_error *err)
+{
+    double *out = value_at(draft, key);
+    bool ok = json_is_array(value) && json_array_size(value) == 3;
+    for (size_t i = 0; ok && i < 3; i++) {
+        out[i] = number_of(json_array_get(value, i));
+        ok = json_is_number(json_array_get(value, i)) && isfinite(out[i]);
+    }
+    return ok ? DCP_OK : wrong(draft, path, value, "three numbers in [ ]", err);
+}
+
 /* Checks the value of a key that is no section, and stores it when it is used. */
 static int read_value(struct settings_draft *draft, const struct settings_key *key,
                       const char *path, const json_t *value, struct dcp_error *err)
@@ -342,6 +355,8 @@ static int read_value(struct settings_draft *draft, const struct settings_key *k
         break;
     case KEY_PAIR:
         return read_pair(draft, key, path, value, err);
+    case KEY_TRIPLE:
+        return read_triple(draft, key, path, value, err);
     case KEY_TEXT:
         if (!json_is_string(value))
             return wrong(draft, path, value, "a text", err);
@@ -368,12 +383,39 @@ static int other_class(const struct settings_draft *draft, const char *section, 
                          path, key->choices[type]);
 }
 
+static bool is_other_optimizers(const struct settings_draft *draft,
+                                const struct settings_key *key)
+{
+    return key->only_optims && !(key->only_optims & 1u << draft->optimizer);
+}
+
+bool settings_is_others(const struct settings_draft *draft,
+                        const struct settings_key *key)
+{
+    return is_other_optimizers(draft, key) ||
+           (key->only && !(key->only & 1u << draft->schedule));
+}
+
+/* Whether another row of that name is the one that counts. */
+static bool is_told_elsewhere(const struct settings_draft *draft,
+                              const struct settings_key *keys,
+                              const struct settings_key *key)
+{
+    if (!is_other_optimizers(draft, key))
+        return false;
+    for (const struct settings_key *other = keys; other->name; other++)
+        if (other != key && strcmp(other->name, key->name) == 0 &&
+            (other < key || !is_other_optimizers(draft, other)))
+            return true;
+    return false;
+}
+
 /* A parameter of another schedule or optimizer is one that DeepSpeed's or PyTorch's class
  * would not take. */
 static int check_class(const struct settings_draft *draft, const struct settings_key *key,
                        const char *path, struct dcp_error *err)
 {
-    if (key->only_optims && !(key->only_optims & 1u << draft->optimizer))
+    if (is_other_optimizers(draft, key))
         return other_class(draft, "optimizer", draft->optimizer, path, err);
     if (!key->only || draft->schedule == SCHEDULE_NONE ||
         key->only & 1u << draft->schedule)
@@ -496,7 +538,7 @@ int settings_walk(struct settings_draft *draft, const struct settings_key *keys,
         join(inner, path, key->name);
         bool is_idle = false;
         value = json_object_get(object, key->name);
-        if (value)
+        if (value && !is_told_elsewhere(draft, keys, key))
             DCP_TRY(read_key(draft, key, value, inner, &is_idle, err));
         if (is_idle && n_idle < MAX_IDLE)
             idle[n_idle++] = key;

@@ -98,6 +98,12 @@ int model_n_units(const struct model *model)
     return model->n_units;
 }
 
+bool model_is_hidden(const struct model *model, int param)
+{
+    const struct model_param *p = &model->params[param];
+    return p->ndim == 2 && p->unit > 0 && p->unit < model->n_units - 1;
+}
+
 uint64_t model_activation_bytes(const struct model *model)
 {
     return model->activation_bytes;

@@ -77,6 +77,8 @@ const struct model_config *model_config(const struct model *model);
 /* All parameters, by unit; belongs to the model. */
 const struct model_param *model_params(const struct model *model, int *out_n);
 int model_n_units(const struct model *model);
+/* Whether a parameter is a matrix within a layer: no embedding, and no head. */
+bool model_is_hidden(const struct model *model, int param);
 /* Of its activations, in the memory of the kernels; UINT64_MAX: more than can be. */
 uint64_t model_activation_bytes(const struct model *model);
 /* The longest sequence, as given to model_new. */

@@ -3,7 +3,7 @@
 #include "base/mem.h"
 #include "exact.h"
 #include "norm.h"
-#include "optim.h"
+#include "optim_element.h"
 #include "quant.h"
 #include "simd.h"
 #include "value.h"
@@ -166,6 +166,23 @@ void ops_host_sum(void *ctx, enum dcp_dtype dtype, int64_t n, const float *x,
     OPS_PARALLEL_FOR(n > PART)
     for (int64_t at = 0; at < n; at += BLOCK)
         sum_block(dtype, at, size_at(n, at, BLOCK), x, parts, n_parts, out);
+}
+
+OPS_CLONES
+static void blend(float a, const float *x, float b, const float *y, float *out, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        out[i] = optim_blend(a, x[i], b, y[i]);
+}
+
+void ops_host_blend(void *ctx, int64_t n, float a, const float *x, float b,
+                    const float *y, float *out)
+{
+    (void)ctx;
+    OPS_PARALLEL_FOR(n > PART)
+    for (int64_t p = 0; p < n_parts_of(n); p++)
+        blend(a, x + p * PART, b, y + p * PART, out + p * PART,
+              size_at(n, p * PART, PART));
 }
 
 /* --- exact sums --- */

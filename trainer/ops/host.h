@@ -12,7 +12,7 @@ struct quant4;
     .alloc = ops_host_alloc, .free = ops_host_free, .put = ops_host_put,  \
     .get = ops_host_put, .copy = ops_host_copy, .zero = ops_host_zero,    \
     .sync = ops_host_sync, .widen = ops_host_widen, .sum = ops_host_sum,  \
-    .exact_add = ops_host_exact_add, .exact_sum = ops_host_exact_sum,     \
+    .blend = ops_host_blend, .exact_add = ops_host_exact_add, .exact_sum = ops_host_exact_sum,     \
     .exact_merge = ops_host_exact_merge, .exact_get = ops_host_exact_get, \
     .quantize = ops_host_quantize, .dequantize = ops_host_dequantize,     \
     .norm_peak = ops_host_norm_peak, .norm_add = ops_host_norm_add,       \
@@ -31,6 +31,8 @@ void ops_host_widen(void *ctx, enum dcp_dtype dtype, int64_t n, const void *x,
                     float *out);
 void ops_host_sum(void *ctx, enum dcp_dtype dtype, int64_t n, const float *x,
                   const void *const *parts, int n_parts, void *out);
+void ops_host_blend(void *ctx, int64_t n, float a, const float *x, float b,
+                    const float *y, float *out);
 void ops_host_exact_add(void *ctx, const struct ops_exact *sum, int64_t n, const void *x,
                         bool add, int64_t *units);
 void ops_host_exact_sum(void *ctx, const struct ops_exact *sum, int64_t n, const void *x,

@@ -164,6 +164,9 @@ struct ops {
 
     /* out[n] = x T[n]. */
     void (*widen)(void *ctx, enum dcp_dtype dtype, int64_t n, const void *x, float *out);
+    /* out[n] = a x[n] + b y[n], each operation rounded; out may be x or y. */
+    void (*blend)(void *ctx, int64_t n, float a, const float *x, float b, const float *y,
+                  float *out);
     /* out T[n] = x + parts[0] + parts[1] + …, in this order, parts T[n] each; the sum is
      * fp32 until it is stored. out may be x or a part. At most OPS_MAX_PARTS. */
     void (*sum)(void *ctx, enum dcp_dtype dtype, int64_t n, const float *x,

@@ -15,6 +15,7 @@ const char *const optim_states[OPTIM_N_TYPES][OPTIM_MAX_STATES] = {
     [OPTIM_LION] = { "exp_avg" },
     [OPTIM_ADAGRAD] = { "sum" },
     [OPTIM_LAMB] = { "exp_avg", "exp_avg_sq" },
+    [OPTIM_MUON] = { "momentum_buffer" },
 };
 
 /* A range's arrays from an element on. */
@@ -78,10 +79,12 @@ STEP_OF(step_adagrad, OPTIM_ADAGRAD)
 STEP_OF(lamb_moments, OPTIM_LAMB)
 STEP_OF(lamb_direction, OPTIM_LAMB_DIRECTION)
 STEP_OF(lamb_step, OPTIM_LAMB_STEP)
+STEP_OF(muon_momentum, OPTIM_MUON)
+STEP_OF(step_along, OPTIM_ALONG)
 
-static void (*const steps[OPTIM_LAMB_STEP + 1])(enum dcp_dtype grad_dtype,
-                                                int weight_dtype, const struct at *at,
-                                                const struct optim_factors *f) = {
+static void (*const steps[OPTIM_N_ALL])(enum dcp_dtype grad_dtype, int weight_dtype,
+                                        const struct at *at,
+                                        const struct optim_factors *f) = {
     [OPTIM_ADAM] = step_adam,
     [OPTIM_SGD] = step_sgd,
     [OPTIM_MOMENTUM] = step_momentum,
@@ -90,6 +93,8 @@ static void (*const steps[OPTIM_LAMB_STEP + 1])(enum dcp_dtype grad_dtype,
     [OPTIM_LAMB] = lamb_moments,
     [OPTIM_LAMB_DIRECTION] = lamb_direction,
     [OPTIM_LAMB_STEP] = lamb_step,
+    [OPTIM_MUON] = muon_momentum,
+    [OPTIM_ALONG] = step_along,
 };
 
 static void round_part(const float *master, uint16_t *weights, int64_t n, int64_t first,

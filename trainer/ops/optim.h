@@ -8,6 +8,9 @@
  *   LAMB         You et al., "Large batch optimization for deep learning", ICLR 2020, as
  * in DeepSpeed's FusedLamb: in three parts, since a parameter's step depends on norms
  * over all of it (shard/lamb.c)
+ *   Muon         Jordan et al., "Muon: An optimizer for hidden layers in neural
+ * networks", 2024: in two parts, between which the momentum of a whole matrix is made
+ *                orthogonal (shard/muon.c)
  *
  * in the order of operations of torch.optim, Lion in that of DeepSpeed's FusedLion.
  * (Where its sum is 0 Lion adds nothing, as in the paper: DeepSpeed's kernels for GPUs
@@ -19,6 +22,7 @@
 #ifndef TRAINER_OPS_OPTIM_H
 #define TRAINER_OPS_OPTIM_H
 
+#include "newton_schulz.h"
 #include "portable.h"
 #include <dcp/tensor.h>
 
@@ -29,33 +33,55 @@ enum optim_type {
     OPTIM_LION,
     OPTIM_ADAGRAD,
     OPTIM_LAMB, /* of a step: the moments; weights stay */
+    OPTIM_MUON, /* of a step: the momentum; weights become what is made orthogonal, in an
+                 * array of its size. Of hidden matrices; the rest has Adam */
     OPTIM_N_TYPES,
     /* What a step of LAMB goes on with: weights become the direction of the step, for
      * its norm, in a copy; they take the step. */
     OPTIM_LAMB_DIRECTION = OPTIM_N_TYPES,
-    OPTIM_LAMB_STEP
+    OPTIM_LAMB_STEP,
+    OPTIM_ALONG, /* weights decay, and go along a direction: what stands for the state */
+    OPTIM_N_ALL
 };
 enum { OPTIM_MAX_STATES = 2 };
+
+PORTABLE bool optim_is_lamb(enum optim_type type)
+{
+    return type == OPTIM_LAMB || type == OPTIM_LAMB_DIRECTION || type == OPTIM_LAMB_STEP;
+}
 
 /* What an optimizer keeps for each parameter: arrays, zero at first; named as in torch or
  * DeepSpeed. */
 PORTABLE int optim_n_states(enum optim_type type)
 {
-    return type == OPTIM_ADAM || type >= OPTIM_LAMB ? 2 : type == OPTIM_SGD ? 0 : 1;
+    return type == OPTIM_ADAM || optim_is_lamb(type) ? 2 : type == OPTIM_SGD ? 0 : 1;
 }
 extern const char *const optim_states[OPTIM_N_TYPES][OPTIM_MAX_STATES];
+/* What a parameter has when the model has `type`; hidden: it is a matrix within a layer.
+ */
+static inline enum optim_type optim_of(enum optim_type type, bool hidden)
+{
+    return type == OPTIM_MUON && !hidden ? OPTIM_ADAM : type;
+}
 
 struct optim_params {
     enum optim_type type;
     double lr, weight_decay;
-    double beta1, beta2; /* Adam, Lion, LAMB */
-    double eps;          /* Adam, Adagrad, LAMB */
-    double momentum, dampening, lr_decay;
+    double beta1, beta2;                  /* Adam, Lion, LAMB */
+    double eps;                           /* Adam, Adagrad, LAMB */
+    double momentum, dampening, lr_decay; /* momentum: and Muon's */
     bool nesterov;
     double min_trust, max_trust; /* LAMB: of norms of weights by norms of steps */
     float trust;                 /* LAMB_STEP: that ratio */
-    int64_t step;                /* of this update, from 1 */
-    bool bias_correction;        /* Adam, LAMB: moments are divided by 1 - beta^step */
+    double stride;               /* ALONG: of the direction */
+    /* For shard_update of Muon: the rate of what has Adam; how momenta are made
+     * orthogonal; and whether steps are to be as long as AdamW's, by the shape (Liu et
+     * al., "Muon is scalable for LLM training", arXiv:2502.16982). */
+    double adam_lr;
+    struct newton_schulz newton_schulz;
+    bool match_rms;
+    int64_t step;         /* of this update, from 1 */
+    bool bias_correction; /* Adam, LAMB: moments are divided by 1 - beta^step */
     /* Adam: AdamW; decay shrinks the weight, as with Lion; else it joins the gradient. */
     bool decoupled;
     bool decay_all;   /* for shard_update: weight_decay is of all parameters */

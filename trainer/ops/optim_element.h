@@ -19,15 +19,16 @@ struct optim_factors {
     float grad_scale, l2_decay, keep; /* keep: 1 - lr × decay */
     float beta1, beta1_rest, beta2, beta2_rest;
     float root_correction, eps, step_size;
-    float momentum, undamped; /* undamped: 1 - dampening */
+    float momentum, momentum_rest, undamped; /* undamped: 1 - dampening */
     bool nesterov;
 };
 
 static inline struct optim_factors optim_factors(const struct optim_params *p)
 {
     double correction1 = 1, correction2 = 1, rate = p->lr;
-    bool lamb = p->type >= OPTIM_LAMB;
-    bool decoupled = p->type == OPTIM_LION || (p->type == OPTIM_ADAM && p->decoupled);
+    bool lamb = optim_is_lamb(p->type);
+    bool decoupled = p->type == OPTIM_LION || p->type == OPTIM_ALONG ||
+                     (p->type == OPTIM_ADAM && p->decoupled);
     struct optim_factors f;
     if ((p->type == OPTIM_ADAM || lamb) && p->bias_correction) {
         correction1 = 1 - pow(p->beta1, (double)p->step);
@@ -37,6 +38,8 @@ static inline struct optim_factors optim_factors(const struct optim_params *p)
         rate = p->lr / (1 + (double)(p->step - 1) * p->lr_decay);
     if (lamb) /* both corrections are of the rate */
         rate = p->lr * sqrt(correction2) * (double)(p->type == OPTIM_LAMB ? 1 : p->trust);
+    if (p->type == OPTIM_ALONG)
+        rate = p->stride;
     f.grad_scale = p->grad_scale;
     f.l2_decay = decoupled ? 0 : (float)p->weight_decay;
     f.keep = decoupled ? (float)(1 - p->lr * p->weight_decay) : 1;
@@ -48,6 +51,7 @@ static inline struct optim_factors optim_factors(const struct optim_params *p)
     f.eps = (float)p->eps;
     f.step_size = (float)(rate / correction1);
     f.momentum = (float)p->momentum;
+    f.momentum_rest = (float)(1 - p->momentum);
     /* The first gradient is the buffer's beginning, and is not damped. */
     f.undamped = p->step == 1 ? 1 : (float)(1 - p->dampening);
     f.nesterov = p->nesterov;
@@ -108,6 +112,28 @@ PORTABLE float optim_lamb_direction(struct optim_factors f, float w, float m, fl
     return m / (sqrtf(v) + f.eps) + f.l2_decay * w;
 }
 
+/* As torch's lerp does it: from the nearer end. */
+PORTABLE float optim_lerp(float from, float to, float weight)
+{
+    return weight < 0.5f ? from + weight * (to - from) : to - (to - from) * (1 - weight);
+}
+
+PORTABLE float optim_muon(struct optim_factors f, float *m, float g)
+{
+    *m = optim_lerp(*m, g, f.momentum_rest);
+    return f.nesterov ? optim_lerp(g, *m, f.momentum) : *m;
+}
+
+PORTABLE float optim_along(struct optim_factors f, float w, float direction)
+{
+    return w * f.keep - f.step_size * direction;
+}
+
+PORTABLE float optim_blend(float a, float x, float b, float y)
+{
+    return a * x + b * y;
+}
+
 /* first, second: the states, as many as the optimizer has. */
 PORTABLE float optim_element(enum optim_type type, struct optim_factors f, float w,
                              float *first, float *second, float g)
@@ -119,6 +145,8 @@ PORTABLE float optim_element(enum optim_type type, struct optim_factors f, float
            : type == OPTIM_LION     ? optim_lion(f, w, first, g)
            : type == OPTIM_ADAGRAD  ? optim_adagrad(f, w, first, g)
            : type == OPTIM_LAMB     ? optim_lamb(f, w, first, second, g)
+           : type == OPTIM_MUON     ? optim_muon(f, first, g)
+           : type == OPTIM_ALONG    ? optim_along(f, w, *first)
            : type == OPTIM_LAMB_DIRECTION
                ? optim_lamb_direction(f, w, *first, *second)
                : w - f.step_size * optim_lamb_direction(f, w, *first, *second);

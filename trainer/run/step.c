@@ -139,8 +139,9 @@ static int update(struct step *t, double norm, double lr, int64_t applied,
         return skip(t, scale, err);
     t->n_skipped = 0;
     double betas[2];
-    schedule_betas(&s->scheduler, (const double[]){ s->beta1, s->beta2 },
-                   ++run->at.scheduled, betas);
+    int64_t scheduled = ++run->at.scheduled;
+    schedule_betas(&s->scheduler, (const double[]){ s->beta1, s->beta2 }, scheduled,
+                   betas);
     const struct optim_params params = {
         .type = s->optimizer,
         .lr = lr,
@@ -158,6 +159,9 @@ static int update(struct step *t, double norm, double lr, int64_t applied,
         .decay_all = s->decay_all,
         .min_trust = s->min_coeff,
         .max_trust = s->max_coeff,
+        .adam_lr = schedule_lr(&s->scheduler, s->adam_lr, scheduled, &t->adam_rate),
+        .newton_schulz = s->newton_schulz,
+        .match_rms = s->match_rms,
         .grad_scale = (float)(clip_factor(s, norm) / scale),
         .stochastic = s->stochastic_rounding,
         .seed = s->seed,

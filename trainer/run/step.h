@@ -8,7 +8,7 @@
 
 struct step {
     struct run *run; /* borrowed */
-    struct schedule_place rate;
+    struct schedule_place rate, adam_rate;
     int n_skipped; /* steps without an update, in a row */
     /* What ranks tell each other: the losses of their micro-batches, and whether to stop.
      */

@@ -11,7 +11,7 @@
 /* Of each parameter, its weights and its direction. */
 struct lamb {
     struct shard *s;
-    const struct optim_params *const *groups;
+    const struct optim_params *groups;
     size_t n;       /* twice the parameters */
     float *scratch; /* CHUNK; this and the next two in the memory of the kernels */
     float *peaks;
@@ -20,29 +20,17 @@ struct lamb {
     struct norm *norms;
 };
 
-/* What this rank owns of a parameter, from its element `at` on. */
 static struct optim_range range_of(const struct shard *s, int param, int64_t at,
                                    int64_t n)
 {
-    const struct shard_param *p = &s->at[param];
-    int64_t own = p->own_at + at, full = p->full_at + p->begin + at;
-    void *weights = shard_weight_at(s, s->options.stage == 3 ? own : full);
-    return (struct optim_range){
-        .master = s->master ? s->master + own : weights,
-        .state = { s->state[0] + own, s->state[1] + own },
-        .grad = shard_grad_at(s, s->options.stage <= 1 ? full : own),
-        .grad_dtype = shard_grad_dtype(s),
-        .weights = s->master ? weights : NULL,
-        .weight_dtype = s->options.dtype,
-        .n = n,
-        .first = full,
-    };
+    const struct shard_run run = shard_run_of(s, param, at, n);
+    return shard_optim_range(s, &run);
 }
 
 static void run(const struct lamb *l, int param, int64_t at, int64_t n,
                 enum optim_type type, float trust, float *to)
 {
-    struct optim_params params = *l->groups[l->s->at[param].group];
+    struct optim_params params = l->groups[l->s->at[param].group];
     struct optim_range range = range_of(l->s, param, at, n);
     params.type = type;
     params.trust = trust;
@@ -77,17 +65,11 @@ static void measure(const struct lamb *l, bool digits)
     }
 }
 
-/* Whether a parameter's parts are on several ranks. */
-static bool is_cut(const struct shard *s)
-{
-    return s->options.stage > 0 && s->inner->world_size > 1;
-}
-
 static int share_peaks(const struct lamb *l, struct dcp_error *err)
 {
     struct coll here;
     coll_self(&here);
-    DCP_TRY(shard_largest(l->s, is_cut(l->s) ? l->s->inner : &here, l->n, l->peaks,
+    DCP_TRY(shard_largest(l->s, shard_is_cut(l->s) ? l->s->inner : &here, l->n, l->peaks,
                           l->host_peaks, err));
     for (size_t i = 0; i < l->n; i++) /* what is not finite has no norm */
         l->host_peaks[i] = isfinite(l->host_peaks[i]) ? l->host_peaks[i] : 0;
@@ -100,12 +82,13 @@ static int share_norms(const struct lamb *l, struct dcp_error *err)
     size_t n = l->n * NORM_DIGITS;
     DCP_TRY(s->kernels.ops->get(s->kernels.ctx, l->norms, l->digits,
                                 n * sizeof *l->digits, err));
-    return is_cut(s) ? coll_all_reduce(s->inner, l->norms->digits, (int)n, err) : DCP_OK;
+    return shard_is_cut(s) ? coll_all_reduce(s->inner, l->norms->digits, (int)n, err)
+                           : DCP_OK;
 }
 
 static float trust_of(const struct lamb *l, int param)
 {
-    const struct optim_params *params = l->groups[l->s->at[param].group];
+    const struct optim_params *params = &l->groups[l->s->at[param].group];
     double weights = norm_value(&l->norms[2 * param], l->host_peaks[2 * param]);
     double step = norm_value(&l->norms[2 * param + 1], l->host_peaks[2 * param + 1]);
     if (!(weights > 0 && step > 0))
@@ -130,8 +113,7 @@ static int step(const struct lamb *l, struct dcp_error *err)
     return DCP_OK;
 }
 
-int shard_lamb(struct shard *s, const struct optim_params *const *groups,
-               struct dcp_error *err)
+int shard_lamb(struct shard *s, const struct optim_params *groups, struct dcp_error *err)
 {
     const struct ops *ops = s->kernels.ops;
     struct lamb l = { .s = s, .groups = groups, .n = 2 * (size_t)s->n_params };

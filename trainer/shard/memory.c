@@ -184,17 +184,20 @@ int shard_allocate(struct shard *s, struct dcp_error *err)
         if (shard_has_master(s))
             DCP_TRY(alloc_offload(s, optim, s->optim_swap, (void **)&s->master, s->n_own,
                                   sizeof(float), err));
-        for (int i = 0; i < optim_n_states(s->options.optimizer); i++)
+        for (int i = 0; i < OPTIM_MAX_STATES && s->n_state[i]; i++)
             DCP_TRY(alloc_offload(s, optim, s->optim_swap, (void **)&s->state[i],
-                                  s->n_own, sizeof(float), err));
+                                  s->n_state[i], sizeof(float), err));
+        if (shard_muon_room(s))
+            DCP_TRY(
+                alloc(s, (void **)&s->whole, shard_muon_room(s), sizeof *s->whole, err));
     }
     return alloc_step(s, err);
 }
 
 void shard_release(struct shard *s)
 {
-    void *const memory[] = { s->weights,  s->near_weights, s->master,
-                             s->state[0], s->state[1],     s->measure };
+    void *const memory[] = { s->weights,  s->near_weights, s->master, s->state[0],
+                             s->state[1], s->measure,      s->whole };
     for (size_t i = 0; i < DCP_ARRAY_LEN(memory); i++)
         free_array(s, memory[i]);
     free_step(s);
@@ -239,25 +242,32 @@ static uint64_t buffers_of(const struct shard_offload *offload, int64_t n_elems,
     return (uint64_t)(elems < (double)n_elems ? elems : (double)n_elems) * item_bytes;
 }
 
+/* Elements of the masters and of the optimizer's states. */
+static int64_t n_optimizer(const struct shard *s)
+{
+    int64_t n = shard_has_master(s) ? s->n_own : 0;
+    for (int i = 0; i < OPTIM_MAX_STATES; i++)
+        n += s->n_state[i];
+    return n;
+}
+
 /* Of what is in files: what may be in memory at once. */
 static uint64_t buffer_bytes(const struct shard *s)
 {
-    int n_arrays = optim_n_states(s->options.optimizer) + shard_has_master(s);
-    return buffers_of(&s->options.offload_optimizer, n_arrays * s->n_own, sizeof(float)) +
+    return buffers_of(&s->options.offload_optimizer, n_optimizer(s), sizeof(float)) +
            buffers_of(&s->options.offload_weights, s->n_weights, shard_weight_bytes(s));
 }
 
 void shard_memory(const struct shard *s, struct shard_bytes *out_bytes)
 {
-    int n_arrays = optim_n_states(s->options.optimizer) + shard_has_master(s);
-    uint64_t optim = s->options.weights_only ? 0 : (uint64_t)n_arrays * sizeof(float);
+    uint64_t optim = (uint64_t)n_optimizer(s) * sizeof(float);
     bool held = !s->options.offload_optimizer.folder;
     uint64_t near = (uint64_t)s->near_at[s->n_units] * shard_weight_item(s, 0).size_bytes,
              own = (uint64_t)s->n_weights * shard_weight_bytes(s);
     *out_bytes = (struct shard_bytes){
         .weights = near + (s->options.offload_weights.folder ? 0 : own),
         .gradients = held ? grads_bytes(s) : 0,
-        .optimizer = held ? (uint64_t)s->n_own * optim : 0,
+        .optimizer = held && !s->options.weights_only ? optim : 0,
         .transient = slots_bytes(&s->gathered) + slots_bytes(&s->unit_grads),
         .swapped = s->swapped_bytes,
         .buffers = buffer_bytes(s),

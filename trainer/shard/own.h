@@ -23,8 +23,6 @@ static inline int64_t shard_padded(int64_t n)
     return dcp_part_align(n, SHARD_ALIGN / 2);
 }
 
-#define SHARD_N_GROUPS 2
-
 /* A parameter group of stages 0 to 2. */
 struct shard_group {
     int64_t begin, n; /* in full order */
@@ -32,16 +30,21 @@ struct shard_group {
 };
 
 struct shard_param {
-    int group;                  /* 0: with weight decay */
+    int group;
+    enum optim_type type;
     int64_t full_at;            /* in full order */
     int64_t begin, end, own_at; /* what this rank owns of it, in own order */
+    /* Where its states begin: as in own order, but of what has such a state alone. */
+    int64_t state_at[OPTIM_MAX_STATES];
 };
 
 /* Elements that the optimizer passes in one go. */
 struct shard_run {
     int64_t own_at, weight_at, grad_at, n;
+    int64_t state_at[OPTIM_MAX_STATES];
     int64_t full_at; /* its number in full order, the same at every cut */
-    bool decay;
+    int group;
+    enum optim_type type;
 };
 
 /* How a parameter's numbers go from rank to rank: in items of n numbers, the last one of
@@ -117,9 +120,12 @@ struct shard {
     void *weights;      /* full order, at stage 3 own order */
     char *near_weights; /* of the second copy: unit order, each cut; as they travel */
     float *master;      /* own order; NULL in fp32 */
-    float *state[OPTIM_MAX_STATES]; /* of the optimizer, own order */
-    bool keeps_sums;                /* grads are sums in units until the step ends */
-    void *grads;                    /* full order, from stage 2 own order */
+    float *state[OPTIM_MAX_STATES]; /* of the optimizer, see state_at */
+    int64_t n_state[OPTIM_MAX_STATES];
+    float *whole; /* Muon: a matrix, and what it takes to make it orthogonal */
+    int *matrices, n_matrices; /* that it does */
+    bool keeps_sums;           /* grads are sums in units until the step ends */
+    void *grads;               /* full order, from stage 2 own order */
     float *peaks, *references; /* of each parameter: of this rank's gradients; of units */
     float *wide;               /* room for a unit's, where partial sums are bf16 */
     float *host_peaks;         /* on the host: peaks and references */
@@ -171,9 +177,27 @@ void shard_swap_weights(struct shard *s, int64_t begin, int64_t n,
  * ranks of a coll, on the host; infinity or NaN when one is. Collective. */
 int shard_largest(struct shard *s, struct coll *coll, size_t n, const float *peaks,
                   float *out, struct dcp_error *err);
+/* What this rank owns of a parameter: n elements of it from `at` on. */
+struct shard_run shard_run_of(const struct shard *s, int param, int64_t at, int64_t n);
+/* The same for the optimizer. */
+struct optim_range shard_optim_range(const struct shard *s, const struct shard_run *run);
+/* `work` on as much of a run at a time as a buffer holds, where its state is in a file.
+ */
+typedef void shard_work(struct shard *s, const struct shard_run *run, const void *with);
+void shard_in_windows(struct shard *s, const struct shard_run *run, shard_work *work,
+                      const void *with);
+/* Whether a parameter's parts are on several ranks. */
+static inline bool shard_is_cut(const struct shard *s)
+{
+    return s->options.stage > 0 && s->inner->world_size > 1;
+}
 /* LAMB on what this rank owns, by the parameters of each group. Collective. */
-int shard_lamb(struct shard *s, const struct optim_params *const *groups,
-               struct dcp_error *err);
+int shard_lamb(struct shard *s, const struct optim_params *groups, struct dcp_error *err);
+/* Muon on hidden matrices. Collective. */
+int shard_muon(struct shard *s, const struct optim_params *params, struct dcp_error *err);
+/* The order of work on them; floats of s->whole, 0 when there are none. */
+void shard_muon_place(struct shard *s);
+int64_t shard_muon_room(const struct shard *s);
 /* Nothing is gathered, nor on its way: that comes first, and is not looked at. What fails
  * there the next call of the coll tells. */
 void shard_land(struct shard *s);

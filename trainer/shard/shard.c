@@ -133,27 +133,40 @@ static void place_full(struct shard *s)
     }
 }
 
-static void add_run(struct shard *s, int group, int64_t own_at, int64_t full_at,
-                    int64_t n)
+struct shard_run shard_run_of(const struct shard *s, int param, int64_t at, int64_t n)
 {
-    int64_t weight_at = s->options.stage == 3 ? own_at : full_at;
-    bool full_grads = s->options.stage <= 1;
-    struct shard_run *last = s->n_runs ? &s->runs[s->n_runs - 1] : NULL;
-    if (!n)
-        return;
-    if (last && last->decay == (group == 0) && last->own_at + last->n == own_at &&
-        last->full_at + last->n == full_at) {
-        last->n += n;
-        return;
-    }
-    s->runs[s->n_runs++] = (struct shard_run){
-        .own_at = own_at,
-        .weight_at = weight_at,
-        .grad_at = full_grads ? full_at : own_at,
-        .full_at = full_at,
+    const struct shard_param *p = &s->at[param];
+    int64_t own = p->own_at + at, full = p->full_at + p->begin + at;
+    return (struct shard_run){
+        .own_at = own,
+        .weight_at = s->options.stage == 3 ? own : full,
+        .grad_at = s->options.stage <= 1 ? full : own,
+        .state_at = { p->state_at[0] + at, p->state_at[1] + at },
+        .full_at = full,
         .n = n,
-        .decay = group == 0,
+        .group = p->group,
+        .type = p->type,
     };
+}
+
+/* Whether a run goes on where another ends. */
+static bool follows(const struct shard_run *run, const struct shard_run *last)
+{
+    bool follows = run->group == last->group && run->type == last->type &&
+                   run->own_at == last->own_at + last->n &&
+                   run->full_at == last->full_at + last->n;
+    for (int i = 0; i < optim_n_states(run->type); i++)
+        follows = follows && run->state_at[i] == last->state_at[i] + last->n;
+    return follows;
+}
+
+static void add_run(struct shard *s, const struct shard_run *run)
+{
+    struct shard_run *last = s->n_runs ? &s->runs[s->n_runs - 1] : NULL;
+    if (last && follows(run, last))
+        last->n += run->n;
+    else if (run->n)
+        s->runs[s->n_runs++] = *run;
 }
 
 /* Own order, and the runs in it. */
@@ -169,10 +182,15 @@ static void place_own(struct shard *s)
             at->end = s->params[p].n_elems;
             if (stage > 0)
                 shard_part(s, p, s->inner->rank, &at->begin, &at->end);
-            at->own_at = s->n_own;
             int64_t n = at->end - at->begin;
-            add_run(s, at->group, at->own_at, at->full_at + at->begin, n);
+            at->own_at = s->n_own;
             s->n_own += n;
+            for (int i = 0; i < optim_n_states(at->type); i++) {
+                at->state_at[i] = s->n_state[i];
+                s->n_state[i] += n;
+            }
+            struct shard_run run = shard_run_of(s, p, 0, n);
+            add_run(s, &run);
         }
     s->n_weights = stage == 3 ? s->n_own : s->n_elems;
     s->n_grads = stage >= 2 ? s->n_own : s->n_elems;
@@ -196,11 +214,12 @@ int shard_place(struct shard *s, struct dcp_error *err)
     s->near_at = dcp_mem_calloc((size_t)s->n_units + 1, sizeof *s->near_at);
     s->near_there = dcp_mem_calloc((size_t)s->n_units, sizeof *s->near_there);
     s->next_unit = dcp_mem_calloc(3 * (size_t)s->n_units, sizeof *s->next_unit);
+    s->matrices = dcp_mem_calloc((size_t)s->n_params, sizeof *s->matrices);
     s->counts = dcp_mem_calloc((size_t)s->all->world_size, sizeof *s->counts);
     s->told = dcp_mem_calloc(2 * (size_t)s->all->world_size, sizeof *s->told);
     s->host_peaks = dcp_mem_calloc(2 * (size_t)s->n_params, sizeof *s->host_peaks);
     if (!s->at || !s->runs || !s->unit_first || !s->near_at || !s->near_there ||
-        !s->next_unit || !s->counts || !s->told || !s->host_peaks)
+        !s->next_unit || !s->matrices || !s->counts || !s->told || !s->host_peaks)
         return dcp_error_memory(err, "the places of parameters");
     for (int i = 0; i < 3 * s->n_units; i++)
         s->next_unit[i] = -1;
@@ -208,11 +227,14 @@ int shard_place(struct shard *s, struct dcp_error *err)
     for (int p = s->n_params - 1, u = s->n_units; p >= -1; p--)
         while (u > (p < 0 ? -1 : s->params[p].unit))
             s->unit_first[u--] = p + 1;
-    for (int p = 0; p < s->n_params; p++)
-        s->at[p].group = s->params[p].decay ? 0 : 1;
+    for (int p = 0; p < s->n_params; p++) {
+        s->at[p].group = shard_group_of(s->model, s->options.optimizer, p);
+        s->at[p].type = optim_of(s->options.optimizer, model_is_hidden(s->model, p));
+    }
     place_near(s);
     place_full(s);
     place_own(s);
+    shard_muon_place(s);
     shard_count_rounds(s);
     return DCP_OK;
 }
@@ -287,6 +309,7 @@ void shard_free(struct shard *s)
     free(s->near_at);
     free(s->near_there);
     free(s->next_unit);
+    free(s->matrices);
     free(s->counts);
     free(s->told);
     free(s->host_peaks);
@@ -343,25 +366,38 @@ void shard_weights(const struct shard *s, int param, struct shard_range *out_ran
                                            shard_weight_at(s, at->full_at) };
 }
 
-static void own_range(const struct shard *s, float *array, int param,
+static void own_range(const struct shard *s, float *array, int param, int64_t place,
                       struct shard_range *out_range)
 {
     const struct shard_param *at = &s->at[param];
-    *out_range =
-        (struct shard_range){ at->begin, at->end, array ? array + at->own_at : NULL };
+    *out_range = (struct shard_range){ at->begin, at->end, array ? array + place : NULL };
 }
 
 void shard_master(const struct shard *s, int param, struct shard_range *out_range)
 {
-    own_range(s, s->master, param, out_range);
+    own_range(s, s->master, param, s->at[param].own_at, out_range);
 }
 
 void shard_state(const struct shard *s, int i, int param, struct shard_range *out_range)
 {
-    own_range(s, s->state[i], param, out_range);
+    own_range(s, s->state[i], param, s->at[param].state_at[i], out_range);
 }
 
-enum optim_type shard_optimizer(const struct shard *s)
+int shard_group(const struct shard *s, int param)
 {
-    return s->options.optimizer;
+    return s->at[param].group;
+}
+
+enum optim_type shard_optimizer(const struct shard *s, int param)
+{
+    return s->at[param].type;
+}
+
+int shard_group_of(const struct model *model, enum optim_type optimizer, int param)
+{
+    int n;
+    int plain = model_params(model, &n)[param].decay ? 0 : 1;
+    if (optimizer != OPTIM_MUON)
+        return plain;
+    return model_is_hidden(model, param) ? 0 : 1 + plain;
 }

@@ -8,8 +8,8 @@
  *   2      all      part       part           2 + 14/N
  *   3      part     part       part           16/N
  *
- * Stages 0 to 2 keep parameters in two flat groups (with and without weight decay), each
- * cut evenly after padding to 2 N; stage 3 cuts each parameter alone. The padding is
+ * Stages 0 to 2 keep parameters in flat groups (see shard_group_of), each cut evenly
+ * after padding to 2 N; stage 3 cuts each parameter alone. The padding is
  * never stored. In fp32 the weights are the masters.
  *
  * Gradients are summed in units (ops/exact.h), which add up to the same bits in any
@@ -90,6 +90,11 @@ struct shard_bytes {
     uint64_t weights, gradients, optimizer, transient, swapped, buffers;
 };
 
+/* Groups of parameters that the optimizer treats alike: with weight decay, and without.
+ * Of Muon the hidden matrices are the first; what has Adam decays, or not. */
+enum { SHARD_N_GROUPS = 3 };
+int shard_group_of(const struct model *model, enum optim_type optimizer, int param);
+
 struct shard;
 
 /* Zeroed state for a model (borrowed) over a coll (borrowed), which moves what lies in
@@ -109,13 +114,15 @@ int shard_plan(const struct model *model, const struct shard_options *options,
 /* Initial weights and masters, moments zero. Not collective. Errors: those of kernels. */
 int shard_init(struct shard *shard, uint64_t seed, struct dcp_error *err);
 
-/* What this rank holds of the weights; of the masters (data NULL in fp32); of the
- * optimizer's i-th state. */
+/* What this rank holds of the weights; of the masters (data NULL in fp32); of the i-th of
+ * the states that the parameter's optimizer has. */
 void shard_weights(const struct shard *shard, int param, struct shard_range *out_range);
 void shard_master(const struct shard *shard, int param, struct shard_range *out_range);
 void shard_state(const struct shard *shard, int i, int param,
                  struct shard_range *out_range);
-enum optim_type shard_optimizer(const struct shard *shard);
+int shard_group(const struct shard *shard, int param);
+/* Muon's is Adam where a parameter is no hidden matrix. */
+enum optim_type shard_optimizer(const struct shard *shard, int param);
 /* False in fp32, and with weights_only. */
 bool shard_has_master(const struct shard *shard);
 int shard_stage(const struct shard *shard);

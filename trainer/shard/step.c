@@ -74,7 +74,8 @@ static int reduce_sums(struct shard *s, struct dcp_error *err)
         const struct shard_group *group = &s->groups[g];
         int64_t own = shard_cut_evenly(s, s->all, group->n, group->part);
         int64_t *sums = shard_sum_at(s, group->begin);
-        rc = coll_reduce_scatter(s->all, sums, s->counts, sums + own, err);
+        if (group->n)
+            rc = coll_reduce_scatter(s->all, sums, s->counts, sums + own, err);
     }
     return rc;
 }
@@ -97,8 +98,10 @@ static int gather_gradients(struct shard *s, struct dcp_error *err)
     for (int g = 0; !rc && g < SHARD_N_GROUPS; g++) {
         const struct shard_group *group = &s->groups[g];
         int64_t own = shard_cut_evenly(s, s->all, group->n, group->part);
-        rc = coll_all_gather(s->all, shard_grad_at(s, group->begin + own), s->counts,
-                             shard_grad_bytes(s), shard_grad_at(s, group->begin), err);
+        if (group->n)
+            rc =
+                coll_all_gather(s->all, shard_grad_at(s, group->begin + own), s->counts,
+                                shard_grad_bytes(s), shard_grad_at(s, group->begin), err);
     }
     return rc;
 }

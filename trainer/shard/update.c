@@ -13,7 +13,7 @@ static bool gathers(const struct shard *s)
 static int gather_begin(struct shard *s, int g, uint64_t *out_call, struct dcp_error *err)
 {
     const struct shard_group *group = &s->groups[g];
-    if (!gathers(s))
+    if (!gathers(s) || !group->n)
         return DCP_OK;
     int64_t own = shard_cut_group(s, g);
     DCP_TRY(coll_all_gather_begin(s->all, shard_weight_at(s, group->begin + own),
@@ -26,7 +26,8 @@ static int gather_end(struct shard *s, const uint64_t *calls, struct dcp_error *
 {
     int rc = DCP_OK;
     for (int g = 0; !rc && gathers(s) && g < SHARD_N_GROUPS; g++)
-        rc = coll_wait(s->all, calls[g], err);
+        if (s->groups[g].n)
+            rc = coll_wait(s->all, calls[g], err);
     return rc;
 }
 
@@ -38,8 +39,8 @@ static void for_arrays(struct shard *s, const struct shard_run *run,
     uint64_t size_bytes = (uint64_t)run->n * sizeof(float);
     if (s->master)
         act(s->optim_swap, s->master + run->own_at, size_bytes);
-    for (int i = 0; i < optim_n_states(s->options.optimizer); i++)
-        act(s->optim_swap, s->state[i] + run->own_at, size_bytes);
+    for (int i = 0; i < optim_n_states(run->type); i++)
+        act(s->optim_swap, s->state[i] + run->state_at[i], size_bytes);
     shard_swap_weights(s, run->weight_at, run->n, act);
 }
 
@@ -50,15 +51,14 @@ static struct shard_run window_of(const struct shard_run *run, int64_t at, int64
     window.weight_at += at;
     window.grad_at += at;
     window.full_at += at;
+    for (int i = 0; i < OPTIM_MAX_STATES; i++)
+        window.state_at[i] += at;
     window.n = run->n - at < most ? run->n - at : most;
     return window;
 }
 
-/* As much of a run at a time as a buffer holds, where its state is in a file. */
-static void in_windows(struct shard *s, const struct shard_run *run,
-                       void (*work)(struct shard *s, const struct shard_run *run,
-                                    const struct optim_params *params),
-                       const struct optim_params *params)
+void shard_in_windows(struct shard *s, const struct shard_run *run, shard_work *work,
+                      const void *with)
 {
     bool swapped = s->optim_swap || s->weight_swap;
     int64_t most = !swapped        ? run->n
@@ -70,15 +70,13 @@ static void in_windows(struct shard *s, const struct shard_run *run,
             next = window_of(run, at + most, most);
             for_arrays(s, &next, swap_want);
         }
-        work(s, &now, params);
+        work(s, &now, with);
         if (swapped)
             for_arrays(s, &now, swap_leave);
     }
 }
 
-/* The new weights of one run. */
-static void update_run(struct shard *s, const struct shard_run *run,
-                       const struct optim_params *params)
+struct optim_range shard_optim_range(const struct shard *s, const struct shard_run *run)
 {
     void *weights = shard_weight_at(s, run->weight_at);
     struct optim_range range = {
@@ -90,33 +88,49 @@ static void update_run(struct shard *s, const struct shard_run *run,
         .n = run->n,
         .first = run->full_at,
     };
-    for (int i = 0; i < optim_n_states(s->options.optimizer); i++)
-        range.state[i] = s->state[i] + run->own_at;
+    for (int i = 0; i < optim_n_states(run->type); i++)
+        range.state[i] = s->state[i] + run->state_at[i];
+    return range;
+}
+
+/* The new weights of one run. */
+static void update_run(struct shard *s, const struct shard_run *run, const void *params)
+{
+    struct optim_range range = shard_optim_range(s, run);
     s->kernels.ops->optim(s->kernels.ctx, params, &range);
 }
 
 /* 16 bits: the weights of one run from its masters. */
-static void spread_run(struct shard *s, const struct shard_run *run,
-                       const struct optim_params *params)
+static void spread_run(struct shard *s, const struct shard_run *run, const void *unused)
 {
-    (void)params;
+    (void)unused;
     s->kernels.ops->cast(s->kernels.ctx, s->options.dtype, run->n,
                          s->master + run->own_at, shard_weight_at(s, run->weight_at));
 }
 
-/* New weights, group by group: one is on its way to all while the next is made. */
-static int renew(struct shard *s,
-                 void (*make)(struct shard *s, const struct shard_run *run,
-                              const struct optim_params *params),
-                 const struct optim_params *const params[SHARD_N_GROUPS],
+/* Whether one pass over the elements of a run is all of a step. */
+static bool is_one_pass(enum optim_type type)
+{
+    return type != OPTIM_LAMB && type != OPTIM_MUON;
+}
+
+/* New weights, group by group: one is on its way to all while the next is made; by the
+ * optimizer with the parameters of each group, or (NULL) from the masters. */
+static int renew(struct shard *s, const struct optim_params *groups,
                  struct dcp_error *err)
 {
     uint64_t calls[SHARD_N_GROUPS] = { 0 };
     shard_touch(s);
     for (int g = 0; g < SHARD_N_GROUPS; g++) {
-        for (size_t i = 0; make && i < s->n_runs; i++)
-            if (s->runs[i].decay == (g == 0))
-                in_windows(s, &s->runs[i], make, params[g]);
+        for (size_t i = 0; i < s->n_runs; i++) {
+            const struct shard_run *run = &s->runs[i];
+            if (run->group != g)
+                continue;
+            if (groups && is_one_pass(run->type))
+                shard_in_windows(s, run, update_run, &groups[g]);
+            else if (!groups && s->master)
+                shard_in_windows(s, run, spread_run, NULL);
+        }
         DCP_TRY(gather_begin(s, g, &calls[g], err));
     }
     return gather_end(s, calls, err);
@@ -124,14 +138,12 @@ static int renew(struct shard *s,
 
 int shard_spread(struct shard *s, struct dcp_error *err)
 {
-    static const struct optim_params *const none[SHARD_N_GROUPS];
-    return renew(s, s->master ? spread_run : NULL, none, err);
+    return renew(s, NULL, err);
 }
 
-static void raise_run(struct shard *s, const struct shard_run *run,
-                      const struct optim_params *params)
+static void raise_run(struct shard *s, const struct shard_run *run, const void *unused)
 {
-    (void)params;
+    (void)unused;
     s->kernels.ops->widen(s->kernels.ctx, s->options.dtype, run->n,
                           shard_weight_at(s, run->weight_at), s->master + run->own_at);
 }
@@ -139,18 +151,32 @@ static void raise_run(struct shard *s, const struct shard_run *run,
 void shard_raise(struct shard *s)
 {
     for (size_t i = 0; s->master && i < s->n_runs; i++)
-        in_windows(s, &s->runs[i], raise_run, NULL);
+        shard_in_windows(s, &s->runs[i], raise_run, NULL);
+}
+
+/* Of each group. */
+static void params_of_groups(const struct shard *s, const struct optim_params *params,
+                             struct optim_params out[SHARD_N_GROUPS])
+{
+    bool muon = s->options.optimizer == OPTIM_MUON;
+    for (int g = 0; g < SHARD_N_GROUPS; g++) {
+        bool adam = muon && g > 0, decays = params->decay_all || g < (muon ? 2 : 1);
+        out[g] = *params;
+        out[g].type = adam ? OPTIM_ADAM : s->options.optimizer;
+        out[g].lr = adam ? params->adam_lr : params->lr;
+        out[g].weight_decay = decays ? params->weight_decay : 0;
+    }
 }
 
 int shard_update(struct shard *s, const struct optim_params *params,
                  struct dcp_error *err)
 {
-    struct optim_params plain = *params;
-    if (!params->decay_all)
-        plain.weight_decay = 0;
-    const struct optim_params *const groups[SHARD_N_GROUPS] = { params, &plain };
-    bool lamb = s->options.optimizer == OPTIM_LAMB;
-    if (lamb)
+    struct optim_params groups[SHARD_N_GROUPS];
+    params_of_groups(s, params, groups);
+    shard_land(s); /* it may still read weights, and the coll */
+    if (s->options.optimizer == OPTIM_LAMB)
         DCP_TRY(shard_lamb(s, groups, err));
-    return renew(s, lamb ? NULL : update_run, groups, err);
+    if (s->options.optimizer == OPTIM_MUON)
+        DCP_TRY(shard_muon(s, &groups[0], err));
+    return renew(s, groups, err);
 }

@@ -144,13 +144,12 @@ int state_objects(struct state *state, const struct model *model,
                   struct dcp_error *err)
 {
     int64_t updates = progress->step - progress->skipped_steps;
-    struct dcp_training_group groups[2];
+    struct dcp_training_group groups[SHARD_N_GROUPS];
     char digest[17];
     DCP_CLEANUP_FREE char *config = config_of(settings);
     DCP_CLEANUP_FREE char *described =
         model_config_json(model_config(model), settings->dtype);
-    DCP_CLEANUP_FREE char *scheduler =
-        scheduler_text(settings, progress->scheduled, DCP_ARRAY_LEN(groups));
+    DCP_CLEANUP_FREE char *scheduler = scheduler_text(settings, progress->scheduled);
     DCP_CLEANUP_FREE char *scaler =
         loss_scaler_text(&settings->loss_scale, &progress->loss_scale);
     bool ok =
@@ -166,7 +165,7 @@ int state_objects(struct state *state, const struct model *model,
         .optimizer = optimizer_name(settings),
         .updates = updates,
         .groups = groups,
-        .n_groups = DCP_ARRAY_LEN(groups),
+        .n_groups = (size_t)optimizer_n_groups(settings),
         .scheduler = schedule_names[settings->scheduler.type],
         .last_batch_iteration = progress->scheduled - 1,
         .loss_scaler = "static", /* replaced */

@@ -4,6 +4,7 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "json.h"
+#include "optimizer.h"
 #include "trainer/config/schedule.h"
 #include <dcp/training.h>
 #include <stdio.h>
@@ -13,13 +14,17 @@
 
 /* -- written ------------------------------------------------------------------------- */
 
-/* The same number for every group. */
-static json_t *of_groups(double number, size_t n_groups)
+/* The rate of every group: of the configuration, or (step > 0) of a step. */
+static json_t *of_groups(const struct settings *settings, int64_t step)
 {
     json_t *list = json_array();
     bool ok = list != NULL;
-    for (size_t i = 0; ok && i < n_groups; i++)
-        ok = !json_array_append_new(list, json_real(number));
+    for (int g = 0; ok && g < optimizer_n_groups(settings); g++) {
+        double lr = optimizer_lr(settings, g);
+        if (step > 0)
+            lr = schedule_lr(&settings->scheduler, lr, step, NULL);
+        ok = !json_array_append_new(list, json_real(lr));
+    }
     if (ok)
         return list;
     json_decref(list);
@@ -27,27 +32,26 @@ static json_t *of_groups(double number, size_t n_groups)
 }
 
 /* state_dict() of a class of PyTorch's: its attributes, parameters first. */
-static json_t *torch_state(const struct settings *settings, int64_t done, size_t n_groups)
+static json_t *torch_state(const struct settings *settings, int64_t done)
 {
     DCP_CLEANUP_JSON json_t *config = state_json_config(settings->text);
-    double rate = schedule_lr(&settings->scheduler, settings->lr, done + 1, NULL);
     json_t *state = json_pack("{s:s}", "type", schedule_names[settings->scheduler.type]);
     if (config && state &&
         !json_object_update(state, (json_t *)state_json_scheduler(config)) &&
-        !json_object_set_new(state, "base_lrs", of_groups(settings->lr, n_groups)) &&
+        !json_object_set_new(state, "base_lrs", of_groups(settings, 0)) &&
         !json_object_set_new(state, "last_epoch", json_integer(done)) &&
         !json_object_set_new(state, "_step_count", json_integer(done + 1)) &&
-        !json_object_set_new(state, "_last_lr", of_groups(rate, n_groups)))
+        !json_object_set_new(state, "_last_lr", of_groups(settings, done + 1)))
         return state;
     json_decref(state);
     return NULL;
 }
 
-char *scheduler_text(const struct settings *settings, int64_t done, size_t n_groups)
+char *scheduler_text(const struct settings *settings, int64_t done)
 {
     enum settings_schedule type = settings->scheduler.type;
     DCP_CLEANUP_JSON json_t *state =
-        schedule_is_torch(type) ? torch_state(settings, done, n_groups)
+        schedule_is_torch(type) ? torch_state(settings, done)
                                 : json_pack("{s:s, s:I}", "type", schedule_names[type],
                                             "last_batch_iteration", (json_int_t)done - 1);
     return state ? dcp_json_text(state, 0) : NULL;

@@ -6,9 +6,8 @@
 #include "trainer/config/settings.h"
 #include <dcp/tensor.h>
 
-/* The object after `done` steps of the schedule, for n_groups groups of parameters.
- * Caller frees; NULL: out of memory. */
-char *scheduler_text(const struct settings *settings, int64_t done, size_t n_groups);
+/* The object after `done` steps of the schedule. Caller frees; NULL: out of memory. */
+char *scheduler_text(const struct settings *settings, int64_t done);
 /* How many steps the schedule of a checkpoint has made: as it says, or as many as there
  * were updates. */
 int64_t scheduler_done(const struct dcp_catalog *catalog, int64_t updates);

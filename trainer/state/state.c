@@ -23,8 +23,8 @@ static int begin(struct state *state, const struct shard *shard,
                  const struct model *model, int world_size, struct dcp_error *err)
 {
     int n_params;
-    model_params(model, &n_params);
-    *state = (struct state){ .arena = dcp_arena_new() };
+    const struct model_param *params = model_params(model, &n_params);
+    *state = (struct state){ .arena = dcp_arena_new(), .shard = shard, .params = params };
     state->cap_locals = 4 * (size_t)n_params;
     if (state->arena)
         state->dcp.locals =
@@ -61,7 +61,7 @@ static int add(struct state *state, const struct model_param *param, const char 
         .dtype = dtype,
         .ndim = param->ndim,
         .shape = param->shape,
-        .group = param->decay ? 0 : 1,
+        .group = shard_group(state->shard, (int)(param - state->params)),
         .region = region,
         .data = held->begin == held->end ? NULL : held->data,
     };
@@ -77,10 +77,15 @@ struct kind {
 static const struct kind weights = { DCP_ROLE_MODEL, NULL },
                          masters = { DCP_ROLE_MASTER, "master" };
 
-/* The optimizer's i-th state. */
-static struct kind state_of(enum optim_type optimizer, int i)
+static bool has_state(const struct shard *shard, int i, int param)
 {
-    const char *name = optim_states[optimizer][i];
+    return i < optim_n_states(shard_optimizer(shard, param));
+}
+
+/* A parameter's i-th state. */
+static struct kind state_of(const struct shard *shard, int i, int param)
+{
+    const char *name = optim_states[shard_optimizer(shard, param)][i];
     int role = dcp_role_parse(name);
     return (struct kind){ role < 0 ? DCP_ROLE_OPTIM : (enum dcp_role)role, name };
 }
@@ -117,11 +122,12 @@ static int add_tensors(struct state *state, const struct shard *shard,
         shard_master(shard, p, &held);
         rc = add_optim(state, &params[p], masters, &held, err);
     }
-    enum optim_type optimizer = shard_optimizer(shard);
-    for (int i = 0; i < optim_n_states(optimizer); i++)
+    for (int i = 0; i < OPTIM_MAX_STATES; i++)
         for (int p = 0; !rc && p < n_params; p++) {
+            if (!has_state(shard, i, p))
+                continue;
             shard_state(shard, i, p, &held);
-            rc = add_optim(state, &params[p], state_of(optimizer, i), &held, err);
+            rc = add_optim(state, &params[p], state_of(shard, i, p), &held, err);
         }
     return rc;
 }
@@ -183,15 +189,20 @@ static bool has_all(const struct dcp_catalog *catalog, const struct model *model
 
 /* Whether the catalog has what the optimizer keeps. The first moment beside a second one
  * is Adam's, and not what Lion calls so. */
-static bool has_states(const struct dcp_catalog *catalog, const struct model *model,
-                       enum optim_type optimizer)
+static bool has_states(const struct dcp_catalog *catalog, const struct shard *shard,
+                       const struct model *model)
 {
     static const struct kind second = { DCP_ROLE_EXP_AVG_SQ, "exp_avg_sq" };
     bool has = true;
-    int n_states = optim_n_states(optimizer);
-    for (int i = 0; has && i < n_states; i++)
-        has = has_all(catalog, model, state_of(optimizer, i));
-    return has && !(n_states == 1 && has_all(catalog, model, second));
+    int n_params;
+    const struct model_param *params = model_params(model, &n_params);
+    for (int p = 0; has && p < n_params; p++) {
+        for (int i = 0; has && has_state(shard, i, p); i++)
+            has = find(catalog, state_of(shard, i, p), params[p].name) >= 0;
+        if (shard_optimizer(shard, p) == OPTIM_LION)
+            has = has && find(catalog, second, params[p].name) < 0;
+    }
+    return has;
 }
 
 /* Whether the weights are stored in this dtype. */
@@ -234,7 +245,7 @@ int state_init_load(struct state *out_state, const struct shard *shard,
     enum dcp_dtype dtype = shard_dtype(shard);
     bool keeps = shard_has_master(shard);
     struct state_want want = {
-        .moments = moments && has_states(catalog, model, shard_optimizer(shard)),
+        .moments = moments && has_states(catalog, shard, model),
         .master = has_master,
         .weights = all_are(catalog, model, dtype),
     };
@@ -256,10 +267,11 @@ int state_init_load(struct state *out_state, const struct shard *shard,
         rc = add_found(state, catalog, exact, &params[p], DCP_ROLE_MASTER, DCP_F32, &held,
                        err);
     }
-    enum optim_type optimizer = shard_optimizer(shard);
-    for (int i = 0; want.moments && i < optim_n_states(optimizer); i++)
+    for (int i = 0; want.moments && i < OPTIM_MAX_STATES; i++)
         for (int p = 0; !rc && p < n_params; p++) {
-            struct kind kind = state_of(optimizer, i);
+            if (!has_state(shard, i, p))
+                continue;
+            struct kind kind = state_of(shard, i, p);
             shard_state(shard, i, p, &held);
             rc = add_found(state, catalog, kind, &params[p], kind.role, DCP_F32, &held,
                            err);

@@ -1,8 +1,8 @@
 /* state: what a checkpoint of the trainer holds. Tensors: the weights in model order,
- * then the optimizer's master, exp_avg and exp_avg_sq, each in model order; every rank
- * lists all and gives its own part. Objects, which do not depend on the world size: those
- * of <dcp/training.h>, deepspeed_config without what differs between machines, and
- * dcp_lineage. */
+ * then the optimizer's masters and states, the first ones (exp_avg) before the second
+ * (exp_avg_sq), each in model order; every rank lists all and gives its own part.
+ * Objects, which do not depend on the world size: those of <dcp/training.h>,
+ * deepspeed_config without what differs between machines, and dcp_lineage. */
 #ifndef TRAINER_STATE_STATE_H
 #define TRAINER_STATE_STATE_H
 
@@ -24,6 +24,8 @@ struct state {
     struct dcp_state dcp; /* borrows from the rest and from the shard */
     struct dcp_arena *arena;
     size_t cap_locals;
+    const struct shard *shard; /* borrowed, as what follows */
+    const struct model_param *params;
 };
 
 /* For a save. The shard is borrowed: what it holds when the save starts is saved. Caller

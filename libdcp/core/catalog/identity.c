@@ -72,3 +72,17 @@ int dcp_identity_find(const struct dcp_identity *identity, enum dcp_role role,
         return -1;
     return (int)identity->order[lo];
 }
+
+bool dcp_identity_is_trained(const struct dcp_identity *identity, const char *param)
+{
+    static const enum dcp_role kept[] = { DCP_ROLE_EXP_AVG, DCP_ROLE_MASTER,
+                                          DCP_ROLE_OPTIM };
+    bool any = false;
+
+    for (size_t r = 0; r < DCP_ARRAY_LEN(kept); r++) {
+        if (dcp_identity_find(identity, kept[r], param) >= 0)
+            return true;
+        any = any || dcp_identity_find(identity, kept[r], NULL) >= 0;
+    }
+    return !any;
+}

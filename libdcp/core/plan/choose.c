@@ -86,19 +86,6 @@ static bool has(const struct choice *choice, enum dcp_role role, const char *par
     return dcp_identity_find(choice->of_src, role, param) >= 0;
 }
 
-/* The role that tells which weights are trained: moments, or what else an optimizer that
- * has none keeps. MODEL: the source has no optimizer, and every weight may be. */
-static enum dcp_role trained_by(const struct dcp_identity *src)
-{
-    static const enum dcp_role roles[] = { DCP_ROLE_EXP_AVG, DCP_ROLE_MASTER,
-                                           DCP_ROLE_OPTIM };
-
-    for (size_t r = 0; r < DCP_ARRAY_LEN(roles); r++)
-        if (dcp_identity_find(src, roles[r], NULL) >= 0)
-            return roles[r];
-    return DCP_ROLE_MODEL;
-}
-
 /* -- weights of masters -------------------------------------------------------------- */
 
 static bool is_alone(const struct choice *choice)
@@ -296,13 +283,13 @@ static int take_weights(struct choice *choice, struct dcp_error *err)
 
 static int take_masters(struct choice *choice, struct dcp_error *err)
 {
-    enum dcp_role by = trained_by(choice->of_src);
     bool alone = choice->options->only == DCP_ONLY_MODEL;
 
     for (size_t t = 0; t < choice->src->n_tensors; t++) {
         const struct dcp_tensor *tensor = &choice->src->tensors[t];
         if (tensor->role == DCP_ROLE_MODEL && !tensor->tied_to &&
-            has(choice, by, tensor->param) && dcp_dtype_is_float(tensor->dtype) &&
+            dcp_identity_is_trained(choice->of_src, tensor->param) &&
+            dcp_dtype_is_float(tensor->dtype) &&
             (alone || !has(choice, DCP_ROLE_MASTER, tensor->param)))
             DCP_TRY(take_master(choice, t, err));
     }

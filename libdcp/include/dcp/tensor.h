@@ -310,6 +310,10 @@ DCP_PUBLIC int dcp_identity_new(const struct dcp_catalog *catalog,
                                 struct dcp_error *err);
 DCP_PUBLIC int dcp_identity_find(const struct dcp_identity *identity, enum dcp_role role,
                                  const char *param);
+/* Whether the optimizer has something of a weight: moments, a master, or whatever else it
+ * keeps. Where it has nothing of any, each may be trained. */
+DCP_PUBLIC bool dcp_identity_is_trained(const struct dcp_identity *identity,
+                                        const char *param);
 DCP_PUBLIC void dcp_identity_free(struct dcp_identity *identity);
 
 /* Elements in a piece's region, and its raw bytes. */

@@ -104,6 +104,8 @@ void ops_cuda_widen(void *ctx, enum dcp_dtype dtype, int64_t n, const void *x,
                     float *out);
 void ops_cuda_sum(void *ctx, enum dcp_dtype dtype, int64_t n, const float *x,
                   const void *const *parts, int n_parts, void *out);
+void ops_cuda_blend(void *ctx, int64_t n, float a, const float *x, float b,
+                    const float *y, float *out);
 void ops_cuda_exact_add(void *ctx, const struct ops_exact *sum, int64_t n, const void *x,
                         bool add, int64_t *units);
 void ops_cuda_exact_sum(void *ctx, const struct ops_exact *sum, int64_t n, const void *x,

@@ -66,6 +66,21 @@ void ops_cuda_sum(void *ctx, enum dcp_dtype dtype, int64_t n, const float *x,
         LAUNCH_BY(dtype, cuda, blocks_for(n, BLOCK), BLOCK, sum_kernel, n, x, parts, out);
 }
 
+static __global__ void blend_kernel(int64_t n, float a, const float *x, float b,
+                                    const float *y, float *out)
+{
+    EACH_ELEMENT(i, n)
+    out[i] = optim_blend(a, x[i], b, y[i]);
+}
+
+void ops_cuda_blend(void *ctx, int64_t n, float a, const float *x, float b,
+                    const float *y, float *out)
+{
+    struct ops_cuda *cuda = (struct ops_cuda *)ctx;
+    if (n)
+        LAUNCH(cuda, blocks_for(n, BLOCK), BLOCK, blend_kernel, n, a, x, b, y, out);
+}
+
 /* --- the largest of all --- */
 
 #define NORM_BLOCKS 256 /* their results are one block's work */

@@ -235,6 +235,7 @@ const struct ops *ops_cuda(void)
         .cast = ops_cuda_cast,
         .widen = ops_cuda_widen,
         .sum = ops_cuda_sum,
+        .blend = ops_cuda_blend,
         .exact_add = ops_cuda_exact_add,
         .exact_sum = ops_cuda_exact_sum,
         .exact_merge = ops_cuda_exact_merge,

@@ -130,7 +130,7 @@ static void test_optimizers(void **state)
     expect_refused("{" NEEDED BATCH "\"optimizer\": {\"type\": \"Adafactor\"}}",
                    DCP_E_UNSUPPORTED,
                    "'optimizer.type' is \"Adafactor\", but there is no such optimizer",
-                   "Adam, AdamW, SGD, Lion, Adagrad or Lamb");
+                   "Adam, AdamW, SGD, Lion, Adagrad, Lamb or Muon");
     expect_refused("{" NEEDED BATCH "\"optimizer\": {\"type\": \"AdmW\"}}",
                    DCP_E_UNSUPPORTED, "AdmW", "did you mean AdamW");
     expect_refused("{" NEEDED BATCH

@@ -36,6 +36,10 @@ static void test_other_optimizers(void **state)
         { "Lamb\", \"params\": {\"max_coeff\": 0.001", "min_coeff' is above max_coeff" },
         { "SGD\", \"params\": {\"nesterov\": true, \"momentum\": 0.9, \"dampening\": 0.1",
           "and a dampening of 0" },
+        { "SGD\", \"params\": {\"adam_lr\": 0.1", "adam_lr' is no parameter of SGD" },
+        { "Muon\", \"params\": {\"dampening\": 0.1", "is no parameter of Muon" },
+        { "Muon\", \"params\": {\"ns_coefficients\": [1, 2]", "three numbers in" },
+        { "Muon\", \"params\": {\"adjust_lr_fn\": \"none\"", "original or match_rms" },
     };
     char text[256];
     (void)state;
@@ -65,10 +69,40 @@ static void test_other_optimizers(void **state)
     assert_non_null(strstr(logged, "OneCycle cycles no momentum"));
 }
 
+/* Of DeepSpeed's class, and of torch's where that has more. */
+static void test_muon(void **state)
+{
+    (void)state;
+#define MUON "{" NEEDED BATCH "\"optimizer\": {\"type\": \"muon\", \"params\": {"
+    expect_read(MUON "}}}");
+    assert_int_equal(got.optimizer, OPTIM_MUON);
+    assert_true(is(got.lr, 0.02) && is(got.adam_lr, 3e-4) && is(got.eps, 1e-10));
+    assert_true(is(got.beta1, 0.9) && is(got.beta2, 0.95) && is(got.momentum, 0.95));
+    assert_true(got.nesterov && got.decoupled_decay && !got.match_rms);
+    assert_true(is(got.weight_decay, 0) && is(got.newton_schulz.eps, 1e-7));
+    assert_int_equal(got.newton_schulz.steps, 5);
+    assert_true(is(got.newton_schulz.coefficients[0], 3.4445));
+    assert_true(is(got.newton_schulz.coefficients[2], 2.0315));
+    expect_read(MUON "\"lr\": 0.1, \"adam_lr\": 0.2, \"nesterov\": false, "
+                     "\"adjust_lr_fn\": \"match_rms_adamw\", "
+                     "\"ns_coefficients\": [1.5, -0.5, 0], \"ns_method\": \"gram\"}}}");
+    assert_true(is(got.lr, 0.1) && is(got.adam_lr, 0.2) && !got.nesterov);
+    assert_true(got.match_rms && is(got.newton_schulz.coefficients[1], -0.5));
+    assert_non_null(strstr(logged, "ns_method: matrices are made orthogonal in fp32"));
+    assert_non_null(strstr(got.text, "\"muon_lr\": 0.1"));
+    assert_non_null(strstr(got.text, "\"ns_coefficients\": [1.5, -0.5, 0"));
+    expect_read(MUON "\"lr\": 0.1, \"muon_lr\": 0.3}}, \"scheduler\": "
+                     "{\"type\": \"WarmupLR\"}}");
+    assert_true(is(got.lr, 0.3) && is(got.adam_lr, 0.1));
+    assert_true(got.scheduler.warmup_max_lr < 0); /* each group's own */
+    assert_null(strstr(got.text, "warmup_max_lr"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_other_optimizers),
+        cmocka_unit_test(test_muon),
     };
     return cmocka_run_group_tests(tests, NULL, forget_parsed);
 }

@@ -74,7 +74,7 @@ static void test_what_is_written(void **state)
     (void)state;
     for (size_t i = 0; i < DCP_ARRAY_LEN(rows); i++) {
         configure(rows[i].section);
-        char *text = scheduler_text(&got, rows[i].done, 2);
+        char *text = scheduler_text(&got, rows[i].done);
         assert_string_equal(text, rows[i].text);
         free(text);
     }
