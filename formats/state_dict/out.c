@@ -203,16 +203,21 @@ static bool has_steps(const struct dcp_out *out)
     return false;
 }
 
-/* What PyTorch keeps a step beside: Adam's moments, and Adagrad's sum; SGD has none. */
+/* What PyTorch keeps a step beside: Adam's moments, Adagrad's sum, Adafactor's variances;
+ * SGD and Muon have none. */
 static bool wants_step(const struct dcp_tensor *tensor)
 {
+    static const char *const keys[] = { "sum", "row_var", "variance" };
     const char *key;
     size_t n;
 
     if (tensor->role != DCP_ROLE_OPTIM)
         return tensor->role == DCP_ROLE_EXP_AVG;
     dcp_roles_key(tensor, &key, &n);
-    return n == strlen("sum") && !memcmp(key, "sum", n);
+    for (size_t k = 0; k < DCP_ARRAY_LEN(keys); k++)
+        if (n == strlen(keys[k]) && !memcmp(key, keys[k], n))
+            return true;
+    return false;
 }
 
 /* Every parameter with moments has a step, a tensor without dimensions. One item serves

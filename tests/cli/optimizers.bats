@@ -74,6 +74,20 @@ check() {
     [ "$(weights bf16-1)" = "$(weights bf16-3)" ]
 }
 
+@test "Adafactor goes on at other ranks and stages" {
+    check '{"type": "Adafactor", "params": {"weight_decay": 0.1, "clip_threshold": 1.5}}'
+    run -0 dcp-inspect ls whole
+    [[ $output == *"optimizer.col_var.transformer.wte.weight "*"[1, 16]"* ]]
+    [[ $output == *"optimizer.variance.transformer.ln_f.bias"* ]]
+    run -5 dcp-reshard whole made --to deepspeed
+    [[ $output == *"cannot hold"*"'optimizer.row_var.transformer.wte.weight'"* ]]
+    for stage in 1 3; do
+        of '{"type": "Adafactor"}' --steps 6 --ranks $stage --set fp16.enabled=true \
+            --set checkpoint.dir="fp16-$stage" --set "zero_optimization.stage=$stage"
+    done
+    [ "$(weights fp16-1)" = "$(weights fp16-3)" ]
+}
+
 @test "SGD without momentum keeps nothing" {
     check '{"type": "SGD", "params": {"lr": 0.1}}'
     run -0 dcp-inspect ls whole

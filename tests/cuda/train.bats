@@ -63,13 +63,15 @@ close() {
     close cpu gpu 1e-2
 }
 
-@test "Muon makes the same of every cut of a matrix" {
-    local muon=(--set 'optimizer={"type": "Muon"}')
-    train --device cpu "${muon[@]}" --set checkpoint.dir=cpu
-    gpu "${muon[@]}" --set checkpoint.dir=gpu
-    close cpu gpu 1e-5
-    ranks 3 "${muon[@]}" --set zero_optimization.stage=2 --set checkpoint.dir=three
-    same_run gpu three
+@test "Lamb, Muon and Adafactor make the same of every cut of a parameter" {
+    for type in Lamb Muon Adafactor; do
+        local optimizer=(--set "optimizer={\"type\": \"$type\"}")
+        train --device cpu "${optimizer[@]}" --set checkpoint.dir=cpu-$type
+        gpu "${optimizer[@]}" --set checkpoint.dir=gpu-$type
+        close cpu-$type gpu-$type 1e-5
+        ranks 3 "${optimizer[@]}" --set zero_optimization.stage=2 --set checkpoint.dir=$type
+        same_run gpu-$type $type
+    done
 }
 
 @test "what one saved the other goes on from" {

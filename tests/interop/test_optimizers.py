@@ -1,5 +1,5 @@
 # labels: interop
-"""SGD with momentum, Adagrad and Muon between dcp-train, PyTorch and DeepSpeed.
+"""SGD with momentum, Adagrad, Adafactor and Muon between dcp-train, PyTorch and DeepSpeed.
 
 1. What dcp-train trained goes on in torch.optim, by way of a distributed checkpoint of
    PyTorch, and in DeepSpeed, at stages 1 to 3, with the losses of dcp-train itself.
@@ -31,6 +31,7 @@ CASES = {
     "SGD": ({"lr": 0.01, "momentum": 0.9, "nesterov": True, "weight_decay": 0.1},
             "momentum_buffer"),
     "Adagrad": ({"lr": 0.002, "lr_decay": 0.1, "weight_decay": 0.1}, "sum"),
+    "Adafactor": ({"lr": 0.02, "d": 1.5, "weight_decay": 0.1}, None),
     "Muon": ({"lr": 0.002, "momentum": 0.9, "weight_decay": 0.1, "ns_steps": 4}, None),
 }
 torch.Tensor.bfloat16 = torch.Tensor.clone  # of torch.optim.Muon, which alone calls it
@@ -128,8 +129,10 @@ class Optimizers(unittest.TestCase):
                 held = [state for optimizer in optimizers for state in optimizer.state.values()]
                 self.assertEqual(len(held), len(list(model.parameters())))
                 for state in held:
-                    kept = key or ("exp_avg_sq" if "step" in state else "momentum_buffer")
-                    self.assertGreater(state[kept].abs().max().item(), 0)
+                    kept = [key] if key else set(state) - {"step"}
+                    for k in kept:
+                        self.assertGreater(state[k].abs().max().item(), 0)
+                    self.assertEqual(state.get("step", BEFORE), BEFORE)
                 for option, value in params.items():
                     self.assertEqual(optimizers[0].param_groups[0][option], value)
                 self.near(train(model, optimizers, AFTER), losses[BEFORE:])

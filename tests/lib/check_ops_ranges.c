@@ -8,6 +8,7 @@
 
 #include "base/mem.h"
 #include "check_ops_own.h"
+#include "trainer/ops/factor.h"
 #include "trainer/ops/norm.h"
 #include "trainer/ops/optim.h"
 #include <math.h>
@@ -105,6 +106,54 @@ static void one_blend(int64_t n)
         1.1 * (double)x.f32[0] + 0.9 * (0.3 * (double)x.f32[0] - 1.7 * (double)y.f32[0]);
     assert_true(fabs((double)out[0].f32[0] - want) < 1e-5);
     array_fini(&x), array_fini(&y), array_fini(&out[0]), array_fini(&out[1]);
+}
+
+/* Squares of a part of a matrix by rows and columns, and what variances they stand for.
+ */
+static void one_factor(enum dcp_dtype dtype, int64_t rows, int64_t columns, int64_t first,
+                       int64_t n)
+{
+    const struct ops *ops[] = { both.fast, both.oracle };
+    void *ctx[] = { both.fast_ctx, both.oracle_ctx };
+    const struct ops_matrix_part part = { columns, first, n };
+    struct array x = array_normal(dtype, n, 1), wide = array_poisoned(DCP_F32, n);
+    struct array vars = array_constant(DCP_F32, rows + columns, 0), out[2];
+    struct factor_sum *sums[2];
+    size_t size = (size_t)(rows + columns) * sizeof **sums;
+    ops[1]->widen(ctx[1], dtype, n, x.t, wide.f32);
+    const struct factor_units units = factor_units(norm_peak(0, wide.f32, n), rows);
+    for (int64_t i = 0; i < rows + columns; i++)
+        vars.f32[i] = 1 + (float)i / 7;
+    for (int i = 0; i < 2; i++) {
+        out[i] = array_poisoned(DCP_F32, n);
+        sums[i] = array_bytes(rows + columns, sizeof **sums);
+        memset(sums[i], 0, size);
+        for (int twice = 0; twice < 2; twice++)
+            ops[i]->factor_add(ctx[i], dtype, &part, x.t, 0.75f, &units, sums[i],
+                               sums[i] + rows);
+        ops[i]->factored(ctx[i], &part, vars.f32, vars.f32 + rows, 3, out[i].f32);
+    }
+    array_sync();
+    assert_memory_equal(sums[0], sums[1], size);
+    assert_memory_equal(out[0].f32, out[1].f32, (size_t)n * sizeof(float));
+    struct factor_sum *want = array_bytes(rows + columns, sizeof *want);
+    memset(want, 0, size);
+    for (int64_t i = 0; i < n; i++) {
+        struct factor_sum one = factor_count(wide.f32[i] * 0.75f, units);
+        int64_t at[] = { (first + i) / columns, rows + (first + i) % columns };
+        for (int k = 0; k < 2; k++) {
+            want[at[k]].high += 2 * one.high;
+            want[at[k]].low += 2 * one.low;
+        }
+    }
+    assert_memory_equal(sums[0], want, size);
+    array_free(want);
+    int64_t last = first + n - 1;
+    assert_true(out[0].f32[n - 1] ==
+                vars.f32[last / columns] * vars.f32[rows + last % columns] / 3);
+    array_fini(&x), array_fini(&wide), array_fini(&vars);
+    for (int i = 0; i < 2; i++)
+        array_fini(&out[i]), array_free(sums[i]);
 }
 
 /* Sums in units: added, merged, and taken back, also in place from the front; and made of
@@ -230,9 +279,13 @@ void check_ops_ranges(void **state)
         one_range(OPTIM_ADAM, dtype, DCP_BF16, 1003, true);
         one_range(OPTIM_ADAM, dtype, DCP_BF16, 70001, false);
         one_range(OPTIM_ADAM, dtype, DCP_F16, 70001, false);
-        for (int type = 0; type < OPTIM_N_TYPES; type++)
+        for (int type = 0; type < OPTIM_FACTORED; type++)
             one_range((enum optim_type)type, dtype, DCP_BF16, 1003, type % 2);
         one_range(OPTIM_ALONG, dtype, DCP_BF16, 1003, true);
+        one_range(OPTIM_ADAFACTOR_DIRECTION, dtype, DCP_BF16, 1003, true);
+        one_factor(dtype, 300, 70, 0, 21000);
+        one_factor(dtype, 5, 600, 777, 1);
+        one_factor(dtype, 150, 301, 299, 40000);
         one_exact(dtype, 1);
         one_exact(dtype, 70001);
     }

@@ -32,6 +32,14 @@ double steps_off(const float *got, const double *want, int64_t n)
     return off > 0 ? off / size : 0;
 }
 
+void steps_print(const char *key, const float *x, int64_t n)
+{
+    printf(", \"%s\": [", key);
+    for (int64_t i = 0; i < n; i++)
+        printf("%s%.9g", i ? ", " : "", (double)x[i]);
+    printf("]");
+}
+
 /* A micro-batch, or, where there is none left, nothing. */
 static void give(const struct steps *s, const struct model_hooks *hooks, bool idle)
 {
@@ -95,7 +103,7 @@ static void collect(struct rank *r, const struct shard *shard)
         else
             shard_weights(shard, p, &held);
         copy(&held, s->weights + at);
-        for (int i = 0; i < optim_n_states(shard_optimizer(shard, p)); i++) {
+        for (int i = 0; i < optim_n_kept(shard_optimizer(shard, p)); i++) {
             shard_state(shard, i, p, &held);
             copy(&held, s->states[i] + at);
         }

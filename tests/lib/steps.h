@@ -35,5 +35,7 @@ void steps_fini(struct steps *steps);
 void steps_assert_same(const struct steps *a, const struct steps *b);
 /* How far values are from what they should be, beside the largest of these. */
 double steps_off(const float *got, const double *want, int64_t n);
+/* , "key": [x, ...] on standard output. */
+void steps_print(const char *key, const float *x, int64_t n);
 
 #endif

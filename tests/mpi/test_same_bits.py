@@ -85,7 +85,8 @@ def main():
         base.update(draw.choice([{}, {"bf16.enabled": True}, {"fp16.enabled": True},
                                  {"bf16.enabled": True, "data_types.grad_accum_dtype": "fp32"},
                                  {"bf16.enabled": True, "stochastic_rounding": True}]))
-        base.update(draw.choice([{}, {}, {"optimizer.type": "Muon", "optimizer.params": MUON}]))
+        base.update(draw.choice([{}, {}, {"optimizer.type": "Muon", "optimizer.params": MUON},
+                                 {"optimizer.type": "Adafactor", "optimizer.params": {}}]))
         # What is quantized is so from a stage on, and shows in the bits.
         least, quantized = draw.choice([(0, {})] * 3 + [
             (2, {"zero_optimization.zero_quantized_gradients": True}),

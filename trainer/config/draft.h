@@ -17,7 +17,7 @@ enum settings_kind {
     KEY_TEXT,    /* char *, owned by the settings */
     KEY_CHOICE,  /* int, index into `choices`; case does not matter */
     KEY_DTYPE,   /* int, enum dcp_dtype */
-    KEY_PAIR,    /* two doubles from 0 to below 1 */
+    KEY_PAIR,    /* two doubles from 0 to below 1; null is NaN where that is a default */
     KEY_TRIPLE,  /* three doubles */
     KEY_LAYERS   /* int, enum settings_layers, or n: every n-th layer; true is ALL */
 };
@@ -68,7 +68,8 @@ enum settings_optimizer {
     OPTIMIZER_LION,
     OPTIMIZER_ADAGRAD,
     OPTIMIZER_LAMB,
-    OPTIMIZER_MUON
+    OPTIMIZER_MUON,
+    OPTIMIZER_ADAFACTOR
 };
 enum { SETTINGS_MAX_AUTOS = 64, SETTINGS_PATH_CAP = 128 };
 
@@ -83,7 +84,7 @@ struct settings_draft {
     int strategy, reshard_after_forward;               /* of fsdp_config; -1: not given */
     bool fp16, bf16, adam_w_mode, torch_adam;
     double betas[2];
-    double muon_lr, ns_coefficients[3];
+    double muon_lr, ns_coefficients[3], eps_pair[2];
     bool muon_nesterov;
     int adjust_lr; /* index into its choices */
     int recompute; /* enum settings_layers, or every n-th */
@@ -101,9 +102,9 @@ struct settings_draft {
     size_t n_autos;
 };
 
-/* The top level, and its sections "scheduler" and "fsdp_config". */
-extern const struct settings_key settings_root[], settings_scheduler_keys[],
-    settings_fsdp_keys[];
+/* The top level, and its sections "optimizer", "scheduler" and "fsdp_config". */
+extern const struct settings_key settings_root[], settings_optimizer_keys[],
+    settings_scheduler_keys[], settings_fsdp_keys[];
 
 /* Why a key without effect cannot matter here; NULL when nothing is known of it. */
 const char *settings_reason(const char *name);

@@ -114,18 +114,34 @@ static const struct {
       "Adam decouples the decay too, unless adam_w_mode is false; SGD and Adagrad are "
       "those of torch.optim, Lion and Lamb are DeepSpeed's. Muon is that of torch.optim "
       "for matrices within layers; embeddings, norms and biases have AdamW, as in "
-      "DeepSpeed. A parameter of another one is an error",
+      "DeepSpeed. Adafactor is torch.optim's, with some names of that of transformers. A "
+      "parameter of another one is an error",
       NULL },
     { "optimizer.params.lr", "the learning rate",
-      "0.001; 0.01 with Adagrad; with Muon as muon_lr and adam_lr" },
+      "0.001; 0.01 with Adagrad and Adafactor; with Muon as muon_lr and adam_lr" },
     { "optimizer.params.betas",
       "Adam, AdamW: decay of the two moments; Lion: weights of the moment in the step, "
       "and of its decay; Muon: of AdamW's moments",
       "[0.9, 0.999]; [0.9, 0.95] with Muon" },
     { "optimizer.params.eps",
       "Adam, AdamW, Adagrad, Lamb, and Muon's AdamW: is added to the root of the second "
-      "moment",
-      "1e-08; 1e-10 with Adagrad and Muon" },
+      "moment. Adafactor: [number, number], the least root of a variance, which null "
+      "makes "
+      "that of fp32, and the least size of weights that steps follow",
+      "1e-08; 1e-10 with Adagrad and Muon; [null, 0.001] with Adafactor" },
+    { "optimizer.params.beta2_decay",
+      "Adafactor: the newest square has the weight of the step to this power in a "
+      "variance; also called decay_rate",
+      NULL },
+    { "optimizer.params.d",
+      "Adafactor: the largest root of the mean square of a direction; also called "
+      "clip_threshold",
+      NULL },
+    { "optimizer.params.scale_parameter",
+      "Adafactor: steps are multiplied by the root of the mean square of the weights",
+      NULL },
+    { "optimizer.params.relative_step",
+      "Adafactor: the rate of step n is at most 1 / root of n", NULL },
     { "optimizer.params.weight_decay", "of weights of two dimensions, see decay_all",
       "0, or 0.01 with torch_adam" },
     { "optimizer.params.adam_w_mode", "decouple the decay from the gradient", NULL },

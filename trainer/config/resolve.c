@@ -53,6 +53,16 @@ static void resolve_muon(struct settings_draft *draft)
     memcpy(s->newton_schulz.coefficients, draft->ns_coefficients, sizeof coefficients);
 }
 
+/* torch.optim.Adafactor's. */
+static void resolve_adafactor(struct settings_draft *draft)
+{
+    struct settings *s = &draft->out;
+    set_default(&s->lr, 0.01);
+    set_default(&draft->eps_pair[1], 1e-3);
+    s->eps = draft->eps_pair[0];
+    s->eps_scale = draft->eps_pair[1];
+}
+
 /* Defaults are those of DeepSpeed's classes, and of PyTorch's where it has none. */
 static int resolve_optimizer(struct settings_draft *draft, struct dcp_error *err)
 {
@@ -60,13 +70,15 @@ static int resolve_optimizer(struct settings_draft *draft, struct dcp_error *err
         [OPTIMIZER_ADAM] = OPTIM_ADAM,       [OPTIMIZER_ADAMW] = OPTIM_ADAM,
         [OPTIMIZER_SGD] = OPTIM_MOMENTUM,    [OPTIMIZER_LION] = OPTIM_LION,
         [OPTIMIZER_ADAGRAD] = OPTIM_ADAGRAD, [OPTIMIZER_LAMB] = OPTIM_LAMB,
-        [OPTIMIZER_MUON] = OPTIM_MUON
+        [OPTIMIZER_MUON] = OPTIM_MUON,       [OPTIMIZER_ADAFACTOR] = OPTIM_ADAFACTOR
     };
     struct settings *s = &draft->out;
     bool adagrad = draft->optimizer == OPTIMIZER_ADAGRAD;
     s->optimizer = types[draft->optimizer];
     if (s->optimizer == OPTIM_MUON)
         resolve_muon(draft);
+    if (s->optimizer == OPTIM_ADAFACTOR)
+        resolve_adafactor(draft);
     set_default(&s->momentum, 0);
     if (s->optimizer == OPTIM_MOMENTUM && s->momentum <= 0)
         s->optimizer = OPTIM_SGD;
@@ -79,9 +91,12 @@ static int resolve_optimizer(struct settings_draft *draft, struct dcp_error *err
     s->beta1 = draft->betas[0];
     s->beta2 = draft->betas[1];
     set_default(&s->lr, adagrad ? 1e-2 : 1e-3);
-    set_default(&s->eps, adagrad ? 1e-10 : 1e-8);
+    if (s->optimizer != OPTIM_ADAFACTOR)
+        set_default(&s->eps, adagrad ? 1e-10 : 1e-8);
     /* torch.optim.AdamW has a default of its own */
     set_default(&s->weight_decay, draft->torch_adam && s->decoupled_decay ? 0.01 : 0.0);
+    if (s->beta2_decay > 0)
+        return fail(draft, "'optimizer.params.beta2_decay' is above 0", err);
     if (!(s->min_coeff <= s->max_coeff))
         return fail(draft, "'optimizer.params.min_coeff' is above max_coeff", err);
     if (draft->optimizer == OPTIMIZER_SGD && s->nesterov &&

@@ -39,6 +39,7 @@ static int parse(const char *text, size_t size_bytes, struct settings_draft star
     struct settings_draft draft = start;
     const char *what = draft.what;
     draft.betas[0] = draft.betas[1] = draft.ns_coefficients[0] = NAN;
+    draft.eps_pair[0] = draft.eps_pair[1] = NAN;
     *out = (struct settings){ 0 };
     if (world_size < 1)
         return dcp_error_set(err, DCP_E_USAGE, "%s: a world size of %d cannot train",

@@ -73,6 +73,8 @@ struct settings {
     double
         adam_lr; /* Muon: of what is no hidden matrix, and has AdamW; lr is the others' */
     struct newton_schulz newton_schulz;
+    double beta2_decay, clip_threshold, eps_scale; /* Adafactor; eps may be NaN */
+    bool scale_parameter, relative_step;
     bool match_rms;           /* Muon: steps are as long as those of AdamW */
     bool nesterov, decay_all; /* decay_all: norms and biases, too */
     bool bias_correction,

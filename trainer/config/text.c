@@ -6,6 +6,7 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -19,7 +20,10 @@ static void add_list(struct dcp_buf *out, const double *values, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
         dcp_buf_add_text(out, i ? ", " : "[");
-        add_real(out, values[i]);
+        if (isnan(values[i]))
+            dcp_buf_add_text(out, "null");
+        else
+            add_real(out, values[i]);
     }
     dcp_buf_add_text(out, "]");
 }

@@ -306,8 +306,9 @@ static int read_pair(struct settings_draft *draft, const struct settings_key *ke
     bool ok = json_is_array(value) && json_array_size(value) == 2;
     for (size_t i = 0; ok && i < 2; i++) {
         const json_t *item = json_array_get(value, i);
-        out[i] = number_of(item);
-        ok = json_is_number(item) && out[i] >= 0 && out[i] < 1;
+        bool none = json_is_null(item) && isnan(key->fallback);
+        out[i] = none ? (double)NAN : number_of(item);
+        ok = none || (json_is_number(item) && out[i] >= 0 && out[i] < 1);
     }
     return ok ? DCP_OK
               : wrong(draft, path, value, "two numbers from 0 to below 1 in [ ]", err);

@@ -12,11 +12,12 @@ struct quant4;
     .alloc = ops_host_alloc, .free = ops_host_free, .put = ops_host_put,  \
     .get = ops_host_put, .copy = ops_host_copy, .zero = ops_host_zero,    \
     .sync = ops_host_sync, .widen = ops_host_widen, .sum = ops_host_sum,  \
-    .blend = ops_host_blend, .exact_add = ops_host_exact_add, .exact_sum = ops_host_exact_sum,     \
-    .exact_merge = ops_host_exact_merge, .exact_get = ops_host_exact_get, \
-    .quantize = ops_host_quantize, .dequantize = ops_host_dequantize,     \
-    .norm_peak = ops_host_norm_peak, .norm_add = ops_host_norm_add,       \
-    .optim = ops_host_optim
+    .blend = ops_host_blend, .exact_add = ops_host_exact_add,             \
+    .exact_sum = ops_host_exact_sum, .exact_merge = ops_host_exact_merge, \
+    .exact_get = ops_host_exact_get, .quantize = ops_host_quantize,       \
+    .dequantize = ops_host_dequantize, .norm_peak = ops_host_norm_peak,   \
+    .norm_add = ops_host_norm_add, .optim = ops_host_optim,               \
+    .factor_add = ops_host_factor_add, .factored = ops_host_factored
 
 int ops_host_alloc(void *ctx, uint64_t size_bytes, const char *what, void **out,
                    struct dcp_error *err);
@@ -50,6 +51,12 @@ void ops_host_norm_peak(void *ctx, enum dcp_dtype dtype, int64_t n, const void *
                         float *peak);
 void ops_host_norm_add(void *ctx, enum dcp_dtype dtype, int64_t n, const void *x,
                        float peak, double *digits);
+void ops_host_factor_add(void *ctx, enum dcp_dtype dtype,
+                         const struct ops_matrix_part *part, const void *x,
+                         float grad_scale, const struct factor_units *units,
+                         struct factor_sum *rows, struct factor_sum *columns);
+void ops_host_factored(void *ctx, const struct ops_matrix_part *part, const float *rows,
+                       const float *columns, float mean, float *out);
 void ops_host_optim(void *ctx, const struct optim_params *params,
                     const struct optim_range *range);
 

@@ -58,6 +58,13 @@ struct ops_exact {
     float *peak;
 };
 
+/* n elements of a matrix from element `first` on, x T[n]. */
+struct ops_matrix_part {
+    int64_t columns, first, n;
+};
+
+struct factor_sum;
+struct factor_units;
 struct optim_params;
 struct optim_range;
 
@@ -196,6 +203,15 @@ struct ops {
                       float *peak);
     void (*norm_add)(void *ctx, enum dcp_dtype dtype, int64_t n, const void *x,
                      float peak, double *digits);
+    /* Adds the squares of grad_scale × x, in units of factor.h, to the sums of their rows
+     * and their columns. */
+    void (*factor_add)(void *ctx, enum dcp_dtype dtype,
+                       const struct ops_matrix_part *part, const void *x,
+                       float grad_scale, const struct factor_units *units,
+                       struct factor_sum *rows, struct factor_sum *columns);
+    /* out[part] = rows × columns / mean, of the row and the column that each is in. */
+    void (*factored)(void *ctx, const struct ops_matrix_part *part, const float *rows,
+                     const float *columns, float mean, float *out);
     /* optim_step of optim.h. */
     void (*optim)(void *ctx, const struct optim_params *params,
                   const struct optim_range *range);

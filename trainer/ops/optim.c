@@ -16,6 +16,8 @@ const char *const optim_states[OPTIM_N_TYPES][OPTIM_MAX_STATES] = {
     [OPTIM_ADAGRAD] = { "sum" },
     [OPTIM_LAMB] = { "exp_avg", "exp_avg_sq" },
     [OPTIM_MUON] = { "momentum_buffer" },
+    [OPTIM_ADAFACTOR] = { "variance" },
+    [OPTIM_FACTORED] = { "row_var", "col_var" },
 };
 
 /* A range's arrays from an element on. */
@@ -81,6 +83,8 @@ STEP_OF(lamb_direction, OPTIM_LAMB_DIRECTION)
 STEP_OF(lamb_step, OPTIM_LAMB_STEP)
 STEP_OF(muon_momentum, OPTIM_MUON)
 STEP_OF(step_along, OPTIM_ALONG)
+STEP_OF(adafactor_variance, OPTIM_ADAFACTOR)
+STEP_OF(adafactor_direction, OPTIM_ADAFACTOR_DIRECTION)
 
 static void (*const steps[OPTIM_N_ALL])(enum dcp_dtype grad_dtype, int weight_dtype,
                                         const struct at *at,
@@ -95,6 +99,8 @@ static void (*const steps[OPTIM_N_ALL])(enum dcp_dtype grad_dtype, int weight_dt
     [OPTIM_LAMB_STEP] = lamb_step,
     [OPTIM_MUON] = muon_momentum,
     [OPTIM_ALONG] = step_along,
+    [OPTIM_ADAFACTOR] = adafactor_variance,
+    [OPTIM_ADAFACTOR_DIRECTION] = adafactor_direction,
 };
 
 static void round_part(const float *master, uint16_t *weights, int64_t n, int64_t first,

@@ -11,6 +11,8 @@
  *   Muon         Jordan et al., "Muon: An optimizer for hidden layers in neural
  * networks", 2024: in two parts, between which the momentum of a whole matrix is made
  *                orthogonal (shard/muon.c)
+ *   Adafactor    Shazeer and Stern, arXiv:1804.04235: in several parts, since a step
+ *                depends on rows, columns and norms (shard/adafactor.c)
  *
  * in the order of operations of torch.optim, Lion in that of DeepSpeed's FusedLion.
  * (Where its sum is 0 Lion adds nothing, as in the paper: DeepSpeed's kernels for GPUs
@@ -35,11 +37,14 @@ enum optim_type {
     OPTIM_LAMB, /* of a step: the moments; weights stay */
     OPTIM_MUON, /* of a step: the momentum; weights become what is made orthogonal, in an
                  * array of its size. Of hidden matrices; the rest has Adam */
+    OPTIM_ADAFACTOR, /* of a step, for what is no matrix: the variance; weights stay */
+    OPTIM_FACTORED,  /* Adafactor of matrices: no pass over elements */
     OPTIM_N_TYPES,
     /* What a step of LAMB goes on with: weights become the direction of the step, for
      * its norm, in a copy; they take the step. */
     OPTIM_LAMB_DIRECTION = OPTIM_N_TYPES,
     OPTIM_LAMB_STEP,
+    OPTIM_ADAFACTOR_DIRECTION, /* weights become that, in a copy; of variances */
     OPTIM_ALONG, /* weights decay, and go along a direction: what stands for the state */
     OPTIM_N_ALL
 };
@@ -50,30 +55,51 @@ PORTABLE bool optim_is_lamb(enum optim_type type)
     return type == OPTIM_LAMB || type == OPTIM_LAMB_DIRECTION || type == OPTIM_LAMB_STEP;
 }
 
-/* What an optimizer keeps for each parameter: arrays, zero at first; named as in torch or
- * DeepSpeed. */
+/* What an optimizer keeps for each element: arrays, zero at first. */
 PORTABLE int optim_n_states(enum optim_type type)
 {
-    return type == OPTIM_ADAM || optim_is_lamb(type) ? 2 : type == OPTIM_SGD ? 0 : 1;
+    return type == OPTIM_ADAM || optim_is_lamb(type)     ? 2
+           : type == OPTIM_SGD || type == OPTIM_FACTORED ? 0
+                                                         : 1;
+}
+/* What it keeps for each parameter, named as in torch or DeepSpeed: those arrays, or, of
+ * a matrix that is factored, one of its rows and one of its columns. */
+static inline int optim_n_kept(enum optim_type type)
+{
+    return type == OPTIM_FACTORED ? 2 : optim_n_states(type);
 }
 extern const char *const optim_states[OPTIM_N_TYPES][OPTIM_MAX_STATES];
+/* The shape of the i-th, of a parameter of that shape. */
+static inline void optim_state_shape(enum optim_type type, int i, const int64_t shape[2],
+                                     int64_t out[2])
+{
+    out[0] = type == OPTIM_FACTORED && i == 1 ? 1 : shape[0];
+    out[1] = type == OPTIM_FACTORED && i == 0 ? 1 : shape[1];
+}
 /* What a parameter has when the model has `type`; hidden: it is a matrix within a layer.
  */
-static inline enum optim_type optim_of(enum optim_type type, bool hidden)
+static inline enum optim_type optim_of(enum optim_type type, int ndim, bool hidden)
 {
-    return type == OPTIM_MUON && !hidden ? OPTIM_ADAM : type;
+    return type == OPTIM_MUON && !hidden          ? OPTIM_ADAM
+           : type == OPTIM_ADAFACTOR && ndim == 2 ? OPTIM_FACTORED
+                                                  : type;
 }
 
 struct optim_params {
     enum optim_type type;
     double lr, weight_decay;
-    double beta1, beta2;                  /* Adam, Lion, LAMB */
-    double eps;                           /* Adam, Adagrad, LAMB */
+    double beta1, beta2; /* Adam, Lion, LAMB */
+    double eps;          /* Adam, Adagrad, LAMB; Adafactor's first, NaN: that of fp32 */
     double momentum, dampening, lr_decay; /* momentum: and Muon's */
     bool nesterov;
     double min_trust, max_trust; /* LAMB: of norms of weights by norms of steps */
     float trust;                 /* LAMB_STEP: that ratio */
     double stride;               /* ALONG: of the direction */
+    /* Adafactor: variances are means with the weight step^decay for the newest; eps of
+     * the size of weights; the most that a direction's may be; whether steps follow the
+     * size of weights, and get smaller with the root of their number. */
+    double variance_decay, eps_scale, clip;
+    bool scale_parameter, relative_step;
     /* For shard_update of Muon: the rate of what has Adam; how momenta are made
      * orthogonal; and whether steps are to be as long as AdamW's, by the shape (Liu et
      * al., "Muon is scalable for LLM training", arXiv:2502.16982). */

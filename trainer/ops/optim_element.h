@@ -8,6 +8,7 @@
 #include "bf16.h"
 #include "optim.h"
 #include "rng_words.h"
+#include <float.h>
 #include <math.h>
 
 #ifdef __clang__
@@ -20,6 +21,7 @@ struct optim_factors {
     float beta1, beta1_rest, beta2, beta2_rest;
     float root_correction, eps, step_size;
     float momentum, momentum_rest, undamped; /* undamped: 1 - dampening */
+    float newest; /* weight of the newest square in a variance */
     bool nesterov;
 };
 
@@ -48,7 +50,8 @@ static inline struct optim_factors optim_factors(const struct optim_params *p)
     f.beta2 = (float)p->beta2;
     f.beta2_rest = (float)(1 - p->beta2);
     f.root_correction = (float)sqrt(correction2);
-    f.eps = (float)p->eps;
+    f.eps = p->eps >= 0 ? (float)p->eps : FLT_EPSILON;
+    f.newest = (float)pow((double)p->step, p->variance_decay);
     f.step_size = (float)(rate / correction1);
     f.momentum = (float)p->momentum;
     f.momentum_rest = (float)(1 - p->momentum);
@@ -129,6 +132,25 @@ PORTABLE float optim_along(struct optim_factors f, float w, float direction)
     return w * f.keep - f.step_size * direction;
 }
 
+PORTABLE float optim_adafactor(struct optim_factors f, float w, float *variance, float g)
+{
+    *variance = optim_lerp(*variance, g * g, f.newest);
+    return w;
+}
+
+/* Where there is no variance the direction is the gradient divided by eps. */
+PORTABLE float optim_adafactor_direction(struct optim_factors f, float variance, float g)
+{
+    float least = f.eps * f.eps;
+    return g / sqrtf(variance > least ? variance : least);
+}
+
+/* A variance of a matrix by its row and its column. */
+PORTABLE float optim_factored(float row, float column, float mean)
+{
+    return row * column / mean;
+}
+
 PORTABLE float optim_blend(float a, float x, float b, float y)
 {
     return a * x + b * y;
@@ -139,14 +161,16 @@ PORTABLE float optim_element(enum optim_type type, struct optim_factors f, float
                              float *first, float *second, float g)
 {
     g = g * f.grad_scale;
-    return type == OPTIM_ADAM       ? optim_adam(f, w, first, second, g)
-           : type == OPTIM_SGD      ? optim_sgd(f, w, g)
-           : type == OPTIM_MOMENTUM ? optim_momentum(f, w, first, g)
-           : type == OPTIM_LION     ? optim_lion(f, w, first, g)
-           : type == OPTIM_ADAGRAD  ? optim_adagrad(f, w, first, g)
-           : type == OPTIM_LAMB     ? optim_lamb(f, w, first, second, g)
-           : type == OPTIM_MUON     ? optim_muon(f, first, g)
-           : type == OPTIM_ALONG    ? optim_along(f, w, *first)
+    return type == OPTIM_ADAM                  ? optim_adam(f, w, first, second, g)
+           : type == OPTIM_SGD                 ? optim_sgd(f, w, g)
+           : type == OPTIM_MOMENTUM            ? optim_momentum(f, w, first, g)
+           : type == OPTIM_LION                ? optim_lion(f, w, first, g)
+           : type == OPTIM_ADAGRAD             ? optim_adagrad(f, w, first, g)
+           : type == OPTIM_LAMB                ? optim_lamb(f, w, first, second, g)
+           : type == OPTIM_MUON                ? optim_muon(f, first, g)
+           : type == OPTIM_ALONG               ? optim_along(f, w, *first)
+           : type == OPTIM_ADAFACTOR           ? optim_adafactor(f, w, first, g)
+           : type == OPTIM_ADAFACTOR_DIRECTION ? optim_adafactor_direction(f, *first, g)
            : type == OPTIM_LAMB_DIRECTION
                ? optim_lamb_direction(f, w, *first, *second)
                : w - f.step_size * optim_lamb_direction(f, w, *first, *second);

@@ -7,6 +7,7 @@
 /* What ranks give one another at once: little enough to be summed from the cache; more
  * where a message costs more than its bytes. */
 #define LANDING ((size_t)4 << 20)
+#define SCRATCH ((int64_t)1 << 20) /* elements of arrays that norms are taken of */
 #define LANDING_BESIDE ((size_t)64 << 20)
 
 static int alloc(struct shard *s, void **out, int64_t n, size_t size_bytes,
@@ -171,6 +172,52 @@ int shard_set_micros(struct shard *s, int n_micros, struct dcp_error *err)
     return alloc_step(s, err);
 }
 
+/* Of norms over whole parameters. */
+static int alloc_norms(struct shard *s, struct dcp_error *err)
+{
+    struct shard_norms *norms = &s->norms;
+    int64_t n = (int64_t)SHARD_N_NORMS * s->n_params;
+    for (int p = 0; p < s->n_params; p++)
+        if (s->params[p].n_elems > norms->n_scratch)
+            norms->n_scratch = s->params[p].n_elems;
+    if (norms->n_scratch > SCRATCH)
+        norms->n_scratch = SCRATCH;
+    for (int i = 0; i < SHARD_N_NORMS; i++)
+        DCP_TRY(
+            alloc(s, (void **)&norms->scratch[i], norms->n_scratch, sizeof(float), err));
+    DCP_TRY(alloc(s, (void **)&norms->peaks, n, sizeof *norms->peaks, err));
+    DCP_TRY(
+        alloc(s, (void **)&norms->digits, n * NORM_DIGITS, sizeof *norms->digits, err));
+    norms->host_peaks = dcp_mem_calloc((size_t)n, sizeof *norms->host_peaks);
+    norms->norms = dcp_mem_calloc((size_t)n, sizeof *norms->norms);
+    return norms->host_peaks && norms->norms
+               ? DCP_OK
+               : dcp_error_memory(err, "norms of parameters");
+}
+
+static int alloc_factors(struct shard *s, struct dcp_error *err)
+{
+    struct shard_factors *f = &s->factors;
+    DCP_TRY(alloc(s, (void **)&f->sums, f->n, sizeof *f->sums, err));
+    f->host_sums = dcp_mem_calloc((size_t)f->n + 1, sizeof *f->host_sums);
+    f->host_vars = dcp_mem_calloc((size_t)f->n_vars + 1, sizeof *f->host_vars);
+    f->means = dcp_mem_calloc((size_t)s->n_params, sizeof *f->means);
+    return f->host_sums && f->host_vars && f->means
+               ? DCP_OK
+               : dcp_error_memory(err, "sums of rows and columns");
+}
+
+/* What steps of some optimizers take. */
+static int alloc_rooms(struct shard *s, struct dcp_error *err)
+{
+    enum optim_type optimizer = s->options.optimizer;
+    if (shard_muon_room(s))
+        DCP_TRY(alloc(s, (void **)&s->whole, shard_muon_room(s), sizeof *s->whole, err));
+    if (optimizer == OPTIM_LAMB || optimizer == OPTIM_ADAFACTOR)
+        DCP_TRY(alloc_norms(s, err));
+    return optimizer == OPTIM_ADAFACTOR ? alloc_factors(s, err) : DCP_OK;
+}
+
 int shard_allocate(struct shard *s, struct dcp_error *err)
 {
     const struct shard_offload *optim = &s->options.offload_optimizer;
@@ -187,20 +234,25 @@ int shard_allocate(struct shard *s, struct dcp_error *err)
         for (int i = 0; i < OPTIM_MAX_STATES && s->n_state[i]; i++)
             DCP_TRY(alloc_offload(s, optim, s->optim_swap, (void **)&s->state[i],
                                   s->n_state[i], sizeof(float), err));
-        if (shard_muon_room(s))
-            DCP_TRY(
-                alloc(s, (void **)&s->whole, shard_muon_room(s), sizeof *s->whole, err));
+        DCP_TRY(alloc_rooms(s, err));
     }
     return alloc_step(s, err);
 }
 
 void shard_release(struct shard *s)
 {
-    void *const memory[] = { s->weights,  s->near_weights, s->master, s->state[0],
-                             s->state[1], s->measure,      s->whole };
+    void *const memory[] = { s->weights,     s->near_weights,     s->master,
+                             s->state[0],    s->state[1],         s->measure,
+                             s->whole,       s->norms.scratch[0], s->norms.scratch[1],
+                             s->norms.peaks, s->norms.digits,     s->factors.sums };
     for (size_t i = 0; i < DCP_ARRAY_LEN(memory); i++)
         free_array(s, memory[i]);
     free_step(s);
+    free(s->norms.host_peaks);
+    free(s->norms.norms);
+    free(s->factors.host_sums);
+    free(s->factors.host_vars);
+    free(s->factors.means);
     swap_free(s->optim_swap);
     swap_free(s->weight_swap);
     shard_slots_fini(s, &s->gathered);

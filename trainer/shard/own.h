@@ -11,6 +11,7 @@
 #include "swap.h"
 
 #include "base/part.h"
+#include "trainer/ops/factor.h"
 #include "trainer/ops/norm.h"
 #include "trainer/ops/optim.h"
 #include <stdbool.h>
@@ -36,6 +37,7 @@ struct shard_param {
     int64_t begin, end, own_at; /* what this rank owns of it, in own order */
     /* Where its states begin: as in own order, but of what has such a state alone. */
     int64_t state_at[OPTIM_MAX_STATES];
+    int64_t sums_at; /* Adafactor: those of its rows, then those of its columns */
 };
 
 /* Elements that the optimizer passes in one go. */
@@ -88,6 +90,24 @@ struct shard_exchange {
     uint64_t call; /* 0: they are there */
 };
 
+/* Norms over whole parameters, two of each. */
+#define SHARD_N_NORMS 2
+struct shard_norms {
+    int64_t n_scratch; /* elements of each array below, which are made at a time */
+    float *scratch[SHARD_N_NORMS], *peaks;
+    double *digits;    /* NORM_DIGITS each */
+    float *host_peaks; /* on the host, as the next one */
+    struct norm *norms;
+};
+
+/* Adafactor: sums of squares over rows and columns of matrices. */
+struct shard_factors {
+    int64_t n; /* of all matrices */
+    struct factor_sum *sums, *host_sums;
+    int64_t n_vars;           /* rows and columns of the largest matrix */
+    float *host_vars, *means; /* on the host; of each parameter's rows */
+};
+
 /* On the way to the norm of the gradients. */
 struct shard_measure {
     double digits[NORM_DIGITS];
@@ -124,6 +144,8 @@ struct shard {
     int64_t n_state[OPTIM_MAX_STATES];
     float *whole; /* Muon: a matrix, and what it takes to make it orthogonal */
     int *matrices, n_matrices; /* that it does */
+    struct shard_norms norms;  /* LAMB, Adafactor */
+    struct shard_factors factors;
     bool keeps_sums;           /* grads are sums in units until the step ends */
     void *grads;               /* full order, from stage 2 own order */
     float *peaks, *references; /* of each parameter: of this rank's gradients; of units */
@@ -174,7 +196,8 @@ void shard_swap_weights(struct shard *s, int64_t begin, int64_t n,
                         void (*act)(struct swap *swap, const void *from,
                                     uint64_t size_bytes));
 /* Of n values that are not negative, in the memory of the kernels: the largest of all
- * ranks of a coll, on the host; infinity or NaN when one is. Collective. */
+ * ranks of a coll (NULL: of this one), on the host; infinity or NaN when one is.
+ * Collective. */
 int shard_largest(struct shard *s, struct coll *coll, size_t n, const float *peaks,
                   float *out, struct dcp_error *err);
 /* What this rank owns of a parameter: n elements of it from `at` on. */
@@ -191,6 +214,20 @@ static inline bool shard_is_cut(const struct shard *s)
 {
     return s->options.stage > 0 && s->inner->world_size > 1;
 }
+/* Makes such arrays of elements at .. at + n of a parameter, n <= n_scratch. */
+typedef void shard_values(struct shard *s, int param, int64_t at, int64_t n,
+                          const void *with, const float *out[SHARD_N_NORMS]);
+/* The norms of what a function makes, the same bits at every cut; of what is not finite
+ * 0. Collective. */
+int shard_measure_norms(struct shard *s, shard_values *values, const void *with,
+                        struct dcp_error *err);
+double shard_norm(const struct shard *s, int param, int i);
+/* State of a run that is done with for now, where it is in a file. */
+void shard_leave(struct shard *s, const struct shard_run *run);
+/* Adafactor, by the parameters of each group. Collective. */
+int shard_adafactor(struct shard *s, const struct optim_params *groups,
+                    struct dcp_error *err);
+void shard_adafactor_place(struct shard *s);
 /* LAMB on what this rank owns, by the parameters of each group. Collective. */
 int shard_lamb(struct shard *s, const struct optim_params *groups, struct dcp_error *err);
 /* Muon on hidden matrices. Collective. */

@@ -185,9 +185,11 @@ static void place_own(struct shard *s)
             int64_t n = at->end - at->begin;
             at->own_at = s->n_own;
             s->n_own += n;
-            for (int i = 0; i < optim_n_states(at->type); i++) {
+            for (int i = 0; i < optim_n_kept(at->type); i++) {
+                struct shard_range held;
                 at->state_at[i] = s->n_state[i];
-                s->n_state[i] += n;
+                shard_state(s, i, p, &held);
+                s->n_state[i] += held.end - held.begin;
             }
             struct shard_run run = shard_run_of(s, p, 0, n);
             add_run(s, &run);
@@ -229,12 +231,14 @@ int shard_place(struct shard *s, struct dcp_error *err)
             s->unit_first[u--] = p + 1;
     for (int p = 0; p < s->n_params; p++) {
         s->at[p].group = shard_group_of(s->model, s->options.optimizer, p);
-        s->at[p].type = optim_of(s->options.optimizer, model_is_hidden(s->model, p));
+        s->at[p].type = optim_of(s->options.optimizer, s->params[p].ndim,
+                                 model_is_hidden(s->model, p));
     }
     place_near(s);
     place_full(s);
     place_own(s);
     shard_muon_place(s);
+    shard_adafactor_place(s);
     shard_count_rounds(s);
     return DCP_OK;
 }
@@ -380,7 +384,13 @@ void shard_master(const struct shard *s, int param, struct shard_range *out_rang
 
 void shard_state(const struct shard *s, int i, int param, struct shard_range *out_range)
 {
+    int64_t shape[2];
     own_range(s, s->state[i], param, s->at[param].state_at[i], out_range);
+    if (s->at[param].type != OPTIM_FACTORED)
+        return;
+    optim_state_shape(OPTIM_FACTORED, i, s->params[param].shape, shape);
+    out_range->begin = 0;
+    out_range->end = shape[0] * shape[1];
 }
 
 int shard_group(const struct shard *s, int param)

@@ -44,6 +44,12 @@ static void for_arrays(struct shard *s, const struct shard_run *run,
     shard_swap_weights(s, run->weight_at, run->n, act);
 }
 
+void shard_leave(struct shard *s, const struct shard_run *run)
+{
+    if (s->optim_swap || s->weight_swap)
+        for_arrays(s, run, swap_leave);
+}
+
 static struct shard_run window_of(const struct shard_run *run, int64_t at, int64_t most)
 {
     struct shard_run window = *run;
@@ -71,8 +77,7 @@ void shard_in_windows(struct shard *s, const struct shard_run *run, shard_work *
             for_arrays(s, &next, swap_want);
         }
         work(s, &now, with);
-        if (swapped)
-            for_arrays(s, &now, swap_leave);
+        shard_leave(s, &now);
     }
 }
 
@@ -111,7 +116,8 @@ static void spread_run(struct shard *s, const struct shard_run *run, const void 
 /* Whether one pass over the elements of a run is all of a step. */
 static bool is_one_pass(enum optim_type type)
 {
-    return type != OPTIM_LAMB && type != OPTIM_MUON;
+    return type != OPTIM_LAMB && type != OPTIM_MUON && type != OPTIM_ADAFACTOR &&
+           type != OPTIM_FACTORED;
 }
 
 /* New weights, group by group: one is on its way to all while the next is made; by the
@@ -178,5 +184,7 @@ int shard_update(struct shard *s, const struct optim_params *params,
         DCP_TRY(shard_lamb(s, groups, err));
     if (s->options.optimizer == OPTIM_MUON)
         DCP_TRY(shard_muon(s, &groups[0], err));
+    if (s->options.optimizer == OPTIM_ADAFACTOR)
+        DCP_TRY(shard_adafactor(s, groups, err));
     return renew(s, groups, err);
 }

@@ -7,10 +7,13 @@
 
 const char *optimizer_name(const struct settings *settings)
 {
-    static const char *const names[OPTIM_N_TYPES] = {
-        [OPTIM_SGD] = "SGD",         [OPTIM_MOMENTUM] = "SGD", [OPTIM_LION] = "Lion",
-        [OPTIM_ADAGRAD] = "Adagrad", [OPTIM_LAMB] = "Lamb",    [OPTIM_MUON] = "Muon"
-    };
+    static const char *const names[OPTIM_N_TYPES] = { [OPTIM_SGD] = "SGD",
+                                                      [OPTIM_MOMENTUM] = "SGD",
+                                                      [OPTIM_LION] = "Lion",
+                                                      [OPTIM_ADAGRAD] = "Adagrad",
+                                                      [OPTIM_LAMB] = "Lamb",
+                                                      [OPTIM_MUON] = "Muon",
+                                                      [OPTIM_ADAFACTOR] = "Adafactor" };
     if (settings->optimizer != OPTIM_ADAM)
         return names[settings->optimizer];
     return settings->decoupled_decay ? "AdamW" : "Adam";
@@ -86,6 +89,20 @@ static json_t *muon_options(const struct settings *s)
                      "use_addmm", false, "use_muon", true);
 }
 
+/* And the switches of transformers' class that torch's has not, where they are off. */
+static json_t *adafactor_options(const struct settings *s)
+{
+    json_t *eps = isnan(s->eps) ? json_null() : json_real(s->eps);
+    json_t *own = json_pack("{s:f, s:[o,f], s:f, s:n, s:b}", "beta2_decay",
+                            s->beta2_decay, "eps", eps, s->eps_scale, "d",
+                            s->clip_threshold, "foreach", "maximize", false);
+    if (own && !s->scale_parameter)
+        json_object_set_new(own, "scale_parameter", json_false());
+    if (own && !s->relative_step)
+        json_object_set_new(own, "relative_step", json_false());
+    return own;
+}
+
 /* Of torch.optim.SGD and Adagrad, and DeepSpeed's FusedLamb, all that their steps ask
  * for. */
 static json_t *own_options(const struct settings *s, int group)
@@ -104,7 +121,7 @@ static json_t *own_options(const struct settings *s, int group)
     if (s->optimizer == OPTIM_LAMB)
         return json_pack("{s:f, s:f, s:f}", "max_grad_norm", 0.0, "max_coeff",
                          s->max_coeff, "min_coeff", s->min_coeff);
-    return json_object();
+    return s->optimizer == OPTIM_ADAFACTOR ? adafactor_options(s) : json_object();
 }
 
 /* Before the list of parameters, which comes last, as elsewhere. */

@@ -79,7 +79,7 @@ static const struct kind weights = { DCP_ROLE_MODEL, NULL },
 
 static bool has_state(const struct shard *shard, int i, int param)
 {
-    return i < optim_n_states(shard_optimizer(shard, param));
+    return i < optim_n_kept(shard_optimizer(shard, param));
 }
 
 /* A parameter's i-th state. */
@@ -88,6 +88,24 @@ static struct kind state_of(const struct shard *shard, int i, int param)
     const char *name = optim_states[shard_optimizer(shard, param)][i];
     int role = dcp_role_parse(name);
     return (struct kind){ role < 0 ? DCP_ROLE_OPTIM : (enum dcp_role)role, name };
+}
+
+/* A state that was added last, where it has not the shape of its weight: all ranks have
+ * it whole. */
+static int reshape(struct state *state, const struct shard *shard, int i, int param,
+                   struct dcp_error *err)
+{
+    struct dcp_local_tensor *last =
+        (struct dcp_local_tensor *)&state->dcp.locals[state->dcp.n_locals - 1];
+    if (shard_optimizer(shard, param) != OPTIM_FACTORED)
+        return DCP_OK;
+    int64_t *shape = dcp_arena_alloc(state->arena, 2, sizeof *shape);
+    if (!shape)
+        return dcp_error_memory(err, "the list of tensors");
+    optim_state_shape(OPTIM_FACTORED, i, last->shape, shape);
+    last->shape = shape;
+    last->region = (struct dcp_region){ .kind = DCP_WHOLE };
+    return DCP_OK;
 }
 
 static void default_name(char *out, size_t cap, struct kind kind, const char *param)
@@ -128,6 +146,8 @@ static int add_tensors(struct state *state, const struct shard *shard,
                 continue;
             shard_state(shard, i, p, &held);
             rc = add_optim(state, &params[p], state_of(shard, i, p), &held, err);
+            if (!rc)
+                rc = reshape(state, shard, i, p, err);
         }
     return rc;
 }
@@ -275,6 +295,8 @@ int state_init_load(struct state *out_state, const struct shard *shard,
             shard_state(shard, i, p, &held);
             rc = add_found(state, catalog, kind, &params[p], kind.role, DCP_F32, &held,
                            err);
+            if (!rc)
+                rc = reshape(state, shard, i, p, err);
         }
     if (rc)
         state_fini(state);

@@ -58,6 +58,12 @@ template <typename T> static inline T __shfl_sync(unsigned mask, T value, int la
     return cuda_exchange(mask, value, (unsigned)lane % 32);
 }
 
+static inline unsigned long long atomicAdd(unsigned long long *to,
+                                           unsigned long long more)
+{
+    return __atomic_fetch_add(to, more, __ATOMIC_RELAXED);
+}
+
 static inline float rsqrtf(float x)
 {
     return 1 / std::sqrt(x);

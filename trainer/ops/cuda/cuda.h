@@ -121,6 +121,12 @@ void ops_cuda_norm_peak(void *ctx, enum dcp_dtype dtype, int64_t n, const void *
                         float *peak);
 void ops_cuda_norm_add(void *ctx, enum dcp_dtype dtype, int64_t n, const void *x,
                        float peak, double *digits);
+void ops_cuda_factor_add(void *ctx, enum dcp_dtype dtype,
+                         const struct ops_matrix_part *part, const void *x,
+                         float grad_scale, const struct factor_units *units,
+                         struct factor_sum *rows, struct factor_sum *columns);
+void ops_cuda_factored(void *ctx, const struct ops_matrix_part *part, const float *rows,
+                       const float *columns, float mean, float *out);
 void ops_cuda_optim(void *ctx, const struct optim_params *params,
                     const struct optim_range *range);
 

@@ -3,6 +3,7 @@
 #include "kernel.cuh"
 extern "C" {
 #include "trainer/ops/exact.h"
+#include "trainer/ops/factor.h"
 #include "trainer/ops/norm.h"
 #include "trainer/ops/optim_element.h"
 }
@@ -311,6 +312,74 @@ void ops_cuda_norm_add(void *ctx, enum dcp_dtype dtype, int64_t n, const void *x
     LAUNCH_BY(dtype, cuda, norm_blocks(n), BLOCK, count_kernel, n, x, norm_scale(peak),
               sums);
     LAUNCH(cuda, 1, NORM_BLOCKS, count_end_kernel, sums, norm_blocks(n), digits);
+}
+
+/* --- rows and columns of a matrix --- */
+
+#define FACTOR_ROWS 64 /* that a block adds up */
+
+static __device__ void add_sum(struct factor_sum *to, int64_t high, int64_t low)
+{
+    atomicAdd((unsigned long long *)&to->high, (unsigned long long)high);
+    atomicAdd((unsigned long long *)&to->low, (unsigned long long)low);
+}
+
+/* A thread has a column of some rows: integers, so no order shows. */
+template <typename T>
+static __global__ void factor_kernel(struct ops_matrix_part part, const T *x,
+                                     float grad_scale, struct factor_units units,
+                                     struct factor_sum *rows, struct factor_sum *columns)
+{
+    int64_t column = (int64_t)blockIdx.x * blockDim.x + threadIdx.x,
+            first = part.first / part.columns + (int64_t)blockIdx.y * FACTOR_ROWS;
+    struct factor_sum all = { 0, 0 };
+    for (int64_t row = first; row < first + FACTOR_ROWS; row++) {
+        int64_t i = row * part.columns + column - part.first;
+        struct factor_sum one = { 0, 0 };
+        if (column < part.columns && i >= 0 && i < part.n)
+            one = factor_count(load(x, i) * grad_scale, units);
+        all.high += one.high;
+        all.low += one.low;
+        uint64_t high = reduce_block((uint64_t)one.high, add_values()),
+                 low = reduce_block((uint64_t)one.low, add_values());
+        if (threadIdx.x == 0 && (high || low))
+            add_sum(&rows[row], (int64_t)high, (int64_t)low);
+    }
+    if (column < part.columns)
+        add_sum(&columns[column], all.high, all.low);
+}
+
+void ops_cuda_factor_add(void *ctx, enum dcp_dtype dtype,
+                         const struct ops_matrix_part *part, const void *x,
+                         float grad_scale, const struct factor_units *units,
+                         struct factor_sum *rows, struct factor_sum *columns)
+{
+    struct ops_cuda *cuda = (struct ops_cuda *)ctx;
+    int64_t n_rows = part->n ? (part->first + part->n - 1) / part->columns + 1 -
+                                   part->first / part->columns
+                             : 0;
+    dim3 grid((unsigned)((part->columns + BLOCK - 1) / BLOCK),
+              (unsigned)((n_rows + FACTOR_ROWS - 1) / FACTOR_ROWS));
+    if (n_rows)
+        LAUNCH_BY(dtype, cuda, grid, BLOCK, factor_kernel, *part, x, grad_scale, *units,
+                  rows, columns);
+}
+
+static __global__ void factored_kernel(struct ops_matrix_part part, const float *rows,
+                                       const float *columns, float mean, float *out)
+{
+    EACH_ELEMENT(i, part.n)
+    out[i] = optim_factored(rows[(part.first + i) / part.columns],
+                            columns[(part.first + i) % part.columns], mean);
+}
+
+void ops_cuda_factored(void *ctx, const struct ops_matrix_part *part, const float *rows,
+                       const float *columns, float mean, float *out)
+{
+    struct ops_cuda *cuda = (struct ops_cuda *)ctx;
+    if (part->n)
+        LAUNCH(cuda, blocks_for(part->n, BLOCK), BLOCK, factored_kernel, *part, rows,
+               columns, mean, out);
 }
 
 /* --- the optimizer --- */

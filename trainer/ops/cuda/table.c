@@ -244,6 +244,8 @@ const struct ops *ops_cuda(void)
         .dequantize = ops_cuda_dequantize,
         .norm_peak = ops_cuda_norm_peak,
         .norm_add = ops_cuda_norm_add,
+        .factor_add = ops_cuda_factor_add,
+        .factored = ops_cuda_factored,
         .optim = ops_cuda_optim,
     };
     return &table;

@@ -127,10 +127,10 @@ static void test_optimizers(void **state)
         assert_int_equal(got.decoupled_decay, rows[i].decoupled);
         assert_true(is(got.weight_decay, rows[i].decay));
     }
-    expect_refused("{" NEEDED BATCH "\"optimizer\": {\"type\": \"Adafactor\"}}",
+    expect_refused("{" NEEDED BATCH "\"optimizer\": {\"type\": \"OneBitAdam\"}}",
                    DCP_E_UNSUPPORTED,
-                   "'optimizer.type' is \"Adafactor\", but there is no such optimizer",
-                   "Adam, AdamW, SGD, Lion, Adagrad, Lamb or Muon");
+                   "'optimizer.type' is \"OneBitAdam\", but there is no such optimizer",
+                   "Adam, AdamW, SGD, Lion, Adagrad, Lamb, Muon or Adafactor");
     expect_refused("{" NEEDED BATCH "\"optimizer\": {\"type\": \"AdmW\"}}",
                    DCP_E_UNSUPPORTED, "AdmW", "did you mean AdamW");
     expect_refused("{" NEEDED BATCH

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include <cmocka.h>
+#include <math.h>
 
 /* Defaults of their classes, and parameters that these do not take. */
 static void test_other_optimizers(void **state)
@@ -98,11 +99,46 @@ static void test_muon(void **state)
     assert_null(strstr(got.text, "warmup_max_lr"));
 }
 
+/* Of torch's class, by some names of transformers', too. */
+static void test_adafactor(void **state)
+{
+    (void)state;
+#define ADAFACTOR \
+    "{" NEEDED BATCH "\"optimizer\": {\"type\": \"Adafactor\", \"params\": {"
+    expect_read(ADAFACTOR "}}}");
+    assert_int_equal(got.optimizer, OPTIM_ADAFACTOR);
+    assert_true(is(got.lr, 0.01) && isnan(got.eps) && is(got.eps_scale, 1e-3));
+    assert_true(is(got.beta2_decay, -0.8) && is(got.clip_threshold, 1));
+    assert_true(got.scale_parameter && got.relative_step && is(got.weight_decay, 0));
+    assert_non_null(strstr(got.text, "\"eps\": [null, 0.001"));
+    expect_read(ADAFACTOR "\"lr\": null, \"eps\": [1e-30, 0.01], \"beta1\": null, "
+                          "\"decay_rate\": -0.7, \"clip_threshold\": 2, "
+                          "\"scale_parameter\": false, \"relative_step\": false, "
+                          "\"warmup_init\": false}}}");
+    assert_true(is(got.eps, 1e-30) && is(got.eps_scale, 0.01));
+    assert_true(is(got.beta2_decay, -0.7) && is(got.clip_threshold, 2));
+    assert_true(!got.scale_parameter && !got.relative_step);
+    assert_non_null(strstr(got.text, "\"beta2_decay\": -0.7"));
+    expect_refused(ADAFACTOR "\"beta1\": 0.9}}}", DCP_E_UNSUPPORTED,
+                   "Adafactor keeps no first moment", "");
+    expect_refused(ADAFACTOR "\"warmup_init\": true}}}", DCP_E_UNSUPPORTED,
+                   "rates begin where the schedule says", "WarmupLR");
+    expect_refused(ADAFACTOR "\"d\": 0.5}}}", DCP_E_USAGE, "must be a number, 1 or more",
+                   "");
+    expect_refused(ADAFACTOR "\"beta2_decay\": 0.8}}}", DCP_E_USAGE, "is above 0", "");
+    expect_refused(ADAFACTOR "\"eps\": 1e-8}}}", DCP_E_USAGE, "two numbers", "");
+    expect_refused(ADAFACTOR "\"betas\": [0.9, 0.9]}}}", DCP_E_USAGE,
+                   "betas' is no parameter of Adafactor", "");
+    expect_refused("{" NEEDED BATCH "\"optimizer\": {\"params\": {\"eps\": [0, 0.1]}}}",
+                   DCP_E_USAGE, "it must be a number", "");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_other_optimizers),
         cmocka_unit_test(test_muon),
+        cmocka_unit_test(test_adafactor),
     };
     return cmocka_run_group_tests(tests, NULL, forget_parsed);
 }

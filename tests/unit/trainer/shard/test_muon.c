@@ -2,7 +2,7 @@
 /* Muon over 2,000 steps, each against the formula of torch.optim.Muon in double
  * precision, from the state before it, and AdamW for the rest; the same bits at every
  * world size and stage. With the argument "print" the matrices after STEPS steps, for
- * tests/oracle/test_muon_torch.py. */
+ * tests/oracle/test_matrices_torch.py. */
 #include "base/mem.h"
 #include "base/part.h"
 #include "lib/steps.h"
@@ -265,14 +265,6 @@ static void keeps_what_there_is(void **state)
 
 /* --- for the oracle --- */
 
-static void print_array(const char *key, const float *x, int64_t n)
-{
-    printf(", \"%s\": [", key);
-    for (int64_t i = 0; i < n; i++)
-        printf("%s%.9g", i ? ", " : "", (double)x[i]);
-    printf("]");
-}
-
 /* A line for each matrix: its gradients are those of the Python program, by its number.
  */
 static void print_matrices(bool match_rms, bool nesterov)
@@ -294,14 +286,15 @@ static void print_matrices(bool match_rms, bool nesterov)
         const struct model_param *param = &s.model_params[p];
         if (!is_matrix(&s, p))
             continue;
-        printf("{\"param\": %d, \"shape\": [%d, %d], \"steps\": %d, \"lr\": %.17g, "
+        printf("{\"optimizer\": \"Muon\", \"param\": %d, \"shape\": [%d, %d], \"steps\": "
+               "%d, \"lr\": %.17g, "
                "\"weight_decay\": %.17g, \"momentum\": %.17g, \"nesterov\": %d, "
                "\"match_rms\": %d",
                p, (int)param->shape[0], (int)param->shape[1], STEPS, s.params.lr,
                s.params.weight_decay, s.params.momentum, nesterov, match_rms);
-        print_array("begin", none.weights + at, param->n_elems);
-        print_array("w", s.weights + at, param->n_elems);
-        print_array("momentum_buffer", s.states[0] + at, param->n_elems);
+        steps_print("begin", none.weights + at, param->n_elems);
+        steps_print("w", s.weights + at, param->n_elems);
+        steps_print("momentum_buffer", s.states[0] + at, param->n_elems);
         printf("}\n");
     }
     steps_fini(&s);
