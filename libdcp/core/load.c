@@ -52,13 +52,14 @@ static int fill_chunk(void *arg, int worker, size_t i, struct dcp_error *err)
     size_t elem = dcp_dtype_size(load->dst->tensors[piece->tensor].dtype);
     size_t n = (size_t)(chunk->end - chunk->begin) * elem;
     unsigned char *to = (unsigned char *)piece->data + (size_t)chunk->begin * elem;
-    unsigned char *host = load->bounce ? load->bounce[worker] : to;
+    bool bounces = load->bounce && !dcp_device_reads(load->device, to);
+    unsigned char *host = bounces ? load->bounce[worker] : to;
 
     int rc = dcp_copy_piece(&load->copiers[worker], chunk->piece, chunk->begin,
                             chunk->end, host, err);
     if (!rc && piece->region.kind == DCP_WHOLE)
         chunk->crc = dcp_hash_crc64(0, host, n);
-    if (!rc && load->bounce)
+    if (!rc && bounces)
         rc = load->device->ops->to_device(load->device->self, to, host, n, err);
     return rc;
 }

@@ -171,7 +171,7 @@ static int reserve_shard(void *arg, struct dcp_error *err)
     return dcp_write_create(saver->finish.write, saver->comm->rank, err);
 }
 
-/* Whether bytes go to the file from the caller's memory. */
+/* Whether all bytes go to the file from the caller's memory. */
 static bool in_place(const struct dcp_saver *saver)
 {
     return saver->finish.options.in_place && saver->device->host_readable;
@@ -184,12 +184,16 @@ static int write_shard(void *arg, struct dcp_error *err)
     int rank = saver->comm->rank;
 
     DCP_TRY(dcp_write_rank(saver->finish.write, rank, err));
-    for (size_t p = 0; p < catalog->n_pieces && !in_place(saver); p++)
-        if (catalog->pieces[p].rank == rank && catalog->pieces[p].crc != saver->crc[p])
+    for (size_t p = 0; p < catalog->n_pieces; p++) {
+        const struct dcp_piece *piece = &catalog->pieces[p];
+        const char *name = catalog->tensors[piece->tensor].name;
+        if (piece->rank != rank || !dcp_stage_holds(&saver->stage, piece))
+            continue;
+        if (piece->crc != saver->crc[p])
             return dcp_error_of_tensor(
-                err, DCP_E_CORRUPT, catalog->tensors[catalog->pieces[p].tensor].name,
-                "tensor '%s' changed in memory between snapshot and file",
-                catalog->tensors[catalog->pieces[p].tensor].name);
+                err, DCP_E_CORRUPT, name,
+                "tensor '%s' changed in memory between snapshot and file", name);
+    }
     return DCP_OK;
 }
 
@@ -229,7 +233,8 @@ static int prepare(struct dcp_saver *saver, const struct dcp_save_options *optio
 static int stage(struct dcp_saver *saver, struct dcp_error *err)
 {
     return dcp_stage_fill(&saver->stage, saver->device, saver->pool,
-                          saver->finish.catalog, saver->comm->rank, saver->crc, err);
+                          saver->finish.catalog, saver->comm->rank,
+                          saver->finish.options.in_place, saver->crc, err);
 }
 
 static int check(const struct dcp_saver *saver, const struct dcp_save_options *options,
@@ -470,7 +475,7 @@ int dcp_save_poll(struct dcp_saver *saver, bool *out_done,
             *err = failure;
     } else {
         saver->result.write_s = dcp_clock_s() - saver->started_s;
-        if (in_place(saver))
+        if (saver->finish.options.in_place)
             saver->result.stall_s = saver->result.write_s;
         saver->result.fingerprint = saver->finish.fingerprint;
         saver->result.diverged = saver->finish.catalog->diverged;

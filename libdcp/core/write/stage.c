@@ -21,7 +21,7 @@ static int stage_chunk(void *arg, int worker, size_t i, struct dcp_error *err)
     struct chunk *chunk = &((struct chunk *)arg)[i];
     const struct dcp_device *device = chunk->device;
 
-    if (!device->host_readable) {
+    if (!dcp_device_reads(device, chunk->from)) {
         DCP_TRY(device->ops->to_host(device->self, chunk->to, chunk->from,
                                      (size_t)chunk->n, err));
         chunk->crc = dcp_hash_crc64(0, chunk->to, (size_t)chunk->n);
@@ -46,15 +46,28 @@ static int reserve(struct dcp_stage *stage, const struct dcp_device *device,
     return DCP_OK;
 }
 
+static bool is_copied(const struct dcp_piece *piece, const struct dcp_device *device,
+                      int rank, bool in_place)
+{
+    return piece->rank == rank && !(in_place && dcp_device_reads(device, piece->data));
+}
+
+bool dcp_stage_holds(const struct dcp_stage *stage, const struct dcp_piece *piece)
+{
+    uintptr_t begin = (uintptr_t)stage->memory, at = (uintptr_t)piece->data;
+
+    return begin && at >= begin && at - begin < stage->size_bytes;
+}
+
 int dcp_stage_fill(struct dcp_stage *stage, const struct dcp_device *device,
                    struct dcp_pool *pool, struct dcp_catalog *catalog, int rank,
-                   uint64_t *crc, struct dcp_error *err)
+                   bool in_place, uint64_t *crc, struct dcp_error *err)
 {
     uint64_t total = 0;
     size_t n_chunks = 0, c = 0;
 
     for (size_t p = 0; p < catalog->n_pieces; p++)
-        if (catalog->pieces[p].rank == rank) {
+        if (is_copied(&catalog->pieces[p], device, rank, in_place)) {
             uint64_t bytes = dcp_piece_bytes(catalog, &catalog->pieces[p]);
             total += (bytes + 63) / 64 * 64; /* every piece begins on a cache line */
             n_chunks += (size_t)((bytes + CHUNK - 1) / CHUNK);
@@ -66,7 +79,7 @@ int dcp_stage_fill(struct dcp_stage *stage, const struct dcp_device *device,
     unsigned char *to = stage->memory;
     for (size_t p = 0; p < catalog->n_pieces; p++) {
         struct dcp_piece *piece = &catalog->pieces[p];
-        if (piece->rank != rank)
+        if (!is_copied(piece, device, rank, in_place))
             continue;
         uint64_t bytes = dcp_piece_bytes(catalog, piece);
         for (uint64_t at = 0; at < bytes; at += CHUNK)
@@ -81,7 +94,7 @@ int dcp_stage_fill(struct dcp_stage *stage, const struct dcp_device *device,
     c = 0;
     for (size_t p = 0; p < catalog->n_pieces; p++) {
         const struct dcp_piece *piece = &catalog->pieces[p];
-        if (piece->rank != rank)
+        if (piece->rank != rank || !dcp_stage_holds(stage, piece))
             continue;
         crc[p] = 0;
         for (uint64_t left = dcp_piece_bytes(catalog, piece); left; left -= chunks[c++].n)

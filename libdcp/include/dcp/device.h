@@ -21,6 +21,9 @@ struct dcp_device_ops {
     int (*to_device)(void *self, void *device, const void *host, size_t size_bytes,
                      struct dcp_error *err);
     void (*free)(void *self); /* optional */
+    /* Optional: 1 where `data` is memory of the host, which a state may be in as well:
+     * what a trainer offloads from the device. */
+    int (*is_host)(void *self, const void *data);
 };
 
 struct dcp_device {
@@ -32,12 +35,16 @@ struct dcp_device {
 /* The host's own memory. Needs no freeing. */
 DCP_PUBLIC void dcp_device_host(struct dcp_device *out_device);
 
-/* The memory of a CUDA device, by CUDA's number of it, in libdcp_cuda. What computes in
- * memory must have finished before a save takes it, and a load is complete when it
- * returns: copies run on a stream that waits for no other. Caller owns, dcp_device_free.
- * Errors: UNSUPPORTED (no such device, or no driver that fits), MEMORY. */
+/* The memory of a CUDA device, by CUDA's number of it, in libdcp_cuda; tensors may also
+ * lie in the host's, pinned or not. What computes in memory must have finished before a
+ * save takes it, and a load is complete when it returns: copies run on a stream that
+ * waits for no other. Caller owns, dcp_device_free. Errors: UNSUPPORTED (no such device,
+ * or no driver that fits), MEMORY. */
 DCP_PUBLIC int dcp_device_cuda(struct dcp_device *out_device, int number,
                                struct dcp_error *err);
+
+/* Whether the host may read and write there itself. */
+DCP_PUBLIC int dcp_device_reads(const struct dcp_device *device, const void *data);
 
 /* Frees what self points to; a zeroed device is fine. */
 DCP_PUBLIC void dcp_device_free(struct dcp_device *device);

@@ -86,6 +86,17 @@ static int cuda_to_device(void *self, void *device, const void *host, size_t siz
     return copy(self, device, host, size_bytes, cudaMemcpyHostToDevice, err);
 }
 
+/* CUDA knows its own memory, and what it pinned. */
+static int cuda_is_host(void *self, const void *data)
+{
+    struct cudaPointerAttributes what;
+    if (enter(self) || cudaPointerGetAttributes(&what, data)) {
+        cudaGetLastError();
+        return 0;
+    }
+    return what.type == cudaMemoryTypeHost || what.type == cudaMemoryTypeUnregistered;
+}
+
 static void cuda_free(void *self)
 {
     struct cuda *cuda = self;
@@ -101,6 +112,7 @@ static const struct dcp_device_ops cuda_ops = {
     .to_host = cuda_to_host,
     .to_device = cuda_to_device,
     .free = cuda_free,
+    .is_host = cuda_is_host,
 };
 
 int dcp_device_cuda(struct dcp_device *out_device, int number, struct dcp_error *err)

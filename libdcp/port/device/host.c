@@ -48,6 +48,12 @@ void dcp_device_host(struct dcp_device *out_device)
     *out_device = (struct dcp_device){ .ops = &host_ops, .host_readable = 1 };
 }
 
+int dcp_device_reads(const struct dcp_device *device, const void *data)
+{
+    return device->host_readable ||
+           (device->ops->is_host && device->ops->is_host(device->self, data));
+}
+
 void dcp_device_free(struct dcp_device *device)
 {
     if (device && device->ops && device->ops->free)

@@ -35,6 +35,17 @@ enum cudaMemcpyKind {
     cudaMemcpyDefault
 };
 
+enum cudaMemoryType {
+    cudaMemoryTypeUnregistered,
+    cudaMemoryTypeHost,
+    cudaMemoryTypeDevice,
+    cudaMemoryTypeManaged
+};
+struct cudaPointerAttributes {
+    enum cudaMemoryType type;
+    int device;
+};
+
 #define cudaStreamNonBlocking 0x01
 #define cudaEventDisableTiming 0x02
 #define cudaHostAllocPortable 0x01
@@ -66,6 +77,8 @@ cudaError_t cudaMallocManaged(void **out, size_t size, unsigned flags);
 cudaError_t cudaFree(void *memory);
 cudaError_t cudaHostAlloc(void **out, size_t size, unsigned flags);
 cudaError_t cudaFreeHost(void *memory);
+cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *out,
+                                     const void *memory);
 cudaError_t cudaMemcpy(void *to, const void *from, size_t size, enum cudaMemcpyKind kind);
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t size,
                             enum cudaMemcpyKind kind, cudaStream_t stream);

@@ -148,6 +148,22 @@ cudaError_t cudaFree(void *memory)
     return cudaSuccess;
 }
 
+static bool is_device(const void *memory)
+{
+    const char *at = static_cast<const char *>(memory), *begin = device().begin;
+    return at >= begin && at < begin + ARENA_BYTES;
+}
+
+static bool is_managed(const void *memory)
+{
+    const char *at = static_cast<const char *>(memory);
+    auto behind = managed().upper_bound(const_cast<char *>(at));
+    if (behind == managed().begin())
+        return false;
+    auto found = std::prev(behind);
+    return at <= static_cast<char *>(found->first) + found->second;
+}
+
 static std::map<const char *, size_t> &pinned()
 {
     static auto *all = new std::map<const char *, size_t>;
@@ -175,6 +191,22 @@ static bool is_pageable(const void *host)
     return static_cast<const char *>(host) > found->first + found->second;
 }
 
+static bool is_host(const void *memory)
+{
+    return !is_device(memory) && !is_managed(memory) && is_pageable(memory);
+}
+
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes *out, const void *memory)
+{
+    cuda_lock lock(cuda_fake_get().mutex);
+    *out = {};
+    out->type = is_device(memory)    ? cudaMemoryTypeDevice
+                : is_managed(memory) ? cudaMemoryTypeManaged
+                : is_host(memory)    ? cudaMemoryTypeUnregistered
+                                     : cudaMemoryTypeHost;
+    return cudaSuccess;
+}
+
 cudaError_t cudaFreeHost(void *memory)
 {
     cuda_lock lock(cuda_fake_get().mutex);
@@ -184,10 +216,24 @@ cudaError_t cudaFreeHost(void *memory)
     return cudaSuccess;
 }
 
+/* Pinned memory is both. */
+static void check_way(const void *to, const void *from, cudaMemcpyKind kind)
+{
+    bool to_device = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
+    bool from_device = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
+    bool wrong = to_device ? is_host(to) : is_device(to);
+    wrong = wrong || (from_device ? is_host(from) : is_device(from));
+    if (wrong && kind != cudaMemcpyDefault)
+        cuda_fake_fail("a copy of kind %d from %s to %s", (int)kind,
+                       is_device(from) ? "the device" : "the host",
+                       is_device(to) ? "the device" : "the host");
+}
+
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t size, cudaMemcpyKind kind,
                             cudaStream_t stream)
 {
     cuda_lock lock(cuda_fake_get().mutex);
+    check_way(to, from, kind);
     const void *host = kind == cudaMemcpyDeviceToHost   ? to
                        : kind == cudaMemcpyHostToDevice ? from
                                                         : nullptr;
