@@ -42,6 +42,9 @@ plain() {
     done
     train --set zero_optimization.offload_optimizer.device=none --set checkpoint.dir=weights
     same_run plain-fp32 weights
+    run -0 train --ranks 2 --set zero_optimization.offload_optimizer.ratio=0.5 \
+        --set checkpoint.dir=half
+    same_run plain-fp32 half
     [ -z "$(ls swap/deep)" ]
 }
 
@@ -71,6 +74,20 @@ import json
 rows = json.load(open("estimate.json"))["estimates"]
 assert rows[3]["disk_bytes"] > 0 and rows[3]["optimizer_bytes"] == 0, rows[3]
 assert rows[3]["weight_bytes"] == 0 and rows[2]["weight_bytes"] > 0, rows
+PYTHON
+    train --estimate --worlds 1 --json \
+        --set zero_optimization.offload_optimizer.ratio=0.5 >half.json
+    train --estimate --worlds 1 --json --device cuda \
+        --set zero_optimization.offload_optimizer.device=cpu >gpu.json
+    python3 - <<'PYTHON'
+import json
+whole, half, gpu = (json.load(open(f + ".json"))["estimates"]
+                    for f in ("estimate", "half", "gpu"))
+moments = 8 * json.load(open("gpu.json"))["parameters"]
+assert 0.4 < half[3]["optimizer_bytes"] / moments < 0.5, half[3]
+assert half[3]["disk_bytes"] < whole[3]["disk_bytes"], (half[3], whole[3])
+assert all(r["optimizer_bytes"] == 0 and r["host_bytes"] > 0 for r in gpu), gpu
+assert whole[3]["host_bytes"] == 0, whole[3]
 PYTHON
 }
 

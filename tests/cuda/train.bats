@@ -138,6 +138,23 @@ PYTHON
     done
 }
 
+@test "what is offloaded trains, is saved and goes on with the bits of what is not" {
+    local zero=zero_optimization way=(--set bf16.enabled=true --set stochastic_rounding=true)
+    gpu "${way[@]}" --steps 3 --set $zero.stage=0 --set checkpoint.dir=one
+    local cpu=(--set $zero.offload_optimizer.device=cpu --set $zero.offload_param.device=cpu)
+    run -0 gpu "${way[@]}" --steps 1 "${cpu[@]}" --set checkpoint.dir=part
+    [[ $output == *"offload to the CPU: "*" a rank, of weights, gradients and optimizer"* ]]
+    ranks 3 "${way[@]}" --steps 2 "${cpu[@]}" --set $zero.offload_optimizer.ratio=0.5 \
+        --set checkpoint.dir=part
+    run -0 gpu "${way[@]}" --steps 3 --set $zero.offload_optimizer.device=nvme \
+        --set $zero.offload_optimizer.nvme_path=swap --set $zero.offload_param.device=nvme \
+        --set $zero.offload_param.nvme_path=swap --set checkpoint.dir=part
+    [[ $output == *"offload to disk: "* && $output != *"in background"* ]]
+    same_run one part
+    run -8 --separate-stderr gpu "${cpu[@]}" --set optimizer.type=Lamb --set checkpoint.dir=lamb
+    [[ $stderr == *"with a GPU needs an optimizer of single elements"*"Lamb, Muon"* ]]
+}
+
 @test "for 12 steps GPU and CPU stay together" {
     local way=(--set steps=12 --set train_batch_size=2 --set checkpoint.save_every=0)
     train --device cpu "${way[@]}" --set checkpoint.dir=cpu

@@ -11,10 +11,12 @@
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdlib.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
-enum { MAX_WORLD_SIZE = 8, STEPS = 2, MICROS = 7, SEQ_LEN = 4 };
+enum { MAX_WORLD_SIZE = 8, STEPS = 2, MICROS = 7, FEW_MICROS = 3, SEQ_LEN = 4 };
 
 static const struct model_config config = { .family = "gpt2",
                                             .n_layer = 3,
@@ -23,9 +25,15 @@ static const struct model_config config = { .family = "gpt2",
                                             .n_positions = SEQ_LEN,
                                             .vocab_size = 19 };
 
+/* Where state waits, and how it goes there. */
+enum { OPTIMIZER = 1, WEIGHTS = 2, PAGEABLE = 4, FILES = 8, HALF = 16 };
+
 struct way {
     int world_size, stage, shard_size;
     enum dcp_dtype dtype;
+    int offload;
+    enum optim_type optimizer;
+    int micros;     /* micro-batches in a step */
     bool quantized; /* weights and gradients, on their way */
 };
 
@@ -35,6 +43,8 @@ struct outcome {
     float *values[3];
     double norms[STEPS], loss;
 };
+
+static char folder[] = "/tmp/zero_nccl.XXXXXX";
 
 struct rank {
     const struct way *way;
@@ -48,7 +58,8 @@ static int run_step(struct rank *r, struct model *model, struct shard *shard, in
                     double *out_norm)
 {
     struct model_hooks hooks;
-    const struct optim_params params = { .lr = 1e-2,
+    const struct optim_params params = { .type = r->way->optimizer,
+                                         .lr = 1e-2,
                                          .beta1 = 0.9,
                                          .beta2 = 0.99,
                                          .eps = 1e-8,
@@ -57,7 +68,7 @@ static int run_step(struct rank *r, struct model *model, struct shard *shard, in
                                          .bias_correction = true,
                                          .decoupled = true,
                                          .grad_scale = 1,
-                                         .stochastic = true };
+                                         .stochastic = r->way->dtype == DCP_BF16 };
     bool again = false;
     shard_hooks(shard, &hooks);
     shard_begin(shard);
@@ -66,9 +77,10 @@ static int run_step(struct rank *r, struct model *model, struct shard *shard, in
         int64_t micro = shard_micro(shard, r->comm->rank, i);
         for (int t = 0; t <= SEQ_LEN; t++)
             ids[t] = (int32_t)((micro * 7 + t * 3 + step) % config.vocab_size);
-        DCP_TRY(micro < MICROS ? model_train(model, &hooks, ids, ids + 1, 1, SEQ_LEN,
-                                             1.0f / MICROS, &r->out->loss, &r->err)
-                               : model_idle(model, &hooks, &r->err));
+        DCP_TRY(micro < r->way->micros
+                    ? model_train(model, &hooks, ids, ids + 1, 1, SEQ_LEN,
+                                  1.0f / (float)r->way->micros, &r->out->loss, &r->err)
+                    : model_idle(model, &hooks, &r->err));
         DCP_TRY(shard_end_micro(shard, &r->err));
     }
     int rc = shard_reduce(shard, out_norm, &again, &r->err);
@@ -80,7 +92,7 @@ static int run_step(struct rank *r, struct model *model, struct shard *shard, in
 static int collect(struct rank *r, const struct model *model, const struct shard *shard)
 {
     struct kernels kernels = model_kernels(model);
-    int n_params, rc = DCP_OK;
+    int n_params, rc = kernels.ops->sync(kernels.ctx, &r->err);
     const struct model_param *params = model_params(model, &n_params);
     int64_t at = 0;
     for (int p = 0; !rc && p < n_params; at += params[p++].n_elems)
@@ -92,22 +104,58 @@ static int collect(struct rank *r, const struct model *model, const struct shard
                 shard_master(shard, p, &held);
             else
                 shard_state(shard, a - 1, p, &held);
-            if (held.end > held.begin)
-                rc = kernels.ops->get(
-                    kernels.ctx, r->out->values[a] + at + held.begin, held.data,
-                    (uint64_t)(held.end - held.begin) * sizeof(float), &r->err);
+            if (held.end > held.begin) /* of the GPU, or of the host */
+                cuda_must(cudaMemcpy(r->out->values[a] + at + held.begin, held.data,
+                                     (size_t)(held.end - held.begin) * sizeof(float),
+                                     cudaMemcpyDefault));
         }
     return rc;
 }
 
+/* What was planned is what there is, to the byte. */
+static void check_plan(struct rank *r, const struct model *model,
+                       const struct shard_options *options, const struct shard *shard)
+{
+    struct shard_bytes planned, held;
+    if (r->comm->rank > 0 ||
+        shard_plan(model, options, r->comm->world_size, true, true, &planned, &r->err))
+        return;
+    shard_memory(shard, &held);
+    if (memcmp(&planned, &held, sizeof held))
+        r->rc = dcp_error_set(&r->err, DCP_E_MISMATCH,
+                              "planned and held: weights %zu %zu, gradients %zu %zu, "
+                              "optimizer %zu %zu, transient %zu %zu, host %zu %zu",
+                              planned.weights, held.weights, planned.gradients,
+                              held.gradients, planned.optimizer, held.optimizer,
+                              planned.transient, held.transient, planned.host, held.host);
+}
+
+static struct shard_options options_of(const struct way *way)
+{
+    const struct shard_offload offload = { .host = true,
+                                           .folder = way->offload & FILES ? folder : NULL,
+                                           .pageable = way->offload & PAGEABLE,
+                                           .window = 40,
+                                           .buffers = 2,
+                                           .kept = 10,
+                                           .stays = way->offload & HALF ? 0.5 : 0 };
+    struct shard_options options = { .stage = way->stage,
+                                     .shard_size = way->shard_size,
+                                     .dtype = way->dtype,
+                                     .optimizer = way->optimizer,
+                                     .quantized_weights = way->quantized,
+                                     .quantized_grads = way->quantized,
+                                     .n_micros = way->micros };
+    if (way->offload & OPTIMIZER)
+        options.offload_optimizer = offload;
+    if (way->offload & WEIGHTS)
+        options.offload_weights = offload;
+    return options;
+}
+
 static int train(struct rank *r, struct model *model, struct coll *coll)
 {
-    const struct shard_options options = { .stage = r->way->stage,
-                                           .shard_size = r->way->shard_size,
-                                           .quantized_weights = r->way->quantized,
-                                           .quantized_grads = r->way->quantized,
-                                           .dtype = r->way->dtype,
-                                           .n_micros = MICROS };
+    const struct shard_options options = options_of(r->way);
     struct shard *shard;
     int rc = shard_new(model, &options, coll, &shard, &r->err);
     if (!rc)
@@ -118,8 +166,10 @@ static int train(struct rank *r, struct model *model, struct coll *coll)
         rc = run_step(r, model, shard, step, &r->out->norms[step]);
     if (!rc)
         rc = collect(r, model, shard);
+    if (!rc)
+        check_plan(r, model, &options, shard);
     shard_free(shard);
-    return rc;
+    return rc ? rc : r->err.code;
 }
 
 static void *run_rank(void *arg)
@@ -168,8 +218,8 @@ static struct outcome outcome_of(struct way way)
     for (int r = 0; r < way.world_size; r++) {
         dcp_comm_free(&comms[r]);
         if (ranks[r].rc)
-            fail_msg("rank %d of %d, stage %d: %s", r, way.world_size, way.stage,
-                     ranks[r].err.message);
+            fail_msg("rank %d of %d, stage %d, offload %d: %s", r, way.world_size,
+                     way.stage, way.offload, ranks[r].err.message);
         for (int s = 0; s < STEPS; s++)
             assert_true(outs[r].norms[s] == outs[0].norms[s]);
     }
@@ -209,7 +259,7 @@ static bool there_is(int world_size)
 static void every_world_size(const char *order, enum dcp_dtype dtype, bool all)
 {
     static const int world_sizes[] = { 3, 8, 2, 5, 6 };
-    struct way way = { .world_size = 1, .dtype = dtype };
+    struct way way = { .world_size = 1, .dtype = dtype, .micros = MICROS };
 #ifdef CUDA_FAKE_NCCL_H
     setenv("CUDA_DOUBLE", order, 1);
 #else
@@ -226,7 +276,7 @@ static void every_world_size(const char *order, enum dcp_dtype dtype, bool all)
             same_bits_as(&one, way);
         }
     if (there_is(6))
-        same_bits_as(&one, (struct way){ 6, 3, 2, dtype, false });
+        same_bits_as(&one, (struct way){ 6, 3, 2, dtype, 0, 0, MICROS, false });
     outcome_free(&one);
 }
 
@@ -235,7 +285,11 @@ static void quantized(void **state)
 {
     static const char *const orders[] = { "late", "others" };
     (void)state;
-    struct way way = { 1, 3, 0, DCP_BF16, true };
+    struct way way = { .world_size = 1,
+                       .stage = 3,
+                       .dtype = DCP_BF16,
+                       .micros = MICROS,
+                       .quantized = true };
     struct outcome one = outcome_of(way);
     for (way.world_size = 2; way.world_size < 4 && there_is(way.world_size);
          way.world_size++) {
@@ -244,9 +298,67 @@ static void quantized(void **state)
 #else
         (void)orders;
 #endif
+        way.offload = way.world_size == 3 ? OPTIMIZER | WEIGHTS : 0;
         same_bits_as(&one, way);
     }
     outcome_free(&one);
+}
+
+/* Offloaded, with the bits of what stays on the GPU. */
+static void offloaded(const char *order, const struct way *ways, size_t n)
+{
+    struct outcome plain = { .n = 0 };
+#ifdef CUDA_FAKE_NCCL_H
+    setenv("CUDA_DOUBLE", order, 1);
+#else
+    (void)order;
+#endif
+    for (size_t w = 0; w < n; w++) {
+        struct way way = ways[w], one = { .world_size = 1,
+                                          .dtype = way.dtype,
+                                          .optimizer = way.optimizer,
+                                          .micros = FEW_MICROS };
+        if (!w || way.dtype != ways[w - 1].dtype ||
+            way.optimizer != ways[w - 1].optimizer) {
+            outcome_free(&plain);
+            plain = outcome_of(one);
+        }
+        if (there_is(way.world_size))
+            same_bits_as(&plain, way);
+    }
+    outcome_free(&plain);
+}
+
+/* Ranks have one micro-batch, several, or some of them none. */
+static const struct way offload_ways[] = {
+    { 1, 0, 0, DCP_BF16, OPTIMIZER, 0, FEW_MICROS, false },
+    { 2, 1, 0, DCP_BF16, OPTIMIZER, 0, FEW_MICROS, false },
+    { 3, 2, 0, DCP_BF16, OPTIMIZER | PAGEABLE, 0, FEW_MICROS, false },
+    { 1, 3, 0, DCP_BF16, OPTIMIZER | WEIGHTS, 0, FEW_MICROS, false },
+    { 3, 3, 0, DCP_BF16, OPTIMIZER | WEIGHTS | PAGEABLE, 0, FEW_MICROS, false },
+    { 2, 3, 0, DCP_BF16, OPTIMIZER | WEIGHTS | HALF, 0, FEW_MICROS, false },
+    { 2, 3, 0, DCP_BF16, WEIGHTS, 0, FEW_MICROS, false },
+    { 2, 3, 0, DCP_BF16, OPTIMIZER | WEIGHTS | FILES, 0, FEW_MICROS, false },
+    { 4, 3, 2, DCP_BF16, OPTIMIZER | WEIGHTS | HALF, 0, FEW_MICROS, false },
+    { 2, 0, 0, DCP_F32, OPTIMIZER, 0, FEW_MICROS, false },
+    { 1, 3, 0, DCP_F32, WEIGHTS, 0, FEW_MICROS, false },
+    { 1, 3, 0, DCP_F32, OPTIMIZER | HALF, 0, FEW_MICROS, false },
+    { 2, 1, 0, DCP_F32, OPTIMIZER | FILES, 0, FEW_MICROS, false },
+    { 2, 3, 0, DCP_F16, OPTIMIZER | WEIGHTS, 0, FEW_MICROS, false },
+};
+
+static void offloaded_late(void **state)
+{
+    (void)state;
+    offloaded("late", offload_ways, DCP_ARRAY_LEN(offload_ways));
+}
+
+/* Those with the most streams. */
+static void offloaded_early(void **state)
+{
+    (void)state;
+    offloaded("others", offload_ways + 5, 2);
+    offloaded("eager", offload_ways + 5, 1);
 }
 
 static void late_streams(void **state)
@@ -266,11 +378,15 @@ static void early_streams(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(late_streams),
-        cmocka_unit_test(early_streams),
-        cmocka_unit_test(quantized),
+        cmocka_unit_test(late_streams),    cmocka_unit_test(early_streams),
+        cmocka_unit_test(quantized),       cmocka_unit_test(offloaded_late),
+        cmocka_unit_test(offloaded_early),
     };
     cuda_need();
+    if (!mkdtemp(folder))
+        return 1;
     setenv("CUDA_DOUBLE_OPEN", "1", 1);
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    rmdir(folder); /* files in it have no name */
+    return failed;
 }

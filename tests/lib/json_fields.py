@@ -354,6 +354,7 @@ estimates[].weight_bytes                  integer  held all the time
 estimates[].gradient_bytes                integer  likewise
 estimates[].optimizer_bytes               integer  likewise: masters and moments
 estimates[].layer_bytes                   integer  gathered layers, their gradients, what is sent
+estimates[].host_bytes                    integer  on the host, of a GPU's rank
 estimates[].disk_bytes                    integer  of weights, gradients and optimizer in files
 estimates[].activation_bytes              integer  when all are kept
 estimates[].checkpointed_activation_bytes integer  when they are computed again

@@ -233,7 +233,7 @@ static void check_masters(struct rank *r, const struct model *model, struct shar
         read_weights(r, model, hooks, again);
         CHECK(r, !memcmp(again, weights, (size_t)r->out->n * sizeof *again));
     }
-    shard_raise(shard);
+    CHECK(r, !shard_raise(shard, NULL));
     for (int p = 0; p < n_params && !r->way->quantized_weights;
          weights += params[p++].n_elems) {
         struct shard_range held;
@@ -253,8 +253,8 @@ static void check_plan(struct rank *r, const struct model *model,
     if (r->coll->rank > 0)
         return;
     shard_memory(shard, &held);
-    CHECK(r, !shard_plan(model, options, r->coll->world_size, coll_overlaps(r->coll),
-                         &planned, NULL));
+    CHECK(r, !shard_plan(model, options, r->coll->world_size, false,
+                         coll_overlaps(r->coll), &planned, NULL));
     CHECK(r, planned.weights == held.weights && planned.gradients == held.gradients &&
                  planned.optimizer == held.optimizer);
     CHECK(r, planned.transient == held.transient);

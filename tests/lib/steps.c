@@ -162,7 +162,8 @@ void steps_run(struct steps *s)
     }
     for (int r = 0; r < s->world_size; r++)
         pthread_join(ranks[r].thread, NULL);
-    must(shard_plan(model, &s->options, s->world_size, false, &s->planned, NULL) == 0);
+    must(shard_plan(model, &s->options, s->world_size, false, false, &s->planned, NULL) ==
+         0);
 }
 
 void steps_fini(struct steps *s)

@@ -277,8 +277,9 @@ static const struct {
       "0: each rank holds all; 1: cuts the optimizer; 2: gradients, too; 3: weights, too",
       NULL },
     { "zero_optimization.offload_param.device",
-      "nvme: at stage 3 weights wait in a file; cpu: on the CPU they are in host memory "
-      "already; both are refused on a GPU",
+      "at stage 3 weights wait in the memory of the host (cpu) or in a file (nvme), and "
+      "come "
+      "to a GPU a layer ahead; on the CPU they are in host memory already",
       NULL },
     { "zero_optimization.offload_param.nvme_path",
       "folder of the file, which has no name: nothing of it is left", NULL },
@@ -287,14 +288,31 @@ static const struct {
     { "zero_optimization.offload_param.buffer_size", "weights in a buffer", NULL },
     { "zero_optimization.offload_param.max_in_cpu", "so many weights stay in memory",
       NULL },
+    { "zero_optimization.offload_param.pin_memory",
+      "cpu with a GPU: weights are pinned, so that they are copied while it computes; "
+      "else "
+      "through buffers that are",
+      NULL },
     { "zero_optimization.offload_optimizer.device",
-      "the same of the optimizer's state and the gradients, at every stage", NULL },
+      "the same of the optimizer's state, at every stage, and of the gradients from "
+      "stage 2 "
+      "on; with a GPU the CPU updates what is offloaded, to the same bits",
+      NULL },
     { "zero_optimization.offload_optimizer.nvme_path", "folder of the file", NULL },
     { "zero_optimization.offload_optimizer.buffer_count",
       "buffers that may be in memory at once", NULL },
+    { "zero_optimization.offload_optimizer.ratio",
+      "stage 3: so much of the state is offloaded; the first parameters' stays in "
+      "memory, "
+      "with a GPU in its own, which updates it while the CPU does the rest",
+      NULL },
+    { "zero_optimization.offload_optimizer.pin_memory",
+      "cpu with a GPU: gradients are pinned, so that they are copied while it computes; "
+      "masters and moments need not be, nothing copies them",
+      NULL },
     { "zero_optimization.sub_group_size",
-      "parameters that the optimizer works on at a time where its state is in a file, "
-      "between 4,096 and 4,194,304",
+      "parameters that the optimizer works on at a time where its state is in a file, or "
+      "with a GPU on the host, between 4,096 and 4,194,304",
       NULL },
     { "zero_optimization.overlap_comm",
       "true: ranks exchange weights and gradients beside the computing, over MPI on a "

@@ -95,24 +95,23 @@ static const struct settings_key data_types_keys[] = {
 static const char no_zenflow[] = "the optimizer does not run apart from the rest";
 
 /* offload_param and offload_optimizer: where the state is while it is not needed. */
-#define OFFLOAD(table, member, swap, n_buffers, ...)                              \
-    static const struct settings_key table[] = {                                  \
-        { .name = "device", .kind = KEY_CHOICE, .choices = devices, AT(member) }, \
-        { .name = "nvme_path", .kind = KEY_TEXT, AT(out.swap.path) },             \
-        { .name = "buffer_count",                                                 \
-          .kind = KEY_INT,                                                        \
-          AT(out.swap.buffers),                                                   \
-          .min = 1,                                                               \
-          .fallback = n_buffers },                                                \
-        __VA_ARGS__,                                                              \
-        FLAG("pin_memory", 1),                                                    \
-        FLAG("pipeline_read", 0),                                                 \
-        FLAG("pipeline_write", 0),                                                \
-        FLAG("fast_init", 0),                                                     \
-        NUMBER("ratio"),                                                          \
-        FLAG("super_offload", 0),                                                 \
-        NUMBER("cpuadam_cores_perc"),                                             \
-        { 0 },                                                                    \
+#define OFFLOAD(table, member, swap, n_buffers, ...)                                    \
+    static const struct settings_key table[] = {                                        \
+        { .name = "device", .kind = KEY_CHOICE, .choices = devices, AT(member) },       \
+        { .name = "nvme_path", .kind = KEY_TEXT, AT(out.swap.path) },                   \
+        { .name = "buffer_count",                                                       \
+          .kind = KEY_INT,                                                              \
+          AT(out.swap.buffers),                                                         \
+          .min = 1,                                                                     \
+          .fallback = n_buffers },                                                      \
+        __VA_ARGS__,                                                                    \
+        { .name = "pin_memory", .kind = KEY_FLAG, AT(out.swap.pinned), .fallback = 1 }, \
+        FLAG("pipeline_read", 0),                                                       \
+        FLAG("pipeline_write", 0),                                                      \
+        FLAG("fast_init", 0),                                                           \
+        FLAG("super_offload", 0),                                                       \
+        NUMBER("cpuadam_cores_perc"),                                                   \
+        { 0 },                                                                          \
     }
 OFFLOAD(offload_param_keys, offload_param, swap_param, 5,
         { .name = "buffer_size",
@@ -123,9 +122,15 @@ OFFLOAD(offload_param_keys, offload_param, swap_param, 5,
         { .name = "max_in_cpu",
           .kind = KEY_LONG,
           AT(out.swap_param.max_in_cpu),
-          .fallback = 1e9 });
-OFFLOAD(offload_optimizer_keys, offload_optimizer, swap_optim, 4, NUMBER("buffer_size"),
-        NUMBER("max_in_cpu"));
+          .fallback = 1e9 },
+        NUMBER("ratio"));
+OFFLOAD(offload_optimizer_keys, offload_optimizer, swap_optim, 4,
+        { .name = "ratio",
+          .kind = KEY_REAL,
+          AT(out.swap_optim.ratio),
+          .max = 1,
+          .fallback = 1 },
+        NUMBER("buffer_size"), NUMBER("max_in_cpu"));
 
 /* Elements; -1: not given. */
 #define LIMIT(key, member, least, is_alias)                                             \

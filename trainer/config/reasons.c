@@ -38,11 +38,10 @@ static const struct {
     { "matrices are made orthogonal in fp32, where the ways to do it differ in rounding "
       "alone",
       { "ns_method", "use_addmm" } },
-    { "state is in the memory of the host, or in files that are read and written beside "
-      "the computing",
-      { "pin_memory", "pipeline_read", "pipeline_write", "fast_init", "ratio",
-        "super_offload", "cpuadam_cores_perc", "cpu_offload_use_pin_memory", "aio",
-        "buffer_size", "max_in_cpu" } },
+    { "what is offloaded comes and goes beside the computing, a window or a layer ahead",
+      { "pipeline_read", "pipeline_write", "fast_init", "ratio", "super_offload",
+        "cpuadam_cores_perc", "cpu_offload_use_pin_memory", "aio", "buffer_size",
+        "max_in_cpu" } },
     { "all weights are trained", { "zero_quantized_nontrainable_weights" } },
     { "every step is checked for gradients that are not finite",
       { "immediate_grad_update", "check_grad_overflow", "check_overflow",

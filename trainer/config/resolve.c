@@ -216,21 +216,29 @@ static int check_swap(const struct settings_draft *draft, const char *of,
     return DCP_E_USAGE;
 }
 
+/* As in DeepSpeed weights are offloaded at stage 3, and only there a part of the
+ * optimizer's state stays; elsewhere it refuses a ratio. */
 static int resolve_offload(struct settings_draft *draft, struct dcp_error *err)
 {
     struct settings *s = &draft->out;
-    s->offload_cpu = draft->offload_param == OFFLOAD_CPU ||
-                     draft->offload_optimizer == OFFLOAD_CPU || draft->cpu_offload ||
-                     draft->cpu_offload_param;
+    s->swap_param.host = draft->offload_param == OFFLOAD_CPU || draft->cpu_offload_param;
+    s->swap_optim.host = draft->offload_optimizer == OFFLOAD_CPU || draft->cpu_offload;
     s->swap_weights = draft->offload_param == OFFLOAD_NVME;
     s->swap_optimizer = draft->offload_optimizer == OFFLOAD_NVME;
-    if (s->swap_weights && s->stage < 3) { /* as in DeepSpeed */
-        s->swap_weights = false;
+    if ((s->swap_weights || s->swap_param.host) && s->stage < 3) {
+        s->swap_weights = s->swap_param.host = false;
         dcp_log_write(draft->log, DCP_LOG_WARN,
                       "%s: zero_optimization.offload_param has no effect at stage %d: "
                       "weights are offloaded at stage 3",
                       draft->what, s->stage);
     }
+    if ((s->swap_optimizer || s->swap_optim.host) && s->stage < 3 &&
+        s->swap_optim.ratio < 1)
+        dcp_log_write(
+            draft->log, DCP_LOG_WARN,
+            "%s: zero_optimization.offload_optimizer.ratio has no effect at stage "
+            "%d: all of the optimizer's state is offloaded, a part at stage 3",
+            draft->what, s->stage);
     if (s->swap_weights)
         DCP_TRY(check_swap(draft, "param", &s->swap_param, err));
     return s->swap_optimizer ? check_swap(draft, "optimizer", &s->swap_optim, err)

@@ -44,11 +44,14 @@ struct settings_scheduler {
     double gamma, eta_min, factor;
 };
 
-/* Offloading to files: DeepSpeed's keys of offload_param and offload_optimizer. */
+/* Offloading: DeepSpeed's keys of offload_param and offload_optimizer. */
 struct settings_swap {
+    bool host; /* to the host's memory: device cpu */
     char *path;
     int buffers;
     int64_t buffer_size, max_in_cpu; /* elements */
+    bool pinned;
+    double ratio; /* of the optimizer's state, so much is offloaded */
 };
 
 struct settings {
@@ -90,8 +93,7 @@ struct settings {
     bool grad_accum_fp32, grad_accum_bf16; /* data_types.grad_accum_dtype */
     struct loss_scale_rule loss_scale;
     bool stochastic_rounding;          /* of bf16 weights; see ops/optim.h */
-    bool offload_cpu;                  /* what is not needed waits in host memory */
-    bool swap_weights, swap_optimizer; /* or in files */
+    bool swap_weights, swap_optimizer; /* what is not needed waits in files */
     struct settings_swap swap_param, swap_optim;
     int64_t sub_group_size; /* elements that the optimizer works on at a time */
     bool gather_16bit_on_save;

@@ -9,7 +9,8 @@
 #include "value.h"
 
 #define ALIGN 64
-#define PART (INT64_C(1) << 18) /* elements that a thread takes at a time */
+#define PART (INT64_C(1) << 18)  /* elements that a thread takes at a time */
+#define COPY (UINT64_C(1) << 20) /* bytes likewise, that are copied */
 #define BLOCK 1024 /* elements that are kept in the cache between two passes */
 #define TURN 64    /* parts that are worked on before their results are put together */
 
@@ -39,18 +40,25 @@ int ops_host_put(void *ctx, void *to, const void *from, uint64_t size_bytes,
     return DCP_OK;
 }
 
+static size_t copied_at(uint64_t size_bytes, uint64_t at)
+{
+    return (size_t)(size_bytes - at < COPY ? size_bytes - at : COPY);
+}
+
 void ops_host_copy(void *ctx, void *to, const void *from, uint64_t size_bytes)
 {
     (void)ctx;
-    if (size_bytes)
-        memcpy(to, from, (size_t)size_bytes);
+    OPS_PARALLEL_FOR(size_bytes > COPY)
+    for (uint64_t at = 0; at < size_bytes; at += COPY)
+        memcpy((char *)to + at, (const char *)from + at, copied_at(size_bytes, at));
 }
 
 void ops_host_zero(void *ctx, void *to, uint64_t size_bytes)
 {
     (void)ctx;
-    if (size_bytes)
-        memset(to, 0, (size_t)size_bytes);
+    OPS_PARALLEL_FOR(size_bytes > COPY)
+    for (uint64_t at = 0; at < size_bytes; at += COPY)
+        memset((char *)to + at, 0, copied_at(size_bytes, at));
 }
 
 int ops_host_sync(void *ctx, struct dcp_error *err)

@@ -58,6 +58,8 @@ struct ops_exact {
     float *peak;
 };
 
+enum ops_way { OPS_TO_HOST, OPS_FROM_HOST, OPS_N_WAYS };
+
 /* n elements of a matrix from element `first` on, x T[n]. */
 struct ops_matrix_part {
     int64_t columns, first, n;
@@ -87,6 +89,23 @@ struct ops {
     void (*zero)(void *ctx, void *to, uint64_t size_bytes);
     /* All kernels so far are done. */
     int (*sync)(void *ctx, struct dcp_error *err);
+
+    /* Copies beside the kernels: those to the host and those from it each in the order of
+     * their calls, both at once. NULL, all five, where the kernels' memory is the host's.
+     *
+     * Memory of the host that is not paged out. Errors: MEMORY. */
+    int (*pin)(void *ctx, uint64_t size_bytes, const char *what, void **out,
+               struct dcp_error *err);
+    void (*unpin)(void *ctx, void *memory); /* NULL is fine */
+    /* Between the kernels' memory and pinned memory: begins when the kernels called so
+     * far are done, and so many copies of the other way. Returns how many there are of
+     * this way, with it. */
+    uint64_t (*carry)(void *ctx, enum ops_way way, void *to, const void *from,
+                      uint64_t size_bytes, uint64_t after);
+    /* So many copies are done: kernels called from now on find it; the host finds it. */
+    void (*carry_join)(void *ctx, enum ops_way way, uint64_t n_copies);
+    int (*carry_wait)(void *ctx, enum ops_way way, uint64_t n_copies,
+                      struct dcp_error *err);
 
     /* bias: T[n] or NULL. add: [m,n] or NULL; it may be c, which then accumulates. */
     int (*matmul)(void *ctx, const struct ops_matmul *shape, const void *a, const void *b,

@@ -30,7 +30,7 @@ struct estimate {
 
     /* Of the first world that is possible. */
     bool known;
-    bool swaps; /* some state is in files */
+    bool hosts, swaps; /* some state is in the host's memory, or in files */
     struct model_config model;
     const char *precision;
     int64_t n_elems;
@@ -113,16 +113,19 @@ static int plan_state(struct estimate *e, struct world *w, const struct settings
         cut.near_size = cut.stage == 3 ? s->near_size : 0;
         cut.offload_weights =
             cut.stage == 3 ? of_weights : (struct shard_offload){ .folder = NULL };
-        DCP_TRY(shard_plan(model, &cut, w->world_size,
+        DCP_TRY(shard_plan(model, &cut, w->world_size, e->gpu,
                            s->overlap && (e->gpu || s->overlap > 0), &w->of[cut.stage],
                            err));
+        e->hosts |= w->of[cut.stage].host > 0;
     }
     e->swaps |= s->swap_optimizer || s->swap_weights;
     if (!run_saves_aside(s))
         return DCP_OK;
     /* A save writes weights and optimizer once, each rank an even share. */
     cut.stage = cut.shard_size = cut.near_size = 0;
-    DCP_TRY(shard_plan(model, &cut, 1, false, &whole, err));
+    cut.offload_weights = cut.offload_optimizer =
+        (struct shard_offload){ .folder = NULL };
+    DCP_TRY(shard_plan(model, &cut, 1, false, false, &whole, err));
     w->saving = (whole.weights + whole.optimizer) / (uint64_t)w->world_size;
     return DCP_OK;
 }
@@ -213,13 +216,18 @@ static int print_world(const struct estimate *e, const struct world *w,
                        struct dcp_error *err)
 {
     const struct dcp_term *out = &e->main->out;
-    const struct dcp_column columns[] = {
+    struct dcp_column columns[] = {
         { .title = "stage", .right = true },     { .title = "weights", .right = true },
         { .title = "gradients", .right = true }, { .title = "optimizer", .right = true },
         { .title = "layers", .right = true },    { .title = "in all", .right = true },
-        { .title = e->way, .right = true },      { .title = "on disk", .right = true }
+        { .title = e->way, .right = true },      { .title = "", .right = true },
+        { .title = "", .right = true }
     };
-    size_t n_columns = DCP_ARRAY_LEN(columns) - (e->swaps ? 0 : 1);
+    size_t n_columns = 7;
+    if (e->hosts)
+        columns[n_columns++].title = "on the host";
+    if (e->swaps)
+        columns[n_columns++].title = "on disk";
     dcp_term_printf(out, "\n%s",
                     dcp_human_items((uint64_t)w->world_size, "rank", "ranks").text);
     if (w->why[0]) {
@@ -243,6 +251,7 @@ static int print_world(const struct estimate *e, const struct world *w,
                                    b->transient,
                                    total(e, w, stage, false),
                                    total(e, w, stage, true),
+                                   e->hosts ? b->host : b->swapped,
                                    b->swapped };
         dcp_table_cell(table, "%d", stage);
         for (size_t i = 0; i + 1 < n_columns; i++)
@@ -285,6 +294,7 @@ static json_t *row_of(const struct estimate *e, const struct world *w, int stage
         { "gradient_bytes", b->gradients },
         { "optimizer_bytes", b->optimizer },
         { "layer_bytes", b->transient },
+        { "host_bytes", b->host },
         { "disk_bytes", b->swapped },
         { "activation_bytes", w->activations[0] },
         { "checkpointed_activation_bytes", w->activations[1] },

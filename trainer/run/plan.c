@@ -34,8 +34,8 @@ static int make(struct run *run, struct plan *plan, struct dcp_error *err)
     plan->step_bytes = (uint64_t)plan->n_elems * (s->dtype == DCP_F32 ? 12 : 14);
     DCP_TRY(resume_look(run, &plan->begin, err)); /* it may tell the batch */
     run_shard_options(s, false, &cut);
-    return shard_plan(run->model, &cut, plan->world_size, run->settings.overlap == 1,
-                      &plan->bytes, err);
+    return shard_plan(run->model, &cut, plan->world_size, false,
+                      run->settings.overlap == 1, &plan->bytes, err);
 }
 
 /* "data    13 k tokens, …", broken where a terminal is too narrow. */

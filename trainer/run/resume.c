@@ -215,9 +215,8 @@ static int complete(struct run *run, const struct state_want *want, struct dcp_e
         return DCP_OK;
     if (!want->weights)
         return shard_spread(run->shard, err);
-    if (!want->master)
-        shard_raise(run->shard);
-    return DCP_OK;
+    return want->master ? DCP_OK
+                        : dcp_agree(&run->join->comm, shard_raise(run->shard, err), err);
 }
 
 /* Fills the state from what the catalog says is there. Collective. */

@@ -103,16 +103,23 @@ void run_shard_options(const struct settings *settings, bool weights_only,
         .no_backward_prefetch = settings->backward_prefetch == 0,
         .max_live = live_elems(settings),
     };
-    if (settings->swap_weights)
+    if (settings->swap_weights || param->host)
         out_options->offload_weights =
-            (struct shard_offload){ .folder = param->path,
+            (struct shard_offload){ .host = param->host,
+                                    .folder = settings->swap_weights ? param->path : NULL,
+                                    .pageable = !param->pinned,
                                     .window = param->buffer_size,
                                     .buffers = param->buffers,
                                     .kept = param->max_in_cpu };
-    if (settings->swap_optimizer && !weights_only)
-        out_options->offload_optimizer = (struct shard_offload){
-            .folder = optim->path, .window = group, .buffers = optim->buffers
-        };
+    if ((settings->swap_optimizer || optim->host) && !weights_only)
+        out_options->offload_optimizer =
+            (struct shard_offload){ .host = optim->host,
+                                    .folder =
+                                        settings->swap_optimizer ? optim->path : NULL,
+                                    .pageable = !optim->pinned,
+                                    .window = group,
+                                    .buffers = optim->buffers,
+                                    .stays = 1 - optim->ratio };
 }
 
 /* --- opening --- */
@@ -227,19 +234,6 @@ static int open_shard(struct run *run, enum run_purpose purpose, struct dcp_erro
     struct shard_options cut;
     join->comm.timeout_ms = run->settings.timeout_s * 1000;
     bool gpu = run->compute.device.ops;
-    const struct settings *s = &run->settings;
-    if (gpu && (s->offload_cpu || s->swap_weights || s->swap_optimizer)) {
-        /* the same on every rank */
-        dcp_error_set(
-            err, DCP_E_UNSUPPORTED,
-            "zero_optimization.offload_... to the %s is not supported on a GPU: "
-            "weights and optimizer stay in its memory",
-            s->offload_cpu ? "CPU" : "disk");
-        dcp_error_hint(err,
-                       "stage 3 on more GPUs needs less memory on each, or compute on "
-                       "the CPU with --device cpu");
-        return DCP_E_UNSUPPORTED;
-    }
     int rc = gpu ? compute_coll(&run->compute, join, &kernels, &run->coll, err)
                  : open_beside(run, purpose, err);
     rc = dcp_agree(&join->comm, rc, err);

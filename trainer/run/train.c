@@ -188,6 +188,31 @@ static void explain_death(const struct run *run, struct dcp_error *err)
     err->rank_state = state;
 }
 
+/* What waits elsewhere, and where. */
+static void announce_offload(const struct run *run, const struct shard_bytes *bytes)
+{
+    const struct settings *s = &run->settings;
+    bool weights = s->swap_weights || s->swap_param.host,
+         optimizer = s->swap_optimizer || s->swap_optim.host,
+         files = s->swap_weights || s->swap_optimizer;
+    const char *what = weights && optimizer ? "weights, gradients and optimizer"
+                       : weights            ? "weights"
+                                            : "gradients and optimizer";
+    if ((weights || optimizer) && !bytes->host && !files)
+        run_say(run,
+                "offload to the CPU: weights and optimizer are in host memory already");
+    else if (bytes->host && !files)
+        run_say(run, "offload to the CPU: %s a rank, of %s",
+                dcp_human_size(bytes->host).text, what);
+    if (bytes->swapped)
+        run_say(run, "offload to disk: %s a rank, of %s in %s",
+                dcp_human_size(bytes->swapped).text,
+                s->swap_weights && s->swap_optimizer ? "weights, gradients and optimizer"
+                : s->swap_weights                    ? "weights"
+                                                     : "gradients and optimizer",
+                s->swap_optimizer ? s->swap_optim.path : s->swap_param.path);
+}
+
 /* Whoever has no GPU need not be told so; the driver's folder says that there is one. */
 #define DRIVER "/proc/driver/nvidia"
 
@@ -203,21 +228,12 @@ static void announce(const struct train *t)
             settings_precision(s), run->compute.name);
     if (run->compute.why[0] && (dcp_fs_exists(DRIVER) || run->main->verbose > 0))
         run_say(run, "on the CPU: %s", run->compute.why);
-    if (s->offload_cpu)
-        run_say(run,
-                "offload to the CPU: weights and optimizer are in host memory already");
-    if (bytes.swapped)
-        run_say(run, "offload to disk: %s a rank, of %s in %s",
-                dcp_human_size(bytes.swapped).text,
-                s->swap_weights && s->swap_optimizer ? "weights, gradients and optimizer"
-                : s->swap_weights                    ? "weights"
-                                                     : "gradients and optimizer",
-                s->swap_optimizer ? s->swap_optim.path : s->swap_param.path);
-    run_say(
-        run, "ZeRO stage %d on %d rank%s, %s a rank", s->stage, world_size,
-        world_size == 1 ? "" : "s",
-        dcp_human_size(bytes.weights + bytes.gradients + bytes.optimizer + bytes.buffers)
-            .text);
+    announce_offload(run, &bytes);
+    run_say(run, "ZeRO stage %d on %d rank%s, %s a rank", s->stage, world_size,
+            world_size == 1 ? "" : "s",
+            dcp_human_size(bytes.weights + bytes.gradients + bytes.optimizer +
+                           (bytes.host ? 0 : bytes.buffers))
+                .text);
 }
 
 /* No other run may change the folder from here on. Where there is none yet, nothing is

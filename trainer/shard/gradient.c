@@ -6,7 +6,7 @@
  * ranks exchange each micro-batch's gradients in the dtype that these are kept in, and
  * the owner of a part sums what all have given. A sum of which nothing is missing becomes
  * a gradient at once; others stay integers until the step ends. */
-#include "own.h"
+#include "apart.h"
 
 #include "base/mem.h"
 
@@ -145,32 +145,36 @@ static struct ops_exact sum_of(struct shard *s, int param, int n_parts, int64_t 
 }
 
 /* A unit joins the sums of this rank; NULL: it is idle, and nothing does. */
-static void add_unit(struct shard *s, int unit, const char *packed)
+static int add_unit(struct shard *s, int unit, const char *packed, struct dcp_error *err)
 {
     size_t from = 0;
+    int64_t first = 0;
+    struct shard_room *room;
+    DCP_TRY(shard_room_open(s, unit, &room, err));
     for (int p = s->unit_first[unit]; p < s->unit_first[unit + 1]; p++) {
-        int64_t begin, end,
-            at = s->options.stage <= 1 ? s->at[p].full_at : s->at[p].own_at;
+        int64_t begin, end;
+        void *to = s->options.stage <= 1 ? shard_sum_at(s, s->at[p].full_at)
+                                         : shard_room_at(s, room, p, first, 0);
         struct ops_exact sum = sum_of(s, p, packed ? 1 : 0, 0);
         size_t size_bytes = piece_of(s, p, 0, &begin, &end);
         s->kernels.ops->exact_add(s->kernels.ctx, &sum, end,
-                                  packed ? packed + from : NULL, s->micro > 0,
-                                  shard_sum_at(s, at));
+                                  packed ? packed + from : NULL, s->micro > 0, to);
         from += size_bytes;
+        first += end;
     }
+    return shard_room_close(s, room, err);
 }
 
-/* n elements of a parameter that this rank owns, from `at` in the gradients on: what all
- * have given is summed. Partial sums that are bf16 take it in. */
-static void sum_parts(struct shard *s, int param, int64_t at, int64_t n,
+/* n elements of a parameter that this rank owns: what all have given is summed. Partial
+ * sums that are bf16 take it in. */
+static void sum_parts(struct shard *s, int param, void *grads, int64_t n,
                       const char *parts, const struct shard_exchange *x)
 {
     const struct ops *ops = s->kernels.ops;
     struct ops_exact sum =
         sum_of(s, param, x->n_parts, x->n * shard_grad_item(s, param).n);
-    void *grads = shard_grad_at(s, at);
     if (s->keeps_sums) {
-        ops->exact_add(s->kernels.ctx, &sum, n, parts, s->micro > 0, shard_sum_at(s, at));
+        ops->exact_add(s->kernels.ctx, &sum, n, parts, s->micro > 0, grads);
     } else if (s->micro == 0) {
         ops->exact_sum(s->kernels.ctx, &sum, n, parts, sum.dtype, grads);
     } else {
@@ -181,9 +185,9 @@ static void sum_parts(struct shard *s, int param, int64_t at, int64_t n,
 }
 
 /* A parameter whose items that this rank owns are first .. last of its items of the unit:
- * those that are in the exchange are summed. */
+ * those that are in the exchange are summed. `elems`: what it owns of those before it. */
 static void settle_items(struct shard *s, int param, int64_t first, int64_t last,
-                         const struct shard_exchange *x)
+                         int64_t elems, const struct shard_exchange *x)
 {
     const struct shard_item item = shard_grad_item(s, param);
     int64_t begin, end;
@@ -194,14 +198,14 @@ static void settle_items(struct shard *s, int param, int64_t first, int64_t last
     shard_part(s, param, s->inner->rank, &begin, &end);
     int64_t from = (now.begin - first) * item.n, to = (now.end - first) * item.n;
     to = to < end - begin ? to : end - begin;
-    sum_parts(s, param, shard_grad_place(s, param) + from, to - from,
+    sum_parts(s, param, shard_room_at(s, x->room, param, elems, from), to - from,
               x->parts + (size_t)(now.begin - x->begin) * item.size_bytes, x);
 }
 
 int shard_settle_exchange(struct shard *s, struct dcp_error *err)
 {
     struct shard_exchange *x = &s->exchange;
-    int64_t first = 0;
+    int64_t first = 0, elems = 0; /* before a parameter */
     if (x->unit < 0)
         return DCP_OK;
     int rc = x->call ? coll_wait(s->inner, x->call, err) : DCP_OK;
@@ -209,11 +213,12 @@ int shard_settle_exchange(struct shard *s, struct dcp_error *err)
         int64_t begin, end;
         shard_part(s, p, s->inner->rank, &begin, &end);
         int64_t last = first + shard_n_items(shard_grad_item(s, p), end - begin);
-        settle_items(s, p, first, last, x);
+        settle_items(s, p, first, last, elems, x);
         first = last;
+        elems += end - begin;
     }
     x->unit = -1;
-    return rc;
+    return rc || !x->ends ? rc : shard_room_close(s, x->room, err);
 }
 
 /* Ranks of this copy of the model that have a micro-batch: the first of them. */
@@ -236,7 +241,9 @@ static int exchange_unit(struct shard *s, int unit, const char *packed,
     int64_t most = (int64_t)(s->landing_bytes / item_bytes) / s->inner->world_size,
             longest = shard_count_items(s, unit, s->inner->world_size, shard_part,
                                         shard_grad_item);
-    int n_parts = n_active(s), rc = DCP_OK;
+    int n_parts = n_active(s);
+    struct shard_room *room;
+    int rc = shard_room_open(s, unit, &room, err);
     const char *given = packed ? packed : s->staging[s->packed]; /* nobody looks */
     if (alone || !n_parts)
         most = longest;
@@ -247,6 +254,8 @@ static int exchange_unit(struct shard *s, int unit, const char *packed,
             .n = coll_in_round(s->counts[s->inner->rank], begin, most),
             .n_parts = n_parts,
             .parts = alone ? packed : s->landing[s->turn],
+            .ends = begin + most >= longest,
+            .room = room,
         };
         if (!alone && n_parts)
             rc = coll_all_to_all_begin(s->inner, given, s->counts, begin, most,
@@ -274,9 +283,11 @@ int shard_grad_end(void *self, int unit, struct dcp_error *err)
     const char *packed = slot ? pack_unit(s, unit, slot) : NULL;
     int rc = share_references(s, unit, slot, packed, err);
     if (!rc && shard_sums_here(s))
-        add_unit(s, unit, packed);
+        rc = add_unit(s, unit, packed, err);
     else if (!rc)
         rc = exchange_unit(s, unit, packed, err);
+    if (!rc)
+        rc = shard_room_ahead(s, unit, err);
     s->packed = s->staging[1] ? 1 - s->packed : 0;
     if (slot) {
         slot->users = 0;
@@ -288,17 +299,24 @@ int shard_grad_end(void *self, int unit, struct dcp_error *err)
 /* --- the end of a step --- */
 
 /* One parameter's sums become gradients in the same memory, which they need half of or
- * less: from the front, and so much at once that nothing unread is written over. */
+ * less: from the front of the array, and so much at once that nothing unread is written
+ * over. */
 static void settle_param(struct shard *s, int param)
 {
-    int64_t begin, end, at = shard_grad_place(s, param), next;
+    const struct shard_home *home = shard_home_at(s, s->at[param].own_at);
+    bool apart = shard_grads_apart(s, param);
+    const struct kernels *kernels = apart ? &home->kernels : &s->kernels;
+    const float *reference =
+        apart ? &s->host_peaks[s->n_params + param] : &s->references[param];
+    int64_t front = s->options.stage > 1 ? home->begin : 0;
+    int64_t begin, end, at = shard_grad_place(s, param) - front, next;
     shard_part(s, param, s->inner->rank, &begin, &end);
     for (end = at + end - begin; at < end; at = next) {
         next = at < OPS_EXACT_IN_PLACE ? OPS_EXACT_IN_PLACE : 2 * at;
         next = next < end ? next : end;
-        s->kernels.ops->exact_get(s->kernels.ctx, shard_grad_dtype(s), next - at,
-                                  shard_sum_at(s, at), &s->references[param],
-                                  s->options.n_micros, shard_grad_at(s, at));
+        kernels->ops->exact_get(kernels->ctx, shard_grad_dtype(s), next - at,
+                                shard_sum_at(s, front + at), reference,
+                                s->options.n_micros, shard_grad_at(s, front + at));
     }
 }
 

@@ -60,32 +60,39 @@ static float *part_of(const struct pass *pass, const struct shard_run *run)
 }
 
 /* The new momentum, and what is to be made orthogonal. */
-static void run_momentum(struct shard *s, const struct shard_run *run, const void *with)
+static int run_momentum(struct shard *s, const struct shard_run *run, const void *with,
+                        struct dcp_error *err)
 {
     const struct pass *pass = with;
     struct optim_range range = shard_optim_range(s, run);
+    (void)err;
     range.master = part_of(pass, run);
     range.weights = NULL;
     s->kernels.ops->optim(s->kernels.ctx, &pass->params, &range);
+    return DCP_OK;
 }
 
-static void run_step(struct shard *s, const struct shard_run *run, const void *with)
+static int run_step(struct shard *s, const struct shard_run *run, const void *with,
+                    struct dcp_error *err)
 {
     const struct pass *pass = with;
     struct optim_range range = shard_optim_range(s, run);
+    (void)err;
     range.state[0] = part_of(pass, run);
     s->kernels.ops->optim(s->kernels.ctx, &pass->params, &range);
+    return DCP_OK;
 }
 
-static void in_windows(const struct muon *m, int param, enum optim_type type,
-                       double stride, float *whole, shard_work *work)
+static int in_windows(const struct muon *m, int param, enum optim_type type,
+                      double stride, float *whole, shard_work *work,
+                      struct dcp_error *err)
 {
     struct pass pass = { *m->params, &m->s->at[param], whole };
     const struct shard_run run =
         shard_run_of(m->s, param, 0, pass.at->end - pass.at->begin);
     pass.params.type = type;
     pass.params.stride = stride;
-    shard_in_windows(m->s, &run, work, &pass);
+    return shard_in_windows(m->s, &run, false, work, &pass, err);
 }
 
 /* What is to be made orthogonal, whole on every rank that has a part of it. */
@@ -93,7 +100,7 @@ static int put_together(const struct muon *m, int param, float *whole,
                         struct dcp_error *err)
 {
     struct shard *s = m->s;
-    in_windows(m, param, OPTIM_MUON, 0, whole, run_momentum);
+    DCP_TRY(in_windows(m, param, OPTIM_MUON, 0, whole, run_momentum, err));
     if (!shard_is_cut(s))
         return DCP_OK;
     for (int r = 0; r < s->inner->world_size; r++) {
@@ -142,8 +149,8 @@ static int step_of(const struct muon *m, int first, int n, struct dcp_error *err
         const struct model_param *param = &s->params[matrices[i]];
         float *whole = i == rank ? m->own : m->room;
         DCP_TRY(give_to_all(m, i, param->n_elems, whole, err));
-        in_windows(m, matrices[i], OPTIM_ALONG, stride_of(m->params, param->shape), whole,
-                   run_step);
+        DCP_TRY(in_windows(m, matrices[i], OPTIM_ALONG,
+                           stride_of(m->params, param->shape), whole, run_step, err));
     }
     return DCP_OK;
 }

@@ -7,6 +7,7 @@
 #ifndef TRAINER_SHARD_OWN_H
 #define TRAINER_SHARD_OWN_H
 
+#include "ferry.h"
 #include "shard.h"
 #include "swap.h"
 
@@ -58,6 +59,36 @@ struct shard_item {
     bool quantized; /* a block of ops/quant.h */
 };
 
+/* Where a part of the optimizer's state lies: masters and states, from stage 2 on
+ * gradients, too; and the kernels that work on it there. */
+struct shard_home {
+    struct kernels kernels;
+    bool apart;         /* on the host, where the model's kernels are not */
+    int64_t begin, end; /* of what this rank owns: whole parameters */
+    float *master;      /* from `begin` on; NULL: the weights are */
+    float *state[OPTIM_MAX_STATES];
+    int64_t state_begin[OPTIM_MAX_STATES], n_state[OPTIM_MAX_STATES]; /* see state_at */
+    void *grads; /* from `begin` on; below stage 2 only where it is apart: what the
+                    optimizer takes */
+};
+enum { SHARD_HERE, SHARD_AWAY, SHARD_N_HOMES }; /* with the kernels; offloaded */
+
+/* Room of the model's kernels for what comes from the host and goes there, and the copies
+ * that it waits for: a unit's gradients, or weights. */
+struct shard_room {
+    void *data;
+    int unit; /* -1: none */
+    uint64_t up, down;
+    uint64_t call; /* of the coll that takes it */
+};
+
+/* How a unit's gradients come and go. */
+struct shard_passage {
+    uint64_t down; /* the copy after which they are on the host */
+    int next;      /* the unit whose gradients end next; -1: not known */
+    int ended;     /* micro-batch of the step in which they ended last; -1: none */
+};
+
 /* Room for one unit: gathered weights, or the gradients of a micro-batch. A slot that is
  * released keeps its unit's weights until the room is needed or the weights change. */
 struct shard_slot {
@@ -71,6 +102,7 @@ struct shard_slot {
     void *landing;
     size_t landing_bytes;
     bool in_flight;
+    bool from_host; /* by a copy, without the coll */
     uint64_t call;
 };
 struct shard_slots {
@@ -87,7 +119,15 @@ struct shard_exchange {
         n;       /* items: of this rank's of the unit, one parameter's behind another's */
     int n_parts; /* ranks that gave some */
     const char *parts;
-    uint64_t call; /* 0: they are there */
+    uint64_t call;           /* 0: they are there */
+    bool ends;               /* nothing of the unit comes after it */
+    struct shard_room *room; /* the sums' on their way to the host, or NULL */
+};
+
+/* Bytes that were taken: in the memory of the kernels, on the host where that is another
+ * one, and in files. */
+struct shard_tally {
+    uint64_t here, host, swapped;
 };
 
 /* Norms over whole parameters, two of each. */
@@ -137,17 +177,16 @@ struct shard {
     int64_t n_weights, n_grads; /* elements held of each */
 
     /* In the memory of the kernels, down to the staging. */
-    void *weights;      /* full order, at stage 3 own order */
+    void *weights;      /* full order, at stage 3 own order, maybe on the host */
     char *near_weights; /* of the second copy: unit order, each cut; as they travel */
-    float *master;      /* own order; NULL in fp32 */
-    float *state[OPTIM_MAX_STATES]; /* of the optimizer, see state_at */
-    int64_t n_state[OPTIM_MAX_STATES];
+    struct shard_home homes[SHARD_N_HOMES];
+    int64_t n_state[OPTIM_MAX_STATES]; /* of all homes, see state_at */
     float *whole; /* Muon: a matrix, and what it takes to make it orthogonal */
     int *matrices, n_matrices; /* that it does */
     struct shard_norms norms;  /* LAMB, Adafactor */
     struct shard_factors factors;
-    bool keeps_sums;           /* grads are sums in units until the step ends */
-    void *grads;               /* full order, from stage 2 own order */
+    bool keeps_sums;           /* gradients are sums in units until the step ends */
+    void *grads;               /* below stage 2: full order */
     float *peaks, *references; /* of each parameter: of this rank's gradients; of units */
     float *wide;               /* room for a unit's, where partial sums are bf16 */
     float *host_peaks;         /* on the host: peaks and references */
@@ -160,10 +199,21 @@ struct shard {
     char *landing[2];                      /* gradients that others give */
     size_t staging_bytes, landing_bytes;   /* of one */
     struct swap *optim_swap, *weight_swap; /* that some of these are in, or NULL */
-    uint64_t swapped_bytes;
-    uint64_t allocated_bytes; /* all of these, but for what is swapped */
-    /* Of them: what depends on the micro-batches of a step. */
-    uint64_t step_bytes, step_swapped_bytes;
+    struct shard_tally taken, step; /* in all; of it what depends on micro-batches */
+    bool optim_swapped;             /* what is offloaded of the optimizer is in a file */
+    /* What is on the host while the kernels are not. */
+    bool weights_apart, masters_stale; /* fp32: weights came from outside */
+    struct kernels host;
+    struct ferry *ferry;
+    struct shard_room rooms[2];   /* gradients of a unit */
+    struct shard_room fetched[2]; /* this rank's weights of a unit, to be gathered */
+    struct shard_room out[2];     /* new weights, where the optimizer makes them */
+    size_t room_bytes;            /* of one of rooms */
+    int room_turn, fetch_turn, out_turn;
+    struct shard_passage *passages; /* of units */
+    int last_ended;                 /* unit whose gradients ended last; -1: none */
+    uint64_t weights_down;          /* new weights are on the host after this copy */
+    struct shard_measure host_measure;
     int packed, turn; /* which staging, which landing is used next */
     struct shard_measure *measure;
     struct shard_exchange exchange;
@@ -204,11 +254,19 @@ int shard_largest(struct shard *s, struct coll *coll, size_t n, const float *pea
 struct shard_run shard_run_of(const struct shard *s, int param, int64_t at, int64_t n);
 /* The same for the optimizer. */
 struct optim_range shard_optim_range(const struct shard *s, const struct shard_run *run);
-/* `work` on as much of a run at a time as a buffer holds, where its state is in a file.
- */
-typedef void shard_work(struct shard *s, const struct shard_run *run, const void *with);
-void shard_in_windows(struct shard *s, const struct shard_run *run, shard_work *work,
-                      const void *with);
+/* `work` on as much of a run at a time as a buffer holds, where its state is in a file,
+ * or its weights or gradients come and go. Of the next window comes what files, or with
+ * `grads` the optimizer, need while this one is worked on. */
+typedef int shard_work(struct shard *s, const struct shard_run *run, const void *with,
+                       struct dcp_error *err);
+int shard_in_windows(struct shard *s, const struct shard_run *run, bool grads,
+                     shard_work *work, const void *with, struct dcp_error *err);
+/* Whether one pass over the elements of a run is all of a step. */
+static inline bool shard_is_one_pass(enum optim_type type)
+{
+    return type != OPTIM_LAMB && type != OPTIM_MUON && type != OPTIM_ADAFACTOR &&
+           type != OPTIM_FACTORED;
+}
 /* Whether a parameter's parts are on several ranks. */
 static inline bool shard_is_cut(const struct shard *s)
 {
@@ -243,6 +301,19 @@ static inline bool shard_overlaps(const struct shard *s)
 {
     return coll_overlaps(s->inner) && !s->options.no_overlap;
 }
+/* Of a gradient, or of the sum of it that is kept. */
+size_t shard_kept_bytes(const struct shard *s);
+/* Elements that this rank owns of a unit, whose parts lie one behind the other. */
+int64_t shard_unit_own(const struct shard *s, int unit);
+/* Elements that the optimizer works on at a time. */
+int64_t shard_window(const struct shard *s, const struct shard_home *home);
+/* Gathered weights are this rank's own, which only come from the host. */
+bool shard_from_host(const struct shard *s);
+/* They come while kernels work, so that a slot needs room for them beside. */
+bool shard_lands(const struct shard *s);
+/* Weights changed. */
+void shard_forget(struct shard *s);
+
 /* Slots of one size for the gathered weights of a unit. */
 int shard_slots_wanted(const struct shard *s, int unit);
 
@@ -262,14 +333,44 @@ size_t shard_weight_bytes(const struct shard *s); /* of an element */
 size_t shard_grad_bytes(const struct shard *s);
 /* The gradients of a micro-batch, and their sum, are rounded to the weights' dtype. */
 bool shard_rounds(const struct shard *s);
+/* Where a part of what this rank owns is at home. */
+static inline const struct shard_home *shard_home_at(const struct shard *s, int64_t own)
+{
+    const struct shard_home *away = &s->homes[SHARD_AWAY];
+    return own >= away->begin && away->begin < away->end ? away : &s->homes[SHARD_HERE];
+}
+static inline float *shard_master_at(const struct shard *s, int64_t own)
+{
+    const struct shard_home *home = shard_home_at(s, own);
+    return home->master ? home->master + (own - home->begin) : NULL;
+}
+/* `at`: of all that have such a state. */
+static inline float *shard_state_at(const struct shard *s, int i, int64_t own, int64_t at)
+{
+    const struct shard_home *home = shard_home_at(s, own);
+    return home->state[i] ? home->state[i] + (at - home->state_begin[i]) : NULL;
+}
+/* Gradients, or while they are kept their sums; full order, from stage 2 own order. */
+static inline void *shard_item_at(const struct shard *s, int64_t i, size_t item_bytes)
+{
+    const struct shard_home *home = shard_home_at(s, i);
+    if (s->options.stage <= 1)
+        return (char *)s->grads + (size_t)i * item_bytes;
+    return (char *)home->grads + (size_t)(i - home->begin) * item_bytes;
+}
 static inline void *shard_grad_at(const struct shard *s, int64_t i)
 {
-    return (char *)s->grads + (size_t)i * shard_grad_bytes(s);
+    return shard_item_at(s, i, shard_grad_bytes(s));
 }
-/* The same while sums are kept. */
 static inline int64_t *shard_sum_at(const struct shard *s, int64_t i)
 {
-    return (int64_t *)s->grads + i;
+    return (int64_t *)shard_item_at(s, i, sizeof(int64_t));
+}
+/* Whether gradients of a parameter that this rank owns are on the host while the kernels
+ * are not. */
+static inline bool shard_grads_apart(const struct shard *s, int param)
+{
+    return s->options.stage > 1 && shard_home_at(s, s->at[param].own_at)->apart;
 }
 static inline void *shard_weight_at(const struct shard *s, int64_t i)
 {

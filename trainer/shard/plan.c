@@ -29,7 +29,25 @@ static void zero(void *ctx, void *to, uint64_t size_bytes)
     (void)size_bytes;
 }
 
-static const struct ops nothing = { .alloc = alloc, .free = forget, .zero = zero };
+static uint64_t carry(void *ctx, enum ops_way way, void *to, const void *from,
+                      uint64_t size_bytes, uint64_t after)
+{
+    (void)ctx;
+    (void)way;
+    (void)to;
+    (void)from;
+    (void)size_bytes;
+    (void)after;
+    return 0;
+}
+
+static const struct ops nothing = { .alloc = alloc, .free = forget, .zero = zero },
+                        on_gpu = { .alloc = alloc,
+                                   .free = forget,
+                                   .zero = zero,
+                                   .pin = alloc,
+                                   .unpin = forget,
+                                   .carry = carry };
 
 /* --- colls that move nothing --- */
 
@@ -99,7 +117,7 @@ static int step(struct shard *s, struct dcp_error *err)
 }
 
 int shard_plan(const struct model *model, const struct shard_options *options,
-               int world_size, bool overlaps, struct shard_bytes *out_bytes,
+               int world_size, bool gpu, bool overlaps, struct shard_bytes *out_bytes,
                struct dcp_error *err)
 {
     const struct coll_ops *ops = overlaps ? &beside : &plain;
@@ -111,7 +129,8 @@ int shard_plan(const struct model *model, const struct shard_options *options,
         return dcp_error_memory(err, "a plan of the model state");
     s->options = *options;
     s->model = model;
-    s->kernels = (struct kernels){ &nothing, &there };
+    s->kernels = (struct kernels){ gpu ? &on_gpu : &nothing, &there };
+    s->host = (struct kernels){ &nothing, &there };
     s->all = &all;
     s->inner = options->stage == 3 && options->shard_size ? &copy : &all;
     int rc = shard_check_groups(world_size, options->shard_size, err);

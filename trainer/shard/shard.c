@@ -75,7 +75,7 @@ void shard_part(const struct shard *s, int param, int rank, int64_t *out_begin,
 bool shard_gathers(const struct shard *s)
 {
     return s->options.stage == 3 &&
-           (s->inner->world_size > 1 || shard_quantizes_weights(s));
+           (s->inner->world_size > 1 || shard_quantizes_weights(s) || s->weights_apart);
 }
 
 static int near_size(const struct shard *s)
@@ -163,13 +163,56 @@ static bool follows(const struct shard_run *run, const struct shard_run *last)
 static void add_run(struct shard *s, const struct shard_run *run)
 {
     struct shard_run *last = s->n_runs ? &s->runs[s->n_runs - 1] : NULL;
-    if (last && follows(run, last))
+    if (last && follows(run, last) && run->own_at != s->homes[SHARD_AWAY].begin)
         last->n += run->n;
     else if (run->n)
         s->runs[s->n_runs++] = *run;
 }
 
-/* Own order, and the runs in it. */
+/* At stage 3 the first parameters stay with the kernels, as many as fit into the part of
+ * the optimizer's state that is not offloaded. */
+static int64_t stays(const struct shard *s)
+{
+    const struct shard_offload *away = &s->options.offload_optimizer;
+    int64_t most = (int64_t)(away->stays * (double)s->n_own), n = 0;
+    bool apart = s->kernels.ops->carry;
+    if (s->options.weights_only || (!away->folder && !(away->host && apart)))
+        return s->n_own;
+    for (int p = 0; s->options.stage == 3 && p < s->n_params; p++) {
+        int64_t end = s->at[p].own_at + s->at[p].end - s->at[p].begin;
+        if (end > most)
+            break;
+        n = end;
+    }
+    return n;
+}
+
+static void place_homes(struct shard *s)
+{
+    struct shard_home *here = &s->homes[SHARD_HERE], *away = &s->homes[SHARD_AWAY];
+    const struct shard_offload *weights = &s->options.offload_weights;
+    bool apart = s->kernels.ops->carry;
+    here->kernels = away->kernels = s->kernels;
+    here->end = away->begin = stays(s);
+    away->end = s->n_own;
+    away->apart = apart && away->begin < away->end;
+    if (away->apart)
+        away->kernels = s->host;
+    s->optim_swapped = s->options.offload_optimizer.folder;
+    s->weights_apart =
+        apart && s->options.stage == 3 && (weights->host || weights->folder);
+    for (int p = 0; p < s->n_params; p++)
+        for (int i = 0; i < optim_n_kept(s->at[p].type); i++) {
+            struct shard_range held;
+            shard_state(s, i, p, &held);
+            bool is_here = shard_home_at(s, s->at[p].own_at) == here;
+            *(is_here ? &here->n_state[i] : &away->n_state[i]) += held.end - held.begin;
+        }
+    for (int i = 0; i < OPTIM_MAX_STATES; i++)
+        away->state_begin[i] = here->n_state[i];
+}
+
+/* Own order, and where of it the optimizer's state is. */
 static void place_own(struct shard *s)
 {
     int stage = s->options.stage;
@@ -182,20 +225,29 @@ static void place_own(struct shard *s)
             at->end = s->params[p].n_elems;
             if (stage > 0)
                 shard_part(s, p, s->inner->rank, &at->begin, &at->end);
-            int64_t n = at->end - at->begin;
             at->own_at = s->n_own;
-            s->n_own += n;
+            s->n_own += at->end - at->begin;
             for (int i = 0; i < optim_n_kept(at->type); i++) {
                 struct shard_range held;
                 at->state_at[i] = s->n_state[i];
                 shard_state(s, i, p, &held);
                 s->n_state[i] += held.end - held.begin;
             }
-            struct shard_run run = shard_run_of(s, p, 0, n);
-            add_run(s, &run);
         }
     s->n_weights = stage == 3 ? s->n_own : s->n_elems;
     s->n_grads = stage >= 2 ? s->n_own : s->n_elems;
+    place_homes(s);
+}
+
+static void place_runs(struct shard *s)
+{
+    for (int g = 0; g < SHARD_N_GROUPS; g++)
+        for (int p = 0; p < s->n_params; p++) {
+            const struct shard_run run =
+                shard_run_of(s, p, 0, s->at[p].end - s->at[p].begin);
+            if (shard_in_turn(s, p, g))
+                add_run(s, &run);
+        }
 }
 
 /* What follows from the number of micro-batches. */
@@ -204,6 +256,21 @@ void shard_count_rounds(struct shard *s)
     s->n_rounds = (int)dcp_part_ceil(s->options.n_micros, s->all->world_size);
     s->keeps_sums = (s->n_rounds > 1 && !s->options.grad_bf16) ||
                     s->inner->world_size != s->all->world_size;
+}
+
+/* What takes several passes, or other ranks, is not made where the kernels are not. */
+static int check_optimizer(const struct shard *s, struct dcp_error *err)
+{
+    bool apart = s->weights_apart || s->homes[SHARD_AWAY].apart;
+    if (!apart || s->options.weights_only || shard_is_one_pass(s->options.optimizer))
+        return DCP_OK;
+    dcp_error_set(
+        err, DCP_E_UNSUPPORTED,
+        "zero_optimization.offload_... with a GPU needs an optimizer of single "
+        "elements, such as AdamW, SGD, Lion or Adagrad; Lamb, Muon and Adafactor "
+        "look at whole parameters");
+    dcp_error_hint(err, "another optimizer, or no offload");
+    return DCP_E_UNSUPPORTED;
 }
 
 int shard_place(struct shard *s, struct dcp_error *err)
@@ -218,14 +285,18 @@ int shard_place(struct shard *s, struct dcp_error *err)
     s->next_unit = dcp_mem_calloc(3 * (size_t)s->n_units, sizeof *s->next_unit);
     s->matrices = dcp_mem_calloc((size_t)s->n_params, sizeof *s->matrices);
     s->counts = dcp_mem_calloc((size_t)s->all->world_size, sizeof *s->counts);
+    s->passages = dcp_mem_calloc((size_t)s->n_units, sizeof *s->passages);
     s->told = dcp_mem_calloc(2 * (size_t)s->all->world_size, sizeof *s->told);
     s->host_peaks = dcp_mem_calloc(2 * (size_t)s->n_params, sizeof *s->host_peaks);
     if (!s->at || !s->runs || !s->unit_first || !s->near_at || !s->near_there ||
-        !s->next_unit || !s->matrices || !s->counts || !s->told || !s->host_peaks)
+        !s->next_unit || !s->matrices || !s->counts || !s->passages || !s->told ||
+        !s->host_peaks)
         return dcp_error_memory(err, "the places of parameters");
     for (int i = 0; i < 3 * s->n_units; i++)
         s->next_unit[i] = -1;
-    s->last_unit = s->before_unit = s->exchange.unit = -1;
+    s->last_unit = s->before_unit = s->last_ended = s->exchange.unit = -1;
+    for (int u = 0; u < s->n_units; u++)
+        s->passages[u].next = -1;
     for (int p = s->n_params - 1, u = s->n_units; p >= -1; p--)
         while (u > (p < 0 ? -1 : s->params[p].unit))
             s->unit_first[u--] = p + 1;
@@ -237,10 +308,11 @@ int shard_place(struct shard *s, struct dcp_error *err)
     place_near(s);
     place_full(s);
     place_own(s);
+    place_runs(s);
     shard_muon_place(s);
     shard_adafactor_place(s);
     shard_count_rounds(s);
-    return DCP_OK;
+    return check_optimizer(s, err);
 }
 
 /* Ranks of one copy of the model stand side by side. */
@@ -283,6 +355,7 @@ int shard_new(const struct model *model, const struct shard_options *options,
     s->options = *options;
     s->model = model;
     s->kernels = model_kernels(model);
+    s->host.ops = ops_cpu();
     s->all = coll;
     int rc = split(s, err);
     if (!rc)
@@ -315,6 +388,7 @@ void shard_free(struct shard *s)
     free(s->next_unit);
     free(s->matrices);
     free(s->counts);
+    free(s->passages);
     free(s->told);
     free(s->host_peaks);
     coll_free(&s->near);
@@ -323,9 +397,10 @@ void shard_free(struct shard *s)
     free(s);
 }
 
-/* The initial values of a range, made on the host a part at a time. */
-static int init_range(struct shard *s, uint64_t seed, int param,
-                      const struct shard_range *held, enum dcp_dtype dtype,
+/* The initial values of a range, made on the host a part at a time; `kernels`: whose
+ * memory it is. */
+static int init_range(struct shard *s, const struct kernels *kernels, uint64_t seed,
+                      int param, const struct shard_range *held, enum dcp_dtype dtype,
                       struct init_room *room, struct dcp_error *err)
 {
     bool is_cast = dtype != DCP_F32;
@@ -335,10 +410,10 @@ static int init_range(struct shard *s, uint64_t seed, int param,
         model_init_values(s->model, param, seed, i, n, room->values);
         if (is_cast)
             ops_to_16bit(dtype, room->values, room->halves, n);
-        DCP_TRY(s->kernels.ops->put(s->kernels.ctx,
-                                    (char *)held->data + (size_t)(i - held->begin) * item,
-                                    is_cast ? (const void *)room->halves : room->values,
-                                    (uint64_t)n * item, err));
+        DCP_TRY(kernels->ops->put(kernels->ctx,
+                                  (char *)held->data + (size_t)(i - held->begin) * item,
+                                  is_cast ? (const void *)room->halves : room->values,
+                                  (uint64_t)n * item, err));
     }
     return DCP_OK;
 }
@@ -350,10 +425,12 @@ int shard_init(struct shard *s, uint64_t seed, struct dcp_error *err)
     int rc = room ? DCP_OK : dcp_error_memory(err, "initial values");
     for (int p = 0; !rc && p < s->n_params; p++) {
         shard_weights(s, p, &held);
-        rc = init_range(s, seed, p, &held, s->options.dtype, room, err);
+        rc = init_range(s, s->weights_apart ? &s->host : &s->kernels, seed, p, &held,
+                        s->options.dtype, room, err);
         shard_master(s, p, &held);
         if (!rc && held.data)
-            rc = init_range(s, seed, p, &held, DCP_F32, room, err);
+            rc = init_range(s, &shard_home_at(s, s->at[p].own_at)->kernels, seed, p,
+                            &held, DCP_F32, room, err);
     }
     shard_touch(s);
     return rc;
@@ -370,23 +447,22 @@ void shard_weights(const struct shard *s, int param, struct shard_range *out_ran
                                            shard_weight_at(s, at->full_at) };
 }
 
-static void own_range(const struct shard *s, float *array, int param, int64_t place,
-                      struct shard_range *out_range)
-{
-    const struct shard_param *at = &s->at[param];
-    *out_range = (struct shard_range){ at->begin, at->end, array ? array + place : NULL };
-}
-
+/* fp32 weights are the masters, also where the optimizer has a copy of them. */
 void shard_master(const struct shard *s, int param, struct shard_range *out_range)
 {
-    own_range(s, s->master, param, s->at[param].own_at, out_range);
+    const struct shard_param *at = &s->at[param];
+    float *data = shard_has_master(s) ? shard_master_at(s, at->own_at) : NULL;
+    *out_range = (struct shard_range){ at->begin, at->end, data };
 }
 
 void shard_state(const struct shard *s, int i, int param, struct shard_range *out_range)
 {
+    const struct shard_param *at = &s->at[param];
     int64_t shape[2];
-    own_range(s, s->state[i], param, s->at[param].state_at[i], out_range);
-    if (s->at[param].type != OPTIM_FACTORED)
+    *out_range =
+        (struct shard_range){ at->begin, at->end,
+                              shard_state_at(s, i, at->own_at, at->state_at[i]) };
+    if (at->type != OPTIM_FACTORED)
         return;
     optim_state_shape(OPTIM_FACTORED, i, s->params[param].shape, shape);
     out_range->begin = 0;

@@ -36,13 +36,16 @@
 #include "trainer/ops/optim.h"
 #include <stdint.h>
 
-/* State that waits in a file of `folder` while it is not worked on; in the host's memory,
- * so the kernels must work there. */
+/* State that waits on the host, or in a file of `folder`, while it is not worked on. */
 struct shard_offload {
-    const char *folder; /* borrowed; NULL: it stays in memory */
-    int64_t window;     /* elements of a buffer */
+    bool host;          /* matters where the kernels' memory is another one */
+    const char *folder; /* borrowed; or NULL */
+    bool pageable;      /* memory that is copied is not pinned, but for buffers */
+    int64_t window;     /* elements of a buffer; 0: enough */
     int buffers;        /* that may be in memory at once */
     int64_t kept;       /* weights: elements that stay in memory */
+    double stays;       /* optimizer, stage 3: the first parameters, so much of the
+                         * state, are not offloaded */
 };
 
 struct shard_options {
@@ -73,21 +76,23 @@ struct shard_options {
                                                      * or down again */
     int64_t max_live; /* stage 3: elements of weights that stay gathered until they
                        * change, least recently used first to go; 0: two units */
-    struct shard_offload offload_optimizer; /* masters, states and gradients */
+    struct shard_offload offload_optimizer; /* masters, states; from stage 2 gradients */
     struct shard_offload offload_weights;   /* stage 3 */
 };
 
 /* What this rank holds of a parameter: elements begin .. end. */
 struct shard_range {
     int64_t begin, end;
-    void *data; /* in the memory of the model's kernels; belongs to the shard */
+    void *data; /* in the memory of the model's kernels, or what is offloaded in the
+                 * host's; belongs to the shard */
 };
 
-/* In bytes. Of memory; transient: gathered units, staging, and buffers of what is in a
- * file. Swapped: what is in files, and counts nowhere else.
- * Buffers: the part of transient that is for it. */
+/* In bytes. Of the kernels' memory; transient: gathered units, staging, and buffers of
+ * what is in a file. Host: in its memory, where that is not the kernels', buffers of
+ * files and of copies with it. Swapped: what is in files, and counts nowhere else.
+ * Buffers: the part of transient or of host that is for it. */
 struct shard_bytes {
-    uint64_t weights, gradients, optimizer, transient, swapped, buffers;
+    uint64_t weights, gradients, optimizer, transient, host, swapped, buffers;
 };
 
 /* Groups of parameters that the optimizer treats alike: with weight decay, and without.
@@ -105,10 +110,11 @@ int shard_new(const struct model *model, const struct shard_options *options,
 void shard_free(struct shard *shard);
 
 /* What rank 0 would hold at a world size after its first step, without making it; the
- * model may be a plan. overlaps: the coll works beside the kernels, as NCCL's does, which
- * takes more that is transient. Errors: USAGE (shard_size), MEMORY. */
+ * model may be a plan. gpu: the kernels have a memory of their own; overlaps: the coll
+ * works beside the kernels, as NCCL's does, which takes more that is transient. Errors:
+ * USAGE (shard_size), MEMORY. */
 int shard_plan(const struct model *model, const struct shard_options *options,
-               int world_size, bool overlaps, struct shard_bytes *out_bytes,
+               int world_size, bool gpu, bool overlaps, struct shard_bytes *out_bytes,
                struct dcp_error *err);
 
 /* Initial weights and masters, moments zero. Not collective. Errors: those of kernels. */
@@ -135,8 +141,9 @@ int64_t shard_n_elems(const struct shard *shard);
 void shard_touch(struct shard *shard);
 /* 16 bits: makes the weights from the masters, on all ranks. Collective. */
 int shard_spread(struct shard *shard, struct dcp_error *err);
-/* 16 bits: makes the masters from the weights. Not collective. */
-void shard_raise(struct shard *shard);
+/* 16 bits: makes the masters from the weights. Not collective. Errors: those of
+ * kernels. */
+int shard_raise(struct shard *shard, struct dcp_error *err);
 
 /* How the model reaches the state. Collective at stage 3, and with gradients at stage 2:
  * all ranks run the model alike. */

@@ -1,6 +1,6 @@
 /* step: its beginning and its end: gradients summed over ranks, and their norm. */
+#include "apart.h"
 #include "base/mem.h"
-#include "own.h"
 
 #include "trainer/ops/exact.h"
 #include <math.h>
@@ -12,6 +12,9 @@ void shard_begin(struct shard *s)
     s->micro = 0;
     s->references_given = s->again;
     s->again = false;
+    s->last_ended = -1;
+    for (int u = 0; u < s->n_units; u++)
+        s->passages[u].ended = -1;
     s->kernels.ops->zero(s->kernels.ctx, s->peaks, size_bytes);
 }
 
@@ -80,15 +83,34 @@ static int reduce_sums(struct shard *s, struct dcp_error *err)
     return rc;
 }
 
-/* Adds the sums that this rank holds to those of the other copies of the model. */
-static int reduce_copies(struct shard *s, struct dcp_error *err)
+static int reduce_range(struct shard *s, int64_t *sums, int64_t n, struct dcp_error *err)
 {
     struct coll *coll = &s->outer;
-    int64_t n = s->n_grads;
     int64_t own = shard_cut_evenly(s, coll, n, dcp_part_ceil(n, coll->world_size));
-    int64_t *sums = shard_sum_at(s, 0), *mine = sums + own;
+    int64_t *mine = sums + own;
     DCP_TRY(coll_reduce_scatter(coll, sums, s->counts, mine, err));
     return coll_all_gather(coll, mine, s->counts, sizeof *sums, sums, err);
+}
+
+/* Adds the sums that this rank holds to those of the other copies of the model, which are
+ * at home in the same places. */
+static int reduce_copies(struct shard *s, struct dcp_error *err)
+{
+    for (int h = 0; h < SHARD_N_HOMES; h++) {
+        const struct shard_home *home = &s->homes[h];
+        int64_t n = home->end - home->begin,
+                most = home->apart ? (int64_t)(s->room_bytes / sizeof(int64_t)) : n;
+        for (int64_t at = 0, size; at < n; at += size) {
+            int64_t *sums = shard_sum_at(s, home->begin + at), *here = sums;
+            size = n - at < most ? n - at : most;
+            if (home->apart)
+                DCP_TRY(shard_window_up(s, sums, size, &here, err));
+            DCP_TRY(reduce_range(s, here, size, err));
+            if (home->apart)
+                DCP_TRY(shard_window_down(s, sums, size, err));
+        }
+    }
+    return DCP_OK;
 }
 
 /* Stage 0: every rank gets the gradients of all. */
@@ -109,6 +131,11 @@ static int gather_gradients(struct shard *s, struct dcp_error *err)
 static int complete_gradients(struct shard *s, struct dcp_error *err)
 {
     bool several = s->all->world_size > 1;
+    size_t n = (size_t)s->n_params;
+    DCP_TRY(shard_rooms_settle(s, err));
+    if (s->keeps_sums && s->homes[SHARD_AWAY].apart) /* where the host looks for them */
+        DCP_TRY(s->kernels.ops->get(s->kernels.ctx, s->host_peaks + n, s->references,
+                                    n * sizeof *s->references, err));
     if (s->outer.ops)
         DCP_TRY(reduce_copies(s, err));
     else if (several && shard_sums_here(s))
@@ -121,9 +148,8 @@ static int complete_gradients(struct shard *s, struct dcp_error *err)
 
 /* Passes over what this rank counts in the norm, at stage 0 an even share of all: finds
  * the peak, or adds to the digits. */
-static void for_norm(const struct shard *s, bool digits, float peak)
+static void for_norm(struct shard *s, bool digits, float peak)
 {
-    const struct ops *ops = s->kernels.ops;
     enum dcp_dtype dtype = shard_grad_dtype(s);
     int64_t world_size = s->all->world_size, rank = s->all->rank;
     int64_t share = dcp_part_ceil(s->n_own, world_size);
@@ -133,14 +159,18 @@ static void for_norm(const struct shard *s, bool digits, float peak)
                                    ? (struct dcp_part){ 0, run->n }
                                    : dcp_part_of(share, rank, run->own_at, run->n);
         const void *grads = shard_grad_at(s, run->grad_at + part.begin);
+        const struct shard_home *home = shard_home_at(s, run->own_at);
+        bool apart = home->apart && s->options.stage > 1;
+        struct shard_measure *measure = apart ? &s->host_measure : s->measure;
+        const struct kernels *kernels = apart ? &home->kernels : &s->kernels;
         if (part.begin == part.end)
             continue;
         if (digits)
-            ops->norm_add(s->kernels.ctx, dtype, part.end - part.begin, grads, peak,
-                          s->measure->digits);
+            kernels->ops->norm_add(kernels->ctx, dtype, part.end - part.begin, grads,
+                                   peak, measure->digits);
         else
-            ops->norm_peak(s->kernels.ctx, dtype, part.end - part.begin, grads,
-                           &s->measure->peak);
+            kernels->ops->norm_peak(kernels->ctx, dtype, part.end - part.begin, grads,
+                                    &measure->peak);
     }
 }
 
@@ -225,15 +255,23 @@ static int share_peaks(struct shard *s, struct dcp_error *err)
     return DCP_OK;
 }
 
+static void zero_measures(struct shard *s)
+{
+    s->kernels.ops->zero(s->kernels.ctx, s->measure, sizeof *s->measure);
+    s->host_measure = (struct shard_measure){ .peak = 0 };
+}
+
 /* The norm of all gradients, none above peak, the same bits at every cut. Ranks of other
  * copies hold the same gradients, so they do not count. */
 static int measure(struct shard *s, float peak, double *out_norm, struct dcp_error *err)
 {
-    struct norm norm;
-    s->kernels.ops->zero(s->kernels.ctx, s->measure, sizeof *s->measure);
+    struct norm norm, on_host;
+    zero_measures(s);
     for_norm(s, true, peak);
     DCP_TRY(s->kernels.ops->get(s->kernels.ctx, norm.digits, s->measure->digits,
                                 sizeof norm.digits, err));
+    memcpy(on_host.digits, s->host_measure.digits, sizeof on_host.digits);
+    norm_merge(&norm, &on_host);
     DCP_TRY(coll_all_reduce(s->inner, norm.digits, NORM_DIGITS, err));
     *out_norm = norm_value(&norm, peak);
     return DCP_OK;
@@ -246,10 +284,11 @@ int shard_reduce(struct shard *s, double *out_norm, bool *out_again,
     float peak;
     *out_again = false;
     DCP_TRY(complete_gradients(s, err));
-    s->kernels.ops->zero(s->kernels.ctx, s->measure, sizeof *s->measure);
+    zero_measures(s);
     for_norm(s, false, 0);
     DCP_TRY(
         s->kernels.ops->get(s->kernels.ctx, &peak, &s->measure->peak, sizeof peak, err));
+    peak = norm_peak(peak, &s->host_measure.peak, 1);
     DCP_TRY(judge(s, &verdict, err));
     DCP_TRY(share(s, &peak, &verdict, err));
     *out_norm = verdict == NOT_A_NUMBER ? (double)NAN : (double)INFINITY;

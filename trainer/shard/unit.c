@@ -1,5 +1,5 @@
 /* unit: one unit's weights when the model needs them. */
-#include "own.h"
+#include "apart.h"
 
 #include "base/mem.h"
 #include <limits.h>
@@ -41,7 +41,7 @@ int shard_slots_wanted(const struct shard *s, int unit)
         return INT_MAX;
     for (int u = 0; u < s->n_units; u++)
         alike += shard_unit_room(s, u) == room;
-    if (shard_overlaps(s) && s->options.prefetch / room >= most)
+    if (shard_lands(s) && s->options.prefetch / room >= most)
         most = 1 + s->options.prefetch / room;
     return (int)(alike < most ? alike : most);
 }
@@ -57,7 +57,10 @@ static int land(struct shard *s, struct shard_slot *slot, struct dcp_error *err)
     if (!slot->in_flight)
         return DCP_OK;
     slot->in_flight = false;
-    return coll_wait(coll_of(s, slot->is_near), slot->call, err);
+    if (!slot->from_host)
+        return coll_wait(coll_of(s, slot->is_near), slot->call, err);
+    s->kernels.ops->carry_join(s->kernels.ctx, OPS_FROM_HOST, slot->call);
+    return DCP_OK;
 }
 
 /* Room for a unit: of the free slots that fit, without wasting more than half, an empty
@@ -108,7 +111,7 @@ int shard_slot_take(struct shard *s, struct shard_slots *slots, int unit,
 int shard_slot_landing(struct shard *s, struct shard_slot *slot, struct dcp_error *err)
 {
     size_t size_bytes = shard_quantizes_weights(s) ? 0 : slot->size_bytes;
-    if (!shard_overlaps(s) || slot->landing)
+    if (!shard_lands(s) || slot->landing)
         return DCP_OK;
     for (int u = 0; shard_quantizes_weights(s) && u < s->n_units; u++) {
         size_t room = (size_t)shard_unit_room(s, u) * shard_weight_bytes(s),
@@ -138,19 +141,49 @@ static shard_cut *part_of(bool is_near)
     return is_near ? shard_near_part : shard_part;
 }
 
+static void wait_for_copy(struct shard *s, uint64_t copy)
+{
+    if (copy)
+        (void)s->kernels.ops->carry_wait(s->kernels.ctx, OPS_FROM_HOST, copy, NULL);
+}
+
 void shard_land(struct shard *s)
 {
     for (size_t i = 0; i < s->gathered.n; i++) {
-        (void)land(s, &s->gathered.items[i], NULL);
-        s->gathered.items[i].unit = -1;
+        struct shard_slot *slot = &s->gathered.items[i];
+        if (slot->in_flight && slot->from_host)
+            wait_for_copy(s, slot->call);
+        (void)land(s, slot, NULL);
+        slot->unit = -1;
+    }
+    for (int i = 0; i < 2; i++) {
+        wait_for_copy(s, s->fetched[i].up);
+        s->fetched[i].up = 0;
+        s->fetched[i].unit = -1;
     }
 }
 
-void shard_touch(struct shard *s)
+void shard_forget(struct shard *s)
 {
     shard_land(s);
     for (int u = 0; u < s->n_units; u++)
         s->near_there[u] = false;
+}
+
+void shard_touch(struct shard *s)
+{
+    shard_forget(s);
+    s->masters_stale = s->options.dtype == DCP_F32;
+}
+
+bool shard_from_host(const struct shard *s)
+{
+    return s->weights_apart && s->inner->world_size == 1 && !shard_quantizes_weights(s);
+}
+
+bool shard_lands(const struct shard *s)
+{
+    return shard_overlaps(s) || shard_from_host(s);
 }
 
 /* --- a unit's weights as they travel --- */
@@ -162,21 +195,21 @@ static char *near_of(const struct shard *s, int unit)
     return s->near_weights + (size_t)s->near_at[unit] * size_bytes;
 }
 
-/* What this rank gives of a unit, in its place among the parts of all, where it is to be
- * quantized: s->counts are the items of each. */
-static const char *own_items(struct shard *s, int unit, char *staging)
+/* What this rank gives of a unit: its weights, or where they are to be quantized these in
+ * their place among the parts of all; s->counts are the items of each. */
+static const char *own_items(struct shard *s, int unit, const char *weights,
+                             char *staging)
 {
     const struct ops *ops = s->kernels.ops;
     int first = s->unit_first[unit];
     if (!shard_quantizes_weights(s))
-        return shard_weight_at(s, s->at[first].own_at);
+        return weights;
     for (int r = 0; r < s->inner->rank; r++)
         staging += (size_t)s->counts[r] * shard_weight_item(s, first).size_bytes;
     char *to = staging;
     for (int p = first; p < s->unit_first[unit + 1]; p++) {
         const struct shard_param *at = &s->at[p];
         const struct shard_item item = shard_weight_item(s, p);
-        const void *weights = shard_weight_at(s, at->own_at);
         int64_t n = at->end - at->begin;
         if (item.quantized)
             ops->quantize(s->kernels.ctx, 8, s->options.dtype, n, weights,
@@ -184,6 +217,7 @@ static const char *own_items(struct shard *s, int unit, char *staging)
         else
             ops->copy(s->kernels.ctx, to, weights, shard_item_bytes(item, n));
         to += (size_t)shard_n_items(item, n) * item.size_bytes;
+        weights += (size_t)n * shard_weight_bytes(s);
     }
     return staging;
 }
@@ -252,6 +286,39 @@ static char *landing_of(const struct shard *s, const struct shard_slot *slot)
     return slot->landing ? slot->landing : s->staging[0];
 }
 
+/* What this rank gives of a unit; from the host it is waited for. */
+static int own_part(struct shard *s, int unit, char *landing, const char **out,
+                    struct shard_room **out_room, struct dcp_error *err)
+{
+    const char *weights = shard_weight_at(s, s->at[s->unit_first[unit]].own_at);
+    *out_room = NULL;
+    if (s->weights_apart) {
+        DCP_TRY(shard_fetch_part(s, unit, out_room, err));
+        s->kernels.ops->carry_join(s->kernels.ctx, OPS_FROM_HOST, (*out_room)->up);
+        weights = (*out_room)->data;
+    }
+    *out = own_items(s, unit, weights, landing);
+    return DCP_OK;
+}
+
+static int gather_from_ranks(struct shard *s, int unit, struct shard_slot *slot,
+                             struct dcp_error *err)
+{
+    struct coll *coll = coll_of(s, slot->is_near);
+    struct shard_room *room = NULL;
+    const char *own = slot->is_near ? near_of(s, unit) : NULL;
+    shard_count_items(s, unit, coll->world_size, part_of(slot->is_near),
+                      shard_weight_item);
+    if (!own)
+        DCP_TRY(own_part(s, unit, landing_of(s, slot), &own, &room, err));
+    DCP_TRY(coll_all_gather_begin(coll, own, s->counts,
+                                  shard_weight_item(s, s->unit_first[unit]).size_bytes,
+                                  landing_of(s, slot), &slot->call, err));
+    if (room)
+        room->call = slot->call;
+    return DCP_OK;
+}
+
 /* Begins to gather a unit of stage 3 into a slot of its own. */
 static int gather_begin(struct shard *s, int unit, struct shard_slot **out_slot,
                         struct dcp_error *err)
@@ -265,14 +332,9 @@ static int gather_begin(struct shard *s, int unit, struct shard_slot **out_slot,
     if (rc)
         return rc;
     slot->is_near = s->near.ops && s->near_there[unit];
-    struct coll *coll = coll_of(s, slot->is_near);
-    shard_count_items(s, unit, coll->world_size, part_of(slot->is_near),
-                      shard_weight_item);
-    const char *own =
-        slot->is_near ? near_of(s, unit) : own_items(s, unit, landing_of(s, slot));
-    rc = coll_all_gather_begin(coll, own, s->counts,
-                               shard_weight_item(s, s->unit_first[unit]).size_bytes,
-                               landing_of(s, slot), &slot->call, err);
+    slot->from_host = shard_from_host(s);
+    rc = slot->from_host ? shard_fetch(s, unit, slot->landing, &slot->call, err)
+                         : gather_from_ranks(s, unit, slot, err);
     slot->unit = rc ? -1 : unit;
     slot->in_flight = !rc;
     *out_slot = slot;
@@ -305,12 +367,15 @@ static int *next_of(struct shard *s, int before, int unit)
 }
 
 /* Remembers that `unit` came now, and begins to gather what came after it last time: the
- * next unit, or as many as the prefetch has room for. All ranks ask for the same units,
- * so they guess alike. */
+ * next unit, or as many as the prefetch has room for. From the host this rank's part of
+ * the one after the next is fetched, so that the next gather need not wait for it. All
+ * ranks ask for the same units, so they guess alike. */
 static int look_ahead(struct shard *s, int unit, struct dcp_error *err)
 {
     struct shard_slot *slot;
-    if (unit == s->last_unit || !shard_overlaps(s))
+    struct shard_room *room;
+    bool fetches = s->weights_apart && !shard_from_host(s);
+    if (unit == s->last_unit || !(shard_lands(s) || fetches))
         return DCP_OK;
     if (s->last_unit >= 0)
         *next_of(s, s->before_unit, s->last_unit) = unit;
@@ -323,9 +388,15 @@ static int look_ahead(struct shard *s, int unit, struct dcp_error *err)
                                    : s->options.no_backward_prefetch))
             break;
         left -= shard_unit_room(s, next);
-        if (left < 0 && (n > 0 || s->options.prefetch))
+        bool enough = !shard_lands(s) || (left < 0 && (n > 0 || s->options.prefetch)),
+             is_there = shard_slot_of(&s->gathered, next) != NULL;
+        if (fetches && (enough || n > 0))
+            return is_there || s->near_there[next]
+                       ? DCP_OK
+                       : shard_fetch_part(s, next, &room, err);
+        if (enough)
             break;
-        if (!shard_slot_of(&s->gathered, next))
+        if (!is_there)
             DCP_TRY(gather_begin(s, next, &slot, err));
         before = at;
         at = next;
@@ -357,10 +428,12 @@ static void swap_unit(struct shard *s, int unit,
     }
 }
 
-/* Units come one after the other, up and down again. */
+/* Units come one after the other, up and down again. What goes on to a GPU is read before
+ * it is fetched. */
 static void swap_ahead(struct shard *s, int unit)
 {
-    swap_unit(s, unit + (unit < s->swapped_unit ? -1 : 1), swap_want);
+    int ahead = !s->weights_apart ? 1 : shard_overlaps(s) ? 3 : 2;
+    swap_unit(s, unit + (unit < s->swapped_unit ? -ahead : ahead), swap_want);
     s->swapped_unit = unit;
 }
 

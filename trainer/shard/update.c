@@ -1,5 +1,5 @@
 /* update: the optimizer, and the new weights to who needs them. */
-#include "own.h"
+#include "apart.h"
 
 #include "base/mem.h"
 
@@ -37,10 +37,11 @@ static void for_arrays(struct shard *s, const struct shard_run *run,
                                    uint64_t size_bytes))
 {
     uint64_t size_bytes = (uint64_t)run->n * sizeof(float);
-    if (s->master)
-        act(s->optim_swap, s->master + run->own_at, size_bytes);
+    if (shard_master_at(s, run->own_at))
+        act(s->optim_swap, shard_master_at(s, run->own_at), size_bytes);
     for (int i = 0; i < optim_n_states(run->type); i++)
-        act(s->optim_swap, s->state[i] + run->state_at[i], size_bytes);
+        act(s->optim_swap, shard_state_at(s, i, run->own_at, run->state_at[i]),
+            size_bytes);
     shard_swap_weights(s, run->weight_at, run->n, act);
 }
 
@@ -63,80 +64,118 @@ static struct shard_run window_of(const struct shard_run *run, int64_t at, int64
     return window;
 }
 
-void shard_in_windows(struct shard *s, const struct shard_run *run, shard_work *work,
-                      const void *with)
+int shard_in_windows(struct shard *s, const struct shard_run *run, bool grads,
+                     shard_work *work, const void *with, struct dcp_error *err)
 {
     bool swapped = s->optim_swap || s->weight_swap;
-    int64_t most = !swapped        ? run->n
-                   : s->optim_swap ? s->options.offload_optimizer.window
-                                   : s->options.offload_weights.window;
+    int64_t most = shard_window(s, shard_home_at(s, run->own_at));
+    struct shard_run next = window_of(run, 0, most);
+    uint64_t brought = 0, coming = 0;
+    if (grads)
+        DCP_TRY(shard_bring_grads(s, &next, &brought, err));
     for (int64_t at = 0; at < run->n; at += most) {
-        struct shard_run now = window_of(run, at, most), next;
-        if (swapped && at + most < run->n) {
+        struct shard_run now = next;
+        bool is_last = at + most >= run->n;
+        if (!is_last)
             next = window_of(run, at + most, most);
+        if (!is_last && swapped)
             for_arrays(s, &next, swap_want);
-        }
-        work(s, &now, with);
+        if (!is_last && grads)
+            DCP_TRY(shard_bring_grads(s, &next, &coming, err));
+        DCP_TRY(shard_grads_brought(s, brought, err));
+        DCP_TRY(work(s, &now, with, err));
+        brought = coming;
         shard_leave(s, &now);
     }
+    return DCP_OK;
 }
 
-struct optim_range shard_optim_range(const struct shard *s, const struct shard_run *run)
+/* `weights`: where new ones go. */
+static struct optim_range range_of(const struct shard *s, const struct shard_run *run,
+                                   void *weights)
 {
-    void *weights = shard_weight_at(s, run->weight_at);
+    float *master = shard_master_at(s, run->own_at);
     struct optim_range range = {
-        .master = s->master ? s->master + run->own_at : weights,
-        .grad = shard_grad_at(s, run->grad_at),
+        .master = master ? master : weights,
+        .grad = shard_optim_grad(s, run),
         .grad_dtype = shard_grad_dtype(s),
-        .weights = s->master ? weights : NULL,
+        .weights = s->options.dtype == DCP_F32 ? NULL : weights,
         .weight_dtype = s->options.dtype,
         .n = run->n,
         .first = run->full_at,
     };
     for (int i = 0; i < optim_n_states(run->type); i++)
-        range.state[i] = s->state[i] + run->state_at[i];
+        range.state[i] = shard_state_at(s, i, run->own_at, run->state_at[i]);
     return range;
 }
 
-/* The new weights of one run. */
-static void update_run(struct shard *s, const struct shard_run *run, const void *params)
+struct optim_range shard_optim_range(const struct shard *s, const struct shard_run *run)
 {
-    struct optim_range range = shard_optim_range(s, run);
-    s->kernels.ops->optim(s->kernels.ctx, params, &range);
+    return range_of(s, run, shard_weight_at(s, run->weight_at));
+}
+
+/* The new weights of one run. */
+static int update_run(struct shard *s, const struct shard_run *run, const void *params,
+                      struct dcp_error *err)
+{
+    const struct shard_home *home = shard_home_at(s, run->own_at);
+    const struct ops *ops = home->kernels.ops;
+    void *weights;
+    DCP_TRY(shard_out_begin(s, home, run, &weights, err));
+    struct optim_range range = range_of(s, run, weights);
+    ops->optim(home->kernels.ctx, params, &range);
+    if (!range.weights && range.master != weights)
+        ops->copy(home->kernels.ctx, weights, range.master,
+                  (uint64_t)run->n * sizeof *range.master);
+    return shard_out_end(s, home, run, weights, err);
 }
 
 /* 16 bits: the weights of one run from its masters. */
-static void spread_run(struct shard *s, const struct shard_run *run, const void *unused)
+static int spread_run(struct shard *s, const struct shard_run *run, const void *unused,
+                      struct dcp_error *err)
+{
+    const struct shard_home *home = shard_home_at(s, run->own_at);
+    void *weights;
+    (void)unused;
+    DCP_TRY(shard_out_begin(s, home, run, &weights, err));
+    home->kernels.ops->cast(home->kernels.ctx, s->options.dtype, run->n,
+                            shard_master_at(s, run->own_at), weights);
+    return shard_out_end(s, home, run, weights, err);
+}
+
+/* The masters of one run from its weights. */
+static int raise_run(struct shard *s, const struct shard_run *run, const void *unused,
+                     struct dcp_error *err)
 {
     (void)unused;
-    s->kernels.ops->cast(s->kernels.ctx, s->options.dtype, run->n,
-                         s->master + run->own_at, shard_weight_at(s, run->weight_at));
+    return shard_raise_run(s, run, err);
 }
 
-/* Whether one pass over the elements of a run is all of a step. */
-static bool is_one_pass(enum optim_type type)
+/* Those of a group, by the optimizer with its parameters or (NULL) from the masters. What
+ * is with the kernels comes first: they work on it while the host does its part. */
+static int renew_group(struct shard *s, int g, const struct optim_params *params,
+                       struct dcp_error *err)
 {
-    return type != OPTIM_LAMB && type != OPTIM_MUON && type != OPTIM_ADAFACTOR &&
-           type != OPTIM_FACTORED;
+    for (size_t i = 0; i < s->n_runs; i++) {
+        const struct shard_run *run = &s->runs[i];
+        if (run->group != g)
+            continue;
+        if (params && shard_is_one_pass(run->type))
+            DCP_TRY(shard_in_windows(s, run, true, update_run, params, err));
+        else if (!params && shard_has_master(s))
+            DCP_TRY(shard_in_windows(s, run, false, spread_run, NULL, err));
+    }
+    return shard_out_settle(s, err);
 }
 
-/* New weights, group by group: one is on its way to all while the next is made; by the
- * optimizer with the parameters of each group, or (NULL) from the masters. */
+/* New weights, group by group: one is on its way to all while the next is made. */
 static int renew(struct shard *s, const struct optim_params *groups,
                  struct dcp_error *err)
 {
     uint64_t calls[SHARD_N_GROUPS] = { 0 };
-    shard_touch(s);
+    shard_forget(s);
     for (int g = 0; g < SHARD_N_GROUPS; g++) {
-        for (size_t i = 0; i < s->n_runs; i++) {
-            const struct shard_run *run = &s->runs[i];
-            if (run->group != g)
-                continue;
-            if (groups && is_one_pass(run->type))
-                shard_in_windows(s, run, update_run, &groups[g]);
-            else if (!groups && s->master)
-                shard_in_windows(s, run, spread_run, NULL);
-        }
+        DCP_TRY(renew_group(s, g, groups ? &groups[g] : NULL, err));
         DCP_TRY(gather_begin(s, g, &calls[g], err));
     }
     return gather_end(s, calls, err);
@@ -147,17 +186,17 @@ int shard_spread(struct shard *s, struct dcp_error *err)
     return renew(s, NULL, err);
 }
 
-static void raise_run(struct shard *s, const struct shard_run *run, const void *unused)
+static int raise_all(struct shard *s, struct dcp_error *err)
 {
-    (void)unused;
-    s->kernels.ops->widen(s->kernels.ctx, s->options.dtype, run->n,
-                          shard_weight_at(s, run->weight_at), s->master + run->own_at);
+    for (size_t i = 0; i < s->n_runs; i++)
+        DCP_TRY(shard_in_windows(s, &s->runs[i], false, raise_run, NULL, err));
+    s->masters_stale = false;
+    return DCP_OK;
 }
 
-void shard_raise(struct shard *s)
+int shard_raise(struct shard *s, struct dcp_error *err)
 {
-    for (size_t i = 0; s->master && i < s->n_runs; i++)
-        shard_in_windows(s, &s->runs[i], raise_run, NULL);
+    return shard_has_master(s) ? raise_all(s, err) : DCP_OK;
 }
 
 /* Of each group. */
@@ -180,6 +219,8 @@ int shard_update(struct shard *s, const struct optim_params *params,
     struct optim_params groups[SHARD_N_GROUPS];
     params_of_groups(s, params, groups);
     shard_land(s); /* it may still read weights, and the coll */
+    if (s->masters_stale)
+        DCP_TRY(raise_all(s, err));
     if (s->options.optimizer == OPTIM_LAMB)
         DCP_TRY(shard_lamb(s, groups, err));
     if (s->options.optimizer == OPTIM_MUON)

@@ -19,6 +19,7 @@ struct ops_cuda {
     cudaStream_t stream;
     struct ops_cuda_matmul *matmul; /* what products keep */
     struct ops_cuda_cudnn *cudnn;   /* what attention keeps, once cuDNN was asked */
+    struct ops_cuda_carry *carry;   /* copies beside the kernels, once there was one */
     int64_t attention_bytes;        /* that a backward pass of cuDNN may need at once */
     void *scratch;                  /* of the kernel that was launched last */
     uint64_t scratch_bytes;
@@ -45,11 +46,22 @@ int ops_cuda_report(struct ops_cuda *cuda, struct dcp_error *err);
 /* Before something in which CUDA would wait unwatched: all that was launched is done.
  * False: a failure that is kept. */
 bool ops_cuda_settle(struct ops_cuda *cuda);
+/* Waits for an event, or with NULL for all that was launched. */
+int ops_cuda_wait(struct ops_cuda *cuda, cudaEvent_t event, struct dcp_error *err);
 /* Memory that kernels launched next may use, until the next call. NULL: a failure that is
  * kept. */
 void *ops_cuda_scratch(struct ops_cuda *cuda, uint64_t size_bytes);
 
 /* Of the table; see ops/ops.h. */
+int ops_cuda_pin(void *ctx, uint64_t size_bytes, const char *what, void **out,
+                 struct dcp_error *err);
+void ops_cuda_unpin(void *ctx, void *memory);
+uint64_t ops_cuda_carry(void *ctx, enum ops_way way, void *to, const void *from,
+                        uint64_t size_bytes, uint64_t after);
+void ops_cuda_carry_join(void *ctx, enum ops_way way, uint64_t n_copies);
+int ops_cuda_carry_wait(void *ctx, enum ops_way way, uint64_t n_copies,
+                        struct dcp_error *err);
+void ops_cuda_carry_close(struct ops_cuda *cuda); /* what was not opened is fine */
 int ops_cuda_matmul_open(struct ops_cuda *cuda, struct dcp_error *err);
 void ops_cuda_matmul_close(struct ops_cuda *cuda); /* what was not opened is fine */
 int ops_cuda_matmul(void *ctx, const struct ops_matmul *shape, const void *a,

@@ -42,6 +42,7 @@ static void close_cuda(void *ctx)
         return;
     if (cuda->stream)
         cudaStreamSynchronize(cuda->stream);
+    ops_cuda_carry_close(cuda);
     ops_cuda_matmul_close(cuda);
     ops_cuda_cudnn_close(cuda);
     cudaFree(cuda->scratch);
@@ -76,11 +77,11 @@ static int open_cuda(void **out_ctx, struct dcp_error *err)
 /* --- waiting --- */
 
 /* Looks quickly for a while, then sleeps between looks, and calls the watch. */
-static int wait_watching(struct ops_cuda *cuda, struct dcp_error *err)
+static int wait_watching(struct ops_cuda *cuda, cudaEvent_t event, struct dcp_error *err)
 {
     uint64_t watched_ns = 0;
     for (int looks = 0;; looks++) {
-        cudaError_t why = cudaStreamQuery(cuda->stream);
+        cudaError_t why = event ? cudaEventQuery(event) : cudaStreamQuery(cuda->stream);
         if (why != cudaErrorNotReady) {
             OPS_CUDA_CHECK(cuda, why, "do what it was given");
             return ops_cuda_report(cuda, err);
@@ -98,13 +99,19 @@ static int wait_watching(struct ops_cuda *cuda, struct dcp_error *err)
 
 /* What CUDA itself waits in (cudaFree, copies of memory that is not pinned) nobody can
  * watch, so it is called when nothing is left to wait for. */
+int ops_cuda_wait(struct ops_cuda *cuda, cudaEvent_t event, struct dcp_error *err)
+{
+    if (cuda->watch)
+        return wait_watching(cuda, event, err);
+    OPS_CUDA_CHECK(
+        cuda, event ? cudaEventSynchronize(event) : cudaStreamSynchronize(cuda->stream),
+        "do what it was given");
+    return ops_cuda_report(cuda, err);
+}
+
 static int sync_stream(void *ctx, struct dcp_error *err)
 {
-    struct ops_cuda *cuda = ctx;
-    if (cuda->watch)
-        return wait_watching(cuda, err);
-    OPS_CUDA_CHECK(cuda, cudaStreamSynchronize(cuda->stream), "do what it was given");
-    return ops_cuda_report(cuda, err);
+    return ops_cuda_wait(ctx, NULL, err);
 }
 
 bool ops_cuda_settle(struct ops_cuda *cuda)
@@ -216,6 +223,11 @@ const struct ops *ops_cuda(void)
         .copy = copy,
         .zero = zero,
         .sync = sync_stream,
+        .pin = ops_cuda_pin,
+        .unpin = ops_cuda_unpin,
+        .carry = ops_cuda_carry,
+        .carry_join = ops_cuda_carry_join,
+        .carry_wait = ops_cuda_carry_wait,
         .matmul = ops_cuda_matmul,
         .linear_gelu = ops_cuda_linear_gelu,
         .gelu_backward = ops_cuda_gelu_backward,

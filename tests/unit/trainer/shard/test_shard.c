@@ -219,7 +219,7 @@ static void memory_follows_zero(void **state)
                                          .grad_bf16 = i >= 4,
                                          .n_micros = i < 4 ? 8 : 32 };
         struct shard_bytes bytes;
-        assert_int_equal(shard_plan(model, &options, 8, false, &bytes, NULL), 0);
+        assert_int_equal(shard_plan(model, &options, 8, false, false, &bytes, NULL), 0);
         double got =
             (double)(bytes.weights + bytes.gradients + bytes.optimizer) / (double)n;
         assert_true(fabs(got - want[stage]) < 0.05 * want[stage]);
