@@ -25,7 +25,9 @@ static void show(const json_t *value, struct dcp_buf *out)
         dcp_buf_add_text(out,
                          dcp_str_escape(text, sizeof text, json_string_value(value)));
     else if (!json_is_array(value))
-        dcp_buf_add_text(out, json_is_true(value) ? "true" : "false");
+        dcp_buf_add_text(out, json_is_null(value)   ? "null"
+                              : json_is_true(value) ? "true"
+                                                    : "false");
     for (size_t i = 0; i < json_array_size(value); i++) {
         dcp_buf_add_text(out, i ? ", " : "[");
         show(json_array_get(value, i), out);
