@@ -14,12 +14,30 @@ struct rank {
     pthread_t thread;
 };
 
+const struct model_config steps_model = { .family = "gpt2",
+                                          .n_layer = 1,
+                                          .n_head = 1,
+                                          .n_embd = 4,
+                                          .n_positions = 4,
+                                          .vocab_size = 8,
+                                          .layer_norm_epsilon = 1e-5 };
+
 float steps_gradient(const struct steps *s, int param, int64_t i)
 {
     uint32_t h = (uint32_t)(i + 1) * 2654435761u + (uint32_t)param * 97u +
                  (uint32_t)s->params.step * 31337u;
     h ^= h >> 15;
     return (float)(int32_t)(h % 2003 - 1001) / 512;
+}
+
+const float *steps_array(const struct shard *shard, int i, int param)
+{
+    struct shard_range held;
+    if (i < 0)
+        shard_weights(shard, param, &held);
+    else
+        shard_state(shard, i, param, &held);
+    return held.data;
 }
 
 double steps_off(const float *got, const double *want, int64_t n)
@@ -180,4 +198,43 @@ void steps_assert_same(const struct steps *a, const struct steps *b)
     must(a->n == b->n && !memcmp(a->weights, b->weights, size_bytes));
     for (int i = 0; i < OPTIM_MAX_STATES; i++)
         must(!memcmp(a->states[i], b->states[i], size_bytes));
+}
+
+struct steps steps_of(const struct optim_params *params, int world_size, int stage,
+                      enum dcp_dtype dtype)
+{
+    struct steps s = { .config = steps_model,
+                       .options = { .stage = stage, .dtype = dtype, .n_micros = 3 },
+                       .params = *params,
+                       .world_size = world_size,
+                       .n_steps = 3 };
+    s.config.n_layer = 2;
+    s.config.n_embd = 10;
+    s.config.vocab_size = 23;
+    s.params.stochastic = dtype == DCP_BF16;
+    return s;
+}
+
+static void check_way(const struct steps *one, struct steps s)
+{
+    steps_run(&s);
+    steps_assert_same(one, &s);
+    must(memcmp(&s.bytes, &s.planned, sizeof s.bytes) == 0);
+    steps_fini(&s);
+}
+
+void steps_check_ranks(const struct optim_params *params)
+{
+    static const enum dcp_dtype dtypes[] = { DCP_F32, DCP_BF16 };
+    for (int d = 0; d < 2; d++) {
+        struct steps one = steps_of(params, 1, 0, dtypes[d]);
+        steps_run(&one);
+        for (int world_size = 1; world_size < 12; world_size += world_size < 4 ? 1 : 7)
+            for (int stage = 0; stage < 4; stage++)
+                check_way(&one, steps_of(params, world_size, stage, dtypes[d]));
+        struct steps hybrid = steps_of(params, 4, 3, dtypes[d]);
+        hybrid.options.shard_size = 2;
+        check_way(&one, hybrid);
+        steps_fini(&one);
+    }
 }

@@ -4,8 +4,7 @@
 
 #include "base/mem.h"
 
-#define N_EVENTS \
-    64 /* copies of a way that are told apart; older ones: as done as these */
+#define N_EVENTS 64 /* copies of a way that are told apart */
 
 struct way {
     cudaStream_t stream;
@@ -73,6 +72,7 @@ static struct way *way_of(struct ops_cuda *cuda, enum ops_way way)
     return cuda->failed.code ? NULL : &cuda->carry->ways[way];
 }
 
+/* An event that is used again is that of a later copy: what waits for it waits longer. */
 static cudaEvent_t done_of(const struct way *way, uint64_t n_copies)
 {
     return way->done[n_copies % N_EVENTS];

@@ -18,14 +18,6 @@
 
 enum { STEPS = 1000, MOST = 256 };
 
-static const struct model_config config = { .family = "gpt2",
-                                            .n_layer = 2,
-                                            .n_head = 1,
-                                            .n_embd = 4,
-                                            .n_positions = 4,
-                                            .vocab_size = 8,
-                                            .layer_norm_epsilon = 1e-5 };
-
 static struct optim_params muon(void)
 {
     return (struct optim_params){
@@ -139,16 +131,6 @@ static void foresee_adamw(const struct steps *s, int param, const float *w,
     }
 }
 
-static const float *array_of(const struct shard *shard, int i, int param)
-{
-    struct shard_range held;
-    if (i < 0)
-        shard_weights(shard, param, &held);
-    else
-        shard_state(shard, i, param, &held);
-    return held.data;
-}
-
 static bool is_matrix(const struct steps *s, int param)
 {
     return strstr(s->model_params[param].name, ".h.") && s->model_params[param].ndim == 2;
@@ -158,13 +140,13 @@ static void foresee(struct steps *s, const struct shard *shard)
 {
     struct next *next = s->self;
     for (int p = 0; p < s->n_params; p++) {
-        const float *w = array_of(shard, -1, p), *first = array_of(shard, 0, p);
+        const float *w = steps_array(shard, -1, p), *first = steps_array(shard, 0, p);
         assert_in_range(s->model_params[p].n_elems, 1, MOST);
         assert_int_equal(shard_optimizer(shard, p), is_matrix(s, p) ? OPTIM_MUON : 0);
         if (is_matrix(s, p))
             foresee_muon(s, p, w, first, &next[p]);
         else
-            foresee_adamw(s, p, w, first, array_of(shard, 1, p), &next[p]);
+            foresee_adamw(s, p, w, first, steps_array(shard, 1, p), &next[p]);
     }
 }
 
@@ -173,10 +155,10 @@ static void compare(struct steps *s, const struct shard *shard)
     const struct next *next = s->self;
     for (int p = 0; p < s->n_params; p++) {
         int64_t n = s->model_params[p].n_elems;
-        double off = fmax(steps_off(array_of(shard, -1, p), next[p].w, n),
-                          steps_off(array_of(shard, 0, p), next[p].m, n));
+        double off = fmax(steps_off(steps_array(shard, -1, p), next[p].w, n),
+                          steps_off(steps_array(shard, 0, p), next[p].m, n));
         if (!is_matrix(s, p))
-            off = fmax(off, steps_off(array_of(shard, 1, p), next[p].v, n));
+            off = fmax(off, steps_off(steps_array(shard, 1, p), next[p].v, n));
         if (!(off < 1e-5))
             fail_msg("step %d, %s: off by %g", (int)s->params.step,
                      s->model_params[p].name, off);
@@ -188,7 +170,7 @@ static void follows_the_formula(void **state)
     (void)state;
     DCP_CLEANUP_FREE struct next *next = dcp_mem_calloc(64, sizeof *next);
     for (int way = 0; way < 2; way++) {
-        struct steps s = { .config = config,
+        struct steps s = { .config = steps_model,
                            .options = { .stage = 2, .dtype = DCP_F32, .n_micros = 1 },
                            .params = muon(),
                            .world_size = 1,
@@ -196,6 +178,7 @@ static void follows_the_formula(void **state)
                            .before = foresee,
                            .after = compare,
                            .self = next };
+        s.config.n_layer = 2;
         s.params.match_rms = s.params.decay_all = way;
         s.params.nesterov = !way;
         steps_run(&s);
@@ -205,42 +188,11 @@ static void follows_the_formula(void **state)
 
 /* --- ranks --- */
 
-static struct steps steps_of(int world_size, int stage, enum dcp_dtype dtype)
-{
-    struct steps s = { .config = config,
-                       .options = { .stage = stage, .dtype = dtype, .n_micros = 3 },
-                       .params = muon(),
-                       .world_size = world_size,
-                       .n_steps = 3 };
-    s.config.n_embd = 10; /* no size is a multiple of any world size */
-    s.config.vocab_size = 23;
-    s.params.stochastic = dtype == DCP_BF16;
-    return s;
-}
-
-static void same_bits_as(const struct steps *one, struct steps s)
-{
-    steps_run(&s);
-    steps_assert_same(one, &s);
-    assert_memory_equal(&s.bytes, &s.planned, sizeof s.bytes);
-    steps_fini(&s);
-}
-
 static void same_bits_everywhere(void **state)
 {
     (void)state;
-    static const enum dcp_dtype dtypes[] = { DCP_F32, DCP_BF16 };
-    for (size_t d = 0; d < DCP_ARRAY_LEN(dtypes); d++) {
-        struct steps one = steps_of(1, 0, dtypes[d]);
-        steps_run(&one);
-        for (int world_size = 1; world_size < 12; world_size += world_size < 4 ? 1 : 7)
-            for (int stage = 0; stage < 4; stage++)
-                same_bits_as(&one, steps_of(world_size, stage, dtypes[d]));
-        struct steps hybrid = steps_of(4, 3, dtypes[d]);
-        hybrid.options.shard_size = 2;
-        same_bits_as(&one, hybrid);
-        steps_fini(&one);
-    }
+    const struct optim_params params = muon();
+    steps_check_ranks(&params);
 }
 
 /* A matrix has one state, and the rest two; there is room for one matrix, and what it
@@ -248,7 +200,8 @@ static void same_bits_everywhere(void **state)
 static void keeps_what_there_is(void **state)
 {
     (void)state;
-    struct steps s = steps_of(1, 0, DCP_F32), adam = s;
+    const struct optim_params params = muon();
+    struct steps s = steps_of(&params, 1, 0, DCP_F32), adam = s;
     int64_t n_matrices = 0, room = dcp_part_align(400, 32) + newton_schulz_room(10, 40);
     s.n_steps = adam.n_steps = 1;
     adam.params.type = OPTIM_ADAM;
@@ -269,13 +222,12 @@ static void keeps_what_there_is(void **state)
  */
 static void print_matrices(bool match_rms, bool nesterov)
 {
-    struct steps s = { .config = config,
+    struct steps s = { .config = steps_model,
                        .options = { .dtype = DCP_F32, .n_micros = 1 },
                        .params = muon(),
                        .world_size = 1,
                        .n_steps = STEPS };
     int64_t at = 0;
-    s.config.n_layer = 1;
     s.params.match_rms = match_rms;
     s.params.nesterov = nesterov;
     struct steps none = s;
