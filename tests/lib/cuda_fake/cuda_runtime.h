@@ -29,10 +29,11 @@ struct dim3 {
 extern dim3 threadIdx, blockIdx, blockDim, gridDim;
 #define warpSize 32
 
-/* Of the threads of the block; of the lanes in `mask`, with room for a value of each. */
+/* Of the threads of the block; of the lanes in `mask`, who offer a value each: that of
+ * `lane`. */
 void __syncthreads();
 void cuda_warp_sync(unsigned mask);
-void *cuda_warp_slot(unsigned lane);
+uint64_t cuda_warp_exchange(unsigned mask, uint64_t offer, unsigned lane);
 
 static inline void __syncwarp(unsigned mask = 0xffffffffu)
 {
@@ -41,13 +42,12 @@ static inline void __syncwarp(unsigned mask = 0xffffffffu)
 
 template <typename T> static inline T cuda_exchange(unsigned mask, T value, unsigned lane)
 {
-    static_assert(sizeof(T) <= 8, "a slot of a shuffle has 8 bytes");
-    T got;
-    std::memcpy(cuda_warp_slot(threadIdx.x % 32), &value, sizeof value);
-    cuda_warp_sync(mask);
-    std::memcpy(&got, cuda_warp_slot(lane), sizeof got);
-    cuda_warp_sync(mask);
-    return got;
+    static_assert(sizeof(T) <= 8, "a shuffle is of at most 8 bytes");
+    uint64_t bits = 0;
+    std::memcpy(&bits, &value, sizeof value);
+    bits = cuda_warp_exchange(mask, bits, lane);
+    std::memcpy(&value, &bits, sizeof value);
+    return value;
 }
 template <typename T> static inline T __shfl_xor_sync(unsigned mask, T value, int lanes)
 {
