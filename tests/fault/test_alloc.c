@@ -10,6 +10,7 @@
 #include "lib/acts.h"
 #include "lib/rank_threads.h"
 #include "lib/sample.h"
+#include "lib/slower.h"
 #include <errno.h>
 #include <jansson.h>
 #include <pthread.h>
@@ -157,8 +158,9 @@ static void disarm(void)
 static void fail_each(void (*act)(void), long least, long stride)
 {
     wanted = 0;
+    stride = stride < SLOWER ? SLOWER : stride;
     act(); /* and libraries have what they keep for ever */
-    for (wanted = 1;; wanted += wanted < 100 ? 1 : stride) {
+    for (wanted = 1;; wanted += wanted < 100 / SLOWER ? 1 : stride) {
         long live = n_live;
         act();
         assert_int_equal(n_live, live);

@@ -2,6 +2,7 @@
 /* A rank dies at every point of a save or a load: every other rank says which, soon, and
  * the steps that were promised are complete. */
 #include "lib/acts.h"
+#include "lib/slower.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -81,9 +82,9 @@ static bool die_in_save(int rank, int at, const struct dcp_save_options *more)
 static void save_each(const struct dcp_save_options *more)
 {
     for (int rank = 0; rank < WORLD_SIZE; rank++) {
-        int at = 1;
+        int at = SLOWER > 1 ? 1 + rank : 1;
         while (die_in_save(rank, at, more))
-            at += at < 12 || rank % 2 ? 1 : 3;
+            at += SLOWER > 1 ? SLOWER : at < 12 || rank % 2 ? 1 : 3;
         assert_true(at > 8);
     }
 }

@@ -5,6 +5,7 @@
 #include "base/fs.h"
 #include "lib/acts.h"
 #include "lib/fault.h"
+#include "lib/slower.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>
@@ -123,7 +124,8 @@ struct how {
     bool force;
 };
 
-static long explored; /* faults that were tried */
+static long explored;       /* faults that were tried */
+static bool whole_campaign; /* --long */
 
 struct location {
     char folder[256], source[300], target[300];
@@ -258,8 +260,10 @@ static bool one_fault(const struct location *location, const struct how *how,
     return struck;
 }
 
+/* With --long every one, else every third but of a new folder's. */
 static void every_fault(const struct location *location, const struct how *how)
 {
+    bool all = whole_campaign || (!how->format && !how->force);
     static const enum fault_kind kinds[] = { FAULT_TEAR, FAULT_STOP };
 
     for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++) {
@@ -268,7 +272,7 @@ static void every_fault(const struct location *location, const struct how *how)
             continue;
         long at = 1;
         while (one_fault(location, how, kinds[k], at))
-            at += ACTS_SLOWER;
+            at += all ? SLOWER : 3 * SLOWER;
         assert_true(at > 40); /* the loop saw the whole reshard */
     }
 }
@@ -303,8 +307,10 @@ static void an_archive_in_the_place_of_another(void **state)
     every_fault(*state, &(struct how){ "bundle", true });
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+    for (int i = 1; i < argc; i++)
+        whole_campaign |= !strcmp(argv[i], "--long");
     if (access("/dev/shm", W_OK) == 0) /* thousands of small files: a disk is slow */
         setenv("TMPDIR", "/dev/shm", 0);
 #define EACH(test) cmocka_unit_test_setup_teardown(test, setup, teardown)

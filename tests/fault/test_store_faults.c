@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "lib/acts.h"
 #include "lib/fault.h"
+#include "lib/slower.h"
 #include "port/store/mem.h"
 #include <inttypes.h>
 #include <setjmp.h>
@@ -111,9 +112,9 @@ static bool one_fault(const struct how *how, enum fault_kind kind, uint64_t at)
 static void every_fault(const struct how *how, uint64_t least)
 {
     for (int k = 0; k < N_KINDS; k++) {
-        uint64_t at = 1 + (uint64_t)k % ACTS_SLOWER;
+        uint64_t at = 1 + (uint64_t)k % SLOWER;
         while (one_fault(how, kinds[k], at))
-            at += ACTS_SLOWER;
+            at += SLOWER;
         assert_true(at > least); /* the loop saw the whole save */
     }
 }
@@ -154,7 +155,7 @@ static void full_disks(void **state)
     struct dcp_store store;
     int n_full = 0;
 
-    for (uint64_t room = 0;; room += 997 * ACTS_SLOWER) {
+    for (uint64_t room = 0;; room += 997 * SLOWER) {
         assert_int_equal(dcp_store_mem(&store, NULL), 0);
         assert_int_equal(save(&store, &how, 1), 0);
         dcp_store_mem_limit(&store, UINT64_MAX - 1);
@@ -170,7 +171,7 @@ static void full_disks(void **state)
         if (!rc)
             break;
     }
-    assert_true(n_full > 10 / ACTS_SLOWER);
+    assert_true(n_full > 10 / SLOWER);
 }
 
 /* --- prune --- */
@@ -237,7 +238,7 @@ static void load_all(const struct dcp_save_options *more)
     for (int world_size = 1; world_size <= 2; world_size++)
         for (int k = 0; k < N_KINDS; k++) {
             bool struck = true;
-            for (uint64_t at = 1; struck; at += ACTS_SLOWER) {
+            for (uint64_t at = 1; struck; at += SLOWER) {
                 struct fault fault = { .kind = kinds[k], .at = at };
                 assert_int_equal(fault_store(&faulty, &store, &fault, NULL), 0);
                 struct acts acts = { .store = &faulty,

@@ -8,11 +8,15 @@ import shutil
 import tempfile
 import types
 import unittest
+import warnings
 
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import (
+    FullyShardedDataParallel, ShardedOptimStateDictConfig, ShardedStateDictConfig,
+    StateDictType, fully_shard)
 
 from tool import read, tool
 
@@ -66,9 +70,13 @@ def end():
     os._exit(0)
 
 
-def run_fsdp2(rank, shape, names, folder):
-    from torch.distributed.fsdp import fully_shard
+def start(rank_main, arguments, world):
+    """Ranks have what is imported here already; with one thread there is none to lose."""
+    torch.set_num_threads(1)
+    mp.start_processes(rank_main, arguments, nprocs=world, start_method="fork")
 
+
+def run_fsdp2(rank, shape, names, folder):
     world = 1
     for size in shape:
         world *= size
@@ -99,12 +107,6 @@ def run_fsdp2(rank, shape, names, folder):
 
 
 def run_fsdp1(rank, world, meshed, folder):
-    import warnings
-
-    from torch.distributed.fsdp import (
-        FullyShardedDataParallel, ShardedOptimStateDictConfig, ShardedStateDictConfig,
-        StateDictType)
-
     warnings.simplefilter("ignore")
     begin(rank, world, folder)
     model = Model()
@@ -175,7 +177,7 @@ class Ranks(Folder):
         world = 1
         for size in shape:
             world *= size
-        mp.spawn(run_fsdp2, (shape, names, self.folder), nprocs=world)
+        start(run_fsdp2, (shape, names, self.folder), world)
         for name in ("one", "two"):
             ours = self.load(self.path(name))
             self.check(name, f"{name}.full", ours)
@@ -211,7 +213,7 @@ class Ranks(Folder):
         for meshed in (False, True):
             shutil.rmtree(self.folder)
             os.mkdir(self.folder)
-            mp.spawn(run_fsdp1, (2, meshed, self.folder), nprocs=2)
+            start(run_fsdp1, (2, meshed, self.folder), 2)
             full = torch.load(self.path("full.pth"))
             ours = self.load(self.path("one"))
             self.assertTrue(all(torch.equal(full[k], ours[k]) for k in full))

@@ -32,14 +32,6 @@ struct acts {
 int acts_save(struct acts *acts);
 int acts_load(struct acts *acts);
 
-/* How much slower an act is in a sanitizer's build, where a campaign takes fewer samples:
- * what they cannot find elsewhere they find in each. */
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define ACTS_SLOWER 8
-#else
-#define ACTS_SLOWER 1
-#endif
-
 /* A new folder below TMPDIR or /tmp, and its removal with all in it. */
 void acts_folder(char out[256]);
 void acts_folder_remove(const char *folder);

@@ -4,6 +4,7 @@
 #include "lib/acts.h"
 #include "lib/rank_threads.h"
 #include "lib/sample.h"
+#include "lib/slower.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -101,7 +102,7 @@ static void every_pair(const char *from, const char *to, enum dcp_codec codec,
         check_fingerprints(&store, 5);
         act.world_size = world_sizes[w];
         act.layout = to;
-        for (int v = 0; v < n_world_sizes; v++) {
+        for (int v = SLOWER > 1 ? w % 3 : 0; v<n_world_sizes; v += SLOWER> 1 ? 3 : 1) {
             rank_threads_run(world_sizes[v], load_rank, &act);
             assert_int_equal(act.failures, 0);
             assert_int_equal(act.wrong, 0);
@@ -116,7 +117,7 @@ static void all_layout_pairs(void **state)
     int n = 0;
     for (const char *const *from = dcp_layout_names(); *from; from++)
         for (const char *const *to = dcp_layout_names(); *to; to++)
-            if (n++ % ACTS_SLOWER == 0)
+            if (n++ % SLOWER == 0)
                 every_pair(*from, *to, DCP_CODEC_NONE, usual, N_USUAL);
 }
 

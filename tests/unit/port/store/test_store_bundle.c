@@ -5,6 +5,7 @@
 #include "base/str.h"
 #include "lib/archives.h"
 #include "lib/fault.h"
+#include "lib/slower.h"
 #include "port/store/sink.h"
 #include "port/store/tape.h"
 #include "port/store/tar_header.h"
@@ -303,7 +304,7 @@ static void failures_are_told(void **state)
 {
     (void)state;
     for (int threads = 1; threads <= 2; threads++)
-        for (uint64_t at = 1;; at++) {
+        for (uint64_t at = 1;; at += SLOWER) {
             struct dcp_store store, flaky;
             struct fault fault = { FAULT_FAIL, at, 0 };
             struct dcp_error err = { 0 };
