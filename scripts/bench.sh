@@ -12,8 +12,9 @@ usage: scripts/bench.sh [NAME...] [-- OPTION...]
 
 Runs build/bin/bench_NAME or tests/bench/NAME, or all programs and "convert", with the
 options behind "--". "convert" is the one that needs the peers (DeepSpeed, PyTorch):
-scripts/test.sh installs them, or DCP_PEERS names their python. "same_bits" measures no
-time: it shows which world sizes and stages train the same bits.
+scripts/test.sh installs them, or DCP_PEERS names their python. Two are run when they are
+named: "same_bits" measures no time, it shows which world sizes and stages train the same
+bits; "moves" takes ways to move weights and gradients between ranks in turn.
 TEXT
 }
 
