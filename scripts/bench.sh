@@ -12,9 +12,10 @@ usage: scripts/bench.sh [NAME...] [-- OPTION...]
 
 Runs build/bin/bench_NAME or tests/bench/NAME, or all programs and "convert", with the
 options behind "--". "convert" is the one that needs the peers (DeepSpeed, PyTorch):
-scripts/test.sh installs them, or DCP_PEERS names their python. Two are run when they are
-named: "same_bits" measures no time, it shows which world sizes and stages train the same
-bits; "moves" takes ways to move weights and gradients between ranks in turn.
+scripts/test.sh installs them, or DCP_PEERS names their python. Three are run when they
+are named: "saves", saves and loads of processes beside write() loops and PyTorch's DCP;
+"moves", ways to move weights and gradients between ranks in turn; "same_bits" measures no
+time, it shows which world sizes and stages train the same bits.
 TEXT
 }
 
@@ -41,7 +42,8 @@ done
 "$root/scripts/setup.sh"
 if [ "${#names[@]}" -eq 0 ]; then
     for program in "$build"/bin/bench_*; do
-        [ -x "$program" ] && names+=("${program##*/bench_}")
+        # Ranks do what tests/bench/saves tells them.
+        [ "${program##*/}" = bench_ranks ] || names+=("${program##*/bench_}")
     done
     if [ -n "${DCP_PEERS:-}" ] || [ -x "$build/.venv-peers/bin/python" ]; then
         names+=(convert)
