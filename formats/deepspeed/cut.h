@@ -37,6 +37,7 @@ struct dcp_ds_group {
     size_t n_params;
     size_t first;    /* parameters in the groups before */
     int param_group; /* of the optimizer */
+    bool whole;      /* momenta are of whole weights, see muon.h */
     int64_t total;   /* set by dcp_ds_cut: elements before the end is padded (1 and 2) */
     int64_t part;    /* set by dcp_ds_cut: elements of a partition */
 };

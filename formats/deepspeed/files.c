@@ -3,6 +3,7 @@
 #include "base/mem.h"
 #include "base/part.h"
 #include "formats/pickle/py.h"
+#include "muon.h"
 #include "ours.h"
 #include <string.h>
 
@@ -54,9 +55,45 @@ static json_t *flat_view(const struct dcp_ds_writer *w, struct dcp_torch_out *ou
     return dcp_torch_out_view(out, storage, 1, &filled);
 }
 
-static bool has_column(const struct dcp_ds_group *group,
-                       const struct dcp_ds_column *column)
+/* The momenta of all weights of which a rank has a part. */
+static json_t *momenta_view(const struct dcp_ds_writer *w, struct dcp_torch_out *out,
+                            const struct dcp_ds_group *group,
+                            const struct dcp_ds_column *column, int rank)
 {
+    int64_t n = dcp_ds_muon_elems(group, w->world_size, rank), at = 0;
+    size_t storage = dcp_torch_out_storage(out, column->dtype, n, NULL);
+
+    for (size_t p = 0; p < group->n_params; p++) {
+        const struct dcp_ds_param *param = &group->params[p];
+        int tensor = column->tensors[group->first + p];
+        struct dcp_ds_part part;
+        if (!dcp_ds_part_of(group, param, w->stage, w->world_size, rank, &part))
+            continue;
+        if (tensor >= 0)
+            dcp_torch_out_part(out, storage, tensor, 0, param->n_elems, at);
+        at += param->n_elems;
+    }
+    return dcp_torch_out_view(out, storage, 1, &n);
+}
+
+static bool is_whole(const struct dcp_ds_group *group, const struct dcp_ds_column *column)
+{
+    return group->whole && !strcmp(column->key, DCP_DS_MOMENTUM);
+}
+
+static json_t *column_view(const struct dcp_ds_writer *w, struct dcp_torch_out *out,
+                           const struct dcp_ds_group *group,
+                           const struct dcp_ds_column *column, int rank)
+{
+    return is_whole(group, column) ? momenta_view(w, out, group, column, rank)
+                                   : flat_view(w, out, group, column, rank, group->part);
+}
+
+static bool has_column(const struct dcp_ds_group *group,
+                       const struct dcp_ds_column *column, int rank)
+{
+    if (is_whole(group, column) && !dcp_ds_filled(group, rank))
+        return false;
     for (size_t p = 0; p < group->n_params; p++)
         if (column->tensors[group->first + p] >= 0)
             return true;
@@ -75,9 +112,9 @@ static json_t *group_state(const struct dcp_ds_writer *w, struct dcp_torch_out *
 
     set(&state, "step", dcp_ds_step(w, out, group->param_group));
     for (size_t c = 1; c < w->n_columns; c++)
-        if (has_column(group, &w->columns[c]))
+        if (has_column(group, &w->columns[c], rank))
             set(&state, w->columns[c].key,
-                flat_view(w, out, group, &w->columns[c], rank, group->part));
+                column_view(w, out, group, &w->columns[c], rank));
     json_object_foreach(kept, key, value)
     {
         if (!json_object_get(state.json, key))

@@ -1,6 +1,7 @@
 /* optim: the optimizer's file of every rank: flat arrays of masters and
  * moments, cut into the parameters that lie in them. */
 #include "base/mem.h"
+#include "muon.h"
 #include "ours.h"
 #include <math.h>
 #include <string.h>
@@ -50,6 +51,11 @@ static int find_column(struct shards *s, const char *key, size_t *out,
     return DCP_OK;
 }
 
+static bool is_flat(const struct dcp_torch_view *view)
+{
+    return view->ndim == 1 && view->dense && view->has_data && !view->memory;
+}
+
 /* Elements that an array of a group has on a rank: all of its partition, or without the
  * padding at its end. */
 static bool fits(const struct dcp_ds_reader *reader, size_t group, int rank,
@@ -57,9 +63,32 @@ static bool fits(const struct dcp_ds_reader *reader, size_t group, int rank,
 {
     const struct dcp_ds_group *g = &reader->groups[group];
 
-    return view->ndim == 1 && view->dense && view->has_data && !view->memory &&
+    return is_flat(view) &&
            (view->shape[0] == g->part ||
             (reader->stage != 3 && view->shape[0] == dcp_ds_filled(g, rank)));
+}
+
+/* And Muon's momenta, whose number tells whether they are of whole weights. Where both
+ * may be they are as on the ranks before: unless weights are padded, such a rank begins
+ * and ends with a weight, which makes them the same, or has the last part of one, and
+ * then the rank before it told. */
+static bool fits_momenta(struct dcp_ds_reader *reader, size_t group, int rank,
+                         const struct dcp_torch_view *view)
+{
+    struct dcp_ds_group *g = &reader->groups[group];
+    const json_t *options = json_array_get(reader->param_groups, (size_t)g->param_group);
+    bool cut = fits(reader, group, rank, view);
+    bool whole = reader->stage != 3 && dcp_ds_is_muon(options) && is_flat(view) &&
+                 view->shape[0] == dcp_ds_muon_elems(g, reader->world_size, rank);
+
+    if (cut != whole)
+        g->whole = whole;
+    return cut || whole;
+}
+
+static bool is_momenta(const char *key)
+{
+    return !strcmp(key, DCP_DS_MOMENTUM);
 }
 
 /* Keeps the view of an array for this rank. */
@@ -73,7 +102,8 @@ static int take_array(struct shards *s, struct dcp_ds_file *file, size_t group, 
     DCP_TRY(find_column(s, key, &c, err));
     if (rank && c == known)
         return dcp_ds_corrupt(file, err, "has '%s', unlike the file of rank 0", key);
-    if (!fits(reader, group, rank, view)) {
+    if (!(is_momenta(key) ? fits_momenta(s->reader, group, rank, view)
+                          : fits(reader, group, rank, view))) {
         if (reader->stage == 3 && view->ndim == 1 && !view->shape[0])
             return dcp_error_set(err, DCP_E_UNSUPPORTED,
                                  "'%s' has no elements in '%s' of group %zu: they were "
@@ -143,7 +173,7 @@ static int take_entry(struct shards *s, struct dcp_ds_file *file, size_t group, 
     if (taken)
         return DCP_OK;
     int rc = dcp_torch_view(&file->torch, value, key, &found, &view, err);
-    bool moment = dcp_ds_role_of_key(key) != DCP_ROLE_OPTIM;
+    bool moment = dcp_ds_role_of_key(key) != DCP_ROLE_OPTIM || is_momenta(key);
     if (!rc && found && (moment || fits(s->reader, group, rank, &view)))
         return take_array(s, file, group, rank, key, &view, err);
     if (rc || rank)
@@ -286,8 +316,9 @@ static int add_tensors(struct shards *s, struct dcp_error *err)
     return DCP_OK;
 }
 
+/* `whole`: where the whole weight begins in momenta of whole weights, else -1. */
 static int add_piece(struct shards *s, struct dcp_ds_file *file, int rank, size_t group,
-                     size_t param, size_t c, struct dcp_error *err)
+                     size_t param, size_t c, int64_t whole, struct dcp_error *err)
 {
     struct dcp_ds_reader *reader = s->reader;
     const struct dcp_ds_group *g = &reader->groups[group];
@@ -301,15 +332,42 @@ static int add_piece(struct shards *s, struct dcp_ds_file *file, int rank, size_
             return DCP_OK;
         part = (struct dcp_ds_part){ 0 }; /* no elements, in the file of rank 0 */
     }
+    int64_t at = whole < 0 ? part.at : whole + part.begin;
     const struct dcp_piece piece = {
         .tensor = s->columns[c].tensors[g->first + param],
         .rank = rank,
         .region = { .kind = DCP_FLAT, .begin = part.begin, .end = part.end },
         .file = file->index,
-        .offset = view->offset + (uint64_t)part.at * elem,
+        .offset = view->offset + (uint64_t)at * elem,
         .stored_size = (uint64_t)(part.end - part.begin) * elem,
     };
     return dcp_catalog_add_piece(reader->catalog, &piece, err);
+}
+
+static int add_column(struct shards *s, struct dcp_ds_file *file, int rank, size_t group,
+                      size_t c, struct dcp_error *err)
+{
+    const struct dcp_ds_reader *reader = s->reader;
+    const struct dcp_ds_group *g = &reader->groups[group];
+    bool whole = g->whole && is_momenta(s->columns[c].key);
+    struct dcp_ds_part part;
+    int64_t at = 0;
+
+    for (size_t p = 0; p < g->n_params; p++) {
+        DCP_TRY(add_piece(s, file, rank, group, p, c, whole ? at : -1, err));
+        if (whole && dcp_ds_part_of(g, &g->params[p], reader->stage, reader->world_size,
+                                    rank, &part))
+            at += g->params[p].n_elems;
+    }
+    return DCP_OK;
+}
+
+/* A rank without a weight has no momenta of Muon's. */
+static bool may_lack(const struct shards *s, size_t group, size_t c, int rank)
+{
+    const struct dcp_ds_group *g = &s->reader->groups[group];
+
+    return g->whole && is_momenta(s->columns[c].key) && !dcp_ds_filled(g, rank);
 }
 
 static int add_pieces(struct shards *s, struct dcp_ds_file *file, int rank,
@@ -322,12 +380,12 @@ static int add_pieces(struct shards *s, struct dcp_ds_file *file, int rank,
             const struct dcp_ds_group *group = &reader->groups[g];
             bool has = s->has[g * MAX_COLUMNS + c];
             bool first = group->n_params && s->columns[c].tensors[group->first] >= 0;
-            if (rank && group->n_params && has != first)
+            if (rank && group->n_params && has != first && !may_lack(s, g, c, rank))
                 return dcp_ds_corrupt(file, err,
                                       "%s '%s' of group %zu, unlike the file of rank 0",
                                       has ? "has" : "has no", s->columns[c].key, g);
-            for (size_t p = 0; p < group->n_params && has; p++)
-                DCP_TRY(add_piece(s, file, rank, g, p, c, err));
+            if (has)
+                DCP_TRY(add_column(s, file, rank, g, c, err));
         }
     return DCP_OK;
 }
@@ -383,17 +441,29 @@ static int prepare(struct shards *s, struct dcp_ds_file *file, const struct part
     for (size_t g = 0; g < n; g++)
         DCP_TRY(dcp_ds_cut(&reader->groups[g], reader->stage, reader->world_size, err));
     DCP_TRY(dcp_ds_read_scalars(reader, file, parts->optim, err));
-    return dcp_ds_read_param_groups(reader, file, s->elastic ? NULL : groups, err);
+    DCP_TRY(dcp_ds_read_param_groups(reader, file, s->elastic ? NULL : groups, err));
+    for (size_t g = 0; g < n; g++)
+        reader->groups[g].whole = dcp_ds_muon_is_whole(reader->stage, reader->config);
+    return DCP_OK;
 }
 
-/* The steps of all groups, where they differ, and what else their states hold. */
+static int64_t first_step(const struct shards *s)
+{
+    for (size_t g = 0; g < s->reader->n_groups; g++)
+        if (!isnan(s->steps[g]))
+            return (int64_t)s->steps[g];
+    return 0;
+}
+
+/* The steps of all groups, where they differ, and what else their states hold. Muon keeps
+ * none of its own. */
 static int finish(struct shards *s, struct dcp_error *err)
 {
     struct dcp_ds_reader *reader = s->reader;
     bool differ = false, any = false;
     json_t *steps = json_array();
     int failed = steps == NULL;
-    int64_t last = 0;
+    int64_t last = first_step(s);
 
     for (size_t g = 0; g < reader->n_groups; g++) {
         bool known = !isnan(s->steps[g]);

@@ -4,6 +4,7 @@
 #include "base/part.h"
 #include "base/str.h"
 #include "formats/common/training.h"
+#include "muon.h"
 #include "read.h"
 #include "write.h"
 #include <stdio.h>
@@ -156,6 +157,24 @@ static int64_t sub_group_size(const struct dcp_ds_writer *w)
                : DCP_DS_SUB_GROUP_SIZE;
 }
 
+static bool is_muon(const struct dcp_ds_writer *w, int param_group)
+{
+    return dcp_ds_is_muon(json_array_get(w->param_groups, (size_t)param_group));
+}
+
+static bool is_whole(const struct dcp_ds_writer *w, int param_group)
+{
+    return is_muon(w, param_group) && dcp_ds_muon_is_whole(w->stage, w->config);
+}
+
+/* At stage 3 the order of a source of that stage is that of the program. */
+static bool is_sorted(const struct dcp_ds_writer *w, int param_group)
+{
+    json_t *stage = json_object_get(w->note, "stage");
+
+    return is_muon(w, param_group) && (w->stage != 3 || json_integer_value(stage) != 3);
+}
+
 static int64_t rank_elems(const struct dcp_ds_writer *w, const struct dcp_ds_param *p)
 {
     return dcp_part_ceil(p->n_elems, w->world_size);
@@ -175,7 +194,8 @@ static int add_groups(struct dcp_ds_writer *w, struct dcp_ds_param *params, size
             group = &w->groups[w->n_groups++];
             *group = (struct dcp_ds_group){ .params = params + i,
                                             .first = w->n_params,
-                                            .param_group = param_group };
+                                            .param_group = param_group,
+                                            .whole = is_whole(w, param_group) };
             at = 0;
         }
         group->n_params++;
@@ -213,6 +233,8 @@ static int take_group(struct dcp_ds_writer *w, const struct dcp_identity *identi
                                           .shape = master->shape,
                                           .n_elems = master->n_elems };
     }
+    if (is_sorted(w, number))
+        dcp_ds_muon_sort(plain, n);
     reorder(w, plain, n, params);
     return add_groups(w, params, n, number, err);
 }

@@ -81,10 +81,30 @@ static int check_name(const char *name, struct dcp_error *err)
         "folder's");
 }
 
+/* At stage 3 DeepSpeed asks for both moments of Adam of every weight. */
+static int check_moments(const struct dcp_ds_writer *w, struct dcp_error *err)
+{
+    size_t n = 0;
+
+    for (size_t c = 1; c < w->n_columns; c++)
+        for (size_t p = 0; p < w->n_params; p++)
+            if (dcp_ds_role_of_key(w->columns[c].key) != DCP_ROLE_OPTIM)
+                n += w->columns[c].tensors[p] >= 0;
+    if (w->stage != 3 || w->n_columns == 1 || n == 2 * w->n_params)
+        return DCP_OK;
+    dcp_error_set(err, DCP_E_MISMATCH,
+                  "a universal checkpoint of ZeRO stage 3 cannot hold: an optimizer that "
+                  "keeps other moments than Adam");
+    dcp_error_hint(err, "DeepSpeed loads it only of Adam; write a checkpoint of "
+                        "DeepSpeed's, for the number of ranks that load it");
+    return DCP_E_MISMATCH;
+}
+
 static int assign_params(struct walk *walk, struct dcp_error *err)
 {
     const struct dcp_ds_writer *w = walk->w;
 
+    DCP_TRY(check_moments(w, err));
     for (size_t g = 0; g < w->n_groups; g++)
         for (size_t p = 0; p < w->groups[g].n_params; p++) {
             const struct dcp_ds_group *group = &w->groups[g];

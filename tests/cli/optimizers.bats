@@ -67,6 +67,10 @@ check() {
     [[ $output == *"optimizer.momentum_buffer.transformer.h.0.attn.c_attn.weight"* ]]
     [[ $output == *"optimizer.exp_avg_sq.transformer.wte.weight"* ]]
     run -1 grep -E 'exp_avg.*c_attn.weight|momentum_buffer.*(wte|bias|ln_)' <<<"$output"
+    dcp-reshard -q whole made --to deepspeed --layout zero1 --world 90 # the last have none
+    dcp-inspect diff --read whole made -t '*momentum_buffer*' -t '*exp_avg*'
+    run -5 dcp-reshard whole universal --to universal --layout zero3
+    [[ $output == *"cannot hold: an optimizer that keeps other moments than Adam"* ]]
     for stage in 1 3; do
         of '{"type": "Muon"}' --steps 6 --ranks $stage --set checkpoint.dir="bf16-$stage" \
             --set bf16.enabled=true --set "zero_optimization.stage=$stage"

@@ -6,6 +6,7 @@
 #include "base/mem.h"
 #include "formats/deepspeed/cut.h"
 #include "formats/deepspeed/disposition.h"
+#include "formats/deepspeed/muon.h"
 #include "formats/torch/torch.h"
 #include "lib/checkpoint.h"
 #include "lib/reshard_folder.h"
@@ -427,6 +428,62 @@ static void test_cut(void **state)
     assert_int_equal(dcp_ds_cut(&group, 3, 1, NULL), DCP_E_CORRUPT);
 }
 
+#define BF16                           \
+    "{\"bf16\": {\"enabled\": true}, " \
+    "\"data_types\": {\"grad_accum_dtype\": \"fp32\"}}"
+
+/* The order of original_muon.py's sorted(), what stage_1_and_2.py keeps of a rank, and
+ * which configurations it is not for. */
+static void test_muon(void **state)
+{
+    static const int64_t shapes[][2] = { { 2, 3 }, { 3, 2 }, { 2, 4 }, { 3, 2 }, { 4 } };
+    static const char *const names[] = { "a", "b", "c", "d", "e" };
+    static const char *const sorted[] = { "e", "b", "d", "c", "a" };
+    static const int64_t elems[] = { 10, 12, 14, 8, 6, 0, 0 }; /* eb bd dc c a */
+    static const struct {
+        int stage;
+        bool whole;
+        const char *config;
+    } rows[] = {
+        { 1, true, "{}" },
+        { 3, false, "{}" },
+        { 2, false,
+          "{\"zero_optimization\":"
+          " {\"offload_optimizer\": {\"device\": \"cpu\"}}}" },
+        { 2, true,
+          "{\"zero_optimization\":"
+          " {\"offload_optimizer\": {\"device\": \"none\"}}}" },
+        { 1, true, "{\"bf16\": {\"enabled\": true}}" },
+        { 1, false, BF16 },
+        { 2, true, BF16 },
+    };
+    struct dcp_ds_param params[5];
+    struct dcp_ds_group group = { .params = params, .n_params = 5 };
+
+    (void)state;
+    for (int p = 0; p < 5; p++)
+        params[p] = (struct dcp_ds_param){ .name = names[p],
+                                           .ndim = p < 4 ? 2 : 1,
+                                           .shape = shapes[p],
+                                           .n_elems = p == 2   ? 8
+                                                      : p == 4 ? 4
+                                                               : 6 };
+    dcp_ds_muon_sort(params, 5);
+    for (int p = 0; p < 5; p++)
+        assert_string_equal(params[p].name, sorted[p]);
+    assert_int_equal(dcp_ds_cut(&group, 2, 7, NULL), 0);
+    for (int rank = 0; rank < 7; rank++)
+        assert_int_equal(dcp_ds_muon_elems(&group, 7, rank), elems[rank]);
+    for (size_t i = 0; i < DCP_ARRAY_LEN(rows); i++) {
+        const char *text = rows[i].config;
+        json_t *config = NULL;
+        assert_int_equal(dcp_json_parse(text, strlen(text), "test", &config, NULL), 0);
+        assert_int_equal(dcp_ds_muon_is_whole(rows[i].stage, config), rows[i].whole);
+        json_decref(config);
+    }
+    assert_true(dcp_ds_muon_is_whole(2, NULL));
+}
+
 static void test_round_robin(void **state)
 {
     size_t out[5];
@@ -442,6 +499,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_cut),
+        cmocka_unit_test(test_muon),
         cmocka_unit_test(test_round_robin),
         cmocka_unit_test(test_fixtures),
         cmocka_unit_test(test_tag_folder),
