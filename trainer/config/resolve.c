@@ -93,8 +93,11 @@ static int resolve_optimizer(struct settings_draft *draft, struct dcp_error *err
     set_default(&s->lr, adagrad ? 1e-2 : 1e-3);
     if (s->optimizer != OPTIM_ADAFACTOR)
         set_default(&s->eps, adagrad ? 1e-10 : 1e-8);
-    /* torch.optim.AdamW has a default of its own */
-    set_default(&s->weight_decay, draft->torch_adam && s->decoupled_decay ? 0.01 : 0.0);
+    /* torch.optim.AdamW has a default of its own; beside Muon it gets Muon's. */
+    set_default(&s->weight_decay,
+                draft->torch_adam && s->decoupled_decay && s->optimizer != OPTIM_MUON
+                    ? 0.01
+                    : 0.0);
     if (s->beta2_decay > 0)
         return fail(draft, "'optimizer.params.beta2_decay' is above 0", err);
     if (!(s->min_coeff <= s->max_coeff))

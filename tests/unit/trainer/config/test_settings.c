@@ -117,6 +117,7 @@ static void test_optimizers(void **state)
         { "{\"type\": \"Adam\", \"params\": {\"torch_adam\": true,"
           " \"adam_w_mode\": false}}",
           false, 0 },
+        { "{\"type\": \"Muon\", \"params\": {\"torch_adam\": true}}", true, 0 },
     };
     (void)state;
     for (size_t i = 0; i < DCP_ARRAY_LEN(rows); i++) {
