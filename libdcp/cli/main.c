@@ -352,6 +352,7 @@ int dcp_main(const struct dcp_program *program, int argc, char **argv)
     fill_streams();
     allow_files();
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN); /* the write fails, which is told */
     m.log =
         (struct dcp_log){ .write = dcp_report_log, .self = &m, .level = DCP_LOG_WARN };
     for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++)

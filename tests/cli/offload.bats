@@ -110,6 +110,16 @@ PYTHON
     [ ! -e run ]
 }
 
+@test "a file that may not grow so far is told, by every program" {
+    run -6 --separate-stderr bash -c 'ulimit -f 40; exec dcp-train --config train.json'
+    [[ $stderr == *"nvme_path 'swap/deep': cannot take room: File too large"* ]]
+    run -6 --separate-stderr bash -c 'ulimit -f 40; exec dcp-train --config plain.json'
+    [[ $stderr == *"step 5"*"File too large"* ]]
+    plain -q
+    run -6 --separate-stderr bash -c 'ulimit -f 40; exec dcp-reshard run made --to torch'
+    [[ $stderr == *"made"*"File too large"* && ! -e made ]]
+}
+
 # Runs in a cgroup of so many MiB.
 within() {
     local memory=/sys/fs/cgroup/memory/dcp-$BASHPID limit=memory.limit_in_bytes

@@ -257,7 +257,7 @@ int swap_alloc(struct swap *swap, uint64_t size_bytes, const char *what, void **
     if (size_bytes > (uint64_t)1 << 60)
         return no_room(swap, size_bytes, what, err);
     int why = take_room(swap, size_bytes);
-    if (why == ENOSPC || why == EFBIG || why == EDQUOT)
+    if (why == ENOSPC || why == EDQUOT)
         return no_room(swap, size_bytes, what, err);
     if (why)
         return failed(swap, why, "take room", err);
