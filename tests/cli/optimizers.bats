@@ -112,4 +112,10 @@ check() {
     run --separate-stderr -0 train --steps 3 --set 'optimizer={"type": "Lion"}'
     [[ $stderr == *"optimizer.type was AdamW and is Lion"* ]]
     [[ $stderr == *"has no optimizer moments: they start from zero"* ]]
+    # Moments of zero are corrected as at a first step, whose size is the rate's.
+    of '{"type": "AdamW", "params": {"lr": 0.004, "eps": 1e-30}}' --steps 4 --resume run \
+        --set checkpoint.dir=adam --set scheduler=null
+    run -1 dcp-inspect diff -t '*wpe*' -t '*ln_f*' run adam
+    [[ $output == *"by at most 0.004 "* ]]
+    grep -qF '"type":"AdamW","step":1,' adam/step-00000004/manifest.json
 }

@@ -361,6 +361,8 @@ static int load(struct run *run, const struct origin *origin, bool moments,
     if (!rc && moments)
         rc = begin_lineage(run, result.catalog, err);
     rc = dcp_agree(comm, rc, err);
+    if (!want.moments)
+        run->at.updates = 0;
     if (!rc && moments && !want.moments)
         dcp_log_write(&run->log, DCP_LOG_WARN,
                       "the checkpoint has no optimizer moments: they start from zero");

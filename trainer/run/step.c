@@ -127,9 +127,8 @@ static int scale_next(struct step *t, bool overflow, struct dcp_error *err)
 }
 
 /* The optimizer; gradients that are not finite change nothing, and the schedule stays
- * where it is, too. `applied` counts the updates with this one. */
-static int update(struct step *t, double norm, double lr, int64_t applied,
-                  struct dcp_error *err)
+ * where it is, too. */
+static int update(struct step *t, double norm, double lr, struct dcp_error *err)
 {
     struct run *run = t->run;
     const struct settings *s = &run->settings;
@@ -153,7 +152,7 @@ static int update(struct step *t, double norm, double lr, int64_t applied,
         .dampening = s->dampening,
         .lr_decay = s->lr_decay,
         .nesterov = s->nesterov,
-        .step = applied,
+        .step = ++run->at.updates,
         .bias_correction = s->bias_correction,
         .decoupled = s->decoupled_decay,
         .decay_all = s->decay_all,
@@ -223,13 +222,12 @@ int step_train(struct step *t, struct metrics_step *m, struct dcp_error *err)
     struct run *run = t->run;
     const struct settings *s = &run->settings;
     int64_t step = run->at.step + 1;
-    int64_t applied = step - run->at.skipped_steps;
     m->loss_scale = run->at.loss_scale.scale;
     for (bool again = true; again;)
         DCP_TRY(make_gradients(t, step, m, &again, err));
     m->grad_norm /= m->loss_scale;
     m->lr = schedule_lr(&s->scheduler, s->lr, run->at.scheduled + 1, &t->rate);
-    DCP_TRY(update(t, m->grad_norm, m->lr, applied, err));
+    DCP_TRY(update(t, m->grad_norm, m->lr, err));
     run->at.step = step;
     run->at.samples += s->train_batch_size;
     run->at.tokens += s->train_batch_size * s->seq_len;

@@ -143,7 +143,6 @@ int state_objects(struct state *state, const struct model *model,
                   const struct settings *settings, const struct state_progress *progress,
                   struct dcp_error *err)
 {
-    int64_t updates = progress->step - progress->skipped_steps;
     struct dcp_training_group groups[SHARD_N_GROUPS];
     char digest[17];
     DCP_CLEANUP_FREE char *config = config_of(settings);
@@ -163,7 +162,7 @@ int state_objects(struct state *state, const struct model *model,
         .skipped_steps = progress->skipped_steps,
         .seed = (int64_t)settings->seed,
         .optimizer = optimizer_name(settings),
-        .updates = updates,
+        .updates = progress->updates,
         .groups = groups,
         .n_groups = (size_t)optimizer_n_groups(settings),
         .scheduler = schedule_names[settings->scheduler.type],
@@ -214,6 +213,8 @@ int state_read_progress(const struct dcp_catalog *catalog,
         take(t.samples, &progress->samples);
         take(t.tokens, &progress->tokens);
         take(t.skipped_steps, &progress->skipped_steps);
+        progress->updates = progress->step - progress->skipped_steps;
+        take(t.updates, &progress->updates);
         take(t.seed, &seed);
         take(t.cursor, &progress->samples);
         take(t.seq_len, &seq_len);

@@ -14,6 +14,7 @@
 struct state_progress {
     int64_t step, samples, tokens; /* samples is the data cursor */
     int64_t skipped_steps;         /* without an update: gradients that were not finite */
+    int64_t updates;               /* that the optimizer's moments have seen */
     int64_t scheduled;             /* steps of the learning rate's schedule */
     struct loss_scale loss_scale;
     uint64_t data_digest;
