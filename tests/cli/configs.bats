@@ -65,6 +65,14 @@ PYTHON
     dcp-train -q --config zeropp.json --steps 4 --set checkpoint.dir=moved \
         --set train_micro_batch_size_per_gpu=1
     same_run run moved
+    run -0 dcp-train --config zeropp.json --ranks 4 --steps 5 --set checkpoint.dir=moved \
+        --set train_micro_batch_size_per_gpu=1
+    [[ $output != *" was "* ]]
+    run -0 dcp-train --config zeropp.json --ranks 4 --steps 6 --set checkpoint.dir=moved \
+        --set train_micro_batch_size_per_gpu=1 --set zero_optimization.stage=2 \
+        --set zero_optimization.zero_hpz_partition_size=1
+    [[ $output == *"zero_quantized_weights was true and is false: training goes on"* ]]
+    [[ $output != *"zero_quantized_gradients was"* ]]
     run -0 dcp-train --config zeropp.json --dry-run --set zero_optimization.stage=1 \
         --set zero_optimization.zero_hpz_partition_size=1
     [[ $output == *"zero_quantized_weights has no effect at stage 1: weights are gathered"* ]]

@@ -169,6 +169,23 @@ static void tell_watched(const struct dcp_log *log, const char *section, const c
     }
 }
 
+/* A configuration that does not say is that of a run where nothing was quantized. */
+static void compare_quantized(const struct dcp_log *log, const json_t *saved,
+                              const struct settings *settings)
+{
+    const struct {
+        const char *key;
+        bool is;
+    } rows[] = { { "zero_quantized_weights", settings->quantized_weights },
+                 { "zero_quantized_gradients", settings->quantized_grads } };
+    const json_t *zero = json_object_get(saved, "zero_optimization");
+    for (size_t i = 0; saved && i < DCP_ARRAY_LEN(rows); i++) {
+        bool was = json_is_true(json_object_get(zero, rows[i].key));
+        tell(log, "zero_optimization", rows[i].key, json_boolean(was),
+             json_boolean(rows[i].is));
+    }
+}
+
 void state_compare(const struct dcp_catalog *catalog, const struct settings *settings,
                    const struct dcp_log *log)
 {
@@ -187,6 +204,7 @@ void state_compare(const struct dcp_catalog *catalog, const struct settings *set
         else if (!is_auto(was))
             tell(log, "", section, was, is);
     }
+    compare_quantized(log, saved, settings);
     compare_scheduler(catalog, settings, saved, now, log);
 }
 

@@ -33,6 +33,20 @@ static const char *const not_kept[][2] = {
     { "timeout_s", NULL },
 };
 
+/* Of ZeRO only what is quantized on its way decides what is learned. */
+static bool keep_quantized(json_t *config, const struct settings *settings)
+{
+    json_t *zero = json_object();
+    bool failed = (settings->quantized_weights &&
+                   json_object_set_new(zero, "zero_quantized_weights", json_true())) ||
+                  (settings->quantized_grads &&
+                   json_object_set_new(zero, "zero_quantized_gradients", json_true()));
+    if (!failed && json_object_size(zero))
+        return !json_object_set_new(config, "zero_optimization", zero);
+    json_decref(zero);
+    return zero && !failed;
+}
+
 /* The configuration without those; caller frees. NULL: out of memory. */
 static char *config_of(const struct settings *settings)
 {
@@ -46,7 +60,7 @@ static char *config_of(const struct settings *settings)
         else
             json_object_del(json_object_get(config, not_kept[i][0]), not_kept[i][1]);
     }
-    return dcp_json_text(config, 0);
+    return keep_quantized(config, settings) ? dcp_json_text(config, 0) : NULL;
 }
 
 /* A text instead of the object's own. */

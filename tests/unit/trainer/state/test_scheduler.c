@@ -139,6 +139,11 @@ static void test_what_has_changed(void **state)
           "{\"scheduler\": {\"type\": \"WarmupLR\"}}",
           "scheduler.type was WarmupLR and is StepLR: training goes on with the new "
           "value\n" },
+        { STEP2, NULL,
+          "{\"scheduler\": " STEP2
+          ", \"zero_optimization\": {\"zero_quantized_weights\": true}}",
+          "zero_optimization.zero_quantized_weights was true and is false: training goes "
+          "on with the new value\n" },
         { STEP2, NULL, "{}",
           "scheduler.type was none and is StepLR: training goes on with the new "
           "value\n" },
