@@ -192,7 +192,9 @@ PYTHON
 
 @test "precision can change on the way" {
     train -q --steps 5 --set checkpoint.dir=fp32
-    train -q --steps 10 --set bf16.enabled=true --set checkpoint.dir=bf16 --resume fp32
+    run -0 --separate-stderr train --steps 10 --set bf16.enabled=true \
+        --set checkpoint.dir=bf16 --resume fp32
+    [[ $stderr == *"weights were F32 and are BF16: training goes on with the new dtype"* ]]
     train -q --steps 15 --set checkpoint.dir=back --resume bf16
     run -0 dcp-inspect ls back
     [[ $output != *optimizer.master* ]]

@@ -186,6 +186,23 @@ static void compare_quantized(const struct dcp_log *log, const json_t *saved,
     }
 }
 
+/* As the largest weight has it: which keys it came from does not matter. */
+static void compare_dtype(const struct dcp_log *log, const struct dcp_catalog *catalog,
+                          const struct settings *settings)
+{
+    const struct dcp_tensor *largest = NULL;
+    for (size_t t = 0; t < catalog->n_tensors; t++) {
+        const struct dcp_tensor *tensor = &catalog->tensors[t];
+        if (tensor->role == DCP_ROLE_MODEL &&
+            (!largest || dcp_tensor_bytes(tensor) > dcp_tensor_bytes(largest)))
+            largest = tensor;
+    }
+    if (largest && largest->dtype != settings->dtype)
+        dcp_log_write(log, DCP_LOG_WARN,
+                      "weights were %s and are %s: training goes on with the new dtype",
+                      dcp_dtype_name(largest->dtype), dcp_dtype_name(settings->dtype));
+}
+
 void state_compare(const struct dcp_catalog *catalog, const struct settings *settings,
                    const struct dcp_log *log)
 {
@@ -205,6 +222,8 @@ void state_compare(const struct dcp_catalog *catalog, const struct settings *set
             tell(log, "", section, was, is);
     }
     compare_quantized(log, saved, settings);
+    if (saved)
+        compare_dtype(log, catalog, settings);
     compare_scheduler(catalog, settings, saved, now, log);
 }
 
