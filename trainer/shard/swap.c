@@ -257,7 +257,9 @@ int swap_alloc(struct swap *swap, uint64_t size_bytes, const char *what, void **
     if (size_bytes > (uint64_t)1 << 60)
         return no_room(swap, size_bytes, what, err);
     int why = take_room(swap, size_bytes);
-    if (why == ENOSPC || why == EDQUOT)
+    /* EFBIG is a limit of the file system's or of the user's. */
+    if (why == ENOSPC || why == EDQUOT ||
+        (why == EFBIG && dcp_fs_free_bytes(swap->folder) < size_bytes))
         return no_room(swap, size_bytes, what, err);
     if (why)
         return failed(swap, why, "take room", err);
