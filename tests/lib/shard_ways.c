@@ -25,6 +25,7 @@ static struct model_config config_of(const struct way *way)
     struct model_config config = way_model;
     config.n_layer += way->more_layers;
     config.n_embd = way->width ? way->width : config.n_embd;
+    config.vocab_size = way->vocab_size ? way->vocab_size : config.vocab_size;
     return config;
 }
 

@@ -21,7 +21,7 @@ struct way {
     float odd;   /* one gradient of the last micro-batch, when it is not 0 */
     bool beside; /* communication overlaps; its limits as in shard_options */
     int64_t bucket, prefetch, live;
-    int more_layers, width; /* of the model; 0: as it is */
+    int more_layers, width, vocab_size; /* of the model; 0: as it is */
     bool quantized_weights, quantized_grads;
     bool sees; /* gradients depend on the weights that the model sees: way_seen */
 };

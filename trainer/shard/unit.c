@@ -63,6 +63,17 @@ static int land(struct shard *s, struct shard_slot *slot, struct dcp_error *err)
     return DCP_OK;
 }
 
+/* Of two free slots that fit: an empty one, of these the smaller, so that a larger unit
+ * still finds room; else the one that was used less recently. */
+static bool is_better(const struct shard_slot *a, const struct shard_slot *b)
+{
+    bool empty = a->unit < 0;
+    if (empty != (b->unit < 0))
+        return empty;
+    return empty && a->size_bytes != b->size_bytes ? a->size_bytes < b->size_bytes
+                                                   : a->used < b->used;
+}
+
 /* Room for a unit: of the free slots that fit, without wasting more than half, an empty
  * one, or, once there are as many as wanted, the one that was used least recently; at
  * last one to which a unit is on its way that did not come next. */
@@ -83,8 +94,7 @@ int shard_slot_take(struct shard *s, struct shard_slots *slots, int unit,
             continue;
         if (slot->in_flight)
             guessed = slot;
-        else if (!oldest || slot->unit < 0 ||
-                 (oldest->unit >= 0 && slot->used < oldest->used))
+        else if (!oldest || is_better(slot, oldest))
             oldest = slot;
     }
     if (!oldest && guessed && fitting >= wanted) {

@@ -161,6 +161,21 @@ static void same_bits_however_it_moves(void **state)
     outcome_free(&one);
 }
 
+/* An embedding that fits into the room of a layer takes none away from one: what was
+ * planned, which outcome_of checks, is enough for every micro-batch. */
+static void embedding_smaller_than_a_layer(void **state)
+{
+    (void)state;
+    struct way way = { .micros = 4, .more_layers = 1, .vocab_size = 100 };
+    for (way.world_size = 1; way.world_size < 3; way.world_size++)
+        for (way.stage = 0; way.stage < 4; way.stage += 3)
+            for (int beside = 0; beside < 2; beside++) {
+                way.beside = beside;
+                struct outcome out = outcome_of(way);
+                outcome_free(&out);
+            }
+}
+
 /* The norm of gradients that are not finite is not either, on all ranks. */
 static void tells_what_is_not_finite(void **state)
 {
@@ -253,6 +268,7 @@ int main(void)
         cmocka_unit_test(is_plain_training),
         cmocka_unit_test(same_bits_everywhere),
         cmocka_unit_test(same_bits_however_it_moves),
+        cmocka_unit_test(embedding_smaller_than_a_layer),
         cmocka_unit_test(tells_what_is_not_finite),
         cmocka_unit_test(memory_follows_zero),
         cmocka_unit_test(refuses_uneven_groups),
