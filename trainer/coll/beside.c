@@ -208,6 +208,8 @@ static void beside_abort(void *self)
     if (q->working)
         coll_abort(q->working);
     pthread_cond_broadcast(&q->changed);
+    while (q->working) /* it may still write to its array */
+        pthread_cond_wait(&q->changed, &q->lock);
     pthread_mutex_unlock(&q->lock);
 }
 
