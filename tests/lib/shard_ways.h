@@ -34,6 +34,7 @@ struct outcome {
     int *times_held;  /* by ranks, of v: 1 where each element is owned once */
     double norms[WAY_STEPS];
     uint64_t n_calls, received_bytes; /* of the first rank's coll */
+    int n_ahead; /* its units whose weights were on their way when a forward pass came */
     pthread_mutex_t lock; /* copies of one part are put in one after the other */
 };
 

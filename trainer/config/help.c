@@ -325,8 +325,7 @@ static const struct {
       "what 4 MiB hold, or 64 MiB where that overlaps" },
     { "zero_optimization.stage3_prefetch_bucket_size",
       "stage 3, where communication overlaps: elements of weights that are gathered "
-      "ahead "
-      "of use, whole layers",
+      "ahead of use, rounded up to whole layers; 0: none",
       "the next layer" },
     { "zero_optimization.stage3_max_live_parameters",
       "stage 3: elements of weights that stay gathered until they change, as long as "

@@ -41,8 +41,8 @@ int shard_slots_wanted(const struct shard *s, int unit)
         return INT_MAX;
     for (int u = 0; u < s->n_units; u++)
         alike += shard_unit_room(s, u) == room;
-    if (shard_lands(s) && s->options.prefetch / room >= most)
-        most = 1 + s->options.prefetch / room;
+    if (shard_lands(s) && s->options.prefetch > room)
+        most = 1 + dcp_part_ceil(s->options.prefetch, room);
     return (int)(alike < most ? alike : most);
 }
 
@@ -377,9 +377,9 @@ static int *next_of(struct shard *s, int before, int unit)
 }
 
 /* Remembers that `unit` came now, and begins to gather what came after it last time: the
- * next unit, or as many as the prefetch has room for. From the host this rank's part of
- * the one after the next is fetched, so that the next gather need not wait for it. All
- * ranks ask for the same units, so they guess alike. */
+ * next unit, and more until they are as much as the prefetch. From the host this rank's
+ * part of the one after the next is fetched, so that the next gather need not wait for
+ * it. All ranks ask for the same units, so they guess alike. */
 static int look_ahead(struct shard *s, int unit, struct dcp_error *err)
 {
     struct shard_slot *slot;
@@ -397,8 +397,7 @@ static int look_ahead(struct shard *s, int unit, struct dcp_error *err)
         if (next < 0 || (next > at ? s->options.no_forward_prefetch
                                    : s->options.no_backward_prefetch))
             break;
-        left -= shard_unit_room(s, next);
-        bool enough = !shard_lands(s) || (left < 0 && (n > 0 || s->options.prefetch)),
+        bool enough = !shard_lands(s) || (n ? left <= 0 : left < 0),
              is_there = shard_slot_of(&s->gathered, next) != NULL;
         if (fetches && (enough || n > 0))
             return is_there || s->near_there[next]
@@ -408,6 +407,7 @@ static int look_ahead(struct shard *s, int unit, struct dcp_error *err)
             break;
         if (!is_there)
             DCP_TRY(gather_begin(s, next, &slot, err));
+        left -= shard_unit_room(s, next);
         before = at;
         at = next;
     }

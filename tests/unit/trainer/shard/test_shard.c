@@ -161,6 +161,25 @@ static void same_bits_however_it_moves(void **state)
     outcome_free(&one);
 }
 
+/* What comes next is on its way while a unit is used, however little room there is for
+ * it, as in DeepSpeed; none only where that is asked for. */
+static void gathers_ahead(void **state)
+{
+    (void)state;
+    static const int64_t prefetches[] = { -1, 0, 50, 2000, 3000 };
+    struct way way = {
+        .world_size = 2, .stage = 3, .micros = 4, .beside = true, .more_layers = 3
+    };
+    int before = 0;
+    for (size_t i = 0; i < DCP_ARRAY_LEN(prefetches); i++) {
+        way.prefetch = prefetches[i];
+        struct outcome out = outcome_of(way);
+        assert_true(i ? out.n_ahead > 0 && out.n_ahead >= before : out.n_ahead == 0);
+        before = out.n_ahead;
+        outcome_free(&out);
+    }
+}
+
 /* An embedding that fits into the room of a layer takes none away from one: what was
  * planned, which outcome_of checks, is enough for every micro-batch. */
 static void embedding_smaller_than_a_layer(void **state)
@@ -268,6 +287,7 @@ int main(void)
         cmocka_unit_test(is_plain_training),
         cmocka_unit_test(same_bits_everywhere),
         cmocka_unit_test(same_bits_however_it_moves),
+        cmocka_unit_test(gathers_ahead),
         cmocka_unit_test(embedding_smaller_than_a_layer),
         cmocka_unit_test(tells_what_is_not_finite),
         cmocka_unit_test(memory_follows_zero),
