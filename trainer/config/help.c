@@ -275,7 +275,7 @@ static const struct {
       "gradients and their sum are rounded, partial sums exact" },
     { "zero_optimization.stage",
       "0: each rank holds all; 1: cuts the optimizer; 2: gradients, too; 3: weights, too",
-      NULL },
+      "0, or 3 where fsdp_config says anything" },
     { "zero_optimization.offload_param.device",
       "at stage 3 weights wait in the memory of the host (cpu) or in a file (nvme), and "
       "come "
@@ -338,7 +338,8 @@ static const struct {
     { "fsdp_config.sharding_strategy",
       "full_shard is stage 3, shard_grad_op stage 2, no_shard stage 0; of a copy on each "
       "machine see --sharding hybrid_shard",
-      "what zero_optimization.stage says" },
+      "what zero_optimization.stage says, or else full_shard where fsdp_config says "
+      "anything" },
     { "fsdp_config.reshard_after_forward",
       "stage 3; false: all layers stay gathered until the weights change, as with a "
       "large "
@@ -349,9 +350,10 @@ static const struct {
       "one's gradients are made",
       "backward_pre, as is backward_post" },
     { "fsdp_config.forward_prefetch", "likewise in the forward pass", "true" },
-    { "fsdp_config.offload_params", "the same as cpu_offload_param", NULL },
+    { "fsdp_config.offload_params",
+      "the same as offload_param and offload_optimizer to the cpu", "false" },
     { "fsdp_config.activation_checkpointing",
-      "the same as model.activation_checkpointing full", NULL },
+      "the same as model.activation_checkpointing full", "false" },
     { "zero_optimization.cpu_offload", "an older name of offload_optimizer to the cpu",
       NULL },
     { "zero_optimization.cpu_offload_param", "an older name of offload_param to the cpu",
