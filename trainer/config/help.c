@@ -300,7 +300,7 @@ static const struct {
       NULL },
     { "zero_optimization.offload_optimizer.nvme_path", "folder of the file", NULL },
     { "zero_optimization.offload_optimizer.buffer_count",
-      "buffers that may be in memory at once", NULL },
+      "buffers that may be in memory at once beside those that are worked on", NULL },
     { "zero_optimization.offload_optimizer.ratio",
       "stage 3: so much of the state is offloaded; the first parameters' stays in "
       "memory, "

@@ -158,19 +158,21 @@ static void for_norm(struct shard *s, bool digits, float peak)
         struct dcp_part part = s->options.stage
                                    ? (struct dcp_part){ 0, run->n }
                                    : dcp_part_of(share, rank, run->own_at, run->n);
-        const void *grads = shard_grad_at(s, run->grad_at + part.begin);
         const struct shard_home *home = shard_home_at(s, run->own_at);
         bool apart = home->apart && s->options.stage > 1;
         struct shard_measure *measure = apart ? &s->host_measure : s->measure;
         const struct kernels *kernels = apart ? &home->kernels : &s->kernels;
-        if (part.begin == part.end)
-            continue;
-        if (digits)
-            kernels->ops->norm_add(kernels->ctx, dtype, part.end - part.begin, grads,
-                                   peak, measure->digits);
-        else
-            kernels->ops->norm_peak(kernels->ctx, dtype, part.end - part.begin, grads,
-                                    &measure->peak);
+        int64_t most = shard_window(s, home), n;
+        for (int64_t at = part.begin; at < part.end; at += n) {
+            const void *grads = shard_grad_at(s, run->grad_at + at);
+            n = part.end - at < most ? part.end - at : most;
+            if (digits)
+                kernels->ops->norm_add(kernels->ctx, dtype, n, grads, peak,
+                                       measure->digits);
+            else
+                kernels->ops->norm_peak(kernels->ctx, dtype, n, grads, &measure->peak);
+            swap_leave(s->optim_swap, grads, (uint64_t)n * shard_grad_bytes(s));
+        }
     }
 }
 

@@ -42,6 +42,8 @@ static void for_arrays(struct shard *s, const struct shard_run *run,
     for (int i = 0; i < optim_n_states(run->type); i++)
         act(s->optim_swap, shard_state_at(s, i, run->own_at, run->state_at[i]),
             size_bytes);
+    act(s->optim_swap, shard_grad_at(s, run->grad_at),
+        (uint64_t)run->n * shard_grad_bytes(s));
     shard_swap_weights(s, run->weight_at, run->n, act);
 }
 
