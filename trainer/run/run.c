@@ -122,6 +122,11 @@ void run_shard_options(const struct settings *settings, bool weights_only,
                                     .stays = 1 - optim->ratio };
 }
 
+bool run_overlaps(const struct settings *settings, bool gpu, int world_size)
+{
+    return gpu ? settings->overlap != 0 : settings->overlap == 1 && world_size > 1;
+}
+
 /* --- opening --- */
 
 static int n_cores(void)
@@ -213,7 +218,7 @@ static int open_alone(struct run *run, enum run_purpose purpose, struct dcp_erro
 static int open_beside(struct run *run, enum run_purpose purpose, struct dcp_error *err)
 {
     struct join *join = run->join;
-    if (run->settings.overlap != 1 || purpose != RUN_TRAIN || join->world_size == 1)
+    if (purpose != RUN_TRAIN || !run_overlaps(&run->settings, false, join->world_size))
         return DCP_OK;
     if (!join->mpi_threads) {
         dcp_log_write(&run->log, DCP_LOG_WARN,
