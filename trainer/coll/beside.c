@@ -5,6 +5,7 @@
 
 #include "base/mem.h"
 #include <pthread.h>
+#include <signal.h>
 #include <string.h>
 
 #define QUEUE 16 /* calls that may wait for their turn */
@@ -287,7 +288,11 @@ static int start(const struct coll *coll, struct queue **out_queue, struct dcp_e
     }
     pthread_mutex_init(&q->lock, NULL);
     pthread_cond_init(&q->changed, NULL);
+    sigset_t all, before; /* signals are for the program's own thread */
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
     int code = pthread_create(&q->thread, NULL, work, q);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (code) {
         free(q->counts);
         free(q);

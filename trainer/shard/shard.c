@@ -330,6 +330,10 @@ static int split(struct shard *s, struct dcp_error *err)
 {
     int size = s->options.shard_size, rank = s->all->rank;
     s->inner = s->all;
+    if (size && near_size(s) > 1)
+        return dcp_error_set(err, DCP_E_USAGE,
+                             "ranks that share one copy of the model keep no second copy "
+                             "of the weights");
     int rc = shard_check_groups(s->all->world_size, size, err);
     if (!rc && near_size(s) > 1) {
         rc = shard_check_groups(s->all->world_size, near_size(s), err);

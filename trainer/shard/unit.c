@@ -99,6 +99,7 @@ int shard_slot_take(struct shard *s, struct shard_slots *slots, int unit,
     }
     if (!oldest && guessed && fitting >= wanted) {
         oldest = guessed;
+        oldest->unit = -1;
         DCP_TRY(land(s, oldest, err));
     }
     if (!oldest || (oldest->unit >= 0 && fitting < wanted)) {
@@ -335,16 +336,14 @@ static int gather_begin(struct shard *s, int unit, struct shard_slot **out_slot,
 {
     size_t size_bytes = (size_t)shard_unit_room(s, unit) * shard_weight_bytes(s);
     struct shard_slot *slot;
-    int rc = shard_slot_take(s, &s->gathered, unit, size_bytes,
-                             shard_slots_wanted(s, unit), &slot, err);
-    if (!rc)
-        rc = shard_slot_landing(s, slot, err);
-    if (rc)
-        return rc;
+    DCP_TRY(shard_slot_take(s, &s->gathered, unit, size_bytes,
+                            shard_slots_wanted(s, unit), &slot, err));
+    slot->unit = -1; /* until it is on its way */
+    DCP_TRY(shard_slot_landing(s, slot, err));
     slot->is_near = s->near.ops && s->near_there[unit];
     slot->from_host = shard_from_host(s);
-    rc = slot->from_host ? shard_fetch(s, unit, slot->landing, &slot->call, err)
-                         : gather_from_ranks(s, unit, slot, err);
+    int rc = slot->from_host ? shard_fetch(s, unit, slot->landing, &slot->call, err)
+                             : gather_from_ranks(s, unit, slot, err);
     slot->unit = rc ? -1 : unit;
     slot->in_flight = !rc;
     *out_slot = slot;

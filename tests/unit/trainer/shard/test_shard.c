@@ -278,6 +278,10 @@ static void refuses_uneven_groups(void **state)
     };
     assert_int_equal(shard_new(model, &options, &coll, &shard, &err), DCP_E_USAGE);
     assert_non_null(strstr(err.message, "groups of 3"));
+    err = (struct dcp_error){ 0 };
+    options.shard_size = 1, options.near_size = 2;
+    assert_int_equal(shard_new(model, &options, &coll, &shard, &err), DCP_E_USAGE);
+    assert_non_null(strstr(err.message, "second copy"));
     model_free(model);
 }
 
