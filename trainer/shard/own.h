@@ -384,7 +384,8 @@ void shard_slots_fini(struct shard *s, struct shard_slots *slots);
  * rank's begins. */
 int64_t shard_cut_evenly(struct shard *s, const struct coll *coll, int64_t n,
                          int64_t part);
-/* What ranks own of a parameter group of stages 1 and 2, likewise. */
+/* What ranks sum of a parameter group below stage 3, from stage 1 on own of it,
+ * likewise. */
 int64_t shard_cut_group(struct shard *s, int group);
 
 /* Of slots: the one of a unit, or NULL; one that is free, or new; the unit's parameters

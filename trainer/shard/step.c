@@ -48,25 +48,6 @@ int64_t shard_cut_evenly(struct shard *s, const struct coll *coll, int64_t n,
     return own;
 }
 
-int64_t shard_cut_group(struct shard *s, int group)
-{
-    const struct shard_group *g = &s->groups[group];
-    int64_t begin, end, own = 0;
-    if (!shard_quantizes_grads(s))
-        return shard_cut_evenly(s, s->all, g->n, g->part);
-    for (int r = 0; r < s->all->world_size; r++) {
-        s->counts[r] = 0;
-        for (int p = 0; p < s->n_params; p++) {
-            if (s->at[p].group != group)
-                continue;
-            shard_part(s, p, r, &begin, &end);
-            s->counts[r] += end - begin;
-        }
-        own += r < s->all->rank ? s->counts[r] : 0;
-    }
-    return own;
-}
-
 /* --- what ranks have summed becomes one --- */
 
 /* Stages 0 and 1: each rank gets its part of the sums of all. */
@@ -75,7 +56,7 @@ static int reduce_sums(struct shard *s, struct dcp_error *err)
     int rc = DCP_OK;
     for (int g = 0; !rc && g < SHARD_N_GROUPS; g++) {
         const struct shard_group *group = &s->groups[g];
-        int64_t own = shard_cut_evenly(s, s->all, group->n, group->part);
+        int64_t own = shard_cut_group(s, g);
         int64_t *sums = shard_sum_at(s, group->begin);
         if (group->n)
             rc = coll_reduce_scatter(s->all, sums, s->counts, sums + own, err);
@@ -119,7 +100,7 @@ static int gather_gradients(struct shard *s, struct dcp_error *err)
     int rc = DCP_OK;
     for (int g = 0; !rc && g < SHARD_N_GROUPS; g++) {
         const struct shard_group *group = &s->groups[g];
-        int64_t own = shard_cut_evenly(s, s->all, group->n, group->part);
+        int64_t own = shard_cut_group(s, g);
         if (group->n)
             rc =
                 coll_all_gather(s->all, shard_grad_at(s, group->begin + own), s->counts,
