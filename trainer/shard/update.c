@@ -4,7 +4,7 @@
 #include "base/mem.h"
 
 /* Stages 1 and 2: every rank gets the parts of the others. Begun for a group, and ended
- * for both. */
+ * for all. */
 static bool gathers(const struct shard *s)
 {
     return (s->options.stage == 1 || s->options.stage == 2) && s->all->world_size > 1;
