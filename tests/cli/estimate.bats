@@ -78,6 +78,15 @@ for a, b in zip(cpu, gpu):  # what NCCL moves meanwhile; and a save's copy is th
 PYTHON
 }
 
+@test "one rank alone has nothing that overlaps" {
+    for stage in 0 3; do
+        off=$(estimate --worlds 1 --json --set zero_optimization.stage=$stage)
+        on=$(estimate --worlds 1 --json --set zero_optimization.stage=$stage \
+            --set zero_optimization.overlap_comm=true)
+        [ "$on" = "$off" ]
+    done
+}
+
 @test "a world that the configuration cannot have is told as such" {
     sed -i 's/"train_micro_batch_size_per_gpu": 1/"train_batch_size": 24/' sizes.json
     run -0 estimate --worlds 8,64

@@ -91,6 +91,29 @@ assert whole[3]["host_bytes"] == 0, whole[3]
 PYTHON
 }
 
+# Lamb works through parameters, AdamW through all; the first of two steps: a save reads
+# all of it. How fast the disk is shows, so there is a margin.
+@test "a training takes as much memory as the estimate says" {
+    for way in "AdamW 3" "Lamb 1"; do
+        set -- $way
+        with=(--set model.n_layer=4 --set model.n_embd=512 --set model.n_head=8 --set data.seq_len=8
+              --set optimizer.type=$1 --set zero_optimization.stage=$2 --set checkpoint.dir=$1
+              --set zero_optimization.sub_group_size=262144 --set checkpoint.save_every=0
+              --set zero_optimization.offload_param.device=none --set train_batch_size=2
+              --set train_micro_batch_size_per_gpu=1)
+        OMP_NUM_THREADS=1 train "${with[@]}" --steps 2
+        train "${with[@]}" --estimate --worlds 1 --json >$1.json
+        python3 - "$1" "$2" <<'PYTHON'
+import json, sys
+peak = json.loads(open(f"{sys.argv[1]}/metrics.jsonl").readline())["peak_rss_bytes"] / 2**20
+row = json.load(open(f"{sys.argv[1]}.json"))["estimates"][int(sys.argv[2])]
+told = row["total_bytes"] / 2**20 + 25  # of the program itself
+print(sys.argv[1:], f"{peak:.1f} MiB, estimated {told:.1f}")
+assert peak < 1.5 * told and row["disk_bytes"] > 1.5 * row["weight_bytes"], row
+PYTHON
+    done
+}
+
 @test "what cannot be is told" {
     run -2 --separate-stderr train --set zero_optimization.offload_optimizer.nvme_path=null
     [[ $stderr == *"'zero_optimization.offload_optimizer.nvme_path' must say in which folder"* ]]

@@ -109,7 +109,9 @@ PYTHON
     done
     ranks 4 --steps 2 --set zero_optimization.stage=3 --set checkpoint.dir=four
     same_run one four
-    ranks 3 --steps 2 --set zero_optimization.stage=2 --set checkpoint.dir=three
+    run -0 ranks 3 --steps 2 --set zero_optimization.stage=2 --set checkpoint.dir=three \
+        --set zero_optimization.overlap_comm=true
+    [[ $output == *"overlap_comm: ranks share a GPU"*", so nothing overlaps"* ]]
     same_run one three
     tcp_ranks 2 --steps 2 --set zero_optimization.stage=3 --set checkpoint.dir=tcp
     same_run one tcp

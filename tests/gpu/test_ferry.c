@@ -2,6 +2,7 @@
  * comes up before another is what was there, pinned or through buffers, whatever the
  * streams do. */
 #include "lib/cuda.h"
+#include "trainer/ops/cuda/cuda.h"
 #include "trainer/shard/ferry.h"
 #include <setjmp.h>
 #include <stdarg.h>
@@ -138,12 +139,30 @@ static void too_much(void **state)
     close_place(&p);
 }
 
+/* Who waits and does not want to know why takes nothing from who does. */
+static void a_failure_is_kept_until_it_is_told(void **state)
+{
+    struct place p;
+    struct dcp_error err = { 0 };
+    (void)state;
+    open_place(&p, true);
+    const struct ops *ops = p.kernels.ops;
+    void *ctx = p.kernels.ctx;
+    ops_cuda_failed(ctx, cudaErrorInvalidValue, "be tested", __FILE__, __LINE__);
+    assert_int_not_equal(ops->carry_wait(ctx, OPS_FROM_HOST, 0, NULL), 0);
+    assert_int_not_equal(ops->sync(ctx, &err), 0);
+    assert_non_null(strstr(err.message, "be tested"));
+    assert_int_equal(ops->sync(ctx, &err), 0);
+    close_place(&p);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(pinned),
         cmocka_unit_test(through_buffers),
         cmocka_unit_test(too_much),
+        cmocka_unit_test(a_failure_is_kept_until_it_is_told),
     };
     cuda_need();
     return cmocka_run_group_tests(tests, NULL, NULL);

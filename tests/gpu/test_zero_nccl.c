@@ -35,6 +35,7 @@ struct way {
     enum optim_type optimizer;
     int micros;     /* micro-batches in a step */
     bool quantized; /* weights and gradients, on their way */
+    bool grad_fp32; /* gradients are not rounded */
 };
 
 /* What all ranks made: the moments and fp32 weights, whole, by parameter. */
@@ -145,6 +146,7 @@ static struct shard_options options_of(const struct way *way)
                                      .optimizer = way->optimizer,
                                      .quantized_weights = way->quantized,
                                      .quantized_grads = way->quantized,
+                                     .grad_fp32 = way->grad_fp32,
                                      .n_micros = way->micros };
     if (way->offload & OPTIMIZER)
         options.offload_optimizer = offload;
@@ -276,32 +278,34 @@ static void every_world_size(const char *order, enum dcp_dtype dtype, bool all)
             same_bits_as(&one, way);
         }
     if (there_is(6))
-        same_bits_as(&one, (struct way){ 6, 3, 2, dtype, 0, 0, MICROS, false });
+        same_bits_as(&one, (struct way){ 6, 3, 2, dtype, 0, 0, MICROS, false, false });
     outcome_free(&one);
 }
 
-/* Blocks are made and taken apart in the order of the streams, too. */
+/* Blocks are made and taken apart in the order of the streams, too. Parameters of a rank
+ * then begin anywhere in its sums, which become gradients in place. */
 static void quantized(void **state)
 {
     static const char *const orders[] = { "late", "others" };
     (void)state;
-    struct way way = { .world_size = 1,
-                       .stage = 3,
-                       .dtype = DCP_BF16,
-                       .micros = MICROS,
-                       .quantized = true };
-    struct outcome one = outcome_of(way);
-    for (way.world_size = 2; way.world_size < 4 && there_is(way.world_size);
-         way.world_size++) {
+    for (int world_size = 3; world_size < 5 && there_is(world_size); world_size++) {
+        struct way way = { .world_size = 1,
+                           .stage = 3,
+                           .dtype = DCP_BF16,
+                           .micros = MICROS,
+                           .quantized = true,
+                           .grad_fp32 = world_size == 4 };
 #ifdef CUDA_FAKE_NCCL_H
-        setenv("CUDA_DOUBLE", orders[way.world_size % 2], 1);
+        setenv("CUDA_DOUBLE", orders[world_size % 2], 1);
 #else
         (void)orders;
 #endif
-        way.offload = way.world_size == 3 ? OPTIMIZER | WEIGHTS : 0;
+        struct outcome one = outcome_of(way);
+        way.world_size = world_size;
+        way.offload = world_size == 3 ? OPTIMIZER | WEIGHTS : 0;
         same_bits_as(&one, way);
+        outcome_free(&one);
     }
-    outcome_free(&one);
 }
 
 /* Offloaded, with the bits of what stays on the GPU. */
@@ -331,20 +335,20 @@ static void offloaded(const char *order, const struct way *ways, size_t n)
 
 /* Ranks have one micro-batch, several, or some of them none. */
 static const struct way offload_ways[] = {
-    { 1, 0, 0, DCP_BF16, OPTIMIZER, 0, FEW_MICROS, false },
-    { 2, 1, 0, DCP_BF16, OPTIMIZER, 0, FEW_MICROS, false },
-    { 3, 2, 0, DCP_BF16, OPTIMIZER | PAGEABLE, 0, FEW_MICROS, false },
-    { 1, 3, 0, DCP_BF16, OPTIMIZER | WEIGHTS, 0, FEW_MICROS, false },
-    { 3, 3, 0, DCP_BF16, OPTIMIZER | WEIGHTS | PAGEABLE, 0, FEW_MICROS, false },
-    { 2, 3, 0, DCP_BF16, OPTIMIZER | WEIGHTS | HALF, 0, FEW_MICROS, false },
-    { 2, 3, 0, DCP_BF16, WEIGHTS, 0, FEW_MICROS, false },
-    { 2, 3, 0, DCP_BF16, OPTIMIZER | WEIGHTS | FILES, 0, FEW_MICROS, false },
-    { 4, 3, 2, DCP_BF16, OPTIMIZER | WEIGHTS | HALF, 0, FEW_MICROS, false },
-    { 2, 0, 0, DCP_F32, OPTIMIZER, 0, FEW_MICROS, false },
-    { 1, 3, 0, DCP_F32, WEIGHTS, 0, FEW_MICROS, false },
-    { 1, 3, 0, DCP_F32, OPTIMIZER | HALF, 0, FEW_MICROS, false },
-    { 2, 1, 0, DCP_F32, OPTIMIZER | FILES, 0, FEW_MICROS, false },
-    { 2, 3, 0, DCP_F16, OPTIMIZER | WEIGHTS, 0, FEW_MICROS, false },
+    { 1, 0, 0, DCP_BF16, OPTIMIZER, 0, FEW_MICROS, false, false },
+    { 2, 1, 0, DCP_BF16, OPTIMIZER, 0, FEW_MICROS, false, false },
+    { 3, 2, 0, DCP_BF16, OPTIMIZER | PAGEABLE, 0, FEW_MICROS, false, false },
+    { 1, 3, 0, DCP_BF16, OPTIMIZER | WEIGHTS, 0, FEW_MICROS, false, false },
+    { 3, 3, 0, DCP_BF16, OPTIMIZER | WEIGHTS | PAGEABLE, 0, FEW_MICROS, false, false },
+    { 2, 3, 0, DCP_BF16, OPTIMIZER | WEIGHTS | HALF, 0, FEW_MICROS, false, false },
+    { 2, 3, 0, DCP_BF16, WEIGHTS, 0, FEW_MICROS, false, false },
+    { 2, 3, 0, DCP_BF16, OPTIMIZER | WEIGHTS | FILES, 0, FEW_MICROS, false, false },
+    { 4, 3, 2, DCP_BF16, OPTIMIZER | WEIGHTS | HALF, 0, FEW_MICROS, false, false },
+    { 2, 0, 0, DCP_F32, OPTIMIZER, 0, FEW_MICROS, false, false },
+    { 1, 3, 0, DCP_F32, WEIGHTS, 0, FEW_MICROS, false, false },
+    { 1, 3, 0, DCP_F32, OPTIMIZER | HALF, 0, FEW_MICROS, false, false },
+    { 2, 1, 0, DCP_F32, OPTIMIZER | FILES, 0, FEW_MICROS, false, false },
+    { 2, 3, 0, DCP_F16, OPTIMIZER | WEIGHTS, 0, FEW_MICROS, false, false },
 };
 
 static void offloaded_late(void **state)

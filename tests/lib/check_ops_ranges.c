@@ -156,8 +156,8 @@ static void one_factor(enum dcp_dtype dtype, int64_t rows, int64_t columns, int6
         array_fini(&out[i]), array_free(sums[i]);
 }
 
-/* Sums in units: added, merged, and taken back, also in place from the front; and made of
- * parts at once. */
+/* Sums in units: added, merged, and taken back, also in place: from the front, and behind
+ * three that were; and made of parts at once. */
 static void one_exact(enum dcp_dtype dtype, int64_t n)
 {
     enum { N_VALUES = 3000, N_PARTS = 3 };
@@ -168,8 +168,10 @@ static void one_exact(enum dcp_dtype dtype, int64_t n)
     struct array values = array_poisoned(DCP_F32, x.n);
     struct array reference = array_constant(DCP_F32, 1, 3), peaks[2], out[2], wide[2],
                  sum[2];
-    int64_t *units[2], *more[2], first = n < OPS_EXACT_IN_PLACE ? n : OPS_EXACT_IN_PLACE;
-    size_t size = (size_t)n * dcp_dtype_size(dtype);
+    int64_t *units[2], *more[2], first = n < OPS_EXACT_IN_PLACE ? n : OPS_EXACT_IN_PLACE,
+                                 last = n > 2 * first ? first - 3 : 0;
+    char *behind[2]; /* where the last go, of as many as are at the front */
+    size_t item = dcp_dtype_size(dtype), size = (size_t)n * item;
     const float odd[] = { NAN, INFINITY, 30000 };
     ops[1]->widen(ctx[1], dtype, x.n, x.t, values.f32);
     for (int k = 0; k < 3; k++) /* of the second part; none has a place */
@@ -199,19 +201,23 @@ static void one_exact(enum dcp_dtype dtype, int64_t n)
         ops[i]->exact_add(ctx[i], &one, n, NULL, false, more[i]);
         ops[i]->exact_add(ctx[i], &one, n, NULL, true, units[i]);
         of.n_parts = N_PARTS - 1;
-        ops[i]->exact_add(ctx[i], &of, n,
-                          (const char *)x.t + (size_t)stride * dcp_dtype_size(dtype),
-                          true, more[i]);
+        ops[i]->exact_add(ctx[i], &of, n, (const char *)x.t + (size_t)stride * item, true,
+                          more[i]);
         ops[i]->exact_merge(ctx[i], n, more[i], units[i]);
         ops[i]->exact_get(ctx[i], dtype, n, units[i], reference.f32, N_VALUES, out[i].t);
         ops[i]->exact_get(ctx[i], dtype, first, units[i], reference.f32, N_VALUES,
                           units[i]);
+        behind[i] = (char *)(units[i] + n - first) + (size_t)(first - last) * item;
+        ops[i]->exact_get(ctx[i], dtype, last, units[i] + n - last, reference.f32,
+                          N_VALUES, behind[i]);
     }
     array_sync();
     for (int i = 0; i < 2; i++) {
         assert_memory_equal(sum[i].t, out[0].t, size);
         assert_memory_equal(out[i].t, out[0].t, size);
-        assert_memory_equal(units[i], out[i].t, (size_t)first * dcp_dtype_size(dtype));
+        assert_memory_equal(units[i], out[i].t, (size_t)first * item);
+        assert_memory_equal(behind[i], (char *)out[i].t + (size_t)(n - last) * item,
+                            (size_t)last * item);
     }
     assert_memory_equal(more[0], more[1], (size_t)n * sizeof **more);
     assert_memory_equal(wide[0].t, wide[1].t, (size_t)size_f32);

@@ -25,6 +25,7 @@ static struct model_config config_of(const struct way *way)
     struct model_config config = way_model;
     config.n_layer += way->more_layers;
     config.n_embd = way->width ? way->width : config.n_embd;
+    config.vocab_size = way->vocab_size ? way->vocab_size : config.vocab_size;
     return config;
 }
 
@@ -38,7 +39,11 @@ struct rank {
     struct coll *coll;
     struct outcome *out; /* each rank writes what it owns */
     int failed;
+    const struct coll_ops *ops; /* the coll's own */
+    uint64_t waited;            /* for its last call but those that wait themselves */
+    int n_ahead;
 };
+static _Thread_local struct rank *this_rank;
 
 #define CHECK(r, condition)                                                              \
     do {                                                                                 \
@@ -101,6 +106,12 @@ static void give(struct rank *r, const struct model *model, int unit,
     CHECK(r, !wrong);
 }
 
+static int watched_wait(void *self, uint64_t call, struct dcp_error *err)
+{
+    this_rank->waited = call;
+    return this_rank->ops->wait(self, call, err);
+}
+
 /* What a model does with the hooks, and an idle one likewise: forward over all units,
  * then backward, in which the first unit's gradients stay open until the end. */
 static void visit(struct rank *r, const struct model *model, struct model_hooks *hooks,
@@ -110,6 +121,7 @@ static void visit(struct rank *r, const struct model *model, struct model_hooks 
     float *grads[MODEL_MAX_UNIT_PARAMS], *first[MODEL_MAX_UNIT_PARAMS];
     int n_units = model_n_units(model);
     for (int u = 0; u < n_units; u++) {
+        r->n_ahead += u > 0 && r->coll->n_calls > r->waited;
         CHECK(r, !hooks->acquire(hooks->self, u, weights, NULL));
         const void *once = weights[0];
         CHECK(r, !hooks->acquire(hooks->self, u, weights, NULL) && weights[0] == once);
@@ -310,6 +322,13 @@ static void *run_rank(void *arg)
         .max_live = r->way->live,
     };
     CHECK(r, !r->way->beside || !coll_beside(r->coll, NULL));
+    struct coll_ops watched = *r->coll->ops;
+    if (r->way->beside) {
+        this_rank = r;
+        r->ops = r->coll->ops;
+        watched.wait = watched_wait;
+        r->coll->ops = &watched;
+    }
     const struct model_config config = config_of(r->way);
     CHECK(r, !model_new(&config, dtype_of(r->way), ops_cpu(), 1, 2, &model, NULL));
     CHECK(r, !shard_new(model, &options, r->coll, &shard, NULL));
@@ -321,6 +340,7 @@ static void *run_rank(void *arg)
     if (r->coll->rank == 0) {
         r->out->n_calls = r->coll->n_calls;
         r->out->received_bytes = r->coll->received_bytes;
+        r->out->n_ahead = r->n_ahead;
     }
     coll_free(r->coll);
     return NULL;

@@ -21,7 +21,7 @@ struct way {
     float odd;   /* one gradient of the last micro-batch, when it is not 0 */
     bool beside; /* communication overlaps; its limits as in shard_options */
     int64_t bucket, prefetch, live;
-    int more_layers, width; /* of the model; 0: as it is */
+    int more_layers, width, vocab_size; /* of the model; 0: as it is */
     bool quantized_weights, quantized_grads;
     bool sees; /* gradients depend on the weights that the model sees: way_seen */
 };
@@ -34,6 +34,7 @@ struct outcome {
     int *times_held;  /* by ranks, of v: 1 where each element is owned once */
     double norms[WAY_STEPS];
     uint64_t n_calls, received_bytes; /* of the first rank's coll */
+    int n_ahead; /* its units whose weights were on their way when a forward pass came */
     pthread_mutex_t lock; /* copies of one part are put in one after the other */
 };
 

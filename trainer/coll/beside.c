@@ -5,6 +5,7 @@
 
 #include "base/mem.h"
 #include <pthread.h>
+#include <signal.h>
 #include <string.h>
 
 #define QUEUE 16 /* calls that may wait for their turn */
@@ -208,6 +209,8 @@ static void beside_abort(void *self)
     if (q->working)
         coll_abort(q->working);
     pthread_cond_broadcast(&q->changed);
+    while (q->working) /* it may still write to its array */
+        pthread_cond_wait(&q->changed, &q->lock);
     pthread_mutex_unlock(&q->lock);
 }
 
@@ -285,7 +288,11 @@ static int start(const struct coll *coll, struct queue **out_queue, struct dcp_e
     }
     pthread_mutex_init(&q->lock, NULL);
     pthread_cond_init(&q->changed, NULL);
+    sigset_t all, before; /* signals are for the program's own thread */
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
     int code = pthread_create(&q->thread, NULL, work, q);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (code) {
         free(q->counts);
         free(q);

@@ -50,7 +50,7 @@ struct coll_ops {
     int (*split)(void *self, int color, int key, struct coll *out_coll,
                  struct dcp_error *err);
     /* Optional: this rank failed, and says no more. What others, its own kernels or
-     * another thread of it wait for ends. */
+     * another thread of it wait for ends; that thread is done when it returns. */
     void (*abort)(void *self);
     void (*free)(void *self);
 };

@@ -81,7 +81,8 @@ struct settings_draft {
     int accumulation_dtype, param_dtype;               /* enum dcp_dtype; -1: not given */
     int scale_power, offload_param, offload_optimizer; /* enum settings_offload */
     bool cpu_offload, cpu_offload_param;               /* older names */
-    int strategy, reshard_after_forward;               /* of fsdp_config; -1: not given */
+    /* Of fsdp_config; -1: not given. */
+    int strategy, reshard_after_forward, fsdp_offload, fsdp_checkpoint;
     bool fp16, bf16, adam_w_mode, torch_adam;
     double betas[2];
     double muon_lr, ns_coefficients[3], eps_pair[2];
@@ -139,7 +140,7 @@ int settings_resolve(struct settings_draft *draft, const char *folder, int world
                      struct dcp_error *err);
 /* The part of it that is the schedule's, after the optimizer's. */
 int settings_resolve_scheduler(struct settings_draft *draft, struct dcp_error *err);
-/* That of fsdp_config, before what depends on the stage. */
+/* That of fsdp_config, before what depends on the stage, which it sets. */
 int settings_resolve_fsdp(struct settings_draft *draft, struct dcp_error *err);
 /* The used keys as JSON text; caller frees. NULL: out of memory. */
 char *settings_text(const struct settings_draft *draft);

@@ -275,7 +275,7 @@ static const struct {
       "gradients and their sum are rounded, partial sums exact" },
     { "zero_optimization.stage",
       "0: each rank holds all; 1: cuts the optimizer; 2: gradients, too; 3: weights, too",
-      NULL },
+      "0, or 3 where fsdp_config says anything" },
     { "zero_optimization.offload_param.device",
       "at stage 3 weights wait in the memory of the host (cpu) or in a file (nvme), and "
       "come "
@@ -300,7 +300,7 @@ static const struct {
       NULL },
     { "zero_optimization.offload_optimizer.nvme_path", "folder of the file", NULL },
     { "zero_optimization.offload_optimizer.buffer_count",
-      "buffers that may be in memory at once", NULL },
+      "buffers that may be in memory at once beside those that are worked on", NULL },
     { "zero_optimization.offload_optimizer.ratio",
       "stage 3: so much of the state is offloaded; the first parameters' stays in "
       "memory, "
@@ -325,8 +325,7 @@ static const struct {
       "what 4 MiB hold, or 64 MiB where that overlaps" },
     { "zero_optimization.stage3_prefetch_bucket_size",
       "stage 3, where communication overlaps: elements of weights that are gathered "
-      "ahead "
-      "of use, whole layers",
+      "ahead of use, rounded up to whole layers; 0: none",
       "the next layer" },
     { "zero_optimization.stage3_max_live_parameters",
       "stage 3: elements of weights that stay gathered until they change, as long as "
@@ -339,7 +338,8 @@ static const struct {
     { "fsdp_config.sharding_strategy",
       "full_shard is stage 3, shard_grad_op stage 2, no_shard stage 0; of a copy on each "
       "machine see --sharding hybrid_shard",
-      "what zero_optimization.stage says" },
+      "what zero_optimization.stage says, or else full_shard where fsdp_config says "
+      "anything" },
     { "fsdp_config.reshard_after_forward",
       "stage 3; false: all layers stay gathered until the weights change, as with a "
       "large "
@@ -350,9 +350,10 @@ static const struct {
       "one's gradients are made",
       "backward_pre, as is backward_post" },
     { "fsdp_config.forward_prefetch", "likewise in the forward pass", "true" },
-    { "fsdp_config.offload_params", "the same as cpu_offload_param", NULL },
+    { "fsdp_config.offload_params",
+      "the same as offload_param and offload_optimizer to the cpu", "false" },
     { "fsdp_config.activation_checkpointing",
-      "the same as model.activation_checkpointing full", NULL },
+      "the same as model.activation_checkpointing full", "false" },
     { "zero_optimization.cpu_offload", "an older name of offload_optimizer to the cpu",
       NULL },
     { "zero_optimization.cpu_offload_param", "an older name of offload_param to the cpu",

@@ -140,7 +140,12 @@ OFFLOAD(offload_optimizer_keys, offload_optimizer, swap_optim, 4,
     }
 
 static const struct settings_key zero_keys[] = {
-    { .name = "stage", .kind = KEY_INT, AT(out.stage), .max = 3, .no_auto = true },
+    { .name = "stage",
+      .kind = KEY_INT,
+      AT(out.stage),
+      .max = 3,
+      .fallback = -1,
+      .no_auto = true },
     { .name = "mics_shard_size",
       .kind = KEY_INT,
       AT(out.shard_size),

@@ -205,8 +205,8 @@ struct ops {
                       enum dcp_dtype out_dtype, void *out);
     /* units[n] += more[n]. */
     void (*exact_merge)(void *ctx, int64_t n, const int64_t *more, int64_t *units);
-    /* out T[n] = the values of the sums. out may be `units` when n is at most
-     * OPS_EXACT_IN_PLACE; no other overlap. */
+    /* out T[n] = the values of the sums. It may overlap `units`, and begin before them,
+     * when n is at most OPS_EXACT_IN_PLACE. */
     void (*exact_get)(void *ctx, enum dcp_dtype dtype, int64_t n, const int64_t *units,
                       const float *reference, int n_values, void *out);
     /* Blocks of quant.h, of `bits` (8 or 4) bits a number, of x T[n], each block's

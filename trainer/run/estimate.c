@@ -114,7 +114,7 @@ static int plan_state(struct estimate *e, struct world *w, const struct settings
         cut.offload_weights =
             cut.stage == 3 ? of_weights : (struct shard_offload){ .folder = NULL };
         DCP_TRY(shard_plan(model, &cut, w->world_size, e->gpu,
-                           s->overlap && (e->gpu || s->overlap > 0), &w->of[cut.stage],
+                           run_overlaps(s, e->gpu, w->world_size), &w->of[cut.stage],
                            err));
         e->hosts |= w->of[cut.stage].host > 0;
     }

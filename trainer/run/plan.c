@@ -35,7 +35,7 @@ static int make(struct run *run, struct plan *plan, struct dcp_error *err)
     DCP_TRY(resume_look(run, &plan->begin, err)); /* it may tell the batch */
     run_shard_options(s, false, &cut);
     return shard_plan(run->model, &cut, plan->world_size, false,
-                      run->settings.overlap == 1, &plan->bytes, err);
+                      run_overlaps(s, false, plan->world_size), &plan->bytes, err);
 }
 
 /* "data    13 k tokens, …", broken where a terminal is too narrow. */

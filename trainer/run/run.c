@@ -122,6 +122,11 @@ void run_shard_options(const struct settings *settings, bool weights_only,
                                     .stays = 1 - optim->ratio };
 }
 
+bool run_overlaps(const struct settings *settings, bool gpu, int world_size)
+{
+    return gpu ? settings->overlap != 0 : settings->overlap == 1 && world_size > 1;
+}
+
 /* --- opening --- */
 
 static int n_cores(void)
@@ -209,17 +214,34 @@ static int open_alone(struct run *run, enum run_purpose purpose, struct dcp_erro
     return open_data(run, purpose, err);
 }
 
+static void tell_no_overlap(const struct run *run, const char *why)
+{
+    dcp_log_write(&run->log, DCP_LOG_WARN,
+                  "zero_optimization.overlap_comm: %s, so nothing overlaps", why);
+}
+
+/* With a GPU what NCCL does overlaps. */
+static int open_gpu_coll(struct run *run, enum run_purpose purpose,
+                         const struct kernels *kernels, struct dcp_error *err)
+{
+    DCP_TRY(compute_coll(&run->compute, run->join, kernels, &run->coll, err));
+    if (purpose == RUN_TRAIN && run->settings.overlap == 1 && run->join->world_size > 1 &&
+        !coll_overlaps(&run->coll))
+        tell_no_overlap(run, run->compute.own_gpu
+                                 ? "this program was built without NCCL"
+                                 : "ranks share a GPU, which NCCL cannot");
+    return DCP_OK;
+}
+
 /* On the CPU communication overlaps where it is wished: run->coll. */
 static int open_beside(struct run *run, enum run_purpose purpose, struct dcp_error *err)
 {
     struct join *join = run->join;
-    if (run->settings.overlap != 1 || purpose != RUN_TRAIN || join->world_size == 1)
+    if (purpose != RUN_TRAIN || !run_overlaps(&run->settings, false, join->world_size))
         return DCP_OK;
     if (!join->mpi_threads) {
-        dcp_log_write(&run->log, DCP_LOG_WARN,
-                      "zero_optimization.overlap_comm: %s, so nothing overlaps",
-                      join->mpi ? "this MPI was built without threads"
-                                : "these ranks were started without MPI");
+        tell_no_overlap(run, join->mpi ? "this MPI was built without threads"
+                                       : "these ranks were started without MPI");
         return DCP_OK;
     }
     DCP_TRY(coll_split(&join->coll, 0, join->rank, &run->coll, err));
@@ -234,8 +256,8 @@ static int open_shard(struct run *run, enum run_purpose purpose, struct dcp_erro
     struct shard_options cut;
     join->comm.timeout_ms = run->settings.timeout_s * 1000;
     bool gpu = run->compute.device.ops;
-    int rc = gpu ? compute_coll(&run->compute, join, &kernels, &run->coll, err)
-                 : open_beside(run, purpose, err);
+    int rc =
+        gpu ? open_gpu_coll(run, purpose, &kernels, err) : open_beside(run, purpose, err);
     rc = dcp_agree(&join->comm, rc, err);
     if (rc)
         return rc;

@@ -82,6 +82,9 @@ bool run_saves_aside(const struct settings *settings);
 /* How the state is cut. */
 void run_shard_options(const struct settings *settings, bool weights_only,
                        struct shard_options *out_options);
+/* Whether communication goes on beside the kernels, where that can be: with a GPU unless
+ * overlap_comm is false, without one where it is true. */
+bool run_overlaps(const struct settings *settings, bool gpu, int world_size);
 /* A line for people, on rank 0 unless it is to be quiet. */
 void run_say(const struct run *run, const char *fmt, ...) DCP_PRINTF(2, 3);
 

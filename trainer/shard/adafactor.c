@@ -57,9 +57,11 @@ static int find_peaks(struct shard *s, struct dcp_error *err)
     k->ops->zero(k->ctx, s->norms.peaks, n * sizeof *s->norms.peaks);
     for (int p = 0; p < s->n_params; p++)
         if (is_matrix(s, p) && n_own(s, p)) {
-            struct optim_range range = range_of(s, p, 0, n_own(s, p));
+            const struct shard_run run = shard_run_of(s, p, 0, n_own(s, p));
+            struct optim_range range = shard_optim_range(s, &run);
             k->ops->norm_peak(k->ctx, range.grad_dtype, range.n, range.grad,
                               &s->norms.peaks[p]);
+            shard_leave(s, &run);
         }
     return shard_largest(s, shard_is_cut(s) ? s->inner : NULL, n, s->norms.peaks,
                          s->norms.host_peaks, err);
@@ -75,11 +77,13 @@ static void add_squares(struct shard *s, float grad_scale)
             continue;
         const int64_t *shape = s->params[p].shape;
         const struct factor_units units = units_of(s, p, grad_scale);
-        struct optim_range range = range_of(s, p, 0, n_own(s, p));
+        const struct shard_run run = shard_run_of(s, p, 0, n_own(s, p));
+        struct optim_range range = shard_optim_range(s, &run);
         const struct ops_matrix_part part = { shape[1], s->at[p].begin, range.n };
         k->ops->factor_add(k->ctx, range.grad_dtype, &part, range.grad, grad_scale,
                            &units, sums + s->at[p].sums_at,
                            sums + s->at[p].sums_at + shape[0]);
+        shard_leave(s, &run);
     }
 }
 

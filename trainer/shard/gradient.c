@@ -29,12 +29,32 @@ int64_t shard_grad_place(const struct shard *s, int param)
     return s->at[param].full_at + begin;
 }
 
+/* Gradients of a unit, or sums, that come next or are done with for now, where they are
+ * in a file. */
+static void swap_grads(struct shard *s, int unit,
+                       void (*act)(struct swap *swap, const void *from,
+                                   uint64_t size_bytes))
+{
+    size_t item_bytes = shard_kept_bytes(s);
+    bool whole = s->options.stage <= 1 && shard_sums_here(s);
+    for (int p = s->unit_first[unit]; s->optim_swap && p < s->unit_first[unit + 1]; p++) {
+        int64_t begin = 0, end = s->params[p].n_elems,
+                at = whole ? s->at[p].full_at : shard_grad_place(s, p);
+        if (!whole)
+            shard_part(s, p, s->inner->rank, &begin, &end);
+        act(s->optim_swap, shard_item_at(s, at, item_bytes),
+            (uint64_t)(end - begin) * item_bytes);
+    }
+}
+
 int shard_grad_begin(void *self, int unit, float **out_grads, struct dcp_error *err)
 {
     struct shard *s = self;
     size_t size_bytes = (size_t)shard_unit_room(s, unit) * sizeof(float);
     struct shard_slot *slot;
     void *params[MODEL_MAX_UNIT_PARAMS];
+    if (s->micro > 0)
+        swap_grads(s, unit, swap_want);
     if (shard_is_idle(s))
         return DCP_OK;
     DCP_TRY(shard_slot_take(s, &s->unit_grads, unit, size_bytes, 1, &slot, err));
@@ -162,6 +182,7 @@ static int add_unit(struct shard *s, int unit, const char *packed, struct dcp_er
         from += size_bytes;
         first += end;
     }
+    swap_grads(s, unit, swap_leave);
     return shard_room_close(s, room, err);
 }
 
@@ -217,6 +238,8 @@ int shard_settle_exchange(struct shard *s, struct dcp_error *err)
         first = last;
         elems += end - begin;
     }
+    if (!rc && x->ends)
+        swap_grads(s, x->unit, swap_leave);
     x->unit = -1;
     return rc || !x->ends ? rc : shard_room_close(s, x->room, err);
 }
@@ -314,9 +337,12 @@ static void settle_param(struct shard *s, int param)
     for (end = at + end - begin; at < end; at = next) {
         next = at < OPS_EXACT_IN_PLACE ? OPS_EXACT_IN_PLACE : 2 * at;
         next = next < end ? next : end;
-        kernels->ops->exact_get(kernels->ctx, shard_grad_dtype(s), next - at,
-                                shard_sum_at(s, front + at), reference,
-                                s->options.n_micros, shard_grad_at(s, front + at));
+        int64_t n = next - at, *sums = shard_sum_at(s, front + at);
+        void *grads = shard_grad_at(s, front + at);
+        kernels->ops->exact_get(kernels->ctx, shard_grad_dtype(s), n, sums, reference,
+                                s->options.n_micros, grads);
+        swap_leave(s->optim_swap, sums, (uint64_t)n * sizeof *sums);
+        swap_leave(s->optim_swap, grads, (uint64_t)n * shard_grad_bytes(s));
     }
 }
 

@@ -12,19 +12,28 @@ static struct optim_range range_of(const struct shard *s, int param, int64_t at,
     return shard_optim_range(s, &run);
 }
 
+static int run(struct shard *s, const struct shard_run *run, const void *with,
+               struct dcp_error *err)
+{
+    const struct optim_params *params = with;
+    struct optim_range range = shard_optim_range(s, run);
+    (void)err;
+    if (params->type != OPTIM_LAMB_STEP)
+        range.weights = NULL;
+    s->kernels.ops->optim(s->kernels.ctx, params, &range);
+    return DCP_OK;
+}
+
 /* Of all that this rank owns of a parameter. */
-static void run(struct shard *s, const struct optim_params *groups, int param,
-                enum optim_type type, float trust)
+static int in_windows(struct shard *s, const struct optim_params *groups, int param,
+                      enum optim_type type, float trust, struct dcp_error *err)
 {
     struct optim_params params = groups[s->at[param].group];
-    struct optim_range range =
-        range_of(s, param, 0, s->at[param].end - s->at[param].begin);
+    const struct shard_run all =
+        shard_run_of(s, param, 0, s->at[param].end - s->at[param].begin);
     params.type = type;
     params.trust = trust;
-    if (type != OPTIM_LAMB_STEP)
-        range.weights = NULL;
-    if (range.n)
-        s->kernels.ops->optim(s->kernels.ctx, &params, &range);
+    return shard_in_windows(s, &all, false, run, &params, err);
 }
 
 /* Weights, and the direction that they go in. */
@@ -55,9 +64,10 @@ static float trust_of(const struct shard *s, int param, const struct optim_param
 int shard_lamb(struct shard *s, const struct optim_params *groups, struct dcp_error *err)
 {
     for (int p = 0; p < s->n_params; p++)
-        run(s, groups, p, OPTIM_LAMB, 0);
+        DCP_TRY(in_windows(s, groups, p, OPTIM_LAMB, 0, err));
     DCP_TRY(shard_measure_norms(s, direction, groups, err));
     for (int p = 0; p < s->n_params; p++)
-        run(s, groups, p, OPTIM_LAMB_STEP, trust_of(s, p, &groups[s->at[p].group]));
+        DCP_TRY(in_windows(s, groups, p, OPTIM_LAMB_STEP,
+                           trust_of(s, p, &groups[s->at[p].group]), err));
     return DCP_OK;
 }

@@ -463,10 +463,11 @@ static uint64_t slots_bytes(const struct shard_slots *slots)
     return bytes;
 }
 
-static uint64_t buffers_of(const struct shard_offload *offload, int64_t n_elems,
-                           size_t item_bytes)
+/* `beside` what is done with. */
+static uint64_t buffers_of(const struct shard_offload *offload, int64_t beside,
+                           int64_t n_elems, size_t item_bytes)
 {
-    double elems = (double)offload->window * offload->buffers + (double)offload->kept;
+    double elems = (double)offload->window * offload->buffers + (double)beside;
     if (!offload->folder)
         return 0;
     return (uint64_t)(elems < (double)n_elems ? elems : (double)n_elems) * item_bytes;
@@ -482,12 +483,33 @@ static int64_t n_optimizer(const struct shard *s, const struct shard_home *home,
     return s->options.weights_only ? 0 : n;
 }
 
+/* Elements of fp32: a unit's gradients, or the window that the optimizer works on and the
+ * next one, of masters, states and gradients. It passes through all, or through
+ * parameters. */
+static int64_t at_work(const struct shard *s)
+{
+    int64_t unit = largest_own(s) * (int64_t)(shard_kept_bytes(s) / 2) / 2;
+    const struct shard_home *away = &s->homes[SHARD_AWAY];
+    int64_t most = shard_window(s, away), widest = 0, n_arrays = 1 + shard_has_master(s);
+    for (int p = 0; p < s->n_params; p++) {
+        int64_t n = s->at[p].end - s->at[p].begin;
+        widest = n > widest ? n : widest;
+    }
+    for (int i = 0; i < OPTIM_MAX_STATES; i++)
+        n_arrays += away->n_state[i] > 0;
+    if (!shard_is_one_pass(s->options.optimizer) && most > widest)
+        most = widest;
+    return 2 * n_arrays * most > unit ? 2 * n_arrays * most : unit;
+}
+
 /* Of what is in files: what may be in memory at once. */
 static uint64_t buffer_bytes(const struct shard *s)
 {
-    int64_t n_optim = n_optimizer(s, &s->homes[SHARD_AWAY], shard_has_master(s));
-    return buffers_of(&s->options.offload_optimizer, n_optim, sizeof(float)) +
-           buffers_of(&s->options.offload_weights, s->n_weights, shard_weight_bytes(s));
+    const struct shard_home *away = &s->homes[SHARD_AWAY];
+    const struct shard_offload *weights = &s->options.offload_weights;
+    int64_t n = n_optimizer(s, away, shard_has_master(s)) + away->end - away->begin;
+    return buffers_of(&s->options.offload_optimizer, at_work(s), n, sizeof(float)) +
+           buffers_of(weights, weights->kept, s->n_weights, shard_weight_bytes(s));
 }
 
 void shard_memory(const struct shard *s, struct shard_bytes *out_bytes)

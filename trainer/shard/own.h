@@ -1,9 +1,9 @@
 /* own: the inside of a shard, for this folder only.
  *
- * Three orders of elements occur. Full order: all parameters, those with weight decay
- * first (stages 0 to 2). Own order: what this rank owns, one piece behind the other; in
- * full order of a stage below 3, in model order at stage 3. Unit order: the parameters of
- * one unit, each whole. */
+ * Three orders of elements occur. Full order: all parameters, group by group: with Muon
+ * hidden matrices first, then those with weight decay (stages 0 to 2). Own order: what
+ * this rank owns, one piece behind the other; in full order of a stage below 3, in model
+ * order at stage 3. Unit order: the parameters of one unit, each whole. */
 #ifndef TRAINER_SHARD_OWN_H
 #define TRAINER_SHARD_OWN_H
 
@@ -188,7 +188,7 @@ struct shard {
     bool keeps_sums;           /* gradients are sums in units until the step ends */
     void *grads;               /* below stage 2: full order */
     float *peaks, *references; /* of each parameter: of this rank's gradients; of units */
-    float *wide;               /* room for a unit's, where partial sums are bf16 */
+    float *wide;               /* room for a parameter's, where partial sums are bf16 */
     float *host_peaks;         /* on the host: peaks and references */
     bool again, references_given; /* the next step, this one, by the peaks of all ranks */
     int micro, n_rounds;          /* micro-batches of the step: ended so far, of a rank */
@@ -384,7 +384,8 @@ void shard_slots_fini(struct shard *s, struct shard_slots *slots);
  * rank's begins. */
 int64_t shard_cut_evenly(struct shard *s, const struct coll *coll, int64_t n,
                          int64_t part);
-/* What ranks own of a parameter group of stages 1 and 2, likewise. */
+/* What ranks sum of a parameter group below stage 3, from stage 1 on own of it,
+ * likewise. */
 int64_t shard_cut_group(struct shard *s, int group);
 
 /* Of slots: the one of a unit, or NULL; one that is free, or new; the unit's parameters

@@ -1,5 +1,5 @@
 /* plan: what a rank would hold, without holding it. A shard is made over kernels that
- * give no memory, and the model asks it for its units as in a step. */
+ * give no memory, and the model asks it for its units as in steps. */
 #include "own.h"
 
 #include "base/mem.h"
@@ -110,10 +110,15 @@ static int grad_end(void *self, int unit, struct dcp_error *err)
     return DCP_OK;
 }
 
-static int step(struct shard *s, struct dcp_error *err)
+/* The second one finds the slots of the first. */
+static int two_steps(struct shard *s, struct dcp_error *err)
 {
     const struct model_hooks hooks = { s, acquire, release, grad_begin, grad_end };
-    return s->options.weights_only ? DCP_OK : model_idle(s->model, &hooks, err);
+    for (int i = 0; !s->options.weights_only && i < 2; i++) {
+        DCP_TRY(model_idle(s->model, &hooks, err));
+        shard_land(s);
+    }
+    return DCP_OK;
 }
 
 int shard_plan(const struct model *model, const struct shard_options *options,
@@ -139,7 +144,7 @@ int shard_plan(const struct model *model, const struct shard_options *options,
     if (!rc)
         rc = shard_allocate(s, err);
     if (!rc)
-        rc = step(s, err);
+        rc = two_steps(s, err);
     if (!rc)
         shard_memory(s, out_bytes);
     shard_free(s);

@@ -72,6 +72,32 @@ void shard_part(const struct shard *s, int param, int rank, int64_t *out_begin,
     *out_end = border(s, param, part.end);
 }
 
+/* Where a border at element `at` of a group falls. *p: the parameter that it was looked
+ * for up to, from 0 on; borders come in order. */
+static int64_t group_border(const struct shard *s, int group, int64_t at, int *p)
+{
+    const struct shard_group *g = &s->groups[group];
+    if (at >= g->n)
+        return g->n;
+    while (s->at[*p].group != group ||
+           s->at[*p].full_at + s->params[*p].n_elems <= g->begin + at)
+        (*p)++;
+    int64_t first = s->at[*p].full_at - g->begin;
+    return first + border(s, *p, at - first);
+}
+
+int64_t shard_cut_group(struct shard *s, int group)
+{
+    int64_t begin = 0, own = 0;
+    for (int r = 0, p = 0; r < s->all->world_size; r++) {
+        int64_t end = group_border(s, group, (r + 1) * s->groups[group].part, &p);
+        own = r == s->all->rank ? begin : own;
+        s->counts[r] = end - begin;
+        begin = end;
+    }
+    return own;
+}
+
 bool shard_gathers(const struct shard *s)
 {
     return s->options.stage == 3 &&
@@ -330,6 +356,10 @@ static int split(struct shard *s, struct dcp_error *err)
 {
     int size = s->options.shard_size, rank = s->all->rank;
     s->inner = s->all;
+    if (size && near_size(s) > 1)
+        return dcp_error_set(err, DCP_E_USAGE,
+                             "ranks that share one copy of the model keep no second copy "
+                             "of the weights");
     int rc = shard_check_groups(s->all->world_size, size, err);
     if (!rc && near_size(s) > 1) {
         rc = shard_check_groups(s->all->world_size, near_size(s), err);

@@ -71,7 +71,8 @@ struct shard_options {
     int64_t reduce_bucket; /* elements of gradients that are exchanged at a time, at
                             * most; 0: a few MiB */
     int64_t prefetch;      /* stage 3, where it overlaps: elements of weights that are
-                            * gathered ahead of use; 0: a unit; -1: none */
+                            * gathered ahead of use, and what is missing to whole units;
+                            * 0: a unit; -1: none */
     bool no_forward_prefetch, no_backward_prefetch; /* likewise, of units that come up,
                                                      * or down again */
     int64_t max_live; /* stage 3: elements of weights that stay gathered until they

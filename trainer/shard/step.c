@@ -48,25 +48,6 @@ int64_t shard_cut_evenly(struct shard *s, const struct coll *coll, int64_t n,
     return own;
 }
 
-int64_t shard_cut_group(struct shard *s, int group)
-{
-    const struct shard_group *g = &s->groups[group];
-    int64_t begin, end, own = 0;
-    if (!shard_quantizes_grads(s))
-        return shard_cut_evenly(s, s->all, g->n, g->part);
-    for (int r = 0; r < s->all->world_size; r++) {
-        s->counts[r] = 0;
-        for (int p = 0; p < s->n_params; p++) {
-            if (s->at[p].group != group)
-                continue;
-            shard_part(s, p, r, &begin, &end);
-            s->counts[r] += end - begin;
-        }
-        own += r < s->all->rank ? s->counts[r] : 0;
-    }
-    return own;
-}
-
 /* --- what ranks have summed becomes one --- */
 
 /* Stages 0 and 1: each rank gets its part of the sums of all. */
@@ -75,7 +56,7 @@ static int reduce_sums(struct shard *s, struct dcp_error *err)
     int rc = DCP_OK;
     for (int g = 0; !rc && g < SHARD_N_GROUPS; g++) {
         const struct shard_group *group = &s->groups[g];
-        int64_t own = shard_cut_evenly(s, s->all, group->n, group->part);
+        int64_t own = shard_cut_group(s, g);
         int64_t *sums = shard_sum_at(s, group->begin);
         if (group->n)
             rc = coll_reduce_scatter(s->all, sums, s->counts, sums + own, err);
@@ -119,7 +100,7 @@ static int gather_gradients(struct shard *s, struct dcp_error *err)
     int rc = DCP_OK;
     for (int g = 0; !rc && g < SHARD_N_GROUPS; g++) {
         const struct shard_group *group = &s->groups[g];
-        int64_t own = shard_cut_evenly(s, s->all, group->n, group->part);
+        int64_t own = shard_cut_group(s, g);
         if (group->n)
             rc =
                 coll_all_gather(s->all, shard_grad_at(s, group->begin + own), s->counts,
@@ -158,19 +139,21 @@ static void for_norm(struct shard *s, bool digits, float peak)
         struct dcp_part part = s->options.stage
                                    ? (struct dcp_part){ 0, run->n }
                                    : dcp_part_of(share, rank, run->own_at, run->n);
-        const void *grads = shard_grad_at(s, run->grad_at + part.begin);
         const struct shard_home *home = shard_home_at(s, run->own_at);
         bool apart = home->apart && s->options.stage > 1;
         struct shard_measure *measure = apart ? &s->host_measure : s->measure;
         const struct kernels *kernels = apart ? &home->kernels : &s->kernels;
-        if (part.begin == part.end)
-            continue;
-        if (digits)
-            kernels->ops->norm_add(kernels->ctx, dtype, part.end - part.begin, grads,
-                                   peak, measure->digits);
-        else
-            kernels->ops->norm_peak(kernels->ctx, dtype, part.end - part.begin, grads,
-                                    &measure->peak);
+        int64_t most = shard_window(s, home), n;
+        for (int64_t at = part.begin; at < part.end; at += n) {
+            const void *grads = shard_grad_at(s, run->grad_at + at);
+            n = part.end - at < most ? part.end - at : most;
+            if (digits)
+                kernels->ops->norm_add(kernels->ctx, dtype, n, grads, peak,
+                                       measure->digits);
+            else
+                kernels->ops->norm_peak(kernels->ctx, dtype, n, grads, &measure->peak);
+            swap_leave(s->optim_swap, grads, (uint64_t)n * shard_grad_bytes(s));
+        }
     }
 }
 

@@ -41,8 +41,8 @@ int shard_slots_wanted(const struct shard *s, int unit)
         return INT_MAX;
     for (int u = 0; u < s->n_units; u++)
         alike += shard_unit_room(s, u) == room;
-    if (shard_lands(s) && s->options.prefetch / room >= most)
-        most = 1 + s->options.prefetch / room;
+    if (shard_lands(s) && s->options.prefetch > room)
+        most = 1 + dcp_part_ceil(s->options.prefetch, room);
     return (int)(alike < most ? alike : most);
 }
 
@@ -61,6 +61,17 @@ static int land(struct shard *s, struct shard_slot *slot, struct dcp_error *err)
         return coll_wait(coll_of(s, slot->is_near), slot->call, err);
     s->kernels.ops->carry_join(s->kernels.ctx, OPS_FROM_HOST, slot->call);
     return DCP_OK;
+}
+
+/* Of two free slots that fit: an empty one, of these the smaller, so that a larger unit
+ * still finds room; else the one that was used less recently. */
+static bool is_better(const struct shard_slot *a, const struct shard_slot *b)
+{
+    bool empty = a->unit < 0;
+    if (empty != (b->unit < 0))
+        return empty;
+    return empty && a->size_bytes != b->size_bytes ? a->size_bytes < b->size_bytes
+                                                   : a->used < b->used;
 }
 
 /* Room for a unit: of the free slots that fit, without wasting more than half, an empty
@@ -83,12 +94,12 @@ int shard_slot_take(struct shard *s, struct shard_slots *slots, int unit,
             continue;
         if (slot->in_flight)
             guessed = slot;
-        else if (!oldest || slot->unit < 0 ||
-                 (oldest->unit >= 0 && slot->used < oldest->used))
+        else if (!oldest || is_better(slot, oldest))
             oldest = slot;
     }
     if (!oldest && guessed && fitting >= wanted) {
         oldest = guessed;
+        oldest->unit = -1;
         DCP_TRY(land(s, oldest, err));
     }
     if (!oldest || (oldest->unit >= 0 && fitting < wanted)) {
@@ -325,16 +336,14 @@ static int gather_begin(struct shard *s, int unit, struct shard_slot **out_slot,
 {
     size_t size_bytes = (size_t)shard_unit_room(s, unit) * shard_weight_bytes(s);
     struct shard_slot *slot;
-    int rc = shard_slot_take(s, &s->gathered, unit, size_bytes,
-                             shard_slots_wanted(s, unit), &slot, err);
-    if (!rc)
-        rc = shard_slot_landing(s, slot, err);
-    if (rc)
-        return rc;
+    DCP_TRY(shard_slot_take(s, &s->gathered, unit, size_bytes,
+                            shard_slots_wanted(s, unit), &slot, err));
+    slot->unit = -1; /* until it is on its way */
+    DCP_TRY(shard_slot_landing(s, slot, err));
     slot->is_near = s->near.ops && s->near_there[unit];
     slot->from_host = shard_from_host(s);
-    rc = slot->from_host ? shard_fetch(s, unit, slot->landing, &slot->call, err)
-                         : gather_from_ranks(s, unit, slot, err);
+    int rc = slot->from_host ? shard_fetch(s, unit, slot->landing, &slot->call, err)
+                             : gather_from_ranks(s, unit, slot, err);
     slot->unit = rc ? -1 : unit;
     slot->in_flight = !rc;
     *out_slot = slot;
@@ -367,9 +376,9 @@ static int *next_of(struct shard *s, int before, int unit)
 }
 
 /* Remembers that `unit` came now, and begins to gather what came after it last time: the
- * next unit, or as many as the prefetch has room for. From the host this rank's part of
- * the one after the next is fetched, so that the next gather need not wait for it. All
- * ranks ask for the same units, so they guess alike. */
+ * next unit, and more until they are as much as the prefetch. From the host this rank's
+ * part of the one after the next is fetched, so that the next gather need not wait for
+ * it. All ranks ask for the same units, so they guess alike. */
 static int look_ahead(struct shard *s, int unit, struct dcp_error *err)
 {
     struct shard_slot *slot;
@@ -387,8 +396,7 @@ static int look_ahead(struct shard *s, int unit, struct dcp_error *err)
         if (next < 0 || (next > at ? s->options.no_forward_prefetch
                                    : s->options.no_backward_prefetch))
             break;
-        left -= shard_unit_room(s, next);
-        bool enough = !shard_lands(s) || (left < 0 && (n > 0 || s->options.prefetch)),
+        bool enough = !shard_lands(s) || (n ? left <= 0 : left < 0),
              is_there = shard_slot_of(&s->gathered, next) != NULL;
         if (fetches && (enough || n > 0))
             return is_there || s->near_there[next]
@@ -398,6 +406,7 @@ static int look_ahead(struct shard *s, int unit, struct dcp_error *err)
             break;
         if (!is_there)
             DCP_TRY(gather_begin(s, next, &slot, err));
+        left -= shard_unit_room(s, next);
         before = at;
         at = next;
     }

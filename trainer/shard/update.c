@@ -4,7 +4,7 @@
 #include "base/mem.h"
 
 /* Stages 1 and 2: every rank gets the parts of the others. Begun for a group, and ended
- * for both. */
+ * for all. */
 static bool gathers(const struct shard *s)
 {
     return (s->options.stage == 1 || s->options.stage == 2) && s->all->world_size > 1;
@@ -42,6 +42,8 @@ static void for_arrays(struct shard *s, const struct shard_run *run,
     for (int i = 0; i < optim_n_states(run->type); i++)
         act(s->optim_swap, shard_state_at(s, i, run->own_at, run->state_at[i]),
             size_bytes);
+    act(s->optim_swap, shard_grad_at(s, run->grad_at),
+        (uint64_t)run->n * shard_grad_bytes(s));
     shard_swap_weights(s, run->weight_at, run->n, act);
 }
 

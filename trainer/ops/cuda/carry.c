@@ -68,6 +68,8 @@ static struct way *way_of(struct ops_cuda *cuda, enum ops_way way)
         }
         for (int i = 0; i < OPS_N_WAYS; i++)
             OPS_CUDA_CHECK(cuda, open_way(&cuda->carry->ways[i]), "open a stream");
+        if (cuda->failed.code) /* nor is half of it used later */
+            ops_cuda_carry_close(cuda);
     }
     return cuda->failed.code ? NULL : &cuda->carry->ways[way];
 }

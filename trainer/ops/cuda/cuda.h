@@ -40,7 +40,7 @@ int ops_cuda_failed(struct ops_cuda *cuda, cudaError_t why, const char *act,
         if (ops_cuda_why)                                                     \
             ops_cuda_failed((cuda), ops_cuda_why, (act), __FILE__, __LINE__); \
     } while (0)
-/* The kept failure, which is reported with this. */
+/* The kept failure, which is reported with this; with err NULL it stays. */
 int ops_cuda_report(struct ops_cuda *cuda, struct dcp_error *err);
 
 /* Before something in which CUDA would wait unwatched: all that was launched is done.

@@ -255,7 +255,7 @@ void ops_cuda_exact_get(void *ctx, enum dcp_dtype dtype, int64_t n, const int64_
                         const float *reference, int n_values, void *out)
 {
     struct ops_cuda *cuda = (struct ops_cuda *)ctx;
-    if (n && (const void *)units == out)
+    if (n && n <= OPS_EXACT_IN_PLACE)
         LAUNCH_BY(dtype, cuda, 1, OPS_EXACT_IN_PLACE, exact_get_in_place_kernel, n, units,
                   reference, n_values, out);
     else if (n)

@@ -27,7 +27,9 @@ int ops_cuda_failed(struct ops_cuda *cuda, cudaError_t why, const char *act,
 int ops_cuda_report(struct ops_cuda *cuda, struct dcp_error *err)
 {
     int rc = cuda->failed.code;
-    if (rc && err && !err->code)
+    if (!err)
+        return rc;
+    if (rc && !err->code)
         *err = cuda->failed;
     cuda->failed = (struct dcp_error){ 0 };
     return rc;

@@ -68,6 +68,17 @@ static void weights_are_offloaded_at_stage_3(void **state)
                                    "effect at stage 2"));
 }
 
+/* FSDP's CPUOffload: parameters, and the optimizer's step. */
+static void fsdp_offloads_both(void **state)
+{
+    (void)state;
+    expect_read("{" NEEDED BATCH "\"fsdp_config\": {\"offload_params\": true}}");
+    assert_true(got.stage == 3 && got.swap_param.host && got.swap_optim.host);
+    expect_read("{" NEEDED BATCH "\"fsdp_config\": {\"offload_params\": false}, "
+                "\"zero_optimization\": {\"stage\": 3, \"cpu_offload_param\": true}}");
+    assert_true(got.swap_param.host && !got.swap_optim.host);
+}
+
 static void a_folder_must_be_given(void **state)
 {
     (void)state;
@@ -87,6 +98,7 @@ int main(void)
         cmocka_unit_test(files),
         cmocka_unit_test(the_host_s_memory),
         cmocka_unit_test(weights_are_offloaded_at_stage_3),
+        cmocka_unit_test(fsdp_offloads_both),
         cmocka_unit_test(a_folder_must_be_given),
     };
     return cmocka_run_group_tests(tests, NULL, forget_parsed);

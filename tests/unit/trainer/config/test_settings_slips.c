@@ -99,6 +99,18 @@ static void test_all_have_reasons(void **state)
     assert_int_equal(got.forward_prefetch, -1);
     assert_true(got.max_live > 1000000000000);
     assert_non_null(strstr(logged, ": min_num_params: a layer is"));
+    expect_read("{" NEEDED BATCH "\"fsdp_config\": {\"activation_checkpointing\": true, "
+                "\"backward_prefetch\": \"backward_post\"}}");
+    assert_true(got.stage == 3 && got.recompute.every == 1);
+    expect_read("{" NEEDED BATCH "\"fsdp_config\": {\"reshard_after_forward\": true}, "
+                "\"zero_optimization\": {\"stage\": 2}}");
+    assert_int_equal(got.stage, 2);
+    expect_read("{" NEEDED BATCH "\"fsdp_config\": {\"min_num_params\": 0}}");
+    assert_int_equal(got.stage, 0);
+    expect_refused(
+        "{" NEEDED BATCH "\"fsdp_config\": {\"sharding_strategy\": \"full_shard\"}, "
+        "\"zero_optimization\": {\"stage\": 0}}",
+        DCP_E_USAGE, "is ZeRO's stage 3, but zero_optimization.stage is 0", "");
     expect_refused(
         "{" NEEDED BATCH "\"fsdp_config\": {\"sharding_strategy\": \"full_shard\"}, "
         "\"zero_optimization\": {\"stage\": 2}}",

@@ -161,6 +161,40 @@ static void same_bits_however_it_moves(void **state)
     outcome_free(&one);
 }
 
+/* What comes next is on its way while a unit is used, however little room there is for
+ * it, as in DeepSpeed; none only where that is asked for. */
+static void gathers_ahead(void **state)
+{
+    (void)state;
+    static const int64_t prefetches[] = { -1, 0, 50, 2000, 3000 };
+    struct way way = {
+        .world_size = 2, .stage = 3, .micros = 4, .beside = true, .more_layers = 3
+    };
+    int before = 0;
+    for (size_t i = 0; i < DCP_ARRAY_LEN(prefetches); i++) {
+        way.prefetch = prefetches[i];
+        struct outcome out = outcome_of(way);
+        assert_true(i ? out.n_ahead > 0 && out.n_ahead >= before : out.n_ahead == 0);
+        before = out.n_ahead;
+        outcome_free(&out);
+    }
+}
+
+/* An embedding that fits into the room of a layer takes none away from one: what was
+ * planned, which outcome_of checks, is enough for every micro-batch. */
+static void embedding_smaller_than_a_layer(void **state)
+{
+    (void)state;
+    struct way way = { .micros = 4, .more_layers = 1, .vocab_size = 100 };
+    for (way.world_size = 1; way.world_size < 3; way.world_size++)
+        for (way.stage = 0; way.stage < 4; way.stage += 3)
+            for (int beside = 0; beside < 2; beside++) {
+                way.beside = beside;
+                struct outcome out = outcome_of(way);
+                outcome_free(&out);
+            }
+}
+
 /* The norm of gradients that are not finite is not either, on all ranks. */
 static void tells_what_is_not_finite(void **state)
 {
@@ -244,6 +278,10 @@ static void refuses_uneven_groups(void **state)
     };
     assert_int_equal(shard_new(model, &options, &coll, &shard, &err), DCP_E_USAGE);
     assert_non_null(strstr(err.message, "groups of 3"));
+    err = (struct dcp_error){ 0 };
+    options.shard_size = 1, options.near_size = 2;
+    assert_int_equal(shard_new(model, &options, &coll, &shard, &err), DCP_E_USAGE);
+    assert_non_null(strstr(err.message, "second copy"));
     model_free(model);
 }
 
@@ -253,6 +291,8 @@ int main(void)
         cmocka_unit_test(is_plain_training),
         cmocka_unit_test(same_bits_everywhere),
         cmocka_unit_test(same_bits_however_it_moves),
+        cmocka_unit_test(gathers_ahead),
+        cmocka_unit_test(embedding_smaller_than_a_layer),
         cmocka_unit_test(tells_what_is_not_finite),
         cmocka_unit_test(memory_follows_zero),
         cmocka_unit_test(refuses_uneven_groups),
