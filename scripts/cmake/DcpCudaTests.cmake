@@ -41,7 +41,7 @@ add_executable(dcp_train_fake "${PROJECT_SOURCE_DIR}/trainer/main.c")
 target_link_libraries(dcp_train_fake PRIVATE
     -Wl,--whole-archive cuda_fake -Wl,--no-whole-archive dcp_cli)
 set_target_properties(dcp_train_fake PROPERTIES
-    RUNTIME_OUTPUT_DIRECTORY "${test_work_dir}/double" OUTPUT_NAME dcp-train)
+    RUNTIME_OUTPUT_DIRECTORY "${test_work_dir}/fake" OUTPUT_NAME dcp-train)
 
 # tests/cudnn/X.c is cuda.X, with the real cuDNN and no driver of CUDA.
 function(dcp_cudnn_tests)

@@ -6,7 +6,7 @@ load ../lib/train
 
 setup() {
     unset CUDA_VISIBLE_DEVICES
-    PATH=${DCP_CUDA_TRAIN:-$DCP_BUILD_DIR/tests/double}:$PATH
+    PATH=${DCP_CUDA_TRAIN:-$DCP_BUILD_DIR/tests/fake}:$PATH
     cd "$BATS_TEST_TMPDIR"
     make_config
     sed -i 's/"steps": 20/"steps": 4/; s/"save_every": 5/"save_every": 2/' train.json

@@ -112,7 +112,7 @@ static int most_ranks(void)
 static void set_way(const char *way)
 {
 #ifdef CUDA_FAKE_NCCL_H
-    setenv("CUDA_DOUBLE", way, 1);
+    setenv("CUDA_FAKE", way, 1);
 #else
     (void)way;
 #endif
@@ -406,7 +406,7 @@ int main(void)
 #endif
     };
     cuda_need();
-    setenv("CUDA_DOUBLE_OPEN", "1", 1);
+    setenv("CUDA_FAKE_OPEN", "1", 1);
     cuda_use_arrays();
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

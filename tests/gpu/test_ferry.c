@@ -100,7 +100,7 @@ static void round_trip(struct place *p, uint64_t size_bytes, int turn)
 static void sizes_come_and_go(const char *order, bool pinned, size_t n_sizes)
 {
     struct place p;
-    setenv("CUDA_DOUBLE", order, 1);
+    setenv("CUDA_FAKE", order, 1);
     open_place(&p, pinned);
     for (size_t i = 0; i < n_sizes; i++)
         round_trip(&p, sizes[i], (int)i);

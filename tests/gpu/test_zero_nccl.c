@@ -263,7 +263,7 @@ static void every_world_size(const char *order, enum dcp_dtype dtype, bool all)
     static const int world_sizes[] = { 3, 8, 2, 5, 6 };
     struct way way = { .world_size = 1, .dtype = dtype, .micros = MICROS };
 #ifdef CUDA_FAKE_NCCL_H
-    setenv("CUDA_DOUBLE", order, 1);
+    setenv("CUDA_FAKE", order, 1);
 #else
     (void)order;
 #endif
@@ -296,7 +296,7 @@ static void quantized(void **state)
                            .quantized = true,
                            .grad_fp32 = world_size == 4 };
 #ifdef CUDA_FAKE_NCCL_H
-        setenv("CUDA_DOUBLE", orders[world_size % 2], 1);
+        setenv("CUDA_FAKE", orders[world_size % 2], 1);
 #else
         (void)orders;
 #endif
@@ -313,7 +313,7 @@ static void offloaded(const char *order, const struct way *ways, size_t n)
 {
     struct outcome plain = { .n = 0 };
 #ifdef CUDA_FAKE_NCCL_H
-    setenv("CUDA_DOUBLE", order, 1);
+    setenv("CUDA_FAKE", order, 1);
 #else
     (void)order;
 #endif
@@ -389,7 +389,7 @@ int main(void)
     cuda_need();
     if (!mkdtemp(folder))
         return 1;
-    setenv("CUDA_DOUBLE_OPEN", "1", 1);
+    setenv("CUDA_FAKE_OPEN", "1", 1);
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     rmdir(folder); /* files in it have no name */
     return failed;

@@ -56,7 +56,7 @@ static int running;
 static void close_memory()
 {
     arena &a = device();
-    if (a.users || running || !a.is_open || std::getenv("CUDA_DOUBLE_OPEN"))
+    if (a.users || running || !a.is_open || std::getenv("CUDA_FAKE_OPEN"))
         return;
     protect(a, PROT_NONE);
     a.is_open = false;

@@ -15,7 +15,7 @@ void cuda_fake_fail(const char *fmt, ...)
 {
     va_list args;
     va_start(args, fmt);
-    std::fputs("CUDA's double: ", stderr);
+    std::fputs("CUDA's fake: ", stderr);
     std::vfprintf(stderr, fmt, args);
     std::fputs("\n", stderr);
     va_end(args);
@@ -24,7 +24,7 @@ void cuda_fake_fail(const char *fmt, ...)
 
 static bool is_way(const char *name)
 {
-    const char *way = std::getenv("CUDA_DOUBLE");
+    const char *way = std::getenv("CUDA_FAKE");
     return way && !std::strcmp(way, name);
 }
 
@@ -239,7 +239,7 @@ cudaError_t cudaSetDevice(int number)
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp *out, int number)
 {
     std::memset(out, 0, sizeof *out);
-    std::strcpy(out->name, "CUDA's double");
+    std::strcpy(out->name, "CUDA's fake");
     out->uuid.bytes[0] = (char)(1 + number);
     out->totalGlobalMem = cuda_memory_bytes();
     out->major = 9;
