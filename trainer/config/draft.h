@@ -107,6 +107,10 @@ struct settings_draft {
 extern const struct settings_key settings_root[], settings_optimizer_keys[],
     settings_scheduler_keys[], settings_fsdp_keys[];
 
+/* Keys of "fsdp_config" that begin with "fsdp_", as accelerate writes them, lose that, as
+ * in transformers. */
+int settings_plain_fsdp(json_t *root, struct dcp_error *err);
+
 /* Why a key without effect cannot matter here; NULL when nothing is known of it. */
 const char *settings_reason(const char *name);
 /* The reasons one by one; NULL behind the last. */

@@ -2,10 +2,17 @@
  * They become settings of "zero_optimization" (resolve_fsdp.c). */
 #include "draft.h"
 
+#include <string.h>
+
 #define AT(member) .at = offsetof(struct settings_draft, member)
 #define NO_EFFECT(key, type)                            \
     {                                                   \
         .name = key, .kind = type, .use = KEY_NO_EFFECT \
+    }
+#define XLA(key, type)                                   \
+    {                                                    \
+        .name = key, .kind = type, .use = KEY_REJECTED,  \
+        .why = "it is for TPUs, which are not supported" \
     }
 
 /* In the order of enum settings_strategy. */
@@ -47,5 +54,27 @@ const struct settings_key settings_fsdp_keys[] = {
     NO_EFFECT("sync_module_states", KEY_FLAG),
     NO_EFFECT("cpu_ram_efficient_loading", KEY_FLAG),
     NO_EFFECT("state_dict_type", KEY_TEXT),
+    XLA("xla", KEY_FLAG),
+    XLA("xla_fsdp_v2", KEY_FLAG),
+    XLA("xla_fsdp_grad_ckpt", KEY_FLAG),
+    XLA("xla_fsdp_settings", KEY_ANY),
     { 0 },
 };
+
+#define PREFIX "fsdp_"
+
+int settings_plain_fsdp(json_t *root, struct dcp_error *err)
+{
+    json_t *section = json_object_get(root, "fsdp_config"), *value;
+    const char *name;
+    void *next;
+    int failed = 0;
+    json_object_foreach_safe(section, next, name, value)
+    {
+        if (strncmp(name, PREFIX, sizeof PREFIX - 1) != 0)
+            continue;
+        failed |= json_object_set(section, name + sizeof PREFIX - 1, value) ||
+                  json_object_del(section, name);
+    }
+    return failed ? dcp_error_memory(err, "a configuration") : DCP_OK;
+}

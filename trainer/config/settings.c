@@ -45,6 +45,8 @@ static int parse(const char *text, size_t size_bytes, struct settings_draft star
         return dcp_error_set(err, DCP_E_USAGE, "%s: a world size of %d cannot train",
                              what, world_size);
     int rc = settings_load(text, size_bytes, what, overrides, &root, err);
+    if (!rc)
+        rc = settings_plain_fsdp(root, err);
     for (size_t i = 0; !rc && overrides && overrides[i]; i++)
         rc = settings_check_override(&draft, overrides[i], err);
     if (!rc)

@@ -105,6 +105,11 @@ static void test_all_have_reasons(void **state)
     expect_read("{" NEEDED BATCH "\"fsdp_config\": {\"reshard_after_forward\": true}, "
                 "\"zero_optimization\": {\"stage\": 2}}");
     assert_int_equal(got.stage, 2);
+    expect_read("{" NEEDED BATCH "\"fsdp_config\": {\"fsdp_sharding_strategy\": "
+                "\"SHARD_GRAD_OP\", \"fsdp_version\": 1, \"xla\": false}}");
+    assert_int_equal(got.stage, 2);
+    expect_refused("{" NEEDED BATCH "\"fsdp_config\": {\"xla\": true}}",
+                   DCP_E_UNSUPPORTED, "'fsdp_config.xla'", "");
     expect_read("{" NEEDED BATCH "\"fsdp_config\": {\"min_num_params\": 0}}");
     assert_int_equal(got.stage, 0);
     expect_refused(
