@@ -98,7 +98,7 @@ static void same_bits_everywhere(void **state)
     static const int world_sizes[] = { 1, 2, 3, 4, 5, 6, 7, 8, 12, 16 };
     static const struct way ways[] = {
         { .micros = 8 },
-        { .micros = 6 },
+        { .micros = 6, .sees = true },
         { .micros = 5, .bf16 = true },
         { .micros = 24, .bf16 = true, .grad_fp32 = true },
         { .micros = 7, .bf16 = true, .stochastic = true },
