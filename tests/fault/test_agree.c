@@ -106,7 +106,7 @@ static const struct dcp_comm_ops ops = { .allgather = allgather,
 
 struct run {
     const struct dcp_store *store;
-    bool load;
+    bool load, aside; /* aside: a save by a saver, which stages the state */
     enum dcp_codec codec;
     int n_tensors, parity, fails; /* the rank whose allocation fails, */
     long at;                      /* the n-th (from 1) */
@@ -115,6 +115,22 @@ struct run {
     int codes[WORLD_SIZE];
     struct witness witnesses[WORLD_SIZE];
 };
+
+/* The saver is not collective: what fails is behind it. */
+static int save_aside(const struct dcp_context *ctx,
+                      const struct dcp_save_options *options,
+                      const struct dcp_state *state)
+{
+    struct dcp_saver *saver;
+    long at = fail_in;
+    fail_in = 0;
+    must(dcp_saver_new(ctx, &saver, NULL) == 0);
+    fail_in = at;
+    int rc = dcp_save_start(saver, options, state, NULL);
+    rc = rc ? rc : dcp_save_wait(saver, NULL, NULL);
+    dcp_saver_free(saver);
+    return rc;
+}
 
 static void act(void *arg, struct dcp_comm *comm)
 {
@@ -138,8 +154,9 @@ static void act(void *arg, struct dcp_comm *comm)
                                                  .data = padding,
                                                  .size_bytes = run->padding };
     fail_in = rank == run->fails ? run->at : 0;
-    run->codes[rank] = run->load ? dcp_load(&ctx, &load, &sample.state, NULL, NULL)
-                                 : dcp_save(&ctx, &save, &sample.state, NULL, NULL);
+    run->codes[rank] = run->load    ? dcp_load(&ctx, &load, &sample.state, NULL, NULL)
+                       : run->aside ? save_aside(&ctx, &save, &sample.state)
+                                    : dcp_save(&ctx, &save, &sample.state, NULL, NULL);
     if (rank == run->fails) {
         run->done = fail_in == 0;
         fail_in = 0;
@@ -189,6 +206,8 @@ static void saves(void **state)
     (void)state;
     each(&run);
     run.parity = 1;
+    each(&run);
+    run.aside = true;
     each(&run);
 }
 
