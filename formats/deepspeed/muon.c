@@ -26,13 +26,14 @@ static bool sums_in_fp32(const json_t *config)
     return found;
 }
 
-bool dcp_ds_muon_is_whole(int stage, const json_t *config)
+bool dcp_ds_muon_is_whole(const json_t *param_group, int stage, const json_t *config)
 {
     const json_t *zero = json_object_get(config, "zero_optimization");
     const json_t *offload = json_object_get(zero, "offload_optimizer");
     const json_t *bf16 = json_object_get(config, "bf16");
 
-    if (stage == 3 || is_text(json_object_get(offload, "device"), "cpu") ||
+    if (!dcp_ds_is_muon(param_group) || stage == 3 ||
+        is_text(json_object_get(offload, "device"), "cpu") ||
         json_is_true(json_object_get(zero, "cpu_offload")))
         return false;
     if (!bf16)

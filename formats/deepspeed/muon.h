@@ -24,8 +24,9 @@
 
 /* Whether the options of a group say that Muon trains it. */
 bool dcp_ds_is_muon(const json_t *param_group);
-/* Whether momenta are whole at this stage with this ds_config, which may be NULL. */
-bool dcp_ds_muon_is_whole(int stage, const json_t *config);
+/* Whether they say so, and momenta are whole at this stage with this ds_config, which may
+ * be NULL. */
+bool dcp_ds_muon_is_whole(const json_t *param_group, int stage, const json_t *config);
 /* Puts n weights in the order of the optimizer. */
 void dcp_ds_muon_sort(struct dcp_ds_param *params, size_t n);
 /* Elements of whole momenta on a rank; the group was cut for stage 1 or 2. */

@@ -68,6 +68,12 @@ static bool fits(const struct dcp_ds_reader *reader, size_t group, int rank,
             (reader->stage != 3 && view->shape[0] == dcp_ds_filled(g, rank)));
 }
 
+static const json_t *options_of(const struct dcp_ds_reader *reader,
+                                const struct dcp_ds_group *group)
+{
+    return json_array_get(reader->param_groups, (size_t)group->param_group);
+}
+
 /* And Muon's momenta, whose number tells whether they are of whole weights. Where both
  * may be they are as on the ranks before: unless weights are padded, such a rank begins
  * and ends with a weight, which makes them the same, or has the last part of one, and
@@ -76,7 +82,7 @@ static bool fits_momenta(struct dcp_ds_reader *reader, size_t group, int rank,
                          const struct dcp_torch_view *view)
 {
     struct dcp_ds_group *g = &reader->groups[group];
-    const json_t *options = json_array_get(reader->param_groups, (size_t)g->param_group);
+    const json_t *options = options_of(reader, g);
     bool cut = fits(reader, group, rank, view);
     bool whole = reader->stage != 3 && dcp_ds_is_muon(options) && is_flat(view) &&
                  view->shape[0] == dcp_ds_muon_elems(g, reader->world_size, rank);
@@ -443,7 +449,8 @@ static int prepare(struct shards *s, struct dcp_ds_file *file, const struct part
     DCP_TRY(dcp_ds_read_scalars(reader, file, parts->optim, err));
     DCP_TRY(dcp_ds_read_param_groups(reader, file, s->elastic ? NULL : groups, err));
     for (size_t g = 0; g < n; g++)
-        reader->groups[g].whole = dcp_ds_muon_is_whole(reader->stage, reader->config);
+        reader->groups[g].whole = dcp_ds_muon_is_whole(
+            options_of(reader, &reader->groups[g]), reader->stage, reader->config);
     return DCP_OK;
 }
 

@@ -157,14 +157,9 @@ static int64_t sub_group_size(const struct dcp_ds_writer *w)
                : DCP_DS_SUB_GROUP_SIZE;
 }
 
-static bool is_muon(const struct dcp_ds_writer *w, int param_group)
+static const json_t *options_of(const struct dcp_ds_writer *w, int param_group)
 {
-    return dcp_ds_is_muon(json_array_get(w->param_groups, (size_t)param_group));
-}
-
-static bool is_whole(const struct dcp_ds_writer *w, int param_group)
-{
-    return is_muon(w, param_group) && dcp_ds_muon_is_whole(w->stage, w->config);
+    return json_array_get(w->param_groups, (size_t)param_group);
 }
 
 /* At stage 3 the order of a source of that stage is that of the program. */
@@ -172,7 +167,8 @@ static bool is_sorted(const struct dcp_ds_writer *w, int param_group)
 {
     json_t *stage = json_object_get(w->note, "stage");
 
-    return is_muon(w, param_group) && (w->stage != 3 || json_integer_value(stage) != 3);
+    return dcp_ds_is_muon(options_of(w, param_group)) &&
+           (w->stage != 3 || json_integer_value(stage) != 3);
 }
 
 static int64_t rank_elems(const struct dcp_ds_writer *w, const struct dcp_ds_param *p)
@@ -195,7 +191,9 @@ static int add_groups(struct dcp_ds_writer *w, struct dcp_ds_param *params, size
             *group = (struct dcp_ds_group){ .params = params + i,
                                             .first = w->n_params,
                                             .param_group = param_group,
-                                            .whole = is_whole(w, param_group) };
+                                            .whole = dcp_ds_muon_is_whole(
+                                                options_of(w, param_group), w->stage,
+                                                w->config) };
             at = 0;
         }
         group->n_params++;

@@ -459,6 +459,7 @@ static void test_muon(void **state)
     };
     struct dcp_ds_param params[5];
     struct dcp_ds_group group = { .params = params, .n_params = 5 };
+    json_t *muon = json_pack("{s:b}", "use_muon", 1);
 
     (void)state;
     for (int p = 0; p < 5; p++)
@@ -478,10 +479,13 @@ static void test_muon(void **state)
         const char *text = rows[i].config;
         json_t *config = NULL;
         assert_int_equal(dcp_json_parse(text, strlen(text), "test", &config, NULL), 0);
-        assert_int_equal(dcp_ds_muon_is_whole(rows[i].stage, config), rows[i].whole);
+        assert_int_equal(dcp_ds_muon_is_whole(muon, rows[i].stage, config),
+                         rows[i].whole);
         json_decref(config);
     }
-    assert_true(dcp_ds_muon_is_whole(2, NULL));
+    assert_true(dcp_ds_muon_is_whole(muon, 2, NULL));
+    assert_false(dcp_ds_muon_is_whole(NULL, 2, NULL));
+    json_decref(muon);
 }
 
 static void test_round_robin(void **state)

@@ -15,11 +15,6 @@ static bool is_matrix(const struct shard *s, int param)
     return s->at[param].type == OPTIM_FACTORED;
 }
 
-static int64_t n_own(const struct shard *s, int param)
-{
-    return s->at[param].end - s->at[param].begin;
-}
-
 void shard_adafactor_place(struct shard *s)
 {
     for (int p = 0; p < s->n_params; p++) {
@@ -30,13 +25,6 @@ void shard_adafactor_place(struct shard *s)
         s->factors.n += n;
         s->factors.n_vars = n > s->factors.n_vars ? n : s->factors.n_vars;
     }
-}
-
-static struct optim_range range_of(const struct shard *s, int param, int64_t at,
-                                   int64_t n)
-{
-    const struct shard_run run = shard_run_of(s, param, at, n);
-    return shard_optim_range(s, &run);
 }
 
 /* --- the variances of rows and columns --- */
@@ -56,8 +44,8 @@ static int find_peaks(struct shard *s, struct dcp_error *err)
     size_t n = (size_t)s->n_params;
     k->ops->zero(k->ctx, s->norms.peaks, n * sizeof *s->norms.peaks);
     for (int p = 0; p < s->n_params; p++)
-        if (is_matrix(s, p) && n_own(s, p)) {
-            const struct shard_run run = shard_run_of(s, p, 0, n_own(s, p));
+        if (is_matrix(s, p) && shard_n_own(s, p)) {
+            const struct shard_run run = shard_run_of(s, p, 0, shard_n_own(s, p));
             struct optim_range range = shard_optim_range(s, &run);
             k->ops->norm_peak(k->ctx, range.grad_dtype, range.n, range.grad,
                               &s->norms.peaks[p]);
@@ -73,11 +61,11 @@ static void add_squares(struct shard *s, float grad_scale)
     struct factor_sum *sums = s->factors.sums;
     k->ops->zero(k->ctx, sums, (uint64_t)s->factors.n * sizeof *sums);
     for (int p = 0; p < s->n_params; p++) {
-        if (!is_matrix(s, p) || !n_own(s, p))
+        if (!is_matrix(s, p) || !shard_n_own(s, p))
             continue;
         const int64_t *shape = s->params[p].shape;
         const struct factor_units units = units_of(s, p, grad_scale);
-        const struct shard_run run = shard_run_of(s, p, 0, n_own(s, p));
+        const struct shard_run run = shard_run_of(s, p, 0, shard_n_own(s, p));
         struct optim_range range = shard_optim_range(s, &run);
         const struct ops_matrix_part part = { shape[1], s->at[p].begin, range.n };
         k->ops->factor_add(k->ctx, range.grad_dtype, &part, range.grad, grad_scale,
@@ -146,7 +134,7 @@ static int renew_variances(struct shard *s, const struct optim_params *groups,
     add_squares(s, groups[0].grad_scale);
     DCP_TRY(share_sums(s, err));
     for (int p = 0; p < s->n_params; p++) {
-        struct optim_range range = range_of(s, p, 0, n_own(s, p));
+        struct optim_range range = shard_param_range(s, p, 0, shard_n_own(s, p));
         range.weights = NULL;
         if (is_matrix(s, p))
             DCP_TRY(renew_matrix(s, p, &groups[0], err));
@@ -164,7 +152,7 @@ static void make_direction(struct shard *s, int param, int64_t at, int64_t n,
 {
     const struct kernels *k = &s->kernels;
     struct optim_params params = groups[0];
-    struct optim_range range = range_of(s, param, at, n);
+    struct optim_range range = shard_param_range(s, param, at, n);
     const struct ops_matrix_part part = { s->params[param].shape[1],
                                           s->at[param].begin + at, n };
     struct shard_range rows, columns;
@@ -186,7 +174,7 @@ static void values(struct shard *s, int param, int64_t at, int64_t n, const void
                    const float *out[SHARD_N_NORMS])
 {
     make_direction(s, param, at, n, groups);
-    out[0] = range_of(s, param, at, n).master;
+    out[0] = shard_param_range(s, param, at, n).master;
     out[1] = s->norms.scratch[1];
 }
 
@@ -203,7 +191,7 @@ static double stride_of(const struct shard *s, int param, const struct optim_par
 
 static void take_step(struct shard *s, int param, const struct optim_params *groups)
 {
-    int64_t all = n_own(s, param), most = s->norms.n_scratch;
+    int64_t all = shard_n_own(s, param), most = s->norms.n_scratch;
     struct optim_params params = groups[s->at[param].group];
     params.type = OPTIM_ALONG;
     params.stride = stride_of(s, param, &params);

@@ -11,7 +11,7 @@ int64_t shard_unit_own(const struct shard *s, int unit)
 {
     int64_t n = 0;
     for (int p = s->unit_first[unit]; p < s->unit_first[unit + 1]; p++)
-        n += s->at[p].end - s->at[p].begin;
+        n += shard_n_own(s, p);
     return n;
 }
 

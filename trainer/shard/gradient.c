@@ -29,8 +29,8 @@ int64_t shard_grad_place(const struct shard *s, int param)
     return s->at[param].full_at + begin;
 }
 
-/* Gradients of a unit, or sums, that come next or are done with for now, where they are
- * in a file. */
+/* Gradients of a unit, or sums, that are wanted next, or not until the next micro-batch,
+ * where they are in a file. */
 static void swap_grads(struct shard *s, int unit,
                        void (*act)(struct swap *swap, const void *from,
                                    uint64_t size_bytes))

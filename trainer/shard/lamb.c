@@ -5,13 +5,6 @@
 #include "base/mem.h"
 #include <math.h>
 
-static struct optim_range range_of(const struct shard *s, int param, int64_t at,
-                                   int64_t n)
-{
-    const struct shard_run run = shard_run_of(s, param, at, n);
-    return shard_optim_range(s, &run);
-}
-
 static int run(struct shard *s, const struct shard_run *run, const void *with,
                struct dcp_error *err)
 {
@@ -29,8 +22,7 @@ static int in_windows(struct shard *s, const struct optim_params *groups, int pa
                       enum optim_type type, float trust, struct dcp_error *err)
 {
     struct optim_params params = groups[s->at[param].group];
-    const struct shard_run all =
-        shard_run_of(s, param, 0, s->at[param].end - s->at[param].begin);
+    const struct shard_run all = shard_run_of(s, param, 0, shard_n_own(s, param));
     params.type = type;
     params.trust = trust;
     return shard_in_windows(s, &all, false, run, &params, err);
@@ -42,7 +34,7 @@ static void direction(struct shard *s, int param, int64_t at, int64_t n,
 {
     struct optim_params params =
         ((const struct optim_params *)groups)[s->at[param].group];
-    struct optim_range range = range_of(s, param, at, n);
+    struct optim_range range = shard_param_range(s, param, at, n);
     float *to = s->norms.scratch[0];
     params.type = OPTIM_LAMB_DIRECTION;
     out[0] = range.master;

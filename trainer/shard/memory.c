@@ -492,7 +492,7 @@ static int64_t at_work(const struct shard *s)
     const struct shard_home *away = &s->homes[SHARD_AWAY];
     int64_t most = shard_window(s, away), widest = 0, n_arrays = 1 + shard_has_master(s);
     for (int p = 0; p < s->n_params; p++) {
-        int64_t n = s->at[p].end - s->at[p].begin;
+        int64_t n = shard_n_own(s, p);
         widest = n > widest ? n : widest;
     }
     for (int i = 0; i < OPTIM_MAX_STATES; i++)

@@ -30,7 +30,7 @@ static void measure(struct shard *s, int param, int64_t n,
 static void for_values(struct shard *s, shard_values *make, const void *with, bool digits)
 {
     for (int p = 0; p < s->n_params; p++) {
-        int64_t all = s->at[p].end - s->at[p].begin, most = s->norms.n_scratch;
+        int64_t all = shard_n_own(s, p), most = s->norms.n_scratch;
         for (int64_t at = 0, n; at < all; at += n) {
             const float *values[SHARD_N_NORMS];
             n = all - at < most ? all - at : most;

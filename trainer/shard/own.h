@@ -250,10 +250,16 @@ void shard_swap_weights(struct shard *s, int64_t begin, int64_t n,
  * Collective. */
 int shard_largest(struct shard *s, struct coll *coll, size_t n, const float *peaks,
                   float *out, struct dcp_error *err);
-/* What this rank owns of a parameter: n elements of it from `at` on. */
+/* What this rank owns of a parameter: how many elements; n of them from `at` on. */
+static inline int64_t shard_n_own(const struct shard *s, int param)
+{
+    return s->at[param].end - s->at[param].begin;
+}
 struct shard_run shard_run_of(const struct shard *s, int param, int64_t at, int64_t n);
 /* The same for the optimizer. */
 struct optim_range shard_optim_range(const struct shard *s, const struct shard_run *run);
+struct optim_range shard_param_range(const struct shard *s, int param, int64_t at,
+                                     int64_t n);
 /* `work` on as much of a run at a time as a buffer holds, where its state is in a file,
  * or its weights or gradients come and go. Of the next window comes what files, or with
  * `grads` the optimizer, need while this one is worked on. */
@@ -313,9 +319,6 @@ bool shard_from_host(const struct shard *s);
 bool shard_lands(const struct shard *s);
 /* Weights changed. */
 void shard_forget(struct shard *s);
-
-/* Slots of one size for the gathered weights of a unit. */
-int shard_slots_wanted(const struct shard *s, int unit);
 
 /* Own order, as a loop over groups with one over parameters in it: whether the
  * parameter's turn is in that group's. */
@@ -379,7 +382,6 @@ static inline void *shard_weight_at(const struct shard *s, int64_t i)
 /* Elements of a unit, each parameter rounded up so that the next is aligned. */
 int64_t shard_unit_room(const struct shard *s, int unit);
 enum dcp_dtype shard_grad_dtype(const struct shard *s);
-void shard_slots_fini(struct shard *s, struct shard_slots *slots);
 /* An even cut of n elements in s->counts, at most `part` a rank; returns where this
  * rank's begins. */
 int64_t shard_cut_evenly(struct shard *s, const struct coll *coll, int64_t n,
@@ -388,16 +390,24 @@ int64_t shard_cut_evenly(struct shard *s, const struct coll *coll, int64_t n,
  * likewise. */
 int64_t shard_cut_group(struct shard *s, int group);
 
-/* Of slots: the one of a unit, or NULL; one that is free, or new; the unit's parameters
- * in it. */
+/* The ranks that a unit's weights come from. */
+static inline struct coll *shard_coll_of(struct shard *s, bool is_near)
+{
+    return is_near ? &s->near : s->inner;
+}
+/* Of slots (slots.c): the one of a unit, or NULL; one that is free, or new; the unit's
+ * parameters in it; how many are wanted of a unit's size. */
 struct shard_slot *shard_slot_of(struct shard_slots *slots, int unit);
 int shard_slot_take(struct shard *s, struct shard_slots *slots, int unit,
                     size_t size_bytes, int wanted, struct shard_slot **out_slot,
                     struct dcp_error *err);
 void shard_slot_params(const struct shard *s, int unit, size_t item_bytes, char *data,
                        void **out);
-/* Memory for its parts on their way. */
+int shard_slots_wanted(const struct shard *s, int unit);
+/* Memory for its parts on their way; these have come. */
 int shard_slot_landing(struct shard *s, struct shard_slot *slot, struct dcp_error *err);
+int shard_slot_land(struct shard *s, struct shard_slot *slot, struct dcp_error *err);
+void shard_slots_fini(struct shard *s, struct shard_slots *slots);
 
 /* Whether weights, or gradients, are quantized on their way. */
 bool shard_quantizes_weights(const struct shard *s);

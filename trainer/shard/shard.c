@@ -205,7 +205,7 @@ static int64_t stays(const struct shard *s)
     if (s->options.weights_only || (!away->folder && !(away->host && apart)))
         return s->n_own;
     for (int p = 0; s->options.stage == 3 && p < s->n_params; p++) {
-        int64_t end = s->at[p].own_at + s->at[p].end - s->at[p].begin;
+        int64_t end = s->at[p].own_at + shard_n_own(s, p);
         if (end > most)
             break;
         n = end;
@@ -269,8 +269,7 @@ static void place_runs(struct shard *s)
 {
     for (int g = 0; g < SHARD_N_GROUPS; g++)
         for (int p = 0; p < s->n_params; p++) {
-            const struct shard_run run =
-                shard_run_of(s, p, 0, s->at[p].end - s->at[p].begin);
+            const struct shard_run run = shard_run_of(s, p, 0, shard_n_own(s, p));
             if (shard_in_turn(s, p, g))
                 add_run(s, &run);
         }

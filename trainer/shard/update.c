@@ -116,6 +116,13 @@ struct optim_range shard_optim_range(const struct shard *s, const struct shard_r
     return range_of(s, run, shard_weight_at(s, run->weight_at));
 }
 
+struct optim_range shard_param_range(const struct shard *s, int param, int64_t at,
+                                     int64_t n)
+{
+    const struct shard_run run = shard_run_of(s, param, at, n);
+    return shard_optim_range(s, &run);
+}
+
 /* The new weights of one run. */
 static int update_run(struct shard *s, const struct shard_run *run, const void *params,
                       struct dcp_error *err)
