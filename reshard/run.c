@@ -56,7 +56,7 @@ static const struct dcp_opt opts[] = {
       RESHARD_AT(model_config) },
     { 0, "max-shard-size", "SIZE", RESHARD_HELP_MAX_SHARD, NULL, DCP_OPT_SIZE,
       RESHARD_AT(max_shard_bytes) },
-    { 0, "codec", "none|zstd|planes", "compress blocks (native)", NULL, DCP_OPT_CHOICE,
+    { 0, "codec", "none|zstd|planes|split", RESHARD_HELP_CODEC, NULL, DCP_OPT_CHOICE,
       RESHARD_AT(codec) },
     { 0, "parity", "M", RESHARD_HELP_PARITY, NULL, DCP_OPT_INT, RESHARD_AT(parity),
       .max = DCP_PARITY_MAX_ROWS },

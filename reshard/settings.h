@@ -50,6 +50,9 @@ int reshard_settings_check(const struct reshard_settings *settings,
     "classes of yours that objects may name (module.Class, or a glob); may be given " \
     "again"
 #define RESHARD_HELP_KEEP_UNSAFE "keep all objects: loading the target may run their code"
+#define RESHARD_HELP_CODEC                                                              \
+    "compress blocks (native); split codes each byte of the numbers by itself, is the " \
+    "fastest and makes weights smallest"
 #define RESHARD_HELP_PARITY                                                       \
     "parity files, so that any M shards or parity files can be lost and rebuilt " \
     "(native)"

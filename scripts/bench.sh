@@ -12,10 +12,11 @@ usage: scripts/bench.sh [NAME...] [-- OPTION...]
 
 Runs build/bin/bench_NAME or tests/bench/NAME, or all programs and "convert", with the
 options behind "--". "convert" is the one that needs the peers (DeepSpeed, PyTorch):
-scripts/test.sh installs them, or DCP_PEERS names their python. Three are run when they
+scripts/test.sh installs them, or DCP_PEERS names their python. Four are run when they
 are named: "saves", saves and loads of processes beside write() loops and PyTorch's DCP;
-"moves", ways to move weights and gradients between ranks in turn; "same_bits" measures no
-time, it shows which world sizes and stages train the same bits.
+"codec", compression of weights and moments beside zstd and OpenZL; "moves", ways to move
+weights and gradients between ranks in turn; "same_bits" measures no time, it shows which
+world sizes and stages train the same bits.
 TEXT
 }
 
@@ -42,8 +43,10 @@ done
 "$root/scripts/setup.sh"
 if [ "${#names[@]}" -eq 0 ]; then
     for program in "$build"/bin/bench_*; do
-        # Ranks do what tests/bench/saves tells them.
-        [ "${program##*/}" = bench_ranks ] || names+=("${program##*/bench_}")
+        case $program in
+        *bench_ranks | *bench_coder) ;; # do what tests/bench/saves and codec tell them
+        *) names+=("${program##*/bench_}") ;;
+        esac
     done
     if [ -n "${DCP_PEERS:-}" ] || [ -x "$build/.venv-peers/bin/python" ]; then
         names+=(convert)

@@ -274,7 +274,7 @@ function(dcp_python_tests)
         set(name ${folder}.${stem})
         set(labels ${folder})
         file(STRINGS "${source}" peers REGEX
-            "^(import|from) (torch|transformers|safetensors|numpy|deepspeed)")
+            "^(import|from) (torch|transformers|safetensors|numpy|deepspeed|zstandard)")
         if(peers)
             list(APPEND labels peers)
             add_test(NAME ${name} COMMAND "${tests_dir}/lib/peer.sh" "${source}")

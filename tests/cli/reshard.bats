@@ -198,7 +198,7 @@ left() {
 }
 
 @test "a compressed target holds the same numbers" {
-    for codec in zstd planes; do
+    for codec in zstd planes split; do
         run -0 dcp-reshard run $codec --codec $codec --world 3
         run -0 dcp-inspect diff run $codec --read
         run -0 dcp-inspect verify $codec

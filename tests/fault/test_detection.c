@@ -273,6 +273,7 @@ static void sampled_bits_of_data(void **state)
     bits_of_data(DCP_CODEC_NONE);
     bits_of_data(DCP_CODEC_ZSTD);
     bits_of_data(DCP_CODEC_PLANES);
+    bits_of_data(DCP_CODEC_SPLIT);
 }
 
 /* --- sizes --- */

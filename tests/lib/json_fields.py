@@ -161,7 +161,7 @@ tensors[].fingerprint    string?   CRC-64 of its bytes, 16 hexadecimal digits
 -tensors[].pieces[].file           string?   it lies in
 -tensors[].pieces[].offset         integer   in that file
 -tensors[].pieces[].stored_bytes   integer   as it lies there
--tensors[].pieces[].codec          string    none, zstd, planes, ...
+-tensors[].pieces[].codec          string    none, zstd, planes, split, ...
 """),
     "map": ("dcp-inspect map PATH", CHECKPOINT + TENSOR + """
 ranks[].rank           integer   a rank

@@ -3,7 +3,8 @@
 
 Written from that paper and kept small: it is what the paper is tested with, and what is
 left to read a checkpoint with when all else is gone. Steps with a codec are refused by
-name. As a program it prints name, dtype, shape and fingerprint of every tensor.
+name, unless there is a decoder: those of read_codecs.py need zstd. As a program it prints
+name, dtype, shape and fingerprint of every tensor.
 """
 
 import json
@@ -96,10 +97,11 @@ def product(numbers):
 
 
 class Step:
-    """A step whose manifests are checked. Bytes of tensors are checked when read."""
+    """A step whose manifests are checked. Bytes of tensors are checked when read. Decoders
+    are functions by codec, from a stored block, its raw size and the bytes of an element."""
 
-    def __init__(self, folder):
-        self.folder = folder
+    def __init__(self, folder, decoders=None):
+        self.folder, self.decoders = folder, decoders or {}
         data = self._bytes("manifest.json")
         tail = b',\n"digest":"%s"}\n' % crc64(data[:-31]).encode()
         require(data[-31:] == tail, "manifest.json", "its digest differs")
@@ -172,18 +174,23 @@ class Step:
         index = member(piece, "tensor", int, file)
         require(index < len(self.tensors), file, "a piece of no tensor")
         codec = member(piece, "codec", str, file)
-        require(codec == "none", file, f"codec {codec} is not supported")
+        known = codec == "none" or codec in self.decoders
+        require(known, file, f"codec {codec} is not supported")
         tensor = self.tensors[index]
         runs = list(self._runs(piece, tensor["shape"], file))
         elements = sum(end - begin for begin, end in runs)
         size = member(piece, "size_bytes", int, file)
         offset = member(piece, "offset", int, file)
-        require(size == elements * TYPE_BYTES[tensor["dtype"]], file, "a piece's size")
+        raw = elements * TYPE_BYTES[tensor["dtype"]]
+        blocks = [min(BLOCK_BYTES, raw - at) for at in range(0, raw, BLOCK_BYTES)]
+        stored = blocks if codec == "none" else member(piece, "stored", list, file)
+        good = are_counts(stored) and len(stored) == len(blocks)
+        good = good and all(0 < s <= b for s, b in zip(stored, blocks))
+        require(good and size == sum(stored), file, "a piece's size")
         require(offset + size <= shard_bytes, file, "a piece outside its shard")
-        blocks = (size + BLOCK_BYTES - 1) // BLOCK_BYTES
         digests = member(piece, "xxh3", str, file)
-        require(len(digests) == 16 * blocks, file, "the number of blocks")
-        self.pieces[index].append((shard, piece, runs))
+        require(len(digests) == 16 * len(blocks), file, "the number of blocks")
+        self.pieces[index].append((shard, piece, list(zip(stored, blocks)), runs))
 
     @staticmethod
     def _runs(piece, shape, file):
@@ -220,10 +227,13 @@ class Step:
         width = TYPE_BYTES[tensor["dtype"]]
         data = bytearray(product(tensor["shape"]) * width)
         seen, held = set(), []
-        for shard, piece, runs in self.pieces[index]:
+        for shard, piece, blocks, runs in self.pieces[index]:
+            decode, raw = self.decoders.get(piece["codec"]), b""
             with open(os.path.join(self.folder, shard), "rb") as stream:
                 stream.seek(piece["offset"])
-                raw = stream.read(piece["size_bytes"])
+                for stored, size in blocks:
+                    block = stream.read(stored)
+                    raw += block if stored == size else decode(block, size, width)
             require(crc64(raw) == piece["crc64"], shard, f"{tensor['name']} is corrupt")
             if tuple(runs) in seen:
                 continue  # a replica

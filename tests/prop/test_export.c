@@ -68,7 +68,8 @@ static void casts(void **state)
                                                .layout = "flat",
                                                .dtype = (int)dtypes[i],
                                                .weights = DCP_WEIGHTS_MODEL,
-                                               .codec = (enum dcp_codec)(i % 3),
+                                               .codec =
+                                                   (enum dcp_codec)(i % DCP_N_CODECS),
                                                .force = true };
         reshard_folder_must_run(folder->source, folder->target, &options);
         assert_int_equal(check_values(folder->source, folder->target, "native"),

@@ -127,7 +127,7 @@ static void odd_world_sizes(void **state)
     (void)state;
     every_pair("zero2", "dim0", DCP_CODEC_NONE, odd, N_ODD);
     every_pair("dim0", "zero3", DCP_CODEC_NONE, odd, N_ODD);
-    every_pair("zero3", "flat", DCP_CODEC_PLANES, odd, N_ODD);
+    every_pair("zero3", "flat", DCP_CODEC_SPLIT, odd, N_ODD);
 }
 
 static void codecs(void **state)

@@ -79,7 +79,9 @@ static const struct {
       NULL },
     { "checkpoint.async", "train on while a save is written", NULL },
     { "checkpoint.codec",
-      "compress blocks; planes puts bytes of equal significance together first", NULL },
+      "compress blocks; split codes each byte of the numbers by itself, is the fastest "
+      "and makes weights smallest",
+      NULL },
     { "checkpoint.staging",
       "memory of a rank for a save in the background; 0: what is "
       "needed",

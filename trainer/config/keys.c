@@ -34,12 +34,12 @@
 #define REJECTED(reason) .use = KEY_REJECTED, .why = reason
 
 static const char *const families[] = { "gpt2", NULL };
-static const char *const codecs[] = { "none", "zstd", "planes", NULL };
+static const char *const codecs[] = { "none", "zstd", "planes", "split", NULL };
 static const char *const devices[] = { "none", "cpu", "nvme", NULL };
 static const char *const reductions[] = { "mean", "sum", NULL };
 static const char *const validations[] = { "Ignore", "Warn", "Fail", NULL };
-_Static_assert(DCP_CODEC_NONE == 0 && DCP_CODEC_ZSTD == 1 && DCP_CODEC_PLANES == 2,
-               "the order of codecs");
+_Static_assert(sizeof codecs / sizeof codecs[0] == DCP_N_CODECS + 1,
+               "a name for each codec");
 
 static const char by_option[] = "the Hugging Face Trainer takes from its options";
 

@@ -427,6 +427,7 @@ static const char *const codec_names[] = {
     [DCP_CODEC_NONE] = "none",
     [DCP_CODEC_ZSTD] = "zstd",
     [DCP_CODEC_PLANES] = "planes",
+    [DCP_CODEC_SPLIT] = "split",
     [DCP_CODEC_ZSTD_STREAM] = "zstd stream",
     [DCP_CODEC_DEFLATE_STREAM] = "deflate stream",
 };

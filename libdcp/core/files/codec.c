@@ -1,4 +1,6 @@
 #include "codec.h"
+#include "base/mem.h"
+#include "split.h"
 #include <stdlib.h>
 #include <string.h>
 #include <zstd.h>
@@ -9,7 +11,7 @@
 #define LEVEL 1
 
 struct dcp_coder {
-    ZSTD_CCtx *encoder;
+    ZSTD_CCtx *encoder; /* of dcp_split_encoder_new, which level 1 takes no notice of */
     ZSTD_DCtx *decoder;
     unsigned char *planes, *coded; /* DCP_BLOCK_BYTES each */
 };
@@ -20,7 +22,7 @@ int dcp_coder_new(struct dcp_coder **out_coder, struct dcp_error *err)
 
     *out_coder = NULL;
     if (coder) {
-        coder->encoder = ZSTD_createCCtx();
+        coder->encoder = dcp_split_encoder_new();
         coder->decoder = ZSTD_createDCtx();
         coder->planes = malloc(DCP_BLOCK_BYTES);
         coder->coded = malloc(DCP_BLOCK_BYTES);
@@ -44,27 +46,29 @@ void dcp_coder_free(struct dcp_coder *coder)
     free(coder);
 }
 
-/* Byte b of every element together: sign and exponent bytes repeat, and then compress. */
+/* Of codec planes; what is no whole number stands behind the planes. */
 static void split_planes(const unsigned char *in, unsigned char *out, size_t n,
                          size_t elem)
 {
-    size_t rows = n / elem;
+    unsigned char *planes[DCP_MAX_PLANES];
+    size_t whole = n - n % elem;
 
     for (size_t b = 0; b < elem; b++)
-        for (size_t i = 0; i < rows; i++)
-            out[b * rows + i] = in[i * elem + b];
-    memcpy(out + rows * elem, in + rows * elem, n - rows * elem);
+        planes[b] = out + b * (n / elem);
+    dcp_planes_split(in, n / elem, elem, false, planes);
+    memcpy(out + whole, in + whole, n - whole);
 }
 
 static void join_planes(const unsigned char *in, unsigned char *out, size_t n,
                         size_t elem)
 {
-    size_t rows = n / elem;
+    const unsigned char *planes[DCP_MAX_PLANES];
+    size_t whole = n - n % elem;
 
     for (size_t b = 0; b < elem; b++)
-        for (size_t i = 0; i < rows; i++)
-            out[i * elem + b] = in[b * rows + i];
-    memcpy(out + rows * elem, in + rows * elem, n - rows * elem);
+        planes[b] = in + b * (n / elem);
+    dcp_planes_join(planes, n / elem, elem, false, out);
+    memcpy(out + whole, in + whole, n - whole);
 }
 
 int dcp_coder_encode(struct dcp_coder *coder, enum dcp_codec codec, size_t elem_size,
@@ -77,6 +81,16 @@ int dcp_coder_encode(struct dcp_coder *coder, enum dcp_codec codec, size_t elem_
     *out_n = n;
     if (codec == DCP_CODEC_NONE || n < 2)
         return DCP_OK;
+    if (codec == DCP_CODEC_SPLIT) {
+        size_t less;
+        DCP_TRY(dcp_split_encode(coder->encoder, elem_size, raw, n, coder->planes,
+                                 coder->coded, &less, err));
+        if (less) {
+            *out_stored = coder->coded;
+            *out_n = less;
+        }
+        return DCP_OK;
+    }
     if (codec == DCP_CODEC_PLANES && elem_size > 1) {
         split_planes(raw, coder->planes, n, elem_size);
         in = coder->planes;
@@ -105,6 +119,9 @@ int dcp_coder_decode(struct dcp_coder *coder, enum dcp_codec codec, size_t elem_
         memcpy(raw, stored, n);
         return DCP_OK;
     }
+    if (codec == DCP_CODEC_SPLIT)
+        return dcp_split_decode(coder->decoder, elem_size, stored, stored_n,
+                                coder->planes, raw, n, err);
     size_t got = ZSTD_decompressDCtx(coder->decoder, planes ? coder->planes : raw, n,
                                      stored, stored_n);
     if (ZSTD_isError(got))

@@ -129,18 +129,20 @@ struct dcp_tensor {
 };
 
 /* How an extent is coded. The first ones code block by block and are what this library
- * writes. The streams are met in files of others: the whole extent is one coded stream,
- * which can only be read from its beginning. */
+ * writes; their numbers never change. Split is the fastest and makes weights smallest;
+ * planes is older. The streams are met in files of others: the whole extent is one coded
+ * stream, which can only be read from its beginning. */
 enum dcp_codec {
-    DCP_CODEC_NONE,
-    DCP_CODEC_ZSTD,
-    DCP_CODEC_PLANES,
+    DCP_CODEC_NONE = 0,
+    DCP_CODEC_ZSTD = 1,   /* a frame of zstd */
+    DCP_CODEC_PLANES = 2, /* one of the block's bytes in planes, all first bytes first */
+    DCP_CODEC_SPLIT = 3,  /* each plane coded alone, as a trial says */
     DCP_N_CODECS,
     DCP_CODEC_ZSTD_STREAM = DCP_N_CODECS, /* frames of zstd */
     DCP_CODEC_DEFLATE_STREAM              /* raw deflate, as in zip archives */
 };
-/* "none", "zstd", "planes", "zstd stream", "deflate stream"; and back, the first three
- * only, or -1. */
+/* "none", "zstd", "planes", "split", "zstd stream", "deflate stream"; and back, the first
+ * four only, or -1. */
 DCP_PUBLIC const char *dcp_codec_name(enum dcp_codec codec);
 DCP_PUBLIC int dcp_codec_parse(const char *text);
 

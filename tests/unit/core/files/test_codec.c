@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include <cmocka.h>
+#include <zstd.h>
 
 static int setup(void **state)
 {
@@ -102,10 +103,13 @@ static void weights_become_smaller(void **state)
     size_t planes = round_trip(*state, DCP_CODEC_PLANES, 4, raw, DCP_BLOCK_BYTES);
     assert_true(planes < plain);
     assert_true(planes < DCP_BLOCK_BYTES * 3 / 4);
+    assert_true(round_trip(*state, DCP_CODEC_SPLIT, 4, raw, DCP_BLOCK_BYTES) < planes);
     free(raw);
     raw = make(NOISE, DCP_BLOCK_BYTES, 7);
-    assert_int_equal(round_trip(*state, DCP_CODEC_ZSTD, 4, raw, DCP_BLOCK_BYTES),
-                     DCP_BLOCK_BYTES);
+    for (int codec = DCP_CODEC_ZSTD; codec < DCP_N_CODECS; codec++)
+        assert_int_equal(
+            round_trip(*state, (enum dcp_codec)codec, 4, raw, DCP_BLOCK_BYTES),
+            DCP_BLOCK_BYTES);
     free(raw);
 }
 
@@ -116,13 +120,15 @@ static void coders_have_no_memory(void **state)
     const void *stored;
     size_t n, again;
 
-    dcp_coder_encode(*state, DCP_CODEC_PLANES, 4, raw, 100000, &stored, &n, NULL);
-    unsigned char *first = exact(stored, n);
-    round_trip(*state, DCP_CODEC_ZSTD, 2, other, 5000);
-    dcp_coder_encode(*state, DCP_CODEC_PLANES, 4, raw, 100000, &stored, &again, NULL);
-    assert_int_equal(n, again);
-    assert_memory_equal(first, stored, n);
-    free(first);
+    for (enum dcp_codec codec = DCP_CODEC_ZSTD; codec < DCP_N_CODECS; codec++) {
+        dcp_coder_encode(*state, codec, 4, raw, 100000, &stored, &n, NULL);
+        unsigned char *first = exact(stored, n);
+        round_trip(*state, DCP_CODEC_ZSTD, 2, other, 5000);
+        dcp_coder_encode(*state, codec, 4, raw, 100000, &stored, &again, NULL);
+        assert_int_equal(n, again);
+        assert_memory_equal(first, stored, n);
+        free(first);
+    }
     free(raw);
     free(other);
 }
@@ -176,13 +182,153 @@ static void corrupt_blocks(void **state)
     free(out);
 }
 
+/* -- split ------------------------------------------------------------------------- */
+
+#define N 100 /* numbers of two bytes: */
+enum { HEAD, SIZE_0 = 1, SIZE_1 = 5, PLANE_0 = 9, PLANE_1 = PLANE_0 + N, END };
+
+static void make_pairs(unsigned char raw[2 * N])
+{
+    for (int i = 0; i < N; i++) {
+        raw[2 * i] = (unsigned char)i;
+        raw[2 * i + 1] = 9;
+    }
+}
+
+/* The layout of docs/FORMAT.md: a plane as it is, and one whose bytes are all the same.
+ */
+static void split_layout(void **state)
+{
+    unsigned char raw[2 * N], want[END] = { 0, N, 0, 0, 0, 1, 0, 0, 0 };
+    const void *stored;
+    size_t stored_n;
+
+    make_pairs(raw);
+    for (int i = 0; i < N; i++)
+        want[PLANE_0 + i] = (unsigned char)i;
+    want[PLANE_1] = 9;
+    assert_int_equal(dcp_coder_encode(*state, DCP_CODEC_SPLIT, 2, raw, sizeof raw,
+                                      &stored, &stored_n, NULL),
+                     0);
+    assert_int_equal(stored_n, END);
+    assert_memory_equal(stored, want, END);
+    round_trip(*state, DCP_CODEC_SPLIT, 2, raw, sizeof raw);
+}
+
+/* Turned numbers come back by a rotation to the right. */
+static void split_turned(void **state)
+{
+    unsigned char raw[2 * N], out[2 * N];
+    const void *stored;
+    size_t stored_n;
+
+    make_pairs(raw);
+    dcp_coder_encode(*state, DCP_CODEC_SPLIT, 2, raw, sizeof raw, &stored, &stored_n,
+                     NULL);
+    unsigned char *in = exact(stored, stored_n);
+    in[HEAD] = 1;
+    assert_int_equal(
+        dcp_coder_decode(*state, DCP_CODEC_SPLIT, 2, in, stored_n, out, sizeof out, NULL),
+        0);
+    for (int i = 0; i < N; i++) {
+        unsigned x = (unsigned)raw[2 * i] | 9u << 8;
+        x = x >> 1 | (x & 1) << 15;
+        assert_int_equal(out[2 * i] | out[2 * i + 1] << 8, x);
+    }
+    free(in);
+}
+
+static void check_split(struct dcp_coder *coder, const unsigned char *block, size_t n,
+                        size_t width, size_t raw_n, const char *why)
+{
+    unsigned char *in = exact(block, n), *out = malloc(raw_n);
+    struct dcp_error err = { 0 };
+
+    assert_non_null(out);
+    assert_int_equal(
+        dcp_coder_decode(coder, DCP_CODEC_SPLIT, width, in, n, out, raw_n, &err),
+        DCP_E_CORRUPT);
+    if (!strstr(err.message, why))
+        fail_msg("'%s' instead of '%s'", err.message, why);
+    free(in);
+    free(out);
+}
+
+/* One byte of the block is another one, or it is cut, or said to hold something else. */
+static void split_refused(void **state)
+{
+    static const struct {
+        size_t at;
+        unsigned char value;
+        size_t n, width, raw_n;
+        const char *why;
+    } cases[] = {
+        { HEAD, 2, END, 2, 2 * N, "the head of a block says 2" },
+        { HEAD, 1, END, 1, 2 * N, "the head of a block says 1" },
+        { SIZE_0, N + 1, END, 2, 2 * N, "plane 0 of a block is not one frame" },
+        { SIZE_0, N + 2, END, 2, 2 * N, "plane 0 of a block reaches past its end" },
+        { SIZE_0 + 3, 255, END, 2, 2 * N, "plane 0 of a block reaches past its end" },
+        { SIZE_0, 1, END, 2, 2 * N, "a block has 99 bytes behind its planes" },
+        { SIZE_0, 0, END, 2, 2 * N, "plane 0 of a block is not one frame" },
+        { SIZE_1, 0, END, 2, 2 * N, "plane 1 of a block is not one frame" },
+        { SIZE_1, 2, END, 2, 2 * N, "plane 1 of a block reaches past its end" },
+        { SIZE_1, 1, END + 1, 2, 2 * N, "a block has 1 bytes behind its planes" },
+        { SIZE_1, 1, PLANE_0 - 1, 2, 2 * N, "a block of 8 bytes cannot hold 200" },
+        { SIZE_1, 1, 0, 2, 2 * N, "a block of 0 bytes cannot hold 200" },
+        { SIZE_1, 1, END, 2, 2 * N - 1, "a block of 110 bytes cannot hold 199" },
+        { SIZE_1, 1, END, 2, END - 2, "a block of 110 bytes cannot hold 108" },
+        { SIZE_1, 1, END, 2, 2 * N + 2, "plane 0 of a block is not one frame" },
+        { SIZE_1, 1, END, 8, 2 * N, "plane 0 of a block reaches past its end" },
+    };
+    unsigned char raw[2 * N], block[END + 1] = { 0 };
+    const void *stored;
+    size_t n;
+
+    make_pairs(raw);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        dcp_coder_encode(*state, DCP_CODEC_SPLIT, 2, raw, sizeof raw, &stored, &n, NULL);
+        memcpy(block, stored, n);
+        block[cases[i].at] = cases[i].value;
+        check_split(*state, block, cases[i].n, cases[i].width, cases[i].raw_n,
+                    cases[i].why);
+    }
+}
+
+/* A block whose plane 0 is frames of zstd with so many zeros each, and plane 1 is zero.
+ */
+static void check_frames(struct dcp_coder *coder, size_t first, size_t second,
+                         const char *why)
+{
+    unsigned char zeros[2 * N] = { 0 }, block[200] = { 0, 0, 0, 0, 0, 1 };
+    size_t at = PLANE_0, counts[] = { first, second };
+
+    for (int i = 0; i < 2; i++)
+        if (counts[i])
+            at += ZSTD_compress(block + at, sizeof block - at, zeros, counts[i], 1);
+    block[SIZE_0] = (unsigned char)(at - PLANE_0);
+    if (why)
+        check_split(coder, block, at + 1, 2, 2 * N, why);
+    else
+        assert_int_equal(dcp_coder_decode(coder, DCP_CODEC_SPLIT, 2, block, at + 1, zeros,
+                                          sizeof zeros, NULL),
+                         0);
+}
+
+static void split_frames(void **state)
+{
+    check_frames(*state, N, 0, NULL);
+    check_frames(*state, N - 1, 0, "plane 0 of a block has another number of bytes");
+    check_frames(*state, N + 1, 0, "plane 0 of a block does not decompress");
+    check_frames(*state, N / 2, N / 2, "plane 0 of a block is not one frame of zstd");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(round_trips),
-        cmocka_unit_test(weights_become_smaller),
-        cmocka_unit_test(coders_have_no_memory),
-        cmocka_unit_test(corrupt_blocks),
+        cmocka_unit_test(round_trips),           cmocka_unit_test(weights_become_smaller),
+        cmocka_unit_test(coders_have_no_memory), cmocka_unit_test(corrupt_blocks),
+        cmocka_unit_test(split_layout),          cmocka_unit_test(split_turned),
+        cmocka_unit_test(split_refused),         cmocka_unit_test(split_frames),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -324,7 +324,7 @@ static void test_wrong_values(void **state)
         { "\"zero_optimization\": {\"overlap_comm\": \"yes\"}", "true or false" },
         { "\"optimizer\": {\"params\": {\"lr\": -1}}", "a number, 0 or more" },
         { "\"checkpoint\": {\"staging\": \"many\"}", "a size such as 64M" },
-        { "\"checkpoint\": {\"codec\": \"lz4\"}", "none, zstd or planes" },
+        { "\"checkpoint\": {\"codec\": \"lz4\"}", "none, zstd, planes or split" },
         { "\"checkpoint\": {\"dir\": 7}", "a text" },
         { "\"data_types\": {\"grad_accum_dtype\": \"f17\"}", "fp32, bf16 or fp16" },
         { "\"data_types\": {\"grad_accum_dtype\": \"bf16\"}", "with weights in fp32" },
