@@ -63,6 +63,7 @@ static const struct dcp_opt opts[] = {
     { 0, "keep-unsafe-objects", NULL, RESHARD_HELP_KEEP_UNSAFE, NULL, DCP_OPT_FLAG,
       RESHARD_AT(keep_unsafe) },
     { 'f', "force", NULL, RESHARD_HELP_FORCE, NULL, DCP_OPT_FLAG, RESHARD_AT(force) },
+    RESHARD_OPTS_PARTS,
     { 0 },
 };
 

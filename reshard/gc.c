@@ -7,7 +7,7 @@
 #include "verbs.h"
 
 struct settings {
-    bool yes, superseded;
+    bool yes, superseded, parts;
 };
 
 struct act {
@@ -23,6 +23,7 @@ static const char *const kinds[] = {
     [DCP_LEFT_TRASH] = "trash",
     [DCP_LEFT_NOTE] = "note on a step that is gone",
     [DCP_LEFT_SUPERSEDED] = "superseded",
+    [DCP_LEFT_PARTS] = "reshard in parts",
 };
 
 /* Why it stays. */
@@ -32,6 +33,7 @@ static const char *const reasons[] = {
     [DCP_STAYS_READ] = "in use",
     [DCP_STAYS_STUCK] = "it cannot be removed",
     [DCP_STAYS_SUPERSEDED] = "--aside removes it, too",
+    [DCP_STAYS_PARTS] = "not finished; --parts removes it, too",
 };
 
 static void found(void *self, const char *name, enum dcp_leftover kind,
@@ -68,7 +70,11 @@ static int run(struct dcp_main *m, const void *given, struct dcp_error *err)
     const struct settings *s = given;
     struct act act = { .m = m, .yes = s->yes, .list = m->json ? json_array() : NULL };
     const struct dcp_gc gc = {
-        .dry_run = !s->yes, .superseded = s->superseded, .found = found, .self = &act
+        .dry_run = !s->yes,
+        .superseded = s->superseded,
+        .parts = s->parts,
+        .found = found,
+        .self = &act,
     };
     struct dcp_store store;
     DCP_TRY(reshard_open_folder(m, m->operands.items[0], &store, err));
@@ -96,6 +102,9 @@ static const struct dcp_opt opts[] = {
     { 0, "aside", NULL,
       "also steps that a resume has superseded, unless read, pinned or tagged",
       "What goes", DCP_OPT_FLAG, AT(superseded) },
+    { 0, "parts", NULL,
+      "also the parts of reshards that were never finished, unless one is being made",
+      NULL, DCP_OPT_FLAG, AT(parts) },
     { 0, "yes", NULL, "remove it; without it is listed only", "Acting", DCP_OPT_FLAG,
       AT(yes) },
     { 0 },
@@ -116,7 +125,8 @@ const struct dcp_command reshard_gc = {
     .about =
         "FOLDER is a run folder, or one that targets were made in. Temporary and "
         "trash folders (.tmp-..., .trash-...) whose process is dead go, and notes on "
-        "steps that are gone.",
+        "steps that are gone. A reshard in parts (.parts-...) waits for parts that other "
+        "machines make: it stays until it is finished, or thrown away with --parts.",
     .opts = opts,
     .settings_size_bytes = sizeof(struct settings),
     .checks_no_signature = true,

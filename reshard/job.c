@@ -74,7 +74,8 @@ static int plan_and_run(struct dcp_main *m, struct reshard_job *job,
     job->options.log = &m->log;
     job->options.made = job->key ? sign : NULL;
     job->options.self = job;
-    job->options.progress = dcp_main_progress(m, "resharding");
+    job->options.progress =
+        dcp_main_progress(m, job->options.finish ? "finishing" : "resharding");
     rc = dcp_reshard_plan(&job->location, job->target_path, &job->options, &job->reshard,
                           err);
     if (rc)
@@ -103,6 +104,8 @@ static int plan_and_run(struct dcp_main *m, struct reshard_job *job,
         return reshard_print_json(m, job, err);
     if (job->dry_run)
         dcp_term_put(&m->out, "nothing was written (--dry-run)\n");
+    else if (job->options.part || dcp_reshard_was_done(job->reshard))
+        reshard_print_part(m, job);
     else
         reshard_print_result(m, job);
     return DCP_OK;

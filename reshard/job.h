@@ -35,6 +35,8 @@ int reshard_job_start(struct dcp_main *m, const char *verb,
 
 /* Printing, see plan_print.c. */
 void reshard_print_plan(struct dcp_main *m, const struct reshard_job *job);
+/* Of one part; or that there was nothing to do. */
+void reshard_print_part(struct dcp_main *m, const struct reshard_job *job);
 void reshard_print_result(struct dcp_main *m, const struct reshard_job *job);
 int reshard_print_json(struct dcp_main *m, const struct reshard_job *job,
                        struct dcp_error *err);

@@ -116,6 +116,45 @@ static void warn_unsafe(struct dcp_main *m, const struct reshard_job *job)
                       f->first_object, f->n_unsafe_kept > 1 ? " and others" : "");
 }
 
+/* Which part does what. */
+static void put_parts(struct dcp_main *m, const struct reshard_job *job)
+{
+    int n = dcp_reshard_n_parts(job->reshard);
+
+    for (int i = 0; i < n; i++) {
+        const struct dcp_reshard_part *part = dcp_reshard_part(job->reshard, i);
+        dcp_term_printf(&m->out, "part   %d/%d: %s, %s%s\n", i + 1, n,
+                        dcp_human_items(part->n_files, "file", "files").text,
+                        dcp_human_size(part->size_bytes).text,
+                        part->made ? ", made" : "");
+    }
+}
+
+void reshard_print_part(struct dcp_main *m, const struct reshard_job *job)
+{
+    const struct dcp_term *out = &m->out;
+    bool was_done = dcp_reshard_was_done(job->reshard);
+    char path[512];
+
+    dcp_term_printf(out, "%s%s%s: ", dcp_term_style(out, DCP_STYLE_BOLD),
+                    dcp_str_escape(path, sizeof path, job->target_path),
+                    dcp_term_style(out, DCP_STYLE_OFF));
+    if (job->options.finish) {
+        dcp_term_put(out, "published already, nothing was written\n");
+        return;
+    }
+    const struct dcp_reshard_part *part =
+        dcp_reshard_part(job->reshard, job->options.part - 1);
+    dcp_term_printf(out, "part %d of %d, %s, %s, %s", job->options.part,
+                    job->options.n_parts,
+                    dcp_human_items(part->n_files, "file", "files").text,
+                    dcp_human_size(part->size_bytes).text,
+                    was_done                 ? "made already"
+                    : job->options.no_verify ? "not verified (--no-verify)"
+                                             : "read back");
+    dcp_term_printf(out, ", %s\n", dcp_human_time(job->seconds).text);
+}
+
 void reshard_print_plan(struct dcp_main *m, const struct reshard_job *job)
 {
     const struct dcp_reshard_plan *f = dcp_reshard_facts(job->reshard);
@@ -135,6 +174,7 @@ void reshard_print_plan(struct dcp_main *m, const struct reshard_job *job)
     if (f->free_bytes != UINT64_MAX)
         dcp_term_printf(out, "; free space %s", dcp_human_size(f->free_bytes).text);
     dcp_term_put(out, "\n");
+    put_parts(m, job);
     put_notes(m, job);
 }
 
@@ -192,6 +232,11 @@ void reshard_print_result(struct dcp_main *m, const struct reshard_job *job)
     dcp_term_printf(out, ", %s, %s", dcp_human_size(f->target_bytes).text,
                     dcp_human_items(f->n_tensors, "tensor", "tensors").text);
     put_proof(m, job);
+    if (job->options.finish)
+        dcp_term_printf(
+            out, ", made in %s",
+            dcp_human_items((uint64_t)dcp_reshard_n_parts(job->reshard), "part", "parts")
+                .text);
     dcp_term_printf(out, ", %s\n", dcp_human_time(job->seconds).text);
     if (f->n_unproved && !job->options.no_verify)
         dcp_term_printf(out, "%s of %s of the source have no digest to check\n",
@@ -211,6 +256,25 @@ static json_t *side_json(const char *path, const struct dcp_catalog *catalog,
                      dcp_doc_text(catalog->layout), "step",
                      catalog->step < 0 ? json_null() : json_integer(catalog->step),
                      "size_bytes", dcp_doc_u64(bytes), "n_files", dcp_doc_u64(files));
+}
+
+/* [{"part": 1, "n_files": …}] */
+static json_t *parts_json(const struct dcp_reshard *reshard)
+{
+    int n = dcp_reshard_n_parts(reshard);
+    json_t *list = json_array();
+
+    for (int i = 0; i < n && list; i++) {
+        const struct dcp_reshard_part *part = dcp_reshard_part(reshard, i);
+        json_t *item = json_pack("{s:i, s:o, s:o, s:b}", "part", i + 1, "n_files",
+                                 dcp_doc_u64(part->n_files), "size_bytes",
+                                 dcp_doc_u64(part->size_bytes), "made", (int)part->made);
+        if (dcp_doc_add(list, item)) {
+            json_decref(list);
+            return NULL;
+        }
+    }
+    return list;
 }
 
 int reshard_print_json(struct dcp_main *m, const struct reshard_job *job,
@@ -248,9 +312,15 @@ int reshard_print_json(struct dcp_main *m, const struct reshard_job *job,
     rc |= dcp_doc_set(doc, "n_unsafe_objects", dcp_doc_u64(f->n_unsafe_kept));
     rc |= dcp_doc_set(doc, "n_cast", dcp_doc_u64(f->n_cast));
     rc |= dcp_doc_set(doc, "plan", plan);
+    if (dcp_reshard_n_parts(job->reshard))
+        rc |= dcp_doc_set(doc, "parts", parts_json(job->reshard));
+    rc |= dcp_doc_set(doc, "part",
+                      job->options.part ? json_integer(job->options.part) : json_null());
+    rc |= dcp_doc_set(doc, "was_done", json_boolean(dcp_reshard_was_done(job->reshard)));
     rc |= dcp_doc_set(doc, "dry_run", json_boolean(job->dry_run));
-    rc |= dcp_doc_set(doc, "verified",
-                      json_boolean(!job->dry_run && !job->options.no_verify));
+    rc |= dcp_doc_set(
+        doc, "verified",
+        json_boolean(!job->dry_run && !job->options.no_verify && !job->options.part));
     rc |= dcp_doc_set(doc, "seconds", dcp_doc_real(job->seconds));
     return dcp_doc_print(m->out.file, rc ? NULL : doc, err);
 }

@@ -73,6 +73,7 @@ static const struct dcp_opt opts[] = {
     { 0, "keep-unsafe-objects", NULL, RESHARD_HELP_KEEP_UNSAFE, NULL, DCP_OPT_FLAG,
       RESHARD_AT(keep_unsafe) },
     { 'f', "force", NULL, RESHARD_HELP_FORCE, NULL, DCP_OPT_FLAG, RESHARD_AT(force) },
+    RESHARD_OPTS_PARTS,
     { 0 },
 };
 
@@ -85,13 +86,16 @@ static const struct dcp_example examples[] = {
     { "dcp-reshard run step.tar.zst", "one file, to ship or to keep" },
     { "dcp-reshard run/step-00001200 small --only model --dtype bf16",
       "the weights alone, in 16 bits" },
+    { "dcp-reshard run out --world 64 --part 3/16",
+      "one of 16 processes; when all have ended:" },
+    { "dcp-reshard run out --world 64 --finish", "the parts become DST" },
     { 0 },
 };
 
 const struct dcp_exit reshard_exits[] = {
     { 0, "the target is complete and durable, or the plan was printed" },
     { 2, "wrong usage" },
-    { 3, "SRC or a file that an option names was not found" },
+    { 3, "SRC, a file that an option names, or a part to finish was not found" },
     { 4, "the source is corrupt; nothing was written" },
     { 5, "the target exists, or cannot hold what was asked" },
     { 6, "I/O error, or no space is left" },
@@ -110,7 +114,11 @@ const struct dcp_command reshard_run = {
         "SRC is a run folder (its newest complete step), one step, any file or folder of "
         "a known format, which is told by its content, or a tar archive (.tar, .tar.zst) "
         "of such a folder. It is never written to. DST must not exist, and appears only "
-        "when it is complete, durable, and proved to hold the same numbers.",
+        "when it is complete, durable, and proved to hold the same numbers.\n"
+        "With --part many machines make one DST together: each writes some of its files "
+        "to .parts-DST beside it, at any time and in any order; one that died is run "
+        "again, and does its part anew. When all are done --finish proves the whole and "
+        "publishes it. 'dcp-reshard gc FOLDER --parts --yes' throws the parts away.",
     .opts = opts,
     .settings_size_bytes = sizeof(struct reshard_settings),
     .examples = examples,

@@ -8,6 +8,8 @@
 
 #define MAX_RULES_BYTES ((size_t)1 << 20)
 
+enum { MOST_PARTS = 65536 };
+
 static int check_layout(const char *layout, struct dcp_error *err)
 {
     const char *const *names = dcp_layout_names();
@@ -83,6 +85,37 @@ static int check_mesh(const struct reshard_settings *s, struct dcp_reshard_optio
     return DCP_OK;
 }
 
+/* "3/16", from 1. */
+static int check_part(const struct reshard_settings *s, struct dcp_reshard_options *out,
+                      struct dcp_error *err)
+{
+    const char *slash = s->part ? strchr(s->part, '/') : NULL;
+    DCP_CLEANUP_FREE char *first =
+        slash ? strndup(s->part, (size_t)(slash - s->part)) : NULL;
+    int64_t part = 0, n = 0;
+    out->finish = s->finish;
+    if (!s->part)
+        return DCP_OK;
+    if (slash && !first)
+        return dcp_error_memory(err, "a part");
+    if (!slash || !dcp_str_parse_i64(first, &part) || !dcp_str_parse_i64(slash + 1, &n) ||
+        part < 1 || n < part || n > MOST_PARTS) {
+        dcp_error_set(err, DCP_E_USAGE,
+                      "'--part' takes a part and how many there are, as 3/16, not '%s'",
+                      s->part);
+        dcp_error_hint(err, "parts are counted from 1, and there are %d at most",
+                       MOST_PARTS);
+        return DCP_E_USAGE;
+    }
+    out->part = (int)part;
+    out->n_parts = (int)n;
+    if (!s->finish)
+        return DCP_OK;
+    dcp_error_set(err, DCP_E_USAGE, "--part and --finish are two commands");
+    dcp_error_hint(err, "run --finish alone when all parts have ended");
+    return DCP_E_USAGE;
+}
+
 /* A preset by its name, or a file of rules. */
 static int read_rename(const char *given, struct dcp_reshard_options *out,
                        struct dcp_error *err)
@@ -145,6 +178,8 @@ int reshard_settings_check(const struct reshard_settings *s,
         rc = check_dtype(s->dtype, &out->dtype, err);
     if (rc == DCP_OK)
         rc = check_spelling(s, &out->target, err);
+    if (rc == DCP_OK)
+        rc = check_part(s, out, err);
     if (rc == DCP_OK && s->rename)
         rc = read_rename(s->rename, out, err);
     return rc;

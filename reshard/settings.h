@@ -7,14 +7,14 @@
 
 struct reshard_settings {
     int64_t world_size, dp, tp, pp; /* 0: not given */
-    const char *layout, *to, *dtype, *rename, *model_config, *prefix, *key;
+    const char *layout, *to, *dtype, *rename, *model_config, *prefix, *key, *part;
     struct dcp_opt_list select, trust;
     int only, codec; /* enum dcp_only, enum dcp_codec */
     int weights;     /* enum dcp_weights */
     int spelling;    /* of keys: auto, nested, flat, torchtitan, kept */
     int64_t parity;
     uint64_t memory_bytes, max_shard_bytes;
-    bool no_verify, dry_run, force, lossy, untie, keep_unsafe;
+    bool no_verify, dry_run, finish, force, lossy, untie, keep_unsafe;
 };
 
 /* Checks what the option table cannot, and fills the options of the library; strings are
@@ -63,6 +63,26 @@ int reshard_settings_check(const struct reshard_settings *settings,
     "buffers in all (default 256M, at least 8M), however large the checkpoint"
 #define RESHARD_HELP_NO_VERIFY "do not check digests or fingerprints"
 #define RESHARD_HELP_DRY_RUN "print the plan and write nothing"
+#define RESHARD_HELP_PART                                                                \
+    "make part I of N only, as one of N processes on machines that share the folder of " \
+    "DST; --finish publishes"
+#define RESHARD_HELP_FINISH \
+    "prove all parts together and publish DST; DST and options as the parts had them"
 #define RESHARD_HELP_FORCE "replace the target if it exists, once the new one is complete"
+
+/* The rows of both tables for a target in parts. */
+#define RESHARD_OPTS_PARTS                                                             \
+    {                                                                                  \
+        0,                                                                             \
+        "part",                                                                        \
+        "I/N",                                                                         \
+        RESHARD_HELP_PART,                                                             \
+        "Many machines",                                                               \
+        DCP_OPT_TEXT,                                                                  \
+        RESHARD_AT(part)                                                               \
+    },                                                                                 \
+    {                                                                                  \
+        0, "finish", NULL, RESHARD_HELP_FINISH, NULL, DCP_OPT_FLAG, RESHARD_AT(finish) \
+    }
 
 #endif

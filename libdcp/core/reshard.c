@@ -6,6 +6,7 @@
 #include "core/catalog/order.h"
 #include "core/integrity/proof.h"
 #include "core/parity/parity.h"
+#include "core/parts/parts.h"
 #include "core/plan/choose.h"
 #include "core/plan/contents.h"
 #include "core/plan/plan.h"
@@ -33,6 +34,8 @@ struct dcp_reshard {
     struct dcp_reshard_plan facts;
     char *dir, *name;            /* of the target */
     _Atomic uint64_t *overflows; /* by tensor of the target; NULL: nothing is cast */
+    struct dcp_parts parts;      /* of options.n_parts, when these are not 0 */
+    bool was_done;
 };
 
 /* Runs that touch in a source file are one read. Counted in the order the target is
@@ -183,6 +186,87 @@ static int index_source(struct dcp_reshard *reshard, struct dcp_error *err)
     return rc;
 }
 
+static int open_folder(const struct dcp_reshard *reshard, struct dcp_store *out,
+                       struct dcp_error *err)
+{
+    *out = (struct dcp_store){ 0 };
+    return dcp_fs_is_dir(reshard->dir) ? dcp_store_dir(out, reshard->dir, false, err)
+                                       : DCP_OK;
+}
+
+/* Who finishes need not be told how many parts there are. */
+static int find_parts(struct dcp_reshard *reshard, const char *target_path,
+                      struct dcp_error *err)
+{
+    enum dcp_staging_state state = DCP_STAGING_NONE;
+    struct dcp_store store;
+    int n = 0, rc = open_folder(reshard, &store, err);
+
+    if (!rc && store.ops)
+        rc = dcp_parts_find(&store, reshard->name, &n, &state, err);
+    dcp_store_free(&store);
+    if (rc)
+        return rc;
+    if (state == DCP_STAGING_NONE && dcp_fs_exists(target_path))
+        return dcp_error_set(err, DCP_E_EXISTS,
+                             "'%s' exists already, and no parts wait to be finished",
+                             target_path);
+    if (n == 0) {
+        dcp_error_set(err, DCP_E_NOT_FOUND, "no part of '%s' is made", target_path);
+        dcp_error_hint(err, "make them by the same command with --part 1/N to --part N/N "
+                            "in the place of --finish");
+        return DCP_E_NOT_FOUND;
+    }
+    if (!reshard->options.n_parts)
+        reshard->options.n_parts = n;
+    return DCP_OK;
+}
+
+static int check_parts(const struct dcp_reshard *reshard, struct dcp_error *err)
+{
+    const struct dcp_reshard_options *options = &reshard->options;
+
+    if (options->n_parts < 0 || options->part < 0 || options->part > options->n_parts ||
+        (options->finish ? options->part > 0 : options->n_parts && !options->part))
+        return dcp_error_set(err, DCP_E_USAGE, "there is no part %d of %d", options->part,
+                             options->n_parts);
+    if (!options->n_parts && !options->finish)
+        return DCP_OK;
+    if (!reshard->packs && reshard->format->flags & DCP_FORMAT_IS_DIR)
+        return DCP_OK;
+    dcp_error_set(err, DCP_E_USAGE,
+                  "a target of format %s is one file, which cannot be "
+                  "made in parts",
+                  reshard->packs ? "bundle" : reshard->format->name);
+    dcp_error_hint(err,
+                   "choose a format of several files, such as native, torch-dist, or "
+                   "hf with --max-shard-size");
+    return DCP_E_USAGE;
+}
+
+static int plan_parts(struct dcp_reshard *reshard, struct dcp_error *err)
+{
+    const struct dcp_reshard_options *options = &reshard->options;
+    struct dcp_identity_of_job job = { .source = &reshard->location->source,
+                                       .src = reshard->src,
+                                       .unproved = reshard->facts.n_unproved,
+                                       .target = &reshard->open,
+                                       .src_tensor = reshard->src_tensor,
+                                       .parity = options->parity,
+                                       .no_verify = options->no_verify,
+                                       .n = options->n_parts };
+    struct dcp_store store;
+
+    if (!options->n_parts)
+        return DCP_OK;
+    DCP_TRY(dcp_parts_new(&reshard->parts, &reshard->open, &job, err));
+    int rc = open_folder(reshard, &store, err);
+    if (!rc && store.ops)
+        rc = dcp_parts_look(&reshard->parts, &store, reshard->name, err);
+    dcp_store_free(&store);
+    return rc;
+}
+
 static int decide(struct dcp_reshard *reshard, const char *target_path,
                   struct dcp_error *err)
 {
@@ -210,8 +294,12 @@ static int decide(struct dcp_reshard *reshard, const char *target_path,
                              format->name);
     if (options->parity < 0 || options->parity > DCP_PARITY_MAX_ROWS)
         return dcp_error_set(err, DCP_E_USAGE, "parity is 0 to %d", DCP_PARITY_MAX_ROWS);
-    int rc = dcp_destination_check(reshard->location, target_path, options->force,
-                                   &reshard->dir, &reshard->name, err);
+    DCP_TRY(check_parts(reshard, err));
+    int rc = dcp_destination_check(reshard->location, target_path,
+                                   options->force || options->finish, &reshard->dir,
+                                   &reshard->name, err);
+    if (!rc && options->finish)
+        rc = find_parts(reshard, target_path, err);
     if (!options->target.name)
         options->target.name = reshard->name;
     if (!rc)
@@ -230,7 +318,8 @@ static int decide(struct dcp_reshard *reshard, const char *target_path,
     DCP_TRY(dcp_target_open(&reshard->open, options->codec, err));
     DCP_TRY(dcp_plan_new(reshard->src, reshard->target, reshard->src_tensor,
                          &reshard->plan, err));
-    return fill_facts(reshard, err);
+    DCP_TRY(fill_facts(reshard, err));
+    return plan_parts(reshard, err);
 }
 
 int dcp_reshard_plan(struct dcp_location *location, const char *target_path,
@@ -303,28 +392,36 @@ static int check_written(const struct dcp_reshard *reshard, const struct dcp_sto
     return DCP_OK;
 }
 
+static struct dcp_stream_setup stream_setup(struct dcp_reshard *reshard,
+                                            const struct dcp_store *store,
+                                            const char *prefix)
+{
+    const struct dcp_reshard_options *options = &reshard->options;
+
+    return (struct dcp_stream_setup){ .source = &reshard->location->source,
+                                      .src = reshard->src,
+                                      .target = &reshard->open,
+                                      .src_tensor = reshard->src_tensor,
+                                      .plan = reshard->plan,
+                                      .overflows = reshard->overflows,
+                                      .store = store,
+                                      .prefix = prefix,
+                                      .threads = options->threads,
+                                      .memory_bytes = options->memory_bytes,
+                                      .verify = !options->no_verify,
+                                      .read_back = options->no_verify
+                                                       ? DCP_READ_BACK_NOT
+                                                       : DCP_READ_BACK_CACHE,
+                                      .parity = options->parity,
+                                      .reconstructed = &reshard->location->corruption,
+                                      .progress = options->progress };
+}
+
 /* Writes the target's files, or the one archive of them. */
 static int write_target(struct dcp_reshard *reshard, const struct dcp_store *store,
                         const char *prefix, struct dcp_error *err)
 {
-    const struct dcp_reshard_options *options = &reshard->options;
-    const struct dcp_stream_setup setup = {
-        .source = &reshard->location->source,
-        .src = reshard->src,
-        .target = &reshard->open,
-        .src_tensor = reshard->src_tensor,
-        .plan = reshard->plan,
-        .overflows = reshard->overflows,
-        .store = store,
-        .prefix = prefix,
-        .threads = options->threads,
-        .memory_bytes = options->memory_bytes,
-        .verify = !options->no_verify,
-        .read_back = options->no_verify ? DCP_READ_BACK_NOT : DCP_READ_BACK_CACHE,
-        .parity = options->parity,
-        .reconstructed = &reshard->location->corruption,
-        .progress = options->progress
-    };
+    const struct dcp_stream_setup setup = stream_setup(reshard, store, prefix);
     uint64_t bytes = 0;
 
     DCP_TRY(reshard->packs ? dcp_stream_pack(&setup, reshard->name, &bytes, err)
@@ -333,43 +430,40 @@ static int write_target(struct dcp_reshard *reshard, const struct dcp_store *sto
                           : check_written(reshard, store, prefix, err);
 }
 
-int dcp_reshard_run(struct dcp_reshard *reshard, struct dcp_error *err)
+/* How small an archive becomes is not known before it is written. */
+static int check_room(const struct dcp_reshard *reshard, struct dcp_error *err)
+{
+    const struct dcp_reshard_options *options = &reshard->options;
+    char need[DCP_SIZE_CAP], room[DCP_SIZE_CAP];
+    uint64_t bytes = reshard->facts.target_bytes + reshard->facts.parity_bytes;
+
+    if (options->finish)
+        bytes = reshard->facts.parity_bytes;
+    else if (options->part)
+        bytes = reshard->parts.deal.parts[options->part - 1].size_bytes;
+    if (reshard->packs || bytes <= reshard->facts.free_bytes)
+        return DCP_OK;
+    dcp_error_set(err, DCP_E_NO_SPACE, "'%s' needs %s, %s are free", reshard->name,
+                  dcp_size_format(need, bytes),
+                  dcp_size_format(room, reshard->facts.free_bytes));
+    dcp_error_hint(err, "free some space, or choose a folder on another disk");
+    return DCP_E_NO_SPACE;
+}
+
+/* All of it, in a temporary folder of this process. */
+static int run_alone(struct dcp_reshard *reshard, const struct dcp_store *store,
+                     struct dcp_error *err)
 {
     const struct dcp_reshard_options *options = &reshard->options;
     bool is_dir = !reshard->packs && reshard->format->flags & DCP_FORMAT_IS_DIR;
-    struct dcp_store store = { 0 };
     struct dcp_publication publish = { 0 };
-    char need[DCP_SIZE_CAP], room[DCP_SIZE_CAP];
-    int rc = DCP_OK;
+    int rc = dcp_publish_begin(&publish, store, reshard->name, options->force, err);
 
-    /* How small an archive becomes is not known before it is written. */
-    uint64_t bytes = reshard->facts.target_bytes + reshard->facts.parity_bytes;
-    if (!reshard->packs && bytes > reshard->facts.free_bytes) {
-        dcp_error_set(err, DCP_E_NO_SPACE, "'%s' needs %s, %s are free", reshard->name,
-                      dcp_size_format(need, bytes),
-                      dcp_size_format(room, reshard->facts.free_bytes));
-        dcp_error_hint(err, "free some space, or choose a folder on another disk");
-        return DCP_E_NO_SPACE;
-    }
-    free(reshard->overflows);
-    reshard->overflows = NULL;
-    if (reshard->facts.n_cast) {
-        reshard->overflows =
-            dcp_mem_calloc(reshard->target->n_tensors, sizeof *reshard->overflows);
-        if (!reshard->overflows)
-            return dcp_error_memory(err, "a reshard");
-    }
-    DCP_CLEANUP_FREE char *made = NULL;
-    rc = dcp_fs_make_missing(reshard->dir, &made, err);
     if (!rc)
-        rc = dcp_store_dir(&store, reshard->dir, false, err);
-    if (!rc)
-        rc = dcp_publish_begin(&publish, &store, reshard->name, options->force, err);
-    if (!rc)
-        rc = write_target(reshard, &store, publish.prefix, err);
+        rc = write_target(reshard, store, publish.prefix, err);
     if (!rc && is_dir && options->made)
         rc = options->made(options->self,
-                           &(struct dcp_source){ &store, publish.tmp, true }, err);
+                           &(struct dcp_source){ store, publish.tmp, true }, err);
     if (!rc)
         rc = dcp_publish_commit(&publish,
                                 is_dir           ? NULL
@@ -381,11 +475,66 @@ int dcp_reshard_run(struct dcp_reshard *reshard, struct dcp_error *err)
         dcp_log_write(options->log, DCP_LOG_WARN, "%s; it is no longer needed",
                       why.message);
     dcp_publish_fini(&publish);
+    return rc;
+}
+
+static int run_in_parts(struct dcp_reshard *reshard, const struct dcp_store *store,
+                        struct dcp_error *err)
+{
+    const struct dcp_reshard_options *options = &reshard->options;
+    struct dcp_stream_setup setup = stream_setup(reshard, store, "");
+    const struct dcp_parts_finish finish = { .name = reshard->name,
+                                             .force = options->force,
+                                             .log = options->log,
+                                             .made = options->made,
+                                             .self = options->self };
+
+    return options->finish ? dcp_parts_finish(&reshard->parts, &setup, &finish,
+                                              &reshard->was_done, err)
+                           : dcp_parts_make(&reshard->parts, &setup, reshard->name,
+                                            options->part - 1, &reshard->was_done, err);
+}
+
+int dcp_reshard_run(struct dcp_reshard *reshard, struct dcp_error *err)
+{
+    DCP_CLEANUP_FREE char *made = NULL;
+    struct dcp_store store = { 0 };
+
+    DCP_TRY(check_room(reshard, err));
+    free(reshard->overflows);
+    reshard->overflows = NULL;
+    if (reshard->facts.n_cast) {
+        reshard->overflows =
+            dcp_mem_calloc(reshard->target->n_tensors, sizeof *reshard->overflows);
+        if (!reshard->overflows)
+            return dcp_error_memory(err, "a reshard");
+    }
+    int rc = dcp_fs_make_missing(reshard->dir, &made, err);
+    if (!rc)
+        rc = dcp_store_dir(&store, reshard->dir, false, err);
+    if (!rc)
+        rc = reshard->options.n_parts ? run_in_parts(reshard, &store, err)
+                                      : run_alone(reshard, &store, err);
     if (store.ops)
         dcp_store_free(&store);
     if (rc && made)
         dcp_fs_remove_made(reshard->dir, made);
     return rc;
+}
+
+bool dcp_reshard_was_done(const struct dcp_reshard *reshard)
+{
+    return reshard->was_done;
+}
+
+int dcp_reshard_n_parts(const struct dcp_reshard *reshard)
+{
+    return reshard->options.n_parts;
+}
+
+const struct dcp_reshard_part *dcp_reshard_part(const struct dcp_reshard *reshard, int i)
+{
+    return &reshard->parts.deal.parts[i];
 }
 
 uint64_t dcp_reshard_overflows(const struct dcp_reshard *reshard, size_t *out_tensors,
@@ -409,6 +558,7 @@ void dcp_reshard_free(struct dcp_reshard *reshard)
 {
     if (!reshard)
         return;
+    dcp_parts_fini(&reshard->parts);
     dcp_plan_free(reshard->plan);
     dcp_target_close(&reshard->open);
     dcp_catalog_free(reshard->own_src);

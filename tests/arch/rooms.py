@@ -54,7 +54,10 @@ FLOORS = {
             "write": "staging, files, and how a step is finished",
             "verify": "what is corrupt, and what is lost by it",
         },
-        {"sign": "who made a step"},
+        {
+            "sign": "who made a step",
+            "parts": "a reshard that many processes make",
+        },
         {"": "the acts: save, load, reshard, repair"},
     ),
     "libdcp/port": (

@@ -122,6 +122,7 @@ EXPORT int close(int fd)
 struct how {
     const char *format; /* NULL: native */
     bool force;
+    int n_parts; /* 0: in one */
 };
 
 static long explored;       /* faults that were tried */
@@ -164,7 +165,9 @@ static int teardown(void **state)
     return 0;
 }
 
-static int reshard(const struct location *location, const struct how *how, int world_size)
+/* Part 1 to n_parts; one behind them is the end; 0 is all in one. */
+static int reshard_part(const struct location *location, const struct how *how,
+                        int world_size, int part)
 {
     struct dcp_reshard_options options = { .world_size = how->format ? 0 : world_size,
                                            .format = how->format,
@@ -172,6 +175,10 @@ static int reshard(const struct location *location, const struct how *how, int w
                                            .only = DCP_ONLY_MODEL,
                                            .force = how->force,
                                            .threads = 2 };
+    bool ends = how->n_parts && part > how->n_parts;
+    options.finish = ends;
+    options.part = ends ? 0 : part;
+    options.n_parts = ends ? 0 : how->n_parts;
     struct dcp_location source;
     struct dcp_reshard *job;
     struct dcp_error err = { 0 };
@@ -186,6 +193,15 @@ static int reshard(const struct location *location, const struct how *how, int w
         dcp_location_close(&source);
     }
     assert_int_equal(rc != 0, err.message[0] != '\0');
+    return rc;
+}
+
+static int reshard(const struct location *location, const struct how *how, int world_size)
+{
+    int rc = how->n_parts ? 0 : reshard_part(location, how, world_size, 0);
+
+    for (int part = 1; how->n_parts && part <= how->n_parts + 1 && !rc; part++)
+        rc = reshard_part(location, how, world_size, part);
     return rc;
 }
 
@@ -228,7 +244,7 @@ static int count_left(const struct location *location)
 static bool one_fault(const struct location *location, const struct how *how,
                       enum fault_kind kind, long at)
 {
-    struct how again = { how->format, true };
+    struct how again = { how->format, true, how->n_parts };
 
     if (dcp_fs_exists(location->target))
         acts_folder_remove(location->target);
@@ -260,10 +276,12 @@ static bool one_fault(const struct location *location, const struct how *how,
     return struck;
 }
 
-/* With --long every one, else every third but of a new folder's. */
+/* With --long every one, else every third but of a new folder's, every eleventh of those
+ * in parts, which do much alike. */
 static void every_fault(const struct location *location, const struct how *how)
 {
-    bool all = whole_campaign || (!how->format && !how->force);
+    bool all = whole_campaign || (!how->format && !how->force && !how->n_parts);
+    long sampled = how->n_parts ? 11 : 3;
     static const enum fault_kind kinds[] = { FAULT_TEAR, FAULT_STOP };
 
     for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++) {
@@ -272,39 +290,49 @@ static void every_fault(const struct location *location, const struct how *how)
             continue;
         long at = 1;
         while (one_fault(location, how, kinds[k], at))
-            at += all ? SLOWER : 3 * SLOWER;
+            at += all ? SLOWER : sampled * SLOWER;
         assert_true(at > 40); /* the loop saw the whole reshard */
     }
 }
 
 static void a_new_folder(void **state)
 {
-    every_fault(*state, &(struct how){ NULL, false });
+    every_fault(*state, &(struct how){ NULL, false, 0 });
 }
 
 static void a_folder_in_the_place_of_another(void **state)
 {
-    every_fault(*state, &(struct how){ NULL, true });
+    every_fault(*state, &(struct how){ NULL, true, 0 });
 }
 
 static void a_new_file(void **state)
 {
-    every_fault(*state, &(struct how){ "torch", false });
+    every_fault(*state, &(struct how){ "torch", false, 0 });
 }
 
 static void a_file_in_the_place_of_another(void **state)
 {
-    every_fault(*state, &(struct how){ "safetensors", true });
+    every_fault(*state, &(struct how){ "safetensors", true, 0 });
 }
 
 static void a_new_archive(void **state)
 {
-    every_fault(*state, &(struct how){ "bundle", false });
+    every_fault(*state, &(struct how){ "bundle", false, 0 });
 }
 
 static void an_archive_in_the_place_of_another(void **state)
 {
-    every_fault(*state, &(struct how){ "bundle", true });
+    every_fault(*state, &(struct how){ "bundle", true, 0 });
+}
+
+static void a_new_folder_in_parts(void **state)
+{
+    every_fault(*state, &(struct how){ NULL, false, 2 });
+}
+
+static void a_folder_in_parts_in_the_place_of_another(void **state)
+{
+    every_fault(*state, &(struct how){ NULL, true, 2 });
 }
 
 int main(int argc, char **argv)
@@ -315,9 +343,14 @@ int main(int argc, char **argv)
         setenv("TMPDIR", "/dev/shm", 0);
 #define EACH(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
     const struct CMUnitTest tests[] = {
-        EACH(a_new_folder),  EACH(a_folder_in_the_place_of_another),
-        EACH(a_new_file),    EACH(a_file_in_the_place_of_another),
-        EACH(a_new_archive), EACH(an_archive_in_the_place_of_another),
+        EACH(a_new_folder),
+        EACH(a_folder_in_the_place_of_another),
+        EACH(a_new_file),
+        EACH(a_file_in_the_place_of_another),
+        EACH(a_new_archive),
+        EACH(an_archive_in_the_place_of_another),
+        EACH(a_new_folder_in_parts),
+        EACH(a_folder_in_parts_in_the_place_of_another),
     };
     double started = dcp_clock_s();
     int failed = cmocka_run_group_tests(tests, NULL, NULL);

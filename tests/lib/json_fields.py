@@ -84,6 +84,12 @@ plan.n_writes      integer   files that are written
 plan.read_bytes    integer   to read
 plan.buffer_bytes  integer   memory for it, at most
 plan.free_bytes    integer   on the target's file system
+part               integer?  of --part: it alone was made, and nothing published
+-parts[].part      integer   of a target in parts: each of them, from 1
+-parts[].n_files   integer   of a target in parts: files of this one that the plan knows
+-parts[].size_bytes integer  of a target in parts: of these files
+-parts[].made      boolean   of a target in parts: it was done when this was planned
+was_done           boolean   the part was made, or the target published, before
 dry_run            boolean   nothing was written
 verified           boolean   fingerprints equal to the source's, and files read back
 seconds            number    that it took

@@ -215,12 +215,12 @@ static uint32_t crc_of(const struct dcp_proof *proof, size_t r)
     return crc;
 }
 
-int dcp_proof_add(struct dcp_proof *proof, size_t r, uint64_t b, const void *data,
-                  size_t n, const uint32_t *crc32, struct dcp_error *err)
+/* A block with that CRC-32 was read. */
+static int note(struct dcp_proof *proof, size_t r, uint64_t b, uint32_t crc,
+                const uint32_t *crc32, struct dcp_error *err)
 {
     struct state *state = &proof->records[r];
     struct block *block = &proof->blocks[state->first + b];
-    uint32_t crc = dcp_hash_crc32(0, data, n);
     const char *what = NULL;
 
     pthread_mutex_lock(&proof->lock);
@@ -236,6 +236,12 @@ int dcp_proof_add(struct dcp_proof *proof, size_t r, uint64_t b, const void *dat
     state->broken = state->broken || what;
     pthread_mutex_unlock(&proof->lock);
     return what ? complain(proof, r, what, err) : DCP_OK;
+}
+
+int dcp_proof_add(struct dcp_proof *proof, size_t r, uint64_t b, const void *data,
+                  size_t n, const uint32_t *crc32, struct dcp_error *err)
+{
+    return note(proof, r, b, dcp_hash_crc32(0, data, n), crc32, err);
 }
 
 void dcp_proof_break(struct dcp_proof *proof, size_t r, struct dcp_error *err)
@@ -293,4 +299,85 @@ bool dcp_proof_covers(const struct dcp_proof *proof, const struct dcp_tensor *te
               (proof->record_of && (in_memory || proof->record_of[p] >= 0));
     }
     return all || tensor->has_fingerprint;
+}
+
+/* -- from one process to another ---------------------------------------------------- */
+
+/* Blocks first .. first + n were read, and neither the one before nor the one behind. */
+static uint64_t run_from(const struct dcp_proof *proof, const struct state *state,
+                         uint64_t *first)
+{
+    uint64_t n = 0;
+
+    while (*first < state->n_blocks && !proof->blocks[state->first + *first].seen)
+        ++*first;
+    while (*first + n < state->n_blocks && proof->blocks[state->first + *first + n].seen)
+        n++;
+    return n;
+}
+
+static void pack_record(const struct dcp_proof *proof, size_t r, struct dcp_buf *buf)
+{
+    const struct state *state = &proof->records[r];
+    uint64_t first = 0, n;
+
+    dcp_buf_add_le64(buf, r);
+    dcp_buf_add_le32(buf, state->want);
+    for (; (n = run_from(proof, state, &first)); first += n) {
+        dcp_buf_add_le64(buf, n);
+        dcp_buf_add_le64(buf, first);
+        for (uint64_t b = 0; b < n; b++)
+            dcp_buf_add_le32(buf, proof->blocks[state->first + first + b].crc);
+    }
+    dcp_buf_add_le64(buf, 0);
+}
+
+void dcp_proof_pack(const struct dcp_proof *proof, struct dcp_buf *buf)
+{
+    uint64_t n = 0;
+
+    for (size_t r = 0; r < proof->catalog->n_records; r++)
+        n += proof->records[r].n_seen > 0;
+    dcp_buf_add_le64(buf, n);
+    for (size_t r = 0; r < proof->catalog->n_records; r++)
+        if (proof->records[r].n_seen)
+            pack_record(proof, r, buf);
+}
+
+static int bad(struct dcp_error *err)
+{
+    return dcp_error_set(err, DCP_E_CORRUPT,
+                         "what is told of a source's checksums is none of that source");
+}
+
+static int unpack_record(struct dcp_proof *proof, struct dcp_cursor *in,
+                         struct dcp_error *err)
+{
+    uint64_t r = dcp_cursor_le64(in), n;
+    uint32_t want = dcp_cursor_le32(in);
+
+    if (in->bad || r >= proof->catalog->n_records)
+        return bad(err);
+    struct state *state = &proof->records[r];
+    while ((n = dcp_cursor_le64(in))) {
+        uint64_t first = dcp_cursor_le64(in);
+        if (in->bad || first >= state->n_blocks || n > state->n_blocks - first ||
+            n > dcp_cursor_left(in) / 4)
+            return bad(err);
+        for (uint64_t b = 0; b < n; b++)
+            DCP_TRY(note(proof, (size_t)r, first + b, dcp_cursor_le32(in),
+                         want ? &want : NULL, err));
+    }
+    return DCP_OK;
+}
+
+int dcp_proof_unpack(struct dcp_proof *proof, struct dcp_cursor *in,
+                     struct dcp_error *err)
+{
+    uint64_t n = dcp_cursor_le64(in);
+    int rc = DCP_OK;
+
+    for (uint64_t i = 0; i < n && !rc && !in->bad; i++)
+        rc = unpack_record(proof, in, err);
+    return !rc && in->bad ? bad(err) : rc;
 }

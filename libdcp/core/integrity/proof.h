@@ -10,6 +10,8 @@
 #ifndef DCP_CORE_INTEGRITY_PROOF_H
 #define DCP_CORE_INTEGRITY_PROOF_H
 
+#include "base/buf.h"
+#include "base/bytes.h"
 #include <dcp/tensor.h>
 
 struct dcp_proof;
@@ -46,5 +48,12 @@ bool dcp_proof_is_broken(const struct dcp_proof *proof, size_t record);
 bool dcp_proof_covers(const struct dcp_proof *proof, const struct dcp_tensor *tensor);
 /* The first piece in a record, or n_pieces when none is. */
 size_t dcp_proof_first_piece(const struct dcp_proof *proof, size_t record);
+
+/* What was read, for another process: the CRC-32 of each block; and adding it to the
+ * proof of the same catalog there, as if it were read there. Errors: those of
+ * dcp_proof_add; CORRUPT also when it is of another source; nothing of it is trusted. */
+void dcp_proof_pack(const struct dcp_proof *proof, struct dcp_buf *buf);
+int dcp_proof_unpack(struct dcp_proof *proof, struct dcp_cursor *in,
+                     struct dcp_error *err);
 
 #endif

@@ -71,6 +71,8 @@ static enum dcp_leftover kind_of(const struct dcp_store *store,
         return DCP_LEFT_UNFINISHED;
     if (dcp_str_starts(entry->name, DCP_TRASH_PREFIX))
         return DCP_LEFT_TRASH;
+    if (dcp_str_starts(entry->name, DCP_PARTS_PREFIX))
+        return DCP_LEFT_PARTS;
     if (entry->is_dir && dcp_is_superseded(entry->name))
         return DCP_LEFT_SUPERSEDED;
     return is_orphan(store, entry->name) ? DCP_LEFT_NOTE : DCP_LEFT_NOTHING;
@@ -97,6 +99,10 @@ static bool is_alive(const struct dcp_store *store, struct look *look, bool leas
         return dcp_str_starts(file, DCP_MARKS_PREFIX)
                    ? dcp_is_in_use(store, file + strlen(DCP_MARKS_PREFIX), &look->held)
                    : leased;
+    if (look->kind == DCP_LEFT_PARTS) { /* held until they are removed */
+        DCP_CLEANUP_FREE char *lock = dcp_str_join(name, DCP_PARTS_LOCK, "");
+        return !lock || dcp_is_in_use(store, lock, &look->held);
+    }
     if (of_step && leased)
         return true;
     bool lives = dcp_is_in_use(store, name, &look->held);
@@ -128,10 +134,13 @@ static int collect_one(const struct dcp_store *store, const struct dcp_gc *gc,
     else if (look->kind == DCP_LEFT_SUPERSEDED)
         look->stay =
             gc->superseded ? judge_superseded(store, look, &why) : DCP_STAYS_SUPERSEDED;
+    else if (look->kind == DCP_LEFT_PARTS && !gc->parts)
+        look->stay = DCP_STAYS_PARTS;
     int rc = why.code;
     if (look->stay == DCP_GOES && !gc->dry_run) {
-        rc = look->kind == DCP_LEFT_SUPERSEDED ? dcp_leftover_bury(store, name, &why)
-                                               : dcp_leftover_remove(store, name, &why);
+        bool at_once = look->kind == DCP_LEFT_SUPERSEDED || look->kind == DCP_LEFT_PARTS;
+        rc = at_once ? dcp_leftover_bury(store, name, &why)
+                     : dcp_leftover_remove(store, name, &why);
         look->stay = rc == DCP_E_BUSY              ? DCP_STAYS_READ
                      : rc && rc != DCP_E_NOT_FOUND ? DCP_STAYS_STUCK
                                                    : DCP_GOES;

@@ -8,6 +8,11 @@
 
 #include <dcp/store.h>
 
+/* A reshard in parts: its folder waits, while nobody is at work, for parts that other
+ * machines make. Who is holds this file in it; see core/parts. */
+#define DCP_PARTS_PREFIX ".parts-"
+#define DCP_PARTS_LOCK "/lock"
+
 /* Removes what has the name. Errors: BUSY (a living process holds it), NOT_FOUND (there
  * is nothing, or others removed it), and those of remove. */
 int dcp_leftover_remove(const struct dcp_store *store, const char *name,

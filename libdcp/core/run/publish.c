@@ -36,8 +36,8 @@ static void invalidate_old(const struct dcp_store *store, const char *step)
     dcp_pin_invalidate(store, step);
 }
 
-int dcp_publish_begin(struct dcp_publication *publish, const struct dcp_store *store,
-                      const char *name, bool replace, struct dcp_error *err)
+static int begin(struct dcp_publication *publish, const struct dcp_store *store,
+                 const char *name, bool replace, struct dcp_error *err)
 {
     bool taken;
 
@@ -48,14 +48,40 @@ int dcp_publish_begin(struct dcp_publication *publish, const struct dcp_store *s
                              store->root);
     if (!taken)
         invalidate_old(store, name);
-    DCP_TRY(dcp_leftover_make(store, DCP_TMP_PREFIX, name, &publish->tmp, &publish->held,
-                              err));
+    return DCP_OK;
+}
+
+static int take_names(struct dcp_publication *publish, const char *name,
+                      struct dcp_error *err)
+{
     publish->made = true;
     publish->name = dcp_str_join(name, "", "");
     publish->prefix = dcp_str_join(publish->tmp, "/", "");
     if (!publish->name || !publish->prefix)
         return dcp_error_memory(err, "a target's name");
     return DCP_OK;
+}
+
+int dcp_publish_begin(struct dcp_publication *publish, const struct dcp_store *store,
+                      const char *name, bool replace, struct dcp_error *err)
+{
+    DCP_TRY(begin(publish, store, name, replace, err));
+    DCP_TRY(dcp_leftover_make(store, DCP_TMP_PREFIX, name, &publish->tmp, &publish->held,
+                              err));
+    return take_names(publish, name, err);
+}
+
+int dcp_publish_adopt(struct dcp_publication *publish, const struct dcp_store *store,
+                      const char *name, const char *tmp, bool replace,
+                      struct dcp_error *err)
+{
+    DCP_TRY(begin(publish, store, name, replace, err));
+    publish->tmp = dcp_str_join(tmp, "", "");
+    if (!publish->tmp)
+        return dcp_error_memory(err, "a target's name");
+    int rc = take_names(publish, name, err);
+    publish->made = false; /* what others filled is not thrown away */
+    return rc;
 }
 
 /* For stores that cannot exchange names: what has the final name is moved out of the way

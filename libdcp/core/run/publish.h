@@ -22,6 +22,10 @@ struct dcp_publication {
  * MEMORY. */
 int dcp_publish_begin(struct dcp_publication *publish, const struct dcp_store *store,
                       const char *name, bool replace, struct dcp_error *err);
+/* The same for a folder `tmp` that others have filled and keep for this process. */
+int dcp_publish_adopt(struct dcp_publication *publish, const struct dcp_store *store,
+                      const char *name, const char *tmp, bool replace,
+                      struct dcp_error *err);
 /* Every file is written, synced and closed: syncs the folder and gives it its name (file
  * NULL), or gives one file of it its name and removes the folder. What stood there is
  * replaced, in one step where the store can, when `replaces` is set. The step exists when

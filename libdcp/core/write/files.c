@@ -127,7 +127,7 @@ static int collect(struct dcp_write *w, int file, struct segment **out, size_t *
 }
 
 /* The folders of a file below the target's own: made when they are not there, or made
- * durable from the innermost outwards. */
+ * durable from the innermost outwards. Another process may make one at the same time. */
 static int make_folders(const struct dcp_store *store, char *path, size_t first,
                         struct dcp_error *err)
 {
@@ -136,11 +136,15 @@ static int make_folders(const struct dcp_store *store, char *path, size_t first,
         uint64_t size;
         *slash = '\0';
         int rc = store->ops->stat(store->self, path, &is_dir, &size, NULL);
+        struct dcp_error why = { 0 };
         if (rc)
-            rc = store->ops->make_dir(store->self, path, err);
+            rc = store->ops->make_dir(store->self, path, &why);
         *slash = '/';
-        if (rc)
+        if (rc && rc != DCP_E_EXISTS) {
+            if (err)
+                *err = why;
             return rc;
+        }
     }
     return DCP_OK;
 }
@@ -169,6 +173,8 @@ int dcp_write_open(struct dcp_write *w, int file, uint64_t size, struct dcp_erro
     if (!path)
         return dcp_error_memory(err, "a file name");
     DCP_TRY(make_folders(store, path, strlen(prefix), err));
+    if (w->setup.again)
+        DCP_TRY(dcp_store_clear(store, path, err));
     return store->ops->create(store->self, path, size, &w->files[file].handle, err);
 }
 

@@ -20,6 +20,9 @@ struct stream {
     struct dcp_blocks **blocks;  /* theirs */
     struct dcp_proof *proof;     /* of the source; NULL: it is not verified */
     int n_workers;
+    struct dcp_pool *pool;
+    struct dcp_write *write;
+    uint64_t *parts;             /* of fingerprints of what was written, by tensor */
     _Atomic uint64_t *src_parts; /* NULL when the source keeps fingerprints */
 };
 
@@ -46,8 +49,16 @@ static bool needs_casts(const struct dcp_stream_setup *setup)
     return false;
 }
 
+/* The first thing that had to be read through parity is told. */
 static void stream_fini(struct stream *s)
 {
+    struct dcp_error *told = s->setup->reconstructed;
+
+    for (int i = 0; s->copiers && i < s->n_workers && told; i++)
+        if (!told->code && s->copiers[i].blocks)
+            *told = *dcp_blocks_reconstructed(s->copiers[i].blocks);
+    dcp_write_free(s->write);
+    dcp_pool_free(s->pool);
     for (int i = 0; s->copiers && i < s->n_workers; i++) {
         dcp_blocks_free(s->copiers[i].blocks);
         free(s->copiers[i].scratch);
@@ -55,28 +66,28 @@ static void stream_fini(struct stream *s)
     }
     free(s->copiers);
     free(s->blocks);
+    free(s->parts);
     free(s->src_parts);
     dcp_proof_free(s->proof);
 }
 
-static int stream_init(struct stream *s, const struct dcp_stream_setup *setup,
-                       struct dcp_error *err)
+static int open_readers(struct stream *s, const struct dcp_stream_setup *setup,
+                        struct dcp_error *err)
 {
     uint64_t worker_bytes = setup->memory_bytes / (uint64_t)setup->threads;
     uint64_t cache =
         worker_bytes > 2 * WORKER_BYTES ? worker_bytes - WORKER_BYTES : WORKER_BYTES;
     bool casts = needs_casts(setup), keeps = true;
 
-    *s = (struct stream){ .setup = setup,
-                          .catalog = setup->target->catalog,
-                          .n_workers = setup->threads };
     s->copiers = dcp_mem_calloc((size_t)s->n_workers, sizeof *s->copiers);
     s->blocks = dcp_mem_calloc((size_t)s->n_workers, sizeof *s->blocks);
     for (size_t t = 0; t < s->catalog->n_tensors; t++)
         keeps = keeps && setup->src->tensors[setup->src_tensor[t]].has_fingerprint;
     if (!keeps && setup->verify)
         s->src_parts = dcp_mem_calloc(s->catalog->n_tensors, sizeof *s->src_parts);
-    if (!s->copiers || !s->blocks || (!keeps && setup->verify && !s->src_parts))
+    s->parts = dcp_mem_calloc(s->catalog->n_tensors, sizeof *s->parts);
+    if (!s->copiers || !s->blocks || !s->parts ||
+        (!keeps && setup->verify && !s->src_parts))
         return dcp_error_memory(err, "a stream");
     if (setup->verify)
         DCP_TRY(dcp_proof_new(setup->src, &s->proof, err));
@@ -99,6 +110,28 @@ static int stream_init(struct stream *s, const struct dcp_stream_setup *setup,
     return DCP_OK;
 }
 
+/* `again`: see dcp_write_setup. stream_fini also after a failure. */
+static int stream_init(struct stream *s, const struct dcp_stream_setup *setup,
+                       uint64_t total_bytes, bool again, struct dcp_error *err)
+{
+    *s = (struct stream){ .setup = setup,
+                          .catalog = setup->target->catalog,
+                          .n_workers = setup->threads };
+    DCP_TRY(open_readers(s, setup, err));
+    if (setup->threads > 1) /* the caller works too */
+        DCP_TRY(dcp_pool_new(setup->threads - 1, &s->pool, err));
+    return dcp_write_new(&(struct dcp_write_setup){ .store = setup->store,
+                                                    .prefix = setup->prefix,
+                                                    .target = setup->target,
+                                                    .read_callback = { s, read_callback },
+                                                    .pool = s->pool,
+                                                    .read_back = setup->read_back,
+                                                    .progress = setup->progress,
+                                                    .total_bytes = total_bytes,
+                                                    .again = again },
+                         &s->write, err);
+}
+
 /* Replicas, which no fingerprint counts, are what they repeat. */
 static int prove_replicas(const struct dcp_catalog *target, struct dcp_error *err)
 {
@@ -118,8 +151,7 @@ static int prove_replicas(const struct dcp_catalog *target, struct dcp_error *er
 
 /* What was written is what the source holds, tensor by tensor. Casts have no equal number
  * to be held against; their source was verified block by block. */
-static int prove(const struct stream *s, const struct dcp_write *write,
-                 struct dcp_error *err)
+static int prove_tensors(const struct stream *s, struct dcp_error *err)
 {
     struct dcp_catalog *target = s->catalog;
 
@@ -128,7 +160,7 @@ static int prove(const struct stream *s, const struct dcp_write *write,
         const struct dcp_tensor *from = &s->setup->src->tensors[s->setup->src_tensor[t]];
         if (tensor->tied_to)
             continue; /* its bytes are proved where they are */
-        tensor->fingerprint = dcp_fingerprint_whole(tensor, dcp_write_parts(write, t));
+        tensor->fingerprint = dcp_fingerprint_whole(tensor, s->parts[t]);
         tensor->has_fingerprint = true;
         if (!s->setup->verify || tensor->dtype != from->dtype)
             continue;
@@ -146,9 +178,16 @@ static int prove(const struct stream *s, const struct dcp_write *write,
     return DCP_OK;
 }
 
-/* The ranks, and as many more as a layout with very many files has given files to, so
- * that not all are open at once. */
-static int n_writers(const struct dcp_catalog *target)
+/* Of all files, and of the source as far as it was read. */
+static int prove(const struct stream *s, struct dcp_error *err)
+{
+    if (s->proof)
+        DCP_TRY(dcp_blocks_prove(s->blocks, s->pool, err));
+    DCP_TRY(prove_tensors(s, err));
+    return s->setup->verify ? prove_replicas(s->catalog, err) : DCP_OK;
+}
+
+int dcp_stream_writers(const struct dcp_catalog *target)
 {
     int n = target->world_size;
 
@@ -158,20 +197,20 @@ static int n_writers(const struct dcp_catalog *target)
 }
 
 /* Parity of what all ranks wrote, and, once the manifest is written, copies of that. */
-static int write_global(const struct dcp_stream_setup *setup, struct dcp_write *write,
-                        struct dcp_pool *pool, struct dcp_error *err)
+static int write_global(const struct stream *s, struct dcp_error *err)
 {
+    const struct dcp_stream_setup *setup = s->setup;
     struct dcp_parity *parity = NULL;
     DCP_CLEANUP_FREE uint64_t *sums = NULL;
     struct dcp_parity_code code = { .store = setup->store,
                                     .prefix = setup->prefix,
                                     .n_shares = 1,
-                                    .pool = pool,
+                                    .pool = s->pool,
                                     .memory_bytes = setup->memory_bytes / 2 };
     int rc = DCP_OK;
 
     if (!setup->parity)
-        return dcp_write_global(write, err);
+        return dcp_write_global(s->write, err);
     rc = dcp_parity_describe(setup->target->catalog, setup->parity, &parity, err);
     code.parity = parity;
     if (!rc)
@@ -183,7 +222,7 @@ static int write_global(const struct dcp_stream_setup *setup, struct dcp_write *
     if (!rc)
         rc = dcp_parity_tell(parity, setup->target->catalog, err);
     if (!rc)
-        rc = dcp_write_global(write, err);
+        rc = dcp_write_global(s->write, err);
     if (!rc)
         rc = dcp_parity_end(&code, setup->target->catalog, err);
     dcp_parity_free(parity);
@@ -194,42 +233,81 @@ int dcp_stream_run(const struct dcp_stream_setup *setup, struct dcp_error *err)
 {
     const struct dcp_catalog *target = setup->target->catalog;
     struct stream s;
-    struct dcp_pool *pool = NULL;
-    struct dcp_write *write = NULL;
     uint64_t total = 0;
-    int rc = stream_init(&s, setup, err);
 
     for (size_t t = 0; t < target->n_tensors; t++)
         if (!target->tensors[t].tied_to)
             total += dcp_tensor_bytes(&target->tensors[t]);
-    if (!rc && setup->threads > 1)
-        rc = dcp_pool_new(setup->threads - 1, &pool, err); /* the caller works too */
+    int rc = stream_init(&s, setup, total, false, err);
+    for (int r = 0; r < dcp_stream_writers(target) && !rc; r++)
+        rc = dcp_write_rank(s.write, r, err);
+    for (size_t t = 0; t < target->n_tensors && !rc; t++)
+        s.parts[t] = dcp_write_parts(s.write, t);
     if (!rc)
-        rc = dcp_write_new(
-            &(struct dcp_write_setup){ .store = setup->store,
-                                       .prefix = setup->prefix,
-                                       .target = setup->target,
-                                       .read_callback = { &s, read_callback },
-                                       .pool = pool,
-                                       .read_back = setup->read_back,
-                                       .progress = setup->progress,
-                                       .total_bytes = total },
-            &write, err);
-    for (int r = 0; r < n_writers(target) && !rc; r++)
-        rc = dcp_write_rank(write, r, err);
-    if (!rc && s.proof)
-        rc = dcp_blocks_prove(s.blocks, pool, err);
+        rc = prove(&s, err);
     if (!rc)
-        rc = prove(&s, write, err);
-    if (!rc && setup->verify)
-        rc = prove_replicas(target, err);
+        rc = write_global(&s, err);
+    stream_fini(&s);
+    return rc;
+}
+
+/* -- a target in parts -------------------------------------------------------------- */
+
+static struct dcp_share share_of(const struct stream *s, const struct dcp_shares *shares,
+                                 int part)
+{
+    return (struct dcp_share){ .of = shares,
+                               .part = part,
+                               .target = s->catalog,
+                               .parts = s->parts,
+                               .src_parts = s->src_parts,
+                               .overflows = s->setup->overflows,
+                               .proof = s->proof };
+}
+
+int dcp_stream_part(const struct dcp_stream_setup *setup, const struct dcp_shares *shares,
+                    int part, struct dcp_buf *told, struct dcp_error *err)
+{
+    const struct dcp_catalog *target = setup->target->catalog;
+    struct stream s;
+    uint64_t total = 0;
+
+    for (size_t p = 0; p < target->n_pieces; p++)
+        if (shares->part_of[target->files[target->pieces[p].file].rank] == part)
+            total += dcp_piece_bytes(target, &target->pieces[p]);
+    int rc = stream_init(&s, setup, total, true, err);
+    for (int r = 0; r < shares->n_writers && !rc; r++)
+        if (shares->part_of[r] == part)
+            rc = dcp_write_rank(s.write, r, err);
+    for (size_t t = 0; t < target->n_tensors && !rc; t++)
+        s.parts[t] = dcp_write_parts(s.write, t);
+    const struct dcp_share share = share_of(&s, shares, part);
+    if (!rc) {
+        dcp_share_pack(&share, told);
+        rc = dcp_buf_check(told, err);
+    }
+    stream_fini(&s);
+    return rc;
+}
+
+int dcp_stream_join(const struct dcp_stream_setup *setup, const struct dcp_shares *shares,
+                    struct dcp_cursor *told, int n, struct dcp_error *err)
+{
+    const struct dcp_catalog *target = setup->target->catalog;
+    struct stream s;
+    int rc = stream_init(&s, setup, 0, true, err);
+
+    for (int i = 0; i < n && !rc; i++) {
+        const struct dcp_share share = share_of(&s, shares, i);
+        rc = dcp_share_unpack(&share, &told[i], err);
+    }
+    if (!rc && !dcp_shares_complete(target))
+        rc = dcp_error_set(err, DCP_E_CORRUPT,
+                           "the parts do not tell of every file of the target");
     if (!rc)
-        rc = write_global(setup, write, pool, err);
-    for (int i = 0; s.copiers && i < s.n_workers && setup->reconstructed; i++)
-        if (!setup->reconstructed->code && s.copiers[i].blocks)
-            *setup->reconstructed = *dcp_blocks_reconstructed(s.copiers[i].blocks);
-    dcp_write_free(write);
-    dcp_pool_free(pool);
+        rc = prove(&s, err);
+    if (!rc)
+        rc = write_global(&s, err);
     stream_fini(&s);
     return rc;
 }

@@ -6,6 +6,7 @@
 
 #include "base/pool.h"
 #include "core/plan/plan.h"
+#include "share.h"
 #include "write.h"
 #include <dcp/reshard.h>
 
@@ -34,5 +35,18 @@ int dcp_stream_run(const struct dcp_stream_setup *setup, struct dcp_error *err);
 /* The same as one archive, the file `name`, of *out_bytes; no piece has a codec. */
 int dcp_stream_pack(const struct dcp_stream_setup *setup, const char *name,
                     uint64_t *out_bytes, struct dcp_error *err);
+/* Who writes the target's files: the ranks, and as many more as a layout with very many
+ * files has given files to, so that not all are open at once. */
+int dcp_stream_writers(const struct dcp_catalog *target);
+/* Writes the files of one part and makes them durable; dead processes may have left some
+ * of them. Appends to `told` what dcp_stream_join needs of it. A fingerprint can only be
+ * proved once all parts are together; digests of blocks are, here. */
+int dcp_stream_part(const struct dcp_stream_setup *setup, const struct dcp_shares *shares,
+                    int part, struct dcp_buf *told, struct dcp_error *err);
+/* Takes what n parts told, checks and proves what dcp_stream_run does, reads of the
+ * source what every part left of a record that some part read, and writes what comes
+ * last. Errors: also CORRUPT where what was told does not fit the target. */
+int dcp_stream_join(const struct dcp_stream_setup *setup, const struct dcp_shares *shares,
+                    struct dcp_cursor *told, int n, struct dcp_error *err);
 
 #endif

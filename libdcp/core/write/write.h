@@ -38,6 +38,7 @@ struct dcp_write_setup {
     enum dcp_read_back read_back;
     struct dcp_progress progress;
     uint64_t total_bytes; /* for progress */
+    bool again; /* a dead process may have left some of the files, which go first */
 };
 
 struct dcp_write; /* one target being written */

@@ -266,6 +266,7 @@ enum dcp_stay {
     DCP_STAYS_UNKNOWN, /* it could not be judged: a newer version may have written it */
     DCP_STAYS_READ,    /* a reader pins it, or a process is at work on it or its marks */
     DCP_STAYS_STUCK,   /* it was to go, and removing it failed */
+    DCP_STAYS_PARTS,   /* other parts may still come, and such were not asked for */
     DCP_STAYS_SUPERSEDED, /* it was superseded, and such steps were not asked for: see
                              dcp_gc */
 };
@@ -318,11 +319,13 @@ enum dcp_leftover {
     DCP_LEFT_UNFINISHED, /* ".tmp-…", or what was to replace a small file */
     DCP_LEFT_TRASH,      /* ".trash-…" */
     DCP_LEFT_NOTE,       /* beside a step that is gone */
-    DCP_LEFT_SUPERSEDED  /* a superseded step: see dcp_supersede */
+    DCP_LEFT_SUPERSEDED, /* a superseded step: see dcp_supersede */
+    DCP_LEFT_PARTS       /* ".parts-…": of a reshard in parts that was not finished */
 };
 struct dcp_gc {
     bool dry_run;    /* nothing is removed */
     bool superseded; /* superseded steps go, too; READ and MARKED ones stay */
+    bool parts;      /* reshards in parts go, too, that nobody is at work on right now */
     /* Called for each, which stays when a living process is at work on it (READ), or it
      * cannot be removed (STUCK); NULL: nobody is told. */
     void (*found)(void *self, const char *name, enum dcp_leftover kind,

@@ -1,6 +1,6 @@
-/* reshard: one checkpoint into another, in one process and bounded memory. Change of
- * world size, layout, dtype, selection and format are all this one act; export is world
- * size 1. */
+/* reshard: one checkpoint into another, in bounded memory, in one process or in parts.
+ * Change of world size, layout, dtype, selection and format are all this one act; export
+ * is world size 1. */
 #ifndef DCP_RESHARD_H
 #define DCP_RESHARD_H
 
@@ -101,6 +101,12 @@ struct dcp_reshard_options {
     const char *const *trust;
     bool keep_unsafe; /* and so are all of them */
     struct dcp_target_options target;
+    /* One reshard on many machines, which share the folder of the target: n_parts
+     * processes with equal options make part 1 to n_parts of it, at any time and in any
+     * order, and then one with `finish`, for which n_parts may be 0, proves the whole and
+     * publishes it. Zero: all of it here. A target is a folder of files then. */
+    int part, n_parts;
+    bool finish;
     struct dcp_progress progress;
     const struct dcp_log *log; /* what could not be removed is a warning; NULL: silence */
     /* Called when a target that is a folder is written and proved, under its temporary
@@ -140,6 +146,13 @@ struct dcp_reshard_plan {
     uint64_t free_bytes;   /* at the target */
 };
 
+/* What falls to one of the processes that make a target in parts. */
+struct dcp_reshard_part {
+    size_t n_files;      /* that are known before anything is written */
+    uint64_t size_bytes; /* of these; with a codec at most */
+    bool made;           /* it was done when the reshard was planned */
+};
+
 struct dcp_reshard; /* a decided reshard */
 
 /* Decides everything, writes nothing. Caller owns *out. Errors: MISMATCH (the target
@@ -153,13 +166,23 @@ DCP_PUBLIC const struct dcp_reshard_plan *dcp_reshard_facts(
 /* The target's catalog, borrowed until free. */
 DCP_PUBLIC const struct dcp_catalog *dcp_reshard_target(
     const struct dcp_reshard *reshard);
-/* Streams, proves and publishes. Where the source is corrupt and has parity for it, what
+/* Number of parts, 0 when the reshard has none, and what falls to part i (from 0),
+ * borrowed until free. */
+DCP_PUBLIC int dcp_reshard_n_parts(const struct dcp_reshard *reshard);
+DCP_PUBLIC const struct dcp_reshard_part *dcp_reshard_part(
+    const struct dcp_reshard *reshard, int i);
+/* Streams, proves and publishes; of a reshard in parts, what of that falls to this
+ * process. A part that fails leaves what other parts made, and can be made again; so can
+ * a finish. Where the source is corrupt and has parity for it, what
  * was written is read, and location->corruption says so afterwards. On failure nothing is
  * left at the target's name, or what was there; only when the very last sync fails the
  * target is there, whole. Errors: CORRUPT (source corrupt, or fingerprints of what was
- * written differ), NO_SPACE, IO, BUSY (another process makes the same target),
- * INTERRUPTED. */
+ * written differ), NO_SPACE, IO, BUSY (another process makes the same target, or the same
+ * part of it), INTERRUPTED; in parts also NOT_FOUND (parts are not made) and EXISTS. */
 DCP_PUBLIC int dcp_reshard_run(struct dcp_reshard *reshard, struct dcp_error *err);
+/* After a run: the part was made, or the target published, before, and nothing was
+ * written. */
+DCP_PUBLIC bool dcp_reshard_was_done(const struct dcp_reshard *reshard);
 /* After a run: how many numbers were out of the range of the dtype they were cast to, and
  * became infinite or NaN; *out_tensors of how many tensors, *out_first (borrowed) one of
  * them or NULL. */

@@ -195,6 +195,9 @@ DCP_PUBLIC int dcp_store_read_header(const struct dcp_store *store, const char *
 DCP_PUBLIC int dcp_store_write_file(const struct dcp_store *store, const char *name,
                                     const void *data, size_t size_bytes,
                                     struct dcp_error *err);
+/* Removes a file or folder that may be there. Errors: IO. */
+DCP_PUBLIC int dcp_store_clear(const struct dcp_store *store, const char *name,
+                               struct dcp_error *err);
 /* The rule for names at the top of this header. */
 DCP_PUBLIC bool dcp_store_name_ok(const char *name);
 

@@ -138,3 +138,15 @@ int dcp_store_write_file(const struct dcp_store *store, const char *name,
         store->ops->remove(store->self, name, NULL);
     return rc;
 }
+
+int dcp_store_clear(const struct dcp_store *store, const char *name,
+                    struct dcp_error *err)
+{
+    struct dcp_error why = { 0 };
+    int rc = store->ops->remove(store->self, name, &why);
+    if (!rc || rc == DCP_E_NOT_FOUND)
+        return DCP_OK;
+    if (err)
+        *err = why;
+    return rc;
+}

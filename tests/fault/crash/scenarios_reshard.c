@@ -12,17 +12,23 @@
 struct how {
     const char *format, *target;
     bool force;
+    int n_parts; /* 0: in one */
 };
 
-static int reshard(const char *folder, const struct how *how, int world_size, bool force,
-                   struct dcp_error *err)
+/* part: 1 to n_parts; one behind them is the end; 0 is all in one. */
+static int reshard_part(const char *folder, const struct how *how, int world_size,
+                        bool force, int part, struct dcp_error *err)
 {
+    bool ends = part > how->n_parts;
     struct dcp_reshard_options options = { .world_size = how->format ? 0 : world_size,
                                            .format = how->format,
                                            .dtype = -1,
                                            .only = world_size == 4 ? DCP_ONLY_MODEL : 0,
                                            .force = force,
-                                           .threads = 2 };
+                                           .threads = 2,
+                                           .part = ends ? 0 : part,
+                                           .n_parts = part && !ends ? how->n_parts : 0,
+                                           .finish = ends };
     struct dcp_location source;
     struct dcp_reshard *job;
     char from[512], to[512];
@@ -46,6 +52,16 @@ static int reshard(const char *folder, const struct how *how, int world_size, bo
         dcp_reshard_free(job);
     }
     dcp_location_close(&source);
+    return rc;
+}
+
+static int reshard(const char *folder, const struct how *how, int world_size, bool force,
+                   struct dcp_error *err)
+{
+    int rc = how->n_parts ? 0 : reshard_part(folder, how, world_size, force, 0, err);
+
+    for (int part = 1; how->n_parts && part <= how->n_parts + 1 && !rc; part++)
+        rc = reshard_part(folder, how, world_size, force, part, err);
     return rc;
 }
 
@@ -78,6 +94,16 @@ static bool is_whole(const char *path, char why[512])
     return !rc || wrong(why, "%s", err.message);
 }
 
+/* A part that is done stays done: the files that its receipt names are durable. */
+static bool has_part(const struct tree *state, const struct how *how, char why[512])
+{
+    if (!how->n_parts || how->format || tree_find(state, how->target) ||
+        !tree_find(state, ".parts-out/part-00002") ||
+        tree_find(state, ".parts-out/files/shard-00002-of-00003.json"))
+        return true;
+    return wrong(why, "a part that is done has lost a file");
+}
+
 static bool check_reshard(const struct facts *facts, const struct tree *state,
                           struct promise promise, const struct how *how, char why[512])
 {
@@ -93,7 +119,8 @@ static bool check_reshard(const struct facts *facts, const struct tree *state,
         return wrong(why, "the target is neither what it was nor what it is to be");
     if (promise.done && !is_new)
         return wrong(why, "the target that was promised is not there");
-    return !tree_find(state, how->target) || is_whole(path, why);
+    return has_part(state, how, why) &&
+           (!tree_find(state, how->target) || is_whole(path, why));
 }
 
 static bool reshard_again(const struct facts *facts, const struct how *how, char why[512])
@@ -108,7 +135,8 @@ static bool reshard_again(const struct facts *facts, const struct how *how, char
     bool fine = tree_same(&tree, how->target, &facts->after, how->target) ||
                 wrong(why, "the next reshard makes something else");
     for (size_t i = 0; i < tree.n && fine; i++)
-        if (!strncmp(tree.items[i].path, ".tmp-", 5))
+        if (!strncmp(tree.items[i].path, ".tmp-", 5) ||
+            !strncmp(tree.items[i].path, ".parts-", 7))
             fine = wrong(why, "the next reshard leaves '%s'", tree.items[i].path);
     tree_free(&tree);
     return fine;
@@ -190,13 +218,15 @@ static bool move_again(const struct facts *facts, struct promise promise, char w
         return reshard_again(facts, &id, why);                                  \
     }
 
-RESHARD(dir, NULL, "out", false)
-RESHARD(dir_over, NULL, "out", true)
-RESHARD(nested, "deepspeed", "out", false) /* its files lie in a folder of their own */
-RESHARD(file, "safetensors", "out.safetensors", false)
-RESHARD(file_over, "torch", "out.bin", true)
-RESHARD(archive, "bundle", "out.tar.zst", false)
-RESHARD(archive_over, "bundle", "out.tar.zst", true)
+RESHARD(dir, NULL, "out", false, 0)
+RESHARD(dir_over, NULL, "out", true, 0)
+RESHARD(nested, "deepspeed", "out", false, 0) /* its files lie in a folder of their own */
+RESHARD(file, "safetensors", "out.safetensors", false, 0)
+RESHARD(file_over, "torch", "out.bin", true, 0)
+RESHARD(archive, "bundle", "out.tar.zst", false, 0)
+RESHARD(archive_over, "bundle", "out.tar.zst", true, 0)
+RESHARD(parts, NULL, "out", false, 2)
+RESHARD(parts_over, "deepspeed", "out", true, 2)
 
 #define RESHARDS(text, id)                                   \
     {                                                        \
@@ -211,6 +241,8 @@ const struct scenario reshard_scenarios[] = {
     RESHARDS("export-force", file_over),
     RESHARDS("pack", archive),
     RESHARDS("pack-force", archive_over),
+    RESHARDS("parts", parts),
+    RESHARDS("parts-force", parts_over),
     { "move", prepare_move, act_move, check_move, move_again },
 };
 const size_t n_reshard_scenarios = sizeof reshard_scenarios / sizeof reshard_scenarios[0];

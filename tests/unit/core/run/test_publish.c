@@ -45,6 +45,23 @@ static size_t count(const struct dcp_store *store)
     return n;
 }
 
+static void a_folder_that_others_filled(void **state)
+{
+    struct dcp_store *store = *state;
+    struct dcp_publication publish;
+
+    assert_int_equal(store->ops->make_dir(store->self, "made", NULL), 0);
+    write_text(store, "made/a", "1");
+    assert_int_equal(dcp_publish_adopt(&publish, store, "step", "made", false, NULL), 0);
+    dcp_publish_fini(&publish); /* not committed: it stays */
+    assert_true(exists(store, "made/a"));
+    assert_int_equal(dcp_publish_adopt(&publish, store, "step", "made", false, NULL), 0);
+    assert_int_equal(dcp_publish_commit(&publish, NULL, false, NULL), 0);
+    dcp_publish_fini(&publish);
+    check_text(store, "step/a", "1");
+    assert_int_equal(count(store), 1);
+}
+
 static void a_folder(void **state)
 {
     struct dcp_store *store = *state;
@@ -304,6 +321,7 @@ int main(void)
 #define EACH(test) cmocka_unit_test_setup_teardown(test, acts_setup, acts_teardown)
     const struct CMUnitTest tests[] = {
         EACH(a_folder),
+        EACH(a_folder_that_others_filled),
         EACH(one_file),
         EACH(what_exists_stays),
         EACH(abandoned),
