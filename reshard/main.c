@@ -3,19 +3,13 @@
 #include "verbs.h"
 
 static const struct dcp_command *const commands[] = {
-    &reshard_run,
-    &reshard_export,
-    &reshard_repair,
-    &reshard_prune,
-    &reshard_tag,
-    &reshard_pin,
-    &reshard_unpin,
-    &reshard_gc,
-    &reshard_keygen,
-    &reshard_sign_verb,
-    &reshard_verify,
-    &reshard_formats,
-    NULL,
+    &reshard_run,       &reshard_export,
+    &reshard_repair,    &reshard_delta,
+    &reshard_prune,     &reshard_tag,
+    &reshard_pin,       &reshard_unpin,
+    &reshard_gc,        &reshard_keygen,
+    &reshard_sign_verb, &reshard_verify,
+    &reshard_formats,   NULL,
 };
 
 static const struct dcp_program program = {

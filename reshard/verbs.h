@@ -7,6 +7,7 @@
 extern const struct dcp_command reshard_run;
 extern const struct dcp_command reshard_export;
 extern const struct dcp_command reshard_repair;
+extern const struct dcp_command reshard_delta;
 extern const struct dcp_command reshard_keygen;
 extern const struct dcp_command reshard_sign_verb;
 extern const struct dcp_command reshard_verify;

@@ -3,6 +3,7 @@
 #include "base/fs.h"
 #include "base/mem.h"
 #include "base/str.h"
+#include <dcp/delta.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -83,9 +84,10 @@ static void warn_of_shard(const struct dcp_main *m, const struct dcp_location *l
 int dcp_source_store(const struct dcp_main *m, const char *path, struct dcp_store *out,
                      struct dcp_error *err)
 {
-    DCP_TRY(dcp_store_dir(out, path, false, err));
-    out->max_header_bytes = m->max_header_bytes;
-    return DCP_OK;
+    struct dcp_store folder;
+    DCP_TRY(dcp_store_dir(&folder, path, false, err));
+    folder.max_header_bytes = m->max_header_bytes;
+    return dcp_store_delta(out, &folder, path, NULL, err);
 }
 
 int64_t dcp_source_saved_at(const char *run, const char *step)
@@ -113,8 +115,14 @@ int dcp_source_trust(struct dcp_main *m, const struct dcp_source *source,
 int dcp_source_open(struct dcp_main *m, const char *path, struct dcp_location *out,
                     struct dcp_error *err)
 {
-    const struct dcp_location_options options = { .max_header_bytes =
-                                                      m->max_header_bytes };
+    return dcp_source_open_delta(m, path, NULL, out, err);
+}
+
+int dcp_source_open_delta(struct dcp_main *m, const char *path, const char *base,
+                          struct dcp_location *out, struct dcp_error *err)
+{
+    const struct dcp_location_options options = { .max_header_bytes = m->max_header_bytes,
+                                                  .base = base };
     int rc = dcp_location_open_with(path, &options, out, err);
     if (rc) {
         dcp_source_hint(path, err);

@@ -10,6 +10,9 @@
  * Errors besides: those of dcp_check_signature. */
 int dcp_source_open(struct dcp_main *m, const char *path, struct dcp_location *out,
                     struct dcp_error *err);
+/* The same, with the base of the delta that it is; NULL: where the delta says. */
+int dcp_source_open_delta(struct dcp_main *m, const char *path, const char *base,
+                          struct dcp_location *out, struct dcp_error *err);
 /* A folder's store, as a run folder's, opened as the common options say. No signature is
  * checked: see dcp_source_trust. Errors: those of dcp_store_dir. */
 int dcp_source_store(const struct dcp_main *m, const char *path, struct dcp_store *out,

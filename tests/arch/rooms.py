@@ -42,6 +42,7 @@ FLOORS = {
         },
         {
             "files": "bytes of files, streams and codecs",
+            "delta": "a folder by what differs from another",
             "integrity": "fingerprints, checksums of records",
             "parity": "Reed-Solomon, and reading through it",
             "plan": "who owns what; copies from one catalog to another",

@@ -5,7 +5,7 @@
 #include "core/parity/reconstruction.h"
 #include "pin.h"
 #include "steps.h"
-#include <dcp/reshard.h>
+#include <dcp/delta.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -77,9 +77,11 @@ static int choose_step(const char *path, struct dcp_location *location,
 static int open_store(const char *dir, const struct dcp_location_options *options,
                       struct dcp_location *location, struct dcp_error *err)
 {
-    DCP_TRY(dcp_store_dir(location->store, dir, false, err));
-    location->store->max_header_bytes = options->max_header_bytes;
-    return DCP_OK;
+    struct dcp_store folder;
+
+    DCP_TRY(dcp_store_dir(&folder, dir, false, err));
+    folder.max_header_bytes = options->max_header_bytes;
+    return dcp_store_delta(location->store, &folder, dir, options->base, err);
 }
 
 static int open_dir(const char *path, const struct dcp_location_options *options,

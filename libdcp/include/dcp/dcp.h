@@ -5,6 +5,7 @@
 
 #include <dcp/checkpoint.h>
 #include <dcp/comm.h>
+#include <dcp/delta.h>
 #include <dcp/device.h>
 #include <dcp/error.h>
 #include <dcp/format.h>

@@ -26,6 +26,7 @@ struct dcp_location {
 };
 struct dcp_location_options {
     uint64_t max_header_bytes; /* as in dcp_store; 0: what real files have */
+    const char *base; /* of the delta that the path is: see dcp_store_delta; or NULL */
 };
 /* A native step that lies in a folder is pinned, so that retention does not take it away
  * meanwhile. Caller owns, dcp_location_close. Errors: NOT_FOUND, CORRUPT (no complete

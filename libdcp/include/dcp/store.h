@@ -94,6 +94,8 @@ struct dcp_store_ops {
     /* Optional (NULL: nothing): invalidates cached pages, so that reads come from the
      * disk. */
     void (*drop_cache)(void *self, struct dcp_store_file *file);
+    /* Optional (NULL: nothing): see dcp_store_dir_follow. */
+    void (*follow)(void *self, bool follow);
     void (*free)(void *self);
 };
 
@@ -142,7 +144,8 @@ DCP_PUBLIC int dcp_store_bundle_finish(struct dcp_store *store, uint64_t *out_si
 /* Whether names that are looked at, listed or opened for reading may be links to regular
  * files, wherever these lie; false at first. For folders that other programs made: the
  * cache of Hugging Face is links alone. Links to folders, sockets and devices are refused
- * still, and nothing is ever written through a link. Does nothing to other stores. Not
+ * still, and nothing is ever written through a link. Does nothing to stores that are
+ * no such folder, or a wrapper of one. Not
  * while another thread uses the store. */
 DCP_PUBLIC void dcp_store_dir_follow(struct dcp_store *store, bool follow);
 /* A store that does all that another one does, but for the calls that a wrapper does in

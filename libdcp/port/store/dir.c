@@ -337,6 +337,11 @@ static void dir_free(void *self)
     free(dir);
 }
 
+static void dir_follow(void *self, bool follow)
+{
+    ((struct dcp_dir *)self)->follow = follow;
+}
+
 static const struct dcp_store_ops dir_ops = {
     .list = dir_list,
     .stat = dir_stat,
@@ -359,6 +364,7 @@ static const struct dcp_store_ops dir_ops = {
     .hold = dcp_dir_hold,
     .free_bytes = dcp_dir_free_bytes,
     .drop_cache = dcp_dir_drop_cache,
+    .follow = dir_follow,
     .free = dir_free,
 };
 
@@ -390,6 +396,6 @@ int dcp_store_dir(struct dcp_store *out_store, const char *path, bool create,
 
 void dcp_store_dir_follow(struct dcp_store *store, bool follow)
 {
-    if (store->ops == &dir_ops)
-        ((struct dcp_dir *)store->self)->follow = follow;
+    if (store->ops->follow)
+        store->ops->follow(store->self, follow);
 }

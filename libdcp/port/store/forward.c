@@ -147,6 +147,12 @@ static void forward_drop_cache(void *self, struct dcp_store_file *file)
     inner->ops->drop_cache(inner->self, file);
 }
 
+static void forward_follow(void *self, bool follow)
+{
+    const struct dcp_store *inner = inner_of(self);
+    inner->ops->follow(inner->self, follow);
+}
+
 void dcp_store_forward(struct dcp_store *out_store, struct dcp_store_forward *wrapper,
                        const struct dcp_store *inner)
 {
@@ -174,6 +180,7 @@ void dcp_store_forward(struct dcp_store *out_store, struct dcp_store_forward *wr
             .hold = inner->ops->hold ? forward_hold : NULL,
             .free_bytes = forward_free_bytes,
             .drop_cache = inner->ops->drop_cache ? forward_drop_cache : NULL,
+            .follow = inner->ops->follow ? forward_follow : NULL,
         },
     };
     *out_store = *inner;

@@ -1,0 +1,124 @@
+#include "delta_target.h"
+#include "base/fs.h"
+#include "base/mem.h"
+#include "base/size.h"
+#include "base/str.h"
+#include "core/run/destination.h"
+#include <string.h>
+
+int dcp_delta_target_check(struct dcp_delta_target *target,
+                           const struct dcp_location *source, const char *path,
+                           struct dcp_error *err)
+{
+    free(target->dir);
+    free(target->name);
+    return dcp_destination_check(source, path, false, &target->dir, &target->name, err);
+}
+
+int dcp_delta_target_begin(struct dcp_delta_target *target, uint64_t need_bytes,
+                           struct dcp_error *err)
+{
+    char need[DCP_SIZE_CAP], room[DCP_SIZE_CAP];
+
+    DCP_TRY(dcp_fs_make_missing(target->dir, &target->made, err));
+    target->begun = true;
+    uint64_t is_free = dcp_fs_free_bytes(target->dir);
+    if (need_bytes > is_free) {
+        dcp_error_set(err, DCP_E_NO_SPACE, "'%s' needs %s, %s are free", target->name,
+                      dcp_size_format(need, need_bytes), dcp_size_format(room, is_free));
+        dcp_error_hint(err, "free some space, or choose a folder on another disk");
+        return DCP_E_NO_SPACE;
+    }
+    DCP_TRY(dcp_store_dir(&target->store, target->dir, false, err));
+    return dcp_publish_begin(&target->publish, &target->store, target->name, false, err);
+}
+
+/* The folders of a file, from the outermost on: each once. */
+static int make_folders(struct dcp_delta_target *target, const char *name,
+                        struct dcp_error *err)
+{
+    const struct dcp_store *store = &target->store;
+    DCP_CLEANUP_FREE char *path = dcp_str_join(target->publish.prefix, name, "");
+
+    if (!path)
+        return dcp_error_memory(err, "a file name");
+    char *slash = path + strlen(target->publish.prefix);
+    while ((slash = strchr(slash, '/'))) {
+        struct dcp_error why = { 0 };
+        *slash = '\0';
+        int rc = store->ops->make_dir(store->self, path, &why);
+        if (rc && rc != DCP_E_EXISTS) {
+            if (err)
+                *err = why;
+            return rc;
+        }
+        *slash++ = '/';
+    }
+    return DCP_OK;
+}
+
+int dcp_delta_target_create(struct dcp_delta_target *target, const char *name,
+                            const char *suffix, uint64_t size_bytes,
+                            struct dcp_store_file **out, struct dcp_error *err)
+{
+    const struct dcp_store *store = &target->store;
+    DCP_CLEANUP_FREE char *path = dcp_str_join(target->publish.prefix, name, suffix);
+
+    *out = NULL;
+    if (!path)
+        return dcp_error_memory(err, "a file name");
+    DCP_TRY(make_folders(target, name, err));
+    return store->ops->create(store->self, path, size_bytes, out, err);
+}
+
+int dcp_delta_target_close(struct dcp_delta_target *target, struct dcp_store_file *file,
+                           uint64_t size_bytes, struct dcp_error *err)
+{
+    const struct dcp_store *store = &target->store;
+    int rc = store->ops->sync(store->self, file, size_bytes, err);
+    int closed = store->ops->close(store->self, file, rc ? NULL : err);
+
+    return rc ? rc : closed;
+}
+
+int dcp_delta_target_sync_folders(struct dcp_delta_target *target, const char *file,
+                                  struct dcp_error *err)
+{
+    const struct dcp_store *store = &target->store;
+    DCP_CLEANUP_FREE char *path = dcp_str_join(target->publish.prefix, file, "");
+
+    if (!path)
+        return dcp_error_memory(err, "a file name");
+    char *begin = path + strlen(target->publish.prefix);
+    for (char *slash = strrchr(begin, '/'); slash; slash = strrchr(begin, '/')) {
+        *slash = '\0';
+        DCP_TRY(store->ops->sync_dir(store->self, path, err));
+    }
+    return DCP_OK;
+}
+
+int dcp_delta_target_commit(struct dcp_delta_target *target, struct dcp_error *err)
+{
+    int rc = dcp_publish_commit(&target->publish, NULL, false, err);
+
+    target->done = !rc;
+    return rc;
+}
+
+void dcp_delta_target_end(struct dcp_delta_target *target, const struct dcp_log *log)
+{
+    struct dcp_error why = { 0 };
+
+    if (target->store.ops && target->publish.store) {
+        if (dcp_publish_clear(&target->publish, &why))
+            dcp_log_write(log, DCP_LOG_WARN, "%s; it is no longer needed", why.message);
+        dcp_publish_fini(&target->publish);
+    }
+    dcp_store_free(&target->store);
+    if (target->begun && !target->done && target->made)
+        dcp_fs_remove_made(target->dir, target->made);
+    free(target->dir);
+    free(target->name);
+    free(target->made);
+    *target = (struct dcp_delta_target){ 0 };
+}

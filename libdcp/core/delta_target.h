@@ -1,0 +1,41 @@
+/* delta_target: the folder that an act on deltas makes, file by file, under a temporary
+ * name. */
+#ifndef DCP_CORE_DELTA_TARGET_H
+#define DCP_CORE_DELTA_TARGET_H
+
+#include "core/run/publish.h"
+#include <dcp/delta.h>
+
+struct dcp_delta_target {
+    struct dcp_store store; /* of the folder that it is made in */
+    struct dcp_publication publish;
+    char *dir, *name;
+    char *made; /* the first folder above it that was not there, or NULL */
+    bool begun, done;
+};
+
+/* Whether `path` may become a target that is made of `source`; fills dir and name.
+ * Errors: USAGE, EXISTS, NOT_FOUND, MEMORY. End it in any case. */
+int dcp_delta_target_check(struct dcp_delta_target *target,
+                           const struct dcp_location *source, const char *path,
+                           struct dcp_error *err);
+/* Makes the temporary folder. Errors: also NO_SPACE (less is free than need_bytes), IO.
+ */
+int dcp_delta_target_begin(struct dcp_delta_target *target, uint64_t need_bytes,
+                           struct dcp_error *err);
+/* Creates a file of it, and the folders that it is in; closed by the caller. */
+int dcp_delta_target_create(struct dcp_delta_target *target, const char *name,
+                            const char *suffix, uint64_t size_bytes,
+                            struct dcp_store_file **out, struct dcp_error *err);
+/* Syncs and closes a file of size_bytes. */
+int dcp_delta_target_close(struct dcp_delta_target *target, struct dcp_store_file *file,
+                           uint64_t size_bytes, struct dcp_error *err);
+/* Makes the names in the folders of a file durable; the target's own is the commit's. */
+int dcp_delta_target_sync_folders(struct dcp_delta_target *target, const char *file,
+                                  struct dcp_error *err);
+/* Gives it its name. */
+int dcp_delta_target_commit(struct dcp_delta_target *target, struct dcp_error *err);
+/* Removes what is left of one that has no name yet, and frees. */
+void dcp_delta_target_end(struct dcp_delta_target *target, const struct dcp_log *log);
+
+#endif
