@@ -2,6 +2,7 @@
 
 #include "base/mem.h"
 #include "value.h"
+#include <dcp/delta.h>
 #include <math.h>
 #include <string.h>
 
@@ -13,6 +14,7 @@ struct inspect_comparer {
     struct dcp_reader *reader_a, *reader_b;
     unsigned char *raw_a, *raw_b;
     double *values_a, *values_b;
+    struct dcp_delta_meter *meter;
 };
 
 int inspect_comparer_new(const struct inspect_checkpoint *a,
@@ -35,6 +37,8 @@ int inspect_comparer_new(const struct inspect_checkpoint *a,
     if (!c->raw_a || !c->raw_b || !c->values_a || !c->values_b)
         rc = dcp_error_memory(err, "a comparison");
     if (rc == DCP_OK)
+        rc = dcp_delta_meter_new(&c->meter, err);
+    if (rc == DCP_OK)
         rc = dcp_reader_clone(a->reader, INSPECT_READER_BYTES, &c->reader_a, err);
     if (rc == DCP_OK)
         rc = dcp_reader_clone(b->reader, INSPECT_READER_BYTES, &c->reader_b, err);
@@ -50,6 +54,7 @@ void inspect_comparer_free(struct inspect_comparer *c)
 {
     if (!c)
         return;
+    dcp_delta_meter_free(c->meter);
     dcp_reader_free(c->reader_a);
     dcp_reader_free(c->reader_b);
     free(c->raw_a);
@@ -111,6 +116,7 @@ static void compare_values(const struct inspect_comparer *c, struct inspect_pair
                             *raw_b = c->raw_b + i * size_b;
         if (p == q && memcmp(raw_a, raw_b, size_a) == 0)
             continue;
+        pair->n_changed += p == q;
         bool near = true, nan = false;
         for (size_t k = 0; k < parts; k++) {
             double a = c->values_a[i * parts + k], b = c->values_b[i * parts + k];
@@ -123,6 +129,18 @@ static void compare_values(const struct inspect_comparer *c, struct inspect_pair
         pair->n_nan += nan;
         note_difference(pair, raw_a, raw_b, begin + (int64_t)i);
     }
+}
+
+/* What the chunk would take in a delta. */
+static int measure(struct inspect_comparer *c, struct inspect_pair *pair, size_t size,
+                   struct dcp_error *err)
+{
+    size_t width = dcp_dtype_size(pair->a->dtype);
+    uint64_t bytes = 0;
+    int rc = dcp_delta_measure(c->meter, c->raw_a, c->raw_b, size,
+                               width <= 8 ? (int)width : 0, &bytes, err);
+    pair->delta_bytes += bytes;
+    return rc;
 }
 
 int inspect_compare(struct inspect_comparer *c, struct inspect_pair *pair,
@@ -150,6 +168,8 @@ int inspect_compare(struct inspect_comparer *c, struct inspect_pair *pair,
             rc = rc ? rc : inspect_value_read(q, c->raw_b, n, c->values_b, err);
             if (rc == DCP_OK)
                 compare_values(c, pair, at, n);
+            if (rc == DCP_OK && p == q)
+                rc = measure(c, pair, size, err);
         }
         if (rc == DCP_OK)
             rc = inspect_work_add(work, size + n * dcp_dtype_size(q), err);

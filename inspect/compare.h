@@ -31,9 +31,11 @@ struct inspect_pair {
     uint64_t n_differ; /* elements beyond the tolerance */
     int64_t first;     /* of them, in the flattened tensor */
     unsigned char first_a[16], first_b[16];
-    double most;     /* the greatest |a - b| of all elements, NaNs left out */
-    int64_t most_at; /* -1: no number differs */
-    uint64_t n_nan;  /* differing elements of which one is NaN */
+    double most;          /* the greatest |a - b| of all elements, NaNs left out */
+    int64_t most_at;      /* -1: no number differs */
+    uint64_t n_nan;       /* differing elements of which one is NaN */
+    uint64_t n_changed;   /* elements of other bits, of one dtype, */
+    uint64_t delta_bytes; /* and about what they would take in a delta */
 };
 
 /* Reads both and sets the verdict. Both tensors are there and have one shape, and both

@@ -33,8 +33,9 @@ static void put_values(struct dcp_main *m, const struct inspect_pair *pair)
 {
     enum dcp_dtype p = pair->a->dtype, q = pair->b->dtype;
     dcp_term_printf(
-        &m->out, "\n          %s of %s", dcp_human_count(pair->n_differ).text,
-        dcp_human_items((uint64_t)pair->a->n_elems, "element", "elements").text);
+        &m->out, "\n          %s of %s (%.3g %%)", dcp_human_count(pair->n_differ).text,
+        dcp_human_items((uint64_t)pair->a->n_elems, "element", "elements").text,
+        100 * (double)pair->n_differ / (double)pair->a->n_elems);
     if (pair->most_at >= 0)
         dcp_term_printf(&m->out, ", by at most %.3g at %s", pair->most,
                         format_index(pair->a, pair->most_at).text);
@@ -112,6 +113,37 @@ static const char *kind_of_same(const struct inspect_diff_result *diff)
     return diff->n_by_value ? "in value; dtypes differ" : "bit for bit";
 }
 
+/* How much changed, and what that is as a delta, of tensors that both have in one dtype.
+ */
+static struct changes {
+    uint64_t n_elems, n_changed, size_bytes, delta_bytes;
+} count_changes(const struct inspect_diff_result *diff)
+{
+    struct changes sum = { 0 };
+    for (size_t i = 0; i < diff->n_pairs; i++) {
+        const struct inspect_pair *pair = &diff->pairs[i];
+        if (!pair->a || !pair->b || pair->a->dtype != pair->b->dtype ||
+            pair->verdict == INSPECT_OTHER_SHAPE || pair->a->tied_to)
+            continue;
+        sum.n_elems += (uint64_t)pair->a->n_elems;
+        sum.size_bytes += dcp_tensor_bytes(pair->a);
+        sum.n_changed += pair->n_changed;
+        sum.delta_bytes += pair->delta_bytes;
+    }
+    return sum;
+}
+
+static void put_changes(struct dcp_main *m, const struct inspect_diff_result *diff)
+{
+    const struct changes sum = count_changes(diff);
+    if (sum.n_changed)
+        dcp_term_printf(
+            &m->out, "          %.3g %% of %s changed: about %s as a delta, of %s\n",
+            100 * (double)sum.n_changed / (double)sum.n_elems,
+            dcp_human_items(sum.n_elems, "element", "elements").text,
+            dcp_human_size(sum.delta_bytes).text, dcp_human_size(sum.size_bytes).text);
+}
+
 static void put_summary(struct dcp_main *m, const struct inspect_diff_result *diff)
 {
     const struct dcp_term *out = &m->out;
@@ -136,6 +168,7 @@ static void put_summary(struct dcp_main *m, const struct inspect_diff_result *di
     dcp_term_printf(out, "%s          (%s)\n",
                     diff->verified ? "" : ", " INSPECT_NOT_VERIFIED,
                     sides.failed ? "" : (const char *)sides.data);
+    put_changes(m, diff);
     if (m->verbose > 0)
         dcp_term_printf(out, "          %s by fingerprint, %s read, %s\n",
                         dcp_human_count(diff->n_by_fingerprint).text,
@@ -193,6 +226,9 @@ static json_t *pair_json(const struct inspect_pair *pair)
         rc |= dcp_doc_set(item, "first_b",
                           inspect_value_json(pair->b->dtype, pair->first_b));
         rc |= dcp_doc_set(item, "max_abs_diff", dcp_doc_real(pair->most));
+        rc |= dcp_doc_set(item, "n_elements", dcp_doc_u64((uint64_t)pair->a->n_elems));
+        rc |= dcp_doc_set(item, "n_changed", dcp_doc_u64(pair->n_changed));
+        rc |= dcp_doc_set(item, "delta_bytes", dcp_doc_u64(pair->delta_bytes));
     }
     if (rc) {
         json_decref(item);
@@ -207,6 +243,7 @@ int inspect_diff_json(struct dcp_main *m, const struct inspect_diff_result *diff
     DCP_CLEANUP_JSON json_t *doc = dcp_doc_new("diff");
     json_t *list = json_array(), *objects = json_array();
     bool same = diff->n_same == diff->n_pairs && !diff->n_objects;
+    const struct changes sum = count_changes(diff);
     int rc = dcp_doc_set(doc, "same", json_boolean(same));
     rc |= dcp_doc_set(doc, "verified", json_boolean(diff->verified));
     rc |= dcp_doc_set(doc, "a", inspect_checkpoint_json(&diff->a));
@@ -216,6 +253,10 @@ int inspect_diff_json(struct dcp_main *m, const struct inspect_diff_result *diff
     rc |= dcp_doc_set(doc, "n_by_fingerprint", dcp_doc_u64(diff->n_by_fingerprint));
     rc |= dcp_doc_set(doc, "n_by_value", dcp_doc_u64(diff->n_by_value));
     rc |= dcp_doc_set(doc, "n_within_tolerance", dcp_doc_u64(diff->n_near));
+    rc |= dcp_doc_set(doc, "n_elements", dcp_doc_u64(sum.n_elems));
+    rc |= dcp_doc_set(doc, "n_changed", dcp_doc_u64(sum.n_changed));
+    rc |= dcp_doc_set(doc, "size_bytes", dcp_doc_u64(sum.size_bytes));
+    rc |= dcp_doc_set(doc, "delta_bytes", dcp_doc_u64(sum.delta_bytes));
     rc |= dcp_doc_set(doc, "seconds", dcp_doc_real(diff->seconds));
     rc |= dcp_doc_set(doc, "differences", list);
     rc |= dcp_doc_set(doc, "objects_compared", json_boolean(diff->objects_compared));

@@ -3,6 +3,7 @@
 #include "base/mem.h"
 #include "cli/doc.h"
 #include "globals.h"
+#include <dcp/delta.h>
 #include <string.h>
 
 static json_t *groups_json(const struct inspect_facts *facts)
@@ -98,6 +99,17 @@ static json_t *signers_json(const struct dcp_source *source)
     return list;
 }
 
+/* Of what is stored as a delta: against what; else null. */
+static json_t *delta_json(const struct dcp_source *source)
+{
+    DCP_CLEANUP_FREE char *base = NULL;
+    int chain;
+    if (!source->is_dir ||
+        dcp_delta_base(source->store, source->name, &base, &chain, NULL))
+        return json_null();
+    return json_pack("{s:o, s:i}", "base", dcp_doc_text(base), "chain", chain);
+}
+
 static int add_catalog(json_t *doc, const struct inspect_shown *shown)
 {
     const struct inspect_facts *f = &shown->facts;
@@ -135,6 +147,7 @@ static int add_catalog(json_t *doc, const struct inspect_shown *shown)
     rc |= dcp_doc_set(doc, "parity",
                       json_pack("{s:i, s:o}", "rows", parity.rows, "size_bytes",
                                 dcp_doc_u64(parity.size_bytes)));
+    rc |= dcp_doc_set(doc, "delta", delta_json(&shown->checkpoint.location.source));
     rc |= dcp_doc_set(doc, "resume", resume);
     rc |= dcp_doc_set(doc, "lineage", inspect_lineage_json(shown));
     rc |= dcp_doc_set(doc, "signed_by", signers_json(&shown->checkpoint.location.source));

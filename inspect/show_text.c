@@ -6,6 +6,7 @@
 #include "cli/human.h"
 #include "cli/text.h"
 #include "globals.h"
+#include <dcp/delta.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -205,6 +206,23 @@ static int put_size(struct dcp_main *m, const struct inspect_shown *shown,
         dcp_buf_add_fmt(&text, ", for %s of tensors",
                         dcp_human_size(f->tensor_bytes).text);
     return put_fact(m, "size", &text, DCP_STYLE_OFF, err);
+}
+
+/* Of what is stored as a delta: against what. */
+static int put_delta(struct dcp_main *m, const struct inspect_shown *shown,
+                     struct dcp_error *err)
+{
+    DCP_CLEANUP_BUF struct dcp_buf text = { 0 };
+    DCP_CLEANUP_FREE char *base = NULL;
+    const struct dcp_source *source = &shown->checkpoint.location.source;
+    char line[512];
+    int chain;
+    if (!source->is_dir ||
+        dcp_delta_base(source->store, source->name, &base, &chain, NULL))
+        return DCP_OK;
+    dcp_buf_add_fmt(&text, "on %s, number %d of its chain",
+                    dcp_str_escape(line, sizeof line, base), chain);
+    return put_fact(m, "delta", &text, DCP_STYLE_OFF, err);
 }
 
 static int put_layout(struct dcp_main *m, const struct inspect_shown *shown,
@@ -433,8 +451,8 @@ int inspect_show_text(struct dcp_main *m, const struct inspect_shown *shown,
 {
     static int (*const lines[])(struct dcp_main *, const struct inspect_shown *,
                                 struct dcp_error *) = {
-        put_model, put_holds,  put_layout, put_size,   put_parity,  put_signed,
-        put_whole, put_finite, put_unsafe, put_resume, put_lineage,
+        put_model,  put_holds, put_layout, put_size,   put_delta,  put_parity,
+        put_signed, put_whole, put_finite, put_unsafe, put_resume, put_lineage,
     };
     int rc = DCP_OK;
     put_title(m, shown);

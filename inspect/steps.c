@@ -28,6 +28,20 @@ static const char *state_of(const struct dcp_step *step)
                             : "complete";
 }
 
+/* "1000" of a step of the run, the path of another folder, or "". */
+static const char *base_of(const struct dcp_step *step, char out[80])
+{
+    long long number;
+    char rest;
+    if (!step->chain)
+        return "";
+    if (sscanf(step->base, "step-%lld%c", &number, &rest) == 1)
+        snprintf(out, 80, "%lld", number);
+    else
+        dcp_str_escape(out, 80, step->base);
+    return out;
+}
+
 static void add_marks(struct dcp_buf *text, const struct dcp_marks *marks)
 {
     if (marks->pinned)
@@ -47,14 +61,18 @@ static int print_text(struct dcp_main *m, const struct row *rows, size_t n,
         { .title = "state" },
         { .title = "from", .right = true },
         { .title = "marks", .wrap = true },
+        { .title = "delta on" }, /* only where one is */
     };
-    struct dcp_table *table = dcp_table_new(columns, DCP_ARRAY_LEN(columns));
+    bool deltas = false;
+    for (size_t i = 0; i < n; i++)
+        deltas |= rows[i].step->chain > 0;
+    struct dcp_table *table = dcp_table_new(columns, DCP_ARRAY_LEN(columns) - !deltas);
     if (!table)
         return dcp_error_memory(err, "a table");
     for (size_t i = 0; i < n; i++) {
         const struct dcp_step *step = rows[i].step;
         DCP_CLEANUP_BUF struct dcp_buf marks = { 0 };
-        char saved[32] = "?";
+        char saved[32] = "?", base[80];
         time_t at = (time_t)rows[i].saved;
         struct tm when;
         if (rows[i].saved >= 0 && localtime_r(&at, &when))
@@ -74,6 +92,8 @@ static int print_text(struct dcp_main *m, const struct row *rows, size_t n,
         else
             dcp_table_cell(table, "%s", "");
         dcp_table_cell(table, "%s", marks.size_bytes ? (const char *)marks.data : "");
+        if (deltas)
+            dcp_table_cell(table, "%s", base_of(step, base));
     }
     int rc = dcp_table_print(table, &m->out, 0, err);
     dcp_table_free(table);
@@ -90,8 +110,9 @@ static json_t *row_json(const struct row *row)
     bool known = step->complete && step->lineage.run;
     bool parent = step->complete && step->lineage.parent >= 0;
     return json_pack(
-        "{s:I, s:s, s:o, s:o, s:o, s:b, s:b, s:o, s:o, s:b, s:o, s:o, s:o, s:o}", "step",
-        (json_int_t)step->step, "name", step->name, "saved",
+        "{s:I, s:s, s:o, s:o, s:o, s:b, s:b, s:o, s:o, s:b, s:o, s:o, s:o, s:o, s:o, "
+        "s:i}",
+        "step", (json_int_t)step->step, "name", step->name, "saved",
         row->saved >= 0 ? json_integer(row->saved) : json_null(), "size_bytes",
         step->complete ? dcp_doc_u64(step->size_bytes) : json_null(), "world",
         step->complete ? json_integer(step->world_size) : json_null(), "whole",
@@ -102,7 +123,9 @@ static json_t *row_json(const struct row *row)
         known ? dcp_doc_hex(step->lineage.run) : json_null(), "parent",
         parent ? json_integer(step->lineage.parent) : json_null(), "fingerprint",
         step->complete && step->fingerprint ? dcp_doc_hex(step->fingerprint)
-                                            : json_null());
+                                            : json_null(),
+        "base", step->chain ? dcp_doc_text(step->base) : json_null(), "chain",
+        step->chain);
 }
 
 static int print_json(struct dcp_main *m, const char *path, const struct row *rows,

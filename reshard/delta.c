@@ -1,5 +1,6 @@
 /* delta: checkpoints told by what differs from another one. */
 #include "base/clock.h"
+#include "base/fs.h"
 #include "base/mem.h"
 #include "base/str.h"
 #include "cli/corruption.h"
@@ -13,7 +14,7 @@
 struct settings {
     const char *base, *onto;
     int64_t max_chain;
-    bool dry_run;
+    bool dry_run, force;
 };
 
 enum act { MAKE, APPLY, REBASE };
@@ -86,6 +87,7 @@ static int work(struct job *job, struct dcp_error *err)
         .max_chain = (int)job->s->max_chain,
         .threads = job->m->threads,
         .dry_run = job->s->dry_run,
+        .force = job->s->force,
         .log = &job->m->log,
         .progress = dcp_main_progress(job->m, job->act == APPLY ? "applying" : "coding"),
     };
@@ -159,7 +161,7 @@ static int print_json(const struct job *job, struct dcp_error *err)
         rc |= dcp_doc_set(blocks, ways[i], dcp_doc_u64(r->n_blocks[i]));
     rc |= dcp_doc_set(doc, "act", json_string(acts[job->act].name));
     rc |= dcp_doc_set(doc, "source", dcp_doc_text(job->source.path));
-    rc |= dcp_doc_set(doc, "base", dcp_doc_text(job->base.path));
+    rc |= dcp_doc_set(doc, "base", dcp_doc_text(job->base.path)); /* of apply null */
     rc |= dcp_doc_set(doc, "target", dcp_doc_text(job->out));
     rc |= dcp_doc_set(doc, "dry_run", json_boolean(job->s->dry_run));
     rc |= dcp_doc_set(doc, "chain", json_integer(r->chain));
@@ -173,6 +175,28 @@ static int print_json(const struct job *job, struct dcp_error *err)
     return dcp_doc_print(job->m->out.file, rc ? NULL : doc, err);
 }
 
+/* Retention looks for deltas beside the steps of a run, and knows of no others. */
+static void warn_of_retention(const struct job *job)
+{
+    DCP_CLEANUP_FREE char *base = realpath(job->base.path, NULL);
+    DCP_CLEANUP_FREE char *out = realpath(job->out, NULL);
+    DCP_CLEANUP_FREE char *run = NULL, *step = NULL, *dir = NULL, *name = NULL;
+    struct dcp_marks marks = { 0 };
+    struct dcp_store store;
+    if (!base || !out || !dcp_fs_split(base, &run, &step) ||
+        !dcp_fs_split(out, &dir, &name) || strcmp(run, dir) == 0 ||
+        !dcp_str_glob("step-[0-9]*", step) || dcp_str_glob("*.aside*", step) ||
+        dcp_store_dir(&store, run, false, NULL))
+        return;
+    int rc = dcp_marks_read(&store, step, &marks, NULL);
+    dcp_store_free(&store);
+    if (!rc && !marks.pinned && !marks.n_tags)
+        dcp_log_write(&job->m->log, DCP_LOG_WARN,
+                      "retention may remove '%s', which '%s' needs: 'dcp-reshard pin %s' "
+                      "keeps it",
+                      job->base.path, job->out, job->base.path);
+}
+
 static int run(struct dcp_main *m, const void *given, struct dcp_error *err)
 {
     struct job job = { .m = m, .s = given };
@@ -181,6 +205,8 @@ static int run(struct dcp_main *m, const void *given, struct dcp_error *err)
     int rc = open_both(&job, err);
     if (rc == DCP_OK)
         rc = work(&job, err);
+    if (rc == DCP_OK && job.act != APPLY && !job.s->dry_run)
+        warn_of_retention(&job);
     if (rc == DCP_OK && m->json)
         rc = print_json(&job, err);
     else if (rc == DCP_OK)
@@ -200,6 +226,8 @@ static const struct dcp_opt opts[] = {
       AT(max_chain), .min = 1, .max = DCP_DELTA_MAX_CHAIN },
     { 'n', "dry-run", NULL, "say how large it would be, and write nothing", "Work",
       DCP_OPT_FLAG, AT(dry_run) },
+    { 'f', "force", NULL, "replace the checkpoint that is at OUT, after success", NULL,
+      DCP_OPT_FLAG, AT(force) },
     { 0 },
 };
 

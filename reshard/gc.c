@@ -30,6 +30,7 @@ static const char *const kinds[] = {
 static const char *const reasons[] = {
     [DCP_GOES] = "goes",
     [DCP_STAYS_MARKED] = "pinned or tagged",
+    [DCP_STAYS_BASE] = "a delta is against it",
     [DCP_STAYS_READ] = "in use",
     [DCP_STAYS_STUCK] = "it cannot be removed",
     [DCP_STAYS_SUPERSEDED] = "--aside removes it, too",

@@ -25,6 +25,7 @@ static const char *const reasons[] = {
     [DCP_STAYS_EVERY] = "--keep-every",
     [DCP_STAYS_FINITE] = "finite, before the run diverged",
     [DCP_STAYS_MARKED] = "pinned or tagged",
+    [DCP_STAYS_BASE] = "a delta is against it",
     [DCP_STAYS_UNKNOWN] = "it cannot be judged",
     [DCP_STAYS_READ] = "it is being read, or marked",
     [DCP_STAYS_STUCK] = "it cannot be removed",

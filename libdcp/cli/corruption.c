@@ -3,6 +3,7 @@
 #include "base/fs.h"
 #include "base/mem.h"
 #include "base/str.h"
+#include <dcp/delta.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -34,7 +35,7 @@ static bool find_older(const struct dcp_location *location, struct dcp_step *out
     DCP_CLEANUP_FREE char *dir = NULL, *name = NULL;
     struct dcp_store run;
     if (!dcp_fs_split(location->path, &dir, &name) ||
-        dcp_store_dir(&run, dir, false, NULL))
+        dcp_store_delta_dir(&run, dir, false, NULL))
         return false;
     run.max_header_bytes = location->store->max_header_bytes;
     bool found = find_before(&run, name, out);

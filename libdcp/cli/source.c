@@ -84,10 +84,9 @@ static void warn_of_shard(const struct dcp_main *m, const struct dcp_location *l
 int dcp_source_store(const struct dcp_main *m, const char *path, struct dcp_store *out,
                      struct dcp_error *err)
 {
-    struct dcp_store folder;
-    DCP_TRY(dcp_store_dir(&folder, path, false, err));
-    folder.max_header_bytes = m->max_header_bytes;
-    return dcp_store_delta(out, &folder, path, NULL, err);
+    DCP_TRY(dcp_store_delta_dir(out, path, false, err));
+    out->max_header_bytes = m->max_header_bytes;
+    return DCP_OK;
 }
 
 int64_t dcp_source_saved_at(const char *run, const char *step)

@@ -188,6 +188,9 @@ static int choose_base(struct make *make, struct dcp_error *err)
                        DCP_DELTA_MAX_CHAIN);
         return DCP_E_MISMATCH;
     }
+    DCP_CLEANUP_FREE char *itself = realpath(make->source->path, NULL);
+    if (to && itself && !strcmp(to, itself))
+        return refuse(DCP_E_USAGE, make->source, "it would be its own base", err);
     if (!(dir = dcp_fs_real(make->target.dir)) || !to ||
         !(from = dcp_fs_join(dir, make->target.name)) ||
         !(make->is.base_path = dcp_delta_path_between(from, to)))
@@ -459,10 +462,9 @@ static int read_back_from(struct make *make, const struct dcp_store *store,
 
 static int read_back(struct make *make, struct dcp_error *err)
 {
-    struct dcp_store folder, store;
+    struct dcp_store store;
+    int rc = dcp_store_delta_dir(&store, make->target.dir, false, err);
 
-    DCP_TRY(dcp_store_dir(&folder, make->target.dir, false, err));
-    int rc = dcp_store_delta(&store, &folder, make->target.dir, NULL, err);
     if (rc)
         return rc;
     rc = read_back_from(make, &store, err);
@@ -476,6 +478,7 @@ static int get_ready(struct make *make, const char *path, struct dcp_error *err)
 {
     const struct dcp_source *source = &make->source->source;
 
+    make->target.replaces = make->options->force;
     DCP_TRY(dcp_delta_target_check(&make->target, make->base, path, err));
     DCP_TRY(dcp_delta_target_check(&make->target, make->source, path, err));
     DCP_TRY(dcp_location_index(make->base, &make->base_catalog, err));

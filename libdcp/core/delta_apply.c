@@ -88,6 +88,7 @@ static int get_ready(struct apply *apply, const struct dcp_location *delta,
 {
     struct dcp_error why = { 0 };
 
+    apply->target.replaces = apply->options->force;
     DCP_TRY(dcp_delta_target_check(&apply->target, delta, path, err));
     int rc = dcp_delta_folder_read(apply->source->store, apply->source->name, &apply->is,
                                    &why);

@@ -12,7 +12,9 @@ int dcp_delta_target_check(struct dcp_delta_target *target,
 {
     free(target->dir);
     free(target->name);
-    return dcp_destination_check(source, path, false, &target->dir, &target->name, err);
+    target->dir = target->name = NULL;
+    return dcp_destination_check(source, path, target->replaces, &target->dir,
+                                 &target->name, err);
 }
 
 int dcp_delta_target_begin(struct dcp_delta_target *target, uint64_t need_bytes,
@@ -30,7 +32,8 @@ int dcp_delta_target_begin(struct dcp_delta_target *target, uint64_t need_bytes,
         return DCP_E_NO_SPACE;
     }
     DCP_TRY(dcp_store_dir(&target->store, target->dir, false, err));
-    return dcp_publish_begin(&target->publish, &target->store, target->name, false, err);
+    return dcp_publish_begin(&target->publish, &target->store, target->name,
+                             target->replaces, err);
 }
 
 /* The folders of a file, from the outermost on: each once. */
@@ -99,7 +102,7 @@ int dcp_delta_target_sync_folders(struct dcp_delta_target *target, const char *f
 
 int dcp_delta_target_commit(struct dcp_delta_target *target, struct dcp_error *err)
 {
-    int rc = dcp_publish_commit(&target->publish, NULL, false, err);
+    int rc = dcp_publish_commit(&target->publish, NULL, target->replaces, err);
 
     target->done = !rc;
     return rc;

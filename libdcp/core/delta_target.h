@@ -10,7 +10,8 @@ struct dcp_delta_target {
     struct dcp_store store; /* of the folder that it is made in */
     struct dcp_publication publish;
     char *dir, *name;
-    char *made; /* the first folder above it that was not there, or NULL */
+    char *made;    /* the first folder above it that was not there, or NULL */
+    bool replaces; /* what has the name goes, once this is whole */
     bool begun, done;
 };
 

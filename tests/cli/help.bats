@@ -17,6 +17,7 @@ dcp-inspect steps
 dcp-reshard
 dcp-reshard export
 dcp-reshard repair
+dcp-reshard delta
 dcp-reshard prune
 dcp-reshard tag
 dcp-reshard pin

@@ -27,7 +27,8 @@ CONFIG = {
 }
 # verb: commands that together show all of its members.
 COMMANDS = {
-    "show": ["dcp-inspect show run", "dcp-inspect show two", "dcp-inspect show m.safetensors"],
+    "show": ["dcp-inspect show run", "dcp-inspect show two", "dcp-inspect show delta",
+             "dcp-inspect show m.safetensors"],
     "ls": ["dcp-inspect ls run --pieces", "dcp-inspect ls flat --pieces",
            "dcp-inspect ls boxes --pieces"],
     "map": ["dcp-inspect map two"],
@@ -43,6 +44,8 @@ COMMANDS = {
     "export": ["dcp-reshard export run m.bin --dtype bf16",
                "dcp-reshard export run hf/ --dry-run --part 1/2"],
     "repair": ["dcp-reshard repair two"],
+    "delta": ["dcp-reshard delta make run/step-00000001 run/step-00000002 new",
+              "dcp-reshard delta apply delta whole"],
     "steps": ["dcp-inspect steps run"],
     "scan": ["dcp-inspect scan m.bin --all"],
     "tag": ["dcp-reshard tag run/step-00000001 first"],
@@ -122,6 +125,7 @@ class Json(unittest.TestCase):
             "dcp-reshard -q run boxes --world 2 --layout dim0",
             "dcp-reshard -q run flat --world 3 --layout zero3", "dcp-reshard keygen me.key",
             "dcp-reshard -q export run m.safetensors", "dcp-reshard -q run bad --world 2",
+            "dcp-reshard -q delta make run/step-00000001 run/step-00000002 delta",
         ):
             done = run(command)
             assert done.returncode == 0, done.stderr

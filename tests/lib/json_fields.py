@@ -139,6 +139,8 @@ resume.missing        string?   what it lacks for that
 -lineage.run          string    the run it is of, 16 hexadecimal digits
 -lineage.parent       integer?  the step that training went on from
 -lineage.fingerprint  string?   of the parent's state, 16 hexadecimal digits
+-delta.base           string    of what is stored as a delta: its base's path from there
+-delta.chain          integer   deltas one upon the other, this one included
 signed_by[]           string    names of keys; nothing is checked
 steps[].step          integer   of a run folder, newest first
 steps[].name          string    of its folder
@@ -206,6 +208,10 @@ n_same                          integer   that are the same
 n_by_fingerprint                integer   proved by fingerprints, without reading
 n_by_value                      integer   that were read
 n_within_tolerance              integer   that differ less than was allowed
+n_elements                      integer   numbers in tensors that both have in one dtype
+n_changed                       integer   of them of other bits
+size_bytes                      integer   of these tensors
+delta_bytes                     integer   about what a delta between them would take
 seconds                         number    that it took
 -differences[].kind             string    values, dtype, shape, near, same_values, only_a or only_b
 -differences[].tensor           string    its name
@@ -219,6 +225,9 @@ seconds                         number    that it took
 -differences[].first_a          number    its value in A
 -differences[].first_b          number    its value in B
 -differences[].max_abs_diff     number    of all
+-differences[].n_elements       integer   numbers in it
+-differences[].n_changed        integer   of them of other bits, of one dtype
+-differences[].delta_bytes      integer   about what they take in a delta
 objects_compared                boolean   both sides have some
 -objects[].name                 string    an object that differs
 -objects[].in_a                 boolean   A has it
@@ -255,6 +264,24 @@ steps[].n_units      integer   of 64 KiB that were not good
 steps[].read_bytes   integer   in all
 steps[].seconds      number    that it took
 """),
+    "delta": ("dcp-reshard delta make|apply|rebase", """
+act               string    make, apply or rebase
+source            string    TARGET or DELTA
+base              string?   what the new delta is against; of apply null
+target            string    OUT
+dry_run           boolean   nothing was written
+chain             integer   deltas one upon the other, this one included
+n_files           integer   of what the delta stands for
+full_bytes        integer   of these files
+stored_bytes      integer   of the delta's own
+blocks.unchanged  integer   of 1 MiB that take nothing
+blocks.sparse     integer   of which places and masks are stored
+blocks.planes     integer   of which byte planes are stored
+blocks.raw        integer   that are stored as they are
+n_elements        integer   in coded blocks, of the widths they were coded with
+n_changed         integer   of them that differ from the base's
+seconds           number    that it took
+"""),
     "steps": ("dcp-inspect steps RUN", """
 path                  string    the run folder
 steps[].step          integer   newest first
@@ -272,6 +299,8 @@ steps[].run           string?   the run it is of, 16 hexadecimal digits
 steps[].parent        integer?  the step that training went on from
 steps[].fingerprint   string?   of its state, 16 hexadecimal digits
 n_unfinished          integer   temporary folders
+steps[].base          string?   of a delta: the step that it is against, or a path
+steps[].chain         integer   deltas one upon the other from there; 0: it is none
 """),
     "scan": ("dcp-inspect scan PATH", """
 path              string    what was searched

@@ -122,7 +122,7 @@ class Delta:
         for entry in member(root, "files", list, path):
             name = member(entry, "name", str, path)
             parts = name.split("/")
-            good = not {"", ".", ".."} & set(parts) and name != "delta.json"
+            good = not {"", ".", ".."} & set(parts) and parts[-1] != "delta.json"
             good = good and not name.endswith(".delta")
             good = good and all(name > before for before in found)
             require(good, path, f"a file {name}")

@@ -8,6 +8,7 @@
 #include "cli/human.h"
 #include "cli/source.h"
 #include "trainer/state/compare.h"
+#include <dcp/delta.h>
 #include <dcp/reshard.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -136,10 +137,12 @@ static int open_beside(const struct run *run, struct origin *origin, const char 
     if (!dcp_fs_split(path, &dir, &origin->name))
         return dcp_error_memory(err, "a path");
     origin->format = "auto";
-    int rc = dcp_store_dir(&origin->store, dir, false, err);
+    int rc = dcp_store_delta_dir(&origin->store, dir, false, err);
     origin->store.max_header_bytes = run->main->max_header_bytes;
     if (!rc)
         allow_links(origin);
+    if (!rc)
+        rc = dcp_delta_check_small(&origin->store, origin->name, err);
     free(dir);
     return rc;
 }
@@ -157,7 +160,7 @@ static int find_path(const struct run *run, struct origin *origin, const char *p
     if (rc && err)
         dcp_source_hint(path, err);
     if (!rc)
-        rc = dir ? dcp_store_dir(&origin->store, real, false, err)
+        rc = dir ? dcp_store_delta_dir(&origin->store, real, false, err)
                  : open_file(run, origin, real, err);
     origin->store.max_header_bytes = run->main->max_header_bytes;
     rc = dcp_agree(comm, rc, err);

@@ -5,6 +5,7 @@
 #include "base/str.h"
 #include "cli/text.h"
 #include "trainer/ops/ops.h"
+#include <dcp/delta.h>
 #include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -312,7 +313,7 @@ int run_open_store(struct run *run, bool create, struct dcp_error *err)
 {
     if (run->store.ops)
         return DCP_OK;
-    int rc = dcp_store_dir(&run->store, run->settings.checkpoint_dir, create, err);
+    int rc = dcp_store_delta_dir(&run->store, run->settings.checkpoint_dir, create, err);
     run->store.max_header_bytes = run->main->max_header_bytes;
     if (!rc)
         failpoint_store(&run->kill, &run->store);

@@ -34,9 +34,16 @@ bool dcp_delta_base_ok(const char *path)
     return !strcmp(path, "..") || dcp_store_name_ok(path);
 }
 
+bool dcp_delta_is_json(const char *name)
+{
+    const char *slash = strrchr(name, '/');
+
+    return !strcmp(slash ? slash + 1 : name, DCP_DELTA_JSON);
+}
+
 bool dcp_delta_name_ok(const char *name)
 {
-    return dcp_store_name_ok(name) && strcmp(name, DCP_DELTA_JSON) != 0 &&
+    return dcp_store_name_ok(name) && !dcp_delta_is_json(name) &&
            !dcp_str_ends(name, DCP_DELTA_SUFFIX) && dcp_str_utf8_ok(name, strlen(name));
 }
 

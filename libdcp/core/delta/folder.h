@@ -42,6 +42,8 @@ void dcp_delta_folder_fini(struct dcp_delta_folder *folder);
 /* Whether a path may name a base: it begins with "../", and has plain parts behind all
  * "..". */
 bool dcp_delta_base_ok(const char *path);
+/* Whether the last part of a name is delta.json. */
+bool dcp_delta_is_json(const char *name);
 /* Whether a file of that name may be in a folder that a delta stands for. */
 bool dcp_delta_name_ok(const char *name);
 

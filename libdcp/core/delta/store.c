@@ -127,11 +127,6 @@ static const char *inside(const struct dcp_delta_view *view, const char *name)
     return strlen(name) < n ? "" : name + n;
 }
 
-static bool is_json(const struct dcp_delta_view *view, const char *name)
-{
-    return !strcmp(inside(view, name), DCP_DELTA_JSON);
-}
-
 /* The first file below a folder of the delta ("" is all of it); *out_n: how many are. */
 static const struct dcp_delta_file *below(const struct dcp_delta_view *view,
                                           const char *dir, size_t *out_n)
@@ -216,12 +211,12 @@ static int deltas_stat(void *self, const char *name, bool *out_is_dir,
     struct deltas *deltas = self;
     const struct dcp_store *inner = &deltas->inner;
     struct dcp_delta_view *view = NULL;
-    int rc = enter_owner(deltas, name, false, &view, err);
+    int rc =
+        dcp_delta_is_json(name) ? DCP_OK : enter_owner(deltas, name, false, &view, err);
 
     if (!rc)
-        rc = view && !is_json(view, name)
-                 ? stat_in(deltas, view, name, out_is_dir, out_size_bytes, err)
-                 : inner->ops->stat(inner->self, name, out_is_dir, out_size_bytes, err);
+        rc = view ? stat_in(deltas, view, name, out_is_dir, out_size_bytes, err)
+                  : inner->ops->stat(inner->self, name, out_is_dir, out_size_bytes, err);
     leave(deltas, view);
     return rc;
 }
@@ -365,8 +360,9 @@ static int open_any(struct deltas *deltas, const char *name, struct dcp_delta_vi
 {
     const struct dcp_store *inner = &deltas->inner;
 
-    DCP_TRY(enter_owner(deltas, name, false, view, err));
-    if (!*view || is_json(*view, name))
+    if (!dcp_delta_is_json(name)) /* which is read as it lies, whatever its base */
+        DCP_TRY(enter_owner(deltas, name, false, view, err));
+    if (!*view)
         return inner->ops->open(inner->self, name, &out->inner, err);
     const struct dcp_delta_file *file = dcp_delta_find(&(*view)->is, inside(*view, name));
     if (!file)
@@ -557,6 +553,15 @@ int dcp_store_delta(struct dcp_store *out_store, struct dcp_store *inner,
     ops->free = deltas_free;
     *out_store = deltas->outer;
     return DCP_OK;
+}
+
+int dcp_store_delta_dir(struct dcp_store *out_store, const char *path, bool create,
+                        struct dcp_error *err)
+{
+    struct dcp_store folder;
+
+    DCP_TRY(dcp_store_dir(&folder, path, create, err));
+    return dcp_store_delta(out_store, &folder, path, NULL, err);
 }
 
 int dcp_delta_base(const struct dcp_store *store, const char *folder, char **out_base,

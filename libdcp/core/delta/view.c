@@ -4,9 +4,13 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include <dcp/delta.h>
+#include <errno.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
+#define SUPERSEDED ".aside" /* in the name of a step: see docs/FORMAT.md, chapter 1 */
+enum { MOST_SUPERSEDED = 10 };
 #define USUAL_IDENTITY_BYTES ((size_t)256 << 20)
 
 /* -- which base ---------------------------------------------------------------------- */
@@ -36,6 +40,24 @@ static char *resolve(const char *dir, const char *path, bool *out_outside)
         at[n++] = '/';
     memcpy(at + n, path, strlen(path) + 1);
     return at;
+}
+
+/* A path without the turns that `resolve` can take out, where it is the same folder: it
+ * is the one that people know. Caller frees; NULL: out of memory. */
+static char *shorten(const char *own, const char *path)
+{
+    char *full = dcp_fs_join(own, path);
+    bool outside;
+    char *plain = resolve(own, path, &outside);
+    DCP_CLEANUP_FREE char *a = full ? realpath(full, NULL) : NULL;
+    DCP_CLEANUP_FREE char *b = plain && *plain ? realpath(plain, NULL) : NULL;
+
+    if (full && a && b && !strcmp(a, b)) {
+        free(full);
+        return plain;
+    }
+    free(plain);
+    return full;
 }
 
 /* A folder of the file system, with whatever deltas are in it. Links are followed: caches
@@ -72,11 +94,11 @@ static int open_inside(const struct dcp_delta_place *place, struct dcp_delta_vie
 }
 
 static int find_base(const struct dcp_delta_place *place, const char *dir,
-                     struct dcp_delta_view *view, struct dcp_error *err)
+                     const char *path, struct dcp_delta_view *view, struct dcp_error *err)
 {
     bool outside, given = place->base && !*dir;
-    DCP_CLEANUP_FREE char *inside = resolve(dir, view->is.base_path, &outside);
-    DCP_CLEANUP_FREE char *own = NULL, *path = NULL;
+    DCP_CLEANUP_FREE char *inside = resolve(dir, path, &outside);
+    DCP_CLEANUP_FREE char *own = NULL, *full = NULL;
 
     if (given)
         return open_outside(view, place->base, err);
@@ -85,12 +107,11 @@ static int find_base(const struct dcp_delta_place *place, const char *dir,
     if (!outside)
         return dcp_error_memory(err, "a delta");
     if (!place->path)
-        return dcp_error_set(err, DCP_E_NOT_FOUND,
-                             "'%s' is not in the archive or folder that was opened",
-                             DCP_SHOWN(view->is.base_path));
+        return dcp_error_set(err, DCP_E_UNSUPPORTED,
+                             "it is not in the archive or folder that was opened");
     own = *dir ? dcp_fs_join(place->path, dir) : strdup(place->path);
-    path = own ? dcp_fs_join(own, view->is.base_path) : NULL;
-    return path ? open_outside(view, path, err) : dcp_error_memory(err, "a delta");
+    full = own ? shorten(own, path) : NULL;
+    return full ? open_outside(view, full, err) : dcp_error_memory(err, "a delta");
 }
 
 /* -- whether it is the one ----------------------------------------------------------- */
@@ -99,6 +120,42 @@ static int other(const struct dcp_delta_base_file *file, const char *why,
                  struct dcp_error *err)
 {
     return dcp_error_set(err, DCP_E_CORRUPT, "'%s' there %s", DCP_SHOWN(file->name), why);
+}
+
+static int check_identity(const struct dcp_delta_view *view, const char *path,
+                          const struct dcp_delta_base_file *file, struct dcp_error *err)
+{
+    DCP_CLEANUP_FREE void *text = NULL;
+    size_t n;
+
+    DCP_TRY(
+        dcp_store_read_header(view->base, path, USUAL_IDENTITY_BYTES, &text, &n, err));
+    return n == file->size_bytes && dcp_hash_crc64(0, text, n) == file->crc
+               ? DCP_OK
+               : other(file, "is another file", err);
+}
+
+/* A file of the base is there; that of a delta is when all is that it needs. */
+static int check_file(const struct dcp_delta_view *view,
+                      const struct dcp_delta_base_file *file, struct dcp_error *err)
+{
+    DCP_CLEANUP_FREE char *path = dcp_str_join(view->base_prefix, file->name, "");
+    struct dcp_error why = { 0 };
+    bool is_dir = false;
+    uint64_t size = 0;
+
+    if (!path)
+        return dcp_error_memory(err, "a delta");
+    int rc = view->base->ops->stat(view->base->self, path, &is_dir, &size, &why);
+    if (rc == DCP_E_NOT_FOUND)
+        return other(file, "is missing", err);
+    if (!rc && (is_dir || size != file->size_bytes))
+        return other(file, "has another size", err);
+    if (!rc && !strcmp(file->name, DCP_DELTA_IDENTITY))
+        rc = check_identity(view, path, file, &why);
+    if (rc && err)
+        *err = why;
+    return rc;
 }
 
 /* A base that is a delta says what its files are. */
@@ -117,46 +174,15 @@ static int check_delta(const struct dcp_delta_view *view,
         if (there->size_bytes != file->size_bytes || there->crc != file->crc)
             return other(file, "is another file", err);
     }
-    return DCP_OK;
-}
-
-static int check_identity(const struct dcp_delta_view *view, const char *path,
-                          const struct dcp_delta_base_file *file, struct dcp_error *err)
-{
-    DCP_CLEANUP_FREE void *text = NULL;
-    size_t n;
-
-    DCP_TRY(
-        dcp_store_read_header(view->base, path, USUAL_IDENTITY_BYTES, &text, &n, err));
-    return n == file->size_bytes && dcp_hash_crc64(0, text, n) == file->crc
-               ? DCP_OK
-               : other(file, "is another file", err);
+    return view->is.n_base ? check_file(view, &view->is.base[0], err) : DCP_OK;
 }
 
 static int check_full(const struct dcp_delta_view *view, struct dcp_error *err)
 {
     if (view->is.chain != 1)
         return dcp_error_set(err, DCP_E_CORRUPT, "it should be a delta itself");
-    for (size_t i = 0; i < view->is.n_base; i++) {
-        const struct dcp_delta_base_file *file = &view->is.base[i];
-        DCP_CLEANUP_FREE char *path = dcp_str_join(view->base_prefix, file->name, "");
-        struct dcp_error why = { 0 };
-        bool is_dir = false;
-        uint64_t size = 0;
-        if (!path)
-            return dcp_error_memory(err, "a delta");
-        int rc = view->base->ops->stat(view->base->self, path, &is_dir, &size, &why);
-        if (rc == DCP_E_NOT_FOUND)
-            return other(file, "is missing", err);
-        if (!rc && (is_dir || size != file->size_bytes))
-            return other(file, "has another size", err);
-        if (!rc && !strcmp(file->name, DCP_DELTA_IDENTITY))
-            rc = check_identity(view, path, file, &why);
-        if (rc && err)
-            *err = why;
-        if (rc)
-            return rc;
-    }
+    for (size_t i = 0; i < view->is.n_base; i++)
+        DCP_TRY(check_file(view, &view->is.base[i], err));
     return DCP_OK;
 }
 
@@ -197,15 +223,59 @@ static int blame(const struct dcp_delta_view *view, int rc, struct dcp_error *wh
     }
     bool gone = rc == DCP_E_NOT_FOUND;
     rc = gone ? DCP_E_CORRUPT : rc;
-    dcp_error_set(err, rc, "'%s' is a delta whose base '%s' is %s: %s",
-                  DCP_SHOWN(view->shown), DCP_SHOWN(base),
-                  gone                  ? "not there"
-                  : rc == DCP_E_CORRUPT ? "damaged, or another one"
-                                        : "not readable",
-                  why->message);
+    if (gone)
+        dcp_error_set(err, rc, "'%s' is a delta whose base '%s' is not there",
+                      DCP_SHOWN(view->shown), DCP_SHOWN(base));
+    else
+        dcp_error_set(err, rc, "'%s' is a delta whose base '%s' is %s: %s",
+                      DCP_SHOWN(view->shown), DCP_SHOWN(base),
+                      rc == DCP_E_CORRUPT ? "damaged, or another one" : "not readable",
+                      why->message);
     dcp_error_hint(err, "put the base back, or name it: 'dcp-reshard delta apply DELTA "
                         "OUT --base BASE'");
     return rc;
+}
+
+static void forget_base(struct dcp_delta_view *view)
+{
+    dcp_store_free(&view->own_base);
+    free(view->base_prefix);
+    free(view->base_shown);
+    view->base_prefix = view->base_shown = NULL;
+}
+
+/* The i-th place to look for a base: where the delta says; and when the delta is a step
+ * that was superseded, under the names that its base may have got by that. */
+static char *candidate(const struct dcp_delta_view *view, int i)
+{
+    char suffix[16] = "";
+
+    if (i == 1)
+        snprintf(suffix, sizeof suffix, SUPERSEDED);
+    else if (i > 1)
+        snprintf(suffix, sizeof suffix, SUPERSEDED "-%d", i);
+    return dcp_str_join(view->is.base_path, suffix, "");
+}
+
+static int enter_base(const struct dcp_delta_place *place, const char *dir,
+                      struct dcp_delta_view *view, struct dcp_error *err)
+{
+    const char *slash = strrchr(view->shown, '/');
+    bool superseded = strstr(slash ? slash : view->shown, SUPERSEDED);
+    int rc = DCP_E_NOT_FOUND;
+
+    for (int i = 0; rc && i < (superseded ? MOST_SUPERSEDED : 1); i++) {
+        DCP_CLEANUP_FREE char *path = candidate(view, i);
+        struct dcp_error why = { 0 };
+        forget_base(view);
+        rc = path ? find_base(place, dir, path, view, &why)
+                  : dcp_error_memory(&why, "a delta");
+        if (!rc)
+            rc = check_base(view, &why);
+        if (rc && !i) /* what is wrong where it should be is told */
+            *err = why;
+    }
+    return rc ? err->code : DCP_OK;
 }
 
 /* -- the view ------------------------------------------------------------------------ */
@@ -214,12 +284,10 @@ void dcp_delta_view_free(struct dcp_delta_view *view)
 {
     if (!view)
         return;
-    dcp_store_free(&view->own_base);
+    forget_base(view);
     dcp_delta_folder_fini(&view->is);
     free(view->prefix);
-    free(view->base_prefix);
     free(view->shown);
-    free(view->base_shown);
     free(view);
 }
 
@@ -233,11 +301,16 @@ int dcp_delta_look(const struct dcp_store *store, const char *dir, uint64_t *out
     *out_bytes = 0;
     if (!name)
         return dcp_error_memory(err, "a delta");
-    int rc = store->ops->stat(store->self, name, &is_dir, out_bytes, NULL);
-    if (rc == DCP_E_MEMORY)
-        return dcp_error_memory(err, "a delta");
-    if (rc || is_dir)
+    struct dcp_error why = { 0 };
+    int rc = store->ops->stat(store->self, name, &is_dir, out_bytes, &why);
+    bool none = rc == DCP_E_NOT_FOUND || rc == DCP_E_UNSUPPORTED ||
+                why.sys_errno == ENOTDIR || (!rc && is_dir);
+    if (none)
         return dcp_error_set(err, DCP_E_NOT_FOUND, "there is no '%s'", DCP_SHOWN(name));
+    if (rc && err)
+        *err = why;
+    if (rc)
+        return rc;
     if (*out_bytes < DCP_DELTA_DIGEST_BYTES)
         return dcp_error_set(err, DCP_E_CORRUPT, "'%s' is cut short", DCP_SHOWN(name));
     DCP_TRY(store->ops->open(store->self, name, &file, err));
@@ -267,9 +340,7 @@ int dcp_delta_view_new(const struct dcp_delta_place *place, const char *dir,
     if (rc && err)
         *err = why;
     if (!rc) {
-        rc = find_base(place, dir, view, &why);
-        if (!rc)
-            rc = check_base(view, &why);
+        rc = enter_base(place, dir, view, &why);
         if (rc)
             rc = blame(view, rc, &why, err);
     }

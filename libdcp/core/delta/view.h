@@ -26,8 +26,8 @@ struct dcp_delta_view {
 };
 
 /* The size of a folder's delta.json and its last bytes, which are its digest: as long as
- * they stay so does the view. Errors: NOT_FOUND (it is no delta, or nothing that can be
- * looked at), CORRUPT, IO, MEMORY. */
+ * they stay so does the view. Errors: NOT_FOUND (it is no delta, or no folder), CORRUPT,
+ * IO, MEMORY. */
 int dcp_delta_look(const struct dcp_store *store, const char *dir, uint64_t *out_bytes,
                    char out_digest[DCP_DELTA_DIGEST_BYTES], struct dcp_error *err);
 /* Caller owns. The base is what the delta was made against as far as its sizes and its

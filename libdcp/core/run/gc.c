@@ -1,6 +1,7 @@
 /* gc: what dead processes left in a folder, and superseded steps. */
 #include "base/mem.h"
 #include "base/str.h"
+#include "bases.h"
 #include "leftover.h"
 #include "pin.h"
 #include "steps.h"
@@ -111,7 +112,8 @@ static bool is_alive(const struct dcp_store *store, struct look *look, bool leas
     return lives;
 }
 
-/* A superseded step is complete: it is read, pinned and tagged as any other. */
+/* A superseded step is complete: it is read, pinned and tagged as any other, and may be
+ * the base of another one, which goes first. */
 static enum dcp_stay judge_superseded(const struct dcp_store *store, struct look *look,
                                       struct dcp_error *err)
 {
@@ -120,7 +122,9 @@ static enum dcp_stay judge_superseded(const struct dcp_store *store, struct look
     if (dcp_is_read(store, look->entry->name, &look->pin))
         return DCP_STAYS_READ;
     int rc = dcp_marks_read(store, look->entry->name, &marks, err);
-    return rc || marks.pinned || marks.n_tags ? DCP_STAYS_MARKED : DCP_GOES;
+    if (rc || marks.pinned || marks.n_tags)
+        return DCP_STAYS_MARKED;
+    return dcp_is_base(store, look->entry->name, NULL, 0) ? DCP_STAYS_BASE : DCP_GOES;
 }
 
 static int collect_one(const struct dcp_store *store, const struct dcp_gc *gc,

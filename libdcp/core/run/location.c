@@ -21,19 +21,22 @@ static size_t quote(char *out, size_t cap, const char *text)
     return n;
 }
 
-static bool has_steps(const struct dcp_store *store)
+static int find_steps(const struct dcp_store *store, bool *out_found,
+                      struct dcp_error *err)
 {
     struct dcp_store_entry *entries;
     size_t n;
-    bool found = false;
+    int rc = store->ops->list(store->self, "", &entries, &n, err);
 
-    if (store->ops->list(store->self, "", &entries, &n, NULL))
-        return false;
+    *out_found = false;
+    if (rc)
+        return rc;
     for (size_t i = 0; i < n; i++)
-        found |= entries[i].is_dir && (dcp_step_parse(entries[i].name) >= 0 ||
-                                       dcp_str_starts(entries[i].name, DCP_TMP_PREFIX));
+        *out_found |=
+            entries[i].is_dir && (dcp_step_parse(entries[i].name) >= 0 ||
+                                  dcp_str_starts(entries[i].name, DCP_TMP_PREFIX));
     dcp_store_list_free(entries, n);
-    return found;
+    return DCP_OK;
 }
 
 static void on_warning(void *self, enum dcp_log_level level, const char *text)
@@ -54,11 +57,11 @@ static int choose_step(const char *path, struct dcp_location *location,
     struct dcp_context ctx = { .store = store, .log = &log };
     struct dcp_step step = { .name = "" };
     struct dcp_error why = { 0 };
-    int rc = DCP_OK;
+    bool has_steps = false, is_step = steps->probe(&root);
+    int rc = is_step ? dcp_pin(store, "", &location->pin, &why)
+                     : find_steps(store, &has_steps, &why);
 
-    if (steps->probe(&root)) {
-        rc = dcp_pin(store, "", &location->pin, err);
-    } else if (has_steps(store)) {
+    if (!rc && has_steps) {
         do { /* a step that went between being found and being pinned was an old one */
             why = (struct dcp_error){ 0 };
             rc = dcp_find(&ctx, -1, &step, &why);
@@ -67,7 +70,8 @@ static int choose_step(const char *path, struct dcp_location *location,
     if (rc) {
         if (err && why.code)
             *err = why;
-        dcp_error_hint(err, "'dcp-inspect %s' lists what is there", path);
+        if (has_steps)
+            dcp_error_hint(err, "'dcp-inspect %s' lists what is there", path);
         return rc;
     }
     location->name = strdup(step.name);
@@ -129,8 +133,13 @@ static int choose_source(struct dcp_location *location, bool is_dir,
     struct dcp_error why = { 0 };
 
     location->source = (struct dcp_source){ location->store, location->name, is_dir };
-    int rc = dcp_format_probe_links(location->store, &location->source, &location->format,
-                                    &why);
+    int rc = is_dir ? dcp_delta_check_small(location->store, location->name, err) : 0;
+    if (rc) {
+        dcp_error_prefix(err, "cannot read '%s'", location->path);
+        return rc;
+    }
+    rc = dcp_format_probe_links(location->store, &location->source, &location->format,
+                                &why);
     if (rc == DCP_E_UNSUPPORTED && !is_dir &&
         dcp_bundle_probe(location->store, location->name))
         return enter_bundle(location, err);

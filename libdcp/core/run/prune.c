@@ -1,6 +1,7 @@
 #include "prune.h"
 #include "base/mem.h"
 #include "base/str.h"
+#include "bases.h"
 #include "leftover.h"
 #include "pin.h"
 #include "steps.h"
@@ -37,6 +38,8 @@ struct prune {
     const struct dcp_retention *retention;
     struct dcp_error *why_not; /* the first thing that could not be done */
     size_t removed;
+    const char **going; /* of a dry run: what would be gone by now */
+    size_t n_going;
 };
 
 static double timeout_of(const struct dcp_retention *retention)
@@ -53,11 +56,14 @@ static bool is_marked(struct prune *prune, const struct dcp_step *step)
            marks.pinned || marks.n_tags;
 }
 
-/* Whether it has a mark is looked at again when nobody can set one any more. */
+/* Whether it has a mark, and is the base of a delta, is looked at when nobody can set one
+ * or make one any more: who makes a delta pins its base. */
 static enum dcp_stay remove_step(struct prune *prune, const struct dcp_step *step)
 {
     if (is_marked(prune, step))
         return DCP_STAYS_MARKED;
+    if (dcp_is_base(prune->store, step->name, NULL, 0))
+        return DCP_STAYS_BASE;
     return dcp_leftover_bury(prune->store, step->name, prune->why_not) ? DCP_STAYS_STUCK
                                                                        : DCP_GOES;
 }
@@ -74,6 +80,10 @@ static enum dcp_stay retire(struct prune *prune, const struct dcp_step *step)
         stay = DCP_STAYS_READ;
     else if (!retention->dry_run)
         stay = remove_step(prune, step);
+    else if (dcp_is_base(prune->store, step->name, prune->going, prune->n_going))
+        stay = DCP_STAYS_BASE;
+    else
+        prune->going[prune->n_going++] = step->name;
     prune->removed += stay == DCP_GOES && !retention->dry_run;
     dcp_unpin(prune->store, &pin);
     dcp_unpin(prune->store, &marks);
@@ -128,12 +138,16 @@ int dcp_prune_held(const struct dcp_store *store, const struct dcp_retention *re
     DCP_CLEANUP_FREE struct dcp_step *steps = NULL;
     size_t n = 0;
     struct dcp_error why_not = { 0 };
-    struct prune prune = { store, retention, &why_not, 0 };
+    struct prune prune = { store, retention, &why_not, .removed = 0 };
 
     if (!retention->dry_run)
         reap(store, &prune.removed, &why_not);
     if (retention->keep > 0 || retention->judged)
         dcp_steps(store, &steps, &n, NULL, &why_not);
+    DCP_CLEANUP_FREE const char **going = dcp_mem_calloc(n, sizeof *going);
+    if (!going)
+        return dcp_error_memory(err, "the list of steps");
+    prune.going = going;
     judge_all(&prune, steps, n, newest);
     if (out_removed)
         *out_removed = prune.removed;

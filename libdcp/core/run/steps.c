@@ -4,6 +4,7 @@
 #include "core/collective/await.h"
 #include "core/parity/reconstruction.h"
 #include "pin.h"
+#include <dcp/delta.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -49,6 +50,17 @@ bool dcp_is_superseded(const char *name)
     return dcp_step_parse(step) >= 0 && i >= 1 && !strcmp(again, name);
 }
 
+/* Whether it is a delta, and against what. */
+static void look_for_base(const struct dcp_store *store, struct dcp_step *step)
+{
+    DCP_CLEANUP_FREE char *base = NULL;
+
+    if (dcp_delta_base(store, step->name, &base, &step->chain, NULL))
+        return;
+    bool beside = dcp_str_starts(base, "../") && !strchr(base + 3, '/');
+    snprintf(step->base, sizeof step->base, "%s", beside ? base + 3 : base);
+}
+
 /* Fills what the manifest says, and whether the step is complete. */
 static int look_into(const struct dcp_store *store, const char *name,
                      struct dcp_step *out, struct dcp_error *err)
@@ -64,6 +76,7 @@ static int look_into(const struct dcp_store *store, const char *name,
         rc = dcp_error_set(err, DCP_E_CORRUPT, "its manifest is that of step %" PRId64,
                            catalog->step);
     out->complete = !rc;
+    look_for_base(store, out);
     if (!rc) {
         out->diverged = catalog->diverged;
         out->world_size = catalog->world_size;

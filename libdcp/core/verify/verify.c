@@ -9,6 +9,7 @@
 #include "core/integrity/fingerprint.h"
 #include "core/read/blocks.h"
 #include "core/run/pin.h"
+#include "delta.h"
 #include "lost.h"
 #include "parity.h"
 #include <dcp/checkpoint.h>
@@ -461,7 +462,8 @@ static int run(struct verify *v, struct dcp_verify_result *result, struct dcp_er
 {
     struct dcp_pool *pool = NULL;
     size_t n_tensors = v->catalog->n_tensors;
-    uint64_t parity = 0;
+    uint64_t more = 0;
+    bool proved = false;
     int rc = DCP_OK;
 
     v->n_workers = v->options->threads > 0 ? v->options->threads : 2;
@@ -504,8 +506,14 @@ static int run(struct verify *v, struct dcp_verify_result *result, struct dcp_er
         rc = check_files(v, err);
     if (!rc)
         rc = dcp_verify_parity(v->source, v->catalog, v->options, add_parity_finding, v,
-                               &parity, err);
-    v->done_bytes += parity;
+                               &more, err);
+    v->done_bytes += more;
+    if (!rc)
+        rc = dcp_verify_delta(v->source, v->catalog, add_parity_finding, v, &proved,
+                              &more, err);
+    v->done_bytes += proved ? more : 0;
+    if (proved)
+        result->n_unproved = 0;
     return rc;
 }
 

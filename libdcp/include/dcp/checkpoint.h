@@ -169,6 +169,9 @@ struct dcp_step {
     uint64_t size_bytes;  /* of its tensors */
     struct dcp_lineage lineage; /* when it is, with the fingerprint of its own state */
     uint64_t fingerprint;
+    int chain;     /* deltas one upon the other, this one included; 0: it is none */
+    char base[64]; /* of a delta: the step that it is against, or the path of another
+                    * folder, cut to its beginning */
 };
 /* All steps of a run folder, newest first; *out is freed with free. *out_unfinished (may
  * be NULL) counts temporary folders. Not collective. Errors: NOT_FOUND (no folder), IO,
@@ -263,6 +266,7 @@ enum dcp_stay {
     DCP_STAYS_EVERY,   /* keep_every */
     DCP_STAYS_FINITE,  /* one of the two newest before the run diverged */
     DCP_STAYS_MARKED,  /* somebody pinned or tagged it */
+    DCP_STAYS_BASE,    /* a delta in the run folder is against it */
     DCP_STAYS_UNKNOWN, /* it could not be judged: a newer version may have written it */
     DCP_STAYS_READ,    /* a reader pins it, or a process is at work on it or its marks */
     DCP_STAYS_STUCK,   /* it was to go, and removing it failed */

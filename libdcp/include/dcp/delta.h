@@ -27,6 +27,17 @@ extern "C" {
 DCP_PUBLIC int dcp_store_delta(struct dcp_store *out_store, struct dcp_store *inner,
                                const char *path, const char *base, struct dcp_error *err);
 
+/* The same of a folder of the file system: see dcp_store_dir. */
+DCP_PUBLIC int dcp_store_delta_dir(struct dcp_store *out_store, const char *path,
+                                   bool create, struct dcp_error *err);
+
+/* Reads all files of at most 1 MiB of a folder of such a store that is a delta, but of a
+ * step, which has digests of its own. Other formats are recognised by such files, and
+ * some do without one that cannot be read: damage must not look like absence. Does
+ * nothing when the folder is no delta. Errors: CORRUPT, IO, UNSUPPORTED, MEMORY. */
+DCP_PUBLIC int dcp_delta_check_small(const struct dcp_store *store, const char *folder,
+                                     struct dcp_error *err);
+
 /* Which folder a delta is against, as its path from the delta's folder (caller frees),
  * and how many deltas are one upon the other from there on. Errors: NOT_FOUND (`folder`
  * is none), CORRUPT, UNSUPPORTED, IO, MEMORY. */
@@ -37,6 +48,7 @@ struct dcp_delta_options {
     int max_chain; /* 0: DCP_DELTA_USUAL_CHAIN */
     int threads;   /* 0: 2 */
     bool dry_run;  /* everything but writing */
+    bool force;    /* replace what has the name, after success */
     struct dcp_progress progress;
     const struct dcp_log *log; /* what could not be removed is a warning; NULL: silence */
 };
