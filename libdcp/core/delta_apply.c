@@ -2,6 +2,7 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "core/delta/folder.h"
+#include "core/delta/output.h"
 #include "core/delta/pass.h"
 #include "delta_target.h"
 #include <dcp/delta.h>
@@ -62,9 +63,10 @@ static int write_file(struct apply *apply, const struct dcp_delta_file *file,
     const struct dcp_delta_use write = { .self = &copying, .each = write_block },
                                look = { 0 };
     struct dcp_delta_target *target = &apply->target;
+    const struct dcp_delta_output output = { &target->store, target->publish.prefix };
     struct dcp_error why = { 0 };
 
-    int rc = dcp_delta_target_create(target, file->name, "", file->size_bytes,
+    int rc = dcp_delta_output_create(&output, file->name, "", file->size_bytes,
                                      &copying.out, err);
     if (rc)
         return rc;
@@ -72,9 +74,9 @@ static int write_file(struct apply *apply, const struct dcp_delta_file *file,
     if (rc)
         target->store.ops->close(target->store.self, copying.out, NULL);
     else
-        rc = dcp_delta_target_close(target, copying.out, file->size_bytes, &why);
+        rc = dcp_delta_output_close(&output, copying.out, file->size_bytes, &why);
     if (!rc)
-        rc = dcp_delta_target_sync_folders(target, file->name, &why);
+        rc = dcp_delta_output_sync_folders(&output, file->name, &why);
     if (!rc)
         rc = prove(apply, &target->store, target->publish.tmp, file, &look, &why);
     if (rc && err)

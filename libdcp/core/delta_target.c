@@ -2,7 +2,6 @@
 #include "base/fs.h"
 #include "base/mem.h"
 #include "base/size.h"
-#include "base/str.h"
 #include "core/run/destination.h"
 #include <string.h>
 
@@ -34,70 +33,6 @@ int dcp_delta_target_begin(struct dcp_delta_target *target, uint64_t need_bytes,
     DCP_TRY(dcp_store_dir(&target->store, target->dir, false, err));
     return dcp_publish_begin(&target->publish, &target->store, target->name,
                              target->replaces, err);
-}
-
-/* The folders of a file, from the outermost on: each once. */
-static int make_folders(struct dcp_delta_target *target, const char *name,
-                        struct dcp_error *err)
-{
-    const struct dcp_store *store = &target->store;
-    DCP_CLEANUP_FREE char *path = dcp_str_join(target->publish.prefix, name, "");
-
-    if (!path)
-        return dcp_error_memory(err, "a file name");
-    char *slash = path + strlen(target->publish.prefix);
-    while ((slash = strchr(slash, '/'))) {
-        struct dcp_error why = { 0 };
-        *slash = '\0';
-        int rc = store->ops->make_dir(store->self, path, &why);
-        if (rc && rc != DCP_E_EXISTS) {
-            if (err)
-                *err = why;
-            return rc;
-        }
-        *slash++ = '/';
-    }
-    return DCP_OK;
-}
-
-int dcp_delta_target_create(struct dcp_delta_target *target, const char *name,
-                            const char *suffix, uint64_t size_bytes,
-                            struct dcp_store_file **out, struct dcp_error *err)
-{
-    const struct dcp_store *store = &target->store;
-    DCP_CLEANUP_FREE char *path = dcp_str_join(target->publish.prefix, name, suffix);
-
-    *out = NULL;
-    if (!path)
-        return dcp_error_memory(err, "a file name");
-    DCP_TRY(make_folders(target, name, err));
-    return store->ops->create(store->self, path, size_bytes, out, err);
-}
-
-int dcp_delta_target_close(struct dcp_delta_target *target, struct dcp_store_file *file,
-                           uint64_t size_bytes, struct dcp_error *err)
-{
-    const struct dcp_store *store = &target->store;
-    int rc = store->ops->sync(store->self, file, size_bytes, err);
-    int closed = store->ops->close(store->self, file, rc ? NULL : err);
-
-    return rc ? rc : closed;
-}
-
-int dcp_delta_target_sync_folders(struct dcp_delta_target *target, const char *file,
-                                  struct dcp_error *err)
-{
-    const struct dcp_store *store = &target->store;
-    DCP_CLEANUP_FREE char *path = dcp_str_join(target->publish.prefix, file, "");
-
-    if (!path)
-        return dcp_error_memory(err, "a file name");
-    char *begin = path + strlen(target->publish.prefix);
-    for (char *slash = strrchr(begin, '/'); slash; slash = strrchr(begin, '/')) {
-        *slash = '\0';
-        DCP_TRY(store->ops->sync_dir(store->self, path, err));
-    }
-    return DCP_OK;
 }
 
 int dcp_delta_target_commit(struct dcp_delta_target *target, struct dcp_error *err)

@@ -24,16 +24,6 @@ int dcp_delta_target_check(struct dcp_delta_target *target,
  */
 int dcp_delta_target_begin(struct dcp_delta_target *target, uint64_t need_bytes,
                            struct dcp_error *err);
-/* Creates a file of it, and the folders that it is in; closed by the caller. */
-int dcp_delta_target_create(struct dcp_delta_target *target, const char *name,
-                            const char *suffix, uint64_t size_bytes,
-                            struct dcp_store_file **out, struct dcp_error *err);
-/* Syncs and closes a file of size_bytes. */
-int dcp_delta_target_close(struct dcp_delta_target *target, struct dcp_store_file *file,
-                           uint64_t size_bytes, struct dcp_error *err);
-/* Makes the names in the folders of a file durable; the target's own is the commit's. */
-int dcp_delta_target_sync_folders(struct dcp_delta_target *target, const char *file,
-                                  struct dcp_error *err);
 /* Gives it its name. */
 int dcp_delta_target_commit(struct dcp_delta_target *target, struct dcp_error *err);
 /* Removes what is left of one that has no name yet, and frees. */

@@ -59,6 +59,11 @@ PYTHON
     run -0 dcp-reshard delta make d3 $one d4 --max-chain 3
     run -0 dcp-reshard delta rebase d3 short --onto $one
     [[ $output == *"base      $one; number 1 of its chain"* ]]
+    mv d2 kept
+    dcp-reshard delta make $one $three d2
+    run -4 dcp-inspect d3
+    [[ $output == *"'d3' is a delta whose base "*"d2' is damaged, or another one: "* ]]
+    [[ $output == *"there is another file"* ]]
     rm -r d2
     run -4 dcp-inspect d4
     [[ $output == *"'d4' is a delta whose base 'd3' is damaged"*"'d3' is a delta whose base "* ]]
@@ -122,6 +127,35 @@ PYTHON
     run -0 dcp-reshard delta apply d2 out
 }
 
+@test "what is damaged is named: the delta, or what it is made of" {
+    dcp-reshard delta make $one $two d2
+    flip d2/shard-00003-of-00004.safetensors.delta 100
+    run -4 dcp-reshard delta apply d2 out
+    [[ $output == *"shard-00003-of-00004.safetensors.delta' is corrupt: the digest of its block"* ]]
+    flip $two/shard-00003-of-00004.safetensors -9
+    run -4 dcp-reshard delta make $one $two never
+    [[ $output == *"'$two/shard-00003-of-00004.safetensors' is corrupt"*"dcp-inspect verify"* ]]
+    flip $one/shard-00000-of-00004.safetensors -9
+    run -4 dcp-reshard delta make $one $three never
+    [[ $output == *"'$one/shard-00000-of-00004.safetensors' is corrupt"* ]]
+    [ ! -e never ]
+}
+
+@test "a bit that flips on its way to the disk" {
+    shim=$DCP_BUILD_DIR/tests/libfault_shim.so
+    [ -e "$shim" ] || skip "built without the shim"
+    dcp-reshard delta make $one $two d2
+    for n in 2 3 4 10; do # 1 is the lease of a folder; the last is delta.json
+        LD_PRELOAD=$shim DCP_SHIM_ROOT=$PWD DCP_SHIM_FAULT=write:$n:flip \
+            run -4 dcp-reshard delta make $one $two out
+        [ ! -e out ]
+        LD_PRELOAD=$shim DCP_SHIM_ROOT=$PWD DCP_SHIM_FAULT=write:$n:flip \
+            run dcp-reshard delta apply d2 out
+        [ "$status" -eq 4 ] || [ "$n" -gt 9 ]
+        rm -rf out
+    done
+}
+
 @test "files of another delta are not taken" {
     dcp-reshard delta make $one $two d2
     dcp-reshard delta make $one $three d3
@@ -129,6 +163,24 @@ PYTHON
     run -4 dcp-reshard delta apply d2 out
     [[ $output == *shard-00001-of-00004.safetensors.delta* ]]
     run -4 dcp-inspect verify d2
+}
+
+@test "nor is one of the same size, whatever is read" {
+    python3 - <<'PYTHON'
+import json, os, random, struct
+for step in range(3):
+    os.mkdir(f"w{step}")
+    text = json.dumps({"w": {"dtype": "I8", "shape": [9000], "data_offsets": [0, 9000]}}).encode()
+    with open(f"w{step}/model.safetensors", "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text + random.Random(step).randbytes(9000))
+PYTHON
+    dcp-reshard delta make w0 w1 d1
+    dcp-reshard delta make w0 w2 d2
+    cmp -n 16 d1/model.safetensors.delta d2/model.safetensors.delta
+    [ "$(stat -c %s d1/*.delta)" = "$(stat -c %s d2/*.delta)" ]
+    cp d2/model.safetensors.delta d1
+    run -4 dcp-inspect stats d1
+    [[ $output == *"its table has another digest"* ]]
 }
 
 @test "folders of Hugging Face, with files that nobody reads" {

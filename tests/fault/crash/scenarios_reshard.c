@@ -1,4 +1,4 @@
-/* Scenarios of what is made of steps: reshards, exports, archives. */
+/* Scenarios of what is made of steps: reshards, exports, archives, deltas. */
 #include "check.h"
 #include "lib/must.h"
 #include "scenarios.h"
@@ -142,6 +142,71 @@ static bool reshard_again(const struct facts *facts, const struct how *how, char
     return fine;
 }
 
+/* --- deltas --- */
+
+/* Makes or applies one; "full" and "base" are two folders, `how->format` their format. */
+static int delta(const char *folder, const struct how *how, bool apply, bool force,
+                 struct dcp_error *err)
+{
+    const struct dcp_delta_options options = { .threads = 2, .force = force };
+    struct dcp_delta_result result;
+    struct dcp_location base = { 0 }, source;
+    char path[512], to[512];
+
+    path_of(path, folder, apply ? "delta" : "full");
+    path_of(to, folder, how->target);
+    int rc = dcp_location_open(path, &source, err);
+    if (rc)
+        return rc;
+    path_of(path, folder, "base");
+    if (apply)
+        rc = dcp_delta_apply(&source, to, &options, &result, err);
+    else if (!(rc = dcp_location_open(path, &base, err)))
+        rc = dcp_delta_make(&base, &source, to, &options, &result, err);
+    dcp_location_close(&base);
+    dcp_location_close(&source);
+    return rc;
+}
+
+static void prepare_delta(const char *folder, const struct how *how, bool apply)
+{
+    struct how part = { how->format, "full", false };
+    const struct how made = { how->format, "delta", false };
+
+    save_steps(folder, 1, 1, NULL);
+    must(reshard(folder, &part, 3, false, NULL) == 0);
+    part.target = "base";
+    must(reshard(folder, &part, 3, false, NULL) == 0);
+    if (apply)
+        must(delta(folder, &made, false, false, NULL) == 0);
+}
+
+static void act_delta(const char *folder, const struct how *how, bool apply)
+{
+    act_begins(1);
+    must(delta(folder, how, apply, how->force, NULL) == 0);
+    act_is_done(1);
+}
+
+static bool delta_again(const struct facts *facts, const struct how *how, bool apply,
+                        char why[512])
+{
+    struct dcp_error err = { 0 };
+    struct tree tree;
+
+    if (delta(facts->folder, how, apply, true, &err))
+        return wrong(why, "the next one fails: %s", err.message);
+    if (!tree_read(&tree, facts->folder))
+        return wrong(why, "the folder cannot be read");
+    bool fine = tree_same(&tree, how->target, &facts->after, how->target) ||
+                wrong(why, "the next one is another");
+    for (size_t i = 0; i < tree.n && fine; i++)
+        if (!strncmp(tree.items[i].path, ".tmp-", 5))
+            fine = wrong(why, "the next one leaves '%s'", tree.items[i].path);
+    tree_free(&tree);
+    return fine;
+}
+
 /* --- a file that is moved --- */
 
 static const char moved[] = "moved";
@@ -228,6 +293,33 @@ RESHARD(archive_over, "bundle", "out.tar.zst", true, 0)
 RESHARD(parts, NULL, "out", false, 2)
 RESHARD(parts_over, "deepspeed", "out", true, 2)
 
+#define DELTA(id, applies, ...)                                                 \
+    static const struct how id = { __VA_ARGS__ };                               \
+    static void prepare_##id(const char *folder)                                \
+    {                                                                           \
+        prepare_delta(folder, &id, applies);                                    \
+    }                                                                           \
+    static void act_##id(const char *folder)                                    \
+    {                                                                           \
+        act_delta(folder, &id, applies);                                        \
+    }                                                                           \
+    static bool check_##id(const struct facts *facts, const struct tree *state, \
+                           struct promise promise, char why[512])               \
+    {                                                                           \
+        return check_reshard(facts, state, promise, &id, why);                  \
+    }                                                                           \
+    static bool again_##id(const struct facts *facts, struct promise promise,   \
+                           char why[512])                                       \
+    {                                                                           \
+        (void)promise;                                                          \
+        return delta_again(facts, &id, applies, why);                           \
+    }
+
+DELTA(made, false, NULL, "out", false)
+DELTA(made_nested, false, "deepspeed", "out", false)
+DELTA(applied, true, NULL, "out", false)
+DELTA(applied_nested, true, "deepspeed", "out", false)
+
 #define RESHARDS(text, id)                                   \
     {                                                        \
         text, prepare_##id, act_##id, check_##id, again_##id \
@@ -243,6 +335,10 @@ const struct scenario reshard_scenarios[] = {
     RESHARDS("pack-force", archive_over),
     RESHARDS("parts", parts),
     RESHARDS("parts-force", parts_over),
+    RESHARDS("delta-make", made),
+    RESHARDS("delta-make-nested", made_nested),
+    RESHARDS("delta-apply", applied),
+    RESHARDS("delta-apply-nested", applied_nested),
     { "move", prepare_move, act_move, check_move, move_again },
 };
 const size_t n_reshard_scenarios = sizeof reshard_scenarios / sizeof reshard_scenarios[0];

@@ -144,7 +144,7 @@ int shim_strike(enum shim_call call)
     if (shim.how == SHIM_STOP)
         raise(SIGSTOP);
     doomed = shim.how == SHIM_KILL_AFTER;
-    return shim.how > 0 || shim.how == SHIM_SHORT ? shim.how : 0;
+    return shim.how > 0 || shim.how == SHIM_SHORT || shim.how == SHIM_FLIP ? shim.how : 0;
 }
 
 /* --- what lies below the root --- */
