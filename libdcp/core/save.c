@@ -56,6 +56,8 @@ struct dcp_saver {
     int64_t last_step;     /* saved before, with weights of this fingerprint */
     uint64_t last_weights; /* 0: none */
     bool locked;
+    char full[64];        /* rank 0's: the last step that was saved in full; "": none */
+    int n_deltas;         /* that were saved on it */
     struct dcp_told told; /* warnings of all saves so far */
     double started_s;
     struct dcp_save_result result;
@@ -247,6 +249,12 @@ static int check(const struct dcp_saver *saver, const struct dcp_save_options *o
         return dcp_error_set(err, DCP_E_USAGE, "a step cannot be negative");
     if (options->parity < 0 || options->parity > DCP_PARITY_MAX_ROWS)
         return dcp_error_set(err, DCP_E_USAGE, "parity is 0 to %d", DCP_PARITY_MAX_ROWS);
+    if (options->delta < 0)
+        return dcp_error_set(err, DCP_E_USAGE, "deltas cannot be negative");
+    if (options->delta > 1 && (options->parity || options->codec != DCP_CODEC_NONE))
+        return dcp_error_set(err, DCP_E_USAGE,
+                             "a step with parity or a codec is no delta: take one or the "
+                             "other");
     return DCP_OK;
 }
 
@@ -276,6 +284,8 @@ int dcp_save_start(struct dcp_saver *saver, const struct dcp_save_options *optio
         end_save(saver);
         return rc;
     }
+    if (saver->comm->rank == 0 && saver->n_deltas + 1 < options->delta)
+        snprintf(saver->finish.base, sizeof saver->finish.base, "%s", saver->full);
     saver->result = (struct dcp_save_result){ .step = options->step };
     for (size_t t = 0; t < saver->finish.catalog->n_tensors; t++)
         saver->result.size_bytes += dcp_tensor_bytes(&saver->finish.catalog->tensors[t]);
@@ -447,6 +457,14 @@ static bool is_stale(struct dcp_saver *saver)
     return same || unlearned;
 }
 
+/* What the next saves can be deltas on. */
+static void note_full(struct dcp_saver *saver)
+{
+    saver->n_deltas = saver->finish.is_delta ? saver->n_deltas + 1 : 0;
+    if (!saver->finish.is_delta)
+        snprintf(saver->full, sizeof saver->full, "%s", saver->finish.name);
+}
+
 int dcp_save_poll(struct dcp_saver *saver, bool *out_done,
                   struct dcp_save_result *out_result, struct dcp_error *err)
 {
@@ -480,6 +498,7 @@ int dcp_save_poll(struct dcp_saver *saver, bool *out_done,
         saver->result.fingerprint = saver->finish.fingerprint;
         saver->result.diverged = saver->finish.catalog->diverged;
         saver->result.stale = saver->comm->rank == 0 && is_stale(saver);
+        note_full(saver);
         if (out_result)
             *out_result = saver->result;
     }

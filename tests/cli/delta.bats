@@ -178,9 +178,14 @@ PYTHON
     dcp-reshard delta make w0 w2 d2
     cmp -n 16 d1/model.safetensors.delta d2/model.safetensors.delta
     [ "$(stat -c %s d1/*.delta)" = "$(stat -c %s d2/*.delta)" ]
+    dcp-reshard delta make d1 w2 upon
     cp d2/model.safetensors.delta d1
     run -4 dcp-inspect stats d1
     [[ $output == *"its table has another digest"* ]]
+    rm -r d1
+    mv d2 d1 # as long, and the first of its chain, too
+    run -4 dcp-inspect upon
+    [[ $output == *"d1' is damaged, or another one: 'model.safetensors' there is another file"* ]]
 }
 
 @test "folders of Hugging Face, with files that nobody reads" {

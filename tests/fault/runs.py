@@ -247,6 +247,15 @@ class Reference:
         shutil.rmtree(folder)
 
 
+def base_of(step):
+    """The name of the step that one is a delta on, or None."""
+    try:
+        with open(os.path.join(step, "delta.json"), "rb") as file:
+            return os.path.basename(json.load(file)["base"]["path"])
+    except FileNotFoundError:
+        return None
+
+
 class Run:
     """A run folder that is treated badly, and the model of it: `acked`, the newest step
     that was promised; `keep` of them stay."""
@@ -343,7 +352,9 @@ class Run:
             if not KNOWN.fullmatch(name):
                 return f"'{name}' is left"
         names = self.step_names()
-        if len(names) > self.keep > 0:
+        bases = {base_of(os.path.join(self.root, name)) for name in names}
+        needed = len(bases & set(names[:-self.keep])) if self.keep else 0
+        if len(names) > self.keep + needed and self.keep:
             return f"{len(names)} steps are kept, not {self.keep}"
         with open(os.path.join(self.root, "latest"), encoding="ascii") as f:
             latest = f.read().strip()

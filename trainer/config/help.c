@@ -73,6 +73,11 @@ static const struct {
     { "checkpoint.parity",
       "files beside the shards, so that as many of all of them can be lost; 0: none",
       NULL },
+    { "checkpoint.delta",
+      "of so many saves one is full, and the others are stored as deltas on it; 0: all "
+      "are "
+      "full",
+      NULL },
     { "checkpoint.verify_after_save",
       "read each step back from the disk before it is published; "
       "without this it is read back through the page cache",

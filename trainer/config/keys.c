@@ -270,6 +270,7 @@ static const struct settings_key checkpoint_keys[] = {
       AT(out.parity),
       .max = DCP_PARITY_MAX_ROWS,
       .no_auto = true },
+    { .name = "delta", .kind = KEY_INT, AT(out.delta), .no_auto = true },
     { .name = "fail_after", .kind = KEY_INT, AT(out.fail_after), .no_auto = true },
     { .name = "on_save", .kind = KEY_TEXT, AT(out.on_save) },
     { .name = "on_failure", .kind = KEY_TEXT, AT(out.on_failure) },

@@ -510,12 +510,18 @@ static void resolve_recompute(struct settings_draft *draft)
     s->recompute.every = s->recompute.attention ? 0 : draft->recompute;
 }
 
-static void resolve_checkpoint(struct settings_draft *draft)
+static int resolve_checkpoint(struct settings_draft *draft, struct dcp_error *err)
 {
     struct settings *s = &draft->out;
     s->codec = (enum dcp_codec)draft->codec;
     if (!s->staging_bytes)
         s->staging_bytes = (uint64_t)(draft->host_cache_gib * 0x1p30);
+    if (s->delta > 1 && (s->parity || s->codec != DCP_CODEC_NONE))
+        return fail(draft,
+                    "checkpoint.delta does not go together with checkpoint.parity or "
+                    "checkpoint.codec",
+                    err);
+    return DCP_OK;
 }
 
 static void tell_autos(const struct settings_draft *draft)
@@ -544,7 +550,7 @@ int settings_resolve(struct settings_draft *draft, const char *folder, int world
     DCP_TRY(resolve_model(draft, folder, err));
     DCP_TRY(check_sizes(draft, err));
     resolve_recompute(draft);
-    resolve_checkpoint(draft);
+    DCP_TRY(resolve_checkpoint(draft, err));
     tell_autos(draft);
     return DCP_OK;
 }

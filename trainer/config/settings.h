@@ -109,6 +109,7 @@ struct settings {
     int keep, keep_every;
     double pin_timeout_s; /* so long retention waits for readers; 0: not at all */
     int parity;           /* shards that may be lost, see dcp_save_options */
+    int delta;            /* saves to one that is full, see there */
     bool checkpoint_async, verify_after_save;
     enum dcp_codec codec;
     uint64_t staging_bytes;     /* 0: what is needed */

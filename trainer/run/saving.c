@@ -77,6 +77,7 @@ static int start(struct saving *saving, bool in_place, struct dcp_error *err)
         .keep_every = s->keep_every,
         .pin_timeout_s = s->pin_timeout_s > 0 ? s->pin_timeout_s : -1,
         .parity = s->parity,
+        .delta = s->delta,
         .verify_after_save = s->verify_after_save,
         .diverged = saving->diverged,
         .idle = !saving->learned,

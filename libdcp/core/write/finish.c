@@ -1,11 +1,13 @@
 #include "finish.h"
 #include "base/hash.h"
 #include "base/mem.h"
+#include "base/size.h"
 #include "core/integrity/fingerprint.h"
 #include "core/parity/code.h"
 #include "core/plan/contents.h"
 #include "core/plan/target.h"
 #include "core/run/steps.h"
+#include "delta.h"
 #include "stream.h"
 #include <stdio.h>
 #include <string.h>
@@ -137,6 +139,30 @@ static void after_commit(struct dcp_finish *finish)
     dcp_finish_prune(finish, finish->options.keep, finish->options.step);
 }
 
+/* A step that does not become a delta is full, and that is told. */
+static int make_delta(struct dcp_finish *finish, struct dcp_error *err)
+{
+    const char *plain = finish->has_consolidated ? finish->export_name : NULL;
+    char full[DCP_SIZE_CAP], stored[DCP_SIZE_CAP];
+    struct dcp_delta_result result;
+    struct dcp_error why = { 0 };
+    bool torn;
+
+    int rc = dcp_write_delta(finish->ctx->store, finish->publish.tmp, finish->base, plain,
+                             &result, &torn, &why);
+    finish->is_delta = !rc;
+    if (!rc)
+        dcp_log_write(finish->ctx->log, DCP_LOG_INFO, "%s is a delta on %s: %s for %s",
+                      finish->name, finish->base,
+                      dcp_size_format(stored, result.stored_bytes),
+                      dcp_size_format(full, result.full_bytes));
+    else if (!torn)
+        warn_once(finish, "a step is stored in full, not as a delta", &why);
+    else if (err)
+        *err = why;
+    return torn ? rc : DCP_OK;
+}
+
 int dcp_finish_run(struct dcp_finish *finish, struct dcp_error *err)
 {
     struct dcp_catalog *catalog = finish->catalog;
@@ -157,6 +183,8 @@ int dcp_finish_run(struct dcp_finish *finish, struct dcp_error *err)
                                                           .store = finish->ctx->store,
                                                           .prefix = finish->prefix },
                                catalog, err));
+    if (finish->base[0])
+        DCP_TRY(make_delta(finish, err));
     DCP_TRY(dcp_publish_commit(&finish->publish, NULL, false, err));
     after_commit(finish);
     return DCP_OK;

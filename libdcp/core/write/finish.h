@@ -33,6 +33,8 @@ struct dcp_finish {
     struct dcp_publication publish; /* rank 0's */
     uint64_t *parts;                /* of the fingerprints, of all ranks */
     uint64_t fingerprint;           /* of the state, once it is published */
+    char base[64];                  /* rank 0's: the step to be a delta on; "": none */
+    bool is_delta;                  /* it became one */
     struct dcp_parity *parity;      /* NULL: none */
 };
 

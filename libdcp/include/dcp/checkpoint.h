@@ -66,11 +66,15 @@ struct dcp_export {
 struct dcp_save_options {
     int64_t step;
     enum dcp_codec codec;
-    int keep;               /* complete steps to keep after this one is durable; 0: all */
-    int keep_every;         /* steps divisible by it are kept for ever; 0: none */
-    double pin_timeout_s;   /* so long a reader may keep a step: see dcp_retention */
-    int parity;             /* shards of each DCP_PARITY_GROUP that may be lost: 0 to
-                             * DCP_PARITY_MAX_ROWS */
+    int keep;             /* complete steps to keep after this one is durable; 0: all */
+    int keep_every;       /* steps divisible by it are kept for ever; 0: none */
+    double pin_timeout_s; /* so long a reader may keep a step: see dcp_retention */
+    int parity;           /* shards of each DCP_PARITY_GROUP that may be lost: 0 to
+                           * DCP_PARITY_MAX_ROWS */
+    int delta; /* of the saves of one dcp_saver every so many, and the first, is a full
+                * step; those between are stored as deltas on it (<dcp/delta.h>), which
+                * needs a store of dcp_store_delta. One that cannot be is full, and a
+                * warning. 0, 1: all are full. Not with parity or a codec */
     bool verify_after_save; /* read back from the disk, the page cache dropped; else from
                              * wherever it comes. Then only the step is published */
     const struct dcp_export *consolidated; /* NULL: none */

@@ -142,7 +142,7 @@ bool run_is(const char *folder, const struct run_want *want, char why[512])
     struct dcp_store store;
     struct dcp_error err = { 0 };
 
-    if (dcp_store_dir(&store, folder, false, &err))
+    if (dcp_store_delta_dir(&store, folder, false, &err))
         return !want->least ||
                wrong(why, "step %" PRId64 " is lost: %s", want->least, err.message);
     int64_t newest = 0;

@@ -36,7 +36,7 @@ void open_run(struct dcp_store *store, const char *folder)
     char path[512];
 
     path_of(path, folder, "run");
-    must(dcp_store_dir(store, path, true, NULL) == 0);
+    must(dcp_store_delta_dir(store, path, true, NULL) == 0);
 }
 
 /* --- saves --- */
@@ -235,16 +235,23 @@ static bool smooth_again(const struct facts *facts, struct promise promise, char
 
 /* --- in the background, on two ranks --- */
 
+struct behind {
+    struct dcp_store store;
+    int delta; /* as in dcp_save_options */
+};
+
 static void save_behind(void *arg, struct dcp_comm *comm)
 {
-    const struct dcp_store *store = arg;
-    struct dcp_context ctx = { .comm = comm, .store = store, .threads = 2 };
+    const struct behind *behind = arg;
+    struct dcp_context ctx = { .comm = comm, .store = &behind->store, .threads = 2 };
     struct dcp_saver *saver;
     bool over;
 
     must(dcp_saver_new(&ctx, &saver, NULL) == 0);
     for (int64_t step = 1; step <= STEPS; step++) {
-        const struct dcp_save_options options = { .step = step, .keep = 2 };
+        const struct dcp_save_options options = { .step = step,
+                                                  .keep = 2,
+                                                  .delta = behind->delta };
         struct sample sample;
         sample_make_first(&sample, sample_n_tensors() - 1, "zero3", comm->world_size,
                           comm->rank, true, STEP_SALT(step));
@@ -260,14 +267,24 @@ static void save_behind(void *arg, struct dcp_comm *comm)
     dcp_saver_free(saver);
 }
 
-static void act_behind(const char *folder)
+static void save_all_behind(const char *folder, int delta)
 {
-    struct dcp_store store;
+    struct behind behind = { .delta = delta };
 
     act_begins(1);
-    open_run(&store, folder);
-    rank_threads_run(2, save_behind, &store);
-    dcp_store_free(&store);
+    open_run(&behind.store, folder);
+    rank_threads_run(2, save_behind, &behind);
+    dcp_store_free(&behind.store);
+}
+
+static void act_behind(const char *folder)
+{
+    save_all_behind(folder, 0);
+}
+
+static void act_deltas(const char *folder)
+{
+    save_all_behind(folder, STEPS);
 }
 
 /* --- superseded, prune --- */
@@ -425,6 +442,7 @@ static const struct scenario scenarios[] = {
     { "consolidated", prepare_steps, act_consolidated, check_consolidated, save_next },
     { "compressed", prepare_nothing, act_smooth, check_smooth, smooth_again },
     { "background", prepare_nothing, act_behind, check_new_run, save_next },
+    { "save-deltas", prepare_nothing, act_deltas, check_new_run, save_next },
     { "set-aside", prepare_steps, act_supersede, check_supersede, save_next },
     { "prune", prepare_steps, act_prune, check_prune, save_next },
     { "repair", prepare_repair, act_repair, check_repair, repair_again },
