@@ -170,8 +170,8 @@ static int delta(const char *folder, const struct how *how, bool apply, bool for
 
 static void prepare_delta(const char *folder, const struct how *how, bool apply)
 {
-    struct how part = { how->format, "full", false };
-    const struct how made = { how->format, "delta", false };
+    struct how part = { how->format, "full", false, 0 };
+    const struct how made = { how->format, "delta", false, 0 };
 
     save_steps(folder, 1, 1, NULL);
     must(reshard(folder, &part, 3, false, NULL) == 0);
@@ -315,10 +315,10 @@ RESHARD(parts_over, "deepspeed", "out", true, 2)
         return delta_again(facts, &id, applies, why);                           \
     }
 
-DELTA(made, false, NULL, "out", false)
-DELTA(made_nested, false, "deepspeed", "out", false)
-DELTA(applied, true, NULL, "out", false)
-DELTA(applied_nested, true, "deepspeed", "out", false)
+DELTA(made, false, NULL, "out", false, 0)
+DELTA(made_nested, false, "deepspeed", "out", false, 0)
+DELTA(applied, true, NULL, "out", false, 0)
+DELTA(applied_nested, true, "deepspeed", "out", false, 0)
 
 #define RESHARDS(text, id)                                   \
     {                                                        \
