@@ -209,7 +209,9 @@ int dcp_native_assign(struct dcp_target *target, struct dcp_error *err)
         return dcp_error_set(err, DCP_E_MISMATCH,
                              "a native step cannot hold: the step %" PRId64,
                              catalog->step);
-    for (int r = 0; r < catalog->world_size; r++) {
+    int begin = target->first_rank;
+    int end = target->n_ranks ? begin + target->n_ranks : catalog->world_size;
+    for (int r = begin; r < end; r++) {
         DCP_TRY(assign_shard(target, r, err));
         n += shards[r].n;
     }
@@ -333,24 +335,36 @@ static int add_object(struct dcp_buf *buf, const struct dcp_object *object,
     return DCP_OK;
 }
 
-static const struct dcp_file *file_named(const struct dcp_catalog *catalog,
-                                         const char *name)
+/* The two files of a rank. */
+struct pair {
+    const struct dcp_file *shard, *manifest;
+};
+
+/* By rank; caller frees. NULL: out of memory. */
+static struct pair *find_pairs(const struct dcp_catalog *catalog)
 {
-    for (size_t f = 0; f < catalog->n_files; f++)
-        if (!strcmp(catalog->files[f].name, name))
-            return &catalog->files[f];
-    return NULL;
+    struct pair *pairs = dcp_mem_calloc((size_t)catalog->world_size, sizeof *pairs);
+    char name[64];
+
+    for (size_t f = 0; pairs && f < catalog->n_files; f++) {
+        const struct dcp_file *file = &catalog->files[f];
+        if (file->rank < 0 || file->rank >= catalog->world_size)
+            continue;
+        dcp_native_shard_name(name, file->rank, catalog->world_size, false);
+        if (!strcmp(file->name, name))
+            pairs[file->rank].shard = file;
+        dcp_native_shard_name(name, file->rank, catalog->world_size, true);
+        if (!strcmp(file->name, name))
+            pairs[file->rank].manifest = file;
+    }
+    return pairs;
 }
 
-static int add_shard(struct dcp_buf *buf, const struct dcp_catalog *catalog, int rank,
+static int add_shard(struct dcp_buf *buf, const struct pair *pair, int rank,
                      struct dcp_error *err)
 {
-    char name[64], manifest_name[64];
+    const struct dcp_file *shard = pair->shard, *manifest = pair->manifest;
 
-    dcp_native_shard_name(name, rank, catalog->world_size, false);
-    dcp_native_shard_name(manifest_name, rank, catalog->world_size, true);
-    const struct dcp_file *shard = file_named(catalog, name);
-    const struct dcp_file *manifest = file_named(catalog, manifest_name);
     if (!shard || !manifest || !shard->has_crc || !manifest->has_crc)
         return dcp_error_set(err, DCP_E_MISMATCH, "shard %d of the step was not written",
                              rank);
@@ -359,7 +373,7 @@ static int add_shard(struct dcp_buf *buf, const struct dcp_catalog *catalog, int
                     ",\"crc64\":\"%016" PRIx64 "\",\"manifest\":\"%s\""
                     ",\"manifest_size_bytes\":%" PRIu64
                     ",\"manifest_crc64\":\"%016" PRIx64 "\"}",
-                    rank, name, shard->size_bytes, shard->crc, manifest_name,
+                    rank, shard->name, shard->size_bytes, shard->crc, manifest->name,
                     manifest->size_bytes, manifest->crc);
     return DCP_OK;
 }
@@ -456,8 +470,12 @@ int dcp_native_finish(struct dcp_target *target, struct dcp_error *err)
 {
     struct dcp_catalog *catalog = target->catalog;
     DCP_CLEANUP_BUF struct dcp_buf buf = { 0 };
+    DCP_CLEANUP_FREE struct pair *pairs = find_pairs(catalog);
     int dp = catalog->mesh.dp ? catalog->mesh.dp : catalog->world_size, file, rc = DCP_OK;
     bool first = true;
+
+    if (!pairs)
+        return dcp_error_memory(err, "the shards of a step");
 
     dcp_buf_add_fmt(&buf,
                     "{\"format\":\"" NATIVE_FORMAT
@@ -480,7 +498,7 @@ int dcp_native_finish(struct dcp_target *target, struct dcp_error *err)
     for (int r = 0; r < catalog->world_size && !rc; r++) {
         if (r)
             dcp_buf_add_u8(&buf, ',');
-        rc = add_shard(&buf, catalog, r, err);
+        rc = add_shard(&buf, &pairs[r], r, err);
     }
     dcp_buf_add_u8(&buf, ']');
     add_other_files(&buf, catalog);

@@ -99,6 +99,16 @@ void dcp_buf_add_le64(struct dcp_buf *buf, uint64_t v)
     dcp_buf_add(buf, b, sizeof b);
 }
 
+void dcp_buf_add_varint(struct dcp_buf *buf, uint64_t v)
+{
+    unsigned char b[10];
+    size_t n = 0;
+    for (; v > 0x7f; v >>= 7)
+        b[n++] = (unsigned char)(v | 0x80);
+    b[n++] = (unsigned char)v;
+    dcp_buf_add(buf, b, n);
+}
+
 int dcp_buf_check(const struct dcp_buf *buf, struct dcp_error *err)
 {
     return buf->failed ? dcp_error_memory(err, "a text that grows") : DCP_OK;

@@ -24,6 +24,8 @@ void dcp_buf_add_u8(struct dcp_buf *buf, uint8_t v);
 void dcp_buf_add_le16(struct dcp_buf *buf, uint16_t v);
 void dcp_buf_add_le32(struct dcp_buf *buf, uint32_t v);
 void dcp_buf_add_le64(struct dcp_buf *buf, uint64_t v);
+/* LEB128: seven bits a byte, the lowest first. */
+void dcp_buf_add_varint(struct dcp_buf *buf, uint64_t v);
 /* DCP_OK, or MEMORY when something was lost. */
 int dcp_buf_check(const struct dcp_buf *buf, struct dcp_error *err);
 #define DCP_CLEANUP_BUF __attribute__((cleanup(dcp_buf_fini)))

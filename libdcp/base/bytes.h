@@ -85,5 +85,20 @@ static inline uint64_t dcp_cursor_le64(struct dcp_cursor *c)
     const void *p = dcp_cursor_take(c, 8);
     return p ? dcp_le64(p) : 0;
 }
+/* A number of LEB128: seven bits a byte, the lowest first. */
+static inline uint64_t dcp_cursor_varint(struct dcp_cursor *c)
+{
+    uint64_t v = 0;
+    for (int shift = 0; shift < 64; shift += 7) {
+        uint8_t byte = dcp_cursor_u8(c);
+        v |= (uint64_t)(byte & 0x7f) << shift;
+        if (shift == 63 && byte > 1)
+            c->bad = true; /* more than 64 bits */
+        if (!(byte & 0x80))
+            return v;
+    }
+    c->bad = true;
+    return 0;
+}
 
 #endif

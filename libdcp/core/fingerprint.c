@@ -30,7 +30,7 @@ static int add_piece(const struct dcp_device *device, const struct dcp_tensor *t
 }
 
 static int add_pieces(const struct dcp_device *device, const struct dcp_catalog *catalog,
-                      int rank, uint64_t *parts, struct dcp_error *err)
+                      uint64_t *parts, struct dcp_error *err)
 {
     DCP_CLEANUP_FREE unsigned char *room = malloc(BLOCK);
 
@@ -38,10 +38,9 @@ static int add_pieces(const struct dcp_device *device, const struct dcp_catalog 
         return dcp_error_memory(err, "fingerprints");
     for (size_t p = 0; p < catalog->n_pieces; p++) {
         const struct dcp_piece *piece = &catalog->pieces[p];
-        if (piece->rank == rank)
-            DCP_TRY(add_piece(device, &catalog->tensors[piece->tensor], piece,
-                              dcp_piece_bytes(catalog, piece), room,
-                              &parts[piece->tensor], err));
+        DCP_TRY(add_piece(device, &catalog->tensors[piece->tensor], piece,
+                          dcp_piece_bytes(catalog, piece), room, &parts[piece->tensor],
+                          err));
     }
     return DCP_OK;
 }
@@ -79,12 +78,12 @@ int dcp_fingerprint(const struct dcp_context *ctx, const struct dcp_state *state
     dcp_comm_self(&self);
     dcp_device_host(&host);
     comm = comm ? comm : &self;
-    int rc = dcp_local_merge(comm, state, &catalog, err); /* all ranks agree */
+    const struct dcp_device *device = ctx->device ? ctx->device : &host;
+    int rc = dcp_local_merge(comm, device, state, &catalog, err); /* all ranks agree */
     if (rc)
         return rc;
     DCP_CLEANUP_FREE uint64_t *parts = dcp_mem_calloc(catalog->n_tensors, sizeof *parts);
-    rc = parts ? add_pieces(ctx->device ? ctx->device : &host, catalog, comm->rank, parts,
-                            err)
+    rc = parts ? add_pieces(device, catalog, parts, err)
                : dcp_error_memory(err, "fingerprints");
     rc = dcp_agree(comm, rc, err);
     if (!rc)

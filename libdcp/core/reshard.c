@@ -165,8 +165,13 @@ static int fill_facts(struct dcp_reshard *reshard, struct dcp_error *err)
     if (reshard->format->flags & DCP_FORMAT_MASTERS)
         facts->assumed = src->assumed;
     facts->target_files = target->n_files;
+    uint64_t longest = 0;
+    for (size_t f = 0; f < target->n_files; f++)
+        if (target->files[f].size_bytes > longest)
+            longest = target->files[f].size_bytes;
     if (reshard->options.parity)
-        facts->parity_bytes = dcp_parity_expect(target, reshard->options.parity);
+        facts->parity_bytes =
+            dcp_parity_expect(target->world_size, longest, reshard->options.parity);
     facts->n_writes = facts->target_files;
     /* Caches grow with what is read, up to the limit. */
     facts->buffer_bytes = reshard->options.memory_bytes < facts->source_bytes

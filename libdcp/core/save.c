@@ -1,11 +1,12 @@
 /* save: a state machine that only moves inside collective calls on the caller's thread,
  * while the bytes are written by the pool.
  *
- * start: the ranks' pieces are merged; rank 0 takes the lease and makes the temporary
- * folder; all stage, unless they save in place, and agree.
+ * start: rank 0 merges what the ranks hold, and each learns what it is to write; rank 0
+ * takes the lease and makes the temporary folder; all stage, unless they save in place,
+ * and agree.
  *
  * WRITING: the pool of each rank writes its shard and makes it durable. When all are done
- * they agree, and tell what they wrote.
+ * they agree, and tell rank 0 what they wrote.
  *
  * With parity RESERVING and CODING stand between: rank 0 creates the parity files, then
  * the pools of all ranks read back what was written, each a share of the stripes, and
@@ -17,7 +18,6 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "base/size.h"
-#include "core/catalog/pack.h"
 #include "core/collective/await.h"
 #include "core/integrity/finite.h"
 #include "core/parity/code.h"
@@ -25,6 +25,7 @@
 #include "core/plan/target.h"
 #include "core/run/steps.h"
 #include "core/write/finish.h"
+#include "core/write/gather.h"
 #include "core/write/room.h"
 #include "core/write/stage.h"
 #include <inttypes.h>
@@ -49,12 +50,13 @@ struct dcp_saver {
     uint64_t *crc;            /* of each piece, taken from the caller's memory */
     unsigned char *flags;     /* of all ranks, see dcp_all_done */
     struct dcp_parity_code code;
-    uint64_t *sums;        /* what this rank read while it coded */
-    _Atomic bool diverged; /* numbers of this rank are not finite */
-    _Atomic bool learned;  /* its moments are not all zero */
-    bool any_learned;      /* those of some rank */
-    int64_t last_step;     /* saved before, with weights of this fingerprint */
-    uint64_t last_weights; /* 0: none */
+    uint64_t *sums;               /* what this rank read while it coded */
+    _Atomic bool diverged;        /* numbers of this rank are not finite */
+    _Atomic bool learned;         /* its moments are not all zero */
+    struct dcp_findings findings; /* of all ranks, on rank 0 */
+    struct dcp_room *rooms;       /* what the files of each rank take */
+    int64_t last_step;            /* saved before, with weights of this fingerprint */
+    uint64_t last_weights;        /* 0: none */
     bool locked;
     char full[64];        /* rank 0's: the last step that was saved in full; "": none */
     int n_deltas;         /* that were saved on it */
@@ -99,7 +101,9 @@ static void end_save(struct dcp_saver *saver)
         saver->ctx.store->ops->unlock(saver->ctx.store->self);
     free(saver->crc);
     free(saver->sums);
+    free(saver->rooms);
     saver->crc = saver->sums = NULL;
+    saver->rooms = NULL;
     saver->locked = false;
     saver->phase = IDLE;
 }
@@ -146,7 +150,7 @@ static int open_step(void *arg, struct dcp_error *err)
     const struct dcp_store *store = saver->ctx.store;
     struct dcp_finish *finish = &saver->finish;
     int64_t step = finish->options.step;
-    uint64_t need = dcp_room_of_step(finish), room;
+    uint64_t need = dcp_room_of_step(finish, saver->rooms), room;
     char wanted[DCP_SIZE_CAP], left[DCP_SIZE_CAP];
 
     DCP_TRY(store->ops->lock(store->self, err));
@@ -183,13 +187,12 @@ static int write_shard(void *arg, struct dcp_error *err)
 {
     struct dcp_saver *saver = arg;
     struct dcp_catalog *catalog = saver->finish.catalog;
-    int rank = saver->comm->rank;
 
-    DCP_TRY(dcp_write_rank(saver->finish.write, rank, err));
+    DCP_TRY(dcp_write_rank(saver->finish.write, saver->comm->rank, err));
     for (size_t p = 0; p < catalog->n_pieces; p++) {
         const struct dcp_piece *piece = &catalog->pieces[p];
         const char *name = catalog->tensors[piece->tensor].name;
-        if (piece->rank != rank || !dcp_stage_holds(&saver->stage, piece))
+        if (!dcp_stage_holds(&saver->stage, piece))
             continue;
         if (piece->crc != saver->crc[p])
             return dcp_error_of_tensor(
@@ -215,7 +218,9 @@ static int prepare(struct dcp_saver *saver, const struct dcp_save_options *optio
     rc = dcp_finish_init(finish, &saver->ctx, options, name, err);
     finish->target = (struct dcp_target){ .format = dcp_format_of_steps(),
                                           .catalog = catalog,
-                                          .options = &finish->target_options };
+                                          .options = &finish->target_options,
+                                          .first_rank = saver->comm->rank,
+                                          .n_ranks = 1 };
     if (!rc)
         rc = dcp_target_open_cut(&finish->target, err);
     if (!rc)
@@ -227,7 +232,8 @@ static int prepare(struct dcp_saver *saver, const struct dcp_save_options *optio
                                        .read_callback = { saver, read_callback } },
             &finish->write, err);
     saver->crc = dcp_mem_calloc(catalog->n_pieces, sizeof *saver->crc);
-    if (!rc && !saver->crc)
+    saver->rooms = dcp_mem_calloc((size_t)saver->comm->world_size, sizeof *saver->rooms);
+    if (!rc && !(saver->crc && saver->rooms))
         rc = dcp_error_memory(err, "a save");
     return rc;
 }
@@ -235,8 +241,15 @@ static int prepare(struct dcp_saver *saver, const struct dcp_save_options *optio
 static int stage(struct dcp_saver *saver, struct dcp_error *err)
 {
     return dcp_stage_fill(&saver->stage, saver->device, saver->pool,
-                          saver->finish.catalog, saver->comm->rank,
-                          saver->finish.options.in_place, saver->crc, err);
+                          saver->finish.catalog, saver->finish.options.in_place,
+                          saver->crc, err);
+}
+
+/* All tell what their files take. */
+static int share_rooms(struct dcp_saver *saver, struct dcp_error *err)
+{
+    const struct dcp_room mine = dcp_room_of_rank(saver->finish.catalog);
+    return dcp_comm_allgather(saver->comm, &mine, sizeof mine, saver->rooms, err);
 }
 
 static int check(const struct dcp_saver *saver, const struct dcp_save_options *options,
@@ -266,10 +279,11 @@ int dcp_save_start(struct dcp_saver *saver, const struct dcp_save_options *optio
     if (rc)
         return rc;
     saver->started_s = dcp_clock_s();
-    rc = dcp_local_merge(saver->comm, state, &saver->finish.catalog, err);
+    rc = dcp_local_merge(saver->comm, saver->device, state, &saver->finish.catalog, err);
     if (!rc)
-        rc = prepare(saver, options, err);
-    rc = dcp_agree(saver->comm, rc, err);
+        rc = dcp_agree(saver->comm, prepare(saver, options, err), err);
+    if (!rc)
+        rc = share_rooms(saver, err);
     if (!rc)
         rc =
             dcp_await(saver->comm, saver->comm->rank == 0 ? open_step : NULL, saver, err);
@@ -289,56 +303,23 @@ int dcp_save_start(struct dcp_saver *saver, const struct dcp_save_options *optio
     saver->result = (struct dcp_save_result){ .step = options->step };
     for (size_t t = 0; t < saver->finish.catalog->n_tensors; t++)
         saver->result.size_bytes += dcp_tensor_bytes(&saver->finish.catalog->tensors[t]);
-    saver->diverged = saver->learned = saver->any_learned = false;
+    saver->diverged = saver->learned = false;
     saver->phase = WRITING;
     dcp_group_start(saver->group, write_shard, saver);
     saver->result.stall_s = dcp_clock_s() - saver->started_s;
     return DCP_OK;
 }
 
-/* Rank 0 learns what the others wrote: files, places and digests, and their parts of the
- * fingerprints. With parity all learn the files. */
 static int gather_written(struct dcp_saver *saver, struct dcp_error *err)
 {
-    struct dcp_catalog *catalog = saver->finish.catalog;
-    struct dcp_comm *comm = saver->comm;
-    DCP_CLEANUP_BUF struct dcp_buf message = { 0 };
-    DCP_CLEANUP_FREE size_t *sizes =
-        dcp_mem_calloc((size_t)comm->world_size, sizeof *sizes);
-    DCP_CLEANUP_FREE void *all = NULL;
-    uint64_t n_mine = 0;
+    struct dcp_finish *finish = &saver->finish;
 
-    dcp_buf_add_u8(&message, saver->diverged || saver->finish.options.diverged);
-    dcp_buf_add_u8(&message, saver->learned);
-    for (size_t t = 0; t < catalog->n_tensors; t++)
-        dcp_buf_add_le64(&message, dcp_write_parts(saver->finish.write, t));
-    dcp_pack_files(catalog, comm->rank, &message);
-    for (size_t p = 0; p < catalog->n_pieces; p++)
-        n_mine += catalog->pieces[p].rank == comm->rank;
-    dcp_buf_add_le64(&message, n_mine);
-    for (size_t p = 0; p < catalog->n_pieces; p++)
-        if (catalog->pieces[p].rank == comm->rank)
-            dcp_pack_written(catalog, p, &message);
-    int rc = sizes ? dcp_buf_check(&message, err) : dcp_error_memory(err, "a save");
-    rc = dcp_agree(comm, rc, err);
-    if (!rc)
-        rc =
-            dcp_comm_allgatherv(comm, message.data, message.size_bytes, &all, sizes, err);
-    const unsigned char *at = all;
-    bool wanted = comm->rank == 0 || saver->finish.options.parity;
-    for (int r = 0; r < comm->world_size && !rc && wanted; r++) {
-        struct dcp_cursor in = dcp_cursor_init(at, sizes[r]);
-        catalog->diverged |= dcp_cursor_u8(&in) != 0;
-        saver->any_learned |= dcp_cursor_u8(&in) != 0;
-        for (size_t t = 0; t < catalog->n_tensors; t++)
-            saver->finish.parts[t] ^= dcp_cursor_le64(&in);
-        if (r != comm->rank)
-            rc = dcp_unpack_files(&in, catalog, err);
-        for (uint64_t n = r != comm->rank ? dcp_cursor_le64(&in) : 0; n > 0 && !rc; n--)
-            rc = dcp_unpack_written(&in, catalog, err);
-        at += sizes[r];
-    }
-    return dcp_agree(comm, rc, err);
+    saver->findings =
+        (struct dcp_findings){ .diverged = saver->diverged || finish->options.diverged,
+                               .learned = saver->learned };
+    int rc = dcp_gather_written(saver->comm, finish, &saver->findings, err);
+    finish->catalog->diverged = saver->findings.diverged;
+    return rc;
 }
 
 static int reserve_parity(void *arg, struct dcp_error *err)
@@ -440,7 +421,7 @@ static bool is_stale(struct dcp_saver *saver)
     int64_t step = saver->result.step, last = saver->last_step;
     bool trains = !saver->finish.options.idle;
     bool same = trains && weights && weights == saver->last_weights && step != last;
-    bool unlearned = trains && !saver->any_learned && has_moments(catalog);
+    bool unlearned = trains && !saver->findings.learned && has_moments(catalog);
 
     if (same)
         dcp_log_write(saver->ctx.log, DCP_LOG_WARN,

@@ -215,7 +215,7 @@ mask_sizes() {
     [ -z "$(tr -d '\000-\177' <<<"$output")" ]
     run -0 dcp-inspect map run --json
     json 'd["schema"] == "dcp.map/1" and [r["rank"] for r in d["ranks"]] == [0, 1, 2, 3]
-          and len({r["size_bytes"] for r in d["ranks"]}) == 1
+          and len({r["size_bytes"] for r in d["ranks"][1:]}) == 1
           and d["tensors"][0]["cells"] == [c // 16 for c in range(64)]'
 }
 

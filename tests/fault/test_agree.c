@@ -92,21 +92,32 @@ static int bcast(void *self, void *data, size_t size_bytes, int root, int timeou
                                      timeout_ms, err);
 }
 
+static int gather(void *self, const void *in, size_t size_bytes, void *out,
+                  int timeout_ms, struct dcp_error *err)
+{
+    struct witness *witness = self;
+
+    note(witness, 3, size_bytes);
+    return witness->comm->ops->gather(witness->comm->self, in, size_bytes, out,
+                                      timeout_ms, err);
+}
+
 static int peer_dead(void *self)
 {
     struct witness *witness = self;
     return witness->comm->ops->peer_dead(witness->comm->self);
 }
 
-static const struct dcp_comm_ops ops = { .allgather = allgather,
-                                         .bcast = bcast,
-                                         .peer_dead = peer_dead };
+static const struct dcp_comm_ops ops = {
+    .allgather = allgather, .bcast = bcast, .gather = gather, .peer_dead = peer_dead
+};
 
 /* --- acts --- */
 
 struct run {
     const struct dcp_store *store;
     bool load, aside; /* aside: a save by a saver, which stages the state */
+    bool exports;     /* a save with a consolidated export */
     enum dcp_codec codec;
     int n_tensors, parity, fails; /* the rank whose allocation fails, */
     long at;                      /* the n-th (from 1) */
@@ -139,9 +150,13 @@ static void act(void *arg, struct dcp_comm *comm)
     struct witness *witness = &run->witnesses[rank];
     struct dcp_comm wrapped = { &ops, witness, rank, comm->world_size, TIMEOUT_MS };
     struct dcp_context ctx = { .comm = &wrapped, .store = run->store, .threads = 1 };
+    static const struct dcp_export model = { .name = "model.bin",
+                                             .format = "torch",
+                                             .dtype = -1 };
     struct dcp_save_options save = { .step = 1,
                                      .parity = run->parity,
-                                     .codec = run->codec };
+                                     .codec = run->codec,
+                                     .consolidated = run->exports ? &model : NULL };
     static const unsigned char padding[MOST_PADDING];
     struct dcp_load_options load = { .step = -1 };
     struct sample sample;
@@ -208,6 +223,8 @@ static void saves(void **state)
     run.parity = 1;
     each(&run);
     run.aside = true;
+    each(&run);
+    run.exports = true;
     each(&run);
 }
 

@@ -294,7 +294,9 @@ static void check_mismatch(const char *format, const struct dcp_target_options *
                            const char *words)
 {
     struct dcp_catalog *catalog = make_target(DCP_ROLE_MODEL);
-    struct dcp_target target = { dcp_format_find(format), catalog, options, { 0 }, NULL };
+    struct dcp_target target = { .format = dcp_format_find(format),
+                                 .catalog = catalog,
+                                 .options = options };
     struct dcp_error err = { 0 };
 
     int rc = dcp_target_open(&target, DCP_CODEC_NONE, &err);
@@ -325,9 +327,9 @@ static void test_cut_whole(void **state)
     (void)state;
     for (size_t i = 0; i < DCP_ARRAY_LEN(formats); i++) {
         struct dcp_catalog *catalog = make_target(DCP_ROLE_MODEL);
-        struct dcp_target target = {
-            dcp_format_find(formats[i]), catalog, &none, { 0 }, NULL
-        };
+        struct dcp_target target = { .format = dcp_format_find(formats[i]),
+                                     .catalog = catalog,
+                                     .options = &none };
         assert_int_equal(dcp_target_open(&target, DCP_CODEC_NONE, NULL), 0);
         assert_int_equal(catalog->n_pieces, 1);
         assert_int_equal(catalog->pieces[0].region.kind, DCP_WHOLE);
@@ -348,9 +350,9 @@ static void test_torch_objects(void **state)
     for (int role = 0; role < DCP_N_ROLES; role++) {
         struct dcp_catalog *catalog = make_target((enum dcp_role)role);
         const struct dcp_target_options options = { .name = "x.pt" };
-        struct dcp_target target = {
-            dcp_format_find("torch"), catalog, &options, { 0 }, NULL
-        };
+        struct dcp_target target = { .format = dcp_format_find("torch"),
+                                     .catalog = catalog,
+                                     .options = &options };
         bool found = false;
         assert_int_equal(dcp_catalog_add_object(catalog, &object, NULL), 0);
         assert_int_equal(dcp_target_open(&target, DCP_CODEC_NONE, NULL), 0);

@@ -474,7 +474,9 @@ static void unwritable(const char *config, const char *name, enum dcp_dtype dtyp
 
     assert_int_equal(dcp_catalog_new(&catalog, &err), 0);
     dcp_catalog_add_tensor(catalog, &t, NULL, &err);
-    struct dcp_target target = { &dcp_format_gguf, catalog, &options, { 0 }, NULL };
+    struct dcp_target target = { .format = &dcp_format_gguf,
+                                 .catalog = catalog,
+                                 .options = &options };
     int rc = dcp_target_open(&target, DCP_CODEC_NONE, &err);
     if (rc != DCP_E_MISMATCH || !strstr(err.message, words))
         fail_msg("'%s' is not '%s' (%d)", err.message, words, rc);

@@ -291,7 +291,9 @@ static void unwritable(const struct dcp_format *format, const char *config,
         }
         dcp_catalog_add_tensor(catalog, &tensor, NULL, &run.err);
     }
-    struct dcp_target target = { format, catalog, &options, { 0 }, NULL };
+    struct dcp_target target = { .format = format,
+                                 .catalog = catalog,
+                                 .options = &options };
     int rc = dcp_target_open(&target, DCP_CODEC_NONE, &run.err);
     if (rc != (words ? DCP_E_MISMATCH : 0) || (words && !strstr(run.err.message, words)))
         fail_msg("%d %s", rc, run.err.message);

@@ -213,8 +213,9 @@ static void test_large_archive(void **state)
         };
         assert_int_equal(dcp_catalog_add_tensor(catalog, &tensor, NULL, NULL), 0);
     }
-    sparse.target =
-        (struct dcp_target){ &dcp_format_npz, catalog, &options, { 0 }, NULL };
+    sparse.target = (struct dcp_target){ .format = &dcp_format_npz,
+                                         .catalog = catalog,
+                                         .options = &options };
     assert_int_equal(dcp_target_open(&sparse.target, DCP_CODEC_NONE, &err), 0);
     for (size_t i = 0; i < catalog->n_pieces; i++)
         catalog->pieces[i].crc32 = (uint32_t)i + 1;

@@ -39,6 +39,15 @@ static int mortal_allgather(void *self, const void *in, size_t size_bytes, void 
                                         timeout_ms, err);
 }
 
+static int mortal_gather(void *self, const void *in, size_t size_bytes, void *out,
+                         int timeout_ms, struct dcp_error *err)
+{
+    struct mortal *mortal = self;
+    maybe_die(mortal);
+    return mortal->comm->ops->gather(mortal->comm->self, in, size_bytes, out, timeout_ms,
+                                     err);
+}
+
 static int mortal_bcast(void *self, void *data, size_t size_bytes, int root,
                         int timeout_ms, struct dcp_error *err)
 {
@@ -57,6 +66,7 @@ static int mortal_peer_dead(void *self)
 static const struct dcp_comm_ops mortal_ops = {
     .allgather = mortal_allgather,
     .bcast = mortal_bcast,
+    .gather = mortal_gather,
     .peer_dead = mortal_peer_dead,
 };
 

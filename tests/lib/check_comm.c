@@ -68,14 +68,18 @@ int check_comm_values(struct dcp_comm *comm)
 
         size_t my_size = comm->rank % 3 ? n / (size_t)comm->rank : 0;
         void *parts;
-        WANT(dcp_comm_allgatherv(comm, mine, my_size, &parts, got, NULL) == 0);
-        const unsigned char *part = parts;
-        for (int r = 0; r < comm->world_size; r++) {
-            WANT(got[r] == (r % 3 ? n / (size_t)r : 0));
-            WANT(check_part(part, r, got[r], round) == 0);
-            part += got[r];
+        for (int all_get = 0; all_get < 2; all_get++) {
+            WANT((all_get ? dcp_comm_allgatherv : dcp_comm_gatherv)(
+                     comm, mine, my_size, &parts, got, NULL) == 0);
+            WANT(!parts == !(all_get || comm->rank == 0));
+            const unsigned char *part = parts;
+            for (int r = 0; r < comm->world_size; r++) {
+                WANT(got[r] == (r % 3 ? n / (size_t)r : 0));
+                WANT(!part || check_part(part, r, got[r], round) == 0);
+                part += part ? got[r] : 0;
+            }
+            free(parts);
         }
-        free(parts);
 
         WANT(dcp_comm_bcast(comm, mine, n, root, NULL) == 0);
         WANT(check_part(mine, root, n, round) == 0);

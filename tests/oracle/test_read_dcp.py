@@ -196,7 +196,7 @@ FORGERIES = {
     "piece a byte longer": lambda m, s, p: p[0].update(size_bytes=p[0]["size_bytes"] + 1),
     "block digest too few": lambda m, s, p: p[0].update(xxh3=""),
     "digest of a piece differs": lambda m, s, p: p[0].update(crc64="0" * 16),
-    "piece is missing": lambda m, s, p: p.pop(),
+    "piece is missing": lambda m, s, p: p.remove(piece_of(p, "wte.weight")),
     "box outside its tensor": lambda m, s, p: set_box(p, [45, 0], [23, 12]),
     "box that overflows": lambda m, s, p: set_box(p, [(1 << 63) - 1, 0], [23, 12]),
     "box of three dimensions": lambda m, s, p: set_box(p, [0, 0, 0], [23, 12, 1]),

@@ -22,16 +22,28 @@ static int complain(const struct dcp_tensor *tensor, const char *what, int64_t b
                                DCP_SHOWN(tensor->name), begin, end - 1, what);
 }
 
-/* Sorted by first element, so one sweep sees both. */
-static int check_intervals(const struct dcp_catalog *catalog,
-                           const struct dcp_tensor *tensor, struct dcp_error *err)
+/* Regions of one tensor that lie `stride` bytes apart, inside of pieces or whatever holds
+ * them; sorted by place. */
+struct regions {
+    const unsigned char *first;
+    size_t stride, n;
+};
+
+static const struct dcp_region *region_at(const struct regions *regions, size_t i)
 {
-    const struct dcp_piece *pieces = catalog->pieces + tensor->first_piece;
+    return (const struct dcp_region *)(const void *)(regions->first +
+                                                     i * regions->stride);
+}
+
+/* Sorted by first element, so one sweep sees both. */
+static int check_intervals(const struct dcp_tensor *tensor, const struct regions *regions,
+                           struct dcp_error *err)
+{
     int64_t at = 0, begin = 0, end = 0;
 
-    for (size_t i = 0; i < tensor->n_pieces; i++) {
+    for (size_t i = 0; i < regions->n; i++) {
         int64_t last_begin = begin, last_end = end;
-        dcp_region_interval(tensor, &pieces[i].region, &begin, &end);
+        dcp_region_interval(tensor, region_at(regions, i), &begin, &end);
         if (begin == end || (i > 0 && begin == last_begin && end == last_end))
             continue; /* empty, or a replica */
         if (begin > at)
@@ -114,19 +126,19 @@ static bool overlap(const struct dcp_tensor *tensor, const struct dcp_box *a,
     return true;
 }
 
-static int check_boxes(const struct dcp_catalog *catalog, const struct dcp_tensor *tensor,
+static int check_boxes(const struct dcp_tensor *tensor, const struct regions *regions,
                        struct dcp_error *err)
 {
-    const struct dcp_piece *pieces = catalog->pieces + tensor->first_piece;
     struct box_list list = { 0 };
     int64_t volume = 0, twice = INT64_MAX, elem = 0, row_end;
     int rc = DCP_OK;
 
-    for (size_t i = 0; i < tensor->n_pieces && !rc; i++) {
-        if (i > 0 && !dcp_region_order(tensor, &pieces[i - 1].region, &pieces[i].region))
+    for (size_t i = 0; i < regions->n && !rc; i++) {
+        const struct dcp_region *region = region_at(regions, i);
+        if (i > 0 && !dcp_region_order(tensor, region_at(regions, i - 1), region))
             continue;
-        rc = add_boxes(tensor, &pieces[i].region, &list, err);
-        volume += dcp_region_elems(tensor, &pieces[i].region);
+        rc = add_boxes(tensor, region, &list, err);
+        volume += dcp_region_elems(tensor, region);
     }
     for (size_t i = 0; i < list.n && !rc; i++)
         for (size_t j = i + 1; j < list.n; j++)
@@ -143,21 +155,31 @@ static int check_boxes(const struct dcp_catalog *catalog, const struct dcp_tenso
     return rc;
 }
 
+int dcp_regions_check(const struct dcp_tensor *tensor, const struct dcp_region *first,
+                      size_t stride_bytes, size_t n, struct dcp_error *err)
+{
+    const struct regions regions = { (const unsigned char *)first, stride_bytes, n };
+    bool intervals = true;
+    int64_t begin, end;
+
+    for (size_t i = 0; i < n && intervals; i++)
+        intervals = dcp_region_interval(tensor, region_at(&regions, i), &begin, &end);
+    return intervals ? check_intervals(tensor, &regions, err)
+                     : check_boxes(tensor, &regions, err);
+}
+
 int dcp_catalog_check(const struct dcp_catalog *catalog, struct dcp_error *err)
 {
     for (size_t t = 0; t < catalog->n_tensors; t++) {
         const struct dcp_tensor *tensor = &catalog->tensors[t];
-        bool intervals = true;
-        int64_t begin, end;
-        for (size_t i = 0; i < tensor->n_pieces && intervals; i++)
-            intervals = dcp_region_interval(
-                tensor, &catalog->pieces[tensor->first_piece + i].region, &begin, &end);
+        const struct dcp_piece *pieces =
+            tensor->n_pieces ? &catalog->pieces[tensor->first_piece] : NULL;
         if (tensor->quantized) /* that its blocks lie in the file is all that is known */
             continue;
         if (tensor->is_meta && tensor->n_elems)
             return complain_meta(tensor, err);
-        DCP_TRY(intervals ? check_intervals(catalog, tensor, err)
-                          : check_boxes(catalog, tensor, err));
+        DCP_TRY(dcp_regions_check(tensor, pieces ? &pieces->region : NULL, sizeof *pieces,
+                                  tensor->n_pieces, err));
     }
     return DCP_OK;
 }

@@ -134,6 +134,38 @@ static int get_blocks(struct dcp_cursor *in, struct dcp_catalog *catalog,
     return DCP_OK;
 }
 
+void dcp_pack_region(const struct dcp_region *region, int ndim, struct dcp_buf *buf)
+{
+    dcp_buf_add_u8(buf, (uint8_t)region->kind);
+    if (region->kind == DCP_FLAT) {
+        dcp_buf_add_varint(buf, (uint64_t)region->begin);
+        dcp_buf_add_varint(buf, (uint64_t)region->end);
+    }
+    for (int d = 0; region->kind == DCP_BOX && d < ndim; d++) {
+        dcp_buf_add_varint(buf, (uint64_t)region->offset[d]);
+        dcp_buf_add_varint(buf, (uint64_t)region->size[d]);
+    }
+}
+
+struct dcp_region dcp_unpack_region(struct dcp_cursor *in, int ndim,
+                                    int64_t dims[2][DCP_MAX_NDIM])
+{
+    struct dcp_region region = { .kind = (enum dcp_region_kind)dcp_cursor_u8(in) };
+
+    if (region.kind == DCP_FLAT) {
+        region.begin = (int64_t)dcp_cursor_varint(in);
+        region.end = (int64_t)dcp_cursor_varint(in);
+    } else if (region.kind == DCP_BOX) {
+        for (int d = 0; d < ndim; d++) {
+            dims[0][d] = (int64_t)dcp_cursor_varint(in);
+            dims[1][d] = (int64_t)dcp_cursor_varint(in);
+        }
+        region.offset = dims[0];
+        region.size = dims[1];
+    }
+    return region;
+}
+
 void dcp_pack_pieces(const struct dcp_catalog *catalog, struct dcp_buf *buf)
 {
     dcp_buf_add_le64(buf, catalog->n_pieces);
@@ -143,19 +175,12 @@ void dcp_pack_pieces(const struct dcp_catalog *catalog, struct dcp_buf *buf)
         dcp_buf_add_le32(buf, (uint32_t)piece->tensor);
         dcp_buf_add_le32(buf, (uint32_t)piece->rank);
         dcp_buf_add_le32(buf, (uint32_t)piece->file);
-        dcp_buf_add_u8(buf, (uint8_t)piece->region.kind);
         dcp_buf_add_u8(buf, (uint8_t)piece->codec);
         dcp_buf_add_u8(buf, piece->stride != NULL);
         dcp_buf_add_u8(buf, (uint8_t)piece->swap_bytes);
         dcp_buf_add_u8(buf, piece->has_crc);
         dcp_buf_add_u8(buf, piece->has_crc32);
-        if (piece->region.kind == DCP_FLAT) {
-            dcp_buf_add_le64(buf, (uint64_t)piece->region.begin);
-            dcp_buf_add_le64(buf, (uint64_t)piece->region.end);
-        } else if (piece->region.kind == DCP_BOX) {
-            put_dims(buf, piece->region.offset, ndim);
-            put_dims(buf, piece->region.size, ndim);
-        }
+        dcp_pack_region(&piece->region, ndim, buf);
         if (piece->stride)
             put_dims(buf, piece->stride, ndim);
         dcp_buf_add_le64(buf, piece->offset);
@@ -174,11 +199,10 @@ int dcp_unpack_pieces(struct dcp_cursor *in, struct dcp_catalog *catalog, int ra
     int rc = DCP_OK;
 
     for (uint64_t p = 0; p < n && !rc && !in->bad; p++) {
-        int64_t offset[DCP_MAX_NDIM], size[DCP_MAX_NDIM], stride[DCP_MAX_NDIM];
+        int64_t dims[2][DCP_MAX_NDIM], stride[DCP_MAX_NDIM];
         struct dcp_piece piece = { .tensor = (int)dcp_cursor_le32(in) };
         piece.rank = (int)dcp_cursor_le32(in);
         piece.file = (int)dcp_cursor_le32(in);
-        piece.region.kind = (enum dcp_region_kind)dcp_cursor_u8(in);
         piece.codec = (enum dcp_codec)dcp_cursor_u8(in);
         bool strided = dcp_cursor_u8(in);
         piece.swap_bytes = dcp_cursor_u8(in);
@@ -187,15 +211,7 @@ int dcp_unpack_pieces(struct dcp_cursor *in, struct dcp_catalog *catalog, int ra
         if (in->bad || piece.tensor < 0 || (size_t)piece.tensor >= catalog->n_tensors)
             return bad(err);
         int ndim = catalog->tensors[piece.tensor].ndim;
-        if (piece.region.kind == DCP_FLAT) {
-            piece.region.begin = (int64_t)dcp_cursor_le64(in);
-            piece.region.end = (int64_t)dcp_cursor_le64(in);
-        } else if (piece.region.kind == DCP_BOX) {
-            get_dims(in, offset, ndim);
-            get_dims(in, size, ndim);
-            piece.region.offset = offset;
-            piece.region.size = size;
-        }
+        piece.region = dcp_unpack_region(in, ndim, dims);
         if (strided) {
             get_dims(in, stride, ndim);
             piece.stride = stride;
@@ -244,15 +260,7 @@ int dcp_unpack_files(struct dcp_cursor *in, struct dcp_catalog *catalog,
         file.has_crc = dcp_cursor_u8(in);
         file.size_bytes = dcp_cursor_le64(in);
         file.crc = dcp_cursor_le64(in);
-        bool known = false;
-        for (size_t f = 0; f < catalog->n_files && !in->bad && !known; f++) {
-            known = !strcmp(catalog->files[f].name, file.name);
-            if (known) {
-                file.name = catalog->files[f].name;
-                catalog->files[f] = file;
-            }
-        }
-        if (!known && !in->bad)
+        if (!in->bad)
             DCP_TRY(dcp_catalog_add_file(catalog, &file, NULL, err));
     }
     return in->bad ? bad(err) : DCP_OK;
@@ -294,32 +302,6 @@ static int unpack_records(struct dcp_cursor *in, struct dcp_catalog *catalog,
             DCP_TRY(dcp_catalog_add_record(catalog, &record, err));
     }
     return in->bad ? bad(err) : DCP_OK;
-}
-
-void dcp_pack_written(const struct dcp_catalog *catalog, size_t p, struct dcp_buf *buf)
-{
-    const struct dcp_piece *piece = &catalog->pieces[p];
-
-    dcp_buf_add_le64(buf, p);
-    dcp_buf_add_le64(buf, piece->offset);
-    dcp_buf_add_le64(buf, piece->stored_size);
-    dcp_buf_add_le64(buf, piece->crc);
-    put_blocks(buf, piece);
-}
-
-int dcp_unpack_written(struct dcp_cursor *in, struct dcp_catalog *catalog,
-                       struct dcp_error *err)
-{
-    uint64_t p = dcp_cursor_le64(in);
-
-    if (in->bad || p >= catalog->n_pieces)
-        return bad(err);
-    struct dcp_piece *piece = &catalog->pieces[p];
-    piece->offset = dcp_cursor_le64(in);
-    piece->stored_size = dcp_cursor_le64(in);
-    piece->crc = dcp_cursor_le64(in);
-    piece->has_crc = true;
-    return get_blocks(in, catalog, piece, err);
 }
 
 static void pack_objects(const struct dcp_catalog *catalog, struct dcp_buf *buf)

@@ -20,15 +20,14 @@ void dcp_pack_tensors(const struct dcp_catalog *catalog, struct dcp_buf *buf);
 void dcp_pack_pieces(const struct dcp_catalog *catalog, struct dcp_buf *buf);
 int dcp_unpack_pieces(struct dcp_cursor *in, struct dcp_catalog *catalog, int rank,
                       struct dcp_error *err);
-/* Files of one rank (-1: all); unpacking sets those that are there by name, and adds the
- * others. */
+/* A region of a tensor of ndim dimensions, in few bytes; what was unpacked uses dims, and
+ * is as unchecked as what it came from. */
+void dcp_pack_region(const struct dcp_region *region, int ndim, struct dcp_buf *buf);
+struct dcp_region dcp_unpack_region(struct dcp_cursor *in, int ndim,
+                                    int64_t dims[2][DCP_MAX_NDIM]);
+/* Files of one rank (-1: all), and adding them to another catalog. */
 void dcp_pack_files(const struct dcp_catalog *catalog, int rank, struct dcp_buf *buf);
 int dcp_unpack_files(struct dcp_cursor *in, struct dcp_catalog *catalog,
                      struct dcp_error *err);
-/* What writing found out of one piece: its place, crc and blocks. */
-void dcp_pack_written(const struct dcp_catalog *catalog, size_t piece,
-                      struct dcp_buf *buf);
-int dcp_unpack_written(struct dcp_cursor *in, struct dcp_catalog *catalog,
-                       struct dcp_error *err);
 
 #endif

@@ -19,6 +19,11 @@ int dcp_region_order(const struct dcp_tensor *tensor, const struct dcp_region *a
 /* Whether the piece before this one, in a sorted catalog, is the same part of the same
  * tensor. */
 bool dcp_region_is_replica(const struct dcp_catalog *catalog, size_t piece);
+/* Every element of a tensor is in just one of n regions that are sorted by place and lie
+ * stride_bytes apart; equal ones count once. Errors: CORRUPT, naming the first element
+ * that is in none or in two; MEMORY. */
+int dcp_regions_check(const struct dcp_tensor *tensor, const struct dcp_region *first,
+                      size_t stride_bytes, size_t n, struct dcp_error *err);
 /* True when the region is the flat interval *out_begin .. *out_end. */
 bool dcp_region_interval(const struct dcp_tensor *tensor, const struct dcp_region *region,
                          int64_t *out_begin, int64_t *out_end);

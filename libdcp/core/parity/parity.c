@@ -281,18 +281,13 @@ uint64_t dcp_parity_bytes(const struct dcp_parity *p, int group)
 }
 
 /* As long as the longest shard; what its manifest takes is a small part of it. */
-uint64_t dcp_parity_expect(const struct dcp_catalog *catalog, int rows)
+uint64_t dcp_parity_expect(int world_size, uint64_t longest_bytes, int rows)
 {
-    int groups = n_groups_of(catalog->world_size);
-    uint64_t record =
-        DCP_PARITY_UNIT + trailer_bytes(catalog->world_size / groups + 1, rows);
-    uint64_t most = 0;
+    int groups = n_groups_of(world_size);
+    uint64_t record = DCP_PARITY_UNIT + trailer_bytes(world_size / groups + 1, rows);
 
-    for (size_t f = 0; f < catalog->n_files; f++)
-        if (catalog->files[f].size_bytes > most)
-            most = catalog->files[f].size_bytes;
-    return (uint64_t)groups * (uint64_t)rows * (units_of(most + most / 1024) + 2) *
-           record;
+    return (uint64_t)groups * (uint64_t)rows *
+           (units_of(longest_bytes + longest_bytes / 1024) + 2) * record;
 }
 
 void dcp_parity_head(const struct dcp_parity *p, struct dcp_buf *buf)

@@ -74,8 +74,8 @@ size_t dcp_parity_n_rows(const struct dcp_parity *parity);
 uint64_t dcp_parity_bytes(const struct dcp_parity *parity, int group);
 uint64_t dcp_parity_record_at(const struct dcp_parity *parity, int group,
                               uint64_t stripe);
-/* About what all parity files take, once a layout has given the files their sizes. */
-uint64_t dcp_parity_expect(const struct dcp_catalog *catalog, int rows);
+/* About what all parity files take, from the longest shard that a layout gives. */
+uint64_t dcp_parity_expect(int world_size, uint64_t longest_bytes, int rows);
 
 /* The head: le64 its length behind these 16 bytes, le64 their CRC-64, the description,
  * blanks up to a multiple of DCP_PARITY_ALIGN. */

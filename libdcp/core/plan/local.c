@@ -1,12 +1,15 @@
 #include "local.h"
-#include "balance.h"
 #include "base/hash.h"
 #include "base/json.h"
 #include "base/mem.h"
 #include "base/str.h"
 #include "core/catalog/pack.h"
-#include "core/catalog/region.h"
+#include "core/collective/bcast.h"
+#include "deals.h"
+#include "holdings.h"
 #include <string.h>
+
+enum { DIGEST_BYTES = 8 };
 
 static int add_local(struct dcp_catalog *catalog, const struct dcp_local_tensor *local,
                      int rank, struct dcp_error *err)
@@ -52,72 +55,82 @@ int dcp_local_catalog(const struct dcp_state *state, int rank, bool model_only,
     return DCP_OK;
 }
 
-/* Every rank must list the same tensors; the lists are compared by their digests. */
-static int exchange(struct dcp_comm *comm, struct dcp_catalog *mine,
-                    struct dcp_catalog *merged, struct dcp_error *err)
+/* Every rank must list the same tensors; the lists are compared by their digests. What
+ * rank 0 makes of the holdings behind them is in `deals`. A message has bytes of small
+ * tensors, so it ends with its own digest. */
+static int merge(const struct dcp_catalog *mine, uint64_t list, const unsigned char *all,
+                 const size_t *sizes, struct dcp_catalog *deals, struct dcp_error *err)
+{
+    size_t world_size = (size_t)deals->world_size;
+    DCP_CLEANUP_FREE struct dcp_cursor *holdings =
+        dcp_mem_calloc(world_size, sizeof *holdings);
+
+    if (!holdings)
+        return dcp_error_memory(err, "an exchange");
+    for (size_t r = 0; r < world_size; r++) {
+        size_t n = sizes[r] - DIGEST_BYTES; /* every rank sends more */
+        if (dcp_hash_crc64(0, all, n) != dcp_le64(all + n))
+            return dcp_error_set(err, DCP_E_CORRUPT,
+                                 "what rank %zu tells of its tensors is corrupt", r);
+        holdings[r] = dcp_cursor_init(all, n);
+        uint64_t theirs = dcp_cursor_le64(&holdings[r]);
+        if (theirs != list || dcp_cursor_le64(&holdings[r]) != mine->n_tensors)
+            return dcp_error_set(err, DCP_E_MISMATCH,
+                                 "ranks 0 and %zu do not list the same tensors", r);
+        all += sizes[r];
+    }
+    return dcp_deals_make(deals, holdings, err);
+}
+
+/* Collective. Rank 0 hears what all hold, and all hear what it deals. */
+static int exchange(struct dcp_comm *comm, const struct dcp_device *device,
+                    const struct dcp_catalog *mine, struct dcp_catalog *deals,
+                    struct dcp_buf *out_deals, struct dcp_error *err)
 {
     DCP_CLEANUP_BUF struct dcp_buf tensors = { 0 }, message = { 0 };
     DCP_CLEANUP_FREE size_t *sizes =
         dcp_mem_calloc((size_t)comm->world_size, sizeof *sizes);
     DCP_CLEANUP_FREE void *all = NULL;
-    struct dcp_error failure = { 0 };
-    uint64_t crc;
 
     dcp_pack_tensors(mine, &tensors);
-    crc = dcp_hash_crc64(0, tensors.data, tensors.size_bytes);
-    dcp_buf_add_le64(&message, crc);
+    uint64_t list = dcp_hash_crc64(0, tensors.data, tensors.size_bytes);
+    dcp_buf_add_le64(&message, list);
     dcp_buf_add_le64(&message, mine->n_tensors);
-    dcp_pack_pieces(mine, &message);
-    int rc = sizes ? DCP_OK : dcp_error_memory(&failure, "an exchange");
+    int rc = sizes ? dcp_buf_check(&tensors, err) : dcp_error_memory(err, "an exchange");
     if (!rc)
-        rc = dcp_buf_check(&message, &failure);
-    rc = rc ? rc : dcp_buf_check(&tensors, &failure);
-    rc = dcp_agree(comm, rc, &failure); /* nobody enters the exchange unless all can */
+        rc = dcp_holdings_pack(mine, device, &message, err);
+    dcp_buf_add_le64(&message, dcp_hash_crc64(0, message.data, message.size_bytes));
     if (!rc)
-        rc = dcp_comm_allgatherv(comm, message.data, message.size_bytes, &all, sizes,
-                                 &failure);
-    const unsigned char *at = all;
-    for (int r = 0; r < comm->world_size && !rc; r++) {
-        struct dcp_cursor in = dcp_cursor_init(at, sizes[r]);
-        uint64_t their_crc = dcp_cursor_le64(&in), their_n = dcp_cursor_le64(&in);
-        if (their_crc != crc || their_n != mine->n_tensors)
-            rc = dcp_error_set(&failure, DCP_E_MISMATCH,
-                               "ranks %d and %d do not list the same tensors", comm->rank,
-                               r);
-        else
-            rc = dcp_unpack_pieces(&in, merged, r, &failure);
-        at += sizes[r];
+        rc = dcp_buf_check(&message, err);
+    rc = dcp_agree(comm, rc, err); /* nobody enters the exchange unless all can */
+    if (!rc)
+        rc = dcp_comm_gatherv(comm, message.data, message.size_bytes, &all, sizes, err);
+    if (!rc && comm->rank == 0) {
+        rc = merge(mine, list, all, sizes, deals, err);
+        if (!rc)
+            dcp_deals_pack(deals, out_deals);
     }
-    if (rc && err)
-        *err = failure;
-    return rc;
+    return dcp_bcast_buf(comm, out_deals, rc, err);
 }
 
-/* Where the pieces that fell to this rank lie in the caller's memory. A piece may be a
- * part, by rows, of what the caller gave. */
-static void find_data(const struct dcp_catalog *mine, struct dcp_catalog *merged,
-                      int rank)
+/* This rank's part of the deals becomes the pieces of `merged`, which on rank 0 holds all
+ * of them. */
+static int take_own(const struct dcp_catalog *mine, const struct dcp_buf *deals, int rank,
+                    struct dcp_catalog *merged, struct dcp_error *err)
 {
-    for (size_t p = 0; p < merged->n_pieces; p++) {
-        struct dcp_piece *piece = &merged->pieces[p];
-        const struct dcp_tensor *tensor = &merged->tensors[piece->tensor];
-        int64_t begin, end, my_begin, my_end;
-        if (piece->rank != rank)
-            continue;
-        /* The local catalog is in the caller's order: one piece a tensor. */
-        const struct dcp_piece *local = &mine->pieces[piece->tensor];
-        size_t skip = 0;
-        if (dcp_region_interval(tensor, &piece->region, &begin, &end) &&
-            dcp_region_interval(tensor, &local->region, &my_begin, &my_end)) {
-            skip = (size_t)(begin - my_begin);
-        } else if (piece->region.kind == DCP_BOX && local->region.kind == DCP_BOX) {
-            int64_t stride[DCP_MAX_NDIM];
-            dcp_region_strides(local->region.size, tensor->ndim, stride);
-            skip =
-                (size_t)((piece->region.offset[0] - local->region.offset[0]) * stride[0]);
-        }
-        piece->data = (unsigned char *)local->data + skip * dcp_dtype_size(tensor->dtype);
-    }
+    struct dcp_cursor in = dcp_cursor_init(deals->data, deals->size_bytes);
+    DCP_CLEANUP_FREE void **joined = dcp_mem_calloc(merged->n_tensors, sizeof *joined);
+
+    if (!joined)
+        return dcp_error_memory(err, "a state");
+    for (size_t p = 0; p < merged->n_pieces; p++)
+        joined[merged->pieces[p].tensor] = merged->pieces[p].data;
+    merged->n_pieces = 0;
+    DCP_TRY(dcp_deals_take(&in, mine, rank, merged, err));
+    for (size_t p = 0; p < merged->n_pieces; p++)
+        if (joined[merged->pieces[p].tensor])
+            merged->pieces[p].data = joined[merged->pieces[p].tensor];
+    return dcp_catalog_sort(merged, err);
 }
 
 /* What a step could not be read back with is the caller's mistake: told before anything
@@ -150,9 +163,27 @@ static int check_state(const struct dcp_state *state, int world_size,
     return DCP_OK;
 }
 
-int dcp_local_merge(struct dcp_comm *comm, const struct dcp_state *state,
-                    struct dcp_catalog **out_catalog, struct dcp_error *err)
+/* The tensors and objects of a state, without pieces. */
+static int list_state(const struct dcp_state *state, const struct dcp_catalog *mine,
+                      int world_size, struct dcp_catalog *merged, struct dcp_error *err)
 {
+    merged->world_size = world_size;
+    merged->mesh = state->mesh;
+    merged->layout = dcp_catalog_text(merged, state->layout);
+    if (!merged->layout)
+        return dcp_error_memory(err, "a state");
+    for (size_t t = 0; t < mine->n_tensors; t++)
+        DCP_TRY(dcp_catalog_add_tensor(merged, &mine->tensors[t], NULL, err));
+    for (size_t o = 0; o < state->n_objects; o++)
+        DCP_TRY(dcp_catalog_add_object(merged, &state->objects[o], err));
+    return DCP_OK;
+}
+
+int dcp_local_merge(struct dcp_comm *comm, const struct dcp_device *device,
+                    const struct dcp_state *state, struct dcp_catalog **out_catalog,
+                    struct dcp_error *err)
+{
+    DCP_CLEANUP_BUF struct dcp_buf deals = { 0 };
     struct dcp_catalog *mine = NULL, *merged = NULL;
     int rc = check_state(state, comm->world_size, err);
 
@@ -161,10 +192,8 @@ int dcp_local_merge(struct dcp_comm *comm, const struct dcp_state *state,
         rc = dcp_local_catalog(state, comm->rank, false, &mine, err);
     if (!rc)
         rc = dcp_catalog_new(&merged, err);
-    for (size_t t = 0; !rc && t < mine->n_tensors; t++)
-        rc = dcp_catalog_add_tensor(merged, &mine->tensors[t], NULL, err);
-    for (size_t o = 0; !rc && o < state->n_objects; o++)
-        rc = dcp_catalog_add_object(merged, &state->objects[o], err);
+    if (!rc)
+        rc = list_state(state, mine, comm->world_size, merged, err);
     if (rc == DCP_E_CORRUPT) { /* the caller's mistake, not a file's */
         rc = DCP_E_USAGE;
         if (err)
@@ -172,22 +201,9 @@ int dcp_local_merge(struct dcp_comm *comm, const struct dcp_state *state,
     }
     rc = dcp_agree(comm, rc, err);
     if (!rc)
-        rc = exchange(comm, mine, merged, err);
-    if (!rc) {
-        merged->world_size = comm->world_size;
-        merged->mesh = state->mesh;
-        merged->layout = dcp_catalog_text(merged, state->layout);
-        rc = dcp_catalog_sort(merged, err);
-    }
-    if (!rc &&
-        dcp_catalog_check(merged, err)) /* all ranks see the same catalog: no agreement */
-        rc = DCP_E_MISMATCH;
-    if (rc == DCP_E_MISMATCH && err)
-        err->code = rc;
+        rc = exchange(comm, device, mine, merged, &deals, err);
     if (!rc)
-        rc = dcp_balance(merged, err);
-    if (!rc)
-        find_data(mine, merged, comm->rank);
+        rc = dcp_agree(comm, take_own(mine, &deals, comm->rank, merged, err), err);
     dcp_catalog_free(mine);
     if (rc) {
         dcp_catalog_free(merged);

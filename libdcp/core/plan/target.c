@@ -1,6 +1,7 @@
 #include "target.h"
 #include "balance.h"
 #include "base/mem.h"
+#include "small.h"
 #include <dcp/reshard.h>
 #include <string.h>
 
@@ -20,6 +21,7 @@ int dcp_partition_by_layout(struct dcp_target *target, struct dcp_error *err)
     struct dcp_catalog *catalog = target->catalog;
 
     DCP_TRY(dcp_layout_apply(catalog, catalog->layout, catalog->world_size, err));
+    DCP_TRY(dcp_small_join(catalog, err));
     return dcp_balance(catalog, err);
 }
 

@@ -31,8 +31,9 @@ struct dcp_write_digests {
 
 struct dcp_write {
     struct dcp_write_setup setup;
-    struct dcp_catalog *catalog; /* of the target */
-    struct dcp_write_digests *digests;
+    struct dcp_catalog *catalog;       /* of the target */
+    struct dcp_write_digests *digests; /* by piece; n_pieces of them */
+    size_t n_pieces; /* when it began: later ones are of files that others wrote */
     _Atomic uint64_t *parts; /* by tensor */
     size_t *order;           /* pieces by file, then by offset; */
     size_t *file_first; /* those of file f: order[file_first[f] .. file_first[f + 1]] */

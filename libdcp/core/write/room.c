@@ -1,5 +1,4 @@
 #include "room.h"
-#include "base/mem.h"
 #include <string.h>
 
 /* An entry's text without names, and what each of its parts adds. */
@@ -13,27 +12,26 @@
 #define CONSOLIDATED_BYTES 768u /* of each tensor: its zip entries, padding, pickle */
 #define FS_BLOCK 4096u          /* a file's last block; and the blocks of a folder */
 
-/* Of all ranks; and of the one that has the most to tell. */
-static uint64_t shard_manifests(const struct dcp_catalog *catalog, uint64_t *out_largest)
+static uint64_t shard_manifest(const struct dcp_catalog *catalog)
 {
-    uint64_t all = 0;
-    DCP_CLEANUP_FREE uint64_t *ranks =
-        dcp_mem_calloc((size_t)catalog->world_size, sizeof *ranks);
+    uint64_t bytes = MANIFEST_BYTES;
 
-    *out_largest = 0;
     for (size_t p = 0; p < catalog->n_pieces; p++) {
         const struct dcp_piece *piece = &catalog->pieces[p];
         uint64_t blocks = dcp_piece_bytes(catalog, piece) / DCP_BLOCK_BYTES + 1;
-        uint64_t bytes = PIECE_BYTES + blocks * BLOCK_BYTES +
-                         2 * strlen(catalog->tensors[piece->tensor].name);
-        all += bytes;
-        if (ranks && piece->rank >= 0 && piece->rank < catalog->world_size)
-            ranks[piece->rank] += bytes;
+        bytes += PIECE_BYTES + blocks * BLOCK_BYTES +
+                 2 * strlen(catalog->tensors[piece->tensor].name);
     }
-    for (int r = 0; r < catalog->world_size; r++)
-        if (!ranks || ranks[r] > *out_largest)
-            *out_largest = ranks ? ranks[r] : all;
-    return all + (uint64_t)catalog->world_size * MANIFEST_BYTES;
+    return bytes;
+}
+
+struct dcp_room dcp_room_of_rank(const struct dcp_catalog *catalog)
+{
+    struct dcp_room room = { .manifest_bytes = shard_manifest(catalog) };
+
+    for (size_t f = 0; f < catalog->n_files; f++)
+        room.shard_bytes += catalog->files[f].size_bytes;
+    return room;
 }
 
 static uint64_t manifest(const struct dcp_finish *finish)
@@ -56,21 +54,28 @@ static uint64_t manifest(const struct dcp_finish *finish)
     return bytes;
 }
 
-uint64_t dcp_room_of_step(const struct dcp_finish *finish)
+uint64_t dcp_room_of_step(const struct dcp_finish *finish, const struct dcp_room *ranks)
 {
     const struct dcp_catalog *catalog = finish->catalog;
-    uint64_t world_size = (uint64_t)catalog->world_size, largest, bytes = 0;
+    uint64_t world_size = (uint64_t)catalog->world_size, bytes = 0;
     uint64_t n_files = 2 * world_size + 2; /* manifest.json and the pointer */
+    struct dcp_room largest = { 0 };
 
-    for (size_t f = 0; f < catalog->n_files; f++)
-        bytes += catalog->files[f].size_bytes;
-    bytes += shard_manifests(catalog, &largest) + manifest(finish);
+    for (uint64_t r = 0; r < world_size; r++) {
+        bytes += ranks[r].shard_bytes + ranks[r].manifest_bytes;
+        if (ranks[r].shard_bytes > largest.shard_bytes)
+            largest.shard_bytes = ranks[r].shard_bytes;
+        if (ranks[r].manifest_bytes > largest.manifest_bytes)
+            largest.manifest_bytes = ranks[r].manifest_bytes;
+    }
+    bytes += manifest(finish);
     if (finish->options.parity) {
         uint64_t groups = (world_size + DCP_PARITY_GROUP - 1) / DCP_PARITY_GROUP;
         uint64_t parities = groups * (uint64_t)finish->options.parity;
         uint64_t head = world_size * 2 * FILE_BYTES + DCP_PARITY_ALIGN;
-        bytes += dcp_parity_expect(catalog, finish->options.parity) +
-                 parities * (head + largest + manifest(finish));
+        bytes += dcp_parity_expect(catalog->world_size, largest.shard_bytes,
+                                   finish->options.parity) +
+                 parities * (head + largest.manifest_bytes + manifest(finish));
         n_files += parities;
     }
     if (finish->has_consolidated) {

@@ -47,9 +47,9 @@ static int reserve(struct dcp_stage *stage, const struct dcp_device *device,
 }
 
 static bool is_copied(const struct dcp_piece *piece, const struct dcp_device *device,
-                      int rank, bool in_place)
+                      bool in_place)
 {
-    return piece->rank == rank && !(in_place && dcp_device_reads(device, piece->data));
+    return !(in_place && dcp_device_reads(device, piece->data));
 }
 
 bool dcp_stage_holds(const struct dcp_stage *stage, const struct dcp_piece *piece)
@@ -60,14 +60,14 @@ bool dcp_stage_holds(const struct dcp_stage *stage, const struct dcp_piece *piec
 }
 
 int dcp_stage_fill(struct dcp_stage *stage, const struct dcp_device *device,
-                   struct dcp_pool *pool, struct dcp_catalog *catalog, int rank,
-                   bool in_place, uint64_t *crc, struct dcp_error *err)
+                   struct dcp_pool *pool, struct dcp_catalog *catalog, bool in_place,
+                   uint64_t *crc, struct dcp_error *err)
 {
     uint64_t total = 0;
     size_t n_chunks = 0, c = 0;
 
     for (size_t p = 0; p < catalog->n_pieces; p++)
-        if (is_copied(&catalog->pieces[p], device, rank, in_place)) {
+        if (is_copied(&catalog->pieces[p], device, in_place)) {
             uint64_t bytes = dcp_piece_bytes(catalog, &catalog->pieces[p]);
             total += (bytes + 63) / 64 * 64; /* every piece begins on a cache line */
             n_chunks += (size_t)((bytes + CHUNK - 1) / CHUNK);
@@ -79,7 +79,7 @@ int dcp_stage_fill(struct dcp_stage *stage, const struct dcp_device *device,
     unsigned char *to = stage->memory;
     for (size_t p = 0; p < catalog->n_pieces; p++) {
         struct dcp_piece *piece = &catalog->pieces[p];
-        if (!is_copied(piece, device, rank, in_place))
+        if (!is_copied(piece, device, in_place))
             continue;
         uint64_t bytes = dcp_piece_bytes(catalog, piece);
         for (uint64_t at = 0; at < bytes; at += CHUNK)
@@ -94,7 +94,7 @@ int dcp_stage_fill(struct dcp_stage *stage, const struct dcp_device *device,
     c = 0;
     for (size_t p = 0; p < catalog->n_pieces; p++) {
         const struct dcp_piece *piece = &catalog->pieces[p];
-        if (piece->rank != rank || !dcp_stage_holds(stage, piece))
+        if (!dcp_stage_holds(stage, piece))
             continue;
         crc[p] = 0;
         for (uint64_t left = dcp_piece_bytes(catalog, piece); left; left -= chunks[c++].n)

@@ -13,13 +13,13 @@ struct dcp_stage {
     uint64_t size_bytes;
 };
 
-/* Copies the pieces of `rank` from the caller's memory (piece->data) to staging memory,
- * and lets piece->data point there; in_place: but for those that the host can read where
- * they are. crc[p] becomes the CRC-64/XZ of a copied piece p. Errors: MEMORY, those of
- * the device. */
+/* Copies the pieces of a catalog from the caller's memory (piece->data) to staging
+ * memory, and lets piece->data point there; in_place: but for those that the host can
+ * read where they are. crc[p] becomes the CRC-64/XZ of a copied piece p. Errors: MEMORY,
+ * those of the device. */
 int dcp_stage_fill(struct dcp_stage *stage, const struct dcp_device *device,
-                   struct dcp_pool *pool, struct dcp_catalog *catalog, int rank,
-                   bool in_place, uint64_t *crc, struct dcp_error *err);
+                   struct dcp_pool *pool, struct dcp_catalog *catalog, bool in_place,
+                   uint64_t *crc, struct dcp_error *err);
 /* Whether a piece is there. */
 bool dcp_stage_holds(const struct dcp_stage *stage, const struct dcp_piece *piece);
 void dcp_stage_fini(struct dcp_stage *stage, const struct dcp_device *device);

@@ -32,7 +32,8 @@ int dcp_write_new(const struct dcp_write_setup *setup, struct dcp_write **out_wr
     w->catalog = target;
     pthread_mutex_init(&w->lock, NULL);
 
-    w->digests = dcp_mem_calloc(target->n_pieces, sizeof *w->digests);
+    w->n_pieces = target->n_pieces;
+    w->digests = dcp_mem_calloc(w->n_pieces, sizeof *w->digests);
     w->parts = dcp_mem_calloc(target->n_tensors, sizeof *w->parts);
     w->workers = dcp_mem_calloc(n_workers, sizeof *w->workers);
 
@@ -62,7 +63,7 @@ void dcp_write_free(struct dcp_write *w)
     for (size_t f = 0; f < w->cap_files; f++)
         if (w->files[f].handle)
             w->setup.store->ops->close(w->setup.store->self, w->files[f].handle, NULL);
-    for (size_t p = 0; w->digests && p < w->catalog->n_pieces; p++) {
+    for (size_t p = 0; w->digests && p < w->n_pieces; p++) {
         free(w->digests[p].crc);
         free(w->digests[p].stored_crc);
         free(w->digests[p].crc32);

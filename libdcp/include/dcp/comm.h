@@ -1,9 +1,9 @@
 /* comm: the control plane between ranks. Kilobytes only; tensors never travel here.
  *
- * A trainer that brings its own transport fills the table below: two functions. A waiting
- * rank sleeps, it does not spin. A rank that is gone or silent makes every other rank
- * return DCP_E_COMM with its number in err->rank within timeout_ms, never a hang. Thread
- * rule: one comm, one thread at a time; libdcp calls it only inside the collective
+ * A trainer that brings its own transport fills the table below; two functions do. A
+ * waiting rank sleeps, it does not spin. A rank that is gone or silent makes every other
+ * rank return DCP_E_COMM with its number in err->rank within timeout_ms, never a hang.
+ * Thread rule: one comm, one thread at a time; libdcp calls it only inside the collective
  * functions of checkpoint.h, on the caller's thread, never from a thread of its own. */
 #ifndef DCP_COMM_H
 #define DCP_COMM_H
@@ -27,6 +27,10 @@ struct dcp_comm_ops {
      * be dead, or -1, at once and without communication. */
     int (*peer_dead)(void *self);
     void (*free)(void *self);
+    /* Optional (NULL: allgather does it): as allgather, to rank 0 alone; elsewhere out is
+     * NULL. */
+    int (*gather)(void *self, const void *in, size_t size_bytes, void *out,
+                  int timeout_ms, struct dcp_error *err);
 };
 
 struct dcp_comm {
@@ -109,6 +113,11 @@ DCP_PUBLIC int dcp_comm_peer_dead(struct dcp_comm *comm);
 DCP_PUBLIC int dcp_comm_allgatherv(struct dcp_comm *comm, const void *in,
                                    size_t size_bytes, void **out, size_t *out_sizes,
                                    struct dcp_error *err);
+
+/* The same for rank 0 alone: elsewhere *out is NULL, and nothing is held that grows with
+ * the world size but the sizes. */
+DCP_PUBLIC int dcp_comm_gatherv(struct dcp_comm *comm, const void *in, size_t size_bytes,
+                                void **out, size_t *out_sizes, struct dcp_error *err);
 
 /* Closes a collective: all ranks return the same code, that of the lowest rank that
  * failed, with its sentence in err and its number in err->rank. rc and err are this

@@ -55,7 +55,9 @@ struct dcp_target {
     struct dcp_catalog *catalog;              /* what is written */
     const struct dcp_target_options *options; /* never NULL */
     struct dcp_literals literals;
-    void *state; /* the format's own: made by open, freed by close */
+    void *state;             /* the format's own: made by open, freed by close */
+    int first_rank, n_ranks; /* whose pieces the catalog has, and whose files `assign`
+                              * adds; n_ranks 0: all */
 };
 /* Appends a literal; data must live until the target is closed. Errors: MEMORY. */
 DCP_PUBLIC int dcp_target_literal(struct dcp_target *target, int file, uint64_t offset,
@@ -67,7 +69,7 @@ DCP_PUBLIC int dcp_target_literal_copy(struct dcp_target *target, int file,
                                        size_t size_bytes, struct dcp_error *err);
 /* Ways to cut, for dcp_format.partition: one DCP_WHOLE piece a tensor, for targets
  * without ranks; or by the catalog's layout for its world size, with replicas dealt
- * evenly. */
+ * evenly, and tensors of at most 1 KiB whole. */
 DCP_PUBLIC int dcp_partition_whole(struct dcp_target *target, struct dcp_error *err);
 DCP_PUBLIC int dcp_partition_by_layout(struct dcp_target *target, struct dcp_error *err);
 

@@ -1,6 +1,7 @@
 #include <dcp/comm.h>
 
 #include "base/mem.h"
+#include <stdbool.h>
 #include <string.h>
 
 #define DEFAULT_TIMEOUT_MS 60000
@@ -46,16 +47,30 @@ static int rank_without_memory(const size_t *sizes, int world_size)
     return -1;
 }
 
-/* `world_size` parts and one more for sending, each `each` bytes long; NULL: none, or
- * their size overflows. */
-static unsigned char *alloc_parts(int world_size, size_t each)
+/* `n` parts and one more for sending, each `each` bytes long; NULL: none, or their size
+ * overflows. */
+static unsigned char *alloc_parts(size_t n, size_t each)
 {
-    return dcp_mem_calloc((size_t)world_size + 1, each);
+    return dcp_mem_calloc(n + 1, each);
 }
 
-int dcp_comm_allgatherv(struct dcp_comm *comm, const void *in, size_t size_bytes,
-                        void **out, size_t *out_sizes, struct dcp_error *err)
+/* Parts of one size, in rank order. */
+static int collect(struct dcp_comm *comm, bool to_all, const void *in, size_t size_bytes,
+                   void *out, struct dcp_error *err)
 {
+    if (to_all || !comm->ops->gather)
+        return dcp_comm_allgather(comm, in, size_bytes, out, err);
+    return comm->ops->gather(comm->self, in, size_bytes, out, timeout_of(comm), err);
+}
+
+/* Parts of different sizes, to all or to rank 0. */
+static int collect_parts(struct dcp_comm *comm, bool to_all, const void *in,
+                         size_t size_bytes, void **out, size_t *out_sizes,
+                         struct dcp_error *err)
+{
+    bool gets = to_all || comm->rank == 0;
+    size_t n_parts = gets || !comm->ops->gather ? (size_t)comm->world_size : 0;
+
     *out = NULL;
     int rc = dcp_comm_allgather(comm, &size_bytes, sizeof size_bytes, out_sizes, err);
     if (rc)
@@ -66,7 +81,7 @@ int dcp_comm_allgatherv(struct dcp_comm *comm, const void *in, size_t size_bytes
             largest = out_sizes[r];
 
     /* A rank without memory cannot take part in what follows: all must know before. */
-    unsigned char *parts = alloc_parts(comm->world_size, largest);
+    unsigned char *parts = alloc_parts(n_parts, largest);
     size_t said = parts ? size_bytes : NO_MEMORY;
     rc = dcp_comm_allgather(comm, &said, sizeof said, out_sizes, err);
     int poor = rc ? -1 : rank_without_memory(out_sizes, comm->world_size);
@@ -78,12 +93,12 @@ int dcp_comm_allgatherv(struct dcp_comm *comm, const void *in, size_t size_bytes
             err->rank = poor;
     }
     if (!rc && largest) {
-        unsigned char *sent = parts + (size_t)comm->world_size * largest;
+        unsigned char *sent = parts + n_parts * largest;
         if (size_bytes)
             memcpy(sent, in, size_bytes);
-        rc = dcp_comm_allgather(comm, sent, largest, parts, err);
+        rc = collect(comm, to_all, sent, largest, n_parts ? parts : NULL, err);
     }
-    if (rc) {
+    if (rc || !gets) {
         free(parts);
         return rc;
     }
@@ -94,4 +109,16 @@ int dcp_comm_allgatherv(struct dcp_comm *comm, const void *in, size_t size_bytes
     }
     *out = parts;
     return DCP_OK;
+}
+
+int dcp_comm_allgatherv(struct dcp_comm *comm, const void *in, size_t size_bytes,
+                        void **out, size_t *out_sizes, struct dcp_error *err)
+{
+    return collect_parts(comm, true, in, size_bytes, out, out_sizes, err);
+}
+
+int dcp_comm_gatherv(struct dcp_comm *comm, const void *in, size_t size_bytes, void **out,
+                     size_t *out_sizes, struct dcp_error *err)
+{
+    return collect_parts(comm, false, in, size_bytes, out, out_sizes, err);
 }

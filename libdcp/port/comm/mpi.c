@@ -294,6 +294,7 @@ static void mpi_free(void *self)
 static const struct dcp_comm_ops mpi_ops = {
     .allgather = dcp_star_allgather,
     .bcast = dcp_star_bcast,
+    .gather = dcp_star_gather,
     .peer_dead = mpi_peer_dead,
     .free = mpi_free,
 };

@@ -10,7 +10,7 @@
     (100 * DCP_STAR_MS) /* for sending it, when someone does not read \
                          */
 
-enum kind { ALLGATHER, BCAST };
+enum kind { ALLGATHER, BCAST, GATHER };
 
 struct round {
     struct dcp_star_call call;
@@ -159,13 +159,13 @@ static bool same_call(const struct dcp_star_call *a, const struct dcp_star_call 
 /* Bytes of the call that a rank sends to rank 0, and that rank 0 answers. */
 static size_t up_bytes(const struct dcp_star_call *call, int rank)
 {
-    bool sends = call->kind == ALLGATHER || call->root == (uint64_t)rank;
+    bool sends = call->kind != BCAST || call->root == (uint64_t)rank;
     return sends ? (size_t)call->size_bytes : 0;
 }
 
 static size_t all_bytes(const struct dcp_star *star, const struct dcp_star_call *call)
 {
-    size_t n = call->kind == ALLGATHER ? (size_t)star->world_size : 1;
+    size_t n = call->kind == BCAST ? 1 : (size_t)star->world_size;
     return n * (size_t)call->size_bytes;
 }
 
@@ -173,7 +173,13 @@ static size_t down_bytes(const struct dcp_star *star, const struct dcp_star_call
                          int rank)
 {
     bool knows = call->kind == BCAST && call->root == (uint64_t)rank;
-    return knows ? 0 : all_bytes(star, call);
+    return knows || call->kind == GATHER ? 0 : all_bytes(star, call);
+}
+
+/* What rank 0 answers, to whomever. */
+static size_t answer_bytes(const struct dcp_star *star, const struct dcp_star_call *call)
+{
+    return call->kind == GATHER ? 0 : all_bytes(star, call);
 }
 
 static bool reserve(struct dcp_star *star, size_t send_bytes, size_t receive_bytes)
@@ -297,7 +303,7 @@ static int answer(struct dcp_star *star, const struct round *round)
     struct act act = { send_down, false, round->begin + round->time_ns / 8 * 7 };
     struct dcp_star_head head = round->refusal;
     head.call = round->call;
-    begin_send(star, &head, round->out, head.code ? 0 : all_bytes(star, &round->call));
+    begin_send(star, &head, round->out, head.code ? 0 : answer_bytes(star, &round->call));
     return drive(star, round, &act);
 }
 
@@ -308,7 +314,7 @@ static int root_round(struct dcp_star *star, struct round *round)
         memmove(slot_of(round, 0), round->in, n);
     if (star->gone)
         fail_lost(star, star->gone);
-    else if (!reserve(star, all, all))
+    else if (!reserve(star, answer_bytes(star, &round->call), all))
         fail(star, 0, DCP_RANK_UNKNOWN, "has no memory for the messages");
     if (!star->failure.code && !gather(star, round) && !answer(star, round))
         return DCP_OK;
@@ -390,7 +396,7 @@ static int run(struct dcp_star *star, const struct dcp_star_call *call, const vo
     if (call->root >= (uint64_t)star->world_size)
         return dcp_error_set(err, DCP_E_USAGE, "there is no rank %d among %d",
                              (int)call->root, star->world_size);
-    if (!dcp_mul_size(size_bytes, call->kind == ALLGATHER ? (size_t)star->world_size : 1,
+    if (!dcp_mul_size(size_bytes, call->kind == BCAST ? 1 : (size_t)star->world_size,
                       &most) ||
         most > star->max_bytes)
         return dcp_error_set(err, DCP_E_USAGE,
@@ -419,6 +425,13 @@ int dcp_star_bcast(void *self, void *data, size_t size_bytes, int root, int time
                                   .root = (uint64_t)root,
                                   .size_bytes = size_bytes };
     return run(self, &call, data, data, timeout_ms, err);
+}
+
+int dcp_star_gather(void *self, const void *in, size_t size_bytes, void *out,
+                    int timeout_ms, struct dcp_error *err)
+{
+    struct dcp_star_call call = { .kind = GATHER, .size_bytes = size_bytes };
+    return run(self, &call, in, out, timeout_ms, err);
 }
 
 /* --- the life of a star --- */

@@ -87,6 +87,8 @@ int dcp_star_allgather(void *self, const void *in, size_t size_bytes, void *out,
                        int timeout_ms, struct dcp_error *err);
 int dcp_star_bcast(void *self, void *data, size_t size_bytes, int root, int timeout_ms,
                    struct dcp_error *err);
+int dcp_star_gather(void *self, const void *in, size_t size_bytes, void *out,
+                    int timeout_ms, struct dcp_error *err);
 /* Rank 0, between two rounds, has seen that a rank went: fails, and tells the others. */
 void dcp_star_lose(struct dcp_star *star, int rank);
 /* Nanoseconds of a clock that never goes back: that of all deadlines. */

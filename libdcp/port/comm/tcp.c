@@ -198,6 +198,7 @@ static void tcp_free(void *self)
 static const struct dcp_comm_ops tcp_ops = {
     .allgather = dcp_star_allgather,
     .bcast = dcp_star_bcast,
+    .gather = dcp_star_gather,
     .peer_dead = tcp_peer_dead,
     .free = tcp_free,
 };

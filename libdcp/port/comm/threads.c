@@ -12,7 +12,7 @@
 #include <string.h>
 #include <time.h>
 
-enum kind { ALLGATHER, BCAST };
+enum kind { ALLGATHER, BCAST, GATHER };
 
 struct box {
     enum kind kind;
@@ -164,19 +164,32 @@ static int enter_round(struct member *me, enum kind kind, const void *in, size_t
     return DCP_OK;
 }
 
-static int threads_allgather(void *self, const void *in, size_t size_bytes, void *out,
-                             int timeout_ms, struct dcp_error *err)
+/* The bytes of all ranks, for this one or, in a gather, for rank 0. */
+static int collect(struct member *me, enum kind kind, const void *in, size_t size_bytes,
+                   void *out, int timeout_ms, struct dcp_error *err)
 {
-    struct member *me = self;
     struct shared *shared = me->shared;
+    bool gets = kind == ALLGATHER || me->rank == 0;
     pthread_mutex_lock(&shared->lock);
     unsigned turn = (unsigned)(me->round & 1);
-    int rc = enter_round(me, ALLGATHER, in, size_bytes, size_bytes, 0, timeout_ms, err);
-    for (int r = 0; !rc && size_bytes && r < shared->world_size; r++)
+    int rc = enter_round(me, kind, in, size_bytes, size_bytes, 0, timeout_ms, err);
+    for (int r = 0; !rc && gets && size_bytes && r < shared->world_size; r++)
         memcpy((unsigned char *)out + (size_t)r * size_bytes,
                shared->members[r].boxes[turn].data, size_bytes);
     pthread_mutex_unlock(&shared->lock);
     return rc;
+}
+
+static int threads_allgather(void *self, const void *in, size_t size_bytes, void *out,
+                             int timeout_ms, struct dcp_error *err)
+{
+    return collect(self, ALLGATHER, in, size_bytes, out, timeout_ms, err);
+}
+
+static int threads_gather(void *self, const void *in, size_t size_bytes, void *out,
+                          int timeout_ms, struct dcp_error *err)
+{
+    return collect(self, GATHER, in, size_bytes, out, timeout_ms, err);
 }
 
 static int threads_bcast(void *self, void *data, size_t size_bytes, int root,
@@ -242,6 +255,7 @@ static void threads_free(void *self)
 static const struct dcp_comm_ops threads_ops = {
     .allgather = threads_allgather,
     .bcast = threads_bcast,
+    .gather = threads_gather,
     .peer_dead = threads_peer_dead,
     .free = threads_free,
 };
