@@ -1,6 +1,7 @@
 #include "fs.h"
 
 #include "mem.h"
+#include "str.h"
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -343,17 +344,42 @@ int dcp_fs_exchange(int dir_fd, const char *name, int other_dir_fd, const char *
     return -1;
 }
 
+int dcp_fs_write_whole(int fd, const void *data, size_t size_bytes)
+{
+    const unsigned char *want = data;
+    unsigned char there[4096];
+    if (dcp_fs_write_at(fd, data, size_bytes, 0) != 0 || fsync(fd) != 0)
+        return -1;
+    for (size_t at = 0; at < size_bytes; at += sizeof there) {
+        size_t left = size_bytes - at, n = left < sizeof there ? left : sizeof there;
+        if (dcp_fs_read_at(fd, there, n, at) != 0)
+            return -1;
+        if (memcmp(there, want + at, n) != 0) {
+            errno = EBADMSG;
+            return -1;
+        }
+    }
+    return 0;
+}
+
+int dcp_fs_not_written(const char *name, struct dcp_error *err)
+{
+    dcp_error_set(err, DCP_E_CORRUPT,
+                  "'%s' read back is not what was written; nothing was published",
+                  DCP_SHOWN(name));
+    dcp_error_hint(err, "memory, a driver or a disk of this machine corrupts data");
+    return DCP_E_CORRUPT;
+}
+
 int dcp_fs_write_new(int dir_fd, const char *name, const void *data, size_t size_bytes)
 {
-    const int flags = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
+    const int flags = O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
     int fd = openat(dir_fd, name, flags, 0666);
     if (fd < 0 && errno == EEXIST && unlinkat(dir_fd, name, 0) == 0)
         fd = openat(dir_fd, name, flags, 0666);
     if (fd < 0)
         return -1;
-    int rc = dcp_fs_write_at(fd, data, size_bytes, 0);
-    if (!rc)
-        rc = fsync(fd);
+    int rc = dcp_fs_write_whole(fd, data, size_bytes);
     int why = errno;
     if (close(fd) != 0 && errno != EINTR && !rc) {
         rc = -1;

@@ -39,8 +39,13 @@ int dcp_fs_rename_new(int from_dir_fd, const char *from, int to_dir_fd, const ch
 /* Exchanges what two names stand for; 0 or -1 with errno (EOPNOTSUPP: the file system
  * cannot). */
 int dcp_fs_exchange(int dir_fd, const char *name, int other_dir_fd, const char *other);
+/* Writes all of a new file that is open for reading too, syncs it and reads it back. 0,
+ * or -1 with errno: EBADMSG when what comes back is not what was written. */
+int dcp_fs_write_whole(int fd, const void *data, size_t size_bytes);
+/* The sentence for what came back as something else; returns CORRUPT. */
+int dcp_fs_not_written(const char *name, struct dcp_error *err);
 /* Writes a file durably (its name is not), in the place of one that a crash left. 0, or
- * -1 with errno and no file. */
+ * -1 with errno, that of dcp_fs_write_whole too, and no file. */
 int dcp_fs_write_new(int dir_fd, const char *name, const void *data, size_t size_bytes);
 /* "a/b" from "a" and "b"; caller frees. NULL: out of memory. */
 char *dcp_fs_join(const char *dir, const char *name);

@@ -1,6 +1,7 @@
 /* repair: what is lost or corrupt of a step is written again beside it, proved, and put
  * in its place file by file. Until then nothing of the step is touched, so that a repair
  * that is interrupted can be begun again. */
+#include "base/fs.h"
 #include "base/hash.h"
 #include "base/mem.h"
 #include "base/pool.h"
@@ -81,11 +82,37 @@ static int report(struct repair *r, uint64_t n, struct dcp_error *err)
 
 /* -- what is wrong ------------------------------------------------------------------- */
 
+/* A record is read back at once: no digest covers all of a parity file. */
+static int write_record(const struct repair *r, struct target *target, uint64_t stripe,
+                        const struct dcp_reconstruction_stripe *at, struct dcp_error *err)
+{
+    const struct dcp_store *store = r->store;
+    const struct dcp_parity_group *g = &r->parity->groups[r->group];
+    int row = target->row;
+    uint64_t begin = dcp_parity_record_at(r->parity, r->group, stripe),
+             behind = begin + DCP_PARITY_UNIT, there[DCP_ERASURE_MAX_UNITS];
+    unsigned char trailer[(DCP_ERASURE_MAX_UNITS + 1) * sizeof(uint64_t)];
+    unsigned char *unit = at->units[g->n + row];
+
+    dcp_parity_seal(r->parity, r->group, row, stripe, at->digests, trailer);
+    DCP_TRY(store->ops->write_at(store->self, target->out, begin, unit, DCP_PARITY_UNIT,
+                                 err));
+    DCP_TRY(store->ops->write_at(store->self, target->out, behind, trailer,
+                                 g->trailer_bytes, err));
+    DCP_TRY(
+        store->ops->read_at(store->self, target->out, begin, unit, DCP_PARITY_UNIT, err));
+    DCP_TRY(store->ops->read_at(store->self, target->out, behind, trailer,
+                                g->trailer_bytes, err));
+    return dcp_hash_xxh3(unit, DCP_PARITY_UNIT) == at->digests[g->n + row] &&
+                   dcp_parity_unseal(r->parity, r->group, row, stripe, trailer, there)
+               ? DCP_OK
+               : dcp_fs_not_written(name_of(target), err);
+}
+
 static int write_stripe(struct repair *r, uint64_t stripe,
                         const struct dcp_reconstruction_stripe *at, struct dcp_error *err)
 {
     const struct dcp_parity_group *g = &r->parity->groups[r->group];
-    unsigned char trailer[(DCP_ERASURE_MAX_UNITS + 1) * sizeof(uint64_t)];
 
     for (int c = 0; c < g->n; c++) {
         uint64_t unit;
@@ -101,15 +128,8 @@ static int write_stripe(struct repair *r, uint64_t stripe,
     }
     for (int row = 0; row < r->parity->rows; row++) {
         struct target *target = parity_target(r, r->group, row);
-        uint64_t begin = dcp_parity_record_at(r->parity, r->group, stripe);
-        if (!target->bad)
-            continue;
-        dcp_parity_seal(r->parity, r->group, row, stripe, at->digests, trailer);
-        DCP_TRY(r->store->ops->write_at(r->store->self, target->out, begin,
-                                        at->units[g->n + row], DCP_PARITY_UNIT, err));
-        DCP_TRY(r->store->ops->write_at(r->store->self, target->out,
-                                        begin + DCP_PARITY_UNIT, trailer,
-                                        g->trailer_bytes, err));
+        if (target->bad)
+            DCP_TRY(write_record(r, target, stripe, at, err));
     }
     return DCP_OK;
 }
@@ -233,20 +253,29 @@ static int begin_file(struct repair *r, struct target *target, struct dcp_error 
 static int end_file(struct repair *r, struct target *target, struct dcp_error *err)
 {
     const struct dcp_store *store = r->store;
+    DCP_CLEANUP_FREE char *path = dcp_str_join(r->tmp, "/", name_of(target));
     size_t n;
-    bool intact;
+    bool intact, is_manifest = target == manifest_target(r);
+    bool is_parity = !target->file && !is_manifest;
     const void *manifest = dcp_reconstruction_manifest(r->rebuilt, &n, &intact);
     uint64_t size = size_of(r, target);
-    int rc = DCP_OK;
+    int rc = path ? DCP_OK : dcp_error_memory(err, "a file name");
 
-    if (!target->file && target != manifest_target(r))
+    if (!rc && is_parity)
         rc = dcp_parity_write_ends(r->parity, store, target->out, target->group, manifest,
                                    n, &size, err);
     if (!rc)
         rc = store->ops->sync(store->self, target->out, size, err);
+    if (!rc && is_manifest)
+        rc = dcp_store_read_back(store, target->out, name_of(target), n,
+                                 dcp_hash_crc64(0, manifest, n), err);
     int closed = store->ops->close(store->self, target->out, rc ? NULL : err);
     target->out = NULL;
-    return rc ? rc : closed;
+    if (!rc)
+        rc = closed;
+    return rc || !is_parity
+               ? rc
+               : dcp_parity_check_written(r->parity, store, path, manifest, n, err);
 }
 
 /* A file of a column is what its digest says. */

@@ -1,7 +1,10 @@
 /* A bit that flips between the digest and the disk: what is read back is not what was
  * written, and nothing is published. */
+#include "base/mem.h"
 #include "lib/acts.h"
+#include "lib/archives.h"
 #include "lib/must.h"
+#include "lib/step_files.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -88,10 +91,85 @@ static void saves(void **state)
     assert_true(at > 20);
 }
 
+/* A bundle, whose files cannot be read back one by one. */
+static void packs(void **state)
+{
+    static const struct archive_file files[] = { { "a", 70000 }, { "b", 5000000 } };
+    bool hit = true;
+
+    (void)state;
+    for (long at = 1; hit; at++) {
+        struct dcp_store store;
+        assert_int_equal(dcp_store_mem(&store, NULL), 0);
+        struct dcp_store wrong = wrap(&store, at);
+        int rc = archive_pack(&wrong, files, DCP_ARRAY_LEN(files), 2, NULL);
+        hit = struck;
+        assert_int_equal(rc, hit ? DCP_E_CORRUPT : DCP_OK);
+        assert_true(hit || at > 5);
+        dcp_store_free(&store);
+    }
+}
+
+/* A file that is written in one go. */
+static void small_files(void **state)
+{
+    struct dcp_store store;
+
+    (void)state;
+    assert_int_equal(dcp_store_mem(&store, NULL), 0);
+    struct dcp_store wrong = wrap(&store, 1);
+    assert_int_equal(dcp_store_write_file(&wrong, "a", "text", 4, NULL), DCP_E_CORRUPT);
+    assert_int_equal(dcp_store_write_file(&wrong, "a", "text", 4, NULL), 0);
+    dcp_store_free(&store);
+}
+
+/* A shard, a parity file and the manifest are rebuilt. Nothing wrong takes the place of
+ * what is lost, and the next repair succeeds. */
+static void repairs(void **state)
+{
+    static const char *const lost[] = { "shard-00001-of-00002.safetensors",
+                                        "parity-00002-of-00003.bin", "manifest.json" };
+    const struct dcp_save_options parity = { .parity = 3 };
+    bool hit = true;
+    long at;
+
+    (void)state;
+    for (at = 1; hit; at++) {
+        struct dcp_store store;
+        struct step_files whole;
+        struct dcp_repair_result result;
+        assert_int_equal(dcp_store_mem(&store, NULL), 0);
+        struct acts acts = { .store = &store,
+                             .layout = "zero3",
+                             .world_size = 2,
+                             .step = 1,
+                             .more = &parity,
+                             .small = true };
+        assert_int_equal(acts_save(&acts), 0);
+        step_files_read(&whole, &store, "step-00000001");
+        for (size_t i = 0; i < DCP_ARRAY_LEN(lost); i++)
+            step_files_remove(&whole, lost[i]);
+        struct dcp_store wrong = wrap(&store, at);
+        int rc = dcp_repair(&wrong, "step-00000001", NULL, &result, NULL);
+        hit = struck;
+        if (rc != (hit ? DCP_E_CORRUPT : DCP_OK))
+            fail_msg("write %ld of a repair: %d", at, rc);
+        if (hit)
+            assert_int_equal(dcp_repair(&store, "step-00000001", NULL, &result, NULL), 0);
+        assert_true(step_files_same(&whole));
+        step_files_free(&whole);
+        dcp_store_free(&store);
+    }
+    assert_true(at > 8);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(saves),
+        cmocka_unit_test(packs),
+        cmocka_unit_test(small_files),
+        cmocka_unit_test(repairs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

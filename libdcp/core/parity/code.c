@@ -1,5 +1,6 @@
 #include "code.h"
 #include "base/bytes.h"
+#include "base/fs.h"
 #include "base/hash.h"
 #include "base/mem.h"
 #include "base/str.h"
@@ -119,14 +120,6 @@ static void code_stripe(const struct part *part, uint64_t stripe,
                         records[row] + DCP_PARITY_UNIT);
 }
 
-static int not_written(const char *name, struct dcp_error *err)
-{
-    dcp_error_set(err, DCP_E_CORRUPT,
-                  "'%s' read back is not what was written; nothing was published", name);
-    dcp_error_hint(err, "memory, a driver or a disk of this machine corrupts data");
-    return DCP_E_CORRUPT;
-}
-
 /* Writes records, and reads them back into the same memory. */
 static int write_records(const struct part *part, int row, uint64_t at,
                          unsigned char *records, size_t n, struct dcp_error *err)
@@ -142,7 +135,7 @@ static int write_records(const struct part *part, int row, uint64_t at,
     if (dcp_hash_xxh3(records, n) == digest)
         return DCP_OK;
     dcp_parity_name(part->code->parity, part->g, row, name);
-    return not_written(name, err);
+    return dcp_fs_not_written(name, err);
 }
 
 static int code_chunk(void *arg, int worker, size_t i, struct dcp_error *err)
@@ -357,22 +350,22 @@ int dcp_parity_write_ends(const struct dcp_parity *parity, const struct dcp_stor
     return rc;
 }
 
-/* Head and tail read back are what was written. */
-static int check_ends(const struct dcp_parity_code *code, const char *path,
-                      const void *data, size_t n, struct dcp_error *err)
+int dcp_parity_check_written(const struct dcp_parity *parity,
+                             const struct dcp_store *store, const char *path,
+                             const void *data, size_t n, struct dcp_error *err)
 {
     struct dcp_parity *there = NULL;
     DCP_CLEANUP_FREE void *tail = NULL;
     uint64_t at;
     size_t tail_n = 0;
-    int rc = dcp_parity_read_head(code->store, path, &there, err);
-    bool same = !rc && there->identity == code->parity->identity;
+    int rc = dcp_parity_read_head(store, path, &there, err);
+    bool same = !rc && there->identity == parity->identity;
 
     dcp_parity_free(there);
     if (!rc)
-        rc = dcp_parity_read_tail(code->store, path, &tail, &tail_n, &at, err);
+        rc = dcp_parity_read_tail(store, path, &tail, &tail_n, &at, err);
     same = same && !rc && tail_n == n && !memcmp(tail, data, n);
-    return rc && rc != DCP_E_CORRUPT ? rc : same ? DCP_OK : not_written(path, err);
+    return rc && rc != DCP_E_CORRUPT ? rc : same ? DCP_OK : dcp_fs_not_written(path, err);
 }
 
 /* The manifest as it was written. */
@@ -391,7 +384,7 @@ static int read_manifest(const struct dcp_parity_code *code,
         dcp_store_read_header(code->store, path, DCP_PARITY_MAX_TAIL, out, out_n, err);
     bool same = !rc && f < catalog->n_files &&
                 dcp_hash_crc64(0, *out, *out_n) == catalog->files[f].crc;
-    return rc || same ? rc : not_written(path, err);
+    return rc || same ? rc : dcp_fs_not_written(path, err);
 }
 
 int dcp_parity_end(const struct dcp_parity_code *code, const struct dcp_catalog *catalog,
@@ -420,7 +413,7 @@ int dcp_parity_end(const struct dcp_parity_code *code, const struct dcp_catalog 
         int closed = store->ops->close(store->self, file, rc ? NULL : err);
         rc = rc ? rc : closed;
         if (!rc)
-            rc = check_ends(code, to_path, data, n, err);
+            rc = dcp_parity_check_written(parity, store, to_path, data, n, err);
     }
     return rc;
 }

@@ -40,6 +40,11 @@ int dcp_parity_end(const struct dcp_parity_code *code, const struct dcp_catalog 
 int dcp_parity_write_ends(const struct dcp_parity *parity, const struct dcp_store *store,
                           struct dcp_store_file *file, int group, const void *data,
                           size_t n, uint64_t *out_size, struct dcp_error *err);
+/* Head and tail of a parity file, read back, are what was to be written. Errors: CORRUPT,
+ * IO, MEMORY. */
+int dcp_parity_check_written(const struct dcp_parity *parity,
+                             const struct dcp_store *store, const char *path,
+                             const void *data, size_t n, struct dcp_error *err);
 /* The copy in a parity file, found from the file's end, and where it begins; caller
  * frees. Errors: CORRUPT, NOT_FOUND, IO, MEMORY. */
 int dcp_parity_read_tail(const struct dcp_store *store, const char *name, void **out,

@@ -31,8 +31,16 @@ int dcp_parts_find(const struct dcp_store *store, const char *name, int *out_n,
     *out_n = 0;
     if (!rc)
         rc = dcp_staging_look(&staging, out_state, err);
-    if (!rc && *out_state != DCP_STAGING_NONE && !read_job(&staging, &text, NULL))
-        *out_n = dcp_job_parts(text);
+    if (!rc && *out_state != DCP_STAGING_NONE) {
+        struct dcp_error why = { 0 };
+        rc = read_job(&staging, &text, &why);
+        if (!rc)
+            *out_n = dcp_job_parts(text);
+        else if (rc == DCP_E_NOT_FOUND) /* the first part has just begun */
+            rc = DCP_OK;
+        else if (err)
+            *err = why;
+    }
     dcp_staging_fini(&staging);
     return rc;
 }

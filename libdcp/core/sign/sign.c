@@ -40,12 +40,12 @@ void dcp_keys_free(struct dcp_keys *keys)
 static int write_new(const char *path, const struct dcp_buf *text, mode_t mode,
                      struct dcp_error *err)
 {
-    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode);
+    int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode);
     if (fd < 0 && errno == EEXIST)
         return dcp_error_set(err, DCP_E_EXISTS, "'%s' already exists", path);
     if (fd < 0)
         return dcp_error_sys(err, DCP_E_IO, errno, "cannot write '%s'", path);
-    int failed = dcp_fs_write_at(fd, text->data, text->size_bytes, 0) || fsync(fd);
+    int failed = dcp_fs_write_whole(fd, text->data, text->size_bytes);
     int why = errno;
     if (close(fd) && !failed) {
         failed = -1;
@@ -54,6 +54,8 @@ static int write_new(const char *path, const struct dcp_buf *text, mode_t mode,
     if (!failed)
         return DCP_OK;
     unlink(path);
+    if (why == EBADMSG)
+        return dcp_fs_not_written(path, err);
     return dcp_error_sys(err, DCP_E_IO, why, "cannot write '%s'", path);
 }
 

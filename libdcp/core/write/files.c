@@ -1,3 +1,4 @@
+#include "base/fs.h"
 #include "base/hash.h"
 #include "base/mem.h"
 #include "base/str.h"
@@ -239,14 +240,8 @@ static int read_back(struct dcp_write *w, int file, uint64_t size_bytes, uint64_
     int rc = dcp_pool_for(w->setup.pool, n, back_job, &back, err);
     for (size_t i = 0; i < n; i++)
         crc = dcp_hash_crc64_combine(crc, crcs[i], back_bytes(&back, i));
-    const char *name = DCP_SHOWN(w->catalog->files[file].name);
-    if (!rc && crc != want) {
-        dcp_error_set(err, DCP_E_CORRUPT,
-                      "'%s' read back is not what was written; nothing was published",
-                      name);
-        dcp_error_hint(err, "memory, a driver or a disk of this machine corrupts data");
-        rc = DCP_E_CORRUPT;
-    }
+    if (!rc && crc != want)
+        rc = dcp_fs_not_written(w->catalog->files[file].name, err);
     return rc;
 }
 

@@ -36,7 +36,7 @@ int dcp_stream_pack(const struct dcp_stream_setup *setup, const char *name,
     inside.store = &archive;
     inside.prefix = "";
     inside.threads = 1;
-    inside.read_back = DCP_READ_BACK_NOT; /* an archive is written from front to back */
+    inside.read_back = DCP_READ_BACK_NOT; /* all of the archive is, at its end */
     inside.memory_bytes -= waiting;
     int rc = dcp_stream_run(&inside, err);
     if (!rc)

@@ -129,15 +129,16 @@ DCP_PUBLIC bool dcp_bundle_probe(const struct dcp_store *store, const char *name
 
 /* Makes such an archive, compressed with zstd: the file `name` of inner (borrowed until
  * free), in which everything stands in one folder. The store takes files one after the
- * other, of the size they are created with, each written from front to back; nothing can
- * be read back. Equal files give equal bytes. Threads compress; memory_bytes bounds what
+ * other, of the size they are created with, each written from front to back; none of them
+ * can be read. Equal files give equal bytes. Threads compress; memory_bytes bounds what
  * waits for them. Thread rule: one thread. Errors: EXISTS, NO_SPACE, IO, MEMORY. */
 DCP_PUBLIC int dcp_store_bundle_new(struct dcp_store *out_store,
                                     const struct dcp_store *inner, const char *name,
                                     const char *folder, int threads,
                                     uint64_t memory_bytes, struct dcp_error *err);
-/* Ends the archive and makes it durable, its name in inner's folder not. Free the store
- * afterwards. Errors: IO (a file was not written to its end), NO_SPACE, MEMORY. */
+/* Ends the archive, makes it durable, its name in inner's folder not, and reads it back.
+ * Free the store afterwards. Errors: CORRUPT (what is read back is not what was written),
+ * IO (a file was not written to its end), NO_SPACE, MEMORY. */
 DCP_PUBLIC int dcp_store_bundle_finish(struct dcp_store *store, uint64_t *out_size_bytes,
                                        struct dcp_error *err);
 
@@ -194,7 +195,14 @@ DCP_PUBLIC int dcp_store_read_file(const struct dcp_store *store, const char *na
 DCP_PUBLIC int dcp_store_read_header(const struct dcp_store *store, const char *name,
                                      size_t usual_bytes, void **out,
                                      size_t *out_size_bytes, struct dcp_error *err);
-/* Creates, writes, syncs and closes a small file (its folder is not synced). */
+/* Reads all of a file that was written and synced, and is still open: it must have so
+ * many bytes, and this CRC-64. Errors: CORRUPT, IO, MEMORY. */
+DCP_PUBLIC int dcp_store_read_back(const struct dcp_store *store,
+                                   struct dcp_store_file *file, const char *name,
+                                   uint64_t size_bytes, uint64_t crc,
+                                   struct dcp_error *err);
+/* Creates, writes, syncs, reads back and closes a small file (its folder is not synced).
+ */
 DCP_PUBLIC int dcp_store_write_file(const struct dcp_store *store, const char *name,
                                     const void *data, size_t size_bytes,
                                     struct dcp_error *err);

@@ -290,7 +290,8 @@ static int dir_replace(void *self, const char *name, const void *data, size_t si
     int rc = DCP_OK;
     pthread_mutex_lock(&dir->replacing);
     if (dcp_fs_write_new(entry.dir_fd, temporary, data, size_bytes) != 0) {
-        rc = dcp_dir_fail(dir, errno, "replace", name, err);
+        rc = errno == EBADMSG ? dcp_fs_not_written(name, err)
+                              : dcp_dir_fail(dir, errno, "replace", name, err);
     } else if (renameat(entry.dir_fd, temporary, entry.dir_fd, entry.last) != 0) {
         rc = dcp_dir_fail(dir, errno, "replace", name, err);
         unlinkat(entry.dir_fd, temporary, 0);

@@ -1,5 +1,6 @@
 #include "sink.h"
 #include "base/bytes.h"
+#include "base/hash.h"
 #include "base/mem.h"
 #include "base/pool.h"
 #include "tape.h"
@@ -28,12 +29,14 @@ struct slot {
 struct dcp_sink {
     const struct dcp_store *store;
     struct dcp_store_file *file;
+    char *name;
     struct dcp_pool *pool; /* NULL: one thread */
     struct slot *slots;
     size_t n_slots, first, n_waiting; /* the oldest, and how many were not written */
     unsigned char *table;             /* entries of the seek table */
     size_t n_frames, cap_table;
     uint64_t at, flushed; /* bytes of the file */
+    uint64_t crc;         /* of its first `at` bytes */
     pthread_mutex_t lock; /* of presses */
     struct press *presses;
 };
@@ -115,7 +118,9 @@ int dcp_sink_new(const struct dcp_store *store, const char *name, int threads,
         return dcp_error_memory(err, "an archive");
     sink->store = store;
     pthread_mutex_init(&sink->lock, NULL);
-    if (threads > 1)
+    if (!(sink->name = strdup(name)))
+        rc = dcp_error_memory(err, "an archive");
+    if (!rc && threads > 1)
         rc = dcp_pool_new(threads, &sink->pool, err); /* the caller only feeds them */
     if (!rc)
         rc = make_slots(sink, threads, memory_bytes, err);
@@ -135,6 +140,7 @@ static int put(struct dcp_sink *sink, const void *data, size_t n, struct dcp_err
     int rc = ops->write_at(sink->store->self, sink->file, sink->at, data, n, err);
 
     sink->at += n;
+    sink->crc = dcp_hash_crc64(sink->crc, data, n);
     if (!rc && ops->flush_hint && sink->at - sink->flushed >= FLUSH_BYTES) {
         ops->flush_hint(sink->store->self, sink->file, sink->flushed,
                         sink->at - sink->flushed);
@@ -247,6 +253,8 @@ int dcp_sink_finish(struct dcp_sink *sink, uint64_t *out_size_bytes,
         rc = put_table(sink, err);
     if (!rc)
         rc = ops->sync(sink->store->self, file, sink->at, err);
+    if (!rc)
+        rc = dcp_store_read_back(sink->store, file, sink->name, sink->at, sink->crc, err);
     sink->file = NULL;
     int closed = ops->close(sink->store->self, file, rc ? NULL : err);
     *out_size_bytes = sink->at;
@@ -273,6 +281,7 @@ void dcp_sink_free(struct dcp_sink *sink)
     if (sink->file)
         sink->store->ops->close(sink->store->self, sink->file, NULL);
     free(sink->table);
+    free(sink->name);
     pthread_mutex_destroy(&sink->lock);
     free(sink);
 }

@@ -17,7 +17,8 @@ int dcp_sink_new(const struct dcp_store *store, const char *name, int threads,
                  struct dcp_error *err);
 int dcp_sink_write(struct dcp_sink *sink, const void *data, size_t n,
                    struct dcp_error *err);
-/* The last frame, the table, sync and close. The folder is not synced. */
+/* The last frame, the table, sync, what was written read back, and close. The folder is
+ * not synced. */
 int dcp_sink_finish(struct dcp_sink *sink, uint64_t *out_size_bytes,
                     struct dcp_error *err);
 /* Without finish the file is left as it is. */

@@ -1,5 +1,7 @@
 #include <dcp/store.h>
 
+#include "base/fs.h"
+#include "base/hash.h"
 #include "base/mem.h"
 #include "base/str.h"
 #include <inttypes.h>
@@ -120,6 +122,25 @@ int dcp_store_read_header(const struct dcp_store *store, const char *name,
     return read_whole(store, name, usual_bytes, true, out, out_size_bytes, err);
 }
 
+#define BACK_BYTES ((size_t)1 << 20)
+
+int dcp_store_read_back(const struct dcp_store *store, struct dcp_store_file *file,
+                        const char *name, uint64_t size_bytes, uint64_t crc,
+                        struct dcp_error *err)
+{
+    DCP_CLEANUP_FREE unsigned char *there = malloc(BACK_BYTES);
+    uint64_t got = 0;
+    if (!there)
+        return dcp_error_memory(err, name);
+    for (uint64_t at = 0; at < size_bytes; at += BACK_BYTES) {
+        uint64_t left = size_bytes - at;
+        size_t n = left < BACK_BYTES ? (size_t)left : BACK_BYTES;
+        DCP_TRY(store->ops->read_at(store->self, file, at, there, n, err));
+        got = dcp_hash_crc64(got, there, n);
+    }
+    return got == crc ? DCP_OK : dcp_fs_not_written(name, err);
+}
+
 int dcp_store_write_file(const struct dcp_store *store, const char *name,
                          const void *data, size_t size_bytes, struct dcp_error *err)
 {
@@ -131,6 +152,9 @@ int dcp_store_write_file(const struct dcp_store *store, const char *name,
         rc = store->ops->write_at(store->self, file, 0, data, size_bytes, err);
     if (!rc)
         rc = store->ops->sync(store->self, file, size_bytes, err);
+    if (!rc)
+        rc = dcp_store_read_back(store, file, name, size_bytes,
+                                 dcp_hash_crc64(0, data, size_bytes), err);
     int close_rc = store->ops->close(store->self, file, err);
     if (!rc)
         rc = close_rc;
