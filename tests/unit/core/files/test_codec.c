@@ -2,6 +2,7 @@
  * refused. */
 #include "core/files/codec.h"
 #include "lib/acts.h"
+#include "lib/exact.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -43,17 +44,6 @@ static unsigned char *make(enum fill fill, size_t n, uint64_t seed)
             data[i + 1] = (unsigned char)(0x3b | (data[i + 1] & 0x80));
     }
     return data;
-}
-
-/* In memory of exactly the size, so that a sanitizer sees a byte too far. */
-static unsigned char *exact(const void *data, size_t n)
-{
-    unsigned char *copy = malloc(n ? n : 1);
-
-    assert_non_null(copy);
-    if (n)
-        memcpy(copy, data, n);
-    return copy;
 }
 
 static size_t round_trip(struct dcp_coder *coder, enum dcp_codec codec, size_t elem,

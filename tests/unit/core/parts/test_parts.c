@@ -4,6 +4,7 @@
 #include "core/parts/deal.h"
 #include "core/parts/receipt.h"
 #include "core/write/share.h"
+#include "lib/two_parts.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -113,9 +114,7 @@ static void files_that_changed_are_found(void **state)
 
 /* -- shares -------------------------------------------------------------------------- */
 
-enum { N_FILES = 3, N_BLOCKS = 3 };
-
-static const int part_of[N_FILES] = { 0, 1, 1 };
+enum { N_FILES = TWO_PARTS_FILES, N_BLOCKS = TWO_PARTS_BLOCKS };
 
 /* Three files of two parts, and a source with a record of three blocks. */
 struct job {
@@ -126,43 +125,10 @@ struct job {
     _Atomic uint64_t overflows[N_FILES];
 };
 
-static void make_target(struct job *job)
-{
-    static const int64_t shape[] = { 25 };
-
-    assert_int_equal(dcp_catalog_new(&job->target, NULL), 0);
-    for (int f = 0; f < N_FILES; f++) {
-        const char *names[] = { "a", "b", "c" };
-        const struct dcp_file file = { .name = names[f], .rank = f, .size_bytes = 110 };
-        const struct dcp_tensor tensor = {
-            .name = names[f], .dtype = DCP_F32, .ndim = 1, .shape = shape
-        };
-        const struct dcp_piece piece = { .tensor = f,
-                                         .file = f,
-                                         .offset = 10,
-                                         .stored_size = 100,
-                                         .codec =
-                                             f == 2 ? DCP_CODEC_ZSTD : DCP_CODEC_NONE };
-        assert_int_equal(dcp_catalog_add_file(job->target, &file, NULL, NULL), 0);
-        assert_int_equal(dcp_catalog_add_tensor(job->target, &tensor, NULL, NULL), 0);
-        assert_int_equal(dcp_catalog_add_piece(job->target, &piece, NULL), 0);
-    }
-    assert_int_equal(dcp_catalog_sort(job->target, NULL), 0);
-}
-
 static void make(struct job *job, int part)
 {
-    const struct dcp_record record = { .name = "r",
-                                       .size_bytes = N_BLOCKS * (uint64_t)DCP_BLOCK_BYTES,
-                                       .crc32 = 1 };
-    *job = (struct job){ 0 };
-    make_target(job);
-    assert_int_equal(dcp_catalog_new(&job->src, NULL), 0);
-    assert_int_equal(
-        dcp_catalog_add_file(job->src, &(struct dcp_file){ .name = "x" }, NULL, NULL), 0);
-    assert_int_equal(dcp_catalog_add_record(job->src, &record, NULL), 0);
-    assert_int_equal(dcp_catalog_sort(job->src, NULL), 0);
-    job->shares = (struct dcp_shares){ part_of, N_FILES, N_FILES };
+    *job = (struct job){ .target = two_parts_target(), .src = two_parts_source() };
+    job->shares = (struct dcp_shares){ two_parts_of, N_FILES, N_FILES };
     job->share = (struct dcp_share){ .of = &job->shares,
                                      .part = part,
                                      .target = job->target,
@@ -187,7 +153,7 @@ static int tell(struct job *to, int part, void (*change)(struct job *from))
 
     make(&from, part);
     for (int t = 0; t < N_FILES; t++)
-        from.parts[t] = part_of[t] == part ? 7u + (unsigned)t : 0;
+        from.parts[t] = two_parts_of[t] == part ? 7u + (unsigned)t : 0;
     from.overflows[0] = 2;
     if (change)
         change(&from);
