@@ -9,8 +9,8 @@
 #include <inttypes.h>
 #include <stdatomic.h>
 
-/* Memory of a worker beside its cache: the writer's block, the coder's two, zstd's own.
- */
+/* Memory of a worker beside its cache: the writer's block and the three that wait to be
+ * placed, the coder's two, zstd's own. */
 #define WORKER_BYTES (8u << 20)
 
 struct stream {

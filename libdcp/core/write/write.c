@@ -4,8 +4,10 @@
 #include "core/integrity/fingerprint.h"
 #include "core/plan/target.h"
 #include "own.h"
+#include <string.h>
 
 #define CHUNK_BLOCKS 8 /* blocks a job writes before another may be chosen */
+#define SLOTS 3        /* blocks a worker codes before they are placed */
 
 struct job {
     struct dcp_write *write;
@@ -103,9 +105,9 @@ static int report(struct dcp_write *w, uint64_t n, struct dcp_error *err)
     return stop ? dcp_error_set(err, DCP_E_INTERRUPTED, "interrupted") : DCP_OK;
 }
 
-/* One block: read callback, digests, codec, write. *stored_at is moved on. */
-static int write_block(struct dcp_write *w, int worker, size_t p, size_t block,
-                       uint64_t *stored_at, struct dcp_error *err)
+/* One block: read callback, digests, codec. *out_stored lives until the worker's next. */
+static int code_block(struct dcp_write *w, int worker, size_t p, size_t block,
+                      const void **out_stored, size_t *out_n, struct dcp_error *err)
 {
     struct dcp_catalog *target = w->catalog;
     struct dcp_piece *piece = &target->pieces[p];
@@ -114,10 +116,9 @@ static int write_block(struct dcp_write *w, int worker, size_t p, size_t block,
     struct dcp_write_worker *me = &w->workers[worker];
     uint64_t begin = (uint64_t)block * DCP_BLOCK_BYTES;
     uint64_t left = dcp_piece_bytes(target, piece) - begin;
-    size_t n = (size_t)(left < DCP_BLOCK_BYTES ? left : DCP_BLOCK_BYTES), stored_n;
+    size_t n = (size_t)(left < DCP_BLOCK_BYTES ? left : DCP_BLOCK_BYTES);
     size_t elem = dcp_dtype_size(tensor->dtype);
     const unsigned char *raw = NULL;
-    const void *stored;
 
     DCP_TRY(w->setup.read_callback.read(w->setup.read_callback.self, worker, p, begin, n,
                                         me->scratch, &raw, err));
@@ -130,16 +131,14 @@ static int write_block(struct dcp_write *w, int worker, size_t p, size_t block,
                                                (int64_t)(n / elem), raw,
                                                digests->crc[block]));
     DCP_TRY(
-        dcp_coder_encode(me->coder, piece->codec, elem, raw, n, &stored, &stored_n, err));
+        dcp_coder_encode(me->coder, piece->codec, elem, raw, n, out_stored, out_n, err));
     if (digests->blocks) {
-        digests->blocks[block].xxh3 = dcp_hash_xxh3(stored, stored_n);
-        digests->blocks[block].stored_size = (uint32_t)stored_n;
+        digests->blocks[block].xxh3 = dcp_hash_xxh3(*out_stored, *out_n);
+        digests->blocks[block].stored_size = (uint32_t)*out_n;
     }
     if (digests->stored_crc)
-        digests->stored_crc[block] = dcp_hash_crc64(0, stored, stored_n);
-    int rc = dcp_write_at(w, piece->file, *stored_at, stored, stored_n, err);
-    *stored_at += stored_n;
-    return rc;
+        digests->stored_crc[block] = dcp_hash_crc64(0, *out_stored, *out_n);
+    return DCP_OK;
 }
 
 static int run_job(void *arg, int worker, size_t i, struct dcp_error *err)
@@ -151,9 +150,13 @@ static int run_job(void *arg, int worker, size_t i, struct dcp_error *err)
     uint64_t at = piece->offset + (uint64_t)job->first_block * DCP_BLOCK_BYTES, from = at;
 
     for (size_t b = 0; b < job->n_blocks; b++) {
-        uint64_t before = at;
-        DCP_TRY(write_block(w, worker, job->piece, job->first_block + b, &at, err));
-        DCP_TRY(report(w, at - before, err));
+        const void *stored;
+        size_t n;
+        DCP_TRY(
+            code_block(w, worker, job->piece, job->first_block + b, &stored, &n, err));
+        DCP_TRY(dcp_write_at(w, piece->file, at, stored, n, err));
+        at += n;
+        DCP_TRY(report(w, n, err));
     }
 
     if (store->ops->flush_hint)
@@ -183,34 +186,112 @@ static int prepare_piece(struct dcp_write *w, size_t p, struct dcp_error *err)
     return ok ? DCP_OK : dcp_error_memory(err, "digests of a piece");
 }
 
-/* Pieces that may shrink are packed one behind the other, so a file's are written in
- * turn. */
-static int write_packed(struct dcp_write *w, int worker, int file, struct dcp_error *err)
+/* A block on its way into a file whose pieces are packed. */
+struct slot {
+    size_t piece, block, n;
+    uint64_t at;
+    unsigned char *stored; /* DCP_BLOCK_BYTES */
+};
+
+struct packing {
+    struct dcp_write *write;
+    struct slot *slots;
+    size_t n_slots, n; /* there are, are filled */
+    int file;          /* of the block that was placed last, */
+    uint64_t at;       /* and where it ends */
+};
+
+static int code_job(void *arg, int worker, size_t i, struct dcp_error *err)
 {
-    struct dcp_catalog *target = w->catalog;
-    uint64_t at = UINT64_MAX;
-    int rc = DCP_OK;
+    const struct packing *packing = arg;
+    struct slot *slot = &packing->slots[i];
+    const void *stored;
 
-    for (size_t i = w->file_first[file]; i < w->file_first[file + 1] && !rc; i++) {
-        size_t p = w->order[i];
-        struct dcp_piece *piece = &target->pieces[p];
-        piece->offset = at = at == UINT64_MAX ? piece->offset : at;
-        for (size_t b = 0; b < w->digests[p].n && !rc; b++) {
-            uint64_t before = at;
-            rc = write_block(w, worker, p, b, &at, err);
-            if (!rc)
-                rc = report(w, at - before, err);
-        }
-        piece->stored_size = at - piece->offset;
-    }
-
-    return rc;
+    DCP_TRY(code_block(packing->write, worker, slot->piece, slot->block, &stored,
+                       &slot->n, err));
+    memcpy(slot->stored, stored, slot->n);
+    return DCP_OK;
 }
 
-static int packed_job(void *arg, int worker, size_t i, struct dcp_error *err)
+static int slot_job(void *arg, int worker, size_t i, struct dcp_error *err)
 {
-    struct job *job = &((struct job *)arg)[i];
-    return write_packed(job->write, worker, (int)job->piece, err);
+    const struct packing *packing = arg;
+    const struct slot *slot = &packing->slots[i];
+    struct dcp_write *w = packing->write;
+
+    (void)worker;
+    DCP_TRY(dcp_write_at(w, w->catalog->pieces[slot->piece].file, slot->at, slot->stored,
+                         slot->n, err));
+    return report(w, slot->n, err);
+}
+
+/* A piece begins where the one before it in its file ended. */
+static void place_piece(struct packing *packing, struct dcp_piece *piece)
+{
+    if (piece->file != packing->file)
+        packing->at = piece->offset;
+    packing->file = piece->file;
+    piece->offset = packing->at;
+    piece->stored_size = 0;
+}
+
+/* Codes what waits, on all workers, and only then knows where each block goes. */
+static int write_slots(struct packing *packing, struct dcp_error *err)
+{
+    struct dcp_write *w = packing->write;
+
+    DCP_TRY(dcp_pool_for(w->setup.pool, packing->n, code_job, packing, err));
+    for (size_t i = 0; i < packing->n; i++) {
+        struct slot *slot = &packing->slots[i];
+        struct dcp_piece *piece = &w->catalog->pieces[slot->piece];
+        if (slot->block == 0)
+            place_piece(packing, piece);
+        slot->at = packing->at;
+        packing->at += slot->n;
+        piece->stored_size += slot->n;
+    }
+    DCP_TRY(dcp_pool_for(w->setup.pool, packing->n, slot_job, packing, err));
+    packing->n = 0;
+    return DCP_OK;
+}
+
+static int pack_piece(struct packing *packing, size_t p, struct dcp_error *err)
+{
+    struct dcp_write *w = packing->write;
+
+    if (w->digests[p].n == 0) { /* it stands behind what waits */
+        DCP_TRY(write_slots(packing, err));
+        place_piece(packing, &w->catalog->pieces[p]);
+    }
+    for (size_t b = 0; b < w->digests[p].n; b++) {
+        struct slot *slot = &packing->slots[packing->n++];
+        slot->piece = p;
+        slot->block = b;
+        if (packing->n == packing->n_slots)
+            DCP_TRY(write_slots(packing, err));
+    }
+    return DCP_OK;
+}
+
+/* Pieces that may shrink are packed one behind the other. */
+static int write_packed(struct dcp_write *w, int rank, struct dcp_error *err)
+{
+    const struct dcp_catalog *target = w->catalog;
+    size_t n_slots = SLOTS * (size_t)dcp_pool_workers(w->setup.pool);
+    DCP_CLEANUP_FREE struct slot *slots = dcp_mem_calloc(n_slots, sizeof *slots);
+    DCP_CLEANUP_FREE unsigned char *memory = dcp_mem_calloc(n_slots, DCP_BLOCK_BYTES);
+    struct packing packing = {
+        .write = w, .slots = slots, .n_slots = n_slots, .file = -1
+    };
+
+    if (!slots || !memory)
+        return dcp_error_memory(err, "the blocks of a writer");
+    for (size_t i = 0; i < n_slots; i++)
+        slots[i].stored = memory + i * DCP_BLOCK_BYTES;
+    for (size_t i = 0; i < target->n_pieces; i++)
+        if (target->files[target->pieces[w->order[i]].file].rank == rank)
+            DCP_TRY(pack_piece(&packing, w->order[i], err));
+    return write_slots(&packing, err);
 }
 
 static int add_job(struct job **jobs, size_t *n, size_t *cap, struct job job,
@@ -246,14 +327,9 @@ static int write_pieces(struct dcp_write *w, int rank, struct dcp_error *err)
             rc = add_job(&jobs, &n, &cap, job, err);
         }
     }
-    if (packed) { /* one job a file */
-        n = 0;
-        for (size_t f = 0; f < w->n_laid && !rc; f++)
-            if (target->files[f].rank == rank)
-                rc = add_job(&jobs, &n, &cap, (struct job){ w, f, 0, 0 }, err);
-    }
     if (!rc)
-        rc = dcp_pool_for(w->setup.pool, n, packed ? packed_job : run_job, jobs, err);
+        rc = packed ? write_packed(w, rank, err)
+                    : dcp_pool_for(w->setup.pool, n, run_job, jobs, err);
     free(jobs);
     return rc;
 }
