@@ -185,6 +185,26 @@ static void fault_free(void *self)
     free(self);
 }
 
+static const struct dcp_store_ops own_ways = {
+    .list = fault_list,
+    .stat = fault_stat,
+    .open = fault_open,
+    .reopen = fault_reopen,
+    .create = fault_create,
+    .read_at = fault_read_at,
+    .write_at = fault_write_at,
+    .sync = fault_sync,
+    .close = fault_close,
+    .make_dir = fault_make_dir,
+    .sync_dir = fault_sync_dir,
+    .publish = fault_publish,
+    .replace = fault_replace,
+    .remove = fault_remove,
+    .lock = fault_lock,
+    .free = fault_free,
+    .exchange = fault_exchange,
+};
+
 int fault_store(struct dcp_store *out_store, const struct dcp_store *inner,
                 struct fault *fault, struct dcp_error *err)
 {
@@ -192,27 +212,10 @@ int fault_store(struct dcp_store *out_store, const struct dcp_store *inner,
     struct faulty *faulty = calloc(1, sizeof *faulty);
     if (!faulty)
         return dcp_error_memory(err, "a store with faults");
-    struct dcp_store_ops *ops = &faulty->forward.ops;
     dcp_store_forward(out_store, &faulty->forward, inner);
-    faulty->passed = *ops;
+    faulty->passed = faulty->forward.ops;
     faulty->plan = fault;
-    ops->list = fault_list;
-    ops->stat = fault_stat;
-    ops->open = fault_open;
-    ops->reopen = fault_reopen;
-    ops->create = fault_create;
-    ops->read_at = fault_read_at;
-    ops->write_at = fault_write_at;
-    ops->sync = fault_sync;
-    ops->close = fault_close;
-    ops->make_dir = fault_make_dir;
-    ops->sync_dir = fault_sync_dir;
-    ops->publish = fault_publish;
-    ops->replace = fault_replace;
-    ops->remove = fault_remove;
-    ops->lock = fault_lock;
-    ops->free = fault_free;
-    ops->exchange = ops->exchange ? fault_exchange : NULL;
-    ops->hold = NULL;
+    dcp_store_override(&faulty->forward, &own_ways);
+    faulty->forward.ops.hold = NULL;
     return DCP_OK;
 }

@@ -163,6 +163,10 @@ struct dcp_store_forward {
 DCP_PUBLIC void dcp_store_forward(struct dcp_store *out_store,
                                   struct dcp_store_forward *wrapper,
                                   const struct dcp_store *inner);
+/* Puts many of a wrapper's own functions in its `ops`: those that are not NULL, of what
+ * inner can do at all; and `free`. */
+DCP_PUBLIC void dcp_store_override(struct dcp_store_forward *wrapper,
+                                   const struct dcp_store_ops *own);
 /* Takes the lease of the root until the store is freed, for who saves again and again:
  * others get BUSY meanwhile, and saves, prunes and repairs in this store, which take it
  * each for itself otherwise, work under it. Does nothing when it is held so already;

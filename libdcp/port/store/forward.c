@@ -188,6 +188,38 @@ void dcp_store_forward(struct dcp_store *out_store, struct dcp_store_forward *wr
     out_store->self = wrapper;
 }
 
+void dcp_store_override(struct dcp_store_forward *wrapper,
+                        const struct dcp_store_ops *own)
+{
+    struct dcp_store_ops *ops = &wrapper->ops;
+
+#define TAKE(call) ops->call = own->call && ops->call ? own->call : ops->call
+    TAKE(list);
+    TAKE(stat);
+    TAKE(open);
+    TAKE(create);
+    TAKE(reopen);
+    TAKE(read_at);
+    TAKE(write_at);
+    TAKE(flush_hint);
+    TAKE(sync);
+    TAKE(close);
+    TAKE(make_dir);
+    TAKE(sync_dir);
+    TAKE(publish);
+    TAKE(exchange);
+    TAKE(replace);
+    TAKE(remove);
+    TAKE(lock);
+    TAKE(unlock);
+    TAKE(hold);
+    TAKE(free_bytes);
+    TAKE(drop_cache);
+    TAKE(follow);
+#undef TAKE
+    ops->free = own->free;
+}
+
 /* -- a lease that is held ------------------------------------------------------------ */
 
 struct leased {

@@ -97,6 +97,32 @@ static void one_call_is_the_wrappers(void **state)
     assert_int_equal(memory.ops->publish(memory.self, "a", "b", NULL), 0);
 }
 
+static int hold_all(void *self, const char *name, bool exclusive,
+                    struct dcp_store_file **out, struct dcp_error *err)
+{
+    (void)self, (void)name, (void)exclusive, (void)err;
+    *out = NULL;
+    return DCP_OK;
+}
+
+static void many_calls_are_the_wrappers(void **state)
+{
+    const struct dcp_store_ops own = { .publish = refuse, .hold = hold_all };
+    struct dcp_store_forward wrapper;
+    struct dcp_store store;
+    bool is_dir;
+    uint64_t size;
+
+    (void)state;
+    dcp_store_forward(&store, &wrapper, &memory);
+    wrapper.ops.hold = NULL; /* as where the store below can hold nothing */
+    dcp_store_override(&wrapper, &own);
+    assert_int_equal(store.ops->publish(store.self, "a", "b", NULL), DCP_E_IO);
+    assert_null(store.ops->hold);
+    assert_int_equal(store.ops->stat(store.self, "none", &is_dir, &size, NULL),
+                     DCP_E_NOT_FOUND);
+}
+
 static void a_lease_is_held_until_the_end(void **state)
 {
     const char *folder = mkdtemp((char[]){ "lease.XXXXXX" });
@@ -132,6 +158,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         EACH(calls_are_passed_on),
         EACH(one_call_is_the_wrappers),
+        EACH(many_calls_are_the_wrappers),
         EACH(a_lease_is_held_until_the_end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
