@@ -1,14 +1,9 @@
 # Deltas: made, read by every verb, applied, rebased, and refused.
 
-setup_file() {
-    load helper
-    make_run "$BATS_FILE_TMPDIR/run"
-}
+load with_run
 
 setup() {
-    load helper
-    cd "$BATS_TEST_TMPDIR"
-    cp -r "$BATS_FILE_TMPDIR/run" .
+    own_run
     one=run/step-00000100 two=run/step-00000200 three=run/step-00000300
 }
 

@@ -1,8 +1,9 @@
 # Deltas among the steps of a run: found, listed, passed over when their base is gone, and
 # never without it.
 
+load with_run
+
 setup_file() {
-    load helper
     make_run "$BATS_FILE_TMPDIR/run"
     cd "$BATS_FILE_TMPDIR"
     # 200 on 100, and 300 on 200.
@@ -15,9 +16,7 @@ setup_file() {
 }
 
 setup() {
-    load helper
-    cd "$BATS_TEST_TMPDIR"
-    cp -r "$BATS_FILE_TMPDIR/run" .
+    own_run
 }
 
 there() {

@@ -1,15 +1,6 @@
 # One reshard that many processes make: dcp-reshard --part and --finish.
 
-setup_file() {
-    load helper
-    make_run "$BATS_FILE_TMPDIR/run"
-}
-
-setup() {
-    load helper
-    cd "$BATS_TEST_TMPDIR"
-    ln -s "$BATS_FILE_TMPDIR/run" run
-}
+load with_run
 
 # N ARGUMENT...: all parts, the last one first, and the end.
 in_parts() {

@@ -1,15 +1,6 @@
 # dcp-reshard on the run folder of tests/lib/run_folder.h.
 
-setup_file() {
-    load helper
-    make_run "$BATS_FILE_TMPDIR/run"
-}
-
-setup() {
-    load helper
-    cd "$BATS_TEST_TMPDIR"
-    ln -s "$BATS_FILE_TMPDIR/run" run
-}
+load with_run
 
 # What is in this folder, but for the link.
 left() {

@@ -12,7 +12,8 @@
 struct how {
     const char *format, *target;
     bool force;
-    int n_parts; /* 0: in one */
+    int n_parts;  /* 0: in one */
+    bool applies; /* a delta */
 };
 
 /* part: 1 to n_parts; one behind them is the end; 0 is all in one. */
@@ -123,29 +124,38 @@ static bool check_reshard(const struct facts *facts, const struct tree *state,
            (!tree_find(state, how->target) || is_whole(path, why));
 }
 
-static bool reshard_again(const struct facts *facts, const struct how *how, char why[512])
+/* What a next one made, which returned rc. */
+static bool is_made_again(const struct facts *facts, const struct how *how, int rc,
+                          const struct dcp_error *err, char why[512])
 {
-    struct dcp_error err = { 0 };
     struct tree tree;
 
-    if (reshard(facts->folder, how, 3, true, &err))
-        return wrong(why, "the next reshard fails: %s", err.message);
+    if (rc)
+        return wrong(why, "the next one fails: %s", err->message);
     if (!tree_read(&tree, facts->folder))
         return wrong(why, "the folder cannot be read");
     bool fine = tree_same(&tree, how->target, &facts->after, how->target) ||
-                wrong(why, "the next reshard makes something else");
+                wrong(why, "the next one makes something else");
     for (size_t i = 0; i < tree.n && fine; i++)
         if (!strncmp(tree.items[i].path, ".tmp-", 5) ||
             !strncmp(tree.items[i].path, ".parts-", 7))
-            fine = wrong(why, "the next reshard leaves '%s'", tree.items[i].path);
+            fine = wrong(why, "the next one leaves '%s'", tree.items[i].path);
     tree_free(&tree);
     return fine;
+}
+
+static bool again_reshard(const struct facts *facts, const struct how *how, char why[512])
+{
+    struct dcp_error err = { 0 };
+    int rc = reshard(facts->folder, how, 3, true, &err);
+
+    return is_made_again(facts, how, rc, &err, why);
 }
 
 /* --- deltas --- */
 
 /* Makes or applies one; "full" and "base" are two folders, `how->format` their format. */
-static int delta(const char *folder, const struct how *how, bool apply, bool force,
+static int delta(const char *folder, const struct how *how, bool force,
                  struct dcp_error *err)
 {
     const struct dcp_delta_options options = { .threads = 2, .force = force };
@@ -153,13 +163,13 @@ static int delta(const char *folder, const struct how *how, bool apply, bool for
     struct dcp_location base = { 0 }, source;
     char path[512], to[512];
 
-    path_of(path, folder, apply ? "delta" : "full");
+    path_of(path, folder, how->applies ? "delta" : "full");
     path_of(to, folder, how->target);
     int rc = dcp_location_open(path, &source, err);
     if (rc)
         return rc;
     path_of(path, folder, "base");
-    if (apply)
+    if (how->applies)
         rc = dcp_delta_apply(&source, to, &options, &result, err);
     else if (!(rc = dcp_location_open(path, &base, err)))
         rc = dcp_delta_make(&base, &source, to, &options, &result, err);
@@ -168,43 +178,32 @@ static int delta(const char *folder, const struct how *how, bool apply, bool for
     return rc;
 }
 
-static void prepare_delta(const char *folder, const struct how *how, bool apply)
+static void prepare_delta(const char *folder, const struct how *how)
 {
-    struct how part = { how->format, "full", false, 0 };
-    const struct how made = { how->format, "delta", false, 0 };
+    struct how part = { .format = how->format, .target = "full" };
+    const struct how made = { .format = how->format, .target = "delta" };
 
     save_steps(folder, 1, 1, NULL);
     must(reshard(folder, &part, 3, false, NULL) == 0);
     part.target = "base";
     must(reshard(folder, &part, 3, false, NULL) == 0);
-    if (apply)
-        must(delta(folder, &made, false, false, NULL) == 0);
+    if (how->applies)
+        must(delta(folder, &made, false, NULL) == 0);
 }
 
-static void act_delta(const char *folder, const struct how *how, bool apply)
+static void act_delta(const char *folder, const struct how *how)
 {
     act_begins(1);
-    must(delta(folder, how, apply, how->force, NULL) == 0);
+    must(delta(folder, how, how->force, NULL) == 0);
     act_is_done(1);
 }
 
-static bool delta_again(const struct facts *facts, const struct how *how, bool apply,
-                        char why[512])
+static bool again_delta(const struct facts *facts, const struct how *how, char why[512])
 {
     struct dcp_error err = { 0 };
-    struct tree tree;
+    int rc = delta(facts->folder, how, true, &err);
 
-    if (delta(facts->folder, how, apply, true, &err))
-        return wrong(why, "the next one fails: %s", err.message);
-    if (!tree_read(&tree, facts->folder))
-        return wrong(why, "the folder cannot be read");
-    bool fine = tree_same(&tree, how->target, &facts->after, how->target) ||
-                wrong(why, "the next one is another");
-    for (size_t i = 0; i < tree.n && fine; i++)
-        if (!strncmp(tree.items[i].path, ".tmp-", 5))
-            fine = wrong(why, "the next one leaves '%s'", tree.items[i].path);
-    tree_free(&tree);
-    return fine;
+    return is_made_again(facts, how, rc, &err, why);
 }
 
 /* --- a file that is moved --- */
@@ -261,15 +260,16 @@ static bool move_again(const struct facts *facts, struct promise promise, char w
     return true;
 }
 
-#define RESHARD(id, ...)                                                        \
+/* `act` is reshard or delta. */
+#define MADE(act, id, ...)                                                      \
     static const struct how id = { __VA_ARGS__ };                               \
     static void prepare_##id(const char *folder)                                \
     {                                                                           \
-        prepare_reshard(folder, &id);                                           \
+        prepare_##act(folder, &id);                                             \
     }                                                                           \
     static void act_##id(const char *folder)                                    \
     {                                                                           \
-        act_reshard(folder, &id);                                               \
+        act_##act(folder, &id);                                                 \
     }                                                                           \
     static bool check_##id(const struct facts *facts, const struct tree *state, \
                            struct promise promise, char why[512])               \
@@ -280,45 +280,24 @@ static bool move_again(const struct facts *facts, struct promise promise, char w
                            char why[512])                                       \
     {                                                                           \
         (void)promise;                                                          \
-        return reshard_again(facts, &id, why);                                  \
+        return again_##act(facts, &id, why);                                    \
     }
 
-RESHARD(dir, NULL, "out", false, 0)
-RESHARD(dir_over, NULL, "out", true, 0)
-RESHARD(nested, "deepspeed", "out", false, 0) /* its files lie in a folder of their own */
-RESHARD(file, "safetensors", "out.safetensors", false, 0)
-RESHARD(file_over, "torch", "out.bin", true, 0)
-RESHARD(archive, "bundle", "out.tar.zst", false, 0)
-RESHARD(archive_over, "bundle", "out.tar.zst", true, 0)
-RESHARD(parts, NULL, "out", false, 2)
-RESHARD(parts_over, "deepspeed", "out", true, 2)
-
-#define DELTA(id, applies, ...)                                                 \
-    static const struct how id = { __VA_ARGS__ };                               \
-    static void prepare_##id(const char *folder)                                \
-    {                                                                           \
-        prepare_delta(folder, &id, applies);                                    \
-    }                                                                           \
-    static void act_##id(const char *folder)                                    \
-    {                                                                           \
-        act_delta(folder, &id, applies);                                        \
-    }                                                                           \
-    static bool check_##id(const struct facts *facts, const struct tree *state, \
-                           struct promise promise, char why[512])               \
-    {                                                                           \
-        return check_reshard(facts, state, promise, &id, why);                  \
-    }                                                                           \
-    static bool again_##id(const struct facts *facts, struct promise promise,   \
-                           char why[512])                                       \
-    {                                                                           \
-        (void)promise;                                                          \
-        return delta_again(facts, &id, applies, why);                           \
-    }
-
-DELTA(made, false, NULL, "out", false, 0)
-DELTA(made_nested, false, "deepspeed", "out", false, 0)
-DELTA(applied, true, NULL, "out", false, 0)
-DELTA(applied_nested, true, "deepspeed", "out", false, 0)
+MADE(reshard, dir, .target = "out")
+MADE(reshard, dir_over, .target = "out", .force = true)
+MADE(reshard, nested, .format = "deepspeed",
+     .target = "out") /* its files lie in a folder of their own */
+MADE(reshard, file, .format = "safetensors", .target = "out.safetensors")
+MADE(reshard, file_over, .format = "torch", .target = "out.bin", .force = true)
+MADE(reshard, archive, .format = "bundle", .target = "out.tar.zst")
+MADE(reshard, archive_over, .format = "bundle", .target = "out.tar.zst", .force = true)
+MADE(reshard, parts, .target = "out", .n_parts = 2)
+MADE(reshard, parts_over, .format = "deepspeed", .target = "out", .force = true,
+     .n_parts = 2)
+MADE(delta, made, .target = "out")
+MADE(delta, made_nested, .format = "deepspeed", .target = "out")
+MADE(delta, applied, .target = "out", .applies = true)
+MADE(delta, applied_nested, .format = "deepspeed", .target = "out", .applies = true)
 
 #define RESHARDS(text, id)                                   \
     {                                                        \
