@@ -58,3 +58,26 @@ print(d["size_bytes"] // 1024)' 2>/dev/null) || need=120
     [ "$(ls -A small)" = ballast ]
     dcp-inspect verify run
 }
+
+@test "a delta that does not fit beside its step leaves the step full, and is told" {
+    cat >fill <<'SH'
+#!/bin/sh
+[ "$DCP_STEP" -gt 1 ] ||
+    head -c $((($(df -k --output=avail small | tail -n 1) - ROOM) * 1024)) /dev/zero >small/ballast
+SH
+    chmod +x fill
+    full=0
+    for room in 100 140 150 160 170; do # on_save fills the disk while step 2 is written
+        rm -rf small/*
+        run env ROOM=$room dcp-train --config train.json --set checkpoint.dir=small/run \
+            --set checkpoint.delta=9 --set "checkpoint.on_save=$PWD/fill" --steps 4 \
+            --set checkpoint.save_every=1 --set checkpoint.keep=0
+        [ "$status" -eq 0 ] || [ "$status" -eq 6 ]
+        [[ $output != *"stored in full, not as a delta: "*"No space left"* ]] || full=$((full + 1))
+        [ -z "$(find small/run -name '.tmp-*')" ]
+        for step in small/run/step-*; do
+            run -0 dcp-inspect verify "$step"
+        done
+    done
+    [ "$full" -ge 1 ]
+}
