@@ -309,3 +309,18 @@ PY
     [ -z "$(ls -d .tmp-* .trash-* 2>&-)" ]
     dcp-reshard verify one --key me.key.pub
 }
+
+@test "a delta is signed as the step that it stands for" {
+    one=run/step-00000002 two=run/step-00000004
+    dcp-reshard delta make $one $two d
+    run -0 dcp-reshard sign d --key me.key
+    dcp-reshard sign $two --key me.key
+    cmp d/manifest.json.sig $two/manifest.json.sig
+    run -0 dcp-reshard verify d --key me.key.pub
+    run -0 dcp-reshard d out --world 2 --trusted-keys me.key.pub
+    run -8 dcp-reshard delta make $one $two never
+    run -0 dcp-inspect verify d
+    forge $one/shard-00000-of-00001.safetensors
+    run dcp-reshard d never --world 2 --trusted-keys me.key.pub
+    [ "$status" -ne 0 ] && [ ! -e never ]
+}

@@ -14,6 +14,7 @@ from read_dcp import Refused, member, require  # noqa: E402
 
 BLOCK = 1 << 20
 HEAD, ENTRY, TAIL = 16, 24, 16
+OWN = {"delta.json", "manifest.json.sig"}  # of the folder, not of what it stands for
 UNCHANGED, SPARSE, PLANES, RAW = range(4)
 
 
@@ -122,7 +123,7 @@ class Delta:
         for entry in member(root, "files", list, path):
             name = member(entry, "name", str, path)
             parts = name.split("/")
-            good = not {"", ".", ".."} & set(parts) and parts[-1] != "delta.json"
+            good = not {"", ".", ".."} & set(parts) and parts[-1] not in OWN
             good = good and not name.endswith(".delta")
             good = good and all(name > before for before in found)
             require(good, path, f"a file {name}")

@@ -34,16 +34,17 @@ bool dcp_delta_base_ok(const char *path)
     return !strcmp(path, "..") || dcp_store_name_ok(path);
 }
 
-bool dcp_delta_is_json(const char *name)
+bool dcp_delta_is_own(const char *name)
 {
     const char *slash = strrchr(name, '/');
 
-    return !strcmp(slash ? slash + 1 : name, DCP_DELTA_JSON);
+    name = slash ? slash + 1 : name;
+    return !strcmp(name, DCP_DELTA_JSON) || !strcmp(name, DCP_DELTA_SIGNATURE);
 }
 
 bool dcp_delta_name_ok(const char *name)
 {
-    return dcp_store_name_ok(name) && !dcp_delta_is_json(name) &&
+    return dcp_store_name_ok(name) && !dcp_delta_is_own(name) &&
            !dcp_str_ends(name, DCP_DELTA_SUFFIX) && dcp_str_utf8_ok(name, strlen(name));
 }
 

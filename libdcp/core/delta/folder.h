@@ -8,9 +8,10 @@
 
 #define DCP_DELTA_JSON "delta.json"
 #define DCP_DELTA_SUFFIX ".delta"
-#define DCP_DELTA_IDENTITY                                                    \
-    "manifest.json"               /* of a base: it binds all of a native step \
-                                   */
+#define DCP_DELTA_IDENTITY                                      \
+    "manifest.json" /* of a base: it binds all of a native step \
+                     */
+#define DCP_DELTA_SIGNATURE "manifest.json.sig"
 #define DCP_DELTA_DIGEST_BYTES 31 /* the last ones of delta.json */
 
 /* A file of the base. */
@@ -42,8 +43,9 @@ void dcp_delta_folder_fini(struct dcp_delta_folder *folder);
 /* Whether a path may name a base: it begins with "../", and has plain parts behind all
  * "..". */
 bool dcp_delta_base_ok(const char *path);
-/* Whether the last part of a name is delta.json. */
-bool dcp_delta_is_json(const char *name);
+/* Whether a name is of what the folder of a delta has for itself and shows as it lies, by
+ * its last part: delta.json, and the signature of what the delta stands for. */
+bool dcp_delta_is_own(const char *name);
 /* Whether a file of that name may be in a folder that a delta stands for. */
 bool dcp_delta_name_ok(const char *name);
 

@@ -7,7 +7,6 @@
 #include <string.h>
 
 #define LEAST_CODED 4096 /* smaller files stand in the delta as they are */
-#define SIGNATURE "manifest.json.sig"
 
 /* -- what the delta will be of ------------------------------------------------------- */
 
@@ -21,7 +20,7 @@ static int check_names(const struct dcp_delta_making *making, struct dcp_error *
 {
     for (size_t i = 0; i < making->listing.n; i++) {
         const char *name = making->listing.files[i].name;
-        if (!strcmp(name, SIGNATURE))
+        if (!strcmp(name, DCP_DELTA_SIGNATURE))
             return refuse("it is signed, and a signature is of files that a delta does "
                           "not have: ",
                           name, err);

@@ -118,7 +118,7 @@ static int deltas_stat(void *self, const char *name, bool *out_is_dir,
     const struct dcp_store *inner = &deltas->inner;
     struct dcp_delta_view *view = NULL;
     int rc =
-        dcp_delta_is_json(name) ? DCP_OK : enter_owner(deltas, name, false, &view, err);
+        dcp_delta_is_own(name) ? DCP_OK : enter_owner(deltas, name, false, &view, err);
 
     if (!rc)
         rc = view ? dcp_delta_stat_in(inner, view, name, out_is_dir, out_size_bytes, err)
@@ -152,7 +152,7 @@ static int open_any(struct deltas *deltas, const char *name, struct dcp_delta_vi
 {
     const struct dcp_store *inner = &deltas->inner;
 
-    if (!dcp_delta_is_json(name)) /* which is read as it lies, whatever its base */
+    if (!dcp_delta_is_own(name)) /* which is read whatever its base */
         DCP_TRY(enter_owner(deltas, name, false, view, err));
     if (!*view)
         return inner->ops->open(inner->self, name, &out->inner, err);
