@@ -37,7 +37,8 @@ void inspect_lineage_text(const struct inspect_shown *shown, struct dcp_buf *tex
             dcp_buf_add_text(text, " (incomplete)");
         if (!parent || !parent->complete)
             break;
-        if (parent->fingerprint != lineage.fingerprint) {
+        /* One that lost its optimizer state has another number than it had. */
+        if (parent->fingerprint != lineage.fingerprint && !parent->weights_only) {
             dcp_buf_add_text(text, " (another one than is here)");
             break;
         }

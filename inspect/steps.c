@@ -23,9 +23,10 @@ struct row {
 
 static const char *state_of(const struct dcp_step *step)
 {
-    return !step->complete  ? step->recoverable ? "recoverable" : "incomplete"
-           : step->diverged ? "not finite"
-                            : "complete";
+    return !step->complete      ? step->recoverable ? "recoverable" : "incomplete"
+           : step->diverged     ? "not finite"
+           : step->weights_only ? "weights only"
+                                : "complete";
 }
 
 /* "1000" of a step of the run, the path of another folder, or "". */
@@ -110,15 +111,16 @@ static json_t *row_json(const struct row *row)
     bool known = step->complete && step->lineage.run;
     bool parent = step->complete && step->lineage.parent >= 0;
     return json_pack(
-        "{s:I, s:s, s:o, s:o, s:o, s:b, s:b, s:o, s:o, s:b, s:o, s:o, s:o, s:o, s:o, "
-        "s:i}",
+        "{s:I, s:s, s:o, s:o, s:o, s:b, s:b, s:o, s:o, s:o, s:b, s:o, s:o, s:o, s:o, "
+        "s:o, s:i}",
         "step", (json_int_t)step->step, "name", step->name, "saved",
         row->saved >= 0 ? json_integer(row->saved) : json_null(), "size_bytes",
         step->complete ? dcp_doc_u64(step->size_bytes) : json_null(), "world",
         step->complete ? json_integer(step->world_size) : json_null(), "whole",
         (int)step->complete, "mendable", (int)step->recoverable, "why",
         step->complete ? json_null() : dcp_doc_text(step->why.message), "finite",
-        step->complete ? json_boolean(!step->diverged) : json_null(), "pinned",
+        step->complete ? json_boolean(!step->diverged) : json_null(), "weights_only",
+        step->complete ? json_boolean(step->weights_only) : json_null(), "pinned",
         (int)row->marks.pinned, "tags", dcp_doc_tags(&row->marks), "run",
         known ? dcp_doc_hex(step->lineage.run) : json_null(), "parent",
         parent ? json_integer(step->lineage.parent) : json_null(), "fingerprint",
@@ -188,7 +190,9 @@ const struct dcp_command inspect_steps = {
     .purpose = "list the steps of a run: when, size, ranks, state, marks",
     .about = "RUN is a run folder. Whether a step is complete is told by its headers: "
              "'verify' reads everything. \"from\" is the step that training went on "
-             "from, where that was recorded. 'dcp-reshard pin' and 'tag' make marks.",
+             "from, where that was recorded. \"weights only\": its optimizer state is "
+             "gone, and training cannot go on from it. 'dcp-reshard pin' and 'tag' make "
+             "marks.",
     .settings_size_bytes = 1,
     .checks_no_signature = true,
     .examples = examples,

@@ -156,7 +156,7 @@ static int open_step(void *arg, struct dcp_error *err)
     DCP_TRY(store->ops->lock(store->self, err));
     saver->locked = true;
     /* Folders of dead savers go first: they may hold the very room that is needed. */
-    dcp_finish_prune(finish, 0, -1);
+    dcp_finish_prune(finish, false);
     room = store->ops->free_bytes(store->self);
     if (need > room) {
         dcp_error_set(err, DCP_E_NO_SPACE, "step %" PRId64 " needs %s; '%s' has %s free",
@@ -262,6 +262,8 @@ static int check(const struct dcp_saver *saver, const struct dcp_save_options *o
         return dcp_error_set(err, DCP_E_USAGE, "a step cannot be negative");
     if (options->parity < 0 || options->parity > DCP_PARITY_MAX_ROWS)
         return dcp_error_set(err, DCP_E_USAGE, "parity is 0 to %d", DCP_PARITY_MAX_ROWS);
+    if (options->keep_optimizer < 0)
+        return dcp_error_set(err, DCP_E_USAGE, "steps to keep cannot be negative");
     if (options->delta < 0)
         return dcp_error_set(err, DCP_E_USAGE, "deltas cannot be negative");
     if (options->delta > 1 && (options->parity || options->codec != DCP_CODEC_NONE))

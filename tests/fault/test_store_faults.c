@@ -224,6 +224,60 @@ static void prune(void **state)
     }
 }
 
+/* --- optimizer state that goes --- */
+
+static bool one_thin_fault(enum fault_kind kind, uint64_t at)
+{
+    const struct how how = { .layout = "zero3", .world_size = 1 };
+    const struct dcp_retention retention = { .keep_optimizer = 1 };
+    struct fault fault = { .kind = kind, .at = at };
+    struct dcp_store store, faulty;
+    struct dcp_step *steps;
+    size_t n;
+
+    assert_int_equal(dcp_store_mem(&store, NULL), 0);
+    for (int64_t step = 1; step <= 2; step++)
+        assert_int_equal(save(&store, &how, step), 0);
+    assert_int_equal(fault_store(&faulty, &store, &fault, NULL), 0);
+    explored++;
+    int rc = dcp_prune(&faulty, &retention, NULL, NULL);
+    bool struck = fault.count >= at;
+    dcp_store_free(&faulty);
+    assert_true(struck || rc == 0);
+    for (int crash = 0; crash < 2; crash++) {
+        check_newest(&store, &how, 2, 2);
+        assert_int_equal(dcp_steps(&store, &steps, &n, NULL, NULL), 0);
+        assert_int_equal(n, 2);
+        assert_true(steps[0].complete && !steps[0].weights_only && steps[1].complete);
+        assert_true(struck || steps[1].weights_only);
+        assert_int_equal(dcp_verify(&(struct dcp_source){ &store, steps[1].name, true },
+                                    &(struct dcp_verify_options){ .threads = 1 }, NULL,
+                                    NULL),
+                         0);
+        free(steps);
+        if (!crash)
+            assert_int_equal(dcp_store_mem_crash(&store, NULL), 0);
+    }
+    assert_int_equal(dcp_prune(&store, &retention, NULL, NULL), 0);
+    struct dcp_store_entry *entries;
+    assert_int_equal(store.ops->list(store.self, "", &entries, &n, NULL), 0);
+    assert_int_equal(n, 3); /* the steps and the pointer */
+    dcp_store_list_free(entries, n);
+    dcp_store_free(&store);
+    return struck;
+}
+
+static void thin(void **state)
+{
+    (void)state;
+    for (int k = 0; k < N_KINDS; k++) {
+        uint64_t at = 1;
+        while (one_thin_fault(kinds[k], at))
+            at++;
+        assert_true(at > 40);
+    }
+}
+
 /* --- load and find --- */
 
 /* A read that fails is an error or a fall-back to the step before, never wrong bytes. */
@@ -282,6 +336,7 @@ int main(void)
         cmocka_unit_test(all_that_a_save_can_do),
         cmocka_unit_test(full_disks),
         cmocka_unit_test(prune),
+        cmocka_unit_test(thin),
         cmocka_unit_test(load),
         cmocka_unit_test(load_with_parity),
     };

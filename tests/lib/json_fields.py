@@ -293,6 +293,7 @@ steps[].whole         boolean   it can be loaded as it is
 steps[].mendable      boolean   its parity gives what is missing
 steps[].why           string?   when it is incomplete
 steps[].finite        boolean?  its weights and its loss were, when it was saved
+steps[].weights_only  boolean?  it has nothing of an optimizer: training does not go on from it
 steps[].pinned        boolean   it stays until it is unpinned
 steps[].tags[]        string    it stays while it has any
 steps[].run           string?   the run it is of, 16 hexadecimal digits
@@ -319,11 +320,15 @@ globals[].n       integer   how often
 path                 string    the run folder
 dry_run              boolean   nothing was removed: --yes does it
 n_removed            integer   steps that go
-removed_bytes        integer   of them
+removed_bytes        integer   of them, and of the optimizer states that go
 steps[].step         integer   each step of the run
 steps[].goes         boolean   it goes
 steps[].why          string    or why it stays
 steps[].size_bytes   integer   of it
+optimizer_states[].step        integer   each step whose optimizer state need not stay
+optimizer_states[].goes        boolean   it goes; the weights stay
+optimizer_states[].why         string    or why it stays
+optimizer_states[].size_bytes  integer   of it
 """),
     "tag": ("dcp-reshard tag STEP TAG...", MARKED),
     "pin": ("dcp-reshard pin STEP...", MARKED),

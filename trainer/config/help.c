@@ -68,6 +68,10 @@ static const struct {
       NULL },
     { "checkpoint.keep_every",
       "steps whose number is a multiple of this are kept, too; 0: none", NULL },
+    { "checkpoint.keep_optimizer",
+      "newest steps whose optimizer state is kept: older ones that stay hold their "
+      "weights alone, and nothing can be resumed from them; 0: all",
+      NULL },
     { "checkpoint.pin_timeout",
       "seconds that a step which is to go waits for those who read it; 0: none", NULL },
     { "checkpoint.parity",

@@ -106,7 +106,7 @@ struct settings {
 
     char *checkpoint_dir; /* as given: relative to the working folder */
     int64_t save_every;   /* 0: only at the end */
-    int keep, keep_every;
+    int keep, keep_every, keep_optimizer;
     double pin_timeout_s; /* so long retention waits for readers; 0: not at all */
     int parity;           /* shards that may be lost, see dcp_save_options */
     int delta;            /* saves to one that is full, see there */

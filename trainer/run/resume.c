@@ -7,6 +7,7 @@
 #include "batch.h"
 #include "cli/human.h"
 #include "cli/source.h"
+#include "learned.h"
 #include "trainer/state/compare.h"
 #include <dcp/delta.h>
 #include <dcp/reshard.h>
@@ -353,6 +354,9 @@ static int load(struct run *run, const struct origin *origin, bool moments,
     if (!rc && moments && origin->store.ops)
         rc = check_guest(run, catalog, err);
     if (!rc && moments)
+        rc = learned_check(run, origin->name[0] ? origin->name : run->options->resume,
+                           catalog, err);
+    if (!rc && moments)
         rc = dcp_agree(comm, batch_keep(run, catalog, run->join->world_size, err), err);
     if (!rc)
         rc = fill(run, origin, catalog, moments, &want, &result, err);
@@ -545,6 +549,9 @@ static int look_at(struct run *run, const struct origin *origin, bool moments,
     rc = dcp_agree(&run->join->comm, rc, err);
     if (!rc && moments && origin->store.ops)
         rc = check_guest(run, catalog, err);
+    if (!rc && moments)
+        rc = learned_check(run, origin->name[0] ? origin->name : run->options->resume,
+                           catalog, err);
     if (!rc && moments)
         warn_of_divergence(run, catalog);
     if (!rc && moments)

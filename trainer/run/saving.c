@@ -75,6 +75,7 @@ static int start(struct saving *saving, bool in_place, struct dcp_error *err)
         .codec = s->codec,
         .keep = s->keep,
         .keep_every = s->keep_every,
+        .keep_optimizer = s->keep_optimizer,
         .pin_timeout_s = s->pin_timeout_s > 0 ? s->pin_timeout_s : -1,
         .parity = s->parity,
         .delta = s->delta,

@@ -5,7 +5,8 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "region.h"
-#include <dcp/format.h>
+#include <dcp/checkpoint.h>
+#include <dcp/training.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -359,4 +360,13 @@ int dcp_catalog_sort(struct dcp_catalog *catalog, struct dcp_error *err)
     }
     catalog->sorted = true;
     return DCP_OK;
+}
+
+bool dcp_holds_weights_only(const struct dcp_catalog *catalog)
+{
+    for (size_t t = 0; t < catalog->n_tensors; t++)
+        if (dcp_role_is_optim(catalog->tensors[t].role))
+            return false;
+    return catalog->n_tensors &&
+           dcp_catalog_find_object(catalog, DCP_TRAINING_OPTIMIZER) < 0;
 }

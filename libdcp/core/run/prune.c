@@ -36,10 +36,12 @@ static void reap(const struct dcp_store *store, size_t *removed, struct dcp_erro
 struct prune {
     const struct dcp_store *store;
     const struct dcp_retention *retention;
+    const struct dcp_thinning *thinning;
     struct dcp_error *why_not; /* the first thing that could not be done */
     size_t removed;
     const char **going; /* of a dry run: what would be gone by now */
     size_t n_going;
+    int n_thinned;
 };
 
 static double timeout_of(const struct dcp_retention *retention)
@@ -90,6 +92,23 @@ static enum dcp_stay retire(struct prune *prune, const struct dcp_step *step)
     return stay;
 }
 
+/* The optimizer state of a step that stays, and need not keep it. */
+static void thin(struct prune *prune, const struct dcp_step *step)
+{
+    const struct dcp_retention *retention = prune->retention;
+    const struct dcp_thinning *thinning = prune->thinning;
+    enum dcp_stay stay;
+
+    if (thinning->most && prune->n_thinned == thinning->most)
+        return;
+    stay = retention->dry_run
+               ? dcp_thin_judge(prune->store, step, prune->why_not)
+               : dcp_thin(prune->store, step, thinning->make, prune->why_not);
+    prune->n_thinned += stay == DCP_GOES || stay == DCP_STAYS_STUCK;
+    if (retention->thinned)
+        retention->thinned(retention->self, step, stay);
+}
+
 /* A run that diverged pushes out neither the newest step that is finite nor the one
  * before it: the loss of a step is that of the weights before it, so the last weights
  * that look well may be those that it diverged with. */
@@ -97,7 +116,7 @@ static void judge_all(struct prune *prune, const struct dcp_step *steps, size_t 
                       int64_t newest)
 {
     const struct dcp_retention *retention = prune->retention;
-    int complete = 0, finite = 0;
+    int complete = 0, finite = 0, learned = 0;
     bool diverged = false; /* the newest one */
 
     for (size_t i = 0; i < n; i++) { /* newest first */
@@ -105,6 +124,7 @@ static void judge_all(struct prune *prune, const struct dcp_step *steps, size_t 
         bool every = retention->keep_every > 0 && step->step % retention->keep_every == 0;
         bool above = newest >= 0 && step->step > newest;
         bool counts = step->complete && !above, is_finite = counts && !step->diverged;
+        bool best = is_finite && finite < (diverged ? 2 : 1);
         int why = step->why.code;
         /* Only complete steps count, and only what lies behind enough of them goes: a
          * corrupt step is never a reason to lose a good one. What could not be read, or
@@ -114,7 +134,7 @@ static void judge_all(struct prune *prune, const struct dcp_step *steps, size_t 
             stay = DCP_STAYS_NEW;
         else if (every)
             stay = DCP_STAYS_EVERY;
-        else if (is_finite && finite < (diverged ? 2 : 1))
+        else if (best)
             stay = DCP_STAYS_FINITE;
         else if (is_marked(prune, step))
             stay = DCP_STAYS_MARKED;
@@ -129,20 +149,27 @@ static void judge_all(struct prune *prune, const struct dcp_step *steps, size_t 
         finite += is_finite;
         if (retention->judged)
             retention->judged(retention->self, step, stay);
+        if (!counts || !step->optimizer_bytes)
+            continue;
+        if (retention->keep_optimizer && learned >= retention->keep_optimizer && !best &&
+            stay != DCP_GOES)
+            thin(prune, step);
+        learned++;
     }
 }
 
 int dcp_prune_held(const struct dcp_store *store, const struct dcp_retention *retention,
-                   int64_t newest, size_t *out_removed, struct dcp_error *err)
+                   const struct dcp_thinning *thinning, int64_t newest,
+                   size_t *out_removed, struct dcp_error *err)
 {
     DCP_CLEANUP_FREE struct dcp_step *steps = NULL;
     size_t n = 0;
     struct dcp_error why_not = { 0 };
-    struct prune prune = { store, retention, &why_not, .removed = 0 };
+    struct prune prune = { store, retention, thinning, .why_not = &why_not };
 
     if (!retention->dry_run)
         reap(store, &prune.removed, &why_not);
-    if (retention->keep > 0 || retention->judged)
+    if (retention->keep > 0 || retention->keep_optimizer > 0 || retention->judged)
         dcp_steps(store, &steps, &n, NULL, &why_not);
     DCP_CLEANUP_FREE const char **going = dcp_mem_calloc(n, sizeof *going);
     if (!going)
@@ -154,19 +181,4 @@ int dcp_prune_held(const struct dcp_store *store, const struct dcp_retention *re
     if (why_not.code && err)
         *err = why_not;
     return why_not.code;
-}
-
-int dcp_prune(const struct dcp_store *store, const struct dcp_retention *retention,
-              size_t *out_removed, struct dcp_error *err)
-{
-    if (out_removed)
-        *out_removed = 0;
-    if (retention->keep < 0 || retention->keep_every < 0)
-        return dcp_error_set(err, DCP_E_USAGE, "steps to keep cannot be negative");
-    if (!retention->dry_run)
-        DCP_TRY(store->ops->lock(store->self, err));
-    int rc = dcp_prune_held(store, retention, -1, out_removed, err);
-    if (!retention->dry_run)
-        store->ops->unlock(store->self);
-    return rc;
 }

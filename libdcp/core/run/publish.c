@@ -149,6 +149,16 @@ int dcp_publish_commit(struct dcp_publication *publish, const char *file, bool r
     return DCP_OK;
 }
 
+int dcp_publish_exchange(struct dcp_publication *publish, struct dcp_error *err)
+{
+    const struct dcp_store *store = publish->store;
+
+    DCP_TRY(store->ops->sync_dir(store->self, publish->tmp, err));
+    DCP_TRY(store->ops->exchange(store->self, publish->tmp, publish->name, err));
+    dcp_unpin(store, &publish->held); /* it is a step now, which others may mark */
+    return DCP_OK;
+}
+
 static void clear(const struct dcp_store *store, const char *name, struct dcp_error *out)
 {
     struct dcp_error why = { 0 };

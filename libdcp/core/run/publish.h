@@ -32,6 +32,9 @@ int dcp_publish_adopt(struct dcp_publication *publish, const struct dcp_store *s
  * this returns 0. */
 int dcp_publish_commit(struct dcp_publication *publish, const char *file, bool replaces,
                        struct dcp_error *err);
+/* The same of a folder for what has its name now, in one act alone: only in a store that
+ * can exchange names. Errors: UNSUPPORTED (it cannot do it there), IO. */
+int dcp_publish_exchange(struct dcp_publication *publish, struct dcp_error *err);
 /* Removes what is left: of a target that was not committed, or of what was replaced.
  * Errors: IO, it stays. */
 int dcp_publish_clear(struct dcp_publication *publish, struct dcp_error *err);

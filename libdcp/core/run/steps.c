@@ -80,9 +80,13 @@ static int look_into(const struct dcp_store *store, const char *name,
     if (!rc) {
         out->diverged = catalog->diverged;
         out->world_size = catalog->world_size;
-        for (size_t t = 0; t < catalog->n_tensors; t++)
-            if (!catalog->tensors[t].tied_to)
-                out->size_bytes += dcp_tensor_bytes(&catalog->tensors[t]);
+        for (size_t t = 0; t < catalog->n_tensors; t++) {
+            const struct dcp_tensor *tensor = &catalog->tensors[t];
+            uint64_t bytes = tensor->tied_to ? 0 : dcp_tensor_bytes(tensor);
+            out->size_bytes += bytes;
+            out->optimizer_bytes += dcp_role_is_optim(tensor->role) ? bytes : 0;
+        }
+        out->weights_only = dcp_holds_weights_only(catalog);
         dcp_lineage_read(catalog, &out->lineage);
         out->fingerprint = dcp_state_fingerprint(catalog);
     }

@@ -9,9 +9,13 @@
 #include "core/run/steps.h"
 #include "delta.h"
 #include "stream.h"
+#include "weights.h"
 #include <stdio.h>
 #include <string.h>
 
+/* Steps that a save rewrites: one grows old by each save, and where there are many that
+ * did before it was asked for they go little by little, beside the training. */
+enum { MOST_THINNED = 2 };
 #define CONSOLIDATED_MEMORY ((uint64_t)32 << 20)
 
 int dcp_finish_init(struct dcp_finish *finish, const struct dcp_context *ctx,
@@ -114,15 +118,31 @@ static void warn_once(const struct dcp_finish *finish, const char *what,
     dcp_log_write(finish->ctx->log, DCP_LOG_WARN, "%s: %s", what, why->message);
 }
 
-void dcp_finish_prune(const struct dcp_finish *finish, int keep, int64_t newest)
+static void tell_thinned(void *self, const struct dcp_step *step, enum dcp_stay stay)
 {
-    struct dcp_error err = { 0 };
-    const struct dcp_retention retention = { .keep = keep,
-                                             .keep_every = finish->options.keep_every,
-                                             .pin_timeout_s =
-                                                 finish->options.pin_timeout_s };
+    const struct dcp_finish *finish = self;
 
-    if (dcp_prune_held(finish->ctx->store, &retention, newest, NULL, &err))
+    if (stay == DCP_GOES)
+        dcp_log_write(finish->ctx->log, DCP_LOG_INFO, "%s holds its weights alone now",
+                      step->name);
+}
+
+void dcp_finish_prune(const struct dcp_finish *finish, bool published)
+{
+    const struct dcp_save_options *options = &finish->options;
+    struct dcp_error err = { 0 };
+    const struct dcp_thinning thinning = { dcp_write_weights, MOST_THINNED };
+    const struct dcp_retention retention = {
+        .keep = published ? options->keep : 0,
+        .keep_every = options->keep_every,
+        .keep_optimizer = published ? options->keep_optimizer : 0,
+        .pin_timeout_s = options->pin_timeout_s,
+        .thinned = tell_thinned,
+        .self = (void *)finish,
+    };
+
+    if (dcp_prune_held(finish->ctx->store, &retention, &thinning,
+                       published ? options->step : -1, NULL, &err))
         warn_once(finish, "retention could not remove everything; saves continue", &err);
 }
 
@@ -136,7 +156,7 @@ static void after_commit(struct dcp_finish *finish)
     snprintf(text, sizeof text, "%s\n", finish->name);
     if (store->ops->replace(store->self, DCP_LATEST, text, strlen(text), &err))
         warn_once(finish, "cannot write '" DCP_LATEST "'", &err);
-    dcp_finish_prune(finish, finish->options.keep, finish->options.step);
+    dcp_finish_prune(finish, true);
 }
 
 /* A step that does not become a delta is full, and that is told. */

@@ -42,9 +42,9 @@ struct dcp_finish {
 int dcp_finish_init(struct dcp_finish *finish, const struct dcp_context *ctx,
                     const struct dcp_save_options *options, const char *name,
                     struct dcp_error *err);
-/* Retention, and what dead savers left; see dcp_prune_held. What cannot be removed is
- * told once, and fails nothing. */
-void dcp_finish_prune(const struct dcp_finish *finish, int keep, int64_t newest);
+/* What dead savers left goes, and once the step is published what retention says, see
+ * dcp_prune_held. What cannot be done is told once, and fails nothing. */
+void dcp_finish_prune(const struct dcp_finish *finish, bool published);
 /* How large the consolidated export gets, but for its headers; 0 without one. */
 uint64_t dcp_finish_consolidated_bytes(const struct dcp_finish *finish);
 /* Publishes. The step exists when it returns 0; failures of the pointer and of retention

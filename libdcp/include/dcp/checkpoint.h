@@ -68,6 +68,8 @@ struct dcp_save_options {
     enum dcp_codec codec;
     int keep;             /* complete steps to keep after this one is durable; 0: all */
     int keep_every;       /* steps divisible by it are kept for ever; 0: none */
+    int keep_optimizer;   /* of so many newest steps the optimizer state stays, of older
+                           * ones the weights alone; 0: of all. See dcp_retention */
     double pin_timeout_s; /* so long a reader may keep a step: see dcp_retention */
     int parity;           /* shards of each DCP_PARITY_GROUP that may be lost: 0 to
                            * DCP_PARITY_MAX_ROWS */
@@ -108,6 +110,9 @@ DCP_PUBLIC void dcp_lineage_object(const struct dcp_lineage *lineage,
 DCP_PUBLIC uint64_t dcp_state_fingerprint(const struct dcp_catalog *catalog);
 /* The same of the weights alone, without what an optimizer keeps. */
 DCP_PUBLIC uint64_t dcp_weights_fingerprint(const struct dcp_catalog *catalog);
+/* Whether it has neither tensors nor settings of an optimizer, so that training does not
+ * go on from it. */
+DCP_PUBLIC bool dcp_holds_weights_only(const struct dcp_catalog *catalog);
 
 struct dcp_save_result {
     int64_t step;
@@ -170,7 +175,9 @@ struct dcp_step {
     struct dcp_error why; /* when it is incomplete */
     bool diverged;        /* its weights or its loss were not finite when it was saved */
     int world_size;       /* the ranks that saved it */
-    uint64_t size_bytes;  /* of its tensors */
+    uint64_t size_bytes;  /* of its tensors, */
+    uint64_t optimizer_bytes;   /* and so many of an optimizer */
+    bool weights_only;          /* see dcp_holds_weights_only */
     struct dcp_lineage lineage; /* when it is, with the fingerprint of its own state */
     uint64_t fingerprint;
     int chain;     /* deltas one upon the other, this one included; 0: it is none */
@@ -274,6 +281,7 @@ enum dcp_stay {
     DCP_STAYS_UNKNOWN, /* it could not be judged: a newer version may have written it */
     DCP_STAYS_READ,    /* a reader pins it, or a process is at work on it or its marks */
     DCP_STAYS_STUCK,   /* it was to go, and removing it failed */
+    DCP_STAYS_SIGNED,  /* it is signed, and optimizer state is a part of that */
     DCP_STAYS_PARTS,   /* other parts may still come, and such were not asked for */
     DCP_STAYS_SUPERSEDED, /* it was superseded, and such steps were not asked for: see
                              dcp_gc */
@@ -282,14 +290,23 @@ enum dcp_stay {
 struct dcp_retention {
     int keep;             /* complete steps; 0: all stay */
     int keep_every;       /* steps divisible by it stay for ever; 0: none */
+    int keep_optimizer;   /* so many of the newest complete steps keep their optimizer
+                           * state; of older ones that stay the weights do; 0: of all. One
+                           * that is read, marked, signed, or the base of a delta is left
+                           * alone, and so are the newest ones that did not diverge */
     double pin_timeout_s; /* how long a step to be removed waits for its readers; 0: an
                            * hour, below 0: not at all */
     bool dry_run;         /* nothing is removed */
     /* Called for each step, newest first; NULL: nobody is told. */
     void (*judged)(void *self, const struct dcp_step *step, enum dcp_stay stay);
+    /* Called for each that keep_optimizer is about, whose optimizer state goes or stays;
+     * NULL: nobody is told. */
+    void (*thinned)(void *self, const struct dcp_step *step, enum dcp_stay stay);
     void *self;
 };
-/* Removes the steps that are not to stay, oldest last, and what dead savers left. Never
+/* Removes the steps that are not to stay, newest first, and what dead savers left. A step
+ * without its optimizer state is written anew, proved, and takes the place of the old one
+ * in one act: where the file system cannot exchange two names it stays as it is. Never
  * the newest complete step, nor the newest one that did not diverge, and none that a
  * reader pins. Not collective; takes the lease, but for a dry run. */
 DCP_PUBLIC int dcp_prune(const struct dcp_store *store,

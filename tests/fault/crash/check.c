@@ -37,6 +37,7 @@ static const struct sample *sample_of(unsigned salt, const uint64_t **out_finger
     return sample;
 }
 
+/* Of a step that holds its weights alone, these. */
 static bool has_salt(const struct dcp_catalog *catalog, unsigned salt)
 {
     const uint64_t *fingerprints;
@@ -47,7 +48,11 @@ static bool has_salt(const struct dcp_catalog *catalog, unsigned salt)
         if (s < 0 || catalog->tensors[t].fingerprint != fingerprints[s])
             return false;
     }
-    return catalog->n_tensors == (size_t)sample_n_tensors() - 1;
+    bool thin = dcp_holds_weights_only(catalog);
+    size_t n = 0;
+    for (int t = 0; t < sample_n_tensors() - 1; t++)
+        n += !thin || !dcp_role_is_optim(sample->catalog->tensors[t].role);
+    return catalog->n_tensors == n;
 }
 
 bool step_is(const struct dcp_store *store, const char *name, unsigned salt,

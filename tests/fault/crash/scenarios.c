@@ -366,6 +366,60 @@ static bool check_prune(const struct facts *facts, const struct tree *state,
     return run_is(path, &want, why);
 }
 
+/* --- optimizer state that goes --- */
+
+static const struct dcp_retention one_learned = { .keep_optimizer = 1 };
+
+static void act_thin(const char *folder)
+{
+    struct dcp_store store;
+
+    act_begins(1);
+    open_run(&store, folder);
+    must(dcp_prune(&store, &one_learned, NULL, NULL) == 0);
+    act_is_done(1);
+    dcp_store_free(&store);
+}
+
+/* Every step is there, at every moment, and the newest can be resumed. */
+static bool check_thin(const struct facts *facts, const struct tree *state,
+                       struct promise promise, char why[512])
+{
+    const struct run_want want = { .least = STEPS, .most = STEPS, .first = 1 };
+    char path[512];
+    struct dcp_store store;
+    struct dcp_step *steps;
+    size_t n;
+
+    (void)state;
+    path_of(path, facts->folder, "run");
+    if (!run_is(path, &want, why))
+        return false;
+    open_run(&store, facts->folder);
+    must(dcp_steps(&store, &steps, &n, NULL, NULL) == 0);
+    bool fine = n == STEPS || wrong(why, "%zu steps are left", n);
+    for (size_t i = 0; i < n && fine; i++)
+        if (steps[i].weights_only ? i == 0 : i > 0 && promise.done)
+            fine = wrong(why, "%s has what it should not have", steps[i].name);
+    free(steps);
+    dcp_store_free(&store);
+    return fine;
+}
+
+static bool thin_again(const struct facts *facts, struct promise promise, char why[512])
+{
+    struct dcp_error err = { 0 };
+    struct dcp_store store;
+
+    promise.done = 1;
+    open_run(&store, facts->folder);
+    int rc = dcp_prune(&store, &one_learned, NULL, &err);
+    dcp_store_free(&store);
+    if (rc)
+        return wrong(why, "the next one fails: %s", err.message);
+    return check_thin(facts, NULL, promise, why) && save_next(facts, promise, why);
+}
+
 /* --- repair --- */
 
 static const char reconstructed[] = "step-00000003";
@@ -445,6 +499,7 @@ static const struct scenario scenarios[] = {
     { "save-deltas", prepare_nothing, act_deltas, check_new_run, save_next },
     { "set-aside", prepare_steps, act_supersede, check_supersede, save_next },
     { "prune", prepare_steps, act_prune, check_prune, save_next },
+    { "thin", prepare_steps, act_thin, check_thin, thin_again },
     { "repair", prepare_repair, act_repair, check_repair, repair_again },
 };
 
