@@ -33,6 +33,20 @@ print(d["parameters"], len(d["estimates"]), d["dtype"], d["activation_checkpoint
     [ "$(ls)" = $'sizes.json\ntext.txt\ntrain.json' ]
 }
 
+@test "what a save works with is counted where it has such work" {
+    for set in checkpoint.delta=4 checkpoint.keep_optimizer=2 \
+        zero_optimization.stage3_gather_16bit_weights_on_model_save=true; do
+        run -0 estimate --json --worlds 64 --set $set
+        json 'all(26 << 20 <= r["save_work_bytes"] <= 32 << 20 and r["total_bytes"] ==
+                  sum(r[k + "_bytes"] for k in ("weight", "gradient", "optimizer", "layer",
+                      "activation", "save", "save_work")) for r in d["estimates"])'
+        run -0 estimate --worlds 64 --set $set
+        [[ $output == *"a save's copy "*" GiB, its work "*" MiB"* ]]
+    done
+    run -0 estimate --json --worlds 64
+    json 'all(r["save_work_bytes"] == 0 for r in d["estimates"])'
+}
+
 @test "the page on memory shows what the program prints" {
     local page=$DCP_TESTS_DIR/../docs/MEMORY.md
     sed -n '/^```json/,/^```/p' "$page" | sed '1d;$d' >7.5b.json

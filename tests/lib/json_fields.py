@@ -399,7 +399,8 @@ estimates[].disk_bytes                    integer  of weights, gradients and opt
 estimates[].activation_bytes              integer  when all are kept
 estimates[].checkpointed_activation_bytes integer  when they are computed again
 estimates[].save_bytes                    integer  the copy that is written in the background
-estimates[].total_bytes                   integer  all of it; with a GPU without save_bytes
+estimates[].save_work_bytes               integer  what its first rank works with meanwhile
+estimates[].total_bytes                   integer  all of it; with a GPU without those two
 estimates[].checkpointed_total_bytes      integer  the same with activation checkpointing
 impossible[].world                        integer  ranks that the configuration cannot have
 impossible[].why                          string   the sentence

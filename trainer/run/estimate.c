@@ -18,7 +18,7 @@ struct world {
     int world_size, micro_batch, seq_len, accumulation;
     char why[640]; /* it is impossible */
     struct shard_bytes of[N_STAGES];
-    uint64_t activations[2], saving;
+    uint64_t activations[2], saving, work; /* what a save copies, and works with */
 };
 
 struct estimate {
@@ -119,6 +119,12 @@ static int plan_state(struct estimate *e, struct world *w, const struct settings
         e->hosts |= w->of[cut.stage].host > 0;
     }
     e->swaps |= s->swap_optimizer || s->swap_weights;
+    w->work = dcp_save_work_bytes(&(struct dcp_save_options){
+        .delta = s->delta,
+        .keep_optimizer = s->keep_optimizer,
+        .consolidated =
+            s->gather_16bit_on_save ? &(struct dcp_export){ .name = NULL } : NULL,
+    });
     if (!run_saves_aside(s))
         return DCP_OK;
     /* A save writes weights and optimizer once, each rank an even share. */
@@ -201,8 +207,9 @@ static uint64_t total(const struct estimate *e, const struct world *w, int stage
                       bool again)
 {
     const struct shard_bytes *b = &w->of[stage];
-    const uint64_t parts[] = { b->gradients, b->optimizer, b->transient,
-                               w->activations[again], e->gpu ? 0 : w->saving };
+    const uint64_t parts[] = { b->gradients,           b->optimizer,
+                               b->transient,           w->activations[again],
+                               e->gpu ? 0 : w->saving, e->gpu ? 0 : w->work };
     uint64_t sum = b->weights;
     for (size_t i = 0; i < DCP_ARRAY_LEN(parts); i++)
         if (!dcp_add_u64(sum, parts[i], &sum))
@@ -236,10 +243,12 @@ static int print_world(const struct estimate *e, const struct world *w,
     }
     dcp_term_printf(out, ", %d × %d samples of %d tokens each\n", w->accumulation,
                     w->micro_batch, w->seq_len);
-    dcp_term_printf(out, "activations %s, %s %s; a save's copy %s%s\n",
+    dcp_term_printf(out, "activations %s, %s %s; a save's copy %s%s%s%s\n",
                     dcp_human_size(w->activations[0]).text, e->way,
                     dcp_human_size(w->activations[1]).text,
-                    dcp_human_size(w->saving).text, e->gpu ? " of the host" : "");
+                    dcp_human_size(w->saving).text, w->work ? ", its work " : "",
+                    w->work ? dcp_human_size(w->work).text : "",
+                    e->gpu ? " of the host" : "");
     struct dcp_table *table = dcp_table_new(columns, n_columns);
     if (!table)
         return dcp_error_memory(err, "a table");
@@ -299,6 +308,7 @@ static json_t *row_of(const struct estimate *e, const struct world *w, int stage
         { "activation_bytes", w->activations[0] },
         { "checkpointed_activation_bytes", w->activations[1] },
         { "save_bytes", w->saving },
+        { "save_work_bytes", w->work },
         { "total_bytes", total(e, w, stage, false) },
         { "checkpointed_total_bytes", total(e, w, stage, true) },
     };

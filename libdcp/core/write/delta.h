@@ -4,6 +4,10 @@
 
 #include <dcp/delta.h>
 
+/* What it takes: a coder, its windows of blocks, and decoded blocks of base and result.
+ */
+#define DCP_WRITE_DELTA_MEMORY ((uint64_t)26 << 20)
+
 /* The native step in the temporary folder `tmp`, a sibling of the step `base`, becomes a
  * delta on it: coded beside its files, read back, and then those go. `plain` (or NULL) is
  * a file that stays as it is. After a failure it is what it was, unless *out_torn says

@@ -18,6 +18,18 @@
 enum { MOST_THINNED = 2 };
 #define CONSOLIDATED_MEMORY ((uint64_t)32 << 20)
 
+uint64_t dcp_save_work_bytes(const struct dcp_save_options *options)
+{
+    const uint64_t works[] = { options->delta > 1 ? DCP_WRITE_DELTA_MEMORY : 0,
+                               options->consolidated ? CONSOLIDATED_MEMORY : 0,
+                               options->keep_optimizer ? DCP_WEIGHTS_MEMORY : 0 };
+    uint64_t most = 0; /* they come one after the other */
+
+    for (size_t i = 0; i < DCP_ARRAY_LEN(works); i++)
+        most = works[i] > most ? works[i] : most;
+    return most;
+}
+
 int dcp_finish_init(struct dcp_finish *finish, const struct dcp_context *ctx,
                     const struct dcp_save_options *options, const char *name,
                     struct dcp_error *err)

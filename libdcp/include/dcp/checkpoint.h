@@ -89,6 +89,11 @@ struct dcp_save_options {
                     * host cannot read it there */
 };
 
+/* Memory, about, that rank 0 works with while such a save is finished in the background,
+ * beside the copy of the state: for a delta, a consolidated file, steps that keep their
+ * weights alone. 0: none of these is asked for. */
+DCP_PUBLIC uint64_t dcp_save_work_bytes(const struct dcp_save_options *options);
+
 /* Where a state comes from: what training adds to a step as the object "lineage". It is
  * no part of the state: two steps are the same whatever theirs say. */
 #define DCP_LINEAGE "lineage"
