@@ -251,6 +251,14 @@ PYTHON
     [[ $output == *transformer.wte.weight* ]]
 }
 
+@test "16-bit weights of several ranks are those of their shards" {
+    train -q --ranks 3 --steps 2 \
+        --set zero_optimization.stage3_gather_16bit_weights_on_model_save=true
+    mkdir exported
+    dcp-reshard export run/step-00000002 exported/pytorch_model.bin --dtype bf16
+    cmp exported/pytorch_model.bin run/step-00000002/pytorch_model.bin
+}
+
 @test "starts from another model's weights" {
     train -q --steps 5
     dcp-reshard export run model.safetensors

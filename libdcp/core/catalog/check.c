@@ -126,11 +126,60 @@ static bool overlap(const struct dcp_tensor *tensor, const struct dcp_box *a,
     return true;
 }
 
+/* The dimension in which the fewest boxes lie side by side: that of the smallest sum of
+ * sizes, each as a part of the shape. */
+static int sweep_dim(const struct dcp_tensor *tensor, const struct box_list *list)
+{
+    double least = 0;
+    int best = 0;
+
+    for (int d = 0; d < tensor->ndim; d++) {
+        double sum = 0;
+        for (size_t b = 0; b < list->n; b++)
+            sum += (double)list->boxes[b].size[d];
+        sum /= (double)tensor->shape[d];
+        if (d == 0 || sum < least) {
+            least = sum;
+            best = d;
+        }
+    }
+    return best;
+}
+
+static int by_offset(const void *a, const void *b, void *arg)
+{
+    int64_t x = ((const struct dcp_box *)a)->offset[*(const int *)arg];
+    int64_t y = ((const struct dcp_box *)b)->offset[*(const int *)arg];
+
+    return x < y ? -1 : x > y;
+}
+
+/* The first element that lies in two boxes, INT64_MAX: none does. Sorts the list. */
+static int64_t find_overlap(const struct dcp_tensor *tensor, struct box_list *list)
+{
+    struct dcp_box *boxes = list->boxes;
+    int64_t twice = INT64_MAX, elem;
+    int d = sweep_dim(tensor, list);
+    bool in_order = true;
+
+    for (size_t i = 1; i < list->n && in_order; i++)
+        in_order = boxes[i - 1].offset[d] <= boxes[i].offset[d];
+    if (!in_order)
+        qsort_r(boxes, list->n, sizeof *boxes, by_offset, &d);
+    for (size_t i = 0; i < list->n; i++) {
+        int64_t end = boxes[i].offset[d] + boxes[i].size[d];
+        for (size_t j = i + 1; j < list->n && boxes[j].offset[d] < end; j++)
+            if (overlap(tensor, &boxes[i], &boxes[j], &elem) && elem < twice)
+                twice = elem;
+    }
+    return twice;
+}
+
 static int check_boxes(const struct dcp_tensor *tensor, const struct regions *regions,
                        struct dcp_error *err)
 {
     struct box_list list = { 0 };
-    int64_t volume = 0, twice = INT64_MAX, elem = 0, row_end;
+    int64_t volume = 0, twice, elem = 0, row_end;
     int rc = DCP_OK;
 
     for (size_t i = 0; i < regions->n && !rc; i++) {
@@ -140,10 +189,7 @@ static int check_boxes(const struct dcp_tensor *tensor, const struct regions *re
         rc = add_boxes(tensor, region, &list, err);
         volume += dcp_region_elems(tensor, region);
     }
-    for (size_t i = 0; i < list.n && !rc; i++)
-        for (size_t j = i + 1; j < list.n; j++)
-            if (overlap(tensor, &list.boxes[i], &list.boxes[j], &elem) && elem < twice)
-                twice = elem;
+    twice = rc ? INT64_MAX : find_overlap(tensor, &list);
     if (!rc && twice < INT64_MAX)
         rc = complain(tensor, "in two pieces", twice, twice + 1, err);
     if (!rc && volume != tensor->n_elems) {
