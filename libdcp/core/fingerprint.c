@@ -18,7 +18,7 @@ static int add_piece(const struct dcp_device *device, const struct dcp_tensor *t
     for (uint64_t at = 0; at < size_bytes; at += BLOCK) {
         size_t n = size_bytes - at < BLOCK ? (size_t)(size_bytes - at) : BLOCK;
         const unsigned char *data = (const unsigned char *)piece->data + at;
-        if (!dcp_device_reads(device, data)) {
+        if (!piece->on_host && !dcp_device_reads(device, data)) {
             DCP_TRY(device->ops->to_host(device->self, room, data, n, err));
             data = room;
         }

@@ -9,6 +9,7 @@
 #include "core/catalog/pack.h"
 #include "core/catalog/region.h"
 #include "core/collective/await.h"
+#include "core/collective/bcast.h"
 #include "core/integrity/fingerprint.h"
 #include "core/parity/reconstruction.h"
 #include "core/plan/local.h"
@@ -278,25 +279,16 @@ static int share_catalog(struct dcp_comm *comm, const struct dcp_source *source,
 {
     DCP_CLEANUP_BUF struct dcp_buf buf = { 0 };
     struct indexing indexing = { .source = source, .format = format };
-    uint64_t n = 0;
 
     *out = NULL;
     int rc = dcp_await(comm, comm->rank == 0 ? index_here : NULL, &indexing, err);
     struct dcp_catalog *catalog = indexing.catalog;
-    if (!rc && comm->rank == 0 && comm->world_size > 1)
-        rc = dcp_pack_catalog(catalog, &buf, err);
-    n = buf.size_bytes;
-    rc = dcp_agree(comm, rc, err);
     if (!rc && comm->world_size > 1) {
-        rc = dcp_comm_bcast(comm, &n, sizeof n, 0, err);
-        DCP_CLEANUP_FREE unsigned char *data = NULL;
-        if (!rc && comm->rank != 0 && !(data = malloc(n + 1)))
-            rc = dcp_error_memory(err, "a catalog");
-        rc = dcp_agree(comm, rc, err);
-        if (!rc)
-            rc = dcp_comm_bcast(comm, comm->rank ? data : buf.data, (size_t)n, 0, err);
+        if (comm->rank == 0)
+            rc = dcp_pack_catalog(catalog, &buf, err);
+        rc = dcp_bcast_buf(comm, &buf, rc, err);
         if (!rc && comm->rank != 0)
-            rc = dcp_unpack_catalog(data, (size_t)n, &catalog, err);
+            rc = dcp_unpack_catalog(buf.data, buf.size_bytes, &catalog, err);
         rc = dcp_agree(comm, rc, err);
     }
     if (rc) {

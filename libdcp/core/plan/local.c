@@ -127,9 +127,12 @@ static int take_own(const struct dcp_catalog *mine, const struct dcp_buf *deals,
         joined[merged->pieces[p].tensor] = merged->pieces[p].data;
     merged->n_pieces = 0;
     DCP_TRY(dcp_deals_take(&in, mine, rank, merged, err));
-    for (size_t p = 0; p < merged->n_pieces; p++)
-        if (joined[merged->pieces[p].tensor])
-            merged->pieces[p].data = joined[merged->pieces[p].tensor];
+    for (size_t p = 0; p < merged->n_pieces; p++) {
+        struct dcp_piece *piece = &merged->pieces[p];
+        piece->on_host = joined[piece->tensor] != NULL;
+        if (piece->on_host)
+            piece->data = joined[piece->tensor];
+    }
     return dcp_catalog_sort(merged, err);
 }
 

@@ -9,7 +9,7 @@
      << 10) /* copied and digested at once: the second read comes from cache */
 
 struct chunk {
-    const struct dcp_device *device;
+    const struct dcp_device *device; /* NULL: the host can read it */
     const unsigned char *from;
     unsigned char *to;
     uint64_t n, crc;
@@ -21,7 +21,7 @@ static int stage_chunk(void *arg, int worker, size_t i, struct dcp_error *err)
     struct chunk *chunk = &((struct chunk *)arg)[i];
     const struct dcp_device *device = chunk->device;
 
-    if (!dcp_device_reads(device, chunk->from)) {
+    if (device) {
         DCP_TRY(device->ops->to_host(device->self, chunk->to, chunk->from,
                                      (size_t)chunk->n, err));
         chunk->crc = dcp_hash_crc64(0, chunk->to, (size_t)chunk->n);
@@ -46,10 +46,15 @@ static int reserve(struct dcp_stage *stage, const struct dcp_device *device,
     return DCP_OK;
 }
 
+static bool is_readable(const struct dcp_piece *piece, const struct dcp_device *device)
+{
+    return piece->on_host || dcp_device_reads(device, piece->data);
+}
+
 static bool is_copied(const struct dcp_piece *piece, const struct dcp_device *device,
                       bool in_place)
 {
-    return !(in_place && dcp_device_reads(device, piece->data));
+    return !(in_place && is_readable(piece, device));
 }
 
 bool dcp_stage_holds(const struct dcp_stage *stage, const struct dcp_piece *piece)
@@ -82,8 +87,9 @@ int dcp_stage_fill(struct dcp_stage *stage, const struct dcp_device *device,
         if (!is_copied(piece, device, in_place))
             continue;
         uint64_t bytes = dcp_piece_bytes(catalog, piece);
+        bool readable = is_readable(piece, device);
         for (uint64_t at = 0; at < bytes; at += CHUNK)
-            chunks[c++] = (struct chunk){ .device = device,
+            chunks[c++] = (struct chunk){ .device = readable ? NULL : device,
                                           .from = (unsigned char *)piece->data + at,
                                           .to = to + at,
                                           .n = bytes - at < CHUNK ? bytes - at : CHUNK };

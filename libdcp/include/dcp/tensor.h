@@ -173,7 +173,8 @@ struct dcp_piece {
     uint64_t crc; /* CRC-64/XZ of its raw bytes */
     bool has_crc32;
     uint32_t crc32; /* of its raw bytes, for formats that keep one */
-    void *data;     /* borrowed memory of a piece that is not in a file */
+    void *data;     /* borrowed memory of a piece that is not in a file: a device's, */
+    bool on_host;   /* unless it is known to be the host's whatever the device */
 };
 
 struct dcp_file {
