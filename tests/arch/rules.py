@@ -209,7 +209,8 @@ def tags(tree):
 
 
 # What other ranks wait for; the first two end alike on all of them.
-COLLECTIVE = r"\b(dcp_agree|dcp_await|dcp_all_done|dcp_bcast_buf|dcp_comm_(?:allgatherv?|gatherv|bcast))\s*\("
+COLLECTIVE = (r"\b(dcp_agree|dcp_await|dcp_all_done|dcp_bcast_buf|dcp_gather_written|"
+              r"dcp_comm_(?:allgatherv?|gatherv|bcast))\s*\(")
 RELEASE = r"\b(?:free|\w+_(?:free|fini|close|unlock)|fclose|close|closedir)\s*\(\s*&?(\w+)\)"
 
 
