@@ -48,9 +48,7 @@ char *dcp_str_escape(char *out, size_t cap, const char *text)
                                         : 't');
         else if (is_unprintable(code))
             n = snprintf(token, sizeof token, code < 0x80 ? "\\x%02x" : "\\u{%x}", code);
-        else
-            n = snprintf(token, sizeof token, "%.*s", (int)len, text);
-        size_t step = len ? len : 1, size = (size_t)n;
+        size_t step = len ? len : 1, size = n ? (size_t)n : len;
         if (used + size >= cap) { /* full: back to where the dots still fitted */
             if (cap >= sizeof dots) {
                 memcpy(out + cut, dots, sizeof dots);
@@ -58,7 +56,7 @@ char *dcp_str_escape(char *out, size_t cap, const char *text)
             }
             break;
         }
-        memcpy(out + used, token, size);
+        memcpy(out + used, n ? token : text, size);
         used += size;
         if (used + sizeof dots <= cap)
             cut = used;

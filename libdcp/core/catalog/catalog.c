@@ -79,23 +79,23 @@ static int check_shape(const struct dcp_tensor *tensor, int64_t *out_elems,
 {
     int64_t n = 1;
     bool zero = false;
-    const char *name = DCP_SHOWN(tensor->name);
 
     if (tensor->ndim < 0 || tensor->ndim > DCP_MAX_NDIM)
         return dcp_error_set(err, DCP_E_UNSUPPORTED,
                              "tensor '%s' has %d dimensions; at most %d are supported",
-                             name, tensor->ndim, DCP_MAX_NDIM);
+                             DCP_SHOWN(tensor->name), tensor->ndim, DCP_MAX_NDIM);
     for (int d = 0; d < tensor->ndim; d++)
         zero |= tensor->shape[d] == 0;
     for (int d = 0; d < tensor->ndim; d++) {
         if (tensor->shape[d] < 0)
             return dcp_error_set(err, DCP_E_CORRUPT,
-                                 "tensor '%s' has a negative dimension", name);
+                                 "tensor '%s' has a negative dimension",
+                                 DCP_SHOWN(tensor->name));
         if (!zero && !dcp_mul_i64(n, tensor->shape[d], &n))
             n = -1;
         if (n < 0 || n > INT64_MAX / 16)
             return dcp_error_set(err, DCP_E_CORRUPT, "the size of tensor '%s' overflows",
-                                 name);
+                                 DCP_SHOWN(tensor->name));
     }
     *out_elems = zero ? 0 : n;
     return DCP_OK;
@@ -108,23 +108,24 @@ int dcp_catalog_add_tensor(struct dcp_catalog *catalog, const struct dcp_tensor 
 
     if (!t.name || !t.name[0])
         return dcp_error_set(err, DCP_E_CORRUPT, "a tensor has no name");
-    const char *name = DCP_SHOWN(t.name);
     if (!dcp_str_utf8_ok(t.name, strlen(t.name)))
         return dcp_error_set(err, DCP_E_CORRUPT, "the tensor name '%s' is not UTF-8",
-                             name);
+                             DCP_SHOWN(t.name));
     if (t.param && !dcp_str_utf8_ok(t.param, strlen(t.param)))
         return dcp_error_set(err, DCP_E_CORRUPT,
-                             "the parameter's name of tensor '%s' is not UTF-8", name);
+                             "the parameter's name of tensor '%s' is not UTF-8",
+                             DCP_SHOWN(t.name));
     if ((unsigned)t.dtype >= DCP_N_DTYPES || (unsigned)t.role >= DCP_N_ROLES ||
         t.group < 0)
         return dcp_error_set(err, DCP_E_CORRUPT,
-                             "tensor '%s' has no known dtype, role or group", name);
+                             "tensor '%s' has no known dtype, role or group",
+                             DCP_SHOWN(t.name));
     if (catalog->n_tensors >= INT32_MAX - 1)
         return dcp_error_set(err, DCP_E_UNSUPPORTED, "there are over 2^31 tensors");
     DCP_TRY(check_shape(&t, &t.n_elems, err));
     if (dcp_catalog_find(catalog, t.name) >= 0)
         return dcp_error_set(err, DCP_E_CORRUPT, "there are two tensors named '%s'",
-                             name);
+                             DCP_SHOWN(t.name));
     struct dcp_tensor *tensors = dcp_mem_grow(catalog->tensors, &catalog->cap_tensors,
                                               catalog->n_tensors + 1, sizeof t);
     if (!tensors)
