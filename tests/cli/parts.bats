@@ -235,10 +235,10 @@ PYTHON
     dcp-reshard big.safetensors alone --world 6 >/dev/null
     for delay in 3 5 8 12 18; do
         for i in 1 2 3; do
-            timeout -s KILL 0.0$delay dcp-reshard big.safetensors out --world 6 \
+            timeout --foreground -s KILL 0.0$delay dcp-reshard big.safetensors out --world 6 \
                 --part $i/3 || true
         done
-        timeout -s KILL 0.00$delay dcp-reshard big.safetensors out --world 6 --finish || true
+        timeout --foreground -s KILL 0.00$delay dcp-reshard big.safetensors out --world 6 --finish || true
         [ -e out ] || in_parts 3 big.safetensors out --world 6
         diff -r alone out
         dcp-reshard gc . --parts --yes
