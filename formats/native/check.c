@@ -1,6 +1,6 @@
-/* What a step says twice: the head of a shard manifest against the manifest, and the
- * header of a shard against both. Readers of libdcp take what the manifests
- * say, readers of safetensors what the header says: it must be the same model. */
+/* What a step says twice: the header of a shard against the manifests. Readers of libdcp
+ * take what the manifests say, readers of safetensors what the header says: it must be
+ * the same model. */
 #include "base/bytes.h"
 #include "base/hash.h"
 #include "base/mem.h"
@@ -26,28 +26,6 @@ struct check {
     json_t *header; /* members that were met are taken out */
     json_t *keys;   /* of a key: the tensor and the offset of its piece */
 };
-
-int dcp_native_check_head(const json_t *root, const char *name, int rank,
-                          const struct dcp_catalog *catalog, struct dcp_error *err)
-{
-    int64_t version, step, its_rank, world_size;
-    const char *format, *file;
-    char shard[64];
-    dcp_native_shard_name(shard, rank, catalog->world_size, false);
-    DCP_TRY(dcp_json_get_text(root, "format", name, &format, err));
-    DCP_TRY(dcp_json_get_i64(root, "version", name, &version, err));
-    DCP_TRY(dcp_json_get_i64(root, "step", name, &step, err));
-    DCP_TRY(dcp_json_get_i64(root, "rank", name, &its_rank, err));
-    DCP_TRY(dcp_json_get_i64(root, "world", name, &world_size, err));
-    DCP_TRY(dcp_json_get_text(root, "file", name, &file, err));
-    if (strcmp(format, NATIVE_SHARD_FORMAT) || version != NATIVE_VERSION ||
-        step != catalog->step || its_rank != rank || world_size != catalog->world_size ||
-        strcmp(file, shard))
-        return dcp_error_set(err, DCP_E_CORRUPT,
-                             "'%s' is of another step, rank or world size than '%s' says",
-                             name, NATIVE_MANIFEST);
-    return DCP_OK;
-}
 
 static int corrupt(const struct check *c, const char *what, struct dcp_error *err)
 {
@@ -167,7 +145,8 @@ static int check_pieces(struct check *c, struct dcp_error *err)
     return DCP_OK;
 }
 
-/* The keys that the shard manifest gives, which people look for in the header. */
+/* The keys that a shard manifest without a table gives, which people look for in the
+ * header. */
 static int check_keys(const struct check *c, const struct dcp_file *manifest,
                       struct dcp_error *err)
 {
@@ -226,17 +205,27 @@ static void leave_out(struct check *c)
     c->n = kept;
 }
 
+static bool is_named(const struct dcp_catalog *catalog, const struct dcp_file *file,
+                     const char *suffix)
+{
+    char name[64];
+
+    dcp_native_shard_name(name, file->rank, catalog->world_size, suffix);
+    return !strcmp(file->name, name);
+}
+
 /* The shard manifest of a file that is a shard, when both are there; else NULL. */
 static const struct dcp_file *manifest_of(const struct dcp_catalog *catalog, size_t file)
 {
     const struct dcp_file *shard = &catalog->files[file], *manifest = shard + 1;
-    char name[64];
 
-    dcp_native_shard_name(name, shard->rank, catalog->world_size, false);
-    if (strcmp(shard->name, name) || shard->lost || file + 1 == catalog->n_files)
+    if (!is_named(catalog, shard, NATIVE_SHARD_SUFFIX) || shard->lost ||
+        file + 1 == catalog->n_files || manifest->lost)
         return NULL;
-    dcp_native_shard_name(name, shard->rank, catalog->world_size, true);
-    return strcmp(manifest->name, name) || manifest->lost ? NULL : manifest;
+    return is_named(catalog, manifest, NATIVE_TABLE_SUFFIX) ||
+                   is_named(catalog, manifest, NATIVE_JSON_SUFFIX)
+               ? manifest
+               : NULL;
 }
 
 int dcp_native_check(const struct dcp_source *source, const struct dcp_catalog *catalog,
@@ -260,7 +249,8 @@ int dcp_native_check(const struct dcp_source *source, const struct dcp_catalog *
     }
     if (!rc)
         rc = check_pieces(&c, err);
-    if (!rc && json_object_size(c.keys) == c.n)
+    if (!rc && json_object_size(c.keys) == c.n &&
+        is_named(catalog, manifest, NATIVE_JSON_SUFFIX))
         rc = check_keys(&c, manifest, err);
     free(c.order);
     json_decref(c.header);

@@ -130,6 +130,22 @@ static int get_region(const json_t *entry, const struct dcp_tensor *tensor,
     return rc;
 }
 
+/* A product that overflows cannot agree with a size that fits in a file. */
+bool dcp_native_raw_bytes(const struct dcp_tensor *tensor,
+                          const struct dcp_region *region, uint64_t *out)
+{
+    const int64_t *sizes = region->kind == DCP_BOX ? region->size : tensor->shape;
+    bool ok = true;
+
+    *out = dcp_dtype_size(tensor->dtype);
+    if (region->kind == DCP_FLAT)
+        return region->begin <= region->end &&
+               dcp_mul_u64(*out, (uint64_t)(region->end - region->begin), out);
+    for (int d = 0; d < tensor->ndim && ok; d++)
+        ok = dcp_mul_u64(*out, (uint64_t)sizes[d], out);
+    return ok;
+}
+
 int dcp_native_index_piece(const json_t *entry, struct dcp_catalog *catalog, int rank,
                            int file, struct dcp_error *err)
 {
@@ -157,22 +173,8 @@ int dcp_native_index_piece(const json_t *entry, struct dcp_catalog *catalog, int
     piece.tensor = (int)tensor;
     piece.codec = (enum dcp_codec)c;
     DCP_TRY(get_region(entry, &catalog->tensors[tensor], dims, &piece.region, err));
-    /* The region is not checked yet (adding the piece does that), so its size is not
-     * trusted: a product that overflows cannot agree with a size that fits in the file.
-     */
-    const struct dcp_tensor *t = &catalog->tensors[tensor];
-    uint64_t raw = dcp_dtype_size(t->dtype);
-    bool ok = true;
-    if (piece.region.kind == DCP_FLAT)
-        ok = piece.region.begin <= piece.region.end &&
-             dcp_mul_u64(raw, (uint64_t)(piece.region.end - piece.region.begin), &raw);
-    else
-        for (int d = 0; d < t->ndim && ok; d++)
-            ok =
-                dcp_mul_u64(raw,
-                            (uint64_t)(piece.region.kind == DCP_BOX ? piece.region.size[d]
-                                                                    : t->shape[d]),
-                            &raw);
+    uint64_t raw;
+    bool ok = dcp_native_raw_bytes(&catalog->tensors[tensor], &piece.region, &raw);
     if (!ok || (piece.codec == DCP_CODEC_NONE && raw != piece.stored_size) ||
         piece.stored_size > raw)
         return dcp_error_set(err, DCP_E_CORRUPT,

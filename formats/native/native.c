@@ -4,10 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-void dcp_native_shard_name(char out[64], int rank, int world_size, bool manifest)
+void dcp_native_shard_name(char out[64], int rank, int world_size, const char *suffix)
 {
-    snprintf(out, 64, "shard-%05d-of-%05d.%s", rank, world_size,
-             manifest ? "json" : "safetensors");
+    snprintf(out, 64, "shard-%05d-of-%05d%s", rank, world_size, suffix);
 }
 
 /* Bits of the magic at the beginning of manifest.json, 0 when it is not there. */

@@ -1,9 +1,10 @@
 /* native: the format of libdcp. docs/FORMAT.md is the specification.
  *
  * A step is a folder: manifest.json, and for each rank a shard (a valid safetensors file)
- * and a shard manifest. native.c has what both directions share, index.c reads the
- * manifests and entry.c their entries, write.c writes, check.c holds
- * the headers of shards against the manifests.
+ * and a shard manifest, which is a table. native.c has what both directions share,
+ * table.c the tables; index.c reads manifest.json, shard.c what it says of a shard,
+ * entry.c entries, files.c files; write.c writes, check.c holds the headers of shards
+ * against the manifests.
  */
 #ifndef DCP_FORMATS_NATIVE_NATIVE_H
 #define DCP_FORMATS_NATIVE_NATIVE_H
@@ -16,7 +17,8 @@ extern const struct dcp_format dcp_format_native;
 extern const struct dcp_format dcp_format_bundle;
 
 #define NATIVE_FORMAT "libdcp" /* manifest.json begins with it: see dcp_native_probe */
-#define NATIVE_SHARD_FORMAT "libdcp-shard"
+#define NATIVE_SHARD_FORMAT "libdcp-shard" /* shard manifests before there were tables \
+                                            */
 #define NATIVE_VERSION 1
 #define NATIVE_MANIFEST "manifest.json"
 #define NATIVE_MAX_MANIFEST_BYTES ((size_t)1 << 30)
@@ -28,16 +30,21 @@ extern const struct dcp_format dcp_format_bundle;
     ((size_t)100 * 1000 * 1000) /* of a shard: no reader of safetensors takes more */
 #define NATIVE_EXTRA \
     "manifest.extra" /* object: members of a manifest this version does not know */
-#define NATIVE_COMPLEX128 "complex128" /* in "requires": a tensor is of that dtype */
-#define NATIVE_HEADER_ALIGN 4096       /* tensors of a shard begin at a multiple of it */
+/* In "requires": a tensor is of that dtype; shard manifests are tables. */
+#define NATIVE_COMPLEX128 "complex128"
+#define NATIVE_TABLES "piece-tables"
+#define NATIVE_HEADER_ALIGN 4096 /* tensors of a shard begin at a multiple of it */
 
 /* The last member of manifest.json and what it covers: ,\n"digest":"<16 hex>"}\n closes
  * the file and is the CRC-64/XZ of all bytes before it. */
 #define NATIVE_DIGEST_BYTES 31
 #define NATIVE_DIGEST_FORMAT ",\n\"digest\":\"%016" PRIx64 "\"}\n"
 
-/* "shard-00003-of-00008.safetensors", ".json". */
-void dcp_native_shard_name(char out[64], int rank, int world_size, bool manifest);
+/* The files of a rank: "shard-00003-of-00008" and one of these. */
+#define NATIVE_SHARD_SUFFIX ".safetensors"
+#define NATIVE_TABLE_SUFFIX ".pieces"
+#define NATIVE_JSON_SUFFIX ".json" /* in place of the table, in steps without tables */
+void dcp_native_shard_name(char out[64], int rank, int world_size, const char *suffix);
 
 /* The pieces of a rank in the order of its shard. Caller frees; NULL: out of memory. */
 size_t *dcp_native_order(const struct dcp_catalog *catalog, int rank, size_t *out_n);
@@ -57,21 +64,37 @@ int dcp_native_index(const struct dcp_source *source, struct dcp_catalog *catalo
 /* An entry of the manifest's tensors. */
 int dcp_native_index_tensor(const json_t *entry, struct dcp_catalog *catalog,
                             struct dcp_error *err);
-/* An entry of a shard manifest's pieces; `file` is the shard. */
+/* The files of a rank, of which an entry of the manifest's shards tells, and its pieces.
+ */
+int dcp_native_index_shard(const struct dcp_source *source, const json_t *entry, int rank,
+                           bool tables, struct dcp_catalog *catalog,
+                           struct dcp_error *err);
+/* An entry of the pieces of a shard manifest that is no table; `file` is the shard. */
 int dcp_native_index_piece(const json_t *entry, struct dcp_catalog *catalog, int rank,
                            int file, struct dcp_error *err);
 /* An entry of the manifest's objects. */
 int dcp_native_index_object(const json_t *entry, struct dcp_catalog *catalog,
                             struct dcp_error *err);
+/* The bytes of a region that is not checked yet; false: more than there can be. */
+bool dcp_native_raw_bytes(const struct dcp_tensor *tensor,
+                          const struct dcp_region *region, uint64_t *out);
+
+/* Files of a step: their text whole, and whether they are as the manifest says. */
+int dcp_native_read(const struct dcp_source *source, const char *file, char **out,
+                    size_t *out_n, struct dcp_error *err);
+int dcp_native_check_file(const struct dcp_source *source, const char *name,
+                          uint64_t size, struct dcp_error *err);
+/* Adds a file of which that was asked with the answer rc and why. In a partial catalog it
+ * may be lost: it is marked then. */
+int dcp_native_add_file(struct dcp_catalog *catalog, struct dcp_file file, int rc,
+                        const struct dcp_error *why, int *out, struct dcp_error *err);
+
 /* The functions of dcp_format of these names. */
 int dcp_native_open(struct dcp_target *target, struct dcp_error *err);
 int dcp_native_assign(struct dcp_target *target, struct dcp_error *err);
 int dcp_native_finalize(struct dcp_target *target, int rank, struct dcp_error *err);
 int dcp_native_finish(struct dcp_target *target, struct dcp_error *err);
 void dcp_native_close(struct dcp_target *target);
-/* Whether a shard manifest is that of its rank. Errors: CORRUPT. */
-int dcp_native_check_head(const json_t *root, const char *name, int rank,
-                          const struct dcp_catalog *catalog, struct dcp_error *err);
 /* dcp_format.check. */
 int dcp_native_check(const struct dcp_source *source, const struct dcp_catalog *catalog,
                      size_t file, const struct dcp_difference_listener *differs,

@@ -8,6 +8,7 @@
 #include "base/str.h"
 #include "formats/common/literals.h"
 #include "native.h"
+#include "table.h"
 #include <dcp/dcp.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -142,6 +143,7 @@ static bool shard_is_coded(const struct dcp_catalog *catalog, const size_t *orde
 /* What is known of a shard between assign and finalize. */
 struct shard {
     size_t *order, n; /* its pieces */
+    uint64_t first;   /* where the first of them lies: behind the header */
     int file;
 };
 
@@ -181,8 +183,8 @@ static int assign_shard(struct dcp_target *target, int rank, struct dcp_error *e
         return dcp_error_set(err, DCP_E_MISMATCH,
                              "a native step cannot hold: %zu pieces in shard %d",
                              shard->n, rank);
-    uint64_t at = header.size_bytes;
-    dcp_native_shard_name(name, rank, catalog->world_size, false);
+    uint64_t at = shard->first = header.size_bytes;
+    dcp_native_shard_name(name, rank, catalog->world_size, NATIVE_SHARD_SUFFIX);
     DCP_TRY(dcp_catalog_add_file(
         catalog, &(struct dcp_file){ .name = name, .rank = rank }, &shard->file, err));
     for (size_t i = 0; i < shard->n; i++) {
@@ -223,43 +225,6 @@ int dcp_native_assign(struct dcp_target *target, struct dcp_error *err)
     return DCP_OK;
 }
 
-static void add_piece(struct dcp_buf *buf, const struct dcp_catalog *catalog,
-                      const size_t *order, size_t i)
-{
-    const struct dcp_piece *piece = &catalog->pieces[order[i]];
-    const struct dcp_tensor *tensor = &catalog->tensors[piece->tensor];
-
-    dcp_buf_add_text(buf, "\n{\"key\":");
-    add_key(buf, catalog, order, i);
-    dcp_buf_add_fmt(buf, ",\"tensor\":%d", piece->tensor);
-    if (piece->region.kind == DCP_FLAT) {
-        dcp_buf_add_fmt(buf, ",\"flat\":[%" PRId64 ",%" PRId64 "]", piece->region.begin,
-                        piece->region.end);
-    } else if (piece->region.kind == DCP_BOX) {
-        dcp_buf_add_text(buf, ",\"box\":[");
-        add_numbers(buf, piece->region.offset, tensor->ndim);
-        dcp_buf_add_u8(buf, ',');
-        add_numbers(buf, piece->region.size, tensor->ndim);
-        dcp_buf_add_u8(buf, ']');
-    }
-    dcp_buf_add_fmt(buf,
-                    ",\"offset\":%" PRIu64 ",\"size_bytes\":%" PRIu64
-                    ",\"codec\":\"%s\",\"crc64\":\"%016" PRIx64 "\",\"xxh3\":\"",
-                    piece->offset, piece->stored_size, dcp_codec_name(piece->codec),
-                    piece->crc);
-    for (size_t b = 0; b < piece->n_blocks; b++)
-        dcp_buf_add_fmt(buf, "%016" PRIx64, piece->blocks[b].xxh3);
-    dcp_buf_add_u8(buf, '"');
-    if (piece->codec != DCP_CODEC_NONE) {
-        dcp_buf_add_text(buf, ",\"stored\":[");
-        for (size_t b = 0; b < piece->n_blocks; b++)
-            dcp_buf_add_fmt(buf, "%s%" PRIu32, b ? "," : "",
-                            piece->blocks[b].stored_size);
-        dcp_buf_add_u8(buf, ']');
-    }
-    dcp_buf_add_u8(buf, '}');
-}
-
 int dcp_native_finalize(struct dcp_target *target, int rank, struct dcp_error *err)
 {
     struct dcp_catalog *catalog = target->catalog;
@@ -269,23 +234,11 @@ int dcp_native_finalize(struct dcp_target *target, int rank, struct dcp_error *e
     int file, rc = DCP_OK;
 
     if (shard_is_coded(catalog, shard->order, shard->n)) {
-        size_t total = (size_t)catalog->pieces[shard->order[0]].offset;
-        build_header(&header, catalog, shard->order, shard->n, total);
+        build_header(&header, catalog, shard->order, shard->n, (size_t)shard->first);
         rc = dcp_literals_take(target, shard->file, 0, &header, err);
     }
-    dcp_native_shard_name(name, rank, catalog->world_size, false);
-    dcp_buf_add_fmt(&manifest,
-                    "{\"format\":\"" NATIVE_SHARD_FORMAT
-                    "\",\"version\":%d,\"step\":%" PRId64
-                    ",\"rank\":%d,\"world\":%d,\"file\":\"%s\",\n\"pieces\":[",
-                    NATIVE_VERSION, catalog->step, rank, catalog->world_size, name);
-    for (size_t i = 0; i < shard->n; i++) {
-        if (i)
-            dcp_buf_add_u8(&manifest, ',');
-        add_piece(&manifest, catalog, shard->order, i);
-    }
-    dcp_buf_add_text(&manifest, "]}\n");
-    dcp_native_shard_name(name, rank, catalog->world_size, true);
+    dcp_native_table_add(&manifest, catalog, rank, shard->order, shard->n, shard->first);
+    dcp_native_shard_name(name, rank, catalog->world_size, NATIVE_TABLE_SUFFIX);
     if (!rc)
         rc = dcp_catalog_add_file(
             catalog, &(struct dcp_file){ .name = name, .rank = rank }, &file, err);
@@ -351,10 +304,10 @@ static struct pair *find_pairs(const struct dcp_catalog *catalog)
         const struct dcp_file *file = &catalog->files[f];
         if (file->rank < 0 || file->rank >= catalog->world_size)
             continue;
-        dcp_native_shard_name(name, file->rank, catalog->world_size, false);
+        dcp_native_shard_name(name, file->rank, catalog->world_size, NATIVE_SHARD_SUFFIX);
         if (!strcmp(file->name, name))
             pairs[file->rank].shard = file;
-        dcp_native_shard_name(name, file->rank, catalog->world_size, true);
+        dcp_native_shard_name(name, file->rank, catalog->world_size, NATIVE_TABLE_SUFFIX);
         if (!strcmp(file->name, name))
             pairs[file->rank].manifest = file;
     }
@@ -465,8 +418,8 @@ static const char *required(const struct dcp_catalog *catalog)
 {
     for (size_t t = 0; t < catalog->n_tensors; t++)
         if (catalog->tensors[t].dtype == DCP_C128)
-            return "\"" NATIVE_COMPLEX128 "\"";
-    return "";
+            return "\"" NATIVE_COMPLEX128 "\",\"" NATIVE_TABLES "\"";
+    return "\"" NATIVE_TABLES "\"";
 }
 
 int dcp_native_finish(struct dcp_target *target, struct dcp_error *err)

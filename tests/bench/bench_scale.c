@@ -80,7 +80,7 @@ static void become(struct dcp_catalog *mine, const char *layout, int rank,
 /* The manifest that names all shards. */
 static double write_manifest(struct dcp_target *target, int world_size)
 {
-    static const char *const suffixes[] = { "safetensors", "json" };
+    static const char *const suffixes[] = { "safetensors", "pieces" };
     char name[64];
 
     for (int r = 0; r < world_size; r++)

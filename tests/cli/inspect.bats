@@ -22,7 +22,7 @@ mask_sizes() {
 @test "a path that is none gets a hint: what it is a part of, what is near, what is missing" {
     run -8 dcp-inspect run/step-00000300/manifest.json
     [[ $output == *"hint: it is a part of the checkpoint 'run/step-00000300': name the folder"* ]]
-    run -8 dcp-inspect ls run/step-00000300/shard-00000-of-00004.json
+    run -8 dcp-inspect ls run/step-00000300/shard-00000-of-00004.pieces
     [[ $output == *"name the folder"* ]]
     run -0 dcp-inspect ls run/step-00000300/shard-00000-of-00004.safetensors
     [[ $output == *"is one shard of the step 'run/step-00000300'"* ]]
@@ -444,7 +444,7 @@ PYTHON
     run -4 --separate-stderr dcp-inspect verify lost/step-00000300 --json
     json 'sum(x["tensor"] is None for x in d["damages"]) <= 4 and
         len({x["tensor"] for x in d["damages"]}) == d["n_tensors"] + 1'
-    rm lost/step-00000300/shard-*.json
+    rm lost/step-00000300/shard-*.pieces
     run -4 --separate-stderr dcp-inspect verify lost/step-00000300
     [[ $output == *"corrupt   no shard manifest says where these lie: '"* ]]
 }
@@ -504,10 +504,11 @@ def crc64(data):
         for _ in range(8):
             crc = crc >> 1 ^ (0xc96c5795d7870f42 if crc & 1 else 0)
     return b"%016x" % (crc ^ 2**64 - 1)
-path = sys.argv[1] + "/shard-00000-of-00001.json"
+path = sys.argv[1] + "/shard-00000-of-00001.pieces"
 old = open(path, "rb").read()
-assert old.count(b'"crc64":"0000000000000000"') == 1
-new = old.replace(b'"crc64":"0000000000000000"', b'"crc64":"0000000000000001"')
+# Behind a head of 44 bytes: the first piece's tensor and region, then its crc64.
+assert old[44:54] == b"\x01" + bytes(9)
+new = old[:46] + b"\x01" + old[47:]
 open(path, "wb").write(new)
 path = sys.argv[1] + "/manifest.json"
 text = open(path, "rb").read()[:-31]

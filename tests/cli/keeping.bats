@@ -25,7 +25,7 @@ there() {
 @test "steps lists them, for people and for scripts" {
     dcp-reshard pin run/step-00000100
     dcp-reshard tag run/step-00000200 best v1.0
-    rm run/step-00000300/shard-00000-of-*.json
+    rm run/step-00000300/shard-00000-of-*.pieces
     run -0 --separate-stderr env TZ=UTC dcp-inspect steps run
     [[ ${lines[0]} == "step  saved "*" size  ranks  state "*" marks"* ]]
     [[ ${lines[1]} == " 300  2026-01-02 03:04 "*" incomplete"* ]]

@@ -26,7 +26,7 @@ steps_of() {
     run -0 dcp-inspect run --json
     json 'd["lineage"]["parent"] == 9 and len(d["lineage"]["run"]) == 16'
     run=$(python3 -c 'import json, sys; print(json.loads(sys.argv[1])["lineage"]["run"])' "$output")
-    rm run/step-00000008/shard-00000-of-*.json
+    rm run/step-00000008/shard-00000-of-*.pieces
     run -0 dcp-inspect run
     [[ $output == *"lineage      10 ← 9 ← 8 (incomplete)   run "* ]]
     run -0 dcp-inspect run/step-00000010 # which others are there is not looked at

@@ -120,7 +120,7 @@ PYTHON
         dcp-reshard run out --world 8 --part $i/4
     done
     truncate -s -1 .parts-out/part-00003
-    rm .parts-out/files/shard-00000-of-00008.json
+    rm .parts-out/files/shard-00000-of-00008.pieces
     run -3 dcp-reshard run out --world 8 --finish
     [[ $output == *"parts 1 and 3 of 4 of 'out' are not made"* ]]
     run -0 dcp-reshard run out --world 8 --part 3/4
@@ -235,10 +235,11 @@ PYTHON
     dcp-reshard big.safetensors alone --world 6 >/dev/null
     for delay in 3 5 8 12 18; do
         for i in 1 2 3; do
-            timeout --foreground -s KILL 0.0$delay dcp-reshard big.safetensors out --world 6 \
-                --part $i/3 || true
+            timeout --foreground -s KILL 0.0$delay \
+                dcp-reshard big.safetensors out --world 6 --part $i/3 || true
         done
-        timeout --foreground -s KILL 0.00$delay dcp-reshard big.safetensors out --world 6 --finish || true
+        timeout --foreground -s KILL 0.00$delay \
+            dcp-reshard big.safetensors out --world 6 --finish || true
         [ -e out ] || in_parts 3 big.safetensors out --world 6
         diff -r alone out
         dcp-reshard gc . --parts --yes

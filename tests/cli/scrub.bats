@@ -82,7 +82,7 @@ setup() {
     cp -r run/step-00000300 growing
     read_newest 60%
     [[ $output == *"growing/step-00000300: 60 % from 0 %"* && ${#lines[@]} -eq 2 ]]
-    rm growing/step-00000300/shard-00000-of-*.json
+    rm growing/step-00000300/shard-00000-of-*.pieces
     read_newest 10%
     [[ $output == *"growing/step-00000200: 10 % from 90 %"*"all of it was read once"* ]]
     [[ $stderr == *"step-00000300 is incomplete: "*"is missing"* ]]

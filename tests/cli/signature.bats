@@ -207,7 +207,7 @@ PY
         case $how in
         forge) forge $step/shard-00000-of-00001.safetensors ;;
         add) touch $step/parity-00000-of-00001.bin ;;
-        remove) rm $step/shard-00000-of-00001.json ;;
+        remove) rm $step/shard-00000-of-00001.pieces ;;
         list) sed -i '2s/^./x/' $step/manifest.json.sig ;;
         signature) sed -i '/^ed25519/s/[A-Z]/a/' $step/manifest.json.sig ;;
         esac

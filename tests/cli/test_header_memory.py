@@ -124,7 +124,7 @@ class HeaderMemory(unittest.TestCase):
         path = self.archive(
             "step/manifest.json",
             b'{"format":"libdcp"' + b" " * (100 << 20),
-            ("step/shard-00000-of-00001.json", b""),
+            ("step/shard-00000-of-00001.pieces", b""),
         )
         self.assertLess(os.path.getsize(path), 1 << 20)
         rc, said, used = run(INSPECT, path)

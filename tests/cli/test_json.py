@@ -132,7 +132,7 @@ class Json(unittest.TestCase):
         with open("bad/shard-00000-of-00002.safetensors", "r+b") as shard:
             shard.seek(-9, 2)
             shard.write(b"damaged")
-        os.remove("two/shard-00000-of-00002.json")
+        os.remove("two/shard-00000-of-00002.pieces")
         os.makedirs("left/.tmp-step-00000009")
 
     @classmethod

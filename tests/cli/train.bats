@@ -96,8 +96,8 @@ PYTHON
 
 @test "a step that cannot be read is passed over, too" {
     train -q --steps 10
-    rm run/step-00000010/shard-00000-of-00001.json
-    mkdir run/step-00000010/shard-00000-of-00001.json
+    rm run/step-00000010/shard-00000-of-00001.pieces
+    mkdir run/step-00000010/shard-00000-of-00001.pieces
     run -0 --separate-stderr train --steps 10
     [[ $stderr == *"resumed step 5 "* ]]
     dcp-inspect verify run/step-00000010

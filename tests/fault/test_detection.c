@@ -134,7 +134,8 @@ static int64_t check_load(struct run *run)
 static bool is_manifest(const char *name)
 {
     size_t n = strlen(name);
-    return n > 5 && !strcmp(name + n - 5, ".json");
+    return (n > 5 && !strcmp(name + n - 5, ".json")) ||
+           (n > 7 && !strcmp(name + n - 7, ".pieces"));
 }
 
 /* --- bits --- */

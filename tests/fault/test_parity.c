@@ -74,7 +74,7 @@ static int member_files(const struct run *run, int member, char out[2][80])
 
     if (member < world_size) {
         snprintf(out[0], 80, "shard-%05d-of-%05d.safetensors", member, world_size);
-        snprintf(out[1], 80, "shard-%05d-of-%05d.json", member, world_size);
+        snprintf(out[1], 80, "shard-%05d-of-%05d.pieces", member, world_size);
         return 2;
     }
     if (member < world_size + rows)

@@ -1,10 +1,10 @@
 /* The manifests of a native step, from texts that may be anything.
  *
  * An input is manifest.json up to its digest, and then the shard manifests in the order
- * of the ranks, with lines "---" between. So that a fuzzer gets behind the digests they
- * are put right here: "SIZE0" and "CRC0" in manifest.json become the size and the digest
- * of the shard manifest of rank 0, and so on, and its own digest is appended. Every shard
- * has SHARD_BYTES bytes. */
+ * of the ranks, tables or JSON, with lines "---" between. So that a fuzzer gets behind
+ * the digests they are put right here: "SIZE0" and "CRC0" in manifest.json become the
+ * size and the digest of the shard manifest of rank 0, and so on, and its own digest is
+ * appended. Every shard has SHARD_BYTES bytes. */
 #include "base/buf.h"
 #include "base/hash.h"
 #include "core/catalog/pack.h"
@@ -80,9 +80,11 @@ static void make_step(const struct dcp_store *store, const struct part *parts,
     for (int rank = 0; rank + 1 < n_parts; rank++) {
         snprintf(name, sizeof name, "shard-%05d-of-%05d.safetensors", rank, n_parts - 1);
         must(!dcp_store_write_file(store, name, shard, sizeof shard, NULL));
-        snprintf(name, sizeof name, "shard-%05d-of-%05d.json", rank, n_parts - 1);
-        must(!dcp_store_write_file(store, name, parts[1 + rank].text, parts[1 + rank].n,
-                                   NULL));
+        const struct part *part = &parts[1 + rank];
+        bool table = part->n >= 8 && !memcmp(part->text, "dcppiece", 8);
+        snprintf(name, sizeof name, "shard-%05d-of-%05d.%s", rank, n_parts - 1,
+                 table ? "pieces" : "json");
+        must(!dcp_store_write_file(store, name, part->text, part->n, NULL));
     }
     seal(parts, n_parts, &manifest);
     must(!manifest.failed);

@@ -53,7 +53,7 @@ lose_ranks() {
     rm -r run/step-00000005
     run -3 --separate-stderr dcp-reshard repair run
     [[ $stderr == *"has no parity"*"checkpoint.parity"* ]]
-    rm run/step-00000010/shard-00000-of-*.json
+    rm run/step-00000010/shard-00000-of-*.pieces
     run -4 --separate-stderr dcp-reshard repair second run
     [[ $stderr == *"'run/step-00000010' has no parity, and "*"shard-00000-of-"* ]]
 }

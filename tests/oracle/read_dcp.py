@@ -19,6 +19,8 @@ TYPE_BYTES = {
     "I32": 4, "U32": 4, "F32": 4, "C64": 8, "F64": 8, "I64": 8, "U64": 8,
     "C128": 16,
 }  # fmt: skip
+CODECS = ("none", "zstd", "planes", "split")
+FEATURES = ("complex128", "piece-tables")
 ROLES = ("model", "buffer", "master", "exp_avg", "exp_avg_sq", "optim", "other")
 
 
@@ -96,6 +98,30 @@ def product(numbers):
     return result
 
 
+class Table:
+    """Numbers of a table of pieces, one behind the other."""
+
+    def __init__(self, data, file):
+        self.data, self.file, self.at = data, file, 0
+
+    def take(self, n):
+        require(n <= len(self.data) - self.at, self.file, "it ends too early")
+        self.at += n
+        return self.data[self.at - n : self.at]
+
+    def le(self, n):
+        return int.from_bytes(self.take(n), "little")
+
+    def varint(self):
+        number, shift, byte = 0, 0, 0x80
+        while byte & 0x80:
+            byte = self.le(1)
+            number |= (byte & 0x7F) << shift
+            shift += 7
+        require(number < 1 << 63, self.file, "a number is too large")
+        return number
+
+
 class Step:
     """A step whose manifests are checked. Bytes of tensors are checked when read. Decoders
     are functions by codec, from a stored block, its raw size and the bytes of an element."""
@@ -106,10 +132,13 @@ class Step:
         tail = b',\n"digest":"%s"}\n' % crc64(data[:-31]).encode()
         require(data[-31:] == tail, "manifest.json", "its digest differs")
         self.manifest = parse(data, "manifest.json")
-        known = {"format": ["libdcp"], "version": [1], "requires": [[], ["complex128"]]}
-        for key, values in known.items():
+        for key, known in (("format", "libdcp"), ("version", 1)):
             found = self.manifest.get(key)
-            require(found in values, "manifest.json", f"unsupported {key}: {found}")
+            require(found == known, "manifest.json", f"unsupported {key}: {found}")
+        requires = member(self.manifest, "requires", list, "manifest.json")
+        for feature in requires:
+            require(feature in FEATURES, "manifest.json", f"unsupported feature {feature}")
+        self.tables = "piece-tables" in requires
         self.world = member(self.manifest, "world", int, "manifest.json")
         number = self.manifest.get("step")
         require(is_count(number) or number == -1, "manifest.json", f"step {number}")
@@ -121,6 +150,7 @@ class Step:
         for file in member(self.manifest, "files", list, "manifest.json"):
             self._check_file(file, "name", "size_bytes")
         self.pieces = {index: [] for index in range(len(self.tensors))}
+        self.shards = []
         for rank, shard in enumerate(shards):
             self._index_shard(rank, shard)
 
@@ -156,19 +186,65 @@ class Step:
     def _index_shard(self, rank, entry):
         stem = f"shard-{rank:05}-of-{self.world:05}"
         names = (entry.get("rank"), entry.get("file"), entry.get("manifest"))
-        require(names == (rank, f"{stem}.safetensors", f"{stem}.json"), "manifest.json",
+        manifest = f"{stem}.pieces" if self.tables else f"{stem}.json"
+        require(names == (rank, f"{stem}.safetensors", manifest), "manifest.json",
                 f"shard {rank} has other names")  # fmt: skip
         shard = self._check_file(entry, "file", "size_bytes")
         file = self._check_file(entry, "manifest", "manifest_size_bytes")
         data = self._bytes(file)
         require(crc64(data) == entry.get("manifest_crc64"), file, "its digest differs")
-        root = parse(data, file)
-        head = ("libdcp-shard", 1, self.manifest["step"], rank, self.world, names[1])
+        if self.tables:
+            pieces = self._table(data, rank, entry["size_bytes"], file)
+        else:
+            pieces = self._json(parse(data, file), rank, shard, file)
+        self.shards.append(pieces)
+        for piece in pieces:
+            self._index_piece(piece, shard, entry["size_bytes"], file)
+
+    def _table(self, data, rank, shard_bytes, file):
+        """The pieces of a table, told as a shard manifest in JSON tells them."""
+        table, pieces = Table(data, file), []
+        require(table.take(8) == b"dcppiece" and table.le(4) == 1, file, "is no table")
+        head = (table.le(4), table.le(4), table.le(8))
+        step = self.manifest["step"] % (1 << 64)
+        require(head == (rank, self.world, step), file, "it is of another rank or step")
+        offset, n = table.le(8), table.le(8)
+        for _ in range(n):
+            index, how = table.varint(), table.le(1)
+            require(index < len(self.tensors), file, "a piece of no tensor")
+            require(how & 15 <= 2 and how >> 4 < len(CODECS), file, "an unknown piece")
+            shape = self.tensors[index]["shape"]
+            piece = {"tensor": index, "offset": offset, "codec": CODECS[how >> 4]}
+            elements = product(shape)
+            if how & 15 == 1:
+                begin, elements = table.varint(), table.varint()
+                piece["flat"] = [begin, begin + elements]
+            elif how & 15 == 2:
+                dims = [(table.varint(), table.varint()) for _ in shape]
+                piece["box"] = [[o for o, _ in dims], [s for _, s in dims]]
+                elements = product(piece["box"][1])
+            piece["crc64"] = f"{table.le(8):016x}"
+            raw = elements * TYPE_BYTES[self.tensors[index]["dtype"]]
+            require(-(-raw // BLOCK_BYTES) * 8 <= len(data), file, "it ends too early")
+            digests, stored = [], []
+            for at in range(0, raw, BLOCK_BYTES):
+                digests.append(f"{table.le(8):016x}")
+                size = min(BLOCK_BYTES, raw - at)
+                stored.append(size if how >> 4 == 0 else table.varint())
+            piece.update(xxh3="".join(digests), size_bytes=sum(stored), stored=stored)
+            offset += piece["size_bytes"]
+            pieces.append(piece)
+        whole = table.at == len(data) and offset == shard_bytes
+        require(whole, file, "it does not end where its shard does")
+        return pieces
+
+    def _json(self, root, rank, shard, file):
+        head = ("libdcp-shard", 1, self.manifest["step"], rank, self.world, shard)
         found = tuple(map(root.get, ("format", "version", "step", "rank", "world", "file")))
         require(found == head, file, "it is of another step, rank or world")
         for piece in member(root, "pieces", list, file):
             member(piece, "key", str, file)
-            self._index_piece(piece, shard, entry["size_bytes"], file)
+        return root["pieces"]
 
     def _index_piece(self, piece, shard, shard_bytes, file):
         index = member(piece, "tensor", int, file)

@@ -111,15 +111,16 @@ class Read(Folder):
             stem = os.path.join(path, f"shard-{rank:05}-of-00003")
             with open(stem + ".safetensors", "rb") as file:
                 data = file.read()
-            with open(stem + ".json", encoding="utf-8") as file:
-                pieces = json.load(file)["pieces"]
             start = 8 + int.from_bytes(data[:8], "little")
             self.assertEqual(start % 4096, 0)
             header = json.loads(data[8:start])
-            self.assertEqual(list(header), ["__metadata__"] + [p["key"] for p in pieces])
+            keys = list(header)
+            self.assertEqual(keys.pop(0), "__metadata__")
+            pieces = pieces_of(path, rank)
+            self.assertEqual(len(pieces), len(keys))
             at = 0
-            for piece in pieces:
-                begin, end = header[piece["key"]]["data_offsets"]
+            for key, piece in zip(keys, pieces):
+                begin, end = header[key]["data_offsets"]
                 self.assertEqual((begin, start + begin), (at, piece["offset"]))
                 at += piece["size_bytes"]
                 self.assertEqual(end, at)
@@ -137,6 +138,43 @@ class Read(Folder):
                         files[name] = file.read()
                 both.append(files)
             self.assertEqual(*both)
+
+
+def pieces_of(path, rank):
+    """What the table of a shard says, in the order of the shard."""
+    return read_dcp.Step(path).shards[rank]
+
+
+def seal(path, manifest):
+    """Writes manifest.json with its digest."""
+    manifest.pop("digest", None)
+    data = json.dumps(manifest, separators=(",", ":")).encode()[:-1]
+    data += b',\n"digest":"%s"}\n' % read_dcp.crc64(data).encode()
+    with open(os.path.join(path, "manifest.json"), "wb") as file:
+        file.write(data)
+
+
+def without_tables(path):
+    """Makes a step of 0.1.0 of one with tables: shard manifests in JSON."""
+    with open(os.path.join(path, "manifest.json"), encoding="utf-8") as file:
+        manifest = json.load(file)
+    shards = [pieces_of(path, rank) for rank in range(manifest["world"])]
+    for rank, (entry, pieces) in enumerate(zip(manifest["shards"], shards)):
+        with open(os.path.join(path, entry["file"]), "rb") as file:
+            n = int.from_bytes(file.read(8), "little")
+            keys = list(json.loads(file.read(n)))[1:]
+        root = {"format": "libdcp-shard", "version": 1, "step": manifest["step"],
+                "rank": rank, "world": manifest["world"], "file": entry["file"],
+                "pieces": [{"key": k, **p} for k, p in zip(keys, pieces)]}  # fmt: skip
+        data = json.dumps(root).encode()
+        os.remove(os.path.join(path, entry["manifest"]))
+        entry["manifest"] = entry["manifest"].replace(".pieces", ".json")
+        entry["manifest_size_bytes"] = len(data)
+        entry["manifest_crc64"] = read_dcp.crc64(data)
+        with open(os.path.join(path, entry["manifest"]), "wb") as file:
+            file.write(data)
+    manifest["requires"].remove("piece-tables")
+    seal(path, manifest)
 
 
 # What a hostile or mistaken writer may say, with digests that hold: m is manifest.json,
@@ -230,6 +268,7 @@ class Forge(Folder):
     def setUp(self):
         super().setUp()
         self.path, _ = write_step(self.folder, "dim0", 3)
+        without_tables(self.path)
         with open(os.path.join(self.path, "manifest.json"), encoding="utf-8") as file:
             self.manifest = json.load(file)
         self.shards = []
@@ -254,11 +293,7 @@ class Forge(Folder):
                     file.write(data)
                 entry["manifest_size_bytes"] = len(data)
                 entry["manifest_crc64"] = read_dcp.crc64(data)
-        manifest.pop("digest")
-        data = json.dumps(manifest, separators=(",", ":")).encode()[:-1]
-        data += b',\n"digest":"%s"}\n' % read_dcp.crc64(data).encode()
-        with open(os.path.join(path, "manifest.json"), "wb") as file:
-            file.write(data)
+        seal(path, manifest)
         return path
 
     def test_forgeries_are_refused_by_both(self):
@@ -270,6 +305,12 @@ class Forge(Folder):
                 self.assertTrue(reader.stderr.startswith("refused: "), reader.stderr)
                 inspect = run(INSPECT, "verify", path)
                 self.assertIn(inspect.returncode, (4, 8), inspect.stdout + inspect.stderr)
+
+    def test_another_key_is_found(self):
+        path = self.forge("another key", lambda m, s, p: p[0].update(key="other"))
+        inspect = run(INSPECT, "verify", path)
+        self.assertEqual(inspect.returncode, 4, inspect.stdout)
+        self.assertIn("gives a piece another key", inspect.stdout + inspect.stderr)
 
     def test_harmless_changes_are_not(self):
         for name, change in HARMLESS.items():

@@ -100,7 +100,7 @@ static bool has_part(const struct tree *state, const struct how *how, char why[5
 {
     if (!how->n_parts || how->format || tree_find(state, how->target) ||
         !tree_find(state, ".parts-out/part-00002") ||
-        tree_find(state, ".parts-out/files/shard-00002-of-00003.json"))
+        tree_find(state, ".parts-out/files/shard-00002-of-00003.pieces"))
         return true;
     return wrong(why, "a part that is done has lost a file");
 }

@@ -192,9 +192,9 @@ static void corrupt_ones_are_passed_over(void **state)
     assert_non_null(strstr(heard.last, "step-00000003 is incomplete: manifest.json"));
     assert_int_equal(dcp_find(&ctx, 3, &step, &err), DCP_E_CORRUPT);
     assert_non_null(strstr(err.message, "its digest differs"));
-    assert_int_equal(
-        store->ops->remove(store->self, "step-00000002/shard-00001-of-00002.json", NULL),
-        0);
+    assert_int_equal(store->ops->remove(
+                         store->self, "step-00000002/shard-00001-of-00002.pieces", NULL),
+                     0);
     assert_int_equal(newest(store), 1);
     edit_manifest(store, 1, "\"version\":1", "\"version\":2", true);
     err = (struct dcp_error){ 0 };
