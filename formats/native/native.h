@@ -16,18 +16,18 @@
 extern const struct dcp_format dcp_format_native;
 extern const struct dcp_format dcp_format_bundle;
 
-#define NATIVE_FORMAT "libdcp" /* manifest.json begins with it: see dcp_native_probe */
-#define NATIVE_SHARD_FORMAT "libdcp-shard" /* shard manifests before there were tables \
-                                            */
+/* manifest.json begins with it: see dcp_native_probe. */
+#define NATIVE_FORMAT "libdcp"
+/* Of shard manifests before there were tables. */
+#define NATIVE_SHARD_FORMAT "libdcp-shard"
 #define NATIVE_VERSION 1
 #define NATIVE_MANIFEST "manifest.json"
 #define NATIVE_MAX_MANIFEST_BYTES ((size_t)1 << 30)
-#define NATIVE_USUAL_MANIFEST_BYTES                    \
-    ((size_t)256 << 20) /* more is read when asked for \
-                         */
+/* More is read when asked for. */
+#define NATIVE_USUAL_MANIFEST_BYTES ((size_t)256 << 20)
 #define NATIVE_MAX_WORLD_SIZE (1 << 20)
-#define NATIVE_MAX_HEADER_BYTES \
-    ((size_t)100 * 1000 * 1000) /* of a shard: no reader of safetensors takes more */
+/* Of a shard: no reader of safetensors takes more. */
+#define NATIVE_MAX_HEADER_BYTES ((size_t)100 * 1000 * 1000)
 #define NATIVE_EXTRA \
     "manifest.extra" /* object: members of a manifest this version does not know */
 /* In "requires": a tensor is of that dtype; shard manifests are tables. */
