@@ -68,7 +68,7 @@ SH
     LD_PRELOAD=$shim DCP_SHIM_ROOT=$PWD/run DCP_SHIM_COUNTS=counts dcp-train "${two[@]}"
     n=$(od -An -t u8 -j 24 -N 8 counts) # writes
     full=0
-    for back in {3..10}; do
+    for back in {2..9}; do
         rm -rf run counts
         mkdir run
         LD_PRELOAD=$shim DCP_SHIM_ROOT=$PWD/run DCP_SHIM_COUNTS=counts \

@@ -48,11 +48,13 @@ int dcp_agree(struct dcp_comm *comm, int rc, struct dcp_error *err)
         told = telling(first, rc, err);
     if (!failed)
         failed = dcp_comm_bcast(comm, &told, sizeof told, first, &failure);
+    /* What this rank knew first says more than that others are gone. */
+    if (rc && failed == DCP_E_COMM)
+        return rc;
     if (failed) {
-        /* What this rank knew first says more than that others are gone. */
-        if (!rc && err)
+        if (err)
             *err = failure;
-        return rc ? rc : failed;
+        return failed;
     }
     if (err)
         *err = told;

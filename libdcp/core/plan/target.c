@@ -1,6 +1,7 @@
 #include "target.h"
 #include "balance.h"
 #include "base/mem.h"
+#include "base/str.h"
 #include "small.h"
 #include <dcp/reshard.h>
 #include <string.h>
@@ -103,5 +104,11 @@ int dcp_target_literal_copy(struct dcp_target *target, int file, uint64_t offset
         return dcp_error_memory(err, "the literals of a target");
     if (size_bytes)
         memcpy(copy, data, size_bytes);
+    /* Its digest will be that of the copy: nothing later would see a bit that flipped. */
+    if (size_bytes && memcmp(copy, data, size_bytes))
+        return dcp_error_set(err, DCP_E_CORRUPT,
+                             "%zu bytes of '%s' changed while they were copied: the "
+                             "memory of this machine may be faulty",
+                             size_bytes, DCP_SHOWN(target->catalog->files[file].name));
     return dcp_target_literal(target, file, offset, copy, size_bytes, err);
 }
