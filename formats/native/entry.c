@@ -51,7 +51,9 @@ int dcp_native_index_tensor(const json_t *entry, struct dcp_catalog *catalog,
     tensor.group = (int)group;
     if (param)
         DCP_TRY(dcp_json_get_text(entry, "param", what, &tensor.param, err));
-    return dcp_catalog_add_tensor(catalog, &tensor, NULL, err);
+    int index;
+    DCP_TRY(dcp_catalog_add_tensor(catalog, &tensor, &index, err));
+    return dcp_native_index_grid(entry, &catalog->tensors[index], catalog, err);
 }
 
 /* Block digests: 16 hex digits each in one text, and stored sizes where a codec was at

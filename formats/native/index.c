@@ -196,6 +196,7 @@ struct reading {
     const struct dcp_source *source;
     struct dcp_catalog *catalog;
     bool tables;
+    bool head; /* not the pieces */
 };
 
 static int index_entry(const struct reading *reading, enum list list, const json_t *entry,
@@ -205,6 +206,9 @@ static int index_entry(const struct reading *reading, enum list list, const json
     case TENSORS:
         return dcp_native_index_tensor(entry, reading->catalog, err);
     case SHARDS:
+        if (reading->head)
+            return dcp_native_index_pair(reading->source, entry, (int)i, reading->tables,
+                                         reading->catalog, err);
         return dcp_native_index_shard(reading->source, entry, (int)i, reading->tables,
                                       reading->catalog, err);
     case FILES:
@@ -235,13 +239,13 @@ static int index_list(const struct reading *reading, enum list list,
     return DCP_OK;
 }
 
-int dcp_native_index(const struct dcp_source *source, struct dcp_catalog *catalog,
-                     struct dcp_error *err)
+static int index_manifest(const struct dcp_source *source, bool head,
+                          struct dcp_catalog *catalog, struct dcp_error *err)
 {
     DCP_CLEANUP_FREE char *text = NULL;
     DCP_CLEANUP_JSON json_t *root = NULL;
     struct dcp_json_span parts[N_LISTS];
-    struct reading reading = { source, catalog, false };
+    struct reading reading = { source, catalog, false, head };
     size_t n = 0;
 
     DCP_TRY(dcp_native_read(source, NATIVE_MANIFEST, &text, &n, err));
@@ -255,4 +259,16 @@ int dcp_native_index(const struct dcp_source *source, struct dcp_catalog *catalo
     for (int i = 0; i < N_LISTS; i++)
         DCP_TRY(index_list(&reading, (enum list)i, doc, parts[i], err));
     return index_ties(root, catalog, err);
+}
+
+int dcp_native_index(const struct dcp_source *source, struct dcp_catalog *catalog,
+                     struct dcp_error *err)
+{
+    return index_manifest(source, false, catalog, err);
+}
+
+int dcp_native_index_head(const struct dcp_source *source, struct dcp_catalog *catalog,
+                          struct dcp_error *err)
+{
+    return index_manifest(source, true, catalog, err);
 }

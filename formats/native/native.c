@@ -73,6 +73,8 @@ const struct dcp_format dcp_format_native = {
              DCP_FORMAT_ARCHIVES | DCP_FORMAT_CODECS | DCP_FORMAT_TIES | DCP_FORMAT_STEPS,
     .probe = dcp_native_probe,
     .index = dcp_native_index,
+    .index_head = dcp_native_index_head,
+    .index_ranks = dcp_native_index_ranks,
     .open = dcp_native_open,
     .partition = dcp_partition_by_layout,
     .assign = dcp_native_assign,

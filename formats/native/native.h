@@ -61,14 +61,28 @@ bool dcp_native_is_bytes(const struct dcp_catalog *catalog,
 int dcp_native_probe(const struct dcp_source *source);
 int dcp_native_index(const struct dcp_source *source, struct dcp_catalog *catalog,
                      struct dcp_error *err);
+/* dcp_format.index_head and index_ranks. */
+int dcp_native_index_head(const struct dcp_source *source, struct dcp_catalog *catalog,
+                          struct dcp_error *err);
+int dcp_native_index_ranks(const struct dcp_source *source, const bool *ranks,
+                           struct dcp_catalog *catalog, struct dcp_error *err);
 /* An entry of the manifest's tensors. */
 int dcp_native_index_tensor(const json_t *entry, struct dcp_catalog *catalog,
                             struct dcp_error *err);
-/* The files of a rank, of which an entry of the manifest's shards tells, and its pieces.
- */
+/* Where the pieces of a tensor are, in its entry: written, and read into the tensor,
+ * whose shape is set. Errors: CORRUPT, MEMORY. */
+void dcp_native_add_grid(struct dcp_buf *buf, const struct dcp_tensor *tensor,
+                         const struct dcp_grid *grid);
+int dcp_native_index_grid(const json_t *entry, struct dcp_tensor *tensor,
+                          struct dcp_catalog *catalog, struct dcp_error *err);
+/* The files of a rank, of which an entry of the manifest's shards tells, and its pieces;
+ * or the files alone, which are there and as long as it says. */
 int dcp_native_index_shard(const struct dcp_source *source, const json_t *entry, int rank,
                            bool tables, struct dcp_catalog *catalog,
                            struct dcp_error *err);
+int dcp_native_index_pair(const struct dcp_source *source, const json_t *entry, int rank,
+                          bool tables, struct dcp_catalog *catalog,
+                          struct dcp_error *err);
 /* An entry of the pieces of a shard manifest that is no table; `file` is the shard. */
 int dcp_native_index_piece(const json_t *entry, struct dcp_catalog *catalog, int rank,
                            int file, struct dcp_error *err);

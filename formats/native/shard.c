@@ -2,8 +2,10 @@
 #include "base/hash.h"
 #include "base/json_walk.h"
 #include "base/mem.h"
+#include "base/str.h"
 #include "native.h"
 #include "table.h"
+#include <stdio.h>
 #include <string.h>
 
 /* The files of a rank. */
@@ -100,6 +102,15 @@ static int index_json(const char *text, size_t n, const struct pair *pair, int f
     return walk.rc;
 }
 
+/* The pieces of a shard manifest, as it was read. */
+static int index_pieces(const char *text, size_t n, const struct pair *pair, bool tables,
+                        int file, struct dcp_catalog *catalog, struct dcp_error *err)
+{
+    return tables ? dcp_native_table_index(text, n, pair->manifest_name, pair->shard.rank,
+                                           file, catalog, err)
+                  : index_json(text, n, pair, file, catalog, err);
+}
+
 int dcp_native_index_shard(const struct dcp_source *source, const json_t *entry, int rank,
                            bool tables, struct dcp_catalog *catalog,
                            struct dcp_error *err)
@@ -117,7 +128,78 @@ int dcp_native_index_shard(const struct dcp_source *source, const json_t *entry,
     DCP_TRY(dcp_native_add_file(catalog, pair.manifest, rc, &why, NULL, err));
     if (rc)
         return DCP_OK;
-    return tables ? dcp_native_table_index(text, n, pair.manifest_name, rank, file,
-                                           catalog, err)
-                  : index_json(text, n, &pair, file, catalog, err);
+    return index_pieces(text, n, &pair, tables, file, catalog, err);
+}
+
+int dcp_native_index_pair(const struct dcp_source *source, const json_t *entry, int rank,
+                          bool tables, struct dcp_catalog *catalog, struct dcp_error *err)
+{
+    struct pair pair;
+
+    DCP_TRY(get_pair(entry, rank, catalog->world_size, tables, &pair, err));
+    DCP_TRY(dcp_native_check_file(source, pair.shard_name, pair.shard.size_bytes, err));
+    DCP_TRY(
+        dcp_native_check_file(source, pair.manifest_name, pair.manifest.size_bytes, err));
+    DCP_TRY(dcp_catalog_add_file(catalog, &pair.shard, NULL, err));
+    return dcp_catalog_add_file(catalog, &pair.manifest, NULL, err);
+}
+
+/* The files of a rank as the catalog has them: two for each rank, the first of all. */
+static int find_pair(const struct dcp_catalog *catalog, int rank, struct pair *pair,
+                     bool *out_tables, struct dcp_error *err)
+{
+    size_t at = 2 * (size_t)rank;
+
+    *pair = (struct pair){ 0 };
+    dcp_native_shard_name(pair->shard_name, rank, catalog->world_size,
+                          NATIVE_SHARD_SUFFIX);
+    if (at + 1 >= catalog->n_files || strcmp(catalog->files[at].name, pair->shard_name))
+        return dcp_error_set(err, DCP_E_CORRUPT, "the files of rank %d are not told",
+                             rank);
+    pair->shard = catalog->files[at];
+    pair->manifest = catalog->files[at + 1];
+    snprintf(pair->manifest_name, sizeof pair->manifest_name, "%s", pair->manifest.name);
+    *out_tables = dcp_str_ends(pair->manifest_name, NATIVE_TABLE_SUFFIX);
+    return DCP_OK;
+}
+
+static int index_rank(const struct dcp_source *source, int rank,
+                      struct dcp_catalog *catalog, struct dcp_error *err)
+{
+    DCP_CLEANUP_FREE char *text = NULL;
+    struct pair pair;
+    bool tables = false;
+    size_t n = 0;
+
+    DCP_TRY(find_pair(catalog, rank, &pair, &tables, err));
+    DCP_TRY(read_shard_manifest(source, &pair.manifest, &text, &n, err));
+    return index_pieces(text, n, &pair, tables, 2 * rank, catalog, err);
+}
+
+/* Second names have the pieces of the first. */
+static int index_aliases(struct dcp_catalog *catalog, struct dcp_error *err)
+{
+    DCP_TRY(dcp_catalog_sort(catalog, err));
+    for (size_t t = 0; t < catalog->n_tensors; t++) {
+        const char *first = catalog->tensors[t].tied_to;
+        int of = first ? dcp_catalog_find(catalog, first) : -1;
+        if (of < 0)
+            continue;
+        const struct dcp_tensor *tensor = &catalog->tensors[of];
+        for (size_t i = 0; i < tensor->n_pieces; i++) {
+            struct dcp_piece piece = catalog->pieces[tensor->first_piece + i];
+            piece.tensor = (int)t;
+            DCP_TRY(dcp_catalog_add_piece(catalog, &piece, err));
+        }
+    }
+    return DCP_OK;
+}
+
+int dcp_native_index_ranks(const struct dcp_source *source, const bool *ranks,
+                           struct dcp_catalog *catalog, struct dcp_error *err)
+{
+    for (int r = 0; r < catalog->world_size; r++)
+        if (ranks[r])
+            DCP_TRY(index_rank(source, r, catalog, err));
+    return index_aliases(catalog, err);
 }

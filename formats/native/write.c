@@ -170,9 +170,6 @@ static int assign_shard(struct dcp_target *target, int rank, struct dcp_error *e
     DCP_CLEANUP_BUF struct dcp_buf header = { 0 };
     char name[64];
 
-    shard->order = dcp_native_order(catalog, rank, &shard->n);
-    if (!shard->order)
-        return dcp_error_memory(err, "the pieces of a shard");
     for (size_t i = 0; i < shard->n; i++) {
         struct dcp_piece *piece = &catalog->pieces[shard->order[i]];
         piece->stored_size = dcp_piece_bytes(catalog, piece);
@@ -201,10 +198,37 @@ static int assign_shard(struct dcp_target *target, int rank, struct dcp_error *e
     return dcp_literals_take(target, shard->file, 0, &header, err);
 }
 
+/* The pieces of ranks begin .. end, each rank's in the order of its shard. */
+static int order_shards(struct dcp_catalog *catalog, struct shard *shards, int begin,
+                        int end, struct dcp_error *err)
+{
+    bool good = true;
+
+    for (size_t p = 0; p < catalog->n_pieces; p++)
+        if (catalog->pieces[p].rank >= begin && catalog->pieces[p].rank < end)
+            shards[catalog->pieces[p].rank].n++;
+    for (int r = begin; r < end; r++) {
+        shards[r].order = dcp_mem_calloc(shards[r].n, sizeof *shards[r].order);
+        good = good && shards[r].order;
+        shards[r].n = 0;
+    }
+    if (!good)
+        return dcp_error_memory(err, "the pieces of a shard");
+    for (size_t p = 0; p < catalog->n_pieces; p++)
+        if (catalog->pieces[p].rank >= begin && catalog->pieces[p].rank < end) {
+            struct shard *shard = &shards[catalog->pieces[p].rank];
+            shard->order[shard->n++] = p;
+        }
+    for (int r = begin; r < end; r++)
+        qsort_r(shards[r].order, shards[r].n, sizeof *shards[r].order, shard_order,
+                catalog);
+    return DCP_OK;
+}
+
 int dcp_native_assign(struct dcp_target *target, struct dcp_error *err)
 {
     struct dcp_catalog *catalog = target->catalog;
-    const struct shard *shards = target->state;
+    struct shard *shards = target->state;
     size_t n = 0;
 
     dcp_catalog_mark_stored(catalog, NULL);
@@ -214,6 +238,7 @@ int dcp_native_assign(struct dcp_target *target, struct dcp_error *err)
                              catalog->step);
     int begin = target->first_rank;
     int end = target->n_ranks ? begin + target->n_ranks : catalog->world_size;
+    DCP_TRY(order_shards(catalog, shards, begin, end, err));
     for (int r = begin; r < end; r++) {
         DCP_TRY(assign_shard(target, r, err));
         n += shards[r].n;
@@ -245,8 +270,25 @@ int dcp_native_finalize(struct dcp_target *target, int rank, struct dcp_error *e
     return rc ? rc : dcp_literals_take(target, file, 0, &manifest, err);
 }
 
-static void add_tensor(struct dcp_buf *buf, const struct dcp_tensor *tensor)
+/* What `find` makes of the pieces that are known here, or what was told of all. */
+static int grid_of(struct dcp_catalog *catalog, const struct dcp_tensor *tensor,
+                   const struct dcp_grid **out, struct dcp_error *err)
 {
+    const struct dcp_piece *piece = &catalog->pieces[tensor->first_piece];
+
+    DCP_TRY(dcp_grid_find(catalog, tensor, &piece->region, &piece->rank, sizeof *piece,
+                          tensor->n_pieces, out, err));
+    *out = *out ? *out : tensor->grid;
+    return DCP_OK;
+}
+
+static int add_tensor(struct dcp_buf *buf, struct dcp_catalog *catalog, size_t t,
+                      struct dcp_error *err)
+{
+    const struct dcp_tensor *tensor = &catalog->tensors[t];
+    const struct dcp_grid *grid;
+
+    DCP_TRY(grid_of(catalog, tensor, &grid, err));
     dcp_buf_add_text(buf, "\n{\"name\":");
     dcp_json_quote(buf, tensor->name);
     if (strcmp(tensor->param, tensor->name)) {
@@ -256,8 +298,12 @@ static void add_tensor(struct dcp_buf *buf, const struct dcp_tensor *tensor)
     dcp_buf_add_fmt(buf, ",\"role\":\"%s\",\"dtype\":\"%s\",\"shape\":",
                     dcp_role_name(tensor->role), dcp_dtype_name(tensor->dtype));
     add_numbers(buf, tensor->shape, tensor->ndim);
-    dcp_buf_add_fmt(buf, ",\"group\":%d,\"crc64\":\"%016" PRIx64 "\"}", tensor->group,
+    dcp_buf_add_fmt(buf, ",\"group\":%d,\"crc64\":\"%016" PRIx64 "\"", tensor->group,
                     tensor->fingerprint);
+    if (grid)
+        dcp_native_add_grid(buf, tensor, grid);
+    dcp_buf_add_u8(buf, '}');
+    return DCP_OK;
 }
 
 static int add_object(struct dcp_buf *buf, const struct dcp_object *object,
@@ -443,12 +489,12 @@ int dcp_native_finish(struct dcp_target *target, struct dcp_error *err)
     dcp_buf_add_fmt(&buf, ",\"mesh\":{\"dp\":%d,\"tp\":%d,\"pp\":%d},\n\"tensors\":[", dp,
                     catalog->mesh.tp ? catalog->mesh.tp : 1,
                     catalog->mesh.pp ? catalog->mesh.pp : 1);
-    for (size_t t = 0; t < catalog->n_tensors; t++) {
+    for (size_t t = 0; t < catalog->n_tensors && !rc; t++) {
         if (catalog->tensors[t].tied_to)
             continue; /* they come last */
         if (t)
             dcp_buf_add_u8(&buf, ',');
-        add_tensor(&buf, &catalog->tensors[t]);
+        rc = add_tensor(&buf, catalog, t, err);
     }
     dcp_buf_add_text(&buf, "],\n\"shards\":[");
     for (int r = 0; r < catalog->world_size && !rc; r++) {

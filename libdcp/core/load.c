@@ -1,19 +1,18 @@
-/* load: the catalog of the step goes from rank 0 to all; then each rank fills its own
- * pieces, and all agree. */
+/* load: each rank gets the part of the step's catalog that it needs, and fills its own
+ * pieces; then all agree. */
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/mem.h"
 #include "base/pool.h"
 #include "base/str.h"
 #include "core/catalog/index.h"
-#include "core/catalog/pack.h"
 #include "core/catalog/region.h"
 #include "core/collective/await.h"
-#include "core/collective/bcast.h"
 #include "core/integrity/fingerprint.h"
 #include "core/parity/reconstruction.h"
 #include "core/plan/local.h"
 #include "core/read/copy.h"
+#include "core/read/metadata.h"
 #include "core/read/prove.h"
 #include "core/run/pin.h"
 #include "core/run/steps.h"
@@ -205,17 +204,12 @@ static int check_dtypes(const struct load *load, bool allow_cast, struct dcp_err
 
 /* This rank's part: nothing in here is collective. */
 static int fill(struct load *load, const struct dcp_source *source,
-                const struct dcp_load_options *options, const struct dcp_state *into,
-                int rank, struct dcp_error *err)
+                const struct dcp_load_options *options, struct dcp_error *err)
 {
     int n_threads = load->ctx->threads > 0 ? load->ctx->threads : 2;
     struct dcp_pool *pool = NULL;
-    int rc = dcp_local_catalog(into, rank, options->only_model, &load->dst, err);
+    int rc = check_dtypes(load, options->allow_cast, err);
 
-    if (!rc)
-        rc = dcp_catalog_sort(load->dst, err);
-    if (!rc)
-        rc = check_dtypes(load, options->allow_cast, err);
     if (!rc)
         rc = dcp_plan_new(load->src, load->dst, NULL, &load->plan, err);
     if (!rc)
@@ -237,66 +231,12 @@ struct filling {
     struct load *load;
     const struct dcp_source *source;
     const struct dcp_load_options *options;
-    const struct dcp_state *into;
-    int rank;
 };
 
 static int fill_here(void *arg, struct dcp_error *err)
 {
     struct filling *f = arg;
-    return fill(f->load, f->source, f->options, f->into, f->rank, err);
-}
-
-/* What rank 0 reads. */
-struct indexing {
-    const struct dcp_source *source;
-    const char *format; /* NULL: native; "auto" */
-    struct dcp_catalog *catalog;
-};
-
-static int index_here(void *arg, struct dcp_error *err)
-{
-    struct indexing *indexing = arg;
-    bool probe = indexing->format && !strcmp(indexing->format, "auto");
-    const struct dcp_format *format = dcp_format_of_steps();
-
-    if (indexing->format)
-        format = dcp_format_find(indexing->format);
-    if (probe)
-        DCP_TRY(dcp_format_probe(indexing->source, &format, err));
-    if (!format)
-        return dcp_error_set(err, DCP_E_UNSUPPORTED, "there is no format '%s'",
-                             indexing->format);
-    DCP_TRY(dcp_index(indexing->source, format, false, &indexing->catalog, err));
-    return dcp_catalog_check(indexing->catalog, err);
-}
-
-/* Rank 0 reads the headers; the others get the catalog from it, so that all see the same.
- */
-static int share_catalog(struct dcp_comm *comm, const struct dcp_source *source,
-                         const char *format, struct dcp_catalog **out,
-                         struct dcp_error *err)
-{
-    DCP_CLEANUP_BUF struct dcp_buf buf = { 0 };
-    struct indexing indexing = { .source = source, .format = format };
-
-    *out = NULL;
-    int rc = dcp_await(comm, comm->rank == 0 ? index_here : NULL, &indexing, err);
-    struct dcp_catalog *catalog = indexing.catalog;
-    if (!rc && comm->world_size > 1) {
-        if (comm->rank == 0)
-            rc = dcp_pack_catalog(catalog, &buf, err);
-        rc = dcp_bcast_buf(comm, &buf, rc, err);
-        if (!rc && comm->rank != 0)
-            rc = dcp_unpack_catalog(buf.data, buf.size_bytes, &catalog, err);
-        rc = dcp_agree(comm, rc, err);
-    }
-    if (rc) {
-        dcp_catalog_free(catalog);
-        return rc;
-    }
-    *out = catalog;
-    return DCP_OK;
+    return fill(f->load, f->source, f->options, err);
 }
 
 /* Tensors that nothing but their place in the file vouches for. */
@@ -327,11 +267,18 @@ static int load_from(const struct dcp_context *ctx, struct dcp_comm *comm,
     load.device = ctx->device ? ctx->device : &host;
     if (name[0] && !store->ops->stat(store->self, name, &is_dir, &size, NULL))
         source.is_dir = is_dir;
-    int rc = share_catalog(comm, &source, options->format, &load.src, err);
-    if (rc)
+    int rc = dcp_local_catalog(into, comm->rank, options->only_model, &load.dst, err);
+    if (!rc)
+        rc = dcp_catalog_sort(load.dst, err);
+    rc = dcp_agree(comm, rc, err);
+    if (!rc)
+        rc = dcp_metadata_read(comm, &source, options->format, load.dst, &load.src, err);
+    if (rc) {
+        dcp_catalog_free(load.dst);
         return rc;
+    }
 
-    struct filling filling = { &load, &source, options, into, comm->rank };
+    struct filling filling = { &load, &source, options };
     rc = dcp_await(comm, fill_here, &filling, err);
     if (!rc && !options->no_verify && load.src->n_records)
         rc = dcp_prove(comm, load.proof, load.src->n_records, load.blocks, load.n_copiers,

@@ -476,8 +476,10 @@ PYTHON
     rm -rf holed
     cp -r run/step-00000300 holed
     python3 - holed/manifest.json <<'PYTHON'
+import re
 import sys
 text = open(sys.argv[1], "rb").read()[:-31]
+text = re.sub(rb',"grid":\{[^}]*\}', b'', text)
 assert text.count(b'[96,16]') >= 1
 text = text.replace(b'[96,16]', b'[97,16]', 1)
 crc = 2**64 - 1  # CRC-64/XZ, as docs/FORMAT.md has it

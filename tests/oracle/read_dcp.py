@@ -7,6 +7,7 @@ name, unless there is a decoder: those of read_codecs.py need zstd. As a program
 name, dtype, shape and fingerprint of every tensor.
 """
 
+import itertools
 import json
 import os
 import sys
@@ -153,6 +154,9 @@ class Step:
         self.shards = []
         for rank, shard in enumerate(shards):
             self._index_shard(rank, shard)
+        for index, tensor in enumerate(self.tensors):
+            if "rank" in tensor or "grid" in tensor:
+                self._check_grid(index, tensor)
 
     def _bytes(self, file):
         try:
@@ -267,6 +271,55 @@ class Step:
         digests = member(piece, "xxh3", str, file)
         require(len(digests) == 16 * len(blocks), file, "the number of blocks")
         self.pieces[index].append((shard, piece, list(zip(stored, blocks)), runs))
+
+    def _check_grid(self, index, tensor):
+        """The pieces are where the tensor says, and there are no others."""
+        shape, name = tensor["shape"], tensor["name"]
+        grid = tensor.get("grid")
+        if grid is None:
+            grid = {"cut": "flat", "lead": [product(shape)], "size": [product(shape)],
+                    "ranks": [tensor["rank"]]}  # fmt: skip
+        extent = [product(shape)] if grid.get("cut") == "flat" else shape
+        keys = ("lead", "size") + (() if "ranks" in grid else ("stride",))
+        good = grid.get("cut") in ("flat", "box") and 0 not in extent
+        for key in keys:
+            numbers = grid.get(key)
+            good = good and isinstance(numbers, list) and len(numbers) == len(extent)
+            good = good and all(type(n) is int and (n > 0 or key == "stride") for n in numbers)
+        good = good and ("ranks" in grid or type(grid.get("first")) is int)
+        require(good, "manifest.json", f"the grid of tensor {name}")
+        starts = [[0, *range(lead, n, size)]
+                  for n, lead, size in zip(extent, grid["lead"], grid["size"])]  # fmt: skip
+        cells = product(map(len, starts))
+        require("ranks" not in grid or len(grid["ranks"]) == cells, "manifest.json",
+                f"the ranks of tensor {name}")  # fmt: skip
+        told = []
+        for number, cell in enumerate(itertools.product(*map(enumerate, starts))):
+            at = [position for position, _ in cell]
+            rank = (grid["ranks"][number] if "ranks" in grid else grid["first"] + sum(
+                i * step for i, step in zip(at, grid["stride"])))  # fmt: skip
+            ends = [(*s, n)[i + 1] for i, s, n in zip(at, starts, extent)]
+            piece = {"flat": [cell[0][1], ends[0]]}
+            if grid["cut"] == "box":
+                offset = [begin for _, begin in cell]
+                piece = {"box": [offset, [e - o for e, o in zip(ends, offset)]]}
+            shard = f"shard-{rank:05}-of-{self.world:05}.safetensors"
+            told.append((shard, list(self._runs(piece, shape, "manifest.json"))))
+        found = [(shard, runs) for shard, _, _, runs in self.pieces[index]]
+        merged = sorted((shard, self._join(runs)) for shard, runs in found)
+        told = sorted((shard, self._join(runs)) for shard, runs in told)
+        require(merged == told, "manifest.json", f"the grid of tensor {name} is not so")
+
+    @staticmethod
+    def _join(runs):
+        """Intervals that touch as one."""
+        joined = []
+        for begin, end in runs:
+            if joined and joined[-1][1] == begin:
+                joined[-1] = (joined[-1][0], end)
+            else:
+                joined.append((begin, end))
+        return joined
 
     @staticmethod
     def _runs(piece, shape, file):

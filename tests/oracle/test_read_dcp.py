@@ -187,6 +187,14 @@ def set_box(pieces, offset, size):
     piece_of(pieces, "wte.weight")["box"] = [offset, size]
 
 
+def grid_of(manifest):
+    return next(t["grid"] for t in manifest["tensors"] if "grid" in t)
+
+
+def whole_of(manifest):
+    return next(t for t in manifest["tensors"] if "rank" in t)
+
+
 FORGERIES = {
     "version of the future": lambda m, s, p: m.update(version=2),
     "version as text": lambda m, s, p: m.update(version="1"),
@@ -247,6 +255,21 @@ FORGERIES = {
     "shard manifest of another step": lambda m, s, p: s[0].update(step=6),
     "shard manifest without a world": lambda m, s, p: s[0].pop("world"),
     "piece without a key": lambda m, s, p: p[0].pop("key"),
+    "grid of other cells": lambda m, s, p: grid_of(m).update(
+        lead=[n + 1 for n in grid_of(m)["lead"]]),
+    "grid of smaller cells": lambda m, s, p: grid_of(m).update(
+        size=[max(1, n // 2) for n in grid_of(m)["size"]]),
+    "grid of other ranks": lambda m, s, p: grid_of(m).update(
+        first=2, stride=[-n for n in grid_of(m)["stride"]]),
+    "grid of a rank that is not": lambda m, s, p: grid_of(m).update(first=1),
+    "grid of no cells": lambda m, s, p: grid_of(m).update(size=[0, 0]),
+    "grid of another kind": lambda m, s, p: grid_of(m).update(cut="rows"),
+    "grid without a rule": lambda m, s, p: grid_of(m).pop("stride"),
+    "grid with a rank too few": lambda m, s, p: grid_of(m).update(ranks=[0, 1]),
+    "whole on another rank": lambda m, s, p: whole_of(m).update(
+        rank=(whole_of(m)["rank"] + 1) % 3),
+    "whole on no rank": lambda m, s, p: whole_of(m).update(rank=3),
+    "whole and a grid": lambda m, s, p: whole_of(m).update(grid=grid_of(m)),
     "pieces is no list": lambda m, s, p: s[0].update(pieces={}),
 }
 
@@ -256,7 +279,14 @@ HARMLESS = {
     "unknown members": lambda m, s, p: (
         m.update(future={"a": [1]}), m["tensors"][0].update(colour="red"),
         p[0].update(note="x"), m["shards"][0].update(host="a")),
-    "a replica": lambda m, s, p: p.append(dict(p[0])),
+    "a replica": lambda m, s, p: (
+        p.append(dict(p[0])), m["tensors"][p[0]["tensor"]].pop("rank", None),
+        m["tensors"][p[0]["tensor"]].pop("grid", None)),
+    "tensors that do not tell where they are": lambda m, s, p: [
+        (tensor.pop("rank", None), tensor.pop("grid", None)) for tensor in m["tensors"]],
+    "ranks one by one": lambda m, s, p: [
+        (tensor["grid"].update(ranks=[0, 1, 2]), tensor["grid"].pop("first"),
+         tensor["grid"].pop("stride")) for tensor in m["tensors"] if "grid" in tensor],
     "an unusual order of members": lambda m, s, p: [
         piece.update(tensor=piece.pop("tensor")) for piece in p],
 }  # fmt: skip

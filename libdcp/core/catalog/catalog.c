@@ -145,6 +145,7 @@ int dcp_catalog_add_tensor(struct dcp_catalog *catalog, const struct dcp_tensor 
                      (int64_t)catalog->n_tensors))
         return dcp_error_memory(err, "the catalog's tensors");
     t.first_piece = t.n_pieces = 0;
+    t.grid = NULL; /* that of another catalog */
     tensors[catalog->n_tensors++] = t;
     catalog->sorted = false;
     if (out_index)
@@ -203,6 +204,8 @@ int dcp_catalog_add_alias(struct dcp_catalog *catalog, const char *name, int ten
     alias.name = name;
     alias.param = NULL;
     int rc = dcp_catalog_add_tensor(catalog, &alias, &index, err);
+    if (!rc)
+        catalog->tensors[index].grid = catalog->tensors[tensor].grid;
     for (size_t p = 0; p < n_pieces && !rc; p++) {
         struct dcp_piece piece = catalog->pieces[p];
         if (piece.tensor != tensor)

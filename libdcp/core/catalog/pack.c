@@ -1,5 +1,7 @@
 #include "pack.h"
 #include "base/mem.h"
+#include "grid.h"
+#include <dcp/grid.h>
 #include <string.h>
 
 static int bad(struct dcp_error *err)
@@ -99,6 +101,60 @@ static int unpack_tensors(struct dcp_cursor *in, struct dcp_catalog *catalog,
         tensor.quantized_bytes = dcp_cursor_le64(in);
         if (!in->bad)
             DCP_TRY(dcp_catalog_add_tensor(catalog, &tensor, NULL, err));
+    }
+    return in->bad ? bad(err) : DCP_OK;
+}
+
+static void pack_grids(const struct dcp_catalog *catalog, struct dcp_buf *buf)
+{
+    for (size_t t = 0; t < catalog->n_tensors; t++) {
+        const struct dcp_tensor *tensor = &catalog->tensors[t];
+        const struct dcp_grid *grid = tensor->grid;
+        int64_t cells[DCP_MAX_NDIM];
+        dcp_buf_add_u8(buf, grid != NULL);
+        if (!grid)
+            continue;
+        dcp_buf_add_u8(buf, grid->flat);
+        int ndim = dcp_grid_ndim(tensor, grid);
+        put_dims(buf, grid->lead, ndim);
+        put_dims(buf, grid->size, ndim);
+        int64_t n = grid->ranks ? dcp_grid_cells(tensor, grid, cells) : 0;
+        dcp_buf_add_u8(buf, (uint8_t)n);
+        for (int64_t i = 0; i < n; i++)
+            dcp_buf_add_le32(buf, (uint32_t)grid->ranks[i]);
+        dcp_buf_add_le32(buf, (uint32_t)grid->first);
+        for (int d = 0; d < ndim; d++)
+            dcp_buf_add_le32(buf, (uint32_t)grid->stride[d]);
+    }
+}
+
+static int unpack_grids(struct dcp_cursor *in, struct dcp_catalog *catalog,
+                        struct dcp_error *err)
+{
+    for (size_t t = 0; t < catalog->n_tensors; t++) {
+        struct dcp_tensor *tensor = &catalog->tensors[t];
+        int ranks[DCP_GRID_MOST_RANKS];
+        struct dcp_grid grid = { 0 };
+        if (!dcp_cursor_u8(in))
+            continue;
+        grid.flat = dcp_cursor_u8(in);
+        int ndim = dcp_grid_ndim(tensor, &grid);
+        get_dims(in, grid.lead, ndim);
+        get_dims(in, grid.size, ndim);
+        size_t n = dcp_cursor_u8(in);
+        if (n > DCP_GRID_MOST_RANKS)
+            return bad(err);
+        for (size_t i = 0; i < n; i++)
+            ranks[i] = (int)dcp_cursor_le32(in);
+        grid.ranks = n ? ranks : NULL;
+        grid.first = (int)dcp_cursor_le32(in);
+        for (int d = 0; d < ndim; d++)
+            grid.stride[d] = (int)dcp_cursor_le32(in);
+        if (in->bad || !dcp_grid_ok(tensor, &grid, n, catalog->world_size))
+            return bad(err);
+        tensor->grid = dcp_grid_copy(catalog, tensor, &grid);
+        if (!tensor->grid)
+            return dcp_error_memory(err, "a grid of pieces");
     }
     return in->bad ? bad(err) : DCP_OK;
 }
@@ -383,6 +439,7 @@ int dcp_pack_catalog(const struct dcp_catalog *catalog, struct dcp_buf *buf,
     dcp_buf_add_le32(buf, (uint32_t)catalog->mesh.pp);
     dcp_buf_add_le32(buf, (uint32_t)catalog->weights_dtype);
     dcp_pack_tensors(catalog, buf);
+    pack_grids(catalog, buf);
     dcp_pack_files(catalog, -1, buf);
     pack_records(catalog, buf);
     dcp_pack_pieces(catalog, buf);
@@ -423,6 +480,8 @@ int dcp_unpack_catalog(const void *data, size_t size_bytes,
     catalog->weights_dtype = (int)dcp_cursor_le32(&in);
     if (!rc)
         rc = unpack_tensors(&in, catalog, err);
+    if (!rc)
+        rc = unpack_grids(&in, catalog, err);
     if (!rc)
         rc = dcp_unpack_files(&in, catalog, err);
     if (!rc)

@@ -4,6 +4,7 @@
 #include "core/catalog/region.h"
 #include "deals.h"
 #include "holdings.h"
+#include <dcp/grid.h>
 #include <string.h>
 
 struct merge {
@@ -99,8 +100,8 @@ static int note_replica(struct merge *m, int t, size_t i, size_t n, uint64_t byt
 
 static int merge_tensor(struct merge *m, int t, struct dcp_error *err)
 {
-    const struct dcp_tensor *tensor = &m->catalog->tensors[t];
-    size_t elem = dcp_dtype_size(tensor->dtype);
+    struct dcp_tensor *tensor = &m->catalog->tensors[t];
+    size_t elem = dcp_dtype_size(tensor->dtype), n_before = m->n_replicas;
     bool travelled = false;
 
     int rc = dcp_regions_check(tensor, &m->held->region, sizeof *m->held, m->n, err);
@@ -129,6 +130,22 @@ static int merge_tensor(struct merge *m, int t, struct dcp_error *err)
         else
             DCP_TRY(note_replica(m, t, i, n, bytes, err));
     }
+    if (m->n_replicas > n_before)
+        return DCP_OK;
+    return dcp_grid_find(m->catalog, tensor, &m->held->region, &m->held->rank,
+                         sizeof *m->held, m->n, &tensor->grid, err);
+}
+
+/* What was dealt whole is a grid of its own. */
+static int find_grids(struct dcp_catalog *catalog, struct dcp_error *err)
+{
+    for (size_t t = 0; t < catalog->n_tensors; t++) {
+        struct dcp_tensor *tensor = &catalog->tensors[t];
+        const struct dcp_piece *piece = &catalog->pieces[tensor->first_piece];
+        if (tensor->n_pieces)
+            DCP_TRY(dcp_grid_find(catalog, tensor, &piece->region, &piece->rank,
+                                  sizeof *piece, tensor->n_pieces, &tensor->grid, err));
+    }
     return DCP_OK;
 }
 
@@ -155,6 +172,8 @@ int dcp_deals_make(struct dcp_catalog *catalog, struct dcp_cursor *holdings,
         rc = dcp_balance_deal(catalog, m.replicas, m.n_replicas, m.load, m.total, err);
     if (!rc)
         rc = dcp_catalog_sort(catalog, err);
+    if (!rc)
+        rc = find_grids(catalog, err);
     free(m.held);
     free(m.dims);
     free(m.load);

@@ -61,7 +61,8 @@ static void look_for_base(const struct dcp_store *store, struct dcp_step *step)
     snprintf(step->base, sizeof step->base, "%s", beside ? base + 3 : base);
 }
 
-/* Fills what the manifest says, and whether the step is complete. */
+/* Fills what the manifest says, and whether the step is complete: all its files are there
+ * and as long as it says. What is in them is checked by who reads it. */
 static int look_into(const struct dcp_store *store, const char *name,
                      struct dcp_step *out, struct dcp_error *err)
 {
@@ -71,7 +72,7 @@ static int look_into(const struct dcp_store *store, const char *name,
     int rc = dcp_catalog_new(&catalog, err);
 
     if (!rc)
-        rc = steps->index(&source, catalog, err);
+        rc = steps->index_head(&source, catalog, err);
     if (!rc && dcp_step_parse(name) != catalog->step)
         rc = dcp_error_set(err, DCP_E_CORRUPT, "its manifest is that of step %" PRId64,
                            catalog->step);

@@ -9,6 +9,7 @@
 #include <dcp/device.h>
 #include <dcp/error.h>
 #include <dcp/format.h>
+#include <dcp/grid.h>
 #include <dcp/log.h>
 #include <dcp/rename.h>
 #include <dcp/reshard.h>

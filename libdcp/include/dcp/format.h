@@ -127,6 +127,16 @@ struct dcp_format {
     int (*index)(const struct dcp_source *source, struct dcp_catalog *catalog,
                  struct dcp_error *err);
 
+    /* Optional, both or none: the same in two steps, for readers that need a part of the
+     * pieces. The head has tensors, files and objects, and all files are there and as
+     * long as they should be; then come the pieces of the ranks
+     * that are marked, of world_size flags, to a catalog that is the head. It is sorted
+     * then, and each tensor may tell where its pieces are (dcp_tensor.grid). */
+    int (*index_head)(const struct dcp_source *source, struct dcp_catalog *catalog,
+                      struct dcp_error *err);
+    int (*index_ranks)(const struct dcp_source *source, const bool *ranks,
+                       struct dcp_catalog *catalog, struct dcp_error *err);
+
     /* Optional. What becomes of a tensor of src (its tensors by role and param: of_src)
      * in a target, of which format, layout and world size are set. Without it every
      * tensor is stored, those of the optimizer when the flags say OPTIM. */

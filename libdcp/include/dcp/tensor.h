@@ -108,6 +108,8 @@ struct dcp_mesh {
     int dp, tp, pp; /* 0 means 1 */
 };
 
+struct dcp_grid;
+
 /* A global array. Strings and arrays belong to the catalog. */
 struct dcp_tensor {
     const char *name;  /* unique in the catalog; UTF-8; shown only escaped */
@@ -123,8 +125,10 @@ struct dcp_tensor {
     uint64_t quantized_bytes; /* read, so it is_meta too; its dtype says nothing */
     const char *tied_to;      /* the tensor whose very bytes it shares, or NULL */
     bool has_fingerprint;
-    uint64_t fingerprint; /* CRC-64/XZ of its row-major little-endian bytes */
-    size_t first_piece;   /* in the catalog's pieces, once they are sorted */
+    uint64_t fingerprint;        /* CRC-64/XZ of its row-major little-endian bytes */
+    const struct dcp_grid *grid; /* where its pieces are, as a native step tells it before
+                                  * they are read; NULL: it does not */
+    size_t first_piece;          /* in the catalog's pieces, once they are sorted */
     size_t n_pieces;
 };
 

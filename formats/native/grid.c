@@ -1,0 +1,118 @@
+/* Where the pieces of a tensor are, in its entry of the manifest: the rank of the one
+ * piece, or a grid. FORMAT.md, 5. */
+#include "base/mem.h"
+#include "base/str.h"
+#include "native.h"
+#include <dcp/grid.h>
+#include <inttypes.h>
+#include <string.h>
+
+static void add_numbers(struct dcp_buf *buf, const char *before, const int64_t *numbers,
+                        int n)
+{
+    dcp_buf_add_text(buf, before);
+    for (int i = 0; i < n; i++)
+        dcp_buf_add_fmt(buf, "%s%" PRId64, i ? "," : "", numbers[i]);
+    dcp_buf_add_u8(buf, ']');
+}
+
+void dcp_native_add_grid(struct dcp_buf *buf, const struct dcp_tensor *tensor,
+                         const struct dcp_grid *grid)
+{
+    int64_t cells[DCP_MAX_NDIM], n = dcp_grid_cells(tensor, grid, cells);
+    int64_t numbers[DCP_GRID_MOST_RANKS];
+    int ndim = dcp_grid_ndim(tensor, grid);
+
+    if (n == 1) {
+        dcp_buf_add_fmt(buf, ",\"rank\":%d", grid->ranks ? grid->ranks[0] : grid->first);
+        return;
+    }
+    dcp_buf_add_fmt(buf, ",\"grid\":{\"cut\":\"%s\"", grid->flat ? "flat" : "box");
+    add_numbers(buf, ",\"lead\":[", grid->lead, ndim);
+    add_numbers(buf, ",\"size\":[", grid->size, ndim);
+    for (int64_t i = 0; grid->ranks && i < n; i++)
+        numbers[i] = grid->ranks[i];
+    for (int d = 0; !grid->ranks && d < ndim; d++)
+        numbers[d] = grid->stride[d];
+    if (!grid->ranks)
+        dcp_buf_add_fmt(buf, ",\"first\":%d", grid->first);
+    add_numbers(buf, grid->ranks ? ",\"ranks\":[" : ",\"stride\":[", numbers,
+                grid->ranks ? (int)n : ndim);
+    dcp_buf_add_u8(buf, '}');
+}
+
+/* An array of just n numbers of 32 bits. */
+static bool get_ints(const json_t *array, int *out, size_t n)
+{
+    if (!json_is_array(array) || json_array_size(array) != n)
+        return false;
+    for (size_t i = 0; i < n; i++) {
+        const json_t *v = json_array_get(array, i);
+        if (!json_is_integer(v) || json_integer_value(v) != (int)json_integer_value(v))
+            return false;
+        out[i] = (int)json_integer_value(v);
+    }
+    return true;
+}
+
+static bool get_sizes(const json_t *array, int64_t *out, size_t n)
+{
+    if (!json_is_array(array) || json_array_size(array) != n)
+        return false;
+    for (size_t i = 0; i < n; i++)
+        out[i] = json_integer_value(json_array_get(array, i));
+    return true;
+}
+
+/* A grid with room for its ranks; false: what the entry says is none. */
+static bool get_grid(const json_t *entry, const struct dcp_tensor *tensor,
+                     struct dcp_grid *grid, int *ranks, size_t *out_n)
+{
+    const char *cut = json_string_value(json_object_get(entry, "cut"));
+    const json_t *listed = json_object_get(entry, "ranks");
+
+    if (!cut || (strcmp(cut, "flat") && strcmp(cut, "box")))
+        return false;
+    grid->flat = !strcmp(cut, "flat");
+    size_t ndim = (size_t)dcp_grid_ndim(tensor, grid);
+    if (!get_sizes(json_object_get(entry, "lead"), grid->lead, ndim) ||
+        !get_sizes(json_object_get(entry, "size"), grid->size, ndim))
+        return false;
+    if (listed) {
+        *out_n = json_array_size(listed);
+        grid->ranks = ranks;
+        return *out_n <= DCP_GRID_MOST_RANKS && get_ints(listed, ranks, *out_n);
+    }
+    const json_t *first = json_object_get(entry, "first");
+    grid->first = (int)json_integer_value(first);
+    return json_is_integer(first) && json_integer_value(first) == grid->first &&
+           get_ints(json_object_get(entry, "stride"), grid->stride, ndim);
+}
+
+int dcp_native_index_grid(const json_t *entry, struct dcp_tensor *tensor,
+                          struct dcp_catalog *catalog, struct dcp_error *err)
+{
+    const json_t *rank = json_object_get(entry, "rank");
+    const json_t *told = json_object_get(entry, "grid");
+    struct dcp_grid grid = { .flat = true };
+    int ranks[DCP_GRID_MOST_RANKS];
+    size_t n = 0;
+    bool good = true;
+
+    if (!rank && !told)
+        return DCP_OK;
+    if (rank) {
+        grid.lead[0] = grid.size[0] = tensor->n_elems;
+        grid.first = (int)json_integer_value(rank);
+        good = json_is_integer(rank) && json_integer_value(rank) == grid.first && !told;
+    } else {
+        good = get_grid(told, tensor, &grid, ranks, &n);
+    }
+    if (!good || !dcp_grid_ok(tensor, &grid, n, catalog->world_size))
+        return dcp_error_of_tensor(err, DCP_E_CORRUPT, tensor->name,
+                                   "tensor '%s' has no valid 'rank' or 'grid' in "
+                                   "the manifest",
+                                   DCP_SHOWN(tensor->name));
+    tensor->grid = dcp_grid_copy(catalog, tensor, &grid);
+    return tensor->grid ? DCP_OK : dcp_error_memory(err, "a grid of pieces");
+}
