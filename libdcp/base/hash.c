@@ -15,6 +15,39 @@ uint64_t dcp_hash_xxh3(const void *data, size_t size_bytes)
                                 : XXH3_64bits(data, size_bytes);
 }
 
+/* A state of the xxHash library by another name. */
+static XXH3_state_t *state_of(struct dcp_xxh3 *hash)
+{
+    return (XXH3_state_t *)(void *)hash;
+}
+
+struct dcp_xxh3 *dcp_hash_xxh3_new(void)
+{
+    XXH3_state_t *state = XXH3_createState();
+
+    if (state)
+        XXH3_64bits_reset(state);
+    return (struct dcp_xxh3 *)(void *)state;
+}
+
+void dcp_hash_xxh3_add(struct dcp_xxh3 *hash, const void *data, size_t size_bytes)
+{
+    XXH3_64bits_update(state_of(hash), data, size_bytes);
+}
+
+uint64_t dcp_hash_xxh3_end(struct dcp_xxh3 *hash)
+{
+    uint64_t digest = XXH3_64bits_digest(state_of(hash));
+
+    XXH3_64bits_reset(state_of(hash));
+    return digest;
+}
+
+void dcp_hash_xxh3_free(struct dcp_xxh3 *hash)
+{
+    XXH3_freeState(state_of(hash));
+}
+
 /* ISA-L's function inverts the register on the way in and out, so its value is that of
  * CRC-64/XZ and continues itself. */
 uint64_t dcp_hash_crc64(uint64_t crc, const void *data, size_t size_bytes)

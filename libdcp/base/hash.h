@@ -11,6 +11,13 @@
 #include <stdint.h>
 
 uint64_t dcp_hash_xxh3(const void *data, size_t size_bytes);
+/* The same of bytes that come piece by piece. Caller frees; NULL: out of memory. */
+struct dcp_xxh3;
+struct dcp_xxh3 *dcp_hash_xxh3_new(void);
+void dcp_hash_xxh3_add(struct dcp_xxh3 *hash, const void *data, size_t size_bytes);
+/* Of what was added; begins anew. */
+uint64_t dcp_hash_xxh3_end(struct dcp_xxh3 *hash);
+void dcp_hash_xxh3_free(struct dcp_xxh3 *hash);
 
 /* Continues a CRC-64/XZ; begin with crc 0. */
 uint64_t dcp_hash_crc64(uint64_t crc, const void *data, size_t size_bytes);

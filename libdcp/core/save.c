@@ -28,6 +28,7 @@
 #include "core/write/gather.h"
 #include "core/write/room.h"
 #include "core/write/stage.h"
+#include "save_base.h"
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -58,8 +59,7 @@ struct dcp_saver {
     int64_t last_step;            /* saved before, with weights of this fingerprint */
     uint64_t last_weights;        /* 0: none */
     bool locked;
-    char full[64];        /* rank 0's: the last step that was saved in full; "": none */
-    int n_deltas;         /* that were saved on it */
+    struct dcp_save_base base;
     struct dcp_told told; /* warnings of all saves so far */
     double started_s;
     struct dcp_save_result result;
@@ -118,6 +118,7 @@ void dcp_saver_free(struct dcp_saver *saver)
     dcp_pool_free(saver->pool);
     if (saver->device)
         dcp_stage_fini(&saver->stage, saver->device);
+    dcp_save_base_fini(&saver->base);
     free(saver->flags);
     free(saver);
 }
@@ -150,13 +151,20 @@ static int open_step(void *arg, struct dcp_error *err)
     const struct dcp_store *store = saver->ctx.store;
     struct dcp_finish *finish = &saver->finish;
     int64_t step = finish->options.step;
-    uint64_t need = dcp_room_of_step(finish, saver->rooms), room;
+    uint64_t need, room;
     char wanted[DCP_SIZE_CAP], left[DCP_SIZE_CAP];
 
     DCP_TRY(store->ops->lock(store->self, err));
     saver->locked = true;
     /* Folders of dead savers go first: they may hold the very room that is needed. */
     dcp_finish_prune(finish, false);
+    DCP_TRY(dcp_save_base_choose(&saver->base, store, &finish->options,
+                                 saver->comm->world_size, err));
+    finish->unfit = saver->base.unfit;
+    /* What differs from a base is not known before it is written. */
+    for (int r = 0; saver->base.name[0] && r < saver->comm->world_size; r++)
+        saver->rooms[r].shard_bytes = 0;
+    need = dcp_room_of_step(finish, saver->rooms);
     room = store->ops->free_bytes(store->self);
     if (need > room) {
         dcp_error_set(err, DCP_E_NO_SPACE, "step %" PRId64 " needs %s; '%s' has %s free",
@@ -174,7 +182,23 @@ static int open_step(void *arg, struct dcp_error *err)
 static int reserve_shard(void *arg, struct dcp_error *err)
 {
     struct dcp_saver *saver = arg;
-    return dcp_write_create(saver->finish.write, saver->comm->rank, err);
+    struct dcp_finish *finish = &saver->finish;
+    const struct dcp_save_base *base = &saver->base;
+
+    if (base->name[0]) {
+        finish->base = base->name;
+        finish->base_catalog = base->catalog;
+        finish->number = base->number + 1;
+        dcp_write_against(
+            finish->write,
+            &(struct dcp_write_base){
+                .store = saver->ctx.store,
+                .name = base->name,
+                .catalog = base->catalog,
+                .by_digest = base->read && finish->read_back != DCP_READ_BACK_DISK,
+            });
+    }
+    return dcp_write_create(finish->write, saver->comm->rank, err);
 }
 
 /* Whether all bytes go to the file from the caller's memory. */
@@ -293,6 +317,8 @@ int dcp_save_start(struct dcp_saver *saver, const struct dcp_save_options *optio
         rc = dcp_comm_bcast(saver->comm, saver->finish.prefix,
                             sizeof saver->finish.prefix, 0, err);
     if (!rc)
+        rc = dcp_save_base_tell(&saver->base, saver->comm, err);
+    if (!rc)
         rc = dcp_await(saver->comm, reserve_shard, saver, err);
     if (!rc && !in_place(saver))
         rc = dcp_agree(saver->comm, stage(saver, err), err);
@@ -300,8 +326,6 @@ int dcp_save_start(struct dcp_saver *saver, const struct dcp_save_options *optio
         end_save(saver);
         return rc;
     }
-    if (saver->comm->rank == 0 && saver->n_deltas + 1 < options->delta)
-        snprintf(saver->finish.base, sizeof saver->finish.base, "%s", saver->full);
     saver->result = (struct dcp_save_result){ .step = options->step };
     for (size_t t = 0; t < saver->finish.catalog->n_tensors; t++)
         saver->result.size_bytes += dcp_tensor_bytes(&saver->finish.catalog->tensors[t]);
@@ -440,12 +464,21 @@ static bool is_stale(struct dcp_saver *saver)
     return same || unlearned;
 }
 
-/* What the next saves can be deltas on. */
-static void note_full(struct dcp_saver *saver)
+/* What the next saves are deltas on. Rank 0 alone knows that a base was of no use, and
+ * tells it by the next save. */
+static void note_base(struct dcp_saver *saver)
 {
-    saver->n_deltas = saver->finish.is_delta ? saver->n_deltas + 1 : 0;
-    if (!saver->finish.is_delta)
-        snprintf(saver->full, sizeof saver->full, "%s", saver->finish.name);
+    struct dcp_finish *finish = &saver->finish;
+    struct dcp_save_base *base = &saver->base;
+
+    if (!finish->base && finish->options.delta > 1)
+        dcp_save_base_take(base, finish->name, &finish->catalog);
+    if (!finish->base)
+        return;
+    base->read = true;
+    base->number++;
+    if (finish->unfit.code)
+        base->name[0] = '\0';
 }
 
 int dcp_save_poll(struct dcp_saver *saver, bool *out_done,
@@ -472,6 +505,8 @@ int dcp_save_poll(struct dcp_saver *saver, bool *out_done,
     if (!rc && saver->phase != IDLE)
         return DCP_OK;
     if (rc) {
+        if (saver->finish.base && rc != DCP_E_NO_SPACE) /* it may be to blame */
+            saver->base.name[0] = '\0';
         if (err)
             *err = failure;
     } else {
@@ -481,7 +516,9 @@ int dcp_save_poll(struct dcp_saver *saver, bool *out_done,
         saver->result.fingerprint = saver->finish.fingerprint;
         saver->result.diverged = saver->finish.catalog->diverged;
         saver->result.stale = saver->comm->rank == 0 && is_stale(saver);
-        note_full(saver);
+        saver->result.written_bytes = saver->finish.written_bytes;
+        saver->result.base_bytes = saver->finish.base_bytes;
+        note_base(saver);
         if (out_result)
             *out_result = saver->result;
     }

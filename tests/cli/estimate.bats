@@ -37,7 +37,7 @@ print(d["parameters"], len(d["estimates"]), d["dtype"], d["activation_checkpoint
     for set in checkpoint.delta=4 checkpoint.keep_optimizer=2 \
         zero_optimization.stage3_gather_16bit_weights_on_model_save=true; do
         run -0 estimate --json --worlds 64 --set $set
-        json 'all(26 << 20 <= r["save_work_bytes"] <= 32 << 20 and r["total_bytes"] ==
+        json 'all(16 << 20 <= r["save_work_bytes"] <= 32 << 20 and r["total_bytes"] ==
                   sum(r[k + "_bytes"] for k in ("weight", "gradient", "optimizer", "layer",
                       "activation", "save", "save_work")) for r in d["estimates"])'
         run -0 estimate --worlds 64 --set $set

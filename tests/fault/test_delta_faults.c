@@ -65,8 +65,9 @@ static void check_newest(const struct dcp_store *memory, int64_t least, int64_t 
     dcp_store_free(&store);
 }
 
-/* Whether the fault struck; *out_delta: the second step became a delta. */
-static bool one_fault(enum fault_kind kind, uint64_t at, bool *out_delta)
+/* Whether the fault struck; *out_delta: the second step became a delta. `resumed`: it is
+ * saved by another saver. */
+static bool one_fault(enum fault_kind kind, uint64_t at, bool resumed, bool *out_delta)
 {
     struct fault fault = { .kind = FAULT_NONE };
     struct dcp_store memory, store;
@@ -79,6 +80,10 @@ static bool one_fault(enum fault_kind kind, uint64_t at, bool *out_delta)
     const struct dcp_context ctx = { .store = &store, .threads = 1 };
     assert_int_equal(dcp_saver_new(&ctx, &saver, NULL), 0);
     assert_int_equal(save(saver, 1), 0);
+    if (resumed) {
+        dcp_saver_free(saver);
+        assert_int_equal(dcp_saver_new(&ctx, &saver, NULL), 0);
+    }
     fault = (struct fault){ .kind = kind, .at = at };
     explored++;
     int rc = save(saver, 2);
@@ -98,12 +103,12 @@ static bool one_fault(enum fault_kind kind, uint64_t at, bool *out_delta)
     return struck;
 }
 
-static void every_fault(enum fault_kind kind)
+static void every_fault(enum fault_kind kind, bool resumed)
 {
     uint64_t full = 0, deltas = 0;
     bool delta;
 
-    for (uint64_t at = 1; one_fault(kind, at, &delta); at++) {
+    for (uint64_t at = 1; one_fault(kind, at, resumed, &delta); at++) {
         deltas += delta;
         full += !delta;
     }
@@ -114,13 +119,19 @@ static void every_fault(enum fault_kind kind)
 static void operations_that_fail(void **state)
 {
     (void)state;
-    every_fault(FAULT_TEAR);
+    every_fault(FAULT_TEAR, false);
+}
+
+static void operations_that_fail_after_a_resume(void **state)
+{
+    (void)state;
+    every_fault(FAULT_TEAR, true);
 }
 
 static void an_end_at_any_operation(void **state)
 {
     (void)state;
-    every_fault(FAULT_STOP);
+    every_fault(FAULT_STOP, false);
 }
 
 /* Deltas that nobody could read are not made. */
@@ -150,6 +161,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(operations_that_fail),
+        cmocka_unit_test(operations_that_fail_after_a_resume),
         cmocka_unit_test(an_end_at_any_operation),
         cmocka_unit_test(a_store_that_reads_none),
     };

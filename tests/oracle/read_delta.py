@@ -97,7 +97,7 @@ class Delta:
     """A folder as it is, or as a delta stands for it."""
 
     def __init__(self, folder, base=None):
-        self.folder, self.chain, self.files = folder, 0, {}
+        self.folder, self.chain, self.number, self.files = folder, 0, 0, {}
         path = os.path.join(folder, "delta.json")
         if not os.path.exists(path):
             return
@@ -109,6 +109,8 @@ class Delta:
         require(head == ("libdcp-delta", 1, []), path, f"unsupported: {head}")
         self.chain = member(root, "chain", int, path)
         require(1 <= self.chain <= 64, path, "its chain")
+        self.number = root.get("number", 0)
+        require(type(self.number) is int and self.number >= 0, path, "its number")
         told = member(root, "base", dict, path)
         base = base or os.path.join(folder, member(told, "path", str, path))
         self.base = Delta(base)

@@ -20,6 +20,7 @@ import read_delta  # noqa: E402
 BUILD = os.environ.get("DCP_BUILD_DIR",
                        os.path.join(os.path.dirname(__file__), "..", "..", "build"))
 RESHARD = os.path.join(BUILD, "bin", "dcp-reshard")
+TRAIN = os.path.join(BUILD, "bin", "dcp-train")
 N = 90000  # elements of a tensor
 
 
@@ -146,6 +147,36 @@ class Deltas(unittest.TestCase):
                     file.seek(at)
                     file.write(bytes([byte ^ 1]))
                 self.both_refuse(os.path.dirname(changed))
+
+    def test_steps_that_are_saved_as_deltas(self):
+        """Most of the model are positions that no sample reaches."""
+        with open(self.path("text"), "w") as file:
+            file.write("to be or not to be, that is the question; " * 40)
+        config = {"seed": 3, "train_batch_size": 4, "data": {"train": self.path("text"),
+                  "seq_len": 16}, "zero_optimization": {"stage": 3},
+                  "model": {"n_layer": 1, "n_head": 1, "n_embd": 4, "n_positions": 10000},
+                  "optimizer": {"type": "SGD", "params": {"lr": 0.1}},
+                  "checkpoint": {"save_every": 1, "keep": 0}}
+        for run, delta in (("deltas", 3), ("full", 0)):
+            config["checkpoint"].update(dir=self.path(run), delta=delta)
+            with open(self.path("config"), "w") as file:
+                json.dump(config, file)
+            for steps in ("2", "5"):  # two processes
+                done = subprocess.run([TRAIN, "--config", self.path("config"), "--ranks", "2",
+                                       "--steps", steps], capture_output=True, text=True)
+                self.assertEqual(done.returncode, 0, done.stderr)
+        numbers = []
+        for step in ("step-%08d" % n for n in range(1, 6)):
+            delta = read_delta.Delta(self.path("deltas", step))
+            numbers.append(delta.number)
+            for name in os.listdir(self.path("full", step)):
+                if name != "manifest.json":  # which has the name of the run
+                    with open(self.path("full", step, name), "rb") as file:
+                        self.assertEqual(delta.read(name), file.read(), name)
+            sizes = [sum(entry.stat().st_size for entry in os.scandir(self.path(run, step))
+                         if "shard" in entry.name) for run in ("deltas", "full")]
+            self.assertLess(sizes[0] * (10 if delta.chain else 1), sizes[1] + 1)
+        self.assertEqual(numbers, [0, 1, 2, 0, 1])
 
     def test_a_file_of_another_step(self):
         delta = self.copy("d1")

@@ -78,13 +78,13 @@ static const struct {
       "files beside the shards, so that as many of all of them can be lost; 0: none",
       NULL },
     { "checkpoint.delta",
-      "of so many saves one is full, and the others are stored as deltas on it; 0: all "
-      "are "
-      "full",
+      "of so many saves one is full, and of the others is written what differs from it "
+      "alone, as deltas; 0: all are full",
       NULL },
     { "checkpoint.verify_after_save",
-      "read each step back from the disk before it is published; "
-      "without this it is read back through the page cache",
+      "read each step back from the disk before it is published, of a delta also the "
+      "step "
+      "that it is on; without this it is read back through the page cache",
       NULL },
     { "checkpoint.async", "train on while a save is written", NULL },
     { "checkpoint.codec",

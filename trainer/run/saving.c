@@ -24,14 +24,18 @@ void saving_fini(struct saving *saving)
 static void tell(struct saving *saving, const struct dcp_save_result *result)
 {
     const struct run *run = saving->run;
-    char label[32];
+    char label[32], delta[192] = "";
     double rate =
         (double)result->size_bytes / (result->write_s > 0 ? result->write_s : 1);
     snprintf(label, sizeof label, "step %" PRId64, result->step);
-    run_say(run, "%-16s saved%s: %s stall, %s at %s", label,
+    if (result->base_bytes)
+        snprintf(delta, sizeof delta, ", as %s: %s are the base's",
+                 dcp_human_size(result->written_bytes).text,
+                 dcp_human_size(result->base_bytes).text);
+    run_say(run, "%-16s saved%s: %s stall, %s at %s%s", label,
             saving->in_place ? "" : " in background",
             dcp_human_time(result->stall_s).text, dcp_human_size(result->size_bytes).text,
-            dcp_human_rate(rate).text);
+            dcp_human_rate(rate).text, delta);
     if (result->diverged && !saving->told)
         dcp_log_write(&run->log, DCP_LOG_WARN,
                       "training has diverged: the weights or the loss of step %" PRId64

@@ -14,13 +14,13 @@ static int by_file(const void *a, const void *b, void *arg)
     return x->stored_size < y->stored_size ? -1 : x->stored_size > y->stored_size;
 }
 
-size_t *dcp_file_order(struct dcp_catalog *catalog)
+size_t *dcp_file_order(const struct dcp_catalog *catalog)
 {
     size_t *order = dcp_mem_calloc(catalog->n_pieces, sizeof *order);
 
     for (size_t p = 0; order && p < catalog->n_pieces; p++)
         order[p] = p;
     if (order)
-        qsort_r(order, catalog->n_pieces, sizeof *order, by_file, catalog);
+        qsort_r(order, catalog->n_pieces, sizeof *order, by_file, (void *)catalog);
     return order;
 }

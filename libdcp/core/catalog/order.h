@@ -5,6 +5,6 @@
 #include <dcp/tensor.h>
 
 /* Indices of all pieces in that order; caller frees. NULL: out of memory. */
-size_t *dcp_file_order(struct dcp_catalog *catalog);
+size_t *dcp_file_order(const struct dcp_catalog *catalog);
 
 #endif

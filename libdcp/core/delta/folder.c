@@ -5,6 +5,7 @@
 #include "base/str.h"
 #include <dcp/delta.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -64,8 +65,11 @@ void dcp_delta_folder_format(struct dcp_buf *out, const struct dcp_delta_folder 
 
     dcp_buf_add_fmt(out,
                     "{\"format\":\"" FORMAT "\",\"version\":%d,\"requires\":[],"
-                    "\"chain\":%d,\n\"base\":{\"path\":",
+                    "\"chain\":%d,",
                     VERSION, folder->chain);
+    if (folder->number)
+        dcp_buf_add_fmt(out, "\"number\":%d,", folder->number);
+    dcp_buf_add_text(out, "\n\"base\":{\"path\":");
     dcp_json_quote(out, folder->base_path);
     dcp_buf_add_text(out, ",\"files\":[");
     for (size_t i = 0; i < folder->n_base; i++) {
@@ -226,7 +230,7 @@ int dcp_delta_folder_parse(const char *text, size_t n, const char *what,
                            struct dcp_delta_folder *out, struct dcp_error *err)
 {
     DCP_CLEANUP_JSON json_t *root = NULL;
-    uint64_t chain;
+    uint64_t chain, number;
 
     *out = (struct dcp_delta_folder){ 0 };
     DCP_TRY(check_digest(text, n, what, err));
@@ -236,6 +240,10 @@ int dcp_delta_folder_parse(const char *text, size_t n, const char *what,
     if (chain < 1 || chain > DCP_DELTA_MAX_CHAIN)
         return invalid(what, "its chain is too long, or none", err);
     out->chain = (int)chain;
+    if (json_object_get(root, "number")) {
+        DCP_TRY(dcp_json_get_u64(root, "number", what, &number, err));
+        out->number = number < INT_MAX ? (int)number : INT_MAX - 1;
+    }
     DCP_TRY(get_base(root, what, out, err));
     DCP_TRY(get_files(root, what, out, err));
     return check_folders(out, what, err);

@@ -32,6 +32,7 @@ struct dcp_delta_file {
 struct dcp_delta_folder {
     char *base_path;                  /* from the folder: "../step-00001000" */
     int chain;                        /* deltas from here to a base that is none */
+    int number;                       /* which save on its base it is; 0: untold */
     struct dcp_delta_base_file *base; /* sorted by name */
     size_t n_base;
     struct dcp_delta_file *files; /* sorted by name */

@@ -67,8 +67,7 @@ static int choose_files(struct dcp_delta_making *making, struct dcp_error *err)
              identity = !strcmp(listing->files[i].name, DCP_DELTA_IDENTITY);
         uint64_t size = 0;
         file->size_bytes = listing->files[i].size_bytes;
-        bool plain = making->plain && !strcmp(listing->files[i].name, making->plain);
-        file->coded = !identity && !plain && file->size_bytes >= LEAST_CODED;
+        file->coded = !identity && file->size_bytes >= LEAST_CODED;
         if (!(file->name = strdup(listing->files[i].name)))
             return dcp_error_memory(err, "a delta");
         if (file->coded || identity)
@@ -261,7 +260,6 @@ static int make_file(struct dcp_delta_making *making, struct dcp_delta_file *fil
 {
     struct dcp_delta_base_file *base = dcp_delta_find_base(&making->is, file->name);
     size_t n_blocks = file->coded ? dcp_delta_n_blocks(file->size_bytes) : 0;
-    bool writes = making->output.store && (file->coded || !making->in_place);
     DCP_CLEANUP_FREE struct dcp_delta_entry *entries =
         dcp_mem_calloc(n_blocks, sizeof *entries);
     DCP_CLEANUP_FREE struct dcp_delta_coded *results =
@@ -279,7 +277,7 @@ static int make_file(struct dcp_delta_making *making, struct dcp_delta_file *fil
         rc = open_in(&making->base, base->name, &coding.base, err);
     if (!rc && base)
         rc = digest_base(making, base, coding.base, err);
-    if (!rc && writes)
+    if (!rc && making->output.store)
         rc = dcp_delta_output_create(
             &making->output, file->name, file->coded ? DCP_DELTA_SUFFIX : "",
             file->coded ? 0 : file->size_bytes, &coding.out, err);

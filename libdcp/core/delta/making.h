@@ -13,9 +13,6 @@ struct dcp_delta_making {
     /* Of the caller, borrowed: */
     struct dcp_source base, source; /* folders */
     struct dcp_delta_output output; /* where the delta is made; without store: nowhere */
-    bool in_place;                  /* that is the source's folder: what is not coded is
-                                     * there already */
-    const char *plain;              /* a file that is not coded, however long; or NULL */
     int threads;                    /* 0: 2 */
     struct dcp_progress progress;
     struct dcp_delta_result *result;

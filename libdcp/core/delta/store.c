@@ -249,6 +249,7 @@ int dcp_store_delta(struct dcp_store *out_store, struct dcp_store *inner,
     }
     dcp_store_forward(&deltas->outer, &deltas->forward, &deltas->inner);
     dcp_store_override(&deltas->forward, &own_ways);
+    deltas->outer.reads_deltas = true;
     *out_store = deltas->outer;
     return DCP_OK;
 }

@@ -1,119 +1,146 @@
 #include "delta.h"
+#include "base/hash.h"
 #include "base/mem.h"
 #include "base/str.h"
-#include "core/catalog/index.h"
-#include "core/delta/making.h"
+#include "core/delta/folder.h"
 #include <string.h>
 
-/* The base has the digests of its own manifest: a delta on what is damaged could never be
- * read once that is mended. */
-static int check_base(void *self, bool of_base, const char *name, uint64_t crc,
-                      struct dcp_error *err)
-{
-    const struct dcp_catalog *base = self;
+#define USUAL_IDENTITY_BYTES ((size_t)256 << 20)
 
-    for (size_t f = 0; of_base && f < base->n_files; f++)
-        if (base->files[f].has_crc && base->files[f].crc != crc &&
-            !strcmp(base->files[f].name, name))
-            return dcp_error_set(err, DCP_E_CORRUPT,
-                                 "'%s' of its base is corrupt: its digest differs",
-                                 DCP_SHOWN(name));
-    return DCP_OK;
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(((const struct dcp_coded_file *)a)->name,
+                  ((const struct dcp_coded_file *)b)->name);
 }
 
-/* In a store of deltas a folder that is one does not list what makes it one. */
-static int check_shown(const struct dcp_source *made, struct dcp_error *err)
+static int by_file_name(const void *a, const void *b)
 {
-    struct dcp_store_entry *entries;
+    return strcmp(((const struct dcp_delta_file *)a)->name,
+                  ((const struct dcp_delta_file *)b)->name);
+}
+
+static int by_base_name(const void *a, const void *b)
+{
+    return strcmp(((const struct dcp_delta_base_file *)a)->name,
+                  ((const struct dcp_delta_base_file *)b)->name);
+}
+
+static int add_base(struct dcp_delta_folder *is, const char *name, uint64_t size_bytes,
+                    uint64_t crc, struct dcp_error *err)
+{
+    struct dcp_delta_base_file *file = &is->base[is->n_base++];
+
+    *file = (struct dcp_delta_base_file){ strdup(name), size_bytes, crc };
+    return file->name ? DCP_OK : dcp_error_memory(err, "a delta");
+}
+
+/* The base's manifest binds all of it. */
+static int add_identity(const struct dcp_write_delta *delta, struct dcp_delta_folder *is,
+                        struct dcp_error *err)
+{
+    DCP_CLEANUP_FREE char *path = dcp_str_join(delta->base, "/", DCP_DELTA_IDENTITY);
+    DCP_CLEANUP_FREE void *text = NULL;
     size_t n;
-    bool raw = false;
-    int rc = made->store->ops->list(made->store->self, made->name, &entries, &n, err);
-
-    if (rc)
-        return rc;
-    for (size_t i = 0; i < n; i++)
-        raw |= !strcmp(entries[i].name, DCP_DELTA_JSON);
-    dcp_store_list_free(entries, n);
-    return raw ? dcp_error_set(err, DCP_E_UNSUPPORTED,
-                               "deltas are not read in '%s': it is no dcp_store_delta",
-                               made->store->root)
-               : DCP_OK;
-}
-
-static int remove_file(const struct dcp_delta_output *output, const char *name,
-                       const char *suffix, struct dcp_error *err)
-{
-    DCP_CLEANUP_FREE char *path = dcp_str_join(output->prefix, name, suffix);
-    struct dcp_error why = { 0 };
 
     if (!path)
         return dcp_error_memory(err, "a file name");
-    int rc = output->store->ops->remove(output->store->self, path, &why);
-    if (!rc || rc == DCP_E_NOT_FOUND)
-        return DCP_OK;
-    if (err)
-        *err = why;
-    return rc;
+    DCP_TRY(
+        dcp_store_read_header(delta->store, path, USUAL_IDENTITY_BYTES, &text, &n, err));
+    return add_base(is, DCP_DELTA_IDENTITY, n, dcp_hash_crc64(0, text, n), err);
 }
 
-/* The files that are coded now, or what was made of them. */
-static int remove_coded(const struct dcp_delta_making *making, const char *suffix,
-                        struct dcp_error *err)
+static const struct dcp_coded_file *find_coded(const struct dcp_write_delta *delta,
+                                               const char *name)
 {
-    for (size_t i = 0; i < making->is.n_files; i++)
-        if (making->is.files[i].coded)
-            DCP_TRY(remove_file(&making->output, making->is.files[i].name, suffix, err));
+    const struct dcp_coded_file key = { .name = name };
+
+    return bsearch(&key, delta->coded, delta->n_coded, sizeof key, by_name);
+}
+
+/* The base's files that are read, which are those that were coded against them. */
+static int list_base(const struct dcp_write_delta *delta, struct dcp_delta_folder *is,
+                     struct dcp_error *err)
+{
+    const struct dcp_catalog *base = delta->base_files;
+
+    is->base = dcp_mem_calloc(delta->n_coded + 1, sizeof *is->base);
+    if (!is->base)
+        return dcp_error_memory(err, "a delta");
+    DCP_TRY(add_identity(delta, is, err));
+    for (size_t f = 0; f < base->n_files; f++) {
+        const struct dcp_file *file = &base->files[f];
+        if (find_coded(delta, file->name) && is->n_base <= delta->n_coded)
+            DCP_TRY(add_base(is, file->name, file->size_bytes, file->crc, err));
+    }
+    qsort(is->base, is->n_base, sizeof *is->base, by_base_name);
     return DCP_OK;
 }
 
-/* As if nothing had been made. */
-static int undo(const struct dcp_delta_making *making, struct dcp_error *err)
+static int list_files(const struct dcp_write_delta *delta, struct dcp_delta_folder *is,
+                      struct dcp_error *err)
 {
-    DCP_TRY(remove_file(&making->output, DCP_DELTA_JSON, "", err));
-    return remove_coded(making, DCP_DELTA_SUFFIX, err);
+    const struct dcp_catalog *catalog = delta->catalog;
+
+    is->files = dcp_mem_calloc(catalog->n_files, sizeof *is->files);
+    if (!is->files)
+        return dcp_error_memory(err, "a delta");
+    for (size_t f = 0; f < catalog->n_files; f++) {
+        const struct dcp_file *from = &catalog->files[f];
+        const struct dcp_coded_file *coded = find_coded(delta, from->name);
+        struct dcp_delta_file *file = &is->files[is->n_files++];
+        *file = (struct dcp_delta_file){ .name = strdup(from->name),
+                                         .size_bytes = from->size_bytes,
+                                         .crc = from->crc };
+        if (!file->name)
+            return dcp_error_memory(err, "a delta");
+        if (!coded)
+            continue;
+        file->coded = true;
+        file->delta_bytes = coded->coded.size_bytes;
+        file->table_crc = coded->coded.table_crc;
+    }
+    qsort(is->files, is->n_files, sizeof *is->files, by_file_name);
+    return DCP_OK;
 }
 
-static int make(struct dcp_delta_making *making, const char *base, struct dcp_error *err)
+static int describe(const struct dcp_write_delta *delta, struct dcp_delta_folder *is,
+                    struct dcp_buf *text, struct dcp_error *err)
 {
-    making->is.chain = 1;
-    making->is.base_path = dcp_str_join("../", base, "");
-    if (!making->is.base_path)
+    if (delta->n_coded)
+        qsort(delta->coded, delta->n_coded, sizeof *delta->coded, by_name);
+    if (!(is->base_path = dcp_str_join("../", delta->base, "")))
         return dcp_error_memory(err, "a delta");
-    DCP_TRY(dcp_delta_making_init(making, err));
-    DCP_TRY(dcp_delta_making_run(making, err));
-    DCP_TRY(check_shown(&making->source, err));
-    return dcp_delta_making_prove(making, &making->source, err);
+    DCP_TRY(list_base(delta, is, err));
+    DCP_TRY(list_files(delta, is, err));
+    dcp_delta_folder_format(text, is);
+    return dcp_buf_check(text, err);
 }
 
-int dcp_write_delta(const struct dcp_store *store, const char *tmp, const char *base,
-                    const char *plain, struct dcp_delta_result *out_result,
-                    bool *out_torn, struct dcp_error *err)
+/* As any reader does. */
+static int enter(const struct dcp_write_delta *delta, struct dcp_error *err)
 {
-    DCP_CLEANUP_FREE char *prefix = dcp_str_join(tmp, "/", "");
-    struct dcp_catalog *catalog = NULL;
-    struct dcp_delta_making making = { .base = { store, base, true },
-                                       .source = { store, tmp, true },
-                                       .output = { store, prefix },
-                                       .in_place = true,
-                                       .plain = plain,
-                                       .threads = 1,
-                                       .result = out_result,
-                                       .prove = check_base };
+    DCP_CLEANUP_FREE char *dir = strndup(delta->prefix, strlen(delta->prefix) - 1);
+    struct dcp_store_entry *entries;
+    size_t n;
 
-    *out_result = (struct dcp_delta_result){ 0 };
-    *out_torn = false;
-    if (!prefix)
+    if (!dir)
         return dcp_error_memory(err, "a delta");
-    int rc = dcp_index(&making.base, dcp_format_of_steps(), false, &catalog, err);
-    if (rc)
-        return rc;
-    making.self = catalog;
-    rc = make(&making, base, err);
-    if (rc)
-        *out_torn = undo(&making, NULL) != DCP_OK;
-    else /* one that stays is no part of the delta, and not seen */
-        remove_coded(&making, "", NULL);
-    dcp_delta_making_fini(&making);
-    dcp_catalog_free(catalog);
-    return rc;
+    DCP_TRY(delta->store->ops->list(delta->store->self, dir, &entries, &n, err));
+    dcp_store_list_free(entries, n);
+    return DCP_OK;
+}
+
+int dcp_write_delta(const struct dcp_write_delta *delta, struct dcp_error *err)
+{
+    DCP_CLEANUP_FREE char *path = dcp_str_join(delta->prefix, DCP_DELTA_JSON, "");
+    DCP_CLEANUP_BUF struct dcp_buf text = { 0 };
+    struct dcp_delta_folder is = { .chain = 1, .number = delta->number };
+
+    int rc = path ? describe(delta, &is, &text, err) : dcp_error_memory(err, "a delta");
+    if (!rc)
+        rc = dcp_store_clear(delta->store, path, err);
+    if (!rc)
+        rc = dcp_store_write_file(delta->store, path, text.data, text.size_bytes, err);
+    dcp_delta_folder_fini(&is);
+    return rc ? rc : enter(delta, err);
 }

@@ -1,21 +1,31 @@
-/* delta: a step that was written becomes a delta before it gets its name. */
+/* delta: the description of a step whose shards were written as deltas (see write.h).
+ */
 #ifndef DCP_CORE_WRITE_DELTA_H
 #define DCP_CORE_WRITE_DELTA_H
 
-#include <dcp/delta.h>
+#include "write.h"
 
-/* What it takes: a coder, its windows of blocks, and decoded blocks of base and result.
- */
-#define DCP_WRITE_DELTA_MEMORY ((uint64_t)26 << 20)
+/* A file of the step that was coded. */
+struct dcp_coded_file {
+    const char *name;
+    uint64_t size_bytes; /* as what it stands for */
+    struct dcp_coded coded;
+};
 
-/* The native step in the temporary folder `tmp`, a sibling of the step `base`, becomes a
- * delta on it: coded beside its files, read back, and then those go. `plain` (or NULL) is
- * a file that stays as it is. After a failure it is what it was, unless *out_torn says
- * that this could not be done: then it is of no use. One thread. Errors: UNSUPPORTED (a
- * store in which deltas are not read), CORRUPT (the base is, or what was written does not
- * come back), NOT_FOUND (it is gone), NO_SPACE, IO, MEMORY. */
-int dcp_write_delta(const struct dcp_store *store, const char *tmp, const char *base,
-                    const char *plain, struct dcp_delta_result *out_result,
-                    bool *out_torn, struct dcp_error *err);
+struct dcp_write_delta {
+    const struct dcp_store *store;
+    const char *prefix; /* of the step's folder, a sibling of the base's */
+    const char *base;   /* a full step, with these files: */
+    const struct dcp_catalog *base_files;
+    const struct dcp_catalog *catalog; /* of the step, with all of its files */
+    struct dcp_coded_file *coded; /* of all ranks, in any order; sorted by the call */
+    size_t n_coded;
+    int number; /* which save it is on this base, from 1 */
+};
+
+/* Writes delta.json, instead of one that is there, and enters the folder through the
+ * store: base and files are what it says, as far as names, sizes and the base's manifest
+ * tell. Errors: CORRUPT (the base is another one, or gone), IO, MEMORY. */
+int dcp_write_delta(const struct dcp_write_delta *delta, struct dcp_error *err);
 
 #endif

@@ -59,24 +59,19 @@ void dcp_write_digest(struct dcp_write *w, size_t p)
     digests->file_crc = digests->stored_crc ? stored_crc : piece->crc;
 }
 
-struct segment {
-    uint64_t offset, size_bytes, crc;
-    const void *literal; /* NULL: a piece, or a literal that is written already */
-};
-
 static int by_offset(const void *a, const void *b)
 {
-    const struct segment *x = a, *y = b;
+    const struct dcp_segment *x = a, *y = b;
 
     if (x->offset != y->offset)
         return x->offset < y->offset ? -1 : 1;
     return x->size_bytes < y->size_bytes ? -1 : x->size_bytes > y->size_bytes;
 }
 
-static int add_segment(struct segment **segments, size_t *n, size_t *cap,
-                       struct segment segment, struct dcp_error *err)
+static int add_segment(struct dcp_segment **segments, size_t *n, size_t *cap,
+                       struct dcp_segment segment, struct dcp_error *err)
 {
-    struct segment *grown = dcp_mem_grow(*segments, cap, *n + 1, sizeof segment);
+    struct dcp_segment *grown = dcp_mem_grow(*segments, cap, *n + 1, sizeof segment);
 
     if (!grown)
         return dcp_error_memory(err, "the contents of a file");
@@ -87,7 +82,7 @@ static int add_segment(struct segment **segments, size_t *n, size_t *cap,
 
 /* Everything that lies in a file, in order. It must tile the file: no byte is unaccounted
  * for. */
-static int collect(struct dcp_write *w, int file, struct segment **out, size_t *out_n,
+static int collect(struct dcp_write *w, int file, struct dcp_segment **out, size_t *out_n,
                    struct dcp_error *err)
 {
     struct dcp_catalog *target = w->catalog;
@@ -98,24 +93,26 @@ static int collect(struct dcp_write *w, int file, struct segment **out, size_t *
     if ((size_t)file < w->n_laid)
         for (size_t i = w->file_first[file]; i < w->file_first[file + 1] && !rc; i++) {
             const struct dcp_piece *piece = &target->pieces[w->order[i]];
-            struct segment segment = { piece->offset, piece->stored_size,
-                                       w->digests[w->order[i]].file_crc, NULL };
+            struct dcp_segment segment = { piece->offset, piece->stored_size,
+                                           w->digests[w->order[i]].file_crc, NULL,
+                                           w->order[i] };
             rc = add_segment(out, out_n, &cap, segment, err);
         }
     for (size_t i = 0; i < w->setup.target->literals.n && !rc; i++) {
         const struct dcp_literal *literal = &w->setup.target->literals.items[i];
         if (literal->file == file)
-            rc = add_segment(
-                out, out_n, &cap,
-                (struct segment){ literal->offset, literal->size_bytes,
-                                  dcp_hash_crc64(0, literal->data, literal->size_bytes),
-                                  i < w->files[file].n_early ? NULL : literal->data },
-                err);
+            rc = add_segment(out, out_n, &cap,
+                             (struct dcp_segment){
+                                 literal->offset, literal->size_bytes,
+                                 dcp_hash_crc64(0, literal->data, literal->size_bytes),
+                                 i < w->files[file].n_early ? NULL : literal->data,
+                                 SIZE_MAX },
+                             err);
     }
     if (*out_n)
         qsort(*out, *out_n, sizeof **out, by_offset);
     for (size_t i = 0; i < *out_n && !rc; i++) {
-        const struct segment *segment = &(*out)[i];
+        const struct dcp_segment *segment = &(*out)[i];
         if (segment->offset != at)
             rc = dcp_error_set(err, DCP_E_CORRUPT,
                                "the layout of '%s' has %s at byte %" PRIu64
@@ -150,7 +147,7 @@ static int make_folders(const struct dcp_store *store, char *path, size_t first,
     return DCP_OK;
 }
 
-static int sync_folders(struct dcp_write *w, int file, struct dcp_error *err)
+int dcp_write_sync_folders(struct dcp_write *w, int file, struct dcp_error *err)
 {
     const struct dcp_store *store = w->setup.store;
     const char *name = w->catalog->files[file].name, *prefix = w->setup.prefix;
@@ -165,11 +162,12 @@ static int sync_folders(struct dcp_write *w, int file, struct dcp_error *err)
     return rc;
 }
 
-int dcp_write_open(struct dcp_write *w, int file, uint64_t size, struct dcp_error *err)
+int dcp_write_open(struct dcp_write *w, int file, const char *suffix, uint64_t size,
+                   struct dcp_error *err)
 {
     const struct dcp_store *store = w->setup.store;
     const char *name = w->catalog->files[file].name, *prefix = w->setup.prefix;
-    DCP_CLEANUP_FREE char *path = dcp_str_join(prefix, name, "");
+    DCP_CLEANUP_FREE char *path = dcp_str_join(prefix, name, suffix);
 
     if (!path)
         return dcp_error_memory(err, "a file name");
@@ -181,10 +179,17 @@ int dcp_write_open(struct dcp_write *w, int file, uint64_t size, struct dcp_erro
 
 int dcp_write_early(struct dcp_write *w, int file, struct dcp_error *err)
 {
-    w->files[file].n_early = w->setup.target->literals.n;
+    struct dcp_write_file *into = &w->files[file];
+
+    if (!into->against)
+        into->n_early = w->setup.target->literals.n;
     for (size_t i = 0; i < w->setup.target->literals.n; i++) {
         const struct dcp_literal *literal = &w->setup.target->literals.items[i];
-        if (literal->file == file && literal->size_bytes)
+        if (literal->file != file || !literal->size_bytes)
+            continue;
+        if (into->against)
+            dcp_against_see(into->against, literal->data, literal->size_bytes);
+        else
             DCP_TRY(dcp_write_at(w, file, literal->offset, literal->data,
                                  literal->size_bytes, err));
     }
@@ -245,26 +250,45 @@ static int read_back(struct dcp_write *w, int file, uint64_t size_bytes, uint64_
     return rc;
 }
 
-int dcp_write_finish(struct dcp_write *w, int file, struct dcp_error *err)
+int dcp_write_raw(struct dcp_write *w, size_t piece, uint64_t begin, size_t n,
+                  const unsigned char **out, struct dcp_error *err)
+{
+    const struct dcp_read_callback *from = &w->setup.read_callback;
+
+    return from->read(from->self, 0, piece, begin, n, w->workers[0].scratch, out, err);
+}
+
+/* A piece whose digests are known already. */
+static int write_piece(struct dcp_write *w, int file, const struct dcp_segment *segment,
+                       struct dcp_error *err)
+{
+    for (uint64_t at = 0; at < segment->size_bytes; at += DCP_BLOCK_BYTES) {
+        uint64_t left = segment->size_bytes - at;
+        size_t n = left < DCP_BLOCK_BYTES ? (size_t)left : DCP_BLOCK_BYTES;
+        const unsigned char *raw;
+        DCP_TRY(dcp_write_raw(w, segment->piece, at, n, &raw, err));
+        DCP_TRY(dcp_write_at(w, file, segment->offset + at, raw, n, err));
+    }
+    return DCP_OK;
+}
+
+/* As it is: what is not there yet, then sync, and close. `all`: no piece is there. */
+static int write_plain(struct dcp_write *w, int file, const struct dcp_segment *segments,
+                       size_t n, uint64_t size, uint64_t crc, bool all,
+                       struct dcp_error *err)
 {
     const struct dcp_store *store = w->setup.store;
-    struct dcp_file *entry = &w->catalog->files[file];
-    DCP_CLEANUP_FREE struct segment *segments = NULL;
     struct dcp_store_file *handle;
-    size_t n = 0;
-    uint64_t size = 0, crc = 0;
-    int rc = collect(w, file, &segments, &n, err);
+    int rc = w->files[file].handle ? DCP_OK : dcp_write_open(w, file, "", size, err);
 
     for (size_t i = 0; i < n && !rc; i++) {
-        crc = dcp_hash_crc64_combine(crc, segments[i].crc, segments[i].size_bytes);
-        size += segments[i].size_bytes;
+        const struct dcp_segment *segment = &segments[i];
+        if (segment->literal && segment->size_bytes)
+            rc = dcp_write_at(w, file, segment->offset, segment->literal,
+                              (size_t)segment->size_bytes, err);
+        else if (all && !segment->literal)
+            rc = write_piece(w, file, segment, err);
     }
-    if (!rc && !w->files[file].handle)
-        rc = dcp_write_open(w, file, size, err);
-    for (size_t i = 0; i < n && !rc; i++)
-        if (segments[i].literal && segments[i].size_bytes)
-            rc = dcp_write_at(w, file, segments[i].offset, segments[i].literal,
-                              (size_t)segments[i].size_bytes, err);
     handle = w->files[file].handle;
     if (!rc)
         rc = store->ops->sync(store->self, handle, size, err);
@@ -275,8 +299,43 @@ int dcp_write_finish(struct dcp_write *w, int file, struct dcp_error *err)
         int closed = store->ops->close(store->self, handle, rc ? NULL : err);
         rc = rc ? rc : closed;
     }
+    return rc ? rc : dcp_write_sync_folders(w, file, err);
+}
+
+/* Against the base, or as it is where that turns out to be unfit. */
+static int write_against(struct dcp_write *w, int file,
+                         const struct dcp_segment *segments, size_t n, uint64_t size,
+                         uint64_t crc, struct dcp_error *err)
+{
+    struct dcp_error why = { 0 };
+    bool unfit;
+    int rc = dcp_against_write(w, file, segments, n, size, &unfit, &why);
+
+    if (rc && unfit) {
+        w->unfit = why;
+        return write_plain(w, file, segments, n, size, crc, true, err);
+    }
+    if (rc && err)
+        *err = why;
+    return rc;
+}
+
+int dcp_write_finish(struct dcp_write *w, int file, struct dcp_error *err)
+{
+    struct dcp_file *entry = &w->catalog->files[file];
+    DCP_CLEANUP_FREE struct dcp_segment *segments = NULL;
+    size_t n = 0;
+    uint64_t size = 0, crc = 0;
+    int rc = collect(w, file, &segments, &n, err);
+
+    for (size_t i = 0; i < n && !rc; i++) {
+        crc = dcp_hash_crc64_combine(crc, segments[i].crc, segments[i].size_bytes);
+        size += segments[i].size_bytes;
+    }
     if (!rc)
-        rc = sync_folders(w, file, err);
+        rc = w->files[file].against
+                 ? write_against(w, file, segments, n, size, crc, err)
+                 : write_plain(w, file, segments, n, size, crc, false, err);
     entry->size_bytes = size;
     entry->crc = crc;
     entry->has_crc = true;

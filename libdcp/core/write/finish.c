@@ -7,7 +7,6 @@
 #include "core/plan/contents.h"
 #include "core/plan/target.h"
 #include "core/run/steps.h"
-#include "delta.h"
 #include "stream.h"
 #include "weights.h"
 #include <stdio.h>
@@ -20,7 +19,7 @@ enum { MOST_THINNED = 2 };
 
 uint64_t dcp_save_work_bytes(const struct dcp_save_options *options)
 {
-    const uint64_t works[] = { options->delta > 1 ? DCP_WRITE_DELTA_MEMORY : 0,
+    const uint64_t works[] = { options->delta > 1 ? DCP_AGAINST_MEMORY : 0,
                                options->consolidated ? CONSOLIDATED_MEMORY : 0,
                                options->keep_optimizer ? DCP_WEIGHTS_MEMORY : 0 };
     uint64_t most = 0; /* they come one after the other */
@@ -171,28 +170,46 @@ static void after_commit(struct dcp_finish *finish)
     dcp_finish_prune(finish, true);
 }
 
-/* A step that does not become a delta is full, and that is told. */
-static int make_delta(struct dcp_finish *finish, struct dcp_error *err)
+static bool is_delta(const struct dcp_finish *finish)
 {
-    const char *plain = finish->has_consolidated ? finish->export_name : NULL;
-    char full[DCP_SIZE_CAP], stored[DCP_SIZE_CAP];
-    struct dcp_delta_result result;
-    struct dcp_error why = { 0 };
-    bool torn;
+    return finish->base && finish->n_coded;
+}
 
-    int rc = dcp_write_delta(finish->ctx->store, finish->publish.tmp, finish->base, plain,
-                             &result, &torn, &why);
-    finish->is_delta = !rc;
-    if (!rc)
+/* The description of a delta, of the files that there are by now. */
+static int describe_delta(struct dcp_finish *finish, struct dcp_error *err)
+{
+    return dcp_write_delta(&(struct dcp_write_delta){ .store = finish->ctx->store,
+                                                      .prefix = finish->prefix,
+                                                      .base = finish->base,
+                                                      .base_files = finish->base_catalog,
+                                                      .catalog = finish->catalog,
+                                                      .coded = finish->coded,
+                                                      .n_coded = finish->n_coded,
+                                                      .number = finish->number },
+                           err);
+}
+
+/* What became of the files; what could not become a delta is full, and that is told. */
+static void tell_delta(struct dcp_finish *finish)
+{
+    char full[DCP_SIZE_CAP], stored[DCP_SIZE_CAP];
+    uint64_t all = 0;
+
+    for (size_t f = 0; f < finish->catalog->n_files; f++)
+        all += finish->catalog->files[f].size_bytes;
+    finish->written_bytes = all;
+    for (size_t c = 0; c < finish->n_coded; c++) {
+        const struct dcp_coded_file *file = &finish->coded[c];
+        finish->written_bytes += file->coded.size_bytes - file->size_bytes;
+        finish->base_bytes += file->coded.base_bytes;
+    }
+    if (finish->unfit.code)
+        warn_once(finish, "a step is stored in full, not as a delta", &finish->unfit);
+    if (is_delta(finish))
         dcp_log_write(finish->ctx->log, DCP_LOG_INFO, "%s is a delta on %s: %s for %s",
                       finish->name, finish->base,
-                      dcp_size_format(stored, result.stored_bytes),
-                      dcp_size_format(full, result.full_bytes));
-    else if (!torn)
-        warn_once(finish, "a step is stored in full, not as a delta", &why);
-    else if (err)
-        *err = why;
-    return torn ? rc : DCP_OK;
+                      dcp_size_format(stored, finish->written_bytes),
+                      dcp_size_format(full, all));
 }
 
 int dcp_finish_run(struct dcp_finish *finish, struct dcp_error *err)
@@ -205,6 +222,8 @@ int dcp_finish_run(struct dcp_finish *finish, struct dcp_error *err)
         catalog->tensors[t].has_fingerprint = true;
     }
     finish->fingerprint = dcp_state_fingerprint(catalog);
+    if (finish->has_consolidated && is_delta(finish)) /* which is read from the step */
+        DCP_TRY(describe_delta(finish, err));
     if (finish->has_consolidated)
         DCP_TRY(make_consolidated(finish, err));
     if (finish->parity)
@@ -215,8 +234,9 @@ int dcp_finish_run(struct dcp_finish *finish, struct dcp_error *err)
                                                           .store = finish->ctx->store,
                                                           .prefix = finish->prefix },
                                catalog, err));
-    if (finish->base[0])
-        DCP_TRY(make_delta(finish, err));
+    if (is_delta(finish))
+        DCP_TRY(describe_delta(finish, err));
+    tell_delta(finish);
     DCP_TRY(dcp_publish_commit(&finish->publish, NULL, false, err));
     after_commit(finish);
     return DCP_OK;
@@ -233,5 +253,6 @@ void dcp_finish_fini(struct dcp_finish *finish)
     free(finish->export_format);
     free(finish->name);
     free(finish->parts);
+    free(finish->coded);
     *finish = (struct dcp_finish){ 0 };
 }

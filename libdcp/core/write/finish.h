@@ -7,7 +7,7 @@
 #include "core/parity/parity.h"
 #include "core/run/prune.h"
 #include "core/run/publish.h"
-#include "write.h"
+#include "delta.h"
 #include <dcp/checkpoint.h>
 
 /* Warnings that were given: each is given once. */
@@ -33,9 +33,14 @@ struct dcp_finish {
     struct dcp_publication publish; /* rank 0's */
     uint64_t *parts;                /* of the fingerprints, of all ranks */
     uint64_t fingerprint;           /* of the state, once it is published */
-    char base[64];                  /* rank 0's: the step to be a delta on; "": none */
-    bool is_delta;                  /* it became one */
-    struct dcp_parity *parity;      /* NULL: none */
+    const char *base;               /* the step to be a delta on, borrowed; NULL: none */
+    const struct dcp_catalog *base_catalog; /* borrowed */
+    int number;                             /* which save on it this is, from 1 */
+    struct dcp_coded_file *coded;           /* rank 0's: files that became deltas */
+    size_t n_coded, cap_coded;
+    struct dcp_error unfit;             /* rank 0's: why not all did */
+    uint64_t base_bytes, written_bytes; /* rank 0's: see dcp_save_result */
+    struct dcp_parity *parity;          /* NULL: none */
 };
 
 /* finish->catalog is set and stays. Copies the options. Errors: MEMORY. */

@@ -1,5 +1,5 @@
 /* own: the inside of the writer: what it knows of files and pieces, and how a
- * file is finished. Included by write.c and files.c only. */
+ * file is finished. Included by write.c, files.c and against.c only. */
 #ifndef DCP_CORE_WRITE_OWN_H
 #define DCP_CORE_WRITE_OWN_H
 
@@ -13,11 +13,15 @@ struct dcp_write_worker {
     unsigned char *scratch;
 };
 
+struct dcp_against; /* a file, and the base's of its name */
+
 struct dcp_write_file {
     struct dcp_store_file *handle;
     size_t n_early; /* literals that were written when it was opened: the first so many
                      * of the target's */
     bool done;
+    struct dcp_against *against; /* it is coded against a base's; NULL: it is not */
+    struct dcp_coded coded;      /* once it was */
 };
 
 /* What is known of a piece once its bytes went by. */
@@ -31,6 +35,8 @@ struct dcp_write_digests {
 
 struct dcp_write {
     struct dcp_write_setup setup;
+    struct dcp_write_base base;        /* without store: there is none */
+    struct dcp_error unfit;            /* why a file is not coded against it */
     struct dcp_catalog *catalog;       /* of the target */
     struct dcp_write_digests *digests; /* by piece; n_pieces of them */
     size_t n_pieces; /* when it began: later ones are of files that others wrote */
@@ -45,19 +51,47 @@ struct dcp_write {
     _Atomic uint64_t done_bytes;
 };
 
+/* What lies in a file: a piece, or a literal. */
+struct dcp_segment {
+    uint64_t offset, size_bytes, crc;
+    const void *literal; /* NULL: a piece, or a literal that is written already */
+    size_t piece;        /* SIZE_MAX: none */
+};
+
 /* Orders the pieces by file, once they have their extents. */
 int dcp_write_index(struct dcp_write *write, struct dcp_error *err);
 /* Puts the digests of a piece's blocks together, in the catalog. */
 void dcp_write_digest(struct dcp_write *write, size_t piece);
 /* Room for what is known of every file of the catalog. */
 int dcp_write_reserve(struct dcp_write *write, struct dcp_error *err);
-int dcp_write_open(struct dcp_write *write, int file, uint64_t size_bytes,
-                   struct dcp_error *err);
+int dcp_write_open(struct dcp_write *write, int file, const char *suffix,
+                   uint64_t size_bytes, struct dcp_error *err);
+/* Raw bytes begin .. begin + n of a piece, n <= DCP_BLOCK_BYTES, for the caller's thread:
+ * *out lives until the next. */
+int dcp_write_raw(struct dcp_write *write, size_t piece, uint64_t begin, size_t n,
+                  const unsigned char **out, struct dcp_error *err);
+/* What is in a folder of the target is durable. */
+int dcp_write_sync_folders(struct dcp_write *write, int file, struct dcp_error *err);
 /* Writes the literals that are known already, before the pieces: where the header is one
  * of them the file can be written from front to back. */
 int dcp_write_early(struct dcp_write *write, int file, struct dcp_error *err);
 int dcp_write_at(struct dcp_write *write, int file, uint64_t offset, const void *data,
                  size_t n, struct dcp_error *err);
+/* Of a file whose extents and first literals are known: its base is there, and has the
+ * same pieces at the same places. Errors: MISMATCH (it has not), NOT_FOUND, CORRUPT, IO,
+ * MEMORY. */
+int dcp_against_open(struct dcp_write *write, int file, struct dcp_against **out,
+                     struct dcp_error *err);
+void dcp_against_close(struct dcp_against *against);
+/* The bytes of the file go by, from front to back, while the digests of pieces are taken.
+ */
+void dcp_against_see(struct dcp_against *against, const void *data, size_t n);
+/* Writes the open NAME.delta of a file of these segments once all of it was seen, and
+ * makes it durable; the handle is closed. *out_unfit, after a failure: the base was to
+ * blame, and nothing is left of the file. Errors: those of both. */
+int dcp_against_write(struct dcp_write *write, int file,
+                      const struct dcp_segment *segments, size_t n, uint64_t size_bytes,
+                      bool *out_unfit, struct dcp_error *err);
 /* Literals, size, digest, sync, close. */
 int dcp_write_finish(struct dcp_write *write, int file, struct dcp_error *err);
 

@@ -1,6 +1,7 @@
 #include "base/hash.h"
 #include "base/mem.h"
 #include "core/catalog/region.h"
+#include "core/delta/folder.h"
 #include "core/integrity/fingerprint.h"
 #include "core/plan/target.h"
 #include "own.h"
@@ -62,9 +63,11 @@ void dcp_write_free(struct dcp_write *w)
 {
     if (!w)
         return;
-    for (size_t f = 0; f < w->cap_files; f++)
+    for (size_t f = 0; f < w->cap_files; f++) {
         if (w->files[f].handle)
             w->setup.store->ops->close(w->setup.store->self, w->files[f].handle, NULL);
+        dcp_against_close(w->files[f].against);
+    }
     for (size_t p = 0; w->digests && p < w->n_pieces; p++) {
         free(w->digests[p].crc);
         free(w->digests[p].stored_crc);
@@ -84,6 +87,19 @@ void dcp_write_free(struct dcp_write *w)
     pthread_mutex_destroy(&w->lock);
 
     free(w);
+}
+
+void dcp_write_against(struct dcp_write *w, const struct dcp_write_base *base)
+{
+    w->base = *base;
+}
+
+const struct dcp_coded *dcp_write_coded(const struct dcp_write *w, size_t file,
+                                        const struct dcp_error **out_why)
+{
+    *out_why = &w->unfit;
+    return file < w->cap_files && w->files[file].coded.size_bytes ? &w->files[file].coded
+                                                                  : NULL;
 }
 
 uint64_t dcp_write_parts(const struct dcp_write *w, size_t tensor)
@@ -148,18 +164,22 @@ static int run_job(void *arg, int worker, size_t i, struct dcp_error *err)
     const struct dcp_store *store = w->setup.store;
     const struct dcp_piece *piece = &w->catalog->pieces[job->piece];
     uint64_t at = piece->offset + (uint64_t)job->first_block * DCP_BLOCK_BYTES, from = at;
+    struct dcp_against *against = w->files[piece->file].against;
 
     for (size_t b = 0; b < job->n_blocks; b++) {
         const void *stored;
         size_t n;
         DCP_TRY(
             code_block(w, worker, job->piece, job->first_block + b, &stored, &n, err));
-        DCP_TRY(dcp_write_at(w, piece->file, at, stored, n, err));
+        if (against) /* what is written depends on the digests of all */
+            dcp_against_see(against, stored, n);
+        else
+            DCP_TRY(dcp_write_at(w, piece->file, at, stored, n, err));
         at += n;
         DCP_TRY(report(w, n, err));
     }
 
-    if (store->ops->flush_hint)
+    if (store->ops->flush_hint && !against)
         store->ops->flush_hint(store->self, w->files[piece->file].handle, from,
                                at - from);
     return DCP_OK;
@@ -334,6 +354,18 @@ static int write_pieces(struct dcp_write *w, int rank, struct dcp_error *err)
     return rc;
 }
 
+/* What cannot be coded is written as it is. */
+static int create(struct dcp_write *w, int file, struct dcp_error *err)
+{
+    uint64_t size = w->catalog->files[file].size_bytes;
+    struct dcp_write_file *into = &w->files[file];
+
+    if (w->base.store && !w->setup.pool &&
+        !dcp_against_open(w, file, &into->against, &w->unfit))
+        return dcp_write_open(w, file, DCP_DELTA_SUFFIX, 0, err);
+    return dcp_write_open(w, file, "", size, err);
+}
+
 int dcp_write_create(struct dcp_write *w, int rank, struct dcp_error *err)
 {
     const struct dcp_catalog *target = w->catalog;
@@ -342,7 +374,7 @@ int dcp_write_create(struct dcp_write *w, int rank, struct dcp_error *err)
     for (size_t f = 0; f < target->n_files && !rc; f++)
         if (target->files[f].rank == rank && target->files[f].size_bytes &&
             !w->files[f].done && !w->files[f].handle)
-            rc = dcp_write_open(w, (int)f, target->files[f].size_bytes, err);
+            rc = create(w, (int)f, err);
     return rc;
 }
 

@@ -48,6 +48,42 @@ int dcp_write_new(const struct dcp_write_setup *setup, struct dcp_write **out_wr
                   struct dcp_error *err);
 void dcp_write_free(struct dcp_write *write);
 
+/* -- against a base ------------------------------------------------------------------ */
+
+/* A file with pieces can be written as what differs from that of another step, the base:
+ * docs/FORMAT.md, chapter 14. The rank that has the bytes codes them, and what is the
+ * base's is never written.
+ *
+ * A piece whose CRC-64 is the base's, and each of whose blocks has the base's XXH3, is
+ * the base's: its bytes there are not read. Everything else is compared with the bytes of
+ * the base, each block of which must have its digest. */
+struct dcp_write_base {
+    const struct dcp_store *store;     /* borrowed; one of deltas */
+    const char *name;                  /* of the base's folder, a full step; borrowed */
+    const struct dcp_catalog *catalog; /* has the base's pieces of the files that are
+                                        * written, with their digests; borrowed */
+    bool by_digest; /* digests are believed: else all of the base's bytes are read */
+};
+/* What it takes of memory: a coder, and three blocks. */
+#define DCP_AGAINST_MEMORY ((uint64_t)16 << 20)
+
+/* What became of a file. */
+struct dcp_coded {
+    uint64_t size_bytes; /* of NAME.delta, */
+    uint64_t table_crc;  /* whose table has this digest; */
+    uint64_t base_bytes; /* so many of the file are those of the base */
+};
+
+/* One for which that cannot be is written as it is. Before dcp_write_create; without
+ * codecs or a pool. */
+void dcp_write_against(struct dcp_write *write, const struct dcp_write_base *base);
+/* What became of a file: NULL, it stands as it is. *out_why (borrowed, may have no code):
+ * why not all are deltas. */
+const struct dcp_coded *dcp_write_coded(const struct dcp_write *write, size_t file,
+                                        const struct dcp_error **out_why);
+
+/* -- the acts ------------------------------------------------------------------------ */
+
 /* Creates the files of one rank, with the room that their extents say; dcp_write_rank
  * does it where that was not done before. */
 int dcp_write_create(struct dcp_write *write, int rank, struct dcp_error *err);

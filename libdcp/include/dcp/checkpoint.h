@@ -73,10 +73,12 @@ struct dcp_save_options {
     double pin_timeout_s; /* so long a reader may keep a step: see dcp_retention */
     int parity;           /* shards of each DCP_PARITY_GROUP that may be lost: 0 to
                            * DCP_PARITY_MAX_ROWS */
-    int delta; /* of the saves of one dcp_saver every so many, and the first, is a full
-                * step; those between are stored as deltas on it (<dcp/delta.h>), which
-                * needs a store of dcp_store_delta. One that cannot be is full, and a
-                * warning. 0, 1: all are full. Not with parity or a codec */
+    int delta; /* of so many saves one is a full step; those between are stored as deltas
+                * on it (<dcp/delta.h>), which needs a store of dcp_store_delta: each rank
+                * writes what differs, and nothing of what is the full step's. The first
+                * save of a saver is a delta on the newest complete step of the run, or on
+                * that one's base. What cannot be a delta is full, and a warning. 0, 1:
+                * all are full. Not with parity or a codec */
     bool verify_after_save; /* read back from the disk, the page cache dropped; else from
                              * wherever it comes. Then only the step is published */
     const struct dcp_export *consolidated; /* NULL: none */
@@ -90,8 +92,8 @@ struct dcp_save_options {
 };
 
 /* Memory, about, that rank 0 works with while such a save is finished in the background,
- * beside the copy of the state: for a delta, a consolidated file, steps that keep their
- * weights alone. 0: none of these is asked for. */
+ * beside the copy of the state: for a delta (the other ranks, too), a consolidated file,
+ * steps that keep their weights alone. 0: none of these is asked for. */
 DCP_PUBLIC uint64_t dcp_save_work_bytes(const struct dcp_save_options *options);
 
 /* Where a state comes from: what training adds to a step as the object "lineage". It is
@@ -125,9 +127,12 @@ struct dcp_save_result {
     bool diverged;        /* weights or loss are not finite; known to rank 0 alone */
     bool stale; /* the weights are those of the step that this saver saved before, or the
                  * moments are all zero; logged as a warning; known to rank 0 alone */
-    uint64_t size_bytes; /* of all shards */
-    double stall_s;      /* time the caller was held in start; in place: write_s */
-    double write_s;      /* from start to durable */
+    uint64_t size_bytes;    /* of all shards */
+    uint64_t written_bytes; /* of the step's files, as they were written, */
+    uint64_t base_bytes;    /* and so many of all shards are the bytes of the step that
+                             * this one is a delta on; both known to rank 0 alone */
+    double stall_s;         /* time the caller was held in start; in place: write_s */
+    double write_s;         /* from start to durable */
 };
 
 struct dcp_saver; /* keeps staging memory and the plan from one save to the next */

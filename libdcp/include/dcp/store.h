@@ -107,6 +107,7 @@ struct dcp_store {
      * have. Whoever opened the store may set it. */
     uint64_t max_header_bytes;
     uint64_t packed_bytes; /* of the archive that the store is; 0: it is none */
+    bool reads_deltas;     /* it is a dcp_store_delta, or a wrapper of one */
 };
 
 /* A folder of a POSIX file system. With `create` it is made (parents too) when missing.

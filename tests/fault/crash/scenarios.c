@@ -237,7 +237,8 @@ static bool smooth_again(const struct facts *facts, struct promise promise, char
 
 struct behind {
     struct dcp_store store;
-    int delta; /* as in dcp_save_options */
+    int delta;  /* as in dcp_save_options */
+    bool again; /* each step is saved by another saver, as after a resume */
 };
 
 static void save_behind(void *arg, struct dcp_comm *comm)
@@ -263,13 +264,17 @@ static void save_behind(void *arg, struct dcp_comm *comm)
             must(dcp_save_poll(saver, &over, NULL, NULL) == 0);
         if (comm->rank == 0)
             act_is_done(step);
+        if (behind->again) {
+            dcp_saver_free(saver);
+            must(dcp_saver_new(&ctx, &saver, NULL) == 0);
+        }
     }
     dcp_saver_free(saver);
 }
 
-static void save_all_behind(const char *folder, int delta)
+static void save_all_behind(const char *folder, int delta, bool again)
 {
-    struct behind behind = { .delta = delta };
+    struct behind behind = { .delta = delta, .again = again };
 
     act_begins(1);
     open_run(&behind.store, folder);
@@ -279,12 +284,17 @@ static void save_all_behind(const char *folder, int delta)
 
 static void act_behind(const char *folder)
 {
-    save_all_behind(folder, 0);
+    save_all_behind(folder, 0, false);
 }
 
 static void act_deltas(const char *folder)
 {
-    save_all_behind(folder, STEPS);
+    save_all_behind(folder, STEPS, false);
+}
+
+static void act_deltas_again(const char *folder)
+{
+    save_all_behind(folder, STEPS, true);
 }
 
 /* --- superseded, prune --- */
@@ -497,6 +507,7 @@ static const struct scenario scenarios[] = {
     { "compressed", prepare_nothing, act_smooth, check_smooth, smooth_again },
     { "background", prepare_nothing, act_behind, check_new_run, save_next },
     { "save-deltas", prepare_nothing, act_deltas, check_new_run, save_next },
+    { "resumed-deltas", prepare_nothing, act_deltas_again, check_new_run, save_next },
     { "set-aside", prepare_steps, act_supersede, check_supersede, save_next },
     { "prune", prepare_steps, act_prune, check_prune, save_next },
     { "thin", prepare_steps, act_thin, check_thin, thin_again },

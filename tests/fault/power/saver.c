@@ -5,7 +5,8 @@
  * these, every step is complete and what was saved
  *
  * Three steps are kept; every third save is made in three ranks, every fifth has a
- * second file. Exit status 1 and a sentence: something is wrong. */
+ * second file. Where the step before has as many ranks a save is a delta on it, made by a
+ * saver that did not write that one. Exit status 1 and a sentence: something is wrong. */
 #include "lib/acts.h"
 #include "tests/fault/crash/check.h"
 #include <dcp/dcp.h>
@@ -24,14 +25,14 @@ static int save(const char *run, int64_t first, int64_t last)
     struct dcp_store store;
     struct dcp_error err = { 0 };
 
-    if (dcp_store_dir(&store, run, true, &err)) {
+    if (dcp_store_delta_dir(&store, run, true, &err)) {
         fprintf(stderr, "%s\n", err.message);
         return 1;
     }
     for (int64_t step = first; step <= last; step++) {
-        const struct dcp_save_options more = { .keep = KEEP,
-                                               .consolidated =
-                                                   step % 5 ? NULL : &consolidated };
+        const struct dcp_save_options more = {
+            .keep = KEEP, .delta = 4, .consolidated = step % 5 ? NULL : &consolidated
+        };
         struct acts acts = { .store = &store,
                              .layout = "zero3",
                              .world_size = step % 3 ? 1 : 3,
