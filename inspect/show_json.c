@@ -103,11 +103,15 @@ static json_t *signers_json(const struct dcp_source *source)
 static json_t *delta_json(const struct dcp_source *source)
 {
     DCP_CLEANUP_FREE char *base = NULL;
+    uint64_t full, stored;
     int chain;
     if (!source->is_dir ||
-        dcp_delta_base(source->store, source->name, &base, &chain, NULL))
+        dcp_delta_base(source->store, source->name, &base, &chain, NULL) ||
+        dcp_delta_sizes(source->store, source->name, &full, &stored, NULL))
         return json_null();
-    return json_pack("{s:o, s:i}", "base", dcp_doc_text(base), "chain", chain);
+    return json_pack("{s:o, s:i, s:o, s:o}", "base", dcp_doc_text(base), "chain", chain,
+                     "full_bytes", dcp_doc_u64(full), "stored_bytes",
+                     dcp_doc_u64(stored));
 }
 
 static int add_catalog(json_t *doc, const struct inspect_shown *shown)

@@ -216,12 +216,15 @@ static int put_delta(struct dcp_main *m, const struct inspect_shown *shown,
     DCP_CLEANUP_FREE char *base = NULL;
     const struct dcp_source *source = &shown->checkpoint.location.source;
     char line[512];
+    uint64_t full, stored;
     int chain;
     if (!source->is_dir ||
-        dcp_delta_base(source->store, source->name, &base, &chain, NULL))
+        dcp_delta_base(source->store, source->name, &base, &chain, NULL) ||
+        dcp_delta_sizes(source->store, source->name, &full, &stored, NULL))
         return DCP_OK;
-    dcp_buf_add_fmt(&text, "on %s, number %d of its chain",
-                    dcp_str_escape(line, sizeof line, base), chain);
+    dcp_buf_add_fmt(&text, "on %s, number %d of its chain: %s for %s",
+                    dcp_str_escape(line, sizeof line, base), chain,
+                    dcp_human_size(stored).text, dcp_human_size(full).text);
     return put_fact(m, "delta", &text, DCP_STYLE_OFF, err);
 }
 

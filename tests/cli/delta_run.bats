@@ -34,7 +34,8 @@ there() {
     run -0 dcp-inspect run
     [[ $output == *"delta        on ../step-00000200, number 2 of its chain"* ]]
     run -0 dcp-inspect run --json
-    json 'd["delta"] == {"base": "../step-00000200", "chain": 2}'
+    json '(d["delta"]["base"], d["delta"]["chain"]) == ("../step-00000200", 2)'
+    json '0 < d["delta"]["stored_bytes"] < d["delta"]["full_bytes"]'
     run -0 dcp-inspect run/step-00000100 --json
     json 'd["delta"] is None'
     run -0 dcp-reshard run out

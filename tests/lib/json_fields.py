@@ -141,6 +141,8 @@ resume.missing        string?   what it lacks for that
 -lineage.fingerprint  string?   of the parent's state, 16 hexadecimal digits
 -delta.base           string    of what is stored as a delta: its base's path from there
 -delta.chain          integer   deltas one upon the other, this one included
+-delta.full_bytes    integer   of the files that it stands for
+-delta.stored_bytes  integer   of the delta's own, in their place
 signed_by[]           string    names of keys; nothing is checked
 steps[].step          integer   of a run folder, newest first
 steps[].name          string    of its folder

@@ -282,3 +282,23 @@ int dcp_delta_base(const struct dcp_store *store, const char *folder, char **out
     dcp_delta_folder_fini(&is);
     return rc;
 }
+
+int dcp_delta_sizes(const struct dcp_store *store, const char *folder,
+                    uint64_t *out_full_bytes, uint64_t *out_stored_bytes,
+                    struct dcp_error *err)
+{
+    struct dcp_delta_folder is;
+    char digest[DCP_DELTA_DIGEST_BYTES];
+    uint64_t bytes;
+
+    *out_full_bytes = *out_stored_bytes = 0;
+    DCP_TRY(dcp_delta_look(store, folder, &bytes, digest, err));
+    int rc = dcp_delta_folder_read(store, folder, &is, err);
+    for (size_t f = 0; !rc && f < is.n_files; f++) {
+        *out_full_bytes += is.files[f].size_bytes;
+        *out_stored_bytes +=
+            is.files[f].coded ? is.files[f].delta_bytes : is.files[f].size_bytes;
+    }
+    dcp_delta_folder_fini(&is);
+    return rc;
+}

@@ -44,6 +44,12 @@ DCP_PUBLIC int dcp_delta_check_small(const struct dcp_store *store, const char *
 DCP_PUBLIC int dcp_delta_base(const struct dcp_store *store, const char *folder,
                               char **out_base, int *out_chain, struct dcp_error *err);
 
+/* Bytes of the files that such a folder stands for, and of the delta's own, delta.json
+ * left out. Errors: as above. */
+DCP_PUBLIC int dcp_delta_sizes(const struct dcp_store *store, const char *folder,
+                               uint64_t *out_full_bytes, uint64_t *out_stored_bytes,
+                               struct dcp_error *err);
+
 struct dcp_delta_options {
     int max_chain; /* 0: DCP_DELTA_USUAL_CHAIN */
     int threads;   /* 0: 2 */
