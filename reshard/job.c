@@ -10,37 +10,17 @@
 
 #define MAX_CONFIG_BYTES ((size_t)64 << 20)
 
-/* What lies beside the source, as in a folder of Hugging Face. */
-static char *config_beside(const struct reshard_job *job)
-{
-    const struct dcp_store *store = job->location.source.store;
-    void *text = NULL;
-    size_t n;
-    return dcp_store_read_file(store, "config.json", MAX_CONFIG_BYTES, &text, &n, NULL)
-               ? NULL
-               : text;
-}
-
 /* The description of the model, for formats that carry one in a file of its own: the one
- * that was given, the source's, or one that lies beside it. */
+ * that was given, or the source's. */
 static int find_config(struct reshard_job *job, char **out, struct dcp_error *err)
 {
-    int i = dcp_catalog_find_object(job->source, DCP_TRAINING_MODEL_CONFIG);
     void *text = NULL;
     size_t n;
-    *out = NULL;
-    if (job->config_path) {
-        int rc = dcp_fs_read_file(job->config_path, MAX_CONFIG_BYTES, &text, &n, err);
-        *out = text;
-        return rc;
-    }
-    if (i < 0 || job->source->objects[i].kind != DCP_OBJECT_JSON) {
-        *out = config_beside(job);
-        return DCP_OK;
-    }
-    const struct dcp_object *object = &job->source->objects[i];
-    *out = strndup(object->data, object->size_bytes);
-    return *out ? DCP_OK : dcp_error_memory(err, "the model's description");
+    if (!job->config_path)
+        return dcp_location_config(&job->location, job->source, out, err);
+    int rc = dcp_fs_read_file(job->config_path, MAX_CONFIG_BYTES, &text, &n, err);
+    *out = text;
+    return rc;
 }
 
 /* Signs the target before it is published. */

@@ -33,6 +33,7 @@ static void set_text(struct dcp_error *err, int code, int sys_errno, size_t rese
 {
     struct dcp_error fresh = { .code = code, .sys_errno = sys_errno, .rank = -1 };
     memcpy(fresh.tensor, err->tensor, sizeof fresh.tensor);
+    memcpy(fresh.file, err->file, sizeof fresh.file);
     *err = fresh;
     format_text(err->message, sizeof err->message - reserve, fmt, args);
 }
@@ -103,6 +104,12 @@ void dcp_error_tensor(struct dcp_error *err, const char *name)
 {
     if (err)
         dcp_str_escape(err->tensor, sizeof err->tensor, name);
+}
+
+void dcp_error_file(struct dcp_error *err, const char *name)
+{
+    if (err)
+        dcp_str_escape(err->file, sizeof err->file, name);
 }
 
 int dcp_error_of_tensor(struct dcp_error *err, int code, const char *name,

@@ -9,7 +9,8 @@ import re
 
 import rooms
 
-TOP = ("libdcp", "formats", "reshard", "inspect", "trainer", "tests", "docs", "scripts")
+TOP = ("libdcp", "formats", "reshard", "inspect", "trainer", "python", "tests", "docs",
+       "scripts")
 CODE = (".c", ".h", ".cu", ".cuh", ".cpp", ".py", ".sh", ".bats", ".cmake")
 TEXT = CODE + (".md", ".txt", ".in", ".json", ".1", ".7")
 MAX_LINES = 600
@@ -17,7 +18,7 @@ MAX_COLUMNS = 90
 MAX_COLUMNS_OF_TESTS = 100  # in bats and Python, which hold output of programs
 
 # Which layer a folder is; the order of the tests matters: longest first.
-LIBRARY = ("libdcp/base", "libdcp/core", "libdcp/port", "formats")
+LIBRARY = ("libdcp/base", "libdcp/core", "libdcp/port", "libdcp/flat", "formats")
 # What base may know: errors and the log. version.c defines what dcp.h declares.
 BASE_MAY = {
     "": ("dcp/error.h", "dcp/log.h"),

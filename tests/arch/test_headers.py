@@ -38,7 +38,7 @@ class Headers(unittest.TestCase):
 
     def test_internal(self):
         headers = []
-        for folder in ("libdcp/base", "libdcp/core", "libdcp/port", "libdcp/cli",
+        for folder in ("libdcp/base", "libdcp/core", "libdcp/port", "libdcp/cli", "libdcp/flat",
                        "formats", "reshard", "inspect", "trainer"):
             found = glob.glob(os.path.join(ROOT, folder, "**", "*.h"), recursive=True)
             self.assertGreater(len(found), 2, folder)

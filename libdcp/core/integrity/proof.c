@@ -187,6 +187,7 @@ static int complain(const struct dcp_proof *proof, size_t r, const char *what,
     const char *name = DCP_SHOWN(record->name);
     const char *file = DCP_SHOWN(catalog->files[record->file].name);
 
+    dcp_error_file(err, catalog->files[record->file].name);
     if (piece == catalog->n_pieces)
         return dcp_error_set(
             err, DCP_E_CORRUPT,

@@ -149,6 +149,7 @@ static int complain(const struct dcp_blocks *b, const struct dcp_piece *piece,
     const struct dcp_tensor *tensor = &b->catalog->tensors[piece->tensor];
     uint64_t offset, stored_n;
     int64_t first, last;
+    const char *file = b->catalog->files[piece->file].name;
     char why[240];
 
     snprintf(why, sizeof why, "%s", what); /* it may lie in err, which is written anew */
@@ -156,13 +157,13 @@ static int complain(const struct dcp_blocks *b, const struct dcp_piece *piece,
     dcp_blocks_extent(piece, block, raw_n, &offset, &stored_n);
     if (err)
         *err = (struct dcp_error){ 0 };
+    dcp_error_file(err, file);
     return dcp_error_of_tensor(err, DCP_E_CORRUPT, tensor->name,
                                "tensor '%s' elements %" PRId64 "..%" PRId64
                                " are corrupt: %s (file '%s', bytes %" PRIu64 "..%" PRIu64
                                ")",
-                               DCP_SHOWN(tensor->name), first, last, why,
-                               DCP_SHOWN(b->catalog->files[piece->file].name), offset,
-                               offset + stored_n - (stored_n > 0));
+                               DCP_SHOWN(tensor->name), first, last, why, DCP_SHOWN(file),
+                               offset, offset + stored_n - (stored_n > 0));
 }
 
 /* -- pieces ------------------------------------------------------------------------ */
@@ -209,6 +210,7 @@ static int read_plain(struct dcp_blocks *b, const struct dcp_piece *piece, uint6
         if (err)
             *err = why;
         dcp_error_tensor(err, tensor->name);
+        dcp_error_file(err, b->catalog->files[piece->file].name);
         return rc;
     }
     if (b->verify && block < piece->n_blocks &&

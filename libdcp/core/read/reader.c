@@ -124,6 +124,16 @@ int dcp_reader_read(struct dcp_reader *reader, int tensor, int64_t begin, int64_
     return dcp_copy_piece(&reader->copier, (size_t)tensor, begin, end, out, err);
 }
 
+void dcp_reader_reconstruct(struct dcp_reader *reader)
+{
+    dcp_blocks_reconstruct(reader->blocks);
+}
+
+const struct dcp_error *dcp_reader_reconstructed(const struct dcp_reader *reader)
+{
+    return dcp_blocks_reconstructed(reader->blocks);
+}
+
 int dcp_reader_check(struct dcp_reader *reader, struct dcp_error *err)
 {
     return reader->shared->proof ? dcp_blocks_prove(&reader->blocks, NULL, err) : DCP_OK;

@@ -6,9 +6,12 @@
 #include "pin.h"
 #include "steps.h"
 #include <dcp/delta.h>
+#include <dcp/training.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+
+#define MAX_CONFIG_BYTES ((size_t)64 << 20)
 
 /* "'model.bin'", escaped; returns its length. */
 static size_t quote(char *out, size_t cap, const char *text)
@@ -249,6 +252,25 @@ int dcp_location_index(struct dcp_location *location, struct dcp_catalog **out_c
     }
     *out_catalog = catalog;
     return DCP_OK;
+}
+
+int dcp_location_config(const struct dcp_location *location,
+                        const struct dcp_catalog *catalog, char **out,
+                        struct dcp_error *err)
+{
+    int i = dcp_catalog_find_object(catalog, DCP_TRAINING_MODEL_CONFIG);
+    void *text = NULL;
+    size_t n;
+
+    *out = NULL;
+    if (i < 0 || catalog->objects[i].kind != DCP_OBJECT_JSON) {
+        if (!dcp_store_read_file(location->source.store, "config.json", MAX_CONFIG_BYTES,
+                                 &text, &n, NULL))
+            *out = text;
+        return DCP_OK;
+    }
+    *out = strndup(catalog->objects[i].data, catalog->objects[i].size_bytes);
+    return *out ? DCP_OK : dcp_error_memory(err, "the model's description");
 }
 
 struct dcp_source dcp_location_plain(const struct dcp_location *location)

@@ -53,11 +53,12 @@ enum dcp_rank_state {
 
 /* What failed. Plain data, owned by the caller; zero-initialise it. */
 struct dcp_error {
-    int code;          /* DCP_E_…, 0 when nothing failed */
-    int sys_errno;     /* errno of the system call behind it, or 0 */
-    int rank;          /* the rank that failed, -1 when none is meant */
-    int rank_state;    /* DCP_RANK_…; UNKNOWN unless code is COMM */
-    char tensor[160];  /* the tensor concerned, escaped for printing, or "" */
+    int code;         /* DCP_E_…, 0 when nothing failed */
+    int sys_errno;    /* errno of the system call behind it, or 0 */
+    int rank;         /* the rank that failed, -1 when none is meant */
+    int rank_state;   /* DCP_RANK_…; UNKNOWN unless code is COMM */
+    char tensor[160]; /* the tensor concerned, escaped for printing, or "" */
+    char file[256];   /* the file concerned, in the checkpoint, escaped likewise, or "" */
     char message[640]; /* one sentence: what, where, why; no final newline */
     char hint[240];    /* the next act, or "" */
 };
@@ -82,6 +83,9 @@ DCP_PUBLIC void dcp_error_hint(struct dcp_error *err, const char *fmt, ...)
 
 /* Names the tensor of an error, which is set already or will be. Escapes the name. */
 DCP_PUBLIC void dcp_error_tensor(struct dcp_error *err, const char *name);
+
+/* Names the file of an error, which is set already or will be. Escapes the name. */
+DCP_PUBLIC void dcp_error_file(struct dcp_error *err, const char *name);
 
 /* dcp_error_set and dcp_error_tensor in one. The sentence says the name itself. */
 DCP_PUBLIC int dcp_error_of_tensor(struct dcp_error *err, int code, const char *name,

@@ -51,6 +51,12 @@ DCP_PUBLIC int dcp_location_failed(const struct dcp_location *location, int rc,
 DCP_PUBLIC int dcp_location_index(struct dcp_location *location,
                                   struct dcp_catalog **out_catalog,
                                   struct dcp_error *err);
+/* The description of the model, as config.json of Hugging Face has it: that of the
+ * catalog of the place, or what lies beside it; *out (caller frees) is NULL where there
+ * is none. Errors: MEMORY. */
+DCP_PUBLIC int dcp_location_config(const struct dcp_location *location,
+                                   const struct dcp_catalog *catalog, char **out,
+                                   struct dcp_error *err);
 /* Puts the place's path into an error of reading it. */
 DCP_PUBLIC void dcp_location_name_error(const struct dcp_location *location,
                                         struct dcp_error *err);
@@ -204,6 +210,12 @@ DCP_PUBLIC int dcp_reader_read(struct dcp_reader *reader, int tensor, int64_t be
 /* Another reader of the same, for another thread, with memory of its own. */
 DCP_PUBLIC int dcp_reader_clone(struct dcp_reader *reader, uint64_t memory_bytes,
                                 struct dcp_reader **out_reader, struct dcp_error *err);
+/* From now on what is corrupt is read through the parity of the step, where it has one
+ * and that gives it; and the first corruption that was read so, code 0: none. Borrowed.
+ */
+DCP_PUBLIC void dcp_reader_reconstruct(struct dcp_reader *reader);
+DCP_PUBLIC const struct dcp_error *dcp_reader_reconstructed(
+    const struct dcp_reader *reader);
 /* Some formats have one checksum for a whole record, of which a tensor may be a small
  * part. Reads what is left of the records that were touched, by clones too, which are
  * idle: until this was called, only digests of blocks vouch for what dcp_reader_read

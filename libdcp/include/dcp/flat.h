@@ -1,0 +1,280 @@
+/* flat: the library for other languages. Opaque handles, pointers with lengths, integers
+ * of fixed width, UTF-8 names in one blob; no struct by value, no variable arguments, and
+ * nothing that a foreign function interface cannot say.
+ *
+ * Every struct that crosses begins with `struct_size`, which the caller sets to the size
+ * that it knows: the library reads and writes no more, and what the caller does not know
+ * is zero. So structs grow at their end and old callers go on working. Zero means
+ * default, but where a comment says otherwise; NULL of a text means none.
+ *
+ * Every function that can fail returns 0 or a DCP_E_… code, and fills `err`, which may be
+ * NULL. Thread rule: a checkpoint may be used on many threads; it is closed when none
+ * uses it. What a list gives belongs to the checkpoint until it is closed. */
+#ifndef DCP_FLAT_H
+#define DCP_FLAT_H
+
+#include <dcp/error.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What failed: see struct dcp_error. */
+struct dcp_flat_error {
+    size_t struct_size;
+    int32_t code, exit_status, sys_errno, rank;
+    char name[16]; /* of the code: "CORRUPT" */
+    char file[256], tensor[160], message[640], hint[240];
+};
+
+/* Long work tells how far it is, and can be stopped: it then ends with INTERRUPTED and
+ * leaves nothing behind. NULL in place of one: neither. */
+struct dcp_flat_hooks {
+    size_t struct_size;
+    /* From one thread at a time, not always the caller's; not 0 stops the work. */
+    int32_t (*progress)(void *self, uint64_t done_bytes, uint64_t total_bytes);
+    void *self;
+    const int32_t *cancel; /* may be set to 1 at any time, from any thread; or NULL */
+};
+
+/* A list of texts: text i is the bytes offsets[i] .. offsets[i + 1] - 1 of `blob`, the
+ * last of which is a NUL that is not counted. */
+struct dcp_flat_texts {
+    size_t struct_size;
+    const char *blob;
+    const uint64_t *offsets; /* n + 1 */
+    uint64_t n;
+};
+
+/* -- words ------------------------------------------------------------------------- */
+
+struct dcp_flat_dtype {
+    size_t struct_size;
+    const char *name, *torch_name; /* "BF16", "bfloat16"; static */
+    uint64_t size_bytes;
+    int32_t is_float;
+};
+/* The dtype of that number, and the role's name. Errors: NOT_FOUND (behind the last). */
+DCP_PUBLIC int32_t dcp_flat_dtype_get(int32_t i, struct dcp_flat_dtype *out);
+DCP_PUBLIC int32_t dcp_flat_role_get(int32_t i, const char **out_name);
+
+struct dcp_flat_format {
+    size_t struct_size;
+    const char *name, *alias, *help, *suffixes; /* static */
+    int32_t reads, writes, is_dir, sharded, optim, objects;
+};
+/* Format i in the order of `dcp-reshard formats`. Errors: NOT_FOUND (behind the last). */
+DCP_PUBLIC int32_t dcp_flat_format_get(int32_t i, struct dcp_flat_format *out);
+
+/* -- a checkpoint that is read ----------------------------------------------------- */
+
+struct dcp_flat_checkpoint;
+
+struct dcp_flat_open_options {
+    size_t struct_size;
+    const char *path;  /* as dcp_location_open takes it */
+    int64_t step;      /* of a run folder; -1: the newest complete one */
+    const char *base;  /* of the delta that it is: see dcp_store_delta; or NULL */
+    int32_t threads;   /* that a read works on; 0: 2 */
+    int32_t no_verify; /* what is read is not held against digests */
+};
+/* Reads headers only. Caller owns *out. Errors: those of dcp_location_open and
+ * dcp_location_index. */
+DCP_PUBLIC int32_t dcp_flat_checkpoint_open(const struct dcp_flat_open_options *options,
+                                            struct dcp_flat_checkpoint **out,
+                                            struct dcp_flat_error *err);
+DCP_PUBLIC void dcp_flat_checkpoint_close(struct dcp_flat_checkpoint *checkpoint);
+
+struct dcp_flat_info {
+    size_t struct_size;
+    const char *path, *format, *version, *layout, *producer; /* "" where unknown */
+    int64_t step;                                            /* -1: unknown */
+    int32_t world_size, dp, tp, pp;
+    int32_t diverged,
+        passed_over; /* passed_over: a newer step was there and is not whole */
+    uint64_t n_tensors, n_files, n_objects, size_bytes;
+    /* What is corrupt and was read through parity, so far; "": nothing. */
+    char corruption[640];
+};
+DCP_PUBLIC void dcp_flat_checkpoint_info(struct dcp_flat_checkpoint *checkpoint,
+                                         struct dcp_flat_info *out);
+
+/* All tensors, in the order of the checkpoint; an array of n for each fact. */
+#define DCP_FLAT_IS_META 1 /* only dtype and shape were saved, or it cannot be read */
+#define DCP_FLAT_HAS_FINGERPRINT 2
+struct dcp_flat_tensors {
+    size_t struct_size;
+    uint64_t n;
+    struct dcp_flat_texts names, params, tied, quantized; /* "" where it is neither */
+    const int32_t *roles, *dtypes, *ndims, *flags;
+    const int64_t *shapes;        /* one behind the other, ndims[i] numbers each */
+    const uint64_t *fingerprints; /* where the flag says so */
+    const uint64_t *n_pieces;
+};
+DCP_PUBLIC int32_t dcp_flat_tensors_list(struct dcp_flat_checkpoint *checkpoint,
+                                         struct dcp_flat_tensors *out,
+                                         struct dcp_flat_error *err);
+
+/* The pieces of one tensor. */
+struct dcp_flat_piece {
+    size_t struct_size;
+    int32_t rank;
+    int32_t kind;               /* 0: all of the tensor; 1: a box; 2: a flat range */
+    int64_t begin, end;         /* of a flat range, in elements */
+    int64_t offset[8], size[8]; /* of a box */
+    const char *file;
+    uint64_t file_offset, stored_bytes;
+    const char *codec;
+};
+/* Piece i of a tensor. Errors: NOT_FOUND (there is none). */
+DCP_PUBLIC int32_t dcp_flat_piece_get(struct dcp_flat_checkpoint *checkpoint,
+                                      uint64_t tensor, uint64_t i,
+                                      struct dcp_flat_piece *out);
+
+struct dcp_flat_object {
+    size_t struct_size;
+    const char *name;
+    int32_t is_json; /* UTF-8 text; else opaque bytes, which nothing here executes */
+    const void *data;
+    uint64_t size_bytes;
+};
+/* Object i. Errors: NOT_FOUND (behind the last). */
+DCP_PUBLIC int32_t dcp_flat_object_get(struct dcp_flat_checkpoint *checkpoint, uint64_t i,
+                                       struct dcp_flat_object *out);
+
+/* Boxes of tensors, and where they go: row-major, dense, in the tensor's dtype. */
+struct dcp_flat_boxes {
+    size_t struct_size;
+    uint64_t n;
+    const uint64_t *tensors;
+    const int64_t *offsets; /* one behind the other, as many numbers as each tensor has */
+    const int64_t *sizes;   /* dimensions; both NULL: all of each */
+    void *const *data;
+};
+/* Reads them all, verified as a load is; what was read of one is of no use after an
+ * error. Errors: those of dcp_load, INTERRUPTED. */
+DCP_PUBLIC int32_t dcp_flat_boxes_read(struct dcp_flat_checkpoint *checkpoint,
+                                       const struct dcp_flat_boxes *boxes,
+                                       const struct dcp_flat_hooks *hooks,
+                                       struct dcp_flat_error *err);
+
+/* The CRC-64/XZ of a tensor's global row-major bytes: as stored, or, where the format
+ * keeps none, of what is read. Errors: those of dcp_flat_boxes_read. */
+DCP_PUBLIC int32_t dcp_flat_tensor_fingerprint(struct dcp_flat_checkpoint *checkpoint,
+                                               uint64_t tensor,
+                                               const struct dcp_flat_hooks *hooks,
+                                               uint64_t *out_fingerprint,
+                                               struct dcp_flat_error *err);
+
+/* One finding of a verify: see struct dcp_finding. Texts are borrowed for the call. */
+struct dcp_flat_finding {
+    size_t struct_size;
+    int32_t code;
+    const char *file, *tensor, *what; /* "" where there is none */
+    int64_t begin, end;
+    uint64_t offset, size_bytes;
+};
+struct dcp_flat_verify_options {
+    size_t struct_size;
+    void (*finding)(void *self, const struct dcp_flat_finding *finding); /* or NULL */
+    void *self;
+    int32_t threads; /* 0: 2 */
+};
+struct dcp_flat_verify_result {
+    size_t struct_size;
+    uint64_t n_findings, size_bytes, n_blocks, n_tensors, n_unproved;
+};
+/* See dcp_verify. CORRUPT and IO with findings are what it found, not that it failed. */
+DCP_PUBLIC int32_t dcp_flat_checkpoint_verify(
+    struct dcp_flat_checkpoint *checkpoint, const struct dcp_flat_verify_options *options,
+    const struct dcp_flat_hooks *hooks, struct dcp_flat_verify_result *out_result,
+    struct dcp_flat_error *err);
+
+/* How two tensors differ. Of other dtypes the values are not compared. */
+enum dcp_flat_difference {
+    DCP_FLAT_ONLY_A,
+    DCP_FLAT_ONLY_B,
+    DCP_FLAT_OTHER_SHAPE,
+    DCP_FLAT_OTHER_DTYPE,
+    DCP_FLAT_OTHER_BITS
+};
+struct dcp_flat_diff_options {
+    size_t struct_size;
+    /* Each pair that differs: indices of the tensors, -1 where a side has none, and the
+     * first element whose bits differ, or -1. */
+    void (*differs)(void *self, int32_t how, int64_t a, int64_t b, int64_t first);
+    void *self;
+};
+struct dcp_flat_diff_result {
+    size_t struct_size;
+    uint64_t n_same, n_by_fingerprint, n_differ;
+};
+/* The tensors of two checkpoints, of any formats and worlds, bit by bit: paired by name,
+ * else by what they are to training. What has equal fingerprints is not read. Errors:
+ * those of dcp_flat_boxes_read. */
+DCP_PUBLIC int32_t dcp_flat_checkpoint_diff(struct dcp_flat_checkpoint *a,
+                                            struct dcp_flat_checkpoint *b,
+                                            const struct dcp_flat_diff_options *options,
+                                            const struct dcp_flat_hooks *hooks,
+                                            struct dcp_flat_diff_result *out_result,
+                                            struct dcp_flat_error *err);
+
+/* -- another checkpoint of one ----------------------------------------------------- */
+
+struct dcp_flat_reshard_options {
+    size_t struct_size;
+    const char *source, *target;
+    int64_t step;            /* of a run folder; -1: the newest complete one */
+    int32_t for_export;      /* the weights in one piece: world size 1, and the format by
+                              * the target's suffix, else "hf" */
+    int32_t world_size;      /* 0: the source's; 1 for an export */
+    const char *layout;      /* see struct dcp_reshard_options, as all that follows */
+    const char *format;      /* "deepspeed" */
+    const char *dtype;       /* "bf16" */
+    const char *only;        /* "all", "model", "optim"; NULL: all, model for an export */
+    const char *weights;     /* "auto", "model", "master" */
+    const char *rename;      /* the text of rules */
+    const char *codec;       /* "split" */
+    const char *config_json; /* of the model; NULL: the source's */
+    const char *spelling, *prefix;
+    const char *const *select; /* NULL-terminated */
+    const char *const *trust;  /* NULL-terminated */
+    uint64_t max_shard_bytes, memory_bytes;
+    int32_t parity, threads;
+    int32_t no_verify, force, lossy, untie, keep_unsafe, dry_run;
+};
+struct dcp_flat_reshard_result {
+    size_t struct_size;
+    uint64_t n_tensors, source_bytes, target_bytes, read_bytes, n_files;
+    uint64_t n_unproved, n_left, n_objects_left, n_overflows;
+};
+/* Plans, and runs unless dry_run says so. Errors: those of dcp_location_open,
+ * dcp_reshard_plan and dcp_reshard_run. */
+DCP_PUBLIC int32_t dcp_flat_reshard(const struct dcp_flat_reshard_options *options,
+                                    const struct dcp_flat_hooks *hooks,
+                                    struct dcp_flat_reshard_result *out_result,
+                                    struct dcp_flat_error *err);
+
+struct dcp_flat_repair_options {
+    size_t struct_size;
+    const char *path; /* of a step, or of a run folder: every step that has parity */
+    void (*repaired)(void *self, const char *step, const char *file, uint64_t size_bytes);
+    void *self;      /* repaired: each file that was written again; or NULL */
+    int32_t threads; /* 0: 2 */
+};
+struct dcp_flat_repair_result {
+    size_t struct_size;
+    uint64_t n_steps, n_files, n_units, size_bytes;
+};
+/* Rebuilds what is lost or corrupt: see dcp_repair, also for the errors. */
+DCP_PUBLIC int32_t dcp_flat_repair(const struct dcp_flat_repair_options *options,
+                                   const struct dcp_flat_hooks *hooks,
+                                   struct dcp_flat_repair_result *out_result,
+                                   struct dcp_flat_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
