@@ -43,6 +43,25 @@ quietly() {
     die "$what failed; all of its output is in $log"
 }
 
+# prepare_venv FOLDER LIST WHAT [PYTHON]: a virtual environment with the packages of a
+# list, made when the list is another one than last time. Its log is FOLDER.log.
+prepare_venv() {
+    local venv=$1 list=$2 want
+    want=$(sha256sum <"$list")
+    [ "$(cat "$venv/.requirements" 2>/dev/null)" != "$want" ] || return 0
+    printf 'installing %s ... ' "$3"
+    if "${4:-python3}" -m venv --clear "$venv" >"$venv.log" 2>&1 &&
+        "$venv/bin/python" -m pip install --disable-pip-version-check --retries 2 \
+            -r "$list" >>"$venv.log" 2>&1; then
+        printf 'done\n'
+        printf '%s\n' "$want" >"$venv/.requirements"
+        return 0
+    fi
+    printf 'failed\n'
+    tail -n 5 "$venv.log" >&2
+    return 1
+}
+
 # configure_and_build PRESET TARGET...: into the preset's folder, with ninja when there.
 configure_and_build() {
     local preset=$1 dir generator=()

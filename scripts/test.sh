@@ -9,7 +9,8 @@ usage() {
     cat <<TEXT
 usage: scripts/test.sh [--quick] [--long] [-R REGEX]
 
-  --quick    no sanitizer builds, no fuzzing, no peers (torch, transformers)
+  --quick    no sanitizer builds, no fuzzing, no peers (torch, transformers), no Python
+             package
   --long     also the tests labelled long
   -R REGEX   only the tests whose name matches
 
@@ -117,6 +118,39 @@ XML
     run_tests fuzz "$root/build-fuzz" '' -L '^fuzz$'
 }
 
+skip_python() {
+    say "WARNING: $1: the Python package is not tested"
+    [ "${CI:-}" != true ] || die "the Python package cannot be tested: $1"
+    cat >"$results/python.xml" <<XML
+<testsuite><testcase name="all" status="notrun"><skipped message="SKIP_" />
+<system-out>skipped: $1</system-out></testcase></testsuite>
+XML
+}
+
+# The wheel, installed where the peers are seen too, and its tests.
+run_python() {
+    local venv=$build/.venv-python site
+    [[ python =~ $pattern ]] || return 0
+    if [ -z "${DCP_PEERS:-}" ]; then
+        skip_python "no peers"
+        return
+    fi
+    if ! "$root/scripts/wheel.sh" --out "$build/dist" ||
+        ! prepare_venv "$venv" "$root/python/requirements-test.txt" \
+            "pytest, mypy and ruff" "$DCP_PEERS"; then
+        skip_python "no wheel, or no pytest"
+        return
+    fi
+    say "testing python"
+    site='import sysconfig; print(sysconfig.get_path("purelib"))'
+    "$DCP_PEERS" -c "$site" >"$("$venv/bin/python" -c "$site")/peers.pth"
+    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-index \
+        --no-deps --force-reinstall "$build"/dist/libdcp-*.whl
+    (cd "$root/python" && "$venv/bin/python" -m pytest --quiet \
+        --junitxml "$results/python.xml" </dev/null) || true
+    [ -s "$results/python.xml" ] || die "pytest gave no results"
+}
+
 setup_options=()
 [ "$quick" = true ] || [ "${CI:-}" != true ] || setup_options=(--fuzzer)
 "$root/scripts/setup.sh" "${setup_options[@]}"
@@ -125,6 +159,7 @@ mkdir -p "$results"
 [ "$quick" = true ] || prepare_peers
 run_tests default "$build" ''
 if [ "$quick" = false ]; then
+    run_python
     configure_and_build asan sanitizer_tests
     # The peers have been met, and the fuzzer's build has AddressSanitizer, too.
     labels='unit|prop|formats|fault'

@@ -1,4 +1,4 @@
-"""Adds up JUnit files of ctest: names the failures, and the skips with their reasons.
+"""Adds up JUnit files of ctest and pytest: names the failures, and the skips with their reasons.
 
 The last line is "N passed, N failed, N skipped"; the exit status is 1 when a test failed,
 when none ran, or, with CI=true, when a test was skipped because a peer is missing.
@@ -27,6 +27,19 @@ def skips_in(output):
                 break
 
 
+def of_pytest(case):
+    """Gives a case the marks that ctest makes."""
+    if case.get("status") is None:
+        mark = case.find("skipped")
+        failed = case.find("failure") is not None or case.find("error") is not None
+        case.set("status", "fail" if failed else "run" if mark is None else "notrun")
+        case.set("name", f"{case.get('classname')}.{case.get('name')}")
+        if mark is not None:
+            note = ElementTree.SubElement(case, "system-out")
+            note.text = f"skipped: {mark.get('message')}"
+            mark.set("message", "SKIP_")
+
+
 def is_skip(case):
     """Exit status 77, or disabled; a program that is missing is no skip."""
     mark = case.find("skipped")
@@ -40,6 +53,7 @@ def main(paths):
         suite = os.path.splitext(os.path.basename(path))[0]
         prefix = "" if suite == "default" else suite + ": "
         for case in ElementTree.parse(path).getroot().iter("testcase"):
+            of_pytest(case)
             name = prefix + case.get("name")
             notes = list(dict.fromkeys(skips_in(case.findtext("system-out") or "")))
             if case.get("status") == "run":

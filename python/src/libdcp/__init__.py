@@ -1,0 +1,69 @@
+"""Distributed checkpoints of any trainer: open, read, verify, compare, reshard, repair.
+
+ckpt = libdcp.open("global_step1000")
+ckpt["model.embed.weight"][1000:2000].torch()
+"""
+
+from . import _abi
+from ._act import Progress
+from ._acts import Format, RepairResult, ReshardResult, export, formats, repair, reshard
+from ._checkpoint import Checkpoint, NoTensorError
+from ._checkpoint import open_checkpoint as open
+from ._errors import (
+    BusyError,
+    CancelledError,
+    CommError,
+    CorruptError,
+    DiffersError,
+    Error,
+    ExistsError,
+    IoError,
+    MismatchError,
+    NoSpaceError,
+    NotFoundError,
+    OutOfMemoryError,
+    StoppedError,
+    UnsupportedError,
+    UsageError,
+)
+from ._facts import Diff, Difference, Finding, Info, Verification
+from ._tensor import Box, Piece, Tensor
+
+__version__ = _abi.version()
+
+__all__ = [
+    "Box",
+    "BusyError",
+    "CancelledError",
+    "Checkpoint",
+    "CommError",
+    "CorruptError",
+    "Diff",
+    "Difference",
+    "DiffersError",
+    "Error",
+    "ExistsError",
+    "Finding",
+    "Format",
+    "Info",
+    "IoError",
+    "MismatchError",
+    "NoSpaceError",
+    "NoTensorError",
+    "NotFoundError",
+    "OutOfMemoryError",
+    "Piece",
+    "Progress",
+    "RepairResult",
+    "ReshardResult",
+    "StoppedError",
+    "Tensor",
+    "UnsupportedError",
+    "UsageError",
+    "Verification",
+    "export",
+    "formats",
+    "open",
+    "repair",
+    "reshard",
+]

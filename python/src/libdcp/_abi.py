@@ -1,0 +1,448 @@
+"""The calls of <dcp/flat.h>, as ctypes has them: structs, functions, words by number.
+
+Nothing here decides anything. The tests hold the structs against the list of the ABI.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from ctypes import (
+    CFUNCTYPE,
+    POINTER,
+    Structure,
+    c_char,
+    c_char_p,
+    c_int32,
+    c_int64,
+    c_size_t,
+    c_uint64,
+    c_void_p,
+)
+from typing import Any, TypeVar
+
+Progress = CFUNCTYPE(c_int32, c_void_p, c_uint64, c_uint64)
+
+T = TypeVar("T", bound="Sized")
+
+
+class Sized(Structure):
+    """A struct that begins with its size."""
+
+    @classmethod
+    def new(cls: type[T], **members: Any) -> T:
+        """One that the library may read and write; what is not given is zero."""
+        return cls(struct_size=ctypes.sizeof(cls), **members)
+
+
+class Error(Sized):
+    """struct dcp_flat_error."""
+
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("code", c_int32),
+        ("exit_status", c_int32),
+        ("sys_errno", c_int32),
+        ("rank", c_int32),
+        ("name", c_char * 16),
+        ("file", c_char * 256),
+        ("tensor", c_char * 160),
+        ("message", c_char * 640),
+        ("hint", c_char * 240),
+    ]
+
+
+class Hooks(Sized):
+    """struct dcp_flat_hooks."""
+
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("progress", Progress),
+        ("self", c_void_p),
+        ("cancel", POINTER(c_int32)),
+    ]
+
+
+class Texts(Sized):
+    """struct dcp_flat_texts."""
+
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("blob", c_void_p),
+        ("offsets", POINTER(c_uint64)),
+        ("n", c_uint64),
+    ]
+
+
+class Dtype(Sized):
+    """struct dcp_flat_dtype."""
+
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("name", c_char_p),
+        ("torch_name", c_char_p),
+        ("size_bytes", c_uint64),
+        ("is_float", c_int32),
+    ]
+
+
+class Format(Sized):
+    """struct dcp_flat_format."""
+
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("name", c_char_p),
+        ("alias", c_char_p),
+        ("help", c_char_p),
+        ("suffixes", c_char_p),
+        ("reads", c_int32),
+        ("writes", c_int32),
+        ("is_dir", c_int32),
+        ("sharded", c_int32),
+        ("optim", c_int32),
+        ("objects", c_int32),
+    ]
+
+
+class OpenOptions(Sized):
+    """struct dcp_flat_open_options."""
+
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("path", c_char_p),
+        ("step", c_int64),
+        ("base", c_char_p),
+        ("threads", c_int32),
+        ("no_verify", c_int32),
+    ]
+
+
+class Info(Sized):
+    """struct dcp_flat_info."""
+
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("path", c_char_p),
+        ("format", c_char_p),
+        ("version", c_char_p),
+        ("layout", c_char_p),
+        ("producer", c_char_p),
+        ("step", c_int64),
+        ("world_size", c_int32),
+        ("dp", c_int32),
+        ("tp", c_int32),
+        ("pp", c_int32),
+        ("diverged", c_int32),
+        ("passed_over", c_int32),
+        ("n_tensors", c_uint64),
+        ("n_files", c_uint64),
+        ("n_objects", c_uint64),
+        ("size_bytes", c_uint64),
+        ("corruption", c_char * 640),
+    ]
+
+
+IS_META = 1
+HAS_FINGERPRINT = 2
+
+
+class Tensors(Sized):
+    """struct dcp_flat_tensors."""
+
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("n", c_uint64),
+        ("names", Texts),
+        ("params", Texts),
+        ("tied", Texts),
+        ("quantized", Texts),
+        ("roles", POINTER(c_int32)),
+        ("dtypes", POINTER(c_int32)),
+        ("ndims", POINTER(c_int32)),
+        ("flags", POINTER(c_int32)),
+        ("shapes", POINTER(c_int64)),
+        ("fingerprints", POINTER(c_uint64)),
+        ("n_pieces", POINTER(c_uint64)),
+    ]
+
+
+class Piece(Sized):
+    """struct dcp_flat_piece."""
+
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("rank", c_int32),
+        ("kind", c_int32),
+        ("begin", c_int64),
+        ("end", c_int64),
+        ("offset", c_int64 * 8),
+        ("size", c_int64 * 8),
+        ("file", c_char_p),
+        ("file_offset", c_uint64),
+        ("stored_bytes", c_uint64),
+        ("codec", c_char_p),
+    ]
+
+
+class Object(Sized):
+    """struct dcp_flat_object."""
+
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("name", c_char_p),
+        ("is_json", c_int32),
+        ("data", c_void_p),
+        ("size_bytes", c_uint64),
+    ]
+
+
+class Boxes(Sized):
+    """struct dcp_flat_boxes."""
+
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("n", c_uint64),
+        ("tensors", POINTER(c_uint64)),
+        ("offsets", POINTER(c_int64)),
+        ("sizes", POINTER(c_int64)),
+        ("data", POINTER(c_void_p)),
+    ]
+
+
+class Finding(Sized):
+    """struct dcp_flat_finding."""
+
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("code", c_int32),
+        ("file", c_char_p),
+        ("tensor", c_char_p),
+        ("what", c_char_p),
+        ("begin", c_int64),
+        ("end", c_int64),
+        ("offset", c_uint64),
+        ("size_bytes", c_uint64),
+    ]
+
+
+OnFinding = CFUNCTYPE(None, c_void_p, POINTER(Finding))
+
+
+class VerifyOptions(Sized):
+    """struct dcp_flat_verify_options."""
+
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("finding", OnFinding),
+        ("self", c_void_p),
+        ("threads", c_int32),
+    ]
+
+
+class VerifyResult(Sized):
+    """struct dcp_flat_verify_result."""
+
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("n_findings", c_uint64),
+        ("size_bytes", c_uint64),
+        ("n_blocks", c_uint64),
+        ("n_tensors", c_uint64),
+        ("n_unproved", c_uint64),
+    ]
+
+
+OnDifference = CFUNCTYPE(None, c_void_p, c_int32, c_int64, c_int64, c_int64)
+
+
+class DiffOptions(Sized):
+    """struct dcp_flat_diff_options."""
+
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("differs", OnDifference),
+        ("self", c_void_p),
+    ]
+
+
+class DiffResult(Sized):
+    """struct dcp_flat_diff_result."""
+
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("n_same", c_uint64),
+        ("n_by_fingerprint", c_uint64),
+        ("n_differ", c_uint64),
+    ]
+
+
+class ReshardOptions(Sized):
+    """struct dcp_flat_reshard_options."""
+
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("source", c_char_p),
+        ("target", c_char_p),
+        ("step", c_int64),
+        ("for_export", c_int32),
+        ("world_size", c_int32),
+        ("layout", c_char_p),
+        ("format", c_char_p),
+        ("dtype", c_char_p),
+        ("only", c_char_p),
+        ("weights", c_char_p),
+        ("rename", c_char_p),
+        ("codec", c_char_p),
+        ("config_json", c_char_p),
+        ("spelling", c_char_p),
+        ("prefix", c_char_p),
+        ("select", POINTER(c_char_p)),
+        ("trust", POINTER(c_char_p)),
+        ("max_shard_bytes", c_uint64),
+        ("memory_bytes", c_uint64),
+        ("parity", c_int32),
+        ("threads", c_int32),
+        ("no_verify", c_int32),
+        ("force", c_int32),
+        ("lossy", c_int32),
+        ("untie", c_int32),
+        ("keep_unsafe", c_int32),
+        ("dry_run", c_int32),
+    ]
+
+
+class ReshardResult(Sized):
+    """struct dcp_flat_reshard_result."""
+
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("n_tensors", c_uint64),
+        ("source_bytes", c_uint64),
+        ("target_bytes", c_uint64),
+        ("read_bytes", c_uint64),
+        ("n_files", c_uint64),
+        ("n_unproved", c_uint64),
+        ("n_left", c_uint64),
+        ("n_objects_left", c_uint64),
+        ("n_overflows", c_uint64),
+    ]
+
+
+OnRepaired = CFUNCTYPE(None, c_void_p, c_char_p, c_char_p, c_uint64)
+
+
+class RepairOptions(Sized):
+    """struct dcp_flat_repair_options."""
+
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("path", c_char_p),
+        ("repaired", OnRepaired),
+        ("self", c_void_p),
+        ("threads", c_int32),
+    ]
+
+
+class RepairResult(Sized):
+    """struct dcp_flat_repair_result."""
+
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("n_steps", c_uint64),
+        ("n_files", c_uint64),
+        ("n_units", c_uint64),
+        ("size_bytes", c_uint64),
+    ]
+
+
+_HANDLE = c_void_p
+_HOOKS = POINTER(Hooks)
+_ERROR = POINTER(Error)
+
+# What each function takes, and gives when it is not a code.
+_FUNCTIONS: dict[str, tuple[Any, ...]] = {
+    "dtype_get": (c_int32, POINTER(Dtype)),
+    "role_get": (c_int32, POINTER(c_char_p)),
+    "format_get": (c_int32, POINTER(Format)),
+    "checkpoint_open": (POINTER(OpenOptions), POINTER(_HANDLE), _ERROR),
+    "checkpoint_close": (_HANDLE,),
+    "checkpoint_info": (_HANDLE, POINTER(Info)),
+    "tensors_list": (_HANDLE, POINTER(Tensors), _ERROR),
+    "piece_get": (_HANDLE, c_uint64, c_uint64, POINTER(Piece)),
+    "object_get": (_HANDLE, c_uint64, POINTER(Object)),
+    "boxes_read": (_HANDLE, POINTER(Boxes), _HOOKS, _ERROR),
+    "tensor_fingerprint": (_HANDLE, c_uint64, _HOOKS, POINTER(c_uint64), _ERROR),
+    "checkpoint_verify": (
+        _HANDLE,
+        POINTER(VerifyOptions),
+        _HOOKS,
+        POINTER(VerifyResult),
+        _ERROR,
+    ),
+    "checkpoint_diff": (
+        _HANDLE,
+        _HANDLE,
+        POINTER(DiffOptions),
+        _HOOKS,
+        POINTER(DiffResult),
+        _ERROR,
+    ),
+    "reshard": (POINTER(ReshardOptions), _HOOKS, POINTER(ReshardResult), _ERROR),
+    "repair": (POINTER(RepairOptions), _HOOKS, POINTER(RepairResult), _ERROR),
+}
+_GIVE_NOTHING = ("checkpoint_close", "checkpoint_info")
+
+
+def _load() -> ctypes.CDLL:
+    """The library that lies in the package, or the one that LIBDCP_LIBRARY names."""
+    beside = os.path.join(os.path.dirname(os.path.abspath(__file__)), "libdcp.so")
+    loaded = ctypes.CDLL(os.environ.get("LIBDCP_LIBRARY", beside))
+    for name, takes in _FUNCTIONS.items():
+        function = getattr(loaded, "dcp_flat_" + name)
+        function.argtypes = takes
+        function.restype = None if name in _GIVE_NOTHING else c_int32
+    loaded.dcp_version.restype = c_char_p
+    return loaded
+
+
+lib = _load()
+
+
+def version() -> str:
+    """Of the library that is loaded: "0.1.0"."""
+    return text(lib.dcp_version())
+
+
+def text(raw: bytes | None) -> str:
+    """A text of the library; NULL is empty."""
+    return (raw or b"").decode("utf-8", "surrogateescape")
+
+
+def raw(value: str | os.PathLike[str] | None) -> bytes | None:
+    """A text or a path for the library; None is NULL."""
+    return None if value is None else os.fsencode(value)
+
+
+def texts(of: Texts) -> list[str]:
+    """All of a list."""
+    blob = ctypes.string_at(of.blob, of.offsets[of.n])
+    return blob.decode("utf-8", "surrogateescape").split("\0")[:-1]
+
+
+def _words(get: Any, word: Any) -> list[Any]:
+    found: list[Any] = []
+    while get(len(found), ctypes.byref(word)) == 0:
+        found.append(word.value if isinstance(word, c_char_p) else word)
+        word = type(word)() if isinstance(word, c_char_p) else type(word).new()
+    return found
+
+
+_dtypes = _words(lib.dcp_flat_dtype_get, Dtype.new())
+DTYPES: list[str] = [text(dtype.torch_name) for dtype in _dtypes]
+ITEM_BYTES: dict[str, int] = {text(d.torch_name): d.size_bytes for d in _dtypes}
+ROLES: list[str] = [text(role) for role in _words(lib.dcp_flat_role_get, c_char_p())]
+
+
+def formats() -> list[Format]:
+    """All of them, in the order of `dcp-reshard formats`."""
+    return _words(lib.dcp_flat_format_get, Format.new())

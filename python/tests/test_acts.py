@@ -1,0 +1,213 @@
+"""Reshard, export, repair, diff: the acts of the programs, and what stops them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from conftest import BIN, flip, peer
+
+import libdcp
+
+
+def test_reshard(run, tmp_path):
+    calls = []
+    target = tmp_path / "eight"
+    planned = libdcp.reshard(run, target, world_size=8, layout="zero1", dry_run=True)
+    assert not target.exists()
+    made = libdcp.reshard(
+        run,
+        target,
+        world_size=8,
+        layout="zero1",
+        codec="split",
+        progress=lambda done, total: calls.append((done, total)),
+    )
+    assert calls and all(done <= total for done, total in calls)
+    assert made.n_tensors == planned.n_tensors == 64
+    with libdcp.open(run) as a, libdcp.open(target) as b:
+        assert (b.info.world_size, b.info.layout) == (8, "zero1")
+        assert {name: a.fingerprint(name) for name in a} == {
+            name: b.fingerprint(name) for name in b
+        }
+        diff = a.diff(b)
+        assert diff.same and diff.n_by_fingerprint == diff.n_same == 64
+    with pytest.raises(libdcp.ExistsError):
+        libdcp.reshard(run, target, world_size=8)
+    libdcp.reshard(run, target, world_size=2, force=True)
+    assert libdcp.open(target).info.world_size == 2
+
+
+def test_reshard_to_other_programs(run, tmp_path):
+    deepspeed = tmp_path / "deepspeed"
+    libdcp.reshard(run, deepspeed, to="deepspeed", world_size=2, layout="zero2")
+    with libdcp.open(run) as a, libdcp.open(deepspeed) as b:
+        assert b.info.format == "deepspeed"
+        assert b.diff(a).same or {d.how for d in b.diff(a).differences} <= {
+            "only a",
+            "only b",
+        }
+        name = "transformer.wte.weight"
+        (master,) = (t for t in b.values() if (t.role, t.param) == ("master", name))
+        assert b.fingerprint(master.name) == a.fingerprint(f"optimizer.master.{name}")
+
+
+def test_arguments(run, tmp_path):
+    for wrong, hint in (
+        ({"codec": "splt"}, "did you mean 'split'?"),
+        ({"to": "torch-dits"}, "formats"),
+        ({"dtype": "int8"}, "bf16"),
+    ):
+        with pytest.raises(libdcp.UsageError) as raised:
+            libdcp.reshard(run, tmp_path / "x", **wrong)
+        assert hint in raised.value.hint
+    libdcp.reshard(run, tmp_path / "some", select=["*.wte.*", "*.wpe.*"], dtype="fp32")
+    with libdcp.open(tmp_path / "some") as ckpt:
+        assert {t.param for t in ckpt.values()} == {
+            "transformer.wte.weight",
+            "transformer.wpe.weight",
+        }
+        assert {t.dtype for t in ckpt.values()} == {"float32"}
+
+
+def test_export(run, tmp_path):
+    torch, safetensors = peer("torch"), peer("safetensors.torch")
+    libdcp.export(run, tmp_path / "model.bin", weights="master", dtype="fp32")
+    libdcp.export(run, tmp_path / "model.safetensors")
+    masters = torch.load(tmp_path / "model.bin")
+    weights = safetensors.load_file(tmp_path / "model.safetensors")
+    with libdcp.open(run) as ckpt:
+        assert set(weights) == set(ckpt.state_dict()) == set(masters)
+        for name, weight in weights.items():
+            assert torch.equal(weight, ckpt[name].torch())
+            assert torch.equal(masters[name], ckpt[f"optimizer.master.{name}"].torch())
+
+
+def test_diff(run, tmp_path):
+    libdcp.export(run, tmp_path / "model.bin")
+    with libdcp.open(run) as a, libdcp.open(tmp_path / "model.bin") as b:
+        diff = a.diff(b)
+        assert diff.n_same == 16 and not diff.same
+        assert {d.how for d in diff.differences} == {"only a"}
+        assert {a[d.a].role for d in diff.differences} == {
+            "master",
+            "exp_avg",
+            "exp_avg_sq",
+        }
+        with pytest.raises(libdcp.UsageError):
+            a.diff(a)
+    torch = peer("torch")
+    state = torch.load(tmp_path / "model.bin")
+    state["transformer.wpe.weight"].view(torch.int16)[3, 5] ^= 1
+    torch.save(state, tmp_path / "other.bin")
+    with (
+        libdcp.open(tmp_path / "model.bin") as a,
+        libdcp.open(tmp_path / "other.bin") as b,
+    ):
+        (found,) = a.diff(b).differences
+        assert (found.how, found.a, found.first) == (
+            "bits",
+            "transformer.wpe.weight",
+            3 * 16 + 5,
+        )
+        assert a.fingerprint(found.a) != b.fingerprint(found.a)
+
+
+def test_repair(run):
+    before = libdcp.open(run).state_dict("all") if peer("torch") else {}
+    shard = run / "step-00000010" / "shard-00001-of-00004.safetensors"
+    whole = shard.read_bytes()
+    flip(shard)
+    with libdcp.open(run) as ckpt:  # reads through the parity
+        after = ckpt.state_dict("all")
+        assert all(before[name].equal(after[name]) for name in before)
+        assert "shard-00001" in ckpt.info.corruption
+    made = libdcp.repair(run)
+    assert made.files == (("step-00000010", shard.name),)
+    assert shard.read_bytes() == whole
+    (run / "step-00000010" / "parity-00000-of-00001.bin").unlink()
+    libdcp.reshard(run, run / "without", force=True)
+    with pytest.raises(libdcp.NotFoundError, match="parity"):
+        libdcp.repair(run / "without")
+
+
+def test_formats():
+    told = subprocess.run(
+        [BIN / "dcp-reshard", "formats", "--json"], capture_output=True, check=True
+    )
+    rows = json.loads(told.stdout)["formats"]
+    ours = libdcp.formats()
+    assert [f.name for f in ours] == [row["name"] for row in rows]
+    assert {f.name for f in ours if f.writes} >= {"native", "torch", "deepspeed"}
+
+
+class Bar:
+    """As tqdm is made and called."""
+
+    made: list[Bar] = []  # noqa: RUF012
+
+    def __init__(self, total: int, unit: str, unit_scale: bool) -> None:
+        self.total, self.n, self.closed = total, 0, False
+        Bar.made.append(self)
+
+    def update(self, n: int) -> None:
+        self.n += n
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_progress_of_bars(run, tmp_path):
+    libdcp.reshard(run, tmp_path / "x", progress=Bar)
+    (bar,) = Bar.made
+    assert bar.n == bar.total > 0 and bar.closed
+    libdcp.reshard(run, tmp_path / "y", codec="split", progress=Bar)  # fewer bytes
+    assert Bar.made[1].n == Bar.made[1].total
+
+
+def test_callbacks_that_raise(run, tmp_path):
+    def fail(done: int, total: int) -> None:
+        raise RuntimeError(f"at {done}")
+
+    with pytest.raises(RuntimeError, match="at "):
+        libdcp.reshard(run, tmp_path / "x", progress=fail)
+    assert not (tmp_path / "x").exists()
+    with libdcp.open(run) as ckpt:
+        with pytest.raises(RuntimeError):
+            ckpt.verify(progress=fail)
+        with pytest.raises(RuntimeError):
+            ckpt.state_dict(progress=fail) if peer("torch") else None
+
+
+def test_ctrl_c(run, tmp_path):
+    """In the middle of an act: it stops, KeyboardInterrupt is raised, nothing is left."""
+    code = """
+import os, signal, sys, threading, libdcp
+begun = threading.Event()
+def wait(done, total):
+    begun.set()
+    threading.Event().wait(0.02)
+def interrupt():
+    begun.wait()
+    os.kill(os.getpid(), signal.SIGINT)
+threading.Thread(target=interrupt, daemon=True).start()
+try:
+    libdcp.reshard(sys.argv[1], sys.argv[2], world_size=3, progress=wait)
+except KeyboardInterrupt:
+    print("stopped")
+with libdcp.open(sys.argv[1]) as ckpt: # which goes on working
+    ckpt.verify()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, run, tmp_path / "x"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "stopped\n", "")
+    assert os.listdir(tmp_path) == ["step-00000010"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
