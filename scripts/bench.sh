@@ -12,12 +12,12 @@ usage: scripts/bench.sh [NAME...] [-- OPTION...]
 
 Runs build/bin/bench_NAME or tests/bench/NAME, or all programs and "convert", with the
 options behind "--". "convert" is the one that needs the peers (DeepSpeed, PyTorch):
-scripts/test.sh installs them, or DCP_PEERS names their python. Five are run when they
-are named: "python", reading from Python beside safetensors, torch.load and DCP; "saves",
-saves and loads of processes beside write() loops and PyTorch's DCP; "codec", compression
-of weights and moments beside zstd and OpenZL; "moves", ways to move weights and gradients
-between ranks in turn; "same_bits" measures no time, it shows which world sizes and stages
-train the same bits.
+scripts/test.sh installs them, or DCP_PEERS names their python. Six are run when they
+are named: "python", reading from Python beside safetensors, torch.load and DCP;
+"python_saves", saving and loading beside DCP; "saves", saves and loads of processes
+beside write() loops and PyTorch's DCP; "codec", compression of weights and moments beside
+zstd and OpenZL; "moves", ways to move weights and gradients between ranks in turn;
+"same_bits" measures no time, it shows which world sizes and stages train the same bits.
 TEXT
 }
 

@@ -50,6 +50,20 @@ int32_t dcp_flat_fail(struct dcp_flat_error *out, int rc, const struct dcp_error
     return rc;
 }
 
+int32_t dcp_flat_tell_object(const struct dcp_catalog *catalog, uint64_t i,
+                             struct dcp_flat_object *out)
+{
+    if (i >= catalog->n_objects)
+        return DCP_E_NOT_FOUND;
+    const struct dcp_object *object = &catalog->objects[i];
+    const struct dcp_flat_object told = { .name = object->name,
+                                          .is_json = object->kind == DCP_OBJECT_JSON,
+                                          .data = object->data,
+                                          .size_bytes = object->size_bytes };
+    dcp_flat_give(out, &told, sizeof told);
+    return DCP_OK;
+}
+
 bool dcp_flat_cancelled(const struct dcp_flat_watch *watch)
 {
     const int32_t *cancel = watch->hooks.cancel;

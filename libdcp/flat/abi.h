@@ -4,6 +4,7 @@
 
 #include <dcp/flat.h>
 #include <dcp/log.h>
+#include <dcp/tensor.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 
@@ -15,6 +16,10 @@ void dcp_flat_give(void *theirs, const void *ours, size_t size);
 
 /* Tells what failed, and returns rc. */
 int32_t dcp_flat_fail(struct dcp_flat_error *out, int rc, const struct dcp_error *err);
+
+/* Tells object i of a catalog. Returns NOT_FOUND behind the last. */
+int32_t dcp_flat_tell_object(const struct dcp_catalog *catalog, uint64_t i,
+                             struct dcp_flat_object *out);
 
 /* The hooks of one act, as the library has progress. */
 struct dcp_flat_watch {

@@ -46,15 +46,5 @@ int32_t dcp_flat_piece_get(struct dcp_flat_checkpoint *checkpoint, uint64_t tens
 int32_t dcp_flat_object_get(struct dcp_flat_checkpoint *checkpoint, uint64_t i,
                             struct dcp_flat_object *out)
 {
-    const struct dcp_catalog *catalog = checkpoint->catalog;
-
-    if (i >= catalog->n_objects)
-        return DCP_E_NOT_FOUND;
-    const struct dcp_object *object = &catalog->objects[i];
-    const struct dcp_flat_object told = { .name = object->name,
-                                          .is_json = object->kind == DCP_OBJECT_JSON,
-                                          .data = object->data,
-                                          .size_bytes = object->size_bytes };
-    dcp_flat_give(out, &told, sizeof told);
-    return DCP_OK;
+    return dcp_flat_tell_object(checkpoint->catalog, i, out);
 }

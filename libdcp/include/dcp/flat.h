@@ -274,6 +274,98 @@ DCP_PUBLIC int32_t dcp_flat_repair(const struct dcp_flat_repair_options *options
                                    struct dcp_flat_repair_result *out_result,
                                    struct dcp_flat_error *err);
 
+/* -- saves and loads of many ranks -------------------------------------------------- */
+
+/* How ranks talk, for callers that have a process group of their own: kilobytes, on the
+ * caller's thread, within the act. Both return 0, or not 0 when they failed. */
+struct dcp_flat_comm {
+    size_t struct_size;
+    int32_t rank, world_size;
+    int32_t timeout_ms; /* handed to each call; 0: 60 s */
+    /* `size_bytes` of every rank to every rank: out has them in rank order. */
+    int32_t (*allgather)(void *self, const void *in, uint64_t size_bytes, void *out,
+                         int32_t timeout_ms);
+    /* Root's bytes to every rank. */
+    int32_t (*bcast)(void *self, void *data, uint64_t size_bytes, int32_t root,
+                     int32_t timeout_ms);
+    void *self;
+};
+
+/* What this rank holds, or where it wants what is loaded. Every rank lists every tensor
+ * in the same order. Boxes are row-major and dense, on the host. */
+struct dcp_flat_state {
+    size_t struct_size;
+    uint64_t n;
+    const char *const *names;
+    const char *const *params; /* the weight each belongs to; NULL: its own name */
+    const int32_t *roles, *dtypes, *ndims;
+    const int64_t *shapes;  /* of the whole tensors, one behind the other, */
+    const int64_t *offsets; /* and the boxes of this rank, likewise */
+    const int64_t *sizes;
+    void *const *data; /* NULL: this rank holds nothing of it */
+    const char *layout;
+    int32_t dp, tp, pp; /* 0: 1 */
+    uint64_t n_objects; /* rank 0's are saved */
+    const char *const *object_names;
+    const int32_t *objects_are_json; /* not 0: UTF-8 text of JSON */
+    const void *const *object_data;
+    const uint64_t *object_sizes;
+};
+
+struct dcp_flat_save_options {
+    size_t struct_size;
+    const char *path; /* the run folder; made when it is missing */
+    int64_t step;
+    const char *codec;                                /* "split"; NULL: none */
+    int32_t keep, keep_every, keep_optimizer, parity; /* see struct dcp_save_options */
+    int32_t verify_after_save, diverged;
+    int32_t threads;                                             /* 0: 2 */
+    void (*log)(void *self, int32_t level, const char *message); /* warnings; or NULL */
+    void *self;
+};
+struct dcp_flat_save_result {
+    size_t struct_size;
+    int64_t step;
+    uint64_t fingerprint; /* of the state; of rank 0 alone, as the two below */
+    uint64_t size_bytes;
+    int32_t diverged, stale;
+    double write_s;
+};
+/* Collective: see dcp_save. 0: the step is complete and durable, on all ranks. */
+DCP_PUBLIC int32_t dcp_flat_save(const struct dcp_flat_save_options *options,
+                                 const struct dcp_flat_comm *comm,
+                                 const struct dcp_flat_state *state,
+                                 struct dcp_flat_save_result *out_result,
+                                 struct dcp_flat_error *err);
+
+struct dcp_flat_load_options {
+    size_t struct_size;
+    const char *path;                          /* the run folder */
+    int64_t step;                              /* -1: the newest complete one */
+    int32_t only_model, allow_cast, no_verify; /* see struct dcp_load_options */
+    int32_t threads;                           /* 0: 2 */
+    void (*log)(void *self, int32_t level, const char *message);
+    void *self;
+};
+struct dcp_flat_load_result {
+    size_t struct_size;
+    int64_t step;
+    int32_t world_size; /* that saved it */
+    uint64_t size_bytes, n_tensors, n_unproved;
+};
+struct dcp_flat_loaded; /* the objects of the step */
+/* Collective, at any world size: see dcp_load. Caller owns *out_loaded. */
+DCP_PUBLIC int32_t dcp_flat_load(const struct dcp_flat_load_options *options,
+                                 const struct dcp_flat_comm *comm,
+                                 const struct dcp_flat_state *into,
+                                 struct dcp_flat_load_result *out_result,
+                                 struct dcp_flat_loaded **out_loaded,
+                                 struct dcp_flat_error *err);
+/* Object i of the step. Errors: NOT_FOUND (behind the last). */
+DCP_PUBLIC int32_t dcp_flat_loaded_object(struct dcp_flat_loaded *loaded, uint64_t i,
+                                          struct dcp_flat_object *out);
+DCP_PUBLIC void dcp_flat_loaded_free(struct dcp_flat_loaded *loaded);
+
 #ifdef __cplusplus
 }
 #endif

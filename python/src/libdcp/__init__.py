@@ -28,6 +28,7 @@ from ._errors import (
 )
 from ._facts import Diff, Difference, Finding, Info, Verification
 from ._tensor import Box, Piece, Tensor
+from ._training import LoadResult, SaveResult, load, save
 
 __version__ = _abi.version()
 
@@ -47,6 +48,7 @@ __all__ = [
     "Format",
     "Info",
     "IoError",
+    "LoadResult",
     "MismatchError",
     "NoSpaceError",
     "NoTensorError",
@@ -56,6 +58,7 @@ __all__ = [
     "Progress",
     "RepairResult",
     "ReshardResult",
+    "SaveResult",
     "StoppedError",
     "Tensor",
     "UnsupportedError",
@@ -63,7 +66,9 @@ __all__ = [
     "Verification",
     "export",
     "formats",
+    "load",
     "open",
     "repair",
     "reshard",
+    "save",
 ]

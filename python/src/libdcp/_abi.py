@@ -13,6 +13,7 @@ from ctypes import (
     Structure,
     c_char,
     c_char_p,
+    c_double,
     c_int32,
     c_int64,
     c_size_t,
@@ -355,6 +356,115 @@ class RepairResult(Sized):
     ]
 
 
+OnAllgather = CFUNCTYPE(c_int32, c_void_p, c_void_p, c_uint64, c_void_p, c_int32)
+OnBcast = CFUNCTYPE(c_int32, c_void_p, c_void_p, c_uint64, c_int32, c_int32)
+OnLog = CFUNCTYPE(None, c_void_p, c_int32, c_char_p)
+
+
+class Comm(Sized):
+    """struct dcp_flat_comm."""
+
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("rank", c_int32),
+        ("world_size", c_int32),
+        ("timeout_ms", c_int32),
+        ("allgather", OnAllgather),
+        ("bcast", OnBcast),
+        ("self", c_void_p),
+    ]
+
+
+class State(Sized):
+    """struct dcp_flat_state."""
+
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("n", c_uint64),
+        ("names", POINTER(c_char_p)),
+        ("params", POINTER(c_char_p)),
+        ("roles", POINTER(c_int32)),
+        ("dtypes", POINTER(c_int32)),
+        ("ndims", POINTER(c_int32)),
+        ("shapes", POINTER(c_int64)),
+        ("offsets", POINTER(c_int64)),
+        ("sizes", POINTER(c_int64)),
+        ("data", POINTER(c_void_p)),
+        ("layout", c_char_p),
+        ("dp", c_int32),
+        ("tp", c_int32),
+        ("pp", c_int32),
+        ("n_objects", c_uint64),
+        ("object_names", POINTER(c_char_p)),
+        ("objects_are_json", POINTER(c_int32)),
+        ("object_data", POINTER(c_void_p)),
+        ("object_sizes", POINTER(c_uint64)),
+    ]
+
+
+class SaveOptions(Sized):
+    """struct dcp_flat_save_options."""
+
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("path", c_char_p),
+        ("step", c_int64),
+        ("codec", c_char_p),
+        ("keep", c_int32),
+        ("keep_every", c_int32),
+        ("keep_optimizer", c_int32),
+        ("parity", c_int32),
+        ("verify_after_save", c_int32),
+        ("diverged", c_int32),
+        ("threads", c_int32),
+        ("log", OnLog),
+        ("self", c_void_p),
+    ]
+
+
+class SaveResult(Sized):
+    """struct dcp_flat_save_result."""
+
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("step", c_int64),
+        ("fingerprint", c_uint64),
+        ("size_bytes", c_uint64),
+        ("diverged", c_int32),
+        ("stale", c_int32),
+        ("write_s", c_double),
+    ]
+
+
+class LoadOptions(Sized):
+    """struct dcp_flat_load_options."""
+
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("path", c_char_p),
+        ("step", c_int64),
+        ("only_model", c_int32),
+        ("allow_cast", c_int32),
+        ("no_verify", c_int32),
+        ("threads", c_int32),
+        ("log", OnLog),
+        ("self", c_void_p),
+    ]
+
+
+class LoadResult(Sized):
+    """struct dcp_flat_load_result."""
+
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("step", c_int64),
+        ("world_size", c_int32),
+        ("size_bytes", c_uint64),
+        ("n_tensors", c_uint64),
+        ("n_unproved", c_uint64),
+    ]
+
+
 _HANDLE = c_void_p
 _HOOKS = POINTER(Hooks)
 _ERROR = POINTER(Error)
@@ -388,9 +498,26 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {
         _ERROR,
     ),
     "reshard": (POINTER(ReshardOptions), _HOOKS, POINTER(ReshardResult), _ERROR),
+    "save": (
+        POINTER(SaveOptions),
+        POINTER(Comm),
+        POINTER(State),
+        POINTER(SaveResult),
+        _ERROR,
+    ),
+    "load": (
+        POINTER(LoadOptions),
+        POINTER(Comm),
+        POINTER(State),
+        POINTER(LoadResult),
+        POINTER(_HANDLE),
+        _ERROR,
+    ),
+    "loaded_object": (_HANDLE, c_uint64, POINTER(Object)),
+    "loaded_free": (_HANDLE,),
     "repair": (POINTER(RepairOptions), _HOOKS, POINTER(RepairResult), _ERROR),
 }
-_GIVE_NOTHING = ("checkpoint_close", "checkpoint_info")
+_GIVE_NOTHING = ("checkpoint_close", "checkpoint_info", "loaded_free")
 
 
 def _load() -> ctypes.CDLL:

@@ -62,6 +62,14 @@ class Act:
         if code:
             raise error_of(self._told)
 
+    def run_here(self, function: Callable[..., int], *args: Any) -> None:
+        """Call on this very thread, which callbacks are to run on."""
+        code = function(*args)
+        if self._raised:
+            raise self._raised
+        if code:
+            raise error_of(self._told)
+
     def _run_beside(self, function: Callable[..., int], args: tuple[Any, ...]) -> int:
         """Call on another thread: a signal is handled only where Python runs."""
         codes: list[int] = []

@@ -1,0 +1,438 @@
+"""The state of training as a list of tensors and objects, and back."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import math
+import pickle
+from collections.abc import Iterator, Mapping, MutableMapping, MutableSequence, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from . import _abi
+from ._errors import MismatchError, NotFoundError, UnsupportedError, UsageError
+
+if TYPE_CHECKING:
+    from ._ranks import Ranks
+
+MOMENTS = ("exp_avg", "exp_avg_sq")
+SETTINGS = "optimizer"  # the object with what an optimizer has besides tensors
+
+
+@dataclass
+class Entry:
+    """A tensor, and the box of it that this rank holds; `local` is None: nothing."""
+
+    name: str
+    param: str
+    role: str
+    dtype: str
+    shape: tuple[int, ...]
+    offset: tuple[int, ...]
+    size: tuple[int, ...]
+    local: Any
+
+    @property
+    def facts(self) -> tuple[Any, ...]:
+        """What all ranks say alike."""
+        return self.name, self.param, self.role, self.dtype, self.shape
+
+
+class Boxes:
+    """Boxes of DTensors on this rank; those that are cut alike are computed once."""
+
+    def __init__(self) -> None:
+        """Know none."""
+        import torch
+        from torch.distributed.tensor import DTensor
+        from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+        self._strided = torch.strided
+        self._sharded = DTensor
+        self._compute = compute_local_shape_and_global_offset
+        self._known: dict[Any, tuple[tuple[int, ...], tuple[int, ...]]] = {}
+
+    def entry_of(self, name: str, tensor: Any, role: str, param: str) -> Entry:
+        """What this rank holds of a tensor or a DTensor."""
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        shape = tuple(tensor.shape)
+        if dtype not in _abi.ITEM_BYTES:
+            raise UnsupportedError(
+                f"'{name}' is of {dtype}: no step holds it", tensor=name
+            )
+        if isinstance(tensor, self._sharded):
+            part = self._part_of(name, shape, tensor)
+        elif tensor.is_meta or tensor.layout != self._strided:
+            raise UnsupportedError(
+                f"'{name}' is no dense tensor with numbers", tensor=name
+            )
+        else:
+            part = (0,) * len(shape), shape, tensor.detach()
+        return Entry(name, param, role, dtype, shape, *part)
+
+    def _part_of(
+        self, name: str, shape: tuple[int, ...], tensor: Any
+    ) -> tuple[tuple[int, ...], tuple[int, ...], Any]:
+        key = shape, tensor.device_mesh, tensor.placements
+        if key not in self._known:
+            self._known[key] = self._box_of(name, *key)
+        offset, size = self._known[key]
+        if tensor.device_mesh.get_coordinate() is None or 0 in size:
+            none = (0,) * len(shape)
+            return none, none, None
+        local = tensor.to_local()
+        if tuple(local.shape) != size:
+            raise UnsupportedError(f"'{name}' is no box on every rank", tensor=name)
+        return offset, size, local
+
+    def _box_of(
+        self, name: str, shape: tuple[int, ...], mesh: Any, placements: Any
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        if any(placement.is_partial() for placement in placements):
+            raise UnsupportedError(
+                f"'{name}' is a DTensor of sums that were not made (Partial)", tensor=name
+            )
+        size, offset = self._compute(shape, mesh, placements)
+        return tuple(offset), tuple(size)
+
+
+class State:
+    """All entries of a state, in one order on all ranks, and its objects."""
+
+    def __init__(
+        self, state: Mapping[str, Any], ranks: Ranks, step: int | None = None
+    ) -> None:
+        """Look through what is given; models and optimizers say what they hold."""
+        self._n_ranks = ranks.world_size
+        self._boxes = Boxes()
+        self._entries: list[Entry] = []
+        self._values: list[tuple[str, Any]] = []  # plain ones by name, for a save
+        self._wanted: list[tuple[str, Any, Any]] = []  # and where a load puts them
+        self._parts: list[Any] = []
+        models = {key: value for key, value in state.items() if _is_model(value)}
+        for key, value in state.items():
+            if _is_model(value):
+                self._parts.append(_Model(self, key if len(models) > 1 else "", value))
+            elif _is_optimizer(value):
+                self._parts.append(_Optimizer(self, key, value, models))
+            elif hasattr(value, "state_dict") and hasattr(value, "load_state_dict"):
+                self._parts.append(_Stateful(self, key, value))
+            else:
+                self.add(key, value, state, key)
+        if step is not None and "trainer" not in state:
+            self._values.append(("trainer", {"step": step}))
+        self._check_names()
+        self._is_load = step is None
+
+    def add(self, name: str, value: Any, place: Any, key: Any) -> None:
+        """Take a tensor, a plain value, or what has such in it."""
+        if _is_tensor(value):
+            self.add_tensor(name, value)
+        elif isinstance(value, Mapping) and _has_tensors(value):
+            for inner, item in value.items():
+                self.add(f"{name}.{inner}", item, value, inner)
+        elif isinstance(value, (list, tuple)) and _has_tensors(value):
+            for i, item in enumerate(value):
+                self.add(f"{name}.{i}", item, value, i)
+        else:
+            self._values.append((name, value))
+            self._wanted.append((name, place, key))
+
+    def add_tensor(
+        self, name: str, tensor: Any, role: str = "other", param: str = ""
+    ) -> None:
+        """Take a tensor, of the weight `param`."""
+        self._entries.append(self._boxes.entry_of(name, tensor, role, param or name))
+
+    def add_value(self, name: str, value: Any) -> None:
+        """Take a value that is asked for by `value_of`."""
+        self._values.append((name, value))
+
+    # -- for the library ---------------------------------------------------------------
+
+    def told(self, with_objects: bool) -> _abi.State:
+        """As the library takes it."""
+        entries = self._entries
+        names = [entry.name.encode() for entry in entries]
+        objects = [_coded(name, value) for name, value in self._values]
+        objects = objects if with_objects else []
+        self._alive = objects
+        return _abi.State.new(
+            n=len(entries),
+            names=(ctypes.c_char_p * len(names))(*names),
+            params=(ctypes.c_char_p * len(names))(*(e.param.encode() for e in entries)),
+            roles=_ints(ctypes.c_int32, (_abi.ROLES.index(e.role) for e in entries)),
+            dtypes=_ints(ctypes.c_int32, (_abi.DTYPES.index(e.dtype) for e in entries)),
+            ndims=_ints(ctypes.c_int32, (len(e.shape) for e in entries)),
+            shapes=_ints(ctypes.c_int64, (n for e in entries for n in e.shape)),
+            offsets=_ints(ctypes.c_int64, (n for e in entries for n in e.offset)),
+            sizes=_ints(ctypes.c_int64, (n for e in entries for n in e.size)),
+            data=_ints(
+                ctypes.c_void_p,
+                (None if b is None else b.data_ptr() for b in self._buffers),
+            ),
+            dp=self._n_ranks,
+            n_objects=len(objects),
+            object_names=(ctypes.c_char_p * len(objects))(*(o[0] for o in objects)),
+            objects_are_json=_ints(ctypes.c_int32, (o[1] for o in objects)),
+            object_data=(ctypes.c_void_p * len(objects))(
+                *(ctypes.cast(ctypes.c_char_p(o[2]), ctypes.c_void_p) for o in objects)
+            ),
+            object_sizes=_ints(ctypes.c_uint64, (len(o[2]) for o in objects)),
+        )
+
+    def _memory_of(self, entry: Entry) -> Any:
+        """Memory of the host that is dense: the tensor's own where that is such."""
+        import torch
+
+        local = entry.local
+        if local is None:
+            return None
+        if local.device.type == "cpu" and local.is_contiguous():
+            return local
+        if self._is_load:
+            return torch.empty(local.shape, dtype=local.dtype)
+        return local.cpu().contiguous()
+
+    def unite(self, theirs: Sequence[Any]) -> None:
+        """Bring the tensors of all ranks into one order: each tells its facts."""
+        self._entries = self._united(theirs)
+        self._buffers = [self._memory_of(entry) for entry in self._entries]
+
+    @property
+    def facts(self) -> list[tuple[Any, ...]]:
+        """What this rank tells of its tensors."""
+        return [entry.facts for entry in self._entries]
+
+    def _check_names(self) -> None:
+        seen: set[str] = set()
+        for entry in self._entries:
+            if entry.name in seen:
+                raise UsageError(f"two tensors are called '{entry.name}'")
+            seen.add(entry.name)
+
+    def _united(self, theirs: Sequence[Any]) -> list[Entry]:
+        """Pipeline stages hold different tensors: what others have, this rank lacks."""
+        mine = {entry.name: entry for entry in self._entries}
+        united: dict[str, Entry] = {}
+        for name, param, role, dtype, shape in (facts for one in theirs for facts in one):
+            none = (0,) * len(shape)
+            held = mine.get(name) or Entry(
+                name, param, role, dtype, shape, none, none, None
+            )
+            if united.setdefault(name, held).facts[3:] != (dtype, shape):
+                raise MismatchError(
+                    f"ranks say different things of tensor '{name}'", tensor=name
+                )
+        return list(united.values())
+
+    # -- after a load ------------------------------------------------------------------
+
+    def fill(self, objects: Mapping[str, tuple[bool, bytes]], trust: bool) -> None:
+        """Put what was loaded where it belongs."""
+        import torch
+
+        self._objects, self._trust = objects, trust
+        with torch.no_grad():
+            for entry, buffer in zip(self._entries, self._buffers):
+                if entry.local is not None and buffer is not entry.local:
+                    entry.local.copy_(buffer)
+        for name, place, key in self._wanted:
+            value = self.value_of(name)
+            if isinstance(place, (MutableMapping, MutableSequence)):
+                place[key] = value
+        for part in self._parts:
+            part.load(self)
+
+    def value_of(self, name: str) -> Any:
+        """Give a plain value that was loaded."""
+        if name not in self._objects:
+            raise NotFoundError(f"the step has no value '{name}'")
+        is_json, data = self._objects[name]
+        if is_json:
+            return json.loads(data)
+        if not self._trust:
+            raise UnsupportedError(
+                f"'{name}' is a pickle, which could run any program",
+                hint="trust_pickles=True loads it, of a step that you trust",
+            )
+        return pickle.loads(data)
+
+
+# -- what states are made of -----------------------------------------------------------
+
+
+class _Model:
+    """A module: its state dict, in whatever way it is parallel."""
+
+    def __init__(self, state: State, prefix: str, module: Any) -> None:
+        from torch.distributed.checkpoint.state_dict import get_model_state_dict
+
+        self._module = module
+        self._dict = get_model_state_dict(module)
+        buffers = {_plain(name) for name, _ in module.named_buffers()}
+        for name, value in self._dict.items():
+            role = "buffer" if name in buffers else "model"
+            full = f"{prefix}.{name}" if prefix else name
+            if _is_tensor(value):
+                state.add_tensor(full, value, role)
+            else:
+                state.add(full, value, self._dict, name)
+
+    def load(self, state: State) -> None:
+        from torch.distributed.checkpoint.state_dict import set_model_state_dict
+
+        set_model_state_dict(self._module, self._dict)
+
+
+class _Optimizer:
+    """An optimizer: its tensors by the names of weights, its settings as an object."""
+
+    def __init__(
+        self, state: State, key: str, optimizer: Any, models: Mapping[str, Any]
+    ) -> None:
+        from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
+
+        owners = [(k, m) for k, m in models.items() if _trains(optimizer, m)]
+        if len(owners) != 1:
+            raise UsageError(
+                f"'{key}' is an optimizer, whose model must be in the state, too",
+                hint='{"model": model, "optim": optim}',
+            )
+        prefix, self._model = owners[0]
+        self._name = SETTINGS if len(models) == 1 else f"{SETTINGS}.{key}"
+        self._optimizer = optimizer
+        self._dict = get_optimizer_state_dict(self._model, optimizer)
+        self._plain: list[tuple[str, Any, Any]] = []
+        for param, values in self._dict["state"].items():
+            weight = param if len(models) == 1 else f"{prefix}.{param}"
+            for kind, value in values.items():
+                name = f"{SETTINGS}.{kind}.{weight}"
+                if _is_tensor(value):
+                    role = kind if kind in MOMENTS else "optim"
+                    state.add_tensor(name, value, role, weight)
+                else:
+                    self._plain.append((name, values, kind))
+                    state.add_value(name, value)
+        state.add_value(
+            self._name,
+            {
+                "type": type(optimizer).__name__,
+                "param_groups": [_settings(g) for g in self._dict["param_groups"]],
+            },
+        )
+
+    def load(self, state: State) -> None:
+        from torch.distributed.checkpoint.state_dict import set_optimizer_state_dict
+
+        for name, values, kind in self._plain:
+            values[kind] = state.value_of(name)
+        groups = state.value_of(self._name)["param_groups"]
+        ours = self._dict["param_groups"]
+        if len(groups) != len(ours):
+            raise MismatchError(
+                f"the step has {len(groups)} parameter groups, the optimizer {len(ours)}"
+            )
+        for group, saved in zip(ours, groups):
+            for name, value in saved.items():
+                if name != "params" and name in group:
+                    group[name] = _like(group[name], value)
+        set_optimizer_state_dict(self._model, self._optimizer, self._dict)
+
+
+class _Stateful:
+    """Anything with `state_dict` and `load_state_dict`: a scheduler, a data loader."""
+
+    def __init__(self, state: State, key: str, value: Any) -> None:
+        self._value = value
+        self._dict = {key: value.state_dict()}
+        self._key = key
+        state.add(key, self._dict[key], self._dict, key)
+
+    def load(self, state: State) -> None:
+        self._value.load_state_dict(self._dict[self._key])
+
+
+def _trains(optimizer: Any, model: Any) -> bool:
+    ours = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    return any(id(p) in ours for p in model.parameters())
+
+
+def _settings(group: Mapping[str, Any]) -> dict[str, Any]:
+    """What is set of a group, as JSON; a tensor of one number is that number."""
+    found = {k: v.item() if _is_tensor(v) else v for k, v in group.items()}
+    return {k: v for k, v in found.items() if _is_json(_lists(v))}
+
+
+def _like(old: Any, new: Any) -> Any:
+    """A value that was JSON, as what it takes the place of."""
+    if isinstance(old, tuple):
+        return tuple(new)
+    return old.new_tensor(new) if _is_tensor(old) else new
+
+
+def _plain(name: str) -> str:
+    """Without what wrappers put into names."""
+    for wrapper in ("module.", "_fsdp_wrapped_module.", "_orig_mod."):
+        name = name.replace(wrapper, "")
+    return name
+
+
+def _is_tensor(value: Any) -> bool:
+    import torch
+
+    return isinstance(value, torch.Tensor)
+
+
+def _is_model(value: Any) -> bool:
+    import torch
+
+    return isinstance(value, torch.nn.Module)
+
+
+def _is_optimizer(value: Any) -> bool:
+    import torch
+
+    return isinstance(value, torch.optim.Optimizer)
+
+
+def _items(value: Any) -> Iterator[Any]:
+    if isinstance(value, Mapping):
+        yield from value.values()
+    elif isinstance(value, (list, tuple)):
+        yield from value
+
+
+def _has_tensors(value: Any) -> bool:
+    return _is_tensor(value) or any(_has_tensors(item) for item in _items(value))
+
+
+def _lists(value: Any) -> Any:
+    return [_lists(item) for item in value] if isinstance(value, tuple) else value
+
+
+def _is_json(value: Any) -> bool:
+    """Whether it comes back as it is."""
+    if value is None or isinstance(value, (bool, int, str)):
+        return not isinstance(value, int) or abs(value) < 1 << 63
+    if isinstance(value, float):
+        return math.isfinite(value)
+    if type(value) is list:
+        return all(_is_json(item) for item in value)
+    if type(value) is dict:
+        return all(isinstance(k, str) and _is_json(v) for k, v in value.items())
+    return False
+
+
+def _coded(name: str, value: Any) -> tuple[bytes, bool, bytes]:
+    if name.split(".")[0] == SETTINGS:
+        value = json.loads(json.dumps(value))
+    if _is_json(value):
+        return name.encode(), True, json.dumps(value).encode()
+    return name.encode(), False, pickle.dumps(value)
+
+
+def _ints(kind: Any, numbers: Any) -> Any:
+    found = list(numbers)
+    return (kind * len(found))(*found)

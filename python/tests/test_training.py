@@ -1,0 +1,299 @@
+"""Saves and loads of training: plain, sharded and tensor parallel, on real ranks."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+
+import pytest
+from conftest import BIN, flip, peer
+from ranks import run_ranks
+
+import libdcp
+
+torch = peer("torch")
+dist = peer("torch.distributed")
+peer("torch.distributed.checkpoint.state_dict")  # once, not in each rank
+peer("torch.distributed.tensor.parallel")
+peer("torch._dynamo")
+peer("torch.distributed.fsdp")
+
+WAYS = ("plain", "ddp", "fsdp", "hsdp", "fsdp x tp")
+
+
+class Net(torch.nn.Module):
+    """Uneven at 2, 3 and 4 ranks, with a buffer and tied weights."""
+
+    def __init__(self, seed):
+        super().__init__()
+        torch.manual_seed(seed)
+        self.embed = torch.nn.Embedding(33, 10)
+        self.up = torch.nn.Linear(10, 16)
+        self.norm = torch.nn.BatchNorm1d(16)
+        self.down = torch.nn.Linear(16, 10, bias=False)
+        self.head = torch.nn.Linear(10, 33, bias=False)
+        self.head.weight = self.embed.weight
+
+    def forward(self, x):
+        h = torch.nn.functional.gelu(self.up(self.embed(x)))
+        return self.head(self.down(self.norm(h)))
+
+
+def parallel(net, way):
+    """The net, in the way that it is parallel."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        RowwiseParallel,
+        parallelize_module,
+    )
+
+    n = dist.get_world_size() if dist.is_initialized() else 1
+    if way == "ddp":
+        return torch.nn.parallel.DistributedDataParallel(net)
+    if way == "fsdp":
+        for part in (net.up, net.down):
+            fully_shard(part)
+        fully_shard(net)
+    elif way == "hsdp":
+        names = ("replicate", "shard")
+        fully_shard(net, mesh=init_device_mesh("cpu", (2, n // 2), mesh_dim_names=names))
+    elif way == "fsdp x tp":
+        mesh = init_device_mesh("cpu", (n // 2, 2), mesh_dim_names=("dp", "tp"))
+        net.norm = torch.nn.Identity()
+        plan = {"up": ColwiseParallel(), "down": RowwiseParallel()}
+        parallelize_module(net, mesh["tp"], plan)
+        fully_shard(net, mesh=mesh["dp"])
+    return net
+
+
+def make(way, seed):
+    net = parallel(Net(seed), way)
+    optim = torch.optim.AdamW(net.parameters(), lr=1e-2)
+    return net, optim, torch.optim.lr_scheduler.StepLR(optim, 2)
+
+
+def train(net, optim, sched, steps):
+    """All ranks learn from the same samples, so that every way learns the same."""
+    losses = []
+    for step in steps:
+        x = torch.randint(33, (8,), generator=torch.Generator().manual_seed(step))
+        loss = torch.nn.functional.cross_entropy(net(x), x)
+        loss.backward()
+        optim.step()
+        optim.zero_grad()
+        sched.step()
+        losses.append(loss.item())
+    return losses
+
+
+def save(way, path):
+    """Train, save, and go on."""
+    net, optim, sched = make(way, 1)
+    train(net, optim, sched, range(3))
+    state = {
+        "model": net,
+        "optim": optim,
+        "sched": sched,
+        "step": 3,
+        "extra": {"seen": torch.arange(5), "names": ["a", 1, 2.5, None]},
+    }
+    result = libdcp.save(state, path, step=3, codec="split")
+    return result.fingerprint, train(net, optim, sched, range(3, 6))
+
+
+def resume(way, path):
+    """Load into what was made of another seed, and go on."""
+    net, optim, sched = make(way, 2)
+    extra = {"seen": torch.zeros(5, dtype=torch.int64), "names": None}
+    state = {"model": net, "optim": optim, "sched": sched, "step": 0, "extra": extra}
+    result = libdcp.load(state, path)
+    assert (result.step, state["step"]) == (3, 3)
+    assert extra["names"] == ["a", 1, 2.5, None]
+    assert torch.equal(extra["seen"], torch.arange(5))
+    assert sched.last_epoch == 3
+    again = libdcp.save(state, f"{path}-{way}", step=3)
+    return again.fingerprint, train(net, optim, sched, range(3, 6))
+
+
+@pytest.mark.parametrize(
+    "way, world, others",
+    [
+        ("plain", 1, [("fsdp", 2), ("ddp", 2)]),
+        ("fsdp", 4, [("plain", 1), ("fsdp", 3), ("hsdp", 4)]),
+    ],
+    ids=["plain", "fsdp"],
+)
+def test_goes_on_in_other_ways(tmp_path, way, world, others):
+    run = str(tmp_path / "run")
+    saved = run_ranks(world, save, way, run)
+    (fingerprint, losses) = saved[0]
+    subprocess.run([BIN / "dcp-inspect", "verify", run], check=True)
+    for other, n in others:
+        for rank, (again, got) in enumerate(run_ranks(n, resume, other, run)):
+            assert got == pytest.approx(losses, abs=1e-6), (other, n)
+            if rank == 0:  # the very same state, as it was saved at another world size
+                assert again == fingerprint
+
+
+def test_meshes(tmp_path):
+    """FSDP x TP on 4 ranks goes on with 2, to the same losses."""
+    run = str(tmp_path / "run")
+    fingerprint, losses = run_ranks(4, save, "fsdp x tp", run)[0]
+    again, got = run_ranks(2, resume, "fsdp x tp", run)[0]
+    assert again == fingerprint
+    assert got == pytest.approx(losses, abs=1e-5)
+
+
+def test_steps_are_ordinary(tmp_path):
+    fingerprint, _ = save("plain", tmp_path / "run")
+    with libdcp.open(tmp_path / "run") as ckpt:
+        assert (ckpt.info.step, ckpt.info.format) == (3, "native")
+        assert ckpt["up.weight"].role == "model"
+        assert ckpt["norm.running_mean"].role == "buffer"
+        moment = ckpt["optimizer.exp_avg.up.weight"]
+        assert (moment.role, moment.param) == ("exp_avg", "up.weight")
+        assert ckpt.objects["trainer"] == {"step": 3}
+        group = ckpt.info.optimizer["param_groups"][0]
+        assert group["betas"] == [0.9, 0.999] and "up.weight" in group["params"]
+        net = Net(3)
+        net.load_state_dict(ckpt.state_dict())
+    libdcp.export(tmp_path / "run", tmp_path / "model.bin")
+    state = torch.load(tmp_path / "model.bin")
+    assert all(
+        torch.equal(state[k], v) for k, v in net.state_dict().items() if k in state
+    )
+    assert len(fingerprint) == 16
+
+
+def stage(path, load):
+    """A pipeline: each rank has layers of its own."""
+    rank = dist.get_rank()
+    mine = {f"layer{rank}": torch.full((3, 2), float(0 if load else rank + 1))}
+    state = {"net": mine, "both": torch.zeros(2) if load else torch.arange(2.0)}
+    if load:
+        libdcp.load(state, path)
+    else:
+        libdcp.save(state, path, step=1)
+    return mine[f"layer{rank}"].sum().item(), state["both"].tolist()
+
+
+def test_pipeline(tmp_path):
+    run_ranks(2, stage, tmp_path / "run", False)
+    assert set(libdcp.open(tmp_path / "run")) == {"net.layer0", "net.layer1", "both"}
+    assert run_ranks(2, stage, tmp_path / "run", True) == [
+        (6.0, [0.0, 1.0]),
+        (12.0, [0.0, 1.0]),
+    ]
+
+
+def fail(path, how):
+    """What this rank says of a save that cannot be, and whether training goes on."""
+    state = {"w": torch.zeros(4)}
+    if how == "one rank" and dist.get_rank() == 1:
+        state["w"] = (
+            torch.zeros(4, dtype=torch.quint8) if False else torch.zeros(4).to_sparse()
+        )
+    try:
+        libdcp.save(state, path, step=1)
+    except libdcp.Error as why:
+        libdcp.save({"w": torch.zeros(4)}, path, step=2)
+        return type(why).__name__, why.message
+    return None
+
+
+def test_failures_are_of_all_ranks(tmp_path):
+    run = tmp_path / "run"
+    libdcp.save({"w": torch.ones(4)}, run, step=1)
+    told = run_ranks(2, fail, run, "step is there")
+    assert told[0] == told[1] and told[0][0] == "ExistsError"
+    told = run_ranks(2, fail, tmp_path / "other", "one rank")
+    assert told[1][0] == "UnsupportedError"
+    assert told[0][0] == "CommError" and told[1][1] in told[0][1]
+    assert libdcp.open(tmp_path / "other").info.step == 2
+
+
+def die(path):
+    """Rank 1 is gone in the middle of a job."""
+    if dist.get_rank() == 1:
+        os._exit(0)
+    try:
+        libdcp.save({"w": torch.zeros(4)}, path, step=1)
+    except (libdcp.CommError, RuntimeError) as why:
+        (path / "told").write_text(str(why), encoding="utf-8")
+
+
+def test_a_dead_rank(tmp_path):
+    with pytest.raises(AssertionError, match="the rank died"):
+        run_ranks(2, die, tmp_path)
+    assert os.listdir(tmp_path) == ["told"]
+
+
+def test_values(tmp_path):
+    """What is no JSON is a pickle, which is only loaded when the caller says so."""
+    run = tmp_path / "run"
+    libdcp.save({"set": {1, 2}, "tuple": (1, 2), "w": torch.ones(3)}, run, step=1)
+    state = {"set": None, "tuple": None, "w": torch.zeros(3)}
+    with pytest.raises(libdcp.UnsupportedError, match="is a pickle"):
+        libdcp.load(state, run)
+    libdcp.load(state, run, trust_pickles=True)
+    assert (state["set"], state["tuple"]) == ({1, 2}, (1, 2))
+    with pytest.raises(libdcp.NotFoundError, match="'other'"):
+        libdcp.load({"w": torch.zeros(3), "other": 1}, run)
+
+
+def test_memory_that_is_not_dense(tmp_path):
+    whole = torch.arange(12.0).view(3, 4)
+    libdcp.save({"t": whole.T, "part": whole[:, 1:3]}, tmp_path / "run", step=1)
+    place = torch.zeros(3, 4)
+    loaded = {"t": torch.zeros(3, 4).T, "part": place[:, 1:3]}
+    libdcp.load(loaded, tmp_path / "run")
+    assert torch.equal(loaded["t"], whole.T)
+    assert torch.equal(place[:, 1:3], whole[:, 1:3]) and place[:, 0].sum() == 0
+
+
+def test_what_does_not_fit(tmp_path):
+    run = tmp_path / "run"
+    libdcp.save({"w": torch.ones(3, 4)}, run, step=1)
+    for wrong in (torch.zeros(3, 5), torch.zeros(3, 4, dtype=torch.bfloat16)):
+        with pytest.raises(libdcp.MismatchError, match="'w'"):
+            libdcp.load({"w": wrong}, run)
+    cast = {"w": torch.zeros(3, 4, dtype=torch.bfloat16)}
+    libdcp.load(cast, run, allow_cast=True)
+    assert cast["w"].sum() == 12
+    with pytest.raises(libdcp.MismatchError, match="'v'"):
+        libdcp.load({"v": torch.zeros(3)}, run)
+    with pytest.raises(libdcp.UsageError, match="model must be in the state"):
+        optim = torch.optim.SGD(Net(1).parameters(), lr=1)
+        libdcp.save({"optim": optim}, run, step=2)
+
+
+def test_older_steps(tmp_path):
+    """keep, a corrupt newest step that is passed over, parity."""
+    run = tmp_path / "run"
+    for step in range(1, 5):
+        libdcp.save({"w": torch.full((9,), float(step))}, run, step=step, keep=3)
+    assert sorted(p.name for p in run.glob("step-*"))[0] == "step-00000002"
+    (shard,) = (run / "step-00000004").glob("*.safetensors")
+    flip(shard)
+    state = {"w": torch.zeros(9)}
+    with pytest.warns(RuntimeWarning, match="step-00000004"):
+        assert libdcp.load(state, run).step == 3
+    assert state["w"][0] == 3
+    assert libdcp.load(state, run, step=2).step == 2
+
+
+def test_saves_leave_nothing(tmp_path):
+    state = {"w": torch.ones(1000), "n": 1}
+    for step in range(20):
+        libdcp.save(state, tmp_path / "run", step=step, keep=1)
+    files = len(os.listdir("/proc/self/fd"))
+    with open("/proc/self/statm", encoding="ascii") as file:
+        before = int(file.read().split()[1])
+    for step in range(20, 50):
+        libdcp.save(state, tmp_path / "run", step=step, keep=1)
+        libdcp.load(state, tmp_path / "run")
+    assert len(os.listdir("/proc/self/fd")) == files
+    with open("/proc/self/statm", encoding="ascii") as file:
+        assert (int(file.read().split()[1]) - before) * 4096 < 8 << 20

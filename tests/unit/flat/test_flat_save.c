@@ -1,0 +1,255 @@
+/* flat: a state of several ranks is saved and loaded through the calls of other
+ * languages, which bring the functions that ranks talk by. */
+/* labels: tsan */
+#include "lib/acts.h"
+#include "lib/rank_threads.h"
+#include "lib/reshard_folder.h"
+#include "lib/sample.h"
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+#include <dcp/dcp.h>
+
+enum { MOST_RANKS = 4, MOST_TENSORS = 32 };
+
+/* -- ranks ------------------------------------------------------------------------- */
+
+static int32_t allgather(void *self, const void *in, uint64_t size_bytes, void *out,
+                         int32_t timeout_ms)
+{
+    (void)timeout_ms;
+    return dcp_comm_allgather(self, in, (size_t)size_bytes, out, NULL) != 0;
+}
+
+static int32_t bcast(void *self, void *data, uint64_t size_bytes, int32_t root,
+                     int32_t timeout_ms)
+{
+    (void)timeout_ms;
+    return dcp_comm_bcast(self, data, (size_t)size_bytes, root, NULL) != 0;
+}
+
+/* -- a state, flat ----------------------------------------------------------------- */
+
+struct flat {
+    struct sample sample;
+    const char *names[MOST_TENSORS], *params[MOST_TENSORS], *object_names[2];
+    int32_t roles[MOST_TENSORS], dtypes[MOST_TENSORS], ndims[MOST_TENSORS], are_json[2];
+    int64_t shapes[MOST_TENSORS * 4], offsets[MOST_TENSORS * 4], sizes[MOST_TENSORS * 4];
+    void *data[MOST_TENSORS];
+    const void *object_data[2];
+    uint64_t object_sizes[2];
+    struct dcp_flat_state state;
+};
+
+static void flat_make(struct flat *out, const char *layout, const struct dcp_comm *comm,
+                      bool fill)
+{
+    size_t at = 0;
+
+    *out = (struct flat){ 0 };
+    sample_make(&out->sample, layout, comm->world_size, comm->rank, fill, RESHARD_SALT);
+    const struct dcp_state *state = &out->sample.state;
+    for (size_t t = 0; t < state->n_locals; t++) {
+        const struct dcp_local_tensor *local = &state->locals[t];
+        const struct dcp_region *region = &local->region;
+        out->names[t] = local->name;
+        out->params[t] = local->param;
+        out->roles[t] = (int32_t)local->role;
+        out->dtypes[t] = (int32_t)local->dtype;
+        out->ndims[t] = local->ndim;
+        out->data[t] = region->kind == DCP_FLAT ? NULL : local->data;
+        for (int d = 0; d < local->ndim; d++, at++) {
+            out->shapes[at] = local->shape[d];
+            out->offsets[at] = region->kind == DCP_BOX ? region->offset[d] : 0;
+            out->sizes[at] = region->kind == DCP_BOX     ? region->size[d]
+                             : region->kind == DCP_WHOLE ? local->shape[d]
+                                                         : 0;
+        }
+    }
+    for (size_t i = 0; i < state->n_objects; i++) {
+        out->object_names[i] = state->objects[i].name;
+        out->are_json[i] = state->objects[i].kind == DCP_OBJECT_JSON;
+        out->object_data[i] = state->objects[i].data;
+        out->object_sizes[i] = state->objects[i].size_bytes;
+    }
+    out->state = (struct dcp_flat_state){ .struct_size = sizeof out->state,
+                                          .n = state->n_locals,
+                                          .names = out->names,
+                                          .params = out->params,
+                                          .roles = out->roles,
+                                          .dtypes = out->dtypes,
+                                          .ndims = out->ndims,
+                                          .shapes = out->shapes,
+                                          .offsets = out->offsets,
+                                          .sizes = out->sizes,
+                                          .data = out->data,
+                                          .layout = layout,
+                                          .n_objects = state->n_objects,
+                                          .object_names = out->object_names,
+                                          .objects_are_json = out->are_json,
+                                          .object_data = out->object_data,
+                                          .object_sizes = out->object_sizes };
+}
+
+struct job {
+    const char *path, *layout, *codec;
+    int wrong_rank; /* from 1: it lists a tensor that cannot be; 0: none */
+    int codes[MOST_RANKS];
+    struct dcp_flat_error errs[MOST_RANKS];
+    int64_t wrong[MOST_RANKS], steps[MOST_RANKS];
+    char object[MOST_RANKS][64];
+};
+
+static void save(void *arg, struct dcp_comm *comm)
+{
+    struct job *job = arg;
+    int rank = comm->rank;
+    const struct dcp_flat_comm told = { sizeof told, rank, comm->world_size, 0, allgather,
+                                        bcast,       comm };
+    const struct dcp_flat_save_options options = {
+        .struct_size = sizeof options, .path = job->path, .codec = job->codec, .step = 5
+    };
+    struct dcp_flat_save_result result = { .struct_size = sizeof result };
+    struct flat flat;
+
+    flat_make(&flat, job->layout, comm, true);
+    if (rank + 1 == job->wrong_rank)
+        flat.roles[3] = -1;
+    job->errs[rank].struct_size = sizeof job->errs[rank];
+    job->codes[rank] =
+        dcp_flat_save(&options, &told, &flat.state, &result, &job->errs[rank]);
+    job->steps[rank] = result.step;
+    sample_free(&flat.sample);
+}
+
+static void load(void *arg, struct dcp_comm *comm)
+{
+    struct job *job = arg;
+    int rank = comm->rank;
+    const struct dcp_flat_comm told = { sizeof told, rank, comm->world_size, 0, allgather,
+                                        bcast,       comm };
+    const struct dcp_flat_load_options options = { .struct_size = sizeof options,
+                                                   .path = job->path,
+                                                   .step = -1 };
+    struct dcp_flat_load_result result = { .struct_size = sizeof result };
+    struct dcp_flat_object object = { .struct_size = sizeof object };
+    struct dcp_flat_loaded *loaded;
+    struct flat flat;
+
+    flat_make(&flat, job->layout, comm, false);
+    job->codes[rank] =
+        dcp_flat_load(&options, &told, &flat.state, &result, &loaded, &job->errs[rank]);
+    job->steps[rank] = result.step;
+    job->wrong[rank] = sample_wrong(&flat.sample, RESHARD_SALT);
+    if (loaded && !dcp_flat_loaded_object(loaded, 1, &object))
+        snprintf(job->object[rank], sizeof job->object[rank], "%s %.*s", object.name,
+                 (int)object.size_bytes, (const char *)object.data);
+    dcp_flat_loaded_free(loaded);
+    sample_free(&flat.sample);
+}
+
+static void steps_are_ordinary(void **state)
+{
+    const struct reshard_folder *folder = *state;
+    struct job job = { .path = folder->source, .layout = "dim0", .codec = "split" };
+
+    rank_threads_run(3, save, &job);
+    for (int r = 0; r < 3; r++) {
+        assert_string_equal(job.errs[r].message, "");
+        assert_int_equal(job.codes[r], 0);
+        assert_int_equal(job.steps[r], 5);
+    }
+    assert_int_equal(reshard_folder_check(folder->source, "dim0", 3), sample_n_tensors());
+}
+
+static void loads_are_at_any_world_size(void **state)
+{
+    static const char *const layouts[] = { "replicated", "dim0" };
+    const struct reshard_folder *folder = *state;
+
+    reshard_folder_save(folder->source, "zero3", 3, DCP_CODEC_NONE);
+    for (int n = 1; n <= MOST_RANKS; n++)
+        for (int l = 0; l < 2; l++) {
+            struct job job = { .path = folder->source, .layout = layouts[l] };
+            rank_threads_run(n, load, &job);
+            for (int r = 0; r < n; r++) {
+                assert_int_equal(job.codes[r], 0);
+                assert_int_equal(job.wrong[r], 0);
+                assert_int_equal(job.steps[r], 5);
+                assert_string_equal(job.object[r], "note {\"text\":\"café\"}");
+            }
+        }
+}
+
+static void failures_are_of_all_ranks(void **state)
+{
+    const struct reshard_folder *folder = *state;
+    struct job job = { .path = folder->source, .layout = "dim0" };
+
+    rank_threads_run(2, load, &job); /* there is no run */
+    assert_int_equal(job.codes[0], DCP_E_NOT_FOUND);
+    assert_int_equal(job.codes[1], DCP_E_NOT_FOUND);
+    rank_threads_run(2, save, &job);
+    assert_int_equal(job.codes[0] | job.codes[1], 0);
+    rank_threads_run(2, save, &job); /* the step is there */
+    assert_int_equal(job.codes[0], DCP_E_EXISTS);
+    assert_int_equal(job.codes[1], DCP_E_EXISTS);
+    assert_string_equal(job.errs[0].message, job.errs[1].message);
+    job.wrong_rank = 2;
+    rank_threads_run(2, save, &job);
+    assert_int_equal(job.codes[0], DCP_E_USAGE);
+    assert_int_equal(job.codes[1], DCP_E_USAGE);
+    assert_int_equal(job.errs[0].rank, 1);
+    job.wrong_rank = 0;
+    job.codec = "splt";
+    rank_threads_run(2, save, &job);
+    assert_int_equal(job.codes[0], DCP_E_USAGE);
+    assert_int_equal(job.codes[1], DCP_E_USAGE);
+}
+
+/* No comm: a single rank. What is wrong with a list of tensors is told. */
+static void single_ranks(void **state)
+{
+    const struct reshard_folder *folder = *state;
+    const struct dcp_flat_save_options options = { .struct_size = sizeof options,
+                                                   .path = folder->source,
+                                                   .step = 5 };
+    struct dcp_flat_error err = { .struct_size = sizeof err };
+    struct dcp_comm self;
+    struct flat flat;
+
+    dcp_comm_self(&self);
+    flat_make(&flat, "replicated", &self, true);
+    flat.dtypes[2] = DCP_N_DTYPES;
+    assert_int_equal(dcp_flat_save(&options, NULL, &flat.state, NULL, &err), DCP_E_USAGE);
+    assert_string_equal(err.tensor, flat.names[2]);
+    flat.dtypes[2] = DCP_BF16;
+    flat.ndims[0] = DCP_MAX_NDIM + 1;
+    assert_int_equal(dcp_flat_save(&options, NULL, &flat.state, NULL, &err), DCP_E_USAGE);
+    flat.ndims[0] = 2;
+    assert_int_equal(dcp_flat_save(&options, NULL, &flat.state, NULL, &err), 0);
+    reshard_folder_check(folder->source, "replicated", 1);
+    const struct dcp_flat_comm none = { .struct_size = sizeof none, .world_size = 1 };
+    assert_int_equal(dcp_flat_save(&options, &none, &flat.state, NULL, &err),
+                     DCP_E_USAGE);
+    sample_free(&flat.sample);
+}
+
+int main(void)
+{
+#define TEST(function)                                              \
+    cmocka_unit_test_setup_teardown(function, reshard_folder_setup, \
+                                    reshard_folder_teardown)
+    const struct CMUnitTest tests[] = {
+        TEST(steps_are_ordinary),
+        TEST(loads_are_at_any_world_size),
+        TEST(failures_are_of_all_ranks),
+        TEST(single_ranks),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
