@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds, then runs the measurements of tests/bench/: each alternates with its floor (what
 # plain tools need for the same bytes) and prints a table and one JSON line a result. The
-# lines are kept in build/bench/.
+# lines are kept in build/bench/, and those of the engine in docs/PERFORMANCE.md.
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 . "$(dirname "$0")/common.sh"
@@ -10,13 +10,17 @@ usage() {
     cat <<TEXT
 usage: scripts/bench.sh [NAME...] [-- OPTION...]
 
-Runs build/bin/bench_NAME or tests/bench/NAME, or all programs and "convert", with the
-options behind "--". "convert" is the one that needs the peers (DeepSpeed, PyTorch):
-scripts/test.sh installs them, or DCP_PEERS names their python. Six are run when they
-are named: "python", reading from Python beside safetensors, torch.load and DCP;
-"python_saves", saving and loading beside DCP; "saves", saves and loads of processes
-beside write() loops and PyTorch's DCP; "codec", compression of weights and moments beside
-zstd and OpenZL; "moves", ways to move weights and gradients between ranks in turn;
+Runs build/bin/bench_NAME or tests/bench/NAME with the options behind "--". Without a
+NAME, "saves" and "reshards", which are beside write(), cp and PyTorch's DCP and take ten
+minutes on two cores; what they say is written to docs/PERFORMANCE.md. DCP_PEERS names
+the python of the peers, or scripts/test.sh installs them; without, their columns stay
+empty.
+
+By name: "scale", what a save costs beside the bytes as worlds grow; "plan"; "step", of
+the trainer; "convert", beside DeepSpeed's and PyTorch's tools; "codec", compression
+beside zstd and OpenZL; "checksums"; "python", reading from Python beside safetensors,
+torch.load and DCP; "python_saves", saving and loading beside DCP; "frozen", a save of
+which little is trained; "moves", ways to move weights between ranks;
 "same_bits" measures no time, it shows which world sizes and stages train the same bits.
 TEXT
 }
@@ -42,20 +46,12 @@ while [ $# -gt 0 ]; do
 done
 
 "$root/scripts/setup.sh"
+tables=()
 if [ "${#names[@]}" -eq 0 ]; then
-    for program in "$build"/bin/bench_*; do
-        case $program in
-        *bench_ranks | *bench_coder) ;; # do what tests/bench/saves and codec tell them
-        *) names+=("${program##*/bench_}") ;;
-        esac
-    done
-    if [ -n "${DCP_PEERS:-}" ] || [ -x "$build/.venv-peers/bin/python" ]; then
-        names+=(convert)
-    else
-        say "no peers: the benchmark 'convert' is left out"
-    fi
+    names=(saves reshards)
+    tables=(saves.jsonl reshards.jsonl)
+    [ -x "${DCP_PEERS:-$build/.venv-peers/bin/python}" ] || say "no peers: no DCP"
 fi
-[ "${#names[@]}" -gt 0 ] || die "there is nothing in tests/bench/"
 mkdir -p "$build/bench"
 over=0
 cd "$build/bench"
@@ -68,5 +64,6 @@ for name in "${names[@]}"; do
     export DCP_BUILD_DIR=$build
     DCP_BENCH_JSON=$PWD/$name.jsonl "$program" "$@" | tee "$name.txt" || over=1
 done
+[ "${#tables[@]}" -eq 0 ] || "$root/tests/bench/tables" "${tables[@]}"
 say "the results are in build/bench/*.txt and *.jsonl"
 exit "$over" # 1: something was slower than its aim

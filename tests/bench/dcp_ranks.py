@@ -62,7 +62,7 @@ def main():
             for queue in orders:
                 queue.put(line.rstrip("\n").split(" ", 1))
             taken = [results.get() for _ in range(world)]
-            print(max(t[0] for t in taken), sum(t[1] for t in taken), flush=True)
+            print(max(t[0] for t in taken), sum(t[1] for t in taken), 0, flush=True)
         for queue in orders:
             queue.put(None)
 

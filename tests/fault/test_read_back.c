@@ -91,6 +91,28 @@ static void saves(void **state)
     assert_true(at > 20);
 }
 
+/* Who does not want it read back finds out when it is read. */
+static void not_read_back(void **state)
+{
+    const struct dcp_save_options bare = { .no_read_back = true };
+    struct dcp_store store;
+    const struct dcp_source source = { &store, "step-00000001", true };
+
+    (void)state;
+    assert_int_equal(dcp_store_mem(&store, NULL), 0);
+    struct dcp_store wrong = wrap(&store, 3); /* in a piece */
+    struct acts acts = { .store = &wrong,
+                         .layout = "zero3",
+                         .world_size = 2,
+                         .step = 1,
+                         .more = &bare,
+                         .small = true };
+    assert_int_equal(acts_save(&acts), 0);
+    assert_true(struck);
+    assert_int_equal(dcp_verify(&source, NULL, NULL, NULL), DCP_E_CORRUPT);
+    dcp_store_free(&store);
+}
+
 /* A bundle, whose files cannot be read back one by one. */
 static void packs(void **state)
 {
@@ -166,9 +188,8 @@ static void repairs(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(saves),
-        cmocka_unit_test(packs),
-        cmocka_unit_test(small_files),
+        cmocka_unit_test(saves),   cmocka_unit_test(not_read_back),
+        cmocka_unit_test(packs),   cmocka_unit_test(small_files),
         cmocka_unit_test(repairs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -36,8 +36,9 @@ int dcp_finish_init(struct dcp_finish *finish, const struct dcp_context *ctx,
     finish->ctx = ctx;
     finish->options = *options;
     finish->name = strdup(name);
-    finish->read_back =
-        options->verify_after_save ? DCP_READ_BACK_DISK : DCP_READ_BACK_CACHE;
+    finish->read_back = options->verify_after_save ? DCP_READ_BACK_DISK
+                        : options->no_read_back    ? DCP_READ_BACK_NOT
+                                                   : DCP_READ_BACK_CACHE;
     finish->parts = dcp_mem_calloc(finish->catalog->n_tensors, sizeof *finish->parts);
     if (!finish->name || !finish->parts)
         return dcp_error_memory(err, "a save");

@@ -81,6 +81,7 @@ struct dcp_save_options {
                 * all are full. Not with parity or a codec */
     bool verify_after_save; /* read back from the disk, the page cache dropped; else from
                              * wherever it comes. Then only the step is published */
+    bool no_read_back; /* nothing is read back: what the kernel was given is believed */
     const struct dcp_export *consolidated; /* NULL: none */
     bool diverged; /* the caller knows that the state is of no use: its loss is not
                     * finite. That weights are not is found here */
