@@ -3,10 +3,8 @@
 #include "base/mem.h"
 #include <string.h>
 
-#define CHUNK ((uint64_t)4 << 20) /* a job of the pool */
-#define SLICE      \
-    ((uint64_t)128 \
-     << 10) /* copied and digested at once: the second read comes from cache */
+#define CHUNK ((uint64_t)4 << 20)  /* a job of the pool */
+#define SLICE ((uint64_t)32 << 10) /* copied, and then digested out of the cache */
 
 struct chunk {
     const struct dcp_device *device; /* NULL: the host can read it */
@@ -29,8 +27,8 @@ static int stage_chunk(void *arg, int worker, size_t i, struct dcp_error *err)
     }
     for (uint64_t at = 0; at < chunk->n; at += SLICE) {
         size_t n = (size_t)(chunk->n - at < SLICE ? chunk->n - at : SLICE);
-        chunk->crc = dcp_hash_crc64(chunk->crc, chunk->from + at, n);
         memcpy(chunk->to + at, chunk->from + at, n);
+        chunk->crc = dcp_hash_crc64(chunk->crc, chunk->from + at, n);
     }
     return DCP_OK;
 }
