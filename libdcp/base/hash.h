@@ -19,6 +19,10 @@ void dcp_hash_xxh3_add(struct dcp_xxh3 *hash, const void *data, size_t size_byte
 uint64_t dcp_hash_xxh3_end(struct dcp_xxh3 *hash);
 void dcp_hash_xxh3_free(struct dcp_xxh3 *hash);
 
+/* What is digested as soon as it was copied, so that the second look finds it in the
+ * cache: memory is slower than any of these digests. */
+#define DCP_HASH_SLICE ((size_t)256 << 10)
+
 /* Continues a CRC-64/XZ; begin with crc 0. */
 uint64_t dcp_hash_crc64(uint64_t crc, const void *data, size_t size_bytes);
 /* The crc of A followed by B, from both crcs and B's length. */

@@ -131,17 +131,23 @@ static int read_callback(void *self, int worker, size_t piece, uint64_t begin, s
     struct dcp_saver *saver = self;
 
     (void)worker;
+    (void)n;
     (void)scratch;
     (void)err;
+    *out = (const unsigned char *)saver->finish.catalog->pieces[piece].data + begin;
+    return DCP_OK;
+}
+
+static void look(void *self, size_t piece, const unsigned char *data, size_t n)
+{
+    struct dcp_saver *saver = self;
     const struct dcp_catalog *catalog = saver->finish.catalog;
     const struct dcp_tensor *tensor = &catalog->tensors[catalog->pieces[piece].tensor];
-    *out = (const unsigned char *)catalog->pieces[piece].data + begin;
-    /* Here, because the block comes to the cache for its digest anyway. */
-    if (dcp_finite_matters(tensor) && !dcp_finite_all(tensor->dtype, *out, n))
+
+    if (dcp_finite_matters(tensor) && !dcp_finite_all(tensor->dtype, data, n))
         saver->diverged = true;
-    if (!saver->learned && dcp_finite_is_moment(tensor) && !dcp_finite_is_zero(*out, n))
+    if (!saver->learned && dcp_finite_is_moment(tensor) && !dcp_finite_is_zero(data, n))
         saver->learned = true;
-    return DCP_OK;
 }
 
 /* What rank 0 alone does before anything is written. It may remove large folders. */
@@ -253,7 +259,7 @@ static int prepare(struct dcp_saver *saver, const struct dcp_save_options *optio
                                        .prefix = finish->prefix,
                                        .target = &finish->target,
                                        .read_back = finish->read_back,
-                                       .read_callback = { saver, read_callback } },
+                                       .read_callback = { saver, read_callback, look } },
             &finish->write, err);
     saver->crc = dcp_mem_calloc(catalog->n_pieces, sizeof *saver->crc);
     saver->rooms = dcp_mem_calloc((size_t)saver->comm->world_size, sizeof *saver->rooms);

@@ -219,7 +219,7 @@ static int back_job(void *arg, int worker, size_t i, struct dcp_error *err)
     uint64_t at = i * BACK_BYTES, left = back_bytes(back, i);
 
     while (left) {
-        size_t n = left < DCP_BLOCK_BYTES ? (size_t)left : DCP_BLOCK_BYTES;
+        size_t n = left < DCP_HASH_SLICE ? (size_t)left : DCP_HASH_SLICE;
         DCP_TRY(store->ops->read_at(store->self, back->handle, at, scratch, n, err));
         back->crc[i] = dcp_hash_crc64(back->crc[i], scratch, n);
         at += n;

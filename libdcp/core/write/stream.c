@@ -120,16 +120,17 @@ static int stream_init(struct stream *s, const struct dcp_stream_setup *setup,
     DCP_TRY(open_readers(s, setup, err));
     if (setup->threads > 1) /* the caller works too */
         DCP_TRY(dcp_pool_new(setup->threads - 1, &s->pool, err));
-    return dcp_write_new(&(struct dcp_write_setup){ .store = setup->store,
-                                                    .prefix = setup->prefix,
-                                                    .target = setup->target,
-                                                    .read_callback = { s, read_callback },
-                                                    .pool = s->pool,
-                                                    .read_back = setup->read_back,
-                                                    .progress = setup->progress,
-                                                    .total_bytes = total_bytes,
-                                                    .again = again },
-                         &s->write, err);
+    return dcp_write_new(
+        &(struct dcp_write_setup){ .store = setup->store,
+                                   .prefix = setup->prefix,
+                                   .target = setup->target,
+                                   .read_callback = { .self = s, .read = read_callback },
+                                   .pool = s->pool,
+                                   .read_back = setup->read_back,
+                                   .progress = setup->progress,
+                                   .total_bytes = total_bytes,
+                                   .again = again },
+        &s->write, err);
 }
 
 /* Replicas, which no fingerprint counts, are what they repeat. */

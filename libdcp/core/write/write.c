@@ -121,39 +121,102 @@ static int report(struct dcp_write *w, uint64_t n, struct dcp_error *err)
     return stop ? dcp_error_set(err, DCP_E_INTERRUPTED, "interrupted") : DCP_OK;
 }
 
+/* A block of a piece, as it is before any codec. */
+struct block {
+    size_t piece, i, n;
+    const unsigned char *raw; /* lives until the worker's next */
+};
+
+static int read_block(struct dcp_write *w, int worker, size_t p, size_t i,
+                      struct block *out, struct dcp_error *err)
+{
+    const struct dcp_read_callback *callback = &w->setup.read_callback;
+    uint64_t begin = (uint64_t)i * DCP_BLOCK_BYTES;
+    uint64_t left = dcp_piece_bytes(w->catalog, &w->catalog->pieces[p]) - begin;
+    size_t n = (size_t)(left < DCP_BLOCK_BYTES ? left : DCP_BLOCK_BYTES);
+
+    *out = (struct block){ .piece = p, .i = i, .n = n };
+    return callback->read(callback->self, worker, p, begin, n, w->workers[worker].scratch,
+                          &out->raw, err);
+}
+
+/* Adds n bytes at `at` of a block to its digests. */
+static void add_digests(struct dcp_write *w, const struct block *block, size_t at,
+                        size_t n)
+{
+    const struct dcp_read_callback *callback = &w->setup.read_callback;
+    struct dcp_write_digests *digests = &w->digests[block->piece];
+    const unsigned char *raw = block->raw + at;
+
+    digests->crc[block->i] = dcp_hash_crc64(digests->crc[block->i], raw, n);
+    if (digests->crc32)
+        digests->crc32[block->i] = dcp_hash_crc32(digests->crc32[block->i], raw, n);
+    if (callback->look)
+        callback->look(callback->self, block->piece, raw, n);
+}
+
+static void add_fingerprint(struct dcp_write *w, const struct block *block)
+{
+    const struct dcp_piece *piece = &w->catalog->pieces[block->piece];
+    const struct dcp_tensor *tensor = &w->catalog->tensors[piece->tensor];
+    size_t elem = dcp_dtype_size(tensor->dtype);
+
+    if (!dcp_region_is_replica(w->catalog, block->piece))
+        atomic_fetch_xor(&w->parts[piece->tensor],
+                         dcp_fingerprint_piece(
+                             tensor, piece, (int64_t)(block->i * DCP_BLOCK_BYTES / elem),
+                             (int64_t)(block->n / elem), block->raw,
+                             w->digests[block->piece].crc[block->i]));
+}
+
 /* One block: read callback, digests, codec. *out_stored lives until the worker's next. */
-static int code_block(struct dcp_write *w, int worker, size_t p, size_t block,
+static int code_block(struct dcp_write *w, int worker, size_t p, size_t i,
                       const void **out_stored, size_t *out_n, struct dcp_error *err)
 {
-    struct dcp_catalog *target = w->catalog;
-    struct dcp_piece *piece = &target->pieces[p];
-    const struct dcp_tensor *tensor = &target->tensors[piece->tensor];
+    const struct dcp_piece *piece = &w->catalog->pieces[p];
     struct dcp_write_digests *digests = &w->digests[p];
-    struct dcp_write_worker *me = &w->workers[worker];
-    uint64_t begin = (uint64_t)block * DCP_BLOCK_BYTES;
-    uint64_t left = dcp_piece_bytes(target, piece) - begin;
-    size_t n = (size_t)(left < DCP_BLOCK_BYTES ? left : DCP_BLOCK_BYTES);
-    size_t elem = dcp_dtype_size(tensor->dtype);
-    const unsigned char *raw = NULL;
+    size_t elem = dcp_dtype_size(w->catalog->tensors[piece->tensor].dtype);
+    struct block block;
 
-    DCP_TRY(w->setup.read_callback.read(w->setup.read_callback.self, worker, p, begin, n,
-                                        me->scratch, &raw, err));
-    digests->crc[block] = dcp_hash_crc64(0, raw, n);
-    if (digests->crc32)
-        digests->crc32[block] = dcp_hash_crc32(0, raw, n);
-    if (!dcp_region_is_replica(target, p))
-        atomic_fetch_xor(&w->parts[piece->tensor],
-                         dcp_fingerprint_piece(tensor, piece, (int64_t)(begin / elem),
-                                               (int64_t)(n / elem), raw,
-                                               digests->crc[block]));
-    DCP_TRY(
-        dcp_coder_encode(me->coder, piece->codec, elem, raw, n, out_stored, out_n, err));
+    DCP_TRY(read_block(w, worker, p, i, &block, err));
+    add_digests(w, &block, 0, block.n);
+    add_fingerprint(w, &block);
+    DCP_TRY(dcp_coder_encode(w->workers[worker].coder, piece->codec, elem, block.raw,
+                             block.n, out_stored, out_n, err));
     if (digests->blocks) {
-        digests->blocks[block].xxh3 = dcp_hash_xxh3(*out_stored, *out_n);
-        digests->blocks[block].stored_size = (uint32_t)*out_n;
+        digests->blocks[i].xxh3 = dcp_hash_xxh3(*out_stored, *out_n);
+        digests->blocks[i].stored_size = (uint32_t)*out_n;
     }
     if (digests->stored_crc)
-        digests->stored_crc[block] = dcp_hash_crc64(0, *out_stored, *out_n);
+        digests->stored_crc[i] = dcp_hash_crc64(0, *out_stored, *out_n);
+    return DCP_OK;
+}
+
+/* One block without a codec: each slice is written, and then digested, for which the
+ * kernel brought it to the cache. */
+static int write_block(struct dcp_write *w, int worker, size_t p, size_t i, uint64_t to,
+                       size_t *out_n, struct dcp_error *err)
+{
+    struct dcp_write_digests *digests = &w->digests[p];
+    int file = w->catalog->pieces[p].file;
+    struct dcp_against *against = w->files[file].against;
+    struct block block;
+
+    DCP_TRY(read_block(w, worker, p, i, &block, err));
+    for (size_t at = 0, n; at < block.n; at += n) {
+        n = block.n - at < DCP_HASH_SLICE ? block.n - at : DCP_HASH_SLICE;
+        if (against) /* what is written depends on the digests of all */
+            dcp_against_see(against, block.raw + at, n);
+        else
+            DCP_TRY(dcp_write_at(w, file, to + at, block.raw + at, n, err));
+        add_digests(w, &block, at, n);
+    }
+    add_fingerprint(w, &block);
+    if (digests->blocks) {
+        digests->blocks[i].xxh3 = dcp_hash_xxh3(block.raw, block.n);
+        digests->blocks[i].stored_size = (uint32_t)block.n;
+    }
+    *out_n = block.n;
     return DCP_OK;
 }
 
@@ -167,14 +230,8 @@ static int run_job(void *arg, int worker, size_t i, struct dcp_error *err)
     struct dcp_against *against = w->files[piece->file].against;
 
     for (size_t b = 0; b < job->n_blocks; b++) {
-        const void *stored;
         size_t n;
-        DCP_TRY(
-            code_block(w, worker, job->piece, job->first_block + b, &stored, &n, err));
-        if (against) /* what is written depends on the digests of all */
-            dcp_against_see(against, stored, n);
-        else
-            DCP_TRY(dcp_write_at(w, piece->file, at, stored, n, err));
+        DCP_TRY(write_block(w, worker, job->piece, job->first_block + b, at, &n, err));
         at += n;
         DCP_TRY(report(w, n, err));
     }

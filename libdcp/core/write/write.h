@@ -18,6 +18,9 @@ struct dcp_read_callback {
      * same one at once. */
     int (*read)(void *self, int worker, size_t piece, uint64_t begin, size_t n,
                 unsigned char *scratch, const unsigned char **out, struct dcp_error *err);
+    /* Optional: looks at bytes of a piece while they are in the cache for their digest.
+     */
+    void (*look)(void *self, size_t piece, const unsigned char *data, size_t n);
 };
 
 /* Whether files are read back once they are durable: what comes must have the digests of
