@@ -6,10 +6,12 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <linux/magic.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 struct dcp_store_file {
@@ -121,11 +123,15 @@ uint64_t dcp_dir_free_bytes(void *self)
 }
 
 /* Reserves the blocks of a file; 0 or an errno. File systems that cannot do it find out
- * while writing. */
+ * while writing, and so does one in memory: there it takes a third of the time of writing
+ * the file. */
 static int reserve(int fd, uint64_t size_bytes)
 {
+    struct statfs fs;
     if (size_bytes > INT64_MAX)
         return EFBIG;
+    if (fstatfs(fd, &fs) == 0 && fs.f_type == TMPFS_MAGIC)
+        return 0;
     int rc = 0;
     do
         rc = size_bytes ? fallocate(fd, 0, 0, (off_t)size_bytes) : 0;
