@@ -259,6 +259,7 @@ static int prepare(struct dcp_saver *saver, const struct dcp_save_options *optio
                                        .prefix = finish->prefix,
                                        .target = &finish->target,
                                        .read_back = finish->read_back,
+                                       .parity = options->parity > 0,
                                        .read_callback = { saver, read_callback, look } },
             &finish->write, err);
     saver->crc = dcp_mem_calloc(catalog->n_pieces, sizeof *saver->crc);

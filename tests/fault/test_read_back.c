@@ -80,12 +80,16 @@ static void saves(void **state)
     const struct dcp_save_options all = { .parity = 1,
                                           .consolidated = &consolidated,
                                           .verify_after_save = true };
+    const struct dcp_save_options parity = { .parity = 1 };
     long at = 1;
 
     (void)state;
     while (one_flip(NULL, DCP_CODEC_NONE, at))
         at++;
     assert_true(at > 10);
+    for (at = 1; one_flip(&parity, DCP_CODEC_NONE, at);)
+        at++;
+    assert_true(at > 15);
     for (at = 1; one_flip(&all, DCP_CODEC_PLANES, at);)
         at++;
     assert_true(at > 20);

@@ -272,6 +272,14 @@ static int write_piece(struct dcp_write *w, int file, const struct dcp_segment *
     return DCP_OK;
 }
 
+static bool is_read_back(const struct dcp_write *w, const struct dcp_file *file)
+{
+    bool by_parity = w->setup.parity && file->rank >= 0;
+
+    return w->setup.read_back == DCP_READ_BACK_DISK ||
+           (w->setup.read_back == DCP_READ_BACK_CACHE && !by_parity);
+}
+
 /* As it is: what is not there yet, then sync, and close. `all`: no piece is there. */
 static int write_plain(struct dcp_write *w, int file, const struct dcp_segment *segments,
                        size_t n, uint64_t size, uint64_t crc, bool all,
@@ -292,7 +300,7 @@ static int write_plain(struct dcp_write *w, int file, const struct dcp_segment *
     handle = w->files[file].handle;
     if (!rc)
         rc = store->ops->sync(store->self, handle, size, err);
-    if (!rc && w->setup.read_back)
+    if (!rc && is_read_back(w, &w->catalog->files[file]))
         rc = read_back(w, file, size, crc, err);
     w->files[file].handle = NULL;
     if (handle) {

@@ -39,6 +39,8 @@ struct dcp_write_setup {
     struct dcp_read_callback read_callback;
     struct dcp_pool *pool; /* NULL: all on the caller */
     enum dcp_read_back read_back;
+    bool parity; /* is made of the files of ranks afterwards, and proved: that reads them
+                  * back, so that they are not from the cache besides */
     struct dcp_progress progress;
     uint64_t total_bytes; /* for progress */
     bool again; /* a dead process may have left some of the files, which go first */
