@@ -6,10 +6,8 @@
 #include "base/str.h"
 #include <string.h>
 
-#define CHUNK_BYTES                                                     \
-    ((uint64_t)8 << 20) /* of all units of a job, unless memory is less \
-                         */
-#define TAIL_END 16u    /* length and digest */
+#define CHUNK_BYTES ((uint64_t)2 << 20) /* of all units of a job: what a cache holds */
+#define TAIL_END 16u                    /* length and digest */
 
 /* The share of one group: stripes begin .. end, in chunks. */
 struct part {
@@ -87,7 +85,8 @@ static int read_column(const struct part *part, size_t chunk, int column, uint64
     const struct dcp_store *store = part->code->store;
     uint64_t *sums = part->sums + chunk * part->n_files;
 
-    memset(to, 0, (size_t)((end - begin) * DCP_PARITY_UNIT));
+    unsigned char *done = to, *all = to + (size_t)((end - begin) * DCP_PARITY_UNIT);
+
     for (size_t f = parity->column_first[column]; f < parity->column_first[column + 1];
          f++) {
         const struct dcp_parity_file *file = &parity->files[f];
@@ -98,9 +97,12 @@ static int read_column(const struct part *part, size_t chunk, int column, uint64
             to +
             (file->first_unit > begin ? file->first_unit - begin : 0) * DCP_PARITY_UNIT;
         size_t i = f - part->first_file;
+        memset(done, 0, (size_t)(here - done));
+        done = here + n;
         DCP_TRY(store->ops->read_at(store->self, part->in[i], at, here, (size_t)n, err));
         sums[i] = dcp_hash_crc64(0, here, (size_t)n);
     }
+    memset(done, 0, (size_t)(all - done));
     return DCP_OK;
 }
 
