@@ -12,17 +12,17 @@
 #include "delta.h"
 #include "lost.h"
 #include "parity.h"
+#include "whole.h"
 #include <dcp/checkpoint.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
 
 #define WORKER_CACHE ((uint64_t)4 << 20)
-#define FILE_CHUNK ((size_t)1 << 20)
 
 struct worker {
     struct dcp_blocks *blocks;
-    unsigned char *buffer; /* a block */
+    unsigned char *buffer; /* a block, or DCP_VERIFY_WHOLE_BYTES */
 };
 
 struct verify {
@@ -287,32 +287,16 @@ static int check_replicas(struct verify *v, struct dcp_error *err)
     return DCP_OK;
 }
 
-/* Whole files: what lies between the pieces (headers) and files without pieces. */
-static int check_file(struct verify *v, size_t f, unsigned char *buffer,
+/* Whole files: what lies between the pieces (headers) and files without pieces. order:
+ * the n pieces in it. */
+static int check_file(struct verify *v, size_t f, const size_t *order, size_t n,
                       struct dcp_error *err)
 {
-    const struct dcp_store *store = v->source->store;
     const struct dcp_file *entry = &v->catalog->files[f];
-    DCP_CLEANUP_FREE char *path = dcp_source_file(v->source, entry->name);
-    struct dcp_store_file *file;
     struct dcp_error why = { 0 };
-    uint64_t crc = 0;
+    int rc =
+        dcp_verify_whole(v->source, v->catalog, f, order, n, v->workers[0].buffer, &why);
 
-    if (!path)
-        return dcp_error_memory(err, "a file name");
-    int rc = store->ops->open(store->self, path, &file, &why);
-    if (!rc) {
-        for (uint64_t at = 0; at < entry->size_bytes && !rc; at += FILE_CHUNK) {
-            size_t n =
-                (size_t)(entry->size_bytes - at < FILE_CHUNK ? entry->size_bytes - at
-                                                             : FILE_CHUNK);
-            rc = store->ops->read_at(store->self, file, at, buffer, n, &why);
-            crc = rc ? 0 : dcp_hash_crc64(crc, buffer, n);
-        }
-        store->ops->close(store->self, file, NULL);
-        if (!rc && crc != entry->crc)
-            rc = DCP_E_CORRUPT;
-    }
     if (rc == DCP_E_MEMORY) /* it says nothing about the file */
         return dcp_error_memory(err, "a verification");
     if (rc && rc != DCP_E_CORRUPT)
@@ -377,14 +361,22 @@ static int check_own_words(struct verify *v, size_t f, struct dcp_error *err)
  * is wrong with it. */
 static int check_files(struct verify *v, struct dcp_error *err)
 {
-    for (size_t f = 0; f < v->catalog->n_files; f++) {
-        const struct dcp_file *file = &v->catalog->files[f];
+    const struct dcp_catalog *catalog = v->catalog;
+    size_t first = 0, end = 0; /* the pieces of a file, in v->order */
+
+    while (end < catalog->n_pieces && catalog->pieces[v->order[end]].file < 0)
+        end++;
+    for (size_t f = 0; f < catalog->n_files; f++) {
+        const struct dcp_file *file = &catalog->files[f];
         bool known = !file->has_crc || file->lost || is_part(v);
+        for (first = end; end < catalog->n_pieces; end++)
+            if (catalog->pieces[v->order[end]].file != (int)f)
+                break;
         DCP_TRY(check_own_words(v, f, err));
         for (size_t d = 0; d < v->n_findings && !known; d++)
-            known = v->findings[d].file == v->catalog->files[f].name;
+            known = v->findings[d].file == file->name;
         if (!known)
-            DCP_TRY(check_file(v, f, v->workers[0].buffer, err));
+            DCP_TRY(check_file(v, f, v->order + first, end - first, err));
     }
     return DCP_OK;
 }
