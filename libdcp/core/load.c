@@ -55,10 +55,18 @@ static int fill_chunk(void *arg, int worker, size_t i, struct dcp_error *err)
     bool bounces = load->bounce && !dcp_device_reads(load->device, to);
     unsigned char *host = bounces ? load->bounce[worker] : to;
 
-    int rc = dcp_copy_piece(&load->copiers[worker], chunk->piece, chunk->begin,
-                            chunk->end, host, err);
-    if (!rc && piece->region.kind == DCP_WHOLE)
-        chunk->crc = dcp_hash_crc64(0, host, n);
+    bool digests = piece->region.kind == DCP_WHOLE;
+    size_t step = digests ? DCP_BLOCK_BYTES : n; /* a block is in the cache yet */
+    int rc = DCP_OK;
+
+    for (size_t at = 0, m; at < n && !rc; at += m) {
+        int64_t begin = chunk->begin + (int64_t)(at / elem);
+        m = n - at < step ? n - at : step;
+        rc = dcp_copy_piece(&load->copiers[worker], chunk->piece, begin,
+                            begin + (int64_t)(m / elem), host + at, err);
+        if (!rc && digests)
+            chunk->crc = dcp_hash_crc64(chunk->crc, host + at, m);
+    }
     if (!rc && bounces)
         rc = load->device->ops->to_device(load->device->self, to, host, n, err);
     return rc;
