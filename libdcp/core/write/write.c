@@ -350,6 +350,21 @@ static int pack_piece(struct packing *packing, size_t p, struct dcp_error *err)
     return DCP_OK;
 }
 
+/* The first place in `order` from i on whose piece lies in a file of the rank; behind the
+ * last: the number of pieces. Files of others are passed over whole. */
+static size_t next_of(const struct dcp_write *w, int rank, size_t i)
+{
+    const struct dcp_catalog *target = w->catalog;
+
+    while (i < target->n_pieces) {
+        int file = target->pieces[w->order[i]].file;
+        if (target->files[file].rank == rank)
+            break;
+        i = w->file_first[file + 1];
+    }
+    return i;
+}
+
 /* Pieces that may shrink are packed one behind the other. */
 static int write_packed(struct dcp_write *w, int rank, struct dcp_error *err)
 {
@@ -365,9 +380,9 @@ static int write_packed(struct dcp_write *w, int rank, struct dcp_error *err)
         return dcp_error_memory(err, "the blocks of a writer");
     for (size_t i = 0; i < n_slots; i++)
         slots[i].stored = memory + i * DCP_BLOCK_BYTES;
-    for (size_t i = 0; i < target->n_pieces; i++)
-        if (target->files[target->pieces[w->order[i]].file].rank == rank)
-            DCP_TRY(pack_piece(&packing, w->order[i], err));
+    for (size_t i = next_of(w, rank, 0); i < target->n_pieces;
+         i = next_of(w, rank, i + 1))
+        DCP_TRY(pack_piece(&packing, w->order[i], err));
     return write_slots(&packing, err);
 }
 
@@ -391,11 +406,10 @@ static int write_pieces(struct dcp_write *w, int rank, struct dcp_error *err)
     bool packed = false;
     int rc = DCP_OK;
 
-    for (size_t i = 0; i < target->n_pieces && !rc; i++) {
+    for (size_t i = next_of(w, rank, 0); i < target->n_pieces && !rc;
+         i = next_of(w, rank, i + 1)) {
         size_t p = w->order[i];
         struct dcp_piece *piece = &target->pieces[p];
-        if (target->files[piece->file].rank != rank)
-            continue;
         packed |= piece->codec != DCP_CODEC_NONE;
         rc = prepare_piece(w, p, err);
         for (size_t b = 0; b < w->digests[p].n && !rc && !packed; b += CHUNK_BLOCKS) {
@@ -445,9 +459,9 @@ int dcp_write_rank(struct dcp_write *w, int rank, struct dcp_error *err)
             !w->files[f].done)
             DCP_TRY(dcp_write_early(w, (int)f, err));
     DCP_TRY(write_pieces(w, rank, err));
-    for (size_t p = 0; p < target->n_pieces; p++)
-        if (target->files[target->pieces[p].file].rank == rank)
-            dcp_write_digest(w, p);
+    for (size_t i = next_of(w, rank, 0); i < target->n_pieces;
+         i = next_of(w, rank, i + 1))
+        dcp_write_digest(w, w->order[i]);
     DCP_TRY(dcp_target_finalize(w->setup.target, rank, err));
     DCP_TRY(dcp_write_reserve(w, err));
     for (size_t f = 0; f < target->n_files; f++)
