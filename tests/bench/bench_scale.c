@@ -1,6 +1,7 @@
 /* What a save costs its ranks beside the bytes, as worlds and lists of tensors grow: what
  * a rank tells, what rank 0 makes of what all tell, what a rank plans for itself, and the
- * manifest. The ranks are told of, not run: rank 0 does all that it would do. */
+ * manifest; and how many tables of pieces a rank reads that loads at half the world size.
+ * The ranks are told of, not run: rank 0 does all that it would do. */
 #include "base/mem.h"
 #include "core/plan/deals.h"
 #include "core/plan/holdings.h"
@@ -98,8 +99,42 @@ static double write_manifest(struct dcp_target *target, int world_size)
     return bench_now() - started;
 }
 
+/* Each rank of a load at half the world size finds the tables that it needs. */
+static void find_tables(const struct dcp_catalog *step, const char *layout, double *out_s,
+                        double *out_mean, int *out_most)
+{
+    int readers = step->world_size / 2, most = 0;
+    bool *needed = dcp_mem_calloc((size_t)step->world_size, sizeof *needed);
+    int64_t dims[2][DCP_MAX_NDIM];
+    size_t all = 0;
+    double started = bench_now();
+
+    must(needed ? 0 : DCP_E_MEMORY);
+    for (int r = 0; r < readers; r++) {
+        int n = 0;
+        memset(needed, 0, (size_t)step->world_size * sizeof *needed);
+        for (size_t t = 0; t < step->n_tensors; t++) {
+            const struct dcp_tensor *tensor = &step->tensors[t];
+            struct dcp_region region = region_of(layout, r, readers, dims);
+            if (tensor->grid)
+                dcp_grid_mark(tensor, tensor->grid, &region, needed);
+            else
+                memset(needed, 1, (size_t)step->world_size * sizeof *needed);
+        }
+        for (int s = 0; s < step->world_size; s++)
+            n += needed[s];
+        all += (size_t)n;
+        most = n > most ? n : most;
+    }
+    *out_s = (bench_now() - started) / readers;
+    *out_mean = (double)all / readers;
+    *out_most = most;
+    free(needed);
+}
+
 struct figures {
-    double pack_s, deal_s, take_s, plan_s, manifest_s;
+    double pack_s, deal_s, take_s, plan_s, manifest_s, find_s, tables;
+    int most_tables;
     uint64_t message_bytes, told_bytes, header_bytes, manifest_bytes;
 };
 
@@ -166,9 +201,12 @@ static struct figures measure(const char *layout, int world_size, int n_tensors)
     must(dcp_target_finalize(&target, 0, NULL));
     f.header_bytes = own->n_pieces ? literal_bytes(&target, 0) / own->n_pieces : 0;
     own->n_files = 0;
+    for (size_t t = 0; t < own->n_tensors; t++)
+        own->tensors[t].grid = deals->tensors[t].grid;
     size_t before = target.literals.n;
     f.manifest_s = write_manifest(&target, world_size);
     f.manifest_bytes = literal_bytes(&target, before);
+    find_tables(own, layout, &f.find_s, &f.tables, &f.most_tables);
     dcp_target_close(&target);
     dcp_buf_fini(&all);
     dcp_buf_fini(&told);
@@ -187,10 +225,12 @@ static void row(const char *layout, int world_size, int n_tensors)
 
     getrusage(RUSAGE_SELF, &usage);
     double pieces = (double)world_size * n_tensors;
-    printf("%-10s %6d %8d  %8.2f %8.3f %6.0f  %8.2f %8.2f %6.0f  %8.1f %8.1f  %6ld\n",
+    printf("%-10s %6d %8d  %8.2f %8.3f %6.0f  %8.2f %8.2f %6.0f  %8.1f %8.2f %8.1f  "
+           "%7.2f %6.1f %5d  %6ld\n",
            layout, world_size, n_tensors, f.pack_s * 1e3, f.deal_s,
            f.deal_s * 1e9 / pieces, f.take_s * 1e3, f.plan_s * 1e3,
-           (double)f.header_bytes, f.manifest_s * 1e3, (double)f.message_bytes / 1e6,
+           (double)f.header_bytes, f.manifest_s * 1e3, (double)f.manifest_bytes / 1e6,
+           (double)f.message_bytes / 1e6, f.find_s * 1e3, f.tables, f.most_tables,
            usage.ru_maxrss / 1024);
     fflush(stdout);
 }
@@ -200,9 +240,9 @@ int main(void)
     static const char *const layouts[] = { "flat", "dim0", "columns", "replicated" };
     static const int worlds[] = { 4, 64, 512, 4096 }, tensors[] = { 20, 200, 2000 };
 
-    printf("%-10s %6s %8s  %8s %8s %6s  %8s %8s %6s  %8s %8s  %6s\n", "layout", "ranks",
-           "tensors", "tell/ms", "deal/s", "ns", "take/ms", "plan/ms", "B", "manif/ms",
-           "told/MB", "MiB");
+    printf("%-10s %6s %8s  %8s %8s %6s  %8s %8s %6s  %8s %8s %8s  %7s %6s %5s  %6s\n",
+           "layout", "ranks", "tensors", "tell/ms", "deal/s", "ns", "take/ms", "plan/ms",
+           "B", "manif/ms", "manif/MB", "told/MB", "find/ms", "tables", "most", "MiB");
     for (size_t l = 0; l < DCP_ARRAY_LEN(layouts); l++) {
         for (size_t w = 0; w < DCP_ARRAY_LEN(worlds); w++)
             row(layouts[l], worlds[w], 200);
