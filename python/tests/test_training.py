@@ -269,6 +269,22 @@ def test_what_does_not_fit(tmp_path):
         libdcp.save({"optim": optim}, run, step=2)
 
 
+def test_tied_weights_under_one_name(tmp_path):
+    """Whichever of its names a step has a tied weight by."""
+    for step, name in enumerate(("embed.weight", "head.weight")):
+        net = Net(1)
+        weights = {k: v for k, v in net.state_dict().items() if k != name}
+        libdcp.save(weights, tmp_path / "run", step=step)
+        other = Net(2)
+        libdcp.load({"model": other}, tmp_path / "run", step=step)
+        assert torch.equal(other.embed.weight, net.embed.weight)
+        assert other.head.weight is other.embed.weight
+    del weights["embed.weight"]
+    libdcp.save(weights, tmp_path / "run", step=2)
+    with pytest.raises(libdcp.MismatchError, match=r"embed\.weight"):
+        libdcp.load({"model": Net(2)}, tmp_path / "run")
+
+
 def test_older_steps(tmp_path):
     """keep, a corrupt newest step that is passed over, parity."""
     run = tmp_path / "run"

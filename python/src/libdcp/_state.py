@@ -14,6 +14,7 @@ from . import _abi
 from ._errors import MismatchError, NotFoundError, UnsupportedError, UsageError
 
 if TYPE_CHECKING:
+    from ._checkpoint import Checkpoint
     from ._ranks import Ranks
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -32,11 +33,14 @@ class Entry:
     offset: tuple[int, ...]
     size: tuple[int, ...]
     local: Any
+    #: What a step that lacks it may have instead: the weights that it is tied to, or the
+    #: settings that count the updates.
+    instead: tuple[str, ...] = ()
 
     @property
     def facts(self) -> tuple[Any, ...]:
         """What all ranks say alike."""
-        return self.name, self.param, self.role, self.dtype, self.shape
+        return self.name, self.param, self.role, self.dtype, self.shape, self.instead
 
 
 class Boxes:
@@ -110,6 +114,7 @@ class State:
         self._values: list[tuple[str, Any]] = []  # plain ones by name, for a save
         self._wanted: list[tuple[str, Any, Any]] = []  # and where a load puts them
         self._parts: list[Any] = []
+        self._left_out: list[Entry] = []
         models = {key: value for key, value in state.items() if _is_model(value)}
         for key, value in state.items():
             if _is_model(value):
@@ -140,10 +145,17 @@ class State:
             self._wanted.append((name, place, key))
 
     def add_tensor(
-        self, name: str, tensor: Any, role: str = "other", param: str = ""
+        self,
+        name: str,
+        tensor: Any,
+        role: str = "other",
+        param: str = "",
+        instead: tuple[str, ...] = (),
     ) -> None:
         """Take a tensor, of the weight `param`."""
-        self._entries.append(self._boxes.entry_of(name, tensor, role, param or name))
+        entry = self._boxes.entry_of(name, tensor, role, param or name)
+        entry.instead = instead
+        self._entries.append(entry)
 
     def add_value(self, name: str, value: Any) -> None:
         """Take a value that is asked for by `value_of`."""
@@ -201,6 +213,33 @@ class State:
         self._buffers = [self._memory_of(entry) for entry in self._entries]
 
     @property
+    def may_lack(self) -> bool:
+        """Whether steps can do without some of the tensors; the same on all ranks."""
+        return any(entry.instead for entry in self._entries)
+
+    def lacked_by(self, step: Checkpoint) -> set[str]:
+        """Tensors that a step does without: it has what they follow from."""
+        counts = {
+            name
+            for name, value in step.objects.items()
+            if isinstance(value, dict) and isinstance(value.get("step"), int)
+        }
+        known = counts.union(step)
+        return {
+            entry.name
+            for entry in self._entries
+            if entry.name not in known and not known.isdisjoint(entry.instead)
+        }
+
+    def leave_out(self, names: set[str]) -> None:
+        """Do not ask the step for these; `fill` finds what they are."""
+        pairs = list(zip(self._entries, self._buffers))
+        self._left_out = [entry for entry, _ in pairs if entry.name in names]
+        kept = [pair for pair in pairs if pair[0].name not in names]
+        self._entries = [entry for entry, _ in kept]
+        self._buffers = [buffer for _, buffer in kept]
+
+    @property
     def facts(self) -> list[tuple[Any, ...]]:
         """What this rank tells of its tensors."""
         return [entry.facts for entry in self._entries]
@@ -216,12 +255,14 @@ class State:
         """Pipeline stages hold different tensors: what others have, this rank lacks."""
         mine = {entry.name: entry for entry in self._entries}
         united: dict[str, Entry] = {}
-        for name, param, role, dtype, shape in (facts for one in theirs for facts in one):
+        for name, param, role, dtype, shape, instead in (
+            f for one in theirs for f in one
+        ):
             none = (0,) * len(shape)
             held = mine.get(name) or Entry(
-                name, param, role, dtype, shape, none, none, None
+                name, param, role, dtype, shape, none, none, None, instead
             )
-            if united.setdefault(name, held).facts[3:] != (dtype, shape):
+            if united.setdefault(name, held).facts[3:5] != (dtype, shape):
                 raise MismatchError(
                     f"ranks say different things of tensor '{name}'", tensor=name
                 )
@@ -238,12 +279,24 @@ class State:
             for entry, buffer in zip(self._entries, self._buffers):
                 if entry.local is not None and buffer is not entry.local:
                     entry.local.copy_(buffer)
+            self._fill_left_out()
         for name, place, key in self._wanted:
             value = self.value_of(name)
             if isinstance(place, (MutableMapping, MutableSequence)):
                 place[key] = value
         for part in self._parts:
             part.load(self)
+
+    def _fill_left_out(self) -> None:
+        loaded = {entry.name: entry.local for entry in self._entries}
+        for entry in self._left_out:
+            if entry.local is None:
+                continue
+            tied = [loaded[name] for name in entry.instead if name in loaded]
+            if tied:
+                entry.local.copy_(tied[0])
+            else:
+                entry.local.fill_(self.value_of(entry.instead[0])["step"])
 
     def value_of(self, name: str) -> Any:
         """Give a plain value that was loaded."""
@@ -272,11 +325,14 @@ class _Model:
         self._module = module
         self._dict = get_model_state_dict(module)
         buffers = {_plain(name) for name, _ in module.named_buffers()}
+        ties = _ties(module)
         for name, value in self._dict.items():
             role = "buffer" if name in buffers else "model"
             full = f"{prefix}.{name}" if prefix else name
             if _is_tensor(value):
-                state.add_tensor(full, value, role)
+                tied = ties.get(name, ())
+                others = tuple(f"{prefix}.{n}" if prefix else n for n in tied)
+                state.add_tensor(full, value, role, instead=others)
             else:
                 state.add(full, value, self._dict, name)
 
@@ -311,7 +367,8 @@ class _Optimizer:
                 name = f"{SETTINGS}.{kind}.{weight}"
                 if _is_tensor(value):
                     role = kind if kind in MOMENTS else "optim"
-                    state.add_tensor(name, value, role, weight)
+                    counted = (self._name,) if kind == "step" else ()
+                    state.add_tensor(name, value, role, weight, counted)
                 else:
                     self._plain.append((name, values, kind))
                     state.add_value(name, value)
@@ -334,7 +391,7 @@ class _Optimizer:
             raise MismatchError(
                 f"the step has {len(groups)} parameter groups, the optimizer {len(ours)}"
             )
-        for group, saved in zip(ours, groups):
+        for group, saved in zip(ours, _paired(ours, groups)):
             for name, value in saved.items():
                 if name != "params" and name in group:
                     group[name] = _like(group[name], value)
@@ -357,6 +414,33 @@ class _Stateful:
 def _trains(optimizer: Any, model: Any) -> bool:
     ours = {id(p) for group in optimizer.param_groups for p in group["params"]}
     return any(id(p) in ours for p in model.parameters())
+
+
+def _ties(module: Any) -> dict[str, tuple[str, ...]]:
+    """Weights that have several names: by each, the others."""
+    names: dict[int, list[str]] = {}
+    for name, weight in module.named_parameters(remove_duplicate=False):
+        names.setdefault(id(weight), []).append(_plain(name))
+    return {
+        name: tuple(other for other in same if other != name)
+        for same in names.values()
+        for name in same
+    }
+
+
+def _paired(ours: Sequence[Any], saved: Sequence[Any]) -> Iterator[Any]:
+    """What was saved of each group: that of the same weights, else in the same place."""
+    places = {
+        param: i for i, group in enumerate(saved) for param in group.get("params", ())
+    }
+    for i, group in enumerate(ours):
+        found = {places[param] for param in group["params"] if param in places}
+        if len(found) > 1:
+            raise MismatchError(
+                f"weights of parameter group {i} are in several groups of the step",
+                hint="make the optimizer with the groups that the step has",
+            )
+        yield saved[found.pop() if found else i]
 
 
 def _settings(group: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import warnings
@@ -11,6 +12,7 @@ from typing import Any
 
 from . import _abi
 from ._act import Act
+from ._checkpoint import open_checkpoint
 from ._errors import CommError
 from ._ranks import Ranks
 from ._state import State
@@ -75,6 +77,20 @@ def _state_of(state: Mapping[str, Any], ranks: Ranks, step: int | None = None) -
     alike = all(theirs == digest for _, theirs in told)
     made.unite([made.facts] if alike else ranks.gather(made.facts))
     return made
+
+
+def _leave_out(
+    made: State, ranks: Ranks, path: str | os.PathLike[str], step: int | None
+) -> None:
+    """Do not ask for what the step lacks and has otherwise, as steps of dcp-train do."""
+    if not made.may_lack:
+        return
+    names: set[str] = set()
+    if ranks.rank == 0:
+        # What is wrong with the step is said by the load, on all ranks.
+        with contextlib.suppress(Exception), open_checkpoint(path, step=step) as found:
+            names = made.lacked_by(found)
+    made.leave_out(ranks.gather(names)[0])
 
 
 def save(
@@ -157,6 +173,7 @@ def load(
     act = Act()
     ranks = Ranks(act, group)
     made = _state_of(state, ranks)
+    _leave_out(made, ranks, path, step)
     result, loaded = _abi.LoadResult.new(), ctypes.c_void_p()
     options = _abi.LoadOptions.new(
         path=_abi.raw(path),
