@@ -25,7 +25,7 @@ class Ranks:
         if not dist.is_available() or not dist.is_initialized():
             return
         self._dist = dist
-        self._group = _for_cpu(dist, group)
+        self._group = group_for_cpu(dist, group)
         self.rank = dist.get_rank(self._group)
         self.world_size = dist.get_world_size(self._group)
         self._comm = _abi.Comm.new(
@@ -74,7 +74,7 @@ def _bytes(address: int, n: int) -> Any:
     return torch.frombuffer((ctypes.c_char * n).from_address(address), dtype=torch.uint8)
 
 
-def _for_cpu(dist: Any, group: Any) -> Any:
+def group_for_cpu(dist: Any, group: Any) -> Any:
     """A group of the same ranks that moves memory of the host."""
     group = group or dist.group.WORLD
     if "gloo" in str(dist.get_backend_config(group)) or dist.get_backend(group) == "mpi":

@@ -43,6 +43,10 @@ class Entry:
         return self.name, self.param, self.role, self.dtype, self.shape, self.instead
 
 
+class Pickle(bytes):
+    """A value that is a pickle already."""
+
+
 class Boxes:
     """Boxes of DTensors on this rank; those that are cut alike are computed once."""
 
@@ -125,10 +129,8 @@ class State:
                 self._parts.append(_Stateful(self, key, value))
             else:
                 self.add(key, value, state, key)
-        if step is not None and "trainer" not in state:
-            self._values.append(("trainer", {"step": step}))
         self._check_names()
-        self._is_load = step is None
+        self._step = step
 
     def add(self, name: str, value: Any, place: Any, key: Any) -> None:
         """Take a tensor, a plain value, or what has such in it."""
@@ -157,6 +159,10 @@ class State:
         entry.instead = instead
         self._entries.append(entry)
 
+    def add_entry(self, entry: Entry) -> None:
+        """Take what this rank holds of a tensor."""
+        self._entries.append(entry)
+
     def add_value(self, name: str, value: Any) -> None:
         """Take a value that is asked for by `value_of`."""
         self._values.append((name, value))
@@ -167,8 +173,9 @@ class State:
         """As the library takes it."""
         entries = self._entries
         names = [entry.name.encode() for entry in entries]
-        objects = [_coded(name, value) for name, value in self._values]
-        objects = objects if with_objects else []
+        values = dict(self._values)
+        values.setdefault("trainer", {"step": self._step})
+        objects = [_coded(*pair) for pair in values.items()] if with_objects else []
         self._alive = objects
         return _abi.State.new(
             n=len(entries),
@@ -203,7 +210,7 @@ class State:
             return None
         if local.device.type == "cpu" and local.is_contiguous():
             return local
-        if self._is_load:
+        if self._step is None:  # a load, which needs no old values
             return torch.empty(local.shape, dtype=local.dtype)
         return local.cpu().contiguous()
 
@@ -446,7 +453,7 @@ def _paired(ours: Sequence[Any], saved: Sequence[Any]) -> Iterator[Any]:
 def _settings(group: Mapping[str, Any]) -> dict[str, Any]:
     """What is set of a group, as JSON; a tensor of one number is that number."""
     found = {k: v.item() if _is_tensor(v) else v for k, v in group.items()}
-    return {k: v for k, v in found.items() if _is_json(_lists(v))}
+    return {k: v for k, v in found.items() if is_json(_lists(v))}
 
 
 def _like(old: Any, new: Any) -> Any:
@@ -496,23 +503,25 @@ def _lists(value: Any) -> Any:
     return [_lists(item) for item in value] if isinstance(value, tuple) else value
 
 
-def _is_json(value: Any) -> bool:
+def is_json(value: Any) -> bool:
     """Whether it comes back as it is."""
     if value is None or isinstance(value, (bool, int, str)):
         return not isinstance(value, int) or abs(value) < 1 << 63
     if isinstance(value, float):
         return math.isfinite(value)
     if type(value) is list:
-        return all(_is_json(item) for item in value)
+        return all(is_json(item) for item in value)
     if type(value) is dict:
-        return all(isinstance(k, str) and _is_json(v) for k, v in value.items())
+        return all(isinstance(k, str) and is_json(v) for k, v in value.items())
     return False
 
 
 def _coded(name: str, value: Any) -> tuple[bytes, bool, bytes]:
+    if isinstance(value, Pickle):
+        return name.encode(), False, bytes(value)
     if name.split(".")[0] == SETTINGS:
         value = json.loads(json.dumps(value))
-    if _is_json(value):
+    if is_json(value):
         return name.encode(), True, json.dumps(value).encode()
     return name.encode(), False, pickle.dumps(value)
 

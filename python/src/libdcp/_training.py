@@ -6,7 +6,7 @@ import contextlib
 import ctypes
 import os
 import warnings
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,7 +54,7 @@ def _run(act: Act, ranks: Ranks, function: Any, *args: Any) -> None:
         raise
 
 
-def _state_of(state: Mapping[str, Any], ranks: Ranks, step: int | None = None) -> State:
+def agreed(make: Callable[[], State], ranks: Ranks) -> State:
     """What all ranks hold; what is wrong on one of them is raised on all."""
     import hashlib  # which brings libraries with it
 
@@ -63,7 +63,7 @@ def _state_of(state: Mapping[str, Any], ranks: Ranks, step: int | None = None) -
     made, why, digest = None, None, b""
     try:
         with torch.no_grad():
-            made = State(state, ranks, step)
+            made = make()
         digest = hashlib.sha256(repr(made.facts).encode()).digest()
     except Exception as error:
         why = error
@@ -120,9 +120,11 @@ def save(
     """
     act = Act()
     ranks = Ranks(act, group)
-    made = _state_of(state, ranks, step)
-    result = _abi.SaveResult.new()
-    options = _abi.SaveOptions.new(
+    made = agreed(lambda: State(state, ranks, step), ranks)
+    return write(
+        act,
+        ranks,
+        made,
         path=_abi.raw(path),
         step=step,
         codec=_abi.raw(codec),
@@ -133,6 +135,14 @@ def save(
         verify_after_save=verify_after_save,
         diverged=diverged,
         threads=threads,
+    )
+
+
+def write(act: Act, ranks: Ranks, made: State, **how: Any) -> SaveResult:
+    """Save what all ranks agreed on."""
+    result = _abi.SaveResult.new()
+    options = _abi.SaveOptions.new(
+        **how,
         log=_abi.OnLog(act.guarded(_warn)),
     )
     told = made.told(with_objects=True)
@@ -172,7 +182,7 @@ def load(
     """
     act = Act()
     ranks = Ranks(act, group)
-    made = _state_of(state, ranks)
+    made = agreed(lambda: State(state, ranks), ranks)
     _leave_out(made, ranks, path, step)
     result, loaded = _abi.LoadResult.new(), ctypes.c_void_p()
     options = _abi.LoadOptions.new(
