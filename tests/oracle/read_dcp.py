@@ -291,6 +291,7 @@ class Step:
         starts = [[0, *range(lead, n, size)]
                   for n, lead, size in zip(extent, grid["lead"], grid["size"])]  # fmt: skip
         cells = product(map(len, starts))
+        require(cells <= 1 << 24, "manifest.json", f"the cells of tensor {name}")
         require("ranks" not in grid or len(grid["ranks"]) == cells, "manifest.json",
                 f"the ranks of tensor {name}")  # fmt: skip
         told = []

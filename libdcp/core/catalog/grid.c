@@ -44,7 +44,7 @@ int64_t dcp_grid_cells(const struct dcp_tensor *tensor, const struct dcp_grid *g
         if (lead < 1 || size < 1)
             return 0;
         out_cells[d] = n <= lead ? 1 : 2 + (n - lead - 1) / size;
-        if (out_cells[d] > INT32_MAX / all)
+        if (out_cells[d] > DCP_GRID_MOST_CELLS / all)
             return 0;
         all *= out_cells[d];
     }

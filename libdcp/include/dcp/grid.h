@@ -10,7 +10,10 @@
 extern "C" {
 #endif
 
-enum { DCP_GRID_MOST_RANKS = 64 }; /* that are listed, where no rule gives them */
+enum {
+    DCP_GRID_MOST_RANKS = 64, /* that are listed, where no rule gives them */
+    DCP_GRID_MOST_CELLS = 1 << 24
+};
 
 struct dcp_grid {
     bool flat; /* cells are ranges of the flattened tensor, in one dimension */
@@ -26,7 +29,8 @@ struct dcp_grid {
 /* How many dimensions a grid has. */
 DCP_PUBLIC int dcp_grid_ndim(const struct dcp_tensor *tensor,
                              const struct dcp_grid *grid);
-/* How many cells there are in each dimension, and in all; 0: they cannot be counted. */
+/* How many cells there are in each dimension, and in all; 0: there can be none, or
+ * too many. */
 DCP_PUBLIC int64_t dcp_grid_cells(const struct dcp_tensor *tensor,
                                   const struct dcp_grid *grid,
                                   int64_t out_cells[DCP_MAX_NDIM]);

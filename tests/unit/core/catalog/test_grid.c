@@ -188,9 +188,11 @@ static void what_is_no_grid(void **state)
     three(&cut);
     cut.n = 2; /* the end is missing */
     assert_null(find(&cut));
+    dcp_catalog_free(cut.catalog);
     three(&cut);
     cut.pieces[1].region.end = 7; /* a hole */
     assert_null(find(&cut));
+    dcp_catalog_free(cut.catalog);
     three(&cut);
     cut.pieces[1].region = cut.pieces[0].region; /* a replica */
     assert_null(find(&cut));
@@ -214,9 +216,12 @@ static void what_cannot_be_one(void **state)
     bad = good;
     bad.stride[0] = -3;
     assert_false(dcp_grid_ok(&cut.tensor, &bad, 0, 7));
+    bad = (struct dcp_grid){ .flat = true, .lead = { 1 }, .size = { 1 } };
+    cut.tensor.n_elems = cut.shape[0] = DCP_GRID_MOST_CELLS;
+    assert_true(dcp_grid_ok(&cut.tensor, &bad, 0, 7));
+    cut.tensor.n_elems = cut.shape[0] = DCP_GRID_MOST_CELLS + 1;
+    assert_false(dcp_grid_ok(&cut.tensor, &bad, 0, 7));
     cut.tensor.n_elems = cut.shape[0] = INT64_MAX / 16;
-    bad = good;
-    bad.size[0] = 1;
     assert_false(dcp_grid_ok(&cut.tensor, &bad, 0, 7));
     dcp_catalog_free(cut.catalog);
 }
