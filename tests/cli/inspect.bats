@@ -472,6 +472,17 @@ PYTHON
     [[ $status -eq 4 && ${#lines[@]} -eq 5 ]]
 }
 
+@test "a run whose newest step has a corrupt table is one with the step before" {
+    rm -rf tabled
+    cp -r run tabled
+    newest=$(find tabled -maxdepth 1 -name 'step-????????' | sort | tail -n 1)
+    table=$(find "$newest" -name '*.pieces' | sort | head -n 1)
+    printf '\x5a' | dd of="$table" bs=1 seek=50 conv=notrunc status=none
+    run -0 dcp-inspect tabled
+    [[ $output != *"without a complete step"* ]]
+    [[ $output == *"${newest##*/}"*"incomplete"* ]]
+}
+
 @test "a hole is named by tensor and elements" {
     rm -rf holed
     cp -r run/step-00000300 holed

@@ -61,9 +61,9 @@ static void look_for_base(const struct dcp_store *store, struct dcp_step *step)
     snprintf(step->base, sizeof step->base, "%s", beside ? base + 3 : base);
 }
 
-/* Fills what the manifest says, and whether the step is complete: all its files are there
- * and as long as it says. What is in them is checked by who reads it. */
-static int look_into(const struct dcp_store *store, const char *name,
+/* Fills what the manifest says, and whether the step is complete. `head`: not what is in
+ * the tables of its pieces, which the caller reads as far as it needs them. */
+static int look_into(const struct dcp_store *store, const char *name, bool head,
                      struct dcp_step *out, struct dcp_error *err)
 {
     const struct dcp_format *steps = dcp_format_of_steps();
@@ -72,7 +72,7 @@ static int look_into(const struct dcp_store *store, const char *name,
     int rc = dcp_catalog_new(&catalog, err);
 
     if (!rc)
-        rc = steps->index_head(&source, catalog, err);
+        rc = (head ? steps->index_head : steps->index)(&source, catalog, err);
     if (!rc && dcp_step_parse(name) != catalog->step)
         rc = dcp_error_set(err, DCP_E_CORRUPT, "its manifest is that of step %" PRId64,
                            catalog->step);
@@ -103,8 +103,8 @@ static int check_reconstructed(const struct dcp_store *store, struct dcp_step *s
     struct dcp_reconstruction *rebuilt;
 
     DCP_TRY(dcp_reconstruction_open(store, step->name, &rebuilt, err));
-    int rc =
-        look_into(dcp_reconstruction_store(rebuilt), step->name, &reconstructed, err);
+    int rc = look_into(dcp_reconstruction_store(rebuilt), step->name, false,
+                       &reconstructed, err);
     dcp_reconstruction_free(rebuilt);
     step->recoverable = !rc;
     step->diverged = !rc && reconstructed.diverged;
@@ -139,7 +139,7 @@ int dcp_steps(const struct dcp_store *store, struct dcp_step **out, size_t *out_
         struct dcp_step *s = &steps[n_steps++];
         s->step = step;
         dcp_step_name(s->name, step);
-        int rc_of_step = look_into(store, s->name, s, &s->why);
+        int rc_of_step = look_into(store, s->name, false, s, &s->why);
         if (rc_of_step && dcp_is_gone(store, s->name)) { /* since it was listed */
             *s = (struct dcp_step){ 0 };
             n_steps--;
@@ -164,7 +164,8 @@ int dcp_steps(const struct dcp_store *store, struct dcp_step **out, size_t *out_
  * ones.
  */
 static int find_once(const struct dcp_context *ctx, int64_t wanted, int64_t below,
-                     struct dcp_step *out, bool *out_gone, struct dcp_error *err)
+                     bool head, struct dcp_step *out, bool *out_gone,
+                     struct dcp_error *err)
 {
     const struct dcp_store *store = ctx->store;
     struct dcp_store_entry *entries;
@@ -188,7 +189,7 @@ static int find_once(const struct dcp_context *ctx, int64_t wanted, int64_t belo
         *out = (struct dcp_step){ .step = best };
         dcp_step_name(out->name, best);
         struct dcp_error refused = { 0 };
-        rc = look_into(store, out->name, out, &refused);
+        rc = look_into(store, out->name, head, out, &refused);
         if (rc == DCP_E_MEMORY && err)
             *err = refused;
         if (rc == DCP_OK || rc == DCP_E_MEMORY) /* it says nothing about the step */
@@ -227,7 +228,7 @@ static int find_once(const struct dcp_context *ctx, int64_t wanted, int64_t belo
 }
 
 static int find_here(const struct dcp_context *ctx, int64_t wanted, int64_t below,
-                     struct dcp_step *out, struct dcp_error *err)
+                     bool head, struct dcp_step *out, struct dcp_error *err)
 {
     struct dcp_error why = { 0 };
     bool gone = true;
@@ -236,38 +237,32 @@ static int find_here(const struct dcp_context *ctx, int64_t wanted, int64_t belo
     for (int i = 0; i < DCP_MOST_LOOKS && gone; i++) {
         why = (struct dcp_error){ 0 };
         gone = false;
-        rc = find_once(ctx, wanted, below, out, &gone, &why);
+        rc = find_once(ctx, wanted, below, head, out, &gone, &why);
     }
     if (rc && err)
         *err = why;
     return rc;
 }
 
-int dcp_find(const struct dcp_context *ctx, int64_t step, struct dcp_step *out_step,
-             struct dcp_error *err)
-{
-    return dcp_find_below(ctx, step, INT64_MAX, out_step, err);
-}
-
 /* What rank 0 looks for. */
 struct search {
     const struct dcp_context *ctx;
     int64_t wanted, below;
+    bool head;
     struct dcp_step found;
 };
 
 static int search_here(void *arg, struct dcp_error *err)
 {
     struct search *search = arg;
-    return find_here(search->ctx, search->wanted, search->below, &search->found, err);
+    return find_here(search->ctx, search->wanted, search->below, search->head,
+                     &search->found, err);
 }
 
-int dcp_find_below(const struct dcp_context *ctx, int64_t step, int64_t below,
-                   struct dcp_step *out_step, struct dcp_error *err)
+static int find(struct search search, struct dcp_step *out_step, struct dcp_error *err)
 {
-    struct search search = { .ctx = ctx, .wanted = step, .below = below };
     struct dcp_comm self;
-    struct dcp_comm *comm = ctx->comm;
+    struct dcp_comm *comm = search.ctx->comm;
 
     if (!comm) {
         dcp_comm_self(&self);
@@ -279,4 +274,17 @@ int dcp_find_below(const struct dcp_context *ctx, int64_t step, int64_t below,
     if (!rc)
         *out_step = search.found;
     return rc;
+}
+
+int dcp_find(const struct dcp_context *ctx, int64_t step, struct dcp_step *out_step,
+             struct dcp_error *err)
+{
+    return find((struct search){ .ctx = ctx, .wanted = step, .below = INT64_MAX },
+                out_step, err);
+}
+
+int dcp_find_below(const struct dcp_context *ctx, int64_t step, int64_t below,
+                   struct dcp_step *out_step, struct dcp_error *err)
+{
+    return find((struct search){ ctx, step, below, .head = true }, out_step, err);
 }

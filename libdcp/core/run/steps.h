@@ -30,7 +30,9 @@ void dcp_marks_name(const char *step, char out[96]);
  * no such step. Errors: BUSY. */
 int dcp_marks_hold(const struct dcp_store *store, const char *step,
                    struct dcp_store_file **out, struct dcp_error *err);
-/* As dcp_find, among the steps below `below` (INT64_MAX: all). Collective. */
+/* As dcp_find, among the steps below `below` (INT64_MAX: all), for who goes on to an
+ * older one when what it reads is corrupt: tables of pieces are not looked into.
+ * Collective. */
 int dcp_find_below(const struct dcp_context *ctx, int64_t step, int64_t below,
                    struct dcp_step *out_step, struct dcp_error *err);
 
