@@ -19,22 +19,6 @@ struct act {
     struct dcp_error worst;
 };
 
-/* A folder of a step has such files, also when its manifest is lost; a run folder has
- * steps. */
-static bool is_step(const struct dcp_store *store)
-{
-    struct dcp_store_entry *entries;
-    bool found = false;
-    size_t n;
-    if (store->ops->list(store->self, "", &entries, &n, NULL))
-        return false;
-    for (size_t i = 0; i < n; i++)
-        found |= dcp_str_starts(entries[i].name, "shard-") ||
-                 dcp_str_starts(entries[i].name, "parity-");
-    dcp_store_list_free(entries, n);
-    return found;
-}
-
 static void on_repaired(void *self, const char *file, uint64_t size_bytes)
 {
     struct act *act = self;
@@ -165,7 +149,7 @@ static int repair_operand(struct act *act, const char *path, struct dcp_error *e
     if (!dcp_fs_is_dir(path))
         return dcp_error_set(err, DCP_E_NOT_FOUND, "there is no step '%s'", path);
     int rc = dcp_source_store(act->m, path, &store, err);
-    if (!rc && !is_step(&store)) {
+    if (!rc && !dcp_is_step(&store)) {
         rc = repair_run(act, &store, path, err);
     } else if (!rc) {
         dcp_store_free(&store);

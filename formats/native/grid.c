@@ -7,15 +7,6 @@
 #include <inttypes.h>
 #include <string.h>
 
-static void add_numbers(struct dcp_buf *buf, const char *before, const int64_t *numbers,
-                        int n)
-{
-    dcp_buf_add_text(buf, before);
-    for (int i = 0; i < n; i++)
-        dcp_buf_add_fmt(buf, "%s%" PRId64, i ? "," : "", numbers[i]);
-    dcp_buf_add_u8(buf, ']');
-}
-
 void dcp_native_add_grid(struct dcp_buf *buf, const struct dcp_tensor *tensor,
                          const struct dcp_grid *grid)
 {
@@ -28,16 +19,18 @@ void dcp_native_add_grid(struct dcp_buf *buf, const struct dcp_tensor *tensor,
         return;
     }
     dcp_buf_add_fmt(buf, ",\"grid\":{\"cut\":\"%s\"", grid->flat ? "flat" : "box");
-    add_numbers(buf, ",\"lead\":[", grid->lead, ndim);
-    add_numbers(buf, ",\"size\":[", grid->size, ndim);
+    dcp_buf_add_text(buf, ",\"lead\":");
+    dcp_native_add_numbers(buf, grid->lead, ndim);
+    dcp_buf_add_text(buf, ",\"size\":");
+    dcp_native_add_numbers(buf, grid->size, ndim);
     for (int64_t i = 0; grid->ranks && i < n; i++)
         numbers[i] = grid->ranks[i];
     for (int d = 0; !grid->ranks && d < ndim; d++)
         numbers[d] = grid->stride[d];
     if (!grid->ranks)
         dcp_buf_add_fmt(buf, ",\"first\":%d", grid->first);
-    add_numbers(buf, grid->ranks ? ",\"ranks\":[" : ",\"stride\":[", numbers,
-                grid->ranks ? (int)n : ndim);
+    dcp_buf_add_text(buf, grid->ranks ? ",\"ranks\":" : ",\"stride\":");
+    dcp_native_add_numbers(buf, numbers, grid->ranks ? (int)n : ndim);
     dcp_buf_add_u8(buf, '}');
 }
 

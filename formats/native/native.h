@@ -69,6 +69,8 @@ int dcp_native_index_ranks(const struct dcp_source *source, const bool *ranks,
 /* An entry of the manifest's tensors. */
 int dcp_native_index_tensor(const json_t *entry, struct dcp_catalog *catalog,
                             struct dcp_error *err);
+/* "[1,2,3]". */
+void dcp_native_add_numbers(struct dcp_buf *buf, const int64_t *numbers, int n);
 /* Where the pieces of a tensor are, in its entry: written, and read into the tensor,
  * whose shape is set. Errors: CORRUPT, MEMORY. */
 void dcp_native_add_grid(struct dcp_buf *buf, const struct dcp_tensor *tensor,

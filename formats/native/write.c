@@ -14,7 +14,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static void add_numbers(struct dcp_buf *buf, const int64_t *numbers, int n)
+void dcp_native_add_numbers(struct dcp_buf *buf, const int64_t *numbers, int n)
 {
     dcp_buf_add_u8(buf, '[');
     for (int i = 0; i < n; i++)
@@ -109,13 +109,13 @@ static void build_header(struct dcp_buf *buf, const struct dcp_catalog *catalog,
         dcp_buf_add_fmt(buf, ":{\"dtype\":\"%s\",\"shape\":",
                         bytes ? "U8" : dcp_dtype_name(tensor->dtype));
         if (bytes)
-            add_numbers(buf, &stored, 1);
+            dcp_native_add_numbers(buf, &stored, 1);
         else if (piece->region.kind == DCP_WHOLE)
-            add_numbers(buf, tensor->shape, tensor->ndim);
+            dcp_native_add_numbers(buf, tensor->shape, tensor->ndim);
         else if (piece->region.kind == DCP_BOX)
-            add_numbers(buf, piece->region.size, tensor->ndim);
+            dcp_native_add_numbers(buf, piece->region.size, tensor->ndim);
         else
-            add_numbers(buf, &elems, 1);
+            dcp_native_add_numbers(buf, &elems, 1);
         dcp_buf_add_fmt(buf, ",\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}", at,
                         at + piece->stored_size);
         at += piece->stored_size;
@@ -297,7 +297,7 @@ static int add_tensor(struct dcp_buf *buf, struct dcp_catalog *catalog, size_t t
     }
     dcp_buf_add_fmt(buf, ",\"role\":\"%s\",\"dtype\":\"%s\",\"shape\":",
                     dcp_role_name(tensor->role), dcp_dtype_name(tensor->dtype));
-    add_numbers(buf, tensor->shape, tensor->ndim);
+    dcp_native_add_numbers(buf, tensor->shape, tensor->ndim);
     dcp_buf_add_fmt(buf, ",\"group\":%d,\"crc64\":\"%016" PRIx64 "\"", tensor->group,
                     tensor->fingerprint);
     if (grid)

@@ -47,22 +47,6 @@ static int repair_step(struct act *act, const struct dcp_store *store, const cha
     return DCP_OK;
 }
 
-/* A folder of a step has such files, also when its manifest is lost. */
-static bool is_step(const struct dcp_store *store)
-{
-    struct dcp_store_entry *entries;
-    bool found = false;
-    size_t n;
-
-    if (store->ops->list(store->self, "", &entries, &n, NULL))
-        return false;
-    for (size_t i = 0; i < n; i++)
-        found |= dcp_str_starts(entries[i].name, "shard-") ||
-                 dcp_str_starts(entries[i].name, "parity-");
-    dcp_store_list_free(entries, n);
-    return found;
-}
-
 /* Every step that has parity is tried; the first that could not be repaired is told, or
  * that none has parity. */
 static int repair_run(struct act *act, const struct dcp_store *store,
@@ -126,7 +110,7 @@ static int repair(struct act *act, struct dcp_error *err)
     int rc = dcp_store_delta_dir(&store, path, false, err);
     if (rc)
         return rc;
-    bool alone = is_step(&store);
+    bool alone = dcp_is_step(&store);
     if (!alone)
         rc = repair_run(act, &store, err);
     dcp_store_free(&store);

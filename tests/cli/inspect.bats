@@ -480,7 +480,7 @@ PYTHON
     printf '\x5a' | dd of="$table" bs=1 seek=50 conv=notrunc status=none
     run -0 dcp-inspect tabled
     [[ $output != *"without a complete step"* ]]
-    [[ $output == *"${newest##*/}"*"incomplete"* ]]
+    [[ $output == *"incomplete"*"${newest##*/}"*"is corrupt"* ]]
 }
 
 @test "a hole is named by tensor and elements" {

@@ -50,6 +50,21 @@ bool dcp_is_superseded(const char *name)
     return dcp_step_parse(step) >= 0 && i >= 1 && !strcmp(again, name);
 }
 
+bool dcp_is_step(const struct dcp_store *store)
+{
+    struct dcp_store_entry *entries;
+    bool found = false;
+    size_t n;
+
+    if (store->ops->list(store->self, "", &entries, &n, NULL))
+        return false;
+    for (size_t i = 0; i < n; i++)
+        found |= dcp_str_starts(entries[i].name, "shard-") ||
+                 dcp_str_starts(entries[i].name, "parity-");
+    dcp_store_list_free(entries, n);
+    return found;
+}
+
 /* Whether it is a delta, and against what. */
 static void look_for_base(const struct dcp_store *store, struct dcp_step *step)
 {

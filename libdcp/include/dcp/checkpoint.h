@@ -195,6 +195,9 @@ struct dcp_step {
     char base[64]; /* of a delta: the step that it is against, or the path of another
                     * folder, cut to its beginning */
 };
+/* Whether the folder of a store is that of a step, also when its manifest is lost; a run
+ * folder has steps. */
+DCP_PUBLIC bool dcp_is_step(const struct dcp_store *store);
 /* All steps of a run folder, newest first; *out is freed with free. *out_unfinished (may
  * be NULL) counts temporary folders. Not collective. Errors: NOT_FOUND (no folder), IO,
  * MEMORY. */
