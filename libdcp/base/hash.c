@@ -5,9 +5,12 @@
 #include <isa-l/crc64.h>
 #include <xxhash.h>
 
-/* Where libxxhash is built to choose by the CPU at run time, that function is several
- * times as fast as the one its headers name. */
+/* Where libxxhash is built to choose by the CPU at run time, these functions are several
+ * times as fast as those its headers name. */
 __attribute__((weak)) XXH64_hash_t XXH3_64bits_dispatch(const void *data, size_t len);
+__attribute__((weak)) XXH_errorcode XXH3_64bits_update_dispatch(XXH3_state_t *state,
+                                                                const void *data,
+                                                                size_t len);
 
 uint64_t dcp_hash_xxh3(const void *data, size_t size_bytes)
 {
@@ -32,7 +35,10 @@ struct dcp_xxh3 *dcp_hash_xxh3_new(void)
 
 void dcp_hash_xxh3_add(struct dcp_xxh3 *hash, const void *data, size_t size_bytes)
 {
-    XXH3_64bits_update(state_of(hash), data, size_bytes);
+    if (XXH3_64bits_update_dispatch)
+        XXH3_64bits_update_dispatch(state_of(hash), data, size_bytes);
+    else
+        XXH3_64bits_update(state_of(hash), data, size_bytes);
 }
 
 uint64_t dcp_hash_xxh3_end(struct dcp_xxh3 *hash)

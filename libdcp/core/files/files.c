@@ -184,7 +184,7 @@ int dcp_files_read_ahead(struct dcp_files *f, int file, uint64_t offset, size_t 
 {
     uint64_t size = f->catalog->files[file].size_bytes;
 
-    if (n >= f->window_bytes / 2 || offset >= size || n > size - offset)
+    if (n >= f->window_bytes / 4 || offset >= size || n > size - offset)
         return dcp_files_read(f, file, offset, n, out, err);
     struct window *window = window_of(f, file);
     if (!window->data && !(window->data = malloc(f->window_bytes)))

@@ -30,6 +30,7 @@ struct dcp_blocks {
     struct dcp_error reconstructed; /* why it is */
     uint64_t clock;
     struct dcp_coder *coder;
+    struct dcp_xxh3 *hash;
     unsigned char *stored; /* a block as it lies in the file */
     struct cached *cache;
     size_t n_cache;
@@ -59,7 +60,8 @@ int dcp_blocks_new(const struct dcp_source *source, const struct dcp_catalog *ca
     b->n_cache = n < 4 ? 4 : n;
     b->cache = dcp_mem_calloc(b->n_cache, sizeof *b->cache);
     b->stored = malloc(DCP_BLOCK_BYTES);
-    if (!rc && (!b->cache || !b->stored))
+    b->hash = dcp_hash_xxh3_new();
+    if (!rc && (!b->cache || !b->stored || !b->hash))
         rc = dcp_error_memory(err, "a block reader");
     if (rc) {
         dcp_blocks_free(b);
@@ -83,6 +85,7 @@ void dcp_blocks_free(struct dcp_blocks *b)
     free(b->cache);
     free(b->stored);
     dcp_coder_free(b->coder);
+    dcp_hash_xxh3_free(b->hash);
     free(b);
 }
 
@@ -186,6 +189,29 @@ static int read_stream_block(struct dcp_blocks *b, const struct dcp_piece *piece
     return rc;
 }
 
+/* Bytes of a file and their digest. A large read is digested slice by slice, out of the
+ * cache that the kernel brought it to. */
+static int read_digested(struct dcp_blocks *b, int file, uint64_t offset, size_t n,
+                         unsigned char *out, uint64_t *out_xxh3, struct dcp_error *err)
+{
+    if (n <= DCP_HASH_SLICE) {
+        DCP_TRY(dcp_files_read_ahead(b->files, file, offset, n, out, err));
+        *out_xxh3 = dcp_hash_xxh3(out, n);
+        return DCP_OK;
+    }
+    for (size_t at = 0, m; at < n; at += m) {
+        m = n - at < DCP_HASH_SLICE ? n - at : DCP_HASH_SLICE;
+        int rc = dcp_files_read(b->files, file, offset + at, m, out + at, err);
+        if (rc) {
+            dcp_hash_xxh3_end(b->hash); /* begins anew */
+            return rc;
+        }
+        dcp_hash_xxh3_add(b->hash, out + at, m);
+    }
+    *out_xxh3 = dcp_hash_xxh3_end(b->hash);
+    return DCP_OK;
+}
+
 static int read_plain(struct dcp_blocks *b, const struct dcp_piece *piece, uint64_t block,
                       unsigned char *out, size_t raw_n, struct dcp_error *err)
 {
@@ -202,8 +228,12 @@ static int read_plain(struct dcp_blocks *b, const struct dcp_piece *piece, uint6
         return complain(b, piece, block, raw_n, "its block is too large", err);
     bool decode = piece->codec != DCP_CODEC_NONE && stored_n != raw_n;
     unsigned char *to = decode ? b->stored : out;
+    bool digests = b->verify && block < piece->n_blocks;
+    uint64_t xxh3 = 0;
     int rc =
-        dcp_files_read_ahead(b->files, piece->file, offset, (size_t)stored_n, to, &why);
+        digests ? read_digested(b, piece->file, offset, (size_t)stored_n, to, &xxh3, &why)
+                : dcp_files_read_ahead(b->files, piece->file, offset, (size_t)stored_n,
+                                       to, &why);
     if (rc == DCP_E_CORRUPT)
         return complain(b, piece, block, raw_n, why.message, err);
     if (rc) {
@@ -213,8 +243,7 @@ static int read_plain(struct dcp_blocks *b, const struct dcp_piece *piece, uint6
         dcp_error_file(err, b->catalog->files[piece->file].name);
         return rc;
     }
-    if (b->verify && block < piece->n_blocks &&
-        dcp_hash_xxh3(to, (size_t)stored_n) != piece->blocks[block].xxh3)
+    if (digests && xxh3 != piece->blocks[block].xxh3)
         return complain(b, piece, block, raw_n, "the block digest differs", err);
     if (decode && dcp_coder_decode(b->coder, piece->codec, dcp_dtype_size(tensor->dtype),
                                    to, (size_t)stored_n, out, raw_n, &why))

@@ -203,6 +203,7 @@ struct back {
     struct dcp_store_file *handle;
     uint64_t size_bytes;
     uint64_t *crc; /* of each job */
+    int worker;    /* of all jobs; DCP_ALL_WORKERS: each has its own */
 };
 
 static uint64_t back_bytes(const struct back *back, size_t i)
@@ -215,7 +216,8 @@ static int back_job(void *arg, int worker, size_t i, struct dcp_error *err)
 {
     const struct back *back = arg;
     const struct dcp_store *store = back->write->setup.store;
-    unsigned char *scratch = back->write->workers[worker].scratch;
+    size_t who = (size_t)(back->worker == DCP_ALL_WORKERS ? worker : back->worker);
+    unsigned char *scratch = back->write->workers[who].scratch;
     uint64_t at = i * BACK_BYTES, left = back_bytes(back, i);
 
     while (left) {
@@ -229,20 +231,21 @@ static int back_job(void *arg, int worker, size_t i, struct dcp_error *err)
 }
 
 /* A durable file is what was to be written. */
-static int read_back(struct dcp_write *w, int file, uint64_t size_bytes, uint64_t want,
-                     struct dcp_error *err)
+static int read_back(struct dcp_write *w, int worker, int file, uint64_t size_bytes,
+                     uint64_t want, struct dcp_error *err)
 {
+    struct dcp_pool *pool = worker == DCP_ALL_WORKERS ? w->setup.pool : NULL;
     const struct dcp_store *store = w->setup.store;
     size_t n = (size_t)((size_bytes + BACK_BYTES - 1) / BACK_BYTES);
     DCP_CLEANUP_FREE uint64_t *crcs = dcp_mem_calloc(n, sizeof *crcs);
-    struct back back = { w, w->files[file].handle, size_bytes, crcs };
+    struct back back = { w, w->files[file].handle, size_bytes, crcs, worker };
     uint64_t crc = 0;
 
     if (!crcs)
         return dcp_error_memory(err, "a file that is read back");
     if (w->setup.read_back == DCP_READ_BACK_DISK && store->ops->drop_cache)
         store->ops->drop_cache(store->self, back.handle);
-    int rc = dcp_pool_for(w->setup.pool, n, back_job, &back, err);
+    int rc = dcp_pool_for(pool, n, back_job, &back, err);
     for (size_t i = 0; i < n; i++)
         crc = dcp_hash_crc64_combine(crc, crcs[i], back_bytes(&back, i));
     if (!rc && crc != want)
@@ -281,9 +284,9 @@ static bool is_read_back(const struct dcp_write *w, const struct dcp_file *file)
 }
 
 /* As it is: what is not there yet, then sync, and close. `all`: no piece is there. */
-static int write_plain(struct dcp_write *w, int file, const struct dcp_segment *segments,
-                       size_t n, uint64_t size, uint64_t crc, bool all,
-                       struct dcp_error *err)
+static int write_plain(struct dcp_write *w, int worker, int file,
+                       const struct dcp_segment *segments, size_t n, uint64_t size,
+                       uint64_t crc, bool all, struct dcp_error *err)
 {
     const struct dcp_store *store = w->setup.store;
     struct dcp_store_file *handle;
@@ -301,7 +304,7 @@ static int write_plain(struct dcp_write *w, int file, const struct dcp_segment *
     if (!rc)
         rc = store->ops->sync(store->self, handle, size, err);
     if (!rc && is_read_back(w, &w->catalog->files[file]))
-        rc = read_back(w, file, size, crc, err);
+        rc = read_back(w, worker, file, size, crc, err);
     w->files[file].handle = NULL;
     if (handle) {
         int closed = store->ops->close(store->self, handle, rc ? NULL : err);
@@ -321,14 +324,14 @@ static int write_against(struct dcp_write *w, int file,
 
     if (rc && unfit) {
         w->unfit = why;
-        return write_plain(w, file, segments, n, size, crc, true, err);
+        return write_plain(w, DCP_ALL_WORKERS, file, segments, n, size, crc, true, err);
     }
     if (rc && err)
         *err = why;
     return rc;
 }
 
-int dcp_write_finish(struct dcp_write *w, int file, struct dcp_error *err)
+int dcp_write_finish(struct dcp_write *w, int worker, int file, struct dcp_error *err)
 {
     struct dcp_file *entry = &w->catalog->files[file];
     DCP_CLEANUP_FREE struct dcp_segment *segments = NULL;
@@ -343,7 +346,7 @@ int dcp_write_finish(struct dcp_write *w, int file, struct dcp_error *err)
     if (!rc)
         rc = w->files[file].against
                  ? write_against(w, file, segments, n, size, crc, err)
-                 : write_plain(w, file, segments, n, size, crc, false, err);
+                 : write_plain(w, worker, file, segments, n, size, crc, false, err);
     entry->size_bytes = size;
     entry->crc = crc;
     entry->has_crc = true;
@@ -363,5 +366,7 @@ int dcp_write_reserve(struct dcp_write *w, struct dcp_error *err)
         return dcp_error_memory(err, "a writer's files");
     memset(files + old, 0, (w->cap_files - old) * sizeof *files);
     w->files = files;
-    return DCP_OK;
+    free(w->ends);
+    w->ends = dcp_mem_calloc(w->cap_files, sizeof *w->ends);
+    return w->ends ? DCP_OK : dcp_error_memory(err, "a writer's files");
 }

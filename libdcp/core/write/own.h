@@ -1,5 +1,5 @@
 /* own: the inside of the writer: what it knows of files and pieces, and how a
- * file is finished. Included by write.c, files.c and against.c only. */
+ * file is finished. Included by write.c, pieces.c, files.c and against.c only. */
 #ifndef DCP_CORE_WRITE_OWN_H
 #define DCP_CORE_WRITE_OWN_H
 
@@ -46,6 +46,7 @@ struct dcp_write {
     size_t n_laid;      /* files with extents; later ones hold literals only */
     struct dcp_write_file *files;
     size_t cap_files;
+    size_t *ends; /* files that are to be finished; room for cap_files */
     struct dcp_write_worker *workers;
     pthread_mutex_t lock; /* of progress */
     _Atomic uint64_t done_bytes;
@@ -58,6 +59,12 @@ struct dcp_segment {
     size_t piece;        /* SIZE_MAX: none */
 };
 
+/* The first place in write->order from i on whose piece lies in a file of the rank;
+ * behind the last: the number of pieces. Files of others are passed over whole. */
+size_t dcp_write_next_of(const struct dcp_write *write, int rank, size_t i);
+/* Writes the pieces of n ranks, whose files are open, and digests their blocks. */
+int dcp_write_pieces(struct dcp_write *write, const int *ranks, size_t n,
+                     struct dcp_error *err);
 /* Orders the pieces by file, once they have their extents. */
 int dcp_write_index(struct dcp_write *write, struct dcp_error *err);
 /* Puts the digests of a piece's blocks together, in the catalog. */
@@ -92,7 +99,10 @@ void dcp_against_see(struct dcp_against *against, const void *data, size_t n);
 int dcp_against_write(struct dcp_write *write, int file,
                       const struct dcp_segment *segments, size_t n, uint64_t size_bytes,
                       bool *out_unfit, struct dcp_error *err);
-/* Literals, size, digest, sync, close. */
-int dcp_write_finish(struct dcp_write *write, int file, struct dcp_error *err);
+/* Literals, sync, what is read back, close; size and digest go to the catalog. worker:
+ * the one that does it, or DCP_ALL_WORKERS, which the caller may tell to help. */
+#define DCP_ALL_WORKERS (-1)
+int dcp_write_finish(struct dcp_write *write, int worker, int file,
+                     struct dcp_error *err);
 
 #endif

@@ -198,6 +198,22 @@ int dcp_stream_writers(const struct dcp_catalog *target)
     return n;
 }
 
+/* Files of all ranks, or of those of a part. */
+static int write_ranks(const struct stream *s, const struct dcp_shares *shares, int part,
+                       struct dcp_error *err)
+{
+    int n_writers = dcp_stream_writers(s->catalog);
+    DCP_CLEANUP_FREE int *ranks = dcp_mem_calloc((size_t)n_writers, sizeof *ranks);
+    size_t n = 0;
+
+    if (!ranks)
+        return dcp_error_memory(err, "the ranks of a target");
+    for (int r = 0; r < n_writers; r++)
+        if (!shares || shares->part_of[r] == part)
+            ranks[n++] = r;
+    return dcp_write_ranks(s->write, ranks, n, err);
+}
+
 /* Parity of what all ranks wrote, and, once the manifest is written, copies of that. */
 static int write_global(const struct stream *s, struct dcp_error *err)
 {
@@ -241,8 +257,8 @@ int dcp_stream_run(const struct dcp_stream_setup *setup, struct dcp_error *err)
         if (!target->tensors[t].tied_to)
             total += dcp_tensor_bytes(&target->tensors[t]);
     int rc = stream_init(&s, setup, total, false, err);
-    for (int r = 0; r < dcp_stream_writers(target) && !rc; r++)
-        rc = dcp_write_rank(s.write, r, err);
+    if (!rc)
+        rc = write_ranks(&s, NULL, 0, err);
     for (size_t t = 0; t < target->n_tensors && !rc; t++)
         s.parts[t] = dcp_write_parts(s.write, t);
     if (!rc)
@@ -278,9 +294,8 @@ int dcp_stream_part(const struct dcp_stream_setup *setup, const struct dcp_share
         if (shares->part_of[target->files[target->pieces[p].file].rank] == part)
             total += dcp_piece_bytes(target, &target->pieces[p]);
     int rc = stream_init(&s, setup, total, true, err);
-    for (int r = 0; r < shares->n_writers && !rc; r++)
-        if (shares->part_of[r] == part)
-            rc = dcp_write_rank(s.write, r, err);
+    if (!rc)
+        rc = write_ranks(&s, shares, part, err);
     for (size_t t = 0; t < target->n_tensors && !rc; t++)
         s.parts[t] = dcp_write_parts(s.write, t);
     const struct dcp_share share = share_of(&s, shares, part);

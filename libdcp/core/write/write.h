@@ -89,11 +89,13 @@ const struct dcp_coded *dcp_write_coded(const struct dcp_write *write, size_t fi
 
 /* -- the acts ------------------------------------------------------------------------ */
 
-/* Creates the files of one rank, with the room that their extents say; dcp_write_rank
+/* Creates the files of one rank, with the room that their extents say; dcp_write_ranks
  * does it where that was not done before. */
 int dcp_write_create(struct dcp_write *write, int rank, struct dcp_error *err);
-/* Writes all files of one rank and makes them durable. */
-int dcp_write_rank(struct dcp_write *write, int rank, struct dcp_error *err);
+/* Writes all files of n ranks and makes them durable. As many ranks are open at once as
+ * the pool has workers, which write to different files as far as that goes. */
+int dcp_write_ranks(struct dcp_write *write, const int *ranks, size_t n,
+                    struct dcp_error *err);
 /* What the coordinator writes last, when size and crc of all other files are in the
  * catalog. */
 int dcp_write_global(struct dcp_write *write, struct dcp_error *err);

@@ -1,0 +1,370 @@
+/* The pieces of ranks: read, digested, coded and written, in jobs of the pool. */
+#include "base/hash.h"
+#include "base/mem.h"
+#include "core/catalog/region.h"
+#include "core/integrity/fingerprint.h"
+#include "own.h"
+#include <string.h>
+
+#define CHUNK_BLOCKS 8 /* blocks a job writes before another may be chosen */
+#define SLOTS 3        /* blocks a worker codes before they are placed */
+
+struct job {
+    struct dcp_write *write;
+    size_t piece, first_block, n_blocks;
+};
+
+static size_t n_blocks_of(uint64_t bytes)
+{
+    return (size_t)((bytes + DCP_BLOCK_BYTES - 1) / DCP_BLOCK_BYTES);
+}
+
+static int report(struct dcp_write *w, uint64_t n, struct dcp_error *err)
+{
+    uint64_t done = atomic_fetch_add(&w->done_bytes, n) + n;
+    bool stop = false;
+
+    if (w->setup.progress.report) {
+        pthread_mutex_lock(&w->lock);
+        stop =
+            w->setup.progress.report(w->setup.progress.self, done, w->setup.total_bytes);
+        pthread_mutex_unlock(&w->lock);
+    }
+    return stop ? dcp_error_set(err, DCP_E_INTERRUPTED, "interrupted") : DCP_OK;
+}
+
+size_t dcp_write_next_of(const struct dcp_write *w, int rank, size_t i)
+{
+    const struct dcp_catalog *target = w->catalog;
+
+    while (i < target->n_pieces) {
+        int file = target->pieces[w->order[i]].file;
+        if (target->files[file].rank == rank)
+            break;
+        i = w->file_first[file + 1];
+    }
+    return i;
+}
+
+/* A block of a piece, as it is before any codec. */
+struct block {
+    size_t piece, i, n;
+    const unsigned char *raw; /* lives until the worker's next */
+};
+
+static int read_block(struct dcp_write *w, int worker, size_t p, size_t i,
+                      struct block *out, struct dcp_error *err)
+{
+    const struct dcp_read_callback *callback = &w->setup.read_callback;
+    uint64_t begin = (uint64_t)i * DCP_BLOCK_BYTES;
+    uint64_t left = dcp_piece_bytes(w->catalog, &w->catalog->pieces[p]) - begin;
+    size_t n = (size_t)(left < DCP_BLOCK_BYTES ? left : DCP_BLOCK_BYTES);
+
+    *out = (struct block){ .piece = p, .i = i, .n = n };
+    return callback->read(callback->self, worker, p, begin, n, w->workers[worker].scratch,
+                          &out->raw, err);
+}
+
+/* Adds n bytes at `at` of a block to its digests. */
+static void add_digests(struct dcp_write *w, const struct block *block, size_t at,
+                        size_t n)
+{
+    const struct dcp_read_callback *callback = &w->setup.read_callback;
+    struct dcp_write_digests *digests = &w->digests[block->piece];
+    const unsigned char *raw = block->raw + at;
+
+    digests->crc[block->i] = dcp_hash_crc64(digests->crc[block->i], raw, n);
+    if (digests->crc32)
+        digests->crc32[block->i] = dcp_hash_crc32(digests->crc32[block->i], raw, n);
+    if (callback->look)
+        callback->look(callback->self, block->piece, raw, n);
+}
+
+static void add_fingerprint(struct dcp_write *w, const struct block *block)
+{
+    const struct dcp_piece *piece = &w->catalog->pieces[block->piece];
+    const struct dcp_tensor *tensor = &w->catalog->tensors[piece->tensor];
+    size_t elem = dcp_dtype_size(tensor->dtype);
+
+    if (!dcp_region_is_replica(w->catalog, block->piece))
+        atomic_fetch_xor(&w->parts[piece->tensor],
+                         dcp_fingerprint_piece(
+                             tensor, piece, (int64_t)(block->i * DCP_BLOCK_BYTES / elem),
+                             (int64_t)(block->n / elem), block->raw,
+                             w->digests[block->piece].crc[block->i]));
+}
+
+/* One block: read callback, digests, codec. *out_stored lives until the worker's next. */
+static int code_block(struct dcp_write *w, int worker, size_t p, size_t i,
+                      const void **out_stored, size_t *out_n, struct dcp_error *err)
+{
+    const struct dcp_piece *piece = &w->catalog->pieces[p];
+    struct dcp_write_digests *digests = &w->digests[p];
+    size_t elem = dcp_dtype_size(w->catalog->tensors[piece->tensor].dtype);
+    struct block block;
+
+    DCP_TRY(read_block(w, worker, p, i, &block, err));
+    add_digests(w, &block, 0, block.n);
+    add_fingerprint(w, &block);
+    DCP_TRY(dcp_coder_encode(w->workers[worker].coder, piece->codec, elem, block.raw,
+                             block.n, out_stored, out_n, err));
+    if (digests->blocks) {
+        digests->blocks[i].xxh3 = dcp_hash_xxh3(*out_stored, *out_n);
+        digests->blocks[i].stored_size = (uint32_t)*out_n;
+    }
+    if (digests->stored_crc)
+        digests->stored_crc[i] = dcp_hash_crc64(0, *out_stored, *out_n);
+    return DCP_OK;
+}
+
+/* One block without a codec: each slice is written, and then digested, for which the
+ * kernel brought it to the cache. */
+static int write_block(struct dcp_write *w, int worker, size_t p, size_t i, uint64_t to,
+                       size_t *out_n, struct dcp_error *err)
+{
+    struct dcp_write_digests *digests = &w->digests[p];
+    int file = w->catalog->pieces[p].file;
+    struct dcp_against *against = w->files[file].against;
+    struct block block;
+
+    DCP_TRY(read_block(w, worker, p, i, &block, err));
+    for (size_t at = 0, n; at < block.n; at += n) {
+        n = block.n - at < DCP_HASH_SLICE ? block.n - at : DCP_HASH_SLICE;
+        if (against) /* what is written depends on the digests of all */
+            dcp_against_see(against, block.raw + at, n);
+        else
+            DCP_TRY(dcp_write_at(w, file, to + at, block.raw + at, n, err));
+        add_digests(w, &block, at, n);
+    }
+    add_fingerprint(w, &block);
+    if (digests->blocks) {
+        digests->blocks[i].xxh3 = dcp_hash_xxh3(block.raw, block.n);
+        digests->blocks[i].stored_size = (uint32_t)block.n;
+    }
+    *out_n = block.n;
+    return DCP_OK;
+}
+
+static int run_job(void *arg, int worker, size_t i, struct dcp_error *err)
+{
+    const struct job *job = &((const struct job *)arg)[i];
+    struct dcp_write *w = job->write;
+    const struct dcp_store *store = w->setup.store;
+    const struct dcp_piece *piece = &w->catalog->pieces[job->piece];
+    uint64_t at = piece->offset + (uint64_t)job->first_block * DCP_BLOCK_BYTES, from = at;
+    struct dcp_against *against = w->files[piece->file].against;
+
+    for (size_t b = 0; b < job->n_blocks; b++) {
+        size_t n;
+        DCP_TRY(write_block(w, worker, job->piece, job->first_block + b, at, &n, err));
+        at += n;
+        DCP_TRY(report(w, n, err));
+    }
+
+    if (store->ops->flush_hint && !against)
+        store->ops->flush_hint(store->self, w->files[piece->file].handle, from,
+                               at - from);
+    return DCP_OK;
+}
+
+static int prepare_piece(struct dcp_write *w, size_t p, struct dcp_error *err)
+{
+    struct dcp_catalog *target = w->catalog;
+    struct dcp_piece *piece = &target->pieces[p];
+    struct dcp_write_digests *digests = &w->digests[p];
+    size_t n = n_blocks_of(dcp_piece_bytes(target, piece));
+    bool ok = true;
+
+    digests->n = n;
+    digests->crc = dcp_mem_calloc(n, sizeof *digests->crc);
+    ok = digests->crc != NULL;
+    if (w->setup.target->format->flags & DCP_FORMAT_CRC32)
+        ok = (digests->crc32 = dcp_mem_calloc(n, sizeof *digests->crc32)) && ok;
+    if (w->setup.target->format->flags & DCP_FORMAT_CODECS)
+        ok = (digests->blocks = dcp_catalog_alloc(target, n, sizeof *digests->blocks)) &&
+             ok;
+    if (piece->codec != DCP_CODEC_NONE)
+        ok = (digests->stored_crc = dcp_mem_calloc(n, sizeof *digests->stored_crc)) && ok;
+    return ok ? DCP_OK : dcp_error_memory(err, "digests of a piece");
+}
+
+/* A block on its way into a file whose pieces are packed. */
+struct slot {
+    size_t piece, block, n;
+    uint64_t at;
+    unsigned char *stored; /* DCP_BLOCK_BYTES */
+};
+
+struct packing {
+    struct dcp_write *write;
+    struct slot *slots;
+    size_t n_slots, n; /* there are, are filled */
+    int file;          /* of the block that was placed last, */
+    uint64_t at;       /* and where it ends */
+};
+
+static int code_job(void *arg, int worker, size_t i, struct dcp_error *err)
+{
+    const struct packing *packing = arg;
+    struct slot *slot = &packing->slots[i];
+    const void *stored;
+
+    DCP_TRY(code_block(packing->write, worker, slot->piece, slot->block, &stored,
+                       &slot->n, err));
+    memcpy(slot->stored, stored, slot->n);
+    return DCP_OK;
+}
+
+static int slot_job(void *arg, int worker, size_t i, struct dcp_error *err)
+{
+    const struct packing *packing = arg;
+    const struct slot *slot = &packing->slots[i];
+    struct dcp_write *w = packing->write;
+
+    (void)worker;
+    DCP_TRY(dcp_write_at(w, w->catalog->pieces[slot->piece].file, slot->at, slot->stored,
+                         slot->n, err));
+    return report(w, slot->n, err);
+}
+
+/* A piece begins where the one before it in its file ended. */
+static void place_piece(struct packing *packing, struct dcp_piece *piece)
+{
+    if (piece->file != packing->file)
+        packing->at = piece->offset;
+    packing->file = piece->file;
+    piece->offset = packing->at;
+    piece->stored_size = 0;
+}
+
+/* Codes what waits, on all workers, and only then knows where each block goes. */
+static int write_slots(struct packing *packing, struct dcp_error *err)
+{
+    struct dcp_write *w = packing->write;
+
+    DCP_TRY(dcp_pool_for(w->setup.pool, packing->n, code_job, packing, err));
+    for (size_t i = 0; i < packing->n; i++) {
+        struct slot *slot = &packing->slots[i];
+        struct dcp_piece *piece = &w->catalog->pieces[slot->piece];
+        if (slot->block == 0)
+            place_piece(packing, piece);
+        slot->at = packing->at;
+        packing->at += slot->n;
+        piece->stored_size += slot->n;
+    }
+    DCP_TRY(dcp_pool_for(w->setup.pool, packing->n, slot_job, packing, err));
+    packing->n = 0;
+    return DCP_OK;
+}
+
+static int pack_piece(struct packing *packing, size_t p, struct dcp_error *err)
+{
+    struct dcp_write *w = packing->write;
+
+    if (w->digests[p].n == 0) { /* it stands behind what waits */
+        DCP_TRY(write_slots(packing, err));
+        place_piece(packing, &w->catalog->pieces[p]);
+    }
+    for (size_t b = 0; b < w->digests[p].n; b++) {
+        struct slot *slot = &packing->slots[packing->n++];
+        slot->piece = p;
+        slot->block = b;
+        if (packing->n == packing->n_slots)
+            DCP_TRY(write_slots(packing, err));
+    }
+    return DCP_OK;
+}
+
+/* Pieces that may shrink are packed one behind the other. */
+static int write_packed(struct dcp_write *w, int rank, struct dcp_error *err)
+{
+    const struct dcp_catalog *target = w->catalog;
+    size_t n_slots = SLOTS * (size_t)dcp_pool_workers(w->setup.pool);
+    DCP_CLEANUP_FREE struct slot *slots = dcp_mem_calloc(n_slots, sizeof *slots);
+    DCP_CLEANUP_FREE unsigned char *memory = dcp_mem_calloc(n_slots, DCP_BLOCK_BYTES);
+    struct packing packing = {
+        .write = w, .slots = slots, .n_slots = n_slots, .file = -1
+    };
+
+    if (!slots || !memory)
+        return dcp_error_memory(err, "the blocks of a writer");
+    for (size_t i = 0; i < n_slots; i++)
+        slots[i].stored = memory + i * DCP_BLOCK_BYTES;
+    for (size_t i = dcp_write_next_of(w, rank, 0); i < target->n_pieces;
+         i = dcp_write_next_of(w, rank, i + 1))
+        DCP_TRY(pack_piece(&packing, w->order[i], err));
+    return write_slots(&packing, err);
+}
+
+struct jobs {
+    struct job *items;
+    size_t n, cap;
+};
+
+static int add_job(struct jobs *jobs, struct job job, struct dcp_error *err)
+{
+    struct job *grown = dcp_mem_grow(jobs->items, &jobs->cap, jobs->n + 1, sizeof job);
+
+    if (!grown)
+        return dcp_error_memory(err, "the jobs of a writer");
+    jobs->items = grown;
+    grown[jobs->n++] = job;
+    return DCP_OK;
+}
+
+/* Makes the pieces of a rank ready, and adds their jobs. *out_packed: they may shrink. */
+static int add_pieces(struct dcp_write *w, int rank, struct jobs *jobs, bool *out_packed,
+                      struct dcp_error *err)
+{
+    struct dcp_catalog *target = w->catalog;
+
+    for (size_t i = dcp_write_next_of(w, rank, 0); i < target->n_pieces;
+         i = dcp_write_next_of(w, rank, i + 1)) {
+        size_t p = w->order[i];
+        *out_packed |= target->pieces[p].codec != DCP_CODEC_NONE;
+        DCP_TRY(prepare_piece(w, p, err));
+        for (size_t b = 0; b < w->digests[p].n; b += CHUNK_BLOCKS) {
+            size_t left = w->digests[p].n - b;
+            struct job job = { w, p, b, left < CHUNK_BLOCKS ? left : CHUNK_BLOCKS };
+            DCP_TRY(add_job(jobs, job, err));
+        }
+    }
+    return DCP_OK;
+}
+
+/* Takes turns among the ranks, whose jobs lie one behind the other: two threads that
+ * write one file wait for each other in the kernel. */
+static struct job *in_turns(const struct jobs *jobs, const size_t *first, size_t n_ranks)
+{
+    struct job *turns = dcp_mem_calloc(jobs->n + 1, sizeof *turns);
+    size_t n = 0;
+
+    for (size_t turn = 0; turns && n < jobs->n; turn++)
+        for (size_t r = 0; r < n_ranks; r++)
+            if (turn < first[r + 1] - first[r])
+                turns[n++] = jobs->items[first[r] + turn];
+    return turns;
+}
+
+int dcp_write_pieces(struct dcp_write *w, const int *ranks, size_t n,
+                     struct dcp_error *err)
+{
+    DCP_CLEANUP_FREE size_t *first = dcp_mem_calloc(n + 1, sizeof *first);
+    struct jobs jobs = { 0 };
+    bool packed = false;
+    int rc = first ? DCP_OK : dcp_error_memory(err, "the jobs of a writer");
+
+    for (size_t r = 0; r < n && !rc; r++) {
+        rc = add_pieces(w, ranks[r], &jobs, &packed, err);
+        first[r + 1] = jobs.n;
+    }
+    struct job *turns = rc || packed ? NULL : in_turns(&jobs, first, n);
+    if (!rc && !packed)
+        rc = turns ? dcp_pool_for(w->setup.pool, jobs.n, run_job, turns, err)
+                   : dcp_error_memory(err, "the jobs of a writer");
+    for (size_t r = 0; r < n && !rc && packed; r++)
+        rc = write_packed(w, ranks[r], err);
+    free(turns);
+    free(jobs.items);
+    return rc;
+}
