@@ -232,6 +232,16 @@ static int write_shard(void *arg, struct dcp_error *err)
     return DCP_OK;
 }
 
+/* What lies in staging can, and gains by it where nobody reads it back from the cache. */
+static bool goes_direct(const struct dcp_saver *saver)
+{
+    const struct dcp_finish *finish = &saver->finish;
+
+    return !in_place(saver) && !finish->options.parity &&
+           finish->options.codec == DCP_CODEC_NONE &&
+           finish->read_back != DCP_READ_BACK_CACHE;
+}
+
 static int prepare(struct dcp_saver *saver, const struct dcp_save_options *options,
                    struct dcp_error *err)
 {
@@ -259,6 +269,7 @@ static int prepare(struct dcp_saver *saver, const struct dcp_save_options *optio
                                        .prefix = finish->prefix,
                                        .target = &finish->target,
                                        .read_back = finish->read_back,
+                                       .direct = goes_direct(saver),
                                        .parity = options->parity > 0,
                                        .read_callback = { saver, read_callback, look } },
             &finish->write, err);

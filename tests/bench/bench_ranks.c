@@ -232,16 +232,23 @@ static int load(struct rank *r)
 
 /* -- training beside a save ---------------------------------------------------------- */
 
-static int start(struct rank *r, struct dcp_error *err)
+static int start_as(struct rank *r, struct dcp_save_options options,
+                    struct dcp_error *err)
 {
-    struct dcp_save_options options = { .step = r->board->step, .keep = 1 };
     struct dcp_state state = state_of(r);
     if (!r->saver) {
         must(dcp_store_dir(&r->store, r->board->folder, true, err) == 0);
         struct dcp_context ctx = context_of(r, &r->store);
         must(dcp_saver_new(&ctx, &r->saver, err) == 0);
     }
+    options.step = r->board->step;
+    options.keep = 1;
     return dcp_save_start(r->saver, &options, &state, err);
+}
+
+static int start(struct rank *r, struct dcp_error *err)
+{
+    return start_as(r, (struct dcp_save_options){ 0 }, err);
 }
 
 /* How long training stands still, and what that touches for the first time. */
@@ -253,6 +260,32 @@ static int stall(struct rank *r)
     r->taken = since(began);
     rc = rc ? rc : dcp_save_wait(r->saver, NULL, &err);
     return complain(r, rc, &err);
+}
+
+/* What goes on behind training. */
+static int behind_as(struct rank *r, struct dcp_save_options options)
+{
+    struct dcp_error err = { 0 };
+    int rc = start_as(r, options, &err);
+    struct taken began = now();
+    rc = rc ? rc : dcp_save_wait(r->saver, NULL, &err);
+    r->taken = since(began);
+    return complain(r, rc, &err);
+}
+
+static int behind(struct rank *r)
+{
+    return behind_as(r, (struct dcp_save_options){ 0 });
+}
+
+static int behind_bare(struct rank *r)
+{
+    return behind_as(r, (struct dcp_save_options){ .no_read_back = true });
+}
+
+static int behind_proved(struct rank *r)
+{
+    return behind_as(r, (struct dcp_save_options){ .verify_after_save = true });
 }
 
 static void train_step(struct rank *r)
@@ -290,11 +323,19 @@ static const struct {
     const char *name;
     int (*run)(struct rank *r);
 } acts[] = {
-    { "write", write_plainly }, { "read", read_plainly },
-    { "copy", copy },           { "save", save },
-    { "bare", save_bare },      { "parity", save_parity },
-    { "load", load },           { "stall", stall },
-    { "train", train },         { "train-saving", train_saving },
+    { "write", write_plainly },
+    { "read", read_plainly },
+    { "copy", copy },
+    { "save", save },
+    { "bare", save_bare },
+    { "parity", save_parity },
+    { "load", load },
+    { "stall", stall },
+    { "train", train },
+    { "train-saving", train_saving },
+    { "behind", behind },
+    { "behind-bare", behind_bare },
+    { "behind-proved", behind_proved },
 };
 #define N_ACTS ((int)(sizeof acts / sizeof *acts))
 

@@ -72,6 +72,21 @@ static const struct dcp_comm_ops mortal_ops = {
 
 /* --- the acts --- */
 
+static int save_staged(const struct dcp_context *ctx,
+                       const struct dcp_save_options *options,
+                       const struct dcp_state *state, struct dcp_error *err)
+{
+    struct dcp_saver *saver;
+    int rc = dcp_agree(ctx->comm, dcp_saver_new(ctx, &saver, err), err);
+
+    if (!rc)
+        rc = dcp_save_start(saver, options, state, err);
+    if (!rc)
+        rc = dcp_save_wait(saver, NULL, err);
+    dcp_saver_free(saver);
+    return rc;
+}
+
 static int save(struct run *run, const struct dcp_context *ctx,
                 const struct dcp_state *state, struct dcp_error *err)
 {
@@ -81,7 +96,8 @@ static int save(struct run *run, const struct dcp_context *ctx,
         options = *run->acts->more;
     options.step = run->acts->step;
     options.codec = run->acts->codec;
-    return dcp_save(ctx, &options, state, NULL, err);
+    return run->acts->staged ? save_staged(ctx, &options, state, err)
+                             : dcp_save(ctx, &options, state, NULL, err);
 }
 
 static int load(struct run *run, const struct dcp_context *ctx,

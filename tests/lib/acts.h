@@ -16,7 +16,8 @@ struct acts {
     const struct dcp_save_options
         *more; /* keep, consolidated export; step and codec are ours */
     const struct dcp_log *log;
-    bool small; /* without the last tensor, which is most of the bytes */
+    bool staged; /* the save is asynchronous, from staging memory */
+    bool small;  /* without the last tensor, which is most of the bytes */
     int timeout_ms;
     int dies, dies_at; /* rank `dies` falls silent at its call dies_at (from 1) of comm */
 

@@ -97,6 +97,13 @@ int dcp_delta_file_read_at(void *self, struct dcp_store_file *file, uint64_t off
                                              size_bytes, err);
 }
 
+bool dcp_delta_file_direct(void *self, struct dcp_store_file *file)
+{
+    const struct dcp_store *inner = ((struct dcp_store_forward *)self)->inner;
+
+    return !file->coded && inner->ops->direct(inner->self, file->inner);
+}
+
 void dcp_delta_file_drop_cache(void *self, struct dcp_store_file *file)
 {
     const struct dcp_store *inner = ((struct dcp_store_forward *)self)->inner;

@@ -224,6 +224,7 @@ static const struct dcp_store_ops own_ways = {
     .sync = dcp_delta_file_sync,
     .close = deltas_close,
     .hold = dcp_delta_file_hold,
+    .direct = dcp_delta_file_direct,
     .drop_cache = dcp_delta_file_drop_cache,
     .free = deltas_free,
 };

@@ -33,6 +33,11 @@ int dcp_write_at(struct dcp_write *w, int file, uint64_t offset, const void *dat
     return store->ops->write_at(store->self, w->files[file].handle, offset, data, n, err);
 }
 
+size_t dcp_write_slice(const struct dcp_write *w, int file)
+{
+    return w->files[file].direct ? DCP_BLOCK_BYTES : DCP_HASH_SLICE;
+}
+
 void dcp_write_digest(struct dcp_write *w, size_t p)
 {
     struct dcp_catalog *target = w->catalog;
@@ -174,7 +179,10 @@ int dcp_write_open(struct dcp_write *w, int file, const char *suffix, uint64_t s
     DCP_TRY(make_folders(store, path, strlen(prefix), err));
     if (w->setup.again)
         DCP_TRY(dcp_store_clear(store, path, err));
-    return store->ops->create(store->self, path, size, &w->files[file].handle, err);
+    DCP_TRY(store->ops->create(store->self, path, size, &w->files[file].handle, err));
+    w->files[file].direct = w->setup.direct && !*suffix && store->ops->direct &&
+                            store->ops->direct(store->self, w->files[file].handle);
+    return DCP_OK;
 }
 
 int dcp_write_early(struct dcp_write *w, int file, struct dcp_error *err)
@@ -202,6 +210,7 @@ struct back {
     struct dcp_write *write;
     struct dcp_store_file *handle;
     uint64_t size_bytes;
+    size_t slice;  /* read at once */
     uint64_t *crc; /* of each job */
     int worker;    /* of all jobs; DCP_ALL_WORKERS: each has its own */
 };
@@ -221,7 +230,7 @@ static int back_job(void *arg, int worker, size_t i, struct dcp_error *err)
     uint64_t at = i * BACK_BYTES, left = back_bytes(back, i);
 
     while (left) {
-        size_t n = left < DCP_HASH_SLICE ? (size_t)left : DCP_HASH_SLICE;
+        size_t n = left < back->slice ? (size_t)left : back->slice;
         DCP_TRY(store->ops->read_at(store->self, back->handle, at, scratch, n, err));
         back->crc[i] = dcp_hash_crc64(back->crc[i], scratch, n);
         at += n;
@@ -238,7 +247,9 @@ static int read_back(struct dcp_write *w, int worker, int file, uint64_t size_by
     const struct dcp_store *store = w->setup.store;
     size_t n = (size_t)((size_bytes + BACK_BYTES - 1) / BACK_BYTES);
     DCP_CLEANUP_FREE uint64_t *crcs = dcp_mem_calloc(n, sizeof *crcs);
-    struct back back = { w, w->files[file].handle, size_bytes, crcs, worker };
+    struct back back = { w,          w->files[file].handle,
+                         size_bytes, dcp_write_slice(w, file),
+                         crcs,       worker };
     uint64_t crc = 0;
 
     if (!crcs)

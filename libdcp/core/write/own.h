@@ -20,6 +20,7 @@ struct dcp_write_file {
     size_t n_early; /* literals that were written when it was opened: the first so many
                      * of the target's */
     bool done;
+    bool direct;                 /* past the page cache */
     struct dcp_against *against; /* it is coded against a base's; NULL: it is not */
     struct dcp_coded coded;      /* once it was */
 };
@@ -67,6 +68,9 @@ int dcp_write_pieces(struct dcp_write *write, const int *ranks, size_t n,
                      struct dcp_error *err);
 /* Orders the pieces by file, once they have their extents. */
 int dcp_write_index(struct dcp_write *write, struct dcp_error *err);
+/* Bytes that are read or written at once, and then digested: out of the cache, where what
+ * goes through the page cache is. */
+size_t dcp_write_slice(const struct dcp_write *write, int file);
 /* Puts the digests of a piece's blocks together, in the catalog. */
 void dcp_write_digest(struct dcp_write *write, size_t piece);
 /* Room for what is known of every file of the catalog. */

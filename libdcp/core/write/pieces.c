@@ -125,11 +125,12 @@ static int write_block(struct dcp_write *w, int worker, size_t p, size_t i, uint
     struct dcp_write_digests *digests = &w->digests[p];
     int file = w->catalog->pieces[p].file;
     struct dcp_against *against = w->files[file].against;
+    size_t slice = dcp_write_slice(w, file);
     struct block block;
 
     DCP_TRY(read_block(w, worker, p, i, &block, err));
     for (size_t at = 0, n; at < block.n; at += n) {
-        n = block.n - at < DCP_HASH_SLICE ? block.n - at : DCP_HASH_SLICE;
+        n = block.n - at < slice ? block.n - at : slice;
         if (against) /* what is written depends on the digests of all */
             dcp_against_see(against, block.raw + at, n);
         else

@@ -62,37 +62,49 @@ bool dcp_stage_holds(const struct dcp_stage *stage, const struct dcp_piece *piec
     return begin && at >= begin && at - begin < stage->size_bytes;
 }
 
+/* Where a piece is staged, from `at` on: as it lies in its file, modulo what reading and
+ * writing past the page cache asks for; a small one on a cache line. */
+static uintptr_t place_of(const struct dcp_catalog *catalog,
+                          const struct dcp_piece *piece, uintptr_t at)
+{
+    bool large = dcp_piece_bytes(catalog, piece) >= DCP_BLOCK_BYTES / 4;
+
+    return large ? at + (piece->offset - at) % DCP_STORE_DIRECT_ALIGN
+                 : (at + 63) / 64 * 64;
+}
+
 int dcp_stage_fill(struct dcp_stage *stage, const struct dcp_device *device,
                    struct dcp_pool *pool, struct dcp_catalog *catalog, bool in_place,
                    uint64_t *crc, struct dcp_error *err)
 {
-    uint64_t total = 0;
+    uint64_t total = 0; /* the memory begins on a page */
     size_t n_chunks = 0, c = 0;
 
     for (size_t p = 0; p < catalog->n_pieces; p++)
         if (is_copied(&catalog->pieces[p], device, in_place)) {
             uint64_t bytes = dcp_piece_bytes(catalog, &catalog->pieces[p]);
-            total += (bytes + 63) / 64 * 64; /* every piece begins on a cache line */
+            total = place_of(catalog, &catalog->pieces[p], total) + bytes;
             n_chunks += (size_t)((bytes + CHUNK - 1) / CHUNK);
         }
     DCP_CLEANUP_FREE struct chunk *chunks = dcp_mem_calloc(n_chunks, sizeof *chunks);
     if (!chunks)
         return dcp_error_memory(err, "a snapshot");
     DCP_TRY(reserve(stage, device, total, err));
-    unsigned char *to = stage->memory;
+    uintptr_t end = (uintptr_t)stage->memory;
     for (size_t p = 0; p < catalog->n_pieces; p++) {
         struct dcp_piece *piece = &catalog->pieces[p];
         if (!is_copied(piece, device, in_place))
             continue;
         uint64_t bytes = dcp_piece_bytes(catalog, piece);
         bool readable = is_readable(piece, device);
+        unsigned char *to = (unsigned char *)place_of(catalog, piece, end);
         for (uint64_t at = 0; at < bytes; at += CHUNK)
             chunks[c++] = (struct chunk){ .device = readable ? NULL : device,
                                           .from = (unsigned char *)piece->data + at,
                                           .to = to + at,
                                           .n = bytes - at < CHUNK ? bytes - at : CHUNK };
         piece->data = to;
-        to += (bytes + 63) / 64 * 64;
+        end = (uintptr_t)to + bytes;
     }
     DCP_TRY(dcp_pool_for(pool, n_chunks, stage_chunk, chunks, err));
     c = 0;

@@ -30,7 +30,7 @@ int dcp_write_new(const struct dcp_write_setup *setup, struct dcp_write **out_wr
     if (!w->digests || !w->parts || !w->workers)
         rc = dcp_error_memory(err, "a writer");
     for (size_t i = 0; i < n_workers && !rc; i++) {
-        w->workers[i].scratch = dcp_mem_aligned(64, DCP_BLOCK_BYTES);
+        w->workers[i].scratch = dcp_mem_aligned(DCP_STORE_DIRECT_ALIGN, DCP_BLOCK_BYTES);
         rc = w->workers[i].scratch ? dcp_coder_new(&w->workers[i].coder, err)
                                    : dcp_error_memory(err, "a writer's buffer");
     }

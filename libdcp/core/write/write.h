@@ -39,6 +39,7 @@ struct dcp_write_setup {
     struct dcp_read_callback read_callback;
     struct dcp_pool *pool; /* NULL: all on the caller */
     enum dcp_read_back read_back;
+    bool direct; /* past the page cache, where memory and store allow it */
     bool parity; /* is made of the files of ranks afterwards, and proved: that reads them
                   * back, so that they are not from the cache besides */
     struct dcp_progress progress;

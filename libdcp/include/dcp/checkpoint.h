@@ -80,7 +80,9 @@ struct dcp_save_options {
                 * that one's base. What cannot be a delta is full, and a warning. 0, 1:
                 * all are full. Not with parity or a codec */
     bool verify_after_save; /* read back from the disk, the page cache dropped; else from
-                             * wherever it comes. Then only the step is published */
+                             * wherever it comes. Then only the step is published. From
+                             * staging, and without codec or parity, all goes past the
+                             * cache where the file system can */
     bool no_read_back; /* nothing is read back: what the kernel was given is believed */
     const struct dcp_export *consolidated; /* NULL: none */
     bool diverged; /* the caller knows that the state is of no use: its loss is not

@@ -17,6 +17,8 @@
 extern "C" {
 #endif
 
+#define DCP_STORE_DIRECT_ALIGN 4096
+
 struct dcp_store_file; /* an open file of a store */
 
 struct dcp_store_entry {
@@ -94,6 +96,11 @@ struct dcp_store_ops {
     /* Optional (NULL: nothing): invalidates cached pages, so that reads come from the
      * disk. */
     void (*drop_cache)(void *self, struct dcp_store_file *file);
+    /* Optional (NULL: it cannot): from now on reads and writes of 256 KiB and more go
+     * past the page cache, where the memory lies as its place in the file does, modulo
+     * DCP_STORE_DIRECT_ALIGN: for a file whose bytes nobody will read from there. True:
+     * that is so; all else works as before. */
+    bool (*direct)(void *self, struct dcp_store_file *file);
     /* Optional (NULL: nothing): see dcp_store_dir_follow. */
     void (*follow)(void *self, bool follow);
     void (*free)(void *self);

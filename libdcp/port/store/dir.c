@@ -364,6 +364,7 @@ static const struct dcp_store_ops dir_ops = {
     .unlock = dir_unlock,
     .hold = dcp_dir_hold,
     .free_bytes = dcp_dir_free_bytes,
+    .direct = dcp_dir_direct,
     .drop_cache = dcp_dir_drop_cache,
     .follow = dir_follow,
     .free = dir_free,

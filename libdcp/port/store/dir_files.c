@@ -14,9 +14,12 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#define DIRECT_BYTES ((size_t)256 << 10) /* less is not worth it */
+
 struct dcp_store_file {
     int fd;
-    bool lost; /* atomic: a write or sync failed, what is on disk is unknown */
+    int direct; /* the same file past the page cache; -1: it is not used so */
+    bool lost;  /* atomic: a write or sync failed, what is on disk is unknown */
     char name[];
 };
 
@@ -25,7 +28,7 @@ static struct dcp_store_file *file_new(const char *name)
     size_t n = strlen(name) + 1;
     struct dcp_store_file *file = malloc(sizeof *file + n);
     if (file) {
-        file->fd = -1;
+        file->fd = file->direct = -1;
         file->lost = false;
         memcpy(file->name, name, n);
     }
@@ -122,15 +125,20 @@ uint64_t dcp_dir_free_bytes(void *self)
     return bytes;
 }
 
+static bool is_in_memory(int fd)
+{
+    struct statfs fs;
+    return fstatfs(fd, &fs) == 0 && fs.f_type == TMPFS_MAGIC;
+}
+
 /* Reserves the blocks of a file; 0 or an errno. File systems that cannot do it find out
  * while writing, and so does one in memory: there it takes a third of the time of writing
  * the file. */
 static int reserve(int fd, uint64_t size_bytes)
 {
-    struct statfs fs;
     if (size_bytes > INT64_MAX)
         return EFBIG;
-    if (fstatfs(fd, &fs) == 0 && fs.f_type == TMPFS_MAGIC)
+    if (is_in_memory(fd))
         return 0;
     int rc = 0;
     do
@@ -191,12 +199,65 @@ static int lose(const struct dcp_dir *dir, struct dcp_store_file *file, const ch
     return dcp_dir_fail(dir, why, act, file->name, err);
 }
 
+/* -- reading and writing ---------------------------------------------------------- */
+
+bool dcp_dir_direct(void *self, struct dcp_store_file *file)
+{
+    const struct dcp_dir *dir = self;
+    DCP_CLEANUP_ENTRY struct dcp_dir_entry entry;
+    if (dcp_dir_entry_init(dir, file->name, &entry) != 0)
+        return false;
+    if (file->direct < 0 && !is_in_memory(file->fd))
+        file->direct =
+            openat(entry.dir_fd, entry.last, O_RDWR | O_DIRECT | O_NOFOLLOW | O_CLOEXEC);
+    return file->direct >= 0;
+}
+
+/* The middle of a range, which can go past the page cache: where it begins, and its
+ * bytes; 0: all goes through it. What lies at its ends shares pages with neighbours. */
+static size_t direct_part(const struct dcp_store_file *file, uint64_t offset,
+                          const void *data, size_t size_bytes, size_t *out_begin)
+{
+    bool fits = ((uintptr_t)data ^ offset) % DCP_STORE_DIRECT_ALIGN == 0;
+    size_t begin = (size_t)(-offset % DCP_STORE_DIRECT_ALIGN);
+    *out_begin = 0;
+    if (file->direct < 0 || !fits || size_bytes < DIRECT_BYTES)
+        return 0;
+    *out_begin = begin;
+    return (size_bytes - begin) / DCP_STORE_DIRECT_ALIGN * DCP_STORE_DIRECT_ALIGN;
+}
+
+/* Reads to `to`, or writes what is at `from`; 0, or -1 with errno. */
+static int transfer_part(const struct dcp_store_file *file, bool direct, uint64_t offset,
+                         char *to, const char *from, size_t n)
+{
+    int fd = direct ? file->direct : file->fd;
+    int rc =
+        to ? dcp_fs_read_at(fd, to, n, offset) : dcp_fs_write_at(fd, from, n, offset);
+    /* A file system may open a file so and refuse afterwards: its blocks are larger. */
+    return rc && direct && errno == EINVAL
+               ? transfer_part(file, false, offset, to, from, n)
+               : rc;
+}
+
+static int transfer(const struct dcp_store_file *file, uint64_t offset, char *to,
+                    const char *from, size_t size_bytes)
+{
+    size_t begin, n = direct_part(file, offset, to ? to : from, size_bytes, &begin);
+    const size_t at[] = { 0, begin, begin + n, size_bytes };
+    int rc = 0;
+    for (int i = 0; i < 3 && !rc; i++)
+        rc = transfer_part(file, i == 1, offset + at[i], to ? to + at[i] : NULL,
+                           to ? NULL : from + at[i], at[i + 1] - at[i]);
+    return rc;
+}
+
 int dcp_dir_read_at(void *self, struct dcp_store_file *file, uint64_t offset, void *out,
                     size_t size_bytes, struct dcp_error *err)
 {
     const struct dcp_dir *dir = self;
     int rc = check_lost(dir, file, err);
-    if (rc || dcp_fs_read_at(file->fd, out, size_bytes, offset) == 0)
+    if (rc || transfer(file, offset, out, NULL, size_bytes) == 0)
         return rc;
     if (errno == ENODATA)
         return dcp_error_set(err, DCP_E_CORRUPT,
@@ -212,7 +273,7 @@ int dcp_dir_write_at(void *self, struct dcp_store_file *file, uint64_t offset,
 {
     const struct dcp_dir *dir = self;
     int rc = check_lost(dir, file, err);
-    if (rc || dcp_fs_write_at(file->fd, data, size_bytes, offset) == 0)
+    if (rc || transfer(file, offset, NULL, data, size_bytes) == 0)
         return rc;
     return lose(dir, file, "write", err);
 }
@@ -244,6 +305,8 @@ int dcp_dir_close(void *self, struct dcp_store_file *file, struct dcp_error *err
 {
     const struct dcp_dir *dir = self;
     int rc = check_lost(dir, file, err);
+    if (file->direct >= 0)
+        close(file->direct);
     /* Linux closes the descriptor whatever it says, also when interrupted. */
     if (close(file->fd) != 0 && errno != EINTR)
         rc = dcp_dir_fail(dir, errno, "close", file->name, err);

@@ -141,6 +141,12 @@ static uint64_t forward_free_bytes(void *self)
     return inner->ops->free_bytes(inner->self);
 }
 
+static bool forward_direct(void *self, struct dcp_store_file *file)
+{
+    const struct dcp_store *inner = inner_of(self);
+    return inner->ops->direct(inner->self, file);
+}
+
 static void forward_drop_cache(void *self, struct dcp_store_file *file)
 {
     const struct dcp_store *inner = inner_of(self);
@@ -179,6 +185,7 @@ void dcp_store_forward(struct dcp_store *out_store, struct dcp_store_forward *wr
             .unlock = forward_unlock,
             .hold = inner->ops->hold ? forward_hold : NULL,
             .free_bytes = forward_free_bytes,
+            .direct = inner->ops->direct ? forward_direct : NULL,
             .drop_cache = inner->ops->drop_cache ? forward_drop_cache : NULL,
             .follow = inner->ops->follow ? forward_follow : NULL,
         },
@@ -215,6 +222,7 @@ void dcp_store_override(struct dcp_store_forward *wrapper,
     TAKE(hold);
     TAKE(free_bytes);
     TAKE(drop_cache);
+    TAKE(direct);
     TAKE(follow);
 #undef TAKE
     ops->free = own->free;

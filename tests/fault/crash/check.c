@@ -24,7 +24,7 @@ static const struct sample *sample_of(unsigned salt, const uint64_t **out_finger
 {
     static struct sample samples[MAX_SALT];
     static uint64_t fingerprints[MAX_SALT][MAX_TENSORS];
-    int n = sample_n_tensors() - 1;
+    int n = sample_n_tensors();
 
     must(salt < MAX_SALT && n <= MAX_TENSORS);
     struct sample *sample = &samples[salt];
@@ -37,7 +37,7 @@ static const struct sample *sample_of(unsigned salt, const uint64_t **out_finger
     return sample;
 }
 
-/* Of a step that holds its weights alone, these. */
+/* Of a step that holds its weights alone, these. The last tensor may be there or not. */
 static bool has_salt(const struct dcp_catalog *catalog, unsigned salt)
 {
     const uint64_t *fingerprints;
@@ -49,8 +49,11 @@ static bool has_salt(const struct dcp_catalog *catalog, unsigned salt)
             return false;
     }
     bool thin = dcp_holds_weights_only(catalog);
+    int last = sample_n_tensors() - 1;
     size_t n = 0;
-    for (int t = 0; t < sample_n_tensors() - 1; t++)
+    if (dcp_catalog_find(catalog, sample->catalog->tensors[last].name) >= 0)
+        n++;
+    for (int t = 0; t < last; t++)
         n += !thin || !dcp_role_is_optim(sample->catalog->tensors[t].role);
     return catalog->n_tensors == n;
 }

@@ -6,7 +6,8 @@
  *
  * Three steps are kept; every third save is made in three ranks, every fifth has a
  * second file. Where the step before has as many ranks a save is a delta on it, made by a
- * saver that did not write that one. Exit status 1 and a sentence: something is wrong. */
+ * saver that did not write that one; every fourth save is larger, is asynchronous and
+ * goes past the page cache. Exit status 1 and a sentence: something is wrong. */
 #include "lib/acts.h"
 #include "tests/fault/crash/check.h"
 #include <dcp/dcp.h>
@@ -30,8 +31,12 @@ static int save(const char *run, int64_t first, int64_t last)
         return 1;
     }
     for (int64_t step = first; step <= last; step++) {
+        bool staged = step % 4 == 0;
         const struct dcp_save_options more = {
-            .keep = KEEP, .delta = 4, .consolidated = step % 5 ? NULL : &consolidated
+            .keep = KEEP,
+            .delta = staged ? 0 : 4,
+            .verify_after_save = staged,
+            .consolidated = step % 5 ? NULL : &consolidated,
         };
         struct acts acts = { .store = &store,
                              .layout = "zero3",
@@ -39,7 +44,8 @@ static int save(const char *run, int64_t first, int64_t last)
                              .step = step,
                              .salt = STEP_SALT(step),
                              .more = &more,
-                             .small = true };
+                             .staged = staged,
+                             .small = !staged };
         dprintf(STDOUT_FILENO, "begin %" PRId64 "\n", step);
         if (acts_save(&acts)) {
             fprintf(stderr, "%s\n", acts.err.message);
