@@ -383,6 +383,8 @@ resume_step         integer?  it goes on from
 -optimizer_bytes    integer   with --dry-run: likewise
 -disk_bytes         integer   with --dry-run: of these in files
 -step_bytes         integer   with --dry-run: of a saved step
+-storage            string    with --dry-run: the file system of the run folder; "": not known
+-storage_shared     boolean   with --dry-run: several machines may see it
 """),
     "estimate": ("dcp-train --estimate: bytes of a rank, for each number of ranks and stage", """
 parameters                                integer  numbers in the weights

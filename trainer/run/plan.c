@@ -90,6 +90,10 @@ static void print_text(const struct run *run, const struct plan *plan)
         snprintf(every, sizeof every, "every %" PRId64 " steps", s->save_every);
     row(run, "saves", "%s to %s, %s each", every, s->checkpoint_dir,
         dcp_human_size(plan->step_bytes).text);
+    const struct dcp_storage storage = dcp_storage_of(s->checkpoint_dir);
+    if (storage.shared)
+        row(run, "storage", "%s, shared by machines%s%s", storage.name,
+            storage.advice ? ": " : "", storage.advice ? storage.advice : "");
     row(run, "resume", "%s%s%s", resume,
         !plan->begin.found && plan->begin.what[0] ? "; weights from " : "",
         plan->begin.what);
@@ -123,6 +127,11 @@ static int print_json(const struct run *run, const struct plan *plan,
     };
     for (size_t i = 0; !rc && i < DCP_ARRAY_LEN(rows); i++)
         rc = dcp_doc_set(doc, rows[i].name, dcp_doc_u64(rows[i].value));
+    const struct dcp_storage storage = dcp_storage_of(s->checkpoint_dir);
+    if (!rc)
+        rc = dcp_doc_set(doc, "storage", json_string(storage.name));
+    if (!rc)
+        rc = dcp_doc_set(doc, "storage_shared", json_boolean(storage.shared));
     if (!rc)
         rc = dcp_doc_set(doc, "resume_step",
                          plan->begin.found && plan->begin.step >= 0

@@ -185,6 +185,18 @@ DCP_PUBLIC int dcp_store_lease(struct dcp_store *store, struct dcp_error *err);
 /* A store in memory, empty. */
 DCP_PUBLIC int dcp_store_mem(struct dcp_store *out_store, struct dcp_error *err);
 
+/* What files lie on, by what the system says of it. */
+struct dcp_storage {
+    const char *name; /* as people call it, "Lustre"; "" where nobody knows it */
+    bool shared;      /* several machines may see it: what one wrote, and its locks, may
+                       * come late to another */
+    bool in_memory;
+    const char *advice; /* for whoever saves large checkpoints there; NULL: none */
+};
+/* Of a path; where nothing is there yet, of the folder that it would be made in. The
+ * strings are constants. Any thread. */
+DCP_PUBLIC struct dcp_storage dcp_storage_of(const char *path);
+
 /* Frees what self points to; a zeroed store is fine. */
 DCP_PUBLIC void dcp_store_free(struct dcp_store *store);
 /* Frees what `list` gave; NULL is fine. */

@@ -3,15 +3,14 @@
 
 #include "base/fs.h"
 #include "base/size.h"
+#include "storage.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <linux/magic.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
-#include <sys/vfs.h>
 #include <unistd.h>
 
 #define DIRECT_BYTES ((size_t)256 << 10) /* less is not worth it */
@@ -125,12 +124,6 @@ uint64_t dcp_dir_free_bytes(void *self)
     return bytes;
 }
 
-static bool is_in_memory(int fd)
-{
-    struct statfs fs;
-    return fstatfs(fd, &fs) == 0 && fs.f_type == TMPFS_MAGIC;
-}
-
 /* Reserves the blocks of a file; 0 or an errno. File systems that cannot do it find out
  * while writing, and so does one in memory: there it takes a third of the time of writing
  * the file. */
@@ -138,7 +131,7 @@ static int reserve(int fd, uint64_t size_bytes)
 {
     if (size_bytes > INT64_MAX)
         return EFBIG;
-    if (is_in_memory(fd))
+    if (dcp_storage_at(fd).in_memory)
         return 0;
     int rc = 0;
     do
@@ -207,7 +200,7 @@ bool dcp_dir_direct(void *self, struct dcp_store_file *file)
     DCP_CLEANUP_ENTRY struct dcp_dir_entry entry;
     if (dcp_dir_entry_init(dir, file->name, &entry) != 0)
         return false;
-    if (file->direct < 0 && !is_in_memory(file->fd))
+    if (file->direct < 0 && !dcp_storage_at(file->fd).in_memory)
         file->direct =
             openat(entry.dir_fd, entry.last, O_RDWR | O_DIRECT | O_NOFOLLOW | O_CLOEXEC);
     return file->direct >= 0;
