@@ -17,17 +17,18 @@ bool inspect_is_run(const struct dcp_location *location)
 int inspect_open(struct dcp_main *m, const char *path, struct inspect_checkpoint *out,
                  struct dcp_error *err)
 {
+    bool show = m->command == &inspect_show; /* of no piece, and lists steps itself */
     *out = (struct inspect_checkpoint){ 0 };
     DCP_TRY(dcp_source_open(m, path, &out->location, err));
-    int rc = dcp_location_index(&out->location, &out->catalog, err);
+    int rc = (show ? dcp_location_head : dcp_location_index)(&out->location,
+                                                             &out->catalog, err);
     bool again = rc == DCP_E_NOT_FOUND && inspect_is_run(&out->location) &&
                  dcp_location_failed(&out->location, DCP_E_IO, NULL) != DCP_E_IO;
-    if (!rc && out->location.corruption.code && m->command != &inspect_show)
+    if (!rc && out->location.corruption.code && !show)
         dcp_corruption_tell_reconstructed(m, &out->location);
     if (rc)
         inspect_close(out);
-    else if (inspect_is_run(&out->location) &&
-             m->command != &inspect_show) /* which lists them */
+    else if (inspect_is_run(&out->location) && !show)
         dcp_corruption_passed_over(&out->location, &m->log);
     if (!again)
         return rc;

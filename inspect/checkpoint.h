@@ -15,8 +15,9 @@ struct inspect_checkpoint {
 };
 
 /* Opens a run folder (its newest complete step), a step, or a file or folder of a known
- * format. Steps that were passed over because they are corrupt are logged. Caller owns,
- * inspect_close. Errors: those of dcp_location_open and dcp_location_index. */
+ * format; for show without its pieces (dcp_location_head). Steps that were passed over
+ * because they are corrupt are logged. Caller owns, inspect_close. Errors: those of
+ * dcp_location_open and dcp_location_index. */
 int inspect_open(struct dcp_main *m, const char *path, struct inspect_checkpoint *out,
                  struct dcp_error *err);
 void inspect_close(struct inspect_checkpoint *checkpoint);

@@ -61,6 +61,10 @@ static int count_params(const struct dcp_catalog *catalog, struct inspect_facts 
             (t->role != DCP_ROLE_MASTER ||
              dcp_identity_find(identity, DCP_ROLE_MODEL, t->param) >= 0))
             continue;
+        if (t->tied_to) {
+            facts->n_tied++;
+            continue;
+        }
         const struct dcp_piece *piece =
             t->n_pieces == 1 ? &catalog->pieces[t->first_piece] : NULL;
         if (piece && piece->file >= 0 && t->n_elems > 0)
@@ -90,10 +94,11 @@ static int measure_shards(const struct dcp_catalog *catalog, struct inspect_fact
         if (p->file >= 0)
             holds[p->file] = true;
     }
+    facts->has_digests |= catalog->head; /* in the tables of its pieces */
     facts->shard_least = UINT64_MAX;
     for (size_t i = 0; i < catalog->n_files; i++) {
         uint64_t size = catalog->files[i].size_bytes;
-        if (!holds[i])
+        if (!holds[i] && !catalog->files[i].n_pieces)
             continue;
         facts->n_shards++;
         facts->shard_bytes += size;

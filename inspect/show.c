@@ -54,7 +54,8 @@ static int run(struct dcp_main *m, const void *settings, struct dcp_error *err)
     if (rc == DCP_OK)
         rc = inspect_facts_gather(shown.checkpoint.catalog, &shown.facts, err);
     if (rc == DCP_OK) {
-        int complete = dcp_catalog_check(shown.checkpoint.catalog, &shown.hole);
+        const struct dcp_catalog *catalog = shown.checkpoint.catalog;
+        int complete = catalog->head ? DCP_OK : dcp_catalog_check(catalog, &shown.hole);
         rc = m->json ? inspect_show_json(m, &shown, err)
                      : inspect_show_text(m, &shown, err);
         const struct dcp_error *corruption = &shown.checkpoint.location.corruption;

@@ -317,7 +317,9 @@ static int put_whole(struct dcp_main *m, const struct inspect_shown *shown,
     dcp_buf_add_text(&text, "yes: ");
     add_tensor_count(&text, shown);
     dcp_buf_add_text(&text,
-                     shown->facts.has_digests
+                     shown->checkpoint.catalog->head
+                         ? ", all files are there  (digests not read; see verify)"
+                     : shown->facts.has_digests
                          ? ", no holes, no overlaps  (digests not read; see verify)"
                          : ", no holes, no overlaps  (it holds no digests)");
     return put_fact(m, "complete", &text, DCP_STYLE_OFF, err);

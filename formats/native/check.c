@@ -229,8 +229,8 @@ static const struct dcp_file *manifest_of(const struct dcp_catalog *catalog, siz
 }
 
 int dcp_native_check(const struct dcp_source *source, const struct dcp_catalog *catalog,
-                     size_t file, const struct dcp_difference_listener *differs,
-                     struct dcp_error *err)
+                     size_t file, const size_t *pieces, size_t n,
+                     const struct dcp_difference_listener *differs, struct dcp_error *err)
 {
     struct check c = { .source = source,
                        .catalog = catalog,
@@ -240,10 +240,14 @@ int dcp_native_check(const struct dcp_source *source, const struct dcp_catalog *
 
     if (!manifest)
         return DCP_OK;
-    c.order = dcp_native_order(catalog, c.file->rank, &c.n);
+    c.order = dcp_mem_calloc(n, sizeof *c.order);
     c.keys = json_object();
     int rc = c.order && c.keys ? DCP_OK : dcp_error_memory(err, "the header of a shard");
     if (!rc) {
+        c.n = n;
+        if (n)
+            memcpy(c.order, pieces, n * sizeof *pieces);
+        dcp_native_order(catalog, c.order, n);
         leave_out(&c);
         rc = read_header(&c, err);
     }

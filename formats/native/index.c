@@ -270,5 +270,6 @@ int dcp_native_index(const struct dcp_source *source, struct dcp_catalog *catalo
 int dcp_native_index_head(const struct dcp_source *source, struct dcp_catalog *catalog,
                           struct dcp_error *err)
 {
+    catalog->head = true;
     return index_manifest(source, true, catalog, err);
 }

@@ -75,6 +75,7 @@ const struct dcp_format dcp_format_native = {
     .index = dcp_native_index,
     .index_head = dcp_native_index_head,
     .index_ranks = dcp_native_index_ranks,
+    .index_counts = dcp_native_index_counts,
     .open = dcp_native_open,
     .partition = dcp_partition_by_layout,
     .assign = dcp_native_assign,

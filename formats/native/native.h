@@ -46,8 +46,8 @@ extern const struct dcp_format dcp_format_bundle;
 #define NATIVE_JSON_SUFFIX ".json" /* in place of the table, in steps without tables */
 void dcp_native_shard_name(char out[64], int rank, int world_size, const char *suffix);
 
-/* The pieces of a rank in the order of its shard. Caller frees; NULL: out of memory. */
-size_t *dcp_native_order(const struct dcp_catalog *catalog, int rank, size_t *out_n);
+/* Sorts the n pieces of a rank, by their indices, in the order of its shard. */
+void dcp_native_order(const struct dcp_catalog *catalog, size_t *pieces, size_t n);
 /* The key of piece order[i] in its shard: the tensor's name, and "#k" for the k-th
  * further piece of it. Two pieces never get the same one. */
 void dcp_native_key(struct dcp_buf *buf, const struct dcp_catalog *catalog,
@@ -61,11 +61,13 @@ bool dcp_native_is_bytes(const struct dcp_catalog *catalog,
 int dcp_native_probe(const struct dcp_source *source);
 int dcp_native_index(const struct dcp_source *source, struct dcp_catalog *catalog,
                      struct dcp_error *err);
-/* dcp_format.index_head and index_ranks. */
+/* dcp_format.index_head, index_ranks and index_counts. */
 int dcp_native_index_head(const struct dcp_source *source, struct dcp_catalog *catalog,
                           struct dcp_error *err);
 int dcp_native_index_ranks(const struct dcp_source *source, const bool *ranks,
                            struct dcp_catalog *catalog, struct dcp_error *err);
+int dcp_native_index_counts(const struct dcp_source *source, struct dcp_catalog *catalog,
+                            struct dcp_error *err);
 /* An entry of the manifest's tensors. */
 int dcp_native_index_tensor(const json_t *entry, struct dcp_catalog *catalog,
                             struct dcp_error *err);
@@ -113,7 +115,8 @@ int dcp_native_finish(struct dcp_target *target, struct dcp_error *err);
 void dcp_native_close(struct dcp_target *target);
 /* dcp_format.check. */
 int dcp_native_check(const struct dcp_source *source, const struct dcp_catalog *catalog,
-                     size_t file, const struct dcp_difference_listener *differs,
+                     size_t file, const size_t *pieces, size_t n,
+                     const struct dcp_difference_listener *differs,
                      struct dcp_error *err);
 
 #endif

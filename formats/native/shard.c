@@ -80,20 +80,41 @@ static int check_head(const json_t *root, const struct pair *pair,
     return DCP_OK;
 }
 
-/* The pieces of a shard manifest that is no table. */
-static int index_json(const char *text, size_t n, const struct pair *pair, int file,
-                      struct dcp_catalog *catalog, struct dcp_error *err)
+/* Begins with the pieces of a shard manifest that is no table. */
+static int walk_json(const char *text, size_t n, const struct pair *pair,
+                     const struct dcp_catalog *catalog, struct dcp_json_walk *walk,
+                     struct dcp_error *err)
 {
     static const char *const large[] = { "pieces", NULL };
     const struct dcp_json_span doc = { text, n };
     DCP_CLEANUP_JSON json_t *root = NULL;
-    DCP_CLEANUP_WALK struct dcp_json_walk walk = { 0 };
     struct dcp_json_span pieces;
 
     DCP_TRY(dcp_json_walk_root(doc, pair->manifest_name, large, &pieces, &root, err));
     DCP_TRY(check_head(root, pair, catalog, err));
-    DCP_TRY(dcp_json_walk_member(&walk, doc, pieces, '[', large[0], pair->manifest_name,
-                                 err));
+    return dcp_json_walk_member(walk, doc, pieces, '[', large[0], pair->manifest_name,
+                                err);
+}
+
+static int count_json(const char *text, size_t n, const struct pair *pair,
+                      const struct dcp_catalog *catalog, uint64_t *out,
+                      struct dcp_error *err)
+{
+    DCP_CLEANUP_WALK struct dcp_json_walk walk = { 0 };
+
+    DCP_TRY(walk_json(text, n, pair, catalog, &walk, err));
+    while (dcp_json_walk_next(&walk, err))
+        ++*out;
+    return walk.rc;
+}
+
+/* The pieces of a shard manifest that is no table. */
+static int index_json(const char *text, size_t n, const struct pair *pair, int file,
+                      struct dcp_catalog *catalog, struct dcp_error *err)
+{
+    DCP_CLEANUP_WALK struct dcp_json_walk walk = { 0 };
+
+    DCP_TRY(walk_json(text, n, pair, catalog, &walk, err));
     while (dcp_json_walk_next(&walk, err)) {
         DCP_CLEANUP_JSON json_t *piece = NULL;
         DCP_TRY(dcp_json_walk_parse(&walk, &piece, err));
@@ -195,11 +216,37 @@ static int index_aliases(struct dcp_catalog *catalog, struct dcp_error *err)
     return DCP_OK;
 }
 
+/* The table or text is read whole, and has its digest. */
+static int count(const struct dcp_source *source, int rank, struct dcp_catalog *catalog,
+                 struct dcp_error *err)
+{
+    DCP_CLEANUP_FREE char *text = NULL;
+    struct pair pair;
+    bool tables = false;
+    size_t n = 0;
+
+    DCP_TRY(find_pair(catalog, rank, &pair, &tables, err));
+    DCP_TRY(read_shard_manifest(source, &pair.manifest, &text, &n, err));
+    uint64_t *out = &catalog->files[2 * (size_t)rank].n_pieces;
+    return tables ? dcp_native_table_count(text, n, pair.manifest_name, rank, catalog,
+                                           out, err)
+                  : count_json(text, n, &pair, catalog, out, err);
+}
+
+int dcp_native_index_counts(const struct dcp_source *source, struct dcp_catalog *catalog,
+                            struct dcp_error *err)
+{
+    for (int r = 0; r < catalog->world_size; r++)
+        DCP_TRY(count(source, r, catalog, err));
+    return DCP_OK;
+}
+
 int dcp_native_index_ranks(const struct dcp_source *source, const bool *ranks,
                            struct dcp_catalog *catalog, struct dcp_error *err)
 {
     for (int r = 0; r < catalog->world_size; r++)
         if (ranks[r])
             DCP_TRY(index_rank(source, r, catalog, err));
+    catalog->head = false;
     return index_aliases(catalog, err);
 }

@@ -184,6 +184,22 @@ static int index_piece(struct table *t, struct dcp_error *err)
     return dcp_catalog_add_piece(t->catalog, &piece, err);
 }
 
+int dcp_native_table_count(const void *data, size_t size_bytes, const char *name,
+                           int rank, struct dcp_catalog *catalog, uint64_t *out_n,
+                           struct dcp_error *err)
+{
+    enum { LEAST_BYTES = 10 }; /* of a piece without blocks */
+    struct table t = { .name = name,
+                       .rank = rank,
+                       .catalog = catalog,
+                       .in = dcp_cursor_init(data, size_bytes) };
+
+    DCP_TRY(index_head(&t, out_n, err));
+    return *out_n > dcp_cursor_left(&t.in) / LEAST_BYTES
+               ? corrupt(&t, "ends too early", err)
+               : DCP_OK;
+}
+
 int dcp_native_table_index(const void *data, size_t size_bytes, const char *name,
                            int rank, int file, struct dcp_catalog *catalog,
                            struct dcp_error *err)

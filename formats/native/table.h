@@ -18,5 +18,9 @@ void dcp_native_table_add(struct dcp_buf *buf, const struct dcp_catalog *catalog
 int dcp_native_table_index(const void *data, size_t size_bytes, const char *name,
                            int rank, int file, struct dcp_catalog *catalog,
                            struct dcp_error *err);
+/* How many pieces a table says that it has. Errors: CORRUPT, UNSUPPORTED. */
+int dcp_native_table_count(const void *data, size_t size_bytes, const char *name,
+                           int rank, struct dcp_catalog *catalog, uint64_t *out_n,
+                           struct dcp_error *err);
 
 #endif

@@ -38,20 +38,9 @@ static int shard_order(const void *a, const void *b, void *arg)
     return order ? order : i < j ? -1 : i > j;
 }
 
-size_t *dcp_native_order(const struct dcp_catalog *catalog, int rank, size_t *out_n)
+void dcp_native_order(const struct dcp_catalog *catalog, size_t *pieces, size_t n)
 {
-    size_t n = 0, at = 0;
-
-    for (size_t p = 0; p < catalog->n_pieces; p++)
-        n += catalog->pieces[p].rank == rank;
-    size_t *order = dcp_mem_calloc(n, sizeof *order);
-    for (size_t p = 0; order && p < catalog->n_pieces; p++)
-        if (catalog->pieces[p].rank == rank)
-            order[at++] = p;
-    if (order)
-        qsort_r(order, n, sizeof *order, shard_order, (void *)catalog);
-    *out_n = n;
-    return order;
+    qsort_r(pieces, n, sizeof *pieces, shard_order, (void *)catalog);
 }
 
 /* True for a tensor name that could be taken for the key of another's piece, or for the
@@ -220,8 +209,7 @@ static int order_shards(struct dcp_catalog *catalog, struct shard *shards, int b
             shard->order[shard->n++] = p;
         }
     for (int r = begin; r < end; r++)
-        qsort_r(shards[r].order, shards[r].n, sizeof *shards[r].order, shard_order,
-                catalog);
+        dcp_native_order(catalog, shards[r].order, shards[r].n);
     return DCP_OK;
 }
 

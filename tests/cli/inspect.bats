@@ -483,6 +483,24 @@ PYTHON
     [[ $output == *"incomplete"*"${newest##*/}"*"is corrupt"* ]]
 }
 
+@test "show of a step makes no pieces, and names what is missing or corrupt" {
+    for damage in "rm" "truncate -s -1" "flip"; do
+        for kind in pieces safetensors; do
+            rm -rf part
+            cp -r run/step-00000300 part
+            file=part/shard-00002-of-00004.$kind
+            [ "$damage $kind" != "flip safetensors" ] || continue # verify's to find
+            if [ "$damage" = flip ]; then
+                printf '\x5a' | dd of="$file" bs=1 seek=50 conv=notrunc status=none
+            else
+                $damage "$file"
+            fi
+            run -4 --separate-stderr dcp-inspect part
+            [[ $stderr == *"${file##*/}"* ]]
+        done
+    done
+}
+
 @test "a hole is named by tensor and elements" {
     rm -rf holed
     cp -r run/step-00000300 holed

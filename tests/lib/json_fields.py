@@ -129,7 +129,7 @@ shards.size_bytes     integer   of all
 shards.least_bytes    integer   of the smallest
 shards.most_bytes     integer   of the largest
 has_digests           boolean   whether verify can prove its bytes
-whole                 boolean   nothing is missing, by the headers
+whole                 boolean   nothing is missing, by the headers; manifests have their digests
 why                   string?   when it is incomplete
 finite                boolean   its weights and its loss were, when it was saved
 parity.rows           integer   files that can be lost of a group

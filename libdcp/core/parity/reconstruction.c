@@ -367,14 +367,22 @@ void dcp_reconstruction_free(struct dcp_reconstruction *rebuilt)
     free(rebuilt);
 }
 
+static int index_source(const struct dcp_source *source, const struct dcp_format *format,
+                        bool head, struct dcp_catalog **out, struct dcp_error *err)
+{
+    return head ? dcp_index_head(source, format, out, err)
+                : dcp_index(source, format, false, out, err);
+}
+
 int dcp_reconstruction_index(const struct dcp_source *source,
-                             const struct dcp_format *format, struct dcp_catalog **out,
+                             const struct dcp_format *format, bool head,
+                             struct dcp_catalog **out,
                              struct dcp_reconstruction **out_rebuilt,
                              struct dcp_error *out_why, struct dcp_error *err)
 {
     struct dcp_error why = { 0 };
     struct dcp_reconstruction *rebuilt;
-    int rc = dcp_index(source, format, false, out, &why);
+    int rc = index_source(source, format, head, out, &why);
 
     *out_rebuilt = NULL;
     *out_why = (struct dcp_error){ 0 };
@@ -386,7 +394,7 @@ int dcp_reconstruction_index(const struct dcp_source *source,
         if (!reconstructed) {
             struct dcp_source through = { dcp_reconstruction_store(rebuilt), source->name,
                                           true };
-            reconstructed = dcp_index(&through, format, false, out, NULL);
+            reconstructed = index_source(&through, format, head, out, NULL);
             if (reconstructed)
                 dcp_reconstruction_free(rebuilt);
         }

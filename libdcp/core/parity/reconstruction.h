@@ -20,13 +20,13 @@ int dcp_reconstruction_open(const struct dcp_store *store, const char *folder,
                             struct dcp_error *err);
 void dcp_reconstruction_free(struct dcp_reconstruction *rebuilt);
 
-/* The sorted catalog of a checkpoint; caller owns. Of a native step of which a file is
- * missing, or a manifest corrupt, through its parity if that gives what is lost:
- * *out_rebuilt (else NULL; caller owns) and *out_why, what was wrong. Errors: those of
- * index.
+/* The sorted catalog of a checkpoint, or its head (dcp_index_head); caller owns. Of a
+ * native step of which a file is missing, or a manifest corrupt, through its parity if
+ * that gives what is lost: *out_rebuilt (else NULL; caller owns) and *out_why, what was
+ * wrong. Errors: those of index.
  */
 int dcp_reconstruction_index(const struct dcp_source *source,
-                             const struct dcp_format *format,
+                             const struct dcp_format *format, bool head,
                              struct dcp_catalog **out_catalog,
                              struct dcp_reconstruction **out_rebuilt,
                              struct dcp_error *out_why, struct dcp_error *err);

@@ -233,12 +233,12 @@ void dcp_location_name_error(const struct dcp_location *location, struct dcp_err
     err->message[path_n + rest_n] = '\0';
 }
 
-int dcp_location_index(struct dcp_location *location, struct dcp_catalog **out_catalog,
-                       struct dcp_error *err)
+static int index_location(struct dcp_location *location, bool head,
+                          struct dcp_catalog **out_catalog, struct dcp_error *err)
 {
     struct dcp_catalog *catalog;
     struct dcp_reconstruction *rebuilt = NULL;
-    int rc = dcp_reconstruction_index(&location->source, location->format, &catalog,
+    int rc = dcp_reconstruction_index(&location->source, location->format, head, &catalog,
                                       &rebuilt, &location->corruption, err);
 
     *out_catalog = NULL;
@@ -252,6 +252,18 @@ int dcp_location_index(struct dcp_location *location, struct dcp_catalog **out_c
     }
     *out_catalog = catalog;
     return DCP_OK;
+}
+
+int dcp_location_index(struct dcp_location *location, struct dcp_catalog **out_catalog,
+                       struct dcp_error *err)
+{
+    return index_location(location, false, out_catalog, err);
+}
+
+int dcp_location_head(struct dcp_location *location, struct dcp_catalog **out_catalog,
+                      struct dcp_error *err)
+{
+    return index_location(location, true, out_catalog, err);
 }
 
 int dcp_location_config(const struct dcp_location *location,

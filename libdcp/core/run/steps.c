@@ -87,7 +87,9 @@ static int look_into(const struct dcp_store *store, const char *name, bool head,
     int rc = dcp_catalog_new(&catalog, err);
 
     if (!rc)
-        rc = (head ? steps->index_head : steps->index)(&source, catalog, err);
+        rc = steps->index_head(&source, catalog, err);
+    if (!rc && !head)
+        rc = steps->index_counts(&source, catalog, err);
     if (!rc && dcp_step_parse(name) != catalog->step)
         rc = dcp_error_set(err, DCP_E_CORRUPT, "its manifest is that of step %" PRId64,
                            catalog->step);

@@ -55,7 +55,8 @@ int dcp_verify_index(const struct dcp_source *source, struct dcp_catalog **out,
     struct dcp_error why = { 0 }, first;
 
     DCP_TRY(dcp_format_probe(source, &format, err));
-    int rc = dcp_reconstruction_index(source, format, out, out_rebuilt, &first, &why);
+    int rc =
+        dcp_reconstruction_index(source, format, false, out, out_rebuilt, &first, &why);
     bool step = format->flags & DCP_FORMAT_STEPS;
     if (step && (dcp_is_broken(rc) || rc == DCP_E_UNSUPPORTED) &&
         !dcp_index(source, format, true, out, NULL))

@@ -342,7 +342,8 @@ static int on_differs(void *self, const struct dcp_piece *piece, const char *wha
     return add_finding(own->v, finding, err);
 }
 
-static int check_own_words(struct verify *v, size_t f, struct dcp_error *err)
+static int check_own_words(struct verify *v, size_t f, const size_t *order, size_t n,
+                           struct dcp_error *err)
 {
     const struct dcp_format *format = dcp_format_find(v->catalog->format);
     struct own_words own = { v, &v->catalog->files[f] };
@@ -351,7 +352,7 @@ static int check_own_words(struct verify *v, size_t f, struct dcp_error *err)
 
     if (!format || !format->check || own.file->lost || v->unread[f])
         return DCP_OK;
-    int rc = format->check(v->source, v->catalog, f, &differs, &why);
+    int rc = format->check(v->source, v->catalog, f, order, n, &differs, &why);
     if (rc == DCP_E_MEMORY)
         return dcp_error_memory(err, "a verification");
     return rc ? add_unread(v, (int)f, &why, err) : DCP_OK;
@@ -372,7 +373,7 @@ static int check_files(struct verify *v, struct dcp_error *err)
         for (first = end; end < catalog->n_pieces; end++)
             if (catalog->pieces[v->order[end]].file != (int)f)
                 break;
-        DCP_TRY(check_own_words(v, f, err));
+        DCP_TRY(check_own_words(v, f, v->order + first, end - first, err));
         for (size_t d = 0; d < v->n_findings && !known; d++)
             known = v->findings[d].file == file->name;
         if (!known)

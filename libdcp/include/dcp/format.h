@@ -127,8 +127,8 @@ struct dcp_format {
     int (*index)(const struct dcp_source *source, struct dcp_catalog *catalog,
                  struct dcp_error *err);
 
-    /* Optional, both or none: the same in two steps, for readers that need a part of the
-     * pieces. The head has tensors, files and objects, and all files are there and as
+    /* Optional, all three or none: the same in two steps, for readers that need a part of
+     * the pieces. The head has tensors, files and objects, and all files are there and as
      * long as they should be; then come the pieces of the ranks
      * that are marked, of world_size flags, to a catalog that is the head. It is sorted
      * then, and each tensor may tell where its pieces are (dcp_tensor.grid). */
@@ -136,6 +136,10 @@ struct dcp_format {
                       struct dcp_error *err);
     int (*index_ranks)(const struct dcp_source *source, const bool *ranks,
                        struct dcp_catalog *catalog, struct dcp_error *err);
+    /* With these two: to a head, how many pieces lie in each file. All that index_ranks
+     * would read was read then and has its digests, but no piece takes memory. */
+    int (*index_counts)(const struct dcp_source *source, struct dcp_catalog *catalog,
+                        struct dcp_error *err);
 
     /* Optional. What becomes of a tensor of src (its tensors by role and param: of_src)
      * in a target, of which format, layout and world size are set. Without it every
@@ -174,11 +178,12 @@ struct dcp_format {
     void (*close)(struct dcp_target *target);
 
     /* Optional, for formats that say twice what is in a file, of which `index` reads one:
-     * holds what a file says of itself against the sorted catalog. Errors: those of
-     * report; CORRUPT (what it says cannot be understood), IO, MEMORY. */
+     * holds what a file says of itself against the sorted catalog. pieces: indices of the
+     * n that lie in the file, in any order. Errors: those of report; CORRUPT (what it
+     * says cannot be understood), IO, MEMORY. */
     int (*check)(const struct dcp_source *source, const struct dcp_catalog *catalog,
-                 size_t file, const struct dcp_difference_listener *differs,
-                 struct dcp_error *err);
+                 size_t file, const size_t *pieces, size_t n,
+                 const struct dcp_difference_listener *differs, struct dcp_error *err);
 };
 
 /* All formats, NULL-terminated, in the order of `dcp-reshard formats`. Static. */

@@ -51,6 +51,10 @@ DCP_PUBLIC int dcp_location_failed(const struct dcp_location *location, int rc,
 DCP_PUBLIC int dcp_location_index(struct dcp_location *location,
                                   struct dcp_catalog **out_catalog,
                                   struct dcp_error *err);
+/* The same without the pieces where the format can do without (dcp_catalog.head), for who
+ * only tells of the checkpoint as a whole. */
+DCP_PUBLIC int dcp_location_head(struct dcp_location *location,
+                                 struct dcp_catalog **out_catalog, struct dcp_error *err);
 /* The description of the model, as config.json of Hugging Face has it: that of the
  * catalog of the place, or what lies beside it; *out (caller frees) is NULL where there
  * is none. Errors: MEMORY. */

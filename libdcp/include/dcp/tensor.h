@@ -189,6 +189,7 @@ struct dcp_file {
     uint64_t crc; /* CRC-64/XZ of the whole file */
     int lost;     /* in a partial catalog: an error code, the file is missing or */
     const char *lost_why; /* not what it was; one sentence */
+    uint64_t n_pieces;    /* that lie in it, when the catalog is a head; else 0 */
 };
 
 /* A range of a file with one checksum over all of it, as a zip archive keeps it of its
@@ -242,6 +243,8 @@ struct dcp_catalog {
                           * rank each is of; for people; NULL: nothing */
     bool partial; /* set before `index`: a file of a native step that is missing or not
                    * what it was is marked as lost, and does not end the act */
+    bool head;    /* pieces were not read: there is everything else, and where pieces are
+                   * (dcp_tensor.grid, dcp_file.n_pieces) as far as that is known */
     int weights_dtype; /* enum dcp_dtype the model computes with, where only the masters
                         * are stored; -1 when unknown */
     struct dcp_tensor *tensors;
