@@ -12,16 +12,17 @@ usage: scripts/bench.sh [NAME...] [-- OPTION...]
 
 Runs build/bin/bench_NAME or tests/bench/NAME with the options behind "--". Without a
 NAME, "saves" and "reshards", which are beside write(), cp and PyTorch's DCP and take ten
-minutes on two cores; what they say is written to docs/PERFORMANCE.md. DCP_PEERS names
+minutes on two cores, and "scale", time and memory against bytes, tensors and ranks; what
+they say is written to docs/PERFORMANCE.md, and a picture of it. DCP_PEERS names
 the python of the peers, or scripts/test.sh installs them; without, their columns stay
 empty.
 
-By name: "scale", what a save costs beside the bytes as worlds grow; "plan"; "step", of
-the trainer; "convert", beside DeepSpeed's and PyTorch's tools; "codec", compression
-beside zstd and OpenZL; "checksums"; "python", reading from Python beside safetensors,
-torch.load and DCP; "python_saves", saving and loading beside DCP; "frozen", a save of
-which little is trained; "moves", ways to move weights between ranks;
-"same_bits" measures no time, it shows which world sizes and stages train the same bits.
+By name: "plan"; "step", of the trainer; "convert", beside DeepSpeed's and PyTorch's
+tools; "codec", compression beside zstd and OpenZL; "checksums"; "python", reading from
+Python beside safetensors, torch.load and DCP; "python_saves", saving and loading beside
+DCP; "frozen", a save of which little is trained; "moves", ways to move weights between
+ranks; "same_bits" measures no time, it shows which world sizes and stages train the same
+bits.
 TEXT
 }
 
@@ -48,8 +49,8 @@ done
 "$root/scripts/setup.sh"
 tables=()
 if [ "${#names[@]}" -eq 0 ]; then
-    names=(saves reshards)
-    tables=(saves.jsonl reshards.jsonl)
+    names=(saves reshards scale)
+    tables=(saves.jsonl reshards.jsonl scale.jsonl)
     [ -x "${DCP_PEERS:-$build/.venv-peers/bin/python}" ] || say "no peers: no DCP"
 fi
 mkdir -p "$build/bench"

@@ -3,7 +3,8 @@
  * [THREADS]
  *
  * A line of input: an act (see `acts`) and a folder. A line of output: seconds of the
- * slowest rank, CPU seconds and page faults of all. */
+ * slowest rank, CPU seconds and page faults of all, and the MiB that the largest rank has
+ * held so far beside its tensors. */
 #include "base/pool.h"
 #include "lib/bench.h"
 #include "lib/must.h"
@@ -25,7 +26,7 @@
 #define ALIGN_ELEMS (16 * MAX_RANKS)
 
 struct taken {
-    double seconds, cpu_s, faults; /* page faults */
+    double seconds, cpu_s, faults, peak_mib; /* page faults; beside the tensors */
 };
 
 /* What all see. */
@@ -66,6 +67,7 @@ static struct taken now_of(int who)
         .cpu_s = (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) +
                  1e-6 * (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec),
         .faults = (double)u.ru_minflt,
+        .peak_mib = (double)u.ru_maxrss / 1024,
     };
 }
 
@@ -77,7 +79,7 @@ static struct taken now(void)
 static struct taken between(struct taken began, struct taken end)
 {
     return (struct taken){ end.seconds - began.seconds, end.cpu_s - began.cpu_s,
-                           end.faults - began.faults };
+                           end.faults - began.faults, end.peak_mib };
 }
 
 static struct taken since(struct taken began)
@@ -89,7 +91,7 @@ static struct taken since(struct taken began)
 static struct taken step_since(struct taken began, int n)
 {
     struct taken all = between(began, now_of(RUSAGE_THREAD));
-    return (struct taken){ all.seconds / n, all.cpu_s / n, all.faults / n };
+    return (struct taken){ all.seconds / n, all.cpu_s / n, all.faults / n, all.peak_mib };
 }
 
 static int64_t begin_of(const struct rank *r, int rank)
@@ -347,6 +349,7 @@ static void run(struct rank *r)
         struct taken began = now();
         b->ranks[r->rank].failed = acts[b->act].run(r);
         b->ranks[r->rank].taken = r->taken.seconds > 0 ? r->taken : since(began);
+        b->ranks[r->rank].taken.peak_mib -= (double)own_bytes(r) / (1 << 20);
         pthread_barrier_wait(&b->ready);
     }
 }
@@ -423,8 +426,9 @@ static void tell(const struct board *b, int world_size)
         all.seconds = one->seconds > all.seconds ? one->seconds : all.seconds;
         all.cpu_s += one->cpu_s;
         all.faults += one->faults;
+        all.peak_mib = one->peak_mib > all.peak_mib ? one->peak_mib : all.peak_mib;
     }
-    printf("%.6f %.6f %.0f\n", all.seconds, all.cpu_s, all.faults);
+    printf("%.6f %.6f %.0f %.2f\n", all.seconds, all.cpu_s, all.faults, all.peak_mib);
     fflush(stdout);
 }
 

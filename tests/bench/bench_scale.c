@@ -1,254 +1,317 @@
-/* What a save costs its ranks beside the bytes, as worlds and lists of tensors grow: what
- * a rank tells, what rank 0 makes of what all tell, what a rank plans for itself, and the
- * manifest; and how many tables of pieces a rank reads that loads at half the world size.
- * The ranks are told of, not run: rank 0 does all that it would do. */
+/* What saves and loads cost their ranks beside the bytes, as worlds and lists of tensors
+ * grow. The ranks are told of, not run: one process does all that one of them would do.
+ *
+ *   bench_scale save LAYOUT WORLD TENSORS FILE   rank 0 of a save; what it tells all
+ *                                                goes to the file
+ *   bench_scale rank LAYOUT WORLD TENSORS FILE   another rank, which hears that
+ *   bench_scale load LAYOUT WORLD FOLDER         all ranks of a load of a step of
+ *                                                bench_wide, one after the other
+ *
+ * Prints numbers and their names; tests/bench/scale says what they mean. */
 #include "base/mem.h"
+#include "core/catalog/pack.h"
 #include "core/plan/deals.h"
 #include "core/plan/holdings.h"
+#include "core/plan/plan.h"
 #include "core/plan/target.h"
 #include "lib/bench.h"
+#include "lib/must.h"
+#include "lib/wide_step.h"
 #include <dcp/dcp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 
-enum { ROWS = 8192, COLUMNS = 8192 };
-
-static void must(int rc)
+static struct wide_step step_of(char **argv)
 {
-    if (rc) {
-        fprintf(stderr, "bench_scale: failed with %d\n", rc);
-        exit(1);
-    }
+    return (struct wide_step){ .layout = argv[2],
+                               .world_size = (int)strtol(argv[3], NULL, 10),
+                               .n_tensors = (int)strtol(argv[4], NULL, 10),
+                               .rows = 8192,
+                               .columns = 8192 };
 }
 
-static struct dcp_catalog *list(int n_tensors, int world_size)
+/* Of this program alone: what getrusage says includes what forked it. */
+static double peak_mib(void)
 {
-    const int64_t shape[] = { ROWS, COLUMNS };
-    struct dcp_catalog *catalog;
-    char name[64];
+    FILE *f = fopen("/proc/self/status", "r");
+    char line[256];
+    double kib = 0;
 
-    must(dcp_catalog_new(&catalog, NULL));
-    catalog->world_size = world_size;
-    catalog->step = 1;
-    for (int t = 0; t < n_tensors; t++) {
-        snprintf(name, sizeof name, "model.layers.%d.mlp.up_proj.weight", t);
-        struct dcp_tensor tensor = {
-            .name = name, .dtype = DCP_BF16, .ndim = 2, .shape = shape
-        };
-        must(dcp_catalog_add_tensor(catalog, &tensor, NULL, NULL));
-    }
-    return catalog;
+    must(f != NULL);
+    while (fgets(line, sizeof line, f))
+        if (!strncmp(line, "VmHWM:", 6))
+            kib = strtod(line + 6, NULL);
+    fclose(f);
+    return kib / 1024;
 }
 
-/* What a rank holds of every tensor: a flat range, rows, columns, or all. */
-static struct dcp_region region_of(const char *layout, int rank, int world_size,
-                                   int64_t dims[2][DCP_MAX_NDIM])
+static void tell(const char *name, double value)
 {
-    int64_t elems = (int64_t)ROWS * COLUMNS;
-    int d = !strcmp(layout, "columns");
-
-    if (!strcmp(layout, "replicated"))
-        return (struct dcp_region){ .kind = DCP_WHOLE };
-    if (!strcmp(layout, "flat"))
-        return (struct dcp_region){ .kind = DCP_FLAT,
-                                    .begin = elems * rank / world_size,
-                                    .end = elems * (rank + 1) / world_size };
-    dims[0][!d] = 0;
-    dims[1][!d] = ROWS;
-    dims[0][d] = (int64_t)COLUMNS * rank / world_size;
-    dims[1][d] = (int64_t)COLUMNS * (rank + 1) / world_size - dims[0][d];
-    return (struct dcp_region){ .kind = DCP_BOX, .offset = dims[0], .size = dims[1] };
+    printf("%s %.9g\n", name, value);
 }
 
-/* The catalog of a rank: the pieces of `mine` become its own. */
-static void become(struct dcp_catalog *mine, const char *layout, int rank,
-                   int64_t dims[2][DCP_MAX_NDIM])
+/* The catalog of a rank: a piece of every tensor. */
+static struct dcp_catalog *catalog_of(const struct wide_step *step, int rank,
+                                      int64_t dims[2][DCP_MAX_NDIM])
 {
     static char byte;
+    struct dcp_catalog *mine = wide_step_list(step);
 
-    for (size_t t = 0; t < mine->n_tensors; t++)
-        mine->pieces[t] = (struct dcp_piece){
-            .tensor = (int)t,
-            .rank = rank,
-            .region = region_of(layout, rank, mine->world_size, dims),
-            .file = -1,
-            .data = &byte,
-        };
+    for (int t = 0; t < step->n_tensors; t++)
+        must(!dcp_catalog_add_piece(
+            mine,
+            &(struct dcp_piece){ .tensor = t,
+                                 .rank = rank,
+                                 .region = wide_step_region(step, rank, dims),
+                                 .file = -1,
+                                 .data = &byte },
+            NULL));
+    must(!dcp_catalog_sort(mine, NULL));
+    return mine;
+}
+
+/* -- a save -------------------------------------------------------------------------- */
+
+/* What all ranks tell: as that of one, but for the place of each region. */
+static void pack_all(const struct wide_step *step, struct dcp_buf *all, size_t *sizes)
+{
+    int64_t dims[2][DCP_MAX_NDIM];
+    struct dcp_catalog *mine = catalog_of(step, 0, dims);
+    struct dcp_device host;
+
+    dcp_device_host(&host);
+    for (int r = 0; r < step->world_size; r++) {
+        size_t before = all->size_bytes;
+        for (size_t p = 0; p < mine->n_pieces; p++)
+            mine->pieces[p].region = wide_step_region(step, r, dims);
+        must(!dcp_holdings_pack(mine, &host, all, NULL));
+        sizes[r] = all->size_bytes - before;
+    }
+    dcp_catalog_free(mine);
+}
+
+/* A rank's own share: it takes what falls to it, and makes its header. */
+static struct dcp_target *plan_own(const struct wide_step *step, int rank,
+                                   const void *told, size_t size_bytes)
+{
+    static const struct dcp_target_options none = { 0 };
+    int64_t dims[2][DCP_MAX_NDIM];
+    struct dcp_catalog *mine = catalog_of(step, rank, dims), *own = wide_step_list(step);
+    struct dcp_target *target = dcp_mem_calloc(1, sizeof *target);
+
+    must(target != NULL);
+    double started = bench_now();
+    struct dcp_cursor in = dcp_cursor_init(told, size_bytes);
+    must(!dcp_deals_take(&in, mine, rank, own, NULL));
+    must(!dcp_catalog_sort(own, NULL));
+    *target = (struct dcp_target){ .format = dcp_format_of_steps(),
+                                   .catalog = own,
+                                   .options = &none,
+                                   .first_rank = rank,
+                                   .n_ranks = 1 };
+    must(!dcp_target_open_cut(target, NULL));
+    must(!dcp_target_finalize(target, rank, NULL));
+    tell("own_s", bench_now() - started);
+    tell("header_bytes", (double)target->literals.items[0].size_bytes /
+                             (double)(own->n_pieces ? own->n_pieces : 1));
+    dcp_catalog_free(mine);
+    return target;
 }
 
 /* The manifest that names all shards. */
-static double write_manifest(struct dcp_target *target, int world_size)
+static void write_manifest(struct dcp_target *target, const struct dcp_catalog *deals)
 {
     static const char *const suffixes[] = { "safetensors", "pieces" };
+    struct dcp_catalog *own = target->catalog;
     char name[64];
 
-    for (int r = 0; r < world_size; r++)
+    own->n_files = 0;
+    for (size_t t = 0; t < own->n_tensors; t++)
+        own->tensors[t].grid = deals->tensors[t].grid;
+    double started = bench_now();
+    for (int r = 0; r < own->world_size; r++)
         for (size_t s = 0; s < DCP_ARRAY_LEN(suffixes); s++) {
-            snprintf(name, sizeof name, "shard-%05d-of-%05d.%s", r, world_size,
+            snprintf(name, sizeof name, "shard-%05d-of-%05d.%s", r, own->world_size,
                      suffixes[s]);
-            must(dcp_catalog_add_file(
-                target->catalog,
+            must(!dcp_catalog_add_file(
+                own,
                 &(struct dcp_file){
                     .name = name, .rank = r, .size_bytes = 1 << 20, .has_crc = true },
                 NULL, NULL));
         }
-    double started = bench_now();
-    must(dcp_target_finish(target, NULL));
-    return bench_now() - started;
+    must(!dcp_target_finish(target, NULL));
+    tell("manifest_s", bench_now() - started);
+    tell("manifest_bytes",
+         (double)target->literals.items[target->literals.n - 1].size_bytes);
 }
 
-/* Each rank of a load at half the world size finds the tables that it needs. */
-static void find_tables(const struct dcp_catalog *step, const char *layout, double *out_s,
-                        double *out_mean, int *out_most)
+static void free_target(struct dcp_target *target)
 {
-    int readers = step->world_size / 2, most = 0;
-    bool *needed = dcp_mem_calloc((size_t)step->world_size, sizeof *needed);
-    int64_t dims[2][DCP_MAX_NDIM];
-    size_t all = 0;
-    double started = bench_now();
+    struct dcp_catalog *catalog = target->catalog;
 
-    must(needed ? 0 : DCP_E_MEMORY);
-    for (int r = 0; r < readers; r++) {
-        int n = 0;
-        memset(needed, 0, (size_t)step->world_size * sizeof *needed);
-        for (size_t t = 0; t < step->n_tensors; t++) {
-            const struct dcp_tensor *tensor = &step->tensors[t];
-            struct dcp_region region = region_of(layout, r, readers, dims);
-            if (tensor->grid)
-                dcp_grid_mark(tensor, tensor->grid, &region, needed);
-            else
-                memset(needed, 1, (size_t)step->world_size * sizeof *needed);
-        }
-        for (int s = 0; s < step->world_size; s++)
-            n += needed[s];
-        all += (size_t)n;
-        most = n > most ? n : most;
-    }
-    *out_s = (bench_now() - started) / readers;
-    *out_mean = (double)all / readers;
-    *out_most = most;
-    free(needed);
+    dcp_target_close(target);
+    dcp_catalog_free(catalog);
+    free(target);
 }
 
-struct figures {
-    double pack_s, deal_s, take_s, plan_s, manifest_s, find_s, tables;
-    int most_tables;
-    uint64_t message_bytes, told_bytes, header_bytes, manifest_bytes;
-};
-
-static uint64_t literal_bytes(const struct dcp_target *target, size_t from)
+/* Rank 0. */
+static void run_save(char **argv)
 {
-    uint64_t n = 0;
-
-    for (size_t i = from; i < target->literals.n; i++)
-        n += target->literals.items[i].size_bytes;
-    return n;
-}
-
-/* Rank 0 of a save of that many. */
-static struct figures measure(const char *layout, int world_size, int n_tensors)
-{
-    const struct dcp_target_options none = { 0 };
-    struct figures f = { 0 };
-    struct dcp_catalog *mine = list(n_tensors, world_size);
-    struct dcp_catalog *deals = list(n_tensors, world_size);
-    struct dcp_catalog *own = list(n_tensors, world_size);
-    struct dcp_cursor *holdings = dcp_mem_calloc((size_t)world_size, sizeof *holdings);
-    size_t *sizes = dcp_mem_calloc((size_t)world_size, sizeof *sizes);
-    int64_t dims[2][DCP_MAX_NDIM];
+    const struct wide_step step = step_of(argv);
+    size_t *sizes = dcp_mem_calloc((size_t)step.world_size, sizeof *sizes), at = 0;
+    struct dcp_cursor *holdings =
+        dcp_mem_calloc((size_t)step.world_size, sizeof *holdings);
+    struct dcp_catalog *deals = wide_step_list(&step);
     struct dcp_buf all = { 0 }, told = { 0 };
-    struct dcp_device host;
 
-    must(holdings && sizes ? 0 : DCP_E_MEMORY);
-    dcp_device_host(&host);
-    for (int t = 0; t < n_tensors; t++)
-        must(dcp_catalog_add_piece(mine, &(struct dcp_piece){ .tensor = t, .file = -1 },
-                                   NULL));
-    double started = bench_now();
-    for (int r = 0; r < world_size; r++) {
-        size_t before = all.size_bytes;
-        become(mine, layout, r, dims);
-        must(dcp_holdings_pack(mine, &host, &all, NULL));
-        sizes[r] = all.size_bytes - before;
-    }
-    f.pack_s = (bench_now() - started) / world_size;
-    f.message_bytes = all.size_bytes;
-    size_t at = 0;
-    for (int r = 0; r < world_size; at += sizes[r++])
+    must(holdings && sizes);
+    pack_all(&step, &all, sizes);
+    tell("heard_bytes", (double)all.size_bytes);
+    for (int r = 0; r < step.world_size; at += sizes[r++])
         holdings[r] = dcp_cursor_init(all.data + at, sizes[r]);
-
-    started = bench_now();
-    must(dcp_deals_make(deals, holdings, NULL));
+    double started = bench_now();
+    must(!dcp_deals_make(deals, holdings, NULL));
     dcp_deals_pack(deals, &told);
-    f.deal_s = bench_now() - started;
-    f.told_bytes = told.size_bytes;
-
-    become(mine, layout, 0, dims);
-    started = bench_now();
-    struct dcp_cursor in = dcp_cursor_init(told.data, told.size_bytes);
-    must(dcp_deals_take(&in, mine, 0, own, NULL));
-    must(dcp_catalog_sort(own, NULL));
-    f.take_s = bench_now() - started;
-
-    struct dcp_target target = {
-        .format = dcp_format_of_steps(), .catalog = own, .options = &none, .n_ranks = 1
-    };
-    started = bench_now();
-    must(dcp_target_open_cut(&target, NULL));
-    f.plan_s = bench_now() - started;
-    must(dcp_target_finalize(&target, 0, NULL));
-    f.header_bytes = own->n_pieces ? literal_bytes(&target, 0) / own->n_pieces : 0;
-    own->n_files = 0;
-    for (size_t t = 0; t < own->n_tensors; t++)
-        own->tensors[t].grid = deals->tensors[t].grid;
-    size_t before = target.literals.n;
-    f.manifest_s = write_manifest(&target, world_size);
-    f.manifest_bytes = literal_bytes(&target, before);
-    find_tables(own, layout, &f.find_s, &f.tables, &f.most_tables);
-    dcp_target_close(&target);
+    tell("deal_s", bench_now() - started);
+    tell("told_bytes", (double)told.size_bytes);
     dcp_buf_fini(&all);
+    struct dcp_target *target = plan_own(&step, 0, told.data, told.size_bytes);
+    write_manifest(target, deals);
+    FILE *f = fopen(argv[5], "wb");
+    must(f && fwrite(told.data, 1, told.size_bytes, f) == told.size_bytes && !fclose(f));
+    free_target(target);
+    dcp_catalog_free(deals);
     dcp_buf_fini(&told);
     free(holdings);
     free(sizes);
+}
+
+/* The last rank. */
+static void run_rank(char **argv)
+{
+    const struct wide_step step = step_of(argv);
+    int rank = step.world_size - 1;
+    int64_t dims[2][DCP_MAX_NDIM];
+    struct dcp_buf told = { 0 }, said = { 0 };
+    struct dcp_device host;
+    FILE *f = fopen(argv[5], "rb");
+
+    must(f != NULL);
+    for (int c = fgetc(f); c != EOF; c = fgetc(f))
+        dcp_buf_add_u8(&told, (uint8_t)c);
+    fclose(f);
+    dcp_device_host(&host);
+    struct dcp_catalog *mine = catalog_of(&step, rank, dims);
+    double started = bench_now();
+    must(!dcp_holdings_pack(mine, &host, &said, NULL));
+    tell("say_s", bench_now() - started);
+    free_target(plan_own(&step, rank, told.data, told.size_bytes));
     dcp_catalog_free(mine);
-    dcp_catalog_free(deals);
-    dcp_catalog_free(own);
-    return f;
+    dcp_buf_fini(&told);
+    dcp_buf_fini(&said);
 }
 
-static void row(const char *layout, int world_size, int n_tensors)
+/* -- a load -------------------------------------------------------------------------- */
+
+struct reader {
+    double seconds, table_bytes, tables, tensor_bytes;
+};
+
+/* What a rank does once rank 0's head has come. */
+static struct reader read_as(const struct wide_step *by, int rank,
+                             const struct dcp_source *source, const struct dcp_buf *head)
 {
-    struct figures f = measure(layout, world_size, n_tensors);
-    struct rusage usage;
+    int64_t dims[2][DCP_MAX_NDIM];
+    struct reader reader = { 0 };
+    struct dcp_catalog *wanted = catalog_of(by, rank, dims), *step;
+    struct dcp_plan *plan;
+    double started = bench_now();
 
-    getrusage(RUSAGE_SELF, &usage);
-    double pieces = (double)world_size * n_tensors;
-    printf("%-10s %6d %8d  %8.2f %8.3f %6.0f  %8.2f %8.2f %6.0f  %8.1f %8.2f %8.1f  "
-           "%7.2f %6.1f %5d  %6ld\n",
-           layout, world_size, n_tensors, f.pack_s * 1e3, f.deal_s,
-           f.deal_s * 1e9 / pieces, f.take_s * 1e3, f.plan_s * 1e3,
-           (double)f.header_bytes, f.manifest_s * 1e3, (double)f.manifest_bytes / 1e6,
-           (double)f.message_bytes / 1e6, f.find_s * 1e3, f.tables, f.most_tables,
-           usage.ru_maxrss / 1024);
-    fflush(stdout);
-}
-
-int main(void)
-{
-    static const char *const layouts[] = { "flat", "dim0", "columns", "replicated" };
-    static const int worlds[] = { 4, 64, 512, 4096 }, tensors[] = { 20, 200, 2000 };
-
-    printf("%-10s %6s %8s  %8s %8s %6s  %8s %8s %6s  %8s %8s %8s  %7s %6s %5s  %6s\n",
-           "layout", "ranks", "tensors", "tell/ms", "deal/s", "ns", "take/ms", "plan/ms",
-           "B", "manif/ms", "manif/MB", "told/MB", "find/ms", "tables", "most", "MiB");
-    for (size_t l = 0; l < DCP_ARRAY_LEN(layouts); l++) {
-        for (size_t w = 0; w < DCP_ARRAY_LEN(worlds); w++)
-            row(layouts[l], worlds[w], 200);
-        for (size_t t = 0; t < DCP_ARRAY_LEN(tensors); t++)
-            row(layouts[l], 512, tensors[t]);
-        row(layouts[l], 4096, 2000);
+    must(!dcp_unpack_catalog(head->data, head->size_bytes, &step, NULL));
+    bool *ranks = dcp_mem_calloc((size_t)step->world_size, sizeof *ranks);
+    must(ranks != NULL);
+    for (size_t p = 0; p < wanted->n_pieces; p++) {
+        const struct dcp_tensor *tensor = &step->tensors[wanted->pieces[p].tensor];
+        must(tensor->grid != NULL);
+        dcp_grid_mark(tensor, tensor->grid, &wanted->pieces[p].region, ranks);
     }
-    return 0;
+    must(!dcp_format_of_steps()->index_ranks(source, ranks, step, NULL));
+    must(!dcp_catalog_sort(step, NULL));
+    must(!dcp_plan_new(step, wanted, NULL, &plan, NULL));
+    reader.seconds = bench_now() - started;
+    for (int r = 0; r < step->world_size; r++) {
+        reader.tables += ranks[r];
+        reader.table_bytes += ranks[r] ? (double)step->files[2 * r + 1].size_bytes : 0;
+    }
+    for (size_t c = 0; c < plan->n_copies; c++)
+        reader.tensor_bytes +=
+            2 * (double)(dcp_copy_runs(&plan->copies[c]) * plan->copies[c].n);
+    dcp_plan_free(plan);
+    dcp_catalog_free(step);
+    dcp_catalog_free(wanted);
+    free(ranks);
+    return reader;
+}
+
+static void run_load(char **argv)
+{
+    struct dcp_store store;
+    struct dcp_catalog *catalog;
+    struct dcp_buf head = { 0 };
+    struct reader all = { 0 }, most = { 0 };
+
+    must(!dcp_store_dir(&store, argv[4], false, NULL));
+    const struct dcp_source source = { &store, "", true };
+    must(!dcp_catalog_new(&catalog, NULL));
+    double started = bench_now();
+    must(!dcp_format_of_steps()->index_head(&source, catalog, NULL));
+    must(!dcp_pack_catalog(catalog, &head, NULL));
+    tell("head_s", bench_now() - started);
+    tell("head_bytes", (double)head.size_bytes);
+    const struct wide_step by = { .layout = argv[2],
+                                  .world_size = (int)strtol(argv[3], NULL, 10),
+                                  .n_tensors = (int)catalog->n_tensors,
+                                  .rows = 8192,
+                                  .columns = 8192 };
+    dcp_catalog_free(catalog);
+    for (int r = 0; r < by.world_size; r++) {
+        struct reader one = read_as(&by, r, &source, &head);
+        double *sums = &all.seconds, *tops = &most.seconds;
+        for (size_t i = 0; i < sizeof one / sizeof(double); i++) {
+            double v = (&one.seconds)[i];
+            sums[i] += v / by.world_size;
+            tops[i] = v > tops[i] ? v : tops[i];
+        }
+    }
+    tell("read_s", all.seconds);
+    tell("tables", all.tables);
+    tell("tables_most", most.tables);
+    tell("table_bytes", all.table_bytes);
+    tell("table_bytes_most", most.table_bytes);
+    tell("tensor_bytes", all.tensor_bytes);
+    tell("tensor_bytes_most", most.tensor_bytes);
+    dcp_buf_fini(&head);
+    dcp_store_free(&store);
+}
+
+int main(int argc, char **argv)
+{
+    static const struct {
+        const char *name;
+        int argc;
+        void (*run)(char **argv);
+    } modes[] = { { "save", 6, run_save },
+                  { "rank", 6, run_rank },
+                  { "load", 5, run_load } };
+
+    for (size_t i = 0; i < DCP_ARRAY_LEN(modes); i++)
+        if (argc == modes[i].argc && !strcmp(argv[1], modes[i].name)) {
+            modes[i].run(argv);
+            tell("peak_mib", peak_mib());
+            return 0;
+        }
+    fprintf(stderr, "usage: bench_scale save|rank LAYOUT WORLD TENSORS FILE\n"
+                    "       bench_scale load LAYOUT WORLD FOLDER\n");
+    return 2;
 }
