@@ -10,8 +10,10 @@
 #define FIRST_NS (500 * MS)  /* quicker work needs no bar */
 #define BAR_NS (1000 * MS / 6)
 #define LINE_NS (10000 * MS)
-#define RATE_NS (3000 * MS) /* the rate is that of about so long */
-#define BAR_MOST 40         /* cells */
+#define RATE_NS (3000 * MS)      /* the rate is that of about so long */
+#define MOVED_NS (2000 * MS)     /* bytes were done for so long when the end is told */
+#define LONGEST_S (100 * 3600.0) /* and it is not told when it is further than that */
+#define BAR_MOST 40              /* cells */
 #define BAR_LEAST 8
 
 void dcp_progress_begin(struct dcp_progress_bar *bar, const struct dcp_term *term,
@@ -36,7 +38,7 @@ static void look_at_rate(struct dcp_progress_bar *bar, uint64_t now, uint64_t do
         return;
     double seconds = (double)passed / 1e9, rate = (double)(done - bar->seen) / seconds;
     double weight = (double)passed / (double)(passed + RATE_NS);
-    if (bar->seen == 0)
+    if (bar->rate <= 0)
         weight = 1;
     bar->rate += weight * (rate - bar->rate);
     bar->seen_ns = now;
@@ -49,9 +51,9 @@ static void format_facts(const struct dcp_progress_bar *bar, uint64_t done,
 {
     int percent = total ? (int)((double)done / (double)total * 100) : 100;
     char left[80] = "";
-    if (bar->rate > 0 && done < total)
-        snprintf(left, sizeof left, "  %s left",
-                 dcp_human_clock((double)(total - done) / bar->rate).text);
+    double seconds = bar->rate > 0 ? (double)(total - done) / bar->rate : LONGEST_S;
+    if (bar->shown_ns - bar->moved_ns >= MOVED_NS && done < total && seconds < LONGEST_S)
+        snprintf(left, sizeof left, "  %s left", dcp_human_clock(seconds).text);
     snprintf(out, cap, "%3d %%  %s  %s%s", percent, dcp_human_size(done).text,
              dcp_human_rate(bar->rate).text, left);
 }
@@ -80,14 +82,26 @@ static void draw(struct dcp_progress_bar *bar, uint64_t done, uint64_t total)
 
 void dcp_progress_show(struct dcp_progress_bar *bar, uint64_t done, uint64_t total)
 {
+    if (bar->label)
+        dcp_progress_show_at(bar, dcp_clock_ns(), done, total);
+}
+
+void dcp_progress_show_at(struct dcp_progress_bar *bar, uint64_t now, uint64_t done,
+                          uint64_t total)
+{
+    uint64_t since = now - bar->shown_ns;
     if (!bar->label)
         return;
-    uint64_t now = dcp_clock_ns(), since = now - bar->shown_ns;
     if (done > total)
         done = total;
+    if (done && !bar->moved_ns) {
+        bar->moved_ns = bar->seen_ns = now;
+        bar->seen = done;
+    }
     if (now - bar->begin_ns < FIRST_NS || since < (bar->lines ? LINE_NS : BAR_NS))
         return;
-    look_at_rate(bar, now, done);
+    if (bar->moved_ns)
+        look_at_rate(bar, now, done);
     bar->shown_ns = now;
     if (!bar->lines) {
         draw(bar, done, total);

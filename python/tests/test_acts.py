@@ -28,6 +28,7 @@ def test_reshard(run, tmp_path):
         progress=lambda done, total: calls.append((done, total)),
     )
     assert calls and all(done <= total for done, total in calls)
+    assert calls[-1][0] == calls[-1][1]
     assert made.n_tensors == planned.n_tensors == 64
     with libdcp.open(run) as a, libdcp.open(target) as b:
         assert (b.info.world_size, b.info.layout) == (8, "zero1")

@@ -179,6 +179,43 @@ static struct window *window_of(struct dcp_files *f, int file)
     return victim;
 }
 
+/* How much is read at once: more each time that a reader goes on where it was, little
+ * where it jumps, so that who reads small parts of a file in another order does not read
+ * the file once for each. */
+static size_t ahead(const struct dcp_files *f, const struct window *window, int file,
+                    uint64_t offset, size_t n)
+{
+    uint64_t end = window->at + window->n;
+    bool goes_on =
+        window->file == file && offset >= window->at && offset <= end + window->n;
+    size_t want = 4 * n, twice = goes_on ? 2 * (size_t)window->n : MIN_WINDOW;
+
+    want = want > twice ? want : twice;
+    return want < f->window_bytes ? want : f->window_bytes;
+}
+
+/* Moves a window to `offset`, for n bytes and what follows; what it has of that stays. */
+static int move(struct dcp_files *f, struct window *window, int file, uint64_t offset,
+                size_t n, struct dcp_error *err)
+{
+    uint64_t left = f->catalog->files[file].size_bytes - offset;
+    uint64_t want = ahead(f, window, file, offset, n);
+    uint64_t end = window->at + window->n;
+    size_t kept = 0;
+
+    if (window->file == file && offset >= window->at && offset < end) {
+        kept = (size_t)(end - offset);
+        memmove(window->data, window->data + (offset - window->at), kept);
+    }
+    window->file = -1;
+    window->n = left < want ? left : want;
+    window->at = offset;
+    DCP_TRY(dcp_files_read(f, file, offset + kept, (size_t)window->n - kept,
+                           window->data + kept, err));
+    window->file = file;
+    return DCP_OK;
+}
+
 int dcp_files_read_ahead(struct dcp_files *f, int file, uint64_t offset, size_t n,
                          void *out, struct dcp_error *err)
 {
@@ -189,13 +226,8 @@ int dcp_files_read_ahead(struct dcp_files *f, int file, uint64_t offset, size_t 
     struct window *window = window_of(f, file);
     if (!window->data && !(window->data = malloc(f->window_bytes)))
         return dcp_error_memory(err, "a window of a file");
-    if (window->file < 0 || offset < window->at || offset + n > window->at + window->n) {
-        window->n = size - offset < f->window_bytes ? size - offset : f->window_bytes;
-        window->at = offset;
-        window->file = -1;
-        DCP_TRY(dcp_files_read(f, file, offset, (size_t)window->n, window->data, err));
-        window->file = file;
-    }
+    if (window->file < 0 || offset < window->at || offset + n > window->at + window->n)
+        DCP_TRY(move(f, window, file, offset, n, err));
     window->used = ++f->clock;
     memcpy(out, window->data + (offset - window->at), n);
     return DCP_OK;

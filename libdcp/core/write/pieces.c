@@ -8,10 +8,17 @@
 
 #define CHUNK_BLOCKS 8 /* blocks a job writes before another may be chosen */
 #define SLOTS 3        /* blocks a worker codes before they are placed */
+/* Of a piece that is written with others: the copy costs more than the call above that.
+ */
+#define SMALL_BYTES ((uint64_t)8 << 10)
+#define JOINED_BYTES ((uint64_t)256 << 10) /* of such pieces together */
 
+/* Blocks of a piece; or small pieces that lie one behind the other, at once. */
 struct job {
     struct dcp_write *write;
-    size_t piece, first_block, n_blocks;
+    size_t at, n_pieces; /* in write->order */
+    size_t first_block, n_blocks;
+    uint64_t size_bytes; /* of small pieces, JOINED_BYTES at most; else 0 */
 };
 
 static size_t n_blocks_of(uint64_t bytes)
@@ -53,7 +60,7 @@ struct block {
 };
 
 static int read_block(struct dcp_write *w, int worker, size_t p, size_t i,
-                      struct block *out, struct dcp_error *err)
+                      unsigned char *scratch, struct block *out, struct dcp_error *err)
 {
     const struct dcp_read_callback *callback = &w->setup.read_callback;
     uint64_t begin = (uint64_t)i * DCP_BLOCK_BYTES;
@@ -61,8 +68,7 @@ static int read_block(struct dcp_write *w, int worker, size_t p, size_t i,
     size_t n = (size_t)(left < DCP_BLOCK_BYTES ? left : DCP_BLOCK_BYTES);
 
     *out = (struct block){ .piece = p, .i = i, .n = n };
-    return callback->read(callback->self, worker, p, begin, n, w->workers[worker].scratch,
-                          &out->raw, err);
+    return callback->read(callback->self, worker, p, begin, n, scratch, &out->raw, err);
 }
 
 /* Adds n bytes at `at` of a block to its digests. */
@@ -103,7 +109,7 @@ static int code_block(struct dcp_write *w, int worker, size_t p, size_t i,
     size_t elem = dcp_dtype_size(w->catalog->tensors[piece->tensor].dtype);
     struct block block;
 
-    DCP_TRY(read_block(w, worker, p, i, &block, err));
+    DCP_TRY(read_block(w, worker, p, i, w->workers[worker].scratch, &block, err));
     add_digests(w, &block, 0, block.n);
     add_fingerprint(w, &block);
     DCP_TRY(dcp_coder_encode(w->workers[worker].coder, piece->codec, elem, block.raw,
@@ -117,18 +123,29 @@ static int code_block(struct dcp_write *w, int worker, size_t p, size_t i,
     return DCP_OK;
 }
 
+/* What is known of a block that is stored as it is, once all of it has its CRC. */
+static void note_block(struct dcp_write *w, const struct block *block)
+{
+    struct dcp_block *blocks = w->digests[block->piece].blocks;
+
+    add_fingerprint(w, block);
+    if (blocks) {
+        blocks[block->i].xxh3 = dcp_hash_xxh3(block->raw, block->n);
+        blocks[block->i].stored_size = (uint32_t)block->n;
+    }
+}
+
 /* One block without a codec: each slice is written, and then digested, for which the
  * kernel brought it to the cache. */
 static int write_block(struct dcp_write *w, int worker, size_t p, size_t i, uint64_t to,
                        size_t *out_n, struct dcp_error *err)
 {
-    struct dcp_write_digests *digests = &w->digests[p];
     int file = w->catalog->pieces[p].file;
     struct dcp_against *against = w->files[file].against;
     size_t slice = dcp_write_slice(w, file);
     struct block block;
 
-    DCP_TRY(read_block(w, worker, p, i, &block, err));
+    DCP_TRY(read_block(w, worker, p, i, w->workers[worker].scratch, &block, err));
     for (size_t at = 0, n; at < block.n; at += n) {
         n = block.n - at < slice ? block.n - at : slice;
         if (against) /* what is written depends on the digests of all */
@@ -137,34 +154,62 @@ static int write_block(struct dcp_write *w, int worker, size_t p, size_t i, uint
             DCP_TRY(dcp_write_at(w, file, to + at, block.raw + at, n, err));
         add_digests(w, &block, at, n);
     }
-    add_fingerprint(w, &block);
-    if (digests->blocks) {
-        digests->blocks[i].xxh3 = dcp_hash_xxh3(block.raw, block.n);
-        digests->blocks[i].stored_size = (uint32_t)block.n;
-    }
+    note_block(w, &block);
     *out_n = block.n;
     return DCP_OK;
+}
+
+/* The kernel may begin to write a range of a file back. */
+static void flush(struct dcp_write *w, int file, uint64_t from, uint64_t n)
+{
+    const struct dcp_store *store = w->setup.store;
+
+    if (store->ops->flush_hint)
+        store->ops->flush_hint(store->self, w->files[file].handle, from, n);
+}
+
+/* A call of the kernel for each would cost more than the bytes of small pieces. */
+static int run_small(const struct job *job, int worker, struct dcp_error *err)
+{
+    struct dcp_write *w = job->write;
+    const struct dcp_piece *first = &w->catalog->pieces[w->order[job->at]];
+    unsigned char *scratch = w->workers[worker].scratch;
+    size_t used = 0;
+
+    for (size_t i = job->at; i < job->at + job->n_pieces; i++) {
+        struct block block;
+        if (!w->digests[w->order[i]].n)
+            continue;
+        DCP_TRY(read_block(w, worker, w->order[i], 0, scratch + used, &block, err));
+        if (block.raw != scratch + used)
+            memcpy(scratch + used, block.raw, block.n);
+        add_digests(w, &block, 0, block.n);
+        note_block(w, &block);
+        used += block.n;
+    }
+    DCP_TRY(dcp_write_at(w, first->file, first->offset, scratch, used, err));
+    flush(w, first->file, first->offset, used);
+    return report(w, used, err);
 }
 
 static int run_job(void *arg, int worker, size_t i, struct dcp_error *err)
 {
     const struct job *job = &((const struct job *)arg)[i];
     struct dcp_write *w = job->write;
-    const struct dcp_store *store = w->setup.store;
-    const struct dcp_piece *piece = &w->catalog->pieces[job->piece];
+    size_t p = w->order[job->at];
+    const struct dcp_piece *piece = &w->catalog->pieces[p];
     uint64_t at = piece->offset + (uint64_t)job->first_block * DCP_BLOCK_BYTES, from = at;
-    struct dcp_against *against = w->files[piece->file].against;
 
+    if (job->size_bytes)
+        return run_small(job, worker, err);
     for (size_t b = 0; b < job->n_blocks; b++) {
         size_t n;
-        DCP_TRY(write_block(w, worker, job->piece, job->first_block + b, at, &n, err));
+        DCP_TRY(write_block(w, worker, p, job->first_block + b, at, &n, err));
         at += n;
         DCP_TRY(report(w, n, err));
     }
-
-    if (store->ops->flush_hint && !against)
-        store->ops->flush_hint(store->self, w->files[piece->file].handle, from,
-                               at - from);
+    if (!w->files[piece->file].against)
+        flush(w, piece->file, from, at - from);
     return DCP_OK;
 }
 
@@ -191,7 +236,7 @@ static int prepare_piece(struct dcp_write *w, size_t p, struct dcp_error *err)
 
 /* A block on its way into a file whose pieces are packed. */
 struct slot {
-    size_t piece, block, n;
+    size_t piece, block, raw_n, n;
     uint64_t at;
     unsigned char *stored; /* DCP_BLOCK_BYTES */
 };
@@ -225,7 +270,7 @@ static int slot_job(void *arg, int worker, size_t i, struct dcp_error *err)
     (void)worker;
     DCP_TRY(dcp_write_at(w, w->catalog->pieces[slot->piece].file, slot->at, slot->stored,
                          slot->n, err));
-    return report(w, slot->n, err);
+    return report(w, slot->raw_n, err);
 }
 
 /* A piece begins where the one before it in its file ended. */
@@ -266,10 +311,12 @@ static int pack_piece(struct packing *packing, size_t p, struct dcp_error *err)
         DCP_TRY(write_slots(packing, err));
         place_piece(packing, &w->catalog->pieces[p]);
     }
-    for (size_t b = 0; b < w->digests[p].n; b++) {
+    uint64_t left = dcp_piece_bytes(w->catalog, &w->catalog->pieces[p]);
+    for (size_t b = 0; b < w->digests[p].n; b++, left -= DCP_BLOCK_BYTES) {
         struct slot *slot = &packing->slots[packing->n++];
         slot->piece = p;
         slot->block = b;
+        slot->raw_n = (size_t)(left < DCP_BLOCK_BYTES ? left : DCP_BLOCK_BYTES);
         if (packing->n == packing->n_slots)
             DCP_TRY(write_slots(packing, err));
     }
@@ -313,6 +360,44 @@ static int add_job(struct jobs *jobs, struct job job, struct dcp_error *err)
     return DCP_OK;
 }
 
+/* Whether a piece, order[i], can be written with the small ones of a job: it is small,
+ * and begins where they end. */
+static bool joins(const struct dcp_write *w, const struct job *job, size_t i)
+{
+    const struct dcp_piece *pieces = w->catalog->pieces;
+    const struct dcp_piece *piece = &pieces[w->order[i]];
+    const struct dcp_piece *first = &pieces[w->order[job->at]];
+    uint64_t bytes = dcp_piece_bytes(w->catalog, piece);
+
+    return job->size_bytes && bytes <= SMALL_BYTES && i == job->at + job->n_pieces &&
+           piece->file == first->file &&
+           piece->offset == first->offset + job->size_bytes &&
+           job->size_bytes + bytes <= JOINED_BYTES;
+}
+
+/* The jobs of order[i], which is ready. */
+static int add_jobs(struct dcp_write *w, struct jobs *jobs, size_t i,
+                    struct dcp_error *err)
+{
+    size_t p = w->order[i], n = w->digests[p].n;
+    const struct dcp_piece *piece = &w->catalog->pieces[p];
+    uint64_t bytes = dcp_piece_bytes(w->catalog, piece);
+    bool small = bytes <= SMALL_BYTES && !w->files[piece->file].against;
+
+    if (jobs->n && joins(w, &jobs->items[jobs->n - 1], i)) {
+        jobs->items[jobs->n - 1].n_pieces++;
+        jobs->items[jobs->n - 1].size_bytes += bytes;
+        return DCP_OK;
+    }
+    for (size_t b = 0; b < n; b += CHUNK_BLOCKS) {
+        struct job job = {
+            w, i, 1, b, n - b < CHUNK_BLOCKS ? n - b : CHUNK_BLOCKS, small ? bytes : 0
+        };
+        DCP_TRY(add_job(jobs, job, err));
+    }
+    return DCP_OK;
+}
+
 /* Makes the pieces of a rank ready, and adds their jobs. *out_packed: they may shrink. */
 static int add_pieces(struct dcp_write *w, int rank, struct jobs *jobs, bool *out_packed,
                       struct dcp_error *err)
@@ -324,11 +409,7 @@ static int add_pieces(struct dcp_write *w, int rank, struct jobs *jobs, bool *ou
         size_t p = w->order[i];
         *out_packed |= target->pieces[p].codec != DCP_CODEC_NONE;
         DCP_TRY(prepare_piece(w, p, err));
-        for (size_t b = 0; b < w->digests[p].n; b += CHUNK_BLOCKS) {
-            size_t left = w->digests[p].n - b;
-            struct job job = { w, p, b, left < CHUNK_BLOCKS ? left : CHUNK_BLOCKS };
-            DCP_TRY(add_job(jobs, job, err));
-        }
+        DCP_TRY(add_jobs(w, jobs, i, err));
     }
     return DCP_OK;
 }

@@ -1,6 +1,7 @@
 /* The block reader: any part of any piece, from many files and with every codec, in
  * little memory; and what it says of corruption. */
 #include "base/hash.h"
+#include "base/mem.h"
 #include "core/files/codec.h"
 #include "core/read/blocks.h"
 #include "lib/acts.h"
@@ -206,6 +207,34 @@ static void bytes_read(void **state)
     end(c);
 }
 
+/* What is read ahead is enough for what is read, however that grows, and nothing is read
+ * twice. */
+static void ahead_of_growing_reads(void **state)
+{
+    (void)state;
+    static const int64_t elems[] = { 2, 10, 15000, 38366, 5, 60000, 16000, 65000, 3 };
+    uint64_t seed = 75, all = 0;
+    struct checkpoint *c = begin();
+    unsigned char *out = malloc(BLOCK);
+
+    assert_non_null(out);
+    add_file(c, 0);
+    for (size_t p = 0; p < DCP_ARRAY_LEN(elems); p++)
+        add_piece(c, &seed, elems[p], DCP_F32, DCP_CODEC_NONE);
+    finish(c);
+    struct dcp_blocks *blocks = reader(c, 1, true);
+    for (size_t p = 0; p < DCP_ARRAY_LEN(elems); p++) {
+        size_t n = (size_t)elems[p] * sizeof(float);
+        assert_int_equal(dcp_blocks_read(blocks, p, 0, n, out, NULL), 0);
+        assert_memory_equal(out, c->raw[p], n);
+        all += n;
+    }
+    assert_int_equal(dcp_blocks_bytes(blocks), all);
+    dcp_blocks_free(blocks);
+    free(out);
+    end(c);
+}
+
 /* A flipped bit is found by whoever reads its block, and by nobody else. */
 static void damage(void **state)
 {
@@ -377,13 +406,10 @@ static void places(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(any_part_of_any_piece),
-        cmocka_unit_test(bytes_read),
-        cmocka_unit_test(damage),
-        cmocka_unit_test(files_that_are_not_as_said),
-        cmocka_unit_test(a_disk_that_fails),
-        cmocka_unit_test(pieces_in_memory),
-        cmocka_unit_test(places),
+        cmocka_unit_test(any_part_of_any_piece),      cmocka_unit_test(bytes_read),
+        cmocka_unit_test(ahead_of_growing_reads),     cmocka_unit_test(damage),
+        cmocka_unit_test(files_that_are_not_as_said), cmocka_unit_test(a_disk_that_fails),
+        cmocka_unit_test(pieces_in_memory),           cmocka_unit_test(places),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
