@@ -49,7 +49,6 @@ struct dcp_saver {
     enum phase phase;
     struct dcp_finish finish; /* what is being saved */
     uint64_t *crc;            /* of each piece, taken from the caller's memory */
-    unsigned char *flags;     /* of all ranks, see dcp_all_done */
     struct dcp_parity_code code;
     uint64_t *sums;               /* what this rank read while it coded */
     _Atomic bool diverged;        /* numbers of this rank are not finite */
@@ -78,10 +77,7 @@ int dcp_saver_new(const struct dcp_context *ctx, struct dcp_saver **out_saver,
     saver->comm = ctx->comm ? ctx->comm : &saver->self_comm;
     dcp_device_host(&saver->host);
     saver->device = ctx->device ? ctx->device : &saver->host;
-    saver->flags = malloc((size_t)saver->comm->world_size);
-    int rc = saver->flags ? DCP_OK : dcp_error_memory(err, "a saver");
-    if (!rc)
-        rc = dcp_pool_new(ctx->threads > 0 ? ctx->threads : 2, &saver->pool, err);
+    int rc = dcp_pool_new(ctx->threads > 0 ? ctx->threads : 2, &saver->pool, err);
     if (!rc)
         rc = dcp_group_new(saver->pool, &saver->group, err);
     if (rc) {
@@ -119,7 +115,6 @@ void dcp_saver_free(struct dcp_saver *saver)
     if (saver->device)
         dcp_stage_fini(&saver->stage, saver->device);
     dcp_save_base_fini(&saver->base);
-    free(saver->flags);
     free(saver);
 }
 
@@ -512,8 +507,7 @@ int dcp_save_poll(struct dcp_saver *saver, bool *out_done,
             *out_result = saver->result;
         return DCP_OK;
     }
-    rc = dcp_all_done(saver->comm, dcp_group_done(saver->group), saver->flags, &done,
-                      &failure);
+    rc = dcp_all_done(saver->comm, dcp_group_done(saver->group), &done, &failure);
     if (!rc && !done)
         return DCP_OK;
     if (!rc)

@@ -102,15 +102,26 @@ static int gather(void *self, const void *in, size_t size_bytes, void *out,
                                       timeout_ms, err);
 }
 
+static int least(void *self, int64_t mine, int64_t *out, int timeout_ms,
+                 struct dcp_error *err)
+{
+    struct witness *witness = self;
+
+    note(witness, 4, sizeof mine);
+    return witness->comm->ops->least(witness->comm->self, mine, out, timeout_ms, err);
+}
+
 static int peer_dead(void *self)
 {
     struct witness *witness = self;
     return witness->comm->ops->peer_dead(witness->comm->self);
 }
 
-static const struct dcp_comm_ops ops = {
-    .allgather = allgather, .bcast = bcast, .gather = gather, .peer_dead = peer_dead
-};
+static const struct dcp_comm_ops ops = { .allgather = allgather,
+                                         .bcast = bcast,
+                                         .gather = gather,
+                                         .least = least,
+                                         .peer_dead = peer_dead };
 
 /* --- acts --- */
 

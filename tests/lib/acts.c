@@ -48,6 +48,14 @@ static int mortal_gather(void *self, const void *in, size_t size_bytes, void *ou
                                      err);
 }
 
+static int mortal_least(void *self, int64_t mine, int64_t *out, int timeout_ms,
+                        struct dcp_error *err)
+{
+    struct mortal *mortal = self;
+    maybe_die(mortal);
+    return mortal->comm->ops->least(mortal->comm->self, mine, out, timeout_ms, err);
+}
+
 static int mortal_bcast(void *self, void *data, size_t size_bytes, int root,
                         int timeout_ms, struct dcp_error *err)
 {
@@ -67,6 +75,7 @@ static const struct dcp_comm_ops mortal_ops = {
     .allgather = mortal_allgather,
     .bcast = mortal_bcast,
     .gather = mortal_gather,
+    .least = mortal_least,
     .peer_dead = mortal_peer_dead,
 };
 

@@ -73,16 +73,21 @@ int check_comm_values(struct dcp_comm *comm)
                      comm, mine, my_size, &parts, got, NULL) == 0);
             WANT(!parts == !(all_get || comm->rank == 0));
             const unsigned char *part = parts;
-            for (int r = 0; r < comm->world_size; r++) {
+            for (int r = 0; r < comm->world_size && part; r++) {
                 WANT(got[r] == (r % 3 ? n / (size_t)r : 0));
-                WANT(!part || check_part(part, r, got[r], round) == 0);
-                part += part ? got[r] : 0;
+                WANT(check_part(part, r, got[r], round) == 0);
+                part += got[r];
             }
             free(parts);
         }
 
         WANT(dcp_comm_bcast(comm, mine, n, root, NULL) == 0);
         WANT(check_part(mine, root, n, round) == 0);
+
+        /* That of rank `root` is the least. */
+        int64_t number = round % 2 ? INT64_MIN + 1 : 7, least = 0;
+        WANT(dcp_comm_least(comm, number - (comm->rank == root), &least, NULL) == 0);
+        WANT(least == number - 1);
     }
     WANT(dcp_comm_bcast(comm, NULL, 0, comm->world_size, NULL) == DCP_E_USAGE);
     return 0;
@@ -103,6 +108,8 @@ int check_comm_failure(struct dcp_comm *comm, int wanted, int rank_state,
         size_t sizes[MAX_WORLD_SIZE];
         WANT(dcp_comm_allgatherv(comm, &c, 1, &out, sizes, NULL) == DCP_E_COMM);
         WANT(!out);
+        int64_t least;
+        WANT(dcp_comm_least(comm, 0, &least, NULL) == DCP_E_COMM);
     }
     return 0;
 }
@@ -139,6 +146,15 @@ int check_comm_other_kind(struct dcp_comm *comm)
     struct dcp_error err = { 0 };
     int rc = comm->rank == 1 ? dcp_comm_bcast(comm, data, 16, 0, &err)
                              : dcp_comm_allgather(comm, data, 16, all, &err);
+    return expect_other_call(comm, rc, &err);
+}
+
+int check_comm_other_number(struct dcp_comm *comm)
+{
+    int64_t least, all[MAX_WORLD_SIZE], mine = comm->rank;
+    struct dcp_error err = { 0 };
+    int rc = comm->rank == 1 ? dcp_comm_least(comm, mine, &least, &err)
+                             : dcp_comm_allgather(comm, &mine, sizeof mine, all, &err);
     return expect_other_call(comm, rc, &err);
 }
 

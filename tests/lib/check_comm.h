@@ -30,6 +30,7 @@ int check_comm_silent(struct dcp_comm *comm);
 /* Rank 1 makes another call than the others. */
 int check_comm_other_size(struct dcp_comm *comm);
 int check_comm_other_kind(struct dcp_comm *comm);
+int check_comm_other_number(struct dcp_comm *comm);
 int check_comm_other_root(struct dcp_comm *comm);
 int check_comm_bad_arguments(struct dcp_comm *comm);
 

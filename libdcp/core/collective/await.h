@@ -13,8 +13,7 @@
 int dcp_await(struct dcp_comm *comm, int (*work)(void *arg, struct dcp_error *err),
               void *arg, struct dcp_error *err);
 
-/* Collective: whether it is done on all ranks. `flags` has room for comm->world_size. */
-int dcp_all_done(struct dcp_comm *comm, bool mine, unsigned char *flags, bool *out_done,
-                 struct dcp_error *err);
+/* Collective: whether it is done on all ranks. */
+int dcp_all_done(struct dcp_comm *comm, bool mine, bool *out_done, struct dcp_error *err);
 
 #endif

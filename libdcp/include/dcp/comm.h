@@ -10,6 +10,7 @@
 
 #include <dcp/error.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -31,6 +32,10 @@ struct dcp_comm_ops {
      * NULL. */
     int (*gather)(void *self, const void *in, size_t size_bytes, void *out,
                   int timeout_ms, struct dcp_error *err);
+    /* Optional (NULL: allgather does it, and every rank hears every number): the least of
+     * the numbers of all ranks. Agreements are made of it. */
+    int (*least)(void *self, int64_t mine, int64_t *out, int timeout_ms,
+                 struct dcp_error *err);
 };
 
 struct dcp_comm {
@@ -103,6 +108,10 @@ DCP_PUBLIC int dcp_comm_allgather(struct dcp_comm *comm, const void *in,
 DCP_PUBLIC int dcp_comm_bcast(struct dcp_comm *comm, void *data, size_t size_bytes,
                               int root, struct dcp_error *err);
 
+/* The least of the numbers of all ranks. Errors: COMM, MEMORY. */
+DCP_PUBLIC int dcp_comm_least(struct dcp_comm *comm, int64_t mine, int64_t *out,
+                              struct dcp_error *err);
+
 /* The lowest rank that is known to be dead, or -1. At once and without communication, for
  * loops that wait for something else from the other ranks. */
 DCP_PUBLIC int dcp_comm_peer_dead(struct dcp_comm *comm);
@@ -114,8 +123,8 @@ DCP_PUBLIC int dcp_comm_allgatherv(struct dcp_comm *comm, const void *in,
                                    size_t size_bytes, void **out, size_t *out_sizes,
                                    struct dcp_error *err);
 
-/* The same for rank 0 alone: elsewhere *out is NULL, and nothing is held that grows with
- * the world size but the sizes. */
+/* The same for rank 0 alone: elsewhere *out is NULL, out_sizes is not touched, and
+ * nothing is held that grows with the world size. */
 DCP_PUBLIC int dcp_comm_gatherv(struct dcp_comm *comm, const void *in, size_t size_bytes,
                                 void **out, size_t *out_sizes, struct dcp_error *err);
 

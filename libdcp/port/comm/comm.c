@@ -36,15 +36,35 @@ int dcp_comm_bcast(struct dcp_comm *comm, void *data, size_t size_bytes, int roo
     return comm->ops->bcast(comm->self, data, size_bytes, root, timeout_of(comm), err);
 }
 
-#define NO_MEMORY SIZE_MAX /* what a rank says instead of its size */
+enum { USUAL_WORLD_SIZE = 256 };
 
-/* Lowest rank whose size says so, or -1. */
-static int rank_without_memory(const size_t *sizes, int world_size)
+/* Where there is nothing better. Who has no memory for it is seen to fall silent. */
+static int least_of_all(struct dcp_comm *comm, int64_t mine, int64_t *out,
+                        struct dcp_error *err)
 {
-    for (int r = 0; r < world_size; r++)
-        if (sizes[r] == NO_MEMORY)
-            return r;
-    return -1;
+    int64_t usual[USUAL_WORLD_SIZE], *all = usual;
+    DCP_CLEANUP_FREE int64_t *more = NULL;
+
+    if (comm->world_size > USUAL_WORLD_SIZE)
+        all = more = dcp_mem_calloc((size_t)comm->world_size, sizeof *all);
+    if (!all)
+        return dcp_error_memory(err, "an agreement");
+    int rc = dcp_comm_allgather(comm, &mine, sizeof mine, all, err);
+    *out = mine;
+    for (int r = 0; r < comm->world_size && !rc; r++)
+        *out = all[r] < *out ? all[r] : *out;
+    return rc;
+}
+
+int dcp_comm_least(struct dcp_comm *comm, int64_t mine, int64_t *out,
+                   struct dcp_error *err)
+{
+    *out = mine;
+    if (comm->world_size == 1)
+        return DCP_OK;
+    if (!comm->ops->least)
+        return least_of_all(comm, mine, out, err);
+    return comm->ops->least(comm->self, mine, out, timeout_of(comm), err);
 }
 
 /* `n` parts and one more for sending, each `each` bytes long; NULL: none, or their size
@@ -63,37 +83,47 @@ static int collect(struct dcp_comm *comm, bool to_all, const void *in, size_t si
     return comm->ops->gather(comm->self, in, size_bytes, out, timeout_of(comm), err);
 }
 
+/* A rank without memory cannot take part in what follows: all must know before. */
+static int agree_on_memory(struct dcp_comm *comm, bool has, struct dcp_error *err)
+{
+    int64_t poor = 0;
+    int rc = dcp_comm_least(comm, has ? comm->world_size : comm->rank, &poor, err);
+
+    if (rc || poor == comm->world_size)
+        return rc;
+    rc = dcp_error_set(err, DCP_E_MEMORY,
+                       "rank %d: out of memory for the answers of %d ranks", (int)poor,
+                       comm->world_size);
+    if (err)
+        err->rank = (int)poor;
+    return rc;
+}
+
 /* Parts of different sizes, to all or to rank 0. */
 static int collect_parts(struct dcp_comm *comm, bool to_all, const void *in,
                          size_t size_bytes, void **out, size_t *out_sizes,
                          struct dcp_error *err)
 {
     bool gets = to_all || comm->rank == 0;
+    /* Where nothing gathers, who gets nothing needs room all the same. */
     size_t n_parts = gets || !comm->ops->gather ? (size_t)comm->world_size : 0;
+    int64_t least = 0;
 
     *out = NULL;
-    int rc = dcp_comm_allgather(comm, &size_bytes, sizeof size_bytes, out_sizes, err);
+    int rc = dcp_comm_least(comm, -(int64_t)size_bytes, &least, err);
     if (rc)
         return rc;
-    size_t largest = 0;
-    for (int r = 0; r < comm->world_size; r++)
-        if (out_sizes[r] > largest)
-            largest = out_sizes[r];
-
-    /* A rank without memory cannot take part in what follows: all must know before. */
-    unsigned char *parts = alloc_parts(n_parts, largest);
-    size_t said = parts ? size_bytes : NO_MEMORY;
-    rc = dcp_comm_allgather(comm, &said, sizeof said, out_sizes, err);
-    int poor = rc ? -1 : rank_without_memory(out_sizes, comm->world_size);
-    if (poor >= 0) {
-        rc = dcp_error_set(err, DCP_E_MEMORY,
-                           "rank %d: out of memory for the answers of %d ranks", poor,
-                           comm->world_size);
-        if (err)
-            err->rank = poor;
-    }
+    size_t largest = (size_t)-least;
+    size_t each = largest > sizeof largest ? largest : sizeof largest;
+    unsigned char *parts = alloc_parts(n_parts, each);
+    rc = agree_on_memory(comm, parts, err);
+    if (!rc)
+        rc = collect(comm, to_all, &size_bytes, sizeof size_bytes, n_parts ? parts : NULL,
+                     err);
+    if (!rc && gets)
+        memcpy(out_sizes, parts, n_parts * sizeof *out_sizes);
     if (!rc && largest) {
-        unsigned char *sent = parts + n_parts * largest;
+        unsigned char *sent = parts + n_parts * each;
         if (size_bytes)
             memcpy(sent, in, size_bytes);
         rc = collect(comm, to_all, sent, largest, n_parts ? parts : NULL, err);

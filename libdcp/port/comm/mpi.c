@@ -295,6 +295,7 @@ static const struct dcp_comm_ops mpi_ops = {
     .allgather = dcp_star_allgather,
     .bcast = dcp_star_bcast,
     .gather = dcp_star_gather,
+    .least = dcp_star_least,
     .peer_dead = mpi_peer_dead,
     .free = mpi_free,
 };

@@ -10,7 +10,9 @@
     (100 * DCP_STAR_MS) /* for sending it, when someone does not read \
                          */
 
-enum kind { ALLGATHER, BCAST, GATHER };
+enum kind { ALLGATHER, BCAST, GATHER, LEAST };
+
+#define NUMBER_BYTES sizeof(uint64_t) /* of a rank, in LEAST */
 
 struct round {
     struct dcp_star_call call;
@@ -169,17 +171,19 @@ static size_t all_bytes(const struct dcp_star *star, const struct dcp_star_call 
     return n * (size_t)call->size_bytes;
 }
 
+/* What rank 0 answers, to whomever. */
+static size_t answer_bytes(const struct dcp_star *star, const struct dcp_star_call *call)
+{
+    if (call->kind == LEAST)
+        return NUMBER_BYTES;
+    return call->kind == GATHER ? 0 : all_bytes(star, call);
+}
+
 static size_t down_bytes(const struct dcp_star *star, const struct dcp_star_call *call,
                          int rank)
 {
     bool knows = call->kind == BCAST && call->root == (uint64_t)rank;
-    return knows || call->kind == GATHER ? 0 : all_bytes(star, call);
-}
-
-/* What rank 0 answers, to whomever. */
-static size_t answer_bytes(const struct dcp_star *star, const struct dcp_star_call *call)
-{
-    return call->kind == GATHER ? 0 : all_bytes(star, call);
+    return knows ? 0 : answer_bytes(star, call);
 }
 
 static bool reserve(struct dcp_star *star, size_t send_bytes, size_t receive_bytes)
@@ -298,11 +302,24 @@ static int gather(struct dcp_star *star, struct round *round)
     return DCP_OK;
 }
 
+/* Rank 0: the least of the numbers that came takes the place of the first. */
+static void find_least(const struct dcp_star *star, const struct round *round)
+{
+    int64_t least = (int64_t)dcp_le64(round->out);
+    for (int r = 1; r < star->world_size; r++) {
+        int64_t one = (int64_t)dcp_le64(slot_of(round, r));
+        least = one < least ? one : least;
+    }
+    dcp_put_le64(round->out, (uint64_t)least);
+}
+
 static int answer(struct dcp_star *star, const struct round *round)
 {
     struct act act = { send_down, false, round->begin + round->time_ns / 8 * 7 };
     struct dcp_star_head head = round->refusal;
     head.call = round->call;
+    if (round->call.kind == LEAST && !head.code)
+        find_least(star, round);
     begin_send(star, &head, round->out, head.code ? 0 : answer_bytes(star, &round->call));
     return drive(star, round, &act);
 }
@@ -434,6 +451,18 @@ int dcp_star_gather(void *self, const void *in, size_t size_bytes, void *out,
     return run(self, &call, in, out, timeout_ms, err);
 }
 
+int dcp_star_least(void *self, int64_t mine, int64_t *out, int timeout_ms,
+                   struct dcp_error *err)
+{
+    struct dcp_star *star = self;
+    struct dcp_star_call call = { .kind = LEAST, .size_bytes = NUMBER_BYTES };
+    unsigned char in[NUMBER_BYTES];
+    dcp_put_le64(in, (uint64_t)mine);
+    int rc = run(self, &call, in, star->numbers, timeout_ms, err);
+    *out = rc ? mine : (int64_t)dcp_le64(star->numbers);
+    return rc;
+}
+
 /* --- the life of a star --- */
 
 int dcp_star_init(struct dcp_star *star, const struct dcp_star_link *link, int rank,
@@ -443,11 +472,17 @@ int dcp_star_init(struct dcp_star *star, const struct dcp_star_link *link, int r
         .link = link, .rank = rank, .world_size = world_size, .max_bytes = max_bytes
     };
     star->done = calloc((size_t)world_size, sizeof *star->done);
-    return star->done ? DCP_OK : dcp_error_memory(err, "a comm");
+    star->numbers = calloc(rank ? 1 : (size_t)world_size, NUMBER_BYTES);
+    if (star->done && star->numbers)
+        return DCP_OK;
+    dcp_star_fini(star);
+    return dcp_error_memory(err, "a comm");
 }
 
 void dcp_star_fini(struct dcp_star *star)
 {
     free(star->done);
+    free(star->numbers);
     star->done = NULL;
+    star->numbers = NULL;
 }

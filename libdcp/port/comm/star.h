@@ -74,6 +74,7 @@ struct dcp_star {
     struct dcp_error failure; /* the first; from then on every round fails so */
     int gone;                 /* who went before its answer came; 0: none */
     bool *done;               /* by rank, in the present act */
+    unsigned char *numbers;   /* rank 0: one of each rank; others: one */
 };
 
 /* Errors: MEMORY. */
@@ -89,6 +90,8 @@ int dcp_star_bcast(void *self, void *data, size_t size_bytes, int root, int time
                    struct dcp_error *err);
 int dcp_star_gather(void *self, const void *in, size_t size_bytes, void *out,
                     int timeout_ms, struct dcp_error *err);
+int dcp_star_least(void *self, int64_t mine, int64_t *out, int timeout_ms,
+                   struct dcp_error *err);
 /* Rank 0, between two rounds, has seen that a rank went: fails, and tells the others. */
 void dcp_star_lose(struct dcp_star *star, int rank);
 /* Nanoseconds of a clock that never goes back: that of all deadlines. */

@@ -199,6 +199,7 @@ static const struct dcp_comm_ops tcp_ops = {
     .allgather = dcp_star_allgather,
     .bcast = dcp_star_bcast,
     .gather = dcp_star_gather,
+    .least = dcp_star_least,
     .peer_dead = tcp_peer_dead,
     .free = tcp_free,
 };

@@ -12,7 +12,7 @@
 #include <string.h>
 #include <time.h>
 
-enum kind { ALLGATHER, BCAST, GATHER };
+enum kind { ALLGATHER, BCAST, GATHER, LEAST };
 
 struct box {
     enum kind kind;
@@ -192,6 +192,24 @@ static int threads_gather(void *self, const void *in, size_t size_bytes, void *o
     return collect(self, GATHER, in, size_bytes, out, timeout_ms, err);
 }
 
+static int threads_least(void *self, int64_t mine, int64_t *out, int timeout_ms,
+                         struct dcp_error *err)
+{
+    struct member *me = self;
+    struct shared *shared = me->shared;
+    pthread_mutex_lock(&shared->lock);
+    unsigned turn = (unsigned)(me->round & 1);
+    int rc = enter_round(me, LEAST, &mine, sizeof mine, sizeof mine, 0, timeout_ms, err);
+    *out = mine;
+    for (int r = 0; !rc && r < shared->world_size; r++) {
+        int64_t one;
+        memcpy(&one, shared->members[r].boxes[turn].data, sizeof one);
+        *out = one < *out ? one : *out;
+    }
+    pthread_mutex_unlock(&shared->lock);
+    return rc;
+}
+
 static int threads_bcast(void *self, void *data, size_t size_bytes, int root,
                          int timeout_ms, struct dcp_error *err)
 {
@@ -256,6 +274,7 @@ static const struct dcp_comm_ops threads_ops = {
     .allgather = threads_allgather,
     .bcast = threads_bcast,
     .gather = threads_gather,
+    .least = threads_least,
     .peer_dead = threads_peer_dead,
     .free = threads_free,
 };

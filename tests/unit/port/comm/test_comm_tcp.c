@@ -64,6 +64,7 @@ static void different_calls_are_noticed(void **state)
     (void)state;
     run_ranks(3, 60000, check_comm_other_size);
     run_ranks(3, 60000, check_comm_other_kind);
+    run_ranks(3, 60000, check_comm_other_number);
     run_ranks(3, 60000, check_comm_other_root);
 }
 
