@@ -322,6 +322,10 @@ struct dcp_flat_save_options {
     int32_t threads;                                             /* 0: 2 */
     void (*log)(void *self, int32_t level, const char *message); /* warnings; or NULL */
     void *self;
+    int32_t delta, in_place;   /* see struct dcp_save_options */
+    const char *export_name;   /* of a consolidated file in the step; NULL: none */
+    const char *export_format; /* "torch", "safetensors" */
+    const char *export_dtype;  /* "bf16"; NULL: as they are */
 };
 struct dcp_flat_save_result {
     size_t struct_size;
@@ -330,13 +334,45 @@ struct dcp_flat_save_result {
     uint64_t size_bytes;
     int32_t diverged, stale;
     double write_s;
+    double stall_s;         /* that the caller was held by the start */
+    uint64_t written_bytes; /* of the step's files; of rank 0 alone */
 };
-/* Collective: see dcp_save. 0: the step is complete and durable, on all ranks. */
+/* Collective: see dcp_save. 0: the step is complete and durable, on all ranks. Saves in
+ * place, whatever the options say. */
 DCP_PUBLIC int32_t dcp_flat_save(const struct dcp_flat_save_options *options,
                                  const struct dcp_flat_comm *comm,
                                  const struct dcp_flat_state *state,
                                  struct dcp_flat_save_result *out_result,
                                  struct dcp_flat_error *err);
+
+/* Saves that go on in the background, one after the other, with staging memory that is
+ * kept. Each call is collective, made by one thread at a time, and not always the same
+ * one: what `comm` calls runs on it, and must not meet calls of another thread. */
+struct dcp_flat_saver;
+struct dcp_flat_saver_options {
+    size_t struct_size;
+    const char *path; /* the run folder; made when it is missing */
+    int32_t threads;  /* 0: 2 */
+    void (*log)(void *self, int32_t level, const char *message); /* warnings; or NULL */
+    void *self;
+};
+/* Caller owns *out. What comm and options point to is used until it is freed. */
+DCP_PUBLIC int32_t dcp_flat_saver_new(const struct dcp_flat_saver_options *options,
+                                      const struct dcp_flat_comm *comm,
+                                      struct dcp_flat_saver **out,
+                                      struct dcp_flat_error *err);
+/* See dcp_save_start; path, threads and log are the saver's. The state may change when it
+ * returns, but for tensors that are saved in place. */
+DCP_PUBLIC int32_t dcp_flat_save_start(struct dcp_flat_saver *saver,
+                                       const struct dcp_flat_save_options *options,
+                                       const struct dcp_flat_state *state,
+                                       struct dcp_flat_error *err);
+/* See dcp_save_wait. 0: the step is complete and durable, on all ranks. */
+DCP_PUBLIC int32_t dcp_flat_save_wait(struct dcp_flat_saver *saver,
+                                      struct dcp_flat_save_result *out_result,
+                                      struct dcp_flat_error *err);
+/* Not collective; a save in flight is abandoned. */
+DCP_PUBLIC void dcp_flat_saver_free(struct dcp_flat_saver *saver);
 
 struct dcp_flat_load_options {
     size_t struct_size;

@@ -27,8 +27,9 @@ from ._errors import (
     UsageError,
 )
 from ._facts import Diff, Difference, Finding, Info, Verification
+from ._saver import Handle, SaveResult, StaleWarning
 from ._tensor import Box, Piece, Tensor
-from ._training import LoadResult, SaveResult, load, save
+from ._training import LoadResult, load, save, save_async
 
 __version__ = _abi.version()
 
@@ -46,6 +47,7 @@ __all__ = [
     "ExistsError",
     "Finding",
     "Format",
+    "Handle",
     "Info",
     "IoError",
     "LoadResult",
@@ -59,6 +61,7 @@ __all__ = [
     "RepairResult",
     "ReshardResult",
     "SaveResult",
+    "StaleWarning",
     "StoppedError",
     "Tensor",
     "UnsupportedError",
@@ -71,4 +74,5 @@ __all__ = [
     "repair",
     "reshard",
     "save",
+    "save_async",
 ]

@@ -419,6 +419,23 @@ class SaveOptions(Sized):
         ("threads", c_int32),
         ("log", OnLog),
         ("self", c_void_p),
+        ("delta", c_int32),
+        ("in_place", c_int32),
+        ("export_name", c_char_p),
+        ("export_format", c_char_p),
+        ("export_dtype", c_char_p),
+    ]
+
+
+class SaverOptions(Sized):
+    """struct dcp_flat_saver_options."""
+
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("path", c_char_p),
+        ("threads", c_int32),
+        ("log", OnLog),
+        ("self", c_void_p),
     ]
 
 
@@ -433,6 +450,8 @@ class SaveResult(Sized):
         ("diverged", c_int32),
         ("stale", c_int32),
         ("write_s", c_double),
+        ("stall_s", c_double),
+        ("written_bytes", c_uint64),
     ]
 
 
@@ -505,6 +524,10 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {
         POINTER(SaveResult),
         _ERROR,
     ),
+    "saver_new": (POINTER(SaverOptions), POINTER(Comm), POINTER(_HANDLE), _ERROR),
+    "save_start": (_HANDLE, POINTER(SaveOptions), POINTER(State), _ERROR),
+    "save_wait": (_HANDLE, POINTER(SaveResult), _ERROR),
+    "saver_free": (_HANDLE,),
     "load": (
         POINTER(LoadOptions),
         POINTER(Comm),
@@ -517,7 +540,7 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "loaded_free": (_HANDLE,),
     "repair": (POINTER(RepairOptions), _HOOKS, POINTER(RepairResult), _ERROR),
 }
-_GIVE_NOTHING = ("checkpoint_close", "checkpoint_info", "loaded_free")
+_GIVE_NOTHING = ("checkpoint_close", "checkpoint_info", "loaded_free", "saver_free")
 
 
 def _load() -> ctypes.CDLL:

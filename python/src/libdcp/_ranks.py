@@ -3,69 +3,77 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any
+from datetime import timedelta
+from typing import Any, Callable
 
 from . import _abi
 from ._act import Act
 
 _gloo: dict[Any, Any] = {}  # a group for the CPU, of each group that has none
+_beside: dict[Any, Any] = {}  # and one for saves in the background
 
 
 class Ranks:
     """The ranks of a process group, or a single one. `told` goes to the library."""
 
-    def __init__(self, act: Act, group: Any = None) -> None:
-        """Take the default group where none is given."""
+    def __init__(self, act: Act, group: Any = None, beside: bool = False) -> None:
+        """Take the default group where none is given.
+
+        beside: talk through a group that nothing else uses, from a thread of its own.
+        """
         import torch.distributed as dist
 
+        self.act, self.given = act, group
         self.raised: BaseException | None = None
         self.rank, self.world_size = 0, 1
         self.told: Any = None
-        self._act = act
+        self.group: Any = None
         if not dist.is_available() or not dist.is_initialized():
             return
         self._dist = dist
-        self._group = group_for_cpu(dist, group)
-        self.rank = dist.get_rank(self._group)
-        self.world_size = dist.get_world_size(self._group)
-        self._comm = _abi.Comm.new(
-            rank=self.rank,
-            world_size=self.world_size,
-            allgather=_abi.OnAllgather(self._kept(self._allgather)),
-            bcast=_abi.OnBcast(self._kept(self._bcast)),
-        )
-        self.told = ctypes.byref(self._comm)
+        self.group = (group_beside if beside else group_for_cpu)(dist, group)
+        self.rank = dist.get_rank(self.group)
+        self.world_size = dist.get_world_size(self.group)
+        self._comm = self.comm_of(lambda: self)
+        self.told = self._comm and ctypes.byref(self._comm)
 
     def gather(self, mine: Any) -> list[Any]:
         """Give what each rank has."""
-        if self.told is None:
+        if self.group is None:
             return [mine]
         all_of_them: list[Any] = [None] * self.world_size
-        self._dist.all_gather_object(all_of_them, mine, group=self._group)
+        self._dist.all_gather_object(all_of_them, mine, group=self.group)
         return all_of_them
 
-    def _kept(self, talk: Any) -> Any:
+    def comm_of(self, now: Callable[[], Ranks]) -> _abi.Comm | None:
+        """How the library talks to these ranks: by those that are `now`."""
+        if self.group is None:
+            return None
+        return _abi.Comm.new(
+            rank=self.rank,
+            world_size=self.world_size,
+            allgather=_abi.OnAllgather(lambda _, *args: now()._kept("_allgather", args)),
+            bcast=_abi.OnBcast(lambda _, *args: now()._kept("_bcast", args)),
+        )
+
+    def _kept(self, talk: str, args: Any) -> int:
         """Keep what is raised: the library only hears that it failed."""
-
-        def call(_self: object, *args: Any) -> int:
-            try:
-                talk(*args)
-                return 0
-            except BaseException as why:
-                self.raised = why
-                return 1
-
-        return call
+        try:
+            getattr(self, talk)(*args)
+            return 0
+        except BaseException as why:
+            self.raised = why
+            return 1
 
     def _allgather(self, given: int, n: int, out: int, _timeout_ms: int) -> None:
         if n:
             parts = list(_bytes(out, n * self.world_size).chunk(self.world_size))
-            self._dist.all_gather(parts, _bytes(given, n), group=self._group)
+            self._dist.all_gather(parts, _bytes(given, n), group=self.group)
 
     def _bcast(self, data: int, n: int, root: int, _timeout_ms: int) -> None:
         if n:
-            source = self._dist.get_global_rank(self._group, root)
-            self._dist.broadcast(_bytes(data, n), source, group=self._group)
+            source = self._dist.get_global_rank(self.group, root)
+            self._dist.broadcast(_bytes(data, n), source, group=self.group)
 
 
 def _bytes(address: int, n: int) -> Any:
@@ -80,5 +88,32 @@ def group_for_cpu(dist: Any, group: Any) -> Any:
     if "gloo" in str(dist.get_backend_config(group)) or dist.get_backend(group) == "mpi":
         return group
     if group not in _gloo:
-        _gloo[group] = dist.new_group(dist.get_process_group_ranks(group), backend="gloo")
+        _gloo[group] = _like(dist, group)
     return _gloo[group]
+
+
+def group_beside(dist: Any, group: Any) -> Any:
+    """A group of the same ranks for a thread: training's calls never meet its own."""
+    group = group or dist.group.WORLD
+    if group not in _beside:
+        _beside[group] = _like(dist, group)
+    return _beside[group]
+
+
+def _like(dist: Any, group: Any) -> Any:
+    """A group of gloo of the same ranks, made by them alone."""
+    return dist.new_group(
+        dist.get_process_group_ranks(group),
+        timeout=_timeout(group),
+        backend="gloo",
+        use_local_synchronization=group is not dist.group.WORLD,
+    )
+
+
+def _timeout(group: Any) -> timedelta | None:
+    """After which a silent rank is taken for dead; None: what is usual."""
+    for device in group._device_types:
+        found = getattr(group._get_backend(device).options, "_timeout", None)
+        if isinstance(found, timedelta):
+            return found
+    return None

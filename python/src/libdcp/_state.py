@@ -4,114 +4,40 @@ from __future__ import annotations
 
 import ctypes
 import json
-import math
 import pickle
 from collections.abc import Iterator, Mapping, MutableMapping, MutableSequence, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from . import _abi
+from ._entries import Boxes, Entry, Staging
 from ._errors import MismatchError, NotFoundError, UnsupportedError, UsageError
+from ._values import SETTINGS, Pickle, code_of, digest, is_json, is_random, lists
 
 if TYPE_CHECKING:
     from ._checkpoint import Checkpoint
     from ._ranks import Ranks
 
+__all__ = ["MOMENTS", "Entry", "Pickle", "Staging", "State", "is_json"]
+
 MOMENTS = ("exp_avg", "exp_avg_sq")
-SETTINGS = "optimizer"  # the object with what an optimizer has besides tensors
-
-
-@dataclass
-class Entry:
-    """A tensor, and the box of it that this rank holds; `local` is None: nothing."""
-
-    name: str
-    param: str
-    role: str
-    dtype: str
-    shape: tuple[int, ...]
-    offset: tuple[int, ...]
-    size: tuple[int, ...]
-    local: Any
-    #: What a step that lacks it may have instead: the weights that it is tied to, or the
-    #: settings that count the updates.
-    instead: tuple[str, ...] = ()
-
-    @property
-    def facts(self) -> tuple[Any, ...]:
-        """What all ranks say alike."""
-        return self.name, self.param, self.role, self.dtype, self.shape, self.instead
-
-
-class Pickle(bytes):
-    """A value that is a pickle already."""
-
-
-class Boxes:
-    """Boxes of DTensors on this rank; those that are cut alike are computed once."""
-
-    def __init__(self) -> None:
-        """Know none."""
-        import torch
-        from torch.distributed.tensor import DTensor
-        from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
-
-        self._strided = torch.strided
-        self._sharded = DTensor
-        self._compute = compute_local_shape_and_global_offset
-        self._known: dict[Any, tuple[tuple[int, ...], tuple[int, ...]]] = {}
-
-    def entry_of(self, name: str, tensor: Any, role: str, param: str) -> Entry:
-        """What this rank holds of a tensor or a DTensor."""
-        dtype = str(tensor.dtype).removeprefix("torch.")
-        shape = tuple(tensor.shape)
-        if dtype not in _abi.ITEM_BYTES:
-            raise UnsupportedError(
-                f"'{name}' is of {dtype}: no step holds it", tensor=name
-            )
-        if isinstance(tensor, self._sharded):
-            part = self._part_of(name, shape, tensor)
-        elif tensor.is_meta or tensor.layout != self._strided:
-            raise UnsupportedError(
-                f"'{name}' is no dense tensor with numbers", tensor=name
-            )
-        else:
-            part = (0,) * len(shape), shape, tensor.detach()
-        return Entry(name, param, role, dtype, shape, *part)
-
-    def _part_of(
-        self, name: str, shape: tuple[int, ...], tensor: Any
-    ) -> tuple[tuple[int, ...], tuple[int, ...], Any]:
-        key = shape, tensor.device_mesh, tensor.placements
-        if key not in self._known:
-            self._known[key] = self._box_of(name, *key)
-        offset, size = self._known[key]
-        if tensor.device_mesh.get_coordinate() is None or 0 in size:
-            none = (0,) * len(shape)
-            return none, none, None
-        local = tensor.to_local()
-        if tuple(local.shape) != size:
-            raise UnsupportedError(f"'{name}' is no box on every rank", tensor=name)
-        return offset, size, local
-
-    def _box_of(
-        self, name: str, shape: tuple[int, ...], mesh: Any, placements: Any
-    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        if any(placement.is_partial() for placement in placements):
-            raise UnsupportedError(
-                f"'{name}' is a DTensor of sums that were not made (Partial)", tensor=name
-            )
-        size, offset = self._compute(shape, mesh, placements)
-        return tuple(offset), tuple(size)
+WRAPPERS = ("_fsdp_wrapped_module", "_orig_mod", "_checkpoint_wrapped_module")
 
 
 class State:
     """All entries of a state, in one order on all ranks, and its objects."""
 
     def __init__(
-        self, state: Mapping[str, Any], ranks: Ranks, step: int | None = None
+        self,
+        state: Mapping[str, Any],
+        ranks: Ranks,
+        step: int | None = None,
+        staging: Staging | None = None,
     ) -> None:
-        """Look through what is given; models and optimizers say what they hold."""
+        """Look through what is given; models and optimizers say what they hold.
+
+        staging: where a state goes that does not lie in memory of the host.
+        """
+        self._step = step  # None: a load
         self._n_ranks = ranks.world_size
         self._boxes = Boxes()
         self._entries: list[Entry] = []
@@ -119,6 +45,9 @@ class State:
         self._wanted: list[tuple[str, Any, Any]] = []  # and where a load puts them
         self._parts: list[Any] = []
         self._left_out: list[Entry] = []
+        self._coded: dict[str, tuple[bool, bytes]] = {}
+        self._marks: dict[str, bytes] = {}  # of what the ranks must not differ in
+        self._rank, self._saved_by = ranks.rank, 0
         models = {key: value for key, value in state.items() if _is_model(value)}
         for key, value in state.items():
             if _is_model(value):
@@ -130,12 +59,19 @@ class State:
             else:
                 self.add(key, value, state, key)
         self._check_names()
-        self._step = step
+        if step is not None:
+            self._coded.update((n, code_of(n, value)) for n, value in self._values)
+        self._staging = staging
+        self.is_away = staging is not None and any(
+            e.local is not None and e.local.device.type != "cpu" for e in self._entries
+        )
 
     def add(self, name: str, value: Any, place: Any, key: Any) -> None:
         """Take a tensor, a plain value, or what has such in it."""
         if _is_tensor(value):
             self.add_tensor(name, value)
+            if is_random(value):
+                self._marks[name] = digest(bytes(value.tolist()))
         elif isinstance(value, Mapping) and _has_tensors(value):
             for inner, item in value.items():
                 self.add(f"{name}.{inner}", item, value, inner)
@@ -165,7 +101,8 @@ class State:
 
     def add_value(self, name: str, value: Any) -> None:
         """Take a value that is asked for by `value_of`."""
-        self._values.append((name, value))
+        if self._step is not None:
+            self._coded[name] = code_of(name, value)
 
     # -- for the library ---------------------------------------------------------------
 
@@ -173,9 +110,10 @@ class State:
         """As the library takes it."""
         entries = self._entries
         names = [entry.name.encode() for entry in entries]
-        values = dict(self._values)
-        values.setdefault("trainer", {"step": self._step})
-        objects = [_coded(*pair) for pair in values.items()] if with_objects else []
+        objects: list[tuple[bytes, bool, bytes]] = []
+        if with_objects:
+            self._coded.setdefault("trainer", code_of("trainer", {"step": self._step}))
+            objects = [(name.encode(), *code) for name, code in self._coded.items()]
         self._alive = objects
         return _abi.State.new(
             n=len(entries),
@@ -217,7 +155,34 @@ class State:
     def unite(self, theirs: Sequence[Any]) -> None:
         """Bring the tensors of all ranks into one order: each tells its facts."""
         self._entries = self._united(theirs)
-        self._buffers = [self._memory_of(entry) for entry in self._entries]
+        if self._staging is not None and self.is_away:
+            self._buffers = self._staging.copies([e.local for e in self._entries])
+        else:
+            self._buffers = [self._memory_of(entry) for entry in self._entries]
+
+    @property
+    def values(self) -> tuple[dict[str, bytes], dict[str, bytes]]:
+        """A digest of each value, and of each tensor that ranks must have alike."""
+        return {n: digest(data) for n, (_, data) in self._coded.items()}, self._marks
+
+    def keep_by_rank(self, ranks: Ranks) -> None:
+        """Let rank 0 save what the others have otherwise, too: "NAME@RANK"."""
+        theirs = ranks.gather(self.values)
+        for name in sorted({name for _, marks in theirs for name in marks}):
+            if len({marks[name] for _, marks in theirs if name in marks}) > 1:
+                raise MismatchError(
+                    f"tensor '{name}' is not the same on all ranks, and has one name",
+                    tensor=name,
+                    hint='give it a name on each rank: {f"rng{rank}": ...}',
+                )
+        first = theirs[0][0]
+        names = {name for one, _ in theirs for name in one}
+        differ = {n for n in names if any(o.get(n) != first.get(n) for o, _ in theirs)}
+        codes = ranks.gather({n: c for n, c in self._coded.items() if n in differ})
+        for rank, others in enumerate(codes):
+            for name, code in others.items():
+                if rank and code != codes[0].get(name):
+                    self._coded[f"{name}@{rank}"] = code
 
     @property
     def may_lack(self) -> bool:
@@ -277,11 +242,18 @@ class State:
 
     # -- after a load ------------------------------------------------------------------
 
-    def fill(self, objects: Mapping[str, tuple[bool, bytes]], trust: bool) -> None:
-        """Put what was loaded where it belongs."""
+    def fill(
+        self, objects: Mapping[str, tuple[bool, bytes]], saved_by: int, trust: bool
+    ) -> set[str]:
+        """Put what was loaded where it belongs; `saved_by` so many ranks.
+
+        Gives the values of which each of these ranks had its own, and of which this rank
+        has got that of another, since their number is not the same.
+        """
         import torch
 
-        self._objects, self._trust = objects, trust
+        self._objects, self._saved_by, self._trust = objects, saved_by, trust
+        self._others: set[str] = set()
         with torch.no_grad():
             for entry, buffer in zip(self._entries, self._buffers):
                 if entry.local is not None and buffer is not entry.local:
@@ -293,6 +265,7 @@ class State:
                 place[key] = value
         for part in self._parts:
             part.load(self)
+        return self._others
 
     def _fill_left_out(self) -> None:
         loaded = {entry.name: entry.local for entry in self._entries}
@@ -306,7 +279,14 @@ class State:
                 entry.local.fill_(self.value_of(entry.instead[0])["step"])
 
     def value_of(self, name: str) -> Any:
-        """Give a plain value that was loaded."""
+        """Give a plain value that was loaded: this rank's own, where it has one."""
+        held = [r for r in range(1, self._saved_by) if f"{name}@{r}" in self._objects]
+        if held and self._saved_by != self._n_ranks:
+            self._others.add(name)
+        elif self._rank in held:
+            name = f"{name}@{self._rank}"
+        if held and name not in self._objects:
+            name = f"{name}@{held[0]}"
         if name not in self._objects:
             raise NotFoundError(f"the step has no value '{name}'")
         is_json, data = self._objects[name]
@@ -331,7 +311,7 @@ class _Model:
 
         self._module = module
         self._dict = get_model_state_dict(module)
-        buffers = {_plain(name) for name, _ in module.named_buffers()}
+        buffers = {_plain(module, name) for name, _ in module.named_buffers()}
         ties = _ties(module)
         for name, value in self._dict.items():
             role = "buffer" if name in buffers else "model"
@@ -427,7 +407,7 @@ def _ties(module: Any) -> dict[str, tuple[str, ...]]:
     """Weights that have several names: by each, the others."""
     names: dict[int, list[str]] = {}
     for name, weight in module.named_parameters(remove_duplicate=False):
-        names.setdefault(id(weight), []).append(_plain(name))
+        names.setdefault(id(weight), []).append(_plain(module, name))
     return {
         name: tuple(other for other in same if other != name)
         for same in names.values()
@@ -453,7 +433,7 @@ def _paired(ours: Sequence[Any], saved: Sequence[Any]) -> Iterator[Any]:
 def _settings(group: Mapping[str, Any]) -> dict[str, Any]:
     """What is set of a group, as JSON; a tensor of one number is that number."""
     found = {k: v.item() if _is_tensor(v) else v for k, v in group.items()}
-    return {k: v for k, v in found.items() if is_json(_lists(v))}
+    return {k: v for k, v in found.items() if is_json(lists(v))}
 
 
 def _like(old: Any, new: Any) -> Any:
@@ -463,11 +443,17 @@ def _like(old: Any, new: Any) -> Any:
     return old.new_tensor(new) if _is_tensor(old) else new
 
 
-def _plain(name: str) -> str:
-    """Without what wrappers put into names."""
-    for wrapper in ("module.", "_fsdp_wrapped_module.", "_orig_mod."):
-        name = name.replace(wrapper, "")
-    return name
+def _plain(module: Any, name: str) -> str:
+    """Without what wrappers put into names, as PyTorch's own functions give them."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    kept, at = [], module
+    for part in name.split("."):
+        wraps = part == "module" and isinstance(at, DistributedDataParallel)
+        if not wraps and part not in WRAPPERS:
+            kept.append(part)
+        at = getattr(at, part)
+    return ".".join(kept)
 
 
 def _is_tensor(value: Any) -> bool:
@@ -497,33 +483,6 @@ def _items(value: Any) -> Iterator[Any]:
 
 def _has_tensors(value: Any) -> bool:
     return _is_tensor(value) or any(_has_tensors(item) for item in _items(value))
-
-
-def _lists(value: Any) -> Any:
-    return [_lists(item) for item in value] if isinstance(value, tuple) else value
-
-
-def is_json(value: Any) -> bool:
-    """Whether it comes back as it is."""
-    if value is None or isinstance(value, (bool, int, str)):
-        return not isinstance(value, int) or abs(value) < 1 << 63
-    if isinstance(value, float):
-        return math.isfinite(value)
-    if type(value) is list:
-        return all(is_json(item) for item in value)
-    if type(value) is dict:
-        return all(isinstance(k, str) and is_json(v) for k, v in value.items())
-    return False
-
-
-def _coded(name: str, value: Any) -> tuple[bytes, bool, bytes]:
-    if isinstance(value, Pickle):
-        return name.encode(), False, bytes(value)
-    if name.split(".")[0] == SETTINGS:
-        value = json.loads(json.dumps(value))
-    if is_json(value):
-        return name.encode(), True, json.dumps(value).encode()
-    return name.encode(), False, pickle.dumps(value)
 
 
 def _ints(kind: Any, numbers: Any) -> Any:

@@ -15,18 +15,10 @@ from ._act import Act
 from ._checkpoint import open_checkpoint
 from ._errors import CommError
 from ._ranks import Ranks
-from ._state import State
+from ._saver import Handle, SaveResult, call, saver_of, settle, tell
+from ._state import Staging, State
 
-
-@dataclass(frozen=True)
-class SaveResult:
-    """A step that is complete and durable."""
-
-    step: int
-    size_bytes: int
-    seconds: float
-    #: Of the whole state, 16 hex digits; of rank 0 alone.
-    fingerprint: str | None
+EXPORT_NAME = "pytorch_model.bin"
 
 
 @dataclass(frozen=True)
@@ -44,38 +36,33 @@ def _warn(level: int, message: bytes) -> None:
     warnings.warn(_abi.text(message), RuntimeWarning, stacklevel=4)
 
 
-def _run(act: Act, ranks: Ranks, function: Any, *args: Any) -> None:
-    """Call on this thread, which the process group is used by."""
-    try:
-        act.run_here(function, *args, act.error)
-    except CommError:
-        if ranks.raised is not None:  # which says more
-            raise ranks.raised from None
-        raise
-
-
 def agreed(make: Callable[[], State], ranks: Ranks) -> State:
     """What all ranks hold; what is wrong on one of them is raised on all."""
     import hashlib  # which brings libraries with it
 
     import torch
 
-    made, why, digest = None, None, b""
+    made, why, digest, values = None, None, b"", b""
     try:
         with torch.no_grad():
             made = make()
         digest = hashlib.sha256(repr(made.facts).encode()).digest()
+        values = hashlib.sha256(repr(made.values).encode()).digest()
     except Exception as error:
         why = error
-    told = ranks.gather((why and f"{type(why).__name__}: {why}", digest))
+    away = made is not None and made.is_away
+    told = ranks.gather((why and f"{type(why).__name__}: {why}", digest, away, values))
     if why is not None:
         raise why
-    for rank, (failed, _) in enumerate(told):
+    for rank, (failed, *_) in enumerate(told):
         if failed:
             raise CommError(f"rank {rank} failed: {failed}", rank=rank)
     assert made is not None
-    alike = all(theirs == digest for _, theirs in told)
+    alike = all(theirs == digest for _, theirs, _, _ in told)
+    made.is_away = any(theirs for _, _, theirs, _ in told)
     made.unite([made.facts] if alike else ranks.gather(made.facts))
+    if any(theirs != values for *_, theirs in told):
+        made.keep_by_rank(ranks)
     return made
 
 
@@ -104,6 +91,9 @@ def save(
     keep_optimizer: int = 0,
     codec: str | None = None,
     parity: int = 0,
+    delta: int = 0,
+    export: str | None = None,
+    export_name: str = EXPORT_NAME,
     verify_after_save: bool = False,
     diverged: bool = False,
     threads: int = 0,
@@ -112,11 +102,13 @@ def save(
 
     state: models, optimizers (with their model), other objects with `state_dict` and
     `load_state_dict`, tensors, DTensors, plain values, and dicts of such. What several
-    ranks hold is written once. Tensors may be on any device. Plain values are those of
-    rank 0; what is no JSON is pickled.
+    ranks hold is written once. Tensors may be on any device. What is no JSON is pickled.
+
+    delta: of so many saves one is full; the others write what differs from it. export:
+    "bf16", "fp16" or "fp32": all weights in one file besides, in that dtype.
 
     When it returns the step is complete and durable; when it raises, on all ranks, the
-    step before is.
+    step before is. A save in the background is waited for first.
     """
     act = Act()
     ranks = Ranks(act, group)
@@ -125,42 +117,112 @@ def save(
         act,
         ranks,
         made,
-        path=_abi.raw(path),
+        path=path,
         step=step,
-        codec=_abi.raw(codec),
+        codec=codec,
         keep=keep,
         keep_every=keep_every,
         keep_optimizer=keep_optimizer,
         parity=parity,
+        delta=delta,
+        export=export,
+        export_name=export_name,
         verify_after_save=verify_after_save,
         diverged=diverged,
         threads=threads,
     )
 
 
-def write(act: Act, ranks: Ranks, made: State, **how: Any) -> SaveResult:
+def save_async(
+    state: Mapping[str, Any],
+    path: str | os.PathLike[str],
+    *,
+    step: int,
+    group: Any = None,
+    keep: int = 0,
+    keep_every: int = 0,
+    keep_optimizer: int = 0,
+    codec: str | None = None,
+    parity: int = 0,
+    delta: int = 0,
+    export: str | None = None,
+    export_name: str = EXPORT_NAME,
+    verify_after_save: bool = False,
+    diverged: bool = False,
+    threads: int = 0,
+) -> Handle:
+    """Save as `save` does, in the background: training may change the state at once.
+
+    Returns when the state has been copied, to memory that is kept for the next save. The
+    handle's `wait` returns when the step is complete and durable, or raises, on all ranks
+    alike. One save of a process group is in flight: the next one waits for it. The
+    interpreter waits for it before it ends; `destroy_process_group` does not.
+    """
+    ranks = Ranks(Act(), group)
+    beside = Ranks(Act(), group, beside=True)
+    saver = saver_of(ranks, _abi.raw(path), threads)
+    saver.staging = saver.staging or Staging()
+    staging = saver.staging
+    made = agreed(lambda: State(state, ranks, step, staging), ranks)
+    try:
+        saver.start(
+            ranks,
+            made,
+            in_place=made.is_away,
+            **_options(
+                step=step,
+                codec=codec,
+                keep=keep,
+                keep_every=keep_every,
+                keep_optimizer=keep_optimizer,
+                parity=parity,
+                delta=delta,
+                export=export,
+                export_name=export_name,
+                verify_after_save=verify_after_save,
+                diverged=diverged,
+            ),
+        )
+    except BaseException:
+        tell(saver.messages())
+        raise
+    return saver.finish_beside(step, beside)
+
+
+def write(
+    act: Act,
+    ranks: Ranks,
+    made: State,
+    *,
+    path: str | os.PathLike[str] | bytes | None,
+    threads: int = 0,
+    **how: Any,
+) -> SaveResult:
     """Save what all ranks agreed on."""
-    result = _abi.SaveResult.new()
-    options = _abi.SaveOptions.new(
-        **how,
-        log=_abi.OnLog(act.guarded(_warn)),
-    )
-    told = made.told(with_objects=True)
-    _run(
-        act,
-        ranks,
-        _abi.lib.dcp_flat_save,
-        ctypes.byref(options),
-        ranks.told,
-        ctypes.byref(told),
-        ctypes.byref(result),
-    )
-    return SaveResult(
-        result.step,
-        result.size_bytes,
-        result.write_s,
-        f"{result.fingerprint:016x}" if ranks.rank == 0 else None,
-    )
+    assert act is ranks.act
+    saver = saver_of(ranks, None if path is None else os.fsencode(path), threads)
+    try:
+        saver.start(ranks, made, in_place=True, **_options(**how))
+        return saver.finish(ranks)
+    finally:
+        tell(saver.messages(), stacklevel=4)
+
+
+def _options(
+    codec: str | bytes | None = None,
+    export: str | None = None,
+    export_name: str = EXPORT_NAME,
+    **how: Any,
+) -> dict[str, Any]:
+    """As the library takes them."""
+    if codec is not None:
+        how["codec"] = os.fsencode(codec)
+    if export is not None:
+        how["export_dtype"] = export.encode()
+        how["export_name"] = export_name.encode()
+        tensors = export_name.endswith(".safetensors")
+        how["export_format"] = b"safetensors" if tensors else b"torch"
+    return how
 
 
 def load(
@@ -182,6 +244,7 @@ def load(
     """
     act = Act()
     ranks = Ranks(act, group)
+    settle(ranks)
     made = agreed(lambda: State(state, ranks), ranks)
     _leave_out(made, ranks, path, step)
     result, loaded = _abi.LoadResult.new(), ctypes.c_void_p()
@@ -195,8 +258,7 @@ def load(
     )
     told = made.told(with_objects=False)
     try:
-        _run(
-            act,
+        call(
             ranks,
             _abi.lib.dcp_flat_load,
             ctypes.byref(options),
@@ -205,9 +267,17 @@ def load(
             ctypes.byref(result),
             ctypes.byref(loaded),
         )
-        made.fill(_objects(loaded), trust_pickles)
+        others = made.fill(_objects(loaded), result.world_size, trust_pickles)
     finally:
         _abi.lib.dcp_flat_loaded_free(loaded)
+    if others and ranks.rank == 0:
+        names = ", ".join(f"'{name}'" for name in sorted(others))
+        warnings.warn(
+            f"{result.world_size} ranks saved values of their own of {names}; "
+            f"all {ranks.world_size} have got those of one",
+            RuntimeWarning,
+            stacklevel=2,
+        )
     return LoadResult(
         result.step,
         result.world_size,

@@ -239,16 +239,89 @@ static void single_ranks(void **state)
     sample_free(&flat.sample);
 }
 
+enum { FULL, SAME, AGAIN, WRONG, N_SAVES };
+
+struct series {
+    const char *path;
+    int codes[2][N_SAVES];
+    struct dcp_flat_save_result results[2][N_SAVES];
+};
+
+static int save_one(struct dcp_flat_saver *saver, struct flat *flat,
+                    const struct dcp_flat_save_options *options,
+                    struct dcp_flat_save_result *out)
+{
+    *out = (struct dcp_flat_save_result){ .struct_size = sizeof *out };
+    int rc = dcp_flat_save_start(saver, options, &flat->state, NULL);
+    if (rc)
+        return rc;
+    unsigned char *byte = flat->data[0] ? flat->data[0] : flat->data[1];
+    *byte ^= 1; /* it was staged */
+    rc = dcp_flat_save_wait(saver, out, NULL);
+    *byte ^= 1;
+    return rc;
+}
+
+static void save_series(void *arg, struct dcp_comm *comm)
+{
+    struct series *series = arg;
+    int rank = comm->rank, *codes = series->codes[rank];
+    struct dcp_flat_save_result *results = series->results[rank];
+    const struct dcp_flat_comm told = { sizeof told, rank, comm->world_size, 0, allgather,
+                                        bcast,       comm };
+    const struct dcp_flat_saver_options how = { .struct_size = sizeof how,
+                                                .path = series->path };
+    struct dcp_flat_save_options options = { .struct_size = sizeof options, .delta = 4 };
+    struct dcp_flat_saver *saver;
+    struct flat flat;
+
+    flat_make(&flat, "dim0", comm, true);
+    if (!dcp_flat_saver_new(&how, &told, &saver, NULL)) {
+        codes[FULL] = save_one(saver, &flat, &options, &results[FULL]);
+        options.step = 1;
+        options.export_name = "model.safetensors";
+        options.export_format = "safetensors";
+        options.export_dtype = "bf16";
+        codes[SAME] = save_one(saver, &flat, &options, &results[SAME]);
+        codes[AGAIN] = save_one(saver, &flat, &options, &results[AGAIN]);
+        options.step = 2;
+        options.export_name = rank ? "model.safetensors" : "../model.safetensors";
+        codes[WRONG] = save_one(saver, &flat, &options, &results[WRONG]);
+    }
+    dcp_flat_saver_free(saver);
+    sample_free(&flat.sample);
+}
+
+/* One after the other: a full step; a delta on it, with a consolidated file; one that is
+ * there already; one that one rank asks wrongly for. */
+static void saves_in_the_background(void **state)
+{
+    const struct reshard_folder *folder = *state;
+    struct series series = { .path = folder->source };
+
+    rank_threads_run(2, save_series, &series);
+    for (int r = 0; r < 2; r++) {
+        assert_int_equal(series.codes[r][FULL] | series.codes[r][SAME], 0);
+        assert_int_equal(series.codes[r][AGAIN], DCP_E_EXISTS);
+        assert_int_equal(series.codes[r][WRONG], DCP_E_USAGE);
+        assert_int_equal(series.results[r][SAME].step, 1);
+    }
+    const struct dcp_flat_save_result *full = &series.results[0][FULL],
+                                      *same = &series.results[0][SAME];
+    assert_int_equal(full->fingerprint, same->fingerprint);
+    assert_true(same->stale && !full->stale);
+    assert_true(same->written_bytes < full->written_bytes);
+}
+
 int main(void)
 {
 #define TEST(function)                                              \
     cmocka_unit_test_setup_teardown(function, reshard_folder_setup, \
                                     reshard_folder_teardown)
     const struct CMUnitTest tests[] = {
-        TEST(steps_are_ordinary),
-        TEST(loads_are_at_any_world_size),
-        TEST(failures_are_of_all_ranks),
-        TEST(single_ranks),
+        TEST(steps_are_ordinary),        TEST(loads_are_at_any_world_size),
+        TEST(failures_are_of_all_ranks), TEST(single_ranks),
+        TEST(saves_in_the_background),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,253 @@
+"""What is kept from one save to the next, and the save that goes on in the background.
+
+Each process group has one saver, and one save in flight. The library keeps staging memory
+in it, the weights of the step before, and the step that others are deltas on.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+import threading
+import warnings
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from . import _abi
+from ._errors import CommError, UsageError
+
+if TYPE_CHECKING:
+    from ._ranks import Ranks
+    from ._state import State
+
+SUSPICION = "was something else trained than saved?"  # ends what the library says of it
+
+
+class StaleWarning(RuntimeWarning):
+    """What was saved looks as if it were not what was trained."""
+
+
+@dataclass(frozen=True)
+class SaveResult:
+    """A step that is complete and durable."""
+
+    step: int
+    size_bytes: int
+    seconds: float
+    #: Of the whole state, 16 hex digits; of rank 0 alone.
+    fingerprint: str | None
+    #: That training was held up.
+    stall_seconds: float = 0.0
+    #: Of the step's files: fewer than `size_bytes` in a delta. Of rank 0 alone.
+    written_bytes: int = 0
+
+
+class Handle:
+    """A save that goes on in the background; `wait` says how it ended."""
+
+    def __init__(self, step: int) -> None:
+        """Belong to a save that was begun."""
+        self.step = step
+        self._pid = os.getpid()
+        self._ended = threading.Event()
+        self._result: SaveResult | None = None
+        self._why: BaseException | None = None
+        self._messages: list[str] = []
+        self._told = False
+
+    def done(self) -> bool:
+        """Say whether it has ended, well or not; asks no other rank."""
+        return self._ended.is_set()
+
+    def wait(self, timeout: float | None = None) -> SaveResult:
+        """Return when the step is complete and durable, or raise, on all ranks alike.
+
+        timeout: in seconds, after which a TimeoutError is raised; the save goes on.
+        """
+        if self._pid != os.getpid():
+            raise UsageError("a process that was forked off waits for no save")
+        if not self._ended.wait(timeout):
+            raise TimeoutError(f"step {self.step} is not complete after {timeout} s")
+        if not self._told:
+            self._told = True
+            tell(self._messages)
+        if self._why is not None:
+            raise self._why
+        assert self._result is not None
+        return self._result
+
+    @property
+    def result(self) -> SaveResult:
+        """What `wait` returns."""
+        return self.wait()
+
+    def run(self, saver: Saver, ranks: Ranks) -> None:
+        """Finish it: what the thread does."""
+        try:
+            self._result = saver.finish(ranks)
+        except BaseException as why:
+            self._why = why
+        self._messages = saver.messages()
+        saver.in_flight = None
+        if self._why is not None:
+            _failed.append(self)
+        self._ended.set()
+
+
+_savers: dict[Any, Saver] = {}  # by the process group that was given
+_failed: list[Handle] = []  # which nobody may have heard of
+
+
+class Saver:
+    """Saves of one process group to one run folder."""
+
+    def __init__(self, path: bytes | None, ranks: Ranks, threads: int) -> None:
+        """Open the run folder, on all ranks."""
+        self.path, self.threads, self.group = path, threads, ranks.group
+        self.given = ranks.given
+        self.in_flight: Handle | None = None
+        self.staging: Any = None  # see Staging
+        self.broken = False  # ranks did not hear each other
+        self._now = ranks  # whom the library talks by
+        self._heard: list[str] = []
+        self._handle = ctypes.c_void_p()
+        self._log = _abi.OnLog(self._hear)
+        options = _abi.SaverOptions.new(path=path, threads=threads, log=self._log)
+        self._comm = ranks.comm_of(lambda: self._now)
+        told = ctypes.byref(self._comm) if self._comm else None
+        call(
+            ranks,
+            _abi.lib.dcp_flat_saver_new,
+            ctypes.byref(options),
+            told,
+            ctypes.byref(self._handle),
+        )
+
+    def _hear(self, _self: object, _level: int, message: bytes) -> None:
+        self._heard.append(_abi.text(message))
+
+    def messages(self) -> list[str]:
+        """What the library said since the last time."""
+        heard, self._heard = self._heard, []
+        return heard
+
+    def start(self, ranks: Ranks, made: State, **how: Any) -> None:
+        """Begin to save what all ranks agreed on."""
+        options = _abi.SaveOptions.new(**how)
+        told = made.told(with_objects=True)
+        self._call(
+            ranks,
+            _abi.lib.dcp_flat_save_start,
+            ctypes.byref(options),
+            ctypes.byref(told),
+        )
+
+    def finish(self, ranks: Ranks) -> SaveResult:
+        """Return when it is saved."""
+        result = _abi.SaveResult.new()
+        self._call(ranks, _abi.lib.dcp_flat_save_wait, ctypes.byref(result))
+        first = ranks.rank == 0
+        return SaveResult(
+            result.step,
+            result.size_bytes,
+            result.write_s,
+            f"{result.fingerprint:016x}" if first else None,
+            result.stall_s,
+            result.written_bytes,
+        )
+
+    def finish_beside(self, step: int, ranks: Ranks) -> Handle:
+        """Let it be finished by a thread, which has its own way to talk to the others."""
+        self.in_flight = handle = Handle(step)
+        # No daemon: the interpreter waits for it before it ends.
+        threading.Thread(
+            target=handle.run, args=(self, ranks), name="libdcp-save"
+        ).start()
+        return handle
+
+    def _call(self, ranks: Ranks, function: Any, *args: Any) -> None:
+        self._now = ranks
+        try:
+            call(ranks, function, self._handle, *args)
+        except CommError:  # who knows what the others are at
+            self.broken = True
+            raise
+
+    def settle(self) -> None:
+        """Wait for the save in flight, however it ends."""
+        handle = self.in_flight
+        if handle is not None:
+            handle._ended.wait()
+
+    def close(self) -> None:
+        """Give memory back."""
+        _savers.pop(self.given, None)
+        self.settle()
+        _abi.lib.dcp_flat_saver_free(self._handle)
+        self._handle = ctypes.c_void_p()
+        self.staging = None
+
+
+def saver_of(ranks: Ranks, path: bytes | None, threads: int) -> Saver:
+    """The saver of a process group, when no save is in flight; alike on all ranks."""
+    known = settle(ranks)
+    if known is not None:
+        same = (known.path, known.threads) == (path, threads)
+        if same and known.group is ranks.group and not known.broken:
+            return known
+        known.close()
+    _savers[ranks.given] = made = Saver(path, ranks, threads)
+    return made
+
+
+def settle(ranks: Ranks) -> Saver | None:
+    """Wait for the save in flight, and tell of one that failed unheard."""
+    known = _savers.get(ranks.given)
+    if known is not None:
+        known.settle()
+    _tell_failed()
+    return known
+
+
+def call(ranks: Ranks, function: Any, *args: Any) -> None:
+    """Call on this very thread, which the process group is used by."""
+    try:
+        ranks.act.run_here(function, *args, ranks.act.error)
+    except CommError as failed:
+        raised, ranks.raised = ranks.raised, None
+        if raised is None:
+            raise
+        if not isinstance(raised, Exception):  # Ctrl-C
+            raise raised from None
+        why = str(raised).split("\n")[0]
+        raise CommError(f"the ranks could not talk: {why}", rank=failed.rank) from raised
+
+
+def tell(messages: list[str], stacklevel: int = 3) -> None:
+    """Warn of what the library said."""
+    for message in messages:
+        kind = StaleWarning if message.endswith(SUSPICION) else RuntimeWarning
+        warnings.warn(message, kind, stacklevel=stacklevel)
+
+
+def _tell_failed() -> None:
+    while _failed:
+        handle = _failed.pop()
+        if not handle._told:
+            handle._told = True
+            warnings.warn(
+                f"step {handle.step} was not saved: {handle._why}",
+                RuntimeWarning,
+                stacklevel=4,
+            )
+
+
+def _forget() -> None:
+    """A child has none of the threads: nothing of a saver can be used or freed."""
+    _savers.clear()
+    _failed.clear()
+
+
+os.register_at_fork(after_in_child=_forget)
+atexit.register(_tell_failed)

@@ -1,0 +1,59 @@
+"""Values of a state that are no tensors: JSON where that holds them, else pickles."""
+
+from __future__ import annotations
+
+import json
+import math
+import pickle
+from typing import Any
+
+SETTINGS = "optimizer"  # the object with what an optimizer has besides tensors
+
+
+class Pickle(bytes):
+    """A value that is a pickle already."""
+
+
+def lists(value: Any) -> Any:
+    return [lists(item) for item in value] if isinstance(value, tuple) else value
+
+
+def is_json(value: Any) -> bool:
+    """Whether it comes back as it is."""
+    if value is None or isinstance(value, (bool, int, str)):
+        return not isinstance(value, int) or abs(value) < 1 << 63
+    if isinstance(value, float):
+        return math.isfinite(value)
+    if type(value) is list:
+        return all(is_json(item) for item in value)
+    if type(value) is dict:
+        return all(isinstance(k, str) and is_json(v) for k, v in value.items())
+    return False
+
+
+def is_random(tensor: Any) -> bool:
+    """Whether it looks like the state of a generator: each rank has its own."""
+    import torch
+
+    return (
+        type(tensor) is torch.Tensor
+        and (tensor.dtype, tensor.dim()) == (torch.uint8, 1)
+        and tensor.device.type == "cpu"
+        and tensor.nbytes <= 1 << 16
+    )
+
+
+def digest(data: bytes) -> bytes:
+    import hashlib  # which brings libraries with it
+
+    return hashlib.sha256(data).digest()
+
+
+def code_of(name: str, value: Any) -> tuple[bool, bytes]:
+    if isinstance(value, Pickle):
+        return False, bytes(value)
+    if name.split(".")[0] == SETTINGS:
+        value = json.loads(json.dumps(value))
+    if is_json(value):
+        return True, json.dumps(value).encode()
+    return False, pickle.dumps(value)

@@ -1,0 +1,222 @@
+"""Saves that go on in the background while training does."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+
+import pytest
+from conftest import peer
+from ranks import run_ranks
+
+import libdcp
+from libdcp import _saver, _state, _training
+
+torch = peer("torch")
+dist = peer("torch.distributed")
+peer("torch.distributed.checkpoint.state_dict")
+peer("torch.distributed.tensor")
+
+MIB = 1 << 20
+
+
+def loaded(path, step=None, n=4):
+    state = {"w": torch.zeros(n)}
+    libdcp.load(state, path, step=step)
+    return state["w"].tolist()
+
+
+def train_beside(path):
+    """Each rank goes on, with collectives of its own, and changes what is saved."""
+    state = {"w": torch.arange(4.0), "big": torch.ones(MIB), "step": 1}
+    handles = []
+    for step in (1, 2):
+        handles.append(libdcp.save_async(state, path, step=step))
+        for _ in range(20):
+            dist.all_reduce(torch.ones(1000))
+            state["w"] += 1
+    assert handles[0].done()  # the second one waited for it
+    results = [handle.wait() for handle in handles]
+    assert handles[1].done() and handles[1].result is results[1]
+    libdcp.save(state, path, step=3)
+    return [(r.step, r.fingerprint is not None) for r in results]
+
+
+def test_training_goes_on(tmp_path):
+    run = tmp_path / "run"
+    told = run_ranks(2, train_beside, run)
+    assert told == [[(1, True), (2, True)], [(1, False), (2, False)]]
+    for step in (1, 2, 3):
+        assert loaded(run, step) == [n + 20 * (step - 1) for n in range(4)]
+
+
+def test_a_save_waits_for_the_one_before(tmp_path):
+    """So do a save in the foreground, and a load."""
+    run, state = tmp_path / "run", {"w": torch.zeros(16 * MIB)}
+    handle = libdcp.save_async(state, run, step=1)
+    state["w"] += 1
+    libdcp.save(state, run, step=2)
+    assert handle.done()
+    state["w"] += 1
+    libdcp.save_async(state, run, step=3)
+    assert libdcp.load(state, run).step == 3
+
+
+def faults(state, path, step):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    handle = libdcp.save_async(state, path, step=step)
+    n = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+    handle.wait()
+    state["w"] += 1
+    return n
+
+
+def test_staging_memory_is_kept(tmp_path):
+    state = {"w": torch.zeros(16 * MIB)}
+    first = faults(state, tmp_path / "run", 1)
+    assert first > 64 * MIB // 4096 // 2
+    assert max(faults(state, tmp_path / "run", step) for step in (2, 3)) < first / 8
+
+
+def fail(path, n):
+    """Rank 1 may write no file as large as its own, which nobody knows beforehand."""
+    if dist.get_rank() == 1:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (MIB, resource.RLIM_INFINITY))
+    mine = {"w": torch.ones(4), f"big{dist.get_rank()}": torch.ones(n)}
+    handle = libdcp.save_async(mine, path, step=1)
+    with pytest.raises(libdcp.IoError) as first:
+        handle.wait()
+    with pytest.raises(libdcp.IoError):
+        handle.wait()
+    assert handle.done()
+    libdcp.save_async({"w": torch.ones(4)}, path, step=1).wait()
+    return first.value.message, first.value.rank
+
+
+def test_all_ranks_raise_the_same():
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as run:  # where no room is reserved
+        told = run_ranks(2, fail, run, MIB)
+        assert told[0] == told[1]
+        assert told[0][1] == 1
+        assert loaded(run) == [1] * 4
+
+
+def test_what_fails_unheard_is_told(tmp_path):
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as run:
+        old = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (MIB, old[1]))
+        try:
+            handle = libdcp.save_async({"w": torch.ones(MIB)}, run, step=1)
+            handle._ended.wait()
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, old)
+        with pytest.warns(RuntimeWarning, match="step 1 was not saved"):
+            libdcp.save({"w": torch.ones(4)}, run, step=2)
+
+
+def die(path):
+    """Rank 1 is gone while a save is in the background."""
+    handle = libdcp.save_async({"w": torch.ones(16 * MIB)}, path, step=1)
+    if dist.get_rank() == 1:
+        os._exit(0)
+    with pytest.raises(libdcp.CommError, match="could not talk"):
+        handle.wait(60)
+    (path / "told").write_text("x", encoding="ascii")
+
+
+def test_a_dead_rank(tmp_path):
+    with pytest.raises(AssertionError, match="the rank died"):
+        run_ranks(2, die, tmp_path)
+    assert (tmp_path / "told").exists()
+    assert not list(tmp_path.glob("step-*"))
+
+
+SCRIPT = """
+import libdcp, sys, torch
+libdcp.save_async({"w": torch.ones(16 << 20)}, sys.argv[1], step=1)
+"""
+
+
+def test_the_interpreter_waits(tmp_path):
+    subprocess.run([sys.executable, "-c", SCRIPT, tmp_path / "run"], check=True)
+    assert libdcp.open(tmp_path / "run").info.step == 1
+
+
+def test_time_out(tmp_path):
+    handle = libdcp.save_async({"w": torch.ones(16 * MIB)}, tmp_path / "run", step=1)
+    with pytest.raises(TimeoutError, match="step 1"):
+        handle.wait(0)
+    assert handle.wait(60).step == 1
+
+
+def test_forks(tmp_path):
+    """A child waits for nothing of its parent's, and saves by itself."""
+    handle = libdcp.save_async({"w": torch.ones(16 * MIB)}, tmp_path / "run", step=1)
+    child = os.fork()
+    if not child:
+        try:
+            with pytest.raises(libdcp.UsageError, match="forked"):
+                handle.wait()
+            libdcp.save({"w": torch.ones(4)}, tmp_path / "child", step=1)
+            os._exit(0)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert handle.wait().step == 1
+    assert loaded(tmp_path / "child") == [1] * 4
+
+
+def test_what_lies_on_devices(tmp_path, monkeypatch):
+    """The copy on the host is what is saved, and its memory is kept."""
+
+    class Away(_state.State):
+        def __init__(self, *args):
+            super().__init__(*args)
+            self.is_away = True
+
+    monkeypatch.setattr(_training, "State", Away)
+    t = torch.arange(12.0).view(3, 4).T
+    state = {"t": t, "n": torch.tensor(3), "w": torch.ones(4)}
+    kept = set()
+    for step in (1, 2):
+        handle = libdcp.save_async(state, tmp_path / "run", step=step)
+        for tensor in state.values():
+            tensor += 1
+        handle.wait()
+        kept.add(_saver._savers[None].staging._memory.data_ptr())
+    assert len(kept) == 1
+    ckpt = libdcp.open(tmp_path / "run")
+    assert torch.equal(ckpt["t"].torch(), torch.arange(12.0).view(3, 4).T + 1)
+    assert ckpt["n"].torch() == 4
+
+
+def test_stale_saves_are_told(tmp_path):
+    run, net = tmp_path / "run", torch.nn.Linear(2, 2)
+    libdcp.save_async({"model": net}, run, step=1).wait()
+    handle = libdcp.save_async({"model": net}, run, step=2)
+    with pytest.warns(libdcp.StaleWarning, match="step 2 are those of step 1"):
+        handle.wait()
+    optim = torch.optim.AdamW(net.parameters())
+    net(torch.ones(2)).sum().mul(0).backward()
+    optim.step()
+    with pytest.warns(libdcp.StaleWarning, match="moments in step 3 are all zero"):
+        libdcp.save({"model": net, "optim": optim}, run, step=3)
+
+
+def test_consolidated_export(tmp_path):
+    run, w = tmp_path / "run", torch.randn(3, 5)
+    libdcp.save({"w": w}, run, step=1, export="bf16")
+    got = torch.load(run / "step-00000001" / "pytorch_model.bin")
+    assert torch.equal(got["w"], w.bfloat16())
+    handle = libdcp.save_async(
+        {"w": w + 1}, run, step=2, export="fp16", export_name="model.safetensors"
+    )
+    handle.wait()
+    with libdcp.open(run / "step-00000002" / "model.safetensors") as ckpt:
+        assert torch.equal(ckpt["w"].torch(), (w + 1).half())
+    for wrong in ({"export": "bf17"}, {"export": "bf16", "export_name": "../x"}):
+        with pytest.raises(libdcp.UsageError):
+            libdcp.save({"w": w + 2}, run, step=3, **wrong)

@@ -1,0 +1,108 @@
+"""Names of weights in wrappers, and values that ranks have otherwise."""
+
+from __future__ import annotations
+
+import pytest
+from conftest import peer
+from ranks import run_ranks
+
+import libdcp
+
+torch = peer("torch")
+dist = peer("torch.distributed")
+peer("torch.distributed.checkpoint.state_dict")
+peer("torch.distributed.tensor")
+
+
+class Inner(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = torch.nn.BatchNorm1d(4)
+        self.a = torch.nn.Linear(4, 4, bias=False)
+        self.b = torch.nn.Linear(4, 4, bias=False)
+        self.b.weight = self.a.weight
+
+
+class Net(torch.nn.Module):
+    """Its children are called as wrappers call theirs."""
+
+    def __init__(self):
+        super().__init__()
+        self.module = Inner()
+        self.submodule = torch.nn.ModuleDict({"module": Inner()})
+
+
+def save_wrapped(path):
+    net = torch.nn.parallel.DistributedDataParallel(Net())
+    libdcp.save({"model": net}, path, step=1)
+
+
+@pytest.mark.parametrize("world", [0, 2], ids=["plain", "ddp"])
+def test_names_in_wrappers(tmp_path, world):
+    run = tmp_path / "run"
+    if world:
+        run_ranks(world, save_wrapped, run)
+    else:
+        libdcp.save({"model": Net()}, run, step=1)
+    ckpt = libdcp.open(run)
+    for name in Net().state_dict():
+        role = "buffer" if "running" in name or "tracked" in name else "model"
+        assert ckpt[name].role == role, name
+    weights = {k: v for k, v in ckpt.state_dict().items() if ".b." not in k}
+    libdcp.save(weights, run, step=2)
+    libdcp.load({"model": Net()}, run)  # a tied weight by its other name
+
+
+def values(path, act):
+    rank = dist.get_rank()
+    state = {
+        "step": 7,
+        "seed": None if act == "load" else 100 + rank,
+        "set": None if act == "load" else {rank},
+        "loader": {"at": -1 if act == "load" else rank // 2},
+        "w": torch.ones(3),
+    }
+    if rank == 1:
+        state["mine"] = 0 if act == "load" else "only here"
+    if act == "save":
+        libdcp.save(state, path, step=1)
+    elif act == "save async":
+        libdcp.save_async(state, path, step=1).wait()
+    else:
+        libdcp.load(state, path, trust_pickles=True)
+    return [state[key] for key in ("step", "seed", "set", "loader")], state.get("mine")
+
+
+@pytest.mark.parametrize("act", ["save", "save async"])
+def test_values_of_ranks(tmp_path, act):
+    """Each rank gets its own back; at another number of ranks all get those of one."""
+    run = tmp_path / "run"
+    saved = run_ranks(3, values, run, act)
+    assert run_ranks(3, values, run, "load") == saved
+    objects = libdcp.open(run).objects
+    assert (objects["seed"], objects["seed@1"], objects["seed@2"]) == (100, 101, 102)
+    assert "loader@1" not in objects and objects["loader@2"] == {"at": 1}
+    assert "step@1" not in objects
+    state = {"seed": 0, "mine": 0, "step": 0, "w": torch.zeros(3)}
+    told = "3 ranks saved values of their own of 'mine', 'seed'"
+    with pytest.warns(RuntimeWarning, match=told):
+        libdcp.load(state, run)
+    assert (state["seed"], state["mine"], state["step"]) == (100, "only here", 7)
+
+
+def random_state(path):
+    rank = dist.get_rank()
+    torch.manual_seed(rank)
+    with pytest.raises(libdcp.MismatchError, match="'rng' is not the same on all ranks"):
+        libdcp.save({"rng": torch.get_rng_state()}, path, step=1)
+    libdcp.save({f"rng{rank}": torch.get_rng_state()}, path, step=2)
+    wanted = torch.rand(3)
+    loaded = {f"rng{rank}": torch.get_rng_state()}
+    libdcp.load(loaded, path)
+    torch.set_rng_state(loaded[f"rng{rank}"])
+    assert torch.equal(torch.rand(3), wanted)
+
+
+def test_states_of_generators(tmp_path):
+    """Tensors, which no rank may lose."""
+    run_ranks(2, random_state, tmp_path / "run")
