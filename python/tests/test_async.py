@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -143,6 +144,22 @@ libdcp.save_async({"w": torch.ones(16 << 20)}, sys.argv[1], step=1)
 def test_the_interpreter_waits(tmp_path):
     subprocess.run([sys.executable, "-c", SCRIPT, tmp_path / "run"], check=True)
     assert libdcp.open(tmp_path / "run").info.step == 1
+
+
+def test_a_folder_that_is_removed(tmp_path, monkeypatch):
+    """It is made again; nothing is a delta on what was in it. Paths may be relative."""
+    monkeypatch.chdir(tmp_path)
+    state = {"w": torch.rand(100000)}
+    for step in (1, 2):
+        libdcp.save_async(state, "run", step=step, delta=10).wait()
+        state["w"][step] = 7
+    shutil.rmtree("run")
+    libdcp.save(state, "run", step=3, delta=10)
+    assert loaded("run", 3, 100000) == state["w"].tolist()
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path / "other")
+    libdcp.save(state, "run", step=1)
+    assert (tmp_path / "other" / "run" / "step-00000001").is_dir()
 
 
 def test_time_out(tmp_path):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from . import _abi
 from ._errors import UnsupportedError
 
 
-@dataclass
+@dataclass  # of which there are tens of thousands
 class Entry:
     """A tensor, and the box of it that this rank holds; `local` is None: nothing."""
 
@@ -32,6 +32,14 @@ class Entry:
         return self.name, self.param, self.role, self.dtype, self.shape, self.instead
 
 
+class _Cut(NamedTuple):
+    """The box of this rank, which may hold nothing of it."""
+
+    offset: tuple[int, ...]
+    size: tuple[int, ...]
+    is_empty: bool
+
+
 class Boxes:
     """Boxes of DTensors on this rank; those that are cut alike are computed once."""
 
@@ -44,16 +52,19 @@ class Boxes:
         self._strided = torch.strided
         self._sharded = DTensor
         self._compute = compute_local_shape_and_global_offset
-        self._known: dict[Any, tuple[tuple[int, ...], tuple[int, ...]]] = {}
+        self._known: dict[Any, _Cut] = {}
+        self._last: tuple[Any, ...] = (
+            None,
+            None,
+            None,
+            None,
+        )  # is often cut alike
+        self._dtypes: dict[Any, str] = {}
 
     def entry_of(self, name: str, tensor: Any, role: str, param: str) -> Entry:
         """What this rank holds of a tensor or a DTensor."""
-        dtype = str(tensor.dtype).removeprefix("torch.")
         shape = tuple(tensor.shape)
-        if dtype not in _abi.ITEM_BYTES:
-            raise UnsupportedError(
-                f"'{name}' is of {dtype}: no step holds it", tensor=name
-            )
+        dtype = self._dtypes.get(tensor.dtype) or self._dtype_of(name, tensor)
         if isinstance(tensor, self._sharded):
             part = self._part_of(name, shape, tensor)
         elif hasattr(tensor, "local_shards"):  # of FSDP1 without a mesh
@@ -65,6 +76,15 @@ class Boxes:
         else:
             part = (0,) * len(shape), shape, tensor.detach()
         return Entry(name, param, role, dtype, shape, *part)
+
+    def _dtype_of(self, name: str, tensor: Any) -> str:
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        if dtype not in _abi.ITEM_BYTES:
+            raise UnsupportedError(
+                f"'{name}' is of {dtype}: no step holds it", tensor=name
+            )
+        self._dtypes[tensor.dtype] = dtype
+        return dtype
 
     def _shard_of(
         self, name: str, shards: Sequence[Any], shape: tuple[int, ...]
@@ -81,27 +101,35 @@ class Boxes:
     def _part_of(
         self, name: str, shape: tuple[int, ...], tensor: Any
     ) -> tuple[tuple[int, ...], tuple[int, ...], Any]:
-        key = shape, tensor.device_mesh, tensor.placements
-        if key not in self._known:
-            self._known[key] = self._box_of(name, *key)
-        offset, size = self._known[key]
-        if tensor.device_mesh.get_coordinate() is None or 0 in size:
-            none = (0,) * len(shape)
-            return none, none, None
+        mesh, placements = tensor.device_mesh, tensor.placements
+        last_shape, last_mesh, last_placements, cut = self._last
+        if not (
+            shape == last_shape and mesh is last_mesh and placements == last_placements
+        ):
+            key = shape, mesh, placements
+            cut = self._known.get(key)
+            if cut is None:
+                cut = self._known[key] = self._box_of(name, *key)
+            self._last = *key, cut
+        if cut.is_empty:
+            return cut.offset, cut.size, None
         local = tensor.to_local()
-        if tuple(local.shape) != size:
+        if local.shape != cut.size:
             raise UnsupportedError(f"'{name}' is no box on every rank", tensor=name)
-        return offset, size, local
+        return cut.offset, cut.size, local
 
     def _box_of(
         self, name: str, shape: tuple[int, ...], mesh: Any, placements: Any
-    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    ) -> _Cut:
         if any(placement.is_partial() for placement in placements):
             raise UnsupportedError(
                 f"'{name}' is a DTensor of sums that were not made (Partial)", tensor=name
             )
         size, offset = self._compute(shape, mesh, placements)
-        return tuple(offset), tuple(size)
+        if mesh.get_coordinate() is None or 0 in size:
+            none = (0,) * len(shape)
+            return _Cut(none, none, True)
+        return _Cut(tuple(offset), tuple(size), False)
 
 
 class Staging:

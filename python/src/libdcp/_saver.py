@@ -102,7 +102,7 @@ _failed: list[Handle] = []  # which nobody may have heard of
 class Saver:
     """Saves of one process group to one run folder."""
 
-    def __init__(self, path: bytes | None, ranks: Ranks, threads: int) -> None:
+    def __init__(self, path: bytes, ranks: Ranks, threads: int) -> None:
         """Open the run folder, on all ranks."""
         self.path, self.threads, self.group = path, threads, ranks.group
         self.given = ranks.given
@@ -123,6 +123,12 @@ class Saver:
             told,
             ctypes.byref(self._handle),
         )
+
+        self._place = place_of(path)
+
+    def is_gone(self) -> bool:
+        """Say whether somebody removed the folder, and perhaps made another."""
+        return place_of(self.path) != self._place
 
     def _hear(self, _self: object, _level: int, message: bytes) -> None:
         self._heard.append(_abi.text(message))
@@ -189,16 +195,27 @@ class Saver:
         self.staging = None
 
 
-def saver_of(ranks: Ranks, path: bytes | None, threads: int) -> Saver:
+def saver_of(ranks: Ranks, path: bytes, threads: int) -> Saver:
     """The saver of a process group, when no save is in flight; alike on all ranks."""
+    path = os.path.abspath(path)
     known = settle(ranks)
     if known is not None:
         same = (known.path, known.threads) == (path, threads)
-        if same and known.group is ranks.group and not known.broken:
+        same &= known.group is ranks.group and not known.broken
+        if same and not any(ranks.gather(known.is_gone())):
             return known
         known.close()
     _savers[ranks.given] = made = Saver(path, ranks, threads)
     return made
+
+
+def place_of(path: bytes) -> tuple[int, int] | None:
+    """Which folder it is; None: none."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def settle(ranks: Ranks) -> Saver | None:

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import array
 import ctypes
+import functools
 import json
 import pickle
-from collections.abc import Iterator, Mapping, MutableMapping, MutableSequence, Sequence
+from collections.abc import (
+    Iterable,
+    Iterator,
+    Mapping,
+    MutableMapping,
+    MutableSequence,
+    Sequence,
+)
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from . import _abi
@@ -20,6 +30,8 @@ if TYPE_CHECKING:
 __all__ = ["MOMENTS", "Entry", "Pickle", "Staging", "State", "is_json"]
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
+_ROLES = {role: i for i, role in enumerate(_abi.ROLES)}
+_DTYPES = {dtype: i for i, dtype in enumerate(_abi.DTYPES)}
 WRAPPERS = ("_fsdp_wrapped_module", "_orig_mod", "_checkpoint_wrapped_module")
 
 
@@ -50,7 +62,9 @@ class State:
         self._rank, self._saved_by = ranks.rank, 0
         models = {key: value for key, value in state.items() if _is_model(value)}
         for key, value in state.items():
-            if _is_model(value):
+            if _is_tensor(value):
+                self.add(key, value, state, key)
+            elif _is_model(value):
                 self._parts.append(_Model(self, key if len(models) > 1 else "", value))
             elif _is_optimizer(value):
                 self._parts.append(_Optimizer(self, key, value, models))
@@ -109,25 +123,30 @@ class State:
     def told(self, with_objects: bool) -> _abi.State:
         """As the library takes it."""
         entries = self._entries
+        n = len(entries)
         names = [entry.name.encode() for entry in entries]
+        params = [
+            name if e.param == e.name else e.param.encode()
+            for name, e in zip(names, entries)
+        ]
         objects: list[tuple[bytes, bool, bytes]] = []
         if with_objects:
             self._coded.setdefault("trainer", code_of("trainer", {"step": self._step}))
             objects = [(name.encode(), *code) for name, code in self._coded.items()]
         self._alive = objects
         return _abi.State.new(
-            n=len(entries),
-            names=(ctypes.c_char_p * len(names))(*names),
-            params=(ctypes.c_char_p * len(names))(*(e.param.encode() for e in entries)),
-            roles=_ints(ctypes.c_int32, (_abi.ROLES.index(e.role) for e in entries)),
-            dtypes=_ints(ctypes.c_int32, (_abi.DTYPES.index(e.dtype) for e in entries)),
-            ndims=_ints(ctypes.c_int32, (len(e.shape) for e in entries)),
-            shapes=_ints(ctypes.c_int64, (n for e in entries for n in e.shape)),
-            offsets=_ints(ctypes.c_int64, (n for e in entries for n in e.offset)),
-            sizes=_ints(ctypes.c_int64, (n for e in entries for n in e.size)),
+            n=n,
+            names=(ctypes.c_char_p * n)(*names),
+            params=(ctypes.c_char_p * n)(*params),
+            roles=_ints(ctypes.c_int32, [_ROLES[e.role] for e in entries]),
+            dtypes=_ints(ctypes.c_int32, [_DTYPES[e.dtype] for e in entries]),
+            ndims=_ints(ctypes.c_int32, [len(e.shape) for e in entries]),
+            shapes=_ints(ctypes.c_int64, chain.from_iterable(e.shape for e in entries)),
+            offsets=_ints(ctypes.c_int64, chain.from_iterable(e.offset for e in entries)),
+            sizes=_ints(ctypes.c_int64, chain.from_iterable(e.size for e in entries)),
             data=_ints(
                 ctypes.c_void_p,
-                (None if b is None else b.data_ptr() for b in self._buffers),
+                [0 if b is None else b.data_ptr() for b in self._buffers],
             ),
             dp=self._n_ranks,
             n_objects=len(objects),
@@ -141,20 +160,22 @@ class State:
 
     def _memory_of(self, entry: Entry) -> Any:
         """Memory of the host that is dense: the tensor's own where that is such."""
+        local = entry.local
+        if local is None or (local.is_cpu and local.is_contiguous()):
+            return local
         import torch
 
-        local = entry.local
-        if local is None:
-            return None
-        if local.device.type == "cpu" and local.is_contiguous():
-            return local
         if self._step is None:  # a load, which needs no old values
             return torch.empty(local.shape, dtype=local.dtype)
         return local.cpu().contiguous()
 
-    def unite(self, theirs: Sequence[Any]) -> None:
-        """Bring the tensors of all ranks into one order: each tells its facts."""
-        self._entries = self._united(theirs)
+    def unite(self, theirs: Sequence[Any] | None) -> None:
+        """Bring the tensors of all ranks into one order: each tells its facts.
+
+        None: all tell the same, in the same order.
+        """
+        if theirs is not None:
+            self._entries = self._united(theirs)
         if self._staging is not None and self.is_away:
             self._buffers = self._staging.copies([e.local for e in self._entries])
         else:
@@ -214,7 +235,9 @@ class State:
     @property
     def facts(self) -> list[tuple[Any, ...]]:
         """What this rank tells of its tensors."""
-        return [entry.facts for entry in self._entries]
+        return [
+            (e.name, e.param, e.role, e.dtype, e.shape, e.instead) for e in self._entries
+        ]
 
     def _check_names(self) -> None:
         seen: set[str] = set()
@@ -456,22 +479,23 @@ def _plain(module: Any, name: str) -> str:
     return ".".join(kept)
 
 
-def _is_tensor(value: Any) -> bool:
+@functools.cache
+def _classes() -> tuple[Any, Any, Any]:
     import torch
 
-    return isinstance(value, torch.Tensor)
+    return torch.Tensor, torch.nn.Module, torch.optim.Optimizer
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, _classes()[0])
 
 
 def _is_model(value: Any) -> bool:
-    import torch
-
-    return isinstance(value, torch.nn.Module)
+    return isinstance(value, _classes()[1])
 
 
 def _is_optimizer(value: Any) -> bool:
-    import torch
-
-    return isinstance(value, torch.optim.Optimizer)
+    return isinstance(value, _classes()[2])
 
 
 def _items(value: Any) -> Iterator[Any]:
@@ -485,6 +509,8 @@ def _has_tensors(value: Any) -> bool:
     return _is_tensor(value) or any(_has_tensors(item) for item in _items(value))
 
 
-def _ints(kind: Any, numbers: Any) -> Any:
-    found = list(numbers)
-    return (kind * len(found))(*found)
+def _ints(kind: Any, numbers: Iterable[int]) -> Any:
+    """An array of the library's, made by way of one of Python's, which is faster."""
+    code = {ctypes.c_int32: "i", ctypes.c_int64: "q"}.get(kind, "Q")
+    found = array.array(code, numbers)
+    return (kind * len(found)).from_buffer(found)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import marshal
 import os
 import warnings
 from collections.abc import Callable, Mapping, MutableMapping
@@ -46,8 +47,9 @@ def agreed(make: Callable[[], State], ranks: Ranks) -> State:
     try:
         with torch.no_grad():
             made = make()
-        digest = hashlib.sha256(repr(made.facts).encode()).digest()
-        values = hashlib.sha256(repr(made.values).encode()).digest()
+        # Version 0 of marshal: equal facts have equal bytes.
+        digest = hashlib.sha256(marshal.dumps(made.facts, 0)).digest()
+        values = hashlib.sha256(marshal.dumps(made.values, 0)).digest()
     except Exception as error:
         why = error
     away = made is not None and made.is_away
@@ -60,7 +62,7 @@ def agreed(make: Callable[[], State], ranks: Ranks) -> State:
     assert made is not None
     alike = all(theirs == digest for _, theirs, _, _ in told)
     made.is_away = any(theirs for _, _, theirs, _ in told)
-    made.unite([made.facts] if alike else ranks.gather(made.facts))
+    made.unite(None if alike else ranks.gather(made.facts))
     if any(theirs != values for *_, theirs in told):
         made.keep_by_rank(ranks)
     return made
@@ -160,7 +162,7 @@ def save_async(
     """
     ranks = Ranks(Act(), group)
     beside = Ranks(Act(), group, beside=True)
-    saver = saver_of(ranks, _abi.raw(path), threads)
+    saver = saver_of(ranks, os.fsencode(path), threads)
     saver.staging = saver.staging or Staging()
     staging = saver.staging
     made = agreed(lambda: State(state, ranks, step, staging), ranks)
@@ -200,7 +202,7 @@ def write(
 ) -> SaveResult:
     """Save what all ranks agreed on."""
     assert act is ranks.act
-    saver = saver_of(ranks, None if path is None else os.fsencode(path), threads)
+    saver = saver_of(ranks, os.fsencode(path or ""), threads)
     try:
         saver.start(ranks, made, in_place=True, **_options(**how))
         return saver.finish(ranks)

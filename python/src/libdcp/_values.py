@@ -37,7 +37,8 @@ def is_random(tensor: Any) -> bool:
 
     return (
         type(tensor) is torch.Tensor
-        and (tensor.dtype, tensor.dim()) == (torch.uint8, 1)
+        and tensor.dtype is torch.uint8
+        and tensor.dim() == 1
         and tensor.device.type == "cpu"
         and tensor.nbytes <= 1 << 16
     )

@@ -239,7 +239,7 @@ static void single_ranks(void **state)
     sample_free(&flat.sample);
 }
 
-enum { FULL, SAME, AGAIN, WRONG, N_SAVES };
+enum { FULL, SAME, AGAIN, WRONG, GONE, N_SAVES };
 
 struct series {
     const char *path;
@@ -260,6 +260,17 @@ static int save_one(struct dcp_flat_saver *saver, struct flat *flat,
     rc = dcp_flat_save_wait(saver, out, NULL);
     *byte ^= 1;
     return rc;
+}
+
+static void remove_folder(const char *path)
+{
+    struct dcp_store store;
+
+    if (dcp_store_dir(&store, path, false, NULL))
+        return;
+    store.ops->remove(store.self, "step-00000000", NULL);
+    store.ops->remove(store.self, "step-00000001", NULL);
+    dcp_store_free(&store);
 }
 
 static void save_series(void *arg, struct dcp_comm *comm)
@@ -287,13 +298,19 @@ static void save_series(void *arg, struct dcp_comm *comm)
         options.step = 2;
         options.export_name = rank ? "model.safetensors" : "../model.safetensors";
         codes[WRONG] = save_one(saver, &flat, &options, &results[WRONG]);
+        options.export_name = NULL;
+        options.step = 5;
+        codes[GONE] = dcp_comm_allgather(comm, &rank, sizeof rank, (int[2]){ 0 }, NULL);
+        if (rank == 0)
+            remove_folder(series->path);
+        codes[GONE] |= save_one(saver, &flat, &options, &results[GONE]);
     }
     dcp_flat_saver_free(saver);
     sample_free(&flat.sample);
 }
 
 /* One after the other: a full step; a delta on it, with a consolidated file; one that is
- * there already; one that one rank asks wrongly for. */
+ * there already; one that one rank asks wrongly for; one whose base somebody removed. */
 static void saves_in_the_background(void **state)
 {
     const struct reshard_folder *folder = *state;
@@ -305,7 +322,9 @@ static void saves_in_the_background(void **state)
         assert_int_equal(series.codes[r][AGAIN], DCP_E_EXISTS);
         assert_int_equal(series.codes[r][WRONG], DCP_E_USAGE);
         assert_int_equal(series.results[r][SAME].step, 1);
+        assert_int_equal(series.codes[r][GONE], 0);
     }
+    assert_int_equal(reshard_folder_check(folder->source, "dim0", 2), sample_n_tensors());
     const struct dcp_flat_save_result *full = &series.results[0][FULL],
                                       *same = &series.results[0][SAME];
     assert_int_equal(full->fingerprint, same->fingerprint);
