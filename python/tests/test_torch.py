@@ -121,6 +121,21 @@ def both(run):
     )
     train(net, optim, sched, range(2, 4))
     saved.result()
+    staging = peer("torch.distributed.checkpoint.staging")
+    stager = staging.DefaultStager(staging.StagingOptions(False, False, True, False))
+    shares = {"w": torch.ones(3)}
+    response = dcp.async_save(
+        shares,
+        storage_writer=StorageWriter(f"{run}-staged", step=1, group=group),
+        process_group=group,
+        async_stager=stager,
+    )
+    response.staging_completion.result()
+    shares["w"].zero_()  # what is saved was staged before
+    response.upload_completion.result()
+    stager.close()
+    dcp.load(shares, storage_reader=StorageReader(f"{run}-staged"))
+    assert shares["w"].sum() == 3
     got = {"model": {"up.weight": torch.zeros(16, 10)}, "missing": torch.ones(1)}
     planner = dcp.DefaultLoadPlanner(allow_partial_load=True)
     dcp.load(got, storage_reader=StorageReader(run), planner=planner)

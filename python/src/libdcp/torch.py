@@ -25,7 +25,7 @@ from torch.futures import Future
 from . import _abi
 from ._act import Act
 from ._checkpoint import Checkpoint, open_checkpoint
-from ._errors import MismatchError, UnsupportedError
+from ._errors import CommError, MismatchError, UnsupportedError
 from ._ranks import Ranks, group_for_cpu
 from ._state import MOMENTS, Entry, Pickle, State, is_json
 from ._tensor import torch_dtype
@@ -78,10 +78,11 @@ class StorageWriter(dcp.StorageWriter):  # type: ignore[misc]
         act = Act()
         ranks = Ranks(act, self._group)
         values: dict[str, Any] = {}
+        scattered = _gather_scattered(plan, planner, ranks)
 
         def make() -> State:
             state = State({}, ranks, self._step)
-            for entry in _entries_of(plan, planner, values):
+            for entry in _entries_of(plan, planner, values, scattered, ranks.rank):
                 state.add_entry(entry)
             return state
 
@@ -232,30 +233,95 @@ class StorageReader(dcp.StorageReader):  # type: ignore[misc]
 # -- a plan as entries -----------------------------------------------------------------
 
 
+def _tensors_of(plan: dcp.SavePlan) -> dict[str, list[Any]]:
+    """The chunks that this rank writes, by the names of their tensors."""
+    items: dict[str, list[Any]] = {}
+    for item in plan.items:
+        if item.type != WriteItemType.BYTE_IO:
+            items.setdefault(item.index.fqn, []).append(item)
+    return items
+
+
+def _gather_scattered(
+    plan: dcp.SavePlan, planner: dcp.SavePlanner, ranks: Ranks
+) -> dict[str, list[Any]]:
+    """All chunks of tensors that are no box on some rank, for rank 0 to write.
+
+    A ShardedTensor may deal its chunks to ranks in any order. Few do.
+    """
+    items, mine, why = _tensors_of(plan), {}, None
+    scattered = (name for name, parts in items.items() if not _fills_box(parts))
+    names = {name for theirs in ranks.gather(set(scattered)) for name in theirs}
+    if not names:
+        return {}
+    try:
+        for name in names.intersection(items):
+            mine[name] = [
+                (item.tensor_data, planner.resolve_data(item).detach().cpu())
+                for item in items[name]
+            ]
+    except Exception as error:
+        why = error
+    told = ranks.gather((why and f"{type(why).__name__}: {why}", mine))
+    if why is not None:
+        raise why
+    for rank, (failed, _) in enumerate(told):
+        if failed:
+            raise CommError(f"rank {rank} failed: {failed}", rank=rank)
+    return {
+        name: [pair for _, theirs in told for pair in theirs.get(name, ())]
+        for name in names
+    }
+
+
+def _fills_box(parts: list[Any]) -> bool:
+    """Whether the chunks are one box: as many elements as the box around them has."""
+    chunks = [part.tensor_data.chunk for part in parts]
+    chunks = [chunk for chunk in chunks if 0 not in chunk.sizes]
+    if not chunks:
+        return True
+    _, size = _box_around(chunks)
+    return bool(sum(math.prod(c.sizes) for c in chunks) == math.prod(size))
+
+
+def _box_around(chunks: list[Any]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    begin = tuple(min(of) for of in zip(*(c.offsets for c in chunks)))
+    ends = (tuple(b + n for b, n in zip(c.offsets, c.sizes)) for c in chunks)
+    return begin, tuple(max(of) - b for of, b in zip(zip(*ends), begin))
+
+
 def _entries_of(
-    plan: dcp.SavePlan, planner: dcp.SavePlanner, values: dict[str, Any]
+    plan: dcp.SavePlan,
+    planner: dcp.SavePlanner,
+    values: dict[str, Any],
+    scattered: dict[str, list[Any]],
+    rank: int,
 ) -> list[Entry]:
     """What this rank writes of tensors; `values` gets what is none."""
-    items: dict[str, list[Any]] = {}
     for item in plan.items:
         if item.type == WriteItemType.BYTE_IO:
             values[item.index.fqn] = _value_of(planner.resolve_data(item).getvalue())
-        else:
-            items.setdefault(item.index.fqn, []).append(item)
     paths = plan.planner_data or {}
     has_model = any(len(p) > 1 and p[0] in MODELS for p in paths.values())
     found = []
-    for name, parts in items.items():
-        tensors = [planner.resolve_data(part).detach() for part in parts]
-        shape = tuple(parts[0].tensor_data.size)
-        chunks = [part.tensor_data.chunk for part in parts]
+    pairs_of = {
+        name: [(part.tensor_data, planner.resolve_data(part).detach()) for part in parts]
+        for name, parts in _tensors_of(plan).items()
+        if name not in scattered
+    }
+    if rank == 0:
+        pairs_of.update(scattered)
+    for name, pairs in pairs_of.items():
+        tensors = [tensor for _, tensor in pairs]
+        shape = tuple(pairs[0][0].size)
+        chunks = [told.chunk for told, _ in pairs]
         dtype = str(tensors[0].dtype).removeprefix("torch.")
         if dtype not in _abi.ITEM_BYTES:
             raise UnsupportedError(
                 f"'{name}' is of {dtype}: no step holds it", tensor=name
             )
         box = _joined(name, shape, chunks, tensors)
-        role, param = _role_of(paths.get(name, ()), name, has_model)
+        role, param = role_of(paths.get(name, ()), name, has_model)
         found.append(Entry(name, param, role, dtype, shape, *box))
     return found
 
@@ -268,9 +334,7 @@ def _joined(
     pairs = [(c, t) for c, t in zip(chunks, tensors) if 0 not in c.sizes]
     if not pairs:
         return none, none, None
-    begin = tuple(min(of) for of in zip(*(c.offsets for c, _ in pairs)))
-    ends = (tuple(b + n for b, n in zip(c.offsets, c.sizes)) for c, _ in pairs)
-    size = tuple(max(of) - b for of, b in zip(zip(*ends), begin))
+    begin, size = _box_around([chunk for chunk, _ in pairs])
     if len(pairs) == 1:
         return begin, size, pairs[0][1]
     whole = torch.empty(size, dtype=pairs[0][1].dtype)
@@ -286,7 +350,7 @@ def _joined(
     return begin, size, whole
 
 
-def _role_of(path: Any, name: str, has_model: bool) -> tuple[str, str]:
+def role_of(path: Any, name: str, has_model: bool) -> tuple[str, str]:
     """What a tensor is to training, by its path, and its weight."""
     state = re.fullmatch(r"(?:.*?\.)?state\.(.+)\.(\w+)", name)
     if state and state[2] in MOMENTS and not state[1].isdigit():

@@ -1,0 +1,118 @@
+"""What PyTorch's tests ask of its file-system storage, asked of ours: plain modules,
+values of any kind, ShardedTensors whose chunks lie on ranks in any order, loads in other
+ways."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+
+import pytest
+from conftest import peer
+from ranks import run_ranks
+
+import libdcp
+
+torch = peer("torch")
+dist = peer("torch.distributed")
+dcp = peer("torch.distributed.checkpoint")
+peer("torch.distributed.checkpoint.state_dict")
+sharded_tensor = peer("torch.distributed._shard.sharded_tensor")
+specs = peer("torch.distributed._shard.sharding_spec")
+from libdcp.torch import StorageReader, StorageWriter  # noqa: E402
+
+
+def chunked(dim, *ranks):
+    return specs.ChunkShardingSpec(dim=dim, placements=[f"rank:{r}/cpu" for r in ranks])
+
+
+def listed(*rows):
+    """Rows of a matrix by first row, number and rank."""
+    return specs.EnumerableShardingSpec(
+        [
+            specs.ShardMetadata([first, 0], [n, 20], f"rank:{rank}/cpu")
+            for first, n, rank in rows
+        ]
+    )
+
+
+# Ways in which two ranks deal 10 x 20.
+WAYS = (
+    lambda: chunked(0, 0, 1),
+    lambda: chunked(1, 0, 1),
+    lambda: chunked(0, 0, 1, 1, 0),
+    lambda: listed((0, 2, 0), (2, 1, 1), (3, 3, 0), (6, 3, 1), (9, 1, 0)),
+    lambda: listed((0, 8, 1), (8, 2, 0)),
+)
+
+
+def whole_of(tensor):
+    out = torch.zeros(tensor.shape) if dist.get_rank() == 0 else None
+    tensor.gather(out=out)
+    return out
+
+
+def any_to_any(run):
+    warnings.simplefilter("ignore")
+    for step, (saved, loaded) in enumerate(itertools.permutations(WAYS, 2)):
+        state = {"it": sharded_tensor.rand(saved(), 10, 20), "same": torch.arange(4.0)}
+        dcp.save(state, storage_writer=StorageWriter(run, step=step, keep=1))
+        # What was sharded is loaded whole, too, and the other way round.
+        into = {"it": sharded_tensor.zeros(loaded(), 10, 20), "same": torch.zeros(4)}
+        dcp.load(into, storage_reader=StorageReader(run))
+        plain = {"it": torch.zeros(10, 20)}
+        dcp.load(plain, storage_reader=StorageReader(run))
+        want, got = whole_of(state["it"]), whole_of(into["it"])
+        if dist.get_rank() == 0:
+            assert torch.equal(want, got) and torch.equal(want, plain["it"]), step
+            assert torch.equal(into["same"], state["same"])
+    return step
+
+
+def test_sharded_tensors(tmp_path):
+    assert run_ranks(2, any_to_any, str(tmp_path / "run")) == [19, 19]
+    with libdcp.open(tmp_path / "run") as ckpt:
+        assert ckpt.info.world_size == 2
+
+
+class Blob:
+    """Bytes that are no tensor, behind a state dict."""
+
+    def __init__(self, blob):
+        self.blob = blob
+
+    def state_dict(self):
+        return {"blob": self.blob}
+
+    def load_state_dict(self, state):
+        self.blob = state["blob"]
+
+
+def net():
+    return torch.nn.ModuleDict(
+        {"one": torch.nn.Linear(5, 5), "bag": torch.nn.EmbeddingBag(5, 10)}
+    )
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_modules_and_blobs(tmp_path, threads):
+    run = tmp_path / "run"
+    state = {**net().state_dict(), "blob": Blob(b"\0some bytes"), "list": [1], "s": "x"}
+    dcp.save(state, storage_writer=StorageWriter(run, step=1, threads=threads))
+    into = {**net().state_dict(), "blob": Blob(b""), "list": [2], "s": "other"}
+    assert not torch.equal(into["one.weight"], state["one.weight"])
+    dcp.load(into, storage_reader=StorageReader(run, threads=threads))
+    for name, value in state.items():
+        if isinstance(value, torch.Tensor):
+            assert torch.equal(into[name], value), name
+    assert (into["blob"].blob, into["list"], into["s"]) == (b"\0some bytes", [1], "x")
+
+
+def test_dtypes(tmp_path):
+    """The dtype that is there is filled; PyTorch's planner says what it lets pass."""
+    run = tmp_path / "run"
+    state = {"w": torch.rand(4, 3)}
+    dcp.save(state, storage_writer=StorageWriter(run, step=1))
+    into = {"w": torch.zeros(4, 3, dtype=torch.bfloat16)}
+    dcp.load(into, storage_reader=StorageReader(run))
+    assert torch.equal(into["w"], state["w"].bfloat16())
