@@ -8,6 +8,8 @@ import tempfile
 import traceback
 from typing import Any, Callable
 
+DIED = "the rank died"
+
 
 def _rank(rank: int, world: int, store: str, act: Callable[..., Any], args: Any) -> Any:
     os.environ |= {"GLOO_SOCKET_IFNAME": "lo", "USE_LIBUV": "0", "OMP_NUM_THREADS": "1"}
@@ -31,6 +33,19 @@ def _run(pipe: Any, *how: Any) -> None:
 
 def run_ranks(world: int, act: Callable[..., Any], *args: Any) -> list[Any]:
     """What each rank returns; the first that raises fails the test."""
+    told = _told_by(world, act, args)
+    failed = [why for _, why in told if why]
+    assert not failed, failed[0]
+    return [value for value, _ in told]
+
+
+def kill_ranks(world: int, act: Callable[..., Any], *args: Any) -> None:
+    """All ranks are to end by a signal, on their own."""
+    told = _told_by(world, act, args)
+    assert told == [(None, DIED)] * world, told
+
+
+def _told_by(world: int, act: Callable[..., Any], args: Any) -> list[Any]:
     context = multiprocessing.get_context("fork")
     ranks, told = [], []
     with tempfile.TemporaryDirectory() as folder:
@@ -45,8 +60,6 @@ def run_ranks(world: int, act: Callable[..., Any], *args: Any) -> list[Any]:
             try:
                 told.append(pipe.recv())
             except EOFError:
-                told.append((None, "the rank died"))
+                told.append((None, DIED))
             process.join()
-    failed = [why for _, why in told if why]
-    assert not failed, failed[0]
-    return [value for value, _ in told]
+    return told

@@ -1,0 +1,251 @@
+"""A nested state as a step, and back as it was: for programs that hand over a dict."""
+
+from __future__ import annotations
+
+import base64
+import io
+import math
+import os
+import pathlib
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any
+
+from . import _abi
+from ._act import Act
+from ._checkpoint import open_checkpoint
+from ._errors import NotFoundError, UnsupportedError
+from ._ranks import Ranks
+from ._state import Boxes, Entry, Pickle, State
+from ._training import agreed, write
+
+TREE = "tree"  # the object that says how a state is nested; of rank 3, "tree.3"
+
+
+class Alone(Ranks):
+    """One rank, whatever process group there is."""
+
+    def __init__(self) -> None:
+        """Talk to nobody."""
+        self.raised, self.told = None, None
+        self.rank, self.world_size = 0, 1
+
+
+def save_tree(
+    tree: Any, path: str | os.PathLike[str], step: int, ranks: Ranks, **how: Any
+) -> None:
+    """Save what this rank holds, under names that tell where it stands. Collective."""
+    act = Act()
+    flat = _Flat(f"rank{ranks.rank}" if ranks.world_size > 1 else "")
+
+    def make() -> State:
+        flat.objects[_tree_of(ranks.rank)] = flat.coded(tree, ())
+        made = State({}, ranks, step)
+        for entry in flat.entries:
+            made.add_entry(entry)
+        return made
+
+    made = agreed(make, ranks)
+    for objects in ranks.gather(flat.objects):
+        for name, value in objects.items():
+            made.add_value(name, value)
+    codec = _abi.raw(how.pop("codec", None))
+    write(act, ranks, made, path=_abi.raw(path), step=step, codec=codec, **how)
+
+
+def load_tree(
+    path: str | os.PathLike[str],
+    *,
+    rank: int = 0,
+    part: str | None = None,
+    trust_pickles: bool = False,
+    verify: bool = True,
+) -> Any:
+    """Give what that rank saved, or one part of that dict, on the CPU."""
+    with open_checkpoint(path, verify=verify) as ckpt:
+        if _tree_of(rank) not in ckpt.objects:
+            raise NotFoundError(f"{os.fspath(path)} has nothing of rank {rank}")
+        tree = ckpt.objects[_tree_of(rank)]
+        names: list[str] = []
+        tree = tree if part is None else tree["dict"][part]
+        _find_tensors(tree, names)
+        tensors = ckpt.state_dict(dict.fromkeys(names))
+        return _decoded(tree, tensors, ckpt.objects, trust_pickles)
+
+
+def _tree_of(rank: int) -> str:
+    return f"{TREE}.{rank}" if rank else TREE
+
+
+class _Flat:
+    """A state that becomes JSON, with its tensors and pickles beside it."""
+
+    def __init__(self, prefix: str) -> None:
+        self.entries: list[Entry] = []
+        self.objects: dict[str, Any] = {}
+        self._prefix = prefix
+        self._boxes = Boxes()
+        self._names: set[str] = set()
+        self._known: dict[Any, str] = {}  # tensors that share their memory are one
+
+    def coded(self, value: Any, path: tuple[str, ...]) -> Any:
+        """As JSON, of which each list and each plain value is itself."""
+        import torch
+
+        if isinstance(value, torch.Tensor):
+            return self._coded_tensor(value, path)
+        if isinstance(value, float) and not math.isfinite(value):
+            return {"float": str(value)}
+        if value is None or type(value) in (bool, str, float):
+            return value
+        if type(value) is int and abs(value) < 1 << 63:
+            return value
+        if type(value) is list:
+            return self._coded_all(value, path)
+        for kind, make, _ in _LISTS:
+            if type(value) is make():
+                return {kind: self._coded_all(value, path)}
+        if type(value) in (dict, OrderedDict):
+            return self._coded_dict(value, path)
+        for kind, make, encode, _ in _VALUES:
+            if isinstance(value, make()):
+                return {kind: encode(value)}
+        name = self._name_of(path)
+        out = io.BytesIO()
+        torch.save(value, out)
+        self.objects[name] = Pickle(out.getvalue())
+        return {"pickle": name}
+
+    def _coded_all(self, values: Any, path: tuple[str, ...]) -> list[Any]:
+        return [self.coded(item, (*path, str(i))) for i, item in enumerate(values)]
+
+    def _coded_dict(self, value: Mapping[Any, Any], path: tuple[str, ...]) -> Any:
+        items = [(k, self.coded(v, (*path, str(k)))) for k, v in value.items()]
+        if type(value) is dict and all(type(k) is str for k in value):
+            return {"dict": dict(items)}
+        kind = "dict of pairs" if type(value) is dict else "ordered dict"
+        return {kind: [[self.coded(k, path), v] for k, v in items]}
+
+    def _coded_tensor(self, tensor: Any, path: tuple[str, ...]) -> Any:
+        import torch
+
+        from .torch import role_of
+
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        dense = not tensor.is_meta and tensor.layout == torch.strided
+        if not dense or dtype not in _abi.ITEM_BYTES:
+            raise UnsupportedError(
+                f"'{'.'.join(path)}' is no dense tensor of a dtype that steps hold",
+                tensor=".".join(path),
+            )
+        key = (tensor.device, tensor.data_ptr(), dtype, tensor.shape, tensor.stride())
+        if tensor.numel() == 0 or key not in self._known:
+            name = self._name_of(path)
+            role, param = role_of(path, ".".join(path), True)
+            self.entries.append(self._boxes.entry_of(name, tensor, role, param))
+            self._known[key] = name
+        return {"tensor": self._known[key]}
+
+    def _name_of(self, path: tuple[str, ...]) -> str:
+        """Tell where it stands; keys may have dots in them."""
+        name = wanted = ".".join((self._prefix, *path) if self._prefix else path) or "it"
+        for n in range(2, len(self._names) + 3):
+            if name not in self._names:
+                break
+            name = f"{wanted}~{n}"
+        self._names.add(name)
+        return name
+
+
+def _size() -> Any:
+    import torch
+
+    return torch.Size
+
+
+def _dtype() -> Any:
+    import torch
+
+    return torch.dtype
+
+
+def _device() -> Any:
+    import torch
+
+    return torch.device
+
+
+def _dtype_of(name: str) -> Any:
+    import torch
+
+    return getattr(torch, name)
+
+
+# What is a list in JSON, and what of one value: the kind, its class, from it, and to it.
+_LISTS: tuple[Any, ...] = (
+    ("tuple", lambda: tuple, tuple),
+    ("set", lambda: set, set),
+    ("size", _size, lambda items: _size()(items)),
+)
+_VALUES: tuple[Any, ...] = (
+    ("path", lambda: pathlib.PurePath, str, pathlib.Path),
+    ("dtype", _dtype, lambda v: str(v).removeprefix("torch."), _dtype_of),
+    ("device", _device, str, lambda name: _device()(name)),
+    (
+        "bytes",
+        lambda: bytes,
+        lambda v: base64.b64encode(v).decode(),
+        lambda text: base64.b64decode(text),
+    ),
+)
+_MAKE = {kind: make for kind, _, make in _LISTS}
+_READ = {kind: read for kind, _, _, read in _VALUES} | {"float": float}
+
+
+def _find_tensors(tree: Any, found: list[str]) -> None:
+    if isinstance(tree, list):
+        for item in tree:
+            _find_tensors(item, found)
+    elif isinstance(tree, dict):
+        ((kind, value),) = tree.items()
+        if kind == "tensor":
+            found.append(value)
+        else:
+            _find_tensors(list(value.values()) if kind == "dict" else value, found)
+
+
+def _decoded(tree: Any, tensors: Any, objects: Any, trust: bool) -> Any:
+    def each(items: Any) -> list[Any]:
+        return [_decoded(item, tensors, objects, trust) for item in items]
+
+    if isinstance(tree, list):
+        return each(tree)
+    if not isinstance(tree, dict):
+        return tree
+    ((kind, value),) = tree.items()
+    if kind == "tensor":
+        return tensors[value]
+    if kind == "dict":
+        return dict(zip(value, each(value.values())))
+    if kind in ("dict of pairs", "ordered dict"):
+        pairs = ((k, v) for k, v in each(value))
+        return dict(pairs) if kind == "dict of pairs" else OrderedDict(pairs)
+    if kind in _MAKE:
+        return _MAKE[kind](each(value))
+    if kind in _READ:
+        return _READ[kind](value)
+    return _unpickled(value, objects[value], trust)
+
+
+def _unpickled(name: str, data: bytes, trust: bool) -> Any:
+    import torch
+
+    try:
+        return torch.load(io.BytesIO(data), weights_only=True)
+    except Exception as why:
+        if trust:
+            return torch.load(io.BytesIO(data), weights_only=False)
+        raise UnsupportedError(
+            f"'{name}' is a pickle, which could run any program",
+            hint="trust_pickles=True loads it, of a checkpoint that you trust",
+        ) from why

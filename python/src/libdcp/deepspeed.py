@@ -1,0 +1,146 @@
+"""Checkpoints of DeepSpeed: each is a step of libdcp.
+
+engine, *rest = deepspeed.initialize(...)
+libdcp.deepspeed.install(engine, parity=1)
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from typing import Any
+
+import torch
+from deepspeed.runtime.checkpoint_engine import TorchCheckpointEngine
+
+from ._act import Act
+from ._checkpoint import open_checkpoint
+from ._errors import UnsupportedError
+from ._folder import on_first, published, write_file
+from ._ranks import Ranks
+from ._tree import load_tree, save_tree
+
+__all__ = ["CheckpointEngine", "install", "unpack"]
+
+STATE = "state"  # the folder with the step, beside the files that DeepSpeed looks for
+STATES = re.compile(r".*_states\.pt")  # what is of the training; other files are exports
+MARK = "libdcp"
+
+
+class CheckpointEngine(TorchCheckpointEngine):  # type: ignore[misc]
+    """Holds what DeepSpeed saves until it commits, and makes one step of it then.
+
+    In place of each file there is a short one that tells which part of the step it is.
+    """
+
+    def __init__(self, config: Any, *, trust_pickles: bool, **how: Any) -> None:
+        """See `install`."""
+        super().__init__(config)
+        self.name = type(self).__name__
+        self._trust, self._how = trust_pickles, how
+        self._held: dict[str, Any] = {}
+        self.with_latest = True
+
+    def create(self, info: Any) -> None:
+        """Begin a checkpoint."""
+        self._held = {}
+
+    def save(self, state_dict: Any, path: str) -> None:
+        """Hold a file of a checkpoint; write any other."""
+        if STATES.fullmatch(os.path.basename(path)):
+            self._held[path] = state_dict
+        else:
+            super().save(state_dict, path)
+
+    def commit(self, info: Any) -> bool:
+        """Save what all ranks hold, and let it be the newest."""
+        ranks, held, self._held = Ranks(Act()), self._held, {}
+        if not any(ranks.gather(bool(held))):
+            return True
+        found = re.search(r"(\d+)\D*$", info.tag)
+        step = int(found[1]) if found else 0
+        tree = {os.path.basename(path): state for path, state in held.items()}
+        folder = os.path.join(info.save_dir, info.tag)
+        with published(os.path.join(folder, STATE), ranks) as hidden:
+            save_tree(tree, hidden, step, ranks, **self._how)
+        files = ranks.gather([os.path.basename(path) for path in held])
+
+        def mark() -> None:
+            for rank, names in enumerate(files):
+                for name in names:
+                    text = json.dumps({MARK: STATE, "rank": rank}) + "\n"
+                    write_file(os.path.join(folder, name), text)
+            if self.with_latest:
+                write_file(os.path.join(info.save_dir, "latest"), info.tag)
+
+        on_first(ranks, mark)
+        return True
+
+    def load(self, path: str, map_location: Any = None) -> Any:
+        """Load what `save` was given, or a file that DeepSpeed wrote itself."""
+        mark = _mark_of(path)
+        if mark is None:
+            return super().load(path, map_location)
+        return load_tree(
+            os.path.join(os.path.dirname(path), mark[MARK]),
+            rank=mark["rank"],
+            part=os.path.basename(path),
+            trust_pickles=self._trust,
+        )
+
+    def preserves_storage_sharing(self) -> bool:
+        """Say that tensors are saved without what else is in their memory."""
+        return False
+
+
+def install(engine: Any, *, trust_pickles: bool = True, **how: Any) -> Any:
+    """Let this engine of DeepSpeed save and load through libdcp.
+
+    DeepSpeed takes no other engines by its configuration. trust_pickles: values that
+    could run a program are loaded, as DeepSpeed itself loads all. how: `parity`, `codec`
+    and so on, as in `libdcp.save`.
+    """
+    if engine.checkpoint_engine.is_decoupled():
+        raise UnsupportedError("saves of DeepSpeed in the background are its own")
+    ours = CheckpointEngine(engine._config, trust_pickles=trust_pickles, **how)
+    engine.checkpoint_engine = ours
+    theirs = engine.save_checkpoint
+
+    def save_checkpoint(
+        save_dir: str,
+        tag: Any = None,
+        client_state: Any = None,
+        save_latest: bool = True,
+        **kwargs: Any,
+    ) -> Any:
+        # DeepSpeed truncates `latest` before it writes it.
+        ours.with_latest = save_latest
+        return theirs(save_dir, tag, client_state or {}, False, **kwargs)
+
+    engine.save_checkpoint = save_checkpoint
+    return engine
+
+
+def unpack(path: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
+    """Write the files that DeepSpeed itself would have written.
+
+    path: a folder `global_step…`. DeepSpeed's tools read them, and `libdcp.open` and
+    `dcp-reshard`, by the names of weights.
+    """
+    state = os.path.join(path, STATE)
+    with open_checkpoint(state) as ckpt:
+        world_size = ckpt.info.world_size
+    os.makedirs(target)
+    for rank in range(world_size):
+        for name, value in load_tree(state, rank=rank, trust_pickles=True).items():
+            torch.save(value, os.path.join(target, name))
+
+
+def _mark_of(path: str) -> dict[str, Any] | None:
+    with open(path, "rb") as file:
+        if file.read(1) != b"{":
+            return None
+    with open(path, encoding="utf-8") as text:
+        mark: dict[str, Any] = json.load(text)
+    return mark

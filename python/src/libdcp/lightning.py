@@ -1,0 +1,62 @@
+"""Checkpoints of Lightning: each is a step of libdcp.
+
+trainer = lightning.Trainer(plugins=[libdcp.lightning.CheckpointIO(parity=1)])
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+try:
+    from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
+except ModuleNotFoundError:  # the package of Lightning's trainer alone
+    from lightning_fabric.plugins.io.torch_io import TorchCheckpointIO
+
+from ._folder import published, removed
+from ._tree import Alone, load_tree, save_tree
+
+__all__ = ["CheckpointIO"]
+
+
+class CheckpointIO(TorchCheckpointIO):  # type: ignore[misc]
+    """Saves folders that are complete, durable and read back, or not there at all."""
+
+    def __init__(self, *, trust_pickles: bool = False, **how: Any) -> None:
+        """Save with `parity`, `codec`, `verify_after_save`, `threads` of `libdcp.save`.
+
+        trust_pickles: values that could run a program are loaded, too.
+        """
+        super().__init__()
+        self._trust, self._how = trust_pickles, how
+
+    def save_checkpoint(
+        self,
+        checkpoint: dict[str, Any],
+        path: str | os.PathLike[str],
+        storage_options: Any = None,
+    ) -> None:
+        """Save what Lightning made on this rank, which calls on one rank alone."""
+        if storage_options is not None:
+            raise TypeError("storage_options are given to CheckpointIO(...)")
+        step = int(checkpoint.get("global_step", 0))
+        with published(path, Alone()) as folder:
+            save_tree(checkpoint, folder, step, Alone(), **self._how)
+
+    def load_checkpoint(
+        self,
+        path: str | os.PathLike[str],
+        map_location: Any = None,
+        weights_only: bool | None = None,
+    ) -> dict[str, Any]:
+        """Load a folder of `save_checkpoint`, or a file that Lightning wrote itself."""
+        if os.path.isfile(path):
+            loaded = super().load_checkpoint(path, map_location, weights_only)
+        else:
+            trust = self._trust or weights_only is False
+            loaded = load_tree(path, trust_pickles=trust)
+        return dict(loaded)
+
+    def remove_checkpoint(self, path: str | os.PathLike[str]) -> None:
+        """Remove a checkpoint, at once."""
+        removed(path)

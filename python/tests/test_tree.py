@@ -1,0 +1,105 @@
+"""Nested states come back as they were, and folders appear whole."""
+
+from __future__ import annotations
+
+import collections
+import math
+import pathlib
+
+import pytest
+from conftest import peer
+from ranks import run_ranks
+
+import libdcp
+
+torch = peer("torch")
+dist = peer("torch.distributed")
+peer("torch.distributed.checkpoint.state_dict")
+from libdcp import _folder, _tree  # noqa: E402
+
+ALONE = _tree.Alone()
+
+
+def saved_and_loaded(path, tree, **how):
+    _tree.save_tree(tree, path, 1, ALONE)
+    return _tree.load_tree(path, **how)
+
+
+def test_trees(tmp_path):
+    weight = torch.arange(6.0).view(2, 3)
+    tree = {
+        "state": {0: {"exp_avg": weight.T, "step": 3}, 1: [], "1": None},
+        "a.b": torch.ones(2, dtype=torch.bfloat16),
+        "a": {"b": torch.zeros(0, 4), "c": torch.tensor(True)},
+        "same": [weight, (weight, weight[:1])],
+        "ordered": collections.OrderedDict(b=1, a=(2.5, "x")),
+        "size": torch.Size([2, 3]),
+        "odd": [math.inf, -1 << 70, b"\0\xff", {1, 2}, torch.float16],
+        "path": pathlib.Path("/a/b"),
+        "device": torch.device("cpu"),
+        "": {(1, "x"): True},
+    }
+    got = saved_and_loaded(tmp_path / "run", tree)
+    flat, spec = torch.utils._pytree.tree_flatten(tree)
+    flat_got, spec_got = torch.utils._pytree.tree_flatten(got)
+    assert spec == spec_got
+    for a, b in zip(flat, flat_got):
+        same = torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
+        assert type(a) is type(b) and same, (a, b)
+    assert got["same"][0] is got["same"][1][0] and got["size"].numel() == 6
+    assert got["same"][1][1].shape == (1, 3)
+    with libdcp.open(tmp_path / "run") as ckpt:
+        assert ckpt["state.0.exp_avg"].shape == (3, 2)
+
+
+def test_pickles_are_not_trusted(tmp_path):
+    with pytest.raises(libdcp.UnsupportedError, match="'it' is a pickle"):
+        saved_and_loaded(tmp_path / "run", {"it": pytest.approx})
+    got = _tree.load_tree(tmp_path / "run", trust_pickles=True)
+    assert got == {"it": pytest.approx}
+    with pytest.raises(libdcp.UnsupportedError, match="'w'"):
+        saved_and_loaded(tmp_path / "no", {"w": torch.ones(3).to_sparse()})
+    assert not (tmp_path / "no").exists() or not list((tmp_path / "no").glob("step-*"))
+
+
+def ranks_save(path, fails):
+    from libdcp._act import Act
+    from libdcp._ranks import Ranks
+
+    ranks = Ranks(Act())
+    tree = {"mine": torch.full((3,), float(dist.get_rank())), "n": dist.get_rank()}
+    if fails and dist.get_rank() == 1:
+        tree["bad"] = torch.ones(3).to_sparse()
+    try:
+        with _folder.published(path, ranks) as hidden:
+            _tree.save_tree(tree, hidden, 4, ranks)
+    except libdcp.Error as why:
+        return type(why).__name__
+    return _tree.load_tree(path, rank=1)["mine"].tolist()
+
+
+def test_ranks_and_failures(tmp_path):
+    """Each has a tree of its own; a failure of one leaves what was there."""
+    path = tmp_path / "it"
+    assert run_ranks(2, ranks_save, path, False) == [[1.0] * 3] * 2
+    told = run_ranks(2, ranks_save, path, True)
+    assert told == ["CommError", "UnsupportedError"]
+    assert _tree.load_tree(path, rank=1)["n"] == 1
+    assert run_ranks(2, ranks_save, path, False) == [[1.0] * 3] * 2  # in its place
+    assert [p.name for p in tmp_path.iterdir()] == ["it"]
+
+
+def test_folders(tmp_path):
+    """A name is taken at once, given back at once, and old files make room."""
+    (tmp_path / "it").write_text("a file", encoding="utf-8")
+    with pytest.raises(ZeroDivisionError), _folder.published(tmp_path / "it", ALONE):
+        raise ZeroDivisionError
+    assert (tmp_path / "it").read_text(encoding="utf-8") == "a file"
+    with _folder.published(tmp_path / "it", ALONE) as hidden:
+        pathlib.Path(hidden, "new").touch()
+    assert [p.name for p in tmp_path.rglob("*")] == ["it", "new"]
+    (tmp_path / "link").symlink_to("it")
+    _folder.removed(tmp_path / "link")
+    assert (tmp_path / "it" / "new").exists()
+    _folder.removed(tmp_path / "it")
+    assert list(tmp_path.iterdir()) == []
