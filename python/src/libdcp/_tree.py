@@ -14,10 +14,12 @@ from typing import Any
 from . import _abi
 from ._act import Act
 from ._checkpoint import open_checkpoint
+from ._entries import Boxes, Entry
 from ._errors import NotFoundError, UnsupportedError
 from ._ranks import Ranks
-from ._state import Boxes, Entry, Pickle, State
+from ._state import State
 from ._training import agreed, write
+from ._values import Pickle
 
 TREE = "tree"  # the object that says how a state is nested; of rank 3, "tree.3"
 
@@ -27,7 +29,8 @@ class Alone(Ranks):
 
     def __init__(self) -> None:
         """Talk to nobody."""
-        self.raised, self.told = None, None
+        self.act, self.given = Act(), Alone
+        self.raised, self.told, self.group = None, None, None
         self.rank, self.world_size = 0, 1
 
 
@@ -35,7 +38,6 @@ def save_tree(
     tree: Any, path: str | os.PathLike[str], step: int, ranks: Ranks, **how: Any
 ) -> None:
     """Save what this rank holds, under names that tell where it stands. Collective."""
-    act = Act()
     flat = _Flat(f"rank{ranks.rank}" if ranks.world_size > 1 else "")
 
     def make() -> State:
@@ -50,7 +52,7 @@ def save_tree(
         for name, value in objects.items():
             made.add_value(name, value)
     codec = _abi.raw(how.pop("codec", None))
-    write(act, ranks, made, path=_abi.raw(path), step=step, codec=codec, **how)
+    write(ranks.act, ranks, made, path=_abi.raw(path), step=step, codec=codec, **how)
 
 
 def load_tree(

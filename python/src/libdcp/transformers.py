@@ -18,8 +18,8 @@ from ._errors import UnsupportedError
 from ._folder import on_first, published
 from ._random import random_states, set_states_of
 from ._ranks import Ranks
-from ._state import SETTINGS
 from ._training import load, save
+from ._values import SETTINGS
 
 __all__ = ["hook"]
 
