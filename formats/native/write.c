@@ -262,8 +262,12 @@ int dcp_native_finalize(struct dcp_target *target, int rank, struct dcp_error *e
 static int grid_of(struct dcp_catalog *catalog, const struct dcp_tensor *tensor,
                    const struct dcp_grid **out, struct dcp_error *err)
 {
-    const struct dcp_piece *piece = &catalog->pieces[tensor->first_piece];
+    const struct dcp_piece *piece;
 
+    *out = tensor->grid;
+    if (!tensor->n_pieces)
+        return DCP_OK;
+    piece = &catalog->pieces[tensor->first_piece];
     DCP_TRY(dcp_grid_find(catalog, tensor, &piece->region, &piece->rank, sizeof *piece,
                           tensor->n_pieces, out, err));
     *out = *out ? *out : tensor->grid;
