@@ -184,6 +184,17 @@ static int find_pair(const struct dcp_catalog *catalog, int rank, struct pair *p
     return DCP_OK;
 }
 
+/* The files of a rank, and its table or text: read whole, and as its digest says. Caller
+ * frees *out_text. */
+static int read_pair(const struct dcp_source *source, int rank,
+                     const struct dcp_catalog *catalog, struct pair *out,
+                     bool *out_tables, char **out_text, size_t *out_n,
+                     struct dcp_error *err)
+{
+    DCP_TRY(find_pair(catalog, rank, out, out_tables, err));
+    return read_shard_manifest(source, &out->manifest, out_text, out_n, err);
+}
+
 static int index_rank(const struct dcp_source *source, int rank,
                       struct dcp_catalog *catalog, struct dcp_error *err)
 {
@@ -192,8 +203,7 @@ static int index_rank(const struct dcp_source *source, int rank,
     bool tables = false;
     size_t n = 0;
 
-    DCP_TRY(find_pair(catalog, rank, &pair, &tables, err));
-    DCP_TRY(read_shard_manifest(source, &pair.manifest, &text, &n, err));
+    DCP_TRY(read_pair(source, rank, catalog, &pair, &tables, &text, &n, err));
     return index_pieces(text, n, &pair, tables, 2 * rank, catalog, err);
 }
 
@@ -216,7 +226,6 @@ static int index_aliases(struct dcp_catalog *catalog, struct dcp_error *err)
     return DCP_OK;
 }
 
-/* The table or text is read whole, and has its digest. */
 static int count(const struct dcp_source *source, int rank, struct dcp_catalog *catalog,
                  struct dcp_error *err)
 {
@@ -225,8 +234,7 @@ static int count(const struct dcp_source *source, int rank, struct dcp_catalog *
     bool tables = false;
     size_t n = 0;
 
-    DCP_TRY(find_pair(catalog, rank, &pair, &tables, err));
-    DCP_TRY(read_shard_manifest(source, &pair.manifest, &text, &n, err));
+    DCP_TRY(read_pair(source, rank, catalog, &pair, &tables, &text, &n, err));
     uint64_t *out = &catalog->files[2 * (size_t)rank].n_pieces;
     return tables ? dcp_native_table_count(text, n, pair.manifest_name, rank, catalog,
                                            out, err)
