@@ -25,35 +25,46 @@ static int get_dims(const json_t *array, const char *what, int64_t out[DCP_MAX_N
     return DCP_OK;
 }
 
-int dcp_native_index_tensor(const json_t *entry, struct dcp_catalog *catalog,
+int dcp_native_parse_tensor(const json_t *entry, struct dcp_native_told *out,
                             struct dcp_error *err)
 {
     static const char what[] = "a tensor of " NATIVE_MANIFEST;
-    int64_t shape[DCP_MAX_NDIM], group = 0;
-    const char *dtype, *role;
-    const json_t *param = json_object_get(entry, "param");
-    struct dcp_tensor tensor = { .shape = shape, .has_fingerprint = true };
 
-    DCP_TRY(dcp_json_get_text(entry, "name", what, &tensor.name, err));
-    DCP_TRY(dcp_json_get_text(entry, "dtype", what, &dtype, err));
-    DCP_TRY(dcp_json_get_text(entry, "role", what, &role, err));
-    DCP_TRY(dcp_json_get_i64(entry, "group", what, &group, err));
-    DCP_TRY(dcp_json_get_hex64(entry, "crc64", what, &tensor.fingerprint, err));
-    DCP_TRY(
-        get_dims(json_object_get(entry, "shape"), "a shape", shape, &tensor.ndim, err));
-    int d = dcp_dtype_parse(dtype), r = dcp_role_parse(role);
-    if (d < 0 || strcmp(dcp_dtype_name((enum dcp_dtype)d), dtype) || r < 0 || group < 0 ||
-        group > INT32_MAX)
-        return dcp_error_set(err, DCP_E_CORRUPT, "%s has an unknown dtype, role or group",
-                             what);
-    tensor.dtype = (enum dcp_dtype)d;
-    tensor.role = (enum dcp_role)r;
-    tensor.group = (int)group;
-    if (param)
-        DCP_TRY(dcp_json_get_text(entry, "param", what, &tensor.param, err));
-    int index;
-    DCP_TRY(dcp_catalog_add_tensor(catalog, &tensor, &index, err));
-    return dcp_native_index_grid(entry, &catalog->tensors[index], catalog, err);
+    *out = (struct dcp_native_told){ 0 };
+    DCP_TRY(dcp_json_get_text(entry, "name", what, &out->name, err));
+    DCP_TRY(dcp_json_get_text(entry, "dtype", what, &out->dtype, err));
+    DCP_TRY(dcp_json_get_text(entry, "role", what, &out->role, err));
+    DCP_TRY(dcp_json_get_i64(entry, "group", what, &out->group, err));
+    DCP_TRY(dcp_json_get_hex64(entry, "crc64", what, &out->crc, err));
+    DCP_TRY(get_dims(json_object_get(entry, "shape"), "a shape", out->shape, &out->ndim,
+                     err));
+    if (json_object_get(entry, "param"))
+        DCP_TRY(dcp_json_get_text(entry, "param", what, &out->param, err));
+    return dcp_native_parse_grid(entry, out, err);
+}
+
+int dcp_native_add_told(const struct dcp_native_told *told, struct dcp_catalog *catalog,
+                        struct dcp_error *err)
+{
+    int d = dcp_dtype_parse(told->dtype), r = dcp_role_parse(told->role), index;
+
+    if (d < 0 || strcmp(dcp_dtype_name((enum dcp_dtype)d), told->dtype) || r < 0 ||
+        told->group < 0 || told->group > INT32_MAX)
+        return dcp_error_set(err, DCP_E_CORRUPT,
+                             "a tensor of " NATIVE_MANIFEST
+                             " has an unknown dtype, role or group");
+    DCP_TRY(dcp_catalog_add_tensor(catalog,
+                                   &(struct dcp_tensor){ .name = told->name,
+                                                         .param = told->param,
+                                                         .dtype = (enum dcp_dtype)d,
+                                                         .role = (enum dcp_role)r,
+                                                         .group = (int)told->group,
+                                                         .ndim = told->ndim,
+                                                         .shape = told->shape,
+                                                         .has_fingerprint = true,
+                                                         .fingerprint = told->crc },
+                                   &index, err));
+    return dcp_native_add_told_grid(told, catalog, &catalog->tensors[index], err);
 }
 
 /* Block digests: 16 hex digits each in one text, and stored sizes where a codec was at

@@ -3,8 +3,6 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "native.h"
-#include <dcp/grid.h>
-#include <inttypes.h>
 #include <string.h>
 
 void dcp_native_add_grid(struct dcp_buf *buf, const struct dcp_tensor *tensor,
@@ -15,10 +13,12 @@ void dcp_native_add_grid(struct dcp_buf *buf, const struct dcp_tensor *tensor,
     int ndim = dcp_grid_ndim(tensor, grid);
 
     if (n == 1) {
-        dcp_buf_add_fmt(buf, ",\"rank\":%d", grid->ranks ? grid->ranks[0] : grid->first);
+        dcp_buf_add_text(buf, ",\"rank\":");
+        dcp_buf_add_i64(buf, grid->ranks ? grid->ranks[0] : grid->first);
         return;
     }
-    dcp_buf_add_fmt(buf, ",\"grid\":{\"cut\":\"%s\"", grid->flat ? "flat" : "box");
+    dcp_buf_add_text(buf, grid->flat ? ",\"grid\":{\"cut\":\"flat\""
+                                     : ",\"grid\":{\"cut\":\"box\"");
     dcp_buf_add_text(buf, ",\"lead\":");
     dcp_native_add_numbers(buf, grid->lead, ndim);
     dcp_buf_add_text(buf, ",\"size\":");
@@ -27,8 +27,10 @@ void dcp_native_add_grid(struct dcp_buf *buf, const struct dcp_tensor *tensor,
         numbers[i] = grid->ranks[i];
     for (int d = 0; !grid->ranks && d < ndim; d++)
         numbers[d] = grid->stride[d];
-    if (!grid->ranks)
-        dcp_buf_add_fmt(buf, ",\"first\":%d", grid->first);
+    if (!grid->ranks) {
+        dcp_buf_add_text(buf, ",\"first\":");
+        dcp_buf_add_i64(buf, grid->first);
+    }
     dcp_buf_add_text(buf, grid->ranks ? ",\"ranks\":" : ",\"stride\":");
     dcp_native_add_numbers(buf, numbers, grid->ranks ? (int)n : ndim);
     dcp_buf_add_u8(buf, '}');
@@ -57,24 +59,25 @@ static bool get_sizes(const json_t *array, int64_t *out, size_t n)
     return true;
 }
 
-/* A grid with room for its ranks; false: what the entry says is none. */
-static bool get_grid(const json_t *entry, const struct dcp_tensor *tensor,
-                     struct dcp_grid *grid, int *ranks, size_t *out_n)
+/* False: what the entry says is no grid. */
+static bool get_grid(const json_t *entry, struct dcp_native_told *out)
 {
     const char *cut = json_string_value(json_object_get(entry, "cut"));
     const json_t *listed = json_object_get(entry, "ranks");
+    struct dcp_grid *grid = &out->grid;
 
     if (!cut || (strcmp(cut, "flat") && strcmp(cut, "box")))
         return false;
     grid->flat = !strcmp(cut, "flat");
-    size_t ndim = (size_t)dcp_grid_ndim(tensor, grid);
+    size_t ndim = grid->flat ? 1 : (size_t)out->ndim;
     if (!get_sizes(json_object_get(entry, "lead"), grid->lead, ndim) ||
         !get_sizes(json_object_get(entry, "size"), grid->size, ndim))
         return false;
     if (listed) {
-        *out_n = json_array_size(listed);
-        grid->ranks = ranks;
-        return *out_n <= DCP_GRID_MOST_RANKS && get_ints(listed, ranks, *out_n);
+        out->n_ranks = json_array_size(listed);
+        grid->ranks = out->ranks;
+        return out->n_ranks <= DCP_GRID_MOST_RANKS &&
+               get_ints(listed, out->ranks, out->n_ranks);
     }
     const json_t *first = json_object_get(entry, "first");
     grid->first = (int)json_integer_value(first);
@@ -82,30 +85,44 @@ static bool get_grid(const json_t *entry, const struct dcp_tensor *tensor,
            get_ints(json_object_get(entry, "stride"), grid->stride, ndim);
 }
 
-int dcp_native_index_grid(const json_t *entry, struct dcp_tensor *tensor,
-                          struct dcp_catalog *catalog, struct dcp_error *err)
+static int no_grid(const char *name, struct dcp_error *err)
+{
+    return dcp_error_of_tensor(
+        err, DCP_E_CORRUPT, name,
+        "tensor '%s' has no valid 'rank' or 'grid' in the manifest", DCP_SHOWN(name));
+}
+
+int dcp_native_parse_grid(const json_t *entry, struct dcp_native_told *out,
+                          struct dcp_error *err)
 {
     const json_t *rank = json_object_get(entry, "rank");
     const json_t *told = json_object_get(entry, "grid");
-    struct dcp_grid grid = { .flat = true };
-    int ranks[DCP_GRID_MOST_RANKS];
-    size_t n = 0;
-    bool good = true;
+    bool good = !rank || !told;
 
-    if (!rank && !told)
-        return DCP_OK;
+    out->has_rank = rank;
+    out->has_grid = told;
+    out->grid = (struct dcp_grid){ .flat = true };
     if (rank) {
-        grid.lead[0] = grid.size[0] = tensor->n_elems;
-        grid.first = (int)json_integer_value(rank);
-        good = json_is_integer(rank) && json_integer_value(rank) == grid.first && !told;
-    } else {
-        good = get_grid(told, tensor, &grid, ranks, &n);
+        out->grid.first = (int)json_integer_value(rank);
+        good &= json_is_integer(rank) && json_integer_value(rank) == out->grid.first;
+    } else if (told) {
+        good = get_grid(told, out);
     }
-    if (!good || !dcp_grid_ok(tensor, &grid, n, catalog->world_size))
-        return dcp_error_of_tensor(err, DCP_E_CORRUPT, tensor->name,
-                                   "tensor '%s' has no valid 'rank' or 'grid' in "
-                                   "the manifest",
-                                   DCP_SHOWN(tensor->name));
+    return good ? DCP_OK : no_grid(out->name, err);
+}
+
+int dcp_native_add_told_grid(const struct dcp_native_told *told,
+                             struct dcp_catalog *catalog, struct dcp_tensor *tensor,
+                             struct dcp_error *err)
+{
+    struct dcp_grid grid = told->grid;
+
+    if (!told->has_rank && !told->has_grid)
+        return DCP_OK;
+    if (told->has_rank)
+        grid.lead[0] = grid.size[0] = tensor->n_elems;
+    if (!dcp_grid_ok(tensor, &grid, told->n_ranks, catalog->world_size))
+        return no_grid(tensor->name, err);
     tensor->grid = dcp_grid_copy(catalog, tensor, &grid);
     return tensor->grid ? DCP_OK : dcp_error_memory(err, "a grid of pieces");
 }

@@ -203,8 +203,6 @@ static int index_entry(const struct reading *reading, enum list list, const json
                        size_t i, struct dcp_error *err)
 {
     switch (list) {
-    case TENSORS:
-        return dcp_native_index_tensor(entry, reading->catalog, err);
     case SHARDS:
         if (reading->head)
             return dcp_native_index_pair(reading->source, entry, (int)i, reading->tables,
@@ -218,17 +216,36 @@ static int index_entry(const struct reading *reading, enum list list, const json
     }
 }
 
+/* A manifest has tens of thousands of them. */
+static int index_tensor(const struct reading *reading, const struct dcp_json_walk *walk,
+                        struct dcp_buf *texts, struct dcp_error *err)
+{
+    DCP_CLEANUP_JSON json_t *entry = NULL;
+    struct dcp_native_told told;
+
+    if (!dcp_native_scan_tensor(walk->value, texts, &told)) {
+        DCP_TRY(dcp_json_walk_parse(walk, &entry, err));
+        DCP_TRY(dcp_native_parse_tensor(entry, &told, err));
+    }
+    return dcp_native_add_told(&told, reading->catalog, err);
+}
+
 static int index_list(const struct reading *reading, enum list list,
                       struct dcp_json_span doc, struct dcp_json_span part,
                       struct dcp_error *err)
 {
     DCP_CLEANUP_WALK struct dcp_json_walk walk;
+    DCP_CLEANUP_BUF struct dcp_buf texts = { 0 };
     DCP_TRY(
         dcp_json_walk_member(&walk, doc, part, '[', lists[list], NATIVE_MANIFEST, err));
     size_t i = 0, world_size = (size_t)reading->catalog->world_size;
 
     for (; dcp_json_walk_next(&walk, err) && !(list == SHARDS && i >= world_size); i++) {
         DCP_CLEANUP_JSON json_t *entry = NULL;
+        if (list == TENSORS) {
+            DCP_TRY(index_tensor(reading, &walk, &texts, err));
+            continue;
+        }
         DCP_TRY(dcp_json_walk_parse(&walk, &entry, err));
         DCP_TRY(index_entry(reading, list, entry, i, err));
     }

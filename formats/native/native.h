@@ -11,7 +11,9 @@
 
 #include "base/buf.h"
 #include "base/json.h"
+#include "base/json_walk.h"
 #include <dcp/format.h>
+#include <dcp/grid.h>
 
 extern const struct dcp_format dcp_format_native;
 extern const struct dcp_format dcp_format_bundle;
@@ -68,17 +70,39 @@ int dcp_native_index_ranks(const struct dcp_source *source, const bool *ranks,
                            struct dcp_catalog *catalog, struct dcp_error *err);
 int dcp_native_index_counts(const struct dcp_source *source, struct dcp_catalog *catalog,
                             struct dcp_error *err);
-/* An entry of the manifest's tensors. */
-int dcp_native_index_tensor(const json_t *entry, struct dcp_catalog *catalog,
+/* What an entry of the manifest's tensors says; texts are borrowed. */
+struct dcp_native_told {
+    const char *name, *param, *dtype, *role; /* param NULL: the name */
+    int64_t shape[DCP_MAX_NDIM], group;
+    int ndim;
+    uint64_t crc;
+    /* Where its pieces are: on one rank, grid.first, or in a grid; neither: unknown. */
+    bool has_rank, has_grid;
+    struct dcp_grid grid;
+    int ranks[DCP_GRID_MOST_RANKS]; /* of the grid, where it lists them: n_ranks */
+    size_t n_ranks;
+};
+/* Reads one in the spelling of dcp_native_finish, without the cost of a parser; its texts
+ * go to `texts`. False: it is spelled otherwise, or wrong. */
+bool dcp_native_scan_tensor(struct dcp_json_span entry, struct dcp_buf *texts,
+                            struct dcp_native_told *out);
+/* Reads any. Errors: CORRUPT. */
+int dcp_native_parse_tensor(const json_t *entry, struct dcp_native_told *out,
                             struct dcp_error *err);
+/* Errors: CORRUPT, MEMORY. */
+int dcp_native_add_told(const struct dcp_native_told *told, struct dcp_catalog *catalog,
+                        struct dcp_error *err);
 /* "[1,2,3]". */
 void dcp_native_add_numbers(struct dcp_buf *buf, const int64_t *numbers, int n);
-/* Where the pieces of a tensor are, in its entry: written, and read into the tensor,
- * whose shape is set. Errors: CORRUPT, MEMORY. */
+/* Where the pieces of a tensor are, in its entry: written, read, and added to the tensor.
+ * Errors: CORRUPT, MEMORY. */
 void dcp_native_add_grid(struct dcp_buf *buf, const struct dcp_tensor *tensor,
                          const struct dcp_grid *grid);
-int dcp_native_index_grid(const json_t *entry, struct dcp_tensor *tensor,
-                          struct dcp_catalog *catalog, struct dcp_error *err);
+int dcp_native_parse_grid(const json_t *entry, struct dcp_native_told *out,
+                          struct dcp_error *err);
+int dcp_native_add_told_grid(const struct dcp_native_told *told,
+                             struct dcp_catalog *catalog, struct dcp_tensor *tensor,
+                             struct dcp_error *err);
 /* The files of a rank, of which an entry of the manifest's shards tells, and its pieces;
  * or the files alone, which are there and as long as it says. */
 int dcp_native_index_shard(const struct dcp_source *source, const json_t *entry, int rank,

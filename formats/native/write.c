@@ -2,8 +2,6 @@
  * that equal states give equal bytes. */
 #include "base/buf.h"
 #include "base/hash.h"
-#include "base/json.h"
-#include "base/json_walk.h"
 #include "base/mem.h"
 #include "base/str.h"
 #include "formats/common/literals.h"
@@ -17,8 +15,11 @@
 void dcp_native_add_numbers(struct dcp_buf *buf, const int64_t *numbers, int n)
 {
     dcp_buf_add_u8(buf, '[');
-    for (int i = 0; i < n; i++)
-        dcp_buf_add_fmt(buf, "%s%" PRId64, i ? "," : "", numbers[i]);
+    for (int i = 0; i < n; i++) {
+        if (i)
+            dcp_buf_add_u8(buf, ',');
+        dcp_buf_add_i64(buf, numbers[i]);
+    }
     dcp_buf_add_u8(buf, ']');
 }
 
@@ -83,7 +84,7 @@ static void add_key(struct dcp_buf *buf, const struct dcp_catalog *catalog,
 static void build_header(struct dcp_buf *buf, const struct dcp_catalog *catalog,
                          const size_t *order, size_t n, size_t total)
 {
-    uint64_t at = 0;
+    int64_t at = 0;
 
     dcp_buf_add_le64(buf, 0);
     dcp_buf_add_text(buf, "{\"__metadata__\":{\"format\":\"pt\"}");
@@ -95,8 +96,9 @@ static void build_header(struct dcp_buf *buf, const struct dcp_catalog *catalog,
         bool bytes = dcp_native_is_bytes(catalog, piece);
         dcp_buf_add_u8(buf, ',');
         add_key(buf, catalog, order, i);
-        dcp_buf_add_fmt(buf, ":{\"dtype\":\"%s\",\"shape\":",
-                        bytes ? "U8" : dcp_dtype_name(tensor->dtype));
+        dcp_buf_add_text(buf, ":{\"dtype\":\"");
+        dcp_buf_add_text(buf, bytes ? "U8" : dcp_dtype_name(tensor->dtype));
+        dcp_buf_add_text(buf, "\",\"shape\":");
         if (bytes)
             dcp_native_add_numbers(buf, &stored, 1);
         else if (piece->region.kind == DCP_WHOLE)
@@ -105,9 +107,11 @@ static void build_header(struct dcp_buf *buf, const struct dcp_catalog *catalog,
             dcp_native_add_numbers(buf, piece->region.size, tensor->ndim);
         else
             dcp_native_add_numbers(buf, &elems, 1);
-        dcp_buf_add_fmt(buf, ",\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}", at,
-                        at + piece->stored_size);
-        at += piece->stored_size;
+        const int64_t range[] = { at, at + stored };
+        dcp_buf_add_text(buf, ",\"data_offsets\":");
+        dcp_native_add_numbers(buf, range, 2);
+        dcp_buf_add_u8(buf, '}');
+        at += stored;
     }
     dcp_buf_add_u8(buf, '}');
     if (!total)
@@ -287,11 +291,17 @@ static int add_tensor(struct dcp_buf *buf, struct dcp_catalog *catalog, size_t t
         dcp_buf_add_text(buf, ",\"param\":");
         dcp_json_quote(buf, tensor->param);
     }
-    dcp_buf_add_fmt(buf, ",\"role\":\"%s\",\"dtype\":\"%s\",\"shape\":",
-                    dcp_role_name(tensor->role), dcp_dtype_name(tensor->dtype));
+    dcp_buf_add_text(buf, ",\"role\":\"");
+    dcp_buf_add_text(buf, dcp_role_name(tensor->role));
+    dcp_buf_add_text(buf, "\",\"dtype\":\"");
+    dcp_buf_add_text(buf, dcp_dtype_name(tensor->dtype));
+    dcp_buf_add_text(buf, "\",\"shape\":");
     dcp_native_add_numbers(buf, tensor->shape, tensor->ndim);
-    dcp_buf_add_fmt(buf, ",\"group\":%d,\"crc64\":\"%016" PRIx64 "\"", tensor->group,
-                    tensor->fingerprint);
+    dcp_buf_add_text(buf, ",\"group\":");
+    dcp_buf_add_i64(buf, tensor->group);
+    dcp_buf_add_text(buf, ",\"crc64\":\"");
+    dcp_buf_add_hex64(buf, tensor->fingerprint);
+    dcp_buf_add_u8(buf, '"');
     if (grid)
         dcp_native_add_grid(buf, tensor, grid);
     dcp_buf_add_u8(buf, '}');

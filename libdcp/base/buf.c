@@ -50,18 +50,42 @@ void dcp_buf_add_text(struct dcp_buf *buf, const char *text)
 
 void dcp_buf_add_fmt(struct dcp_buf *buf, const char *fmt, ...)
 {
+    enum { USUAL = 120 };
     va_list args, again;
     va_start(args, fmt);
     va_copy(again, args);
-    int n = vsnprintf(NULL, 0, fmt, args);
+    unsigned char *to = reserve(buf, USUAL);
+    int n = to ? vsnprintf((char *)to, USUAL + 1, fmt, args) : 0;
     va_end(args);
-    unsigned char *to = n < 0 ? NULL : reserve(buf, (size_t)n);
-    if (to) {
+    if (n > USUAL && (to = reserve(buf, (size_t)n)))
         vsnprintf((char *)to, (size_t)n + 1, fmt, again);
-        added(buf, (size_t)n);
-    }
-    buf->failed = buf->failed || n < 0;
     va_end(again);
+    if (to && n >= 0)
+        added(buf, (size_t)n);
+    buf->failed = buf->failed || n < 0;
+}
+
+void dcp_buf_add_i64(struct dcp_buf *buf, int64_t v)
+{
+    char digits[20];
+    uint64_t left = v < 0 ? -(uint64_t)v : (uint64_t)v;
+    size_t at = sizeof digits;
+
+    do
+        digits[--at] = (char)('0' + left % 10);
+    while (left /= 10);
+    if (v < 0)
+        digits[--at] = '-';
+    dcp_buf_add(buf, digits + at, sizeof digits - at);
+}
+
+void dcp_buf_add_hex64(struct dcp_buf *buf, uint64_t v)
+{
+    char digits[16];
+
+    for (size_t i = sizeof digits; i-- > 0; v >>= 4)
+        digits[i] = "0123456789abcdef"[v & 15];
+    dcp_buf_add(buf, digits, sizeof digits);
 }
 
 void dcp_buf_add_fill(struct dcp_buf *buf, unsigned char byte, size_t n)

@@ -19,6 +19,10 @@ void dcp_buf_fini(struct dcp_buf *buf);
 void dcp_buf_add(struct dcp_buf *buf, const void *data, size_t size_bytes);
 void dcp_buf_add_text(struct dcp_buf *buf, const char *text);
 void dcp_buf_add_fmt(struct dcp_buf *buf, const char *fmt, ...) DCP_PRINTF(2, 3);
+/* In decimals. */
+void dcp_buf_add_i64(struct dcp_buf *buf, int64_t v);
+/* 16 hex digits, lower case. */
+void dcp_buf_add_hex64(struct dcp_buf *buf, uint64_t v);
 void dcp_buf_add_fill(struct dcp_buf *buf, unsigned char byte, size_t n);
 void dcp_buf_add_u8(struct dcp_buf *buf, uint8_t v);
 void dcp_buf_add_le16(struct dcp_buf *buf, uint16_t v);

@@ -172,14 +172,18 @@ void dcp_json_quote(struct dcp_buf *buf, const char *text)
     };
 
     dcp_buf_add_u8(buf, '"');
-    for (; *text; text++) {
+    for (const char *begin = text; *begin; begin = text) {
+        while ((unsigned char)*text >= 0x20 && *text != '"' && *text != '\\')
+            text++;
+        dcp_buf_add(buf, begin, (size_t)(text - begin));
         unsigned char c = (unsigned char)*text;
-        if (c < 128 && short_escapes[c])
+        if (!c)
+            break;
+        if (short_escapes[c])
             dcp_buf_add_text(buf, short_escapes[c]);
-        else if (c < 0x20)
-            dcp_buf_add_fmt(buf, "\\u%04x", c);
         else
-            dcp_buf_add_u8(buf, c);
+            dcp_buf_add_fmt(buf, "\\u%04x", c);
+        text++;
     }
     dcp_buf_add_u8(buf, '"');
 }

@@ -6,6 +6,7 @@
 #include "base/pool.h"
 #include "base/str.h"
 #include "core/catalog/index.h"
+#include "core/catalog/order.h"
 #include "core/catalog/region.h"
 #include "core/collective/await.h"
 #include "core/integrity/fingerprint.h"
@@ -170,11 +171,13 @@ static void load_fini(struct load *load)
 /* Tensors that this rank read whole are held against their fingerprints. */
 static int check_fingerprints(const struct load *load, struct dcp_error *err)
 {
+    int found = -1;
+
     for (size_t c = 0; c < load->n_chunks;) {
         size_t p = load->chunks[c].piece;
         const struct dcp_tensor *to = &load->dst->tensors[load->dst->pieces[p].tensor];
-        const struct dcp_tensor *from =
-            &load->src->tensors[dcp_catalog_find(load->src, to->name)];
+        found = dcp_catalog_find_after(load->src, to->name, found);
+        const struct dcp_tensor *from = &load->src->tensors[found];
         uint64_t elem = dcp_dtype_size(to->dtype), crc = 0;
         for (; c < load->n_chunks && load->chunks[c].piece == p; c++)
             crc = dcp_hash_crc64_combine(
@@ -193,9 +196,11 @@ static int check_fingerprints(const struct load *load, struct dcp_error *err)
 
 static int check_dtypes(const struct load *load, bool allow_cast, struct dcp_error *err)
 {
+    int found = -1;
+
     for (size_t t = 0; t < load->dst->n_tensors; t++) {
         const struct dcp_tensor *to = &load->dst->tensors[t];
-        int found = dcp_catalog_find(load->src, to->name);
+        found = dcp_catalog_find_after(load->src, to->name, found);
         if (found < 0)
             continue; /* the planner says so */
         const struct dcp_tensor *from = &load->src->tensors[found];
@@ -251,19 +256,22 @@ static int fill_here(void *arg, struct dcp_error *err)
 static size_t count_unproved(const struct load *load)
 {
     size_t n = 0;
+    int from = -1;
 
     for (size_t t = 0; load->proof && t < load->dst->n_tensors; t++) {
-        int from = dcp_catalog_find(load->src, load->dst->tensors[t].name);
+        from = dcp_catalog_find_after(load->src, load->dst->tensors[t].name, from);
         n += from >= 0 && !dcp_proof_covers(load->proof, &load->src->tensors[from]);
     }
     return n;
 }
 
-/* One step, from the store as it is or through `store` that reconstructs it. */
+/* One step, from the store as it is or through `store` that reconstructs it. *head: what
+ * rank 0 read of it, which is taken. */
 static int load_from(const struct dcp_context *ctx, struct dcp_comm *comm,
                      const struct dcp_store *store, const char *name,
-                     const struct dcp_load_options *options, const struct dcp_state *into,
-                     struct dcp_load_result *out, struct dcp_error *err)
+                     struct dcp_catalog **head, const struct dcp_load_options *options,
+                     const struct dcp_state *into, struct dcp_load_result *out,
+                     struct dcp_error *err)
 {
     struct load load = { .ctx = ctx };
     struct dcp_source source = { store, name, true };
@@ -280,7 +288,8 @@ static int load_from(const struct dcp_context *ctx, struct dcp_comm *comm,
         rc = dcp_catalog_sort(load.dst, err);
     rc = dcp_agree(comm, rc, err);
     if (!rc)
-        rc = dcp_metadata_read(comm, &source, options->format, load.dst, &load.src, err);
+        rc = dcp_metadata_read(comm, &source, options->format, load.dst, head, &load.src,
+                               err);
     if (rc) {
         dcp_catalog_free(load.dst);
         return rc;
@@ -322,8 +331,8 @@ static int load_reconstructed(const struct dcp_context *ctx, struct dcp_comm *co
 
     rc = dcp_agree(comm, rc, &failure);
     if (!rc)
-        rc = load_from(ctx, comm, dcp_reconstruction_store(rebuilt), name, options, into,
-                       out, &failure);
+        rc = load_from(ctx, comm, dcp_reconstruction_store(rebuilt), name, NULL, options,
+                       into, out, &failure);
     if (!rc && comm->rank == 0)
         dcp_log_write(ctx->log, DCP_LOG_WARN,
                       "%s is corrupt and was reconstructed from its parity while it was "
@@ -345,14 +354,16 @@ static bool is_gone(const struct dcp_context *ctx, struct dcp_comm *comm,
 }
 
 static int load_pinned(const struct dcp_context *ctx, struct dcp_comm *comm,
-                       const char *name, const struct dcp_load_options *options,
+                       const char *name, struct dcp_catalog **head,
+                       const struct dcp_load_options *options,
                        const struct dcp_state *into, struct dcp_load_result *out,
                        struct dcp_error *err)
 {
     struct dcp_error failure = { 0 };
     bool step = !options->format || !strcmp(options->format, "auto") ||
                 dcp_format_find(options->format) == dcp_format_of_steps();
-    int rc = load_from(ctx, comm, ctx->store, name, options, into, out, &failure);
+    int rc = load_from(ctx, comm, ctx->store, name, step ? head : NULL, options, into,
+                       out, &failure);
 
     if (dcp_is_broken(rc) && step) {
         struct dcp_error why = { 0 };
@@ -368,19 +379,17 @@ static int load_pinned(const struct dcp_context *ctx, struct dcp_comm *comm,
     return rc;
 }
 
-/* Rank 0 pins the step for all. *out_gone: it was removed before or meanwhile. */
+/* A step that rank 0 has pinned for all. *out_gone: it was removed before or meanwhile.
+ */
 static int load_step(const struct dcp_context *ctx, struct dcp_comm *comm,
-                     const char *name, const struct dcp_load_options *options,
-                     const struct dcp_state *into, struct dcp_load_result *out,
-                     bool *out_gone, struct dcp_error *err)
+                     const char *name, struct dcp_reading *reading,
+                     const struct dcp_load_options *options, const struct dcp_state *into,
+                     struct dcp_load_result *out, bool *out_gone, struct dcp_error *err)
 {
-    struct dcp_store_file *pin = NULL;
     struct dcp_error why = { 0 };
+    int rc = load_pinned(ctx, comm, name, &reading->head, options, into, out, &why);
 
-    if (comm->rank == 0)
-        dcp_pin(ctx->store, name, &pin, NULL);
-    int rc = load_pinned(ctx, comm, name, options, into, out, &why);
-    dcp_unpin(ctx->store, &pin);
+    dcp_reading_end(ctx->store, reading);
     *out_gone = dcp_is_broken(rc) && is_gone(ctx, comm, name);
     if (*out_gone) {
         why = (struct dcp_error){ 0 };
@@ -398,6 +407,7 @@ int dcp_load(const struct dcp_context *ctx, const struct dcp_load_options *optio
 {
     struct dcp_load_result result = { 0 };
     struct dcp_comm self, *comm = ctx->comm;
+    struct dcp_reading reading = { 0 };
     double started = dcp_clock_s();
     int64_t below = INT64_MAX;
     bool gone = false;
@@ -408,7 +418,10 @@ int dcp_load(const struct dcp_context *ctx, const struct dcp_load_options *optio
         comm = &self;
     }
     if (options->name) {
-        rc = load_step(ctx, comm, options->name, options, into, &result, &gone, err);
+        if (comm->rank == 0)
+            dcp_pin(ctx->store, options->name, &reading.pin, NULL);
+        rc = load_step(ctx, comm, options->name, &reading, options, into, &result, &gone,
+                       err);
     } else {
         struct dcp_error first = { 0 };
         int n_gone = 0;
@@ -416,10 +429,10 @@ int dcp_load(const struct dcp_context *ctx, const struct dcp_load_options *optio
             struct dcp_error failure = { 0 };
             struct dcp_step step = { .step = -1 };
             gone = false;
-            rc = dcp_find_below(ctx, options->step, below, &step, &failure);
+            rc = dcp_find_to_read(ctx, options->step, below, &step, &reading, &failure);
             if (!rc)
-                rc = load_step(ctx, comm, step.name, options, into, &result, &gone,
-                               &failure);
+                rc = load_step(ctx, comm, step.name, &reading, options, into, &result,
+                               &gone, &failure);
             if (rc && gone && options->step < 0 && n_gone++ < DCP_MOST_LOOKS)
                 continue; /* there is a newer one now */
             if (rc && !first.code)

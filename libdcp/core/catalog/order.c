@@ -1,5 +1,6 @@
 #include "order.h"
 #include "base/mem.h"
+#include <string.h>
 
 static int by_file(const void *a, const void *b, void *arg)
 {
@@ -23,4 +24,14 @@ size_t *dcp_file_order(const struct dcp_catalog *catalog)
     if (order)
         qsort_r(order, catalog->n_pieces, sizeof *order, by_file, (void *)catalog);
     return order;
+}
+
+int dcp_catalog_find_after(const struct dcp_catalog *catalog, const char *name,
+                           int before)
+{
+    size_t next = (size_t)(before + 1);
+
+    return next < catalog->n_tensors && !strcmp(catalog->tensors[next].name, name)
+               ? (int)next
+               : dcp_catalog_find(catalog, name);
 }

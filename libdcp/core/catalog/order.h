@@ -1,4 +1,5 @@
-/* order: the pieces of a catalog as they lie: by file, then by offset. */
+/* order: the pieces of a catalog as they lie, by file, then by offset; and tensors of two
+ * catalogs that are in one order. */
 #ifndef DCP_CORE_CATALOG_ORDER_H
 #define DCP_CORE_CATALOG_ORDER_H
 
@@ -6,5 +7,9 @@
 
 /* Indices of all pieces in that order; caller frees. NULL: out of memory. */
 size_t *dcp_file_order(const struct dcp_catalog *catalog);
+/* As dcp_catalog_find, at once where the tensor follows the one that was found before it
+ * (-1: none was). */
+int dcp_catalog_find_after(const struct dcp_catalog *catalog, const char *name,
+                           int before);
 
 #endif

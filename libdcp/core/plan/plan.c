@@ -2,6 +2,7 @@
 #include "base/arena.h"
 #include "base/mem.h"
 #include "base/str.h"
+#include "core/catalog/order.h"
 #include "core/catalog/region.h"
 #include <inttypes.h>
 
@@ -355,9 +356,11 @@ int dcp_plan_new(const struct dcp_catalog *src, const struct dcp_catalog *dst,
         dcp_plan_free(plan);
         return dcp_error_memory(err, "a plan");
     }
+    int from = -1;
     for (size_t t = 0; t < dst->n_tensors && !rc; t++) {
         const struct dcp_tensor *tensor = &dst->tensors[t];
-        int from = src_tensor ? src_tensor[t] : dcp_catalog_find(src, tensor->name);
+        from =
+            src_tensor ? src_tensor[t] : dcp_catalog_find_after(src, tensor->name, from);
         if (from >= 0 && !same_shape(tensor, &src->tensors[from])) {
             rc = dcp_error_of_tensor(err, DCP_E_MISMATCH, tensor->name,
                                      "tensor '%s' has another shape in the checkpoint",

@@ -3,6 +3,7 @@
 #include "base/mem.h"
 #include "core/catalog/grid.h"
 #include "core/catalog/index.h"
+#include "core/catalog/order.h"
 #include "core/catalog/pack.h"
 #include "core/collective/await.h"
 #include "core/collective/bcast.h"
@@ -19,6 +20,9 @@ struct reading {
 static int read_head(void *arg, struct dcp_error *err)
 {
     struct reading *r = arg;
+    if (r->catalog)
+        return DCP_OK;
+
     bool probe = r->name && !strcmp(r->name, "auto");
     const struct dcp_format *format = dcp_format_of_steps();
 
@@ -40,11 +44,12 @@ static int read_head(void *arg, struct dcp_error *err)
 static size_t mark(const struct reading *r, bool *ranks)
 {
     size_t n_ranks = (size_t)r->catalog->world_size, n = 0;
+    int found = -1;
 
     for (size_t p = 0; p < r->wanted->n_pieces; p++) {
         const struct dcp_piece *piece = &r->wanted->pieces[p];
         const struct dcp_tensor *to = &r->wanted->tensors[piece->tensor];
-        int found = dcp_catalog_find(r->catalog, to->name);
+        found = dcp_catalog_find_after(r->catalog, to->name, found);
         if (found < 0)
             continue; /* the planner says so */
         const struct dcp_tensor *from = &r->catalog->tensors[found];
@@ -96,9 +101,13 @@ static int share(struct dcp_comm *comm, struct reading *r, struct dcp_error *err
 
 int dcp_metadata_read(struct dcp_comm *comm, const struct dcp_source *source,
                       const char *format, const struct dcp_catalog *wanted,
-                      struct dcp_catalog **out, struct dcp_error *err)
+                      struct dcp_catalog **head, struct dcp_catalog **out,
+                      struct dcp_error *err)
 {
-    struct reading r = { .source = source, .name = format, .wanted = wanted };
+    struct reading r = { source, format, wanted, head ? *head : NULL };
+
+    if (head)
+        *head = NULL;
     int rc = share(comm, &r, err);
     const struct dcp_format *found = rc ? NULL : dcp_format_find(r.catalog->format);
 

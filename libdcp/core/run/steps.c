@@ -76,10 +76,12 @@ static void look_for_base(const struct dcp_store *store, struct dcp_step *step)
     snprintf(step->base, sizeof step->base, "%s", beside ? base + 3 : base);
 }
 
-/* Fills what the manifest says, and whether the step is complete. `head`: not what is in
- * the tables of its pieces, which the caller reads as far as it needs them. */
-static int look_into(const struct dcp_store *store, const char *name, bool head,
-                     struct dcp_step *out, struct dcp_error *err)
+/* Fills what the manifest says, and whether the step is complete. *out_head, unless NULL:
+ * the head that was read; then the tables of its pieces are not looked into, since the
+ * caller reads them as far as it needs them. */
+static int look_into(const struct dcp_store *store, const char *name,
+                     struct dcp_catalog **out_head, struct dcp_step *out,
+                     struct dcp_error *err)
 {
     const struct dcp_format *steps = dcp_format_of_steps();
     struct dcp_source source = { store, name, true };
@@ -88,7 +90,7 @@ static int look_into(const struct dcp_store *store, const char *name, bool head,
 
     if (!rc)
         rc = steps->index_head(&source, catalog, err);
-    if (!rc && !head)
+    if (!rc && !out_head)
         rc = steps->index_counts(&source, catalog, err);
     if (!rc && dcp_step_parse(name) != catalog->step)
         rc = dcp_error_set(err, DCP_E_CORRUPT, "its manifest is that of step %" PRId64,
@@ -108,7 +110,10 @@ static int look_into(const struct dcp_store *store, const char *name, bool head,
         dcp_lineage_read(catalog, &out->lineage);
         out->fingerprint = dcp_state_fingerprint(catalog);
     }
-    dcp_catalog_free(catalog);
+    if (rc || !out_head)
+        dcp_catalog_free(catalog);
+    else
+        *out_head = catalog;
     return rc;
 }
 
@@ -120,7 +125,7 @@ static int check_reconstructed(const struct dcp_store *store, struct dcp_step *s
     struct dcp_reconstruction *rebuilt;
 
     DCP_TRY(dcp_reconstruction_open(store, step->name, &rebuilt, err));
-    int rc = look_into(dcp_reconstruction_store(rebuilt), step->name, false,
+    int rc = look_into(dcp_reconstruction_store(rebuilt), step->name, NULL,
                        &reconstructed, err);
     dcp_reconstruction_free(rebuilt);
     step->recoverable = !rc;
@@ -156,7 +161,7 @@ int dcp_steps(const struct dcp_store *store, struct dcp_step **out, size_t *out_
         struct dcp_step *s = &steps[n_steps++];
         s->step = step;
         dcp_step_name(s->name, step);
-        int rc_of_step = look_into(store, s->name, false, s, &s->why);
+        int rc_of_step = look_into(store, s->name, NULL, s, &s->why);
         if (rc_of_step && dcp_is_gone(store, s->name)) { /* since it was listed */
             *s = (struct dcp_step){ 0 };
             n_steps--;
@@ -176,15 +181,38 @@ int dcp_steps(const struct dcp_store *store, struct dcp_step **out, size_t *out_
     return DCP_OK;
 }
 
+/* What rank 0 looks for. */
+struct search {
+    const struct dcp_context *ctx;
+    int64_t wanted, below;
+    bool to_read; /* rank 0 gets: */
+    struct dcp_reading reading;
+    struct dcp_step found;
+};
+
+/* Looks into a folder, which who reads it pins before. */
+static int look(struct search *search, struct dcp_error *err)
+{
+    const struct dcp_store *store = search->ctx->store;
+    struct dcp_reading *reading = &search->reading;
+    bool to_read = search->to_read;
+
+    dcp_reading_end(store, reading);
+    if (to_read)
+        dcp_pin(store, search->found.name, &reading->pin, NULL);
+    return look_into(store, search->found.name, to_read ? &reading->head : NULL,
+                     &search->found, err);
+}
+
 /* Looks at the folders from the newest on and stops at the first complete step: older
  * ones are not read. *out_gone: a step went while it was looked at, so there are newer
  * ones.
  */
-static int find_once(const struct dcp_context *ctx, int64_t wanted, int64_t below,
-                     bool head, struct dcp_step *out, bool *out_gone,
-                     struct dcp_error *err)
+static int find_once(struct search *search, bool *out_gone, struct dcp_error *err)
 {
-    const struct dcp_store *store = ctx->store;
+    const struct dcp_store *store = search->ctx->store;
+    struct dcp_step *out = &search->found;
+    int64_t below = search->below, wanted = search->wanted;
     struct dcp_store_entry *entries;
     struct dcp_error why = { 0 };
     size_t n, seen = 0;
@@ -206,7 +234,7 @@ static int find_once(const struct dcp_context *ctx, int64_t wanted, int64_t belo
         *out = (struct dcp_step){ .step = best };
         dcp_step_name(out->name, best);
         struct dcp_error refused = { 0 };
-        rc = look_into(store, out->name, head, out, &refused);
+        rc = look(search, &refused);
         if (rc == DCP_E_MEMORY && err)
             *err = refused;
         if (rc == DCP_OK || rc == DCP_E_MEMORY) /* it says nothing about the step */
@@ -214,7 +242,7 @@ static int find_once(const struct dcp_context *ctx, int64_t wanted, int64_t belo
         *out_gone = dcp_is_gone(store, out->name);
         if (*out_gone)
             break;
-        dcp_log_write(ctx->log, DCP_LOG_WARN, "%s is incomplete: %s", out->name,
+        dcp_log_write(search->ctx->log, DCP_LOG_WARN, "%s is incomplete: %s", out->name,
                       refused.message);
         struct dcp_error beyond = { 0 };
         rc = check_reconstructed(store, out, &beyond);
@@ -244,9 +272,9 @@ static int find_once(const struct dcp_context *ctx, int64_t wanted, int64_t belo
                          why.message);
 }
 
-static int find_here(const struct dcp_context *ctx, int64_t wanted, int64_t below,
-                     bool head, struct dcp_step *out, struct dcp_error *err)
+static int find_here(void *arg, struct dcp_error *err)
 {
+    struct search *search = arg;
     struct dcp_error why = { 0 };
     bool gone = true;
     int rc = DCP_E_NOT_FOUND;
@@ -254,54 +282,57 @@ static int find_here(const struct dcp_context *ctx, int64_t wanted, int64_t belo
     for (int i = 0; i < DCP_MOST_LOOKS && gone; i++) {
         why = (struct dcp_error){ 0 };
         gone = false;
-        rc = find_once(ctx, wanted, below, head, out, &gone, &why);
+        rc = find_once(search, &gone, &why);
     }
+    if (rc)
+        dcp_reading_end(search->ctx->store, &search->reading);
     if (rc && err)
         *err = why;
     return rc;
 }
 
-/* What rank 0 looks for. */
-struct search {
-    const struct dcp_context *ctx;
-    int64_t wanted, below;
-    bool head;
-    struct dcp_step found;
-};
-
-static int search_here(void *arg, struct dcp_error *err)
-{
-    struct search *search = arg;
-    return find_here(search->ctx, search->wanted, search->below, search->head,
-                     &search->found, err);
-}
-
-static int find(struct search search, struct dcp_step *out_step, struct dcp_error *err)
+static int find(struct search *search, struct dcp_step *out_step, struct dcp_error *err)
 {
     struct dcp_comm self;
-    struct dcp_comm *comm = search.ctx->comm;
+    struct dcp_comm *comm = search->ctx->comm;
 
     if (!comm) {
         dcp_comm_self(&self);
         comm = &self;
     }
-    int rc = dcp_await(comm, comm->rank == 0 ? search_here : NULL, &search, err);
+    int rc = dcp_await(comm, comm->rank == 0 ? find_here : NULL, search, err);
     if (!rc)
-        rc = dcp_comm_bcast(comm, &search.found, sizeof search.found, 0, err);
+        rc = dcp_comm_bcast(comm, &search->found, sizeof search->found, 0, err);
     if (!rc)
-        *out_step = search.found;
+        *out_step = search->found;
+    else
+        dcp_reading_end(search->ctx->store, &search->reading);
     return rc;
 }
 
 int dcp_find(const struct dcp_context *ctx, int64_t step, struct dcp_step *out_step,
              struct dcp_error *err)
 {
-    return find((struct search){ .ctx = ctx, .wanted = step, .below = INT64_MAX },
-                out_step, err);
+    struct search search = { .ctx = ctx, .wanted = step, .below = INT64_MAX };
+    return find(&search, out_step, err);
 }
 
-int dcp_find_below(const struct dcp_context *ctx, int64_t step, int64_t below,
-                   struct dcp_step *out_step, struct dcp_error *err)
+int dcp_find_to_read(const struct dcp_context *ctx, int64_t step, int64_t below,
+                     struct dcp_step *out_step, struct dcp_reading *out,
+                     struct dcp_error *err)
 {
-    return find((struct search){ ctx, step, below, .head = true }, out_step, err);
+    struct search search = {
+        .ctx = ctx, .wanted = step, .below = below, .to_read = true
+    };
+    int rc = find(&search, out_step, err);
+
+    *out = search.reading;
+    return rc;
+}
+
+void dcp_reading_end(const struct dcp_store *store, struct dcp_reading *reading)
+{
+    dcp_unpin(store, &reading->pin);
+    dcp_catalog_free(reading->head);
+    reading->head = NULL;
 }

@@ -30,10 +30,19 @@ void dcp_marks_name(const char *step, char out[96]);
  * no such step. Errors: BUSY. */
 int dcp_marks_hold(const struct dcp_store *store, const char *step,
                    struct dcp_store_file **out, struct dcp_error *err);
+/* What rank 0 has of a step that is to be read; NULL on the others. */
+struct dcp_reading {
+    struct dcp_store_file *pin; /* NULL: the store has none */
+    struct dcp_catalog *head;   /* what its manifest says; NULL: parity gives that */
+};
+
 /* As dcp_find, among the steps below `below` (INT64_MAX: all), for who goes on to an
- * older one when what it reads is corrupt: tables of pieces are not looked into.
+ * older one when what it reads is corrupt: tables of pieces are not looked into. Rank 0
+ * pins the step before it reads of it; caller ends *out, which is empty after a failure.
  * Collective. */
-int dcp_find_below(const struct dcp_context *ctx, int64_t step, int64_t below,
-                   struct dcp_step *out_step, struct dcp_error *err);
+int dcp_find_to_read(const struct dcp_context *ctx, int64_t step, int64_t below,
+                     struct dcp_step *out_step, struct dcp_reading *out,
+                     struct dcp_error *err);
+void dcp_reading_end(const struct dcp_store *store, struct dcp_reading *reading);
 
 #endif

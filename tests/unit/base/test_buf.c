@@ -3,8 +3,10 @@
 #include "base/arena.h"
 #include "base/bytes.h"
 #include "base/mem.h"
+#include <inttypes.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -123,10 +125,39 @@ static void arena_gives_zeroed_aligned_memory(void **state)
     dcp_arena_free(NULL);
 }
 
+static void texts_are_as_printf_writes_them(void **state)
+{
+    (void)state;
+    static const int64_t numbers[] = {
+        0, 9, 10, -1, 1234567890123, INT64_MAX, INT64_MIN
+    };
+    char wanted[1000];
+
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        struct dcp_buf buf = { 0 };
+        dcp_buf_add_i64(&buf, numbers[i]);
+        dcp_buf_add_u8(&buf, ' ');
+        dcp_buf_add_hex64(&buf, (uint64_t)numbers[i]);
+        snprintf(wanted, sizeof wanted, "%" PRId64 " %016" PRIx64, numbers[i],
+                 (uint64_t)numbers[i]);
+        assert_string_equal((const char *)buf.data, wanted);
+        dcp_buf_fini(&buf);
+    }
+    for (int n = 100; n < 600; n += 7) { /* longer than what is tried at first */
+        struct dcp_buf buf = { 0 };
+        snprintf(wanted, sizeof wanted, "a%*db", n, n);
+        dcp_buf_add_fmt(&buf, "a%*db", n, n);
+        assert_int_equal(buf.size_bytes, n + 2);
+        assert_string_equal((const char *)buf.data, wanted);
+        dcp_buf_fini(&buf);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(grows_and_stays_terminated),
+        cmocka_unit_test(texts_are_as_printf_writes_them),
         cmocka_unit_test(numbers_are_little_endian),
         cmocka_unit_test(remembers_that_memory_ran_out),
         cmocka_unit_test(sizes_are_checked),

@@ -351,6 +351,50 @@ static void no_mark_is_lost_to_retention(void **state)
     assert_int_equal(meanwhile.n_unguarded, 0);
 }
 
+/* Reads of a step, and those while nobody pinned it. */
+static struct {
+    int n, n_unpinned;
+} reads;
+
+static int open_pinned(void *self, const char *name, struct dcp_store_file **out,
+                       struct dcp_error *err)
+{
+    const struct dcp_store *inner = ((const struct dcp_store_forward *)self)->inner;
+    struct dcp_store_file *held = NULL;
+
+    if (!strncmp(name, "step-00000001/", 14)) {
+        reads.n++;
+        reads.n_unpinned += !dcp_is_read(inner, "step-00000001", &held);
+        dcp_unpin(inner, &held);
+    }
+    return inner->ops->open(inner->self, name, out, err);
+}
+
+/* From the manifest on, whether the step was named or found. */
+static void a_load_pins_before_it_reads(void **state)
+{
+    const struct run *run = *state;
+    struct dcp_store_forward wrapper;
+    struct dcp_store store;
+
+    save(run, 1);
+    dcp_store_forward(&store, &wrapper, &run->store);
+    wrapper.ops.open = open_pinned;
+    for (int named = 0; named < 2; named++) {
+        struct acts acts = { .store = &store,
+                             .layout = "zero3",
+                             .world_size = 1,
+                             .step = 1,
+                             .salt = 1,
+                             .small = true,
+                             .name = named ? "step-00000001" : NULL };
+        reads.n = reads.n_unpinned = 0;
+        assert_int_equal(acts_load(&acts), 0);
+        assert_true(reads.n > 2);
+        assert_int_equal(reads.n_unpinned, 0);
+    }
+}
+
 static int look_for_lock(void *self, struct dcp_marks *marks, struct dcp_error *err)
 {
     const struct dcp_store *store = self;
@@ -548,6 +592,7 @@ int main(void)
         EACH(what_stays_is_not_due),
         EACH(a_look_costs_no_pin),
         EACH(the_only_step_goes),
+        EACH(a_load_pins_before_it_reads),
         EACH(no_mark_is_lost_to_retention),
         EACH(marks_are_changed_under_a_lock),
         EACH(a_step_that_is_being_marked_stays),
