@@ -1,5 +1,7 @@
 #include "state.h"
 
+#include "group.h"
+
 #include "base/mem.h"
 #include "base/str.h"
 #include <dcp/reshard.h>
@@ -135,6 +137,10 @@ int dcp_flat_talk_make(const struct dcp_flat_comm *given, struct dcp_flat_talk *
     dcp_flat_take(&out->given, sizeof out->given, given);
     if (!given) {
         dcp_comm_self(&out->comm);
+        return DCP_OK;
+    }
+    if (out->given.group) {
+        out->comm = *dcp_flat_group_comm(out->given.group);
         return DCP_OK;
     }
     if (!out->given.allgather || !out->given.bcast || out->given.world_size < 1 ||

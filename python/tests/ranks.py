@@ -1,9 +1,10 @@
-"""Real ranks of torch.distributed (gloo), each a process of its own."""
+"""Real ranks, each a process of its own: of torch.distributed (gloo), or over TCP."""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
+import socket
 import tempfile
 import traceback
 from typing import Any, Callable
@@ -12,6 +13,11 @@ DIED = "the rank died"
 
 
 def _rank(rank: int, world: int, store: str, act: Callable[..., Any], args: Any) -> Any:
+    if store.isdigit():  # a port: no process group
+        told = {"RANK": rank, "WORLD_SIZE": world, "MASTER_PORT": store}
+        os.environ |= {name: str(value) for name, value in told.items()}
+        os.environ["MASTER_ADDR"] = "127.0.0.1"
+        return act(*args)
     os.environ |= {"GLOO_SOCKET_IFNAME": "lo", "USE_LIBUV": "0", "OMP_NUM_THREADS": "1"}
     import torch
     import torch.distributed as dist
@@ -39,19 +45,34 @@ def run_ranks(world: int, act: Callable[..., Any], *args: Any) -> list[Any]:
     return [value for value, _ in told]
 
 
+def run_tcp_ranks(world: int, act: Callable[..., Any], *args: Any) -> list[Any]:
+    """The same as torchrun starts them, without a process group."""
+    told = told_over_tcp(world, act, *args)
+    failed = [why for _, why in told if why]
+    assert not failed, failed[0]
+    return [value for value, _ in told]
+
+
+def told_over_tcp(world: int, act: Callable[..., Any], *args: Any) -> list[Any]:
+    """What each returns, or how it failed. Somebody listens at the port, as torchrun."""
+    with socket.create_server(("127.0.0.1", 0)) as agent:
+        return _told_by(world, act, args, str(agent.getsockname()[1]))
+
+
 def kill_ranks(world: int, act: Callable[..., Any], *args: Any) -> None:
     """All ranks are to end by a signal, on their own."""
     told = _told_by(world, act, args)
     assert told == [(None, DIED)] * world, told
 
 
-def _told_by(world: int, act: Callable[..., Any], args: Any) -> list[Any]:
+def _told_by(world: int, act: Callable[..., Any], args: Any, port: str = "") -> list[Any]:
     context = multiprocessing.get_context("fork")
     ranks, told = [], []
     with tempfile.TemporaryDirectory() as folder:
         for rank in range(world):
             ours, theirs = context.Pipe()
-            how = (theirs, rank, world, os.path.join(folder, "store"), act, args)
+            store = port or os.path.join(folder, "store")
+            how = (theirs, rank, world, store, act, args)
             process = context.Process(target=_run, args=how)
             process.start()
             theirs.close()

@@ -276,6 +276,28 @@ DCP_PUBLIC int32_t dcp_flat_repair(const struct dcp_flat_repair_options *options
 
 /* -- saves and loads of many ranks -------------------------------------------------- */
 
+/* Ranks that find each other over TCP, for callers that have no process group: see
+ * dcp_comm_tcp. One thread at a time uses it, or an act that it was given to. */
+struct dcp_flat_group;
+struct dcp_flat_group_options {
+    size_t struct_size;
+    int32_t rank, world_size;
+    const char *host;   /* where rank 0 runs; NULL for a single rank */
+    int32_t port;       /* rank 0 listens at a free one of the 16 behind it */
+    int32_t timeout_ms; /* of the start, and of each call; 0: 60 s */
+    const char *job, *secret;
+};
+/* All ranks call it. Caller owns *out. Errors: those of dcp_comm_tcp. */
+DCP_PUBLIC int32_t dcp_flat_group_open(const struct dcp_flat_group_options *options,
+                                       struct dcp_flat_group **out,
+                                       struct dcp_flat_error *err);
+/* Not collective: who still waits for this rank learns that it is gone. */
+DCP_PUBLIC void dcp_flat_group_close(struct dcp_flat_group *group);
+/* `size_bytes` of every rank to every rank: out has them in rank order. Errors: COMM. */
+DCP_PUBLIC int32_t dcp_flat_group_allgather(struct dcp_flat_group *group, const void *in,
+                                            uint64_t size_bytes, void *out,
+                                            struct dcp_flat_error *err);
+
 /* How ranks talk, for callers that have a process group of their own: kilobytes, on the
  * caller's thread, within the act. Both return 0, or not 0 when they failed. */
 struct dcp_flat_comm {
@@ -289,6 +311,8 @@ struct dcp_flat_comm {
     int32_t (*bcast)(void *self, void *data, uint64_t size_bytes, int32_t root,
                      int32_t timeout_ms);
     void *self;
+    /* Not NULL: they talk by it, and nothing else here counts. Stays open as long. */
+    struct dcp_flat_group *group;
 };
 
 /* What this rank holds, or where it wants what is loaded. Every rank lists every tensor

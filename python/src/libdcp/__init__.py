@@ -28,6 +28,7 @@ from ._errors import (
 )
 from ._facts import Diff, Difference, Finding, Info, Verification
 from ._saver import Handle, SaveResult, StaleWarning
+from ._tcp import TcpGroup
 from ._tensor import Box, Piece, Tensor
 from ._training import LoadResult, load, save, save_async
 
@@ -63,6 +64,7 @@ __all__ = [
     "SaveResult",
     "StaleWarning",
     "StoppedError",
+    "TcpGroup",
     "Tensor",
     "UnsupportedError",
     "UsageError",

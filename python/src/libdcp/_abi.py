@@ -10,7 +10,6 @@ import os
 from ctypes import (
     CFUNCTYPE,
     POINTER,
-    Structure,
     c_char,
     c_char_p,
     c_double,
@@ -20,20 +19,12 @@ from ctypes import (
     c_uint64,
     c_void_p,
 )
-from typing import Any, TypeVar
+from typing import Any
+
+from ._abi_acts import RepairOptions, RepairResult, ReshardOptions, ReshardResult
+from ._sized import Sized
 
 Progress = CFUNCTYPE(c_int32, c_void_p, c_uint64, c_uint64)
-
-T = TypeVar("T", bound="Sized")
-
-
-class Sized(Structure):
-    """A struct that begins with its size."""
-
-    @classmethod
-    def new(cls: type[T], **members: Any) -> T:
-        """One that the library may read and write; what is not given is zero."""
-        return cls(struct_size=ctypes.sizeof(cls), **members)
 
 
 class Error(Sized):
@@ -277,85 +268,6 @@ class DiffResult(Sized):
     ]
 
 
-class ReshardOptions(Sized):
-    """struct dcp_flat_reshard_options."""
-
-    _fields_ = [
-        ("struct_size", c_size_t),
-        ("source", c_char_p),
-        ("target", c_char_p),
-        ("step", c_int64),
-        ("for_export", c_int32),
-        ("world_size", c_int32),
-        ("layout", c_char_p),
-        ("format", c_char_p),
-        ("dtype", c_char_p),
-        ("only", c_char_p),
-        ("weights", c_char_p),
-        ("rename", c_char_p),
-        ("codec", c_char_p),
-        ("config_json", c_char_p),
-        ("spelling", c_char_p),
-        ("prefix", c_char_p),
-        ("select", POINTER(c_char_p)),
-        ("trust", POINTER(c_char_p)),
-        ("max_shard_bytes", c_uint64),
-        ("memory_bytes", c_uint64),
-        ("parity", c_int32),
-        ("threads", c_int32),
-        ("no_verify", c_int32),
-        ("force", c_int32),
-        ("lossy", c_int32),
-        ("untie", c_int32),
-        ("keep_unsafe", c_int32),
-        ("dry_run", c_int32),
-    ]
-
-
-class ReshardResult(Sized):
-    """struct dcp_flat_reshard_result."""
-
-    _fields_ = [
-        ("struct_size", c_size_t),
-        ("n_tensors", c_uint64),
-        ("source_bytes", c_uint64),
-        ("target_bytes", c_uint64),
-        ("read_bytes", c_uint64),
-        ("n_files", c_uint64),
-        ("n_unproved", c_uint64),
-        ("n_left", c_uint64),
-        ("n_objects_left", c_uint64),
-        ("n_overflows", c_uint64),
-    ]
-
-
-OnRepaired = CFUNCTYPE(None, c_void_p, c_char_p, c_char_p, c_uint64)
-
-
-class RepairOptions(Sized):
-    """struct dcp_flat_repair_options."""
-
-    _fields_ = [
-        ("struct_size", c_size_t),
-        ("path", c_char_p),
-        ("repaired", OnRepaired),
-        ("self", c_void_p),
-        ("threads", c_int32),
-    ]
-
-
-class RepairResult(Sized):
-    """struct dcp_flat_repair_result."""
-
-    _fields_ = [
-        ("struct_size", c_size_t),
-        ("n_steps", c_uint64),
-        ("n_files", c_uint64),
-        ("n_units", c_uint64),
-        ("size_bytes", c_uint64),
-    ]
-
-
 OnAllgather = CFUNCTYPE(c_int32, c_void_p, c_void_p, c_uint64, c_void_p, c_int32)
 OnBcast = CFUNCTYPE(c_int32, c_void_p, c_void_p, c_uint64, c_int32, c_int32)
 OnLog = CFUNCTYPE(None, c_void_p, c_int32, c_char_p)
@@ -372,6 +284,22 @@ class Comm(Sized):
         ("allgather", OnAllgather),
         ("bcast", OnBcast),
         ("self", c_void_p),
+        ("group", c_void_p),
+    ]
+
+
+class GroupOptions(Sized):
+    """struct dcp_flat_group_options."""
+
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("rank", c_int32),
+        ("world_size", c_int32),
+        ("host", c_char_p),
+        ("port", c_int32),
+        ("timeout_ms", c_int32),
+        ("job", c_char_p),
+        ("secret", c_char_p),
     ]
 
 
@@ -524,6 +452,9 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {
         POINTER(SaveResult),
         _ERROR,
     ),
+    "group_open": (POINTER(GroupOptions), POINTER(_HANDLE), _ERROR),
+    "group_close": (_HANDLE,),
+    "group_allgather": (_HANDLE, c_void_p, c_uint64, c_void_p, _ERROR),
     "saver_new": (POINTER(SaverOptions), POINTER(Comm), POINTER(_HANDLE), _ERROR),
     "save_start": (_HANDLE, POINTER(SaveOptions), POINTER(State), _ERROR),
     "save_wait": (_HANDLE, POINTER(SaveResult), _ERROR),
@@ -540,7 +471,13 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "loaded_free": (_HANDLE,),
     "repair": (POINTER(RepairOptions), _HOOKS, POINTER(RepairResult), _ERROR),
 }
-_GIVE_NOTHING = ("checkpoint_close", "checkpoint_info", "loaded_free", "saver_free")
+_GIVE_NOTHING = (
+    "checkpoint_close",
+    "checkpoint_info",
+    "group_close",
+    "loaded_free",
+    "saver_free",
+)
 
 
 def _load() -> ctypes.CDLL:

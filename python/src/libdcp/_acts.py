@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Union
 
-from . import _abi
+from . import _abi, _abi_acts
 from ._act import Act, Progress
 
 Path = Union[str, "os.PathLike[str]"]
@@ -158,7 +158,7 @@ def _reshard(given: dict[str, Any], for_export: bool) -> ReshardResult:
     config = given["config"]
     if config is not None and not isinstance(config, str):
         config = json.dumps(config)
-    options = _abi.ReshardOptions.new(
+    options = _abi_acts.ReshardOptions.new(
         source=_abi.raw(given["source"]),
         target=_abi.raw(given["target"]),
         step=-1 if given["step"] is None else given["step"],
@@ -197,7 +197,7 @@ def _reshard(given: dict[str, Any], for_export: bool) -> ReshardResult:
             )
         },
     )
-    act, result = Act(given["progress"]), _abi.ReshardResult.new()
+    act, result = Act(given["progress"]), _abi_acts.ReshardResult.new()
     act.run(
         _abi.lib.dcp_flat_reshard,
         ctypes.byref(options),
@@ -217,10 +217,10 @@ def repair(path: Path, *, threads: int = 0, progress: Progress = None) -> Repair
     def keep(step: bytes, file: bytes, _size_bytes: int) -> None:
         files.append((_abi.text(step), _abi.text(file)))
 
-    act, result = Act(progress), _abi.RepairResult.new()
-    options = _abi.RepairOptions.new(
+    act, result = Act(progress), _abi_acts.RepairResult.new()
+    options = _abi_acts.RepairOptions.new(
         path=_abi.raw(path),
-        repaired=_abi.OnRepaired(act.guarded(keep)),
+        repaired=_abi_acts.OnRepaired(act.guarded(keep)),
         threads=threads,
     )
     act.run(

@@ -1,39 +1,52 @@
-"""How the ranks of torch.distributed talk for the library."""
+"""How ranks talk for the library: by torch.distributed, over TCP, or not at all."""
 
 from __future__ import annotations
 
 import ctypes
+import sys
 from datetime import timedelta
 from typing import Any, Callable
 
 from . import _abi
 from ._act import Act
+from ._errors import UsageError
+from ._tcp import CALLS, SAVES, Line, TcpGroup, group_of_environment
+
+ALONE = "alone"  # in place of a group: this process saves and loads by itself
 
 _gloo: dict[Any, Any] = {}  # a group for the CPU, of each group that has none
 _beside: dict[Any, Any] = {}  # and one for saves in the background
 
 
 class Ranks:
-    """The ranks of a process group, or a single one. `told` goes to the library."""
+    """The ranks of a group, or a single one. `told` goes to the library."""
 
     def __init__(self, act: Act, group: Any = None, beside: bool = False) -> None:
-        """Take the default group where none is given.
+        """Take the group that is given, else that of torch.distributed where it was
+        initialized, else the ranks that the environment tells of.
 
-        beside: talk through a group that nothing else uses, from a thread of its own.
+        beside: talk through connections that nothing else uses, from a thread of its own.
         """
-        import torch.distributed as dist
-
         self.act, self.given = act, group
         self.raised: BaseException | None = None
         self.rank, self.world_size = 0, 1
         self.told: Any = None
-        self.group: Any = None
-        if not dist.is_available() or not dist.is_initialized():
+        self.group: Any = None  # None: nobody else is there
+        self._line: Line | None = None
+        found = _group_of(group)
+        if found is None:
             return
-        self._dist = dist
-        self.group = (group_beside if beside else group_for_cpu)(dist, group)
-        self.rank = dist.get_rank(self.group)
-        self.world_size = dist.get_world_size(self.group)
+        self.group = found
+        if isinstance(found, TcpGroup):
+            self._line = found.line(SAVES if beside else CALLS)
+            self.rank, self.world_size = found.rank, found.world_size
+        else:
+            import torch.distributed as dist
+
+            self._dist = dist
+            self.group = (group_beside if beside else group_for_cpu)(dist, group)
+            self.rank = dist.get_rank(self.group)
+            self.world_size = dist.get_world_size(self.group)
         self._comm = self.comm_of(lambda: self)
         self.told = self._comm and ctypes.byref(self._comm)
 
@@ -41,14 +54,18 @@ class Ranks:
         """Give what each rank has."""
         if self.group is None:
             return [mine]
+        if self._line is not None:
+            return self._line.gather(mine)
         all_of_them: list[Any] = [None] * self.world_size
         self._dist.all_gather_object(all_of_them, mine, group=self.group)
         return all_of_them
 
-    def comm_of(self, now: Callable[[], Ranks]) -> _abi.Comm | None:
+    def comm_of(self, now: Callable[[], Ranks], use: str = CALLS) -> _abi.Comm | None:
         """How the library talks to these ranks: by those that are `now`."""
         if self.group is None:
             return None
+        if isinstance(self.group, TcpGroup):
+            return _abi.Comm.new(group=self.group.line(use).handle)
         return _abi.Comm.new(
             rank=self.rank,
             world_size=self.world_size,
@@ -74,6 +91,19 @@ class Ranks:
         if n:
             source = self._dist.get_global_rank(self.group, root)
             self._dist.broadcast(_bytes(data, n), source, group=self.group)
+
+
+def _group_of(given: Any) -> Any:
+    """The group that is meant; None: nobody else is there."""
+    if given == ALONE:
+        return None
+    dist = sys.modules.get("torch.distributed")  # who made a group has imported it
+    if given is None and dist and dist.is_available() and dist.is_initialized():
+        given = dist.group.WORLD
+    found = group_of_environment() if given is None else given
+    if isinstance(found, str):
+        raise UsageError(f"a group is one of ranks, or '{ALONE}', not '{found}'")
+    return None if isinstance(found, TcpGroup) and found.world_size == 1 else found
 
 
 def _bytes(address: int, n: int) -> Any:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import _abi
 from ._errors import CommError, UsageError
+from ._tcp import SAVES
 
 if TYPE_CHECKING:
     from ._ranks import Ranks
@@ -114,7 +115,7 @@ class Saver:
         self._handle = ctypes.c_void_p()
         self._log = _abi.OnLog(self._hear)
         options = _abi.SaverOptions.new(path=path, threads=threads, log=self._log)
-        self._comm = ranks.comm_of(lambda: self._now)
+        self._comm = ranks.comm_of(lambda: self._now, SAVES)
         told = ctypes.byref(self._comm) if self._comm else None
         call(
             ranks,
@@ -207,6 +208,13 @@ def saver_of(ranks: Ranks, path: bytes, threads: int) -> Saver:
         known.close()
     _savers[ranks.given] = made = Saver(path, ranks, threads)
     return made
+
+
+def close_saver(group: Any) -> None:
+    """Let go of the saver of a group that is about to be gone."""
+    for known in list(_savers.values()):
+        if known.group is group:
+            known.close()
 
 
 def place_of(path: bytes) -> tuple[int, int] | None:

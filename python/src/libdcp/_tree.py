@@ -16,7 +16,7 @@ from ._act import Act
 from ._checkpoint import open_checkpoint
 from ._entries import Boxes, Entry
 from ._errors import NotFoundError, UnsupportedError
-from ._ranks import Ranks
+from ._ranks import ALONE, Ranks
 from ._state import State
 from ._training import agreed, write
 from ._values import Pickle
@@ -29,9 +29,8 @@ class Alone(Ranks):
 
     def __init__(self) -> None:
         """Talk to nobody."""
-        self.act, self.given = Act(), Alone
-        self.raised, self.told, self.group = None, None, None
-        self.rank, self.world_size = 0, 1
+        super().__init__(Act(), ALONE)
+        self.given = Alone  # whose saver is not that of the caller's own saves
 
 
 def save_tree(

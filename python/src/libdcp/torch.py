@@ -26,7 +26,7 @@ from . import _abi
 from ._act import Act
 from ._checkpoint import Checkpoint, open_checkpoint
 from ._errors import CommError, MismatchError, UnsupportedError
-from ._ranks import Ranks, group_for_cpu
+from ._ranks import ALONE, Ranks, group_for_cpu
 from ._state import MOMENTS, Entry, Pickle, State, is_json
 from ._tensor import torch_dtype
 from ._training import agreed, save, write
@@ -35,6 +35,10 @@ __all__ = ["StorageReader", "StorageWriter"]
 
 PATHS = "torch.distributed.checkpoint"  # the object with the path of each name
 MODELS = ("app.model", "model", "module", "state_dict", "model_state_dict")
+
+
+def _is_distributed() -> bool:
+    return bool(torch.distributed.is_available() and torch.distributed.is_initialized())
 
 
 class StorageWriter(dcp.StorageWriter):  # type: ignore[misc]
@@ -51,7 +55,7 @@ class StorageWriter(dcp.StorageWriter):  # type: ignore[misc]
         super().__init__()
         inspect.signature(save).bind({}, path, step=step, **how)  # raises a TypeError
         self._path, self._step, self._group, self._how = path, step, group, how
-        if torch.distributed.is_available() and torch.distributed.is_initialized():
+        if _is_distributed():
             group_for_cpu(torch.distributed, group)  # not first on a thread of async_save
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
@@ -76,7 +80,7 @@ class StorageWriter(dcp.StorageWriter):  # type: ignore[misc]
     ) -> Future[list[WriteResult]]:
         """Write the step and publish it, on all ranks together."""
         act = Act()
-        ranks = Ranks(act, self._group)
+        ranks = Ranks(act, self._group if _is_distributed() else ALONE)
         values: dict[str, Any] = {}
         scattered = _gather_scattered(plan, planner, ranks)
 

@@ -5,11 +5,13 @@
 #include "lib/rank_threads.h"
 #include "lib/reshard_folder.h"
 #include "lib/sample.h"
+#include "lib/tcp_group.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 #include <dcp/dcp.h>
@@ -30,6 +32,16 @@ static int32_t bcast(void *self, void *data, uint64_t size_bytes, int32_t root,
 {
     (void)timeout_ms;
     return dcp_comm_bcast(self, data, (size_t)size_bytes, root, NULL) != 0;
+}
+
+static struct dcp_flat_comm talk_of(struct dcp_comm *comm)
+{
+    return (struct dcp_flat_comm){ .struct_size = sizeof(struct dcp_flat_comm),
+                                   .rank = comm->rank,
+                                   .world_size = comm->world_size,
+                                   .allgather = allgather,
+                                   .bcast = bcast,
+                                   .self = comm };
 }
 
 /* -- a state, flat ----------------------------------------------------------------- */
@@ -108,8 +120,7 @@ static void save(void *arg, struct dcp_comm *comm)
 {
     struct job *job = arg;
     int rank = comm->rank;
-    const struct dcp_flat_comm told = { sizeof told, rank, comm->world_size, 0, allgather,
-                                        bcast,       comm };
+    const struct dcp_flat_comm told = talk_of(comm);
     const struct dcp_flat_save_options options = {
         .struct_size = sizeof options, .path = job->path, .codec = job->codec, .step = 5
     };
@@ -130,8 +141,7 @@ static void load(void *arg, struct dcp_comm *comm)
 {
     struct job *job = arg;
     int rank = comm->rank;
-    const struct dcp_flat_comm told = { sizeof told, rank, comm->world_size, 0, allgather,
-                                        bcast,       comm };
+    const struct dcp_flat_comm told = talk_of(comm);
     const struct dcp_flat_load_options options = { .struct_size = sizeof options,
                                                    .path = job->path,
                                                    .step = -1 };
@@ -239,6 +249,80 @@ static void single_ranks(void **state)
     sample_free(&flat.sample);
 }
 
+enum { SAVED, LOADED, DEAD, N_TALKS };
+
+struct talks {
+    const char *path;
+    int port, codes[2][N_TALKS];
+    int64_t wrong[2];
+    struct dcp_flat_error errs[2];
+};
+
+/* Rank 1 is gone before the second save; what it held is that of rank 0, too. */
+static void talk(void *arg, struct dcp_comm *comm)
+{
+    struct talks *talks = arg;
+    int rank = comm->rank, *codes = talks->codes[rank];
+    const struct dcp_flat_group_options how = { .struct_size = sizeof how,
+                                                .rank = rank,
+                                                .world_size = comm->world_size,
+                                                .host = "127.0.0.1",
+                                                .port = talks->port };
+    struct dcp_flat_comm told = { .struct_size = sizeof told };
+    struct dcp_flat_save_options saving = { .struct_size = sizeof saving,
+                                            .path = talks->path,
+                                            .step = 5 };
+    const struct dcp_flat_load_options loading = { .struct_size = sizeof loading,
+                                                   .path = talks->path,
+                                                   .step = -1 };
+    struct dcp_flat_loaded *loaded = NULL;
+    struct flat full, empty;
+    int ranks[2] = { -1, -1 };
+
+    flat_make(&full, "dim0", comm, true);
+    flat_make(&empty, "dim0", comm, false);
+    if (!dcp_flat_group_open(&how, &told.group, NULL)) {
+        codes[SAVED] = dcp_flat_save(&saving, &told, &full.state, NULL, NULL);
+        codes[LOADED] = dcp_flat_load(&loading, &told, &empty.state, NULL, &loaded, NULL);
+        talks->wrong[rank] = sample_wrong(&empty.sample, RESHARD_SALT);
+        dcp_flat_loaded_free(loaded);
+        if (dcp_flat_group_allgather(told.group, &rank, sizeof rank, ranks, NULL) ||
+            ranks[0] != 0 || ranks[1] != 1)
+            codes[LOADED] = -1;
+        saving.step = 6;
+        talks->errs[rank].struct_size = sizeof talks->errs[rank];
+        codes[DEAD] =
+            rank ? DCP_E_COMM
+                 : dcp_flat_save(&saving, &told, &full.state, NULL, &talks->errs[rank]);
+    }
+    dcp_flat_group_close(told.group);
+    sample_free(&full.sample);
+    sample_free(&empty.sample);
+}
+
+static void ranks_find_each_other(void **state)
+{
+    const struct reshard_folder *folder = *state;
+    struct talks talks = { .path = folder->source, .codes = { { -1, -1, -1 } } };
+    int agent = tcp_group_agent(&talks.port);
+
+    rank_threads_run(2, talk, &talks);
+    for (int r = 0; r < 2; r++) {
+        assert_int_equal(talks.codes[r][SAVED], 0);
+        assert_int_equal(talks.codes[r][LOADED], 0);
+        assert_int_equal(talks.wrong[r], 0);
+        assert_int_equal(talks.codes[r][DEAD], DCP_E_COMM);
+    }
+    assert_int_equal(talks.errs[0].rank, 1);
+    assert_int_equal(reshard_folder_check(folder->source, "dim0", 2), sample_n_tensors());
+    const struct dcp_flat_group_options wrong = { .struct_size = sizeof wrong,
+                                                  .world_size = 2 };
+    struct dcp_flat_group *group;
+    assert_int_equal(dcp_flat_group_open(&wrong, &group, NULL), DCP_E_USAGE);
+    assert_null(group);
+    close(agent);
+}
+
 enum { FULL, SAME, AGAIN, WRONG, GONE, N_SAVES };
 
 struct series {
@@ -278,8 +362,7 @@ static void save_series(void *arg, struct dcp_comm *comm)
     struct series *series = arg;
     int rank = comm->rank, *codes = series->codes[rank];
     struct dcp_flat_save_result *results = series->results[rank];
-    const struct dcp_flat_comm told = { sizeof told, rank, comm->world_size, 0, allgather,
-                                        bcast,       comm };
+    const struct dcp_flat_comm told = talk_of(comm);
     const struct dcp_flat_saver_options how = { .struct_size = sizeof how,
                                                 .path = series->path };
     struct dcp_flat_save_options options = { .struct_size = sizeof options, .delta = 4 };
@@ -340,7 +423,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(steps_are_ordinary),        TEST(loads_are_at_any_world_size),
         TEST(failures_are_of_all_ranks), TEST(single_ranks),
-        TEST(saves_in_the_background),
+        TEST(ranks_find_each_other),     TEST(saves_in_the_background),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
