@@ -43,6 +43,16 @@ def expected() -> list[tuple[str, dict[str, Any]]]:
     return found + [(f"deepspeed/{name}", facts) for name, facts in told.items()]
 
 
+@pytest.fixture(scope="session")
+def wheel() -> pathlib.Path:
+    """The wheel that is installed."""
+    found = sorted((ROOT / "build" / "dist").glob("libdcp-*.whl"))
+    if not found:
+        pytest.skip("no peers (no wheel in build/dist; ./scripts/test.sh makes it)")
+    (path,) = found
+    return path
+
+
 @pytest.fixture
 def run(tmp_path: pathlib.Path) -> pathlib.Path:
     """A run folder with one step of 4 ranks, ZeRO-3, and a parity file."""

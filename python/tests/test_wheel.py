@@ -8,19 +8,7 @@ import subprocess
 import sys
 import zipfile
 
-import pytest
-from conftest import ROOT
-
 import libdcp
-
-
-@pytest.fixture(scope="module")
-def wheel():
-    found = sorted((ROOT / "build" / "dist").glob("libdcp-*.whl"))
-    if not found:
-        pytest.skip("no peers (no wheel in build/dist; ./scripts/test.sh makes it)")
-    (path,) = found
-    return path
 
 
 def test_name(wheel):

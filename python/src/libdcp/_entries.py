@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from . import _abi
+from ._array import Array, is_array
 from ._errors import UnsupportedError
 
 
@@ -45,13 +47,7 @@ class Boxes:
 
     def __init__(self) -> None:
         """Know none."""
-        import torch
-        from torch.distributed.tensor import DTensor
-        from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
-
-        self._strided = torch.strided
-        self._sharded = DTensor
-        self._compute = compute_local_shape_and_global_offset
+        self._sharded: Any = None  # not known: nobody needs PyTorch yet
         self._known: dict[Any, _Cut] = {}
         self._last: tuple[Any, ...] = (
             None,
@@ -62,7 +58,13 @@ class Boxes:
         self._dtypes: dict[Any, str] = {}
 
     def entry_of(self, name: str, tensor: Any, role: str, param: str) -> Entry:
-        """What this rank holds of a tensor or a DTensor."""
+        """What this rank holds of a tensor or a DTensor, or of an array of NumPy."""
+        if is_array(tensor):
+            whole, dtype = tensor.shape, tensor.dtype.name
+            none = (0,) * len(whole)
+            return Entry(name, param, role, dtype, whole, none, whole, Array(tensor))
+        if self._sharded is None:
+            self._know_pytorch()
         shape = tuple(tensor.shape)
         dtype = self._dtypes.get(tensor.dtype) or self._dtype_of(name, tensor)
         if isinstance(tensor, self._sharded):
@@ -76,6 +78,15 @@ class Boxes:
         else:
             part = (0,) * len(shape), shape, tensor.detach()
         return Entry(name, param, role, dtype, shape, *part)
+
+    def _know_pytorch(self) -> None:
+        import torch
+        from torch.distributed.tensor import DTensor
+        from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+        self._strided = torch.strided
+        self._sharded = DTensor
+        self._compute = compute_local_shape_and_global_offset
 
     def _dtype_of(self, name: str, tensor: Any) -> str:
         dtype = str(tensor.dtype).removeprefix("torch.")
@@ -156,8 +167,13 @@ class Staging:
                 made.append(None)
                 continue
             place = self._memory[at : at + tensor.nbytes]
-            made.append(place.view(tensor.dtype).view(tensor.shape))
-            made[-1].copy_(tensor, non_blocking=True)
+            if isinstance(tensor, Array):
+                dense = tensor if tensor.is_contiguous() else tensor.dense(copied=True)
+                ctypes.memmove(place.data_ptr(), dense.data_ptr(), tensor.nbytes)
+                made.append(place)
+            else:
+                made.append(place.view(tensor.dtype).view(tensor.shape))
+                made[-1].copy_(tensor, non_blocking=True)
             at += _in_lines(tensor.nbytes)
         for device in {t.device for t in held if t.device.type == "cuda"}:
             torch.cuda.current_stream(device).synchronize()

@@ -7,6 +7,7 @@ import ctypes
 import functools
 import json
 import pickle
+import sys
 from collections.abc import (
     Iterable,
     Iterator,
@@ -19,6 +20,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from . import _abi
+from ._array import Array, is_array, no_grad
 from ._entries import Boxes, Entry, Staging
 from ._errors import MismatchError, NotFoundError, UnsupportedError, UsageError
 from ._values import SETTINGS, Pickle, code_of, digest, is_json, is_random, lists
@@ -62,7 +64,7 @@ class State:
         self._rank, self._saved_by = ranks.rank, 0
         models = {key: value for key, value in state.items() if _is_model(value)}
         for key, value in state.items():
-            if _is_tensor(value):
+            if _is_leaf(value):
                 self.add(key, value, state, key)
             elif _is_model(value):
                 self._parts.append(_Model(self, key if len(models) > 1 else "", value))
@@ -82,10 +84,12 @@ class State:
 
     def add(self, name: str, value: Any, place: Any, key: Any) -> None:
         """Take a tensor, a plain value, or what has such in it."""
-        if _is_tensor(value):
+        if _is_leaf(value):
+            if self._step is None and is_array(value) and not value.flags.writeable:
+                raise UsageError(f"the array '{name}' cannot be loaded into: read-only")
             self.add_tensor(name, value)
             if is_random(value):
-                self._marks[name] = digest(bytes(value.tolist()))
+                self._marks[name] = digest(json.dumps(value.tolist()).encode())
         elif isinstance(value, Mapping) and _has_tensors(value):
             for inner, item in value.items():
                 self.add(f"{name}.{inner}", item, value, inner)
@@ -163,6 +167,8 @@ class State:
         local = entry.local
         if local is None or (local.is_cpu and local.is_contiguous()):
             return local
+        if isinstance(local, Array):
+            return local.dense(copied=self._step is not None)
         import torch
 
         if self._step is None:  # a load, which needs no old values
@@ -273,11 +279,9 @@ class State:
         Gives the values of which each of these ranks had its own, and of which this rank
         has got that of another, since their number is not the same.
         """
-        import torch
-
         self._objects, self._saved_by, self._trust = objects, saved_by, trust
         self._others: set[str] = set()
-        with torch.no_grad():
+        with no_grad():
             for entry, buffer in zip(self._entries, self._buffers):
                 if entry.local is not None and buffer is not entry.local:
                     entry.local.copy_(buffer)
@@ -479,15 +483,23 @@ def _plain(module: Any, name: str) -> str:
     return ".".join(kept)
 
 
-@functools.cache
 def _classes() -> tuple[Any, Any, Any]:
-    import torch
+    return _classes_of(sys.modules.get("torch"))  # who has a tensor has imported it
 
+
+@functools.cache
+def _classes_of(torch: Any) -> tuple[Any, Any, Any]:
+    if torch is None:
+        return (), (), ()
     return torch.Tensor, torch.nn.Module, torch.optim.Optimizer
 
 
 def _is_tensor(value: Any) -> bool:
     return isinstance(value, _classes()[0])
+
+
+def _is_leaf(value: Any) -> bool:
+    return _is_tensor(value) or is_array(value)
 
 
 def _is_model(value: Any) -> bool:
@@ -505,8 +517,14 @@ def _items(value: Any) -> Iterator[Any]:
         yield from value
 
 
-def _has_tensors(value: Any) -> bool:
-    return _is_tensor(value) or any(_has_tensors(item) for item in _items(value))
+def _has_tensors(value: Any, arrays: bool = True) -> bool:
+    """Whether there are such in it. A tuple with arrays in it is a plain value, since
+    nothing can be put back into it: the state of NumPy's generators is one.
+    """
+    arrays = arrays and not isinstance(value, tuple)
+    if _is_tensor(value) or (arrays and is_array(value)):
+        return True
+    return any(_has_tensors(item, arrays) for item in _items(value))
 
 
 def _ints(kind: Any, numbers: Iterable[int]) -> Any:

@@ -1,0 +1,64 @@
+"""Arrays of NumPy in a state, with what is asked of a tensor there."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from typing import Any, ClassVar
+
+from . import _abi
+
+
+class _Host:
+    type = "cpu"
+
+
+class Array:
+    """An array that is saved, or loaded into."""
+
+    is_cpu = True
+    device: ClassVar[_Host] = _Host()
+
+    def __init__(self, array: Any) -> None:
+        """Refer to it."""
+        self.array = array
+        self.shape: tuple[int, ...] = array.shape
+        self.nbytes: int = array.nbytes
+
+    def is_contiguous(self) -> bool:
+        """Whether its memory is as steps have it: dense, row-major, little-endian."""
+        return bool(self.array.flags.c_contiguous and self.array.dtype.isnative)
+
+    def data_ptr(self) -> int:
+        """Where it lies; of no elements, nowhere."""
+        return self.array.ctypes.data if self.array.size else 0
+
+    def dense(self, copied: bool) -> Array:
+        """Memory of the same shape that is as steps have it."""
+        import numpy
+
+        made = numpy.empty(self.shape, self.array.dtype.newbyteorder("="))
+        if copied:
+            made[...] = self.array
+        return Array(made)
+
+    def copy_(self, other: Array) -> None:
+        """Take the numbers of another one."""
+        self.array[...] = other.array
+
+
+def is_array(value: Any) -> bool:
+    """Whether it is an array of numbers that steps hold; others are pickled."""
+    numpy = sys.modules.get("numpy")  # who has an array has imported it
+    return bool(numpy and isinstance(value, numpy.ndarray) and _holds(value.dtype))
+
+
+def _holds(dtype: Any) -> bool:
+    n_bytes: int = dtype.itemsize
+    return n_bytes == _abi.ITEM_BYTES.get(dtype.name)
+
+
+def no_grad() -> Any:
+    """What PyTorch, where it is used, does not follow."""
+    torch = sys.modules.get("torch")
+    return contextlib.nullcontext() if torch is None else torch.no_grad()
