@@ -112,7 +112,8 @@ class Boxes:
     def _part_of(
         self, name: str, shape: tuple[int, ...], tensor: Any
     ) -> tuple[tuple[int, ...], tuple[int, ...], Any]:
-        mesh, placements = tensor.device_mesh, tensor.placements
+        spec = tensor._spec  # whose members cost less than the tensor's
+        mesh, placements = spec.mesh, spec.placements
         last_shape, last_mesh, last_placements, cut = self._last
         if not (
             shape == last_shape and mesh is last_mesh and placements == last_placements

@@ -16,7 +16,7 @@ from collections.abc import (
     MutableSequence,
     Sequence,
 )
-from itertools import chain
+from itertools import accumulate, chain, islice
 from typing import TYPE_CHECKING, Any
 
 from . import _abi
@@ -62,13 +62,14 @@ class State:
         self._coded: dict[str, tuple[bool, bytes]] = {}
         self._marks: dict[str, bytes] = {}  # of what the ranks must not differ in
         self._rank, self._saved_by = ranks.rank, 0
-        models = {key: value for key, value in state.items() if _is_model(value)}
+        self._tensor, model, optimizer = _classes()
+        models = {key: value for key, value in state.items() if isinstance(value, model)}
         for key, value in state.items():
-            if _is_leaf(value):
-                self.add(key, value, state, key)
-            elif _is_model(value):
+            if isinstance(value, self._tensor) or is_array(value):
+                self._add_leaf(key, value)
+            elif isinstance(value, model):
                 self._parts.append(_Model(self, key if len(models) > 1 else "", value))
-            elif _is_optimizer(value):
+            elif isinstance(value, optimizer):
                 self._parts.append(_Optimizer(self, key, value, models))
             elif hasattr(value, "state_dict") and hasattr(value, "load_state_dict"):
                 self._parts.append(_Stateful(self, key, value))
@@ -84,12 +85,8 @@ class State:
 
     def add(self, name: str, value: Any, place: Any, key: Any) -> None:
         """Take a tensor, a plain value, or what has such in it."""
-        if _is_leaf(value):
-            if self._step is None and is_array(value) and not value.flags.writeable:
-                raise UsageError(f"the array '{name}' cannot be loaded into: read-only")
-            self.add_tensor(name, value)
-            if is_random(value):
-                self._marks[name] = digest(json.dumps(value.tolist()).encode())
+        if isinstance(value, self._tensor) or is_array(value):
+            self._add_leaf(name, value)
         elif isinstance(value, Mapping) and _has_tensors(value):
             for inner, item in value.items():
                 self.add(f"{name}.{inner}", item, value, inner)
@@ -99,6 +96,13 @@ class State:
         else:
             self._values.append((name, value))
             self._wanted.append((name, place, key))
+
+    def _add_leaf(self, name: str, value: Any) -> None:
+        if self._step is None and is_array(value) and not value.flags.writeable:
+            raise UsageError(f"the array '{name}' cannot be loaded into: read-only")
+        self.add_tensor(name, value)
+        if self._entries[-1].dtype.startswith("uint") and is_random(value):
+            self._marks[name] = digest(json.dumps(value.tolist()).encode())
 
     def add_tensor(
         self,
@@ -128,20 +132,18 @@ class State:
         """As the library takes it."""
         entries = self._entries
         n = len(entries)
-        names = [entry.name.encode() for entry in entries]
-        params = [
-            name if e.param == e.name else e.param.encode()
-            for name, e in zip(names, entries)
-        ]
+        names = params = _texts([entry.name for entry in entries])
+        if any(e.param is not e.name for e in entries):
+            params = _texts([entry.param for entry in entries])
         objects: list[tuple[bytes, bool, bytes]] = []
         if with_objects:
             self._coded.setdefault("trainer", code_of("trainer", {"step": self._step}))
             objects = [(name.encode(), *code) for name, code in self._coded.items()]
-        self._alive = objects
+        self._alive = objects, names, params
         return _abi.State.new(
             n=n,
-            names=(ctypes.c_char_p * n)(*names),
-            params=(ctypes.c_char_p * n)(*params),
+            names=names[0],
+            params=params[0],
             roles=_ints(ctypes.c_int32, [_ROLES[e.role] for e in entries]),
             dtypes=_ints(ctypes.c_int32, [_DTYPES[e.dtype] for e in entries]),
             ndims=_ints(ctypes.c_int32, [len(e.shape) for e in entries]),
@@ -498,18 +500,6 @@ def _is_tensor(value: Any) -> bool:
     return isinstance(value, _classes()[0])
 
 
-def _is_leaf(value: Any) -> bool:
-    return _is_tensor(value) or is_array(value)
-
-
-def _is_model(value: Any) -> bool:
-    return isinstance(value, _classes()[1])
-
-
-def _is_optimizer(value: Any) -> bool:
-    return isinstance(value, _classes()[2])
-
-
 def _items(value: Any) -> Iterator[Any]:
     if isinstance(value, Mapping):
         yield from value.values()
@@ -532,3 +522,18 @@ def _ints(kind: Any, numbers: Iterable[int]) -> Any:
     code = {ctypes.c_int32: "i", ctypes.c_int64: "q"}.get(kind, "Q")
     found = array.array(code, numbers)
     return (kind * len(found)).from_buffer(found)
+
+
+def _texts(texts: list[str]) -> tuple[Any, Any]:
+    """An array of texts for the library, and their memory, which is to be kept: one,
+    since so many objects of ctypes would take longer than all else.
+    """
+    codes = [text.encode() for text in texts]
+    memory = ctypes.create_string_buffer(b"\0".join(codes))
+    begin = ctypes.addressof(memory)
+    places = accumulate((len(code) + 1 for code in codes), initial=begin)
+    array_of_them = _ints(ctypes.c_void_p, islice(places, len(codes)))
+    return ctypes.cast(array_of_them, ctypes.POINTER(ctypes.c_char_p)), (
+        memory,
+        array_of_them,
+    )

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import marshal
 import os
 import warnings
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,6 +39,21 @@ def _warn(level: int, message: bytes) -> None:
     warnings.warn(_abi.text(message), RuntimeWarning, stacklevel=4)
 
 
+@contextlib.contextmanager
+def no_collections() -> Iterator[None]:
+    """Tens of thousands of small objects that stay do not set off the collector, which
+    would look through all that the program has.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+@no_collections()
 def agreed(make: Callable[[], State], ranks: Ranks) -> State:
     """What all ranks hold; what is wrong on one of them is raised on all."""
     import hashlib  # which brings libraries with it
