@@ -15,6 +15,7 @@
 #include "core/read/copy.h"
 #include "core/read/metadata.h"
 #include "core/read/prove.h"
+#include "core/read/runs.h"
 #include "core/run/pin.h"
 #include "core/run/steps.h"
 #include <inttypes.h>
@@ -36,6 +37,8 @@ struct load {
     const struct dcp_device *device;
     struct dcp_catalog *src, *dst;
     struct dcp_plan *plan;
+    struct dcp_runs *runs;      /* tensors that are read without blocks; NULL: none */
+    bool again;                 /* what they do not prove is read by blocks */
     struct dcp_proof *proof;    /* of src */
     struct dcp_copier *copiers; /* one a worker */
     struct dcp_blocks **blocks; /* theirs */
@@ -56,21 +59,32 @@ static int fill_chunk(void *arg, int worker, size_t i, struct dcp_error *err)
     bool bounces = load->bounce && !dcp_device_reads(load->device, to);
     unsigned char *host = bounces ? load->bounce[worker] : to;
 
+    struct dcp_copier *copier = &load->copiers[worker];
+    bool by_runs = dcp_runs_has(load->runs, piece->tensor);
     bool digests = piece->region.kind == DCP_WHOLE;
-    size_t step = digests ? DCP_BLOCK_BYTES : n; /* a block is in the cache yet */
+    size_t step = digests || by_runs ? DCP_BLOCK_BYTES : n; /* in the cache yet */
     int rc = DCP_OK;
+
+    if (load->again && !by_runs)
+        return DCP_OK;
+    copier->by_runs = by_runs && !load->again;
+    copier->part = 0;
+    chunk->crc = 0;
 
     for (size_t at = 0, m; at < n && !rc; at += m) {
         int64_t begin = chunk->begin + (int64_t)(at / elem);
         m = n - at < step ? n - at : step;
-        rc = dcp_copy_piece(&load->copiers[worker], chunk->piece, begin,
-                            begin + (int64_t)(m / elem), host + at, err);
+        rc = dcp_copy_piece(copier, chunk->piece, begin, begin + (int64_t)(m / elem),
+                            host + at, err);
         if (!rc && digests)
             chunk->crc = dcp_hash_crc64(chunk->crc, host + at, m);
     }
     if (!rc && bounces)
         rc = load->device->ops->to_device(load->device->self, to, host, n, err);
-    return rc;
+    if (!copier->by_runs)
+        return rc;
+    dcp_runs_note(load->runs, chunk->piece, copier->part, rc);
+    return DCP_OK; /* blocks tell what is wrong */
 }
 
 static int make_copiers(struct load *load, const struct dcp_source *source, int n,
@@ -164,6 +178,7 @@ static void load_fini(struct load *load)
     dcp_proof_free(load->proof);
     free(load->bounce);
     free(load->chunks);
+    dcp_runs_free(load->runs);
     dcp_plan_free(load->plan);
     dcp_catalog_free(load->dst);
 }
@@ -183,8 +198,10 @@ static int check_fingerprints(const struct load *load, struct dcp_error *err)
             crc = dcp_hash_crc64_combine(
                 crc, load->chunks[c].crc,
                 (uint64_t)(load->chunks[c].end - load->chunks[c].begin) * elem);
+        bool proved_later =
+            !load->again && dcp_runs_has(load->runs, load->dst->pieces[p].tensor);
         if (load->dst->pieces[p].region.kind != DCP_WHOLE || !from->has_fingerprint ||
-            from->dtype != to->dtype || crc == from->fingerprint)
+            from->dtype != to->dtype || crc == from->fingerprint || proved_later)
             continue;
         return dcp_error_of_tensor(err, DCP_E_CORRUPT, to->name,
                                    "tensor '%s' was read with fingerprint %016" PRIx64
@@ -221,13 +238,11 @@ static int fill(struct load *load, const struct dcp_source *source,
 {
     int n_threads = load->ctx->threads > 0 ? load->ctx->threads : 2;
     struct dcp_pool *pool = NULL;
-    int rc = check_dtypes(load, options->allow_cast, err);
+    int rc = DCP_OK;
 
-    if (!rc)
-        rc = dcp_plan_new(load->src, load->dst, NULL, &load->plan, err);
-    if (!rc)
+    if (!load->copiers)
         rc = make_copiers(load, source, n_threads, !options->no_verify, err);
-    if (!rc)
+    if (!rc && !load->chunks)
         rc = make_chunks(load, err);
     if (!rc && n_threads > 1)
         rc = dcp_pool_new(n_threads - 1, &pool, err); /* the caller works too */
@@ -250,6 +265,31 @@ static int fill_here(void *arg, struct dcp_error *err)
 {
     struct filling *f = arg;
     return fill(f->load, f->source, f->options, err);
+}
+
+/* Collective. Each rank plans its part and reads it. What a store reconstructs it reads
+ * whole in any case. */
+static int fill_all(struct load *load, struct dcp_comm *comm,
+                    const struct dcp_source *source,
+                    const struct dcp_load_options *options, struct dcp_error *err)
+{
+    struct filling filling = { load, source, options };
+    int rc = check_dtypes(load, options->allow_cast, err);
+
+    if (!rc)
+        rc = dcp_plan_new(load->src, load->dst, NULL, &load->plan, err);
+    if (options->no_verify || source->store != load->ctx->store)
+        rc = dcp_agree(comm, rc, err);
+    else
+        rc =
+            dcp_runs_choose(comm, load->plan, load->src, load->dst, rc, &load->runs, err);
+    if (!rc)
+        rc = dcp_await(comm, fill_here, &filling, err);
+    if (!rc && load->runs)
+        rc = dcp_runs_prove(comm, load->runs, &load->again, err);
+    if (!rc && load->again)
+        rc = dcp_await(comm, fill_here, &filling, err);
+    return rc;
 }
 
 /* Tensors that nothing but their place in the file vouches for. */
@@ -295,8 +335,7 @@ static int load_from(const struct dcp_context *ctx, struct dcp_comm *comm,
         return rc;
     }
 
-    struct filling filling = { &load, &source, options };
-    rc = dcp_await(comm, fill_here, &filling, err);
+    rc = fill_all(&load, comm, &source, options, err);
     if (!rc && !options->no_verify && load.src->n_records)
         rc = dcp_prove(comm, load.proof, load.src->n_records, load.blocks, load.n_copiers,
                        err);

@@ -1,6 +1,8 @@
 /* Rows become columns: what a rank reads, of tensors that were saved in rows, to load
- * columns. Ranks are threads, files are in memory, and reads of shards are counted.
- * usage: bench_columns WORLD */
+ * columns. Ranks are threads, and reads of shards are counted. Files are in memory, or in
+ * a folder that is empty, and out of the page cache with `cold`.
+ * usage: bench_columns WORLD [FOLDER ROW_BYTES [cold]] */
+#include "base/clock.h"
 #include "lib/must.h"
 #include "lib/rank_threads.h"
 #include <dcp/dcp.h>
@@ -10,6 +12,7 @@
 #include <string.h>
 
 enum { SIDE = 2048, TENSORS = 4 };
+#define TENSOR_BYTES ((int64_t)SIDE * SIDE * (int64_t)sizeof(float))
 
 static struct dcp_store_forward wrapper;
 static atomic_ullong n_read;
@@ -25,19 +28,38 @@ static int counting_read(void *self, struct dcp_store_file *file, uint64_t offse
 
 struct act {
     const struct dcp_store *store;
+    int64_t columns;
     bool load;
 };
+
+static void drop(const struct dcp_store *store)
+{
+    struct dcp_store_entry *entries;
+    size_t n;
+
+    must(!store->ops->list(store->self, "step-00000001", &entries, &n, NULL));
+    for (size_t i = 0; i < n; i++) {
+        struct dcp_store_file *file;
+        char name[256];
+        snprintf(name, sizeof name, "step-00000001/%s", entries[i].name);
+        must(!store->ops->open(store->self, name, &file, NULL));
+        store->ops->drop_cache(store->self, file);
+        must(!store->ops->close(store->self, file, NULL));
+    }
+    dcp_store_list_free(entries, n);
+}
 
 static void run(void *arg, struct dcp_comm *comm)
 {
     const struct act *act = arg;
-    const int64_t shape[] = { SIDE, SIDE };
-    int64_t offset[2] = { 0, 0 }, size[2] = { SIDE, SIDE };
+    const int64_t rows = TENSOR_BYTES / 4 / act->columns;
+    const int64_t shape[] = { rows, act->columns };
+    int64_t offset[2] = { 0, 0 }, size[2] = { rows, act->columns };
     struct dcp_local_tensor locals[TENSORS];
     char names[TENSORS][16];
     int d = act->load;
 
-    size[d] = SIDE / comm->world_size;
+    size[d] /= comm->world_size;
     offset[d] = comm->rank * size[d];
     for (int t = 0; t < TENSORS; t++) {
         snprintf(names[t], sizeof names[t], "w.%d", t);
@@ -63,23 +85,28 @@ static void run(void *arg, struct dcp_comm *comm)
 
 int main(int argc, char **argv)
 {
-    int world_size = argc == 2 ? (int)strtol(argv[1], NULL, 10) : 0;
+    int world_size = argc > 1 ? (int)strtol(argv[1], NULL, 10) : 0;
+    int64_t row_bytes = argc > 3 ? strtol(argv[3], NULL, 10) : SIDE * 4;
     struct dcp_store store, counting;
 
-    if (world_size < 1 || SIDE % world_size) {
-        fprintf(stderr, "usage: bench_columns WORLD\n");
+    if (world_size < 1 || row_bytes < 4 || row_bytes / 4 % world_size) {
+        fprintf(stderr, "usage: bench_columns WORLD [FOLDER ROW_BYTES [cold]]\n");
         return 2;
     }
-    must(!dcp_store_mem(&store, NULL));
+    must(!(argc > 2 ? dcp_store_dir(&store, argv[2], true, NULL)
+                    : dcp_store_mem(&store, NULL)));
     dcp_store_forward(&counting, &wrapper, &store);
     wrapper.ops.read_at = counting_read;
-    struct act act = { &counting, false };
+    struct act act = { &counting, row_bytes / 4, false };
     rank_threads_run(world_size, run, &act);
+    if (argc > 4)
+        drop(&store);
     n_read = 0;
     act.load = true;
+    double began = dcp_clock_s();
     rank_threads_run(world_size, run, &act);
-    printf("shares %.6f\n",
-           (double)n_read / ((double)SIDE * SIDE * sizeof(float) * TENSORS));
+    printf("shares %.6f\nload_s %.6f\n", (double)n_read / (TENSOR_BYTES * TENSORS),
+           dcp_clock_s() - began);
     dcp_store_free(&store);
     return 0;
 }

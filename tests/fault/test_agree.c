@@ -61,7 +61,7 @@ void *realloc(void *old, size_t size)
 struct witness {
     struct dcp_comm *comm; /* the real one */
     uint64_t calls;        /* a digest of kinds and sizes, in their order */
-    size_t n;
+    size_t n, n_gathers;
 };
 
 static void note(struct witness *witness, uint64_t kind, size_t size_bytes)
@@ -98,6 +98,7 @@ static int gather(void *self, const void *in, size_t size_bytes, void *out,
     struct witness *witness = self;
 
     note(witness, 3, size_bytes);
+    witness->n_gathers++;
     return witness->comm->ops->gather(witness->comm->self, in, size_bytes, out,
                                       timeout_ms, err);
 }
@@ -129,6 +130,7 @@ struct run {
     const struct dcp_store *store;
     bool load, aside; /* aside: a save by a saver, which stages the state */
     bool exports;     /* a save with a consolidated export */
+    bool columns;     /* a load of what is proved by all ranks together */
     enum dcp_codec codec;
     int n_tensors, parity, fails; /* the rank whose allocation fails, */
     long at;                      /* the n-th (from 1) */
@@ -154,6 +156,22 @@ static int save_aside(const struct dcp_context *ctx,
     return rc;
 }
 
+/* Of what a rank holds all of. */
+static void half_of_columns(struct dcp_local_tensor *local, int rank)
+{
+    static const int64_t zeros[2] = { 0, 0 };
+    static _Thread_local int64_t offset[2], size[2];
+
+    memcpy(offset, zeros, sizeof zeros);
+    memcpy(size, local->shape, sizeof size);
+    size[1] /= 2;
+    offset[1] = rank * size[1];
+    if (rank)
+        size[1] = local->shape[1] - offset[1];
+    local->region =
+        (struct dcp_region){ .kind = DCP_BOX, .offset = offset, .size = size };
+}
+
 static void act(void *arg, struct dcp_comm *comm)
 {
     struct run *run = arg;
@@ -173,7 +191,10 @@ static void act(void *arg, struct dcp_comm *comm)
     struct sample sample;
 
     *witness = (struct witness){ .comm = comm };
-    sample_make_first(&sample, run->n_tensors, "dim0", WORLD_SIZE, rank, !run->load, 7);
+    sample_make_first(&sample, run->n_tensors, run->columns ? "replicated" : "dim0",
+                      WORLD_SIZE, rank, !run->load, 7);
+    if (run->columns)
+        half_of_columns(&sample.locals[sample.state.n_locals - 1], rank);
     if (run->padding)
         sample.objects[0] = (struct dcp_object){ .name = "padding",
                                                  .kind = DCP_OBJECT_BYTES,
@@ -278,6 +299,23 @@ static void loads(void **state)
     dcp_store_free(&store);
 }
 
+static void loads_of_columns(void **state)
+{
+    struct dcp_store store;
+    struct run run = { .store = &store, .n_tensors = sample_n_tensors(), .fails = -1 };
+
+    (void)state;
+    assert_int_equal(dcp_store_mem(&store, NULL), 0);
+    rank_threads_run(WORLD_SIZE, act, &run);
+    assert_int_equal(run.codes[0], 0);
+    run.load = run.columns = true;
+    rank_threads_run(WORLD_SIZE, act, &run);
+    assert_int_equal(run.codes[0], 0);
+    assert_true(run.witnesses[0].n_gathers >= 2); /* what is wanted, what was read */
+    each(&run);
+    dcp_store_free(&store);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -285,6 +323,7 @@ int main(void)
         cmocka_unit_test(saves_with_an_export),
         cmocka_unit_test(saves_of_many_sizes),
         cmocka_unit_test(loads),
+        cmocka_unit_test(loads_of_columns),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,27 +6,42 @@
 /* A run of the tensor that lies scattered in memory is gathered in this much. */
 #define GATHER_BYTES 16384
 
-uint64_t dcp_fingerprint_part(const struct dcp_tensor *tensor,
-                              const struct dcp_region *region, int64_t at, int64_t n,
-                              const void *data, uint64_t crc)
+/* The runs rise, so one register takes them all, and zeros for what lies between. crc:
+ * of all n elements, or NULL. */
+static uint64_t sum_of_runs(const struct dcp_tensor *tensor,
+                            const struct dcp_region *region, int64_t at, int64_t n,
+                            const unsigned char *bytes, const uint64_t *crc)
 {
-    uint64_t elem = dcp_dtype_size(tensor->dtype), total = dcp_tensor_bytes(tensor),
-             part = 0;
-    const unsigned char *bytes = data;
+    uint64_t elem = dcp_dtype_size(tensor->dtype), total = dcp_tensor_bytes(tensor);
+    uint64_t reg = 0, end = 0; /* bytes of the tensor that are in it */
     struct dcp_region_walk walk;
     int64_t flat, run_at, run, left = n;
 
     dcp_region_walk_init(&walk, tensor, region, at);
     while (dcp_region_walk_next(&walk, left, &flat, &run_at, &run)) {
         uint64_t run_bytes = (uint64_t)run * elem;
-        uint64_t after = total - (uint64_t)(flat + run) * elem;
-        uint64_t reg = run == n ? dcp_hash_crc64_to_raw(crc, run_bytes)
-                                : dcp_hash_crc64_raw(0, bytes, run_bytes);
-        part ^= dcp_hash_crc64_shift(reg, after);
+        reg = dcp_hash_crc64_shift(reg, (uint64_t)flat * elem - end);
+        reg = crc && run == n ? dcp_hash_crc64_to_raw(*crc, run_bytes)
+                              : dcp_hash_crc64_raw(reg, bytes, run_bytes);
+        end = (uint64_t)flat * elem + run_bytes;
         bytes += run_bytes;
         left -= run;
     }
-    return part;
+    return dcp_hash_crc64_shift(reg, total - end);
+}
+
+uint64_t dcp_fingerprint_part(const struct dcp_tensor *tensor,
+                              const struct dcp_region *region, int64_t at, int64_t n,
+                              const void *data, uint64_t crc)
+{
+    return sum_of_runs(tensor, region, at, n, data, &crc);
+}
+
+uint64_t dcp_fingerprint_read(const struct dcp_tensor *tensor,
+                              const struct dcp_region *region, int64_t at, int64_t n,
+                              const void *data)
+{
+    return sum_of_runs(tensor, region, at, n, data, NULL);
 }
 
 /* A piece whose axes are permuted, as a box of rows along the tensor's last axis. */

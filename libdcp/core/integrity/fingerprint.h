@@ -15,6 +15,10 @@
 uint64_t dcp_fingerprint_part(const struct dcp_tensor *tensor,
                               const struct dcp_region *region, int64_t at, int64_t n,
                               const void *data, uint64_t crc);
+/* The same without their CRC. */
+uint64_t dcp_fingerprint_read(const struct dcp_tensor *tensor,
+                              const struct dcp_region *region, int64_t at, int64_t n,
+                              const void *data);
 /* The same for elements at .. at + n of a piece's memory, in which the axes may be
  * permuted; then crc is not looked at. */
 uint64_t dcp_fingerprint_piece(const struct dcp_tensor *tensor,

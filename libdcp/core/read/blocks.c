@@ -378,6 +378,11 @@ static int read_unit(struct dcp_blocks *b, size_t unit, uint64_t raw, uint64_t b
     return DCP_OK;
 }
 
+static int past_end(struct dcp_error *err)
+{
+    return dcp_error_set(err, DCP_E_CORRUPT, "a read reaches past the end of its piece");
+}
+
 /* Bytes of a piece as they lie. */
 static int read_raw(struct dcp_blocks *b, size_t p, uint64_t begin, size_t n, void *out,
                     struct dcp_error *err)
@@ -386,8 +391,7 @@ static int read_raw(struct dcp_blocks *b, size_t p, uint64_t begin, size_t n, vo
     uint64_t raw = dcp_piece_span(b->catalog, piece), at = 0;
 
     if (begin > raw || n > raw - begin)
-        return dcp_error_set(err, DCP_E_CORRUPT,
-                             "a read reaches past the end of its piece");
+        return past_end(err);
     if (piece->file < 0) {
         if (n)
             memcpy(out, (const unsigned char *)piece->data + begin, n);
@@ -422,6 +426,17 @@ int dcp_blocks_read(struct dcp_blocks *b, size_t p, uint64_t begin, size_t n, vo
     if (!rc && width)
         swap(out, n, width);
     return rc;
+}
+
+int dcp_blocks_read_run(struct dcp_blocks *b, size_t p, uint64_t begin, size_t n,
+                        void *out, struct dcp_error *err)
+{
+    const struct dcp_piece *piece = &b->catalog->pieces[p];
+    uint64_t raw = dcp_piece_span(b->catalog, piece);
+
+    if (begin > raw || n > raw - begin)
+        return past_end(err);
+    return dcp_files_read(b->files, piece->file, piece->offset + begin, n, out, err);
 }
 
 int dcp_blocks_read_rest(struct dcp_blocks *b, size_t r, struct dcp_error *err)

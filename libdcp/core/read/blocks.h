@@ -34,6 +34,10 @@ const struct dcp_error *dcp_blocks_reconstructed(const struct dcp_blocks *blocks
  * naming the tensor, its elements, the file and its bytes; IO; NOT_FOUND (the file). */
 int dcp_blocks_read(struct dcp_blocks *blocks, size_t piece, uint64_t begin, size_t n,
                     void *out, struct dcp_error *err);
+/* The same of a piece that is stored as it is: these bytes alone, of which no digest says
+ * anything. Errors: IO, NOT_FOUND, CORRUPT (they are not all there). */
+int dcp_blocks_read_run(struct dcp_blocks *blocks, size_t piece, uint64_t begin, size_t n,
+                        void *out, struct dcp_error *err);
 /* Reads what is left of the records that were touched: every checksum holds, of what was
  * read. blocks are those of the pool's workers, which share a proof. Errors: as above. */
 int dcp_blocks_prove(struct dcp_blocks *const *blocks, struct dcp_pool *pool,

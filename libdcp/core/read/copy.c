@@ -111,6 +111,9 @@ static int gather_runs(struct dcp_copier *copier, const struct dcp_copy *copy,
                        struct dcp_error *err)
 {
     int64_t n_runs = dcp_copy_runs(copy);
+    int (*read)(struct dcp_blocks *, size_t, uint64_t, size_t, void *,
+                struct dcp_error *) =
+        copier->by_runs ? dcp_blocks_read_run : dcp_blocks_read;
 
     for (int64_t r = dcp_copy_seek(copy, begin); r < n_runs; r++) {
         int64_t src, dst, skip, n = copy->n;
@@ -120,8 +123,8 @@ static int gather_runs(struct dcp_copier *copier, const struct dcp_copy *copy,
         skip = dst < begin ? begin - dst : 0;
         n = (dst + n < end ? n : end - dst) - skip;
         unsigned char *to = out + (size_t)(dst + skip - begin) * elem;
-        DCP_TRY(dcp_blocks_read(copier->blocks, copy->src, (uint64_t)(src + skip) * elem,
-                                (size_t)n * elem, to, err));
+        DCP_TRY(read(copier->blocks, copy->src, (uint64_t)(src + skip) * elem,
+                     (size_t)n * elem, to, err));
         if (copier->src_parts)
             account(copier, copy, src + skip, dst + skip, n, to);
     }
@@ -129,8 +132,8 @@ static int gather_runs(struct dcp_copier *copier, const struct dcp_copy *copy,
 }
 
 /* Elements begin .. end in the source's dtype. */
-static int gather(struct dcp_copier *copier, size_t p, int64_t begin, int64_t end,
-                  unsigned char *out, struct dcp_error *err)
+static int gather_all(struct dcp_copier *copier, size_t p, int64_t begin, int64_t end,
+                      unsigned char *out, struct dcp_error *err)
 {
     const struct dcp_plan *plan = copier->plan;
 
@@ -144,6 +147,16 @@ static int gather(struct dcp_copier *copier, size_t p, int64_t begin, int64_t en
                     ? gather_transposed(copier, copy, begin, end, elem, out, err)
                     : gather_runs(copier, copy, begin, end, elem, out, err));
     }
+    return DCP_OK;
+}
+
+static int gather(struct dcp_copier *copier, const struct dcp_tensor *from, size_t p,
+                  int64_t begin, int64_t end, unsigned char *out, struct dcp_error *err)
+{
+    DCP_TRY(gather_all(copier, p, begin, end, out, err));
+    if (copier->by_runs)
+        copier->part ^= dcp_fingerprint_read(from, &copier->dst->pieces[p].region, begin,
+                                             end - begin, out);
     return DCP_OK;
 }
 
@@ -264,12 +277,12 @@ int dcp_copy_piece(struct dcp_copier *copier, size_t p, int64_t begin, int64_t e
         &copier->src->tensors[copier->src->pieces[src_piece].tensor];
     bool scaled;
     if (from->dtype == to->dtype)
-        return gather(copier, p, begin, end, out, err);
+        return gather(copier, from, p, begin, end, out, err);
     int rc = find_scale(copier, from, to, &scaled, err);
     int64_t step = (int64_t)(DCP_COPY_SCRATCH / dcp_dtype_size(from->dtype));
     for (; begin < end && !rc; begin += step) {
         size_t n = (size_t)(end - begin < step ? end - begin : step);
-        rc = gather(copier, p, begin, begin + (int64_t)n, copier->scratch, err);
+        rc = gather(copier, from, p, begin, begin + (int64_t)n, copier->scratch, err);
         if (!rc)
             rc = scaled ? cast_scaled(copier, p, begin, at, n, err)
                         : cast(copier, to, from->dtype, copier->scratch, at, n, err);

@@ -18,6 +18,8 @@ struct dcp_copier {
         *overflows; /* NULL, or by tensor of dst: numbers that a cast made infinite */
     _Atomic uint64_t
         *src_parts; /* NULL, or by tensor of dst: fingerprint parts of what was read */
+    bool by_runs;   /* pieces are read without their blocks (runs.h); what was read */
+    uint64_t part;  /* gives this to the fingerprint of the source's tensor */
     struct dcp_scale scale; /* of the 8-bit weight that was cast last; dcp_scale_fini */
 };
 #define DCP_COPY_SCRATCH \

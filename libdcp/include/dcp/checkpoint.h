@@ -241,10 +241,12 @@ struct dcp_load_result {
 };
 
 /* Collective, at any world size. Fills the caller's pieces from a step, each block
- * verified while it is read. With name NULL and step -1 a step that turns out corrupt is
- * passed over for the one before, and logged, unless its parity reconstructs what is read
- * of it. Errors: NOT_FOUND, CORRUPT (names tensor and range), MISMATCH (shape, dtype, or
- * a tensor that is not stored), COMM, IO, MEMORY.
+ * verified while it is read; where the ranks read parts of blocks, as columns of what was
+ * saved in rows, they prove these together by the fingerprint of the tensor. With name
+ * NULL and step -1 a step that turns out corrupt is passed over for the one before, and
+ * logged, unless its parity reconstructs what is read of it. Errors: NOT_FOUND, CORRUPT
+ * (names tensor and range), MISMATCH (shape, dtype, or a tensor that is not stored),
+ * COMM, IO, MEMORY.
  */
 DCP_PUBLIC int dcp_load(const struct dcp_context *ctx,
                         const struct dcp_load_options *options,
