@@ -57,6 +57,7 @@ struct dcp_saver {
     struct dcp_room *rooms;       /* what the files of each rank take */
     int64_t last_step;            /* saved before, with weights of this fingerprint */
     uint64_t last_weights;        /* 0: none */
+    bool looked;                  /* for what was there before the first save */
     bool locked;
     struct dcp_save_base base;
     struct dcp_told told; /* warnings of all saves so far */
@@ -405,9 +406,26 @@ static int prove_parity(struct dcp_saver *saver, struct dcp_error *err)
     return rc;
 }
 
+/* What others saved before this saver began, by its manifest alone: training that was
+ * started again may have loaded that, and not be what is saved. Rank 0, in the pool. */
+static void look_for_last(struct dcp_saver *saver)
+{
+    const struct dcp_context alone = { .store = saver->ctx.store };
+    struct dcp_step step;
+
+    if (saver->looked)
+        return;
+    saver->looked = true;
+    if (dcp_find_below(&alone, -1, saver->finish.options.step, &step, NULL))
+        return; /* the run begins, or nothing is left of it */
+    saver->last_step = step.step;
+    saver->last_weights = step.weights_fingerprint;
+}
+
 static int publish(void *arg, struct dcp_error *err)
 {
     struct dcp_saver *saver = arg;
+    look_for_last(saver);
     return dcp_finish_run(&saver->finish, err);
 }
 
@@ -452,7 +470,7 @@ static bool has_moments(const struct dcp_catalog *catalog)
 }
 
 /* Whether what was saved looks as if it were not what was trained: the weights of the
- * save before, or moments that nothing was learned with. On rank 0. */
+ * step before, or moments that nothing was learned with. On rank 0. */
 static bool is_stale(struct dcp_saver *saver)
 {
     const struct dcp_catalog *catalog = saver->finish.catalog;

@@ -109,6 +109,7 @@ static int look_into(const struct dcp_store *store, const char *name,
         out->weights_only = dcp_holds_weights_only(catalog);
         dcp_lineage_read(catalog, &out->lineage);
         out->fingerprint = dcp_state_fingerprint(catalog);
+        out->weights_fingerprint = dcp_weights_fingerprint(catalog);
     }
     if (rc || !out_head)
         dcp_catalog_free(catalog);

@@ -128,8 +128,9 @@ struct dcp_save_result {
     int64_t step;
     uint64_t fingerprint; /* of the state; known to rank 0 alone */
     bool diverged;        /* weights or loss are not finite; known to rank 0 alone */
-    bool stale; /* the weights are those of the step that this saver saved before, or the
-                 * moments are all zero; logged as a warning; known to rank 0 alone */
+    bool stale; /* the weights are those of the step that this saver saved before, or
+                 * found in the run folder, below this one; or the moments are all zero;
+                 * logged as a warning; known to rank 0 alone */
     uint64_t size_bytes;    /* of all shards */
     uint64_t written_bytes; /* of the step's files, as they were written, */
     uint64_t base_bytes;    /* and so many of all shards are the bytes of the step that
@@ -193,6 +194,7 @@ struct dcp_step {
     bool weights_only;          /* see dcp_holds_weights_only */
     struct dcp_lineage lineage; /* when it is, with the fingerprint of its own state */
     uint64_t fingerprint;
+    uint64_t weights_fingerprint; /* likewise; 0: unknown */
     int chain;     /* deltas one upon the other, this one included; 0: it is none */
     char base[64]; /* of a delta: the step that it is against, or the path of another
                     * folder, cut to its beginning */

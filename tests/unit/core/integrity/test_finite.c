@@ -194,6 +194,43 @@ static void stale_states(void **state)
     dcp_store_free(&store);
 }
 
+/* A saver of its own, as of training that was started again. */
+static int told_of(const struct dcp_store *store, int64_t step, float weight)
+{
+    const struct dcp_log log = { .write = count, .level = DCP_LOG_WARN };
+    const struct dcp_context ctx = { .store = store, .threads = 1, .log = &log };
+    const int64_t shape = 4;
+    float w[4] = { 1, 1, 1, weight };
+    const struct dcp_local_tensor local = {
+        .name = "w", .dtype = DCP_F32, .ndim = 1, .shape = &shape, .data = w
+    };
+    const struct dcp_state whole = { .locals = &local, .n_locals = 1 };
+    struct dcp_save_result result;
+
+    n_told = 0;
+    assert_int_equal(
+        dcp_save(&ctx, &(struct dcp_save_options){ .step = step }, &whole, &result, NULL),
+        0);
+    assert_int_equal(result.stale, n_told > 0);
+    return n_told;
+}
+
+/* What was there before this saver began is the step before: the newest one below. */
+static void stale_after_a_restart(void **state)
+{
+    struct dcp_store store;
+
+    (void)state;
+    assert_int_equal(dcp_store_mem(&store, NULL), 0);
+    assert_int_equal(told_of(&store, 10, 1), 0);
+    assert_int_equal(told_of(&store, 20, 2), 0);
+    assert_int_equal(told_of(&store, 30, 2), 1);
+    assert_int_equal(told_of(&store, 40, 1), 0); /* of the newest alone */
+    assert_int_equal(told_of(&store, 15, 1), 1); /* the newer ones are of no account */
+    assert_int_equal(told_of(&store, 5, 1), 0);
+    dcp_store_free(&store);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -202,6 +239,7 @@ int main(void)
         cmocka_unit_test(the_last_finite_step_stays),
         cmocka_unit_test(the_mark),
         cmocka_unit_test(stale_states),
+        cmocka_unit_test(stale_after_a_restart),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
