@@ -104,6 +104,13 @@ bool dcp_delta_file_direct(void *self, struct dcp_store_file *file)
     return !file->coded && inner->ops->direct(inner->self, file->inner);
 }
 
+int dcp_delta_file_descriptor(void *self, struct dcp_store_file *file)
+{
+    const struct dcp_store *inner = ((struct dcp_store_forward *)self)->inner;
+
+    return file->coded ? -1 : inner->ops->descriptor(inner->self, file->inner);
+}
+
 void dcp_delta_file_drop_cache(void *self, struct dcp_store_file *file)
 {
     const struct dcp_store *inner = ((struct dcp_store_forward *)self)->inner;

@@ -26,6 +26,7 @@ int dcp_delta_file_close(const struct dcp_store *inner, struct dcp_store_file *f
 int dcp_delta_file_read_at(void *self, struct dcp_store_file *file, uint64_t offset,
                            void *out, size_t size_bytes, struct dcp_error *err);
 bool dcp_delta_file_direct(void *self, struct dcp_store_file *file);
+int dcp_delta_file_descriptor(void *self, struct dcp_store_file *file);
 void dcp_delta_file_drop_cache(void *self, struct dcp_store_file *file);
 int dcp_delta_file_create(void *self, const char *name, uint64_t size_bytes,
                           struct dcp_store_file **out, struct dcp_error *err);

@@ -225,6 +225,7 @@ static const struct dcp_store_ops own_ways = {
     .close = deltas_close,
     .hold = dcp_delta_file_hold,
     .direct = dcp_delta_file_direct,
+    .descriptor = dcp_delta_file_descriptor,
     .drop_cache = dcp_delta_file_drop_cache,
     .free = deltas_free,
 };

@@ -2,12 +2,14 @@
 #include "base/fs.h"
 #include "base/mem.h"
 #include "base/str.h"
+#include "core/files/files.h"
 #include "core/parity/reconstruction.h"
 #include "pin.h"
 #include "steps.h"
 #include <dcp/delta.h>
 #include <dcp/training.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -291,4 +293,25 @@ struct dcp_source dcp_location_plain(const struct dcp_location *location)
 
     source.store = location->store;
     return source;
+}
+
+int dcp_location_descriptor(const struct dcp_location *location,
+                            const struct dcp_file *file, int *out_fd,
+                            struct dcp_error *err)
+{
+    const struct dcp_store *store = location->source.store;
+    struct dcp_store_file *opened;
+
+    *out_fd = -1;
+    if (location->rebuilt || !store->ops->descriptor)
+        return DCP_OK;
+    DCP_CLEANUP_FREE char *name = dcp_source_file(&location->source, file->name);
+    if (!name)
+        return dcp_error_memory(err, "a file name");
+    DCP_TRY(store->ops->open(store->self, name, &opened, err));
+    int rc = DCP_OK, fd = store->ops->descriptor(store->self, opened);
+    if (fd >= 0 && (*out_fd = fcntl(fd, F_DUPFD_CLOEXEC, 0)) < 0)
+        rc = dcp_error_sys(err, DCP_E_IO, errno, "cannot keep '%s' open", name);
+    store->ops->close(store->self, opened, NULL);
+    return rc;
 }

@@ -160,6 +160,23 @@ DCP_PUBLIC int32_t dcp_flat_boxes_read(struct dcp_flat_checkpoint *checkpoint,
                                        const struct dcp_flat_hooks *hooks,
                                        struct dcp_flat_error *err);
 
+/* Where the elements of a box lie in a file of this machine, as they are: element i, j…
+ * begins `offset` + i * strides[0] + j * strides[1]… bytes behind its beginning. */
+struct dcp_flat_mapping {
+    size_t struct_size;
+    int32_t fd; /* open for reading; caller owns, close */
+    uint64_t offset;
+    int64_t strides[8];
+};
+/* For callers that map it in place of reading it. What they see is held against no
+ * digest. offset and size: of each dimension; the box is not empty. Errors: UNSUPPORTED
+ * (it lies in several pieces, compressed, in an archive, in a delta, is reconstructed…),
+ * USAGE, NOT_FOUND, IO, MEMORY. */
+DCP_PUBLIC int32_t dcp_flat_box_map(struct dcp_flat_checkpoint *checkpoint,
+                                    uint64_t tensor, const int64_t *offset,
+                                    const int64_t *size, struct dcp_flat_mapping *out,
+                                    struct dcp_flat_error *err);
+
 /* The CRC-64/XZ of a tensor's global row-major bytes: as stored, or, where the format
  * keeps none, of what is read. Errors: those of dcp_flat_boxes_read. */
 DCP_PUBLIC int32_t dcp_flat_tensor_fingerprint(struct dcp_flat_checkpoint *checkpoint,

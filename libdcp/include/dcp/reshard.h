@@ -64,6 +64,12 @@ DCP_PUBLIC int dcp_location_config(const struct dcp_location *location,
 /* Puts the place's path into an error of reading it. */
 DCP_PUBLIC void dcp_location_name_error(const struct dcp_location *location,
                                         struct dcp_error *err);
+/* A descriptor of a file of the catalog, open for reading, whose bytes are as they are
+ * read, to be mapped; caller owns, close. -1: there is none, as in an archive, in a delta
+ * or where parity gives what is read. Errors: those of opening it, IO. */
+DCP_PUBLIC int dcp_location_descriptor(const struct dcp_location *location,
+                                       const struct dcp_file *file, int *out_fd,
+                                       struct dcp_error *err);
 /* The source as it lies, not reconstructed. */
 DCP_PUBLIC struct dcp_source dcp_location_plain(const struct dcp_location *location);
 

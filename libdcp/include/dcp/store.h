@@ -101,6 +101,10 @@ struct dcp_store_ops {
      * DCP_STORE_DIRECT_ALIGN: for a file whose bytes nobody will read from there. True:
      * that is so; all else works as before. */
     bool (*direct)(void *self, struct dcp_store_file *file);
+    /* Optional (NULL: there is none): the descriptor of an open file whose bytes lie in a
+     * file of this machine as read_at gives them, to be mapped; -1: they do not. It
+     * belongs to the file. */
+    int (*descriptor)(void *self, struct dcp_store_file *file);
     /* Optional (NULL: nothing): see dcp_store_dir_follow. */
     void (*follow)(void *self, bool follow);
     void (*free)(void *self);

@@ -365,6 +365,7 @@ static const struct dcp_store_ops dir_ops = {
     .hold = dcp_dir_hold,
     .free_bytes = dcp_dir_free_bytes,
     .direct = dcp_dir_direct,
+    .descriptor = dcp_dir_descriptor,
     .drop_cache = dcp_dir_drop_cache,
     .follow = dir_follow,
     .free = dir_free,

@@ -50,6 +50,7 @@ int dcp_dir_sync(void *self, struct dcp_store_file *file, uint64_t size_bytes,
                  struct dcp_error *err);
 int dcp_dir_close(void *self, struct dcp_store_file *file, struct dcp_error *err);
 bool dcp_dir_direct(void *self, struct dcp_store_file *file);
+int dcp_dir_descriptor(void *self, struct dcp_store_file *file);
 void dcp_dir_drop_cache(void *self, struct dcp_store_file *file);
 uint64_t dcp_dir_free_bytes(void *self);
 

@@ -206,6 +206,12 @@ bool dcp_dir_direct(void *self, struct dcp_store_file *file)
     return file->direct >= 0;
 }
 
+int dcp_dir_descriptor(void *self, struct dcp_store_file *file)
+{
+    (void)self;
+    return file->fd;
+}
+
 /* The middle of a range, which can go past the page cache: where it begins, and its
  * bytes; 0: all goes through it. What lies at its ends shares pages with neighbours. */
 static size_t direct_part(const struct dcp_store_file *file, uint64_t offset,

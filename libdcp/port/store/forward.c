@@ -147,6 +147,12 @@ static bool forward_direct(void *self, struct dcp_store_file *file)
     return inner->ops->direct(inner->self, file);
 }
 
+static int forward_descriptor(void *self, struct dcp_store_file *file)
+{
+    const struct dcp_store *inner = inner_of(self);
+    return inner->ops->descriptor(inner->self, file);
+}
+
 static void forward_drop_cache(void *self, struct dcp_store_file *file)
 {
     const struct dcp_store *inner = inner_of(self);
@@ -186,6 +192,7 @@ void dcp_store_forward(struct dcp_store *out_store, struct dcp_store_forward *wr
             .hold = inner->ops->hold ? forward_hold : NULL,
             .free_bytes = forward_free_bytes,
             .direct = inner->ops->direct ? forward_direct : NULL,
+            .descriptor = inner->ops->descriptor ? forward_descriptor : NULL,
             .drop_cache = inner->ops->drop_cache ? forward_drop_cache : NULL,
             .follow = inner->ops->follow ? forward_follow : NULL,
         },
@@ -223,6 +230,7 @@ void dcp_store_override(struct dcp_store_forward *wrapper,
     TAKE(free_bytes);
     TAKE(drop_cache);
     TAKE(direct);
+    TAKE(descriptor);
     TAKE(follow);
 #undef TAKE
     ops->free = own->free;

@@ -201,6 +201,17 @@ class Boxes(Sized):
     ]
 
 
+class Mapping(Sized):
+    """struct dcp_flat_mapping."""
+
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("fd", c_int32),
+        ("offset", c_uint64),
+        ("strides", c_int64 * 8),
+    ]
+
+
 class Finding(Sized):
     """struct dcp_flat_finding."""
 
@@ -428,6 +439,14 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "piece_get": (_HANDLE, c_uint64, c_uint64, POINTER(Piece)),
     "object_get": (_HANDLE, c_uint64, POINTER(Object)),
     "boxes_read": (_HANDLE, POINTER(Boxes), _HOOKS, _ERROR),
+    "box_map": (
+        _HANDLE,
+        c_uint64,
+        POINTER(c_int64),
+        POINTER(c_int64),
+        POINTER(Mapping),
+        _ERROR,
+    ),
     "tensor_fingerprint": (_HANDLE, c_uint64, _HOOKS, POINTER(c_uint64), _ERROR),
     "checkpoint_verify": (
         _HANDLE,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import _abi
 from ._errors import MismatchError, UnsupportedError, UsageError
+from ._mapping import mapped_array, mapped_tensor
 
 if TYPE_CHECKING:
     import numpy as np
@@ -79,15 +80,25 @@ class Box:
             raise TypeError("a tensor without dimensions has no length")
         return self.shape[0]
 
-    def torch(self, *, out: pt.Tensor | None = None, device: Any = None) -> pt.Tensor:
+    def torch(
+        self,
+        *,
+        out: pt.Tensor | None = None,
+        device: Any = None,
+        mmap: bool = False,
+    ) -> pt.Tensor:
         """Read it as a tensor of PyTorch: a new one, on a device or the CPU, or `out`.
 
         `out` has this dtype and shape; on a device, or where it is not dense, it is
-        copied into.
+        copied into. With mmap=True it is the file's own memory, which is read where it is
+        used and held against no digest; what is written there stays in this process.
         """
         import torch
 
         dtype = torch_dtype(self.dtype)
+        if mmap and self._is_mapped(out):
+            made = mapped_tensor(self, dtype)
+            return made if device is None else made.to(device)
         if out is None:
             made = torch.empty(self.shape, dtype=dtype)
             self._read(made.data_ptr())
@@ -102,14 +113,21 @@ class Box:
                 out.copy_(self.torch())
         return out
 
-    def numpy(self, *, out: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
+    def numpy(
+        self, *, out: np.ndarray[Any, Any] | None = None, mmap: bool = False
+    ) -> np.ndarray[Any, Any]:
         """Read it as an array of NumPy: a new one, or `out`, of this dtype and shape.
 
-        bfloat16 and 8-bit floats are those of the package ml_dtypes.
+        bfloat16 and 8-bit floats are those of the package ml_dtypes. With mmap=True it is
+        the file's own memory, which cannot be written to, is read where it is used, and
+        held against no digest.
         """
         import numpy
 
         dtype = numpy_dtype(self.dtype)
+        if mmap and self._is_mapped(out):
+            mapped: np.ndarray[Any, Any] = mapped_array(self, dtype)
+            return mapped
         if out is None:
             out = numpy.empty(self.shape, dtype)
             self._read(out.ctypes.data)
@@ -156,6 +174,11 @@ class Box:
         """Say which part it is."""
         part = ", ".join(f"{o}:{o + n}" for o, n in zip(self.offset, self.size))
         return f"<libdcp.Box {self.tensor.name!r}[{part}] {self.dtype} {self.shape}>"
+
+    def _is_mapped(self, out: Any) -> bool:
+        if out is not None:
+            raise UsageError("what is mapped is not read into `out`")
+        return self.nbytes > 0
 
     def _exporter(self) -> Any:
         try:
