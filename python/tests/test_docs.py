@@ -31,6 +31,39 @@ def torch():
     return peer("torch")
 
 
+def sides(block):
+    """What a diff takes away, and what it puts there."""
+    lines = block.splitlines()
+    return ["\n".join(line[1:] for line in lines if line[0] == s) for s in "-+"]
+
+
+@pytest.mark.parametrize("title", ["torch.save", "torch.distributed.checkpoint"])
+def test_both_sides_of_a_move(torch, tmp_path, monkeypatch, title):
+    """The save and the load of before, then those of libdcp: both bring all back."""
+    monkeypatch.chdir(tmp_path)
+    part = TEXT.split(f"### From {title}\n")[1].split("### ")[0]
+    diffs = re.findall(r"^```diff\n(.*?)^```", part, re.MULTILINE | re.DOTALL)
+    saves, loads = map(sides, diffs)
+    dcp = peer("torch.distributed.checkpoint")
+    for save, load in zip(saves, loads):
+        model = torch.nn.Sequential(torch.nn.Embedding(9, 4), torch.nn.Linear(4, 9))
+        optim = torch.optim.AdamW(model.parameters())
+        model(torch.arange(8)).sum().backward()
+        optim.step()
+        place = {"torch": torch, "dcp": dcp, "libdcp": libdcp}
+        place |= {"model": model, "optim": optim, "step": 3}
+        exec(save, place)
+        before = [w.clone() for w in model.parameters()]
+        moments = [optim.state[w]["exp_avg"].clone() for w in model.parameters()]
+        optim.step()
+        place.pop("state", None)
+        exec(load, place)
+        assert place["step"] == 3
+        assert all(map(torch.equal, model.parameters(), before))
+        after = [optim.state[w]["exp_avg"] for w in model.parameters()]
+        assert all(map(torch.equal, after, moments))
+
+
 def test_code_runs(torch, tmp_path, monkeypatch, capsys):
     native = DATA / "version-0.1.0" / "native"
     monkeypatch.chdir(tmp_path)
@@ -47,6 +80,10 @@ def test_code_runs(torch, tmp_path, monkeypatch, capsys):
     for block in BLOCKS:
         exec(compile(block, "docs/PYTHON.md", "exec"), place)
     assert len(BLOCKS) >= 5
+    with libdcp.open("from-deepspeed") as moved, libdcp.open("global_step1000") as old:
+        for kind in "exp_avg", "exp_avg_sq":
+            name = f"optimizer.{kind}.transformer.h.0.attn.c_attn.weight"
+            assert moved.fingerprint(name) == old.fingerprint(name)
     with libdcp.open("run") as ckpt:
         (names,) = loaded
         assert names >= set(ckpt.state_dict())

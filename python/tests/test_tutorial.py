@@ -29,8 +29,7 @@ def said_by(kind, code, place):
     if kind == "sh":
         done = subprocess.run(
             ["bash", "-e", "-c", code],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            capture_output=True,
             text=True,
             check=False,
         )
