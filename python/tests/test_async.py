@@ -217,8 +217,9 @@ def test_stale_saves_are_told(tmp_path):
     with pytest.warns(libdcp.StaleWarning, match="step 2 are those of step 1"):
         handle.wait()
     _saver._savers[None].close()  # as a process that goes on does not know of step 2
-    with pytest.warns(libdcp.StaleWarning, match="step 5 are those of step 2"):
+    with pytest.warns(libdcp.StaleWarning, match="step 5 are those of step 2") as told:
         libdcp.save({"model": net}, run, step=5)
+    assert told[0].filename == __file__  # where the caller is
     optim = torch.optim.AdamW(net.parameters())
     net(torch.ones(2)).sum().mul(0).backward()
     optim.step()

@@ -116,7 +116,8 @@ def test_nothing_is_left(run):
     files, before = n_files(), memory()
     for _ in range(300):
         use()
-    assert n_files() == files
+    gc.collect()  # for interpreters that count no references
+    assert n_files() <= files
     assert memory() - before < 8 << 20
 
 

@@ -29,6 +29,20 @@ def test_ruff():
     assert told("ruff", "format", "--check", "--quiet", ".") == (0, "")
 
 
+def test_oldest_python():
+    """Neither words nor modules that came after 3.9."""
+    main = "import vermin; vermin.main()"
+    how = ("-t=3.9-", "--no-tips", "--violations", "src/libdcp")
+    done = subprocess.run(
+        [sys.executable, "-c", main, *how],
+        cwd=PYTHON,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_mypy():
     code, output = told("mypy")
     assert code == 0, output

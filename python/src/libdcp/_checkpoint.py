@@ -185,8 +185,8 @@ class Checkpoint(Mapping[str, Tensor]):
     @property
     def info(self) -> Info:
         """Step, world size and so on: see Info."""
-        told = _abi.Info.new()
-        _abi.lib.dcp_flat_checkpoint_info(self._handle.value, ctypes.byref(told))
+        told, handle = _abi.Info.new(), self._handle
+        _abi.lib.dcp_flat_checkpoint_info(handle.value, ctypes.byref(told))
         return Info(
             path=_abi.text(told.path),
             format=_abi.text(told.format),

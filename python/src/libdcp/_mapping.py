@@ -27,9 +27,10 @@ class Mapping:
         private: the memory may be written to, and the file stays as it is.
         """
         tensor, n = box.tensor, len(box.size)
+        handle = tensor._checkpoint._handle  # which others may close meanwhile
         told, why = _abi.Mapping.new(), _abi.Error.new()
         code = _abi.lib.dcp_flat_box_map(
-            tensor._checkpoint._handle.value,
+            handle.value,
             tensor._index,
             (ctypes.c_int64 * n)(*box.offset),
             (ctypes.c_int64 * n)(*box.size),

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import functools
 import os
 import threading
 import warnings
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Callable, TypeVar, cast
 
 from . import _abi
 from ._errors import CommError, UsageError
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from ._ranks import Ranks
     from ._state import State
 
+F = TypeVar("F", bound=Callable[..., Any])
 SUSPICION = "was something else trained than saved?"  # ends what the library says of it
 
 
@@ -98,6 +100,25 @@ class Handle:
 
 _savers: dict[Any, Saver] = {}  # by the process group that was given
 _failed: list[Handle] = []  # which nobody may have heard of
+_turns: dict[Any, threading.RLock] = {}
+_turns_lock = threading.Lock()
+
+
+def turn_of(given: Any) -> Any:
+    """The lock of a group: one thread at a time saves or loads with it."""
+    with _turns_lock:
+        return _turns.setdefault(given, threading.RLock())
+
+
+def in_turn(act: F) -> F:
+    """A function with the argument `group`, for which threads wait for each other."""
+
+    @functools.wraps(act)
+    def call(*args: Any, **how: Any) -> Any:
+        with turn_of(how.get("group")):
+            return act(*args, **how)
+
+    return cast(F, call)
 
 
 class Saver:
@@ -211,7 +232,7 @@ def saver_of(ranks: Ranks, path: bytes, threads: int) -> Saver:
 
 
 def close_saver(group: Any) -> None:
-    """Let go of the saver of a group that is about to be gone."""
+    """Let go of the savers of a group that is about to be gone."""
     for known in list(_savers.values()):
         if known.group is group:
             known.close()
@@ -257,8 +278,11 @@ def tell(messages: list[str], stacklevel: int = 3) -> None:
 
 
 def _tell_failed() -> None:
-    while _failed:
-        handle = _failed.pop()
+    while True:
+        try:
+            handle = _failed.pop()
+        except IndexError:
+            return
         if not handle._told:
             handle._told = True
             warnings.warn(
@@ -270,8 +294,11 @@ def _tell_failed() -> None:
 
 def _forget() -> None:
     """A child has none of the threads: nothing of a saver can be used or freed."""
+    global _turns_lock
     _savers.clear()
     _failed.clear()
+    _turns.clear()
+    _turns_lock = threading.Lock()
 
 
 os.register_at_fork(after_in_child=_forget)

@@ -267,10 +267,8 @@ class Tensor(Box):
         )
 
     def _piece(self, i: int) -> Piece:
-        told = _abi.Piece.new()
-        _abi.lib.dcp_flat_piece_get(
-            self._checkpoint._handle.value, self._index, i, ctypes.byref(told)
-        )
+        told, handle = _abi.Piece.new(), self._checkpoint._handle
+        _abi.lib.dcp_flat_piece_get(handle.value, self._index, i, ctypes.byref(told))
         ndim = len(self.shape)
         is_box, is_range = told.kind == 1, told.kind == 2
         return Piece(

@@ -18,7 +18,16 @@ from ._array import no_grad
 from ._checkpoint import open_checkpoint
 from ._errors import CommError
 from ._ranks import Ranks
-from ._saver import Handle, SaveResult, call, saver_of, settle, tell
+from ._saver import (
+    Handle,
+    SaveResult,
+    call,
+    in_turn,
+    saver_of,
+    settle,
+    tell,
+    turn_of,
+)
 from ._state import Staging, State
 
 EXPORT_NAME = "pytorch_model.bin"
@@ -36,7 +45,7 @@ class LoadResult:
 
 
 def _warn(level: int, message: bytes) -> None:
-    warnings.warn(_abi.text(message), RuntimeWarning, stacklevel=4)
+    warnings.warn(_abi.text(message), RuntimeWarning, stacklevel=5)
 
 
 @contextlib.contextmanager
@@ -97,6 +106,7 @@ def _leave_out(
     made.leave_out(ranks.gather(names)[0])
 
 
+@in_turn
 def save(
     state: Mapping[str, Any],
     path: str | os.PathLike[str],
@@ -150,6 +160,7 @@ def save(
     )
 
 
+@in_turn
 def save_async(
     state: Mapping[str, Any],
     path: str | os.PathLike[str],
@@ -201,7 +212,7 @@ def save_async(
             ),
         )
     except BaseException:
-        tell(saver.messages())
+        tell(saver.messages(), stacklevel=4)
         raise
     return saver.finish_beside(step, beside)
 
@@ -217,12 +228,13 @@ def write(
 ) -> SaveResult:
     """Save what all ranks agreed on."""
     assert act is ranks.act
-    saver = saver_of(ranks, os.fsencode(path or ""), threads)
-    try:
-        saver.start(ranks, made, in_place=True, **_options(**how))
-        return saver.finish(ranks)
-    finally:
-        tell(saver.messages(), stacklevel=4)
+    with turn_of(ranks.given):
+        saver = saver_of(ranks, os.fsencode(path or ""), threads)
+        try:
+            saver.start(ranks, made, in_place=True, **_options(**how))
+            return saver.finish(ranks)
+        finally:
+            tell(saver.messages(), stacklevel=5)
 
 
 def _options(
@@ -242,6 +254,7 @@ def _options(
     return how
 
 
+@in_turn
 def load(
     state: MutableMapping[str, Any],
     path: str | os.PathLike[str],
@@ -293,7 +306,7 @@ def load(
             f"{result.world_size} ranks saved values of their own of {names}; "
             f"all {ranks.world_size} have got those of one",
             RuntimeWarning,
-            stacklevel=2,
+            stacklevel=3,
         )
     return LoadResult(
         result.step,
