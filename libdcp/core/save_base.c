@@ -55,11 +55,9 @@ static int look(struct dcp_save_base *base, const struct dcp_store *store, int64
 {
     const struct dcp_context alone = { .store = store };
     struct dcp_step newest = { .step = -1 };
-    struct dcp_reading reading;
     struct dcp_error none = { 0 };
 
-    int rc = dcp_find_to_read(&alone, -1, below, &newest, &reading, &none);
-    dcp_reading_end(store, &reading);
+    int rc = dcp_find_below(&alone, -1, below, &newest, &none);
     if (rc == DCP_E_NOT_FOUND) /* the run begins */
         return DCP_OK;
     if (!rc && !newest.complete)

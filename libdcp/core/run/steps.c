@@ -331,6 +331,16 @@ int dcp_find_to_read(const struct dcp_context *ctx, int64_t step, int64_t below,
     return rc;
 }
 
+int dcp_find_below(const struct dcp_context *ctx, int64_t step, int64_t below,
+                   struct dcp_step *out_step, struct dcp_error *err)
+{
+    struct dcp_reading reading;
+    int rc = dcp_find_to_read(ctx, step, below, out_step, &reading, err);
+
+    dcp_reading_end(ctx->store, &reading);
+    return rc;
+}
+
 void dcp_reading_end(const struct dcp_store *store, struct dcp_reading *reading)
 {
     dcp_unpin(store, &reading->pin);

@@ -43,6 +43,9 @@ struct dcp_reading {
 int dcp_find_to_read(const struct dcp_context *ctx, int64_t step, int64_t below,
                      struct dcp_step *out_step, struct dcp_reading *out,
                      struct dcp_error *err);
+/* The same for who needs no more than *out_step. */
+int dcp_find_below(const struct dcp_context *ctx, int64_t step, int64_t below,
+                   struct dcp_step *out_step, struct dcp_error *err);
 void dcp_reading_end(const struct dcp_store *store, struct dcp_reading *reading);
 
 #endif

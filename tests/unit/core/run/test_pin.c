@@ -377,17 +377,13 @@ static void a_load_pins_before_it_reads(void **state)
     struct dcp_store_forward wrapper;
     struct dcp_store store;
 
+    struct acts acts = { &store, "zero3", 1, .step = 1, .salt = 1, .small = true };
+
     save(run, 1);
     dcp_store_forward(&store, &wrapper, &run->store);
     wrapper.ops.open = open_pinned;
     for (int named = 0; named < 2; named++) {
-        struct acts acts = { .store = &store,
-                             .layout = "zero3",
-                             .world_size = 1,
-                             .step = 1,
-                             .salt = 1,
-                             .small = true,
-                             .name = named ? "step-00000001" : NULL };
+        acts.name = named ? "step-00000001" : NULL;
         reads.n = reads.n_unpinned = 0;
         assert_int_equal(acts_load(&acts), 0);
         assert_true(reads.n > 2);
