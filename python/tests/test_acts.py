@@ -187,14 +187,16 @@ def test_callbacks_that_raise(run, tmp_path):
 def test_ctrl_c(run, tmp_path):
     """In the middle of an act: it stops, KeyboardInterrupt is raised, nothing is left."""
     code = """
-import os, signal, sys, threading, libdcp
-begun = threading.Event()
+import os, signal, sys, threading, time, libdcp
+begun, sent = threading.Event(), threading.Event()
 def wait(done, total):
     begun.set()
-    threading.Event().wait(0.02)
+    sent.wait()
+    time.sleep(0.05)
 def interrupt():
     begun.wait()
     os.kill(os.getpid(), signal.SIGINT)
+    sent.set()
 threading.Thread(target=interrupt, daemon=True).start()
 try:
     libdcp.reshard(sys.argv[1], sys.argv[2], world_size=3, progress=wait)
