@@ -42,7 +42,9 @@ int inspect_work_run(struct dcp_main *m, const char *label, const uint64_t *size
     size_t n_shares = m->threads > 0 ? (size_t)m->threads : 2;
     if (n_shares > n)
         n_shares = n ? n : 1;
-    struct shares shares = { .share = share, .self = self };
+    struct shares shares = { .share = share,
+                             .self = self,
+                             .work.lock = PTHREAD_MUTEX_INITIALIZER };
     DCP_CLEANUP_FREE size_t *first = dcp_mem_calloc(n_shares + 1, sizeof *first);
     if (!first)
         return dcp_error_memory(err, "the shares of the work");
@@ -62,8 +64,10 @@ int inspect_work_run(struct dcp_main *m, const char *label, const uint64_t *size
 
 int inspect_work_add(struct inspect_work *work, uint64_t bytes, struct dcp_error *err)
 {
-    uint64_t done = atomic_fetch_add(&work->done_bytes, bytes) + bytes;
-    if (work->progress.report(work->progress.self, done, work->total_bytes))
-        return dcp_error_set(err, DCP_E_INTERRUPTED, "interrupted");
-    return DCP_OK;
+    pthread_mutex_lock(&work->lock);
+    work->done_bytes += bytes;
+    bool stop =
+        work->progress.report(work->progress.self, work->done_bytes, work->total_bytes);
+    pthread_mutex_unlock(&work->lock);
+    return stop ? dcp_error_set(err, DCP_E_INTERRUPTED, "interrupted") : DCP_OK;
 }

@@ -3,15 +3,15 @@
 #define INSPECT_WORK_H
 
 #include "cli/main.h"
-#include <stdatomic.h>
+#include <pthread.h>
 
 /* How much of a tensor is looked at in one piece. */
 #define INSPECT_CHUNK_BYTES (2u << 20)
 
 struct inspect_work {
     struct dcp_progress progress;
-    _Atomic uint64_t done_bytes;
-    uint64_t total_bytes;
+    uint64_t done_bytes, total_bytes;
+    pthread_mutex_t lock; /* of done_bytes and progress */
 };
 
 /* One share of the items: first .. last-1, on a thread of its own. */

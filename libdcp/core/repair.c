@@ -46,7 +46,7 @@ struct repair {
     int n_workers, group;    /* the group that is gone through */
     bool writing;
     _Atomic bool unproved; /* a stripe without any parity file was met */
-    _Atomic uint64_t done_bytes;
+    uint64_t done_bytes;   /* under lock */
     uint64_t total_bytes;
     pthread_mutex_t lock; /* of progress */
 };
@@ -68,15 +68,14 @@ static struct target *manifest_target(const struct repair *r)
 
 static int report(struct repair *r, uint64_t n, struct dcp_error *err)
 {
-    uint64_t done = atomic_fetch_add(&r->done_bytes, n) + n;
     const struct dcp_progress *progress = &r->options->progress;
     bool stop = false;
 
-    if (progress->report) {
-        pthread_mutex_lock(&r->lock);
-        stop = progress->report(progress->self, done, r->total_bytes);
-        pthread_mutex_unlock(&r->lock);
-    }
+    pthread_mutex_lock(&r->lock); /* so that what is told never falls */
+    r->done_bytes += n;
+    if (progress->report)
+        stop = progress->report(progress->self, r->done_bytes, r->total_bytes);
+    pthread_mutex_unlock(&r->lock);
     return stop ? dcp_error_set(err, DCP_E_INTERRUPTED, "interrupted") : DCP_OK;
 }
 

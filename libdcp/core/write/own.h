@@ -50,7 +50,7 @@ struct dcp_write {
     size_t *ends; /* files that are to be finished; room for cap_files */
     struct dcp_write_worker *workers;
     pthread_mutex_t lock; /* of progress */
-    _Atomic uint64_t done_bytes;
+    uint64_t done_bytes;  /* under lock */
 };
 
 /* What lies in a file: a piece, or a literal. */

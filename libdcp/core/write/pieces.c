@@ -28,15 +28,14 @@ static size_t n_blocks_of(uint64_t bytes)
 
 static int report(struct dcp_write *w, uint64_t n, struct dcp_error *err)
 {
-    uint64_t done = atomic_fetch_add(&w->done_bytes, n) + n;
     bool stop = false;
 
-    if (w->setup.progress.report) {
-        pthread_mutex_lock(&w->lock);
-        stop =
-            w->setup.progress.report(w->setup.progress.self, done, w->setup.total_bytes);
-        pthread_mutex_unlock(&w->lock);
-    }
+    pthread_mutex_lock(&w->lock); /* so that what is told never falls */
+    w->done_bytes += n;
+    if (w->setup.progress.report)
+        stop = w->setup.progress.report(w->setup.progress.self, w->done_bytes,
+                                        w->setup.total_bytes);
+    pthread_mutex_unlock(&w->lock);
     return stop ? dcp_error_set(err, DCP_E_INTERRUPTED, "interrupted") : DCP_OK;
 }
 
