@@ -3,6 +3,7 @@
 #include "base/buf.h"
 #include "base/hash.h"
 #include "base/mem.h"
+#include "core/collective/fold.h"
 #include "core/plan/local.h"
 #include <dcp/checkpoint.h>
 
@@ -46,22 +47,15 @@ static int add_pieces(const struct dcp_device *device, const struct dcp_catalog 
 }
 
 /* The parts of all ranks make the fingerprints. */
-static int combine(struct dcp_comm *comm, struct dcp_catalog *catalog,
-                   const uint64_t *parts, struct dcp_error *err)
+static int combine(struct dcp_comm *comm, struct dcp_catalog *catalog, uint64_t *parts,
+                   struct dcp_error *err)
 {
-    size_t n = catalog->n_tensors, world_size = (size_t)comm->world_size;
-    DCP_CLEANUP_FREE uint64_t *all = dcp_mem_calloc(n * world_size, sizeof *all);
-    int rc = all ? DCP_OK : dcp_error_memory(err, "fingerprints");
+    size_t n = catalog->n_tensors;
+    int rc = dcp_fold(comm, DCP_FOLD_XOR, parts, n * sizeof *parts, err);
 
-    rc = dcp_agree(comm, rc, err);
-    if (!rc)
-        rc = dcp_comm_allgather(comm, parts, n * sizeof *parts, all, err);
     for (size_t t = 0; t < n && !rc; t++) {
-        uint64_t whole = 0;
-        for (size_t r = 0; r < world_size; r++)
-            whole ^= all[r * n + t];
         catalog->tensors[t].fingerprint =
-            dcp_fingerprint_whole(&catalog->tensors[t], whole);
+            dcp_fingerprint_whole(&catalog->tensors[t], parts[t]);
         catalog->tensors[t].has_fingerprint = true;
     }
     return rc;

@@ -1,6 +1,7 @@
 #include "prove.h"
 #include "base/mem.h"
 #include "core/collective/await.h"
+#include "core/collective/fold.h"
 
 struct rest {
     struct dcp_blocks *const *blocks;
@@ -27,24 +28,19 @@ static int deal(struct dcp_comm *comm, struct rest *rest, size_t n_records,
                 struct dcp_error *err)
 {
     size_t n_bytes = n_records / 8 + 1, dealt = 0;
-    DCP_CLEANUP_FREE unsigned char *mine = dcp_mem_calloc(n_bytes, 1);
-    DCP_CLEANUP_FREE unsigned char *all =
-        dcp_mem_calloc((size_t)comm->world_size, n_bytes);
-    int rc = mine && all ? DCP_OK : dcp_error_memory(err, "the checksums of a load");
+    DCP_CLEANUP_FREE unsigned char *any = dcp_mem_calloc(n_bytes, 1);
+    int rc = any ? DCP_OK : dcp_error_memory(err, "the checksums of a load");
 
     rc = dcp_agree(comm, rc, err);
     for (size_t i = 0; i < rest->n && !rc; i++)
-        mine[rest->records[i] / 8] |= (unsigned char)(1 << rest->records[i] % 8);
+        any[rest->records[i] / 8] |= (unsigned char)(1 << rest->records[i] % 8);
     if (!rc)
-        rc = dcp_comm_allgather(comm, mine, n_bytes, all, err);
+        rc = dcp_fold(comm, DCP_FOLD_OR, any, n_bytes, err);
     rest->n = 0;
-    for (size_t r = 0; r < n_records && !rc; r++) {
-        unsigned char any = 0;
-        for (int rank = 0; rank < comm->world_size; rank++)
-            any |= all[(size_t)rank * n_bytes + r / 8];
-        if (any >> r % 8 & 1 && dealt++ % (size_t)comm->world_size == (size_t)comm->rank)
+    for (size_t r = 0; r < n_records && !rc; r++)
+        if (any[r / 8] >> r % 8 & 1 &&
+            dealt++ % (size_t)comm->world_size == (size_t)comm->rank)
             rest->records[rest->n++] = r;
-    }
     return rc;
 }
 
