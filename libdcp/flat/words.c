@@ -1,5 +1,6 @@
-/* words: dtypes, roles and formats, by number. */
+/* words: dtypes, roles and formats, by number; the digest of bytes. */
 #include "abi.h"
+#include "base/hash.h"
 #include <dcp/format.h>
 
 int32_t dcp_flat_dtype_get(int32_t i, struct dcp_flat_dtype *out)
@@ -48,4 +49,9 @@ int32_t dcp_flat_format_get(int32_t i, struct dcp_flat_format *out)
                                           .objects = !!(flags & DCP_FORMAT_OBJECTS) };
     dcp_flat_give(out, &told, sizeof told);
     return DCP_OK;
+}
+
+void dcp_flat_bytes_digest(const void *bytes, uint64_t n, uint64_t *out)
+{
+    *out = dcp_hash_xxh3(bytes, (size_t)n);
 }

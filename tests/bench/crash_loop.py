@@ -5,6 +5,7 @@ what tests/bench/crashes kills. It prints "saved N" when a save has returned, an
 usage: crash_loop.py WAY FOLDER
 """
 
+import functools
 import glob
 import os
 import re
@@ -70,14 +71,18 @@ def by_dcp(state, step):
     return None
 
 
-def by_torch_checkpointing(state, step):
+def by_torch_checkpointing(state, step, hooked=False):
     import torch_checkpointing as theirs
     from torch_checkpointing.storage.filesystem import LocalFileSystemStorageConfig
 
-    # With O_DIRECT, which is the default, 0.1.1 cannot write to many file systems.
+    if hooked:
+        from libdcp.torch_checkpointing import StorageConfig
+
+        storage = StorageConfig()
+    else:  # with O_DIRECT, the default, 0.1.1 cannot write to many file systems
+        storage = LocalFileSystemStorageConfig(use_direct_io=False)
     how = theirs.CheckpointManager.Config(
-        save=theirs.SyncCheckpointSaverConfig(),
-        storage_config=LocalFileSystemStorageConfig(use_direct_io=False),
+        save=theirs.SyncCheckpointSaverConfig(), storage_config=storage
     )
     manager = how.build()
     if step:
@@ -231,6 +236,9 @@ WAYS = {
     "torch.save": lambda: loop(by_torch),
     "DCP": lambda: loop(by_dcp),
     "torch_checkpointing": lambda: loop(by_torch_checkpointing),
+    "torch_checkpointing + libdcp": lambda: loop(
+        functools.partial(by_torch_checkpointing, hooked=True)
+    ),
     "libdcp": by_libdcp,
     "libdcp.torch": lambda: loop(by_libdcp_torch),
     "Trainer": lambda: by_trainer(False),

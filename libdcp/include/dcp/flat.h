@@ -68,6 +68,9 @@ struct dcp_flat_format {
 /* Format i in the order of `dcp-reshard formats`. Errors: NOT_FOUND (behind the last). */
 DCP_PUBLIC int32_t dcp_flat_format_get(int32_t i, struct dcp_flat_format *out);
 
+/* XXH3-64 of these bytes, the digest of blocks: for files that others lay out. */
+DCP_PUBLIC void dcp_flat_bytes_digest(const void *bytes, uint64_t n, uint64_t *out);
+
 /* -- a checkpoint that is read ----------------------------------------------------- */
 
 struct dcp_flat_checkpoint;

@@ -431,6 +431,7 @@ _ERROR = POINTER(Error)
 _FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "dtype_get": (c_int32, POINTER(Dtype)),
     "role_get": (c_int32, POINTER(c_char_p)),
+    "bytes_digest": (c_void_p, c_uint64, POINTER(c_uint64)),
     "format_get": (c_int32, POINTER(Format)),
     "checkpoint_open": (POINTER(OpenOptions), POINTER(_HANDLE), _ERROR),
     "checkpoint_close": (_HANDLE,),
@@ -491,6 +492,7 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "repair": (POINTER(RepairOptions), _HOOKS, POINTER(RepairResult), _ERROR),
 }
 _GIVE_NOTHING = (
+    "bytes_digest",
     "checkpoint_close",
     "checkpoint_info",
     "group_close",

@@ -35,7 +35,7 @@ def published(path: str | os.PathLike[str], ranks: Ranks) -> Iterator[str]:
             _exchange(hidden, path)
         else:
             os.rename(hidden, path)
-        _sync(os.path.dirname(path))
+        sync(os.path.dirname(path))
         remove(hidden)
 
     on_first(ranks, begin)
@@ -87,7 +87,7 @@ def write_file(path: str, text: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     os.replace(part, path)
-    _sync(os.path.dirname(path))
+    sync(os.path.dirname(path))
 
 
 def _exchange(a: str, b: str) -> None:
@@ -104,11 +104,12 @@ def _sync_files(folder: str) -> None:
     for name in os.listdir(folder):
         file = os.path.join(folder, name)
         if os.path.isfile(file):
-            _sync(file)
-    _sync(folder)
+            sync(file)
+    sync(folder)
 
 
-def _sync(path: str) -> None:
+def sync(path: str | os.PathLike[str]) -> None:
+    """Make a file, or the names in a folder, durable."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

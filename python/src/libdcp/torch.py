@@ -33,6 +33,16 @@ from ._training import agreed, save, write
 
 __all__ = ["StorageReader", "StorageWriter"]
 
+
+def __getattr__(name: str) -> Any:
+    """Give `Storage` of libdcp.torch_checkpointing, whose package need not be there."""
+    if name == "Storage":
+        from .torch_checkpointing import Storage
+
+        return Storage
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
 PATHS = "torch.distributed.checkpoint"  # the object with the path of each name
 MODELS = ("app.model", "model", "module", "state_dict", "model_state_dict")
 

@@ -3,6 +3,7 @@
  * a struct than the library. */
 /* labels: tsan */
 #include "base/fs.h"
+#include "base/hash.h"
 #include "lib/acts.h"
 #include "lib/reshard_folder.h"
 #include "lib/sample.h"
@@ -476,6 +477,11 @@ static void words_have_numbers(void **state)
         n_native += !strcmp(format.name, "native") && format.reads && format.writes;
     assert_true(n > 10);
     assert_int_equal(n_native, 1);
+    uint64_t digest;
+    dcp_flat_bytes_digest("libdcp", 6, &digest);
+    assert_int_equal(digest, dcp_hash_xxh3("libdcp", 6));
+    dcp_flat_bytes_digest(NULL, 0, &digest);
+    assert_int_equal(digest, 0x2d06800538d394c2); /* XXH3-64 of nothing */
 }
 
 int main(void)
