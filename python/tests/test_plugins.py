@@ -6,6 +6,8 @@ Each trains the same net on the same samples, so that its losses tell whether it
 from __future__ import annotations
 
 import os
+import pathlib
+import re
 import signal
 
 import pytest
@@ -75,6 +77,33 @@ def die_at(step, kill):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+def begun(folder):
+    """Whether there is one, before any rank makes it."""
+    there = os.path.isdir(folder)
+    dist.barrier()
+    return there
+
+
+def as_fsdp(accelerator, version):
+    """Let accelerate shard on CPUs: it takes FSDP for GPUs only. The rest is real."""
+    accelerate = peer("accelerate")
+    state = accelerator.state
+    if version:
+        state._shared_state["distributed_type"] = accelerate.DistributedType.FSDP
+        state._shared_state["device"] = torch.device("cpu")  # not "cpu:0"
+        state.fsdp_plugin = accelerate.FullyShardedDataParallelPlugin(
+            fsdp_version=version,
+            auto_wrap_policy="transformer_based_wrap",
+            transformer_cls_names_to_wrap=["Linear"],
+            state_dict_type="SHARDED_STATE_DICT",
+        )
+
+
+def assert_sharded(model, version):
+    kind = {1: "FullyShardedDataParallel", 2: "FSDPNet"}
+    assert not version or type(model).__name__ == kind[version]
+
+
 # -- Lightning -------------------------------------------------------------------------
 
 
@@ -126,7 +155,7 @@ def train_lightning(run, kill, dropout=0.0):
 # -- Trainer of transformers -----------------------------------------------------------
 
 
-def train_transformers(run, kill, dropout=0.0):
+def train_transformers(run, kill, dropout=0.0, fsdp=0):
     transformers = peer("transformers")
     import libdcp.transformers
 
@@ -138,13 +167,14 @@ def train_transformers(run, kill, dropout=0.0):
                 losses[state.global_step - 1] = logs["loss"]
 
         def on_step_end(self, args, state, control, **_kwargs):
+            assert_sharded(trainer.model_wrapped, fsdp)
             die_at(state.global_step, kill)
 
     class InOrder(transformers.Trainer):
         def _get_train_sampler(self, *_args):
             return torch.utils.data.SequentialSampler(Samples())
 
-    begun = os.path.isdir(run)
+    resume = begun(run) or None
     arguments = transformers.TrainingArguments(
         output_dir=run,
         use_cpu=True,
@@ -168,15 +198,17 @@ def train_transformers(run, kill, dropout=0.0):
         train_dataset=Samples(),
         callbacks=[Watch()],
     )
+    as_fsdp(trainer.accelerator, fsdp)
+    trainer.is_fsdp_enabled = bool(fsdp)
     libdcp.transformers.hook(trainer, parity=1)
-    trainer.train(resume_from_checkpoint=begun or None)
+    trainer.train(resume_from_checkpoint=resume)
     return losses
 
 
 # -- a loop of accelerate --------------------------------------------------------------
 
 
-def train_accelerate(run, kill, dropout=0.0):
+def train_accelerate(run, kill, dropout=0.0, fsdp=0):
     accelerate = peer("accelerate")
     import libdcp.accelerate
 
@@ -187,12 +219,19 @@ def train_accelerate(run, kill, dropout=0.0):
     accelerator = accelerate.Accelerator(
         cpu=True, project_config=naming, step_scheduler_with_optimizer=False
     )
+    as_fsdp(accelerator, fsdp)
     libdcp.accelerate.hook(accelerator, parity=1)
     net = Net(dropout)
+    if fsdp == 1:  # which makes parameters of its own
+        net = accelerator.prepare(net)
     optim = torch.optim.AdamW(net.parameters(), lr=1e-2)
     sched = torch.optim.lr_scheduler.StepLR(optim, 3)
     loader = torch.utils.data.DataLoader(Samples(), batch_size=BATCH // world)
-    net, optim, sched, loader = accelerator.prepare(net, optim, sched, loader)
+    if fsdp == 1:
+        optim, sched, loader = accelerator.prepare(optim, sched, loader)
+    else:
+        net, optim, sched, loader = accelerator.prepare(net, optim, sched, loader)
+    assert_sharded(net, fsdp)
 
     class Count:
         step = 0
@@ -205,7 +244,7 @@ def train_accelerate(run, kill, dropout=0.0):
 
     count = Count()
     accelerator.register_for_checkpointing(count)
-    if os.path.isdir(os.path.join(run, "checkpoints")):
+    if begun(os.path.join(run, "checkpoints")):
         accelerator.load_state()
         naming.iteration = count.step // 2
     for epoch in range(count.step // 6, 2):
@@ -308,6 +347,32 @@ def test_goes_on_as_it_was(tmp_path, train):
     kill_ranks(1, train, run, KILL, 0.5)
     (rest,) = run_ranks(1, train, run, None, 0.5)
     assert rest == {step: whole[step] for step in rest}
+
+
+@pytest.mark.parametrize("way", ["transformers", "accelerate"])
+def test_fsdp(tmp_path, way):
+    """Sharded in both ways: killed on two ranks, then on one, it ends on two."""
+    for part in PARTS[way]:
+        peer(part)
+    train = WAYS[way]
+    (whole,) = run_ranks(1, train, str(tmp_path / "whole"), None)
+    for version in (1, 2):
+        run = str(tmp_path / f"fsdp{version}")
+        kill_ranks(2, train, run, KILL, 0.0, version)
+        kill_ranks(1, train, run, KILL + 2, 0.0, version)
+        rest = run_ranks(2, train, run, None, 0.0, version)[0]
+        assert sorted(rest) == list(range(KILL + 1, END))
+        assert rest == pytest.approx({step: whole[step] for step in rest}, rel=1e-5)
+        with libdcp.open(newest_of(run)) as ckpt:
+            assert ckpt.info.world_size == 2
+            assert ckpt["up.weight"].shape == (17, 8)
+            assert ckpt["optimizer.exp_avg.up.weight"].shape == (17, 8)
+
+
+def newest_of(run):
+    """Where the trainer put its last checkpoint."""
+    found = [*pathlib.Path(run).glob("**/checkpoint*[0-9]")]
+    return max(found, key=lambda path: int(re.search(r"\d+$", path.name)[0]))
 
 
 @pytest.mark.parametrize("stage", [1, 3])
