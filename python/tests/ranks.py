@@ -38,10 +38,10 @@ def _run(pipe: Any, *how: Any) -> None:
 
 
 def run_ranks(world: int, act: Callable[..., Any], *args: Any) -> list[Any]:
-    """What each rank returns; the first that raises fails the test."""
+    """What each rank returns; one that raises fails the test."""
     told = _told_by(world, act, args)
     failed = [why for _, why in told if why]
-    assert not failed, failed[0]
+    assert not failed, "\n".join(failed)
     return [value for value, _ in told]
 
 

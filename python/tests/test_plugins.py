@@ -9,9 +9,10 @@ import os
 import pathlib
 import re
 import signal
+import subprocess
 
 import pytest
-from conftest import flip, peer
+from conftest import BIN, flip, peer
 from ranks import kill_ranks, run_ranks
 
 import libdcp
@@ -267,7 +268,7 @@ def train_accelerate(run, kill, dropout=0.0, fsdp=0):
 # -- DeepSpeed -------------------------------------------------------------------------
 
 
-def train_deepspeed(run, kill, dropout=0.0, stage=0):
+def train_deepspeed(run, kill, dropout=0.0, stage=0, ours=True):
     deepspeed = peer("deepspeed")
     import libdcp.deepspeed
 
@@ -284,9 +285,14 @@ def train_deepspeed(run, kill, dropout=0.0, stage=0):
             "zero_force_ds_cpu_optimizer": False,
         },
     )
-    libdcp.deepspeed.install(engine, parity=1)
+    if ours:
+        libdcp.deepspeed.install(engine, parity=1)
     if os.path.exists(os.path.join(run, "latest")):
-        engine.load_checkpoint(run)
+        found, told = engine.load_checkpoint(run)
+        folder = os.path.dirname(found)
+        assert folder.startswith(run) and os.path.isdir(folder)
+        assert told["seen"] == engine.global_steps - 1
+        assert ".libdcp-part" not in os.listdir(run)
     samples, size = Samples(), BATCH // world
     while engine.global_steps < END:
         step = engine.global_steps
@@ -385,8 +391,23 @@ def test_zero(tmp_path, stage):
     kill_ranks(2, train_deepspeed, str(run), KILL, 0.0, stage)
     rest = run_ranks(2, train_deepspeed, str(run), None, 0.0, stage)[0]
     assert rest == {step: whole[step] for step in range(KILL - KILL % 2, END)}
+    # On one rank, and back on two: resharded when it is loaded.
+    other = str(tmp_path / "other")
+    kill_ranks(2, train_deepspeed, other, KILL, 0.0, stage)
+    kill_ranks(1, train_deepspeed, other, KILL + 2, 0.0, stage)
+    rest = run_ranks(2, train_deepspeed, other, None, 0.0, stage)[0]
+    assert sorted(rest) == list(range(KILL + 1, END))
+    assert rest == pytest.approx({step: whole[step] for step in rest}, rel=1e-5)
+    # By the one command, to files that DeepSpeed alone goes on with.
     from libdcp.deepspeed import unpack
 
+    unpack(run / "global_step8", tmp_path / "own" / "global_step8")
+    command = [BIN / "dcp-reshard", tmp_path / "own" / "global_step8", tmp_path / "one"]
+    command += ["--to", "deepspeed", "--world", "1", "--quiet"]
+    subprocess.run(command, check=True)
+    how = (0.0, stage, False)
+    (rest,) = run_ranks(1, train_deepspeed, str(tmp_path / "one"), None, *how)
+    assert rest == pytest.approx({step: whole[step] for step in range(8, END)}, rel=1e-5)
     unpack(run / "global_step12", tmp_path / "theirs")
     with libdcp.open(tmp_path / "theirs") as theirs:
         assert (theirs.info.format, theirs.info.step) == ("deepspeed", END)

@@ -6,18 +6,21 @@ libdcp.deepspeed.install(engine, parity=1)
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from deepspeed.runtime.checkpoint_engine import TorchCheckpointEngine
 
 from ._act import Act
+from ._acts import reshard
 from ._checkpoint import open_checkpoint
 from ._errors import UnsupportedError
-from ._folder import on_first, published, write_file
+from ._folder import HIDDEN, on_first, published, remove, write_file
 from ._ranks import Ranks
 from ._tree import load_tree, save_tree
 
@@ -97,9 +100,10 @@ class CheckpointEngine(TorchCheckpointEngine):  # type: ignore[misc]
 def install(engine: Any, *, trust_pickles: bool = True, **how: Any) -> Any:
     """Let this engine of DeepSpeed save and load through libdcp.
 
-    DeepSpeed takes no other engines by its configuration. trust_pickles: values that
-    could run a program are loaded, as DeepSpeed itself loads all. how: `parity`, `codec`
-    and so on, as in `libdcp.save`.
+    DeepSpeed takes no other engines by its configuration. What ZeRO saved is loaded at
+    any number of ranks: `load_checkpoint` reshards it first, where that differs.
+    trust_pickles: values that could run a program are loaded, as DeepSpeed itself loads
+    all. how: `parity`, `codec` and so on, as in `libdcp.save`.
     """
     if engine.checkpoint_engine.is_decoupled():
         raise UnsupportedError("saves of DeepSpeed in the background are its own")
@@ -118,8 +122,68 @@ def install(engine: Any, *, trust_pickles: bool = True, **how: Any) -> Any:
         ours.with_latest = save_latest
         return theirs(save_dir, tag, client_state or {}, False, **kwargs)
 
-    engine.save_checkpoint = save_checkpoint
+    load = engine.load_checkpoint
+
+    def load_checkpoint(load_dir: str, tag: Any = None, *args: Any, **kwargs: Any) -> Any:
+        with _for_this_world(engine, load_dir, tag, trust_pickles) as folder:
+            found, told = load(folder, tag, *args, **kwargs)
+        if found is not None:  # a name that is there afterwards, too
+            found = os.path.join(load_dir, os.path.relpath(found, folder))
+        return found, told
+
+    engine.save_checkpoint, engine.load_checkpoint = save_checkpoint, load_checkpoint
     return engine
+
+
+@contextlib.contextmanager
+def _for_this_world(engine: Any, load_dir: str, tag: Any, trust: bool) -> Iterator[str]:
+    """Give where DeepSpeed finds the partitions of as many ranks as there are now.
+
+    It loads those of ZeRO at the world size that saved them alone. Others are resharded
+    into a hidden folder beside them, of DeepSpeed's own files, that is gone afterwards;
+    where a rank fails to load, with the next load.
+    """
+    ranks = Ranks(Act())
+    hidden = os.path.join(os.path.abspath(load_dir), HIDDEN)
+
+    def reshard_to_own() -> bool:
+        name = tag if tag is not None else _newest_of(load_dir)
+        state = os.path.join(load_dir, str(name), STATE)
+        if not engine.zero_optimization() or not os.path.isdir(state):
+            return False
+        with open_checkpoint(state) as ckpt:
+            if ckpt.info.world_size == ranks.world_size:
+                return False
+        if engine.mp_world_size > 1:
+            raise UnsupportedError(
+                f"{state} is of another number of ranks, in parts of a model",
+                hint="libdcp.deepspeed.unpack and dcp-reshard",
+            )
+        remove(hidden)
+        theirs = os.path.join(hidden, "theirs", str(name))
+        _unpack(os.path.dirname(state), theirs, trust)
+        own = os.path.join(hidden, "own")
+        reshard(theirs, own, to="deepspeed", world_size=ranks.world_size)
+        made = os.path.join(own, str(name))
+        if not os.path.isdir(made):  # a tag that is not named by its step
+            (only,) = (path for path in os.scandir(own) if path.is_dir())
+            os.rename(only.path, made)
+        return True
+
+    if not on_first(ranks, reshard_to_own):
+        yield load_dir
+        return
+    yield os.path.join(hidden, "own")
+    ranks.gather(None)  # all have read it
+    on_first(ranks, lambda: remove(hidden))
+
+
+def _newest_of(folder: str) -> str | None:
+    try:
+        with open(os.path.join(folder, "latest"), encoding="utf-8") as file:
+            return file.read().strip()
+    except FileNotFoundError:
+        return None
 
 
 def unpack(path: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
@@ -128,12 +192,18 @@ def unpack(path: str | os.PathLike[str], target: str | os.PathLike[str]) -> None
     path: a folder `global_step…`. DeepSpeed's tools read them, and `libdcp.open` and
     `dcp-reshard`, by the names of weights.
     """
+    _unpack(path, target, True)
+
+
+def _unpack(
+    path: str | os.PathLike[str], target: str | os.PathLike[str], trust: bool
+) -> None:
     state = os.path.join(path, STATE)
     with open_checkpoint(state) as ckpt:
         world_size = ckpt.info.world_size
     os.makedirs(target)
     for rank in range(world_size):
-        for name, value in load_tree(state, rank=rank, trust_pickles=True).items():
+        for name, value in load_tree(state, rank=rank, trust_pickles=trust).items():
             torch.save(value, os.path.join(target, name))
 
 
