@@ -50,6 +50,7 @@ launcher=() # what ctest is started by
 
 install_peers() {
     local list=$root/tests/interop/requirements.txt
+    local alone=$root/tests/interop/requirements-alone.txt
     local pip=("$1/bin/python" -m pip install --no-compile --disable-pip-version-check)
     # The second index has the CPU build of torch, a tenth of the size; where it cannot be
     # reached pip goes on without it, after a while for each package that it asks for.
@@ -57,6 +58,7 @@ install_peers() {
         "${pip[@]}" --retries 1 --no-deps "$(grep '^torch==' "$list")" \
             --extra-index-url https://download.pytorch.org/whl/cpu &&
         "${pip[@]}" --retries 2 -r "$list" &&
+        "${pip[@]}" --retries 2 --no-deps -r "$alone" &&
         "$1/bin/python" -c 'import numpy, safetensors, torch, transformers'
 }
 
@@ -68,7 +70,7 @@ prepare_peers() {
             die "DCP_PEERS is '$DCP_PEERS', which lacks something of requirements.txt"
         return
     fi
-    want=$(sha256sum <"$root/tests/interop/requirements.txt")
+    want=$(cat "$root"/tests/interop/requirements*.txt | sha256sum)
     if [ "$(cat "$venv/.requirements" 2>/dev/null)" != "$want" ]; then
         log=$build/peers.log
         printf 'installing the peers (torch, transformers) ... '
