@@ -32,7 +32,8 @@ class CheckpointManager(theirs.CheckpointManager):  # type: ignore[misc]
     it, and those in the layout of Hugging Face are written by it, too.
     """
 
-    @dataclasses.dataclass(kw_only=True, slots=True)
+    # As torchtitan has it, which needs Python 3.10.
+    @dataclasses.dataclass(kw_only=True, slots=True)  # novm
     class Config(theirs.CheckpointManager.Config):  # type: ignore[misc]
         """The options of torchtitan, and some of `libdcp.save`."""
 
