@@ -31,18 +31,17 @@ static bool take_text(struct scan *scan, struct dcp_buf *texts, size_t *out)
     return take(scan, "\"");
 }
 
-/* From 0 on, in at most 18 digits. */
+/* From 0 on, in at most 18 digits: what goes on behind them is not what follows. */
 static bool take_number(struct scan *scan, int64_t *out)
 {
     const char *begin = scan->at;
 
     *out = 0;
     for (; scan->at < scan->end && *scan->at >= '0' && *scan->at <= '9' &&
-           scan->at - begin < 19;
+           scan->at - begin < 18;
          scan->at++)
         *out = 10 * *out + (*scan->at - '0');
-    return scan->at > begin && scan->at - begin < 19 &&
-           (*begin != '0' || scan->at == begin + 1);
+    return scan->at > begin && (*begin != '0' || scan->at == begin + 1);
 }
 
 static bool take_rank(struct scan *scan, int *out)
