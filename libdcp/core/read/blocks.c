@@ -3,6 +3,7 @@
 #include "base/hash.h"
 #include "base/mem.h"
 #include "base/str.h"
+#include "cache.h"
 #include "core/catalog/index.h"
 #include "core/catalog/region.h"
 #include "core/files/codec.h"
@@ -13,13 +14,6 @@
 #include <stdio.h>
 #include <string.h>
 
-struct cached {
-    size_t unit;    /* a piece, or n_pieces + a record */
-    uint64_t block; /* UINT64_MAX: empty */
-    uint64_t used;  /* clock of the last use */
-    unsigned char *data;
-};
-
 struct dcp_blocks {
     struct dcp_source source;
     const struct dcp_catalog *catalog;
@@ -28,12 +22,10 @@ struct dcp_blocks {
     struct dcp_reconstruction
         *rebuilt; /* what is read through it; NULL: nothing was corrupt yet */
     struct dcp_error reconstructed; /* why it is */
-    uint64_t clock;
     struct dcp_coder *coder;
     struct dcp_xxh3 *hash;
-    unsigned char *stored; /* a block as it lies in the file */
-    struct cached *cache;
-    size_t n_cache;
+    unsigned char *stored;   /* a block as it lies in the file */
+    struct dcp_cache *cache; /* units: a piece, or n_pieces + a record */
     struct dcp_files *files;
     struct dcp_streams streams;
 };
@@ -45,7 +37,7 @@ int dcp_blocks_new(const struct dcp_source *source, const struct dcp_catalog *ca
     struct dcp_blocks *b = calloc(1, sizeof *b);
     uint64_t half =
         memory_bytes / 2 < DCP_BLOCK_BYTES ? DCP_BLOCK_BYTES : memory_bytes / 2;
-    size_t n = (size_t)(half / DCP_BLOCK_BYTES);
+    uint64_t least = (uint64_t)4 * DCP_BLOCK_BYTES;
 
     *out_blocks = NULL;
     if (!b)
@@ -57,8 +49,7 @@ int dcp_blocks_new(const struct dcp_source *source, const struct dcp_catalog *ca
     if (!rc)
         rc = dcp_files_new(source, catalog, half, &b->files, err);
     dcp_streams_init(&b->streams, b->files);
-    b->n_cache = n < 4 ? 4 : n;
-    b->cache = dcp_mem_calloc(b->n_cache, sizeof *b->cache);
+    b->cache = dcp_cache_new(half < least ? least : half);
     b->stored = malloc(DCP_BLOCK_BYTES);
     b->hash = dcp_hash_xxh3_new();
     if (!rc && (!b->cache || !b->stored || !b->hash))
@@ -67,8 +58,6 @@ int dcp_blocks_new(const struct dcp_source *source, const struct dcp_catalog *ca
         dcp_blocks_free(b);
         return rc;
     }
-    for (size_t i = 0; i < b->n_cache; i++)
-        b->cache[i].block = UINT64_MAX;
     *out_blocks = b;
     return DCP_OK;
 }
@@ -80,9 +69,7 @@ void dcp_blocks_free(struct dcp_blocks *b)
     dcp_streams_fini(&b->streams);
     dcp_files_free(b->files); /* before the store that they may be read through */
     dcp_reconstruction_free(b->rebuilt);
-    for (size_t i = 0; b->cache && i < b->n_cache; i++)
-        free(b->cache[i].data);
-    free(b->cache);
+    dcp_cache_free(b->cache);
     free(b->stored);
     dcp_coder_free(b->coder);
     dcp_hash_xxh3_free(b->hash);
@@ -334,26 +321,15 @@ static int read_block(struct dcp_blocks *b, size_t unit, uint64_t block,
 static int cached_block(struct dcp_blocks *b, size_t unit, uint64_t block, size_t raw_n,
                         const unsigned char **out, struct dcp_error *err)
 {
-    struct cached *victim = &b->cache[0];
-
-    for (size_t i = 0; i < b->n_cache; i++) {
-        struct cached *slot = &b->cache[i];
-        if (slot->block == block && slot->unit == unit) {
-            slot->used = ++b->clock;
-            *out = slot->data;
-            return DCP_OK;
-        }
-        if (slot->used < victim->used)
-            victim = slot;
-    }
-    if (!victim->data && !(victim->data = malloc(DCP_BLOCK_BYTES)))
+    *out = dcp_cache_find(b->cache, unit, block);
+    if (*out)
+        return DCP_OK;
+    unsigned char *room = dcp_cache_room(b->cache, raw_n);
+    if (!room)
         return dcp_error_memory(err, "a cached block");
-    victim->block = UINT64_MAX;
-    DCP_TRY(read_block(b, unit, block, victim->data, raw_n, err));
-    victim->unit = unit;
-    victim->block = block;
-    victim->used = ++b->clock;
-    *out = victim->data;
+    DCP_TRY(read_block(b, unit, block, room, raw_n, err));
+    dcp_cache_keep(b->cache, unit, block);
+    *out = room;
     return DCP_OK;
 }
 

@@ -403,13 +403,44 @@ static void places(void **state)
     }
 }
 
+/* Whoever makes many ranks of few comes back to each piece for each of them. */
+static void small_pieces_are_read_once(void **state)
+{
+    (void)state;
+    enum { ELEMS = 8192, RANKS = 64, SHARE = ELEMS * 4 / RANKS };
+    uint64_t seed = 76;
+    struct checkpoint *c = begin();
+    unsigned char out[SHARE];
+
+    for (int p = 0; p < N_PIECES; p++) {
+        if (p % (N_PIECES / 8) == 0)
+            add_file(c, 0);
+        add_piece(c, &seed, ELEMS, DCP_F32, DCP_CODEC_NONE);
+    }
+    finish(c);
+    struct dcp_blocks *blocks = reader(c, 16 << 20, true);
+    for (size_t r = 0; r < RANKS; r++)
+        for (size_t p = 0; p < N_PIECES; p++) {
+            assert_int_equal(dcp_blocks_read(blocks, p, r * SHARE, SHARE, out, NULL), 0);
+            assert_memory_equal(out, c->raw[p] + r * SHARE, SHARE);
+        }
+    assert_int_equal(dcp_blocks_bytes(blocks), N_PIECES * ELEMS * 4);
+    dcp_blocks_free(blocks);
+    end(c);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(any_part_of_any_piece),      cmocka_unit_test(bytes_read),
-        cmocka_unit_test(ahead_of_growing_reads),     cmocka_unit_test(damage),
-        cmocka_unit_test(files_that_are_not_as_said), cmocka_unit_test(a_disk_that_fails),
-        cmocka_unit_test(pieces_in_memory),           cmocka_unit_test(places),
+        cmocka_unit_test(any_part_of_any_piece),
+        cmocka_unit_test(bytes_read),
+        cmocka_unit_test(ahead_of_growing_reads),
+        cmocka_unit_test(damage),
+        cmocka_unit_test(files_that_are_not_as_said),
+        cmocka_unit_test(a_disk_that_fails),
+        cmocka_unit_test(small_pieces_are_read_once),
+        cmocka_unit_test(pieces_in_memory),
+        cmocka_unit_test(places),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
