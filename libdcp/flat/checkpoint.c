@@ -2,6 +2,7 @@
 
 #include "base/fs.h"
 #include "base/mem.h"
+#include "base/str.h"
 #include <dcp/delta.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -166,6 +167,30 @@ static int take_one(struct dcp_flat_checkpoint *checkpoint, struct dcp_reader **
     DCP_TRY(dcp_reader_clone(checkpoint->first, READER_BYTES, out, err));
     if (checkpoint->verify)
         dcp_reader_reconstruct(*out);
+    return DCP_OK;
+}
+
+int dcp_flat_check_box(const struct dcp_flat_checkpoint *checkpoint,
+                       const struct dcp_tensor *of, const int64_t *offset,
+                       const int64_t *size, struct dcp_error *err)
+{
+    if (of->is_meta) /* a quantized one is, too */
+        return dcp_error_of_tensor(
+            err, DCP_E_UNSUPPORTED, of->name,
+            of->quantized ? "tensor '%s' of '%s' is quantized (%s): its numbers are not "
+                            "read"
+                          : "tensor '%s' of '%s' has no numbers%s: only its dtype and "
+                            "shape were saved",
+            DCP_SHOWN(of->name), checkpoint->location.path,
+            of->quantized ? of->quantized : "");
+    for (int d = 0; d < of->ndim; d++)
+        if (offset[d] < 0 || size[d] < 0 || offset[d] > of->shape[d] ||
+            size[d] > of->shape[d] - offset[d])
+            return dcp_error_of_tensor(
+                err, DCP_E_USAGE, of->name,
+                "a box reaches outside of tensor '%s' in "
+                "dimension %d: %" PRId64 " and %" PRId64 " of %" PRId64,
+                DCP_SHOWN(of->name), d, offset[d], size[d], of->shape[d]);
     return DCP_OK;
 }
 

@@ -31,6 +31,11 @@ struct dcp_flat_checkpoint {
 int dcp_flat_open_location(const char *path, int64_t step, const char *base,
                            struct dcp_location *out, struct dcp_error *err);
 
+/* Whether a box lies in a tensor that has numbers. Errors: USAGE, UNSUPPORTED. */
+int dcp_flat_check_box(const struct dcp_flat_checkpoint *checkpoint,
+                       const struct dcp_tensor *of, const int64_t *offset,
+                       const int64_t *size, struct dcp_error *err);
+
 /* Readers for the threads of one act, which is alone where records are checked. */
 struct dcp_flat_readers {
     struct dcp_flat_checkpoint *checkpoint;

@@ -23,21 +23,6 @@ static int64_t set_strides(const int64_t *size, int ndim, int64_t *out)
     return n;
 }
 
-static int check_box(const struct box *box, struct dcp_error *err)
-{
-    const struct dcp_tensor *of = box->of;
-
-    for (int d = 0; d < of->ndim; d++)
-        if (box->offset[d] < 0 || box->size[d] < 1 || box->offset[d] > of->shape[d] ||
-            box->size[d] > of->shape[d] - box->offset[d])
-            return dcp_error_of_tensor(
-                err, DCP_E_USAGE, of->name,
-                "a box of tensor '%s' is empty or reaches outside "
-                "in dimension %d: %" PRId64 " and %" PRId64 " of %" PRId64,
-                DCP_SHOWN(of->name), d, box->offset[d], box->size[d], of->shape[d]);
-    return DCP_OK;
-}
-
 /* Whether a piece has all of a box: then the box's first element, in elements behind the
  * first of the piece, and the strides. */
 static bool holds(const struct box *box, const struct dcp_piece *piece,
@@ -103,9 +88,12 @@ static int map_box(const struct dcp_flat_checkpoint *checkpoint, const struct bo
     const struct dcp_piece *found = NULL;
     int64_t first = 0, size = (int64_t)dcp_dtype_size(of->dtype);
 
-    if (of->is_meta)
-        return refuse(checkpoint, of, "has no numbers that could be read", err);
-    DCP_TRY(check_box(box, err));
+    DCP_TRY(dcp_flat_check_box(checkpoint, of, box->offset, box->size, err));
+    for (int d = 0; d < of->ndim; d++)
+        if (!box->size[d])
+            return dcp_error_of_tensor(err, DCP_E_USAGE, of->name,
+                                       "an empty box of tensor '%s' cannot be mapped",
+                                       DCP_SHOWN(of->name));
     for (size_t p = of->first_piece; p < of->first_piece + of->n_pieces && !found; p++)
         if (holds(box, &catalog->pieces[p], &first, out->strides))
             found = &catalog->pieces[p];

@@ -50,28 +50,10 @@ struct reading {
 static int check_box(const struct dcp_flat_checkpoint *checkpoint, const struct box *box,
                      struct dcp_error *err)
 {
-    const struct dcp_tensor *of = box->of;
-
-    if (of->is_meta) /* a quantized one is, too */
-        return dcp_error_of_tensor(
-            err, DCP_E_UNSUPPORTED, of->name,
-            of->quantized ? "tensor '%s' of '%s' is quantized (%s): its numbers are not "
-                            "read"
-                          : "tensor '%s' of '%s' has no numbers%s: only its dtype and "
-                            "shape were saved",
-            DCP_SHOWN(of->name), checkpoint->location.path,
-            of->quantized ? of->quantized : "");
-    for (int d = 0; d < of->ndim; d++)
-        if (box->offset[d] < 0 || box->size[d] < 0 || box->offset[d] > of->shape[d] ||
-            box->size[d] > of->shape[d] - box->offset[d])
-            return dcp_error_of_tensor(
-                err, DCP_E_USAGE, of->name,
-                "a box reaches outside of tensor '%s' in "
-                "dimension %d: %" PRId64 " and %" PRId64 " of %" PRId64,
-                DCP_SHOWN(of->name), d, box->offset[d], box->size[d], of->shape[d]);
+    DCP_TRY(dcp_flat_check_box(checkpoint, box->of, box->offset, box->size, err));
     if (!box->data && box->n_elems)
         return dcp_error_set(err, DCP_E_USAGE, "there is no memory to read '%s' into",
-                             DCP_SHOWN(of->name));
+                             DCP_SHOWN(box->of->name));
     return DCP_OK;
 }
 
