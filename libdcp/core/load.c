@@ -305,14 +305,23 @@ static size_t count_unproved(const struct load *load)
     return n;
 }
 
+/* What is asked for, by all ranks. */
+struct request {
+    const struct dcp_context *ctx;
+    struct dcp_comm *comm;
+    const struct dcp_load_options *options;
+    const struct dcp_state *into;
+};
+
 /* One step, from the store as it is or through `store` that reconstructs it. *head: what
  * rank 0 read of it, which is taken. */
-static int load_from(const struct dcp_context *ctx, struct dcp_comm *comm,
-                     const struct dcp_store *store, const char *name,
-                     struct dcp_catalog **head, const struct dcp_load_options *options,
-                     const struct dcp_state *into, struct dcp_load_result *out,
-                     struct dcp_error *err)
+static int load_from(const struct request *request, const struct dcp_store *store,
+                     const char *name, struct dcp_catalog **head,
+                     struct dcp_load_result *out, struct dcp_error *err)
 {
+    const struct dcp_context *ctx = request->ctx;
+    const struct dcp_load_options *options = request->options;
+    struct dcp_comm *comm = request->comm;
     struct load load = { .ctx = ctx };
     struct dcp_source source = { store, name, true };
     struct dcp_device host;
@@ -323,7 +332,8 @@ static int load_from(const struct dcp_context *ctx, struct dcp_comm *comm,
     load.device = ctx->device ? ctx->device : &host;
     if (name[0] && !store->ops->stat(store->self, name, &is_dir, &size, NULL))
         source.is_dir = is_dir;
-    int rc = dcp_local_catalog(into, comm->rank, options->only_model, &load.dst, err);
+    int rc =
+        dcp_local_catalog(request->into, comm->rank, options->only_model, &load.dst, err);
     if (!rc)
         rc = dcp_catalog_sort(load.dst, err);
     rc = dcp_agree(comm, rc, err);
@@ -359,20 +369,20 @@ static int load_from(const struct dcp_context *ctx, struct dcp_comm *comm,
 
 /* A corrupt step is read once more, slower, with what parity gives for what is not as it
  * was written. Every rank opens its own way to it. */
-static int load_reconstructed(const struct dcp_context *ctx, struct dcp_comm *comm,
-                              const char *name, const struct dcp_load_options *options,
-                              const struct dcp_state *into, struct dcp_load_result *out,
-                              const char *why, struct dcp_error *err)
+static int load_reconstructed(const struct request *request, const char *name,
+                              struct dcp_load_result *out, const char *why,
+                              struct dcp_error *err)
 {
+    const struct dcp_context *ctx = request->ctx;
     struct dcp_reconstruction *rebuilt = NULL;
     struct dcp_error failure = { 0 };
     int rc = dcp_reconstruction_open(ctx->store, name, &rebuilt, &failure);
 
-    rc = dcp_agree(comm, rc, &failure);
+    rc = dcp_agree(request->comm, rc, &failure);
     if (!rc)
-        rc = load_from(ctx, comm, dcp_reconstruction_store(rebuilt), name, NULL, options,
-                       into, out, &failure);
-    if (!rc && comm->rank == 0)
+        rc = load_from(request, dcp_reconstruction_store(rebuilt), name, NULL, out,
+                       &failure);
+    if (!rc && request->comm->rank == 0)
         dcp_log_write(ctx->log, DCP_LOG_WARN,
                       "%s is corrupt and was reconstructed from its parity while it was "
                       "read (%s); 'dcp-reshard repair %s/%s' repairs it",
@@ -384,30 +394,28 @@ static int load_reconstructed(const struct dcp_context *ctx, struct dcp_comm *co
 }
 
 /* Whether a step that could not be read went meanwhile; all ranks learn it. */
-static bool is_gone(const struct dcp_context *ctx, struct dcp_comm *comm,
-                    const char *name)
+static bool is_gone(const struct request *request, const char *name)
 {
-    bool gone = comm->rank == 0 && dcp_is_gone(ctx->store, name);
+    struct dcp_comm *comm = request->comm;
+    bool gone = comm->rank == 0 && dcp_is_gone(request->ctx->store, name);
 
     return !dcp_comm_bcast(comm, &gone, sizeof gone, 0, NULL) && gone;
 }
 
-static int load_pinned(const struct dcp_context *ctx, struct dcp_comm *comm,
-                       const char *name, struct dcp_catalog **head,
-                       const struct dcp_load_options *options,
-                       const struct dcp_state *into, struct dcp_load_result *out,
+static int load_pinned(const struct request *request, const char *name,
+                       struct dcp_catalog **head, struct dcp_load_result *out,
                        struct dcp_error *err)
 {
+    const char *format = request->options->format;
     struct dcp_error failure = { 0 };
-    bool step = !options->format || !strcmp(options->format, "auto") ||
-                dcp_format_find(options->format) == dcp_format_of_steps();
-    int rc = load_from(ctx, comm, ctx->store, name, step ? head : NULL, options, into,
-                       out, &failure);
+    bool step = !format || !strcmp(format, "auto") ||
+                dcp_format_find(format) == dcp_format_of_steps();
+    int rc =
+        load_from(request, request->ctx->store, name, step ? head : NULL, out, &failure);
 
     if (dcp_is_broken(rc) && step) {
         struct dcp_error why = { 0 };
-        int reconstructed = load_reconstructed(ctx, comm, name, options, into, out,
-                                               failure.message, &why);
+        int reconstructed = load_reconstructed(request, name, out, failure.message, &why);
         if (reconstructed &&
             !dcp_is_broken(reconstructed)) /* it says nothing of the step */
             failure = why;
@@ -420,20 +428,20 @@ static int load_pinned(const struct dcp_context *ctx, struct dcp_comm *comm,
 
 /* A step that rank 0 has pinned for all. *out_gone: it was removed before or meanwhile.
  */
-static int load_step(const struct dcp_context *ctx, struct dcp_comm *comm,
-                     const char *name, struct dcp_reading *reading,
-                     const struct dcp_load_options *options, const struct dcp_state *into,
-                     struct dcp_load_result *out, bool *out_gone, struct dcp_error *err)
+static int load_step(const struct request *request, const char *name,
+                     struct dcp_reading *reading, struct dcp_load_result *out,
+                     bool *out_gone, struct dcp_error *err)
 {
+    const struct dcp_store *store = request->ctx->store;
     struct dcp_error why = { 0 };
-    int rc = load_pinned(ctx, comm, name, &reading->head, options, into, out, &why);
+    int rc = load_pinned(request, name, &reading->head, out, &why);
 
-    dcp_reading_end(ctx->store, reading);
-    *out_gone = dcp_is_broken(rc) && is_gone(ctx, comm, name);
+    dcp_reading_end(store, reading);
+    *out_gone = dcp_is_broken(rc) && is_gone(request, name);
     if (*out_gone) {
         why = (struct dcp_error){ 0 };
         rc = dcp_error_set(&why, DCP_E_NOT_FOUND, "'%s/%s' was removed while it was read",
-                           ctx->store->root, name);
+                           store->root, name);
     }
     if (rc && err)
         *err = why;
@@ -456,11 +464,11 @@ int dcp_load(const struct dcp_context *ctx, const struct dcp_load_options *optio
         dcp_comm_self(&self);
         comm = &self;
     }
+    const struct request request = { ctx, comm, options, into };
     if (options->name) {
         if (comm->rank == 0)
             dcp_pin(ctx->store, options->name, &reading.pin, NULL);
-        rc = load_step(ctx, comm, options->name, &reading, options, into, &result, &gone,
-                       err);
+        rc = load_step(&request, options->name, &reading, &result, &gone, err);
     } else {
         struct dcp_error first = { 0 };
         int n_gone = 0;
@@ -470,8 +478,7 @@ int dcp_load(const struct dcp_context *ctx, const struct dcp_load_options *optio
             gone = false;
             rc = dcp_find_to_read(ctx, options->step, below, &step, &reading, &failure);
             if (!rc)
-                rc = load_step(ctx, comm, step.name, &reading, options, into, &result,
-                               &gone, &failure);
+                rc = load_step(&request, step.name, &reading, &result, &gone, &failure);
             if (rc && gone && options->step < 0 && n_gone++ < DCP_MOST_LOOKS)
                 continue; /* there is a newer one now */
             if (rc && !first.code)
