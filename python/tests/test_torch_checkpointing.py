@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import pathlib
+import resource
 import signal
 import warnings
 
@@ -280,6 +281,23 @@ def test_a_write_that_fails(tmp_path, storage):
         file.write(b"half")
         raise KeyError
     assert [p.name for p in tmp_path.iterdir()] == ["file"]  # without digests
+
+
+def test_a_disk_that_is_full(tmp_path, storage):
+    """It is named, and not what torch.save makes of a write that fails."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 21, limits[1]))
+    try:
+        with (
+            pytest.raises(
+                libdcp.IoError, match=r"w.pt cannot be written: File too large"
+            ),
+            storage.stream_write(tmp_path / "w.pt") as file,
+        ):
+            torch.save(torch.zeros(1 << 20), file)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert not os.path.exists(tmp_path / "w.pt.digests")
 
 
 def test_folders(tmp_path, storage):

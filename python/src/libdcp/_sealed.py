@@ -4,13 +4,14 @@ read back before they count as written, and held against their digests when read
 from __future__ import annotations
 
 import ctypes
+import errno
 import io
 import json
 import os
 from typing import Any
 
 from . import _abi
-from ._errors import CorruptError, IoError
+from ._errors import CorruptError, IoError, NoSpaceError
 from ._folder import sync, write_file
 
 DIGESTS = "libdcp.digests.json"  # of all files of a folder that was published
@@ -32,6 +33,7 @@ class Writer(io.RawIOBase):
         self._file = os.open(self._path, flags, 0o666)
         self._rest, self._size = bytearray(), 0
         self._digests: list[str] = []
+        self._failure: IoError | NoSpaceError | None = None
 
     def writable(self) -> bool:
         """Say that it can be written."""
@@ -54,10 +56,15 @@ class Writer(io.RawIOBase):
         return n
 
     def __exit__(self, *raised: Any) -> None:
-        """Close it; what failed half way gets no seal."""
+        """Close it; what failed half way gets no seal.
+
+        What was wrong with the disk is raised, and not what torch.save makes of it.
+        """
         if raised[0] is not None:
             self._end()
         self.close()
+        if raised[0] is not None and self._failure is not None:
+            raise self._failure from raised[1]
 
     def close(self) -> None:
         """Make it durable, read it back, and seal it."""
@@ -87,7 +94,16 @@ class Writer(io.RawIOBase):
         with memoryview(block) as view:
             at = 0
             while at < len(view):
-                at += os.write(self._file, view[at:])
+                try:
+                    at += os.write(self._file, view[at:])
+                except OSError as why:
+                    full = why.errno in (errno.ENOSPC, errno.EDQUOT)
+                    self._failure = (NoSpaceError if full else IoError)(
+                        f"{self._path} cannot be written: {why.strerror}",
+                        file=self._path,
+                        hint="free some space, or keep fewer checkpoints" if full else "",
+                    )
+                    raise self._failure from why
         self._size += len(block)
 
     def _end(self) -> None:
