@@ -19,6 +19,7 @@
 #include "base/mem.h"
 #include "base/size.h"
 #include "core/collective/await.h"
+#include "core/collective/fold.h"
 #include "core/integrity/finite.h"
 #include "core/parity/code.h"
 #include "core/plan/local.h"
@@ -394,16 +395,10 @@ static int describe_parity(struct dcp_saver *saver, struct dcp_error *err)
 static int prove_parity(struct dcp_saver *saver, struct dcp_error *err)
 {
     const struct dcp_parity *parity = saver->finish.parity;
-    struct dcp_comm *comm = saver->comm;
     size_t n = parity->n_files * sizeof *saver->sums;
-    DCP_CLEANUP_FREE uint64_t *all = dcp_mem_calloc((size_t)comm->world_size, n);
-    int rc = dcp_agree(comm, all ? DCP_OK : dcp_error_memory(err, "parity"), err);
 
-    if (!rc)
-        rc = dcp_comm_allgather(comm, saver->sums, n, all, err);
-    if (!rc)
-        rc = dcp_parity_prove(parity, all, comm->world_size, err);
-    return rc;
+    DCP_TRY(dcp_fold(saver->comm, DCP_FOLD_XOR, saver->sums, n, err));
+    return dcp_parity_prove(parity, saver->sums, err);
 }
 
 /* What others saved before this saver began, by its manifest alone: training that was

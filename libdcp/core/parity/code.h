@@ -23,13 +23,14 @@ struct dcp_parity_code {
 /* Creates the parity files, with room for their records. One caller, before the others
  * go on. Errors: NO_SPACE, IO, MEMORY. */
 int dcp_parity_create(const struct dcp_parity_code *code, struct dcp_error *err);
-/* Reads, codes, writes and syncs this share. *out_sums (caller frees) has the CRC-64 of
- * what was read of every file of the description. Errors: IO, CORRUPT, MEMORY. */
+/* Reads, codes, writes and syncs this share. *out_sums (caller frees) has, of every file
+ * of the description, what this share read of it contributes to its CRC-64: the exclusive
+ * or of all shares' is that digest. Errors: IO, CORRUPT, MEMORY. */
 int dcp_parity_run(const struct dcp_parity_code *code, uint64_t **out_sums,
                    struct dcp_error *err);
-/* Holds the sums of all shares, one behind the other, against the digests of the files.
- * Errors: CORRUPT, naming the file. */
-int dcp_parity_prove(const struct dcp_parity *parity, const uint64_t *sums, int n_shares,
+/* Holds the sums of all shares, folded, against the digests of the files. Errors:
+ * CORRUPT, naming the file. */
+int dcp_parity_prove(const struct dcp_parity *parity, const uint64_t *sums,
                      struct dcp_error *err);
 /* Gives each parity file its head and, behind the records, a copy of the manifest, which
  * is written and in the catalog; and syncs it. Errors: CORRUPT (what is read back is not

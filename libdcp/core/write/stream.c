@@ -236,7 +236,7 @@ static int write_global(const struct stream *s, struct dcp_error *err)
     if (!rc)
         rc = dcp_parity_run(&code, &sums, err);
     if (!rc)
-        rc = dcp_parity_prove(parity, sums, 1, err);
+        rc = dcp_parity_prove(parity, sums, err);
     if (!rc)
         rc = dcp_parity_tell(parity, setup->target->catalog, err);
     if (!rc)
