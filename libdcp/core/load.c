@@ -115,6 +115,8 @@ static int make_copiers(struct load *load, const struct dcp_source *source, int 
         DCP_TRY(dcp_blocks_new(source, load->src, WORKER_CACHE, verify, &copier->blocks,
                                err));
         load->blocks[i] = copier->blocks;
+        if (i > 0)
+            dcp_blocks_share(copier->blocks, load->blocks[0]);
         dcp_blocks_check_records(copier->blocks, load->proof);
     }
     return DCP_OK;

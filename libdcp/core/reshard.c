@@ -84,6 +84,24 @@ static int check_parts(const struct dcp_reshard *reshard, struct dcp_error *err)
     return DCP_E_USAGE;
 }
 
+/* A folder that is named like an archive is not what was meant. */
+static int check_name(const struct dcp_reshard *reshard, const char *path,
+                      struct dcp_error *err)
+{
+    static const char *const archives[] = { ".tar",     ".tar.gz", ".tar.xz",
+                                            ".tar.bz2", ".tgz",    ".zip" };
+
+    for (size_t i = 0; i < DCP_ARRAY_LEN(archives); i++)
+        if (dcp_str_ends(path, archives[i]) && !reshard->packs &&
+            reshard->format->flags & DCP_FORMAT_IS_DIR) {
+            dcp_error_set(err, DCP_E_USAGE,
+                          "'%s' is named like an archive, and would be a folder", path);
+            dcp_error_hint(err, "archives are written as .tar.zst");
+            return DCP_E_USAGE;
+        }
+    return DCP_OK;
+}
+
 static int plan_parts(struct dcp_reshard *reshard, struct dcp_error *err)
 {
     const struct dcp_reshard_options *options = &reshard->options;
@@ -135,6 +153,7 @@ static int decide(struct dcp_reshard *reshard, const char *target_path,
     if (options->parity < 0 || options->parity > DCP_PARITY_MAX_ROWS)
         return dcp_error_set(err, DCP_E_USAGE, "parity is 0 to %d", DCP_PARITY_MAX_ROWS);
     DCP_TRY(check_parts(reshard, err));
+    DCP_TRY(check_name(reshard, target_path, err));
     int rc = dcp_destination_check(reshard->location, target_path,
                                    options->force || options->finish, &reshard->dir,
                                    &reshard->name, err);

@@ -215,7 +215,7 @@ static int write_shard(void *arg, struct dcp_error *err)
     struct dcp_saver *saver = arg;
     struct dcp_catalog *catalog = saver->finish.catalog;
 
-    DCP_TRY(dcp_write_ranks(saver->finish.write, &saver->comm->rank, 1, err));
+    DCP_TRY(dcp_write_ranks(saver->finish.write, &saver->comm->rank, 1, 1, err));
     for (size_t p = 0; p < catalog->n_pieces; p++) {
         const struct dcp_piece *piece = &catalog->pieces[p];
         const char *name = catalog->tensors[piece->tensor].name;

@@ -19,6 +19,17 @@ damage() {
         dd of="$1" bs=1 seek=$(($(stat -c %s "$1") / 2)) conv=notrunc status=none
 }
 
+@test "a folder is not named like an archive" {
+    for name in step.tar step.tgz step.tar.gz step.zip; do
+        run -2 dcp-reshard run "$name"
+        [[ ${lines[0]} == *"'$name' is named like an archive, and would be a folder"* ]]
+        [[ ${lines[1]} == *".tar.zst"* ]]
+        [ ! -e "$name" ]
+    done
+    run -0 dcp-reshard run step.tar/ # what is meant is said
+    [ -d step.tar ]
+}
+
 @test "tar unpacks a bundle to the step that it was" {
     run -0 tar --zstd -tf step.tar.zst
     [ "${lines[0]}" = "step-00000300/" ]

@@ -26,6 +26,8 @@ struct dcp_blocks {
     struct dcp_xxh3 *hash;
     unsigned char *stored;   /* a block as it lies in the file */
     struct dcp_cache *cache; /* units: a piece, or n_pieces + a record */
+    bool borrows;            /* the cache of another one */
+    uint64_t cache_bytes;
     struct dcp_files *files;
     struct dcp_streams streams;
 };
@@ -49,7 +51,8 @@ int dcp_blocks_new(const struct dcp_source *source, const struct dcp_catalog *ca
     if (!rc)
         rc = dcp_files_new(source, catalog, half, &b->files, err);
     dcp_streams_init(&b->streams, b->files);
-    b->cache = dcp_cache_new(half < least ? least : half);
+    b->cache_bytes = half < least ? least : half;
+    b->cache = dcp_cache_new(b->cache_bytes);
     b->stored = malloc(DCP_BLOCK_BYTES);
     b->hash = dcp_hash_xxh3_new();
     if (!rc && (!b->cache || !b->stored || !b->hash))
@@ -69,11 +72,20 @@ void dcp_blocks_free(struct dcp_blocks *b)
     dcp_streams_fini(&b->streams);
     dcp_files_free(b->files); /* before the store that they may be read through */
     dcp_reconstruction_free(b->rebuilt);
-    dcp_cache_free(b->cache);
+    if (!b->borrows)
+        dcp_cache_free(b->cache);
     free(b->stored);
     dcp_coder_free(b->coder);
     dcp_hash_xxh3_free(b->hash);
     free(b);
+}
+
+void dcp_blocks_share(struct dcp_blocks *b, struct dcp_blocks *with)
+{
+    dcp_cache_free(b->cache);
+    b->cache = with->cache;
+    b->borrows = true;
+    dcp_cache_grow(with->cache, b->cache_bytes);
 }
 
 void dcp_blocks_check_records(struct dcp_blocks *b, struct dcp_proof *proof)
@@ -317,20 +329,22 @@ static int read_block(struct dcp_blocks *b, size_t unit, uint64_t block,
                     : read_record_block(b, unit - n, block, out, raw_n, err);
 }
 
-/* A block in the cache, read when it is not there. */
-static int cached_block(struct dcp_blocks *b, size_t unit, uint64_t block, size_t raw_n,
-                        const unsigned char **out, struct dcp_error *err)
+/* n bytes from `at` on of a block in the cache, which it is read to when it is not there.
+ */
+static int read_cached(struct dcp_blocks *b, size_t unit, uint64_t block, size_t raw_n,
+                       size_t at, size_t n, unsigned char *out, struct dcp_error *err)
 {
-    *out = dcp_cache_find(b->cache, unit, block);
-    if (*out)
-        return DCP_OK;
-    unsigned char *room = dcp_cache_room(b->cache, raw_n);
-    if (!room)
+    bool fill;
+    struct dcp_cached *cached = dcp_cache_take(b->cache, unit, block, raw_n, &fill);
+
+    if (!cached)
         return dcp_error_memory(err, "a cached block");
-    DCP_TRY(read_block(b, unit, block, room, raw_n, err));
-    dcp_cache_keep(b->cache, unit, block);
-    *out = room;
-    return DCP_OK;
+    unsigned char *data = dcp_cached_data(cached);
+    int rc = fill ? read_block(b, unit, block, data, raw_n, err) : DCP_OK;
+    if (!rc && n)
+        memcpy(out, data + at, n);
+    dcp_cache_give(b->cache, cached, !rc);
+    return rc;
 }
 
 /* Bytes begin .. begin + n of a unit of raw bytes, whole blocks straight to out. */
@@ -342,11 +356,9 @@ static int read_unit(struct dcp_blocks *b, size_t unit, uint64_t raw, uint64_t b
         size_t raw_n = (size_t)(raw - at < DCP_BLOCK_BYTES ? raw - at : DCP_BLOCK_BYTES);
         size_t in_block = (size_t)(begin - at);
         size_t take = raw_n - in_block < n ? raw_n - in_block : n;
-        const unsigned char *data = NULL;
-        DCP_TRY(take == raw_n ? read_block(b, unit, block, out, raw_n, err)
-                              : cached_block(b, unit, block, raw_n, &data, err));
-        if (data)
-            memcpy(out, data + in_block, take);
+        DCP_TRY(take == raw_n
+                    ? read_block(b, unit, block, out, raw_n, err)
+                    : read_cached(b, unit, block, raw_n, in_block, take, out, err));
         begin += take;
         out += take;
         n -= take;
@@ -418,12 +430,11 @@ int dcp_blocks_read_run(struct dcp_blocks *b, size_t p, uint64_t begin, size_t n
 int dcp_blocks_read_rest(struct dcp_blocks *b, size_t r, struct dcp_error *err)
 {
     uint64_t left = b->catalog->records[r].size_bytes;
-    const unsigned char *data;
 
     for (uint64_t block = 0; left; block++) {
         size_t n = (size_t)(left < DCP_BLOCK_BYTES ? left : DCP_BLOCK_BYTES);
         if (!dcp_proof_has(b->proof, r, block))
-            DCP_TRY(cached_block(b, b->catalog->n_pieces + r, block, n, &data, err));
+            DCP_TRY(read_cached(b, b->catalog->n_pieces + r, block, n, 0, 0, NULL, err));
         left -= n;
     }
     return DCP_OK;

@@ -20,6 +20,10 @@ int dcp_blocks_new(const struct dcp_source *source, const struct dcp_catalog *ca
                    uint64_t memory_bytes, bool verify, struct dcp_blocks **out_blocks,
                    struct dcp_error *err);
 void dcp_blocks_free(struct dcp_blocks *blocks);
+/* What one of them read to its cache the other one finds: both have all the memory, which
+ * belongs to `with`, a reader of the same catalog. blocks has read nothing yet; it does
+ * not read after `with` is freed. */
+void dcp_blocks_share(struct dcp_blocks *blocks, struct dcp_blocks *with);
 /* Records are checked from now on; `proof` is of the same catalog, borrowed, and shared
  * by all threads that read it. Who has read all that was wanted calls dcp_blocks_prove.
  */

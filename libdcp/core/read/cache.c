@@ -1,73 +1,111 @@
 #include "cache.h"
 #include "base/mem.h"
+#include <pthread.h>
 
 #define SMALL_BYTES 4096 /* of blocks of which there is a head for each */
 
-struct entry {
+struct dcp_cached {
     size_t unit;
     uint64_t block;
     size_t n;
-    struct entry *chain;         /* the next one under the same head */
-    struct entry *older, *newer; /* by their last use */
+    int holders;
+    bool filled;
+    struct dcp_cached *chain;         /* the next one under the same head */
+    struct dcp_cached *older, *newer; /* by their last use */
     unsigned char data[];
 };
 
 struct dcp_cache {
+    pthread_mutex_t lock;         /* of all but the data */
+    pthread_cond_t ended;         /* somebody's filling */
     uint64_t most_bytes, n_bytes; /* with what an entry costs besides its block */
-    struct entry **heads;         /* by hash */
+    struct dcp_cached **heads;    /* by hash */
     size_t n_heads;               /* a power of two */
-    struct entry *oldest, *newest;
-    struct entry *room; /* what is being filled; NULL: nothing */
+    struct dcp_cached *oldest, *newest;
 };
 
-struct dcp_cache *dcp_cache_new(uint64_t most_bytes)
-{
-    struct dcp_cache *cache = calloc(1, sizeof *cache);
-    size_t n = 64;
-
-    if (!cache)
-        return NULL;
-    while (n < most_bytes / SMALL_BYTES && n < (size_t)1 << 20)
-        n *= 2;
-    cache->most_bytes = most_bytes;
-    cache->n_heads = n;
-    cache->heads = dcp_mem_calloc(n, sizeof(struct entry *));
-    if (cache->heads)
-        return cache;
-    free(cache);
-    return NULL;
-}
-
-void dcp_cache_free(struct dcp_cache *cache)
-{
-    struct entry *next;
-
-    if (!cache)
-        return;
-    for (struct entry *e = cache->oldest; e; e = next) {
-        next = e->newer;
-        free(e);
-    }
-    free(cache->room);
-    free(cache->heads);
-    free(cache);
-}
-
 /* Where the pointer to the entries of that hash stands. */
-static struct entry **head_of(const struct dcp_cache *cache, size_t unit, uint64_t block)
+static struct dcp_cached **head_of(const struct dcp_cache *cache, size_t unit,
+                                   uint64_t block)
 {
     uint64_t hash = ((uint64_t)unit << 20 ^ block) * UINT64_C(0x9e3779b97f4a7c15);
 
     return &cache->heads[hash >> 40 & (cache->n_heads - 1)];
 }
 
-static void take_out(struct dcp_cache *cache, struct entry *e)
+static void chain(const struct dcp_cache *cache, struct dcp_cached *e)
+{
+    struct dcp_cached **head = head_of(cache, e->unit, e->block);
+
+    e->chain = *head;
+    *head = e;
+}
+
+/* As many heads as most_bytes ask for; those that there are stay when there is no memory
+ * for more. */
+static void make_heads(struct dcp_cache *cache)
+{
+    size_t n = 64;
+
+    while (n < cache->most_bytes / SMALL_BYTES && n < (size_t)1 << 20)
+        n *= 2;
+    struct dcp_cached **heads = dcp_mem_calloc(n, sizeof(struct dcp_cached *));
+    if (!heads)
+        return;
+    free(cache->heads);
+    cache->heads = heads;
+    cache->n_heads = n;
+    for (struct dcp_cached *e = cache->oldest; e; e = e->newer)
+        chain(cache, e);
+}
+
+struct dcp_cache *dcp_cache_new(uint64_t most_bytes)
+{
+    struct dcp_cache *cache = calloc(1, sizeof *cache);
+
+    if (!cache)
+        return NULL;
+    cache->most_bytes = most_bytes;
+    pthread_mutex_init(&cache->lock, NULL);
+    pthread_cond_init(&cache->ended, NULL);
+    make_heads(cache);
+    if (cache->heads)
+        return cache;
+    dcp_cache_free(cache);
+    return NULL;
+}
+
+void dcp_cache_free(struct dcp_cache *cache)
+{
+    struct dcp_cached *next;
+
+    if (!cache)
+        return;
+    for (struct dcp_cached *e = cache->oldest; e; e = next) {
+        next = e->newer;
+        free(e);
+    }
+    pthread_cond_destroy(&cache->ended);
+    pthread_mutex_destroy(&cache->lock);
+    free(cache->heads);
+    free(cache);
+}
+
+void dcp_cache_grow(struct dcp_cache *cache, uint64_t more_bytes)
+{
+    pthread_mutex_lock(&cache->lock);
+    cache->most_bytes += more_bytes;
+    make_heads(cache);
+    pthread_mutex_unlock(&cache->lock);
+}
+
+static void unlink_use(struct dcp_cache *cache, struct dcp_cached *e)
 {
     *(e->older ? &e->older->newer : &cache->oldest) = e->newer;
     *(e->newer ? &e->newer->older : &cache->newest) = e->older;
 }
 
-static void put_newest(struct dcp_cache *cache, struct entry *e)
+static void put_newest(struct dcp_cache *cache, struct dcp_cached *e)
 {
     e->older = cache->newest;
     e->newer = NULL;
@@ -75,64 +113,93 @@ static void put_newest(struct dcp_cache *cache, struct entry *e)
     cache->newest = e;
 }
 
-const unsigned char *dcp_cache_find(struct dcp_cache *cache, size_t unit, uint64_t block)
+static void put(struct dcp_cache *cache, struct dcp_cached *e)
 {
-    struct entry *e = *head_of(cache, unit, block);
-
-    while (e && (e->unit != unit || e->block != block))
-        e = e->chain;
-    if (!e)
-        return NULL;
-    if (e != cache->newest) {
-        take_out(cache, e);
-        put_newest(cache, e);
-    }
-    return e->data;
+    chain(cache, e);
+    cache->n_bytes += sizeof *e + e->n;
+    put_newest(cache, e);
 }
 
-/* The one that was not used for longest, out of everything. */
-static struct entry *evict(struct dcp_cache *cache)
+static void take_out(struct dcp_cache *cache, struct dcp_cached *e)
 {
-    struct entry *e = cache->oldest;
-    struct entry **at = head_of(cache, e->unit, e->block);
+    struct dcp_cached **at = head_of(cache, e->unit, e->block);
 
     while (*at != e)
         at = &(*at)->chain;
     *at = e->chain;
-    take_out(cache, e);
     cache->n_bytes -= sizeof *e + e->n;
+    unlink_use(cache, e);
+}
+
+/* Memory for a block of n bytes, once those that were not used for longest have gone for
+ * it. The last of them is used again: as a rule it is as large. */
+static struct dcp_cached *make_room(struct dcp_cache *cache, size_t n)
+{
+    struct dcp_cached *room = NULL, *next;
+
+    for (struct dcp_cached *e = cache->oldest;
+         e && cache->n_bytes + sizeof *e + n > cache->most_bytes; e = next) {
+        next = e->newer;
+        if (e->holders)
+            continue;
+        take_out(cache, e);
+        free(room);
+        room = e;
+    }
+    if (room && room->n == n)
+        return room;
+    free(room);
+    return malloc(sizeof *room + n);
+}
+
+static struct dcp_cached *find(const struct dcp_cache *cache, size_t unit, uint64_t block)
+{
+    struct dcp_cached *e = *head_of(cache, unit, block);
+
+    while (e && (e->unit != unit || e->block != block))
+        e = e->chain;
     return e;
 }
 
-unsigned char *dcp_cache_room(struct dcp_cache *cache, size_t n)
+struct dcp_cached *dcp_cache_take(struct dcp_cache *cache, size_t unit, uint64_t block,
+                                  size_t n, bool *out_fill)
 {
-    struct entry *room = cache->room; /* of a block that could not be read */
+    struct dcp_cached *e;
 
-    cache->room = NULL;
-    while (cache->oldest && cache->n_bytes + sizeof *room + n > cache->most_bytes) {
-        free(room);
-        room = evict(cache);
+    pthread_mutex_lock(&cache->lock);
+    while ((e = find(cache, unit, block)) && !e->filled)
+        pthread_cond_wait(&cache->ended, &cache->lock);
+    *out_fill = !e;
+    if (e && e != cache->newest) {
+        unlink_use(cache, e);
+        put_newest(cache, e);
     }
-    if (room && room->n != n) { /* as a rule it is as large */
-        free(room);
-        room = NULL;
+    if (!e && (e = make_room(cache, n))) {
+        *e = (struct dcp_cached){ .unit = unit, .block = block, .n = n };
+        put(cache, e);
     }
-    if (!room && !(room = malloc(sizeof *room + n)))
-        return NULL;
-    room->n = n;
-    cache->room = room;
-    return room->data;
+    if (e)
+        e->holders++;
+    pthread_mutex_unlock(&cache->lock);
+    return e;
 }
 
-void dcp_cache_keep(struct dcp_cache *cache, size_t unit, uint64_t block)
+unsigned char *dcp_cached_data(struct dcp_cached *cached)
 {
-    struct entry *e = cache->room, **head = head_of(cache, unit, block);
+    return cached->data;
+}
 
-    cache->room = NULL;
-    e->unit = unit;
-    e->block = block;
-    e->chain = *head;
-    *head = e;
-    cache->n_bytes += sizeof *e + e->n;
-    put_newest(cache, e);
+void dcp_cache_give(struct dcp_cache *cache, struct dcp_cached *e, bool good)
+{
+    pthread_mutex_lock(&cache->lock);
+    e->holders--;
+    if (!e->filled) {
+        e->filled = good;
+        if (!good) {
+            take_out(cache, e);
+            free(e);
+        }
+        pthread_cond_broadcast(&cache->ended);
+    }
+    pthread_mutex_unlock(&cache->lock);
 }

@@ -19,6 +19,7 @@ struct dcp_write_file {
     struct dcp_store_file *handle;
     size_t n_early; /* literals that were written when it was opened: the first so many
                      * of the target's */
+    uint64_t packed_to; /* where the next piece that may shrink goes; 0: none did yet */
     bool done;
     bool direct;                 /* past the page cache */
     struct dcp_against *against; /* it is coded against a base's; NULL: it is not */

@@ -11,7 +11,8 @@
 /* Of a piece that is written with others: the copy costs more than the call above that.
  */
 #define SMALL_BYTES ((uint64_t)8 << 10)
-#define JOINED_BYTES ((uint64_t)256 << 10) /* of such pieces together */
+#define JOINED_BYTES ((uint64_t)256 << 10)       /* of such pieces together; */
+#define JOINED_SPREAD_BYTES ((uint64_t)32 << 10) /* where ranks share blocks */
 
 /* Blocks of a piece; or small pieces that lie one behind the other, at once. */
 struct job {
@@ -191,9 +192,8 @@ static int run_small(const struct job *job, int worker, struct dcp_error *err)
     return report(w, used, err);
 }
 
-static int run_job(void *arg, int worker, size_t i, struct dcp_error *err)
+static int run_job(const struct job *job, int worker, struct dcp_error *err)
 {
-    const struct job *job = &((const struct job *)arg)[i];
     struct dcp_write *w = job->write;
     size_t p = w->order[job->at];
     const struct dcp_piece *piece = &w->catalog->pieces[p];
@@ -244,8 +244,6 @@ struct packing {
     struct dcp_write *write;
     struct slot *slots;
     size_t n_slots, n; /* there are, are filled */
-    int file;          /* of the block that was placed last, */
-    uint64_t at;       /* and where it ends */
 };
 
 static int code_job(void *arg, int worker, size_t i, struct dcp_error *err)
@@ -273,12 +271,13 @@ static int slot_job(void *arg, int worker, size_t i, struct dcp_error *err)
 }
 
 /* A piece begins where the one before it in its file ended. */
-static void place_piece(struct packing *packing, struct dcp_piece *piece)
+static void place_piece(struct dcp_write *w, struct dcp_piece *piece)
 {
-    if (piece->file != packing->file)
-        packing->at = piece->offset;
-    packing->file = piece->file;
-    piece->offset = packing->at;
+    struct dcp_write_file *file = &w->files[piece->file];
+
+    if (!file->packed_to)
+        file->packed_to = piece->offset;
+    piece->offset = file->packed_to;
     piece->stored_size = 0;
 }
 
@@ -292,10 +291,10 @@ static int write_slots(struct packing *packing, struct dcp_error *err)
         struct slot *slot = &packing->slots[i];
         struct dcp_piece *piece = &w->catalog->pieces[slot->piece];
         if (slot->block == 0)
-            place_piece(packing, piece);
-        slot->at = packing->at;
-        packing->at += slot->n;
+            place_piece(w, piece);
+        slot->at = piece->offset + piece->stored_size;
         piece->stored_size += slot->n;
+        w->files[piece->file].packed_to = slot->at + slot->n;
     }
     DCP_TRY(dcp_pool_for(w->setup.pool, packing->n, slot_job, packing, err));
     packing->n = 0;
@@ -308,7 +307,7 @@ static int pack_piece(struct packing *packing, size_t p, struct dcp_error *err)
 
     if (w->digests[p].n == 0) { /* it stands behind what waits */
         DCP_TRY(write_slots(packing, err));
-        place_piece(packing, &w->catalog->pieces[p]);
+        place_piece(w, &w->catalog->pieces[p]);
     }
     uint64_t left = dcp_piece_bytes(w->catalog, &w->catalog->pieces[p]);
     for (size_t b = 0; b < w->digests[p].n; b++, left -= DCP_BLOCK_BYTES) {
@@ -322,30 +321,38 @@ static int pack_piece(struct packing *packing, size_t p, struct dcp_error *err)
     return DCP_OK;
 }
 
-/* Pieces that may shrink are packed one behind the other. */
-static int write_packed(struct dcp_write *w, int rank, struct dcp_error *err)
+/* Pieces that may shrink are packed one behind the other. The ranks take turns, as they
+ * do where nothing shrinks. */
+static int write_packed(struct dcp_write *w, const int *ranks, size_t n_ranks,
+                        struct dcp_error *err)
 {
-    const struct dcp_catalog *target = w->catalog;
-    size_t n_slots = SLOTS * (size_t)dcp_pool_workers(w->setup.pool);
+    size_t n_slots = SLOTS * (size_t)dcp_pool_workers(w->setup.pool), n_left = n_ranks;
     DCP_CLEANUP_FREE struct slot *slots = dcp_mem_calloc(n_slots, sizeof *slots);
     DCP_CLEANUP_FREE unsigned char *memory = dcp_mem_calloc(n_slots, DCP_BLOCK_BYTES);
-    struct packing packing = {
-        .write = w, .slots = slots, .n_slots = n_slots, .file = -1
-    };
+    DCP_CLEANUP_FREE size_t *next = dcp_mem_calloc(n_ranks, sizeof *next);
+    struct packing packing = { .write = w, .slots = slots, .n_slots = n_slots };
 
-    if (!slots || !memory)
+    if (!slots || !memory || !next)
         return dcp_error_memory(err, "the blocks of a writer");
     for (size_t i = 0; i < n_slots; i++)
         slots[i].stored = memory + i * DCP_BLOCK_BYTES;
-    for (size_t i = dcp_write_next_of(w, rank, 0); i < target->n_pieces;
-         i = dcp_write_next_of(w, rank, i + 1))
-        DCP_TRY(pack_piece(&packing, w->order[i], err));
+    while (n_left) {
+        n_left = 0;
+        for (size_t r = 0; r < n_ranks; r++) {
+            next[r] = dcp_write_next_of(w, ranks[r], next[r]);
+            if (next[r] == w->n_pieces)
+                continue;
+            DCP_TRY(pack_piece(&packing, w->order[next[r]++], err));
+            n_left++;
+        }
+    }
     return write_slots(&packing, err);
 }
 
 struct jobs {
     struct job *items;
     size_t n, cap;
+    bool spread; /* there are more ranks than workers: they share blocks that are read */
 };
 
 static int add_job(struct jobs *jobs, struct job job, struct dcp_error *err)
@@ -361,7 +368,8 @@ static int add_job(struct jobs *jobs, struct job job, struct dcp_error *err)
 
 /* Whether a piece, order[i], can be written with the small ones of a job: it is small,
  * and begins where they end. */
-static bool joins(const struct dcp_write *w, const struct job *job, size_t i)
+static bool joins(const struct dcp_write *w, const struct job *job, size_t i,
+                  uint64_t most_bytes)
 {
     const struct dcp_piece *pieces = w->catalog->pieces;
     const struct dcp_piece *piece = &pieces[w->order[i]];
@@ -371,7 +379,7 @@ static bool joins(const struct dcp_write *w, const struct job *job, size_t i)
     return job->size_bytes && bytes <= SMALL_BYTES && i == job->at + job->n_pieces &&
            piece->file == first->file &&
            piece->offset == first->offset + job->size_bytes &&
-           job->size_bytes + bytes <= JOINED_BYTES;
+           job->size_bytes + bytes <= most_bytes;
 }
 
 /* The jobs of order[i], which is ready. */
@@ -383,15 +391,16 @@ static int add_jobs(struct dcp_write *w, struct jobs *jobs, size_t i,
     uint64_t bytes = dcp_piece_bytes(w->catalog, piece);
     bool small = bytes <= SMALL_BYTES && !w->files[piece->file].against;
 
-    if (jobs->n && joins(w, &jobs->items[jobs->n - 1], i)) {
+    size_t chunk = jobs->spread ? 1 : CHUNK_BLOCKS;
+    uint64_t joined = jobs->spread ? JOINED_SPREAD_BYTES : JOINED_BYTES;
+
+    if (jobs->n && joins(w, &jobs->items[jobs->n - 1], i, joined)) {
         jobs->items[jobs->n - 1].n_pieces++;
         jobs->items[jobs->n - 1].size_bytes += bytes;
         return DCP_OK;
     }
-    for (size_t b = 0; b < n; b += CHUNK_BLOCKS) {
-        struct job job = {
-            w, i, 1, b, n - b < CHUNK_BLOCKS ? n - b : CHUNK_BLOCKS, small ? bytes : 0
-        };
+    for (size_t b = 0; b < n; b += chunk) {
+        struct job job = { w, i, 1, b, n - b < chunk ? n - b : chunk, small ? bytes : 0 };
         DCP_TRY(add_job(jobs, job, err));
     }
     return DCP_OK;
@@ -413,39 +422,76 @@ static int add_pieces(struct dcp_write *w, int rank, struct jobs *jobs, bool *ou
     return DCP_OK;
 }
 
-/* Takes turns among the ranks, whose jobs lie one behind the other: two threads that
- * write one file wait for each other in the kernel. */
-static struct job *in_turns(const struct jobs *jobs, const size_t *first, size_t n_ranks)
+/* The jobs of ranks, which take turns: two threads that write one file wait for each
+ * other in the kernel. */
+struct turns {
+    struct job *jobs;
+    size_t *first; /* of turn t: jobs first[t] .. first[t + 1] */
+    size_t n, n_workers;
+};
+
+static void turns_fini(struct turns *turns)
 {
-    struct job *turns = dcp_mem_calloc(jobs->n + 1, sizeof *turns);
+    free(turns->jobs);
+    free(turns->first);
+}
+
+/* Where ranks share blocks a turn is all of them, one job of each; else one job. The jobs
+ * of rank r are from[r] .. from[r + 1]. */
+static int take_turns(struct turns *turns, const struct jobs *jobs, const size_t *from,
+                      size_t n_ranks, struct dcp_error *err)
+{
     size_t n = 0;
 
-    for (size_t turn = 0; turns && n < jobs->n; turn++)
+    turns->jobs = dcp_mem_calloc(jobs->n + 1, sizeof *turns->jobs);
+    turns->first = dcp_mem_calloc(jobs->n + 1, sizeof *turns->first);
+    if (!turns->jobs || !turns->first)
+        return dcp_error_memory(err, "the jobs of a writer");
+    for (size_t i = 0; n < jobs->n; i++) {
+        size_t begin = n;
         for (size_t r = 0; r < n_ranks; r++)
-            if (turn < first[r + 1] - first[r])
-                turns[n++] = jobs->items[first[r] + turn];
-    return turns;
+            if (i < from[r + 1] - from[r])
+                turns->jobs[n++] = jobs->items[from[r] + i];
+        for (size_t at = begin; at < n; at = jobs->spread ? n : at + 1)
+            turns->first[turns->n++] = at;
+    }
+    turns->first[turns->n] = n;
+    return DCP_OK;
+}
+
+/* Workers begin at different ranks. */
+static int run_turn(void *arg, int worker, size_t i, struct dcp_error *err)
+{
+    const struct turns *turns = arg;
+    size_t n = turns->first[i + 1] - turns->first[i];
+    size_t begin = n * (i % turns->n_workers) / turns->n_workers;
+
+    for (size_t j = 0; j < n; j++)
+        DCP_TRY(run_job(&turns->jobs[turns->first[i] + (begin + j) % n], worker, err));
+    return DCP_OK;
 }
 
 int dcp_write_pieces(struct dcp_write *w, const int *ranks, size_t n,
                      struct dcp_error *err)
 {
-    DCP_CLEANUP_FREE size_t *first = dcp_mem_calloc(n + 1, sizeof *first);
-    struct jobs jobs = { 0 };
+    size_t n_workers = (size_t)dcp_pool_workers(w->setup.pool);
+    DCP_CLEANUP_FREE size_t *from = dcp_mem_calloc(n + 1, sizeof *from);
+    struct turns turns = { .n_workers = n_workers };
+    struct jobs jobs = { .spread = n > n_workers };
     bool packed = false;
-    int rc = first ? DCP_OK : dcp_error_memory(err, "the jobs of a writer");
+    int rc = from ? DCP_OK : dcp_error_memory(err, "the jobs of a writer");
 
     for (size_t r = 0; r < n && !rc; r++) {
         rc = add_pieces(w, ranks[r], &jobs, &packed, err);
-        first[r + 1] = jobs.n;
+        from[r + 1] = jobs.n;
     }
-    struct job *turns = rc || packed ? NULL : in_turns(&jobs, first, n);
+    if (!rc && packed)
+        rc = write_packed(w, ranks, n, err);
+    else if (!rc)
+        rc = take_turns(&turns, &jobs, from, n, err);
     if (!rc && !packed)
-        rc = turns ? dcp_pool_for(w->setup.pool, jobs.n, run_job, turns, err)
-                   : dcp_error_memory(err, "the jobs of a writer");
-    for (size_t r = 0; r < n && !rc && packed; r++)
-        rc = write_packed(w, ranks[r], err);
-    free(turns);
+        rc = dcp_pool_for(w->setup.pool, turns.n, run_turn, &turns, err);
+    turns_fini(&turns);
     free(jobs.items);
     return rc;
 }

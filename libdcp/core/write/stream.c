@@ -12,6 +12,8 @@
 /* Memory of a worker beside its cache: the writer's block and the three that wait to be
  * placed, the coder's two, zstd's own. */
 #define WORKER_BYTES (8u << 20)
+#define MOST_OPEN 256                                /* files of a target */
+#define SPREAD_BYTES ((uint64_t)8 * DCP_BLOCK_BYTES) /* runs of the ranks at once */
 
 struct stream {
     const struct dcp_stream_setup *setup;
@@ -103,6 +105,8 @@ static int open_readers(struct stream *s, const struct dcp_stream_setup *setup,
         DCP_TRY(dcp_blocks_new(setup->source, setup->src, cache, setup->verify,
                                &copier->blocks, err));
         s->blocks[i] = copier->blocks;
+        if (i > 0)
+            dcp_blocks_share(copier->blocks, s->blocks[0]);
         dcp_blocks_check_records(copier->blocks, s->proof);
         if (setup->reconstructed)
             dcp_blocks_reconstruct(copier->blocks);
@@ -198,6 +202,23 @@ int dcp_stream_writers(const struct dcp_catalog *target)
     return n;
 }
 
+/* Ranks that are written side by side: so many that together they want about all of a
+ * block of the source, not a run of a few KiB of it. */
+static size_t ranks_at_once(const struct stream *s, size_t n_writers)
+{
+    const struct dcp_catalog *target = s->catalog;
+    size_t files_each = (target->n_files + n_writers - 1) / n_writers, n = 1;
+    uint64_t bytes = 0;
+
+    for (size_t p = 0; p < target->n_pieces; p++)
+        bytes += dcp_piece_bytes(target, &target->pieces[p]);
+    uint64_t run = bytes / (s->setup->plan->n_runs + 1);
+    while (!s->setup->in_order && run * n < SPREAD_BYTES &&
+           2 * n * files_each <= MOST_OPEN)
+        n *= 2;
+    return n;
+}
+
 /* Files of all ranks, or of those of a part. */
 static int write_ranks(const struct stream *s, const struct dcp_shares *shares, int part,
                        struct dcp_error *err)
@@ -211,7 +232,7 @@ static int write_ranks(const struct stream *s, const struct dcp_shares *shares, 
     for (int r = 0; r < n_writers; r++)
         if (!shares || shares->part_of[r] == part)
             ranks[n++] = r;
-    return dcp_write_ranks(s->write, ranks, n, err);
+    return dcp_write_ranks(s->write, ranks, n, ranks_at_once(s, (size_t)n_writers), err);
 }
 
 /* Parity of what all ranks wrote, and, once the manifest is written, copies of that. */

@@ -22,7 +22,8 @@ struct dcp_stream_setup {
     uint64_t memory_bytes;
     bool verify;
     enum dcp_read_back read_back;
-    int parity; /* see dcp_reshard_options */
+    int parity;    /* see dcp_reshard_options */
+    bool in_order; /* one file after the other, each from front to back; with 1 thread */
     struct dcp_progress progress;
     struct dcp_error *reconstructed; /* NULL, or what was corrupt and read through its
                                       * parity; code 0: nothing */

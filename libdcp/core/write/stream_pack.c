@@ -36,6 +36,7 @@ int dcp_stream_pack(const struct dcp_stream_setup *setup, const char *name,
     inside.store = &archive;
     inside.prefix = "";
     inside.threads = 1;
+    inside.in_order = true;
     inside.read_back = DCP_READ_BACK_NOT; /* all of the archive is, at its end */
     inside.memory_bytes -= waiting;
     int rc = dcp_stream_run(&inside, err);

@@ -164,12 +164,13 @@ static int end_ranks(struct dcp_write *w, const int *ranks, size_t n,
     return DCP_OK;
 }
 
-int dcp_write_ranks(struct dcp_write *w, const int *ranks, size_t n,
+int dcp_write_ranks(struct dcp_write *w, const int *ranks, size_t n, size_t at_once,
                     struct dcp_error *err)
 {
-    size_t most = (size_t)dcp_pool_workers(w->setup.pool), m;
+    size_t workers = (size_t)dcp_pool_workers(w->setup.pool), m;
+    size_t most = at_once < workers ? workers : at_once;
 
-    for (size_t at = 0; at < n; at += m) { /* so many at once as there are threads */
+    for (size_t at = 0; at < n; at += m) {
         m = n - at < most ? n - at : most;
         for (size_t r = 0; r < m; r++)
             DCP_TRY(begin_rank(w, ranks[at + r], err));

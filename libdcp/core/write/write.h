@@ -93,9 +93,10 @@ const struct dcp_coded *dcp_write_coded(const struct dcp_write *write, size_t fi
 /* Creates the files of one rank, with the room that their extents say; dcp_write_ranks
  * does it where that was not done before. */
 int dcp_write_create(struct dcp_write *write, int rank, struct dcp_error *err);
-/* Writes all files of n ranks and makes them durable. As many ranks are open at once as
- * the pool has workers, which write to different files as far as that goes. */
-int dcp_write_ranks(struct dcp_write *write, const int *ranks, size_t n,
+/* Writes all files of n ranks and makes them durable. So many ranks are written side by
+ * side, and at least as many as the pool has workers, which write to different files as
+ * far as that goes. */
+int dcp_write_ranks(struct dcp_write *write, const int *ranks, size_t n, size_t at_once,
                     struct dcp_error *err);
 /* What the coordinator writes last, when size and crc of all other files are in the
  * catalog. */

@@ -1,28 +1,40 @@
-/* The cache of blocks: what was used last is there, in no more memory than was given. */
+/* The cache of blocks: what was used last is there, in no more memory than was given;
+ * and what one thread reads others need not. */
 #include "core/read/cache.h"
 #include "lib/acts.h"
+#include <pthread.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <string.h>
 
 #include <cmocka.h>
 
-static void keep(struct dcp_cache *cache, size_t unit, uint64_t block, size_t n)
+/* Takes a block of n bytes, which are all alike. Returns whether it was there. */
+static bool take(struct dcp_cache *cache, size_t unit, uint64_t block, size_t n)
 {
-    unsigned char *room = dcp_cache_room(cache, n);
+    bool fill;
+    struct dcp_cached *cached = dcp_cache_take(cache, unit, block, n, &fill);
 
-    assert_non_null(room);
-    memset(room, (int)(unit + block), n);
-    dcp_cache_keep(cache, unit, block);
+    assert_non_null(cached);
+    if (fill)
+        memset(dcp_cached_data(cached), (int)(unit + block), n);
+    for (size_t i = 0; i < n; i += n - 1 ? n - 1 : 1)
+        assert_int_equal(dcp_cached_data(cached)[i], (unsigned char)(unit + block));
+    dcp_cache_give(cache, cached, true);
+    return !fill;
 }
 
+/* Whether it is there; if not it is not afterwards. */
 static bool holds(struct dcp_cache *cache, size_t unit, uint64_t block)
 {
-    const unsigned char *data = dcp_cache_find(cache, unit, block);
+    bool fill;
+    struct dcp_cached *cached = dcp_cache_take(cache, unit, block, 1, &fill);
 
-    if (data)
-        assert_int_equal(*data, (unsigned char)(unit + block));
-    return data;
+    assert_non_null(cached);
+    dcp_cache_give(cache, cached, !fill);
+    return !fill;
 }
 
 static void what_was_used_last_stays(void **state)
@@ -32,17 +44,18 @@ static void what_was_used_last_stays(void **state)
 
     assert_non_null(cache);
     for (size_t i = 0; i < 10; i++)
-        keep(cache, i, 7, 1000);
+        assert_false(take(cache, i, 7, 1000));
+    assert_true(take(cache, 0, 7, 1000));
+    assert_false(take(cache, 10, 7, 1000)); /* for which the second goes */
     assert_true(holds(cache, 0, 7));
-    keep(cache, 10, 7, 1000); /* for which the second goes */
-    assert_true(holds(cache, 0, 7));
-    assert_false(holds(cache, 1, 7));
-    assert_false(holds(cache, 0, 8));
-    keep(cache, 11, 7, 10 * 1000); /* all but that */
-    for (size_t i = 0; i < 11; i++)
-        assert_false(holds(cache, i, 7));
+    assert_true(holds(cache, 2, 7));
+    assert_false(take(cache, 1, 7, 1000));
+    assert_false(take(cache, 0, 8, 1000));
+    assert_false(take(cache, 11, 7, 10 * 1000)); /* for which all go */
     assert_true(holds(cache, 11, 7));
+    assert_false(take(cache, 10, 7, 1000));
     dcp_cache_free(cache);
+    dcp_cache_free(NULL);
 }
 
 static void what_was_not_read_is_not_there(void **state)
@@ -51,12 +64,50 @@ static void what_was_not_read_is_not_there(void **state)
     struct dcp_cache *cache = dcp_cache_new(5000);
 
     assert_non_null(cache);
-    assert_non_null(dcp_cache_room(cache, 1000)); /* which could not be read */
-    keep(cache, 1, 1, 1000);
-    assert_non_null(dcp_cache_room(cache, 4000)); /* and took the other's place */
-    assert_false(holds(cache, 1, 1));
+    assert_false(take(cache, 1, 1, 1000));
+    assert_false(holds(cache, 2, 2)); /* it could not be read: once, and again */
+    assert_false(holds(cache, 2, 2));
+    assert_false(take(cache, 2, 2, 1000));
+    assert_true(holds(cache, 1, 1));
+    assert_true(holds(cache, 2, 2));
     dcp_cache_free(cache);
-    dcp_cache_free(NULL);
+}
+
+/* However much more is asked for meanwhile. */
+static void what_is_held_stays(void **state)
+{
+    (void)state;
+    struct dcp_cache *cache = dcp_cache_new(3000);
+    bool fill;
+
+    assert_non_null(cache);
+    struct dcp_cached *held = dcp_cache_take(cache, 0, 0, 1000, &fill);
+    assert_non_null(held);
+    memset(dcp_cached_data(held), 'x', 1000);
+    for (size_t i = 1; i < 9; i++)
+        assert_false(take(cache, i, 0, 1000));
+    for (size_t i = 0; i < 1000; i++)
+        assert_int_equal(dcp_cached_data(held)[i], 'x');
+    dcp_cache_give(cache, held, true);
+    assert_true(holds(cache, 0, 0));
+    dcp_cache_free(cache);
+}
+
+static void what_grows_keeps_its_blocks(void **state)
+{
+    (void)state;
+    enum { BLOCKS = 1000 };
+    struct dcp_cache *cache = dcp_cache_new(10 * 1100);
+
+    assert_non_null(cache);
+    for (size_t i = 0; i < 10; i++)
+        assert_false(take(cache, i, 7, 1000));
+    dcp_cache_grow(cache, BLOCKS * 1100);
+    for (size_t i = 10; i < BLOCKS; i++)
+        assert_false(take(cache, i, 7, 1000));
+    for (size_t i = 0; i < BLOCKS; i++)
+        assert_true(holds(cache, i, 7));
+    dcp_cache_free(cache);
 }
 
 /* Against a list: of any sizes, in bounded memory. */
@@ -77,16 +128,75 @@ static void any_order(void **state)
         for (size_t u = 0; u < UNITS; u++)
             for (size_t b = 0; b < BLOCKS; b++)
                 newer += used[u][b] > used[unit][block] ? sizes[u] + 100 : 0;
-        bool there = holds(cache, unit, block);
+        bool there = take(cache, unit, block, sizes[unit]);
         if (used[unit][block] && newer + sizes[unit] + 100 <= MOST)
             assert_true(there);
         if (!used[unit][block] || newer + sizes[unit] > 2 * MOST)
             assert_false(there);
-        if (!there)
-            keep(cache, unit, block, sizes[unit]);
         used[unit][block] = ++clock;
     }
     dcp_cache_free(cache);
+}
+
+enum { THREADS = 4, ROUNDS = 3000, SHARED = 64, BYTES = 500 };
+
+struct crowd {
+    struct dcp_cache *cache;
+    int64_t fails_of; /* one of so many fillings fails; 0: none */
+    _Atomic int n_filled[SHARED], n_wrong, n_begun;
+};
+
+/* Reads blocks as others do, and looks whether they are what was filled. */
+static void *read_many(void *arg)
+{
+    struct crowd *crowd = arg;
+    uint64_t seed = (uint64_t)atomic_fetch_add(&crowd->n_begun, 1) + 1;
+
+    for (int i = 0; i < ROUNDS; i++) {
+        size_t unit = (size_t)acts_pick(&seed, SHARED);
+        bool fill, good = true;
+        struct dcp_cached *cached = dcp_cache_take(crowd->cache, unit, 0, BYTES, &fill);
+        if (fill) {
+            good = !crowd->fails_of || acts_pick(&seed, crowd->fails_of);
+            memset(dcp_cached_data(cached), good ? (int)unit : 255, BYTES);
+            if (!acts_pick(&seed, 16))
+                sched_yield();
+            crowd->n_filled[unit]++;
+        }
+        int wrong = 0;
+        for (size_t b = 0; b < BYTES && good; b++)
+            wrong += dcp_cached_data(cached)[b] != unit;
+        crowd->n_wrong += wrong;
+        dcp_cache_give(crowd->cache, cached, good);
+    }
+    return NULL;
+}
+
+static void run_crowd(struct crowd *crowd, uint64_t most_bytes)
+{
+    pthread_t threads[THREADS];
+
+    crowd->cache = dcp_cache_new(most_bytes);
+    assert_non_null(crowd->cache);
+    for (int t = 0; t < THREADS; t++)
+        assert_int_equal(pthread_create(&threads[t], NULL, read_many, crowd), 0);
+    for (int t = 0; t < THREADS; t++)
+        pthread_join(threads[t], NULL);
+    dcp_cache_free(crowd->cache);
+    assert_int_equal(crowd->n_wrong, 0);
+}
+
+/* Each block is read by one of them; in little memory, or when reading fails, again. */
+static void many_threads_read_a_block_once(void **state)
+{
+    (void)state;
+    struct crowd all = { 0 }, some = { 0 }, unlucky = { .fails_of = 3 };
+
+    run_crowd(&all, 1 << 20);
+    for (size_t i = 0; i < SHARED; i++)
+        assert_int_equal(all.n_filled[i], 1);
+    run_crowd(&some, 8 * 600);
+    run_crowd(&unlucky, 8 * 600);
 }
 
 int main(void)
@@ -94,7 +204,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_was_used_last_stays),
         cmocka_unit_test(what_was_not_read_is_not_there),
+        cmocka_unit_test(what_is_held_stays),
+        cmocka_unit_test(what_grows_keeps_its_blocks),
         cmocka_unit_test(any_order),
+        cmocka_unit_test(many_threads_read_a_block_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
