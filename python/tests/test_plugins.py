@@ -10,6 +10,7 @@ import pathlib
 import re
 import signal
 import subprocess
+import time
 
 import pytest
 from conftest import BIN, flip, peer
@@ -268,6 +269,17 @@ def train_accelerate(run, kill, dropout=0.0, fsdp=0):
 # -- DeepSpeed -------------------------------------------------------------------------
 
 
+def read_late(engine):
+    """Every file a moment later than the others do."""
+    read = engine.checkpoint_engine.load
+
+    def load(*args, **kwargs):
+        time.sleep(0.3)
+        return read(*args, **kwargs)
+
+    engine.checkpoint_engine.load = load
+
+
 def train_deepspeed(run, kill, dropout=0.0, stage=0, ours=True):
     deepspeed = peer("deepspeed")
     import libdcp.deepspeed
@@ -287,6 +299,8 @@ def train_deepspeed(run, kill, dropout=0.0, stage=0, ours=True):
     )
     if ours:
         libdcp.deepspeed.install(engine, parity=1)
+    if dist.get_rank() == 1:
+        read_late(engine)
     if os.path.exists(os.path.join(run, "latest")):
         found, told = engine.load_checkpoint(run)
         folder = os.path.dirname(found)

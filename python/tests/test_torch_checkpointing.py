@@ -318,6 +318,22 @@ def test_folders(tmp_path, storage):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_what_the_disk_made_of_it(tmp_path, storage, monkeypatch):
+    """It is read again, and not sealed when it is something else."""
+    write = os.write
+
+    def spoil(file, data):
+        return write(file, bytes(data)[:-1] + b"?")
+
+    monkeypatch.setattr(os, "write", spoil)
+    with pytest.raises(libdcp.CorruptError, match="is corrupt"):
+        storage.write(tmp_path / "a", b"what was to be written")
+    monkeypatch.undo()
+    assert not (tmp_path / "a.digests").exists()
+    with pytest.raises(libdcp.CorruptError):
+        verify(tmp_path)
+
+
 def test_a_file_that_vanishes_before_the_commit(tmp_path, storage):
     storage.mkdir(tmp_path / "at")
     storage.write(tmp_path / "at" / "a", b"a")
