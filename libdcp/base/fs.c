@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -449,4 +450,12 @@ uint64_t dcp_fs_free_bytes(const char *path)
     if (statvfs(path, &vfs) != 0 || !dcp_mul_u64(vfs.f_bavail, vfs.f_frsize, &bytes))
         return UINT64_MAX;
     return bytes;
+}
+
+size_t dcp_fs_max_open(void)
+{
+    struct rlimit limit;
+    bool told = !getrlimit(RLIMIT_NOFILE, &limit);
+
+    return told && limit.rlim_cur < SIZE_MAX ? (size_t)limit.rlim_cur : SIZE_MAX;
 }

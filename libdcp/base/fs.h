@@ -56,5 +56,7 @@ bool dcp_fs_exists(const char *path);
 bool dcp_fs_is_dir(const char *path);
 /* Free bytes on the file system of a path; UINT64_MAX when unknown. */
 uint64_t dcp_fs_free_bytes(const char *path);
+/* Files that this process may have open at once. */
+size_t dcp_fs_max_open(void);
 
 #endif

@@ -20,6 +20,15 @@ left() {
     [ "$(left)" = "./four ./one ./seven " ]
 }
 
+@test "to many ranks where few files may be open" {
+    (
+        ulimit -n 64
+        dcp-reshard run many --world 200 --layout dim0 --threads 3
+    )
+    run -0 dcp-inspect diff run many
+    run -0 dcp-inspect verify many
+}
+
 @test "a newest step that is corrupt is passed over, and told" {
     cp -r run/. bad
     truncate -s -1 bad/step-00000300/*00002-of-*.safetensors

@@ -1,4 +1,5 @@
 #include "stream.h"
+#include "base/fs.h"
 #include "base/mem.h"
 #include "base/str.h"
 #include "core/catalog/region.h"
@@ -208,13 +209,14 @@ static size_t ranks_at_once(const struct stream *s, size_t n_writers)
 {
     const struct dcp_catalog *target = s->catalog;
     size_t files_each = (target->n_files + n_writers - 1) / n_writers, n = 1;
+    size_t most = dcp_fs_max_open() / 4; /* the readers have others */
     uint64_t bytes = 0;
 
     for (size_t p = 0; p < target->n_pieces; p++)
         bytes += dcp_piece_bytes(target, &target->pieces[p]);
     uint64_t run = bytes / (s->setup->plan->n_runs + 1);
-    while (!s->setup->in_order && run * n < SPREAD_BYTES &&
-           2 * n * files_each <= MOST_OPEN)
+    most = most < MOST_OPEN ? most : MOST_OPEN;
+    while (!s->setup->in_order && run * n < SPREAD_BYTES && 2 * n * files_each <= most)
         n *= 2;
     return n;
 }
