@@ -217,13 +217,17 @@ static int index_entry(const struct reading *reading, enum list list, const json
 }
 
 /* A manifest has tens of thousands of them. */
-static int index_tensor(const struct reading *reading, const struct dcp_json_walk *walk,
+static int index_tensor(const struct reading *reading, struct dcp_json_walk *walk,
                         struct dcp_buf *texts, struct dcp_error *err)
 {
+    const struct dcp_json_span left = { walk->at, (size_t)(walk->end - walk->at) };
     DCP_CLEANUP_JSON json_t *entry = NULL;
     struct dcp_native_told told;
+    const char *end = dcp_native_scan_tensor(left, texts, &told);
 
-    if (!dcp_native_scan_tensor(walk->value, texts, &told)) {
+    walk->at = end ? end : walk->at;
+    if (!end) {
+        DCP_TRY(dcp_json_walk_find(walk, err));
         DCP_TRY(dcp_json_walk_parse(walk, &entry, err));
         DCP_TRY(dcp_native_parse_tensor(entry, &told, err));
     }
@@ -240,12 +244,12 @@ static int index_list(const struct reading *reading, enum list list,
         dcp_json_walk_member(&walk, doc, part, '[', lists[list], NATIVE_MANIFEST, err));
     size_t i = 0, world_size = (size_t)reading->catalog->world_size;
 
-    for (; dcp_json_walk_next(&walk, err) && !(list == SHARDS && i >= world_size); i++) {
+    while (list == TENSORS && dcp_json_walk_begin(&walk, err))
+        DCP_TRY(index_tensor(reading, &walk, &texts, err));
+    for (; list != TENSORS && dcp_json_walk_next(&walk, err) &&
+           !(list == SHARDS && i >= world_size);
+         i++) {
         DCP_CLEANUP_JSON json_t *entry = NULL;
-        if (list == TENSORS) {
-            DCP_TRY(index_tensor(reading, &walk, &texts, err));
-            continue;
-        }
         DCP_TRY(dcp_json_walk_parse(&walk, &entry, err));
         DCP_TRY(index_entry(reading, list, entry, i, err));
     }

@@ -82,10 +82,11 @@ struct dcp_native_told {
     int ranks[DCP_GRID_MOST_RANKS]; /* of the grid, where it lists them: n_ranks */
     size_t n_ranks;
 };
-/* Reads one in the spelling of dcp_native_finish, without the cost of a parser; its texts
- * go to `texts`. False: it is spelled otherwise, or wrong. */
-bool dcp_native_scan_tensor(struct dcp_json_span entry, struct dcp_buf *texts,
-                            struct dcp_native_told *out);
+/* Reads the one that a text begins with, in the spelling of dcp_native_finish, without
+ * the cost of a parser; its texts go to `texts`. Where it ends; NULL: it is spelled
+ * otherwise, or wrong. */
+const char *dcp_native_scan_tensor(struct dcp_json_span entry, struct dcp_buf *texts,
+                                   struct dcp_native_told *out);
 /* Reads any. Errors: CORRUPT. */
 int dcp_native_parse_tensor(const json_t *entry, struct dcp_native_told *out,
                             struct dcp_error *err);

@@ -114,19 +114,19 @@ static bool take_grid(struct scan *scan, struct dcp_native_told *told)
     return take(scan, "}");
 }
 
-bool dcp_native_scan_tensor(struct dcp_json_span entry, struct dcp_buf *texts,
-                            struct dcp_native_told *out)
+const char *dcp_native_scan_tensor(struct dcp_json_span text, struct dcp_buf *texts,
+                                   struct dcp_native_told *out)
 {
-    struct scan scan = { entry.text, entry.text + entry.size_bytes };
+    struct scan scan = { text.text, text.text + text.size_bytes };
     size_t name, param, role, dtype, ndim;
 
     texts->size_bytes = 0;
     *out = (struct dcp_native_told){ .grid.flat = true };
     if (!take(&scan, "{\"name\":\"") || !take_text(&scan, texts, &name))
-        return false;
+        return NULL;
     bool has_param = take(&scan, ",\"param\":\"");
     if (has_param && !take_text(&scan, texts, &param))
-        return false;
+        return NULL;
     if (!take(&scan, ",\"role\":\"") || !take_text(&scan, texts, &role) ||
         !take(&scan, ",\"dtype\":\"") || !take_text(&scan, texts, &dtype) ||
         !take(&scan, ",\"shape\":") ||
@@ -134,20 +134,20 @@ bool dcp_native_scan_tensor(struct dcp_json_span entry, struct dcp_buf *texts,
         !take(&scan, ",\"group\":") || !take_number(&scan, &out->group) ||
         !take(&scan, ",\"crc64\":\"") || !take_hex64(&scan, &out->crc) ||
         !take(&scan, "\""))
-        return false;
+        return NULL;
     out->ndim = (int)ndim;
     if (take(&scan, ",\"rank\":")) {
         out->has_rank = true;
         if (!take_rank(&scan, &out->grid.first))
-            return false;
+            return NULL;
     } else if (take(&scan, ",\"grid\":{\"cut\":\"") && !take_grid(&scan, out)) {
-        return false;
+        return NULL;
     }
-    if (!take(&scan, "}") || scan.at < scan.end || texts->failed)
-        return false;
+    if (!take(&scan, "}") || texts->failed)
+        return NULL;
     out->name = (const char *)texts->data + name;
     out->param = has_param ? (const char *)texts->data + param : NULL;
     out->role = (const char *)texts->data + role;
     out->dtype = (const char *)texts->data + dtype;
-    return true;
+    return scan.at;
 }

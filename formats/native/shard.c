@@ -210,6 +210,12 @@ static int index_rank(const struct dcp_source *source, int rank,
 /* Second names have the pieces of the first. */
 static int index_aliases(struct dcp_catalog *catalog, struct dcp_error *err)
 {
+    bool tied = false;
+
+    for (size_t t = 0; t < catalog->n_tensors && !tied; t++)
+        tied = catalog->tensors[t].tied_to;
+    if (!tied)
+        return DCP_OK;
     DCP_TRY(dcp_catalog_sort(catalog, err));
     for (size_t t = 0; t < catalog->n_tensors; t++) {
         const char *first = catalog->tensors[t].tied_to;

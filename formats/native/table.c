@@ -9,6 +9,8 @@
  * codec, by its number. */
 enum { AS_WHOLE, AS_FLAT, AS_BOX };
 
+enum { LEAST_BYTES = 10 }; /* of a piece without blocks */
+
 static void add_region(struct dcp_buf *buf, const struct dcp_region *region, int ndim)
 {
     if (region->kind == DCP_FLAT) {
@@ -188,7 +190,6 @@ int dcp_native_table_count(const void *data, size_t size_bytes, const char *name
                            int rank, struct dcp_catalog *catalog, uint64_t *out_n,
                            struct dcp_error *err)
 {
-    enum { LEAST_BYTES = 10 }; /* of a piece without blocks */
     struct table t = { .name = name,
                        .rank = rank,
                        .catalog = catalog,
@@ -215,6 +216,10 @@ int dcp_native_table_index(const void *data, size_t size_bytes, const char *name
     int rc = index_head(&t, &n, err);
     if (!rc && t.at > t.end)
         rc = corrupt(&t, "begins behind the end of its shard", err);
+    if (!rc && n > dcp_cursor_left(&t.in) / LEAST_BYTES)
+        rc = corrupt(&t, "ends too early", err);
+    if (!rc)
+        rc = dcp_catalog_reserve(catalog, 0, (size_t)n, err);
     for (uint64_t i = 0; i < n && !rc; i++)
         rc = index_piece(&t, err);
     if (!rc && (t.at != t.end || dcp_cursor_left(&t.in)))

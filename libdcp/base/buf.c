@@ -14,6 +14,8 @@ void dcp_buf_fini(struct dcp_buf *buf)
 /* Room for n more bytes and the NUL; where they go, or NULL and failed. */
 static unsigned char *reserve(struct dcp_buf *buf, size_t n)
 {
+    if (!buf->failed && n < buf->cap - buf->size_bytes) /* as a rule */
+        return buf->data + buf->size_bytes;
     if (buf->failed || n >= SIZE_MAX - buf->size_bytes) {
         buf->failed = true;
         return NULL;

@@ -133,14 +133,8 @@ static int take_key(struct dcp_json_walk *walk, struct dcp_error *err)
     return dcp_buf_check(&walk->key, err);
 }
 
-static int next(struct dcp_json_walk *walk, struct dcp_error *err)
+int dcp_json_walk_find(struct dcp_json_walk *walk, struct dcp_error *err)
 {
-    if (walk->close == '}') {
-        DCP_TRY(take_key(walk, err));
-        if (!take(walk, ':'))
-            return wrong(walk, walk->at, "there must be a ':'", err);
-    }
-    skip_blanks(walk);
     const char *end = end_of_value(walk->at, walk->end);
     if (!end)
         return wrong(walk, walk->at, "there must be a value", err);
@@ -149,13 +143,24 @@ static int next(struct dcp_json_walk *walk, struct dcp_error *err)
     return DCP_OK;
 }
 
-bool dcp_json_walk_next(struct dcp_json_walk *walk, struct dcp_error *err)
+static int begin_member(struct dcp_json_walk *walk, struct dcp_error *err)
+{
+    if (walk->close == '}') {
+        DCP_TRY(take_key(walk, err));
+        if (!take(walk, ':'))
+            return wrong(walk, walk->at, "there must be a ':'", err);
+    }
+    skip_blanks(walk);
+    return DCP_OK;
+}
+
+bool dcp_json_walk_begin(struct dcp_json_walk *walk, struct dcp_error *err)
 {
     bool first = !walk->begun;
     walk->begun = true;
     if (!take(walk, walk->close)) {
         walk->rc = first || take(walk, ',')
-                       ? next(walk, err)
+                       ? begin_member(walk, err)
                        : wrong(walk, walk->at, "there must be a ',' or the end", err);
         return !walk->rc;
     }
@@ -163,6 +168,14 @@ bool dcp_json_walk_next(struct dcp_json_walk *walk, struct dcp_error *err)
     if (walk->at < walk->end)
         walk->rc = wrong(walk, walk->at, "something follows the end", err);
     return false;
+}
+
+bool dcp_json_walk_next(struct dcp_json_walk *walk, struct dcp_error *err)
+{
+    if (!dcp_json_walk_begin(walk, err))
+        return false;
+    walk->rc = dcp_json_walk_find(walk, err);
+    return !walk->rc;
 }
 
 /* Memory that a parser would need, rather more than less. */

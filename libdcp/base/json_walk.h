@@ -35,6 +35,10 @@ void dcp_json_walk_fini(struct dcp_json_walk *walk);
  * parsed: whoever walks parses each. False behind the last, and when it failed: rc says
  * which. Errors: CORRUPT, MEMORY. */
 bool dcp_json_walk_next(struct dcp_json_walk *walk, struct dcp_error *err);
+/* The same in an array, in two steps, for who can read some values faster: `at` is where
+ * the next one begins, and who reads it sets it to where it ends, or finds it so. */
+bool dcp_json_walk_begin(struct dcp_json_walk *walk, struct dcp_error *err);
+int dcp_json_walk_find(struct dcp_json_walk *walk, struct dcp_error *err);
 static inline const char *dcp_json_walk_key(const struct dcp_json_walk *walk)
 {
     return walk->key.data ? (const char *)walk->key.data : "";

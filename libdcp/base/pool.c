@@ -1,9 +1,10 @@
 #include "pool.h"
 
+#include "clock.h"
 #include "mem.h"
 #include <pthread.h>
 #include <signal.h>
-#include <stdint.h>
+#include <time.h>
 
 struct job {
     struct job *next;
@@ -174,7 +175,11 @@ int dcp_group_new(struct dcp_pool *pool, struct dcp_group **out, struct dcp_erro
     if (!group)
         return dcp_error_memory(err, "a group of jobs");
     group->pool = pool;
-    pthread_cond_init(&group->done, NULL);
+    pthread_condattr_t steady; /* whatever becomes of the time of day */
+    pthread_condattr_init(&steady);
+    pthread_condattr_setclock(&steady, CLOCK_MONOTONIC);
+    pthread_cond_init(&group->done, &steady);
+    pthread_condattr_destroy(&steady);
     return DCP_OK;
 }
 
@@ -218,6 +223,19 @@ void dcp_group_start(struct dcp_group *group, int (*fn)(void *arg, struct dcp_er
 bool dcp_group_done(struct dcp_group *group)
 {
     pthread_mutex_lock(&group->pool->lock);
+    bool done = group->n_open == 0;
+    pthread_mutex_unlock(&group->pool->lock);
+    return done;
+}
+
+bool dcp_group_done_within(struct dcp_group *group, uint64_t us)
+{
+    struct timespec end = dcp_clock_after_us(us);
+    int rc = 0;
+
+    pthread_mutex_lock(&group->pool->lock);
+    while (group->n_open && !rc)
+        rc = pthread_cond_timedwait(&group->done, &group->pool->lock, &end);
     bool done = group->n_open == 0;
     pthread_mutex_unlock(&group->pool->lock);
     return done;

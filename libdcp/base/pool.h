@@ -6,6 +6,7 @@
 #include <dcp/error.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 struct dcp_pool;
 struct dcp_group; /* jobs that are waited for together */
@@ -27,6 +28,8 @@ void dcp_group_start(struct dcp_group *group, int (*fn)(void *arg, struct dcp_er
                      void *arg);
 /* True when no job is queued or running. Does not wait. */
 bool dcp_group_done(struct dcp_group *group);
+/* The same, as soon as it is so, or false when so many microseconds have passed. */
+bool dcp_group_done_within(struct dcp_group *group, uint64_t us);
 /* Waits (the caller helps with queued jobs of the group), gives the first failure, and
  * readies the group for new jobs. */
 int dcp_group_wait(struct dcp_group *group, struct dcp_error *err);

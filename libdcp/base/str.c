@@ -8,10 +8,24 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Whether 8 bytes are ASCII, and none is NUL. */
+static bool is_ascii(const char *text)
+{
+    uint64_t bytes;
+
+    memcpy(&bytes, text, sizeof bytes);
+    return !((bytes | (bytes - UINT64_C(0x0101010101010101))) &
+             UINT64_C(0x8080808080808080));
+}
+
 bool dcp_str_utf8_ok(const char *text, size_t n)
 {
     for (size_t at = 0; at < n;) {
         uint32_t code;
+        if (n - at >= 8 && is_ascii(text + at)) {
+            at += 8;
+            continue;
+        }
         size_t len = dcp_utf8_decode(text + at, n - at, &code);
         if (!len || !code)
             return false;

@@ -35,7 +35,9 @@ struct chunk {
 struct load {
     const struct dcp_context *ctx;
     const struct dcp_device *device;
-    struct dcp_catalog *src, *dst;
+    struct dcp_catalog *src;
+    const struct dcp_catalog *dst;
+    int *from; /* the tensor of src behind each of dst; -1: none */
     struct dcp_plan *plan;
     struct dcp_runs *runs;      /* tensors that are read without blocks; NULL: none */
     bool again;                 /* what they do not prove is read by blocks */
@@ -160,7 +162,10 @@ static int make_chunks(struct load *load, struct dcp_error *err)
                                 .offset = from.offset };
         }
     }
-    if (load->n_chunks)
+    bool in_order = true;
+    for (size_t c = 1; c < load->n_chunks && in_order; c++)
+        in_order = by_source(&load->chunks[c - 1], &load->chunks[c]) <= 0;
+    if (!in_order)
         qsort(load->chunks, load->n_chunks, sizeof *load->chunks, by_source);
     return DCP_OK;
 }
@@ -180,30 +185,31 @@ static void load_fini(struct load *load)
     dcp_proof_free(load->proof);
     free(load->bounce);
     free(load->chunks);
+    free(load->from);
     dcp_runs_free(load->runs);
     dcp_plan_free(load->plan);
-    dcp_catalog_free(load->dst);
 }
 
 /* Tensors that this rank read whole are held against their fingerprints. */
 static int check_fingerprints(const struct load *load, struct dcp_error *err)
 {
-    int found = -1;
-
-    for (size_t c = 0; c < load->n_chunks;) {
+    for (size_t c = 0, n; c < load->n_chunks; c += n) {
         size_t p = load->chunks[c].piece;
-        const struct dcp_tensor *to = &load->dst->tensors[load->dst->pieces[p].tensor];
-        found = dcp_catalog_find_after(load->src, to->name, found);
-        const struct dcp_tensor *from = &load->src->tensors[found];
+        const struct dcp_piece *piece = &load->dst->pieces[p];
+        for (n = 1; c + n < load->n_chunks && load->chunks[c + n].piece == p; n++)
+            ;
+        if (piece->region.kind != DCP_WHOLE)
+            continue;
+        const struct dcp_tensor *to = &load->dst->tensors[piece->tensor];
+        const struct dcp_tensor *from = &load->src->tensors[load->from[piece->tensor]];
         uint64_t elem = dcp_dtype_size(to->dtype), crc = 0;
-        for (; c < load->n_chunks && load->chunks[c].piece == p; c++)
-            crc = dcp_hash_crc64_combine(
-                crc, load->chunks[c].crc,
-                (uint64_t)(load->chunks[c].end - load->chunks[c].begin) * elem);
-        bool proved_later =
-            !load->again && dcp_runs_has(load->runs, load->dst->pieces[p].tensor);
-        if (load->dst->pieces[p].region.kind != DCP_WHOLE || !from->has_fingerprint ||
-            from->dtype != to->dtype || crc == from->fingerprint || proved_later)
+        for (const struct chunk *chunk = &load->chunks[c]; chunk < &load->chunks[c + n];
+             chunk++)
+            crc = dcp_hash_crc64_combine(crc, chunk->crc,
+                                         (uint64_t)(chunk->end - chunk->begin) * elem);
+        bool proved_later = !load->again && dcp_runs_has(load->runs, piece->tensor);
+        if (!from->has_fingerprint || from->dtype != to->dtype ||
+            crc == from->fingerprint || proved_later)
             continue;
         return dcp_error_of_tensor(err, DCP_E_CORRUPT, to->name,
                                    "tensor '%s' was read with fingerprint %016" PRIx64
@@ -215,14 +221,11 @@ static int check_fingerprints(const struct load *load, struct dcp_error *err)
 
 static int check_dtypes(const struct load *load, bool allow_cast, struct dcp_error *err)
 {
-    int found = -1;
-
     for (size_t t = 0; t < load->dst->n_tensors; t++) {
         const struct dcp_tensor *to = &load->dst->tensors[t];
-        found = dcp_catalog_find_after(load->src, to->name, found);
-        if (found < 0)
+        if (load->from[t] < 0)
             continue; /* the planner says so */
-        const struct dcp_tensor *from = &load->src->tensors[found];
+        const struct dcp_tensor *from = &load->src->tensors[load->from[t]];
         bool floats = dcp_dtype_is_float(from->dtype) && dcp_dtype_is_float(to->dtype);
         if (from->dtype == to->dtype || (allow_cast && floats))
             continue;
@@ -276,15 +279,20 @@ static int fill_all(struct load *load, struct dcp_comm *comm,
                     const struct dcp_load_options *options, struct dcp_error *err)
 {
     struct filling filling = { load, source, options };
-    int rc = check_dtypes(load, options->allow_cast, err);
+    int rc = DCP_OK;
 
+    load->from = dcp_catalog_same(load->src, load->dst);
+    if (!load->from)
+        rc = dcp_error_memory(err, "a load");
     if (!rc)
-        rc = dcp_plan_new(load->src, load->dst, NULL, &load->plan, err);
+        rc = check_dtypes(load, options->allow_cast, err);
+    if (!rc)
+        rc = dcp_plan_new(load->src, load->dst, load->from, &load->plan, err);
     if (options->no_verify || source->store != load->ctx->store)
         rc = dcp_agree(comm, rc, err);
     else
-        rc =
-            dcp_runs_choose(comm, load->plan, load->src, load->dst, rc, &load->runs, err);
+        rc = dcp_runs_choose(comm, load->plan, load->src, load->dst, load->from, rc,
+                             &load->runs, err);
     if (!rc)
         rc = dcp_await(comm, fill_here, &filling, err);
     if (!rc && load->runs)
@@ -298,10 +306,9 @@ static int fill_all(struct load *load, struct dcp_comm *comm,
 static size_t count_unproved(const struct load *load)
 {
     size_t n = 0;
-    int from = -1;
 
     for (size_t t = 0; load->proof && t < load->dst->n_tensors; t++) {
-        from = dcp_catalog_find_after(load->src, load->dst->tensors[t].name, from);
+        int from = load->from[t];
         n += from >= 0 && !dcp_proof_covers(load->proof, &load->src->tensors[from]);
     }
     return n;
@@ -312,7 +319,7 @@ struct request {
     const struct dcp_context *ctx;
     struct dcp_comm *comm;
     const struct dcp_load_options *options;
-    const struct dcp_state *into;
+    const struct dcp_catalog *into; /* what this rank has, sorted */
 };
 
 /* One step, from the store as it is or through `store` that reconstructs it. *head: what
@@ -324,7 +331,7 @@ static int load_from(const struct request *request, const struct dcp_store *stor
     const struct dcp_context *ctx = request->ctx;
     const struct dcp_load_options *options = request->options;
     struct dcp_comm *comm = request->comm;
-    struct load load = { .ctx = ctx };
+    struct load load = { .ctx = ctx, .dst = request->into };
     struct dcp_source source = { store, name, true };
     struct dcp_device host;
     bool is_dir;
@@ -335,23 +342,14 @@ static int load_from(const struct request *request, const struct dcp_store *stor
     if (name[0] && !store->ops->stat(store->self, name, &is_dir, &size, NULL))
         source.is_dir = is_dir;
     int rc =
-        dcp_local_catalog(request->into, comm->rank, options->only_model, &load.dst, err);
-    if (!rc)
-        rc = dcp_catalog_sort(load.dst, err);
-    rc = dcp_agree(comm, rc, err);
-    if (!rc)
-        rc = dcp_metadata_read(comm, &source, options->format, load.dst, head, &load.src,
-                               err);
-    if (rc) {
-        dcp_catalog_free(load.dst);
+        dcp_metadata_read(comm, &source, options->format, load.dst, head, &load.src, err);
+    if (rc)
         return rc;
-    }
-
     rc = fill_all(&load, comm, &source, options, err);
     if (!rc && !options->no_verify && load.src->n_records)
         rc = dcp_prove(comm, load.proof, load.src->n_records, load.blocks, load.n_copiers,
                        err);
-    out->n_tensors = load.dst ? load.dst->n_tensors : 0;
+    out->n_tensors = load.dst->n_tensors;
     out->n_unproved = rc ? 0 : count_unproved(&load);
     out->size_bytes = 0;
     for (int i = 0; load.copiers && i < load.n_copiers; i++)
@@ -450,52 +448,75 @@ static int load_step(const struct request *request, const char *name,
     return rc;
 }
 
+/* The step that the caller names. */
+static int load_named(const struct request *request, struct dcp_load_result *out,
+                      struct dcp_error *err)
+{
+    const struct dcp_context *ctx = request->ctx;
+    const char *name = request->options->name;
+    struct dcp_reading reading = { 0 };
+    bool gone;
+
+    if (request->comm->rank == 0)
+        dcp_pin(ctx->store, name, &reading.pin, NULL);
+    return load_step(request, name, &reading, out, &gone, err);
+}
+
+/* The newest one that can be read, or that of a number. */
+static int load_newest(const struct request *request, struct dcp_load_result *out,
+                       struct dcp_error *err)
+{
+    const struct dcp_context *ctx = request->ctx;
+    int64_t below = INT64_MAX, wanted = request->options->step;
+    struct dcp_reading reading = { 0 };
+    struct dcp_error first = { 0 };
+    int n_gone = 0, rc;
+
+    for (;;) {
+        struct dcp_error failure = { 0 };
+        struct dcp_step step = { .step = -1 };
+        bool gone = false;
+        rc = dcp_find_to_read(ctx, wanted, below, &step, &reading, &failure);
+        if (!rc)
+            rc = load_step(request, step.name, &reading, out, &gone, &failure);
+        if (rc && gone && wanted < 0 && n_gone++ < DCP_MOST_LOOKS)
+            continue; /* there is a newer one now */
+        if (rc && !first.code)
+            first = failure;
+        if (!dcp_is_broken(rc) || wanted >= 0 || step.step < 0)
+            break;
+        /* Corrupt, or it cannot be read: the one before it, and that is told. */
+        dcp_log_write(ctx->log, DCP_LOG_WARN, "%s was skipped: %s", step.name,
+                      failure.message);
+        below = step.step;
+    }
+    if (rc && err)
+        *err = first;
+    return rc ? first.code : rc;
+}
+
 int dcp_load(const struct dcp_context *ctx, const struct dcp_load_options *options,
              const struct dcp_state *into, struct dcp_load_result *out_result,
              struct dcp_error *err)
 {
     struct dcp_load_result result = { 0 };
     struct dcp_comm self, *comm = ctx->comm;
-    struct dcp_reading reading = { 0 };
+    struct dcp_catalog *mine = NULL;
     double started = dcp_clock_s();
-    int64_t below = INT64_MAX;
-    bool gone = false;
-    int rc;
 
     if (!comm) {
         dcp_comm_self(&self);
         comm = &self;
     }
-    const struct request request = { ctx, comm, options, into };
-    if (options->name) {
-        if (comm->rank == 0)
-            dcp_pin(ctx->store, options->name, &reading.pin, NULL);
-        rc = load_step(&request, options->name, &reading, &result, &gone, err);
-    } else {
-        struct dcp_error first = { 0 };
-        int n_gone = 0;
-        for (;;) {
-            struct dcp_error failure = { 0 };
-            struct dcp_step step = { .step = -1 };
-            gone = false;
-            rc = dcp_find_to_read(ctx, options->step, below, &step, &reading, &failure);
-            if (!rc)
-                rc = load_step(&request, step.name, &reading, &result, &gone, &failure);
-            if (rc && gone && options->step < 0 && n_gone++ < DCP_MOST_LOOKS)
-                continue; /* there is a newer one now */
-            if (rc && !first.code)
-                first = failure;
-            if (!dcp_is_broken(rc) || options->step >= 0 || step.step < 0)
-                break;
-            /* Corrupt, or it cannot be read: the one before it, and that is told. */
-            dcp_log_write(ctx->log, DCP_LOG_WARN, "%s was skipped: %s", step.name,
-                          failure.message);
-            below = step.step;
-        }
-        if (rc && err)
-            *err = first;
-        rc = rc ? first.code : rc;
-    }
+    int rc = dcp_local_catalog(into, comm->rank, options->only_model, &mine, err);
+    if (!rc)
+        rc = dcp_catalog_sort(mine, err);
+    rc = dcp_agree(comm, rc, err);
+    const struct request request = { ctx, comm, options, mine };
+    if (!rc)
+        rc = options->name ? load_named(&request, &result, err)
+                           : load_newest(&request, &result, err);
+    dcp_catalog_free(mine);
     if (rc)
         return rc;
     result.read_s = dcp_clock_s() - started;

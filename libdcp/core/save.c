@@ -557,15 +557,20 @@ int dcp_save_wait(struct dcp_saver *saver, struct dcp_save_result *out_result,
 {
     bool done = false;
 
+    uint64_t begin = dcp_clock_ns();
+    enum phase phase = saver->phase;
+
     /* Ranks come back to the collective often, so that one whose disk is slow is not
      * taken for dead. */
-    for (uint64_t pause_us = 200; !done;
-         pause_us = pause_us < 20000 ? 2 * pause_us : 20000) {
+    for (;;) {
         DCP_TRY(dcp_save_poll(saver, &done, out_result, err));
-        if (!done)
-            dcp_clock_sleep_us(pause_us);
+        if (done)
+            return DCP_OK;
+        if (saver->phase != phase)
+            begin = dcp_clock_ns();
+        phase = saver->phase;
+        dcp_pause(saver->group, begin);
     }
-    return DCP_OK;
 }
 
 int dcp_save(const struct dcp_context *ctx, const struct dcp_save_options *options,

@@ -103,7 +103,7 @@ static struct dcp_target *plan_own(const struct wide_step *step, int rank,
     must(target != NULL);
     double started = bench_now();
     struct dcp_cursor in = dcp_cursor_init(told, size_bytes);
-    must(!dcp_deals_take(&in, mine, rank, own, NULL));
+    must(!dcp_deals_take(&in, mine->pieces, rank, own, NULL));
     must(!dcp_catalog_sort(own, NULL));
     *target = (struct dcp_target){ .format = dcp_format_of_steps(),
                                    .catalog = own,

@@ -1,18 +1,14 @@
 /* catalog: adding to it, sorting and finding. Whatever is added is checked here once, so
  * that no later code meets a size that overflows or a region outside its tensor. */
 #include "base/arena.h"
-#include "base/map.h"
 #include "base/mem.h"
 #include "base/str.h"
+#include "names.h"
 #include "region.h"
 #include <dcp/checkpoint.h>
 #include <dcp/training.h>
 #include <stdio.h>
 #include <string.h>
-
-struct dcp_name_index {
-    struct dcp_map map; /* of names in the arena */
-};
 
 int dcp_catalog_new(struct dcp_catalog **out_catalog, struct dcp_error *err)
 {
@@ -40,7 +36,7 @@ void dcp_catalog_free(struct dcp_catalog *catalog)
     if (!catalog)
         return;
     if (catalog->index)
-        dcp_map_fini(&catalog->index->map);
+        dcp_names_fini(catalog->index);
     free(catalog->index);
     free(catalog->tensors);
     free(catalog->pieces);
@@ -63,7 +59,7 @@ const char *dcp_catalog_text(struct dcp_catalog *catalog, const char *text)
 
 int dcp_catalog_find(const struct dcp_catalog *catalog, const char *name)
 {
-    return (int)dcp_map_find(&catalog->index->map, name, strlen(name));
+    return dcp_names_find(catalog->index, catalog->tensors, name);
 }
 
 int dcp_catalog_find_object(const struct dcp_catalog *catalog, const char *name)
@@ -101,6 +97,25 @@ static int check_shape(const struct dcp_tensor *tensor, int64_t *out_elems,
     return DCP_OK;
 }
 
+int dcp_catalog_reserve(struct dcp_catalog *catalog, size_t n_tensors, size_t n_pieces,
+                        struct dcp_error *err)
+{
+    struct dcp_tensor *tensors = NULL;
+    struct dcp_piece *pieces = NULL;
+
+    if (n_tensors <= SIZE_MAX - catalog->n_tensors)
+        tensors = dcp_mem_grow(catalog->tensors, &catalog->cap_tensors,
+                               catalog->n_tensors + n_tensors, sizeof *tensors);
+    catalog->tensors = tensors ? tensors : catalog->tensors;
+    if (n_pieces <= SIZE_MAX - catalog->n_pieces)
+        pieces = dcp_mem_grow(catalog->pieces, &catalog->cap_pieces,
+                              catalog->n_pieces + n_pieces, sizeof *pieces);
+    catalog->pieces = pieces ? pieces : catalog->pieces;
+    if (!tensors || !pieces || !dcp_names_reserve(catalog->index, n_tensors))
+        return dcp_error_memory(err, "a catalog");
+    return DCP_OK;
+}
+
 int dcp_catalog_add_tensor(struct dcp_catalog *catalog, const struct dcp_tensor *tensor,
                            int *out_index, struct dcp_error *err)
 {
@@ -111,7 +126,7 @@ int dcp_catalog_add_tensor(struct dcp_catalog *catalog, const struct dcp_tensor 
     if (!dcp_str_utf8_ok(t.name, strlen(t.name)))
         return dcp_error_set(err, DCP_E_CORRUPT, "the tensor name '%s' is not UTF-8",
                              DCP_SHOWN(t.name));
-    if (t.param && !dcp_str_utf8_ok(t.param, strlen(t.param)))
+    if (t.param && t.param != t.name && !dcp_str_utf8_ok(t.param, strlen(t.param)))
         return dcp_error_set(err, DCP_E_CORRUPT,
                              "the parameter's name of tensor '%s' is not UTF-8",
                              DCP_SHOWN(t.name));
@@ -123,33 +138,33 @@ int dcp_catalog_add_tensor(struct dcp_catalog *catalog, const struct dcp_tensor 
     if (catalog->n_tensors >= INT32_MAX - 1)
         return dcp_error_set(err, DCP_E_UNSUPPORTED, "there are over 2^31 tensors");
     DCP_TRY(check_shape(&t, &t.n_elems, err));
-    if (dcp_catalog_find(catalog, t.name) >= 0)
-        return dcp_error_set(err, DCP_E_CORRUPT, "there are two tensors named '%s'",
-                             DCP_SHOWN(t.name));
     struct dcp_tensor *tensors = dcp_mem_grow(catalog->tensors, &catalog->cap_tensors,
                                               catalog->n_tensors + 1, sizeof t);
     if (!tensors)
         return dcp_error_memory(err, "the catalog's tensors");
     catalog->tensors = tensors;
-    const char *param = t.param ? t.param : t.name;
+    bool is_param = !t.param || t.param == t.name || !strcmp(t.param, t.name);
     t.name = dcp_arena_text(catalog->arena, t.name);
-    t.param = !t.name                 ? NULL
-              : strcmp(param, t.name) ? dcp_arena_text(catalog->arena, param)
-                                      : t.name;
+    t.param = is_param ? t.name : dcp_arena_text(catalog->arena, t.param);
     t.shape = dcp_arena_copy(catalog->arena, t.shape, (size_t)t.ndim * sizeof *t.shape);
     t.tied_to = t.tied_to ? dcp_arena_text(catalog->arena, t.tied_to) : NULL;
     t.quantized = t.quantized ? dcp_arena_text(catalog->arena, t.quantized) : NULL;
     if (!t.name || !t.param || !t.shape || !t.tied_to != !tensor->tied_to ||
-        !t.quantized != !tensor->quantized ||
-        !dcp_map_set(&catalog->index->map, t.name, strlen(t.name),
-                     (int64_t)catalog->n_tensors))
+        !t.quantized != !tensor->quantized)
         return dcp_error_memory(err, "the catalog's tensors");
     t.first_piece = t.n_pieces = 0;
     t.grid = NULL; /* that of another catalog */
-    tensors[catalog->n_tensors++] = t;
+    int index = (int)catalog->n_tensors, named = -1;
+    tensors[index] = t;
+    if (!dcp_names_add(catalog->index, tensors, index, &named))
+        return dcp_error_memory(err, "the catalog's tensors");
+    if (named != index)
+        return dcp_error_set(err, DCP_E_CORRUPT, "there are two tensors named '%s'",
+                             DCP_SHOWN(t.name));
+    catalog->n_tensors++;
     catalog->sorted = false;
     if (out_index)
-        *out_index = (int)catalog->n_tensors - 1;
+        *out_index = index;
     return DCP_OK;
 }
 

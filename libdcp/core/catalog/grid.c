@@ -200,10 +200,33 @@ bool dcp_grid_ok(const struct dcp_tensor *tensor, const struct dcp_grid *grid,
     return grid->ranks || (least >= 0 && most < world_size);
 }
 
+/* That of the tensor before, when it says the same: most tensors are cut alike. */
+static const struct dcp_grid *same_as_before(const struct dcp_catalog *catalog,
+                                             const struct dcp_tensor *tensor,
+                                             const struct dcp_grid *grid)
+{
+    size_t place = (uintptr_t)tensor - (uintptr_t)catalog->tensors; /* if it is there */
+    bool follows = place >= sizeof *tensor && place < catalog->n_tensors * sizeof *tensor;
+    const struct dcp_grid *before = follows ? tensor[-1].grid : NULL;
+
+    if (!before || before->ranks || grid->ranks || before->flat != grid->flat ||
+        dcp_grid_ndim(tensor - 1, before) != dcp_grid_ndim(tensor, grid))
+        return NULL;
+    size_t n = (size_t)dcp_grid_ndim(tensor, grid);
+    bool same = before->first == grid->first &&
+                !memcmp(before->lead, grid->lead, n * sizeof *grid->lead) &&
+                !memcmp(before->size, grid->size, n * sizeof *grid->size) &&
+                !memcmp(before->stride, grid->stride, n * sizeof *grid->stride);
+    return same ? before : NULL;
+}
+
 const struct dcp_grid *dcp_grid_copy(struct dcp_catalog *catalog,
                                      const struct dcp_tensor *tensor,
                                      const struct dcp_grid *grid)
 {
+    const struct dcp_grid *same = same_as_before(catalog, tensor, grid);
+    if (same)
+        return same;
     struct dcp_grid *copy = dcp_catalog_alloc(catalog, 1, sizeof *copy);
     int64_t cells[DCP_MAX_NDIM];
     size_t n = (size_t)dcp_grid_cells(tensor, grid, cells);

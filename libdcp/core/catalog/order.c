@@ -35,3 +35,12 @@ int dcp_catalog_find_after(const struct dcp_catalog *catalog, const char *name,
                ? (int)next
                : dcp_catalog_find(catalog, name);
 }
+
+int *dcp_catalog_same(const struct dcp_catalog *src, const struct dcp_catalog *dst)
+{
+    int *same = dcp_mem_calloc(dst->n_tensors, sizeof *same), found = -1;
+
+    for (size_t t = 0; same && t < dst->n_tensors; t++)
+        same[t] = found = dcp_catalog_find_after(src, dst->tensors[t].name, found);
+    return same;
+}

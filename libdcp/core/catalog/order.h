@@ -11,5 +11,8 @@ size_t *dcp_file_order(const struct dcp_catalog *catalog);
  * (-1: none was). */
 int dcp_catalog_find_after(const struct dcp_catalog *catalog, const char *name,
                            int before);
+/* The tensor of src of the same name as each of dst, -1: there is none. Caller frees;
+ * NULL: out of memory. */
+int *dcp_catalog_same(const struct dcp_catalog *src, const struct dcp_catalog *dst);
 
 #endif

@@ -1,4 +1,5 @@
 #include "pack.h"
+#include "base/hash.h"
 #include "base/mem.h"
 #include "grid.h"
 #include <dcp/grid.h>
@@ -55,25 +56,56 @@ static void get_dims(struct dcp_cursor *in, int64_t *dims, int n)
         dims[d] = (int64_t)dcp_cursor_le64(in);
 }
 
-void dcp_pack_tensors(const struct dcp_catalog *catalog, struct dcp_buf *buf)
+enum { DIGEST_SLICE = 16384 }; /* is in the cache yet when it is digested */
+enum { TENSOR_BYTES = 25 };    /* of its numbers, but for its shape */
+enum { META = 1, PARAM = 2, TIED = 4, QUANTIZED = 8 }; /* one of them says: there is */
+
+static void pack_tensor(const struct dcp_tensor *tensor, struct dcp_buf *buf)
+{
+    bool own = tensor->param == tensor->name;
+    unsigned char numbers[TENSOR_BYTES];
+    numbers[0] = (uint8_t)tensor->role;
+    numbers[1] = (uint8_t)tensor->dtype;
+    numbers[2] = (uint8_t)tensor->ndim;
+    numbers[3] = tensor->has_fingerprint;
+    numbers[4] =
+        (uint8_t)((tensor->is_meta ? META : 0) | (own ? 0 : PARAM) |
+                  (tensor->tied_to ? TIED : 0) | (tensor->quantized ? QUANTIZED : 0));
+    dcp_put_le32(numbers + 5, (uint32_t)tensor->group);
+    dcp_put_le64(numbers + 9, tensor->fingerprint);
+    dcp_put_le64(numbers + 17, tensor->quantized_bytes);
+    dcp_buf_add(buf, numbers, sizeof numbers);
+    put_text(buf, tensor->name);
+    if (!own)
+        put_text(buf, tensor->param);
+    if (tensor->tied_to)
+        put_text(buf, tensor->tied_to);
+    if (tensor->quantized)
+        put_text(buf, tensor->quantized);
+    put_dims(buf, tensor->shape, tensor->ndim);
+}
+
+static void pack_tensors(const struct dcp_catalog *catalog, struct dcp_buf *buf)
 {
     dcp_buf_add_le64(buf, catalog->n_tensors);
+    for (size_t t = 0; t < catalog->n_tensors; t++)
+        pack_tensor(&catalog->tensors[t], buf);
+}
+
+int dcp_pack_tensors_digest(const struct dcp_catalog *catalog, uint64_t *out,
+                            struct dcp_error *err)
+{
+    DCP_CLEANUP_BUF struct dcp_buf buf = { 0 };
+
+    *out = 0;
     for (size_t t = 0; t < catalog->n_tensors; t++) {
-        const struct dcp_tensor *tensor = &catalog->tensors[t];
-        put_text(buf, tensor->name);
-        put_text(buf, tensor->param);
-        put_optional(buf, tensor->tied_to);
-        put_optional(buf, tensor->quantized);
-        dcp_buf_add_u8(buf, (uint8_t)tensor->role);
-        dcp_buf_add_u8(buf, (uint8_t)tensor->dtype);
-        dcp_buf_add_u8(buf, (uint8_t)tensor->ndim);
-        dcp_buf_add_u8(buf, tensor->has_fingerprint);
-        dcp_buf_add_u8(buf, tensor->is_meta);
-        put_dims(buf, tensor->shape, tensor->ndim);
-        dcp_buf_add_le32(buf, (uint32_t)tensor->group);
-        dcp_buf_add_le64(buf, tensor->fingerprint);
-        dcp_buf_add_le64(buf, tensor->quantized_bytes);
+        pack_tensor(&catalog->tensors[t], &buf);
+        if (buf.size_bytes < DIGEST_SLICE && t + 1 < catalog->n_tensors)
+            continue;
+        *out = dcp_hash_crc64(*out, buf.data, buf.size_bytes);
+        buf.size_bytes = 0;
     }
+    return dcp_buf_check(&buf, err);
 }
 
 static int unpack_tensors(struct dcp_cursor *in, struct dcp_catalog *catalog,
@@ -81,38 +113,48 @@ static int unpack_tensors(struct dcp_cursor *in, struct dcp_catalog *catalog,
 {
     uint64_t n = dcp_cursor_le64(in);
 
+    if (in->bad || n > dcp_cursor_left(in) / TENSOR_BYTES)
+        return bad(err);
+    DCP_TRY(dcp_catalog_reserve(catalog, (size_t)n, 0, err));
     for (uint64_t t = 0; t < n && !in->bad; t++) {
         int64_t shape[DCP_MAX_NDIM];
-        struct dcp_tensor tensor = { .shape = shape };
-        tensor.name = get_text(in);
-        tensor.param = get_text(in);
-        tensor.tied_to = get_optional(in);
-        tensor.quantized = get_optional(in);
-        tensor.role = (enum dcp_role)dcp_cursor_u8(in);
-        tensor.dtype = (enum dcp_dtype)dcp_cursor_u8(in);
-        tensor.ndim = dcp_cursor_u8(in);
-        tensor.has_fingerprint = dcp_cursor_u8(in);
-        tensor.is_meta = dcp_cursor_u8(in);
-        if (tensor.ndim > DCP_MAX_NDIM)
+        const unsigned char *numbers = dcp_cursor_take(in, TENSOR_BYTES);
+        if (!numbers || numbers[2] > DCP_MAX_NDIM)
             return bad(err);
+        struct dcp_tensor tensor = { .role = (enum dcp_role)numbers[0],
+                                     .dtype = (enum dcp_dtype)numbers[1],
+                                     .ndim = numbers[2],
+                                     .has_fingerprint = numbers[3],
+                                     .is_meta = numbers[4] & META,
+                                     .group = (int)dcp_le32(numbers + 5),
+                                     .fingerprint = dcp_le64(numbers + 9),
+                                     .quantized_bytes = dcp_le64(numbers + 17),
+                                     .shape = shape };
+        tensor.name = get_text(in);
+        tensor.param = numbers[4] & PARAM ? get_text(in) : NULL;
+        tensor.tied_to = numbers[4] & TIED ? get_text(in) : NULL;
+        tensor.quantized = numbers[4] & QUANTIZED ? get_text(in) : NULL;
         get_dims(in, shape, tensor.ndim);
-        tensor.group = (int)dcp_cursor_le32(in);
-        tensor.fingerprint = dcp_cursor_le64(in);
-        tensor.quantized_bytes = dcp_cursor_le64(in);
         if (!in->bad)
             DCP_TRY(dcp_catalog_add_tensor(catalog, &tensor, NULL, err));
     }
     return in->bad ? bad(err) : DCP_OK;
 }
 
+enum { NO_GRID, A_GRID, GRID_BEFORE }; /* that of the tensor before */
+
 static void pack_grids(const struct dcp_catalog *catalog, struct dcp_buf *buf)
 {
+    const struct dcp_grid *before = NULL;
+
     for (size_t t = 0; t < catalog->n_tensors; t++) {
         const struct dcp_tensor *tensor = &catalog->tensors[t];
         const struct dcp_grid *grid = tensor->grid;
         int64_t cells[DCP_MAX_NDIM];
-        dcp_buf_add_u8(buf, grid != NULL);
-        if (!grid)
+        bool told = grid && grid != before;
+        dcp_buf_add_u8(buf, told ? A_GRID : grid ? GRID_BEFORE : NO_GRID);
+        before = grid;
+        if (!told)
             continue;
         dcp_buf_add_u8(buf, grid->flat);
         int ndim = dcp_grid_ndim(tensor, grid);
@@ -131,17 +173,27 @@ static void pack_grids(const struct dcp_catalog *catalog, struct dcp_buf *buf)
 static int unpack_grids(struct dcp_cursor *in, struct dcp_catalog *catalog,
                         struct dcp_error *err)
 {
+    size_t n_listed = 0; /* ranks, by the grid before */
+
     for (size_t t = 0; t < catalog->n_tensors; t++) {
         struct dcp_tensor *tensor = &catalog->tensors[t];
         int ranks[DCP_GRID_MOST_RANKS];
         struct dcp_grid grid = { 0 };
-        if (!dcp_cursor_u8(in))
+        uint8_t how = dcp_cursor_u8(in);
+        if (how == NO_GRID)
             continue;
+        if (how == GRID_BEFORE) {
+            const struct dcp_grid *before = t ? tensor[-1].grid : NULL;
+            if (!before || !dcp_grid_ok(tensor, before, n_listed, catalog->world_size))
+                return bad(err);
+            tensor->grid = before;
+            continue;
+        }
         grid.flat = dcp_cursor_u8(in);
         int ndim = dcp_grid_ndim(tensor, &grid);
         get_dims(in, grid.lead, ndim);
         get_dims(in, grid.size, ndim);
-        size_t n = dcp_cursor_u8(in);
+        size_t n = n_listed = dcp_cursor_u8(in);
         if (n > DCP_GRID_MOST_RANKS)
             return bad(err);
         for (size_t i = 0; i < n; i++)
@@ -438,7 +490,7 @@ int dcp_pack_catalog(const struct dcp_catalog *catalog, struct dcp_buf *buf,
     dcp_buf_add_le32(buf, (uint32_t)catalog->mesh.tp);
     dcp_buf_add_le32(buf, (uint32_t)catalog->mesh.pp);
     dcp_buf_add_le32(buf, (uint32_t)catalog->weights_dtype);
-    dcp_pack_tensors(catalog, buf);
+    pack_tensors(catalog, buf);
     pack_grids(catalog, buf);
     dcp_pack_files(catalog, -1, buf);
     pack_records(catalog, buf);

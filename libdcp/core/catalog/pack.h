@@ -13,8 +13,9 @@ int dcp_pack_catalog(const struct dcp_catalog *catalog, struct dcp_buf *buf,
 int dcp_unpack_catalog(const void *data, size_t size_bytes,
                        struct dcp_catalog **out_catalog, struct dcp_error *err);
 
-/* The tensors alone: equal bytes for equal lists. */
-void dcp_pack_tensors(const struct dcp_catalog *catalog, struct dcp_buf *buf);
+/* A digest of the tensors alone, equal for equal lists. Errors: MEMORY. */
+int dcp_pack_tensors_digest(const struct dcp_catalog *catalog, uint64_t *out,
+                            struct dcp_error *err);
 /* All pieces of a catalog, and adding them to another with the same tensors; rank >= 0
  * overrides theirs. */
 void dcp_pack_pieces(const struct dcp_catalog *catalog, struct dcp_buf *buf);

@@ -2,7 +2,7 @@
 #include "base/clock.h"
 #include "base/pool.h"
 
-/* Who polls an eighth of the time that went by finds work of any length done soon. */
+/* Who works comes back when an eighth of the time that went by has passed again. */
 enum { FIRST_PAUSE_US = 100, LAST_PAUSE_US = 20000, SHARE = 8 };
 
 int dcp_all_done(struct dcp_comm *comm, bool mine, bool *out_done, struct dcp_error *err)
@@ -14,6 +14,14 @@ int dcp_all_done(struct dcp_comm *comm, bool mine, bool *out_done, struct dcp_er
     return rc;
 }
 
+void dcp_pause(struct dcp_group *group, uint64_t begin_ns)
+{
+    uint64_t us = (dcp_clock_ns() - begin_ns) / 1000 / SHARE;
+
+    us = us > FIRST_PAUSE_US ? us : FIRST_PAUSE_US;
+    dcp_group_done_within(group, us < LAST_PAUSE_US ? us : LAST_PAUSE_US);
+}
+
 /* Until the work is done on all ranks, or one of them is gone. */
 static int poll_all(struct dcp_comm *comm, struct dcp_group *group, struct dcp_error *err)
 {
@@ -23,10 +31,8 @@ static int poll_all(struct dcp_comm *comm, struct dcp_group *group, struct dcp_e
 
     while (!done && !rc) {
         rc = dcp_all_done(comm, !group || dcp_group_done(group), &done, err);
-        uint64_t pause_us = (dcp_clock_ns() - begin) / 1000 / SHARE;
-        pause_us = pause_us > FIRST_PAUSE_US ? pause_us : FIRST_PAUSE_US;
-        if (!done && !rc)
-            dcp_clock_sleep_us(pause_us < LAST_PAUSE_US ? pause_us : LAST_PAUSE_US);
+        if (!done && !rc && group)
+            dcp_pause(group, begin);
     }
     return rc;
 }

@@ -4,8 +4,8 @@
 #ifndef DCP_CORE_COLLECTIVE_AWAIT_H
 #define DCP_CORE_COLLECTIVE_AWAIT_H
 
+#include "base/pool.h"
 #include <dcp/comm.h>
-#include <stdbool.h>
 
 /* Collective. Runs work(arg) on every rank that gives one (NULL: nothing to do here), on
  * a thread of its own, which must not use the comm. Ends as dcp_agree does: all ranks
@@ -15,5 +15,9 @@ int dcp_await(struct dcp_comm *comm, int (*work)(void *arg, struct dcp_error *er
 
 /* Collective: whether it is done on all ranks. */
 int dcp_all_done(struct dcp_comm *comm, bool mine, bool *out_done, struct dcp_error *err);
+/* Between two of these: until this rank's work is done, but not long, the longer the more
+ * time went by since it began. A rank that is done does not wait here, but in the next
+ * call, for those that are not: so all go on as soon as the last one is done. */
+void dcp_pause(struct dcp_group *group, uint64_t begin_ns);
 
 #endif

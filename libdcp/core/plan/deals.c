@@ -96,27 +96,27 @@ static int take(struct dcp_catalog *out, const struct dcp_piece *local,
     return dcp_catalog_add_piece(out, &piece, err);
 }
 
-int dcp_deals_take(struct dcp_cursor *in, const struct dcp_catalog *mine, int rank,
+int dcp_deals_take(struct dcp_cursor *in, const struct dcp_piece *held, int rank,
                    struct dcp_catalog *out, struct dcp_error *err)
 {
     struct deal deal = { 0 };
 
-    if (!mine->n_pieces)
+    if (!out->n_tensors)
         return DCP_OK;
     DCP_TRY(next_deal(in, out, &deal, err));
-    for (size_t t = 0; t < mine->n_pieces; t++) {
-        const struct dcp_piece *local = &mine->pieces[t];
-        const struct dcp_tensor *tensor = &mine->tensors[t];
-        int64_t held = dcp_region_elems(tensor, &local->region);
+    for (size_t t = 0; t < out->n_tensors; t++) {
+        const struct dcp_piece *local = &held[t];
+        const struct dcp_tensor *tensor = &out->tensors[t];
+        int64_t n_held = dcp_region_elems(tensor, &local->region);
         bool dealt = false;
         while (deal.tensor == t) {
             int64_t n = dcp_region_elems(tensor, &deal.region);
-            dealt |= held && overlap(tensor, &local->region, &deal.region);
+            dealt |= n_held && overlap(tensor, &local->region, &deal.region);
             if (deal.rank == rank)
-                DCP_TRY(take(out, local, &deal.region, n <= held, rank, err));
+                DCP_TRY(take(out, local, &deal.region, n <= n_held, rank, err));
             DCP_TRY(next_deal(in, out, &deal, err));
         }
-        if (held && !dealt)
+        if (n_held && !dealt)
             DCP_TRY(take(out, local, &local->region, true, rank, err));
     }
     return DCP_OK;

@@ -18,10 +18,10 @@ int dcp_deals_make(struct dcp_catalog *catalog, struct dcp_cursor *holdings,
 
 /* The pieces of a sorted catalog as what all ranks are told. */
 void dcp_deals_pack(const struct dcp_catalog *catalog, struct dcp_buf *buf);
-/* What falls to `rank` of those deals and of what it holds itself, pieces in memory, one
- * a tensor: adds the pieces to a catalog with the same tensors. Those that were dealt to
- * rank 0 whole have no data. Errors: CORRUPT, MEMORY. */
-int dcp_deals_take(struct dcp_cursor *in, const struct dcp_catalog *mine, int rank,
+/* What falls to `rank` of those deals and of what it holds itself, held[t] of tensor t,
+ * in memory: adds the pieces to the catalog. Those that were dealt to rank 0 whole have
+ * no data. Errors: CORRUPT, MEMORY. */
+int dcp_deals_take(struct dcp_cursor *in, const struct dcp_piece *held, int rank,
                    struct dcp_catalog *out, struct dcp_error *err);
 
 #endif

@@ -40,10 +40,13 @@ static int add_local(struct dcp_catalog *catalog, const struct dcp_local_tensor 
 int dcp_local_catalog(const struct dcp_state *state, int rank, bool model_only,
                       struct dcp_catalog **out_catalog, struct dcp_error *err)
 {
+
     struct dcp_catalog *catalog;
     int rc = dcp_catalog_new(&catalog, err);
 
     *out_catalog = NULL;
+    if (!rc)
+        rc = dcp_catalog_reserve(catalog, state->n_locals, state->n_locals, err);
     for (size_t i = 0; i < state->n_locals && !rc; i++)
         if (!model_only || !dcp_role_is_optim(state->locals[i].role))
             rc = add_local(catalog, &state->locals[i], rank, err);
@@ -58,8 +61,8 @@ int dcp_local_catalog(const struct dcp_state *state, int rank, bool model_only,
 /* Every rank must list the same tensors; the lists are compared by their digests. What
  * rank 0 makes of the holdings behind them is in `deals`. A message has bytes of small
  * tensors, so it ends with its own digest. */
-static int merge(const struct dcp_catalog *mine, uint64_t list, const unsigned char *all,
-                 const size_t *sizes, struct dcp_catalog *deals, struct dcp_error *err)
+static int merge(uint64_t list, const unsigned char *all, const size_t *sizes,
+                 struct dcp_catalog *deals, struct dcp_error *err)
 {
     size_t world_size = (size_t)deals->world_size;
     DCP_CLEANUP_FREE struct dcp_cursor *holdings =
@@ -74,7 +77,7 @@ static int merge(const struct dcp_catalog *mine, uint64_t list, const unsigned c
                                  "what rank %zu tells of its tensors is corrupt", r);
         holdings[r] = dcp_cursor_init(all, n);
         uint64_t theirs = dcp_cursor_le64(&holdings[r]);
-        if (theirs != list || dcp_cursor_le64(&holdings[r]) != mine->n_tensors)
+        if (theirs != list || dcp_cursor_le64(&holdings[r]) != deals->n_tensors)
             return dcp_error_set(err, DCP_E_MISMATCH,
                                  "ranks 0 and %zu do not list the same tensors", r);
         all += sizes[r];
@@ -82,40 +85,50 @@ static int merge(const struct dcp_catalog *mine, uint64_t list, const unsigned c
     return dcp_deals_make(deals, holdings, err);
 }
 
-/* Collective. Rank 0 hears what all hold, and all hear what it deals. */
+/* What rank 0 hears of a rank: the digest of its list of tensors, and what it holds. */
+static int pack_message(const struct dcp_catalog *mine, const struct dcp_device *device,
+                        struct dcp_buf *message, uint64_t *out_list,
+                        struct dcp_error *err)
+{
+    DCP_TRY(dcp_pack_tensors_digest(mine, out_list, err));
+    dcp_buf_add_le64(message, *out_list);
+    dcp_buf_add_le64(message, mine->n_tensors);
+    DCP_TRY(dcp_holdings_pack(mine, device, message, err));
+    dcp_buf_add_le64(message, dcp_hash_crc64(0, message->data, message->size_bytes));
+    return dcp_buf_check(message, err);
+}
+
+/* Collective. Rank 0 hears what all hold, and all hear what it deals. The pieces of the
+ * catalog become *out_held; on rank 0 it has the deals then. */
 static int exchange(struct dcp_comm *comm, const struct dcp_device *device,
-                    const struct dcp_catalog *mine, struct dcp_catalog *deals,
+                    struct dcp_catalog *catalog, struct dcp_piece **out_held,
                     struct dcp_buf *out_deals, struct dcp_error *err)
 {
-    DCP_CLEANUP_BUF struct dcp_buf tensors = { 0 }, message = { 0 };
+    DCP_CLEANUP_BUF struct dcp_buf message = { 0 };
     DCP_CLEANUP_FREE size_t *sizes =
         dcp_mem_calloc((size_t)comm->world_size, sizeof *sizes);
     DCP_CLEANUP_FREE void *all = NULL;
+    uint64_t list = 0;
+    int rc = sizes ? pack_message(catalog, device, &message, &list, err)
+                   : dcp_error_memory(err, "an exchange");
 
-    dcp_pack_tensors(mine, &tensors);
-    uint64_t list = dcp_hash_crc64(0, tensors.data, tensors.size_bytes);
-    dcp_buf_add_le64(&message, list);
-    dcp_buf_add_le64(&message, mine->n_tensors);
-    int rc = sizes ? dcp_buf_check(&tensors, err) : dcp_error_memory(err, "an exchange");
-    if (!rc)
-        rc = dcp_holdings_pack(mine, device, &message, err);
-    dcp_buf_add_le64(&message, dcp_hash_crc64(0, message.data, message.size_bytes));
-    if (!rc)
-        rc = dcp_buf_check(&message, err);
+    *out_held = catalog->pieces;
+    catalog->pieces = NULL;
+    catalog->n_pieces = catalog->cap_pieces = 0;
     rc = dcp_agree(comm, rc, err); /* nobody enters the exchange unless all can */
     if (!rc)
         rc = dcp_comm_gatherv(comm, message.data, message.size_bytes, &all, sizes, err);
     if (!rc && comm->rank == 0) {
-        rc = merge(mine, list, all, sizes, deals, err);
+        rc = merge(list, all, sizes, catalog, err);
         if (!rc)
-            dcp_deals_pack(deals, out_deals);
+            dcp_deals_pack(catalog, out_deals);
     }
     return dcp_bcast_buf(comm, out_deals, rc, err);
 }
 
 /* This rank's part of the deals becomes the pieces of `merged`, which on rank 0 holds all
  * of them. */
-static int take_own(const struct dcp_catalog *mine, const struct dcp_buf *deals, int rank,
+static int take_own(const struct dcp_piece *held, const struct dcp_buf *deals, int rank,
                     struct dcp_catalog *merged, struct dcp_error *err)
 {
     struct dcp_cursor in = dcp_cursor_init(deals->data, deals->size_bytes);
@@ -126,7 +139,7 @@ static int take_own(const struct dcp_catalog *mine, const struct dcp_buf *deals,
     for (size_t p = 0; p < merged->n_pieces; p++)
         joined[merged->pieces[p].tensor] = merged->pieces[p].data;
     merged->n_pieces = 0;
-    DCP_TRY(dcp_deals_take(&in, mine, rank, merged, err));
+    DCP_TRY(dcp_deals_take(&in, held, rank, merged, err));
     for (size_t p = 0; p < merged->n_pieces; p++) {
         struct dcp_piece *piece = &merged->pieces[p];
         piece->on_host = joined[piece->tensor] != NULL;
@@ -166,19 +179,17 @@ static int check_state(const struct dcp_state *state, int world_size,
     return DCP_OK;
 }
 
-/* The tensors and objects of a state, without pieces. */
-static int list_state(const struct dcp_state *state, const struct dcp_catalog *mine,
-                      int world_size, struct dcp_catalog *merged, struct dcp_error *err)
+/* What is no tensor of a state. */
+static int add_rest(const struct dcp_state *state, int world_size,
+                    struct dcp_catalog *catalog, struct dcp_error *err)
 {
-    merged->world_size = world_size;
-    merged->mesh = state->mesh;
-    merged->layout = dcp_catalog_text(merged, state->layout);
-    if (!merged->layout)
+    catalog->world_size = world_size;
+    catalog->mesh = state->mesh;
+    catalog->layout = dcp_catalog_text(catalog, state->layout);
+    if (!catalog->layout)
         return dcp_error_memory(err, "a state");
-    for (size_t t = 0; t < mine->n_tensors; t++)
-        DCP_TRY(dcp_catalog_add_tensor(merged, &mine->tensors[t], NULL, err));
     for (size_t o = 0; o < state->n_objects; o++)
-        DCP_TRY(dcp_catalog_add_object(merged, &state->objects[o], err));
+        DCP_TRY(dcp_catalog_add_object(catalog, &state->objects[o], err));
     return DCP_OK;
 }
 
@@ -187,16 +198,15 @@ int dcp_local_merge(struct dcp_comm *comm, const struct dcp_device *device,
                     struct dcp_error *err)
 {
     DCP_CLEANUP_BUF struct dcp_buf deals = { 0 };
-    struct dcp_catalog *mine = NULL, *merged = NULL;
+    DCP_CLEANUP_FREE struct dcp_piece *held = NULL;
+    struct dcp_catalog *catalog = NULL;
     int rc = check_state(state, comm->world_size, err);
 
     *out_catalog = NULL;
     if (!rc)
-        rc = dcp_local_catalog(state, comm->rank, false, &mine, err);
+        rc = dcp_local_catalog(state, comm->rank, false, &catalog, err);
     if (!rc)
-        rc = dcp_catalog_new(&merged, err);
-    if (!rc)
-        rc = list_state(state, mine, comm->world_size, merged, err);
+        rc = add_rest(state, comm->world_size, catalog, err);
     if (rc == DCP_E_CORRUPT) { /* the caller's mistake, not a file's */
         rc = DCP_E_USAGE;
         if (err)
@@ -204,14 +214,13 @@ int dcp_local_merge(struct dcp_comm *comm, const struct dcp_device *device,
     }
     rc = dcp_agree(comm, rc, err);
     if (!rc)
-        rc = exchange(comm, device, mine, merged, &deals, err);
+        rc = exchange(comm, device, catalog, &held, &deals, err);
     if (!rc)
-        rc = dcp_agree(comm, take_own(mine, &deals, comm->rank, merged, err), err);
-    dcp_catalog_free(mine);
+        rc = dcp_agree(comm, take_own(held, &deals, comm->rank, catalog, err), err);
     if (rc) {
-        dcp_catalog_free(merged);
+        dcp_catalog_free(catalog);
         return rc;
     }
-    *out_catalog = merged;
+    *out_catalog = catalog;
     return DCP_OK;
 }

@@ -14,6 +14,8 @@
 #include <stdio.h>
 #include <string.h>
 
+enum { SMALL_BLOCK = 512 };
+
 struct dcp_blocks {
     struct dcp_source source;
     const struct dcp_catalog *catalog;
@@ -347,10 +349,31 @@ static int read_cached(struct dcp_blocks *b, size_t unit, uint64_t block, size_t
     return rc;
 }
 
+/* A part of a block that is so small that to read and digest it again costs less than to
+ * keep it. */
+static int read_small(struct dcp_blocks *b, size_t unit, size_t raw_n, size_t begin,
+                      size_t n, unsigned char *out, struct dcp_error *err)
+{
+    unsigned char block[SMALL_BLOCK];
+
+    DCP_TRY(read_block(b, unit, 0, block, raw_n, err));
+    memcpy(out, block + begin, n);
+    return DCP_OK;
+}
+
+/* Whether it is the one block of a piece that is not coded. */
+static bool is_small(const struct dcp_blocks *b, size_t unit, uint64_t raw)
+{
+    return raw <= SMALL_BLOCK && unit < b->catalog->n_pieces &&
+           b->catalog->pieces[unit].codec == DCP_CODEC_NONE;
+}
+
 /* Bytes begin .. begin + n of a unit of raw bytes, whole blocks straight to out. */
 static int read_unit(struct dcp_blocks *b, size_t unit, uint64_t raw, uint64_t begin,
                      size_t n, unsigned char *out, struct dcp_error *err)
 {
+    if (n > 0 && n < raw && is_small(b, unit, raw))
+        return read_small(b, unit, (size_t)raw, (size_t)begin, n, out, err);
     while (n > 0) {
         uint64_t block = begin / DCP_BLOCK_BYTES, at = block * DCP_BLOCK_BYTES;
         size_t raw_n = (size_t)(raw - at < DCP_BLOCK_BYTES ? raw - at : DCP_BLOCK_BYTES);

@@ -2,7 +2,7 @@
 #include "base/mem.h"
 #include <pthread.h>
 
-#define SMALL_BYTES 4096 /* of blocks of which there is a head for each */
+enum { FIRST_HEADS = 64 };
 
 struct dcp_cached {
     size_t unit;
@@ -19,8 +19,9 @@ struct dcp_cache {
     pthread_mutex_t lock;         /* of all but the data */
     pthread_cond_t ended;         /* somebody's filling */
     uint64_t most_bytes, n_bytes; /* with what an entry costs besides its block */
-    struct dcp_cached **heads;    /* by hash */
-    size_t n_heads;               /* a power of two */
+    size_t n_blocks;
+    struct dcp_cached **heads; /* by hash */
+    size_t n_heads;            /* a power of two, as many as there are blocks or more */
     struct dcp_cached *oldest, *newest;
 };
 
@@ -41,20 +42,17 @@ static void chain(const struct dcp_cache *cache, struct dcp_cached *e)
     *head = e;
 }
 
-/* As many heads as most_bytes ask for; those that there are stay when there is no memory
- * for more. */
-static void make_heads(struct dcp_cache *cache)
+/* A chain that is long is slow. Without memory it stays so. */
+static void add_heads(struct dcp_cache *cache)
 {
-    size_t n = 64;
+    struct dcp_cached **heads =
+        dcp_mem_calloc(2 * cache->n_heads, sizeof(struct dcp_cached *));
 
-    while (n < cache->most_bytes / SMALL_BYTES && n < (size_t)1 << 20)
-        n *= 2;
-    struct dcp_cached **heads = dcp_mem_calloc(n, sizeof(struct dcp_cached *));
     if (!heads)
         return;
     free(cache->heads);
     cache->heads = heads;
-    cache->n_heads = n;
+    cache->n_heads *= 2;
     for (struct dcp_cached *e = cache->oldest; e; e = e->newer)
         chain(cache, e);
 }
@@ -68,7 +66,8 @@ struct dcp_cache *dcp_cache_new(uint64_t most_bytes)
     cache->most_bytes = most_bytes;
     pthread_mutex_init(&cache->lock, NULL);
     pthread_cond_init(&cache->ended, NULL);
-    make_heads(cache);
+    cache->n_heads = FIRST_HEADS;
+    cache->heads = dcp_mem_calloc(cache->n_heads, sizeof(struct dcp_cached *));
     if (cache->heads)
         return cache;
     dcp_cache_free(cache);
@@ -95,7 +94,6 @@ void dcp_cache_grow(struct dcp_cache *cache, uint64_t more_bytes)
 {
     pthread_mutex_lock(&cache->lock);
     cache->most_bytes += more_bytes;
-    make_heads(cache);
     pthread_mutex_unlock(&cache->lock);
 }
 
@@ -115,6 +113,8 @@ static void put_newest(struct dcp_cache *cache, struct dcp_cached *e)
 
 static void put(struct dcp_cache *cache, struct dcp_cached *e)
 {
+    if (cache->n_blocks++ == cache->n_heads)
+        add_heads(cache);
     chain(cache, e);
     cache->n_bytes += sizeof *e + e->n;
     put_newest(cache, e);
@@ -127,6 +127,7 @@ static void take_out(struct dcp_cache *cache, struct dcp_cached *e)
     while (*at != e)
         at = &(*at)->chain;
     *at = e->chain;
+    cache->n_blocks--;
     cache->n_bytes -= sizeof *e + e->n;
     unlink_use(cache, e);
 }

@@ -13,16 +13,12 @@
 
 struct dcp_runs {
     const struct dcp_catalog *src, *dst;
+    const int *from;         /* the tensor of src behind each of dst; -1: none */
     bool *by_runs;           /* of each tensor of src */
     _Atomic uint64_t *parts; /* of each piece of dst */
     _Atomic bool *failed;    /* so it is */
     struct dcp_wants wants;  /* rank 0's */
 };
-
-static int source_of(const struct dcp_runs *runs, int tensor)
-{
-    return dcp_catalog_find(runs->src, runs->dst->tensors[tensor].name);
-}
 
 /* -- what a rank would gain --------------------------------------------------------- */
 
@@ -82,7 +78,7 @@ static bool fits(const struct dcp_runs *runs, const struct dcp_plan *plan, size_
 static bool counts(const struct dcp_runs *runs, size_t p, int *out_source)
 {
     const struct dcp_piece *piece = &runs->dst->pieces[p];
-    int from = source_of(runs, piece->tensor);
+    int from = runs->from[piece->tensor];
 
     *out_source = from;
     return from >= 0 && runs->src->tensors[from].has_fingerprint &&
@@ -155,7 +151,7 @@ static int ask(struct dcp_comm *comm, struct dcp_runs *runs, const struct dcp_bu
 }
 
 static int runs_new(const struct dcp_catalog *src, const struct dcp_catalog *dst,
-                    struct dcp_runs **out, struct dcp_error *err)
+                    const int *from, struct dcp_runs **out, struct dcp_error *err)
 {
     struct dcp_runs *runs = calloc(1, sizeof *runs);
 
@@ -163,6 +159,7 @@ static int runs_new(const struct dcp_catalog *src, const struct dcp_catalog *dst
     if (runs) {
         runs->src = src;
         runs->dst = dst;
+        runs->from = from;
         runs->wants.catalog = src;
         runs->by_runs = dcp_mem_calloc(src->n_tensors, sizeof *runs->by_runs);
         runs->parts = dcp_mem_calloc(dst->n_pieces, sizeof *runs->parts);
@@ -185,8 +182,8 @@ void dcp_runs_free(struct dcp_runs *runs)
 }
 
 int dcp_runs_choose(struct dcp_comm *comm, const struct dcp_plan *plan,
-                    const struct dcp_catalog *src, const struct dcp_catalog *dst, int rc,
-                    struct dcp_runs **out, struct dcp_error *err)
+                    const struct dcp_catalog *src, const struct dcp_catalog *dst,
+                    const int *from, int rc, struct dcp_runs **out, struct dcp_error *err)
 {
     enum { FAILED, RUNS, BLOCKS }; /* the least of all ranks is done */
     DCP_CLEANUP_BUF struct dcp_buf said = { 0 };
@@ -196,7 +193,7 @@ int dcp_runs_choose(struct dcp_comm *comm, const struct dcp_plan *plan,
 
     *out = NULL;
     if (!rc)
-        rc = runs_new(src, dst, &runs, err);
+        rc = runs_new(src, dst, from, &runs, err);
     int64_t mine = rc ? FAILED : any_gains(runs, plan) ? RUNS : BLOCKS;
     struct dcp_error gone = { 0 };
     int failure = dcp_comm_least(comm, mine, &least, &gone);
@@ -222,7 +219,7 @@ int dcp_runs_choose(struct dcp_comm *comm, const struct dcp_plan *plan,
 
 bool dcp_runs_has(const struct dcp_runs *runs, int tensor)
 {
-    int from = runs ? source_of(runs, tensor) : -1;
+    int from = runs ? runs->from[tensor] : -1;
 
     return from >= 0 && runs->by_runs[from];
 }

@@ -17,12 +17,14 @@
 struct dcp_runs;
 
 /* Collective. Chooses such tensors of dst, where any rank has much to gain by it. src and
- * dst are sorted; they and the plan are borrowed. rc and err are how this rank came here;
- * all return alike. *out is NULL when there is no such tensor; caller owns. Errors:
- * MEMORY, COMM. */
+ * dst are sorted; from[t] is the tensor of src behind tensor t of dst, -1: none. They and
+ * the plan are borrowed. rc and err are how this rank came here, and without rc 0 the
+ * others are not looked at; all return alike. *out is NULL when there is no such tensor;
+ * caller owns. Errors: MEMORY, COMM. */
 int dcp_runs_choose(struct dcp_comm *comm, const struct dcp_plan *plan,
-                    const struct dcp_catalog *src, const struct dcp_catalog *dst, int rc,
-                    struct dcp_runs **out, struct dcp_error *err);
+                    const struct dcp_catalog *src, const struct dcp_catalog *dst,
+                    const int *from, int rc, struct dcp_runs **out,
+                    struct dcp_error *err);
 void dcp_runs_free(struct dcp_runs *runs);
 
 /* Whether a tensor of dst is read so. runs may be NULL: none is. */

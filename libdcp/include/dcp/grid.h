@@ -45,7 +45,8 @@ DCP_PUBLIC int dcp_grid_find(struct dcp_catalog *catalog, const struct dcp_tenso
  * them are listed. */
 DCP_PUBLIC bool dcp_grid_ok(const struct dcp_tensor *tensor, const struct dcp_grid *grid,
                             size_t n_ranks, int world_size);
-/* A copy in the catalog, of a grid that is ok; NULL: no memory. */
+/* A copy in the catalog, of a grid that is ok, or that of the tensor before, where it is
+ * equal. NULL: no memory. */
 DCP_PUBLIC const struct dcp_grid *dcp_grid_copy(struct dcp_catalog *catalog,
                                                 const struct dcp_tensor *tensor,
                                                 const struct dcp_grid *grid);

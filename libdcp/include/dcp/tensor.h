@@ -259,13 +259,17 @@ struct dcp_catalog {
     size_t n_objects;
     bool sorted;
     size_t cap_tensors, cap_pieces, cap_files, cap_records, cap_objects; /* private */
-    struct dcp_name_index *index;                                        /* private */
+    struct dcp_names *index;                                             /* private */
 };
 
 /* An empty catalog; caller owns. Errors: MEMORY. */
 DCP_PUBLIC int dcp_catalog_new(struct dcp_catalog **out_catalog, struct dcp_error *err);
 DCP_PUBLIC void dcp_catalog_free(struct dcp_catalog *catalog);
 
+/* Room for so many tensors and pieces more: adding them one by one moves nothing then.
+ * Who has the counts from a file checks them first. Errors: MEMORY. */
+DCP_PUBLIC int dcp_catalog_reserve(struct dcp_catalog *catalog, size_t n_tensors,
+                                   size_t n_pieces, struct dcp_error *err);
 /* Each add copies what it is given, strings and arrays too, and returns the index through
  * out_… (may be NULL). They refuse what no valid file can hold: a name twice, ndim or
  * shape out of range, a size that overflows, a region outside its tensor. Errors: MEMORY,

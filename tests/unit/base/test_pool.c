@@ -283,6 +283,30 @@ static void lowest_failure_wins(void **state)
     dcp_pool_free(pool);
 }
 
+static int sleep_for(void *arg, struct dcp_error *err)
+{
+    (void)err;
+    dcp_clock_sleep_us(*(const uint64_t *)arg);
+    return DCP_OK;
+}
+
+static void waiting_ends_with_the_work(void **state)
+{
+    (void)state;
+    struct dcp_pool *pool;
+    struct dcp_group *group;
+    uint64_t us = 20000, begin = dcp_clock_ns();
+    assert_int_equal(dcp_pool_new(1, &pool, NULL), 0);
+    assert_int_equal(dcp_group_new(pool, &group, NULL), 0);
+    assert_true(dcp_group_done_within(group, UINT32_MAX)); /* there is none */
+    dcp_group_start(group, sleep_for, &us);
+    assert_false(dcp_group_done_within(group, 100));
+    assert_true(dcp_group_done_within(group, UINT32_MAX)); /* more than an hour */
+    assert_true(dcp_clock_ns() - begin >= us * 1000);
+    dcp_group_free(group);
+    dcp_pool_free(pool);
+}
+
 static void clock_goes_on(void **state)
 {
     (void)state;
@@ -303,6 +327,7 @@ int main(void)
         cmocka_unit_test(loops),
         cmocka_unit_test(workers_have_numbers),
         cmocka_unit_test(lowest_failure_wins),
+        cmocka_unit_test(waiting_ends_with_the_work),
         cmocka_unit_test(clock_goes_on),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -141,7 +141,7 @@ static void take_all(struct ranks *ranks, const struct dcp_catalog *deals,
     for (int r = 0; r < ranks->world_size; r++) {
         struct dcp_cursor in = dcp_cursor_init(told.data, told.size_bytes);
         size_t first = taken->n_pieces;
-        assert_int_equal(dcp_deals_take(&in, ranks->mine[r], r, taken, NULL), 0);
+        assert_int_equal(dcp_deals_take(&in, ranks->mine[r]->pieces, r, taken, NULL), 0);
         assert_int_equal(in.at, in.size_bytes);
         for (size_t p = first; p < taken->n_pieces; p++) {
             struct dcp_piece *piece = &taken->pieces[p];
@@ -277,7 +277,7 @@ static void corrupt_messages(void **state)
                 dcp_catalog_add_tensor(taken, &deals->tensors[t], NULL, NULL), 0);
         disturb(&seed, &told);
         struct dcp_cursor in = dcp_cursor_init(told.data, told.size_bytes);
-        rc = dcp_deals_take(&in, ranks.mine[r], r, taken, NULL);
+        rc = dcp_deals_take(&in, ranks.mine[r]->pieces, r, taken, NULL);
         assert_true(!rc || rc == DCP_E_CORRUPT);
         dcp_catalog_free(taken);
         dcp_catalog_free(deals);

@@ -93,20 +93,31 @@ static void what_is_held_stays(void **state)
     dcp_cache_free(cache);
 }
 
-static void what_grows_keeps_its_blocks(void **state)
+/* So many that a head for each comes as they do; and more once there is more memory. */
+static void small_ones_are_many(void **state)
 {
     (void)state;
-    enum { BLOCKS = 1000 };
-    struct dcp_cache *cache = dcp_cache_new(10 * 1100);
+    enum { N = 5000 };
+    const uint64_t half = (uint64_t)N / 2 * 100; /* one costs less than 100 bytes */
+    struct dcp_cache *cache = dcp_cache_new(half);
+    size_t there = 0;
 
     assert_non_null(cache);
-    for (size_t i = 0; i < 10; i++)
-        assert_false(take(cache, i, 7, 1000));
-    dcp_cache_grow(cache, BLOCKS * 1100);
-    for (size_t i = 10; i < BLOCKS; i++)
-        assert_false(take(cache, i, 7, 1000));
-    for (size_t i = 0; i < BLOCKS; i++)
-        assert_true(holds(cache, i, 7));
+    for (size_t i = 0; i < N; i++) {
+        assert_false(take(cache, i, i % 7, 16));
+        assert_true(holds(cache, i, i % 7));
+    }
+    dcp_cache_grow(cache, half);
+    for (size_t i = 0; i < N; i++) {
+        bool is = holds(cache, i, i % 7);
+        assert_true(is || !there); /* the oldest ones went */
+        there += is;
+    }
+    assert_in_range(there, N / 2, N - 1);
+    for (size_t i = 0; i < N; i++)
+        take(cache, i, i % 7, 16);
+    for (size_t i = 0; i < N; i++)
+        assert_true(holds(cache, i, i % 7));
     dcp_cache_free(cache);
 }
 
@@ -205,7 +216,7 @@ int main(void)
         cmocka_unit_test(what_was_used_last_stays),
         cmocka_unit_test(what_was_not_read_is_not_there),
         cmocka_unit_test(what_is_held_stays),
-        cmocka_unit_test(what_grows_keeps_its_blocks),
+        cmocka_unit_test(small_ones_are_many),
         cmocka_unit_test(any_order),
         cmocka_unit_test(many_threads_read_a_block_once),
     };

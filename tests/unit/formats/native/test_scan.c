@@ -59,7 +59,8 @@ static bool both_read(const char *text, size_t n)
     DCP_CLEANUP_JSON json_t *entry = NULL;
     struct dcp_native_told scanned, parsed;
 
-    if (!dcp_native_scan_tensor((struct dcp_json_span){ text, n }, &texts, &scanned))
+    if (dcp_native_scan_tensor((struct dcp_json_span){ text, n }, &texts, &scanned) !=
+        text + n)
         return false;
     assert_int_equal(dcp_json_parse(text, n, "an entry", &entry, NULL), 0);
     assert_int_equal(dcp_native_parse_tensor(entry, &parsed, NULL), 0);
