@@ -59,17 +59,19 @@ class Boxes:
 
     def entry_of(self, name: str, tensor: Any, role: str, param: str) -> Entry:
         """What this rank holds of a tensor or a DTensor, or of an array of NumPy."""
+        if self._sharded is not None and isinstance(tensor, self._sharded):
+            dtype = self._dtypes.get(tensor.dtype) or self._dtype_of(name, tensor)
+            return Entry(name, param, role, dtype, *self._part_of(name, tensor))
         if is_array(tensor):
             whole, dtype = tensor.shape, tensor.dtype.name
             none = (0,) * len(whole)
             return Entry(name, param, role, dtype, whole, none, whole, Array(tensor))
         if self._sharded is None:
             self._know_pytorch()
+            return self.entry_of(name, tensor, role, param)
         shape = tuple(tensor.shape)
         dtype = self._dtypes.get(tensor.dtype) or self._dtype_of(name, tensor)
-        if isinstance(tensor, self._sharded):
-            part = self._part_of(name, shape, tensor)
-        elif hasattr(tensor, "local_shards"):  # of FSDP1 without a mesh
+        if hasattr(tensor, "local_shards"):  # of FSDP1 without a mesh
             part = self._shard_of(name, tensor.local_shards(), shape)
         elif tensor.is_meta or tensor.layout != self._strided:
             raise UnsupportedError(
@@ -110,25 +112,25 @@ class Boxes:
         return tuple(box.shard_offsets), tuple(box.shard_sizes), local
 
     def _part_of(
-        self, name: str, shape: tuple[int, ...], tensor: Any
-    ) -> tuple[tuple[int, ...], tuple[int, ...], Any]:
+        self, name: str, tensor: Any
+    ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], Any]:
+        """Give shape, offset, size and memory of a DTensor."""
         spec = tensor._spec  # whose members cost less than the tensor's
-        mesh, placements = spec.mesh, spec.placements
-        last_shape, last_mesh, last_placements, cut = self._last
-        if not (
-            shape == last_shape and mesh is last_mesh and placements == last_placements
-        ):
+        mesh, placements, size = spec.mesh, spec.placements, spec.shape
+        shape, last_mesh, last_placements, cut = self._last
+        if not (size == shape and mesh is last_mesh and placements == last_placements):
+            shape = tuple(size)
             key = shape, mesh, placements
             cut = self._known.get(key)
             if cut is None:
                 cut = self._known[key] = self._box_of(name, *key)
             self._last = *key, cut
         if cut.is_empty:
-            return cut.offset, cut.size, None
+            return shape, cut.offset, cut.size, None
         local = tensor.to_local()
         if local.shape != cut.size:
             raise UnsupportedError(f"'{name}' is no box on every rank", tensor=name)
-        return cut.offset, cut.size, local
+        return shape, cut.offset, cut.size, local
 
     def _box_of(
         self, name: str, shape: tuple[int, ...], mesh: Any, placements: Any

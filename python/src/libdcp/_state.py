@@ -98,7 +98,11 @@ class State:
             self._wanted.append((name, place, key))
 
     def _add_leaf(self, name: str, value: Any) -> None:
-        if self._step is None and is_array(value) and not value.flags.writeable:
+        if (
+            self._step is None
+            and not isinstance(value, self._tensor)
+            and not value.flags.writeable
+        ):
             raise UsageError(f"the array '{name}' cannot be loaded into: read-only")
         self.add_tensor(name, value)
         if self._entries[-1].dtype.startswith("uint") and is_random(value):
@@ -114,7 +118,8 @@ class State:
     ) -> None:
         """Take a tensor, of the weight `param`."""
         entry = self._boxes.entry_of(name, tensor, role, param or name)
-        entry.instead = instead
+        if instead:
+            entry.instead = instead
         self._entries.append(entry)
 
     def add_entry(self, entry: Entry) -> None:
@@ -147,9 +152,9 @@ class State:
             roles=_ints(ctypes.c_int32, [_ROLES[e.role] for e in entries]),
             dtypes=_ints(ctypes.c_int32, [_DTYPES[e.dtype] for e in entries]),
             ndims=_ints(ctypes.c_int32, [len(e.shape) for e in entries]),
-            shapes=_ints(ctypes.c_int64, chain.from_iterable(e.shape for e in entries)),
-            offsets=_ints(ctypes.c_int64, chain.from_iterable(e.offset for e in entries)),
-            sizes=_ints(ctypes.c_int64, chain.from_iterable(e.size for e in entries)),
+            shapes=_dims([e.shape for e in entries]),
+            offsets=_dims([e.offset for e in entries]),
+            sizes=_dims([e.size for e in entries]),
             data=_ints(
                 ctypes.c_void_p,
                 [0 if b is None else b.data_ptr() for b in self._buffers],
@@ -524,6 +529,11 @@ def _ints(kind: Any, numbers: Iterable[int]) -> Any:
     return (kind * len(found)).from_buffer(found)
 
 
+def _dims(rows: list[tuple[int, ...]]) -> Any:
+    """The numbers of all rows. Of a list Python makes an array faster than one by one."""
+    return _ints(ctypes.c_int64, list(chain.from_iterable(rows)))
+
+
 def _texts(texts: list[str]) -> tuple[Any, Any]:
     """An array of texts for the library, and their memory, which is to be kept: one,
     since so many objects of ctypes would take longer than all else.
@@ -531,8 +541,8 @@ def _texts(texts: list[str]) -> tuple[Any, Any]:
     codes = [text.encode() for text in texts]
     memory = ctypes.create_string_buffer(b"\0".join(codes))
     begin = ctypes.addressof(memory)
-    places = accumulate((len(code) + 1 for code in codes), initial=begin)
-    array_of_them = _ints(ctypes.c_void_p, islice(places, len(codes)))
+    places = accumulate([len(code) + 1 for code in codes], initial=begin)
+    array_of_them = _ints(ctypes.c_void_p, list(islice(places, len(codes))))
     return ctypes.cast(array_of_them, ctypes.POINTER(ctypes.c_char_p)), (
         memory,
         array_of_them,
