@@ -68,6 +68,7 @@ static int corrupt(const struct table *t, const char *what, struct dcp_error *er
     return dcp_error_set(err, DCP_E_CORRUPT, "'%s' %s", t->name, what);
 }
 
+/* *out_n: pieces, no more than there is room for. */
 static int index_head(struct table *t, uint64_t *out_n, struct dcp_error *err)
 {
     const void *magic = dcp_cursor_take(&t->in, strlen(NATIVE_TABLE_MAGIC));
@@ -91,6 +92,8 @@ static int index_head(struct table *t, uint64_t *out_n, struct dcp_error *err)
         return corrupt(
             t, "is of another step, rank or world size than '" NATIVE_MANIFEST "' says",
             err);
+    if (*out_n > dcp_cursor_left(&t->in) / LEAST_BYTES)
+        return corrupt(t, "ends too early", err);
     return DCP_OK;
 }
 
@@ -195,10 +198,7 @@ int dcp_native_table_count(const void *data, size_t size_bytes, const char *name
                        .catalog = catalog,
                        .in = dcp_cursor_init(data, size_bytes) };
 
-    DCP_TRY(index_head(&t, out_n, err));
-    return *out_n > dcp_cursor_left(&t.in) / LEAST_BYTES
-               ? corrupt(&t, "ends too early", err)
-               : DCP_OK;
+    return index_head(&t, out_n, err);
 }
 
 int dcp_native_table_index(const void *data, size_t size_bytes, const char *name,
@@ -216,8 +216,6 @@ int dcp_native_table_index(const void *data, size_t size_bytes, const char *name
     int rc = index_head(&t, &n, err);
     if (!rc && t.at > t.end)
         rc = corrupt(&t, "begins behind the end of its shard", err);
-    if (!rc && n > dcp_cursor_left(&t.in) / LEAST_BYTES)
-        rc = corrupt(&t, "ends too early", err);
     if (!rc)
         rc = dcp_catalog_reserve(catalog, 0, (size_t)n, err);
     for (uint64_t i = 0; i < n && !rc; i++)

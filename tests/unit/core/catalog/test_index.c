@@ -93,11 +93,14 @@ static void damage_is_named(void **state)
     step_files_free(&files);
 }
 
-/* A table under digests that hold, which says that it has so many pieces. */
-static int read_forged(const struct dcp_store *store, uint64_t n, struct dcp_error *err)
+/* A table under digests that hold, which says that it has so many pieces: read for the
+ * head, or whole. */
+static int read_forged(const struct dcp_store *store, uint64_t n, bool whole,
+                       struct dcp_error *err)
 {
+    const struct dcp_source source = { store, step_name, true };
     struct step_files files;
-    struct dcp_catalog *head;
+    struct dcp_catalog *read;
     char old[20], new[20], tail[NATIVE_DIGEST_BYTES + 1];
 
     step_files_read(&files, store, step_name);
@@ -116,8 +119,9 @@ static int read_forged(const struct dcp_store *store, uint64_t n, struct dcp_err
     step_files_put(&files, files.files[t].name, table, files.files[t].n);
     step_files_put(&files, files.files[m].name, manifest, files.files[m].n);
     step_files_free(&files);
-    int rc = index_head(store, &head, err);
-    dcp_catalog_free(head);
+    int rc = whole ? dcp_index(&source, dcp_format_of_steps(), false, &read, err)
+                   : index_head(store, &read, err);
+    dcp_catalog_free(read);
     return rc;
 }
 
@@ -127,10 +131,12 @@ static void a_number_that_cannot_be(void **state)
     struct dcp_error err = { 0 };
 
     save(store, "zero3");
-    assert_int_equal(read_forged(store, 1, &err), 0);
-    assert_int_equal(read_forged(store, UINT64_MAX, &err), DCP_E_CORRUPT);
-    assert_non_null(strstr(err.message, "ends too early"));
-    assert_int_equal(read_forged(store, 1000, &err), DCP_E_CORRUPT);
+    assert_int_equal(read_forged(store, 1, false, &err), 0);
+    for (int whole = 0; whole < 2; whole++) {
+        assert_int_equal(read_forged(store, UINT64_MAX, whole, &err), DCP_E_CORRUPT);
+        assert_non_null(strstr(err.message, "ends too early"));
+        assert_int_equal(read_forged(store, 1000, whole, &err), DCP_E_CORRUPT);
+    }
 }
 
 /* A step of many ranks, made for measurements, is one. */
