@@ -1,8 +1,11 @@
 /* How long ranks that are processes need to agree, over TCP on this machine; and the same
- * where every rank hears the code of every other. usage: bench_agree WORLD ROUNDS */
+ * where every rank hears the code of every other. usage: bench_agree WORLD ROUNDS
+ * [FANOUT]
+ */
 #include "lib/bench.h"
 #include "lib/must.h"
 #include "lib/tcp_group.h"
+#include "port/comm/relay.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -34,6 +37,8 @@ static int run(struct dcp_comm *comm)
         cpu[how] = (cpu_now() - used) / rounds;
     }
     if (comm->rank == 0) {
+        const struct dcp_branch *at = &((const struct dcp_relay *)comm->self)->at;
+        printf("levels %d\nchildren %d\n", at->levels, at->n_children);
         printf("agree_s %.9f\nagree_cpu_s %.9f\n", seconds[0], cpu[0]);
         printf("allgather_s %.9f\nallgather_cpu_s %.9f\n", seconds[1], cpu[1]);
         fflush(stdout);
@@ -44,11 +49,12 @@ static int run(struct dcp_comm *comm)
 
 int main(int argc, char **argv)
 {
-    int world_size = argc == 3 ? (int)strtol(argv[1], NULL, 10) : 0, port;
+    bool right = argc == 3 || argc == 4;
+    int world_size = right ? (int)strtol(argv[1], NULL, 10) : 0, port;
 
-    rounds = argc == 3 ? (int)strtol(argv[2], NULL, 10) : 0;
+    rounds = right ? (int)strtol(argv[2], NULL, 10) : 0;
     if (world_size < 2 || rounds < 1) {
-        fprintf(stderr, "usage: bench_agree WORLD ROUNDS\n");
+        fprintf(stderr, "usage: bench_agree WORLD ROUNDS [FANOUT]\n");
         return 2;
     }
     struct tcp_rank *ranks = calloc((size_t)world_size, sizeof *ranks);
@@ -56,8 +62,10 @@ int main(int argc, char **argv)
     must(ranks && pids);
     int agent = tcp_group_agent(&port);
     tcp_group_fill(ranks, world_size, port, "bench");
-    for (int r = 0; r < world_size; r++)
+    for (int r = 0; r < world_size; r++) {
+        ranks[r].fanout = argc == 4 ? (int)strtol(argv[3], NULL, 10) : 0;
         pids[r] = tcp_group_fork(&ranks[r], run);
+    }
     for (int r = 0; r < world_size; r++)
         must(tcp_group_wait(pids[r]) == 0);
     close(agent);

@@ -7,7 +7,7 @@
 
 #include <dcp/comm.h>
 
-#define CHECK_COMM_MAX_WORLD_SIZE 8
+#define CHECK_COMM_MAX_WORLD_SIZE 16
 
 #define WANT(condition)      \
     do {                     \

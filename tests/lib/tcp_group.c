@@ -1,6 +1,8 @@
 #include "tcp_group.h"
 #include "base/clock.h"
 #include "must.h"
+#include "port/comm/branch.h"
+#include "port/comm/tcp.h"
 #include "port/comm/tcp_hello.h"
 #include <netinet/in.h>
 #include <pthread.h>
@@ -45,15 +47,23 @@ int tcp_group_agent(int *out_port)
     }
 }
 
+int tcp_group_connect_to(int port)
+{
+    struct sockaddr_in at = loopback(port);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    must(fd >= 0);
+    if (!connect(fd, (struct sockaddr *)&at, sizeof at))
+        return fd;
+    close(fd);
+    return -1;
+}
+
 int tcp_group_connect(int port)
 {
     for (int i = 0;; i = (i + 1) % N_PORTS) {
-        struct sockaddr_in at = loopback(port + 1 + i);
-        int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-        must(fd >= 0);
-        if (!connect(fd, (struct sockaddr *)&at, sizeof at))
+        int fd = tcp_group_connect_to(port + 1 + i);
+        if (fd >= 0)
             return fd;
-        close(fd);
         dcp_clock_sleep_us(1000);
     }
 }
@@ -71,8 +81,9 @@ bool tcp_group_answer(int fd, const struct dcp_comm_tcp_options *options)
     if (recv(fd, talk.challenge, sizeof talk.challenge, MSG_WAITALL) !=
         sizeof talk.challenge)
         return false;
-    must(!dcp_tcp_put_answer(&talk, &key, (uint32_t)options->world_size,
-                             (uint32_t)options->rank, NULL));
+    struct dcp_tcp_claim claim = { (uint32_t)options->world_size, (uint32_t)options->rank,
+                                   0 };
+    must(!dcp_tcp_put_answer(&talk, &key, &claim, NULL));
     must(send(fd, talk.answer, sizeof talk.answer, MSG_NOSIGNAL) == sizeof talk.answer);
     return recv(fd, proof, sizeof proof, MSG_WAITALL) == sizeof proof &&
            dcp_tcp_check_proof(&talk, &key, proof);
@@ -89,10 +100,17 @@ void tcp_group_fill(struct tcp_rank *ranks, int n, int port, const char *job)
                                                    .timeout_ms = 30000 } };
 }
 
+static int open_rank(const struct tcp_rank *rank, struct dcp_comm *out_comm,
+                     struct dcp_error *err)
+{
+    return rank->fanout ? dcp_tcp_open(out_comm, &rank->options, rank->fanout, err)
+                        : dcp_comm_tcp(out_comm, &rank->options, err);
+}
+
 static void *start_rank(void *arg)
 {
     struct tcp_rank *rank = arg;
-    rank->rc = dcp_comm_tcp(&rank->comm, &rank->options, &rank->err);
+    rank->rc = open_rank(rank, &rank->comm, &rank->err);
     return NULL;
 }
 
@@ -114,7 +132,7 @@ pid_t tcp_group_fork(const struct tcp_rank *rank, int (*run)(struct dcp_comm *co
         return pid;
     struct dcp_comm comm;
     struct dcp_error err = { 0 };
-    if (dcp_comm_tcp(&comm, &rank->options, &err)) {
+    if (open_rank(rank, &comm, &err)) {
         fprintf(stderr, "rank %d: %s\n", rank->options.rank, err.message);
         _exit(99);
     }

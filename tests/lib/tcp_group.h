@@ -13,6 +13,8 @@ int tcp_group_agent(int *out_port);
 /* A connection to the first port behind `port` at which something listens; waits for one.
  */
 int tcp_group_connect(int port);
+/* A connection to a port of 127.0.0.1, or -1. */
+int tcp_group_connect_to(int port);
 /* Listens at a port of 127.0.0.1; -1: it is taken. */
 int tcp_group_listen(int port);
 
@@ -23,6 +25,7 @@ bool tcp_group_answer(int fd, const struct dcp_comm_tcp_options *options);
 /* The start of one rank, and how it ended. */
 struct tcp_rank {
     struct dcp_comm_tcp_options options;
+    int fanout; /* the largest; 0: as always */
     int rc;
     struct dcp_comm comm;
     struct dcp_error err;

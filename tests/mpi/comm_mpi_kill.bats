@@ -7,13 +7,14 @@ setup() {
 }
 
 # The time-out of the comm is a minute: who names the rank before has noticed its death.
+# lose RANK FANOUT
 lose() {
     timeout -k 5 30 mpirun --allow-run-as-root --oversubscribe --enable-recovery -np 4 \
-        "$program" kill "$1" "$BATS_TEST_TMPDIR"
+        "$program" kill "$1" "$2" "$BATS_TEST_TMPDIR"
 }
 
 @test "a killed rank is named by all others" {
-    lose 2
+    lose 2 3
     for rank in 0 1 3; do
         [ "$(cat "$BATS_TEST_TMPDIR/$rank")" = "COMM 2 dead: rank 2 is gone" ]
     done
@@ -21,8 +22,15 @@ lose() {
 }
 
 @test "killed rank 0 is named by all others" {
-    lose 0
+    lose 0 3
     for rank in 1 2 3; do
         [ "$(cat "$BATS_TEST_TMPDIR/$rank")" = "COMM 0 dead: rank 0 is gone" ]
+    done
+}
+
+@test "a killed rank between others is named by all of them" {
+    lose 1 1
+    for rank in 0 2 3; do
+        [ "$(cat "$BATS_TEST_TMPDIR/$rank")" = "COMM 1 dead: rank 1 is gone" ]
     done
 }

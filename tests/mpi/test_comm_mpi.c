@@ -1,6 +1,7 @@
 /* np: 4 */
-/* With arguments "kill RANK FOLDER" it is the program of comm_mpi_kill.bats. */
-#include <dcp/comm.h>
+/* The ranks are a star, then a chain, which is the tree of fan-out 1. With arguments
+ * "kill RANK FANOUT FOLDER" it is the program of comm_mpi_kill.bats. */
+#include "port/comm/mpi_open.h"
 
 #include <errno.h>
 #include <mpi.h>
@@ -36,18 +37,29 @@ __attribute__((visibility("default"))) void *realloc(void *old, size_t size)
 
 /* --- helpers --- */
 
-static int make_comm(void **state)
+static int make_comm(void **state, int fanout)
 {
     static struct dcp_comm comm;
     MPI_Comm world_size = MPI_COMM_WORLD;
     struct dcp_error err = { 0 };
     MPI_Barrier(MPI_COMM_WORLD);
-    if (dcp_comm_mpi(&comm, &world_size, &err)) {
+    if (fanout ? dcp_mpi_open(&comm, &world_size, fanout, &err)
+               : dcp_comm_mpi(&comm, &world_size, &err)) {
         fprintf(stderr, "%s\n", err.message);
         return -1;
     }
     *state = &comm;
     return 0;
+}
+
+static int make_star(void **state)
+{
+    return make_comm(state, 0);
+}
+
+static int make_chain(void **state)
+{
+    return make_comm(state, 1);
 }
 
 static int free_comm(void **state)
@@ -191,7 +203,7 @@ static void stop_rank(struct dcp_comm *comm, int stopped, int waker)
     pid_t pid = pid_of_rank(comm, stopped);
     char message[32];
     snprintf(message, sizeof message, "rank %d did not answer", stopped);
-    comm->timeout_ms = 800;
+    comm->timeout_ms = 3000;
     if (comm->rank == stopped) {
         raise(SIGSTOP);
     } else {
@@ -215,6 +227,11 @@ static void stopped_leaf(void **state)
 static void stopped_root(void **state)
 {
     stop_rank(*state, 0, 1);
+}
+
+static void stopped_between(void **state)
+{
+    stop_rank(*state, 1, 0);
 }
 
 static void different_calls(void **state)
@@ -260,6 +277,26 @@ static void no_memory(void **state)
     free(mine);
 }
 
+/* A rank that passes on what others say is like rank 0 in this. */
+static void no_memory_between(void **state)
+{
+    struct dcp_comm *comm = *state;
+    const size_t n = 1 << 20;
+    unsigned char *mine = make_data(comm->rank, n, 1);
+    unsigned char *all = malloc(n * (size_t)comm->world_size);
+    assert_non_null(all);
+    struct dcp_error err = { 0 };
+    if (comm->rank == 2)
+        realloc_limit = n;
+    int rc = dcp_comm_allgather(comm, mine, n, all, &err);
+    realloc_limit = SIZE_MAX;
+    assert_int_equal(rc, DCP_E_COMM);
+    assert_int_equal(err.rank, 2);
+    expect_failure(comm, 2, "rank 2 has no memory for the messages");
+    free(all);
+    free(mine);
+}
+
 static void bad_arguments(void **state)
 {
     struct dcp_comm *comm = *state;
@@ -273,13 +310,13 @@ static void bad_arguments(void **state)
 
 /* --- the program that loses a rank --- */
 
-static int lose_rank(int victim, const char *folder)
+static int lose_rank(int victim, int fanout, const char *folder)
 {
     struct dcp_comm comm;
     MPI_Comm world_size = MPI_COMM_WORLD;
     struct dcp_error err = { 0 };
     char c = 0, all[16], path[4096];
-    if (dcp_comm_mpi(&comm, &world_size, &err) ||
+    if (dcp_mpi_open(&comm, &world_size, fanout, &err) ||
         dcp_comm_allgather(&comm, &c, 1, all, &err))
         return 1;
     if (comm.rank == victim)
@@ -300,17 +337,26 @@ static int lose_rank(int victim, const char *folder)
 int main(int argc, char **argv)
 {
     MPI_Init(&argc, &argv);
-    if (argc == 4)
-        _exit(lose_rank(argv[2][0] - '0', argv[3]));
+    if (argc == 5)
+        _exit(lose_rank(argv[2][0] - '0', argv[3][0] - '0', argv[4]));
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(values, make_comm, free_comm),
-        cmocka_unit_test_setup_teardown(values_of_different_sizes, make_comm, free_comm),
-        cmocka_unit_test_setup_teardown(waiting_ranks_sleep, make_comm, free_comm),
-        cmocka_unit_test_setup_teardown(stopped_leaf, make_comm, free_comm),
-        cmocka_unit_test_setup_teardown(stopped_root, make_comm, free_comm),
-        cmocka_unit_test_setup_teardown(different_calls, make_comm, free_comm),
-        cmocka_unit_test_setup_teardown(no_memory, make_comm, free_comm),
-        cmocka_unit_test_setup_teardown(bad_arguments, make_comm, free_comm),
+        cmocka_unit_test_setup_teardown(values, make_star, free_comm),
+        cmocka_unit_test_setup_teardown(values_of_different_sizes, make_star, free_comm),
+        cmocka_unit_test_setup_teardown(waiting_ranks_sleep, make_star, free_comm),
+        cmocka_unit_test_setup_teardown(stopped_leaf, make_star, free_comm),
+        cmocka_unit_test_setup_teardown(stopped_root, make_star, free_comm),
+        cmocka_unit_test_setup_teardown(different_calls, make_star, free_comm),
+        cmocka_unit_test_setup_teardown(no_memory, make_star, free_comm),
+        cmocka_unit_test_setup_teardown(bad_arguments, make_star, free_comm),
+        cmocka_unit_test_setup_teardown(values, make_chain, free_comm),
+        cmocka_unit_test_setup_teardown(waiting_ranks_sleep, make_chain, free_comm),
+        cmocka_unit_test_setup_teardown(stopped_leaf, make_chain, free_comm),
+        cmocka_unit_test_setup_teardown(stopped_root, make_chain, free_comm),
+        cmocka_unit_test_setup_teardown(stopped_between, make_chain, free_comm),
+        cmocka_unit_test_setup_teardown(different_calls, make_chain, free_comm),
+        cmocka_unit_test_setup_teardown(no_memory, make_chain, free_comm),
+        cmocka_unit_test_setup_teardown(no_memory_between, make_chain, free_comm),
+        cmocka_unit_test_setup_teardown(bad_arguments, make_chain, free_comm),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     MPI_Finalize();

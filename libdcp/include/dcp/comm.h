@@ -86,15 +86,21 @@ struct dcp_comm_tcp_options {
  * is the resolver's matter. No signals; sockets are closed on exec. A single rank opens
  * none.
  *
+ * More than 33 ranks talk along a tree. For it some listen, during the start, at a port
+ * that the kernel chooses, at the address by which they reach rank 0; where not all ranks
+ * reach their parents within a quarter of the time-out, all talk to rank 0 alone.
+ *
  * In the calls any size works. A rank whose connection is closed is dead at once, one
- * that is silent is named by the time-out. Rank 0 sees this of all, the others of rank 0
- * and by what rank 0 tells, in a call of its own or when it asks for dcp_comm_peer_dead.
- * When a call fails, what is in its `out` is undefined.
+ * that is silent is named by the time-out. A rank sees this of its parent and its
+ * children, rank 0 of all up to 33; of the rest it hears in a call of its own or when it
+ * asks for dcp_comm_peer_dead, as far as the ranks between do either. The time-out of a
+ * call is the same on all ranks; rank 0 waits three quarters of it for the others. When a
+ * call fails, what is in its `out` is undefined.
  *
  * Errors: COMM (who did not come, with its rank; rank 0 does not answer; host does not
- * resolve; no port is free), USAGE (options that cannot be; two processes with one rank,
- * other world sizes or versions of libdcp in one job: on all ranks that are there),
- * MEMORY. */
+ * resolve; no port is free; rank 0 may not have as many files open as there are ranks),
+ * USAGE (options that cannot be; two processes with one rank, other world sizes or
+ * versions of libdcp in one job: on all ranks that are there), MEMORY. */
 DCP_PUBLIC int dcp_comm_tcp(struct dcp_comm *out_comm,
                             const struct dcp_comm_tcp_options *options,
                             struct dcp_error *err);
@@ -124,7 +130,7 @@ DCP_PUBLIC int dcp_comm_allgatherv(struct dcp_comm *comm, const void *in,
                                    struct dcp_error *err);
 
 /* The same for rank 0 alone: elsewhere *out is NULL, out_sizes is not touched, and
- * nothing is held that grows with the world size. */
+ * nothing is held, but by who passes it on: then what the ranks behind it give. */
 DCP_PUBLIC int dcp_comm_gatherv(struct dcp_comm *comm, const void *in, size_t size_bytes,
                                 void **out, size_t *out_sizes, struct dcp_error *err);
 

@@ -67,13 +67,13 @@ int dcp_tcp_put_challenge(struct dcp_tcp_talk *talk, struct dcp_error *err)
 }
 
 int dcp_tcp_put_answer(struct dcp_tcp_talk *talk, const struct dcp_tcp_key *key,
-                       uint32_t world_size, uint32_t rank, struct dcp_error *err)
+                       const struct dcp_tcp_claim *claim, struct dcp_error *err)
 {
     unsigned char *at = talk->answer + DCP_TCP_VERSION_BYTES;
     put_version(talk->answer);
-    dcp_put_le32(at, world_size);
-    dcp_put_le32(at + 4, rank);
-    dcp_put_le32(at + 8, 0);
+    dcp_put_le32(at, claim->world_size);
+    dcp_put_le32(at + 4, claim->rank);
+    dcp_put_le32(at + 8, claim->port);
     int rc = dcp_random(at + 12, NONCE_BYTES, err);
     if (!rc && !prove_guest(talk, key, talk->answer + ANSWERED_BYTES))
         rc = dcp_error_memory(err, "a proof");
@@ -81,11 +81,11 @@ int dcp_tcp_put_answer(struct dcp_tcp_talk *talk, const struct dcp_tcp_key *key,
 }
 
 bool dcp_tcp_check_answer(const struct dcp_tcp_talk *talk, const struct dcp_tcp_key *key,
-                          uint32_t *out_world_size, uint32_t *out_rank)
+                          struct dcp_tcp_claim *out)
 {
     unsigned char proof[DCP_TCP_PROOF_BYTES];
-    *out_world_size = dcp_le32(talk->answer + DCP_TCP_VERSION_BYTES);
-    *out_rank = dcp_le32(talk->answer + DCP_TCP_VERSION_BYTES + 4);
+    const unsigned char *at = talk->answer + DCP_TCP_VERSION_BYTES;
+    *out = (struct dcp_tcp_claim){ dcp_le32(at), dcp_le32(at + 4), dcp_le32(at + 8) };
     return prove_guest(talk, key, proof) &&
            dcp_sha256_equal(proof, talk->answer + ANSWERED_BYTES);
 }
@@ -93,7 +93,7 @@ bool dcp_tcp_check_answer(const struct dcp_tcp_talk *talk, const struct dcp_tcp_
 bool dcp_tcp_put_proof(const struct dcp_tcp_talk *talk, const struct dcp_tcp_key *key,
                        unsigned char out[DCP_TCP_PROOF_BYTES])
 {
-    return prove(talk, key, "rank 0\0", out);
+    return prove(talk, key, "a host\0", out);
 }
 
 bool dcp_tcp_check_proof(const struct dcp_tcp_talk *talk, const struct dcp_tcp_key *key,

@@ -1,4 +1,6 @@
-/* Rank 0's half of the start. */
+/* The half of the start of who is connected to: rank 0, then every rank that has
+ * children.
+ */
 #include "tcp_start.h"
 
 #include "base/buf.h"
@@ -10,15 +12,17 @@
 #include <netinet/in.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 /* Who has connected and not yet answered: a rank does so at once, a stranger may never.
  */
 #define MAX_GUESTS 64
-#define GUEST_TIME (3000 * DCP_STAR_MS)
-#define GUEST_TIME_FULL (250 * DCP_STAR_MS) /* when others wait at the door */
-#define MAX_NAMED 8                         /* missing ranks that the sentence lists */
+#define GUEST_TIME (3000 * DCP_RELAY_MS)
+#define GUEST_TIME_FULL (250 * DCP_RELAY_MS) /* when others wait at the door */
+#define SPARE_FILES 1000                     /* that a program may have open besides */
+#define MAX_NAMED 8                          /* missing ranks that the sentence lists */
 
 struct guest {
     int fd;
@@ -29,11 +33,13 @@ struct guest {
 
 struct host {
     const struct dcp_tcp_start *start;
-    struct dcp_tcp_link *links; /* of the ranks that have come */
-    int world_size, listener, port;
+    struct dcp_branch at;       /* whose children come: with rank 0, all ranks */
+    struct dcp_tcp_link *links; /* of those that have come, by slot */
+    uint32_t *ports;            /* at which they listen; NULL: nobody asks */
+    int listener, port;
     struct guest guests[MAX_GUESTS];
     int n_guests;
-    struct pollfd *polls; /* listener, ranks from 1 on, guests */
+    struct pollfd *polls; /* listener, children, guests */
     bool met_others;      /* ranks of another job, secret or version */
     int refused;          /* a rank that may not come, to be told why; -1: none */
     struct dcp_error failure;
@@ -41,32 +47,16 @@ struct host {
 
 /* --- listening --- */
 
-static int listen_at(const struct addrinfo *address, int port)
-{
-    struct sockaddr_storage at;
-    socklen_t n = dcp_tcp_address(address, port, &at);
-    int on = 1, off = 0;
-    int fd = socket(address->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd < 0)
-        return -1;
-    (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    if (address->ai_family == AF_INET6) /* the wildcard is both kinds at once */
-        (void)setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
-    if (!bind(fd, (struct sockaddr *)&at, n) && !listen(fd, SOMAXCONN))
-        return fd;
-    int saved = errno;
-    close(fd);
-    errno = saved;
-    return -1;
-}
-
 /* Is it an address of this machine alone? */
-static bool is_loopback(const struct addrinfo *address)
+static bool is_loopback(const struct sockaddr *address)
 {
-    const struct sockaddr_in6 *six = (const void *)address->ai_addr;
-    const struct sockaddr_in *four = (const void *)address->ai_addr;
-    return address->ai_family == AF_INET6 ? IN6_IS_ADDR_LOOPBACK(&six->sin6_addr)
-                                          : ntohl(four->sin_addr.s_addr) >> 24 == 127;
+    const struct sockaddr_in6 *six = (const void *)address;
+    const struct sockaddr_in *four = (const void *)address;
+    if (address->sa_family != AF_INET6)
+        return ntohl(four->sin_addr.s_addr) >> 24 == 127;
+    if (IN6_IS_ADDR_V4MAPPED(&six->sin6_addr))
+        return six->sin6_addr.s6_addr[12] == 127;
+    return IN6_IS_ADDR_LOOPBACK(&six->sin6_addr);
 }
 
 static bool means_loopback(const char *host)
@@ -85,9 +75,11 @@ static int listen_somewhere(struct host *host, const struct addrinfo *all,
     int last_errno = EADDRNOTAVAIL;
     for (int port = start->first_port; port <= start->last_port; port++)
         for (const struct addrinfo *a = all; a; a = a->ai_next) {
-            if (!loopback_too && is_loopback(a))
+            struct sockaddr_storage at;
+            socklen_t size = dcp_tcp_address(a, port, &at);
+            if (!loopback_too && is_loopback(a->ai_addr))
                 continue;
-            int fd = listen_at(a, port);
+            int fd = dcp_tcp_listen(&at, size);
             host->port = port;
             if (fd >= 0)
                 return fd;
@@ -141,6 +133,29 @@ static void drop_guest(struct host *host, int i)
     remove_guest(host, i);
 }
 
+/* Until all have come rank 0 has a connection to each. */
+static int fail_files(struct host *host, int why)
+{
+    int n = host->at.world_size;
+    dcp_error_sys(&host->failure, DCP_E_COMM, why,
+                  "rank %d cannot take the connections of %d ranks", host->at.rank, n);
+    if (why == EMFILE)
+        dcp_error_hint(&host->failure,
+                       "let rank 0 have %d open files or more: ulimit -n %d, or "
+                       "LimitNOFILE of what starts it",
+                       n + SPARE_FILES, n + SPARE_FILES);
+    return host->failure.code;
+}
+
+/* Is it certain that there are too few? */
+static int check_files(struct host *host)
+{
+    struct rlimit files;
+    if (getrlimit(RLIMIT_NOFILE, &files) || files.rlim_cur >= (rlim_t)host->at.world_size)
+        return DCP_OK;
+    return fail_files(host, EMFILE);
+}
+
 /* Rank 0 speaks first, so that a rank may knock at many doors and choose one. */
 static int accept_guests(struct host *host)
 {
@@ -148,8 +163,7 @@ static int accept_guests(struct host *host)
         struct guest guest = { .came = dcp_clock_ns(), .talk.port = host->port };
         guest.fd = accept4(host->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
         if (guest.fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOMEM))
-            return dcp_error_sys(&host->failure, DCP_E_COMM, errno,
-                                 "rank 0 cannot take a connection");
+            return fail_files(host, errno);
         if (guest.fd < 0) /* nobody waits any more, or one has left again */
             break;
         dcp_tcp_prepare(guest.fd);
@@ -174,7 +188,7 @@ static int refuse(struct host *host, int i, int rank)
     return host->failure.code;
 }
 
-/* Whoever proved that it knows the secret is proved to that rank 0 does. */
+/* Whoever proved that it knows the secret is proved to that we do. */
 static bool prove(const struct host *host, const struct guest *guest)
 {
     unsigned char proof[DCP_TCP_PROOF_BYTES];
@@ -182,33 +196,52 @@ static bool prove(const struct host *host, const struct guest *guest)
            send(guest->fd, proof, sizeof proof, MSG_NOSIGNAL) == sizeof proof;
 }
 
-/* A guest that has answered is a rank, a stranger, or a mistake of whoever started us. */
-static int judge_guest(struct host *host, int i)
+/* A mistake of whoever started us is the failure of all. */
+static void check_claim(struct host *host, const struct dcp_tcp_claim *claim)
 {
-    uint32_t world_size, said;
-    bool knows = dcp_tcp_check_answer(&host->guests[i].talk, &host->start->key,
-                                      &world_size, &said);
-    host->met_others |= !knows;
-    if (!knows || said < 1 || said > INT32_MAX || !prove(host, &host->guests[i])) {
-        drop_guest(host, i);
-        return DCP_OK;
-    }
-    int rank = (int)said;
-    if (world_size != (uint32_t)host->world_size)
+    int rank = (int)claim->rank, world_size = host->at.world_size;
+    if (claim->world_size != (uint32_t)world_size)
         dcp_error_set(&host->failure, DCP_E_USAGE,
                       "rank %d was started as one of %u ranks, rank 0 as one of %d", rank,
-                      world_size, host->world_size);
-    else if (rank >= host->world_size)
+                      claim->world_size, world_size);
+    else if (rank >= world_size)
         dcp_error_set(&host->failure, DCP_E_USAGE,
-                      "rank %d is out of range: the world size is %d", rank,
-                      host->world_size);
+                      "rank %d is out of range: the world size is %d", rank, world_size);
     else if (host->links[rank].fd >= 0 && !dcp_tcp_is_gone(host->links[rank].fd))
         dcp_error_set(&host->failure, DCP_E_USAGE,
                       "two processes of this job were started as rank %d", rank);
+}
+
+/* To any rank but 0 only its children come, and they have been to rank 0. */
+static bool is_child(const struct host *host, const struct dcp_tcp_claim *claim)
+{
+    int slot = dcp_branch_find(&host->at, (int)claim->rank);
+    return claim->world_size == (uint32_t)host->at.world_size && slot &&
+           dcp_branch_rank(&host->at, slot) == (int)claim->rank &&
+           (host->links[slot].fd < 0 || dcp_tcp_is_gone(host->links[slot].fd));
+}
+
+/* A guest that has answered is a rank, a stranger, or a mistake. */
+static int judge_guest(struct host *host, int i)
+{
+    struct dcp_tcp_claim claim;
+    struct guest *guest = &host->guests[i];
+    bool knows = dcp_tcp_check_answer(&guest->talk, &host->start->key, &claim);
+    host->met_others |= !knows;
+    if (!knows || claim.rank < 1 || claim.rank > INT32_MAX ||
+        (host->at.rank && !is_child(host, &claim)) || !prove(host, guest)) {
+        drop_guest(host, i);
+        return DCP_OK;
+    }
+    if (!host->at.rank)
+        check_claim(host, &claim);
     if (host->failure.code)
-        return refuse(host, i, rank);
-    dcp_tcp_link_close(&host->links[rank]);
-    host->links[rank] = dcp_tcp_link_init(host->guests[i].fd);
+        return refuse(host, i, (int)claim.rank);
+    int slot = dcp_branch_find(&host->at, (int)claim.rank);
+    dcp_tcp_link_close(&host->links[slot]);
+    host->links[slot] = dcp_tcp_link_init(guest->fd);
+    if (host->ports)
+        host->ports[slot] = claim.port;
     remove_guest(host, i);
     return DCP_OK;
 }
@@ -249,28 +282,29 @@ static int hear_guests(struct host *host)
 static int count_missing(const struct host *host)
 {
     int n = 0;
-    for (int r = 1; r < host->world_size; r++)
-        n += host->links[r].fd < 0;
+    for (int slot = 1; slot <= host->at.n_children; slot++)
+        n += host->links[slot].fd < 0;
     return n;
 }
 
 static void wait_for_news(struct host *host, uint64_t deadline)
 {
     struct pollfd *polls = host->polls;
+    int n_slots = host->at.n_children + 1;
     bool full = host->n_guests == MAX_GUESTS;
     polls[0] = (struct pollfd){ .fd = full ? -1 : host->listener, .events = POLLIN };
-    for (int r = 1; r < host->world_size; r++)
-        polls[r] = (struct pollfd){ .fd = host->links[r].fd, .events = POLLRDHUP };
+    for (int slot = 1; slot < n_slots; slot++)
+        polls[slot] = (struct pollfd){ .fd = host->links[slot].fd, .events = POLLRDHUP };
     for (int i = 0; i < host->n_guests; i++)
-        polls[host->world_size + i] =
+        polls[n_slots + i] =
             (struct pollfd){ .fd = host->guests[i].fd, .events = POLLIN };
     uint64_t look = dcp_clock_ns() + (full ? GUEST_TIME_FULL : GUEST_TIME) / 2;
     if (host->n_guests && look < deadline) /* for those who say nothing */
         deadline = look;
-    dcp_tcp_wait(polls, (size_t)(host->world_size + host->n_guests), deadline);
-    for (int r = 1; r < host->world_size; r++) /* who has left again must come again */
-        if (dcp_tcp_has_gone(polls[r].revents))
-            dcp_tcp_link_close(&host->links[r]);
+    dcp_tcp_wait(polls, (size_t)(n_slots + host->n_guests), deadline);
+    for (int slot = 1; slot < n_slots; slot++) /* who has left must come again */
+        if (dcp_tcp_has_gone(polls[slot].revents))
+            dcp_tcp_link_close(&host->links[slot]);
 }
 
 /* "ranks 2, 3 and 5 of 8 did not come within 60 s" */
@@ -279,7 +313,7 @@ static int fail_missing(struct host *host, int n_missing)
     DCP_CLEANUP_BUF struct dcp_buf text = { 0 };
     int n = 0, first = -1, listed = n_missing <= MAX_NAMED ? n_missing : MAX_NAMED;
     dcp_buf_add_text(&text, n_missing == 1 ? "rank " : "ranks ");
-    for (int r = 1; r < host->world_size && n < listed; r++) {
+    for (int r = 1; r < host->at.world_size && n < listed; r++) {
         if (host->links[r].fd >= 0)
             continue;
         first = n ? first : r;
@@ -292,7 +326,8 @@ static int fail_missing(struct host *host, int n_missing)
     if (dcp_buf_check(&text, &host->failure))
         return host->failure.code;
     dcp_error_set(&host->failure, DCP_E_COMM, "%s of %d did not connect within %.3g s%s",
-                  (char *)text.data, host->world_size, (double)host->start->time_ns / 1e9,
+                  (char *)text.data, host->at.world_size,
+                  (double)host->start->time_ns / 1e9,
                   host->met_others ? "; a process with another secret, or of another "
                                      "job or version, was rejected"
                                    : "");
@@ -301,65 +336,163 @@ static int fail_missing(struct host *host, int n_missing)
     return host->failure.code;
 }
 
-static int wait_for_all(struct host *host)
+/* The number of those that have not come by then, unless something else failed. */
+static int wait_for_all(struct host *host, uint64_t deadline)
 {
-    uint64_t deadline = host->start->begin + host->start->time_ns;
     for (;;) {
         int n_missing = count_missing(host);
-        if (!n_missing)
-            return DCP_OK;
-        if (dcp_clock_ns() >= deadline)
-            return fail_missing(host, n_missing);
+        if (!n_missing || host->failure.code || dcp_clock_ns() >= deadline)
+            return n_missing;
         wait_for_news(host, deadline);
-        if (hear_guests(host) || accept_guests(host))
-            return host->failure.code;
+        if (!hear_guests(host))
+            accept_guests(host);
     }
 }
 
-/* All that have come are told how the start ended. */
-static void tell(struct host *host)
+static int close_host(struct host *host)
 {
-    unsigned char bytes[DCP_STAR_HEAD_BYTES];
-    struct dcp_star_head head = dcp_star_head_of(&host->failure);
-    struct dcp_tcp_message message = { bytes, NULL, 0 };
-    struct dcp_tcp_link refused = dcp_tcp_link_init(host->refused);
-    dcp_star_put_head(bytes, &head);
-    for (int r = 1; r < host->world_size; r++)
-        if (host->links[r].fd >= 0)
-            (void)dcp_tcp_send(&host->links[r], &message);
-    if (refused.fd >= 0)
-        (void)dcp_tcp_send(&refused, &message);
-    dcp_tcp_link_close(&refused);
-    for (int r = 1; host->failure.code && r < host->world_size; r++)
-        dcp_tcp_link_close(&host->links[r]);
-}
-
-int dcp_tcp_host(const struct dcp_tcp_start *start, struct dcp_tcp_link *links,
-                 struct dcp_error *err)
-{
-    int world_size = start->options->world_size;
-    DCP_CLEANUP_FREE struct host *host = dcp_mem_calloc(1, sizeof *host);
-    DCP_CLEANUP_FREE struct pollfd *polls =
-        dcp_mem_calloc((size_t)world_size + MAX_GUESTS, sizeof *polls);
-    if (!host || !polls)
-        return dcp_error_memory(err, "the start of a TCP communicator");
-    *host = (struct host){ .start = start,
-                           .links = links,
-                           .world_size = world_size,
-                           .listener = -1,
-                           .polls = polls,
-                           .refused = -1 };
-    if (!open_listener(host))
-        wait_for_all(host);
-    tell(host);
     while (host->n_guests)
         drop_guest(host, 0);
     if (host->listener >= 0)
         close(host->listener);
+    free(host->polls);
+    free(host->ports);
+    return host->failure.code;
+}
+
+/* --- the tree to be --- */
+
+/* The branch of a rank, by the fan-out that all have. */
+static struct dcp_branch branch_of(const struct host *host, int rank)
+{
+    return dcp_branch_of(rank, host->at.world_size, host->start->at.fanout);
+}
+
+/* Where a rank is for rank 0. An IPv4 address is written as one. */
+static bool find_address(const struct host *host, int rank, char *text, size_t size,
+                         bool *out_loopback)
+{
+    struct sockaddr_storage at;
+    socklen_t n = sizeof at;
+    char name[100]; /* of numbers */
+    const char *mapped = "::ffff:";
+    if (getpeername(host->links[rank].fd, (struct sockaddr *)&at, &n) ||
+        getnameinfo((struct sockaddr *)&at, n, name, sizeof name, NULL, 0,
+                    NI_NUMERICHOST))
+        return false;
+    bool is_four = dcp_str_starts(name, mapped) && strchr(name, '.');
+    snprintf(text, size, "%s %u", is_four ? name + strlen(mapped) : name,
+             host->ports[rank]);
+    *out_loopback = is_loopback((struct sockaddr *)&at);
+    return true;
+}
+
+/* Tells a rank where its parent is. False: it is nowhere, or it has an address of rank
+ * 0's machine alone, and the rank is elsewhere. */
+static bool place_rank(const struct host *host, int rank, char *out, size_t size)
+{
+    struct dcp_branch at = branch_of(host, rank);
+    bool is_here, parent_is_here;
+    char own[DCP_RELAY_WHY_BYTES];
+    if (!at.parent)
+        return snprintf(out, size, "rank 0") > 0;
+    return host->ports[at.parent] &&
+           find_address(host, rank, own, sizeof own, &is_here) &&
+           find_address(host, at.parent, out, size, &parent_is_here) &&
+           is_here == parent_is_here;
+}
+
+static bool can_be_tree(const struct host *host)
+{
+    char parent[DCP_RELAY_WHY_BYTES];
+    bool can = host->start->at.levels > 1 && !host->failure.code;
+    for (int r = 1; can && r < host->at.world_size; r++)
+        can = place_rank(host, r, parent, sizeof parent);
+    return can;
+}
+
+/* --- rank 0 --- */
+
+/* All that have come are told how the start ended, and of the tree. */
+static void tell(struct host *host, bool is_tree)
+{
+    unsigned char bytes[DCP_RELAY_HEAD_BYTES];
+    struct dcp_relay_head head = dcp_relay_notice_of(&host->failure);
+    struct dcp_tcp_link refused = dcp_tcp_link_init(host->refused);
+    for (int r = 1; r < host->at.world_size; r++) {
+        if (host->links[r].fd < 0)
+            continue;
+        if (is_tree && !place_rank(host, r, head.why, sizeof head.why))
+            snprintf(head.why, sizeof head.why, "gone");
+        dcp_relay_put_head(bytes, &head);
+        dcp_tcp_begin_send(&host->links[r], bytes, NULL, 0);
+        (void)dcp_tcp_send(&host->links[r]);
+    }
+    dcp_relay_put_head(bytes, &head);
+    dcp_tcp_begin_send(&refused, bytes, NULL, 0);
+    if (refused.fd >= 0)
+        (void)dcp_tcp_send(&refused);
+    dcp_tcp_link_close(&refused);
+    for (int r = 1; host->failure.code && r < host->at.world_size; r++)
+        dcp_tcp_link_close(&host->links[r]);
+}
+
+static bool host_init(struct host *host, const struct dcp_tcp_start *start,
+                      struct dcp_branch at, struct dcp_tcp_link *links)
+{
+    *host = (struct host){
+        .start = start, .at = at, .links = links, .listener = -1, .refused = -1
+    };
+    size_t n = (size_t)at.n_children + 1;
+    host->polls = dcp_mem_calloc(n + MAX_GUESTS, sizeof *host->polls);
+    host->ports = dcp_mem_calloc(n, sizeof *host->ports);
+    return host->polls && host->ports;
+}
+
+int dcp_tcp_host(const struct dcp_tcp_start *start, struct dcp_tcp_link *links,
+                 struct dcp_tcp_place *out, struct dcp_error *err)
+{
+    DCP_CLEANUP_FREE struct host *host = dcp_mem_calloc(1, sizeof *host);
+    int world_size = start->options->world_size;
+    if (!host ||
+        !host_init(host, start, dcp_branch_of(0, world_size, world_size), links)) {
+        if (host)
+            close_host(host);
+        return dcp_error_memory(err, "the start of a TCP communicator");
+    }
+    if (!check_files(host) && !open_listener(host)) {
+        int n_missing = wait_for_all(host, start->begin + start->time_ns);
+        if (n_missing && !host->failure.code)
+            fail_missing(host, n_missing);
+    }
+    bool is_tree = can_be_tree(host);
+    tell(host, is_tree);
+    *out = (struct dcp_tcp_place){ .listener = -1 };
+    if (is_tree)
+        place_rank(host, dcp_branch_rank(&start->at, 1), out->parent, sizeof out->parent);
     if (host->failure.code && host->failure.rank < 0)
         host->failure.rank = 0;
     dcp_tcp_hint(start, &host->failure);
     if (err && !err->code)
         *err = host->failure;
-    return host->failure.code;
+    return close_host(host);
+}
+
+/* --- the others --- */
+
+bool dcp_tcp_await(const struct dcp_tcp_start *start, int listener, uint64_t deadline,
+                   struct dcp_tcp_link *links)
+{
+    struct sockaddr_storage at = { 0 };
+    socklen_t n = sizeof at;
+    DCP_CLEANUP_FREE struct host *host = dcp_mem_calloc(1, sizeof *host);
+    if (!host)
+        return false;
+    bool ready = host_init(host, start, start->at, links) &&
+                 !getsockname(listener, (struct sockaddr *)&at, &n);
+    host->listener = listener;
+    host->port = dcp_tcp_port_of(&at);
+    bool all = ready && !wait_for_all(host, deadline);
+    host->listener = -1; /* the caller's */
+    return !close_host(host) && all;
 }

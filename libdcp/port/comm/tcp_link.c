@@ -43,43 +43,84 @@ void dcp_tcp_prepare(int fd)
                          sizeof options[i].value);
 }
 
+void dcp_tcp_set_port(struct sockaddr_storage *at, int port)
+{
+    if (at->ss_family == AF_INET6)
+        ((struct sockaddr_in6 *)at)->sin6_port = htons((uint16_t)port);
+    else
+        ((struct sockaddr_in *)at)->sin_port = htons((uint16_t)port);
+}
+
+int dcp_tcp_port_of(const struct sockaddr_storage *at)
+{
+    return ntohs(at->ss_family == AF_INET6 ? ((const struct sockaddr_in6 *)at)->sin6_port
+                                           : ((const struct sockaddr_in *)at)->sin_port);
+}
+
 socklen_t dcp_tcp_address(const struct addrinfo *from, int port,
                           struct sockaddr_storage *out)
 {
     *out = (struct sockaddr_storage){ 0 };
     memcpy(out, from->ai_addr, from->ai_addrlen);
-    if (from->ai_family == AF_INET6)
-        ((struct sockaddr_in6 *)out)->sin6_port = htons((uint16_t)port);
-    else
-        ((struct sockaddr_in *)out)->sin_port = htons((uint16_t)port);
+    dcp_tcp_set_port(out, port);
     return from->ai_addrlen;
 }
 
+int dcp_tcp_listen(const struct sockaddr_storage *at, socklen_t size)
+{
+    int on = 1, off = 0;
+    int fd = socket(at->ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return -1;
+    (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    if (at->ss_family == AF_INET6) /* the wildcard is both kinds at once */
+        (void)setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
+    if (!bind(fd, (const struct sockaddr *)at, size) && !listen(fd, SOMAXCONN))
+        return fd;
+    int saved = errno;
+    close(fd);
+    errno = saved;
+    return -1;
+}
+
 /* What a call that moved nothing means; the first reason is the one to tell. */
-static enum dcp_star_progress stopped(struct dcp_tcp_link *link, ssize_t n)
+static enum dcp_relay_progress stopped(struct dcp_tcp_link *link, ssize_t n)
 {
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
-        return DCP_STAR_MORE;
+        return DCP_RELAY_MORE;
     if (!link->lost && n < 0 && errno != EPIPE && errno != ECONNRESET)
         link->lost_errno = errno;
     link->lost = true;
-    return DCP_STAR_LOST;
+    return DCP_RELAY_LOST;
 }
 
-enum dcp_star_progress dcp_tcp_send(struct dcp_tcp_link *link,
-                                    const struct dcp_tcp_message *message)
+void dcp_tcp_begin_send(struct dcp_tcp_link *link,
+                        const unsigned char head[DCP_RELAY_HEAD_BYTES], const void *body,
+                        size_t size_bytes)
 {
-    size_t total = DCP_STAR_HEAD_BYTES + message->body_bytes;
+    memcpy(link->head_out, head, DCP_RELAY_HEAD_BYTES);
+    link->body = body;
+    link->body_bytes = size_bytes;
+    link->sent = 0;
+    link->lost = link->lost || link->midway;
+}
+
+enum dcp_relay_progress dcp_tcp_send(struct dcp_tcp_link *link)
+{
+    size_t total = DCP_RELAY_HEAD_BYTES + link->body_bytes;
+    if (link->lost)
+        return DCP_RELAY_LOST;
     while (link->sent < total) {
-        size_t head = link->sent < DCP_STAR_HEAD_BYTES ? link->sent : DCP_STAR_HEAD_BYTES;
+        size_t head =
+            link->sent < DCP_RELAY_HEAD_BYTES ? link->sent : DCP_RELAY_HEAD_BYTES;
         size_t body = link->sent - head;
         struct iovec parts[2] = {
-            { (void *)(message->head + head), DCP_STAR_HEAD_BYTES - head },
-            { (void *)message->body, 0 },
+            { link->head_out + head, DCP_RELAY_HEAD_BYTES - head },
+            { NULL, 0 },
         };
-        if (message->body_bytes) {
-            parts[1].iov_base = (unsigned char *)message->body + body;
-            parts[1].iov_len = message->body_bytes - body;
+        if (link->body_bytes) {
+            parts[1].iov_base = (unsigned char *)link->body + body;
+            parts[1].iov_len = link->body_bytes - body;
         }
         struct msghdr all = { .msg_iov = parts, .msg_iovlen = 2 };
         ssize_t n = sendmsg(link->fd, &all, MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -88,32 +129,37 @@ enum dcp_star_progress dcp_tcp_send(struct dcp_tcp_link *link,
         link->sent += (size_t)n;
         link->midway = link->sent < total;
     }
-    return DCP_STAR_DONE;
+    return DCP_RELAY_DONE;
 }
 
-/* Receives into out what of the message lies between two offsets. */
-static enum dcp_star_progress receive(struct dcp_tcp_link *link, unsigned char *out,
-                                      size_t begin, size_t end)
+/* Receives into out what of the message lies between two offsets; TCP throws away what
+ * MSG_TRUNC asks for. */
+static enum dcp_relay_progress receive(struct dcp_tcp_link *link, unsigned char *out,
+                                       size_t begin, size_t end)
 {
     while (link->received < end) {
-        ssize_t n = recv(link->fd, out + (link->received - begin), end - link->received,
-                         MSG_DONTWAIT);
-        if (n <= 0)
-            return stopped(link, n);
+        unsigned char *to = out ? out + (link->received - begin) : NULL;
+        ssize_t n = recv(link->fd, to, end - link->received,
+                         MSG_DONTWAIT | (out ? 0 : MSG_TRUNC));
+        if (n <= 0) {
+            enum dcp_relay_progress progress = stopped(link, n);
+            link->ended = progress == DCP_RELAY_LOST;
+            return progress;
+        }
         link->received += (size_t)n;
     }
-    return DCP_STAR_DONE;
+    return DCP_RELAY_DONE;
 }
 
-enum dcp_star_progress dcp_tcp_receive_head(struct dcp_tcp_link *link)
+enum dcp_relay_progress dcp_tcp_receive_head(struct dcp_tcp_link *link)
 {
-    return receive(link, link->head, 0, DCP_STAR_HEAD_BYTES);
+    return receive(link, link->head, 0, DCP_RELAY_HEAD_BYTES);
 }
 
-enum dcp_star_progress dcp_tcp_receive_body(struct dcp_tcp_link *link, void *out,
-                                            size_t size_bytes)
+enum dcp_relay_progress dcp_tcp_receive_body(struct dcp_tcp_link *link, void *out,
+                                             size_t size_bytes)
 {
-    return receive(link, out, DCP_STAR_HEAD_BYTES, DCP_STAR_HEAD_BYTES + size_bytes);
+    return receive(link, out, DCP_RELAY_HEAD_BYTES, DCP_RELAY_HEAD_BYTES + size_bytes);
 }
 
 /* --- waiting --- */
@@ -121,7 +167,7 @@ enum dcp_star_progress dcp_tcp_receive_body(struct dcp_tcp_link *link, void *out
 int dcp_tcp_wait(struct pollfd *polls, size_t n, uint64_t deadline)
 {
     uint64_t now = dcp_clock_ns();
-    uint64_t ms = deadline > now ? (deadline - now + DCP_STAR_MS - 1) / DCP_STAR_MS : 0;
+    uint64_t ms = deadline > now ? (deadline - now + DCP_RELAY_MS - 1) / DCP_RELAY_MS : 0;
     int ready = poll(polls, n, ms > INT32_MAX ? INT32_MAX : (int)ms);
     for (size_t i = 0; ready < 0 && i < n; i++)
         polls[i].revents = 0;

@@ -1,4 +1,4 @@
-/* The other ranks' half of the start. */
+/* The half of the start of who connects: to rank 0, then to the parent. */
 #include "tcp_start.h"
 
 #include "base/clock.h"
@@ -11,14 +11,16 @@
 #include <unistd.h>
 
 /* A door that says nothing for so long is not rank 0's, or a firewall's. */
-#define DOOR_TIME (2000 * DCP_STAR_MS)
-#define FIRST_PAUSE (50 * DCP_STAR_MS)
-#define LONGEST_PAUSE (1000 * DCP_STAR_MS)
+#define DOOR_TIME (2000 * DCP_RELAY_MS)
+#define FIRST_PAUSE (50 * DCP_RELAY_MS)
+#define LONGEST_PAUSE (1000 * DCP_RELAY_MS)
 #define RESOLVE_PAUSE_US 200000
 
-/* One port where rank 0 may be; its addresses are tried in turn. */
+/* One port where the host may be; its addresses are tried in turn. */
 struct door {
-    int fd;         /* -1: between two tries */
+    int fd;       /* -1: between two tries */
+    int listener; /* for our children, at the address that we reach this one by; -1: none
+                   */
     uint64_t until; /* end of this try, or of the pause before the next */
     uint64_t pause; /* grows */
     const struct addrinfo *address;
@@ -33,8 +35,10 @@ struct visit {
     struct addrinfo *addresses;
     struct door doors[DCP_TCP_N_PORTS];
     int n_doors;
-    bool met_other; /* a rank 0 of another job, secret or version */
+    bool met_other; /* a host of another job, secret or version */
     struct dcp_tcp_link *link;
+    int listener;    /* of the door that was entered */
+    bool is_joining; /* the parent: who listens for us does so already */
 };
 
 void dcp_tcp_hint(const struct dcp_tcp_start *start, struct dcp_error *err)
@@ -59,7 +63,9 @@ static void shut(struct door *door)
 {
     if (door->fd >= 0)
         close(door->fd);
-    door->fd = -1;
+    if (door->listener >= 0)
+        close(door->listener);
+    door->fd = door->listener = -1;
     door->until = dcp_clock_ns() + door->pause;
     door->pause += door->pause / 2;
     if (door->pause > LONGEST_PAUSE)
@@ -85,29 +91,50 @@ static void knock(struct visit *visit, struct door *door, int port)
         shut(door);
 }
 
+/* A rank that will have children listens for them before it answers. Returns the port; 0:
+ * there is none, so there will be no tree. */
+static int open_listener(const struct visit *visit, struct door *door)
+{
+    struct sockaddr_storage at = { 0 };
+    socklen_t size = sizeof at;
+    if (!visit->start->at.n_children || visit->is_joining ||
+        getsockname(door->fd, (struct sockaddr *)&at, &size))
+        return 0;
+    dcp_tcp_set_port(&at, 0); /* one that is free */
+    door->listener = dcp_tcp_listen(&at, size);
+    return door->listener < 0 ||
+                   getsockname(door->listener, (struct sockaddr *)&at, &size)
+               ? 0
+               : dcp_tcp_port_of(&at);
+}
+
 static int answer(struct visit *visit, struct door *door, struct dcp_error *err)
 {
     const struct dcp_comm_tcp_options *options = visit->start->options;
     enum dcp_tcp_speech speech = dcp_tcp_recognise(door->talk.challenge);
     visit->met_other |= speech == DCP_TCP_OTHER_VERSION;
-    int rc =
-        dcp_tcp_put_answer(&door->talk, &visit->start->key, (uint32_t)options->world_size,
-                           (uint32_t)options->rank, err);
     door->answered = true;
     door->got = 0;
-    if (rc || speech != DCP_TCP_OURS ||
-        send(door->fd, door->talk.answer, DCP_TCP_ANSWER_BYTES, MSG_NOSIGNAL) !=
-            DCP_TCP_ANSWER_BYTES)
+    if (speech != DCP_TCP_OURS) {
+        shut(door);
+        return DCP_OK;
+    }
+    struct dcp_tcp_claim claim = { (uint32_t)options->world_size, (uint32_t)options->rank,
+                                   (uint32_t)open_listener(visit, door) };
+    int rc = dcp_tcp_put_answer(&door->talk, &visit->start->key, &claim, err);
+    if (rc || send(door->fd, door->talk.answer, DCP_TCP_ANSWER_BYTES, MSG_NOSIGNAL) !=
+                  DCP_TCP_ANSWER_BYTES)
         shut(door);
     return rc;
 }
 
-/* Rank 0 is behind this door. */
+/* The host is behind this door. */
 static void enter(struct visit *visit, struct door *door)
 {
     dcp_tcp_prepare(door->fd);
     *visit->link = dcp_tcp_link_init(door->fd);
-    door->fd = -1;
+    visit->listener = door->listener;
+    door->fd = door->listener = -1;
     for (int i = 0; i < visit->n_doors; i++)
         shut(&visit->doors[i]);
 }
@@ -193,17 +220,21 @@ static int fail_untold(const struct visit *visit, struct dcp_error *err)
     return fail_silent(err);
 }
 
-static int find_rank_0(struct visit *visit, struct dcp_error *err)
+/* DCP_OK: it is found, or time is up. */
+static int find_host(struct visit *visit, uint64_t deadline, struct dcp_error *err)
 {
-    uint64_t deadline = visit->start->begin + visit->start->time_ns;
     for (;;) {
         int rc = try_doors(visit, err);
-        if (rc || visit->link->fd >= 0)
+        if (rc || visit->link->fd >= 0 || dcp_clock_ns() >= deadline)
             return rc;
-        if (dcp_clock_ns() >= deadline)
-            return fail_unanswered(visit, err);
         wait_at_doors(visit, deadline);
     }
+}
+
+static int find_rank_0(struct visit *visit, struct dcp_error *err)
+{
+    int rc = find_host(visit, visit->start->begin + visit->start->time_ns, err);
+    return !rc && visit->link->fd < 0 ? fail_unanswered(visit, err) : rc;
 }
 
 /* --- inside --- */
@@ -211,16 +242,17 @@ static int find_rank_0(struct visit *visit, struct dcp_error *err)
 /* Rank 0 says when all have come, or why the start failed. It may have begun a little
  * later than this rank, so it is given a quarter of the time more. A rank 0 that goes
  * without a word may come back: then the link is none. */
-static int wait_inside(struct visit *visit, struct dcp_error *err)
+static int wait_inside(struct visit *visit, struct dcp_tcp_place *out,
+                       struct dcp_error *err)
 {
     const struct dcp_tcp_start *start = visit->start;
     struct dcp_tcp_link *link = visit->link;
     uint64_t deadline = start->begin + start->time_ns / 4 * 5;
     for (;;) {
-        enum dcp_star_progress progress = dcp_tcp_receive_head(link);
-        if (progress == DCP_STAR_LOST)
+        enum dcp_relay_progress progress = dcp_tcp_receive_head(link);
+        if (progress == DCP_RELAY_LOST)
             dcp_tcp_link_close(link);
-        if (progress != DCP_STAR_MORE)
+        if (progress != DCP_RELAY_MORE)
             break;
         if (dcp_clock_ns() >= deadline)
             return fail_untold(visit, err);
@@ -229,7 +261,9 @@ static int wait_inside(struct visit *visit, struct dcp_error *err)
     }
     if (link->fd < 0)
         return DCP_OK;
-    struct dcp_star_head head = dcp_star_get_head(link->head);
+    struct dcp_relay_head head = dcp_relay_get_head(link->head);
+    link->received = 0;
+    memcpy(out->parent, head.why, sizeof out->parent);
     if (!head.code)
         return DCP_OK;
     dcp_error_set(err, head.code == DCP_E_USAGE ? DCP_E_USAGE : DCP_E_COMM, "%s",
@@ -260,30 +294,72 @@ static int resolve(struct visit *visit, struct dcp_error *err)
     }
 }
 
+static void open_doors(struct visit *visit)
+{
+    visit->n_doors = visit->start->last_port - visit->start->first_port + 1;
+    visit->listener = -1;
+    for (int i = 0; i < visit->n_doors; i++)
+        visit->doors[i] = (struct door){ .fd = -1, .listener = -1, .pause = FIRST_PAUSE };
+}
+
+static void shut_doors(struct visit *visit)
+{
+    for (int i = 0; i < visit->n_doors; i++)
+        shut(&visit->doors[i]);
+    if (visit->addresses)
+        freeaddrinfo(visit->addresses);
+}
+
+static void drop_listener(struct visit *visit)
+{
+    if (visit->listener >= 0)
+        close(visit->listener);
+    visit->listener = -1;
+}
+
 int dcp_tcp_visit(const struct dcp_tcp_start *start, struct dcp_tcp_link *link,
-                  struct dcp_error *err)
+                  struct dcp_tcp_place *out, struct dcp_error *err)
 {
     struct visit visit = { .start = start, .link = link };
     struct dcp_error failure = { 0 };
-    visit.n_doors = start->last_port - start->first_port + 1;
-    for (int i = 0; i < visit.n_doors; i++)
-        visit.doors[i] = (struct door){ .fd = -1, .pause = FIRST_PAUSE };
+    open_doors(&visit);
     int rc = resolve(&visit, &failure);
     while (!rc && link->fd < 0) {
+        drop_listener(&visit);
         rc = find_rank_0(&visit, &failure);
         if (!rc)
-            rc = wait_inside(&visit, &failure);
+            rc = wait_inside(&visit, out, &failure);
     }
-    for (int i = 0; i < visit.n_doors; i++)
-        shut(&visit.doors[i]);
-    if (visit.addresses)
-        freeaddrinfo(visit.addresses);
+    shut_doors(&visit);
     if (rc)
         dcp_tcp_link_close(link);
+    if (rc || !out->parent[0])
+        drop_listener(&visit);
+    out->listener = visit.listener;
     if (rc && failure.rank < 0)
         failure.rank = 0;
     dcp_tcp_hint(start, &failure);
     if (err && !err->code)
         *err = failure;
     return rc;
+}
+
+/* --- the parent --- */
+
+bool dcp_tcp_join(const struct dcp_tcp_start *start, const char *parent,
+                  uint64_t deadline, struct dcp_tcp_link *link)
+{
+    struct addrinfo hints = { .ai_socktype = SOCK_STREAM,
+                              .ai_flags = AI_NUMERICHOST | AI_NUMERICSERV };
+    struct dcp_tcp_start there = *start;
+    struct visit visit = { .start = &there, .link = link, .is_joining = true };
+    char host[DCP_RELAY_WHY_BYTES];
+    if (sscanf(parent, "%199s %d", host, &there.first_port) != 2)
+        return false;
+    there.last_port = there.first_port;
+    open_doors(&visit);
+    if (!getaddrinfo(host, NULL, &hints, &visit.addresses))
+        (void)find_host(&visit, deadline, NULL);
+    shut_doors(&visit);
+    return link->fd >= 0;
 }

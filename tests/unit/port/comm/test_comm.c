@@ -26,7 +26,7 @@ static void run_ranks(int world_size, int timeout_ms, int (*run)(struct dcp_comm
 static void values(void **state)
 {
     (void)state;
-    for (int world_size = 1; world_size <= CHECK_COMM_MAX_WORLD_SIZE; world_size++)
+    for (int world_size = 1; world_size <= 8; world_size++)
         run_ranks(world_size, 0, check_comm_values);
 }
 

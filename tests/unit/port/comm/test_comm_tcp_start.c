@@ -273,7 +273,8 @@ static void strangers_between(void **state)
     assert_int_equal(getpeername(fd, (struct sockaddr *)&at, &n), 0);
     talk.port = ntohs(at.sin_port) + 1;
     assert_int_equal(dcp_tcp_key_of(&ranks[1].options, &key, NULL), 0);
-    assert_int_equal(dcp_tcp_put_answer(&talk, &key, 2, 1, NULL), 0);
+    assert_int_equal(
+        dcp_tcp_put_answer(&talk, &key, &(struct dcp_tcp_claim){ 2, 1, 0 }, NULL), 0);
     say(fd, talk.answer, sizeof talk.answer);
     assert_true(recv(fd, proof, sizeof proof, MSG_WAITALL) <= 0); /* no proof comes */
     close(fd);
